@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// knownAddrs are addresses that everybody uses and no Service may have, with whose
-// they are.
+// knownAddrs returns the owner of a well-known public or link-local address that
+// no Service should use, or "".
 func knownAddrs(a netip.Addr) string {
 	switch a.String() {
 	case "8.8.8.8", "8.8.4.4", "2001:4860:4860::8888", "2001:4860:4860::8844":
@@ -43,9 +43,10 @@ func knownAddrs(a netip.Addr) string {
 	return ""
 }
 
-// externalAddresses is of addresses that are others' (CVE-2020-8554). The compiler
-// leaves out external IPs that cannot be; what load balancers have comes from them,
-// or from whoever may write status.
+// externalAddresses reports external addresses that are owned by something else
+// (CVE-2020-8554). The compiler rejects unusable external IPs. Addresses in
+// status.loadBalancer come from a load balancer controller, or from anybody who
+// may write status.
 func externalAddresses(c *cluster, s *service) {
 	if !s.proxied {
 		return
@@ -74,7 +75,7 @@ func externalAddresses(c *cluster, s *service) {
 		}
 		path := at("status.loadBalancer.ingress", i) + ".ip"
 		switch node, ofNode := c.nodeAddrs[addr]; {
-		case ofNode: // as k3s' ServiceLB has it for each Service
+		case ofNode: // k3s' ServiceLB assigns node addresses to every Service
 			c.info(s, diag.ExternalIPOfNode, path, in.IP+" is an address of Node "+node+": the Service takes its ports from the node's own programs")
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
@@ -82,7 +83,7 @@ func externalAddresses(c *cluster, s *service) {
 			if c.takes(s, path) {
 				c.warn(s, diag.ExternalIPInside, path, in.IP+" is an external IP of "+c.externals[addr].Object+", whose packets the Service takes")
 			}
-		case c.vips[addr].kind == ir.LoadBalancer && c.vips[addr].service != s: // controllers share an address among Services; PX501 tells of a port that two have
+		case c.vips[addr].kind == ir.LoadBalancer && c.vips[addr].service != s: // controllers share an address among Services; PX501 reports a port that two Services claim
 		default:
 			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) {
 				c.warn(s, diag.ExternalIPInside, path, in.IP+" is "+whose+", whose packets the Service takes")
@@ -91,8 +92,8 @@ func externalAddresses(c *cluster, s *service) {
 	}
 }
 
-// younger reports whether an external IP of a Service is also the address of a younger Service's load balancer:
-// the finding belongs to that one.
+// younger reports whether an external IP of a Service is also the load balancer
+// address of a younger Service. The finding then belongs to the younger one.
 func (c *cluster) younger(s *service, addr netip.Addr) bool {
 	v := c.vips[addr]
 	return v.kind == ir.LoadBalancer && s.older(v.service)
@@ -102,12 +103,13 @@ func (c *cluster) known(s *service, path string, addr netip.Addr) {
 	c.warn(s, diag.ExternalIPKnown, path, addr.String()+" is "+knownAddrs(addr)+": what pods send there goes to the Service's endpoints")
 }
 
-// takes reports whether some port of an external address is the Service's: PX501 tells of those that are not.
+// takes reports whether the Service serves at least one port of an external
+// address. PX501 reports the ports that it does not serve.
 func (c *cluster) takes(s *service, path string) bool {
 	return c.leftOut[place{s.Object, path}] < len(s.Ports)
 }
 
-// inside returns whose an external IP is inside the cluster, or nothing.
+// inside returns the owner of an external IP inside the cluster, or "".
 func (c *cluster) inside(s *service, addr netip.Addr) string {
 	if v, is := c.vips[addr]; is && v.service != s {
 		return "the " + v.kind.String() + " of " + v.service.Object
@@ -139,7 +141,7 @@ func clusterIPOutside(c *cluster, s *service) {
 	}
 }
 
-// cidrsOverlap holds the ServiceCIDRs against the pods' ranges.
+// cidrsOverlap reports ServiceCIDRs that overlap pod ranges.
 func cidrsOverlap(c *cluster) {
 	for _, s := range c.Snapshot.ServiceCIDRs() {
 		for i, p := range s.CIDRs {
@@ -151,14 +153,14 @@ func cidrsOverlap(c *cluster) {
 	}
 }
 
-// nodePortsFamily is of nodePortAddresses that say nothing of the second family of
-// a node; those that lack the first one, CheckNode tells.
+// nodePortsFamily reports a nodePortAddresses list without a CIDR of a node's
+// second family. config.CheckNode reports a missing primary family.
 func nodePortsFamily(c *cluster) {
 	var has ir.PerFamily[bool]
 	for _, entry := range c.config.NodePortAddresses {
 		p, ok := inet.ParsePrefix(entry)
 		if !ok {
-			return // a word, which is for both
+			return // a keyword, which covers both families
 		}
 		*has.At(ir.FamilyOf(p.Addr())) = true
 	}
@@ -184,8 +186,9 @@ func nodePortsFamily(c *cluster) {
 	}
 }
 
-// nodePortsNowhere is of nodePortAddresses that have, in a family of the Nodes, no address of
-// one. Those of loopback are meant for the node itself.
+// nodePortsNowhere reports a nodePortAddresses list that, in a family of the
+// Nodes, contains no Node address. Loopback ranges are accepted: they serve the
+// node itself.
 func nodePortsNowhere(c *cluster) {
 	for _, f := range ir.Families() {
 		var ranges []string
@@ -194,7 +197,7 @@ func nodePortsNowhere(c *cluster) {
 			p, ok := inet.ParsePrefix(entry)
 			switch {
 			case !ok:
-				return // a word, which always holds one
+				return // a keyword, which always matches an address
 			case ir.FamilyOf(p.Addr()) != f:
 				continue
 			}
@@ -225,7 +228,7 @@ func healthPort(c *cluster, s *service) {
 	}
 }
 
-// ownPorts is of ports that the proxy itself listens at.
+// ownPorts reports ports on which the proxy itself listens.
 func ownPorts(c *cluster, s *service) {
 	if !s.proxied {
 		return
@@ -249,8 +252,8 @@ func ownPorts(c *cluster, s *service) {
 	}
 }
 
-// localhostNodePorts is of node ports that answer at 127.0.0.1 today, and of those over UDP and SCTP, which
-// mode nftables serves nowhere at localhost.
+// localhostNodePorts reports node ports that answer at 127.0.0.1 today, and UDP
+// and SCTP node ports, which mode nftables never serves at localhost.
 func localhostNodePorts(c *cluster) {
 	var first, other string // the first node port, and the first that is not TCP
 	for _, s := range c.services {
@@ -281,13 +284,14 @@ func localhostNodePorts(c *cluster) {
 	}
 }
 
-// isLocalhost reports whether an entry of nodePortAddresses is about localhost and nothing else.
+// isLocalhost reports whether an entry of nodePortAddresses covers only
+// localhost.
 func isLocalhost(entry string) bool {
 	p, ok := inet.ParsePrefix(entry)
 	return entry == config.NodePortsLocalhost || ok && p.Addr().IsLoopback()
 }
 
-// loopback reports whether nodePortAddresses has 127.0.0.1.
+// loopback reports whether nodePortAddresses includes 127.0.0.1.
 func (c *cluster) loopback() bool {
 	return len(c.config.NodePortAddresses) == 0 || slices.ContainsFunc(c.config.NodePortAddresses, func(entry string) bool {
 		p, ok := inet.ParsePrefix(entry)

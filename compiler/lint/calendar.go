@@ -8,7 +8,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// mode is of modes that end.
+// mode reports a deprecated proxy mode.
 func mode(c *cluster) {
 	if c.config.ProxyMode() == ir.ModeIPVS {
 		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ModeIPVS, Object: "config", Path: "mode",
@@ -28,8 +28,8 @@ func preferClose(c *cluster, s *service) {
 	}
 }
 
-// kernels is of nodes whose kernel mode nftables cannot be used with: that is grave
-// where it is the mode, or will be by default.
+// kernels reports nodes whose kernel is too old for mode nftables. This is a
+// warning if nftables is the mode, or will be by default.
 func kernels(c *cluster) {
 	severity := diag.Info
 	if c.config.ProxyMode() == ir.ModeNFTables || c.Config.ModeDefaulted() {
@@ -48,7 +48,8 @@ func kernels(c *cluster) {
 	}
 }
 
-// version reads the beginning of a kernel's version: 5.10.0-28-amd64.
+// version parses the leading major and minor number of a kernel version such as
+// 5.10.0-28-amd64.
 func version(text string) (major, minor int, ok bool) {
 	first, rest, ok := strings.Cut(text, ".")
 	end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })

@@ -12,13 +12,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// judged reports whether the Service's endpoints are known, and all of them: what is left
-// out of them is told.
+// judged reports whether the snapshot contains all endpoints of the Service.
+// Endpoints that were not decoded are reported elsewhere.
 func (c *cluster) judged(s *service) bool {
 	return c.hasSlices && s.proxied && !s.pending && !c.lost[s.Name]
 }
 
-// of returns the slices of a family.
+// of returns the Service's slices of a family.
 func (s *service) of(f ir.Family) (out []*snapshot.EndpointSlice) {
 	for _, slice := range s.slices {
 		if slice.AddressType == f.String() {
@@ -28,7 +28,8 @@ func (s *service) of(f ir.Family) (out []*snapshot.EndpointSlice) {
 	return out
 }
 
-// field names endpoint i of a slice.
+// field returns the path of endpoint i in the object that the slice was made
+// from.
 func field(slice *snapshot.EndpointSlice, i int) string {
 	if slice.FromEndpoints && i < len(slice.Addresses) {
 		return at("subsets", slice.Subset) + "." + at("addresses", slice.Addresses[i])
@@ -40,7 +41,7 @@ func (c *cluster) addEndpoint(slice *snapshot.EndpointSlice, severity diag.Sever
 	c.found.Add(diag.Diagnostic{Severity: severity, Code: code, Object: slice.Object, Path: path, Msg: msg})
 }
 
-// noEndpoints is of Services that lead nowhere, in a family that they are in.
+// noEndpoints reports Services without ready endpoints in one of their families.
 func noEndpoints(c *cluster, s *service) {
 	if !c.judged(s) {
 		return
@@ -80,7 +81,8 @@ func noEndpoints(c *cluster, s *service) {
 	}
 }
 
-// unservedPorts is of ports that no slice has, by name or by protocol.
+// unservedPorts reports Service ports that no slice lists with the same name and
+// protocol.
 func unservedPorts(c *cluster, s *service) {
 	if !c.judged(s) {
 		return
@@ -142,7 +144,8 @@ func sliceFamilies(c *cluster, s *service) {
 	}
 }
 
-// orphans are slices whose Service does not exist. One that is left out does.
+// orphans reports slices whose Service does not exist. A Service that was not
+// decoded does exist.
 func orphans(c *cluster) {
 	for _, slice := range c.Snapshot.Orphans() {
 		if c.Snapshot.ServiceLeftOut(slice.Service) != nil {
@@ -152,8 +155,8 @@ func orphans(c *cluster) {
 	}
 }
 
-// endpoints judges where the endpoints of a Service are. Of a slice the first of each
-// sort stands for all.
+// endpoints checks the addresses and nodes of a Service's endpoints. For each
+// slice and fault it reports the first endpoint and counts the rest.
 func endpoints(c *cluster, s *service) {
 	if !s.proxied {
 		return
@@ -180,14 +183,14 @@ func endpoints(c *cluster, s *service) {
 	}
 }
 
-// fault is what is wrong with an endpoint, and what becomes of its packets by that, where one
-// code has several.
+// fault is a problem of an endpoint. fate describes the effect on its packets,
+// for codes with more than one effect.
 type fault struct {
 	code diag.Code
 	fate string
 }
 
-// wrong returns what is wrong with where an endpoint is.
+// wrong returns the faults of an endpoint's address and node.
 func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.Endpoint) (faults []fault) {
 	addr := e.Addr.Unmap()
 	if e.NodeName != "" && len(c.nodes) > 0 && !c.only && c.Snapshot.Node(e.NodeName) == nil {
@@ -207,8 +210,8 @@ func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.E
 	return faults
 }
 
-// untranslatable returns what kind of address one is to which no connection can be
-// translated, although the API server accepts it; "": it is another kind.
+// untranslatable describes an address that the API server accepts but to which no
+// connection can be translated. It returns "" for other addresses.
 func untranslatable(addr netip.Addr) string {
 	switch {
 	case addr.IsMulticast():
@@ -219,8 +222,8 @@ func untranslatable(addr netip.Addr) string {
 	return ""
 }
 
-// towardsService says of an endpoint's address what of a Service it is, or could be, and what becomes of
-// packets by that; "": nothing.
+// towardsService describes how an endpoint's address belongs, or may belong, to a
+// Service, and the effect on packets. Both are "" for other addresses.
 func (c *cluster) towardsService(slice *snapshot.EndpointSlice, addr netip.Addr) (what, fate string) {
 	if v, is := c.vips[addr]; is {
 		return " is the " + v.kind.String() + " of " + v.service.Object, ", to which no rule leads from here"
@@ -240,8 +243,9 @@ func (c *cluster) towardsService(slice *snapshot.EndpointSlice, addr netip.Addr)
 	return "", ""
 }
 
-// emptyNodePort returns the Service without endpoints that has a port as its node port, in modes
-// that refuse what is translated to there.
+// emptyNodePort returns the Service without endpoints that uses the port as its
+// node port. It returns nil in modes that do not reject packets translated to
+// such a port.
 func (c *cluster) emptyNodePort(p snapshot.EndpointPort) *service {
 	s := c.nodePorts[uint16(p.Port)]
 	if s == nil || !c.caps.Has(ir.FiltersTranslated) || !isTCP(p.Protocol) || !p.HasPort {
@@ -255,8 +259,8 @@ func (c *cluster) emptyNodePort(p snapshot.EndpointPort) *service {
 	return s
 }
 
-// outside reports whether an address is neither a pod's nor a node's, as far as that
-// is known.
+// outside reports whether an address belongs to neither a pod nor a node, as far
+// as the ranges are known.
 func (c *cluster) outside(e *snapshot.Endpoint, addr netip.Addr) bool {
 	if _, own := c.nodeAddrs[addr]; own || c.only || untranslatable(addr) != "" || !c.pods.has(ir.FamilyOf(addr)) || c.pods.contains(addr) {
 		return false
@@ -265,8 +269,9 @@ func (c *cluster) outside(e *snapshot.Endpoint, addr netip.Addr) bool {
 	return n == nil || !slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// ofPod reports whether an endpoint's address is a pod's, as far as that is known. Anybody may write a slice
-// with an address that is another's; where the ranges of pods are not known those of a selector are believed.
+// ofPod reports whether an endpoint's address belongs to a pod, as far as the
+// ranges are known. Anybody may write a slice with a foreign address. If the pod
+// ranges are unknown, the endpoints of a Service with a selector are trusted.
 func (c *cluster) ofPod(s *service, e *snapshot.Endpoint, addr netip.Addr) bool {
 	if c.pods.has(ir.FamilyOf(addr)) && !c.only {
 		return !c.outside(e, addr)
@@ -296,7 +301,8 @@ func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i,
 	c.addEndpoint(slice, severity, code, path, msg)
 }
 
-// hints is of ready endpoints that turn the hints of the others off.
+// hints reports ready endpoints without hints, which disable the hints of the
+// other endpoints.
 func hints(c *cluster, s *service) {
 	if !s.proxied || !c.caps.Has(ir.Topology) {
 		return
@@ -324,7 +330,8 @@ func hints(c *cluster, s *service) {
 	}
 }
 
-// hintsNowhere is of hints that lead nowhere, each told once a slice.
+// hintsNowhere reports hints for zones and nodes that do not exist, each once per
+// slice.
 func hintsNowhere(c *cluster, s *service) {
 	if !s.proxied || len(c.nodes) == 0 || c.only {
 		return
@@ -352,7 +359,8 @@ func hintsNowhere(c *cluster, s *service) {
 	}
 }
 
-// localAbsent is of Local policies and the nodes where they find nothing.
+// localAbsent reports Local traffic policies and the nodes that have no endpoint
+// for them.
 func localAbsent(c *cluster, s *service) {
 	external := s.ExternalLocal && (s.Type == "NodePort" || s.isBalancer() || len(s.ExternalIPs) > 0)
 	if !c.judged(s) || !external && !s.InternalLocal || len(c.nodes) == 0 || !c.caps.Has(ir.TrafficPolicies) || c.caps.Has(ir.LocalFallback) {
@@ -362,7 +370,7 @@ func localAbsent(c *cluster, s *service) {
 	for _, slice := range s.slices {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
-			falls := e.Serving && e.Terminating && c.caps.Has(ir.Topology) // where no other is on the node
+			falls := e.Serving && e.Terminating && c.caps.Has(ir.Topology) // used if no other endpoint is on the node
 			if e.Ready || falls {
 				anywhere = true
 				if c.Snapshot.Node(e.NodeName) != nil {

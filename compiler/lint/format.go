@@ -15,17 +15,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Report is what was found.
+// Report is the result of a lint run.
 type Report struct {
 	Findings   diag.List
 	Suppressed []Suppressed
 	Version    string // of the program
 }
 
-// Since returns what another report has not: findings of the same code, severity, object and
-// field are the same ones, wherever they stand and whatever was found there.
+// Since returns the findings of r that before does not contain. Findings with the
+// same code, severity, object and field are equal; file, line and message are
+// ignored.
 func (r *Report) Since(before Report) Report {
-	type key struct { // the same finding may be graver in one mode
+	type key struct { // a finding may have another severity in another mode
 		severity     diag.Severity
 		code         diag.Code
 		object, path string
@@ -53,7 +54,8 @@ func (r *Report) Since(before Report) Report {
 	return fresh
 }
 
-// Write writes a Report as json, sarif, github or markdown, and otherwise as text.
+// Write writes the Report as json, sarif, github or markdown. Any other format is
+// text.
 func (r *Report) Write(w io.Writer, format string) error {
 	b := bufio.NewWriter(w)
 	var err error
@@ -82,7 +84,7 @@ func encode(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// Line is the one-line form of a finding.
+// Line returns the one-line form of a finding.
 func Line(d diag.Diagnostic) string {
 	text := fmt.Sprintf("%s: %s", d.Severity, d)
 	if d.Code != "" {
@@ -103,8 +105,8 @@ func (r *Report) text(w io.Writer) {
 	}
 }
 
-// annotated names the objects that suppress findings about themselves, with these, so
-// that nobody hides from a review by an annotation of his own.
+// annotated lists the objects whose annotations suppress findings about
+// themselves, with the codes. It makes such suppressions visible to a reviewer.
 func (r *Report) annotated() (lines []string) {
 	codes := map[string][]string{}
 	for _, s := range r.Suppressed {
@@ -120,8 +122,8 @@ func (r *Report) annotated() (lines []string) {
 	return lines
 }
 
-// counts are how many findings there are of each severity, those that one stands for
-// included.
+// counts returns the number of findings of each severity, including those that
+// one finding summarizes.
 func (r *Report) counts() map[string]int {
 	counts := map[string]int{diag.Error.String(): 0, diag.Warning.String(): 0, diag.Info.String(): 0}
 	for _, d := range r.Findings {
@@ -179,7 +181,8 @@ func (r *Report) json() any {
 	return out
 }
 
-// github writes commands of GitHub's workflows, which show findings in a pull request.
+// github writes GitHub workflow commands, which annotate a pull request with
+// findings.
 func (r *Report) github(w io.Writer) {
 	commands := map[diag.Severity]string{diag.Error: "error", diag.Warning: "warning", diag.Info: "notice"}
 	data := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
@@ -204,16 +207,16 @@ func (r *Report) github(w io.Writer) {
 	}
 }
 
-// cells makes a text mean itself in Markdown. GitHub makes links of what looks like one, and
-// tells whoever is mentioned, also where a backslash stands before it: a space without width does not look so.
+// cells escapes Markdown. GitHub links URLs and notifies mentioned users even
+// after a backslash; a zero-width space prevents both.
 var cells = strings.NewReplacer("|", `\|`, "\r", " ", "\n", " ", "`", "'", "&", "&amp;", "<", "&lt;",
 	"*", `\*`, "_", `\_`, "~", `\~`, "](", `]\(`, "@", "@&#8203;", "#", "#&#8203;", "://", ":&#8203;//", "www.", "www&#8203;.")
 
-// inCode is for what stands between backquotes in a table.
+// inCode escapes text between backquotes in a table.
 var inCode = strings.NewReplacer("|", `\|`, "\r", " ", "\n", " ", "`", "'")
 
-// Cell returns a text for a table or a line of Markdown in which nothing is markup, a link,
-// an image or a mention, whoever wrote it: objects' authors have a say in what findings tell.
+// Cell escapes text for a Markdown table or line: no markup, link, image or
+// mention remains. Findings contain text chosen by the authors of objects.
 func Cell(text string) string { return cells.Replace(text) }
 
 // markdown writes a comment for a pull request.
@@ -244,7 +247,7 @@ func (r *Report) markdown(w io.Writer) {
 	}
 }
 
-// What SARIF 2.1.0 (OASIS) has, as far as it is needed.
+// The subset of SARIF 2.1.0 (OASIS) that sarif writes.
 type (
 	sarifText struct {
 		Text string `json:"text"`

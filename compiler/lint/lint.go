@@ -1,9 +1,9 @@
-// Package lint holds the checks that are about a cluster and not about the rules of
-// a node: what nobody who makes rules needs to know, and everybody who reviews them
-// does. The compiler's own findings are others; diag has the table of all.
+// Package lint checks a cluster for mistakes that matter to a reviewer but not to
+// the rules of one node. The compiler reports its own findings; package diag
+// lists all codes.
 //
-// Each check is a pure function; checks lists them. Their cost is linear in the
-// snapshot.
+// Each check is a pure function, listed by clusterChecks or serviceChecks. Its
+// cost is linear in the size of the snapshot.
 package lint
 
 import (
@@ -20,20 +20,22 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Input is what is judged.
+// Input is what Check inspects.
 type Input struct {
 	Config   *config.Resolved
 	Snapshot *snapshot.Snapshot
-	// Compiled is what the compiler found: what it leaves out, with an error or because it stands twice, does
-	// nothing that could be judged.
+	// Compiled holds the compiler's findings. Parts that the compiler skipped,
+	// because of an error or as duplicates, have no effect and are not checked.
 	Compiled diag.List
-	// Written is what stands in the objects beside what the snapshot has of them, by name.
+	// Written holds fields of the objects that the snapshot does not keep, by
+	// object name.
 	Written map[string]snapshot.Written
-	// Pending are the Services that were not at an API server yet, as Complete returns them.
+	// Pending holds the Services that the API server has not seen yet, as
+	// returned by Complete.
 	Pending Pending
 }
 
-// Check returns what all checks find, sorted.
+// Check returns the findings of all checks, sorted.
 func Check(in Input) diag.List {
 	c := newCluster(in)
 	for _, check := range clusterChecks() {
@@ -48,8 +50,9 @@ func Check(in Input) diag.List {
 	return c.found
 }
 
-// Refused returns the endpoints of Services that are addresses of Services themselves, so that packets to them
-// go nowhere: who writes rules is warned of these, since the compiler looks at one Service at a time.
+// Refused returns the endpoints of Services that are themselves addresses of
+// Services, so that packets to them are rejected or dropped. The compiler cannot
+// report them, because it compiles one Service at a time.
 func Refused(in Input) diag.List {
 	c := newCluster(in)
 	for _, s := range c.services {
@@ -60,12 +63,12 @@ func Refused(in Input) diag.List {
 	return c.found
 }
 
-// clusterChecks are about the cluster as a whole, once each.
+// clusterChecks returns the checks that run once for the cluster.
 func clusterChecks() []func(*cluster) {
 	return []func(*cluster){noSlices, nodePortsFamily, nodePortsNowhere, cidrsOverlap, orphans, mode, localhostNodePorts, kernels}
 }
 
-// serviceChecks are about one Service, with its slices.
+// serviceChecks returns the checks that run for each Service with its slices.
 func serviceChecks() []func(*cluster, *service) {
 	return []func(*cluster, *service){
 		otherProxy,
@@ -75,7 +78,7 @@ func serviceChecks() []func(*cluster, *service) {
 	}
 }
 
-// cluster is the input, indexed.
+// cluster is an indexed Input.
 type cluster struct {
 	Input
 	config   *config.Config
@@ -84,36 +87,36 @@ type cluster struct {
 	found    diag.List
 
 	nodes     []*snapshot.Node
-	only      bool // the first Node is the only one that is known: other nodes and selectors are not judged
+	only      bool // only the first Node is known: other nodes and selectors are not checked
 	zones     map[string]bool
-	nodeAddrs map[netip.Addr]string // whose address it is
+	nodeAddrs map[netip.Addr]string // name of the Node with the address
 	hasSlices bool
-	lost      map[ir.Name]bool        // Services of whose endpoints something is left out
+	lost      map[ir.Name]bool        // Services with endpoints that were not decoded
 	externals map[netip.Addr]*service // the oldest Service with an external IP
-	endpoints map[netip.Addr]string   // of which Service it is one, as far as that is a pod's
-	leftOut   map[place]int           // how often the compiler leaves out something of what stands there
+	endpoints map[netip.Addr]string   // the Service with the endpoint, if the address belongs to a pod as far as known
+	leftOut   map[place]int           // number of findings with which the compiler skipped a part of the place
 	vips      map[netip.Addr]vip
-	pods      ranges              // of clusterCIDR, or of the Nodes where there is none
+	pods      ranges              // of clusterCIDR, or of the Nodes if it is empty
 	cidrs     ranges              // of the ServiceCIDRs
-	nodePorts map[uint16]*service // TCP, the first by name
+	nodePorts map[uint16]*service // TCP only, the first by name
 	health    map[int32]*service  // the first by name
 }
 
 // place is a field of an object.
 type place struct{ object, path string }
 
-// vip is an address that a Service has for itself.
+// vip is an address of a single Service.
 type vip struct {
 	kind    ir.Kind
 	service *service
 }
 
-// service is a Service with all that belongs to it.
+// service is a Service with its slices.
 type service struct {
 	*snapshot.Service
 	written snapshot.Written
-	pending bool // it has no address yet
-	proxied bool // kube-proxy looks at it
+	pending bool // has no address yet
+	proxied bool // served by kube-proxy
 	slices  []*snapshot.EndpointSlice
 	inFam   ir.PerFamily[bool]
 }
@@ -156,7 +159,8 @@ func newCluster(in Input) *cluster {
 	return c
 }
 
-// leftOut returns what the compiler leaves out of endpoints and addresses.
+// leftOut counts, by place, the endpoints and addresses that the compiler
+// skipped.
 func leftOut(found diag.List) map[place]int {
 	at := map[place]int{}
 	for _, d := range found {
@@ -223,13 +227,14 @@ func (c *cluster) add(svc *snapshot.Service) {
 	}
 }
 
-// older reports whether a Service was created before another one, as far as that is known. One
-// without creationTimestamp counts as younger, as in contests for an address.
+// older reports whether a Service was created before another one, as far as
+// known. A Service without creationTimestamp counts as younger, as in conflicts
+// over an address.
 func (s *service) older(o *service) bool {
 	return !s.Created.IsZero() && (o.Created.IsZero() || s.Created.Before(o.Created))
 }
 
-// balancers returns the addresses of load balancers whose packets are the proxy's.
+// balancers returns the load balancer addresses that the proxy serves.
 func (s *service) balancers() (addrs []netip.Addr) {
 	for _, in := range s.LoadBalancer {
 		if addr, ok := parse(in.IP); ok && serves(in) {
@@ -239,7 +244,8 @@ func (s *service) balancers() (addrs []netip.Addr) {
 	return addrs
 }
 
-// serves reports whether what is sent to a load balancer's address is the proxy's.
+// serves reports whether the proxy serves a load balancer's address: its ipMode
+// is VIP, the default (KEP-1860).
 func serves(in snapshot.Ingress) bool { return in.IPMode == "" || in.IPMode == "VIP" }
 
 func (s *service) isBalancer() bool { return s.Type == "LoadBalancer" || len(s.balancers()) > 0 }
@@ -248,7 +254,7 @@ func (s *service) wantsHealth() bool {
 	return s.Type == "LoadBalancer" && s.ExternalLocal && s.HealthPort > 0
 }
 
-// addService notes a finding about a field of a Service.
+// addService adds a finding about a field of a Service.
 func (c *cluster) addService(s *service, severity diag.Severity, code diag.Code, path, msg string) {
 	c.found.Add(diag.Diagnostic{Severity: severity, Code: code, Object: s.Object, Path: path, Msg: msg})
 }
@@ -261,23 +267,23 @@ func (c *cluster) info(s *service, code diag.Code, path, msg string) {
 	c.addService(s, diag.Info, code, path, msg)
 }
 
-// parse reads an address; IPv4-mapped IPv6 is IPv4.
+// parse parses an address. It converts an IPv4-mapped IPv6 address to IPv4.
 func parse(text string) (netip.Addr, bool) {
 	a, ok := inet.ParseAddr(text)
 	return a.Unmap(), ok
 }
 
-// protocolOf returns the protocol of a port, which is TCP where it names none.
+// protocolOf returns the protocol of a port; the default is TCP.
 func protocolOf(protocol string) string { return cmp.Or(protocol, "TCP") }
 
 func isTCP(protocol string) bool { return protocolOf(protocol) == "TCP" }
 
 func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
-// shown is how many of a list some names.
+// shown is the maximum number of names that some returns.
 const shown = 3
 
-// some names the first of a list, and counts the rest.
+// some joins the first names of a list and counts the rest.
 func some(names []string, total int) string {
 	text := strings.Join(names[:min(shown, len(names))], ", ")
 	if more := total - min(shown, len(names)); more > 0 {
@@ -286,7 +292,8 @@ func some(names []string, total int) string {
 	return text
 }
 
-// noSlices is of a snapshot that does not tell of endpoints. Who reads it tells of one that should.
+// noSlices reports a snapshot without EndpointSlices. If the source of the
+// snapshot should contain slices, its reader reports them.
 func noSlices(c *cluster) {
 	judged := func(s *service) bool { return s.proxied && !s.pending }
 	told := func(s *service) bool { return s.written.Sliced }

@@ -77,7 +77,7 @@ func TestSuppressions(t *testing.T) {
 	}
 }
 
-// An annotation holds for its object alone.
+// An annotation suppresses findings about its own object only.
 func TestAnnotations(t *testing.T) {
 	of := func(object string, code diag.Code) diag.Diagnostic {
 		return diag.Diagnostic{Severity: diag.Warning, Code: code, Object: object, Msg: "m"}
@@ -104,7 +104,8 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// What a baseline was made of, it suppresses; nothing of it is said to be in vain.
+// A baseline suppresses the findings that it was made from, and none of its lines
+// is unused.
 func TestBaseline(t *testing.T) {
 	list := diag.List{
 		{Severity: diag.Warning, Code: diag.RangesNodePort, Object: "Service shop/edge", Path: "spec.ports[0].nodePort", Msg: "m"},
@@ -128,7 +129,8 @@ func TestBaseline(t *testing.T) {
 	}
 }
 
-// Services without an address get one each, which nobody has; others stay.
+// Services without an address get one each, which no other Service uses; other
+// Services are unchanged.
 func TestComplete(t *testing.T) {
 	snap := snapshot.New()
 	for _, svc := range []*snapshot.Service{
@@ -166,7 +168,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// strange are findings with signs that mean something in a form.
+// strange has findings with characters that are special in an output format.
 var strange = Report{
 	Findings: diag.List{
 		{Severity: diag.Error, Code: diag.VIPClaimed, File: "a dir/ä,b:c.yaml", Line: 3, Column: 7, Object: "Service a/b", Path: "spec.clusterIP", Msg: "is 100% | \"x\"\nand <b>", Hint: "do"},
@@ -192,8 +194,9 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// SARIF has what its schema asks for: the version, a driver with rules, and results of
-// these, with a level that exists, a message, and places that are URIs and count from 1.
+// The SARIF log follows its schema: version, driver with rules, and results that
+// refer to a rule, with a valid level, a message, and locations as URIs with
+// positions from 1.
 func TestSARIF(t *testing.T) {
 	var b strings.Builder
 	if err := strange.Write(&b, "sarif"); err != nil {
@@ -272,8 +275,8 @@ func TestSARIF(t *testing.T) {
 	}
 }
 
-// many is a cluster of n Services with each a slice of 5 endpoints, of which each has
-// something doubtful.
+// many returns a cluster of n Services, each with a slice of 5 endpoints and
+// several findings.
 func many(n int) Input {
 	snap := snapshot.New()
 	written := map[string]snapshot.Written{}
@@ -299,7 +302,8 @@ func many(n int) Input {
 	return Input{Config: resolved, Snapshot: snap, Written: written}
 }
 
-// Twice as many Services take twice as much: allocations tell, which no other load moves.
+// The cost is linear in the number of Services. The test counts allocations,
+// which do not depend on the load of the machine.
 func TestCheckIsLinear(t *testing.T) {
 	small, large := many(500), many(2000)
 	if n := len(Check(small)); n < 500*4 {
@@ -312,7 +316,8 @@ func TestCheckIsLinear(t *testing.T) {
 	}
 }
 
-// BenchmarkCheck is 10,000 Services of 5 endpoints, each with several findings.
+// BenchmarkCheck checks 10,000 Services of 5 endpoints, each with several
+// findings.
 func BenchmarkCheck(b *testing.B) {
 	in := many(10_000)
 	for b.Loop() {

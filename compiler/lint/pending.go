@@ -9,19 +9,19 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Pending are Services that were written and not yet given to an API server, with
-// the name that diagnostics have for each.
+// Pending maps Services that the API server has not seen yet to their object
+// names in diagnostics.
 type Pending map[ir.Name]string
 
-// Has reports whether a Service is one of them.
+// Has reports whether a Service is pending.
 func (p Pending) Has(name ir.Name) bool { _, ok := p[name]; return ok }
 
-// Addresses that stand for those which the API server would allocate: nobody has
-// one of 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666).
+// standIns are the first placeholder addresses for addresses that the API server
+// would allocate. Nobody uses 240.0.0.0/4 (RFC 1112) or 100::/64 (RFC 6666).
 var standIns = ir.PerFamily[netip.Addr]{IPv4: netip.MustParseAddr("240.0.0.0"), IPv6: netip.MustParseAddr("100::")}
 
-// Complete gives each Service that has no clusterIP yet one that stands for it, so
-// that the compiler judges the rest of it, and returns which these are.
+// Complete assigns a placeholder address to each Service without clusterIP, so
+// that the compiler checks the rest of it. It returns these Services.
 func Complete(snap *snapshot.Snapshot, written map[string]snapshot.Written) Pending {
 	pending := Pending{}
 	next := standIns
@@ -61,7 +61,7 @@ func otherFamily(family string) string {
 	return ir.IPv6.String()
 }
 
-// primary is the family that a cluster gives Services which ask for none.
+// primary returns the family of a Service without ipFamilies in this cluster.
 func primary(snap *snapshot.Snapshot) ir.Family {
 	for _, c := range snap.ServiceCIDRs() {
 		for _, p := range c.CIDRs {
@@ -78,9 +78,9 @@ func primary(snap *snapshot.Snapshot) ir.Family {
 	return ir.IPv4
 }
 
-// Mend makes of a list what is to be said of Services that the API server has not seen:
-// it allocates the health check port that they lack, and that they have no address yet
-// is worth knowing, and no more.
+// Mend adapts findings to Services that the API server has not seen. It removes
+// findings about a missing health check port, which the API server allocates, and
+// lowers a missing address to an info.
 func (p Pending) Mend(list diag.List) (out diag.List) {
 	objects := map[string]bool{}
 	for _, object := range p {

@@ -13,14 +13,14 @@ import (
 
 const rangesField = "spec.loadBalancerSourceRanges"
 
-// source is an item of spec.loadBalancerSourceRanges.
+// source is an entry of spec.loadBalancerSourceRanges.
 type source struct {
 	netip.Prefix
 	index int
 }
 
-// sourceRanges is of whom spec.loadBalancerSourceRanges keeps out, and whom not.
-// Ranges that cannot be read, the compiler tells.
+// sourceRanges reports source ranges that are ineffective, or that admit clients
+// by another path. The compiler reports ranges that cannot be parsed.
 func sourceRanges(c *cluster, s *service) {
 	if !s.proxied || len(s.SourceRanges) == 0 || !c.caps.Has(ir.SourceRanges) {
 		return
@@ -45,7 +45,7 @@ func sourceRanges(c *cluster, s *service) {
 		}
 	}
 	if len(list) == 0 || len(list) < len(s.SourceRanges) {
-		return // what cannot be read decides otherwise
+		return // unreadable ranges change which clients are admitted
 	}
 	c.covered(s, list)
 	for f, in := range s.inFam.All() {
@@ -73,7 +73,8 @@ func typeOf(s *service) string {
 	return s.Type
 }
 
-// reached reports whether the load balancer has an address of a family, or may get one.
+// reached reports whether the load balancer has, or may get, an address of the
+// family.
 func (s *service) reached(f ir.Family) bool {
 	addrs := s.balancers()
 	return len(addrs) == 0 || slices.ContainsFunc(addrs, f.Has)
@@ -87,7 +88,8 @@ func (c *cluster) allowAll(s *service, i int, p netip.Prefix) {
 	c.info(s, diag.RangeAll, at(rangesField, i), p.String()+" admits everybody: the other ranges of the family have no effect")
 }
 
-// covered is of ranges inside others; those inside one that is everybody are told by that.
+// covered reports ranges within other ranges, except within a range of length 0,
+// which allowAll reports.
 func (c *cluster) covered(s *service, list []source) {
 	slices.SortStableFunc(list, func(a, b source) int { return a.Prefix.Compare(b.Prefix) })
 	var last source

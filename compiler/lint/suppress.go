@@ -11,25 +11,26 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// Suppressed is a finding that somebody accepted.
+// Suppressed is an accepted finding.
 type Suppressed struct {
 	diag.Diagnostic
-	By       string // the file and line, or the annotation
-	Why      string // the comment there
+	By       string // file:line, or the annotation
+	Why      string // the comment of that line
 	InSource bool   // by an annotation of the object
 }
 
-// Suppressions are findings that are accepted, by files. A line of one is a code, and what
-// follows it in the text of a finding, as far as it is wanted:
+// Suppressions are accepted findings, read from files. Each line is a code,
+// optionally followed by the beginning of the finding's text, its object and
+// field:
 //
 //	PX604                                        # anywhere
 //	PX604 Service shop/edge                      # the reason why
 //	PX604 Service shop/edge: spec.ports[0].nodePort
 //
-// A * stands for any signs. Without its object, a finding is named by its file. The zero
-// value has none.
+// A * matches any characters. A finding without an object is identified by its
+// file. The zero value suppresses nothing.
 type Suppressions struct {
-	exact    map[string]*line // by its text
+	exact    map[string]*line // by text
 	patterns []*line
 	lines    []*line // all, in order
 }
@@ -37,12 +38,12 @@ type Suppressions struct {
 type line struct {
 	file   string
 	number int
-	text   string // in the form of key
+	text   string // in the form of keys
 	why    string
 	used   bool
 }
 
-// Read adds the lines of a file.
+// Read adds the lines of a file. It returns a finding for each malformed line.
 func (s *Suppressions) Read(file, text string) (errs diag.List) {
 	number := 0
 	for row := range strings.Lines(text) {
@@ -73,7 +74,7 @@ func (s *Suppressions) Read(file, text string) (errs diag.List) {
 	return errs
 }
 
-// keys are the texts by which a line may name a finding, from the narrowest.
+// keys returns the texts that identify a finding, the most specific first.
 func keys(d diag.Diagnostic) [3]string {
 	code, subject := string(d.Code), cmp.Or(d.Object, d.File)
 	object := code + " " + subject
@@ -102,7 +103,8 @@ func (s *Suppressions) find(d diag.Diagnostic) *line {
 	return nil
 }
 
-// matches reports whether a text is as a pattern says, in which * is any signs.
+// matches reports whether text matches a pattern, in which * matches any
+// characters.
 func matches(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {
@@ -123,12 +125,13 @@ func matches(pattern, text string) bool {
 	return strings.HasSuffix(text, parts[last])
 }
 
-// Apply takes out of a list what the lines and the annotations of objects suppress, and
-// adds what of these suppresses nothing. What could not be read stays, and so do errors
-// that an annotation would hide: who writes the object is not who reviews it.
+// Apply moves the findings that lines or annotations suppress from list to out.
+// It adds a finding for each line and annotation that suppresses nothing.
+// Findings about unreadable input are never suppressed. An annotation does not
+// suppress an error, because the author of an object is not its reviewer.
 func (s *Suppressions) Apply(list diag.List, written map[string]snapshot.Written) (left diag.List, out []Suppressed) {
 	type annotation struct{ object, code string }
-	ignored := map[annotation]bool{} // and whether it is used
+	ignored := map[annotation]bool{} // value: whether it is used
 	for object, w := range written {
 		for _, code := range codes(w.Ignore) {
 			ignored[annotation{object, code}] = false
@@ -163,7 +166,7 @@ func (s *Suppressions) Apply(list diag.List, written map[string]snapshot.Written
 	return left, out
 }
 
-// codes are those of an annotation.
+// codes splits the value of an annotation.
 func codes(annotation string) []string {
 	return strings.FieldsFunc(annotation, func(r rune) bool { return r == ',' || r == ' ' })
 }
@@ -171,11 +174,11 @@ func codes(annotation string) []string {
 // baselineTitle is the first line of a baseline.
 const baselineTitle = "# Findings of proxyc lint that were there already. Remove a line to hear of it again.\n"
 
-// IsBaseline reports whether a text is one that [Baseline] returned, whatever became of
-// its lines.
+// IsBaseline reports whether a text was returned by [Baseline], even if lines
+// were removed since.
 func IsBaseline(text string) bool { return strings.HasPrefix(text, baselineTitle) }
 
-// Baseline returns a file of lines that suppress all of a list.
+// Baseline returns a file with lines that suppress all findings of a list.
 func Baseline(list diag.List) string {
 	lines := map[string]bool{}
 	for _, d := range list {
