@@ -8,13 +8,15 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What the API has for sessionAffinityConfig.clientIP.timeoutSeconds (SNAP-26).
+// Limits of the API for sessionAffinityConfig.clientIP.timeoutSeconds (session
+// affinity, SNAP-26).
 const (
 	defaultAffinity = 10800 // seconds
 	longestAffinity = 86400 // seconds
 )
 
-// affinityPass returns what all pools of a Service share; nil for none.
+// affinityPass returns the session affinity of all pools of a Service, or nil for
+// none. A missing or invalid timeout becomes the API's default.
 func (s *service) affinityPass() *ir.Affinity {
 	if !s.AffinityIP {
 		return nil
@@ -34,7 +36,7 @@ func (s *service) affinityValid() bool {
 	return s.AffinitySecs > 0 && s.AffinitySecs <= longestAffinity
 }
 
-// checkAffinity reports a timeout that the API does not admit; 0 is not set.
+// checkAffinity reports a timeout outside the API's range. 0 means not set.
 func (s *service) checkAffinity() {
 	if s.AffinityIP && s.AffinitySecs != 0 && !s.affinityValid() {
 		s.report(diag.AffinityTimeout, affinityField, "must be 1-"+strconv.Itoa(longestAffinity)+" seconds, got "+strconv.Itoa(int(s.AffinitySecs))+

@@ -13,12 +13,12 @@ import (
 
 const balanceField = "metadata.annotations." + snapshot.AnnotationBalance
 
-// fairSlots is how many slots each backend should have, so that shares differ by no
-// more than a tenth.
+// fairSlots is the minimum number of slots per backend, so that shares differ by
+// at most a tenth.
 const fairSlots = 10
 
-// balancePass reads how the Service wants its backends to be chosen: "maglev", or
-// "maglev-1021" for a table of so many slots. What a mode makes of it is its matter.
+// balancePass parses the Service's balance annotation: "maglev", or "maglev-1021"
+// for a table of 1021 slots. Each mode decides how it balances with the table.
 func (c *cluster) balancePass(s *service) {
 	if s.Balance == "" {
 		return
@@ -47,8 +47,8 @@ func (c *cluster) balancePass(s *service) {
 	}
 }
 
-// moreSlots returns the size of a table with fairSlots for each endpoint, or the
-// largest one; no less than slots.
+// moreSlots returns the smallest table size with fairSlots for each endpoint, or
+// the largest size. The result is at least slots.
 func (s *service) moreSlots(slots uint32) uint32 {
 	most := 0
 	for _, v := range s.views.All() {
@@ -64,7 +64,7 @@ func (s *service) moreSlots(slots uint32) uint32 {
 	return slots
 }
 
-// maglevSlots reads the annotation's value.
+// maglevSlots parses the annotation's value.
 func maglevSlots(value string) (uint32, bool) {
 	if value == "maglev" {
 		return ir.MaglevSlots()[0], true
@@ -74,7 +74,8 @@ func maglevSlots(value string) (uint32, bool) {
 	return uint32(n), ok && err == nil && slices.Contains(ir.MaglevSlots(), uint32(n)) && text == strconv.FormatUint(n, 10)
 }
 
-// external returns how many external frontends the Service has in each family.
+// external returns the number of external frontends of the Service in each
+// family.
 func (s *service) external() (n ir.PerFamily[int]) {
 	for f, v := range s.views.All() {
 		of := n.At(f)
@@ -90,7 +91,8 @@ func (s *service) external() (n ir.PerFamily[int]) {
 	return n
 }
 
-// unbalanced returns why none of the Service's external frontends can have a table; "": they can.
+// unbalanced returns why no external frontend of the Service can have a table, or
+// "".
 func (s *service) unbalanced(external ir.PerFamily[int]) string {
 	switch {
 	case external == ir.PerFamily[int]{}:

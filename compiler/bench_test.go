@@ -9,7 +9,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// manyServices returns a snapshot of plain ClusterIP Services with endpoints each.
+// manyServices returns a snapshot of plain ClusterIP Services, each with the
+// given number of endpoints.
 func manyServices(services, endpoints int) *snapshot.Snapshot {
 	snap := snapshot.New()
 	snap.SetNode(&snapshot.Node{Name: "node1", Zone: "zone-a", Addresses: []snapshot.NodeAddress{{Type: "InternalIP", Address: "192.0.2.11"}}})
@@ -33,7 +34,7 @@ func manyServices(services, endpoints int) *snapshot.Snapshot {
 	return snap
 }
 
-// BenchmarkCompile compiles Services of 10 endpoints each from a snapshot.
+// BenchmarkCompile compiles Services of 10 endpoints each.
 func BenchmarkCompile(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 50_000} {
 		snap := manyServices(n, 10)

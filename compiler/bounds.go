@@ -8,25 +8,25 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What one Service may ask of every node in one family. It is served at each of
-// its addresses with each of its ports, admits each source range at each of
-// these, and sends to each endpoint from there, so that objects of some
-// kilobytes could take gigabytes of all nodes. What is no such product is never
-// cut: ports at the ClusterIP and node ports are as many as an object of the API
-// has room for, and one port has all its endpoints.
+// Limits of one Service on every node, in one family. A Service has a frontend
+// for each address and port, admits each source range at each of them, and sends
+// to each endpoint from each of them. Without limits, an object of some kilobytes
+// could use gigabytes on every node. Only these products are limited. Ports at
+// the ClusterIP and node ports are bounded by the size of an API object, and a
+// single port keeps all its endpoints.
 //
-// Kubernetes is tested with 5,000 endpoints of a Service: with 10 ports at a
-// ClusterIP, node ports and two addresses of load balancers these are 200,000
+// Kubernetes is tested with 5,000 endpoints per Service. With 10 ports at a
+// ClusterIP, node ports and two load balancer addresses, these are 200,000
 // backends.
 const (
 	maxFrontends = 10_000
-	maxAdmitted  = 20_000  // source ranges of all frontends: a rule or an element each in modes iptables and ipvs, 250 bytes in the boot file
+	maxAdmitted  = 20_000  // source ranges of all frontends; each is a rule or element in modes iptables and ipvs, and 250 bytes in the boot file
 	maxBackends  = 500_000 // endpoints of all frontends
 )
 
-// boundsPass leaves out what would be too much: external IPs before addresses of
-// load balancers, and of one kind the last ones; then the endpoints of the last
-// ports, which refuse connections.
+// boundsPass enforces the limits. It skips external IPs before load balancer
+// addresses, and within a kind the last ones. Then it skips the endpoints of the
+// last ports, so that these reject connections.
 func (c *cluster) boundsPass(s *service, f ir.Family) {
 	v := s.views.At(f)
 	offered := c.offered(s, f)
@@ -34,7 +34,7 @@ func (c *cluster) boundsPass(s *service, f ir.Family) {
 	for _, n := range offered {
 		perAddr += n
 	}
-	frontends, admitted, backends := len(s.ports), 0, perAddr // those of the ClusterIP, which stands first
+	frontends, admitted, backends := len(s.ports), 0, perAddr // of the ClusterIP, which is the first address
 	for i := range s.ports {
 		if s.ports[i].nodePort != 0 {
 			frontends++
@@ -70,8 +70,8 @@ func (c *cluster) boundsPass(s *service, f ir.Family) {
 	}
 }
 
-// offered returns how many endpoints the slices have for each port, with those
-// that are there twice; nil if there cannot be too many.
+// offered returns the number of endpoints in the slices for each port, duplicates
+// included. It returns nil if the limit cannot be exceeded.
 func (c *cluster) offered(s *service, f ir.Family) []int {
 	all, bySlice := 0, c.snap.Slices(s.Name)
 	for _, slice := range bySlice {
@@ -106,8 +106,8 @@ func at(list []int, i int) int {
 	return list[i]
 }
 
-// leaveEndpoints leaves out those of the last ports in spec.ports, by whole ports,
-// but never those of the first that has some.
+// leaveEndpoints skips the endpoints of the last ports in spec.ports, always all
+// endpoints of a port. It keeps those of the first port that has endpoints.
 func (c *cluster) leaveEndpoints(s *service, f ir.Family, offered []int) {
 	order := make([]int, len(s.ports))
 	for i := range order {
@@ -141,7 +141,7 @@ func (c *cluster) leaveEndpoints(s *service, f ir.Family, offered []int) {
 	s.report(diag.TooManyBackends, first, what+" left out, and connections refused: "+"a Service can have at most "+strconv.Itoa(maxBackends)+" backends of frontends in "+f.String())
 }
 
-// tooMany says that addresses are left out, and why.
+// tooMany returns the message for skipped addresses.
 func (s *service) tooMany(f ir.Family, n int, first address, backends int) string {
 	what := first.String() + " is"
 	if n > 1 {

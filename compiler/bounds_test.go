@@ -39,9 +39,9 @@ func networks(n int) []string {
 	return all
 }
 
-// Ports times addresses, and times source ranges, are bounded: whole addresses
-// are left out, and one finding says which. What is no product is not cut.
-func TestServiceBounds(t *testing.T) { // SNAP-21, SNAP-22, SNAP-23
+// Ports times addresses, and times source ranges, are limited. Whole addresses
+// are skipped, and one finding names them. Other numbers are not limited.
+func TestServiceBounds(t *testing.T) { // ports (SNAP-21), external IPs (SNAP-22), load balancer addresses (SNAP-23)
 	for _, tc := range []struct {
 		name  string
 		svc   object
@@ -85,7 +85,7 @@ func TestServiceBounds(t *testing.T) { // SNAP-21, SNAP-22, SNAP-23
 	}
 }
 
-// A small object does not take the memory of a node.
+// A small object does not use all memory of a node.
 func TestServiceBoundsMemory(t *testing.T) {
 	const most = 60 << 20 // bytes
 	svc := newService("web", manyPorts(1000, false), externalIPs(addresses("198.18", 1000)...))
@@ -98,7 +98,8 @@ func TestServiceBoundsMemory(t *testing.T) {
 	}
 }
 
-// manyEndpoints makes slices of 100 endpoints each, with n ports as manyPorts names them.
+// manyEndpoints adds slices of 100 endpoints each to a snapshot, with ports named
+// as by manyPorts.
 func manyEndpoints(ports, n int) object {
 	return func(s *snapshot.Snapshot) {
 		for i := 0; i < n; i += 100 {
@@ -116,9 +117,9 @@ func manyEndpoints(ports, n int) object {
 	}
 }
 
-// Ports times endpoints, at each address, are bounded: addresses are left out
-// first, then the endpoints of the last ports, which refuse connections.
-func TestServiceBackendBounds(t *testing.T) { // SNAP-41
+// Ports times endpoints, at each address, are limited. Addresses are skipped
+// first, then the endpoints of the last ports, which reject connections.
+func TestServiceBackendBounds(t *testing.T) { // ports of slices (SNAP-41)
 	type counts struct{ frontends, backends, refuse int }
 	for _, tc := range []struct {
 		name             string

@@ -8,14 +8,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// nodeTarget is what Services are compiled for: a node in one family.
+// nodeTarget is a node in one family, for which Services are compiled.
 type nodeTarget struct {
 	*cluster
 	family ir.Family
 	node   *ir.Node
 	onNode string // "on node node1", for reasons
 	routes map[routeKey][]ir.Route
-	hosted map[netip.Addr]struct{} // kernelspace only: local endpoints that HNS has
+	hosted map[netip.Addr]struct{} // kernelspace only: endpoints that HNS reports as local
 }
 
 func newTarget(c *cluster, family ir.Family, node *ir.Node, facts *Facts) *nodeTarget {
@@ -30,7 +30,8 @@ func newTarget(c *cluster, family ir.Family, node *ir.Node, facts *Facts) *nodeT
 	return t
 }
 
-// compile makes what a Service is on the target; nil if nothing.
+// compile returns the compiled Service, or nil if it has no ClusterIP or no port
+// in the target's family.
 func (t *nodeTarget) compile(s *service) *ir.Service {
 	v := s.views.At(t.family)
 	if !v.has(ir.ClusterIP) || len(s.ports) == 0 {
@@ -72,7 +73,8 @@ type builder struct {
 	out      *ir.Service
 }
 
-// policy returns the traffic policy in force for a kind of frontend (SNAP-27).
+// policy returns the traffic policy for a kind of frontend. externalTrafficPolicy
+// applies only to Services that are reachable from outside (SNAP-27).
 func (s *service) policy(kind ir.Kind) ir.Policy {
 	local := s.InternalLocal
 	if kind.External() {
@@ -84,17 +86,18 @@ func (s *service) policy(kind ir.Kind) ir.Policy {
 	return ir.Cluster
 }
 
-// externallyAccessible reports whether externalTrafficPolicy counts for a
-// Service, by its type and what its fields say before any filter (SNAP-27).
+// externallyAccessible reports whether externalTrafficPolicy applies to a
+// Service. The decision uses its type and fields before any filter (traffic
+// policies, SNAP-27).
 func externallyAccessible(s *snapshot.Service) bool {
 	return s.Type == "NodePort" || s.Type == "LoadBalancer" || len(s.ExternalIPs) > 0
 }
 
-// kindRoutes is how frontends of one kind send their traffic on.
+// kindRoutes is how frontends of one kind forward traffic.
 type kindRoutes struct {
 	policy          ir.Policy
 	routes          []ir.Route
-	selections      [ir.Local + 1]selection // what the routes' pools hold, by policy
+	selections      [ir.Local + 1]selection // the endpoints of the routes' pools, by policy
 	otherwiseOrigin ir.Origin
 	otherwise       ir.Verdict
 }
@@ -136,7 +139,7 @@ func (b *builder) port(p *port, endpoints []endpoint, over bool) {
 	}
 }
 
-// sending decides for one kind of frontend who is sent where.
+// sending returns the routes and endpoints for one kind of frontend.
 func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []endpoint) kindRoutes {
 	out := kindRoutes{policy: b.s.policy(kind)}
 	if !b.t.caps.Has(ir.TrafficPolicies) {
@@ -146,7 +149,7 @@ func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []
 	if b.t.caps.Has(ir.EndpointsByKind) {
 		out.policy = windowsPolicy(b.s, kind)
 		c = b.t.windowsChoice(b.s, b.v, kind, endpoints)
-	} else { // SNAP-30
+	} else { // lists of endpoints that the policies require (SNAP-30)
 		external := b.v.externallyAccessible(p)
 		c = b.t.choose(n, !b.s.InternalLocal || external,
 			b.s.InternalLocal || (external && b.s.policy(ir.NodePort) == ir.Local))
@@ -162,8 +165,8 @@ func (b *builder) sending(kind ir.Kind, p *port, n *endpointCounts, endpoints []
 	return out
 }
 
-// credited returns routes that the Service's own field decided, with the Service
-// named in their origins.
+// credited returns routes that a field of the Service decides, with the Service
+// as the object of their origins.
 func (b *builder) credited(routes []ir.Route) []ir.Route {
 	routes = slices.Clone(routes)
 	for i := range routes {
@@ -174,9 +177,9 @@ func (b *builder) credited(routes []ir.Route) []ir.Route {
 	return routes
 }
 
-// otherwise says what happens to sources without a route, and why: endpoints only
-// elsewhere are a reason to be silent, so that load balancers try another node
-// (PKT-9), no endpoint at all is one to refuse (PKT-8).
+// otherwise sets the verdict for sources without a route, and its reason. If only
+// other nodes have endpoints, packets are dropped, so that a load balancer tries
+// another node (PKT-9). If no endpoint exists, they are rejected (PKT-8).
 func (b *builder) otherwise(out *kindRoutes, kind ir.Kind, p *port, n *endpointCounts, c *endpointChoice, endpoints []endpoint) {
 	out.otherwiseOrigin = ir.Origin{Object: b.s.object, Field: b.t.names.ports.at(p.index)}
 	field := ""
@@ -193,7 +196,7 @@ func (b *builder) otherwise(out *kindRoutes, kind ir.Kind, p *port, n *endpointC
 	out.otherwiseOrigin.Reason = b.t.emptyReason(field, n, c, endpoints)
 }
 
-// pool adds the endpoints of a selection.
+// pool adds a pool with the endpoints of a selection.
 func (b *builder) pool(p *port, policy ir.Policy, from selection, n *endpointCounts, endpoints []endpoint) {
 	pool := ir.Pool{
 		Port: p.ServicePort, Policy: policy, Affinity: b.affinity,
@@ -210,8 +213,8 @@ func (b *builder) pool(p *port, policy ir.Policy, from selection, n *endpointCou
 	b.out.Pools = append(b.out.Pools, pool)
 }
 
-// rebase turns the policies in Route.Pool into indexes. Routes that need no
-// change, those of most Services, stay shared.
+// rebase replaces the policies in Route.Pool by indexes. Routes that need no
+// change, those of most Services, remain shared.
 func rebase(routes []ir.Route, index [ir.Local + 1]int) []ir.Route {
 	same := func(r ir.Route) bool { return index[r.Pool] == r.Pool }
 	if !slices.ContainsFunc(routes, func(r ir.Route) bool { return !same(r) }) {

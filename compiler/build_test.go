@@ -15,9 +15,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// The cluster of the tests: node1 in zone-a is 192.0.2.11 and carries the pods
-// 10.1.0.0/16, node2 in zone-b is 192.0.2.12 and carries 10.2.0.0/16. All
-// objects are in namespace ns.
+// The cluster of the tests: node1 in zone-a is 192.0.2.11 and hosts the pods
+// 10.1.0.0/16, node2 in zone-b is 192.0.2.12 and hosts 10.2.0.0/16. All objects
+// are in namespace ns.
 
 func newConfig(mode ir.Mode) *config.Config {
 	c := config.Default()
@@ -30,7 +30,7 @@ func newConfig(mode ir.Mode) *config.Config {
 
 func ns(name string) ir.Name { return ir.Name{Namespace: "ns", Name: name} }
 
-// object adds itself to a snapshot.
+// object adds an object to a snapshot.
 type object func(*snapshot.Snapshot)
 
 func snapshotOf(objects ...object) *snapshot.Snapshot {
@@ -51,7 +51,7 @@ func node(name, zone string, addrs ...string) object {
 	return func(s *snapshot.Snapshot) { s.SetNode(n) }
 }
 
-// service makes a ClusterIP Service at 10.96.0.10 port 80 and lets change edit it.
+// newService returns a ClusterIP Service at 10.96.0.10 port 80, edited by change.
 func newService(name string, change ...func(*snapshot.Service)) object {
 	svc := &snapshot.Service{
 		Name: ns(name), Object: "Service ns/" + name, Type: "ClusterIP",
@@ -97,10 +97,10 @@ func affinity(seconds int32) change {
 }
 func ports(p ...snapshot.ServicePort) change { return func(s *snapshot.Service) { s.Ports = p } }
 
-// slice makes the EndpointSlice "name" of the Service before the first dash.
-// An endpoint is an address and words: the node (by default the one that
-// carries the address), not-ready, terminating (and serving), dead (and not),
-// unready-serving, zone=, hint= (a node).
+// slice returns the EndpointSlice "name" of the Service before the first dash. An
+// endpoint is an address followed by words: the node (by default the one that
+// hosts the address), not-ready, terminating (and serving), dead (and not
+// serving), unready-serving, zone=, hint= (a node).
 func slice(name string, endpoints ...string) object {
 	return editSlice(name, func(*snapshot.EndpointSlice) {}, endpoints...)
 }
@@ -164,9 +164,9 @@ func compileFor(t *testing.T, cfg *config.Config, objects ...object) (ir.Program
 	return programs, diags
 }
 
-// lines writes the frontends of Programs, one a line: kind, match, then each
-// route as "scope→backends" with "+snat", and what happens without one.
-// Backends are written without the port 8080. What is kept of a port follows.
+// lines prints the frontends of Programs, one per line: kind, match, each route
+// as "scope→backends" with "+snat", and the verdict without a route. Backends are
+// printed without port 8080. The draining backends of a port follow.
 func lines(programs ir.Programs) []string {
 	var out []string
 	for _, p := range ir.Present(programs) {
@@ -205,7 +205,7 @@ func backendsText(backends []ir.Backend) string {
 	return strings.Join(all, ",")
 }
 
-// texts writes diagnostics, one a line, with their severity.
+// texts prints diagnostics, one per line, with their severity.
 func texts(diags diag.List) []string {
 	var out []string
 	for _, d := range diags {
@@ -214,10 +214,10 @@ func texts(diags diag.List) []string {
 	return out
 }
 
-// row is a test of what a few objects compile to on node1.
+// row is a test case: the result of compiling a few objects on node1.
 type row struct {
 	name    string
-	mode    ir.Mode // "": nftables
+	mode    ir.Mode // "" for nftables
 	objects []object
 	want    []string // lines
 	diags   []string // texts
@@ -241,7 +241,7 @@ func run(t *testing.T, rows []row) {
 	}
 }
 
-// only returns the one Service in a Program.
+// only returns the single Service of a Program.
 func only(t *testing.T, p *ir.Program) ir.Service {
 	t.Helper()
 	if len(p.Services) != 1 {
@@ -250,7 +250,7 @@ func only(t *testing.T, p *ir.Program) ir.Service {
 	return p.Services[0]
 }
 
-// on returns a moment: day n.
+// on sets the creation time to a day of January 2026.
 func on(day int) change {
 	return func(s *snapshot.Service) { s.Created = time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC) }
 }

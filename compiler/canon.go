@@ -6,13 +6,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// canonical puts the frontends of a Service in order; its pools are made so.
+// canonical sorts the frontends of a Service. Its pools are created in canonical
+// order.
 func canonical(s *ir.Service) {
 	slices.SortFunc(s.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
 }
 
-// without returns a copy of a Service that lacks some frontends, the pools that
-// only they led to, and what drains of ports that no other is of.
+// without returns a copy of a Service without the lost frontends, the pools that
+// only they used, and the draining backends of ports without frontends.
 func without(s *ir.Service, lost func(*ir.Frontend) bool) *ir.Service {
 	out := *s
 	out.Frontends, out.Pools, out.Draining = nil, nil, nil

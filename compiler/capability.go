@@ -5,8 +5,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// checkCapabilities warns of what a Service asks for and the mode lacks. As in
-// kube-proxy it is then ignored; SCTP ports are judged where ports are.
+// checkCapabilities warns of fields of a Service that the mode does not support.
+// They are ignored, as in kube-proxy. SCTP ports are checked with the ports.
 func (c *cluster) checkCapabilities(s *service) {
 	for _, f := range [...]struct {
 		asked  bool

@@ -6,20 +6,21 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// cluster is what the nodes share: the snapshot and how it is read.
+// cluster is the part of the input that all nodes share.
 type cluster struct {
 	snap *snapshot.Snapshot
 	mode ir.Mode
 	caps ir.Capability
-	// externalIPs is feature gate AllowServiceExternalIPs (SNAP-22).
+	// externalIPs is feature gate AllowServiceExternalIPs, which enables
+	// spec.externalIPs (SNAP-22).
 	externalIPs bool
-	// masqueradeAll is the field that says whether every client is masqueraded.
+	// masqueradeAll is the path of the field that masquerades every client.
 	masqueradeAll string
 
 	names fieldNames
 }
 
-// fieldNames are the names of list elements, for Origins.
+// fieldNames are paths of list elements, for Origins. They are built once.
 type fieldNames struct {
 	clusterIPs, externals, ingresses, ranges list // of a Service
 	ports, portNumbers, nodePorts, protocols list
@@ -27,8 +28,8 @@ type fieldNames struct {
 	addresses                                list // of a subset of v1 Endpoints
 }
 
-// Most Services have few ports and addresses, and most slices at most 100
-// endpoints, the EndpointSlice controller's default.
+// Numbers of prepared names. Most Services have few ports and addresses, and most
+// slices at most 100 endpoints, the EndpointSlice controller's default.
 const (
 	clusterIPs     = 2 // one for each family
 	namedFields    = 16

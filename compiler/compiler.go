@@ -14,16 +14,16 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Compile returns the Programs of one node, and what is to be said about the
-// snapshot. cfg must have its defaults and be valid.
+// Compile returns the Programs of one node and the diagnostics of the snapshot.
+// cfg must be valid and complete.
 func Compile(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) (ir.Programs, diag.List) {
 	c := New(cfg, snap, facts)
 	return c.Programs(), c.Diagnostics()
 }
 
-// CompileNodes compiles for several nodes, one after the other, and does what
-// does not depend on the node only once. It hands the Programs and diagnostics
-// of nodes[i] to yield, in order, until that returns false.
+// CompileNodes compiles for several nodes in sequence, and does the
+// node-independent work once. It calls yield with the Programs and diagnostics of
+// nodes[i], in order, until yield returns false.
 func CompileNodes(cfg *config.Config, snap *snapshot.Snapshot, nodes []Facts,
 	yield func(i int, programs ir.Programs, diags diag.List) bool) {
 	shared := newCluster(cfg, snap)
@@ -39,15 +39,15 @@ func CompileNodes(cfg *config.Config, snap *snapshot.Snapshot, nodes []Facts,
 	}
 }
 
-// Compiler compiles for one node and keeps the result, so that a change of a
-// few Services costs what these cost. What it knows of the node is fixed: when
-// that or the configuration changes, a new Compiler is needed. It is not safe
-// for concurrent use.
+// Compiler compiles for one node and keeps the result. The cost of an update
+// depends only on the number of changed Services. The node's facts and the
+// configuration are fixed: a change of either requires a new Compiler. It is not
+// safe for concurrent use.
 type Compiler struct {
 	cluster   *cluster
 	targets   ir.PerFamily[*nodeTarget]
 	claims    ir.PerFamily[*claims]
-	shared    ir.PerFamily[shared] // nil: the mode does not care
+	shared    ir.PerFamily[shared] // nil if shared endpoints are harmless
 	slots     slots
 	node      nodeInput
 	nodeDiags diag.List
@@ -58,15 +58,15 @@ type Compiler struct {
 type entry struct {
 	name     ir.Name
 	created  time.Time
-	compiled ir.PerFamily[*ir.Service] // as if it were alone; nil: not in the family
+	compiled ir.PerFamily[*ir.Service] // each Service as if it were alone; nil if not in the family
 	final    ir.PerFamily[*ir.Service] // after the conflicts and slots passes
 	tables   *tables
-	crowded  bool // there is no room for them
+	crowded  bool // its tables do not fit
 	diags    diag.List
-	lost     ir.PerFamily[diag.List] // of the conflicts pass
+	lost     ir.PerFamily[diag.List] // from the conflicts pass
 }
 
-// diagnostics returns what there is to say about the Service, sorted.
+// diagnostics returns the Service's diagnostics, sorted.
 func (e *entry) diagnostics() diag.List {
 	tabled := e.tabled()
 	if len(e.diags)+len(tabled)+len(e.lost.IPv4)+len(e.lost.IPv6) == 0 {
@@ -77,8 +77,7 @@ func (e *entry) diagnostics() diag.List {
 	return list
 }
 
-// New compiles a snapshot. The Compiler reads the same snapshot again when it
-// is told of changes.
+// New compiles a snapshot. Update reads the same snapshot again.
 func New(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) *Compiler {
 	c := newCompiler(cfg, newCluster(cfg, snap), facts)
 	all := snap.Services()
@@ -99,8 +98,8 @@ func newCompiler(cfg *config.Config, shared *cluster, facts Facts) *Compiler {
 	return c
 }
 
-// NodeDiffers reports whether with other facts the ir.Node of some Program would be
-// another one: then a new Compiler is needed.
+// NodeDiffers reports whether other facts change the ir.Node of a Program, so
+// that a new Compiler is required.
 func (c *Compiler) NodeDiffers(facts Facts) bool {
 	in := c.node
 	in.facts = facts
@@ -112,9 +111,10 @@ func (c *Compiler) NodeDiffers(facts Facts) bool {
 	return false
 }
 
-// SetHNSEndpoints takes the addresses of the node's own pods that HNS has now
-// (Facts.HNSEndpoints, WIN-31), and reports whether that makes an endpoint local which was not, or no longer: then
-// a new Compiler is needed.
+// SetHNSEndpoints sets the addresses of the node's own pods that HNS reports
+// (Facts.HNSEndpoints). These endpoints are local, whatever their nodeName
+// (WIN-31). It reports whether an endpoint became local or stopped being local,
+// so that a new Compiler is required.
 func (c *Compiler) SetHNSEndpoints(now map[netip.Addr]struct{}) (moves bool) {
 	before := c.node.facts.HNSEndpoints
 	c.node.facts.HNSEndpoints = now
@@ -143,7 +143,7 @@ func (c *Compiler) SetHNSEndpoints(now map[netip.Addr]struct{}) (moves bool) {
 	return false
 }
 
-// fill compiles all Services, which are in order of name; parse gives service i.
+// fill compiles all Services, sorted by name. parse returns service i.
 func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 	entries := make([]entry, len(all))
 	parallel(len(all), func(i int) { c.compile(&entries[i], all[i], parse(i)) })
@@ -174,8 +174,8 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 	}
 }
 
-// compile fills an empty entry with one Service as if it were alone; s is nil for
-// one that is skipped.
+// compile fills an empty entry with one Service as if it were alone. s is nil for
+// a skipped Service.
 func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
 	e.name, e.created = svc.Name, svc.Created
 	if s == nil {
@@ -193,7 +193,7 @@ func (c *Compiler) resolve(e *entry, f ir.Family) {
 	e.lost.At(f).Add(c.shared.Of(f).finding(e, e.compiled.Of(f))...)
 }
 
-// Programs returns the Programs as they are now.
+// Programs returns the current Programs.
 func (c *Compiler) Programs() ir.Programs {
 	programs := c.WithoutServices()
 	for f, p := range programs.All() {
@@ -211,8 +211,8 @@ func (c *Compiler) Programs() ir.Programs {
 	return programs
 }
 
-// WithoutServices returns the Programs without their Services, at a cost that does
-// not depend on how many these are.
+// WithoutServices returns the current Programs without their Services. Its cost
+// does not depend on the number of Services.
 func (c *Compiler) WithoutServices() (programs ir.Programs) {
 	for f, t := range c.targets.All() {
 		*programs.At(f) = &ir.Program{Family: f, Node: *t.node}
@@ -220,11 +220,11 @@ func (c *Compiler) WithoutServices() (programs ir.Programs) {
 	return programs
 }
 
-// Findings are what there is to say, each by the Service in which it was found;
-// the zero Name's are about the node. Each list is sorted.
+// Findings maps each Service to its diagnostics. The zero Name holds those of the
+// node. Each list is sorted.
 type Findings map[ir.Name]diag.List
 
-// List returns all of them, sorted.
+// List returns all diagnostics, sorted.
 func (f Findings) List() (list diag.List) {
 	for _, of := range f {
 		list.Add(of...)
@@ -233,7 +233,7 @@ func (f Findings) List() (list diag.List) {
 	return list
 }
 
-// Findings returns all there is to say.
+// Findings returns all diagnostics by Service.
 func (c *Compiler) Findings() Findings {
 	all := Findings{}
 	if len(c.nodeDiags) > 0 {
@@ -247,14 +247,14 @@ func (c *Compiler) Findings() Findings {
 	return all
 }
 
-// Diagnostics returns all there is to say, sorted.
+// Diagnostics returns all diagnostics, sorted.
 func (c *Compiler) Diagnostics() diag.List { return c.Findings().List() }
 
-// Update compiles the named Services again, which were added, changed or
-// deleted in the snapshot or whose slices were. It returns what has changed in
-// each Program, by name: these Services, as far as they did change, and those
-// that won or lost something by it; and what there is to say about each of
-// them, which may be nothing. The cost follows their number.
+// Update compiles the named Services again: those that were added, changed or
+// deleted in the snapshot, or whose slices were. It returns the changes of each
+// Program by name. These are the named Services that differ, and others that won
+// or lost an address or a table. It also returns the diagnostics of each of
+// these, which may be none. The cost is proportional to their number.
 func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Findings) {
 	findings = make(Findings, len(dirty))
 	touched := map[*entry]bool{}
@@ -295,7 +295,7 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Finding
 	return changes, findings
 }
 
-// replace makes e what next is, with its claims and slots where these are others.
+// replace makes e equal to next, and updates its claims and slots if they differ.
 func (c *Compiler) replace(e, next *entry) {
 	var moves ir.PerFamily[bool]
 	for f, claims := range c.claims.All() {
@@ -323,7 +323,7 @@ func (c *Compiler) find(name ir.Name) (int, bool) {
 	return slices.BinarySearchFunc(c.order, name, func(e *entry, n ir.Name) int { return e.name.Compare(n) })
 }
 
-// entry returns the entry of a Service, a new one if there is none.
+// entry returns the entry of a Service, and adds one if necessary.
 func (c *Compiler) entry(name ir.Name) *entry {
 	i, found := c.find(name)
 	if !found {
@@ -338,7 +338,7 @@ func (c *Compiler) forget(name ir.Name) {
 	}
 }
 
-// parallel calls do for 0 to n-1, on all processors.
+// parallel calls do with 0 to n-1 on all processors.
 func parallel(n int, do func(i int)) {
 	workers := runtime.GOMAXPROCS(0)
 	size := (n + workers - 1) / workers

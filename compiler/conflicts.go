@@ -11,31 +11,31 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// claims are the Services that want a Match, in one family. kube-proxy leaves
-// it to chance who gets it (SNAP-32); here a ClusterIP goes before the address
-// of a load balancer, and that before an external IP, so that nobody takes by
-// choice what was given to others. Among equals the older object wins, and of
-// two of one age the first by name.
+// claims are the Services that claim each Match, in one family. kube-proxy
+// assigns a contested Match at random. Here a fixed order decides (SNAP-32). A
+// ClusterIP wins over a load balancer address, and that over an external IP, so
+// that a chosen address never overrides an allocated one. Among equal kinds the
+// older object wins, then the first by name.
 type claims struct {
-	only   map[ir.Match]claim    // wanted by one
-	shared map[ir.Match]*contest // wanted by several
-	moved  map[ir.Match]standing // since settle: which were contested, and who had them before
+	only   map[ir.Match]claim    // claimed by one Service
+	shared map[ir.Match]*contest // claimed by several
+	moved  map[ir.Match]standing // since settle: changed matches, with their previous owners
 
-	// own are the node's addresses that node ports answer at; taken are those
-	// of them that somebody claims, by the node port that is hidden there.
+	// own are the node's addresses where node ports answer. taken are those of
+	// them that a Service claims, by the node port that is hidden there.
 	own   map[netip.Addr]bool
 	taken map[ir.Match][]netip.Addr
 
-	compared int // claims held against each other, for tests
+	compared int // comparisons of claims, for tests
 }
 
-// claim is that a Service wants a Match.
+// claim is a Service's claim of a Match.
 type claim struct {
 	*entry
 	kind ir.Kind
 }
 
-// standing is a claim as it was, which later changes of the entry do not change.
+// standing is a snapshot of a claim. Later changes of the entry do not affect it.
 type standing struct {
 	claim
 	created time.Time
@@ -48,10 +48,10 @@ func (c claim) standing() standing {
 	return standing{c, c.created}
 }
 
-// contest is a Match that several Services want.
+// contest is a Match that several Services claim.
 type contest struct {
 	by    map[*entry]ir.Kind
-	first claim // the owner; zero: to be found
+	first claim // the owner; zero if not determined yet
 }
 
 func newClaims(node *ir.Node, services int) *claims {
@@ -65,13 +65,14 @@ func newClaims(node *ir.Node, services int) *claims {
 	return c
 }
 
-// order orders by who wins.
+// order compares by precedence; the winner comes first.
 func (c claim) order(o claim) int {
 	return cmp.Or(cmp.Compare(c.kind.Rank(), o.kind.Rank()), c.age(o.entry))
 }
 
-// age orders the older first. An object whose creationTimestamp is missing, as
-// in files written by hand, is not there yet: it counts as younger.
+// age compares by creation, the older first. An object without creationTimestamp,
+// as in files written by hand, does not exist in the cluster yet and counts as
+// younger.
 func (e *entry) age(o *entry) int {
 	if e.created.IsZero() != o.created.IsZero() {
 		return -e.created.Compare(o.created)
@@ -79,7 +80,7 @@ func (e *entry) age(o *entry) int {
 	return cmp.Or(e.created.Compare(o.created), e.name.Compare(o.name))
 }
 
-// why returns why a claim is stronger than another one.
+// why returns why a claim wins over another one.
 func (c claim) why(o claim) string {
 	switch {
 	case c.kind.Rank() != o.kind.Rank():
@@ -90,7 +91,7 @@ func (c claim) why(o claim) string {
 	return "which is older"
 }
 
-// sameClaims reports whether a Service claims the same in two versions.
+// sameClaims reports whether two versions of a Service claim the same.
 func sameClaims(a, b *ir.Service) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -98,7 +99,7 @@ func sameClaims(a, b *ir.Service) bool {
 	return slices.EqualFunc(a.Frontends, b.Frontends, func(x, y ir.Frontend) bool { return x.Kind == y.Kind && x.Match == y.Match })
 }
 
-// add notes what a Service wants. Its cost does not depend on who else wants it.
+// add adds the claims of a Service. Its cost does not depend on other claims.
 func (c *claims) add(e *entry, s *ir.Service) {
 	for m, kind := range matches(s) {
 		mine := claim{e, kind}
@@ -125,7 +126,7 @@ func (c *claims) add(e *entry, s *ir.Service) {
 	}
 }
 
-// remove takes back what add noted.
+// remove undoes add.
 func (c *claims) remove(e *entry, s *ir.Service) {
 	for m := range matches(s) {
 		contested := c.shared[m]
@@ -148,7 +149,7 @@ func (c *claims) remove(e *entry, s *ir.Service) {
 	}
 }
 
-// matches returns what a Service wants, and as what.
+// matches returns the claims of a Service with their kinds.
 func matches(s *ir.Service) func(func(ir.Match, ir.Kind) bool) {
 	return func(yield func(ir.Match, ir.Kind) bool) {
 		if s == nil {
@@ -167,15 +168,15 @@ func (c *claims) before(a, b claim) bool {
 	return a.order(b) < 0
 }
 
-// note remembers who had a Match before the first change since settle.
+// note records the owner of a Match before the first change since settle.
 func (c *claims) note(m ir.Match, owner claim) {
 	if _, noted := c.moved[m]; !noted {
 		c.moved[m] = owner.standing()
 	}
 }
 
-// take notes that one of the node's own addresses, which was owner's, is
-// somebody's now, or nobody's any more.
+// take records that one of the node's own addresses, which belonged to owner, is
+// claimed now (on) or free.
 func (c *claims) take(m ir.Match, owner claim, on bool) {
 	if !c.own[m.Addr] {
 		return
@@ -194,9 +195,9 @@ func (c *claims) take(m ir.Match, owner claim, on bool) {
 	}
 }
 
-// settle finds who has what was contested since it was last called. touched is
-// called with all whose share that may have changed, but for those that were
-// added or removed themselves.
+// settle determines the owners of the matches that changed since the last call.
+// It calls touched with all Services whose result may have changed, except those
+// that were added or removed themselves.
 func (c *claims) settle(touched func(*entry)) {
 	for m, before := range c.moved {
 		if c.owner(m).standing() == before {
@@ -210,7 +211,7 @@ func (c *claims) settle(touched func(*entry)) {
 	clear(c.moved)
 }
 
-// each calls f with all who want a Match.
+// each calls f with all Services that claim a Match.
 func (c *claims) each(m ir.Match, f func(*entry)) {
 	if one, ok := c.only[m]; ok {
 		f(one.entry)
@@ -222,7 +223,7 @@ func (c *claims) each(m ir.Match, f func(*entry)) {
 	}
 }
 
-// owner returns the claim that wins a Match; zero where there is none.
+// owner returns the winning claim of a Match, or a zero claim.
 func (c *claims) owner(m ir.Match) claim {
 	contested := c.shared[m]
 	if contested == nil {
@@ -238,10 +239,10 @@ func (c *claims) owner(m ir.Match) claim {
 	return contested.first
 }
 
-// conflictsPass leaves out of a Service what belongs to another, and reports
-// where another takes packets to the node that a node port would have taken:
-// an exact address goes before node ports (PKT-18), in kube-proxy too. There is one
-// finding for each address, which names the first port and counts the others.
+// conflictsPass removes the frontends of a Service that another Service owns. It
+// also reports node ports that another Service's address hides: an exact address
+// takes precedence over node ports, as in kube-proxy (PKT-18). Each address gets
+// one finding, which names the first port and counts the others.
 func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List) {
 	if s == nil || len(c.shared)+len(c.taken) == 0 {
 		return s, nil
@@ -274,8 +275,8 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 	return s, found.list
 }
 
-// hidden reports at which of the node's addresses a node port does not answer,
-// since another Service has that address and port.
+// hidden reports the node's addresses at which a node port does not answer
+// because another Service owns that address and port.
 func (c *claims) hidden(e *entry, f *ir.Frontend, found *byAddress) {
 	for _, a := range c.taken[f.Match] {
 		o := c.owner(ir.Match{Addr: a, Protocol: f.Match.Protocol, Port: f.Match.Port})
@@ -288,20 +289,20 @@ func (c *claims) hidden(e *entry, f *ir.Frontend, found *byAddress) {
 	}
 }
 
-// byAddress are the findings about one Service, one for each address at which it
-// lost ports, and one for each at which its node ports are hidden.
+// byAddress collects the findings about one Service: one for each address at
+// which it lost ports, and one for each at which its node ports are hidden.
 type byAddress struct {
 	list diag.List
 	at   map[lostAt]int // index in list
 }
 
 type lostAt struct {
-	addr netip.Addr // zero: node ports
-	lost bool       // not hidden
+	addr netip.Addr // zero for node ports
+	lost bool       // lost, otherwise hidden
 }
 
-// count counts another port at an address, and reports whether there is a finding about
-// that address. If there is none, the caller adds it.
+// count adds a port to the finding about an address. It returns false if no such
+// finding exists; the caller then adds it.
 func (b *byAddress) count(addr netip.Addr, lost bool) bool {
 	k := lostAt{addr, lost}
 	i, known := b.at[k]

@@ -8,14 +8,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Who claims what many claim costs no more than one that claims it alone, and
-// who goes or comes costs those whose share it changes: each Service once.
+// Adding a contested claim costs no more than adding an uncontested one. Adding
+// or removing an owner touches each Service whose share changes once.
 func TestManyClaimsOfOneAddress(t *testing.T) {
 	const n = 1000
 	snap := snapshotOf()
 	var names []ir.Name
 	for i := range n {
-		name := fmt.Sprintf("s%04d", n-i) // each goes before those that are there
+		name := fmt.Sprintf("s%04d", n-i) // each precedes the existing ones
 		newService(name, externalIPs("198.18.0.1"), clusterIP(fmt.Sprintf("10.96.%d.%d", i/250, 1+i%250)))(snap)
 		names = append(names, ns(name))
 	}
@@ -59,8 +59,8 @@ func TestManyClaimsOfOneAddress(t *testing.T) {
 	}
 }
 
-// A node port and the external IP that hides it know of each other, whichever
-// of them comes, goes, or changes.
+// The finding of a hidden node port follows every change of the Service and of
+// the external IP that hides it.
 func TestHiddenNodePortFollows(t *testing.T) {
 	hiding := func(name string, created int, addr string) object {
 		return newService(name, clusterIP("10.96.0.1"), externalIPs(addr), on(created), ports(snapshot.ServicePort{Port: 30080}))

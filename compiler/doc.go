@@ -1,32 +1,36 @@
-// Package compiler turns a configuration and a snapshot of a cluster into
-// Programs: what one node has to do with packets to Services, one Program per
-// IP family.
+// Package compiler compiles a configuration and a snapshot of a cluster into
+// Programs. A Program describes what one node does with packets to Services, in
+// one IP family.
 //
-// Compile promises: the same input gives the same Programs whatever the order
-// in which objects were added, nothing panics, and what is wrong in one object
-// is left out and named in a Diagnostic while the rest goes on. The semantics
-// are kube-proxy's newest; where kube-proxy leaves a choice to chance, there
-// is a fixed rule here, and a Diagnostic.
+// Compile has these properties:
 //
-// The work runs in passes, a file each:
+//   - The same input yields the same Programs, in whatever order the objects were
+//     added.
+//   - No input causes a panic.
+//   - An invalid part of an object is skipped and named in a Diagnostic. The rest
+//     is compiled.
+//   - The semantics are those of the newest kube-proxy. Where kube-proxy chooses
+//     at random, a fixed rule decides, and a Diagnostic reports it.
 //
-//	node        the node and its settings                      → ir.Node
-//	services    what a Service asks for, judged and parsed      → service
-//	bounds      what one Service may ask of a node at most
-//	endpoints   its EndpointSlices merged into one list a port  → endpoint
-//	topology    which of them a node uses                       → endpointChoice
-//	routes      who is sent to which of them                    → ir.Route
-//	firewall    source ranges: read, and widened by the VIPs     → ir.SourceRange
+// The work is done in passes, each in its own file:
+//
+//	node        the node and its settings                       → ir.Node
+//	services    validation and parsing of Services              → service
+//	bounds      limits of one Service on a node
+//	endpoints   EndpointSlices, merged into one list per port   → endpoint
+//	topology    the endpoints that a node uses                  → endpointChoice
+//	routes      the pool for each source                        → ir.Route
+//	firewall    source ranges, extended by the VIPs             → ir.SourceRange
 //	affinity    session affinity
 //	health      healthCheckNodePort
-//	windows     what kernelspace mode chooses differently
-//	capability  what a Service asks for and the mode lacks
-//	balance     whether the client chooses the backend
-//	conflicts   two Services that claim one address and port
-//	slots       whose Maglev tables a node has room for
+//	windows     endpoint selection of mode kernelspace
+//	capability  fields that the mode does not support
+//	balance     backend selection by client (Maglev)
+//	conflicts   Services that claim the same address and port
+//	slots       Maglev tables that fit on a node
 //	canon       canonical order
 //
-// services and endpoints do not depend on the node: CompileNodes does them
-// once for all nodes. All passes but conflicts and slots look at one Service alone, so
-// that a Compiler can redo just the Services that changed.
+// The passes services and endpoints do not depend on the node, so CompileNodes
+// runs them once for all nodes. All passes except conflicts and slots process one
+// Service alone, so that a Compiler can recompile only changed Services.
 package compiler

@@ -2,11 +2,11 @@ package compiler
 
 import "github.com/proxyc/proxyc/ir"
 
-// draining adds the endpoints of a UDP port that serve and that none of the selections,
-// of which its pools are made, has. Policies, hints and termination are about
-// new clients (DMN-30).
+// draining adds the serving endpoints of a UDP port that are in none of the
+// selections of its pools. They keep their existing clients: policies, hints and
+// termination affect only new clients (DMN-30).
 func (b *builder) draining(p *port, selections *[ir.Local + 1]selection, endpoints []endpoint) {
-	if p.Protocol != ir.UDP || !b.t.caps.Has(ir.Topology) { // other modes hold their clients themselves
+	if p.Protocol != ir.UDP || !b.t.caps.Has(ir.Topology) { // other modes keep client state themselves
 		return
 	}
 	var backends []ir.Backend
@@ -23,7 +23,7 @@ func (b *builder) draining(p *port, selections *[ir.Local + 1]selection, endpoin
 	}
 }
 
-// drainingReason returns why an endpoint keeps its clients and gets no others.
+// drainingReason returns why an endpoint keeps its clients and gets no new ones.
 func drainingReason(e *endpoint) string {
 	switch {
 	case e.Terminating:

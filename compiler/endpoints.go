@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// endpoint is one address and port that a service port may send to.
+// endpoint is an address and port to which a service port may forward.
 type endpoint struct {
 	addrPort netip.AddrPort
 	*snapshot.Endpoint
@@ -20,12 +20,12 @@ type endpoint struct {
 	index int // in slice.Endpoints
 }
 
-// origin names the endpoint's place in its slice.
+// origin returns the endpoint's place in its slice.
 func (c *cluster) origin(e *endpoint, reason string) ir.Origin {
 	return ir.Origin{Object: sliceObject(e.slice), Field: c.endpointField(e.slice, e.index), Reason: reason}
 }
 
-// endpointField names the place of endpoint i in the object it comes from.
+// endpointField returns the path of endpoint i in its source object.
 func (c *cluster) endpointField(s *snapshot.EndpointSlice, i int) string {
 	if s.FromEndpoints && i < len(s.Addresses) {
 		return subsetField(s) + c.names.addresses.at(s.Addresses[i])
@@ -33,7 +33,8 @@ func (c *cluster) endpointField(s *snapshot.EndpointSlice, i int) string {
 	return c.names.endpoints.at(i)
 }
 
-// addressField names the place of the address that counts of endpoint i.
+// addressField returns the path of the first address of endpoint i, the only one
+// that is used.
 func (c *cluster) addressField(s *snapshot.EndpointSlice, i int) string {
 	if s.FromEndpoints {
 		return c.endpointField(s, i) + ".ip"
@@ -41,7 +42,7 @@ func (c *cluster) addressField(s *snapshot.EndpointSlice, i int) string {
 	return c.endpointField(s, i) + ".addresses[0]"
 }
 
-// slicePortField names the place of port i in the object it comes from.
+// slicePortField returns the path of port i in its source object.
 func (c *cluster) slicePortField(s *snapshot.EndpointSlice, i int) string {
 	if s.FromEndpoints {
 		return subsetField(s) + c.names.slicePorts.at(i)
@@ -61,12 +62,13 @@ func sliceObject(s *snapshot.EndpointSlice) string {
 }
 
 // endpointsPass merges the EndpointSlices of a service in one family into one
-// list for each port, by the text of address and port (SNAP-40 to SNAP-46).
+// list per port, sorted by the text of address and port. SNAP-40 to SNAP-46
+// define conditions, ports, addresses, duplicates and order.
 func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
 	merged := make([][]endpoint, len(s.ports))
 	for _, slice := range c.snap.Slices(s.Name) {
 		if slice.Headless || slice.AddressType != family.String() {
-			continue // SNAP-2, SNAP-5
+			continue // headless slices (SNAP-2) and slices of another family (SNAP-5) are ignored
 		}
 		for i, fault := range portFaults(slice) {
 			if fault != (portFault{}) {
@@ -82,7 +84,8 @@ func (c *cluster) endpointsPass(s *service, family ir.Family) [][]endpoint {
 	return merged
 }
 
-// addEndpoints adds what one entry of a slice's ports gives to the service port of its name.
+// addEndpoints adds the endpoints of one port of a slice to the service port with
+// the same name.
 func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.EndpointSlice, i int, merged [][]endpoint) {
 	in := &slice.Ports[i]
 	protocol, _ := protocolOf(in.Protocol)
@@ -104,12 +107,12 @@ func (c *cluster) addEndpoints(s *service, family ir.Family, slice *snapshot.End
 	merged[to] = list
 }
 
-// portError reports what is wrong with port i.
+// portError reports a fault of port i.
 func (c *cluster) portError(s *snapshot.EndpointSlice, i int, fault portFault) diag.Diagnostic {
 	return diag.Diagnostic{Severity: diag.Error, Code: diag.SlicePort, Object: sliceObject(s), Path: c.slicePortField(s, i) + fault.field, Msg: fault.msg}
 }
 
-// addressError tells what addressFault finds of endpoint i.
+// addressError reports a fault that addressFault found in endpoint i.
 func (c *cluster) addressError(s *snapshot.EndpointSlice, i int, code diag.Code, msg string) diag.Diagnostic {
 	path := c.addressField(s, i)
 	if s.Endpoints[i].Address == "" {
@@ -118,8 +121,8 @@ func (c *cluster) addressError(s *snapshot.EndpointSlice, i int, code diag.Code,
 	return diag.Diagnostic{Severity: diag.Error, Code: code, Object: sliceObject(s), Path: path, Msg: msg}
 }
 
-// portFault is what is wrong with an entry of a slice's ports, and in which field
-// of it; zero: nothing.
+// portFault is a fault of a slice's port and the field with the fault. The zero
+// value means no fault.
 type portFault struct{ field, msg string }
 
 // portFaults yields all ports of a slice with their faults.
@@ -132,7 +135,7 @@ func portFaults(slice *snapshot.EndpointSlice) iter.Seq2[int, portFault] {
 			if in.HasName {
 				if first, twice := names[in.Name]; !twice {
 					names[in.Name] = i
-				} else if fault == (portFault{}) { // the API server refuses it
+				} else if fault == (portFault{}) { // the API server rejects it
 					fault = portFault{".name", diag.Quote(in.Name) + " is the name of ports[" + strconv.Itoa(first) + "], too: the port is left out"}
 				}
 			}
@@ -143,12 +146,12 @@ func portFaults(slice *snapshot.EndpointSlice) iter.Seq2[int, portFault] {
 	}
 }
 
-// faultOf returns what is wrong with a port by itself.
+// faultOf returns the fault of a single port.
 func faultOf(in *snapshot.EndpointPort) portFault {
 	_, known := protocolOf(in.Protocol)
 	_, valid := number(in.Port)
 	switch {
-	case !in.HasName: // SNAP-41
+	case !in.HasName: // a port needs a name, possibly empty, and a number (SNAP-41)
 		return portFault{".name", "must be set, empty for a port without a name: the port is left out"}
 	case !in.HasPort || in.Port == 0:
 		return portFault{".port", "must be set: all ports at once are not served"}
@@ -160,7 +163,7 @@ func faultOf(in *snapshot.EndpointPort) portFault {
 	return portFault{}
 }
 
-// addressFault returns the address of an endpoint, or what is wrong with it.
+// addressFault returns the address of an endpoint, or its fault.
 func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code diag.Code, msg string) {
 	addr, ok := e.Addr, e.Addr.IsValid()
 	if !ok {
@@ -168,7 +171,7 @@ func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code
 	}
 	addr = addr.Unmap()
 	switch {
-	case e.Address == "" && !ok: // SNAP-42
+	case e.Address == "" && !ok: // the first address counts (SNAP-42)
 		return addr, diag.EndpointAddress, "must not be empty: the endpoint is left out"
 	case !ok:
 		return addr, diag.EndpointAddress, "must be an IP address, got " + diag.Quote(e.Address)
@@ -180,8 +183,8 @@ func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code
 	return addr, "", ""
 }
 
-// Faults returns what is wrong with the ports and endpoints of a slice that no Service asks
-// for; Compile tells of the others.
+// Faults returns the faults of the ports and endpoints of a slice without a
+// Service. Compile reports those of other slices.
 func Faults(slice *snapshot.EndpointSlice) (found diag.List) {
 	c := cluster{names: newFieldNames()}
 	for i, fault := range portFaults(slice) {
@@ -202,14 +205,14 @@ func Faults(slice *snapshot.EndpointSlice) (found diag.List) {
 	return found
 }
 
-// portOf returns the place of the service port that an entry of a slice's ports is for.
+// portOf returns the index of the service port for a port of a slice.
 func (s *service) portOf(name string, p ir.Protocol) (int, bool) {
 	return slices.BinarySearchFunc(s.ports, ir.ServicePort{Service: s.Name, Port: name, Protocol: p},
 		func(p port, name ir.ServicePort) int { return p.ServicePort.Compare(name) })
 }
 
-// mergeDuplicates sorts a list and keeps one of the entries that have the same
-// address and port (SNAP-45).
+// mergeDuplicates sorts a list and keeps one of the entries with the same address
+// and port. An entry that is not terminating wins, then a ready one (SNAP-45).
 func (c *cluster) mergeDuplicates(s *service, list []endpoint) []endpoint {
 	slices.SortStableFunc(list, func(a, b endpoint) int { return compareText(a.addrPort, b.addrPort) })
 	kept := list[:0]
@@ -232,9 +235,9 @@ func (c *cluster) mergeDuplicates(s *service, list []endpoint) []endpoint {
 	return kept
 }
 
-// preferred reports whether a beats b, an entry for the same address and port
-// that stands before it. kube-proxy prefers what is not terminating, and
-// leaves the rest to chance; here readiness decides, then what stands first.
+// preferred reports whether a wins over b, an earlier entry for the same address
+// and port. kube-proxy prefers an entry that is not terminating, and otherwise
+// chooses at random. Here readiness decides, then the order.
 func preferred(a, b *endpoint) bool {
 	switch {
 	case a.Terminating != b.Terminating:
@@ -245,13 +248,14 @@ func preferred(a, b *endpoint) bool {
 	return a.Serving && !b.Serving
 }
 
-// alike reports whether it does not matter which of two entries counts.
+// alike reports whether two entries are interchangeable.
 func alike(a, b *endpoint) bool {
 	return a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.NodeName == b.NodeName &&
 		slices.Equal(a.ZoneHints(), b.ZoneHints()) && slices.Equal(a.NodeHints(), b.NodeHints())
 }
 
-// compareText orders by text, as kube-proxy does: 10.0.0.10:80 comes before 10.0.0.2:80 (SNAP-46).
+// compareText compares by text, as kube-proxy does: 10.0.0.10:80 precedes
+// 10.0.0.2:80 (SNAP-46).
 func compareText(a, b netip.AddrPort) int {
 	if a == b {
 		return 0

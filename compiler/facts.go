@@ -2,30 +2,33 @@ package compiler
 
 import "net/netip"
 
-// Facts are what is known of the node besides its Node object. Offline, only
-// NodeName is: then the addresses of the Node object stand for its interfaces'.
+// Facts describe the node beyond its Node object. Offline only NodeName is set;
+// the addresses of the Node object then replace those of the interfaces.
 type Facts struct {
-	// NodeName is the host name or its override, trimmed and in lower case (SNAP-70).
+	// NodeName is the host name or its override, trimmed and in lower case
+	// (SNAP-70).
 	NodeName string
-	// Interfaces are the node's network interfaces; nil: not known.
+	// Interfaces are the node's network interfaces; nil if unknown.
 	Interfaces []Interface
-	// Named are addresses of the node that somebody named, beside those of the
-	// Node object; they do not count where Interfaces are known.
+	// Named are additional node addresses from the command line. They are ignored
+	// if Interfaces is set.
 	Named []Interface
-	// PodCIDRs are the node's pod ranges as they were last known; they count in
-	// mode NodeCIDR where the Node names none (any more).
+	// PodCIDRs are the last known pod ranges of the node. Mode NodeCIDR uses them
+	// if the Node object has none.
 	PodCIDRs []netip.Prefix
 	// TCPBeLiberal reports whether the kernel accepts out-of-window TCP packets
-	// (nf_conntrack_tcp_be_liberal), whoever set it.
+	// (nf_conntrack_tcp_be_liberal), whichever program set it.
 	TCPBeLiberal bool
-	// HNSNetworkType is "Overlay" or "L2Bridge" (kernelspace); "" counts as L2Bridge.
+	// HNSNetworkType is "Overlay" or "L2Bridge" (kernelspace). The default is
+	// L2Bridge.
 	HNSNetworkType string
-	// HNSEndpoints are addresses of the endpoints that HNS has of this node (kernelspace):
-	// pods of the node, whatever nodeName says. nil: not known.
+	// HNSEndpoints are the addresses of local pods that HNS reports
+	// (kernelspace). They are local whatever their nodeName. nil if unknown.
 	HNSEndpoints map[netip.Addr]struct{}
 }
 
-// AllAddrsKnown reports whether all addresses of the node are known, so that others are not its own.
+// AllAddrsKnown reports whether all addresses of the node are known, so that any
+// other address is foreign.
 func (f *Facts) AllAddrsKnown() bool { return f.Interfaces != nil || len(f.Named) > 0 }
 
 // Interface is a network interface with its addresses.

@@ -10,10 +10,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// sourceRanges reads loadBalancerSourceRanges, each into the view of its
-// family. A family without a range of its own is unrestricted (SNAP-24). One
-// whose ranges cannot be read is closed: who writes ranges does not want
-// everybody, whom kube-proxy lets in then.
+// sourceRanges parses loadBalancerSourceRanges into the views of their families.
+// A family without a range is unrestricted (SNAP-24). A family with ranges of
+// which none can be parsed admits nobody. kube-proxy would admit every client,
+// against the intent of the field.
 func (c *cluster) sourceRanges(s *service) {
 	if len(s.SourceRanges) == 0 || !c.caps.Has(ir.SourceRanges) {
 		return
@@ -46,7 +46,7 @@ func (c *cluster) sourceRanges(s *service) {
 	}
 }
 
-// nobody returns the range of the unspecified address, which no client has.
+// nobody returns a range with only the unspecified address, which no client uses.
 func nobody(object string, f ir.Family) ir.SourceRange {
 	a := netip.IPv4Unspecified()
 	if f == ir.IPv6 {
@@ -56,7 +56,7 @@ func nobody(object string, f ir.Family) ir.SourceRange {
 		Origin: ir.Origin{Object: object, Field: sourceRangesField, Reason: "no range can be read: nobody is admitted"}}
 }
 
-// warnClosed warns where a load balancer admits nobody.
+// warnClosed warns of load balancers that admit nobody.
 func (s *service) warnClosed() {
 	for f, v := range s.views.All() {
 		if v.closed && v.has(ir.LoadBalancer) {
@@ -72,11 +72,12 @@ func sortRanges(ranges []ir.SourceRange) []ir.SourceRange {
 	return slices.CompactFunc(ranges, func(a, b ir.SourceRange) bool { return a.Prefix == b.Prefix })
 }
 
-// firewallPass returns the ranges that a service's load balancer addresses
-// admit on this node. Where the node itself is within one, so are those
-// addresses: the node may carry them and take one as its source (PKT-11). A
-// client may bind any of them, so each admits all, as in kube-proxy; modes that
-// keep ranges by address, nftables and ipvs, then have the square of them.
+// firewallPass returns the source ranges that the load balancer addresses of a
+// service admit on this node. If the node's address is in a range, the load
+// balancer addresses are admitted as sources too, because the node may carry and
+// use them (PKT-11). As in kube-proxy, each address admits all of them, since a
+// client may bind any of them. Modes nftables and ipvs keep ranges per address,
+// so their number grows quadratically.
 func (t *nodeTarget) firewallPass(v *view) []ir.SourceRange {
 	if !t.node.IP.IsValid() || !slices.ContainsFunc(v.ranges, func(r ir.SourceRange) bool { return r.Prefix.Contains(t.node.IP) }) {
 		return v.ranges

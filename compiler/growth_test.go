@@ -9,8 +9,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// crowds are objects that conflict with each other, each kind of n of them. The
-// one with number 0 wins over the others.
+// crowds are objects that conflict with each other, n of each kind. Number 0
+// wins.
 var crowds = map[string]struct {
 	mode ir.Mode
 	add  func(s *snapshot.Snapshot, i int)
@@ -44,9 +44,9 @@ func crowd(i int, change ...change) object {
 	return newService(crowdName(i), append(change, clusterIP(fmt.Sprintf("10.96.%d.%d", i/250, 1+i%250)))...)
 }
 
-// Twice as many objects in conflict cost twice as much and lead to twice as many
-// findings. A change of one that wins nothing costs and reports the same among all of them. A
-// change of one that wins is reported to all that lose.
+// Cost and findings grow linearly with the number of conflicting objects. The
+// cost and findings of changing one loser do not depend on their number. A change
+// of the winner is reported to all losers.
 func TestCrowdsGrowLinearly(t *testing.T) {
 	for name, of := range crowds {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestCrowdsGrowLinearly(t *testing.T) {
 	}
 }
 
-// crowdCost is what a crowd costs: findings, and bytes allocated.
+// crowdCost is the cost of a crowd: findings, and allocated bytes.
 type crowdCost struct {
 	found, last, told int
 	all, one, winner  uint64
@@ -101,7 +101,7 @@ func costOfCrowd(n int, mode ir.Mode, add func(*snapshot.Snapshot, int)) (cost c
 	return cost
 }
 
-// allocated returns how many bytes do allocates.
+// allocated returns the number of bytes that do allocates.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

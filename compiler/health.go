@@ -9,23 +9,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// wantsHealth reports whether a Service has a healthCheckNodePort: type
-// LoadBalancer with externalTrafficPolicy Local only (SNAP-28).
+// wantsHealth reports whether healthCheckNodePort applies to a Service: only with
+// type LoadBalancer and externalTrafficPolicy Local (SNAP-28).
 func (s *service) wantsHealth() bool {
 	_, ok := number(s.HealthPort)
 	return ok && s.Type == "LoadBalancer" && s.ExternalLocal
 }
 
-// checkHealth reports a Service that should have a health port and has none.
+// checkHealth reports a Service without the health check port that it requires.
 func (s *service) checkHealth() {
 	if s.Type == "LoadBalancer" && s.ExternalLocal && !s.wantsHealth() {
 		s.report(diag.HealthPortMissing, "spec.healthCheckNodePort", "must be 1-65535 with externalTrafficPolicy Local, got "+strconv.Itoa(int(s.HealthPort)))
 	}
 }
 
-// healthPass counts the distinct addresses of ready endpoints on this node
-// over all ports. Terminating ones do not count: the load balancer is told to
-// leave while they still serve (SNAP-60).
+// healthPass counts the distinct addresses of ready endpoints on this node over
+// all ports. Terminating endpoints do not count, so that the load balancer leaves
+// while they still serve (SNAP-60).
 func (t *nodeTarget) healthPass(s *service, v *view) *ir.HealthCheck {
 	if !s.wantsHealth() || !t.caps.Has(ir.HealthPorts) {
 		return nil

@@ -11,20 +11,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Miss is something of a snapshot that nearly serves a service port.
+// Miss is a slice or endpoint that does not serve a service port, with the
+// reason.
 type Miss struct {
 	Text   string
 	Origin ir.Origin
 }
 
-// missesShown is how many endpoints Misses names of each kind.
+// missesShown is the maximum number of endpoints that Misses names for each
+// reason.
 const missesShown = 5
 
-// Misses returns why no endpoint serves a service port in a family: slices that
-// are left out, or of another family or Service, whose port has another name or protocol, and endpoints
-// that are not ready. With local it is about those of one node alone, and
-// what is ready elsewhere is a miss, too. It costs what the Service's slices do; where
-// there are none, what the snapshot's do.
+// Misses returns why no endpoint serves a service port in a family. It covers
+// slices that could not be decoded, slices of another family or Service, ports
+// with another name or protocol, and endpoints that are not ready. If local is
+// set, it covers only endpoints on the node, and reports ready ones elsewhere.
+// The cost is linear in the Service's slices; if there are none, in all slices of
+// the snapshot.
 func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Family, local bool) []Miss {
 	m := misses{cluster: cluster{names: newFieldNames()}, node: node, port: port, local: local, more: map[string]int{}}
 	for _, l := range snap.LeftOut() {
@@ -60,23 +63,23 @@ func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Fami
 	return m.found
 }
 
-// plural makes what is said of one endpoint true of several.
+// plural rewrites the text about one endpoint for several.
 var plural = strings.NewReplacer("is ", "are ", " does ", " do ")
 
-// misses collects what Misses finds.
+// misses collects the result of Misses.
 type misses struct {
 	cluster
 	node  string
 	port  ir.ServicePort
 	local bool
 	found []Miss
-	order []string       // what is wrong with endpoints, as it was met first
-	more  map[string]int // how many of each
+	order []string       // reasons of endpoints, in order of appearance
+	more  map[string]int // number of endpoints for each
 }
 
 func (m *misses) add(o ir.Origin, text string) { m.found = append(m.found, Miss{text, o}) }
 
-// none tells of a slice that may have been meant, where the Service has none.
+// none reports a slice with a similar owner label, for a Service without slices.
 func (m *misses) none(snap *snapshot.Snapshot) []Miss {
 	m.add(ir.Origin{}, "no EndpointSlice has label kubernetes.io/service-name "+strconv.Quote(m.port.Service.Name)+" in namespace "+m.port.Service.Namespace)
 	byOwner := map[string]*snapshot.EndpointSlice{}
@@ -93,7 +96,8 @@ func (m *misses) none(snap *snapshot.Snapshot) []Miss {
 	return m.found
 }
 
-// serves reports whether a slice has the port; if not, it tells what it has.
+// serves reports whether a slice has the port. If not, it adds a Miss with the
+// ports that the slice has.
 func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
 	is := func(p snapshot.EndpointPort) bool {
 		protocol, known := protocolOf(p.Protocol)
@@ -139,7 +143,7 @@ func portName(name string) string {
 	return "port " + strconv.Quote(name)
 }
 
-// endpoints tells of endpoints that have the port and do not serve it.
+// endpoints reports endpoints that have the port and do not serve it.
 func (m *misses) endpoints(slice *snapshot.EndpointSlice) {
 	if len(slice.Endpoints) == 0 {
 		m.add(ir.Origin{Object: sliceObject(slice), Field: "endpoints"}, "the slice has none")

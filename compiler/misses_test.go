@@ -7,7 +7,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A port that is like the Service's but for one thing is told with that thing.
+// A port that differs from the Service's in one property is reported with that
+// property.
 func TestMissesOfPorts(t *testing.T) {
 	for _, tt := range []struct {
 		port        snapshot.EndpointPort

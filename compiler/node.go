@@ -14,24 +14,25 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// nodeInput is what an ir.Node is made of.
+// nodeInput is the input of nodePass.
 type nodeInput struct {
 	cfg    *config.Config
 	mode   ir.Mode
 	facts  Facts
-	object *snapshot.Node // nil: not in the snapshot
-	broken bool           // the snapshot's files have it, with an error for which it is left out
+	object *snapshot.Node // nil if not in the snapshot
+	broken bool           // the Node was not decoded because of an error
 	nodes  []*snapshot.Node
 	cidrs  []*snapshot.ServiceCIDR
 }
 
-// newNodeInput returns what a snapshot has of the node that the facts name.
+// newNodeInput returns the snapshot's part of the input for the node that the
+// facts name.
 func newNodeInput(snap *snapshot.Snapshot, facts Facts) nodeInput {
 	return nodeInput{facts: facts, object: snap.Node(facts.NodeName), broken: snap.NodeLeftOut(facts.NodeName) != nil,
 		nodes: snap.Nodes(), cidrs: snap.ServiceCIDRs()}
 }
 
-// nodePass makes the node's part of a Program.
+// nodePass returns the node's part of a Program.
 func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 	var diags diag.List
 	n := ir.Node{
@@ -55,7 +56,7 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 				Msg: "is false, but this node's kernel has nf_conntrack_tcp_be_liberal: packets in state INVALID are not dropped"})
 		}
 	}
-	switch in.mode { // each has settings of its own
+	switch in.mode { // settings of one mode
 	case ir.ModeIPVS:
 		n.IPVS = in.ipvs(family)
 	case ir.ModeKernelspace:
@@ -66,20 +67,21 @@ func nodePass(in nodeInput, family ir.Family) (ir.Node, diag.List) {
 	return n, diags
 }
 
-// CheckNodeName says that a snapshot has no Node of the name that the facts give, as Compile does, for who compiles
-// step by step; nothing where it has one.
+// CheckNodeName reports that a snapshot has no Node with the name in the facts.
+// Compile includes this finding; callers that compile in steps call
+// CheckNodeName.
 func CheckNodeName(snap *snapshot.Snapshot, facts Facts) diag.List {
 	return newNodeInput(snap, facts).nodeDiags()
 }
 
-// nodeDiags says what is missing of the node as a whole.
+// nodeDiags reports an unknown node.
 func (in nodeInput) nodeDiags() diag.List {
 	switch {
 	case in.facts.NodeName == "":
 		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "config", Path: "hostnameOverride",
 			Msg:  "the node's name is not known: no endpoint counts as local",
 			Hint: "name the node with --hostname-override"}}
-	case in.broken: // the error that names it says all
+	case in.broken: // reported with the object's error
 	case in.object == nil:
 		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "Node " + in.facts.NodeName,
 			Msg:  "not in the snapshot" + otherNodes(in.nodes) + ": its addresses, zone and pod ranges are not known",
@@ -88,7 +90,7 @@ func (in nodeInput) nodeDiags() diag.List {
 	return nil
 }
 
-// otherNodes names which Nodes a snapshot has, to choose from.
+// otherNodes lists the names of existing Nodes, for a hint.
 func otherNodes(nodes []*snapshot.Node) string {
 	const shown = 5
 	if len(nodes) == 0 {
@@ -105,7 +107,8 @@ func otherNodes(nodes []*snapshot.Node) string {
 	return text
 }
 
-// primaryAddr returns the node's address of a family (SNAP-71); invalid if there is none.
+// primaryAddr returns the node's address of a family: bindAddress, InternalIP,
+// then ExternalIP (SNAP-71). It is invalid if there is none.
 func (in nodeInput) primaryAddr(family ir.Family) netip.Addr {
 	for _, a := range in.ownAddrs() {
 		if family.Has(a) {
@@ -115,7 +118,7 @@ func (in nodeInput) primaryAddr(family ir.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// ownAddrs returns the node's addresses, the one that counts first.
+// ownAddrs returns the node's addresses, the primary one first.
 func (in nodeInput) ownAddrs() []netip.Addr {
 	addrs := slices.Concat(in.statusAddrs("InternalIP"), in.statusAddrs("ExternalIP"))
 	if a, ok := parseAddr(in.cfg.BindAddress); ok && !a.IsUnspecified() {
@@ -125,8 +128,8 @@ func (in nodeInput) ownAddrs() []netip.Addr {
 }
 
 // NodeFamilies returns the IP families of a node by its addresses, for
-// config.CheckNode; ok is false where none is known. node may be nil. Where the
-// interfaces are known, they tell whether the kernel has the other family.
+// config.CheckNode. ok is false if no address is known. node may be nil. If the
+// interfaces are known, they decide whether the kernel supports the other family.
 func NodeFamilies(cfg *config.Config, node *snapshot.Node, interfaces []Interface) (f config.NodeFamilies, ok bool) {
 	addrs := nodeInput{cfg: cfg, object: node}.ownAddrs()
 	if node == nil || len(addrs) == 0 {
@@ -154,7 +157,7 @@ func (in nodeInput) statusAddrs(kind string) []netip.Addr {
 	return addrs
 }
 
-// addrs returns all known addresses of the node but loopback, sorted.
+// addrs returns all known addresses of the node except loopback, sorted.
 func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 	var all []netip.Addr
 	interfaces := in.facts.Interfaces
@@ -176,13 +179,14 @@ func (in nodeInput) addrs(family ir.Family, primary netip.Addr) []netip.Addr {
 	return slices.Clip(slices.Compact(all))
 }
 
-// linux reports whether the mode is rules of a Linux kernel alone; the others read
-// neither detectLocalMode nor masqueradeAll.
+// linux reports whether the mode consists of Linux kernel rules alone. Other
+// modes read neither detectLocalMode nor masqueradeAll.
 func (in nodeInput) linux() bool { return in.caps().Has(ir.Masquerades) }
 
 func (in nodeInput) caps() ir.Capability { return in.mode.Capabilities() }
 
-// serviceCIDRs returns the ranges of the ServiceCIDR objects in a family (SNAP-65).
+// serviceCIDRs returns the ranges of the ServiceCIDR objects in a family. Mode
+// nftables filters unused addresses in them (SNAP-65).
 func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {
 	var out []ir.CIDR
 	for _, c := range in.cidrs {
@@ -197,7 +201,8 @@ func (in nodeInput) serviceCIDRs(family ir.Family) []ir.CIDR {
 	return slices.CompactFunc(out, func(a, b ir.CIDR) bool { return a.Prefix == b.Prefix })
 }
 
-// nodePorts resolves nodePortAddresses (SNAP-73).
+// nodePorts resolves nodePortAddresses: ranges or keywords, or all addresses of a
+// family that no entry names (SNAP-73).
 func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.List) ir.NodePortAddrs {
 	origin := configOrigin("nodePortAddresses")
 	if !in.caps().Has(ir.ListsNodePortAddresses) {
@@ -209,8 +214,8 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 		return ir.NodePortAddrs{All: true, Origin: origin}
 	}
 	addrs := ir.NodePortAddrs{Origin: origin}
-	named := false      // an entry speaks of this family
-	var localhost []int // entries that are about it
+	named := false      // an entry names this family
+	var localhost []int // indexes of entries about localhost
 	for i, entry := range in.cfg.NodePortAddresses {
 		o := configOrigin("nodePortAddresses[" + strconv.Itoa(i) + "]")
 		p, ok := inet.ParsePrefix(entry)
@@ -257,15 +262,17 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 	return addrs
 }
 
-// namesLocalhost reports whether an entry of nodePortAddresses is about localhost, and
-// not only holds it among all else: kube-proxy serves it in mode nftables then alone (KEP-6032).
+// namesLocalhost reports whether an entry of nodePortAddresses covers only
+// loopback addresses. Only then does kube-proxy serve localhost in mode nftables
+// (KEP-6032).
 func namesLocalhost(family ir.Family, entry string, p netip.Prefix) bool {
 	return entry == config.NodePortsLocalhost ||
 		p.IsValid() && p.Contains(family.Localhost()) && p.Bits() >= family.Loopback().Bits()
 }
 
-// checkLocalhost tells of entries of nodePortAddresses that ask for what the mode
-// does not serve. The word localhost is judged by IPv4 alone: where that answers, ::1 is seldom missed.
+// checkLocalhost reports entries of nodePortAddresses that request localhost in a
+// mode that does not serve it. The keyword localhost is checked for IPv4 only:
+// clients rarely need ::1 if 127.0.0.1 answers.
 func (in nodeInput) checkLocalhost(family ir.Family, entries []int, diags *diag.List) {
 	why := "in mode " + string(in.mode)
 	switch caps := in.caps(); {
@@ -288,7 +295,7 @@ func sortPrefixes(list []ir.NodePortPrefix) []ir.NodePortPrefix {
 		if c := a.Prefix.Compare(b.Prefix); c != 0 || a.Assigned == b.Assigned {
 			return c
 		}
-		if b.Assigned { // what holds without an assigned address first: it says more
+		if b.Assigned { // prefer the entry that applies even if the address is not assigned
 			return -1
 		}
 		return 1
@@ -296,7 +303,8 @@ func sortPrefixes(list []ir.NodePortPrefix) []ir.NodePortPrefix {
 	return slices.CompactFunc(list, func(a, b ir.NodePortPrefix) bool { return a.Prefix == b.Prefix })
 }
 
-// loopbackNodePorts reports whether node ports answer at loopback addresses (PKT-16).
+// loopbackNodePorts reports whether node ports answer at loopback addresses. Mode
+// iptables requires iptables.localhostNodePorts (PKT-16).
 func (in nodeInput) loopbackNodePorts(family ir.Family, addrs ir.NodePortAddrs) bool {
 	wanted := in.cfg.IPTables.LocalhostNodePorts == nil || *in.cfg.IPTables.LocalhostNodePorts
 	if caps := in.caps(); !caps.Has(ir.LocalhostNodePorts) || !caps.Has(ir.LocalhostByProcess) && (family != ir.IPv4 || !wanted) {
@@ -307,7 +315,8 @@ func (in nodeInput) loopbackNodePorts(family ir.Family, addrs ir.NodePortAddrs) 
 	})
 }
 
-// detector resolves detectLocalMode (DET-1 to DET-5).
+// detector resolves detectLocalMode, which selects how pods are detected (DET-1
+// to DET-5).
 func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.List) ir.Detector {
 	if !in.linux() {
 		return ir.Detector{Origin: ir.Origin{Object: "config", Field: "detectLocalMode",
@@ -345,8 +354,8 @@ func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.L
 
 func configOrigin(field string) ir.Origin { return ir.Origin{Object: "config", Field: field} }
 
-// cidrDetector takes the first range of the family. Without one there is no
-// detector; that is worth a word where the node has an address of the family.
+// cidrDetector returns a detector for the first range of the family, or none. A
+// missing range is reported if the node has an address of the family.
 func cidrDetector(cidrs []netip.Prefix, family ir.Family, primary netip.Addr, origin ir.Origin, diags *diag.List) ir.Detector {
 	for _, p := range cidrs {
 		if family.Has(p.Addr()) {
@@ -386,12 +395,12 @@ func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
 	}
 	if c.NetworkName == "" {
 		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigValue, Object: "config", Path: "winkernel.networkName",
-			Msg:  "must be the name of the HNS network, got none", // WIN-2
+			Msg:  "must be the name of the HNS network, got none", // the name may come from the environment (WIN-2)
 			Hint: "kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is not known here"})
 	}
 	if c.SourceVip == "" && strings.EqualFold(h.NetworkType, "Overlay") {
 		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Object: "config", Path: "winkernel.sourceVip",
-			Msg: "must be the IP address that overlay networks masquerade with, got none"}) // WIN-4
+			Msg: "must be the IP address that overlay networks masquerade with, got none"}) // overlay networks require a source VIP (WIN-4)
 	}
 	switch a, ok := parseAddr(c.SourceVip); {
 	case ok && family.Has(a):

@@ -13,12 +13,12 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// netipValues lets cmp compare addresses and prefixes.
+// netipValues makes cmp compare addresses and prefixes by value.
 var netipValues = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})}
 
 var noOrigins = cmp.Options{netipValues, cmpopts.IgnoreTypes(ir.Origin{})}
 
-// nodesOf compiles an empty snapshot with more objects for node1.
+// nodesOf compiles an empty snapshot with additional objects for node1.
 func nodesOf(t *testing.T, cfg *config.Config, facts Facts, objects ...object) (v4, v6 ir.Node, diags []string) {
 	t.Helper()
 	programs, d := Compile(cfg, snapshotOf(objects...), facts)
@@ -38,7 +38,7 @@ func gateLocalhost(c *config.Config) {
 	c.FeatureGates = map[string]bool{config.GateLocalhost: true}
 }
 
-func TestNodePortAddresses(t *testing.T) { // SNAP-73, PKT-16
+func TestNodePortAddresses(t *testing.T) { // nodePortAddresses (SNAP-73), node ports at localhost (PKT-16)
 	all := ir.NodePortAddrs{All: true}
 	for _, c := range []struct {
 		name     string
@@ -119,7 +119,7 @@ func TestNodePortAddresses(t *testing.T) { // SNAP-73, PKT-16
 	}
 }
 
-func TestDetector(t *testing.T) { // DET-1 to DET-5
+func TestDetector(t *testing.T) { // detection of pods (DET-1 to DET-5)
 	pods := object(func(s *snapshot.Snapshot) {
 		n := *s.Node("node1")
 		n.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:10:1::/48")}
@@ -173,7 +173,7 @@ func TestDetector(t *testing.T) { // DET-1 to DET-5
 	}
 }
 
-func TestNodeAddresses(t *testing.T) { // SNAP-70, SNAP-71
+func TestNodeAddresses(t *testing.T) { // the node's name (SNAP-70) and address (SNAP-71)
 	mixed := object(func(s *snapshot.Snapshot) {
 		s.SetNode(&snapshot.Node{Name: "node1", Addresses: []snapshot.NodeAddress{
 			{Type: "Hostname", Address: "node1"}, {Type: "ExternalIP", Address: "203.0.113.9"},
@@ -233,7 +233,8 @@ func TestUnknownNode(t *testing.T) {
 	}
 }
 
-// A Node that is left out for an error is in the snapshot: that error is the only finding.
+// A Node that could not be decoded counts as present: the decoding error is the
+// only finding.
 func TestBrokenNode(t *testing.T) {
 	snap := snapshotOf()
 	const node = "{apiVersion: v1, kind: Node, metadata: {name: node9}, spec: {podCIDRs: 7}}"
@@ -246,7 +247,7 @@ func TestBrokenNode(t *testing.T) {
 	}
 }
 
-// Each mode has its own settings, and no other's.
+// Each mode uses its own settings only.
 func TestModeSettings(t *testing.T) {
 	edit := func(c *config.Config) {
 		c.Conntrack.TCPBeLiberal = false
@@ -262,7 +263,7 @@ func TestModeSettings(t *testing.T) {
 	for _, c := range []struct {
 		mode    ir.Mode
 		zone    string
-		v4      ir.Node // of the fields below only
+		v4      ir.Node // only the fields below
 		v6Bind  string
 		v6Count int // excluded ranges
 	}{
@@ -298,7 +299,7 @@ func TestModeSettings(t *testing.T) {
 	}
 }
 
-func TestNodeFamilies(t *testing.T) { // SNAP-71
+func TestNodeFamilies(t *testing.T) { // the node's address decides the primary family (SNAP-71)
 	pods := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 	for _, c := range []struct {
 		name, bind string
@@ -363,7 +364,7 @@ func TestNetworkOfKernelspace(t *testing.T) {
 	}
 }
 
-func TestServiceCIDRs(t *testing.T) { // SNAP-65
+func TestServiceCIDRs(t *testing.T) { // ServiceCIDRs (SNAP-65)
 	cidrs := func(name string, prefixes ...string) object {
 		c := &snapshot.ServiceCIDR{Name: name}
 		for _, p := range prefixes {
@@ -385,7 +386,7 @@ func TestServiceCIDRs(t *testing.T) { // SNAP-65
 	}
 }
 
-// Interfaces that change nothing of the node need no new Compiler.
+// A change of interfaces that does not affect the node requires no new Compiler.
 func TestMoves(t *testing.T) {
 	interfaces := func(addrs ...string) Facts {
 		f := Facts{NodeName: "node1", Interfaces: []Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}}}}

@@ -8,13 +8,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// parseAddr reads an IP address as the API does (SNAP-20); IPv4-mapped IPv6 is IPv4.
+// parseAddr parses an IP address as the API does, with leading zeros tolerated
+// (SNAP-20). It converts an IPv4-mapped IPv6 address to IPv4.
 func parseAddr(s string) (netip.Addr, bool) {
 	a, ok := inet.ParseAddr(s)
 	return a.Unmap(), ok
 }
 
-// number returns a port number, and whether it is valid.
+// number returns a port number and whether it is valid.
 func number(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 
 // counted returns "1 thing" or "5 things".
@@ -25,14 +26,14 @@ func counted(n int, thing string) string {
 	return strconv.Itoa(n) + " " + thing + "s"
 }
 
-// list gives the elements of a list field their names: ports[0], ports[1], …
-// The first ones are made once, as they are needed for every object.
+// list returns the names of list elements: ports[0], ports[1], … The first names
+// are built once, because every object needs them.
 type list struct {
 	before, after string
 	made          []string
 }
 
-// newList prepares n names, "before0after", "before1after", …
+// newList prepares n names: "before0after", "before1after", …
 func newList(before, after string, n int) list {
 	l := list{before: before, after: after}
 	for i := range n {
@@ -43,7 +44,7 @@ func newList(before, after string, n int) list {
 
 func (l *list) name(i int) string { return l.before + strconv.Itoa(i) + l.after }
 
-// at names element i.
+// at returns the name of element i.
 func (l *list) at(i int) string {
 	if i < len(l.made) {
 		return l.made[i]
@@ -51,10 +52,9 @@ func (l *list) at(i int) string {
 	return l.name(i)
 }
 
-// unusable returns what is wrong with an address as that of an endpoint, or as
-// an external IP; empty: nothing. The API server refuses the same
-// (ValidateEndpointIP), and so what is refused here are files, and objects of
-// servers that are older than that.
+// unusable returns why an address cannot be an endpoint or external IP, or "".
+// The API server rejects the same addresses (ValidateEndpointIP), so only files
+// and objects of older API servers contain them.
 func unusable(a netip.Addr) string {
 	switch {
 	case a.IsUnspecified():
@@ -69,11 +69,11 @@ func unusable(a netip.Addr) string {
 	return ""
 }
 
-// unusableVIP is unusable for an address of a Service. The API server says
-// nothing of the addresses of load balancers, and of ClusterIPs only that they
-// are of a ServiceCIDR, which may hold anything. But rules for 127.0.0.1 would
-// take what the node's own programs send to each other, no set holds 0.0.0.0,
-// and multicast is not translated. A link-local load balancer there can be.
+// unusableVIP returns why an address cannot be a Service address of the kind, or
+// "". The API server does not validate load balancer addresses, and requires only
+// that a ClusterIP is in a ServiceCIDR. Rules for 127.0.0.1 would intercept
+// traffic between the node's own programs, sets reject 0.0.0.0, and multicast is
+// never translated. A link-local load balancer address is valid.
 func unusableVIP(kind ir.Kind, a netip.Addr) string {
 	switch {
 	case kind == ir.LoadBalancer && a.IsLinkLocalUnicast():

@@ -18,7 +18,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// choices turns bytes into decisions; when they run out, all are the first.
+// choices turns bytes into decisions. After the last byte, every decision is the
+// first option.
 type choices struct{ data []byte }
 
 func (c *choices) n(n int) int {
@@ -42,8 +43,8 @@ func several[T any](c *choices, of ...T) []T {
 	return out
 }
 
-// The words from which random objects are made: few, so that they collide,
-// and some bad, so that they are judged.
+// Words for random objects: few, so that objects collide, and some of them
+// invalid.
 var (
 	someNames  = []string{"a", "b", "c", "d"}
 	someVIPs   = []string{"10.96.0.1", "10.96.0.2", "fd00:10:96::1", "010.96.0.3", "None", "", "x", "::ffff:10.96.0.4"}
@@ -84,8 +85,8 @@ func (c *choices) service() *snapshot.Service {
 	return s
 }
 
-// tabled returns a Service that may have Maglev tables, so large that two or three take all
-// slots of a node.
+// tabled returns a Service that may request Maglev tables, so large that two or
+// three use all slots of a node.
 func (c *choices) tabled() *snapshot.Service {
 	s := c.service()
 	s.Type, s.ProxyName, s.AffinityIP, s.ExternalLocal = "LoadBalancer", false, false, false
@@ -103,7 +104,7 @@ func (c *choices) slice() *snapshot.EndpointSlice {
 	e := &snapshot.EndpointSlice{Name: name, Object: "EndpointSlice " + name.String(), Service: ns(owner),
 		AddressType: choose(c, families_...), Headless: c.n(8) == 1}
 	if c.n(8) == 1 {
-		e.Service = ns(choose(c, someNames...)) // a slice may move
+		e.Service = ns(choose(c, someNames...)) // a slice may change its Service
 	}
 	for range c.n(3) {
 		e.Ports = append(e.Ports, snapshot.EndpointPort{Name: choose(c, portNames...), Protocol: choose(c, protocols...),
@@ -119,7 +120,7 @@ func (c *choices) slice() *snapshot.EndpointSlice {
 	return e
 }
 
-// step changes something in a snapshot and returns the Services that it may concern.
+// step changes one object of a snapshot and returns the affected Services.
 func (c *choices) step(s *snapshot.Snapshot) []ir.Name {
 	switch c.n(10) {
 	case 0:
@@ -153,7 +154,7 @@ func (c *choices) config() *config.Config {
 	return cfg
 }
 
-// random returns choices that a seed decides.
+// random returns the choices of a seed.
 func random(seed uint64) *choices {
 	r := rand.New(rand.NewPCG(seed, 0))
 	c := &choices{data: make([]byte, 20_000)}
@@ -163,7 +164,7 @@ func random(seed uint64) *choices {
 	return c
 }
 
-// differ is cmp.Diff, and quick where nothing differs.
+// differ is cmp.Diff with a fast path for equal values.
 func differ(want, got any) string {
 	if reflect.DeepEqual(want, got) {
 		return ""
@@ -180,11 +181,12 @@ func checkValid(t *testing.T, programs ir.Programs) {
 	}
 }
 
-// Folding any history of changes gives what compiling its last state gives,
-// and the changes that Update returns lead from one Program to the next.
+// Updates after any history of changes yield the same Programs as compiling the
+// last state. The changes that Update returns transform each Program into the
+// next.
 func TestUpdatesFoldToCompile(t *testing.T) {
 	facts := Facts{NodeName: "node1"}
-	crowded := 0 // Services that found no room for their tables, and found it later
+	crowded := 0 // Services whose tables did not fit, and did later
 	for seed := range uint64(300) {
 		c := random(seed)
 		cfg, snap := c.config(), snapshotOf()
@@ -233,7 +235,7 @@ func TestUpdatesFoldToCompile(t *testing.T) {
 	}
 }
 
-// A Compiler does not remember what is gone.
+// A Compiler does not retain deleted Services.
 func TestUpdateForgets(t *testing.T) {
 	snap := snapshotOf(newService("a"), newService("b"), webSlice)
 	c := New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"})
@@ -244,12 +246,12 @@ func TestUpdateForgets(t *testing.T) {
 	}
 }
 
-// The order in which objects become known does not matter.
+// The order in which objects are added does not matter.
 func TestOrderOfObjects(t *testing.T) {
 	for seed := range uint64(200) {
 		c := random(seed)
 		cfg := c.config()
-		objects := map[string]object{} // the last of a name counts, so have one of each
+		objects := map[string]object{} // one object per name, because the last one wins
 		for range 10 {
 			svc, slice := c.service(), c.slice()
 			objects[svc.Object] = func(s *snapshot.Snapshot) { s.SetService(svc) }
@@ -268,7 +270,7 @@ func TestOrderOfObjects(t *testing.T) {
 	}
 }
 
-// Compiling for all nodes gives what compiling for each does.
+// CompileNodes yields the same as Compile for each node.
 func TestCompileNodes(t *testing.T) {
 	for seed := range uint64(50) {
 		c := random(seed)
@@ -287,7 +289,7 @@ func TestCompileNodes(t *testing.T) {
 				t.Fatalf("seed %d, node %s (-alone +with others):\n%s", seed, nodes[i].NodeName, d)
 			}
 			next++
-			return i < 1 // not the last
+			return i < 1 // stop before the last
 		})
 		if next != 2 {
 			t.Fatalf("got %d nodes, want 2: yield returned false", next)
@@ -295,7 +297,7 @@ func TestCompileNodes(t *testing.T) {
 	}
 }
 
-// Whatever a snapshot holds, compiling it does not panic, and gives valid Programs.
+// Compiling any snapshot does not panic, and returns valid Programs.
 func FuzzCompile(f *testing.F) {
 	f.Add([]byte("1"))
 	f.Add(random(1).data[:150])

@@ -2,17 +2,17 @@ package compiler
 
 import "github.com/proxyc/proxyc/ir"
 
-// routeKey is all that the routes of a frontend depend on, besides the node.
+// routeKey is everything except the node that the routes of a frontend depend on.
 type routeKey struct {
 	external       bool // governed by externalTrafficPolicy
 	policy         ir.Policy
 	cluster, local bool // which lists of endpoints are not empty
 }
 
-// routeTable makes the routes for every key, once for all Services. In them
-// Route.Pool is still the pool's policy; builder.rebase makes it an index. Where
-// the Service's own field decides, Local being no default, their origins name no
-// object; builder.credited does.
+// routeTable builds the routes for every key, once for all Services. In these
+// routes Route.Pool is the pool's policy; builder.rebase replaces it by an index.
+// Where a field of the Service decides (Local is never the default), the origins
+// have no object; builder.credited adds it.
 func (t *nodeTarget) routeTable() map[routeKey][]ir.Route {
 	table := map[routeKey][]ir.Route{}
 	bools := [...]bool{false, true}
@@ -27,8 +27,9 @@ func (t *nodeTarget) routeTable() map[routeKey][]ir.Route {
 	return table
 }
 
-// single sends all sources to the list of a policy, or to the cluster's where
-// the mode falls back to that (IPV-4); without a list there is no route.
+// single routes all sources to the endpoints of a policy. Mode ipvs falls back
+// from Local to Cluster if no endpoint is local (IPV-4). Without endpoints there
+// is no route.
 func (t *nodeTarget) single(policy ir.Policy, cluster, local, snat bool, origin ir.Origin) []ir.Route {
 	if policy == ir.Local && !local && t.caps.Has(ir.LocalFallback) {
 		policy = ir.Cluster
@@ -40,12 +41,13 @@ func (t *nodeTarget) single(policy ir.Policy, cluster, local, snat bool, origin 
 	return []ir.Route{{From: ir.Any, Pool: int(policy), SNAT: snat, Origin: origin}}
 }
 
-// modeOrigin explains routes that a mode's nature decides.
+// modeOrigin returns the origin of routes that the mode decides.
 func (t *nodeTarget) modeOrigin(reason string) ir.Origin {
 	return ir.Origin{Object: "config", Field: "mode", Reason: string(t.mode) + ": " + reason}
 }
 
-// internalRoutes returns those of ClusterIP frontends (PKT-1, PKT-2).
+// internalRoutes returns the routes of ClusterIP frontends: from pods and the
+// node (PKT-1), and from other clients (PKT-2).
 func (t *nodeTarget) internalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
 	detector := &t.node.Detector
 	switch {
@@ -70,7 +72,8 @@ func (t *nodeTarget) internalRoutes(policy ir.Policy, cluster, local bool) []ir.
 	return []ir.Route{{From: ir.Pods, Pool: others[0].Pool, Origin: origin}, others[0]}
 }
 
-// externalRoutes returns those of all other frontends (PKT-3 to PKT-6).
+// externalRoutes returns the routes of external frontends. PKT-3 to PKT-6 define
+// the endpoints and masquerading for each policy and source.
 func (t *nodeTarget) externalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
 	switch {
 	case !t.caps.Has(ir.KeepsClient):

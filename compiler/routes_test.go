@@ -11,7 +11,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Who is sent where, by mode and by how pods are told from others (PKT-1 to PKT-6).
+// Routes by mode and detection of pods: ClusterIPs from pods and other clients
+// (PKT-1, PKT-2), external addresses by policy and source (PKT-3 to PKT-6).
 func TestRoutes(t *testing.T) {
 	noDetector := func(c *config.Config) { c.ClusterCIDR = "" }
 	masqueradeAll := func(c *config.Config) { c.IPTables.MasqueradeAll, c.NFTables.MasqueradeAll = true, true }
@@ -63,8 +64,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// Local is no default: where it decides, the Service that says so is named. Cluster
-// is, and its routes are those of all Services.
+// Policy Local is never the default, so its routes name the Service that sets it.
+// Policy Cluster is the default, and its routes are shared by all Services.
 func TestRoutesNameTheFieldThatDecides(t *testing.T) {
 	decides := func(mode ir.Mode, changes ...change) (decides []string) {
 		web := newService("web", append(changes, nodePort(30080))...)
@@ -95,7 +96,7 @@ func TestRoutesNameTheFieldThatDecides(t *testing.T) {
 	}
 }
 
-// Routes of a second port lead to the pools of that port.
+// The routes of a second port use the pools of that port.
 func TestPoolsOfSeveralPorts(t *testing.T) {
 	web := newService("web", externalLocal, ports(
 		snapshot.ServicePort{Name: "b", Port: 81, NodePort: 30081}, snapshot.ServicePort{Name: "a", Port: 80, NodePort: 30080}),
@@ -111,7 +112,7 @@ func TestPoolsOfSeveralPorts(t *testing.T) {
 	}}})
 }
 
-// What a mode lacks is ignored, with a warning that names it.
+// Fields that a mode does not support are ignored, with a warning.
 func TestCapabilities(t *testing.T) {
 	sctp := newService("web", ports(snapshot.ServicePort{Port: 80}, snapshot.ServicePort{Name: "s", Protocol: "SCTP", Port: 90}))
 	local := newService("web", nodePort(30080), internalLocal, externalLocal)
@@ -194,8 +195,8 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// An endpoint that HNS has is a pod of this node, whatever nodeName says; one
-// that it does not have is one by nodeName (WIN-31).
+// HNS decides which endpoints are local, whatever their nodeName. Other endpoints
+// are local by nodeName (WIN-31).
 func TestHNSEndpointsAreLocal(t *testing.T) {
 	snap := snapshotOf(newService("web", internalLocal), slice("web-1", "10.1.0.1", "10.2.0.1", "10.2.0.2"))
 	facts := Facts{NodeName: "node1", HNSEndpoints: map[netip.Addr]struct{}{netip.MustParseAddr("10.2.0.2"): {}}}
@@ -210,8 +211,9 @@ func TestHNSEndpointsAreLocal(t *testing.T) {
 	}
 }
 
-// What HNS has changes with each pod that starts. That asks for a new Compiler
-// only where nodeName had it otherwise; Services that change know it at once.
+// The endpoints that HNS reports change with each pod that starts. A new Compiler
+// is required only if an endpoint becomes local or stops being local. Changed
+// Services use the new set immediately.
 func TestHostedEndpointsChange(t *testing.T) {
 	set := func(addrs ...string) map[netip.Addr]struct{} {
 		all := map[netip.Addr]struct{}{}

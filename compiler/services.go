@@ -11,14 +11,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// service is a Service as every node sees it: judged, parsed, and joined with
+// service is a Service as every node sees it: validated, parsed, and joined with
 // its endpoints.
 type service struct {
 	*snapshot.Service
 	object string // for Origins
 	ports  []port // by ir.ServicePort
 	views  ir.PerFamily[view]
-	tables *tables // of external frontends, which have policy Cluster; nil: chance chooses
+	tables *tables // of external frontends with policy Cluster; nil for random selection
 	diags  diag.List
 }
 
@@ -27,27 +27,27 @@ type port struct {
 	ir.ServicePort
 	index    int    // in spec.ports
 	number   uint16 // port
-	nodePort uint16 // 0: none
+	nodePort uint16 // 0 if none
 }
 
 // view is a service in one IP family.
 type view struct {
-	addrs     []address          // by Kind, each address once; empty: not in this family (SNAP-20)
-	at        map[netip.Addr]int // where in addrs, while they are read
+	addrs     []address          // by Kind, without duplicates; empty if the Service is not in this family (SNAP-20)
+	at        map[netip.Addr]int // index in addrs, during parsing
 	ranges    []ir.SourceRange
-	closed    bool         // nobody is within the ranges, as none can be read
+	closed    bool         // admits no client, because no range could be parsed
 	endpoints [][]endpoint // of each port
-	over      []bool       // which ports have none, as they would be too many; nil: no port
+	over      []bool       // ports whose endpoints exceed the limit; nil if none
 }
 
-// address is one that the Service is reached at.
+// address is an address of a Service.
 type address struct {
 	netip.Addr
 	kind  ir.Kind
 	field string
 }
 
-// has reports whether there is an address of a kind; a Service without a
+// has reports whether the view has an address of a kind. A Service without a
 // ClusterIP in the family does not exist there.
 func (v *view) has(kind ir.Kind) bool {
 	for i := range v.addrs {
@@ -58,16 +58,18 @@ func (v *view) has(kind ir.Kind) bool {
 	return false
 }
 
-// overs reports whether the endpoints of a port are left out.
+// overs reports whether the endpoints of a port are skipped because of the limit.
 func (v *view) overs(port int) bool { return v.over != nil && v.over[port] }
 
-// externallyAccessible is SNAP-29 for one port.
+// externallyAccessible reports whether a port is reachable from outside: by node
+// port, load balancer address or external IP (SNAP-29).
 func (v *view) externallyAccessible(p *port) bool {
 	return p.nodePort != 0 || v.addrs[len(v.addrs)-1].kind.External()
 }
 
-// Skipped returns why kube-proxy does not look at a Service, with the field that says
-// so; empty for one that it looks at (SNAP-1, SNAP-3).
+// Skipped returns why kube-proxy ignores a Service, with the field that decides,
+// or "". Ignored are Services of another proxy (SNAP-1), and Services without
+// clusterIP, headless or of type ExternalName (SNAP-3).
 func Skipped(s *snapshot.Service) string {
 	switch {
 	case s.ProxyName:
@@ -82,8 +84,8 @@ func Skipped(s *snapshot.Service) string {
 	return ""
 }
 
-// service judges a Service and joins it with its endpoints. It returns nil for
-// one that is skipped.
+// service validates a Service and joins it with its endpoints. It returns nil for
+// a skipped Service.
 func (c *cluster) service(svc *snapshot.Service) *service {
 	if Skipped(svc) != "" {
 		return nil
@@ -107,17 +109,18 @@ func (c *cluster) service(svc *snapshot.Service) *service {
 	return s
 }
 
-// report notes that a piece is left out.
+// report adds an error: a part of the Service is skipped.
 func (s *service) report(code diag.Code, field, msg string) {
 	s.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: s.object, Path: field, Msg: msg})
 }
 
-// warn notes that a piece is there, and does not do what it says.
+// warn adds a warning: a part of the Service has no effect or another effect.
 func (s *service) warn(code diag.Code, field, msg string) {
 	s.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: code, Object: s.object, Path: field, Msg: msg})
 }
 
-// parsePorts fills s.ports from spec.ports (SNAP-21, SNAP-25).
+// parsePorts sets s.ports from spec.ports: protocols and ports (SNAP-21), and
+// node ports (SNAP-25).
 func (c *cluster) parsePorts(s *service) {
 	s.ports = make([]port, 0, len(s.Service.Ports))
 	for i := range s.Service.Ports {
@@ -158,7 +161,7 @@ func (c *cluster) parsePort(s *service, i int) (port, bool) {
 	return p, true
 }
 
-// protocolOf reads a protocol field; empty counts as TCP, as the API has it.
+// protocolOf parses a protocol. As in the API, the default is TCP.
 func protocolOf(s string) (ir.Protocol, bool) {
 	switch s {
 	case "TCP", "":
@@ -171,9 +174,9 @@ func protocolOf(s string) (ir.Protocol, bool) {
 	return 0, false
 }
 
-// dropDuplicates removes ports that the API does not admit beside another one: the
-// same name, port or node port for one protocol. What stands first in
-// spec.ports stays.
+// dropDuplicates removes ports that the API does not allow next to another one:
+// the same name, port or node port for one protocol. The first in spec.ports is
+// kept.
 func (c *cluster) dropDuplicates(s *service) {
 	byIndex := slices.Clone(s.ports)
 	slices.SortFunc(byIndex, func(a, b port) int { return cmp.Compare(a.index, b.index) })
@@ -181,7 +184,7 @@ func (c *cluster) dropDuplicates(s *service) {
 		protocol ir.Protocol
 		number   uint16
 	}
-	var ( // who has it, by place in spec.ports
+	var ( // index in spec.ports of the port that uses it
 		names     = map[ir.ServicePort]int{}
 		numbers   = map[number]int{}
 		nodePorts = map[number]int{}
@@ -213,7 +216,7 @@ func (c *cluster) dropDuplicates(s *service) {
 	s.ports = kept
 }
 
-// parseAddrs fills the views' source ranges and addresses.
+// parseAddrs sets the views' source ranges and addresses.
 func (c *cluster) parseAddrs(s *service) {
 	c.sourceRanges(s)
 	if len(s.IPFamilies) == 0 {
@@ -247,10 +250,10 @@ func (c *cluster) parseAddrs(s *service) {
 	s.warnClosed()
 }
 
-// clusterIP adds the address of a family; want is what spec.ipFamilies says of
-// it. Without that only spec.clusterIP counts (SNAP-20), and spec.clusterIPs
-// is not read: the API server always fills in spec.ipFamilies, and so does
-// snapshot.Decode.
+// clusterIP adds the address of a family; want is its entry in spec.ipFamilies.
+// Without spec.ipFamilies only spec.clusterIP counts (SNAP-20), and
+// spec.clusterIPs is ignored. The API server and snapshot.Decode always set
+// spec.ipFamilies.
 func (c *cluster) clusterIP(s *service, text, field, want string) {
 	addr, ok := parseAddr(text)
 	switch {
@@ -267,7 +270,7 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 	}
 }
 
-// address adds an external address (SNAP-22, SNAP-23).
+// address adds an external IP (SNAP-22) or a load balancer address (SNAP-23).
 func (s *service) address(kind ir.Kind, text, field string) {
 	addr, ok := parseAddr(text)
 	if !ok {
@@ -298,11 +301,11 @@ func (s *service) address(kind ir.Kind, text, field string) {
 	}
 }
 
-// outrank puts a load balancer's address in the place of the same external IP,
-// i in v.addrs. Where there are source ranges that is worth a word: kube-proxy's
-// iptables mode would look at the external IP first and admit every client, its
-// nftables mode holds on to the source ranges; who asks for ranges does not
-// want them gone.
+// outrank replaces an external IP, v.addrs[i], by the equal load balancer
+// address. It warns if the Service has source ranges, because kube-proxy differs
+// by mode. Its iptables mode matches the external IP first and admits every
+// client; its nftables mode enforces the ranges. Here the ranges are enforced, as
+// the Service requests.
 func (s *service) outrank(v *view, i int, lb address) {
 	if field := v.addrs[i].field; len(v.ranges) > 0 {
 		s.warn(diag.VIPBothKinds, lb.field, lb.String()+" stands in "+field+" too: spec.loadBalancerSourceRanges is in force for both")
@@ -317,5 +320,6 @@ func (s *service) view(a netip.Addr) *view {
 	return s.views.At(ir.FamilyOf(a))
 }
 
-// servesIngress reports whether traffic to an ingress address is the proxy's (SNAP-23).
+// servesIngress reports whether the proxy serves an ingress address: its ipMode
+// is VIP, the default (SNAP-23).
 func servesIngress(i *snapshot.Ingress) bool { return i.IPMode == "" || i.IPMode == "VIP" }

@@ -146,7 +146,7 @@ func TestServicePorts(t *testing.T) {
 	})
 }
 
-func TestExternalIPsGate(t *testing.T) { // SNAP-22
+func TestExternalIPsGate(t *testing.T) { // feature gate AllowServiceExternalIPs (SNAP-22)
 	cfg := newConfig(ir.ModeNFTables)
 	cfg.FeatureGates = map[string]bool{"AllowServiceExternalIPs": false}
 	programs, diags := compileFor(t, cfg, newService("web", externalIPs("198.18.0.1")), webSlice)
@@ -159,7 +159,7 @@ func TestExternalIPsGate(t *testing.T) { // SNAP-22
 	}
 }
 
-func TestSourceRanges(t *testing.T) { // SNAP-24, PKT-10, PKT-11
+func TestSourceRanges(t *testing.T) { // ranges by family (SNAP-24), clients outside them (PKT-10), the node within one (PKT-11)
 	dual := clusterIP("10.96.0.10", "fd00:10:96::10")
 	for _, c := range []struct {
 		name         string
@@ -215,7 +215,7 @@ func TestSourceRanges(t *testing.T) { // SNAP-24, PKT-10, PKT-11
 	}
 }
 
-func TestSessionAffinity(t *testing.T) { // SNAP-26
+func TestSessionAffinity(t *testing.T) { // session affinity (SNAP-26)
 	for _, c := range []struct {
 		name   string
 		change change
@@ -245,7 +245,7 @@ func TestSessionAffinity(t *testing.T) { // SNAP-26
 	}
 }
 
-func TestHealthCheckNodePort(t *testing.T) { // SNAP-28
+func TestHealthCheckNodePort(t *testing.T) { // healthCheckNodePort (SNAP-28)
 	two := ports(snapshot.ServicePort{Name: "", Port: 80}, snapshot.ServicePort{Name: "b", Port: 81})
 	both := func(e *snapshot.EndpointSlice) {
 		e.Ports = append(e.Ports, snapshot.EndpointPort{Name: "b", Port: 8081, HasName: true, HasPort: true})
@@ -292,9 +292,10 @@ func TestHealthCheckNodePort(t *testing.T) { // SNAP-28
 	}
 }
 
-// What the API server refuses is left out, and what would take the node's own
-// packets or stop the tools, whatever the API server says of it.
-func TestAddressesOfNoService(t *testing.T) { // SNAP-20, SNAP-22, SNAP-23, SNAP-42
+// Addresses that the API server rejects are skipped. So are addresses that would
+// intercept the node's own packets or break the tools, even if the API server
+// accepts them.
+func TestAddressesOfNoService(t *testing.T) { // ClusterIPs (SNAP-20), external IPs (SNAP-22), load balancers (SNAP-23), endpoints (SNAP-42)
 	const bad = "must be an address that a Service can have, got "
 	run(t, []row{
 		{name: "external IPs as ValidateEndpointIP has it",
@@ -340,7 +341,7 @@ func TestAddressesOfNoService(t *testing.T) { // SNAP-20, SNAP-22, SNAP-23, SNAP
 	})
 }
 
-func TestConflicts(t *testing.T) { // SNAP-32
+func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32)
 	same := externalIPs("198.18.0.1")
 	run(t, []row{
 		{name: "the older Service gets the address",
@@ -419,7 +420,7 @@ func TestConflicts(t *testing.T) { // SNAP-32
 	})
 }
 
-func TestEndpointsOrigins(t *testing.T) { // SNAP-62
+func TestEndpointsOrigins(t *testing.T) { // v1 Endpoints objects (SNAP-62)
 	legacy := func(s *snapshot.Snapshot) {
 		s.SetEndpoints(ns("web"), snapshot.FromEndpoints(&corev1.Endpoints{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},

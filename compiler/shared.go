@@ -9,13 +9,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// shared maps each endpoint of one family to the Services that have it, sorted by
-// name. It is nil where shared endpoints do no harm: the mode distinguishes their
+// shared maps each endpoint of one family to the Services that use it, sorted by
+// name. It is nil if shared endpoints are harmless: the mode distinguishes their
 // connections, or all clients are masqueraded, each connection from its own port.
 //
-// A Service's finding names only the Service after it, and the last one's names
-// the first. So a change of one Service changes the finding of one other Service
-// for each endpoint that comes or goes, however many share it.
+// A Service's finding names only the next Service, and the last one's names the
+// first. A change of one Service therefore changes the finding of one other
+// Service for each endpoint, regardless of how many share it.
 type shared map[endpointKey][]*entry
 
 type endpointKey struct {
@@ -30,7 +30,8 @@ func (c *Compiler) newShared(f ir.Family) shared {
 	return shared{}
 }
 
-// endpointsIn returns the endpoints of a Service, which may be nil, each once.
+// endpointsIn returns the endpoints of a Service without duplicates. svc may be
+// nil.
 func endpointsIn(svc *ir.Service) []endpointKey {
 	if svc == nil {
 		return nil
@@ -50,7 +51,7 @@ func endpointsIn(svc *ir.Service) []endpointKey {
 }
 
 // replace updates the endpoints of e from one version of its Service to the next.
-// touched is called for each other Service whose finding may change.
+// It calls touched for each other Service whose finding may change.
 func (s shared) replace(e *entry, old, next *ir.Service, touched func(*entry)) {
 	if s == nil {
 		return
@@ -92,8 +93,8 @@ func (s shared) remove(e *entry, k endpointKey, touched func(*entry)) {
 	s.touch(k, at-1, e, touched)
 }
 
-// touch calls touched with the Service at an index, unless it is e. The one before
-// the first is the last.
+// touch calls touched with the Service at an index, unless it is e. Index -1 is
+// the last Service.
 func (s shared) touch(k endpointKey, at int, e *entry, touched func(*entry)) {
 	n := len(s[k])
 	if o := s[k][(at+n)%n]; o != e {
@@ -105,8 +106,8 @@ func (s shared) find(e *entry, k endpointKey) (int, bool) {
 	return slices.BinarySearchFunc(s[k], e, func(a, b *entry) int { return a.name.Compare(b.name) })
 }
 
-// finding reports that a Service shares endpoints with others: the first such endpoint
-// with one other Service, and how many more there are.
+// finding reports that a Service shares endpoints: the first shared endpoint with
+// one other Service, and the number of shared endpoints.
 func (s shared) finding(e *entry, svc *ir.Service) diag.List {
 	if len(s) == 0 || svc == nil {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// In mode ipvs, each Service that shares an endpoint has one finding, whichever of
-// them comes, goes, or changes. Other modes distinguish their connections.
+// In mode ipvs, each Service that shares an endpoint has one finding, after every
+// change of these Services. Other modes distinguish their connections.
 func TestSharedEndpointsAreNamed(t *testing.T) {
 	const why = ": in mode ipvs the kernel does not distinguish connections from one client port to both, and one of them fails (kubernetes#107249)\n"
 	shares := func(a, b, what string) string {

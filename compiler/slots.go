@@ -10,22 +10,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// maxSlots is how many slots the tables of all Services together can have, in one
-// family. Each is an element of a kernel map: a transaction with all of them takes
-// 0.7 s and more, in which the node learns of nothing else.
+// maxSlots is the maximum number of slots in the tables of all Services together,
+// in one family. Each slot is an element of a kernel map. A transaction with all
+// of them lasts 0.7 s or more, during which the node applies no other change.
 const maxSlots = 1 << 18
 
-// tables are what a Service asks for with its annotation: one for each external
-// frontend.
+// tables are the tables that a Service requests with its annotation, one for each
+// external frontend.
 type tables struct {
 	ir.Maglev                   // of each
-	frontends ir.PerFamily[int] // how many have one
+	frontends ir.PerFamily[int] // number of frontends with a table
 
-	fitting, crowded diag.List // what there is to say where they fit, and where they do not
+	fitting, crowded diag.List // findings if the tables fit, and if they do not
 }
 
-// need returns how many slots a Service takes; tables may be nil. It depends neither on the
-// node nor on endpoints: all nodes decide alike, and whose endpoints come and go makes no other win or lose.
+// need returns the number of slots that a Service requires. t may be nil. It
+// depends neither on the node nor on endpoints. Thus all nodes decide alike, and
+// changes of endpoints never affect the tables of other Services.
 func (t *tables) need() (n ir.PerFamily[int]) {
 	if t != nil {
 		n.IPv4, n.IPv6 = t.frontends.IPv4*int(t.Slots), t.frontends.IPv6*int(t.Slots)
@@ -33,12 +34,13 @@ func (t *tables) need() (n ir.PerFamily[int]) {
 	return n
 }
 
-// slots are the Services that want tables. An older one goes before a younger one;
-// who finds no room is passed over, and one that comes after it and needs less may
-// fit. So nobody loses tables by what is younger. A Service has tables in all its families, or none.
+// slots are the Services that request tables. Older Services are served first.
+// One that does not fit is passed over, and a younger one with smaller tables may
+// still fit. So a younger Service never displaces an older one. A Service has
+// tables in all its families or in none.
 type slots struct {
 	wanted map[*entry]bool
-	moved  bool // since settle: somebody needs more or less, or is of another age
+	moved  bool // since settle: a need or age has changed
 }
 
 func (s *slots) add(e *entry) {
@@ -47,7 +49,7 @@ func (s *slots) add(e *entry) {
 	}
 }
 
-// remove takes back what add noted.
+// remove undoes add.
 func (s *slots) remove(e *entry) {
 	if e.tables != nil {
 		delete(s.wanted, e)
@@ -55,8 +57,8 @@ func (s *slots) remove(e *entry) {
 	}
 }
 
-// settle finds who has tables, after changes. touched is called with all for whom
-// that may have changed, but for those that were removed.
+// settle decides which Services get tables. It calls touched with all Services
+// whose result may have changed, except removed ones.
 func (s *slots) settle(touched func(*entry)) {
 	if !s.moved {
 		return
@@ -76,7 +78,8 @@ func (s *slots) settle(touched func(*entry)) {
 	}
 }
 
-// slotsPass leaves chance to choose among the backends of a Service that finds no room for its tables.
+// slotsPass removes the tables of a Service for which there is no room. Its
+// backends are then chosen at random.
 func slotsPass(e *entry, s *ir.Service) *ir.Service {
 	if !e.crowded || s == nil {
 		return s
@@ -89,7 +92,7 @@ func slotsPass(e *entry, s *ir.Service) *ir.Service {
 	return &out
 }
 
-// tabled returns what there is to say about the tables of a Service.
+// tabled returns the diagnostics about the tables of a Service.
 func (e *entry) tabled() diag.List {
 	switch {
 	case e.tables == nil:
@@ -104,8 +107,8 @@ func (t *tables) finding(code diag.Code, msg string) diag.List {
 	return diag.List{{Severity: diag.Warning, Code: code, Object: t.Origin.Object, Path: t.Origin.Field, Msg: msg}}
 }
 
-// tooMany says that there is no room, and what may help. It tells nothing of other
-// Services, so that it does not change with each of them.
+// tooMany returns the message for tables that do not fit. It does not mention
+// other Services, so that their changes do not alter it.
 func (t *tables) tooMany() string {
 	n := max(t.frontends.IPv4, t.frontends.IPv6)
 	why := "do not fit beside those of older Services: a node has " + strconv.Itoa(maxSlots)

@@ -16,8 +16,8 @@ import (
 
 const largestTable, fourthOfIt = "maglev-65537", "maglev-16381"
 
-// tabled is a dual-stack Service, made on a day of a month (0: nobody knows), that asks for tables
-// at so many external IPs of its own.
+// tabled returns a dual-stack Service that requests tables at v4 and v6 external
+// IPs of its own. day is its creation date in January 2026; 0 means unknown.
 func tabled(name, balance string, day, v4, v6 int, more ...change) object {
 	n := int(name[0])
 	addrs := []change{clusterIP(fmt.Sprintf("10.96.0.%d", n), fmt.Sprintf("fd00:10:96::%x", n)), func(s *snapshot.Service) {
@@ -32,8 +32,8 @@ func tabled(name, balance string, day, v4, v6 int, more ...change) object {
 	return newService(name, append(addrs, more...)...)
 }
 
-// haveTables returns the names of the Services that have tables, and what findings
-// say has no effect.
+// haveTables returns the names of the Services with tables, and the findings
+// about annotations without effect.
 func haveTables(t *testing.T, c *Compiler) (names, said []string) {
 	t.Helper()
 	of := map[string]bool{}
@@ -65,8 +65,9 @@ func endpointsOf(names ...string) (objects []object) {
 	return objects
 }
 
-// The tables of all Services share the slots of a node. Older Services go first, in
-// whatever order they become known, and who does not fit does not keep out who does.
+// The tables of all Services share the slots of a node. Older Services are served
+// first, in whatever order they are added. A Service that does not fit does not
+// exclude a younger one that fits.
 func TestSlotsOfANode(t *testing.T) {
 	const (
 		beside = "b: the tables of 1 external frontend, of 65537 slots each, do not fit beside those of older Services: a node has 262144 slots in a family; a smaller table may fit"
@@ -75,7 +76,7 @@ func TestSlotsOfANode(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		services []object
-		want     []string // have tables
+		want     []string // with tables
 		said     []string
 	}{
 		{"all that fit", []object{tabled("a", largestTable, 1, 3, 0), tabled("b", fourthOfIt, 2, 4, 0)}, []string{"a", "b"}, nil},
@@ -110,8 +111,9 @@ func TestSlotsOfANode(t *testing.T) {
 	}
 }
 
-// Who goes, or needs less, leaves room to others, and who comes takes it from younger ones only. Endpoints
-// do not matter, so that nobody's pods make others win and lose.
+// A Service that is deleted or needs less makes room for others. A new one
+// displaces only younger ones. Endpoints do not matter, so pods never change
+// which Services have tables.
 func TestSlotsChangeHands(t *testing.T) {
 	snap := snapshotOf(append(endpointsOf("a", "b", "c"), tabled("a", largestTable, 1, 3, 0), tabled("b", largestTable, 2, 2, 0), tabled("c", fourthOfIt, 3, 8, 0), tabled("d", "", 4, 1, 0))...)
 	c := New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"})
@@ -121,7 +123,7 @@ func TestSlotsChangeHands(t *testing.T) {
 		dirty   string
 		want    string
 		changed string // in IPv4
-		said    string // of whom Update says something
+		said    string // Services with findings from Update
 	}{
 		{"at first", func(*snapshot.Snapshot) {}, "d", "a", "", "d"},
 		{"the oldest has no endpoints", slice("a-1"), "a", "", "a", "a"},

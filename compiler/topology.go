@@ -7,46 +7,47 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// criterion says which endpoints of a service port a selection has.
+// criterion selects endpoints of a service port.
 type criterion uint8
 
 const (
 	nothing     criterion = iota
-	ready                 // what is ready
+	ready                 // ready
 	forNode               // ready, and node hints name this node (SNAP-44)
 	forZone               // ready, and zone hints name this node's zone
-	terminating           // serving and terminating, where nothing is ready
-	serving               // serving, terminating or not (kernelspace, WIN-22)
-	every                 // all, serving or not (kernelspace, WIN-22)
-	lasting               // ready and not terminating (kernelspace, WIN-22)
+	terminating           // serving and terminating, used if none is ready
+	serving               // serving, terminating or not; behind a terminating load balancer in kernelspace (WIN-22)
+	every                 // all, serving or not; if none serves in kernelspace (WIN-22)
+	lasting               // ready and not terminating; decides between the others in kernelspace (WIN-22)
 )
 
-// selection is the endpoints that meet a criterion, of the whole cluster or of
-// this node only.
+// selection is the endpoints that match a criterion, in the cluster or only on
+// this node.
 type selection struct {
 	criterion
 	local bool
-	n     int // how many
+	n     int // number of endpoints
 }
 
-// endpointChoice is what a node uses of a service port's endpoints. The lists fall
-// back to terminating endpoints independently of each other.
+// endpointChoice is the endpoints of a service port that a node uses. Each list
+// falls back to terminating endpoints independently of the other.
 type endpointChoice struct {
 	cluster, local selection
 	usable         bool // some endpoint of the cluster could serve
 }
 
-// endpointCounts are the numbers of a service port's endpoints: all, and those on this node.
+// endpointCounts counts the endpoints of a service port, in the cluster and on
+// this node.
 type endpointCounts struct {
 	total, ready, terminating, serving int
 	localReady, localTerminating       int
 	nodeHinted, forNode                int // of the ready ones
 	zoneHinted, forZone                int
-	over                               bool // they were left out
+	over                               bool // they exceed the limit and are skipped
 }
 
-// isLocal reports whether an endpoint is on this node: its nodeName says so, or
-// the host has it, which no nodeName can gainsay (WIN-31).
+// isLocal reports whether an endpoint is on this node: by nodeName, or because
+// HNS reports it as local, whatever its nodeName (WIN-31).
 func (t *nodeTarget) isLocal(e *endpoint) bool {
 	if t.node.Name != "" && e.NodeName == t.node.Name {
 		return true
@@ -110,7 +111,7 @@ func count(n *int, yes bool) {
 	}
 }
 
-// selection counts what meets a criterion.
+// selection returns the selection for a criterion, with its count.
 func (t *nodeTarget) selection(c criterion, local bool, endpoints []endpoint) selection {
 	s := selection{criterion: c, local: local}
 	for i := range endpoints {
@@ -119,8 +120,9 @@ func (t *nodeTarget) selection(c criterion, local bool, endpoints []endpoint) se
 	return s
 }
 
-// choose decides which endpoints of a service port this node uses (TOP-1 to
-// TOP-8). useCluster and useLocal are SNAP-30.
+// choose returns the endpoints of a service port that this node uses. TOP-1 to
+// TOP-8 define readiness, hints, termination and policies. useCluster and
+// useLocal select the lists to build, as the policies require (SNAP-30).
 func (t *nodeTarget) choose(n *endpointCounts, useCluster, useLocal bool) endpointChoice {
 	if !t.caps.Has(ir.Topology) { // ready endpoints, without hints or fallback
 		return endpointChoice{cluster: selection{ready, false, n.ready}, usable: n.ready > 0}
@@ -138,8 +140,8 @@ func (t *nodeTarget) choose(n *endpointCounts, useCluster, useLocal bool) endpoi
 	return c
 }
 
-// clusterSelection returns the list for traffic of policy Cluster. Hints count only
-// where every ready endpoint has them and one is meant for this node.
+// clusterSelection returns the endpoints for policy Cluster. Hints apply only if
+// every ready endpoint has them and at least one matches this node.
 func (t *nodeTarget) clusterSelection(n *endpointCounts) selection {
 	switch {
 	case n.ready == 0:
@@ -152,7 +154,7 @@ func (t *nodeTarget) clusterSelection(n *endpointCounts) selection {
 	return selection{ready, false, n.ready}
 }
 
-// poolReason returns how a pool was chosen.
+// poolReason returns how the endpoints of a pool were chosen.
 func (t *nodeTarget) poolReason(s selection, n *endpointCounts, endpoints []endpoint) string {
 	switch s.criterion {
 	case forNode:
@@ -190,7 +192,7 @@ func allOf(n int, thing string) string {
 
 func ofReady(k, n int) string { return strconv.Itoa(k) + " of " + counted(n, "ready endpoint") }
 
-// ignoredHints returns why hints, which some endpoints have, do not count.
+// ignoredHints returns why existing hints are ignored.
 func (t *nodeTarget) ignoredHints(n *endpointCounts, endpoints []endpoint) string {
 	kind, hinted := "zone hints", n.zoneHinted
 	hints := func(e *endpoint) []string { return e.ZoneHints() }
@@ -232,7 +234,7 @@ func (t *nodeTarget) backendReason(s selection) string {
 	return "ready"
 }
 
-// emptyReason returns why there is no endpoint for some traffic.
+// emptyReason returns why a list of endpoints is empty.
 func (t *nodeTarget) emptyReason(field string, n *endpointCounts, c *endpointChoice, endpoints []endpoint) string {
 	switch {
 	case n.over:

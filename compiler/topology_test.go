@@ -68,7 +68,7 @@ func TestEndpoints(t *testing.T) {
 	})
 }
 
-func TestIsLocal(t *testing.T) { // SNAP-43
+func TestIsLocal(t *testing.T) { // local by nodeName (SNAP-43)
 	for _, c := range []struct {
 		node string
 		want []bool
@@ -85,7 +85,9 @@ func TestIsLocal(t *testing.T) { // SNAP-43
 	}
 }
 
-// Who finds what (TOP-5 to TOP-8), for pods, the node, and others.
+// Endpoints, or the verdict, for pods, the node and other clients: fallback to
+// terminating endpoints, unusable endpoints, policy Local and no endpoint (TOP-5
+// to TOP-8).
 func TestFallback(t *testing.T) {
 	here := []string{"10.1.0.1", "10.2.0.1"}
 	elsewhere := []string{"10.2.0.1", "10.1.0.1 not-ready"}
@@ -136,7 +138,7 @@ func TestFallback(t *testing.T) {
 	})
 }
 
-// Who gets no new UDP clients and keeps those that it has (DMN-30).
+// Endpoints that get no new UDP clients and keep their existing ones (DMN-30).
 func TestDraining(t *testing.T) {
 	dns := func(c ...change) object {
 		return newService("dns", append([]change{ports(snapshot.ServicePort{Protocol: "UDP", Port: 53})}, c...)...)
@@ -177,7 +179,7 @@ func TestDraining(t *testing.T) {
 	})
 }
 
-func TestFallbackOfIPVS(t *testing.T) { // IPV-4
+func TestFallbackOfIPVS(t *testing.T) { // policy Local falls back to all endpoints (IPV-4)
 	run(t, []row{
 		{name: "external Local: the local endpoints for everybody", mode: ir.ModeIPVS,
 			objects: []object{newService("web", nodePort(30080), externalLocal), slice("web-1", "10.1.0.1", "10.2.0.1")},
@@ -195,7 +197,7 @@ func TestFallbackOfIPVS(t *testing.T) { // IPV-4
 	})
 }
 
-func TestHints(t *testing.T) { // SNAP-44
+func TestHints(t *testing.T) { // hints (SNAP-44)
 	web := newService("web")
 	to := func(backends string) []string {
 		return []string{"ClusterIP 10.96.0.10:80/tcp pods→" + backends + " any→" + backends + "+snat"}
@@ -253,7 +255,7 @@ func TestHints(t *testing.T) { // SNAP-44
 	})
 }
 
-// Reasons are what people are told.
+// Reasons are shown to users.
 func TestReasons(t *testing.T) {
 	for _, c := range []struct {
 		name       string

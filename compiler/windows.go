@@ -8,10 +8,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// windowsChoice is kernelspace mode's own choice of endpoints for frontends of
-// one kind (WIN-22): ready ones, without hints. Behind a load balancer that
-// has only terminating endpoints, those that serve stay for its addresses and
-// the ClusterIP, and where none serves, all; other frontends then have none.
+// windowsChoice returns the endpoints that mode kernelspace uses for frontends of
+// one kind: ready ones, without hints. If all endpoints behind a load balancer
+// are terminating, the serving ones remain for its addresses and the ClusterIP,
+// or all if none serves. Other frontends then have none (WIN-22).
 func (t *nodeTarget) windowsChoice(s *service, v *view, kind ir.Kind, endpoints []endpoint) endpointChoice {
 	r := ready
 	if v.addrs[len(v.addrs)-1].kind == ir.LoadBalancer {
@@ -30,8 +30,8 @@ func (t *nodeTarget) windowsChoice(s *service, v *view, kind ir.Kind, endpoints 
 	return c
 }
 
-// windowsPolicy returns the traffic policy of a kind of frontend: preserved
-// destination addresses need local endpoints (WIN-12).
+// windowsPolicy returns the traffic policy of a kind of frontend in mode
+// kernelspace. Annotation preserve-destination requires local endpoints (WIN-12).
 func windowsPolicy(s *service, kind ir.Kind) ir.Policy {
 	if (kind == ir.NodePort || kind == ir.LoadBalancer) && s.PreserveDIP {
 		return ir.Local
@@ -39,9 +39,9 @@ func windowsPolicy(s *service, kind ir.Kind) ir.Policy {
 	return s.policy(kind)
 }
 
-// windowsPorts gives all endpoints of a service port the same port, as HNS
-// wants it: that of the last one that may be used, by the text of its address,
-// whatever targetPort says (WIN-21).
+// windowsPorts sets the same port on all endpoints of a service port, as HNS
+// requires. It is the port of the last usable endpoint, sorted by the text of its
+// address, whatever targetPort is (WIN-21).
 func (c *cluster) windowsPorts(s *service, v *view) {
 	for i, list := range v.endpoints {
 		from := windowsPort(list)
@@ -62,7 +62,7 @@ func (c *cluster) windowsPorts(s *service, v *view) {
 	}
 }
 
-// windowsPort returns a copy of the endpoint whose port counts; nil if there is none.
+// windowsPort returns a copy of the endpoint whose port is used, or nil.
 func windowsPort(list []endpoint) *endpoint {
 	var last endpoint
 	best := -1
