@@ -2,7 +2,7 @@ package ir
 
 import "strings"
 
-// Mode is a proxy mode (config mode).
+// Mode is a proxy mode (config field mode).
 type Mode string
 
 const (
@@ -13,105 +13,123 @@ const (
 	ModeUserspace   Mode = "userspace"
 )
 
-// Modes returns all modes, in the order in which they are listed to people.
+// Modes returns all modes in display order.
 func Modes() []Mode {
 	return []Mode{ModeIPTables, ModeIPVS, ModeNFTables, ModeKernelspace, ModeUserspace}
 }
 
-// Capability is one thing in which the modes of kube-proxy differ by design:
-// a packet's fate depends on it, or a mode lacks it. What a mode has is stated
-// once, in Mode.Capabilities, and read by the compiler, by ir/sim and by the
-// tests that compare back ends.
+// Capability is a difference by design between the modes of kube-proxy: a
+// feature, or a rule for handling packets. Mode.Capabilities lists those of each
+// mode. The compiler, ir/sim and the tests that compare back ends read that list.
 type Capability uint64
 
 const (
-	// LocalhostNodePorts: node ports answer at 127.0.0.1, if the configuration wants it (PKT-16).
+	// LocalhostNodePorts: node ports answer at 127.0.0.1, if the configuration
+	// enables it (PKT-16).
 	LocalhostNodePorts Capability = 1 << iota
-	// RejectUndefinedPorts: a ClusterIP refuses ports that its Service does not have (PKT-13).
+	// RejectUndefinedPorts: a ClusterIP rejects ports that its Service does not
+	// define (PKT-13).
 	RejectUndefinedPorts
-	// DropUnallocated: addresses inside a ServiceCIDR that no Service has are dropped (PKT-14).
+	// DropUnallocated: packets to unused addresses of a ServiceCIDR are dropped
+	// (PKT-14).
 	DropUnallocated
-	// HairpinRemote: hairpin connections are masqueraded for endpoints of other nodes too (PKT-7).
+	// HairpinRemote: hairpin connections are masqueraded for endpoints of other
+	// nodes too (PKT-7).
 	HairpinRemote
-	// GuardEmpty: source ranges also guard VIPs of Services without endpoints (NFT-5).
+	// GuardEmpty: source ranges also protect VIPs of Services without endpoints
+	// (NFT-5).
 	GuardEmpty
-	// EmptyFromNode: external addresses without endpoints also refuse what the node itself sends.
+	// EmptyFromNode: external addresses without endpoints also reject connections
+	// from the node itself.
 	EmptyFromNode
-	// EmptyNodePortAnyAddr: node ports without endpoints refuse on every local address,
-	// whatever nodePortAddresses says (PKT-15).
+	// EmptyNodePortAnyAddr: node ports without endpoints reject on every local
+	// address, regardless of nodePortAddresses (PKT-15).
 	EmptyNodePortAnyAddr
-	// LocalFallback: a Local policy without a local endpoint uses the cluster's (IPV-4).
+	// LocalFallback: policy Local without a local endpoint uses all endpoints
+	// (IPV-4).
 	LocalFallback
-	// Refuses: what finds no endpoint is refused or dropped; without it, it passes.
+	// Refuses: packets without an endpoint are rejected or dropped. Without this
+	// capability they pass.
 	Refuses
 	// SourceRanges: loadBalancerSourceRanges are enforced.
 	SourceRanges
-	// TrafficPolicies: the Local traffic policies are honoured.
+	// TrafficPolicies: policy Local is supported.
 	TrafficPolicies
-	// KeepsClient: backends can see the client's address; without it every connection comes from the node.
+	// KeepsClient: backends can receive the client's address. Without this
+	// capability every connection comes from the node.
 	KeepsClient
 	// ServesSCTP: SCTP is proxied.
 	ServesSCTP
-	// Topology: hints and the terminating fallback choose endpoints (TOP-2 to TOP-6).
+	// Topology: hints and terminating endpoints take part in the choice of
+	// endpoints (TOP-2 to TOP-6).
 	Topology
 	// HealthPorts: healthCheckNodePort is served.
 	HealthPorts
-	// RejectUndefinedVIPPorts: what RejectUndefinedPorts says of ClusterIPs holds for
-	// external addresses too (ipvs, where the node itself has them all).
+	// RejectUndefinedVIPPorts: RejectUndefinedPorts also applies to external
+	// addresses. In mode ipvs the node itself carries them.
 	RejectUndefinedVIPPorts
-	// GuardEmptyFromNode: GuardEmpty holds for what the node itself sends as well.
+	// GuardEmptyFromNode: GuardEmpty also applies to packets from the node
+	// itself.
 	GuardEmptyFromNode
-	// MasqueradesOwnVIP: what the node sends to a ClusterIP with that very address as its
-	// source, as it does where it has the address, is masqueraded where nothing tells pods
-	// from others.
+	// MasqueradesOwnVIP: without detection of pods, packets from the node to a
+	// ClusterIP are masqueraded if the ClusterIP is also their source. The node
+	// chooses that source if it carries the address.
 	MasqueradesOwnVIP
-	// CarriesVIPs: the node has the addresses of Services itself, so that what it sends to them
-	// has them as its source; source ranges then admit it if they admit the node's address.
+	// CarriesVIPs: the node carries the addresses of Services, so that its
+	// packets to them have them as source. Source ranges then admit these packets
+	// if they admit the node's address.
 	CarriesVIPs
-	// NodePortBehindEmpty: at an address of the node that is also a Service's, without
+	// NodePortBehindEmpty: at an address of both the node and a Service without
 	// endpoints, the node port of the same number answers (PKT-18).
 	NodePortBehindEmpty
-	// NodePortRefusesFirst: where neither of these two finds an endpoint, what comes from
-	// elsewhere meets what the node port has for that, not what the Service has.
+	// NodePortRefusesFirst: if both the Service and the node port lack endpoints,
+	// the verdict of the node port applies to packets from elsewhere.
 	NodePortRefusesFirst
-	// Masquerades: clients are told apart (detectLocalMode) and masqueraded where replies would
-	// not come back; without it, KeepsClient holds for every client.
+	// Masquerades: pods are detected (detectLocalMode), and clients are
+	// masqueraded if replies would bypass the node. Without this capability,
+	// KeepsClient applies to every client.
 	Masquerades
 	// AffinityTimeout: session affinity ends after the Service's timeout.
 	AffinityTimeout
-	// OneBackendPort: all endpoints of a service port have the same port (WIN-21).
+	// OneBackendPort: all endpoints of a service port have the same port
+	// (WIN-21).
 	OneBackendPort
-	// EndpointsByKind: each kind of frontend has endpoints of its own choice, of those that are
-	// ready and serve (WIN-22).
+	// EndpointsByKind: the endpoints, which must be ready and serving, are chosen
+	// separately for each kind of frontend (WIN-22).
 	EndpointsByKind
-	// DropsInvalid: what connection tracking takes for no part of a connection is dropped, if the
-	// configuration does not want it otherwise (conntrack.tcpBeLiberal).
+	// DropsInvalid: packets in conntrack state INVALID are dropped, unless
+	// conntrack.tcpBeLiberal is set.
 	DropsInvalid
-	// ListsNodePortAddresses: nodePortAddresses is looked at (SNAP-73); without it, every address
-	// of the node serves node ports.
+	// ListsNodePortAddresses: nodePortAddresses is supported (SNAP-73). Without
+	// this capability, every address of the node serves node ports.
 	ListsNodePortAddresses
-	// ConfusesShared: connections from one port of a client, whose address is kept, to two
-	// Services that share an endpoint are not told apart (IPV-16).
+	// ConfusesShared: connections that keep the client's address and port are not
+	// distinguished between two Services that share an endpoint (IPV-16).
 	ConfusesShared
-	// ProxiesLocalhost: a process can serve node ports at localhost over TCP, where the
-	// rules do not (KEP-6032); UDP and SCTP are refused there, as nobody listens.
+	// ProxiesLocalhost: a process can serve node ports at localhost over TCP,
+	// where the rules do not (KEP-6032). UDP and SCTP are rejected there, because
+	// nothing listens.
 	ProxiesLocalhost
-	// LocalhostByProcess: LocalhostNodePorts holds at ::1 too, and does not depend on
-	// iptables.localhostNodePorts: rules lead to a process on the node.
+	// LocalhostByProcess: LocalhostNodePorts also applies to ::1, and does not
+	// depend on iptables.localhostNodePorts, because the rules redirect to a
+	// process on the node.
 	LocalhostByProcess
-	// StableBackends: a Service can have the client's address and port choose its backend in
-	// place of chance (Maglev).
+	// StableBackends: a Service can choose the backend by the client's address
+	// and port (Maglev) instead of at random.
 	StableBackends
-	// FiltersTranslated: what refuses packets looks at those that were translated, too, by
-	// the backend as their destination, which may be an address of a Service (PKT-20).
+	// FiltersTranslated: the rejecting rules also match translated packets, with
+	// the backend as their destination. That backend may be an address of a
+	// Service (PKT-20).
 	FiltersTranslated
-	// GuardsTranslated: that includes source ranges, which admit none of them.
+	// GuardsTranslated: FiltersTranslated includes source ranges, which admit no
+	// translated packet.
 	GuardsTranslated
-	// ForwardsMarked: that does not include what is forwarded and marked for masquerade.
+	// ForwardsMarked: FiltersTranslated excludes forwarded packets that are
+	// marked for masquerade.
 	ForwardsMarked
-	// HairpinByAddress: whose connections to itself are masqueraded is known by address and port,
-	// so that a backend which one Service has on this node is, for all Services, also where an
-	// EndpointSlice names no node (PKT-7).
+	// HairpinByAddress: hairpin connections are detected by address and port of
+	// local backends. A backend that is local for one Service is local for all,
+	// even where an EndpointSlice names no node (PKT-7).
 	HairpinByAddress
 )
 
@@ -126,7 +144,7 @@ var capabilityNames = [...]string{
 	"FiltersTranslated", "GuardsTranslated", "ForwardsMarked", "HairpinByAddress",
 }
 
-// Has reports whether all capabilities of o are in c.
+// Has reports whether c contains all capabilities of o.
 func (c Capability) Has(o Capability) bool { return c&o == o }
 
 // String returns the names, joined by "|".
@@ -143,10 +161,11 @@ func (c Capability) String() string {
 const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSCTP | Topology | HealthPorts | Masquerades | AffinityTimeout |
 	ListsNodePortAddresses
 
-// ByProcess reports whether rules lead all connections to a process on the node, which carries them.
+// ByProcess reports whether the rules redirect all connections to a process on the
+// node, which forwards them.
 func (m Mode) ByProcess() bool { return m.Capabilities().Has(LocalhostByProcess) }
 
-// Capabilities returns what a mode has; zero for an unknown mode.
+// Capabilities returns the capabilities of a mode, or 0 for an unknown mode.
 func (m Mode) Capabilities() Capability {
 	switch m {
 	case ModeIPTables:

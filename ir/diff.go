@@ -2,15 +2,15 @@ package ir
 
 import "reflect"
 
-// Change is one Service that differs between two Programs: Old is nil where it
-// was added, New where it was removed.
+// Change is a Service that differs between two Programs. Old is nil if it was
+// added, New is nil if it was removed.
 type Change struct {
 	Name     Name
 	Old, New *Service
 }
 
 // Diff returns the Services that differ between two Programs of one family, in
-// order of name. It does not look at the nodes. Origins count: a rule whose
+// order of name. It ignores the nodes. It compares Origins, so that a rule whose
 // reason changed is shown as changed.
 func Diff(from, to *Program) []Change {
 	var changes []Change

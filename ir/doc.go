@@ -1,12 +1,11 @@
-// Package ir is the intermediate rule representation of proxyc: what a node
-// has to do with packets to Services, before any thought of how a kernel is
-// told so.
+// Package ir is the intermediate rule representation of proxyc: what a node does
+// with packets to Services, independent of the kernel interface.
 //
-// One Program holds one IP family. It is built by compiler.Compile, lowered by
-// the packages below render, and its meaning is defined by ir/sim: every back
-// end is held against that. A Program is in canonical order and is never
-// changed after it is built. Every piece carries an Origin, so that each rule
-// and map element can be traced to the object and field that caused it.
+// One Program covers one IP family. compiler.Compile builds it, the packages
+// below render lower it, and ir/sim defines its meaning. The tests compare every
+// back end with ir/sim. A Program is in canonical order and is never changed
+// after it is built. Every part has an Origin, so that each rule and map element
+// can be traced to the object and field that caused it.
 //
-// The package imports the standard library only, and does no I/O.
+// The package imports only the standard library and does no I/O.
 package ir

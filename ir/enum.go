@@ -2,7 +2,7 @@ package ir
 
 import "fmt"
 
-// The enumerations appear in JSON by the names that String gives.
+// parseEnum parses an enumeration, which JSON represents by its String.
 
 func parseEnum[T interface {
 	~uint8

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Family is an IP family. The two families of a dual-stack cluster share
-// nothing: each has a Program of its own.
+// Family is an IP family. The two families of a dual-stack cluster are
+// independent: each has its own Program.
 type Family uint8
 
 const (
@@ -14,11 +14,11 @@ const (
 	IPv6 Family = 6
 )
 
-// Families returns both families, in the order of all output.
+// Families returns both families in output order.
 func Families() [2]Family { return [...]Family{IPv4, IPv6} }
 
-// FamilyOf returns the family of an address. IPv4-mapped IPv6 addresses are
-// IPv6's: Unmap them first where they stand for IPv4.
+// FamilyOf returns the family of an address. An IPv4-mapped IPv6 address is IPv6.
+// Callers that treat it as IPv4 must Unmap it first.
 func FamilyOf(addr netip.Addr) Family {
 	if addr.Is4() {
 		return IPv4
@@ -42,7 +42,8 @@ func (f Family) NFT() string {
 	return "ip"
 }
 
-// Has reports whether addr is of the family. IPv4-mapped IPv6 addresses are not.
+// Has reports whether addr is of the family. IPv4-mapped IPv6 addresses are of
+// neither family.
 func (f Family) Has(addr netip.Addr) bool {
 	if f == IPv6 {
 		return addr.Is6() && !addr.Is4In6()
@@ -66,7 +67,7 @@ func (f Family) Any() netip.Prefix {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
-// Localhost returns the address that localhost stands for: 127.0.0.1 or ::1.
+// Localhost returns the address of localhost: 127.0.0.1 or ::1.
 func (f Family) Localhost() netip.Addr {
 	if f == IPv6 {
 		return netip.IPv6Loopback()
@@ -82,13 +83,13 @@ func (f Family) Loopback() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 }
 
-// PerFamily is a pair: one T for each IP family.
+// PerFamily is a pair of values, one for each IP family.
 type PerFamily[T any] struct{ IPv4, IPv6 T }
 
-// Of returns the T of a family.
+// Of returns the value of a family.
 func (p PerFamily[T]) Of(f Family) T { return *p.At(f) }
 
-// At returns a pointer to the T of a family, to be written to.
+// At returns a pointer to the value of a family.
 func (p *PerFamily[T]) At(f Family) *T {
 	if f == IPv6 {
 		return &p.IPv6
@@ -96,14 +97,14 @@ func (p *PerFamily[T]) At(f Family) *T {
 	return &p.IPv4
 }
 
-// All yields both with their families, in the order of Families.
+// All yields both values with their families, in the order of Families.
 func (p PerFamily[T]) All() iter.Seq2[Family, T] {
 	return func(yield func(Family, T) bool) {
 		_ = yield(IPv4, p.IPv4) && yield(IPv6, p.IPv6)
 	}
 }
 
-// Present yields those of a pair that are not nil, in the order of Families.
+// Present yields the non-nil pointers of a pair, in the order of Families.
 func Present[T any](p PerFamily[*T]) iter.Seq2[Family, *T] {
 	return func(yield func(Family, *T) bool) {
 		for f, v := range p.All() {
@@ -114,10 +115,11 @@ func Present[T any](p PerFamily[*T]) iter.Seq2[Family, *T] {
 	}
 }
 
-// Programs are what one node does. One that is nil leaves its family alone.
+// Programs are the two Programs of a node. A nil Program leaves its family
+// unchanged.
 type Programs = PerFamily[*Program]
 
-// NewPrograms returns the Programs in the place of their families.
+// NewPrograms returns the given Programs by family.
 func NewPrograms(of ...*Program) (programs Programs) {
 	for _, p := range of {
 		*programs.At(p.Family) = p
@@ -128,8 +130,8 @@ func NewPrograms(of ...*Program) (programs Programs) {
 // Changes are the Services that differ between two Programs of a node, by name.
 type Changes = PerFamily[[]Change]
 
-// PrefixesOf returns the fewest prefixes that hold the addresses first to last,
-// which are of one family, in order.
+// PrefixesOf returns the smallest list of prefixes that covers the addresses
+// first to last, in order. Both are of one family.
 func PrefixesOf(first, last netip.Addr) (prefixes []netip.Prefix) {
 	for first.IsValid() && first.Compare(last) <= 0 {
 		best := netip.PrefixFrom(first, first.BitLen())

@@ -16,7 +16,7 @@ const (
 	SCTP Protocol = 132
 )
 
-// String returns the lower-case name, as nft, iptables and ipvsadm write it.
+// String returns the lower-case name, as used by nft, iptables and ipvsadm.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:
@@ -29,7 +29,7 @@ func (p Protocol) String() string {
 	return "unknown"
 }
 
-// ParseProtocol reads TCP, UDP or SCTP in any case.
+// ParseProtocol parses TCP, UDP or SCTP in any case.
 func ParseProtocol(s string) (Protocol, bool) {
 	for _, p := range [...]Protocol{TCP, UDP, SCTP} {
 		if strings.EqualFold(s, p.String()) {
@@ -53,16 +53,16 @@ func (n Name) Compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
 }
 
-// ServicePort names one entry of a Service's spec.ports: the key under which
-// endpoints are chosen and session affinity is kept.
+// ServicePort identifies an entry of a Service's spec.ports. Endpoints are
+// selected, and session affinity is kept, for each ServicePort.
 type ServicePort struct {
 	Service  Name     `json:"service"`
-	Port     string   `json:"port,omitzero"` // spec.ports[].name; empty is legal for a Service of one port
+	Port     string   `json:"port,omitzero"` // spec.ports[].name; may be empty in a Service with one port
 	Protocol Protocol `json:"protocol"`
 }
 
-// String returns ns/name:port, or ns/name where the port has no name: the form
-// that kube-proxy logs, comments and hashes (IPT-2).
+// String returns ns/name:port, or ns/name if the port has no name. kube-proxy
+// uses this form in logs, comments and the hashes of chain names (IPT-2).
 func (p ServicePort) String() string {
 	if p.Port == "" {
 		return p.Service.String()
@@ -75,15 +75,15 @@ func (p ServicePort) Compare(o ServicePort) int {
 	return cmp.Or(p.Service.Compare(o.Service), cmp.Compare(p.Port, o.Port), cmp.Compare(p.Protocol, o.Protocol))
 }
 
-// Origin says why a piece of a Program exists: which object and field asked
-// for it, and the rule by which they did.
+// Origin explains why a part of a Program exists: the object and field that
+// request it, and the reason.
 type Origin struct {
 	Object string `json:"object"`          // "Service ns/web", "EndpointSlice ns/web-abc12", "Node node1", "config", "default"
 	Field  string `json:"field,omitzero"`  // "spec.ports[0].nodePort", "endpoints[3]", "iptables.masqueradeBit"
 	Reason string `json:"reason,omitzero"` // "ready, on this node", "externalTrafficPolicy Local: no endpoint on this node"
 }
 
-// String returns "Object: Field (Reason)", leaving out what is empty.
+// String returns "Object: Field (Reason)" without empty parts.
 func (o Origin) String() string {
 	s := o.Object
 	if o.Field != "" {
@@ -95,7 +95,7 @@ func (o Origin) String() string {
 	return s
 }
 
-// Program is all that one node does for one IP family.
+// Program is everything that one node does for one IP family.
 type Program struct {
 	Family   Family    `json:"family"`
 	Node     Node      `json:"node"`
@@ -103,19 +103,20 @@ type Program struct {
 }
 
 // Service is the unit of incremental work: one Kubernetes Service with all its
-// ports, in one family. Compiling or lowering it reads nothing of another's.
+// ports, in one family. It is compiled and lowered independently of other
+// Services.
 type Service struct {
 	Name      Name         `json:"name"`
 	Frontends []Frontend   `json:"frontends,omitzero"` // canonical order, see Frontend.Compare
-	Pools     []Pool       `json:"pools,omitzero"`     // by Port, then Policy; Routes point into it
+	Pools     []Pool       `json:"pools,omitzero"`     // by Port, then Policy; Route.Pool is an index
 	Draining  []Draining   `json:"kept,omitzero"`      // by Port; UDP only
 	Health    *HealthCheck `json:"health,omitzero"`    // nil unless type LoadBalancer with externalTrafficPolicy Local
-	HNS       *HNSService  `json:"hns,omitzero"`       // kernelspace mode only
+	HNS       *HNSService  `json:"hns,omitzero"`       // mode kernelspace only
 	Origin    Origin       `json:"origin"`
 }
 
-// Kind is why a frontend exists. The order is that in which a packet that
-// matches several is decided (PKT-18: node ports are looked at last).
+// Kind is the kind of a frontend. The order is the precedence for a packet that
+// matches several: node ports are last (PKT-18).
 type Kind uint8
 
 const (
@@ -125,23 +126,23 @@ const (
 	NodePort
 )
 
-// String returns the API's word for the kind.
+// String returns the API's name of the kind.
 func (k Kind) String() string {
 	return [...]string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}[k]
 }
 
-// Rank orders claims to one address and port, the strongest first: the cluster
-// gives ClusterIPs, its cloud the addresses of load balancers, and externalIPs
-// are whatever the author of a Service writes.
+// Rank returns the precedence of claims to one address and port, the lowest
+// first. The cluster allocates ClusterIPs and its cloud allocates load balancer
+// addresses, but any author of a Service chooses externalIPs.
 func (k Kind) Rank() int {
 	return [...]int{ClusterIP: 0, LoadBalancer: 1, ExternalIP: 2, NodePort: 3}[k]
 }
 
-// External reports whether the frontend is governed by externalTrafficPolicy.
+// External reports whether externalTrafficPolicy applies to the frontend.
 func (k Kind) External() bool { return k != ClusterIP }
 
-// Policy is a traffic policy (spec.internalTrafficPolicy for ClusterIP
-// frontends, spec.externalTrafficPolicy for the others).
+// Policy is a traffic policy: spec.internalTrafficPolicy of ClusterIP frontends,
+// spec.externalTrafficPolicy of others.
 type Policy uint8
 
 const (
@@ -149,20 +150,20 @@ const (
 	Local
 )
 
-// String returns the API's word.
+// String returns the API's name of the policy.
 func (p Policy) String() string { return [...]string{"Cluster", "Local"}[p] }
 
-// Match is what a frontend takes: packets of Protocol to Addr:Port, or, when
-// Addr is the zero value, to Port on the node's own addresses as far as
-// Node.NodePorts admits them. It is comparable and serves as the frontend's
-// identity: no two frontends of a Program have the same Match.
+// Match is the destination that a frontend matches: Protocol and Addr:Port. A
+// zero Addr matches Port on those of the node's own addresses that Node.NodePorts
+// admits. Match is comparable and identifies the frontend: no two frontends of a
+// Program have the same Match.
 type Match struct {
 	Addr     netip.Addr `json:"addr,omitzero"`
 	Protocol Protocol   `json:"protocol"`
 	Port     uint16     `json:"port"`
 }
 
-// IsNodePort reports whether the match is a node port's.
+// IsNodePort reports whether this is the match of a node port.
 func (m Match) IsNodePort() bool { return !m.Addr.IsValid() }
 
 // String returns 10.96.0.10:80/tcp, [fd00::1]:80/tcp, or node:30080/tcp.
@@ -173,7 +174,7 @@ func (m Match) String() string {
 	return netip.AddrPortFrom(m.Addr, m.Port).String() + "/" + m.Protocol.String()
 }
 
-// Compare orders node ports last, then by address, port and protocol.
+// Compare orders by address, port and protocol, node ports last.
 func (m Match) Compare(o Match) int {
 	if m.IsNodePort() != o.IsNodePort() {
 		if m.IsNodePort() {
@@ -184,41 +185,41 @@ func (m Match) Compare(o Match) int {
 	return cmp.Or(m.Addr.Compare(o.Addr), cmp.Compare(m.Port, o.Port), cmp.Compare(m.Protocol, o.Protocol))
 }
 
-// Verdict is the fate of a packet that no route takes.
+// Verdict is the result for a packet without a route.
 type Verdict uint8
 
 const (
-	Reject Verdict = iota // refuse at once: ICMP port unreachable (PKT-8)
-	Drop                  // discard silently (PKT-9, PKT-10)
+	Reject Verdict = iota // ICMP port unreachable (PKT-8)
+	Drop                  // discard silently, so that clients retry (PKT-9), or outside the source ranges (PKT-10)
 )
 
 // String returns reject or drop.
 func (v Verdict) String() string { return [...]string{"reject", "drop"}[v] }
 
-// Frontend is one address, or the node's addresses, with one port that clients
-// connect to.
+// Frontend is a port, at one address or at the node's addresses, to which clients
+// connect.
 type Frontend struct {
 	Kind   Kind        `json:"kind"`
 	Match  Match       `json:"match"`
 	Port   ServicePort `json:"port"`
-	Policy Policy      `json:"policy"` // the traffic policy in force
+	Policy Policy      `json:"policy"` // the effective traffic policy
 
-	// SourceRanges admit clients; empty admits everybody. Only LoadBalancer
-	// frontends have any (spec.loadBalancerSourceRanges, PKT-10). Where the
-	// node's address is within a range, the Service's own VIPs are admitted
-	// too, each as an entry of its own (PKT-11). What is not admitted is
-	// dropped.
+	// SourceRanges are the admitted clients; empty admits all. Only LoadBalancer
+	// frontends have source ranges (spec.loadBalancerSourceRanges, PKT-10). If a
+	// range contains the node's address, the Service's own VIPs are admitted too,
+	// each as a separate entry (PKT-11). Other clients are dropped.
 	SourceRanges []SourceRange `json:"sourceRanges,omitzero"`
 
-	Routes []Route `json:"routes,omitzero"` // the first whose From holds the packet's source decides
-	// Maglev has the client's address and port choose among the backends, in modes with
-	// StableBackends; nil: chance does. All sources have one route, to a pool without affinity.
+	Routes []Route `json:"routes,omitzero"` // the first route that matches the packet's source applies
+	// Maglev, if set, selects the backend by the client's address and port, in
+	// modes with StableBackends; nil selects at random. All sources then have one
+	// route, to a pool without affinity.
 	Maglev *Maglev `json:"maglev,omitzero"`
-	// Else is what becomes of new connections that no route takes, for want of
-	// backends most often. In JSON it is what happens to an empty frontend, as in
-	// documents of earlier versions.
+	// Else is the verdict for new connections without a route, usually because no
+	// backend exists. The JSON name "empty" is kept for compatibility with
+	// earlier documents.
 	Else       Verdict `json:"empty"`
-	ElseOrigin Origin  `json:"emptyOrigin,omitzero"` // why there are such connections: set unless RoutesAll
+	ElseOrigin Origin  `json:"emptyOrigin,omitzero"` // reason for missing routes; set unless RoutesAll
 	Origin     Origin  `json:"origin"`
 }
 
@@ -233,45 +234,47 @@ type SourceRange struct {
 	Origin Origin       `json:"origin"`
 }
 
-// Scope is a set of packet sources. The scopes overlap: the first Route decides.
+// Scope is a set of packet sources. Scopes overlap; the first matching Route
+// applies.
 type Scope uint8
 
 const (
 	Any      Scope = iota // every source
-	Pods                  // the cluster's pods, as Node.Detector tells them
-	ThisNode              // an address of this node: what its own processes send
+	Pods                  // the cluster's pods, as detected by Node.Detector
+	ThisNode              // an address of this node, used by its own processes
 )
 
 // String returns any, pods or node.
 func (s Scope) String() string { return [...]string{"any", "pods", "node"}[s] }
 
-// Route sends packets of a scope to a pool.
+// Route forwards packets from a scope to a pool.
 type Route struct {
 	From   Scope  `json:"from"`
 	Pool   int    `json:"pool"`          // index into Service.Pools
-	SNAT   bool   `json:"snat,omitzero"` // masquerade; hairpin connections are masqueraded whatever it says
+	SNAT   bool   `json:"snat,omitzero"` // masquerade; hairpin connections are always masqueraded
 	Origin Origin `json:"origin"`
 }
 
-// RoutesAll reports whether every source finds a route: whether the last one,
-// before which none holds everybody, is for any source.
+// RoutesAll reports whether every source has a route. Only the last route may be
+// for any source.
 func RoutesAll(routes []Route) bool {
 	return len(routes) > 0 && routes[len(routes)-1].From == Any
 }
 
-// Pool is the endpoints among which one service port's connections are spread
-// evenly, at random.
+// Pool is the endpoints among which the connections of one service port are
+// distributed evenly at random.
 type Pool struct {
 	Port     ServicePort `json:"port"`
 	Policy   Policy      `json:"policy"`
-	Backends []Backend   `json:"backends"`          // compiled: by AddrPort text order, as kube-proxy has it (SNAP-46); never empty
-	Affinity *Affinity   `json:"affinity,omitzero"` // nil: none
-	// Origin's Reason says how the backends were chosen, and why others were not.
+	Backends []Backend   `json:"backends"`          // compiled: by AddrPort text, as in kube-proxy (SNAP-46); never empty
+	Affinity *Affinity   `json:"affinity,omitzero"` // nil for none
+	// Origin's Reason describes how the backends were selected, and why others
+	// were not.
 	Origin Origin `json:"origin"`
 }
 
-// Affinity is spec.sessionAffinity ClientIP: a client that comes back before
-// Timeout has passed since its last new connection meets the same backend.
+// Affinity is spec.sessionAffinity ClientIP. A client that returns within Timeout
+// after its last new connection is forwarded to the same backend.
 type Affinity struct {
 	Timeout time.Duration `json:"timeout"` // whole seconds, 1 s to 24 h
 	Origin  Origin        `json:"origin"`
@@ -280,30 +283,30 @@ type Affinity struct {
 // Backend is one endpoint.
 type Backend struct {
 	AddrPort netip.AddrPort `json:"addrPort"`
-	Local    bool           `json:"local,omitzero"` // runs on this node (SNAP-43)
+	Local    bool           `json:"local,omitzero"` // on this node (SNAP-43)
 	Origin   Origin         `json:"origin"`
 }
 
-// Draining are the endpoints of a UDP port that serve, but that no pool of the
-// port has: because they are terminating and others are ready, or by traffic
-// policy or hints. They get no new clients, and those that they have stay, as
-// TCP connections do (DMN-30). No rule is made of them. In JSON and text they are
-// what the Service keeps, as in documents of earlier versions.
+// Draining is the serving endpoints of a UDP port that no pool of the port
+// contains, because of termination, traffic policy or hints. They get no new
+// clients but keep their existing ones, as with TCP connections (DMN-30). They
+// appear in no rule. The JSON name "kept" is used in text, too, for compatibility
+// with earlier documents.
 type Draining struct {
 	Port     ServicePort `json:"port"`
 	Backends []Backend   `json:"backends"` // ordered as in a Pool; never empty
 	Origin   Origin      `json:"origin"`
 }
 
-// HealthCheck is spec.healthCheckNodePort: a TCP port on which the node tells
-// load balancers how many ready endpoints it has (SNAP-28).
+// HealthCheck is spec.healthCheckNodePort: a TCP port on which the node reports
+// its number of ready endpoints to load balancers (SNAP-28).
 type HealthCheck struct {
 	Port   uint16 `json:"port"`
 	Local  int    `json:"local"` // distinct addresses of ready endpoints on this node
 	Origin Origin `json:"origin"`
 }
 
-// ParseMatch reads what Match.String writes.
+// ParseMatch parses the output of Match.String.
 func ParseMatch(s string) (Match, bool) {
 	addrPort, proto, ok := strings.Cut(s, "/")
 	if !ok {

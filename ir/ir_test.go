@@ -186,7 +186,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// What localhost stands for is a loopback address, in IPv6 too, where there is one alone.
+// Localhost returns a loopback address, in IPv6 the only one.
 func TestLocalhost(t *testing.T) {
 	for _, f := range ir.Families() {
 		if a := f.Localhost(); !f.Has(a) || !f.Loopback().Contains(a) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// APIVersion and DocumentKind head the JSON form.
+// APIVersion and DocumentKind identify the JSON document.
 const (
 	APIVersion   = "proxyc.dev/v1alpha1"
 	DocumentKind = "Programs"
@@ -34,7 +34,8 @@ func WriteJSON(w io.Writer, programs Programs) error {
 	return enc.Encode(d)
 }
 
-// ReadJSON reads what WriteJSON wrote and validates it. Unknown fields are errors.
+// ReadJSON reads a document written by WriteJSON and validates it. Unknown fields
+// are errors.
 func ReadJSON(r io.Reader) (programs Programs, err error) {
 	dec := json.NewDecoder(r)
 	dec.DisallowUnknownFields()
@@ -57,7 +58,7 @@ func ReadJSON(r io.Reader) (programs Programs, err error) {
 	return programs, errors.Join(errs...)
 }
 
-// duration appears in JSON as Go writes durations: "3h0m0s".
+// duration is a time.Duration in the JSON form "3h0m0s".
 type duration time.Duration
 
 func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }

@@ -9,25 +9,26 @@ import (
 	"slices"
 )
 
-// Maglev has a frontend choose backends by a hash of the client's address and port
-// in place of chance, so that every node makes the same choice: the lookup table of
-// Eisenbud et al., Maglev (NSDI 2016), 3.4. The hash is that of nf_tables
-// (jhash), so that mode nftables can make it.
+// Maglev makes a frontend select backends by a hash of the client's address and
+// port instead of at random, so that every node selects the same backend. The
+// lookup table is that of Eisenbud et al., Maglev (NSDI 2016), section 3.4. The
+// hash is jhash as used by nf_tables, so that mode nftables can compute it.
 type Maglev struct {
-	Slots  uint32 `json:"slots"` // of the table: one of MaglevSlots
+	Slots  uint32 `json:"slots"` // size of the table: one of MaglevSlots
 	Origin Origin `json:"origin"`
 }
 
-// MaglevSlots returns the sizes that a table can have, which are prime, the default
-// first. Few sizes are few chains.
+// MaglevSlots returns the valid table sizes, which are prime numbers. The first
+// is the default. Few sizes need few chains.
 func MaglevSlots() []uint32 { return []uint32{251, 1021, 4099, 16381, 65537} }
 
-// MaglevSeed is what all nodes begin the client's hash with.
+// MaglevSeed is the seed of the client's hash on all nodes.
 const MaglevSeed = 0x6d61676c
 
-// Table returns for each slot which of the backends it leads to. It depends on
-// nothing but their addresses and ports, whatever their order: each has all slots in an
-// order of its own, and they take turns to claim their next one that is free.
+// Table returns the index of the backend for each slot. The result depends only
+// on the addresses and ports of the backends, not on their order. Each backend
+// has its own permutation of the slots, and the backends claim their next free
+// slot in turn.
 func (m *Maglev) Table(backends []Backend) []int {
 	n := uint64(m.Slots)
 	order := make([]claimant, len(backends))
@@ -41,13 +42,14 @@ func (m *Maglev) Table(backends []Backend) []int {
 	return populate(n, order)
 }
 
-// claimant is a backend, its next slot, and how far it goes from one to the one after it.
+// claimant is a backend with its next slot and the distance between its slots.
 type claimant struct {
 	backend    int
 	next, skip uint64
 }
 
-// populate is the paper's pseudocode 1. Without claimants all slots have -1.
+// populate implements pseudocode 1 of the paper. Without claimants all slots are
+// -1.
 func populate(n uint64, order []claimant) []int {
 	table := make([]int, n)
 	for i := range table {
@@ -68,16 +70,17 @@ func populate(n uint64, order []claimant) []int {
 	return table
 }
 
-// Slot returns the slot of a client: what nf_tables makes of
-// "jhash ip saddr . th sport mod SLOTS seed SEED".
+// Slot returns the slot of a client, as computed by nf_tables for "jhash ip saddr
+// . th sport mod SLOTS seed SEED".
 func (m *Maglev) Slot(src netip.Addr, port uint16) uint32 {
 	key := binary.BigEndian.AppendUint16(src.AsSlice(), port)
 	h := jhash(append(key, 0, 0), MaglevSeed) // registers have four bytes
 	return uint32(uint64(h) * uint64(m.Slots) >> 32)
 }
 
-// MaglevChoice names what a table of backends by slot makes of clients: two tables
-// of one name send every client to the same backend. A slot may lead nowhere.
+// MaglevChoice returns a fingerprint of a table of backends by slot. Two tables
+// with the same fingerprint map every client to the same backend. A slot may be
+// empty.
 func MaglevChoice(table []netip.AddrPort) string {
 	h := sha256.New()
 	for _, b := range table {
@@ -86,8 +89,9 @@ func MaglevChoice(table []netip.AddrPort) string {
 	return fmt.Sprintf("maglev:%d:%.4x", len(table), h.Sum(nil))
 }
 
-// jhash is the kernel's hash of that name (linux/jhash.h). Of long keys, such as
-// those of IPv6, it depends on the machine's byte order, as the kernel's does.
+// jhash is the kernel's hash function (linux/jhash.h). For long keys, such as
+// those of IPv6, the result depends on the machine's byte order, as in the
+// kernel.
 func jhash(key []byte, seed uint32) uint32 {
 	a := 0xdeadbeef + uint32(len(key)) + seed
 	b, c := a, a

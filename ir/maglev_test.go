@@ -16,8 +16,9 @@ func maglevBackends(n int) []Backend {
 	return all
 }
 
-// Every slot has a backend, each backend as many as the others but for one, and the
-// order in which backends are told does not matter: nodes may hear of them in any.
+// Every slot has a backend, the backends' numbers of slots differ by at most one,
+// and the order of the backends does not matter, because nodes may learn about
+// them in any order.
 func TestMaglevTable(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, slots := range []uint32{251, 4099} {
@@ -50,8 +51,8 @@ func TestMaglevTable(t *testing.T) {
 	}
 }
 
-// disruption is which part of the slots of backends that stay lead elsewhere when
-// one of n goes, on average.
+// disruption returns the average share of slots of the remaining backends that
+// change when one of n backends is removed.
 func disruption(slots uint32, n int) float64 {
 	m := Maglev{Slots: slots}
 	backends := maglevBackends(n)
@@ -71,8 +72,8 @@ func disruption(slots uint32, n int) float64 {
 	return float64(moved) / float64(all)
 }
 
-// When one backend of n goes, few clients of the others move. A hash modulo n would
-// move (n-1)/n of them.
+// When one backend of n is removed, few clients of the others change their
+// backend. With a hash modulo n, (n-1)/n of them would.
 func TestMaglevDisruption(t *testing.T) {
 	for _, tt := range []struct {
 		slots uint32
@@ -92,7 +93,7 @@ func TestMaglevDisruption(t *testing.T) {
 	}
 }
 
-// The paper's own example: table 1, before and after B1 goes.
+// Table 1 of the paper, before and after B1 is removed.
 func TestMaglevPaper(t *testing.T) {
 	b0, b1, b2 := claimant{0, 3, 4}, claimant{1, 0, 2}, claimant{2, 3, 1}
 	for _, tt := range []struct {
@@ -108,8 +109,8 @@ func TestMaglevPaper(t *testing.T) {
 	}
 }
 
-// jhash is Jenkins' lookup3 of bytes: these are the values that its author gives.
-// What the kernel makes of clients is seen with packets, in apply/nftables.
+// jhash is Jenkins' lookup3 for bytes, and these values are from its author.
+// apply/nftables tests the kernel's result with packets.
 func TestJHash(t *testing.T) {
 	for _, tt := range []struct {
 		key  string

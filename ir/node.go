@@ -7,33 +7,35 @@ import (
 	"time"
 )
 
-// Node is what the Services of a Program share: the node and its settings.
-// What only one mode reads stands in that mode's own struct, nil elsewhere.
+// Node is the node and its settings, shared by the Services of a Program.
+// Settings of a single mode are in a separate struct, nil in other modes.
 type Node struct {
-	Name string `json:"name"`          // SNAP-70
+	Name string `json:"name"`          // the node's name, trimmed and in lower case (SNAP-70)
 	Zone string `json:"zone,omitzero"` // label topology.kubernetes.io/zone
 	Mode Mode   `json:"mode"`
 
 	IP    netip.Addr   `json:"ip,omitzero"`    // the node's primary address of the family (SNAP-71); may be invalid
-	Addrs []netip.Addr `json:"addrs,omitzero"` // all known addresses of the node in the family but loopback, sorted
+	Addrs []netip.Addr `json:"addrs,omitzero"` // all known addresses of the node in the family except loopback, sorted
 	// NodePorts are the addresses on which node ports answer.
 	NodePorts NodePortAddrs `json:"nodePorts"`
 	Detector  Detector      `json:"detector"`
 
 	MasqueradeAll bool   `json:"masqueradeAll,omitzero"` // every packet to a ClusterIP is masqueraded
-	MasqueradeBit uint8  `json:"masqueradeBit"`          // the bit of the packet mark that asks for masquerade
+	MasqueradeBit uint8  `json:"masqueradeBit"`          // bit of the packet mark that requests masquerade
 	DropInvalid   bool   `json:"dropInvalid,omitzero"`   // iptables: drop packets in conntrack state INVALID (unless conntrack.tcpBeLiberal)
-	ServiceCIDRs  []CIDR `json:"serviceCIDRs,omitzero"`  // sorted; where known, nftables drops what is inside and not allocated (SNAP-65)
+	ServiceCIDRs  []CIDR `json:"serviceCIDRs,omitzero"`  // sorted; nftables drops packets to unused addresses in them (SNAP-65)
 
 	IPVS      *IPVS      `json:"ipvs,omitzero"`
 	HNS       *HNS       `json:"hns,omitzero"`
 	Userspace *Userspace `json:"userspace,omitzero"`
 }
 
-// MasqueradeMark returns the bit of the packet mark that asks for masquerade, 1<<MasqueradeBit (IPT-3).
+// MasqueradeMark returns the packet mark that requests masquerade,
+// 1<<MasqueradeBit (IPT-3).
 func (n *Node) MasqueradeMark() uint32 { return 1 << n.MasqueradeBit }
 
-// HasAddr reports whether addr is the node's own: in Addrs, or a loopback address.
+// HasAddr reports whether addr belongs to the node: it is in Addrs or a loopback
+// address.
 func (n *Node) HasAddr(addr netip.Addr) bool {
 	if addr.IsLoopback() {
 		return true
@@ -52,19 +54,20 @@ type CIDR struct {
 	Origin Origin       `json:"origin"`
 }
 
-// NodePortAddrs says on which of the node's addresses node ports answer
-// (config nodePortAddresses, SNAP-73).
+// NodePortAddrs is the set of node addresses on which node ports answer (config
+// nodePortAddresses, SNAP-73).
 type NodePortAddrs struct {
 	All      bool             `json:"all,omitzero"` // every address of the node; Prefixes is empty
 	Prefixes []NodePortPrefix `json:"prefixes,omitzero"`
-	Loopback bool             `json:"loopback,omitzero"` // also loopback addresses, as far as All or Prefixes hold them (iptables: IPv4; userspace)
-	// Proxied tells that a process serves node ports at Localhost over TCP, where
-	// the rules let them pass (nftables, KEP-6032).
+	Loopback bool             `json:"loopback,omitzero"` // also loopback addresses in All or Prefixes (iptables: IPv4; userspace)
+	// Proxied reports whether a process serves node ports at Localhost over TCP,
+	// where the rules accept them (nftables, KEP-6032).
 	Proxied bool   `json:"proxied,omitzero"`
 	Origin  Origin `json:"origin"`
 }
 
-// Assigned reports whether which addresses these are depends on which the node has.
+// Assigned reports whether the set depends on the addresses that the node
+// currently has.
 func (a *NodePortAddrs) Assigned() bool {
 	return a.All || slices.ContainsFunc(a.Prefixes, func(p NodePortPrefix) bool { return p.Assigned && !p.Prefix.Addr().IsLoopback() })
 }
@@ -76,8 +79,8 @@ type NodePortPrefix struct {
 	Origin   Origin       `json:"origin"`
 }
 
-// Has reports whether a node port answers at addr, on a node for which local
-// says whether addr is one of its addresses.
+// Has reports whether a node port answers at addr. local reports whether addr is
+// one of the node's addresses.
 func (a *NodePortAddrs) Has(addr netip.Addr, local bool) bool {
 	if addr.IsLoopback() && !a.Loopback {
 		return false
@@ -93,15 +96,15 @@ func (a *NodePortAddrs) Has(addr netip.Addr, local bool) bool {
 	return false
 }
 
-// DetectMode is how traffic of the cluster's pods is told from other traffic
-// (config detectLocalMode).
+// DetectMode is how traffic of the cluster's pods is detected (config
+// detectLocalMode).
 type DetectMode uint8
 
 const (
 	DetectNone      DetectMode = iota // not possible in this family: no packet counts as a pod's
 	DetectCIDR                        // by source address: modes ClusterCIDR and NodeCIDR
 	DetectInterface                   // by input interface: mode BridgeInterface
-	DetectPrefix                      // by the start of its name: mode InterfaceNamePrefix
+	DetectPrefix                      // by prefix of its name: mode InterfaceNamePrefix
 )
 
 // String returns none, cidr, interface or prefix.
@@ -111,13 +114,13 @@ func (m DetectMode) String() string { return [...]string{"none", "cidr", "interf
 type Detector struct {
 	Mode      DetectMode   `json:"mode"`
 	Prefix    netip.Prefix `json:"prefix,omitzero"`    // DetectCIDR
-	Interface string       `json:"interface,omitzero"` // DetectInterface: its name; DetectPrefix: how the name begins
+	Interface string       `json:"interface,omitzero"` // DetectInterface: its name; DetectPrefix: the prefix of the name
 	Origin    Origin       `json:"origin"`
 }
 
-// IsPod reports whether a packet from src that came in by interface in counts as
-// a pod's ("local" in detectLocalMode). in is empty for what the node itself
-// sends, which by its interface is never a pod's.
+// IsPod reports whether a packet from src, received on interface in, counts as a
+// pod's ("local" in detectLocalMode). in is empty for packets from the node
+// itself, which an interface mode never counts as a pod's.
 func (d *Detector) IsPod(src netip.Addr, in string) bool {
 	switch d.Mode {
 	case DetectCIDR:
@@ -130,31 +133,32 @@ func (d *Detector) IsPod(src netip.Addr, in string) bool {
 	return false
 }
 
-// IPVSDevice is the dummy device that holds the addresses of Services in ipvs
-// mode (IPV-1). They are not the node's own.
+// IPVSDevice is the dummy device that carries the addresses of Services in mode
+// ipvs (IPV-1). These are not the node's own addresses.
 const IPVSDevice = "kube-ipvs0"
 
-// IPVS is what only the ipvs mode reads (config ipvs).
+// IPVS is the settings of mode ipvs (config ipvs).
 type IPVS struct {
-	Scheduler    string // never empty; "rr" by default; ParseScheduler reads it
+	Scheduler    string // never empty; "rr" by default; parsed by ParseScheduler
 	ExcludeCIDRs []netip.Prefix
 	StrictARP    bool
-	// Timeouts of the kernel's connection table; 0 leaves the kernel's value.
+	// Timeouts of the kernel's connection table; 0 keeps the kernel's value.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 }
 
-// SchedulerFlags are the kernel's flags of a scheduler (IP_VS_SVC_F_SCHED1 and 2).
+// SchedulerFlags are the kernel's flags of a scheduler (IP_VS_SVC_F_SCHED1 and
+// 2).
 type SchedulerFlags uint32
 
 const (
-	SchedulerFallback SchedulerFlags = 0x08 // take another real server where the chosen one takes no connections
-	SchedulerPort     SchedulerFlags = 0x10 // hash the client's port, too
+	SchedulerFallback SchedulerFlags = 0x08 // use another real server if the selected one accepts no connections
+	SchedulerPort     SchedulerFlags = 0x10 // include the client's port in the hash
 )
 
-// ParseScheduler reads a scheduler's name with its flags, as ipvsadm names these:
-// "mh,mh-port". sh and mh alone have flags. mh without any has both: without
-// mh-fallback, connections that it gives to a backend that drains would fail.
-// ok is false where a flag is none of the scheduler's.
+// ParseScheduler parses the name of a scheduler with its flags, in the form of
+// ipvsadm: "mh,mh-port". Only sh and mh have flags. The default of mh is both
+// flags: without mh-fallback, connections that it assigns to a draining backend
+// would fail. ok is false if the scheduler does not have one of the flags.
 func ParseScheduler(s string) (name string, flags SchedulerFlags, ok bool) {
 	name, rest, some := strings.Cut(s, ",")
 	if !some {
@@ -179,7 +183,7 @@ func ParseScheduler(s string) (name string, flags SchedulerFlags, ok bool) {
 	return name, flags, true
 }
 
-// HNS is what only the kernelspace mode (Windows) reads (config winkernel).
+// HNS is the settings of mode kernelspace on Windows (config winkernel).
 type HNS struct {
 	NetworkName           string     `json:"networkName"`
 	NetworkType           string     `json:"networkType"` // "Overlay" or "L2Bridge"
@@ -190,17 +194,18 @@ type HNS struct {
 	HealthzPort           uint16     `json:"healthzPort"`
 }
 
-// HNSService is what kernelspace mode reads of a Service beyond its frontends.
+// HNSService is the fields of a Service that mode kernelspace uses in addition to
+// its frontends.
 type HNSService struct {
 	ExternalLocal bool `json:"externalLocal,omitzero"` // spec.externalTrafficPolicy is Local
 	PreserveDIP   bool `json:"preserveDIP,omitzero"`   // annotation preserve-destination: "true"
 	NoOptimize    bool `json:"noOptimize,omitzero"`    // annotation winProxyOptimization: DISABLED
 }
 
-// Userspace is what only the userspace mode reads.
+// Userspace is the settings of mode userspace.
 type Userspace struct {
-	BindAddress    netip.Addr // where proxy ports listen
-	PortMin        uint16     // portRange; both 0: the kernel picks
+	BindAddress    netip.Addr // address of proxy ports
+	PortMin        uint16     // portRange; if both are 0, the kernel selects ports
 	PortMax        uint16
 	UDPIdleTimeout time.Duration
 }

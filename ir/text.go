@@ -14,9 +14,8 @@ func atou(s string) (uint16, bool) {
 	return uint16(n), err == nil
 }
 
-// WriteText writes the canonical text of the programs of one node, for people
-// to review: one piece a line, its Origin behind "#". Equal Programs give
-// equal bytes.
+// WriteText writes the canonical text of the programs of one node, for review:
+// one part per line, with its Origin after "#". Equal Programs yield equal bytes.
 func WriteText(w io.Writer, programs Programs) error {
 	first := true
 	for _, p := range Present(programs) {
@@ -43,7 +42,7 @@ func WriteText(w io.Writer, programs Programs) error {
 	return nil
 }
 
-// Text returns the canonical text of one Service, as WriteText has it.
+// Text returns the canonical text of one Service, as in WriteText.
 func (s *Service) Text() string {
 	var t text
 	t.service(s)
@@ -234,7 +233,8 @@ func (t *text) backend(b *Backend) {
 	t.line(2, b.Origin, b.AddrPort.String(), local)
 }
 
-// local names the port within its Service: "http/tcp", or "tcp" without a name.
+// local returns the name of the port within its Service: "http/tcp", or "tcp"
+// without a name.
 func (p ServicePort) local() string {
 	if p.Port == "" {
 		return p.Protocol.String()

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Validate checks the promises that the types do not express: order, families,
-// references, and that no two frontends take the same packets. It returns all
-// violations, each named by Service and piece; none for what Compile builds.
+// Validate checks invariants that the types do not express: order, families,
+// references, and that no two frontends have the same Match. It returns all
+// violations, each with its Service and part. Programs from Compile have none.
 func (p *Program) Validate() []error {
 	v := validator{family: p.Family, owner: make(map[Match]Name)}
 	if p.Family != IPv4 && p.Family != IPv6 {
@@ -124,7 +124,8 @@ func (v *validator) service(s *Service) {
 	}
 }
 
-// draining checks that what drains is of a UDP port, and not in one of its pools.
+// draining checks that draining backends belong to a UDP port and to none of its
+// pools.
 func (v *validator) draining(s *Service) {
 	for i := range s.Draining {
 		d := &s.Draining[i]
@@ -146,7 +147,7 @@ func (v *validator) draining(s *Service) {
 	}
 }
 
-// backends checks some endpoints, of which none is seen already.
+// backends checks a list of endpoints, none of which may be in seen.
 func (v *validator) backends(what string, backends []Backend, seen map[netip.AddrPort]bool) {
 	if len(backends) == 0 {
 		v.errorf("%s: has no backends", what)
