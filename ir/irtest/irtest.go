@@ -1,5 +1,5 @@
-// Package irtest has a small Program with one Service for each kind of fate,
-// for the tests of packages that read Programs.
+// Package irtest provides a small Program for tests, with one Service for each
+// result of a packet.
 package irtest
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 // Program returns an IPv4 Program of node1 in a mode, with the routes that the
-// compiler makes for iptables and nftables. Pods are 10.244.0.0/16, node1 is
+// compiler creates for iptables and nftables. Pods are 10.244.0.0/16, node1 is
 // 192.0.2.11.
 //
 //	default/web      10.96.0.10:80, node port 30080, 203.0.113.10:80, 198.18.0.10:80; policy Cluster; 10.244.1.10 here, 10.244.2.10 elsewhere
@@ -97,7 +97,7 @@ type service struct {
 
 type key struct {
 	kind ir.Kind
-	addr string // empty: node port
+	addr string // empty for a node port
 	port uint16
 }
 
