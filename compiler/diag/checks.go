@@ -10,13 +10,13 @@ type Check struct {
 	Do       string   // the fix
 }
 
-// Group is checks about one thing.
+// Group is a titled list of checks.
 type Group struct {
 	Title  string
 	Checks []Check
 }
 
-// Groups returns all checks, in the order of their codes.
+// Groups returns all checks in the order of their codes.
 func Groups() []Group {
 	return []Group{
 		{"Files and objects", []Check{
@@ -380,7 +380,7 @@ func Groups() []Group {
 	}
 }
 
-// ByCode returns all checks by their codes.
+// ByCode returns all checks by code.
 func ByCode() map[Code]Check {
 	all := map[Code]Check{}
 	for _, g := range Groups() {

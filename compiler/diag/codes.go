@@ -5,11 +5,12 @@ package diag
 // each code, and the hundreds of the numbers are its groups.
 type Code string
 
-// Unread reports whether a finding of the code says that text could not be read: what
-// stands there was not judged, and so nobody can accept it.
+// Unread reports whether the code means that text could not be read. Its content
+// was not checked, so such a finding cannot be suppressed.
 func (c Code) Unread() bool { return c == FileUnreadable || c == NotYAML }
 
-// Takes reports whether a finding of the code says that a Service takes what is others'.
+// Takes reports whether the code means that a Service claims an address owned by
+// something else.
 func (c Code) Takes() bool {
 	return c == ExternalIPOfNode || c == ExternalIPInside || c == ExternalIPKnown
 }

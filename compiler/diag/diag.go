@@ -1,5 +1,5 @@
-// Package diag holds diagnostics: what the compiler has to say about its
-// input, each with the place, the offending value and what would be right.
+// Package diag defines diagnostics: findings about the input, each with its
+// place, the invalid value and the valid ones.
 package diag
 
 import (
@@ -10,37 +10,37 @@ import (
 	"strings"
 )
 
-// Severity orders diagnostics by what they mean for the caller. The zero value
-// is none of them: what nobody filled in must not pass for an error.
+// Severity is the effect of a diagnostic for the caller. The zero value is
+// invalid, so that an unset severity does not count as an error.
 type Severity uint8
 
 const (
-	Error   Severity = iota + 1 // the piece named is left out; for configuration: nothing is compiled
-	Warning                     // accepted, and probably not what was meant
-	Info                        // worth knowing
+	Error   Severity = iota + 1 // the named part is skipped; an invalid configuration stops compilation
+	Warning                     // accepted, but probably unintended
+	Info                        // informational
 )
 
 // String returns error, warning or info.
 func (s Severity) String() string { return [...]string{"no severity", "error", "warning", "info"}[s] }
 
-// Diagnostic is one finding. It prints as "FILE:LINE:COLUMN: OBJECT: PATH: MSG (HINT)",
-// without the parts that are empty.
+// Diagnostic is a finding. It prints as "FILE:LINE:COLUMN: OBJECT: PATH: MSG
+// (HINT)", without empty parts.
 type Diagnostic struct {
 	Severity Severity
-	Code     Code   // the check that found it; not printed by String
+	Code     Code   // the check; not printed by String
 	File     string // input file; "-" is standard input
-	Line     int    // 1-based; 0: not known
-	Column   int    // 1-based, in bytes; 0: not known
-	Doc      int    // 1-based YAML document number, where the line is not known
+	Line     int    // 1-based; 0 if unknown
+	Column   int    // 1-based, in bytes; 0 if unknown
+	Doc      int    // 1-based YAML document number, set if the line is unknown
 	Object   string // "Service ns/web"
 	Path     string // "spec.ports[0].port"
-	Msg      string // lower case, no full stop: what is wrong, what is allowed, what was found
-	Hint     string // what to do about it
-	More     int    // how many more findings like it it stands for: of other objects, or of other ports at the same address
+	Msg      string // lower case, no full stop: the fault, valid values, the actual value
+	Hint     string // how to fix it
+	More     int    // number of further findings that it summarizes, for other objects or for other ports at the same address
 }
 
-// String returns the one-line form without the severity. Characters that cannot be
-// seen, which a name in the input may hold, are escaped.
+// String returns the one-line form without the severity. It escapes invisible
+// characters, which names in the input may contain.
 func (d Diagnostic) String() string {
 	var b strings.Builder
 	if d.File != "" {
@@ -56,7 +56,7 @@ func (d Diagnostic) String() string {
 		b.WriteString(": ")
 	}
 	for _, part := range [...]string{d.Object, d.Path} {
-		if part != "" && d.Object != "--"+part { // a flag that has the field's name tells it
+		if part != "" && d.Object != "--"+part { // a flag with the name of the field already names it
 			b.WriteString(part)
 			b.WriteString(": ")
 		}
@@ -71,8 +71,8 @@ func (d Diagnostic) String() string {
 	return oneLine(b.String())
 }
 
-// oneLine escapes, as Go does, what cannot be seen: control characters, and what
-// turns the direction of text or hides in it.
+// oneLine escapes invisible characters in Go syntax: control characters, and
+// characters that are hidden or change the text direction.
 func oneLine(s string) string {
 	if strings.IndexFunc(s, unseen) < 0 {
 		return s
@@ -90,8 +90,8 @@ func oneLine(s string) string {
 
 func unseen(r rune) bool { return !strconv.IsPrint(r) }
 
-// Compare orders by file, line, document, object, path, severity and text; but
-// first comes what is wrong with a file as such, from which other findings may follow.
+// Compare orders by file, line, document, object, path, severity and text. Errors
+// about a whole file come first, because other findings may follow from them.
 func (d Diagnostic) Compare(o Diagnostic) int {
 	return cmp.Or(d.rank()-o.rank(), cmp.Compare(d.File, o.File), cmp.Compare(d.Line, o.Line), cmp.Compare(d.Column, o.Column), cmp.Compare(d.Doc, o.Doc),
 		cmp.Compare(d.Object, o.Object), cmp.Compare(d.Path, o.Path), cmp.Compare(d.Severity, o.Severity),
@@ -111,28 +111,29 @@ type List []Diagnostic
 // Add appends diagnostics.
 func (l *List) Add(d ...Diagnostic) { *l = append(*l, d...) }
 
-// Sorted returns the list in order and without exact duplicates, and leaves l
-// as it is.
+// Sorted returns a sorted copy without exact duplicates.
 func (l List) Sorted() List {
 	l = slices.Clone(l)
 	l.Sort()
 	return l
 }
 
-// Sort puts the list in order and removes exact duplicates. No other list may
-// share its array: what is left behind the shorter list is cleared.
+// Sort sorts the list and removes exact duplicates. No other slice may share its
+// array, because Sort clears the elements after the new end.
 func (l *List) Sort() {
 	slices.SortFunc(*l, Diagnostic.Compare)
 	*l = slices.Compact(*l)
 }
 
-// MostAlike is how many findings that say the same are told one by one, unless all are wanted.
+// MostAlike is the default limit of similar findings that are reported one by
+// one.
 const MostAlike = 5
 
-// Fewer returns a list in which the first finding, with a count, stands for
-// those that say the same, if these are more than most: the same severity, text
-// (but for what was found) and field, of objects of one kind. None stands for warnings
-// of what others own and a Service takes: it would hide whose and which ports.
+// Fewer summarizes similar findings: if there are more than most, the first one
+// replaces all and has a count. Similar findings have the same severity, text
+// (except the actual value) and field, in objects of one kind. Warnings about
+// addresses that a Service claims from another owner are never summarized,
+// because the summary would hide the owners and ports.
 func (l List) Fewer(most int) List {
 	counts := map[Diagnostic]int{}
 	for _, d := range l {
@@ -142,7 +143,7 @@ func (l List) Fewer(most int) List {
 	for _, d := range l {
 		gist := d.gist()
 		switch n := counts[gist]; {
-		case n <= 0: // one stands for it
+		case n <= 0: // summarized
 			continue
 		case n > most:
 			d.More = n - 1
@@ -153,7 +154,7 @@ func (l List) Fewer(most int) List {
 	return out
 }
 
-// gist returns what findings have in common that say the same.
+// gist returns the common part of similar findings.
 func (d Diagnostic) gist() Diagnostic {
 	if d.Code.Takes() && d.Severity != Info {
 		d.More = 0
@@ -164,7 +165,7 @@ func (d Diagnostic) gist() Diagnostic {
 	return Diagnostic{Severity: d.Severity, Code: d.Code, Object: kind, Path: withoutNumbers(d.Path), Msg: msg, Hint: d.Hint}
 }
 
-// withoutNumbers leaves the indexes out of a path.
+// withoutNumbers removes the indexes from a path.
 func withoutNumbers(path string) string {
 	if !strings.Contains(path, "[") {
 		return path

@@ -50,7 +50,7 @@ func TestSort(t *testing.T) {
 	}
 }
 
-// A list that others hold stays as it is, and what nobody filled in is no error.
+// Sorted does not change a shared list, and an unset severity is not an error.
 func TestSortedKeepsList(t *testing.T) {
 	l := List{{Severity: Warning, Msg: "b"}, {Severity: Warning, Msg: "a"}, {Severity: Warning, Msg: "a"}}
 	want := List{{Severity: Warning, Msg: "a"}, {Severity: Warning, Msg: "b"}}
@@ -65,9 +65,9 @@ func TestSortedKeepsList(t *testing.T) {
 	}
 }
 
-// Every Diagnostic in the program says its severity and its code: without the one it
-// would not even end the program with the right exit code, without the other nobody
-// could suppress it.
+// Every Diagnostic in the program sets its severity and its code. Without a
+// severity the exit code of the program would be wrong. Without a code users
+// could not suppress the finding.
 func TestSeverityAndCodeAreGiven(t *testing.T) {
 	files := token.NewFileSet()
 	seen := 0
@@ -81,7 +81,7 @@ func TestSeverityAndCodeAreGiven(t *testing.T) {
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "String" {
-				return false // it is only printed
+				return false // only printed
 			}
 			lit, ok := n.(*ast.CompositeLit)
 			if !ok {

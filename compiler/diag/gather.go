@@ -1,25 +1,24 @@
 package diag
 
-// A Gatherer gathers findings one after the other. Of many that say the same it
-// holds one, with a count, so that a long input takes no more memory for its
-// findings than a short one. The zero value holds each.
+// A Gatherer collects findings incrementally. It keeps a limited number of
+// similar findings and counts the rest, so that memory does not grow with the
+// input. The zero value keeps all.
 type Gatherer struct {
-	// Most is how many that say the same are held, as Fewer has it; 0: all.
+	// Most is the limit of similar findings, as in Fewer; 0 keeps all.
 	Most int
 
-	list   List // where each is held
+	list   List // findings, if all are kept
 	groups map[Diagnostic]*group
 }
 
-// group are findings that say the same: the first ones, while they are no more
-// than most, and one of them with a count after that.
+// group is similar findings: up to Most of them, or one with a count.
 type group struct {
 	held  List
 	count int
 }
 
-// Add adds a finding. Where it is held, complete is called, which may be nil, to
-// fill in what is not worth its cost for one that is only counted.
+// Add adds a finding. If the finding is kept, Add calls complete, which fills in
+// expensive fields. complete is optional.
 func (g *Gatherer) Add(d Diagnostic, complete func(*Diagnostic)) {
 	if g.Most == 0 {
 		g.list.Add(completed(d, complete))
@@ -48,7 +47,7 @@ func completed(d Diagnostic, complete func(*Diagnostic)) Diagnostic {
 	return d
 }
 
-// List returns what was gathered, in order.
+// List returns the collected findings, sorted.
 func (g *Gatherer) List() List {
 	list := append(List{}, g.list...)
 	for _, of := range g.groups {

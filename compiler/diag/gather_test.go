@@ -8,8 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// To gather findings that come in order comes to the same as to take the fewer of
-// all of them.
+// Gathering findings in order yields the same as Fewer of all of them.
 func TestGathererIsFewer(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -32,15 +31,15 @@ func TestGathererIsFewer(t *testing.T) {
 			}
 		}
 	}
-	// Those that were counted before count.
+	// Findings that already have a count.
 	twice := List{{Severity: Error, Line: 1, Msg: "x", More: 9}, {Severity: Error, Line: 2, Msg: "x", More: 4}}
 	if got := twice.Fewer(5); len(got) != 1 || got[0].More != 14 {
 		t.Errorf("got %v, want one of 15", got)
 	}
 }
 
-// What says the same as others is counted, not held: it costs no memory, and
-// nobody completes it.
+// A similar finding is counted without keeping or completing it, so that it uses
+// no memory.
 func TestGathererHoldsFew(t *testing.T) {
 	g := Gatherer{Most: 5}
 	completed := 0

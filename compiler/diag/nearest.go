@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// DidYouMean returns a hint that names the known name nearest to one, or nothing if
-// none is near.
+// DidYouMean returns a hint with the known name nearest to name, or "" if none is
+// near.
 func DidYouMean(name string, known []string) string {
 	if best := Nearest(name, known); best != "" {
 		return "did you mean " + best + "?"
@@ -15,8 +15,8 @@ func DidYouMean(name string, known []string) string {
 	return ""
 }
 
-// Nearest returns the name with the smallest edit distance, or "" if all differ
-// in more than a third of their letters.
+// Nearest returns the known name with the smallest edit distance, or "" if all
+// differ in more than a third of their letters.
 func Nearest(name string, known []string) string {
 	best, bestDistance := "", max(len(name)/3, 2)+1
 	for _, k := range known {
@@ -30,7 +30,7 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// NearestFirst returns names in order of how many letters they differ in from one.
+// NearestFirst returns the known names sorted by edit distance to name.
 func NearestFirst(name string, known []string) []string {
 	known = slices.Clone(known)
 	distances := make(map[string]int, len(known))
@@ -41,9 +41,10 @@ func NearestFirst(name string, known []string) []string {
 	return known
 }
 
-// distance counts the letters to insert, delete or replace (Levenshtein).
+// distance returns the Levenshtein distance: the number of letters to insert,
+// delete or replace.
 func distance(a, b string) int {
-	if len(a) > 100 { // no known key is near
+	if len(a) > 100 { // no known name is near
 		return len(a)
 	}
 	row := make([]int, len(b)+1)

@@ -6,12 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// mostQuoted is how many bytes of a value a message has: enough to know it by. An annotation
-// may have 256 KiB, and each message stands in the log of every node.
+// mostQuoted is the maximum number of bytes of a value in a message. An
+// annotation may have 256 KiB, and each message is in the log of every node.
 const mostQuoted = 100
 
-// Quote quotes a value of the input for a message, as Go does. Of a long one it is the beginning,
-// with how many bytes there are.
+// Quote quotes a value of the input for a message, in Go syntax. It truncates a
+// long value and appends its length.
 func Quote(value string) string {
 	head, rest := cut(value)
 	return strconv.Quote(head) + rest
@@ -23,7 +23,7 @@ func Short(value string) string {
 	return head + rest
 }
 
-// cut returns the beginning of a long value and what is said of the rest.
+// cut truncates a long value. rest states its length in bytes.
 func cut(value string) (head, rest string) {
 	if len(value) <= mostQuoted {
 		return value, ""

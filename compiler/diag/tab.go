@@ -2,26 +2,26 @@ package diag
 
 import "bytes"
 
-// tabIndents is what the YAML parser says of a tab in the indentation of a line that
-// goes on with a value. It names the line where the value begins.
+// tabIndents is the YAML parser's error for a tab in the indentation of a
+// continued value. It refers to the first line of the value.
 const tabIndents = "found a tab character that violates indentation"
 
-// NoToken is what the YAML parser says of a tab, and of @, ` and %, where something
-// begins. It may name the line before.
+// NoToken is the YAML parser's error for a tab, @, ` or % at the beginning of a
+// token. It may refer to the line before.
 const NoToken = "found character that cannot start any token"
 
-// Tab is what is wrong where a tab indents a line.
+// Tab is the message for a tab in an indentation.
 const Tab = "a tab indents the line: use spaces"
 
-// TabOf returns where the tab stands that an error of the YAML parser at a line is about: line
-// and column from 1. ok is false if it is about something else.
+// TabOf returns the position of the tab that caused a YAML error at line from,
+// with line and column from 1. ok is false if the error has another cause.
 func TabOf(text []byte, from int, msg string) (line, column int, ok bool) {
 	line, column = tabAt(text, from)
 	return line, column, column > 0 && (msg == tabIndents || msg == NoToken && line <= from+1)
 }
 
-// tabAt returns where the first tab in an indentation stands, from a line on: line and
-// column from 1. Without one it returns that line, and column 0.
+// tabAt returns the position of the first tab in an indentation at or after line
+// from, with line and column from 1. If there is none, column is 0.
 func tabAt(text []byte, from int) (line, column int) {
 	for of := range bytes.Lines(text) {
 		if line++; line < from {
