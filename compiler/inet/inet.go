@@ -1,7 +1,7 @@
-// Package inet reads IP addresses and CIDRs as kube-proxy does, which bears
-// what Go's own parsers refuse today and clusters still hold: zeros before the
-// octets of an IPv4 address, before the groups of an IPv6 one, and before the
-// length of a CIDR. All of them are decimal or hexadecimal as without the zeros.
+// Package inet parses IP addresses and CIDRs as kube-proxy does. Unlike Go's own
+// parsers today, it accepts leading zeros, which existing clusters still contain:
+// in octets of IPv4 addresses, in groups of IPv6 addresses, and in the length of
+// a CIDR. Numbers with leading zeros remain decimal or hexadecimal.
 package inet
 
 import (
@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// ParseAddr reads an IP address. Zones are refused. An IPv4-mapped IPv6 address
-// stays one: callers that hold it against others Unmap it.
+// ParseAddr parses an IP address. It rejects zones. It does not convert
+// IPv4-mapped IPv6 addresses; callers that compare addresses must Unmap them.
 func ParseAddr(s string) (netip.Addr, bool) {
-	a, err := netip.ParseAddr(s) // the common case, without allocation
+	a, err := netip.ParseAddr(s) // common case, without allocation
 	if err != nil {
 		a, err = netip.ParseAddr(trimZeros(s))
 	}
 	return a, err == nil && a.Zone() == ""
 }
 
-// ParsePrefix reads a CIDR, whose host bits may be set and are dropped. An
-// IPv4-mapped one is that of IPv4.
+// ParsePrefix parses a CIDR and clears its host bits. It converts an IPv4-mapped
+// IPv6 CIDR to IPv4.
 func ParsePrefix(s string) (netip.Prefix, bool) {
 	addr, length, slash := strings.Cut(s, "/")
 	a, ok := ParseAddr(addr)
@@ -36,10 +36,10 @@ func ParsePrefix(s string) (netip.Prefix, bool) {
 	return p, true
 }
 
-// trimZeros drops the zeros before each number of an address.
+// trimZeros removes leading zeros from each number of an address.
 func trimZeros(s string) string {
 	out := make([]byte, 0, len(s))
-	first := true // of a number
+	first := true // at the start of a number
 	for i := range len(s) {
 		c := s[i]
 		if c == '0' && first && i+1 < len(s) && isDigit(s[i+1]) {
@@ -51,7 +51,7 @@ func trimZeros(s string) string {
 	return string(out)
 }
 
-// isDigit reports whether c can stand in a number of an address.
+// isDigit reports whether c is a digit of an address, decimal or hexadecimal.
 func isDigit(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }

@@ -9,7 +9,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// texts are addresses and lengths as people write them, well and badly.
+// texts are valid and invalid addresses and lengths.
 var texts = []string{
 	"10.0.0.1", "010.000.00.001", "10.0.0.256", "10.0.0", "10.0.0.1.2", "10.0.0.0x1", "0a.0.0.1", " 10.0.0.1", "10..0.1", "", "0", ":", "::", ":::",
 	"fd00::1", "fd00::0001", "fd00::00001", "0fd00::1", "FD00::A", "fe80::1%eth0", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "1:2:3:4:5:6:7:8::", "::1:2:3:4:5:6:7:8",
@@ -18,8 +18,8 @@ var texts = []string{
 
 var lengths = []string{"", "/", "/0", "/00", "/24", "/024", "/0000000024", "/32", "/33", "/95", "/96", "/104", "/128", "/0128", "/129", "/+8", "/-1", "/8 ", "/ 8", "/8/8", "/0x8", "/1_0", "/18446744073709551616"}
 
-// TestLikeKubeProxy holds both parsers against kube-proxy's own, for all of
-// texts and lengths and for what random edits make of them.
+// TestLikeKubeProxy compares both parsers with kube-proxy's own, for all texts
+// and lengths and for random edits of them.
 func TestLikeKubeProxy(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, text := range texts {
@@ -66,10 +66,10 @@ func check(t *testing.T, s string) {
 	}
 }
 
-// prefixOf takes a range as kube-proxy writes it into rules.
+// prefixOf converts a range to the form in kube-proxy's rules.
 func prefixOf(n *net.IPNet) netip.Prefix {
 	p, err := netip.ParsePrefix(n.String())
-	if err != nil { // a mask that does not belong to the address
+	if err != nil { // the mask does not fit the address
 		ones, bits := n.Mask.Size()
 		a, _ := netip.AddrFromSlice(n.IP)
 		return netip.PrefixFrom(a.Unmap(), ones-bits+a.Unmap().BitLen())
