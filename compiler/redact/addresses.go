@@ -2,8 +2,9 @@ package redact
 
 import "net/netip"
 
-// ranges are those whose meaning is known to everybody: an address in one stays in it, and
-// what lies in one that means the node, the link or many hosts is itself.
+// ranges are prefixes with a well-known meaning. The stand-in of an address in a
+// range is in the same range. In ranges that denote the node, the link or several
+// hosts (itself), addresses are not replaced.
 var ranges = []struct {
 	netip.Prefix
 	itself bool
@@ -25,15 +26,16 @@ var ranges = []struct {
 	{netip.MustParsePrefix("ff00::/8"), true},
 }
 
-// addresses map those of a family one to one, such that two share as many first bits as
-// their stand-ins do, and those that were added stand in the same order.
+// addresses is a one-to-one mapping of the addresses of a family. The stand-ins
+// of two addresses share as many leading bits as the originals, and the stand-ins
+// of added addresses have the same order.
 type addresses struct{ root branch }
 
-// branch is where addresses may differ in their next bit.
+// branch is a node of the tree of address bits.
 type branch struct {
-	to     [2]*branch // those that there are
-	stay   bool       // the next bit is itself: it leads to one of the ranges
-	itself bool       // and so are all that follow
+	to     [2]*branch // the added continuations
+	stay   bool       // the next bit is kept, because it leads to one of the ranges
+	itself bool       // all following bits are kept
 }
 
 func newAddresses(is6 bool) *addresses {
@@ -46,11 +48,11 @@ func newAddresses(is6 bool) *addresses {
 	return a
 }
 
-// add adds a range that there is, or an address.
+// add adds a range or an address of the input.
 func (a *addresses) add(p netip.Prefix) { a.walk(p, func(*branch) {}) }
 
-// walk follows the bits of a prefix, making what is not there, and calls pass for each
-// branch on the way. It returns where it ends.
+// walk follows the bits of a prefix, creates missing branches, and calls pass for
+// each branch on the way. It returns the last one.
 func (a *addresses) walk(p netip.Prefix, pass func(*branch)) *branch {
 	b := &a.root
 	bytes := p.Addr().AsSlice()
@@ -65,7 +67,7 @@ func (a *addresses) walk(p netip.Prefix, pass func(*branch)) *branch {
 	return b
 }
 
-// of returns the stand-in of an address, whether or not it was added.
+// of returns the stand-in of an address, even if it was not added.
 func (a *addresses) of(addr netip.Addr) netip.Addr {
 	bytes := addr.AsSlice()
 	b := &a.root
@@ -74,7 +76,8 @@ func (a *addresses) of(addr netip.Addr) netip.Addr {
 			break
 		}
 		is := bit(bytes, i)
-		// Where all go the same way that is 0: which one it was tells something.
+		// A bit that is equal in all added addresses becomes 0, because its value
+		// would reveal something.
 		if !b.stay && b.to[0] == nil && b.to[1] != nil {
 			bytes[i/8] ^= 0x80 >> (i % 8)
 		}

@@ -1,11 +1,12 @@
-// Package redact replaces what tells of people and places in a cluster's objects and in a
-// configuration by stand-ins: names of namespaces, Services, EndpointSlices, Nodes, pods,
-// zones and ports, values of labels, and addresses. The compiler makes of them what it
-// makes of the originals, but for these names: stand-ins are equal where the originals
-// are, and stand in the same order; an address lies in the stand-in of a range where the
-// original lies in the range.
+// Package redact replaces names of people and places in a cluster's objects and
+// in a configuration by stand-ins. It replaces names of namespaces, Services,
+// EndpointSlices, Nodes, pods, zones and ports, values of labels, and addresses.
+// The compiler's result for the stand-ins equals that for the originals, except
+// for the names. Stand-ins are equal and ordered like the originals. An address
+// in a range has a stand-in in the stand-in of the range.
 //
-// A stand-in tells nothing of its original but that: it is made of the order of names, and
-// of where addresses differ. So the same objects always give the same stand-ins, without
-// a secret, and nobody can find an original by trying.
+// A stand-in reveals nothing else about its original. It is derived from the
+// order of the names, and from the bits in which addresses differ. The same
+// objects therefore always yield the same stand-ins without a secret, and no
+// original can be found by guessing.
 package redact

@@ -17,10 +17,11 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// Class is what a name is of. Names of one class are replaced alike, wherever they stand.
+// Class is the kind of object that a name identifies. Equal names of one class
+// have the same stand-in everywhere.
 type Class string
 
-// The classes, as stand-ins begin with them.
+// The classes, which are the prefixes of their stand-ins.
 const (
 	Namespace Class = "ns"
 	Service   Class = "svc" // also of v1 Endpoints
@@ -31,19 +32,18 @@ const (
 	Port      Class = "port"
 	Range     Class = "range" // ServiceCIDRs
 	Label     Class = "label"
-	Text      Class = "text" // where an address, a finding's code or one of a few words should stand
+	Text      Class = "text" // invalid text in place of an address, a code or a keyword
 )
 
-// Redactor knows the stand-ins of what it was made for.
+// Redactor maps the names and addresses of its input to their stand-ins.
 type Redactor struct {
 	v4, v6 *addresses
 	seen   map[netip.Prefix]bool
 	names  map[Class]map[string]string
 }
 
-// New makes stand-ins for what stands in objects and a configuration, which may be nil, for
-// the name of a node, which may be none, and for more ranges, or addresses with the length
-// of theirs.
+// New returns a Redactor for objects, a configuration (optional), the name of a
+// node (optional), and more ranges or addresses with prefix length.
 func New(o *snapshot.Objects, c *config.Config, node string, more ...netip.Prefix) *Redactor {
 	r := &Redactor{v4: newAddresses(false), v6: newAddresses(true), seen: map[netip.Prefix]bool{}, names: map[Class]map[string]string{}}
 	see := &visitor{
@@ -82,11 +82,12 @@ func New(o *snapshot.Objects, c *config.Config, node string, more ...netip.Prefi
 	return r
 }
 
-// Objects puts the stand-ins in place of what stands in objects.
+// Objects replaces names and addresses in objects by their stand-ins.
 func (r *Redactor) Objects(o *snapshot.Objects) { r.visitor().objects(o) }
 
-// Config returns a configuration with stand-ins, and without the way to the API server
-// and the file patterns of the log, which are free text and shape no rule.
+// Config returns a copy of a configuration with stand-ins. It omits the access to
+// the API server and the file patterns of the log, which are free text and affect
+// no rule.
 func (r *Redactor) Config(c *config.Config) *config.Config {
 	out := *c
 	r.visitor().config(&out)
@@ -97,7 +98,7 @@ func (r *Redactor) Config(c *config.Config) *config.Config {
 
 func (r *Redactor) visitor() *visitor { return &visitor{name: r.Name, prefix: r.Prefix} }
 
-// Name returns the stand-in of a name, or the name where there is none.
+// Name returns the stand-in of a name, or the name itself if it is unknown.
 func (r *Redactor) Name(of Class, name string) string {
 	if out, ok := r.names[of][name]; ok {
 		return out
@@ -105,8 +106,8 @@ func (r *Redactor) Name(of Class, name string) string {
 	return name
 }
 
-// All calls yield for each stand-in with its original: names by class, then ranges and
-// addresses, each in order, until it returns false.
+// All calls yield for each stand-in with its original until yield returns false:
+// names by class, then ranges and addresses, each sorted.
 func (r *Redactor) All(yield func(standIn, original string) bool) {
 	for _, of := range slices.Sorted(maps.Keys(r.names)) {
 		for _, name := range slices.Sorted(maps.Keys(r.names[of])) {
@@ -126,7 +127,7 @@ func (r *Redactor) All(yield func(standIn, original string) bool) {
 	}
 }
 
-// Addr returns the stand-in of an address, which it may not have seen.
+// Addr returns the stand-in of an address, even if it is not in the input.
 func (r *Redactor) Addr(a netip.Addr) netip.Addr {
 	if a.Is4In6() {
 		return netip.AddrFrom16(r.v4.of(a.Unmap()).As16())
@@ -134,7 +135,8 @@ func (r *Redactor) Addr(a netip.Addr) netip.Addr {
 	return r.family(a).of(a)
 }
 
-// Prefix returns the stand-in of a range, or of an address with the length of its range.
+// Prefix returns the stand-in of a range, or of an address with the prefix length
+// of its range.
 func (r *Redactor) Prefix(p netip.Prefix) netip.Prefix {
 	out := netip.PrefixFrom(r.Addr(p.Addr()), p.Bits())
 	if p == p.Masked() {
@@ -150,7 +152,8 @@ func (r *Redactor) family(a netip.Addr) *addresses {
 	return r.v6
 }
 
-// visitor knows where what is replaced stands. What its functions return takes the place.
+// visitor visits all fields that are replaced. It stores the results of its
+// functions in these fields.
 type visitor struct {
 	name   func(Class, string) string
 	prefix func(netip.Prefix) netip.Prefix
@@ -194,7 +197,7 @@ func (v *visitor) meta(m *metav1.ObjectMeta, of Class) {
 	}
 	if text, ok := m.Annotations[snapshot.AnnotationIgnore]; ok {
 		m.Annotations[snapshot.AnnotationIgnore] = ignoreWords.ReplaceAllStringFunc(text, func(word string) string {
-			if !code.MatchString(word) { // somebody's reason, maybe
+			if !code.MatchString(word) { // possibly free text
 				v.set(Text, &word)
 			}
 			return word
@@ -202,26 +205,26 @@ func (v *visitor) meta(m *metav1.ObjectMeta, of Class) {
 	}
 }
 
-// What the annotation of findings that are accepted has: words between commas and
-// blanks, which should be codes.
+// The value of the annotation for suppressed findings: words separated by commas
+// and blanks. Valid words are codes.
 var (
 	ignoreWords = regexp.MustCompile(`[^, ]+`)
 	code        = regexp.MustCompile(`^PX\d+$`)
 )
 
-// set replaces a name; none stays none.
+// set replaces a name unless it is empty.
 func (v *visitor) set(of Class, name *string) {
 	if *name != "" {
 		*name = v.name(of, *name)
 	}
 }
 
-// words are those that may stand where one of a few must.
+// words are the valid keywords of all fields that require a keyword.
 var words = []string{"", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "TCP", "UDP", "SCTP", "IPv4", "IPv6", "FQDN", "VIP", "Proxy",
 	"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS",
 	"maglev", "maglev-251", "maglev-1021", "maglev-4099", "maglev-16381", "maglev-65537"}
 
-// word replaces what is none of the few that may stand there: it may be anything.
+// word replaces an invalid keyword, which may be any text.
 func word[T ~string](v *visitor, text *T) {
 	if !slices.Contains(words, string(*text)) {
 		*text = T(v.name(Text, string(*text)))
@@ -301,7 +304,7 @@ func (v *visitor) subset(s *corev1.EndpointSubset) {
 	}
 }
 
-// place replaces what tells where an endpoint is.
+// place replaces the fields that identify where an endpoint runs.
 func (v *visitor) place(node *string, target *corev1.ObjectReference) {
 	if node != nil {
 		v.set(Node, node)
@@ -334,7 +337,7 @@ func (v *visitor) addr(text *string) {
 	}
 	out := a.String()
 	if _, err := netip.ParseAddr(*text); err != nil && a.Is4() {
-		out = "0" + out // zeros before numbers are worth a finding
+		out = "0" + out // keep leading zeros, which cause a finding
 	}
 	*text = out
 }
@@ -345,7 +348,7 @@ func (v *visitor) cidrs(texts []string) {
 	}
 }
 
-// cidr replaces a text that should be a CIDR; blanks around it stay.
+// cidr replaces a text that should be a CIDR and keeps the blanks around it.
 func (v *visitor) cidr(text *string) {
 	trimmed := strings.TrimSpace(*text)
 	p, ok := inet.ParsePrefix(trimmed)
@@ -362,7 +365,7 @@ func (v *visitor) cidr(text *string) {
 	*text = before + written + after
 }
 
-// isBase reports whether an address is the first one of a range, and not another.
+// isBase reports whether addr is the first address of a range.
 func isBase(addr string, of netip.Prefix) bool {
 	a, _ := inet.ParseAddr(addr)
 	return a.Unmap() == of.Addr()
@@ -376,7 +379,8 @@ func lastBit(a netip.Addr) netip.Addr {
 	return out
 }
 
-// config replaces what stands in a configuration. Its lists are not changed, but replaced.
+// config replaces names and addresses in a configuration. It replaces its lists
+// without changing the originals.
 func (v *visitor) config(c *config.Config) {
 	v.set(Node, &c.HostnameOverride)
 	v.optional(&c.BindAddress)
@@ -389,21 +393,21 @@ func (v *visitor) config(c *config.Config) {
 	for _, list := range []*[]string{&c.NodePortAddresses, &c.IPVS.ExcludeCIDRs} {
 		*list = slices.Clone(*list)
 		for i := range *list {
-			if text := &(*list)[i]; strings.Contains(*text, "/") { // else it is a word
+			if text := &(*list)[i]; strings.Contains(*text, "/") { // otherwise a keyword
 				v.cidr(text)
 			}
 		}
 	}
 }
 
-// optional replaces an address, if there is one.
+// optional replaces a text if it is an address.
 func (v *visitor) optional(text *string) {
 	if _, ok := inet.ParseAddr(*text); ok {
 		v.addr(text)
 	}
 }
 
-// hostPort replaces the address of one with a port.
+// hostPort replaces the address in a host:port pair.
 func (v *visitor) hostPort(text *string) {
 	if at, err := netip.ParseAddrPort(*text); err == nil {
 		host := at.Addr().String()

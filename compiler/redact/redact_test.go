@@ -17,7 +17,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// random makes an address near others, at times in a range with a meaning.
+// random returns an address near others, sometimes in a well-known range.
 func random(r *rand.Rand) netip.Addr {
 	bases := []string{"10.96.0.0", "10.244.1.0", "192.0.2.0", "203.0.113.0", "127.0.0.0", "169.254.1.0", "224.0.0.0", "0.0.0.0", "172.20.3.0",
 		"fd00:10:96::", "2001:db8::", "fe80::", "::", "::ffff:10.96.0.0", "ff02::"}
@@ -37,8 +37,8 @@ func common(a, b netip.Addr) int {
 	return n
 }
 
-// Addresses keep family, order, and how many first bits they share, and stay in the ranges
-// that have a meaning; the stand-ins tell nothing else.
+// Stand-ins of addresses keep the family, the order, the number of shared leading
+// bits, and well-known ranges. They reveal nothing else.
 func TestAddresses(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -82,7 +82,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// isSingle reports whether both are addresses, not ranges, that were seen.
+// isSingle reports whether all addresses were in the input as addresses, not
+// ranges.
 func isSingle(seen []netip.Prefix, all ...netip.Addr) bool {
 	return !slices.ContainsFunc(all, func(a netip.Addr) bool {
 		return !slices.Contains(seen, netip.PrefixFrom(a, a.BitLen()))
@@ -102,7 +103,7 @@ const objects = `{apiVersion: v1, kind: Service, metadata: {name: secret-b, name
 {apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: secret}, spec: {cidrs: [10.99.0.0/16]}}
 `
 
-// Nothing of the originals is left, and what is equal or in order is so again.
+// Nothing of the originals remains, and equality and order are preserved.
 func TestObjects(t *testing.T) {
 	snap := snapshot.New()
 	for _, d := range snapshot.Decode(snap, "file", []byte(objects)) {
@@ -111,7 +112,7 @@ func TestObjects(t *testing.T) {
 		}
 	}
 	o := snap.Document().Objects()
-	// Words where one of a few must stand.
+	// Invalid keywords.
 	o.Services[0].Spec.Type, o.Services[0].Spec.IPFamilies = "secret-type", []corev1.IPFamily{"secret-family"}
 	o.Services[0].Spec.Ports[0].Protocol, o.Services[1].Status.LoadBalancer.Ingress[0].IPMode = "secret-protocol", new(corev1.LoadBalancerIPMode("secret-mode"))
 	o.Slices[0].AddressType, o.Slices[0].Ports[0].Protocol = "secret-addresses", new(corev1.Protocol("secret-protocol"))
@@ -144,7 +145,8 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// A configuration has the stand-ins of the objects, no way to the API server and no file patterns.
+// A configuration has the same stand-ins as the objects, no access to the API
+// server and no file patterns.
 func TestConfig(t *testing.T) {
 	c := &config.Config{HostnameOverride: "secret", BindAddress: "0.0.0.0", MetricsBindAddress: "192.0.2.77:10249", HealthzBindAddress: "[fd99::77]:1", ClusterCIDR: "10.99.0.0/16,fd99::/64",
 		NodePortAddresses: []string{"primary", "192.0.2.0/24"}, IPVS: config.IPVS{ExcludeCIDRs: []string{"192.0.2.77/32"}}, Winkernel: config.Winkernel{SourceVip: "10.99.1.2"},
