@@ -7,7 +7,8 @@ import (
 	"github.com/proxyc/proxyc/compiler/inet"
 )
 
-// withPort appends the port to a bare IP address; anything else stays.
+// withPort appends the port to a bare IP address and returns any other text
+// unchanged.
 func withPort(addr string, port int) string {
 	if _, ok := inet.ParseAddr(addr); ok {
 		return hostPort(addr, port)
@@ -22,7 +23,7 @@ func hostPort(host string, port int) string {
 	return host + ":" + strconv.Itoa(port)
 }
 
-// splitHostPort takes "IPv4:port" or "[IPv6]:port" apart.
+// splitHostPort splits "IPv4:port" or "[IPv6]:port".
 func splitHostPort(s string) (host, port string, ok bool) {
 	i := strings.LastIndexByte(s, ':')
 	if i < 0 {

@@ -15,13 +15,13 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// decoder fills a Config from YAML nodes. It never stops at an error: a value
-// that does not fit is reported and left as it was.
+// decoder decodes YAML nodes into a Config. It never stops at an error: it
+// reports an invalid value and keeps the field unchanged.
 type decoder struct {
 	file    string
 	data    []byte // of the file
 	place   func(*yaml.Node) position
-	inner   bool // the file has the configuration in a text
+	inner   bool // the configuration is a text in a ConfigMap
 	strict  bool // unknown and duplicate keys are errors
 	sources sources
 	diags   diag.List
@@ -32,21 +32,21 @@ func (d *decoder) report(sev diag.Severity, code diag.Code, n *yaml.Node, path, 
 	d.diags.Add(diag.Diagnostic{Severity: sev, Code: code, File: d.file, Line: at.line, Column: at.column, Path: path, Msg: msg, Hint: hint})
 }
 
-// wrong reports a value of the wrong kind.
+// wrong reports a value of the wrong type.
 func (d *decoder) wrong(n *yaml.Node, path, want, hint string) {
 	sev := diag.Error
 	if isGone(path) {
 		sev = diag.Warning
 	}
 	d.report(sev, diag.ConfigType, n, path, "must be "+want+", got "+describe(n), hint)
-	if src, ok := d.sources[path]; ok { // the field's place is that of its key
+	if src, ok := d.sources[path]; ok { // the place of a field is that of its key
 		found := &d.diags[len(d.diags)-1]
 		found.Line, found.Column = src.Line, src.column
 	}
 }
 
-// sloppy reports what kube-proxy's strict decoding refuses and its lenient one
-// accepts (CFG-3).
+// sloppy reports input that kube-proxy's strict decoding rejects and its lenient
+// decoding accepts, such as unknown or duplicate keys (CFG-3).
 func (d *decoder) sloppy(code diag.Code, n *yaml.Node, path, msg, hint string) {
 	sev := diag.Warning
 	if d.strict {
@@ -55,11 +55,11 @@ func (d *decoder) sloppy(code diag.Code, n *yaml.Node, path, msg, hint string) {
 	d.report(sev, code, n, path, msg, hint)
 }
 
-// value decodes n into v. It stands at the key or list item at. null leaves v
-// alone, like a key that is absent.
+// value decodes n into v. at is the key or list item, for the position. null
+// leaves v unchanged, like a missing key.
 func (d *decoder) value(at, n *yaml.Node, v reflect.Value, path string) {
 	n = target(n)
-	if isNull(n) && v.Type() != reflect.TypeFor[metav1.Duration]() { // kube-proxy reads null as an empty text there
+	if isNull(n) && v.Type() != reflect.TypeFor[metav1.Duration]() { // kube-proxy decodes a null duration as an empty string
 		return
 	}
 	pos := d.place(at)
@@ -114,8 +114,8 @@ func (d *decoder) plain(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// section decodes a mapping whose keys are the fields of a struct.
-// Names are matched with their case (CFG-4).
+// section decodes a mapping whose keys are the fields of a struct. Names are
+// case-sensitive (CFG-4).
 func (d *decoder) section(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
 		d.wrong(n, path, "a mapping", "")
@@ -140,8 +140,8 @@ func (d *decoder) section(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// suggest says what an unknown key was probably meant to be: the nearest name
-// in its own section, else the sections that have a key of that name.
+// suggest returns a hint for an unknown key: the nearest name in its section, or
+// else the sections that contain this key.
 func suggest(section, name string, known []string) string {
 	if hint := diag.DidYouMean(name, known); hint != "" {
 		return hint
@@ -158,9 +158,9 @@ func suggest(section, name string, known []string) string {
 	return ""
 }
 
-// finite reports numbers that JSON does not have, where nothing else looks at a
-// value: kube-proxy turns all of a file into JSON first. An anchor may contain
-// itself, so that the depth is bounded.
+// finite reports numbers that JSON cannot represent, in values that are not
+// decoded: kube-proxy converts the whole file to JSON first. The depth is
+// limited, because an anchor may contain itself.
 func (d *decoder) finite(n *yaml.Node, path string, depth int) {
 	if n = target(n); depth > 100 {
 		return
@@ -174,7 +174,7 @@ func (d *decoder) finite(n *yaml.Node, path string, depth int) {
 	}
 }
 
-// dict decodes a mapping with keys of any name.
+// dict decodes a mapping with arbitrary keys.
 func (d *decoder) dict(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
 		d.wrong(n, path, "a mapping", "")
@@ -235,7 +235,7 @@ func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
 	v.Field(0).SetInt(int64(dur))
 }
 
-// quantity takes a string or a number; Validate looks at what it says.
+// quantity accepts a string or a number. Validate checks its value.
 func (d *decoder) quantity(n *yaml.Node, v reflect.Value, path string) {
 	s, ok := stringOf(n)
 	if _, number := floatOf(n); !ok && !number || ok && s == "" {
@@ -249,8 +249,8 @@ func (d *decoder) quantity(n *yaml.Node, v reflect.Value, path string) {
 
 type pair struct{ key, value *yaml.Node }
 
-// pairs returns the entries of a mapping, each key once: of duplicates the last
-// one stays (CFG-3), and what a merge key "<<" brings gives way to all others.
+// pairs returns the entries of a mapping without duplicate keys. The last
+// duplicate wins (CFG-3). Entries of a merge key "<<" have the lowest precedence.
 func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 	var own, merged []pair
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -284,8 +284,8 @@ func (d *decoder) put(pairs []pair, p pair, path string) []pair {
 	return append(pairs, p)
 }
 
-// mergedPairs returns what "<<: *anchor" or "<<: [*a, *b]" brings; first wins.
-// The depth is bounded because an anchor may contain itself.
+// mergedPairs returns the entries of "<<: *anchor" or "<<: [*a, *b]"; the first
+// one wins. The depth is limited, because an anchor may contain itself.
 func mergedPairs(n *yaml.Node, depth int) []pair {
 	n = target(n)
 	if depth > 8 {
@@ -318,7 +318,7 @@ func hasKey(pairs []pair, key string) bool {
 	return false
 }
 
-// target follows an alias.
+// target resolves an alias.
 func target(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return n.Alias
@@ -328,7 +328,7 @@ func target(n *yaml.Node) *yaml.Node {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// isPlain reports whether a scalar stands without quotes.
+// isPlain reports whether a scalar is unquoted.
 func isPlain(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
 }
@@ -350,7 +350,8 @@ func stringOf(n *yaml.Node) (string, bool) {
 	return "", false
 }
 
-// boolOf knows the words of YAML 1.1 too, since kube-proxy's parser does.
+// boolOf parses a boolean, including those of YAML 1.1, as kube-proxy's parser
+// does.
 func boolOf(n *yaml.Node) (value, ok bool) {
 	if !isPlain(n) && (n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool") {
 		return false, false
@@ -375,13 +376,13 @@ func floatOf(n *yaml.Node) (f float64, ok bool) {
 	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
 }
 
-// isWhole reports whether a number of nanoseconds is meant.
+// isWhole reports whether a number is valid as nanoseconds.
 func isWhole(n *yaml.Node) bool {
 	f, ok := floatOf(n)
 	return ok && f == math.Trunc(f) && math.Abs(f) < math.MaxInt64
 }
 
-// describe shows a value in an error.
+// describe returns a value for an error message.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -400,7 +401,8 @@ func describe(n *yaml.Node) string {
 	return value
 }
 
-// quoteHint helps those who wrote 1.36 or yes where a string belongs.
+// quoteHint returns a hint for unquoted values such as 1.36 or yes where a string
+// is required.
 func quoteHint(n *yaml.Node) string {
 	if n.Kind == yaml.ScalarNode && isPlain(n) {
 		return "put it in quotes"

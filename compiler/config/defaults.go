@@ -9,22 +9,21 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Ports of kube-proxy's own servers.
+// Default ports of kube-proxy's own servers.
 const (
 	HealthzPort = 10256
 	MetricsPort = 10249
 )
 
-// Default returns the configuration that an empty file stands for, before the
-// platform step (Complete).
+// Default returns the configuration of an empty file, before Complete.
 func Default() *Config {
 	c := &Config{APIVersion: APIVersion, Kind: Kind}
 	SetDefaults(c)
 	return c
 }
 
-// SetDefaults fills in what is not set, as kube-proxy does for a configuration
-// file. Zero counts as not set, but for pointers (CFG-5).
+// SetDefaults sets the defaults of unset fields, as kube-proxy does for a
+// configuration file. A zero value counts as unset, except in pointers (CFG-5).
 func SetDefaults(c *Config) { setDefaults(c, sources{}) }
 
 func setDefaults(c *Config, s sources) {
@@ -59,8 +58,8 @@ func setDefaults(c *Config, s sources) {
 	fill(s, "configSyncPeriod", &c.ConfigSyncPeriod, seconds(15*60), "")
 }
 
-// setAddresses picks the servers' addresses by the family of bindAddress. An
-// address without a port gets the usual one.
+// setAddresses sets the servers' addresses by the family of bindAddress, and adds
+// the default port to an address without one.
 func setAddresses(c *Config, s sources) {
 	fill(s, "bindAddress", &c.BindAddress, "0.0.0.0", "")
 	healthz, metrics, why := "0.0.0.0", "127.0.0.1", ""
@@ -73,9 +72,9 @@ func setAddresses(c *Config, s sources) {
 	c.MetricsBindAddress = withPort(c.MetricsBindAddress, MetricsPort)
 }
 
-// Complete fills in the defaults that depend on the mode, kube-proxy's platform step (CFG-20).
-// A configuration without a mode is one for Linux and gets iptables, kube-proxy's
-// choice until release 1.40 (CFG-23); one for Windows has to say kernelspace.
+// Complete sets the defaults that depend on the mode and platform (CFG-20). The
+// default mode is iptables, as in kube-proxy on Linux before release 1.40
+// (KEP-5343, CFG-23). A configuration for Windows must set mode kernelspace.
 func Complete(c *Config) { complete(c, sources{}) }
 
 func complete(c *Config, s sources) {
@@ -94,7 +93,7 @@ func complete(c *Config, s sources) {
 	fill(s, "detectLocalMode", &c.DetectLocalMode, DetectClusterCIDR, "on Linux")
 }
 
-// fill sets a value that is zero to its default, and notes why.
+// fill sets a zero value to its default, and records the reason.
 func fill[T comparable](s sources, path string, value *T, to T, why string) {
 	var zero T
 	if *value == zero {

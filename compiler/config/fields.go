@@ -1,20 +1,20 @@
 package config
 
-// Field describes a value of the configuration file for the reference manual
-// and for diagnostics. Its type and its default are read off the code.
+// Field describes a value of the configuration file, for the reference manual and
+// for diagnostics. Its type and its default are derived from the code.
 type Field struct {
 	Path    string
-	Depends string // what the default depends on, if on anything
+	Depends string // what the default depends on; optional
 	Allowed string
-	Modes   string // the modes that read it: I iptables, P ipvs, N nftables, W kernelspace, U userspace
-	Since   string // first release; "" for those of the first v1alpha1
-	Until   string // the release that took its effect away
-	Instead string // what replaced it
+	Modes   string // the modes that use it: I iptables, P ipvs, N nftables, W kernelspace, U userspace
+	Since   string // first release; "" for the first v1alpha1
+	Until   string // the release that removed its effect
+	Instead string // the replacement
 	Means   string
 }
 
-// isGone reports whether kube-proxy does not know a field any more, and so cannot
-// object to what stands there.
+// isGone reports whether kube-proxy no longer recognizes a field, so that it
+// accepts any value.
 func isGone(path string) bool {
 	return path == "udpIdleTimeout" || path == "resourceContainer" || path == "conntrack.max"
 }

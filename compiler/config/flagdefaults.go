@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// FlagDefaults returns for each flag what is in force without it and without a
-// configuration file, by the flag's name; nothing of those that have no default.
+// FlagDefaults returns the effective value of each flag without the flag and
+// without a configuration file, by the flag's name. Flags without a default are
+// omitted.
 func FlagDefaults() map[string]string {
 	values := map[string]reflect.Value{}
 	for _, l := range leaves(Default()) {

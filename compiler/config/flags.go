@@ -6,17 +6,23 @@ import (
 	"time"
 )
 
-// Flags is kube-proxy's command line, for a kong grammar to embed: every flag
-// of 1.36 and of the manuals since 1.14, and --mode, which is proxyc's own. nil means not given. Where
-// two flags set the same, the later in this order wins.
+// Flags is kube-proxy's command line, to be embedded in a kong grammar. It
+// contains every flag of 1.36 and of the manuals since 1.14, and proxyc's own
+// --mode. nil means not set. If two flags set the same field, the later in this
+// order wins.
 //
-// Tags beyond kong's own: config is the path that the flag sets; sets says it in
-// words where it is not one path; keep marks what counts beside --config, while
-// all else is thrown away then; until is the release that took the flag's effect
-// away, instead what to use in its place; address marks an address, which stays
-// what it is by default when the flag's value is empty (CFG-13); csv marks a list
-// whose values may stand in quotes between the commas; daemon marks what no rule
-// depends on; like is the path whose default the flag has, where it sets more than one.
+// Additional struct tags:
+//
+//   - config: the path that the flag sets.
+//   - sets: the effect in words, if it is not one path.
+//   - keep: the flag applies together with --config, which overrides all other
+//     flags.
+//   - until: the release that removed the flag's effect.
+//   - instead: the replacement.
+//   - address: an address, whose default remains if the flag is empty (CFG-13).
+//   - csv: a list whose values may be quoted between the commas.
+//   - daemon: the flag affects no rule.
+//   - like: the path with the flag's default, if the flag sets several.
 type Flags struct {
 	Config        *string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file: KubeProxyConfiguration, or a ConfigMap with one under config.conf or config; among other documents or in a List, too." sets:"everything" keep:""`
 	WriteConfigTo *string `name:"write-config-to" placeholder:"FILE" help:"Write the configuration in force to a file, and exit." sets:"-" keep:""`
@@ -114,11 +120,11 @@ type Flags struct {
 	OneOutput       *bool   `name:"one-output" hidden:"" help:"Each severity in one log file only." sets:"-" until:"1.26"`
 }
 
-// Level is a log verbosity. It also takes "=4", which is what a grammar makes
-// of "-v=4", as kube-proxy's users write it.
+// Level is a log verbosity. It also accepts "=4", the value that the grammar
+// reads from kube-proxy's usual form "-v=4".
 type Level uint32
 
-// UnmarshalText reads a verbosity from the command line.
+// UnmarshalText parses a verbosity from the command line.
 func (l *Level) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(strings.TrimPrefix(string(text), "="), 10, 31)
 	*l = Level(n)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// parseFlags reads a command line by the grammar that the struct gives.
+// parseFlags parses a command line with the grammar of Flags.
 func parseFlags(t *testing.T, args ...string) *Flags {
 	t.Helper()
 	f := new(Flags)
@@ -22,7 +22,7 @@ func parseFlags(t *testing.T, args ...string) *Flags {
 	return f
 }
 
-// resolve returns what flags and files make; files are by name.
+// resolve returns the result of flags and files; files are by name.
 func resolve(t *testing.T, files map[string]string, args ...string) (*Resolved, []string) {
 	t.Helper()
 	r, l := parseFlags(t, args...).Resolve(func(path string) ([]byte, error) {
@@ -35,7 +35,7 @@ func resolve(t *testing.T, files map[string]string, args ...string) (*Resolved, 
 	return r, lines(l)
 }
 
-// setting is a value in force and where it comes from.
+// setting is an effective value and its source.
 type setting struct{ path, value, source string }
 
 func checkSettings(t *testing.T, r *Resolved, want []setting) {
@@ -279,7 +279,7 @@ logging:
 	}
 }
 
-// Show leaves out what has no effect, unless it is set.
+// Show omits fields without effect, unless they are set.
 func TestShowRemovedFields(t *testing.T) {
 	shown := func(body string) (paths []string) {
 		for _, s := range Show(check(t, header+"mode: userspace\n"+body, true)) {
@@ -304,7 +304,8 @@ func TestConfigFlagEmpty(t *testing.T) {
 	}
 }
 
-// Every flag can be given on a command line, and changes something or says that it does not.
+// Every flag is accepted on a command line, and either changes a value or reports
+// that it has no effect.
 func TestEveryFlagIsUnderstood(t *testing.T) {
 	values := map[string]string{"*string": "x", "*bool": "true", "*int32": "7", "*config.Level": "7", "*uint64": "7", "*float32": "7", "*time.Duration": "7s", "[]string": "x=true", "bool": "true"}
 	for _, f := range flagFields() {

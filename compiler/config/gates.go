@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// Gates that have an effect.
+// Gates with an effect.
 const (
 	gateExternalIPs  = "AllowServiceExternalIPs"
 	gateIPVS         = "KubeProxyIPVS"
@@ -18,14 +18,15 @@ const (
 	gateLoggingBeta  = "LoggingBetaOptions"
 	GateFlagz        = "ComponentFlagz"
 	GateStatusz      = "ComponentStatusz"
-	allAlpha         = "AllAlpha" // sets all gates of a stage that are not set
+	allAlpha         = "AllAlpha" // sets all unset gates of a stage
 	allBeta          = "AllBeta"
 )
 
-// Effect is a gate that changes what proxyc does, for the reference manual.
+// Effect describes a gate that changes proxyc's behaviour, for the reference
+// manual.
 type Effect struct{ Gate, Means string }
 
-// Effects returns the gates that change something, in order of name.
+// Effects returns the gates with an effect, in order of name.
 func Effects() []Effect {
 	return []Effect{
 		{allAlpha, "All gates of stage ALPHA that are not set themselves."},
@@ -40,8 +41,8 @@ func Effects() []Effect {
 	}
 }
 
-// gatesOfOthers are gates of the service proxy that kube-proxy 1.36 does not
-// know: what became of them, and since when.
+// gatesOfOthers returns gates of the service proxy that kube-proxy 1.36 does not
+// recognize, with their state and the release.
 func gatesOfOthers() map[string]string {
 	return map[string]string{
 		"EndpointSliceProxying":             "always on since release 1.22",
@@ -65,14 +66,14 @@ func gatesOfOthers() map[string]string {
 	}
 }
 
-// gate is a feature gate that kube-proxy 1.36 knows.
+// gate is a feature gate of kube-proxy 1.36.
 type gate struct {
 	stage  string
 	on     bool // by default
 	locked bool
 }
 
-// gates returns all of them, by name, and those that proxyc has besides.
+// gates returns all gates by name, including proxyc's additional ones.
 func gates() map[string]gate {
 	all := map[string]gate{
 		allAlpha: {stage: "ALPHA"}, allBeta: {stage: "BETA"},
@@ -86,7 +87,7 @@ func gates() map[string]gate {
 	return all
 }
 
-// GateNames returns the names that can stand in featureGates, in order.
+// GateNames returns all names that featureGates accepts, in order.
 func GateNames() []string {
 	names := strings.Fields(gatesOfOld)
 	names = slices.AppendSeq(names, maps.Keys(gates()))
@@ -95,15 +96,16 @@ func GateNames() []string {
 	return names
 }
 
-// Feature is a gate in force.
+// Feature is the effective state of a gate.
 type Feature struct {
 	Name  string
-	Stage string // ALPHA, BETA, DEPRECATED; "" where generally available
+	Stage string // ALPHA, BETA, DEPRECATED; "" if generally available
 	On    bool
 }
 
-// Features returns all known gates as they are in force, in order of name: as set
-// themselves, else as AllAlpha or AllBeta says for their stage, else by default.
+// Features returns the effective state of all known gates, in order of name. A
+// gate's own setting wins over AllAlpha or AllBeta for its stage, and that over
+// its default.
 func (c *Config) Features() []Feature {
 	var out []Feature
 	known := gates()
@@ -132,8 +134,8 @@ func (c *Config) isOn(name string, g gate) bool {
 	return g.on
 }
 
-// gates judges featureGates as kube-proxy does, but for gates of other releases,
-// which are no reason not to start.
+// gates checks featureGates as kube-proxy does. Gates of other releases are no
+// error, so that they do not prevent a start.
 func (v *validator) gates() {
 	known := gates()
 	for _, name := range slices.Sorted(maps.Keys(v.c.FeatureGates)) {
@@ -156,14 +158,14 @@ func (v *validator) gates() {
 	v.gateNeeds(known)
 }
 
-// noEffect reports a gate that changes nothing here.
+// noEffect reports a gate without effect on proxyc.
 func (v *validator) noEffect(path, name string) {
 	if !slices.ContainsFunc(Effects(), func(e Effect) bool { return e.Gate == name }) {
 		v.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.GateNoEffect, Path: path, Msg: "has no effect on proxyc"})
 	}
 }
 
-// gateNeeds refuses gates that are on without those that they need.
+// gateNeeds reports enabled gates whose required gates are disabled.
 func (v *validator) gateNeeds(known map[string]gate) {
 	for line := range strings.Lines(strings.TrimSpace(gateNeeds)) {
 		name, needs, _ := strings.Cut(strings.TrimSpace(line), ": ")
@@ -182,12 +184,12 @@ func (v *validator) gateNeeds(known map[string]gate) {
 	}
 }
 
-// refuse notes a gate with which kube-proxy does not start.
+// refuse adds an error about a gate with which kube-proxy does not start.
 func (v *validator) refuse(path, format string, args ...any) {
 	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.GateRefused, Path: path, Msg: fmt.Sprintf(format, args...)})
 }
 
-// warnf notes what has no effect, or not the one that was meant.
+// warnf adds a warning about a gate without the intended effect.
 func (v *validator) warnf(path, format string, args ...any) {
 	v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.GateForeign, Path: path, Msg: fmt.Sprintf(format, args...)})
 }

@@ -1,14 +1,14 @@
 package config
 
 // The feature gates of kube-proxy 1.36.3. All components of Kubernetes share one
-// registry, and one list of gates is often given to all of them, so that most are
-// those of other components.
+// registry, and clusters often set one list of gates on all of them. Most gates
+// therefore belong to other components.
 
-// gateGroup are gates of one stage, which are on or off by default.
+// gateGroup is a group of gates with the same stage and default.
 type gateGroup struct {
-	stage  string // as kube-proxy's metrics name it: ALPHA, BETA, DEPRECATED, "" where generally available
+	stage  string // as in kube-proxy's metrics: ALPHA, BETA, DEPRECATED, "" if generally available
 	on     bool
-	locked bool // the default is the only value that is allowed
+	locked bool // only the default is allowed
 	names  string
 }
 
@@ -122,7 +122,7 @@ AggregatedDiscoveryRemoveBetaType DisableNodeKubeProxyVersion
 `
 )
 
-// gateNeeds are, a line each, a gate and those without which it cannot be on.
+// gateNeeds lists a gate per line, with the gates that it requires.
 const gateNeeds = `
 AuthorizeNodeWithSelectors: AuthorizeWithSelectors
 ClusterTrustBundleProjection: ClusterTrustBundle
@@ -175,8 +175,8 @@ WorkloadAwarePreemption: GangScheduling
 WorkloadWithJob: GenericWorkload
 `
 
-// gatesOfOld are gates of other components that older releases knew. A
-// configuration that has outlived them is no reason not to start.
+// gatesOfOld are gates of other components in older releases. An old
+// configuration that still sets them must not prevent a start.
 const gatesOfOld = `
 APIListChunking AppArmor AttachVolumeLimit BalanceAttachedNodeVolumes BlockVolume
 BoundServiceAccountTokenVolume CPUManager CRIContainerLogRotation CSIBlockVolume CSIDriverRegistry

@@ -7,15 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// asYAML replaces in JSON the two escapes that YAML does not have: "\/", and
-// pairs of surrogates. Anything but JSON stays. No line moves.
+// asYAML replaces the two escapes of JSON that YAML does not support: "\/" and
+// surrogate pairs. It returns any input but JSON unchanged. Line numbers do not
+// change.
 func asYAML(data []byte) []byte {
 	if !json.Valid(data) {
 		return data
 	}
 	out := make([]byte, 0, len(data))
 	for i := 0; i < len(data); i++ {
-		if data[i] != '\\' { // only strings have backslashes, and never at the end
+		if data[i] != '\\' { // only strings contain backslashes, and never at the end
 			out = append(out, data[i])
 			continue
 		}
@@ -33,8 +34,8 @@ func asYAML(data []byte) []byte {
 	return out
 }
 
-// surrogates returns the character that a pair of escapes at the start of s
-// stands for, RuneError if there is none.
+// surrogates returns the character for a pair of escapes at the start of s, or
+// RuneError if there is none.
 func surrogates(s []byte) rune {
 	if len(s) < 12 || s[1] != 'u' || s[6] != '\\' || s[7] != 'u' {
 		return utf8.RuneError

@@ -3,7 +3,7 @@ package config
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // Logging holds the logging options that all Kubernetes components share
-// (k8s.io/component-base). They shape the daemon's log and nothing else.
+// (k8s.io/component-base). They affect only the daemon's log.
 type Logging struct {
 	Format         string         `json:"format,omitempty"`
 	FlushFrequency FlushFrequency `json:"flushFrequency"`
@@ -12,24 +12,23 @@ type Logging struct {
 	Options        LogOptions     `json:"options,omitempty"`
 }
 
-// FlushFrequency is a duration which may also be written as a number of
-// nanoseconds, as the first releases of logging did.
+// FlushFrequency is a duration that may also be a number of nanoseconds, as in
+// the first releases of logging.
 type FlushFrequency struct{ metav1.Duration }
 
-// VModule is a verbosity for the source files that a glob pattern matches.
+// VModule is the verbosity of source files that match a glob pattern.
 type VModule struct {
 	FilePattern string `json:"filePattern"`
 	Verbosity   uint32 `json:"verbosity"`
 }
 
-// LogOptions are options of one log format each.
+// LogOptions are the options of each log format.
 type LogOptions struct {
 	Text LogStreams `json:"text,omitempty"`
 	JSON LogStreams `json:"json,omitempty"`
 }
 
-// LogStreams says whether info messages get a stream of their own, and how
-// much of it is buffered.
+// LogStreams configures a separate stream for info messages, and its buffer size.
 type LogStreams struct {
 	SplitStream    bool     `json:"splitStream,omitempty"`
 	InfoBufferSize Quantity `json:"infoBufferSize,omitempty"`

@@ -17,24 +17,25 @@ const (
 	DetectInterfaceNamePrefix = "InterfaceNamePrefix"
 )
 
-// Words that may stand among the CIDRs of nodePortAddresses.
+// Keywords of nodePortAddresses.
 const (
 	NodePortsPrimary   = "primary"   // the addresses of the Node object
 	NodePortsLocalhost = "localhost" // 127.0.0.0/8 and ::1/128
 	NodePortsAll       = "all"       // 0.0.0.0/0 and ::/0
 )
 
-// DefaultMasqueradeBit is the bit of the packet mark that asks for masquerade.
+// DefaultMasqueradeBit is the bit of the packet mark that requests masquerade.
 const DefaultMasqueradeBit = 14
 
-// The methods below choose among the sections of the modes what is in force,
-// as kube-proxy's conversion to its internal type does (CFG-7).
+// The methods below return the effective value from the sections of the modes, as
+// kube-proxy's conversion to its internal type does. A section is used only by
+// its modes; iptables is the fallback (CFG-7).
 
-// ProxyMode returns the mode as the IR knows it.
+// ProxyMode returns the mode as an ir.Mode.
 func (c *Config) ProxyMode() ir.Mode { return ir.Mode(c.Mode) }
 
-// MasqueradeAll reports whether all packets to a ClusterIP are masqueraded.
-// All modes but nftables read the iptables section.
+// MasqueradeAll reports whether all packets to a ClusterIP are masqueraded. All
+// modes except nftables use the iptables section.
 func (c *Config) MasqueradeAll() bool {
 	if c.ProxyMode() == ir.ModeNFTables {
 		return c.NFTables.MasqueradeAll
@@ -42,7 +43,7 @@ func (c *Config) MasqueradeAll() bool {
 	return c.IPTables.MasqueradeAll
 }
 
-// MasqueradeAllField returns the field that MasqueradeAll reads.
+// MasqueradeAllField returns the path of the field that MasqueradeAll uses.
 func (c *Config) MasqueradeAllField() string {
 	if c.ProxyMode() == ir.ModeNFTables {
 		return "nftables.masqueradeAll"
@@ -50,8 +51,8 @@ func (c *Config) MasqueradeAllField() string {
 	return "iptables.masqueradeAll"
 }
 
-// MasqueradeBit returns the bit of the packet mark that asks for masquerade.
-// All modes but nftables read the iptables section.
+// MasqueradeBit returns the bit of the packet mark that requests masquerade. All
+// modes except nftables use the iptables section.
 func (c *Config) MasqueradeBit() uint8 {
 	bit := c.IPTables.MasqueradeBit
 	if c.ProxyMode() == ir.ModeNFTables {
@@ -63,8 +64,8 @@ func (c *Config) MasqueradeBit() uint8 {
 	return uint8(*bit)
 }
 
-// SyncPeriod returns the longest wait until a failed sync is tried again.
-// All modes but ipvs and nftables read the iptables section.
+// SyncPeriod returns the maximum delay before a failed sync is retried. All modes
+// except ipvs and nftables use the iptables section.
 func (c *Config) SyncPeriod() time.Duration {
 	switch c.ProxyMode() {
 	case ir.ModeIPVS:
@@ -75,8 +76,8 @@ func (c *Config) SyncPeriod() time.Duration {
 	return c.IPTables.SyncPeriod.Duration
 }
 
-// MinSyncPeriod returns the shortest time between two writes of rules.
-// All modes but ipvs and nftables read the iptables section.
+// MinSyncPeriod returns the minimum time between two writes of rules. All modes
+// except ipvs and nftables use the iptables section.
 func (c *Config) MinSyncPeriod() time.Duration {
 	switch c.ProxyMode() {
 	case ir.ModeIPVS:
@@ -87,7 +88,7 @@ func (c *Config) MinSyncPeriod() time.Duration {
 	return c.IPTables.MinSyncPeriod.Duration
 }
 
-// ClusterCIDRs returns the parts of clusterCIDR, one for each family at most.
+// ClusterCIDRs returns the parts of clusterCIDR, at most one for each family.
 func (c *Config) ClusterCIDRs() []netip.Prefix {
 	var out []netip.Prefix
 	for _, part := range strings.Split(c.ClusterCIDR, ",") {
@@ -98,7 +99,7 @@ func (c *Config) ClusterCIDRs() []netip.Prefix {
 	return out
 }
 
-// Scheduler returns the ipvs scheduler; round robin unless one is named.
+// Scheduler returns the ipvs scheduler; the default is round robin.
 func (c *Config) Scheduler() string {
 	if c.IPVS.Scheduler == "" {
 		return "rr"
@@ -106,8 +107,8 @@ func (c *Config) Scheduler() string {
 	return c.IPVS.Scheduler
 }
 
-// ProxyPorts returns the range of the userspace mode's proxy ports. ok is false if
-// the kernel shall pick them: the range is empty or "0-0".
+// ProxyPorts returns the port range of mode userspace. ok is false if the kernel
+// selects the ports: the range is empty or "0-0".
 func (c *Config) ProxyPorts() (lo, hi uint16, ok bool) {
 	lo, hi, valid := parsePortRange(c.PortRange)
 	return lo, hi, valid && hi > 0

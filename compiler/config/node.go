@@ -9,18 +9,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// NodeFamilies is what is known at run time of the node's IP families.
+// NodeFamilies describes the node's IP families, as detected at run time.
 type NodeFamilies struct {
 	Primary   ir.Family
 	DualStack bool           // the node has addresses of both
-	OnlyOne   bool           // the node's kernel knows the primary one alone
+	OnlyOne   bool           // the node's kernel supports only the primary one
 	PodCIDRs  []netip.Prefix // spec.podCIDRs of the Node
 }
 
-// CheckNode holds the configuration against the families of the node (CFG-14,
-// CFG-15). Settings that only speak of the other family are warnings, as the
-// rules of the primary one are then not what was meant; errors where nothing
-// would work.
+// CheckNode checks the configuration against the families of the node. Settings
+// for only the other family are warnings, because rules of the primary family
+// then differ from the intent. They are errors if pods cannot be detected
+// (CFG-14). A nodePortAddresses without the primary family is a warning (CFG-15).
 func (r *Resolved) CheckNode(n NodeFamilies) diag.List {
 	v := &nodeCheck{c: r.Config, node: n}
 	v.detectLocal()
@@ -34,7 +34,8 @@ func (r *Resolved) CheckNode(n NodeFamilies) diag.List {
 	return v.diags
 }
 
-// Advice names settings that are better made than left to their defaults (CFG-15).
+// Advice returns settings that should be set explicitly, such as
+// nodePortAddresses (CFG-15).
 func (r *Resolved) Advice() diag.List {
 	var list diag.List
 	if r.ModeDefaulted() {
@@ -50,10 +51,10 @@ func (r *Resolved) Advice() diag.List {
 	return list
 }
 
-// ModeDefaulted reports whether nobody chose a mode.
+// ModeDefaulted reports whether the mode is a default.
 func (r *Resolved) ModeDefaulted() bool { return r.Source("mode").isDefault }
 
-// file returns the configuration file, by any value that stands in one.
+// file returns the configuration file, or "" if there is none.
 func (r *Resolved) file() string { return r.sources["kind"].File }
 
 type nodeCheck struct {
@@ -93,7 +94,7 @@ func (v *nodeCheck) nodePortAddresses() {
 	for _, entry := range v.c.NodePortAddresses {
 		p, ok := inet.ParsePrefix(entry)
 		if !ok {
-			return // a word stands for both families
+			return // a keyword covers both families
 		}
 		cidrs = append(cidrs, p)
 	}
@@ -108,7 +109,7 @@ func (v *nodeCheck) sourceVip() {
 	}
 }
 
-// singleStack checks what only matters where there is no second family.
+// singleStack checks settings that matter only on a single-stack node.
 func (v *nodeCheck) singleStack() {
 	var exclude []netip.Prefix
 	for _, entry := range v.c.IPVS.ExcludeCIDRs {
@@ -129,7 +130,8 @@ func (v *nodeCheck) singleStack() {
 	}
 }
 
-// otherFamily reports whether there are CIDRs and none is of the primary family.
+// otherFamily reports whether the list is not empty and contains no CIDR of the
+// primary family.
 func (v *nodeCheck) otherFamily(cidrs []netip.Prefix) bool {
 	for _, p := range cidrs {
 		if v.node.Primary.Has(p.Addr()) {

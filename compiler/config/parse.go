@@ -15,15 +15,17 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// configMapKeys are where the configuration is in a ConfigMap: kubeadm's, EKS's.
+// configMapKeys are the keys of the configuration in a ConfigMap: kubeadm's and
+// EKS's.
 var configMapKeys = [...]string{"config.conf", "config"}
 
-// Parse reads a configuration as it stands, without defaults: YAML or JSON, or
-// a ConfigMap that has one in data["config.conf"] or data["config"]. It is the
-// first in the file, which may have other documents and Lists, as kubeadm's
-// own configuration and what kubectl prints do. It reports all that is wrong
-// at once, each with its line. Unknown and duplicate keys are warnings; errors
-// if strict. The Config is nil if there is nothing to work on.
+// Parse parses a configuration without setting defaults. The input is YAML or
+// JSON: a KubeProxyConfiguration, or a ConfigMap with one in data["config.conf"]
+// or data["config"]. Parse uses the first one in the file, which may contain
+// other documents and Lists, such as kubeadm's configuration or kubectl's output.
+// It reports all errors with their lines. Unknown and duplicate keys are
+// warnings, or errors if strict is set. The Config is nil if the file contains
+// none.
 func Parse(file string, data []byte, strict bool) (*Config, diag.List) {
 	c, _, l := parse(file, data, strict)
 	l.Sort()
@@ -48,7 +50,7 @@ func parse(file string, data []byte, strict bool) (*Config, sources, diag.List) 
 }
 
 // root returns the mapping of the configuration in a file: of the first document
-// that has one, or else of the first that is not empty.
+// with one, or else of the first non-empty document.
 func (d *decoder) root(data []byte) *yaml.Node {
 	if !d.inner {
 		d.data = data
@@ -89,8 +91,8 @@ func (d *decoder) root(data []byte) *yaml.Node {
 	return root
 }
 
-// objectsOf returns the documents that are not empty, with the items of Lists and
-// arrays in place of these, and what is wrong where the text is no YAML any more.
+// objectsOf returns the non-empty documents, with Lists and arrays replaced by
+// their items, and the YAML error after which parsing stopped.
 func objectsOf(data []byte) (objects []*yaml.Node, err error) {
 	docs := yaml.NewDecoder(bytes.NewReader(asYAML(data)))
 	for {
@@ -113,8 +115,8 @@ func objectsOf(data []byte) (objects []*yaml.Node, err error) {
 	}
 }
 
-// listItems returns the items of a List, or of a bare array of objects, as jq makes
-// one; nil if it is none or has none.
+// listItems returns the items of a List, or of a bare array of objects as written
+// by jq. It returns nil for other nodes.
 func listItems(root *yaml.Node) []*yaml.Node {
 	if root.Kind == yaml.SequenceNode && slices.ContainsFunc(root.Content, func(n *yaml.Node) bool { return target(n).Kind == yaml.MappingNode }) {
 		return root.Content
@@ -139,7 +141,8 @@ func hasKind(n *yaml.Node, want string) bool {
 
 func isConfig(n *yaml.Node) bool { return hasKind(n, Kind) }
 
-// syntax reports an error of the YAML parser in a text, which begins "yaml: line 5: ".
+// syntax reports an error of the YAML parser. The error begins with "yaml: line
+// 5: ".
 func (d *decoder) syntax(text []byte, sev diag.Severity, err error, what string) {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	at := &yaml.Node{Line: 1}
@@ -157,13 +160,13 @@ func (d *decoder) syntax(text []byte, sev diag.Severity, err error, what string)
 
 func isConfigMap(n *yaml.Node) bool { return hasKind(n, "ConfigMap") }
 
-// configText is a text in a ConfigMap that has a configuration.
+// configText is a text in a ConfigMap that contains a configuration.
 type configText struct {
 	key  string
 	text *yaml.Node
 }
 
-// configTexts returns the texts of a ConfigMap that have a configuration.
+// configTexts returns the texts of a ConfigMap that contain a configuration.
 func configTexts(root *yaml.Node) (found []configText) {
 	data := lookup(root, "data")
 	if data == nil || data.Kind != yaml.MappingNode {
@@ -182,8 +185,8 @@ func configTexts(root *yaml.Node) (found []configText) {
 	return found
 }
 
-// configMap returns the configuration inside a ConfigMap, and makes the lines of
-// diagnostics those of the ConfigMap's file.
+// configMap returns the configuration inside a ConfigMap, and maps the positions
+// of diagnostics to the ConfigMap's file.
 func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 	path := func(key string) string { return "data[" + strconv.Quote(key) + "]" }
 	usual := path(configMapKeys[0])
@@ -196,7 +199,7 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 	if found := configTexts(root); len(found) > 0 {
 		in = found[0]
 	} else {
-		for _, key := range configMapKeys { // what there is says what is wrong with it
+		for _, key := range configMapKeys { // decode an invalid text to report its error
 			if text := lookup(data, key); in.text == nil && text != nil {
 				in = configText{key, text}
 			}
@@ -213,11 +216,12 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 	}
 	d.inner = true
 	at := d.place(text)
-	if text.Style&yaml.LiteralStyle == 0 { // only a literal block keeps its lines
+	if text.Style&yaml.LiteralStyle == 0 { // only a literal block preserves lines
 		d.place = func(*yaml.Node) position { return at }
 		return d.root([]byte(text.Value))
 	}
-	// It begins below the line of its "|", and each line is indented alike.
+	// The text begins below the line of its "|", and all lines have the same
+	// indentation.
 	inner, indent := placeIn([]byte(text.Value)), d.indentation(text)
 	d.place = func(n *yaml.Node) position {
 		pos := inner(n)
@@ -226,8 +230,8 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 	return d.root([]byte(text.Value))
 }
 
-// indentation returns how far the lines of a literal block are indented: its first
-// line that is not blank tells.
+// indentation returns the indentation of a literal block, which its first
+// non-blank line determines.
 func (d *decoder) indentation(block *yaml.Node) int {
 	skip := block.Line
 	first := strings.TrimLeft(block.Value, "\n")
@@ -243,11 +247,12 @@ func (d *decoder) indentation(block *yaml.Node) int {
 	return 0
 }
 
-// clusterKinds are those of a snapshot, which somebody may give in place of a configuration.
+// clusterKinds are the kinds of a snapshot, which may be passed in place of a
+// configuration by mistake.
 var clusterKinds = [...]string{"List", "Service", "ServiceList", "EndpointSlice", "EndpointSliceList", "Endpoints", "EndpointsList", "Node", "NodeList", "ServiceCIDR", "ServiceCIDRList"}
 
-// header checks apiVersion and kind (CFG-2), and reports whether the rest can be
-// a configuration.
+// header checks apiVersion and kind (CFG-2), and reports whether the document may
+// be a configuration.
 func (d *decoder) header(root *yaml.Node) bool {
 	ok := true
 	if n := lookup(root, "kind"); n != nil && slices.Contains(clusterKinds[:], n.Value) {
@@ -260,7 +265,7 @@ func (d *decoder) header(root *yaml.Node) bool {
 	}
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
 		n := lookup(root, want.key)
-		if n == nil { // kube-proxy reads the header alone without regard to case
+		if n == nil { // kube-proxy ignores case only in the header
 			n = lookupFold(root, want.key)
 		}
 		switch {
@@ -274,7 +279,7 @@ func (d *decoder) header(root *yaml.Node) bool {
 	return ok
 }
 
-// lookup returns the value of a key; the last one, where it stands twice.
+// lookup returns the value of a key; of duplicates the last one.
 func lookup(mapping *yaml.Node, key string) *yaml.Node {
 	for i := len(mapping.Content) - 2; i >= 0; i -= 2 {
 		if target(mapping.Content[i]).Value == key {

@@ -23,7 +23,7 @@ func lines(l diag.List) []string {
 	return out
 }
 
-// check loads a configuration and compares what is found with want.
+// check loads a configuration and compares its diagnostics with want.
 func check(t *testing.T, data string, strict bool, want ...string) *Resolved {
 	t.Helper()
 	r, l := Load("c.yaml", []byte(data), strict)
@@ -198,8 +198,7 @@ func TestLoadUnreadable(t *testing.T) {
 	}
 }
 
-// The configuration is found among what stands beside it in the files that
-// people have.
+// Load finds the configuration among other objects in typical files.
 func TestLoadFinds(t *testing.T) {
 	const (
 		own     = header + "mode: ipvs\noomScoreAdj: 2000\n"
@@ -292,7 +291,7 @@ func TestParseJSON(t *testing.T) {
 	}
 }
 
-// Values that YAML writes in many ways.
+// Different YAML forms of the same values.
 func TestParseScalars(t *testing.T) {
 	tests := []struct{ body, path, want string }{
 		{"enableProfiling: yes", "enableProfiling", "true"},
@@ -328,7 +327,8 @@ func TestParseScalars(t *testing.T) {
 	}
 }
 
-// No bytes make the reader panic, and what is read is written so that it reads the same.
+// No input causes a panic, and a parsed configuration is written and parsed again
+// to the same value.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(header + "mode: ipvs\niptables: &x {<<: *x}\n"))
 	f.Add([]byte("kind: ConfigMap\ndata:\n  config.conf: |\n    " + strings.ReplaceAll(header, "\n", "\n    ")))

@@ -7,11 +7,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// position is a place in a file: a line, and a column in bytes, both from 1.
+// position is a line and a column in bytes, both from 1.
 type position struct{ line, column int }
 
-// placeIn returns what tells where a node of a text stands. A node without a
-// column stands at the first sign of its line. The parser counts characters.
+// placeIn returns a function for the position of a node in a text. A node without
+// a column is at the first non-blank character of its line. The parser counts
+// characters, not bytes.
 func placeIn(data []byte) func(*yaml.Node) position {
 	lines := bytes.Split(data, []byte("\n"))
 	return func(n *yaml.Node) position {

@@ -15,18 +15,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Resolved is a configuration in force: read, with defaults and flags, complete
-// and valid, and where each value comes from.
+// Resolved is the effective configuration, complete and valid after defaults and
+// flags, with the source of each value.
 type Resolved struct {
 	Config *Config
-	// NodeName is what hostnameOverride makes of the node's name, trimmed and in
-	// lower case (SNAP-70); "" if the host's own name counts.
+	// NodeName is hostnameOverride, trimmed and in lower case (SNAP-70); "" if
+	// the host's own name applies.
 	NodeName string
 
 	sources sources
 }
 
-// Source returns where the value at a path comes from.
+// Source returns the source of the value at a path.
 func (r *Resolved) Source(path string) Source {
 	if s, ok := r.sources[path]; ok {
 		return s
@@ -34,16 +34,17 @@ func (r *Resolved) Source(path string) Source {
 	return Source{isDefault: true}
 }
 
-// Load resolves a configuration file without any flags.
+// Load resolves a configuration file without flags.
 func Load(file string, data []byte, strict bool) (*Resolved, diag.List) {
 	f := &Flags{Config: &file}
 	return f.Resolve(func(string) ([]byte, error) { return data, nil }, strict)
 }
 
-// Resolve makes the configuration in force of the file and the flags. read gets
-// the file that --config names. With a file, most flags are thrown away, as
-// kube-proxy does: there is no merge. All findings are given at once; if any is
-// an error, the result is only good for being shown, and nil if there is none.
+// Resolve returns the effective configuration from the file and the flags. It
+// calls read with the file of --config. With a file, most flags are ignored and
+// nothing is merged, as in kube-proxy. Resolve returns all findings. If one is an
+// error, the result is suitable only for display; it is nil if no configuration
+// was found.
 func (f *Flags) Resolve(read func(path string) ([]byte, error), strict bool) (*Resolved, diag.List) {
 	r := &resolver{flags: f, bad: map[string]bool{}}
 	if given(f.Config) {
@@ -77,7 +78,7 @@ type resolver struct {
 	file    string // "" if there is none
 	c       *Config
 	sources sources
-	bad     map[string]bool // paths that could not be read, and keep their default
+	bad     map[string]bool // paths with unreadable values, which keep their default
 	diags   diag.List
 }
 
@@ -103,7 +104,7 @@ func (r *resolver) flagNote(sev diag.Severity, flag, format string, args ...any)
 	r.diags.Add(diag.Diagnostic{Severity: sev, Code: diag.FlagNoEffect, Object: flag, Msg: fmt.Sprintf(format, args...)})
 }
 
-// set puts the value of a flag at a path of the configuration.
+// set stores the value of a flag at a path of the configuration.
 func (r *resolver) set(flag, path string, value reflect.Value) {
 	dst := find(r.c, path)
 	if value.Kind() == reflect.Pointer {
@@ -123,7 +124,8 @@ func (r *resolver) set(flag, path string, value reflect.Value) {
 	r.sources[path] = Source{Flag: flag}
 }
 
-// setList puts what each occurrence of a flag has between its commas at a path.
+// setList stores the comma-separated values of all occurrences of a flag at a
+// path.
 func (r *resolver) setList(flag, path string, values []string) {
 	list := []string{}
 	for _, value := range values {
@@ -140,8 +142,8 @@ func (r *resolver) setList(flag, path string, values []string) {
 	r.set(flag, path, reflect.ValueOf(list))
 }
 
-// direct applies the flags that set one path each, and says of the others that
-// were given whether they count.
+// direct applies the flags that set one path each, and reports given flags
+// without effect.
 func (r *resolver) direct() {
 	v := reflect.ValueOf(r.flags).Elem()
 	for i := range v.NumField() {
@@ -169,7 +171,7 @@ func (r *resolver) direct() {
 	}
 }
 
-// dead reports whether a flag lost its effect, for the mode that is asked for.
+// dead reports whether a flag has lost its effect in the requested mode.
 func (r *resolver) dead(tag reflect.StructTag) bool {
 	return has(tag, "until") && !(has(tag, "userspace") && r.c.ProxyMode() == ir.ModeUserspace)
 }
@@ -185,8 +187,8 @@ func (r *resolver) removedFlag(flag string, tag reflect.StructTag) {
 	r.diags.Add(d)
 }
 
-// flagsOnly applies what counts when there is no configuration file, and is not
-// one path.
+// flagsOnly applies flags that are not a single path and apply only without a
+// configuration file.
 func (r *resolver) flagsOnly(gates map[string]bool) {
 	for name, on := range gates {
 		r.c.FeatureGates[name] = on
@@ -211,8 +213,8 @@ func (r *resolver) flagsOnly(gates map[string]bool) {
 	}
 }
 
-// address judges the value of an address flag, which kube-proxy does as it reads
-// the command line, whether the flag counts or not.
+// address checks the value of an address flag. As kube-proxy does, it checks
+// flags without effect, too.
 func (r *resolver) address(flag, value string) bool {
 	if _, ok := inet.ParseAddr(value); ok || value == "" {
 		return true
@@ -230,7 +232,7 @@ func (r *resolver) address(flag, value string) bool {
 	return true
 }
 
-// clusterCIDR refuses the empty flag, as kube-proxy does where it counts.
+// clusterCIDR rejects an empty flag if it applies, as kube-proxy does.
 func (r *resolver) clusterCIDR() {
 	value := r.flags.ClusterCIDR
 	counts := r.c.DetectLocalMode == DetectClusterCIDR || r.c.DetectLocalMode == "" && r.c.ProxyMode() != ir.ModeKernelspace
@@ -239,8 +241,8 @@ func (r *resolver) clusterCIDR() {
 	}
 }
 
-// streams turns off the split streams of a file where the gate for them is off:
-// kube-proxy never looks at those.
+// streams turns off the split streams of a file if their feature gate is off,
+// because kube-proxy then ignores them.
 func (r *resolver) streams() {
 	if r.c.Enabled(gateLoggingAlpha) {
 		return
@@ -253,12 +255,12 @@ func (r *resolver) streams() {
 	}
 }
 
-// featureGates reads --feature-gates, which has to be right where it does not
-// count, too.
+// featureGates parses --feature-gates, which must be valid even if it has no
+// effect.
 func (r *resolver) featureGates() map[string]bool {
 	gates := map[string]bool{}
 	for _, entry := range r.flags.FeatureGates {
-		if entry == "" { // kube-proxy lets a comma end the list
+		if entry == "" { // kube-proxy accepts a trailing comma
 			continue
 		}
 		name, value, ok := strings.Cut(entry, "=")
@@ -273,8 +275,8 @@ func (r *resolver) featureGates() map[string]bool {
 	return gates
 }
 
-// syncPeriods puts the periods into the section of the mode: --ipvs-… count in
-// mode ipvs, --iptables-… in all others.
+// syncPeriods stores the periods in the section of the mode. The --ipvs-… flags
+// apply to mode ipvs, the --iptables-… flags to all others.
 func (r *resolver) syncPeriods() {
 	section := "iptables"
 	switch r.c.ProxyMode() {
@@ -307,8 +309,8 @@ func (r *resolver) syncPeriods() {
 	}
 }
 
-// port applies a deprecated port flag: 0 empties the address; another port
-// counts only for an address without one, which the default is not.
+// port applies a deprecated port flag. 0 clears the address. Another port applies
+// only to an address without one, which the default is not.
 func (r *resolver) port(flag string, port *int32, path string, addr *string, usual int) {
 	switch {
 	case port == nil:
@@ -324,8 +326,8 @@ func (r *resolver) port(flag string, port *int32, path string, addr *string, usu
 	}
 }
 
-// vmodule puts the flag's patterns before those of the file: the first match
-// counts.
+// vmodule inserts the flag's patterns before those of the file; the first match
+// wins.
 func (r *resolver) vmodule() {
 	const flag, path = "--vmodule", "logging.vmodule"
 	if !given(r.flags.VModule) {
@@ -367,7 +369,7 @@ func (r *resolver) hostname() {
 	r.sources["hostnameOverride"] = Source{Flag: flag}
 }
 
-// removed reports the fields of the file that lost their effect.
+// removed reports fields of the file that have lost their effect.
 func (r *resolver) removed() {
 	for _, f := range Fields() {
 		src := r.sources[f.Path]
@@ -400,8 +402,8 @@ func (r *resolver) located(d diag.Diagnostic) diag.Diagnostic {
 	return l[0]
 }
 
-// validate adds what Validate finds, but for values that could not be read and
-// have been reported.
+// validate adds the findings of Validate, except for unreadable values, which are
+// already reported.
 func (r *resolver) validate() {
 	for _, d := range Validate(r.c) {
 		if !r.bad[d.Path] {
@@ -410,10 +412,10 @@ func (r *resolver) validate() {
 	}
 }
 
-// given reports whether a flag says something: kube-proxy takes "" for absent.
+// given reports whether a flag is set. As in kube-proxy, "" means unset.
 func given(flag *string) bool { return flag != nil && *flag != "" }
 
-// isZero reports whether a value, or what it points to, says nothing.
+// isZero reports whether a value, or the value it points to, is zero.
 func isZero(v reflect.Value) bool {
 	return v.IsZero() || v.Kind() == reflect.Pointer && v.Elem().IsZero()
 }

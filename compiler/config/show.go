@@ -7,15 +7,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Setting is a value in force and where it comes from.
+// Setting is an effective value and its source.
 type Setting struct {
 	Path   string `json:"path"`
 	Value  string `json:"value"`  // as JSON
 	Source string `json:"source"` // "config.yaml:12", "--proxy-mode", "default from bindAddress"
 }
 
-// Show returns all values in force, in the order of the reference manual.
-// Values that have no effect any more are left out unless they are set.
+// Show returns all effective values, in the order of the reference manual. It
+// omits values that no longer have an effect, unless they are set.
 func Show(r *Resolved) []Setting {
 	dead := map[string]bool{}
 	for _, f := range Fields() {
@@ -31,13 +31,13 @@ func Show(r *Resolved) []Setting {
 	return out
 }
 
-// Difference is a setting with other values in force on two sides.
+// Difference is a setting whose effective values differ.
 type Difference struct {
 	Path          string  `json:"path"`
 	Before, After Setting `json:"-"`
 }
 
-// Differences returns all settings that two configurations do not have alike, in the
+// Differences returns all settings that differ between two configurations, in the
 // order of the reference manual.
 func Differences(a, b *Resolved) (out []Difference) {
 	before, after := leaves(a.Config), leaves(b.Config)
@@ -50,8 +50,9 @@ func Differences(a, b *Resolved) (out []Difference) {
 	return out
 }
 
-// WriteConfig writes a configuration as YAML, with every field that is not
-// marked otherwise (CFG-6), keys in alphabetical order. Parse returns c again.
+// WriteConfig encodes a configuration as YAML, with keys in alphabetical order.
+// Only fields tagged omitempty or omitzero are omitted if empty (CFG-6). Parse
+// returns c again.
 func WriteConfig(c *Config) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -6,16 +6,16 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// Source says where a value in force comes from: a line of a file, a flag, or
-// a default. The zero value is the plain default.
+// Source is the source of an effective value: a line of a file, a flag, or a
+// default. The zero value is the plain default.
 type Source struct {
 	File   string
 	Line   int
-	column int    // 0 only where there is no line
+	column int    // 0 only if Line is 0
 	Flag   string // "--proxy-mode"
-	// Default says why a default is what it is, where it depends on something
-	// ("from bindAddress"). File and Line then tell where the file has the zero
-	// value that counts as not set (CFG-5).
+	// Default is the reason for a default that depends on another value ("from
+	// bindAddress"). File and Line are then the place of a zero value, which
+	// counts as unset (CFG-5).
 	Default   string
 	isDefault bool
 }
@@ -43,18 +43,18 @@ func (s Source) String() string {
 	return out
 }
 
-// sources has for each path that was set where that happened. It also knows
-// the places of sections ("iptables") and of list items ("vmodule[0]").
+// sources maps each path that was set to its source. It includes sections
+// ("iptables") and list items ("vmodule[0]").
 type sources map[string]Source
 
-// setDefault notes that the value at path is a default, and why.
+// setDefault records that the value at path is a default, and the reason.
 func (s sources) setDefault(path, why string) {
 	src := s[path]
 	s[path] = Source{File: src.File, Line: src.Line, column: src.column, Default: why, isDefault: true}
 }
 
-// locate completes diagnostics that only know their path with the place of the
-// value, or of the closest section around it, in file; or with its flag.
+// locate adds positions to diagnostics with only a path: that of the value or of
+// its closest section in file, or its flag.
 func (s sources) locate(file string, l diag.List) {
 	for i := range l {
 		d := &l[i]
@@ -66,8 +66,8 @@ func (s sources) locate(file string, l diag.List) {
 	}
 }
 
-// place gives a finding the place of the value at its path, of the closest
-// section around it that there is, or of the configuration as a whole.
+// place sets the position of a finding: that of the value at its path, of the
+// closest section around it, or of the whole configuration.
 func (s sources) place(d *diag.Diagnostic) {
 	for p := d.Path; ; p = parent(p) {
 		if src, ok := s[p]; ok && (src.Flag != "" || src.Line > 0) {
@@ -80,8 +80,8 @@ func (s sources) place(d *diag.Diagnostic) {
 	}
 }
 
-// Locate completes findings about the configuration that are made when it is
-// used, and so only know a path, with the place of the value or its flag.
+// Locate adds positions to findings about the configuration from later stages,
+// which have only a path.
 func (r *Resolved) Locate(list diag.List) {
 	for i := range list {
 		d := &list[i]

@@ -32,7 +32,7 @@ func collect(v reflect.Value, path string, out *[]leaf) {
 	}
 }
 
-// find returns the value at a path of which the caller knows that it exists.
+// find returns the value at a path, which must exist.
 func find(c *Config, path string) reflect.Value {
 	for _, l := range leaves(c) {
 		if l.path == path {
@@ -64,12 +64,12 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// parent cuts the last step off a path: "a.b[1]" → "a.b" → "a" → "".
+// parent removes the last element of a path: "a.b[1]" → "a.b" → "a" → "".
 func parent(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// kindOf names the type of a value for people.
+// kindOf returns the name of a type for display.
 func kindOf(t reflect.Type) string {
 	switch {
 	case t.Kind() == reflect.Pointer:
@@ -99,7 +99,7 @@ func kindOf(t reflect.Type) string {
 	return "mapping"
 }
 
-// text writes a value as JSON on one line.
+// text returns a value as JSON on one line.
 func text(v reflect.Value) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)

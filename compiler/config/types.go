@@ -1,17 +1,17 @@
-// Package config reads KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1):
-// its types, parsing with positions, defaults, validation, and kube-proxy's flags.
+// Package config loads KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1):
+// types, parsing with positions, defaults, validation, and kube-proxy's flags.
 package config
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// APIVersion and Kind are what a configuration file must say it is (CFG-1).
+// APIVersion and Kind are the required header of a configuration file (CFG-1).
 const (
 	APIVersion = "kubeproxy.config.k8s.io/v1alpha1"
 	Kind       = "KubeProxyConfiguration"
 )
 
-// Config is a KubeProxyConfiguration with every field that any release of
-// v1alpha1 had. Pointers tell "not set" from zero, as upstream's do.
+// Config is a KubeProxyConfiguration with every field of any release of v1alpha1.
+// As upstream, pointers distinguish unset from zero.
 type Config struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -46,7 +46,7 @@ type Config struct {
 	ConfigSyncPeriod metav1.Duration `json:"configSyncPeriod"`
 
 	PortRange string `json:"portRange"`
-	// UDPIdleTimeout was removed in 1.26; userspace mode uses it.
+	// UDPIdleTimeout was removed in 1.26; mode userspace uses it.
 	UDPIdleTimeout metav1.Duration `json:"udpIdleTimeout,omitzero"`
 	// ResourceContainer was removed in 1.16.
 	ResourceContainer string `json:"resourceContainer,omitempty"`
@@ -54,7 +54,7 @@ type Config struct {
 	WindowsRunAsService bool `json:"windowsRunAsService,omitempty"`
 }
 
-// ClientConnection says how to talk to the API server.
+// ClientConnection configures access to the API server.
 type ClientConnection struct {
 	Kubeconfig         string  `json:"kubeconfig"`
 	AcceptContentTypes string  `json:"acceptContentTypes"`
@@ -63,7 +63,7 @@ type ClientConnection struct {
 	Burst              int32   `json:"burst"`
 }
 
-// IPTables is read in modes iptables and ipvs.
+// IPTables applies to modes iptables and ipvs.
 type IPTables struct {
 	MasqueradeBit      *int32          `json:"masqueradeBit"`
 	MasqueradeAll      bool            `json:"masqueradeAll"`
@@ -72,7 +72,7 @@ type IPTables struct {
 	MinSyncPeriod      metav1.Duration `json:"minSyncPeriod"`
 }
 
-// IPVS is read in mode ipvs.
+// IPVS applies to mode ipvs.
 type IPVS struct {
 	SyncPeriod    metav1.Duration `json:"syncPeriod"`
 	MinSyncPeriod metav1.Duration `json:"minSyncPeriod"`
@@ -84,7 +84,7 @@ type IPVS struct {
 	UDPTimeout    metav1.Duration `json:"udpTimeout"`
 }
 
-// NFTables is read in mode nftables.
+// NFTables applies to mode nftables.
 type NFTables struct {
 	MasqueradeBit *int32          `json:"masqueradeBit"`
 	MasqueradeAll bool            `json:"masqueradeAll"`
@@ -92,7 +92,7 @@ type NFTables struct {
 	MinSyncPeriod metav1.Duration `json:"minSyncPeriod"`
 }
 
-// Winkernel is read in mode kernelspace.
+// Winkernel applies to mode kernelspace.
 type Winkernel struct {
 	NetworkName           string `json:"networkName"`
 	SourceVip             string `json:"sourceVip"`

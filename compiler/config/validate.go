@@ -16,10 +16,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Validate checks a configuration that has its defaults, by the rules of the
-// newest kube-proxy; it returns all errors at once (CFG-10), by path. Of the
-// sections of the modes only those that the mode reads are checked (CFG-12), and
-// iptables.masqueradeBit.
+// Validate checks a configuration with defaults, by the rules of the newest
+// kube-proxy. It returns all errors (CFG-10), sorted by path. It checks only the
+// sections that the mode uses (CFG-12), and iptables.masqueradeBit.
 func Validate(c *Config) diag.List {
 	v := &validator{c: c}
 	v.gates()
@@ -70,8 +69,8 @@ func (v *validator) addresses() {
 	if c.HealthzBindAddress != "" {
 		v.hostPort("healthzBindAddress", c.HealthzBindAddress)
 	}
-	// The empty address is refused here although the flags' help says that it
-	// turns the server off (CFG-13).
+	// The empty address is an error here, although the help of the flags states
+	// that it disables the server (CFG-13).
 	v.hostPort("metricsBindAddress", c.MetricsBindAddress)
 }
 
@@ -117,11 +116,12 @@ func (v *validator) ipvs() {
 	}
 }
 
-// schedulers are those of Linux.
+// schedulers are the schedulers of Linux.
 var schedulers = [...]string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "fo", "ovf", "mh"}
 
-// scheduler warns of one that Linux does not have: kube-proxy takes any name, and the
-// kernel refuses the Services unless it has a module of that name.
+// scheduler warns of a scheduler that Linux does not provide. kube-proxy accepts
+// any name, and the kernel rejects the Services unless a module of that name
+// exists.
 func (v *validator) scheduler() {
 	name, _, ok := ir.ParseScheduler(v.c.Scheduler())
 	if !ok {
@@ -153,7 +153,8 @@ func (v *validator) detectLocal() {
 	}
 }
 
-// clusterCIDR is empty, a CIDR, or a pair with one CIDR of each family.
+// clusterCIDR checks that the value is empty, a CIDR, or a pair with one CIDR of
+// each family.
 func (v *validator) clusterCIDR() {
 	const example = `such as "10.244.0.0/16" or "10.244.0.0/16,fd00:10:244::/56"`
 	value := v.c.ClusterCIDR
@@ -205,7 +206,7 @@ func (v *validator) conntrack() {
 	v.notNegative("conntrack.udpStreamTimeout", t.UDPStreamTimeout)
 }
 
-// userspace checks what only that mode reads.
+// userspace checks the settings of mode userspace.
 func (v *validator) userspace() {
 	if v.c.ProxyMode() != ir.ModeUserspace {
 		return
@@ -273,8 +274,8 @@ func (v *validator) masqueradeBit(path string, bit *int32) {
 	}
 }
 
-// syncPeriods checks the two periods of a section. A minimum above the period
-// is the period's fault (CFG-11).
+// syncPeriods checks the two periods of a section. A minSyncPeriod above
+// syncPeriod is reported as an error of syncPeriod (CFG-11).
 func (v *validator) syncPeriods(section string, period, minimum metav1.Duration) {
 	v.positive(section+".syncPeriod", period)
 	v.notNegative(section+".minSyncPeriod", minimum)
@@ -316,7 +317,7 @@ func (v *validator) oneOf(path, got string, allowed ...string) {
 	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Path: path, Msg: msg, Hint: diag.DidYouMean(got, allowed)})
 }
 
-// isMinor reports whether a text names a minor release: "1.35".
+// isMinor reports whether a text is a minor release such as "1.35".
 func isMinor(s string) bool {
 	minor, ok := strings.CutPrefix(s, "1.")
 	_, err := strconv.ParseUint(minor, 10, 8)
@@ -331,8 +332,8 @@ func modeNames() []string {
 	return names
 }
 
-// parsePortRange reads "a-b", "a+n", a single port, or nothing (USR-1).
-// Nothing, "0" and "0-0" are the range 0-0.
+// parsePortRange parses the port range of mode userspace: "a-b", "a+n", a single
+// port, or nothing (USR-1). Nothing, "0" and "0-0" are the range 0-0.
 func parsePortRange(s string) (lo, hi uint16, ok bool) {
 	s = strings.TrimSpace(s)
 	if s == "" {
@@ -359,5 +360,6 @@ func parsePortRange(s string) (lo, hi uint16, ok bool) {
 	return uint16(a), uint16(b), a <= b
 }
 
-// nodeName makes a host name a node's name: trimmed, in lower case (SNAP-70).
+// nodeName converts a host name to a node's name: trimmed, in lower case
+// (SNAP-70).
 func nodeName(host string) string { return strings.ToLower(strings.TrimSpace(host)) }

@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Each rule, with a value that breaks it; and the values at its edge that do not.
+// Each rule with a violating value, and the valid values next to it.
 func TestValidate(t *testing.T) {
 	const vip = `must be IP:port such as "127.0.0.1:10249" or "[::1]:10249", port 1-65535, got `
 	tests := []struct{ name, body, want string }{
@@ -162,7 +162,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestDefaultFile is the whole of what is written, and so of the defaults (CFG-6).
+// TestDefaultFile compares the written form of all defaults (CFG-6).
 func TestDefaultFile(t *testing.T) {
 	const want = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 bindAddress: 0.0.0.0
@@ -251,7 +251,8 @@ winkernel:
 	}
 }
 
-// What flags make is written and read back (--write-config-to).
+// The effective configuration of flags is written and read back
+// (--write-config-to).
 func TestWriteResolved(t *testing.T) {
 	r, l := resolve(t, nil, "--proxy-mode=userspace", "--udp-timeout=1s", "--nodeport-addresses=10.0.0.0/8,all", "--vmodule=a=1",
 		"--feature-gates=ComponentFlagz=true", "--kube-api-qps=2.5", "--log-flush-frequency=1500ms", "--hostname-override=a<b")
@@ -354,7 +355,7 @@ func TestCheckNode(t *testing.T) {
 	}
 }
 
-func TestAdvice(t *testing.T) { // CFG-15
+func TestAdvice(t *testing.T) { // settings that should be set (CFG-15)
 	mode := `info: c.yaml:1:1: mode: is not set, iptables is used (set it, since kube-proxy 1.40 will use nftables)`
 	addrs := `info: c.yaml:1:1: nodePortAddresses: is not set, node ports answer on all addresses of the node (set it to ["primary"])`
 	for body, want := range map[string][]string{

@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// FlagValues returns, by the name of each flag that sets something of the
-// configuration, what is in force of it, in the form that the flag takes.
+// FlagValues returns the effective values of all flags that set a field of the
+// configuration, by the name of the flag and in the flag's format.
 func FlagValues(c *Config) map[string]string {
 	out := map[string]string{}
 	for f := range reflect.TypeFor[Flags]().Fields() {
@@ -22,7 +22,7 @@ func FlagValues(c *Config) map[string]string {
 			out[f.Tag.Get("name")] = flagText(find(c, path))
 		}
 	}
-	ofOthers := c.IPTables // the section of every mode but ipvs
+	ofOthers := c.IPTables // the section of every mode except ipvs
 	if c.ProxyMode() == ir.ModeNFTables {
 		ofOthers.SyncPeriod, ofOthers.MinSyncPeriod = c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod
 	}
@@ -57,7 +57,7 @@ func portText(port string) string {
 	return port
 }
 
-// flagText writes a value as its flag takes it.
+// flagText returns a value in the flag's format.
 func flagText(v reflect.Value) string {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
