@@ -17,18 +17,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Labels and annotations that the API packages have no names for.
+// Labels and annotations that the API packages do not define.
 const (
 	labelProxyName        = "service.kubernetes.io/service-proxy-name"
 	annotationPreserveDIP = "preserve-destination"
 	annotationNoOptimize  = "winProxyOptimization"
 )
 
-// AnnotationBalance says how a Service chooses among its backends.
+// AnnotationBalance selects how a Service balances among its backends.
 const AnnotationBalance = "proxyc.dev/balance"
 
-// FromService reduces a v1 Service. It takes the object as it is; what the
-// API server would have filled in is the caller's matter.
+// FromService reduces a v1 Service. It does not set the API server's defaults;
+// the caller does.
 func FromService(in *corev1.Service) *Service {
 	spec := &in.Spec
 	out := &Service{
@@ -127,7 +127,7 @@ func fromEndpoint(in *discoveryv1.Endpoint, shared *hints) Endpoint {
 	return out
 }
 
-// podOf returns the name of the Pod that an endpoint is, or nothing.
+// podOf returns the name of the Pod that an endpoint refers to, or "".
 func podOf(target *corev1.ObjectReference) string {
 	if target == nil || target.Kind != "Pod" {
 		return ""
@@ -135,8 +135,8 @@ func podOf(target *corev1.ObjectReference) string {
 	return target.Name
 }
 
-// hints are those of the endpoint before: most endpoints of a slice have the
-// same ones and then share the memory.
+// hints keeps the hints of the previous endpoint. Most endpoints of a slice have
+// equal hints and then share the memory.
 type hints struct{ last *Hints }
 
 func (h *hints) of(in *discoveryv1.EndpointHints) *Hints {
@@ -158,9 +158,9 @@ func (h *hints) of(in *discoveryv1.EndpointHints) *Hints {
 	return h.last
 }
 
-// sliceFromV1beta1 brings a slice to v1. Before Kubernetes 1.20 the node of an
-// endpoint stood in its topology, under the host name label. The zone there
-// never selected endpoints.
+// sliceFromV1beta1 converts a slice to v1. Before Kubernetes 1.20 the topology of
+// an endpoint named its node, under the host name label. The zone there never
+// affected the choice of endpoints.
 func sliceFromV1beta1(in *discoveryv1beta1.EndpointSlice) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{
 		ObjectMeta:  in.ObjectMeta,
@@ -199,9 +199,9 @@ func hintsFromV1beta1(in *discoveryv1beta1.EndpointHints) *discoveryv1.EndpointH
 	return out
 }
 
-// FromEndpoints turns v1 Endpoints into slices: one for each subset and family
-// that has ready addresses. Addresses that are not ready are left out, as
-// kube-proxy did when it still read Endpoints (SNAP-62).
+// FromEndpoints converts v1 Endpoints to slices: one for each subset and family
+// with ready addresses. It ignores addresses that are not ready, as kube-proxy
+// did when it used Endpoints (SNAP-62).
 func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 	var out []*EndpointSlice
 	for i := range in.Subsets {
@@ -226,8 +226,8 @@ func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 	return out
 }
 
-// readyAddresses returns the ready addresses of a family, and their indexes. What
-// is no address goes with IPv4, for the compiler to judge.
+// readyAddresses returns the ready addresses of a family and their indexes.
+// Invalid addresses are returned for IPv4, so that the compiler reports them.
 func readyAddresses(in *corev1.EndpointSubset, family ir.Family) (out []Endpoint, indexes []int) {
 	for i, a := range in.Addresses {
 		addr := address(a.IP)
@@ -251,7 +251,7 @@ func subsetPorts(in *corev1.EndpointSubset) []EndpointPort {
 	return out
 }
 
-// FromNode reduces a v1 Node. Pod CIDRs that do not parse are left out.
+// FromNode reduces a v1 Node. It omits invalid pod CIDRs.
 func FromNode(in *corev1.Node) *Node {
 	out := &Node{Name: intern(in.Name), Zone: intern(in.Labels[corev1.LabelTopologyZone]), Only: in.Annotations[annotationOnlyNode] == "true"}
 	for _, a := range in.Status.Addresses {
@@ -261,7 +261,7 @@ func FromNode(in *corev1.Node) *Node {
 	return out
 }
 
-// podCIDRs returns spec.podCIDRs, or the older spec.podCIDR alone.
+// podCIDRs returns spec.podCIDRs, or the older spec.podCIDR.
 func podCIDRs(in *corev1.Node) []string {
 	if len(in.Spec.PodCIDRs) == 0 && in.Spec.PodCIDR != "" {
 		return []string{in.Spec.PodCIDR}
@@ -270,7 +270,7 @@ func podCIDRs(in *corev1.Node) []string {
 }
 
 // FromServiceCIDR reduces a networking.k8s.io/v1 ServiceCIDR; v1beta1 has the
-// same fields. CIDRs that do not parse are left out.
+// same fields. It omits invalid CIDRs.
 func FromServiceCIDR(in *networkingv1.ServiceCIDR) *ServiceCIDR {
 	return &ServiceCIDR{Name: in.Name, CIDRs: prefixes(in.Spec.CIDRs)}
 }
@@ -285,8 +285,8 @@ func prefixes(texts []string) []netip.Prefix {
 	return out
 }
 
-// address parses an IP address; the zero Addr is none. A zone makes no sense
-// in a cluster's addresses.
+// address parses an IP address without a zone. It returns the zero Addr for other
+// texts.
 func address(text string) netip.Addr {
 	if addr, ok := inet.ParseAddr(text); ok {
 		return addr
@@ -298,8 +298,8 @@ func nameOf(m *metav1.ObjectMeta) ir.Name {
 	return ir.Name{Namespace: intern(m.Namespace), Name: intern(m.Name)}
 }
 
-// objectName returns "Service ns/web", "Node a" where there is no namespace, and
-// the kind alone where there is no name.
+// objectName returns "Service ns/web", "Node a" without a namespace, or only the
+// kind without a name.
 func objectName(kind string, n ir.Name) string {
 	switch {
 	case n.Name == "":
@@ -310,8 +310,9 @@ func objectName(kind string, n ir.Name) string {
 	return kind + " " + n.Namespace + "/" + n.Name
 }
 
-// triggered returns when the change that led to this object happened (SNAP-47),
-// by the text of its annotation, or the zero time.
+// triggered parses the annotation with the time of the change that caused this
+// version of the object (SNAP-47). It returns the zero time if the text is
+// invalid.
 func triggered(text string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
@@ -320,8 +321,8 @@ func triggered(text string) time.Time {
 	return t
 }
 
-// intern returns the one copy of a string that occurs in many objects: the
-// names of nodes, zones, namespaces, Services, ports and enumerations.
+// intern returns the shared copy of a string that many objects contain: names of
+// nodes, zones, namespaces, Services and ports, and enumerations.
 func intern(s string) string {
 	if s == "" {
 		return ""

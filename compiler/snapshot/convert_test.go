@@ -94,7 +94,7 @@ func TestFromEndpointSlice(t *testing.T) {
 		Ports: []EndpointPort{
 			{Name: "http", Protocol: "TCP", Port: 80, HasName: true, HasPort: true},
 			{HasName: true, HasPort: true},
-			{}, // SNAP-41: null is not zero
+			{}, // null is not zero (SNAP-41)
 		},
 		Endpoints: []Endpoint{
 			{Address: "10.0.0.1", Addr: netip.MustParseAddr("10.0.0.1"), NodeName: "a", Pod: "p", Hints: &Hints{Zones: []string{"z1", "z2"}, Nodes: []string{"a"}}, Ready: true, Serving: true},

@@ -11,11 +11,12 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// A file that was cut off is not always one that cannot be read: what is left of
-// YAML documents may be some. Something can be told by the end then.
+// The rest of a truncated YAML file may still be a list of valid documents. The
+// end of the file can then show that it was truncated.
 
-// mayBeCut returns what speaks for it that a file of YAML was cut off, and whether
-// the API server would refuse what is left; or nothing. last is its last part.
+// mayBeCut returns the evidence that a YAML file was truncated, or "". refused
+// reports whether the API server would reject the last object. last is the last
+// part of the file.
 func mayBeCut(data []byte, last *part) (why string, refused bool) {
 	if last.yaml == nil || last.closed {
 		return "", false
@@ -30,7 +31,7 @@ func mayBeCut(data []byte, last *part) (why string, refused bool) {
 func (p *part) unfinished() (why string, refused bool) {
 	text, _, err := toJSON(p.document())
 	if err != nil {
-		return "", false // it is told
+		return "", false // reported elsewhere
 	}
 	leaves, err := scanLeaves(text)
 	if err != nil || len(leaves) == 0 {
@@ -59,7 +60,8 @@ func (p *part) unfinished() (why string, refused bool) {
 
 func named(kind, name string) string { return strings.TrimSpace(kind + " " + name) }
 
-// danglingKey returns the key or the dash behind which a text in block style ends.
+// danglingKey returns the key or dash without a value at the end of a text in
+// block style.
 func danglingKey(text []byte) string {
 	lines := bytes.Split(bytes.TrimRight(text, " \n"), []byte("\n"))
 	last := bytes.TrimLeft(lines[len(lines)-1], " -")
@@ -75,7 +77,7 @@ func danglingKey(text []byte) string {
 	return string(last)
 }
 
-// outline is what of an object tells whether all of it is there.
+// outline is the fields of an object that show whether it is complete.
 type outline struct {
 	Metadata struct {
 		Name              string
@@ -94,7 +96,8 @@ type outline struct {
 	Ports     *[]struct{ Port, Protocol json.RawMessage }
 }
 
-// lacks returns the field without which the API server refuses an object, or nothing.
+// lacks returns a missing field without which the API server rejects the object,
+// or "".
 func (o *outline) lacks(kind string) string {
 	if o.Metadata.Name == "" {
 		return "metadata.name"
@@ -122,8 +125,9 @@ func (o *outline) lacks(kind string) string {
 	return ""
 }
 
-// serverLacks returns the field that comes last in each object of a kind that an
-// API server gave, where this is one, by its metadata, and has it not.
+// serverLacks returns a missing field that is the last one in every object from
+// an API server, or "". It applies only to objects whose metadata shows that they
+// are from an API server.
 func (o *outline) serverLacks(kind string) string {
 	if m := &o.Metadata; m.UID == "" && m.ResourceVersion == "" && m.CreationTimestamp == nil {
 		return ""
@@ -143,7 +147,7 @@ func (o *outline) serverLacks(kind string) string {
 	return ""
 }
 
-// cutOff gathers what speaks for it that the file was cut off.
+// cutOff reports evidence that the file was truncated.
 func (r *Reader) cutOff(to *diag.Gatherer, file string, data []byte, last *part) {
 	why, refused := mayBeCut(data, last)
 	if r.CutOff == 0 || why == "" {

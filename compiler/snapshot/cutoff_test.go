@@ -16,8 +16,8 @@ import (
 
 var everyCut = flag.Bool("every-cut", false, "cut the files of testdata at every byte, and print what is found")
 
-// snapshots returns all files of objects in testdata, by name, and a cluster as
-// kubectl would print it document by document.
+// snapshots returns all files of objects in testdata by name, and a cluster as
+// printed by kubectl document by document.
 func snapshots(t *testing.T) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{"documents of an API server": []byte(served)}
@@ -49,8 +49,8 @@ func snapshots(t *testing.T) map[string][]byte {
 	return out
 }
 
-// told reads a file as the daemon does, and returns whether it is refused: as one
-// that is cut off, or since nothing is left in it.
+// told decodes a file as the daemon does. It reports whether the file is refused,
+// as truncated or as empty.
 func told(data []byte) (s *Snapshot, refused bool) {
 	s = New()
 	r := Reader{Most: 5, CutOff: diag.Error, Forget: true}
@@ -60,7 +60,7 @@ func told(data []byte) (s *Snapshot, refused bool) {
 	return s, refused || len(s.services)+len(s.nodes) == 0
 }
 
-// No whole file is taken for one that was cut off.
+// No complete file is reported as truncated.
 func TestWholeFilesAreNotCut(t *testing.T) {
 	for name, data := range snapshots(t) {
 		r := Reader{CutOff: diag.Error, Forget: true}
@@ -72,9 +72,9 @@ func TestWholeFilesAreNotCut(t *testing.T) {
 	}
 }
 
-// A cut is refused wherever it can be told: in a line, and behind one after which
-// an object lacks what it must have. Only between objects, and between fields
-// that an object may be without, it cannot.
+// A truncation is reported inside a line, and after a line if the object then
+// lacks a required field. It is not detectable between objects, or between
+// optional fields of an object.
 func TestCutsAreRefused(t *testing.T) {
 	files := snapshots(t)
 	if !*everyCut {
@@ -84,7 +84,7 @@ func TestCutsAreRefused(t *testing.T) {
 	for name, data := range files {
 		whole, refused := told(data)
 		if refused || !bytes.Contains(data, []byte("\nkind: ")) {
-			continue // not whole, or JSON
+			continue // refused already, or JSON
 		}
 		step := 1
 		if !*everyCut {
@@ -94,7 +94,7 @@ func TestCutsAreRefused(t *testing.T) {
 			got, refused := told(data[:n])
 			if refused || cmp.Equal(whole, got, compare, cmp.AllowUnexported(Snapshot{})) {
 				cuts++
-				return // told, or nothing is lost
+				return // reported, or nothing is lost
 			}
 			cuts++
 			silent++
@@ -114,7 +114,7 @@ func TestCutsAreRefused(t *testing.T) {
 	}
 }
 
-// What an API server gave has its last field, document by document.
+// An object from an API server always has its last field, in each document.
 func TestCutDocumentsOfAnAPIServer(t *testing.T) {
 	last := strings.LastIndex(served, "---\n") + len("---\n")
 	for n := last; n < len(served); n++ {
@@ -127,7 +127,7 @@ func TestCutDocumentsOfAnAPIServer(t *testing.T) {
 	}
 }
 
-// served are objects as kubectl get NAME -o yaml prints them.
+// served are objects as printed by kubectl get NAME -o yaml.
 const served = `apiVersion: v1
 kind: Service
 metadata:

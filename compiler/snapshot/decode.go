@@ -18,11 +18,11 @@ import (
 )
 
 // Decode adds the objects in a file to s: Services, EndpointSlices, Endpoints,
-// Nodes and ServiceCIDRs, as YAML documents, JSON objects and Lists of them,
-// in any mixture. Objects of other kinds are passed over. An object that the
-// API server would refuse is left out with an Error that names its place, and
-// the rest goes on. What the API server would fill in is filled in. An object
-// that s has already is replaced, with a Warning.
+// Nodes and ServiceCIDRs, as YAML documents, JSON objects and Lists of them, in
+// any combination. It ignores objects of other kinds. It sets the API server's
+// defaults. An object that the API server would reject is skipped with an Error
+// that has its position; decoding continues. An object that s already contains is
+// replaced, with a Warning.
 //
 // Call Finish after the last file. file is only for diagnostics.
 func Decode(s *Snapshot, file string, data []byte) diag.List {
@@ -30,20 +30,20 @@ func Decode(s *Snapshot, file string, data []byte) diag.List {
 	return r.Decode(s, file, data, false)
 }
 
-// batch is how many parts are decoded at a time: what comes of them is not held
-// longer than until it is in the Snapshot.
+// batch is the number of parts that are decoded at a time. It limits the memory
+// for results that are not in the Snapshot yet.
 const batch = 1024
 
-// Decode adds the objects in a file to s, as the function of that name does.
-// With fromDirectory, for what was found in a directory, a file without anything that
-// has an apiVersion and a kind is something else, and nothing is wrong with it.
+// Decode is like the function Decode. fromDirectory means that the file was found
+// in a directory: a file without any apiVersion and kind is then ignored, because
+// it is not a file of Kubernetes objects.
 func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory bool) diag.List {
 	data = withoutLogs(plainLines(data))
 	parts := split(data)
 	lines := lineCounter{data: data}
 	found := diag.Gatherer{Most: r.Most}
-	foreign := diag.Gatherer{Most: r.Most} // what counts if anything in the file is ours
-	configs := diag.Gatherer{Most: r.Most} // what counts if nothing in the file is ours
+	foreign := diag.Gatherer{Most: r.Most} // reported only if the file contains an object that is read
+	configs := diag.Gatherer{Most: r.Most} // reported only if the file contains no object that is read
 	typed, read := !fromDirectory, fromDirectory
 	for first := 0; first < len(parts); first += batch {
 		some := parts[first:min(first+batch, len(parts))]
@@ -98,8 +98,8 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 	return list
 }
 
-// report gathers what is wrong in a part, with its place, and returns it. The column is
-// worth its cost only where the finding is held.
+// report adds a finding about a part with its position, and returns it. It
+// computes the column only if the finding is kept.
 func (r *Reader) report(to *diag.Gatherer, d placed, at place) diag.Diagnostic {
 	d.File, d.Line, d.Doc = at.file, at.line+d.line, at.part.doc
 	to.Add(d.Diagnostic, func(f *diag.Diagnostic) {
@@ -118,7 +118,7 @@ func (r *Reader) report(to *diag.Gatherer, d placed, at place) diag.Diagnostic {
 	return d.Diagnostic
 }
 
-// Finish reports what can only be told once all files are decoded.
+// Finish reports findings that require all files.
 func (s *Snapshot) Finish() (list diag.List) {
 	for _, svc := range s.Services() {
 		if owned := s.Slices(svc.Name); len(owned) > 0 && owned[0].FromEndpoints {
@@ -132,11 +132,12 @@ func (s *Snapshot) Finish() (list diag.List) {
 	return list
 }
 
-// lineCounter returns lines of ascending offsets without counting any twice.
+// lineCounter returns the lines of ascending offsets and counts each line only
+// once.
 type lineCounter struct {
 	data         []byte
 	offset, seen int
-	start        int // of the line of offset
+	start        int // offset of the current line
 }
 
 // at returns the 1-based line of an offset.
@@ -151,39 +152,41 @@ func (c *lineCounter) at(offset int) int {
 	return c.seen + 1
 }
 
-// A result is what a part holds. Lines in it count from 0 at the part's start.
+// A result is the content of a part. Its lines count from 0 at the start of the
+// part.
 type result struct {
 	objects []object
 	diags   []placed
-	typed   bool // something has an apiVersion and a kind
-	slices  bool // something is an EndpointSlice, or v1 Endpoints
+	typed   bool // some object has an apiVersion and a kind
+	slices  bool // some object is an EndpointSlice or v1 Endpoints
 	read    unmarshal
 }
 
 type placed struct {
 	diag.Diagnostic
-	line    int     // of the object, or of what is wrong with the text
-	column  int     // of that, from 1; 0: of the first sign in the line
+	line    int     // of the object or of the syntax error
+	column  int     // of the error, from 1; 0 for the first character of the line
 	index   []int   // of the object in the Lists of a YAML part
-	field   string  // the path in the object
-	syntax  bool    // the text is no YAML or JSON
-	untyped bool    // it says that an apiVersion or a kind is missing
-	config  bool    // it says that this is the file of another flag
-	left    *object // what is left out for it; nil: nothing that is known
+	field   string  // path in the object
+	syntax  bool    // the text is neither YAML nor JSON
+	untyped bool    // an apiVersion or a kind is missing
+	config  bool    // the file belongs to another flag
+	left    *object // the object that is skipped because of this finding; nil if unknown
 }
 
-// An object is ready to be put into a Snapshot, in place of the one of its name.
+// An object is ready to be added to a Snapshot, where it replaces an object of
+// the same name.
 type object struct {
 	name    string
 	line    int
 	index   []int                // in the Lists of a YAML part
-	has     func(*Snapshot) bool // whether one of its name is there
+	has     func(*Snapshot) bool // reports whether an object of this name exists
 	put     func(*Snapshot)
-	left    func() LeftOut // what is known of it where it is left out; nil: its name
+	left    func() LeftOut // describes the object if it is skipped; nil if only the name is known
 	written Written
 }
 
-// decodeAll decodes the parts side by side; results come in the order of parts.
+// decodeAll decodes parts in parallel. The results have the order of the parts.
 func decodeAll(parts []part, strict bool) []result {
 	results := make([]result, len(parts))
 	workers := min(runtime.GOMAXPROCS(0), len(parts))
@@ -223,8 +226,8 @@ func (p *part) decode(strict bool) result {
 	return r
 }
 
-// document returns the text of a YAML part as a document of its own, in which
-// lines and columns are the same.
+// document returns the text of a YAML part as a separate document with the same
+// lines and columns.
 func (p *part) document() []byte {
 	if !p.item {
 		return p.yaml
@@ -232,7 +235,8 @@ func (p *part) document() []byte {
 	return bytes.Replace(p.yaml, []byte("-"), []byte(" "), 1)
 }
 
-// decodeYAML goes through JSON, in which there may be a List yet.
+// decodeYAML converts the part to JSON, which may still contain a List, and
+// decodes that.
 func (p *part) decodeYAML(r *result) {
 	doc := p.document()
 	text, lines, err := toJSON(doc)
@@ -266,7 +270,7 @@ func (p *part) decodeYAML(r *result) {
 	}
 }
 
-// codeOf returns the code of an error about the text.
+// codeOf returns the code of a syntax error.
 func codeOf(err error) diag.Code {
 	var syntax *syntaxError
 	var twice *twiceError
@@ -276,11 +280,11 @@ func codeOf(err error) diag.Code {
 	return diag.NotYAML
 }
 
-// yamlLine is how the YAML parser gives the place of an error.
+// yamlLine matches the position in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
-// yamlError takes an error of the YAML parser apart: the line from 0, the column
-// from 1 if it is known, and the rest.
+// yamlError splits an error of the YAML parser into the line from 0, the column
+// from 1 if known, and the message.
 func yamlError(doc []byte, err error) (line, column int, msg string) {
 	msg = err.Error()
 	if twice := (*twiceError)(nil); errors.As(err, &twice) {
@@ -306,7 +310,8 @@ func yamlError(doc []byte, err error) (line, column int, msg string) {
 	return line, column, "invalid YAML: " + msg
 }
 
-// noKeyAt finds the first key that is no text: the line from 0 and the column from 1.
+// noKeyAt returns the position of the first key that is not a scalar: the line
+// from 0 and the column from 1.
 func noKeyAt(doc []byte) (line, column int) {
 	var root yaml.Node
 	if yaml.Unmarshal(doc, &root) != nil {
@@ -330,7 +335,8 @@ func noKeyAt(doc []byte) (line, column int) {
 	return 0, 0
 }
 
-// noTokenAt finds the first sign that diag.NoToken is about at the start of a line or value.
+// noTokenAt returns the position of the first character that causes diag.NoToken,
+// at the start of a line or value.
 func noTokenAt(doc []byte, from int) (line, column int) {
 	for text := range bytes.Lines(doc) {
 		if line >= from {
@@ -353,8 +359,8 @@ func noTokenAt(doc []byte, from int) (line, column int) {
 
 func (r *result) fail(d placed) { r.diags = append(r.diags, d) }
 
-// doubt gives a hint with what is no object at the end of a file that has no line
-// break there, as one that was cut off.
+// doubt adds a hint to findings about invalid text in a file without a final line
+// break, which may be truncated.
 func (r *result) doubt() {
 	for i := range r.diags {
 		if d := &r.diags[i]; d.Object == "" {
@@ -363,14 +369,15 @@ func (r *result) doubt() {
 	}
 }
 
-// hasErrors reports whether something is wrong that tells of a cut anyway.
+// hasErrors reports whether there is an error about the text itself, which
+// already indicates truncation.
 func (r *result) hasErrors() bool {
 	return slices.ContainsFunc(r.diags, func(d placed) bool { return d.Severity == diag.Error && d.Object == "" })
 }
 
-// leaf decodes an object, at an index in the Lists of a YAML part. where returns
-// the line of an offset in what was scanned, and the column if that is known; it
-// is asked for ascending offsets.
+// leaf decodes an object. index is its position in the Lists of a YAML part.
+// where returns the line of an offset in the scanned text, and the column if
+// known; leaf calls it with ascending offsets.
 func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column int)) {
 	line, _ := where(l.start)
 	report := func(at placed) {
@@ -421,7 +428,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 }
 
-// problem returns why a leaf cannot be an object of any kind, or nothing.
+// problem returns why a leaf cannot be an object of any kind, or "".
 func (l *leaf) problem() string {
 	switch {
 	case l.text[0] != '{':
@@ -434,10 +441,11 @@ func (l *leaf) problem() string {
 	return ""
 }
 
-// refusal returns what a Status says: an API server sends it instead of objects.
+// refusal returns the message for a Status, which an API server sends instead of
+// objects after a failure.
 func (l *leaf) refusal() string {
 	var in metav1.Status
-	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // without a message it is a Status all the same
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // a Status without a message is still a Status
 	msg := "is a Status, the API server's answer to a request that failed, and no object"
 	if in.Message != "" {
 		msg += ": " + diag.Quote(in.Message)
@@ -445,16 +453,16 @@ func (l *leaf) refusal() string {
 	return msg
 }
 
-// named returns the name of an object of a kind that is not read.
+// named returns the name of an object whose kind is not read.
 func (l *leaf) named() string {
 	var in struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
-	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // what is not understood has no name
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // an undecodable object has no name
 	return objectName(l.kind, nameOf(&in.Metadata))
 }
 
-// shorten cuts a text to what fits into a message.
+// shorten truncates a text for a message.
 func shorten(text []byte) string {
 	const limit = 40
 	if len(text) > limit {
@@ -463,7 +471,7 @@ func shorten(text []byte) string {
 	return strconv.Quote(string(text))
 }
 
-// join puts a field path after the path of its object.
+// join joins the path of an object and the path of a field.
 func join(object, field string) string {
 	if object == "" || field == "" {
 		return object + field

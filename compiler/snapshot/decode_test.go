@@ -26,7 +26,7 @@ const (
 	sliceA = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a-1, namespace: x, labels: {kubernetes.io/service-name: a}}\naddressType: IPv4\n"
 )
 
-// objects names all that a Snapshot holds.
+// objects returns the names of all objects in a Snapshot.
 func objects(s *Snapshot) []string {
 	var out []string
 	for _, o := range s.services {
@@ -62,8 +62,8 @@ func TestDecode(t *testing.T) {
 	indented := strings.ReplaceAll(list(svcA, nodeN), "\n", "\n  ")
 	cases := []struct {
 		name, in string
-		want     string // objects, by comma
-		diags    string // one a line
+		want     string // objects, separated by commas
+		diags    string // one per line
 	}{
 		{name: "empty"},
 		{name: "only comments", in: "# nothing\n\n---\n# here\n---\n"},
@@ -316,7 +316,7 @@ func TestDecodeFillsInSlice(t *testing.T) {
 	}
 }
 
-// Endpoints count only where there are no slices, whatever the order of files.
+// Endpoints are used only without slices, whatever the order of files.
 func TestEndpointsGiveWayToSlices(t *testing.T) {
 	endpoints := func(name, ip string) string {
 		return fmt.Sprintf("apiVersion: v1\nkind: Endpoints\nmetadata: {name: %s, namespace: x}\nsubsets: [{addresses: [{ip: %s}], ports: [{port: 80}]}]\n", name, ip)
@@ -364,8 +364,8 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-// A kind or version that is nearly one that is read is named: the object would go
-// without a word, and with it rules that are in force.
+// A misspelt kind or version is reported. Otherwise the object, and the rules for
+// it, would be lost silently.
 func TestMisspelt(t *testing.T) {
 	const object = "metadata: {name: a, namespace: b}\n"
 	for _, tt := range [...]struct{ apiVersion, kind, want string }{
@@ -402,7 +402,7 @@ func TestMisspelt(t *testing.T) {
 	}
 }
 
-// No kind of Kubernetes itself is taken for another one misspelt.
+// No kind of Kubernetes itself is reported as a misspelling.
 func TestOtherKindsAreSilent(t *testing.T) {
 	silent := 0
 	for gvk := range scheme.Scheme.AllKnownTypes() {
@@ -420,7 +420,7 @@ func TestOtherKindsAreSilent(t *testing.T) {
 	}
 }
 
-// A Service that cannot be served says what it lacks.
+// A Service that cannot be served is reported with the missing field.
 func TestServiceLacks(t *testing.T) {
 	for spec, want := range map[string]string{
 		"{clusterIP: 10.96.0.1, quite: [{port: 80}]}":                     "error: f:1:68: Service b/a: spec.ports: must have a port, unless spec.clusterIP is None",
@@ -443,7 +443,8 @@ func TestServiceLacks(t *testing.T) {
 	}
 }
 
-// A Status is no empty cluster, alone or beside objects: it is an error of the file, and no part of it counts.
+// A Status is an error of the file, alone or next to objects, and the file is not
+// used. It does not mean an empty cluster.
 func TestDecodeStatus(t *testing.T) {
 	const status = `{"kind":"Status","apiVersion":"v1","metadata":{"resourceVersion":"3"},"status":"Failure","message":"services is forbidden","reason":"Forbidden","code":403}`
 	const want = `is a Status, the API server's answer to a request that failed, and no object: "services is forbidden"`

@@ -17,10 +17,10 @@ import (
 	"github.com/proxyc/proxyc/compiler/inet"
 )
 
-// What the API server does to an object before it stores it: fill in what was
-// left out, and refuse what cannot be. Objects from files have not been there.
+// The API server's processing of an object before it stores it: defaulting and
+// validation. Objects from files may not have passed it.
 
-// A finding is what is wrong with a field.
+// A finding is a problem of a field.
 type finding struct {
 	severity  diag.Severity
 	code      diag.Code
@@ -28,17 +28,17 @@ type finding struct {
 	hint      string
 }
 
-// defaultNamespace is where an object without a namespace goes.
+// defaultNamespace sets the namespace of an object without one.
 func defaultNamespace(m *metav1.ObjectMeta) {
 	if m.Namespace == "" {
 		m.Namespace = metav1.NamespaceDefault
 	}
 }
 
-// defaultService fills in type, cluster IPs and families from one another,
-// protocols and target ports. Families come from all of clusterIPs, so that a Service
-// written by hand with two addresses is in both. The affinity timeout is left to the
-// compiler, which says that it is the default.
+// defaultService sets the defaults of type, cluster IPs, families, protocols and
+// target ports. The families are those of all clusterIPs, so that a hand-written
+// Service with two addresses is in both. The compiler sets the affinity timeout,
+// and records that it is a default.
 func defaultService(s *corev1.Service) {
 	defaultNamespace(&s.ObjectMeta)
 	spec := &s.Spec
@@ -70,7 +70,7 @@ func familiesOf(ips []string) []corev1.IPFamily {
 	for _, ip := range ips {
 		addr, ok := inet.ParseAddr(ip)
 		switch {
-		case !ok: // None, or nonsense: the compiler judges it
+		case !ok: // None or invalid: the compiler reports it
 			return nil
 		case addr.Unmap().Is4():
 			out = append(out, corev1.IPv4Protocol)
@@ -81,9 +81,9 @@ func familiesOf(ips []string) []corev1.IPFamily {
 	return out
 }
 
-// defaultEndpointPorts fills in protocols and the empty name. A name that is
-// null in so many words stays null (SNAP-41); a pointer does not tell it from
-// one left out, so the text does.
+// defaultEndpointPorts sets the defaults of protocols and names. A name that is
+// explicitly null remains null and disables the port (SNAP-41). Decoding yields
+// nil for both null and missing names, so the text decides.
 func defaultEndpointPorts(ports []discoveryv1.EndpointPort, text []byte) {
 	var null []bool
 	for i := range ports {
@@ -105,7 +105,8 @@ func defaultEndpointPorts(ports []discoveryv1.EndpointPort, text []byte) {
 	}
 }
 
-// nullNames reports of each of the first n ports whether its name is given as null.
+// nullNames reports for each of the first n ports whether its name is explicitly
+// null.
 func nullNames(text []byte, n int) []bool {
 	var slice struct {
 		Ports []map[string]json.RawMessage `json:"ports"`
@@ -131,8 +132,8 @@ func checkService(s *corev1.Service) []finding {
 	return slices.Concat(out, checkEnums(s), checkUnused(&s.Spec))
 }
 
-// checkUnused names what the API server refuses and what keeps no rule from being made
-// as kube-proxy makes it.
+// checkUnused reports fields that the API server rejects and that do not affect
+// any rule.
 func checkUnused(spec *corev1.ServiceSpec) []finding {
 	var out []finding
 	if spec.Type == corev1.ServiceTypeExternalName && spec.ExternalName == "" {
@@ -159,7 +160,7 @@ func checkUnused(spec *corev1.ServiceSpec) []finding {
 	return out
 }
 
-// checkServed names what a Service lacks to be served at an address of its own.
+// checkServed reports a Service that cannot be served because a field is missing.
 func checkServed(spec *corev1.ServiceSpec) []finding {
 	switch {
 	case spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone:
@@ -173,8 +174,8 @@ func checkServed(spec *corev1.ServiceSpec) []finding {
 	return nil
 }
 
-// checkEnums names words that the API does not have. kube-proxy compares with
-// the one or two that matter to it, and takes any other for the rest.
+// checkEnums reports invalid enumeration values. kube-proxy compares them only
+// with certain values and treats all others alike.
 func checkEnums(s *corev1.Service) []finding {
 	var out []finding
 	check := func(path, got, counts string, allowed ...string) {
@@ -265,8 +266,8 @@ func checkCIDRs(path string, texts []string) []finding {
 	return out
 }
 
-// checkMeta holds names to what the API admits. Names end up in chain names
-// and comments, where a quote or a line break would be a rule of its own.
+// checkMeta checks names by the rules of the API. Names are used in chain names
+// and comments, where a quote or a line break could inject a rule.
 func checkMeta(m *metav1.ObjectMeta) []finding {
 	var out []finding
 	switch {
@@ -281,11 +282,11 @@ func checkMeta(m *metav1.ObjectMeta) []finding {
 	return append(out, checkAnnotations(m.Annotations)...)
 }
 
-// annotationPrefix is that of all annotations that are proxyc's own.
+// annotationPrefix is the prefix of all annotations of proxyc.
 const annotationPrefix = "proxyc.dev/"
 
-// checkAnnotations names those that have proxyc's prefix and no meaning: the API admits
-// any key, and nobody else looks at these.
+// checkAnnotations reports unknown annotations with proxyc's prefix. The API
+// accepts any key, and no other program uses these.
 func checkAnnotations(all map[string]string) []finding {
 	var out []finding
 	known := []string{AnnotationBalance, AnnotationIgnore}
@@ -300,8 +301,8 @@ func checkAnnotations(all map[string]string) []finding {
 	return out
 }
 
-// nearestAnnotation returns a hint at the known annotation whose name, behind the prefix that
-// all have, is nearest to one.
+// nearestAnnotation returns a hint with the known annotation that is nearest to
+// name. Both are compared without the prefix.
 func nearestAnnotation(name string, known []string) string {
 	names := make([]string, len(known))
 	for i, key := range known {
@@ -320,8 +321,8 @@ func checkPortName(path, name string) []finding {
 	return []finding{{severity: diag.Error, code: diag.ObjectName, path: path, msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %s", diag.Quote(name))}}
 }
 
-// isName reports whether s is a DNS-1123 name of at most limit bytes; inner are
-// the signs it may have besides letters and digits, though not at the ends.
+// isName reports whether s is a DNS-1123 name of at most limit bytes. inner lists
+// the characters that are allowed inside in addition to letters and digits.
 func isName(s string, limit int, inner string) bool {
 	alnum := func(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 	if s == "" || len(s) > limit || !alnum(s[0]) || !alnum(s[len(s)-1]) {

@@ -7,17 +7,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Document is what a Snapshot holds, in a form that JSON can carry from one proxyc
-// to another of the same version. Its objects are the Snapshot's, and not to be changed.
+// Document is the content of a Snapshot in a form that JSON can transport between
+// two proxyc processes of the same version. It shares its objects with the
+// Snapshot; they must not be changed.
 type Document struct {
 	Services     []*Service       `json:"services"`
-	Slices       []*EndpointSlice `json:"endpointSlices"` // and what was made of v1 Endpoints
+	Slices       []*EndpointSlice `json:"endpointSlices"` // including those made from v1 Endpoints
 	Nodes        []*Node          `json:"nodes"`
 	ServiceCIDRs []*ServiceCIDR   `json:"serviceCIDRs"`
 	LeftOut      []*LeftOut       `json:"leftOut,omitempty"`
 }
 
-// Document returns what s holds now.
+// Document returns the current content of s.
 func (s *Snapshot) Document() *Document {
 	d := &Document{Services: s.Services(), Nodes: s.Nodes(), ServiceCIDRs: s.ServiceCIDRs(), LeftOut: s.LeftOut(),
 		Slices: slices.AppendSeq(make([]*EndpointSlice, 0, len(s.slices)), maps.Values(s.slices))}
@@ -28,7 +29,7 @@ func (s *Snapshot) Document() *Document {
 	return d
 }
 
-// Snapshot returns what the Document was made of.
+// Snapshot returns a Snapshot with the content of the Document.
 func (d *Document) Snapshot() *Snapshot {
 	s := New()
 	for _, svc := range d.Services {

@@ -7,7 +7,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What a Document carries is all of a Snapshot: nothing differs behind JSON.
+// A Document contains the whole Snapshot, also after encoding to JSON.
 func TestDocument(t *testing.T) {
 	s := decoded(t, `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: ns, creationTimestamp: "2026-01-02T03:04:05Z"}, spec: {type: LoadBalancer, clusterIP: 10.0.0.1, externalIPs: [192.0.2.1], ports: [{port: 80, nodePort: 30080}], loadBalancerSourceRanges: [10.0.0.0/8]}, status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}}
 ---
@@ -29,7 +29,7 @@ func TestDocument(t *testing.T) {
 	}
 	again := d.Snapshot()
 	for _, svc := range again.Services() {
-		svc.Created = s.Service(svc.Name).Created // the same moment in another zone
+		svc.Created = s.Service(svc.Name).Created // the same time in another zone
 	}
 	if dirty := again.Update(s); !dirty.Empty() {
 		t.Errorf("differs in %+v", dirty)

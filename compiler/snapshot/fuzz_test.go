@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// seeds show the fuzzer what YAML has to offer.
+// seeds are examples of YAML features for the fuzzer.
 var seeds = []string{
 	svcA, svcB, sliceA, jsonA, list(svcA, svcB, list(podP)), "--- # x\n" + jsonA + jsonN,
 	"a: 1\nb: -2\nc: 0x10\nd: 1e3\ne: 0o7\nf: 007\ng: 1_000\nh: 1.5\ni: .5\nj: 9223372036854775808\nk: -0\nl: 0\n",
@@ -25,7 +25,8 @@ var seeds = []string{
 	"a: 1\na: 2\n", "a: {}x\n", "a: []  # c\n", "a: 'b'c\n", "# only\n", "a: b #\n", "a:  # c\n  b\n", "a: |  # c\n  b\n", "a: |\nb: 1\n", "a: |\n  x", "a: b:\n", "a:b\n", "a: -\n", "a: -x\n", "a: .\n", "a: =\n",
 }
 
-// FuzzTranscode holds the fast way from YAML to JSON against the plain one.
+// FuzzTranscode compares the fast conversion of YAML to JSON with the general
+// one.
 func FuzzTranscode(f *testing.F) {
 	for _, s := range seeds {
 		f.Add(s)
@@ -59,8 +60,8 @@ func FuzzTranscode(f *testing.F) {
 	})
 }
 
-// FuzzSnapshot: no bytes make Decode panic, every diagnostic has a place, and
-// a document among others is read as it is read alone.
+// FuzzSnapshot checks that Decode never panics, that every diagnostic has a
+// position, and that a document is decoded independently of others.
 func FuzzSnapshot(f *testing.F) {
 	for i, s := range seeds {
 		f.Add([]byte(s), uint64(i))
@@ -76,7 +77,7 @@ func FuzzSnapshot(f *testing.F) {
 				t.Errorf("diagnostic without a place: %+v", d)
 			}
 			if strings.Contains(d.Msg, "given more than once") {
-				return // the order counts
+				return // the order matters
 			}
 		}
 		var docs []string
@@ -85,7 +86,7 @@ func FuzzSnapshot(f *testing.F) {
 			end, next := endOf(text, start)
 			doc := string(text[start:end]) + "\n"
 			if start == 0 {
-				doc = "\n" + doc // the others start with what is left of the separator's line
+				doc = "\n" + doc // others start with the rest of the separator's line
 			}
 			docs = append(docs, doc)
 			start = next
@@ -100,7 +101,7 @@ func FuzzSnapshot(f *testing.F) {
 	})
 }
 
-// The order of objects in a List does not matter either.
+// The order of objects in a List does not matter.
 func TestDecodeShuffledList(t *testing.T) {
 	items := cluster(40, 3, 5)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -132,7 +133,8 @@ func TestDecodeShuffledList(t *testing.T) {
 	}
 }
 
-// FuzzListItems holds a List that is taken apart against the same one read whole.
+// FuzzListItems compares a List that is split into items with the same List
+// parsed as a whole.
 func FuzzListItems(f *testing.F) {
 	for _, s := range seeds {
 		f.Add(s)
@@ -153,7 +155,7 @@ func FuzzListItems(f *testing.F) {
 		}
 		out, _, err := toJSON([]byte(text))
 		if err != nil {
-			return // the items that make sense alone are read all the same
+			return // valid items are decoded anyway
 		}
 		var want struct{ Items []any }
 		if err := json.Unmarshal(out, &want); err != nil {
@@ -163,7 +165,7 @@ func FuzzListItems(f *testing.F) {
 		for _, item := range items {
 			part, _, err := toJSON([]byte(strings.Replace(text[item[0]:item[1]], "-", " ", 1)))
 			if err != nil {
-				return // quoted text that is not indented: told as an error, not misread
+				return // quoted text without indentation: an error, not a wrong value
 			}
 			var v any
 			if err := json.Unmarshal(part, &v); err != nil {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// cluster makes the objects of a cluster, as `kubectl get -A` gives them.
+// cluster returns the objects of a cluster as printed by `kubectl get -A`.
 func cluster(services, endpoints, nodes int) []any {
 	var out []any
 	for i := range nodes {

@@ -7,8 +7,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// Texts in which a search is repeated from many places look at each byte a few
-// times, not once for each place.
+// Repeated searches examine each byte only a few times, not once per start.
 func TestScanIsLinear(t *testing.T) {
 	for _, text := range []string{
 		strings.Repeat(`\n`, 100_000),
@@ -35,8 +34,8 @@ func TestScanIsLinear(t *testing.T) {
 	}
 }
 
-// An object is indexed once for all findings about it, and a document once for
-// all objects in it.
+// An object is indexed once for all findings about it, and a document is parsed
+// once for all its objects.
 func TestLocateOnce(t *testing.T) {
 	const n = 200
 	items := make([]string, n)
@@ -61,8 +60,8 @@ func TestLocateOnce(t *testing.T) {
 	}
 }
 
-// Findings that say the same are counted while the file is read: what comes of
-// it is no longer for more of them, and only those that are told are looked for.
+// Similar findings are counted while the file is decoded. The result does not
+// grow with their number, and only reported ones are located.
 func TestFindingsAreFew(t *testing.T) {
 	for name, join := range map[string]func(n int) string{
 		"documents": func(n int) string { return strings.Repeat("---\n"+strings.Replace(svcB, "name: b", "name: B", 1), n) },

@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// maxNesting is how deep Lists may stand in Lists.
+// maxNesting is the maximum nesting of Lists.
 const maxNesting = 16
 
 // A leaf is the JSON text of one object that is not a List.
 type leaf struct {
 	text             []byte
-	start            int // offset of text in what was scanned
+	start            int // offset of text in the scanned data
 	apiVersion, kind string
-	index            []int // position in the Lists around it, outermost first
-	array            bool  // the outermost is no List, but an array
+	index            []int // position in the enclosing Lists, outermost first
+	array            bool  // the outermost is an array, not a List
 }
 
-// path names the leaf's place in the Lists around it: "items[3]".
+// path returns the leaf's position in the enclosing Lists: "items[3]".
 func (l *leaf) path() string { return listPath(l.index, l.array) }
 
 func listPath(index []int, array bool) string {
@@ -38,23 +38,23 @@ func listPath(index []int, array bool) string {
 	return b.String()
 }
 
-// A scanner finds the objects in JSON text and takes Lists apart. It looks at
-// brackets and strings only, so that it is much faster than a decoder, and
-// leaves it to the decoder to find what is wrong inside an object.
+// A scanner finds the objects in JSON text, including the items of Lists. It
+// parses only brackets and strings, which is much faster than decoding. The
+// decoder reports errors inside an object.
 type scanner struct {
 	data   []byte
 	pos    int
-	index  []int // in the Lists that are open
+	index  []int // in the open Lists
 	array  bool  // the outermost of them is an array
 	leaves []leaf
-	looked int // bytes that strings took to scan
+	looked int // bytes examined while scanning strings
 }
 
-// A syntaxError is a place where the scanner cannot go on.
+// A syntaxError is a position at which the scanner cannot continue.
 type syntaxError struct {
 	offset int
-	cut    bool   // where the text ends
-	twice  string // the key of a List that stands there again
+	cut    bool   // the text ends here
+	twice  string // the duplicate key of a List
 	msg    string
 }
 
@@ -68,7 +68,7 @@ func (e *syntaxError) Error() string {
 	return "invalid JSON: " + e.msg
 }
 
-// scanLeaves takes one JSON value apart.
+// scanLeaves returns the objects in one JSON value.
 func scanLeaves(data []byte) ([]leaf, error) {
 	s := scanner{data: data}
 	s.space()
@@ -89,7 +89,7 @@ func (s *scanner) document() error {
 	return s.items()
 }
 
-// value scans an object, or makes a leaf of what stands in an object's place.
+// value scans an object, or adds a leaf for any other value in its place.
 func (s *scanner) value() error {
 	if s.space(); s.peek() == '{' {
 		return s.object()
@@ -107,11 +107,11 @@ func (s *scanner) add(l leaf) {
 	s.leaves = append(s.leaves, l)
 }
 
-// listKeys are the keys of a List that are read.
+// listKeys are the keys of a List that the scanner uses.
 var listKeys = [...]string{"apiVersion", "kind", "items"}
 
-// object scans an object at '{'. It is a List if it has items and its kind
-// says so; the kind may come after the items.
+// object scans an object at '{'. The object is a List if it has items and its
+// kind ends in List; the kind may follow the items.
 func (s *scanner) object() error {
 	if len(s.index) > maxNesting {
 		return &syntaxError{offset: s.pos, msg: fmt.Sprintf("Lists in Lists more than %d deep", maxNesting)}
@@ -170,7 +170,7 @@ func (s *scanner) object() error {
 	return nil
 }
 
-// more goes to the next member of an object or array, or past its end.
+// more advances to the next member of an object or array, or past its end.
 func (s *scanner) more(end byte, first bool) (bool, error) {
 	s.space()
 	if s.peek() == end {
@@ -188,7 +188,7 @@ func (s *scanner) more(end byte, first bool) (bool, error) {
 	return true, nil
 }
 
-// key reads a field name and goes to its value.
+// key scans a field name and advances to its value.
 func (s *scanner) key() (string, error) {
 	if s.peek() != '"' {
 		return "", s.unexpected("where a field name should be")
@@ -207,8 +207,8 @@ func (s *scanner) key() (string, error) {
 
 func isListKind(kind string) bool { return strings.HasSuffix(kind, "List") }
 
-// inherit gives the items of a typed List, such as a ServiceList, its type:
-// the API server leaves it out there.
+// inherit sets the type of items in a typed List such as a ServiceList, because
+// the API server omits it there.
 func inherit(items []leaf, list *leaf, depth int) {
 	kind := strings.TrimSuffix(list.kind, "List")
 	for i := range items {
@@ -238,7 +238,7 @@ func (s *scanner) items() error {
 	}
 }
 
-// skip goes past a value of any type.
+// skip advances past a value of any type.
 func (s *scanner) skip() error {
 	start := s.pos
 	for depth := 0; s.pos < len(s.data); s.pos++ {
@@ -270,7 +270,7 @@ func (s *scanner) skip() error {
 	return s.ended(start)
 }
 
-// ended closes a number or literal, of which there must be something.
+// ended checks that a number or literal is not empty.
 func (s *scanner) ended(start int) error {
 	if s.pos == start || s.data[start] == '{' || s.data[start] == '[' {
 		return s.unexpected("where a value should be")
@@ -278,12 +278,12 @@ func (s *scanner) ended(start int) error {
 	return nil
 }
 
-// quoted goes past a string.
+// quoted advances past a string.
 func (s *scanner) quoted() error {
 	start := s.pos
 	s.pos++
 	for end := -1; ; {
-		if end < s.pos { // not for each escape: the end may be far away
+		if end < s.pos { // search once, not for each escape: the end may be far away
 			i := bytes.IndexByte(s.data[min(s.pos, len(s.data)):], '"')
 			if i < 0 {
 				s.pos = len(s.data)
@@ -303,7 +303,7 @@ func (s *scanner) quoted() error {
 	}
 }
 
-// text reads a string.
+// text scans a string.
 func (s *scanner) text() (string, error) {
 	start := s.pos
 	if err := s.quoted(); err != nil {
@@ -346,7 +346,7 @@ func (s *scanner) unexpected(where string) error {
 	return &syntaxError{offset: s.pos, msg: fmt.Sprintf("unexpected %q %s", s.data[s.pos], where)}
 }
 
-// pathAt names the value that the decoder had read when it stood at offset:
+// pathAt returns the path of the value that a decoder had read at offset:
 // "spec.ports[0].port".
 func pathAt(text []byte, offset int64) (at string) {
 	walk(text, func(path func() string, end int64, _ json.Token) bool {
@@ -359,8 +359,8 @@ func pathAt(text []byte, offset int64) (at string) {
 	return at
 }
 
-// pathOf names the first value that is like this one: at a path without
-// indexes, or at any, "".
+// pathOf returns the path of the first value for which is returns true. field, a
+// path without indexes, restricts the search; "" matches any path.
 func pathOf(text []byte, field string, is func(json.Token) bool) (at string) {
 	walk(text, func(path func() string, _ int64, value json.Token) bool {
 		if !is(value) {
@@ -376,8 +376,8 @@ func pathOf(text []byte, field string, is func(json.Token) bool) (at string) {
 	return at
 }
 
-// walk goes through all values in an object, an object or list at its first
-// sign, until visit returns false. end is where the decoder stands after that.
+// walk visits all values in an object, and objects and lists at their start,
+// until visit returns false. end is the decoder's offset after the value.
 func walk(text []byte, visit func(path func() string, end int64, value json.Token) bool) {
 	type frame struct {
 		key   string

@@ -20,11 +20,11 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// A decoder reads the JSON of one kind as the API server does, by read. The object
-// has a name even with an error, if it could be read.
+// A decoder decodes the JSON of one kind as the API server does, using read. The
+// object has a name even in case of an error, if the name is readable.
 type decoder func(text []byte, read unmarshal) (object, []finding, error)
 
-// readKinds are the kinds that a Snapshot has a use for, in each version that is read.
+// readKinds are the kinds that a Snapshot uses, in each supported version.
 var readKinds = [...]struct {
 	group, version, kind string
 	decode               decoder
@@ -35,10 +35,10 @@ var readKinds = [...]struct {
 	{"discovery.k8s.io", "v1", "EndpointSlice", decodeSlice},
 	{"discovery.k8s.io", "v1beta1", "EndpointSlice", decodeSliceV1beta1},
 	{"networking.k8s.io", "v1", "ServiceCIDR", decodeServiceCIDR},
-	{"networking.k8s.io", "v1beta1", "ServiceCIDR", decodeServiceCIDR}, // the versions are alike
+	{"networking.k8s.io", "v1beta1", "ServiceCIDR", decodeServiceCIDR}, // both versions have the same fields
 }
 
-// splitVersion takes an apiVersion apart; the core group is "".
+// splitVersion splits an apiVersion; the core group is "".
 func splitVersion(apiVersion string) (group, version string) {
 	if group, version, ok := strings.Cut(apiVersion, "/"); ok {
 		return group, version
@@ -46,7 +46,7 @@ func splitVersion(apiVersion string) (group, version string) {
 	return "", apiVersion
 }
 
-// decoderOf returns the decoder of a kind, or nil if a Snapshot has no use for it.
+// decoderOf returns the decoder of a kind, or nil if a Snapshot does not use it.
 func decoderOf(apiVersion, kind string) decoder {
 	group, version := splitVersion(apiVersion)
 	for i := range readKinds {
@@ -57,12 +57,12 @@ func decoderOf(apiVersion, kind string) decoder {
 	return nil
 }
 
-// misspelt returns what is wrong with an object that is not read and was probably
-// meant to be; nil for those of other kinds. Groups that are nobody's here may have
-// kinds of the same names, as serving.knative.dev has a Service.
+// misspelt returns a finding about an object with a probably misspelt kind or
+// version, or nil. Kinds of foreign groups may have the same names:
+// serving.knative.dev also defines a Service.
 func misspelt(apiVersion, kind string) *finding {
 	var versions []string
-	known := false // the group is one in which a kind is read, which are all Kubernetes' own
+	known := false // a group with a kind that is read; all of these are Kubernetes' own
 	group, _ := splitVersion(apiVersion)
 	for _, k := range readKinds {
 		known = known || k.group == group
@@ -75,7 +75,7 @@ func misspelt(apiVersion, kind string) *finding {
 		if meant == "" {
 			return nil
 		}
-		return &finding{severity: diag.Error, code: diag.NearKind, path: "kind", // the group is Kubernetes' own: the API server refuses it
+		return &finding{severity: diag.Error, code: diag.NearKind, path: "kind", // the group is Kubernetes' own, so the API server rejects it
 			msg: "is no kind that is read: the object is left out: got " + diag.Quote(kind), hint: "did you mean " + meant + "?"}
 	}
 	f := finding{severity: diag.Warning, code: diag.NearKind, path: "apiVersion",
@@ -83,15 +83,15 @@ func misspelt(apiVersion, kind string) *finding {
 		hint: diag.DidYouMean(apiVersion, versions)}
 	switch {
 	case known:
-		f.severity = diag.Error // the API server refuses it
+		f.severity = diag.Error // the API server rejects it
 	case f.hint == "":
 		return nil
 	}
 	return &f
 }
 
-// nearKind returns the kind that is read and for which another one of the same
-// group may stand: written in other cases, cut off, in the plural, or misspelt.
+// nearKind returns the supported kind for which kind is a probable error: another
+// case, a truncation, a plural or a misspelling.
 func nearKind(group, kind string) string {
 	if isListKind(kind) || group == "" && kind == "Pod" { // two letters from Node
 		return ""
@@ -110,7 +110,7 @@ func nearKind(group, kind string) string {
 		names = append(names, "List")
 	}
 	meant := diag.Nearest(kind, names)
-	if len(kind) > len(meant)+2 { // another one made of it, as EndpointSliceMirror
+	if len(kind) > len(meant)+2 { // a derived kind such as EndpointSliceMirror
 		return ""
 	}
 	return meant
@@ -182,8 +182,8 @@ func decodeServiceCIDR(text []byte, read unmarshal) (object, []finding, error) {
 	}, append(strict, checkServiceCIDR(&in)...), err
 }
 
-// explain takes an error of the JSON decoder apart: where in the text it is,
-// the path of the field if that is known, and what is wrong.
+// explain splits an error of the JSON decoder into the offset, the path of the
+// field if known, and the message.
 func explain(text []byte, err error) (offset int, path, msg string) {
 	if ok, at := kjson.SyntaxErrorOffset(err); ok {
 		return clamp(at-1, text), "", "invalid JSON: " + err.Error()
@@ -200,14 +200,14 @@ func explain(text []byte, err error) (offset int, path, msg string) {
 	msg = "must be " + typeName(wrong.Type) + ", got " + wrong.Value
 	path = pathAt(text, wrong.Offset)
 	if !strings.HasPrefix(listIndex.ReplaceAllString(path, ""), wrong.Field) || wrong.Field == "" {
-		// A type that decodes itself counts from its own start.
+		// A type with its own decoder counts offsets from its own start.
 		return 0, cmp.Or(pathOf(text, wrong.Field, func(v json.Token) bool { return isKind(v, wrong.Value) }), wrong.Field), msg
 	}
 	return clamp(wrong.Offset-1, text), path, msg
 }
 
-// isKind reports whether a value is of a kind as the JSON decoder names it, such
-// as "bool", or "number 1.5".
+// isKind reports whether a value has a type in the JSON decoder's notation, such
+// as "bool" or "number 1.5".
 func isKind(v json.Token, kind string) bool {
 	kind, _, _ = strings.Cut(kind, " ")
 	switch v := v.(type) {
@@ -229,7 +229,7 @@ func clamp(offset int64, text []byte) int {
 	return int(min(max(offset, 0), int64(len(text))))
 }
 
-// typeName returns what a field of a Go type takes, in the words of JSON.
+// typeName returns the JSON type for a Go type.
 func typeName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:

@@ -1,7 +1,8 @@
 package snapshot
 
-// Unsliced names a Service where what was read has no EndpointSlice at all, not even one that is left
-// out: any cluster has one of the Service, as it has of each with a selector. Empty: there is none.
+// Unsliced returns a Service with a selector if the input contains no
+// EndpointSlice at all, not even a skipped one. In any cluster such a Service has
+// an EndpointSlice. It returns "" if nothing is missing.
 func (r *Reader) Unsliced() string {
 	if r.slices {
 		return ""
@@ -9,14 +10,16 @@ func (r *Reader) Unsliced() string {
 	return r.sliced
 }
 
-// NoSlices says of a snapshot that it has no EndpointSlice, for a Service that Unsliced named.
+// NoSlices returns the message for a snapshot without an EndpointSlice. service
+// is the result of Unsliced.
 func NoSlices(service string) string {
 	return "has no EndpointSlice, and in any cluster " + service + " has one, by its selector"
 }
 
-// Lacks says what a Snapshot that the Reader made lacks that any cluster has, and what of its rules a node would
-// lose for that; empty: it lacks nothing. A failed kubectl leaves such a file behind, or one that
-// was not asked for all. A cluster without Services is no such thing: it has Nodes.
+// Lacks returns what the Snapshot of this Reader lacks compared with any cluster,
+// and which rules a node would lose because of it, or "". A failed or incomplete
+// kubectl command produces such a file. A cluster without Services is valid: it
+// has Nodes.
 func (r *Reader) Lacks(s *Snapshot) string {
 	if len(s.services)+len(s.nodes) == 0 {
 		return "has no Service and no Node, and all rules for Services would go"

@@ -10,21 +10,22 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// LeftOut is an object that a file has and the Snapshot has not, since the API server
-// would refuse it: whoever asks for it is to hear that, and not that it does not exist.
+// LeftOut is an object that a file contains and the Snapshot does not, because
+// the API server would reject it. Commands that look it up report that reason
+// instead of a missing object.
 type LeftOut struct {
-	Object  string  // "Service ns/web", as findings name it
-	Service ir.Name // which it is, or whose endpoints it has; zero for other kinds
-	// Addrs and NodePorts are those that could be read of a Service.
+	Object  string  // "Service ns/web", as in findings
+	Service ir.Name // the Service itself, or the Service of its endpoints; zero for other kinds
+	// Addrs and NodePorts are those that could be decoded from a Service.
 	Addrs     []netip.Addr
 	NodePorts []int32
-	Why       string // the findings for which it is left out, each with its place
+	Why       string // the findings that caused it, each with its position
 }
 
-// IsService reports whether it is a Service.
+// IsService reports whether the object is a Service.
 func (l *LeftOut) IsService() bool { return strings.HasPrefix(l.Object, "Service ") }
 
-// Addrs returns the addresses that clients connect to, without those that are none.
+// Addrs returns the addresses to which clients connect. It omits invalid ones.
 func (s *Service) Addrs() (addrs []netip.Addr) {
 	all := slices.Concat([]string{s.ClusterIP}, s.ClusterIPs, s.ExternalIPs)
 	for _, in := range s.LoadBalancer {
@@ -38,7 +39,7 @@ func (s *Service) Addrs() (addrs []netip.Addr) {
 	return addrs
 }
 
-// leftOut is what is known of a Service that is left out.
+// leftOut returns the LeftOut of a Service.
 func (s *Service) leftOut() LeftOut {
 	out := LeftOut{Service: s.Name, Addrs: s.Addrs()}
 	for _, p := range s.Ports {
@@ -49,10 +50,10 @@ func (s *Service) leftOut() LeftOut {
 	return out
 }
 
-// leaveOut notes that an object is not in s, and one finding for which it is not.
+// leaveOut records that an object was skipped because of a finding.
 func (s *Snapshot) leaveOut(o *object, why diag.Diagnostic) {
 	if o.name == "" || o.has != nil && o.has(s) {
-		return // another one of its name is there
+		return // another object of this name exists
 	}
 	l := s.leftOut[o.name]
 	if l == nil {
@@ -67,17 +68,17 @@ func (s *Snapshot) leaveOut(o *object, why diag.Diagnostic) {
 	l.Why = strings.TrimPrefix(l.Why+"; "+why.String(), "; ")
 }
 
-// LeftOut returns the objects that files have and s has not, by their names.
+// LeftOut returns the skipped objects, sorted by name.
 func (s *Snapshot) LeftOut() []*LeftOut {
 	return slices.SortedFunc(maps.Values(s.leftOut), func(a, b *LeftOut) int { return strings.Compare(a.Object, b.Object) })
 }
 
-// ServiceLeftOut returns the Service of a name that is left out, or nil.
+// ServiceLeftOut returns the skipped Service of a name, or nil.
 func (s *Snapshot) ServiceLeftOut(name ir.Name) *LeftOut {
 	return s.leftOut[objectName("Service", name)]
 }
 
-// NodeLeftOut returns the Node of a name that is left out, or nil.
+// NodeLeftOut returns the skipped Node of a name, or nil.
 func (s *Snapshot) NodeLeftOut(name string) *LeftOut {
 	return s.leftOut[objectName("Node", ir.Name{Name: name})]
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What is left out of a file is known with its reason, goes with the Snapshot wherever
-// that goes, and is there no more where an object of its name is, in whatever order they stand.
+// A skipped object is recorded with its reason and copied with the Snapshot. It
+// is no longer listed if an object of its name exists, in whatever order they are
+// decoded.
 func TestLeftOut(t *testing.T) {
 	const (
 		two  = "apiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: b}\nspec: {clusterIP: 10.0.0.2, externalIPs: [192.0.2.2, x], ports: [{port: x, nodePort: 30080}]}\n"

@@ -14,22 +14,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Objects are the API's objects of which a Snapshot is made, with what decides about
-// packets and what lint looks at, and nothing else: no managed fields, no annotation
-// that nobody reads, nothing of pods but their names.
+// Objects are the API objects for a Snapshot, reduced to the fields that decide
+// about packets or that lint checks. They contain no managed fields, no unused
+// annotations, and only the names of pods.
 type Objects struct {
 	Services     []*corev1.Service
 	Slices       []*discoveryv1.EndpointSlice
 	Endpoints    []*corev1.Endpoints
 	Nodes        []*corev1.Node
 	ServiceCIDRs []*networkingv1.ServiceCIDR
-	// Versions are the resourceVersions at which an API server gave the lists, by kind:
-	// "Service". A kind that it did not give has none.
+	// Versions are the resourceVersions of the API server's lists, by kind
+	// ("Service"). A kind without a list has no entry.
 	Versions map[string]string
 }
 
-// Trim returns an object of the API with the fields that Objects have; nil for kinds that a
-// Snapshot has no use for. The object is not changed.
+// Trim returns a copy of an API object with the fields of Objects, or nil for
+// kinds that a Snapshot does not use.
 func Trim(obj any) any {
 	switch in := obj.(type) {
 	case *corev1.Service:
@@ -75,7 +75,7 @@ func (o *Objects) Add(obj any) {
 	}
 }
 
-// Objects returns objects of which the Document's Snapshot could have been made.
+// Objects returns API objects that yield the Document's Snapshot.
 func (d *Document) Objects() *Objects {
 	out := new(Objects)
 	for _, svc := range d.Services {
@@ -159,8 +159,8 @@ func (s *EndpointSlice) meta() metav1.ObjectMeta {
 	return out
 }
 
-// api is the inverse of FromEndpointSlice, but for a port's name that is null, which an
-// API server never gives.
+// api is the inverse of FromEndpointSlice, except for a null port name, which an
+// API server never returns.
 func (s *EndpointSlice) api() *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 		ObjectMeta: s.meta(), AddressType: discoveryv1.AddressType(s.AddressType)}
@@ -214,13 +214,14 @@ func podReference(pod string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{Kind: "Pod", Name: pod}
 }
 
-// addTo puts what was made of a subset of v1 Endpoints back there.
+// addTo adds the endpoints to the subset of v1 Endpoints from which they were
+// made.
 func (s *EndpointSlice) addTo(e *corev1.Endpoints) {
 	for len(e.Subsets) <= s.Subset {
 		e.Subsets = append(e.Subsets, corev1.EndpointSubset{})
 	}
 	subset := &e.Subsets[s.Subset]
-	if len(subset.Ports) == 0 { // the other family may have brought them
+	if len(subset.Ports) == 0 { // unless the other family has added them
 		for _, p := range s.Ports {
 			subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: p.Name, Protocol: corev1.Protocol(p.Protocol), Port: p.Port})
 		}
@@ -266,9 +267,9 @@ func texts(prefixes []netip.Prefix) (out []string) {
 	return out
 }
 
-// Write writes the objects as one List of JSON, in which each stands on a line of its own,
-// by kind, namespace and name: the same objects give the same bytes. It holds
-// a List of each kind, with the resourceVersion.
+// Write writes the objects as one JSON List with a List of each kind and its
+// resourceVersion. Each object is on its own line, sorted by kind, namespace and
+// name, so that equal objects yield equal bytes.
 func (o *Objects) Write(w io.Writer) error {
 	var out bytes.Buffer
 	out.WriteString(`{"apiVersion":"v1","kind":"List","items":[` + "\n")
@@ -287,7 +288,8 @@ func (o *Objects) Write(w io.Writer) error {
 	return err
 }
 
-// writeList writes a List of one kind. An optional one that nobody gave is left out.
+// writeList writes a List of one kind. It omits an optional list without items
+// and version.
 func writeList[T metav1.Object](out *bytes.Buffer, o *Objects, apiVersion, kind string, items []T, optional bool) error {
 	version, given := o.Versions[kind]
 	if optional && !given && len(items) == 0 {
@@ -321,7 +323,7 @@ func writeList[T metav1.Object](out *bytes.Buffer, o *Objects, apiVersion, kind 
 	return nil
 }
 
-// Line returns the JSON of an object of the API on one line, without what is empty.
+// Line returns the JSON of an API object on one line, without empty fields.
 func Line(obj any) ([]byte, error) {
 	text, err := json.Marshal(obj)
 	if err != nil {
@@ -341,10 +343,10 @@ func Line(obj any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
-// dropEmpty takes null, "", {} and [] out of a mapping and of those in it.
+// dropEmpty removes null, "", {} and [] from a mapping, recursively.
 func dropEmpty(fields map[string]any) {
 	for key, value := range fields {
-		drop := value == nil || value == "" || key == "targetPort" || key == "daemonEndpoints" // of which there are none here
+		drop := value == nil || value == "" || key == "targetPort" || key == "daemonEndpoints" // never set here
 		switch value := value.(type) {
 		case map[string]any:
 			dropEmpty(value)

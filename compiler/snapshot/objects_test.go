@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// fullCluster is a cluster with what can stand in any field that counts.
+// fullCluster is a cluster with a value in every field that is used.
 const fullCluster = `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: ns, creationTimestamp: "2026-01-02T03:04:05Z", labels: {team: x, service.kubernetes.io/service-proxy-name: cilium}, annotations: {preserve-destination: "true", winProxyOptimization: disabled, other: x, proxyc.dev/lint-ignore: PX501}}, spec: {type: LoadBalancer, clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1, "fd00::1"], ipFamilies: [IPv4, IPv6], externalIPs: [192.0.2.1, ""], ports: [{name: web, port: 80, protocol: UDP, nodePort: 30080, targetPort: http}, {port: 81}], loadBalancerSourceRanges: [" 10.0.0.0/8"], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}, internalTrafficPolicy: Local, externalTrafficPolicy: Local, healthCheckNodePort: 32000, selector: {app: web}, trafficDistribution: PreferClose, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false}, status: {loadBalancer: {ingress: [{ip: 203.0.113.1, ipMode: Proxy}, {hostname: x}]}}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: b, namespace: ns}, spec: {clusterIP: None, ports: [{port: 80}]}}
@@ -23,7 +23,7 @@ const fullCluster = `{apiVersion: v1, kind: Service, metadata: {name: a, namespa
 {apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: k}, spec: {cidrs: [10.0.0.0/16]}}
 `
 
-// decodedStrictly decodes with what lint looks at.
+// decodedStrictly decodes with the fields that lint checks.
 func decodedStrictly(t *testing.T, text string) (*Snapshot, map[string]Written) {
 	t.Helper()
 	s, r := New(), Reader{Strict: true}
@@ -35,7 +35,7 @@ func decodedStrictly(t *testing.T, text string) (*Snapshot, map[string]Written) 
 	return s, r.Written()
 }
 
-// What is written of a Snapshot is read as the same one.
+// A Snapshot that is written as objects and decoded again is unchanged.
 func TestObjectsOfDocument(t *testing.T) {
 	s, _ := decodedStrictly(t, fullCluster)
 	var out bytes.Buffer
@@ -44,15 +44,15 @@ func TestObjectsOfDocument(t *testing.T) {
 	}
 	again, _ := decodedStrictly(t, out.String())
 	for _, svc := range again.Services() {
-		svc.Created = s.Service(svc.Name).Created // the same moment in another zone
+		svc.Created = s.Service(svc.Name).Created // the same time in another zone
 	}
 	if dirty := again.Update(s); !dirty.Empty() {
 		t.Errorf("differs in %+v: %s", dirty, out.String())
 	}
 }
 
-// Trim leaves what decides, and what lint looks at, as it is; and each field that a Service
-// of the API's has not is one that nobody reads.
+// Trim preserves the fields that decide about packets and those that lint checks.
+// Every field that it removes is unused.
 func TestTrim(t *testing.T) {
 	s, written := decodedStrictly(t, fullCluster)
 	var all Objects

@@ -12,35 +12,34 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// A Reader decodes the files of a Snapshot as Decode does, and remembers where
-// each object stands, so that a finding about a field can be given its place.
-// It keeps the files in memory, and looks at them only when it is asked. The
-// zero value is ready to use.
+// A Reader decodes the files of a Snapshot as Decode does, and records where each
+// object is, so that findings about fields can have positions. It keeps the files
+// in memory, and parses positions only on demand. The zero value is ready to use.
 type Reader struct {
-	// Most is how many findings of a file that say the same are given one by one,
-	// before one with a count stands for them; 0: any number.
+	// Most is the limit of similar findings about a file that are reported one by
+	// one; further ones are counted. 0 means no limit.
 	Most int
-	// CutOff is what it means that a file can be read and may be cut off all the
-	// same; 0: nobody asks. Where the API server would refuse what is left, it is an error.
+	// CutOff is the severity of a readable file that may be truncated; 0 disables
+	// the check. If the API server would reject the last object, it is an error.
 	CutOff diag.Severity
-	// Strict also finds fields that are near none of the API, which the API server drops as
-	// those that are, and remembers what Written returns.
+	// Strict also reports fields that resemble no field of the API, which the API
+	// server drops, too. It enables Written.
 	Strict bool
-	// Forget does not remember where objects stand: Locate finds nothing then.
+	// Forget disables recording of positions; Locate then finds none.
 	Forget bool
 
 	at      map[string]place   // by the object's name: "Service ns/web"
-	written map[string]Written // the same; Strict only
-	sliced  string             // the first Service that Written calls so
-	slices  bool               // there was an EndpointSlice, or v1 Endpoints, whole or not
+	written map[string]Written // by the same name; only if Strict
+	sliced  string             // the first Service for which Written.Sliced is true
+	slices  bool               // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
 	shared  map[*part]*yaml.Node
-	last    place // what was asked for last, and its fields
+	last    place // the last object that was looked up, and its fields
 	fields  fields
-	// What this took.
+	// Counters of work, for tests.
 	parsed, objects int
 }
 
-// place is where an object stands.
+// place is the position of an object.
 type place struct {
 	file      string
 	line, col int // 1-based, of the part's start
@@ -48,7 +47,7 @@ type place struct {
 	index     []int // in the Lists of a YAML part
 }
 
-// note remembers where an object stands, and what is written in it.
+// note records the position and the written fields of an object.
 func (r *Reader) note(o *object, at place) {
 	if r.Strict {
 		if r.written == nil {
@@ -68,9 +67,10 @@ func (r *Reader) note(o *object, at place) {
 	r.at[o.name] = at
 }
 
-// Locate completes findings that know their object, and no place, with file,
-// line and column of the field; of what stands around it, where the field does
-// not stand in the file. Findings about one object are best given together.
+// Locate adds the file, line and column of the field to findings that have an
+// object but no position. If the field is not in the file, the closest enclosing
+// one is used. Findings about one object should be consecutive, because the
+// Reader caches the positions of one object.
 func (r *Reader) Locate(list diag.List) {
 	for i := range list {
 		d := &list[i]
@@ -84,12 +84,13 @@ func (r *Reader) Locate(list diag.List) {
 	}
 }
 
-// fields are the places in an object, by path; the object itself has path "".
+// fields are the positions in an object, by path; the path of the object itself
+// is "".
 type fields map[string]position
 
 type position struct{ line, col int }
 
-// find returns the place of a field, or of the innermost one around it.
+// find returns the position of a field or of the innermost enclosing one.
 func (f fields) find(path string) position {
 	if pos, ok := f[path]; ok {
 		return pos
@@ -106,7 +107,8 @@ func (f fields) find(path string) position {
 	return f[""]
 }
 
-// singular returns the older field that stands for the first item of a newer one.
+// singular returns the older field that corresponds to the first item of a newer
+// one.
 func singular(path string) string {
 	switch path {
 	case "spec.clusterIPs[0]":
@@ -117,7 +119,7 @@ func singular(path string) string {
 	return path
 }
 
-// indexed returns the places in an object. It remembers those of the last one.
+// indexed returns the positions in an object. It caches those of the last object.
 func (r *Reader) indexed(p *place) fields {
 	if r.fields == nil || r.last.part != p.part || !slices.Equal(r.last.index, p.index) {
 		r.last, r.fields = *p, r.index(p)
@@ -125,7 +127,7 @@ func (r *Reader) indexed(p *place) fields {
 	return r.fields
 }
 
-// index finds all places in an object.
+// index returns all positions in an object.
 func (r *Reader) index(p *place) fields {
 	r.objects++
 	out := fields{"": {p.line, p.col}}
@@ -148,7 +150,7 @@ func (r *Reader) index(p *place) fields {
 	return out
 }
 
-// document parses a YAML part. Where several objects stand in one, it does so once.
+// document parses a YAML part. It parses a part with several objects only once.
 func (r *Reader) document(p *place) *yaml.Node {
 	if node, ok := r.shared[p.part]; ok {
 		return node
@@ -168,7 +170,7 @@ func (r *Reader) document(p *place) *yaml.Node {
 	return node
 }
 
-// item returns an item of a List, or of an array.
+// item returns an item of a List or an array.
 func item(list *yaml.Node, i int) *yaml.Node {
 	if list.Kind == yaml.MappingNode {
 		for j := 0; j+1 < len(list.Content); j += 2 {
@@ -184,8 +186,8 @@ func item(list *yaml.Node, i int) *yaml.Node {
 	return list.Content[i]
 }
 
-// sign returns the place of a column in a line of the part, both as they are in
-// its text; column 0 is the first sign there.
+// sign returns the position in the file of a line and column of the part's text.
+// Column 0 is the first character of the line.
 func (p *place) sign(line, column int) position {
 	text := p.part.yaml
 	if text == nil {
@@ -208,7 +210,7 @@ func (p *place) sign(line, column int) position {
 	return position{p.line + line, column}
 }
 
-// of returns the place of a node in the part.
+// of returns the position of a node in the file.
 func (p *place) of(n *yaml.Node) position {
 	pos := position{p.line + n.Line - 1, p.part.column(n)}
 	if n.Line == 1 {
@@ -217,7 +219,7 @@ func (p *place) of(n *yaml.Node) position {
 	return pos
 }
 
-// column returns the column of a node in bytes: the parser counts characters.
+// column returns the column of a node in bytes; the parser counts characters.
 func (p *part) column(n *yaml.Node) int {
 	if !p.looked && slices.ContainsFunc(p.yaml, func(c byte) bool { return c >= utf8.RuneSelf }) {
 		p.lines = bytes.Split(p.yaml, []byte("\n"))
@@ -234,8 +236,8 @@ func (p *part) column(n *yaml.Node) int {
 	return col
 }
 
-// indexNode adds the places of what stands in a node. Those of keys count, and
-// of list items. An alias is not followed.
+// indexNode adds the positions of keys and list items in a node. It does not
+// follow aliases.
 func indexNode(n *yaml.Node, path string, p *place, out fields) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -262,7 +264,7 @@ func memberPath(path, key string) string {
 
 func itemPath(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-// indexer does for JSON what indexNode does for YAML.
+// indexer is indexNode for JSON.
 type indexer struct {
 	scanner
 	lines lineCounter
@@ -301,7 +303,7 @@ func (s *indexer) value(path string) error {
 	}
 }
 
-// at returns the place of an offset; offsets ascend.
+// at returns the position of an offset. Offsets must ascend.
 func (s *indexer) at(offset int) position {
 	line := s.lines.at(offset)
 	col := offset - s.lines.start + 1

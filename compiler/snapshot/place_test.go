@@ -7,7 +7,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// A finding about a field is given the place of the field, in each form of file.
+// A finding about a field has the field's position, in each file format.
 func TestLocate(t *testing.T) {
 	const service = `apiVersion: v1
 kind: Service
@@ -78,8 +78,8 @@ spec:
 	}
 }
 
-// The last of several objects of one name counts, and has the place; what the
-// files do not have, has none.
+// Of several objects with one name the last one is used, and has the position.
+// Objects that are not in the files have none.
 func TestLocateLast(t *testing.T) {
 	var r Reader
 	s := New()
@@ -92,7 +92,7 @@ func TestLocateLast(t *testing.T) {
 	}
 }
 
-// Files that a directory has may be others' than Kubernetes'.
+// A directory may contain files that are not Kubernetes objects.
 func TestDecodeForeign(t *testing.T) {
 	for in, want := range map[string]int{
 		`{"status":"success"}`:         0,

@@ -6,9 +6,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Pod returns the address of a pod in a family, and the node it runs on, as far
-// as an EndpointSlice has it as an endpoint, or v1 Endpoints if none has. Of
-// several addresses it returns the least.
+// Pod returns the address of a pod in a family, and its node. It looks for the
+// pod in EndpointSlices, then in v1 Endpoints. If several addresses match, it
+// returns the lowest.
 func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node string, ok bool) {
 	if name.Name == "" {
 		return addr, "", false
@@ -38,8 +38,8 @@ func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node st
 	return addr, node, ok
 }
 
-// EndpointNode reports whether an address is some endpoint's, and returns the node
-// that the endpoint is on; "" where that is not known.
+// EndpointNode reports whether an address belongs to an endpoint, and returns the
+// endpoint's node, or "" if unknown.
 func (s *Snapshot) EndpointNode(addr netip.Addr) (node string, ok bool) {
 	look := func(slice *EndpointSlice) {
 		for i := range slice.Endpoints {

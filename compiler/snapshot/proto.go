@@ -12,14 +12,15 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// An API server's stream at a start is most of what a daemon ever decodes. What is kept of an
-// object is a small part of it, so it is read from the message without the object: what is
-// skipped costs neither time nor memory. Field numbers are those of generated.proto in
-// k8s.io/api and k8s.io/apimachinery.
+// Most of what a daemon decodes is the API server's initial list. Only a small
+// part of each object is kept, so it is read directly from the protobuf message:
+// skipped fields use neither time nor memory. Field numbers are those of
+// generated.proto in k8s.io/api and k8s.io/apimachinery.
 
-// ServiceFromProto returns what FromService returns of a v1 Service in protobuf, and its resourceVersion. It
-// returns false for a message of which the object's own decoder must say what is wrong. What is skipped is not
-// looked into. A field that stands there twice counts as it does for that decoder.
+// ServiceFromProto returns the result of FromService for a v1 Service in
+// protobuf, and its resourceVersion. It returns false for a message that the
+// object's own decoder must handle or report. It does not validate skipped
+// fields. It treats repeated fields as that decoder does.
 func ServiceFromProto(data []byte) (out *Service, version string, ok bool) {
 	var r protoReader
 	var meta protoMeta
@@ -121,7 +122,8 @@ func (r *protoReader) ingress(f protoField) (out Ingress) {
 	return out
 }
 
-// EndpointSliceFromProto is ServiceFromProto for FromEndpointSlice and a discovery.k8s.io/v1 EndpointSlice.
+// EndpointSliceFromProto is ServiceFromProto for FromEndpointSlice and a
+// discovery.k8s.io/v1 EndpointSlice.
 func EndpointSliceFromProto(data []byte) (out *EndpointSlice, version string, ok bool) {
 	var r protoReader
 	var meta protoMeta
@@ -217,7 +219,7 @@ func (r *protoReader) endpointPort(f protoField) (out EndpointPort) {
 	return out
 }
 
-// protoMeta is what is read of an object's metadata.
+// protoMeta is the fields of an object's metadata that are read.
 type protoMeta struct {
 	ir.Name
 	version     string
@@ -229,7 +231,7 @@ type protoMeta struct {
 	preserveDIP bool
 	noOptimize  bool
 	balance     string
-	end         bool // it is no object, but marks the end of the first ones
+	end         bool // not an object but the marker for the end of the initial list
 }
 
 func (r *protoReader) meta(f protoField, out *protoMeta) {
@@ -269,7 +271,7 @@ func (r *protoReader) meta(f protoField, out *protoMeta) {
 	}
 }
 
-// protoReader reads messages, and notes where one is not as it should be.
+// protoReader reads messages and records whether one is malformed.
 type protoReader struct{ odd bool }
 
 // protoField is a field of a message.
@@ -277,10 +279,10 @@ type protoField struct {
 	number protowire.Number
 	wire   protowire.Type
 	value  uint64 // of a varint
-	data   []byte // of what has a length
+	data   []byte // of a length-delimited field
 }
 
-// fields are those of a message up to the first one that is none.
+// fields yields the fields of a message up to the first malformed one.
 func (r *protoReader) fields(data []byte) iter.Seq[protoField] {
 	return func(yield func(protoField) bool) {
 		for len(data) > 0 {
@@ -309,7 +311,7 @@ func (r *protoReader) fields(data []byte) iter.Seq[protoField] {
 	}
 }
 
-// bytes returns the value of a field that has a length.
+// bytes returns the value of a length-delimited field.
 func (r *protoReader) bytes(f protoField) []byte {
 	if f.wire != protowire.BytesType {
 		r.odd = true
@@ -318,7 +320,7 @@ func (r *protoReader) bytes(f protoField) []byte {
 	return f.data
 }
 
-// name returns the value as a text that occurs in many objects.
+// name returns the value as an interned string.
 func (r *protoReader) name(f protoField) string { return intern(string(r.bytes(f))) }
 
 func (r *protoReader) varint(f protoField) uint64 {
@@ -326,10 +328,10 @@ func (r *protoReader) varint(f protoField) uint64 {
 	return f.value
 }
 
-// message returns the fields of a message within one.
+// message yields the fields of an embedded message.
 func (r *protoReader) message(f protoField) iter.Seq[protoField] { return r.fields(r.bytes(f)) }
 
-// entry returns key and value of an entry of a mapping.
+// entry returns the key and value of a map entry.
 func (r *protoReader) entry(f protoField) (key, value []byte) {
 	for f := range r.message(f) {
 		switch f.number {

@@ -17,7 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// fullService and fullSlice have something in every field that an API server gives.
+// fullService and fullSlice have a value in every field that an API server
+// returns.
 func fullService() *corev1.Service {
 	s := &corev1.Service{ObjectMeta: fullMeta("web")}
 	s.Spec = corev1.ServiceSpec{
@@ -73,8 +74,8 @@ func fullSlice() *discoveryv1.EndpointSlice {
 		}}
 }
 
-// What is read of a message is what is kept of the object: of one with all fields, of one with none, and of
-// each in the test data.
+// Decoding a message yields the same as decoding and reducing the object: with
+// all fields, with none, and for each object in the test data.
 func TestFromProto(t *testing.T) {
 	services := []*corev1.Service{fullService(), {}}
 	endpointSlices := []*discoveryv1.EndpointSlice{fullSlice(), {}}
@@ -132,8 +133,8 @@ func TestFromProto(t *testing.T) {
 	}
 }
 
-// checkProto holds what is read of messages against the objects' own decoders, and reports whether it was read. What
-// those refuse, in a field that is skipped, is no matter.
+// checkProto compares the direct decoders with the objects' own decoders, and
+// reports whether the message was read. Errors in skipped fields are ignored.
 func checkProto(t *testing.T, service, slice []byte) (read bool) {
 	t.Helper()
 	if service != nil {
@@ -159,7 +160,8 @@ func checkProto(t *testing.T, service, slice []byte) (read bool) {
 	return read
 }
 
-// A mark that ends the first objects, and what is no message, is left to the objects' own decoder.
+// The marker for the end of the initial list, and malformed messages, require the
+// object's own decoder.
 func TestOddProto(t *testing.T) {
 	mark := metav1.ObjectMeta{ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
 	svc, err := (&corev1.Service{ObjectMeta: mark}).Marshal()
@@ -178,7 +180,7 @@ func TestOddProto(t *testing.T) {
 	}
 }
 
-// FuzzProto holds the short way against the objects' own decoders.
+// FuzzProto compares the direct decoders with the objects' own decoders.
 func FuzzProto(f *testing.F) {
 	svc, err := fullService().Marshal()
 	if err != nil {

@@ -2,9 +2,9 @@ package snapshot
 
 import "reflect"
 
-// Bytes estimates the memory that the Snapshot takes. Texts do not count but
-// by their headers: most are shared among objects. It costs what the number of
-// objects does, not that of endpoints.
+// Bytes estimates the memory of the Snapshot in bytes. It counts only the headers
+// of strings, most of which are shared among objects. Its cost depends on the
+// number of objects, not of endpoints.
 func (s *Snapshot) Bytes() int {
 	n := 0
 	for _, svc := range s.services {
@@ -34,10 +34,10 @@ func (s *EndpointSlice) bytes() int {
 
 func sizeOf[T any](*T) int { return int(reflect.TypeFor[T]().Size()) }
 
-// arrayOf returns the size of the array behind a slice.
+// arrayOf returns the size of the array of a slice in bytes.
 func arrayOf[T any](l []T) int { return cap(l) * int(reflect.TypeFor[T]().Size()) }
 
-// Count returns how many objects of each kind there are.
+// Count returns the number of objects of each kind.
 func (s *Snapshot) Count() (services, endpointSlices, nodes int) {
 	return len(s.services), len(s.slices), len(s.nodes)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// The estimate grows with what there is, and goes back with it.
+// The estimate grows and shrinks with the content.
 func TestBytes(t *testing.T) {
 	s := New()
 	slice := func(endpoints int) *EndpointSlice {

@@ -1,7 +1,7 @@
-// Package snapshot holds what the compiler knows of a cluster: Services,
+// Package snapshot holds the state of a cluster for the compiler: Services,
 // EndpointSlices, Nodes and ServiceCIDRs in compact form, reduced to the fields
-// that decide about packets. Files are decoded into one; the daemon keeps one
-// up to date from watch events.
+// that decide about packets. Commands decode files into a Snapshot; the daemon
+// updates one from watch events.
 package snapshot
 
 import (
@@ -11,14 +11,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Service is a v1 Service. Addresses stay text where the API admits what
-// netip does not parse (leading zeros), and are judged by the compiler.
+// Service is a v1 Service. Addresses remain text where the API accepts forms that
+// netip rejects (leading zeros). The compiler validates them.
 type Service struct {
 	Name        ir.Name
-	Object      string // "Service ns/web", made once for Origins
+	Object      string // "Service ns/web", built once for Origins
 	Created     time.Time
-	ProxyName   bool   // label service.kubernetes.io/service-proxy-name is present (SNAP-1)
-	Type        string // "" counts as ClusterIP
+	ProxyName   bool   // label service.kubernetes.io/service-proxy-name is present: served by another proxy (SNAP-1)
+	Type        string // "" means ClusterIP
 	ClusterIP   string
 	ClusterIPs  []string
 	IPFamilies  []string
@@ -28,7 +28,7 @@ type Service struct {
 	LoadBalancer  []Ingress
 	SourceRanges  []string // spec.loadBalancerSourceRanges
 	AffinityIP    bool     // sessionAffinity ClientIP
-	AffinitySecs  int32    // sessionAffinityConfig.clientIP.timeoutSeconds; 0: not set
+	AffinitySecs  int32    // sessionAffinityConfig.clientIP.timeoutSeconds; 0 if not set
 	InternalLocal bool     // internalTrafficPolicy Local
 	ExternalLocal bool     // externalTrafficPolicy Local
 	HealthPort    int32    // healthCheckNodePort
@@ -40,7 +40,7 @@ type Service struct {
 // ServicePort is an entry of spec.ports.
 type ServicePort struct {
 	Name     string
-	Protocol string // "" counts as TCP
+	Protocol string // "" means TCP
 	Port     int32
 	NodePort int32
 }
@@ -48,32 +48,34 @@ type ServicePort struct {
 // Ingress is an entry of status.loadBalancer.ingress.
 type Ingress struct {
 	IP     string
-	IPMode string // "" counts as VIP
+	IPMode string // "" means VIP
 }
 
-// EndpointSlice is a discovery.k8s.io/v1 (or v1beta1) EndpointSlice, or v1
-// Endpoints turned into slices.
+// EndpointSlice is a discovery.k8s.io/v1 (or v1beta1) EndpointSlice, or one made
+// from v1 Endpoints.
 type EndpointSlice struct {
 	Name          ir.Name
-	Object        string  // "EndpointSlice ns/web-abc12", made once for Origins
-	Service       ir.Name // by label kubernetes.io/service-name; Name.Name is empty where that is missing (SNAP-4)
-	Headless      bool    // label service.kubernetes.io/headless is present (SNAP-2)
+	Object        string  // "EndpointSlice ns/web-abc12", built once for Origins
+	Service       ir.Name // by label kubernetes.io/service-name; Name.Name is empty without it, and the slice is unused (SNAP-4)
+	Headless      bool    // label service.kubernetes.io/headless is present: ignored (SNAP-2)
 	AddressType   string
 	Ports         []EndpointPort
 	Endpoints     []Endpoint
-	FromEndpoints bool // made from v1 Endpoints: counts only where no slice serves the Service
-	// Subset and Addresses tell where in v1 Endpoints the endpoints stand:
+	FromEndpoints bool // made from v1 Endpoints: used only if the Service has no slice
+	// Subset and Addresses are the place of the endpoints in v1 Endpoints:
 	// endpoint i is subsets[Subset].addresses[Addresses[i]]. FromEndpoints only.
 	Subset    int
 	Addresses []int
-	// Triggered is annotation endpoints.kubernetes.io/last-change-trigger-time (SNAP-47).
+	// Triggered is annotation endpoints.kubernetes.io/last-change-trigger-time,
+	// used only for a metric (SNAP-47).
 	Triggered time.Time
 }
 
-// EndpointPort is an entry of ports. HasName and HasPort tell null from zero (SNAP-41).
+// EndpointPort is an entry of ports. HasName and HasPort distinguish null, which
+// disables the port, from zero (SNAP-41).
 type EndpointPort struct {
 	Name     string
-	Protocol string // "" counts as TCP
+	Protocol string // "" means TCP
 	Port     int32
 	HasName  bool
 	HasPort  bool
@@ -81,14 +83,14 @@ type EndpointPort struct {
 
 // Endpoint is an entry of endpoints.
 type Endpoint struct {
-	Address     string     // addresses[0] (SNAP-42); "" where there is none
-	Addr        netip.Addr // Address parsed, if it is an IP
+	Address     string     // addresses[0], the only one that counts (SNAP-42); "" if there is none
+	Addr        netip.Addr // the parsed Address, if it is valid
 	NodeName    string
-	Pod         string // targetRef.name where that is a Pod; proxyc trace finds pods by it
-	Hints       *Hints // nil: none
-	Ready       bool   // nil is true (SNAP-40)
-	Serving     bool   // nil is true
-	Terminating bool   // nil is false
+	Pod         string // targetRef.name of a Pod, by which proxyc trace finds pods
+	Hints       *Hints // nil if none
+	Ready       bool   // nil in the API means true (SNAP-40)
+	Serving     bool   // nil in the API means true
+	Terminating bool   // nil in the API means false
 }
 
 // Hints are an endpoint's hints, which most endpoints of a slice share.
@@ -115,9 +117,9 @@ type Node struct {
 	Name      string
 	Zone      string         // label topology.kubernetes.io/zone
 	Addresses []NodeAddress  // status.addresses
-	PodCIDRs  []netip.Prefix // spec.podCIDRs, or spec.podCIDR alone
-	// Only reports that a daemon wrote the snapshot: it has no other Node of the cluster and
-	// no selectors. Annotation proxyc.dev/only-node.
+	PodCIDRs  []netip.Prefix // spec.podCIDRs, or spec.podCIDR
+	// Only reports that a daemon wrote the snapshot: it contains no other Node of
+	// the cluster and no selectors. Annotation proxyc.dev/only-node.
 	Only bool
 }
 

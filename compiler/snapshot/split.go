@@ -5,23 +5,23 @@ import (
 	"errors"
 )
 
-// A part is a piece of a file that is decoded by itself: a JSON object that
-// is not a List, an item of a YAML List, or a YAML document.
+// A part is a section of a file that is decoded separately: a JSON object that is
+// not a List, an item of a YAML List, or a YAML document.
 type part struct {
-	leaf           // of JSON; of an item of a YAML List: type and index, as far as the List tells
+	leaf           // of JSON; for an item of a YAML List only the List's type and the index
 	doc     int    // 1-based number of the document
 	yaml    []byte // a document, or an item with its dash
 	item    bool
-	closed  bool   // more of the List follows its last item: that is all of it
-	problem string // what is wrong at start, where there is nothing to decode
-	lost    bool   // with a problem: nothing is taken of a text that has an end, and lacks it
+	closed  bool   // the List continues after its last item, so the item is complete
+	problem string // error at start, if nothing can be decoded
+	lost    bool   // with a problem: a truncated text, of which nothing is used
 
 	looked bool
-	lines  [][]byte // of yaml, once looked at, where columns in bytes are not those in characters
+	lines  [][]byte // lines of yaml, set on first use if byte and character columns differ
 }
 
-// split takes a file apart. It looks at lines, brackets and strings, not at
-// what they say, so that the parts can be decoded side by side.
+// split splits a file into parts. It examines only lines, brackets and strings,
+// so that the parts can be decoded in parallel.
 func split(data []byte) []part {
 	var parts []part
 	doc := 0
@@ -35,7 +35,7 @@ func split(data []byte) []part {
 		case body < end:
 			doc++
 			parts = splitYAML(parts, doc, data[line:end], line)
-		case start > 0: // an empty document; before the first separator there is none
+		case start > 0: // an empty document; there is none before the first separator
 			doc++
 		}
 		start = next
@@ -43,8 +43,8 @@ func split(data []byte) []part {
 	return parts
 }
 
-// plainLines returns the text without byte order mark and with line feeds for
-// line breaks, which is what YAML makes of them, and JSON does not care.
+// plainLines returns the text without a byte order mark and with line feeds as
+// line breaks. YAML treats all line breaks alike, and JSON ignores them.
 func plainLines(data []byte) []byte {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if bytes.IndexByte(data, '\r') < 0 {
@@ -54,15 +54,15 @@ func plainLines(data []byte) []byte {
 	return bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))
 }
 
-// Lines between which kubectl cluster-info dump prints the log of a container,
-// among the objects.
+// Markers of the container logs that kubectl cluster-info dump prints among the
+// objects.
 const (
 	logStart = "==== START logs for container "
 	logEnd   = "==== END logs for container "
 )
 
-// withoutLogs empties the lines of the logs in what kubectl cluster-info dump
-// prints. No line moves.
+// withoutLogs empties the lines of logs in the output of kubectl cluster-info
+// dump. Line numbers do not change.
 func withoutLogs(data []byte) []byte {
 	if !bytes.HasPrefix(data, []byte(logStart)) && !bytes.Contains(data, []byte("\n"+logStart)) {
 		return data
@@ -81,8 +81,8 @@ func withoutLogs(data []byte) []byte {
 	return out
 }
 
-// ends finds the ends of documents. Not line by line: the search for a sign
-// goes at the speed of memory.
+// ends finds the ends of documents by searching for their markers, which is
+// faster than scanning line by line.
 type ends struct {
 	data         []byte
 	dashes, dots marks
@@ -92,8 +92,8 @@ func endsOf(data []byte) ends {
 	return ends{data, marks{sign: "\n---"}, marks{sign: "\n..."}}
 }
 
-// after finds the next line that starts with --- or ... and returns where it and
-// what follows its three signs start.
+// after returns the offset of the next line that starts with --- or ..., and the
+// offset after these three characters.
 func (e *ends) after(start int) (end, next int) {
 	for at := start; at < len(e.data); {
 		if isMarker(e.data[at:]) {
@@ -106,15 +106,17 @@ func (e *ends) after(start int) (end, next int) {
 	return len(e.data), len(e.data)
 }
 
-// marks finds a sign again and again. What it found stays good until it is passed.
+// marks searches repeatedly for a marker. It keeps the last match until the
+// search passes it.
 type marks struct {
 	sign   string
 	at     int
 	known  bool
-	looked int // bytes that this took
+	looked int // bytes examined by the search
 }
 
-// next returns where the sign stands at or after an offset, the end of data if it does not.
+// next returns the offset of the marker at or after from, or the length of data
+// if there is none.
 func (m *marks) next(data []byte, from int) int {
 	if m.known && m.at >= from {
 		return m.at
@@ -134,8 +136,8 @@ func isMarker(line []byte) bool {
 	return len(line) == 3 || line[3] == '\n' || line[3] == ' ' || line[3] == '\t'
 }
 
-// significant returns the offsets of the first sign from start on that is not of
-// a blank line, a comment or a directive, and of its line.
+// significant returns the offset of the first character from start on that is not
+// in a blank line, a comment or a directive, and the offset of its line.
 func significant(data []byte, start int) (line, sign int) {
 	for line = start; line < len(data); {
 		text := data[line:]
@@ -151,8 +153,8 @@ func significant(data []byte, start int) (line, sign int) {
 	return line, line
 }
 
-// isJSON distinguishes JSON from YAML in flow style, which may start with a brace or
-// bracket too.
+// isJSON distinguishes JSON from YAML in flow style, which may also start with a
+// brace or bracket.
 func isJSON(text []byte) bool {
 	rest := bytes.TrimLeft(text[1:], " \t\n")
 	switch {
@@ -164,10 +166,10 @@ func isJSON(text []byte) bool {
 	return len(rest) == 0 || rest[0] == '"' || rest[0] == '}'
 }
 
-// nothingTaken ends what is said of text that has an end, and lacks it.
+// nothingTaken ends the message about a truncated text.
 const nothingTaken = "; nothing of it is taken"
 
-// splitJSON takes JSON objects and arrays apart, of which any number may follow one another.
+// splitJSON splits a sequence of JSON objects and arrays into parts.
 func splitJSON(parts []part, doc *int, data []byte, start int) []part {
 	s := scanner{data: data, pos: start}
 	for s.space(); s.pos < len(data); s.space() {
@@ -193,7 +195,8 @@ func splitJSON(parts []part, doc *int, data []byte, start int) []part {
 	return parts
 }
 
-// splitYAML takes the List in a YAML document apart, if it is one in block style.
+// splitYAML splits a YAML document into the items of its List, if it is a List in
+// block style.
 func splitYAML(parts []part, doc int, text []byte, start int) []part {
 	items, list := listItems(text)
 	if list == nil {
@@ -211,8 +214,8 @@ func splitYAML(parts []part, doc int, text []byte, start int) []part {
 	return parts
 }
 
-// cutOff returns what is missing at the end of a List, or nothing: kubectl and oc
-// write its kind behind the items.
+// cutOff returns a message if the end of a List is missing, or "". kubectl and oc
+// write the kind of a List after the items.
 func cutOff(text []byte, items [][2]int) string {
 	if len(items) == 0 {
 		return ""
@@ -228,9 +231,9 @@ func cutOff(text []byte, items [][2]int) string {
 	return "cut off: the List ends before its kind, which stands behind the items"
 }
 
-// listItems finds the items of a List: where each starts and ends, and the
-// List's own type. The List is nil if the document is something else, or so
-// written that it is better read as a whole.
+// listItems returns the start and end of each item of a List, and the List's
+// type. The List is nil if the document is not a List or must be parsed as a
+// whole.
 func listItems(text []byte) (items [][2]int, list *leaf) {
 	first := findItems(text)
 	if first < 0 || hasAnchor(text) {
@@ -246,7 +249,7 @@ func listItems(text []byte) (items [][2]int, list *leaf) {
 		indent := min(indentation(line), col+1)
 		rest := bytes.TrimRight(line[indent:], "\n")
 		switch {
-		case len(bytes.TrimLeft(rest, " ")) == 0, rest[0] == '#', indent > col: // the item goes on
+		case len(bytes.TrimLeft(rest, " ")) == 0, rest[0] == '#', indent > col: // the item continues
 		case indent == col && isDash(rest):
 			items = append(items, [2]int{end, 0})
 		default:
@@ -267,8 +270,8 @@ func closeItems(items [][2]int, end int) [][2]int {
 	return items
 }
 
-// hasAnchor reports whether the text may have an anchor, by which one item can
-// stand for a piece of another.
+// hasAnchor reports whether the text may contain an anchor, by which one item can
+// refer to a part of another.
 func hasAnchor(text []byte) bool {
 	for at := 0; ; at++ {
 		i := bytes.IndexByte(text[at:], '&')
@@ -281,8 +284,7 @@ func hasAnchor(text []byte) bool {
 	}
 }
 
-// findItems returns the offset of the first line after "items:" that is an
-// item, or -1.
+// findItems returns the offset of the first item line after "items:", or -1.
 func findItems(text []byte) int {
 	const key = "\nitems:"
 	at := bytes.Index(text, []byte(key))
@@ -308,7 +310,7 @@ func firstLine(text []byte) []byte {
 	return line
 }
 
-// listOf reads what stands around the items and returns the type of the List.
+// listOf parses the text around the items and returns the type of the List.
 func listOf(head, tail []byte) *leaf {
 	text, _, err := toJSON(bytes.Join([][]byte{head, tail}, []byte("\n")))
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Snapshot is the state of a cluster, keyed by object and indexed by Service.
-// The objects in it are never changed after they were set; a new version
-// replaces the old one. It is not safe for concurrent use while it changes.
+// Snapshot is the state of a cluster, keyed by object and indexed by Service. Its
+// objects are immutable; a new version replaces the old one. It is not safe for
+// concurrent use with changes.
 type Snapshot struct {
 	services map[ir.Name]*Service
 	slices   map[ir.Name]*EndpointSlice
@@ -19,7 +19,7 @@ type Snapshot struct {
 	legacy   map[ir.Name][]*EndpointSlice // made from v1 Endpoints, by their name
 	nodes    map[string]*Node
 	cidrs    map[string]*ServiceCIDR
-	leftOut  map[string]*LeftOut // by Object; what is in a file, and not above
+	leftOut  map[string]*LeftOut // skipped objects of files, by Object
 }
 
 // New returns an empty Snapshot.
@@ -38,19 +38,20 @@ func New() *Snapshot {
 // SetService adds or replaces a Service.
 func (s *Snapshot) SetService(svc *Service) { s.services[svc.Name] = svc }
 
-// DeleteService removes a Service; its slices stay (SNAP-6).
+// DeleteService removes a Service. Its slices remain and wait for a new Service
+// (SNAP-6).
 func (s *Snapshot) DeleteService(name ir.Name) { delete(s.services, name) }
 
 // Service returns a Service by name, or nil.
 func (s *Snapshot) Service(name ir.Name) *Service { return s.services[name] }
 
-// Services returns all Services by name.
+// Services returns all Services sorted by name.
 func (s *Snapshot) Services() []*Service {
 	return slices.SortedFunc(maps.Values(s.services), func(a, b *Service) int { return a.Name.Compare(b.Name) })
 }
 
 // SetSlice adds or replaces an EndpointSlice. It returns the Services whose
-// endpoints may have changed: one, or two when the slice moved.
+// endpoints may have changed: one, or two if the slice changed its Service.
 func (s *Snapshot) SetSlice(slice *EndpointSlice) []ir.Name {
 	dirty := s.DeleteSlice(slice.Name)
 	s.slices[slice.Name] = slice
@@ -59,7 +60,7 @@ func (s *Snapshot) SetSlice(slice *EndpointSlice) []ir.Name {
 	}
 	owned := s.byOwner[slice.Service]
 	i, _ := slices.BinarySearchFunc(owned, slice, compareSlices)
-	// A fresh array: Slices hands the old one out.
+	// A new array: Slices may have returned the old one.
 	s.byOwner[slice.Service] = slices.Concat(owned[:i], []*EndpointSlice{slice}, owned[i:])
 	if !slices.Contains(dirty, slice.Service) {
 		dirty = append(dirty, slice.Service)
@@ -67,7 +68,7 @@ func (s *Snapshot) SetSlice(slice *EndpointSlice) []ir.Name {
 	return dirty
 }
 
-// DeleteSlice removes an EndpointSlice and returns the Service it belonged to, if any.
+// DeleteSlice removes an EndpointSlice and returns its Service, if any.
 func (s *Snapshot) DeleteSlice(name ir.Name) []ir.Name {
 	old := s.slices[name]
 	if old == nil {
@@ -89,16 +90,16 @@ func (s *Snapshot) DeleteSlice(name ir.Name) []ir.Name {
 
 func compareSlices(a, b *EndpointSlice) int { return cmp.Compare(a.Name.Name, b.Name.Name) }
 
-// SetEndpoints adds or replaces what FromEndpoints made of the v1 Endpoints of
-// the name.
+// SetEndpoints adds or replaces the slices that FromEndpoints made from the v1
+// Endpoints of a name.
 func (s *Snapshot) SetEndpoints(name ir.Name, slices []*EndpointSlice) { s.legacy[name] = slices }
 
-// DeleteEndpoints removes what came from the v1 Endpoints of the name.
+// DeleteEndpoints removes the slices made from the v1 Endpoints of a name.
 func (s *Snapshot) DeleteEndpoints(name ir.Name) { delete(s.legacy, name) }
 
-// Slices returns the EndpointSlices of a Service by name, whether or not the
-// Service exists; where there are none, what its v1 Endpoints say (SNAP-62).
-// The caller must not change the result.
+// Slices returns the EndpointSlices of a Service sorted by name, even if the
+// Service does not exist. If there are none, it returns those made from v1
+// Endpoints (SNAP-62). The caller must not change the result.
 func (s *Snapshot) Slices(service ir.Name) []*EndpointSlice {
 	if owned := s.byOwner[service]; owned != nil {
 		return owned
@@ -112,7 +113,7 @@ func (s *Snapshot) SetNode(n *Node) { s.nodes[n.Name] = n }
 // Node returns a Node by name, or nil.
 func (s *Snapshot) Node(name string) *Node { return s.nodes[name] }
 
-// Nodes returns all Nodes by name.
+// Nodes returns all Nodes sorted by name.
 func (s *Snapshot) Nodes() []*Node {
 	return slices.SortedFunc(maps.Values(s.nodes), func(a, b *Node) int { return strings.Compare(a.Name, b.Name) })
 }
@@ -126,12 +127,12 @@ func (s *Snapshot) DeleteServiceCIDR(name string) { delete(s.cidrs, name) }
 // ServiceCIDR returns a ServiceCIDR by name, or nil.
 func (s *Snapshot) ServiceCIDR(name string) *ServiceCIDR { return s.cidrs[name] }
 
-// ServiceCIDRs returns all ServiceCIDRs by name.
+// ServiceCIDRs returns all ServiceCIDRs sorted by name.
 func (s *Snapshot) ServiceCIDRs() []*ServiceCIDR {
 	return slices.SortedFunc(maps.Values(s.cidrs), func(a, b *ServiceCIDR) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Unlabelled returns the EndpointSlices that name no Service, by name.
+// Unlabelled returns the EndpointSlices without a Service label, sorted by name.
 func (s *Snapshot) Unlabelled() (out []*EndpointSlice) {
 	for _, slice := range s.slices {
 		if slice.Service.Name == "" {
@@ -142,8 +143,8 @@ func (s *Snapshot) Unlabelled() (out []*EndpointSlice) {
 	return out
 }
 
-// Orphans returns the EndpointSlices of Services that do not exist, by name. What was
-// made of v1 Endpoints is none: those are used for other things, too.
+// Orphans returns the EndpointSlices of Services that do not exist, sorted by
+// name. It excludes slices made from v1 Endpoints, which also have other uses.
 func (s *Snapshot) Orphans() (out []*EndpointSlice) {
 	for service, owned := range s.byOwner {
 		if s.services[service] == nil {

@@ -53,7 +53,7 @@ func TestSetSlice(t *testing.T) {
 	}
 }
 
-// What Slices gave out stays as it was when slices come and go.
+// A result of Slices does not change when slices are added or removed.
 func TestSlicesIsNotChanged(t *testing.T) {
 	s, service := New(), ir.Name{Name: "a"}
 	for _, n := range []string{"1", "2", "3"} {

@@ -13,27 +13,26 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// AnnotationIgnore names the codes of findings about an object that are accepted,
-// with commas between.
+// AnnotationIgnore lists the codes of suppressed findings about an object,
+// separated by commas.
 const AnnotationIgnore = "proxyc.dev/lint-ignore"
 
 // annotationOnlyNode marks the Node of a daemon's snapshot (Node.Only).
 const annotationOnlyNode = "proxyc.dev/only-node"
 
-// Written is what stands in an object that decides about no packet, and is worth a
-// look all the same.
+// Written is the fields of an object that affect no packet and that lint checks.
 type Written struct {
 	Ignore       string // annotation proxyc.dev/lint-ignore
-	Selector     bool   // spec.selector names something
-	Sliced       bool   // rules are made of it, and by its selector any cluster has an EndpointSlice of it
-	DualStack    bool   // spec.ipFamilyPolicy asks for two families
+	Selector     bool   // spec.selector is not empty
+	Sliced       bool   // the Service is served and has a selector, so that any cluster has an EndpointSlice of it
+	DualStack    bool   // spec.ipFamilyPolicy requests two families
 	NoNodePorts  bool   // spec.allocateLoadBalancerNodePorts is false
 	Distribution string // spec.trafficDistribution
 	Kernel       string // status.nodeInfo.kernelVersion
 }
 
-// Written returns what stands in the objects that were read, by their names as
-// diagnostics have these; Strict only.
+// Written returns the written fields of all objects, by their names in
+// diagnostics. Only if Strict.
 func (r *Reader) Written() map[string]Written { return r.written }
 
 func writtenMeta(m *metav1.ObjectMeta) Written {
@@ -61,26 +60,27 @@ func writtenNode(n *corev1.Node) Written {
 	return w
 }
 
-// An unmarshal reads JSON as the API server does, and tells what that refuses where
-// kubectl asks (fieldValidation Strict, its default).
+// An unmarshal decodes JSON as the API server does. It returns findings about
+// input that the API server rejects with kubectl's default, fieldValidation
+// Strict.
 type unmarshal func(text []byte, v any) ([]finding, error)
 
-// lenient refuses keys that stand twice: of two values nobody knows which was meant,
-// and those of objects would be mixed. It also names fields that are nearly one of the
-// API: what they were meant to say would go without a word. Others may be those of a
-// newer API.
+// lenient reports duplicate keys, because the intended value is unknown and
+// objects would be merged. It also reports fields that resemble a field of the
+// API, because their content would be lost silently. Other unknown fields may
+// belong to a newer API.
 func lenient(text []byte, v any) ([]finding, error) {
 	found, err := strictly(text, v)
 	return slices.DeleteFunc(found, func(f finding) bool { return f.code == diag.FieldUnknown && f.hint == "" }), err
 }
 
-// strictly also names fields that the API does not have: it drops them.
+// strictly reports all fields that the API does not have and therefore drops.
 func strictly(text []byte, v any) ([]finding, error) {
 	refused, err := kjson.UnmarshalStrict(text, v)
 	return findings(refused, v), err
 }
 
-// findings are those of an object that was read into v.
+// findings converts the errors of the strict decoder for the value v.
 func findings(refused []error, v any) (out []finding) {
 	for _, e := range refused {
 		var field kjson.FieldError
@@ -99,8 +99,8 @@ func findings(refused []error, v any) (out []finding) {
 	return out
 }
 
-// keysAt returns the JSON keys of the struct at a path below a type; none where it is
-// no struct.
+// keysAt returns the JSON keys of the struct at a path below a type, or nil if it
+// is not a struct.
 func keysAt(t reflect.Type, path string) []string {
 	for _, step := range strings.Split(path, ".") {
 		step, _, _ = strings.Cut(step, "[")
@@ -128,7 +128,7 @@ func keysAt(t reflect.Type, path string) []string {
 	return keys
 }
 
-// element returns what pointers and lists lead to.
+// element returns the type without pointers and lists.
 func element(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()

@@ -7,8 +7,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What is nearly a field of the API is named, with its place and what may have been
-// meant, and dropped as ever; what is near none is named where that is asked for.
+// A field that resembles a field of the API is reported with its position and a
+// suggestion, and dropped as before. Other unknown fields are reported only if
+// Strict.
 func TestStrict(t *testing.T) {
 	const head = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x}\n"
 	for _, tt := range []struct{ in, want string }{
@@ -27,7 +28,7 @@ func TestStrict(t *testing.T) {
 				got += d.Severity.String() + ": " + d.String()
 			}
 			want := tt.want
-			if !strict && !strings.Contains(want, "did you mean") { // it may be a newer API's
+			if !strict && !strings.Contains(want, "did you mean") { // may belong to a newer API
 				want = ""
 			}
 			if d := cmp.Diff(want, got); d != "" || len(s.Services()) != 1 {
@@ -37,7 +38,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// What decides about no packet is remembered by object, where that is asked for.
+// Fields that affect no packet are recorded by object if Strict.
 func TestWritten(t *testing.T) {
 	const in = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x, annotations: {proxyc.dev/lint-ignore: PX604}}\n" +
 		"spec: {clusterIP: None, selector: {app: a}, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false, trafficDistribution: PreferClose}\n---\n" +

@@ -6,13 +6,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Dirty is what differs between two states of a Snapshot.
+// Dirty is the difference between two states of a Snapshot.
 type Dirty struct {
-	Services []ir.Name // whose own object or endpoints differ; not sorted, a name may stand there twice
+	Services []ir.Name // with a different object or endpoints; unsorted, with duplicates
 	Node     bool      // Nodes or ServiceCIDRs differ
-	// ServiceObjects and SliceObjects are how many of these Update found to differ.
+	// ServiceObjects and SliceObjects are the numbers of changed objects that
+	// Update found.
 	ServiceObjects, SliceObjects int
-	// ServicesGone and SlicesGone are how many of them are not there any more.
+	// ServicesGone and SlicesGone are the numbers of removed objects.
 	ServicesGone, SlicesGone int
 }
 
@@ -22,7 +23,7 @@ func (d Dirty) Empty() bool { return len(d.Services) == 0 && !d.Node }
 // Slice returns an EndpointSlice by name, or nil.
 func (s *Snapshot) Slice(name ir.Name) *EndpointSlice { return s.slices[name] }
 
-// Update makes s hold what o holds. What is equal stays as it is in s.
+// Update makes the content of s equal to that of o. It keeps equal objects of s.
 func (s *Snapshot) Update(o *Snapshot) Dirty {
 	var d Dirty
 	update(s.services, o.services, func(name ir.Name, new *Service) {
@@ -64,21 +65,21 @@ func (s *Snapshot) Update(o *Snapshot) Dirty {
 	return d
 }
 
-// ReplaceServices makes these the only Services.
+// ReplaceServices replaces all Services.
 func (s *Snapshot) ReplaceServices(all []*Service) Dirty {
 	o := *s
 	o.services = byName(all, func(svc *Service) ir.Name { return svc.Name })
 	return s.Update(&o)
 }
 
-// ReplaceSlices makes these the only EndpointSlices.
+// ReplaceSlices replaces all EndpointSlices.
 func (s *Snapshot) ReplaceSlices(all []*EndpointSlice) Dirty {
 	o := *s
 	o.slices = byName(all, func(slice *EndpointSlice) ir.Name { return slice.Name })
 	return s.Update(&o)
 }
 
-// ReplaceServiceCIDRs makes these the only ServiceCIDRs.
+// ReplaceServiceCIDRs replaces all ServiceCIDRs.
 func (s *Snapshot) ReplaceServiceCIDRs(all []*ServiceCIDR) Dirty {
 	o := *s
 	o.cidrs = byName(all, func(c *ServiceCIDR) string { return c.Name })
@@ -93,8 +94,8 @@ func byName[K comparable, T any](all []*T, name func(*T) K) map[K]*T {
 	return m
 }
 
-// update calls change for every key whose value differs, with nil for one that
-// is only in have. change may change have.
+// update calls change for every key whose value differs, with nil for a key that
+// is only in have. change may modify have.
 func update[K comparable, T any](have, want map[K]*T, change func(K, *T)) {
 	updateFunc(have, want, func(a, b *T) bool { return a == b || reflect.DeepEqual(a, b) },
 		func(key K, new *T, _ bool) { change(key, new) })

@@ -9,12 +9,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// toJSON turns one YAML document into JSON, by the rules that kubectl follows:
-// those of sigs.k8s.io/yaml. Block YAML as kubectl prints it, which is nearly
-// all there is, takes a way that is some twenty times as fast, and keeps its
-// line breaks, so that a place in the JSON has the line in the YAML.
-// Keys that stand twice are still there in what the fast way writes, and an error
-// of the other one. FuzzTranscode holds the two ways against each other.
+// toJSON converts one YAML document to JSON by kubectl's rules, those of
+// sigs.k8s.io/yaml. Block YAML as printed by kubectl, by far the most common
+// form, uses a path that is about twenty times as fast. It preserves line breaks,
+// so that JSON and YAML lines are equal. Duplicate keys remain in the fast path's
+// output, and are an error in the other one. FuzzTranscode compares the two
+// paths.
 func toJSON(doc []byte) (text []byte, lines bool, err error) {
 	if out, ok := transcode(doc); ok {
 		return out, true, nil
@@ -24,12 +24,12 @@ func toJSON(doc []byte) (text []byte, lines bool, err error) {
 		if twice := findTwice(doc); twice != nil {
 			return nil, false, twice
 		}
-		out, err = yaml.YAMLToJSON(doc) // beside a key that is merged the same one may stand
+		out, err = yaml.YAMLToJSON(doc) // a merged key may equal an explicit one
 	}
 	return out, false, err
 }
 
-// A twiceError is a key that stands in its mapping already.
+// A twiceError is a duplicate key of a mapping.
 type twiceError struct {
 	key *goyaml.Node
 }
@@ -38,7 +38,7 @@ func (e *twiceError) Error() string {
 	return "key " + strconv.Quote(e.key.Value) + " stands twice: nothing of it is taken"
 }
 
-// findTwice returns the first such key in a document, or nil.
+// findTwice returns the first duplicate key in a document, or nil.
 func findTwice(doc []byte) *twiceError {
 	var root goyaml.Node
 	if goyaml.Unmarshal(doc, &root) != nil {
@@ -62,14 +62,13 @@ func findTwice(doc []byte) *twiceError {
 	return find(&root)
 }
 
-// A transcoder reads block YAML line by line and writes JSON. Whatever it is
-// not sure of (anchors, tags, flow collections, folded or multi-line text,
-// unusual numbers, anything but printable ASCII) it leaves alone: fail is set
-// and its output is void.
+// A transcoder reads block YAML line by line and writes JSON. It sets fail for
+// anything else (anchors, tags, flow collections, folded or multi-line text,
+// unusual numbers, anything but printable ASCII); its output is then invalid.
 type transcoder struct {
 	in   []byte
 	next int    // offset of the line after the current one
-	rest []byte // what is left of the current line, from its column on
+	rest []byte // the current line from its column on
 	col  int    // column of rest; -1 after the last line
 	fail bool
 	out  []byte
@@ -92,7 +91,7 @@ func transcode(doc []byte) ([]byte, bool) {
 	return t.out, !t.fail
 }
 
-// isPlain reports whether the text is printable ASCII in lines.
+// isPlain reports whether the text consists of lines of printable ASCII.
 func isPlain(text []byte) bool {
 	for _, c := range text {
 		if (c < ' ' || c > '~') && c != '\n' {
@@ -102,8 +101,8 @@ func isPlain(text []byte) bool {
 	return true
 }
 
-// advance goes to the next line that is not blank or a comment. Each line
-// break is copied to the output.
+// advance moves to the next line that is not blank or a comment. It copies each
+// line break to the output.
 func (t *transcoder) advance() {
 	for t.next < len(t.in) && !t.fail {
 		if t.next > 0 {
@@ -119,7 +118,7 @@ func (t *transcoder) advance() {
 	t.rest, t.col = nil, -1
 }
 
-// line takes the next line, without its line break.
+// line returns the next line without its line break.
 func (t *transcoder) line() []byte {
 	line := t.in[t.next:]
 	if end := bytes.IndexByte(line, '\n'); end >= 0 {
@@ -162,7 +161,7 @@ func (t *transcoder) node(depth int) {
 	t.advance()
 }
 
-// list writes the list whose dashes stand at col.
+// list writes the list with dashes at col.
 func (t *transcoder) list(col, depth int) {
 	t.out = append(t.out, '[')
 	for n := 0; t.col == col && isDash(t.rest) && !t.fail; n++ {
@@ -186,7 +185,7 @@ func (t *transcoder) list(col, depth int) {
 	t.dedented(col)
 }
 
-// mapping writes the mapping whose keys stand at col.
+// mapping writes the mapping with keys at col.
 func (t *transcoder) mapping(col, depth int) {
 	t.out = append(t.out, '{')
 	for n := 0; t.col == col && !isDash(t.rest) && !t.fail; n++ {
@@ -206,14 +205,14 @@ func (t *transcoder) mapping(col, depth int) {
 	t.dedented(col)
 }
 
-// dedented holds that the line after a block at col does not stand deeper.
+// dedented fails if the line after a block at col is indented further.
 func (t *transcoder) dedented(col int) {
 	if t.col > col {
 		t.fail = true
 	}
 }
 
-// field writes what follows the colon of a key at col.
+// field writes the value after the colon of a key at col.
 func (t *transcoder) field(rest []byte, col, depth int) {
 	switch {
 	case len(rest) > 0 && rest[0] == '|':
@@ -234,8 +233,9 @@ func (t *transcoder) field(rest []byte, col, depth int) {
 	}
 }
 
-// splitKey takes a mapping key apart: letters first, so that it can only be a
-// string, then what names, labels and annotations are made of.
+// splitKey splits a mapping entry at the colon. It accepts only keys of a letter
+// followed by characters of names, labels and annotations, so that the key is
+// certainly a string.
 func splitKey(line []byte) (key, rest []byte, ok bool) {
 	if len(line) == 0 || !isLetter(line[0]) {
 		return nil, nil, false
@@ -254,7 +254,7 @@ func splitKey(line []byte) (key, rest []byte, ok bool) {
 
 func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }
 
-// isWord reports whether YAML 1.1 reads the word as a boolean or null.
+// isWord reports whether YAML 1.1 parses the word as a boolean or null.
 func isWord(word []byte) bool {
 	if len(word) > 5 {
 		return false
@@ -266,7 +266,7 @@ func isWord(word []byte) bool {
 	return false
 }
 
-// scalar writes a value that stands on one line.
+// scalar writes a value on one line.
 func (t *transcoder) scalar(text []byte) {
 	var after []byte
 	switch text[0] {
@@ -290,8 +290,8 @@ func (t *transcoder) scalar(text []byte) {
 	}
 }
 
-// double writes a text in double quotes and returns what follows it. Its simple
-// escapes are those of JSON.
+// double writes a double-quoted text and returns the rest. It accepts only
+// escapes that are equal in JSON.
 func (t *transcoder) double(text []byte) []byte {
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {
@@ -309,8 +309,7 @@ func (t *transcoder) double(text []byte) []byte {
 	return nil
 }
 
-// single writes a text in single quotes, which has no escapes here, and returns
-// what follows it.
+// single writes a single-quoted text without escapes and returns the rest.
 func (t *transcoder) single(text []byte) []byte {
 	end := bytes.IndexByte(text[1:], '\'')
 	if end < 0 || bytes.HasPrefix(text[end+2:], []byte("'")) {
@@ -321,7 +320,7 @@ func (t *transcoder) single(text []byte) []byte {
 	return text[end+2:]
 }
 
-// plain writes a text without quotes.
+// plain writes an unquoted text.
 func (t *transcoder) plain(text []byte) {
 	if i := bytes.Index(text, []byte(" #")); i >= 0 {
 		text = text[:i]
@@ -343,7 +342,7 @@ func (t *transcoder) plain(text []byte) {
 	}
 }
 
-// isInt reports whether YAML and JSON agree that this is an integer.
+// isInt reports whether the text is an integer in both YAML and JSON.
 func isInt(text []byte) bool {
 	digits := bytes.TrimPrefix(text, []byte("-"))
 	if len(digits) == 0 || len(digits) > 18 || digits[0] == '0' && len(text) > 1 {
@@ -357,8 +356,8 @@ func isInt(text []byte) bool {
 	return true
 }
 
-// isNoNumber reports whether a text that starts with a digit is surely a string:
-// an address, a CIDR, a time, an identifier, a quantity.
+// isNoNumber reports whether a text that starts with a digit is certainly a
+// string: an address, a CIDR, a time, an identifier, a quantity.
 func isNoNumber(text []byte) bool {
 	dots, dashes := 0, 0
 	for _, c := range text {
@@ -374,8 +373,8 @@ func isNoNumber(text []byte) bool {
 	return dots > 1 || dashes > 1
 }
 
-// literal writes the text in a | block under a key at col. Where it ends is
-// told by the indentation of its first line.
+// literal writes the text of a | block under a key at col. The indentation of its
+// first line determines its end.
 func (t *transcoder) literal(header []byte, col int) {
 	header = bytes.TrimRight(header, " ")
 	strip := string(header) == "|-"
@@ -390,7 +389,7 @@ func (t *transcoder) literal(header []byte, col int) {
 		line := t.line()
 		n := indentation(line)
 		if indent == 0 {
-			if indent = n; n <= col || n == len(line) { // blank first lines are beyond us
+			if indent = n; n <= col || n == len(line) { // leading blank lines are not supported
 				t.fail = true
 				return
 			}
@@ -418,7 +417,7 @@ func (t *transcoder) literal(header []byte, col int) {
 	t.advance()
 }
 
-// quote writes a text as JSON.
+// quote writes a text as a JSON string.
 func (t *transcoder) quote(text []byte) {
 	t.out = append(t.out, '"')
 	for _, c := range text {
