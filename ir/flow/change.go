@@ -10,24 +10,26 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Change is what becomes of a flow on the two sides.
+// Change is the difference between the outcomes of a flow on the two sides.
 type Change struct {
 	Before, After sim.Fate
-	// Added and Removed are the backends of one side only, in order.
+	// Added and Removed are the backends of only one side, sorted.
 	Added, Removed []netip.AddrPort
-	// Kept is what becomes of the client's address at the backends that both sides have, or where
-	// only one has any, at those; "" where the connection is not accepted after the change, and
-	// where the client is the only backend itself, which is masqueraded whatever it says.
+	// Kept describes whether the client's address is kept at the common backends,
+	// or, if only one side has backends, at those. It is "" if the connection is
+	// not accepted after the change. It is also "" if the only backend is the
+	// client itself, whose hairpin connection is always masqueraded.
 	Kept [2]string
-	// Affinity is how long a client stays with its backend; 0: not at all.
+	// Affinity is the duration of session affinity; 0 if none.
 	Affinity [2]time.Duration
-	// Moved is the share of connections that meet another backend than before, of 1.
+	// Moved is the share of connections, from 0 to 1, whose backend changes.
 	Moved float64
-	// Exact is how both sides differ where the above does not tell, such as chances of rules.
+	// Exact is the full outcome of both sides, set if the other fields do not
+	// show the difference, such as shares of backends.
 	Exact [2]string
 }
 
-// What becomes of a client's address.
+// Values of Change.Kept.
 const (
 	kept       = "kept"
 	masked     = "masqueraded"
@@ -35,7 +37,7 @@ const (
 	noAffinity = 0
 )
 
-// changeOf compares the fates of a packet.
+// changeOf compares the outcomes of a packet.
 func changeOf(src netip.Addr, a, b sim.Outcome) Change {
 	c := Change{Before: a.Fate, After: b.Fate}
 	c.Added, c.Removed = missing(b, a), missing(a, b)
@@ -49,7 +51,7 @@ func changeOf(src netip.Addr, a, b sim.Outcome) Change {
 			}
 		}
 	}
-	if b.Fate == sim.Accepted { // else nobody sees it
+	if b.Fate == sim.Accepted { // otherwise no backend receives it
 		c.Kept = [2]string{clientAddr(src, a, b, both), clientAddr(src, b, a, both)}
 	}
 	if same := c.Before == c.After && c.Affinity[0] == c.Affinity[1] && c.Kept[0] == c.Kept[1] &&
@@ -59,7 +61,7 @@ func changeOf(src netip.Addr, a, b sim.Outcome) Change {
 	return c
 }
 
-// missing returns the backends of a that b has not, in order.
+// missing returns the backends of a that b does not contain, sorted.
 func missing(a, b sim.Outcome) (out []netip.AddrPort) {
 	for _, d := range a.Destinations {
 		_, has := slices.BinarySearchFunc(b.Destinations, d.AddrPort, func(o sim.Destination, at netip.AddrPort) int { return o.AddrPort.Compare(at) })
@@ -70,7 +72,7 @@ func missing(a, b sim.Outcome) (out []netip.AddrPort) {
 	return slices.Compact(out)
 }
 
-// in reports whether a list in order has a backend.
+// in reports whether a sorted list contains a backend.
 func in(list []netip.AddrPort, at netip.AddrPort) bool {
 	_, has := slices.BinarySearchFunc(list, at, netip.AddrPort.Compare)
 	return has
@@ -80,13 +82,13 @@ func affinity(o sim.Outcome) time.Duration {
 	switch {
 	case !o.Affinity:
 		return noAffinity
-	case o.Timeout == 0: // not told
+	case o.Timeout == 0: // unknown
 		return sim.Forever
 	}
 	return o.Timeout
 }
 
-// moved returns the share of connections that meet another backend.
+// moved returns the share of connections whose backend changes.
 func moved(a, b sim.Outcome) float64 {
 	shares := map[netip.AddrPort]float64{}
 	add := func(o sim.Outcome, sign float64) {
@@ -107,9 +109,9 @@ func moved(a, b sim.Outcome) float64 {
 	return sum
 }
 
-// clientAddr says what becomes of a client's address at some backends of an outcome. A
-// client that is sent to itself is masqueraded most often, whatever becomes of others: that is
-// told where the other side does otherwise.
+// clientAddr describes whether a client's address is kept at some backends of an
+// outcome. Hairpin connections are usually masqueraded regardless of other
+// connections, so they are mentioned only if the other side differs.
 func clientAddr(src netip.Addr, o, other sim.Outcome, at func(sim.Destination) bool) string {
 	var hidden, plain []string
 	itself := ""
@@ -140,8 +142,8 @@ func clientAddr(src netip.Addr, o, other sim.Outcome, at func(sim.Destination) b
 	return maskedBut + strings.Join(plain, ", ") + itself
 }
 
-// key is equal for changes that are told of as one. anyAddr leaves out the client's
-// address.
+// key is equal for changes that are reported together. anyAddr ignores the
+// client's address.
 func (c *Change) key(anyAddr bool) string {
 	k := fmt.Sprint(c.Before, c.After, c.Added, "-", c.Removed, c.Affinity, c.Exact)
 	if !anyAddr && c.TellsAddr() {
@@ -150,23 +152,23 @@ func (c *Change) key(anyAddr bool) string {
 	return k
 }
 
-// TellsAddr reports whether it is part of the change what becomes of the client's address.
+// TellsAddr reports whether the change affects the client's address.
 func (c *Change) TellsAddr() bool { return c.Kept[0] != c.Kept[1] }
 
-// unaddressed reports whether nothing is known of the client's address on a side that
-// serves it.
+// unaddressed reports whether the client's address is unknown on a side that
+// serves the flow.
 func (c *Change) unaddressed() bool {
 	return c.After == sim.Accepted && (c.Kept[1] == "" || c.Before == sim.Accepted && c.Kept[0] == "")
 }
 
-// Begins returns which fate begins, and Ends which ends: "refused", "dropped" or
-// "served"; "" where the fate stays.
+// fates returns the fates before and after: "refused", "dropped", "served" or
+// "not proxied".
 func (c *Change) fates() (before, after string) {
 	words := [...]string{sim.NotOurs: "not proxied", sim.Accepted: "served", sim.Rejected: "refused", sim.Dropped: "dropped"}
 	return words[c.Before], words[c.After]
 }
 
-// String returns the change in words: "served → dropped", "+10.244.2.11:8080, 33 % of
+// String describes the change: "served → dropped", "+10.244.2.11:8080, 33 % of
 // connections move".
 func (c *Change) String() string {
 	var parts []string
@@ -203,7 +205,7 @@ func orNone(s string) string {
 	return s
 }
 
-// AffinityText says how long a client stays with its backend.
+// AffinityText describes a duration of session affinity.
 func AffinityText(d time.Duration) string {
 	switch d {
 	case noAffinity:
@@ -214,7 +216,7 @@ func AffinityText(d time.Duration) string {
 	return d.String()
 }
 
-// shownBackends is how many backends a line names.
+// shownBackends is the maximum number of backends on a line.
 const shownBackends = 6
 
 func backendsText(added, removed []netip.AddrPort) string {

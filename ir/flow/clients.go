@@ -12,52 +12,53 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Kind is a kind of client, as people think of them.
+// Kind is a kind of client, for display.
 type Kind uint8
 
 const (
-	Outside       Kind = iota // what is none of the others
+	Outside       Kind = iota // any other client
 	PodsHere                  // pods on the node
 	PodsElsewhere             // pods on other nodes
-	Pods                      // pods, where nothing tells which node they are on
+	Pods                      // pods, if their node is unknown
 	ThisNode                  // the node itself
 )
 
-// String returns the words for a kind.
+// String returns the kind in words.
 func (k Kind) String() string {
 	return [...]string{"outside", "pods on this node", "pods elsewhere", "pods", "this node"}[k]
 }
 
-// MarshalText returns the words.
+// MarshalText returns the kind in words.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// Network is where pods are, as far as it is known. It gives clients their names, and
-// decides nothing.
+// Network describes the known pod ranges. It affects only the descriptions of
+// clients.
 type Network struct {
-	Here []netip.Prefix // of the pods on the node
-	Pods []netip.Prefix // of all pods
+	Here []netip.Prefix // ranges of pods on the node
+	Pods []netip.Prefix // ranges of all pods
 }
 
-// Clients are clients of one kind: all of them, or some.
+// Clients are all or some clients of one kind.
 type Clients struct {
 	Kind Kind `json:"kind"`
-	// All is whether there are no others of the kind.
+	// All reports whether these are all clients of the kind.
 	All bool `json:"all"`
-	// Prefixes have the addresses of these clients. Where the node has one of them, what
-	// comes in is not meant, since it has no such source.
+	// Prefixes contain the addresses of these clients. Addresses of the node are
+	// excluded for incoming packets, which never have them as source.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // empty if All
-	// But are the addresses of the kind that are not meant, unless All.
+	// But is the addresses of the kind that are not included, unless All.
 	But []netip.Prefix `json:"but,omitempty"`
-	// Interface is the one by which the packets come in, or how its name begins and "*"; "": any.
-	// Pods on the node that the rules tell by their interface have it, whatever their addresses.
+	// Interface is the input interface, or its prefix followed by "*"; "" for
+	// any. It is set for pods on the node that the rules detect by interface,
+	// whatever their addresses.
 	Interface string `json:"interface,omitempty"`
-	// NotBy are interfaces, likewise, by which they do not.
+	// NotBy are excluded interfaces, in the same form.
 	NotBy []string `json:"notBy,omitempty"`
-	// Itself is whether these are backends of the flow.
+	// Itself reports whether these clients are backends of the flow.
 	Itself bool `json:"itself,omitempty"`
 }
 
-// String returns the clients in words: "outside", "outside but 192.0.2.0/24",
+// String describes the clients: "outside", "outside but 192.0.2.0/24",
 // "10.244.1.7 (pods on this node)".
 func (c *Clients) String() string {
 	const few = 4
@@ -78,7 +79,7 @@ func (c *Clients) String() string {
 	return text
 }
 
-// itself says that clients are backends.
+// itself returns the description of clients that are backends.
 func itself(some []netip.Prefix) string {
 	if len(some) == 1 && some[0].IsSingleIP() {
 		return "a backend itself"
@@ -86,7 +87,7 @@ func itself(some []netip.Prefix) string {
 	return "backends themselves"
 }
 
-// some names the first of a list of prefixes, and counts the rest.
+// some joins the first prefixes of a list and counts the rest.
 func some(list []netip.Prefix, most int) string {
 	words := make([]string, 0, most+1)
 	for i, p := range list {
@@ -103,7 +104,7 @@ func some(list []netip.Prefix, most int) string {
 	return strings.Join(words, ", ")
 }
 
-// ClientsText returns all clients in words.
+// ClientsText describes a list of clients.
 func ClientsText(all []Clients) string {
 	whole := map[Kind]bool{}
 	words := make([]string, len(all))
@@ -117,16 +118,17 @@ func ClientsText(all []Clients) string {
 	return strings.Join(words, ", ")
 }
 
-// network is a Network of one family with what both sides tell apart.
+// network is a Network of one family, with everything that both sides
+// distinguish.
 type network struct {
 	family     ir.Family
 	own        ranges // of the node
-	never      ranges // what comes in has no such source
+	never      ranges // never the source of incoming packets
 	all        ranges
 	here, pods ranges
-	outside    ranges          // no pods
-	elsewhere  ranges          // pods, but not here
-	detectors  []sim.Interface // that tell pods
+	outside    ranges          // not pods
+	elsewhere  ranges          // pods on other nodes
+	detectors  []sim.Interface // that detect pods
 }
 
 func newNetwork(n Network, of prove.Node, a, b *ir.Program) *network {
@@ -157,24 +159,25 @@ func newNetwork(n Network, of prove.Node, a, b *ir.Program) *network {
 	return x
 }
 
-// isPod reports whether what comes in by an interface is a pod's of the node.
+// isPod reports whether packets from an interface count as packets from pods of
+// the node.
 func (n *network) isPod(in string) bool {
 	return slices.ContainsFunc(n.detectors, func(d sim.Interface) bool { return d.Holds(in) })
 }
 
-// split reports whether rules that name some interfaces tell pods by them.
+// split reports whether one of the interfaces that rules name detects pods.
 func (n *network) split(named []sim.Interface) bool {
 	return slices.ContainsFunc(named, func(in sim.Interface) bool { return slices.Contains(n.detectors, in) })
 }
 
-// way is how packets come to the node's rules: from the node itself, by an interface, or
-// by any that no rule names.
+// way is the origin of packets: the node itself, a named interface, or any other
+// interface ("").
 type way struct {
 	node bool
 	in   string
 }
 
-// wayOf returns the way of a class, and the interfaces that it is not about.
+// wayOf returns the way of a class, and the interfaces that it excludes.
 func wayOf(c *prove.Class) (w way, not []string) {
 	if c.Packet.FromNode() {
 		return way{node: true}, nil
@@ -187,7 +190,7 @@ func wayOf(c *prove.Class) (w way, not []string) {
 		switch {
 		case !in.Holds(c.Packet.In):
 			not = append(not, name)
-		case w.in == "" || !in.Prefix || len(name) > len(w.in): // the narrowest
+		case w.in == "" || !in.Prefix || len(name) > len(w.in): // the most specific
 			w.in = name
 		}
 	}
@@ -195,7 +198,7 @@ func wayOf(c *prove.Class) (w way, not []string) {
 	return w, not
 }
 
-// clients names those whose packets a set of classes holds, all to one destination.
+// clients describes the clients of a set of classes with one destination.
 func (n *network) clients(dst netip.Addr, carried bool, classes []*prove.Class) (out []Clients) {
 	sources := map[way][]prove.Addrs{}
 	notBy := map[way][]string{}
@@ -214,7 +217,7 @@ func (n *network) clients(dst netip.Addr, carried bool, classes []*prove.Class) 
 	for _, w := range ways {
 		if w.node {
 			own := n.own
-			if carried || dst.IsLoopback() { // the kernel takes it for the source, too
+			if carried || dst.IsLoopback() { // the kernel uses it as the source, too
 				own = ranges{{First: dst, Last: dst}}
 			}
 			out = append(out, clientsOf(ThisNode, own, of[w], nil, "")...)
@@ -230,15 +233,16 @@ func (n *network) clients(dst netip.Addr, carried bool, classes []*prove.Class) 
 	return out
 }
 
-// incoming names clients whose packets come in by an interface, or by any that no rule
-// names. split is whether pods are told by interfaces, not by their addresses.
+// incoming describes clients whose packets arrive on an interface, or on any
+// unnamed one. split reports whether pods are detected by interface instead of
+// address.
 func (n *network) incoming(out []Clients, in string, of ranges, split bool) []Clients {
 	if in != "" && n.isPod(in) {
 		return append(out, clientsOf(PodsHere, n.all, of, n.never, in)...)
 	}
 	out = append(out, clientsOf(Outside, n.outside, of, n.never, in)...)
 	switch {
-	case split: // those on the node come by another interface
+	case split: // those on the node use another interface
 		return append(out, clientsOf(PodsElsewhere, n.pods, of, n.never, in)...)
 	case len(n.here) == 0:
 		return append(out, clientsOf(Pods, n.pods, of, n.never, in)...)
@@ -247,8 +251,8 @@ func (n *network) incoming(out []Clients, in string, of ranges, split bool) []Cl
 	return append(out, clientsOf(PodsElsewhere, n.elsewhere, of, n.never, in)...)
 }
 
-// clientsOf returns the clients of one kind among some, if there are any. never are
-// no clients' addresses.
+// clientsOf returns the clients of one kind among some, or nil. Addresses in
+// never are not clients.
 func clientsOf(k Kind, all, some, never ranges, in string) []Clients {
 	meant := some.within(all)
 	if len(meant.without(never)) == 0 {

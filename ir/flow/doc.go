@@ -1,8 +1,8 @@
-// Package flow tells people which flows differ between two Programs of a node: by
-// Service, by what clients connect to, and by kind of client, with the pieces of
-// both Programs that decide.
+// Package flow describes the flows that differ between two Programs of a node: by
+// Service, destination and kind of client, with the parts of both Programs that
+// decide.
 //
-// What differs is found by ir/prove, for every packet; this package puts its classes
-// together again and names them. So where it names nothing, every first packet meets
-// the same fate. Origins are no part of what is compared.
+// Package ir/prove finds the differences for every packet; this package merges
+// and names its classes. If it reports nothing, every first packet has the same
+// outcome. Origins are not compared.
 package flow

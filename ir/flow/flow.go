@@ -19,30 +19,31 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Flow is one change for some clients of some destinations of a Service.
+// Flow is a change for some clients and some destinations of a Service.
 type Flow struct {
 	Family ir.Family
 	To     []Destination
 	From   []Clients
 	Change Change
-	// Cause is what decides on either side.
+	// Cause is the deciding part on each side.
 	Cause [2]Cause
-	// Backends are where those that were added and removed come from.
+	// Added and Removed are the changed backends with their origins.
 	Added, Removed []Backend
 	Example        prove.Difference // the first class of the flow
-	// Design is in what the modes of the sides differ, if that is the reason.
+	// Design is the capabilities in which the modes of the sides differ, if these
+	// explain the change.
 	Design  ir.Capability
-	Classes int      // of packets
-	Nodes   []string // on which it is so
+	Classes int      // number of classes of packets
+	Nodes   []string // nodes with this flow
 }
 
-// Cause is the field that decides, or, where none does, what there is instead in words.
+// Cause is the deciding field, or a description if no field decides.
 type Cause struct {
 	ir.Origin
 	Text string
 }
 
-// String returns it in one line.
+// String returns the cause on one line.
 func (c Cause) String() string {
 	if c.Text != "" {
 		return c.Text
@@ -56,29 +57,31 @@ type Backend struct {
 	Origin   ir.Origin
 }
 
-// Destination is what clients connect to.
+// Destination is an address and port to which clients connect.
 type Destination struct {
-	Kind  string        // "ClusterIP"; "other ports" of a Service's address; "" of no Service's
-	Match ir.Match      // of a frontend; a node port has no address
-	Addrs []prove.Addrs // unless Match has one; of a node port: of those the flow is about
-	Rest  netip.Prefix  // as prove.Class has it
+	Kind  string        // "ClusterIP"; "other ports" of a Service's address; "" if it belongs to no Service
+	Match ir.Match      // of a frontend; without an address for a node port
+	Addrs []prove.Addrs // unless Match has one; for a node port, the addresses of the flow
+	Rest  netip.Prefix  // as in prove.Class
 	Ports []sim.Ports   // unless Match has one
 	Every bool          // of a node port: all addresses at which it answers on either side
-	// Taken reports that it is an external IP which the Service has on the second side alone: what was
-	// another's, a node's or nobody's goes to it from then on.
+	// Taken reports that this is an external IP that the Service has only on the
+	// second side. Its traffic then moves to the Service from another Service, a
+	// node or the outside.
 	Taken bool
 }
 
-// Service is a Service, or what is none's, with all that changes.
+// Service is the changes of one Service, or of destinations without a Service.
 type Service struct {
-	Name   ir.Name // zero: what is no Service's
+	Name   ir.Name // zero for destinations without a Service
 	Action Action
 	Flows  []Flow
-	// Notes are about what no first packet meets: health checks, clients that stay.
+	// Notes are changes that affect no first packet: health checks, draining
+	// clients.
 	Notes []Note
 }
 
-// Action is what happens to a Service.
+// Action is the change of a Service as a whole.
 type Action uint8
 
 const (
@@ -90,32 +93,32 @@ const (
 // String returns changed, added or removed.
 func (a Action) String() string { return [...]string{"changed", "added", "removed"}[a] }
 
-// MarshalText returns the word.
+// MarshalText returns the same as String.
 func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// Note is something beside flows that differs.
+// Note is a difference outside of flows.
 type Note struct {
 	What          string
-	Before, After string // "": nothing
+	Before, After string // "" for nothing
 	Family        ir.Family
 	Nodes         []string
 }
 
-// Compare returns which Services differ between two Programs of one node and family, by
-// name, and in how many classes of packets that was looked for. A nil Program has no
-// Services and no node. Where ctx ends by a prove.Limit the error is Unfinished, and what was found until then
-// is returned with it.
+// Compare returns the Services that differ between two Programs of one node and
+// family, sorted by name, and the number of compared classes of packets. A nil
+// Program has no Services and no node. If ctx ends because of a prove.Limit,
+// Compare returns the result so far with an error of type Unfinished.
 func Compare(ctx context.Context, where Network, a, b *ir.Program) ([]Service, int, error) {
 	return CompareOf(ctx, where, a, b, func(ir.Name) bool { return true })
 }
 
-// Unfinished is why a comparison does not know all that differs.
+// Unfinished is the reason for an incomplete comparison.
 type Unfinished string
 
 func (u Unfinished) Error() string { return string(u) }
 
-// CompareOf is Compare for the Services that the caller asks for. It looks at the destinations of
-// these alone; what is no Service's has the zero name.
+// CompareOf is Compare for the selected Services. It compares only their
+// destinations. Destinations without a Service have the zero name.
 func CompareOf(ctx context.Context, where Network, a, b *ir.Program, of func(ir.Name) bool) ([]Service, int, error) {
 	a, b = orEmpty(a, b), orEmpty(b, a)
 	changes := ir.Diff(a, b)
@@ -133,7 +136,7 @@ func CompareOf(ctx context.Context, where Network, a, b *ir.Program, of func(ir.
 		return nil, 0, err
 	}
 	var unfinished error
-	if len(r.Doubts) > 0 { // Programs have none, but too many classes are one, and so is too much time
+	if len(r.Doubts) > 0 { // Programs cause no doubts, except for too many classes or too much time
 		why := r.Doubts[0].Unknown[0]
 		if !errors.As(context.Cause(ctx), new(prove.Limit)) {
 			return nil, 0, fmt.Errorf("node %s: cannot be compared, because of %s", b.Node.Name, why)
@@ -151,10 +154,10 @@ func CompareOf(ctx context.Context, where Network, a, b *ir.Program, of func(ir.
 	return slices.DeleteFunc(services, func(s Service) bool { return !of(s.Name) }), r.Classes, unfinished
 }
 
-// anywhere has all destinations.
+// anywhere selects all destinations.
 func anywhere(prove.Addrs) bool { return true }
 
-// orEmpty returns a Program that does nothing in place of none.
+// orEmpty replaces a nil Program by an empty one.
 func orEmpty(p, other *ir.Program) *ir.Program {
 	if p != nil {
 		return p
@@ -162,7 +165,7 @@ func orEmpty(p, other *ir.Program) *ir.Program {
 	return &ir.Program{Family: other.Family, Node: ir.Node{Name: other.Node.Name, Mode: other.Node.Mode}}
 }
 
-// NodeOf returns the node that has what it has on either side.
+// NodeOf returns a node with the addresses of both sides.
 func NodeOf(a, b *ir.Program) prove.Node {
 	n, o := prove.NodeOf(a), prove.NodeOf(b)
 	if n.Carries == nil {
@@ -178,9 +181,9 @@ func NodeOf(a, b *ir.Program) prove.Node {
 	return n
 }
 
-// touched returns for which destinations packets may meet another fate: where a
-// Service that is not the same on both sides has a frontend, or one that leads to an
-// address of such a Service. Where the nodes differ, these are all.
+// touched returns a filter for destinations whose packets may have another
+// outcome: those with a frontend of a changed Service, or with backends at an
+// address of such a Service. If the nodes differ, these are all destinations.
 func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
 	all := !reflect.DeepEqual(a.Node, b.Node)
 	at := map[netip.Addr]bool{}
@@ -190,7 +193,7 @@ func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
 			if s == nil {
 				continue
 			}
-			all = all || s.Health != nil && a.Node.Mode.Capabilities().Has(ir.CarriesVIPs) // it answers at all addresses of Services
+			all = all || s.Health != nil && a.Node.Mode.Capabilities().Has(ir.CarriesVIPs) // a health check answers at all addresses of Services
 			for i := range s.Frontends {
 				at[s.Frontends[i].Match.Addr] = true
 				ports = ports || s.Frontends[i].Match.IsNodePort()
@@ -241,7 +244,8 @@ func ofServices(a, b *ir.Program, of func(ir.Name) bool) func(prove.Addrs) bool 
 	return func(d prove.Addrs) bool { return at[d.First] || at[netip.Addr{}] && answers(a, b, d.First) }
 }
 
-// answers reports whether node ports answer at an address, or it is the node's, on some side.
+// answers reports whether an address belongs to the node, or node ports answer at
+// it, on either side.
 func answers(a, b *ir.Program, addr netip.Addr) bool {
 	return slices.ContainsFunc([]*ir.Program{a, b}, func(p *ir.Program) bool {
 		return p.Node.HasAddr(addr) || p.Node.NodePorts.Has(addr, false)
@@ -252,7 +256,7 @@ func both(f, g func(prove.Addrs) bool) func(prove.Addrs) bool {
 	return func(d prove.Addrs) bool { return f(d) && g(d) }
 }
 
-// describer names the differences of one family.
+// describer describes the differences of one family.
 type describer struct {
 	*network
 	node   prove.Node
@@ -290,8 +294,9 @@ func newDescriber(where Network, node prove.Node, a, b *ir.Program) *describer {
 	return &describer{network: newNetwork(where, node, a, b), node: node, design: prove.NewDesign(a, b), sides: [2]*side{newSide(a), newSide(b)}, byName: map[ir.Name]*Service{}}
 }
 
-// Describe names differences that prove found between two sides that do what two
-// Programs mean, be it their rules, and adds what no packet meets.
+// Describe describes differences that prove found between two sides. The sides
+// implement the two Programs, for example as rules. It adds changes that affect
+// no packet.
 func Describe(where Network, node prove.Node, a, b *ir.Program, differences []prove.Difference) []Service {
 	d := newDescriber(where, node, a, b)
 	return d.services(slices.Values([][]owned{d.flows(differences)}))
@@ -303,7 +308,7 @@ type owned struct {
 	Flow
 }
 
-// flows names differences, which stand in order. It may be called by several goroutines.
+// flows describes sorted differences. It is safe for concurrent use.
 func (d *describer) flows(differences []prove.Difference) (all []owned) {
 	for len(differences) > 0 {
 		first := &differences[0]
@@ -319,7 +324,7 @@ func (d *describer) flows(differences []prove.Difference) (all []owned) {
 	return all
 }
 
-// services puts flows together by Service, in order of their names.
+// services groups flows by Service, sorted by name.
 func (d *describer) services(parts iter.Seq[[]owned]) []Service {
 	for flows := range parts {
 		for i := range flows {
@@ -364,7 +369,7 @@ func (d *describer) service(name ir.Name) *Service {
 	return s
 }
 
-// frontend returns the frontend that has the packets of a class, if one has.
+// frontend returns the frontend that matches the packets of a class, or nil.
 func (s *side) frontend(c *prove.Class) *ir.Frontend {
 	pkt := &c.Packet
 	if f := s.at[ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port}]; f != nil {
@@ -376,7 +381,7 @@ func (s *side) frontend(c *prove.Class) *ir.Frontend {
 	return nil
 }
 
-// to returns what the packets of a class are for, and whose that is.
+// to returns the destination of a class, and its Service.
 func (d *describer) to(c *prove.Class) (Destination, ir.Name) {
 	for _, s := range [...]*side{d.sides[1], d.sides[0]} {
 		if f := s.frontend(c); f != nil {
@@ -398,13 +403,13 @@ func (d *describer) to(c *prove.Class) (Destination, ir.Name) {
 	return to, ir.Name{}
 }
 
-// taken reports whether a frontend is an external IP that its Service had not before, as was,
-// which may be nil, tells.
+// taken reports whether a frontend is an external IP that its Service did not
+// have before. was is the frontend before; it may be nil.
 func taken(was, is *ir.Frontend) bool {
 	return is.Kind == ir.ExternalIP && (was == nil || was.Port.Service != is.Port.Service)
 }
 
-// destination names the differences of one port of one destination.
+// destination describes the differences of one port of one destination.
 func (d *describer) destination(all []prove.Difference) (flows []owned) {
 	type group struct {
 		change  Change
@@ -413,7 +418,7 @@ func (d *describer) destination(all []prove.Difference) (flows []owned) {
 	}
 	var groups []*group
 	at := map[string]*group{}
-	var loose []int // of clients about whose address nothing is known
+	var loose []int // indexes of classes whose client address is unknown
 	join := func(key string, i int, c Change) {
 		g := at[key]
 		if g == nil {
@@ -432,7 +437,7 @@ func (d *describer) destination(all []prove.Difference) (flows []owned) {
 		}
 		join(changes[i].key(false), i, changes[i])
 	}
-	for _, i := range loose { // with their neighbours, if these are told of alike
+	for _, i := range loose { // merge with neighbouring classes that are reported alike
 		key, c := changes[i].key(false), &all[i].Class
 		for _, g := range groups {
 			beside := func(o *prove.Class) bool {
@@ -459,7 +464,8 @@ func (d *describer) destination(all []prove.Difference) (flows []owned) {
 	return flows
 }
 
-// isBackend reports whether clients are all backends that some side leads them to.
+// isBackend reports whether all these clients are backends of the difference on
+// some side.
 func isBackend(c *Clients, of *prove.Difference) bool {
 	backend := func(addr netip.Addr) bool {
 		is := func(d sim.Destination) bool { return d.AddrPort.Addr() == addr }
@@ -478,7 +484,8 @@ func isBackend(c *Clients, of *prove.Difference) bool {
 	return !c.All && c.Kind != ThisNode
 }
 
-// key is equal for flows that are told of as one, wherever they go to.
+// key is equal for flows that are reported together, regardless of their
+// destinations.
 func (f *Flow) key() string {
 	var b strings.Builder
 	b.WriteString(f.Family.String())
@@ -493,7 +500,7 @@ func (f *Flow) key() string {
 	return b.String()
 }
 
-// joinDestinations makes one of flows that differ in their destinations alone.
+// joinDestinations merges flows that differ only in their destinations.
 func (d *describer) joinDestinations(flows []Flow) (out []Flow) {
 	at := map[string]int{}
 	for _, f := range flows {
@@ -522,8 +529,8 @@ func (d *describer) joinDestinations(flows []Flow) (out []Flow) {
 	return out
 }
 
-// joinTo adds a destination to a list, as part of one of these if it is the same but
-// for addresses or ports.
+// joinTo adds a destination to a list. It merges destinations that differ only in
+// addresses or ports.
 func joinTo(list []Destination, to Destination) []Destination {
 	for i := range list {
 		o := &list[i]
@@ -540,8 +547,7 @@ func joinTo(list []Destination, to Destination) []Destination {
 	return append(list, to)
 }
 
-// complete says of a node port whether the flow is about all addresses at which it
-// answers, and joins ports that are neighbours.
+// complete sets Every for a node port, and joins adjacent ports.
 func (d *describer) complete(to *Destination) {
 	if len(to.Ports) > 0 {
 		to.Ports = sim.JoinPorts(to.Ports)
@@ -559,7 +565,7 @@ func (d *describer) complete(to *Destination) {
 	})
 }
 
-// explain finds what decides on either side.
+// explain sets the cause on each side.
 func (d *describer) explain(f *Flow) {
 	by := [2]sim.Deciding{d.sides[0].Decide(f.Example.Packet), d.sides[1].Decide(f.Example.Packet)}
 	for i := range d.sides {
@@ -582,7 +588,7 @@ func (d *describer) explain(f *Flow) {
 	f.Added, f.Removed = backends(by[1].Pool, f.Change.Added), backends(by[0].Pool, f.Change.Removed)
 }
 
-// cause returns what decides on one side.
+// cause returns the cause on one side.
 func (c *Change) cause(it, other sim.Deciding) Cause {
 	if it.Pool == nil && it.Last.Origin == (ir.Origin{}) {
 		return Cause{Text: it.Last.Text}
@@ -612,7 +618,7 @@ func (c *Change) origin(it, other sim.Deciding) ir.Origin {
 	return it.Pool.Origin
 }
 
-// backends returns those of a pool with some addresses.
+// backends returns the backends of a pool with the given addresses.
 func backends(p *ir.Pool, some []netip.AddrPort) (out []Backend) {
 	if p == nil || len(some) == 0 {
 		return nil
@@ -631,7 +637,7 @@ func backends(p *ir.Pool, some []netip.AddrPort) (out []Backend) {
 	return out
 }
 
-// notes adds what no first packet meets.
+// notes adds changes that affect no first packet.
 func (d *describer) notes() {
 	family := d.sides[0].Family
 	for _, c := range ir.Diff(d.sides[0].Program, d.sides[1].Program) {
@@ -645,7 +651,7 @@ func (d *describer) notes() {
 	}
 }
 
-// notesOf returns what a Service has beside its flows.
+// notesOf returns the properties of a Service outside of flows.
 func notesOf(s *ir.Service) map[string]string {
 	notes := map[string]string{}
 	if s == nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Merger puts together what differs on several nodes and in both families.
+// Merger merges the changes of several nodes and both families.
 type Merger struct {
 	services map[ir.Name]*merged
 }
 
 type merged struct {
 	Service
-	flows, notes map[string]int // by all but the nodes
+	flows, notes map[string]int // by everything except the nodes
 }
 
-// Add takes what differs on one node in one family.
+// Add adds the changes of one node in one family.
 func (m *Merger) Add(node string, services []Service) {
 	if m.services == nil {
 		m.services = map[ir.Name]*merged{}
@@ -30,7 +30,7 @@ func (m *Merger) Add(node string, services []Service) {
 			to = &merged{Service: Service{Name: s.Name, Action: s.Action}, flows: map[string]int{}, notes: map[string]int{}}
 			m.services[s.Name] = to
 		}
-		if s.Action != to.Action { // it has nothing on some nodes, or in one family
+		if s.Action != to.Action { // unchanged on some nodes, or in one family
 			to.Action = Changed
 		}
 		for _, f := range s.Flows {
@@ -59,7 +59,7 @@ func (m *Merger) Add(node string, services []Service) {
 	}
 }
 
-// Services returns all that differs, by name.
+// Services returns all changes, sorted by name.
 func (m *Merger) Services() []Service {
 	out := make([]Service, 0, len(m.services))
 	for _, s := range m.services {
@@ -69,22 +69,23 @@ func (m *Merger) Services() []Service {
 	return out
 }
 
-// Entry is what is told of one Service, or of several in which the same changes, of
-// which the first one stands for all.
+// Entry is the report about one Service, or about several with the same changes,
+// for which the first one is shown.
 type Entry struct {
 	Service
 	Names []ir.Name
 }
 
-// mostApart is how many Services may change alike and still be told of one by one.
+// mostApart is the maximum number of Services with the same changes that are
+// reported separately.
 const mostApart = 2
 
-// Entries puts together what changes alike in many Services: for the same kinds of
-// clients on the same nodes, the same fates, and as many backends. What else changes
-// in them stays theirs, and so do external IPs that they take: nobody sees by the first
-// one's whose the others are.
+// Entries groups equal changes of many Services: the same kinds of clients and
+// nodes, the same fates, and the same number of backends. Other changes of these
+// Services remain separate. So do external IPs that a Service takes over, because
+// their owners differ.
 func Entries(services []Service) (entries []Entry) {
-	in := map[string][]int{} // the Services in which something of one likeness changes
+	in := map[string][]int{} // the Services with a change of a likeness
 	for i := range services {
 		for _, key := range services[i].likenesses() {
 			if list := in[key]; len(list) == 0 || list[len(list)-1] != i {
@@ -92,7 +93,7 @@ func Entries(services []Service) (entries []Entry) {
 			}
 		}
 	}
-	together := map[string]string{} // of a likeness: the same for those in the same Services
+	together := map[string]string{} // by likeness; equal for likenesses of the same Services
 	for key, list := range in {
 		if len(list) > mostApart {
 			together[key] = fmt.Sprint(list)
@@ -110,7 +111,7 @@ func Entries(services []Service) (entries []Entry) {
 			case set == "":
 				return &own.Service
 			case known[set]:
-				return nil // the first of these Services tells it
+				return nil // reported with the first of these Services
 			case shared[set] == nil:
 				e := &Entry{Service: Service{Name: s.Name, Action: s.Action}}
 				for _, j := range in[key] {
@@ -143,7 +144,8 @@ func Entries(services []Service) (entries []Entry) {
 	return entries
 }
 
-// likenesses returns, for each flow and note, what is the same where others are alike.
+// likenesses returns for each flow and note a key that is equal for similar
+// changes.
 func (s *Service) likenesses() (keys []string) {
 	for i := range s.Flows {
 		f := &s.Flows[i]
@@ -180,13 +182,14 @@ func (s *Service) likenesses() (keys []string) {
 	return keys
 }
 
-// takes reports whether a flow is to an external IP that its Service takes, and not because
-// the modes differ.
+// takes reports whether a flow is to an external IP that its Service takes over,
+// other than by a difference of the modes.
 func (f *Flow) takes() bool {
 	return f.Design == 0 && slices.ContainsFunc(f.To, func(to Destination) bool { return to.Taken })
 }
 
-// TakenText returns the external IPs that a Service takes, with their ports, in words; "": none.
+// TakenText describes the external IPs that a Service takes over, with their
+// ports; "" if none.
 func (s *Service) TakenText() string {
 	var all []Destination
 	told := map[string]bool{}
@@ -204,7 +207,7 @@ func (s *Service) TakenText() string {
 	return DestinationsText(all)
 }
 
-// clientsKind is ClientsText without addresses that are a Service's own.
+// clientsKind is ClientsText without the addresses of a Service.
 func clientsKind(all []Clients) string {
 	if allOf(all, func(c Clients) bool { return c.Itself }) {
 		return "backends"
@@ -212,20 +215,20 @@ func clientsKind(all []Clients) string {
 	return ClientsText(all)
 }
 
-// Counts are how much differs.
+// Counts are the numbers of changes.
 type Counts struct {
 	Added    int `json:"added"` // Services
 	Changed  int `json:"changed"`
 	Removed  int `json:"removed"`
 	Flows    int `json:"flows"`
-	Lost     int `json:"lost"`     // flows that were served, and are not
-	Served   int `json:"served"`   // flows that are served, and were not
-	Other    int `json:"other"`    // that are served neither before nor after
-	Backends int `json:"backends"` // that are served by others
-	Same     int `json:"same"`     // that are served by the same, but else
+	Lost     int `json:"lost"`     // flows that are no longer served
+	Served   int `json:"served"`   // flows that are newly served
+	Other    int `json:"other"`    // served neither before nor after
+	Backends int `json:"backends"` // served by other backends
+	Same     int `json:"same"`     // served by the same backends with other changes
 }
 
-// Count counts what differs.
+// Count counts changes.
 func Count(services []Service) (n Counts) {
 	for i := range services {
 		s := &services[i]
@@ -259,8 +262,9 @@ func Count(services []Service) (n Counts) {
 	return n
 }
 
-// DestinationsText returns destinations in words: "ClusterIP 10.96.0.10:80/tcp",
-// "NodePort 30080/tcp", "other ports of ClusterIP 10.96.0.10: 1-79,81-65535/tcp, 1-65535/udp".
+// DestinationsText describes destinations: "ClusterIP 10.96.0.10:80/tcp",
+// "NodePort 30080/tcp", "other ports of ClusterIP 10.96.0.10: 1-79,81-65535/tcp,
+// 1-65535/udp".
 func DestinationsText(all []Destination) string {
 	var words []string
 	for i := range all {
@@ -274,7 +278,7 @@ func DestinationsText(all []Destination) string {
 	return strings.Join(words, ", ")
 }
 
-// String returns the destination in words.
+// String describes the destination.
 func (d *Destination) String() string {
 	switch {
 	case len(d.Ports) > 0:
@@ -287,7 +291,7 @@ func (d *Destination) String() string {
 	return fmt.Sprintf("%s %d/%s at %s", d.Kind, d.Match.Port, d.Match.Protocol, d.addrWords())
 }
 
-// addrs is what a destination without a frontend is at.
+// addrs describes the addresses of a destination without a frontend.
 func (d *Destination) addrs() string {
 	if d.Kind == "" {
 		return d.addrWords()

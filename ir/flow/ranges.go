@@ -8,11 +8,11 @@ import (
 	"github.com/proxyc/proxyc/ir/prove"
 )
 
-// ranges are addresses of one family: in order, without overlaps, and neighbours
-// together.
+// ranges are sorted addresses of one family, without overlapping or adjacent
+// entries.
 type ranges []prove.Addrs
 
-// newRanges puts ranges into order.
+// newRanges sorts and merges ranges.
 func newRanges(all []prove.Addrs) ranges {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b prove.Addrs) int { return a.First.Compare(b.First) })
@@ -31,7 +31,7 @@ func newRanges(all []prove.Addrs) ranges {
 	return out
 }
 
-// rangesOf returns those of prefixes that are of a family.
+// rangesOf returns the ranges of the prefixes of a family.
 func rangesOf(f ir.Family, prefixes ...netip.Prefix) ranges {
 	var all []prove.Addrs
 	for _, p := range prefixes {
@@ -63,10 +63,10 @@ func (r ranges) without(o ranges) ranges {
 	return out
 }
 
-// within returns the addresses that are in o, too.
+// within returns the addresses that are also in o.
 func (r ranges) within(o ranges) ranges { return r.without(r.without(o)) }
 
-// prefixes returns the fewest prefixes that hold the addresses.
+// prefixes returns the smallest list of prefixes that covers the addresses.
 func (r ranges) prefixes() (out []netip.Prefix) {
 	for _, one := range r {
 		out = append(out, ir.PrefixesOf(one.First, one.Last)...)

@@ -9,8 +9,9 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Reach returns who is led where by the frontends of a Program, by Service: what Compare
-// tells of it beside a Program that does nothing, but for ports that no frontend has.
+// Reach returns the clients and backends of all frontends of a Program, by
+// Service. The result is that of Compare with an empty Program, without ports
+// that have no frontend.
 func Reach(ctx context.Context, where Network, p *ir.Program) ([]Service, error) {
 	nothing := orEmpty(nil, p)
 	node := NodeOf(nothing, p)
@@ -18,19 +19,19 @@ func Reach(ctx context.Context, where Network, p *ir.Program) ([]Service, error)
 	if err != nil {
 		return nil, err
 	}
-	if len(r.Doubts) > 0 { // Programs have none, but too many classes are one
+	if len(r.Doubts) > 0 { // Programs cause no doubts, except for too many classes
 		return nil, fmt.Errorf("node %s: cannot be told, because of %s", p.Node.Name, r.Doubts[0].Unknown[0])
 	}
 	return Describe(where, node, nothing, p, r.Differences), nil
 }
 
-// frontends are a side that does what a Program means at the ports of its frontends, and
-// nothing at others. So a frontend costs the same in every mode.
+// frontends is a side that implements a Program at the ports of its frontends,
+// and does nothing at others. A frontend thus costs the same in every mode.
 type frontends struct {
 	*sim.Evaluator
 	node  *ir.Node
 	has   map[ir.Match]bool
-	ports map[ir.Match][]uint16 // by address and protocol; of node ports by no address
+	ports map[ir.Match][]uint16 // by address and protocol; node ports without an address
 }
 
 func newFrontends(p *ir.Program) *frontends {
