@@ -7,16 +7,17 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Design finds out by which capabilities two modes differ that do what their
-// Programs mean. It may be asked by several goroutines.
+// Design determines the capabilities that cause a difference between two modes,
+// both of which implement their Programs. It is safe for concurrent use.
 type Design struct {
 	a, b *ir.Program
 
 	mu   sync.Mutex
-	made map[ir.Capability]*sim.Evaluator // Program a with so many capabilities as b has them
+	made map[ir.Capability]*sim.Evaluator // Program a with these capabilities changed to those of b
 }
 
-// NewDesign returns nil where the sides are not Programs of two modes.
+// NewDesign returns a Design, or nil if the sides are not Programs of different
+// modes.
 func NewDesign(a, b *ir.Program) *Design {
 	if a == nil || b == nil || a.Node.Mode == b.Node.Mode {
 		return nil
@@ -24,8 +25,8 @@ func NewDesign(a, b *ir.Program) *Design {
 	return &Design{a: a, b: b, made: map[ir.Capability]*sim.Evaluator{}}
 }
 
-// Of returns the least set of capabilities that makes of what a does what b does to
-// the packets of a difference; 0 if none does.
+// Of returns the smallest set of capabilities that explains a difference: with
+// these changed, a handles its packets like b. It returns 0 if no set does.
 func (x *Design) Of(d *Difference) ir.Capability {
 	if x == nil {
 		return 0
@@ -46,7 +47,8 @@ func (x *Design) Of(d *Difference) ir.Capability {
 	return apart
 }
 
-// with returns what Program a means with some capabilities as b has them.
+// with returns an evaluator of Program a with some capabilities changed to those
+// of b.
 func (x *Design) with(set ir.Capability) *sim.Evaluator {
 	x.mu.Lock()
 	defer x.mu.Unlock()

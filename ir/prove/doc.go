@@ -1,13 +1,13 @@
-// Package prove compares two descriptions of what a node does to packets, for
-// every packet and not for some.
+// Package prove compares two descriptions of how a node handles packets, for
+// every packet instead of samples.
 //
-// A Side tells of each packet that it is asked about with which constants it
-// compared the packet's fields. All packets that are on the same side of each of
-// these constants take the same way through the rules, so that one of them
-// stands for the others. Compare goes through one packet of each class of both
-// sides together: what it finds equal is equal for all packets.
+// For each packet, a Side records the constants with which it compared the
+// packet's fields. All packets that compare alike with each of these constants
+// take the same path through the rules, so one of them represents the others.
+// Compare evaluates one packet of each class of both sides together. An equal
+// result is therefore equal for all packets.
 //
-// A packet is the first of a connection, as ir/sim has it. What the rules do to
-// later ones, what session affinity remembers, and whether the kernel does what
-// its rules say, is not part of the proof.
+// As in ir/sim, a packet is the first of a connection. The proof does not cover
+// later packets, the state of session affinity, or whether the kernel implements
+// its rules correctly.
 package prove

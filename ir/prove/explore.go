@@ -11,36 +11,36 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// explorer goes through the classes of packets to one destination after another.
-// For a destination it cuts ports, for a port interfaces, and for an interface
-// sources, each where a packet that is there was compared with something.
+// explorer evaluates the classes of packets, one destination after another. It
+// divides a destination by ports, a port by interfaces, and an interface by
+// sources, wherever an evaluated packet was compared with a constant.
 type explorer struct {
 	node  Node
 	sides [2]Side
-	own   []netip.Addr // sources of what the node sends, sorted
+	own   []netip.Addr // sources of packets from the node, sorted
 	isOwn map[netip.Addr]bool
-	kinds *kinds // of ports, before any were compared
+	kinds *kinds // of ports, before any comparison
 	cuts  sim.Cuts
-	ended func() bool // the comparison is to stop
-	found             // of the destination that is explored
+	ended func() bool // reports whether the comparison must stop
+	found             // for the current destination
 
 	spare []finding // memory for the next found.list
 	sure  []Difference
 }
 
-// found is what is found of destinations.
+// found is the result for destinations.
 type found struct {
-	whole   int // of how many
+	whole   int // number of compared destinations
 	classes int
 	list    []finding
-	endless string // why it was given up
+	endless string // the reason for giving up
 }
 
-// mostClasses is how many classes of packets to one destination are looked at. A
-// cluster's rules make some thousands at most.
+// mostClasses is the maximum number of classes of packets to one destination. A
+// cluster's rules have at most some thousands.
 const mostClasses = 1 << 21
 
-// finding is a class whose packets are not shown to meet the same fate.
+// finding is a class whose packets are not proved to have the same outcome.
 type finding struct {
 	Difference
 	unknown []string // what is not understood of it; empty: the fates differ
@@ -53,8 +53,8 @@ func (f *found) add(part found) {
 	f.endless = cmp.Or(f.endless, part.endless)
 }
 
-// handOver returns what is sure, and keeps the rest. The memory of both lists is the explorer's
-// for its next destination.
+// handOver returns the certain differences and keeps the rest. The memory of both
+// lists is reused by the explorer for its next destination.
 func (f *found) handOver(e *explorer) (sure []Difference) {
 	e.spare, sure = f.list[:0], e.sure[:0]
 	var rest []finding
@@ -69,7 +69,7 @@ func (f *found) handOver(e *explorer) (sure []Difference) {
 	return sure
 }
 
-// result splits what is found of sides into what is sure and what is not.
+// result divides the findings into certain differences and doubts.
 func (f *found) result(sides ...Side) *Result {
 	if f.endless != "" {
 		return &Result{Doubts: []Doubt{{Unknown: []string{f.endless}}}}
@@ -100,15 +100,16 @@ func newExplorer(n Node, a, b Side, ended func() bool) *explorer {
 	return e
 }
 
-// otherIn is an interface that nobody names, until somebody does.
+// otherIn is the representative of unnamed interfaces, until a rule names it.
 const otherIn = "eth0"
 
-// stops reports whether there is no sense in going on: the destination has too many classes,
-// or the time is over.
+// stops reports whether the destination has too many classes, or the comparison
+// has ended.
 func (e *explorer) stops() bool { return e.endless != "" || e.ended() }
 
-// explore compares the fates of all packets to a destination. What is found is of no use where
-// the comparison ended meanwhile: classes are not as small as they would have become.
+// explore compares the outcomes of all packets to a destination. The result is
+// invalid if the comparison ended meanwhile, because classes are then not fully
+// divided.
 func (e *explorer) explore(d destination) found {
 	e.found = found{list: e.spare}
 	e.spare = nil
@@ -127,14 +128,14 @@ func (e *explorer) explore(d destination) found {
 	return e.found
 }
 
-// port compares what comes to one of the ports, and cuts these where it was compared
-// with others.
+// port compares packets to one of the ports, and divides ports at recorded
+// constants.
 func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port uint16) {
 	class := Class{Dst: d.Addrs, Rest: d.rest, Protocol: protocol,
 		Packet: sim.Packet{Dst: d.First, Protocol: protocol, Port: port}}
 	ways := interfaces{names: []string{"", otherIn}}
 	if d.First.IsLoopback() {
-		ways.names = ways.names[:1] // nothing comes in for it
+		ways.names = ways.names[:1] // no packet to it arrives from outside
 	}
 	begin := len(e.list)
 	defer func() {
@@ -182,13 +183,13 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port 
 	}
 }
 
-// sources are where the classes of sources begin.
+// sources are the first addresses of the classes of sources.
 type sources struct {
 	family ir.Family
 	last   netip.Addr // of all
 	firsts []netip.Addr
 	known  map[netip.Addr]bool
-	lists  map[*netip.Prefix]int // that were cut at already: how many of each
+	lists  map[*netip.Prefix]int // lists that were applied, with their lengths
 	asked  map[netip.Addr]bool
 }
 
@@ -198,9 +199,9 @@ func newSources(f ir.Family) *sources {
 		lists: map[*netip.Prefix]int{}, asked: map[netip.Addr]bool{}}
 }
 
-// of returns the class that a source is in, once all are known and in order. It is
-// not always that of the address for which the source was asked about: see
-// explorer.source.
+// of returns the class of a source. All classes must be known and sorted. The
+// class of an evaluated source may differ from the one for which it was chosen:
+// see explorer.source.
 func (s *sources) of(src netip.Addr) Addrs {
 	next, found := slices.BinarySearchFunc(s.firsts, src, netip.Addr.Compare)
 	if found {
@@ -213,7 +214,8 @@ func (s *sources) of(src netip.Addr) Addrs {
 	return c
 }
 
-// cutAll cuts at a list once: what costs much is to go through a long one for each class.
+// cutAll divides the classes at the prefixes of a list. It applies a list only
+// once, because traversing a long list for each class is expensive.
 func (s *sources) cutAll(list []netip.Prefix) {
 	done := s.lists[&list[0]]
 	if done >= len(list) {
@@ -237,7 +239,7 @@ func (s *sources) cut(p netip.Prefix) {
 	}
 }
 
-// ask compares the fates of one packet.
+// ask compares the outcomes of one packet.
 func (e *explorer) ask(c *Class) {
 	e.classes++
 	e.cuts.Reset()
@@ -253,17 +255,19 @@ func (e *explorer) ask(c *Class) {
 	}
 }
 
-// cutSelves cuts sources at the backends that a client is told apart from others by being one: it is
-// masqueraded on its way to itself on one side alone, or the sides differ in what is at that backend alone, so
-// that they are the same for it. a and b are what others are led to, in order; selvesA and selvesB are the backends
-// that are masqueraded for themselves.
+// cutSelves divides the sources at the backends whose own connections differ from
+// those of other clients. In one case, a client that is the backend is
+// masqueraded on only one side. In the other case, the sides differ only at that
+// backend, and are equal for that client. a and b are the sorted destinations of
+// other clients. selvesA and selvesB are the backends that are masqueraded for
+// themselves.
 func (e *explorer) cutSelves(a, b []sim.Destination, selvesA, selvesB []netip.Addr) {
 	if len(selvesA)+len(selvesB) == 0 {
 		return
 	}
 	slices.SortFunc(selvesA, netip.Addr.Compare)
 	slices.SortFunc(selvesB, netip.Addr.Compare)
-	differ, last := 0, netip.Addr{} // at how many addresses, and the last of them
+	differ, last := 0, netip.Addr{} // number of addresses that differ, and the last of them
 	for len(a)+len(b) > 0 {
 		addr := firstAddr(a, b)
 		var atA, atB []sim.Destination
@@ -282,18 +286,19 @@ func (e *explorer) cutSelves(a, b []sim.Destination, selvesA, selvesB []netip.Ad
 	}
 }
 
-// has reports whether a list in order has an address.
+// has reports whether a sorted list contains an address.
 func has(list []netip.Addr, addr netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(list, addr, netip.Addr.Compare)
 	return found
 }
 
-// masked reports whether who comes to destinations is masqueraded, whoever it is.
+// masked reports whether all connections to the destinations are masqueraded.
 func masked(at []sim.Destination) bool {
 	return !slices.ContainsFunc(at, func(d sim.Destination) bool { return !d.SNAT })
 }
 
-// firstAddr returns the first address of two lists in order, of which one may be empty.
+// firstAddr returns the lowest address of two sorted lists, one of which may be
+// empty.
 func firstAddr(a, b []sim.Destination) netip.Addr {
 	if len(a) == 0 || len(b) > 0 && b[0].AddrPort.Addr().Less(a[0].AddrPort.Addr()) {
 		return b[0].AddrPort.Addr()
@@ -301,7 +306,7 @@ func firstAddr(a, b []sim.Destination) netip.Addr {
 	return a[0].AddrPort.Addr()
 }
 
-// cutAddr splits a list at the end of the destinations with an address, where it begins with them.
+// cutAddr splits a list after its leading destinations with an address.
 func cutAddr(all []sim.Destination, addr netip.Addr) (of, rest []sim.Destination) {
 	n := 0
 	for n < len(all) && all[n].AddrPort.Addr() == addr {
@@ -311,8 +316,9 @@ func cutAddr(all []sim.Destination, addr netip.Addr) (of, rest []sim.Destination
 }
 
 // source returns the packet's source for the class of sources that begins at
-// first: what comes in has no address of the node, and what the node sends
-// nothing else. ok is false where the class has none, or another one has it.
+// first. Incoming packets never have an address of the node as source; packets
+// from the node always do. ok is false if no source of the class is possible, or
+// if it belongs to another class.
 func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) {
 	if !c.Packet.FromNode() {
 		for src = first; src.IsValid() && (e.isOwn[src] || src.IsLoopback() || e.carries(src)); src = src.Next() {
@@ -324,7 +330,7 @@ func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) 
 	}
 	own := e.own
 	if dst := c.Packet.Dst; dst.IsLoopback() || !e.isOwn[dst] && e.carries(dst) {
-		own = []netip.Addr{dst} // the kernel takes it for the source, too
+		own = []netip.Addr{dst} // the kernel uses it as the source, too
 	}
 	i, _ := slices.BinarySearchFunc(own, first, netip.Addr.Compare)
 	if i == len(own) {
@@ -333,17 +339,19 @@ func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) 
 	return own[i], true
 }
 
-// carries reports whether the node has an address as one of a Service.
+// carries reports whether the node carries an address of a Service.
 func (e *explorer) carries(a netip.Addr) bool { return e.node.Carries != nil && e.node.Carries(a) }
 
-// interfaces are names of input interfaces, one of each class: "" for what the
-// node sends, one for each constant that a rule has, and one that none holds.
+// interfaces are the names of input interfaces, one for each class: "" for
+// packets from the node, one for each constant in a rule, and one that matches no
+// constant.
 type interfaces struct {
 	names []string
 	known []sim.Interface
 }
 
-// cut adds a constant. What only others held before may need another name now.
+// cut adds a constant. A class whose name matches the new constant may need
+// another name.
 func (w *interfaces) cut(in sim.Interface) {
 	if slices.Contains(w.known, in) || in == (sim.Interface{Prefix: true}) {
 		return
@@ -359,8 +367,8 @@ func (w *interfaces) cut(in sim.Interface) {
 	}
 }
 
-// of returns a name that a constant holds and no narrower one does, if there is such
-// a name.
+// of returns a name that matches a constant and no more specific one, or "" if
+// there is none.
 func (w *interfaces) of(in sim.Interface) string {
 	if !in.Prefix {
 		return in.Name
@@ -377,13 +385,13 @@ func (w *interfaces) of(in sim.Interface) string {
 	return name
 }
 
-// other returns a name that no constant holds.
+// other returns a name that matches no constant.
 func (w *interfaces) other() string {
 	holds := func(name string) bool {
 		return slices.ContainsFunc(w.known, func(in sim.Interface) bool { return in.Holds(name) })
 	}
 	name := otherIn
-	for first := 'a'; holds(name); first++ { // most first letters are of no constant
+	for first := 'a'; holds(name); first++ { // most first letters occur in no constant
 		name = string(first) + "other0"
 	}
 	return name

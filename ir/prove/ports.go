@@ -6,29 +6,29 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// ports are the classes of destination ports of one address: the ranges between the
-// ports that packets' were compared with, and of each range the ports of each kind. The
-// first port of a class stands for it.
+// ports are the classes of destination ports of one address. A class is a range
+// between two compared ports, divided by the kinds. It is represented by its
+// first port.
 type ports struct {
 	kinds  *kinds
-	firsts []uint16 // of the ranges; in order once next was asked
+	firsts []uint16 // of the ranges; sorted after next
 	known  map[uint16]bool
-	lists  map[*uint16]bool      // that were cut at already
-	sets   map[*sim.PortSet]bool // likewise
-	due    []uint16              // to be asked about, the first from at
+	lists  map[*uint16]bool      // lists that were applied
+	sets   map[*sim.PortSet]bool // sets that were applied
+	due    []uint16              // ports to evaluate, from index at
 	at     int
 	asked  map[uint16]bool
-	whole  bool // all classes that there are were asked about, or are due
+	whole  bool // all known classes are evaluated or due
 }
 
-// kinds are ports by the sets that have them. Most destinations have the same sets, so
-// that they are made once.
+// kinds are ports grouped by the sets that contain them. They are shared, because
+// most destinations use the same sets.
 type kinds struct {
-	all   [][]sim.Ports // each in order; together all ports
+	all   [][]sim.Ports // each sorted; together all ports
 	finer map[*sim.PortSet]*kinds
 }
 
-// with returns the kinds of one more set.
+// with returns the kinds divided by one more set.
 func (k *kinds) with(set *sim.PortSet) *kinds {
 	if known := k.finer[set]; known != nil {
 		return known
@@ -49,7 +49,7 @@ func (k *kinds) with(set *sim.PortSet) *kinds {
 	return next
 }
 
-// split returns which of some ports are among others, and which are not.
+// split divides ports into those among others and the rest.
 func split(ports, others []sim.Ports) (in, out []sim.Ports) {
 	for _, p := range ports {
 		for len(others) > 0 && others[0].Last < p.First {
@@ -63,7 +63,7 @@ func split(ports, others []sim.Ports) (in, out []sim.Ports) {
 			}
 			in = append(in, sim.Ports{First: max(p.First, o.First), Last: min(p.Last, o.Last)})
 			left = o.Last < p.Last
-			p.First = o.Last + 1 // not used where nothing is left
+			p.First = o.Last + 1 // unused if nothing is left
 			rest = rest[1:]
 		}
 		if left {
@@ -78,7 +78,7 @@ func newPorts(k *kinds) *ports {
 		lists: map[*uint16]bool{}, sets: map[*sim.PortSet]bool{}, asked: map[uint16]bool{}}
 }
 
-// next returns the port of a class that was not asked about, 0 if there is none.
+// next returns the port of a class that was not evaluated, or 0.
 func (p *ports) next() uint16 {
 	for {
 		for p.at < len(p.due) {
@@ -105,7 +105,7 @@ func (p *ports) next() uint16 {
 	}
 }
 
-// last returns where the i-th of the ranges ends.
+// last returns the end of the i-th range.
 func (p *ports) last(i int) uint16 {
 	if i+1 < len(p.firsts) {
 		return p.firsts[i+1] - 1
@@ -113,7 +113,7 @@ func (p *ports) last(i int) uint16 {
 	return 65535
 }
 
-// within returns those of the ports of a kind of which some are in a range.
+// within returns the port ranges of a kind that overlap a range.
 func within(kind []sim.Ports, of sim.Ports) []sim.Ports {
 	from, _ := slices.BinarySearchFunc(kind, of.First, func(k sim.Ports, port uint16) int { return int(k.Last) - int(port) })
 	to, found := slices.BinarySearchFunc(kind, of.Last, func(k sim.Ports, port uint16) int { return int(k.First) - int(port) })
@@ -147,7 +147,7 @@ func (p *ports) cutAll(list []uint16) {
 	}
 }
 
-// split cuts all ranges into what is in a set and what is not.
+// split divides all ranges by a set.
 func (p *ports) split(set *sim.PortSet) {
 	if p.sets[set] {
 		return
@@ -157,7 +157,7 @@ func (p *ports) split(set *sim.PortSet) {
 	p.whole = false
 }
 
-// complete tells of a class which ports are in it, once all classes are known.
+// complete sets the ports of a class. All classes must be known.
 func (p *ports) complete(c *Class) {
 	i, found := slices.BinarySearch(p.firsts, c.Packet.Port)
 	if !found {
@@ -172,7 +172,7 @@ func (p *ports) complete(c *Class) {
 	}
 }
 
-// Ports returns the destination ports of the class, in order.
+// Ports returns the destination ports of the class, sorted.
 func (c *Class) Ports() []sim.Ports {
 	all := slices.Clone(c.kind)
 	if n := len(all); n > 0 {

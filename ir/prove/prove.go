@@ -13,23 +13,24 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Side is one description of what a node does. It may be asked by several
-// goroutines at once.
+// Side is a description of how a node handles packets. It must be safe for
+// concurrent use.
 type Side interface {
-	// Outcome returns what becomes of a packet, and tells cuts what it was
-	// compared with.
+	// Outcome returns the outcome of a packet, and records the comparisons with
+	// the packet in cuts.
 	Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome
-	// Destinations calls yield for all prefixes that destinations of packets are
-	// compared with. One may come several times.
+	// Destinations calls yield for all prefixes with which it compares
+	// destinations. It may yield duplicates.
 	Destinations(yield func(netip.Prefix) bool)
 }
 
-// Doubter is a Side that knows more doubts once it was asked about all packets.
+// Doubter is a Side with doubts that do not depend on a single packet. They are
+// complete after all packets were evaluated.
 type Doubter interface {
 	Doubts() []string
 }
 
-// lastDoubts are those of all packets together.
+// lastDoubts returns the doubts that do not depend on a single packet.
 func lastDoubts(sides ...Side) (all []string) {
 	for _, s := range sides {
 		if d, ok := s.(Doubter); ok {
@@ -39,21 +40,22 @@ func lastDoubts(sides ...Side) (all []string) {
 	return all
 }
 
-// Node is what decides which packets there are.
+// Node defines which packets are possible.
 type Node struct {
 	Family ir.Family
-	// Addrs are the node's own addresses, but loopback: the sources of what it
-	// sends, and of nothing that comes in.
+	// Addrs are the node's own addresses except loopback. They are the sources of
+	// packets from the node, and never of incoming packets.
 	Addrs []netip.Addr
-	// Carries reports whether the node has the addresses of Services, too, so that
-	// what it sends to them has the destination as its source (mode ipvs); nil: no.
+	// Carries, if set, reports whether the node carries an address of a Service,
+	// so that packets from the node to it have it as source (mode ipvs).
 	Carries func(netip.Addr) bool
-	// Cost estimates what it takes to compare the packets to an address, in no unit; nil: all
-	// the same. Where time ends a comparison, what costs most is what is not known.
+	// Cost, if set, estimates the cost of comparing the packets to an address,
+	// without a unit. Expensive destinations are compared last, so that a time
+	// limit affects them first.
 	Cost func(netip.Addr) int
 }
 
-// NodeOf returns what decides which packets a Program's node meets.
+// NodeOf returns the Node of a Program.
 func NodeOf(p *ir.Program) Node {
 	n := Node{Family: p.Family, Addrs: p.Node.Addrs, Cost: costOf(p)}
 	if p.Node.Mode.Capabilities().Has(ir.CarriesVIPs) {
@@ -70,8 +72,8 @@ func NodeOf(p *ir.Program) Node {
 	return n
 }
 
-// costOf estimates by how many backends the frontends of an address lead to: each of them is a client
-// of its own.
+// costOf estimates the cost of an address by the number of its backends, each of
+// which may be a separate client.
 func costOf(p *ir.Program) func(netip.Addr) int {
 	costs := map[netip.Addr]int{}
 	for i := range p.Services {
@@ -90,83 +92,84 @@ func costOf(p *ir.Program) func(netip.Addr) int {
 	return func(a netip.Addr) int { return costs[a] }
 }
 
-// Class is a set of packets that meet the same fate on both sides.
+// Class is a set of packets with the same outcome on both sides.
 type Class struct {
 	Dst      Addrs
-	Rest     netip.Prefix // what the rules do not name in this prefix is meant, of which Dst is some; zero: Dst is all
+	Rest     netip.Prefix // if valid, the class covers all addresses of this prefix that no rule names, of which Dst is a part; otherwise exactly Dst
 	Protocol ir.Protocol
 	Src      Addrs
-	Packet   sim.Packet // one of them, that to the first of the ports; its In is "" for what the node sends
-	AnyIn    bool       // In stands for all interfaces that no rule names
-	// Named are the interfaces that rules name for these destinations and ports: the
-	// packet's stands for those that the same ones of them hold.
+	Packet   sim.Packet // one of them, to the first port; In is "" for packets from the node
+	AnyIn    bool       // Packet.In represents all interfaces that no rule names
+	// Named are the interfaces that rules name for these destinations and ports.
+	// The packet's interface represents all that match the same ones.
 	Named []sim.Interface
 
-	within sim.Ports   // destination ports: those that are in it
-	kind   []sim.Ports // and of this kind
+	within sim.Ports   // destination ports: those in this range
+	kind   []sim.Ports // and in this kind
 }
 
-// Addrs are the addresses First to Last.
+// Addrs are the addresses from First to Last.
 type Addrs struct{ First, Last netip.Addr }
 
-// Difference is a Class with different fates.
+// Difference is a Class with different outcomes.
 type Difference struct {
 	Class
 	A, B sim.Outcome
 }
 
-// Doubt is a Class whose fate is not known.
+// Doubt is a Class whose outcome is unknown.
 type Doubt struct {
-	Class            // zero: not of single packets
-	Unknown []string // what is not understood
+	Class            // zero if it does not concern single packets
+	Unknown []string // the unknown parts of the rules
 }
 
-// Result is what a comparison came to.
+// Result is the result of a comparison.
 type Result struct {
-	Classes     int          // how many packets were asked about, each for its class
-	Differences []Difference // in order of destination, protocol, port, interface and source
-	Doubts      []Doubt      // likewise; where there are any, nothing is proved
+	Classes     int          // number of evaluated packets, one for each class
+	Differences []Difference // sorted by destination, protocol, port, interface and source
+	Doubts      []Doubt      // in the same order; if not empty, nothing is proved
 }
 
-// Equal reports whether both sides were shown to be the same.
+// Equal reports whether both sides are proved to be equal.
 func (r *Result) Equal() bool { return len(r.Differences)+len(r.Doubts) == 0 }
 
-// Compare holds two sides against each other for every packet of a node. It
-// ends early with the error of ctx, unless its cause is a Limit.
+// Compare compares two sides for every packet of a node. If ctx ends, it returns
+// the error of ctx, unless the cause is a Limit.
 func Compare(ctx context.Context, n Node, a, b Side) (*Result, error) {
 	return compare(ctx, n, a, b, func(Addrs) bool { return true }, nil, false)
 }
 
-// WithProgress returns a context whose comparisons tell f how far they are: how many more
-// destinations were compared, and how many more there are to compare. f is called by
-// several goroutines at once.
+// WithProgress returns a context whose comparisons report their progress to f:
+// the increments of compared destinations and of all destinations. f must be safe
+// for concurrent use.
 func WithProgress(ctx context.Context, f func(done, all int)) context.Context {
 	return context.WithValue(ctx, progressKey{}, f)
 }
 
 type progressKey struct{}
 
-// WithWorkers returns a context whose comparisons take no more than n processors.
+// WithWorkers returns a context whose comparisons use at most n processors.
 func WithWorkers(ctx context.Context, n int) context.Context {
 	return context.WithValue(ctx, workersKey{}, n)
 }
 
 type workersKey struct{}
 
-// Limit is the cause with which a context ends a comparison that is to give what it found
-// until then, and the cause as a doubt, in place of an error.
+// Limit is a cancellation cause with which a comparison returns the result so
+// far, and the cause as a doubt, instead of an error.
 type Limit string
 
 func (l Limit) Error() string { return string(l) }
 
-// CompareAt is Compare for the destinations that the caller does not know to be the
-// same on both sides. Where take is not nil it gets the differences of the i-th of these as soon
-// as they are found, in order, and the Result has none: they need not all be there at once. They
-// are its own until it returns. It is called by several goroutines at once.
+// CompareAt is Compare for the destinations that at selects; the caller
+// guarantees that the sides are equal at others. take is optional. If set, it is
+// called with the sorted differences of the i-th destination as soon as they are
+// found, and the Result contains none, which saves memory. take must be safe for
+// concurrent use and must not keep the slice.
 //
-// A client that is a backend is in the class of others where no more depends on it than
-// whether it is masqueraded on its way to itself, and that is the same on both sides. So a frontend with
-// many backends has few classes.
+// A client that is a backend shares the class of other clients if only the
+// masquerading of its hairpin connections differs from them, and that equally on
+// both sides. A frontend with many backends thus has few classes.
 func CompareAt(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take func(i int, of []Difference)) (*Result, error) {
 	return compare(ctx, n, a, b, at, take, true)
 }
@@ -231,8 +234,8 @@ func compare(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take f
 	return r, nil
 }
 
-// cheapFirst returns the numbers of destinations in the order in which they are compared. So
-// a Service that takes all the time hides nothing of the others'.
+// cheapFirst returns the order in which destinations are compared. An expensive
+// Service thus does not prevent the comparison of others.
 func cheapFirst(n Node, all []destination) []int {
 	order := make([]int, len(all))
 	for i := range order {
@@ -244,19 +247,19 @@ func cheapFirst(n Node, all []destination) []int {
 	return order
 }
 
-// endless is why a comparison was given up.
+// endless is the reason for giving up a comparison.
 type endless string
 
 func (e endless) Error() string { return string(e) }
 
-// destination is one class of destinations.
+// destination is a class of destinations.
 type destination struct {
 	Addrs
 	rest netip.Prefix // as in Class
 }
 
-// destinations cuts the addresses at all prefixes that a side names. Addresses
-// between them are alike if the innermost prefix that holds them is the same.
+// destinations divides the addresses at all prefixes that a side uses. Addresses
+// between them are equivalent if their innermost prefix is the same.
 func destinations(n Node, sides ...Side) []destination {
 	known := map[netip.Prefix]bool{n.Family.Any(): true}
 	for _, s := range sides {
@@ -277,10 +280,11 @@ func destinations(n Node, sides ...Side) []destination {
 		return a.Bits() - b.Bits()
 	})
 	var out []destination
-	var open []netip.Prefix // those that hold the place where we are, the innermost last
+	var open []netip.Prefix // the prefixes that contain at, the innermost last
 	seen := map[netip.Prefix]bool{}
 	at := prefixes[0].Addr()
-	// gap is what lies between at and the address before end, or the end of what is open.
+	// gap adds the addresses from at to last, which belong to the innermost open
+	// prefix.
 	gap := func(last netip.Addr) {
 		inner := open[len(open)-1]
 		if !at.IsValid() || at.Compare(last) > 0 {

@@ -28,7 +28,8 @@ func compare(t *testing.T, a, b *ir.Program) *prove.Result {
 	return r
 }
 
-// Openings that few packets meet are found, and the class says which they are.
+// Differences that affect few packets are found, and the class identifies these
+// packets.
 func TestCompareFinds(t *testing.T) {
 	frontend := func(p *ir.Program, has func(*ir.Frontend) bool) *ir.Frontend {
 		for i := range p.Services {
@@ -82,13 +83,14 @@ func TestCompareFinds(t *testing.T) {
 	}
 }
 
-// All packets of a class meet the fate of the one that stands for them, and all
-// packets are in a class.
+// All packets of a class have the outcome of its representative, and every packet
+// is in a class.
 func TestClassesAreAlike(t *testing.T) {
 	for _, mode := range []ir.Mode{ir.ModeIPTables, ir.ModeNFTables, ir.ModeIPVS} {
 		p := irtest.Program(mode)
 		e := sim.NewEvaluator(p)
-		// Against a side that refuses all, every class is a difference.
+		// Compared with a side that rejects everything, every class is a
+		// difference.
 		r, err := prove.Compare(t.Context(), node(p), e, nothing{})
 		if err != nil {
 			t.Fatal(err)
@@ -115,8 +117,8 @@ func TestClassesAreAlike(t *testing.T) {
 	}
 }
 
-// Every port is in one class, and in it all meet one fate, be they compared with lists, with
-// ranges, or only looked for in sets.
+// Every port is in one class, and all ports of a class have the same outcome,
+// whether they are compared with lists, ranges or sets.
 func TestPortClasses(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	some := func(most int) (ports []uint16) {
@@ -175,14 +177,15 @@ func TestPortClasses(t *testing.T) {
 	}
 }
 
-// byPort tells packets apart by their ports.
+// byPort distinguishes packets by their ports.
 type byPort struct {
 	sets   []*sim.PortSet
 	list   []uint16
 	ranges []sim.Ports
 }
 
-// at has a Timeout for all that count alike, from 1.
+// at returns an outcome with a different Timeout for each group of equivalent
+// ports, from 1.
 func (b byPort) at(port uint16, cuts *sim.Cuts) sim.Outcome {
 	id := 1
 	for i, s := range b.sets {
@@ -209,13 +212,13 @@ func (b byPort) at(port uint16, cuts *sim.Cuts) sim.Outcome {
 func (b byPort) Outcome(p sim.Packet, cuts *sim.Cuts) sim.Outcome { return b.at(p.Port, cuts) }
 func (byPort) Destinations(func(netip.Prefix) bool)               {}
 
-// nothing is a side that knows no packet.
+// nothing is a side without rules.
 type nothing struct{}
 
 func (nothing) Outcome(sim.Packet, *sim.Cuts) sim.Outcome { return sim.Outcome{Fate: sim.Fate(99)} }
 func (nothing) Destinations(func(netip.Prefix) bool)      {}
 
-// between returns an address of those.
+// between returns a random address of the range.
 func between(r *rand.Rand, a prove.Addrs) netip.Addr {
 	if !a.First.Is4() {
 		return a.First
@@ -228,7 +231,7 @@ func between(r *rand.Rand, a prove.Addrs) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(at >> 24), byte(at >> 16), byte(at >> 8), byte(at)})
 }
 
-// What a side does not understand is never called equal.
+// Unknown parts of a side never count as equal.
 func TestDoubts(t *testing.T) {
 	p := irtest.Program(ir.ModeNFTables)
 	r, err := prove.Compare(t.Context(), node(p), sim.NewEvaluator(p), doubtful{sim.NewEvaluator(p)})
@@ -258,8 +261,8 @@ func TestCompareEnds(t *testing.T) {
 	}
 }
 
-// A comparison that is over stops within a destination, and gives what it found only where that is
-// what is asked of it; it never says equal then.
+// A comparison that is ended stops within a destination. It returns its result so
+// far only for a Limit, and the result is then never equal.
 func TestCompareEndsWithinDestinations(t *testing.T) {
 	p := irtest.Program(ir.ModeNFTables)
 	for _, cause := range []error{prove.Limit("it takes too long"), errors.New("it is not wanted any more")} {
@@ -286,8 +289,9 @@ func TestCompareEndsWithinDestinations(t *testing.T) {
 	}
 }
 
-// What takes the time is compared last, so that the others' differences are found before: where an address
-// lies is for whoever has the Service to choose.
+// Expensive destinations are compared last, so that differences of other Services
+// are found first. Otherwise the author of a Service could influence the order by
+// its address.
 func TestCostlyLast(t *testing.T) {
 	p := irtest.Program(ir.ModeNFTables)
 	costly := netip.MustParseAddr("1.0.0.1")
