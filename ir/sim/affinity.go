@@ -7,34 +7,35 @@ import (
 	"time"
 )
 
-// Way is one way of a packet through rules, to its end.
+// Way is one path of a packet through rules.
 type Way struct {
 	Chance
-	// Memory is what rules remember of the client on the way.
+	// Memory is the client entries that rules add on the path.
 	Memory []Remembered
-	// Asked are the memories that were asked for the client and did not know it,
+	// Asked are the memories that were consulted and did not contain the client,
 	// Knew those that did.
 	Asked, Knew []Memory
 }
 
-// Remembered is a client in a memory of rules, such as a set that they fill.
+// Remembered is a client in a memory of rules, such as a dynamic set.
 type Remembered struct {
 	In string
-	To netip.Addr // where it leads; invalid where the rules that ask for it say that
+	To netip.Addr // the destination; invalid if the rules that consult the memory determine it
 }
 
-// Memory is something of rules that remembers clients.
+// Memory is a state of rules that remembers clients.
 type Memory struct {
 	Name    string
-	Timeout time.Duration // after which it forgets one; Forever: it does not
-	Leads   bool          // it says where to
+	Timeout time.Duration // of an entry; Forever if it does not expire
+	Leads   bool          // the memory contains the destination
 }
 
-// WithAffinity returns the Outcome of all ways of a packet whose client nothing
-// knows. Affinity is what becomes of that client's next connection: again returns the
-// ways of the packet with a client who is remembered, and they must lead to where
-// the first one went. Whoever is known to a memory, from connections to others, too,
-// must be led to where some way leads. What is otherwise is a doubt.
+// WithAffinity returns the Outcome of all ways of a packet from an unknown
+// client. It determines session affinity from that client's next connection.
+// again returns the ways of the packet for a remembered client, and they must
+// lead to the first destination. A client that a memory contains, possibly
+// because of other connections, must be led to the destination of some way.
+// Violations are reported as doubts.
 func WithAffinity(ways []Way, again func([]Remembered) []Way, doubt func(string)) Outcome {
 	chances := make([]Chance, len(ways))
 	accepted := 0

@@ -7,11 +7,11 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// behind returns what becomes of a packet that was translated to a backend, in modes whose
-// filter meets it again with the backend as its destination (PKT-20): Accepted, or as what
-// refuses packets that nothing translated has it. That is the same for all sources, since who
-// has a route passes there translated. marked is whether the packet is to be masqueraded by a
-// mark, which it has by then.
+// behind returns the fate of a packet that was translated to a backend, in modes
+// whose filter rules match it again with the backend as destination (PKT-20). It
+// is Accepted, or the verdict of the rules that reject untranslated packets. It
+// is the same for all sources, because every source with a route is translated.
+// marked reports whether the packet has the masquerade mark by then.
 func (t *tracer) behind(to netip.AddrPort, marked bool) Fate {
 	if !t.caps.Has(ir.FiltersTranslated) {
 		return Accepted
@@ -39,7 +39,7 @@ func (t *tracer) behind(to netip.AddrPort, marked bool) Fate {
 	return fate
 }
 
-// usable reports whether a frontend has a route that some packet may take.
+// usable reports whether some packet can match a route of the frontend.
 func (t *tracer) usable(f *ir.Frontend) bool {
 	for i := range f.Routes {
 		if f.Routes[i].From != ir.Pods || t.program.Node.Detector.Mode != ir.DetectNone {
@@ -49,8 +49,9 @@ func (t *tracer) usable(f *ir.Frontend) bool {
 	return false
 }
 
-// refusal returns the fate of a packet that was translated to its destination, where f, which
-// may be nil, is the frontend; NotOurs: nothing refuses it.
+// refusal returns the fate of a packet that was translated to its destination, or
+// NotOurs if nothing rejects it. f is the frontend of that destination; it may be
+// nil.
 func (t *tracer) refusal(f *ir.Frontend, local bool) Fate {
 	if f != nil && ir.RoutesAll(f.Routes) {
 		f = nil
@@ -74,7 +75,7 @@ func (t *tracer) refusal(f *ir.Frontend, local bool) Fate {
 	return t.unallocated(local)
 }
 
-// because returns the step that a backend is, with others that tell why it is refused.
+// because returns the step of a backend, with the reason why it is refused.
 func because(b *ir.Backend, why []Step) Step {
 	texts := make([]string, len(why))
 	for i := range why {
@@ -85,7 +86,7 @@ func because(b *ir.Backend, why []Step) Step {
 	return s
 }
 
-// withRefused returns an outcome with the chances of the backends that are refused.
+// withRefused adds the refused backends to the chances of an outcome.
 func (t *tracer) withRefused(o Outcome) Outcome {
 	var all []Chance
 	for _, r := range t.refused {

@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// What is led to an address of a Service meets what the mode's filter has there, at whatever
-// frontend it was translated (PKT-20).
+// A packet that is translated to an address of a Service is filtered there,
+// whichever frontend translated it (PKT-20).
 func TestBehind(t *testing.T) {
 	tests := []struct {
 		what, from, endpoints string
@@ -63,7 +63,7 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// leadsTo gives Service web other endpoints.
+// leadsTo replaces the endpoints of Service web.
 func leadsTo(p *ir.Program, endpoints ...string) *ir.Program {
 	for i := range p.Services {
 		if s := &p.Services[i]; s.Name.Name == "web" {

@@ -7,35 +7,36 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Cuts collect the constants that a walk through rules compared with fields of
-// its packet. Two packets that are on the same side of each of them take the
-// same way, and so one stands for the other. A nil *Cuts collects nothing.
+// Cuts collect the constants with which an evaluation compared the fields of its
+// packet. Two packets that compare alike with each of them take the same path, so
+// one represents the other. A nil *Cuts collects nothing.
 //
-// Destinations and protocols are not collected: who asks goes through all
-// protocols, and through all destinations that the rules name.
+// Destinations and protocols are not collected: the caller evaluates all
+// protocols, and all destinations that the rules name.
 type Cuts struct {
 	Sources     []netip.Prefix
-	SourceLists [][]netip.Prefix // of sources, which are not to be changed
-	// TellSelves is whether Selves are told apart from Sources. Selves are addresses of backends: a
-	// client that has one is masqueraded where it is led to itself, and fares as others in all else.
+	SourceLists [][]netip.Prefix // of sources; read-only
+	// TellSelves enables Selves. Otherwise these addresses are added to Sources.
+	// Selves are addresses of backends. A client with such an address differs
+	// from others only in the masquerading of its hairpin connection.
 	TellSelves bool
 	Selves     []netip.Addr
-	Ports      [][]uint16 // lists of destination ports, which are not to be changed
-	PortSets   []*PortSet // of which destination ports are or are not; which of them does not count
+	Ports      [][]uint16 // lists of destination ports; read-only
+	PortSets   []*PortSet // sets of destination ports, where only membership matters
 	Ranges     []Ports    // of destination ports
 	Interfaces []Interface
-	// Unknown are matches and statements on the packet's way whose meaning is
-	// not known: the Outcome may be another one.
+	// Unknown are matches and statements with unknown meaning on the packet's
+	// path. The Outcome may then be wrong.
 	Unknown []string
-	// Endless is why a walk was given up; "": it was not. Then nothing is known of
-	// any packet.
+	// Endless is the reason why an evaluation was given up; "" if it was
+	// completed. If set, nothing is known about any packet.
 	Endless string
 }
 
-// Ports are the ports First to Last.
+// Ports are the ports from First to Last.
 type Ports struct{ First, Last uint16 }
 
-// JoinPorts puts ports in order and makes one range of neighbours, in the same memory.
+// JoinPorts sorts ports and merges adjacent ranges, in the same memory.
 func JoinPorts(all []Ports) []Ports {
 	slices.SortFunc(all, func(a, b Ports) int { return int(a.First) - int(b.First) })
 	out := all[:0]
@@ -49,14 +50,14 @@ func JoinPorts(all []Ports) []Ports {
 	return out
 }
 
-// PortSet are ports of which all count alike: who looks for a packet's among them
-// asks for no more than whether it is there. It does not change.
+// PortSet is an immutable set of equivalent ports: a lookup depends only on
+// membership.
 type PortSet struct {
 	in  [1 << 16 / 64]uint64
 	all []Ports
 }
 
-// NewPortSet returns the set of some ports.
+// NewPortSet returns the set of the given ports.
 func NewPortSet(ports []uint16) *PortSet {
 	s := &PortSet{}
 	for _, n := range ports {
@@ -67,7 +68,8 @@ func NewPortSet(ports []uint16) *PortSet {
 	return s
 }
 
-// Has reports whether a destination port is in the set, and notes that it was asked.
+// Has reports whether the set contains a destination port, and records the
+// lookup.
 func (s *PortSet) Has(port uint16, cuts *Cuts) bool {
 	if cuts != nil {
 		cuts.PortSets = append(cuts.PortSets, s)
@@ -75,16 +77,16 @@ func (s *PortSet) Has(port uint16, cuts *Cuts) bool {
 	return s.in[port/64]&(1<<(port%64)) != 0
 }
 
-// Ports returns the ports in order, neighbours together. They are not to be changed.
+// Ports returns the sorted and merged ports. The result is read-only.
 func (s *PortSet) Ports() []Ports { return s.all }
 
-// Interface is the name of an input interface, or how it begins.
+// Interface is the name of an input interface, or a prefix of it.
 type Interface struct {
 	Name   string
 	Prefix bool
 }
 
-// Holds reports whether an interface has the name, or one that begins like it.
+// Holds reports whether an interface name matches.
 func (i Interface) Holds(name string) bool {
 	if i.Prefix {
 		return len(name) >= len(i.Name) && name[:len(i.Name)] == i.Name
@@ -92,35 +94,36 @@ func (i Interface) Holds(name string) bool {
 	return name == i.Name
 }
 
-// Reset forgets what was collected.
+// Reset removes all collected constants.
 func (c *Cuts) Reset() {
 	*c = Cuts{c.Sources[:0], c.SourceLists[:0], c.TellSelves, c.Selves[:0], c.Ports[:0], c.PortSets[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
 }
 
-// Source notes that the source address was compared with a prefix.
+// Source records a comparison of the source address with a prefix.
 func (c *Cuts) Source(p netip.Prefix) {
 	if c != nil {
 		c.Sources = append(c.Sources, p)
 	}
 }
 
-// SourcesOf notes that the source address was compared with the prefixes of a list, which stays as
-// it is. Who cuts there knows a list again by its place, so that many packets may note a long one.
+// SourcesOf records a comparison of the source address with the prefixes of an
+// immutable list. Lists are identified by their memory, so that many packets can
+// record the same long list.
 func (c *Cuts) SourcesOf(list []netip.Prefix) {
 	if c != nil && len(list) > 0 {
 		c.SourceLists = append(c.SourceLists, list)
 	}
 }
 
-// SourceAddr notes that the source address was compared with another one.
+// SourceAddr records a comparison of the source address with another one.
 func (c *Cuts) SourceAddr(a netip.Addr) {
 	if c != nil {
 		c.Sources = append(c.Sources, netip.PrefixFrom(a, a.BitLen()))
 	}
 }
 
-// Self notes that the source address, which is another one, was compared with that of a backend to see
-// whether the client is led to itself, which decides about nothing but whether it is masqueraded there.
+// Self records a comparison of the source address with that of a different
+// backend, to detect a hairpin connection. The result affects only masquerading.
 func (c *Cuts) Self(a netip.Addr) {
 	switch {
 	case c == nil:
@@ -131,43 +134,42 @@ func (c *Cuts) Self(a netip.Addr) {
 	}
 }
 
-// PortsOf notes that the destination port was looked for in a list, which stays
-// as it is.
+// PortsOf records a lookup of the destination port in an immutable list.
 func (c *Cuts) PortsOf(list []uint16) {
 	if c != nil && len(list) > 0 {
 		c.Ports = append(c.Ports, list)
 	}
 }
 
-// Range notes that the destination port was compared with a range.
+// Range records a comparison of the destination port with a range.
 func (c *Cuts) Range(first, last uint16) {
 	if c != nil {
 		c.Ranges = append(c.Ranges, Ports{first, last})
 	}
 }
 
-// Interface notes that the input interface was compared with a name.
+// Interface records a comparison of the input interface with a name.
 func (c *Cuts) Interface(i Interface) {
 	if c != nil {
 		c.Interfaces = append(c.Interfaces, i)
 	}
 }
 
-// Doubt notes that the packet met something whose meaning is not known.
+// Doubt records a part of the rules with unknown meaning.
 func (c *Cuts) Doubt(what string) {
 	if c != nil {
 		c.Unknown = append(c.Unknown, what)
 	}
 }
 
-// GiveUp notes that a walk was given up.
+// GiveUp records that an evaluation was given up.
 func (c *Cuts) GiveUp(why string) {
 	if c != nil {
 		c.Endless = why
 	}
 }
 
-// Doubts returns what is not known of the packet, each once, in order.
+// Doubts returns the sorted doubts without duplicates.
 func (c *Cuts) Doubts() []string {
 	all := slices.Clone(c.Unknown)
 	if c.Endless != "" {
@@ -177,18 +179,18 @@ func (c *Cuts) Doubts() []string {
 	return slices.Compact(all)
 }
 
-// Own is what a node has for itself, for evaluators of rules: its addresses,
-// loopback included, and bits of packets' marks.
+// Own is a node's own state for evaluators of rules: its addresses, loopback
+// included, and its bits of packet marks.
 type Own struct {
-	// Mark are the bits of marks that nobody else uses: they are clear when a packet
-	// comes. Others are not known.
+	// Mark is the bits of packet marks that no other program uses. They are clear
+	// in new packets. Other bits are unknown.
 	Mark     uint32
 	has      func(netip.Addr) bool
 	prefixes []netip.Prefix
 }
 
-// NewOwn returns the addresses of a node that has addrs, and those of the
-// loopback interface.
+// NewOwn returns an Own with the given addresses and those of the loopback
+// interface.
 func NewOwn(loopback netip.Prefix, addrs []netip.Addr) *Own {
 	known := make(map[netip.Addr]bool, len(addrs))
 	o := &Own{has: func(a netip.Addr) bool { return a.IsLoopback() || known[a] }, prefixes: []netip.Prefix{loopback}}
@@ -201,20 +203,20 @@ func NewOwn(loopback netip.Prefix, addrs []netip.Addr) *Own {
 	return o
 }
 
-// OwnOfNode returns what the node of a Program has for itself.
+// OwnOfNode returns the Own of a Program's node.
 func OwnOfNode(p *ir.Program) *Own {
 	own := NewOwn(p.Family.Loopback(), p.Node.Addrs)
 	own.Mark = p.Node.MasqueradeMark()
 	return own
 }
 
-// OwnOf returns the addresses for which has holds. Nobody can list them, so that
-// they are no help to Cuts.
+// OwnOf returns an Own with the addresses for which has returns true. They cannot
+// be enumerated, so comparisons with them are not recorded in Cuts.
 func OwnOf(has func(netip.Addr) bool) *Own { return &Own{has: has} }
 
-// With returns the addresses with others that the kernel delivers to the node, as
-// those of Services in mode ipvs. They are the source of nothing but what the node
-// sends to that very address.
+// With returns an Own with further addresses that the kernel delivers to the
+// node, such as those of Services in mode ipvs. They are the source only of
+// packets from the node to the same address.
 func (o *Own) With(also func(netip.Addr) bool) *Own {
 	return &Own{o.Mark, func(a netip.Addr) bool { return o.has(a) || also(a) }, o.prefixes}
 }
@@ -222,10 +224,11 @@ func (o *Own) With(also func(netip.Addr) bool) *Own {
 // Has reports whether the node has an address.
 func (o *Own) Has(a netip.Addr) bool { return o.has(a) }
 
-// Prefixes returns the addresses, loopback first. They are not to be changed.
+// Prefixes returns the addresses, loopback first. The result is read-only.
 func (o *Own) Prefixes() []netip.Prefix { return o.prefixes }
 
-// HasSource reports whether a packet's source is an address of the node, and notes it.
+// HasSource reports whether a packet's source is an address of the node, and
+// records the comparison.
 func (o *Own) HasSource(a netip.Addr, cuts *Cuts) bool {
 	cuts.SourcesOf(o.prefixes)
 	return o.has(a)

@@ -8,17 +8,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Hindrance is one thing that would have to be otherwise for a packet to pass.
+// Hindrance is one condition that prevents a packet from being accepted.
 type Hindrance struct {
 	Step
-	// Frontend is the one that lacks endpoints; nil: it lacks none.
+	// Frontend is the frontend without endpoints; nil for other hindrances.
 	Frontend *ir.Frontend `json:"-"`
 }
 
-// Hindrances returns everything that keeps a packet from the backends of the frontend that it is
-// meant for: each of them alone would do so, also where Explain ends at the first.
-// It is empty for a packet that is accepted, and for one whose destination nothing
-// of the Program is like. It costs what the Program holds.
+// Hindrances returns everything that prevents a packet from reaching the backends
+// of its intended frontend. Each hindrance alone is sufficient, and all are
+// listed, while Explain ends at the first. The result is empty for an accepted
+// packet, and for a destination that resembles nothing in the Program. The cost
+// is linear in the Program.
 func (e *Evaluator) Hindrances(pkt Packet) []Hindrance {
 	p := e.program
 	t := tracer{Evaluator: e, pkt: pkt}
@@ -56,7 +57,7 @@ func (h *hindrances) add(f *ir.Frontend, o ir.Origin, format string, args ...any
 	h.found = append(h.found, Hindrance{Step{fmt.Sprintf(format, args...), o}, f})
 }
 
-// frontend tells of all that a frontend has against the packet.
+// frontend adds all hindrances of a frontend.
 func (h *hindrances) frontend(f *ir.Frontend) {
 	if len(f.SourceRanges) > 0 && !h.admitted(f) {
 		ranges := make([]string, len(f.SourceRanges))
@@ -79,7 +80,7 @@ func (h *hindrances) frontend(f *ir.Frontend) {
 	h.add(f, f.ElseOrigin, "%s must have a ready endpoint%s", f.Port, where)
 }
 
-// nodePort tells of all that keeps a node port from a packet to the node.
+// nodePort adds all hindrances of a node port.
 func (h *hindrances) nodePort(f *ir.Frontend) {
 	if ports := &h.program.Node.NodePorts; !ports.Has(h.pkt.Dst, true) {
 		h.add(nil, ports.Origin, "node ports must answer on %s, for that of %s", h.pkt.Dst, f.Port)
@@ -87,8 +88,8 @@ func (h *hindrances) nodePort(f *ir.Frontend) {
 	h.frontend(f)
 }
 
-// near tells what there is at the packet's destination in place of its port, and
-// reports whether it is of the Program at all.
+// near adds what exists at the packet's destination instead of its port. It
+// reports whether the destination belongs to the Program.
 func (h *hindrances) near() bool {
 	ports := map[string][]string{}
 	var of []*ir.Frontend

@@ -9,7 +9,8 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// All that keeps a packet from passing is told, also what the rules do not come to.
+// All hindrances of a packet are reported, including those behind the first
+// rejecting rule.
 func TestHindrances(t *testing.T) {
 	for _, tt := range []struct {
 		from, to string
@@ -41,7 +42,8 @@ func TestHindrances(t *testing.T) {
 	}
 }
 
-// Who is hindered is not accepted, and who is neither accepted nor let alone is hindered.
+// A packet with hindrances is not accepted. A rejected or dropped packet has
+// hindrances.
 func TestHindrancesAreCauses(t *testing.T) {
 	for _, mode := range []ir.Mode{ir.ModeIPTables, ir.ModeNFTables, ir.ModeIPVS, ir.ModeUserspace} {
 		p := irtest.Program(mode)

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Fate is what can happen to a packet.
+// Fate is the result for a packet.
 type Fate uint8
 
 const (
-	NotOurs  Fate = iota // no rule of the Program touches it
-	Accepted             // translated to one of the Backends
-	Rejected             // refused with ICMP port unreachable
+	NotOurs  Fate = iota // no rule of the Program applies
+	Accepted             // translated to one of the Destinations
+	Rejected             // rejected with ICMP port unreachable
 	Dropped              // discarded
 )
 
@@ -25,66 +25,67 @@ func (f Fate) String() string { return [...]string{"not ours", "accepted", "reje
 // Destination is one possible backend of an accepted packet.
 type Destination struct {
 	AddrPort netip.AddrPort
-	SNAT     bool // the backend sees an address of the node instead of the client's
+	SNAT     bool // the backend receives the node's address instead of the client's
 }
 
-// Outcome is everything that can happen to one packet: with Accepted, every
-// destination that load balancing may pick, sorted by address and port
-// without duplicates. Affinity reports whether a client sticks to the one that
-// it met first. Two Outcomes are equal when Fate, Destinations, Affinity, Timeout,
-// Shares, Choice and Else are.
+// Outcome is the set of all possible results for one packet. If Accepted, it
+// contains every destination that load balancing may select, sorted by address
+// and port without duplicates. Affinity reports whether a client is always
+// forwarded to its first destination. Two Outcomes are equal if Fate,
+// Destinations, Affinity, Timeout, Shares, Choice and Else are.
 type Outcome struct {
 	Fate         Fate
 	Destinations []Destination
 	Affinity     bool
-	// Timeout is how long a client with Affinity sticks without a new connection. 0
-	// equals all: no evaluator of hns tells it.
+	// Timeout is the duration of Affinity without a new connection. 0 equals any
+	// value, because evaluators of hns do not determine it.
 	Timeout time.Duration
-	// Shares are how often each of the Destinations is picked, in parts of a
-	// million; nil: all alike, as a Program has it.
+	// Shares are the probabilities of the Destinations, in millionths; nil if
+	// they are equal, as in a Program.
 	Shares []uint32
-	// Choice names how the client's address and port choose among several Destinations, and
-	// with it how many clients each has, as ir.MaglevChoice does; "": chance chooses.
+	// Choice is a fingerprint of the mapping from the client's address and port
+	// to the Destinations, as returned by ir.MaglevChoice; "" for random
+	// selection.
 	Choice string
-	// Else are other Fates that chance may bring, as where some backends are refused.
+	// Else are further possible Fates, for example if some backends are refused.
 	Else []FateShare
 }
 
-// FateShare is how often a packet meets a Fate, in parts of a million.
+// FateShare is the probability of a Fate, in millionths.
 type FateShare struct {
 	Fate  Fate
 	Share uint32
 }
 
-// Forever is a Timeout of a client that is never forgotten.
+// Forever is the Timeout of entries that do not expire.
 const Forever = time.Duration(math.MaxInt64)
 
-// normalize puts destinations in order, each once.
+// normalize sorts the destinations and removes duplicates.
 func (o *Outcome) normalize() {
 	slices.SortFunc(o.Destinations, Destination.compare)
 	o.Destinations = slices.Compact(o.Destinations)
 }
 
-// NewOutcome returns an Accepted Outcome in normal form, for evaluators whose
-// destinations all have the same share.
+// NewOutcome returns a normalized Accepted Outcome whose destinations have equal
+// shares.
 func NewOutcome(affinity bool, destinations []Destination) Outcome {
 	o := Outcome{Fate: Accepted, Destinations: destinations, Affinity: affinity}
 	o.normalize()
 	return o
 }
 
-// Chance is one way in which chance may fall: a fate, the destination if it is
-// Accepted, and how likely it is.
+// Chance is one possible random result: a fate, the destination if Accepted, and
+// its weight.
 type Chance struct {
 	Fate Fate
 	Destination
 	Weight float64
-	Choice string // as in an Outcome; Weight is then the same for all that the client may choose
+	Choice string // as in an Outcome; Weight is then equal for all that the client may select
 }
 
-// Shared returns the Outcome in normal form of all ways in which chance may fall.
-// Weights of one fate and destination are added up. The first fate in the order of
-// Dropped, Rejected, Accepted and NotOurs is the Outcome's, others are Else.
+// Shared returns the normalized Outcome of all chances. It adds the weights of
+// equal fates and destinations. The first fate in the order Dropped, Rejected,
+// Accepted, NotOurs is the Outcome's Fate; others are in Else.
 func Shared(chances []Chance) Outcome {
 	slices.SortStableFunc(chances, func(a, b Chance) int { return a.Destination.compare(b.Destination) })
 	var o Outcome
@@ -132,7 +133,7 @@ func Shared(chances []Chance) Outcome {
 	return o
 }
 
-// choiceOf returns all that chooses among chances.
+// choiceOf returns the choices of all chances.
 func choiceOf(chances []Chance) string {
 	var all []string
 	for _, c := range chances {
@@ -144,7 +145,8 @@ func choiceOf(chances []Chance) string {
 	return strings.Join(all, "+")
 }
 
-// Chances returns the ways of which Shared made the outcome, of weight 1 together.
+// Chances returns chances from which Shared yields the outcome, with a total
+// weight of 1.
 func (o Outcome) Chances() (all []Chance) {
 	add := func(f Fate, weight float64) {
 		if f != Accepted {
@@ -168,10 +170,10 @@ func (o Outcome) Chances() (all []Chance) {
 	return all
 }
 
-// near compares shares as far as the tools write them.
+// near compares shares with the precision of the tools' output.
 func near(a, b uint32) bool { return max(a, b)-min(a, b) <= 3 }
 
-// Equal reports whether two outcomes are the same.
+// Equal reports whether two outcomes are equal.
 func (o Outcome) Equal(other Outcome) bool {
 	return o.Fate == other.Fate && o.Affinity == other.Affinity && o.Choice == other.Choice && slices.Equal(o.Destinations, other.Destinations) &&
 		(o.Timeout == other.Timeout || o.Timeout == 0 || other.Timeout == 0) &&
@@ -179,8 +181,9 @@ func (o Outcome) Equal(other Outcome) bool {
 		slices.EqualFunc(o.Else, other.Else, func(a, b FateShare) bool { return a.Fate == b.Fate && near(a.Share, b.Share) })
 }
 
-// String returns the outcome in one line: "10.244.1.10:8080 10.244.2.10:8080+snat". Of several fates
-// each has how often it is met: "rejected (50%) or 10.244.1.10:8080 (50%)".
+// String returns the outcome on one line: "10.244.1.10:8080
+// 10.244.2.10:8080+snat". Several fates have probabilities: "rejected (50%) or
+// 10.244.1.10:8080 (50%)".
 func (o Outcome) String() string {
 	if len(o.Else) == 0 {
 		return o.text(o.Fate)
@@ -194,7 +197,7 @@ func (o Outcome) String() string {
 	return o.text(o.Fate) + percent(rest) + others
 }
 
-// text returns a fate in one line: where packets go, if they do.
+// text returns a fate on one line, with the destinations if accepted.
 func (o Outcome) text(f Fate) string {
 	if f != Accepted {
 		return f.String()

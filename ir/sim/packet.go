@@ -1,5 +1,5 @@
-// Package sim is the meaning of the IR: it says what happens to a packet under
-// a Program. Every back end's rules are held against it.
+// Package sim defines the meaning of the IR: the result for each packet under a
+// Program. The rules of every back end are tested against it.
 package sim
 
 import (
@@ -10,26 +10,27 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Packet is the first packet of a new connection, as it meets the node's rules.
+// Packet is the first packet of a new connection, as it arrives at the node's
+// rules.
 type Packet struct {
 	Src      netip.Addr
 	Dst      netip.Addr
 	Protocol ir.Protocol
 	Port     uint16 // destination port
-	// SrcPort is the source port; 0 stands for any: then the packet is one of each client
-	// that has the source address.
+	// SrcPort is the source port; 0 means any: the packet then represents all
+	// clients with the source address.
 	SrcPort uint16
-	// In is the interface the packet came in by; empty when a process of the
-	// node sends it (then Src is an address of the node).
+	// In is the input interface. It is empty for packets from a process of the
+	// node; Src is then an address of the node.
 	In string
 }
 
-// FromNode reports whether the node itself sends the packet.
+// FromNode reports whether the packet is from the node itself.
 func (p Packet) FromNode() bool { return p.In == "" }
 
-// ParsePacket makes a Packet from the parts that a command line or a test
-// names: "IP[:PORT]" or "IP[:PORT]@IFACE" for the source, and "IP:PORT/PROTO" for the
-// destination; "/PROTO" may be left out for TCP.
+// ParsePacket parses a Packet from the parts on a command line or in a test:
+// "IP[:PORT]" or "IP[:PORT]@IFACE" for the source, and "IP:PORT/PROTO" for the
+// destination. The default of "/PROTO" is TCP.
 func ParsePacket(from, to string) (Packet, error) {
 	addr, in, _ := strings.Cut(from, "@")
 	client, err := netip.ParseAddrPort(addr)

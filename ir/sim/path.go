@@ -2,25 +2,25 @@ package sim
 
 import "fmt"
 
-// Path is what rules do to one packet.
+// Path is the result of evaluating rules for one packet.
 type Path struct {
 	Outcome Outcome
 	Met     []Met    // in order
-	Unknown []string // what is not understood on its way
+	Unknown []string // parts of the rules on its path with unknown meaning
 }
 
-// Met is a rule that did something to a packet, a chain's policy, or what NoRule names.
+// Met is a rule that affected a packet, a chain's policy, or another element (NoRule).
 type Met struct {
 	Table   string `json:"table"` // "ip proxyc", "nat"
 	Chain   string `json:"chain"`
-	Rule    int    `json:"rule,omitempty"` // from 1; 0: the chain's policy
-	Text    string `json:"text"`           // as the tool lists it, with the element of a map that it found
+	Rule    int    `json:"rule,omitempty"` // from 1; 0 for the chain's policy
+	Text    string `json:"text"`           // as listed by the tool, with the matching element of a map
 	Drops   bool   `json:"drops,omitempty"`
-	Lacks   bool   `json:"lacks,omitempty"`   // its map has nothing for a number that chance picked: Text says for which
-	Foreign bool   `json:"foreign,omitempty"` // neither proxyc's nor kube-proxy's, as package review/rules finds
-	Leads   bool   `json:"-"`                 // it leads the packet on or lets it pass, and decides nothing
-	NoRule  bool   `json:"-"`                 // an element of a set, a server, an address of a device, or a route: Chain names it
-	Element string `json:"-"`                 // of a set or map with a name, in which the rule found the packet; "": none
+	Lacks   bool   `json:"lacks,omitempty"`   // its map lacks an element for a random number, which Text contains
+	Foreign bool   `json:"foreign,omitempty"` // of neither proxyc nor kube-proxy; set by package review/rules
+	Leads   bool   `json:"-"`                 // it forwards the packet to another chain or accepts it, without a final decision
+	NoRule  bool   `json:"-"`                 // an element of a set, a server, an address of a device, or a route, named by Chain
+	Element string `json:"-"`                 // the matching element of a named set or map; "" if none
 }
 
 // Where returns the place of the rule: table, chain and number.
@@ -34,7 +34,7 @@ func (m *Met) Where() string {
 	return fmt.Sprintf("table %s, chain %s, rule %d", m.Table, m.Chain, m.Rule)
 }
 
-// Same reports whether two are the same rule, wherever in its chain.
+// Same reports whether both are the same rule, at any position in its chain.
 func (m *Met) Same(o *Met) bool {
 	return m.Table == o.Table && m.Chain == o.Chain && m.Text == o.Text
 }

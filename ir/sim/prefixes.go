@@ -8,13 +8,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Prefixes are prefixes of sources of which all count alike, for many lookups. They do not change.
+// Prefixes is an immutable set of equivalent source prefixes with fast lookup.
 type Prefixes struct {
 	all   []netip.Prefix
-	outer []netip.Prefix // those that no other one contains, in order
+	outer []netip.Prefix // those not contained in others, sorted
 }
 
-// NewPrefixes returns the Prefixes of a list, which is not to be changed from then on.
+// NewPrefixes returns the Prefixes of a list, which must not be changed
+// afterwards.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
 	p := &Prefixes{all: list}
 	for _, one := range slices.SortedFunc(slices.Values(list), func(a, b netip.Prefix) int {
@@ -27,7 +28,8 @@ func NewPrefixes(list []netip.Prefix) *Prefixes {
 	return p
 }
 
-// Find returns the widest prefix that contains a source, and notes that the source was compared with all.
+// Find returns the widest prefix that contains a source, and records a comparison
+// with all prefixes.
 func (p *Prefixes) Find(src netip.Addr, cuts *Cuts) (prefix netip.Prefix, ok bool) {
 	cuts.SourcesOf(p.all)
 	i, found := slices.BinarySearchFunc(p.outer, src, func(one netip.Prefix, src netip.Addr) int { return one.Masked().Addr().Compare(src) })
@@ -40,13 +42,13 @@ func (p *Prefixes) Find(src netip.Addr, cuts *Cuts) (prefix netip.Prefix, ok boo
 	return p.outer[i], true
 }
 
-// rangesKey is a list of source ranges, which frontends share.
+// rangesKey identifies a list of source ranges, which frontends share.
 type rangesKey struct {
 	first *ir.SourceRange
 	n     int
 }
 
-// rangesOf returns the source ranges of a frontend that has some.
+// rangesOf returns the source ranges of a frontend, which must have some.
 func (e *Evaluator) rangesOf(f *ir.Frontend) *Prefixes {
 	key := rangesKey{&f.SourceRanges[0], len(f.SourceRanges)}
 	if known, ok := e.ranges.Load(key); ok {

@@ -10,28 +10,28 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Step is one decision on a packet's way, with the object and field that made it.
+// Step is one decision about a packet, with the deciding object and field.
 type Step struct {
 	Text   string    `json:"text"`
 	Origin ir.Origin `json:"origin,omitzero"`
 }
 
-// Trace returns everything that can happen to a packet under a Program. It is
-// the definition of what the IR means.
+// Trace returns all possible results for a packet under a Program. It defines the
+// meaning of the IR.
 func Trace(p *ir.Program, pkt Packet) Outcome { return NewEvaluator(p).Outcome(pkt, nil) }
 
 // Explain is Trace with the decisions that led to the outcome, in order.
 func Explain(p *ir.Program, pkt Packet) (Outcome, []Step) { return NewEvaluator(p).Explain(pkt) }
 
-// Explain is the function of that name.
+// Explain is the method form of the function Explain.
 func (e *Evaluator) Explain(pkt Packet) (Outcome, []Step) {
 	t := tracer{Evaluator: e, pkt: pkt, explain: true}
 	outcome := t.trace()
 	return outcome, t.steps
 }
 
-// Deciding are the pieces of a Program that lead an Accepted packet, nil for others,
-// and the last decision of all.
+// Deciding is the parts of a Program that forward an Accepted packet, nil for
+// other packets, and the last decision.
 type Deciding struct {
 	Frontend *ir.Frontend
 	Route    *ir.Route
@@ -39,7 +39,7 @@ type Deciding struct {
 	Last     Step
 }
 
-// Decide returns what decides about a packet.
+// Decide returns the parts that decide about a packet.
 func (e *Evaluator) Decide(pkt Packet) Deciding {
 	t := tracer{Evaluator: e, pkt: pkt, explain: true}
 	t.trace()
@@ -49,25 +49,25 @@ func (e *Evaluator) Decide(pkt Packet) Deciding {
 	return t.by
 }
 
-// Evaluator answers for many packets what happens to them under one Program,
-// which does not change. It may be asked by several goroutines.
+// Evaluator computes the outcomes of many packets under one immutable Program. It
+// is safe for concurrent use.
 type Evaluator struct {
 	program *ir.Program
 	caps    ir.Capability
 	own     *Own
 	at      map[ir.Match]frontendOf
-	byAddr  map[addrProtocol][]uint16 // ports of frontends; of node ports under no address
+	byAddr  map[addrProtocol][]uint16 // ports of frontends; node ports without an address
 	checks  *PortSet                  // of health checks
-	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode minds
-	carried map[netip.Addr]bool       // addresses of Services that the node has itself
-	locals  map[backendOf]bool        // what some Service has on this node, where that counts for all
-	slots   sync.Map                  // *slots by *ir.Frontend: made when first asked for
-	ranges  sync.Map                  // *Prefixes by rangesKey: likewise
+	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode rejects
+	carried map[netip.Addr]bool       // addresses of Services that the node carries
+	locals  map[backendOf]bool        // backends that are local for some Service, if the mode then treats them as local for all
+	slots   sync.Map                  // *slots by *ir.Frontend, created on first use
+	ranges  sync.Map                  // *Prefixes by rangesKey, created on first use
 }
 
 // slots is the table of a frontend with Maglev.
 type slots struct {
-	table  []int // of backends
+	table  []int // indexes of backends
 	choice string
 }
 
@@ -90,7 +90,7 @@ type frontendOf struct {
 	frontend *ir.Frontend
 }
 
-// backendOf is a backend, whose-ever it is.
+// backendOf identifies a backend across Services.
 type backendOf struct {
 	at       netip.AddrPort
 	protocol ir.Protocol
@@ -101,10 +101,12 @@ type addrProtocol struct {
 	protocol ir.Protocol
 }
 
-// NewEvaluator indexes the Program, which costs what it holds.
+// NewEvaluator returns an Evaluator of a Program. The cost is linear in the
+// Program.
 func NewEvaluator(p *ir.Program) *Evaluator { return NewEvaluatorWith(p, p.Node.Mode.Capabilities()) }
 
-// NewEvaluatorWith is NewEvaluator for a mode with other capabilities.
+// NewEvaluatorWith is NewEvaluator with other capabilities than those of the
+// mode.
 func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 	e := &Evaluator{program: p, caps: caps, own: NewOwn(p.Family.Loopback(), p.Node.Addrs),
 		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}, carried: map[netip.Addr]bool{}, locals: map[backendOf]bool{}}
@@ -149,14 +151,15 @@ func (e *Evaluator) noteLocals(s *ir.Service) {
 	}
 }
 
-// Outcome is Trace; it tells cuts what the packet was compared with.
+// Outcome is Trace; it records in cuts the constants with which it compared the
+// packet.
 func (e *Evaluator) Outcome(pkt Packet, cuts *Cuts) Outcome {
 	t := tracer{Evaluator: e, pkt: pkt, cuts: cuts}
 	return t.trace()
 }
 
-// Destinations calls yield for the prefixes that destinations of packets are
-// compared with, some of them several times.
+// Destinations calls yield for the prefixes with which destinations are compared,
+// possibly with duplicates.
 func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 	var all []netip.Prefix
 	for key := range e.byAddr {
@@ -186,12 +189,12 @@ type tracer struct {
 	explain bool
 	steps   []Step
 	by      Deciding
-	// translated is set where pkt has the destination of a backend.
+	// translated is set if the destination of pkt is a backend.
 	translated bool
 	refused    []refusedBackend
 }
 
-// refusedBackend is a backend whose packets the filter does not let pass.
+// refusedBackend is a backend whose packets the filter rejects or drops.
 type refusedBackend struct {
 	backend *ir.Backend
 	fate    Fate
@@ -203,8 +206,8 @@ func (t *tracer) step(o ir.Origin, format string, args ...any) {
 	}
 }
 
-// trace dispatches the packet: exact addresses first, node ports next
-// (PKT-18), and then what kube-proxy does about ClusterIPs that took nothing.
+// trace dispatches the packet. Exact addresses take precedence over node ports
+// (PKT-18). Then the rules for unmatched packets to ClusterIPs apply.
 func (t *tracer) trace() Outcome {
 	pkt, node := t.pkt, &t.program.Node
 	if !t.program.Family.Has(pkt.Dst) {
@@ -246,7 +249,8 @@ func (t *tracer) trace() Outcome {
 	return t.unclaimed(local)
 }
 
-// cutPorts tells at which ports an address has frontends of the packet's protocol.
+// cutPorts records the ports at which an address has frontends of the packet's
+// protocol.
 func (t *tracer) cutPorts(addr netip.Addr) {
 	if t.cuts != nil {
 		t.cuts.PortsOf(t.byAddr[addrProtocol{addr, t.pkt.Protocol}])
@@ -258,8 +262,9 @@ func (t *tracer) find(m ir.Match) (*ir.Service, *ir.Frontend) {
 	return of.service, of.frontend
 }
 
-// frontend returns the fate of a packet at a frontend. other is another one that
-// has the packet, too, of a node port and an address of the node; nil: there is none.
+// frontend returns the outcome of a packet at a frontend. other is a second
+// matching frontend, if the packet matches both a node port and an address of the
+// node; nil if there is none.
 func (t *tracer) frontend(s *ir.Service, f, other *ir.Frontend) Outcome {
 	if t.guards(f) && !t.admitted(f) {
 		return Outcome{Fate: Dropped}
@@ -272,8 +277,8 @@ func (t *tracer) frontend(s *ir.Service, f, other *ir.Frontend) Outcome {
 	return t.noRoute(t.refusing(f, other))
 }
 
-// refusing returns the one of two frontends without a route whose way to refuse
-// counts (PKT-18).
+// refusing returns the frontend whose verdict applies, if two matching frontends
+// have no route (PKT-18).
 func (t *tracer) refusing(f, other *ir.Frontend) *ir.Frontend {
 	if other == nil || ir.RoutesAll(other.Routes) {
 		return f
@@ -292,8 +297,9 @@ func (t *tracer) refusing(f, other *ir.Frontend) *ir.Frontend {
 	return first
 }
 
-// guards reports whether a frontend's source ranges are looked at: always when
-// there is a way to a backend, and else as the mode has it (NFT-5).
+// guards reports whether a frontend's source ranges apply: always if it has a
+// route, otherwise depending on the mode, which may drop clients outside them
+// first (NFT-5).
 func (t *tracer) guards(f *ir.Frontend) bool {
 	switch {
 	case len(f.SourceRanges) == 0:
@@ -306,7 +312,9 @@ func (t *tracer) guards(f *ir.Frontend) bool {
 	return t.caps.Has(ir.GuardEmpty)
 }
 
-// admitted applies loadBalancerSourceRanges (PKT-10, PKT-11).
+// admitted applies loadBalancerSourceRanges: clients outside are dropped
+// (PKT-10), except the load balancer's own addresses if the node is in a range
+// (PKT-11).
 func (t *tracer) admitted(f *ir.Frontend) bool {
 	src := t.pkt.Src
 	if t.caps.Has(ir.CarriesVIPs) && t.pkt.FromNode() && t.toItself() {
@@ -356,7 +364,7 @@ func (t *tracer) holds(s ir.Scope) bool {
 	return true
 }
 
-// cutDetector tells what decides whether a packet is a pod's.
+// cutDetector records the constant that decides whether a packet is from a pod.
 func (t *tracer) cutDetector(d *ir.Detector) {
 	switch d.Mode {
 	case ir.DetectCIDR:
@@ -432,7 +440,8 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		default:
 			t.step(b.Origin, "%s", b.AddrPort)
 		}
-		// With affinity, chains for each backend mark hairpins before the translation.
+		// With affinity, chains for each backend mark hairpins before the
+		// translation.
 		marked := masquerade || hairpin && p.Affinity != nil
 		told := len(t.steps)
 		if fate := t.behind(b.AddrPort, marked); fate != Accepted {
@@ -453,8 +462,8 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 	return out
 }
 
-// cutSelf tells that the client may be a backend. marks is whether it is marked for masquerade before it is
-// led to itself, and others are not.
+// cutSelf records that the client may be a backend. marks reports whether only
+// its hairpin connection is marked for masquerade before the translation.
 func (t *tracer) cutSelf(b *ir.Backend, marks bool) {
 	switch addr := b.AddrPort.Addr(); {
 	case t.cuts == nil:
@@ -465,13 +474,13 @@ func (t *tracer) cutSelf(b *ir.Backend, marks bool) {
 	}
 }
 
-// stable reports whether the client chooses its backend.
+// stable reports whether the client's address and port select the backend.
 func (t *tracer) stable(f *ir.Frontend) bool {
 	return f.Maglev != nil && t.caps.Has(ir.StableBackends)
 }
 
-// chosen reports of the backends of a pool whether the frontend leads the packet to
-// them, and tells the Outcome how that is chosen.
+// chosen returns a function that reports whether the frontend forwards the packet
+// to a backend of the pool. It sets out.Choice.
 func (t *tracer) chosen(f *ir.Frontend, p *ir.Pool, out *Outcome) func(backend int) bool {
 	if !t.stable(f) {
 		return func(int) bool { return true }
@@ -486,22 +495,23 @@ func (t *tracer) chosen(f *ir.Frontend, p *ir.Pool, out *Outcome) func(backend i
 	return func(b int) bool { return s.table[slot] == b }
 }
 
-// ownVIP reports whether the node uses the very address that it connects to, where that
-// alone tells who is to be masqueraded.
+// ownVIP reports whether the node connects to an address with that address as
+// source, in a mode where only this decides about masquerading.
 func (t *tracer) ownVIP(f *ir.Frontend) bool {
 	return t.program.Node.Detector.Mode == ir.DetectNone && t.caps.Has(ir.MasqueradesOwnVIP) && f.Kind == ir.ClusterIP && t.pkt.FromNode() && t.toItself()
 }
 
-// deliveredHere reports whether a packet from elsewhere ends at the node itself,
-// for a backend with its address (host network), or with one of a Service that it
-// carries. It then leaves by no interface, and so passes no postrouting hook, where
-// masquerade happens.
+// deliveredHere reports whether a packet from elsewhere is delivered to the node
+// itself: the backend has an address of the node (host network), or one of a
+// Service that the node carries. The packet then passes no postrouting hook,
+// where masquerading happens.
 func (t *tracer) deliveredHere(b *ir.Backend) bool {
 	addr := b.AddrPort.Addr()
 	return t.caps.Has(ir.KeepsClient) && !t.pkt.FromNode() && (t.own.Has(addr) || t.carried[addr])
 }
 
-// noRoute returns the fate of a packet that no route takes (PKT-8, PKT-9).
+// noRoute returns the outcome of a packet without a route: rejected if no
+// endpoint exists (PKT-8), dropped if only other nodes have one (PKT-9).
 func (t *tracer) noRoute(f *ir.Frontend) Outcome {
 	if !t.caps.Has(ir.Refuses) {
 		t.step(f.ElseOrigin, "no route: mode %s leaves the packet alone", t.program.Node.Mode)
@@ -519,7 +529,9 @@ func (t *tracer) noRoute(f *ir.Frontend) Outcome {
 	return Outcome{Fate: Rejected}
 }
 
-// unclaimed returns the fate of a packet that no frontend takes (PKT-12 to PKT-14).
+// unclaimed returns the outcome of a packet that matches no frontend. It depends
+// on whether its address is an external address (PKT-12), a ClusterIP (PKT-13) or
+// an unused address of a ServiceCIDR (PKT-14).
 func (t *tracer) unclaimed(local bool) Outcome {
 	s, _ := t.vipOwner()
 	if s != nil && t.checksHealth() {
@@ -532,8 +544,8 @@ func (t *tracer) unclaimed(local bool) Outcome {
 	return Outcome{Fate: fate}
 }
 
-// unallocated returns what a mode does with packets to addresses that are Services', or
-// could be, at ports that lead nowhere.
+// unallocated returns the fate of packets to existing or possible addresses of
+// Services, at ports without a frontend.
 func (t *tracer) unallocated(local bool) Fate {
 	if s, kind := t.vipOwner(); s != nil {
 		rejects := t.caps.Has(ir.RejectUndefinedPorts) && !local
@@ -556,8 +568,8 @@ func (t *tracer) unallocated(local bool) Fate {
 	return NotOurs
 }
 
-// checksHealth reports whether a packet to an address that the node carries finds
-// a health check there, which answers at all of the node's addresses.
+// checksHealth reports whether a packet to an address that the node carries is
+// for a health check. Health checks answer at all addresses of the node.
 func (t *tracer) checksHealth() bool {
 	if !t.caps.Has(ir.CarriesVIPs) || t.pkt.Protocol != ir.TCP {
 		return false
@@ -569,8 +581,8 @@ func (t *tracer) checksHealth() bool {
 	return true
 }
 
-// undefinedPort tells of a port that the Service with the packet's destination has not, or does
-// not have for what was translated.
+// undefinedPort adds a step for a port that is undefined at the packet's
+// destination, or not available to translated packets.
 func (t *tracer) undefinedPort(s *ir.Service, kind ir.Kind, rejects bool) {
 	if t.translated {
 		if rejects {
@@ -591,8 +603,8 @@ func (t *tracer) undefinedPort(s *ir.Service, kind ir.Kind, rejects bool) {
 	t.step(ir.Origin{Object: s.Origin.Object, Field: "spec.ports"}, "%s is the %s of %s, which has only %s: %s", t.pkt.Dst, kind, s.Name, strings.Join(ports, ", "), fate)
 }
 
-// vipOwner returns the Service and the kind of address under which the packet's
-// destination is known, for the kinds whose undefined ports the mode minds.
+// vipOwner returns the Service and kind of the packet's destination, for the
+// kinds whose undefined ports the mode rejects.
 func (t *tracer) vipOwner() (*ir.Service, ir.Kind) {
 	of := t.vips[t.pkt.Dst]
 	if of.service == nil {

@@ -78,7 +78,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// Node ports restricted to a prefix (SNAP-73, PKT-15).
+// Node ports restricted to a prefix (SNAP-73), rejected elsewhere only in mode
+// iptables (PKT-15).
 func TestTraceNodePortAddresses(t *testing.T) {
 	for mode, want := range map[ir.Mode][2]string{
 		ir.ModeIPTables: {"not ours", "rejected"},
@@ -140,8 +141,8 @@ func TestParsePacketErrors(t *testing.T) {
 	}
 }
 
-// An external IP that is an address of the node, and a node port of the same
-// number, without endpoints both: which of the two says how it is refused.
+// An external IP that is also an address of the node, and a node port of the same
+// number, both without endpoints: the test checks which verdict applies.
 func TestTraceTwoThatRefuse(t *testing.T) {
 	for _, tt := range []struct {
 		from string
