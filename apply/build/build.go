@@ -1,5 +1,5 @@
-// Package build tells what the program was built from, as the Go tool recorded
-// it (debug/buildinfo): nothing is set by flags of the linker.
+// Package build returns how the program was built, as recorded by the go command (debug/buildinfo).
+// No linker flags are used.
 package build
 
 import (
@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// Info is what a program was built from and with.
+// Info describes the source and the toolchain of a program.
 type Info struct {
-	Version  string `json:"version"`            // of the module: v1.2.3, a pseudo-version, "(devel)", or "unknown"
-	Commit   string `json:"commit,omitempty"`   // empty where the Go tool saw no repository
+	Version  string `json:"version"`            // module version: v1.2.3, a pseudo-version, "(devel)", or "unknown"
+	Commit   string `json:"commit,omitempty"`   // empty if built outside a repository
 	Date     string `json:"date,omitempty"`     // of the commit, RFC 3339
-	Modified bool   `json:"modified,omitempty"` // the tree was not that of the commit
+	Modified bool   `json:"modified,omitempty"` // uncommitted changes
 	Go       string `json:"go"`                 // go1.26.0
 	Compiler string `json:"compiler"`
 	Platform string `json:"platform"` // linux/amd64
 }
 
-// Read returns what this program was built from.
+// Read returns the Info of this program.
 func Read() Info {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -47,8 +47,8 @@ func of(info *debug.BuildInfo) Info {
 	return i
 }
 
-// MajorMinor returns the numbers of a version as Kubernetes' programs tell them:
-// 1 and 2 of v1.2.3, nothing of what is no version.
+// MajorMinor returns the first two numbers of a version, as in Kubernetes' build info: 1 and 2 for
+// v1.2.3, "" for an invalid version.
 func MajorMinor(version string) (major, minor string) {
 	rest, ok := strings.CutPrefix(version, "v")
 	if !ok {
@@ -59,8 +59,7 @@ func MajorMinor(version string) (major, minor string) {
 	return major, minor
 }
 
-// TreeState returns "clean" or "dirty", as kubernetes_build_info has it; "" where
-// the commit is not known.
+// TreeState returns "clean" or "dirty", as in kubernetes_build_info; "" if the commit is unknown.
 func (i Info) TreeState() string {
 	switch {
 	case i.Commit == "":
