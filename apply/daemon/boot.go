@@ -14,23 +14,22 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// bootFile keeps the Programs that were last in force. A nil one does nothing.
+// bootFile stores the Programs that were last applied. The methods of a nil bootFile do nothing.
 type bootFile struct {
 	files Files
 	path  string
 	log   *slog.Logger
 
-	changed atomic.Bool            // what is in force, since it was last written
-	failed  atomic.Pointer[string] // why the file does not have what is in force; nil: it has
-	refused atomic.Pointer[string] // why nothing of what the file has is in force; nil: it may be
+	changed atomic.Bool            // the applied Programs changed since the last write
+	failed  atomic.Pointer[string] // why the file does not contain the applied Programs; nil if it does
+	refused atomic.Pointer[string] // why the content of the file was rejected; nil if it was not
 }
 
-// keepEvery is how often the boot file is written at most: to start with what
-// was in force a little before does no harm.
+// keepEvery is the shortest interval of writes. A start with slightly older Programs is harmless.
 const keepEvery = 30 * time.Second
 
-// read returns what the file holds, and reports whether that can be put in force on a node.
-// It makes no difference to what comes after if that fails, or there is no file.
+// read returns the content of the file. ok is false if it cannot be applied on a node. A failure,
+// or a missing file, has no other effect.
 func (b *bootFile) read(node string) (programs ir.Programs, ok bool) {
 	if b == nil {
 		return ir.Programs{}, false
@@ -60,7 +59,7 @@ func (b *bootFile) read(node string) (programs ir.Programs, ok bool) {
 	return programs, err == nil
 }
 
-// fits says why Programs are not for a node: addresses, pods and zone are its own.
+// fits returns why Programs are not for a node: they contain its addresses, pods and zone.
 func fits(programs ir.Programs, node string) error {
 	for _, f := range ir.Families() {
 		switch p := programs.Of(f); {
@@ -81,7 +80,7 @@ func (b *bootFile) leftOut(err error) {
 	b.log.Error("what was last in force is left out", "file", b.path, "err", err)
 }
 
-// name is how messages name the file; "": there is none.
+// name returns the name of the file in messages; "" without one.
 func (b *bootFile) name() string {
 	if b == nil {
 		return ""
@@ -89,14 +88,14 @@ func (b *bootFile) name() string {
 	return "the boot file " + b.path
 }
 
-// offer notes that something else is in force now.
+// offer records that the applied Programs changed.
 func (b *bootFile) offer() {
 	if b != nil {
 		b.changed.Store(true)
 	}
 }
 
-// keep writes what is in force when that was changed, until ctx ends.
+// keep writes changes of the applied Programs until ctx ends.
 func (b *bootFile) keep(ctx context.Context, inForce func() ir.Programs) {
 	if b == nil {
 		return
@@ -115,14 +114,14 @@ func (b *bootFile) keep(ctx context.Context, inForce func() ir.Programs) {
 	}
 }
 
-// write reports whether there was anything to write.
+// write reports whether there was a change to write.
 func (b *bootFile) write(inForce func() ir.Programs) bool {
 	if !b.changed.Swap(false) {
 		return false
 	}
 	programs := inForce()
 	if err := b.files.WriteFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
-		b.changed.Store(true) // a disk that is full now may not be so later
+		b.changed.Store(true) // the cause, such as a full disk, may disappear
 		why := err.Error()
 		if was := b.failed.Swap(&why); was == nil || *was != why {
 			b.log.Error("the boot file does not have what is in force: will be tried again", "file", b.path, "err", err)
@@ -151,7 +150,7 @@ func (b *bootFile) report(st *Status) {
 	st.BootFile = f
 }
 
-// statFile describes a file as it is now.
+// statFile returns the current state of a file.
 func statFile(files Files, path string) *File {
 	f := &File{Path: path}
 	if info, err := files.Stat(path); err == nil {

@@ -4,5 +4,5 @@ package daemon
 
 import "io/fs"
 
-// trusted looks at nothing: who may write a file, its mode does not tell here.
+// trusted accepts every file: on this system the mode does not show who may write it.
 func trusted(fs.FileInfo) error { return nil }

@@ -21,7 +21,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// diskFiles are files that can be written unless the disk is full.
+// diskFiles are files on a disk that may be full.
 type diskFiles struct{ full bool }
 
 func (*diskFiles) ReadFile(name string) ([]byte, error)  { return os.ReadFile(name) }
@@ -38,7 +38,7 @@ func (d *diskFiles) WriteFile(name string, write func(io.Writer) error) error {
 	return os.WriteFile(name, b.Bytes(), 0o600)
 }
 
-// A file that others can write is nobody's word: whoever put it there would decide about the node's packets.
+// A file that other users can write is rejected: they could otherwise control the node's packets.
 func TestBootFileOfOthers(t *testing.T) {
 	inForce := func() ir.Programs {
 		node := ir.Node{Mode: ir.ModeNFTables, Name: "node1"}
@@ -56,7 +56,7 @@ func TestBootFileOfOthers(t *testing.T) {
 		"must belong to root, or to who runs the daemon, belongs to user 65534": func() error { return errors.Join(os.Chmod(b.path, 0o600), os.Chown(b.path, 65534, -1)) },
 	} {
 		if err := change(); errors.Is(err, os.ErrPermission) {
-			continue // only root can give a file away
+			continue // only root can change the owner
 		} else if err != nil {
 			t.Fatal(err)
 		}
@@ -70,14 +70,14 @@ func TestBootFileOfOthers(t *testing.T) {
 	}
 }
 
-// What is for another node is not this one's, nor half a file.
+// Programs of another node, or an incomplete file, are rejected.
 func TestBootFileFits(t *testing.T) {
 	node, other := ir.Node{Mode: ir.ModeNFTables, Name: "node1"}, ir.Node{Mode: ir.ModeIPVS, Name: "node1"}
 	whole := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}, &ir.Program{Family: ir.IPv6, Node: node})
 	for _, c := range []struct {
 		programs ir.Programs
 		node     string
-		want     string // "": it fits
+		want     string // "" if it fits
 	}{
 		{whole, "node1", ""},
 		{whole, "node2", `is of node "node1", and this one is "node2"`},
@@ -92,14 +92,14 @@ func TestBootFileFits(t *testing.T) {
 	}
 }
 
-// file is what a Status has of a boot file.
+// file returns a boot file in a Status.
 func file(b *bootFile) *File {
 	var st Status
 	b.report(&st)
 	return st.BootFile
 }
 
-// What could not be written is written later, although nothing has changed since.
+// A failed write is retried, although nothing has changed since.
 func TestBootFileFaults(t *testing.T) {
 	inForce := func() ir.Programs { return ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6}) }
 	disk := &diskFiles{full: true}

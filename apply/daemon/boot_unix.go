@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// trusted returns why a file may be somebody else's word; nil: only root, or who runs the
-// daemon, can have written it.
+// trusted returns why another user may have written a file; nil if only root or the daemon's user
+// can.
 func trusted(file fs.FileInfo) error {
 	if stat, ok := file.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
 		return fmt.Errorf("must belong to root, or to who runs the daemon, belongs to user %d", stat.Uid)

@@ -14,12 +14,12 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// checks are the health check node ports of both families.
+// checks serves the health check node ports of both families.
 type checks struct {
 	ir.PerFamily[*serve.HealthChecks]
 }
 
-// newChecks makes checks that tell faults of those which do not answer.
+// newChecks returns checks that report failures to faults.
 func newChecks(h *serve.Health, faults *faults, events *watch.Events, log *slog.Logger, hosts []string) (c checks) {
 	for _, f := range ir.Families() {
 		failed := func(service ir.Name, port uint16, err error) {
@@ -37,12 +37,12 @@ func newChecks(h *serve.Health, faults *faults, events *watch.Events, log *slog.
 	return c
 }
 
-// failing says which does not answer, and why; "": all do.
+// failing describes a check that does not listen; "" if all do.
 func (c checks) failing() string {
 	return cmp.Or(c.IPv4.Failing(), c.IPv6.Failing())
 }
 
-// sync follows what a sync changed.
+// sync applies the changes of a sync.
 func (c checks) sync(s *reconcile.Sync) {
 	for f, p := range s.Work.Programs.All() {
 		if s.Kind != reconcile.Full {
@@ -67,7 +67,7 @@ func (c checks) sync(s *reconcile.Sync) {
 	}
 }
 
-// run answers until ctx ends, and tries again what does not answer.
+// run serves until ctx ends, and retries failed ports.
 func (c checks) run(ctx context.Context) error {
 	var both sync.WaitGroup
 	for _, of := range c.All() {

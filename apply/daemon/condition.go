@@ -7,11 +7,12 @@ import (
 	"github.com/proxyc/proxyc/apply/watch"
 )
 
-// patience is how long after a start nothing is said that takes back what an earlier process
-// said of the node: its rules are still in force.
+// patience is how long after a start the condition of an earlier process is kept, since its rules
+// are still in use.
 const patience = time.Minute
 
-// newCondition makes what keeps Node condition ServicesProgrammed; nil: nobody asked for it.
+// newCondition returns the maintainer of Node condition ServicesProgrammed; nil if it is not
+// enabled.
 func (in *input) newCondition() *watch.NodeCondition {
 	if !in.process.NodeCondition {
 		return nil
@@ -23,9 +24,9 @@ func (in *input) newCondition() *watch.NodeCondition {
 	return watch.NewNodeCondition(in.node, in.log, booted, in.programmed)
 }
 
-// programmed says whether the rules do what the cluster's Services mean; false: this process does
-// not know yet, and an earlier one may have. Services that the kernel refuses do not count: who writes one
-// could take all nodes out of service.
+// programmed returns the Node condition: whether the rules implement the cluster's Services. It
+// returns false if this process does not know yet, while an earlier one may have. Services that the
+// kernel rejects do not count: the author of a single Service could otherwise disable all nodes.
 func (in *input) programmed() (watch.Condition, bool) {
 	cut := in.cutOff()
 	switch {

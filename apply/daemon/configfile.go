@@ -15,16 +15,16 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// loaded is a configuration, and the file that it is from.
+// loaded is a configuration with its file.
 type loaded struct {
 	*config.Resolved
-	file *File // nil: there is none that could change
+	file *File // nil without a file
 
-	text []byte      // of the file; nil: not known
-	info fs.FileInfo // of the file when it had this text; nil: not known
+	text []byte      // content of the file; nil if unknown
+	info fs.FileInfo // state of the file with this content; nil if unknown
 }
 
-// refusedConfig is a configuration that is valid, and could not be put in force.
+// refusedConfig is a valid configuration that could not be applied.
 type refusedConfig struct {
 	config *config.Config
 	err    error
@@ -38,11 +38,11 @@ func (p *process) loaded(resolved *config.Resolved) *loaded {
 	return l
 }
 
-// load reads the configuration again, and says what is wrong with it.
+// load reads the configuration again, and returns its findings.
 func (p *process) load() (*loaded, diag.List) {
-	info, err := p.Files.Stat(p.ConfigFile) // Resolve reports a file that does not exist
+	info, err := p.Files.Stat(p.ConfigFile) // Resolve reports a missing file
 	if err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
-		// To open it would block until somebody writes to it, and status would stay as it was.
+		// Opening it would block until another process writes to it, and status would not show an error.
 		return nil, diag.List{{Severity: diag.Error, Code: diag.FileUnreadable, File: p.ConfigFile, Msg: "must be a file, is " + files.KindOf(info.Mode())}}
 	}
 	resolved, text, diags := p.Resolve()
@@ -51,13 +51,13 @@ func (p *process) load() (*loaded, diag.List) {
 	return now, diags
 }
 
-// errCutOff is why a configuration is not taken that may be half of one.
+// errCutOff is the error for a configuration that may be incomplete.
 var errCutOff = errors.New("has the beginning of what is in force and no more, as a file that was cut off has (if that is meant, end it with a line more: a comment)")
 
-// cutOff reports whether a file may have been cut off since it had the text before: it has only its
-// beginning, and ends in the middle of a line, or was written to where it is. One that was put in the place
-// of the other, by rename or the link of a ConfigMap, and ends with a line was whole before that. A last line
-// without a line break is a whole one, too.
+// cutOff reports whether a file may have been truncated, compared with its content before. It was
+// if only the beginning is left, and either the last line is incomplete or the file was modified in
+// place. A file that replaced the other one, by rename or by the link of a ConfigMap, and ends with
+// a complete line is complete. A last line without a line break may be complete, too.
 func (l *loaded) cutOff(before *loaded) bool {
 	rest, ok := bytes.CutPrefix(before.text, l.text)
 	if before.text == nil || !ok || len(bytes.TrimSpace(rest)) == 0 {
@@ -67,23 +67,23 @@ func (l *loaded) cutOff(before *loaded) bool {
 	return inLine || before.info != nil && l.info != nil && os.SameFile(before.info, l.info)
 }
 
-// configChanged ends a life of the daemon for another one.
+// configChanged is the cause that ends a session for another configuration.
 type configChanged struct{ to *loaded }
 
 func (*configChanged) Error() string { return "the configuration changed" }
 
-// configFile is the file of the configuration that is in force.
+// configFile watches the file of the current configuration.
 type configFile struct {
 	process *process
-	of      *loaded        // in force
-	refused *refusedConfig // one that could not be put in force; nil: there is none
-	again   chan struct{}  // has a token when the file is to be read again
+	of      *loaded        // current configuration
+	refused *refusedConfig // a configuration that could not be applied; optional
+	again   chan struct{}  // receives a token to read the file again
 	log     *slog.Logger
 	faults  *faults
 }
 
-// watch ends a session with *configChanged when the file has another configuration. An invalid
-// configuration is reported, and the one in force stays.
+// watch returns *configChanged when the file contains another configuration. It reports an invalid
+// configuration, and keeps the current one.
 func (c *configFile) watch(ctx context.Context) error {
 	path := c.process.ConfigFile
 	if path == "" {
@@ -94,7 +94,7 @@ func (c *configFile) watch(ctx context.Context) error {
 	polled := func(why error) {
 		c.log.Warn("changes of the configuration are not told, and are looked for every few seconds", "err", why)
 	}
-	inForce := c.of // as the file has it now: comments may differ
+	inForce := c.of // the file's current version: comments may differ
 	err := watch.Paths(ctx, []string{path}, c.again, polled, func() {
 		now, changed := c.read(inForce)
 		switch {
@@ -109,14 +109,14 @@ func (c *configFile) watch(ctx context.Context) error {
 	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {
 		return changed
 	}
-	if err != nil { // without a watch all else works
+	if err != nil { // everything else works without a watch
 		c.log.Error("changes of the configuration will not be seen", "err", err)
 	}
 	return nil
 }
 
-// read reads the file, and reports whether its configuration is another one than that in force.
-// It returns nil where the file is refused.
+// read reads the file, and reports whether its configuration differs from the current one. It
+// returns nil if the file is rejected.
 func (c *configFile) read(inForce *loaded) (now *loaded, changed bool) {
 	path := c.process.ConfigFile
 	now, diags := c.process.load()
@@ -147,7 +147,7 @@ func (c *configFile) read(inForce *loaded) (now *loaded, changed bool) {
 // report adds the file to a Status.
 func (c *configFile) report(st *Status) { st.Config = c.of.file }
 
-// firstError returns the first error of a list.
+// firstError returns the first error of a list, or "".
 func firstError(list diag.List) string {
 	list.Sort()
 	for _, d := range list {

@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// What may be the half of a file is told from what somebody wrote.
+// A file that may be truncated is distinguished from a complete one.
 func TestConfigCutOff(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) fs.FileInfo {
@@ -27,7 +27,7 @@ func TestConfigCutOff(t *testing.T) {
 	const whole = "mode: nftables\nclusterCIDR: 10.244.0.0/16\n"
 	for _, c := range []struct {
 		what, before, now string
-		written, replaced bool // cut off, if it was written to, or replaced
+		written, replaced bool // result if the file was modified in place, or replaced
 	}{
 		{"in a line", whole, whole[:len(whole)-2], true, true},
 		{"in the first line", whole, whole[:7], true, true},
@@ -56,7 +56,7 @@ func TestConfigCutOff(t *testing.T) {
 	}
 }
 
-// pipeFiles are files of which each is a named pipe.
+// pipeFiles are files that are all named pipes.
 type pipeFiles struct{ Files }
 
 func (pipeFiles) Stat(string) (fs.FileInfo, error) { return pipeInfo{}, nil }
@@ -65,7 +65,7 @@ type pipeInfo struct{ fs.FileInfo }
 
 func (pipeInfo) Mode() fs.FileMode { return fs.ModeNamedPipe }
 
-// A configuration that became a named pipe is refused, and not opened: that would block.
+// A configuration that became a named pipe is rejected without opening it, which would block.
 func TestConfigPipe(t *testing.T) {
 	p := &process{Options: &Options{Files: pipeFiles{}, SourceOptions: SourceOptions{ConfigFile: "config.yaml", Resolve: func() (*config.Resolved, []byte, diag.List) {
 		t.Error("the pipe is opened")

@@ -20,7 +20,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Options are what the command line asks of a daemon.
+// Options are the command line options of a daemon.
 type Options struct {
 	SourceOptions
 	RuleOptions
@@ -30,80 +30,79 @@ type Options struct {
 	Files          Files
 }
 
-// SourceOptions are where configuration and objects come from.
+// SourceOptions select the configuration and the objects.
 type SourceOptions struct {
-	// Resolve reads the configuration, and returns what is wrong with it. text is that of ConfigFile.
+	// Resolve reads the configuration and returns its findings. text is the content of ConfigFile.
 	Resolve func() (resolved *config.Resolved, text []byte, _ diag.List)
-	// ConfigFile is the file that Resolve reads; "": there is none that could change.
+	// ConfigFile is the file that Resolve reads; "" if there is none to watch.
 	ConfigFile string
-	// Snapshot are files and directories to follow in place of an API server.
+	// Snapshot contains files and directories to read instead of an API server.
 	Snapshot      []string
-	SnapshotLimit int64  // bytes; 0: any amount
-	AllowEmpty    bool   // accept a snapshot that lacks what any cluster has
-	Master        string // the API server's address, where no kubeconfig has one
-	// Reload asks for the configuration and the snapshot to be read again now; nil: nothing does.
+	SnapshotLimit int64  // bytes; 0 for no limit
+	AllowEmpty    bool   // accept a snapshot that lacks what every cluster has
+	Master        string // address of the API server if no kubeconfig has one
+	// Reload requests that configuration and snapshot are read again; optional.
 	Reload <-chan os.Signal
 }
 
-// RuleOptions are how rules are written and kept.
+// RuleOptions control how rules are written and maintained.
 type RuleOptions struct {
-	BootFrom    string        // a file that keeps what was last in force; "": none
-	IPTables    string        // the variant, as in apply.Options
-	IPVS        apply.IPVS    // settings of mode ipvs that no configuration has
-	LockTimeout time.Duration // how long to wait for the lock of iptables
-	// ModeFallback takes another mode where the kernel lacks what the configured
-	// one needs: iptables for ipvs, userspace for both.
+	BootFrom    string        // file with the last applied Programs; optional
+	IPTables    string        // variant, as in apply.Options
+	IPVS        apply.IPVS    // settings of mode ipvs that the configuration lacks
+	LockTimeout time.Duration // timeout for the lock of iptables
+	// ModeFallback selects another mode if the kernel does not support the configured one: iptables
+	// for ipvs, userspace for both.
 	ModeFallback bool
-	// OwnTables has the kernel keep other programs from the tables of mode nftables.
+	// OwnTables sets the owner flag on the tables of mode nftables, so that the kernel rejects changes
+	// by other programs.
 	OwnTables bool
-	// Fastpath selects the connections that take the fast path, in mode nftables.
+	// Fastpath selects the connections in the fast path of mode nftables.
 	Fastpath apply.Fastpath
-	// DrainTimeout is how long connections that the process carries may last when
-	// it ends.
+	// DrainTimeout is how long proxied connections may continue when the process ends.
 	DrainTimeout time.Duration
 }
 
-// ReportOptions are what a daemon reports, and where.
+// ReportOptions control what a daemon reports.
 type ReportOptions struct {
-	Version      string // of the program
-	StatusSocket string // a unix socket that serves the status, too; "": none
-	// UnreadyAfter is how long /readyz stays 200 without contact to the API
-	// server; 0: as long as that lasts.
+	Version      string // version of the program
+	StatusSocket string // path of a unix socket that also serves the status; optional
+	// UnreadyAfter is how long /readyz stays 200 without contact to the API server; 0 for no limit.
 	UnreadyAfter time.Duration
-	// NodeCondition keeps condition ServicesProgrammed on the Node.
+	// NodeCondition enables condition ServicesProgrammed on the Node.
 	NodeCondition bool
-	// Flags returns all flags with the values in force, for /flagz.
+	// Flags returns all flags with their current values, for /flagz.
 	Flags func(*config.Config) map[string]string
-	// Trace writes what happens to a packet, for /debug/proxyc/trace.
+	// Trace writes the trace of a packet, for /debug/proxyc/trace.
 	Trace func(io.Writer, Scene) error
-	// Prove compares the rules of a Service, in the Programs' mode, with what they mean, as long
-	// as the context allows, and returns what differs; nil: nothing is proved.
+	// Prove compares the rules of a Service, in the Programs' mode, with the IR, until the context
+	// ends. It returns the differences. nil disables proofs.
 	Prove func(context.Context, ir.Programs) []Unproved
 }
 
-// Files is the part of a file system that a Daemon uses.
+// Files is the file system interface that a daemon uses.
 type Files interface {
 	ReadFile(name string) ([]byte, error)
 	Stat(name string) (fs.FileInfo, error)
-	// WriteFile writes a file whole or not at all.
+	// WriteFile writes a file atomically.
 	WriteFile(name string, write func(io.Writer) error) error
 }
 
-// Scene is what decides about a packet besides the rules of a node, and which
-// packet it is.
+// Scene is the input of a trace: the packet, and the state besides the node's rules that decides
+// about it.
 type Scene struct {
 	Snapshot   *snapshot.Snapshot
 	Node       string
 	Programs   ir.Programs
 	Interfaces []compiler.Interface // of the node
 	Findings   []Finding            // about objects
-	From, To   string               // as proxyc trace takes them
+	From, To   string               // flags of proxyc trace
 	Output     string               // "text" or "json"
 }
 
-// Run keeps the rules of the node until ctx ends. It starts a new session in the same
-// process when the configuration file changes: rules stay, and what is the same
-// is adopted. first is the configuration to begin with.
+// Run maintains the rules of the node until ctx ends. When the configuration file changes, it
+// starts a new session in the same process: rules stay, and equal ones are adopted. first is the
+// initial configuration.
 func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 	p := &process{Options: o, started: time.Now()}
 	if o.ModeFallback {
@@ -116,8 +115,7 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 	return p.run(ctx, p.loaded(first))
 }
 
-// InitOnly brings the kernel's settings to what the configuration wants, and
-// does nothing else.
+// InitOnly sets the kernel settings that the configuration requires, and nothing else.
 func InitOnly(o *Options, cfg *config.Resolved) error {
 	log := newLogger(o.Stdout, o.Stderr, &cfg.Config.Logging)
 	defer log.info.Flush()
@@ -128,27 +126,27 @@ func InitOnly(o *Options, cfg *config.Resolved) error {
 	return (&sysctls{cfg: cfg.Config, node: name, log: log.Logger}).write()
 }
 
-// process is what the sessions of a daemon share.
+// process is the state that the sessions of a daemon share.
 type process struct {
 	*Options
-	fallback *fallback // nil: there is none
+	fallback *fallback // nil if disabled
 	started  time.Time
 
-	sessions   int // that have ended
+	sessions   int // number of ended sessions
 	retry      retry
 	cluster    cluster
 	handover   handover
-	lastHealth *serve.Health // of the last session; nil: there was none
-	stuck      bool          // a session did not end: what it uses is its own
+	lastHealth *serve.Health // of the last session; nil before the first
+	stuck      bool          // a session did not end, and still uses its resources
 
-	programmed atomic.Bool // what an API server's objects mean was in force once
+	programmed atomic.Bool // rules for an API server's objects were applied once
 }
 
-// run runs one session after the other, until ctx ends or no configuration can be put in
-// force. If a configuration cannot be put in force, the one that was in force before it
-// replaces it. If that one fails, too, it is tried again, later each time.
+// run runs consecutive sessions until ctx ends or no configuration can be applied. If a
+// configuration cannot be applied, run returns to the previous one. If that fails, too, run retries
+// with increasing waits.
 func (p *process) run(ctx context.Context, now *loaded) error {
-	var held *loaded // the one that was in force last; nil: there is none to go back to
+	var held *loaded // last applied configuration; nil before the first
 	var refused *refusedConfig
 	for ; ; p.sessions++ {
 		smallHeap(garbageAtStart)
@@ -176,7 +174,7 @@ func (p *process) run(ctx context.Context, now *loaded) error {
 		case ofRules && now == held && !wrote:
 			wait := p.retry.fail(err, now.Config.SyncPeriod())
 			log.Error("the configuration before cannot be put in force either: both are tried again", "after", wait, "err", err)
-			refused = nil // the new one may not be the reason
+			refused = nil // the new configuration may not be the cause
 		default:
 			if !p.stuck {
 				p.handover.drain(p.DrainTimeout, log)
@@ -186,19 +184,19 @@ func (p *process) run(ctx context.Context, now *loaded) error {
 	}
 }
 
-// rulesError is a failure to put rules in force, or to keep them.
+// rulesError is a failure to apply or maintain rules.
 type rulesError struct{ error }
 
 func (e *rulesError) Unwrap() error { return e.error }
 
-// retry says when to try again the configuration that was in force last.
+// retry schedules the next attempt with the last applied configuration.
 type retry struct {
-	failures int // in a row
+	failures int // consecutive
 	at       time.Time
-	err      error // the last one
+	err      error // of the last attempt
 }
 
-// fail notes a failure, and returns how long to wait after it.
+// fail records a failure, and returns the wait after it.
 func (r *retry) fail(err error, longest time.Duration) time.Duration {
 	r.failures++
 	wait := apply.Backoff(r.failures, apply.FirstRetry, max(longest, apply.FirstRetry))
@@ -206,7 +204,7 @@ func (r *retry) fail(err error, longest time.Duration) time.Duration {
 	return wait
 }
 
-// wait waits until it is time, and reports false if ctx ends before.
+// wait waits until the next attempt. It returns false if ctx ends before.
 func (r *retry) wait(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -216,15 +214,15 @@ func (r *retry) wait(ctx context.Context) bool {
 	}
 }
 
-// Garbage that the heap may hold, in percent of what is in use: while objects come, of which
-// most is garbage, and from when they are there.
+// Garbage collection targets (GOGC): while the initial objects arrive, most of which is garbage,
+// and afterwards.
 const (
 	garbageAtStart = 50
 	garbageAtRest  = 25
 )
 
-// smallHeap sets the collector for a process that stays, where the environment
-// does not: little memory counts for more than a compilation's time.
+// smallHeap sets the garbage collection target unless the environment does. For a daemon a small
+// heap matters more than the duration of a compilation.
 func smallHeap(percent int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(percent)

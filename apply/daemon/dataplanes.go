@@ -14,24 +14,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// dataplane says how a mode's rules come to a node. The table of all of them is
-// the twin of the table of back ends (cmd/proxyc/review.Modes).
+// dataplane describes how the rules of a mode are applied. The table of dataplanes corresponds to
+// that of back ends (cmd/proxyc/review.Modes).
 type dataplane struct {
 	mode ir.Mode
-	// within is another mode whose rules it has a part of; what that mode would
-	// leave is in use, too.
+	// within is another mode whose kind of rules this mode also uses. That mode's leftovers are then
+	// in use.
 	within ir.Mode
-	// compareEvery is how often the kernel is compared with what is wanted, if
-	// nothing else gives a reason to (DMN-21); 0: every hour.
+	// compareEvery is the interval of comparisons with the kernel without other reasons (DMN-21, the
+	// maximum sync interval); 0 for one hour.
 	compareEvery time.Duration
-	// open opens it; nil: its rules can be removed only.
+	// open opens the dataplane; nil if its rules can only be removed.
 	open func(context.Context, apply.Options) (apply.Dataplane, error)
-	// leftovers are what there is where it is not open; nil: those of within
-	// are all.
+	// leftovers returns the leftovers of the mode if it is not open; nil if those of within are all.
 	leftovers func(context.Context) ([]apply.Leftover, error)
-	// apart is set if it shares no chain with kube-proxy's rules of the same mode.
+	// apart is set if the mode shares no chain with kube-proxy's rules of the same mode.
 	apart bool
-	// events are told of the node at each start in the mode.
+	// events are sent about the node at each start in the mode.
 	events []watch.Event
 }
 
@@ -47,7 +46,7 @@ func Open(ctx context.Context, mode ir.Mode, o apply.Options) (apply.Dataplane, 
 	return d, nil
 }
 
-// dataplaneOf returns that of a mode; the zero value where there is none.
+// dataplaneOf returns the dataplane of a mode, or the zero value.
 func dataplaneOf(mode ir.Mode) dataplane {
 	for _, d := range dataplanes {
 		if d.mode == mode {
@@ -57,8 +56,8 @@ func dataplaneOf(mode ir.Mode) dataplane {
 	return dataplane{}
 }
 
-// checkMode returns an error where a mode's rules do not come to a node. It lists
-// those that do: with processes also the modes whose rules lead to one.
+// checkMode returns an error if a mode cannot be applied on this system. The error lists the modes
+// that can; with processes it includes those that require a process.
 func checkMode(mode ir.Mode, processes bool) error {
 	var words []string
 	for _, d := range dataplanes {
@@ -81,7 +80,7 @@ func checkMode(mode ir.Mode, processes bool) error {
 	return fmt.Errorf("mode: a node takes modes %s, got %q; compile -o shows what %s would need", list, mode, mode)
 }
 
-// once returns an error where rules of a mode cannot be written once and left alone.
+// once returns an error if the rules of a mode do not work without a process.
 func once(mode ir.Mode) error {
 	if mode.ByProcess() {
 		return fmt.Errorf("mode: in mode %s a process carries the connections, and none would when apply has ended: say watch, which is that process, or --dry-run or --check to look only", mode)
@@ -89,11 +88,11 @@ func once(mode ir.Mode) error {
 	return nil
 }
 
-// errUnasked is the error of leftovers for which nobody can look, as nothing says where.
+// errUnasked is returned for leftovers whose location is not configured.
 var errUnasked = errors.New("leftovers were not looked for")
 
-// Leftovers returns what proxyc and kube-proxy left on the node, in every mode:
-// all but the rules of the dataplane that is in use, if there is one, of a mode.
+// Leftovers returns what proxyc and kube-proxy left on the node, in every mode. It excludes the
+// rules of the dataplane in use, which has the given mode; inUse may be nil.
 func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]apply.Leftover, error) {
 	var all []apply.Leftover
 	var errs []error
@@ -111,16 +110,16 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 		}
 		left, err := find(ctx)
 		if inUse != nil && errors.Is(err, errUnasked) {
-			continue // it belongs to a node that never had that mode
+			continue // configured on every node that ever had that mode
 		}
 		all, errs = append(all, left...), append(errs, err)
 	}
 	return all, errors.Join(errs...)
 }
 
-// Exposed returns what is to be told where leftovers that went kept other machines from
-// what listens on localhost, and the kernel lets them in without; or nothing. proxyc
-// does not set it back, as kube-proxy does not: another may rely on it.
+// Exposed returns a warning if removed leftovers protected listeners on localhost and the kernel
+// now accepts packets to them; otherwise "". Like kube-proxy, proxyc does not reset the setting,
+// since another program may depend on it.
 func Exposed(gone []apply.Leftover) string {
 	guarded := slices.ContainsFunc(gone, func(l apply.Leftover) bool { return l.GuardsLocalhost })
 	if !guarded || !sysctl.RoutesLocalnet(kernelRoot) {
@@ -129,7 +128,7 @@ func Exposed(gone []apply.Leftover) string {
 	return "net.ipv4.conf.all.route_localnet is 1 and the rules that guarded localhost are gone: machines on the same link reach what listens on 127.0.0.1 (sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it)"
 }
 
-// remove removes leftovers; one that cannot be removed does not keep the others.
+// remove removes leftovers. It continues after errors.
 func remove(ctx context.Context, leftovers []apply.Leftover) error {
 	var errs []error
 	for _, l := range leftovers {
@@ -140,8 +139,8 @@ func remove(ctx context.Context, leftovers []apply.Leftover) error {
 	return errors.Join(errs...)
 }
 
-// ease removes leftovers as far as no connection needs them, and returns those that
-// some do: what they are, and how many.
+// ease removes the leftovers that no connection uses. It returns the others, with the number of
+// their connections.
 func ease(ctx context.Context, leftovers []apply.Leftover) (busy []Busy, err error) {
 	var errs []error
 	for _, l := range leftovers {
@@ -161,13 +160,13 @@ func ease(ctx context.Context, leftovers []apply.Leftover) (busy []Busy, err err
 	return busy, errors.Join(errs...)
 }
 
-// Busy is a leftover that connections need.
+// Busy is a leftover that connections use.
 type Busy struct {
 	Object      string `json:"object"`
 	Connections int    `json:"connections"`
 }
 
-// peers returns the names of the leftovers that only kube-proxy makes.
+// peers returns the names of the leftovers that only kube-proxy creates.
 func peers(leftovers []apply.Leftover) []string {
 	var objects []string
 	for _, l := range leftovers {

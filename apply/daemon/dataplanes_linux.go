@@ -21,7 +21,7 @@ import (
 
 var errNotLinux error
 
-// dataplanes are those of all modes, in the order in which leftovers go.
+// dataplanes contains all modes, in the order of removing their leftovers.
 var dataplanes = [...]dataplane{
 	{
 		mode: ir.ModeNFTables, apart: true,
@@ -34,7 +34,7 @@ var dataplanes = [...]dataplane{
 		leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return iptables.Leftovers(ctx, nil) },
 	},
 	{
-		// The kernel tells nothing of virtual servers and sets.
+		// The kernel sends no notifications for virtual servers and sets.
 		mode: ir.ModeIPVS, within: ir.ModeIPTables, compareEvery: time.Minute,
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return ipvs.Open(ctx, o) },
 		leftovers: ipvs.Leftovers,
@@ -47,8 +47,8 @@ var dataplanes = [...]dataplane{
 	},
 }
 
-// Interference returns what the rules of others do to packets to Services, those of
-// the older iptables included, where it has tables. mark asks for masquerade.
+// Interference returns the effects of foreign rules on packets to Services, including those of
+// iptables-legacy if it has tables. mark is the masquerade mark.
 func Interference(ctx context.Context, mark uint32) (apply.Interference, error) {
 	all, err := nftables.Interference(ctx, mark)
 	chains, chainsErr := iptables.Interference(ctx, mark)
@@ -56,7 +56,7 @@ func Interference(ctx context.Context, mark uint32) (apply.Interference, error) 
 	return all, errors.Join(err, chainsErr)
 }
 
-// Held returns how many rules each variant of iptables holds.
+// Held returns the number of rules of each iptables variant.
 func Held(ctx context.Context) (map[string]int, error) {
 	held, err := iptables.Held(ctx)
 	out := map[string]int{}
@@ -66,18 +66,18 @@ func Held(ctx context.Context) (map[string]int, error) {
 	return out, err
 }
 
-// FastpathBridges returns the bridges that take the fast path of mode nftables.
+// FastpathBridges returns the bridges in the fast path of mode nftables.
 func FastpathBridges() ([]string, error) { return flowtable.Bridges() }
 
-// beside returns what proxyc left on a node to which kube-proxy is back, which
-// its own rules tell where known. In mode ipvs it makes nothing that proxyc does
-// not make in that mode: what is there serves, whoever made it, and has the chains
-// that mode iptables would leave.
+// beside returns what proxyc left on a node that kube-proxy manages again; known reports whether
+// kube-proxy's own objects were found. In mode ipvs kube-proxy creates only objects that proxyc
+// creates, too. Existing ones are then in use, and include the chains that mode iptables would
+// leave.
 func beside(ctx context.Context, known bool) ([]apply.Leftover, error) {
 	tables, err := nftables.Leftovers(ctx, false)
 	if !known {
 		servers, serversErr := ipvs.Leftovers(ctx)
-		servers = slices.DeleteFunc(servers, func(l apply.Leftover) bool { return l.Eased }) // by us
+		servers = slices.DeleteFunc(servers, func(l apply.Leftover) bool { return l.Eased }) // eased by proxyc
 		if err == nil && serversErr == nil && len(servers) == 0 {
 			err = errNoPeer
 		}
@@ -88,12 +88,12 @@ func beside(ctx context.Context, known bool) ([]apply.Leftover, error) {
 	return ours, errors.Join(err, chainsErr)
 }
 
-// lockDir holds the lock files of the node's network namespaces. It is root's
-// alone; a pod has to have the node's.
+// lockDir contains the lock files of the node's network namespaces. Only root may access it. A pod
+// has to mount the node's directory.
 const lockDir = "/run/proxyc"
 
-// Interfaces returns the network interfaces by name.
+// Interfaces returns the network interfaces, ordered by name.
 func Interfaces() ([]compiler.Interface, error) { return node.Interfaces() }
 
-// HostFacts adds nothing: the kernel knows no more of a node than its interfaces.
+// HostFacts adds nothing on Linux.
 func HostFacts(*config.Config, *compiler.Facts) error { return nil }

@@ -16,25 +16,25 @@ var errNotLinux = errors.New("needs Linux or Windows: elsewhere proxyc compiles,
 
 var dataplanes []dataplane
 
-// lockDir is nowhere: there is nothing to lock.
+// lockDir is empty: there is nothing to lock.
 const lockDir = ""
 
-// Interference returns an error: elsewhere than on Linux nothing is known.
+// Interference is supported only on Linux and Windows.
 func Interference(context.Context, uint32) (apply.Interference, error) {
 	return apply.Interference{}, errNotLinux
 }
 
-// beside returns an error: nothing is left elsewhere than on Linux.
+// beside is supported only on Linux and Windows.
 func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
 
-// Interfaces returns the network interfaces by name.
+// Interfaces returns the network interfaces, ordered by name.
 func Interfaces() ([]compiler.Interface, error) { return node.Interfaces() }
 
-// HostFacts adds nothing: only Windows knows more of a node than its interfaces.
+// HostFacts adds nothing: only Windows has further facts.
 func HostFacts(*config.Config, *compiler.Facts) error { return nil }
 
-// Held returns nothing: iptables is Linux's.
+// Held is supported only on Linux.
 func Held(context.Context) (map[string]int, error) { return nil, errNotLinux }
 
-// FastpathBridges returns nothing: the fast path is Linux's.
+// FastpathBridges is supported only on Linux.
 func FastpathBridges() ([]string, error) { return nil, errNotLinux }

@@ -19,7 +19,7 @@ import (
 
 var errNotLinux error
 
-// dataplanes are those of all modes, in the order in which leftovers go.
+// dataplanes contains all modes, in the order of removing their leftovers.
 var dataplanes = [...]dataplane{
 	{
 		mode: ir.ModeKernelspace,
@@ -43,10 +43,10 @@ var dataplanes = [...]dataplane{
 	},
 }
 
-// lockDir holds the node's lock file.
+// lockDir contains the node's lock file.
 var lockDir = DataDir()
 
-// DataDir is the directory in which proxyc keeps what belongs to the machine.
+// DataDir returns the directory for proxyc's data about the machine.
 func DataDir() string {
 	root := os.Getenv("ProgramData")
 	if root == "" {
@@ -55,11 +55,11 @@ func DataDir() string {
 	return filepath.Join(root, "proxyc")
 }
 
-// addressFile lists the addresses that mode userspace added.
+// addressFile returns the path of the list of addresses that mode userspace added.
 func addressFile() string { return filepath.Join(DataDir(), "addresses.json") }
 
-// Interfaces returns the network interfaces by name, without the addresses of
-// Services that mode userspace gave them: these are not the node's own.
+// Interfaces returns the network interfaces, ordered by name. It excludes the addresses of Services
+// that mode userspace added, since they are not the node's own.
 func Interfaces() ([]compiler.Interface, error) {
 	all, err := node.Interfaces()
 	if err != nil {
@@ -75,16 +75,15 @@ func Interfaces() ([]compiler.Interface, error) {
 	return slices.DeleteFunc(all, func(i compiler.Interface) bool { return len(i.Addrs) == 0 }), nil
 }
 
-// Interference returns nothing: nobody filters before HNS.
+// Interference returns nothing: no program filters packets before HNS.
 func Interference(context.Context, uint32) (apply.Interference, error) {
 	return apply.Interference{}, nil
 }
 
-// beside returns nothing: what proxyc makes, kube-proxy takes over.
+// beside returns nothing: kube-proxy adopts the objects of proxyc.
 func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, nil }
 
-// HostFacts adds what HNS knows of the node: the type of its network, and which
-// endpoints are its own.
+// HostFacts adds facts from HNS: the type of the network, and the endpoints of this node.
 func HostFacts(cfg *config.Config, facts *compiler.Facts) error {
 	if cfg.ProxyMode() != ir.ModeKernelspace {
 		return nil
@@ -112,8 +111,8 @@ func HostFacts(cfg *config.Config, facts *compiler.Facts) error {
 	return nil
 }
 
-// Held returns nothing: iptables is Linux's.
+// Held returns nothing: only Linux has iptables.
 func Held(context.Context) (map[string]int, error) { return nil, nil }
 
-// FastpathBridges returns nothing: the fast path is Linux's.
+// FastpathBridges returns nothing: only Linux has the fast path.
 func FastpathBridges() ([]string, error) { return nil, nil }

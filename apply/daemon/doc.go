@@ -1,24 +1,23 @@
-// Package daemon keeps the rules of one node: it is proxyc watch, and proxyc
-// apply, which is its OneShot.
+// Package daemon maintains the rules of one node. It implements proxyc watch, and proxyc apply as
+// OneShot.
 //
-// Run runs one session after the other, each under one configuration. A session is
-// composed of types that own their fields and goroutines:
+// Run runs consecutive sessions, each with one configuration. A session is composed of types that
+// own their fields and goroutines:
 //
-//	process        sessions one after the other, and what they share
-//	  session      start and end of one (session.go)
+//	process        consecutive sessions, and their shared state
+//	  session      start and end of a session (session.go)
 //	    configFile   ends the session when its file has another configuration
 //	    input        objects of the cluster; the follower compiles those that changed
 //	    rules        lock, dataplane and reconciler
-//	      holder       what was last in force, until there are objects
+//	      holder       applies the last Programs until there are objects
 //	      observer     health, metrics, log and status of syncs
-//	      effects      what follows a sync: stale flows, health checks, boot file
-//	      takeover     what other proxies left; peer is a kube-proxy that runs
+//	      effects      work after a sync: stale flows, health checks, boot file
+//	      takeover     leftovers of other proxies; peer tracks a running kube-proxy
 //	    servers      health, metrics, debug pages and status
 //
-// What changes in the cluster comes from a watch.Store, which the input fills. The
-// reconciler of the package below puts the difference in force through an
-// apply.Dataplane, which the table in dataplanes.go opens for the mode.
+// Changes of the cluster arrive in a watch.Store, which the input fills. The reconciler in package
+// reconcile applies the difference through an apply.Dataplane. The table in dataplanes.go opens the
+// one for the mode.
 //
-// What a session shares with a OneShot (settings, lock, leftovers, stale flows) is in
-// node.go.
+// Code that sessions share with OneShot (settings, lock, leftovers, stale flows) is in node.go.
 package daemon

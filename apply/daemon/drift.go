@@ -12,35 +12,33 @@ import (
 )
 
 const (
-	// driftSpan is the time of which repairs are counted, and in which the log tells
-	// of few.
+	// driftSpan is the period in which repairs are counted, and their log lines limited.
 	driftSpan = time.Minute
-	// fought is how many repairs in that time tell that somebody goes on to change the
-	// rules, and what is repaired does not stay.
+	// fought is the number of repairs in driftSpan above which another program is considered to change
+	// the rules continuously.
 	fought = 3
-	// driftLines is how many lines about repairs the log has in that time, but for those
-	// of the first.
+	// driftLines bounds the log lines about repairs in driftSpan, except those about the first.
 	driftLines = 25
-	// mostRepairs is how many repairs are counted.
+	// mostRepairs bounds the counted repairs.
 	mostRepairs = 1000
 )
 
-// drift is what other programs changed of the rules, and syncs repaired. The log has all of it
-// at first, and how often it happens where they continue.
+// drift records foreign changes of the rules that syncs repaired. It logs the first ones
+// completely, and the frequency of continuing ones.
 type drift struct {
 	log *slog.Logger
 	now func() time.Time
 
-	began time.Time // of the span
-	lines int       // logged in it
+	began time.Time // start of the current driftSpan
+	lines int       // lines logged in it
 	quiet int       // repairs in it that were not logged
 
 	mu      sync.Mutex
-	last    *LastDrift  // nil: there was none
-	repairs []time.Time // the newest; at most mostRepairs
+	last    *LastDrift  // nil if there was none
+	repairs []time.Time // newest repairs; at most mostRepairs
 }
 
-// tell tells what a sync repaired.
+// tell logs the repairs of a sync.
 func (d *drift) tell(done *reconcile.Done) {
 	if d.began.IsZero() || d.now().Sub(d.began) >= driftSpan {
 		if d.quiet > 0 {
@@ -72,7 +70,7 @@ func (d *drift) tell(done *reconcile.Done) {
 	say("the rules are repaired", args...)
 }
 
-// by is how messages name who changed the rules.
+// by returns the names of the programs that changed the rules, for messages.
 func by(programs []string) string {
 	if len(programs) == 0 {
 		return "unknown"
@@ -80,24 +78,23 @@ func by(programs []string) string {
 	return strings.Join(programs, ", ")
 }
 
-// LastDrift is what others changed last, and how often they did.
+// LastDrift describes the last foreign change, and how often there were any.
 type LastDrift struct {
 	At         time.Time   `json:"at"`
 	Operations apply.Count `json:"operations"`
-	// Gone is what was not there at all: "table ip proxyc". Operations that made anew
-	// what had been in it are not in First.
+	// Gone are objects that were missing completely: "table ip proxyc". First does not contain the
+	// operations that restored their content.
 	Gone []string `json:"gone,omitempty"`
-	// First are the first operations that repaired it, with what was found, and More
-	// is how many follow.
+	// First are the first repairs, with the values found. More is the number of further ones.
 	First []apply.Operation `json:"first"`
 	More  int               `json:"more,omitempty"`
-	// By is who did it, as far as the kernel tells: "nft (process 4711)".
+	// By are the programs that made the change, if the kernel reports them: "nft (process 4711)".
 	By []string `json:"by,omitempty"`
-	// Lately is how many times that was in the last minute.
+	// Lately is the number of repairs in the last minute.
 	Lately int `json:"lately,omitempty"`
 }
 
-// add takes what a sync repaired.
+// add records the repairs of a sync.
 func (d *drift) add(sync *reconcile.Sync) {
 	done := &sync.Done
 	if total(done.Drift) == 0 {
@@ -112,14 +109,14 @@ func (d *drift) add(sync *reconcile.Sync) {
 	d.last = &LastDrift{At: sync.Ended, Operations: done.Drift, Gone: done.DriftGone, First: done.DriftFirst, More: done.DriftMore, By: done.DriftBy}
 }
 
-// repairedSince reports whether anything was repaired since a time.
+// repairedSince reports whether there was a repair after a time.
 func (d *drift) repairedSince(at time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.repairs) > 0 && d.repairs[len(d.repairs)-1].After(at)
 }
 
-// report adds the last repair to a Status, and how many there were in the last minute.
+// report adds the last repair to a Status, and the number in the last minute.
 func (d *drift) report(st *Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,10 +132,10 @@ func (d *drift) report(st *Status) {
 	st.LastDrift = &last
 }
 
-// fought reports whether somebody goes on to change the rules.
+// fought reports whether another program changes the rules continuously.
 func (d *LastDrift) fought() bool { return d != nil && d.Lately >= fought }
 
-// print prints it.
+// print prints the last repair.
 func (d *LastDrift) print(line func(name, format string, args ...any)) {
 	if d.fought() {
 		line("fought", "rules were changed by somebody else %d times in the last minute, and repaired: find out who it is, and stop that (%s)", d.Lately, by(d.By))

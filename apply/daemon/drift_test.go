@@ -12,11 +12,11 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// tableGone is what a sync did that found our table deleted.
+// tableGone is the result of a sync that found our table deleted.
 var tableGone = reconcile.Done{Drift: apply.Count{Added: 88}, DriftGone: []string{"table ip proxyc"}, DriftBy: []string{"nft (process 7)"}}
 
-// Somebody who goes on to change the rules is told by how often, and all is not well
-// until a minute has passed.
+// A program that changes the rules continuously is reported with its frequency. The status is not
+// well until a minute has passed.
 func TestStatusFought(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })
@@ -50,8 +50,7 @@ func TestStatusFought(t *testing.T) {
 	}
 }
 
-// The log tells of repairs in a bounded number of lines, and names a Service only where
-// there is one.
+// The number of log lines about repairs is bounded. A Service is named only if there is one.
 func TestDriftLog(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var said bytes.Buffer
@@ -67,7 +66,7 @@ func TestDriftLog(t *testing.T) {
 	if got := said.String(); strings.Contains(got, "service=") || !strings.Contains(got, `by="nft (process 7)" have=drop`) || !strings.Contains(got, `operations=91 "not told"=71`) {
 		t.Errorf("said:\n%s", got)
 	}
-	for range 150 { // each 0.4 s
+	for range 150 { // one each 0.4 s
 		l.tell(&tableGone)
 		now = now.Add(400 * time.Millisecond)
 	}

@@ -9,11 +9,10 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// easeEvery is how often leftovers that connections need are looked at.
+// easeEvery is the interval of checks for leftovers that connections use.
 const easeEvery = 5 * time.Second
 
-// easing removes what an earlier mode left when its connections have ended, or had
-// time enough.
+// easing removes leftovers of an earlier mode when their connections have ended, or at a deadline.
 type easing struct {
 	deadline time.Duration
 	now      func() time.Time
@@ -22,23 +21,23 @@ type easing struct {
 	given    chan eased
 
 	left  []apply.Leftover
-	kept  []Busy // of left, when connections were asked for last
+	kept  []Busy // of left, at the last check
 	began time.Time
 
-	shown atomic.Pointer[Easing] // nil: nothing is left
+	shown atomic.Pointer[Easing] // nil if nothing is left
 }
 
 func newEasing(deadline time.Duration, log *slog.Logger, faults *faults) *easing {
 	return &easing{deadline: deadline, now: time.Now, log: log, faults: faults, given: make(chan eased)}
 }
 
-// eased is leftovers of which connections need some.
+// eased is a list of leftovers, some of which connections use.
 type eased struct {
 	left []apply.Leftover
 	kept []Busy
 }
 
-// begin takes on leftovers.
+// begin adds leftovers.
 func (e *easing) begin(of eased) {
 	if len(e.left) == 0 {
 		e.began = e.now()
@@ -46,7 +45,7 @@ func (e *easing) begin(of eased) {
 	e.left, e.kept = of.left, of.kept
 }
 
-// current returns what is left; nil: nothing.
+// current returns the state, or nil if nothing is left.
 func (e *easing) current() *Easing {
 	if len(e.left) == 0 {
 		return nil
@@ -54,8 +53,7 @@ func (e *easing) current() *Easing {
 	return &Easing{Since: e.began, Until: e.began.Add(e.deadline), Kept: e.kept}
 }
 
-// step looks once. over is how many connections were cut off, since their time
-// was up.
+// step checks once. over is the number of connections that were cut off at the deadline.
 func (e *easing) step(ctx context.Context) (over int, err error) {
 	kept, err := ease(ctx, e.left)
 	if len(kept) > 0 && e.now().Sub(e.began) >= e.deadline {
@@ -72,7 +70,7 @@ func (e *easing) step(ctx context.Context) (over int, err error) {
 	return over, err
 }
 
-// give hands leftovers to run, unless ctx ends before.
+// give passes leftovers to run, unless ctx ends before.
 func (e *easing) give(ctx context.Context, of eased) {
 	select {
 	case e.given <- of:
@@ -80,7 +78,7 @@ func (e *easing) give(ctx context.Context, of eased) {
 	}
 }
 
-// run removes the leftovers that it is given until ctx ends.
+// run removes the leftovers that it receives until ctx ends.
 func (e *easing) run(ctx context.Context) {
 	ticker := time.NewTicker(easeEvery)
 	defer ticker.Stop()
@@ -112,5 +110,5 @@ func (e *easing) run(ctx context.Context) {
 // active reports whether leftovers remain.
 func (e *easing) active() bool { return e.shown.Load() != nil }
 
-// report adds what remains to a Status.
+// report adds the remaining leftovers to a Status.
 func (e *easing) report(st *Status) { st.Easing = e.shown.Load() }

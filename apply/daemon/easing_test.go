@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// What connections need stays until they end, or until their time is up.
+// Leftovers that connections use stay until they end, or until the deadline.
 func TestEasing(t *testing.T) {
 	for _, end := range []string{"connections", "deadline"} {
 		conns, removed := 3, 0
@@ -25,7 +25,7 @@ func TestEasing(t *testing.T) {
 		e := &easing{deadline: time.Hour, now: func() time.Time { return clock }}
 		e.begin(eased{left: []apply.Leftover{l}})
 		clock = clock.Add(59 * time.Minute)
-		e.begin(eased{left: []apply.Leftover{l}}) // found once more: the time goes on
+		e.begin(eased{left: []apply.Leftover{l}}) // found again: the deadline is unchanged
 		step := func(over int, left bool) {
 			t.Helper()
 			defer func() {

@@ -14,8 +14,8 @@ import (
 	render "github.com/proxyc/proxyc/render/userspace"
 )
 
-// effects are what follows a sync that succeeded, beside the rules: stale UDP flows, health
-// checks, node ports at localhost, the boot file and the Node's condition.
+// effects is the work after a successful sync besides the rules: stale UDP flows, health checks,
+// node ports on localhost, the boot file and the Node's condition.
 type effects struct {
 	flows     *conntrack.Cleaner
 	checks    checks
@@ -23,8 +23,8 @@ type effects struct {
 	boot      *bootFile
 	condition *watch.NodeCondition
 
-	programmed *atomic.Bool // what objects mean was in force once
-	proxies    bool         // node ports may have to be served at localhost
+	programmed *atomic.Bool // rules for objects were applied once
+	proxies    bool         // node ports on localhost may have to be proxied
 	metrics    *serve.Metrics
 	faults     *faults
 	log        *slog.Logger
@@ -42,7 +42,7 @@ func newEffects(s *session, checks checks) *effects {
 	return e
 }
 
-// follow does what follows a sync, in the order in which it matters to packets.
+// follow does the work after a sync, in the order of its relevance for packets.
 func (e *effects) follow(s *reconcile.Sync) {
 	e.flows.Ended(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Removed: s.Done.Removed})
 	e.checks.sync(s)
@@ -53,7 +53,7 @@ func (e *effects) follow(s *reconcile.Sync) {
 	}
 }
 
-// pending returns what still has to follow the last sync before the node is ready; "": nothing.
+// pending describes work that must complete before the node is ready; "" if there is none.
 func (e *effects) pending() string {
 	if e.flows.Busy() {
 		return "stale UDP flows are being deleted"
@@ -61,14 +61,14 @@ func (e *effects) pending() string {
 	return e.checks.failing()
 }
 
-// report completes a Status that has the last sync. The order matters: flows are busy before
-// a sync is in the status.
+// report completes a Status that contains the last sync. The order matters: flows become busy
+// before the Status contains the sync.
 func (e *effects) report(st *Status) {
 	st.Synced = st.Synced && !e.flows.Busy()
 	e.boot.report(st)
 }
 
-// cleaned notes what was done about the UDP flows that held on to what is gone.
+// cleaned records the result of a search for stale UDP flows.
 func (e *effects) cleaned(c conntrack.Cleaned) {
 	e.faults.retrying("stale "+c.Family.String()+" UDP flows", c.Err)
 	if c.Err != nil {
@@ -79,7 +79,7 @@ func (e *effects) cleaned(c conntrack.Cleaned) {
 	e.metrics.ConntrackDeleted.Of(c.Family).Add(float64(c.Deleted))
 }
 
-// serveLocalhost follows what a sync changed.
+// serveLocalhost applies the changes of a sync to the node ports on localhost.
 func (e *effects) serveLocalhost(s *reconcile.Sync) {
 	if s.Kind == reconcile.Full {
 		e.localhost.Replace(s.Work.Programs)
@@ -89,7 +89,7 @@ func (e *effects) serveLocalhost(s *reconcile.Sync) {
 	e.countLocalhost()
 }
 
-// localhostChanged notes that a node port is not served at localhost, or is again.
+// localhostChanged records the failure of a node port on localhost, or its end.
 func (e *effects) localhostChanged(f ir.Family, l *render.Listener, err error) {
 	e.faults.setDown("node port of "+l.Port.String()+" at localhost", l.Listen.String(), err)
 	if err != nil {
@@ -107,7 +107,7 @@ func (e *effects) countLocalhost() {
 	}
 }
 
-// measureProxied exports what the process carries itself, if it does.
+// measureProxied exports the proxied connections, if there may be any.
 func (e *effects) measureProxied(c apply.Counters) {
 	if c.Proxied == nil && e.proxies {
 		c.Proxied = e.localhost.Counts

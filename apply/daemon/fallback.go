@@ -10,29 +10,27 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// fallbacks are the modes in the orders in which kube-proxy fell back until 1.25,
-// where the node lacked what a mode needs (CFG-21; the documents of 1.14 and 1.16:
-// "will fall back"), on Linux and on Windows.
+// fallbacks are the orders in which kube-proxy fell back until 1.25 if the node lacked support for
+// a mode, on Linux and on Windows (CFG-21; the documentation of 1.14 and 1.16: "will fall back").
 var fallbacks = [][]ir.Mode{
 	{ir.ModeIPVS, ir.ModeIPTables, ir.ModeUserspace},
 	{ir.ModeKernelspace, ir.ModeUserspace},
 }
 
-// fallback chooses a mode that the node can run. What it chose once for a mode
-// stays, whatever the kernel learns meanwhile: rules do not change their kind
-// under a running daemon.
+// fallback selects a mode that the node supports. The selection for a mode is permanent, even if
+// the kernel gains features: rules do not change their kind while a daemon runs.
 type fallback struct {
-	possible func(*config.Config) error // nil: the node can run the mode of the configuration
+	possible func(*config.Config) error // nil if the node supports the configured mode
 	chosen   map[ir.Mode]choice
 }
 
-// choice is the mode that is taken for another one, and why.
+// choice is the selected mode, with the reason.
 type choice struct {
 	mode   ir.Mode
-	reason error // nil: it is the one that was wanted
+	reason error // nil if it is the configured mode
 }
 
-// newFallback asks the kernel by opening dataplanes, of which none writes.
+// newFallback returns a fallback that checks support by opening read-only dataplanes.
 func newFallback(ctx context.Context, o *Options) *fallback {
 	return &fallback{chosen: map[ir.Mode]choice{}, possible: func(cfg *config.Config) error {
 		mode := cfg.ProxyMode()
@@ -46,8 +44,8 @@ func newFallback(ctx context.Context, o *Options) *fallback {
 	}}
 }
 
-// settle gives a configuration the mode that is taken for its own. Where the node
-// can run none, it stays as it is.
+// settle replaces the mode of a configuration by the selected one. If the node supports none, the
+// mode is kept.
 func (f *fallback) settle(r *config.Resolved) *config.Resolved {
 	wanted := r.Config.ProxyMode()
 	c, known := f.chosen[wanted]
@@ -89,8 +87,8 @@ func (f *fallback) choose(cfg *config.Config) choice {
 	return choice{mode: wanted}
 }
 
-// insteadOf returns the mode for which one was taken, and why; "" if it is the
-// one that was wanted.
+// insteadOf returns the configured mode that another one replaced, and why; "" if mode is the
+// configured one.
 func (f *fallback) insteadOf(mode ir.Mode) (wanted ir.Mode, reason string) {
 	if f == nil {
 		return "", ""
@@ -103,7 +101,7 @@ func (f *fallback) insteadOf(mode ir.Mode) (wanted ir.Mode, reason string) {
 	return "", ""
 }
 
-// resolve is a Resolve whose configurations have a mode that the node can run.
+// resolve wraps a Resolve function: its configurations have a mode that the node supports.
 func (f *fallback) resolve(from func() (*config.Resolved, []byte, diag.List)) func() (*config.Resolved, []byte, diag.List) {
 	return func() (*config.Resolved, []byte, diag.List) {
 		r, text, diags := from()

@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// faults is what failed beside the rules: files that were refused, what is tried again, and
-// servers that do not serve.
+// faults records failures besides the rules: rejected files, work that is retried, and servers that
+// do not serve.
 type faults struct {
 	log *slog.Logger
 	now func() time.Time
 
 	mu  sync.Mutex
-	are Faults // its lists are replaced, never changed: a Status has them, too
+	are Faults // its lists are replaced, never modified, since a Status shares them
 }
 
-// setRejected sets why the newest version of a file is not what counts; "": it does. It
-// reports whether the version before was rejected.
+// setRejected sets why the newest version of a file was rejected; "" if it was accepted. It reports
+// whether the previous version was rejected.
 func (f *faults) setRejected(path, why string) (was bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -41,8 +41,8 @@ func (f *faults) setRejected(path, why string) (was bool) {
 	return was
 }
 
-// setRetrying sets why something failed that is tried again; nil: it did not. It
-// returns that error, and the one before, as text.
+// setRetrying sets the error of work that is retried; nil after success. It returns the new and the
+// previous error as text.
 func (f *faults) setRetrying(what string, err error) (is, was string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +61,7 @@ func (f *faults) setRetrying(what string, err error) (is, was string) {
 	return is, was
 }
 
-// setDown sets why a server does not serve; nil: it does.
+// setDown sets why a server does not serve; nil if it does.
 func (f *faults) setDown(server, address string, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,8 +82,8 @@ func (f *faults) setDown(server, address string, why error) {
 	f.are.Down = now
 }
 
-// retrying notes that something beside the rules failed and will be tried again;
-// nil: it succeeded. The same error is not logged twice.
+// retrying records and logs the error of work that is retried; nil after success. An unchanged
+// error is not logged again.
 func (f *faults) retrying(what string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // the daemon ends

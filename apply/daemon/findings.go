@@ -14,38 +14,37 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// findings are what the compiler has to say about the objects as they are now.
-// What is new in it is logged, and told in the cluster where it is about a
-// Service; proxyc status shows all.
+// findings are the compiler's findings about the current objects. New ones are logged, and sent as
+// events if they are about a Service. proxyc status shows all.
 type findings struct {
 	log   *slog.Logger
 	now   func() time.Time
 	send  func(watch.Event)
-	lines map[string]*lines // by namespace; only the goroutine that updates uses it
+	lines map[string]*lines // by namespace; only for the goroutine that updates
 
 	mu sync.Mutex
-	of compiler.Findings // each list sorted
+	of compiler.Findings // each list is sorted
 }
 
 func newFindings(log *slog.Logger, now func() time.Time, send func(watch.Event)) *findings {
 	return &findings{log: log, now: now, send: send, lines: map[string]*lines{}, of: compiler.Findings{}}
 }
 
-// Authors of Services decide how many findings there are. The log has findingBurst
-// of one namespace at once, and one more each findingEvery.
+// Authors of Services determine the number of findings. Log lines about a namespace are limited to
+// a burst of findingBurst, and one each findingEvery.
 const (
 	findingBurst = 25
 	findingEvery = 10 * time.Second
 )
 
-// lines limits what the log has of the findings about one namespace.
+// lines limits the log lines about the findings of one namespace.
 type lines struct {
 	watch.Budget
-	omitted int // since they were last reported
+	omitted int // since the last report
 }
 
-// affordable reports whether a finding about a Service may be logged now. Findings about
-// the node always may.
+// affordable reports whether the limits allow logging a finding about a Service now. Findings about
+// the node are always logged.
 func (f *findings) affordable(about ir.Name, now time.Time) bool {
 	if about == (ir.Name{}) {
 		return true
@@ -62,7 +61,7 @@ func (f *findings) affordable(about ir.Name, now time.Time) bool {
 	return false
 }
 
-// reportOmitted logs how many findings are not logged. Its lines count as well.
+// reportOmitted logs the number of findings that were not logged. Its lines count, too.
 func (f *findings) reportOmitted(now time.Time) {
 	for _, namespace := range slices.Sorted(maps.Keys(f.lines)) {
 		l := f.lines[namespace]
@@ -74,10 +73,10 @@ func (f *findings) reportOmitted(now time.Time) {
 	maps.DeleteFunc(f.lines, func(_ string, l *lines) bool { return l.omitted == 0 && l.Whole(now, findingEvery) })
 }
 
-// shownFindings is how many a status shows.
+// shownFindings bounds the findings in a status.
 const shownFindings = 50
 
-// replace sets all that there is to say.
+// replace sets all findings.
 func (f *findings) replace(all compiler.Findings) {
 	f.tell(all)
 	f.mu.Lock()
@@ -85,7 +84,7 @@ func (f *findings) replace(all compiler.Findings) {
 	f.of = all
 }
 
-// update sets what there is to say about some Services.
+// update sets the findings about some Services.
 func (f *findings) update(some compiler.Findings) {
 	f.tell(some)
 	f.mu.Lock()
@@ -99,9 +98,9 @@ func (f *findings) update(some compiler.Findings) {
 	}
 }
 
-// tell logs what is new, in order, and sends events about it, as far as the budget of
-// its namespace allows. Only the goroutine that updates calls it, so that it may
-// read without the lock, which it does not hold meanwhile.
+// tell logs new findings, in order, and sends events about them, within the limits of their
+// namespace. Only the goroutine that updates calls it, so it reads without the lock. It does not
+// hold the lock while it logs.
 func (f *findings) tell(now compiler.Findings) {
 	at := f.now()
 	for _, name := range slices.SortedFunc(maps.Keys(now), ir.Name.Compare) {
@@ -118,10 +117,10 @@ func (f *findings) tell(now compiler.Findings) {
 	f.reportOmitted(at)
 }
 
-// troubles reports whether a Finding means that something is not as somebody wanted it.
+// troubles reports whether a finding means that an object is not applied as written.
 func troubles(d diag.Diagnostic) bool { return d.Severity == diag.Error || d.Severity == diag.Warning }
 
-// eventOf is a Finding about a Service, or one of its slices, as an event.
+// eventOf returns the event for a finding about a Service or one of its slices.
 func eventOf(name ir.Name, d diag.Diagnostic) watch.Event {
 	reason := "ServiceDoubtful"
 	if d.Severity == diag.Error {
@@ -133,7 +132,7 @@ func eventOf(name ir.Name, d diag.Diagnostic) watch.Event {
 	return watch.Event{Service: name, Warning: true, Reason: reason, Action: "CompileService", Note: d.String()}
 }
 
-// Finding is one in a Status.
+// Finding is a finding in a Status.
 type Finding struct {
 	Severity string `json:"severity"`
 	Object   string `json:"object"`
@@ -143,7 +142,7 @@ type Finding struct {
 
 func (f Finding) isError() bool { return f.Severity == diag.Error.String() }
 
-// Text returns the form in which other verbs print it.
+// Text returns the finding in the format of other commands.
 func (f Finding) Text() string {
 	return diag.Diagnostic{Object: f.Object, Path: f.Field, Msg: f.Message}.String()
 }
@@ -153,7 +152,7 @@ func (f *findings) report(st *Status) {
 	st.Findings, st.FindingsTotal = f.first(shownFindings)
 }
 
-// count returns how many there are of a severity.
+// count returns the number of findings of a severity.
 func (f *findings) count(severity diag.Severity) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -167,15 +166,15 @@ func (f *findings) count(severity diag.Severity) (n int) {
 	return n
 }
 
-// first returns the findings that are more than information, errors before warnings,
-// then by Service; and how many there are. Where these are more than most, namespaces take
-// turns, each with its errors before its warnings: who has many hides nobody else's.
+// first returns the errors and warnings, errors first, ordered by Service, and their number. If
+// there are more than most, namespaces take turns, each with its errors before its warnings. A
+// namespace with many findings thus hides no others.
 func (f *findings) first(most int) (first []Finding, total int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	type ranked struct {
 		*diag.Diagnostic
-		turn int // of its namespace
+		turn int // its position within the namespace
 	}
 	var all []ranked
 	turns := map[string]int{}

@@ -18,9 +18,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// The loser of an address that two Services claim is named in the log, in an
-// event and in the status, until it has lost no more; so is a node port that an
-// external IP hides.
+// The loser of an address that two Services claim is reported in the log, in an event and in the
+// status, until it no longer loses. The same applies to a node port that an external IP hides.
 func TestLosersAreNamed(t *testing.T) {
 	f := newFileFollower(t)
 	var events []watch.Event
@@ -73,7 +72,7 @@ func TestLosersAreNamed(t *testing.T) {
 	}
 }
 
-// linesOf are the lines of a text that begin with a word.
+// linesOf returns the lines of a text that start with a word.
 func linesOf(text, word string) (lines []string) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, word) {
@@ -83,8 +82,8 @@ func linesOf(text, word string) (lines []string) {
 	return lines
 }
 
-// What is told is told once, until it is gone and comes back; what is gone is
-// not remembered; a status shows the first of many.
+// A finding is reported once, until it disappears and returns. Resolved findings are not kept. A
+// status shows the first of many.
 func TestFindings(t *testing.T) {
 	said := &bytes.Buffer{}
 	events := 0
@@ -122,7 +121,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// The log has few lines of one namespace's findings, and all of the others'.
+// Log lines about one namespace's findings are limited, without effect on others.
 func TestFindingsLeaveRoomInTheLog(t *testing.T) {
 	said := &bytes.Buffer{}
 	at, events := time.Unix(1e9, 0), 0
@@ -174,7 +173,7 @@ func TestFindingsLeaveRoomInTheLog(t *testing.T) {
 	}
 }
 
-// Who has many findings pushes nobody else's out of a status: namespaces take turns.
+// Many findings of one namespace do not hide others in a status: namespaces take turns.
 func TestFindingsOfAllNamespaces(t *testing.T) {
 	f := newFindings(slog.New(slog.DiscardHandler), time.Now, func(watch.Event) {})
 	add := func(severity diag.Severity, namespace, name string) {

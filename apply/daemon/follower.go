@@ -16,8 +16,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// follower compiles what changes in a Store: it is the Source of the daemon's
-// Reconciler.
+// follower compiles the changes of a Store. It is the Source of the daemon's Reconciler.
 type follower struct {
 	cfg   *config.Config
 	store *watch.Store
@@ -27,18 +26,17 @@ type follower struct {
 	log        *slog.Logger
 
 	compiler *compiler.Compiler
-	waiting  watch.Changes // taken, and not in force yet
+	waiting  watch.Changes // read, and not applied yet
 	findings *findings
 }
 
-// NewSource compiles, for a configuration and what is known of the node, what
-// changes in a Store.
+// NewSource returns a Source that compiles the changes of a Store for a configuration and the facts
+// about the node.
 func NewSource(cfg *config.Config, store *watch.Store, facts compiler.Facts, log *slog.Logger) reconcile.Source {
 	return newFollower(cfg, store, facts, log, func(watch.Event) {})
 }
 
-// newFollower makes a follower that has seen nothing yet. send tells of Services
-// in the cluster.
+// newFollower returns a follower without state. send sends events about Services.
 func newFollower(cfg *config.Config, store *watch.Store, facts compiler.Facts, log *slog.Logger, send func(watch.Event)) *follower {
 	return &follower{cfg: cfg, store: store, facts: facts, log: log, findings: newFindings(log, time.Now, send),
 		interfaces: func() ([]compiler.Interface, error) { return facts.Interfaces, nil }}
@@ -46,13 +44,13 @@ func newFollower(cfg *config.Config, store *watch.Store, facts compiler.Facts, l
 
 func (f *follower) Changed() <-chan struct{} { return f.store.Changed() }
 
-// Take compiles the Services that changed; all of them at first, and when the
-// node changed. A full sync looks at the interfaces, too.
+// Take compiles the changed Services. It compiles all Services at first, and when the node changed.
+// A full sync also reads the interfaces.
 func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 	if k == reconcile.Full {
 		f.readInterfaces()
 	}
-	var tell func() // of what was found; not before the Store is free: a log may keep whoever writes waiting
+	var tell func() // reports the findings after the Store is unlocked: writing a log may block
 	f.store.Follow(func(snap *snapshot.Snapshot, c watch.Changes) {
 		f.wait(c)
 		if c.Interfaces != nil {
@@ -84,8 +82,8 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 	return w
 }
 
-// keepPodCIDRs remembers the node's pod ranges: if they go while the daemon
-// runs, pods are still better told from others by them than not at all.
+// keepPodCIDRs remembers the node's pod ranges. If they disappear while the daemon runs, the old
+// ones identify pods better than none.
 func (f *follower) keepPodCIDRs(snap *snapshot.Snapshot) {
 	if cidrs := podCIDRs(snap, f.facts.NodeName); len(cidrs) > 0 {
 		f.facts.PodCIDRs = cidrs
@@ -99,7 +97,7 @@ func podCIDRs(snap *snapshot.Snapshot, node string) []netip.Prefix {
 	return nil
 }
 
-// readInterfaces hands the node's interfaces to the Store.
+// readInterfaces stores the node's interfaces in the Store.
 func (f *follower) readInterfaces() {
 	now, err := f.interfaces()
 	if err != nil {
@@ -109,14 +107,14 @@ func (f *follower) readInterfaces() {
 	f.store.SetInterfaces(now)
 }
 
-// watchInterfaces reads the interfaces each time an address comes or goes, until ctx ends.
+// watchInterfaces reads the interfaces after each change of an address, until ctx ends.
 func (f *follower) watchInterfaces(ctx context.Context) {
 	if err := node.Watch(ctx, f.readInterfaces); err != nil {
 		f.log.Error("changes of the node's addresses will be seen late", "err", err)
 	}
 }
 
-// wait adds to what is not in force yet.
+// wait adds changes that are not applied yet.
 func (f *follower) wait(c watch.Changes) {
 	if f.waiting.Since.IsZero() {
 		f.waiting.Since = c.Since
@@ -127,14 +125,14 @@ func (f *follower) wait(c watch.Changes) {
 	f.waiting.EndpointEvents += c.EndpointEvents
 }
 
-// inForce returns what was waiting and is in force now.
+// inForce returns and clears the waiting changes, which are now applied.
 func (f *follower) inForce() watch.Changes {
 	c := f.waiting
 	f.waiting = watch.Changes{}
 	return c
 }
 
-// logDiagnostic logs a finding under the name of its object.
+// logDiagnostic logs a finding with the name of its object.
 func logDiagnostic(log *slog.Logger, d diag.Diagnostic) {
 	object := d.Object
 	d.Object = ""
@@ -152,7 +150,7 @@ func logDiagnostic(log *slog.Logger, d diag.Diagnostic) {
 	say(d.String(), "object", object)
 }
 
-// withService adds to what is logged which Service it is about, if it is about one.
+// withService appends the Service, if set, to log attributes.
 func withService(args []any, service ir.Name) []any {
 	if service == (ir.Name{}) {
 		return args
@@ -160,5 +158,5 @@ func withService(args []any, service ir.Name) []any {
 	return append(args, "service", service.String())
 }
 
-// latency is how long ago something happened, never negative.
+// latency returns the seconds since a time, never negative.
 func latency(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds()) }

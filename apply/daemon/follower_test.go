@@ -24,7 +24,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// sameAddrs compares addresses as a whole.
+// sameAddrs compares addresses by value.
 var sameAddrs = cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})
 
 // fileFollower is a follower of a file.
@@ -46,7 +46,7 @@ func newFileFollower(t *testing.T) *fileFollower {
 	}
 }
 
-// testConfig is a complete configuration of a mode.
+// testConfig returns a complete configuration of a mode.
 func testConfig(mode ir.Mode) *config.Config {
 	cfg := config.Default()
 	cfg.Mode = string(mode)
@@ -55,7 +55,7 @@ func testConfig(mode ir.Mode) *config.Config {
 	return cfg
 }
 
-// set makes the cluster what a text says.
+// set sets the cluster to the objects in a text.
 func (f *fileFollower) set(text string) {
 	f.t.Helper()
 	if err := os.WriteFile(f.files.Paths[0], []byte(text), 0o644); err != nil {
@@ -104,8 +104,8 @@ func TestFollower(t *testing.T) {
 	}
 }
 
-// Addresses of the node are taken when they change, and looked at in a full
-// sync; only those that the node's part of a Program tells of matter.
+// Addresses of the node are read when they change, and in a full sync. Only those that affect the
+// node's part of a Program matter.
 func TestFollowerInterfaces(t *testing.T) {
 	f := newFileFollower(t)
 	eth0 := func(addrs ...string) []compiler.Interface {
@@ -144,7 +144,7 @@ func TestFollowerInterfaces(t *testing.T) {
 	}
 }
 
-// What a failed sync took is not forgotten.
+// Changes in a failed sync are kept.
 func TestFollowerWaits(t *testing.T) {
 	f := newFileFollower(t)
 	early := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -164,7 +164,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// A log that keeps its writer waiting keeps nobody from the Store: probes ask it, too.
+// A blocked log does not block the Store, which probes use, too.
 func TestLogWithoutTheStore(t *testing.T) {
 	store := watch.NewStore(time.Now)
 	written := 0
@@ -180,7 +180,7 @@ func TestLogWithoutTheStore(t *testing.T) {
 		return len(p), nil
 	}), nil))
 	f := newFollower(testConfig(ir.ModeNFTables), store, compiler.Facts{NodeName: "node1"}, log, func(watch.Event) {})
-	for _, name := range []string{"a", "b"} { // the second one is refused its address
+	for _, name := range []string{"a", "b"} { // the second one loses its address
 		store.SetService(&snapshot.Service{Name: ir.Name{Namespace: "ns", Name: name}, Type: "ClusterIP", ClusterIP: "10.96.0.10",
 			ClusterIPs: []string{"10.96.0.10"}, IPFamilies: []string{"IPv4"}, Ports: []snapshot.ServicePort{{Protocol: "TCP", Port: 80}}})
 	}

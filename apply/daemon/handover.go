@@ -11,21 +11,20 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// handover is what sessions leave to the next ones: a dataplane, and the connections that the
-// process carries.
+// handover is what sessions leave to the next one: a dataplane, and proxied connections.
 type handover struct {
-	// previous is the dataplane of an earlier session; nil: there is none. It stays open until
-	// the session after it has its rules in force: a process that carries connections does so
-	// until nothing is led to it any longer.
+	// previous is the dataplane of an earlier session; nil without one. It stays open until the next
+	// session has applied its rules. Connections through its process thus continue until no rule
+	// redirects to it.
 	previous apply.Dataplane
-	mode     ir.Mode // of previous
+	mode     ir.Mode // mode of previous
 
-	draining  []apply.Drainer // that are closed, and may have connections
+	draining  []apply.Drainer // closed dataplanes that may have connections
 	localhost userspace.Localhost
 }
 
-// leave closes the dataplane of a session that ends, or leaves it to another one. If this
-// session has not come as far as to write rules, the dataplane before it stays.
+// leave closes the dataplane of a session that ends, or keeps it for another session. If this
+// session has not written rules, the previous dataplane is kept.
 func (h *handover) leave(dataplane apply.Dataplane, mode ir.Mode, another bool, log *slog.Logger) {
 	if another && h.previous == nil {
 		h.previous, h.mode = dataplane, mode
@@ -33,18 +32,18 @@ func (h *handover) leave(dataplane apply.Dataplane, mode ir.Mode, another bool, 
 	}
 	h.close(dataplane, log)
 	if !another {
-		h.localhost.Close() // before another process may write, and listen
+		h.localhost.Close() // before another process may write and listen
 		h.closePrevious(log)
 	}
 }
 
-// replace closes what an earlier session has left, and puts another dataplane in its place.
+// replace closes the dataplane of an earlier session, and stores another one.
 func (h *handover) replace(dataplane apply.Dataplane, mode ir.Mode, log *slog.Logger) {
 	h.closePrevious(log)
 	h.previous, h.mode = dataplane, mode
 }
 
-// closePrevious closes what an earlier session has left.
+// closePrevious closes the dataplane of an earlier session.
 func (h *handover) closePrevious(log *slog.Logger) {
 	if h.previous != nil {
 		h.close(h.previous, log)
@@ -62,10 +61,10 @@ func (h *handover) close(dataplane apply.Dataplane, log *slog.Logger) {
 	}
 }
 
-// drain waits until connections that the process carries have ended, when all else has. After
-// the timeout it closes them.
+// drain waits for proxied connections to end, after everything else has ended. At the timeout it
+// closes them.
 func (h *handover) drain(timeout time.Duration, log *logger) {
-	h.closePrevious(log.Logger) // the last session did not get as far as to open one
+	h.closePrevious(log.Logger) // in case the last session did not open a dataplane
 	draining := append(h.draining, &h.localhost)
 	carried := 0
 	for _, d := range draining {
@@ -86,11 +85,10 @@ func (h *handover) drain(timeout time.Duration, log *logger) {
 	log.info.Flush()
 }
 
-// lastWork is how long work that is under way may go on after a signal, in a
-// mode whose rules stay.
+// lastWork is how long work in progress may continue after a signal, in a mode whose rules stay.
 const lastWork = 800 * time.Millisecond
 
-// lastWorkOf is lastWork, or longer in a mode whose rules have to go.
+// lastWorkOf returns lastWork, or more for a mode whose rules have to be removed.
 func lastWorkOf(mode ir.Mode) time.Duration {
 	if mode.ByProcess() {
 		return 10 * time.Second

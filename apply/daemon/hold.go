@@ -14,13 +14,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// lastInForce are the Programs that were in force before a session, perhaps of another mode.
+// lastInForce are the Programs that were applied before a session, possibly in another mode.
 type lastInForce struct {
 	ir.Programs
-	from string // whose they are: "the boot file boot.json"; "": there are none for this node
+	from string // their source: "the boot file boot.json"; "" if there are none for this node
 }
 
-// lastInForce returns the Programs of the session before, or else those of the boot file.
+// lastInForce returns the Programs of the previous session, or else those of the boot file.
 func (r *rules) lastInForce() lastInForce {
 	if previous := r.process.handover.previous; previous != nil {
 		if programs := previous.Applied(); programs.IPv4 != nil {
@@ -33,7 +33,7 @@ func (r *rules) lastInForce() lastInForce {
 	return lastInForce{}
 }
 
-// modeOf is the mode of Programs for a node; "": there are none.
+// modeOf returns the mode of Programs; "" if there are none.
 func modeOf(programs ir.Programs) ir.Mode {
 	for _, p := range ir.Present(programs) {
 		return p.Node.Mode
@@ -41,19 +41,19 @@ func modeOf(programs ir.Programs) ir.Mode {
 	return ""
 }
 
-// modePatience is how long objects are waited for before rules of another mode than the
-// configuration's are held. A mode is changed while the API server answers, most often:
-// nothing of the old one is to be written again for a moment then.
+// modePatience is how long to wait for objects before rules of another mode than the configured one
+// are held. The mode is usually changed while the API server responds. Writing rules of the old
+// mode briefly would then be useless.
 const modePatience = 10 * time.Second
 
-// holder keeps what was last in force, and repairs it, while there are no objects to go by.
+// holder applies the last Programs and repairs them while there are no objects.
 type holder struct {
 	*rules
-	stop func() // nil: nothing is held
+	stop func() // nil if nothing is held
 }
 
-// hold keeps Programs in force until release is called. It reports whether they came in force at
-// first; where they did not, that is tried again.
+// hold maintains Programs until release is called. It reports whether they could be applied at
+// first. If not, it retries.
 func (h *holder) hold(ctx context.Context, rec reconcile.Reconciler, last lastInForce) (held bool) {
 	if modeOf(last.Programs) == h.config.Config.ProxyMode() {
 		return h.start(ctx, rec, last)
@@ -70,10 +70,10 @@ func (h *holder) hold(ctx context.Context, rec reconcile.Reconciler, last lastIn
 	return false
 }
 
-// holdOther is hold for Programs of another mode than the configuration's: what they mean
-// in this one only objects tell, and until there are any a node with rules of its mode before
-// is better off than one without. Their dataplane is the previous one from now on: what it
-// has is removed when the rules of this mode are in force.
+// holdOther is hold for Programs of another mode than the configured one. They cannot be converted
+// without objects. Until there are any, a node with rules of its previous mode is better off than
+// one without rules. Their dataplane becomes the previous one, whose rules are removed after those
+// of this mode are applied.
 func (h *holder) holdOther(ctx context.Context, rec reconcile.Reconciler, last lastInForce) (held bool, err error) {
 	h.observer.health.SetNotReady(h.input.lack())
 	select {
@@ -104,8 +104,7 @@ func (h *holder) holdOther(ctx context.Context, rec reconcile.Reconciler, last l
 	return held, nil
 }
 
-// start starts a Reconciler whose Programs stay as they are, and reports whether its first sync
-// succeeded.
+// start starts a Reconciler with constant Programs, and reports whether its first sync succeeded.
 func (h *holder) start(ctx context.Context, rec reconcile.Reconciler, last lastInForce) (held bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	h.observer.progress.setInForce(rec.Dataplane.Applied)
@@ -115,7 +114,7 @@ func (h *holder) start(ctx context.Context, rec reconcile.Reconciler, last lastI
 		ok := h.after(s, last.from)
 		select {
 		case first <- ok:
-		default: // this was not the first one
+		default: // not the first sync
 		}
 	}
 	rec.Report = func(st reconcile.State) {
@@ -135,23 +134,23 @@ func (h *holder) start(ctx context.Context, rec reconcile.Reconciler, last lastI
 	return held
 }
 
-// after does what follows a sync of what is held.
+// after does the work after a sync of held Programs.
 func (h *holder) after(s *reconcile.Sync, from string) (ok bool) {
-	defer h.observer.record(s) // last: a reader of the status relies on all of it
+	defer h.observer.record(s) // last, since readers of the status rely on the rest
 	if !h.settled(s) {
 		return false
 	}
 	if h.observer.progress.setHeld(from) {
 		h.log.Info("what was last in force is in force, and is kept until there are objects", "from", from, "operations", s.Done.Operations.String())
 	}
-	// Flows that agree with newer objects than these are not stale, but clients may have
-	// connected past rules that were gone.
+	// Flows that are valid for newer objects than these are not stale. Clients may however have
+	// connected while rules were missing.
 	h.effects.flows.NoteRemoved(s.Done.Removed)
 	h.effects.flows.Ended(conntrack.Work{Programs: s.Work.Programs, All: total(s.Done.Drift) > 0})
 	return true
 }
 
-// release ends what is held, and waits for it: two Reconcilers must not write the same rules.
+// release stops the holder and waits, since two Reconcilers must not write the same rules.
 func (h *holder) release() {
 	if h.stop != nil {
 		h.stop()
@@ -159,7 +158,7 @@ func (h *holder) release() {
 	}
 }
 
-// unchanging is a Source whose Programs stay as they are.
+// unchanging is a Source with constant Programs.
 type unchanging ir.Programs
 
 func (unchanging) Changed() <-chan struct{} { return nil }

@@ -21,17 +21,17 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// cluster is what a session knows of the cluster. The next one starts with it, whether or not
-// the API server can be reached by then.
+// cluster is a session's knowledge of the cluster. The next session starts with it, even if the API
+// server is not reachable then.
 type cluster struct {
-	node    string // whose daemon it is; for another one everything is read again
+	node    string // name of the daemon's node; for another one everything is read again
 	store   *watch.Store
-	whole   bool           // all that there was at first is in the Store
-	state   *serve.Node    // of the API server's Node; nil: not known, or gone
+	whole   bool           // the Store contains all initial objects
+	state   *serve.Node    // of the API server's Node; nil if unknown or deleted
 	contact *watch.Contact // nil without an API server
 }
 
-// resume starts a session on a node with what the sessions before knew.
+// resume starts a session on a node with the knowledge of earlier sessions.
 func (c *cluster) resume(node string) {
 	if c.node != node {
 		*c = cluster{node: node, store: watch.NewStore(time.Now)}
@@ -39,8 +39,8 @@ func (c *cluster) resume(node string) {
 	c.store.Anew()
 }
 
-// input is what the rules of a session are made from: objects of an API server or of files,
-// which fill the Store, and the follower that compiles them.
+// input is the source of a session's rules: objects of an API server or of files, which fill the
+// Store, and the follower that compiles them.
 type input struct {
 	process  *process
 	config   *loaded
@@ -52,24 +52,24 @@ type input struct {
 	faults   *faults
 
 	apiServer
-	again    chan struct{}           // has a token when the snapshot is to be read again
-	snapshot atomic.Pointer[[]*File] // the files that are in force
+	again    chan struct{}           // receives a token to read the snapshot again
+	snapshot atomic.Pointer[[]*File] // current files
 	first    first
 }
 
-// apiServer is the part of an input that only an API server has.
+// apiServer is the part of an input that only exists with an API server.
 type apiServer struct {
 	events    *watch.Events        // nil without an API server
 	contact   *watch.Contact       // nil without an API server
-	condition *watch.NodeCondition // nil: nobody asked for it
+	condition *watch.NodeCondition // nil if disabled
 	broken    brokenObjects
 }
 
-// first is how far the input is at the start of a session.
+// first is the state of the input at the start of a session.
 type first struct {
-	objects <-chan struct{} // closed when all that there is at first is in the Store
-	// readable is closed when it is known that the input can be read, or after the reason
-	// why not. An API server is waited for.
+	objects <-chan struct{} // closed when the Store contains all initial objects
+	// readable is closed when the input is known to be readable, or receives the error. An API server
+	// is waited for.
 	readable <-chan error
 }
 
@@ -103,7 +103,7 @@ func (in *input) start(ctx context.Context, running *sync.WaitGroup) error {
 	return in.connect(ctx, running, whole)
 }
 
-// connect follows an API server.
+// connect watches an API server.
 func (in *input) connect(ctx context.Context, running *sync.WaitGroup, whole func()) error {
 	p := in.process
 	api := &watch.API{NodeName: in.node, Store: in.store, Log: in.log, NodeState: in.nodeState, Broken: in.broken.set,
@@ -118,14 +118,14 @@ func (in *input) connect(ctx context.Context, running *sync.WaitGroup, whole fun
 	return nil
 }
 
-// readFiles follows files.
+// readFiles watches files.
 func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole func()) {
 	p := in.process
 	readable := make(chan error, 1)
 	in.first.readable = readable
-	var seen []*File // that are read, by one goroutine
+	var seen []*File // files being read; for one goroutine
 	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, Again: in.again,
-		Begin: func() { // before they are read: a change meanwhile counts as one that came after
+		Begin: func() { // before reading, so that a change meanwhile counts as later
 			seen = nil
 			for _, path := range p.Snapshot {
 				seen = append(seen, statFile(p.Files, path))
@@ -155,7 +155,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 					readable <- err
 				}
 				close(readable)
-			case err != nil: // what is in force stays
+			case err != nil: // the current snapshot is kept
 				in.log.Error("the snapshot stays as it is", "err", err)
 			case rejected:
 				in.log.Info("the snapshot is read again, and counts")
@@ -165,10 +165,11 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 			in.log.Error("changes of the snapshot will not be seen", "err", err)
 		}
 	})
-	in.health.SetNode(&serve.Node{}) // nobody says that it is not eligible
+	in.health.SetNode(&serve.Node{}) // without an API server the node counts as eligible
 }
 
-// nodeState takes what the Node object says about traffic from load balancers; nil: it is gone.
+// nodeState stores the Node's eligibility for traffic from load balancers; nil if the Node is
+// deleted.
 func (in *input) nodeState(n *watch.NodeState) {
 	state := (*serve.Node)(nil)
 	if n != nil {
@@ -178,7 +179,7 @@ func (in *input) nodeState(n *watch.NodeState) {
 	in.health.SetNode(state)
 }
 
-// lack returns what is waited for before rules can be made from objects; "": nothing.
+// lack describes what is missing before rules can be compiled from objects; "" for nothing.
 func (in *input) lack() string {
 	select {
 	case <-in.first.objects:
@@ -188,7 +189,7 @@ func (in *input) lack() string {
 	}
 }
 
-// wait waits for all that rules are made from, and reports false if ctx ended before.
+// wait waits for the complete input. It returns false if ctx ends before.
 func (in *input) wait(ctx context.Context) bool {
 	in.health.SetNotReady("waiting for the first objects")
 	select {
@@ -197,12 +198,12 @@ func (in *input) wait(ctx context.Context) bool {
 	case <-in.first.objects:
 	}
 	in.process.cluster.whole = true
-	return in.podsKnown(ctx) && ctx.Err() == nil // a select prefers neither
+	return in.podsKnown(ctx) && ctx.Err() == nil // select chooses randomly if both are ready
 }
 
-// podsKnown waits until what detectLocalMode needs of the Node is there, as
-// kube-proxy does (DET-2), and reports false if ctx ended before. Rules that do
-// not tell pods from others must not take the place of those that do.
+// podsKnown waits until the Node contains what detectLocalMode requires, as kube-proxy does
+// (DET-2). It returns false if ctx ends before. Rules that cannot identify pods must not replace
+// those that can.
 func (in *input) podsKnown(ctx context.Context) bool {
 	told := false
 	for {
@@ -223,7 +224,7 @@ func (in *input) podsKnown(ctx context.Context) bool {
 	}
 }
 
-// lackOfPods says what is waited for; "": nothing.
+// lackOfPods describes what is missing to identify pods; "" for nothing.
 func (in *input) lackOfPods() (why string) {
 	in.store.View(func(snap *snapshot.Snapshot) {
 		if lack := LackOfPods(in.config.Config, snap, in.node); lack != "" {
@@ -233,8 +234,8 @@ func (in *input) lackOfPods() (why string) {
 	return why
 }
 
-// LackOfPods says what detectLocalMode needs of a Node and does not find, so that
-// no pod could be told from others; "" if nothing (DET-2).
+// LackOfPods describes what detectLocalMode requires of a Node but does not find, so that pods
+// cannot be identified (DET-2); "" for nothing.
 func LackOfPods(cfg *config.Config, snap *snapshot.Snapshot, nodeName string) string {
 	if cfg.DetectLocalMode != config.DetectNodeCIDR || !cfg.ProxyMode().Capabilities().Has(ir.Masquerades) || len(podCIDRs(snap, nodeName)) > 0 {
 		return ""
@@ -242,8 +243,8 @@ func LackOfPods(cfg *config.Config, snap *snapshot.Snapshot, nodeName string) st
 	return "pod ranges of Node " + nodeName + ", which detectLocalMode NodeCIDR needs: spec.podCIDRs is empty or the Node is not there"
 }
 
-// checkNode holds the configuration against the Node, as far as its addresses
-// are known (CFG-14, CFG-15).
+// checkNode checks the configuration against the Node's address families, if known (CFG-14,
+// configured addresses need the node's family; CFG-15, warnings about single-family settings).
 func (in *input) checkNode() error {
 	interfaces, err := Interfaces()
 	if err != nil {
@@ -264,8 +265,8 @@ func (in *input) checkNode() error {
 	return nil
 }
 
-// cutOff says why the daemon is not ready any more, if it could not hear the
-// API server for too long.
+// cutOff describes a loss of contact with the API server that is longer than UnreadyAfter; ""
+// otherwise.
 func (in *input) cutOff() string {
 	lost := in.contact.Outage()
 	after := in.process.UnreadyAfter
@@ -275,23 +276,23 @@ func (in *input) cutOff() string {
 	return ""
 }
 
-// lastHeard is what is heard of the API server, for the metrics.
+// lastHeard returns the contact with the API server, for the metrics.
 func (in *input) lastHeard() []serve.LastHeard {
 	var all []serve.LastHeard
 	for _, r := range in.contact.Resources() {
 		if r.NotGiven != "" {
-			continue // it is not waited for
+			continue // no events are expected
 		}
 		all = append(all, serve.LastHeard{Resource: r.Resource, At: r.Last, Lost: !r.Lost.IsZero()})
 	}
 	return all
 }
 
-// reportPending adds what no sync has taken yet to a Status.
+// reportPending adds the changes that no sync has read yet to a Status.
 func (in *input) reportPending(st *Status) { st.Pending = in.store.Pending() }
 
-// report adds the rest of the input to a Status. Findings, too, are there before the sync of what they
-// are about.
+// report adds the rest of the input to a Status. Findings are included before the sync of their
+// objects.
 func (in *input) report(st *Status) {
 	in.store.View(func(s *snapshot.Snapshot) {
 		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
@@ -314,13 +315,13 @@ func newAPIServer(contact *watch.Contact) *APIServer {
 	return api
 }
 
-// brokenObjects are the objects of which the newest version cannot be used.
+// brokenObjects are the objects whose newest version cannot be used.
 type brokenObjects struct {
 	mu  sync.Mutex
 	are []Broken
 }
 
-// set sets which objects of a kind are broken, and why.
+// set sets the broken objects of a resource, with their errors.
 func (b *brokenObjects) set(kind string, why map[string]string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,11 +2,11 @@ package daemon
 
 import "github.com/proxyc/proxyc/ir"
 
-// tally counts, in one family, what metrics tell of all Services together. It
-// follows the Services that changed, so that it costs what they do.
+// tally counts, in one family, values of all Services for metrics. It follows changed Services, so
+// its cost is proportional to the changes.
 type tally struct {
-	// internal and external are service ports with that traffic policy Local
-	// that have endpoints, but none on this node.
+	// internal and external are the numbers of service ports with that traffic policy Local whose
+	// endpoints are all on other nodes.
 	internal, external int
 }
 
@@ -18,7 +18,7 @@ func (t *tally) reset(p *ir.Program) {
 	}
 }
 
-// change follows Services that changed.
+// change updates the counts for changed Services.
 func (t *tally) change(changes []ir.Change) {
 	for _, c := range changes {
 		if c.Old != nil {
@@ -30,7 +30,7 @@ func (t *tally) change(changes []ir.Change) {
 	}
 }
 
-// add adds a Service n times.
+// add adds the counts of a Service n times.
 func (t *tally) add(s *ir.Service, n int) {
 	type side struct {
 		port     ir.ServicePort
@@ -39,7 +39,8 @@ func (t *tally) add(s *ir.Service, n int) {
 	var counted map[side]bool
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
-		// Drop is for traffic policy Local; without any endpoint it is Reject (PKT-8, PKT-9).
+		// Drop means traffic policy Local without local endpoints (PKT-9). Without any endpoint it is
+		// Reject (PKT-8).
 		at := side{f.Port, f.Kind.External()}
 		if f.Else != ir.Drop || counted[at] {
 			continue

@@ -6,7 +6,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What follows changes counts as what counts everything.
+// Counting changes gives the same result as counting everything.
 func TestTally(t *testing.T) {
 	port := func(name string) ir.ServicePort {
 		return ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "a"}, Port: name, Protocol: ir.TCP}
@@ -19,7 +19,7 @@ func TestTally(t *testing.T) {
 	}
 	both := service("a", front(ir.ClusterIP, "http", ir.Drop), front(ir.ClusterIP, "dns", ir.Drop),
 		front(ir.NodePort, "http", ir.Drop), front(ir.LoadBalancer, "http", ir.Drop)) // one service port
-	refusing := service("b", front(ir.ClusterIP, "http", ir.Reject)) // has no endpoint at all
+	refusing := service("b", front(ir.ClusterIP, "http", ir.Reject)) // without any endpoint
 	outside := service("c", front(ir.ExternalIP, "http", ir.Drop))
 
 	var all tally

@@ -7,14 +7,12 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// servesLocalhost reports whether node ports may have to be served at localhost by
-// the daemon itself (KEP-6032).
+// servesLocalhost reports whether the daemon may have to proxy node ports on localhost (KEP-6032).
 func servesLocalhost(cfg *config.Config) bool {
 	return cfg.Enabled(config.GateLocalhost) && cfg.ProxyMode().Capabilities().Has(ir.ProxiesLocalhost)
 }
 
-// unserved names the node ports that nobody serves at localhost, though the
-// Programs want it.
+// unserved returns the node ports on localhost that the Programs require and no process serves.
 func unserved(programs ir.Programs) []string {
 	var all []string
 	for _, l := range userspace.Unserved(programs) {

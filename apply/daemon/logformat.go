@@ -16,24 +16,23 @@ import (
 	"k8s.io/klog/v2/textlogger"
 )
 
-// The log has kube-proxy's formats, so that what reads its log reads this one.
+// The log has kube-proxy's formats, so that existing log processing works.
 
-// textFormat writes klog's lines: `I1122 05:12:33.123456   12345 file.go:123] "message" key="value"`.
+// textFormat writes klog's lines: `I1122 05:12:33.123456 12345 file.go:123] "message" key="value"`.
 func textFormat(w io.Writer) slog.Handler {
-	everything := textlogger.Verbosity(math.MaxInt8) // handler decides
+	everything := textlogger.Verbosity(math.MaxInt8) // handler filters by level
 	return logr.ToSlogHandler(textlogger.NewLogger(textlogger.NewConfig(everything, textlogger.Output(w))))
 }
 
-// jsonFormat writes kube-proxy's objects, with keys ts, caller, msg and v: an
-// error is what has no v. Warnings, which it does not tell from information,
-// have a key level, too.
+// jsonFormat writes kube-proxy's JSON objects, with keys ts, caller, msg and v. Errors have no v.
+// kube-proxy does not distinguish warnings from information; here they have a key level.
 type jsonFormat struct{ slog.Handler }
 
 func newJSONFormat(w io.Writer) slog.Handler {
 	return jsonFormat{slog.NewJSONHandler(w, &slog.HandlerOptions{AddSource: true, Level: slog.Level(math.MinInt), ReplaceAttr: jsonAttr})}
 }
 
-// jsonAttr gives values the form in which kube-proxy writes them.
+// jsonAttr converts values to kube-proxy's format.
 func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		return slog.String(a.Key, a.Value.Duration().String())
@@ -62,7 +61,7 @@ func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// caller is a place as "directory/file.go:123".
+// caller formats a source location as "directory/file.go:123".
 func caller(s *slog.Source) string {
 	dir, file := path.Split(s.File)
 	return path.Join(path.Base(dir), file) + ":" + strconv.Itoa(s.Line)
@@ -89,7 +88,7 @@ func (f jsonFormat) WithGroup(name string) slog.Handler {
 	return jsonFormat{f.Handler.WithGroup(name)}
 }
 
-// sourceFile is the file that a message is from, without path and .go.
+// sourceFile returns the source file of a message, without path and .go.
 func sourceFile(r *slog.Record) string {
 	source, _ := runtime.CallersFrames([]uintptr{r.PC}).Next()
 	return strings.TrimSuffix(path.Base(source.File), ".go")

@@ -15,16 +15,16 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// logger is the log that the configuration asks for.
+// logger is the log as configured.
 type logger struct {
 	*slog.Logger
-	level *slog.LevelVar // can be changed while it is in use
-	info  *stream        // where messages that are no errors go
+	level *slog.LevelVar // may be changed during use
+	info  *stream        // destination of messages that are no errors
 	every time.Duration  // flushFrequency
 }
 
-// newLogger makes a log, and makes the API client write into it, too. All goes
-// to stderr, or, with splitStream, only errors do, and the rest to stdout.
+// newLogger returns a log, and makes the API client use it. Messages are written to stderr. With
+// splitStream only errors are, and the rest to stdout.
 func newLogger(stdout, stderr io.Writer, c *config.Logging) *logger {
 	l := &logger{level: &slog.LevelVar{}, info: &stream{w: bufio.NewWriter(stderr)}, every: c.FlushFrequency.Duration.Duration}
 	setVerbosity(l.level, c.Verbosity)
@@ -46,7 +46,7 @@ func newLogger(stdout, stderr io.Writer, c *config.Logging) *logger {
 	return l
 }
 
-// flush writes out what is buffered, at least every flushFrequency until ctx ends.
+// flush writes buffered messages, at least every flushFrequency, until ctx ends.
 func (l *logger) flush(ctx context.Context) error {
 	if l.info.size == 0 {
 		return nil
@@ -63,7 +63,7 @@ func (l *logger) flush(ctx context.Context) error {
 	}
 }
 
-// stream is where messages go, buffered if it has a size.
+// stream is a destination of messages, buffered if size is not 0.
 type stream struct {
 	size int
 
@@ -73,7 +73,7 @@ type stream struct {
 
 func newStream(w io.Writer, buffer config.Quantity) *stream {
 	size, err := resource.ParseQuantity(string(buffer))
-	if err != nil { // the configuration was checked: it was not set
+	if err != nil { // the configuration is valid, so it was not set
 		return &stream{w: bufio.NewWriter(w)}
 	}
 	n := int(size.Value())
@@ -90,14 +90,14 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush writes out what is buffered. There is nobody to tell if that fails.
+// Flush writes buffered messages. An error cannot be reported.
 func (s *stream) Flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.w.Flush()
 }
 
-// handler lets pass what the level and vmodule ask for, and divides errors from the rest.
+// handler filters messages by level and vmodule, and separates errors from the rest.
 type handler struct {
 	info, errors slog.Handler
 	level        *slog.LevelVar
@@ -107,7 +107,7 @@ type handler struct {
 func (h *handler) Enabled(_ context.Context, l slog.Level) bool {
 	for _, m := range h.modules {
 		if l >= verbosity(m.Verbosity) {
-			return true // as far as it comes from there, see Handle
+			return true // if it is from that module; see Handle
 		}
 	}
 	return l >= h.level.Level()
@@ -123,8 +123,8 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.info.Handle(ctx, r)
 }
 
-// asked reports whether vmodule asks for a message: the first pattern that
-// matches its source file, without path and .go, decides.
+// asked reports whether vmodule selects a message. The first pattern that matches its source file,
+// without path and .go, decides.
 func (h *handler) asked(r *slog.Record) bool {
 	file := sourceFile(r)
 	for _, m := range h.modules {
@@ -147,9 +147,9 @@ func (h *handler) with(change func(slog.Handler) slog.Handler) slog.Handler {
 	return &handler{info: change(h.info), errors: change(h.errors), level: h.level, modules: h.modules}
 }
 
-// setVerbosity lets pass what klog has at verbosity v. Findings that are of no
-// use while all goes well are debug messages, those of verbosity 4.
+// setVerbosity sets the level to klog's verbosity v. Debug messages, which only matter for
+// problems, have verbosity 4.
 func setVerbosity(level *slog.LevelVar, v uint32) { level.Set(verbosity(v)) }
 
-// verbosity is klog's verbosity as a level.
+// verbosity returns the level for klog's verbosity.
 func verbosity(v uint32) slog.Level { return -slog.Level(v) }

@@ -18,14 +18,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// logged returns what a log with these settings writes to both streams.
+// logged returns the output of a log with these settings on both streams.
 func logged(c config.Logging, use func(*logger)) (stdout, stderr string) {
 	var out, errs applytest.Buffer
 	use(newLogger(&out, &errs, &c))
 	return out.String(), errs.String()
 }
 
-// messages are the messages in a text log.
+// messages returns the messages in a text log.
 func messages(text string) (all []string) {
 	for line := range strings.Lines(text) {
 		_, msg, _ := strings.Cut(line, `] "`)
@@ -57,8 +57,7 @@ func TestLogSplitStream(t *testing.T) {
 	}
 }
 
-// The text is what klog writes, the JSON what kube-proxy's log does: what reads
-// the one reads the other.
+// The text format is klog's, and the JSON format is kube-proxy's.
 func TestLogFormats(t *testing.T) {
 	say := func(l *logger) {
 		l.Info("info", "text", `a "b"`, "number", 3, "took", 1500*time.Millisecond, "at", ir.Name{Namespace: "ns", Name: "web"})
@@ -116,7 +115,7 @@ E "an error of the API client" err="why"
 	}
 }
 
-// What is buffered is written every flushFrequency, when the buffer is full, and at the end.
+// Buffered messages are written every flushFrequency, when the buffer is full, and at the end.
 func TestLogBuffer(t *testing.T) {
 	var out, errs applytest.Buffer
 	c := config.Logging{Options: config.LogOptions{Text: config.LogStreams{SplitStream: true, InfoBufferSize: "4Ki"}}}
@@ -175,7 +174,7 @@ func TestLogVModule(t *testing.T) {
 	}
 }
 
-// The level can be changed while the log is in use.
+// The level can be changed during use.
 func TestLogVerbosity(t *testing.T) {
 	_, stderr := logged(config.Logging{}, func(l *logger) {
 		l.Debug("before")

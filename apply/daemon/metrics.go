@@ -15,8 +15,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// newMetrics returns the metrics of a configuration. What counts failures and
-// operations is there from the start, so that its first one shows as a rise.
+// newMetrics returns the metrics of a configuration. Counters of failures and operations exist from
+// the start, so that the first one is visible as an increase.
 func newMetrics(cfg *config.Config, version string) *serve.Metrics {
 	m := serve.NewMetrics(cfg.ProxyMode(), version)
 	for _, f := range cfg.Features() {
@@ -46,23 +46,23 @@ func newMetrics(cfg *config.Config, version string) *serve.Metrics {
 	return m
 }
 
-// counters counts what syncs do, in the metrics.
+// counters records syncs in the metrics.
 type counters struct {
 	*serve.Metrics
 	store    *watch.Store
 	follower *follower
-	began    time.Time // of the session
+	began    time.Time // start of the session
 	tallies  ir.PerFamily[tally]
 }
 
-// measureFindings exports how many findings there are.
+// measureFindings exports the numbers of findings.
 func (c *counters) measureFindings() {
 	for _, severity := range [...]diag.Severity{diag.Error, diag.Warning} {
 		c.MeasureFindings(severity.String(), func() int { return c.follower.findings.count(severity) })
 	}
 }
 
-// measureConntrack exports how full the node's table of connections is.
+// measureConntrack exports the usage of the conntrack table.
 func (c *counters) measureConntrack() {
 	number := func(name string) serve.KernelNumber {
 		return func() (uint64, error) {
@@ -84,10 +84,10 @@ func (c *counters) measureStore() {
 	})
 }
 
-// counterTimeout is how long a scrape waits for the kernel's counters.
+// counterTimeout bounds the reads of kernel counters during a scrape.
 const counterTimeout = 2 * time.Second
 
-// measurePackets exports what the kernel counts of a dataplane.
+// measurePackets exports the kernel's counters of a dataplane.
 func (c *counters) measurePackets(of apply.Counters) {
 	if of.Draining != nil {
 		c.CountDraining(func() int { return len(of.Draining()) })
@@ -108,8 +108,8 @@ func (c *counters) measurePackets(of apply.Counters) {
 	})
 }
 
-// count counts a sync. change says that what is new in it is a change: what the first sync of
-// a configuration finds is a start.
+// count records a sync. change reports whether it applied changes; the first sync of a
+// configuration does not count as such.
 func (c *counters) count(s *reconcile.Sync, change bool) {
 	seconds := s.Ended.Sub(s.Began).Seconds()
 	m := c.Metrics
@@ -134,7 +134,7 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 		m.EventSeconds.Observe(latency(s.Ended, now.Since))
 	}
 	for _, t := range now.Triggers {
-		if t.At.After(c.began) { // what happened before says nothing of this process
+		if t.At.After(c.began) { // earlier changes are not measured by this process
 			m.ProgrammingSeconds.Of(t.Family).Observe(latency(s.Ended, t.At))
 		}
 	}
@@ -161,8 +161,8 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 	}
 }
 
-// countChanges observes how long changes took that are in force now. A Service that the kernel
-// refuses is not in force.
+// countChanges observes the latency of applied changes. Services that the kernel rejected are not
+// applied.
 func (c *counters) countChanges(s *reconcile.Sync, arrivals []watch.Arrival) {
 	refused := map[ir.Name]bool{}
 	for _, r := range s.Done.Refused {
@@ -179,16 +179,15 @@ func (c *counters) countChanges(s *reconcile.Sync, arrivals []watch.Arrival) {
 	}
 }
 
-// countPending reports how many changes are not in force.
+// countPending sets the numbers of changes that are not applied.
 func (c *counters) countPending() {
 	services, endpoints := c.store.Events()
 	c.ServiceChangesPending.Set(float64(services + c.follower.waiting.ServiceEvents))
 	c.EndpointChangesPending.Set(float64(endpoints + c.follower.waiting.EndpointEvents))
 }
 
-// countFailure counts a sync that failed, for the family that it failed for.
-// Both count where that is not known: nftables commits both in one
-// transaction, and what cannot be read has no family.
+// countFailure counts a failed sync for its family. If the family is unknown, it counts both:
+// nftables commits both families in one transaction, and a failed read has none.
 func (c *counters) countFailure(s *reconcile.Sync) {
 	both := ir.Families()
 	of := both[:]
@@ -204,7 +203,7 @@ func (c *counters) countFailure(s *reconcile.Sync) {
 	}
 }
 
-// countBusy counts the commits that could not remove all that is stale.
+// countBusy counts the commits that could not remove all stale objects.
 func (c *counters) countBusy(commits []reconcile.Commit) {
 	for _, commit := range commits {
 		for f, n := range commit.Result.Busy.All() {
@@ -215,7 +214,7 @@ func (c *counters) countBusy(commits []reconcile.Commit) {
 	}
 }
 
-// countTables counts the rules of dataplanes that have them in tables.
+// countTables counts the rules of dataplanes with tables.
 func (c *counters) countTables(commits []reconcile.Commit) {
 	type table struct {
 		family ir.Family

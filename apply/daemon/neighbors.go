@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// neighborsEvery is how long what others do is taken for known: to look
-	// reads the tables of others, and runs tools, and whoever is on the node may ask.
+	// neighborsEvery is how long a result is used. A check reads foreign tables and runs tools, and
+	// every process on the node may request it.
 	neighborsEvery = 2 * time.Second
-	// neighborsTime is how long a look may take.
+	// neighborsTime is the timeout of a check.
 	neighborsTime = 10 * time.Second
-	// neighborsPatience is how long an answer waits for a look: the kernel lets nobody
-	// read while it takes a large change, and the rest of the answer is known.
+	// neighborsPatience is how long a response waits for a check. The kernel blocks reads during a
+	// large commit, and the rest of the response is available.
 	neighborsPatience = time.Second
-	// neighborsTold is how often the log looks at what others do.
+	// neighborsTold is the interval of checks for the log.
 	neighborsTold = 5 * time.Minute
 )
 
-// neighbors are the rules of others that packets to Services meet.
+// neighbors checks for foreign rules that affect packets to Services.
 type neighbors struct {
 	look func(context.Context) (apply.Interference, error)
 	log  *slog.Logger
@@ -33,8 +33,8 @@ type neighbors struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	looking chan struct{} // closed when the look under way ends; nil: there is none
-	at      time.Time     // of the last look
+	looking chan struct{} // closed when the current check ends; nil without one
+	at      time.Time     // end of the last check
 	found   apply.Interference
 	err     error
 }
@@ -43,7 +43,7 @@ func newNeighbors(look func(context.Context) (apply.Interference, error), log *s
 	return &neighbors{look: look, log: log, now: now, wake: make(chan struct{}, 1), err: errors.New("not looked at yet")}
 }
 
-// run looks when somebody asks, until ctx ends.
+// run runs requested checks until ctx ends.
 func (n *neighbors) run(ctx context.Context) error {
 	for {
 		select {
@@ -62,15 +62,15 @@ func (n *neighbors) run(ctx context.Context) error {
 	}
 }
 
-// last returns what the last look found, without a new one.
+// last returns the result of the last check.
 func (n *neighbors) last() apply.Interference {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.found
 }
 
-// get returns what the last look found, after a new one if that was long ago. It does
-// not wait long for it.
+// get returns the result of the last check, after a new one if it is outdated. It waits at most
+// neighborsPatience.
 func (n *neighbors) get(ctx context.Context) (apply.Interference, error) {
 	n.mu.Lock()
 	if looking := n.ask(); looking != nil {
@@ -89,7 +89,7 @@ func (n *neighbors) get(ctx context.Context) (apply.Interference, error) {
 	return n.found, n.err
 }
 
-// report adds the rules of others to a Status.
+// report adds foreign rules to a Status.
 func (n *neighbors) report(ctx context.Context, st *Status) {
 	found, err := n.get(ctx)
 	if err != nil {
@@ -98,8 +98,8 @@ func (n *neighbors) report(ctx context.Context, st *Status) {
 	st.MayDrop, st.MayDivert = found.Drops, found.Diverts
 }
 
-// ask has somebody look where that is due, and returns the end of the look; nil where
-// what is known will do.
+// ask requests a check if one is due, and returns a channel that is closed at its end; nil if the
+// last result is current.
 func (n *neighbors) ask() <-chan struct{} {
 	if n.looking == nil && (n.at.IsZero() || n.now().Sub(n.at) >= neighborsEvery) {
 		n.looking = make(chan struct{})
@@ -108,8 +108,7 @@ func (n *neighbors) ask() <-chan struct{} {
 	return n.looking
 }
 
-// follow logs rules of others when they are new, and when they have gone, until
-// ctx ends.
+// follow logs new and removed foreign rules until ctx ends.
 func (n *neighbors) follow(ctx context.Context) error {
 	var told toldRules
 	for {
@@ -124,7 +123,7 @@ func (n *neighbors) follow(ctx context.Context) error {
 	}
 }
 
-// toldRules are those of others that were logged, with what was said of them.
+// toldRules are the logged foreign rules with their messages.
 type toldRules map[string]string
 
 func (told *toldRules) tell(log *slog.Logger, found apply.Interference) {

@@ -13,9 +13,8 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// However many ask for the status, and go before it comes, the tables of others
-// are looked at now and then only; and who waits for a kernel that is busy has
-// what was known before.
+// Foreign tables are checked at most at an interval, for any number of requests for the status,
+// including canceled ones. A request during a blocked check receives the previous result.
 func TestNeighbors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int32
@@ -62,7 +61,7 @@ func TestNeighbors(t *testing.T) {
 	})
 }
 
-// Rules of others are logged once, and that they have gone.
+// Foreign rules are logged once, and once when they are removed.
 func TestToldRules(t *testing.T) {
 	var said bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&said, nil))

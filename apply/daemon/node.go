@@ -14,36 +14,35 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// What a daemon and a OneShot do to a node beside its rules.
+// Operations on a node besides its rules, shared by a daemon and a OneShot.
 
-// kernelRoot is where the kernel's settings are.
+// kernelRoot is the root directory of the kernel settings.
 const kernelRoot = sysctl.Root("/")
 
-// Liberal reports whether this host takes packets out of window for valid; see
+// Liberal reports whether this host treats TCP packets outside the window as valid; see
 // compiler.Facts.
 func Liberal() bool { return sysctl.Liberal(kernelRoot) }
 
-// Settings returns the kernel settings that are not as a configuration wants them on a
-// node of this name. What compiling it finds is lint's matter.
+// Settings returns the kernel settings that differ from the required ones, for a configuration on a
+// node of this name. It ignores findings of the compilation.
 func Settings(cfg *config.Config, nodeName string) ([]sysctl.Setting, error) {
 	programs, _ := compiler.Compile(cfg, snapshot.New(), compiler.Facts{NodeName: nodeName})
 	return settings(cfg, &programs.IPv4.Node)
 }
 
-// settings returns the kernel settings that are not as configuration and mode
-// want them.
+// settings returns the kernel settings that differ from those required by configuration and mode.
 func settings(cfg *config.Config, node *ir.Node) ([]sysctl.Setting, error) {
 	if runtime.GOOS != "linux" {
-		return nil, nil // the settings are Linux's
+		return nil, nil // only Linux has the settings
 	}
 	host := sysctl.ReadHost(kernelRoot, runtime.NumCPU())
 	wanted := append(sysctl.Conntrack(&cfg.Conntrack, host), sysctl.Dataplane(node, host)...)
 	return sysctl.Diff(kernelRoot, wanted)
 }
 
-// lockToWrite takes the node's lock. Who only looks goes without it, so that a
-// daemon, which holds it as long as it runs, can be checked: the kernel gives
-// each table as it is between two commits. waiting is told as for acquireLock.
+// lockToWrite acquires the node's lock. Read-only commands do not need it, so they can check a node
+// whose daemon holds it: the kernel returns each table as it is between two commits. waiting is as
+// in acquireLock.
 func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool, waiting func(why error)) (release func() error, err error) {
 	if lookOnly {
 		return func() error { return nil }, nil
@@ -60,16 +59,16 @@ func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool, wait
 	return lock.Release, nil
 }
 
-// Writer returns which proxyc writes the node's rules: "process 4711 (proxyc watch)"; "" where
-// none does, or that cannot be read.
+// Writer returns the proxyc process that writes the node's rules: "process 4711 (proxyc watch)"; ""
+// if there is none, or it is unknown.
 func Writer() string { return apply.LockOwner(lockDir) }
 
-// CheckLock returns why this node's lock could not be written; nil: it could, if nobody
-// holds it.
+// CheckLock returns why this node's lock cannot be written; nil if it can, or could if it were
+// free.
 func CheckLock() error { return apply.CheckLock(lockDir) }
 
-// acquireLock waits until no other proxyc writes the node's rules. waiting is told who
-// does, when that takes longer than a second.
+// acquireLock waits until no other proxyc writes the node's rules. It calls waiting with the owner
+// if that takes longer than a second.
 func acquireLock(ctx context.Context, waiting func(why error)) (*apply.Lock, error) {
 	first, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -81,15 +80,15 @@ func acquireLock(ctx context.Context, waiting func(why error)) (*apply.Lock, err
 	return lock, err
 }
 
-// errNoPeer keeps the rules of a node that has no others.
+// errNoPeer prevents the removal of the only rules of a node.
 var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules here, and there would be none: start it first")
 
 // cleanupTimeout is how long Cleanup waits for another proxyc to end.
 const cleanupTimeout = 5 * time.Second
 
-// Cleanup removes what proxyc or kube-proxy left on the node, in every mode and
-// family, unless only to look; with keepPeer, what proxyc left on a node to which
-// kube-proxy is back. found is told what there is, before it goes.
+// Cleanup removes what proxyc or kube-proxy left on the node, in every mode and family. With
+// keepPeer it removes what proxyc left on a node that kube-proxy manages again. With lookOnly it
+// removes nothing. It calls found with the leftovers before it removes them.
 func Cleanup(ctx context.Context, keepPeer, lookOnly bool, found func([]apply.Leftover)) error {
 	release, err := lockToWrite(ctx, cleanupTimeout, lookOnly, func(error) {})
 	if err != nil {

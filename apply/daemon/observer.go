@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// observer enters what the Reconciler reports into health, metrics, status and log. It is used
-// by the Reconciler's goroutine alone.
+// observer records the Reconciler's reports in health, metrics, status and log. Only the
+// Reconciler's goroutine uses it.
 type observer struct {
 	health   *serve.Health
 	counters *counters
@@ -20,17 +20,17 @@ type observer struct {
 	proofs   *proofs
 	log      *slog.Logger
 
-	followed bool      // a sync of what objects mean has succeeded: what comes is a change
-	requests uint64    // for a sync, of the last State
-	waiting  time.Time // of the last State
+	followed bool      // a sync of compiled objects succeeded: later ones apply changes
+	requests uint64    // for a sync, in the last State
+	waiting  time.Time // in the last State
 }
 
-// report enters what is wanted and what is known of the kernel.
+// report records the state of the Reconciler.
 func (o *observer) report(st reconcile.State) { o.reportReason(st, st.NotReady()) }
 
-// reportReason is report, with why the node is not ready; "": it is.
+// reportReason is report, with the reason why the node is not ready; "" if it is.
 func (o *observer) reportReason(st reconcile.State, why string) {
-	o.proofs.resume() // no sync is under way
+	o.proofs.resume() // no sync is running
 	if requests := st.Wanted + st.Doubts; requests != o.requests {
 		o.requests = requests
 		for _, f := range ir.Families() {
@@ -52,7 +52,7 @@ func (o *observer) reportReason(st reconcile.State, why string) {
 	o.progress.setSynced(st.InForce())
 }
 
-// settle counts and logs what a sync did, and reports whether it succeeded.
+// settle counts and logs a sync, and reports whether it succeeded.
 func (o *observer) settle(s *reconcile.Sync) bool {
 	o.counters.count(s, o.followed)
 	if s.Err != nil {
@@ -64,13 +64,13 @@ func (o *observer) settle(s *reconcile.Sync) bool {
 	return true
 }
 
-// record enters a sync into the status, when all that follows it is done.
+// record adds a sync to the status, after all work that follows it.
 func (o *observer) record(s *reconcile.Sync) {
 	o.drift.add(s)
 	o.progress.add(s)
 }
 
-// logSync logs what a sync did.
+// logSync logs the changes of a sync.
 func (o *observer) logSync(s *reconcile.Sync) {
 	if total(s.Done.Drift) > 0 {
 		o.drift.tell(&s.Done)
@@ -85,12 +85,11 @@ func (o *observer) logSync(s *reconcile.Sync) {
 	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
 }
 
-// mostGone is how many frontends a start may remove without a word, where others stay.
+// mostGone is how many frontends a start may remove before logGone warns, if others remain.
 const mostGone = 10
 
-// logGone warns where the first sync of the process removed most of what the node had. While
-// the process runs the Store warns of objects that go: an API server that was restored from
-// nothing reports so, too.
+// logGone warns if the first sync of the process removed most frontends, as with an API server that
+// was restored from nothing. While the process runs, the Store warns about removed objects.
 func (o *observer) logGone(s *reconcile.Sync) {
 	gone, now := len(s.Done.Removed), 0
 	for _, p := range ir.Present(s.Work.Programs) {

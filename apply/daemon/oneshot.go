@@ -15,52 +15,51 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// OneShot brings a node to Programs once.
+// OneShot applies Programs to a node once.
 type OneShot struct {
 	Config   *config.Config
 	Programs ir.Programs
 	// IPTables is the variant, as in apply.Options.
 	IPTables string
-	// IPVS is what mode ipvs is told beside the configuration.
+	// IPVS contains settings of mode ipvs that the configuration lacks.
 	IPVS apply.IPVS
-	// LockTimeout is how long to wait for another proxyc, or for the lock of iptables.
+	// LockTimeout is the timeout for another proxyc, and for the lock of iptables.
 	LockTimeout time.Duration
-	// Waiting is told why, when another proxyc is waited for longer than a second.
+	// Waiting is called with the reason if the wait for another proxyc takes longer than a second.
 	Waiting func(why error)
-	// DryRun changes nothing.
+	// DryRun disables changes.
 	DryRun bool
-	// Takeover takes the node over where kube-proxy's rules are on it.
+	// Takeover allows replacing kube-proxy's rules.
 	Takeover bool
-	// SettingsOnly brings the kernel's settings to what is wanted, and no more.
+	// SettingsOnly sets only the kernel settings.
 	SettingsOnly bool
 }
 
 // Report is what a OneShot did, or would do.
 type Report struct {
 	Settings  []sysctl.Setting
-	Leftovers []string // that went
-	Kept      []Busy   // leftovers that stay until their connections end: no difference
+	Leftovers []string // removed
+	Kept      []Busy   // leftovers that stay until their connections end; not a difference
 	Plan      apply.Plan
-	Exposed   string            // what Exposed tells of the leftovers
-	Stale     []conntrack.Stale // flows that were deleted
-	// Others are rules of others, which stay: no difference. They are looked for by
-	// one that only looks.
+	Exposed   string            // warning of Exposed about the leftovers
+	Stale     []conntrack.Stale // deleted flows
+	// Others are foreign rules, which stay; not a difference. Only a dry run checks for them.
 	Others apply.Interference
-	// Unserved are the node ports that are wanted at localhost, and that no process
-	// serves there: no difference, as rules do not make one.
+	// Unserved are node ports on localhost that are required and that no process serves; not a
+	// difference, since rules cannot serve them.
 	Unserved []string
 }
 
-// Empty reports whether there was nothing to do.
+// Empty reports whether there were no differences.
 func (r *Report) Empty() bool {
 	return len(r.Settings) == 0 && len(r.Leftovers) == 0 && len(r.Stale) == 0 && (r.Plan == nil || r.Plan.Empty())
 }
 
-// Run brings the node to the Programs, in the order in which packets need it:
-// kernel settings, rules, what other proxies left, connections of UDP clients
-// that hold on to what is gone. The Report is nil where it did not come to that.
+// Run applies the Programs in the order that packets require: kernel settings, rules, removal of
+// leftovers of other proxies, removal of stale UDP flows. The Report is nil if it failed before the
+// commit.
 func (t *OneShot) Run(ctx context.Context) (*Report, error) {
-	if err := checkMode(t.Programs.IPv4.Node.Mode, t.DryRun); err != nil && !t.SettingsOnly { // before anything is touched
+	if err := checkMode(t.Programs.IPv4.Node.Mode, t.DryRun); err != nil && !t.SettingsOnly { // before any change
 		return nil, err
 	}
 	if err := once(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly && !t.DryRun {
@@ -81,7 +80,7 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 	mode := t.Programs.IPv4.Node.Mode
 	o := dataplaneOptions(t.Config, t.IPVS)
 	o.IPTables, o.LockTimeout, o.ReadOnly = t.IPTables, t.LockTimeout, t.DryRun
-	dataplane, err := Open(ctx, mode, o) // it says what the kernel lacks, before any setting is named
+	dataplane, err := Open(ctx, mode, o) // reports missing kernel features before the settings are read
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +106,7 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 	return t.commit(ctx, dataplane, leftovers, out)
 }
 
-// commit puts the Programs in force, and does what follows that.
+// commit applies the Programs, and does the work that follows.
 func (t *OneShot) commit(ctx context.Context, dataplane apply.Dataplane, leftovers []apply.Leftover, out *Report) (*Report, error) {
 	plan, result, err := apply.Once(ctx, dataplane, t.Programs, func(apply.Plan) bool { return !t.DryRun })
 	if plan == nil {
@@ -134,7 +133,7 @@ func (t *OneShot) commit(ctx context.Context, dataplane apply.Dataplane, leftove
 	return out, errors.Join(err, staleErr)
 }
 
-// gone names the leftovers that are not kept.
+// gone returns the names of the removed leftovers.
 func gone(leftovers []apply.Leftover, kept []Busy) (objects []string) {
 	for _, l := range leftovers {
 		if !slices.ContainsFunc(kept, func(k Busy) bool { return k.Object == l.Object }) {
@@ -151,9 +150,8 @@ func (t *OneShot) writeSettings(settings []sysctl.Setting) error {
 	return sysctl.Write(kernelRoot, settings)
 }
 
-// staleFlows finds the UDP flows to frontends of the Programs, and to those that
-// are gone, which hold on to what is no longer there; and deletes them, unless
-// only to look.
+// staleFlows finds the stale UDP flows to frontends of the Programs and to removed ones. It deletes
+// them unless lookOnly is set.
 func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, lookOnly bool) (stale []conntrack.Stale, err error) {
 	for _, p := range ir.Present(programs) {
 		_, familyErr := conntrack.Clean(ctx, conntrack.NewSelector(p, gone), func(found []conntrack.Stale) ([]conntrack.Stale, error) {

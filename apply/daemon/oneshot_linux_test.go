@@ -7,14 +7,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A mode that does not come to a node is refused before a setting is looked at:
-// nobody is told to load a module for it.
+// An unsupported mode is rejected before settings are read, so that no error suggests loading a
+// module for it.
 func TestTurnRefusesModesFirst(t *testing.T) {
 	const mode = ir.ModeKernelspace
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: ir.Node{Mode: mode}}, &ir.Program{Family: ir.IPv6, Node: ir.Node{Mode: mode}})
 	for dryRun, want := range map[bool]string{
 		true:  "mode: a node takes modes iptables, ipvs, nftables and userspace, got",
-		false: "mode: a node takes modes iptables, ipvs and nftables, got", // userspace needs a process that stays
+		false: "mode: a node takes modes iptables, ipvs and nftables, got", // userspace requires a process
 	} {
 		once := &OneShot{Config: testConfig(mode), Programs: programs, DryRun: dryRun}
 		if _, err := once.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {

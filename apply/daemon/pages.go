@@ -17,7 +17,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// pages are what the servers of a session answer.
+// pages are the HTTP handlers of a session.
 type pages struct {
 	process   *process
 	cfg       *config.Config
@@ -31,7 +31,7 @@ type pages struct {
 	neighbors *neighbors
 }
 
-// public returns the pages of the metrics server.
+// public returns the handler of the metrics server.
 func (p *pages) public() http.Handler {
 	debug := &serve.Debug{
 		Name: "proxyc", Version: p.process.Version, Mode: p.cfg.ProxyMode(), Metrics: p.metrics,
@@ -60,7 +60,7 @@ func (p *pages) public() http.Handler {
 	return mux
 }
 
-// private returns the pages of the status socket.
+// private returns the handler of the status socket.
 func (p *pages) private() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(StatusPath, p.serveStatus)
@@ -74,32 +74,32 @@ func (p *pages) serveStatus(w http.ResponseWriter, r *http.Request) {
 	st := p.status.get()
 	p.neighbors.report(r.Context(), &st)
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(st) // an error is the client's, who went away
+	json.NewEncoder(w).Encode(st) // an error means that the client disconnected
 }
 
-// Known is what a daemon knows of the cluster and the node: another proxyc of the same
-// version compiles from it what the daemon does.
+// Known is a daemon's input: another proxyc of the same version can compile the same Programs from
+// it.
 type Known struct {
 	Config   *config.Config     `json:"config"`
 	Facts    compiler.Facts     `json:"facts"`
 	Snapshot *snapshot.Document `json:"snapshot"`
-	// Findings are all that are errors or warnings, as in a Status.
+	// Findings contains all errors and warnings, in the format of a Status.
 	Findings []Finding `json:"findings,omitempty"`
 }
 
-// serveKnown serves Known. It is newer than the Programs in force where a sync is due.
+// serveKnown serves Known. If a sync is due, Known is newer than the applied Programs.
 func (p *pages) serveKnown(w http.ResponseWriter, _ *http.Request) {
 	k := Known{Config: p.cfg}
 	k.Findings, _ = p.follower.findings.first(math.MaxInt)
-	p.store.View(func(snap *snapshot.Snapshot) { // the follower's facts change while it follows the Store
+	p.store.View(func(snap *snapshot.Snapshot) { // the follower changes its facts while the Store is locked
 		k.Facts, k.Snapshot = p.follower.facts, snap.Document()
 	})
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(k) // an error is the client's, who went away
+	json.NewEncoder(w).Encode(k) // an error means that the client disconnected
 }
 
-// serveTrace traces a packet through the Programs in force. Its parameters are
-// the flags of proxyc trace: from, to, output.
+// serveTrace traces a packet through the applied Programs. Its parameters are the flags of proxyc
+// trace: from, to, output.
 func (p *pages) serveTrace(w http.ResponseWriter, r *http.Request) {
 	var body bytes.Buffer
 	contentType := "text/plain; charset=utf-8"
@@ -113,7 +113,7 @@ func (p *pages) serveTrace(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Write(body.Bytes()) // an error is the client's, who went away
+	w.Write(body.Bytes()) // an error means that the client disconnected
 }
 
 func (p *pages) trace(w io.Writer, scene Scene) (err error) {

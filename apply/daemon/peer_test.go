@@ -21,12 +21,12 @@ type peerNode struct {
 	runs     string // its visible process
 	rules    uint64
 	repairs  bool
-	busy     error // of the removal
+	busy     error // error of the removal
 	removals int
 	events   int
 }
 
-// status is what a Status has of the peer.
+// status returns the peer in a Status.
 func (n *peerNode) status() *KubeProxy {
 	var st Status
 	n.report(&st)
@@ -60,7 +60,7 @@ func newPeerNode() *peerNode {
 	return n
 }
 
-// after looks every two seconds for some time.
+// after runs a step every two seconds for some time.
 func (n *peerNode) after(t *testing.T, d time.Duration) {
 	for end := n.at.Add(d); n.at.Before(end); {
 		n.at = n.at.Add(peerEvery)

@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Print writes the Status for people.
+// Print writes the Status as text.
 func (st *Status) Print(w io.Writer) error {
 	word := "no"
 	switch {
@@ -19,7 +19,7 @@ func (st *Status) Print(w io.Writer) error {
 		word += ": " + st.Reason
 	}
 	line := func(name, format string, args ...any) {
-		const column = "\n             " // for what has several lines: errors, joined
+		const column = "\n             " // indentation of further lines, as of joined errors
 		fmt.Fprintf(w, "%-12s %s\n", name, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", column))
 	}
 	line("node", "%s", st.Node)
@@ -51,7 +51,7 @@ func (st *Status) Print(w io.Writer) error {
 	return nil
 }
 
-// printSyncs prints what the last syncs did.
+// printSyncs prints the results of the last syncs.
 func (st *Status) printSyncs(line func(name, format string, args ...any)) {
 	if !st.LastSync.IsZero() {
 		line("last sync", "%s, %s: %s", st.LastSync.Format(time.RFC3339), st.LastKind, st.Operations)
@@ -64,7 +64,7 @@ func (st *Status) printSyncs(line func(name, format string, args ...any)) {
 	}
 }
 
-// printDraining prints what connections keep.
+// printDraining prints what existing connections keep.
 func (st *Status) printDraining(line func(name, format string, args ...any)) {
 	for _, d := range st.Draining {
 		of := ""
@@ -81,7 +81,7 @@ func (st *Status) printDraining(line func(name, format string, args ...any)) {
 	}
 }
 
-// printFindings prints what is wrong beside the rules.
+// printFindings prints problems besides the rules.
 func (st *Status) printFindings(line func(name, format string, args ...any)) {
 	for _, r := range st.Retrying {
 		line("retrying", "%s, since %s ago: %s", r.What, age(st.Now, r.Since), r.Error)
@@ -106,7 +106,7 @@ func (st *Status) printFindings(line func(name, format string, args ...any)) {
 	}
 }
 
-// printForeign prints what other programs did, or may do, to the rules.
+// printForeign prints foreign changes of the rules, and foreign rules that may interfere.
 func (st *Status) printForeign(line func(name, format string, args ...any)) {
 	if st.LastDrift != nil {
 		st.LastDrift.print(line)
@@ -122,7 +122,7 @@ func (st *Status) printForeign(line func(name, format string, args ...any)) {
 	}
 }
 
-// printAPI prints what is heard of the API server.
+// printAPI prints the contact with the API server.
 func (st *Status) printAPI(line func(name, format string, args ...any)) {
 	api := st.APIServer
 	if api == nil {
@@ -152,7 +152,7 @@ func (st *Status) printAPI(line func(name, format string, args ...any)) {
 	line("heard", "%s", strings.Join(heard, ", "))
 }
 
-// printFiles prints which files count, and which do not.
+// printFiles prints the files in use, and rejected ones.
 func (st *Status) printFiles(line func(name, format string, args ...any)) {
 	type named struct {
 		name string
@@ -192,5 +192,5 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 	}
 }
 
-// age is how long ago something was, in whole seconds.
+// age returns the time since then, in whole seconds.
 func age(now, then time.Time) time.Duration { return now.Sub(then).Round(time.Second) }

@@ -11,23 +11,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// progress is what the syncs of a session have achieved.
+// progress is the results of a session's syncs.
 type progress struct {
 	mu      sync.Mutex
 	syncs   Syncs
-	inForce func() ir.Programs // nil: not known yet
+	inForce func() ir.Programs // nil until known
 	drains  func() []apply.Drain
 	plan    plan // of the last sync
 }
 
-// setSynced sets whether the kernel holds what is wanted.
+// setSynced sets whether the kernel matches the desired rules.
 func (p *progress) setSynced(synced bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.syncs.Synced = synced
 }
 
-// add takes what a sync did.
+// add records the result of a sync.
 func (p *progress) add(sync *reconcile.Sync) {
 	plan := newPlan(sync)
 	p.mu.Lock()
@@ -49,14 +49,14 @@ func (p *progress) add(sync *reconcile.Sync) {
 	}
 }
 
-// setInForce sets what returns the Programs in force.
+// setInForce sets the function that returns the applied Programs.
 func (p *progress) setInForce(f func() ir.Programs) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.inForce = f
 }
 
-// programs returns the Programs in force; nil while they are not known.
+// programs returns the applied Programs; zero while unknown.
 func (p *progress) programs() ir.Programs {
 	p.mu.Lock()
 	inForce := p.inForce
@@ -67,8 +67,8 @@ func (p *progress) programs() ir.Programs {
 	return inForce()
 }
 
-// setHeld sets whose rules are in force in place of what objects mean; "": nobody's. It
-// reports whether that is new.
+// setHeld sets the source of held rules; "" if rules of objects are applied. It reports whether it
+// changed.
 func (p *progress) setHeld(from string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,15 +77,15 @@ func (p *progress) setHeld(from string) bool {
 	return changed
 }
 
-// setDraining sets what returns the backends that drain; nil: nothing does.
+// setDraining sets the function that returns the draining backends; nil if there are none.
 func (p *progress) setDraining(f func() []apply.Drain) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drains = f
 }
 
-// report adds the syncs to a Status that has what is pending already: a change that came
-// after that may be in force, and one that came before it may not.
+// report adds the syncs to a Status that already contains the pending changes. A later change may
+// be applied; an earlier one may not be.
 func (p *progress) report(st *Status) {
 	p.mu.Lock()
 	st.Syncs = p.syncs
@@ -97,14 +97,14 @@ func (p *progress) report(st *Status) {
 	}
 }
 
-// plan is what a sync was to do, as /debug/proxyc/plan tells it.
+// plan is the content of /debug/proxyc/plan: the operations of the last sync.
 type plan struct {
 	At    time.Time `json:"at,omitzero"`
 	Kind  string    `json:"kind,omitempty"`
-	Error string    `json:"error,omitempty"` // why it was not, or not known to be, carried out
-	// Total counts all operations, those on refused Services included.
+	Error string    `json:"error,omitempty"` // why it failed, or may have
+	// Total counts all operations, including those on rejected Services.
 	Total      apply.Count       `json:"total"`
-	Operations []apply.Operation `json:"operations"` // the first of them
+	Operations []apply.Operation `json:"operations"` // the first operations
 	More       int               `json:"more,omitempty"`
 }
 
@@ -121,10 +121,10 @@ func newPlan(s *reconcile.Sync) plan {
 	return p
 }
 
-// serveIR serves the Programs in force.
+// serveIR serves the applied Programs.
 func (p *progress) serveIR(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	ir.WriteJSON(w, p.programs()) // an error is the client's, who went away
+	ir.WriteJSON(w, p.programs()) // an error means that the client disconnected
 }
 
 // servePlan serves the last plan.
@@ -135,5 +135,5 @@ func (p *progress) servePlan(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	enc.Encode(plan) // an error is the client's, who went away
+	enc.Encode(plan) // an error means that the client disconnected
 }

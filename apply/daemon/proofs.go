@@ -22,27 +22,27 @@ var (
 	errPaused    = errors.New("the rules change")
 )
 
-// proofs compares the rules of each Service that changed with their meaning, one Service after
-// the other. No sync waits for a proof, and no proof runs during a sync. The Services of a whole
-// cluster are not proved: that takes seconds. A nil value proves nothing.
+// proofs compares the rules of each changed Service with the IR, one Service at a time. No sync
+// waits for a proof, and no proof runs during a sync. The Services of a whole cluster are not
+// proved, since that takes seconds. The methods of a nil value do nothing.
 type proofs struct {
 	prove func(context.Context, ir.Programs) []Unproved
 	log   *slog.Logger
 	count func() // called for each difference
 
 	mu       sync.Mutex
-	due      []*duty // in the order in which they are proved
+	due      []*duty // in order of proof
 	paused   bool
-	stop     context.CancelCauseFunc // of the proof that runs; nil: none does
-	wake     chan struct{}           // has a token when there may be something to do
+	stop     context.CancelCauseFunc // of the running proof; nil without one
+	wake     chan struct{}           // receives a token when there may be work
 	unproved []Unproved              // sorted by Service
 }
 
 // duty is a Service to be proved.
 type duty struct {
 	name     ir.Name
-	programs ir.Programs   // with that Service alone
-	spent    time.Duration // that proofs of it, or of what it was before, ran and were stopped
+	programs ir.Programs   // with only that Service
+	spent    time.Duration // by stopped proofs of this and earlier versions
 }
 
 func newProofs(prove func(context.Context, ir.Programs) []Unproved, log *slog.Logger, count func()) *proofs {
@@ -52,7 +52,7 @@ func newProofs(prove func(context.Context, ir.Programs) []Unproved, log *slog.Lo
 	return &proofs{prove: prove, log: log, count: count, wake: make(chan struct{}, 1)}
 }
 
-// pause stops the proof that runs, and starts none until resume is called.
+// pause stops the running proof, and starts none until resume is called.
 func (p *proofs) pause() {
 	if p == nil {
 		return
@@ -75,11 +75,12 @@ func (p *proofs) resume() {
 	p.paused = false
 	select {
 	case p.wake <- struct{}{}:
-	default: // there is one
+	default: // a token is already pending
 	}
 }
 
-// add takes what a sync put in force. A Service that is to be proved already is proved as it is now.
+// add adds the Services of a sync. A Service that is already waiting is replaced by its current
+// version.
 func (p *proofs) add(w reconcile.Work) {
 	if p == nil {
 		return
@@ -101,7 +102,7 @@ func (p *proofs) add(w reconcile.Work) {
 	p.forget(names)
 }
 
-// replace puts a Service's newest version of a family in place of the one that is to be proved.
+// replace replaces a waiting Service by its newest version in a family.
 func (p *proofs) replace(f ir.Family, node *ir.Program, c ir.Change) {
 	d := &duty{name: c.Name}
 	at := len(p.due)
@@ -126,7 +127,7 @@ func (p *proofs) replace(f ir.Family, node *ir.Program, c ir.Change) {
 	}
 }
 
-// next returns the next Service to be proved, and the context for that; nil if there is none now.
+// next returns the next Service to prove, with a context; nil if there is none.
 func (p *proofs) next(ctx context.Context) (*duty, context.Context, func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,7 +158,7 @@ func (p *proofs) run(ctx context.Context) error {
 	return nil
 }
 
-// step proves one Service. It reports false if there is none to prove now.
+// step proves one Service. It returns false if there is none.
 func (p *proofs) step(ctx context.Context) bool {
 	d, of, release := p.next(ctx)
 	if d == nil {
@@ -167,12 +168,13 @@ func (p *proofs) step(ctx context.Context) bool {
 	began := time.Now()
 	found := p.prove(of, d.programs)
 	for _, u := range p.end(d, found, errors.Is(context.Cause(of), errPaused), time.Since(began)) {
-		p.tell(u) // without the lock: a log may keep whoever writes waiting
+		p.tell(u) // without the lock, since writing a log may block
 	}
 	return true
 }
 
-// end keeps, and returns, what a proof found that ran so long, unless the Service changed meanwhile.
+// end stores and returns the differences that a proof found, unless the Service changed meanwhile.
+// ran is the duration of the proof.
 func (p *proofs) end(d *duty, found []Unproved, stopped bool, ran time.Duration) []Unproved {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,7 +185,7 @@ func (p *proofs) end(d *duty, found []Unproved, stopped bool, ran time.Duration)
 	d.spent += ran
 	switch {
 	case stopped && d.spent < proofTime:
-		return nil // it begins again
+		return nil // restart it
 	case stopped:
 		found = []Unproved{{Want: AnyFate, Have: "not known: " + errProofTime.Error()}}
 	}
@@ -197,7 +199,7 @@ func (p *proofs) end(d *duty, found []Unproved, stopped bool, ran time.Duration)
 	return found
 }
 
-// forget removes what was found of Services. The status may hold the list, so it is copied.
+// forget removes the differences of Services. It copies the list, since a Status may share it.
 func (p *proofs) forget(services map[ir.Name]bool) {
 	p.unproved = slices.DeleteFunc(slices.Clone(p.unproved), func(u Unproved) bool {
 		namespace, name, _ := strings.Cut(u.Service, "/")
@@ -215,7 +217,7 @@ func (p *proofs) tell(u Unproved) {
 	}
 }
 
-// report adds what is not proved to a Status.
+// report adds the unproved Services to a Status.
 func (p *proofs) report(st *Status) {
 	if p == nil {
 		return
@@ -225,7 +227,7 @@ func (p *proofs) report(st *Status) {
 	st.Unproved, st.Proving = p.unproved, len(p.due)
 }
 
-// proving is a Source that pauses the proofs from the moment at which a sync begins.
+// proving is a Source that pauses proofs when a sync starts.
 type proving struct {
 	reconcile.Source
 	proofs *proofs

@@ -14,8 +14,8 @@ import (
 	"github.com/proxyc/proxyc/ir/irtest"
 )
 
-// Only Services that changed are asked about, each by itself; what was found of one
-// stays in the status until it changes again, or everything does.
+// Only changed Services are proved, each separately. Differences stay in the status until the
+// Service or everything changes.
 func TestProvedChanges(t *testing.T) {
 	p := irtest.Program(ir.ModeNFTables)
 	node := *p
@@ -80,8 +80,8 @@ func TestProvedChanges(t *testing.T) {
 	}
 }
 
-// While rules change no proof goes on. One that was stopped begins anew, and is not known once it took
-// too long altogether, or by itself.
+// No proof runs while rules change. A stopped proof restarts. Its result is unknown if it takes too
+// long, alone or in total.
 func TestProofsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := irtest.Program(ir.ModeNFTables)

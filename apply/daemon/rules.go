@@ -17,14 +17,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// scheduleOf is when the rules are written, as the configuration's periods mean it.
+// scheduleOf returns when rules are written, according to the configuration's periods.
 func scheduleOf(cfg *config.Config) reconcile.Schedule {
 	every := cmp.Or(dataplaneOf(cfg.ProxyMode()).compareEvery, apply.CompareEvery)
 	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: every}
 }
 
-// dataplaneOptions are what a dataplane takes from a configuration; ipvs is
-// what mode ipvs is told beside that.
+// dataplaneOptions returns the dataplane options of a configuration; ipvs contains settings of mode
+// ipvs that the configuration lacks.
 func dataplaneOptions(cfg *config.Config, ipvs apply.IPVS) apply.Options {
 	ipvs.Scheduler, _, _ = ir.ParseScheduler(cfg.Scheduler())
 	return apply.Options{IPVS: ipvs, Network: cfg.Winkernel.NetworkName, RootEndpoint: cfg.Winkernel.RootHnsEndpointName}
@@ -41,14 +41,14 @@ type rules struct {
 	takeover *takeover
 	sysctls  *sysctls
 
-	lock      *apply.Lock     // nil: not locked yet
-	dataplane apply.Dataplane // nil: not open yet
-	running   sync.WaitGroup  // of what uses the dataplane
-	wrote     atomic.Bool     // the session got as far as to write rules
+	lock      *apply.Lock     // nil before it is acquired
+	dataplane apply.Dataplane // nil before it is opened
+	running   sync.WaitGroup  // goroutines that use the dataplane
+	wrote     atomic.Bool     // the session has written rules
 }
 
-// run keeps the rules until ctx ends: settings of the kernel, what was last
-// in force before, and then what the input says.
+// run maintains the rules until ctx ends. It writes the kernel settings, applies the last Programs
+// if there are no objects yet, and then follows the input.
 func (r *rules) run(ctx context.Context) error {
 	r.sysctls.writeOOMScore()
 	if err := r.open(ctx); err != nil {
@@ -71,7 +71,7 @@ func (r *rules) run(ctx context.Context) error {
 	if !r.input.wait(ctx) {
 		return nil
 	}
-	if err := r.input.checkNode(); err != nil { // before what is held is released
+	if err := r.input.checkNode(); err != nil { // before held rules are released
 		return err
 	}
 	h.release()
@@ -79,8 +79,8 @@ func (r *rules) run(ctx context.Context) error {
 	return nil
 }
 
-// open locks the node's rules and opens the dataplane, which reports what the kernel lacks. Nothing
-// on the node changes before that, settings included.
+// open acquires the lock and opens the dataplane, which reports missing kernel features. Nothing on
+// the node, including settings, changes before that.
 func (r *rules) open(ctx context.Context) (err error) {
 	if r.lock, err = r.acquireLock(ctx); err != nil {
 		return err
@@ -89,16 +89,16 @@ func (r *rules) open(ctx context.Context) (err error) {
 	return err
 }
 
-// prepare starts the input and writes the kernel's settings. It returns what was last in force.
+// prepare starts the input and writes the kernel settings. It returns the last applied Programs.
 func (r *rules) prepare(ctx context.Context) (last lastInForce, err error) {
-	last = r.lastInForce() // asks the dataplane that may be closed next
+	last = r.lastInForce() // before the previous dataplane may be closed
 	if h := &r.process.handover; h.mode == r.config.Config.ProxyMode() {
 		h.closePrevious(r.log)
 	}
 	if err := r.input.start(ctx, &r.running); err != nil {
 		return last, err
 	}
-	if last.from == "" && r.process.sessions == 0 { // nothing is in force: a start that fails changes nothing
+	if last.from == "" && r.process.sessions == 0 { // nothing is applied: a failed start must not change anything
 		if err := <-r.input.first.readable; err != nil {
 			return last, err
 		}
@@ -106,7 +106,7 @@ func (r *rules) prepare(ctx context.Context) (last lastInForce, err error) {
 	return last, r.sysctls.write()
 }
 
-// options are what a dataplane is opened with.
+// options returns the options for opening a dataplane.
 func (r *rules) options(cfg *config.Config) apply.Options {
 	p := r.process
 	o := dataplaneOptions(cfg, p.IPVS)
@@ -116,7 +116,7 @@ func (r *rules) options(cfg *config.Config) apply.Options {
 	return o
 }
 
-// reconciler returns a Reconciler of the dataplane, and exports what the kernel counts.
+// reconciler returns a Reconciler of the dataplane, and exports its kernel counters.
 func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
 	counters := r.dataplane.Counters()
 	r.observer.counters.measurePackets(counters)
@@ -143,7 +143,7 @@ func (r *rules) drift(ctx context.Context, of apply.Dataplane) <-chan struct{} {
 	return drift
 }
 
-// follow keeps the rules as the objects mean them until ctx ends.
+// follow applies the compiled objects until ctx ends.
 func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	r.observer.progress.setInForce(r.dataplane.Applied)
 	r.wrote.Store(true)
@@ -153,7 +153,7 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	rec.Synced = r.synced
 	rec.Source = proving{r.input.follower, r.observer.proofs}
 	t := r.takeover
-	t.peer.begin() // before the first sync, which takes over what is there
+	t.peer.begin() // before the first sync, which takes over existing rules
 	watchPeer := sync.OnceFunc(func() { r.running.Go(func() { t.peer.watch(ctx) }) })
 	rec.Tidy.Again = t.again
 	rec.Tidy.Do = func(ctx context.Context) error {
@@ -166,9 +166,9 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	rec.Run(ctx)
 }
 
-// synced does what follows a sync.
+// synced does the work after a sync.
 func (r *rules) synced(s *reconcile.Sync) {
-	defer r.observer.record(s) // last: a reader of the status relies on all of it
+	defer r.observer.record(s) // last, since readers of the status rely on the rest
 	if !r.settled(s) {
 		return
 	}
@@ -179,16 +179,16 @@ func (r *rules) synced(s *reconcile.Sync) {
 	r.effects.follow(s)
 }
 
-// settled takes what a sync did, and reports whether it succeeded.
+// settled records a sync, and reports whether it succeeded.
 func (r *rules) settled(s *reconcile.Sync) bool {
 	if r.observer.settle(s) {
 		return true
 	}
-	r.effects.flows.NoteRemoved(s.Done.Removed) // for the sync that succeeds after this one
+	r.effects.flows.NoteRemoved(s.Done.Removed) // for the next successful sync
 	return false
 }
 
-// orDone is err, or nothing if it is for ctx having ended.
+// orDone returns err, or nil if ctx has ended.
 func orDone(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -196,14 +196,14 @@ func orDone(ctx context.Context, err error) error {
 	return err
 }
 
-// Of a lock for which there is no space: how long it is tried again, and how often.
+// How long, and at what interval, a lock is retried if the disk is full.
 const (
 	lockPatience = time.Minute
 	lockRetry    = time.Second
 )
 
-// acquireLock waits until no other proxyc writes the node's rules, and a while for space for the
-// lock's file.
+// acquireLock waits until no other proxyc writes the node's rules. If the disk is full, it retries
+// for lockPatience.
 func (r *rules) acquireLock(ctx context.Context) (*apply.Lock, error) {
 	health := r.observer.health
 	for began := time.Now(); ; {

@@ -8,7 +8,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// What the manual says of the periods is what happens.
+// The documented periods are the actual ones.
 func TestPeriods(t *testing.T) {
 	for _, section := range []string{"iptables", "ipvs", "nftables"} {
 		text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: " + section + "\n" +

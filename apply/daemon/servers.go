@@ -10,11 +10,11 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// lastEvent is how long the end waits until the cluster was told why.
+// lastEvent is how long the end of the process waits until its last event is sent.
 const lastEvent = 900 * time.Millisecond
 
-// startEvents are told of the node at each start, under kube-proxy's reasons.
-// DefaultMode is proxyc's: kube-proxy 1.36 only logs which mode it takes.
+// startEvents returns the events about the node at a start, with kube-proxy's reasons. DefaultMode
+// is proxyc's own: kube-proxy 1.36 only logs the default.
 func startEvents(r *config.Resolved) []watch.Event {
 	events := []watch.Event{startEvent("Starting", "")}
 	if r.ModeDefaulted() {
@@ -35,7 +35,7 @@ type servers struct {
 	pages   *pages
 	health  *serve.Health
 	metrics *serve.Metrics
-	socket  string   // of the status server; "": there is none
+	socket  string   // path of the status socket; "" disables it
 	hosts   []string // names of the node
 	faults  *faults
 	events  *watch.Events
@@ -49,7 +49,7 @@ func newServers(s *session, hosts []string) *servers {
 		faults: s.faults, events: s.input.events, log: s.log.Logger}
 }
 
-// all returns what runs the servers.
+// all returns the functions that run the servers.
 func (s *servers) all() []func(context.Context) error {
 	return []func(context.Context) error{
 		s.required(s.healthServer(), "FailedToStartProxierHealthcheck"),
@@ -58,13 +58,13 @@ func (s *servers) all() []func(context.Context) error {
 	}
 }
 
-// watched has a server report whether it serves.
+// watched makes a server report whether it serves.
 func (s *servers) watched(of *serve.Server) *serve.Server {
 	of.Down = func(err error) { s.faults.setDown(of.Name, of.Addr, err) }
 	return of
 }
 
-// required runs a server, and sends an event if that fails for good, which ends the session.
+// required runs a server. If it fails permanently, it sends an event, and the session ends.
 func (s *servers) required(of *serve.Server, reason string) func(context.Context) error {
 	run := s.watched(of).Run
 	return func(ctx context.Context) error {
@@ -88,8 +88,8 @@ func (s *servers) metricsServer() *serve.Server {
 		Handler: s.pages.public(), Hosts: s.hosts, HardFail: s.cfg.BindAddressHardFail, Log: s.log}
 }
 
-// statusServer answers proxyc status, where the metrics server cannot be reached, and
-// serves what is in force, as its socket is open to the owner alone.
+// statusServer serves proxyc status if the metrics server is not reachable. It also serves the
+// applied Programs, since only the owner may open its socket.
 func (s *servers) statusServer() *serve.Server {
 	of := &serve.Server{Name: "status server", Log: s.log, Handler: s.pages.private()}
 	if s.socket != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/proxyc/proxyc/apply/watch"
 )
 
-// session is the daemon's life under one configuration.
+// session is the state of the daemon for one configuration.
 type session struct {
 	*process
 	config    *loaded
@@ -31,8 +31,8 @@ type session struct {
 	file      *configFile
 }
 
-// newSession makes a session of a configuration. refused is another one that could not be put
-// in force; nil: there is none.
+// newSession returns a session for a configuration. refused is another one that could not be
+// applied; optional.
 func newSession(p *process, of *loaded, refused *refusedConfig, log *logger) (*session, error) {
 	name, err := node.Name(of.NodeName, p.Hostname)
 	if err != nil {
@@ -59,7 +59,7 @@ func newSession(p *process, of *loaded, refused *refusedConfig, log *logger) (*s
 	return s, nil
 }
 
-// hosts are the names that clients on the node may know it by.
+// hosts returns the names by which clients on the node may address it.
 func hosts(nodeName string, hostname func() (string, error)) []string {
 	names := []string{strings.ToLower(nodeName)}
 	if hostname != nil {
@@ -70,7 +70,7 @@ func hosts(nodeName string, hostname func() (string, error)) []string {
 	return names
 }
 
-// newRules makes the rules of a session.
+// newRules returns the rules of a session.
 func newRules(s *session, hosts []string) *rules {
 	p, cfg, log, events := s.process, s.config.Config, s.log.Logger, s.input.events
 	observer := &observer{
@@ -88,7 +88,7 @@ func newRules(s *session, hosts []string) *rules {
 	}
 }
 
-// newStatus makes the status of a session.
+// newStatus returns the status of a session.
 func (s *session) newStatus() *status {
 	mode := s.config.Config.ProxyMode()
 	st := &status{now: time.Now, process: Process{Version: s.Version, PID: os.Getpid(), Started: s.started, Node: s.cluster.node, Mode: mode}}
@@ -99,8 +99,8 @@ func (s *session) newStatus() *status {
 	}
 	r := s.rules
 	st.parts = []func(*Status){
-		s.input.reportPending,      // before what is in force
-		r.observer.progress.report, // before what the sync was made from, and what follows it
+		s.input.reportPending,      // before the applied rules
+		r.observer.progress.report, // before their input, and the work that follows
 		r.effects.report, s.input.report,
 		r.observer.drift.report, r.observer.proofs.report, r.takeover.easing.report, r.takeover.peer.report,
 		s.faults.report, s.file.report,
@@ -109,7 +109,7 @@ func (s *session) newStatus() *status {
 	return st
 }
 
-// prepareHealth has the health ask all that readiness depends on beside the rules.
+// prepareHealth connects the health to everything besides the rules that readiness depends on.
 func (s *session) prepareHealth() {
 	s.health.SetNode(s.cluster.state)
 	s.health.Pending = s.cluster.store.Pending
@@ -120,7 +120,7 @@ func (s *session) prepareHealth() {
 	}
 }
 
-// measure exports what others than the syncs count.
+// measure exports metrics that syncs do not count.
 func (s *session) measure() {
 	c := s.rules.observer.counters
 	c.measureStore()
@@ -133,7 +133,7 @@ func (s *session) measure() {
 	}
 }
 
-// troubles counts what a Status has beside the rules.
+// troubles counts problems in a Status besides the rules.
 func (s *session) troubles() serve.Troubles {
 	var st Status
 	s.faults.report(&st)
@@ -144,8 +144,7 @@ func (s *session) troubles() serve.Troubles {
 		MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}
 }
 
-// run lives until ctx ends, or something ends it: an error, or another
-// configuration, which it returns.
+// run runs until ctx ends, or until an error or another configuration, which it returns.
 func (s *session) run(parent context.Context) (next *loaded, err error) {
 	defer s.log.info.Flush()
 	ctx, cancel := context.WithCancelCause(parent)
@@ -186,8 +185,8 @@ func (s *session) announce() {
 	}
 }
 
-// keepRules puts the rules in force and keeps them until ctx ends. After a failure of all
-// configurations it waits first.
+// keepRules applies and maintains the rules until ctx ends. After a failure of all configurations
+// it waits first.
 func (s *session) keepRules(ctx context.Context) error {
 	if s.retry.failures > 0 {
 		s.health.SetNotReady("no configuration can be put in force: " + s.retry.err.Error())
@@ -203,19 +202,19 @@ func (s *session) keepRules(ctx context.Context) error {
 
 // shutdown waits until everything has ended, in an order that other programs rely on:
 //
-//  1. The reconciler ends, with a commit, a comparison or a removal of leftovers that is under
-//     way, and all that runs beside it. The boot file is written meanwhile: a commit that
-//     ends after the signal may not be in it.
-//  2. The dataplane closes, or is left to the next session, which needs it until its own rules
-//     are in force. A mode whose process carries the connections removes its rules here.
-//  3. The lock is released. From here on another proxyc may write.
-//  4. The servers have ended, and the health check ports close. Until the reconciler had ended
-//     it could open one more.
+//  1. The reconciler ends, after a commit, comparison or removal of leftovers in progress, and so
+//     do the goroutines that use the dataplane. The boot file is written concurrently, so it may
+//     lack a commit that ends after the signal.
+//  2. The dataplane is closed, or kept for the next session until that has applied its rules. A
+//     mode whose process proxies connections removes its rules here.
+//  3. The lock is released. Another proxyc may write from now on.
+//  4. The servers have ended, and the health check ports are closed. The reconciler could have
+//     opened another one before.
 //
-// The process then drains connections that it carries, if no session follows ([process.run]).
+// The process then drains proxied connections, if no session follows ([process.run]).
 //
-// After a signal this must not take long. A commit that is cut short leaves no Service half
-// done, and the next start continues from there.
+// After a signal this must not take long. An interrupted commit leaves no partial Service, and the
+// next start continues from there.
 func (s *session) shutdown(parent context.Context, cause error, others *sync.WaitGroup) {
 	mode := s.config.Config.ProxyMode()
 	_, another := errors.AsType[*configChanged](cause)
@@ -244,7 +243,7 @@ func (s *session) shutdown(parent context.Context, cause error, others *sync.Wai
 	}
 }
 
-// end returns what follows a session: another configuration, an error, or nothing.
+// end returns the result of a session: another configuration, an error, or neither.
 func (s *session) end(cause error) (next *loaded, err error) {
 	if changed, ok := errors.AsType[*configChanged](cause); ok {
 		return changed.to, nil
@@ -260,7 +259,7 @@ func (s *session) end(cause error) (next *loaded, err error) {
 	return nil, nil
 }
 
-// reload passes on what Reload asks for until ctx ends.
+// reload forwards requests of Reload until ctx ends.
 func (s *session) reload(ctx context.Context) error {
 	for {
 		select {
@@ -271,7 +270,7 @@ func (s *session) reload(ctx context.Context) error {
 			for _, again := range []chan struct{}{s.file.again, s.input.again} {
 				select {
 				case again <- struct{}{}:
-				default: // it is asked for already
+				default: // already requested
 				}
 			}
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Whoever finds the daemon ready can rely on the health checks, too.
+// When the daemon is ready, the health checks are served.
 func TestReadyComesLast(t *testing.T) {
 	taken, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -61,7 +61,7 @@ func TestReadyComesLast(t *testing.T) {
 	}
 }
 
-// newTestSession is a session that does not run.
+// newTestSession returns a session that does not run.
 func newTestSession(t *testing.T, mode string) *session {
 	t.Helper()
 	cfg := testConfig(ir.Mode(mode))
@@ -73,7 +73,7 @@ func newTestSession(t *testing.T, mode string) *session {
 	return s
 }
 
-// A commit that could not remove all that is stale counts once.
+// A commit that could not remove all stale objects counts once.
 func TestCleanupFailures(t *testing.T) {
 	s := newTestSession(t, "nftables")
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
@@ -87,7 +87,7 @@ func TestCleanupFailures(t *testing.T) {
 	}
 }
 
-// Every gate shows in the metrics, as it is in force.
+// The metrics contain every feature gate with its value.
 func TestFeatureMetrics(t *testing.T) {
 	cfg := config.Default()
 	cfg.FeatureGates = map[string]bool{"AllAlpha": true, "ContextualLogging": false}
@@ -114,7 +114,7 @@ func TestFeatureMetrics(t *testing.T) {
 	}
 }
 
-// Whoever finds the daemon ready, or synced, can rely on stale flows being gone, too.
+// When the daemon is ready or synced, stale flows are deleted.
 func TestReadyWaitsForFlows(t *testing.T) {
 	s := newTestSession(t, "nftables")
 	frontend := ir.Frontend{Match: ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.UDP, Port: 53}}
@@ -125,7 +125,7 @@ func TestReadyWaitsForFlows(t *testing.T) {
 	if r := s.health.Ready(); r.Ready || r.Reason != want {
 		t.Errorf("before they were looked at: %+v", r)
 	}
-	s.Snapshot = nil // which nobody has to look at
+	s.Snapshot = nil // which need not be read
 	if st := s.status.get(); st.Synced || st.Reason != want {
 		t.Errorf("status: synced %v, %q", st.Synced, st.Reason)
 	}
@@ -135,8 +135,8 @@ func TestReadyWaitsForFlows(t *testing.T) {
 	}
 }
 
-// What follows the rules, fails and is tried again is told until it is done, in
-// status, metrics and once in the log. The rules are in force all the same.
+// Work after a sync that fails and is retried is reported until it succeeds: in status, metrics,
+// and once in the log. The rules are applied nevertheless.
 func TestRetriesAreTold(t *testing.T) {
 	var log strings.Builder
 	cfg := testConfig(ir.ModeNFTables)
@@ -174,7 +174,7 @@ func TestRetriesAreTold(t *testing.T) {
 	}
 }
 
-// What a start tells in the cluster, under the reasons that alerts look for.
+// A start sends events with the reasons that alerts match.
 func TestStartEvents(t *testing.T) {
 	for _, tt := range []struct {
 		config string
@@ -206,8 +206,8 @@ func TestStartEvents(t *testing.T) {
 	}
 }
 
-// A change is timed when it is in force: not at a start, not while its Service is refused, and
-// from its trigger on where that is of this process's time.
+// The latency of a change is measured when it is applied. It is not measured at a start, or while
+// its Service is rejected. The trigger time counts only if it is after the start of the process.
 func TestChangesAreTimed(t *testing.T) {
 	s := newTestSession(t, "nftables")
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
@@ -236,8 +236,8 @@ func TestChangesAreTimed(t *testing.T) {
 	}
 }
 
-// A session that is ending writes no rules, even if all objects are there: the configuration
-// would count as one that was in force, and the daemon would not return to the one before.
+// A session that ends writes no rules, even if all objects exist. The configuration would otherwise
+// count as applied, and the daemon would not return to the previous one.
 func TestWaitEnds(t *testing.T) {
 	s := newTestSession(t, "nftables")
 	objects := make(chan struct{})

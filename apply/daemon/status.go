@@ -10,38 +10,38 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// StatusPath is where the metrics server tells the daemon's status.
+// StatusPath is the path of the status on the metrics server.
 const StatusPath = "/proxyc/status"
 
-// IRPath is where the status socket tells the IR in force, as JSON.
+// IRPath is the path of the applied IR, as JSON, on the status socket.
 const IRPath = "/proxyc/ir"
 
-// KnownPath is where the status socket tells what the IR is made of: Known, as JSON.
+// KnownPath is the path of the compiler's input (Known), as JSON, on the status socket.
 const KnownPath = "/proxyc/known"
 
-// Status is what a daemon is doing. Its parts are promoted: all fields are on one level in JSON.
+// Status is the state of a daemon. Its parts are embedded, so all fields are on one level in JSON.
 type Status struct {
 	Process
 	Syncs
 	Inputs
 	Faults
 	Foreign
-	// Reason is why /readyz is not 200; "": it is.
+	// Reason is why /readyz is not 200; "" if it is.
 	Reason   string `json:"reason,omitempty"`
 	BootFile *File  `json:"bootFile,omitempty"` // --boot-from
-	// Draining are the backends that serve the connections that they have, and
-	// get no new ones, where the kernel has to be asked about these (mode ipvs).
+	// Draining are the backends that serve only existing connections, if the kernel tracks them (mode
+	// ipvs).
 	Draining []apply.Drain `json:"draining,omitempty"`
-	// Unproved are Services whose rules are not shown to do what is wanted (--prove).
+	// Unproved are Services whose rules could not be proved to match the IR (--prove).
 	Unproved []Unproved `json:"unproved,omitempty"`
-	// Proving is the number of Services that changed and are not proved yet.
+	// Proving is the number of changed Services that are not proved yet.
 	Proving int `json:"proving,omitempty"`
-	// Findings are the first of what is wrong or doubtful in objects, of FindingsTotal.
+	// Findings are the first errors and warnings about objects, of FindingsTotal.
 	Findings      []Finding `json:"findings,omitempty"`
 	FindingsTotal int       `json:"findingsTotal,omitempty"`
 }
 
-// Process is the part of a Status that stays the same under one configuration, Now excepted.
+// Process is the part of a Status that is constant for a configuration, except Now.
 type Process struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"`
@@ -49,100 +49,101 @@ type Process struct {
 	Now     time.Time `json:"now"`
 	Node    string    `json:"node"`
 	Mode    ir.Mode   `json:"mode"`
-	// InsteadOf is the mode that the configuration names, where another was taken, and why.
+	// InsteadOf is the configured mode if another one replaced it, with the reason.
 	InsteadOf       ir.Mode `json:"insteadOf,omitempty"`
 	InsteadOfReason string  `json:"insteadOfReason,omitempty"`
 }
 
 // Syncs is the part of a Status about the rules of this process in the kernel.
 type Syncs struct {
-	// Synced reports whether the kernel holds what is wanted: nothing waits, and the last sync succeeded.
+	// Synced reports whether the kernel matches the desired rules: no change is pending, and the last
+	// sync succeeded.
 	Synced bool `json:"synced"`
-	// Held is whose rules are kept in force while there are no objects to go by: "the boot
-	// file boot.json"; "": there are objects, or no such rules.
+	// Held is the source of rules that are kept while there are no objects: "the boot file boot.json";
+	// "" if there are objects, or no such rules.
 	Held string `json:"held,omitempty"`
-	// Generation counts the syncs that succeeded.
+	// Generation counts successful syncs.
 	Generation int       `json:"generation"`
 	LastSync   time.Time `json:"lastSync,omitzero"`
 	LastKind   string    `json:"lastKind,omitempty"`
 	// Operations are those of the last sync.
 	Operations  apply.Count `json:"operations"`
 	Quarantined []Refused   `json:"quarantined,omitempty"`
-	// LastChange is the last sync that changed something; LastSync may have come after it.
+	// LastChange is the last sync with operations; LastSync may be later.
 	LastChange *LastChange `json:"lastChange,omitempty"`
-	LastError  *LastError  `json:"lastError,omitempty"` // stays after it is overcome
+	LastError  *LastError  `json:"lastError,omitempty"` // stays after a success
 }
 
-// Inputs is the part of a Status about what the rules are made from.
+// Inputs is the part of a Status about the input of the rules.
 type Inputs struct {
-	Pending int     `json:"pending"` // Services whose changes no sync has taken yet
+	Pending int     `json:"pending"` // Services with changes that no sync has read yet
 	Objects Objects `json:"objects"`
-	// APIServer is nil where the source are files.
+	// APIServer is nil if the source is files.
 	APIServer *APIServer `json:"apiServer,omitempty"`
-	Config    *File      `json:"config,omitempty"`   // --config, as it is in force
-	Snapshot  []*File    `json:"snapshot,omitempty"` // each --snapshot, as it is in force; none while nothing of it is
+	Config    *File      `json:"config,omitempty"`   // --config, current version
+	Snapshot  []*File    `json:"snapshot,omitempty"` // each --snapshot, current version; empty if none was read
 	Broken    []Broken   `json:"broken,omitempty"`
 }
 
-// Faults is the part of a Status about what failed beside the rules.
+// Faults is the part of a Status about failures besides the rules.
 type Faults struct {
-	// Rejected are files whose newest version was refused: what was in force before stays.
+	// Rejected are files whose newest version was rejected; the previous one is kept.
 	Rejected []Rejected `json:"rejected,omitempty"`
-	// Retrying is what follows the rules, failed and is tried again.
+	// Retrying is failed work after a sync that is retried.
 	Retrying []Retry `json:"retrying,omitempty"`
-	// Down are servers, and healthCheckNodePorts, that do not serve: another program
-	// holds the address, most often.
+	// Down are servers and healthCheckNodePorts that do not serve, usually because another program
+	// uses the address.
 	Down []Down `json:"down,omitempty"`
 }
 
 // Foreign is the part of a Status about rules of other programs, and of an earlier mode.
 type Foreign struct {
 	LastDrift *LastDrift `json:"lastDrift,omitempty"`
-	// KubeProxy is what there was last of kube-proxy's rules; nil: nothing.
+	// KubeProxy is the last state of kube-proxy's rules; nil if there were none.
 	KubeProxy *KubeProxy `json:"kubeProxy,omitempty"`
-	// Easing is what an earlier mode left, and connections still need; nil: nothing.
+	// Easing is leftovers of an earlier mode that connections use; nil without any.
 	Easing *Easing `json:"easing,omitempty"`
-	// MayDrop and MayDivert are rules of others that may drop packets, or keep them
-	// from ours.
+	// MayDrop and MayDivert are foreign rules that may drop packets to Services, or divert them from
+	// our rules.
 	MayDrop   []string `json:"mayDrop,omitempty"`
 	MayDivert []string `json:"mayDivert,omitempty"`
 }
 
-// Objects counts what is known of the cluster.
+// Objects counts the known objects.
 type Objects struct {
 	Services       int `json:"services"`
 	EndpointSlices int `json:"endpointSlices"`
 	Nodes          int `json:"nodes"`
 }
 
-// APIServer is what is heard of an API server.
+// APIServer is the contact with an API server.
 type APIServer struct {
 	Server string `json:"server"`
-	// Lost is since when it cannot be heard; zero: it can.
+	// Lost is when contact was lost; zero if there is contact.
 	Lost      time.Time     `json:"lost,omitzero"`
 	Cause     string        `json:"cause,omitempty"` // "services: connection refused"
-	Fix       string        `json:"fix,omitempty"`   // of Cause, where it is known
+	Fix       string        `json:"fix,omitempty"`   // fix of Cause, if known
 	Resources []watch.Heard `json:"resources"`
 }
 
 type File struct {
 	Path     string    `json:"path"`
-	Modified time.Time `json:"modified,omitzero"` // zero: it is not there
+	Modified time.Time `json:"modified,omitzero"` // zero if the file does not exist
 	Error    string    `json:"error,omitempty"`   // why it could not be written
-	Refused  string    `json:"refused,omitempty"` // of the boot file: why nothing of it came in force at the start
+	Refused  string    `json:"refused,omitempty"` // of the boot file: why it was rejected at the start
 }
 
 type Rejected struct {
 	Path   string    `json:"path"`
-	Since  time.Time `json:"since"` // the first refusal after a version that was taken
-	At     time.Time `json:"at"`    // of the newest version's
+	Since  time.Time `json:"since"` // first rejection after an accepted version
+	At     time.Time `json:"at"`    // of the newest version
 	Reason string    `json:"reason"`
 }
 
 type Retry struct {
 	What  string    `json:"what"` // "stale IPv4 UDP flows"
 	Since time.Time `json:"since"`
-	Error string    `json:"error"` // of the last try
+	Error string    `json:"error"` // of the last attempt
 }
 
 // Down is a server that does not serve.
@@ -158,18 +159,18 @@ type Refused struct {
 	Reason  string `json:"reason"`
 }
 
-// Unproved is a Service whose rules are not shown to do what is wanted.
+// Unproved is a Service whose rules could not be proved to match the IR.
 type Unproved struct {
 	Service string `json:"service"`
-	Packet  string `json:"packet"` // for example: flags of proxyc trace; empty: it is not known
-	Want    string `json:"want"`   // AnyFate: whether there is any such packet is not known
+	Packet  string `json:"packet"` // an example, as flags of proxyc trace; "" if unknown
+	Want    string `json:"want"`   // AnyFate if it is unknown whether such a packet exists
 	Have    string `json:"have"`
 }
 
-// AnyFate is what the fate of packets is to be, at least.
+// AnyFate is the Want of a packet whose fate only has to be known.
 const AnyFate = "known"
 
-// Text says what is wrong.
+// Text describes the difference.
 func (u *Unproved) Text() string {
 	shown := ""
 	if u.Packet != "" {
@@ -181,7 +182,7 @@ func (u *Unproved) Text() string {
 	return fmt.Sprintf("%sis %s, must be %s", shown, u.Have, u.Want)
 }
 
-// Broken is an object of whose newest version nothing counts.
+// Broken is an object whose newest version is ignored.
 type Broken struct {
 	Kind   string `json:"kind"`   // "services"
 	Object string `json:"object"` // "ns/web"
@@ -199,19 +200,19 @@ type LastChange struct {
 	Operations apply.Count `json:"operations"`
 }
 
-// KubeProxy is what a daemon saw of kube-proxy's rules since its own start.
+// KubeProxy is the state of kube-proxy's rules since the daemon started.
 type KubeProxy struct {
 	State   KubeProxyState `json:"state"`
 	Since   time.Time      `json:"since"`
 	Objects []string       `json:"objects"`           // "table ip kube-proxy"
-	Process string         `json:"process,omitempty"` // of Maintained rules, where it is visible: "process 4711"
+	Process string         `json:"process,omitempty"` // of Maintained rules, if visible: "process 4711"
 }
 
-// Easing is a change of modes that old connections have not ended: what the earlier
-// mode left for them goes when they do.
+// Easing is a change of modes that waits for old connections. Leftovers of the earlier mode are
+// removed when they end.
 type Easing struct {
-	Since time.Time `json:"since"` // when this daemon began it
-	Until time.Time `json:"until"` // when the rest goes with the connections that there are
+	Since time.Time `json:"since"` // when this daemon started it
+	Until time.Time `json:"until"` // deadline, at which remaining connections end
 	Kept  []Busy    `json:"kept"`
 }
 
@@ -219,11 +220,11 @@ type Easing struct {
 type status struct {
 	process Process
 	now     func() time.Time
-	parts   []func(*Status) // each adds what it has; in this order
+	parts   []func(*Status) // each adds its part, in this order
 }
 
-// get asks all parts. A reader relies on all that a sync did once a Status has that sync.
-// So a part that learns of a sync earlier is asked later.
+// get queries all parts. A Status that contains a sync must also contain its effects, so parts that
+// learn about a sync earlier are queried later.
 func (s *status) get() Status {
 	st := Status{Process: s.process}
 	for _, part := range s.parts {
@@ -234,20 +235,19 @@ func (s *status) get() Status {
 	return st
 }
 
-// clockSet is by how much a clock is off that somebody has set.
+// clockSet is the difference above which a clock has been set.
 const clockSet = time.Second
 
-// onClock tells times as the node's clock has them now: it may have been set
-// since, by a year where a node has none that goes on without power, and ages
-// are what counts.
+// onClock converts times to the node's current wall clock, so that ages are correct. It may have
+// been set since, even by a year on a node whose clock stops without power.
 func (st *Status) onClock() {
 	now := func(t time.Time) time.Time {
 		if t.IsZero() {
 			return t
 		}
-		then := st.Now.Add(t.Sub(st.Now)) // by the time that passed, as far as both know it
+		then := st.Now.Add(t.Sub(st.Now)) // by the monotonic clock, if both have it
 		if off := then.Sub(t.Round(0)).Abs(); off < clockSet {
-			return t // clocks drift: one time is told as one
+			return t // clocks drift; report a constant time
 		}
 		return then
 	}
@@ -296,24 +296,26 @@ func (st *Status) onClock() {
 	}
 }
 
-// Well reports whether the kernel holds what is wanted, and nobody else goes on to change
-// that; the daemon hears what that is, from the API server or as the newest files
-// have it, nothing of it is left out as wrong, and others hear of it what they ask; a next
-// start would find it, and kube-proxy has no rules beside it.
+// Well reports whether everything is in order:
+//
+//   - The kernel matches the desired rules, and no other program changes them continuously.
+//   - The input is current, from the API server or the newest files, and no object has errors.
+//   - Servers and proofs have no failures.
+//   - The boot file is current, and kube-proxy has no rules.
 func (st *Status) Well() bool {
 	return st.NodeWell() && !slices.ContainsFunc(st.Findings, Finding.isError)
 }
 
-// NodeWell reports whether all is well but what the authors of objects have to mend.
+// NodeWell is Well without errors in objects, which their authors have to fix.
 func (st *Status) NodeWell() bool {
 	return st.Synced && !st.LastDrift.fought() &&
 		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.beside() == "" && st.APIServer.well() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving == 0
 }
 
-// well reports whether every resource can be read, optional ones included.
+// well reports whether every resource can be read, including optional ones.
 func (a *APIServer) well() bool {
 	return a == nil || a.Lost.IsZero() && !slices.ContainsFunc(a.Resources, func(h watch.Heard) bool { return !h.Lost.IsZero() })
 }
 
-// UnixPrefix stands before the path of a unix socket in an address.
+// UnixPrefix precedes the path of a unix socket in an address.
 const UnixPrefix = "unix:"

@@ -17,7 +17,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// printed is what a Status says, and whether it says that all is well.
+// printed returns the text of a Status, and whether it is well.
 func printed(t *testing.T, st Status) (well bool, out string) {
 	t.Helper()
 	if st.Started.IsZero() {
@@ -49,20 +49,20 @@ func newTestStatus(mode ir.Mode, now func() time.Time) *testStatus {
 	return st
 }
 
-// synced takes a sync, after which the rules are in force.
+// synced records a successful sync.
 func (s *testStatus) synced(sync *reconcile.Sync) {
 	s.drift.add(sync)
 	s.add(sync)
 }
 
-// told is the Status while so many changes are pending.
+// told returns the Status with a number of pending changes.
 func (s *testStatus) told(pending int) Status {
 	with := s.status
 	with.parts = append([]func(*Status){func(st *Status) { st.Pending = pending }}, s.parts...)
 	return with.get()
 }
 
-// The status says which backends drain, and since when this process knows.
+// The status contains the draining backends, and since when this process knows.
 func TestStatusOfDrains(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newTestStatus(ir.ModeIPVS, func() time.Time { return at })
@@ -71,7 +71,7 @@ func TestStatusOfDrains(t *testing.T) {
 		Frontend: ir.Match{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: ir.TCP, Port: 80}, Backend: netip.MustParseAddrPort("10.244.0.1:8080"),
 	}
 	older := drain
-	older.Service = ir.Name{} // begun by a process before
+	older.Service = ir.Name{} // started by an earlier process
 	st.setDraining(func() []apply.Drain { return []apply.Drain{drain, older} })
 	_, got := printed(t, st.told(0))
 	for _, want := range []string{
@@ -84,7 +84,7 @@ func TestStatusOfDrains(t *testing.T) {
 	}
 }
 
-// What an earlier mode left is told as long as connections need it. All is well
+// Leftovers of an earlier mode are reported while connections use them. The status is well
 // meanwhile.
 func TestStatusOfEasing(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -175,7 +175,7 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 	}
 }
 
-// A server that does not serve is named, with what works.
+// A server that does not serve is reported, with what still works.
 func TestStatusDown(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })
@@ -197,7 +197,7 @@ func TestStatusDown(t *testing.T) {
 	}
 }
 
-// What a daemon cannot know is no good news.
+// A daemon without contact is not well.
 func TestStatusCutOff(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })
@@ -266,8 +266,8 @@ func TestStatusLines(t *testing.T) {
 	}
 }
 
-// The newest refusal has an age of its own beside that of the first; and what is not
-// written for the next start, or has kube-proxy beside it, is not well.
+// The newest rejection has its own age besides that of the first. A boot file that is not current,
+// or rules of kube-proxy, are not well.
 func TestStatusTroubles(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })

@@ -10,17 +10,16 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// sysctls are the kernel's settings that a configuration wants on a node.
+// sysctls are the kernel settings that a configuration requires on a node.
 type sysctls struct {
 	cfg  *config.Config
 	node string
 	log  *slog.Logger
 
-	written atomic.Pointer[[]sysctl.Setting] // what write changed; nil: it was not called
+	written atomic.Pointer[[]sysctl.Setting] // changed by write; nil if it was not called
 }
 
-// write brings the kernel's settings to what configuration and mode want,
-// and says which were changed.
+// write sets the kernel settings that configuration and mode require, and logs the changes.
 func (s *sysctls) write() error {
 	differ, err := Settings(s.cfg, s.node)
 	s.written.Store(&differ)
@@ -33,9 +32,8 @@ func (s *sysctls) write() error {
 	return nil
 }
 
-// restore brings the kernel's settings back to what they were before write. Otherwise
-// they stay, as they do with kube-proxy: others may have come to rely on them. This is for a
-// configuration that was never in force.
+// restore restores the kernel settings from before write. It is for a configuration that was never
+// applied. Otherwise settings stay, as with kube-proxy, since other programs may depend on them.
 func (s *sysctls) restore() {
 	written := s.written.Load()
 	if written == nil {
@@ -50,7 +48,7 @@ func (s *sysctls) restore() {
 	}
 }
 
-// writeOOMScore asks the kernel to spare the process.
+// writeOOMScore makes the kernel spare the process when memory is exhausted.
 func (s *sysctls) writeOOMScore() {
 	if runtime.GOOS != "linux" {
 		return

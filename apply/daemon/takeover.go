@@ -10,19 +10,19 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// takeover removes what other proxies, and other modes, left on the node, once the rules are in
-// force. It leaves what belongs to a kube-proxy that runs, and what old connections need.
+// takeover removes leftovers of other proxies and modes after the rules are applied. It keeps those
+// of a running kube-proxy, and those that old connections use.
 type takeover struct {
 	mode   ir.Mode
 	peer   *peer
 	easing *easing
 	log    *slog.Logger
 	faults *faults
-	failed func()           // called each time that leftovers could not all be found and removed
-	again  chan func(error) // requests to remove once more
+	failed func()           // called if leftovers could not be found or removed completely
+	again  chan func(error) // requests to remove leftovers again
 }
 
-// tidy removes leftovers. done is called when they are removed as far as possible.
+// tidy removes leftovers. It calls done when as much as possible is removed.
 func (t *takeover) tidy(ctx context.Context, inUse apply.Dataplane, done func()) error {
 	if t.peer.maintained() {
 		return errors.New("kube-proxy runs beside proxyc")
@@ -37,8 +37,8 @@ func (t *takeover) tidy(ctx context.Context, inUse apply.Dataplane, done func())
 	return err
 }
 
-// remove removes leftovers, and returns what connections need of them; err says why more of
-// them may not have been found.
+// remove removes leftovers, and returns those that connections use. err is the error of the search
+// for them.
 func (t *takeover) remove(ctx context.Context, leftovers []apply.Leftover, err error) (kept []Busy, _ error) {
 	for _, l := range leftovers {
 		t.log.Info("removing", "object", l.Object)
@@ -57,7 +57,7 @@ func (t *takeover) remove(ctx context.Context, leftovers []apply.Leftover, err e
 	return kept, err
 }
 
-// request has the Reconciler tidy up again, and waits for what comes of it.
+// request makes the Reconciler tidy again, and waits for the result.
 func (t *takeover) request(ctx context.Context) error {
 	done := make(chan error, 1)
 	select {
