@@ -20,12 +20,11 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// BenchmarkPacket is a question over UDP from a new source port, and its
-// answer, through a node with 10,000 Services of five backends: to the first
-// and to the last Service. Every other question goes, as the limit, to a
-// backend itself through a node without rules. ns/op is the median of the
-// questions to the Service, x-no-rules how many times the median of the others
-// that is.
+// BenchmarkPacket sends a UDP query from a new source port through a node with 10,000 Services of
+// five backends, and waits for the reply. It alternates between the first and the last Service.
+// Every other query goes directly to a backend through a node without rules, as a lower bound.
+// ns/op is the median of the queries to the Service; x-no-rules is its ratio to the median of the
+// others.
 func BenchmarkPacket(b *testing.B) {
 	RequireRoot(b)
 	p := manyServices(10_000)
@@ -56,7 +55,7 @@ func median(d []time.Duration) float64 {
 	return float64(d[len(d)/2].Nanoseconds())
 }
 
-// liveBackends answer; the first and the last of manyServices have them.
+// liveBackends returns the backends that reply. The first and the last of manyServices have them.
 func liveBackends() (all []netip.AddrPort) {
 	for i := range byte(5) {
 		all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 2, 10 + i}), 8080))
@@ -64,7 +63,8 @@ func liveBackends() (all []netip.AddrPort) {
 	return all
 }
 
-// manyServices have a ClusterIP and five backends each. Their names sort as their numbers do.
+// manyServices returns Services with a ClusterIP and five backends each. Their names sort by
+// number.
 func manyServices(n int) *ir.Program {
 	p := &ir.Program{Family: ir.IPv4, Node: nftest.Node(ir.IPv4)}
 	for i := range n {
@@ -89,7 +89,7 @@ func manyServices(n int) *ir.Program {
 	return p
 }
 
-// load brings an empty node to the rules of an IPv4 Program.
+// load applies the rules of an IPv4 Program to an empty node.
 func (pl plane) load(b *testing.B, node *Namespace, p *ir.Program) {
 	b.Setenv("XTABLES_LOCKFILE", filepath.Join(b.TempDir(), "lock"))
 	six := &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}
@@ -118,7 +118,7 @@ func (pl plane) load(b *testing.B, node *Namespace, p *ir.Program) {
 	}
 }
 
-// A way leads from a pod through a node to a host with the live backends.
+// A way is a path from a pod through a node to a host with the live backends.
 type way struct {
 	client, node *Namespace
 	asked        int
@@ -154,7 +154,7 @@ func newWay(b *testing.B) *way {
 	return &way{client: client, node: node}
 }
 
-// answerUDP sends back what comes, until the benchmark ends.
+// answerUDP echoes datagrams until the benchmark ends.
 func answerUDP(b *testing.B, at netip.AddrPort) error {
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
 	if err != nil {
@@ -174,7 +174,7 @@ func answerUDP(b *testing.B, at netip.AddrPort) error {
 	return nil
 }
 
-// sources have enough ports, together, for some 250,000 flows.
+// sources returns source addresses with enough ports for about 250,000 flows.
 func sources() (all []netip.Addr) {
 	for i := range byte(4) {
 		all = append(all, netip.AddrFrom4([4]byte{10, 244, 1, 2 + i}))
@@ -182,8 +182,8 @@ func sources() (all []netip.Addr) {
 	return all
 }
 
-// ask asks from a source that was not used before, so that the question is a
-// flow of its own to the node, and returns how long the answer took.
+// ask sends a query from an unused source, so that it is a new flow for the node, and returns the
+// time until the reply.
 func (w *way) ask(b *testing.B, to netip.AddrPort) (took time.Duration) {
 	const lowest, ports = 1024, 1<<16 - 1024
 	addrs := sources()
@@ -211,7 +211,7 @@ func (w *way) ask(b *testing.B, to netip.AddrPort) (took time.Duration) {
 	return took
 }
 
-// exchange sends a datagram and waits for one.
+// exchange sends a datagram and receives one.
 func exchange(fd int) error {
 	buf := []byte("?")
 	if _, err := unix.Write(fd, buf); err != nil {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer is a buffer that a process writes while a test reads.
+// Buffer is a buffer that a process writes while a test reads it.
 type Buffer struct {
 	mu sync.Mutex
 	b  strings.Builder

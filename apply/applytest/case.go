@@ -22,14 +22,15 @@ const (
 	IPv6 = "ipv6"
 )
 
-// A Case is one conformance case in one family: a configuration and objects, flows that are tried once
-// the proxy has seen them, and steps that change the objects, each with flows of its own.
+// A Case is a conformance case in one family. It consists of a configuration and objects, flows
+// that are tried after the proxy has applied them, and steps that change the objects, each with its
+// own flows.
 type Case struct {
 	Name       string            `json:"name"`
 	Shows      string            `json:"shows"`
-	Families   []string          `json:"families"` // empty: both
-	Modes      []string          `json:"modes"`    // empty: all
-	Daemon     bool              `json:"daemon"`   // asks a daemon something
+	Families   []string          `json:"families"` // empty for both
+	Modes      []string          `json:"modes"`    // empty for all
+	Daemon     bool              `json:"daemon"`   // requires a daemon
 	Config     Object            `json:"config"`   // KubeProxyConfiguration, merged over the base
 	ModeConfig map[string]Object `json:"mode_config"`
 	Objects    []Object          `json:"objects"`
@@ -45,7 +46,7 @@ type Step struct {
 	Flows  []Flow   `json:"flows"`
 }
 
-// A Flow is a set of tries at one target.
+// A Flow is a set of tries of one target.
 type Flow struct {
 	From       string  `json:"from"`
 	To         string  `json:"to"` // address:port[/proto]; IPv6 with or without brackets
@@ -63,11 +64,11 @@ type Flow struct {
 	StatusOnly bool    `json:"status_only"`
 }
 
-// An Object is a Kubernetes object, or a part of one, as its file has it.
+// An Object is a Kubernetes object, or a part of one, as decoded from its file.
 type Object = map[string]any
 
-// LoadCases reads the *.yaml files of a directory and returns the cases that run in the family, in the
-// order of their names.
+// LoadCases reads the *.yaml files of a directory. It returns the cases for the family, ordered by
+// name.
 func LoadCases(dir fs.FS, family string) ([]*Case, error) {
 	files, err := fs.Glob(dir, "*.yaml")
 	if err != nil {
@@ -93,7 +94,7 @@ func LoadCases(dir fs.FS, family string) ([]*Case, error) {
 	return cases, nil
 }
 
-// ParseCase reads a case and, for IPv6, replaces every address and family name in it by its twin.
+// ParseCase parses a case. For IPv6 it replaces every address and family name by its IPv6 twin.
 // Unknown fields are errors.
 func ParseCase(data []byte, family string) (*Case, error) {
 	var tree any
@@ -101,7 +102,7 @@ func ParseCase(data []byte, family string) (*Case, error) {
 		return nil, err
 	}
 	if m, ok := tree.(map[string]any); ok && family == IPv6 {
-		families := m["families"] // says where the case runs, and stays
+		families := m["families"] // selects families, so it is not replaced
 		delete(m, "families")
 		twinTree(m)
 		m["families"] = families
@@ -119,23 +120,23 @@ func ParseCase(data []byte, family string) (*Case, error) {
 	return c, nil
 }
 
-// RunsIn reports whether the case is meant for the family.
+// RunsIn reports whether the case applies to the family.
 func (c *Case) RunsIn(family string) bool {
 	return len(c.Families) == 0 || slices.Contains(c.Families, family)
 }
 
-// RunsUnder reports whether the case is meant for the mode.
+// RunsUnder reports whether the case applies to the mode.
 func (c *Case) RunsUnder(mode string) bool {
 	return len(c.Modes) == 0 || slices.Contains(c.Modes, mode)
 }
 
-// Stages returns the steps of the case in order, the flows before the first change as a step that
-// applies the objects.
+// Stages returns the steps of the case in order. The flows before the first change are in a first
+// step that applies the objects.
 func (c *Case) Stages() []Step {
 	return append([]Step{{Apply: c.Objects, Flows: c.Flows}}, c.Steps...)
 }
 
-// Key is what the flow is called in the records; stage and number count from 1.
+// Key returns the key of the flow in the records; stage and number count from 1.
 func (f *Flow) Key(stage, number int) string {
 	at := fmt.Sprintf("%d.%d ", stage, number)
 	switch {
@@ -155,7 +156,7 @@ func (f *Flow) Key(stage, number int) string {
 	return key
 }
 
-// Target reads where the flow goes to.
+// Target parses the target of the flow.
 func (f *Flow) Target() (to netip.AddrPort, proto string, err error) {
 	addr, proto, ok := strings.Cut(f.To, "/")
 	if !ok {
@@ -165,8 +166,8 @@ func (f *Flow) Target() (to netip.AddrPort, proto string, err error) {
 	return to, proto, err
 }
 
-// parseAddrPort reads address:port; an IPv6 address may go without brackets, as the twin of an IPv4
-// address does.
+// parseAddrPort parses address:port. An IPv6 address need not have brackets, since the twin of an
+// IPv4 address has none.
 func parseAddrPort(s string) (netip.AddrPort, error) {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && strings.Count(s, ":") > 1 && !strings.HasPrefix(s, "[") {
 		s = "[" + s[:i] + "]" + s[i:]
@@ -174,7 +175,7 @@ func parseAddrPort(s string) (netip.AddrPort, error) {
 	return netip.ParseAddrPort(s)
 }
 
-// TryCount is the number of tries of the flow.
+// TryCount returns the number of tries of the flow.
 func (f *Flow) TryCount() int {
 	_, proto, _ := strings.Cut(f.To, "/")
 	switch {
@@ -188,10 +189,11 @@ func (f *Flow) TryCount() int {
 	return 40
 }
 
-// Sequential reports whether the tries of the flow must come one after the other.
+// Sequential reports whether the tries of the flow must be sequential.
 func (f *Flow) Sequential() bool { return f.Affinity || f.Sport != 0 || f.Interval != 0 }
 
-// Alone reports whether the flow must not run beside others: what it records depends on the order.
+// Alone reports whether the flow must not run concurrently with others, since its result depends on
+// the order.
 func (f *Flow) Alone() bool {
 	return f.Sequential() || f.Name != "" || f.SameAs != "" || f.Open != "" || f.Again != "" ||
 		strings.HasSuffix(f.To, "/sctp") // an ICMP error reaches every raw socket between two addresses
@@ -202,13 +204,13 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 var (
 	ipv4Text = regexp.MustCompile(`\b(\d+\.\d+\.\d+)\.(\d+)(/\d+)?\b`)
 
-	// twinPrefix maps the first three octets of the topology's addresses to what they become.
+	// twinPrefix maps the first three octets of the topology's addresses to IPv6 prefixes.
 	twinPrefix = map[string]string{
 		"10.244.1": "fd00:10:244:1::", "10.244.2": "fd00:10:244:2::",
 		"10.96.0": "fd00:10:96::", "203.0.113": "2001:db8:203::", "198.18.0": "2001:db8:198::",
 		"192.0.2": "2001:db8:0:1::", "198.51.100": "2001:db8:0:2::",
 	}
-	// twinCIDR maps the networks that are no single /24 of those.
+	// twinCIDR maps networks of other sizes.
 	twinCIDR = map[string]string{
 		"10.244.0.0/16": "fd00:10:244::/48", "10.96.0.0/16": "fd00:10:96::/112", "10.96.0.0/24": "fd00:10:96::/112",
 		"10.0.0.0/8": "fd00:10::/32", "0.0.0.0/0": "::/0", "0.0.0.0": "::",
@@ -217,8 +219,8 @@ var (
 )
 
 // Twin replaces every IPv4 address and network in a text by its IPv6 twin: 10.244.1.10 by
-// fd00:10:244:1::10, 192.0.2.0/24 by 2001:db8:0:1::/64. The last octet stays as text. Addresses outside
-// the topology stay as they are.
+// fd00:10:244:1::10, 192.0.2.0/24 by 2001:db8:0:1::/64. The last octet is kept as text. Addresses
+// outside the topology are kept.
 func Twin(text string) string {
 	switch text {
 	case "IPv4":
@@ -263,7 +265,7 @@ func twinTree(v any) any {
 	return v
 }
 
-// baseConfig is what every case's configuration is merged over.
+// baseConfig is the default configuration of a case, which the case's own is merged into.
 const baseConfig = `
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -305,12 +307,12 @@ const clusterObjects = `
   spec: {cidrs: [10.96.0.0/16, 'fd00:10:96::/112']}
 `
 
-// UDPIdle is how long mode userspace keeps the socket of a silent UDP client. With the default of 250 ms,
-// as under kube-proxy 1.25, a client loses an answer that a busy machine delays by that long. It is shorter
-// than the pause before a step, after which kube-proxy 1.25 has to have forgotten its clients.
+// UDPIdle is how long mode userspace keeps the socket of a silent UDP client. With kube-proxy
+// 1.25's default of 250 ms, a client loses a reply that a busy machine delays by that time. It is
+// shorter than the pause before a step, after which kube-proxy 1.25 has forgotten its clients.
 const UDPIdle = 900 * time.Millisecond
 
-// ConfigFile is the configuration of the case for a mode, as YAML.
+// ConfigFile returns the configuration of the case for a mode, as YAML.
 func (c *Case) ConfigFile(mode string) ([]byte, error) {
 	config := Object{}
 	if err := yaml.Unmarshal([]byte(baseConfig), &config); err != nil {
@@ -325,7 +327,7 @@ func (c *Case) ConfigFile(mode string) ([]byte, error) {
 	return yaml.Marshal(config)
 }
 
-// merge lays the fields of from over those of into, object by object; lists are replaced whole.
+// merge merges the fields of from into those of into, recursively. Lists are replaced.
 func merge(into, from Object) {
 	for k, v := range from {
 		a, aok := into[k].(map[string]any)
@@ -339,7 +341,7 @@ func merge(into, from Object) {
 	}
 }
 
-// Annotate gives all Services of the case an annotation.
+// Annotate adds an annotation to all Services of the case.
 func (c *Case) Annotate(key, value string) {
 	for _, stage := range c.Stages() {
 		for _, o := range stage.Apply {
@@ -355,13 +357,13 @@ func (c *Case) Annotate(key, value string) {
 	}
 }
 
-// A Store holds the objects of a running case.
+// A Store contains the objects of a running case.
 type Store struct {
 	keys    []string // in order of first appearance
 	objects map[string]Object
 }
 
-// NewStore holds the objects that exist in every case.
+// NewStore returns a Store with the objects that exist in every case.
 func NewStore() (*Store, error) {
 	s := &Store{objects: map[string]Object{}}
 	var objects []Object
@@ -371,8 +373,8 @@ func NewStore() (*Store, error) {
 	return s, s.Step(Step{Apply: objects})
 }
 
-// Step deletes and applies what the step says. Deleting what is not there is an error: the case means
-// something else.
+// Step deletes and applies objects. Deleting a missing object is an error, since the case is then
+// wrong.
 func (s *Store) Step(step Step) error {
 	for _, key := range step.Delete {
 		if strings.Count(key, "/") == 1 {
@@ -397,7 +399,7 @@ func (s *Store) Step(step Step) error {
 	return nil
 }
 
-// identify gives the object its namespace where the case left it out and returns its key.
+// identify sets the default namespace of the object and returns its key.
 func identify(o Object) (string, error) {
 	kind, _ := o["kind"].(string)
 	meta, _ := o["metadata"].(map[string]any)
@@ -410,12 +412,12 @@ func identify(o Object) (string, error) {
 	}
 	namespace, ok := meta["namespace"].(string)
 	if !ok {
-		namespace = "default" // so that Kind/name finds cluster-wide objects as well
+		namespace = "default" // so that Kind/name also finds cluster-scoped objects
 	}
 	return kind + "/" + namespace + "/" + name, nil
 }
 
-// File is the List of all objects as YAML: what `kubectl get -o yaml` would print.
+// File returns the List of all objects as YAML, like `kubectl get -o yaml`.
 func (s *Store) File() ([]byte, error) {
 	items := make([]Object, len(s.keys))
 	for i, key := range s.keys {

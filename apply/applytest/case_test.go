@@ -223,8 +223,8 @@ func TestParseExceptionsNeedsReason(t *testing.T) {
 	}
 }
 
-// What userspace does otherwise than iptables is either told in words, or a
-// capability that one of the two has and the other has not.
+// Each difference of userspace from iptables is either documented, or a capability that only one of
+// the two has.
 func TestDifferencesAreCapabilities(t *testing.T) {
 	list, err := LoadModeExceptions(os.DirFS("../../testdata/conformance"), "userspace")
 	if err != nil {

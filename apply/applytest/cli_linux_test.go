@@ -21,8 +21,8 @@ func takeoverFiles() (config, cluster string) {
 	return filepath.Join(takeoverDir, "config.yaml"), filepath.Join(takeoverDir, "cluster.yaml")
 }
 
-// TestLookingWritesNothing: --dry-run and --check, in every form, leave the machine as it is, and tell
-// what is to be done and whether there is anything.
+// TestLookingWritesNothing checks that --dry-run and --check, in every form, change nothing, and
+// report the differences and whether there are any.
 func TestLookingWritesNothing(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -77,7 +77,7 @@ func TestLookingWritesNothing(t *testing.T) {
 	})
 }
 
-// drifts take something away by hand, or put something in; word is how the plan names it.
+// drifts are manual removals and additions; word is their name in the plan.
 var drifts = map[string][]struct{ name, command, word string }{
 	"iptables": {
 		{"a rule deleted", "iptables-VARIANT -t nat -D KUBE-SERVICES 1", "KUBE-SERVICES"},
@@ -104,7 +104,7 @@ var drifts = map[string][]struct{ name, command, word string }{
 	},
 }
 
-// TestDrift: what somebody changed by hand is found, named and put right.
+// TestDrift checks that manual changes are found, reported and repaired.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -131,7 +131,7 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// TestCannot: where the program cannot work it says why, once, and touches nothing.
+// TestCannot checks that proxyc reports why it cannot work, once, and changes nothing.
 func TestCannot(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -168,7 +168,7 @@ func TestCannot(t *testing.T) {
 		clear("apply as nobody", asNobody(applyArgs(p, config, cluster)...), "apply", "root")
 		clear("cleanup as nobody", asNobody("cleanup"), "cleanup", "root")
 
-		_, wait := m.start(func(cmd *exec.Cmd) { // root, but of another user namespace
+		_, wait := m.start(func(cmd *exec.Cmd) { // root, but in another user namespace
 			id := []syscall.SysProcIDMap{{Size: 1}}
 			cmd.SysProcAttr.Cloneflags, cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = syscall.CLONE_NEWUSER, id, id
 		}, applyArgs(p, config, cluster)...)
@@ -196,7 +196,7 @@ func TestCannot(t *testing.T) {
 	})
 }
 
-// ownTable makes a table that belongs to a process as long as the test runs.
+// ownTable creates a table that a process owns until the test ends.
 func (m *machine) ownTable(table string) {
 	m.t.Helper()
 	cmd := m.prepare("nft", "-i")
@@ -231,8 +231,8 @@ func readFile(t testing.TB, name string) string {
 	return string(data)
 }
 
-// TestTwoAtOnce: of two that apply at the same time one waits; who does not want to wait that long is
-// told for whom. Who only looks does not wait.
+// TestTwoAtOnce checks that of two concurrent applies one waits. With a timeout, it reports the
+// owner of the lock. Read-only commands do not wait.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -278,7 +278,7 @@ func TestTwoAtOnce(t *testing.T) {
 	})
 }
 
-// foreignRules are what others keep on a node, by the tool that loads them.
+// foreignRules are rules of other programs, by the tool that loads them.
 var foreignRules = []struct{ tool, text string }{
 	{"nft", `table inet firewall {
 	set allowed { type ipv4_addr; flags interval; elements = { 192.0.2.0/24, 198.51.100.7 } }
@@ -346,8 +346,8 @@ func (m *machine) loadForeign() {
 	}
 }
 
-// TestCleanup: whatever kube-proxy and proxyc left, of every mode at once, goes, and all of others'
-// stays as it was, to the byte.
+// TestCleanup checks that everything that kube-proxy and proxyc left, in all modes together, is
+// removed, and that foreign rules are unchanged to the byte.
 func TestCleanup(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// ClockSet returns a time that was read as t was, on a node whose clock was set meanwhile: its
-// wall time is off by whole seconds, and the monotonic reading is that of t. No call makes such
-// a time, so it writes to where package time keeps the wall seconds.
+// ClockSet returns a time like t, but read on a node whose wall clock was set meanwhile. Its wall
+// time differs by whole seconds, and its monotonic reading is that of t. No function returns such a
+// time, so ClockSet writes to the internal representation of package time.
 func ClockSet(t time.Time, by time.Duration) time.Time {
 	set := t
 	*(*uint64)(unsafe.Pointer(&set)) += uint64(by/time.Second) << 30

@@ -27,7 +27,7 @@ var (
 	jobsFlag       = flag.Int("jobs", 2*runtime.NumCPU(), "cases at once")
 )
 
-// chosen returns which cases are played: of the choice those whose names match -case.
+// chosen returns a filter of the cases: those of the choice whose names match -case.
 func chosen(t *testing.T) func(mode, family string) func(name string) bool {
 	t.Helper()
 	match, err := regexp.Compile(*caseFlag)
@@ -40,7 +40,7 @@ func chosen(t *testing.T) func(mode, family string) func(name string) bool {
 	}
 }
 
-// TestConformance plays the recorded cases against proxyc and prints a table by mode.
+// TestConformance runs the recorded cases against proxyc, and prints a table by mode.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
@@ -56,7 +56,7 @@ func TestConformance(t *testing.T) {
 	for mode := range strings.SplitSeq(*modesFlag, ",") {
 		for family := range strings.SplitSeq(*familiesFlag, ",") {
 			runner := &Runner{Mode: mode, Apply: apply, Daemon: daemon}
-			if mode == "userspace" { // its rules are nothing without the daemon
+			if mode == "userspace" { // its rules do not work without the daemon
 				runner.Apply = nil
 			}
 			suite := &Suite{Runner: runner, Family: family,
@@ -71,8 +71,8 @@ func TestConformance(t *testing.T) {
 	fmt.Print(table)
 }
 
-// TestConformanceStable plays the cases of mode nftables with Services that all ask for a
-// Maglev table: packets meet the same fates.
+// TestConformanceStable runs the cases of mode nftables with a Maglev table for each Service.
+// Packets are handled as without it.
 func TestConformanceStable(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
@@ -94,7 +94,8 @@ func TestConformanceStable(t *testing.T) {
 	}
 }
 
-// throughProxyc is the way that -through names, and the daemon that some cases need.
+// throughProxyc returns the apply function selected by -through, and the daemon for cases that
+// require one.
 func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 	t.Helper()
 	binary := *proxycFlag
@@ -125,9 +126,8 @@ func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 	return nil, nil
 }
 
-// proved also proves after each apply that the kernel holds what the case means, for every
-// first packet and not for the case's flows alone. Only kernels of modes nftables and
-// iptables can be asked.
+// proved also proves after each apply that the kernel matches the case, for every first packet
+// rather than only for the case's flows. It supports modes nftables and iptables.
 func proved(apply ApplyFunc, binary string, args ...string) ApplyFunc {
 	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) error {
 		if err := apply(ctx, node, configFile, snapshotFile, mode); err != nil || mode != "nftables" && mode != "iptables" {
@@ -141,10 +141,10 @@ func proved(apply ApplyFunc, binary string, args ...string) ApplyFunc {
 	}
 }
 
-// loadText compiles to text and loads that, as a person without proxyc on the node would. It replaces
-// whatever is there: affinity is forgotten, and old conntrack entries stay.
+// loadText compiles to text and loads that, like a user without proxyc on the node. It replaces all
+// existing rules. Affinity is lost, and old conntrack entries stay.
 func loadText(binary string) ApplyFunc {
-	loaders := map[string][][2]string{ // mode → output format and the tool that reads it
+	loaders := map[string][][2]string{ // by mode: output format and the tool that reads it
 		"nftables": {{"nftables", "nft -f /dev/stdin"}},
 		"iptables": {{"iptables", "iptables-restore"}, {"ip6tables", "ip6tables-restore"}},
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// ProxycWatch is the [DaemonFunc] that runs `proxyc watch` from the given
-// binary, with the snapshot file in place of an API server.
+// ProxycWatch returns the [DaemonFunc] that runs `proxyc watch` of the given binary, with the
+// snapshot file instead of an API server.
 func ProxycWatch(binary string, args ...string) DaemonFunc {
 	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) (Daemon, error) {
 		d := &watch{node: node}
@@ -37,7 +37,7 @@ type watch struct {
 	wait func() error
 }
 
-// Update waits until the snapshot file, as it is now, is in force.
+// Update waits until the current snapshot file is applied.
 func (d *watch) Update(ctx context.Context, snapshotFile string) error {
 	file, err := os.Stat(snapshotFile)
 	if err != nil {
@@ -62,7 +62,8 @@ func (d *watch) Update(ctx context.Context, snapshotFile string) error {
 	}
 }
 
-// status returns whether the kernel holds what is wanted, and of when the snapshot is that is in force.
+// status reports whether the kernel matches the desired rules, and returns the modification time of
+// the applied snapshot.
 func (d *watch) status(ctx context.Context) (synced bool, modified time.Time, err error) {
 	code, body, err := d.node.Get(ctx, 10249, "/proxyc/status")
 	if err != nil || code != http.StatusOK {
@@ -78,7 +79,7 @@ func (d *watch) status(ctx context.Context) (synced bool, modified time.Time, er
 	return s.Synced, modified, err
 }
 
-// Stop ends the daemon as a node does; its rules stay.
+// Stop ends the daemon like a node; its rules stay.
 func (d *watch) Stop() error {
 	if err := d.cmd.Process.Signal(os.Interrupt); err != nil {
 		return err

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// EchoPorts are the ports the echo servers listen on, for TCP, UDP and SCTP alike.
+// echoPorts are the ports of the echo servers, for TCP, UDP and SCTP.
 var echoPorts = []uint16{53, 80, 443, 5353, 8080, 8081, 9090}
 
-// An Echo answers questions in one namespace, on every address it has, with an [Answer].
+// An Echo replies to queries in one namespace, on every address, with an [Answer].
 type Echo struct {
 	closers []io.Closer
 }
@@ -40,7 +40,7 @@ func (ns *Namespace) ServeEcho() (*Echo, error) {
 	return e, nil
 }
 
-// Close stops the servers. Connections that are open end when their clients close them.
+// Close stops the servers. Open connections end when their clients close them.
 func (e *Echo) Close() error {
 	var errs []error
 	for _, c := range e.closers {
@@ -49,8 +49,8 @@ func (e *Echo) Close() error {
 	return errors.Join(errs...)
 }
 
-// listen opens the TCP and UDP sockets of one port. Each family has its own: a socket for both reports
-// IPv4 peers as mapped addresses.
+// listen opens the TCP and UDP sockets of one port. Each family has its own, since a dual-stack
+// socket reports IPv4 peers as mapped addresses.
 func (e *Echo) listen(port uint16) error {
 	for _, family := range []string{"4", "6"} {
 		addr := ":" + strconv.Itoa(int(port))
@@ -151,7 +151,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }
 
-// A packetConn is a socket that knows which address a packet was sent to, and answers from it.
+// A packetConn is a socket that reports the destination address of each packet, and replies from
+// it.
 type packetConn interface {
 	read() (b []byte, at netip.Addr, peer net.Addr, err error)
 	write(b []byte, from netip.Addr, peer net.Addr) error

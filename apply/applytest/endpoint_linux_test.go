@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestEndpointsOfServices: packets that are led to an address of a Service meet what the filter has
-// there. That is what package ir/sim says of them, but for what the mode lets leave the node,
-// where nobody has the address.
+// TestEndpointsOfServices checks that the filter applies to packets that are translated to an
+// address of a Service. The results are those of package ir/sim, except for packets that the mode
+// lets leave the node, where no host has the address.
 func TestEndpointsOfServices(t *testing.T) {
 	t.Parallel()
 	service := func(name string, i int, more, endpoint string, port int) string {
@@ -30,8 +30,8 @@ func TestEndpointsOfServices(t *testing.T) {
 		service("vip", 3, "", "10.96.0.1", 80) + service("free", 4, "", "10.96.7.7", 8080) +
 		service("lost", 5, "", "10.96.0.2", 80) +
 		service("host", 6, "", "192.0.2.11", 8081) + service("other", 7, "", "192.0.2.11", 8080)
-	// In mode iptables the first packet from ext to Service 5 leaves the node, as it has a mark; the one
-	// that is sent again a second later has none, and is refused.
+	// In mode iptables the first packet from ext to Service 5 leaves the node, since it is marked. Its
+	// retransmission after a second is not marked, and is rejected.
 	want := map[string]map[int]string{
 		"nftables": {1: "10.244.1.10:8080", 3: Refused, 4: TimedOut, 5: Refused, 6: Refused, 7: "192.0.2.11:8080"},
 		"iptables": {1: "10.244.1.10:8080", 3: TimedOut, 4: TimedOut, 5: Refused, 6: Refused, 7: "192.0.2.11:8080"},

@@ -23,9 +23,9 @@ endpoints: [{addresses: [10.244.1.2]}]
 ports: [{port: 80, name: t}, {port: 81, name: s}, {port: 80, name: u, protocol: UDP}]
 `
 
-// BenchmarkFastpath compares connections that have taken the fast path with others: a client and a pod,
-// and between them a node under proxyc watch. What it measures is all that one exchange, or 64 KB of a stream, costs
-// in all three. `make vm VM=-counted` has a clock that counts instructions.
+// BenchmarkFastpath compares connections in the fast path with others, between a client and a pod
+// through a node under proxyc watch. It measures the total cost of an exchange, or of 64 KB of a
+// stream, on all three. `make vm VM=-counted` has a clock that counts instructions.
 func BenchmarkFastpath(b *testing.B) {
 	RequireRoot(b)
 	ns := map[string]*Namespace{}
@@ -113,10 +113,10 @@ func BenchmarkFastpath(b *testing.B) {
 	}
 }
 
-// mostSegments is how many segments the kernel sends as one by itself.
+// mostSegments is the maximum number of segments that the kernel sends as one.
 const mostSegments = 65535
 
-// servePlainly answers what comes at port 80, and takes what comes at port 81.
+// servePlainly echoes on port 80, and discards on port 81.
 func servePlainly(b *testing.B, ns *Namespace) {
 	b.Helper()
 	err := ns.Do(func() error {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// requireFlowtable skips the test where the kernel has no flowtables, unless PROXYC_REQUIRE names
-// "flowtable": then it fails.
+// requireFlowtable skips the test if the kernel has no flowtables. If PROXYC_REQUIRE contains
+// "flowtable", the test fails instead.
 func requireFlowtable(t testing.TB, m *machine) {
 	t.Helper()
 	const script = `add table inet try; add flowtable inet try f { hook ingress priority 0; }; add chain inet try c { type filter hook forward priority 0; }
@@ -30,7 +30,7 @@ add rule inet try c flow add @f; delete table inet try`
 	}
 }
 
-// until waits for the table of the fast path to be there, with words and without others.
+// untilFastpath waits until the table of the fast path contains some words and not others.
 func (m *machine) untilFastpath(want []string, without ...string) {
 	m.t.Helper()
 	var got string
@@ -40,12 +40,12 @@ func (m *machine) untilFastpath(want []string, without ...string) {
 		if got = string(out); err == nil && !slices.ContainsFunc(without, has) && !slices.ContainsFunc(want, func(w string) bool { return !has(w) }) {
 			return
 		}
-		time.Sleep(20 * time.Millisecond) // until the deadline, whatever the machine's speed
+		time.Sleep(20 * time.Millisecond) // until the deadline, on a machine of any speed
 	}
 	m.t.Fatalf("the fast path is not with %q and without %q:\n%s", want, without, got)
 }
 
-// untilRules waits for the tables of both families to be there.
+// untilRules waits until the tables of both families exist.
 func (m *machine) untilRules() {
 	m.t.Helper()
 	var tables string
@@ -58,8 +58,8 @@ func (m *machine) untilRules() {
 	m.t.Fatalf("our rules are not repaired; there are\n%s", tables)
 }
 
-// comesBack waits for the answer to what was asked in vain, until TCP has sent it several times again: each time it
-// waits twice as long as before.
+// comesBack waits for the reply to a lost query, until TCP has retransmitted it several times, with
+// a doubled wait each time.
 func (k *keptConn) comesBack() error {
 	if err := k.conn.SetDeadline(time.Now().Add(Patience(patience))); err != nil {
 		return err
@@ -67,16 +67,18 @@ func (k *keptConn) comesBack() error {
 	return k.same(readAnswer(k.conn))
 }
 
-// TestFastpath: connections through a flowtable go past the rules in forward, and meet what they meet
-// without: TCP stays with its backend, UDP leaves one that goes at once. Interfaces that come and go are
-// followed, others' changes repaired, and who wants no fast path removes it; no connection notices.
+// TestFastpath checks connections through a flowtable, which bypass the rules in forward. They
+// behave as without it: TCP keeps its backend, and UDP leaves a removed one immediately. Added and
+// removed interfaces are followed, foreign changes are repaired, and disabling the fast path
+// removes it. No connection is affected.
 func TestFastpath(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
 	topo := newTopology(t)
 	m := newMachine(t, topo.Namespace("node1"))
 	requireFlowtable(t, m)
-	// br_netfilter, where some other test has loaded it, translates what comes by a bridge before the flowtable sees it.
+	// br_netfilter, if another test has loaded it, translates packets from a bridge before the
+	// flowtable.
 	m.tool("", "sh", "-c", "for f in /proc/sys/net/bridge/bridge-nf-call-ip*tables; do [ ! -e $f ] || echo 0 > $f; done")
 	config, _ := takeoverFiles()
 	service := func(pods ...string) world {
@@ -95,7 +97,7 @@ func TestFastpath(t *testing.T) {
 	d := start(fast...)
 	all := []string{"hook ingress priority filter", `"cni0"`, `"eth0"`, `"eth1"`, "type filter hook forward priority 300; policy accept;",
 		"ct status dnat ct state established ct direction reply ct packets > 6 flow add @fastpath"}
-	unquote := func(words []string) (out []string) { // nft 1.0.6 has names bare
+	unquote := func(words []string) (out []string) { // nft 1.0.6 prints names without quotes
 		for _, w := range words {
 			out = append(out, strings.ReplaceAll(w, `"`, ""))
 		}
@@ -105,7 +107,7 @@ func TestFastpath(t *testing.T) {
 
 	var probes []Probe
 	var udp []*udpClient
-	var far []string // connections of clients on other machines, whose packets are forwarded, as conntrack begins to tell of them
+	var far []string // connections of clients on other machines, whose packets are forwarded, in the format of conntrack
 	tracked := func(c net.Conn) string {
 		from, to := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
 		return fmt.Sprintf(" src=%s dst=%s sport=%d dport=%d ", from.Addr(), to.Addr(), from.Port(), to.Port())
@@ -157,8 +159,8 @@ func TestFastpath(t *testing.T) {
 	}
 	exchange(10, "pod1a")
 	offloaded()
-	// pastForward waits for ten exchanges of which no packet meets a rule in forward: the kernel puts flows out of
-	// the flowtable when routes or addresses change, and takes them in again.
+	// pastForward waits for ten exchanges without a packet in the rules in forward. The kernel removes
+	// flows from the flowtable when routes or addresses change, and adds them again later.
 	pastForward := func() {
 		t.Helper()
 		var seen string
@@ -205,7 +207,7 @@ func TestFastpath(t *testing.T) {
 		}
 	}
 
-	// What is in the flowtable follows its Service as all else does.
+	// Flows in the flowtable follow their Service.
 	update(service("pod2a"))
 	exchange(10, "pod2a")
 	offloaded()
@@ -215,12 +217,12 @@ func TestFastpath(t *testing.T) {
 	update(service("pod1c"))
 	exchange(10, "pod1c")
 
-	// A Service's ranges hold for who comes, and the threshold's first packets have been held against them.
+	// The source ranges of a Service apply: the first packets, up to the threshold, pass the rules.
 	if a, err := topo.Try("ext", "tcp", 0, to(vip(1, IPv4), 80), Surely); err != nil {
 		t.Errorf("from within the ranges: %v, %v", a, err)
 	}
 
-	// Interfaces that come and go.
+	// Interfaces are added and removed.
 	m.tool("", "ip", "link", "add", "eth7", "type", "dummy")
 	m.untilFastpath([]string{"eth7"})
 	m.tool("", "ip", "link", "set", "eth7", "name", "other7")
@@ -232,8 +234,9 @@ func TestFastpath(t *testing.T) {
 	m.untilFastpath([]string{"eth8"})
 	exchange(3, "pod1c")
 
-	// Others take our rules alone, and routes change: while the kernel translates nothing, what is sent over a connection
-	// goes the usual way, to where the Service's own address leads. That way must not be kept for the connection.
+	// Another program removes only our rules, and routes change. While the kernel does not translate,
+	// packets of a connection take the normal path, to the Service's own address. The connection must
+	// not keep that path.
 	is = table()
 	signal := func(s os.Signal) {
 		t.Helper()
@@ -246,8 +249,9 @@ func TestFastpath(t *testing.T) {
 		m.tool("", "nft", "delete", "table", family, "proxyc")
 	}
 	m.tool("", "ip", "route", "add", "203.0.113.64/26", "dev", "cni0")
-	m.tool("", "ip", "-6", "route", "add", "fd00:10:244:1::ff/128", "dev", "cni0") // IPv6 minds routes alone that are within the one in use
-	// At its own address the node refuses what it does not translate, which ends a connection; with a fast path and without.
+	m.tool("", "ip", "-6", "route", "add", "fd00:10:244:1::ff/128", "dev", "cni0") // IPv6 only considers routes within the one in use
+	// On its own address the node rejects untranslated packets, which ends a connection, with or
+	// without a fast path.
 	lost := slices.DeleteFunc(slices.Clone(open), func(k *keptConn) bool { return k.probe.From == "node1" || k.probe.To.Port() != 80 })
 	var asked sync.WaitGroup
 	for _, k := range lost {
@@ -271,7 +275,8 @@ func TestFastpath(t *testing.T) {
 	exchange(10, "pod1c")
 	offloaded()
 
-	// Others take all. What is asked until our rules are back is lost, and UDP sends nothing twice.
+	// Another program removes everything. Queries before our rules are restored are lost, and UDP does
+	// not retransmit.
 	m.tool("", "nft", "flush", "ruleset")
 	m.untilFastpath(unquote(all))
 	m.untilRules()
@@ -279,12 +284,12 @@ func TestFastpath(t *testing.T) {
 	offloaded()
 	m.tool("", "nft", "delete", "table", "inet", "proxyc-fastpath")
 	exchange(3, "pod1c")
-	m.tool("", "ip", "link", "add", "eth9", "type", "dummy") // the next that comes shows that the table is gone
+	m.tool("", "ip", "link", "add", "eth9", "type", "dummy") // the next notification shows that the table is missing
 	m.untilFastpath(append(unquote(all), "eth9"))
 	m.must(0, m.apply(plane{mode: "nftables"}, config, file, "--check"))
 	exchange(10, "pod1c")
 
-	// Its table outlives the daemon, and goes with who wants none.
+	// The table outlives the daemon, and is removed by one without a fast path.
 	stop := func() {
 		t.Helper()
 		if err := d.Stop(); err != nil {

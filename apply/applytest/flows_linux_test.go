@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// TestStaleFlows: a UDP client that keeps its socket follows its Service to where it goes, at each kind
-// of frontend, and nothing is kept of one that lost its endpoints or vanished. What is none of ours stays.
+// TestStaleFlows checks that a UDP client that keeps its socket follows its Service, for each kind
+// of frontend. Entries for Services without endpoints, and for removed ones, are deleted. Foreign
+// entries stay.
 func TestStaleFlows(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -75,8 +76,8 @@ func TestStaleFlows(t *testing.T) {
 	})
 }
 
-// TestDrainingFlows: a UDP client stays with an endpoint that terminates for as long as that serves, and
-// where it is no longer told of clients; new ones go elsewhere.
+// TestDrainingFlows checks that a UDP client keeps a terminating endpoint while it serves, and as
+// long as it does after clients are no longer sent there. New clients use other endpoints.
 func TestDrainingFlows(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -120,9 +121,10 @@ func TestDrainingFlows(t *testing.T) {
 	})
 }
 
-// TestShutOutFlows: a UDP client that gets no answers reaches nobody any longer once the source ranges do
-// not admit it, in each mode: to the rules of mode nftables each of its packets is a first one, and in the
-// others the entry goes that led it by. Who was answered stays, as connections do. Mode ipvs asks each packet.
+// TestShutOutFlows checks that a UDP client without replies reaches no backend after the source
+// ranges exclude it, in each mode. In mode nftables the rules see each of its packets as a first
+// one. In the others its entry is deleted. A client with replies keeps its flow, like a connection.
+// Mode ipvs checks each packet.
 func TestShutOutFlows(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -163,17 +165,17 @@ func TestShutOutFlows(t *testing.T) {
 			t.Helper()
 			before := arrived()
 			for _, c := range silent {
-				if _, err := c.conn.Write([]byte("shu~")); err != nil { // what the pod drops
+				if _, err := c.conn.Write([]byte("shu~")); err != nil { // dropped by the pod
 					t.Fatal(err)
 				}
 			}
-			fence.expect("pod1a") // which comes behind them
+			fence.expect("pod1a") // which follows them
 			return arrived() - before
 		}
 		for _, c := range answered {
 			c.expect("pod1a")
 		}
-		for range 2 { // the second by the entry of the first
+		for range 2 { // the second uses the entry of the first
 			if n := send(); n != len(silent) {
 				t.Fatalf("%d of %d packets reach the pod", n, len(silent))
 			}
@@ -215,7 +217,7 @@ func newUDPClient(t *testing.T, topo *Topology, from string, to netip.AddrPort) 
 	return &udpClient{t, topo, conn}
 }
 
-// expect asks once and wants an answer from a pod, or a failure.
+// expect sends a query, and expects a reply from a pod, or a failure.
 func (c *udpClient) expect(want string) {
 	c.t.Helper()
 	wait := Surely
@@ -232,7 +234,7 @@ func (c *udpClient) expect(want string) {
 	}
 }
 
-// expectAnswer asks once and wants an answer from anybody.
+// expectAnswer sends a query, and expects a reply from any pod.
 func (c *udpClient) expectAnswer(when string) {
 	c.t.Helper()
 	if _, err := Ask(c.conn, Surely); err != nil {
@@ -240,13 +242,13 @@ func (c *udpClient) expectAnswer(when string) {
 	}
 }
 
-// flows lists the UDP flows that the machine tracks.
+// flows lists the tracked UDP flows of the machine.
 func (m *machine) flows(family string) string {
 	m.t.Helper()
 	return m.tool("", "conntrack", "-L", "-p", "udp", "-f", family)
 }
 
-// noFlows fails the test for translated flows to the addresses.
+// noFlows fails the test if there are translated flows to the addresses.
 func (m *machine) noFlows(words ...string) {
 	m.t.Helper()
 	for _, family := range []string{IPv4, IPv6} {

@@ -10,9 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// FromNode returns the records for a mode in which the node's own connections
-// lead to backends (capability KeepsClient): what a client reached, seen from
-// the address that the node has towards it.
+// FromNode returns the records for a mode in which backends see the node as the client (capability
+// KeepsClient): the source of each flow is the node's address towards it.
 func (r *Records) FromNode(mode string) *Records {
 	own := &Records{Mode: mode, Results: map[string]map[string]map[string]Outcome{}}
 	for family, cases := range r.Results {
@@ -30,7 +29,7 @@ func (r *Records) FromNode(mode string) *Records {
 	return own
 }
 
-// direct finds the flows to what is no Service: pods, and servers at loopback addresses.
+// direct matches flows to other targets than Services: pods, and servers on loopback addresses.
 var direct = regexp.MustCompile(`-> (10\.244\.\d\.|fd00:10:244:\d::)\d\d|-> (127\.0\.0\.1|::1):8`)
 
 func (o Outcome) fromNode() Outcome {
@@ -51,7 +50,7 @@ func (o Outcome) fromNode() Outcome {
 	return o
 }
 
-// LoadModeExceptions reads the exceptions of a mode that has no record of its own.
+// LoadModeExceptions reads the exceptions of a mode without its own records.
 func LoadModeExceptions(dir fs.FS, mode string) (list []Exception, err error) {
 	file := mode + ".yaml"
 	text, err := fs.ReadFile(dir, file)

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// gapUpdates is how often the Services change under load.
+// gapUpdates is the number of changes under load.
 var gapUpdates = map[string]int{"iptables-nft": 80, "iptables-legacy": 80, "nftables": 80, "ipvs": 80}
 
-// lasting are the Services that always have an endpoint: of every kind of route.
+// lasting returns Services that always have an endpoint, with every kind of route.
 func lasting() world {
 	both, all := []string{IPv4, IPv6}, []string{"TCP", "UDP"}
 	return world{
@@ -25,7 +25,7 @@ func lasting() world {
 	}
 }
 
-// gapProbes ask the lasting Services.
+// gapProbes returns probes of the lasting Services.
 func gapProbes() []Probe {
 	return []Probe{
 		{"pod1b", "tcp", to(clusterIP(0, IPv4), 80)},
@@ -41,7 +41,7 @@ func gapProbes() []Probe {
 	}
 }
 
-// A kept connection is open for as long as the test runs.
+// A kept connection stays open during the test.
 type keptConn struct {
 	probe  Probe
 	conn   net.Conn
@@ -72,10 +72,10 @@ func keepOpen(t *testing.T, topo *Topology, probes []Probe) (all []*keptConn) {
 	return all
 }
 
-// stillOpen asks over the connection.
+// stillOpen sends a query over the connection.
 func (k *keptConn) stillOpen() error { return k.same(Ask(k.conn, Surely)) }
 
-// same wants an answer from who has always answered.
+// same expects a reply from the connection's server.
 func (k *keptConn) same(a Answer, err error) error {
 	if err == nil && a.Server != k.server {
 		err = fmt.Errorf("%s answers, it was %s", a.Server, k.server)
@@ -83,8 +83,8 @@ func (k *keptConn) same(a Answer, err error) error {
 	return err
 }
 
-// TestUpdatesLeaveNoGap: while Services come, go and change, connections to those that always have an
-// endpoint never fail, and those that are open stay.
+// TestUpdatesLeaveNoGap checks that, while Services change, connections to those that always have
+// an endpoint never fail, and open connections stay.
 func TestUpdatesLeaveNoGap(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -103,7 +103,7 @@ func TestUpdatesLeaveNoGap(t *testing.T) {
 				m.must(0, m.apply(p, config, m.file("snapshot.json", w.snapshot(t))))
 				asExpected(t, topo, w, n)
 				if n%10 == 9 {
-					t.Logf("%d updates", n+1) // a slow machine is seen to be alive
+					t.Logf("%d updates", n+1) // shows progress on a slow machine
 				}
 				for _, k := range open {
 					if err := k.stillOpen(); err != nil {
@@ -139,7 +139,7 @@ func (r worldRandom) update(w world) {
 
 func onNode1(pod string) bool { return pod[3] == '1' }
 
-// asExpected asks each lasting Service once: the update must be in force.
+// asExpected sends a query to each lasting Service, to check that the update is applied.
 func asExpected(t *testing.T, topo *Topology, w world, n int) {
 	t.Helper()
 	for i := range 4 {

@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A history is so many changes of a random world.
+// A history is a sequence of changes of a random world.
 const (
 	histories    = 6
 	historySteps = 8
 )
 
-// change makes, changes or removes some Services.
+// change adds, changes or removes some Services.
 func (r worldRandom) change(w world) {
 	for range 1 + r.IntN(3) {
 		i := r.IntN(10)
@@ -34,17 +34,18 @@ func (r worldRandom) change(w world) {
 	}
 }
 
-// sizes are those of sets and maps in a listing.
+// sizes matches the sizes of sets and maps in a listing.
 var sizes = regexp.MustCompile(`(?m)^\s*size \d+\n`)
 
-// slots are the elements of a map of backends in a listing: a frontend, a slot, and the backend.
+// slots matches the elements of a map of backends in a listing: a frontend, a slot, and the
+// backend.
 var slots = regexp.MustCompile(`(\S+(?: \. \S+)+) \. \d+ : (\S+ \. \d+)`)
 
-// pooled is a listing with the backends of each frontend in order: which slot one has means nothing, and
-// depends on what was there before.
+// pooled returns a listing with the backends of each frontend sorted. Their slots are irrelevant,
+// and depend on the history.
 func pooled(listing string) string {
 	var out strings.Builder
-	for of := range strings.SplitAfterSeq(listing, "map ") { // one map, and what comes before the next
+	for of := range strings.SplitAfterSeq(listing, "map ") { // one map, and the text before the next
 		pools := map[string][]string{}
 		for _, m := range slots.FindAllStringSubmatch(of, -1) {
 			pools[m[1]] = append(pools[m[1]], m[2])
@@ -62,7 +63,7 @@ func pooled(listing string) string {
 	return out.String()
 }
 
-// TestHistories: after each change the machine has what a new one would be given.
+// TestHistories checks that after each change the machine has the rules of a new one.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -74,7 +75,7 @@ func TestHistories(t *testing.T) {
 				w, r := world{}, newWorldRandom(seed)
 				for step := range max(4, Fewer(historySteps)) {
 					r.change(w)
-					t.Logf("step %d: %d Services", step, len(w)) // a slow machine is seen to be alive
+					t.Logf("step %d: %d Services", step, len(w)) // shows progress on a slow machine
 					snapshot := m.file("snapshot.json", w.snapshot(t))
 					m.must(0, m.apply(p, config, snapshot))
 					fresh := newMachine(t, nil)
@@ -89,7 +90,7 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// faults are what can happen to a run of iptables-restore, which is the n-th; $count is its number.
+// faults are failures of the n-th run of iptables-restore; $count is its number.
 var faults = []struct{ name, script string }{
 	{"fails", `[ $count = N ] && { echo "out of luck" >&2; exit 1; }`},
 	{"fails afterwards", `[ $count = N ] && { "$real" "$@"; echo "out of luck" >&2; exit 1; }`},
@@ -97,19 +98,19 @@ var faults = []struct{ name, script string }{
 	{"meets a lock", `[ $count = N ] && exit 4`},
 }
 
-// counted is a shim that counts the runs of the tool in a file.
+// counted returns a shim that counts the runs of the tool in a file.
 func counted(file, script string) string {
 	return fmt.Sprintf("echo >> %[1]s\ncount=$(wc -l < %[1]s)\n%[2]s\nexec \"$real\" \"$@\"", file, script)
 }
 
-// TestFaults: a tool that fails in any of its runs leaves the machine as it was, and the next apply
-// brings it to where it should be.
+// TestFaults checks that a failure in any run of the tool leaves the machine unchanged, and that
+// the next apply succeeds.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
 	for i, p := range planes {
 		if p.mode != "iptables" {
-			continue // nftables has one batch, which is taken whole or not at all
+			continue // nftables has one batch, which is atomic
 		}
 		for j, fault := range faults {
 			t.Run(p.String()+" "+fault.name, func(t *testing.T) {
@@ -158,8 +159,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestForeignFlush: somebody empties everything while apply is at work. Whatever comes of that, the next
-// apply puts it right.
+// TestForeignFlush removes all rules while apply runs. Whatever the result, the next apply repairs
+// it.
 func TestForeignFlush(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
@@ -194,7 +195,7 @@ func TestForeignFlush(t *testing.T) {
 	}
 }
 
-// TestOrphan: a tool that outlives its apply is still at work; the next apply waits for it.
+// TestOrphan has a tool that outlives its apply and is still running. The next apply waits for it.
 func TestOrphan(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
@@ -219,7 +220,7 @@ func TestOrphan(t *testing.T) {
 			m.shim("iptables-"+p.variant+"-restore", fmt.Sprintf("text=$(cat)\necho > %s\nread go < %s\nprintf '%%s\\n' \"$text\" | \"$real\" \"$@\"", began, gate))
 			cmd, wait := m.start(nil, applyArgs(p, config, new)...)
 			m.env = whole
-			readFile(t, began) // returns when the tool is there
+			readFile(t, began) // returns when the tool has started
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}

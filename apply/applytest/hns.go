@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// HNSState is what a Windows host holds, in the words of the records: see
+// HNSState is the state of a Windows host in the format of the records; see
 // testdata/conformance/README.md.
 type HNSState struct {
 	LoadBalancers []string `json:"load balancers"`
 	Endpoints     []string `json:"endpoints made"`
 }
 
-// UsedEndpoints returns the endpoints that a load balancer leads to, or is the
-// address or source of: kube-proxy.exe makes others that nothing uses.
+// UsedEndpoints returns the endpoints that a load balancer uses as backend, address or source.
+// kube-proxy.exe creates others that nothing uses.
 func (s *HNSState) UsedEndpoints() []string {
 	used := map[string]bool{}
 	for _, l := range s.LoadBalancers {
@@ -34,7 +34,7 @@ func (s *HNSState) UsedEndpoints() []string {
 	return out
 }
 
-// HNSRecords are what kube-proxy.exe made a host hold: family → case → step.
+// HNSRecords are the states that kube-proxy.exe created on a host: family → case → step.
 type HNSRecords struct {
 	Network string                                    `json:"network"`
 	DSR     bool                                      `json:"dsr"`
@@ -54,8 +54,7 @@ func LoadHNSRecords(dir fs.FS, file string) (*HNSRecords, error) {
 	return r, nil
 }
 
-// HNSPods are the addresses of the endpoints that a host of the records has by
-// itself: the pods of node1.
+// HNSPods returns the addresses of the host's own endpoints in the records: the pods of node1.
 func HNSPods(family string) (pods []netip.Addr) {
 	for _, last := range []int{10, 11, 12, 100, 101, 102, 103, 104, 105, 106, 107, 108, 109} {
 		text := "10.244.1." + strconv.Itoa(last)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A Hold keeps a TCP connection open for each of its probes, with a question and
-// its answer going over it all the time.
+// A Hold keeps a TCP connection open for each of its probes, and exchanges queries and replies on
+// it continuously.
 type Hold struct {
 	topo  *Topology
 	conns []net.Conn
@@ -24,11 +24,11 @@ type Hold struct {
 	failures []LoadFailure
 }
 
-// patience is how long an answer on an open connection may take: a segment that
-// was lost is sent again several times by then.
+// patience is the timeout for a reply on an open connection. A lost segment is retransmitted
+// several times within it.
 const patience = 10 * time.Second
 
-// StartHold connects, and then asks over each connection once in every time.
+// StartHold connects, and then sends a query over each connection at an interval.
 func (t *Topology) StartHold(every time.Duration, probes ...Probe) (*Hold, error) {
 	h := &Hold{topo: t, stop: make(chan struct{})}
 	for _, p := range probes {
@@ -61,7 +61,7 @@ func (t *Topology) hold(p Probe) (net.Conn, Answer, error) {
 	return conn, first, err
 }
 
-// keep asks until the end, or until the connection breaks.
+// keep sends queries until the end, or until the connection breaks.
 func (h *Hold) keep(p Probe, conn net.Conn, server netip.AddrPort, every time.Duration) {
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
@@ -89,8 +89,8 @@ func (h *Hold) keep(p Probe, conn net.Conn, server netip.AddrPort, every time.Du
 	}
 }
 
-// Stop closes the connections once what was asked is answered. It returns how
-// often was asked, and what broke, in the order in which it did.
+// Stop closes the connections after the pending replies. It returns the number of queries, and the
+// failures in order.
 func (h *Hold) Stop() (asked int, failures []LoadFailure) {
 	close(h.stop)
 	h.all.Wait()

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// TestHold: a connection that is left alone is whole at the end, one that a
-// rule resets is told.
+// TestHold checks that an undisturbed connection has no failure, and that a reset one is reported.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	topo := newTopology(t)

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// kills is how often apply is killed, and among how many Services.
+// kills is how often apply is killed, and the number of Services.
 var kills = map[string]struct{ times, services int }{
 	"iptables-nft": {30, 300}, "iptables-legacy": {30, 300}, "nftables": {30, 600}, "ipvs": {30, 300},
 }
 
-// killWorld has Services that always answer, at other endpoints in each state, and some that each state
-// has alone.
+// killWorld returns Services that always have endpoints, which differ between the states, and some
+// that exist only in one state.
 func killWorld(n int, state string) world {
 	endpoints := map[string][]string{"old": {"pod1a", "pod2a"}, "new": {"pod1c", "pod2c"}}[state]
 	w := world{}
@@ -40,19 +40,19 @@ func killWorld(n int, state string) world {
 	return w
 }
 
-// clientPorts counts the ports that clients were given.
+// clientPorts counts the ports given to clients.
 var clientPorts atomic.Uint32
 
-// answers asks every Service that both states have, and returns how many are of each state. One that does
-// not answer, or as in neither state, fails the test.
+// answers queries every Service that both states have, and returns the number of replies of each
+// state. A failure, or a reply of neither state, fails the test.
 func answers(t *testing.T, topo *Topology, olds, news world, what string) (byState map[string]int) {
 	t.Helper()
 	byState = map[string]int{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	tokens := make(chan struct{}, 50)
-	// Services share endpoints here, and ip_vs does not tell apart connections from one
-	// port of a client to such (kubernetes#107249): each has a port of its own.
+	// Services share endpoints here. ip_vs does not distinguish connections from one client port to
+	// the same endpoint (kubernetes#107249), so each has its own port.
 	port := func() uint16 { return uint16(10_000 + clientPorts.Add(1)%20_000) }
 	ask := func(from string, at netip.AddrPort, i int) {
 		tokens <- struct{}{}
@@ -90,8 +90,8 @@ func answers(t *testing.T, topo *Topology, olds, news world, what string) (bySta
 	return byState
 }
 
-// TestKill: apply that is killed at any moment leaves what works, old or new, and nothing in the way of
-// the next.
+// TestKill checks that apply, killed at any moment, leaves working rules, old or new, and does not
+// block the next one.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -119,8 +119,8 @@ func TestKill(t *testing.T) {
 		for n := range times {
 			to, from := n%2, 1-n%2
 			after := time.Duration(r.Int64N(int64(whole)))
-			group := r.chance(2) // the tools that it started, as well
-			hurry := r.chance(3) // apply again at once, while such tools may still be at work
+			group := r.chance(2) // including the tools that it started
+			hurry := r.chance(3) // apply again immediately, while such tools may still run
 			cmd, wait := m.start(nil, applyArgs(p, config, files[to])...)
 			waitUntil(t, time.Now().Add(after))
 			victim := cmd.Process.Pid

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A Probe is a target that one host of the topology keeps asking, each time over a new connection.
+// A Probe is a target that one host of the topology queries repeatedly, each time over a new
+// connection.
 type Probe struct {
 	From  string // "pod1a", "node1", "ext.201"
 	Proto string // "tcp", "udp", "sctp"
@@ -17,7 +18,7 @@ type Probe struct {
 
 func (p Probe) String() string { return fmt.Sprintf("%s -> %s/%s", p.From, p.To, p.Proto) }
 
-// A Load asks its probes at a steady rate until it is stopped.
+// A Load queries its probes at a steady rate until it is stopped.
 type Load struct {
 	topo    *Topology
 	start   time.Time
@@ -29,40 +30,40 @@ type Load struct {
 	report LoadReport
 }
 
-// A LoadReport is what came of a Load.
+// A LoadReport is the result of a Load.
 type LoadReport struct {
 	Start    time.Time
 	Tries    map[Probe]int
-	Answers  map[Probe]map[string]int // endpoint → how often it answered
-	Failures []LoadFailure            // in the order of their beginnings
-	// Late are tries that were answered after the client had sent something again, over TCP, or that took
-	// longer than it waits before it does.
+	Answers  map[Probe]map[string]int // number of replies by endpoint
+	Failures []LoadFailure            // ordered by start
+	// Late are tries with a late reply: after a retransmission by the client, over TCP, or after its
+	// minimum timeout.
 	Late []LoadFailure
 }
 
-// A LoadFailure is one try that got no answer, or a late one.
+// A LoadFailure is a try without a reply, or with a late one.
 type LoadFailure struct {
 	Probe   Probe
-	At, End time.Time // when the try began, and when it was given up or answered
-	Why     string    // as from [Failure], or resentWhy, or slowWhy
+	At, End time.Time // start, and time of the reply or of giving up
+	Why     string    // from [Failure], or resentWhy, or slowWhy
 }
 
-// Why tries are late.
+// Reasons of late tries.
 const (
 	resentWhy = "sent again"
 	slowWhy   = "slow"
 )
 
-// resendAfter is what the kernel waits at least before it sends something again.
+// resendAfter is the kernel's minimum retransmission timeout.
 const resendAfter = 200 * time.Millisecond
 
 func (f LoadFailure) String() string {
 	return fmt.Sprintf("%s %s: %s after %s", f.At.Format("15:04:05.000"), f.Probe, f.Why, f.End.Sub(f.At).Round(time.Millisecond))
 }
 
-// StartLoad begins to ask each probe, one try after the other, rate times a second at most. After
-// a try it rests ten times as long as that took: a load that takes the whole machine would only
-// measure itself. A gap shows in what fails, and over TCP in what had to be sent again.
+// StartLoad starts to query each probe, one try at a time, at most rate times a second. After a try
+// it pauses ten times its duration, since a load that uses the whole machine would only measure
+// itself. A gap is visible in failures, and over TCP in retransmissions.
 func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 	l := &Load{
 		topo:    t,
@@ -81,7 +82,7 @@ func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 	return l
 }
 
-// Stop ends the load once the tries under way are decided, and reports.
+// Stop ends the load after the pending tries, and returns the report.
 func (l *Load) Stop() LoadReport {
 	close(l.stop)
 	l.probes.Wait()
@@ -91,12 +92,13 @@ func (l *Load) Stop() LoadReport {
 	return l.report
 }
 
-// Asked waits until each probe has made n tries more, begun from now on, and has begun another one.
+// Asked waits until each probe has completed n further tries that started after the call, and has
+// started another one.
 func (l *Load) Asked(n int) {
 	want := map[Probe]int{}
 	l.mu.Lock()
 	for p := range l.report.Answers {
-		want[p] = l.report.Tries[p] + n + 1 // one may be under way
+		want[p] = l.report.Tries[p] + n + 1 // one may be in progress
 	}
 	l.mu.Unlock()
 	for {
@@ -150,10 +152,9 @@ func (l *Load) ask(p Probe) {
 	l.report.Answers[p][l.topo.Name(a.Server.Addr())]++
 }
 
-// Gaps returns the troubles of a load that the rules are to blame for, and those that
-// may as well be the machine's: where something was lost, and at the same time
-// something of the controls, which need no rules. Who was refused was refused by
-// somebody, however slow the machine.
+// Gaps separates the failures of a load that the rules caused from those that the machine may have
+// caused. The latter are losses at the same time as a loss of the controls, which pass no rules. A
+// rejection is always caused by rules, however slow the machine is.
 func (r *LoadReport) Gaps(controls []Probe) (gaps, slow []LoadFailure) {
 	var both []LoadFailure
 	both = append(append(both, r.Failures...), r.Late...)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLoad: rules that are replaced in one transaction lose nobody; rules that are away for a while are
-// missed, at that time and by every probe that needs them.
+// TestLoad checks that replacing rules in one transaction loses nothing. A temporary removal of the
+// rules is detected at its time, by every probe that requires them.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	topo := newTopology(t)
@@ -33,8 +33,8 @@ func TestLoad(t *testing.T) {
 	}
 	gap := time.Now()
 	nft("delete table ip byhand")
-	load.Asked(0)                                      // a busy machine rests for longer than any pause
-	waitUntil(t, time.Now().Add(200*time.Millisecond)) // after which a packet is sent again
+	load.Asked(0)                                      // a busy machine pauses longer than any timeout
+	waitUntil(t, time.Now().Add(200*time.Millisecond)) // then a packet is retransmitted
 	nft(rules)
 	mended := time.Now()
 	waitUntil(t, mended.Add(200*time.Millisecond))
@@ -51,7 +51,7 @@ func TestLoad(t *testing.T) {
 		if f.Probe == direct {
 			t.Errorf("%s: it needs no rules", f)
 		}
-		// A try may begin before the gap and be caught in it, but not for longer than it takes.
+		// A try may start before the gap, but not by more than its timeout.
 		if f.At.Before(gap.Add(-load.timeout)) || f.At.After(mended) {
 			t.Errorf("%s: outside of the gap %s to %s", f, gap.Format("15:04:05.000"), mended.Format("15:04:05.000"))
 		}
@@ -66,7 +66,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestGaps: what was lost while a control was, too, is nobody's fault for sure; a refusal is.
+// TestGaps checks that a loss at the same time as one of a control is not attributed to rules, but
+// that a rejection is.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	vip, direct := Probe{From: "ext"}, Probe{From: "node1"}

@@ -20,8 +20,9 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// RequireRoot skips the test where the process may not make network namespaces, unless the environment
-// variable PROXYC_REQUIRE names "netns" (or "all"): then it fails, so that CI cannot skip it unseen.
+// RequireRoot skips the test if the process may not create network namespaces. If the environment
+// variable PROXYC_REQUIRE contains "netns" or "all", the test fails instead, so that CI cannot skip
+// it silently.
 func RequireRoot(t testing.TB) {
 	t.Helper()
 	if err := HaveRoot(t); err != nil {
@@ -29,8 +30,8 @@ func RequireRoot(t testing.TB) {
 	}
 }
 
-// RequireNamespace returns a network namespace that ends with the test. It takes a test without root as
-// [RequireRoot] does.
+// RequireNamespace returns a network namespace that is removed after the test. Without root it acts
+// like [RequireRoot].
 func RequireNamespace(t testing.TB) *Namespace {
 	t.Helper()
 	ns := requireNamespace(t)
@@ -48,8 +49,9 @@ func requireNamespace(t testing.TB) *Namespace {
 	return ns
 }
 
-// InNamespace runs f in a network namespace of its own, which ends with it. It takes a test without root
-// as [RequireRoot] does. A test that f starts with t.Run is outside: it has a goroutine of its own.
+// InNamespace runs f in a new network namespace that is removed afterwards. Without root it acts
+// like [RequireRoot]. A subtest that f starts with t.Run is outside, since it has its own
+// goroutine.
 func InNamespace(t testing.TB, f func()) {
 	t.Helper()
 	ns := requireNamespace(t)
@@ -59,8 +61,8 @@ func InNamespace(t testing.TB, f func()) {
 	}
 }
 
-// HaveRoot says why the process may not make network namespaces, for a test of which only a part needs
-// one. It fails the test where RequireRoot would.
+// HaveRoot returns why the process may not create network namespaces, for a test that only
+// partially requires one. It fails the test if RequireRoot would.
 func HaveRoot(t testing.TB) error {
 	t.Helper()
 	ns, err := NewNamespace("probe")
@@ -75,8 +77,8 @@ func HaveRoot(t testing.TB) error {
 	return err
 }
 
-// HaveIPVS reports whether the kernel has mode ipvs now: no test loads modules. Where PROXYC_REQUIRE names
-// "ipvs", a kernel without fails the test.
+// HaveIPVS reports whether the kernel currently supports mode ipvs; no test loads modules. If
+// PROXYC_REQUIRE contains "ipvs", the test fails without support.
 func HaveIPVS(t testing.TB) bool {
 	t.Helper()
 	err := haveIPVS()
@@ -91,22 +93,22 @@ func haveIPVS() error {
 	return err
 }
 
-// A Namespace is a network namespace that exists as long as this process holds it. Its name is for
-// messages only; the kernel does not know it.
+// A Namespace is a network namespace that exists while this process keeps it open. Its name is only
+// for messages; the kernel does not have it.
 type Namespace struct {
 	Name string
 
 	fd netns.NsHandle
 	nl *netlink.Handle
 
-	sctpPorts atomic.Uint32 // the last source port that was handed out, less 32768
+	sctpPorts atomic.Uint32 // last used source port, minus 32768
 }
 
-// NewNamespace makes a namespace with its loopback interface up. It needs CAP_SYS_ADMIN.
+// NewNamespace creates a namespace with its loopback interface up. It requires CAP_SYS_ADMIN.
 func NewNamespace(name string) (*Namespace, error) {
 	ns := &Namespace{Name: name}
-	// Two processes, one after the other, seldom use the same ports: for some seconds conntrack
-	// leads an INIT from a port that was used to where the last one went.
+	// Consecutive processes rarely use the same ports: for some seconds conntrack sends an INIT from a
+	// used port to its previous target.
 	ns.sctpPorts.Store(rand.Uint32N(28000))
 	err := onOwnThread(func() (err error) {
 		ns.fd, err = netns.New()
@@ -130,21 +132,21 @@ func NewNamespace(name string) (*Namespace, error) {
 	return ns, nil
 }
 
-// Close lets go of the namespace. The kernel removes it, with all that is in it, once its sockets are
-// closed and its processes gone.
+// Close closes the namespace. The kernel removes it with its content when its sockets are closed
+// and its processes have exited.
 func (ns *Namespace) Close() error {
 	ns.nl.Close()
 	return ns.fd.Close()
 }
 
-// Netlink is a route-netlink handle that works inside the namespace from any goroutine.
+// Netlink returns a route netlink handle for the namespace, for use by any goroutine.
 func (ns *Namespace) Netlink() *netlink.Handle { return ns.nl }
 
-// Fd is the open file that holds the namespace, for libraries that want to enter it themselves.
+// Fd returns the open file of the namespace, for libraries that enter it themselves.
 func (ns *Namespace) Fd() int { return int(ns.fd) }
 
-// Do runs f on a thread inside the namespace. Sockets that f opens stay there; goroutines that f starts
-// do not.
+// Do runs f on a thread inside the namespace. Sockets that f opens belong to it; goroutines that f
+// starts do not.
 func (ns *Namespace) Do(f func() error) error {
 	return onOwnThread(func() error {
 		if err := netns.Set(ns.fd); err != nil {
@@ -154,8 +156,8 @@ func (ns *Namespace) Do(f func() error) error {
 	})
 }
 
-// onOwnThread runs f on a locked thread and brings the thread back to the namespace it came from. A
-// thread that cannot go back stays locked, and dies with its goroutine instead of serving another.
+// onOwnThread runs f on a locked thread, and then returns the thread to its namespace. If that
+// fails, the thread stays locked, and exits with its goroutine.
 func onOwnThread(f func() error) error {
 	runtime.LockOSThread()
 	home, err := netns.Get()
@@ -172,7 +174,7 @@ func onOwnThread(f func() error) error {
 	return f()
 }
 
-// Command prepares a command that runs inside the namespace once it is given to [Namespace.Run] or
+// Command returns a command that runs inside the namespace when passed to [Namespace.Run] or
 // [Namespace.Start].
 func (ns *Namespace) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -180,8 +182,8 @@ func (ns *Namespace) Command(ctx context.Context, name string, args ...string) *
 	return cmd
 }
 
-// Run runs the command inside the namespace and returns what it wrote to its standard output. The error
-// of a command that failed carries all of its output.
+// Run runs the command inside the namespace and returns its standard output. The error of a failed
+// command contains all of its output.
 func (ns *Namespace) Run(cmd *exec.Cmd) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	if cmd.Stdout == nil {
@@ -200,9 +202,9 @@ func (ns *Namespace) Run(cmd *exec.Cmd) ([]byte, error) {
 	return stdout.Bytes(), err
 }
 
-// Start starts the command inside the namespace; wait returns how it ended, each time it is called.
-// The command is killed when this process ends: its parent thread is kept for as long as it runs,
-// because the kernel sends the parent death signal when that thread, not the process, dies.
+// Start starts the command inside the namespace. wait returns its result, and may be called
+// repeatedly. The command is killed when this process ends. Its parent thread is kept while it
+// runs, since the kernel sends the parent death signal when that thread, not the process, exits.
 func (ns *Namespace) Start(cmd *exec.Cmd) (wait func() error, err error) {
 	started := make(chan error)
 	done := make(chan struct{})
@@ -227,7 +229,7 @@ func (ns *Namespace) Start(cmd *exec.Cmd) (wait func() error, err error) {
 	return func() error { <-done; return ended }, nil
 }
 
-// Sysctl writes settings under /proc/sys/net of the namespace, each given as "ipv4/ip_forward=1".
+// Sysctl writes settings under /proc/sys/net of the namespace, in the form "ipv4/ip_forward=1".
 func (ns *Namespace) Sysctl(settings ...string) error {
 	return ns.Do(func() error {
 		for _, s := range settings {
@@ -240,7 +242,7 @@ func (ns *Namespace) Sysctl(settings ...string) error {
 	})
 }
 
-// Connect lays a cable: interface link in ns, interface peerLink in peer, both up.
+// Connect creates a veth pair: interface link in ns, interface peerLink in peer, both up.
 func (ns *Namespace) Connect(link string, peer *Namespace, peerLink string) error {
 	err := ns.nl.LinkAdd(&netlink.Veth{
 		LinkAttrs:     netlink.LinkAttrs{Name: link},
@@ -250,9 +252,9 @@ func (ns *Namespace) Connect(link string, peer *Namespace, peerLink string) erro
 	return errors.Join(wrap(err, "veth %s/%s - %s/%s", ns.Name, link, peer.Name, peerLink), ns.up(link), peer.up(peerLink))
 }
 
-// AddBridge makes a bridge that is up.
+// AddBridge creates a bridge that is up.
 func (ns *Namespace) AddBridge(name string) error {
-	snooping := false // nobody here answers multicast queries, and neighbour discovery must not wait for them
+	snooping := false // no host here replies to multicast queries, and neighbor discovery must not wait for them
 	err := ns.nl.LinkAdd(&netlink.Bridge{
 		LinkAttrs:         netlink.LinkAttrs{Name: name},
 		MulticastSnooping: &snooping,
@@ -260,7 +262,8 @@ func (ns *Namespace) AddBridge(name string) error {
 	return errors.Join(wrap(err, "bridge %s/%s", ns.Name, name), ns.up(name))
 }
 
-// AddPort makes an interface a port of a bridge, with hairpin on: a frame may leave where it came in.
+// AddPort adds an interface to a bridge, with hairpin mode: a frame may leave through its incoming
+// port.
 func (ns *Namespace) AddPort(bridge, port string) error {
 	master, err := ns.nl.LinkByName(bridge)
 	if err != nil {
@@ -284,8 +287,8 @@ func (ns *Namespace) up(name string) error {
 	return wrap(err, "link %s/%s", ns.Name, name)
 }
 
-// AddAddr adds to an interface an address that is usable at once, without duplicate address detection.
-// An extra address is never chosen as a source by the kernel (IPv6: it is deprecated).
+// AddAddr adds an address to an interface, without duplicate address detection. The kernel never
+// selects an extra address as a source (IPv6: it is deprecated).
 func (ns *Namespace) AddAddr(link string, p netip.Prefix, extra bool) error {
 	l, err := ns.nl.LinkByName(link)
 	if err != nil {
@@ -295,13 +298,13 @@ func (ns *Namespace) AddAddr(link string, p netip.Prefix, extra bool) error {
 	if p.Addr().Is6() {
 		addr.Flags = syscall.IFA_F_NODAD
 		if extra {
-			addr.ValidLft = 1<<32 - 1 // for ever; the preferred lifetime stays 0
+			addr.ValidLft = 1<<32 - 1 // infinite; the preferred lifetime stays 0
 		}
 	}
 	return wrap(ns.nl.AddrAdd(l, addr), "address %s on %s/%s", p, ns.Name, link)
 }
 
-// AddRoute routes a prefix through an interface, by way of a gateway where one is given.
+// AddRoute adds a route to a prefix through an interface, with an optional gateway.
 func (ns *Namespace) AddRoute(dst netip.Prefix, link string, gateway netip.Addr) error {
 	l, err := ns.nl.LinkByName(link)
 	if err != nil {

@@ -4,7 +4,7 @@ package applytest
 
 import "testing"
 
-// RequireRoot skips the test: there are no network namespaces.
+// RequireRoot skips the test: this system has no network namespaces.
 func RequireRoot(t testing.TB) {
 	t.Helper()
 	t.Skip("needs Linux")

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Services is a snapshot with a Service for each name, in namespace ns, with one
-// endpoint each. Names of one letter have addresses of their own.
+// Services returns a snapshot with a Service for each name, in namespace ns, with one endpoint
+// each. Names of one letter have distinct addresses.
 func Services(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {

@@ -15,24 +15,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// An Outcome is what came of one flow, in the form of the records:
+// An Outcome is the result of one flow, in the form of the records:
 //
 //	reached       endpoint → the sources it saw ("pod1a:8080": ["node1.cni0"]); only true for a flow that asks
 //	              for any endpoint
-//	failed        the words for the tries that did not get through, sorted
+//	failed        reasons of failed tries, sorted
 //	one endpoint  whether all tries of an affinity flow reached the same
 //	same as NAME  whether that was the endpoint of the flow NAME
-//	alive         whether a kept connection still answers
-//	status, body, weight header    of an HTTP answer
+//	alive         whether a kept connection still replies
+//	status, body, weight header    of an HTTP response
 //
-// Its values are what package json makes of them.
+// Its values have the types of decoded JSON.
 type Outcome map[string]any
 
-// normal is the outcome with the types that package json gives a decoded one.
+// normal returns the outcome with the types of decoded JSON.
 func (o Outcome) normal() Outcome {
 	text, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // only values of this package's making
+		panic(err) // only for values from other packages
 	}
 	n := Outcome{}
 	if err := json.Unmarshal(text, &n); err != nil {
@@ -54,20 +54,20 @@ func (o Outcome) String() string {
 	return string(bytes.TrimSpace(b.Bytes()))
 }
 
-// The words for a try that did not get through, as in the records.
+// Reasons of a failed try, as in the records.
 const (
 	Refused     = "refused"     // RST, or ICMP port unreachable
 	Unreachable = "unreachable" // another ICMP error, or no route
 	TimedOut    = "timeout"
-	WasReset    = "reset" // an established connection was cut
+	WasReset    = "reset" // an established connection was reset
 )
 
-// Same reports whether got is what want recorded of the flow.
+// Same reports whether got matches the recorded outcome of the flow.
 func (f *Flow) Same(want, got Outcome) bool {
 	switch {
-	case f.Unstable || want["unstable"] == true: // kube-proxy itself does now this, now that
+	case f.Unstable || want["unstable"] == true: // kube-proxy itself is not deterministic
 		return true
-	case f.Again != "": // a connection that broke is recorded by that, or by how its question failed
+	case f.Again != "": // a broken connection is recorded by that, or by the failure of its query
 		return (want["alive"] == true) == (got["alive"] == true)
 	case f.Any:
 		return (want["reached"] == nil) == (got["reached"] == nil)
@@ -75,7 +75,7 @@ func (f *Flow) Same(want, got Outcome) bool {
 	return reflect.DeepEqual(want.normal(), got.normal())
 }
 
-// answered reports whether every try got an answer or a refusal.
+// answered reports whether every try got a reply or a rejection.
 func (o Outcome) answered() bool {
 	return o != nil && o["alive"] != false && !strings.Contains(fmt.Sprint(o["failed"]), TimedOut)
 }
@@ -103,14 +103,14 @@ func LoadRecords(dir fs.FS, file string) (*Records, error) {
 	return r, nil
 }
 
-// oneLine is v as JSON on one line, with spaces.
+// oneLine returns v as JSON on one line, with spaces.
 func oneLine(v any) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "\t")
 	if err := e.Encode(v); err != nil {
-		panic(err) // only values of this package's making
+		panic(err) // only for values from other packages
 	}
 	return breaks.ReplaceAllStringFunc(strings.TrimSpace(b.String()), func(s string) string {
 		if s[0] == ',' {
@@ -120,10 +120,11 @@ func oneLine(v any) string {
 	})
 }
 
-// breaks are where package json breaks a line, with what is before: a line break inside a string is \n.
+// breaks matches line breaks of package json with the comma before; a line break inside a string is
+// \n.
 var breaks = regexp.MustCompile(`,?\n\t*`)
 
-// Add keeps the outcomes of a case that has none yet.
+// Add adds the outcomes of a case that has none yet.
 func (r *Records) Add(family, name string, results []Result) {
 	if r.Results[family] == nil {
 		r.Results[family] = map[string]map[string]Outcome{}
@@ -138,7 +139,7 @@ func (r *Records) Add(family, name string, results []Result) {
 	r.Results[family][name] = outcomes
 }
 
-// Write writes the records to a file: a flow a line, in order of keys.
+// Write writes the records to a file, one flow per line, ordered by key.
 func (r *Records) Write(file string) error {
 	var b strings.Builder
 	b.WriteString("{\n")
@@ -157,7 +158,7 @@ func (r *Records) Write(file string) error {
 	return os.WriteFile(file, []byte(b.String()), 0o644)
 }
 
-// writeTree writes an object of JSON whose members are indented by one more than it is.
+// writeTree writes a JSON object whose members are indented by one more level.
 func writeTree[T any](b *strings.Builder, indent string, members map[string]T, value func(T)) {
 	b.WriteString("{")
 	for i, key := range slices.Sorted(maps.Keys(members)) {
@@ -170,18 +171,18 @@ func writeTree[T any](b *strings.Builder, indent string, members map[string]T, v
 	b.WriteString("\n" + indent + "}")
 }
 
-// An Exception is a difference from the records that is on purpose.
+// An Exception is an intentional difference from the records.
 type Exception struct {
 	Case     string   `json:"case"`
 	Flow     string   `json:"flow"`     // the flow's key, in IPv4
-	Modes    []string `json:"modes"`    // empty: all
-	Families []string `json:"families"` // empty: both
+	Modes    []string `json:"modes"`    // empty for all
+	Families []string `json:"families"` // empty for both
 	Want     Outcome  `json:"want"`
 	Why      string   `json:"why"`
-	Differs  string   `json:"differs"` // the capability that makes the difference, if it is one
+	Differs  string   `json:"differs"` // the capability that causes the difference, if any
 }
 
-// LoadExceptions reads the exceptions that a Markdown page lists.
+// LoadExceptions reads the exceptions in a Markdown page.
 func LoadExceptions(file string) ([]Exception, error) {
 	markdown, err := os.ReadFile(file)
 	if err != nil {
@@ -194,7 +195,7 @@ func LoadExceptions(file string) ([]Exception, error) {
 	return exceptions, nil
 }
 
-// ParseExceptions reads the exceptions from the fenced YAML blocks of a Markdown text.
+// ParseExceptions parses the exceptions in the fenced YAML blocks of a Markdown text.
 func ParseExceptions(markdown []byte) ([]Exception, error) {
 	var all []Exception
 	for rest := markdown; ; {
@@ -220,7 +221,7 @@ func ParseExceptions(markdown []byte) ([]Exception, error) {
 	}
 }
 
-// matches reports whether the exception is about the flow.
+// matches reports whether the exception applies to the flow.
 func (e *Exception) matches(mode, family, name, key string) bool {
 	flow := e.Flow
 	if family == IPv6 {
@@ -231,11 +232,11 @@ func (e *Exception) matches(mode, family, name, key string) bool {
 		(len(e.Families) == 0 || slices.Contains(e.Families, family))
 }
 
-// A Difference is a flow that did not end as it should have.
+// A Difference is a flow with an unexpected outcome.
 type Difference struct {
 	Case, Flow string
 	Want, Got  Outcome
-	Why        string // why Want is not what was recorded, where it is not
+	Why        string // why Want differs from the record; "" if it does not
 }
 
 func (d Difference) String() string {
@@ -246,8 +247,8 @@ func (d Difference) String() string {
 	return s
 }
 
-// twin is the outcome over IPv6. It has names in place of most addresses, but not of those of Services, which
-// a server may see as its client's.
+// twin returns the outcome over IPv6. It contains names instead of most addresses, except those of
+// Services, which a server may see as its client's.
 func (o Outcome) twin() Outcome {
 	if o == nil {
 		return nil
@@ -255,7 +256,8 @@ func (o Outcome) twin() Outcome {
 	return twinTree(map[string]any(o.normal())).(map[string]any)
 }
 
-// recorded returns what came of a flow, or of its twin over IPv4 where nobody played the case over IPv6.
+// recorded returns the outcome of a flow, or of its IPv4 twin if the case was not recorded over
+// IPv6.
 func (r *Records) recorded(family, name, key string) Outcome {
 	if family == IPv6 && r.Results[IPv6][name] == nil {
 		for twin, o := range r.Results[IPv4][name] {
@@ -267,7 +269,7 @@ func (r *Records) recorded(family, name, key string) Outcome {
 	return r.Results[family][name][key]
 }
 
-// Want returns what is to come of a flow: what was recorded, or what an exception wants instead, and why.
+// Want returns the expected outcome of a flow: the recorded one, or that of an exception, and why.
 func (r *Records) Want(mode, family, name, key string, exceptions []Exception) (want Outcome, why string) {
 	want = r.recorded(family, name, key)
 	for _, e := range exceptions {
@@ -281,7 +283,7 @@ func (r *Records) Want(mode, family, name, key string, exceptions []Exception) (
 	return want, why
 }
 
-// Answered is for Runner.Answered: it goes by the records and the exceptions.
+// Answered returns a Runner.Answered function from the records and the exceptions.
 func (r *Records) Answered(mode, family string, exceptions []Exception) func(c *Case, key string) bool {
 	return func(c *Case, key string) bool {
 		want, _ := r.Want(mode, family, c.Name, key, exceptions)
@@ -289,7 +291,7 @@ func (r *Records) Answered(mode, family string, exceptions []Exception) func(c *
 	}
 }
 
-// Compare holds the results of a case against what is to come of it.
+// Compare compares the results of a case with the expected ones.
 func (r *Records) Compare(mode, family string, c *Case, results []Result, exceptions []Exception) []Difference {
 	var diffs []Difference
 	for _, res := range results {
@@ -302,7 +304,7 @@ func (r *Records) Compare(mode, family string, c *Case, results []Result, except
 	return diffs
 }
 
-// A Result is the outcome of one flow of a case that was played.
+// A Result is the outcome of one flow of a case.
 type Result struct {
 	Key     string
 	Flow    Flow

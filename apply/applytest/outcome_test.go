@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRecordsKeepTheirForm: what is written anew differs in what was added alone.
+// TestRecordsKeepTheirForm checks that rewritten records differ only in added ones.
 func TestRecordsKeepTheirForm(t *testing.T) {
 	const recorded = "../../testdata/conformance/expected"
 	for _, mode := range []string{"iptables", "nftables", "ipvs"} {
@@ -35,7 +35,7 @@ func TestRecordsKeepTheirForm(t *testing.T) {
 	}
 }
 
-// TestTwinsRecord: IPv6 is held against what came of IPv4, unless it was played itself.
+// TestTwinsRecord checks that IPv6 is compared with the records of IPv4, unless it has its own.
 func TestTwinsRecord(t *testing.T) {
 	r := &Records{Results: map[string]map[string]map[string]Outcome{
 		IPv4: {
@@ -86,7 +86,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// An outcome without a timeout is one in which every try got an answer or a refusal.
+// An outcome without a timeout is one in which every try got a reply or a rejection.
 func TestAnswered(t *testing.T) {
 	for _, tt := range []struct {
 		recorded Outcome

@@ -21,10 +21,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A plane is a way in which apply keeps the rules of a node.
+// A plane is a mode and variant of rules.
 type plane struct{ mode, variant string }
 
-// planes are those that this kernel has.
+// planes returns the planes that this kernel supports.
 var planes = func() []plane {
 	all := []plane{{"iptables", "nft"}, {"iptables", "legacy"}, {mode: "nftables"}}
 	if haveIPVS() == nil {
@@ -40,7 +40,7 @@ func (p plane) String() string {
 	return p.mode + "-" + p.variant
 }
 
-// args choose the plane.
+// args returns the flags that select the plane.
 func (p plane) args() []string {
 	args := []string{"--mode", p.mode}
 	if p.variant != "" {
@@ -83,7 +83,7 @@ func buildProgram(t testing.TB) string {
 		if program.dir, program.err = os.MkdirTemp("", "proxyc-"); program.err != nil {
 			return
 		}
-		program.err = os.Chmod(program.dir, 0o755) // others than root run it as well
+		program.err = os.Chmod(program.dir, 0o755) // other users run it, too
 		out, err := exec.Command("go", "build", "-o", program.dir, "github.com/proxyc/proxyc/cmd/proxyc").CombinedOutput()
 		if err != nil {
 			program.err = fmt.Errorf("%w\n%s", err, out)
@@ -95,18 +95,18 @@ func buildProgram(t testing.TB) string {
 	return filepath.Join(program.dir, "proxyc")
 }
 
-// A machine is a namespace in which programs run as they do on a node.
+// A machine is a namespace in which programs run as on a node.
 type machine struct {
 	*Namespace
 	t      testing.TB
 	binary string
 	dir    string   // for its files
-	env    []string // beside the test's own
+	env    []string // in addition to the test's own
 
-	kubelet bool // is there, and has made KUBE-FIREWALL before kube-proxy comes
+	kubelet bool // a kubelet runs, and created KUBE-FIREWALL before kube-proxy started
 }
 
-// newMachine makes ns a machine; nil stands for a new namespace without anything.
+// newMachine makes ns a machine; nil creates an empty namespace.
 func newMachine(t testing.TB, ns *Namespace) *machine {
 	t.Helper()
 	RequireRoot(t)
@@ -124,7 +124,7 @@ func newMachine(t testing.TB, ns *Namespace) *machine {
 	return m
 }
 
-// lockFile is what proxyc locks while it works on the machine.
+// lockFile returns proxyc's lock file for the machine.
 func (m *machine) lockFile() string {
 	var st unix.Stat_t
 	if err := unix.Fstat(m.Fd(), &st); err != nil {
@@ -143,7 +143,7 @@ func (m *machine) file(name, text string) string {
 	return path
 }
 
-// ran is what came of a run of proxyc.
+// ran is the result of a run of proxyc.
 type ran struct {
 	args           []string
 	code           int
@@ -160,8 +160,8 @@ func (m *machine) prepare(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start begins a run of proxyc; wait returns what came of it. change, if not nil, has the last word on how
-// it is started.
+// start starts a run of proxyc; wait returns its result. change, if not nil, modifies the command
+// first.
 func (m *machine) start(change func(*exec.Cmd), args ...string) (cmd *exec.Cmd, wait func() ran) {
 	m.t.Helper()
 	cmd = m.prepare(m.binary, args...)
@@ -204,7 +204,7 @@ func applyArgs(p plane, config, snapshot string, more ...string) []string {
 	return slices.Concat([]string{"apply", "-c", config, "-s", snapshot, "--hostname-override", "node1"}, p.args(), more)
 }
 
-// must fails the test unless proxyc ended with the exit code.
+// must fails the test unless proxyc exited with the code.
 func (m *machine) must(code int, r ran) ran {
 	m.t.Helper()
 	if r.code != code {
@@ -213,7 +213,7 @@ func (m *machine) must(code int, r ran) ran {
 	return r
 }
 
-// tool runs another program, and fails the test when that fails.
+// tool runs another program, and fails the test if that fails.
 func (m *machine) tool(stdin, name string, args ...string) string {
 	m.t.Helper()
 	cmd := m.prepare(name, args...)
@@ -232,8 +232,8 @@ var (
 	ofTools   = regexp.MustCompile(`^ip6? (filter|nat|mangle|raw|security)$`)
 )
 
-// dump is every rule, set, element and virtual server on the machine, in every interface of the kernel,
-// without counters and without tables that hold nothing.
+// dump returns every rule, set, element and virtual server of the machine, in every kernel
+// interface, without counters and empty tables.
 func (m *machine) dump() string {
 	m.t.Helper()
 	var b strings.Builder
@@ -259,17 +259,17 @@ func (m *machine) dump() string {
 	return b.String()
 }
 
-// ipsets matches what of sets depends on how they came to be: sizes of tables, and the seed of their hash.
+// ipsets matches properties of sets that depend on their history: table sizes and hash seeds.
 var ipsets = regexp.MustCompile(` (hashsize|bucketsize|initval) \w+`)
 
-// virtualServers is what ipvsadm saved, in the order of its text: the kernel has one of its own.
+// virtualServers returns the output of ipvsadm-save, sorted, since the kernel's order is arbitrary.
 func virtualServers(text string) string {
 	lines := strings.SplitAfter(text, "\n")
 	slices.Sort(lines)
 	return strings.Join(lines, "")
 }
 
-// addresses are those of an interface, if there is one.
+// addresses returns the addresses of an interface, if it exists.
 func (m *machine) addresses(link string) string {
 	m.t.Helper()
 	l, err := m.Netlink().LinkByName(link)
@@ -288,8 +288,8 @@ func (m *machine) addresses(link string) string {
 	return strings.Join(lines, "")
 }
 
-// listed is what nft listed of a table, without counters, the sets and chains in the order of their
-// text, and so the elements: the kernel has them in an order of its own.
+// listed returns nft's listing of a table without counters, with sets, chains and elements sorted,
+// since the kernel's order is arbitrary.
 func listed(text string) string {
 	text = counters.ReplaceAllString(strings.TrimSuffix(text, "}\n"), "")
 	text = elements.ReplaceAllStringFunc(text, func(s string) string {
@@ -306,7 +306,7 @@ func listed(text string) string {
 	return head + "\n" + strings.Join(blocks, "\n\n") + "\n}\n"
 }
 
-// saved is what iptables-save printed, without comments, counters and tables that hold nothing.
+// saved returns the output of iptables-save without comments, counters and empty tables.
 func saved(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -317,7 +317,7 @@ func saved(text string) string {
 	return emptySave.ReplaceAllString(b.String(), "")
 }
 
-// same fails the test if the machine is not as it was.
+// same fails the test if the machine has changed.
 func (m *machine) same(want, what string) {
 	m.t.Helper()
 	if diff := cmp.Diff(want, m.dump()); diff != "" {
@@ -325,7 +325,7 @@ func (m *machine) same(want, what string) {
 	}
 }
 
-// lacks fails the test if the machine has any rule with one of the words.
+// lacks fails the test if any rule of the machine contains one of the words.
 func (m *machine) lacks(words ...string) {
 	m.t.Helper()
 	for line := range strings.Lines(m.dump()) {
@@ -337,7 +337,7 @@ func (m *machine) lacks(words ...string) {
 	}
 }
 
-// shim puts a shell script in the place of a tool; "$real" in it is the tool.
+// shim replaces a tool by a shell script, in which "$real" is the tool.
 func (m *machine) shim(name, script string) {
 	m.t.Helper()
 	real, err := exec.LookPath(name)

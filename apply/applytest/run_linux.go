@@ -19,20 +19,20 @@ import (
 	"time"
 )
 
-// An ApplyFunc brings the rules of a node, once, to what the files say.
+// An ApplyFunc applies the rules for the files to a node, once.
 type ApplyFunc func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) error
 
-// A Daemon keeps the rules of a node.
+// A Daemon maintains the rules of a node.
 type Daemon interface {
-	// Update returns when the rules are what the snapshot file says.
+	// Update returns when the rules for the snapshot file are applied.
 	Update(ctx context.Context, snapshotFile string) error
 	Stop() error
 }
 
-// A DaemonFunc starts a daemon on a node and returns when its first rules are in force.
+// A DaemonFunc starts a daemon on a node, and returns when its first rules are applied.
 type DaemonFunc func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) (Daemon, error)
 
-// ProxycApply is the [ApplyFunc] that runs `proxyc apply` from the given binary.
+// ProxycApply returns the [ApplyFunc] that runs `proxyc apply` of the given binary.
 func ProxycApply(binary string, args ...string) ApplyFunc {
 	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) error {
 		_, err := node.Run(node.Command(ctx, binary, append([]string{"apply", "-c", configFile, "-s", snapshotFile,
@@ -41,28 +41,29 @@ func ProxycApply(binary string, args ...string) ApplyFunc {
 	}
 }
 
-// A Runner plays cases, each in a topology of its own.
+// A Runner runs cases, each in its own topology.
 type Runner struct {
 	Mode   string
-	Apply  ApplyFunc  // nil: every case is played through the daemon
-	Daemon DaemonFunc // nil: cases that need one cannot run
+	Apply  ApplyFunc  // nil to run every case through the daemon
+	Daemon DaemonFunc // nil to skip cases that require one
 
-	// Timeout is how long a try waits; zero means a second and a half. Less than a second does not do for
-	// TCP over IPv6: Linux takes a refusal by ICMP to heart only when it answers the second SYN, because
-	// that to the first comes back while connect still owns the socket.
+	// Timeout is the timeout of a try; 1.5 s if zero. Less than a second is insufficient for TCP over
+	// IPv6. Linux handles an ICMP rejection only for the second SYN, since that of the first arrives
+	// while connect still owns the socket.
 	Timeout time.Duration
-	// Answered reports whether every try of a flow gets an answer or a refusal. Such tries wait ten times
-	// as long, since on a busy machine an answer may be late. nil: not known of any flow.
+	// Answered reports whether every try of a flow gets a reply or a rejection. The timeout of such
+	// tries is ten times as long, since a reply may be late on a busy machine. nil if unknown for all
+	// flows.
 	Answered func(c *Case, key string) bool
-	// Parallel bounds the tries that are under way at once. Zero means 100, fewer on a slow machine.
+	// Parallel bounds the concurrent tries. The default is 100, less on a slow machine.
 	Parallel int
 }
 
-// ErrNeedsDaemon says that a case was not run, because the Runner has no daemon.
+// ErrNeedsDaemon is returned for a case that requires a daemon if the Runner has none.
 var ErrNeedsDaemon = errors.New("needs a daemon")
 
-// Run plays a case and returns the outcome of every flow, in order. After an error it returns those it
-// has.
+// Run runs a case and returns the outcomes of its flows, in order. After an error it returns those
+// so far.
 func (r *Runner) Run(ctx context.Context, c *Case) ([]Result, error) {
 	if c.Daemon && r.Daemon == nil {
 		return nil, ErrNeedsDaemon
@@ -98,7 +99,7 @@ type play struct {
 	dir    string
 	store  *Store
 	daemon Daemon
-	tokens chan struct{}       // one for each try under way
+	tokens chan struct{}       // one token per concurrent try
 	turn   sync.Mutex          // held by the flow that starts its tries
 	named  map[string]string   // flow name → endpoint
 	kept   map[string]net.Conn // open connections by name
@@ -140,7 +141,7 @@ func (p *play) run(ctx context.Context) (results []Result, err error) {
 
 func (p *play) file(name string) string { return filepath.Join(p.dir, name+".yaml") }
 
-// change brings the node to the objects as they are after the step.
+// change applies the objects after a step to the node.
 func (p *play) change(ctx context.Context, step Step) error {
 	if err := p.store.Step(step); err != nil {
 		return err
@@ -163,7 +164,8 @@ func (p *play) change(ctx context.Context, step Step) error {
 	return p.Apply(ctx, node, p.file("config"), p.file("snapshot"), p.Mode)
 }
 
-// flows tries the flows of a stage: those that do not depend on order side by side, the others alone.
+// flows tries the flows of a stage: those that are independent of order concurrently, the others
+// one by one.
 func (p *play) flows(stage int, flows []Flow) []Result {
 	results := make([]Result, len(flows))
 	var wg sync.WaitGroup
@@ -180,7 +182,7 @@ func (p *play) flows(stage int, flows []Flow) []Result {
 	return results
 }
 
-// flow makes the tries of one flow. What cannot even be tried stands in the outcome as a failure.
+// flow makes the tries of one flow. A try that cannot be made is a failure in the outcome.
 func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 	switch {
 	case f.Again != "":
@@ -198,7 +200,7 @@ func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 	}
 	try := func() (Answer, error) {
 		once := timeout
-		if proto != "tcp" { // TCP sends lost segments again; over UDP and SCTP the client has to
+		if proto != "tcp" { // TCP retransmits lost segments; over UDP and SCTP the client has to
 			once = p.patience()
 		}
 		for end := time.Now().Add(timeout - once); ; {
@@ -221,10 +223,10 @@ func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 	return t.outcome(f.Any)
 }
 
-// patience is how long a try waits that may have no answer.
+// patience returns the timeout of a try that may have no reply.
 func (p *play) patience() time.Duration { return Patience(cmp.Or(p.Timeout, 1500*time.Millisecond)) }
 
-// timeout is how long the tries of a flow wait.
+// timeout returns the timeout of a flow's tries.
 func (p *play) timeout(key string) time.Duration {
 	if p.Answered != nil && p.Answered(p.c, key) {
 		return 10 * p.patience()
@@ -232,9 +234,9 @@ func (p *play) timeout(key string) time.Duration {
 	return p.patience()
 }
 
-// tries makes the tries of the flow, in parallel where it allows. No other flow
-// starts one between two of them: flows that took turns at a virtual server of
-// ipvs, whose scheduler takes turns too, would each see the same endpoint always.
+// tries makes the tries of the flow, concurrently if allowed. No other flow starts one in between.
+// Flows that alternate at a round-robin virtual server of ipvs would otherwise each see the same
+// endpoint always.
 func (p *play) tries(f *Flow, try func() (Answer, error)) *tally {
 	t := &tally{topo: p.topo, reached: map[string]map[string]bool{}, failed: map[string]bool{}}
 	if f.Sequential() {
@@ -260,7 +262,7 @@ func (p *play) tries(f *Flow, try func() (Answer, error)) *tally {
 	return t
 }
 
-// open makes a connection that is kept under a name.
+// open opens a connection that is kept under a name.
 func (p *play) open(name string, ns *Namespace, from, to netip.AddrPort, timeout time.Duration) (Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -281,7 +283,7 @@ func (p *play) again(name string, timeout time.Duration) Outcome {
 	return Outcome{"alive": err == nil}
 }
 
-// affinity compares the endpoint of a flow with its own tries and with that of an earlier flow.
+// affinity compares the endpoint of a flow among its own tries, and with that of an earlier flow.
 func (p *play) affinity(f *Flow, t *tally) Outcome {
 	o := Outcome{}
 	if f.Affinity {
@@ -299,7 +301,7 @@ func (p *play) affinity(f *Flow, t *tally) Outcome {
 	return o
 }
 
-// http asks a health server. Its answer is JSON, or text.
+// http queries a health server. Its response is JSON or text.
 func (p *play) http(f *Flow, timeout time.Duration) Outcome {
 	hostport, path, _ := strings.Cut(f.HTTP, "/")
 	to, err := parseAddrPort(hostport)
@@ -344,11 +346,11 @@ func (p *play) http(f *Flow, timeout time.Duration) Outcome {
 
 func failed(err error) Outcome { return Outcome{"failed": []string{Failure(err)}} }
 
-// A tally counts what the tries of one flow came to.
+// A tally counts the results of the tries of one flow.
 type tally struct {
 	topo    *Topology
 	mu      sync.Mutex
-	reached map[string]map[string]bool // endpoint → sources
+	reached map[string]map[string]bool // sources by endpoint
 	failed  map[string]bool
 }
 
@@ -366,7 +368,7 @@ func (t *tally) add(a Answer, err error) {
 	t.reached[endpoint][t.topo.Name(a.Client.Addr())] = true
 }
 
-// endpoint is the one that every try reached, or empty.
+// endpoint returns the endpoint that every try reached, or "".
 func (t *tally) endpoint() string {
 	if len(t.reached) != 1 || len(t.failed) > 0 {
 		return ""

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// nftRules are rules by hand for 10.96.0.10:80 → pod1a and pod2a, masqueraded for who is no pod, and
-// 10.96.0.11, which refuses. Port 81 of 10.96.0.10 sticks to one endpoint for each client.
+// nftRules are handwritten rules for 10.96.0.10:80 → pod1a and pod2a, masqueraded for other sources
+// than pods, and for 10.96.0.11, which rejects. Port 81 of 10.96.0.10 has session affinity.
 const nftRules = `
 add table ip byhand
 delete table ip byhand
@@ -39,7 +39,7 @@ table ip byhand {
 }
 `
 
-// handCase changes its endpoints by a config field that only this test's Apply knows.
+// handCase changes its endpoints through a config field that only this test's Apply uses.
 const handCase = `
 name: by-hand
 objects: [{kind: Service, metadata: {name: a}}]
@@ -68,7 +68,7 @@ steps:
   - {from: pod1c, to: "10.96.0.10:80"}
 `
 
-// TestRunner plays a case against rules that are known, so that what differs is the Runner.
+// TestRunner runs a case against known rules, to test the Runner.
 func TestRunner(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
@@ -101,7 +101,7 @@ func TestRunner(t *testing.T) {
 		{"reached": map[string][]string{"pod2a:8080": {"pod1a"}}, "failed": []string{TimedOut}}, // no hairpin masquerade
 		both("node1.cni0", "node1"),
 		both("node1.cni0", "node1"),
-		{"reached": map[string][]string{"pod1a:8080": {"pod2b"}}, "failed": []string{TimedOut}}, // the answer takes the direct way
+		{"reached": map[string][]string{"pod1a:8080": {"pod2b"}}, "failed": []string{TimedOut}}, // the reply takes the direct path
 		both("node1.cni0", "node1"),
 		{"failed": []string{Refused}},
 		{"failed": []string{Refused}},
@@ -128,7 +128,7 @@ func TestRunner(t *testing.T) {
 	}
 }
 
-// TestRunnerApplyFails: an apply that fails ends the case with its error.
+// TestRunnerApplyFails checks that a failed apply ends the case with its error.
 func TestRunnerApplyFails(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
@@ -142,8 +142,8 @@ func TestRunnerApplyFails(t *testing.T) {
 	}
 }
 
-// TestStartedCommandIsKilledWithItsContext: a command that runs on ends with its context, and its end is
-// seen.
+// TestStartedCommandIsKilledWithItsContext checks that a running command is killed when its context
+// ends, and that its end is reported.
 func TestStartedCommandIsKilledWithItsContext(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
@@ -167,17 +167,17 @@ func TestStartedCommandIsKilledWithItsContext(t *testing.T) {
 	}
 }
 
-// TestFlowsDoNotTakeTurns: of flows that are tried at once, each starts its tries
-// one after the other, so that a scheduler that takes turns shows it all endpoints.
+// TestFlowsDoNotTakeTurns checks that each of several concurrent flows starts its tries
+// consecutively, so that a round-robin scheduler shows it all endpoints.
 func TestFlowsDoNotTakeTurns(t *testing.T) {
 	t.Parallel()
 	p := &play{Runner: &Runner{}, topo: &Topology{}, tokens: make(chan struct{}, 1)}
-	var order []byte // of the tries; there is one at a time
+	var order []byte // of the tries; one at a time
 	var wg sync.WaitGroup
 	for _, flow := range []byte("abc") {
 		wg.Go(func() {
 			p.tries(&Flow{Tries: 20}, func() (Answer, error) {
-				time.Sleep(time.Millisecond) // as a packet does, so that the flows wait for each other
+				time.Sleep(time.Millisecond) // like a packet, so that the flows wait for each other
 				order = append(order, flow)
 				return Answer{}, nil
 			})

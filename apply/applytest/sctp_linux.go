@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SCTP here is the first round trip of RFC 9260 alone, over raw sockets: an INIT, and the INIT ACK or
-// ABORT that answers it. That is all a packet filter needs to translate and track an association, and
-// it works where the kernel has no SCTP. The server's answer travels as the state cookie.
+// SCTP is reduced to the first round trip of RFC 9260, over raw sockets: an INIT, and the INIT ACK
+// or ABORT that answers it. A packet filter needs no more to translate and track an association. It
+// also works if the kernel has no SCTP. The server's reply is in the state cookie.
 
 const (
 	sctpInit    = 1
@@ -26,8 +26,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// An sctpPacket is a common header with a single chunk. tag is the verification tag, initiate the tag
-// that an INIT or INIT ACK announces for the packets towards its sender.
+// An sctpPacket is a common header with a single chunk. tag is the verification tag. initiate is
+// the tag that an INIT or INIT ACK announces for packets to its sender.
 type sctpPacket struct {
 	source, dest  uint16
 	tag, initiate uint32
@@ -63,7 +63,7 @@ func (p sctpPacket) marshal() []byte {
 	return b
 }
 
-// parseSCTP reads a packet; ok is false for anything that marshal would not have written.
+// parseSCTP parses a packet; ok is false unless marshal could have written it.
 func parseSCTP(b []byte) (p sctpPacket, ok bool) {
 	if len(b) < 16 {
 		return p, false
@@ -87,7 +87,7 @@ func parseSCTP(b []byte) (p sctpPacket, ok bool) {
 	return p, true
 }
 
-// trySCTP sends an INIT and waits for what comes back.
+// trySCTP sends an INIT and waits for the answer.
 func (ns *Namespace) trySCTP(from, to netip.AddrPort, timeout time.Duration) (Answer, error) {
 	f, err := ns.rawSCTP(to.Addr())
 	if err != nil {
@@ -98,7 +98,7 @@ func (ns *Namespace) trySCTP(from, to netip.AddrPort, timeout time.Duration) (An
 	if err != nil {
 		return Answer{}, err
 	}
-	// Only a connected raw socket is told of ICMP errors.
+	// Only a connected raw socket receives ICMP errors.
 	cerr := conn.Control(func(fd uintptr) {
 		if from.Addr().IsValid() {
 			err = unix.Bind(int(fd), sockaddr(from.Addr()))
@@ -125,8 +125,8 @@ func (ns *Namespace) trySCTP(from, to netip.AddrPort, timeout time.Duration) (An
 			return Answer{}, err
 		}
 		p, ok := parseSCTP(payload(to.Addr(), buf[:n]))
-		// The raw socket sees all SCTP between the two addresses: other tries, and, on the node itself,
-		// what the server is asked.
+		// The raw socket receives all SCTP packets between the two addresses: those of other tries and,
+		// on the node itself, those to the server.
 		if !ok || p.source != to.Port() || p.dest != init.source || p.tag != init.initiate {
 			continue
 		}
@@ -137,7 +137,7 @@ func (ns *Namespace) trySCTP(from, to netip.AddrPort, timeout time.Duration) (An
 	}
 }
 
-// rawSCTP opens a raw SCTP socket of the address's family as a file that waits like a net.Conn.
+// rawSCTP opens a raw SCTP socket of the address's family, as a file with deadlines.
 func (ns *Namespace) rawSCTP(like netip.Addr) (*os.File, error) {
 	family := unix.AF_INET
 	if like.Is6() {
@@ -154,7 +154,8 @@ func (ns *Namespace) rawSCTP(like netip.Addr) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "sctp"), nil
 }
 
-// payload is what follows the IP header: raw IPv4 sockets deliver the header, IPv6 ones do not.
+// payload returns the data after the IP header. Raw IPv4 sockets include the header; IPv6 ones do
+// not.
 func payload(like netip.Addr, b []byte) []byte {
 	if !like.Is4() {
 		return b

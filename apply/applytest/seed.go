@@ -8,8 +8,8 @@ import (
 
 var seedFlag = flag.Uint64("seed", 0, "where tests with random input begin; 0 picks another place each time")
 
-// Seed is where a test with random input begins: by chance, and told in the log of
-// the test, or where -seed says, so that what failed can be seen again.
+// Seed returns the seed of a test with random input: random, and logged, or the value of -seed to
+// reproduce a failure.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := *seedFlag

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What -seed names is where a test begins; without it each begins elsewhere.
+// With -seed a test uses that seed; otherwise each run uses another one.
 func TestSeed(t *testing.T) {
 	given := flag.Lookup("seed").Value.String()
 	defer flag.Set("seed", given)

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Tests that have much to repeat ask here how much of it to do. With -short, which make test
-// sets, it is what each kind of test needs once. The environment variable PROXYC_SHARE=k/n,
-// which make test-rest sets, chooses the k-th of n shares of everything; without it they do
+// These functions return how much of its work a repetitive test should do. With -short, which make
+// test sets, it is the minimum that covers each kind. The environment variable PROXYC_SHARE=k/n,
+// which make test-rest sets, selects the k-th of n shares of everything. Without either it is
 // everything.
 func share() (k, n uint32) {
 	if _, err := fmt.Sscanf(os.Getenv("PROXYC_SHARE"), "%d/%d", &k, &n); err != nil || n == 0 {
@@ -21,15 +21,15 @@ func share() (k, n uint32) {
 	return k % n, n
 }
 
-// Left reports whether a case that make test leaves out is played: not with -short, and
-// otherwise where its name is in the run's share.
+// Left reports whether to run a case that make test skips: not with -short, and otherwise if its
+// name is in the run's share.
 func Left(name string) bool {
 	k, n := share()
 	return !testing.Short() && crc32.ChecksumIEEE([]byte(name))%n == k
 }
 
-// Fewer is how many of n repetitions a test makes: one in eight with -short, its share of them
-// otherwise, and so few on a slow machine that it takes no longer than its patience.
+// Fewer returns how many of n repetitions to run: one in eight with -short, otherwise the run's
+// share. A slow machine runs fewer, so that the duration stays the same.
 func Fewer(n int) int {
 	_, parts := share()
 	if testing.Short() {
@@ -38,7 +38,7 @@ func Fewer(n int) int {
 	return max(1, int(float64(n)/float64(parts)/slowness()))
 }
 
-// Long skips a test that only adds cases to what others test, unless it is [Left].
+// Long skips a test that only adds cases to those of other tests, unless it is [Left].
 func Long(t testing.TB) {
 	t.Helper()
 	if !Left(t.Name()) {
@@ -46,9 +46,9 @@ func Long(t testing.TB) {
 	}
 }
 
-// Next is the number of the request, run or call after the n-th, in a test that lets each of
-// them fail. With -short the distance grows, as later ones resemble earlier ones. A run with a
-// share skips others than another share does.
+// Next returns the number of the request, run or call after the n-th, in a test that makes each of
+// them fail. With -short the distance grows, since later ones resemble earlier ones. Runs with
+// different shares skip different ones.
 func Next(n int) int {
 	if testing.Short() {
 		return n + 1 + n/3
@@ -57,10 +57,9 @@ func Next(n int) int {
 	return n + 1 + int((k+uint32(n))%parts)
 }
 
-// Choice returns which of the cases in a directory are played: with -short those that its
-// choice.txt names, which together run nearly as much of proxyc as all do; otherwise the run's
-// share of all. A mode that choice.txt does not have, such as ipvs, plays the cases of mode
-// iptables.
+// Choice returns a filter of the cases in a directory. With -short it selects those in choice.txt,
+// which together cover nearly as much of proxyc as all cases. Otherwise it selects the run's share.
+// A mode that choice.txt lacks, such as ipvs, uses the cases of mode iptables.
 func Choice(t testing.TB, dir string) func(mode, family, name string) bool {
 	t.Helper()
 	if !testing.Short() {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ipNet is p as package net and netlink want it.
+// ipNet converts p for packages net and netlink.
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
@@ -27,12 +27,12 @@ func wrap(err error, format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, err)...)
 }
 
-// Dial opens a TCP or UDP connection ("tcp", "udp") out of the namespace. The zero Addr or port of from
-// leaves the choice to the kernel. The connection may be used from any goroutine.
+// Dial opens a TCP or UDP connection ("tcp", "udp") from the namespace. With a zero Addr or port of
+// from, the kernel selects it. The connection may be used by any goroutine.
 func (ns *Namespace) Dial(ctx context.Context, network string, from, to netip.AddrPort) (net.Conn, error) {
 	d := net.Dialer{FallbackDelay: -1, KeepAlive: -1}
 	if network == "tcp" && from.Port() != 0 {
-		d.Control = reuseAddr // the port may still be waiting for the end of an earlier try
+		d.Control = reuseAddr // the port may still be in TIME-WAIT from an earlier try
 	}
 	d.SetMultipathTCP(false)
 	local := from
@@ -51,8 +51,8 @@ func (ns *Namespace) Dial(ctx context.Context, network string, from, to netip.Ad
 		if !errors.Is(err, unix.EADDRINUSE) || !pause(ctx, time.Millisecond) {
 			return conn, err
 		}
-		// A child process shares every open socket until it runs its own program, so that a port which
-		// was closed here may still be taken.
+		// A child process shares every open socket until its exec, so a port that was closed here may
+		// still be in use.
 	}
 }
 
@@ -65,7 +65,7 @@ func (ns *Namespace) dial(ctx context.Context, d *net.Dialer, network string, to
 	return conn, err
 }
 
-// Get asks an HTTP server on 127.0.0.1 of the namespace.
+// Get sends a request to an HTTP server on 127.0.0.1 of the namespace.
 func (ns *Namespace) Get(ctx context.Context, port int, path string) (code int, body string, err error) {
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
@@ -88,7 +88,7 @@ func (ns *Namespace) Get(ctx context.Context, port int, path string) (code int, 
 	return resp.StatusCode, string(text), err
 }
 
-// pause waits, and reports whether there is time left.
+// pause waits, and reports whether ctx has not ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -98,7 +98,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// reuseAddr is not for UDP: two sockets would share a port, and one get the answer for the other.
+// reuseAddr must not be used for UDP: two sockets would share a port, and one could receive the
+// other's reply.
 func reuseAddr(_, _ string, c syscall.RawConn) error {
 	var err error
 	cerr := c.Control(func(fd uintptr) {
@@ -114,7 +115,7 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// Failure returns the word for why a try failed, or the error itself where no word is known.
+// Failure returns the reason of a failed try, or the error's text if it is unknown.
 func Failure(err error) string {
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
@@ -130,11 +131,11 @@ func Failure(err error) string {
 	return err.Error()
 }
 
-// An Answer is what an echo server says: the address it was reached at and the peer it saw.
+// An Answer is the reply of an echo server: its own address, and the peer's.
 type Answer struct {
 	Server, Client netip.AddrPort
-	// Resent is how many segments the client had to send again until it had the answer of a [Namespace.Try]
-	// over TCP; those are left out that the server got twice.
+	// Resent is the number of segments that the client retransmitted before the reply in a
+	// [Namespace.Try] over TCP, except those that the server received twice.
 	Resent int
 }
 
@@ -152,7 +153,7 @@ func parseAnswer(text string) (a Answer, err error) {
 	return a, err
 }
 
-// Ask sends one question over an open TCP or UDP connection to an echo server and reads its answer.
+// Ask sends a query over an open TCP or UDP connection to an echo server, and reads the reply.
 func Ask(conn net.Conn, timeout time.Duration) (Answer, error) {
 	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return Answer{}, err
@@ -163,7 +164,8 @@ func Ask(conn net.Conn, timeout time.Duration) (Answer, error) {
 	return readAnswer(conn)
 }
 
-// readAnswer reads what an echo server answers, over TCP as over UDP one line that fits into one segment.
+// readAnswer reads the reply of an echo server: one line that fits into a segment, over TCP and
+// UDP.
 func readAnswer(conn net.Conn) (Answer, error) {
 	buf := make([]byte, 256)
 	n, err := conn.Read(buf)
@@ -173,8 +175,8 @@ func readAnswer(conn net.Conn) (Answer, error) {
 	return parseAnswer(string(buf[:n]))
 }
 
-// send writes a question. A sender on the node itself is told EPERM when a rule drops its packet; whether
-// the rule also refused it, only the read that follows tells.
+// send writes a query. On the node itself the sender gets EPERM when a rule drops its packet. Only
+// the following read shows whether the rule also rejected it.
 func send(w io.Writer, question []byte) error {
 	if _, err := w.Write(question); !errors.Is(err, unix.EPERM) {
 		return err
@@ -182,8 +184,9 @@ func send(w io.Writer, question []byte) error {
 	return nil
 }
 
-// Try makes one try out of the namespace at an echo server: over TCP and UDP connect, ask and close, over
-// SCTP one INIT. proto is "tcp", "udp" or "sctp"; from as for [Namespace.Dial].
+// Try makes one try from the namespace to an echo server. Over TCP and UDP it connects, sends a
+// query and closes; over SCTP it sends an INIT. proto is "tcp", "udp" or "sctp"; from is as in
+// [Namespace.Dial].
 func (ns *Namespace) Try(proto string, from, to netip.AddrPort, timeout time.Duration) (Answer, error) {
 	if proto == "sctp" {
 		return ns.trySCTP(from, to, timeout)

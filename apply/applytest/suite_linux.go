@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// A Suite is all cases of one mode and family, and what is to come of them.
+// A Suite is all cases of one mode and family, with the expected results.
 type Suite struct {
 	Runner     *Runner
 	Family     string
-	Dir        fs.FS // holds cases/ and expected/MODE.json
+	Dir        fs.FS // contains cases/ and expected/MODE.json
 	Exceptions []Exception
-	Only       func(name string) bool // tells which cases to play
-	Change     func(*Case)            // what is done to each before it is played; nil: nothing
-	Jobs       int                    // cases at once
-	Record     *Records               // gets the outcomes of cases that have none, where it is not nil
+	Only       func(name string) bool // selects cases
+	Change     func(*Case)            // modifies each case before it runs; optional
+	Jobs       int                    // concurrent cases
+	Record     *Records               // receives the outcomes of cases without records; optional
 }
 
-// A Score is what came of a Suite.
+// A Score is the result of a Suite.
 type Score struct {
 	Cases, Flows, Differences int
-	LeftOut                   int // cases that need a daemon
+	LeftOut                   int // cases that require a daemon
 	Took                      time.Duration
 }
 
-// Play plays the cases. Each difference, and each case that could not be
-// played to its end, is an error of the test.
+// Play runs the cases. Each difference, and each case that could not be completed, is an error of
+// the test.
 func (s *Suite) Play(t testing.TB) (score Score) {
 	began := time.Now()
 	records := s.Record
@@ -67,7 +67,7 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 			defer func() { <-jobs }()
 			results, err := runner.Run(context.Background(), c)
 			var diffs []Difference
-			if s.Record == nil { // else it is the record
+			if s.Record == nil { // otherwise it is being recorded
 				diffs = records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions)
 			}
 			mu.Lock()
@@ -83,8 +83,8 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 	return score
 }
 
-// records are what was recorded of the mode. Of userspace nothing was: it is held
-// against mode iptables, in what the two have in common.
+// records returns the records of the mode. userspace has none: it is compared with mode iptables,
+// as far as they are equal.
 func (s *Suite) records() (*Records, error) {
 	if s.Runner.Mode != "userspace" {
 		return LoadRecords(s.Dir, "expected/"+s.Runner.Mode+".json")
@@ -101,7 +101,7 @@ func (s *Suite) records() (*Records, error) {
 	return records.FromNode(s.Runner.Mode), nil
 }
 
-// add counts a case that was played, or was not.
+// add counts a case that ran, or was skipped.
 func (s *Score) add(t testing.TB, c *Case, results []Result, err error, diffs []Difference) {
 	if errors.Is(err, ErrNeedsDaemon) {
 		s.LeftOut++

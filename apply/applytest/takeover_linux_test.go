@@ -19,8 +19,8 @@ import (
 
 const takeoverDir = "../../testdata/apply/takeover"
 
-// recorded reads a file of takeoverDir. Matches that count with nfacct are left out: they need an object
-// that only nfacct makes, and match always.
+// recorded reads a file of takeoverDir. It removes nfacct matches, which require an object that
+// only nfacct creates, and always match.
 func recorded(t testing.TB, file string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(takeoverDir, file))
@@ -35,10 +35,10 @@ var firewall = regexp.MustCompile(`(?m)^.*KUBE-FIREWALL.*\n`)
 
 var nfacct = regexp.MustCompile(`-m nfacct --nfacct-name +\S+ `)
 
-// A peer is a mode of kube-proxy, and how its rules get onto a machine.
+// A peer is a mode of kube-proxy, with a way to load its rules.
 type peer struct {
 	name  string
-	marks bool // leaves what only kube-proxy makes: a canary, or a table
+	marks bool // leaves objects that only kube-proxy creates: a canary, or a table
 	load  func(m *machine)
 }
 
@@ -55,7 +55,7 @@ func iptablesPeer(variant string) peer {
 	}}
 }
 
-// peers are those of the modes that this kernel has.
+// peers returns the modes that this kernel supports.
 var peers = func() []peer {
 	all := []peer{
 		iptablesPeer("nft"),
@@ -68,10 +68,10 @@ var peers = func() []peer {
 	return all
 }()
 
-// ofPeer are words of which only kube-proxy's rules have any.
+// ofPeer are words that only kube-proxy's rules contain.
 var ofPeer = []string{"kube-proxy", "KUBE-PROXY-CANARY", "KUBE-SEP-IQIBSY2R4USWK4F3", "KUBE-SEP-SN6P7672PLX75ALS"}
 
-// question is a Probe in words.
+// question is a short form of a Probe.
 type question struct{ from, proto, to string }
 
 func probesOf(questions []question) (probes []Probe) {
@@ -81,7 +81,7 @@ func probesOf(questions []question) (probes []Probe) {
 	return probes
 }
 
-// takeoverProbes ask every kind of frontend of the recorded cluster from everywhere.
+// takeoverProbes query every kind of frontend of the recorded cluster from every host.
 var takeoverProbes = probesOf([]question{
 	{"pod1b", "tcp", "10.96.0.10:80"},
 	{"node1", "tcp", "10.96.0.10:80"},
@@ -99,7 +99,8 @@ var takeoverProbes = probesOf([]question{
 	{"ext", "tcp", "[2001:db8:203::10]:80"},
 })
 
-// controlProbes need no Service: what is lost of them, the machine lost. They go the ways of the others.
+// controlProbes use no Service, so the machine causes their losses. They take the same paths as the
+// others.
 var controlProbes = probesOf([]question{
 	{"pod1b", "tcp", "10.244.2.11:8080"},
 	{"ext", "tcp", "10.244.1.11:8080"},
@@ -109,7 +110,7 @@ var controlProbes = probesOf([]question{
 	{"pod1b", "udp", "[fd00:10:244:2::11]:5353"},
 })
 
-// noFailure fails the test for each failure of a load, and for a probe that hardly asked.
+// noFailure fails the test for each failure of a load, and for a probe with too few tries.
 func noFailure(t *testing.T, r LoadReport, controls []Probe) {
 	t.Helper()
 	tries := 0
@@ -142,7 +143,7 @@ func noFailure(t *testing.T, r LoadReport, controls []Probe) {
 	t.Logf("%d connections, %d failures, %d lost beside controls, of which %d of %d were late or lost", tries, len(gaps), len(slow), troubled, asked)
 }
 
-// during puts a load on the topology while f runs, and some time before and after.
+// during runs a load on the topology while f runs, and for some time before and after.
 func during(t *testing.T, topo *Topology, rate int, probes []Probe, f func()) {
 	t.Helper()
 	all := append(slices.Clone(probes), controlProbes...)
@@ -153,8 +154,8 @@ func during(t *testing.T, topo *Topology, rate int, probes []Probe, f func()) {
 	noFailure(t, load.Stop(), controlProbes)
 }
 
-// stages logs when the objects of mode ipvs and the tables of nftables come and go on a node, until stop is
-// called: beside failures it says which step they belong to.
+// stages logs when objects of mode ipvs and tables of nftables are added to and removed from a
+// node, until stop is called. The log shows which step a failure belongs to.
 func stages(t *testing.T, node *Namespace) (stop func()) {
 	t.Helper()
 	conn, err := nftables.New(nftables.WithNetNSFd(node.Fd()))
@@ -207,7 +208,8 @@ func stages(t *testing.T, node *Namespace) (stop func()) {
 	}
 }
 
-// udpClients have asked Services of the recorded cluster, and keep their sockets, as resolvers do.
+// udpClients returns clients that have queried Services of the recorded cluster, and keep their
+// sockets, like resolvers.
 func udpClients(t *testing.T, topo *Topology) (clients []*udpClient) {
 	t.Helper()
 	for _, p := range takeoverProbes {
@@ -220,7 +222,7 @@ func udpClients(t *testing.T, topo *Topology) (clients []*udpClient) {
 	return clients
 }
 
-// allOpen asks over connections that were made before, and closes them.
+// allOpen sends queries over existing connections, and closes them.
 func allOpen(t *testing.T, open []*keptConn) {
 	t.Helper()
 	for _, k := range open {
@@ -231,8 +233,8 @@ func allOpen(t *testing.T, open []*keptConn) {
 	}
 }
 
-// TestTakeover: a node with kube-proxy's rules is taken over only if that is said, and then without a
-// moment in which anything is not answered. Connections that are open go on.
+// TestTakeover checks that a node with kube-proxy's rules is taken over only on request. Every
+// query is answered meanwhile, and open connections continue.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	for i, from := range peers {
@@ -267,7 +269,7 @@ func TestTakeover(t *testing.T) {
 					c.expectAnswer("after the takeover")
 				}
 				allOpen(t, open)
-				if to.mode != "ipvs" { // which has kube-proxy's words
+				if to.mode != "ipvs" { // which uses the same names as kube-proxy
 					m.lacks(ofPeer...)
 				}
 				m.must(0, m.apply(to, config, cluster, "--check"))
@@ -277,7 +279,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// TestModeChange: so does a node go from each way in which proxyc keeps its rules to each other.
+// TestModeChange checks the same for changes between all of proxyc's planes.
 func TestModeChange(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)

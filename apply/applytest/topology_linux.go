@@ -18,28 +18,28 @@ import (
 //	pod1a .10 pod1b .11    pod2a .10 pod2b .11
 //	pod1c .12 .100-.109    pod2c .12 .100-.109
 //
-// The rules under test are those of node1; no other namespace has any. Nothing is routed out.
+// The rules under test are on node1; no other namespace has any. There is no route to the outside.
 type Topology struct {
 	ns    map[string]*Namespace
 	echos []*Echo
 	names map[netip.Addr]string
 }
 
-// clusterRanges are the addresses that only node1's rules know: cluster IPs, load balancer addresses and
-// external addresses.
+// clusterRanges are the ranges that only node1's rules handle: cluster IPs, load balancer addresses
+// and external addresses.
 var clusterRanges = []string{
 	"10.96.0.0/16", "203.0.113.0/24", "198.18.0.0/24",
 	"fd00:10:96::/112", "2001:db8:203::/64", "2001:db8:198::/64",
 }
 
-// An iface is one addressed interface of the topology: the n-th host of two networks, one a family.
-// name is what the address is called in outcomes.
+// An iface is an address of an interface of the topology: the n-th host of two networks, one per
+// family. name is its name in outcomes.
 type iface struct {
 	ns, link string
-	nets     [2]string // with the host part left out: "192.0.2.%s/24"
+	nets     [2]string // without the host part: "192.0.2.%s/24"
 	host     string
 	name     string
-	extra    bool // beside the interface's own address
+	extra    bool // in addition to the interface's own address
 }
 
 var (
@@ -49,8 +49,8 @@ var (
 	pods2  = [2]string{"10.244.2.%s/24", "fd00:10:244:2::%s/64"}
 )
 
-// ifaces lists every address of the topology. Pods have theirs as host addresses, so that they reach
-// each other by way of their node only.
+// ifaces returns every address of the topology. Pods have host addresses (/32, /128), so that they
+// reach each other only through their node.
 func ifaces() []iface {
 	host := func(nets [2]string) [2]string {
 		return [2]string{strings.Replace(nets[0], "/24", "/32", 1), strings.Replace(nets[1], "/64", "/128", 1)}
@@ -81,9 +81,8 @@ func ifaces() []iface {
 	return list
 }
 
-// hostSettings keep what the kernel does on its own out of the outcomes: redirects that would teach a
-// client another way, addresses that are not usable yet, and limits on the errors that tell a client it
-// was refused.
+// hostSettings disable kernel behavior that would affect outcomes: redirects to another path,
+// tentative addresses, and rate limits of ICMP errors.
 var hostSettings = []string{
 	"ipv4/conf/all/accept_redirects=0", "ipv4/conf/default/accept_redirects=0",
 	"ipv4/conf/all/send_redirects=0", "ipv4/conf/default/send_redirects=0",
@@ -93,7 +92,7 @@ var hostSettings = []string{
 	"ipv6/conf/all/accept_redirects=0", "ipv6/conf/default/accept_redirects=0",
 	"ipv6/conf/all/accept_ra=0", "ipv6/conf/default/accept_ra=0",
 	"ipv6/conf/all/accept_dad=0", "ipv6/conf/default/accept_dad=0",
-	"ipv6/icmp/ratelimit=0", "ipv6/icmp/ratemask=127", // a mask of one type that nobody sends
+	"ipv6/icmp/ratelimit=0", "ipv6/icmp/ratemask=127", // a mask of one type that no host sends
 }
 
 var nodeSettings = []string{"ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1"}
@@ -113,7 +112,7 @@ func NewTopology() (*Topology, error) {
 	return t, nil
 }
 
-// Close stops the servers and lets go of the namespaces.
+// Close stops the servers and closes the namespaces.
 func (t *Topology) Close() error {
 	var errs []error
 	for _, e := range t.echos {
@@ -128,7 +127,7 @@ func (t *Topology) Close() error {
 // Namespace returns a host of the topology by name ("node1", "pod2b", "ext"), or nil.
 func (t *Topology) Namespace(name string) *Namespace { return t.ns[name] }
 
-// Name is what an address is called in outcomes; an unknown address is called by itself.
+// Name returns the name of an address in outcomes, or the address if it is unknown.
 func (t *Topology) Name(a netip.Addr) string {
 	if name, ok := t.names[a.Unmap()]; ok {
 		return name
@@ -136,8 +135,8 @@ func (t *Topology) Name(a netip.Addr) string {
 	return a.String()
 }
 
-// Source finds the namespace that a flow comes from ("pod1a", "ext.201") and, for names of further
-// addresses, the source address of the family of to.
+// Source returns the namespace of a flow's source ("pod1a", "ext.201") and, for names of extra
+// addresses, the source address in the family of to.
 func (t *Topology) Source(name string, to netip.Addr) (*Namespace, netip.Addr, error) {
 	if ns := t.ns[name]; ns != nil {
 		return ns, netip.Addr{}, nil
@@ -151,7 +150,7 @@ func (t *Topology) Source(name string, to netip.Addr) (*Namespace, netip.Addr, e
 	return nil, netip.Addr{}, fmt.Errorf("no host %q in the topology", name)
 }
 
-// Try makes one try from a host of the topology; sport 0 leaves the source port to the kernel.
+// Try makes one try from a host of the topology; with sport 0 the kernel selects the source port.
 func (t *Topology) Try(from, proto string, sport uint16, to netip.AddrPort, timeout time.Duration) (Answer, error) {
 	ns, addr, err := t.Source(from, to.Addr())
 	if err != nil {
@@ -211,8 +210,8 @@ func (t *Topology) addAddrs() error {
 	return nil
 }
 
-// addRoutes makes ext the default gateway of the nodes, and the nodes those of their pods. ext and node2
-// send the ranges of the Services to node1.
+// addRoutes makes ext the default gateway of the nodes, and the nodes those of their pods. ext and
+// node2 route the ranges of the Services to node1.
 func (t *Topology) addRoutes() error {
 	type route struct{ ns, dst, gateway string }
 	routes := []route{

@@ -28,13 +28,13 @@ func newTopology(t testing.TB) *Topology {
 	return topo
 }
 
-// TestTopologyWithoutRules asks across every kind of path of the topology. There are no rules anywhere,
-// so every answer must come from the address that was asked, and name the asker.
+// TestTopologyWithoutRules sends queries over every kind of path of the topology. Without rules,
+// every reply must come from the queried address and contain the sender's.
 func TestTopologyWithoutRules(t *testing.T) {
 	t.Parallel()
 	topo := newTopology(t)
 	tests := []struct {
-		from, to string // an address of the topology
+		from, to string // address of the topology
 		want     string
 	}{
 		{"pod1a", "10.244.1.11", "pod1b saw pod1a"},
@@ -77,8 +77,8 @@ func TestTopologyWithoutRules(t *testing.T) {
 	}
 }
 
-// TestTryRefused: a port nobody listens on is refused by its host, and however often: the limits on ICMP
-// errors are off.
+// TestTryRefused checks that a closed port is rejected by its host every time, since the limits of
+// ICMP errors are off.
 func TestTryRefused(t *testing.T) {
 	t.Parallel()
 	topo := newTopology(t)
@@ -94,8 +94,8 @@ func TestTryRefused(t *testing.T) {
 	}
 }
 
-// TestSourcePort: a try comes from the source port it was given, again and again, while other processes are
-// started, which for a moment share the sockets that are open.
+// TestSourcePort checks that tries can reuse a source port, while other processes are started,
+// which share open sockets for a moment.
 func TestSourcePort(t *testing.T) {
 	t.Parallel()
 	topo := newTopology(t)
@@ -121,8 +121,8 @@ func TestSourcePort(t *testing.T) {
 	}
 }
 
-// TestNoTryIsLost: of many tries at once each gets its own answer. A single one that does not would be a
-// difference that is none.
+// TestNoTryIsLost checks that each of many concurrent tries gets its own reply. A lost one would be
+// a false difference.
 func TestNoTryIsLost(t *testing.T) {
 	t.Parallel()
 	topo := newTopology(t)
@@ -143,7 +143,7 @@ func TestNoTryIsLost(t *testing.T) {
 	}
 }
 
-// TestNamespaceIsApart: what a test does inside its namespace, and that it does so, is not seen outside.
+// TestNamespaceIsApart checks that actions inside a namespace are not visible outside.
 func TestNamespaceIsApart(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)

@@ -13,10 +13,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// worldPods are the pods that the Services of a world have for endpoints.
+// worldPods are the pods that Services of a world use as endpoints.
 var worldPods = []string{"pod1a", "pod1b", "pod1c", "pod2a", "pod2b", "pod2c"}
 
-// podAddr is the address of a pod: the third of node 2 is 10.244.2.12.
+// podAddr returns the address of a pod: the third of node 2 is 10.244.2.12.
 func podAddr(pod, family string) string {
 	addr := fmt.Sprintf("10.244.%c.1%d", pod[3], pod[4]-'a')
 	if family == IPv6 {
@@ -28,27 +28,27 @@ func podAddr(pod, family string) string {
 // A world is the Services of a cluster on the topology.
 type world map[int]*worldService
 
-// A worldService is the Service of a number, from which its addresses and node ports follow.
+// A worldService is the Service with a number, which determines its addresses and node ports.
 type worldService struct {
 	Type          string // as in the API
 	Families      []string
 	Protocols     []string // of its ports: "TCP" at 80, "UDP" at 53
 	Endpoints     []string // pods
-	Draining      []string // endpoints that serve and terminate
+	Draining      []string // serving and terminating endpoints
 	ExternalLocal bool
 	InternalLocal bool
 	Affinity      bool
 	Ranges        []string // loadBalancerSourceRanges
 }
 
-// portOf is the port of a Service, and at its endpoints, for a protocol.
+// portOf are the ports of a Service and of its endpoints, by protocol.
 var portOf = map[string]struct{ port, target int }{"TCP": {80, 8080}, "UDP": {53, 5353}}
 
 func worldAddr(network, i int, family string) string {
 	addr := map[int]string{96: "10.96.%d.%d", 203: "203.0.%[1]d.%[2]d"}[network]
 	low, high := i%200+1, i/200
 	if network == 203 {
-		high = 113 // only the first Services are asked there
+		high = 113 // only the first Services are queried there
 	}
 	if family == IPv6 {
 		return fmt.Sprintf(map[int]string{96: "fd00:10:96::%x", 203: "2001:db8:203::%x"}[network], 0x100+i)
@@ -58,7 +58,7 @@ func worldAddr(network, i int, family string) string {
 
 func clusterIP(i int, family string) string { return worldAddr(96, i, family) }
 
-// vip is the address of a Service's load balancer.
+// vip returns the load balancer address of a Service.
 func vip(i int, family string) string { return worldAddr(203, i, family) }
 
 func nodePort(i int, proto string) int { return 30000 + 2*i + portOf[proto].port%2 }
@@ -138,7 +138,7 @@ func (s *worldService) slice(name, family string) Object {
 	}
 }
 
-// snapshot is what kubectl get -o json would print.
+// snapshot returns the output of kubectl get -o json.
 func (w world) snapshot(t testing.TB) string {
 	t.Helper()
 	var items []Object
@@ -155,12 +155,12 @@ func (w world) snapshot(t testing.TB) string {
 	return string(text)
 }
 
-// to is a target of a probe.
+// to returns the target of a probe.
 func to(addr string, port int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port))
 }
 
-// worldRandom makes and changes worlds. The same seed gives the same history.
+// worldRandom generates and changes worlds. Equal seeds give equal histories.
 type worldRandom struct{ *rand.Rand }
 
 func newWorldRandom(seed uint64) worldRandom { return worldRandom{rand.New(rand.NewPCG(seed, seed))} }
@@ -189,7 +189,8 @@ func (r worldRandom) pods(n int) []string {
 	return pods[:n]
 }
 
-// move returns the endpoints of a Service that keeps at least one: one more, one less, or one elsewhere.
+// move returns the endpoints of a Service that keeps at least one: one more, one less, or one
+// replaced.
 func (r worldRandom) move(endpoints []string) []string {
 	var others []string
 	for _, pod := range worldPods {
