@@ -1,5 +1,5 @@
-// Package cluster makes up the clusters of benchmarks. Equal arguments give
-// equal objects, on every machine.
+// Package cluster generates clusters for benchmarks. Equal arguments give equal objects on every
+// machine.
 package cluster
 
 import (
@@ -17,21 +17,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Cluster is a made-up cluster. Service i and its endpoints do not depend on
-// how many others there are.
+// Cluster is a generated cluster. Service i and its endpoints do not depend on the number of
+// others.
 type Cluster struct {
 	Services  int
 	Endpoints int // of each Service, in each family
-	// Plain: each Service is a ClusterIP with one TCP port. Else, of every 20,
-	// 14 are that, 2 NodePorts, 1 a LoadBalancer, 1 a LoadBalancer with
-	// externalTrafficPolicy Local and source ranges, 1 has session affinity and 1
-	// is headless; every fifth has two ports, and every tenth UDP as well.
+	// Plain makes each Service a ClusterIP with one TCP port. Otherwise, of each 20 Services, 14 are
+	// such, 2 are NodePorts, 1 is a LoadBalancer, 1 is a LoadBalancer with externalTrafficPolicy Local
+	// and source ranges, 1 has session affinity, and 1 is headless. Every fifth has two ports, and
+	// every tenth UDP as well.
 	Plain bool
-	// DualStack: all have IPv6 too.
+	// DualStack adds IPv6 to all Services.
 	DualStack bool
-	// SameEndpoints: all Services have the endpoints of the first.
+	// SameEndpoints gives all Services the endpoints of the first.
 	SameEndpoints bool
-	// Each, unless nil, changes Service i.
+	// Each, if set, modifies Service i.
 	Each func(s *corev1.Service, i int)
 }
 
@@ -48,16 +48,16 @@ const (
 
 const (
 	nodes          = 100
-	inSlice        = 100 // endpoints at most
+	inSlice        = 100 // maximum endpoints
 	firstNodePort  = 30000
 	lastNodePort   = 32767
-	nodePortsOfAll = 6 // of each period
+	nodePortsOfAll = 6 // per period
 )
 
-// nodePortOffset is where a Service's node ports begin within those of its period.
+// nodePortOffset is the offset of a Service's node ports within those of its period.
 var nodePortOffset = map[int]int{nodePort: 0, nodePort2: 1, loadBalancer: 3, loadBalancerNear: 4}
 
-// Nodes are those that the endpoints are on; the first is node1.
+// Nodes returns the nodes of the endpoints; the first is node1.
 func (c Cluster) Nodes() []*corev1.Node {
 	all := make([]*corev1.Node, nodes)
 	for i := range all {
@@ -106,8 +106,8 @@ func (c Cluster) ports(i int) []corev1.ServicePort {
 	return ports
 }
 
-// vary makes a Service of its kind. When the node ports are used up, those
-// that would have some are plain.
+// vary makes a Service one of its kind. When the node ports are used up, Services with node ports
+// are plain instead.
 func (c Cluster) vary(s *corev1.Service, i int) {
 	switch kind := i % period; kind {
 	case nodePort, nodePort2, loadBalancer, loadBalancerNear:
@@ -140,7 +140,8 @@ func (c Cluster) vary(s *corev1.Service, i int) {
 	}
 }
 
-// Slices returns the EndpointSlices of Service i. Endpoint j is on node (i*Endpoints+j) modulo their number.
+// Slices returns the EndpointSlices of Service i. Endpoint j is on node (i*Endpoints+j) modulo
+// their number.
 func (c Cluster) Slices(i int) (all []*discoveryv1.EndpointSlice) {
 	types := []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
 	service := c.Service(i)
@@ -203,7 +204,7 @@ func (c Cluster) Objects() iter.Seq[any] {
 	}
 }
 
-// WriteList writes objects as one v1 List, each in a line of its own.
+// WriteList writes objects as one v1 List, each on its own line.
 func WriteList(w io.Writer, objects iter.Seq[any]) error {
 	before := `{"apiVersion":"v1","kind":"List","items":[` + "\n"
 	for o := range objects {
@@ -220,7 +221,7 @@ func WriteList(w io.Writer, objects iter.Seq[any]) error {
 	return err
 }
 
-// bases are those of the families that the cluster has.
+// bases returns the base addresses of the families that the cluster has.
 func (c Cluster) bases(v4, v6 string) []string {
 	if c.DualStack {
 		return []string{v4, v6}
@@ -228,7 +229,7 @@ func (c Cluster) bases(v4, v6 string) []string {
 	return []string{v4}
 }
 
-// nth returns the address that is n after base.
+// nth returns the n-th address after base.
 func nth(base string, n int) string {
 	b := netip.MustParseAddr(base).AsSlice()
 	sum := new(big.Int).Add(new(big.Int).SetBytes(b), big.NewInt(int64(n)))

@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// Clusters of every shape are valid, and no two Services claim the same.
+// Clusters of every shape are valid, and no two Services claim the same address or port.
 func TestCluster(t *testing.T) {
 	for _, c := range []Cluster{
 		{Services: 12_000, Endpoints: 1}, // more than there are node ports
@@ -59,7 +59,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// The mixture is what the documentation of Cluster says.
+// The mixture is as documented for Cluster.
 func TestKinds(t *testing.T) {
 	c, kinds := Cluster{Services: 100, Endpoints: 1}, map[string]int{}
 	for i := range c.Services {
