@@ -24,25 +24,25 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// API is an API server, and how it is asked.
+// API is an API server with a client.
 type API struct {
 	Server string // https://host:6443
 	Client *http.Client
-	Err    error // why there is no client
+	Err    error // why Client is nil
 }
 
-// Clocks that differ by more than these are told: certificates and tokens of a
-// cluster are checked against them.
+// Clock differences that are reported. Certificates and tokens of a cluster are checked against the
+// clocks.
 const (
 	skewWarning = 30 * time.Second
 	skewError   = 5 * time.Minute
 )
 
-// rights are what the daemon needs (docs/deploy/rbac.yaml).
+// rights are the permissions that the daemon uses (docs/deploy/rbac.yaml).
 var rights = [...]struct {
 	group, resource string
 	verbs           []string
-	needless        bool // it works without
+	needless        bool // optional
 }{
 	{"", "services", []string{"list", "watch"}, false},
 	{"discovery.k8s.io", "endpointslices", []string{"list", "watch"}, false},
@@ -51,8 +51,8 @@ var rights = [...]struct {
 	{"events.k8s.io", "events", []string{"create"}, true},
 }
 
-// api is whether the API server can be heard, what it lets this client do, what its
-// clock says, and what it knows of the node.
+// api checks whether the API server is reachable, the permissions of the client, the clock, and the
+// Node object.
 func (e *examination) api(ctx context.Context) {
 	if e.API == nil {
 		return
@@ -124,11 +124,11 @@ func (e *examination) rights(ctx context.Context) {
 	}
 }
 
-// node holds the Node object against the machine.
+// node compares the Node object with the machine.
 func (e *examination) node(ctx context.Context) {
 	const check = "Node"
 	var nodes corev1.NodeList
-	query := url.Values{"fieldSelector": {"metadata.name=" + e.NodeName}} // as the daemon asks, which may not get a Node
+	query := url.Values{"fieldSelector": {"metadata.name=" + e.NodeName}} // like the daemon, which may have no permission to get a Node
 	if _, err := e.API.ask(ctx, http.MethodGet, "/api/v1/nodes?"+query.Encode(), nil, &nodes); err != nil {
 		e.add(check, Error, e.API.remedy(err), "%s: %s", e.NodeName, err)
 		return
@@ -153,12 +153,12 @@ func (e *examination) node(ctx context.Context) {
 	}
 }
 
-// remedy returns how to fix the cause of a failed request.
+// remedy returns the fix for a failed request.
 func (a *API) remedy(err error) string {
 	return cmp.Or(watch.Remedy(err), "check that "+a.Server+" is the API server's address, and read its log")
 }
 
-// ask sends a request, reads the answer into out, and returns when the server says it is.
+// ask sends a request, decodes the response into out, and returns the server's time.
 func (a *API) ask(ctx context.Context, method, path string, in, out any) (date time.Time, err error) {
 	var body io.Reader
 	if in != nil {
@@ -196,6 +196,6 @@ func (a *API) ask(ctx context.Context, method, path string, in, out any) (date t
 	if err := json.Unmarshal(text, out); err != nil {
 		return date, fmt.Errorf("%s: the answer is not JSON: another server may listen at %s", resp.Status, a.Server)
 	}
-	date, _ = http.ParseTime(resp.Header.Get("Date")) // none: it is not held against ours
+	date, _ = http.ParseTime(resp.Header.Get("Date")) // zero without the header; it is then not compared
 	return date, nil
 }

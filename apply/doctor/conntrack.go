@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Fill of the table of connections at which it is told.
+// Usage of the conntrack table that is reported.
 const (
 	fullWarning = 75 // percent
 	fullError   = 95
 )
 
-// conntrack is how full the table of connections is, and what it lost.
+// conntrack checks the usage of the conntrack table, and its losses.
 func (e *examination) conntrack(context.Context) {
 	const check = "conntrack"
 	number := func(name string) (int, bool) {
@@ -52,8 +52,8 @@ func (e *examination) conntrack(context.Context) {
 	}
 }
 
-// conntrackLosses returns the sums of the columns of /proc/net/stat/nf_conntrack, which
-// has a line of hexadecimal numbers for each CPU.
+// conntrackLosses returns the sums of the columns of /proc/net/stat/nf_conntrack, which has a line
+// of hexadecimal numbers for each CPU.
 func conntrackLosses(text string) map[string]uint64 {
 	sums := map[string]uint64{}
 	lines := bufio.NewScanner(strings.NewReader(text))

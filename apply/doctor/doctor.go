@@ -1,6 +1,5 @@
-// Package doctor looks at a node before there is trouble: what its kernel can do, what
-// others do to packets there, and whether the API server can be heard. It changes
-// nothing.
+// Package doctor checks a node before proxyc runs on it: the features of its kernel, interference
+// by other programs, and the connection to the API server. It changes nothing.
 package doctor
 
 import (
@@ -17,46 +16,46 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Status is how well what was looked at is.
+// Status is the result of a check.
 type Status string
 
 const (
 	OK      Status = "ok"
-	Warning Status = "warning" // it may be meant; or it goes wrong later
-	Error   Status = "error"   // proxyc does not work here
+	Warning Status = "warning" // may be intended, or may fail later
+	Error   Status = "error"   // proxyc does not work on this node
 )
 
-// Finding is what a check came to.
+// Finding is the result of a check with its description.
 type Finding struct {
 	Check  string `json:"check"` // "mode nftables"
 	Status Status `json:"status"`
 	Found  string `json:"found"`
-	Do     string `json:"do,omitempty"` // what would mend it
+	Do     string `json:"do,omitempty"` // fix
 }
 
-// Node is what is asked. A function that is nil is not asked.
+// Node contains the functions that query a node. Checks whose function is nil are skipped.
 type Node struct {
-	Root       sysctl.Root // of the kernel's files
-	Mode       ir.Mode     // that the configuration asks for
-	Modes      []ir.Mode   // that are tried
+	Root       sysctl.Root // root of the kernel's files
+	Mode       ir.Mode     // configured mode
+	Modes      []ir.Mode   // modes to try
 	Try        func(ctx context.Context, mode ir.Mode) error
-	Settings   func() ([]sysctl.Setting, error) // that are not as wanted
-	Bridges    func() ([]string, error)         // that take the fast path of mode nftables
+	Settings   func() ([]sysctl.Setting, error) // that differ from the required ones
+	Bridges    func() ([]string, error)         // in the fast path of mode nftables
 	Held       func(ctx context.Context) (map[string]int, error)
 	Others     func(ctx context.Context) (apply.Interference, error)
 	Leftovers  func(ctx context.Context) ([]apply.Leftover, error)
 	Interfaces func() ([]compiler.Interface, error)
-	Writer     func() string // who writes the node's rules; "": nobody
-	Lock       func() error  // why the lock of those who do cannot be written
-	API        *API          // nil: there is none to ask
+	Writer     func() string // the process that writes the node's rules; "" for none
+	Lock       func() error  // why the writer's lock cannot be written
+	API        *API          // optional
 	NodeName   string
 	Now        func() time.Time
 }
 
-// limit is how long a check may take.
+// limit is the timeout of a check.
 const limit = 30 * time.Second
 
-// Examine makes all checks, one after the other, and returns what each came to.
+// Examine runs all checks in order, and returns their findings.
 func (n *Node) Examine(ctx context.Context) []Finding {
 	e := &examination{Node: n}
 	for _, check := range []func(context.Context){
@@ -69,7 +68,7 @@ func (n *Node) Examine(ctx context.Context) []Finding {
 	return e.found
 }
 
-// Well reports whether nothing is an error.
+// Well reports whether no finding is an error.
 func Well(found []Finding) bool {
 	for _, f := range found {
 		if f.Status == Error {
@@ -82,14 +81,14 @@ func Well(found []Finding) bool {
 type examination struct {
 	*Node
 	found    []Finding
-	byFamily ir.PerFamily[[]string] // addresses of interfaces
+	byFamily ir.PerFamily[[]string] // interface addresses
 }
 
 func (e *examination) add(check string, s Status, do, found string, args ...any) {
 	e.found = append(e.found, Finding{Check: check, Status: s, Found: strings.TrimSpace(fmt.Sprintf(found, args...)), Do: do})
 }
 
-// modes tries each mode for real, for which each needs the lock.
+// modes tries each mode in the kernel. Each mode requires the lock.
 func (e *examination) modes(ctx context.Context) {
 	if e.Lock != nil {
 		if err := e.Lock(); err != nil {
@@ -114,7 +113,7 @@ func (e *examination) modes(ctx context.Context) {
 	}
 }
 
-// settings are the kernel's that the configuration wants otherwise.
+// settings checks the kernel settings that the configuration requires.
 func (e *examination) settings(context.Context) {
 	if e.Settings == nil {
 		return
@@ -131,8 +130,8 @@ func (e *examination) settings(context.Context) {
 	}
 }
 
-// forwarding checks the setting that no configuration names. Without it in the node's first
-// family nothing reaches a pod; a cluster may do without the other family.
+// forwarding checks a setting that the configuration does not contain. Without it in the node's
+// first family no pod is reachable. A cluster may not use the other family.
 func (e *examination) forwarding(context.Context) {
 	first := ir.IPv4
 	if len(e.byFamily.IPv4) == 0 && len(e.byFamily.IPv6) > 0 {
@@ -150,7 +149,7 @@ func (e *examination) forwarding(context.Context) {
 			severity, only = Warning, ", if the cluster uses "+f.family.String()
 		}
 		switch value, err := e.Root.Read(f.path); {
-		case err != nil: // no such family
+		case err != nil: // the family does not exist
 		case value == "0":
 			e.add("forwarding", severity, "sysctl -w "+f.name+"=1, and set it in /etc/sysctl.d"+only, "%s is 0: the node forwards no packet to or from a pod", f.name)
 		default:
@@ -159,8 +158,8 @@ func (e *examination) forwarding(context.Context) {
 	}
 }
 
-// localhost is whether what mode iptables sets for node ports there, and guards by its rules, was left by it
-// where a process serves them, and no rule of ours guards it.
+// localhost checks whether route_localnet is set although a process serves node ports on localhost.
+// Mode iptables sets it for them, and protects listeners there by rules that other modes lack.
 func (e *examination) localhost(context.Context) {
 	if e.Mode.Capabilities().Has(ir.ProxiesLocalhost) && sysctl.RoutesLocalnet(e.Root) {
 		e.add("localhost", Warning, "sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it",
@@ -168,7 +167,7 @@ func (e *examination) localhost(context.Context) {
 	}
 }
 
-// fastpath is whether bridges keep packets from the fast path, where there is one.
+// fastpath checks whether bridges keep packets from the fast path, if it is used.
 func (e *examination) fastpath(context.Context) {
 	if e.Bridges == nil {
 		return
@@ -188,7 +187,7 @@ func (e *examination) fastpath(context.Context) {
 	}
 }
 
-// variants are those of iptables that hold rules: those of one do not see the others'.
+// variants checks which iptables variants contain rules. Each variant shows only its own.
 func (e *examination) variants(ctx context.Context) {
 	if e.Held == nil {
 		return
@@ -211,7 +210,7 @@ func (e *examination) variants(ctx context.Context) {
 	}
 }
 
-// interference is what rules of others do to packets to Services.
+// interference checks the effects of foreign rules on packets to Services.
 func (e *examination) interference(ctx context.Context) {
 	if e.Others == nil {
 		return
@@ -232,7 +231,7 @@ func (e *examination) interference(ctx context.Context) {
 	}
 }
 
-// owner returns whose a chain probably is, by its name.
+// owner returns the probable owner of a chain, by its name.
 func owner(rule string) string {
 	lower := strings.ToLower(rule)
 	for _, o := range [...]struct{ sign, name string }{
@@ -247,7 +246,7 @@ func owner(rule string) string {
 	return "nobody's that is known by its name"
 }
 
-// leftovers are what kube-proxy, or proxyc in other modes, wrote.
+// leftovers checks for rules of kube-proxy, or of proxyc in other modes.
 func (e *examination) leftovers(ctx context.Context) {
 	if e.Leftovers == nil {
 		return

@@ -25,7 +25,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// is reports whether some check has a status and a text.
+// is reports whether a check has a finding with a status and a text.
 func is(found []Finding, check string, s Status, text string) bool {
 	for _, f := range found {
 		if f.Check == check && f.Status == s && strings.Contains(f.Found, text) && (f.Do != "" || s == OK) {
@@ -72,7 +72,7 @@ func TestConntrack(t *testing.T) {
 	expect(t, (&Node{Root: sysctl.Root(t.TempDir())}).Examine(t.Context()), "conntrack", Warning, "does not track")
 }
 
-// What mode iptables leaves open is told of in the mode that does not need it.
+// A setting left by mode iptables is reported in a mode that does not need it.
 func TestLocalhost(t *testing.T) {
 	root := t.TempDir()
 	setting := filepath.Join(root, "proc/sys/net/ipv4/conf/all/route_localnet")
@@ -94,7 +94,7 @@ func TestLocalhost(t *testing.T) {
 	}
 }
 
-// Where a daemon runs, kube-proxy's rules are not to be taken over once more.
+// If a daemon runs, the finding about kube-proxy's rules does not suggest a takeover.
 func TestKubeProxyBesideDaemon(t *testing.T) {
 	n := &Node{Leftovers: func(context.Context) ([]apply.Leftover, error) {
 		return []apply.Leftover{{Object: "table ip kube-proxy", KubeProxy: true}}, nil
@@ -111,7 +111,7 @@ func TestKubeProxyBesideDaemon(t *testing.T) {
 	}
 }
 
-// Bridges of the fast path are told of, and nothing where there are none.
+// Bridges in the fast path are reported; without any there is no finding.
 func TestFastpath(t *testing.T) {
 	root := t.TempDir()
 	setting := filepath.Join(root, "proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -138,23 +138,23 @@ func TestFastpath(t *testing.T) {
 	}
 }
 
-// An API server that says what a test wants.
+// fakeAPI is an API server with configurable results.
 type fakeAPI struct {
 	version string
 	status  int
-	rights  []rbacv1.PolicyRule // of the account
+	rights  []rbacv1.PolicyRule // permissions of the account
 	date    time.Time
-	address string // of the Node; empty: there is none
+	address string // address of the Node; "" if it does not exist
 }
 
-// may reports whether the account has a right.
+// may reports whether the account has a permission.
 func (f *fakeAPI) may(verb, group, resource string) bool {
 	return slices.ContainsFunc(f.rights, func(r rbacv1.PolicyRule) bool {
 		return slices.Contains(r.APIGroups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
 	})
 }
 
-// shipped returns the rights of docs/deploy/rbac.yaml.
+// shipped returns the permissions in docs/deploy/rbac.yaml.
 func shipped(t *testing.T) []rbacv1.PolicyRule {
 	text, err := os.ReadFile("../../docs/deploy/rbac.yaml")
 	if err != nil {
@@ -170,7 +170,7 @@ func shipped(t *testing.T) []rbacv1.PolicyRule {
 	return nil
 }
 
-// without returns the rights on all resources but one.
+// without returns permissions for all resources but one.
 func without(rights []rbacv1.PolicyRule, resource string) []rbacv1.PolicyRule {
 	return slices.DeleteFunc(slices.Clone(rights), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, resource) })
 }
@@ -241,7 +241,7 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// A server that cannot be asked has the remedy of the cause.
+// A failed request has the fix for its cause.
 func TestRemedies(t *testing.T) {
 	stranger := httptest.NewTLSServer(&fakeAPI{})
 	defer stranger.Close()
@@ -257,7 +257,7 @@ func TestRemedies(t *testing.T) {
 	}
 }
 
-// Without forwarding in the node's first family no Service works; in the other it may be meant.
+// Without forwarding in the node's first family no Service works. In the other it may be intended.
 func TestForwarding(t *testing.T) {
 	root := t.TempDir()
 	for _, path := range []string{"proc/sys/net/ipv4/ip_forward", "proc/sys/net/ipv6/conf/all/forwarding"} {

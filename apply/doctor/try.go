@@ -11,8 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// tried is the configuration with which a mode is tried: nothing of it reaches what
-// network namespaces share.
+// tried is the configuration for trying a mode. It sets nothing that network namespaces share.
 const tried = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 clusterCIDR: 10.244.0.0/16,fd00:10:244::/48
@@ -20,8 +19,8 @@ hostnameOverride: node1
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 mode: `
 
-// Try has a program, which is this one, write the rules of a cluster in a mode, in a
-// network namespace of its own. The error says what the node lacks.
+// Try runs a program, usually this one, that applies the rules of a cluster in a mode, in a new
+// network namespace. The error describes what the node lacks.
 func Try(ctx context.Context, self string, cluster []byte, mode ir.Mode) error {
 	dir, err := os.MkdirTemp("", "proxyc-doctor-")
 	if err != nil {
@@ -34,7 +33,7 @@ func Try(ctx context.Context, self string, cluster []byte, mode ir.Mode) error {
 		return err
 	}
 	_, err = run.Scratch(ctx, nil, self, "apply", "-c", config, "-s", snapshot)
-	if failed, ok := errors.AsType[*run.Error](err); ok && failed.Stderr != "" { // in the words of this program
+	if failed, ok := errors.AsType[*run.Error](err); ok && failed.Stderr != "" { // its messages are this program's
 		return errors.New(strings.ReplaceAll(strings.TrimPrefix(failed.Stderr, "proxyc: "), "\n", "; "))
 	}
 	return err
