@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/apply/hns"
 )
 
-// Call carries one call out, as computenetwork.dll does: its result, the handle
-// that it gives, if any, and a text.
+// Call executes one call like computenetwork.dll. It returns the result, a handle if the call
+// creates one, and a text.
 func (s *Service) Call(c Call) (result uint32, h int64, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +41,7 @@ func (s *Service) Call(c Call) (result uint32, h int64, text string) {
 	return result, h, text
 }
 
-// kinds are those of objects, with what tells that there is none.
+// kinds are the kinds of objects, with the error for a missing one.
 var kinds = []struct {
 	name    string
 	missing uint32
@@ -100,7 +100,7 @@ func (s *Service) open(kind, id string) int64 {
 	return h
 }
 
-// object returns an object; nil if there is none.
+// object returns an object, or nil.
 func (s *Service) object(kind, id string) any {
 	switch kind {
 	case "Network":
@@ -119,7 +119,7 @@ func (s *Service) object(kind, id string) any {
 	return nil
 }
 
-// behind returns the object of a handle; nil if the handle, or the object, is gone.
+// behind returns the object of a handle, or nil if the handle or the object is gone.
 func (s *Service) behind(kind string, h int64) any {
 	if s.handles[h].kind != kind {
 		return nil
@@ -127,10 +127,9 @@ func (s *Service) behind(kind string, h int64) any {
 	return s.object(kind, s.handles[h].id)
 }
 
-// enumerate returns ids; a query may ask for an ID, a Name, or the endpoints of
-// a VirtualNetwork, which is what version 1 calls the network [hnslib]. Nothing has
-// an empty ID: kube-proxy asks for that wherever it deletes a load balancer that it has
-// not made, and deletes what it finds [winkernel].
+// enumerate returns ids. A query may filter by ID, Name, or VirtualNetwork, the version 1 name of
+// an endpoint's network [hnslib]. No object has an empty ID. kube-proxy asks for that when it
+// deletes a load balancer that it has not created, and deletes the results [winkernel].
 func (s *Service) enumerate(kind, query string) (uint32, int64, string) {
 	var q struct{ Filter string }
 	filter := map[string]string{}
@@ -204,12 +203,12 @@ func (s *Service) create(kind string, c Call) (uint32, int64, string) {
 	return notImplemented, 0, ""
 }
 
-// checkEndpoint returns the result of making an endpoint.
+// checkEndpoint returns the result of creating an endpoint.
 func (s *Service) checkEndpoint(n *Network, e *Endpoint) uint32 {
 	if e.SchemaVersion.Major != 2 { // [schema]
 		return invalidEndpoint
 	}
-	if len(e.IpConfigurations) == 0 { // [strict]: an address of the pool would do, for a local one
+	if len(e.IpConfigurations) == 0 { // [strict]: a local one could get an address of the pool
 		return invalidEndpoint
 	}
 	for _, c := range e.IpConfigurations {
@@ -225,17 +224,17 @@ func (s *Service) checkEndpoint(n *Network, e *Endpoint) uint32 {
 			return subnetNotFound // [results]: the network does not have a subnet for this endpoint
 		}
 		for _, other := range s.endpoints {
-			// A local and a remote one may have the same address [winkernel].
+			// A local and a remote endpoint may have the same address [winkernel].
 			if other.HostComputeNetwork == n.ID && other.remote() == e.remote() && slices.Contains(other.addrs(), a) {
 				return alreadyExists // [strict]
 			}
 		}
 	}
-	if e.remote() && e.MacAddress == "" { // [strict]: nothing answers for it
+	if e.remote() && e.MacAddress == "" { // [strict]: no host would reply for it
 		return invalidEndpoint
 	}
 	if e.remote() && n.Type == "Overlay" && !slices.ContainsFunc(e.Policies, func(p Policy) bool { return p.Type == "ProviderAddress" }) {
-		return invalidEndpoint // [strict]: there is nowhere to send what is for it
+		return invalidEndpoint // [strict]: its traffic has no destination
 	}
 	return ok
 }
@@ -251,8 +250,8 @@ func (n *Network) contains(a netip.Addr) bool {
 	return false
 }
 
-// checkBalancer returns the result of making a load balancer, in the place of
-// another one if there is an id.
+// checkBalancer returns the result of creating a load balancer, or of replacing the one with id
+// instead.
 func (s *Service) checkBalancer(l *LoadBalancer, instead string) uint32 {
 	can := hns.FeaturesOf(s.version)
 	switch {
@@ -303,8 +302,8 @@ func (s *Service) checkBalancer(l *LoadBalancer, instead string) uint32 {
 	return ok
 }
 
-// clash reports whether two load balancers are for the same address, protocol
-// and port; those without an address are for the node's, of their family.
+// clash reports whether two load balancers have the same address, protocol and port. Those without
+// an address are for the node's addresses in their family.
 func clash(a, b *LoadBalancer) bool {
 	if a.Flags&2 != b.Flags&2 {
 		return false
@@ -325,7 +324,7 @@ func (l *LoadBalancer) same(other *LoadBalancer) bool {
 	return encode(a) == encode(b)
 }
 
-// modify replaces what a load balancer is.
+// modify replaces a load balancer.
 func (s *Service) modify(kind string, c Call) uint32 {
 	if kind != "LoadBalancer" || !hns.FeaturesOf(s.version).Modify { // [hnslib] ModifyLoadbalancerVersion
 		return notImplemented
@@ -341,7 +340,7 @@ func (s *Service) modify(kind string, c Call) uint32 {
 	if result := s.checkBalancer(l, have.ID); result != ok {
 		return result
 	}
-	if !clash(l, have) { // [strict]: kube-proxy changes endpoints and ports behind a VIP only
+	if !clash(l, have) { // [strict]: kube-proxy changes only endpoints and ports of a VIP
 		return invalidPolicy
 	}
 	l.ID = have.ID
@@ -372,7 +371,7 @@ func (s *Service) remove(kind string, missing uint32, id string) uint32 {
 	return ok
 }
 
-// version1 answers what version 1 of the API is still asked for [hnslib].
+// version1 serves the version 1 API calls that are still in use [hnslib].
 func (s *Service) version1(c Call) string {
 	answer := func(output any) string { return encode(map[string]any{"Success": true, "Output": output}) }
 	if c.Method == "GET" {
@@ -396,7 +395,7 @@ func (s *Service) version1(c Call) string {
 	return encode(map[string]any{"Success": false, "Error": "Element not found."})
 }
 
-// version1 is the endpoint in the schema of version 1 [hnslib].
+// version1 returns the endpoint in the version 1 schema [hnslib].
 func (e *Endpoint) version1() map[string]any {
 	v := map[string]any{"ID": strings.ToUpper(e.ID), "Name": e.Name, "VirtualNetwork": strings.ToUpper(e.HostComputeNetwork), "MacAddress": e.MacAddress}
 	if e.remote() {

@@ -9,13 +9,13 @@ import (
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
-// Host is the service as hnslib reaches it: with the same calls, in the same
-// order, handles that an error leaves open included.
+// Host accesses the service like hnslib: with the same calls in the same order. It also leaves
+// handles open after the same errors.
 type Host struct{ *Service }
 
 var _ hns.Host = Host{}
 
-// call returns an error for a result.
+// call executes a call, and converts its result to an error.
 func (h Host) call(c Call) (int64, string, error) {
 	result, handle, text := h.Call(c)
 	if result != ok {
@@ -24,7 +24,7 @@ func (h Host) call(c Call) (int64, string, error) {
 	return handle, text, nil
 }
 
-// query opens an object, if there is no handle yet, asks for it and closes it.
+// query opens an object if handle is 0, queries its properties, and closes it.
 func (h Host) query(kind, id string, handle int64, into any) error {
 	if handle == 0 {
 		var err error
@@ -42,7 +42,7 @@ func (h Host) query(kind, id string, handle int64, into any) error {
 	return json.Unmarshal([]byte(text), into)
 }
 
-// list enumerates objects and asks for each.
+// list enumerates objects and queries each.
 func list[T any](h Host, kind string, filter map[string]string) ([]T, error) {
 	query := map[string]any{"SchemaVersion": schema2}
 	if filter != nil {
@@ -65,7 +65,7 @@ func list[T any](h Host, kind string, filter map[string]string) ([]T, error) {
 	return all, nil
 }
 
-// get asks version 1.
+// get queries the version 1 API.
 func (h Host) get(path string, into any) error {
 	_, text, err := h.call(Call{Name: "HNSCall", Method: "GET", Text: path})
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// Serve takes calls from the DLLs of e2e/windows until the listener is closed.
-// Each is a name, an id, a handle, a text and a method; each answer a result, a
-// handle and a text. Numbers are little-endian, texts have their length before them.
+// Serve receives calls from the DLLs of e2e/windows until the listener is closed. Each call is a
+// name, an id, a handle, a text and a method. Each reply is a result, a handle and a text. Numbers
+// are little-endian, and texts are prefixed by their length.
 func (s *Service) Serve(l net.Listener) {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -54,7 +54,7 @@ type Subnet struct {
 	Routes          []Route
 }
 
-// Route is how a Subnet is left.
+// Route is a route of a Subnet.
 type Route struct{ NextHop, DestinationPrefix string }
 
 // Policy is a policy of a network or an endpoint.
@@ -73,7 +73,7 @@ type Endpoint struct {
 	MacAddress         string     `json:",omitempty"`
 	Flags              uint32     `json:",omitempty"`
 	SchemaVersion      hns.Version
-	made               bool // through the API, not by the test
+	made               bool // created through the API, not by the test
 }
 
 // IPConfig is an address of an Endpoint.
@@ -112,22 +112,22 @@ type PortMapping struct {
 	Flags            uint32 `json:",omitempty"`
 }
 
-// Call is one call of computenetwork.dll, without its Hcn.
+// Call is a call of computenetwork.dll, without the prefix Hcn.
 type Call struct {
 	Name   string // "CreateLoadBalancer", "HNSCall"
-	ID     string // of the object; empty where the call has none
+	ID     string // of the object; empty if the call has none
 	Handle int64
 	Text   string // the settings or the query; HNSCall: the path
 	Method string // HNSCall only
 }
 
-// Service is a Host Networking Service. Its methods may be called by many.
+// Service is a Host Networking Service. Its methods are safe for concurrent use.
 type Service struct {
-	// Before is asked before each call and may fail it: any result but 0 is the
-	// call's. The service is locked meanwhile.
+	// Before is called before each call; optional. A result other than 0 makes the call fail with it.
+	// The service is locked meanwhile.
 	Before func(Call) (result uint32)
-	// After is asked after each call that was carried out, and may have its answer
-	// get lost: any result but 0 takes the place of the call's.
+	// After is called after each executed call; optional. A result other than 0 replaces that of the
+	// call, as if its reply were lost.
 	After func(Call) (result uint32)
 
 	mu        sync.Mutex
@@ -136,7 +136,7 @@ type Service struct {
 	endpoints map[string]*Endpoint
 	balancers map[string]*LoadBalancer
 	handles   map[int64]handle
-	next      uint64 // number of ids and handles given out
+	next      uint64 // number of assigned ids and handles
 	stopped   bool
 	stuck     map[string]bool // objects whose deletion fails
 	calls     int
@@ -145,13 +145,13 @@ type Service struct {
 
 type handle struct{ kind, id string }
 
-// New returns a service with no objects.
+// New returns a service without objects.
 func New(v hns.Version) *Service {
 	return &Service{version: v, networks: map[string]*Network{}, endpoints: map[string]*Endpoint{},
 		balancers: map[string]*LoadBalancer{}, handles: map[int64]handle{}, stuck: map[string]bool{}}
 }
 
-// id gives out an id.
+// id returns a new id.
 func (s *Service) id() string {
 	s.next++
 	return fmt.Sprintf("%08x-5e11-4c00-8000-%012x", uint32(s.next*2654435761), s.next)
@@ -159,7 +159,7 @@ func (s *Service) id() string {
 
 var schema2 = hns.Version{Major: 2}
 
-// AddNetwork makes a network, as an administrator does, and returns its id.
+// AddNetwork adds a network, like an administrator, and returns its id.
 func (s *Service) AddNetwork(n Network) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,15 +177,15 @@ func Subnets(prefixes ...string) []Ipam {
 	return []Ipam{{Subnets: all}}
 }
 
-// RemoteSubnet is the policy of an overlay network that tells which node a range
-// of addresses is on.
+// RemoteSubnet returns the policy of an overlay network that assigns a range of addresses to a
+// node.
 func RemoteSubnet(prefix, provider string) Policy {
 	settings, _ := json.Marshal(map[string]any{"DestinationPrefix": prefix, "ProviderAddress": provider, "IsolationId": 4096,
 		"DistributedRouterMacAddress": "00-15-5D-00-00-01"})
 	return Policy{Type: "RemoteSubnetRoute", Settings: settings}
 }
 
-// AddPod makes a local endpoint, as the container network does, and returns its id.
+// AddPod adds a local endpoint, like a CNI plugin, and returns its id.
 func (s *Service) AddPod(network string, addrs ...netip.Addr) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,21 +202,21 @@ func (s *Service) mac() string {
 	return fmt.Sprintf("00-15-5d-%02x-%02x-%02x", byte(s.next>>16), byte(s.next>>8), byte(s.next))
 }
 
-// SetPolicies gives a network other policies.
+// SetPolicies replaces the policies of a network.
 func (s *Service) SetPolicies(network string, policies ...Policy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.networks[network].Policies = policies
 }
 
-// Rename gives an endpoint a name.
+// Rename sets the name of an endpoint.
 func (s *Service) Rename(endpoint, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.endpoints[endpoint].Name = name
 }
 
-// Stop has the service go away: all calls fail until it starts, and handles with it.
+// Stop stops the service: all calls fail until Start, and all handles are lost.
 func (s *Service) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,16 +224,16 @@ func (s *Service) Stop() {
 	clear(s.handles)
 }
 
-// Loss is what a restart loses.
+// Loss is the loss caused by a restart.
 type Loss int
 
 const (
-	Nothing  Loss = iota // all comes back [139519]
-	Made                 // what was made through the API: load balancers and remote endpoints
-	Identity             // that, and networks come back with other ids (kube-proxy looks for it)
+	Nothing  Loss = iota // everything is restored [139519]
+	Made                 // objects created through the API: load balancers and remote endpoints
+	Identity             // in addition, networks get other ids (kube-proxy checks for this)
 )
 
-// Start has the service come back.
+// Start restarts the service.
 func (s *Service) Start(l Loss) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,14 +257,14 @@ func (s *Service) Start(l Loss) {
 	}
 }
 
-// Stick has the deletion of an object fail, or no longer [113524].
+// Stick makes the deletion of an object fail, or succeed again [113524].
 func (s *Service) Stick(id string, stuck bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stuck[id] = stuck
 }
 
-// Remove takes an object away, as somebody with hnsdiag does [135802].
+// Remove removes an object, like a user of hnsdiag [135802].
 func (s *Service) Remove(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,21 +272,21 @@ func (s *Service) Remove(id string) {
 	delete(s.endpoints, id)
 }
 
-// Calls returns how many calls there were.
+// Calls returns the number of calls.
 func (s *Service) Calls() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls
 }
 
-// OpenHandles returns how many handles nobody closed.
+// OpenHandles returns the number of open handles.
 func (s *Service) OpenHandles() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.handles)
 }
 
-// Refusals returns what was refused, but for what was told to fail.
+// Refusals returns the rejected calls, except those that a test made fail.
 func (s *Service) Refusals() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,9 +315,8 @@ func (s *Service) Endpoints() []Endpoint {
 	return all
 }
 
-// State returns what the service holds, in the words of the records: load
-// balancers, and endpoints that were made through the API, with the MAC address
-// of the host as "host".
+// State returns the objects of the service in the format of the records: load balancers, and
+// endpoints created through the API, with the MAC address of the host as "host".
 func (s *Service) State(hostMAC string) (balancers, endpoints []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -365,7 +364,7 @@ func (s *Service) line(l *LoadBalancer) string {
 		m.Flags, m.DistributionType, l.Flags, source, strings.Join(backends, " "))
 }
 
-// backend is the address of an endpoint, of the family that a load balancer has.
+// backend returns the address of an endpoint in the family of a load balancer.
 func (s *Service) backend(id string, ipv6 bool) string {
 	e := s.endpoints[id]
 	if e == nil {

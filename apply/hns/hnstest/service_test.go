@@ -33,7 +33,7 @@ func balancer(vip string, port uint16, flags rules.LoadBalancerFlags, endpoints 
 	return l
 }
 
-// wantCode holds the code of an error; 0: none.
+// wantCode checks the code of an error; 0 for none.
 func wantCode(t *testing.T, what string, err error, code hns.Code) {
 	t.Helper()
 	var e *hns.Error
@@ -135,7 +135,7 @@ func TestLoadBalancers(t *testing.T) {
 	}
 }
 
-// A filter finds what has the property, and nothing has an empty id.
+// A filter returns the objects with the property; none has an empty id.
 func TestEnumerate(t *testing.T) {
 	s, h, n := newService(server, "L2Bridge")
 	pod := s.AddPod(n, netip.MustParseAddr("10.244.1.10"))
@@ -179,7 +179,7 @@ func TestAwayAndBack(t *testing.T) {
 	}
 }
 
-// What the DLLs send is answered as they read it.
+// Replies to calls from the DLLs have the format that they read.
 func TestServe(t *testing.T) {
 	s, _, _ := newService(server, "L2Bridge")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
