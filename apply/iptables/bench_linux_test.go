@@ -16,10 +16,9 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// BenchmarkKernel loads n Services of five backends into an empty namespace,
-// and then changes one backend of one Service, as the daemon does: from the
-// state that it remembers. The limit of that change is one run of the tool that
-// commits nothing to the table.
+// BenchmarkKernel loads n Services with five backends into an empty namespace. It then changes one
+// backend of one Service from the known state, like the daemon. The lower bound of that change is a
+// run of the tool that commits nothing.
 func BenchmarkKernel(b *testing.B) {
 	applytest.RequireRoot(b)
 	for _, v := range variants {
@@ -87,7 +86,7 @@ func inEmpty(b *testing.B, v Variant, f func(*Dataplane)) {
 	})
 }
 
-// large returns n Services with a ClusterIP and backends each.
+// large returns n Services, each with a ClusterIP and backends.
 func large(n, backends int) *ir.Program {
 	p := program(ir.IPv4, 0, "192.0.2.11", "10.96.0.0", "10.128.0.0", "203.0.113.0")
 	p.Node.Detector.Prefix = netip.MustParsePrefix("10.128.0.0/9")
@@ -109,10 +108,10 @@ func large(n, backends int) *ir.Program {
 	return p
 }
 
-// service is the one that changes.
+// service returns the Service that changes.
 func service(p *ir.Program) *ir.Service { return &p.Services[len(p.Services)/2] }
 
-// BenchmarkRemember reports what a Dataplane holds of n Services of ten backends.
+// BenchmarkRemember reports the memory of a Dataplane with n Services of ten backends.
 func BenchmarkRemember(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
@@ -131,7 +130,7 @@ func BenchmarkRemember(b *testing.B) {
 	}
 }
 
-// heap is the size of all that is reachable, in bytes.
+// heap returns the size of the reachable heap in bytes.
 func heap() uint64 {
 	runtime.GC()
 	var s runtime.MemStats
@@ -139,7 +138,7 @@ func heap() uint64 {
 	return s.HeapAlloc
 }
 
-// changed moves one backend.
+// changed returns p with one backend moved.
 func changed(p *ir.Program) *ir.Program {
 	q := *p
 	q.Services = append([]ir.Service(nil), p.Services...)

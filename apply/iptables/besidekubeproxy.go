@@ -9,9 +9,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// BesideKubeProxy lists what proxyc left on a node to which kube-proxy is back: what
-// kube-proxy does not make where its canary tells that it keeps rules, and all
-// elsewhere.
+// BesideKubeProxy returns what proxyc left on a node that kube-proxy manages again. If kube-proxy's
+// canary chain exists, these are the chains that kube-proxy does not create; otherwise everything.
 func BesideKubeProxy(ctx context.Context) ([]apply.Leftover, error) {
 	return eachFamily(ctx, nil, func(t *Dataplane, f ir.Family) ([]apply.Leftover, error) {
 		with, err := t.tablesWith(ctx, f, canary)
@@ -25,9 +24,9 @@ func BesideKubeProxy(ctx context.Context) ([]apply.Leftover, error) {
 	})
 }
 
-// alone returns what a family has of proxyc's alone, where kube-proxy keeps its
-// own rules again: chains that kube-proxy does not make. It would leave them
-// for ever, and could not remove those of Services to which they jump.
+// alone returns the chains of a family that only proxyc creates, on a node where kube-proxy
+// maintains its own rules. kube-proxy would never remove them, and could not remove the chains of
+// Services that they jump to.
 func (d *Dataplane) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, error) {
 	plan, err := d.withdrawal(ctx, f)
 	if err != nil {
@@ -54,8 +53,8 @@ func (d *Dataplane) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, e
 	}}, nil
 }
 
-// withdrawal plans to remove the chains that only proxyc makes. It is an error
-// if others still jump to them: then kube-proxy has not written its own yet.
+// withdrawal plans the removal of the chains that only proxyc creates. It fails if other chains
+// still jump to them, since kube-proxy has then not written its own yet.
 func (d *Dataplane) withdrawal(ctx context.Context, f ir.Family) (*Plan, error) {
 	have, err := d.readFamily(ctx, f)
 	if err != nil {

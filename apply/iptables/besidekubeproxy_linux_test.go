@@ -7,8 +7,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// TestBeside: what proxyc left beside kube-proxy's rules goes, and these stay;
-// nothing goes as long as they still need it.
+// TestBeside removes what proxyc left besides kube-proxy's rules. Those stay, and nothing that they
+// still use is removed.
 func TestBeside(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		chains := func() string { return withoutComments(shell(t, "", tool(ir.IPv4, v, "save"))) }
@@ -41,7 +41,7 @@ func TestBeside(t *testing.T) {
 	})
 }
 
-// withoutComments leaves out the lines that tell the time.
+// withoutComments removes the lines with timestamps.
 func withoutComments(saved string) string {
 	var b strings.Builder
 	for line := range strings.Lines(saved) {

@@ -18,7 +18,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// A Dataplane is read once, and then follows the changes.
+// A Dataplane is read once, and then follows changes.
 func TestPlanChanges(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		shell(t, foreign, tool(ir.IPv4, v, "restore"))
@@ -56,7 +56,7 @@ func holds(t *testing.T, target *Dataplane, want rules.Rulesets) {
 	}
 }
 
-// A change that fails on its way leaves what was there, that of others included.
+// A change that fails leaves the previous state, including foreign rules.
 func TestFailedChangeLeavesTheOldState(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, apply.Options{IPTables: string(v)}, 50)
@@ -83,10 +83,10 @@ func TestFailedChangeLeavesTheOldState(t *testing.T) {
 	})
 }
 
-// refusedInChange is the Service that the kernel refuses in spoiledChange.
+// refusedInChange is the Service that the kernel rejects in spoiledChange.
 var refusedInChange = ir.Name{Namespace: "default", Name: "s112"}
 
-// spoiledChange plans a change of which the kernel refuses one Service.
+// spoiledChange plans a change in which the kernel rejects one Service.
 func spoiledChange(t *testing.T, target *Dataplane, now, next ir.Programs) *Plan {
 	t.Helper()
 	put(t, target, lower(now))
@@ -96,7 +96,7 @@ func spoiledChange(t *testing.T, target *Dataplane, now, next ir.Programs) *Plan
 	return plan
 }
 
-// A change that the kernel refuses in part does not touch others, either.
+// A change that is partially rejected does not affect foreign rules.
 func TestQuarantineOfAChange(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, apply.Options{IPTables: string(v)}, 0)
@@ -109,8 +109,8 @@ func TestQuarantineOfAChange(t *testing.T) {
 	})
 }
 
-// What is left of a change without what the kernel refuses may fail, too: then
-// all is as before, that of others included.
+// If the change without rejected Services fails, too, everything is as before, including foreign
+// rules.
 func TestQuarantineThatFails(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, apply.Options{IPTables: string(v)}, 0)
@@ -130,7 +130,7 @@ func TestQuarantineThatFails(t *testing.T) {
 			} else if cleared {
 				after++
 			}
-			if after == 2 { // the second family
+			if after == 2 { // in the second family
 				return killed
 			}
 			return run.To(ctx, bytes.NewReader(text), stdout, name, args...)

@@ -10,8 +10,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// TestPlanChangesAsAWholeIs holds the Plans of changes against those of whole
-// Rulesets.
+// TestPlanChangesAsAWholeIs compares the Plans of changes with those of complete Rulesets.
 func TestPlanChangesAsAWholeIs(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	target := &Dataplane{Variant: NFT, lowering: ModeIPTables, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
@@ -38,7 +37,7 @@ func changes(now, next ir.Programs) (all ir.Changes) {
 	return all
 }
 
-// byName is p with its Services in the order of a compiled Program.
+// byName returns p with its Services in the order of a compiled Program.
 func byName(p *ir.Program) *ir.Program {
 	q := *p
 	q.Services = slices.Clone(p.Services)
@@ -46,7 +45,7 @@ func byName(p *ir.Program) *ir.Program {
 	return &q
 }
 
-// opsInOrder returns a Plan's operations in an order that is not that of the chains.
+// opsInOrder returns a Plan's operations sorted independently of the chains.
 func opsInOrder(p apply.Plan) []apply.Operation {
 	ops := opsOf(p)
 	slices.SortFunc(ops, func(a, b apply.Operation) int {

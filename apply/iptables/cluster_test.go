@@ -12,9 +12,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// programs returns Programs of both families with n Services: each with a ClusterIP
-// and two backends, some with a node port, affinity, source ranges, or no
-// backend.
+// programs returns Programs of both families with n Services. Each has a ClusterIP and two
+// backends; some have a node port, affinity, source ranges, or no backend.
 func programs(n int) ir.Programs {
 	return ir.NewPrograms(
 		program(ir.IPv4, n, "192.0.2.11", "10.96.0.0", "10.244.0.0", "203.0.113.0"),
@@ -66,8 +65,8 @@ func program(f ir.Family, n int, node, cluster, pod, vip string) *ir.Program {
 	return p
 }
 
-// thinned leaves out some of the Services and backends, or all backends of a
-// Service; everything without random.
+// thinned removes some Services and backends, or all backends of a Service. Without random it
+// removes everything.
 func thinned(ps ir.Programs, random *rand.Rand) ir.Programs {
 	var out ir.Programs
 	for f, p := range ir.Present(ps) {

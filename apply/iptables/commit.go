@@ -17,15 +17,14 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// Commit carries a Plan out. When a run of the tool fails, what the runs before
-// it did is taken back, and the tables are as they were. When it is for some
-// Services that the kernel refuses, it goes on without them.
+// Commit executes a Plan. If a run of the tool fails, it reverts the previous runs. If the kernel
+// rejects some Services, it commits the rest.
 func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	plan, ok := p.(*Plan)
 	if !ok {
 		return apply.Result{}, fmt.Errorf("iptables cannot commit a %T", p)
 	}
-	d.found = rules.Rulesets{} // it will be another one
+	d.found = rules.Rulesets{} // outdated by the commit
 	result, err := d.commit(ctx, plan)
 	if err == nil && len(result.Refused) == 0 {
 		d.remember(plan)
@@ -41,13 +40,13 @@ func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error
 	if no, ok := errors.AsType[*refused](err); ok {
 		return d.quarantine(ctx, plan, no)
 	}
-	if err != nil { // the tables are as they were, or nobody knows
+	if err != nil { // the tables are unchanged, or their state is unknown
 		return apply.Result{}, err
 	}
 	return apply.Result{Tables: plan.tables()}, nil
 }
 
-// familyError is that of a tool, which serves one family.
+// familyError is the error of a tool for one family.
 type familyError struct {
 	family ir.Family
 	err    error
@@ -56,25 +55,25 @@ type familyError struct {
 func (e *familyError) Error() string { return e.err.Error() }
 func (e *familyError) Unwrap() error { return e.err }
 
-// allOrNothing carries a Plan out, or leaves the tables as they were.
+// allOrNothing executes a Plan completely, or leaves the tables unchanged.
 func (d *Dataplane) allOrNothing(ctx context.Context, p *Plan) error {
 	done, err := d.carryOut(ctx, p)
 	if err == nil || done == 0 {
 		return err
 	}
-	// Even if ctx has ended: half of a change is no state to leave behind.
+	// Even if ctx has ended, no partial change may remain.
 	if back := d.takeBack(context.WithoutCancel(ctx), p); back != nil {
 		return fmt.Errorf("%w; %v", err, back)
 	}
 	return err
 }
 
-// carryOut returns how many runs of the tool did something before the one that failed.
+// carryOut executes a Plan. It returns the number of runs of the tool that took effect.
 func (d *Dataplane) carryOut(ctx context.Context, p *Plan) (done int, err error) {
 	for _, f := range ir.Present(p.families) {
 		for _, s := range f.steps(d.most()) {
 			if err := d.restore(ctx, f.want.Family, s.input(f.want.Family)); err != nil {
-				// The tool commits table by table, so that the first of two may be in force.
+				// The tool commits table by table, so the first of two may be committed.
 				return done + len(s) - 1, err
 			}
 			done++
@@ -90,8 +89,8 @@ func (d *Dataplane) carryOut(ctx context.Context, p *Plan) (done int, err error)
 	return done, nil
 }
 
-// most is the greatest number of rules for one run. Legacy replaces the whole
-// table each time, so everything goes at once.
+// most returns the maximum number of rules per run. The legacy tool replaces the whole table each
+// time, so one run is cheapest.
 func (d *Dataplane) most() int {
 	if d.Variant == Legacy {
 		return math.MaxInt
@@ -110,8 +109,8 @@ func (d *Dataplane) takeBack(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-// restore runs iptables-restore. In the legacy variant it does so with the lock of
-// the tools: see [monitor.Legacy].
+// restore runs iptables-restore. In the legacy variant it holds the lock of the tools; see
+// [monitor.Legacy].
 func (d *Dataplane) restore(ctx context.Context, f ir.Family, in input) (err error) {
 	name := tool(f, d.Variant, "restore")
 	if d.locks() {
@@ -136,7 +135,7 @@ func (d *Dataplane) restore(ctx context.Context, f ir.Family, in input) (err err
 	return &familyError{f, err}
 }
 
-// own calls work, which changes the tables, and lets the monitor know of it.
+// own calls work, which changes the tables, within the monitor's Own.
 func (d *Dataplane) own(work func() error) (err error) {
 	d.monitor.Own(func() (certain bool) {
 		err = work()
@@ -145,26 +144,26 @@ func (d *Dataplane) own(work func() error) (err error) {
 	return err
 }
 
-// feed runs a tool on an input.
+// feed runs a tool with an input.
 func (d *Dataplane) feed(ctx context.Context, in input, name string, args ...string) error {
 	stdin, w := io.Pipe()
 	var writing sync.WaitGroup
 	defer writing.Wait()
-	defer stdin.Close() // a tool may end before it has read everything
+	defer stdin.Close() // a tool may exit before it has read everything
 	writing.Go(func() { w.CloseWithError(in(w)) })
 	return d.run(ctx, stdin, io.Discard, name, args...)
 }
 
-// locked reports whether a legacy tool gave up because another program holds the
-// lock. Its exit status, 4, has other meanings too.
+// locked reports whether a legacy tool failed because another program holds the lock. Its exit
+// status, 4, has other meanings, too.
 func locked(failed *run.Error) bool { return strings.Contains(failed.Stderr, "xtables lock") }
 
-// lineNumber finds where the tools say they failed: "line 7 failed", "Error
-// occurred at line: 7".
+// lineNumber matches the line number in a tool's error: "line 7 failed", "Error occurred at line:
+// 7".
 var lineNumber = regexp.MustCompile(`\bline:? (\d+)`)
 
-// lineOf returns the line of text that the tool's message names, and its number.
-// The legacy tools name COMMIT for what the kernel refuses: then there is none.
+// lineOf returns the line of text in a tool's error, with its number. For rejections by the kernel
+// the legacy tools report the COMMIT line; there is no line then.
 func lineOf(message string, text []byte) (number int, line string) {
 	found := lineNumber.FindStringSubmatch(message)
 	if found == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// tables counts the rules of our chains, as kube-proxy's metrics do.
+// tables counts the rules of our chains, as in kube-proxy's metrics.
 func (p *Plan) tables() []apply.TableCount {
 	var counts []apply.TableCount
 	for _, f := range ir.Present(p.families) {
@@ -23,7 +23,7 @@ func (p *Plan) tables() []apply.TableCount {
 	return counts
 }
 
-// written is how many rules a change gives to the tool.
+// written returns the number of rules that a change passes to the tool.
 func (d *tableDiff) written() int {
 	n := len(d.fill)
 	for _, c := range d.set {
@@ -32,13 +32,12 @@ func (d *tableDiff) written() int {
 	return n
 }
 
-// invalidRule finds how many packets met the rule that drops what conntrack
-// could not place, with any further matches.
+// invalidRule matches the packet counter of the rule that drops packets in conntrack state INVALID,
+// with any further matches.
 var invalidRule = regexp.MustCompile(`(?m)^\[(\d+):\d+\] -A KUBE-FORWARD .*--ctstate INVALID .*-j DROP$`)
 
-// invalidDropped reads how many packets the kernel has dropped, in all
-// families, for being in conntrack state INVALID. It may be called while
-// another goroutine uses the Dataplane.
+// invalidDropped returns how many packets the kernel has dropped, in all families, in conntrack
+// state INVALID. It is safe for use during other calls.
 func (d *Dataplane) invalidDropped(ctx context.Context) (packets uint64, err error) {
 	for _, f := range d.families {
 		name := tool(f, d.Variant, "save")
@@ -59,13 +58,12 @@ func (d *Dataplane) invalidDropped(ctx context.Context) (packets uint64, err err
 	return packets, nil
 }
 
-// localhostRule finds how many packets met the rule that marks those for node
-// ports at localhost.
+// localhostRule matches the packet counter of the rule that marks packets to node ports on
+// localhost.
 var localhostRule = regexp.MustCompile(`(?m)^-A KUBE-MARK-MASQ -d 127\.0\.0\.0/8 .*-c (\d+) \d+ -j MARK `)
 
-// localhostNodePorts reads how many connections to node ports at localhost were
-// accepted, since the rule was written. It may be called while another
-// goroutine uses the Dataplane.
+// localhostNodePorts returns how many connections to node ports on localhost were accepted since
+// the rule was written. It is safe for use during other calls.
 func (d *Dataplane) localhostNodePorts(ctx context.Context) (packets uint64, err error) {
 	name := d.tool(ir.IPv4)
 	args := append([]string{"--table", "nat", "--verbose", "--list-rules", "KUBE-MARK-MASQ"}, d.waitFlags()...)

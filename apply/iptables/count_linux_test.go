@@ -31,7 +31,7 @@ func TestInvalidDropped(t *testing.T) {
 		}
 		count(ir.IPv4, "7")
 		want(7)
-		if v == Legacy { // ip6tables-nft of 1.8.9 takes no counters
+		if v == Legacy { // ip6tables-nft 1.8.9 does not accept counters
 			count(ir.IPv6, "30")
 			want(37)
 		}

@@ -9,7 +9,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// counted is how many rules the chains of a family's tables have, by the text that loads them.
+// counted returns the number of rules in the chains of a family's tables, from the text that loads
+// them.
 func counted(t *testing.T, r *rules.Ruleset) map[string]int {
 	t.Helper()
 	var text strings.Builder

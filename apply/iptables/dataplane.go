@@ -22,8 +22,8 @@ import (
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
-// Variant is which of the kernel's interfaces the tools speak to. The rules of
-// one are not seen by the other, but both apply to packets.
+// Variant selects the kernel interface of the tools. Each variant shows only its own rules, but
+// packets pass the rules of both.
 type Variant string
 
 const (
@@ -31,18 +31,18 @@ const (
 	Legacy Variant = "legacy"
 )
 
-// mostRules is the greatest number of rules in one run of iptables-restore of
-// the nft variant, whose time grows faster than their number.
+// mostRules is the maximum number of rules per run of iptables-nft-restore, whose time grows
+// superlinearly.
 const mostRules = 4000
 
-// toolDeadline is how long a run of a tool may take. A tool that hangs is killed
-// then: the rules stay behind for no longer.
+// toolDeadline is the maximum duration of a run of a tool. A tool that hangs is killed, so that the
+// rules are not outdated for longer.
 const toolDeadline = 5 * time.Minute
 
-// runner runs a tool, as [run.To] does.
+// runner runs a tool, like [run.To].
 type runner func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error
 
-// withDeadline returns a runner that kills what takes longer.
+// withDeadline returns a runner that kills a tool after deadline.
 func withDeadline(r runner, deadline time.Duration) runner {
 	return func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, deadline, fmt.Errorf("%s was killed: it took more than %s", name, deadline))
@@ -55,39 +55,38 @@ func withDeadline(r runner, deadline time.Duration) runner {
 	}
 }
 
-// Dataplane is the iptables of the network namespace that the process is in.
+// Dataplane is the iptables of the process's network namespace.
 type Dataplane struct {
 	Variant  Variant
 	version  version
-	families []ir.Family // those that the kernel has
+	families []ir.Family // supported by the kernel
 	wait     time.Duration
-	mostNFT  int // rules in one run of the nft variant
+	mostNFT  int // maximum rules per run of the nft variant
 	run      runner
 
 	singleMu sync.Mutex
-	singles  ir.PerFamily[singleChains] // nil: not asked for yet
+	singles  ir.PerFamily[singleChains] // nil until needed
 
-	lookOnly bool         // nothing is changed
-	log      *slog.Logger // nil: nobody is told
+	lookOnly bool         // disables changes
+	log      *slog.Logger // optional
 	lowering Lowering
-	found    rules.Rulesets // by the last Read
+	found    rules.Rulesets // from the last Read
 	applied  apply.Applied
-	lowerers ir.PerFamily[Lowerer] // of what is applied; nil: to be made
+	lowerers ir.PerFamily[Lowerer] // for the applied Programs; nil until needed
 	monitor  monitor.Handle
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
 
-// Lowering makes tables of Programs. Modes that have rules of iptables beside
-// other things have one of their own.
+// Lowering renders Programs as tables. Modes that use iptables among other things have their own.
 type Lowering struct {
-	// All returns the tables that the Programs of a node want.
+	// All returns the tables for the Programs of a node.
 	All func(ir.Programs) rules.Rulesets
-	// Changes returns what lowers the changes of a Program.
+	// Changes returns the Lowerer for changes of a Program.
 	Changes func(*ir.Program) Lowerer
 }
 
-// Lowerer lowers changes of a Program, as rules.Lowerer does.
+// Lowerer renders changes of a Program, like rules.Lowerer.
 type Lowerer interface {
 	Change([]ir.Change) (have, want *rules.Ruleset)
 	Size() [2]int
@@ -99,13 +98,13 @@ var ModeIPTables = Lowering{
 	Changes: func(p *ir.Program) Lowerer { return rules.NewLowerer(p) },
 }
 
-// Open finds out which variant the node uses, what the tools can do and which
-// families the kernel has. A lock is waited for for 5 s by default.
+// Open determines the variant that the node uses, the version of the tools, and the families that
+// the kernel supports. The default of LockTimeout is 5 s.
 func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	return OpenWith(ctx, ModeIPTables, o)
 }
 
-// OpenWith is Open for the rules of another mode.
+// OpenWith is like Open for the rules of another mode.
 func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Dataplane, error) {
 	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: withDeadline(run.To, toolDeadline), log: o.Log, lookOnly: o.ReadOnly}
 	if err := d.detect(ctx); err != nil {
@@ -125,14 +124,14 @@ func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Datapla
 		d.families = append(d.families, f)
 	}
 	if len(d.families) == 0 {
-		return nil, missing[0] // the others say the same
+		return nil, missing[0] // the errors of all families are alike
 	}
 	return d, nil
 }
 
-// lacks reports whether the error of a tool says that the machine does not have the tool, or the
-// kernel not what it needs: xtables exits with 1 to 3 then. A tool that was killed, could not
-// start or did not get the lock says nothing about that.
+// lacks reports whether a tool's error means that the tool does not exist, or that the kernel lacks
+// a feature: xtables exits with 1 to 3 then. A tool that was killed, could not start, or did not
+// get the lock is not evidence for that.
 func lacks(err error) bool {
 	if exit, ok := errors.AsType[interface {
 		error
@@ -143,10 +142,10 @@ func lacks(err error) bool {
 	return errors.Is(err, exec.ErrNotFound)
 }
 
-// Families are the families whose tables the kernel has. The others are left out of every Plan.
+// Families returns the families that the kernel supports. Plans contain only these.
 func (d *Dataplane) Families() []ir.Family { return slices.Clone(d.families) }
 
-// detect settles variant and version.
+// detect determines variant and version.
 func (d *Dataplane) detect(ctx context.Context) error {
 	if d.Variant == "" {
 		v, err := d.inUse(ctx)
@@ -163,15 +162,15 @@ func (d *Dataplane) detect(ctx context.Context) error {
 	return nil
 }
 
-// tool is the name of a tool: iptables-nft-restore.
+// tool returns the name of a tool: iptables-nft-restore.
 func tool(f ir.Family, v Variant, verb string) string {
 	return rules.Tool(f) + "-" + string(v) + "-" + verb
 }
 
-// inUse is the variant that the node uses: the one in which the kubelet left
-// its hint (KEP-3178), else the one that has kube-proxy's or our rules, else the
-// one that has more rules, else nft. The legacy tools are not asked where there are no
-// legacy tables: they would make them, and every packet would have to pass them.
+// inUse returns the variant that the node uses. It is, in this order: the one with the kubelet's
+// hint chain (KEP-3178, iptables ownership), the one with rules of kube-proxy or proxyc, the one
+// with more rules, nft. The legacy tools are run only if legacy tables exist. They would create
+// tables that every packet then has to pass.
 func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
 	type sign struct{ table, chain string }
 	var signs []sign
@@ -197,7 +196,7 @@ func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
 	return d.fuller(ctx)
 }
 
-// fuller is the variant that has more rules, nft if none has any.
+// fuller returns the variant with more rules, or nft if there are none.
 func (d *Dataplane) fuller(ctx context.Context) (best Variant, err error) {
 	most := -1
 	var missing []error
@@ -227,11 +226,11 @@ func (d *Dataplane) fuller(ctx context.Context) (best Variant, err error) {
 	return best, nil
 }
 
-// version is a release of the tools, 1.8.9 as {1, 8, 9}.
+// version is a release of the tools: {1, 8, 9} for 1.8.9.
 type version [3]int
 
-// parseVersion reads "iptables-restore v1.8.9 (nf_tables)"; where it cannot, it
-// gives the oldest version that matters.
+// parseVersion parses "iptables-restore v1.8.9 (nf_tables)". It returns the oldest relevant version
+// if it cannot.
 func parseVersion(s string) version {
 	for word := range strings.FieldsSeq(s) {
 		parts := strings.Split(strings.TrimPrefix(word, "v"), ".")
@@ -253,19 +252,20 @@ func parseVersion(s string) version {
 
 func (v version) atLeast(o version) bool { return slices.Compare(v[:], o[:]) >= 0 }
 
-// since1_6_2 reports whether iptables-restore can wait for the lock, and
-// MASQUERADE pick random ports.
+// since1_6_2 reports whether iptables-restore can wait for the lock, and MASQUERADE supports random
+// ports.
 func (v version) since1_6_2() bool { return v.atLeast(version{1, 6, 2}) }
 
-// since1_8_6 reports whether the legacy tools let another file than their own be locked.
+// since1_8_6 reports whether the legacy tools accept another lock file than their own.
 func (v version) since1_8_6() bool { return v.atLeast(version{1, 8, 6}) }
 
-// locks reports whether this process holds the lock of the legacy tools while they
-// run for it. Older tools hold it themselves: between their end and the look at
-// what they did others may change the tables, so that all is compared after each.
+// locks reports whether this process holds the lock of the legacy tools while it runs them. Older
+// tools lock themselves. Other programs may then change the tables before the monitor reads the
+// result, so everything is compared after each run.
 func (d *Dataplane) locks() bool { return d.Variant == Legacy && d.version.since1_8_6() }
 
-// waitFlags make iptables-restore wait for the lock. The nft variant has none.
+// waitFlags returns the options that make iptables-restore wait for the lock. The nft variant has
+// none.
 func (d *Dataplane) waitFlags() []string {
 	if d.Variant != Legacy || !d.version.since1_6_2() {
 		return nil
@@ -273,8 +273,7 @@ func (d *Dataplane) waitFlags() []string {
 	return []string{"--wait=" + strconv.Itoa(d.waitSeconds()), "--wait-interval=100000"}
 }
 
-// waitSeconds is the waiting time in the unit of the tools, 1 at least: they
-// take 0 for ever.
+// waitSeconds returns the lock timeout in seconds, at least 1: for the tools 0 is infinite.
 func (d *Dataplane) waitSeconds() int {
 	return max(1, int(d.wait.Round(time.Second)/time.Second))
 }
@@ -284,14 +283,14 @@ func (d *Dataplane) save(ctx context.Context, f ir.Family, table string, out io.
 	return d.run(ctx, nil, out, tool(f, d.Variant, "save"), "-t", table)
 }
 
-// output returns what a tool prints.
+// output runs a tool and returns its output.
 func (d *Dataplane) output(ctx context.Context, name string, args ...string) (string, error) {
 	var out strings.Builder
 	err := d.run(ctx, nil, &out, name, args...)
 	return out.String(), err
 }
 
-// Read reads our chains of tables filter and nat.
+// Read reads our chains in the tables filter and nat.
 func (d *Dataplane) Read(ctx context.Context) (err error) {
 	d.found, err = d.read(ctx)
 	return err
@@ -314,8 +313,8 @@ func (d *Dataplane) read(ctx context.Context) (sets rules.Rulesets, err error) {
 	return sets, nil
 }
 
-// readFamily removes from our chains what the tools cannot list, if there is
-// something, and reads on.
+// readFamily reads our chains of a family. If the tools cannot list them, it removes the rules that
+// cause this, and tries again.
 func (d *Dataplane) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
 	for {
 		r, err := d.listFamily(ctx, f)
@@ -332,8 +331,8 @@ func (d *Dataplane) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset
 	}
 }
 
-// incompatible is what iptables-nft-save says, without an error, in place of a
-// table in which it finds what it does not know.
+// incompatible is what iptables-nft-save prints, with exit status 0, instead of a table with
+// unknown rules.
 const incompatible = "is incompatible, use 'nft' tool"
 
 func (d *Dataplane) listFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
@@ -354,26 +353,25 @@ func (d *Dataplane) listFamily(ctx context.Context, f ir.Family) (*rules.Ruleset
 	return r, nil
 }
 
-// tool is the name of the tool for single rules: iptables-nft.
+// tool returns the name of the tool for single rules: iptables-nft.
 func (d *Dataplane) tool(f ir.Family) string { return rules.Tool(f) + "-" + string(d.Variant) }
 
-// Found returns what the last Read read, for Difference.
+// Found returns the result of the last Read, for Difference.
 func (d *Dataplane) Found() rules.Rulesets { return d.found }
 
-// Rulesets returns what our chains hold.
+// Rulesets reads our chains.
 func (d *Dataplane) Rulesets(ctx context.Context) (rules.Rulesets, error) { return d.read(ctx) }
 
-// Plan compares what was read with what the Programs want.
+// Plan compares the state that was read with the Programs.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	p := d.Difference(d.found, d.lowering.All(want))
 	p.desired = apply.Desired{Full: true, Programs: want}
 	return p
 }
 
-// Difference plans what leads from one state to another. Families that the kernel
-// does not have are left out, and options that the tools do not know. It keeps
-// what differs alone: a plan lasts as long as the tools run, which need memory,
-// too.
+// Difference plans the changes from one state to another. It omits families that the kernel lacks,
+// and options that the tools lack. The plan contains only the differences, since it exists while
+// the tools run, which need memory, too.
 func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
 	var old, now rules.Rulesets
 	var sizes ir.PerFamily[[2]int]
@@ -387,8 +385,7 @@ func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
 	return newPlan(old, now).sized(sizes)
 }
 
-// PlanChanges plans from the Services that change alone. Families without a
-// change are left out.
+// PlanChanges plans the changed Services only. It omits families without changes.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	changes = d.applied.From(changes)
 	if d.lowerers == (ir.PerFamily[Lowerer]{}) {
@@ -409,7 +406,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	return p
 }
 
-// Compare runs the tools that read, which need no lock of ours.
+// Compare runs only tools that read, which need no lock.
 func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	found, err := d.read(ctx)
 	if err != nil {
@@ -418,7 +415,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	return d.Difference(found, d.lowering.All(d.applied.Programs())), nil
 }
 
-// assemble returns the Lowerers of the tables that the Programs want.
+// assemble returns the Lowerers for the tables of Programs.
 func (d *Dataplane) assemble(programs ir.Programs) (all ir.PerFamily[Lowerer]) {
 	for f, p := range ir.Present(programs) {
 		if slices.Contains(d.families, f) {
@@ -428,7 +425,7 @@ func (d *Dataplane) assemble(programs ir.Programs) (all ir.PerFamily[Lowerer]) {
 	return all
 }
 
-// remember notes that a Plan is in force.
+// remember records a Plan as applied.
 func (d *Dataplane) remember(p *Plan) {
 	d.applied.Take(p.desired)
 	if p.desired.Full {
@@ -436,23 +433,23 @@ func (d *Dataplane) remember(p *Plan) {
 	}
 }
 
-// Applied returns the Programs that the tables held when that was last known.
+// Applied returns the Programs that were last known to be applied.
 func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
 
-// Leftovers returns what other modes and kube-proxy left in iptables, in both variants.
+// Leftovers returns iptables rules of other modes and of kube-proxy, in both variants.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	return Leftovers(ctx, d)
 }
 
-// Counters returns the packets that rules of ours count.
+// Counters returns the packet counters of our rules.
 func (d *Dataplane) Counters() apply.Counters {
 	return apply.Counters{InvalidDropped: d.invalidDropped, LocalhostNodePorts: d.localhostNodePorts}
 }
 
-// Close ends what Drift began.
+// Close closes the monitor of Drift.
 func (d *Dataplane) Close() error { return d.monitor.Close() }
 
-// possible is r as the tools can load it.
+// possible returns r without options that the tools do not support.
 func (d *Dataplane) possible(r *rules.Ruleset) *rules.Ruleset {
 	if d.version.since1_6_2() {
 		return r
@@ -460,7 +457,7 @@ func (d *Dataplane) possible(r *rules.Ruleset) *rules.Ruleset {
 	return r.WithoutRandomFully()
 }
 
-// Saved returns what the variant's iptables-save prints of all tables of a family.
+// Saved returns the output of the variant's iptables-save for all tables of a family.
 func (d *Dataplane) Saved(ctx context.Context, f ir.Family) (string, error) {
 	return d.output(ctx, tool(f, d.Variant, "save"))
 }

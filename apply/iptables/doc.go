@@ -1,16 +1,15 @@
-// Package iptables makes the iptables of a node hold a Ruleset of
-// render/iptables.
+// Package iptables applies a Ruleset of render/iptables to the iptables of a node.
 //
-// Everything is read with iptables-save and written with iptables-restore
-// --noflush, which changes a table in one step: the kernel takes all lines or
-// none, and a packet meets the old rules or the new ones.
+// It reads with iptables-save, and writes with iptables-restore --noflush. The latter changes each
+// table atomically: the kernel accepts all lines or none, and a packet passes either the old or the
+// new rules.
 //
-// Plan is pure. It sends only chains that differ, the targets of jumps before
-// those who jump, so that large changes can go in several steps: chains that
-// nobody refers to come first, dispatch comes last, and chains that are not
-// wanted any longer go when nobody refers to them, those who jump first. The
-// jumps in built-in chains are replaced within one step, so that there is no
-// moment without. Chains of kube-proxy bear the same names, so taking a node
-// over is a difference like any other. Chains of others are not touched, and
-// KUBE-FIREWALL, which the kubelet fills too, is only added to.
+// Plan is a pure function. It contains only the chains that differ, ordered so that large changes
+// can be split into several runs. Targets of jumps come before the chains that jump to them: chains
+// without references first, dispatch chains last. Obsolete chains are removed when nothing refers
+// to them, in the opposite order. The jumps in built-in chains are replaced within one run, so that
+// they are never missing.
+//
+// kube-proxy uses the same chain names, so taking over a node is an ordinary difference. Chains of
+// other programs are not changed. KUBE-FIREWALL, which the kubelet uses, too, is only added to.
 package iptables

@@ -10,14 +10,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Tables of the nft variant are those of nf_tables, and can be dormant there:
-// then they have their rules, and no packet meets any. The tools of iptables
-// neither tell nor change that.
+// Tables of the nft variant are nf_tables tables, which can be dormant. A dormant table keeps its
+// rules, but no packet passes them. The iptables tools neither show nor change that.
 
 // flagDormant is NFT_TABLE_F_DORMANT.
 const flagDormant = 1
 
-// dormant reports whether no packet meets a table; not, where it is not there.
+// dormant reports whether a table is dormant. It returns false if the table does not exist.
 func dormant(f ir.Family, table string) (bool, error) {
 	msgs, err := ask(f, table, unix.NFT_MSG_GETTABLE, netlink.Request, nil)
 	switch {
@@ -42,7 +41,7 @@ func dormant(f ir.Family, table string) (bool, error) {
 	return flags&flagDormant != 0, nil
 }
 
-// wake puts a table in force.
+// wake clears the dormant flag of a table.
 func wake(f ir.Family, table string) error {
 	return change(f, table, unix.NFT_MSG_NEWTABLE, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.NFTA_TABLE_FLAGS, 0) })
 }

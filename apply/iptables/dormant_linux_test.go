@@ -14,8 +14,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// A table that somebody put out of force is a difference, and is put in force
-// again when its rules are right.
+// A dormant table is a difference, and is woken after its rules are correct.
 func TestDormantTables(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	applytest.InNamespace(t, func() {
@@ -33,7 +32,7 @@ func TestDormantTables(t *testing.T) {
 				t.Errorf("still dormant:\n%s", listed)
 			}
 		}
-		// With rules that differ, too.
+		// The rules may differ as well.
 		shell(t, "", "nft", "add table ip nat { flags dormant; }; flush chain ip nat KUBE-SERVICES")
 		if ops := opsOf(put(t, target, want)); len(ops) < 2 || ops[len(ops)-1].Object != "table ip nat" {
 			t.Errorf("operations: %v", ops)
@@ -44,8 +43,8 @@ func TestDormantTables(t *testing.T) {
 	})
 }
 
-// Rules of nft's own in our chains, which keep the tools from listing a table,
-// are removed; one in a chain of others stays, and is named.
+// Rules created by nft in our chains, which prevent the tools from listing a table, are removed.
+// One in a foreign chain is kept and reported.
 func TestNativeRules(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	applytest.InNamespace(t, func() {

@@ -6,12 +6,12 @@ import (
 	"github.com/proxyc/proxyc/apply/monitor"
 )
 
-// ChangedBy returns who changed our chains since it was called last; nothing in the
-// legacy variant, of which the kernel tells nothing.
+// ChangedBy returns the programs that changed our chains since the last call. It returns nothing in
+// the legacy variant, for which the kernel sends no notifications.
 func (d *Dataplane) ChangedBy() []string { return d.monitor.ChangedBy() }
 
-// Drift listens to what the kernel tells of others' transactions, or, in the
-// legacy variant, looks at the tables.
+// Drift monitors foreign transactions by notifications, or the tables by polling in the legacy
+// variant.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	return d.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
 		if d.Variant == Legacy {

@@ -7,7 +7,7 @@ import (
 	"errors"
 )
 
-// Drift is an error: only Linux has iptables.
+// Drift is not supported: only Linux has iptables.
 func (d *Dataplane) Drift(context.Context) (<-chan struct{}, error) {
 	return nil, errors.ErrUnsupported
 }

@@ -18,15 +18,15 @@ import (
 
 var errFault = errors.New("injected")
 
-// A Result tells what the kernel has, an error means that another Read, Plan
-// and Commit are due, which make up for all that was missed, and a Plan never
-// changes: whichever run of a tool fails, before it takes effect or after.
+// For any failed run of a tool, before or after it takes effect: a Result describes the kernel's
+// state, an error requires another Read, Plan and Commit, these apply all missing changes, and a
+// Plan is never modified.
 func TestFaultsAtEachRun(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("refused %t, after %t", refused, after), func(t *testing.T) {
 				inNamespace(t, func(t *testing.T, v Variant) {
-					target := open(t, apply.Options{IPTables: string(v)}, 8) // several runs
+					target := open(t, apply.Options{IPTables: string(v)}, 8) // split into several runs
 					target.families = target.families[:1]
 					for n := 1; oneFault(t, target, refused, after, n); n = applytest.Next(n) {
 						if t.Failed() || n > 200 {
@@ -39,7 +39,7 @@ func TestFaultsAtEachRun(t *testing.T) {
 	}
 }
 
-// oneFault lets the n-th run fail, and reports whether there was one.
+// oneFault makes the n-th run fail, and reports whether there was one.
 func oneFault(t *testing.T, target *Dataplane, refused, after bool, n int) (fired bool) {
 	t.Helper()
 	before, all := programs(3), programs(5)
@@ -97,7 +97,7 @@ func oneFault(t *testing.T, target *Dataplane, refused, after bool, n int) (fire
 	if len(result.Tables) > 0 {
 		t.Error("after an error it tells of rules that were planned")
 	}
-	// What the interface says comes next is enough.
+	// The steps that the interface documents suffice.
 	if have, err = target.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}

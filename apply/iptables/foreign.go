@@ -17,14 +17,16 @@ import (
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
-// Interference lists the built-in chains of the legacy variant that may drop what
-// ours would let pass, by their policy, by a rule, or by one in a chain that they lead
-// to; and those in which rules before ours may keep packets from them, or clear the mark
-// that asks for masquerade. Chains named KUBE- do not count. Those of the nft variant are chains of nf_tables like all others
-// there.
+// Interference returns the built-in chains of the legacy variant that interfere with ours, directly
+// or in chains that they jump to:
+//
+//   - chains that may drop packets that ours accept, by their policy or a rule;
+//   - chains before ours that may divert packets from them, or clear the masquerade mark.
+//
+// Chains named KUBE- are ignored. Package nftables checks the chains of the nft variant.
 func Interference(ctx context.Context, mark uint32) (all apply.Interference, err error) {
 	for _, f := range ir.Families() {
-		tables, _ := LegacyTables(f) // none for who is not root
+		tables, _ := LegacyTables(f) // none without root
 		for _, table := range tables {
 			t := foreignTable{chains: map[string][]apply.RuleEffect{}, policies: map[string]string{}}
 			err := run.To(ctx, nil, &t, tool(f, Legacy, "save"), "-t", table)
@@ -48,8 +50,8 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 	return all, nil
 }
 
-// Held returns how many rules each variant holds in both families, where its tools are
-// on the node: none at all where neither is.
+// Held returns the number of rules of each variant in both families. It omits a variant whose tools
+// are not installed.
 func Held(ctx context.Context) (map[Variant]int, error) {
 	held := map[Variant]int{}
 	var errs []error
@@ -57,7 +59,7 @@ func Held(ctx context.Context) (map[Variant]int, error) {
 		for _, f := range ir.Families() {
 			if tables, err := LegacyTables(f); v == Legacy && len(tables) == 0 {
 				errs = append(errs, err)
-				continue // asking would make tables
+				continue // running the tool would create tables
 			}
 			out, err := run.Run(ctx, nil, tool(f, v, "save"))
 			if errors.Is(err, exec.ErrNotFound) {
@@ -70,7 +72,7 @@ func Held(ctx context.Context) (map[Variant]int, error) {
 	return held, errors.Join(errs...)
 }
 
-// foreignTable reads what iptables-save writes of a table.
+// foreignTable parses the output of iptables-save for a table.
 type foreignTable struct {
 	begun    []byte
 	builtIn  []string
@@ -96,7 +98,7 @@ func (d *foreignTable) line(line string) {
 	if len(words) < 2 {
 		return
 	}
-	if name, declared := strings.CutPrefix(words[0], ":"); declared && words[1] != "-" { // others than built-in ones have no policy
+	if name, declared := strings.CutPrefix(words[0], ":"); declared && words[1] != "-" { // only built-in chains have a policy
 		d.builtIn = append(d.builtIn, name)
 		d.policies[name] = words[1]
 	}
@@ -108,14 +110,14 @@ func (d *foreignTable) line(line string) {
 	}
 }
 
-// effectOf returns what a rule of these words does; zero: nothing.
+// effectOf returns the effect of a rule; zero for none.
 func effectOf(words []string) apply.RuleEffect {
 	switch target := iptparse.SavedTarget(words); {
 	case target == "CT" && slices.Contains(words, "--notrack"):
 		return apply.RuleEffect{Does: "NOTRACK"}
 	case target == "MARK":
 		set, mask := maskedOf(words, "--set-xmark")
-		return apply.RuleEffect{Does: target, Clears: mask ^ set} // (mark and not mask) xor set
+		return apply.RuleEffect{Does: target, Clears: mask ^ set} // the result is (mark and not mask) xor set
 	case target == "CONNMARK" && slices.Contains(words, "--restore-mark"):
 		of, _ := maskedOf(words, "--nfmask")
 		from, _ := maskedOf(words, "--ctmask")
@@ -127,7 +129,7 @@ func effectOf(words []string) apply.RuleEffect {
 	}
 }
 
-// maskedOf returns a number, and its mask, that words give an option: all bits where they do not.
+// maskedOf returns the value and mask of an option; the default mask is all bits.
 func maskedOf(words []string, option string) (number, mask uint32) {
 	number, mask = ^uint32(0), ^uint32(0)
 	if at := slices.Index(words, option) + 1; at > 0 && at < len(words) {
@@ -142,10 +144,10 @@ func maskedOf(words []string, option string) (number, mask uint32) {
 	return number, mask
 }
 
-// verdicts are the targets that matter; others are chains, or let the packet go on.
+// verdicts are the relevant targets. Others are chains, or continue.
 var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK"}
 
-// drops tells by what a built-in chain may drop; empty: by nothing.
+// drops describes how a built-in chain may drop packets; "" if it does not.
 func (d *foreignTable) drops(base string) string {
 	if policy := d.policies[base]; policy == "DROP" {
 		return "policy " + policy
@@ -153,7 +155,7 @@ func (d *foreignTable) drops(base string) string {
 	return told(apply.FindRule(base, d.rules, apply.RuleEffect.Drops))
 }
 
-// diverts tells by what a built-in chain may keep packets from ours; empty: by nothing.
+// diverts describes how a built-in chain may divert packets from our chains; "" if it does not.
 func (d *foreignTable) diverts(base string) string {
 	if base != "PREROUTING" && base != "OUTPUT" {
 		return ""
@@ -161,16 +163,16 @@ func (d *foreignTable) diverts(base string) string {
 	return told(apply.FindDiversion(base, d.rules))
 }
 
-// unmarks returns the chain in which a mark of ours may be cleared before we look at it;
-// empty: none.
+// unmarks returns the chain in which our mark may be cleared before our rules match it; "" for
+// none.
 func (d *foreignTable) unmarks(table, base string, mark uint32) string {
 	switch {
 	case base == "FORWARD", base == "POSTROUTING":
-	case base == "OUTPUT" && (table == "filter" || table == "security"): // the others come before nat, which marks
+	case base == "OUTPUT" && (table == "filter" || table == "security"): // the other tables come before nat, which sets the mark
 	default:
 		return ""
 	}
-	in, _ := apply.FindUnmark(base, mark, d.rules) // which reads nothing
+	in, _ := apply.FindUnmark(base, mark, d.rules) // d.rules does not fail
 	return in
 }
 

@@ -10,9 +10,8 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// Policies and rules of the host that may drop what ours would let pass, or keep
-// packets from ours, are named; those of the kubelet, those that come after ours, and
-// what nothing leads to, are not.
+// Policies and rules of the host that may drop packets that ours accept, or divert packets from
+// ours, are reported. Those of the kubelet, those after ours, and unreferenced chains are not.
 func TestInterference(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	applytest.InNamespace(t, func() {

@@ -28,7 +28,7 @@ import (
 
 var variants = []Variant{NFT, Legacy}
 
-// inNamespace runs f in a network namespace of its own for each variant, with a lock of its own.
+// inNamespace runs f for each variant, in a new network namespace with its own lock file.
 func inNamespace(t *testing.T, f func(t *testing.T, v Variant)) {
 	applytest.RequireRoot(t)
 	for _, v := range variants {
@@ -70,7 +70,7 @@ func put(t *testing.T, target *Dataplane, want rules.Rulesets) *Plan {
 	return plan
 }
 
-// once commits what leads from what is there to a state.
+// once commits the difference between the current state and the desired one.
 func once(ctx context.Context, target *Dataplane, want rules.Rulesets) (apply.Result, error) {
 	have, err := target.read(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func shell(t *testing.T, stdin, name string, args ...string) string {
 	return string(out)
 }
 
-// foreign is what other programs have: it must be there afterwards as before.
+// foreign is rules of other programs, which must not change.
 const foreign = `*filter
 :DOCKER-USER - [0:0]
 -A FORWARD -j DOCKER-USER
@@ -165,7 +165,7 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 			old := lower(programs(100))
 			put(t, target, old)
 			bad := lower(programs(200))
-			fixed := &bad.IPv6.Nat.Chains[0] // of no Service, so that none can be left out
+			fixed := &bad.IPv6.Nat.Chains[0] // without a Service, so that none can be omitted
 			fixed.Rules = append(fixed.Rules, rules.Rule{Raw: "-p tcp -j DNAT --to-destination nowhere"})
 			result, err := once(t.Context(), target, bad)
 			if err == nil || !strings.Contains(err.Error(), "nowhere") {
@@ -185,19 +185,19 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 	})
 }
 
-// spoil gives the chains of Services a rule that the kernel refuses.
+// spoil adds a rule that the kernel rejects to the chains of Services.
 func spoil(sets rules.Rulesets, services ...ir.Name) {
 	for _, r := range ir.Present(sets.PerFamily) {
 		for i := range r.Nat.Chains {
 			c := &r.Nat.Chains[i]
 			if s, own := c.Service(); own && slices.Contains(services, s) {
-				c.Rules = append(slices.Clone(c.Rules), rules.Rule{Raw: "-j REJECT"}) // the kernel knows it in filter only
+				c.Rules = append(slices.Clone(c.Rules), rules.Rule{Raw: "-j REJECT"}) // valid only in table filter
 			}
 		}
 	}
 }
 
-// withoutService is what the programs want but for one Service that the kernel refuses.
+// withoutService returns the tables for the programs without one Service that the kernel rejects.
 func withoutService(refused ir.Name, ps ir.Programs) (rest rules.Rulesets) {
 	for f, r := range ir.Present(lower(ps).PerFamily) {
 		*rest.At(f) = r.Without(map[ir.Name]bool{refused: true})
@@ -205,7 +205,7 @@ func withoutService(refused ir.Name, ps ir.Programs) (rest rules.Rulesets) {
 	return rest
 }
 
-// refusals commits a plan of which the kernel refuses some Services, and names them.
+// refusals commits a plan with Services that the kernel rejects, and returns their names.
 func refusals(t *testing.T, target *Dataplane, plan apply.Plan) (names []string) {
 	t.Helper()
 	result, err := target.Commit(t.Context(), plan)
@@ -219,7 +219,7 @@ func refusals(t *testing.T, target *Dataplane, plan apply.Plan) (names []string)
 	return names
 }
 
-// TestQuarantine has two Services whose rules the kernel refuses.
+// TestQuarantine has two Services whose rules the kernel rejects.
 func TestQuarantine(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, apply.Options{IPTables: string(v)}, 0)
@@ -253,8 +253,8 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// TestQuarantineOfOneThatWasThere has a Service of which the kernel refuses the
-// one chain that is to change. What leads there is as it was, and goes, too.
+// TestQuarantineOfOneThatWasThere has an existing Service whose one changed chain the kernel
+// rejects. The unchanged chains that jump to it are removed, too.
 func TestQuarantineOfOneThatWasThere(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, apply.Options{IPTables: string(v)}, 0)
@@ -356,7 +356,7 @@ func TestCancelledCommit(t *testing.T) {
 	})
 }
 
-// The conformance of irtest's Program is checked by eval; here the kernel has to take it.
+// eval checks the conformance of irtest's Program; here the kernel has to accept it.
 func TestKernelTakesOneOfEach(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		put(t, open(t, apply.Options{IPTables: string(v)}, 0), lower(ir.NewPrograms(irtest.Program(ir.ModeIPTables), &ir.Program{Family: ir.IPv6,

@@ -16,22 +16,20 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// canary is the chain by which kube-proxy, in three tables, notices that
-// somebody flushes them (IPT-33).
+// canary is the chain with which kube-proxy detects flushes of three tables (IPT-33).
 const canary = "KUBE-PROXY-CANARY"
 
-// Leftovers lists what proxyc or kube-proxy, in any mode that uses iptables,
-// left in each variant and family: all but what inUse, if it is not nil,
-// keeps. Chains that only kube-proxy makes are listed of inUse, too. Chains of
-// the kubelet are not listed, nor is KUBE-FIREWALL where the kubelet is.
-// Tools and families that are not there can have left nothing.
+// Leftovers returns what proxyc or kube-proxy left in each variant and family, in any mode that
+// uses iptables. It excludes the chains that inUse manages; inUse may be nil. It always includes
+// chains that only kube-proxy creates. It excludes chains of the kubelet, and KUBE-FIREWALL if the
+// kubelet uses it. Missing tools and families have no leftovers.
 func Leftovers(ctx context.Context, inUse *Dataplane) ([]apply.Leftover, error) {
 	return eachFamily(ctx, inUse, func(t *Dataplane, f ir.Family) ([]apply.Leftover, error) {
 		return t.leftovers(ctx, f, t == inUse)
 	})
 }
 
-// eachFamily collects what there is in each variant and family.
+// eachFamily collects the leftovers of each variant and family.
 func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.Family) ([]apply.Leftover, error)) ([]apply.Leftover, error) {
 	var left []apply.Leftover
 	for _, v := range [...]Variant{NFT, Legacy} {
@@ -61,8 +59,8 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 	return left, nil
 }
 
-// hasLegacyTables reports whether the kernel has a table of the legacy variant, of those that
-// can be read. An error means that there may be others.
+// hasLegacyTables reports whether the kernel has a table of the legacy variant, as far as they can
+// be read. An error means that there may be others.
 func hasLegacyTables() (has bool, err error) {
 	for _, f := range ir.Families() {
 		tables, unread := LegacyTables(f)
@@ -71,9 +69,9 @@ func hasLegacyTables() (has bool, err error) {
 	return has, err
 }
 
-// LegacyTables returns the tables of the legacy variant that the kernel has in a family, in
-// order: none where it lacks the variant. To ask the tools for one would make it. It is an
-// error for who is not root, even with CAP_NET_ADMIN.
+// LegacyTables returns the existing tables of the legacy variant in a family, sorted; none if the
+// kernel lacks the variant. Running the tools would create them. It fails without root, even with
+// CAP_NET_ADMIN.
 func LegacyTables(f ir.Family) ([]string, error) {
 	names, err := os.ReadFile("/proc/thread-self/net/" + map[ir.Family]string{ir.IPv4: "ip", ir.IPv6: "ip6"}[f] + "_tables_names")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -82,8 +80,8 @@ func LegacyTables(f ir.Family) ([]string, error) {
 	return slices.Sorted(strings.FieldsSeq(string(names))), nil
 }
 
-// LegacySaved returns what the tables of the legacy variant hold in a family, as its tool
-// saves them; nothing where the kernel has none.
+// LegacySaved returns the content of the tables of the legacy variant in a family, as saved by its
+// tool; "" if there are none.
 func LegacySaved(ctx context.Context, f ir.Family) (string, error) {
 	tables, err := LegacyTables(f)
 	var saved strings.Builder
@@ -95,8 +93,8 @@ func LegacySaved(ctx context.Context, f ir.Family) (string, error) {
 	return saved.String(), err
 }
 
-// leftovers returns what a family has, in two pieces: what proxyc makes as well,
-// if it is not in use, goes at once, and then what only kube-proxy makes.
+// leftovers returns the leftovers of a family in two parts: chains that proxyc creates, too, unless
+// they are in use, and chains that only kube-proxy creates.
 func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]apply.Leftover, error) {
 	var left []apply.Leftover
 	add := func(chains []string, peer bool, remove func(context.Context, ir.Family) error) {
@@ -126,7 +124,7 @@ func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]a
 	return left, nil
 }
 
-// Present returns where the nat table has a chain: "iptables-nft nat KUBE-NODEPORTS".
+// Present returns the families whose nat table contains a chain: "iptables-nft nat KUBE-NODEPORTS".
 func (d *Dataplane) Present(ctx context.Context, chain string) (objects []string, err error) {
 	if d.Variant == Legacy {
 		if has, _ := hasLegacyTables(); !has {
@@ -145,7 +143,7 @@ func (d *Dataplane) Present(ctx context.Context, chain string) (objects []string
 	return objects, nil
 }
 
-// describe names the first of some chains, and counts the others.
+// describe returns the first of some chains, and the number of others.
 func (d *Dataplane) describe(f ir.Family, chains []string) string {
 	object := d.tool(f) + " " + chains[0]
 	if more := len(chains) - 1; more > 0 {
@@ -172,7 +170,7 @@ func (d *Dataplane) remains(ctx context.Context, f ir.Family) (chains []string, 
 	return chains, err
 }
 
-// clean removes all of our chains, and what jumps to them.
+// clean removes all of our chains, and the jumps to them.
 func (d *Dataplane) clean(ctx context.Context, f ir.Family) error {
 	plan, err := d.removal(ctx, f)
 	if err != nil {
@@ -188,7 +186,7 @@ func (d *Dataplane) clean(ctx context.Context, f ir.Family) error {
 	return d.restore(ctx, f, step{shared}.input(f))
 }
 
-// removal plans to remove all chains that are ours alone.
+// removal plans the removal of all chains that only proxyc or kube-proxy uses.
 func (d *Dataplane) removal(ctx context.Context, f ir.Family) (*Plan, error) {
 	have, err := d.readFamily(ctx, f)
 	if err != nil {
@@ -197,8 +195,8 @@ func (d *Dataplane) removal(ctx context.Context, f ir.Family) (*Plan, error) {
 	return newPlan(rules.NewRulesets(have), rules.NewRulesets(family(rules.Rulesets{}, f))), nil
 }
 
-// shared is what removes the chains that we share with the kubelet: nothing if
-// the kubelet is there, or others jump to them.
+// shared returns the removal of the chains that the kubelet shares. It is empty if the kubelet is
+// present, or if other chains jump to them.
 func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error) {
 	filter := &p.families.Of(f).have.Filter
 	e := edit{table: filter.Name}
@@ -223,7 +221,7 @@ func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, err
 	return e, nil
 }
 
-// cleanCanaries removes the chains that only kube-proxy makes.
+// cleanCanaries removes the chains that only kube-proxy creates.
 func (d *Dataplane) cleanCanaries(_ context.Context, f ir.Family) error {
 	one, err := d.single(f)
 	if err != nil {
@@ -236,10 +234,10 @@ func (d *Dataplane) cleanCanaries(_ context.Context, f ir.Family) error {
 	return errors.Join(errs...)
 }
 
-// tables are those in which kube-proxy and the kubelet have chains.
+// tables are the tables with chains of kube-proxy and the kubelet.
 var tables = [...]string{"mangle", "nat", "filter"}
 
-// tablesWith returns the tables that have a chain.
+// tablesWith returns the tables that contain a chain.
 func (d *Dataplane) tablesWith(ctx context.Context, f ir.Family, chain string) (with []string, err error) {
 	for _, table := range tables {
 		exists, err := d.exists(ctx, f, table, chain)
@@ -253,9 +251,10 @@ func (d *Dataplane) tablesWith(ctx context.Context, f ir.Family, chain string) (
 	return with, nil
 }
 
-// exists reports whether a table has a chain; an error where the kernel lacks
-// the family, or the machine the tool. The nft variant is slow to save a large
-// table. The legacy one is not, and saving needs no lock, as asking does.
+// exists reports whether a table contains a chain. It returns an error if the kernel lacks the
+// family, or the machine the tool. In the nft variant it asks for the chain, since saving a large
+// table is slow. In the legacy variant it saves the table, which is fast and, unlike asking, needs
+// no lock.
 func (d *Dataplane) exists(ctx context.Context, f ir.Family, table, chain string) (bool, error) {
 	if d.Variant == Legacy {
 		declared := finder{text: "\n:" + chain + " "}
@@ -269,8 +268,8 @@ func (d *Dataplane) exists(ctx context.Context, f ir.Family, table, chain string
 	return one.ChainExists(table, chain)
 }
 
-// finder looks for a short text in what is written to it, and keeps nothing of
-// that but its end, where the text may have begun.
+// finder searches for a short text in written data. It keeps only the end of the data, in which the
+// text may start.
 type finder struct {
 	text  string
 	found bool
@@ -284,8 +283,7 @@ func (f *finder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// singleChains asks about single chains and removes them, for which there is
-// no need to read whole tables.
+// singleChains checks and removes single chains without reading tables.
 type singleChains interface {
 	ChainExists(table, chain string) (bool, error)
 	ClearAndDeleteChain(table, chain string) error

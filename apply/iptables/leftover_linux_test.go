@@ -14,7 +14,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// recorded is what kube-proxy left, without what not every kernel has.
+// recorded returns rules that kube-proxy left, without features that some kernels lack.
 func recorded(t *testing.T, f ir.Family) string {
 	t.Helper()
 	saved, err := os.ReadFile(filepath.Join("..", "..", "testdata", "apply", "takeover", "kube-proxy."+rules.Tool(f)))
@@ -30,8 +30,8 @@ func recorded(t *testing.T, f ir.Family) string {
 	return b.String()
 }
 
-// kubelet is what the kubelet keeps, and a rule of the portmap plugin's that
-// uses one of our chains.
+// kubelet is the rules of the kubelet, and a rule of the portmap plugin that uses one of our
+// chains.
 const kubelet = `*mangle
 :KUBE-IPTABLES-HINT - [0:0]
 :KUBE-KUBELET-CANARY - [0:0]
@@ -64,7 +64,7 @@ func TestLeftovers(t *testing.T) {
 			t.Fatal(err)
 		}
 		var objects []string
-		for range 2 { // twice in a row is fine
+		for range 2 { // removing twice is no error
 			objects = nil
 			for _, l := range left {
 				objects = append(objects, l.Object)
@@ -101,7 +101,7 @@ func TestLeftovers(t *testing.T) {
 	})
 }
 
-// TestLeftoversWithoutKubelet: where nobody else can own KUBE-FIREWALL, it goes as well.
+// TestLeftoversWithoutKubelet removes KUBE-FIREWALL, since no kubelet uses it.
 func TestLeftoversWithoutKubelet(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
@@ -122,7 +122,7 @@ func TestLeftoversWithoutKubelet(t *testing.T) {
 	})
 }
 
-// A chain is found wherever the pieces that the tool writes end.
+// A chain is found wherever the tool's output is split.
 func TestFinder(t *testing.T) {
 	const text = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC - [0:0]\n"
 	for chain, want := range map[string]bool{"KUBE-SERVICES": true, "KUBE-SVC": true, "KUBE-S": false, "UBE-SVC": false} {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// noLockFile is a file that no program locks. Tools of ours get it while we hold their lock.
+// noLockFile is a file that no program locks. Our tools lock it instead while we hold their lock.
 const noLockFile = "/dev/null"
 
-// lockFile is the file that the legacy tools lock.
+// lockFile returns the lock file of the legacy tools.
 func lockFile() string { return cmp.Or(os.Getenv("XTABLES_LOCKFILE"), "/run/xtables.lock") }
 
-// lockedBy says who holds the lock, as far as the kernel tells.
+// lockedBy returns the message that the lock is held, with its holder if known.
 func lockedBy(path string, waited time.Duration) string {
 	s := fmt.Sprintf("%s is locked by another program, and was not released in %s", path, waited)
 	if holder := holderOf(path); holder != "" {
@@ -23,7 +23,7 @@ func lockedBy(path string, waited time.Duration) string {
 	return s
 }
 
-// processName is what a process calls itself, with its number.
+// processName returns the command line and ID of a process.
 func processName(pid string) string {
 	command, _ := os.ReadFile("/proc/" + pid + "/cmdline")
 	words := strings.TrimSpace(strings.ReplaceAll(string(command), "\x00", " "))

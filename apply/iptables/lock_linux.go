@@ -33,11 +33,11 @@ func holderOf(path string) string {
 	return ""
 }
 
-// lockEvery is how often a lock that another program holds is tried.
+// lockEvery is the interval of attempts to lock.
 const lockEvery = 50 * time.Millisecond
 
-// lockTools takes the lock of the legacy tools. The lock stays as long as a tool
-// that was started meanwhile, even if this process is killed.
+// lockTools acquires the lock of the legacy tools. A tool that is started meanwhile inherits it,
+// and keeps it even if this process is killed.
 func lockTools(ctx context.Context, wait time.Duration) (unlock func(), err error) {
 	path := lockFile()
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDONLY|unix.O_CLOEXEC, 0o600)
@@ -63,9 +63,9 @@ func lockTools(ctx context.Context, wait time.Duration) (unlock func(), err erro
 		case <-time.After(lockEvery):
 		}
 	}
-	unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // tools inherit it; that cannot fail
+	unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // tools inherit the lock; this cannot fail
 	return func() {
-		unix.Flock(fd, unix.LOCK_UN) // for what inherited it, too
+		unix.Flock(fd, unix.LOCK_UN) // also for tools that inherited it
 		unix.Close(fd)
 	}, nil
 }

@@ -14,11 +14,10 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// In the nft variant's tables there can be rules that nft itself made. One that
-// the tools cannot put into their own words keeps them from listing all of its
-// table, and from listing it for good.
+// Tables of the nft variant may contain rules that nft created. If the tools cannot translate one
+// of them, they cannot list the table at all.
 
-// native is a rule that the tools of iptables did not make.
+// native is a rule that the iptables tools did not create.
 type native struct {
 	table, chain string
 	handle       uint64
@@ -28,20 +27,20 @@ func (n native) String() string {
 	return "chain " + n.chain + " handle " + strconv.FormatUint(n.handle, 10)
 }
 
-// ours reports whether the rule is in a chain that nobody else writes.
+// ours reports whether the rule is in a chain that only proxyc writes.
 func (n native) ours() bool {
 	kubelet := rules.KubeletChains()
 	return strings.HasPrefix(n.chain, "KUBE-") && !rules.Shared(n.chain) && !slices.Contains(kubelet[:], n.chain)
 }
 
-// What iptables-nft makes rules of (up to 1.8.11), and what it asks meta for:
-// the packet's mark, interfaces and protocol. Each of its rules counts.
+// The expressions in rules of iptables-nft (up to 1.8.11), and its keys of meta: the packet's mark,
+// interfaces and protocol. Each of its rules has a counter.
 var (
 	knownExpressions = []string{"match", "target", "counter", "immediate", "cmp", "meta", "payload", "bitwise", "limit", "log"}
 	knownMeta        = []uint32{unix.NFT_META_MARK, unix.NFT_META_IIF, unix.NFT_META_OIF, unix.NFT_META_IIFNAME, unix.NFT_META_OIFNAME, unix.NFT_META_L4PROTO}
 )
 
-// natives returns the rules of a table that the tools of iptables did not make.
+// natives returns the rules of a table that the iptables tools did not create.
 func natives(f ir.Family, table string) (all []native, err error) {
 	msgs, err := ask(f, table, unix.NFT_MSG_GETRULE, netlink.Request|netlink.Dump, nil)
 	if err != nil {
@@ -74,7 +73,7 @@ func natives(f ir.Family, table string) (all []native, err error) {
 	return all, nil
 }
 
-// knownRule reports whether iptables-nft makes rules of such expressions.
+// knownRule reports whether iptables-nft creates rules with such expressions.
 func knownRule(expressions []byte) bool {
 	known, counts := true, false
 	err := decode(expressions, func(ad *netlink.AttributeDecoder) {
@@ -105,9 +104,9 @@ func knownRule(expressions []byte) bool {
 	return err == nil && known && counts
 }
 
-// removeNatives removes from our chains of a family what keeps the tools from
-// listing them, and reports whether there was something. What is in chains of
-// others stays; it is the error.
+// removeNatives removes the rules from our chains that prevent the tools from listing them, and
+// reports whether there were any. If such rules are in foreign chains, it returns an error and
+// keeps them.
 func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
 	if d.Variant != NFT {
 		return false, nil
@@ -138,7 +137,7 @@ func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
 	return removed, nil
 }
 
-// remove deletes the rule, if it is there.
+// remove deletes the rule if it exists.
 func (n native) remove(f ir.Family) error {
 	err := change(f, n.table, unix.NFT_MSG_DELRULE, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_RULE_CHAIN, n.chain)

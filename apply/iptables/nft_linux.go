@@ -10,26 +10,25 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Of the nft variant's tables, nf_tables itself is asked what the tools of
-// iptables do not tell.
+// Direct access to nf_tables, for properties of the nft variant's tables that the iptables tools do
+// not show.
 
-// nfgenHead is the length of the head of each message (struct nfgenmsg).
+// nfgenHead is the size of the header of each message (struct nfgenmsg).
 const nfgenHead = 4
 
-// ask asks nf_tables about a table. more appends what else the message has; nil:
-// nothing.
+// ask requests data about a table. more is optional and adds attributes.
 func ask(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, more func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
 	return speak(f, table, typ, flags, more, func(c *netlink.Conn, m netlink.Message) ([]netlink.Message, error) { return c.Execute(m) })
 }
 
-// change changes something of a table, in a transaction of its own.
+// change makes a change of a table in its own transaction.
 func change(f ir.Family, table string, typ uint16, more func(*netlink.AttributeEncoder)) error {
 	_, err := speak(f, table, typ, netlink.Request|netlink.Acknowledge, more, transact)
 	return err
 }
 
-// speak makes a message about a table, whose name is the first attribute of all
-// kinds, and lets send send it.
+// speak builds a message about a table and sends it with send. The first attribute of every message
+// is the table's name.
 func speak(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, more func(*netlink.AttributeEncoder),
 	send func(*netlink.Conn, netlink.Message) ([]netlink.Message, error)) (answers []netlink.Message, err error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
@@ -61,7 +60,7 @@ func speak(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, mor
 	return answers, nil
 }
 
-// transact sends a message as a transaction, which it is the last of.
+// transact sends a message as the only one of a transaction.
 func transact(c *netlink.Conn, m netlink.Message) ([]netlink.Message, error) {
 	frame := func(t uint16) netlink.Message {
 		subsystem := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, 0}, unix.NFNL_SUBSYS_NFTABLES)

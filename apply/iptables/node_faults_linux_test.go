@@ -16,10 +16,10 @@ import (
 	"github.com/proxyc/proxyc/apply/run"
 )
 
-// nodeFaults are what can happen on a node while a tool should run.
+// nodeFaults are events on a node while a tool should run.
 var nodeFaults = []struct {
 	name string
-	run  runner // in place of the tool
+	run  runner // replaces the tool
 }{
 	{"missing", func(ctx context.Context, in io.Reader, out io.Writer, name string, _ ...string) error {
 		return run.To(ctx, in, out, "no-"+name)
@@ -44,10 +44,10 @@ var nodeFaults = []struct {
 	}},
 }
 
-// flushing is a flush that waits for the lock of the legacy tools; nil: there is none.
+// flushing is a flush that waits for the lock of the legacy tools; nil for none.
 var flushing *exec.Cmd
 
-// flush lets another program flush table nat, as soon as it gets the lock.
+// flush makes another program flush table nat when it gets the lock.
 func flush(name string) error {
 	flushing = exec.Command(strings.TrimSuffix(name, "-restore"), "-w", "60", "-t", "nat", "-F")
 	if err := flushing.Start(); err != nil || strings.Contains(name, string(Legacy)) {
@@ -57,15 +57,15 @@ func flush(name string) error {
 	return flushing.Wait()
 }
 
-// Whatever happens to a tool in the middle of a commit: the commit fails, or the rules are as wanted,
-// or what differs is reported. Then what the interface says comes next is enough.
+// After any event during a commit, one of three holds: the commit fails, the rules are as desired,
+// or the difference is reported. The steps that the interface documents then suffice.
 func TestNodeFaults(t *testing.T) {
 	for _, fault := range nodeFaults {
 		t.Run(fault.name, func(t *testing.T) {
 			inNamespace(t, func(t *testing.T, v Variant) {
 				now, next := programs(6), programs(12)
 				target, drift := drifting(t, v, now)
-				target.mostNFT = 8 // several runs
+				target.mostNFT = 8 // split into several runs
 				real, restores := target.run, 0
 				target.run = func(ctx context.Context, in io.Reader, out io.Writer, name string, args ...string) error {
 					if strings.HasSuffix(name, "restore") {
@@ -92,7 +92,7 @@ func TestNodeFaults(t *testing.T) {
 						t.Fatal(readErr)
 					}
 					if !target.Difference(have, lower(next)).Empty() {
-						target.monitor.Own(func() bool { return true }) // looks at once
+						target.monitor.Own(func() bool { return true }) // checks immediately
 						if !reported(drift, true) {
 							t.Error("the rules are not as wanted, and neither is the commit an error nor is a change reported")
 						}
@@ -107,8 +107,8 @@ func TestNodeFaults(t *testing.T) {
 	}
 }
 
-// A lock that another program keeps, or that cannot be made, is an error of the commit, which changes
-// nothing. The next one succeeds.
+// A lock that another program holds, or that cannot be created, is an error of the commit, which
+// changes nothing. The next commit succeeds.
 func TestLockFaults(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		if v != Legacy {

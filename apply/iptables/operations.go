@@ -9,11 +9,11 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// Operations returns what changes, in the order of commit: a chain of one Service
-// is one operation, a chain that many share has one for each rule.
+// Operations yields the changes in the order of commit. A chain of one Service is one operation; a
+// shared chain has one operation per rule.
 func (p *Plan) Operations(yield func(apply.Operation) bool) { p.operations(false, yield) }
 
-// Differences returns the Operations, those on whole chains with their rules.
+// Differences yields the Operations; those on complete chains include the rules.
 func (p *Plan) Differences(yield func(apply.Operation) bool) { p.operations(true, yield) }
 
 func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
@@ -30,8 +30,8 @@ func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 type operations struct {
 	family ir.Family
 	diff   *tableDiff
-	owners map[string]ir.Name // of chains that the node has
-	texts  bool               // with what the node has and should have
+	owners map[string]ir.Name // of existing chains
+	texts  bool               // include actual and desired rules
 	yield  func(apply.Operation) bool
 }
 
@@ -54,7 +54,7 @@ func (o *operations) all() bool {
 	for _, h := range o.diff.addedJumps {
 		verb := apply.Add
 		if slices.ContainsFunc(o.diff.removedJumps, func(old rules.BuiltInJump) bool { return equalJump(h, old) }) {
-			verb = apply.Change // its place
+			verb = apply.Change // of its position
 		}
 		if !o.rule(verb, h.Chain, &h.Rule) {
 			return false
@@ -77,7 +77,7 @@ func (o *operations) all() bool {
 	return o.yield(op)
 }
 
-// object is how messages name a chain, or a rule in it.
+// object returns the name of a chain or rule in messages.
 func (o *operations) object(chain string, r *rules.Rule) string {
 	s := rules.Tool(o.family) + " " + o.diff.name + " " + chain
 	if r != nil {
@@ -86,7 +86,7 @@ func (o *operations) object(chain string, r *rules.Rule) string {
 	return s
 }
 
-// lines sets what a chain has and should have.
+// lines sets the actual and desired rules of a chain.
 func (o *operations) lines(op *apply.Operation, have, want []rules.Rule) {
 	if o.texts {
 		op.LinesOf(o.text(have), o.text(want))
@@ -160,8 +160,7 @@ func (o *operations) chain(c *rules.Chain) bool {
 	return true
 }
 
-// owner is the Service whose chain a chain of the node was: the one that its
-// own rules name, or the rules that lead to it.
+// owner returns the Service of an existing chain, from its own rules or from those that jump to it.
 func (o *operations) owner(chain string) ir.Name {
 	if o.owners == nil {
 		o.owners = map[string]ir.Name{}
@@ -173,7 +172,7 @@ func (o *operations) owner(chain string) ir.Name {
 	return o.owners[chain]
 }
 
-// own enters the owners of a chain and of those it leads to.
+// own records the owners of a chain and of the chains that it jumps to.
 func (o *operations) own(c *rules.Chain) {
 	if s, own := c.Service(); own && s != (ir.Name{}) {
 		o.owners[c.Name] = s

@@ -17,7 +17,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// drifting opens a Dataplane that listens to changes of others, with Programs in force.
+// drifting opens a Dataplane that monitors foreign changes, with applied Programs.
 func drifting(t *testing.T, v Variant, want ir.Programs) (*Dataplane, <-chan struct{}) {
 	t.Helper()
 	target := open(t, apply.Options{IPTables: string(v)}, 0)
@@ -32,7 +32,8 @@ func drifting(t *testing.T, v Variant, want ir.Programs) (*Dataplane, <-chan str
 	return target, drift
 }
 
-// reported reports whether a change of others is reported in a while, which is short where none should be.
+// reported reports whether a foreign change is reported within a time, which is short if none is
+// expected.
 func reported(drift <-chan struct{}, want bool) bool {
 	wait := applytest.Patience(500 * time.Millisecond)
 	if want {
@@ -46,7 +47,8 @@ func reported(drift <-chan struct{}, want bool) bool {
 	}
 }
 
-// What others do while a tool of ours runs is reported, though they use the same tool; what we do is not.
+// Foreign changes during a run of our tool are reported, although they use the same tool. Our own
+// are not.
 func TestForeignBesideOurOwn(t *testing.T) {
 	empty := func(chain string) string { return "*nat\n:" + chain + " - [0:0]\nCOMMIT\n" }
 	for _, when := range []string{"never", "before", "after"} {
@@ -64,7 +66,7 @@ func TestForeignBesideOurOwn(t *testing.T) {
 						break
 					}
 				}
-				var waiting *exec.Cmd // where the foreign one waits for the lock
+				var waiting *exec.Cmd // the foreign tool waits for the lock
 				target.run = func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 					if name != tool(ir.IPv4, v, "restore") {
 						return run.To(ctx, stdin, stdout, name, args...)
@@ -122,13 +124,13 @@ func TestForeignBesideOurOwn(t *testing.T) {
 	}
 }
 
-// look waits until the tables were looked at in full.
+// look waits for a complete check of the tables.
 func (d *Dataplane) look(t *testing.T) {
 	t.Helper()
 	d.monitor.Own(func() bool { return true })
 }
 
-// While a legacy tool of ours runs, nobody else has the lock; afterwards it is free.
+// While we run a legacy tool, no other program has the lock; afterwards it is free.
 func TestLegacyLockIsHeld(t *testing.T) {
 	applytest.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", t.TempDir()+"/lock")
@@ -155,7 +157,8 @@ func TestLegacyLockIsHeld(t *testing.T) {
 	})
 }
 
-// Older legacy tools take the lock themselves. Then all is compared after our own work.
+// Older legacy tools acquire the lock themselves. Everything is then compared after our own
+// changes.
 func TestOlderLegacyTools(t *testing.T) {
 	applytest.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", t.TempDir()+"/lock")
@@ -171,14 +174,14 @@ func TestOlderLegacyTools(t *testing.T) {
 	})
 }
 
-// A rule that others add to a built-in chain is reported if it jumps to a chain of ours: packets
-// meet that chain twice, or too early.
+// A foreign rule in a built-in chain is reported if it jumps to one of our chains: packets would
+// pass that chain twice, or too early.
 func TestForeignJumpIsReported(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target, drift := drifting(t, v, programs(2))
 		reported(drift, false)
 		tool := target.tool(ir.IPv4)
-		if v == NFT { // the legacy variant tells of each change
+		if v == NFT { // the legacy variant reports every change
 			shell(t, "", tool, "-t", "nat", "-I", "POSTROUTING", "-j", "ACCEPT")
 			if reported(drift, false) {
 				t.Error("a rule that has nothing to do with ours is reported")

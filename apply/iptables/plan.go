@@ -8,12 +8,11 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// Plan is the difference between what a node's tables hold and what they
-// should hold, in both families. It is about the chains on its two sides, which
-// may be some of those that the tables have.
+// Plan is the difference between the actual and the desired tables, in both families. It may be
+// limited to some chains.
 type Plan struct {
 	families   ir.PerFamily[*familyPlan]
-	have, want rules.Rulesets // what to go back to, and what to try again without the Services that the kernel refuses
+	have, want rules.Rulesets // for reverting, and for a retry without rejected Services
 
 	desired apply.Desired
 }
@@ -21,21 +20,21 @@ type Plan struct {
 type familyPlan struct {
 	have, want *rules.Ruleset
 	tables     []tableDiff // filter, nat
-	size       [2]int      // rules that the whole tables have in the end
+	size       [2]int      // final number of rules in the complete tables
 }
 
-// tableDiff is what changes in one table.
+// tableDiff is the changes in one table.
 type tableDiff struct {
 	name                     string
 	have                     map[string]*rules.Chain
 	set                      []*rules.Chain      // new and changed chains, targets of jumps first
-	fill                     []fill              // rules for chains that are shared with others
-	removedJumps, addedJumps []rules.BuiltInJump // in the order in which a packet meets them
-	stale                    []*rules.Chain      // to remove, those who jump first
-	wake                     bool                // no packet meets the table: it is to be in force, at last
+	fill                     []fill              // rules for chains that are shared with the kubelet
+	removedJumps, addedJumps []rules.BuiltInJump // in the order of evaluation
+	stale                    []*rules.Chain      // to remove, jumping chains before their targets
+	wake                     bool                // the table is dormant; wake it last
 }
 
-// fill is a rule for the end of a chain that keeps what it has.
+// fill is a rule to append to a chain that keeps its rules.
 type fill struct {
 	chain string
 	rule  *rules.Rule
@@ -54,8 +53,8 @@ func newPlan(have, want rules.Rulesets) *Plan {
 	return p
 }
 
-// sized is the Plan for tables that are larger than what it is about: sizes are
-// how many rules those of each family have in the end.
+// sized returns the Plan with the final numbers of rules of each family. They exceed those in the
+// Plan if it is limited to some chains.
 func (p *Plan) sized(sizes ir.PerFamily[[2]int]) *Plan {
 	for f, of := range ir.Present(p.families) {
 		of.size = sizes.Of(f)
@@ -63,9 +62,8 @@ func (p *Plan) sized(sizes ir.PerFamily[[2]int]) *Plan {
 	return p
 }
 
-// differing leaves the chains that are alike on both sides out of both, but for
-// those with rules of Services that have something in others: a Service that the
-// kernel refuses goes as a whole.
+// differing removes equal chains from both states. It keeps equal chains with rules of Services
+// that have other changes, since a Service that the kernel rejects is omitted completely.
 func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 	old, now := *have, *want
 	hs, ws := old.Tables(), now.Tables()
@@ -75,7 +73,7 @@ func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 		alike[i] = map[string]bool{}
 		there := chainsOf(hs[i])
 		for _, c := range t.Chains {
-			// A chain that is shared with others may always lack a rule.
+			// A chain that is shared with the kubelet may always lack a rule.
 			if h := there[c.Name]; h != nil && !rules.Shared(c.Name) && same(h.Rules, c.Rules) {
 				alike[i][c.Name] = true
 				continue
@@ -101,7 +99,7 @@ func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 	return &old, &now
 }
 
-// only returns some chains in a slice of their own.
+// only returns some chains in a new slice.
 func only(chains []rules.Chain, keep func(name string) bool) (some []rules.Chain) {
 	for _, c := range chains {
 		if keep(c.Name) {
@@ -118,7 +116,7 @@ func planFamily(have, want *rules.Ruleset) *familyPlan {
 	}}
 }
 
-// within leaves in sets what the Plan is about.
+// within restricts sets to the chains of the Plan.
 func (p *Plan) within(sets rules.Rulesets) (some rules.Rulesets) {
 	for of, f := range ir.Present(p.families) {
 		r := *family(sets, of)
@@ -131,7 +129,7 @@ func (p *Plan) within(sets rules.Rulesets) (some rules.Rulesets) {
 	return some
 }
 
-// family returns the state of a family; an empty one where there is none.
+// family returns the state of a family, or an empty one.
 func family(sets rules.Rulesets, f ir.Family) *rules.Ruleset {
 	if r := sets.Of(f); r != nil {
 		return r
@@ -139,7 +137,7 @@ func family(sets rules.Rulesets, f ir.Family) *rules.Ruleset {
 	return &rules.Ruleset{Family: f, Filter: rules.Table{Name: "filter"}, Nat: rules.Table{Name: "nat"}}
 }
 
-// Empty reports whether there is nothing to do.
+// Empty reports whether the Plan has no changes.
 func (p *Plan) Empty() bool {
 	for _, f := range ir.Present(p.families) {
 		for i := range f.tables {
@@ -151,7 +149,7 @@ func (p *Plan) Empty() bool {
 	return true
 }
 
-// RemovedFrontends returns the frontends that the node has and will not have any longer.
+// RemovedFrontends returns the frontends that exist and that the Plan removes.
 func (p *Plan) RemovedFrontends() []ir.Match {
 	var gone []ir.Match
 	for _, f := range ir.Present(p.families) {
@@ -195,8 +193,8 @@ func diffTable(have, want *rules.Table) tableDiff {
 	return d
 }
 
-// pinned are the chains that have to stay because rules of others jump to them,
-// with those they jump to themselves.
+// pinned returns the chains that foreign rules jump to, with those that they jump to. They cannot
+// be removed.
 func (d *tableDiff) pinned(have *rules.Table) map[string]bool {
 	stay := map[string]bool{}
 	for todo := slices.Clone(have.Pinned); len(todo) > 0; {
@@ -216,7 +214,7 @@ func (d *tableDiff) pinned(have *rules.Table) map[string]bool {
 	return stay
 }
 
-// same reports whether two chains have equal rules, at once if they share them.
+// same reports whether two chains have equal rules. It is fast if they share them.
 func same(a, b []rules.Rule) bool {
 	if len(a) != len(b) {
 		return false
@@ -246,9 +244,8 @@ func missing(have, want *rules.Chain) []fill {
 	return lacking
 }
 
-// targetsFirst orders chains such that those to which others jump come before
-// them. Chains that are not among them need no place: what is unchanged jumps
-// to what existed.
+// targetsFirst orders chains so that targets of jumps come before the chains that jump to them.
+// Other targets are irrelevant, since unchanged chains jump to existing ones.
 func targetsFirst(chains []*rules.Chain) []*rules.Chain {
 	byName := make(map[string]*rules.Chain, len(chains))
 	for _, c := range chains {
@@ -273,10 +270,9 @@ func targetsFirst(chains []*rules.Chain) []*rules.Chain {
 	return out
 }
 
-// diffJumps returns the jumps to take out of built-in chains and those to put in.
-// Where the jumps of a built-in chain are not the wanted ones in the wanted
-// order, all are replaced. Jumps to shared chains are added where they lack,
-// and otherwise left.
+// diffJumps returns the jumps to remove from built-in chains and those to add. If the jumps of a
+// built-in chain or their order differ, all are replaced. Jumps to shared chains are added if they
+// are missing, and otherwise kept.
 func diffJumps(have, want []rules.BuiltInJump) (removedJumps, addedJumps []rules.BuiltInJump) {
 	for _, builtIn := range rules.BuiltInChains() {
 		h, hShared := jumpsOf(have, builtIn)
@@ -308,7 +304,7 @@ func jumpsOf(jumps []rules.BuiltInJump, builtIn string) (own, shared []rules.Bui
 	return own, shared
 }
 
-// Without returns nothing: a chain is written as a whole.
+// Without returns false: each chain is written completely.
 func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
 
 // diffRules returns the rules that only one side has.

@@ -18,7 +18,7 @@ import (
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
-// memory is a kernel that refuses what the kernel refuses.
+// memory is a kernel in memory that rejects what the kernel rejects.
 type memory struct{ state *rules.Ruleset }
 
 func (m *memory) table(name string) *rules.Table {
@@ -28,7 +28,7 @@ func (m *memory) table(name string) *rules.Table {
 	return &m.state.Nat
 }
 
-// commit carries one edit out, whole or not at all.
+// commit executes an edit completely, or not at all.
 func (m *memory) commit(e edit) error {
 	t := m.table(e.table)
 	chains := map[string][]rules.Rule{}
@@ -79,7 +79,7 @@ func (m *memory) commit(e edit) error {
 
 func empty(f ir.Family) *rules.Ruleset { return family(rules.Rulesets{}, f) }
 
-// packets are some to every frontend of the programs.
+// packets returns some packets to every frontend of the programs.
 func packets(ps ...*ir.Program) []sim.Packet {
 	var out []sim.Packet
 	for _, p := range ps {
@@ -98,9 +98,8 @@ func packets(ps ...*ir.Program) []sim.Packet {
 	return out
 }
 
-// TestNoPacketMeetsHalfAService walks packets through the rules after each edit
-// of random histories: what happens to them is what happened before or what is
-// to happen.
+// TestNoPacketMeetsHalfAService sends packets through the rules after each edit of random
+// histories. Each packet is handled as before or as after the change.
 func TestNoPacketMeetsHalfAService(t *testing.T) {
 	const all = 40
 	for _, most := range []int{10, 60, 1 << 20} {
@@ -131,8 +130,8 @@ func TestNoPacketMeetsHalfAService(t *testing.T) {
 	}
 }
 
-// TestEverythingGoesInSteps removes all rules, as cleanup does: nothing may be
-// dropped while others jump to it, however many runs it takes.
+// TestEverythingGoesInSteps removes all rules, like cleanup. No chain may be removed while others
+// jump to it, for any number of runs.
 func TestEverythingGoesInSteps(t *testing.T) {
 	for _, most := range []int{1, 10, 60, 1 << 20} {
 		for _, p := range ir.Present(programs(40)) {
@@ -164,13 +163,13 @@ func between(t *testing.T, most int, now, old, want *rules.Ruleset, to []sim.Pac
 		if got.Equal(was) || got.Equal(will) {
 			continue
 		}
-		// An address with source ranges is closed while it gets its first
-		// backend, and while it loses its last.
+		// An address with source ranges is closed while it gets its first backend, and while it loses its
+		// last.
 		if got.Fate == sim.Dropped && (was.Fate != sim.Accepted || will.Fate != sim.Accepted) {
 			continue
 		}
-		// In a change of several runs the chains of one Service may come in
-		// different ones; then a packet meets backends of both states.
+		// If a change is split into runs, the chains of a Service may be in different ones. A packet may
+		// then reach backends of both states.
 		known := func(d sim.Destination) bool {
 			return slices.Contains(was.Destinations, d) || slices.Contains(will.Destinations, d)
 		}
@@ -188,7 +187,7 @@ func TestOperations(t *testing.T) {
 	want.Services[1].Frontends = want.Services[1].Frontends[:1]
 	want.Services[1].Frontends[0].Routes = nil
 	var got []string
-	var saved strings.Builder // what the node has is known by its text alone
+	var saved strings.Builder // the node's state is known only by its text
 	if _, err := rules.Lower(have).WriteTo(&saved); err != nil {
 		t.Fatal(err)
 	}
@@ -238,8 +237,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// A chain of a Service that somebody changed is told with the rules that only
-// one side has.
+// A difference in a Service's chain contains the rules that only one side has.
 func TestDifferencesTellRules(t *testing.T) {
 	want := rules.Lower(programs(1).IPv4)
 	var saved strings.Builder
@@ -276,7 +274,7 @@ func TestDifferencesTellRules(t *testing.T) {
 	}
 }
 
-// samePlans holds what two Plans tell of themselves against each other.
+// samePlans compares the operations of two Plans.
 func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Operation) {
 	t.Helper()
 	if diff := cmp.Diff(ops(want), ops(got)); diff != "" {
@@ -290,8 +288,8 @@ func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Opera
 	}
 }
 
-// TestPlanKeepsWhatDiffers holds Plans of a Dataplane, which keep no more than they
-// need, against those of whole Rulesets.
+// TestPlanKeepsWhatDiffers compares Plans of a Dataplane, which contain only differences, with
+// those of complete Rulesets.
 func TestPlanKeepsWhatDiffers(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	target := &Dataplane{Variant: Legacy, lowering: ModeIPTables, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
@@ -340,8 +338,8 @@ func TestJumps(t *testing.T) {
 	}
 }
 
-// TestUnhookByText takes a jump out by the text that it has in the kernel,
-// whose order of matches is not ours.
+// TestUnhookByText removes a jump by its text in the kernel, in which the order of matches differs
+// from ours.
 func TestUnhookByText(t *testing.T) {
 	const jump = `-m comment --comment "kubernetes service portals" -m conntrack --ctstate NEW -j KUBE-SERVICES`
 	have, err := iptparse.Parse(ir.IPv4, "*filter\n:KUBE-SERVICES - [0:0]\n-A INPUT "+jump+"\nCOMMIT\n")
@@ -361,7 +359,7 @@ func show(jumps []rules.BuiltInJump) (out []string) {
 	return out
 }
 
-// TestFirewallIsTheKubeletsToo has the kubelet's chain with a rule of its own.
+// TestFirewallIsTheKubeletsToo has a rule of the kubelet in its shared chain.
 func TestFirewallIsTheKubeletsToo(t *testing.T) {
 	want := lower(programs(0))
 	have, err := iptparse.Parse(ir.IPv4, "*filter\n:KUBE-FIREWALL - [0:0]\n-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\nCOMMIT\n")

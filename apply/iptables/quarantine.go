@@ -12,10 +12,10 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// refused is the error of a run of iptables-restore whose input was not taken.
+// refused is the error of a run of iptables-restore whose input was rejected.
 type refused struct {
 	err    error
-	number int    // of the line that the tool named; 0 if it named none
+	number int    // of the line in the tool's error; 0 for none
 	line   string // that line
 }
 
@@ -28,8 +28,8 @@ func (r *refused) Error() string {
 
 func (r *refused) Unwrap() error { return r.err }
 
-// quarantine finds out which Services of a refused Plan are to blame, and puts
-// the rest in force. first is the refusal of the whole.
+// quarantine finds the Services that cause the rejection of a Plan, and commits the rest. first is
+// the rejection of the whole Plan.
 func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (apply.Result, error) {
 	candidates := map[ir.Name]bool{}
 	for op := range p.Operations {
@@ -63,15 +63,15 @@ func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (ap
 	return result, err
 }
 
-// probe tries the rules of Services in a chain that nobody jumps to, without
-// touching those in force.
+// probe tests the rules of Services in a chain that nothing jumps to. It does not affect the rules
+// in use.
 type probe struct {
 	target  *Dataplane
 	tables  []trial
 	refused []apply.Refusal
 }
 
-// trial are the rules of Services in one table.
+// trial is the rules of Services in one table.
 type trial struct {
 	family ir.Family
 	table  string
@@ -92,8 +92,8 @@ func newProbe(t *Dataplane, want rules.Rulesets, candidates map[ir.Name]bool) *p
 	return p
 }
 
-// collect adds the rules of a chain to those of their Services. Where they jump
-// to does not matter, and may not exist.
+// collect adds the rules of a chain to those of their Services. Jumps are replaced, since their
+// targets are irrelevant and may not exist.
 func collect(c *rules.Chain, candidates map[ir.Name]bool, of map[ir.Name][]rules.Rule) {
 	owner, _ := c.Service()
 	for _, r := range c.Rules {
@@ -111,7 +111,7 @@ func collect(c *rules.Chain, candidates map[ir.Name]bool, of map[ir.Name][]rules
 	}
 }
 
-// search finds those that are refused in a group, by trying it and dividing it when it is refused.
+// search finds the rejected Services of a group by bisection.
 func (p *probe) search(ctx context.Context, group []ir.Name) error {
 	for len(group) > 0 {
 		named, no, err := p.try(ctx, group)
@@ -136,7 +136,7 @@ func (p *probe) search(ctx context.Context, group []ir.Name) error {
 	return nil
 }
 
-// try returns the refusal of a group, and the Service that it names, if any.
+// try returns the rejection of a group, and the Service of the reported line, if any.
 func (p *probe) try(ctx context.Context, group []ir.Name) (named ir.Name, no *refused, err error) {
 	for _, t := range p.tables {
 		text := fmt.Appendf(nil, "*%s\n:%s - [0:0]\n", t.table, rules.ProbeChain)
@@ -161,7 +161,7 @@ func (p *probe) try(ctx context.Context, group []ir.Name) (named ir.Name, no *re
 	return named, nil, nil
 }
 
-// clear takes the probe's chain away.
+// clear removes the probe's chain.
 func (p *probe) clear(ctx context.Context) error {
 	var errs []error
 	for _, t := range p.tables {

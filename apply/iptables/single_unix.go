@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// single returns the tool of a family for single chains. The library runs the tool for its
-// version each time it makes one.
+// single returns the tool of a family for single chains. It is cached, since creating one runs the
+// tool for its version.
 func (d *Dataplane) single(f ir.Family) (singleChains, error) {
 	d.singleMu.Lock()
 	defer d.singleMu.Unlock()

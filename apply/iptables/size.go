@@ -5,9 +5,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Bytes is how much a commit of a Plan of this Dataplane hands to iptables-restore:
-// the cost of a change, which TestCounts of cmd/proxyc holds. It needs the steps,
-// which nobody outside this package sees.
+// Bytes returns the size of the input of iptables-restore for a Plan. It measures the cost of a
+// change for TestCounts in cmd/proxyc, which cannot access the steps.
 func (d *Dataplane) Bytes(p apply.Plan) (n int) {
 	for _, f := range ir.Present(p.(*Plan).families) {
 		for _, s := range f.steps(d.most()) {

@@ -11,23 +11,22 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// step is one run of iptables-restore. The kernel takes each of its edits
-// whole, one after the other.
+// step is one run of iptables-restore. The kernel commits each of its edits atomically, in order.
 type step []edit
 
-// edit is what a step does to a table, in this order.
+// edit is the changes of a step to one table, in this order.
 type edit struct {
 	table        string
-	set          []*rules.Chain // emptied or made, and filled
+	set          []*rules.Chain // created or emptied, then filled
 	fill         []fill
 	removedJumps []rules.BuiltInJump
 	addedJumps   []rules.BuiltInJump
 	drop         []*rules.Chain
 }
 
-// steps divides what a family needs into runs of at most most rules. A small
-// change is one run. In larger ones each stage goes through its chains in
-// their order and ends with the jumps; what is stale is dropped after that.
+// steps splits the changes of a family into runs of at most most rules. A small change is one run.
+// In larger ones each stage writes its chains in order, then the jumps, and then removes obsolete
+// chains.
 func (f *familyPlan) steps(most int) []step {
 	size := 0
 	for i := range f.tables {
@@ -52,11 +51,11 @@ func (f *familyPlan) steps(most int) []step {
 	return []step{whole}
 }
 
-// stages are the changes of the tables one after the other. A frontend whose
-// last backend goes is refused before it is not translated any longer, and one
-// that gets its first is translated before it is not refused any longer: so
-// filter changes around nat, and holds the old and the new rules in between.
-// If nat changes in several runs, hairpin connections are treated likewise.
+// stages returns consecutive changes of the tables. A frontend whose last backend is removed has to
+// be rejected before it is no longer translated. One that gets its first backend has to be
+// translated before it is no longer rejected. Filter is therefore changed before and after nat, and
+// contains the old and the new rules in between. If nat changes in several runs, the same applies
+// to hairpin connections.
 func (f *familyPlan) stages(severalRuns bool) []tableDiff {
 	filter := union(&f.have.Filter, &f.want.Filter, func(string) bool { return true })
 	first, last := diffTable(&f.have.Filter, filter), diffTable(filter, &f.want.Filter)
@@ -67,9 +66,8 @@ func (f *familyPlan) stages(severalRuns bool) []tableDiff {
 	return []tableDiff{first, diffTable(&f.have.Nat, nat), diffTable(nat, &f.want.Nat), last}
 }
 
-// union is want with what only have has in some chains: these chains if they
-// are stale, with those they jump to, and rules at their end, where they catch
-// what want leaves.
+// union returns want with parts of some chains of have: obsolete chains with their targets, and
+// obsolete rules at the end, where they match what want does not.
 func union(have, want *rules.Table, some func(chain string) bool) *rules.Table {
 	u := &rules.Table{Name: want.Name, Jumps: want.Jumps}
 	old := chainsOf(have)
@@ -101,7 +99,7 @@ func union(have, want *rules.Table, some func(chain string) bool) *rules.Table {
 	return u
 }
 
-// both is a chain with the rules of two. It is have if want adds nothing.
+// both returns a chain with the rules of two. It returns have if want adds nothing.
 func both(have *rules.Chain, want rules.Chain) rules.Chain {
 	added, removed := diffRules(have.Rules, want.Rules)
 	if len(added) == 0 && len(removed) > 0 {
@@ -114,7 +112,7 @@ func both(have *rules.Chain, want rules.Chain) rules.Chain {
 	return rules.Chain{Name: want.Name, Rules: rs}
 }
 
-// size is what a change costs: the rules that are written, and a little for each chain.
+// size returns the cost of a change: the written rules, plus one per chain.
 func (d *tableDiff) size() int {
 	n := len(d.stale)
 	for _, c := range d.set {
@@ -123,7 +121,7 @@ func (d *tableDiff) size() int {
 	return n
 }
 
-// weight is what a chain costs in a step: its rules and itself.
+// weight returns the cost of a chain in a step.
 func weight(c *rules.Chain) int { return len(c.Rules) + 1 }
 
 func (d *tableDiff) steps(most int) []step {
@@ -150,8 +148,8 @@ func (d *tableDiff) steps(most int) []step {
 	return all
 }
 
-// input is what iptables-restore reads. It can be written again and again, and
-// as it is written, so that nobody has to hold all of it.
+// input writes the input of iptables-restore. It may be called repeatedly, and streams the input
+// instead of holding it.
 type input func(io.Writer) error
 
 func literal(text []byte) input {
@@ -161,14 +159,14 @@ func literal(text []byte) input {
 	}
 }
 
-// text is the whole input.
+// text returns the complete input.
 func (in input) text() []byte {
 	var b bytes.Buffer
-	in(&b) // a Buffer takes everything
+	in(&b) // a Buffer does not fail
 	return b.Bytes()
 }
 
-// input is that of iptables-restore --noflush. Declaring a chain empties it.
+// input returns the input of iptables-restore --noflush. Declaring a chain empties it.
 func (s step) input(f ir.Family) input {
 	return func(out io.Writer) error {
 		w := &writer{Writer: bufio.NewWriterSize(out, 1<<16), family: f}
@@ -179,7 +177,7 @@ func (s step) input(f ir.Family) input {
 	}
 }
 
-// writer writes rules. Its first error sticks, and is that of Flush.
+// writer writes rules. Its first error is returned by Flush.
 type writer struct {
 	*bufio.Writer
 	family ir.Family
@@ -187,7 +185,7 @@ type writer struct {
 }
 
 func (w *writer) edit(e *edit) {
-	// The legacy tool keeps chains by name, and finds its way soonest in that order.
+	// The legacy tool sorts chains by name, and is fastest with sorted input.
 	set := slices.Clone(e.set)
 	slices.SortFunc(set, func(a, b *rules.Chain) int { return strings.Compare(a.Name, b.Name) })
 	w.words("*", e.table, "")
@@ -206,12 +204,12 @@ func (w *writer) edit(e *edit) {
 		w.rule("-A ", a.chain, a.rule)
 	}
 	for _, h := range e.removedJumps {
-		if h.Text != "" { // the tool finds a rule by its text, the order of matches included
+		if h.Text != "" { // the tool finds a rule by its text, including the order of matches
 			h.Rule = rules.Rule{Raw: h.Text}
 		}
 		w.rule("-D ", h.Chain, &h.Rule)
 	}
-	for _, h := range slices.Backward(e.addedJumps) { // -I puts each first
+	for _, h := range slices.Backward(e.addedJumps) { // -I inserts at the top
 		w.rule("-I ", h.Chain, &h.Rule)
 	}
 	for _, c := range e.drop {

@@ -12,10 +12,11 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// failures are how a tool fails that says nothing about what the kernel has.
+// failures are ways in which a tool fails without evidence about the kernel.
 var failures = map[string]string{"killed": "kill -9 $$", "without memory": "echo 'Cannot allocate memory' >&2; exit 4"}
 
-// failOnce lets the next run of a tool fail. The returned function fails the test if there was none.
+// failOnce makes the next run of a tool fail. The returned function fails the test if there was
+// none.
 func failOnce(t *testing.T, name, how string) (struck func()) {
 	t.Helper()
 	tool, err := exec.LookPath(name)
@@ -40,7 +41,7 @@ func failOnce(t *testing.T, name, how string) (struck func()) {
 	}
 }
 
-// asking is the tool that is asked whether a chain exists.
+// asking returns the tool that checks whether a chain exists.
 func asking(f ir.Family, v Variant) string {
 	if v == Legacy {
 		return tool(f, v, "save")
@@ -48,8 +49,7 @@ func asking(f ir.Family, v Variant) string {
 	return rules.Tool(f) + "-" + string(v)
 }
 
-// A tool that fails once while a Dataplane is opened is an error: the family whose tool it is
-// would be left out for good.
+// A tool that fails once in Open is an error. Its family would otherwise be omitted permanently.
 func TestOpenWhileAToolFails(t *testing.T) {
 	for what, how := range failures {
 		for _, f := range ir.Families() {
@@ -67,7 +67,7 @@ func TestOpenWhileAToolFails(t *testing.T) {
 	}
 }
 
-// A tool that fails once while leftovers are looked for is an error: they would stay for good.
+// A tool that fails once in Leftovers is an error. They would otherwise remain permanently.
 func TestLeftoversWhileAToolFails(t *testing.T) {
 	for what, how := range failures {
 		for _, f := range ir.Families() {
