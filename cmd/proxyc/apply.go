@@ -35,7 +35,7 @@ type applyCmd struct {
 	ipvsFlags
 }
 
-// ipvsFlags are what mode ipvs is told beside the configuration.
+// ipvsFlags are settings of mode ipvs that the configuration lacks.
 type ipvsFlags struct {
 	ManageAll     bool          `name:"ipvs-manage-all" help:"In mode ipvs, remove virtual servers of other programs, too, as kube-proxy does; those in ipvs.excludeCIDRs stay."`
 	DrainDeadline time.Duration `name:"ipvs-drain-deadline" default:"1h" placeholder:"DURATION" help:"In mode ipvs, how long a backend that is wanted no longer may keep its connections; and watch keeps those of a mode ipvs that was left."`
@@ -50,7 +50,7 @@ type cleanupCmd struct {
 	KeepKubeProxy bool `help:"Remove what proxyc left beside a kube-proxy that runs again, and keep kube-proxy's rules."`
 }
 
-// lookOnly reports whether nothing may be written.
+// lookOnly reports whether the command must not write.
 func (c *applyCmd) lookOnly() bool { return c.DryRun || c.Check }
 
 func (c *applyCmd) Run(e *env) (err error) {
@@ -65,7 +65,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 	j := &review.Input{Snapshot: snapshot.New()}
 	resolved, err := c.resolve(e, &j.Diags)
 	if err != nil {
-		if errors.Is(err, errReported) { // the snapshot may be wrong, too
+		if errors.Is(err, errReported) { // the snapshot may have errors, too
 			j.Diags = nil
 			e.readSnapshot(j, c.Snapshot, int64(c.Limit))
 			e.report(slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return d.Severity != diag.Error }))
@@ -85,7 +85,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 		return e.finish(j, errReported)
 	}
 	if why := j.Reader.Lacks(j.Snapshot); why != "" && !c.InitOnly && !c.AllowEmpty {
-		if wholeFile(j.Diags) { // why it is empty: a file that is cut off is not meant
+		if wholeFile(j.Diags) { // a truncated file explains an empty snapshot, which is then not intended
 			return e.finish(j, errReported)
 		}
 		return e.finish(j, fmt.Errorf("-s: the snapshot %s: say --allow-empty if that is meant", why))
@@ -93,7 +93,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if err := e.setNode(j); err != nil {
 		return err
 	}
-	if err := j.NoSuchNode(deref(c.HostnameOverride)); err != nil && !c.InitOnly { // rules of a node without addresses, zone and endpoints would replace its own
+	if err := j.NoSuchNode(deref(c.HostnameOverride)); err != nil && !c.InitOnly { // otherwise rules without addresses, zone and endpoints would replace the node's own
 		return e.finish(j, err)
 	}
 	if lack := daemon.LackOfPods(j.Config, j.Snapshot, j.Facts.NodeName); lack != "" && !c.InitOnly {
@@ -118,15 +118,15 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if err := c.converge(ctx, e, j, programs); err != nil && !errors.Is(err, errFindings) || !j.Diags.HasErrors() {
 		return err
 	}
-	return errReported // what is right is in force, and what is wrong was told
+	return errReported // valid objects are applied, and errors were printed
 }
 
-// wholeFile reports whether there is an error about more than an object: a file that cannot be used.
+// wholeFile reports whether an error is about a whole file, rather than an object.
 func wholeFile(all diag.List) bool {
 	return slices.ContainsFunc(all, func(d diag.Diagnostic) bool { return d.Severity == diag.Error && d.Object == "" })
 }
 
-// converge brings the node to the Programs once.
+// converge applies the Programs to the node once.
 func (c *applyCmd) converge(ctx context.Context, e *env, j *review.Input, programs ir.Programs) error {
 	once := &daemon.OneShot{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
 		IPVS: c.ipvsFlags.options(), DryRun: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly,
@@ -138,10 +138,10 @@ func (c *applyCmd) converge(ctx context.Context, e *env, j *review.Input, progra
 	return c.finish(e, outcome{done}, err)
 }
 
-// outcome is what an apply did, or would do, to be outcome.
+// outcome is what an apply did, or would do, for output.
 type outcome struct{ *daemon.Report }
 
-// finish prints the report and returns the error with which the verb ends.
+// finish prints the report, and returns the command's error.
 func (c *applyCmd) finish(e *env, r outcome, err error) error {
 	printing := r.print
 	if c.Output == "json" {
@@ -157,11 +157,10 @@ func (c *applyCmd) finish(e *env, r outcome, err error) error {
 	return err
 }
 
-// differencesShown is how many operations text tells of what differs, where that
-// is asked for.
+// differencesShown is how many operations text output shows on request.
 const differencesShown = 20
 
-// operationsShown returns how many operations of the plan are outcome.
+// operationsShown returns the number of operations of the plan to print.
 func (c *applyCmd) operationsShown() int {
 	switch {
 	case c.Output == "wide":
@@ -230,8 +229,8 @@ func (c *cleanupCmd) Run(e *env) (err error) {
 	return cleanUp(ctx, e, c.KeepKubeProxy, c.DryRun)
 }
 
-// cleanUp removes all that proxyc or kube-proxy left on the node, in every mode
-// and family; or what proxyc left beside kube-proxy.
+// cleanUp removes everything that proxyc or kube-proxy left on the node, in every mode and family.
+// With keepKubeProxy it removes what proxyc left besides kube-proxy's rules.
 func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 	if err := needRoot("cleanup"); err != nil {
 		return err
@@ -252,14 +251,14 @@ func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 	return err
 }
 
-// warnExposed tells what daemon.Exposed does.
+// warnExposed prints the warning of daemon.Exposed.
 func (e *env) warnExposed(text string) {
 	if text != "" {
 		fmt.Fprintln(e.stderr, "warning: "+text)
 	}
 }
 
-// variantOf reads --iptables-variant; empty: the one that the node uses.
+// variantOf returns the value of --iptables-variant; "" selects the one that the node uses.
 func variantOf(flag string) string {
 	if flag == "auto" {
 		return ""

@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// Exit codes of every verb.
+// Exit codes of every command.
 const (
 	exitDone     = 0
 	exitFindings = 1 // differences or findings: diff, lint, explain
@@ -51,13 +51,13 @@ type cli struct {
 	PrintVersion versionFlag `name:"version" help:"Print the version, and exit."`
 }
 
-// errFindings ends a verb that did its work and found something: exit code 1.
+// errFindings is the error of a command that completed and found something: exit code 1.
 var errFindings = errors.New("findings")
 
-// errReported ends a verb whose errors were printed as diagnostics: exit code 2.
+// errReported is the error of a command that printed its errors as diagnostics: exit code 2.
 var errReported = errors.New("reported")
 
-// parserExit carries kong's wish to end the program, for --help.
+// parserExit is the exit code that kong requests, for --help.
 type parserExit int
 
 // run runs the program and returns its exit code.
@@ -93,8 +93,8 @@ func run(e *env) (code int) {
 	return e.exitCode(ctx.Run(e))
 }
 
-// grammarOf returns a cli with only the verb that the arguments begin with, since setting up
-// all verbs takes most of a short run's time. If they begin with no verb, it has all.
+// grammarOf returns a cli with only the command that the arguments start with, since building all
+// commands takes most of the time of a short run. Without a command it returns all.
 func grammarOf(args []string) any {
 	all := reflect.TypeFor[cli]()
 	for f := range all.Fields() {
@@ -106,7 +106,7 @@ func grammarOf(args []string) any {
 	return new(cli)
 }
 
-// grammar returns how the command line is read.
+// grammar returns the options of the parser.
 func grammar(stdout, stderr io.Writer) []kong.Option {
 	return []kong.Option{
 		kong.Name(programName),
@@ -123,9 +123,9 @@ func grammar(stdout, stderr io.Writer) []kong.Option {
 	}
 }
 
-// dashed spells flags as kong reads them, where kube-proxy takes other spellings,
-// too: names with underscores, and short flags with a sign of equality before
-// their value. What has a space behind its first letter is no flag.
+// dashed converts other spellings of flags that kube-proxy accepts to those of kong: names with
+// underscores, and short flags with an equals sign before their value. An argument with a space
+// after its first letter is no flag.
 func dashed(args []string) []string {
 	out := make([]string, 0, len(args))
 	for i, arg := range args {
@@ -164,7 +164,7 @@ func (e *env) exitCode(err error) int {
 	return exitBad
 }
 
-// report prints diagnostics in order, one a line.
+// report prints diagnostics in order, one per line.
 func (e *env) report(list diag.List) {
 	for _, d := range list.Sorted() {
 		fmt.Fprintf(e.stderr, "%s: %s\n", d.Severity, d)

@@ -43,7 +43,7 @@ func (c *compileCmd) Run(e *env) error {
 		return err
 	}
 	if c.AllNodes {
-		// It says whose the --node-address are.
+		// It selects the Node that --node-address belongs to.
 		if name := deref(c.HostnameOverride); name != "" && job.Snapshot.Node(name) == nil {
 			return e.finish(job, fmt.Errorf("--hostname-override: must be a Node of the snapshot, of which --all-nodes compiles each, got %q", name))
 		}
@@ -65,8 +65,8 @@ func (c *compileCmd) write(e *env, job *review.Input) error {
 	return review.WriteFormat(e.stdout, programs, c.Output)
 }
 
-// allNodes compiles for every Node of the snapshot. Decoding, and what does not
-// depend on the node, is done once.
+// allNodes compiles for every Node of the snapshot. Decoding, and other work that does not depend
+// on the node, is done once.
 func (c *compileCmd) allNodes(e *env, job *review.Input) error {
 	var nodes []compiler.Facts
 	for _, n := range job.Snapshot.Nodes() {
@@ -95,11 +95,12 @@ const (
 	explainFile = "explain.tsv"
 )
 
-// writeDir writes all that a node needs into dir: the mode's files and a
-// README of how to load each. All are written under temporary names first, so
-// that an error leaves what was there before; the README, by which the files
-// are known for ours later, is put in its place before the others. What was
-// written there for another mode goes last. What others wrote is never touched.
+// writeDir writes all files that a node needs into dir: those of the mode, and a README that
+// describes how to load each.
+//
+// All files are written under temporary names first, so that an error leaves the previous ones. The
+// README, which identifies our files later, is renamed before the others. Files of another mode
+// from an earlier run are removed last. Foreign files are never changed.
 func (e *env) writeDir(dir string, programs ir.Programs, explain bool) error {
 	rules, _, rendered := review.Outputs(programs)
 	own := append([]render.Output{{File: readmeFile, Write: func(w io.Writer) error { return writeReadme(w, programs, rules) }}}, rules...)
@@ -139,8 +140,8 @@ func (e *env) writeDir(dir string, programs ir.Programs, explain bool) error {
 	return e.removeOthers(dir, own)
 }
 
-// isOurs reports whether the files in a directory are those of an earlier run,
-// by the README. Where they are not, none of own may be there.
+// isOurs reports whether the README shows that the files in a directory are from an earlier run.
+// Otherwise none of own may exist there.
 func (e *env) isOurs(dir string, own []render.Output) (bool, error) {
 	readme, err := e.files.ReadFile(filepath.Join(dir, readmeFile))
 	if err == nil && bytes.HasPrefix(readme, []byte(readmeTitle)) {
@@ -156,7 +157,7 @@ func (e *env) isOurs(dir string, own []render.Output) (bool, error) {
 	return false, errors.Join(errs...)
 }
 
-// removeOthers removes the files of --out-dir that are not among own.
+// removeOthers removes the files of --out-dir that are not in own.
 func (e *env) removeOthers(dir string, own []render.Output) error {
 	for _, file := range allFiles() {
 		if slices.ContainsFunc(own, func(o render.Output) bool { return o.File == file }) {
@@ -183,7 +184,7 @@ func allFiles() []string {
 	return slices.Compact(files)
 }
 
-// readmeTitle begins every README of --out-dir.
+// readmeTitle is the start of every README of --out-dir.
 const readmeTitle = "Rules of node "
 
 func writeReadme(w io.Writer, programs ir.Programs, own []render.Output) error {
@@ -205,9 +206,9 @@ func writeReadme(w io.Writer, programs ir.Programs, own []render.Output) error {
 	return err
 }
 
-// writeSettingsReadme writes the kernel settings that the mode cannot do without.
+// writeSettingsReadme writes the kernel settings that the mode requires.
 func writeSettingsReadme(b *strings.Builder, node *ir.Node) {
-	// Which kernel the node has is not known: older ones need more.
+	// The node's kernel is unknown: older ones require more settings.
 	older := sysctl.Dataplane(node, sysctl.Host{Kernel: sysctl.Version{Major: 5, Minor: 8}})
 	newer := sysctl.Dataplane(node, sysctl.Host{Kernel: sysctl.Version{Major: 5, Minor: 9}})
 	if len(older) == 0 {

@@ -2,8 +2,8 @@ package main
 
 import "embed"
 
-// completionScripts are those that shells source; each asks proxyc itself, so
-// that they never are of another version.
+// completionScripts are the scripts for shells. Each calls proxyc for candidates, so it works with
+// every version.
 //
 //go:embed completion
 var completionScripts embed.FS

@@ -69,7 +69,8 @@ func (c *demoCmd) Run(e *env) error {
 	}))
 }
 
-// writeRules writes those lines of a node's rules that name the Service to which the first packet goes.
+// writeRules writes the lines of a node's rules that contain the name of the first packet's
+// Service.
 func (c *demoCmd) writeRules(w io.Writer, node string, programs ir.Programs) error {
 	const service, most = "shop/web", 12
 	var all strings.Builder
@@ -83,7 +84,7 @@ func (c *demoCmd) writeRules(w io.Writer, node string, programs ir.Programs) err
 			named = append(named, strings.TrimSpace(line))
 		}
 	}
-	if len(named) == 0 { // the mode's rules do not name Services
+	if len(named) == 0 { // the mode's rules do not contain Service names
 		named = lines[:min(most, len(lines))]
 	}
 	_, err := fmt.Fprintf(w, "# The rules of %s in mode %s are %d lines. The first of Service %s:\n\n%s\n\n# All rules: proxyc demo --write DIR, and proxyc compile as it says.\n",
@@ -91,8 +92,8 @@ func (c *demoCmd) writeRules(w io.Writer, node string, programs ir.Programs) err
 	return err
 }
 
-// job loads the demo's files as load does files of the user's. Findings name them demo/FILE, so that
-// nobody looks for them in the working directory.
+// job loads the demo's files like a user's. Findings name them demo/FILE, which distinguishes them
+// from files in the working directory.
 func (c *demoCmd) job(e *env) (*review.Input, error) {
 	j := &review.Input{Snapshot: snapshot.New()}
 	in := configFlags{}
@@ -138,7 +139,7 @@ func (c *demoCmd) write(e *env) error {
 	return err
 }
 
-// live plays the node in a world of its own.
+// live runs the node in its own namespaces.
 func (c *demoCmd) live(e *env) (err error) {
 	if demo.Unsupported != nil {
 		return demo.Unsupported
@@ -156,19 +157,19 @@ func (c *demoCmd) live(e *env) (err error) {
 	case exitFindings:
 		return errFindings
 	case exitBad:
-		return errReported // by the node
+		return errReported // printed by the node
 	}
 	return err
 }
 
-// play is what a process of the live demo does.
+// play runs a process of the live demo.
 func (c *demoCmd) play(e *env) error {
 	if c.Part == "pod" {
 		return demo.Pod(e.stdin, e.stdout)
 	}
 	err := demo.Node(context.Background(), e.stdout, e.stderr, c.Mode)
 	if errors.Is(err, demo.ErrDiffers) {
-		return errFindings // which were told
+		return errFindings // already printed
 	}
 	return err
 }

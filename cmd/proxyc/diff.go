@@ -27,7 +27,7 @@ type diffCmd struct {
 	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output: text, wide (each Service by itself, with a trace for each change), json, markdown, or stat, about which flows change; or the lines that differ in ir, or in a text that the mode writes, as with compile."`
 }
 
-// Run compiles both sides and shows which flows differ, or which lines.
+// Run compiles both sides, and prints the flows or lines that differ.
 func (c *diffCmd) Run(e *env) error {
 	ctx := context.Background()
 	if c.NewConfig == "" && len(c.NewSnapshot) == 0 && c.NewMode == nil {
@@ -72,12 +72,12 @@ func (c *diffCmd) Run(e *env) error {
 	return compared(len(text) == 0, wrong)
 }
 
-// compare looks at the Services that are told of.
+// compare compares the selected Services.
 func (c *diffCmd) compare(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error) {
 	return flow.CompareOf(ctx, where, a, b, c.has)
 }
 
-// compared returns the error with which a comparison ends: whether nothing differs, and how many objects
+// compared returns the error of a comparison: whether there are differences, and how many objects
 // have errors.
 func compared(same bool, wrong int) error {
 	switch {
@@ -89,9 +89,9 @@ func compared(same bool, wrong int) error {
 	return errFindings
 }
 
-// sides reads both sides.
+// sides loads both sides.
 func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
-	// Both sides may read standard input, where they read it for the same.
+	// Both sides may read standard input if they read it for the same file.
 	if err := oneStdin(append(append(c.names(), c.NewConfig), c.NewSnapshot...)...); err != nil {
 		return nil, nil, err
 	}
@@ -118,11 +118,10 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 	return was, is, cmp.Or(err, wrong)
 }
 
-// finishBoth prints what there is to say about both sides, each with the places in its
-// own files. It returns how many objects have errors, which are compared as nodes would have
-// them, without what is wrong: else whoever writes one object would keep all others from
-// being looked at. A side of which something could not be read is none to compare, which
-// the error with which the verb ends says.
+// finishBoth prints the findings of both sides, each with the positions in its own files. It
+// returns the number of objects with errors. Those are compared as on a node, without their invalid
+// parts; otherwise the author of one object could block the comparison of all others. A side that
+// could not be read completely is not compared, which the error states.
 func finishBoth(e *env, was, is *review.Input, err error) (wrong int, _ error) {
 	was.Diags = append(was.Findings(), is.Findings()...)
 	wrong, all := wrongObjects(was.Diags)
@@ -132,8 +131,8 @@ func finishBoth(e *env, was, is *review.Input, err error) (wrong int, _ error) {
 	return wrong, nil
 }
 
-// wrongObjects returns how many objects have errors, and whether all errors are about
-// objects: others are about files or settings.
+// wrongObjects returns the number of objects with errors, and whether all errors are about objects,
+// rather than files or settings.
 func wrongObjects(findings diag.List) (n int, all bool) {
 	objects := map[string]bool{}
 	for _, d := range findings {

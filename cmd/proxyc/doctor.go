@@ -26,7 +26,7 @@ type doctorCmd struct {
 	Output string   `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 
-// Run examines this node. Errors are exit code 1: something is wrong with the node.
+// Run checks this node. Findings with status error are exit code 1.
 func (c *doctorCmd) Run(e *env) (err error) {
 	ctx, stop := untilSignal(&err)
 	defer stop()

@@ -17,10 +17,10 @@ import (
 	"github.com/proxyc/proxyc/ir/prove"
 )
 
-// env is all that proxyc sees of the machine. Tests replace its parts.
+// env is proxyc's interface to the machine. Tests replace its parts.
 type env struct {
-	name     string   // by which users call the program; empty: proxyc
-	args     []string // without the program's name
+	name     string   // command that users call; "" for proxyc
+	args     []string // without the program name
 	stdin    io.Reader
 	stdout   io.Writer
 	stderr   io.Writer
@@ -28,10 +28,10 @@ type env struct {
 	hostname func() (string, error)
 	// interfaces reads the machine's network interfaces.
 	interfaces func() ([]compiler.Interface, error)
-	terminal   bool // stderr is one
-	// colourOut and colourErr report whether stdout and stderr show colours.
+	terminal   bool // stderr is a terminal
+	// colourOut and colourErr report whether stdout and stderr support colors.
 	colourOut, colourErr bool
-	// regularly is the function of that name.
+	// regularly is terminal.Regularly, or a test's replacement.
 	regularly func(after, every time.Duration, f func()) (stop func())
 	progress  *terminal.Progress
 }
@@ -55,17 +55,17 @@ func osEnv() *env {
 	}
 }
 
-// writeFile writes a file whole or not at all, or to a device or a pipe.
+// writeFile writes a file atomically, or writes to a device or pipe.
 func (e *env) writeFile(name string, write func(io.Writer) error) error {
 	return disk.Write(e.files, name, disk.Everybody, write)
 }
 
-// programName is how users call the program where it is no plugin.
+// programName is the command that users call, unless proxyc is a kubectl plugin.
 const programName = "proxyc"
 
-// calledAs returns how users call a program of a name, and the words of the command line
-// that the name stands for. kubectl runs PATH's kubectl-proxyc for "kubectl proxyc", and
-// asks kubectl_complete-proxyc what may follow.
+// calledAs returns the command that users call for a program name, and the arguments that the name
+// implies. kubectl runs kubectl-proxyc in PATH for "kubectl proxyc", and kubectl_complete-proxyc
+// for completions.
 func calledAs(file string) (name string, words []string) {
 	switch strings.TrimSuffix(file, ".exe") {
 	case "kube-proxy":
@@ -78,7 +78,7 @@ func calledAs(file string) (name string, words []string) {
 	return programName, nil
 }
 
-// calls spells a command line for users.
+// calls returns a command line as users enter it.
 func (e *env) calls(command string) string {
 	if rest, ok := strings.CutPrefix(command, programName+" "); ok {
 		return cmp.Or(e.name, programName) + " " + rest
@@ -86,8 +86,8 @@ func (e *env) calls(command string) string {
 	return command
 }
 
-// telling returns an env that tells on stderr how far it is, until it has something else
-// to say, and what ends that.
+// telling returns an env that shows progress on stderr until the first other output, and a function
+// that stops this.
 func (e *env) telling() (*env, func()) {
 	if !e.terminal {
 		return e, func() {}
@@ -99,21 +99,21 @@ func (e *env) telling() (*env, func()) {
 	return &told, p.End
 }
 
-// doing says what is done now.
+// doing shows the current step.
 func (e *env) doing(what string) { e.progress.Doing(what) }
 
-// comparing says that packets are compared, and how far that is.
+// comparing shows the progress of a packet comparison.
 func (e *env) comparing(ctx context.Context) context.Context {
 	e.doing("comparing what becomes of packets, destinations")
 	return prove.WithProgress(ctx, e.progress.Count)
 }
 
-// coloured are the verbs whose text is for people to read; what others print are rules,
-// configurations and documents.
+// coloured are the commands whose output is text for people. Others print rules, configurations and
+// documents.
 var coloured = []string{"apply", "diff", "doctor", "explain", "lint", "migrate", "prove", "status", "trace"}
 
-// colouring returns an env whose terminals show colours: standard error from now on, and
-// standard output from when begin is called.
+// colouring returns an env that shows colors on terminals: on standard error immediately, and on
+// standard output after begin is called.
 func (e *env) colouring() (coloured *env, begin, end func()) {
 	out, err := terminal.NewPainter(e.stdout), terminal.NewPainter(e.stderr)
 	if e.colourErr {
@@ -129,7 +129,7 @@ func (e *env) colouring() (coloured *env, begin, end func()) {
 	return &shown, begin, func() { out.End(); err.End() }
 }
 
-// visibly returns an env whose output is visible, and what ends it.
+// visibly returns an env whose output escapes invisible characters, and a function that ends this.
 func (e *env) visibly() (*env, func()) {
 	out, err := terminal.NewVisible(e.stdout), terminal.NewVisible(e.stderr)
 	shown := *e

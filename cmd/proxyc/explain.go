@@ -17,9 +17,8 @@ type explainCmd struct {
 	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 
-// Run prints what the IR and the rules hold of one thing, with the Services
-// and fields behind it, or why a Service has no rules; it is a finding (exit 1) when
-// that is nothing.
+// Run prints the IR and the rules for one object, with the Services and fields that they come from,
+// or why a Service has no rules. If there is nothing, it is a finding (exit code 1).
 func (c *explainCmd) Run(e *env, k *kong.Context) error {
 	if err := c.check(k); err != nil {
 		return err

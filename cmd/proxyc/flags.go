@@ -23,22 +23,22 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// nodeChoice says for which nodes a verb is asked.
+// nodeChoice selects the nodes of a command.
 type nodeChoice struct {
 	Node     []string `placeholder:"NAME" sep:"none" help:"The Node of the snapshots that is meant. May be repeated."`
 	AllNodes bool     `help:"Every Node of the snapshots is meant."`
 }
 
-// chosen reports whether nodes are named.
+// chosen reports whether nodes are selected.
 func (c *nodeChoice) chosen() bool { return c.AllNodes || len(c.Node) > 0 }
 
-// nodes returns those that are meant.
+// nodes returns the selection.
 func (c *nodeChoice) nodes() diff.Nodes { return diff.Nodes{Names: c.Node, All: c.AllNodes} }
 
 // dirName is a directory to write to.
 type dirName string
 
-// UnmarshalText refuses the empty name, which an unset variable of a script makes.
+// UnmarshalText rejects an empty name, as from an unset variable in a script.
 func (d *dirName) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return errors.New("must name a directory, got nothing")
@@ -59,12 +59,12 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// namespaceFlag is kubectl's -n for verbs that are given the name of something.
+// namespaceFlag is kubectl's -n for commands that accept names.
 type namespaceFlag struct {
 	Namespace string `short:"n" once:"" placeholder:"NAME" help:"The namespace of Services and pods that are named without one."`
 }
 
-// pod completes the source of a packet: pod:NAME.
+// pod adds the namespace to a pod as the source of a packet: pod:NAME.
 func (f namespaceFlag) pod(from string) string {
 	name, ok := strings.CutPrefix(from, "pod:")
 	if f.Namespace == "" || !ok || strings.Contains(name, "/") {
@@ -73,11 +73,11 @@ func (f namespaceFlag) pod(from string) string {
 	return "pod:" + f.Namespace + "/" + name
 }
 
-// bareName is a Service's own name, and its port.
+// bareName matches a Service name without namespace, with optional port and protocol.
 var bareName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[-a-zA-Z0-9]+)?(/[a-zA-Z]+)?$`)
 
-// service completes what is a Service's own name: NAME, NAME:PORT or NAME:PORT/PROTO. An
-// address, a port and all else stay what they are.
+// service adds the namespace to a Service name: NAME, NAME:PORT or NAME:PORT/PROTO. Addresses,
+// ports and other texts are unchanged.
 func (f namespaceFlag) service(text string) string {
 	name, _, _ := strings.Cut(text, ":")
 	_, notAddr := netip.ParseAddr(name)
@@ -91,7 +91,7 @@ func (f namespaceFlag) service(text string) string {
 	return f.Namespace + "/" + text
 }
 
-// namespaceChoice is kubectl's -n and -A for verbs that tell of many Services.
+// namespaceChoice is kubectl's -n and -A for commands that print several Services.
 type namespaceChoice struct {
 	Namespace     string `short:"n" once:"" placeholder:"NAME" help:"Tell of the objects of this namespace alone."`
 	AllNamespaces bool   `short:"A" help:"Tell of all namespaces, which is the default."`
@@ -99,8 +99,8 @@ type namespaceChoice struct {
 
 var errNamespaceTwice = errors.New("--namespace, --all-namespaces: one of them, not both")
 
-// check refuses a namespace of which neither the snapshots nor the findings about them have
-// anything: nothing to tell of would look as if all were well.
+// check rejects a namespace that neither the snapshots nor their findings contain. An empty output
+// would otherwise look like success.
 func (c namespaceChoice) check(found diag.List, snaps ...*snapshot.Snapshot) error {
 	switch {
 	case c.Namespace == "":
@@ -129,14 +129,14 @@ func (c namespaceChoice) check(found diag.List, snaps ...*snapshot.Snapshot) err
 	return fmt.Errorf("--namespace: no Service of the snapshot is in namespace %q%s", c.Namespace, hint)
 }
 
-// has reports whether a Service is one that is told of.
+// has reports whether a Service is selected.
 func (c namespaceChoice) has(name ir.Name) bool {
 	return c.Namespace == "" || name.Namespace == c.Namespace
 }
 
-// of returns the findings that are told: also those that keep something from being read,
-// of which nobody knows in which namespace it is, and errors that are of no namespace, as of the
-// configuration and of Nodes, which are every namespace's.
+// of returns the findings to print. It includes those about files that could not be read, whose
+// namespaces are unknown. It also includes errors without a namespace, such as those of the
+// configuration and of Nodes, which concern every namespace.
 func (c namespaceChoice) of(list diag.List) diag.List {
 	return slices.DeleteFunc(slices.Clone(list), func(d diag.Diagnostic) bool { return !c.tells(d) })
 }
@@ -146,7 +146,7 @@ func (c namespaceChoice) tells(d diag.Diagnostic) bool {
 	return c.Namespace == "" || of == c.Namespace || of == "" && d.Severity == diag.Error || d.Code.Unread() || d.Code == diag.FileCutOff
 }
 
-// namespaceOf returns that of the object that a finding is about; "" where it has none.
+// namespaceOf returns the namespace of a finding's object; "" if it has none.
 func namespaceOf(d diag.Diagnostic) string {
 	_, name, _ := strings.Cut(d.Object, " ")
 	namespace, _, ok := strings.Cut(name, "/")
@@ -156,7 +156,7 @@ func namespaceOf(d diag.Diagnostic) string {
 	return namespace
 }
 
-// readAddresses notes which addresses the node has beside those of its Node object.
+// readAddresses reads the node's addresses besides those of its Node object.
 func (in *input) readAddresses(e *env, j *review.Input) (err error) {
 	if j.Facts.HNSEndpoints, err = parseHNSEndpoints(in.HNSEndpoint); err != nil {
 		return err
@@ -172,7 +172,7 @@ func (in *input) readAddresses(e *env, j *review.Input) (err error) {
 	return nil
 }
 
-// parseNodeAddresses reads each IP[/LENGTH]@INTERFACE of --node-address.
+// parseNodeAddresses parses each IP[/LENGTH]@INTERFACE of --node-address.
 func parseNodeAddresses(list []string) (named []compiler.Interface, err error) {
 	for _, text := range list {
 		addr, name, _ := strings.Cut(text, "@")
@@ -189,7 +189,7 @@ func parseNodeAddresses(list []string) (named []compiler.Interface, err error) {
 	return named, err
 }
 
-// parseHNSEndpoints reads each IP of --hns-endpoint.
+// parseHNSEndpoints parses each IP of --hns-endpoint.
 func parseHNSEndpoints(list []string) (map[netip.Addr]struct{}, error) {
 	var errs []error
 	addrs := make(map[netip.Addr]struct{}, len(list))
@@ -204,20 +204,20 @@ func parseHNSEndpoints(list []string) (map[netip.Addr]struct{}, error) {
 	return addrs, errors.Join(errs...)
 }
 
-// switches reads the values of flags that are on or off by kube-proxy's words,
-// which are Go's: 1, t, T, true and so on, but not yes.
+// switches parses boolean flags with kube-proxy's values, which are Go's: 1, t, T, true and so on,
+// but not yes.
 type switches struct{}
 
 func (switches) IsBool() bool { return true }
 
-// Decode takes the value after "=", or none, which is on.
+// Decode parses the value after "="; no value is true.
 func (switches) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	on, err := switchOf(ctx)
 	target.SetBool(on)
 	return err
 }
 
-// switchOf reads such a value. words stand for on, too.
+// switchOf parses such a value. words are additional values for true.
 func switchOf(ctx *kong.DecodeContext, words ...string) (bool, error) {
 	if ctx.Scan.Peek().Type != kong.FlagValueToken {
 		return true, nil
@@ -235,11 +235,11 @@ func switchOf(ctx *kong.DecodeContext, words ...string) (bool, error) {
 	return on, nil
 }
 
-// durations reads flags that take a time. Those of proxyc's own are not negative; those of
-// kube-proxy, which stand for a field of its configuration, may be where it lets the field be so.
+// durations parses flags with durations. proxyc's own must not be negative. Those of kube-proxy,
+// which set a field of its configuration, may be if the field may be.
 type durations struct{}
 
-// Decode takes what follows, also where it begins with a minus.
+// Decode parses the next argument, even if it starts with a minus sign.
 func (durations) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	text, _ := ctx.Scan.Pop().Value.(string)
 	d, err := time.ParseDuration(text)

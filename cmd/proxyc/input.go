@@ -21,26 +21,26 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// kubeProxyFlags is the group of kube-proxy's own flags, as the tag of configFlags names it.
+// kubeProxyFlags is the group of kube-proxy's own flags, as in the tag of configFlags.
 const kubeProxyFlags = "kube-proxy's flags:"
 
-// configFlags choose a configuration: kube-proxy's own flags.
+// configFlags select a configuration: kube-proxy's own flags.
 type configFlags struct {
 	config.Flags `group:"kube-proxy's flags:"`
 	Strict       bool `help:"Take unknown and duplicate keys of the configuration for errors."`
 }
 
-// input is what every verb that compiles takes.
+// input is the input of every command that compiles.
 type input struct {
 	configFlags
 	Snapshot       []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, which gzip may have compressed, a directory (the .yaml, .yml and .json files in it and below, with .gz or without, but no hidden ones), or - for standard input. May be repeated."`
 	Limit          byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
 	Each           bool     `name:"all-findings" help:"Print each finding, also where one line with a count would stand for many of the same."`
-	anyNode        bool     // the name of the node does not count
-	noSnapshot     bool     // there may be none
-	wholeFiles     bool     // a file that was cut off, or has nothing in it, is an error
-	asWritten      bool     // what objects say beside what rules need is wanted, for lint
-	modeFlag       string   // the flag that gives the mode; empty: --mode
+	anyNode        bool     // the node name is irrelevant
+	noSnapshot     bool     // the snapshot is optional
+	wholeFiles     bool     // a truncated or empty file is an error
+	asWritten      bool     // keep fields that rules do not use, for lint
+	modeFlag       string   // name of the mode flag; "" for --mode
 	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object, which is all that is known of it offline; IP may have a prefix length. May be repeated."`
 	Live           bool     `help:"Take the addresses of this machine's network interfaces for the node's."`
 	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
@@ -49,17 +49,16 @@ type input struct {
 
 var errNoSnapshot = errors.New("-s: a snapshot is needed: what kubectl get services,endpointslices,nodes -A -o yaml prints")
 
-// errDone ends a verb early, with success.
+// errDone ends a command early with success.
 var errDone = errors.New("done")
 
-// Resolve makes the configuration in force, with the defaults of this system.
+// Resolve returns the effective configuration, with the defaults of this system.
 func (c *configFlags) Resolve(read func(string) ([]byte, error), strict bool) (*config.Resolved, diag.List) {
 	return resolveHere(&c.Flags, read, strict)
 }
 
-// resolve makes the configuration in force, and writes it if that is all that
-// is wanted. Findings go to diags; when they hold an error there is nothing to
-// go on with.
+// resolve returns the effective configuration, and writes it if --write-config-to is set. It
+// appends findings to diags; if they contain an error, the configuration is unusable.
 func (c *configFlags) resolve(e *env, diags *diag.List) (*config.Resolved, error) {
 	resolved, findings := c.Resolve(e.inputs().ReadFile, c.Strict)
 	diags.Add(findings...)
@@ -74,12 +73,12 @@ func (c *configFlags) resolve(e *env, diags *diag.List) (*config.Resolved, error
 	return resolved, nil
 }
 
-// setConfig replaces the configuration file.
+// setConfig sets the configuration file.
 func (c *configFlags) setConfig(file string) { c.Config = &file }
 
-// load reads configuration and snapshot, and prints why there is nothing to go on with. Of a file that
-// cannot be read, or not whole, nobody knows which objects it has: whatever is said or written of the rest may be
-// wrong, so that no verb goes on. An object that is wrong is another matter: it is named, and left out.
+// load reads configuration and snapshot, and prints why the command cannot continue. The objects of
+// a file that could not be read completely are unknown. Any result about the rest may be wrong, so
+// every command ends. An invalid object, however, is reported and skipped.
 func (in *input) load(e *env) (*review.Input, error) {
 	j := &review.Input{Snapshot: snapshot.New(), Each: in.Each}
 	if in.wholeFiles {
@@ -93,7 +92,7 @@ func (in *input) load(e *env) (*review.Input, error) {
 	if !usable || wholeFile(j.Diags) {
 		return nil, e.finish(j, errReported)
 	}
-	if !in.anyNode && j.OfHost { // files are read far from the cluster more often than on its nodes
+	if !in.anyNode && j.OfHost { // files are usually read on other machines than the nodes
 		if err := j.NoSuchNode(""); err != nil {
 			return nil, e.finish(j, err)
 		}
@@ -102,8 +101,7 @@ func (in *input) load(e *env) (*review.Input, error) {
 	return j, nil
 }
 
-// read reads configuration and snapshot into a job, and reports whether its findings
-// leave something to go on with.
+// read reads configuration and snapshot into j, and reports whether its findings allow to continue.
 func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 	if err := oneStdin(in.names()...); err != nil {
 		return false, err
@@ -141,8 +139,7 @@ func (in *input) names() []string {
 	return append([]string{deref(in.Config)}, in.Snapshot...)
 }
 
-// writeConfigTo writes the configuration in force and ends the verb, as
-// kube-proxy does.
+// writeConfigTo writes the effective configuration and ends the command, like kube-proxy.
 func writeConfigTo(e *env, file string, cfg *config.Config) error {
 	data, err := config.WriteConfig(cfg)
 	if err != nil {
@@ -154,15 +151,15 @@ func writeConfigTo(e *env, file string, cfg *config.Config) error {
 	return errDone
 }
 
-// setNode names the node, by the host's name if nothing else does (SNAP-70).
+// setNode sets the node name; the default is the host name (SNAP-70).
 func (e *env) setNode(j *review.Input) error {
 	name, err := node.Name(j.NodeName, e.hostname)
 	j.Facts.NodeName, j.OfHost = name, j.NodeName == ""
 	return err
 }
 
-// finish prints the findings and returns the error with which the verb ends:
-// err, or bad input if a finding is an error.
+// finish prints the findings, and returns the command's error: err, or errReported if a finding is
+// an error.
 func (e *env) finish(j *review.Input, err error) error {
 	e.report(j.Findings())
 	if err == nil && j.Diags.HasErrors() {
@@ -171,17 +168,17 @@ func (e *env) finish(j *review.Input, err error) error {
 	return err
 }
 
-// inputs are the files that verbs read.
+// inputs returns the file reader of commands.
 func (e *env) inputs() review.Files { return review.Files{System: e.files, Stdin: e.stdin} }
 
-// readSnapshot reads a snapshot into a job, and shows progress.
+// readSnapshot reads a snapshot into j, and shows progress.
 func (e *env) readSnapshot(j *review.Input, names []string, limit int64) bool {
 	e.doing("reading the cluster")
 	return j.ReadSnapshot(e.inputs(), names, limit)
 }
 
-// source is where a verb takes the rules of a node from: a configuration and a
-// snapshot, an IR that was written, or the daemon.
+// source is the source of a node's rules: a configuration and a snapshot, a written IR, or the
+// daemon.
 type source struct {
 	input
 	IR     string `name:"ir" placeholder:"FILE" help:"Take the IR that compile -o ir-json wrote, in place of a configuration; with --snapshot, what no rule tells comes from there."`
@@ -190,8 +187,8 @@ type source struct {
 
 var errSourceTwice = errors.New("--ir, --status-socket, --snapshot: the daemon has IR and snapshot of its own")
 
-// check refuses flags that would configure what --ir and --status-socket have configured already. Those that
-// only a daemon heeds are taken, as everywhere.
+// check rejects flags that have no effect with --ir and --status-socket, since those are already
+// configured. Flags that only a daemon uses are accepted, as everywhere.
 func (c *source) check(k *kong.Context) error {
 	flag := "--ir"
 	switch {
@@ -212,7 +209,7 @@ func (c *source) check(k *kong.Context) error {
 	return fmt.Errorf("%s: has mode, node and configuration of its own: not together with %s", flag, strings.Join(idle, ", "))
 }
 
-// programs returns the Programs in force, and the rest of what is known.
+// programs returns the applied Programs, and their input if known.
 func (c *source) programs(e *env) (*review.Input, ir.Programs, error) {
 	switch {
 	case c.Socket != "" && (c.IR != "" || len(c.Snapshot) > 0):
@@ -224,7 +221,7 @@ func (c *source) programs(e *env) (*review.Input, ir.Programs, error) {
 	case c.IR != "":
 		return c.written(e)
 	}
-	c.wholeFiles = true // an answer does not tell of what is missing
+	c.wholeFiles = true // the output would not show that something is missing
 	j, err := c.load(e)
 	if err != nil {
 		return nil, ir.Programs{}, err
@@ -232,7 +229,7 @@ func (c *source) programs(e *env) (*review.Input, ir.Programs, error) {
 	return j, j.Compile(), nil
 }
 
-// written reads the Programs of --ir, whose node is the one that counts.
+// written reads the Programs of --ir, which determine the node.
 func (c *source) written(e *env) (*review.Input, ir.Programs, error) {
 	names := append(c.names(), c.IR)
 	if err := oneStdin(names...); err != nil {
@@ -259,7 +256,7 @@ func (c *source) written(e *env) (*review.Input, ir.Programs, error) {
 	return j, programs, nil
 }
 
-// notIR returns what a text is that cannot be read as IR, in place of an error about its fields.
+// notIR describes a text that is no IR, instead of an error about its fields.
 func notIR(text []byte, err error) error {
 	var head struct{ APIVersion, Kind string }
 	switch wrong := json.Unmarshal(text, &head); {
@@ -275,8 +272,7 @@ func notIR(text []byte, err error) error {
 
 var errStdinTwice = errors.New("standard input can be given once")
 
-// oneStdin refuses standard input in more than one place: who comes second
-// would find it empty.
+// oneStdin rejects standard input for more than one file, since the second would be empty.
 func oneStdin(names ...string) error {
 	first := slices.Index(names, review.StandardInput)
 	if first >= 0 && slices.Contains(names[first+1:], review.StandardInput) {
@@ -285,8 +281,8 @@ func oneStdin(names ...string) error {
 	return nil
 }
 
-// rereading returns what makes an env in which standard input, if it is among the
-// names, starts anew.
+// rereading returns a function that returns an env in which standard input, if it is among names,
+// can be read again.
 func (e *env) rereading(names []string, limit int64) (func() *env, error) {
 	if !slices.Contains(names, review.StandardInput) {
 		return func() *env { return e }, nil

@@ -28,8 +28,8 @@ type lintCmd struct {
 	WriteBaseline string   `placeholder:"FILE" help:"Write what is found as a baseline, and nothing else."`
 }
 
-// Run prints what is wrong or doubtful. Findings are its output, and so go to standard
-// output, also those that are errors.
+// Run prints the findings about the input. They are its output, so they go to standard output,
+// including errors.
 func (c *lintCmd) Run(e *env) error {
 	if c.List {
 		return listChecks(e.stdout)
@@ -43,7 +43,7 @@ func (c *lintCmd) Run(e *env) error {
 		if err := c.mayWrite(e); err != nil {
 			return err
 		}
-	} else if c.Baseline != "" { // one that is written has all, also what stands in that before it
+	} else if c.Baseline != "" { // a written baseline contains all findings, including those of the previous one
 		suppress = append(slices.Clone(suppress), c.Baseline)
 	}
 	for _, name := range suppress {
@@ -70,7 +70,7 @@ func (c *lintCmd) Run(e *env) error {
 			return err
 		}
 	}
-	if j.Resolved != nil { // the configuration's findings are named by its file
+	if j.Resolved != nil { // findings about the configuration contain its file name
 		j.Resolved.Locate(j.Diags)
 	}
 	written := j.Reader.Written()
@@ -106,7 +106,7 @@ func (c *lintCmd) Run(e *env) error {
 	return nil
 }
 
-// mayWrite refuses to write a baseline over anything else, such as what is linted.
+// mayWrite rejects replacing any other file by a baseline, such as the linted one.
 func (c *lintCmd) mayWrite(e *env) error {
 	if c.WriteBaseline == review.StandardInput {
 		return errors.New("--write-baseline: must name a file, got -")
@@ -118,7 +118,7 @@ func (c *lintCmd) mayWrite(e *env) error {
 	return fmt.Errorf("--write-baseline: must be a new file or a baseline, which %s is not", c.WriteBaseline)
 }
 
-// severities are those of --fail-on.
+// severities are the values of --fail-on.
 func severities() map[string]diag.Severity {
 	return map[string]diag.Severity{"error": diag.Error, "warning": diag.Warning, "info": diag.Info}
 }

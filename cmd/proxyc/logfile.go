@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// logFile is a log that does not grow without bound.
+// logFile is a log of bounded size.
 type logFile struct {
 	path string
 	max  int64
@@ -35,7 +35,7 @@ func (l *logFile) open() (err error) {
 	return err
 }
 
-// Write writes a message to the log, and begins another file where this one is full.
+// Write appends a message to the log. If the file is full, it starts another one first.
 func (l *logFile) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,8 +49,8 @@ func (l *logFile) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// rotate begins another file. Where this one cannot be moved, because somebody
-// has it open, it goes on: a log that is too long is better than none.
+// rotate starts another file. If the current one cannot be moved, because another process has it
+// open, it is kept: a log that is too long is better than none.
 func (l *logFile) rotate() error {
 	l.file.Close()
 	movedErr := os.Rename(l.path, l.path+".old")
@@ -58,7 +58,7 @@ func (l *logFile) rotate() error {
 		return err
 	}
 	if movedErr != nil {
-		l.size = 0 // another try when as much again is written
+		l.size = 0 // try again after as much output
 	}
 	return nil
 }

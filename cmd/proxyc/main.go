@@ -1,5 +1,5 @@
-// Command proxyc compiles kube-proxy's configuration and a snapshot of a
-// cluster into the rules of a node, and tells what happens to a packet and why.
+// Command proxyc compiles kube-proxy's configuration and a snapshot of a cluster into the rules of
+// a node, and traces packets through them.
 package main
 
 import (
@@ -9,8 +9,8 @@ import (
 
 func main() {
 	if os.Getenv("GOGC") == "" {
-		// A compilation builds a lot, keeps it and ends: collecting seldom takes a
-		// third off its time, and the limit keeps big clusters within bounds.
+		// A compilation allocates and keeps much memory, and then ends. Rare garbage collection saves a
+		// third of its time, and the limit bounds it for large clusters.
 		debug.SetGCPercent(400)
 		debug.SetMemoryLimit(640 << 20)
 	}

@@ -19,7 +19,7 @@ type migrateCmd struct {
 	Output string   `short:"o" enum:"text,wide,json" default:"text" help:"Output: text, wide (each Service by itself) or json."`
 }
 
-// Run says what another mode changes for a cluster, and how to get there.
+// Run prints how another mode changes a cluster, and the steps of the migration.
 func (c *migrateCmd) Run(e *env) error {
 	ctx := context.Background()
 	names := append(c.names(), c.Dump...)
@@ -66,7 +66,7 @@ func (c *migrateCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if wrong > 0 { // a plan is for what is right
+	if wrong > 0 { // a plan requires valid objects
 		return errReported
 	}
 	m.Plan(deref(c.Config), c.Snapshot)

@@ -14,15 +14,15 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// parsed is a command line with all that is wrong with it, where kong tells the first error alone.
+// parsed is a command line with all of its errors; kong reports only the first.
 type parsed struct {
 	*kong.Context
-	path  string // of the verb; empty: none is known
+	path  string // path of the command; "" if unknown
 	wrong []error
 }
 
-// parse reads a command line. What kong would end at, a value that a flag does not take or a flag
-// that there is not, is noted and left out, and the rest is read.
+// parse parses a command line. It records and removes invalid values and unknown flags, for which
+// kong would stop, and parses the rest.
 func parse(k *kong.Kong, args []string) (p parsed) {
 	note := func(err error) {
 		if !slices.ContainsFunc(p.wrong, func(o error) bool { return o.Error() == err.Error() }) {
@@ -45,7 +45,7 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 			p.path = of.Context.Selected().Path()
 		}
 		rest, is := without(args, err, "unknown flag ")
-		if !is && unknown { // perhaps its value
+		if !is && unknown { // possibly its value
 			if rest, is = without(args, err, "unexpected argument "); is {
 				args = rest
 				continue
@@ -59,8 +59,8 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 	}
 }
 
-// noteRepeated has flags told to note that are tagged once and were given more often: of these kong
-// takes the last, as kube-proxy does of its own flags.
+// noteRepeated reports flags tagged once that were given more than once. kong would use the last
+// one, as kube-proxy does for its own flags.
 func noteRepeated(path []*kong.Path, note func(error)) {
 	seen := map[*kong.Flag]bool{}
 	for _, at := range path {
@@ -74,11 +74,11 @@ func noteRepeated(path []*kong.Path, note func(error)) {
 	}
 }
 
-// daemonVerb takes kube-proxy's flags as kube-proxy does, where an empty --config is none.
+// daemonVerb accepts kube-proxy's flags like kube-proxy, where an empty --config is no file.
 const daemonVerb = "watch"
 
-// noteNameless notes flags whose value must name a file and is empty, as an unset variable is: another file
-// than the one that was meant, or none, would be used.
+// noteNameless reports flags whose value must be a file name but is empty, as from an unset
+// variable. Otherwise an unintended file, or none, would be used.
 func noteNameless(path []*kong.Path, note func(error)) {
 	for _, at := range path {
 		if at.Flag == nil || at.Flag.PlaceHolder != "FILE" {
@@ -90,8 +90,7 @@ func noteNameless(path []*kong.Path, note func(error)) {
 	}
 }
 
-// without returns the arguments without the one that an error says what about; false: it says
-// something else.
+// without returns the arguments without the one that an error is about; false for other errors.
 func without(args []string, err error, what string) ([]string, bool) {
 	rest, is := strings.CutPrefix(err.Error(), what)
 	name, _, _ := strings.Cut(rest, ",")
@@ -102,7 +101,7 @@ func without(args []string, err error, what string) ([]string, bool) {
 	return slices.Delete(slices.Clone(args), i, i+1), true
 }
 
-// noteValues has values that flags and arguments do not take told to note, and then left out.
+// noteValues makes kong record invalid values of flags and arguments, and skip them.
 func noteValues(n *kong.Node, note func(error)) {
 	values := slices.Clone(n.Positional)
 	for _, f := range n.Flags {
@@ -123,13 +122,13 @@ func noteValues(n *kong.Node, note func(error)) {
 	}
 }
 
-// noting is a Mapper whose errors are noted.
+// noting is a Mapper that records errors.
 type noting struct {
 	kong.Mapper
 	note func(error)
 }
 
-// Decode leaves what is not taken as it was.
+// Decode keeps the previous value after an error.
 func (m noting) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	was := reflect.New(target.Type()).Elem()
 	was.Set(target)
@@ -145,19 +144,19 @@ func (m noting) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// notingSwitch is one of a flag that needs no value.
+// notingSwitch is a noting for flags without a required value.
 type notingSwitch struct{ noting }
 
 func (m notingSwitch) IsBool() bool { return m.Mapper.(kong.BoolMapper).IsBool() }
 
-// notingPointer is one of a flag of which its target says whether it needs a value.
+// notingPointer is a noting for flags whose target determines whether they require a value.
 type notingPointer struct{ noting }
 
 func (m notingPointer) IsBoolFromValue(v reflect.Value) bool {
 	return m.Mapper.(kong.BoolMapperExt).IsBoolFromValue(v)
 }
 
-// tell prints all that is wrong with the command line, and where to look.
+// tell prints all errors of the command line, and where to find help.
 func (p parsed) tell(e *env) {
 	var verb any
 	if p.Context != nil && p.Selected() != nil {
@@ -171,8 +170,8 @@ func (p parsed) tell(e *env) {
 	fmt.Fprintf(e.stderr, "Run \"%s\" for how it is used.\n", e.calls("proxyc "+called+"--help"))
 }
 
-// tellWrong prints what is wrong with a command line and with the configuration that it gives,
-// which one would be told next.
+// tellWrong prints the errors of a command line and of the configuration that it selects, which
+// would be reported next.
 func (e *env) tellWrong(verb any, wrong []error) {
 	for _, err := range wrong {
 		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
@@ -190,7 +189,7 @@ func (e *env) tellWrong(verb any, wrong []error) {
 		}
 		return e.inputs().ReadFile(name)
 	}, false)
-	if waits { // nobody is asked to write a configuration for nothing
+	if waits { // the prompt of --write-config-to must not be shown for nothing
 		return
 	}
 	if w, ok := verb.(*watchCmd); ok && resolved != nil && !findings.HasErrors() {

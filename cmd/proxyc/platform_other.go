@@ -14,18 +14,17 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// resolveHere resolves the flags: only Windows has defaults of its own.
+// resolveHere resolves the flags. Only Windows has its own defaults.
 func resolveHere(f *config.Flags, read func(string) ([]byte, error), strict bool) (*config.Resolved, diag.List) {
 	return f.Resolve(read, strict)
 }
 
-// asService runs the daemon: only Windows has a service control manager that it
-// could belong to.
+// asService runs the daemon. Only Windows has a service control manager.
 func asService(ctx context.Context, _ *env, _ bool, _ time.Duration, run func(context.Context) error) error {
 	return run(ctx)
 }
 
-// setPriority sets nothing: classes of priority are Windows'.
+// setPriority does nothing: only Windows has priority classes.
 func setPriority(class string) error {
 	if class != "" {
 		return errors.New("--windows-priorityclass: must be left out: this system is not Windows")
@@ -33,7 +32,7 @@ func setPriority(class string) error {
 	return nil
 }
 
-// needRoot returns an error for who may not change the node's network.
+// needRoot returns an error if the user may not change the node's network.
 func needRoot(verb string) error {
 	switch {
 	case runtime.GOOS != "linux":

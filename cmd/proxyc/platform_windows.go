@@ -19,7 +19,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// needRoot returns an error for who may not change the node's network.
+// needRoot returns an error if the user may not change the node's network.
 func needRoot(verb string) error {
 	if !windows.GetCurrentProcessToken().IsElevated() {
 		return fmt.Errorf("%s: needs an administrator's rights, to read and write what HNS has", verb)
@@ -27,9 +27,9 @@ func needRoot(verb string) error {
 	return nil
 }
 
-// resolveHere resolves the flags with kube-proxy.exe's defaults, which are not
-// those of Linux: mode kernelspace, the network that the environment names (WIN-2),
-// and cbr0 for the root endpoint.
+// resolveHere resolves the flags with kube-proxy.exe's defaults, which differ from those of Linux:
+// mode kernelspace, the network named by the environment (WIN-2, KUBE_NETWORK), and cbr0 as root
+// endpoint.
 func resolveHere(f *config.Flags, read func(string) ([]byte, error), strict bool) (*config.Resolved, diag.List) {
 	r, diags := f.Resolve(read, strict)
 	if r != nil && r.ModeDefaulted() {
@@ -45,7 +45,7 @@ func resolveHere(f *config.Flags, read func(string) ([]byte, error), strict bool
 	return r, diags
 }
 
-// priorityClasses are those of Windows, by the names that kubelet's flag has for them.
+// priorityClasses are the priority classes of Windows, by their names in kubelet's flag.
 var priorityClasses = map[string]uint32{
 	"IDLE_PRIORITY_CLASS":         windows.IDLE_PRIORITY_CLASS,
 	"BELOW_NORMAL_PRIORITY_CLASS": windows.BELOW_NORMAL_PRIORITY_CLASS,
@@ -55,7 +55,7 @@ var priorityClasses = map[string]uint32{
 	"REALTIME_PRIORITY_CLASS":     windows.REALTIME_PRIORITY_CLASS,
 }
 
-// setPriority gives the process a class of priority; "" leaves it as it is.
+// setPriority sets the priority class of the process; "" keeps it.
 func setPriority(class string) error {
 	if class == "" {
 		return nil
@@ -66,24 +66,22 @@ func setPriority(class string) error {
 	return nil
 }
 
-// windowsServiceName is that under which the event log knows the program; the service
-// may have any.
+// windowsServiceName is the source name in the event log; the service may have any name.
 const windowsServiceName = "proxyc"
 
-// logFileSize is how large the log of a service may become, in bytes, before the next one is begun; one
-// old one is kept.
+// logFileSize is the maximum size of a service's log file in bytes. One old file is kept.
 const logFileSize = 32 << 20
 
-// stopsWithin is how long the service may take to stop beside its connections' end, as the
-// service control manager is told.
+// stopsWithin is the stop timeout reported to the service control manager, besides the time for
+// connections to end.
 const stopsWithin = 5 * time.Second
 
-// errNoService is the error of --windows-service where nobody listens.
+// errNoService is the error of --windows-service without a service control manager.
 var errNoService = errors.New("--windows-service: must be started by the service control manager: sc.exe start NAME")
 
-// asService runs the daemon, as a service if that is asked for: until the service
-// control manager stops it. It has no console, so its log goes to a file,
-// and how it begins and ends to the event log. Its connections may take drain to end.
+// asService runs the daemon, as a service if requested, until the service control manager stops it.
+// A service has no console: its log is written to a file, and its start and end to the event log.
+// drain is the time for its connections to end.
 func asService(ctx context.Context, e *env, service bool, drain time.Duration, run func(context.Context) error) error {
 	if !service {
 		return run(ctx)
@@ -96,13 +94,13 @@ func asService(ctx context.Context, e *env, service bool, drain time.Duration, r
 	return errors.Join(err, s.err)
 }
 
-// handler is the daemon as the service control manager sees it.
+// handler is the daemon's interface to the service control manager.
 type handler struct {
 	ctx   context.Context
-	env   *env // its output becomes the log
+	env   *env // its output is written to the log
 	drain time.Duration
 	run   func(context.Context) error
-	err   error // with which the daemon ended
+	err   error // of the daemon
 }
 
 // Execute implements svc.Handler.
@@ -143,7 +141,7 @@ func (s *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 	}
 }
 
-// logged runs the daemon with its output in the log.
+// logged runs the daemon with its output written to the log.
 func (s *handler) logged(ctx context.Context) error {
 	log, err := openLogFile(filepath.Join(daemon.DataDir(), "proxyc.log"), logFileSize)
 	if err != nil {

@@ -30,12 +30,12 @@ type proveCmd struct {
 	All     bool   `help:"Print all differences; by default those of the first 20 destinations."`
 }
 
-// comparingTime limits how long a verb compares.
+// comparingTime limits the time of a comparison.
 type comparingTime struct {
 	Timeout time.Duration `default:"2m" placeholder:"TIME" help:"How long packets are compared (0: as long as it takes); what is not compared until then is told as not known."`
 }
 
-// limit returns a context that ends a comparison with what it found until then.
+// limit returns a context that ends a comparison, which then returns its results so far.
 func (c *comparingTime) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.Timeout <= 0 {
 		return context.WithCancel(ctx)
@@ -50,7 +50,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	if err := oneStdin(names...); err != nil {
 		return err
 	}
-	// The configuration is read once more for each mode.
+	// The configuration is read again for each mode.
 	start, err := e.rereading(names, int64(c.Limit))
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	return nil
 }
 
-// side reads one side. programs are those of the configuration as it is.
+// side loads one side. programs are those of the unmodified configuration.
 func (c *proveCmd) side(ctx context.Context, e *env, j *review.Input, programs ir.Programs, name string) (*proof.Side, error) {
 	if name == proof.Kernel {
 		if err := needRoot("prove"); err != nil {
@@ -108,12 +108,12 @@ func (c *proveCmd) side(ctx context.Context, e *env, j *review.Input, programs i
 		}}
 	d, err := r.Read(ctx, name)
 	if errors.Is(err, proof.ErrWrongMode) {
-		err = errReported // by the findings
+		err = errReported // printed as findings
 	}
 	return d, err
 }
 
-// given returns the flags of a command line as they were given, for a shell, but for some.
+// given returns the given flags of a command line in shell syntax, except some.
 func given(k *kong.Context, but ...string) (words []string) {
 	flags := map[string]*kong.Flag{}
 	for _, f := range k.Flags() {

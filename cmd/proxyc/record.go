@@ -18,7 +18,7 @@ type recordCmd struct {
 	Out string `short:"o" name:"output" default:"-" placeholder:"FILE" help:"Where to: a new file; - for standard output."`
 }
 
-// Run records until a signal comes.
+// Run records until a signal arrives.
 func (c *recordCmd) Run(e *env) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -43,7 +43,7 @@ func (c *recordCmd) Run(e *env) error {
 	return err
 }
 
-// counted counts what is written.
+// counted counts the written bytes.
 type counted struct {
 	io.Writer
 	n atomic.Int64

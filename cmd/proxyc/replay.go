@@ -29,7 +29,7 @@ type replayCmd struct {
 	NodeAddress []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object. May be repeated."`
 	Limit       byteSize `name:"recording-limit" default:"1Gi" placeholder:"BYTES" help:"How much the recording may have; 0: any amount."`
 	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"What is shown of each change: text or wide (the flows that differ), stat, none, or the lines that differ in ir or in a text that the mode writes."`
-	Entered     bool     `name:"entered" hidden:""` // the namespace
+	Entered     bool     `name:"entered" hidden:""` // inside the namespace
 }
 
 // Run plays a recording.
@@ -40,7 +40,7 @@ func (c *replayCmd) Run(e *env) (err error) {
 		if err := needRoot("replay --netns"); err != nil {
 			return err
 		}
-		return replay.Enter(c.Netns) // and come back with --entered
+		return replay.Enter(c.Netns) // which runs this command again with --entered
 	}
 	if err := oneStdin(deref(c.Config), c.File, c.Packets); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (c *replayCmd) Run(e *env) (err error) {
 	return nil
 }
 
-// player returns what plays a recording as the command line says.
+// player returns a player for the options.
 func (c *replayCmd) player(ctx context.Context, e *env) (*replay.Player, error) {
 	o := replay.Options{File: c.File, Prove: c.Prove, Output: c.Output, Out: e.stdout, Err: e.stderr, Report: e.report}
 	if c.Until != "" {

@@ -23,7 +23,7 @@ type reportCmd struct {
 	Output        string   `short:"o" default:"html" placeholder:"FORMAT" help:"Output: html, a page that needs nothing else; markdown, for a pull request; or a file to write, whose name ends in .html or .md."`
 }
 
-// Run writes what there is to say about a cluster as one page.
+// Run writes a report about a cluster as one HTML page.
 func (c *reportCmd) Run(e *env) error {
 	ctx := context.Background()
 	write, file := (*report.Report).WriteHTML, ""
@@ -45,7 +45,7 @@ func (c *reportCmd) Run(e *env) error {
 	r, err := report.New(ctx, was, is, c.nodes())
 	errs := r.Errors()
 	wrong, all := wrongObjects(errs)
-	if err != nil || !all { // of what could not be read nothing is said
+	if err != nil || !all { // nothing is reported about incomplete input
 		e.report(errs)
 		return reportedIf(errs, err)
 	}
@@ -65,13 +65,13 @@ func (c *reportCmd) Run(e *env) error {
 	return reportedIf(errs, err)
 }
 
-// inputFiles returns the names of files that are not empty.
+// inputFiles returns the names that are not empty.
 func inputFiles(names ...string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 }
 
-// newest returns when the newest of files, or of those in directories, was written; zero if that is not known,
-// as of standard input.
+// newest returns the modification time of the newest of files, or of those in directories; zero if
+// unknown, as for standard input.
 func (e *env) newest(names []string) (at time.Time) {
 	for _, name := range names {
 		if name == review.StandardInput {
@@ -79,7 +79,7 @@ func (e *env) newest(names []string) (at time.Time) {
 		}
 		all, err := e.inputs().Expand(name, new(diag.List))
 		if err != nil {
-			continue // reported where it is read
+			continue // reported when it is read
 		}
 		for _, f := range all {
 			if info, err := e.files.Stat(f.Name); err == nil && info.ModTime().After(at) {
@@ -90,7 +90,7 @@ func (e *env) newest(names []string) (at time.Time) {
 	return at
 }
 
-// reportedIf returns the error with which a verb ends that printed errors, if any.
+// reportedIf returns the error of a command that printed errs, or err.
 func reportedIf(errs diag.List, err error) error {
 	if err == nil && len(errs) > 0 {
 		return errReported
@@ -98,8 +98,7 @@ func reportedIf(errs diag.List, err error) error {
 	return err
 }
 
-// sides reads what is reported, and what was before it, which is nil where nothing is
-// compared.
+// sides loads the reported input, and the previous one, which is nil without a comparison.
 func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 	names := append(append(c.names(), c.AgainstConfig), c.Against...)
 	if err := oneStdin(names...); err != nil {

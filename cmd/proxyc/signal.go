@@ -7,18 +7,18 @@ import (
 	"syscall"
 )
 
-// signalled ends a verb that a signal interrupted: its status is the shell's for that signal, and nothing is
-// printed, since the user asked for it.
+// signalled is the error of a command that a signal interrupted. Its exit status is the shell's for
+// that signal. Nothing is printed, since the user requested it.
 type signalled syscall.Signal
 
 func (s signalled) Error() string { return syscall.Signal(s).String() }
 
-// status is what a shell reports of a program that the signal killed.
+// status returns the exit status that a shell reports for a program killed by the signal.
 func (s signalled) status() int { return 128 + int(s) }
 
-// untilSignal returns a context that SIGINT, SIGTERM or SIGHUP ends, for verbs that have something to undo or to finish
-// then; others leave signals to the kernel. stop puts the signal in place of the verb's error, if it has one. A
-// second signal kills the process.
+// untilSignal returns a context that SIGINT, SIGTERM or SIGHUP ends, for commands that must clean
+// up or finish. Other commands use the default action. stop replaces the command's error, if any,
+// by the signal. A second signal kills the process.
 func untilSignal(err *error) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	came := make(chan os.Signal, 1)

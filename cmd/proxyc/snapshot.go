@@ -22,13 +22,13 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// clusterFlags choose an API server, as kubectl's do.
+// clusterFlags select an API server, like kubectl's.
 type clusterFlags struct {
 	Kubeconfig string `placeholder:"FILE" help:"How to reach the API server; by default as kubectl: KUBECONFIG, ~/.kube/config, or the pod's own account."`
 	Context    string `placeholder:"NAME" help:"The context of the kubeconfig; by default its current one."`
 }
 
-// cluster prepares to ask the API server.
+// cluster returns a client for the API server.
 func (c *clusterFlags) cluster(log *slog.Logger) (*watch.Cluster, error) {
 	return watch.NewCluster(c.Kubeconfig, c.Context, "proxyc/"+build.Read().Version, log)
 }
@@ -46,16 +46,15 @@ type snapshotCmd struct {
 	ConfigOut string   `name:"config-out" placeholder:"FILE" help:"Where the configuration in force goes to."`
 }
 
-// taken is what a snapshot is written of.
+// taken is the content of a snapshot.
 type taken struct {
 	objects *snapshot.Objects
-	config  *config.Config // nil: none is known
-	facts   compiler.Facts // of the daemon's node, if there is one
-	left    error          // about what is not among the objects
+	config  *config.Config // nil if unknown
+	facts   compiler.Facts // of the daemon's node, if any
+	left    error          // about skipped objects
 }
 
-// Run writes a snapshot. Objects that are broken are errors, and do not keep the others
-// from being written.
+// Run writes a snapshot. Broken objects are errors, but the others are written.
 func (c *snapshotCmd) Run(e *env) (err error) {
 	ctx, stop := untilSignal(&err)
 	defer stop()
@@ -92,7 +91,7 @@ func (c *snapshotCmd) Run(e *env) (err error) {
 	return t.left
 }
 
-// check refuses flags that do not go together.
+// check rejects incompatible flags.
 func (c *snapshotCmd) check() error {
 	live, kubeconfig := c.Socket != "", c.Kubeconfig+c.Context != ""
 	switch {
@@ -113,8 +112,7 @@ func (c *snapshotCmd) check() error {
 	return oneStdin(append([]string{c.Config}, c.Snapshot...)...)
 }
 
-// apart refuses to write two things to one place, above all originals to where the
-// stand-ins go.
+// apart rejects equal destinations, in particular for the originals and the redacted objects.
 func (c *snapshotCmd) apart() error {
 	flags := map[string]string{c.Out: "--output"}
 	for _, one := range []struct{ flag, file string }{{"--config-out", c.ConfigOut}, {"--stand-ins", c.StandIns}} {
@@ -128,7 +126,7 @@ func (c *snapshotCmd) apart() error {
 	return nil
 }
 
-// take reads what is to be written.
+// take reads the objects.
 func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 	t := new(taken)
 	if c.Config != "" {
@@ -157,12 +155,12 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 		return t, nil
 	case len(c.Snapshot) > 0:
 		j := &review.Input{Snapshot: snapshot.New()}
-		j.Reader.CutOff = diag.Error // what is written does not tell of it
+		j.Reader.CutOff = diag.Error // the written snapshot would not show it
 		readable := e.readSnapshot(j, c.Snapshot, int64(c.Limit))
 		if t.left = e.finish(j, nil); !readable || wholeFile(j.Diags) {
 			return nil, errReported
 		}
-		if service := j.Reader.Unsliced(); service != "" { // nor of this, as selectors are left out
+		if service := j.Reader.Unsliced(); service != "" { // nor this, since selectors are omitted
 			return nil, fmt.Errorf("-s: the snapshot %s: add its EndpointSlices", snapshot.NoSlices(service))
 		}
 		t.objects = j.Snapshot.Document().Objects()
@@ -176,7 +174,7 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 	return t, err
 }
 
-// redact puts stand-ins in place of what is to be written.
+// redact replaces names and addresses in the objects.
 func (c *snapshotCmd) redact(e *env, t *taken) error {
 	var addrs []netip.Prefix
 	for _, i := range t.facts.Interfaces {
@@ -206,8 +204,8 @@ func (c *snapshotCmd) redact(e *env, t *taken) error {
 	})
 }
 
-// nodeFlags are the flags with which compile takes what a daemon knows of its node; empty
-// where there is none.
+// nodeFlags returns the flags of compile that provide a daemon's facts about its node; "" without
+// any.
 func nodeFlags(f *compiler.Facts) string {
 	if f.NodeName == "" {
 		return ""
@@ -221,7 +219,7 @@ func nodeFlags(f *compiler.Facts) string {
 	return strings.Join(words, " ")
 }
 
-// countsOf tells how many objects there are of each kind, and of which version.
+// countsOf returns the number of objects of each kind, with their version.
 func countsOf(o *snapshot.Objects) string {
 	var words []string
 	for _, k := range []struct {
@@ -230,7 +228,7 @@ func countsOf(o *snapshot.Objects) string {
 	}{{"Service", len(o.Services)}, {"EndpointSlice", len(o.Slices)}, {"Endpoints", len(o.Endpoints)}, {"Node", len(o.Nodes)}, {"ServiceCIDR", len(o.ServiceCIDRs)}} {
 		version := o.Versions[k.kind]
 		if k.n == 0 && version == "" {
-			continue // the API server has none, or does not give them
+			continue // the API server does not serve them
 		}
 		word := fmt.Sprintf("%d %ss", k.n, strings.TrimSuffix(k.kind, "s"))
 		if version != "" {
@@ -241,9 +239,9 @@ func countsOf(o *snapshot.Objects) string {
 	return cmp.Or(strings.Join(words, ", "), "no objects")
 }
 
-// writeOut writes standard output for "-", or a file whole or not at all, compressed if
-// its name says so. Only the owner can read the file: it may hold objects of a cluster that
-// others may not list.
+// writeOut writes to standard output for "-", or writes a file atomically, compressed depending on
+// its name. Only the owner may read the file, since it may contain objects of a cluster that other
+// users may not list.
 func (e *env) writeOut(name string, write func(io.Writer) error) error {
 	if name == review.StandardInput {
 		return review.Buffered(e.stdout, write)

@@ -61,16 +61,16 @@ func (c *statusCmd) Run(e *env) error {
 	return err
 }
 
-// badAddress refuses an address at which nobody can be asked.
+// badAddress rejects an address that cannot have a server.
 func (c *statusCmd) badAddress(why string) error {
 	return fmt.Errorf("--address: must be IP:PORT or unix:PATH, got %s%s", c.Address, why)
 }
 
-// nobody says that no daemon answers, and which process writes the rules all the same;
-// "": none is known.
+// nobody returns an error that no daemon answers, with the process that writes the rules
+// nevertheless; "" if none is known.
 func (c *statusCmd) nobody(err error, writer string) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
-		err = failed.Err // the address is told
+		err = failed.Err // the message already contains the address
 	}
 	why := fmt.Sprintf("no daemon answers at %s: %v", c.Address, err)
 	if errors.Is(err, context.DeadlineExceeded) {

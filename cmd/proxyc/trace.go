@@ -74,7 +74,7 @@ func (c *traceCmd) Run(e *env, k *kong.Context) error {
 	return nil
 }
 
-// check refuses flags that do not go together.
+// check rejects incompatible flags.
 func (c *traceCmd) check() error {
 	switch {
 	case c.Packets != "" && (c.From+c.To != "" || c.Expect != nil):
@@ -93,7 +93,7 @@ func (c *traceCmd) check() error {
 	return trace.Expectation{Expect: c.Expect}.Check()
 }
 
-// kernel follows the packet through what this kernel holds.
+// kernel traces the packet through the rules in this kernel.
 func (c *traceCmd) kernel(e *env) error {
 	if err := needRoot("trace --kernel"); err != nil {
 		return err

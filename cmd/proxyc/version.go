@@ -21,26 +21,26 @@ func (c *versionCmd) Run(e *env) error {
 	return writeVersion(e.stdout)
 }
 
-// writeVersion prints the version, and what the program was built with.
+// writeVersion prints the version and build information.
 func writeVersion(w io.Writer) error {
 	b := build.Read()
 	_, err := fmt.Fprintf(w, "proxyc %s %s %s\n", b.Version, b.Go, b.Platform)
 	return err
 }
 
-// versionFlag is --version, which kube-proxy also takes as --version=raw.
+// versionFlag is --version, which also accepts kube-proxy's --version=raw.
 type versionFlag bool
 
 func (versionFlag) IsBool() bool { return true }
 
-// Decode takes the value after "=".
+// Decode parses the value after "=".
 func (v *versionFlag) Decode(ctx *kong.DecodeContext) error {
 	on, err := switchOf(ctx, "raw")
 	*v = versionFlag(on)
 	return err
 }
 
-// BeforeReset ends the program before anything else is asked of the command line.
+// BeforeReset ends the program before the rest of the command line is checked.
 func (versionFlag) BeforeReset(app *kong.Kong, ctx *kong.Context, at *kong.Path) error {
 	if on, ok := ctx.FlagValue(at.Flag).(versionFlag); ok && !bool(on) {
 		return nil

@@ -61,7 +61,7 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	defer stop()
 	resolved, err := c.resolve(e, &diags)
 	if err != nil {
-		if c.WindowsService != nil && *c.WindowsService { // it has nobody to tell but its log
+		if c.WindowsService != nil && *c.WindowsService { // a service can only report to its log
 			return asService(ctx, e, true, c.Drain, func(context.Context) error {
 				_, err := c.resolve(e, &diag.List{})
 				return err
@@ -92,15 +92,15 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		return err
 	}
 	return asService(ctx, e, resolved.Config.WindowsRunAsService, c.Drain, func(ctx context.Context) error {
-		o.Stdout, o.Stderr = e.stdout, e.stderr // which a service has elsewhere
+		o.Stdout, o.Stderr = e.stdout, e.stderr // which differ in a service
 		return daemon.Run(ctx, o, resolved)
 	})
 }
 
-// wrong returns what is wrong with the daemon's own flags together.
+// wrong returns the errors of the daemon's own flags.
 func (c *watchCmd) wrong() (wrong []error) {
 	for _, arg := range c.Rest {
-		if arg != "" { // kube-proxy lets empty ones pass, as an unset variable gives them
+		if arg != "" { // kube-proxy accepts empty arguments, as from unset variables
 			wrong = append(wrong, fmt.Errorf("watch takes flags alone, got %q", arg))
 		}
 	}
@@ -113,7 +113,7 @@ func (c *watchCmd) wrong() (wrong []error) {
 	return wrong
 }
 
-// options returns what the command line asks of the daemon.
+// options returns the daemon's options.
 func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	o := &daemon.Options{
 		SourceOptions: daemon.SourceOptions{
@@ -141,7 +141,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	}
 	if c.Prove {
 		o.Prove = func(ctx context.Context, programs ir.Programs) []daemon.Unproved {
-			return proof.Unproved(prove.WithWorkers(ctx, 1), programs) // the rest is for what changes rules
+			return proof.Unproved(prove.WithWorkers(ctx, 1), programs) // the other CPUs are for changing rules
 		}
 	}
 	if file := deref(c.Config); file != "-" {
@@ -150,8 +150,8 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	return o
 }
 
-// fastpath is the fast path that the command line asks for. An item that is empty stays one:
-// a variable that is not set is not to pass for no wish.
+// fastpath returns the options of the fast path. An empty item is kept, and rejected later: an
+// unset variable must not disable the fast path silently.
 func (c *watchCmd) fastpath() apply.Fastpath {
 	fast := apply.Fastpath{Packets: c.FastAfter}
 	for _, names := range c.Fastpath {
@@ -160,7 +160,7 @@ func (c *watchCmd) fastpath() apply.Fastpath {
 	return fast
 }
 
-// withoutEffect names flags that are for mode nftables alone, in another one.
+// withoutEffect reports flags for mode nftables in another mode.
 func (c *watchCmd) withoutEffect(mode ir.Mode) (list diag.List) {
 	for _, f := range [...]struct {
 		name  string
@@ -173,7 +173,7 @@ func (c *watchCmd) withoutEffect(mode ir.Mode) (list diag.List) {
 	return list
 }
 
-// deref returns a flag's value; "" where it is not given.
+// deref returns the value of a flag; "" if it is not set.
 func deref(s *string) string {
 	if s == nil {
 		return ""
@@ -181,7 +181,7 @@ func deref(s *string) string {
 	return *s
 }
 
-// fileSystem is the daemon's view of an env.
+// fileSystem adapts env for the daemon.
 type fileSystem struct{ *env }
 
 func (f fileSystem) ReadFile(name string) ([]byte, error) { return f.files.ReadFile(name) }
@@ -192,9 +192,9 @@ func (f fileSystem) WriteFile(name string, write func(io.Writer) error) error {
 	return disk.Write(f.files, name, disk.OwnerOnly, write)
 }
 
-// flagValues returns all flags of the verb that runs by name, with what is in
-// force: that of the configuration where a flag sets some of it, and else what
-// the command line says, or the default.
+// flagValues returns all flags of the running command by name, with their effective values: those
+// of the configuration for flags that set a field of it, otherwise those of the command line or the
+// defaults.
 func flagValues(k *kong.Context, cfg *config.Config) map[string]string {
 	values, inForce := map[string]string{}, config.FlagValues(cfg)
 	for _, flag := range k.Flags() {
@@ -208,7 +208,7 @@ func flagValues(k *kong.Context, cfg *config.Config) map[string]string {
 	return values
 }
 
-// valueText writes the value of a flag; nothing where there is none.
+// valueText returns the value of a flag as text; "" for none.
 func valueText(v reflect.Value) string {
 	if v.IsValid() && v.Kind() == reflect.Pointer {
 		v = v.Elem()
