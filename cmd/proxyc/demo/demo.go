@@ -1,4 +1,4 @@
-// Package demo has the cluster of the demo, and plays a smaller one in network namespaces of its own.
+// Package demo contains the demo cluster, and runs a smaller one in network namespaces.
 package demo
 
 import (
@@ -6,11 +6,11 @@ import (
 	"errors"
 )
 
-// Files are a configuration and a cluster of ten Services, each of which
-// shows one feature, and the smaller cluster that is played live.
+// Files contains a configuration and a cluster of ten Services, each of which shows one feature,
+// and the smaller cluster of the live demo.
 //
 //go:embed config.yaml cluster.yaml live.yaml
 var Files embed.FS
 
-// ErrDiffers is the error of a node on which not all connections went as trace says.
+// ErrDiffers is the error if some connections differ from their traces.
 var ErrDiffers = errors.New("not all connections went as trace says")

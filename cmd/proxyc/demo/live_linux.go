@@ -28,20 +28,20 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// The live demo is three kinds of processes. The one that the user starts makes a world of
-// namespaces and waits; when either ends, the kernel takes all of it away. The first
-// process in there is the node: its network has the rules, by a daemon beside it. Each pod
-// is a process with a network of its own.
+// The live demo has three kinds of processes. The process that the user starts creates the
+// namespaces and waits; when either side ends, the kernel removes everything. The first process
+// inside is the node: a daemon maintains the rules in its network namespace. Each pod is a process
+// with its own network namespace.
 
-// Unsupported is why a node cannot be played on this system; nil: it can.
+// Unsupported is why the demo is not supported on this system; nil if it is.
 var Unsupported error
 
-// codeDiffers is the exit code of a process of the demo that ends with ErrDiffers, and of trace --kernel where the
-// kernel departs from what is wanted.
+// codeDiffers is the exit code of a demo process that ends with ErrDiffers, and of trace --kernel
+// if the kernel differs from the IR.
 const codeDiffers = 1
 
-// World makes the world, in which this program runs again as "demo --part=node --mode=MODE", and returns that
-// process's exit code and error.
+// World creates the namespaces, in which this program runs again as "demo --part=node --mode=MODE".
+// It returns that process's exit code and error.
 func World(ctx context.Context, out, errs io.Writer, mode string) (code int, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -57,7 +57,7 @@ func World(ctx context.Context, out, errs io.Writer, mode string) (code int, err
 	return 0, err
 }
 
-// Node plays the node in a world, and tells what happens on it.
+// Node runs the node and prints the events on it.
 func Node(ctx context.Context, out, errs io.Writer, mode string) error {
 	if os.Getpid() != 1 {
 		return errors.New("--part: is for --live alone")
@@ -66,26 +66,26 @@ func Node(ctx context.Context, out, errs io.Writer, mode string) error {
 	return n.play(ctx)
 }
 
-// liveNode is the node, and the way the demo goes.
+// liveNode is the node and the course of the demo.
 type liveNode struct {
 	out     io.Writer
 	errors  io.Writer
 	mode    string
-	dir     string // for files, in a file system of its own
+	dir     string // for files, in its own file system
 	self    string
 	pods    map[string]*livePod
-	differs bool         // a connection went otherwise than trace says
-	log     lockedBuffer // the daemon's
+	differs bool         // a connection differed from its trace
+	log     lockedBuffer // of the daemon
 }
 
-// livePod is a pod, or a machine outside.
+// livePod is a pod or an external machine.
 type livePod struct {
 	*proc.Child
 	name string
 	addr netip.Addr
 }
 
-// source is the pod as trace has it: its cable has its name at the node.
+// source returns the pod as a source for trace: its veth has its name on the node.
 func (p *livePod) source() string { return p.addr.String() + "@" + p.name }
 
 var (
@@ -155,20 +155,20 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 	return nil
 }
 
-// furnish makes the node: mounts of its own, and a network that forwards.
+// furnish sets up the node: its mounts, and a network with forwarding.
 func (n *liveNode) furnish() error {
 	lo, err := netlink.LinkByName("lo")
 	return errors.Join(err,
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		unix.Mount("proc", "/proc", "proc", 0, ""),
-		unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"), // locks, and the files of the demo
+		unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"), // locks, and files of the demo
 		os.Mkdir(n.dir, 0o700),
 		netlink.LinkSetUp(lo),
 		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644),
 		os.WriteFile(filepath.Join(n.dir, "config.yaml"), []byte(n.config()), 0o600))
 }
 
-// config leaves alone what networks of a machine share.
+// config returns a configuration that sets nothing that network namespaces share.
 func (n *liveNode) config() string {
 	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -182,7 +182,7 @@ nftables: {minSyncPeriod: 0s}
 `, n.mode)
 }
 
-// start starts a pod, with a cable to the node.
+// start starts a pod, connected to the node.
 func (n *liveNode) start(ctx context.Context, p *livePod) (err error) {
 	if p.Child, err = proc.Beside(ctx, n.errors, true, n.self, "demo", "--part=pod"); err != nil {
 		return err
@@ -198,7 +198,7 @@ func (n *liveNode) start(ctx context.Context, p *livePod) (err error) {
 	}
 	err = errors.Join(netlink.AddrAdd(link, &netlink.Addr{IPNet: hostNet(gate)}), netlink.LinkSetUp(link),
 		netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Dst: hostNet(p.addr), Scope: netlink.SCOPE_LINK, Src: gate.AsSlice()}))
-	if p.name == "outside" { // the way to all that is not here
+	if p.name == "outside" { // default route of external machines
 		err = errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Index, Gw: p.addr.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}))
 	}
 	if err != nil {
@@ -234,7 +234,7 @@ func (n *liveNode) cluster(endpoints ...string) error {
 	return disk.Write(disk.OS{}, filepath.Join(n.dir, "cluster.yaml"), disk.Everybody, func(w io.Writer) error { _, err := io.WriteString(w, b.String()); return err })
 }
 
-// until asks until something holds.
+// until waits until holds returns true.
 func (n *liveNode) until(ctx context.Context, what string, holds func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -248,7 +248,7 @@ func (n *liveNode) until(ctx context.Context, what string, holds func() bool) er
 	return nil
 }
 
-// trace returns what the daemon's rules mean for a connection.
+// trace traces a connection through the daemon's rules.
 func (n *liveNode) trace(from, to string) (trace.Trace, error) {
 	j, programs, err := review.Live(n.socket())
 	if err != nil {
@@ -257,11 +257,11 @@ func (n *liveNode) trace(from, to string) (trace.Trace, error) {
 	return trace.NewScene(j, programs).Trace(n.pods[from].source(), to)
 }
 
-// tries are how many connections are made: that all go to one of two backends happens once
-// in some 500,000 demos.
+// tries is the number of connections. The probability that all reach the same one of two backends
+// is about 1 in 500,000.
 const tries = 20
 
-// connect makes connections, and returns what came of them, each kind once.
+// connect opens connections, and returns the distinct results.
 func (n *liveNode) connect(from, to string) (got []string, err error) {
 	for range tries {
 		answer, err := n.pods[from].Ask("get " + to)
@@ -269,14 +269,14 @@ func (n *liveNode) connect(from, to string) (got []string, err error) {
 			return nil, err
 		}
 		if got = append(got, answer); !strings.HasPrefix(answer, "by ") {
-			break // what was refused, or dropped, is so each time
+			break // a rejected or dropped connection always is
 		}
 	}
 	slices.Sort(got)
 	return slices.Compact(got), nil
 }
 
-// compare traces a connection, makes it, and says whether both come to the same.
+// compare traces a connection, opens it, and prints whether the results are equal.
 func (n *liveNode) compare(ctx context.Context, shows, from, to string) error {
 	n.say("\n# %s: %s to %s", shows, from, to)
 	t, err := n.trace(from, to)
@@ -298,7 +298,7 @@ func (n *liveNode) compare(ctx context.Context, shows, from, to string) error {
 	return nil
 }
 
-// expected is what connections come to by a trace, in the words of a pod.
+// expected returns the results of connections according to a trace, in the format of a pod.
 func (n *liveNode) expected(t *trace.Trace, from string) (all []string) {
 	switch t.Outcome.Fate {
 	case sim.Rejected:
@@ -321,7 +321,7 @@ func (n *liveNode) expected(t *trace.Trace, from string) (all []string) {
 	return slices.Compact(all)
 }
 
-// endpointDies kills a pod, and then takes it out of the EndpointSlice.
+// endpointDies kills a pod, and then removes it from the EndpointSlice.
 func (n *liveNode) endpointDies(ctx context.Context) error {
 	n.say("\n# The pod web-2 dies")
 	n.pods["web-2"].Kill()
@@ -340,10 +340,10 @@ func (n *liveNode) endpointDies(ctx context.Context) error {
 	return n.compare(ctx, "The same connection", "shopper", "10.96.0.10:80")
 }
 
-// foreign is a rule as a firewall would have it.
+// foreign is a rule of a firewall.
 const foreign = "table inet firewall { chain forward { type filter hook forward priority -10; ip saddr 10.244.1.20 tcp dport 8080 drop; }; }"
 
-// foreignRule adds a rule of somebody else's, and has it found.
+// foreignRule adds a foreign rule, and lets trace find it.
 func (n *liveNode) foreignRule(ctx context.Context) error {
 	n.say("\n# Somebody else adds a rule: nft '%s'", foreign)
 	if _, err := proc.Run(ctx, nil, "nft", foreign); errors.Is(err, exec.ErrNotFound) {
@@ -368,7 +368,7 @@ func (n *liveNode) foreignRule(ctx context.Context) error {
 	return nil
 }
 
-// Pod answers what the node asks. A pod's network is this process's.
+// Pod executes commands of the node. A pod's network namespace is this process's.
 func Pod(in io.Reader, out io.Writer) error {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		words := strings.Fields(lines.Text())
@@ -389,7 +389,7 @@ func Pod(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// podUp gives the pod its address and a way to the node, and serves at port 8080.
+// podUp configures the pod's address and its route to the node, and serves port 8080.
 func podUp(name, addr, gate string) error {
 	self, err := netip.ParseAddr(addr)
 	if err != nil {
@@ -452,7 +452,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// podGet says what came of a connection.
+// podGet returns the result of a connection.
 func podGet(to string) string {
 	conn, err := net.DialTimeout("tcp4", to, 1500*time.Millisecond)
 	switch {

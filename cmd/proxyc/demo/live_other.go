@@ -8,10 +8,10 @@ import (
 	"io"
 )
 
-// Unsupported is why a node cannot be played on this system.
+// Unsupported is why the demo is not supported on this system.
 var Unsupported = errors.New("--live: only on Linux, which has network namespaces")
 
-// World returns Unsupported, as Node and Pod do.
+// World returns Unsupported, like Node and Pod.
 func World(context.Context, io.Writer, io.Writer, string) (int, error) { return 0, Unsupported }
 func Node(context.Context, io.Writer, io.Writer, string) error         { return Unsupported }
 func Pod(io.Reader, io.Writer) error                                   { return Unsupported }
