@@ -1,4 +1,4 @@
-// Package disk is the part of a file system that the verbs use. Files are written whole or not at all.
+// Package disk is the file system interface of the commands. Files are written atomically.
 package disk
 
 import (
@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// Disk is the part of a file system that the verbs use.
+// Disk is the file system interface of the commands.
 type Disk interface {
 	ReadFile(name string) ([]byte, error)
 	Open(name string) (fs.File, error)
 	Stat(name string) (fs.FileInfo, error)
 	ReadDir(name string) ([]fs.DirEntry, error)
 	MkdirAll(dir string) error
-	// Create makes a new file, which only its owner reads, to be written bit by bit.
+	// Create creates a file that only its owner may read, for writing in pieces.
 	Create(name string) (io.WriteCloser, error)
-	// CreateTemp makes a new file in dir, whose name begins with a dot.
+	// CreateTemp creates a file in dir whose name starts with a dot.
 	CreateTemp(dir string, mode fs.FileMode) (Temp, error)
-	// Destination returns where a name leads by symbolic links; of a device or a pipe, in whose
-	// place no file may come, also what writes to it.
+	// Destination resolves symbolic links. For a device or pipe, which must not be replaced by a file,
+	// it also returns a writer.
 	Destination(name string) (file string, special io.WriteCloser, err error)
 	Rename(from, to string) error
 	Remove(name string) error
 }
 
-// Temp is a file that is being written.
+// Temp is a temporary file.
 type Temp interface {
 	io.WriteCloser
 	Name() string
@@ -72,16 +72,15 @@ func (OS) Rename(from, to string) error { return os.Rename(from, to) }
 
 func (OS) Remove(name string) error { return os.Remove(name) }
 
-// abandoned is how old a temporary file is that nobody will rename: a program
-// that was killed left it.
+// abandoned is the age above which a temporary file is one that a killed program left.
 const abandoned = time.Hour
 
-// tempPrefix begins the names of temporary files.
+// tempPrefix is the prefix of temporary file names.
 const tempPrefix = ".proxyc-"
 
-// CreateTemp also removes what was left by programs that were killed.
+// CreateTemp also removes abandoned temporary files.
 func (OS) CreateTemp(dir string, mode fs.FileMode) (Temp, error) {
-	entries, _ := os.ReadDir(dir) // what is wrong with it, the next step tells
+	entries, _ := os.ReadDir(dir) // the next step reports its errors
 	for _, e := range entries {
 		info, err := e.Info()
 		if err == nil && strings.HasPrefix(e.Name(), tempPrefix) && info.Mode().IsRegular() && time.Since(info.ModTime()) > abandoned {
@@ -95,13 +94,13 @@ func (OS) CreateTemp(dir string, mode fs.FileMode) (Temp, error) {
 	return f, f.Chmod(mode)
 }
 
-// Who may read a file.
+// Modes of files, by their readers.
 const (
 	Everybody fs.FileMode = 0o644
 	OwnerOnly fs.FileMode = 0o600
 )
 
-// Write writes a file whole or not at all, or to a device or a pipe. readers are who may read it.
+// Write writes a file atomically, or writes to a device or pipe. readers is the mode of the file.
 func Write(d Disk, name string, readers fs.FileMode, write func(io.Writer) error) error {
 	file, special, err := d.Destination(name)
 	if err != nil {
@@ -121,7 +120,7 @@ func Write(d Disk, name string, readers fs.FileMode, write func(io.Writer) error
 	return nil
 }
 
-// ofFile names the file that is wanted in place of the temporary one.
+// ofFile replaces the name of the temporary file in an error.
 func ofFile(name string, err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", name, at.Err)
@@ -132,8 +131,8 @@ func ofFile(name string, err error) error {
 	return err
 }
 
-// Stage writes a temporary file in dir, which is on the disk then, and returns its name: under
-// the name of another one it is whole after a power failure, too.
+// Stage writes and syncs a temporary file in dir, and returns its name. After a rename it is thus
+// complete even after a power failure.
 func Stage(d Disk, dir string, readers fs.FileMode, write func(io.Writer) error) (name string, err error) {
 	f, err := d.CreateTemp(dir, readers)
 	if err != nil {
@@ -142,7 +141,7 @@ func Stage(d Disk, dir string, readers fs.FileMode, write func(io.Writer) error)
 	err = write(f)
 	if err == nil {
 		if err = f.Sync(); errors.Is(err, errors.ErrUnsupported) {
-			err = nil // there are file systems that cannot
+			err = nil // some file systems do not support it
 		}
 	}
 	if closing := f.Close(); err == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What a program that was killed left goes with the next file that is written.
+// The next write removes files that a killed program left.
 func TestWriteFileRemovesAbandoned(t *testing.T) {
 	dir := t.TempDir()
 	for name, age := range map[string]time.Duration{
