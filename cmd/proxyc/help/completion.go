@@ -11,19 +11,19 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Complete is what those scripts call, with the words of the command line up
-// to the cursor. It is no verb of the grammar: whatever was typed so far is taken.
+// Complete is the command that the scripts call, with the words of the command line up to the
+// cursor. It is not part of the grammar, since it accepts incomplete command lines.
 const Complete = "__complete"
 
-// ForKubectl is the first of them where kubectl asks, which wants a number behind
-// the candidates: 0, names of files may be meant where there are none.
+// ForKubectl is its first argument for kubectl, which expects a number after the candidates: with 0
+// the shell completes file names if there are none.
 const ForKubectl = "--for-kubectl"
 
-// A candidate is what a word of the command line may become.
+// A candidate is a completion of a word.
 type candidate struct{ word, help string }
 
-// WriteCandidates writes one a line: the word, a tab, and what it is for.
-// Nothing is written where the shell knows better, which is for names of files.
+// WriteCandidates writes one candidate per line: the word, a tab, and its description. It writes
+// nothing for file names, which the shell completes.
 func WriteCandidates(w io.Writer, app *kong.Application, words []string) error {
 	var b strings.Builder
 	forKubectl := len(words) > 0 && words[0] == ForKubectl
@@ -41,10 +41,10 @@ func WriteCandidates(w io.Writer, app *kong.Application, words []string) error {
 	return err
 }
 
-// complete returns what the last of the words may become, in order of the help.
+// complete returns the completions of the last word, in order of the help.
 func complete(app *kong.Application, words []string) []candidate {
 	node, argument := app.Node, 0
-	var asks *kong.Flag // whose value the next word is
+	var asks *kong.Flag // flag whose value is the next word
 	typed, last := words[:max(0, len(words)-1)], ""
 	if len(words) > 0 {
 		last = words[len(words)-1]
@@ -54,7 +54,7 @@ func complete(app *kong.Application, words []string) []candidate {
 		case asks != nil:
 			asks = nil
 		case word == "--":
-			return nil // no flags and verbs from here on
+			return nil // only arguments after this
 		case strings.HasPrefix(word, "-"):
 			if flag, _, hasValue := flagOf(node, word); flag != nil && !flag.IsBool() && !hasValue {
 				asks = flag
@@ -82,8 +82,8 @@ func complete(app *kong.Application, words []string) []candidate {
 	return starting(flags(node), last)
 }
 
-// flagOf returns the flag that a word names at a node, the part of the word that
-// does, and whether a value follows in the word.
+// flagOf returns the flag that a word names in a node, its name in the word, and whether the word
+// contains a value.
 func flagOf(node *kong.Node, word string) (flag *kong.Flag, name string, hasValue bool) {
 	name, _, hasValue = strings.Cut(word, "=")
 	for _, group := range node.AllFlags(false) {
@@ -104,11 +104,11 @@ func childOf(node *kong.Node, name string) *kong.Node {
 	return node.Children[i]
 }
 
-// values are those that a flag or argument takes where it takes a few: after commas, too,
-// where it takes several.
+// values returns the values of a flag or argument with few of them, also after commas if it accepts
+// several.
 func values(v *kong.Value, before, last string) []candidate {
 	enum := v.Enum
-	if v.Tag.PlaceHolder == "MODE" && v.Name != "detect-local-mode" { // kube-proxy's own errors tell more than an enum's
+	if v.Tag.PlaceHolder == "MODE" && v.Name != "detect-local-mode" { // kube-proxy's own errors are more detailed than those of an enum
 		enum = strings.Join(modeWords(), ",")
 	}
 	if enum == "" {
@@ -149,7 +149,7 @@ func arguments(node *kong.Node, i int) []candidate {
 	return values(node.Positional[i], "", "")
 }
 
-// flags are those of a node's help, with "=" where a value follows.
+// flags returns the flags in a node's help, with "=" if they require a value.
 func flags(node *kong.Node) []candidate {
 	var out []candidate
 	for _, group := range node.AllFlags(true) {

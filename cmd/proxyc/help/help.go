@@ -1,4 +1,4 @@
-// Package help writes the help of verbs, their manual pages, and what a shell may complete.
+// Package help writes the help of commands, their manual pages, and shell completions.
 package help
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// Verb is what the help of a verb says beyond its flags.
+// Verb is the help of a command besides its flags.
 type Verb struct {
 	Examples []string
-	// Exits are what its exit codes mean, in order of these; empty: it does not give that one.
+	// Exits are the meanings of its exit codes, by code; "" if it does not return the code.
 	Exits [3]string
 }
 
@@ -23,7 +23,7 @@ const (
 	getAll   = "kubectl get services,endpointslices,nodes,servicecidrs -A -o yaml >cluster.yaml"
 )
 
-// Verbs returns those of all verbs, by path.
+// Verbs returns the help of all commands, by path.
 func Verbs() map[string]Verb {
 	return map[string]Verb{
 		"compile": {[]string{
@@ -136,8 +136,8 @@ func Verbs() map[string]Verb {
 	}
 }
 
-// Args takes what asks for help off a command line, in the forms that kong
-// does not know: help VERB, and --help=all. all wants every flag to be shown.
+// Args removes requests for help that kong does not support: help VERB, and --help=all. all reports
+// whether to show every flag.
 func Args(args []string) (rest []string, all bool) {
 	if len(args) > 0 && args[0] == "help" {
 		args = append(slices.Clone(args[1:]), "--help")
@@ -155,19 +155,18 @@ func Args(args []string) (rest []string, all bool) {
 	return args, all
 }
 
-// Offline are the verbs that neither change a node nor run on one, and have no
-// use for the flags with which the daemon does.
+// Offline are the commands that neither change a node nor run on one, so they do not use the
+// daemon's flags.
 var Offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate", "lint", "report", "replay", "config defaults", "config show"}
 
-// printHelp prints the help of what a command line names. Of kube-proxy's flags
-// it leaves out those that have no effect on the verb, and those that lost it;
-// all shows them. calls spells the command lines of examples.
+// printHelp prints the help of a command. Of kube-proxy's flags it omits those without effect on
+// the command, and removed ones, unless all is set. calls formats the command lines of examples.
 func printHelp(all bool, calls func(string) string) kong.HelpPrinter {
 	return func(options kong.HelpOptions, ctx *kong.Context) error {
 		verb := ctx.Selected()
 		hidden := 0
 		if verb != nil {
-			verb.Positional = slices.DeleteFunc(verb.Positional, func(v *kong.Value) bool { return v.Tag.Hidden }) // kong shows them
+			verb.Positional = slices.DeleteFunc(verb.Positional, func(v *kong.Value) bool { return v.Tag.Hidden }) // kong shows them otherwise
 			for _, f := range verb.Flags {
 				switch {
 				case all:
@@ -223,7 +222,7 @@ func FlagText(flagDefaults map[string]string) kong.HelpValueFormatter {
 	}
 }
 
-// Options returns the options of the grammar that make its help.
+// Options returns the parser options for the help.
 func Options(all bool, calls func(string) string) []kong.Option {
 	return []kong.Option{
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),

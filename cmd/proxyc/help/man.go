@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// PageOf returns the program for "", the verb of a path, or nil.
+// PageOf returns the program for "", the command with a path, or nil.
 func PageOf(app *kong.Application, path string) *kong.Node {
 	if path == "" {
 		return app.Node
@@ -25,12 +25,12 @@ func PageOf(app *kong.Application, path string) *kong.Node {
 	return leaves[i]
 }
 
-// PageName is the name of a page: proxyc, proxyc-config-show.
+// PageName returns the name of a page: proxyc, proxyc-config-show.
 func PageName(node *kong.Node) string {
 	return strings.ReplaceAll(strings.TrimSpace("proxyc "+verbOf(node)), " ", "-")
 }
 
-// verbOf is "" for the program.
+// verbOf returns the path of a command; "" for the program.
 func verbOf(node *kong.Node) string {
 	if node.Type == kong.ApplicationNode {
 		return ""
@@ -38,7 +38,7 @@ func verbOf(node *kong.Node) string {
 	return node.Path()
 }
 
-// WritePage writes the manual page of a verb or of the program, for man(7).
+// WritePage writes the manual page of a command or of the program, for man(7).
 func WritePage(w io.Writer, app *kong.Application, node *kong.Node) error {
 	var m manPage
 	defaults := FlagText(config.FlagDefaults())
@@ -110,7 +110,7 @@ func positionals(node *kong.Node) string {
 	return strings.Join(out, " ")
 }
 
-// manPage is one that is being written.
+// manPage is a page while it is written.
 type manPage struct{ strings.Builder }
 
 func (m *manPage) line(format string, args ...any) { fmt.Fprintf(m, format+"\n", args...) }
@@ -119,15 +119,15 @@ func (m *manPage) section(title string) { m.line(".SH %s", title) }
 
 func (m *manPage) text(s string) { m.line("%s", manText(s)) }
 
-// item is a term with what is said about it.
+// item writes a term with its description.
 func (m *manPage) item(term, about string) {
 	m.line(".TP")
 	m.line(".B %s", manText(term))
 	m.text(about)
 }
 
-// manText keeps man(7) from reading text as its own language: backslashes, and
-// lines that begin with a dot or quote. Hyphens are those of commands.
+// manText escapes a text for man(7): backslashes, and lines that start with a dot or quote. Hyphens
+// are those of commands.
 func manText(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
