@@ -9,30 +9,30 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Overview counts what a node has of a cluster.
+// Overview contains the numbers of a node's objects.
 type Overview struct {
 	Node     string   `json:"node"`
 	Mode     ir.Mode  `json:"mode"`
 	Families []string `json:"families"`
 	Services int      `json:"services"` // with rules
-	Without  int      `json:"without"`  // without
-	Nodes    int      `json:"nodes"`    // of the cluster
-	// Frontends are counted by kind, in the order of the kinds.
+	Without  int      `json:"without"`  // without rules
+	Nodes    int      `json:"nodes"`    // in the cluster
+	// Frontends are the numbers of frontends by kind, in order of the kinds.
 	Frontends [4]int `json:"frontends"`
 	Backends  int    `json:"backends"`
-	// Unserved are the Services with a frontend that has no backend for some client.
+	// Unserved are the Services with a frontend that has no backend for some clients.
 	Unserved []string  `json:"unserved"`
 	Settings []Setting `json:"settings"`
 }
 
-// Setting is something that all Services of a node share.
+// Setting is a setting that applies to all Services of a node.
 type Setting struct {
 	What   string `json:"what"`
 	Value  string `json:"value"`
 	Origin string `json:"origin,omitempty"`
 }
 
-// NewOverview counts what Programs of a node have.
+// NewOverview returns the Overview of a node's Programs.
 func NewOverview(programs ir.Programs) Overview {
 	o := Overview{}
 	services, unserved := map[ir.Name]bool{}, map[ir.Name]bool{}
@@ -107,7 +107,7 @@ func settingsOf(p *ir.Program) (all []Setting) {
 	return all
 }
 
-// FrontendsText counts frontends in words: "12 ClusterIPs, 1 NodePort".
+// FrontendsText returns the numbers of frontends as text: "12 ClusterIPs, 1 NodePort".
 func (o *Overview) FrontendsText() string {
 	var words []string
 	for kind, n := range o.Frontends {

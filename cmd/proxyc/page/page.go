@@ -1,8 +1,8 @@
-// Package page writes a cluster's Services, and what there is to say about them, as one page
-// of HTML that needs nothing else: its style, its program and its data are in it.
+// Package page writes a report about a cluster's Services as one self-contained HTML page with its
+// style, program and data.
 //
-// All that comes from the cluster is in the page as compressed data, which the program shows as
-// text. So no name can become a part of the page.
+// All data from the cluster is in the page in compressed form, and the program shows it as text.
+// Names thus cannot become part of the page's markup.
 package page
 
 import (
@@ -24,25 +24,25 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Page is what a page shows.
+// Page is the content of a page.
 type Page struct {
 	Version string   `json:"version"` // of the program
 	Cluster string   `json:"cluster,omitempty"`
-	Inputs  []string `json:"inputs"`           // files
-	Before  []string `json:"before,omitempty"` // files of the side before
-	// Date is when the newest of the files was written, as RFC 3339 has it; "" if that is not known. It does not
-	// depend on when the page is made: the same files give the same page.
+	Inputs  []string `json:"inputs"`           // input files
+	Before  []string `json:"before,omitempty"` // input files of the previous side
+	// Date is when the newest of the files was written, in RFC 3339 format; "" if unknown. It does not
+	// depend on the time of the report: equal files give equal pages.
 	Date     string   `json:"date,omitempty"`
 	Overview Overview `json:"overview"`
-	// Findings and New are documents of lint -o json: all findings, and those that the side
-	// before the change has not; New is nil where nothing is compared.
+	// Findings and New are documents of lint -o json: all findings, and those that the previous side
+	// lacks. New is nil without a comparison.
 	Findings json.RawMessage `json:"findings"`
 	New      json.RawMessage `json:"new,omitempty"`
-	// Diff is a document of diff -o json; nil where nothing is compared.
+	// Diff is a document of diff -o json; nil without a comparison.
 	Diff json.RawMessage `json:"diff,omitempty"`
-	// Without are the Services that have no rules, with the reason.
+	// Without are the Services without rules, with the reason.
 	Without []Without `json:"without,omitempty"`
-	// Addresses are those of Nodes, by address.
+	// Addresses are the names of Nodes, by address.
 	Addresses map[string]string `json:"addresses,omitempty"`
 	Nodes     []Node            `json:"-"`
 }
@@ -53,25 +53,25 @@ type Without struct {
 	Why  string `json:"why"`
 }
 
-// Node is what a page shows of one node, compressed.
+// Node is the data of one node, compressed.
 type Node struct {
 	Name string
 	data string
 }
 
-// NodeData is what is known of a node.
+// NodeData is the data of a node.
 type NodeData struct {
 	Name     string
 	Programs ir.Programs
-	// Reach is who is led where, of both families.
+	// Reach contains the flows of both families.
 	Reach []flow.Service
-	// Here and Pods are where pods are, for examples of packets.
+	// Here and Pods are the pod ranges of the node and the cluster, for example packets.
 	Here, Pods []netip.Prefix
-	// Interface is the one by which pods of the node come in.
+	// Interface is the incoming interface of the node's pods.
 	Interface string
 }
 
-// NewNode compresses what is known of a node.
+// NewNode compresses the data of a node.
 func NewNode(d NodeData) (Node, error) {
 	mode := d.Programs.IPv4.Node.Mode
 	var programs []*ir.Program
@@ -91,24 +91,24 @@ func NewNode(d NodeData) (Node, error) {
 	return Node{d.Name, data}, err
 }
 
-// reach is a row of the matrix of who may reach what.
+// reach is a row of the reachability matrix.
 type reach struct {
 	Service string   `json:"service"`
 	To      string   `json:"to"`
 	From    []client `json:"from"`
 }
 
-// client is what becomes of some clients.
+// client is the result for some clients.
 type client struct {
 	Kind     string `json:"kind"`
-	Who      string `json:"who"` // the kind, where all of it is meant
+	Who      string `json:"who"` // the kind, if it means all such clients
 	Fate     string `json:"fate"`
-	Addr     string `json:"addr,omitempty"` // what backends see of the client
+	Addr     string `json:"addr,omitempty"` // source address as seen by backends
 	Backends int    `json:"backends,omitempty"`
 }
 
-// reachOf makes rows of flows. What backends meet that connect to themselves is left out:
-// they are served as their neighbours are, and masqueraded.
+// reachOf returns the rows for flows. It omits backends that connect to themselves: they are
+// handled like their neighbors, and masqueraded.
 func reachOf(services []flow.Service) []reach {
 	rows := []reach{}
 	for i := range services {
@@ -185,13 +185,13 @@ func (p *Page) Write(w io.Writer) error {
 
 func script() string { return simJS + pageJS }
 
-// hash is that of a source in a Content-Security-Policy.
+// hash returns the hash of a source for a Content-Security-Policy.
 func hash(source string) string {
 	sum := sha256.Sum256([]byte(source))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// compress returns JSON, deflated, as base64, in which nothing can end the element that it stands in.
+// compress returns deflated JSON as base64, which cannot end its HTML element.
 func compress(v any) (string, error) {
 	var out bytes.Buffer
 	encoder := base64.NewEncoder(base64.StdEncoding, &out)
