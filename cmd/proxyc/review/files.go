@@ -9,17 +9,17 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
-// StandardInput is the name of a file that stands for it.
+// StandardInput is the file name for standard input.
 const StandardInput = "-"
 
-// Files are the files that a verb reads. The name "-" stands for standard input.
+// Files reads the files of a command. The name "-" is standard input.
 type Files struct {
 	System files.System
 	Stdin  io.Reader
 }
 
-// configLimit is how much a configuration file may have. The API server takes
-// no object of more than 3 MiB; a List of ConfigMaps may have many.
+// configLimit is the maximum size of a configuration file in bytes. The API server accepts objects
+// of at most 3 MiB; a List of ConfigMaps may contain many.
 const configLimit = 64 << 20
 
 // ReadFile reads a configuration file, or standard input for "-".
@@ -40,7 +40,7 @@ func (f Files) Read(name string, left *int64) ([]byte, error) {
 	return files.Read(f.System, name, left)
 }
 
-// Expand returns the files that a name stands for, and tells what is passed over.
+// Expand returns the files for a name, and adds findings about skipped ones.
 func (f Files) Expand(name string, diags *diag.List) ([]files.File, error) {
 	if name == StandardInput {
 		return []files.File{{Name: name}}, nil

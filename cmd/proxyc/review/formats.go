@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// Outputs returns all texts that can be made of the programs of one node: the
-// mode's own, the first of which is the default, and the IR's two forms.
+// Outputs returns all outputs for the programs of a node: those of the mode, of which the first is
+// the default, and the two forms of the IR.
 func Outputs(programs ir.Programs) (own []render.Output, all []render.Output, rendered render.Rendered) {
 	rendered = Modes[programs.IPv4.Node.Mode].Lower(programs)
 	own = rendered.Outputs()
@@ -21,7 +21,7 @@ func Outputs(programs ir.Programs) (own []render.Output, all []render.Output, re
 	return own, all, rendered
 }
 
-// WriteFormat writes one text of the programs; format "" is the mode's own.
+// WriteFormat writes the programs in a format; "" selects the mode's default.
 func WriteFormat(w io.Writer, programs ir.Programs, format string) error {
 	_, all, _ := Outputs(programs)
 	names := make([]string, len(all))
@@ -34,7 +34,7 @@ func WriteFormat(w io.Writer, programs ir.Programs, format string) error {
 	return &FormatError{programs.IPv4.Node.Mode, names, format}
 }
 
-// FormatError is the error of a format that a mode does not write.
+// FormatError is the error for a format that a mode does not support.
 type FormatError struct {
 	Mode   ir.Mode
 	Writes []string

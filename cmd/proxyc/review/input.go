@@ -1,6 +1,6 @@
-// Package review loads what the offline verbs review: an Input of a configuration and a snapshot of a cluster, or of
-// what a daemon knows. The packages below it answer one question about Inputs each: trace, explain, diff, proof,
-// migrate, report and replay. Nothing here reads the command line.
+// Package review loads the input of the offline commands: a configuration and a snapshot of a
+// cluster, or a daemon's input. Each package below it answers one question about Inputs: trace,
+// explain, diff, proof, migrate, report and replay. None of them parses the command line.
 package review
 
 import (
@@ -22,26 +22,26 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Input is one compilation with all that it read and had to say.
+// Input is a compilation with its input and findings.
 type Input struct {
 	*config.Resolved
 	Snapshot *snapshot.Snapshot
 	Reader   snapshot.Reader
 	Facts    compiler.Facts
 	Diags    diag.List
-	OfHost   bool // the node's name is that of the machine
+	OfHost   bool // the node name is the machine's
 	Each     bool // print each finding
-	// OnlyHere reports that nothing is known of other nodes' rules.
+	// OnlyHere reports that the rules of other nodes are unknown.
 	OnlyHere bool
-	// NoSnapshot reports that none was given.
+	// NoSnapshot reports that no snapshot was given.
 	NoSnapshot bool
-	errors     objectErrors // of a daemon
-	AllowEmpty bool         // empty files are intended: no finding reports them
-	EmptyHint  string       // ends the hint of the finding about an empty file: the flag that allows it
+	errors     objectErrors // from a daemon
+	AllowEmpty bool         // empty files are intended: do not report them
+	EmptyHint  string       // end of the hint about an empty file: the flag that allows it
 }
 
-// NoSuchNode refuses a name that is none of the Nodes of a snapshot that has some; nil where it is one. flag
-// is what --hostname-override says; "": the configuration names the node.
+// NoSuchNode returns an error if the node name is not among the Nodes of a snapshot that has some.
+// flag is the value of --hostname-override; "" if the configuration sets the name.
 func (j *Input) NoSuchNode(flag string) error {
 	all := j.Snapshot.Nodes()
 	if len(all) == 0 || j.Snapshot.Node(j.Facts.NodeName) != nil {
@@ -67,7 +67,7 @@ func (j *Input) NoSuchNode(flag string) error {
 	return fmt.Errorf("%s: must name a Node of the snapshot, which has %s; %s", field, text, got)
 }
 
-// Compile makes the Programs of the Input's node.
+// Compile returns the Programs of the Input's node.
 func (j *Input) Compile() ir.Programs {
 	programs, diags := compiler.Compile(j.Config, j.Snapshot, j.Facts)
 	j.Diags.Add(diags...)
@@ -76,21 +76,21 @@ func (j *Input) Compile() ir.Programs {
 	return programs
 }
 
-// WarnRefused adds which endpoints the rules refuse, for verbs that write rules.
+// WarnRefused adds findings about endpoints that the rules reject, for commands that write rules.
 func (j *Input) WarnRefused() {
 	j.Diags.Add(lint.Refused(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags})...)
 }
 
-// checkNode holds the configuration against a Node of the snapshot, as far as
-// its addresses are known.
+// checkNode checks the configuration against the address families of a Node of the snapshot, if
+// known.
 func (j *Input) checkNode(name string) {
 	if families, ok := compiler.NodeFamilies(j.Config, j.Snapshot.Node(name), j.Facts.Interfaces); ok {
 		j.Diags.Add(j.CheckNode(families)...)
 	}
 }
 
-// Findings returns what there is to print: findings about objects with the place
-// of the field, and one with a count for many of the same.
+// Findings returns the findings to print: those about objects with the position of the field, and
+// one with a count for many equal ones.
 func (j *Input) Findings() diag.List {
 	list := j.Diags.Sorted()
 	if !j.Each {
@@ -100,7 +100,7 @@ func (j *Input) Findings() diag.List {
 	return list
 }
 
-// Locate completes findings with their places.
+// Locate adds positions to findings.
 func (j *Input) Locate(list diag.List) {
 	j.Reader.Locate(list)
 	if j.Resolved != nil {
@@ -108,15 +108,15 @@ func (j *Input) Locate(list diag.List) {
 	}
 }
 
-// ReadSnapshot decodes all files of a snapshot, which together may have limit bytes (0: any amount).
-// It reports whether all could be read; findings tell what could not.
+// ReadSnapshot reads all files of a snapshot, of at most limit bytes together (0 for no limit). It
+// reports whether all could be read; findings describe the others.
 func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
 	readable := true
 	fail := func(name string, err error) {
 		readable = false
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
 	}
-	if !j.Each && !j.Reader.Strict { // lint heeds annotations, and what is new, before one stands for many
+	if !j.Each && !j.Reader.Strict { // lint applies annotations and baselines before findings are grouped
 		j.Reader.Most = diag.MostAlike
 	}
 	j.Reader.CutOff = cmp.Or(j.Reader.CutOff, diag.Warning)
@@ -158,10 +158,10 @@ func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
 	return readable
 }
 
-// wholeSnapshot is what to do where a snapshot lacks a kind altogether.
+// wholeSnapshot is the fix for a snapshot without any object of a kind.
 const wholeSnapshot = "it is what kubectl get services,endpointslices,nodes -A -o yaml prints"
 
-// Others returns the facts about another node, of which no more is known than its object says.
+// Others returns the facts about another node, which only its object provides.
 func (j *Input) Others(node string) compiler.Facts {
 	facts := j.Facts
 	if node != facts.NodeName {
@@ -171,7 +171,7 @@ func (j *Input) Others(node string) compiler.Facts {
 	return facts
 }
 
-// CheckAddrs says where text lacks node ports, since mode ipvs has a virtual
+// CheckAddrs adds findings about node ports that text output lacks, since mode ipvs has a virtual
 // server for each on every address of the node.
 func (j *Input) CheckAddrs(facts compiler.Facts, programs ir.Programs) {
 	if facts.AllAddrsKnown() {
@@ -191,8 +191,8 @@ func hasNodePort(s ir.Service) bool {
 	return slices.ContainsFunc(s.Frontends, func(f ir.Frontend) bool { return f.Kind == ir.NodePort })
 }
 
-// CompileNodes compiles for one node after the other, until yield returns false. What does not
-// depend on the node is done once.
+// CompileNodes compiles for consecutive nodes until yield returns false. Work that does not depend
+// on the node is done once.
 func (j *Input) CompileNodes(nodes []compiler.Facts, yield func(i int, programs ir.Programs) bool) {
 	compiler.CompileNodes(j.Config, j.Snapshot, nodes, func(i int, programs ir.Programs, diags diag.List) bool {
 		j.Diags.Add(diags...)
@@ -201,7 +201,7 @@ func (j *Input) CompileNodes(nodes []compiler.Facts, yield func(i int, programs 
 	})
 }
 
-// CompileEach returns what compiles for one node after the other, and what ends it.
+// CompileEach returns a function that compiles for the next node, and one that ends this.
 func (j *Input) CompileEach(nodes []compiler.Facts) (next func() ir.Programs, stop func()) {
 	pull, stop := iter.Pull(func(yield func(ir.Programs) bool) {
 		j.CompileNodes(nodes, func(_ int, programs ir.Programs) bool { return yield(programs) })
@@ -209,7 +209,7 @@ func (j *Input) CompileEach(nodes []compiler.Facts) (next func() ir.Programs, st
 	return func() ir.Programs { programs, _ := pull(); return programs }, stop
 }
 
-// Pods returns where the pods of the cluster are, as far as it is known.
+// Pods returns the pod ranges of the cluster, as far as known.
 func (j *Input) Pods() (pods []netip.Prefix) {
 	pods = j.Config.ClusterCIDRs()
 	for _, n := range j.Snapshot.Nodes() {
@@ -218,7 +218,7 @@ func (j *Input) Pods() (pods []netip.Prefix) {
 	return pods
 }
 
-// PodsOn returns where the pods of a Node are, as far as its object says.
+// PodsOn returns the pod ranges of a Node, according to its object.
 func (j *Input) PodsOn(node string) []netip.Prefix {
 	if n := j.Snapshot.Node(node); n != nil {
 		return slices.Clone(n.PodCIDRs)

@@ -12,19 +12,19 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// LeftOut knows what the rules are without: Services that no proxy serves or another one,
-// those that are left out of a file, and those of which something is, as the compiler found.
-// Who asks for one would otherwise hear that it does not exist.
+// LeftOut describes what the rules lack: Services of another proxy or of none, Services skipped in
+// a file, and Services with skipped parts according to the compiler. Without it a command would
+// report that such a Service does not exist.
 type LeftOut struct {
 	snap     *snapshot.Snapshot
 	errors   objectErrors
-	services []*snapshot.Service // in snap, of which something is left out
+	services []*snapshot.Service // in snap, with skipped parts
 }
 
-// objectErrors are what the compiler found to be wrong, by object.
+// objectErrors are the compiler's errors, by object.
 type objectErrors map[string][]string
 
-// errorsOf returns what a daemon found to be wrong.
+// errorsOf returns the errors among a daemon's findings.
 func errorsOf(findings []daemon.Finding) objectErrors {
 	errs := objectErrors{}
 	for _, f := range findings {
@@ -35,7 +35,7 @@ func errorsOf(findings []daemon.Finding) objectErrors {
 	return errs
 }
 
-// LeftOutOf returns what the rules of an input are without.
+// LeftOutOf returns what the rules of an input lack.
 func LeftOutOf(j *Input) LeftOut {
 	if j.errors != nil {
 		return newLeftOut(j.Snapshot, j.errors)
@@ -49,7 +49,7 @@ func LeftOutOf(j *Input) LeftOut {
 	return newLeftOut(j.Snapshot, errs)
 }
 
-// LeftOutOfDaemon returns what the rules of a daemon are without, which found something in its snapshot.
+// LeftOutOfDaemon returns what a daemon's rules lack, from its snapshot and findings.
 func LeftOutOfDaemon(snap *snapshot.Snapshot, findings []daemon.Finding) LeftOut {
 	return newLeftOut(snap, errorsOf(findings))
 }
@@ -64,8 +64,8 @@ func newLeftOut(snap *snapshot.Snapshot, errs objectErrors) LeftOut {
 	return l
 }
 
-// Of says what of a Service is left out, and why; "": nothing is, or there is none. which follows
-// its name, as ", which has 10.0.0.1,".
+// Of describes what is skipped of a Service, and why; "" for nothing, or if it does not exist.
+// which follows its name, such as ", which has 10.0.0.1,".
 func (l LeftOut) Of(name ir.Name, which string) string {
 	if svc := l.snap.Service(name); svc != nil {
 		if why := compiler.Skipped(svc); why != "" {
@@ -80,8 +80,7 @@ func (l LeftOut) Of(name ir.Name, which string) string {
 	return ""
 }
 
-// At says the same of all Services that have an address; with a node port, also of those
-// that have that.
+// At describes the same for all Services with an address, or with the node port if it is not 0.
 func (l LeftOut) At(addr netip.Addr, nodePort uint16) (says []string) {
 	for _, svc := range l.services {
 		isPort := slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.NodePort == int32(nodePort) })
@@ -98,7 +97,7 @@ func (l LeftOut) At(addr netip.Addr, nodePort uint16) (says []string) {
 	return says
 }
 
-// which follows the name of a Service that has an address.
+// which returns the text after the name of a Service with an address.
 func which(addr netip.Addr, has bool) string {
 	if !has {
 		return ""

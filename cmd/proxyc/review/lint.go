@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/compiler/lint"
 )
 
-// Lint adds what there is to say about a cluster. Who names no node means all of
-// them: the first one stands for them, and nobody misses one that is not there.
+// Lint adds the findings about a cluster. Without a node name it applies to all nodes, represented
+// by the first one; a missing Node is then no finding.
 func (j *Input) Lint() {
 	unnamed := j.OfHost && j.Snapshot.Node(j.Facts.NodeName) == nil
 	if nodes := j.Snapshot.Nodes(); unnamed && len(nodes) > 0 {
@@ -17,7 +17,7 @@ func (j *Input) Lint() {
 	}
 	pending := lint.Complete(j.Snapshot, j.Reader.Written())
 	j.Compile()
-	for _, slice := range slices.Concat(j.Snapshot.Orphans(), j.Snapshot.Unlabelled()) { // at which no Service looks
+	for _, slice := range slices.Concat(j.Snapshot.Orphans(), j.Snapshot.Unlabelled()) { // slices that no Service refers to
 		j.Diags.Add(compiler.Faults(slice)...)
 	}
 	j.Diags = pending.Mend(j.Diags)
@@ -26,8 +26,7 @@ func (j *Input) Lint() {
 	j.Diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags, Written: j.Reader.Written(), Pending: pending})...)
 }
 
-// Complete adds to a report where things stand, and puts it in that order. With fewer, one finding
-// stands for many that say the same.
+// Complete adds positions to a report, and sorts it by them. With fewer, it groups equal findings.
 func (j *Input) Complete(r *lint.Report, fewer bool) {
 	if fewer {
 		r.Findings = r.Findings.Fewer(diag.MostAlike)

@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Live asks a daemon for what it knows.
+// Live reads a daemon's input.
 func Live(socket string) (*Input, ir.Programs, error) {
 	var programs ir.Programs
 	ctx, cancel := context.WithTimeout(context.Background(), AnswerTimeout)
@@ -34,7 +34,7 @@ func Live(socket string) (*Input, ir.Programs, error) {
 	return &Input{Resolved: &config.Resolved{Config: known.Config}, Snapshot: known.Snapshot.Snapshot(), Facts: known.Facts, errors: errorsOf(known.Findings)}, programs, nil
 }
 
-// AskKnown asks a daemon at its status socket for what it knows.
+// AskKnown reads a daemon's input from its status socket.
 func AskKnown(ctx context.Context, socket string) (known daemon.Known, err error) {
 	err = askDaemon(ctx, socket, daemon.KnownPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&known) })
 	if known.Snapshot == nil {
@@ -43,13 +43,13 @@ func AskKnown(ctx context.Context, socket string) (known daemon.Known, err error
 	return known, err
 }
 
-// AskStatus asks a daemon at its status socket what it is doing.
+// AskStatus reads a daemon's status from its status socket.
 func AskStatus(ctx context.Context, socket string) (st daemon.Status, err error) {
 	err = askDaemon(ctx, socket, daemon.StatusPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&st) })
 	return st, err
 }
 
-// LiveIR asks a daemon at its status socket for what is in force.
+// LiveIR reads a daemon's applied Programs from its status socket.
 func LiveIR(ctx context.Context, socket string) (programs ir.Programs, err error) {
 	ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
 	defer cancel()
@@ -60,7 +60,7 @@ func LiveIR(ctx context.Context, socket string) (programs ir.Programs, err error
 	return programs, err
 }
 
-// askDaemon reads one answer of a daemon at its status socket.
+// askDaemon sends a request to a daemon's status socket, and reads the response.
 func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
@@ -77,10 +77,10 @@ func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) er
 	return read(resp.Body)
 }
 
-// AnswerTimeout is how long a daemon may take to answer.
+// AnswerTimeout is how long a daemon may take to respond.
 const AnswerTimeout = 5 * time.Second
 
-// UnixClient asks at a unix socket, whatever the host.
+// UnixClient returns a client that connects to a unix socket, for any host.
 func UnixClient(path string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

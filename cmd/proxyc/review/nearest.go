@@ -5,8 +5,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// DidYouMean returns a hint, to stand at the end of a message, at the known name nearest to one;
-// empty for none.
+// DidYouMean returns a hint for the end of a message with the most similar known name; "" for none.
 func DidYouMean(name string, known []string) string {
 	if hint := diag.DidYouMean(name, known); hint != "" {
 		return " (" + hint + ")"
@@ -14,8 +13,7 @@ func DidYouMean(name string, known []string) string {
 	return ""
 }
 
-// NearestService returns a hint at the Service whose name is nearly the one given; empty
-// for none.
+// NearestService returns a hint with the Service whose name is most similar; "" for none.
 func NearestService(programs ir.Programs, name ir.Name) string {
 	var names []string
 	for svc := range Services(programs) {
@@ -24,7 +22,7 @@ func NearestService(programs ir.Programs, name ir.Name) string {
 	return DidYouMean(name.String(), names)
 }
 
-// Services are those of both families; one that is in both comes twice.
+// Services yields the Services of both families; one in both is yielded twice.
 func Services(programs ir.Programs) func(yield func(*ir.Service) bool) {
 	return func(yield func(*ir.Service) bool) {
 		for _, p := range programs.All() {

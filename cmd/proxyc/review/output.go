@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// WriteExplain writes the table of where each rule and element comes from:
-// a line each, of three columns with tabs between.
+// WriteExplain writes a table of the origins of rules and elements: one per line, in three columns
+// separated by tabs.
 func WriteExplain(w io.Writer, rendered render.Rendered) error {
 	return Buffered(w, func(w io.Writer) (err error) {
 		for entry := range rendered.Explain {
@@ -32,8 +32,8 @@ func WriteEntry(w io.Writer, entry render.Entry) error {
 	return err
 }
 
-// ShellWord quotes a word of a command where a shell would take it for more: names of files,
-// and of interfaces on Windows.
+// ShellWord quotes a word for a shell if required, such as names of files, and of interfaces on
+// Windows.
 func ShellWord(word string) string {
 	plain := func(r rune) bool {
 		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_@%+=:,./[]-", r)
@@ -44,7 +44,7 @@ func ShellWord(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// portText names a service port, "-" for what belongs to none.
+// portText returns the name of a service port, or "-" for none.
 func portText(p ir.ServicePort) string {
 	if p == (ir.ServicePort{}) {
 		return "-"
@@ -61,8 +61,8 @@ func Buffered(w io.Writer, write func(io.Writer) error) error {
 	return b.Flush()
 }
 
-// WriteDocument writes JSON of a kind: apiVersion and kind, and then the fields of v, or
-// its items where it is a list. People and programs need no escapes of HTML.
+// WriteDocument writes JSON of a kind: apiVersion and kind, and then the fields of v, or its items
+// if it is a list. HTML characters are not escaped.
 func WriteDocument(w io.Writer, kind, indent string, v any) error {
 	var fields bytes.Buffer
 	enc := json.NewEncoder(&fields)
@@ -83,12 +83,12 @@ func WriteDocument(w io.Writer, kind, indent string, v any) error {
 	return enc.Encode(json.RawMessage(document))
 }
 
-// PacketFlags are the flags of trace for a packet.
+// PacketFlags returns the flags of trace for a packet.
 func PacketFlags(pkt sim.Packet) string {
 	return fmt.Sprintf("--from %s --to %s", ShellWord(sourceFlag(pkt)), ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
 }
 
-// sourceFlag returns the --from of trace.
+// sourceFlag returns the value of trace's --from.
 func sourceFlag(pkt sim.Packet) string {
 	if pkt.FromNode() {
 		return "node"
