@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Colours of terminals (ECMA-48, "select graphic rendition").
+// Colors of terminals (ECMA-48, "select graphic rendition").
 const (
 	red    = "31"
 	green  = "32"
@@ -16,8 +16,8 @@ const (
 	faint  = "2"
 )
 
-// A paint colours what its first group matches in a line. Colours repeat what words or
-// signs say.
+// A paint colors the first group of its match in a line. Colors only repeat information of words or
+// signs.
 type paint struct {
 	line   *regexp.Regexp
 	colour string
@@ -40,15 +40,15 @@ var paints = []paint{
 	{regexp.MustCompile(`(?m) (# .*)$`), faint},
 }
 
-// painter is a Writer that colours lines. It is safe for concurrent use.
+// painter is a Writer that colors lines. It is safe for concurrent use.
 type painter struct {
 	mu   sync.Mutex
 	w    io.Writer
 	on   bool
-	rest []byte // of a line that has not ended
+	rest []byte // incomplete line
 }
 
-// NewPainter returns a painter that writes to w. It colours nothing before Begin.
+// NewPainter returns a painter that writes to w. It does not color before Begin.
 func NewPainter(w io.Writer) *painter { return &painter{w: w} }
 
 func (p *painter) Write(text []byte) (int, error) {
@@ -70,15 +70,15 @@ func (p *painter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// End writes what was held back.
+// End writes buffered text.
 func (p *painter) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.w.Write(painted(p.rest)) // an error is that of the lines before it
+	p.w.Write(painted(p.rest)) // an error recurs from earlier lines
 	p.rest = nil
 }
 
-// Begin begins to colour.
+// Begin starts coloring.
 func (p *painter) Begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func painted(line []byte) []byte {
 	return line
 }
 
-// WantsColours reports whether a terminal is to have them (no-color.org).
+// WantsColours reports whether the environment allows colors on a terminal (no-color.org).
 func WantsColours(getenv func(string) string) bool {
 	return getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
 }

@@ -10,19 +10,19 @@ import (
 	"golang.org/x/term"
 )
 
-// Progress tells on a terminal what takes so long, in one line that goes with the
-// first output. A nil *Progress shows nothing. It is safe for concurrent use.
+// Progress shows the current step of a long command on a terminal, in one line that the first
+// output removes. The methods of a nil Progress do nothing. It is safe for concurrent use.
 type Progress struct {
 	mu        sync.Mutex
 	w         io.Writer
 	what      string
-	done, all int // of what is counted; all 0: nothing is
+	done, all int // counts; nothing is counted while all is 0
 	shown     bool
 	stop      func()
 	regularly func(after, every time.Duration, f func()) (stop func())
 }
 
-// NewProgress returns a Progress that is shown on w. regularly is Regularly, or a test's.
+// NewProgress returns a Progress shown on w. regularly is Regularly, or a test's replacement.
 func NewProgress(w io.Writer, regularly func(after, every time.Duration, f func()) (stop func())) *Progress {
 	return &Progress{w: w, regularly: regularly}
 }
@@ -30,7 +30,7 @@ func NewProgress(w io.Writer, regularly func(after, every time.Duration, f func(
 // Writer returns a Writer to w that removes the line before its first output.
 func (p *Progress) Writer(w io.Writer) io.Writer { return &endsProgress{p, w} }
 
-// Doing says what is done now. The first one begins to count the time.
+// Doing sets the current step. The first call starts the timer.
 func (p *Progress) Doing(what string) {
 	if p == nil {
 		return
@@ -50,13 +50,13 @@ func (p *Progress) Doing(what string) {
 	}
 }
 
-// When the line appears, and how often it is written again.
+// When the line appears, and how often it is updated.
 const (
 	progressAfter = time.Second
 	progressEvery = 200 * time.Millisecond
 )
 
-// Regularly calls f after some time, and then again and again until stop was called.
+// Regularly calls f after a time, and then periodically until stop is called.
 func Regularly(after, every time.Duration, f func()) (stop func()) {
 	quit := make(chan struct{})
 	go func() {
@@ -78,7 +78,7 @@ func Regularly(after, every time.Duration, f func()) (stop func()) {
 // IsTerminal reports whether a file is a terminal.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// endsProgress is a Writer before whose first output the line goes.
+// endsProgress is a Writer that removes the line before its first output.
 type endsProgress struct {
 	p *Progress
 	w io.Writer
@@ -89,7 +89,7 @@ func (o *endsProgress) Write(b []byte) (int, error) {
 	return o.w.Write(b)
 }
 
-// Count adds to what was done and to what there is to do.
+// Count adds to the completed and the total work.
 func (p *Progress) Count(done, all int) {
 	if p == nil {
 		return
@@ -115,10 +115,10 @@ func (p *Progress) write() {
 	if p.all > 0 {
 		text = fmt.Sprintf("%s: %d of %d", p.what, p.done, p.all)
 	}
-	fmt.Fprintf(p.w, "%sproxyc: %s ...", clearLine, text) // who cannot be told misses nothing
+	fmt.Fprintf(p.w, "%sproxyc: %s ...", clearLine, text) // an error is irrelevant
 }
 
-// End takes the line away, for good.
+// End removes the line permanently.
 func (p *Progress) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

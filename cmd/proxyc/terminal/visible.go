@@ -1,4 +1,5 @@
-// Package terminal writes for people: it shows colours and progress, and escapes what would hide in a text.
+// Package terminal writes for people: it shows colors and progress, and escapes invisible
+// characters.
 package terminal
 
 import (
@@ -10,15 +11,14 @@ import (
 	"unicode/utf8"
 )
 
-// visible is a Writer through which no control character passes but line break
-// and tab, nor what turns the direction of text or hides in it: names and
-// settings come from others, and what is on a terminal must be what is meant.
-// Such characters are escaped as in JSON, so that JSON stays what it was. It is
-// safe for concurrent use.
+// visible is a Writer that escapes control characters other than line breaks and tabs, and
+// characters that change the direction of text or hide in it. Names and settings come from other
+// people, and the terminal must show them as they are. The escapes are those of JSON, so JSON stays
+// equivalent. It is safe for concurrent use.
 type visible struct {
 	mu   sync.Mutex
 	w    io.Writer
-	held []byte // the beginning of a character
+	held []byte // start of an incomplete character
 }
 
 // NewVisible returns a visible that writes to w.
@@ -53,17 +53,17 @@ func (v *visible) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// End writes what was held back.
+// End writes buffered text.
 func (v *visible) End() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, c := range v.held {
-		fmt.Fprintf(v.w, `\x%02x`, c) // an error is that of a text that is broken anyway
+		fmt.Fprintf(v.w, `\x%02x`, c) // the text is invalid in any case
 	}
 	v.held = nil
 }
 
-// isPlain reports whether a text is printable ASCII in lines, as nearly all is.
+// isPlain reports whether a text is printable ASCII with line breaks, which is the usual case.
 func isPlain(p []byte) bool {
 	for _, c := range p {
 		if (c < ' ' || c > '~') && c != '\n' && c != '\t' {

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// What is written in pieces of any size is escaped as a whole, and JSON stays
-// what it was.
+// Text is escaped equally if it is written in pieces of any size, and JSON stays equivalent.
 func TestVisible(t *testing.T) {
 	const in = "plain\ttext\nü ☺ \u202e\u2066 \x1b[2J \U000e0041 \r\x7f\u200b\ufeff \xff end\xe2\x80"
 	const want = "plain\ttext\nü ☺ \\u202e\\u2066 \\u001b[2J \\udb40\\udc41 \\u000d\\u007f\\u200b\\ufeff \\xff end\\xe2\\x80"
