@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // A page names pieces of the repository as `apply/serve.Metrics` or
@@ -205,5 +207,33 @@ func TestDrawing(t *testing.T) {
 	}
 	if packages < 6 || len(svg.Title) == 0 || len(svg.Desc) < 100 {
 		t.Errorf("way.svg has %d packages, title %q, description %q", packages, svg.Title, svg.Desc)
+	}
+}
+
+// TestMetricsAreListed checks that metrics.md has every metric of the daemon, and no other.
+func TestMetricsAreListed(t *testing.T) {
+	const page = "reference/metrics.md"
+	name := regexp.MustCompile("[\"`]((?:proxyc|kubeproxy)_[a-z0-9_]*[a-z0-9])[\"`]")
+	in := func(text string) map[string]bool {
+		names := map[string]bool{}
+		for _, m := range name.FindAllStringSubmatch(text, -1) {
+			if !strings.HasPrefix(m[1], "proxyc_proxy_") { // names that the code composes
+				names[m[1]] = true
+			}
+		}
+		return names
+	}
+	files, err := filepath.Glob(root + "/apply/serve/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	var source strings.Builder
+	for _, file := range files {
+		if !strings.HasSuffix(file, "_test.go") {
+			source.WriteString(readFile(t, file))
+		}
+	}
+	if diff := cmp.Diff(in(source.String()), in(readFile(t, page))); diff != "" {
+		t.Errorf("%s (-apply/serve +page):\n%s", page, diff)
 	}
 }
