@@ -43,7 +43,7 @@ const mostClasses = 1 << 21
 // finding is a class whose packets are not proved to have the same outcome.
 type finding struct {
 	Difference
-	unknown []string // what is not understood of it; empty: the fates differ
+	unknown []string // unknown parts of the rules; empty if the outcomes differ
 }
 
 func (f *found) add(part found) {

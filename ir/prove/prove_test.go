@@ -190,7 +190,7 @@ func (b byPort) at(port uint16, cuts *sim.Cuts) sim.Outcome {
 	id := 1
 	for i, s := range b.sets {
 		if i == 2 && id%2 == 0 {
-			break // the last is not always asked
+			break // the last set is not always consulted
 		}
 		if s.Has(port, cuts) {
 			id += 1 << i
