@@ -80,7 +80,7 @@ type Chance struct {
 	Fate Fate
 	Destination
 	Weight float64
-	Choice string // as in an Outcome; Weight is then equal for all that the client may select
+	Choice string // as in an Outcome; all possible destinations then have equal Weight
 }
 
 // Shared returns the normalized Outcome of all chances. It adds the weights of
