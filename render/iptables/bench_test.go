@@ -34,7 +34,7 @@ func BenchmarkLowerService(b *testing.B) {
 	}
 }
 
-// BenchmarkLowererChange changes one Service of n, and compares nothing.
+// BenchmarkLowererChange changes one Service of n, without comparing Rulesets.
 func BenchmarkLowererChange(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 50_000} {
 		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {

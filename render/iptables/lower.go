@@ -16,7 +16,7 @@ func Lower(p *ir.Program) *Ruleset {
 	return Assemble(p.Family, &p.Node, fragments)
 }
 
-// Assemble puts the fixed part and the Fragments of a node's Services together.
+// Assemble combines the fixed part and the Fragments of a node's Services.
 func Assemble(family ir.Family, node *ir.Node, fragments []*Fragment) *Ruleset {
 	n := 0
 	for _, f := range fragments {
@@ -30,14 +30,15 @@ func Assemble(family ir.Family, node *ir.Node, fragments []*Fragment) *Ruleset {
 	return h.ruleset(node, h.all(), chains)
 }
 
-// dispatchTrees are what Services share: each is a tree of their entries.
+// dispatchTrees are the dispatch chains, which Services share. Each is a tree of
+// their entries.
 type dispatchTrees struct {
 	family ir.Family
 	trees  [dispatchCount]*tree
-	health []Rule // of filter KUBE-NODEPORTS, in order
+	health []Rule // of filter KUBE-NODEPORTS, sorted
 }
 
-// newDispatchTrees returns the dispatch chains that hold what the Fragments have in them.
+// newDispatchTrees returns the dispatch chains with the entries of the Fragments.
 func newDispatchTrees(family ir.Family, fragments []*Fragment) *dispatchTrees {
 	addrs, ports := byDst(family), byPort()
 	made := [dispatchCount]struct {
@@ -63,8 +64,8 @@ func newDispatchTrees(family ir.Family, fragments []*Fragment) *dispatchTrees {
 	return h
 }
 
-// replace takes out what the Fragments like old have in dispatch chains, and
-// enters what now has. An address may pass from one Service to another.
+// replace removes the entries of old from the dispatch chains and inserts those
+// of now. An address may move from one Service to another.
 func (h *dispatchTrees) replace(old, now []*Fragment) {
 	for i, t := range h.trees {
 		for _, e := range entries(old, dispatchChain(i), t.key) {
@@ -97,8 +98,8 @@ func (h *dispatchTrees) all() (all [dispatchCount]dispatched) {
 	return all
 }
 
-// ruleset puts the fixed part together with dispatch chains, as far as these
-// were made, and chains of Services.
+// ruleset combines the fixed part, the given dispatch chains and the chains of
+// Services.
 func (h *dispatchTrees) ruleset(node *ir.Node, d [dispatchCount]dispatched, chains []Chain) *Ruleset {
 	filterJumps, natJumps := builtInJumps(node)
 	r := &Ruleset{

@@ -33,8 +33,8 @@ func lines(r *Ruleset, table, chain string) []string {
 	return nil
 }
 
-// The chain names of a cluster's first Services, which anybody who has looked
-// at a node of Kubernetes has seen.
+// The chain names of a cluster's first Services, which exist on every Kubernetes
+// node.
 func TestChainNames(t *testing.T) {
 	tests := []struct {
 		namespace, name, port string
@@ -119,10 +119,10 @@ func TestFixedRules(t *testing.T) {
 	}
 }
 
-// text returns the Ruleset as it is written.
+// text returns the written form of the Ruleset.
 func text(r *Ruleset) string {
 	var b bytes.Buffer
-	r.WriteTo(&b) // a Buffer takes everything
+	r.WriteTo(&b) // a Buffer never fails
 	return b.String()
 }
 

@@ -6,9 +6,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Lowerer lowers a Program, and then its changes. It holds what Services share in
-// a Ruleset, their entries in the dispatch chains: a change of a few Services
-// makes the chains that it touches, however many others there are.
+// Lowerer lowers a Program and then its changes. It keeps the shared part of a
+// Ruleset, the entries in the dispatch chains. A change of a few Services
+// rebuilds only the chains that it touches, regardless of the number of Services.
 type Lowerer struct {
 	node     ir.Node
 	dispatch *dispatchTrees
@@ -25,7 +25,7 @@ func NewLowerer(p *ir.Program) *Lowerer {
 		for _, c := range f.Chains {
 			own += len(c.Rules)
 		}
-		f.Chains = nil // they can be made again
+		f.Chains = nil // can be rebuilt
 		fragments[i] = f
 	}
 	l.dispatch = newDispatchTrees(p.Family, fragments)
@@ -39,12 +39,13 @@ func NewLowerer(p *ir.Program) *Lowerer {
 	return l
 }
 
-// Size returns the number of rules in each table of the Ruleset, in the order of its Tables.
+// Size returns the number of rules in each table of the Ruleset, in the order of
+// its Tables.
 func (l *Lowerer) Size() [2]int { return l.size }
 
-// Change puts what is new in the place of what was, which must be what the
-// Lowerer has, and returns what the Ruleset was and is: of both, the fixed part,
-// and all other chains that may differ.
+// Change applies changes, whose old Services must be the Lowerer's current ones.
+// It returns the Ruleset before and after, each reduced to the fixed part and all
+// other chains that may differ.
 func (l *Lowerer) Change(changes []ir.Change) (have, want *Ruleset) {
 	var old, now []*Fragment
 	for _, c := range changes {
@@ -66,8 +67,8 @@ func (l *Lowerer) Change(changes []ir.Change) (have, want *Ruleset) {
 	return have, want
 }
 
-// partial returns the fixed part, what is touched of the dispatch chains,
-// and the chains of fragments.
+// partial returns the fixed part, the touched dispatch chains, and the chains of
+// fragments.
 func (l *Lowerer) partial(t [dispatchCount]touched, fragments []*Fragment) *Ruleset {
 	var d [dispatchCount]dispatched
 	for i, tree := range l.dispatch.trees {
@@ -84,9 +85,10 @@ func (l *Lowerer) partial(t [dispatchCount]touched, fragments []*Fragment) *Rule
 	return l.dispatch.ruleset(&l.node, d, chains)
 }
 
-// touched says where a dispatch chain may change: whole where no chain is below it, or none may be.
+// touched is the part of a dispatch chain that may change: the chains of keys, or
+// the whole chain if it is, or may become, flat.
 type touched struct {
-	keys  []key // in order
+	keys  []key // sorted
 	whole bool
 }
 

@@ -13,8 +13,9 @@ import (
 	"github.com/proxyc/proxyc/render/iptables/iptest"
 )
 
-// history returns Programs whose Services come, change and go. Addresses are few,
-// so that they pass from one Service to another, and trees grow and shrink.
+// history generates Programs whose Services are added, changed and removed. It
+// uses few addresses, so that they move between Services, and trees grow and
+// shrink.
 type history struct {
 	random *rand.Rand
 	now    *ir.Program
@@ -61,7 +62,7 @@ func (h *history) service(name ir.Name) *ir.Service {
 	return s
 }
 
-// step changes up to most of n Services. Two never have one frontend.
+// step changes up to most of n Services. Frontends remain unique.
 func (h *history) step(n, most int) []ir.Change {
 	of := map[ir.Name]*ir.Service{}
 	for i := range h.now.Services {
@@ -101,7 +102,7 @@ func (h *history) step(n, most int) []ir.Change {
 	return slices.Collect(maps.Values(changes))
 }
 
-// TestLowererIsLower holds what an Lowerer says of each change against the
+// TestLowererIsLower compares the result of a Lowerer for each change with the
 // Rulesets before and after it.
 func TestLowererIsLower(t *testing.T) {
 	for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
@@ -111,7 +112,7 @@ func TestLowererIsLower(t *testing.T) {
 			a, whole := NewLowerer(h.now), Lower(h.now)
 			for i := range 120 {
 				n, most := 20, 3
-				if i/30%2 == 1 { // the trees come, and go at the end
+				if i/30%2 == 1 { // trees are created, and removed at the end
 					n, most = 300, 200
 				}
 				var changes []ir.Change
@@ -148,7 +149,8 @@ func (h *history) clear() (changes []ir.Change) {
 	return changes
 }
 
-// check holds that have is a part of before, and makes after when want takes its place.
+// check checks that have is a part of before, and that replacing it by want
+// yields after.
 func check(t *testing.T, when string, before, have, want, after *Table) {
 	t.Helper()
 	if !reflect.DeepEqual(have.Jumps, before.Jumps) || !reflect.DeepEqual(want.Jumps, after.Jumps) {
@@ -185,8 +187,8 @@ func check(t *testing.T, when string, before, have, want, after *Table) {
 	}
 }
 
-// TestLowererMakesFewChains changes one Service of many: what is made does not
-// grow with them.
+// TestLowererMakesFewChains changes one Service of many. The number of rebuilt
+// chains does not depend on the number of Services.
 func TestLowererMakesFewChains(t *testing.T) {
 	for _, n := range []int{500, 8000} {
 		p := iptest.Many(ir.IPv4, n, 3)

@@ -10,22 +10,22 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// The chains that exist once (IPT-1). KUBE-FIREWALL is shared with the kubelet,
-// which keeps the same rule in it. KUBE-HAIRPIN is proxyc's own. Those that
-// other modes have as well (IPV-1, USR-2) are there for the same thing.
+// Chains that exist once (IPT-1). The kubelet shares KUBE-FIREWALL and keeps the
+// same rule in it. KUBE-HAIRPIN is specific to proxyc. Some of these also exist
+// in modes ipvs and userspace, with the same purpose.
 const (
-	ChainServices    = "KUBE-SERVICES"          // nat: dispatch by address; filter: ClusterIPs that refuse
+	ChainServices    = "KUBE-SERVICES"          // nat: dispatch by address; filter: ClusterIPs that reject
 	ChainNodePorts   = "KUBE-NODEPORTS"         // nat: dispatch by node port; filter: health check ports
 	ChainPostrouting = "KUBE-POSTROUTING"       // nat: masquerade
-	ChainMarkMasq    = "KUBE-MARK-MASQ"         // nat: asks for masquerade
-	chainHairpin     = "KUBE-HAIRPIN"           // nat: connections to oneself
-	chainExternal    = "KUBE-EXTERNAL-SERVICES" // filter: other addresses that refuse
+	ChainMarkMasq    = "KUBE-MARK-MASQ"         // nat: requests masquerade
+	chainHairpin     = "KUBE-HAIRPIN"           // nat: hairpin connections
+	chainExternal    = "KUBE-EXTERNAL-SERVICES" // filter: other addresses that reject
 	ChainForward     = "KUBE-FORWARD"           // filter
 	ChainProxyFW     = "KUBE-PROXY-FIREWALL"    // filter: clients outside of loadBalancerSourceRanges
-	chainFirewall    = "KUBE-FIREWALL"          // filter: localhost is for the node itself
+	chainFirewall    = "KUBE-FIREWALL"          // filter: protects localhost from other machines
 )
 
-// The chains that only the ipvs mode has.
+// Chains that only mode ipvs uses.
 const (
 	ChainLoadBalancer  = "KUBE-LOAD-BALANCER"
 	ChainNodePort      = "KUBE-NODE-PORT"
@@ -34,16 +34,17 @@ const (
 	ChainIPVSOutFilter = "KUBE-IPVS-OUT-FILTER"
 )
 
-// The chains that only the userspace mode has (USR-2).
+// Chains that only mode userspace uses: for received and local packets, to
+// addresses and node ports (USR-2).
 const (
-	ChainPortalsContainer  = "KUBE-PORTALS-CONTAINER"  // what comes in by an interface, to addresses of Services
-	ChainPortalsHost       = "KUBE-PORTALS-HOST"       // what the node itself sends there
-	ChainNodePortContainer = "KUBE-NODEPORT-CONTAINER" // what comes in to node ports
-	ChainNodePortHost      = "KUBE-NODEPORT-HOST"      // what the node itself sends there
-	ChainNodePortNonLocal  = "KUBE-NODEPORT-NON-LOCAL" // filter: lets connections to proxy ports in
+	ChainPortalsContainer  = "KUBE-PORTALS-CONTAINER"  // received packets to addresses of Services
+	ChainPortalsHost       = "KUBE-PORTALS-HOST"       // local packets to addresses of Services
+	ChainNodePortContainer = "KUBE-NODEPORT-CONTAINER" // received packets to node ports
+	ChainNodePortHost      = "KUBE-NODEPORT-HOST"      // local packets to node ports
+	ChainNodePortNonLocal  = "KUBE-NODEPORT-NON-LOCAL" // filter: accepts connections to proxy ports
 )
 
-// BuiltInChains returns the chains that are the kernel's, of all tables.
+// BuiltInChains returns the kernel's chains of all tables.
 func BuiltInChains() [5]string {
 	return [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 }
@@ -54,13 +55,13 @@ func BuiltIn(chain string) bool {
 	return slices.Contains(all[:], chain)
 }
 
-// KubeletChains returns the chains that tell that the kubelet keeps the node's
+// KubeletChains returns the chains which show that the kubelet manages the node's
 // iptables (KEP-3178).
 func KubeletChains() [2]string {
 	return [...]string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
 }
 
-// The stems of chains of one service port (IPT-2); a hash follows.
+// Prefixes of the chains of one service port; a hash follows (IPT-2).
 const (
 	stemCluster  = "KUBE-SVC-" // pool of policy Cluster
 	stemLocal    = "KUBE-SVL-" // pool of policy Local
@@ -69,7 +70,8 @@ const (
 	stemEndpoint = "KUBE-SEP-" // one endpoint, for affinity
 )
 
-// The stems of chains in dispatch trees; the start of the address or port follows.
+// Prefixes of chains in dispatch trees; the leading digits of the address or port
+// follow.
 const (
 	stemServicesTree  = "KUBE-SVCS-"
 	stemNodePortsTree = "KUBE-NPS-"
@@ -79,11 +81,11 @@ const (
 	stemProxyFWTree   = "KUBE-FWS-"
 )
 
-// ProbeChain holds rules that apply/iptables tries, and is gone afterwards.
+// ProbeChain contains rules that apply/iptables tests. It is removed afterwards.
 const ProbeChain = "KUBE-PROXYC-PROBE"
 
-// otherwise reports whether a chain is one that modes other than this one have,
-// of proxyc or of kube-proxy, or what a killed process left.
+// otherwise reports whether a chain belongs to another mode of proxyc or
+// kube-proxy, or remains from a killed process.
 func otherwise(chain string) bool {
 	switch chain {
 	case ChainLoadBalancer, ChainNodePort, ChainSourceRanges, ChainIPVSFilter, ChainIPVSOutFilter,
@@ -95,8 +97,8 @@ func otherwise(chain string) bool {
 	return false
 }
 
-// Owned reports whether a chain is one that proxyc or kube-proxy makes and no
-// other program does. KUBE-FIREWALL, which the kubelet owns too, is not.
+// Owned reports whether only proxyc or kube-proxy creates a chain. KUBE-FIREWALL,
+// which the kubelet also owns, is not Owned.
 func Owned(chain string) bool {
 	switch chain {
 	case ChainServices, ChainNodePorts, ChainPostrouting, ChainMarkMasq, chainHairpin, chainExternal, ChainForward, ChainProxyFW:
@@ -105,7 +107,7 @@ func Owned(chain string) bool {
 	return OfService(chain) || OnlyOurs(chain) || otherwise(chain)
 }
 
-// OnlyOurs reports whether a chain is one that proxyc makes and kube-proxy does not.
+// OnlyOurs reports whether proxyc creates a chain and kube-proxy does not.
 func OnlyOurs(chain string) bool {
 	if chain == chainHairpin || chain == ProbeChain {
 		return true
@@ -120,7 +122,7 @@ func OnlyOurs(chain string) bool {
 	return false
 }
 
-// OfService reports whether a chain is one of a single Service.
+// OfService reports whether a chain belongs to a single Service.
 func OfService(chain string) bool {
 	const stemXLB = "KUBE-XLB-" // KUBE-EXT- of kube-proxy before 1.24
 	for _, stem := range [...]string{stemCluster, stemLocal, stemExternal, stemFirewall, stemEndpoint, stemXLB} {
@@ -131,8 +133,9 @@ func OfService(chain string) bool {
 	return false
 }
 
-// portKey returns what the names of a service port's chains are hashed from:
-// ns/name:port and the protocol, with room for more (IPT-2).
+// portKey returns the text from which the names of a service port's chains are
+// hashed: ns/name:port and the protocol (IPT-2). Its capacity allows further
+// text.
 func portKey(p *ir.ServicePort) []byte {
 	b := make([]byte, 0, len(p.Service.Namespace)+len(p.Service.Name)+len(p.Port)+56)
 	b = append(append(append(b, p.Service.Namespace...), '/'), p.Service.Name...)
@@ -142,7 +145,8 @@ func portKey(p *ir.ServicePort) []byte {
 	return append(b, p.Protocol.String()...)
 }
 
-// hashed returns stem and 16 characters for key: chain names end at 28.
+// hashed returns stem and 16 characters of a hash of key. Chain names have at
+// most 28 bytes.
 func hashed(stem string, key []byte) string {
 	sum := sha256.Sum256(key)
 	var name [28]byte
@@ -156,8 +160,9 @@ func endpointChain(key []byte, endpoint netip.AddrPort) string {
 	return hashed(stemEndpoint, endpoint.AppendTo(key))
 }
 
-// ChainIsOf reports whether a chain is one that kube-proxy or proxyc has for a service
-// port, or for one of its endpoints where that is valid (IPT-2).
+// ChainIsOf reports whether kube-proxy or proxyc uses a chain for a service port,
+// or, if endpoint is valid, for that endpoint. The name contains a hash of both
+// (IPT-2).
 func ChainIsOf(chain string, p ir.ServicePort, endpoint netip.AddrPort) bool {
 	if endpoint.IsValid() {
 		return chain == endpointChain(portKey(&p), endpoint)
@@ -166,9 +171,9 @@ func ChainIsOf(chain string, p ir.ServicePort, endpoint netip.AddrPort) bool {
 	return OfService(chain) && chain == hashed("KUBE-"+stem+"-", portKey(&p))
 }
 
-// clean makes a comment that every version of the tools takes: one line of
-// printable ASCII, of at most 255 bytes as the kernel stores it. Names that the
-// Kubernetes API admits are such already.
+// clean returns a comment that every version of the tools accepts: one line of
+// printable ASCII, of at most 255 bytes as stored by the kernel. Names that the
+// Kubernetes API accepts are returned unchanged.
 func clean(s string) string {
 	const most = 255
 	bad := func(r rune) bool { return r < ' ' || r > '~' }

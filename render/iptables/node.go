@@ -7,9 +7,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// builtInJumps returns the jumps from built-in chains in the order in which a packet
-// meets them. kube-proxy prepends each in turn, so its list is this one
-// backwards. The comments are fixed: jumps are found again by them.
+// builtInJumps returns the jumps from built-in chains in traversal order.
+// kube-proxy prepends each in turn, so its list is in reverse order. The comments
+// are fixed, because they identify the jumps.
 func builtInJumps(node *ir.Node) (filter, nat []BuiltInJump) {
 	const (
 		external   = "kubernetes externally-visible service portals"
@@ -44,7 +44,7 @@ func builtInJumps(node *ir.Node) (filter, nat []BuiltInJump) {
 	return filter, nat
 }
 
-// forward lets through what was translated, whatever the policy of FORWARD is.
+// forward accepts translated packets, regardless of the policy of FORWARD.
 func forward(node *ir.Node) []Rule {
 	mark := node.MasqueradeMark()
 	var rules []Rule
@@ -57,8 +57,8 @@ func forward(node *ir.Node) []Rule {
 	)
 }
 
-// firewall keeps other machines from what listens on localhost only, which
-// the sysctl route_localnet, needed for node ports there, would let in.
+// firewall drops packets from other machines to localhost. Node ports at
+// localhost require the sysctl route_localnet, which would accept them.
 func firewall() []Rule {
 	localnet := ir.IPv4.Loopback()
 	return []Rule{{
@@ -67,9 +67,8 @@ func firewall() []Rule {
 	}}
 }
 
-// markMasq marks what will be masqueraded. Connections to node ports at
-// localhost all pass here, once and before translation; a rule of their own
-// counts them.
+// markMasq marks packets for masquerade. All connections to node ports at
+// localhost pass it once, before translation; a separate rule counts them.
 func markMasq(node *ir.Node) []Rule {
 	mark := node.MasqueradeMark()
 	set := Rule{Target: SetMark, XMark: Mark{mark, mark}}
@@ -81,8 +80,8 @@ func markMasq(node *ir.Node) []Rule {
 	return []Rule{counted, set}
 }
 
-// postrouting masquerades what is marked. The mark is taken off before, as the
-// packet may come by again inside a tunnel.
+// postrouting masquerades marked packets. It clears the mark first, because the
+// packet may pass again inside a tunnel.
 func postrouting(node *ir.Node) []Rule {
 	mark := node.MasqueradeMark()
 	return []Rule{
@@ -93,8 +92,9 @@ func postrouting(node *ir.Node) []Rule {
 	}
 }
 
-// nodePortDispatch leads packets for the node's own addresses to
-// KUBE-NODEPORTS. It stands at the end of nat KUBE-SERVICES (PKT-18).
+// nodePortDispatch returns the jumps to KUBE-NODEPORTS for the node's own
+// addresses. They are at the end of nat KUBE-SERVICES: node ports have the lowest
+// precedence (PKT-18).
 func nodePortDispatch(family ir.Family, a *ir.NodePortAddrs) []Rule {
 	last := Rule{Target: Jump, Chain: ChainNodePorts, origin: &a.Origin,
 		Comment: "kubernetes service nodeports; NOTE: this must be the last rule in this chain"}
@@ -128,7 +128,8 @@ func within(inner, outer netip.Prefix) bool {
 	return inner.Bits() >= outer.Bits() && outer.Contains(inner.Addr())
 }
 
-// Prefix returns p as a rule holds it: the tools leave out what matches every address.
+// Prefix returns p in the form of a rule: the tools omit a prefix that matches
+// every address.
 func Prefix(p netip.Prefix) netip.Prefix {
 	if p.Bits() == 0 {
 		return netip.Prefix{}

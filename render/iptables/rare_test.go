@@ -15,7 +15,7 @@ func TestRuleSize(t *testing.T) {
 	}
 }
 
-// Rules that others built tell why they are there, those in built-in chains included.
+// Rules from other packages have a reason, including those in built-in chains.
 func TestExplainRuleset(t *testing.T) {
 	f := ir.Frontend{
 		Match:  ir.Match{Protocol: ir.TCP, Port: 30080},

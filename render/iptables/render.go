@@ -9,11 +9,11 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// Rulesets are the Rulesets of a node; nil where the kernel has no tables of a
-// family.
+// Rulesets are the Rulesets of a node. A Ruleset is nil if the kernel has no
+// tables of the family.
 type Rulesets struct{ ir.PerFamily[*Ruleset] }
 
-// NewRulesets returns the Rulesets in the place of their families.
+// NewRulesets returns the given Rulesets by family.
 func NewRulesets(of ...*Ruleset) (all Rulesets) {
 	for _, r := range of {
 		*all.At(r.Family) = r
@@ -21,11 +21,11 @@ func NewRulesets(of ...*Ruleset) (all Rulesets) {
 	return all
 }
 
-// LowerAll returns the tables that the Programs of a node want.
+// LowerAll returns the Rulesets of a node's Programs.
 func LowerAll(programs ir.Programs) Rulesets { return Rulesets{render.Each(programs, Lower)} }
 
-// Outputs returns a text for each family. A jump's line in the text is its line
-// in iptables-save, but for -I in place of -A: Load counts on that.
+// Outputs returns a text for each family. The line of a jump equals that in
+// iptables-save, except for -I in place of -A. Load relies on that.
 func (s Rulesets) Outputs() []render.Output {
 	var outputs []render.Output
 	for _, r := range ir.Present(s.PerFamily) {
@@ -44,7 +44,7 @@ func (s Rulesets) Outputs() []render.Output {
 	return outputs
 }
 
-// Tool returns the program that a family's rules are for.
+// Tool returns the program that loads a family's rules.
 func Tool(f ir.Family) string {
 	if f == ir.IPv6 {
 		return "ip6tables"
@@ -52,17 +52,16 @@ func Tool(f ir.Family) string {
 	return "iptables"
 }
 
-// Load returns the shell command that loads what WriteTo wrote to a file. It can
-// be given again and again: our chains are replaced, and jumps from built-in
-// chains that the kernel has already are left out of the text. The list of
-// these ends with a line that is in no text, as the grep of busybox prints
-// nothing at all when it is empty.
+// Load returns the shell command that loads a file written by WriteTo. It is
+// idempotent: it replaces our chains, and omits jumps from built-in chains that
+// the kernel already has. The list of these jumps ends with a line that occurs in
+// no text, because busybox's grep prints nothing if its pattern list is empty.
 func Load(f ir.Family, file string) string {
 	tool := Tool(f)
 	return `{ ` + tool + `-save | sed -n 's/^-A \([A-Z]* .*-j KUBE-\)/-I \1/p'; echo '#'; } | grep -vxFf - ` + file + ` | ` + tool + `-restore --noflush`
 }
 
-// Explain says of every rule in our chains why it is there.
+// Explain yields an entry with the reason for every rule in our chains.
 func (s Rulesets) Explain(yield func(render.Entry) bool) {
 	for _, r := range ir.Present(s.PerFamily) {
 		for _, t := range r.Tables() {
@@ -75,8 +74,8 @@ func (s Rulesets) Explain(yield func(render.Entry) bool) {
 	}
 }
 
-// Explain says of every rule why it is there, those in built-in chains
-// included, until yield returns false; then it returns that.
+// Explain yields an entry with the reason for every rule, including those in
+// built-in chains. It returns false if yield did.
 func (r *Ruleset) Explain(yield func(render.Entry) bool) bool {
 	for _, t := range r.Tables() {
 		for _, c := range slices.Concat(t.Chains, t.builtIn()) {
@@ -88,7 +87,7 @@ func (r *Ruleset) Explain(yield func(render.Entry) bool) bool {
 	return true
 }
 
-// builtIn returns the built-in chains with our jumps in them.
+// builtIn returns the built-in chains with our jumps.
 func (t *Table) builtIn() (chains []Chain) {
 	for _, name := range BuiltInChains() {
 		c := Chain{Name: name}
@@ -102,9 +101,9 @@ func (t *Table) builtIn() (chains []Chain) {
 	return chains
 }
 
-// explain does so for a chain. Where is the tool, the table, the chain, and the
-// rule's number in it, as iptables -L --line-numbers counts; Text is what
-// iptables -S has behind the chain.
+// explain yields the entries of a chain. Where is the tool, the table, the chain
+// and the rule's number in iptables -L --line-numbers. Text is the output of
+// iptables -S after the chain.
 func (r *Ruleset) explain(t *Table, c *Chain, yield func(render.Entry) bool) bool {
 	where := Tool(r.Family) + " " + t.Name + " " + c.Name + " "
 	for j := range c.Rules {

@@ -8,18 +8,19 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Ruleset is what one family's tables hold for proxyc.
+// Ruleset is the content of one family's tables that proxyc manages.
 type Ruleset struct {
 	Family ir.Family
 	Filter Table
 	Nat    Table
 }
 
-// Tables returns the tables in the order in which they are written and
-// committed: what refuses before what translates, as kube-proxy has it (IPT-30).
+// Tables returns the tables in the order in which they are written and committed:
+// filter before nat, as in kube-proxy (IPT-30).
 func (r *Ruleset) Tables() [2]*Table { return [2]*Table{&r.Filter, &r.Nat} }
 
-// Size returns the number of rules in our chains of each table, in their order.
+// Size returns the number of rules in our chains of each table, in the order of
+// Tables.
 func (r *Ruleset) Size() (size [2]int) {
 	for i, t := range r.Tables() {
 		for j := range t.Chains {
@@ -32,75 +33,76 @@ func (r *Ruleset) Size() (size [2]int) {
 // Table is one table of the kernel.
 type Table struct {
 	Name   string
-	Jumps  []BuiltInJump // from built-in chains to ours, in the order in which a packet meets them
+	Jumps  []BuiltInJump // from built-in chains to ours, in traversal order
 	Chains []Chain       // our chains: fixed ones, dispatch trees, chains of Services
-	// Of what was read: our chains to which chains of others jump, so that they
-	// cannot go; and that no packet meets the table, which nf_tables can have.
+	// Set by a parser. Pinned are our chains to which foreign chains jump, so
+	// that they cannot be removed. Dormant reports that the table is inactive,
+	// which nf_tables supports.
 	Pinned  []string
 	Dormant bool
 }
 
-// BuiltInJump is our rule in a built-in chain: a jump to a chain of ours.
-// Everything else in built-in chains belongs to others.
+// BuiltInJump is our rule in a built-in chain: a jump to one of our chains. All
+// other rules in built-in chains are foreign.
 type BuiltInJump struct {
 	Chain string // PREROUTING, INPUT, FORWARD, OUTPUT or POSTROUTING
 	Rule  Rule
-	Text  string // the rule as it was read from a kernel, without its chain; empty otherwise
+	Text  string // the rule as parsed from a kernel, without its chain; otherwise empty
 }
 
-// Chain is a chain of our own with its rules in order.
+// Chain is one of our chains with its ordered rules.
 type Chain struct {
 	Name  string
 	Rules []Rule
 }
 
-// Rule is one rule: every match that is set has to hold. The zero value of a
-// match matches everything. A node has hundreds of thousands of them: the order
-// of the fields leaves no gaps, and what few rules have is in Rare.
+// Rule is one rule; all matches that are set must hold. The zero value of a match
+// matches every packet. A node has hundreds of thousands of rules, so the order
+// of the fields avoids padding, and uncommon matches are in Rare.
 type Rule struct {
 	Src, Dst netip.Prefix   // masked; never of length 0
-	To       netip.AddrPort // the destination that Target DNAT gives; for Redirect the port alone
-	In       string         // input interface; a "+" at the end stands for any rest
+	To       netip.AddrPort // the destination of Target DNAT; for Redirect only the port
+	In       string         // input interface; a trailing "+" matches any suffix
 	Comment  string
-	Chain    string // where Target Jump goes
-	Raw      string // the rule's text without its chain, when it was read from a kernel and is not one that we write
-	Rare     Rare   // one more match, or nil
+	Chain    string // destination of Target Jump
+	Raw      string // the text without its chain of a rule that was parsed from a kernel and is not one of ours
+	Rare     Rare   // one more match; optional
 	Recent   Recent // session affinity
 	Mark     Mark   // the packet's mark under Mask is Value
 	XMark    Mark   // Target SetMark: clear Mask, then xor Value
-	OneIn    uint32 // at random, one packet of that many; 0 and 1: every packet
+	OneIn    uint32 // matches one of that many packets at random; 0 and 1 match every packet
 
-	Ports              PortRange // destination ports; needs Protocol
+	Ports              PortRange // destination ports; requires Protocol
 	Protocol           ir.Protocol
-	Not                Match // the matches among those that Match names that are negated
-	States             State // one of these conntrack states
-	SrcLocal, DstLocal bool  // the address is one of the node's own (addrtype LOCAL)
+	Not                Match // the negated matches
+	States             State // matches any of these conntrack states
+	SrcLocal, DstLocal bool  // the address belongs to the node (addrtype LOCAL)
 	Target             Target
 	RandomFully        bool // Target Masquerade: random source ports
-	CommentLast        bool // how it is written: States and Comment behind other matches, as ipvs and userspace have it
+	CommentLast        bool // write States and Comment after other matches, as in modes ipvs and userspace
 
-	port   *ir.ServicePort // the service port it serves; nil for fixed rules
-	match  *ir.Match       // the frontend it serves; nil for fixed rules, and where a pool serves many
+	port   *ir.ServicePort // the service port of the rule; nil for fixed rules
+	match  *ir.Match       // the frontend of the rule; nil for fixed rules, and for pools with several frontends
 	origin *ir.Origin
 }
 
-// For returns the rule as one that serves a frontend.
+// For returns the rule with a frontend as its reason.
 func (r Rule) For(f *ir.Frontend) Rule {
 	r.port, r.match, r.origin = &f.Port, &f.Match, &f.Origin
 	return r
 }
 
-// Because returns the rule as a fixed one that is there for a reason.
+// Because returns the rule as a fixed one with a reason.
 func (r Rule) Because(o *ir.Origin) Rule {
 	r.origin = o
 	return r
 }
 
-// Equal reports whether two rules do the same; why they exist, and the order in
-// which they are written, do not count.
+// Equal reports whether two rules have the same effect. It ignores their reasons
+// and the order in which their matches are written.
 func (r *Rule) Equal(o *Rule) bool { return r.Key() == o.Key() }
 
-// Key returns the rule without the reasons for it: equal for equal rules.
+// Key returns the rule without its reasons. Equal rules have equal keys.
 func (r *Rule) Key() Rule {
 	k := *r
 	k.port, k.match, k.origin, k.CommentLast = nil, nil, nil, false
@@ -117,34 +119,35 @@ const (
 	States
 	MarkMatch
 	SrcType // SrcLocal
-	Bridged // the packet came in by a port of a bridge (physdev); a Rule has only that it did not
+	Bridged // the packet was received by a port of a bridge (physdev); a Rule contains it only negated
 )
 
-// Rare is a match that only modes with few rules have: InSet, Balanced or
-// Counted. They are values that can be compared.
+// Rare is a match that only modes with few rules use: InSet, Balanced or Counted.
+// The values are comparable.
 type Rare interface {
 	appendTo(b []byte) []byte
 }
 
-// InSet holds when an ipset has the fields of the packet that Fields lists, in
-// the words of ipset: "dst,dst" is the address and port of the destination.
+// InSet matches if an ipset contains the packet's fields listed in Fields, in
+// ipset's notation: "dst,dst" is the address and port of the destination.
 type InSet struct{ Set, Fields string }
 
-// Balanced holds for connections that the kernel's ipvs took at this address and port.
+// Balanced matches connections that the kernel's ipvs accepted at this address and port.
 type Balanced ir.Match
 
-// Counted holds for every packet, and counts it under a name (nfacct). No rule of
-// ours has it: kube-proxy counts so.
+// Counted matches every packet and counts it under a name (nfacct). None of our
+// rules uses it; kube-proxy's do.
 type Counted struct{ Name string }
 
-// PortRange are the ports First to Last. The zero value is every port.
+// PortRange are the ports from First to Last. The zero value matches every port.
 type PortRange struct{ First, Last uint16 }
 
 // Port returns the range of a single port.
 func Port(n uint16) PortRange { return PortRange{n, n} }
 
 // State is a set of conntrack states (-m conntrack --ctstate). DNATed is a
-// property of the connection, not of the packet: its destination was translated.
+// property of the connection instead of the packet: its destination was
+// translated.
 type State uint8
 
 const (
@@ -158,32 +161,32 @@ const (
 // Mark is a value and mask of the packet mark. The zero value matches every mark.
 type Mark struct{ Value, Mask uint32 }
 
-// Recent is the match on the list of the addresses that a chain saw (-m recent
-// by source address). Name is the list, Seconds the greatest age of an entry
-// that RecentCheck accepts; older ones are removed as they are met (--reap).
+// Recent matches a list of source addresses (-m recent). Name is the list.
+// Seconds is the maximum age of an entry that RecentCheck accepts; older entries
+// are removed when they are found (--reap).
 type Recent struct {
 	Op      RecentOp
 	Seconds uint32
 	Name    string
 }
 
-// RecentOp is what is done with the list.
+// RecentOp is an operation on the list.
 type RecentOp uint8
 
 const (
 	RecentNone  RecentOp = iota
-	RecentCheck          // holds when the source is in the list
-	RecentSet            // enters the source or renews its time; always holds
+	RecentCheck          // matches if the list contains the source
+	RecentSet            // adds the source or renews its time; always matches
 )
 
-// Target is what happens to a packet that a rule matches.
+// Target is the action for a matching packet.
 type Target uint8
 
 const (
-	Continue Target = iota // nothing: the rule exists for its comment
-	Jump                   // walk Rule.Chain, and come back if that decides nothing
-	Return                 // back to the chain that jumped here
-	Accept                 // decided for this table and hook: let it be
+	Continue Target = iota // none: the rule exists for its comment
+	Jump                   // traverse Rule.Chain, and continue here if it does not decide
+	Return                 // back to the calling chain
+	Accept                 // final for this table and hook
 	Drop
 	Reject  // with ICMP port unreachable
 	SetMark // change the packet mark
@@ -192,8 +195,9 @@ const (
 	Redirect // change the destination to this node and a port
 )
 
-// Why returns the service port that a rule serves, zero for fixed rules and for
-// what was read from a kernel, and the object and field that asked for it.
+// Why returns the service port of a rule, and the object and field that request
+// it. Both are zero for rules parsed from a kernel; the service port is zero for
+// fixed rules, too.
 func (r *Rule) Why() (ir.ServicePort, ir.Origin) {
 	var p ir.ServicePort
 	if r.port != nil {
@@ -205,8 +209,8 @@ func (r *Rule) Why() (ir.ServicePort, ir.Origin) {
 	return p, ir.Origin{Object: "default", Reason: "fixed rule of the iptables mode"}
 }
 
-// Service returns the Service that a rule serves, also of a rule that was read from
-// a kernel and has a comment which names one. It is zero where none is known.
+// Service returns the Service of a rule, or zero if unknown. For rules parsed
+// from a kernel it uses a name in the comment.
 func (r *Rule) Service() ir.Name {
 	if r.port != nil {
 		return r.port.Service
@@ -221,8 +225,8 @@ func (r *Rule) Service() ir.Name {
 	return ir.Name{}
 }
 
-// Service reports whether a chain is one Service's own, and whose, as far as its
-// rules say.
+// Service reports whether a chain belongs to one Service, and to which one if its
+// rules show it.
 func (c *Chain) Service() (name ir.Name, own bool) {
 	if !OfService(c.Name) {
 		return ir.Name{}, false
@@ -235,7 +239,7 @@ func (c *Chain) Service() (name ir.Name, own bool) {
 	return name, true
 }
 
-// Frontends returns the matches that the rules of nat dispatch on.
+// Frontends returns the matches of the dispatch rules in nat.
 func (r *Ruleset) Frontends() []ir.Match {
 	var out []ir.Match
 	for i := range r.Nat.Chains {
@@ -251,17 +255,17 @@ func (r *Ruleset) Frontends() []ir.Match {
 	return out
 }
 
-// Hairpin reports whether a chain is of those that find hairpin connections.
+// Hairpin reports whether a chain detects hairpin connections.
 func Hairpin(chain string) bool {
 	return chain == chainHairpin || strings.HasPrefix(chain, stemHairpinTree)
 }
 
-// Shared reports whether a chain belongs to the kubelet as well: it is filled up
-// and never emptied.
+// Shared reports whether a chain belongs to the kubelet as well. Rules are added
+// to it, but it is never flushed.
 func Shared(chain string) bool { return chain == chainFirewall }
 
 // WithoutRandomFully returns the Ruleset for tools before 1.6.2, whose MASQUERADE
-// does not know --random-fully.
+// does not support --random-fully (IPT-37).
 func (r *Ruleset) WithoutRandomFully() *Ruleset {
 	plain := *r
 	plain.Nat.Chains = slices.Clone(r.Nat.Chains)
@@ -277,8 +281,8 @@ func (r *Ruleset) WithoutRandomFully() *Ruleset {
 	return &plain
 }
 
-// Without returns the Ruleset without the rules of some Services. What they share
-// with others by address stays: it serves nobody alone.
+// Without returns the Ruleset without the rules of some Services. Rules that are
+// shared by address remain.
 func (r *Ruleset) Without(services map[ir.Name]bool) *Ruleset {
 	rest := *r
 	rest.Filter, rest.Nat = r.Filter.without(services), r.Nat.without(services)

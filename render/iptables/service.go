@@ -6,31 +6,31 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Fragment is what one Service adds to a Ruleset: chains of its own in nat, and
-// entries in the dispatch chains.
+// Fragment is the part of a Ruleset that one Service adds: its own chains in nat,
+// and entries in the dispatch chains.
 type Fragment struct {
 	Service ir.Name
 	Chains  []Chain // of table nat
 	Entries [dispatchCount][]Rule
-	Hairpin []*ir.Pool // whose backends have rules in dispatchHairpin
+	Hairpin []*ir.Pool // pools whose backends have rules in dispatchHairpin
 	Health  []Rule     // of filter KUBE-NODEPORTS
 }
 
-// dispatchChain is a chain in which many Services have entries.
+// dispatchChain is a chain with entries of many Services.
 type dispatchChain int
 
 const (
-	dispatchServices      dispatchChain = iota // nat KUBE-SERVICES: address and port to the chain that decides
-	dispatchNodePorts                          // nat KUBE-NODEPORTS: port to the chain that decides
-	dispatchEmptyCluster                       // filter KUBE-SERVICES: ClusterIPs that some source cannot use
-	dispatchEmptyExternal                      // filter KUBE-EXTERNAL-SERVICES: the same of other addresses
-	dispatchEmptyNodePort                      // filter KUBE-EXTERNAL-SERVICES: the same of node ports
+	dispatchServices      dispatchChain = iota // nat KUBE-SERVICES: address and port to the deciding chain
+	dispatchNodePorts                          // nat KUBE-NODEPORTS: port to the deciding chain
+	dispatchEmptyCluster                       // filter KUBE-SERVICES: ClusterIPs without a route for some source
+	dispatchEmptyExternal                      // filter KUBE-EXTERNAL-SERVICES: other addresses without a route
+	dispatchEmptyNodePort                      // filter KUBE-EXTERNAL-SERVICES: node ports without a route
 	dispatchGuard                              // filter KUBE-PROXY-FIREWALL: addresses with source ranges
 	dispatchHairpin                            // nat KUBE-HAIRPIN: addresses of backends
 	dispatchCount
 )
 
-// table returns the place of the dispatch chain's table in Ruleset.Tables.
+// table returns the index of the dispatch chain's table in Ruleset.Tables.
 func (d dispatchChain) table() int {
 	switch d {
 	case dispatchServices, dispatchNodePorts, dispatchHairpin:
@@ -39,7 +39,7 @@ func (d dispatchChain) table() int {
 	return 0
 }
 
-// entries returns what Fragments have in a dispatch chain, under the keys of its rules.
+// entries returns the entries of Fragments in a dispatch chain, with their keys.
 func entries(fragments []*Fragment, d dispatchChain, of func(*Rule) key) []entry {
 	n := 0
 	for _, f := range fragments {
@@ -74,8 +74,8 @@ func (f *Fragment) count(d dispatchChain) int {
 	return n
 }
 
-// LowerService returns what s adds on node. It reads nothing of other Services,
-// and keeps pointers into s and node, which never change.
+// LowerService returns the Fragment of s on node. It is independent of other
+// Services, and keeps pointers into s and node, which are immutable.
 func LowerService(family ir.Family, node *ir.Node, s *ir.Service) *Fragment {
 	l := lowering{family: family, node: node, service: s, Fragment: &Fragment{Service: s.Name}}
 	l.Chains = make([]Chain, len(s.Pools), 2*len(s.Pools))
@@ -97,14 +97,14 @@ func LowerService(family ir.Family, node *ir.Node, s *ir.Service) *Fragment {
 	return l.Fragment
 }
 
-// lowering is one Service on its way. The first chains of its Fragment are
-// those of the Service's pools, in the same order.
+// lowering is the state of lowering one Service. The first chains of its Fragment
+// are those of the Service's pools, in the same order.
 type lowering struct {
 	*Fragment
 	family  ir.Family
 	node    *ir.Node
 	service *ir.Service
-	made    map[string]*ir.Frontend // the frontend for which a KUBE-EXT- or KUBE-FW- chain was made
+	made    map[string]*ir.Frontend // the frontends for which KUBE-EXT- and KUBE-FW- chains were made
 	ends    map[string]bool         // the KUBE-SEP- chains that were made
 }
 
@@ -130,9 +130,9 @@ func (l *lowering) frontend(f *ir.Frontend) {
 	if ir.RoutesAll(routes) && len(f.SourceRanges) == 0 {
 		return
 	}
-	// Whom no route takes, or no range admits, has been left as he was. The node
-	// port of the same number, which is looked at later, is not for him, unless
-	// there is no backend at all (PKT-18).
+	// A client without a route or outside the ranges has not been translated. It
+	// must not reach the node port of the same number, which is checked later,
+	// unless there is no backend at all (PKT-18).
 	if len(routes) > 0 && !f.Match.IsNodePort() && l.node.NodePorts.Has(f.Match.Addr, l.node.HasAddr(f.Match.Addr)) {
 		stay := match
 		stay.Comment, stay.Target = clean(text+" is no node port here"), Accept
@@ -148,7 +148,7 @@ func (l *lowering) frontend(f *ir.Frontend) {
 	}
 }
 
-// label returns what the comment of a dispatch rule says after the service port.
+// label returns the comment of a dispatch rule after the service port.
 func label(k ir.Kind) string {
 	switch k {
 	case ir.ClusterIP:
@@ -161,8 +161,8 @@ func label(k ir.Kind) string {
 	return ""
 }
 
-// usable leaves out the routes that no packet can take: of pods, where they
-// cannot be told from others.
+// usable removes routes that no packet can use: those of pods, if pods are not
+// detected.
 func (l *lowering) usable(routes []ir.Route) []ir.Route {
 	forPods := func(r ir.Route) bool { return r.From == ir.Pods }
 	if l.node.Detector.Mode != ir.DetectNone || !slices.ContainsFunc(routes, forPods) {
@@ -171,9 +171,9 @@ func (l *lowering) usable(routes []ir.Route) []ir.Route {
 	return slices.DeleteFunc(slices.Clone(routes), forPods)
 }
 
-// empty refuses new connections that no route takes (PKT-8, PKT-9). The rules
-// stand in the filter table, where an address that was not translated is still
-// the one that the client asked for.
+// empty rejects new connections without a route (PKT-8), or drops them if other
+// nodes have endpoints (PKT-9). The rules are in the filter table, where an
+// address that was not translated is still the one that the client used.
 func (l *lowering) empty(f *ir.Frontend, r Rule, text string) {
 	r.origin = &f.ElseOrigin
 	switch f.Else {
@@ -186,7 +186,7 @@ func (l *lowering) empty(f *ir.Frontend, r Rule, text string) {
 	}
 	switch {
 	case f.Match.IsNodePort():
-		r.DstLocal = true // whatever nodePortAddresses says (PKT-15)
+		r.DstLocal = true // regardless of nodePortAddresses (PKT-15)
 		l.enter(dispatchEmptyNodePort, r)
 	case f.Kind.External():
 		l.enter(dispatchEmptyExternal, r)
@@ -195,7 +195,7 @@ func (l *lowering) empty(f *ir.Frontend, r Rule, text string) {
 	}
 }
 
-// target returns the chain to which the frontend's packets go.
+// target returns the chain to which the frontend's packets are sent.
 func (l *lowering) target(f *ir.Frontend, routes []ir.Route, text string, match Rule) string {
 	var to string
 	if pool, mark, ok := l.direct(f, routes, match); ok {
@@ -212,16 +212,17 @@ func (l *lowering) target(f *ir.Frontend, routes []ir.Route, text string, match 
 	return l.chain(stemFirewall, f, sameAdmission, func() []Rule { return sourceRanges(f, to, text) })
 }
 
-// direct reports whether a ClusterIP frontend leads straight to the chain of one
-// pool, and which rule at the head of that chain then marks what is to be
-// masqueraded, if anything is.
+// direct reports whether a ClusterIP frontend jumps directly to the chain of one
+// pool. mark is the rule at the head of that chain that marks packets for
+// masquerade; nil if none.
 func (l *lowering) direct(f *ir.Frontend, routes []ir.Route, match Rule) (pool int, mark *Rule, ok bool) {
 	if f.Kind.External() {
 		return 0, nil, false
 	}
 	last := routes[len(routes)-1]
-	// The rule that leads to the chain has the comment. Another one here, 288 bytes
-	// in the kernel, would make a change in the legacy variant a tenth slower.
+	// The rule that jumps to the chain has the comment. Another one here, 288
+	// bytes in the kernel, would make a change in the legacy variant a tenth
+	// slower.
 	match.Comment, match.Target, match.Chain = "", Jump, ChainMarkMasq
 	match.origin = &last.Origin
 	switch {
@@ -240,8 +241,9 @@ func (l *lowering) direct(f *ir.Frontend, routes []ir.Route, match Rule) (pool i
 	return 0, nil, false
 }
 
-// Detect makes r match the traffic of pods, or with not all other traffic. It
-// is false where nothing else exists: the pods' network is all addresses.
+// Detect adds a match for the traffic of pods to r, or for all other traffic if
+// not is set. It returns false if no such traffic exists, because the pods'
+// network contains all addresses.
 func (r *Rule) Detect(d *ir.Detector, not bool) bool {
 	m := In
 	switch d.Mode {
@@ -261,9 +263,9 @@ func (r *Rule) Detect(d *ir.Detector, not bool) bool {
 	return true
 }
 
-// chain returns the name of the service port's chain of that stem, made by rules.
-// The frontends of a service port share it. Should one of them have to be
-// treated otherwise than the first, it gets its own.
+// chain returns the name of the service port's chain with that prefix, created
+// with rules. The frontends of a service port share it. A frontend that differs
+// from the first one gets a separate chain.
 func (l *lowering) chain(stem string, f *ir.Frontend, alike func(a, b *ir.Frontend) bool, rules func() []Rule) string {
 	key := portKey(&f.Port)
 	name := hashed(stem, key)
@@ -293,8 +295,8 @@ func sameAdmission(a, b *ir.Frontend) bool {
 	})
 }
 
-// routes returns the rules of a KUBE-EXT- chain. A pool's chain never gives a
-// packet back, so that what a route marks is not seen by the next.
+// routes returns the rules of a KUBE-EXT- chain. A packet never returns from a
+// pool's chain, so the mark of one route does not affect the next.
 func (l *lowering) routes(f *ir.Frontend, routes []ir.Route, text string) []Rule {
 	rules := make([]Rule, 0, 2*len(routes))
 	for i := range routes {
@@ -323,8 +325,8 @@ func (l *lowering) routes(f *ir.Frontend, routes []ir.Route, text string) []Rule
 	return rules
 }
 
-// sourceRanges returns the rules of a KUBE-FW- chain: those admitted go on, others
-// come back untranslated and meet KUBE-PROXY-FIREWALL (PKT-10).
+// sourceRanges returns the rules of a KUBE-FW- chain. Admitted clients continue.
+// Others return untranslated, and KUBE-PROXY-FIREWALL drops them (PKT-10).
 func sourceRanges(f *ir.Frontend, to, text string) []Rule {
 	rules := make([]Rule, 0, len(f.SourceRanges)+1)
 	comment := clean(text + " loadbalancer IP")
@@ -347,8 +349,8 @@ func poolChain(p *ir.Pool) string {
 	return hashed(stem, portKey(&p.Port))
 }
 
-// pool spreads new connections over the backends: each rule takes its share of
-// what the rules before it left, the last one all.
+// pool distributes new connections among the backends. Each rule matches its
+// share of the remaining packets, the last rule all.
 func (l *lowering) pool(i int) {
 	p, chain := &l.service.Pools[i], &l.Chains[i]
 	n := len(p.Backends)
@@ -368,16 +370,17 @@ func (l *lowering) pool(i int) {
 	l.Hairpin = append(l.Hairpin, p)
 }
 
-// hairpin masks a client that was translated to itself, which would otherwise
-// take its own answer for a stranger's (PKT-7). The address alone decides:
-// whatever program translated such a connection, it cannot do without.
+// hairpin marks a client that was translated to itself. Without masquerading, the
+// client would receive its own reply from an unexpected address (PKT-7). The
+// address alone decides, because such a connection requires it regardless of the
+// program that translated it.
 func hairpin(p *ir.Pool, b *ir.Backend) Rule {
 	addr := Single(b.AddrPort.Addr())
 	return Rule{Src: addr, Dst: addr, Target: Jump, Chain: ChainMarkMasq, port: &p.Port, origin: &b.Origin}
 }
 
-// affinity first looks for the client in each endpoint's list, then spreads
-// those that are new. The endpoints' chains are kube-proxy's.
+// affinity first searches the client in each endpoint's list, then distributes
+// new clients. The endpoints' chains are those of kube-proxy.
 func (l *lowering) affinity(p *ir.Pool, i int) {
 	seconds := uint32(p.Affinity.Timeout.Seconds())
 	n := len(p.Backends)
@@ -402,7 +405,8 @@ func (l *lowering) affinity(p *ir.Pool, i int) {
 	l.Chains[i].Rules = rules
 }
 
-// endpoint makes the KUBE-SEP- chain of a backend. The pools of a service port share it.
+// endpoint adds the KUBE-SEP- chain of a backend. The pools of a service port
+// share it.
 func (l *lowering) endpoint(name string, p *ir.Pool, b *ir.Backend) {
 	if l.ends[name] {
 		return

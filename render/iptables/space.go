@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// key orders entries as the tree has them: by what the tree decides on, from
-// the highest bit of hi on; tail tells apart what lies in one block.
+// key orders the entries of a tree. The tree decides by groups of bits from the
+// highest bit of hi on; tail distinguishes entries in one block.
 type key struct {
 	hi, lo uint64
 	tail   uint32
@@ -30,7 +30,7 @@ func (k key) nibble(i int) uint64 {
 	return k.lo >> (124 - 4*i) & 15
 }
 
-// shared returns the number of nibbles at which a and b begin alike.
+// shared returns the number of leading nibbles that a and b share.
 func shared(a, b key) int {
 	if x := a.hi ^ b.hi; x != 0 {
 		return bits.LeadingZeros64(x) / 4
@@ -38,7 +38,7 @@ func shared(a, b key) int {
 	return 16 + bits.LeadingZeros64(a.lo^b.lo)/4
 }
 
-// first returns k's first n nibbles, the rest being zero.
+// first returns k's first n nibbles, followed by zeros.
 func (k key) first(n int) key {
 	if n <= 16 {
 		return key{hi: k.hi &^ (^uint64(0) >> (4 * n))}
@@ -46,11 +46,11 @@ func (k key) first(n int) key {
 	return key{hi: k.hi, lo: k.lo &^ (^uint64(0) >> (4*n - 64))}
 }
 
-// space is what a tree's keys are made of.
+// space defines the keys of a tree.
 type space struct {
 	leaf   int                     // length of the smallest blocks, in nibbles
 	key    func(*Rule) key         // the key of a rule
-	prefix func(k key, n int) Rule // the match on keys that begin like k's first n nibbles
+	prefix func(k key, n int) Rule // the match for keys with k's first n nibbles
 	label  func(k key, n int) string
 }
 
@@ -78,8 +78,8 @@ func (k key) prefixOf(f ir.Family, n int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(b), 4*n).Masked()
 }
 
-// addrLabel names an address prefix: its hexadecimal digits, or, as chain names
-// are short, a hash of them.
+// addrLabel returns the name of an address prefix: its hexadecimal digits, or a
+// hash of them if they exceed the length of chain names.
 func addrLabel(k key, n int) string {
 	const most = 16
 	k = k.first(n)
@@ -104,7 +104,8 @@ func byDst(f ir.Family) space {
 	}
 }
 
-// bySrc returns the space of hairpin rules, whose source and destination are one.
+// bySrc returns the space of hairpin rules, whose source and destination are
+// equal.
 func bySrc(f ir.Family) space {
 	s := byDst(f)
 	s.key = func(r *Rule) key { return addrKey(r.Src.Addr(), 0) }

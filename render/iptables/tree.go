@@ -6,18 +6,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// treeThreshold is the number of entries up to which a dispatch chain has none below it.
-// Each decides for itself, by its present number of entries alone: crossing the
-// threshold rewrites some 64 rules, nothing more.
+// treeThreshold is the maximum number of entries of a dispatch chain without
+// chains below it. The decision depends only on the present number of entries of
+// this chain. Crossing the threshold rewrites only about 64 rules.
 const treeThreshold = 64
 
-// A tree is a radix tree of chains over the entries' keys, four bits a level
-// and path-compressed: a chain exists for a prefix if and only if at least two
-// keys share it and differ in the next four bits, or it is one of the
-// smallest blocks, 16 addresses or 16 ports, with at least two keys. So the
-// shape is a function of the keys alone, whatever came first; a new entry adds
-// a rule to one chain, or splits one edge by one chain; and no chain has more
-// than 16 rules but the blocks, which have one for each entry.
+// A tree is a path-compressed radix tree of chains over the entries' keys, with
+// four bits per level. A chain exists for a prefix if and only if at least two
+// keys share it and differ in the next four bits, or if it is one of the smallest
+// blocks, 16 addresses or 16 ports, with at least two keys. The shape therefore
+// depends only on the keys, not on their history. A new entry adds a rule to one
+// chain, or splits one edge by one chain. No chain has more than 16 rules, except
+// the smallest blocks, which have one for each entry.
 
 // tree holds the entries of one dispatch chain.
 type tree struct {
@@ -27,16 +27,16 @@ type tree struct {
 	size int // distinct keys
 }
 
-// node is one chain of a tree: what it leads to, in order of the keys.
+// node is one chain of a tree with its entries and children, sorted by key.
 type node struct {
-	at    key     // of one entry: all below begin like it
-	depth int     // the number of nibbles that they share at least
-	alone []entry // that share no more with others, but for those of equal keys; in a smallest block all
+	at    key     // of one entry; all below share its prefix
+	depth int     // minimum number of shared leading nibbles
+	alone []entry // entries that share no further nibble with others, except equal keys; in a smallest block all entries
 	below []*node
 }
 
-// entry is what a dispatch chain holds of a Service: a rule, or a backend whose hairpin
-// rule, being one of very many, is made where it is needed.
+// entry is an entry of a Service in a dispatch chain: a rule, or a backend whose
+// hairpin rule is built on demand to save memory.
 type entry struct {
 	key
 	rule    *Rule
@@ -66,7 +66,7 @@ func (e *entry) compare(o *entry) int {
 	return e.service().Compare(o.service())
 }
 
-// newTree plants entries, which it takes over.
+// newTree returns a tree of entries. It takes ownership of the slice.
 func newTree(s space, stem string, entries []entry) *tree {
 	slices.SortStableFunc(entries, func(a, b entry) int { return a.compare(&b) })
 	t := &tree{space: s, stem: stem}
@@ -79,7 +79,7 @@ func newTree(s space, stem string, entries []entry) *tree {
 	return t
 }
 
-// plant makes what is below n, which is empty, of entries in order.
+// plant builds the subtree of the empty node n from sorted entries.
 func (t *tree) plant(n *node, entries []entry) {
 	if n.depth >= t.leaf {
 		n.alone = slices.Clip(entries)
@@ -107,7 +107,7 @@ func (t *tree) insert(e entry) {
 	}
 }
 
-// insertBelow reports whether the key was not there.
+// insertBelow inserts an entry below n. It reports whether the key is new.
 func (t *tree) insertBelow(n *node, e entry) bool {
 	if n.depth < t.leaf {
 		i, found := n.find(e.key)
@@ -123,7 +123,7 @@ func (t *tree) insertBelow(n *node, e entry) bool {
 	}
 	i, _ := slices.BinarySearchFunc(n.alone, &e, func(o entry, e *entry) int {
 		if o.compare(e) <= 0 {
-			return -1 // behind what the same Service has entered before
+			return -1 // after earlier entries of the same Service
 		}
 		return 1
 	})
@@ -132,14 +132,14 @@ func (t *tree) insertBelow(n *node, e entry) bool {
 	return fresh
 }
 
-// find returns the place of the node below n to which k belongs.
+// find returns the index of the child of n to which k belongs.
 func (n *node) find(k key) (int, bool) {
 	return slices.BinarySearchFunc(n.below, k.nibble(n.depth), func(c *node, nibble uint64) int {
 		return int(c.at.nibble(n.depth)) - int(nibble)
 	})
 }
 
-// alike returns the entries of n alone that share one more nibble with k.
+// alike returns the range of n.alone whose entries share one more nibble with k.
 func (n *node) alike(k key) (lo, hi int) {
 	nibble := k.nibble(n.depth)
 	for lo < len(n.alone) && n.alone[lo].nibble(n.depth) < nibble {
@@ -151,8 +151,8 @@ func (n *node) alike(k key) (lo, hi int) {
 	return lo, hi
 }
 
-// divide returns the i-th node below n, which k may enter: a new one in between
-// where k goes apart before it.
+// divide returns the i-th child of n for key k. If k does not share its whole
+// prefix, divide inserts a new node between them.
 func (n *node) divide(i int, k key) *node {
 	c := n.below[i]
 	if depth := shared(c.at, k); depth < c.depth {
@@ -162,14 +162,15 @@ func (n *node) divide(i int, k key) *node {
 	return c
 }
 
-// remove takes out what a Service has entered under k.
+// remove removes the entry of a Service under k.
 func (t *tree) remove(k key, of ir.Name) {
 	if t.removeBelow(&t.root, k, of) {
 		t.size--
 	}
 }
 
-// removeBelow reports whether the key is no longer there, and was before.
+// removeBelow removes an entry below n. It reports whether the key no longer
+// exists and existed before.
 func (t *tree) removeBelow(n *node, k key, of ir.Name) bool {
 	if n.depth < t.leaf {
 		if i, found := n.find(k); found {
@@ -183,7 +184,8 @@ func (t *tree) removeBelow(n *node, k key, of ir.Name) bool {
 	return len(n.alone) < with && !slices.ContainsFunc(n.alone, func(e entry) bool { return e.key == k })
 }
 
-// join does without the i-th node below n if that leads to one thing only.
+// join replaces the i-th child of n by its only child or its entries with a
+// single key, if possible.
 func (n *node) join(i int) {
 	c := n.below[i]
 	switch {
@@ -196,7 +198,7 @@ func (n *node) join(i int) {
 	}
 }
 
-// flat reports whether no chain is below the dispatch chain.
+// flat reports whether the dispatch chain has no chains below it.
 func (t *tree) flat() bool { return t.size <= treeThreshold }
 
 // dispatched is the rules of a dispatch chain, and some of the chains below it.
@@ -213,7 +215,8 @@ func (t *tree) all() dispatched {
 	return dispatched{t.rules(&t.root), t.chains(nil, &t.root)}
 }
 
-// along returns the dispatch chain with those chains below it that lead to keys, which are in order.
+// along returns the dispatch chain with the chains below it on the paths to the
+// sorted keys.
 func (t *tree) along(keys []key) dispatched {
 	d := dispatched{rules: t.rules(&t.root)}
 	seen := map[*node]bool{}
@@ -242,7 +245,7 @@ func (t *tree) chains(chains []Chain, n *node) []Chain {
 	return chains
 }
 
-// rules returns those of n's chain.
+// rules returns the rules of n's chain.
 func (t *tree) rules(n *node) []Rule {
 	rules := make([]Rule, 0, len(n.alone)+len(n.below))
 	n.each(func(entries []entry) { rules = t.lowered(rules, entries) }, func(c *node) {
@@ -268,7 +271,7 @@ func (t *tree) flattened(rules []Rule, n *node) []Rule {
 	return rules
 }
 
-// each goes through what n leads to in order of the keys.
+// each visits the entries and children of n in order of the keys.
 func (n *node) each(alone func([]entry), below func(*node)) {
 	done := 0
 	for _, c := range n.below {
@@ -280,7 +283,8 @@ func (n *node) each(alone func([]entry), below func(*node)) {
 	alone(n.alone[done:])
 }
 
-// lowered appends the rules of entries. Of the backends with one address, one is kept.
+// lowered appends the rules of entries. Of several backends with one address only
+// one rule is appended.
 func (t *tree) lowered(rules []Rule, entries []entry) []Rule {
 	for i := range entries {
 		if i == 0 || entries[i].backend == nil || entries[i].key != entries[i-1].key {

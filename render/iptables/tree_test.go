@@ -24,9 +24,9 @@ func chainsOf(t *Table, f ir.Family) map[string]string {
 	return chains
 }
 
-// TestChangeTouchesALeaf adds and removes one Service: besides its own chains
-// at most two chains of a tree may differ, the one that gets a rule and one
-// that is split off.
+// TestChangeTouchesALeaf adds and removes one Service. In addition to its own
+// chains, at most two chains of a tree may differ: the one that gets a rule and
+// one that is split off.
 func TestChangeTouchesALeaf(t *testing.T) {
 	for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
 		p := iptest.Many(family, 1000, 3)
@@ -36,7 +36,7 @@ func TestChangeTouchesALeaf(t *testing.T) {
 			q := *p
 			i := random.IntN(len(p.Services))
 			if i%10 == 0 {
-				i++ // those have three frontends
+				i++ // these have three frontends
 			}
 			q.Services = append(append([]ir.Service(nil), p.Services[:i]...), p.Services[i+1:]...)
 			own := map[string]bool{}

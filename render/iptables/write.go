@@ -8,8 +8,8 @@ import (
 )
 
 // WriteTo writes the Ruleset as input of iptables-restore --noflush, or of
-// ip6tables-restore. Our chains are emptied and filled; the jumps to them are
-// put in front of what the built-in chains hold.
+// ip6tables-restore. The input flushes and fills our chains, and prepends the
+// jumps to the built-in chains.
 func (r *Ruleset) WriteTo(w io.Writer) (int64, error) {
 	e := emitter{w: w}
 	for _, t := range r.Tables() {
@@ -19,7 +19,7 @@ func (r *Ruleset) WriteTo(w io.Writer) (int64, error) {
 	return e.written, e.err
 }
 
-// emitter collects text and hands it on in large pieces.
+// emitter buffers text and writes it in large pieces.
 type emitter struct {
 	w       io.Writer
 	buf     []byte
@@ -50,7 +50,7 @@ func (e *emitter) table(f ir.Family, t *Table) {
 			}
 		}
 	}
-	// -I puts a rule first, so the last jump of a chain is written first.
+	// -I prepends a rule, so the last jump of a chain is written first.
 	for i := len(t.Jumps) - 1; i >= 0; i-- {
 		e.buf = append(append(append(e.buf, "-I "...), t.Jumps[i].Chain...), ' ')
 		e.buf = append(t.Jumps[i].Rule.Append(e.buf, f), '\n')
@@ -58,9 +58,9 @@ func (e *emitter) table(f ir.Family, t *Table) {
 	e.buf = append(e.buf, "COMMIT\n"...)
 }
 
-// Append appends the rule as the tools take it behind -A CHAIN. Matches come in
-// the order of iptables-save, so that a jump from a built-in chain looks there
-// as it does here.
+// Append appends the rule in the tools' syntax, without -A CHAIN. The order of
+// matches is that of iptables-save, so that a jump from a built-in chain has the
+// same text there.
 func (r *Rule) Append(b []byte, f ir.Family) []byte {
 	if r.Raw != "" {
 		return append(b, r.Raw...)
@@ -187,7 +187,7 @@ func (m Counted) appendTo(b []byte) []byte {
 	return append(append(append(b, "-m nfacct --nfacct-name "...), m.Name...), ' ')
 }
 
-// appendList names a list of single source addresses.
+// appendList appends the options for a list of single source addresses.
 func (r *Rule) appendList(b []byte, f ir.Family) []byte {
 	b = append(append(b, " --name "...), r.Recent.Name...)
 	if f == ir.IPv6 {
@@ -223,7 +223,7 @@ func (r *Rule) appendTarget(b []byte) []byte {
 	return b
 }
 
-// appendChange writes a change of the mark by the option that says what it does.
+// appendChange appends the most specific option for a change of the mark.
 func (m Mark) appendChange(b []byte) []byte {
 	switch {
 	case m.Value == m.Mask:
@@ -234,7 +234,7 @@ func (m Mark) appendChange(b []byte) []byte {
 	return appendMark(append(appendMark(append(b, "--set-xmark "...), m.Value), '/'), m.Mask)
 }
 
-// appendMark writes at least six digits, as kube-proxy does (IPT-3).
+// appendMark appends a mark with at least six digits, as kube-proxy does (IPT-3).
 func appendMark(b []byte, v uint32) []byte {
 	b = append(b, "0x"...)
 	for shift := 20; shift >= 4 && v>>shift == 0; shift -= 4 {
@@ -243,13 +243,13 @@ func appendMark(b []byte, v uint32) []byte {
 	return strconv.AppendUint(b, uint64(v), 16)
 }
 
-// stateNames are in the order in which iptables-save lists states.
+// stateNames has the order of states in iptables-save.
 var stateNames = [...]struct {
 	state State
 	name  string
 }{{Invalid, "INVALID"}, {New, "NEW"}, {Related, "RELATED"}, {Established, "ESTABLISHED"}, {DNATed, "DNAT"}}
 
-// ParseState returns the state that iptables-save lists under a name.
+// ParseState returns the state for a name in iptables-save.
 func ParseState(name string) (State, bool) {
 	for _, n := range stateNames {
 		if n.name == name {
@@ -268,7 +268,7 @@ func (s State) appendTo(b []byte) []byte {
 	return b[:len(b)-1]
 }
 
-// appendQuoted quotes as the tools' own parser unquotes.
+// appendQuoted quotes a string for the tools' own parser.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := 0; i < len(s); i++ {
