@@ -1,3 +1,3 @@
-// Package eval walks packets through rules of iptables in the order of the kernel. It knows tables,
-// chains and rules, and nothing of Services.
+// Package eval evaluates packets against iptables rules in the order of the
+// kernel. It uses only tables, chains and rules, and does not depend on Services.
 package eval

@@ -12,20 +12,21 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Evaluator answers for many packets what the rules do to them. The rules do not
-// change. It may be asked by several goroutines. What it cannot follow as the kernel
-// would is a doubt, never a match or none.
+// Evaluator computes the outcomes of packets under immutable rules. It is safe
+// for concurrent use. It reports everything that it cannot evaluate like the
+// kernel as a doubt, never as a match or mismatch.
 type Evaluator struct {
 	walker *Walker
 	doubts []string
 }
 
-// NewEvaluator indexes the rules, which costs what they are.
+// NewEvaluator indexes the rules. The cost is linear in their number.
 func NewEvaluator(r *iptables.Ruleset, own *sim.Own) *Evaluator {
 	return &Evaluator{walker: NewWalker(r, own, nil), doubts: Doubts(r)}
 }
 
-// Doubts returns what cannot be said of single packets: chains of others that lead to ours.
+// Doubts returns the doubts that do not depend on a single packet: foreign chains
+// that jump to ours.
 func Doubts(r *iptables.Ruleset) (doubts []string) {
 	for _, t := range r.Tables() {
 		for _, chain := range t.Pinned {
@@ -35,10 +36,11 @@ func Doubts(r *iptables.Ruleset) (doubts []string) {
 	return doubts
 }
 
-// Doubts returns what cannot be said of single packets.
+// Doubts returns the doubts that do not depend on a single packet.
 func (e *Evaluator) Doubts() []string { return e.doubts }
 
-// Outcome is Eval; it tells cuts what the packet was compared with.
+// Outcome returns the outcome of a packet, and records in cuts the constants with
+// which it compared the packet.
 func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	ways := func(known []sim.Remembered) []sim.Way {
 		ends := e.walker.journey(Packet{Packet: pkt, Chance: 1, Cuts: cuts, trip: &trip{known: known}})
@@ -54,8 +56,8 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	return sim.WithAffinity(ways(nil), ways, func(what string) { cuts.Doubt("table nat: " + what) })
 }
 
-// Destinations calls yield for the prefixes that destinations of packets are
-// compared with, some of them several times.
+// Destinations calls yield for the prefixes with which destinations are compared,
+// possibly with duplicates.
 func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) { e.walker.Destinations(yield) }
 
 // Destinations is that of an Evaluator with the same rules.
@@ -75,8 +77,8 @@ func (e *Walker) Destinations(yield func(netip.Prefix) bool) {
 	}
 }
 
-// destinations is Destinations for one chain and those below it, but for what is
-// met with a translated destination alone.
+// destinations is Destinations for one chain and those below it, without rules
+// that match only translated destinations.
 func (c *chain) destinations(met map[*chain]bool, yield func(netip.Prefix) bool) bool {
 	if c == nil || met[c] {
 		return true
@@ -94,40 +96,40 @@ func (c *chain) destinations(met map[*chain]bool, yield func(netip.Prefix) bool)
 	return true
 }
 
-// Packet is a packet on its way, and what happened to it so far.
+// Packet is the state of a packet during evaluation.
 type Packet struct {
-	sim.Packet                 // as it is now: DNAT and Redirect change the destination
+	sim.Packet                 // the current packet: DNAT and Redirect change the destination
 	Mark       uint32          // of the packet
-	Balanced   ir.Match        // the virtual server of ipvs that took it; zero if none
+	Balanced   ir.Match        // the virtual server of ipvs that accepted it; zero if none
 	DNAT       bool            // its destination was translated by a rule
-	Translated bool            // its destination was translated by another than a rule
+	Translated bool            // its destination was translated by something other than a rule
 	SNAT       bool            // it is masqueraded
-	Redirected bool            // to an address of this node, whatever Dst says
-	Fate       iptables.Target // what the last built-in chain said: Accept, Drop, Reject, or Continue if nothing
+	Redirected bool            // to an address of this node, regardless of Dst
+	Fate       iptables.Target // verdict of the last built-in chain: Accept, Drop, Reject, or Continue for none
 
-	Chance float64   // of having come this way, of 1
-	Cuts   *sim.Cuts // what it is compared with is told to; nil: nobody
+	Chance float64   // probability of this path, from 0 to 1
+	Cuts   *sim.Cuts // receives the comparisons; optional
 
-	marker *chain // whose rule set the proxy's bits of the mark; nil: none of those that are followed
-	lists  *lists // of this way; nil: none was met
-	trip   *trip  // of all ways of the packet
+	marker *chain // chain whose rule set the proxy's bits of the mark; nil if none that is evaluated
+	lists  *lists // on this path; nil if none
+	trip   *trip  // shared by all paths of the packet
 }
 
-// lists are what a packet made of the lists of recent that it met. They do not change.
+// lists is the state of the lists of recent along a path. It is immutable.
 type lists struct {
-	memory      []sim.Remembered // what they came to know of the client
-	asked, knew []sim.Memory     // those that did not know it, and that did
+	memory      []sim.Remembered // entries for the client that were added
+	asked, knew []sim.Memory     // lists without and with the client
 }
 
-// trip is what all ways of a packet have in common, and how far they came together.
+// trip is the state that all paths of a packet share.
 type trip struct {
-	known              []sim.Remembered  // what lists know of the client
+	known              []sim.Remembered  // entries for the client at the start
 	hook               string            // the built-in chain
-	tell               func(*chain, int) // what the packet met; nil: nobody asks
+	tell               func(*chain, int) // called with each rule that affected the packet; optional
 	rules, ways, depth int
 }
 
-// way is what became of a packet, at the end of it.
+// way returns the result of a path.
 func (t *Packet) way() sim.Way {
 	w := sim.Way{Chance: sim.Chance{Weight: t.Chance}}
 	if t.lists != nil {
@@ -145,20 +147,20 @@ func (t *Packet) way() sim.Way {
 	return w
 }
 
-// Walker leads packets through the chains of a Ruleset.
+// Walker evaluates packets against the chains of a Ruleset.
 type Walker struct {
 	own         *sim.Own
 	has         func(p *Packet, set iptables.InSet) bool
-	filter, nat map[string]*chain // by name, the built-in ones included
+	filter, nat map[string]*chain // by name, including the built-in ones
 
-	mostRules, mostWays int // of one packet: more than rules of their number have without going in circles
+	mostRules, mostWays int // limits for one packet; rules without loops never exceed them
 }
 
-// mostDepth is how deep chains may call each other. In nf_tables they may 16.
+// mostDepth is the maximum nesting of chains. nf_tables allows 16.
 const mostDepth = 64
 
-// NewWalker returns a Walker for a node with its own addresses. has looks into the node's ipsets; nil: it has none.
-// The cost is that of the number of rules.
+// NewWalker returns a Walker for a node with its own addresses. has looks up the
+// node's ipsets; nil if it has none. The cost is linear in the number of rules.
 func NewWalker(r *iptables.Ruleset, own *sim.Own, has func(p *Packet, set iptables.InSet) bool) *Walker {
 	n := 0
 	for _, size := range r.Size() {
@@ -167,12 +169,12 @@ func NewWalker(r *iptables.Ruleset, own *sim.Own, has func(p *Packet, set iptabl
 	return &Walker{own: own, has: has, filter: index(&r.Filter), nat: index(&r.Nat), mostRules: 1<<12 + 8*n, mostWays: 1<<12 + n}
 }
 
-// Filter returns what may have become of a packet behind a built-in chain of the
-// filter table: one packet, but for rules that leave something to chance.
+// Filter returns the possible states of a packet after a built-in chain of the
+// filter table: a single one, unless rules match at random.
 func (e *Walker) Filter(chain string, p Packet) []Packet { return e.builtIn(e.filter, chain, p, nil) }
 
-// Nat is Filter for the nat table. Where the destination is translated, the kernel does not
-// ask for it again.
+// Nat is Filter for the nat table. As in the kernel, a packet whose destination
+// is translated is not translated again.
 func (e *Walker) Nat(chain string, p Packet) []Packet {
 	if p.DNAT && (chain == "PREROUTING" || chain == "OUTPUT") {
 		p.Fate = iptables.Continue
@@ -181,8 +183,7 @@ func (e *Walker) Nat(chain string, p Packet) []Packet {
 	return e.builtIn(e.nat, chain, p, nil)
 }
 
-// journey returns the packet as it may come out at the end, once for each way in
-// which chance may fall.
+// journey returns the final states of a packet, one for each random path.
 func (e *Walker) journey(t Packet) []Packet {
 	fromNode := t.FromNode()
 	first := "PREROUTING"
@@ -211,7 +212,7 @@ func (e *Walker) journey(t Packet) []Packet {
 			}
 			ends = e.all(e.filter, h, ends, begun)
 		}
-		if e.own.Has(t.Dst) && !fromNode { // delivered, and sent by no interface
+		if e.own.Has(t.Dst) && !fromNode { // delivered locally, without an output interface
 			ends = e.all(e.nat, "INPUT", ends, begun)
 			continue
 		}
@@ -223,7 +224,7 @@ func (e *Walker) journey(t Packet) []Packet {
 	return ends
 }
 
-// Leaves doubts marks of the proxy's that a packet has when it leaves.
+// Leaves reports a doubt if a packet leaves the node with the proxy's mark.
 func (t *Packet) Leaves(own *sim.Own) {
 	if t.Mark&own.Mark != 0 && t.Fate != iptables.Drop && t.Fate != iptables.Reject {
 		where := "table nat, chain POSTROUTING"
@@ -234,7 +235,8 @@ func (t *Packet) Leaves(own *sim.Own) {
 	}
 }
 
-// all leads those from one on that are still on their way through a built-in chain.
+// all evaluates a built-in chain for all packets from index from on that are
+// still in transit.
 func (e *Walker) all(table map[string]*chain, name string, ways []Packet, from int) []Packet {
 	n := len(ways)
 	for i := from; i < n; i++ {
@@ -242,7 +244,7 @@ func (e *Walker) all(table map[string]*chain, name string, ways []Packet, from i
 		if t.Fate == iptables.Drop || t.Fate == iptables.Reject {
 			continue
 		}
-		// The first that comes out takes its place, the others stand behind.
+		// The first result replaces the packet, further ones are appended.
 		ways = e.builtIn(table, name, t, ways)
 		last := len(ways) - 1
 		ways[i] = ways[last]
@@ -251,8 +253,8 @@ func (e *Walker) all(table map[string]*chain, name string, ways []Packet, from i
 	return ways
 }
 
-// builtIn appends to ends what may have become of t behind a built-in chain:
-// at least one packet.
+// builtIn appends to ends the possible states of t after a built-in chain, at
+// least one.
 func (e *Walker) builtIn(table map[string]*chain, name string, t Packet, ends []Packet) []Packet {
 	t.Fate = iptables.Continue
 	if t.trip == nil {
@@ -262,8 +264,9 @@ func (e *Walker) builtIn(table map[string]*chain, name string, t Packet, ends []
 	return e.walk(table[name], 0, t, ends)
 }
 
-// walk appends to ends what may have become of t behind the rules of a chain
-// from one on. Who comes out with Continue goes on behind the jump to the chain.
+// walk appends to ends the possible states of t after the rules of a chain from
+// index from on. A packet with Continue returns to the rule after the jump to the
+// chain.
 func (e *Walker) walk(c *chain, from int, t Packet, ends []Packet) []Packet {
 	if t.trip.depth++; t.trip.depth > mostDepth {
 		t.Cuts.GiveUp(fmt.Sprintf("table %s, chain %s: chains call each other more than %d deep", c.table, c.name, mostDepth))
@@ -342,8 +345,8 @@ func (e *Walker) rules(c *chain, from int, t Packet, ends []Packet) []Packet {
 	return append(ends, t)
 }
 
-// comeBack puts those first who come back from a chain, and returns how many
-// they are.
+// comeBack moves the packets that return from a chain to the front, and returns
+// their number.
 func comeBack(ends []Packet) (back int) {
 	for i := range ends {
 		if ends[i].Fate == iptables.Continue {
@@ -354,8 +357,8 @@ func comeBack(ends []Packet) (back int) {
 	return back
 }
 
-// decide applies the target of a rule, neither a jump nor Return, to a packet that
-// matches.
+// decide applies the target of a matching rule, other than a jump or Return, to a
+// packet.
 func decide(r *iptables.Rule, t Packet) Packet {
 	switch r.Target {
 	case iptables.SetMark:
@@ -372,9 +375,9 @@ func decide(r *iptables.Rule, t Packet) Packet {
 	return t
 }
 
-// matches reports whether all matches of a rule hold. The destination is looked
-// at first: it tells most packets apart. It and the port are the packet's own
-// only until they are translated.
+// matches reports whether all matches of a rule hold. It compares the destination
+// first, because it excludes most packets. Comparisons of destination and port
+// are recorded only until these are translated.
 func (e *Walker) matches(c *chain, r *iptables.Rule, t *Packet) bool {
 	if r.Raw != "" {
 		c.doubt(r, t, "")
@@ -436,13 +439,14 @@ func (e *Walker) matches(c *chain, r *iptables.Rule, t *Packet) bool {
 			c.doubt(r, t, "what ipsets hold, and ipvs takes, is not known")
 		}
 	}
-	if r.Rare != nil && !e.rare(c, r, t) { // not Bridged always holds: a sim.Packet comes in by a routed interface
+	if r.Rare != nil && !e.rare(c, r, t) { // not Bridged always holds: a sim.Packet is received by a routed interface
 		return false
 	}
 	return remembered(&r.Recent, t)
 }
 
-// remembered reports whether a list has the client, or enters the client there.
+// remembered reports whether a list contains the client, or adds the client to
+// it.
 func remembered(r *iptables.Recent, t *Packet) bool {
 	if r.Op == iptables.RecentNone {
 		return true
@@ -468,14 +472,14 @@ func remembered(r *iptables.Recent, t *Packet) bool {
 	return false
 }
 
-// ownMark doubts bits of the mark that others may have set, or look at.
+// ownMark reports a doubt about mark bits that other programs may set or use.
 func (e *Walker) ownMark(c *chain, r *iptables.Rule, t *Packet, bits uint32) {
 	if others := bits &^ e.own.Mark; others != 0 {
 		c.doubt(r, t, fmt.Sprintf("bits of the mark that are not the proxy's: 0x%x", others))
 	}
 }
 
-// doubt notes that what becomes of a packet is not known from a rule on.
+// doubt records that the result for a packet is unknown because of a rule.
 func (c *chain) doubt(r *iptables.Rule, t *Packet, why string) {
 	if t.Cuts == nil {
 		return
@@ -504,7 +508,7 @@ func (e *Walker) rare(c *chain, r *iptables.Rule, t *Packet) bool {
 	return false
 }
 
-// inputInterface reads an interface as a rule names it.
+// inputInterface parses an interface in a rule.
 func inputInterface(pattern string) sim.Interface {
 	name, prefix := strings.CutSuffix(pattern, "+")
 	return sim.Interface{Name: name, Prefix: prefix}

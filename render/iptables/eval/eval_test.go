@@ -17,13 +17,13 @@ import (
 	"github.com/proxyc/proxyc/render/iptables/parse"
 )
 
-// sources are one of each kind that rules tell apart.
+// sources contains one source of each kind that rules distinguish.
 var sources = []string{
 	"10.244.1.20@cni0", "10.244.1.10@cni0", "10.244.2.10@eth0", "198.51.100.200@eth0", "198.18.7.7@eth0",
 	"192.0.2.11", "127.0.0.1", "10.244.1.1",
 }
 
-// destinations returns all frontends' addresses, and some that nobody serves.
+// destinations returns all frontends' addresses, and some without a frontend.
 func destinations(p *ir.Program) []string {
 	to := []string{"10.96.0.10:81", "10.96.200.1:80", "192.0.2.11:22", "203.0.113.10:8080", "10.244.1.10:8080", "192.0.2.11:80"}
 	for _, s := range p.Services {
@@ -39,7 +39,7 @@ func destinations(p *ir.Program) []string {
 	return to
 }
 
-// hold fails unless the rules of p treat every packet as p says.
+// hold fails unless the rules of p yield the outcomes of p for all packets.
 func hold(t *testing.T, p *ir.Program, from, to []string) {
 	t.Helper()
 	rules := NewEvaluator(iptables.Lower(p), sim.OwnOf(p.Node.HasAddr))
@@ -50,7 +50,7 @@ func hold(t *testing.T, p *ir.Program, from, to []string) {
 				t.Fatal(err)
 			}
 			if pkt.Dst.IsLoopback() && !pkt.Src.IsLoopback() {
-				continue // no kernel lets that happen, and KUBE-FIREWALL makes sure
+				continue // impossible in any kernel, and dropped by KUBE-FIREWALL
 			}
 			want, got := sim.Trace(p, pkt), rules.Outcome(pkt, nil)
 			if !got.Equal(want) {
@@ -144,7 +144,7 @@ func TestEvalIsTraceInTrees(t *testing.T) {
 	}
 }
 
-// A mark that a packet leaves with is attributed to the chain whose rule set it.
+// A mark on a leaving packet is attributed to the chain whose rule set it.
 func TestLeavingMarkNamesItsChain(t *testing.T) {
 	const saved = "*filter\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\n-A KUBE-FORWARD -j MARK --or-mark 0x4000\nCOMMIT\n"
 	r, err := parse.Parse(ir.IPv4, saved)
@@ -184,7 +184,7 @@ func TestFrontendsOfAServicePortShareChains(t *testing.T) {
 	}
 	hold(t, p, sources, destinations(p))
 
-	for i := range web.Frontends { // other routes than its siblings: no compiler makes that, but the IR can say it
+	for i := range web.Frontends { // routes that differ from its siblings', which no compiler creates but the IR allows
 		if f := &web.Frontends[i]; f.Kind == ir.NodePort {
 			f.Routes = []ir.Route{{From: ir.ThisNode, Pool: f.Routes[0].Pool}}
 			f.Else = ir.Drop

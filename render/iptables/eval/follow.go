@@ -9,8 +9,8 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Disarmed returns a Ruleset with rules that do nothing: those that gone holds, by the Table,
-// Chain and Rule of sim.Met.
+// Disarmed returns a Ruleset in which the rules selected by gone have no effect.
+// gone is called with the Table, Chain and Rule of sim.Met.
 func Disarmed(r *iptables.Ruleset, gone func(table, chain string, rule int) bool) *iptables.Ruleset {
 	rest := *r
 	for _, t := range rest.Tables() {
@@ -35,17 +35,17 @@ func Disarmed(r *iptables.Ruleset, gone func(table, chain string, rule int) bool
 	return &rest
 }
 
-// isPolicy reports whether a rule does what a policy does.
+// isPolicy reports whether a rule is equivalent to a policy.
 func isPolicy(r *iptables.Rule) bool { return *r == iptables.Rule{Target: iptables.Drop} }
 
-// NewPlain is NewWalker, but for chains that stay as they are: each rule is looked at in turn, so
-// that it can be told of.
+// NewPlain is NewWalker without lookups and merged chains. Every rule is
+// evaluated in turn, so that each can be reported.
 func NewPlain(r *iptables.Ruleset, own *sim.Own, has func(p *Packet, set iptables.InSet) bool) *Walker {
 	return &Walker{own: own, has: has, filter: indexed(&r.Filter, 0), nat: indexed(&r.Nat, 0), mostRules: 1 << 20, mostWays: 1 << 16}
 }
 
-// Telling returns a packet for a Walker that NewPlain made of a family's rules: tell is called with each rule
-// that does something to it.
+// Telling returns a packet for a Walker from NewPlain. tell is called with each
+// rule that affects the packet.
 func (p Packet) Telling(f ir.Family, tell func(sim.Met)) Packet {
 	p.trip = &trip{tell: func(c *chain, i int) {
 		rule := c.rules[i].Rule
@@ -53,7 +53,7 @@ func (p Packet) Telling(f ir.Family, tell func(sim.Met)) Packet {
 			Leads: rule.Target == iptables.Jump || rule.Target == iptables.Return && !iptables.BuiltIn(c.name)}
 		if m.Text == "" {
 			one := *rule
-			one.CommentLast = false // nobody can tell of rules that were read
+			one.CommentLast = false // the order in parsed rules is unknown
 			m.Text = strings.TrimSpace(string(one.Append(nil, f)))
 		}
 		if i+1 == len(c.rules) && iptables.BuiltIn(c.name) && isPolicy(rule) {

@@ -10,36 +10,36 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// chain is a chain as a Walker has it: what a packet meets in it, in order.
+// chain is a chain of a Walker: the ordered rules for a packet.
 //
-// Chains that do nothing but lead on by address or port, as those of dispatch
-// trees do, are part of the chain that jumps to them: each of their rules with
-// what the jump wants besides. A packet is then compared with what tells it
-// apart, and not with what the tree is made of.
+// Chains that only dispatch by address or port, such as those of dispatch trees,
+// are merged into the chain that jumps to them. Each of their rules also requires
+// the matches of the jump. A packet is then compared only with the constants that
+// decide, not with the structure of the tree.
 type chain struct {
 	table, name string
-	missing     bool // a rule jumps to it, and it is not there
+	missing     bool // a rule jumps to it, but it does not exist
 
 	rules []step
-	index *lookup // nil: all rules are looked at
+	index *lookup // nil if all rules are evaluated
 }
 
-// step is a rule, and the chain to which it jumps.
+// step is a rule and the chain to which it jumps.
 type step struct {
 	*iptables.Rule
-	to *chain // empty where there is none of the name
+	to *chain // empty if the chain does not exist
 }
 
-// lookup finds the rules of a chain that a packet can match: lists of their
-// numbers, in order.
+// lookup finds the rules of a chain that a packet may match, as sorted lists of
+// their numbers.
 type lookup struct {
 	at      map[place][]int32
-	ports   map[place][]uint16 // of the keys of at with a port, under the same key without one
-	sources *sourceRules       // nil: none
-	rest    []int32            // the rules that are looked at for every packet
+	ports   map[place][]uint16 // ports of the keys of at, under the same key without a port
+	sources *sourceRules       // nil if none
+	rest    []int32            // the rules that are evaluated for every packet
 }
 
-// sourceRules are the rules of a chain that match only a source, in order. A chain
+// sourceRules are the ordered rules of a chain that match only a source. A chain
 // has one for each source range of a Service.
 type sourceRules struct {
 	prefixes []netip.Prefix
@@ -54,7 +54,7 @@ func (s *sourceRules) add(p netip.Prefix, number int32) {
 	s.lengths[p.Bits()] = true
 }
 
-// of returns the numbers of the rules that match a source, in order.
+// of returns the sorted numbers of the rules that match a source.
 func (s *sourceRules) of(src netip.Addr) (numbers []int32) {
 	for length := range s.lengths {
 		if p, err := src.Prefix(length); err == nil {
@@ -65,22 +65,23 @@ func (s *sourceRules) of(src netip.Addr) (numbers []int32) {
 	return numbers
 }
 
-// place is what a rule wants of the destination; what it does not mind is zero.
+// place is the destination that a rule requires. Fields that the rule ignores are
+// zero.
 type place struct {
 	addr     netip.Addr
-	local    bool // an address of the node's own; not with addr
+	local    bool // an address of the node; not together with addr
 	protocol ir.Protocol
 	port     uint16
 }
 
-// longChain is the number of rules from which on a chain has a lookup.
+// longChain is the minimum number of rules of a chain with a lookup.
 const longChain = 8
 
-// index returns the chains of a table which packets can get into.
+// index returns the reachable chains of a table.
 func index(t *iptables.Table) map[string]*chain { return indexed(t, longChain) }
 
-// indexed is index with another longChain; 0: rules stay in the chain in which they
-// are, and all are looked at.
+// indexed is index with another value of longChain. With 0, chains are not merged
+// and all rules are evaluated.
 func indexed(t *iptables.Table, long int) map[string]*chain {
 	x := indexer{table: t.Name, long: long, rules: make(map[string][]iptables.Rule, len(t.Chains)), refs: map[string]int{}, made: map[string]*chain{}}
 	for _, c := range t.Chains {
@@ -88,7 +89,7 @@ func indexed(t *iptables.Table, long int) map[string]*chain {
 	}
 	for _, j := range t.Jumps {
 		if t.Dormant {
-			break // no packet comes here
+			break // the table is inactive
 		}
 		x.rules[j.Chain] = append(slices.Clip(x.rules[j.Chain]), j.Rule)
 	}
@@ -99,20 +100,20 @@ func indexed(t *iptables.Table, long int) map[string]*chain {
 			}
 		}
 	}
-	for _, name := range iptables.BuiltInChains() { // where the ways of packets begin
+	for _, name := range iptables.BuiltInChains() { // the entry points of packets
 		x.chain(name)
 	}
 	return x.made
 }
 
-// indexer makes chains.
+// indexer builds chains.
 type indexer struct {
 	table string
 	long  int
 	rules map[string][]iptables.Rule
-	refs  map[string]int // jumps to each chain
+	refs  map[string]int // number of jumps to each chain
 	made  map[string]*chain
-	open  []string // that are being put into others
+	open  []string // chains that are being merged
 }
 
 func (x *indexer) chain(name string) *chain {
@@ -130,7 +131,7 @@ func (x *indexer) chain(name string) *chain {
 	return c
 }
 
-// add enters rules of a chain, with what a jump to it wants.
+// add adds the rules of a chain, narrowed by the matches of a jump to it.
 func (x *indexer) add(c *chain, rules []iptables.Rule, jump *iptables.Rule) {
 	for i := range rules {
 		r := &rules[i]
@@ -152,9 +153,9 @@ func (x *indexer) add(c *chain, rules []iptables.Rule, jump *iptables.Rule) {
 	}
 }
 
-// leadsOn reports whether a jump minds addresses and ports alone, and is the only
-// one to a chain all of whose rules mind some of them, so that the chain's rules can
-// stand in its place.
+// leadsOn reports whether the rules of a chain can replace a jump to it: the jump
+// matches only addresses and ports, is the only one to the chain, and all rules
+// of the chain match some of these.
 func (x *indexer) leadsOn(jump *iptables.Rule) bool {
 	if x.long == 0 || x.refs[jump.Chain] != 1 || slices.Contains(x.open, jump.Chain) || !narrows(jump) {
 		return false
@@ -174,8 +175,8 @@ func (x *indexer) leadsOn(jump *iptables.Rule) bool {
 	return true
 }
 
-// plain reports whether a rule matches nothing but addresses, protocol and ports,
-// none of them negated.
+// plain reports whether a rule matches only addresses, protocol and ports,
+// without negation.
 func plain(r *iptables.Rule) bool {
 	return r.Equal(&iptables.Rule{
 		Src: r.Src, Dst: r.Dst, Protocol: r.Protocol, Ports: r.Ports,
@@ -183,14 +184,14 @@ func plain(r *iptables.Rule) bool {
 	})
 }
 
-// narrows reports whether a rule minds an address or a port, in a way that narrowed
-// knows.
+// narrows reports whether a rule matches an address or a port in a form that
+// narrowed supports.
 func narrows(r *iptables.Rule) bool {
 	return r.Raw == "" && r.Not&(iptables.Src|iptables.Dst) == 0 && (r.Src.IsValid() || r.Dst.IsValid() || r.Ports != (iptables.PortRange{}))
 }
 
-// narrowed returns the rule that holds where r and the matches of jump do, nil if that
-// is nowhere.
+// narrowed returns the rule with the matches of both r and jump, or nil if no
+// packet matches both.
 func narrowed(r, jump *iptables.Rule) *iptables.Rule {
 	src, ok := inner(r.Src, jump.Src)
 	dst, ok2 := inner(r.Dst, jump.Dst)
@@ -218,8 +219,8 @@ func narrowed(r, jump *iptables.Rule) *iptables.Rule {
 	return &narrow
 }
 
-// inner returns the prefix of those addresses that both hold; the zero Prefix holds
-// all. ok is false if there are none.
+// inner returns the intersection of two prefixes; the zero Prefix matches all
+// addresses. ok is false if it is empty.
 func inner(a, b netip.Prefix) (_ netip.Prefix, ok bool) {
 	switch {
 	case !b.IsValid():
@@ -261,8 +262,8 @@ func newLookup(rules []step) *lookup {
 	return l
 }
 
-// placeOf returns where a packet has to go to match a rule, if that is an address,
-// or a port of any or of the node's own.
+// placeOf returns the destination that a rule requires, if it is an address, or a
+// port at any or the node's own address.
 func placeOf(r *iptables.Rule) (p place, ok bool) {
 	if r.Protocol != 0 && r.Ports.First != 0 && r.Ports.First == r.Ports.Last {
 		p.protocol, p.port = r.Protocol, r.Ports.First
@@ -278,17 +279,18 @@ func placeOf(r *iptables.Rule) (p place, ok bool) {
 	return p, p.port != 0
 }
 
-// cursor goes through the rules of a chain that a packet can match, in order.
+// cursor iterates over the rules of a chain that a packet may match, in order.
 type cursor struct {
 	lists   [6][]int32
-	i, n    int // where there are no lists: the next rule and their end
+	i, n    int // without lists: the next rule and their end
 	sources *sourceRules
-	passed  int // of sources: how many were compared with the packet
+	passed  int // number of sources that were compared with the packet
 	cuts    *sim.Cuts
 }
 
-// begin returns a cursor to the rules from one on. It notes the ports with which
-// the rules that are left out would have compared the packet; next notes the sources.
+// begin returns a cursor to the rules from index from on. It records the ports
+// with which the skipped rules would have compared the packet; next records the
+// sources.
 func (e *Walker) begin(c *chain, t *Packet, from int) (at cursor) {
 	if c == nil {
 		return cursor{}
@@ -323,7 +325,7 @@ func (e *Walker) begin(c *chain, t *Packet, from int) (at cursor) {
 	return at
 }
 
-// next returns the number of the next rule, -1 behind the last one.
+// next returns the number of the next rule, or -1 at the end.
 func (c *cursor) next() int {
 	if c.i < c.n {
 		c.i++
@@ -345,7 +347,7 @@ func (c *cursor) next() int {
 	return int(n)
 }
 
-// pass notes the sources with which the rules before one compared the packet.
+// pass records the sources with which the rules before one compared the packet.
 func (c *cursor) pass(number int32) {
 	if c.sources == nil {
 		return

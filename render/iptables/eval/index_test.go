@@ -18,8 +18,8 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// walkers are those that look at every rule, each in its chain, and those that
-// have lookups wherever that is possible.
+// walkers returns an Evaluator that evaluates every rule in its chain, and one
+// with lookups wherever possible.
 func walkers(r *iptables.Ruleset, own *sim.Own) (linear, looking *Evaluator) {
 	of := func(long int) *Evaluator {
 		w := *NewWalker(r, own, nil)
@@ -29,7 +29,7 @@ func walkers(r *iptables.Ruleset, own *sim.Own) (linear, looking *Evaluator) {
 	return of(0), of(1)
 }
 
-// unmarked is a Side of rules that leave marks as they like.
+// unmarked is a Side whose rules may leave any mark.
 type unmarked struct{ prove.Side }
 
 func (u unmarked) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
@@ -38,9 +38,9 @@ func (u unmarked) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	return o
 }
 
-// Rules that are looked up do what they do one after the other, for every packet,
-// whatever rules they are and in whatever order; and they tell as much about what
-// packets were compared with: what differs from them is found by both.
+// Rules with lookups have the same effect as rules in sequence, for every packet
+// and any rules. They record equivalent comparisons: both variants find the same
+// differences from other rules.
 func TestLookupIsWalk(t *testing.T) {
 	node := prove.Node{Family: ir.IPv4, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.11")}}
 	ownOf := func(f ir.Family) *sim.Own {
@@ -99,8 +99,8 @@ func TestLookupIsWalk(t *testing.T) {
 	}
 }
 
-// A proof says the same of rules that are looked up by source and of those that are
-// walked: the same differences and classes.
+// A proof has the same result for rules with lookups by source and for rules in
+// sequence: the same differences and classes.
 func TestSourcesAreWalked(t *testing.T) {
 	node := prove.Node{Family: ir.IPv4, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.11")}}
 	own := sim.NewOwn(node.Family.Loopback(), node.Addrs)
@@ -138,7 +138,8 @@ func TestSourcesAreWalked(t *testing.T) {
 	}
 }
 
-// walkSources makes an Evaluator walk the rules that it looks up by source, and returns their number.
+// walkSources makes an Evaluator evaluate the rules with lookups by source in
+// sequence. It returns their number.
 func walkSources(e *Evaluator) (n int) {
 	for _, table := range [...]map[string]*chain{e.walker.filter, e.walker.nat} {
 		for _, c := range table {
@@ -175,8 +176,8 @@ func clone(r *iptables.Ruleset) *iptables.Ruleset {
 	return &c
 }
 
-// generator makes rules that few would write, of few addresses and ports, so that
-// they concern the same packets.
+// generator generates unusual rules with few addresses and ports, so that they
+// apply to the same packets.
 type generator struct{ *rand.Rand }
 
 func (g generator) one(of ...string) string { return of[g.IntN(len(of))] }
@@ -216,8 +217,9 @@ func (g generator) ruleset() *iptables.Ruleset {
 	return r
 }
 
-// sources makes chains of which most rules match only a source, as those of a Service
-// with source ranges; some jump to a chain that may give packets back.
+// sources generates chains in which most rules match only a source, like those of
+// a Service with source ranges. Some jump to a chain from which packets may
+// return.
 func (g generator) sources() *iptables.Ruleset {
 	r := &iptables.Ruleset{Family: ir.IPv4, Filter: iptables.Table{Name: "filter"}, Nat: iptables.Table{Name: "nat"}}
 	for _, table := range r.Tables() {
@@ -232,7 +234,7 @@ func (g generator) sources() *iptables.Ruleset {
 					rule.Mark = iptables.Mark{Value: 0x4000, Mask: 0x4000}
 				case 6, 7, 8:
 					rule.Src, rule.In = netip.Prefix{}, "eth0"
-				case 9: // few: each doubles the ways of a packet
+				case 9: // few, because each doubles the number of paths
 					rule.OneIn = 2
 				}
 				rule.Target = [...]iptables.Target{iptables.Jump, iptables.Jump, iptables.Return, iptables.Accept, iptables.Continue, iptables.SetMark}[g.IntN(6)]
@@ -318,7 +320,7 @@ func (g generator) rule(nat, dispatch bool) (r iptables.Rule) {
 	return r
 }
 
-// mutate changes one thing of a ruleset whose rules are its own.
+// mutate makes one change to a ruleset, whose rules must not be shared.
 func (g generator) mutate(r *iptables.Ruleset) {
 	table := r.Tables()[g.IntN(2)]
 	for {

@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/render/iptables/parse"
 )
 
-// Each match is written, read again as it was, and asked of a packet from
-// 10.244.1.10 by cni0 to 10.96.0.10:80, an address of the node.
+// Each match is written, parsed again unchanged, and evaluated for a packet from
+// 10.244.1.10 on cni0 to 10.96.0.10:80, an address of the node.
 func TestMatches(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	frontend := ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.TCP, Port: 80}
