@@ -1,4 +1,4 @@
-// Package iptest has Programs for tests of mode iptables.
+// Package iptest provides Programs for tests of mode iptables.
 package iptest
 
 import (
@@ -9,7 +9,8 @@ import (
 	"github.com/proxyc/proxyc/ir/irtest"
 )
 
-// Twin turns an IPv4 Program into an IPv6 one, as the conformance cases are turned.
+// Twin converts an IPv4 Program to IPv6, with the same mapping as the conformance
+// cases.
 func Twin(p *ir.Program) *ir.Program {
 	starts := []struct{ v4, v6 string }{
 		{"10.244.1.", "fd00:10:244:1::"}, {"10.244.2.", "fd00:10:244:2::"}, {"10.96.0.", "fd00:10:96::"},
@@ -53,8 +54,8 @@ func Twin(p *ir.Program) *ir.Program {
 	return p
 }
 
-// Many returns a Program of n Services, each with a ClusterIP and backends; every
-// tenth has a node port and an external address as well, and every fiftieth no
+// Many returns a Program of n Services, each with a ClusterIP and backends. Every
+// tenth also has a node port and an external address, and every fiftieth has no
 // backends.
 func Many(family ir.Family, n, backends int) *ir.Program {
 	p := &ir.Program{Family: family, Node: ir.Node{
@@ -95,7 +96,7 @@ func Many(family ir.Family, n, backends int) *ir.Program {
 	return p
 }
 
-// Both returns a Program with one of each kind, and its twin in IPv6.
+// Both returns a Program with one Service of each kind, and its IPv6 twin.
 func Both() ir.Programs {
 	return ir.NewPrograms(irtest.Program(ir.ModeIPTables), Twin(irtest.Program(ir.ModeIPTables)))
 }
