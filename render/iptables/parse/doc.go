@@ -1,2 +1,3 @@
-// Package parse reads what iptables-save and ip6tables-save print, of any author.
+// Package parse parses the output of iptables-save and ip6tables-save, for rules
+// of any author.
 package parse

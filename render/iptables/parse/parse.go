@@ -16,33 +16,32 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Parse reads what iptables-save or ip6tables-save printed, or what WriteTo
-// wrote: our chains, and the jumps to them from built-in chains. What belongs
-// to others is left out. A rule in our chains that is none of the kinds that we
-// write is kept as Raw.
+// Parse parses the output of iptables-save or ip6tables-save, or of WriteTo: our
+// chains, and the jumps to them from built-in chains. It ignores foreign rules.
+// An unknown rule in our chains is kept as Raw.
 func Parse(f ir.Family, saved string) (*iptables.Ruleset, error) {
 	p := NewParser(f)
-	io.WriteString(p, saved) // gives no error
+	io.WriteString(p, saved) // never fails
 	return p.Ruleset()
 }
 
-// A Parser is Parse for texts that come piece by piece: what is written to it.
-// It keeps nothing of the text but names and comments, each once.
+// A Parser is Parse for text that is written in pieces. It keeps only names and
+// comments of the text, without duplicates.
 type Parser struct {
 	family ir.Family
 	found  *iptables.Ruleset
 	table  *iptables.Table
-	open   string         // the table that has no COMMIT yet
+	open   string         // the table without a COMMIT so far
 	chains map[string]int // index into table.Chains
-	chain  int            // to which rules belong
+	chain  int            // chain of the collected rules
 	rules  []iptables.Rule
 	kept   map[string]string
-	begun  []byte // a line without its end
+	begun  []byte // an incomplete line
 	lines  int
-	err    error // the first
+	err    error // the first error
 
-	whole bool            // chains of everybody are kept
-	drops map[string]bool // with whole: "filter FORWARD" of policy DROP
+	whole bool            // keep the chains of all programs
+	drops map[string]bool // with whole: chains with policy DROP, such as "filter FORWARD"
 }
 
 var _ io.Writer = (*Parser)(nil)
@@ -55,7 +54,7 @@ func NewParser(f ir.Family) *Parser {
 	}
 }
 
-// Write takes the next piece. It returns no error: Ruleset does.
+// Write parses the next piece. It never fails; Ruleset returns the error.
 func (p *Parser) Write(text []byte) (int, error) {
 	n := len(text)
 	for p.err == nil {
@@ -72,7 +71,7 @@ func (p *Parser) Write(text []byte) (int, error) {
 	return n, nil
 }
 
-// Ruleset returns what was in the text, which has ended.
+// Ruleset ends the text and returns its content.
 func (p *Parser) Ruleset() (*iptables.Ruleset, error) {
 	if p.err == nil {
 		p.next(string(p.begun))
@@ -116,8 +115,8 @@ func (p *Parser) begin(name string) {
 	}
 }
 
-// add enters a rule in a chain. The tools print all rules of a chain together;
-// so they take no more room than they need.
+// add adds a rule to a chain. The tools print all rules of a chain together, so
+// they are collected first to allocate the exact size.
 func (p *Parser) add(chain int, r iptables.Rule) {
 	if chain != p.chain {
 		p.flush()
@@ -134,7 +133,7 @@ func (p *Parser) flush() {
 	}
 }
 
-// keep returns a string that does not hold the line that it is from.
+// keep returns a copy of a string that does not retain the memory of its line.
 func (p *Parser) keep(s string) string {
 	if s == "" {
 		return ""
@@ -149,7 +148,7 @@ func (p *Parser) keep(s string) string {
 
 func ours(chain string) bool { return iptables.Owned(chain) || iptables.Shared(chain) }
 
-// counters are those before a rule, of iptables-save -c.
+// counters matches the counters before a rule in iptables-save -c.
 var counters = regexp.MustCompile(`^\[\d+:\d+\] `)
 
 func (p *Parser) line(line string) error {
@@ -207,7 +206,7 @@ func (p *Parser) line(line string) error {
 	return nil
 }
 
-// rule reads the text of a rule, and lets go of it.
+// rule parses the text of a rule without retaining it.
 func (p *Parser) rule(text string) iptables.Rule {
 	r := parseRule(p.family, text)
 	for _, s := range [...]*string{&r.In, &r.Comment, &r.Chain, &r.Recent.Name, &r.Raw} {
@@ -219,8 +218,8 @@ func (p *Parser) rule(text string) iptables.Rule {
 	return r
 }
 
-// parseRule reads the text of a rule behind its chain. Whatever it does not
-// know makes the whole rule Raw; its target stays known, for who follows jumps.
+// parseRule parses the text of a rule after its chain. Anything unknown makes the
+// whole rule Raw. Its target remains set, for callers that follow jumps.
 func parseRule(f ir.Family, text string) iptables.Rule {
 	var options [24]string
 	var matches [8]string
@@ -255,11 +254,11 @@ type ruleParser struct {
 	bad    bool
 	reap   bool
 
-	options []string // that came, each once
-	matches []string // that -m loaded
+	options []string // parsed options, without duplicates
+	matches []string // matches loaded with -m
 }
 
-// next returns the next word; false: there is none.
+// next returns the next word; false at the end.
 func (p *ruleParser) next() (string, bool) {
 	word, behind, whole := cutWord(p.rest)
 	found := behind != p.rest
@@ -267,16 +266,16 @@ func (p *ruleParser) next() (string, bool) {
 	return word, found
 }
 
-// value returns the argument of an option; "" where there is none.
+// value returns the argument of an option, or "".
 func (p *ruleParser) value() string {
 	word, _ := p.next()
 	return word
 }
 
-// is reports whether the option's argument is the only one that our rules have.
+// is reports whether the option's argument is the only one that our rules use.
 func (p *ruleParser) is(want string) bool { return p.value() == want }
 
-// negate enters the negation of m, if there is one. It returns true.
+// negate records a pending negation for m. It returns true.
 func (p *ruleParser) negate(m iptables.Match) bool {
 	if p.not {
 		p.rule.Not |= m
@@ -377,8 +376,8 @@ func (p *ruleParser) inSet() bool {
 	return fresh && set.Fields != "" && isWord(set.Set) && isWord(set.Fields)
 }
 
-// balanced reads an option of the match on what ipvs took. The tools print the
-// protocol as a number.
+// balanced parses an option of the ipvs match. The tools print the protocol as a
+// number.
 func (p *ruleParser) balanced(option string) bool {
 	m, ok := p.rule.Rare.(iptables.Balanced)
 	if !ok && p.rule.Rare != nil {
@@ -430,8 +429,8 @@ func (p *ruleParser) recent(word string) bool {
 	return true
 }
 
-// complete reports whether the options make one of our rules together: each
-// parameter with the match or target that it is for, and none without effect.
+// complete reports whether the options form one of our rules: each parameter has
+// its match or target, and none is without effect.
 func (p *ruleParser) complete() bool {
 	r := &p.rule
 	for _, m := range p.matches {
@@ -440,7 +439,7 @@ func (p *ruleParser) complete() bool {
 		}
 	}
 	if r.OneIn > 1 && r.Recent.Op != iptables.RecentNone {
-		return false // which comes first, matters
+		return false // the order of evaluation matters
 	}
 	if r.Recent.Op == iptables.RecentNone && r.Recent != (iptables.Recent{}) || p.reap != (r.Recent.Op == iptables.RecentCheck) {
 		return false
@@ -457,8 +456,8 @@ func (p *ruleParser) complete() bool {
 		isWord(r.In) && isWord(r.Chain) && isWord(r.Recent.Name)
 }
 
-// used reports whether a match that -m loads is one of ours, with the options that
-// make it one: others match without any.
+// used reports whether a match loaded with -m is one of ours and has its options.
+// Without options, a match may have another meaning.
 func (p *ruleParser) used(match string) bool {
 	r := &p.rule
 	switch match {
@@ -491,7 +490,7 @@ func (p *ruleParser) used(match string) bool {
 	return false
 }
 
-// isWord reports whether the tools read s as one word.
+// isWord reports whether the tools parse s as one word.
 func isWord(s string) bool { return !strings.ContainsAny(s, " \"\\") }
 
 func (p *ruleParser) prefix(to *netip.Prefix) bool {
@@ -528,7 +527,7 @@ func (p *ruleParser) states() bool {
 	return true
 }
 
-// mark reads VALUE or VALUE/MASK.
+// mark parses VALUE or VALUE/MASK.
 func (p *ruleParser) mark(m *iptables.Mark, mask uint32) bool {
 	value, maskText, masked := strings.Cut(p.value(), "/")
 	v, err := strconv.ParseUint(value, 0, 32)
@@ -540,8 +539,8 @@ func (p *ruleParser) mark(m *iptables.Mark, mask uint32) bool {
 	return err == nil
 }
 
-// probability reads a share as the kernel keeps it, in 1/2³¹, and takes it for
-// the fraction 1/n that comes out the same.
+// probability parses a share and returns the fraction 1/n that the kernel stores
+// as the same value, in units of 1/2³¹.
 func (p *ruleParser) probability() bool {
 	share, err := strconv.ParseFloat(p.value(), 64)
 	if err != nil || share <= 0 || share > 1 {

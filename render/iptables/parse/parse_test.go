@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/render/iptables/iptest"
 )
 
-// differ compares two Rulesets but for the order of chains.
+// differ compares two Rulesets regardless of the order of chains.
 func differ(want, got *iptables.Ruleset) string {
 	for _, r := range []*iptables.Ruleset{want, got} {
 		for _, t := range r.Tables() {
@@ -26,7 +26,7 @@ func differ(want, got *iptables.Ruleset) string {
 
 func textOf(r *iptables.Ruleset) string {
 	var b strings.Builder
-	r.WriteTo(&b) // gives no error
+	r.WriteTo(&b) // never fails
 	return b.String()
 }
 
@@ -43,7 +43,7 @@ func TestParseIsTheInverseOfWrite(t *testing.T) {
 	}
 }
 
-// A pipe gives a text in pieces, which end anywhere.
+// A pipe delivers a text in pieces of any size.
 func TestParseInPieces(t *testing.T) {
 	saved := textOf(iptables.Lower(iptest.Many(ir.IPv4, 100, 3)))
 	want, err := Parse(ir.IPv4, saved)
@@ -56,7 +56,7 @@ func TestParseInPieces(t *testing.T) {
 			if n, err := p.Write(piece); n != len(piece) || err != nil {
 				t.Fatalf("wrote %d of %d bytes: %v", n, len(piece), err)
 			}
-			clear(piece) // it belongs to the writer
+			clear(piece) // the writer reuses it
 		}
 		got, err := p.Ruleset()
 		if err != nil {
@@ -89,7 +89,7 @@ func TestParseWhatTheKernelHolds(t *testing.T) {
 						t.Fatal(err)
 					}
 					want := iptables.Lower(p)
-					for _, table := range want.Tables() { // INPUT, FORWARD and OUTPUT each keep their order; which comes first is the tool's
+					for _, table := range want.Tables() { // INPUT, FORWARD and OUTPUT each keep their order; the order among them depends on the tool
 						sortJumps(table)
 					}
 					for _, table := range got.Tables() {
@@ -108,8 +108,8 @@ func sortJumps(t *iptables.Table) {
 	slices.SortStableFunc(t.Jumps, func(a, b iptables.BuiltInJump) int { return strings.Compare(a.Chain, b.Chain) })
 }
 
-// What the tools print differs from what they are given, and what looks like
-// one of our matches and is not is left as it is.
+// The tools print some rules in another form than their input. Rules that
+// resemble ours but differ are kept unchanged.
 func TestParseRare(t *testing.T) {
 	at := iptables.Balanced{Addr: netip.MustParseAddr("203.0.113.14"), Protocol: ir.TCP, Port: 80}
 	for text, want := range map[string]iptables.Rule{

@@ -10,9 +10,9 @@ import (
 
 var errNotSaved = errors.New("is nothing that iptables-save prints")
 
-// EachSaved calls tell with each chain and rule that iptables-save or ip6tables-save printed, as
-// the line has it, and the table in which it stands. It returns an error that names the
-// first line that is none of theirs, or says that the text was cut off: each table ends with COMMIT.
+// EachSaved calls tell with each line of iptables-save or ip6tables-save that
+// contains a chain or rule, and its table. It returns an error for the first
+// invalid line, or for a truncated text: each table ends with COMMIT.
 func EachSaved(text string, tell func(table, line string)) error {
 	open, n := "", 0
 	for line := range strings.Lines(text) {
@@ -47,8 +47,8 @@ func EachSaved(text string, tell func(table, line string)) error {
 
 func noCommit(table string) error { return fmt.Errorf("table %s has no COMMIT at its end", table) }
 
-// SavedWords splits a line that iptables-save printed into its words: without the counters
-// before a rule, and without the quotes about some. A comment "" is a word, too.
+// SavedWords splits a line of iptables-save into words, without the counters
+// before a rule and without quotes. An empty comment "" is a word, too.
 func SavedWords(line string) (words []string) {
 	rest := strings.TrimSpace(line)
 	if strings.HasPrefix(rest, "[") {
@@ -63,9 +63,9 @@ func SavedWords(line string) (words []string) {
 	}
 }
 
-// SavedRule splits a rule that iptables-save or ip6tables-save printed into -A or -I, its chain and
-// the rest. A rule of a kind that we write is returned as we write it, so that equal rules have
-// equal texts.
+// SavedRule splits a rule of iptables-save or ip6tables-save into -A or -I, its
+// chain and the rest. It normalizes the text of a rule that we can write, so that
+// equal rules have equal texts.
 func SavedRule(f ir.Family, line string) (option, chain, text string) {
 	if line[0] == '[' {
 		line = counters.ReplaceAllString(line, "")
@@ -79,13 +79,13 @@ func SavedRule(f ir.Family, line string) (option, chain, text string) {
 	return option, chain, text
 }
 
-// SavedTarget returns the target of a rule, or the chain that it jumps or goes to, of its
-// words; empty: it has none.
+// SavedTarget returns the target of a rule, or the chain of its jump or goto,
+// from its words. It returns "" if there is none.
 func SavedTarget(words []string) string {
 	for i := 0; i+1 < len(words); i++ {
 		switch words[i] {
 		case "--comment":
-			i++ // may be anything, -j too
+			i++ // may be any text, including -j
 		case "-j", "-g":
 			return words[i+1]
 		}
@@ -93,9 +93,9 @@ func SavedTarget(words []string) string {
 	return ""
 }
 
-// cutWord returns the first word of the rest of a line, without the quotes that the tools
-// put around some, and what comes behind it. It is not whole if its quote has no end. Where
-// there is no word, behind is rest.
+// cutWord returns the first word of the rest of a line without quotes, and the
+// text after it. whole is false if a quote is not closed. If there is no word,
+// behind equals rest.
 func cutWord(rest string) (word, behind string, whole bool) {
 	from := strings.TrimLeft(rest, " ")
 	if from == "" {

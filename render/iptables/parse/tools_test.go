@@ -18,11 +18,11 @@ import (
 	"github.com/proxyc/proxyc/render/iptables/iptest"
 )
 
-// variants of the tools, by the last word before -restore and -save.
+// variants of the tools: the last word before -restore and -save.
 var variants = []string{"nft", "legacy"}
 
-// inNamespace runs a script of sh in a network namespace of its own, in which
-// iptables and ip6tables are those of a variant.
+// inNamespace runs a shell script in a new network namespace, in which iptables
+// and ip6tables are those of a variant.
 func inNamespace(t *testing.T, variant, dir, script string) string {
 	t.Helper()
 	applytest.RequireRoot(t)
@@ -49,7 +49,7 @@ func inNamespace(t *testing.T, variant, dir, script string) string {
 	return stdout.String()
 }
 
-// write puts the outputs of programs into a directory.
+// write writes the outputs of programs to a directory.
 func write(t *testing.T, programs ir.Programs) (dir string, outputs []string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -79,7 +79,8 @@ func TestToolsTakeTheText(t *testing.T) {
 	}
 }
 
-// TestLoadAgain runs the command that Output.Load gives twice: jumps must not double.
+// TestLoadAgain runs the command of Output.Load twice. Jumps must not be
+// duplicated.
 func TestLoadAgain(t *testing.T) {
 	for _, variant := range variants {
 		t.Run(variant, func(t *testing.T) {
@@ -99,7 +100,7 @@ func TestLoadAgain(t *testing.T) {
 	}
 }
 
-// TestSavedJumps holds the jumps against what iptables-save shows, as the
+// TestSavedJumps compares the jumps with the output of iptables-save, because the
 // command of Output.Load compares their text.
 func TestSavedJumps(t *testing.T) {
 	for _, variant := range variants {
@@ -120,7 +121,7 @@ func TestSavedJumps(t *testing.T) {
 						got = append(got, strings.TrimRight(line, " "))
 					}
 				}
-				slices.Sort(want) // the built-in chains' order is the tool's
+				slices.Sort(want) // the order of built-in chains depends on the tool
 				slices.Sort(got)
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", table.Name, diff)

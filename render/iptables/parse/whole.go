@@ -10,13 +10,13 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// ParseWhole reads what iptables-save or ip6tables-save printed with the chains of
-// everybody: built-in ones have all their rules, their policy DROP as the last. left names
-// other tables that have rules, and are not followed.
+// ParseWhole parses the output of iptables-save or ip6tables-save with the chains
+// of all programs. Built-in chains contain all their rules, and a policy DROP as
+// the last rule. left contains other tables with rules, which are not evaluated.
 func ParseWhole(f ir.Family, saved string) (r *iptables.Ruleset, left []string, err error) {
 	p := NewParser(f)
 	p.whole = true
-	io.WriteString(p, saved) // gives no error
+	io.WriteString(p, saved) // never fails
 	if r, err = p.Ruleset(); err != nil {
 		return nil, nil, err
 	}
@@ -30,8 +30,8 @@ func ParseWhole(f ir.Family, saved string) (r *iptables.Ruleset, left []string, 
 	return r, Unfollowed(saved, r.Filter.Name, r.Nat.Name), nil
 }
 
-// Unfollowed names the tables, of those that iptables-save or ip6tables-save printed, that hold
-// something by which packets may fare otherwise: all but those that are followed.
+// Unfollowed returns the tables in the output of iptables-save or ip6tables-save
+// that may affect packets and are not in followed.
 func Unfollowed(saved string, followed ...string) (left []string) {
 	table, rules, policies := "", map[string]int{}, map[string]string{}
 	for line := range strings.Lines(saved) {
