@@ -1,11 +1,13 @@
-// Package ipvs lowers Programs for the ipvs mode: virtual servers with their
-// real servers for the kernel's load balancer, the addresses of the dummy
-// device kube-ipvs0 that make the kernel take packets for them as its own, and
-// the ipsets and iptables rules that masquerade and filter around it.
+// Package ipvs lowers Programs for mode ipvs. The result consists of virtual
+// servers with their real servers for the kernel's load balancer, and the
+// addresses of the dummy device kube-ipvs0, which make the kernel accept packets
+// to them. It also contains the ipsets and iptables rules that masquerade and
+// filter these packets.
 //
-// The iptables rules depend on the node's settings alone (and on source ranges
-// that shut the node itself out): a Service lives in virtual servers and set
-// elements, so that updates touch no rule.
+// The iptables rules depend only on the node's settings, and on source ranges
+// that exclude the node itself. A Service consists of virtual servers and set
+// elements, so that updates change no rule.
 //
-// Names and sets are those of kube-proxy (rules IPV-1 to IPV-14).
+// Names and sets are those of kube-proxy. IPV-1 to IPV-14 define the device,
+// virtual servers, node ports, sets and rules.
 package ipvs

@@ -12,8 +12,8 @@ import (
 	"github.com/proxyc/proxyc/render/ipvs/eval"
 )
 
-// Every packet that a small cluster knows must fare under the rules as the
-// meaning of the IR has it.
+// Every packet of a small cluster has the same outcome under the rules as under
+// the IR.
 func TestEval(t *testing.T) {
 	changes := map[string]func(*ir.Program){
 		"detector": func(*ir.Program) {},
@@ -25,7 +25,7 @@ func TestEval(t *testing.T) {
 		"interface":  func(p *ir.Program) { p.Node.Detector = ir.Detector{Mode: ir.DetectInterface, Interface: "cni0"} },
 		"prefix":     func(p *ir.Program) { p.Node.Detector = ir.Detector{Mode: ir.DetectPrefix, Interface: "cn"} },
 		"node ports": func(p *ir.Program) { ipvs.OnePrefix(p) },
-		"clash":      func(p *ir.Program) { p.Services[0].Frontends[2].Match.Port = 80 }, // a node port 80 beside ClusterIPs' port 80
+		"clash":      func(p *ir.Program) { p.Services[0].Frontends[2].Match.Port = 80 }, // a node port 80 in addition to the ClusterIPs' port 80
 		"node's range": func(p *ir.Program) {
 			ipvs.Admit(p, netip.PrefixFrom(p.Node.IP, p.Node.IP.BitLen()))
 		},
@@ -45,7 +45,8 @@ func TestEval(t *testing.T) {
 	}
 }
 
-// packets returns all pairs of a source and a destination that some rule names, and some that none does.
+// packets returns all pairs of a source and a destination that some rule names,
+// and some that no rule names.
 func packets(p *ir.Program) []sim.Packet {
 	type source struct {
 		addr netip.Addr
@@ -91,7 +92,7 @@ func packets(p *ir.Program) []sim.Packet {
 	return all
 }
 
-// What kube-proxy did with real packets, in the words of its record.
+// kube-proxy's results with real packets, as recorded.
 func TestEvalFacts(t *testing.T) {
 	const pod, node, outside, denied = "10.244.1.20@cni0", "192.0.2.11", "198.51.100.200@eth0", "198.18.7.7@eth0"
 	tests := []struct{ rule, from, to, want string }{

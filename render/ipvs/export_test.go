@@ -1,6 +1,6 @@
 package ipvs
 
-// For the tests that also use the packages beneath this one.
+// For the tests that also use the packages below this one.
 var (
 	Program         = program
 	NoDetector      = noDetector

@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir/irtest"
 )
 
-// program is irtest's with the routes that ipvs mode has.
+// program is irtest's Program with the routes of mode ipvs.
 func program(f ir.Family) *ir.Program {
 	p := irtest.Program(ir.ModeIPVS)
 	p.Node.IPVS = &ir.IPVS{Scheduler: "rr"}
@@ -89,7 +89,7 @@ func output(t *testing.T, programs ir.Programs, format string) string {
 	return ""
 }
 
-// only leaves one Service in the program.
+// only removes all Services except one.
 func only(p *ir.Program, name string) *ir.Program {
 	p.Services = slices.DeleteFunc(p.Services, func(s ir.Service) bool { return s.Name.Name != name })
 	return p
@@ -118,7 +118,8 @@ func TestVirtualServers(t *testing.T) {
 -a -t 203.0.113.10:80 -r 10.244.1.10:8080 -m -w 1
 -a -t 203.0.113.10:80 -r 10.244.2.10:8080 -m -w 1
 `},
-		// The kernel refuses connections to a virtual server without real ones (IPV-5).
+		// The kernel rejects connections to a virtual server without real servers
+		// (IPV-5).
 		{"none", func(p *ir.Program) { p.Node.Addrs = nil }, `
 -A -t 10.96.0.13:80 -s rr
 -A -t 203.0.113.13:80 -s rr
@@ -158,8 +159,8 @@ func TestVirtualServers(t *testing.T) {
 	}
 }
 
-// The node port takes what no frontend names by address (PKT-18), and link-local
-// addresses have none (IPV-3).
+// Frontends with an address take precedence over node ports (PKT-18). Node ports
+// do not use link-local addresses (IPV-3).
 func TestNodePortAddresses(t *testing.T) {
 	keys := func(change func(*ir.Program)) string {
 		p := only(program(ir.IPv4), "web")
@@ -199,9 +200,9 @@ func TestNodePortAddresses(t *testing.T) {
 	}
 }
 
-// elements returns the lines of an ipset output that add.
-// Where nodePortAddresses holds none of the node's addresses, the numbers of
-// node ports are in no set: they would have others' packets masqueraded.
+// If nodePortAddresses contains none of the node's addresses, no set contains the
+// numbers of node ports. Otherwise packets of other programs would be
+// masqueraded.
 func TestNodePortNowhere(t *testing.T) {
 	p := program(ir.IPv4)
 	p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("198.18.0.0/15"), Assigned: true}}}
@@ -237,7 +238,8 @@ IPVS-IPS 10.96.0.10
 IPVS-IPS 198.18.0.10
 IPVS-IPS 203.0.113.10
 `},
-		// The VIP that the node has on an interface stays there (IPV-1), a ClusterIP is always ours.
+		// A VIP that the node has on another interface remains there; a ClusterIP
+		// is always added to kube-ipvs0 (IPV-1).
 		{"local", func(p *ir.Program) {
 			p.Node.Addrs = append(p.Node.Addrs, netip.MustParseAddr("203.0.113.11"), netip.MustParseAddr("10.96.0.11"))
 			p.Services[0].Health = &ir.HealthCheck{Port: 32000, Local: 1}
@@ -274,7 +276,7 @@ IPVS-IPS 203.0.113.14
 6-LOAD-BALANCER-SOURCE-CID fd00::cb00:710e,tcp:80,8000::/1
 6-IPVS-IPS fd00::cb00:710e
 `},
-		// SCTP node ports are kept by address.
+		// SCTP node ports are stored by address.
 		{"remote", func(p *ir.Program) {
 			f := &p.Services[0].Frontends[1]
 			f.Match.Protocol = ir.SCTP
@@ -369,7 +371,7 @@ func onePrefix(p *ir.Program) {
 		{Prefix: netip.PrefixFrom(p.Node.IP, p.Node.IP.BitLen()), Assigned: true}}}
 }
 
-// admit adds a range, and with it the VIP, to all frontends with source ranges.
+// admit adds a range, and the VIP, to all frontends with source ranges.
 func admit(p *ir.Program, prefix netip.Prefix) {
 	for i := range p.Services {
 		for j := range p.Services[i].Frontends {

@@ -8,7 +8,7 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Lower turns a Program into the Ruleset of its family.
+// Lower lowers a Program to the Ruleset of its family.
 func Lower(p *ir.Program) *Ruleset {
 	n := LowerNode(p.Family, &p.Node)
 	r := &Ruleset{Family: p.Family}
@@ -27,7 +27,7 @@ func Lower(p *ir.Program) *Ruleset {
 	return r
 }
 
-// Node is what all Services of one family share.
+// Node is the part that all Services of one family share.
 type Node struct {
 	family    ir.Family
 	node      *ir.Node
@@ -46,8 +46,9 @@ func LowerNode(f ir.Family, n *ir.Node) *Node {
 	return x
 }
 
-// nodePortAddrs returns the addresses that get a virtual server for each node port
-// (IPV-3): never loopback, and IPv6 link-local ones only where nodePortAddresses names them.
+// nodePortAddrs returns the addresses with a virtual server for each node port.
+// Loopback addresses are excluded, and IPv6 link-local ones unless
+// nodePortAddresses names them (IPV-3).
 func nodePortAddrs(n *ir.Node) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range n.Addrs {
@@ -64,7 +65,7 @@ func nodePortAddrs(n *ir.Node) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// LowerService returns what one Service adds.
+// LowerService returns the Fragment of one Service.
 func (n *Node) LowerService(s *ir.Service) Fragment {
 	var x Fragment
 	for i := range s.Pools {
@@ -106,8 +107,8 @@ func (n *Node) addrs(f *ir.Frontend) []netip.Addr {
 }
 
 // virtualServer returns the virtual server of a frontend at one address. The
-// kernel does not tell clients apart, but all routes of a frontend lead to one
-// pool in this mode; the last one takes every source.
+// kernel does not distinguish clients, but all routes of a frontend use one pool
+// in this mode. The last route matches every source.
 func (n *Node) virtualServer(s *ir.Service, f *ir.Frontend, addr netip.Addr) VirtualServer {
 	v := VirtualServer{
 		Key:       ir.Match{Addr: addr, Protocol: f.Match.Protocol, Port: f.Match.Port},
@@ -139,7 +140,8 @@ func (x *Fragment) add(f *ir.Frontend, set Set, key ElementKey) {
 	x.Elements = append(x.Elements, Element{ElementKey: key, Port: f.Port, Match: f.Match, Origin: f.Origin})
 }
 
-// hairpin masquerades what a local backend sends to itself by way of a Service.
+// hairpin adds elements that masquerade connections of a local backend to itself
+// through a Service.
 func (x *Fragment) hairpin(p *ir.Pool) {
 	for _, b := range p.Backends {
 		if !b.Local {
@@ -155,7 +157,7 @@ func (x *Fragment) hairpin(p *ir.Pool) {
 	}
 }
 
-// keepsClient reports whether a frontend's backends see the client's address.
+// keepsClient reports whether a frontend's backends receive the client's address.
 func keepsClient(f *ir.Frontend) bool {
 	if n := len(f.Routes); n > 0 {
 		return !f.Routes[n-1].SNAT
@@ -183,9 +185,10 @@ func (x *Fragment) frontend(f *ir.Frontend) {
 	}
 }
 
-// nodePort adds a node port to the sets of its protocol. SCTP has no bitmap of
-// its own in kube-proxy, but address and port. A bitmap knows no addresses: where
-// the node port has none, its number would mark what others translate.
+// nodePort adds a node port to the sets of its protocol. As in kube-proxy, SCTP
+// uses a set of addresses and ports instead of a bitmap. A bitmap contains no
+// addresses. If the node port has none, its number must not be added, because it
+// would mark packets that other programs translate.
 func (x *Fragment) nodePort(f *ir.Frontend, n *Node) {
 	if len(n.nodePorts) == 0 {
 		return
@@ -206,9 +209,9 @@ func (x *Fragment) nodePort(f *ir.Frontend, n *Node) {
 	}
 }
 
-// guard admits only the source ranges. What comes in by an interface meets the
-// sets; what the node itself sends is already translated when it meets the
-// filter table, so rules ask the kernel's balancer for the address it had.
+// guard admits only the source ranges. Received packets are matched by the sets.
+// Packets from the node are already translated when they reach the filter table,
+// so rules match the original address as recorded by the kernel's balancer.
 func (x *Fragment) guard(f *ir.Frontend, n *Node) {
 	key := ElementKey{Addr: f.Match.Addr, Protocol: f.Match.Protocol, Number: f.Match.Port}
 	x.add(f, LoadBalancerFW, key)
@@ -225,10 +228,10 @@ func (x *Fragment) guard(f *ir.Frontend, n *Node) {
 	x.OutFilter = append(x.OutFilter, n.outFilter(f)...)
 }
 
-// outFilter shuts out the addresses of the node that no source range admits.
-// The kernel chooses the VIP as the source when a process binds nothing else;
-// it counts as the node's primary address, whether a range holds it or not.
-// kube-proxy looks at that source alone.
+// outFilter drops packets from addresses of the node that no source range admits.
+// The kernel uses the VIP as source unless a process binds another address. This
+// source counts as the node's primary address, as in kube-proxy, which checks
+// only this source.
 func (n *Node) outFilter(f *ir.Frontend) []iptables.Rule {
 	sources := append([]netip.Addr{f.Match.Addr}, n.node.Addrs...)
 	var rules []iptables.Rule
@@ -255,8 +258,8 @@ func admits(f *ir.Frontend, src netip.Addr) bool {
 	return slices.ContainsFunc(f.SourceRanges, func(r ir.SourceRange) bool { return r.Prefix.Contains(src) })
 }
 
-// ipsetPrefixes returns prefixes that an ipset takes: it refuses the prefix of
-// length 0, so that becomes its two halves.
+// ipsetPrefixes returns prefixes that an ipset accepts: it rejects length 0,
+// which is replaced by two halves.
 func ipsetPrefixes(p netip.Prefix) []netip.Prefix {
 	if p.Bits() != 0 {
 		return []netip.Prefix{p}

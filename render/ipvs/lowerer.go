@@ -8,11 +8,11 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Lowerer lowers the changes of a Program. It counts what Services share:
-// elements of sets (the addresses of kube-ipvs0 and local backends among them),
-// and virtual servers that several of them ask for. All else is a Service's
-// own, so that a change is lowered from that Service alone, however many
-// others there are.
+// Lowerer lowers the changes of a Program. It counts the users of shared parts:
+// elements of sets (including the addresses of kube-ipvs0 and local backends),
+// and virtual servers that several Services claim. All other parts belong to one
+// Service. A change is therefore lowered from that Service alone, regardless of
+// the number of Services.
 type Lowerer struct {
 	node   *Node
 	users  map[ElementKey]int
@@ -20,14 +20,14 @@ type Lowerer struct {
 	claims map[ir.Match][]claimant // to virtual servers
 }
 
-// claimant is a Service that asks for a virtual server.
+// claimant is a Service that claims a virtual server.
 type claimant struct {
 	kind    ir.Kind
 	service *ir.Service
 }
 
-// before reports whether c has a virtual server that o asks for, too. Where
-// both are alike, the first by name has it, as in Lower.
+// before compares two claimants of a virtual server; the first one owns it. As in
+// Lower, equal kinds are ordered by name.
 func (c claimant) before(o claimant) int {
 	if c.kind != o.kind {
 		return int(c.kind) - int(o.kind)
@@ -48,20 +48,21 @@ func NewLowerer(p *ir.Program) *Lowerer {
 	return l
 }
 
-// Delta is what changes of Services make of a Ruleset, but for its rules.
+// Delta is the change of a Ruleset, without its rules.
 type Delta struct {
 	Family  ir.Family
-	Servers []ServerDelta // by key; those that are alike are not in it
-	// Elements that nobody needed before, and that nobody needs any longer.
+	Servers []ServerDelta // by key, only changed ones
+	// Added and Removed are the elements that are newly used or no longer used.
 	Added, Removed []Element
-	Size           [numSets]int // elements of each set from now on
+	Size           [numSets]int // elements of each set after the change
 }
 
-// ServerDelta is what a virtual server was and is; nil: there is none.
+// ServerDelta is a virtual server before and after a change; nil if it does not
+// exist.
 type ServerDelta struct{ Old, New *VirtualServer }
 
-// Change puts what is new in the place of what was, which must be what the
-// Lowerer has, and returns what that makes of the Ruleset.
+// Change applies changes, whose old Services must be the Lowerer's current ones,
+// and returns the change of the Ruleset.
 func (l *Lowerer) Change(changes []ir.Change) *Delta {
 	d := &Delta{Family: l.node.family}
 	old, now := make([]Fragment, len(changes)), make([]Fragment, len(changes))
@@ -81,8 +82,8 @@ func (l *Lowerer) Change(changes []ir.Change) *Delta {
 	for i, c := range changes {
 		l.unclaim(c.Old, &old[i])
 	}
-	// All that is needed is counted before anything is let go: what passes from
-	// one Service to another stays.
+	// Acquire before releasing, so that shared parts that move between Services
+	// remain.
 	for i, c := range changes {
 		l.claim(c.New, &now[i])
 		l.acquire(&now[i], d)
@@ -106,7 +107,7 @@ func (l *Lowerer) Change(changes []ir.Change) *Delta {
 	return d
 }
 
-// Key returns that of the virtual server.
+// Key returns the key of the virtual server.
 func (d ServerDelta) Key() ir.Match {
 	if d.New != nil {
 		return d.New.Key
@@ -114,15 +115,15 @@ func (d ServerDelta) Key() ir.Match {
 	return d.Old.Key
 }
 
-// alike reports whether two virtual servers are the same to the kernel.
+// alike reports whether two virtual servers are equal in the kernel.
 func (v *VirtualServer) alike(o *VirtualServer) bool {
 	return v.Same(o) && slices.EqualFunc(v.RealServers, o.RealServers, func(a, b RealServer) bool {
 		return a.AddrPort == b.AddrPort && a.Weight == b.Weight
 	})
 }
 
-// Same reports whether the kernel would balance both alike, but for their real
-// servers.
+// Same reports whether the kernel's settings of both are equal, regardless of
+// their real servers.
 func (v *VirtualServer) Same(o *VirtualServer) bool {
 	return v.Key == o.Key && v.Scheduler == o.Scheduler && v.Flags == o.Flags && v.Timeout == o.Timeout
 }
@@ -134,9 +135,9 @@ func (l *Lowerer) lower(s *ir.Service) Fragment {
 	return l.node.LowerService(s)
 }
 
-// fragments returns what finds the virtual server that the first of its
-// claimants asks for: in the Fragments at hand, or by lowering a Service that
-// does not change, which is seldom.
+// fragments returns a function that finds the virtual server of the first
+// claimant. It looks in the given Fragments, or lowers an unchanged Service,
+// which is rare.
 func (l *Lowerer) fragments(changes []ir.Change, old, now []Fragment) func([]claimant, ir.Match) *VirtualServer {
 	at := map[*ir.Service]*Fragment{}
 	for i, c := range changes {
@@ -179,7 +180,7 @@ func (l *Lowerer) unclaim(s *ir.Service, f *Fragment) {
 	}
 }
 
-// acquire counts what the Fragment needs, and notes what is new.
+// acquire counts the elements of a Fragment and records newly used ones.
 func (l *Lowerer) acquire(f *Fragment, d *Delta) {
 	for i := range f.Elements {
 		k := f.Elements[i].ElementKey
@@ -192,7 +193,7 @@ func (l *Lowerer) acquire(f *Fragment, d *Delta) {
 	}
 }
 
-// release stops counting what the Fragment needed, and notes what nothing needs.
+// release uncounts the elements of a Fragment and records unused ones.
 func (l *Lowerer) release(f *Fragment, d *Delta) {
 	for i := range f.Elements {
 		k := f.Elements[i].ElementKey
@@ -204,7 +205,7 @@ func (l *Lowerer) release(f *Fragment, d *Delta) {
 	}
 }
 
-// LowerRules returns the iptables part of what the Programs of a node want.
+// LowerRules returns the iptables part of a node's Programs.
 func LowerRules(programs ir.Programs) iptables.Rulesets {
 	var all iptables.Rulesets
 	for f, p := range ir.Present(programs) {
@@ -213,12 +214,12 @@ func LowerRules(programs ir.Programs) iptables.Rulesets {
 	return all
 }
 
-// RulesLowerer lowers what changes make of the iptables part: Services whose
-// source ranges shut out the node itself have rules there, and no others.
+// RulesLowerer lowers changes of the iptables part. Only Services whose source
+// ranges exclude the node itself have rules there.
 type RulesLowerer struct {
 	node *Node
 	out  map[ir.Name][]iptables.Rule
-	now  *iptables.Ruleset // nil: to be made
+	now  *iptables.Ruleset // nil if it must be rebuilt
 }
 
 // NewRulesLowerer returns the RulesLowerer of a Program.
@@ -256,8 +257,7 @@ func (l *RulesLowerer) ruleset() *iptables.Ruleset {
 	return l.now
 }
 
-// Change puts what is new in the place of what was, and returns what the
-// Ruleset was and is.
+// Change applies changes and returns the Ruleset before and after.
 func (l *RulesLowerer) Change(changes []ir.Change) (have, want *iptables.Ruleset) {
 	have = l.ruleset()
 	for _, c := range changes {
@@ -272,5 +272,6 @@ func (l *RulesLowerer) Change(changes []ir.Change) (have, want *iptables.Ruleset
 	return have, l.ruleset()
 }
 
-// Size returns the number of rules in each table of the Ruleset, in the order of its Tables.
+// Size returns the number of rules in each table of the Ruleset, in the order of
+// its Tables.
 func (l *RulesLowerer) Size() [2]int { return l.ruleset().Size() }

@@ -14,7 +14,7 @@ import (
 )
 
 // randomService returns a Service that shares addresses, backends and ports with
-// others: node ports at the addresses of the node, which external IPs are at, too.
+// others, including node ports at addresses of external IPs.
 func randomService(random *rand.Rand, name ir.Name, node *ir.Node, f ir.Family) *ir.Service {
 	addr := func(net, most int) netip.Addr {
 		a := netip.AddrFrom4([4]byte{10, byte(net), 0, byte(1 + random.IntN(most))})
@@ -43,7 +43,7 @@ func randomService(random *rand.Rand, name ir.Name, node *ir.Node, f ir.Family) 
 		return ir.Frontend{Kind: kind, Match: ir.Match{Addr: a, Protocol: proto, Port: number}, Port: port,
 			Routes: []ir.Route{{Pool: 0, SNAT: random.IntN(2) == 0}}}
 	}
-	// One address for several Services, at a port of each.
+	// One address for several Services, with a different port each.
 	own := uint16(1000 + slices.Index([]string{"a", "b", "c", "d", "e"}, name.Name))
 	s.Frontends = append(s.Frontends, frontend(ir.ClusterIP, addr(96, 3), own))
 	if random.IntN(2) == 0 {
@@ -57,7 +57,8 @@ func randomService(random *rand.Rand, name ir.Name, node *ir.Node, f ir.Family) 
 		s.Frontends = append(s.Frontends, lb)
 	}
 	if random.IntN(2) == 0 {
-		// The node port of the next Service has the number of this one's external IP.
+		// The node port of the next Service equals the port of this one's
+		// external IP.
 		s.Frontends = append(s.Frontends, frontend(ir.NodePort, netip.Addr{}, own+29999))
 	}
 	if random.IntN(3) == 0 {
@@ -66,7 +67,8 @@ func randomService(random *rand.Rand, name ir.Name, node *ir.Node, f ir.Family) 
 	return s
 }
 
-// What any history of changes makes is what lowering the whole makes.
+// After any history of changes, the result equals that of lowering the whole
+// Program.
 func TestChangesAreTheWhole(t *testing.T) {
 	for seed := range uint64(60) {
 		random := rand.New(rand.NewPCG(seed, 12))
@@ -158,7 +160,7 @@ func (v *VirtualServer) String() string {
 	return fmt.Sprint(v.Key, v.Kind, v.Scheduler, v.Flags, v.Timeout, v.RealServers)
 }
 
-// One endpoint that changes is one real server that changes, whatever else there is.
+// A change of one endpoint changes one real server and nothing else.
 func TestOneEndpointIsOneRealServer(t *testing.T) {
 	p := manyServices(1000)
 	l := NewLowerer(p)

@@ -2,21 +2,21 @@ package ipvs
 
 import "github.com/proxyc/proxyc/ir"
 
-// DefaultScheduler spreads connections where the configuration names none.
+// DefaultScheduler is the scheduler if the configuration names none.
 const DefaultScheduler = "rr"
 
 // Set is one of the ipsets. The order is that of creation.
 type Set uint8
 
 const (
-	LoopBack               Set = iota // local backend, and itself as the client: hairpin connections
+	LoopBack               Set = iota // a local backend and itself as the client: hairpin connections
 	ClusterIP                         // ClusterIP frontends
 	ExternalIP                        // ExternalIP frontends, policy Cluster
 	ExternalIPLocal                   // ExternalIP frontends, policy Local
 	LoadBalancer                      // LoadBalancer frontends
-	LoadBalancerLocal                 // those of policy Local
-	LoadBalancerFW                    // those with source ranges
-	LoadBalancerSourceIP              // admitted sources: the VIP itself (PKT-11)
+	LoadBalancerLocal                 // LoadBalancer frontends, policy Local
+	LoadBalancerFW                    // LoadBalancer frontends with source ranges
+	LoadBalancerSourceIP              // admitted sources: the VIP itself, if a range contains the node (PKT-11)
 	LoadBalancerSourceCIDR            // admitted sources: loadBalancerSourceRanges
 	NodePortTCP
 	NodePortLocalTCP // policy Local
@@ -29,7 +29,7 @@ const (
 	numSets
 )
 
-// SetType is an ipset type: what an element consists of.
+// SetType is an ipset type: the fields of an element.
 type SetType uint8
 
 const (
@@ -80,11 +80,11 @@ func Sets() []Set {
 // Type returns the set's ipset type.
 func (s Set) Type() SetType { return setTable[s].typ }
 
-// maxSetName is IPSET_MAXNAMELEN less the closing zero byte.
+// maxSetName is IPSET_MAXNAMELEN without the final zero byte.
 const maxSetName = 31
 
-// Name returns the set's name in a family. The IPv6 names are cut to the length
-// that the kernel allows.
+// Name returns the set's name in a family. IPv6 names are truncated to the
+// kernel's limit.
 func (s Set) Name(f ir.Family) string {
 	if f != ir.IPv6 {
 		return "KUBE-" + setTable[s].name
@@ -96,8 +96,8 @@ func (s Set) Name(f ir.Family) string {
 // String returns the IPv4 name.
 func (s Set) String() string { return s.Name(ir.IPv4) }
 
-// nodePortSets returns the set of node ports of a protocol, and that of those
-// with policy Local.
+// nodePortSets returns the sets of node ports of a protocol: all, and those with
+// policy Local.
 func nodePortSets(p ir.Protocol) (all, local Set) {
 	switch p {
 	case ir.UDP:

@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/render/ipvs/parse"
 )
 
-// There is no ipvs in every kernel to try the text on: a reader of the
-// manual's grammar must find in it what was lowered.
+// Not every kernel provides ipvs to test the text. The test therefore parses it
+// by the grammar of the manual, which must yield the lowered servers.
 func TestIPVSRoundTrip(t *testing.T) {
 	for _, scheduler := range []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh", "mh,mh-port", "sh,sh-port,sh-fallback", "fo", "ovf", "mine"} {
 		var programs ir.Programs
@@ -28,7 +28,7 @@ func TestIPVSRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range want { // what a kernel knows
+		for i := range want { // keep only what a kernel stores
 			v := &want[i]
 			v.Kind, v.Port, v.Match, v.Origin = 0, ir.ServicePort{}, ir.Match{}, ir.Origin{}
 			for j := range v.RealServers {

@@ -8,13 +8,13 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// LowerAll returns what the Programs of a node want, to be written.
+// LowerAll returns the lowered Programs of a node.
 func LowerAll(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }
 
 // rendered are the Rulesets of one node.
 type rendered struct{ ir.PerFamily[*Ruleset] }
 
-// Outputs returns the texts. What needs no family of its own holds both.
+// Outputs returns the texts. Formats that do not separate families contain both.
 func (x rendered) Outputs() []render.Output {
 	return []render.Output{
 		{Format: "ipvsadm", File: "ipvsadm.rules", Load: "ipvsadm -R <ipvsadm.rules",
@@ -50,8 +50,8 @@ func (x rendered) write(write func(*Ruleset, io.Writer) error) func(io.Writer) e
 	}
 }
 
-// Explain goes through virtual servers, real servers, set elements and rules,
-// family by family.
+// Explain yields virtual servers, real servers, set elements and rules, by
+// family.
 func (x rendered) Explain(yield func(render.Entry) bool) {
 	for _, r := range ir.Present(x.PerFamily) {
 		if !r.explain(yield) {

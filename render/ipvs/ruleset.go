@@ -10,21 +10,24 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Ruleset is all that a node needs for one IP family.
+// Ruleset is the complete state of a node for one IP family.
 type Ruleset struct {
 	Family         ir.Family
 	VirtualServers []VirtualServer // by Key
-	Elements       []Element       // of all sets: by Set, then Compare; no two alike
+	Elements       []Element       // of all sets: by Set, then Compare; without duplicates
 	Rules          *iptables.Ruleset
-	// ExcludeCIDRs hold virtual servers of others, which stay (ipvs.excludeCIDRs, IPV-7).
+	// ExcludeCIDRs contain foreign virtual servers, which are kept
+	// (ipvs.excludeCIDRs, IPV-7).
 	ExcludeCIDRs []netip.Prefix
-	// Bound are the addresses of kube-ipvs0, where a kernel was asked; nil: those of set IPVSIPs.
+	// Bound are the addresses of kube-ipvs0 in a kernel; if nil, those of set
+	// IPVSIPs.
 	Bound map[netip.Addr]bool
-	// Unclear is, by virtual server, what a kernel does there and an Evaluator does not follow.
+	// Unclear describes, by virtual server, behaviour of a kernel that an
+	// Evaluator does not support.
 	Unclear map[ir.Match]string
 }
 
-// Fragment is what one Service adds to a Ruleset.
+// Fragment is the part of a Ruleset that one Service adds.
 type Fragment struct {
 	VirtualServers []VirtualServer
 	Elements       []Element
@@ -35,19 +38,20 @@ type Fragment struct {
 type Flags uint32
 
 const (
-	Persistent Flags = 0x01 // clients stick to a real server
+	Persistent Flags = 0x01 // session affinity
 	Fallback         = Flags(ir.SchedulerFallback)
 	SourceHash       = Flags(ir.SchedulerPort)
 )
 
-// VirtualServer is one address and port that the kernel balances.
+// VirtualServer is an address and port that the kernel balances.
 type VirtualServer struct {
 	Key       ir.Match // Addr is always valid
 	Kind      ir.Kind
 	Scheduler string
 	Flags     Flags
-	Timeout   time.Duration // with Persistent: how long a client sticks, whole seconds
-	// RealServers take the connections; without any the kernel refuses them (IPV-5).
+	Timeout   time.Duration // of Persistent, in whole seconds
+	// RealServers receive the connections; without any the kernel rejects them
+	// (IPV-5).
 	RealServers []RealServer
 	Port        ir.ServicePort
 	Match       ir.Match // of the frontend; without an address for a node port
@@ -61,24 +65,24 @@ type RealServer struct {
 	Origin   ir.Origin
 }
 
-// Element is one element of a set. Which fields of the key count depends on Set.Type.
+// Element is an element of a set. Set.Type determines the used fields of the key.
 type Element struct {
 	ElementKey
 	Port   ir.ServicePort
-	Match  ir.Match // of the frontend it serves; zero for health checks
+	Match  ir.Match // of the frontend; zero for health checks
 	Origin ir.Origin
 }
 
-// ElementKey is what the kernel sees of an Element.
+// ElementKey is the part of an Element that the kernel stores.
 type ElementKey struct {
 	Set      Set
 	Addr     netip.Addr
 	Protocol ir.Protocol
-	Number   uint16       // the port
+	Number   uint16       // port
 	Source   netip.Prefix // the second address or the network
 }
 
-// Compare orders elements of the same set next to each other.
+// Compare orders elements by set, then by their other fields.
 func (k ElementKey) Compare(o ElementKey) int {
 	return cmp.Or(
 		cmp.Compare(k.Set, o.Set),
@@ -90,7 +94,7 @@ func (k ElementKey) Compare(o ElementKey) int {
 	)
 }
 
-// Addresses returns those of kube-ipvs0, sorted.
+// Addresses returns the sorted addresses of kube-ipvs0.
 func (r *Ruleset) Addresses() []Element { return r.elements(IPVSIPs) }
 
 // elements returns the elements of one set.
@@ -104,7 +108,8 @@ func (r *Ruleset) elements(s Set) []Element {
 	return r.Elements[at(s):at(s+1)]
 }
 
-// Carries reports whether kube-ipvs0 has an address, which is one of a Service.
+// Carries reports whether kube-ipvs0 has an address, which then belongs to a
+// Service.
 func (r *Ruleset) Carries(a netip.Addr) bool {
 	if r.Bound != nil {
 		return r.Bound[a]
@@ -112,13 +117,13 @@ func (r *Ruleset) Carries(a netip.Addr) bool {
 	return r.Has(ElementKey{Set: IPVSIPs, Addr: a})
 }
 
-// Has reports whether a set has an element.
+// Has reports whether a set contains an element.
 func (r *Ruleset) Has(key ElementKey) bool {
 	_, ok := slices.BinarySearchFunc(r.Elements, key, func(e Element, k ElementKey) int { return e.Compare(k) })
 	return ok
 }
 
-// Server returns the virtual server of an address and port, nil if there is none.
+// Server returns the virtual server of an address and port, or nil.
 func (r *Ruleset) Server(key ir.Match) *VirtualServer {
 	i, ok := slices.BinarySearchFunc(r.VirtualServers, key, func(v VirtualServer, key ir.Match) int {
 		return v.Key.Compare(key)
@@ -129,12 +134,13 @@ func (r *Ruleset) Server(key ir.Match) *VirtualServer {
 	return &r.VirtualServers[i]
 }
 
-// canon sorts what the fragments brought and drops what several of them did:
-// a backend may serve several Services, and an address several of their ports.
+// canon sorts the parts of all Fragments and removes duplicates: several Services
+// may share a backend, and several ports an address.
 func (r *Ruleset) canon() {
 	slices.SortStableFunc(r.Elements, func(a, b Element) int { return a.Compare(b.ElementKey) })
 	r.Elements = slices.CompactFunc(r.Elements, func(a, b Element) bool { return a.ElementKey == b.ElementKey })
-	// A node port yields to a frontend that names the same address (PKT-18): Kind NodePort sorts last.
+	// Frontends with an address take precedence over node ports (PKT-18): Kind
+	// NodePort sorts last.
 	slices.SortStableFunc(r.VirtualServers, func(a, b VirtualServer) int {
 		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Kind, b.Kind))
 	})

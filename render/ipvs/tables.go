@@ -7,13 +7,13 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Rules returns the iptables part: the same rules whatever the Services, as a
-// rule that looks into an empty set does nothing, but for outFilter.
+// Rules returns the iptables part. The rules do not depend on the Services,
+// because a rule with an empty set has no effect, except for outFilter.
 func (n *Node) Rules(outFilter []iptables.Rule) *iptables.Ruleset {
 	return &iptables.Ruleset{Family: n.family, Filter: n.filter(outFilter), Nat: n.nat()}
 }
 
-// fixed returns the reason for r, which every node has.
+// fixed sets the reason for a rule that every node has.
 func fixed(r iptables.Rule) iptables.Rule {
 	r.CommentLast = true
 	return r.Because(&ir.Origin{Object: "default", Reason: "every node in ipvs mode has it"})
@@ -33,12 +33,13 @@ func builtInJump(builtIn, chain, comment string) iptables.BuiltInJump {
 	return iptables.BuiltInJump{Chain: builtIn, Rule: jump(chain, iptables.Rule{Comment: comment})}
 }
 
-// in matches packets whose fields are in a set.
+// in returns a match for packets with fields in a set.
 func (n *Node) in(s Set, fields string) iptables.Rare {
 	return iptables.InSet{Set: s.Name(n.family), Fields: fields}
 }
 
-// dst matches packets whose destination, address and port, is in a set.
+// dst returns a match for packets whose destination address and port are in a
+// set.
 func (n *Node) dst(s Set) iptables.Rare { return n.in(s, "dst,dst") }
 
 func (n *Node) nat() iptables.Table {
@@ -68,10 +69,10 @@ func (n *Node) nat() iptables.Table {
 	}}
 }
 
-// services decides what is masqueraded. Every address of a Service is local
-// (kube-ipvs0), so what has been decided leaves the chain before node ports
-// are looked at: kube-proxy has these ACCEPTs last, and there a ClusterIP's
-// port that equals some node port is masqueraded as that.
+// services returns the rules that decide about masquerading. Every address of a
+// Service is local (kube-ipvs0), so decided packets leave the chain before the
+// rules for node ports. In kube-proxy these ACCEPT rules are last, so a
+// ClusterIP's port that equals some node port is masqueraded like that.
 func (n *Node) services() []iptables.Rule {
 	external := "Kubernetes service external ip + port for masquerade and filter purpose"
 	local := "Kubernetes service external ip + port with externalTrafficPolicy=local"
@@ -97,10 +98,10 @@ func (n *Node) services() []iptables.Rule {
 		})
 }
 
-// clusterIPs marks connections to ClusterIPs for masquerade: all, or those
-// from outside the cluster, or, where that cannot be told, those that have a
-// ClusterIP as their source: the kernel may take one from kube-ipvs0 for what
-// the node itself sends.
+// clusterIPs returns the rules that mark connections to ClusterIPs for
+// masquerade: all, or those from outside the cluster. Without detection of pods,
+// they mark only connections with a ClusterIP as source, which the kernel may
+// choose from kube-ipvs0 for packets from the node.
 func (n *Node) clusterIPs() []iptables.Rule {
 	r := jump(iptables.ChainMarkMasq, iptables.Rule{
 		Rare: n.dst(ClusterIP), Comment: "Kubernetes service cluster ip + port for masquerade purpose",
@@ -158,7 +159,7 @@ func (n *Node) filter(outFilter []iptables.Rule) iptables.Table {
 				Comment: "Kubernetes service load balancer ip + port + source IP for packet filter purpose"}),
 			do(iptables.Drop, iptables.Rule{}),
 		}},
-		// Ports of the host must not be reachable by way of a Service's address.
+		// Ports of the host must not be reachable through a Service's address.
 		{Name: iptables.ChainIPVSFilter, Rules: []iptables.Rule{
 			known(LoadBalancer), known(ClusterIP), known(ExternalIP), known(ExternalIPLocal),
 			do(iptables.Return, health),

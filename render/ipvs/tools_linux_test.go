@@ -11,9 +11,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// ipset and iptables-restore take what is written, in a network namespace of
-// the test's own: the whole text with --test, and, for kernels that have no
-// xt_ipvs, what does not ask for the balancer in earnest and twice.
+// ipset and iptables-restore accept the output in a new network namespace. The
+// test loads the whole text with --test. It also loads the text twice without the
+// balancer's matches, because some kernels lack xt_ipvs.
 func TestToolsAccept(t *testing.T) {
 	dir := t.TempDir()
 	p4, p6 := program(ir.IPv4), program(ir.IPv6)

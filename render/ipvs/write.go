@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// WriteIPVS writes the virtual servers as ipvsadm -R reads them.
+// WriteIPVS writes the virtual servers as input of ipvsadm -R.
 func (r *Ruleset) WriteIPVS(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for i := range r.VirtualServers {
@@ -25,10 +25,11 @@ func (r *Ruleset) WriteIPVS(w io.Writer) error {
 	return b.Flush()
 }
 
-// Command returns the options of ipvsadm that make the virtual server.
+// Command returns the ipvsadm options that create the virtual server.
 func (v *VirtualServer) Command() string { return strings.TrimSuffix(string(v.append(nil)), "\n") }
 
-// Command returns the options of ipvsadm that make the real server of a virtual server.
+// Command returns the ipvsadm options that create the real server in a virtual
+// server.
 func (s *RealServer) Command(of ir.Match) string {
 	return strings.TrimSuffix(string(s.append(nil, of)), "\n")
 }
@@ -72,21 +73,21 @@ func appendService(b []byte, key ir.Match) []byte {
 	return netip.AddrPortFrom(key.Addr, key.Port).AppendTo(b)
 }
 
-// Options of the sets. kube-proxy's maxElem is minMaxElem, and a set that
-// outgrows it is never complete there.
+// Options of the sets. minMaxElem is kube-proxy's fixed limit, beyond which its
+// sets are incomplete.
 const (
 	hashSize   = 1024
 	minMaxElem = 65536
 )
 
-// MaxElem returns the capacity that a set of n elements is created with: a power of
-// two, so that it changes seldom.
+// MaxElem returns the capacity for a set of n elements: a power of two, so that
+// it rarely changes.
 func MaxElem(n int) int {
 	return max(minMaxElem, 1<<bits.Len(uint(max(n, 1)-1)))
 }
 
-// WriteSets writes all sets as ipset restore reads them: made if missing,
-// emptied and filled.
+// WriteSets writes all sets as input of ipset restore. The input creates missing
+// sets, and flushes and fills all of them.
 func (r *Ruleset) WriteSets(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, s := range Sets() {
@@ -118,7 +119,7 @@ func (s Set) appendCreate(b []byte, f ir.Family, n int) []byte {
 	return append(b, '\n')
 }
 
-// AppendTo appends the element as ipset writes it: "10.96.0.10,tcp:80".
+// AppendTo appends the element in ipset's notation: "10.96.0.10,tcp:80".
 func (k ElementKey) AppendTo(b []byte) []byte {
 	typ := k.Set.Type()
 	if typ == BitmapPort {
@@ -144,7 +145,8 @@ func (k ElementKey) AppendTo(b []byte) []byte {
 // String is AppendTo as a string.
 func (k ElementKey) String() string { return string(k.AppendTo(nil)) }
 
-// WriteAddresses writes the addresses of ir.IPVSDevice, one a line: 10.96.0.10/32.
+// WriteAddresses writes the addresses of ir.IPVSDevice, one per line:
+// 10.96.0.10/32.
 func (r *Ruleset) WriteAddresses(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, e := range r.Addresses() {
@@ -155,8 +157,8 @@ func (r *Ruleset) WriteAddresses(w io.Writer) error {
 	return b.Flush()
 }
 
-// WriteRules writes the iptables part as iptables-restore --noflush (for IPv6
-// ip6tables-restore) reads it.
+// WriteRules writes the iptables part as input of iptables-restore --noflush (or
+// ip6tables-restore).
 func (r *Ruleset) WriteRules(w io.Writer) error {
 	_, err := r.Rules.WriteTo(w)
 	return err

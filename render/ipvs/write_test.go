@@ -83,7 +83,7 @@ COMMIT
 	}
 }
 
-// uncommented leaves the comments out of rules.
+// uncommented removes the comments from rules.
 func uncommented(s string) string {
 	var b strings.Builder
 	for line := range strings.Lines(s) {
@@ -96,8 +96,8 @@ func uncommented(s string) string {
 	return b.String()
 }
 
-// What a source range admits of the node's addresses comes before the rule
-// that drops the rest (PKT-11).
+// Addresses of the node that a source range admits precede the rule that drops
+// the others (PKT-11).
 func TestOutFilter(t *testing.T) {
 	p := only(program(ir.IPv4), "ranges")
 	admit(p, netip.MustParsePrefix("192.0.2.0/24"))
@@ -127,7 +127,7 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-// Every piece has an origin, and a reader may stop at any.
+// Every part has an origin, and a consumer may stop at any.
 func TestExplain(t *testing.T) {
 	x := LowerAll(ir.NewPrograms(program(ir.IPv4), program(ir.IPv6)))
 	rendertest.Explain(t, x, map[string]string{
@@ -140,7 +140,7 @@ func TestExplain(t *testing.T) {
 	})
 }
 
-// The order of Services does not show.
+// The output does not depend on the order of Services.
 func TestDeterministic(t *testing.T) {
 	all := func(p *ir.Program) string {
 		var b bytes.Buffer
