@@ -1,2 +1,3 @@
-// Package eval walks packets through the rules, sets and virtual servers of mode ipvs.
+// Package eval evaluates packets against the rules, sets and virtual servers of
+// mode ipvs.
 package eval

@@ -12,29 +12,29 @@ import (
 	"github.com/proxyc/proxyc/render/ipvs"
 )
 
-// Evaluator answers for many packets what a Ruleset does to them, which does not
-// change. It may be asked by several goroutines.
+// Evaluator computes the outcomes of packets under an immutable Ruleset. It is
+// safe for concurrent use.
 type Evaluator struct {
 	*ipvs.Ruleset
 	plain *sim.Own // the node's addresses, without those of kube-ipvs0
-	own   *sim.Own // with them
+	own   *sim.Own // including those of kube-ipvs0
 	rules *ipteval.Walker
 	sets  map[string]ipvs.Set
-	ports map[ipvs.ElementKey][]uint16 // of elements, by what else they have of set, address and protocol
-	// sources are those of elements, by what else they have.
+	ports map[ipvs.ElementKey][]uint16 // ports of elements, by set, address and protocol
+	// sources of elements, by their other fields.
 	sources map[ipvs.ElementKey]*sim.Prefixes
-	// alike are the elements of sets that hold ports alone.
+	// elements of sets that contain only ports.
 	alike map[ipvs.Set]*sim.PortSet
-	// servers are the ports of virtual servers, by address and protocol.
+	// ports of virtual servers, by address and protocol.
 	servers map[ir.Match][]uint16
-	strays  []netip.Addr // of ClusterIPs that the node does not have, though they are in the set
-	sent    bool         // OUTPUT is walked with what is balanced, as rules of others there may look at it
+	strays  []netip.Addr // ClusterIPs in the set that the node does not have
+	sent    bool         // OUTPUT is evaluated for balanced packets, because foreign rules there may match them
 
-	told func(sim.Met) // what packets meet; nil: nobody asks
+	told func(sim.Met) // called with each rule and element that a packet matches; optional
 }
 
-// NewEvaluator indexes a Ruleset, which costs what it holds. own are the node's
-// addresses without those of kube-ipvs0.
+// NewEvaluator indexes a Ruleset. The cost is linear in its size. own contains
+// the node's addresses without those of kube-ipvs0.
 func NewEvaluator(r *ipvs.Ruleset, own *sim.Own) *Evaluator {
 	return newEvaluator(r, own, ipteval.NewWalker)
 }
@@ -77,16 +77,16 @@ func newEvaluator(r *ipvs.Ruleset, own *sim.Own, walker func(*iptables.Ruleset, 
 	return e
 }
 
-// portless returns what elements that differ in their ports have in common.
+// portless returns the key without fields that depend on the port.
 func portless(k ipvs.ElementKey) ipvs.ElementKey {
 	return ipvs.ElementKey{Set: k.Set, Addr: k.Addr, Protocol: k.Protocol}
 }
 
-// Doubts returns what cannot be said of single packets.
+// Doubts returns the doubts that do not depend on a single packet.
 func (e *Evaluator) Doubts() []string { return ipteval.Doubts(e.Rules) }
 
-// Destinations calls yield for the prefixes that destinations of packets are
-// compared with, some of them several times.
+// Destinations calls yield for the prefixes with which destinations are compared,
+// possibly with duplicates.
 func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 	one := func(a netip.Addr) bool { return !a.IsValid() || yield(netip.PrefixFrom(a, a.BitLen())) }
 	for p := range e.rules.Destinations {
@@ -105,18 +105,19 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 		}
 	}
 	for i := range e.Elements {
-		// What is looked up after balancing alone is no packet's destination before.
+		// An address that is looked up only after balancing is never a packet's
+		// original destination.
 		if e.Elements[i].Set != ipvs.LoopBack && !one(e.Elements[i].Addr) {
 			return
 		}
 	}
 }
 
-// Outcome walks the first packet of a connection through the hooks of the kernel:
-// the iptables rules, and the virtual servers where the kernel looks for them:
-// on the way in for what is delivered to the node (the addresses of kube-ipvs0
-// are), and on the way out for what the node sends. It reports to cuts what the packet
-// was compared with.
+// Outcome evaluates the first packet of a connection at the hooks of the kernel:
+// the iptables rules and the virtual servers. The kernel looks up virtual servers
+// in input for packets to the node, which include those to kube-ipvs0, and in
+// output for packets from the node. Outcome records in cuts the constants with
+// which it compared the packet.
 func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	return e.outcome(ipteval.Packet{Packet: pkt, Cuts: cuts})
 }
@@ -132,8 +133,8 @@ func (e *Evaluator) outcome(p ipteval.Packet) sim.Outcome {
 	return e.through("INPUT", p, func(p ipteval.Packet) sim.Outcome { return e.balance(p, e.server(p)) })
 }
 
-// output walks what the node itself sends. The balancer stands between the
-// nat and the filter table; what it does not take goes to the node itself, or away.
+// output evaluates packets from the node itself. The balancer is between the nat
+// and the filter table. Other packets are delivered locally or leave the node.
 func (e *Evaluator) output(p ipteval.Packet) sim.Outcome {
 	p = e.nat("OUTPUT", p)
 	v := e.server(p)
@@ -141,20 +142,20 @@ func (e *Evaluator) output(p ipteval.Packet) sim.Outcome {
 	case v != nil && (e.sent || len(v.RealServers) == 0):
 		return e.balance(p, v)
 	case v != nil:
-		p.Balanced = v.Key // nothing else is asked of it, wherever it goes
+		p.Balanced = v.Key // no other field matters, wherever it is sent
 	}
 	return e.through("OUTPUT", p, func(p ipteval.Packet) sim.Outcome {
 		switch {
 		case v != nil:
 			return e.balance(p, v)
-		case e.own.Has(p.Dst): // by the loopback interface, as whose source any address of the node will do
+		case e.own.Has(p.Dst): // over the loopback interface, where any address of the node is a valid source
 			return e.through("INPUT", p, translated)
 		}
 		return e.leave(p)
 	})
 }
 
-// delivered reports whether the node takes what is sent to an address.
+// delivered reports whether packets to an address are delivered to the node.
 func (e *Evaluator) delivered(a netip.Addr) bool {
 	if e.told != nil && e.Carries(a) {
 		e.told(sim.Met{NoRule: true, Table: TableDevice, Chain: ir.IPVSDevice, Text: a.String()})
@@ -162,14 +163,14 @@ func (e *Evaluator) delivered(a netip.Addr) bool {
 	return e.own.Has(a)
 }
 
-// nat returns what a built-in chain of the nat table makes of the packet: one
-// packet, as our rules leave nothing to chance.
+// nat returns the state of the packet after a built-in chain of the nat table.
+// There is only one, because our rules do not match at random.
 func (e *Evaluator) nat(chain string, p ipteval.Packet) ipteval.Packet {
 	return single("nat", chain, e.rules.Nat(chain, p))
 }
 
-// through returns what becomes of a packet that a built-in chain of the filter table lets
-// pass, or what the chain says.
+// through returns the verdict of a built-in chain of the filter table, or the
+// result of then if it accepts the packet.
 func (e *Evaluator) through(chain string, p ipteval.Packet, then func(ipteval.Packet) sim.Outcome) sim.Outcome {
 	switch p := single("filter", chain, e.rules.Filter(chain, p)); p.Fate {
 	case iptables.Drop:
@@ -181,7 +182,8 @@ func (e *Evaluator) through(chain string, p ipteval.Packet, then func(ipteval.Pa
 	}
 }
 
-// single returns the first of the ways that a packet may go, with a doubt if there are more.
+// single returns the first possible state of a packet, and reports a doubt if
+// there are more.
 func single(table, chain string, ways []ipteval.Packet) ipteval.Packet {
 	p := ways[0]
 	switch {
@@ -195,14 +197,14 @@ func single(table, chain string, ways []ipteval.Packet) ipteval.Packet {
 	return p
 }
 
-// leave returns what becomes of a packet that leaves the node, or comes out by the filter.
+// leave returns the outcome of a packet that leaves the node.
 func (e *Evaluator) leave(p ipteval.Packet) sim.Outcome {
 	p = e.nat("POSTROUTING", p)
 	p.Leaves(e.own)
 	return translated(p)
 }
 
-// translated returns what became of a packet that ipvs did not take.
+// translated returns the outcome of a packet that ipvs did not balance.
 func translated(p ipteval.Packet) sim.Outcome {
 	if !p.DNAT && !p.SNAT {
 		return sim.Outcome{}
@@ -210,7 +212,7 @@ func translated(p ipteval.Packet) sim.Outcome {
 	return sim.NewOutcome(false, []sim.Destination{{AddrPort: netip.AddrPortFrom(p.Dst, p.Port), SNAT: p.SNAT}})
 }
 
-// balance returns the real servers, each with what the postrouting hook makes of it.
+// balance returns the real servers, each evaluated with the postrouting hook.
 func (e *Evaluator) balance(p ipteval.Packet, v *ipvs.VirtualServer) sim.Outcome {
 	if v == nil {
 		return translated(p)
@@ -230,7 +232,7 @@ func (e *Evaluator) balance(p ipteval.Packet, v *ipvs.VirtualServer) sim.Outcome
 		after := p
 		after.Dst, after.Port, after.Translated = rs.AddrPort.Addr(), rs.AddrPort.Port(), true
 		ways[i] = sim.Chance{Fate: sim.Accepted, Destination: sim.Destination{AddrPort: rs.AddrPort}, Weight: 1}
-		if !after.FromNode() && e.own.Has(after.Dst) { // delivered, and sent by no interface
+		if !after.FromNode() && e.own.Has(after.Dst) { // delivered locally, without an output interface
 			continue
 		}
 		if e.sent {
@@ -263,15 +265,16 @@ func (e *Evaluator) balance(p ipteval.Packet, v *ipvs.VirtualServer) sim.Outcome
 	return o
 }
 
-// hairpin reports whether a packet goes back to its sender, a pod of the node. Such are
-// masqueraded before the mark is cleared, which nobody sees on the way to a pod.
+// hairpin reports whether a packet returns to its sender, a pod of the node. Such
+// a packet is masqueraded before the mark is cleared. The mark does not matter on
+// the way to a pod.
 func (e *Evaluator) hairpin(p ipteval.Packet) bool {
 	p.Cuts = nil
 	_, is := e.withSource(ipvs.ElementKey{Set: ipvs.LoopBack, Addr: p.Dst, Protocol: p.Protocol, Number: p.Port}, &p)
 	return is
 }
 
-// server returns the virtual server that takes a packet; nil if there is none.
+// server returns the virtual server for a packet, or nil.
 func (e *Evaluator) server(p ipteval.Packet) *ipvs.VirtualServer {
 	key := ir.Match{Addr: p.Dst, Protocol: p.Protocol, Port: p.Port}
 	ports := e.servers[ir.Match{Addr: p.Dst, Protocol: p.Protocol}]
@@ -288,7 +291,7 @@ func (e *Evaluator) server(p ipteval.Packet) *ipvs.VirtualServer {
 	return v
 }
 
-// inSet looks a packet up in an ipset.
+// inSet reports whether an ipset contains a packet.
 func (e *Evaluator) inSet(p *ipteval.Packet, in iptables.InSet) bool {
 	key, has := e.lookUp(p, in)
 	if has && e.told != nil {
@@ -297,7 +300,7 @@ func (e *Evaluator) inSet(p *ipteval.Packet, in iptables.InSet) bool {
 	return has
 }
 
-// lookUp returns the element that has a packet, if a set has one.
+// lookUp returns the element of a set that matches a packet.
 func (e *Evaluator) lookUp(p *ipteval.Packet, in iptables.InSet) (key ipvs.ElementKey, has bool) {
 	set, known := e.sets[in.Set]
 	if !known {
@@ -309,7 +312,7 @@ func (e *Evaluator) lookUp(p *ipteval.Packet, in iptables.InSet) (key ipvs.Eleme
 		key.Addr = p.Src
 		e.cutSource(p)
 	}
-	first := !p.Translated && !p.DNAT // its port is the one that it came with
+	first := !p.Translated && !p.DNAT // its port is the original one
 	switch set.Type() {
 	case ipvs.HashIP:
 		key.Protocol, key.Number = 0, 0
@@ -330,8 +333,9 @@ func (e *Evaluator) lookUp(p *ipteval.Packet, in iptables.InSet) (key ipvs.Eleme
 	return key, e.Has(key)
 }
 
-// cutSource tells that the packet's source was compared with addresses of Services. The
-// node has them, so that they are no client's, and its own where it sends to them.
+// cutSource records that the packet's source was compared with addresses of
+// Services. The node has these addresses, so that they are never a client's. They
+// are the source of packets from the node to the same address.
 func (e *Evaluator) cutSource(p *ipteval.Packet) {
 	if p.Cuts == nil {
 		return
@@ -343,7 +347,8 @@ func (e *Evaluator) cutSource(p *ipteval.Packet) {
 	}
 }
 
-// withSource looks for an element whose second address or network holds the source.
+// withSource returns an element whose second address or network matches the
+// source.
 func (e *Evaluator) withSource(key ipvs.ElementKey, p *ipteval.Packet) (found ipvs.ElementKey, has bool) {
 	if list := e.sources[key]; list != nil {
 		found = key

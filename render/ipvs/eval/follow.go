@@ -8,31 +8,33 @@ import (
 	"github.com/proxyc/proxyc/render/ipvs"
 )
 
-// Tables of what packets meet beside rules: Chain is a set, an address and port, a device.
+// Values of sim.Met.Table other than tables of rules. Chain is then a set, an
+// address and port, or a device.
 const (
 	TableSets    = "ipset"
 	TableServers = "ipvs"
 	TableDevice  = "device"
 )
 
-// Follower tells what packets meet under a Ruleset, whose rules may be those that
-// ParseWhole of render/iptables/parse read. It follows one packet at a time.
+// Follower reports the path of packets under a Ruleset. Its rules may be from
+// ParseWhole of render/iptables/parse. It is not safe for concurrent use.
 type Follower struct{ evaluator *Evaluator }
 
-// NewFollower indexes a Ruleset, which costs what it holds.
+// NewFollower indexes a Ruleset. The cost is linear in its size.
 func NewFollower(r *ipvs.Ruleset, own *sim.Own) *Follower {
 	e := newEvaluator(r, own, ipteval.NewPlain)
-	e.sent = true // rules are told of where the kernel comes to them
+	e.sent = true // report rules at the point where the kernel evaluates them
 	return &Follower{e}
 }
 
-// Follow returns what becomes of a packet, with the rules, elements of sets, virtual and real
-// servers, and the address of kube-ipvs0 that it meets, in order; and what is not understood
-// on its way.
+// Follow returns the outcome of a packet and its path: the matching rules, set
+// elements, virtual and real servers, and the address of kube-ipvs0, in order. It
+// includes parts with unknown meaning.
 func (f *Follower) Follow(pkt sim.Packet) sim.Path { return f.FollowMarked(pkt, 0, false) }
 
-// FollowMarked is Follow for a packet that has a mark from others, before, and if it is translated, its destination
-// as well, before the nat table.
+// FollowMarked is Follow for a packet with a mark of another program that was set
+// before the nat table. translated reports whether its destination was also
+// translated before.
 func (f *Follower) FollowMarked(pkt sim.Packet, mark uint32, translated bool) sim.Path {
 	var way sim.Path
 	e := f.evaluator
