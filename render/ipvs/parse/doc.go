@@ -1,2 +1,2 @@
-// Package parse reads what ipvsadm -Sn and ipset save print.
+// Package parse parses the output of ipvsadm -Sn and ipset save.
 package parse

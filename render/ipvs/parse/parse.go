@@ -12,9 +12,10 @@ import (
 	"github.com/proxyc/proxyc/render/ipvs"
 )
 
-// ParseServers reads what ipvsadm -Sn writes, of both families. Each server and each real
-// server is a line. Real servers of weight 0, which get no new connections, are left out; those
-// of another weight than 1, and those that are not masqueraded, are errors.
+// ParseServers parses the output of ipvsadm -Sn, for both families. Each server
+// and each real server is one line. It ignores real servers of weight 0, which
+// get no new connections. Other weights than 1, and real servers without
+// masquerading, are errors.
 func ParseServers(text string) (servers []ipvs.VirtualServer, err error) {
 	type realKey struct {
 		server int
@@ -56,7 +57,7 @@ func ParseServers(text string) (servers []ipvs.VirtualServer, err error) {
 	return servers, nil
 }
 
-// parseCommand reads a line by the grammar of ipvsadm(8).
+// parseCommand parses a line by the grammar of ipvsadm(8).
 func parseCommand(args []string) (v ipvs.VirtualServer, r ipvs.RealServer, err error) {
 	proto, ok := map[string]ir.Protocol{"-t": ir.TCP, "-u": ir.UDP, "--sctp-service": ir.SCTP}[args[1]]
 	if !ok {
@@ -113,8 +114,8 @@ func parseCommand(args []string) (v ipvs.VirtualServer, r ipvs.RealServer, err e
 	return v, r, err
 }
 
-// ParseSets reads what ipset save writes: the elements of the sets that mode ipvs
-// has in a family, in order. Those of others are passed over.
+// ParseSets parses the output of ipset save: the elements of the sets of mode
+// ipvs in a family, in order. It ignores foreign sets.
 func ParseSets(f ir.Family, text string) (elements []ipvs.Element, err error) {
 	sets := map[string]ipvs.Set{}
 	for _, s := range ipvs.Sets() {
@@ -147,7 +148,8 @@ func ParseSets(f ir.Family, text string) (elements []ipvs.Element, err error) {
 	return elements, nil
 }
 
-// parseElement reads 10.96.0.10,tcp:80,10.0.0.0/8 or the part of it that the type has.
+// parseElement parses 10.96.0.10,tcp:80,10.0.0.0/8, or the fields of it that the
+// type has.
 func parseElement(s ipvs.Set, f ir.Family, text string) (k ipvs.ElementKey, err error) {
 	k.Set = s
 	parts := strings.Split(text, ",")
