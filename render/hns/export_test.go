@@ -1,6 +1,6 @@
 package hns
 
-// For the tests that also use the packages beneath this one.
+// For the tests that also use the packages below this one.
 var (
 	Program   = program
 	OnOverlay = overlay

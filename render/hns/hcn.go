@@ -1,7 +1,6 @@
 package hns
 
-// The objects of the Host Compute Network service, schema 2.0, as far as they
-// are used here.
+// The subset of Host Compute Network objects, schema 2.0, that this package uses.
 
 // SchemaVersion is the version of an object's schema.
 type SchemaVersion struct {
@@ -9,7 +8,7 @@ type SchemaVersion struct {
 	Minor int
 }
 
-// schemaVersion2 is that of everything here.
+// schemaVersion2 is the version of all objects here.
 var schemaVersion2 = SchemaVersion{Major: 2}
 
 // HostComputeEndpoint is a network endpoint.
@@ -31,7 +30,7 @@ type IpConfig struct {
 // EndpointFlags are bits of HostComputeEndpoint.Flags.
 type EndpointFlags uint32
 
-// RemoteEndpoint: the endpoint is on another host.
+// RemoteEndpoint marks an endpoint on another host.
 const RemoteEndpoint EndpointFlags = 1
 
 // EndpointPolicy is a policy of an endpoint.
@@ -40,12 +39,13 @@ type EndpointPolicy struct {
 	Settings ProviderAddress
 }
 
-// ProviderAddress is the address of the host that has an endpoint of an overlay network.
+// ProviderAddress is the address of the host of an endpoint on an overlay
+// network.
 type ProviderAddress struct {
 	ProviderAddress string `json:",omitempty"`
 }
 
-// HostComputeLoadBalancer spreads connections among endpoints.
+// HostComputeLoadBalancer distributes connections among endpoints.
 type HostComputeLoadBalancer struct {
 	HostComputeEndpoints []string                  `json:",omitempty"`
 	SourceVIP            string                    `json:",omitempty"`
@@ -59,7 +59,7 @@ type HostComputeLoadBalancer struct {
 type LoadBalancerFlags uint32
 
 const (
-	DSR    LoadBalancerFlags = 1 // answers go from the endpoint to the client directly
+	DSR    LoadBalancerFlags = 1 // replies are sent directly from the endpoint to the client
 	IPv6LB LoadBalancerFlags = 2
 )
 
@@ -72,20 +72,20 @@ type LoadBalancerPortMapping struct {
 	Flags            PortFlags    `json:",omitempty"`
 }
 
-// Distribution says what decides which endpoint a connection gets.
+// Distribution determines how the endpoint of a connection is selected.
 type Distribution uint32
 
 const (
 	PerConnection Distribution = 0
-	SourceIP      Distribution = 2 // all connections of a client's address go to one endpoint
+	SourceIP      Distribution = 2 // all connections of a client's address use one endpoint
 )
 
 // PortFlags are bits of LoadBalancerPortMapping.Flags.
 type PortFlags uint32
 
 const (
-	LocalRoutedVIP PortFlags = 2  // the host itself reaches it
+	LocalRoutedVIP PortFlags = 2  // reachable from the host itself
 	UseMux         PortFlags = 4  // DSR for node ports
-	PreserveDIP    PortFlags = 8  // endpoints see the VIP as the destination
+	PreserveDIP    PortFlags = 8  // endpoints receive the VIP as the destination
 	VipExternalIP  PortFlags = 16 // the VIP is an address from outside the cluster
 )

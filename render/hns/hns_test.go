@@ -17,7 +17,7 @@ import (
 	"github.com/proxyc/proxyc/render/rendertest"
 )
 
-// program is irtest's with the routes that kernelspace mode has: one pool for
+// program is irtest's Program with the routes of mode kernelspace: one pool for
 // all sources, no masquerade.
 func program() *ir.Program {
 	p := irtest.Program(ir.ModeKernelspace)
@@ -92,14 +92,14 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// row says a load balancer in one line.
+// row describes a load balancer on one line.
 func row(l *LoadBalancer) string {
 	m := l.HCN.PortMappings[0]
 	return fmt.Sprintf("%s %v %d:%d>%d port=%d lb=%d %s", l.Kind, l.HCN.FrontendVIPs, m.Protocol, m.ExternalPort, m.InternalPort,
 		m.Flags, l.HCN.Flags, strings.Join(l.Endpoints(), " "))
 }
 
-// The table of load balancers, row by row (WIN-12).
+// The table of load balancers, with flags by kind and policy (WIN-12).
 func TestLoadBalancers(t *testing.T) {
 	preserve := func(p *ir.Program) {
 		p.Services[0].HNS.PreserveDIP = true
@@ -187,7 +187,8 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// WIN-25: case and order of the ids do not count, everything else does.
+// A load balancer matches regardless of the case and order of the endpoint ids;
+// all other fields must be equal (WIN-25).
 func TestIdentity(t *testing.T) {
 	r := Lower(only(program(), "web"))
 	a, b := r.LoadBalancers[0], r.LoadBalancers[1]
@@ -209,7 +210,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// A backend that is local in one Service's eyes is not made for another's.
+// A backend that is local for one Service gets no remote endpoint for another.
 func TestEndpointsOnce(t *testing.T) {
 	p := only(program(), "ranges", "web")
 	p.Services[0].Pools[0].Backends[0].Local = false

@@ -8,11 +8,11 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Overlay is the network type on which pods of other nodes are reached by
-// encapsulation, and so every address needs an endpoint.
+// Overlay is the network type that reaches pods of other nodes by encapsulation,
+// so that every address requires an endpoint.
 const Overlay = "Overlay"
 
-// Lower turns a Program into the Ruleset of its family.
+// Lower lowers a Program to the Ruleset of its family.
 func Lower(p *ir.Program) *Ruleset {
 	n := LowerNode(p.Family, &p.Node)
 	r := &Ruleset{Family: p.Family, Network: n.hns.NetworkName, NetworkType: n.hns.NetworkType}
@@ -29,10 +29,10 @@ func Lower(p *ir.Program) *Ruleset {
 	return r
 }
 
-// canonical sorts endpoints and leaves one for each address: a local one, if
-// there is one, as the host has it already.
+// canonical sorts endpoints and keeps one for each address, preferably a local
+// one, which already exists.
 func canonical(endpoints []Endpoint) []Endpoint {
-	order := make([]*Endpoint, len(endpoints)) // they are large: pointers are sorted faster
+	order := make([]*Endpoint, len(endpoints)) // pointers sort faster than the large values
 	for i := range endpoints {
 		order[i] = &endpoints[i]
 	}
@@ -47,7 +47,7 @@ func canonical(endpoints []Endpoint) []Endpoint {
 	return sorted
 }
 
-// Node is what all Services of one family share.
+// Node is the part that all Services of one family share.
 type Node struct {
 	family ir.Family
 	node   *ir.Node
@@ -65,7 +65,7 @@ func LowerNode(f ir.Family, n *ir.Node) *Node {
 
 func (n *Node) overlay() bool { return n.hns.NetworkType == Overlay }
 
-// Endpoints returns those that the node has without any Service.
+// Endpoints returns the node's endpoints that belong to no Service.
 func (n *Node) Endpoints() []Endpoint {
 	vip := n.hns.SourceVIP
 	if !n.overlay() || !vip.IsValid() {
@@ -83,15 +83,17 @@ func newEndpoint(a netip.Addr, role Role) Endpoint {
 	}}
 }
 
-// provider gives an endpoint the node as its provider address (see the package comment).
+// provider sets the node as the provider address of an endpoint (see the package
+// comment).
 func (n *Node) provider(e *Endpoint) {
 	if n.overlay() && n.node.IP.IsValid() {
 		e.HCN.Policies = []EndpointPolicy{{Type: "ProviderAddress", Settings: ProviderAddress{n.node.IP.String()}}}
 	}
 }
 
-// LowerService returns what one Service adds. Frontends without backends add
-// nothing: what comes to them is neither refused nor dropped (WIN-23).
+// LowerService returns the Fragment of one Service. Frontends without backends
+// have no load balancer, so packets to them are neither rejected nor dropped
+// (WIN-23).
 func (n *Node) LowerService(s *ir.Service) Fragment {
 	var x Fragment
 	for i := range s.Pools {
@@ -113,7 +115,7 @@ func (n *Node) LowerService(s *ir.Service) Fragment {
 	return x
 }
 
-// backends adds the endpoints of a pool: those of this node are there already.
+// backends adds the endpoints of a pool. Those of this node already exist.
 func (x *Fragment) backends(n *Node, p *ir.Pool) {
 	for _, b := range p.Backends {
 		role := RemotePod
@@ -141,8 +143,8 @@ func (x *Fragment) serviceIP(n *Node, f *ir.Frontend) {
 
 var kinds = [...]Kind{ir.ClusterIP: ClusterIP, ir.ExternalIP: ExternalIP, ir.LoadBalancer: Ingress, ir.NodePort: NodePort}
 
-// loadBalancer returns the load balancer of a frontend. All its routes lead to
-// one pool in this mode.
+// loadBalancer returns the load balancer of a frontend. All its routes use one
+// pool in this mode.
 func (n *Node) loadBalancer(s *ir.Service, f *ir.Frontend) LoadBalancer {
 	pool := &s.Pools[f.Routes[len(f.Routes)-1].Pool]
 	kind := kinds[f.Kind]
@@ -153,12 +155,12 @@ func (n *Node) loadBalancer(s *ir.Service, f *ir.Frontend) LoadBalancer {
 		Flags:        portFlags,
 	}
 	if pool.Affinity != nil {
-		mapping.DistributionType = SourceIP // for as long as HNS likes
+		mapping.DistributionType = SourceIP // HNS determines the timeout
 	}
 	var refs []string
 	for _, b := range pool.Backends {
 		refs = append(refs, ref(b.AddrPort.Addr()))
-		mapping.InternalPort = b.AddrPort.Port() // the same for all (WIN-21)
+		mapping.InternalPort = b.AddrPort.Port() // the same for all endpoints (WIN-21)
 	}
 	lb := LoadBalancer{Kind: kind, Match: f.Match, Port: f.Port, Origin: f.Origin, NoOptimize: settings(s).NoOptimize,
 		HCN: HostComputeLoadBalancer{
@@ -183,7 +185,7 @@ func settings(s *ir.Service) ir.HNSService {
 	return *s.HNS
 }
 
-// flags returns those of a kind's row in the table of load balancers.
+// flags returns the flags of a kind in the table of load balancers.
 func (n *Node) flags(kind Kind, s ir.HNSService) (port PortFlags, lb LoadBalancerFlags) {
 	dsr := s.ExternalLocal
 	switch kind {
@@ -209,8 +211,8 @@ func (n *Node) flags(kind Kind, s ir.HNSService) (port PortFlags, lb LoadBalance
 	return port, lb
 }
 
-// healthPort returns the port at which health checks of ingress addresses are
-// answered; 0 where they are not forwarded.
+// healthPort returns the port of health checks at ingress addresses, or 0 if they
+// are not forwarded.
 func (n *Node) healthPort(s *ir.Service) uint16 {
 	switch {
 	case !n.hns.ForwardHealthCheckVIP || n.hns.RootEndpoint == "":
@@ -221,13 +223,14 @@ func (n *Node) healthPort(s *ir.Service) uint16 {
 	return n.hns.HealthzPort
 }
 
-// health leads health checks of an ingress address to the node itself. The
-// protocol is the service port's, whatever the checks speak.
+// health adds a load balancer that forwards health checks of an ingress address
+// to the node itself. The protocol is that of the service port, regardless of the
+// protocol of the checks.
 func (x *Fragment) health(n *Node, s *ir.Service, f *ir.Frontend, port uint16) {
 	m := f.Match
 	m.Port = port
 	if slices.ContainsFunc(x.LoadBalancers, func(l LoadBalancer) bool { return l.Kind == HealthCheck && l.Match == m }) {
-		return // another port of the Service has it
+		return // added for another port of the Service
 	}
 	mapping := LoadBalancerPortMapping{Protocol: uint32(m.Protocol), InternalPort: port, ExternalPort: port}
 	if settings(s).PreserveDIP {

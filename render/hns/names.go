@@ -5,11 +5,11 @@ import (
 	"strconv"
 )
 
-// macPrefix begins the MAC address of an endpoint on another node.
+// macPrefix is the prefix of MAC addresses of endpoints on other nodes.
 const macPrefix = "02-11"
 
-// MAC returns the address that an endpoint gets by its IP: the four bytes of
-// IPv4, or the last four of IPv6 from the last on, after 02-11.
+// MAC returns the MAC address for the IP address of an endpoint: 02-11, followed
+// by the four bytes of IPv4, or the last four bytes of IPv6 in reverse order.
 func MAC(a netip.Addr) string {
 	b := a.As16()
 	last := [4]byte{b[12], b[13], b[14], b[15]}
@@ -24,7 +24,8 @@ func MAC(a netip.Addr) string {
 	return string(mac)
 }
 
-// ref returns how load balancers name the endpoint of an address before it has an id.
+// ref returns the reference of load balancers to the endpoint of an address,
+// before it has an id.
 func ref(a netip.Addr) string { return a.String() }
 
 func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

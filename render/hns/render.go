@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// LowerAll returns what the Programs of a node want, to be written.
+// LowerAll returns the lowered Programs of a node.
 func LowerAll(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }
 
 // rendered are the Rulesets of one node.
@@ -68,8 +68,8 @@ func Write(w io.Writer, rulesets ir.PerFamily[*Ruleset]) error {
 	return d.w.Flush()
 }
 
-// document writes JSON with one entry of a list a line, so that people and
-// diff can read it.
+// document writes JSON with one list entry per line, so that it can be read and
+// compared with diff.
 type document struct {
 	w     *bufio.Writer
 	first bool
@@ -105,7 +105,7 @@ func (d *document) entry(v any) {
 	d.value(v)
 }
 
-// Explain goes through endpoints and load balancers, family by family.
+// Explain yields endpoints and load balancers, by family.
 func (x rendered) Explain(yield func(render.Entry) bool) {
 	for _, r := range ir.Present(x.PerFamily) {
 		for _, e := range r.Endpoints {

@@ -1,7 +1,7 @@
 package hns
 
 import (
-	"crypto/sha1" // as the identity of kube-proxy's load balancers has it
+	"crypto/sha1" // for the identity of kube-proxy's load balancers
 	"encoding/hex"
 	"net/netip"
 	"strings"
@@ -9,49 +9,50 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Ruleset is all that a node needs for one IP family.
+// Ruleset is the complete state of a node for one IP family.
 type Ruleset struct {
 	Family        ir.Family
-	Network       string         // its name (config winkernel.networkName)
+	Network       string         // name of the network (config winkernel.networkName)
 	NetworkType   string         // "Overlay" or "L2Bridge"
-	Endpoints     []Endpoint     // by Address, each once
+	Endpoints     []Endpoint     // by Address, without duplicates
 	LoadBalancers []LoadBalancer // by Kind, Match and port
 }
 
-// Fragment is what one Service adds to a Ruleset. Several Services may need
-// the same endpoint; it goes when the last of them does.
+// Fragment is the part of a Ruleset that one Service adds. Several Services may
+// share an endpoint, which is removed with the last of them.
 type Fragment struct {
 	Endpoints     []Endpoint
 	LoadBalancers []LoadBalancer
 }
 
-// Role is what an endpoint is for.
+// Role is the purpose of an endpoint.
 type Role string
 
 const (
-	// LocalPod: a pod of this node. The container network has made it; where
-	// it is missing, the backend is left out.
+	// LocalPod is a pod of this node. The container network creates the endpoint.
+	// If it is missing, the backend is skipped.
 	LocalPod Role = "local"
-	// RemotePod: a backend elsewhere.
+	// RemotePod is a backend on another node.
 	RemotePod Role = "remote"
-	// ServiceIP: a ClusterIP on an overlay network, which only endpoints are known to.
+	// ServiceIP is a ClusterIP on an overlay network, which reaches only
+	// endpoints.
 	ServiceIP Role = "clusterIP"
-	// NodeSource: the address from which an overlay node speaks to backends
-	// (config winkernel.sourceVip), made if missing.
+	// NodeSource is the source address of an overlay node for backends (config
+	// winkernel.sourceVip). It is created if missing.
 	NodeSource Role = "sourceVIP"
 )
 
-// Endpoint is an endpoint and why it is there.
+// Endpoint is an endpoint and the reason for it.
 type Endpoint struct {
-	Ref     string     // what LoadBalancer.Endpoints calls it
+	Ref     string     // reference in LoadBalancer.Endpoints
 	Address netip.Addr // of the endpoint
 	Role    Role
-	HCN     HostComputeEndpoint // what to look for (LocalPod, by address), or to make if missing
-	Port    ir.ServicePort      // one that needs it; zero for NodeSource
+	HCN     HostComputeEndpoint // the endpoint to find by address (LocalPod), or to create if missing
+	Port    ir.ServicePort      // one of its service ports; zero for NodeSource
 	Origin  ir.Origin
 }
 
-// Kind is a row of the table of load balancers: what it stands for.
+// Kind is the kind of a load balancer.
 type Kind uint8
 
 const (
@@ -59,7 +60,7 @@ const (
 	NodePort
 	ExternalIP
 	Ingress     // an address of status.loadBalancer.ingress
-	HealthCheck // what asks an ingress address for the node's health
+	HealthCheck // health checks at an ingress address
 )
 
 // String returns the kind's name.
@@ -67,25 +68,24 @@ func (k Kind) String() string {
 	return [...]string{"ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HealthCheck"}[k]
 }
 
-// LoadBalancer is a load balancer and why it is there. Older versions of HNS
-// cannot change one that is made: one with another identity takes its place.
+// LoadBalancer is a load balancer and the reason for it. Older versions of HNS
+// cannot modify a load balancer; it is replaced by one with another identity.
 type LoadBalancer struct {
 	Kind   Kind
 	Match  ir.Match // of the frontend
 	HCN    HostComputeLoadBalancer
 	Port   ir.ServicePort
 	Origin ir.Origin
-	// NoOptimize: after a change of endpoints all load balancers of the
-	// Service are removed before the new ones are made (WIN-26).
+	// NoOptimize removes all load balancers of the Service before the new ones
+	// are created, after a change of endpoints (WIN-26).
 	NoOptimize bool
 }
 
 // Endpoints returns the Refs of the endpoints.
 func (l *LoadBalancer) Endpoints() []string { return l.HCN.HostComputeEndpoints }
 
-// Identity tells load balancers apart (WIN-25): one that the host has with the
-// same protocol, ports, VIP and endpoints is used again. Once endpoints have
-// ids, ids are what it is made of.
+// Identity identifies a load balancer. An existing one with the same protocol,
+// ports, VIP and endpoints is kept (WIN-25). ids are the ids of its endpoints.
 func (l *LoadBalancer) Identity(ids []string) string {
 	var vip string
 	if len(l.HCN.FrontendVIPs) > 0 {
@@ -99,8 +99,8 @@ func (l *LoadBalancer) Identity(ids []string) string {
 	return strings.Join([]string{utoa(protocol), utoa(internal), utoa(external), vip, EndpointsHash(ids)}, "/")
 }
 
-// EndpointsHash returns the exclusive or of the SHA-1 sums of the upper-cased ids,
-// in hexadecimal, which is the same in any order.
+// EndpointsHash returns the exclusive or of the SHA-1 sums of the upper-cased
+// ids, in hexadecimal. It does not depend on their order.
 func EndpointsHash(ids []string) string {
 	var hash [sha1.Size]byte
 	for _, id := range ids {
