@@ -1,2 +1,2 @@
-// Package eval looks packets up among the load balancers of a Windows node.
+// Package eval evaluates packets against the load balancers of a Windows node.
 package eval

@@ -8,16 +8,16 @@ import (
 	"github.com/proxyc/proxyc/render/hns"
 )
 
-// Evaluator answers for many packets what a Ruleset does to them, which does not
-// change. It may be asked by several goroutines.
+// Evaluator computes the outcomes of packets under an immutable Ruleset. It is
+// safe for concurrent use.
 type Evaluator struct {
 	own       *sim.Own
 	at        map[ir.Match]*hns.LoadBalancer // the first of each
-	ports     map[ir.Match][]uint16          // of those, by address and protocol
+	ports     map[ir.Match][]uint16          // ports of these, by address and protocol
 	endpoints map[string]*hns.Endpoint       // by Ref
 }
 
-// NewEvaluator indexes a Ruleset, which costs what it holds.
+// NewEvaluator indexes a Ruleset. The cost is linear in its size.
 func NewEvaluator(r *hns.Ruleset, own *sim.Own) *Evaluator {
 	e := &Evaluator{own: own, at: map[ir.Match]*hns.LoadBalancer{}, ports: map[ir.Match][]uint16{}, endpoints: map[string]*hns.Endpoint{}}
 	for i := range r.LoadBalancers {
@@ -37,8 +37,8 @@ func NewEvaluator(r *hns.Ruleset, own *sim.Own) *Evaluator {
 	return e
 }
 
-// Destinations calls yield for the prefixes that destinations of packets are
-// compared with, some of them several times.
+// Destinations calls yield for the prefixes with which destinations are compared,
+// possibly with duplicates.
 func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 	for _, p := range e.own.Prefixes() {
 		if !yield(p) {
@@ -52,11 +52,11 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 	}
 }
 
-// Outcome looks the first packet of a connection up among the load balancers,
-// those of the address before those of every address. HNS keeps the client's
-// address, but for a pod that reaches itself. Health checks, which the node
-// answers, count as not ours. It reports to cuts
-// what the packet was compared with.
+// Outcome looks up the load balancer for the first packet of a connection; one
+// with an address takes precedence over one for all addresses. HNS keeps the
+// client's address, except for a pod that connects to itself. Health checks,
+// which the node answers, are not ours. Outcome records in cuts the constants
+// with which it compared the packet.
 func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	lb := e.loadBalancer(pkt.Dst, pkt, cuts)
 	if lb == nil && e.own.Has(pkt.Dst) && !pkt.Dst.IsLoopback() {
@@ -81,7 +81,7 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	return sim.NewOutcome(lb.HCN.PortMappings[0].DistributionType == hns.SourceIP, ds)
 }
 
-// loadBalancer finds the one of an address for a packet.
+// loadBalancer returns the load balancer of an address for a packet, or nil.
 func (e *Evaluator) loadBalancer(addr netip.Addr, pkt sim.Packet, cuts *sim.Cuts) *hns.LoadBalancer {
 	cuts.PortsOf(e.ports[ir.Match{Addr: addr, Protocol: pkt.Protocol}])
 	return e.at[ir.Match{Addr: addr, Protocol: pkt.Protocol, Port: pkt.Port}]
