@@ -1,8 +1,8 @@
-// Package userspace lowers Programs for the userspace mode: a proxy process
-// listens on one port of the node for each service port, and iptables rules
-// lead connections to the Service there (rules USR-1 to USR-8). What the
-// process has to do is written as a table of listeners.
+// Package userspace lowers Programs for mode userspace. A proxy process listens
+// on one port of the node for each service port (USR-1), and iptables rules
+// redirect connections there (USR-2). The table of listeners describes the work
+// of the process.
 //
-// The mode is the oldest of all: backends see the node's address, policies,
-// source ranges and SCTP are not known to it.
+// This is the oldest mode. Backends receive the node's address, and policies,
+// source ranges and SCTP are not supported (USR-7).
 package userspace

@@ -29,7 +29,7 @@ func TestEval(t *testing.T) {
 		change(p)
 		rules := eval.NewEvaluator(userspace.Lower(p), sim.OwnOf(p.Node.HasAddr))
 		for _, pkt := range packets(p) {
-			if pkt.Dst.IsLoopback() && !pkt.FromNode() { // does not come in
+			if pkt.Dst.IsLoopback() && !pkt.FromNode() { // not received from outside
 				continue
 			}
 			if got, want := rules.Outcome(pkt, nil), sim.Trace(p, pkt); !got.Equal(want) {
@@ -39,7 +39,8 @@ func TestEval(t *testing.T) {
 	}
 }
 
-// packets returns all pairs of a source and a destination that some rule names, and some that none does.
+// packets returns all pairs of a source and a destination that some rule names,
+// and some that no rule names.
 func packets(p *ir.Program) []sim.Packet {
 	addrs := []string{"127.0.0.1", "10.244.1.10", "10.244.1.1", "192.0.2.11", "192.0.2.12", "10.96.7.7"}
 	ports := []uint16{81}

@@ -1,4 +1,4 @@
 package userspace
 
-// For the tests that also use the packages beneath this one.
+// For the tests that also use the packages below this one.
 var Program = program

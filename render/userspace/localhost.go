@@ -6,10 +6,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Localhost returns the listeners by which a process serves the node ports of a
-// Service at localhost over TCP, for a mode whose rules do not (KEP-6032). They
-// lead to where the node port leads clients from outside: with
-// externalTrafficPolicy Local to the node's own endpoints.
+// Localhost returns the listeners of a process that serves the node ports of a
+// Service at localhost over TCP, for a mode whose rules do not (KEP-6032). The
+// backends are those for clients from outside: with externalTrafficPolicy Local,
+// the node's own endpoints.
 func Localhost(f ir.Family, s *ir.Service) []Listener {
 	var all []Listener
 	for i := range s.Frontends {

@@ -9,12 +9,13 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// DialTimeouts returns how long each attempt to reach a backend may take (USR-5).
+// DialTimeouts returns the timeout of each attempt to connect to a backend
+// (USR-5).
 func DialTimeouts() []time.Duration {
 	return []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second}
 }
 
-// Lower turns a Program into the Ruleset of its family.
+// Lower lowers a Program to the Ruleset of its family.
 func Lower(p *ir.Program) *Ruleset {
 	ports, unserved := AssignPorts(p, nil)
 	n := LowerNode(p.Family, &p.Node)
@@ -33,11 +34,11 @@ func Lower(p *ir.Program) *Ruleset {
 	return r
 }
 
-// Node is what all Services of one family share.
+// Node is the part that all Services of one family share.
 type Node struct {
 	family ir.Family
 	node   *ir.Node
-	bind   netip.Addr // where proxy ports listen
+	bind   netip.Addr // address of proxy ports
 }
 
 // LowerNode prepares the lowering of a node's Services.
@@ -52,11 +53,11 @@ func LowerNode(f ir.Family, n *ir.Node) *Node {
 	return x
 }
 
-// LowerService returns what one Service adds; a service port without a proxy
-// port in ports adds nothing.
+// LowerService returns the Fragment of one Service. It omits service ports
+// without a proxy port in ports.
 func (n *Node) LowerService(s *ir.Service, ports Ports) Fragment {
 	var x Fragment
-	listeners := map[ir.ServicePort]int{} // in x
+	listeners := map[ir.ServicePort]int{} // index in x
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
 		port, ok := ports[f.Port]
@@ -81,7 +82,7 @@ func (n *Node) LowerService(s *ir.Service, ports Ports) Fragment {
 	return x
 }
 
-// listener makes the listener of a service port.
+// listener returns the listener of a service port.
 func (n *Node) listener(s *ir.Service, name ir.ServicePort, port uint16) Listener {
 	l := Listener{Port: name, Listen: netip.AddrPortFrom(n.bind, port), Origin: s.Origin}
 	i, found := slices.BinarySearchFunc(s.Pools, name, func(p ir.Pool, name ir.ServicePort) int { return p.Port.Compare(name) })
@@ -92,7 +93,7 @@ func (n *Node) listener(s *ir.Service, name ir.ServicePort, port uint16) Listene
 	return l
 }
 
-// leadTo has a listener lead to the backends of a pool.
+// leadTo sets the backends of a listener from a pool.
 func (l *Listener) leadTo(p *ir.Pool) {
 	l.Origin = p.Origin
 	for _, b := range p.Backends {
@@ -104,7 +105,8 @@ func (l *Listener) leadTo(p *ir.Pool) {
 	}
 }
 
-// holds reports whether a frontend's port is one that others on the node could take.
+// holds reports whether another program on the node could bind the frontend's
+// port.
 func (n *Node) holds(f *ir.Frontend) bool {
 	return f.Match.IsNodePort() || f.Kind == ir.ExternalIP && n.node.HasAddr(f.Match.Addr)
 }
@@ -119,8 +121,8 @@ func (n *Node) holdAddr(f *ir.Frontend) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// toContainer leads what comes in to a proxy port: by the port alone where the
-// proxy listens on every address.
+// toContainer redirects received packets to a proxy port. It changes only the
+// port if the proxy listens on every address.
 func (n *Node) toContainer(r iptables.Rule, port uint16) iptables.Rule {
 	if n.bind.IsUnspecified() {
 		r.Target, r.To = iptables.Redirect, netip.AddrPortFrom(netip.Addr{}, port)
@@ -130,8 +132,8 @@ func (n *Node) toContainer(r iptables.Rule, port uint16) iptables.Rule {
 	return r
 }
 
-// toHost leads what the node sends to its own address, as a redirect would lead
-// to loopback and leave the client a source that is of no use there.
+// toHost redirects packets from the node to its own address. A redirect would
+// change the destination to loopback, where the source of the client is invalid.
 func (n *Node) toHost(r iptables.Rule, port uint16) iptables.Rule {
 	if n.bind.IsUnspecified() && n.node.IP.IsValid() {
 		r.Target, r.To = iptables.DNAT, netip.AddrPortFrom(n.node.IP, port)
@@ -140,7 +142,7 @@ func (n *Node) toHost(r iptables.Rule, port uint16) iptables.Rule {
 	return n.toContainer(r, port)
 }
 
-// serve returns a rule for packets to a port, and an address if it is valid.
+// serve returns a rule for packets to a port, and to an address if it is valid.
 func serve(f *ir.Frontend, addr netip.Addr, port uint16) iptables.Rule {
 	r := iptables.Rule{Protocol: f.Match.Protocol, Ports: iptables.Port(port), Comment: f.Port.String(), CommentLast: true}
 	if addr.IsValid() {
@@ -149,9 +151,9 @@ func serve(f *ir.Frontend, addr netip.Addr, port uint16) iptables.Rule {
 	return r.For(f)
 }
 
-// portal leads an address of a Service to its proxy port. Of connections to
-// external IPs those from containers behind a bridge are left to find their way
-// through the outside, unless the address is the node's own.
+// portal redirects an address of a Service to its proxy port. Connections to
+// external IPs from containers behind a bridge are not redirected unless the
+// address is the node's own, so that they leave the node.
 func (x *Fragment) portal(n *Node, f *ir.Frontend, port uint16) {
 	match := serve(f, f.Match.Addr, f.Match.Port)
 	x.PortalsHost = append(x.PortalsHost, n.toHost(match, port))
@@ -166,7 +168,8 @@ func (x *Fragment) portal(n *Node, f *ir.Frontend, port uint16) {
 	x.PortalsContainer = append(x.PortalsContainer, outside, own)
 }
 
-// nodePort leads a node port to its proxy port, and lets that in.
+// nodePort redirects a node port to its proxy port and accepts connections to the
+// latter.
 func (x *Fragment) nodePort(n *Node, f *ir.Frontend, port uint16) {
 	match := serve(f, netip.Addr{}, f.Match.Port)
 	x.NodePortContainer = append(x.NodePortContainer, n.toContainer(match, port))
@@ -176,7 +179,7 @@ func (x *Fragment) nodePort(n *Node, f *ir.Frontend, port uint16) {
 	x.NodePortNonLocal = append(x.NodePortNonLocal, proxy)
 }
 
-// Rules puts the fixed rules around those of the Services.
+// Rules combines the fixed rules and those of the Services.
 func (n *Node) Rules(x *Fragment) *iptables.Ruleset {
 	const first = "handle ClusterIPs; NOTE: this must be before the NodePort rules"
 	host := x.NodePortHost
@@ -210,15 +213,15 @@ func builtInJumps(builtIn string, rules ...iptables.Rule) (jumps []iptables.Buil
 	return jumps
 }
 
-// fixed returns the reason for r, which every node has.
+// fixed sets the reason for a rule that every node has.
 func fixed(r iptables.Rule) iptables.Rule {
 	r.CommentLast = true
 	return r.Because(&ir.Origin{Object: "default", Reason: "every node in userspace mode has it"})
 }
 
-// tracked does nothing to packets. The kernel tracks connections as long as some
-// rule asks for it, and when the last Service goes those that are under way
-// have to be led on.
+// tracked returns a rule without effect on packets. The kernel tracks connections
+// only while a rule requires it. Existing connections must still be translated
+// after the last Service is removed.
 func tracked() iptables.Rule {
 	return fixed(iptables.Rule{States: iptables.Established, Target: iptables.Return, Comment: "connections under way outlive their Services"})
 }
@@ -243,7 +246,8 @@ func (n *Node) toNodePorts(chain string) []iptables.Rule {
 	return rules
 }
 
-// notLoopback leaves loopback addresses alone. Nothing may come in for them.
+// notLoopback excludes loopback addresses from rules. The kernel accepts no such
+// packets from outside.
 func (n *Node) notLoopback(rules []iptables.Rule) []iptables.Rule {
 	return append([]iptables.Rule{fixed(iptables.Rule{Dst: n.family.Loopback(), Target: iptables.Return})}, rules...)
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Portals returns the listeners by which a process serves a Service without any rule, as
-// on Windows: one at each of its addresses and ports, and for a node port one at each of the
-// node's addresses that nodePortAddresses names (USR-20). Those of a service port lead to
-// the same backends.
+// Portals returns the listeners of a process that serves a Service without rules,
+// as on Windows: one at each of its addresses and ports. A node port has one at
+// each of the node's addresses in nodePortAddresses (USR-20). The listeners of a
+// service port have the same backends.
 func (n *Node) Portals(s *ir.Service) []Listener {
 	var all []Listener
 	for i := range s.Frontends {

@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A Service is listened for at each of its addresses, and at node ports where
-// nodePortAddresses says (USR-20).
+// Each address of a Service has a listener. Node ports have listeners at
+// nodePortAddresses (USR-20).
 func TestPortals(t *testing.T) {
 	listens := func(p *ir.Program) (list []string) {
 		n := LowerNode(p.Family, &p.Node)

@@ -6,16 +6,17 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Ports that are assigned where the configuration leaves the choice to the
-// kernel: a program that runs elsewhere cannot ask it, and so takes the range
-// from which Linux picks (net.ipv4.ip_local_port_range).
+// The range of assigned ports if the configuration lets the kernel choose. A
+// program on another machine cannot ask the kernel, so it uses Linux' default
+// range (net.ipv4.ip_local_port_range).
 const (
 	FirstEphemeral = 32768
 	LastEphemeral  = 60999
 )
 
-// ProxyPorts returns the range of a node's proxy ports, and whether a proxy may
-// have others where these are taken: the configuration leaves it the choice.
+// ProxyPorts returns the range of a node's proxy ports. others reports whether a
+// proxy may use further ports if these are in use, because the configuration does
+// not restrict them.
 func ProxyPorts(n *ir.Node) (first, last uint16, others bool) {
 	if u := n.Userspace; u != nil && u.PortMax != 0 {
 		return u.PortMin, u.PortMax, false
@@ -23,14 +24,16 @@ func ProxyPorts(n *ir.Node) (first, last uint16, others bool) {
 	return FirstEphemeral, LastEphemeral, true
 }
 
-// start stands for the number from which a service port looks for its proxy port.
+// start returns the offset at which the search for a service port's proxy port
+// starts.
 func start(name ir.ServicePort) uint32 { return hash(name.String() + "/" + name.Protocol.String()) }
 
-// AssignPorts assigns every service port of a Program a proxy port of its own
-// out of portRange: the one that it has in kept, which may be nil, or else one
-// by its name, so that Services may come and go and the others keep theirs;
-// where two names meet, the later in order takes the next free number. Node
-// ports of the Program are not used. What finds none is in unserved.
+// AssignPorts assigns a proxy port of portRange to every service port of a
+// Program. It keeps the ports in kept, which may be nil. Other ports depend on
+// the name, so that they do not change when Services are added or removed. If two
+// names have the same number, the later one gets the next free number. Node ports
+// of the Program are excluded. unserved contains the service ports for which no
+// port is free.
 func AssignPorts(p *ir.Program, kept Ports) (ports Ports, unserved []ir.ServicePort) {
 	first, last, others := ProxyPorts(&p.Node)
 	free := NewPortRange(first, last)
@@ -67,16 +70,17 @@ func AssignPorts(p *ir.Program, kept Ports) (ports Ports, unserved []ir.ServiceP
 	return ports, unserved
 }
 
-// PortRange is a range of port numbers, some of which are taken. To find the
-// next free one costs next to nothing however full it is: next leads from
-// each number to where the search goes on, a free number to itself, and each
-// search shortens the way for those after it (a disjoint-set forest).
+// PortRange is a range of port numbers, some of which are in use. Finding the
+// next free number is fast even if the range is almost full: next is a
+// disjoint-set forest. It links each number to the next candidate, a free number
+// to itself, and each search shortens the paths.
 type PortRange struct {
 	first uint16
 	next  []uint32 // by offset from first; len(next) is the end of the range
 }
 
-// NewPortRange returns the numbers from first to last, but for 0, none of them taken.
+// NewPortRange returns the numbers from first to last without 0, all of them
+// free.
 func NewPortRange(first, last uint16) *PortRange {
 	r := &PortRange{first: max(first, 1)}
 	if last >= r.first {
@@ -88,24 +92,24 @@ func NewPortRange(first, last uint16) *PortRange {
 	return r
 }
 
-// size is how many numbers there are, taken or not.
+// size returns the number of ports in the range, free or not.
 func (r *PortRange) size() uint32 { return uint32(max(0, len(r.next)-1)) }
 
-// Take takes a number, if it is one of the range.
+// Take marks a number as used, if it is in the range.
 func (r *PortRange) Take(port uint16) {
 	if i := uint32(port) - uint32(r.first); port >= r.first && i < r.size() && r.next[i] == i {
 		r.next[i] = i + 1
 	}
 }
 
-// Assign takes the first free number for a service port, from where its name says,
-// round the range; ok is false when all are taken.
+// Assign takes the first free number for a service port, starting at an offset
+// derived from its name, and wraps around. ok is false if none is free.
 func (r *PortRange) Assign(name ir.ServicePort) (port uint16, ok bool) {
 	return r.takeFrom(start(name))
 }
 
-// Next takes the first free number from port on, round the range; ok is false when
-// all are taken.
+// Next takes the first free number from port on, and wraps around. ok is false if
+// none is free.
 func (r *PortRange) Next(port uint16) (next uint16, ok bool) {
 	return r.takeFrom(uint32(port) - uint32(r.first))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// LowerAll returns what the Programs of a node want, to be written.
+// LowerAll returns the lowered Programs of a node.
 func LowerAll(programs ir.Programs) render.Rendered { return rendered{render.Each(programs, Lower)} }
 
 // rendered are the Rulesets of one node.
@@ -34,7 +34,8 @@ func (x rendered) rules(f ir.Family) func(io.Writer) error {
 	}
 }
 
-// Explain goes through the rules of each family, and then its listeners with their backends.
+// Explain yields the rules of each family, and then its listeners with their
+// backends.
 func (x rendered) Explain(yield func(render.Entry) bool) {
 	for _, r := range ir.Present(x.PerFamily) {
 		if !r.Rules.Explain(yield) || !r.explain(yield) {

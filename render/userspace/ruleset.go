@@ -10,38 +10,41 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Ruleset is all that a node needs for one IP family.
+// Ruleset is the complete state of a node for one IP family.
 type Ruleset struct {
 	Family    ir.Family
 	Rules     *iptables.Ruleset
 	Listeners []Listener // by Port
-	// Unserved are the service ports for which the range had no proxy port left.
+	// Unserved are the service ports without a free proxy port in the range.
 	Unserved []ir.ServicePort
-	// DialTimeouts are the patience of the first, second, … attempt to reach
-	// a backend of a TCP connection; after the last the client is hung up on (USR-5).
+	// DialTimeouts are the timeouts of the first, second, … attempt to connect to
+	// a backend over TCP. After the last one, the client's connection is closed
+	// (USR-5).
 	DialTimeouts []time.Duration
-	// UDPIdle is how long a silent UDP client keeps its socket to a backend (USR-6).
+	// UDPIdle is the idle timeout of a UDP client's socket to a backend (USR-6).
 	UDPIdle time.Duration
 }
 
-// Listener is a port on which the proxy process takes the connections of one
-// service port, and where it leads them.
+// Listener is a port on which the proxy process accepts the connections of one
+// service port, with its backends.
 type Listener struct {
 	Port     ir.ServicePort
 	Listen   netip.AddrPort
-	Backends []netip.AddrPort // in turn, from the first after every change; none: connections are closed
-	Affinity time.Duration    // how long a client keeps its backend, from its last connection; 0: no affinity
-	// Frontend is the one that a listener serves at its own address and port, as
-	// Portals has them; nil: all of the service port are led here.
+	Backends []netip.AddrPort // in turn, from the first after every change; if empty, connections are closed
+	Affinity time.Duration    // since the client's last connection; 0 for none
+	// Frontend is the frontend of a listener at its address and port, as returned
+	// by Portals; nil if the listener serves all frontends of the service port.
 	Frontend *ir.Frontend
-	// Hold are sockets that are bound and never served, so that nobody else
-	// on the node takes the number of a node port or an external IP's port (USR-3).
+	// Hold are sockets that are bound and never served. They prevent other
+	// programs on the node from using a node port or an external IP's port
+	// (USR-3).
 	Hold    []netip.AddrPort
-	Origin  ir.Origin   // of the pool, or of the Service where nothing is ready
+	Origin  ir.Origin   // of the pool, or of the Service if no endpoint is ready
 	origins []ir.Origin // of Backends
 }
 
-// Object is how messages name a listener: "listener 10.96.0.10:80/tcp".
+// Object returns the name of a listener in messages: "listener
+// 10.96.0.10:80/tcp".
 func (l *Listener) Object() string {
 	return "listener " + l.Listen.String() + "/" + l.Port.Protocol.String()
 }
@@ -49,14 +52,14 @@ func (l *Listener) Object() string {
 // Ports are the proxy ports of service ports.
 type Ports map[ir.ServicePort]uint16
 
-// Fragment is what one Service adds to a Ruleset.
+// Fragment is the part of a Ruleset that one Service adds.
 type Fragment struct {
 	Listeners []Listener
-	// Rules of the chains that the fields name, in their order.
+	// Ordered rules of the chains that the fields name.
 	PortalsContainer, PortalsHost, NodePortContainer, NodePortHost, NodePortNonLocal []iptables.Rule
 }
 
-// Append adds what another Service adds.
+// Append appends another Fragment.
 func (x *Fragment) Append(o Fragment) {
 	x.Listeners = append(x.Listeners, o.Listeners...)
 	x.PortalsContainer = append(x.PortalsContainer, o.PortalsContainer...)
@@ -66,8 +69,8 @@ func (x *Fragment) Append(o Fragment) {
 	x.NodePortNonLocal = append(x.NodePortNonLocal, o.NodePortNonLocal...)
 }
 
-// SameRules reports whether two Fragments have equal rules; their listeners do
-// not count.
+// SameRules reports whether two Fragments have equal rules. It ignores their
+// listeners.
 func (x *Fragment) SameRules(o *Fragment) bool {
 	same := func(a, b []iptables.Rule) bool {
 		return slices.EqualFunc(a, b, func(a, b iptables.Rule) bool { return a.Equal(&b) })
@@ -76,8 +79,7 @@ func (x *Fragment) SameRules(o *Fragment) bool {
 		same(x.NodePortContainer, o.NodePortContainer) && same(x.NodePortHost, o.NodePortHost) && same(x.NodePortNonLocal, o.NodePortNonLocal)
 }
 
-// PortsOf returns the proxy ports to which rules lead, as they were read from a
-// kernel.
+// PortsOf returns the proxy ports in rules that were parsed from a kernel.
 func PortsOf(r *iptables.Ruleset) Ports {
 	ports := Ports{}
 	for _, c := range r.Nat.Chains {
@@ -97,7 +99,7 @@ func PortsOf(r *iptables.Ruleset) Ports {
 	return ports
 }
 
-// Chains returns what a Ruleset has of this mode alone.
+// Chains returns the chains of a Ruleset that only this mode uses.
 func Chains(r *iptables.Ruleset) *iptables.Ruleset {
 	ours := func(chain string) bool {
 		switch chain {

@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// The tools load what is written, in a network namespace of the test's own,
-// and twice, and then hold as many rules as were written.
+// The tools load the output twice in a new network namespace, which then contains
+// exactly these rules.
 func TestToolsAccept(t *testing.T) {
 	p4 := program()
 	p6 := &ir.Program{Family: ir.IPv6, Node: p4.Node}

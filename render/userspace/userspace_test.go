@@ -16,8 +16,8 @@ import (
 	"github.com/proxyc/proxyc/render/rendertest"
 )
 
-// program is irtest's with the routes that userspace mode has: the Cluster
-// pool, masqueraded, for everybody.
+// program is irtest's Program with the routes of mode userspace: the Cluster
+// pool, masqueraded, for all sources.
 func program() *ir.Program {
 	p := irtest.Program(ir.ModeUserspace)
 	p.Node.Userspace = &ir.Userspace{PortMin: 20000, PortMax: 20099, UDPIdleTimeout: 250 * time.Millisecond}
@@ -90,7 +90,7 @@ COMMIT
 	}
 }
 
-// Where the proxy listens at one address, everything is led there.
+// If the proxy listens at one address, all connections are redirected there.
 func TestBindAddress(t *testing.T) {
 	p := only(program(), "sticky")
 	p.Node.Userspace.BindAddress = netip.MustParseAddr("192.0.2.12")
@@ -184,14 +184,14 @@ func TestAssignPorts(t *testing.T) {
 	if len(all) != len(p.Services) || len(unserved) != 0 {
 		t.Fatalf("%d ports and %d without for %d Services", len(all), len(unserved), len(p.Services))
 	}
-	// The others keep their ports when one goes.
+	// The other ports are unchanged after one is removed.
 	some, _ := AssignPorts(only(program(), "local", "ranges", "remote", "sticky", "web"), nil)
 	for name, port := range some {
 		if all[name] != port {
 			t.Errorf("%s moved from %d to %d", name, all[name], port)
 		}
 	}
-	// A range that is too small, and in part taken by node ports.
+	// A range that is too small, and partly used by node ports.
 	p.Node.Userspace.PortMin, p.Node.Userspace.PortMax = 30080, 30085 // web, local, remote and none have 30080 to 30083
 	ports, unserved := AssignPorts(p, nil)
 	var got []uint16
@@ -243,13 +243,13 @@ func BenchmarkLower10k(b *testing.B) {
 
 func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, LowerAll, manyServices(10000)) }
 
-// Who has a proxy port keeps it, as far as portRange has it.
+// Existing proxy ports are kept if portRange contains them.
 func TestKeptPorts(t *testing.T) {
 	p := only(program(), "web", "sticky")
 	first, _ := AssignPorts(p, nil)
 	kept, want := Ports{}, Ports{}
 	for name, n := range first {
-		kept[name], want[name] = 19999, n // out of range
+		kept[name], want[name] = 19999, n // outside portRange
 	}
 	for name := range kept {
 		if name.Service.Name == "web" {
@@ -265,7 +265,7 @@ func TestKeptPorts(t *testing.T) {
 	}
 }
 
-// rulesAt returns the rules that lead to ports.
+// rulesAt returns the rules for the given proxy ports.
 func rulesAt(p *ir.Program, ports Ports) *iptables.Ruleset {
 	n := LowerNode(p.Family, &p.Node)
 	var all Fragment
@@ -275,7 +275,7 @@ func rulesAt(p *ir.Program, ports Ports) *iptables.Ruleset {
 	return n.Rules(&all)
 }
 
-// A range gives each of its numbers once, round it, and none that is taken.
+// A range returns each free number once and wraps around.
 func TestPortRange(t *testing.T) {
 	r := NewPortRange(100, 104)
 	r.Take(103)

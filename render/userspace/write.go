@@ -9,15 +9,15 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// WriteRules writes the iptables part as iptables-restore --noflush (for IPv6
-// ip6tables-restore) reads it.
+// WriteRules writes the iptables part as input of iptables-restore --noflush (or
+// ip6tables-restore).
 func (r *Ruleset) WriteRules(w io.Writer) error {
 	_, err := r.Rules.WriteTo(w)
 	return err
 }
 
-// listeners is the form of userspace-listeners.json. Durations are written as
-// in the Kubernetes API: "250ms", "3h0m0s".
+// listeners is the format of userspace-listeners.json. Durations have the form of
+// the Kubernetes API: "250ms", "3h0m0s".
 type listeners struct {
 	DialTimeouts   []string   `json:"dialTimeouts"`
 	UDPIdleTimeout string     `json:"udpIdleTimeout"`
@@ -34,7 +34,7 @@ type listener struct {
 	Hold            []netip.AddrPort `json:"hold,omitempty"`
 }
 
-// WriteListeners writes the table of listeners of a node as one JSON object.
+// WriteListeners writes the listeners of a node as one JSON object.
 func WriteListeners(w io.Writer, rulesets ir.PerFamily[*Ruleset]) error {
 	x := listeners{Listeners: []listener{}, DialTimeouts: []string{}}
 	for _, r := range ir.Present(rulesets) {
