@@ -1,2 +1,3 @@
-// Package eval walks packets through the rules and listeners of mode userspace.
+// Package eval evaluates packets against the rules and listeners of mode
+// userspace.
 package eval

@@ -9,15 +9,15 @@ import (
 	"github.com/proxyc/proxyc/render/userspace"
 )
 
-// Evaluator answers for many packets what a Ruleset does to them, which does not
-// change. It may be asked by several goroutines.
+// Evaluator computes the outcomes of packets under an immutable Ruleset. It is
+// safe for concurrent use.
 type Evaluator struct {
 	own       *sim.Own
 	rules     *ipteval.Walker
 	listeners map[ir.Match][]*userspace.Listener // by protocol and port
 }
 
-// NewEvaluator indexes a Ruleset, which costs what it holds.
+// NewEvaluator indexes a Ruleset. The cost is linear in its size.
 func NewEvaluator(r *userspace.Ruleset, own *sim.Own) *Evaluator {
 	e := &Evaluator{own: own, rules: ipteval.NewWalker(r.Rules, own, nil), listeners: map[ir.Match][]*userspace.Listener{}}
 	for i := range r.Listeners {
@@ -28,21 +28,21 @@ func NewEvaluator(r *userspace.Ruleset, own *sim.Own) *Evaluator {
 	return e
 }
 
-// Destinations calls yield for the prefixes that destinations of packets are
-// compared with, some of them several times.
+// Destinations calls yield for the prefixes with which destinations are compared,
+// possibly with duplicates.
 func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) { e.rules.Destinations(yield) }
 
-// Outcome leads the first packet of a connection through the rules, and, where
-// they bring it to a listener, through the proxy process: every backend sees
-// the node as the client, and without backends the connection is closed, which
-// counts as a refusal. It reports to cuts
-// what the packet was compared with.
+// Outcome evaluates the rules for the first packet of a connection, and then the
+// proxy process if they redirect it to a listener. Every backend receives the
+// node as the client. Without backends the connection is closed, which counts as
+// a rejection. Outcome records in cuts the constants with which it compared the
+// packet.
 func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	first := "PREROUTING"
 	if pkt.FromNode() {
 		first = "OUTPUT"
 	}
-	p := e.rules.Nat(first, ipteval.Packet{Packet: pkt, Cuts: cuts})[0] // one, as nothing is left to chance
+	p := e.rules.Nat(first, ipteval.Packet{Packet: pkt, Cuts: cuts})[0] // a single result, because no rule matches at random
 	l := e.listener(&p)
 	if l == nil {
 		return sim.Outcome{}
@@ -57,9 +57,9 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	return sim.NewOutcome(l.Affinity > 0, ds)
 }
 
-// listener finds the listener that rules lead a packet to. Whoever finds out the
-// number of a proxy port and connects to it on the node is served as well, as
-// with kube-proxy; no Service asks for that, so that it counts for nobody's.
+// listener returns the listener to which rules redirect a packet, or nil. As in
+// kube-proxy, a client that connects directly to a proxy port of the node is
+// served, too. This is not counted, because no Service requests it.
 func (e *Evaluator) listener(p *ipteval.Packet) *userspace.Listener {
 	if !p.DNAT {
 		return nil
