@@ -15,7 +15,7 @@ import (
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
-// answer is what is known of a match.
+// answer is the result of a match.
 type answer uint8
 
 const (
@@ -37,13 +37,13 @@ type test func(p *nfteval.Passing) (a answer, why string)
 // rule is a parsed rule.
 type rule struct {
 	tests []test
-	// late have a state of their own, so that they are asked in order, and only of packets for
-	// which all tests hold.
+	// late are matches with state. They are evaluated in order, and only if all
+	// tests hold.
 	late []test
 	// does applies the target.
 	does func(p *nfteval.Passing) nftables.Verdict
-	odd  string // why the target is not understood
-	// inert targets do nothing to the packet.
+	odd  string // why the target is not supported
+	// inert reports that the target does not affect the packet.
 	inert bool
 }
 
@@ -73,7 +73,8 @@ func (r *rule) run(p *nfteval.Passing) (v nftables.Verdict) {
 	return r.does(p)
 }
 
-// parse reads a rule behind its chain. prefix qualifies the chains to which it leads.
+// parse parses a rule after its chain. prefix is prepended to the names of target
+// chains.
 func parse(f ir.Family, prefix, text string, sets *Sets) nftables.Stmt {
 	p := parser{family: f, prefix: prefix, words: iptparse.SavedWords(text), sets: sets, r: &rule{inert: true}}
 	for p.at < len(p.words) {
@@ -94,7 +95,7 @@ type parser struct {
 	not     bool
 	module  string // of the last -m
 	target  string
-	odd     map[string]bool // modules that are not understood
+	odd     map[string]bool // unsupported modules
 	rpf     *reversePath
 	recent  *recentList
 	chance  *statistic
@@ -110,7 +111,7 @@ func (p *parser) next() string {
 	return p.words[p.at-1]
 }
 
-// add adds a match, which is negated where a "!" came before.
+// add adds a match. It is negated after a "!".
 func (p *parser) add(ask func(q *nfteval.Passing) answer) {
 	p.addTest(func(q *nfteval.Passing) (answer, string) { return ask(q), "" })
 }
@@ -133,7 +134,7 @@ func (p *parser) addTest(t test) {
 	p.r.tests = append(p.r.tests, t)
 }
 
-// cannot adds a match that is not understood.
+// cannot adds an unsupported match.
 func (p *parser) cannot(what string) {
 	p.not = false
 	if p.odd[what] {
@@ -146,7 +147,7 @@ func (p *parser) cannot(what string) {
 	p.r.tests = append(p.r.tests, func(*nfteval.Passing) (answer, string) { return unsure, what + " is not understood" })
 }
 
-// modules are the matches whose options are understood, if option reads them.
+// modules are the supported matches; option parses their options.
 var modules = []string{"tcp", "udp", "sctp", "icmp", "icmp6", "comment", "conntrack", "state", "mark", "connmark", "addrtype", "multiport", "set", "physdev",
 	"rpfilter", "statistic", "recent", "iprange", "nfacct"}
 
@@ -199,7 +200,8 @@ func (p *parser) option() {
 	p.not = false
 }
 
-// protocols are names that iptables prints for numbers that a packet of ours may have.
+// protocols are the numbers that iptables prints, of the protocols that packets
+// may have.
 var protocols = map[string]ir.Protocol{"6": ir.TCP, "17": ir.UDP, "132": ir.SCTP}
 
 func (p *parser) protocol(name string) {
@@ -212,7 +214,7 @@ func (p *parser) protocol(name string) {
 }
 
 func (p *parser) addrs(text string, field nftables.Field) {
-	if a, m, masked := strings.Cut(text, "/"); masked && strings.ContainsAny(m, ".:") { // a mask that is no prefix
+	if a, m, masked := strings.Cut(text, "/"); masked && strings.ContainsAny(m, ".:") { // a mask that is not a prefix
 		addr, err1 := netip.ParseAddr(a)
 		mask, err2 := netip.ParseAddr(m)
 		if err1 != nil || err2 != nil {
@@ -237,7 +239,7 @@ func addressOf(q *nfteval.Passing, field nftables.Field) netip.Addr {
 	return q.Dst()
 }
 
-// under returns the bits of an address that a mask has.
+// under returns the bits of an address under a mask.
 func under(a, mask netip.Addr) netip.Addr {
 	b, m := a.AsSlice(), mask.AsSlice()
 	for i := range b {
@@ -264,7 +266,8 @@ func (p *parser) iface(pattern string, in bool) {
 	})
 }
 
-// moduleOption reads an option of a match; false: it is not understood.
+// moduleOption parses an option of a match. It returns false if the option is not
+// supported.
 func (p *parser) moduleOption(word string) bool {
 	switch word {
 	case "--comment", "--nfacct-name":
@@ -335,7 +338,7 @@ func (p *parser) moduleOption(word string) bool {
 	return true
 }
 
-// ports adds a match of the destination port, the source port, or either of both.
+// ports adds a match of the destination port, the source port, or either.
 func (p *parser) ports(list []string, dst, src bool) {
 	var ranges [][2]uint16
 	for _, text := range list {
@@ -379,7 +382,7 @@ func flags(list string) (bits uint) {
 
 func (p *parser) states(want []string) {
 	p.addTest(func(q *nfteval.Passing) (answer, string) {
-		state := "INVALID" // without an entry
+		state := "INVALID" // without a conntrack entry
 		if q.Untracked() {
 			state = "UNTRACKED"
 		} else if q.Tracked() {
@@ -390,7 +393,7 @@ func (p *parser) states(want []string) {
 	})
 }
 
-// markOf reads VALUE or VALUE/MASK.
+// markOf parses VALUE or VALUE/MASK.
 func markOf(text string) (value, mask uint32, ok bool) {
 	a, b, masked := strings.Cut(text, "/")
 	v, err := strconv.ParseUint(a, 0, 32)
@@ -401,7 +404,7 @@ func markOf(text string) (value, mask uint32, ok bool) {
 	return uint32(v), uint32(m), err == nil
 }
 
-// addrType is one match on types of addresses.
+// addrType is one match of address types.
 type addrType struct{ in, out bool }
 
 func (p *parser) addrType(word string) bool {
@@ -560,7 +563,7 @@ func (p *parser) recentOption(word string) bool {
 	return true
 }
 
-// end completes the matches that several options make.
+// end completes matches that consist of several options.
 func (p *parser) end() {
 	if r := p.rpf; r != nil {
 		p.addTest(func(q *nfteval.Passing) (answer, string) {

@@ -12,30 +12,31 @@ import (
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
-// Sets are what ipset save printed.
+// Sets is the parsed output of ipset save.
 type Sets struct {
 	byName map[string]*set
-	failed string // why they are not known
+	failed string // reason if they are unknown
 }
 
 // set is an ipset.
 type set struct {
-	parts    []string // "ip", "net", "port", "iface"; of a list: "set"
-	mask     int      // of addresses before they are compared; -1: none
-	odd      string   // why its elements are not understood
+	parts    []string // "ip", "net", "port", "iface"; for a list: "set"
+	mask     int      // prefix length applied to addresses before comparison; -1 for none
+	odd      string   // why its elements are not supported
 	elements []element
 }
 
-// element is an entry. Its values are those of the parts.
+// element is an entry, with one value for each part.
 type element struct {
 	values  []value
 	nomatch bool
 }
 
-// value is a range of addresses, a range of ports of a protocol, an interface or a set.
+// value is a range of addresses, a range of ports of a protocol, an interface or
+// a set.
 type value struct {
 	first, last netip.Addr
-	bits        int // how specific it is
+	bits        int // prefix length, for specificity
 	protocol    ir.Protocol
 	low, high   uint16
 	name        string
@@ -44,7 +45,7 @@ type value struct {
 // UnknownSets returns Sets whose contents are unknown, with the reason.
 func UnknownSets(why string) *Sets { return &Sets{failed: why} }
 
-// ParseSets reads what ipset save prints.
+// ParseSets parses the output of ipset save.
 func ParseSets(text string) (*Sets, error) {
 	all := &Sets{byName: map[string]*set{}}
 	n := 0
@@ -127,7 +128,7 @@ func parseValue(part, text string) (v value, ok bool) {
 	if name, rest, has := strings.Cut(text, ":"); has {
 		text = rest
 		if v.protocol, ok = ir.ParseProtocol(name); !ok {
-			return value{low: 1}, true // of no protocol that is followed
+			return value{low: 1}, true // of an unsupported protocol
 		}
 	} else {
 		v.protocol = 0 // of a bitmap
@@ -136,7 +137,7 @@ func parseValue(part, text string) (v value, ok bool) {
 	return v, ok
 }
 
-// parsePorts reads a port or a range of ports.
+// parsePorts parses a port or a range of ports.
 func parsePorts(text, between string) (low, high uint16, ok bool) {
 	a, b, ranged := strings.Cut(text, between)
 	if !ranged {
@@ -147,7 +148,7 @@ func parsePorts(text, between string) (low, high uint16, ok bool) {
 	return uint16(first), uint16(last), err1 == nil && err2 == nil
 }
 
-// parseAddrs reads an address, a prefix or a range of addresses.
+// parseAddrs parses an address, a prefix or a range of addresses.
 func parseAddrs(text string) (v value, ok bool) {
 	if a, b, ranged := strings.Cut(text, "-"); ranged {
 		first, err1 := netip.ParseAddr(a)
@@ -172,7 +173,8 @@ func (v value) contains(a netip.Addr) bool {
 	return v.first.BitLen() == a.BitLen() && v.first.Compare(a) <= 0 && a.Compare(v.last) <= 0
 }
 
-// has reports whether a set contains the fields of a packet, which are "src" and "dst".
+// has reports whether a set contains the fields of a packet. Fields are "src" and
+// "dst".
 func (all *Sets) has(name string, fields []string, p *nfteval.Passing) (a answer, why string) {
 	if all == nil || all.byName == nil {
 		why = "the contents of ipset " + name + " are not known"
@@ -233,7 +235,7 @@ func (all *Sets) anyOf(list *set, fields []string, p *nfteval.Passing) (a answer
 	return no, ""
 }
 
-// holds reports whether an element is that of the fields.
+// holds reports whether an element matches the fields.
 func (s *set) holds(e *element, fields []string, p *nfteval.Passing) (a answer, why string) {
 	for i, v := range e.values {
 		src := fields[i] == "src"

@@ -11,7 +11,7 @@ import (
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
-// priorities are those at which the kernel calls the chains of a table, by hook.
+// priorities are the priorities of the chains of each table, by hook.
 var priorities = map[string]map[string]int{
 	"raw":      {"PREROUTING": -300, "OUTPUT": -300},
 	"mangle":   {"PREROUTING": -150, "INPUT": -150, "FORWARD": -150, "OUTPUT": -150, "POSTROUTING": -150},
@@ -25,10 +25,11 @@ var hooks = map[string]nftables.Hook{
 	"OUTPUT": nftables.Output, "POSTROUTING": nftables.Postrouting,
 }
 
-// Add adds all tables that iptables-save or ip6tables-save printed to a Ruleset of their family
-// for a Follower. Chains are named "PREFIXnat, chain KUBE-SERVICES".
+// Add adds all tables in the output of iptables-save or ip6tables-save to a
+// Ruleset of their family, for a Follower. Chains are named "PREFIXnat, chain
+// KUBE-SERVICES".
 func Add(r *nftables.Ruleset, prefix, saved string, sets *Sets) error {
-	at := map[string]int{} // of a chain in r.Chains
+	at := map[string]int{} // index in r.Chains
 	chain := func(table, name string) *nftables.Chain {
 		full := prefix + table + ", chain " + name
 		i, known := at[full]
@@ -54,7 +55,7 @@ func Add(r *nftables.Ruleset, prefix, saved string, sets *Sets) error {
 		option, name, text := iptparse.SavedRule(r.Family, line)
 		c := chain(table, name)
 		rule := nftables.Rule{Stmts: []nftables.Stmt{parse(r.Family, prefix+table+", chain ", text, sets)}}
-		if option == "-I" { // as iptables-restore reads it
+		if option == "-I" { // as in iptables-restore
 			c.Rules = append([]nftables.Rule{rule}, c.Rules...)
 		} else {
 			c.Rules = append(c.Rules, rule)
@@ -62,10 +63,11 @@ func Add(r *nftables.Ruleset, prefix, saved string, sets *Sets) error {
 	})
 }
 
-// NewFollower follows packets through tables of iptables that proxyc writes, or that were parsed.
+// NewFollower returns a Follower for iptables tables that proxyc writes, or that
+// were parsed.
 func NewFollower(r *iptables.Ruleset, own *sim.Own) *nfteval.Evaluator {
 	var text strings.Builder
-	r.WriteTo(&text) // gives no error
+	r.WriteTo(&text) // never fails
 	tables := &nftables.Ruleset{Family: r.Family}
 	if err := Add(tables, "", text.String(), nil); err != nil {
 		panic("rules that iptables.Ruleset writes: " + err.Error())
@@ -73,5 +75,5 @@ func NewFollower(r *iptables.Ruleset, own *sim.Own) *nfteval.Evaluator {
 	return nfteval.NewFollower(tables, own)
 }
 
-// familyOf returns whether an address is of the family of a rule.
+// familyOf reports whether an address is of the family of a rule.
 func familyOf(f ir.Family, text string) bool { return strings.Contains(text, ":") == (f == ir.IPv6) }

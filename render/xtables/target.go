@@ -10,14 +10,15 @@ import (
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
-// inert are targets that change neither the fate nor the destination of a packet.
+// inert are targets that change neither the outcome nor the destination of a
+// packet.
 var inert = []string{"LOG", "NFLOG", "ULOG", "TRACE", "AUDIT", "TCPMSS", "CHECKSUM", "DSCP", "TOS", "TTL", "HL", "ECN", "CLASSIFY", "SET", "TEE",
 	"SECMARK", "CONNSECMARK", "TCPOPTSTRIP", "IDLETIMER", "LED", "RATEEST", "HMARK"}
 
-// unknown are targets that decide about the packet in a way that is not followed.
+// unknown are targets that affect the packet in an unsupported way.
 var unknown = []string{"NFQUEUE", "QUEUE", "TPROXY", "NETMAP", "CLUSTERIP", "SYNPROXY", "DNPT", "SNPT", "CONNMARK", "CT"}
 
-// leads reads the target of a rule.
+// leads parses the target of a rule.
 func (p *parser) leads(option, name string) {
 	p.target = name
 	if slices.Contains(inert, name) {
@@ -43,7 +44,7 @@ func (p *parser) leads(option, name string) {
 		}
 	case "NOTRACK":
 		p.untrack()
-	case "MARK", "DNAT", "REDIRECT": // an option says what they do
+	case "MARK", "DNAT", "REDIRECT": // an option determines the action
 		p.r.odd = "target " + name + " is not understood"
 	default:
 		if slices.Contains(unknown, name) {
@@ -66,7 +67,7 @@ func (p *parser) untrack() {
 	}
 }
 
-// targetOption reads an option of the target.
+// targetOption parses an option of the target.
 func (p *parser) targetOption(word string) {
 	value := func() string { return p.next() }
 	r := p.r
@@ -135,8 +136,8 @@ func (p *parser) targetOption(word string) {
 	p.not = false
 }
 
-// masks reads the --nfmask and --ctmask of a CONNMARK that saves or restores: first that of the
-// packet's mark when it saves, and the destination when it restores.
+// masks parses the --nfmask and --ctmask of a CONNMARK target that saves or
+// restores the mark.
 func (p *parser) masks() (packet, connection uint32, ok bool) {
 	packet, connection = ^uint32(0), ^uint32(0)
 	for p.at+1 < len(p.words) {

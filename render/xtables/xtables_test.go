@@ -40,8 +40,9 @@ create v6 hash:net family inet6 hashsize 1024 maxelem 65536
 add v6 fd00::/8
 `
 
-// A rule that drops shows whether its matches hold for a TCP packet from 10.1.0.1 to 10.2.0.1:80,
-// which comes in by eth0 and leaves by cali1 in the hook FORWARD.
+// A rule that drops shows whether its matches hold for a TCP packet from 10.1.0.1
+// to 10.2.0.1:80. The packet is received on eth0 and leaves through cali1 in the
+// hook FORWARD.
 func TestMatches(t *testing.T) {
 	sets, err := ParseSets(testSets)
 	if err != nil {
@@ -94,7 +95,7 @@ func TestNomatch(t *testing.T) {
 	}
 }
 
-// Rules of all tables act in the order of their hooks and priorities.
+// Rules of all tables are evaluated in the order of their hooks and priorities.
 func TestTargets(t *testing.T) {
 	for rules, want := range map[string]string{
 		"*filter\n:FORWARD DROP [0:0]\nCOMMIT":                                                                                                                                                  "dropped",
@@ -125,7 +126,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// verdict follows a packet on a node that sends everything by cali1.
+// verdict evaluates a packet on a node that sends all packets through cali1.
 func verdict(t *testing.T, packet sim.Packet, saved string, sets *Sets) string {
 	t.Helper()
 	r := &nftables.Ruleset{Family: ir.IPv4}
