@@ -1,4 +1,4 @@
-// Package rendertest holds what the tests of all back ends ask of them.
+// Package rendertest provides tests for all back ends.
 package rendertest
 
 import (
@@ -8,9 +8,9 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// Explain checks that every entry of a lowered Program has an origin, that
-// those at the places of want say "MATCH PORT ORIGIN" as want has it, and that
-// a reader may stop at any.
+// Explain checks that every entry of a lowered Program has an origin. The entries
+// at the places of want must have the given "MATCH PORT ORIGIN". A consumer may
+// stop at any entry.
 func Explain(t *testing.T, x render.Rendered, want map[string]string) {
 	t.Helper()
 	entries := make(map[string]render.Entry)

@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// ManyServices puts n Services in the place of a Program's own, each with a
-// ClusterIP, these routes and five backends, one of them on the node.
+// ManyServices replaces a Program's Services by n Services, each with a
+// ClusterIP, the given routes and five backends, one of them on the node.
 func ManyServices(p *ir.Program, n int, routes ...ir.Route) *ir.Program {
 	p.Services = nil
 	for i := range n {
@@ -31,7 +31,7 @@ func ManyServices(p *ir.Program, n int, routes ...ir.Route) *ir.Program {
 	return p
 }
 
-// BenchmarkWrite measures how long all texts of a Program take, once it is lowered.
+// BenchmarkWrite measures the time to write all texts of a lowered Program.
 func BenchmarkWrite(b *testing.B, lower func(ir.Programs) render.Rendered, p *ir.Program) {
 	x := lower(ir.NewPrograms(p))
 	b.ReportAllocs()
