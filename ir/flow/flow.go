@@ -225,8 +225,9 @@ func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
 	}
 }
 
-// ofServices returns at which destinations Services have frontends, or could have some: where what is no
-// Service's is asked for, too, these are all.
+// ofServices returns a filter for destinations at which the selected Services
+// have or may have frontends. If destinations without a Service are selected,
+// too, these are all.
 func ofServices(a, b *ir.Program, of func(ir.Name) bool) func(prove.Addrs) bool {
 	if of(ir.Name{}) {
 		return anywhere
