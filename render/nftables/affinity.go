@@ -10,25 +10,23 @@ import (
 )
 
 // Session affinity. Each pool with affinity has maps from clients to backends,
-// which rules fill: the chain of the pool looks a client up before it balances,
-// and when the connection leaves, the backend that it got is remembered under
-// the client, or the time of the entry is renewed. All frontends of the pool
-// share the maps.
+// which rules fill. The chain of the pool looks up a client before it selects a
+// backend. When the connection leaves the node, a rule stores the backend for the
+// client, or renews the entry. All frontends of the pool share the maps.
 //
-// There is a map for each port that the pool's backends have, mostly one, and
-// it holds addresses only: nft 1.0.6 aborts on a rule that adds more than 16
-// bytes of data to a map, which IPv6 address and port are.
+// There is a map for each port of the pool's backends, usually one. It contains
+// only addresses: nft 1.0.6 aborts on a rule that adds more than 16 bytes of data
+// to a map, which IPv6 address and port exceed.
 //
-// Which map a leaving connection belongs in is found by its backend together
-// with its original destination. A backend that both pools of a service port
-// have is remembered in both, as in kube-proxy, where the memory is the
-// backend's. A key holds the backend so that nothing is ever remembered that
-// the pool does not have.
+// The map for a leaving connection is found by its backend and its original
+// destination. A backend of both pools of a service port is stored in both maps.
+// kube-proxy stores it once for both. The key contains the backend, so that only
+// backends of the pool are ever stored.
 
-// stickyPool is a pool's part in affinity; zero without affinity.
+// stickyPool is a pool's affinity state; zero without affinity.
 type stickyPool struct {
 	name    string
-	sibling int                         // the sticky pool of the other policy and the same port, or -1
+	sibling int                         // index of the sticky pool of the other policy and the same port, or -1
 	members map[netip.AddrPort]struct{} // its backends; nil if it has no sibling
 }
 
@@ -37,14 +35,16 @@ func (s *stickyPool) has(b netip.AddrPort) bool {
 	return ok
 }
 
-// affinityMap names the map of a pool for the backends of one port. The timeout
-// is part of the name because not every kernel can change that of a map.
+// affinityMap returns the name of the map of a pool for the backends of one port.
+// The name contains the timeout, because some kernels cannot change the timeout
+// of a map.
 func affinityMap(p *ir.Pool, port uint16) string {
 	return cut("affinity-" + poolName(p.Port, policyName(p.Policy), strconv.Itoa(int(port)), p.Affinity.Timeout.String()))
 }
 
-// mapSize returns how many clients the map of a port holds: MostClients for each
-// backend, as in kube-proxy. It doubles, so that few changes of endpoints change it.
+// mapSize returns the maximum number of clients in the map of a port: MostClients
+// for each backend, as in kube-proxy. It is rounded up to a power of two, so that
+// few changes of endpoints change it.
 func mapSize(p *ir.Pool, port uint16) uint32 {
 	n := 0
 	for i := range p.Backends {
@@ -55,7 +55,7 @@ func mapSize(p *ir.Pool, port uint16) uint32 {
 	return MostClients << min(bits.Len(uint(n-1)), 15)
 }
 
-// backendPorts returns the ports that backends of the pool have.
+// backendPorts returns the ports of the pool's backends.
 func backendPorts(p *ir.Pool) []uint16 {
 	var ports []uint16
 	for i := range p.Backends {
@@ -67,8 +67,8 @@ func backendPorts(p *ir.Pool) []uint16 {
 	return ports
 }
 
-// affinity makes the maps of the Service's pools and returns, by pool, what its
-// frontends need to know of them.
+// affinity adds the maps of the Service's pools. It returns, by pool, what the
+// lowering of frontends requires.
 func (l *lowering) affinity(svc *ir.Service) []stickyPool {
 	sticky := make([]stickyPool, len(svc.Pools))
 	for i := range svc.Pools {
@@ -104,8 +104,8 @@ func members(p *ir.Pool) map[netip.AddrPort]struct{} {
 	return m
 }
 
-// remember has the connections of a frontend remembered, whichever of its
-// pools they meet.
+// remember adds elements that store the backends of a frontend's connections, for
+// each of the pools.
 func (l *lowering) remember(f *lowerable, pools ...int) {
 	id := AffinityIPs
 	if f.Match.IsNodePort() {
@@ -133,7 +133,8 @@ func (l *lowering) remember(f *lowerable, pools ...int) {
 	}
 }
 
-// affinityOf has the connections of a frontend looked at.
+// affinityOf adds the chains and elements that make the rules check connections
+// of a frontend.
 func (l *lowering) affinityOf(f *lowerable) {
 	nodePort := f.Match.IsNodePort()
 	if has := &l.affine[btoi(nodePort)]; !*has {
@@ -145,7 +146,7 @@ func (l *lowering) affinityOf(f *lowerable) {
 	}
 }
 
-// rememberIn returns the chain that remembers a backend of the pool.
+// rememberIn returns the chain that stores a backend of the pool.
 func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 	p, s := &f.svc.Pools[pool], &f.sticky[pool]
 	what, pools := policyName(p.Policy), []*ir.Pool{p}
@@ -169,7 +170,8 @@ func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 	return name
 }
 
-// stickyRules send a known client of a pool with affinity to its backend.
+// stickyRules returns rules that forward a known client of a pool with affinity
+// to its backend.
 func stickyRules(t target, p *ir.Pool) (rules []Rule) {
 	if t.affinity == "" {
 		return nil

@@ -10,18 +10,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// How many backends a frontend has is told by elements that lead nowhere, since the
-// kernel pays for every one that leads to a chain, each time that one more comes: it
-// follows them all. CountIPs+k and CountPorts+k have the frontends in whose number bit k
-// is set, and chains of all frontends together ask them, until one number is left of
-// those in use: its chain, as lb-3, picks the backend. Among frontends that all have
-// equally many nothing is asked.
+// The number of a frontend's backends is encoded in sets without verdicts. An
+// element with a chain is expensive: for each insertion, the kernel follows all
+// such elements. CountIPs+k and CountPorts+k contain the frontends whose number
+// has bit k set. Shared chains test these sets until one of the numbers in use
+// remains. The chain of that number, for example lb-3, selects the backend. If
+// all frontends have the same number of backends, no set is tested.
 
-// countBits is how many bits are told. Frontends with more backends than they hold have
-// an element that leads to their chain: a cluster has endpoints for few such.
+// countBits is the number of encoded bits. Frontends with larger numbers of
+// backends have an element with their own chain; a cluster has few of these.
 const countBits = 6
 
-// withCounts adds the declarations of the sets of bits.
+// withCounts adds the declarations of the bit sets.
 func withCounts(sets [setCount]Set) [setCount]Set {
 	for k := range SetID(countBits) {
 		name := "count-" + strconv.Itoa(1<<k)
@@ -31,11 +31,11 @@ func withCounts(sets [setCount]Set) [setCount]Set {
 	return sets
 }
 
-// countSets are the first sets of bits, for addresses and for node ports.
+// countSets are the first bit sets, for addresses and for node ports.
 var countSets = [2]SetID{CountIPs, CountPorts}
 
-// verdict is what a map of frontends says of one. In those that all packets are looked up
-// in, it leads to a chain only where the common ones do not do.
+// verdict returns the verdict of a frontend in a map. In the maps that all
+// packets pass, it jumps to a chain only if the shared chains are not sufficient.
 func (l *lowering) verdict(f *lowerable, id SetID, t target, p *ir.Pool) Verdict {
 	v := l.usualVerdict(id, t)
 	if v.Kind == 0 {
@@ -50,8 +50,9 @@ func (l *lowering) verdict(f *lowerable, id SetID, t target, p *ir.Pool) Verdict
 	return v
 }
 
-// usualVerdict has the rule that looks a frontend up go on, or return to the one that
-// masquerades everything; zero: it needs a chain of its own.
+// usualVerdict returns Continue for the shared chain after the lookup, or Return
+// to the chain that masquerades everything. It returns zero if the frontend
+// requires its own chain.
 func (l *lowering) usualVerdict(id SetID, t target) (v Verdict) {
 	switch {
 	case t.affinity != "" || t.maglev || bits.Len(uint(t.n)) > countBits:
@@ -63,7 +64,7 @@ func (l *lowering) usualVerdict(id SetID, t target) (v Verdict) {
 	return v
 }
 
-// usualMarks are what most addresses have: ClusterIPs.
+// usualMarks returns the marks of most addresses: ClusterIPs.
 func usualMarks(node *ir.Node) marks {
 	if node.Detector.Mode == ir.DetectNone {
 		return markNone
@@ -71,14 +72,14 @@ func usualMarks(node *ir.Node) marks {
 	return markNonLocal
 }
 
-// rootName names the chain where asking begins.
+// rootName returns the name of the chain with the first tests.
 func rootName(m marks, nodePort bool) string {
 	return strings.TrimSuffix(target{marks: m, nodePort: nodePort}.prefix(), "-")
 }
 
-// countingChains returns the chains that ask for a number of backends, of those that are
-// in use for addresses and for node ports: three where asking begins, then others, whose
-// names tell all about them.
+// countingChains returns the chains that determine a frontend's number of
+// backends, for the numbers in use of addresses and node ports. Three chains
+// contain the first tests. The names of the others determine their rules.
 func countingChains(node *ir.Node, inUse [2][]int) (all []Chain) {
 	var more []Chain
 	for nodePort, marks := range [2][]marks{{usualMarks(node), markAll}, {markAll}} {
@@ -90,9 +91,9 @@ func countingChains(node *ir.Node, inUse [2][]int) (all []Chain) {
 	return append(all, more...)
 }
 
-// questions tell the numbers apart, and lead to the chain of the one that is left. None
-// of them picks a backend itself: the kernel looks through all backends for each rule
-// that comes and looks one up.
+// questions returns rules that distinguish the numbers and jump to the chain of
+// the remaining one. They do not select a backend themselves: for each new rule
+// with a lookup, the kernel traverses all backends.
 func questions(nodePort bool, numbers []int, more *[]Chain) (rules []Rule) {
 	origin := fixed("frontends are told apart by the number of their backends")
 	for len(numbers) > 1 {
@@ -121,8 +122,9 @@ func questions(nodePort bool, numbers []int, more *[]Chain) (rules []Rule) {
 	return rules
 }
 
-// bestBit returns the bit that divides the frontends most evenly, if half as many have
-// twice as many backends: what is frequent is so asked less.
+// bestBit returns the bit that divides the frontends most evenly, assuming that
+// half as many have twice as many backends. Frequent numbers then require fewer
+// tests.
 func bestBit(numbers []int) (best int) {
 	least := math.MaxInt
 	for k := range countBits {
@@ -137,8 +139,8 @@ func bestBit(numbers []int) (best int) {
 	return best
 }
 
-// numbersName names the chain for frontends with one of several numbers of backends, as
-// lb-2-3, or with one.
+// numbersName returns the name of the chain for frontends with one of several
+// numbers of backends, such as lb-2-3, or with a single number.
 func numbersName(nodePort bool, numbers []int) string {
 	b := []byte(rootName(markNone, nodePort))
 	for _, n := range numbers {
@@ -147,8 +149,7 @@ func numbersName(nodePort bool, numbers []int) string {
 	return string(b)
 }
 
-// counted returns the number of backends that a chain is for, if it is one that
-// questions lead to.
+// counted returns the number of backends of a chain at the end of the tests.
 func counted(chain string) (nodePort bool, n int, ok bool) {
 	for _, nodePort := range [2]bool{true, false} {
 		if s, ok := strings.CutPrefix(chain, target{nodePort: nodePort}.prefix()); ok {

@@ -6,7 +6,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Fixed makes the part of a table that does not depend on Services.
+// Fixed returns the part of a table that does not depend on Services.
 func Fixed(node *ir.Node, family ir.Family) *Ruleset {
 	sets := make([]Set, setCount)
 	copy(sets, fixedSets[:])
@@ -15,14 +15,14 @@ func Fixed(node *ir.Node, family ir.Family) *Ruleset {
 	return &Ruleset{Family: family, Chains: slices.Concat(baseChains(), changing[:1], fixedChains(node, family), changing[1:]), Sets: sets}
 }
 
-// fixed returns the origin of what is there whatever the objects and the
-// configuration say.
+// fixed returns the origin of parts that depend on neither objects nor
+// configuration.
 func fixed(reason string) ir.Origin { return ir.Origin{Object: "default", Reason: reason} }
 
-// baseChains returns the chains that the kernel calls in every cluster, but for postrouting;
-// affinityChains has those that it calls where a Service needs them. Names are kube-proxy's
-// where the chain is the same thing, and so are priorities. The filter chains see the
-// frontend's address only if nothing translated it.
+// baseChains returns the base chains of every cluster except postrouting.
+// affinityChains returns those that only some Services require. Names and
+// priorities are kube-proxy's for chains with the same purpose. The filter chains
+// match the frontend's address only if the packet was not translated.
 func baseChains() []Chain {
 	always := []Rule{
 		{[]Stmt{Verdict{Jump, chainServices}}, fixed("the kernel shows the first packet of a connection only")},
@@ -37,7 +37,7 @@ func baseChains() []Chain {
 	}
 }
 
-// ifNew has one rule, since other packets pass it as well.
+// ifNew returns a single rule, because other packets traverse it as well.
 func ifNew(chain string) []Rule {
 	return []Rule{{[]Stmt{MatchNew{}, Verdict{Jump, chain}}, fixed("only the first packets of a connection are looked at")}}
 }
@@ -54,8 +54,8 @@ func fixedChains(node *ir.Node, family ir.Family) []Chain {
 	}
 }
 
-// checkChains stop what no Service serves, and, where some frontend is guarded, whom it does
-// not admit.
+// checkChains returns the chains that reject or drop packets without a backend.
+// If a frontend has source ranges (guarded), they also drop clients outside them.
 func checkChains(node *ir.Node, family ir.Family, guarded bool) []Chain {
 	refused := Verdict{Kind: Reject}
 	noEndpoints := Rule{[]Stmt{lookup(NoEndpointIPs), refused}, fixed("frontends without endpoints are dropped, or refused")}
@@ -70,16 +70,18 @@ func checkChains(node *ir.Node, family ir.Family, guarded bool) []Chain {
 	}
 }
 
-// guardChain drops what loadBalancerSourceRanges do not admit, by where the client sent it:
-// it may be translated by now. A base chain before that, as kube-proxy has it, every packet would
-// pass in both directions; here only the first ones of a connection do.
+// guardChain drops clients outside loadBalancerSourceRanges. It matches the
+// original destination, because the packet may be translated already. Only the
+// first packets of a connection reach it. In kube-proxy, an earlier base chain
+// matches every packet in both directions.
 func guardChain() Chain {
 	key := []Term{{Field: OrigDstAddr}, {Field: L4Proto}, {Field: OrigDstPort}}
 	return Chain{Name: chainFirewallCheck, Rules: byProtocol(key, FirewallLists, fixed("what loadBalancerSourceRanges do not admit"))}
 }
 
-// byProtocol looks a key with the original port of a connection up, with one rule for each protocol:
-// nft 1.0.6 takes that port only where the rule names the protocol.
+// byProtocol returns a lookup of a key with the original port of a connection,
+// with one rule for each protocol: nft 1.0.6 accepts that port only in a rule
+// that names the protocol.
 func byProtocol(key []Term, id SetID, origin ir.Origin) (rules []Rule) {
 	for _, p := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
 		rules = append(rules, Rule{[]Stmt{MatchProto{p}, LookupVerdict{key, id.String()}}, origin})
@@ -87,13 +89,13 @@ func byProtocol(key []Term, id SetID, origin ir.Origin) (rules []Rule) {
 	return rules
 }
 
-// lookup returns the verdict of a map of frontends.
+// lookup returns the lookup of a verdict in a map of frontends.
 func lookup(id SetID) Stmt {
 	return LookupVerdict{frontendTerms(len(fixedSets[id].Key) == len(nodePortKey)), id.String()}
 }
 
-// nodePortRules look node ports up in the map, on the addresses that have them, and
-// then go on as the map does not say otherwise.
+// nodePortRules look up node ports in the map, at the addresses where they
+// answer. The verdict then applies if the map does not decide.
 func nodePortRules(node *ir.Node, family ir.Family, id SetID, then Verdict) []Rule {
 	np := &node.NodePorts
 	rule := func(o ir.Origin, match ...Stmt) Rule {
@@ -116,7 +118,7 @@ func nodePortRules(node *ir.Node, family ir.Family, id SetID, then Verdict) []Ru
 	return rules
 }
 
-// bySource tells pods and the node, which are inside, from everybody else.
+// bySource distinguishes pods and the node, which are inside, from other sources.
 func bySource(node *ir.Node, inside, outside SetID) []Rule {
 	var rules []Rule
 	if node.Detector.Mode != ir.DetectNone {
@@ -127,7 +129,8 @@ func bySource(node *ir.Node, inside, outside SetID) []Rule {
 		Rule{[]Stmt{lookup(outside)}, fixed("external traffic stays on the node, by externalTrafficPolicy Local")})
 }
 
-// clusterIPsCheck stops what is inside the Service network and no Service's.
+// clusterIPsCheck rejects unused ports of ClusterIPs and drops packets to unused
+// addresses of ServiceCIDRs.
 func clusterIPsCheck(node *ir.Node) []Rule {
 	rules := []Rule{{[]Stmt{
 		MatchSet{Key: []Term{{Field: DstAddr}}, Set: ClusterIPs.String()}, Verdict{Kind: Reject},
@@ -138,9 +141,9 @@ func clusterIPsCheck(node *ir.Node) []Rule {
 	return rules
 }
 
-// affinityChains remember which backend a client met, by addresses or by node ports. Services with
-// affinity share them; affinityRule leads there. Backends on the node itself are reached through
-// input, not postrouting.
+// affinityChains store the backend of a client, by addresses or by node ports.
+// Services with affinity share them; affinityRule jumps to them. Packets to
+// backends on the node itself pass input instead of postrouting.
 func affinityChains(nodePort bool) []Chain {
 	input, common, set := chainAffinityInput, chainAffinity, AffinityIPs
 	key := []Term{{Field: DstAddr}, {Field: DstPort}, {Field: OrigDstAddr}, {Field: L4Proto}, {Field: OrigDstPort}}
@@ -148,7 +151,7 @@ func affinityChains(nodePort bool) []Chain {
 		input, common, set = chainAffinityPortsInput, chainAffinityPorts, AffinityPorts
 		key = slices.Delete(key, 2, 3)
 	}
-	before := btoi(nodePort) // so that their order is known
+	before := btoi(nodePort) // a distinct priority, so that the order is defined
 	return []Chain{
 		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT - before}, Rules: []Rule{affinityRule(nodePort)}},
 		{Name: common, Rules: byProtocol(key, set, remembered)},
@@ -157,8 +160,8 @@ func affinityChains(nodePort bool) []Chain {
 
 var remembered = fixed("remembered for session affinity")
 
-// affinityRule has connections looked at that were translated; by addresses those to one that
-// has affinity, since all pass here.
+// affinityRule returns the jump for translated connections. For addresses, it
+// matches only those with affinity, because all connections pass here.
 func affinityRule(nodePort bool) Rule {
 	if nodePort {
 		return Rule{[]Stmt{MatchDNAT{}, Verdict{Jump, chainAffinityPorts}}, remembered}
@@ -166,8 +169,8 @@ func affinityRule(nodePort bool) Rule {
 	return Rule{[]Stmt{MatchDNAT{}, MatchSet{Key: []Term{{Field: OrigDstAddr}}, Set: AffinityAddrs.String()}, Verdict{Jump, chainAffinity}}, remembered}
 }
 
-// postrouting remembers which backend a client met, where Services ask for that, and masquerades,
-// which ends the walk.
+// postrouting stores the backends of clients if Services require it, and then
+// masquerades, which ends the evaluation.
 func postrouting(node *ir.Node, affine [2]bool) Chain {
 	c := Chain{Name: chainNATPostrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT}}
 	for nodePort, is := range affine {
@@ -179,8 +182,8 @@ func postrouting(node *ir.Node, affine [2]bool) Chain {
 	return c
 }
 
-// masquerading gives marked connections the node's address, and those of a
-// backend to itself. The mark's other bits are not ours.
+// masquerading masquerades marked connections and hairpin connections. The mark's
+// other bits belong to other programs.
 func masquerading(node *ir.Node) []Rule {
 	mark := node.MasqueradeMark()
 	return []Rule{

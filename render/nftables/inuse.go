@@ -6,15 +6,15 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// inUse is what the rules of shared chains depend on.
+// inUse is the state on which the rules of shared chains depend.
 type inUse struct {
-	numbers [2][]int // of backends, in order, for addresses and for node ports
+	numbers [2][]int // numbers of backends, sorted, for addresses and for node ports
 	guarded bool     // some frontend has source ranges
-	affine  [2]bool  // some has affinity: an address, a node port
+	affine  [2]bool  // some frontend has affinity: an address, a node port
 }
 
-// note takes account of a chain that comes or goes, and reports whether that makes
-// a difference to others.
+// note records that a chain was added or removed. It reports whether this changes
+// other chains.
 func (u *inUse) note(chain string, comes bool) bool {
 	nodePort, n, ok := counted(chain)
 	if !ok {
@@ -38,7 +38,7 @@ func (u *inUse) note(chain string, comes bool) bool {
 	return true
 }
 
-// flag returns what says whether a chain is there to which shared ones lead; nil: it is none of these.
+// flag returns the flag for a chain to which shared chains jump, or nil.
 func (u *inUse) flag(chain string) *bool {
 	switch chain {
 	case chainFirewallCheck:
@@ -51,13 +51,14 @@ func (u *inUse) flag(chain string) *bool {
 	return nil
 }
 
-// chains returns those that depend on what is in use: what few clusters need is in no
-// packet's way elsewhere.
+// chains returns the chains that depend on the state. Rules that few clusters
+// need do not exist in others.
 func (u *inUse) chains(node *ir.Node, family ir.Family) []Chain {
 	return slices.Concat([]Chain{postrouting(node, u.affine)}, checkChains(node, family, u.guarded), countingChains(node, u.numbers))
 }
 
-// depend has shared chains do what the chains need, and adds what chains that takes.
+// depend updates the shared chains for the given chains, and appends the chains
+// that these require.
 func (r *Ruleset) depend(node *ir.Node, chains []Chain) []Chain {
 	var u inUse
 	for i := range chains {

@@ -62,8 +62,8 @@ func script(t *testing.T, programs ir.Programs) string {
 	return b.String()
 }
 
-// The tool and the kernel take the script, also where it is loaded already;
-// what is listed can be loaded again and is then the same.
+// The tool and the kernel accept the script, even if it is loaded already. Its
+// listing can be loaded again and is then unchanged.
 func TestLoadListReload(t *testing.T) {
 	for name := range variants(ir.IPv4) {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestLoadListReload(t *testing.T) {
 			if d := cmp.Diff(first, list(t, ns)); d != "" {
 				t.Errorf("loaded from the listing (-want +got):\n%s", d)
 			}
-			// The listing leaves out what nft takes for granted: it must still mean the same.
+			// The listing omits defaults of nft and must have the same meaning.
 			if d := cmp.Diff(bytecode, instructions(t, ns)); d != "" {
 				t.Errorf("what the kernel does, loaded from the listing (-want +got):\n%s", d)
 			}
@@ -105,8 +105,8 @@ func TestLoadListReload(t *testing.T) {
 	}
 }
 
-// instructions returns what the kernel executes, without handles, and with the
-// matches of each rule sorted: nft may list them in another order.
+// instructions returns the kernel's bytecode without handles. The matches of each
+// rule are sorted, because nft may list them in another order.
 func instructions(t *testing.T, ns *applytest.Namespace) map[string]int {
 	t.Helper()
 	rules := map[string]int{}
@@ -161,7 +161,7 @@ func TestKernelTakesAnyName(t *testing.T) {
 	load(t, ns, text)
 }
 
-// Large pools and many Services load.
+// Large pools and many Services can be loaded.
 func TestLoadLarge(t *testing.T) {
 	p := bigProgram(2000)
 	port := ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "large"}, Protocol: ir.TCP}
@@ -180,8 +180,8 @@ func TestLoadLarge(t *testing.T) {
 	}
 }
 
-// A client meets one backend, whichever of the frontends it takes and whether
-// it is masqueraded or not; another client may meet another.
+// A client is forwarded to one backend by all frontends, masqueraded or not.
+// Another client may get another backend.
 func TestAffinityPackets(t *testing.T) {
 	applytest.RequireRoot(t)
 	topo, err := applytest.NewTopology()
@@ -232,7 +232,7 @@ func TestAffinityPackets(t *testing.T) {
 				if len(all) < 2 {
 					t.Errorf("14 clients met only %v", all)
 				}
-				// From outside, policy Local: one backend of this node.
+				// From outside with policy Local: one backend of this node.
 				for _, client := range []string{"ext", "ext.201", "ext.202"} {
 					met[client] = nil
 					for range 8 {
@@ -252,7 +252,7 @@ func TestAffinityPackets(t *testing.T) {
 	}
 }
 
-// Each new connection of a client prolongs the time for which it is remembered.
+// Each new connection of a client renews its affinity.
 func TestAffinitySlides(t *testing.T) {
 	applytest.RequireRoot(t)
 	topo, err := applytest.NewTopology()

@@ -7,18 +7,17 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Fragment is what one Service adds to the fixed part. Fragments may share
-// chains, and elements that carry no data, with each other: those are equal.
-// What asks for the number of a frontend's backends comes of all Fragments
-// together: see countingChains.
+// Fragment is the part of a table that one Service adds. Fragments may share
+// equal chains and elements without data. Chains that test the number of a
+// frontend's backends depend on all Fragments: see countingChains.
 type Fragment struct {
 	Elements [setCount][]Element
 	Chains   []Chain
-	Maps     []Set // affinity maps; rules fill them
+	Maps     []Set // affinity maps, which rules fill
 	Lists    []Set // source ranges, which Fragments may share
 }
 
-// Lower makes the whole table of a Program.
+// Lower returns the whole table of a Program.
 func Lower(p *ir.Program) *Ruleset {
 	l := newLowering(&p.Node, p.Family)
 	l.reserve(p.Services)
@@ -32,9 +31,9 @@ func Lower(p *ir.Program) *Ruleset {
 	return r
 }
 
-// LowerBare is Lower, but for the elements of the fixed sets, which are most of what a table has.
-// Service by Service each is given them, and does not keep them. Where it returns false, no more
-// are made, and no table.
+// LowerBare is Lower without the elements of the fixed sets, which are the
+// largest part of a table. It calls each with the elements of every Service,
+// without keeping them. If each returns false, LowerBare stops and returns nil.
 func LowerBare(p *ir.Program, each func(id SetID, elements []Element) bool) *Ruleset {
 	l := newLowering(&p.Node, p.Family)
 	l.shared = make(map[sharedElement]struct{}, len(p.Services))
@@ -51,7 +50,7 @@ func LowerBare(p *ir.Program, each func(id SetID, elements []Element) bool) *Rul
 	return l.table()
 }
 
-// table returns what was lowered as a whole table, without the elements of the fixed sets.
+// table returns the whole table without the elements of the fixed sets.
 func (l *lowering) table() *Ruleset {
 	r := Fixed(l.node, l.family)
 	l.frag.Chains = r.depend(l.node, l.frag.Chains)
@@ -64,8 +63,8 @@ func (l *lowering) table() *Ruleset {
 	return r
 }
 
-// LowerService makes what one Service of a Program adds. It is the same
-// whatever other Services there are.
+// LowerService returns the Fragment of one Service. It does not depend on other
+// Services.
 func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
 	l := newLowering(node, family)
 	l.reserve([]ir.Service{*svc})
@@ -82,20 +81,20 @@ func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
 	return r
 }
 
-// SharedSets returns those whose elements several Services may want.
+// SharedSets returns the sets whose elements Services may share.
 func SharedSets() []SetID { return []SetID{FirewallAddrs, ClusterIPs, Hairpin, AffinityAddrs} }
 
-// lowering collects the Fragments of Services into one, each shared piece once.
+// lowering combines the Fragments of Services without duplicating shared parts.
 type lowering struct {
 	node      *ir.Node
 	family    ir.Family
 	frag      Fragment
-	names     map[target]string   // the chains that frag has
-	remembers map[string]struct{} // its chains that remember a backend
-	affine    [2]bool             // whether it has affinityChains, for addresses and for node ports
-	guards    bool                // whether it has guardChain
-	lists     map[listOf]string   // chains of source ranges by list; empty: it admits everybody
-	made      map[string]struct{} // its chains and sets of these
+	names     map[target]string   // the chains in frag
+	remembers map[string]struct{} // the chains in frag that store a backend
+	affine    [2]bool             // frag has affinityChains, for addresses and for node ports
+	guards    bool                // frag has guardChain
+	lists     map[listOf]string   // chains of source ranges by list; empty if the list admits all clients
+	made      map[string]struct{} // the chains and sets of source ranges in frag
 	shared    map[sharedElement]struct{}
 }
 
@@ -109,7 +108,7 @@ func newLowering(node *ir.Node, family ir.Family) *lowering {
 		lists: map[listOf]string{}, made: map[string]struct{}{}}
 }
 
-// clear begins anew, in the same memory.
+// clear resets the state and keeps its memory.
 func (l *lowering) clear() {
 	clear(l.names)
 	clear(l.remembers)
@@ -124,8 +123,8 @@ func (l *lowering) clear() {
 	f.Chains, f.Maps, f.Lists = f.Chains[:0], f.Maps[:0], f.Lists[:0]
 }
 
-// reserve makes room in the sets that grow with the Services, which saves
-// copying them over and over.
+// reserve allocates the sets that grow with the Services, to avoid repeated
+// copying.
 func (l *lowering) reserve(services []ir.Service) {
 	var n [setCount]int
 	for i := range services {
@@ -154,7 +153,7 @@ func (l *lowering) add(id SetID, e Element) {
 	l.frag.Elements[id] = append(l.frag.Elements[id], e)
 }
 
-// addShared adds an element that several Services, or frontends, may want.
+// addShared adds an element that Services or frontends may share.
 func (l *lowering) addShared(id SetID, e Element) {
 	k := sharedElement{id, e.Key}
 	if _, ok := l.shared[k]; !ok {
@@ -170,14 +169,14 @@ func (l *lowering) service(svc *ir.Service) {
 	}
 }
 
-// lowerable is a frontend with what it takes to lower it.
+// lowerable is a frontend with the data that its lowering requires.
 type lowerable struct {
 	svc *ir.Service
 	*ir.Frontend
 	sticky []stickyPool // by pool
 }
 
-// class is a kind of packet source; a route's scope is one of them, or all.
+// class is a class of packet sources; a route's scope is one of them, or all.
 type class uint8
 
 const (
@@ -186,13 +185,13 @@ const (
 	outsider
 )
 
-// choice is what becomes of the packets of one class.
+// choice is the route of packets of one class.
 type choice struct {
-	pool int // -1: no route
+	pool int // -1 if there is no route
 	snat bool
 }
 
-// choose finds the first route that holds the class.
+// choose returns the first route that matches the class.
 func choose(f *ir.Frontend, c class) choice {
 	for _, r := range f.Routes {
 		if r.From == ir.Any || r.From == ir.Pods && c == pod || r.From == ir.ThisNode && c == host {
@@ -202,11 +201,11 @@ func choose(f *ir.Frontend, c class) choice {
 	return choice{pool: -1}
 }
 
-// dispatchMaps are the maps in which frontends are looked up, for addresses
-// and for node ports.
+// dispatchMaps are the maps for the lookup of frontends, for addresses and for
+// node ports.
 var dispatchMaps = [2]struct {
 	all, inside, outside, empty, backends SetID
-	bySource                              string // chain that tells inside from outside
+	bySource                              string // chain that distinguishes inside from outside
 }{
 	{ServiceIPs, InsideIPs, OutsideIPs, NoEndpointIPs, Backends, chainIPsBySource},
 	{ServicePorts, InsidePorts, OutsidePorts, NoEndpointPorts, PortBackends, chainPortsBySource},
@@ -215,7 +214,7 @@ var dispatchMaps = [2]struct {
 func (l *lowering) frontend(f *lowerable) {
 	pods, node, others := choose(f.Frontend, pod), choose(f.Frontend, host), choose(f.Frontend, outsider)
 	if l.node.Detector.Mode == ir.DetectNone {
-		pods = node // nobody counts as a pod: what the node sends is all of the inside
+		pods = node // no source is detected as a pod: only the node is inside
 	}
 	maps := &dispatchMaps[btoi(f.Match.IsNodePort())]
 	if m, ok := commonMarks(pods, node, others); ok {
@@ -236,8 +235,8 @@ func (l *lowering) frontend(f *lowerable) {
 	}
 }
 
-// commonMarks returns the marks under which all sources can share one chain, if
-// they can.
+// commonMarks returns the marks with which all sources can share one chain, if
+// possible.
 func commonMarks(pods, node, others choice) (marks, bool) {
 	if pods.pool != node.pool || node.pool != others.pool || node.snat != others.snat {
 		return 0, false
@@ -248,8 +247,8 @@ func commonMarks(pods, node, others choice) (marks, bool) {
 	return insideMarks(pods, node), true
 }
 
-// insideMarks returns the marks for pods and the node. Both have the same pool;
-// and where the node's packets are not masqueraded, the pods' are not.
+// insideMarks returns the marks for pods and the node, which have the same pool.
+// If the node's packets are not masqueraded, the pods' are not either.
 func insideMarks(pods, node choice) marks {
 	if node.snat && !pods.snat {
 		return markNonLocal
@@ -271,8 +270,8 @@ func (f *lowerable) element(v Verdict) Element {
 
 func frontendKeyOf(m ir.Match) Key { return Key{Addr: m.Addr, Proto: m.Protocol, Port: m.Port} }
 
-// dispatch sends the packets that are looked up in the map to the backends of
-// the pool, if there is one.
+// dispatch forwards the packets that the map matches to the backends of the pool,
+// if it exists.
 func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 	if pool < 0 {
 		return
@@ -308,25 +307,26 @@ func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 	}
 }
 
-// hairpin notes of a backend on this node that its connections to itself must
-// be masqueraded (PKT-7).
+// hairpin returns the element for a backend on this node, whose connections to
+// itself must be masqueraded (PKT-7).
 func hairpin(p ir.Protocol, b *ir.Backend) Element {
 	a := b.AddrPort.Addr()
 	return Element{Key: Key{Addr: a, Addr2: a, Proto: p, Port: b.AddrPort.Port()}, Origin: &b.Origin}
 }
 
-// refuse says what becomes of packets that no route takes (PKT-8, PKT-9).
+// refuse adds the verdict for packets without a route: rejected if no endpoint
+// exists (PKT-8), dropped if only other nodes have one (PKT-9).
 func (l *lowering) refuse(f *lowerable, id SetID) {
 	v := Verdict{Kind: Drop}
 	if f.Else == ir.Reject {
-		v.Kind = Continue // to where the rule refuses
+		v.Kind = Continue // to the rejecting rule
 	}
 	e := f.element(v)
 	e.Origin = &f.ElseOrigin
 	l.add(id, e)
 }
 
-// chain returns the name of the target's chain, and makes it if it is new.
+// chain returns the name of the target's chain, and adds it if it is new.
 func (l *lowering) chain(t target, p *ir.Pool) string {
 	if name, ok := l.names[t]; ok {
 		return name
@@ -343,7 +343,7 @@ func (l *lowering) chain(t target, p *ir.Pool) string {
 	return c.Name
 }
 
-// markRules mark what is to be masqueraded.
+// markRules mark packets for masquerade.
 func markRules(node *ir.Node, m marks) []Rule {
 	mark := []Stmt{SetMark{node.MasqueradeMark()}}
 	switch m {
@@ -355,7 +355,8 @@ func markRules(node *ir.Node, m marks) []Rule {
 	return []Rule{{mark, ir.Origin{Object: "config", Field: "masqueradeBit", Reason: "these connections are masqueraded"}}}
 }
 
-// balanceRules pick one of n backends at random, or by the client.
+// balanceRules select one of n backends at random, or by the client's address and
+// port.
 func balanceRules(t target) []Rule {
 	slot, why := Random, "connections are spread evenly, at random"
 	if t.maglev {
@@ -373,8 +374,8 @@ func frontendTerms(nodePort bool) []Term {
 	return []Term{{Field: DstAddr}, {Field: L4Proto}, {Field: DstPort}}
 }
 
-// fromPods matches what the detector takes for a pod's packet, or all else.
-// Without a detector it matches everything.
+// fromPods matches packets that the detector detects as packets of pods, or all
+// others if not is set. Without a detector it matches every packet.
 func fromPods(d *ir.Detector, not bool) []Stmt {
 	switch d.Mode {
 	case ir.DetectCIDR:

@@ -15,7 +15,7 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// Lowering Services one by one, in any order, gives what lowering all gives.
+// Lowering Services one by one, in any order, yields the same as lowering all.
 func TestFragmentsMakeTheWhole(t *testing.T) {
 	for _, f := range families {
 		p := richProgram(f)
@@ -34,7 +34,7 @@ func TestFragmentsMakeTheWhole(t *testing.T) {
 	}
 }
 
-// texts returns the lines of the script, sorted.
+// texts returns the sorted lines of the script.
 func texts(r *Ruleset) []string {
 	var b bytes.Buffer
 	Write(&b, NewTables(r))
@@ -43,7 +43,7 @@ func texts(r *Ruleset) []string {
 	return lines
 }
 
-// unite adds a fragment as the doc of Fragment says.
+// unite adds a Fragment to a table, without duplicating shared parts.
 func unite(r *Ruleset, f Fragment) {
 	for id, elements := range f.Elements {
 		for _, e := range elements {
@@ -66,7 +66,7 @@ func unite(r *Ruleset, f Fragment) {
 	}
 }
 
-// What a table has one of must not grow with the Services.
+// The number of chains and sets does not grow with the Services.
 func TestChainsAndSetsDoNotGrow(t *testing.T) {
 	few, many := Lower(bigProgram(40)), Lower(bigProgram(4000))
 	if len(few.Chains) != len(many.Chains) || len(few.Sets) != len(many.Sets) {
@@ -98,9 +98,10 @@ func TestKeysAreUnique(t *testing.T) {
 	}
 }
 
-// Frontends with the same ranges, of whatever Service, lead to one chain. Few ranges are its rules,
-// many are a set, which those share whose own addresses differ. Ranges within others are
-// left out, and a list that admits everybody is none.
+// Frontends with the same ranges share one chain, across Services. A short list
+// consists of rules. A long one is a set, which Services share even if their own
+// addresses differ. Ranges within others are omitted, and a list that admits all
+// clients is ignored.
 func TestSourceRangesAreShared(t *testing.T) {
 	ranges := func(of ...string) (all []ir.SourceRange) {
 		for _, r := range of {
@@ -168,7 +169,7 @@ others: ip saddr 192.0.2.0/25 return; drop
 	}
 }
 
-// Everything in the script has a reason, and a place of its own.
+// Every part of the script has a reason and a unique place.
 func TestExplain(t *testing.T) {
 	tables := LowerAll(ir.NewPrograms(richProgram(ir.IPv4), richProgram(ir.IPv6)))
 	where := map[string]bool{}
@@ -198,7 +199,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// No name in a snapshot can break out of a comment or the name of a chain.
+// No name in a snapshot can escape from a comment or the name of a chain.
 func TestNames(t *testing.T) {
 	for _, name := range []string{`x" } flush ruleset {`, "a b\nc", "é", strings.Repeat("n", 300), `\`} {
 		s := richService(ir.IPv4, ir.TCP, 20, true)

@@ -6,11 +6,11 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Lowerer lowers the changes of a Program. It counts what the Services of one
-// family's table share (chains by number of backends, elements without data),
-// which goes with the last Service that needs it. Since all else is a Service's
-// own, a change is lowered from that Service alone, however many others there
-// are.
+// Lowerer lowers the changes of a Program. It counts the users of the parts that
+// Services of one family's table share: chains by number of backends, and
+// elements without data. A shared part is removed with its last user. All other
+// parts belong to one Service. A change is therefore lowered from that Service
+// alone, regardless of the number of Services.
 type Lowerer struct {
 	family  ir.Family
 	users   map[string]int // of chains
@@ -19,36 +19,35 @@ type Lowerer struct {
 	inUse   inUse
 }
 
-// NewLowerer returns the Lowerer of a table that has the fixed part alone.
+// NewLowerer returns the Lowerer of a table with only the fixed part.
 func NewLowerer(f ir.Family) *Lowerer {
 	return &Lowerer{family: f, users: map[string]int{}, lists: map[string]int{}, wanters: map[sharedElement]int{}}
 }
 
-// Delta is what changes of Services make of a table.
+// Delta is the change of a table.
 type Delta struct {
 	Family   ir.Family
 	Services []ServiceDelta
-	// Chains, sets of source ranges, and elements of SharedSets, that nobody needed before, and that
-	// nobody needs any longer.
+	// The shared parts that are newly used or no longer used: chains, sets of
+	// source ranges, and elements of SharedSets.
 	AddedChains, RemovedChains []*Chain
 	AddedLists, RemovedLists   []*Set
-	// Rewritten are shared chains whose rules change, as they were, and Rules what they
-	// become, each at the place of its old form.
+	// Rewritten are the changed shared chains before the change. Rules are their
+	// new versions, in the same order.
 	Rewritten, Rules []*Chain
 	Added, Removed   [setCount][]Element
 }
 
-// ServiceDelta is what one Service had in the table, and what it has now. What it
-// shares with others is in both.
+// ServiceDelta is the part of one Service before and after a change, shared parts
+// included.
 type ServiceDelta struct{ Old, New Fragment }
 
-// Change puts what is new in the place of what was, which must be what the
-// Lowerer has, and returns what that makes of the table. The changes are those of
-// a node whose settings are the same before and after.
+// Change applies changes, whose old Services must be the Lowerer's current ones,
+// and returns the change of the table. The node's settings must not have changed.
 func (l *Lowerer) Change(node *ir.Node, changes ...ir.Change) *Delta {
 	d := &Delta{Family: l.family, Services: make([]ServiceDelta, len(changes))}
-	// All that is needed is counted before anything is let go: a chain that
-	// passes from one Service to another stays.
+	// Acquire before releasing, so that a chain that moves between Services
+	// remains.
 	for i, c := range changes {
 		s := &d.Services[i]
 		s.Old, s.New = l.lower(node, c.Old), l.lower(node, c.New)
@@ -61,7 +60,7 @@ func (l *Lowerer) Change(node *ir.Node, changes ...ir.Change) *Delta {
 	return d
 }
 
-// depend has shared chains do what is needed now.
+// depend updates the shared chains.
 func (l *Lowerer) depend(node *ir.Node, d *Delta) {
 	was, other := l.inUse, false
 	for _, c := range d.AddedChains {
@@ -94,7 +93,7 @@ func (l *Lowerer) depend(node *ir.Node, d *Delta) {
 	}
 }
 
-// Fill counts what the Services of a Program need, where nothing was counted before.
+// Fill counts the parts of a Program's Services in an empty Lowerer.
 func (l *Lowerer) Fill(p *ir.Program) {
 	one := newLowering(&p.Node, l.family)
 	for i := range p.Services {
@@ -115,7 +114,7 @@ func (l *Lowerer) lower(node *ir.Node, svc *ir.Service) Fragment {
 	return LowerService(node, l.family, svc)
 }
 
-// acquire counts what the Fragment needs, and notes what is new.
+// acquire counts the parts of a Fragment and records newly used ones.
 func (l *Lowerer) acquire(f *Fragment, d *Delta) {
 	for i := range f.Chains {
 		c := &f.Chains[i]
@@ -140,7 +139,7 @@ func (l *Lowerer) acquire(f *Fragment, d *Delta) {
 	}
 }
 
-// release stops counting what the Fragment needed, and notes what nothing needs.
+// release uncounts the parts of a Fragment and records unused ones.
 func (l *Lowerer) release(f *Fragment, d *Delta) {
 	for i := range f.Chains {
 		c := &f.Chains[i]

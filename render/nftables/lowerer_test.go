@@ -12,8 +12,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// When the last Service goes, nothing is counted any longer, and all that was
-// added for the first has gone.
+// After the last Service is removed, nothing is counted, and everything that was
+// added has been removed.
 func TestLowererLetsGo(t *testing.T) {
 	p := richProgram(ir.IPv4)
 	l := NewLowerer(ir.IPv4)
@@ -39,8 +39,7 @@ func TestLowererLetsGo(t *testing.T) {
 	}
 }
 
-// What few Services need is in no packet's way until one of them comes, and after the
-// last has gone.
+// Chains that few Services require exist only while one of these Services exists.
 func TestRareChains(t *testing.T) {
 	const n = 3
 	services := func(affinity, ranges bool) (all []ir.Service) {
@@ -63,7 +62,7 @@ func TestRareChains(t *testing.T) {
 			}
 		}
 		l := NewLowerer(ir.IPv4)
-		// hooks is how many chains more call it.
+		// hooks returns the change in the number of chains that call it.
 		hooks := func(d *Delta) (n int) {
 			for _, c := range slices.Concat(d.AddedChains, d.Rules) {
 				n += btoi(calls(c, chain))
@@ -90,7 +89,8 @@ func calls(c *Chain, chain string) bool {
 	return slices.ContainsFunc(c.Rules, func(r Rule) bool { return slices.Contains(r.Stmts, Stmt(Verdict{Jump, chain})) })
 }
 
-// To fill a Lowerer is to change it by all Services, and a table without elements is the same but for these.
+// Filling a Lowerer is equivalent to adding all Services. A bare table is equal
+// to the whole one except for elements.
 func TestFill(t *testing.T) {
 	p := richProgram(ir.IPv6)
 	changed, filled := NewLowerer(p.Family), NewLowerer(p.Family)

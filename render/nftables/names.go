@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Table is the name of the table in both families. It is proxyc's alone.
+// Table is the name of the table in both families, reserved for proxyc.
 const Table = "proxyc"
 
 // Chains.
@@ -34,43 +34,45 @@ const (
 	chainAffinityPorts    = "affinity-nodeports"
 )
 
-// maxName is how long names of chains and sets get; the kernel takes 255 bytes.
+// maxName is the maximum length of chain and set names. The kernel's limit is 255
+// bytes.
 const maxName = 240
 
-// marks says which packets a chain marks for masquerade before it sends them on.
+// marks defines which packets a chain marks for masquerade.
 type marks uint8
 
 const (
 	markNone     marks = iota
-	markNonLocal       // all but those of pods, as the detector has it
+	markNonLocal       // all except those of detected pods
 	markAll
 )
 
 var markPrefixes = [...]string{markNone: "", markNonLocal: "masq-nonlocal-", markAll: "masq-"}
 
-// backendTable is one of the maps of backends, and how its chains are named.
+// backendTable is a map of backends, with the prefix of its chains.
 type backendTable struct {
 	set    SetID
 	prefix string
 }
 
-// backendTables are indexed by whether a node port and whether outside.
+// backendTables are indexed by node port and outside.
 var backendTables = [2][2]backendTable{
 	{{Backends, "lb-"}, {OutsideBackends, "lb-outside-"}},
 	{{PortBackends, "lb-nodeport-"}, {OutsidePortBackends, "lb-outside-nodeport-"}},
 }
 
-// maglevTables are indexed by whether a node port. All sources share them.
+// maglevTables are indexed by node port. All sources share them.
 var maglevTables = [2]backendTable{{MaglevBackends, "lb-maglev-"}, {MaglevPortBackends, "lb-maglev-nodeport-"}}
 
-// target is a chain that ends in a translation, or leads to one that does. Chains without affinity are
-// shared by all frontends with as many backends, or slots.
+// target is a chain that ends in a translation, or jumps to one that does. Chains
+// without affinity are shared by all frontends with the same number of backends
+// or slots.
 type target struct {
 	marks    marks
 	nodePort bool
 	outside  bool
-	n        int    // backends, or slots with maglev
-	maglev   bool   // the client chooses its slot
+	n        int    // number of backends, or of slots with maglev
+	maglev   bool   // the client's hash selects the slot
 	affinity string // the pool's name; empty without affinity
 }
 
@@ -81,8 +83,9 @@ func (t target) table() backendTable {
 	return backendTables[btoi(t.nodePort)][btoi(t.outside)]
 }
 
-// picks returns the target whose chain picks a backend, and does nothing else. There are few such: the kernel goes through
-// all rules that look into a map for each element that comes, and through all its elements for each such rule.
+// picks returns the target whose chain only selects a backend. There are few of
+// them, for two reasons. For each new element, the kernel traverses all rules
+// with a lookup in its map. For each such rule, it traverses all elements.
 func (t target) picks() target {
 	t.marks, t.affinity = markNone, ""
 	return t
@@ -98,18 +101,18 @@ func (t target) name() string {
 	return s + strconv.Itoa(t.n)
 }
 
-// poolName names what belongs to one service port alone: eight characters of a
-// hash make it unique, the rest is for people. what is the policy of the pool,
-// or "both"; rest is a further part of the name.
+// poolName returns a name for parts of a single service port. Eight characters of
+// a hash make it unique; the rest is for readers. what is the policy of the pool,
+// or "both"; rest are further parts of the name.
 func poolName(port ir.ServicePort, what string, rest ...string) string {
 	s := strings.Join(append([]string{port.Service.Namespace, port.Service.Name, what, port.Protocol.String(), port.Port}, rest...), "/")
 	sum := sha256.Sum256([]byte(s))
 	return base32.StdEncoding.EncodeToString(sum[:5]) + "-" + plain(s)
 }
 
-// PortOf reads the service port out of a name that poolName made, within a
-// chain's or a set's. Of names that were cut, or had to be made plain, what it
-// reads is for people only.
+// PortOf parses the service port in a name from poolName, within the name of a
+// chain or set. If the name was truncated or contains replaced characters, the
+// result is suitable only for display.
 func PortOf(name string) (ir.ServicePort, bool) {
 	part := strings.Split(name, "/")
 	if len(part) < 5 {
@@ -123,7 +126,8 @@ func PortOf(name string) (ir.ServicePort, bool) {
 	return ir.ServicePort{Service: ir.Name{Namespace: part[0][at:], Name: part[1]}, Port: part[4], Protocol: protocol}, true
 }
 
-// hashEnd is where the namespace begins, behind a dash, the hash and a dash; 0 if nowhere.
+// hashEnd returns the offset of the namespace, after a dash, the hash and a dash;
+// 0 if there is none.
 func hashEnd(s string) int {
 	const hash = 8
 	for i := 0; i+hash+2 <= len(s); i++ {
@@ -134,7 +138,7 @@ func hashEnd(s string) int {
 	return 0
 }
 
-// plain replaces what nft does not take in a name.
+// plain replaces characters that nft does not accept in a name.
 func plain(s string) string {
 	b := []byte(s)
 	for i, c := range b {

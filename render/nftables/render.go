@@ -11,7 +11,7 @@ import (
 // Tables are the Rulesets of a node.
 type Tables struct{ ir.PerFamily[*Ruleset] }
 
-// NewTables returns the Rulesets in the place of their families.
+// NewTables returns the given Rulesets by family.
 func NewTables(of ...*Ruleset) (t Tables) {
 	for _, r := range of {
 		*t.At(r.Family) = r
@@ -19,10 +19,10 @@ func NewTables(of ...*Ruleset) (t Tables) {
 	return t
 }
 
-// LowerAll returns the tables that the Programs of a node want.
+// LowerAll returns the tables of a node's Programs.
 func LowerAll(programs ir.Programs) Tables { return Tables{render.Each(programs, Lower)} }
 
-// Outputs returns the one script that nft loads.
+// Outputs returns the single script that nft loads.
 func (t Tables) Outputs() []render.Output {
 	return []render.Output{{
 		Format: "nftables",
@@ -32,7 +32,7 @@ func (t Tables) Outputs() []render.Output {
 	}}
 }
 
-// Explain describes every element, then of every rule, of each table.
+// Explain yields every element and then every rule of each table.
 func (t Tables) Explain(yield func(render.Entry) bool) {
 	for _, r := range ir.Present(t.PerFamily) {
 		if !r.explain(yield) {

@@ -9,17 +9,18 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Ruleset is one table: all that a node needs in one family.
+// Ruleset is one table: the complete state of a node in one family.
 type Ruleset struct {
 	Family ir.Family
 	Chains []Chain // base chains, then the fixed ones, then the rest by name
 	Sets   []Set   // the fixed ones in the order of their SetID, then affinity maps and sets of source ranges by name
-	// KubeProxy reports whether the family has kube-proxy's table as well. Only what
-	// was read from a kernel has it: the table goes when ours comes.
+	// KubeProxy reports whether the family also has kube-proxy's table, which is
+	// removed when ours is added. It is set only in Rulesets read from a kernel.
 	KubeProxy bool
-	// Exists reports whether the table is there, and Objects are those in it, which ours
-	// never has. They, too, are of what was read from a kernel. Flags are the table's, as
-	// "dormant"; ours has some only where it is to have an owner.
+	// Exists reports whether the table exists. Objects are its objects, which our
+	// tables never have. Both are set only in Rulesets read from a kernel. Flags
+	// are the table's flags, such as "dormant"; our tables have flags only if
+	// they have an owner.
 	Exists  bool
 	Flags   string
 	Objects []Object
@@ -34,10 +35,11 @@ type Object struct {
 // ObjectKind is the kernel's number of a kind of object.
 type ObjectKind uint32
 
-// Flowtable is no kind of object for the kernel; it is no number of one.
+// Flowtable marks a flowtable, which is not an object in the kernel. The kernel
+// does not use this number.
 const Flowtable ObjectKind = 0
 
-// String returns nft's word.
+// String returns nft's keyword.
 func (k ObjectKind) String() string {
 	words := [...]string{"flowtable", "counter", "quota", "ct helper", "limit", "connlimit", "tunnel", "ct timeout", "secmark", "ct expectation", "synproxy"}
 	if int(k) < len(words) {
@@ -46,13 +48,13 @@ func (k ObjectKind) String() string {
 	return "object of kind " + strconv.Itoa(int(k))
 }
 
-// Chain is a list of rules. Base chains are called by the kernel, the others
-// by rules and verdict elements.
+// Chain is a list of rules. Base chains are called by the kernel, others by rules
+// and verdict elements.
 type Chain struct {
 	Name  string
-	Base  *Base // nil for other than base chains
+	Base  *Base // nil except in base chains
 	Rules []Rule
-	Port  ir.ServicePort // the service port that it belongs to; zero if shared
+	Port  ir.ServicePort // the service port of the chain; zero if shared
 }
 
 // SameRules reports whether two chains of a family have the same rules.
@@ -60,20 +62,21 @@ func (c *Chain) SameRules(o *Chain, f ir.Family) bool {
 	return slices.EqualFunc(c.Rules, o.Rules, func(a, b Rule) bool { return a.Text(f) == b.Text(f) })
 }
 
-// Base says where the kernel calls a chain.
+// Base is the hook and priority at which the kernel calls a chain.
 type Base struct {
-	NAT      bool // type nat: sees the first packet of a connection only; else type filter
+	NAT      bool // type nat, for only the first packet of a connection; otherwise type filter
 	Hook     Hook
 	Priority int
-	// Of a chain that was read: what ours never have.
-	Drop        bool   // the policy, of packets that no rule decides
+	// Set only in chains that were read from a kernel or a listing.
+	Drop        bool   // policy drop, for packets without a verdict
 	Unsupported string // "type route"
 }
 
-// Destination reports whether a chain stands at one of the hooks where destinations are translated.
+// Destination reports whether the chain is at a hook where destinations are
+// translated.
 func (b *Base) Destination() bool { return b.Hook == Prerouting || b.Hook == Output }
 
-// Hook is a point in a packet's way through the kernel.
+// Hook is a hook of netfilter.
 type Hook uint8
 
 const (
@@ -84,22 +87,23 @@ const (
 	Postrouting
 )
 
-// String returns nft's word.
+// String returns nft's keyword.
 func (h Hook) String() string {
 	return [...]string{"prerouting", "input", "forward", "output", "postrouting"}[h]
 }
 
-// Priorities of base chains, as nft and kube-proxy know them.
+// Priorities of base chains, as defined by nft and kube-proxy.
 const (
 	PriorityDNAT   = -100
 	PriorityFilter = 0
 	PrioritySNAT   = 100
-	// PriorityConntrack is where the kernel begins to track connections.
+	// PriorityConntrack is the priority at which the kernel starts to track
+	// connections.
 	PriorityConntrack = -200
 )
 
-// Rule is a list of statements: matches, each of which can end the rule, then
-// what is done.
+// Rule is a list of statements: matches, each of which can end the rule, followed
+// by actions.
 type Rule struct {
 	Stmts  []Stmt
 	Origin ir.Origin
@@ -112,31 +116,32 @@ const (
 	TypeAddr  Type = iota // an address of the table's family
 	TypeProto             // a transport protocol
 	TypePort              // a port
-	TypeSlot              // a number from 0 to N-1: which of N backends
+	TypeSlot              // a number from 0 to N-1 that selects one of N backends
 	TypeNet               // a range of addresses, in interval sets
 )
 
-// Set is a set or, with Data, a map.
+// Set is a set, or a map if it has Data.
 type Set struct {
 	Name     string
 	Key      []Type
 	Data     Data
 	Interval bool          // the last part of the key is a prefix
-	Timeout  time.Duration // not 0: rules add elements, which vanish after Timeout without use
-	// Size is how many elements rules may add: MostClients by itself, more
-	// after it was told so. Of a set that was read 0 means that it cannot be told.
+	Timeout  time.Duration // not 0: rules add elements, which expire after Timeout without use
+	// Size is the maximum number of elements that rules may add: MostClients by
+	// default, or more if set. 0 in a set from a kernel or listing means that it
+	// is unknown.
 	Size     uint32
 	Elements []Element
 	Port     ir.ServicePort // of affinity maps
 	Origin   ir.Origin      // of affinity maps
-	// Of a set that was read: what ours never have.
+	// Set only in sets that were read from a kernel or a listing.
 	Unsupported string       // in its declaration: "size 10"
-	Strays      bool         // elements that none of the above can hold
+	Strays      bool         // it has elements that Element cannot represent
 	Permanent   bool         // of an affinity map: some of its elements do not expire
-	Remembered  []netip.Addr // of an affinity map: where its elements lead to, each once
+	Remembered  []netip.Addr // of an affinity map: the destinations of its elements, without duplicates
 }
 
-// OddShape returns why a Key cannot hold the keys of the set; "": it can.
+// OddShape returns why a Key cannot represent the keys of the set, or "".
 func (s *Set) OddShape() string {
 	var n [TypeNet + 1]int
 	for i, t := range s.Key {
@@ -154,16 +159,18 @@ func (s *Set) OddShape() string {
 	return ""
 }
 
-// Anonymous begins the names of sets that have none, which nobody else can give.
+// Anonymous is the prefix of the names of anonymous sets. No named set can have
+// it.
 const Anonymous = "anonymous "
 
-// NoTimeout is the Timeout of a set that rules fill and that forgets nothing.
+// NoTimeout is the Timeout of a set that rules fill and whose elements do not
+// expire.
 const NoTimeout = 1
 
-// MostClients is the size that the kernel gives a set without one when a rule updates it.
+// MostClients is the kernel's default size of a set that rules update.
 const MostClients = 65535
 
-// Data says what a map's elements carry.
+// Data is the type of data of a map's elements.
 type Data uint8
 
 const (
@@ -173,9 +180,9 @@ const (
 	AddrData                 // address
 )
 
-// Key is the key of an element. A Set's Key says which parts count, and in
-// which order: its first TypeAddr is Addr, its second (or TypeNet) Addr2, its
-// first TypePort Port, its second Port2. Keys are comparable within one set.
+// Key is the key of an element. A Set's Key defines the used parts and their
+// order: its first TypeAddr is Addr, its second (or TypeNet) Addr2, its first
+// TypePort Port, its second Port2. Keys are comparable within one set.
 type Key struct {
 	Addr  netip.Addr
 	Addr2 netip.Addr
@@ -192,7 +199,7 @@ type Element struct {
 	Verdict Verdict        // of VerdictData
 	To      netip.AddrPort // of AddrPortData
 
-	Frontend *ir.Frontend // what the element serves; nil if shared by frontends
+	Frontend *ir.Frontend // the frontend of the element; nil if shared by frontends
 	Origin   *ir.Origin
 }
 
@@ -202,52 +209,53 @@ type Verdict struct {
 	Chain string // of Jump and Goto
 }
 
-// VerdictKind is what a verdict does.
+// VerdictKind is the action of a verdict.
 type VerdictKind uint8
 
 const (
 	Drop     VerdictKind = iota + 1
 	Reject               // ICMP port unreachable; not possible as a map's data
-	Jump                 // to Chain, and come back
-	Goto                 // to Chain, and go on where this chain was jumped to from
-	Accept               // done with this base chain
-	Return               // go on where this chain was jumped to from
-	Continue             // go on with the next statement of the rule, as an element's only
+	Jump                 // to Chain, and return
+	Goto                 // to Chain, and return to the caller of this chain
+	Accept               // final for this base chain
+	Return               // to the caller of this chain
+	Continue             // with the next statement of the rule; only in elements
 )
 
-// SetID names one of the fixed sets and maps.
+// SetID identifies one of the fixed sets and maps.
 type SetID uint8
 
 const (
-	ServiceIPs          SetID = iota // how an address and port is served
-	ServicePorts                     // how a node port is served
-	InsideIPs                        // the same for pods and the node, where that depends on the source
-	InsidePorts                      //
-	OutsideIPs                       // the same for everybody else
-	OutsidePorts                     //
+	ServiceIPs          SetID = iota // verdict for an address and port
+	ServicePorts                     // verdict for a node port
+	InsideIPs                        // the same for pods and the node, if it depends on the source
+	InsidePorts                      // the same for node ports
+	OutsideIPs                       // the same for all other sources
+	OutsidePorts                     // the same for node ports
 	Backends                         // backends of an address and port by slot
 	PortBackends                     // backends of a node port
-	OutsideBackends                  // the same for those in OutsideIPs
-	OutsidePortBackends              // the same for those in OutsidePorts
-	NoEndpointIPs                    // what is refused or dropped
-	NoEndpointPorts                  //
-	FirewallAddrs                    // addresses with a frontend that only some sources may reach
-	FirewallLists                    // what only some sources may reach: which
+	OutsideBackends                  // backends for OutsideIPs
+	OutsidePortBackends              // backends for OutsidePorts
+	NoEndpointIPs                    // addresses and ports that are rejected or dropped
+	NoEndpointPorts                  // node ports that are rejected or dropped
+	FirewallAddrs                    // addresses of frontends with source ranges
+	FirewallLists                    // frontends with source ranges, and their lists
 	ClusterIPs                       // all ClusterIPs
 	Hairpin                          // backends on this node, each as its own client
-	AffinityAddrs                    // addresses with a frontend whose connections affinity remembers
-	AffinityIPs                      // which connections affinity remembers, by backend and frontend
-	AffinityPorts                    //
+	AffinityAddrs                    // addresses of frontends with affinity
+	AffinityIPs                      // connections with affinity, by backend and frontend
+	AffinityPorts                    // the same for node ports
 	MaglevBackends                   // backends of an address and port by the client's slot
-	MaglevPortBackends               // the same of a node port
+	MaglevPortBackends               // the same for a node port
 
-	// CountIPs+k has the frontends in whose number of backends bit k is set.
+	// CountIPs+k contains the frontends whose number of backends has bit k set.
 	CountIPs
 	CountPorts = CountIPs + countBits // the same for node ports
 	setCount   = CountPorts + countBits
 )
 
-// fixedSets declares the fixed sets. Names are kube-proxy's where the thing is the same.
+// fixedSets declares the fixed sets. Names are kube-proxy's for sets with the
+// same purpose.
 var fixedSets = withCounts([setCount]Set{
 	ServiceIPs:          {Name: "service-ips", Key: frontendKey, Data: VerdictData},
 	ServicePorts:        {Name: "service-nodeports", Key: nodePortKey, Data: VerdictData},

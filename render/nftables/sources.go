@@ -11,29 +11,31 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Each list of admitted ranges has a chain, to which all frontends lead that have this very
-// list, of whatever Service: what a Service has is its frontends and its ranges, not as
-// many elements as one times the other.
+// Each distinct list of admitted ranges has a chain. All frontends with that list
+// jump to it, across Services. The number of elements is therefore the sum, not
+// the product, of frontends and ranges.
 //
-// Short lists are rules. The kernel finds a set by going through the names of all, so
-// that ten thousand sets take it as long as hundreds of thousands of rules, and most lists are
-// short. Long ones are a set, which a rule asks.
+// Short lists consist of rules. The kernel finds a set by traversing the names of
+// all sets, so ten thousand sets take as long as hundreds of thousands of rules,
+// and most lists are short. A long list is a set with one rule.
 
-// mostRangeRules is how many ranges are rules at most; a packet meets each.
+// mostRangeRules is the maximum number of ranges as rules. A packet traverses all
+// of them.
 const mostRangeRules = 8
 
 const sourcesPrefix = "sources-"
 
-// IsSources reports whether a set has the name of those of source ranges.
+// IsSources reports whether a name belongs to a set of source ranges.
 func IsSources(set string) bool { return strings.HasPrefix(set, sourcesPrefix) }
 
-// listOf is a list of ranges that frontends of a Service share.
+// listOf identifies a list of ranges that frontends of a Service share.
 type listOf struct {
 	first *ir.SourceRange
 	n     int
 }
 
-// guard admits the source ranges only (PKT-10, NFT-5).
+// guard admits only the source ranges of a load balancer address (PKT-10). This
+// also applies to Services without endpoints (NFT-5).
 func (l *lowering) guard(f *lowerable) {
 	if len(f.SourceRanges) == 0 {
 		return
@@ -57,8 +59,8 @@ func (l *lowering) guard(f *lowerable) {
 	l.add(FirewallLists, e)
 }
 
-// sources returns the name of the chain of a frontend's list, and makes it if it is new;
-// empty for a list that admits everybody.
+// sources returns the name of the chain of a frontend's list, and adds it if it
+// is new. It returns "" for a list that admits all clients.
 func (l *lowering) sources(f *lowerable) string {
 	own, rest := ownAddresses(f.svc, outermost(f.SourceRanges))
 	if len(rest) > 0 && rest[0].Prefix.Bits() == 0 {
@@ -85,7 +87,8 @@ func (l *lowering) sources(f *lowerable) string {
 	return c.Name
 }
 
-// set returns the name of the set of some ranges, and makes it if it is new; empty for none.
+// set returns the name of the set of some ranges, and adds it if it is new. It
+// returns "" for no ranges.
 func (l *lowering) set(ranges []*ir.SourceRange) string {
 	if len(ranges) == 0 {
 		return ""
@@ -101,7 +104,8 @@ func (l *lowering) set(ranges []*ir.SourceRange) string {
 	return s.Name
 }
 
-// makes notes that the Fragment has something of that name, and reports whether it is new.
+// makes records that the Fragment contains a part with that name. It reports
+// whether the name is new.
 func (l *lowering) makes(what string) bool {
 	if _, ok := l.made[what]; ok {
 		return false
@@ -110,8 +114,9 @@ func (l *lowering) makes(what string) bool {
 	return true
 }
 
-// sourcesName names a chain or set by what it admits: 160 bits of a hash, so that nobody can
-// find a list that takes the place of another's.
+// sourcesName returns the name of a chain or set by its content. It contains 160
+// bits of a hash, so that no author of a Service can construct a list with the
+// name of another one.
 func sourcesName(ranges []*ir.SourceRange, set string) string {
 	var b []byte
 	for _, r := range ranges {
@@ -121,8 +126,9 @@ func sourcesName(ranges []*ir.SourceRange, set string) string {
 	return sourcesPrefix + base32.StdEncoding.EncodeToString(sum[:20])
 }
 
-// ownAddresses parts from a list the Service's own addresses, if they are few. They are in it where the node may use
-// them as its source; with them Services of one list would have a set each.
+// ownAddresses separates the Service's own addresses from a long list. The list
+// contains them if the node may use them as its source. Without the separation,
+// Services with the same list would each need a set.
 func ownAddresses(svc *ir.Service, ranges []*ir.SourceRange) (own, rest []*ir.SourceRange) {
 	if len(ranges) <= mostRangeRules {
 		return nil, ranges
@@ -146,14 +152,14 @@ func ownAddresses(svc *ir.Service, ranges []*ir.SourceRange) (own, rest []*ir.So
 	return own, rest
 }
 
-// outermost returns the ranges that no other one holds, each once, sorted: the kernel
-// refuses overlapping intervals.
+// outermost returns the sorted ranges that no other range contains, without
+// duplicates. The kernel rejects overlapping intervals.
 func outermost(ranges []ir.SourceRange) (out []*ir.SourceRange) {
 	all := make([]*ir.SourceRange, len(ranges))
 	for i := range ranges {
 		all[i] = &ranges[i]
 	}
-	for _, r := range sorted(all) { // what holds others stands before them
+	for _, r := range sorted(all) { // a range precedes those that it contains
 		if len(out) == 0 || !out[len(out)-1].Prefix.Overlaps(r.Prefix) {
 			out = append(out, r)
 		}
@@ -161,7 +167,7 @@ func outermost(ranges []ir.SourceRange) (out []*ir.SourceRange) {
 	return out
 }
 
-// sorted sorts ranges by their addresses, the widest of one address first.
+// sorted sorts ranges by address; for equal addresses, the widest comes first.
 func sorted(ranges []*ir.SourceRange) []*ir.SourceRange {
 	slices.SortStableFunc(ranges, func(a, b *ir.SourceRange) int {
 		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Prefix.Bits()-b.Prefix.Bits())

@@ -6,13 +6,14 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Stmt is one statement of a rule: one of the types in this file, or a rule of another tool.
+// Stmt is one statement of a rule: one of the types in this file, or a rule of
+// another tool.
 type Stmt interface {
-	// AppendText appends the statement as nft reads it.
+	// AppendText appends the statement in nft's syntax.
 	AppendText(b []byte, f ir.Family) []byte
 }
 
-// KeyOf returns the set that a statement looks into, and for what; none: "".
+// KeyOf returns the set that a statement looks up, and the key; "" if none.
 func KeyOf(s Stmt) (set string, key []Term) {
 	switch s := s.(type) {
 	case MatchSet:
@@ -25,7 +26,7 @@ func KeyOf(s Stmt) (set string, key []Term) {
 	return "", nil
 }
 
-// Field is something of a packet that keys are made of.
+// Field is a property of a packet that keys contain.
 type Field uint8
 
 const (
@@ -35,12 +36,12 @@ const (
 	DstPort                  // th dport
 	OrigSrcAddr              // ct original ip saddr
 	OrigDstAddr              // ct original ip daddr
-	OrigDstPort              // ct original proto-dst; nft wants a MatchProto before it
+	OrigDstPort              // ct original proto-dst; nft requires a preceding MatchProto
 	Random                   // numgen random mod Term.Mod
 	ClientHash               // jhash ip saddr . th sport mod Term.Mod seed ir.MaglevSeed
 )
 
-// Type returns the type of what the field holds.
+// Type returns the type of the field's value.
 func (f Field) Type() Type {
 	switch f {
 	case L4Proto:
@@ -60,33 +61,34 @@ type Term struct {
 }
 
 type (
-	// MatchNet holds if the address in Field is in Prefix, or is not.
+	// MatchNet matches if the address in Field is in Prefix, or if it is not.
 	MatchNet struct {
 		Field  Field
 		Prefix netip.Prefix
 		Not    bool
 	}
-	// MatchInterface holds if the packet came in by Name, or by an interface
-	// whose name begins so; or did not. Packets of the node have no interface.
+	// MatchInterface matches packets received on Name, or on an interface with
+	// that prefix, or all others. Packets from the node have no input interface.
 	MatchInterface struct {
 		Name   string
 		Prefix bool
 		Not    bool
 	}
-	// MatchLocal holds if the address in Field is one of the node's.
+	// MatchLocal matches if the address in Field belongs to the node.
 	MatchLocal struct{ Field Field }
-	// MatchProto holds for packets of the protocol.
+	// MatchProto matches packets of the protocol.
 	MatchProto struct{ Protocol ir.Protocol }
-	// MatchNew holds for connections that no answer was seen of.
+	// MatchNew matches connections without a reply so far.
 	MatchNew struct{}
-	// MatchDNAT holds for connections whose destination was translated.
+	// MatchDNAT matches connections whose destination was translated.
 	MatchDNAT struct{}
-	// MatchMark holds if a bit of Mask is set in the packet's mark, or, with Clear, if none is.
+	// MatchMark matches if a bit of Mask is set in the packet's mark, or, with
+	// Clear, if none is.
 	MatchMark struct {
 		Mask  uint32
 		Clear bool
 	}
-	// MatchSet holds if the key is in the set, or is not.
+	// MatchSet matches if the set contains the key, or if it does not.
 	MatchSet struct {
 		Key []Term
 		Set string
@@ -94,35 +96,37 @@ type (
 	}
 	// SetMark sets the bits of Mask in the packet's mark.
 	SetMark struct{ Mask uint32 }
-	// ClearMark clears them.
+	// ClearMark clears the bits of Mask.
 	ClearMark struct{ Mask uint32 }
-	// FlipMark inverts them. kube-proxy clears so what it has matched.
+	// FlipMark inverts the bits of Mask. kube-proxy clears a matched mark in this
+	// way.
 	FlipMark struct{ Mask uint32 }
-	// LookupVerdict does what the map says for the key, which may be to go on with the
-	// next statement; the rule ends if the map has no such key.
+	// LookupVerdict applies the map's verdict for the key, which may be Continue.
+	// The rule ends if the map does not contain the key.
 	LookupVerdict struct {
 		Key []Term
 		Map string
 	}
-	// LookupDNAT translates the destination to what the map says for the key,
-	// and ends the evaluation; the rule ends if the map has no such key.
+	// LookupDNAT translates the destination to the map's data for the key and
+	// ends the evaluation. The rule ends if the map does not contain the key.
 	LookupDNAT struct {
 		Key  []Term
 		Map  string
-		Port uint16 // for maps of addresses alone; 0 if the map has the port
+		Port uint16 // for maps of addresses only; 0 if the map contains the port
 	}
-	// Update adds Key with Data to the map, or renews the time of the element
-	// that has Key already, whatever its data.
+	// Update adds Key with Data to the map. If an element has Key already, Update
+	// only renews its time.
 	Update struct {
 		Map       string
 		Key, Data Term
 	}
-	// Masquerade makes the node's address the source of the connection.
+	// Masquerade changes the source of the connection to the node's address.
 	Masquerade struct{}
-	// Counter counts packets and bytes, and does nothing to them. No rule of ours has
-	// one: it was read from a kernel, or from a listing.
+	// Counter counts packets and bytes without affecting them. Only rules from a
+	// kernel or a listing contain it.
 	Counter struct{}
-	// Unsupported is what no rule of ours has: something that was read from a
-	// kernel and is none of the above. It has no text that nft reads.
+	// Unsupported is a statement from a kernel or a listing that none of the
+	// types above can represent. Our rules never contain it, and nft cannot parse
+	// its text.
 	Unsupported struct{ What string }
 )

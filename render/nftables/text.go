@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// typeText returns the declaration of a set's type. nft has no name for the type of
-// a slot: maps with slots are declared by an example.
+// typeText returns the declaration of a set's type. nft has no name for the type
+// of a slot, so maps with slots are declared by an example.
 func (s *Set) typeText(f ir.Family) string {
 	types, addr, data := typeNames, map[ir.Family]string{ir.IPv4: "ipv4_addr", ir.IPv6: "ipv6_addr"}[f], "inet_service"
 	keyword := "type "
@@ -42,7 +42,7 @@ var (
 	typeExamples = [...]string{TypeProto: "meta l4proto", TypePort: "th dport", TypeSlot: "numgen random mod 2", TypeNet: ""}
 )
 
-// KeyText returns an element's key as nft lists it.
+// KeyText returns an element's key in nft's notation.
 func (s *Set) KeyText(k Key) string { return string(s.appendKey(nil, k)) }
 
 func (s *Set) appendKey(b []byte, k Key) []byte {
@@ -69,7 +69,7 @@ func (s *Set) appendKey(b []byte, k Key) []byte {
 	return b
 }
 
-// ElementText returns an element as nft lists it.
+// ElementText returns an element in nft's notation.
 func (s *Set) ElementText(e *Element) string { return string(s.appendElement(nil, e)) }
 
 func (s *Set) appendElement(b []byte, e *Element) []byte {
@@ -92,11 +92,11 @@ func (s *Set) appendElement(b []byte, e *Element) []byte {
 	return b
 }
 
-// commented reports whether elements carry their service port as a comment: once
-// for each frontend is enough, backends do not.
+// commented reports whether elements have their service port as a comment. One
+// comment for each frontend is sufficient, so backends have none.
 func (s *Set) commented() bool { return s.Data == VerdictData && len(s.Key) <= len(frontendKey) }
 
-// maxComment is the most that nft takes.
+// maxComment is nft's maximum length of a comment.
 const maxComment = 128
 
 // Comment returns the comment of the element in the set; empty if it has none.
@@ -104,7 +104,7 @@ func (s *Set) Comment(e *Element) string {
 	return s.comment(e)
 }
 
-// Comment is that of an element of the set.
+// Comment returns the comment of an element of the set.
 func (s SetID) Comment(e *Element) string { return fixedSets[s].comment(e) }
 
 func (s *Set) comment(e *Element) string {
@@ -114,7 +114,7 @@ func (s *Set) comment(e *Element) string {
 	return string(appendComment(nil, e.Frontend.Port))
 }
 
-// appendComment appends ns/name:port, without what nft cannot quote.
+// appendComment appends ns/name:port without characters that nft cannot quote.
 func appendComment(b []byte, p ir.ServicePort) []byte {
 	start := len(b)
 	b = append(b, p.Service.Namespace...)
@@ -155,7 +155,7 @@ func (v Verdict) append(b []byte) []byte {
 	return append(b, v.Chain...)
 }
 
-// Text returns the rule as nft reads it.
+// Text returns the rule in nft's syntax.
 func (r *Rule) Text(f ir.Family) string { return string(r.appendText(nil, f)) }
 
 func (r *Rule) appendText(b []byte, f ir.Family) []byte {
@@ -193,7 +193,7 @@ func (f Field) append(b []byte, family ir.Family, mod uint32) []byte {
 	return strconv.AppendUint(append(b, "numgen random mod "...), uint64(mod), 10)
 }
 
-// maglevSeed follows a ClientHash, as nft lists it.
+// maglevSeed follows a ClientHash in nft's listing.
 var maglevSeed = " seed 0x" + strconv.FormatUint(ir.MaglevSeed, 16)
 
 func appendTerms(b []byte, f ir.Family, terms []Term) []byte {

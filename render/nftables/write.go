@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Write writes the script for nft -f that replaces what is in the tables, in
-// one transaction. Session affinity starts afresh.
+// Write writes the script for nft -f that replaces the content of the tables in
+// one transaction. It resets session affinity.
 func Write(w io.Writer, tables Tables) error {
 	out := output{w: w, buf: make([]byte, 0, 2*flushAt)}
 	out.buf = append(out.buf, "#!/usr/sbin/nft -f\n"...)
@@ -47,7 +47,7 @@ func (o *output) add(parts ...string) {
 
 func (o *output) table(r *Ruleset) {
 	table := "table " + r.Family.NFT() + " " + Table
-	// Adding it first makes deleting it possible where it is not there yet.
+	// Adding the table first allows deleting it if it does not exist yet.
 	o.add("\n", table, "\ndelete ", table, "\n", table, " {\n")
 	for i := range r.Sets {
 		o.set(&r.Sets[i], r.Family)
@@ -61,8 +61,8 @@ func (o *output) table(r *Ruleset) {
 	}
 }
 
-// size tells the kernel the size of a map that it has already: for one that is
-// declared with it, it makes room for all elements at once, 2 MB for 65535.
+// size sets the size of an existing map. For a map that is declared with its
+// size, the kernel allocates memory for all elements immediately, 2 MB for 65535.
 func (o *output) size(s *Set, f ir.Family) {
 	if s.Size > MostClients {
 		o.add("add map ", f.NFT(), " ", Table, " ", s.Name, " { ", s.typeText(f), "; size ", strconv.FormatUint(uint64(s.Size), 10),
@@ -80,7 +80,8 @@ func (o *output) set(s *Set, f ir.Family) {
 	case s.Interval:
 		o.add("\t\tflags interval\n")
 	case s.Timeout > 0:
-		// No size: the kernel sets it to MostClients when a rule updates the map, see size.
+		// No size: the kernel sets it to MostClients when a rule updates the map,
+		// see size.
 		o.add("\t\tflags dynamic,timeout\n\t\ttimeout ",
 			strconv.FormatInt(int64(s.Timeout/time.Second), 10), "s\n")
 	}
