@@ -1,7 +1,7 @@
-// Package eval walks packets through the tables of nf_tables as the kernel does: those that
-// render/nftables lowers, and those of any author that render/nftables/parse reads.
+// Package eval evaluates packets against nf_tables tables as the kernel does:
+// those from render/nftables, and those of any author from render/nftables/parse.
 //
-// An Evaluator knows hooks, chains, statements and sets, and nothing of what the tables are for. A
-// packet meets every outcome of every random choice. What cannot be followed as the kernel does it is a
-// doubt, never a match.
+// An Evaluator uses only hooks, chains, statements and sets, and does not depend
+// on the purpose of the tables. It evaluates every result of every random choice.
+// Everything that it cannot evaluate like the kernel is a doubt, never a match.
 package eval

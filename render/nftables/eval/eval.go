@@ -14,44 +14,45 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
-// Evaluator answers for many packets what a table does to them. The table does
-// not change. It may be asked by several goroutines.
+// Evaluator computes the outcomes of packets under an immutable table. It is safe
+// for concurrent use.
 //
-// It knows hooks, statements and sets, and nothing of what the table is for. What it
-// cannot follow as the kernel would is a doubt, never a match or none.
-// Maps that rules fill are empty, as for a client's first connection; see memory.
+// It uses only hooks, statements and sets, and does not depend on the purpose of
+// the table. Everything that it cannot evaluate like the kernel is a doubt, never
+// a match or mismatch. Maps that rules fill are empty, as for a client's first
+// connection; see memory.
 type Evaluator struct {
 	own     *sim.Own
 	name    string                                      // of the table, with its family
 	family  ir.Family                                   // of the table
 	hooks   [nftables.Postrouting + 1][]*nftables.Chain // base chains by priority
-	equals  []*nftables.Chain                           // base chains that have others at their priority
-	beside  [nftables.Postrouting + 1]string            // base chains whose order is not known
+	equals  []*nftables.Chain                           // base chains with equal priorities
+	beside  [nftables.Postrouting + 1]string            // doubts about base chains with an unknown order
 	chains  map[string]*nftables.Chain
 	sets    map[string]*indexed
-	dormant bool            // no packet meets the table
-	follows bool            // rules that do something are told
+	dormant bool            // the table is inactive
+	follows bool            // report rules that affect the packet
 	machine Machine         // of a Follower
-	missed  map[string]bool // elements that the packet was looked for as, and was not found
-	// translated is what others made of the packet before; nil: nothing.
+	missed  map[string]bool // elements that were looked up for the packet and not found
+	// translated is the translation by other rules before; optional.
 	translated *sim.Destination
-	// handed are the proxy's bits of marks that packets have for rules that come behind;
-	// nil: none do.
+	// handed collects the proxy's bits of marks for rules that follow; optional.
 	handed map[uint32]bool
 	flags  string
 
-	tables               sync.Map // *slots by slotsKey: made when first asked for
-	mostRules, mostPaths int      // of one packet: more than any table of its size has without going in circles
+	tables               sync.Map // *slots by slotsKey, created on first use
+	mostRules, mostPaths int      // limits for one packet; a table of this size without loops never exceeds them
 	seen                 memory
 }
 
-// Named sets the name of the table, with its family, for doubts. It returns the Evaluator.
+// Named sets the name of the table, with its family, for doubts. It returns the
+// Evaluator.
 func (e *Evaluator) Named(name string) *Evaluator {
 	e.name = name
 	return e
 }
 
-// NewEvaluator indexes a table, which costs what it holds.
+// NewEvaluator indexes a table. The cost is linear in its size.
 func NewEvaluator(r *nftables.Ruleset, own *sim.Own) *Evaluator {
 	e := &Evaluator{own: own, name: r.Family.NFT() + " " + nftables.Table, family: r.Family,
 		chains: make(map[string]*nftables.Chain, len(r.Chains)), sets: make(map[string]*indexed, len(r.Sets)),
@@ -103,11 +104,12 @@ func NewEvaluator(r *nftables.Ruleset, own *sim.Own) *Evaluator {
 	return e
 }
 
-// priorityDefrag is where the kernel puts fragments together.
+// priorityDefrag is the priority at which the kernel reassembles fragments.
 const priorityDefrag = -400
 
-// at is where the kernel calls a base chain among those of its hook: those of type nat
-// all where it translates, in order of their priority.
+// at returns the priority at which the kernel calls a base chain at its hook. The
+// kernel calls all chains of type nat at the priority of translation, ordered by
+// their own priority.
 func at(b *nftables.Base) int {
 	switch {
 	case !b.NAT:
@@ -118,14 +120,16 @@ func at(b *nftables.Base) int {
 	return nftables.PrioritySNAT
 }
 
-// equals reports whether the kernel calls two chains of a hook at one priority: the one that was
-// registered last first (nf_hook_entries_grow), but of when that was it tells nothing.
+// equals reports whether the kernel calls two chains of a hook at one priority.
+// The kernel calls the most recently registered one first (nf_hook_entries_grow),
+// but does not report the order of registration.
 func equals(b, o *nftables.Base) bool {
 	return at(b) == at(o) && (b.NAT != o.NAT || b.Priority == o.Priority)
 }
 
-// inOrder sorts the base chains of a hook as the kernel calls them. Of equal ones the chain first
-// comes first, with those of its type; nil: those of type nat, as they are listed.
+// inOrder sorts the base chains of a hook in the order of the kernel. Among equal
+// priorities, first and the chains of its type precede the others. If first is
+// nil, chains of type nat do, in listed order.
 func inOrder(chains []*nftables.Chain, first *nftables.Chain) {
 	nat := first == nil || first.Base.NAT
 	behind := func(yes bool) int {
@@ -140,8 +144,8 @@ func inOrder(chains []*nftables.Chain, first *nftables.Chain) {
 	})
 }
 
-// Destinations calls yield for the prefixes that destinations of packets are
-// compared with, some of them several times.
+// Destinations calls yield for the prefixes with which destinations are compared,
+// possibly with duplicates.
 func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 	for _, p := range e.own.Prefixes() {
 		if !yield(p) {
@@ -175,8 +179,8 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 	}
 }
 
-// Outcome walks a packet through the table, and tells cuts what it was compared
-// with.
+// Outcome evaluates a packet against the table, and records in cuts the constants
+// with which it compared the packet.
 func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	if e.flags != "" {
 		cuts.Doubt(fmt.Sprintf("table %s: flag %s", e.name, e.flags))
@@ -187,7 +191,7 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 		e.paths(pkt, cuts, known, func(w *walk) {
 			all = append(all, w.way)
 			reads = append(reads, w.reads...)
-			if known == nil && w.dnat && len(w.reads) > 0 { // wherever it is refused then
+			if known == nil && w.dnat && len(w.reads) > 0 { // even if it is rejected at that destination
 				backends = append(backends, netip.AddrPortFrom(w.dst, w.port))
 			}
 		})
@@ -200,8 +204,8 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	return o
 }
 
-// paths walks a packet that is known in some maps along every path that chance may
-// take.
+// paths evaluates a packet along every random path. known are the entries for its
+// client in maps.
 func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []sim.Remembered, visit func(*walk)) {
 	var path []choicePoint
 	for n := 0; ; n++ {
@@ -219,7 +223,7 @@ func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []sim.Remembered
 			return
 		}
 		visit(w)
-		// The next path: the last choice that has another value takes it.
+		// The next path: advance the last choice that has another value.
 		path = w.path
 		for len(path) > 0 && path[len(path)-1].taken+1 >= path[len(path)-1].of {
 			path = path[:len(path)-1]
@@ -231,14 +235,15 @@ func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []sim.Remembered
 	}
 }
 
-// choicePoint is one random choice on a path. If share is not 0, the first of two values has it;
-// otherwise all values have the same.
+// choicePoint is one random choice on a path. If share is not 0, it is the
+// probability of the first of two values; otherwise all values are equally
+// likely.
 type choicePoint struct {
 	taken, of uint32
 	share     float64
 }
 
-// weight returns how often chance takes the value.
+// weight returns the probability of the chosen value.
 func (p choicePoint) weight() float64 {
 	switch {
 	case p.share == 0:
@@ -249,42 +254,42 @@ func (p choicePoint) weight() float64 {
 	return 1 - p.share
 }
 
-// walk is a packet on its way.
+// walk is the state of a packet during evaluation.
 type walk struct {
 	*Evaluator
-	pkt  sim.Packet // as the connection began
+	pkt  sim.Packet // the original packet
 	cuts *sim.Cuts
 
-	src, dst netip.Addr // as they are now
+	src, dst netip.Addr // the current addresses
 	port     uint16
 	in       string
 	mark     uint32
 	ctmark   uint32 // of its connection
-	routed   uint32 // the mark by which it was routed
-	marker   string // where it got the proxy's bits of its mark
+	routed   uint32 // the mark with which it was routed
+	marker   string // the rule that set the proxy's bits of its mark
 	dnat     bool
 	snat     bool
 
-	base      *nftables.Base // the base chain where the packet is
-	tracked   bool           // connection tracking has seen it
-	untracked bool           // a rule exempted it from that
+	base      *nftables.Base // the current base chain
+	tracked   bool           // connection tracking has processed it
+	untracked bool           // a rule exempted it from connection tracking
 	chain     string
 	rule      int    // in chain, from 1
-	element   string // in which the rule found the packet
+	element   string // the element that the rule found for the packet
 
-	path    []choicePoint // the choices to take, then those that were taken
-	step    int           // how many are taken
-	choices []string      // what the client's address and port choose on the way
-	depth   int           // of calls
-	rules   int           // how many it met
+	path    []choicePoint // the choices to make, then those that were made
+	step    int           // number of choices made
+	choices []string      // fingerprints of choices by the client's address and port
+	depth   int           // nesting of calls
+	rules   int           // number of evaluated rules
 
-	known []sim.Remembered // what sets know of the client
+	known []sim.Remembered // entries for the client in sets
 	way   sim.Way
-	met   []sim.Met // rules that did something
-	reads []read    // maps that were asked for an address
+	met   []sim.Met // rules that affected the packet
+	reads []read    // maps that were read for an address
 }
 
-// doubt notes that what becomes of the packet is not known from here on.
+// doubt records that the result for the packet is unknown from here on.
 func (w *walk) doubt(format string, args ...any) {
 	if w.cuts == nil {
 		return
@@ -292,7 +297,7 @@ func (w *walk) doubt(format string, args ...any) {
 	w.cuts.Doubt(w.here() + ": " + fmt.Sprintf(format, args...))
 }
 
-// here names the rule where the packet is.
+// here returns the name of the current rule.
 func (w *walk) here() string {
 	where := w.where(w.chain)
 	if w.rule > 0 {
@@ -301,7 +306,7 @@ func (w *walk) here() string {
 	return where
 }
 
-// setMark gives the packet a mark.
+// setMark sets the mark of the packet.
 func (w *walk) setMark(mark uint32) {
 	if w.cuts != nil && mark&^w.mark&w.own.Mark != 0 {
 		w.marker = w.here()
@@ -309,10 +314,11 @@ func (w *walk) setMark(mark uint32) {
 	w.mark = mark
 }
 
-// where names a chain and its table; "": the table alone.
+// where returns the name of a chain and its table, or only of the table if chain
+// is "".
 func (e *Evaluator) where(chain string) string {
 	switch {
-	case strings.Contains(chain, ", chain "): // of a Ruleset that was qualified
+	case strings.Contains(chain, ", chain "): // of a qualified Ruleset
 		return "table " + chain
 	case chain != "":
 		return "table " + e.name + ", chain " + chain
@@ -320,7 +326,7 @@ func (e *Evaluator) where(chain string) string {
 	return "table " + e.name
 }
 
-// chance is the way that the packet took, at the end of it.
+// chance returns the result of a completed path.
 func (w *walk) chance(fate sim.Fate) sim.Chance {
 	c := sim.Chance{Fate: fate, Weight: 1}
 	for _, p := range w.path {
@@ -333,7 +339,7 @@ func (w *walk) chance(fate sim.Fate) sim.Chance {
 	return c
 }
 
-// fate walks one path.
+// fate evaluates one path.
 func (w *walk) fate() sim.Fate {
 	switch w.journey() {
 	case dropped:
@@ -356,7 +362,7 @@ func (w *walk) journey() step {
 		if s := w.postrouting(); s != next || !w.own.Has(w.dst) {
 			return s
 		}
-		// Over the loopback interface it comes back, its NAT decided.
+		// The packet returns over the loopback interface, with its NAT decided.
 		w.in = "lo"
 		if s := w.hook(nftables.Prerouting, false); s != next {
 			return s
@@ -376,7 +382,7 @@ func (w *walk) journey() step {
 	return w.postrouting()
 }
 
-// postrouting is the last hook of what leaves.
+// postrouting evaluates the last hook of leaving packets.
 func (w *walk) postrouting() step {
 	s := w.hook(nftables.Postrouting, true)
 	if s == next && w.mark&w.own.Mark != 0 && w.handed == nil && w.cuts != nil {
@@ -385,8 +391,8 @@ func (w *walk) postrouting() step {
 	return s
 }
 
-// hook calls the base chains of a hook by priority; those of type nat only
-// while the connection's NAT is not decided.
+// hook calls the base chains of a hook by priority, and those of type nat only
+// while the connection's NAT is undecided.
 func (w *walk) hook(h nftables.Hook, nat bool) step {
 	if w.dormant {
 		return next
@@ -429,23 +435,23 @@ func (w *walk) hook(h nftables.Hook, nat bool) step {
 	return next
 }
 
-// step is what a statement, a rule or a chain did.
+// step is the result of a statement, a rule or a chain.
 type step uint8
 
 const (
-	next     step = iota // go on with the next statement
-	endRule              // go on with the next rule
+	next     step = iota // continue with the next statement
+	endRule              // continue with the next rule
 	endChain             // return to the caller
-	accepted             // this base chain is done with the packet
+	accepted             // final for this base chain
 	dropped
 	rejected
 )
 
-// maxDepth is how deep the kernel lets chains call each other.
+// maxDepth is the kernel's limit of nested chains.
 const maxDepth = 16
 
-// call walks a chain by its name. The kernel would not have loaded a call of one
-// that is not there, or of too many.
+// call evaluates a chain by name. The kernel never loads a call of a missing
+// chain, or too many nested calls.
 func (w *walk) call(name string) step {
 	c := w.chains[name]
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// Every source meets every port of every address under every setting, in the
-// rules as in the IR.
+// Every source and every port of every address, under every setting, have the
+// same outcome under the rules and the IR.
 func TestEvalIsTrace(t *testing.T) {
 	for _, f := range ir.Families() {
 		for name, vary := range nftest.Variants(f) {
@@ -66,7 +66,8 @@ func allPackets(p *ir.Program) func(func(sim.Packet) bool) {
 	}
 }
 
-// destinations returns the frontends of a Service, and what is beside them.
+// destinations returns the frontends of a Service, and addresses and ports next
+// to them.
 func destinations(p *ir.Program, svc *ir.Service) []ir.Match {
 	var all []ir.Match
 	for _, f := range svc.Frontends {
@@ -115,7 +116,7 @@ func TestEvalOfBrokenTables(t *testing.T) {
 	}
 }
 
-// The evaluation must see what is wrong with a table, or it proves nothing.
+// The evaluation must detect faults of a table. Otherwise it proves nothing.
 func TestEvalSeesFaults(t *testing.T) {
 	faults := map[string]func(*nftables.Ruleset){
 		"a backend is missing":    func(r *nftables.Ruleset) { r.Sets[nftables.Backends].Elements = r.Sets[nftables.Backends].Elements[1:] },
@@ -137,7 +138,7 @@ func TestEvalSeesFaults(t *testing.T) {
 		"a slot is missing": func(r *nftables.Ruleset) {
 			r.Sets[nftables.MaglevBackends].Elements = r.Sets[nftables.MaglevBackends].Elements[1:]
 		},
-		"slots are exchanged": func(r *nftables.Ruleset) { // which changes no backend's share
+		"slots are exchanged": func(r *nftables.Ruleset) { // without changing a backend's share
 			all := r.Sets[nftables.MaglevPortBackends].Elements
 			i := slices.IndexFunc(all, func(e nftables.Element) bool { return e.To != all[0].To })
 			all[0].To, all[i].To = all[i].To, all[0].To

@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// Disarmed returns a Ruleset with rules that do nothing, and policies that accept: those that
-// gone holds, by the qualified name of the chain and the number of the rule.
+// Disarmed returns a Ruleset in which the rules selected by gone have no effect,
+// and selected policies accept. gone is called with the qualified name of the
+// chain and the number of the rule.
 func Disarmed(r *nftables.Ruleset, gone func(chain string, rule int) bool) *nftables.Ruleset {
 	rest := *r
 	rest.Chains = slices.Clone(r.Chains)
@@ -48,23 +49,23 @@ func (e *Evaluator) On(m Machine) *Evaluator {
 	return e
 }
 
-// With returns a Ruleset with those base chains alone for which keep holds.
+// With returns a Ruleset with only those base chains for which keep returns true.
 func With(r *nftables.Ruleset, keep func(*nftables.Base) bool) *nftables.Ruleset {
 	some := *r
 	some.Chains = slices.DeleteFunc(slices.Clone(r.Chains), func(c nftables.Chain) bool { return c.Base != nil && !keep(c.Base) })
 	return &some
 }
 
-// FollowTranslated is Follow for a packet that others translated before, to another
-// destination or by masquerading alone. One packet is followed at a time.
+// FollowTranslated is Follow for a packet that other rules translated before, to
+// another destination or only by masquerading. It is not safe for concurrent use.
 func (e *Evaluator) FollowTranslated(pkt sim.Packet, to sim.Destination) sim.Path {
 	e.translated = &to
 	defer func() { e.translated = nil }()
 	return e.Follow(pkt)
 }
 
-// FollowBefore is Follow where rules of iptables come behind: mark is what of the proxy's mark
-// a packet has then.
+// FollowBefore is Follow for tables that precede iptables rules. mark is the part
+// of the proxy's mark that a packet then has.
 func (e *Evaluator) FollowBefore(pkt sim.Packet) (way sim.Path, mark uint32) {
 	e.handed = map[uint32]bool{}
 	defer func() { e.handed = nil }()
@@ -78,17 +79,17 @@ func (e *Evaluator) FollowBefore(pkt sim.Packet) (way sim.Path, mark uint32) {
 	return way, mark
 }
 
-// arrive makes the packet what others made of it.
+// arrive applies the earlier translation to the packet.
 func (w *walk) arrive(d *sim.Destination) {
 	w.dnat, w.snat = d.AddrPort != netip.AddrPortFrom(w.dst, w.port), d.SNAT
 	w.dst, w.port = d.AddrPort.Addr(), d.AddrPort.Port()
 }
 
-// Follow returns what becomes of a packet, with the rules that it meets in order, on the
-// first of the ways that chance may lead it and on one to another fate; and what is not
-// understood on its way. Chains of one hook and priority are called as they are listed; where
-// something else becomes of the packet when another one of them is the first, that is told as
-// not understood. One packet is followed at a time.
+// Follow returns the outcome of a packet and its path: the matching rules in
+// order, on the first random path and on one with another fate. It includes parts
+// with unknown meaning. Chains of one hook and priority are called in listed
+// order. If another order changes the outcome, this is reported as unknown.
+// Follow is not safe for concurrent use.
 func (e *Evaluator) Follow(pkt sim.Packet) sim.Path {
 	way := e.follow(pkt)
 	for _, first := range e.equals {
@@ -108,7 +109,7 @@ func (e *Evaluator) Follow(pkt sim.Packet) sim.Path {
 	return way
 }
 
-// follow is Follow in the order in which the chains are now.
+// follow is Follow in the current order of the chains.
 func (e *Evaluator) follow(pkt sim.Packet) sim.Path {
 	var cuts sim.Cuts
 	var ways []sim.Way
@@ -130,7 +131,7 @@ func (e *Evaluator) follow(pkt sim.Packet) sim.Path {
 			}
 		}
 	})
-	known := func(known []sim.Remembered) (ways []sim.Way) { // of a client that is remembered
+	known := func(known []sim.Remembered) (ways []sim.Way) { // of a remembered client
 		e.paths(pkt, &cuts, known, func(w *walk) { ways = append(ways, w.way) })
 		return ways
 	}
@@ -141,21 +142,23 @@ func (e *Evaluator) follow(pkt sim.Packet) sim.Path {
 	return sim.Path{Outcome: o, Met: met, Unknown: cuts.Unknown}
 }
 
-// Lacked reports whether the packet that was followed last was looked for as an element, in words as Met has
-// it, and was not found.
+// Lacked reports whether the last followed packet was looked up as an element and
+// not found. element has the notation of sim.Met.
 func (e *Evaluator) Lacked(element string) bool { return e.missed[element] }
 
-// Holds reports whether a table that was not qualified has a rule that was met, at the place where it was met.
+// Holds reports whether a table that is not qualified has a reported rule at the
+// same place.
 func (e *Evaluator) Holds(m *sim.Met) bool {
 	c := e.chains[m.Chain]
 	if c == nil || m.Rule < 1 || m.Rule > len(c.Rules) {
 		return false
 	}
 	found, ok := strings.CutPrefix(m.Text, c.Rules[m.Rule-1].Text(e.family))
-	return ok && (found == "" || strings.HasPrefix(found, ": ")) // with what a map gave
+	return ok && (found == "" || strings.HasPrefix(found, ": ")) // followed by the data of a map
 }
 
-// looked notes in which element of a set with a name the packet was found, or that it was in none.
+// looked records the element of a named set that matches the packet, or that none
+// does.
 func (w *walk) looked(l *indexed, key nftables.Key, found bool) {
 	if !w.follows || l.Interval || l.Timeout > 0 || strings.Contains(l.Name, nftables.Anonymous) {
 		return
@@ -174,13 +177,15 @@ func (w *walk) looked(l *indexed, key nftables.Key, found bool) {
 	w.missed[element] = true
 }
 
-// told notes the rule that is run, whose verdict this is, or that found it in a map.
+// told records the current rule, with its own verdict v or a verdict found in a
+// map.
 func (w *walk) told(v nftables.Verdict, found *nftables.Verdict) {
 	drops := v.Kind == nftables.Drop || v.Kind == nftables.Reject
 	w.tell(found, drops, !drops)
 }
 
-// tell notes that the rule that is run did something: what it says, or a verdict that it found.
+// tell records that the current rule affected the packet, by its own verdict or
+// by one that it found.
 func (w *walk) tell(found *nftables.Verdict, drops, leads bool) {
 	if !w.follows {
 		return
@@ -195,8 +200,8 @@ func (w *walk) tell(found *nftables.Verdict, drops, leads bool) {
 	w.meets(m)
 }
 
-// lacks notes that a map has nothing for a number that chance picked. Where it has something for
-// others, that is never meant.
+// lacks records that a map has no element for a random number. This is always a
+// fault if the map has elements for others.
 func (w *walk) lacks(l nftables.LookupDNAT) {
 	set := w.sets[l.Map]
 	if !w.follows || set == nil || set.odd != "" || set.Timeout > 0 || !set.fits(l.Key) {
@@ -207,16 +212,16 @@ func (w *walk) lacks(l nftables.LookupDNAT) {
 		if t.Field == nftables.Random {
 			picked++
 		} else if t.Field == nftables.ClientHash {
-			return // any client's may be the one that is not there
+			return // some clients may intentionally have no element
 		}
 	}
 	if picked > 0 {
-		w.step -= picked // the key takes them once more
+		w.step -= picked // the key makes the same choices again
 		w.meets(sim.Met{Text: "map " + l.Map + " lacks " + set.KeyText(w.key(set.Set, l.Key)), Lacks: true})
 	}
 }
 
-// meets notes what the packet met where it is.
+// meets records an effect on the packet at the current rule.
 func (w *walk) meets(m sim.Met) {
 	m.Table, m.Chain, m.Rule, m.Element = w.name, w.chain, w.rule, w.element
 	if table, chain, ok := strings.Cut(w.chain, ", chain "); ok {
@@ -226,7 +231,7 @@ func (w *walk) meets(m sim.Met) {
 	w.met = append(w.met, m)
 }
 
-// text returns a rule as nft lists it, with the elements of sets that have no name.
+// text returns a rule in nft's notation, with the elements of anonymous sets.
 func (w *walk) text(rule *nftables.Rule) string {
 	var b []byte
 	for i, s := range rule.Stmts {
@@ -253,10 +258,10 @@ func (w *walk) text(rule *nftables.Rule) string {
 	return string(b)
 }
 
-// mostLiteral is how many elements of a set a rule is told with.
+// mostLiteral is the maximum number of elements of a set in the text of a rule.
 const mostLiteral = 8
 
-// literal returns the elements of a set as they stand in a rule.
+// literal returns the elements of a set in the notation of a rule.
 func literal(s *nftables.Set) string {
 	if len(s.Elements) == 1 && s.Data == nftables.NoData {
 		return s.ElementText(&s.Elements[0])

@@ -9,10 +9,12 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
-// Foreign is a rule that another tool defines, such as iptables. Only a Follower evaluates it.
+// Foreign is a rule that another tool defines, such as iptables. Only a Follower
+// evaluates it.
 type Foreign struct {
-	Text string // as its tool prints it
-	// Run applies the rule to a packet. The zero Verdict continues with the next rule.
+	Text string // as printed by its tool
+	// Run applies the rule to a packet. The zero Verdict continues with the next
+	// rule.
 	Run func(*Passing) nftables.Verdict
 }
 
@@ -30,37 +32,38 @@ func (w *walk) foreign(s Foreign) step {
 	return w.decide(v)
 }
 
-// Machine answers questions about the node that rules ask the kernel. A nil function means
-// that the answer is unknown.
+// Machine provides facts about the node that rules query in the kernel. A nil
+// function means that the fact is unknown.
 type Machine struct {
-	// Out returns the interface by which the node sends a packet that came in by in, "" if it
-	// sends it nowhere.
+	// Out returns the interface on which the node sends a packet that was
+	// received on in, or "" if it sends it nowhere.
 	Out func(src, dst netip.Addr, in string, mark uint32) (string, error)
 	// Carries reports whether an interface has an address.
 	Carries func(a netip.Addr, on string) bool
-	// Bridged reports whether an interface is a bridge that passes its packets to netfilter.
+	// Bridged reports whether an interface is a bridge that passes its packets to
+	// netfilter.
 	Bridged func(in string) bool
 }
 
-// Passing is a packet on its way through the hooks, as a Foreign rule sees it.
+// Passing is a packet on its path through the hooks, for a Foreign rule.
 type Passing struct {
 	*walk
-	reported bool // the rule was reported as one that the packet met
+	reported bool // the rule was reported as one that the packet matched
 }
 
 // Src returns the source address, which no rule has changed yet.
 func (p *Passing) Src() netip.Addr { return p.src }
 
-// Dst returns the current destination address, and Port the current destination port.
+// Dst returns the current destination address.
 func (p *Passing) Dst() netip.Addr { return p.dst }
 
 // Port returns the current destination port.
 func (p *Passing) Port() uint16 { return p.port }
 
-// First returns the packet as it was before any translation.
+// First returns the packet before any translation.
 func (p *Passing) First() sim.Packet { return p.pkt }
 
-// Hook returns the hook that the packet passes.
+// Hook returns the current hook.
 func (p *Passing) Hook() nftables.Hook { return p.base.Hook }
 
 // Own reports whether the node has an address.
@@ -69,8 +72,7 @@ func (p *Passing) Own(a netip.Addr) bool { return p.own.Has(a) }
 // Translated reports whether the destination, or the source, was translated.
 func (p *Passing) Translated() (dst, src bool) { return p.dnat, p.snat }
 
-// Tracked reports whether connection tracking has seen the packet, and Untracked whether a rule
-// exempted it.
+// Tracked reports whether connection tracking has processed the packet.
 func (p *Passing) Tracked() bool { return p.tracked && !p.untracked }
 
 // Untracked reports whether a rule exempted the packet from connection tracking.
@@ -114,17 +116,19 @@ func (p *Passing) report(drops bool) {
 	}
 }
 
-// Matched continues with the next statement of the rule, which did nothing to the packet.
+// Matched continues with the next statement of the rule, without an effect on the
+// packet.
 func (p *Passing) Matched() nftables.Verdict {
 	p.reported = true
 	return nftables.Verdict{Kind: nftables.Continue}
 }
 
-// Doubt notes that the rule is not understood, so that the fate of the packet is unknown.
+// Doubt records that the rule is not supported, so that the outcome of the packet
+// is unknown.
 func (p *Passing) Doubt(why string) { p.doubt("%s", why) }
 
-// Choose returns whether the packet is among the share of packets that chance picks. Both ways
-// are followed.
+// Choose returns whether the packet is in a random share of packets. Both paths
+// are evaluated.
 func (p *Passing) Choose(share float64) bool {
 	if share <= 0 || share >= 1 {
 		return share >= 1
@@ -136,7 +140,7 @@ func (p *Passing) Choose(share float64) bool {
 	return p.path[p.step-1].taken == 0
 }
 
-// Remember enters the client in a list.
+// Remember adds the client to a list.
 func (p *Passing) Remember(list string) {
 	p.way.Memory = append(p.way.Memory, sim.Remembered{In: list})
 }
@@ -151,12 +155,12 @@ func (p *Passing) Remembers(m sim.Memory) bool {
 	return false
 }
 
-// In returns the input interface, "" where the hook has none.
+// In returns the input interface, or "" if the hook has none.
 func (p *Passing) In() (name string, known bool) {
 	return p.in, p.base.Hook != nftables.Postrouting || p.in == ""
 }
 
-// Out returns the output interface, "" where the hook has none.
+// Out returns the output interface, or "" if the hook has none.
 func (p *Passing) Out() (name string, known bool) {
 	if p.base.Hook == nftables.Prerouting || p.base.Hook == nftables.Input {
 		return "", true
@@ -179,8 +183,9 @@ func (p *Passing) Out() (name string, known bool) {
 	return name, err == nil
 }
 
-// Returns reports whether the node's route to the source of the packet leaves by the interface
-// by which the packet came in, or, if loose, whether it has such a route.
+// Returns reports whether the node's route to the source of the packet uses the
+// interface on which the packet was received, or, if loose, whether such a route
+// exists.
 func (p *Passing) Returns(marked, loose bool) (ok, known bool) {
 	if p.in == "lo" {
 		return true, true
@@ -207,8 +212,8 @@ func (p *Passing) Carries(a netip.Addr, on string) (ok, known bool) {
 	return p.machine.Carries(a, on), true
 }
 
-// Bridged reports whether the hook sees the packet on its way through a bridge: in, that it came
-// in by a port of one; through, that it leaves by the same bridge.
+// Bridged reports whether the packet passes the hook inside a bridge. in: it was
+// received on a port of a bridge. through: it leaves by the same bridge.
 func (p *Passing) Bridged() (in, through, known bool) {
 	switch {
 	case p.pkt.FromNode() || p.base.Hook == nftables.Input || p.base.Hook == nftables.Output:

@@ -7,17 +7,16 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
-// indexed is a set in which elements are found at once, and what else packets
-// might have found there.
+// indexed is a set with fast lookup, and with the constants that lookups compare.
 type indexed struct {
 	*nftables.Set
-	odd    string                               // why what packets find there is not known; "": it is
+	odd    string                               // why the result of a lookup is unknown, or ""
 	full   map[nftables.Key]*nftables.Element   // of sets without intervals
-	ranges map[nftables.Key][]*nftables.Element // of sets with intervals: by the key without them, in order, none in another
+	ranges map[nftables.Key][]*nftables.Element // of sets with intervals: by the key without them, sorted, without nesting
 	others []siblings
 }
 
-// parts are places in a Key.
+// parts are parts of a Key.
 type parts uint8
 
 const (
@@ -28,15 +27,15 @@ const (
 	partSlot
 )
 
-// siblings are the elements of a set by all of their key but the parts that
-// vary with the packet: what they differ in tells packets apart.
+// siblings are the elements of a set grouped by their key without the parts that
+// vary with the packet. The differing parts distinguish packets.
 type siblings struct {
 	src, port parts
 	sources   map[nftables.Key][]netip.Prefix // by the key without the sources
 	ports     map[nftables.Key][]uint16       // by the key without sources, ports and slot
 }
 
-// fits reports whether a lookup asks for what the keys of the set are.
+// fits reports whether a lookup has the key type of the set.
 func (l *indexed) fits(terms []nftables.Term) bool {
 	if len(terms) != len(l.Key) {
 		return false
@@ -49,8 +48,8 @@ func (l *indexed) fits(terms []nftables.Term) bool {
 	return true
 }
 
-// partsOf returns the places in the set's keys that a lookup fills from fields for
-// which from holds. The address of an interval is always the second.
+// partsOf returns the parts of the set's keys that a lookup takes from fields for
+// which from returns true. The address of an interval is always the second.
 func (l *indexed) partsOf(terms []nftables.Term, from func(nftables.Field) bool) (p parts) {
 	addr, port := partAddr, partPort
 	for i, t := range terms {
@@ -76,12 +75,12 @@ func isSource(f nftables.Field) bool { return f == nftables.SrcAddr || f == nfta
 
 func isDestination(f nftables.Field) bool { return f == nftables.DstAddr || f == nftables.OrigDstAddr }
 
-// isPort and isOrigPort hold for the port to which the packet came, as long as
-// nothing has translated it, and behind that.
+// isPort reports whether a field is the port of an untranslated packet;
+// isOrigPort reports it for a translated one.
 func isPort(f nftables.Field) bool     { return f == nftables.DstPort || f == nftables.OrigDstPort }
 func isOrigPort(f nftables.Field) bool { return f == nftables.OrigDstPort }
 
-// prefixes returns the addresses of a key in some places, in a set of that type.
+// prefixes returns the addresses in some parts of a key of the set.
 func prefixes(k *nftables.Key, in parts, s *nftables.Set) (all []netip.Prefix) {
 	if in&partAddr != 0 {
 		all = append(all, netip.PrefixFrom(k.Addr, k.Addr.BitLen()))
@@ -92,7 +91,7 @@ func prefixes(k *nftables.Key, in parts, s *nftables.Set) (all []netip.Prefix) {
 	return all
 }
 
-// second is the second address, or the interval.
+// second returns the second address, or the interval.
 func second(k *nftables.Key, s *nftables.Set) netip.Prefix {
 	if s.Interval {
 		return netip.PrefixFrom(k.Addr2, int(k.Bits))
@@ -100,8 +99,8 @@ func second(k *nftables.Key, s *nftables.Set) netip.Prefix {
 	return netip.PrefixFrom(k.Addr2, k.Addr2.BitLen())
 }
 
-// without returns the key without some parts, and without the interval, in which no
-// packet's key equals an element's.
+// without returns the key without some parts, and without the interval, which is
+// not compared for equality.
 func (l *indexed) without(k nftables.Key, p parts) nftables.Key {
 	if l.Interval {
 		p |= partAddr2
@@ -124,7 +123,7 @@ func (l *indexed) without(k nftables.Key, p parts) nftables.Key {
 	return k
 }
 
-// newIndexed prepares lookups in a set.
+// newIndexed indexes a set.
 func newIndexed(s *nftables.Set) *indexed {
 	l := &indexed{Set: s, odd: s.Unsupported}
 	if l.odd == "" {
@@ -155,14 +154,14 @@ func newIndexed(s *nftables.Set) *indexed {
 		slices.SortFunc(list, func(a, b *nftables.Element) int { return a.Key.Addr2.Compare(b.Key.Addr2) })
 		for i := range list[1:] {
 			if second(&list[i].Key, s).Overlaps(second(&list[i+1].Key, s)) {
-				l.odd = "intervals that overlap" // which the kernel refuses
+				l.odd = "intervals that overlap" // the kernel rejects these
 			}
 		}
 	}
 	return l
 }
 
-// index prepares telling what lookups of a key tell apart.
+// index prepares recording the constants that lookups of a key compare.
 func (l *indexed) index(terms []nftables.Term) {
 	if l.full == nil || !l.fits(terms) {
 		return
@@ -198,7 +197,7 @@ func withPort(list []uint16, n uint16) []uint16 {
 	return append(list, n)
 }
 
-// find returns the element of a key; nil: there is none.
+// find returns the element of a key, or nil.
 func (l *indexed) find(key nftables.Key) *nftables.Element {
 	if !l.Interval {
 		return l.full[key]
@@ -214,7 +213,7 @@ func (l *indexed) find(key nftables.Key) *nftables.Element {
 	return nil
 }
 
-// cut tells what packets the set tells apart from that of a walk.
+// cut records the constants with which a lookup distinguishes packets.
 func (l *indexed) cut(w *walk, key nftables.Key, terms []nftables.Term) {
 	port := isPort
 	if w.dnat {

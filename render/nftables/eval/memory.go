@@ -13,12 +13,12 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
-// Sets that rules fill hold clients of connections before. A packet is walked as that
-// of a client whom none knows; sim.WithAffinity walks it again with one who is known.
-// And whatever a map may hold, it must lead nowhere but to backends of those who
-// look into it.
+// Sets that rules fill contain clients of earlier connections. A packet is first
+// evaluated for an unknown client; sim.WithAffinity evaluates it again for a
+// remembered one. In addition, a map must lead only to backends of those
+// frontends that read it, whatever its content.
 
-// recall looks the client up in a set that rules fill.
+// recall looks up the client in a set that rules fill.
 func (w *walk) recall(l *indexed, terms []nftables.Term) *nftables.Element {
 	switch {
 	case len(terms) != 1 || !isSource(terms[0].Field):
@@ -39,7 +39,7 @@ func (w *walk) recall(l *indexed, terms []nftables.Term) *nftables.Element {
 	return nil
 }
 
-// update enters the client in a set.
+// update adds the client to a set.
 func (w *walk) update(u nftables.Update) {
 	l := w.sets[u.Map]
 	switch {
@@ -66,13 +66,13 @@ func (w *walk) update(u nftables.Update) {
 	w.seen.write(r)
 }
 
-// read is a map of addresses, and the port to which its answer leads.
+// read is a map of addresses, and the port of the destination.
 type read struct {
 	set  string
 	port uint16
 }
 
-// forgets returns how long a set that rules fill holds a client.
+// forgets returns the timeout of a client in a set that rules fill.
 func (l *indexed) forgets() time.Duration {
 	if l.Timeout <= nftables.NoTimeout {
 		return sim.Forever
@@ -80,12 +80,12 @@ func (l *indexed) forgets() time.Duration {
 	return l.Timeout
 }
 
-// memory is what all packets together put into maps, and where they may be led
-// by them.
+// memory is the content of maps after all packets, and the destinations that
+// their readers allow.
 type memory struct {
 	lock    sync.Mutex
 	written map[sim.Remembered]bool
-	wanted  map[read][]netip.AddrPort // backends of all who look there
+	wanted  map[read][]netip.AddrPort // backends of all readers
 }
 
 func (m *memory) write(r sim.Remembered) {
@@ -100,7 +100,7 @@ func (m *memory) write(r sim.Remembered) {
 	m.written[r] = true
 }
 
-// asked notes where those who look into maps may be led, in any order.
+// asked records the backends of readers of maps, in any order.
 func (m *memory) asked(reads []read, to []netip.AddrPort) {
 	if len(reads) == 0 {
 		return
@@ -124,11 +124,12 @@ func (m *memory) asked(reads []read, to []netip.AddrPort) {
 	}
 }
 
-// mostTold is how many doubts about maps are told.
+// mostTold is the maximum number of reported doubts about maps.
 const mostTold = 10
 
-// Doubts returns what cannot be said of single packets: where a map may lead
-// clients to what is no backend of theirs. It is asked when all packets were walked.
+// Doubts returns the doubts that do not depend on a single packet: a map may
+// forward clients to a destination that is not one of their backends. It must be
+// called after all packets were evaluated.
 func (e *Evaluator) Doubts() (all []string) {
 	e.seen.lock.Lock()
 	defer e.seen.lock.Unlock()

@@ -7,24 +7,25 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
-// A packet whose source port is not known stands for all clients at its source
-// address. Where the client's hash is looked up, each of the elements that there are for
-// its slots is one way to go, once for all slots that lead to the same backend.
+// A packet without a source port represents all clients at its source address. A
+// lookup by the client's hash then has one path for each element of its slots;
+// slots with the same backend share a path.
 
-// slotsKey is what clients look up: all of the key but the slot.
+// slotsKey is the key of a lookup without the slot.
 type slotsKey struct {
 	set string
 	key nftables.Key
 	mod uint32
 }
 
-// slots are the elements that the clients of a slotsKey find, each once; nil for none.
+// slots are the elements for the clients of a slotsKey, without duplicates; nil
+// for none.
 type slots struct {
 	elements []*nftables.Element
 	choice   string
 }
 
-// slot returns the number of a packet, which chance or its client chooses.
+// slot returns the slot of a packet, chosen at random or by its client.
 func (w *walk) slot(t nftables.Term) uint32 {
 	switch {
 	case t.Field == nftables.Random:
@@ -36,8 +37,8 @@ func (w *walk) slot(t nftables.Term) uint32 {
 	return m.Slot(w.src, w.pkt.SrcPort)
 }
 
-// anyClient returns how many slots a lookup has that the packet's client chooses,
-// while nobody knows which one that is; 0: it has none such.
+// anyClient returns the number of slots of a lookup by the client's hash, if the
+// client's port is unknown; otherwise 0.
 func anyClient(w *walk, terms []nftables.Term) uint32 {
 	for _, t := range terms {
 		if t.Field == nftables.ClientHash && w.pkt.SrcPort == 0 {
@@ -47,7 +48,7 @@ func anyClient(w *walk, terms []nftables.Term) uint32 {
 	return 0
 }
 
-// slotOfAny returns what one client finds, on each way another.
+// slotOfAny returns the element for one client, a different one on each path.
 func (w *walk) slotOfAny(l *indexed, key nftables.Key, mod uint32) *nftables.Element {
 	s := w.slotsOf(l, key, mod)
 	if s.choice != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
-// stmt does what a statement does to a packet on its way.
+// stmt evaluates a statement for a packet.
 func (w *walk) stmt(s nftables.Stmt) step {
 	switch s := s.(type) {
 	case nftables.MatchNet:
@@ -54,7 +54,7 @@ func (w *walk) stmt(s nftables.Stmt) step {
 	case Foreign:
 		return w.foreign(s)
 	case nftables.Counter:
-	case nftables.Unsupported: // what it does is not known
+	case nftables.Unsupported: // its effect is unknown
 		w.doubt("%s", s.What)
 		return endRule
 	default:
@@ -64,7 +64,7 @@ func (w *walk) stmt(s nftables.Stmt) step {
 	return next
 }
 
-// decide does what a verdict says, of a rule or of an element.
+// decide applies a verdict of a rule or of an element.
 func (w *walk) decide(v nftables.Verdict) step {
 	switch v.Kind {
 	case nftables.Drop:
@@ -95,7 +95,7 @@ func (w *walk) lookupVerdict(l nftables.LookupVerdict) step {
 	return w.decide(e.Verdict)
 }
 
-// find looks the packet's key up.
+// find looks up the packet's key.
 func (w *walk) find(set string, terms []nftables.Term) *nftables.Element {
 	l := w.sets[set]
 	if l == nil {
@@ -128,7 +128,8 @@ func (w *walk) find(set string, terms []nftables.Term) *nftables.Element {
 	return e
 }
 
-// needs doubts what connection tracking tells before it has seen the packet.
+// needs reports a doubt about a connection tracking field before connection
+// tracking has processed the packet.
 func (w *walk) needs(f nftables.Field) {
 	if f == nftables.OrigSrcAddr || f == nftables.OrigDstAddr || f == nftables.OrigDstPort {
 		w.needsTracking()
@@ -141,7 +142,7 @@ func (w *walk) needsTracking() {
 	}
 }
 
-// key puts the packet's values where the set's type has them.
+// key returns the packet's values in the key layout of the set.
 func (w *walk) key(s *nftables.Set, terms []nftables.Term) nftables.Key {
 	var k nftables.Key
 	addrs, ports := 0, 0
@@ -186,7 +187,7 @@ func (w *walk) addr(f nftables.Field) netip.Addr {
 	return w.pkt.Dst
 }
 
-// random takes the next choice of the path, or begins with 0 beyond its end.
+// random returns the next choice of the path, or 0 after its end.
 func (w *walk) random(of uint32) uint32 {
 	if w.step == len(w.path) {
 		w.path = append(w.path, choicePoint{of: of})
@@ -195,7 +196,7 @@ func (w *walk) random(of uint32) uint32 {
 	return w.path[w.step-1].taken
 }
 
-// holds turns the result of a match into a step.
+// holds converts the result of a match to a step.
 func holds(ok bool) step {
 	if ok {
 		return next
@@ -228,10 +229,10 @@ func (w *walk) matchLocal(m nftables.MatchLocal) step {
 	return holds(w.own.Has(a))
 }
 
-// ownMark doubts bits of the mark that others may have set, or look at.
+// ownMark reports a doubt about mark bits that other programs may set or use.
 func (w *walk) ownMark(bits uint32) {
 	if w.follows {
-		return // every rule that changes the mark is followed
+		return // every rule that changes the mark is evaluated
 	}
 	if others := bits &^ w.own.Mark; others != 0 {
 		w.doubt("bits of the mark that are not the proxy's: 0x%x", others)
