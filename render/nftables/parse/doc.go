@@ -1,3 +1,4 @@
-// Package parse reads what nft list ruleset prints: the tables of proxyc and kube-proxy (ParseList), and
-// those of any author that packets of a family meet (ParseWhole).
+// Package parse parses the output of nft list ruleset: the tables of proxyc and
+// kube-proxy (ParseList), and all tables that packets of a family traverse
+// (ParseWhole).
 package parse

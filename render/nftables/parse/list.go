@@ -12,19 +12,19 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
-// ListedTable is a table as nft lists it: ours, kube-proxy's, or anybody's.
+// ListedTable is a table in nft's listing, of any program.
 type ListedTable struct {
-	Family            string // nft's word: "ip", "ip6", "inet", …
+	Family            string // nft's keyword: "ip", "ip6", "inet", …
 	Name              string
-	*nftables.Ruleset // nil of others' tables
+	*nftables.Ruleset // nil for foreign tables
 }
 
-// proxies are the tables that are read.
+// proxies are the tables that are parsed.
 var proxies = []string{nftables.Table, "kube-proxy"}
 
-// ParseList reads what nft list ruleset, or nft list table, prints. Statements
-// that are none of those that kube-proxy and proxyc write are Unsupported, with
-// the rest of their rule.
+// ParseList parses the output of nft list ruleset or nft list table. A statement
+// that neither kube-proxy nor proxyc writes is Unsupported, together with the
+// rest of its rule.
 func ParseList(text string) ([]ListedTable, error) {
 	p := &listParser{toks: listTokens(text)}
 	var tables []ListedTable
@@ -54,15 +54,15 @@ func ParseList(text string) ([]ListedTable, error) {
 	return tables, nil
 }
 
-// token is a word of a listing; a line's end is "\n".
+// token is a word of a listing; "\n" is the end of a line.
 type token struct {
 	text   string
 	quoted bool
 	line   int
 }
 
-// listTokens parts a listing into words. Signs that end a word stand for
-// themselves.
+// listTokens splits a listing into words. Characters that end a word are separate
+// tokens.
 func listTokens(text string) (toks []token) {
 	line := 0
 	for s := range strings.Lines(text) {
@@ -75,7 +75,7 @@ func listTokens(text string) (toks []token) {
 			if s == "" {
 				break
 			}
-			if s[0] == '#' { // the number of nft -a
+			if s[0] == '#' { // the handle printed by nft -a
 				break
 			}
 			if s[0] == '"' {
@@ -103,17 +103,18 @@ func listTokens(text string) (toks []token) {
 }
 
 type listParser struct {
-	whole     bool   // of everybody's tables
-	other     string // with whole: nft's word for the other family
+	whole     bool   // parse tables of all programs
+	other     string // with whole: nft's keyword for the other family
 	toks      []token
 	at        int
 	r         *nftables.Ruleset
 	anonymous int
-	there     map[string]bool  // "chain services": what the table has so far
+	there     map[string]bool  // parts of the table so far, such as "chain services"
 	named     string           // with whole: family and name of the table
-	lists     map[string][]int // with whole: where the elements of a set stand
-	// portOf is the protocol whose port is among the terms of the last statement: of
-	// "meta l4proto tcp ip daddr . th dport" nft makes "ip daddr . tcp dport".
+	lists     map[string][]int // with whole: positions of the elements of a set
+	// portOf is the protocol whose port is among the terms of the last statement.
+	// nft prints "meta l4proto tcp ip daddr . th dport" as "ip daddr . tcp
+	// dport".
 	portOf ir.Protocol
 }
 
@@ -134,7 +135,7 @@ func (p *listParser) next() string {
 	return s
 }
 
-// take goes on behind the words, if they come next.
+// take skips the words if they are next.
 func (p *listParser) take(words ...string) bool {
 	for i, w := range words {
 		if p.at+i >= len(p.toks) || p.toks[p.at+i].text != w || p.toks[p.at+i].quoted {
@@ -199,7 +200,7 @@ func (p *listParser) table() error {
 				return p.errorf("chain %s is there twice", c.Name)
 			}
 			p.r.Chains = append(p.r.Chains, c)
-		case slices.Contains(named, p.peek()): // which rules name that are not understood
+		case slices.Contains(named, p.peek()): // used by rules that are not supported
 			for !p.end() && p.peek() != "{" {
 				p.next()
 			}
@@ -210,14 +211,14 @@ func (p *listParser) table() error {
 	}
 }
 
-// twice reports whether the table has something already, and notes that it has.
+// twice reports whether the table has a part already, and records it.
 func (p *listParser) twice(what string) bool {
 	was := p.there[what]
 	p.there[what] = true
 	return was
 }
 
-// named are the words that begin other things which a table has.
+// named are the keywords of other parts of a table.
 var named = []string{"flowtable", "counter", "quota", "ct", "limit", "secmark", "synproxy", "tunnel"}
 
 // block skips a block.
@@ -241,7 +242,7 @@ func (p *listParser) set(s *nftables.Set) error {
 	if !p.take("{") {
 		return p.errorf("must be followed by {, got %q", p.peek())
 	}
-	var lists []int // places of elements, read when the type is known
+	var lists []int // positions of elements, parsed when the type is known
 	dynamic := false
 	for {
 		p.skipLines()
@@ -285,7 +286,7 @@ func (p *listParser) set(s *nftables.Set) error {
 		case p.take("elements", "="):
 			lists = append(lists, p.at)
 			p.block()
-		case p.take("comment"), p.take("policy"), p.take("gc-interval"): // no matter to packets
+		case p.take("comment"), p.take("policy"), p.take("gc-interval"): // without an effect on packets
 			p.next()
 		case p.take("counter"):
 		default:
@@ -294,7 +295,7 @@ func (p *listParser) set(s *nftables.Set) error {
 	}
 }
 
-// setFlags reads "dynamic,timeout".
+// setFlags parses "dynamic,timeout".
 func setFlags(s *nftables.Set, flags string) {
 	for flag := range strings.FieldsFuncSeq(flags, func(c rune) bool { return c == ',' || c == ' ' }) {
 		switch flag {
@@ -312,7 +313,7 @@ func setFlags(s *nftables.Set, flags string) {
 	}
 }
 
-// durationOf reads "1d2h3m4s5ms".
+// durationOf parses "1d2h3m4s5ms".
 func durationOf(s string) (d time.Duration, ok bool) {
 	days, rest, found := strings.Cut(s, "d")
 	if !found {
@@ -326,7 +327,7 @@ func durationOf(s string) (d time.Duration, ok bool) {
 	return d, err == nil && d > nftables.NoTimeout
 }
 
-// types reads what a set declares: "ipv4_addr . inet_service : verdict".
+// types parses the declared types of a set: "ipv4_addr . inet_service : verdict".
 func (p *listParser) types(s *nftables.Set, text string) {
 	key, data, isMap := strings.Cut(text, " : ")
 	for name := range strings.SplitSeq(key, " . ") {
@@ -355,7 +356,7 @@ func (p *listParser) types(s *nftables.Set, text string) {
 	}
 }
 
-// typesOf reads what a set declares by example.
+// typesOf parses a declaration of types by example.
 func (p *listParser) typesOf(s *nftables.Set) {
 	from := p.at
 	key := p.terms()
@@ -384,11 +385,11 @@ func (p *listParser) typesOf(s *nftables.Set) {
 	}
 }
 
-// elements reads "{ key : data, … }".
+// elements parses "{ key : data, … }".
 func (p *listParser) elements(s *nftables.Set) error {
 	return p.eachElement(func(e *listed) {
 		if s.Unsupported == "" && s.OddShape() == "" && !p.element(s, e) {
-			s.Strays = true // a packet that looks in here meets what is not known
+			s.Strays = true // the result of a lookup in this set is unknown
 		}
 	})
 }
@@ -438,14 +439,14 @@ func (p *listParser) eachElement(add func(*listed)) error {
 	}
 }
 
-// listed is an element as it is listed.
+// listed is an element in a listing.
 type listed struct {
 	key, data []token
 	expires   bool
 }
 
-// element enters an element in the set; false: the set cannot hold it. Of those that
-// rules have entered only what they lead to is kept.
+// element adds an element to the set. It returns false if the set cannot
+// represent it. Of elements added by rules, only the destination is kept.
 func (p *listParser) element(s *nftables.Set, of *listed) bool {
 	if s.Timeout > 0 && !of.expires {
 		s.Permanent = true
@@ -546,7 +547,8 @@ func verdictOf(toks []token) (nftables.Verdict, bool) {
 	return v, v.Kind != 0
 }
 
-// destinationOf reads "10.0.0.1 . 80", "10.0.0.1:80", "[fd00::1]:80" or an address.
+// destinationOf parses "10.0.0.1 . 80", "10.0.0.1:80", "[fd00::1]:80" or an
+// address.
 func destinationOf(toks []token) (netip.AddrPort, bool) {
 	if len(toks) == 1 {
 		if to, err := netip.ParseAddrPort(toks[0].text); err == nil {
@@ -570,13 +572,14 @@ func protocolOf(s string) (ir.Protocol, bool) {
 	return ir.ParseProtocol(s)
 }
 
-// portOf reads a number: listings with names of services are made with nft -S only.
+// portOf parses a number; only nft -S prints service names.
 func portOf(s string) (uint16, bool) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return uint16(n), err == nil
 }
 
-// prefixesOf reads an address, a prefix, or a range of addresses; nil: it is none.
+// prefixesOf parses an address, a prefix, or a range of addresses. It returns nil
+// for other texts.
 func prefixesOf(s string) []netip.Prefix {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return []netip.Prefix{p.Masked()}

@@ -15,8 +15,8 @@ import (
 
 // operand is an expression of a packet that rules of other programs compare.
 type operand struct {
-	// get returns the value; why is not empty where it is unknown. A packet to which the
-	// expression does not apply has none.
+	// get returns the value. why is not empty if the value is unknown. has is
+	// false if the expression does not apply to the packet.
 	get   func(p *eval.Passing) (v scalar, has bool, why string)
 	parse func(text string) (lo, hi scalar, ok bool)
 }
@@ -25,7 +25,7 @@ type operand struct {
 type scalar struct {
 	addr   netip.Addr
 	number uint64
-	name   string // of an interface; with a "*" at its end in rules
+	name   string // of an interface; in rules it may end with "*"
 }
 
 // within reports whether a value is in a range.
@@ -46,7 +46,8 @@ type entry struct {
 	verdict nftables.Verdict
 }
 
-// compares reads what p.match does not: operands and a value, a set or a verdict map.
+// compares parses comparisons that p.match does not support: operands and a
+// value, a set or a verdict map.
 func (p *listParser) compares() ([]nftables.Stmt, bool) {
 	from := p.at
 	var ops []operand
@@ -102,7 +103,7 @@ func (e *entry) holds(values []scalar) bool {
 	return true
 }
 
-// since returns the words that were read from a place on.
+// since returns the words that were read from a position on.
 func (p *listParser) since(from int) string {
 	var words []string
 	for _, t := range p.toks[from:p.at] {
@@ -116,7 +117,7 @@ func (p *listParser) since(from int) string {
 	return strings.Join(words, " ")
 }
 
-// entries reads what operands are compared with.
+// entries parses the right side of a comparison.
 func (p *listParser) entries(ops []operand, isMap bool) (all []entry, ok bool) {
 	ok = true
 	add := func(l *listed) {
@@ -212,12 +213,12 @@ func parseProtocols(text string) (lo, hi scalar, ok bool) {
 	if !known && !slices.Contains(append(notTransport, "ipencap", "ipv6", "dccp", "udplite", "comp"), text) {
 		return lo, hi, false
 	}
-	return scalar{number: uint64(n)}, scalar{number: uint64(n)}, true // 0: no protocol that is followed
+	return scalar{number: uint64(n)}, scalar{number: uint64(n)}, true // 0: an unsupported protocol
 }
 
 const noSourcePort = "the source port of the packet is not known: give --from IP:PORT"
 
-// operand reads one operand.
+// operand parses one operand.
 func (p *listParser) operand() (o operand, ok bool) {
 	value := func(parse func(string) (scalar, scalar, bool), get func(q *eval.Passing) scalar) (operand, bool) {
 		return operand{parse: parse, get: func(q *eval.Passing) (scalar, bool, string) { return get(q), true, "" }}, true
@@ -258,7 +259,8 @@ func connectionMark(q *eval.Passing) uint32 {
 	return mark
 }
 
-// interfaceValue is the value of an interface. A packet without one has an empty name.
+// interfaceValue returns the value of an interface. A packet without one has an
+// empty name.
 func interfaceValue(name string, known bool) (scalar, bool, string) {
 	if !known {
 		return scalar{}, false, "the interface of the packet is not known here"
@@ -266,7 +268,7 @@ func interfaceValue(name string, known bool) (scalar, bool, string) {
 	return scalar{name: name}, true, ""
 }
 
-// masked reads a mask behind a mark.
+// masked parses a mask after a mark.
 func (p *listParser) masked(get func(*eval.Passing) uint32) (operand, bool) {
 	mask := uint64(math.MaxUint32)
 	if p.take("&") || p.take("and") {
@@ -280,7 +282,7 @@ func (p *listParser) masked(get func(*eval.Passing) uint32) (operand, bool) {
 	}}, true
 }
 
-// portOperand reads "tcp dport", "th sport" and their like.
+// portOperand parses "tcp dport", "th sport" and similar operands.
 func (p *listParser) portOperand() (operand, bool) {
 	for _, protocol := range [...]ir.Protocol{0, ir.TCP, ir.UDP, ir.SCTP} {
 		word := "th"
@@ -305,7 +307,8 @@ func (p *listParser) portOperand() (operand, bool) {
 	return operand{}, false
 }
 
-// does reads statements that change a packet, or that depend on the node or on chance.
+// does parses statements that change a packet, or that depend on the node or on a
+// random choice.
 func (p *listParser) does() ([]nftables.Stmt, bool) {
 	from := p.at
 	one := func(run func(*eval.Passing) nftables.Verdict) ([]nftables.Stmt, bool) {
@@ -368,7 +371,7 @@ func (p *listParser) does() ([]nftables.Stmt, bool) {
 			p.at = at
 			return nil, false
 		}
-		return nil, true // it limits what does nothing to the packet
+		return nil, true // it limits a statement without an effect on the packet
 	case p.take("snat"):
 		p.rest()
 		return one(func(q *eval.Passing) nftables.Verdict { q.Masquerade(); return nftables.Verdict{Kind: nftables.Accept} })
@@ -376,7 +379,8 @@ func (p *listParser) does() ([]nftables.Stmt, bool) {
 	return nil, false
 }
 
-// markValue reads "meta mark & 0xfff0ffff | 0x10000", "mark and 0x…" or a number.
+// markValue parses "meta mark & 0xfff0ffff | 0x10000", "mark and 0x…" or a
+// number.
 func (p *listParser) markValue() (value func(*eval.Passing) uint32, ok bool) {
 	switch {
 	case p.take("meta", "mark"), p.take("mark"):
@@ -410,7 +414,7 @@ func (p *listParser) markValue() (value func(*eval.Passing) uint32, ok bool) {
 	return value, true
 }
 
-// fib reads "saddr . mark . iif oif 0" and "daddr type local".
+// fib parses "saddr . mark . iif oif 0" and "daddr type local".
 func (p *listParser) fib(when func(func(*eval.Passing) bool) ([]nftables.Stmt, bool)) ([]nftables.Stmt, bool) {
 	keys := []string{p.next()}
 	for p.take(".") {
@@ -461,7 +465,7 @@ func (p *listParser) fib(when func(func(*eval.Passing) bool) ([]nftables.Stmt, b
 	return nil, false
 }
 
-// tcpFlags reads "syn / syn,rst" as a first packet meets it.
+// tcpFlags parses "syn / syn,rst", evaluated for a first packet.
 func (p *listParser) tcpFlags(when func(func(*eval.Passing) bool) ([]nftables.Stmt, bool)) ([]nftables.Stmt, bool) {
 	words := func() (list []string) {
 		for !p.end() {

@@ -8,8 +8,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
-// ofOther reports whether the rule that begins asks for a field of the other
-// family, which no packet of ours has.
+// ofOther reports whether the next rule uses a field of the other family, which
+// no packet of this family has.
 func (p *listParser) ofOther() bool {
 	for i := p.at; i+1 < len(p.toks) && p.toks[i].text != "\n"; i++ {
 		word, next := p.toks[i].text, p.toks[i+1].text
@@ -22,8 +22,9 @@ func (p *listParser) ofOther() bool {
 
 var icmpOf = map[string]string{"ip": "icmp", "ip6": "icmpv6"}
 
-// others reads what firewalls have and no proxy writes, as it is for the first packet of
-// a connection of TCP, UDP or SCTP: one that connection tracking takes for new.
+// others parses statements of firewalls that proxies do not write. It evaluates
+// them for the first packet of a TCP, UDP or SCTP connection, which connection
+// tracking treats as new.
 func (p *listParser) others() ([]nftables.Stmt, bool) {
 	never, always := []nftables.Stmt{nftables.MatchProto{}}, []nftables.Stmt{}
 	from := p.at
@@ -78,12 +79,13 @@ func (p *listParser) others() ([]nftables.Stmt, bool) {
 	return nil, false
 }
 
-// isMap reports whether what follows is looked up in a map, and compared with nothing.
+// isMap reports whether a map lookup follows, not a comparison.
 func (p *listParser) isMap() bool {
 	return !p.end() && !p.toks[p.at].quoted && (p.peek() == "vmap" || p.peek() == "map")
 }
 
-// areStates reports whether a word is states of connection tracking, with commas between.
+// areStates reports whether a word is a comma-separated list of connection
+// tracking states.
 func areStates(word string) bool {
 	for s := range strings.SplitSeq(word, ",") {
 		if !slices.Contains(states, s) {
@@ -98,8 +100,8 @@ var (
 	notTransport = []string{"icmp", "icmpv6", "ipv6-icmp", "igmp", "esp", "ah", "gre", "ipip", "vrrp", "ospf"}
 )
 
-// stateMap reads "established : accept, new : jump x }" and returns what becomes of a new packet:
-// without an element of its own it gets no further in the rule.
+// stateMap parses "established : accept, new : jump x }" and returns the verdict
+// for a new packet. Without an element for new, the rule ends.
 func (p *listParser) stateMap() ([]nftables.Stmt, bool) {
 	of := []nftables.Stmt{nftables.MatchProto{}}
 	for !p.take("}") {
@@ -125,7 +127,7 @@ func (p *listParser) stateMap() ([]nftables.Stmt, bool) {
 	return of, true
 }
 
-// add enters a set without a name.
+// add adds an anonymous set.
 func (p *listParser) add(s nftables.Set) string {
 	p.anonymous++
 	s.Name = nftables.Anonymous + strconv.Itoa(p.anonymous)

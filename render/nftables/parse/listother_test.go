@@ -10,7 +10,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/eval"
 )
 
-// What rules of others do to a first packet is read, or they are not understood as a whole.
+// The effect of foreign rules on a first packet is parsed, or the whole rule is
+// unsupported.
 func TestRulesOfOthers(t *testing.T) {
 	sameText := cmp.Comparer(func(a, b eval.Foreign) bool { return a.Text == b.Text })
 	for _, tt := range []struct {

@@ -42,7 +42,7 @@ func (p *listParser) chain(c *nftables.Chain) error {
 	}
 }
 
-// base reads "filter hook input priority filter - 10; policy accept;".
+// base parses "filter hook input priority filter - 10; policy accept;".
 func (p *listParser) base(c *nftables.Chain) {
 	c.Base = &nftables.Base{}
 	kind := p.next()
@@ -91,8 +91,8 @@ func (p *listParser) base(c *nftables.Chain) {
 	}
 }
 
-// rule reads a line. From the first statement that is not known on, it is one
-// Unsupported; so it is from a verdict on that something follows.
+// rule parses a line. The first unknown statement and everything after it become
+// one Unsupported. So does a verdict that is followed by other statements.
 func (p *listParser) rule() (r nftables.Rule) {
 	if p.whole && p.ofOther() {
 		p.rest()
@@ -124,10 +124,10 @@ func (p *listParser) rule() (r nftables.Rule) {
 	return r
 }
 
-// afterVerdicts is what may follow a verdict map in a rule.
+// afterVerdicts may follow a verdict map in a rule.
 var afterVerdicts = [...]string{"\n", "goto", "jump", "accept", "drop", "return", "reject", "comment"}
 
-// ends reports whether nothing follows a statement in a rule.
+// ends reports whether no statement may follow in a rule.
 func ends(s nftables.Stmt) bool {
 	switch s.(type) {
 	case nftables.Verdict, nftables.Masquerade, nftables.LookupDNAT:
@@ -136,7 +136,8 @@ func ends(s nftables.Stmt) bool {
 	return false
 }
 
-// goesOn reports whether what was read is a part of more: "new" of "new,related".
+// goesOn reports whether the parsed word is only a part of an expression: "new"
+// of "new,related".
 func (p *listParser) goesOn() bool {
 	if p.end() || p.toks[p.at].quoted {
 		return false
@@ -145,8 +146,8 @@ func (p *listParser) goesOn() bool {
 	return c != "" && strings.Contains(",/|&^.-<>=!:", c[:1])
 }
 
-// stmt reads one statement; what has no effect on packets gives none. Of tables of other programs
-// it reads more.
+// stmt parses one statement; statements without an effect on packets yield none.
+// It supports more statements in tables of other programs.
 func (p *listParser) stmt() ([]nftables.Stmt, bool) {
 	from := p.at
 	stmts, ok := p.known()
@@ -164,7 +165,7 @@ func (p *listParser) stmt() ([]nftables.Stmt, bool) {
 	return stmts, ok
 }
 
-// odd reports whether a statement looks into a set that is not understood.
+// odd reports whether a statement looks up a set that is not supported.
 func (p *listParser) odd(stmts []nftables.Stmt) bool {
 	for _, s := range stmts {
 		name, _ := nftables.KeyOf(s)
@@ -176,7 +177,7 @@ func (p *listParser) odd(stmts []nftables.Stmt) bool {
 	return false
 }
 
-// known reads one statement of the kinds that proxies write.
+// known parses one statement of the kinds that proxies write.
 func (p *listParser) known() ([]nftables.Stmt, bool) {
 	one := func(s nftables.Stmt) ([]nftables.Stmt, bool) { return []nftables.Stmt{s}, true }
 	switch {
@@ -190,7 +191,7 @@ func (p *listParser) known() ([]nftables.Stmt, bool) {
 		return one(nftables.Counter{})
 	case p.take("ct", "state", "new"), p.take("ct", "state", "0x8"):
 		return one(nftables.MatchNew{})
-	case p.take("ct", "state", "invalid"): // kube-proxy before 1.31 drops such; a first packet is none
+	case p.take("ct", "state", "invalid"): // kube-proxy before 1.31 drops invalid packets; a first packet is never invalid
 		return one(nftables.MatchProto{})
 	case p.take("ct", "status", "dnat"), p.take("ct", "status", "0x20"):
 		return one(nftables.MatchDNAT{})
@@ -252,7 +253,7 @@ func (p *listParser) known() ([]nftables.Stmt, bool) {
 	return p.match()
 }
 
-// mark reads what follows "meta mark".
+// mark parses the text after "meta mark".
 func (p *listParser) mark() ([]nftables.Stmt, bool) {
 	number := func() (uint32, bool) {
 		n, err := strconv.ParseUint(p.next(), 0, 32)
@@ -285,7 +286,7 @@ func (p *listParser) mark() ([]nftables.Stmt, bool) {
 	return []nftables.Stmt{nftables.MatchMark{Mask: n, Clear: clear}}, ok && zero == 0
 }
 
-// match reads "TERMS [!=] @SET | { … } | VALUE", or "TERMS vmap …".
+// match parses "TERMS [!=] @SET | { … } | VALUE", or "TERMS vmap …".
 func (p *listParser) match() ([]nftables.Stmt, bool) {
 	key := p.terms()
 	if key == nil {
@@ -324,7 +325,7 @@ func (p *listParser) match() ([]nftables.Stmt, bool) {
 	return nil, false
 }
 
-// mapOf reads "@NAME", or elements in braces, which become a set of their own.
+// mapOf parses "@NAME", or elements in braces, which become an anonymous set.
 func (p *listParser) mapOf(s nftables.Set) (name string, ok bool) {
 	if name, ok = strings.CutPrefix(p.peek(), "@"); ok {
 		p.next()
@@ -336,7 +337,7 @@ func (p *listParser) mapOf(s nftables.Set) (name string, ok bool) {
 	return p.add(s), true
 }
 
-// dnat reads what follows "dnat".
+// dnat parses the text after "dnat".
 func (p *listParser) dnat() ([]nftables.Stmt, bool) {
 	p.take(p.r.Family.NFT())
 	addrPort := p.take("addr", ".", "port")
@@ -360,7 +361,7 @@ func (p *listParser) dnat() ([]nftables.Stmt, bool) {
 		if with {
 			port = p.next()
 		} else {
-			l.Map, port, with = strings.Cut(l.Map, ":") // nft 1.0.6 leaves no space
+			l.Map, port, with = strings.Cut(l.Map, ":") // nft 1.0.6 prints no space
 		}
 		if with {
 			l.Port, ok = portOf(port)
@@ -379,12 +380,13 @@ func (p *listParser) dnat() ([]nftables.Stmt, bool) {
 	return []nftables.Stmt{nftables.LookupDNAT{Map: p.constant(to)}}, true
 }
 
-// constant makes a map that has one answer.
+// constant adds a map with a single result.
 func (p *listParser) constant(to netip.AddrPort) string {
 	return p.add(nftables.Set{Data: nftables.AddrPortData, Elements: []nftables.Element{{To: to}}})
 }
 
-// update reads "@SET { KEY [: DATA] }". No rule of ours or of kube-proxy's says a time.
+// update parses "@SET { KEY [: DATA] }". Neither our rules nor kube-proxy's
+// contain a timeout here.
 func (p *listParser) update() ([]nftables.Stmt, bool) {
 	name, ok := strings.CutPrefix(p.next(), "@")
 	if !ok || !p.take("{") {
@@ -405,7 +407,8 @@ func (p *listParser) update() ([]nftables.Stmt, bool) {
 	return []nftables.Stmt{u}, p.take("}")
 }
 
-// terms reads "ip daddr . meta l4proto . th dport"; nil: there are none.
+// terms parses "ip daddr . meta l4proto . th dport". It returns nil if there are
+// none.
 func (p *listParser) terms() []nftables.Term {
 	var terms []nftables.Term
 	for {
@@ -450,7 +453,7 @@ func (p *listParser) term() (nftables.Term, bool) {
 	return nftables.Term{}, false
 }
 
-// dport reads "tcp dport", which asks for the protocol, too.
+// dport parses "tcp dport", which implies the protocol.
 func (p *listParser) dport() bool {
 	for _, protocol := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
 		if p.take(strings.ToLower(protocol.String()), "dport") {

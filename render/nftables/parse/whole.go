@@ -9,11 +9,12 @@ import (
 	"github.com/proxyc/proxyc/render/nftables"
 )
 
-// ParseWhole reads what nft list ruleset prints as one Ruleset of all tables that
-// packets of a family meet, in which chains have the names of their tables, too: "inet fw,
-// chain forward". Of others' tables it follows more than ParseList does of ours, for the
-// first packet of a connection. left is what it does not follow at all. Tables for which
-// skip holds are left out. Ours come first.
+// ParseWhole parses the output of nft list ruleset as one Ruleset of all tables
+// that packets of a family traverse. The names of chains contain those of their
+// tables: "inet fw, chain forward". For the first packet of a connection, it
+// supports more statements of foreign tables than ParseList does of ours. left
+// describes unsupported tables. Tables for which skip returns true are omitted.
+// Our table is the first.
 func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) (r *nftables.Ruleset, left []string, err error) {
 	p := &listParser{toks: listTokens(text), whole: true, other: otherFamily(f).NFT()}
 	whole := &nftables.Ruleset{Exists: true, Family: f}
@@ -39,7 +40,7 @@ func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) 
 			left = append(left, fmt.Sprintf("table %s %s: %v", family, name, err))
 			p.at = begin
 			p.block()
-		case strings.Contains(p.r.Flags, "dormant"): // no packet meets it
+		case strings.Contains(p.r.Flags, "dormant"): // the table is inactive
 		case before:
 			if what := decides(p.r); what != "" {
 				left = append(left, fmt.Sprintf("table %s %s has %s, and sees packets before", family, name, what))
@@ -58,7 +59,8 @@ func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) 
 	return whole, left, nil
 }
 
-// decides tells by what a table may decide about packets; empty: by nothing.
+// decides describes the parts of a table that may decide about packets; "" if
+// none.
 func decides(r *nftables.Ruleset) (what string) {
 	rules := 0
 	for i := range r.Chains {
@@ -77,7 +79,7 @@ func decides(r *nftables.Ruleset) (what string) {
 	return what
 }
 
-// idle reports whether a chain lets all packets pass.
+// idle reports whether a chain accepts all packets.
 func idle(c *nftables.Chain) bool {
 	return len(c.Rules) == 0 && (c.Base == nil || !c.Base.Drop && !strings.Contains(c.Base.Unsupported, "policy drop"))
 }
@@ -89,8 +91,8 @@ func otherFamily(f ir.Family) ir.Family {
 	return ir.IPv4
 }
 
-// Qualify returns a Ruleset whose chains and sets have the name of their table, too, as ParseWhole
-// does: "ip proxyc".
+// Qualify adds the name of the table to the names of its chains and sets, as
+// ParseWhole does: "ip proxyc".
 func Qualify(r *nftables.Ruleset, table string) *nftables.Ruleset {
 	chain := func(name string) string { return table + ", chain " + name }
 	set := func(name string) string { return table + ", set " + name }
