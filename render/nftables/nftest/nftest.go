@@ -1,5 +1,5 @@
-// Package nftest has Programs of mode nftables for tests: one with everything
-// that a table can have, and large ones.
+// Package nftest provides Programs of mode nftables for tests: one with all
+// features of a table, and large ones.
 package nftest
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Twin returns an address, prefix or address and port of the IPv4 test network
-// in a family, in the way of the conformance cases: the last octet stays as text.
+// Twin converts an address, prefix or address and port of the IPv4 test network
+// to a family, as in the conformance cases: the last octet is kept as text.
 func Twin(f ir.Family, s string) string {
 	if f == ir.IPv4 {
 		return s
@@ -55,9 +55,9 @@ func Node(f ir.Family) ir.Node {
 	}
 }
 
-// Program has everything that a table can have: each kind of frontend with
-// each kind of fate, in all protocols, with and without affinity, on backends
-// with different ports. UDP without affinity is Stable.
+// Program returns a Program with all features of a table: each kind of frontend
+// with each verdict, in all protocols, with and without affinity, and with
+// backends with different ports. UDP without affinity is Stable.
 func Program(f ir.Family) *ir.Program {
 	p := &ir.Program{Family: f, Node: Node(f)}
 	for i, proto := range []ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
@@ -72,7 +72,7 @@ func Program(f ir.Family) *ir.Program {
 	return p
 }
 
-// Stable has the client choose the backend at all frontends that can have it so.
+// Stable enables Maglev for all frontends that support it.
 func Stable(s *ir.Service, slots uint32) {
 	m := &ir.Maglev{Slots: slots, Origin: ir.Origin{Object: s.Origin.Object, Field: "metadata.annotations.proxyc.dev/balance"}}
 	for i := range s.Frontends {
@@ -83,8 +83,8 @@ func Stable(s *ir.Service, slots uint32) {
 	}
 }
 
-// Service uses the addresses from 10.96.0.n, 203.0.113.n and the node
-// ports from 30000+n.
+// Service returns a Service with addresses from 10.96.0.n and 203.0.113.n on, and
+// node ports from 30000+n on.
 func Service(f ir.Family, proto ir.Protocol, n int, affinity bool) ir.Service {
 	name := ir.Name{Namespace: "ns", Name: "svc" + strconv.Itoa(n)}
 	why := ir.Origin{Object: "Service " + name.String()}
@@ -137,7 +137,7 @@ func Service(f ir.Family, proto ir.Protocol, n int, affinity bool) ir.Service {
 	lb.SourceRanges = []ir.SourceRange{{Prefix: netip.PrefixFrom(Addr(f, "192.0.2.0"), 0).Masked(), Origin: why}}
 	lb = front(ir.LoadBalancer, "203.0.113.", 2, ir.Reject)
 	admit("203.0.113."+strconv.Itoa(n)+"/32", "192.0.2.12/32", "10.244.0.0/16")
-	for i := range 10 { // too many to be rules, and side by side
+	for i := range 10 { // too many for rules, and adjacent
 		admit("198.51.100." + strconv.Itoa(1+i) + "/32")
 	}
 	front(ir.NodePort, "", 0, ir.Reject, route(ir.Any, cluster, true))
@@ -147,7 +147,7 @@ func Service(f ir.Family, proto ir.Protocol, n int, affinity bool) ir.Service {
 	return s
 }
 
-// Variants returns the settings of a node that change the fixed part.
+// Variants returns settings of a node that change the fixed part.
 func Variants(f ir.Family) map[string]func(*ir.Node) {
 	return map[string]func(*ir.Node){
 		"cidr":      func(*ir.Node) {},
@@ -166,9 +166,9 @@ func Variants(f ir.Family) map[string]func(*ir.Node) {
 	}
 }
 
-// Large has n Services of one ClusterIP and ten backends, one of them
-// here; every tenth has a node port, every twentieth a load balancer address
-// with externalTrafficPolicy Local.
+// Large returns a Program of n Services, each with one ClusterIP and ten
+// backends, one of them on the node. Every tenth has a node port, every twentieth
+// a load balancer address with externalTrafficPolicy Local.
 func Large(n int) *ir.Program {
 	p := &ir.Program{Family: ir.IPv4, Node: Node(ir.IPv4)}
 	p.Services = make([]ir.Service, n)
@@ -204,9 +204,9 @@ func LargeService(i int) ir.Service {
 	return s
 }
 
-// Sticky has one Service with affinity: its ClusterIP 10.96.0.10,
-// 203.0.113.10 with policy Local and node port 30080 share backends on both
-// nodes, with two ports, and on the node under test itself.
+// Sticky returns a Program of one Service with affinity. Its ClusterIP
+// 10.96.0.10, 203.0.113.10 with policy Local and node port 30080 share backends
+// on both nodes, with two ports, and on the node under test itself.
 func Sticky(f ir.Family, proto ir.Protocol) *ir.Program {
 	port := ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "sticky"}, Protocol: proto}
 	affinity := &ir.Affinity{Timeout: time.Hour}
