@@ -131,9 +131,9 @@ func (k Kind) String() string {
 	return [...]string{"ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"}[k]
 }
 
-// Rank returns the precedence of claims to one address and port, the lowest
-// first. The cluster allocates ClusterIPs and its cloud allocates load balancer
-// addresses, but any author of a Service chooses externalIPs.
+// Rank returns the precedence of a claim to an address and port; 0 is the
+// strongest. The cluster allocates ClusterIPs and its cloud allocates load
+// balancer addresses, but any author of a Service chooses externalIPs.
 func (k Kind) Rank() int {
 	return [...]int{ClusterIP: 0, LoadBalancer: 1, ExternalIP: 2, NodePort: 3}[k]
 }

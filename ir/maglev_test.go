@@ -16,8 +16,8 @@ func maglevBackends(n int) []Backend {
 	return all
 }
 
-// Every slot has a backend, the backends' numbers of slots differ by at most one,
-// and the order of the backends does not matter, because nodes may learn about
+// Every slot has a backend, and the backends' numbers of slots differ by at most
+// one. The order of the backends does not matter, because nodes may learn about
 // them in any order.
 func TestMaglevTable(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

@@ -12,12 +12,12 @@ import (
 const treeThreshold = 64
 
 // A tree is a path-compressed radix tree of chains over the entries' keys, with
-// four bits per level. A chain exists for a prefix if and only if at least two
-// keys share it and differ in the next four bits, or if it is one of the smallest
-// blocks, 16 addresses or 16 ports, with at least two keys. The shape therefore
-// depends only on the keys, not on their history. A new entry adds a rule to one
-// chain, or splits one edge by one chain. No chain has more than 16 rules, except
-// the smallest blocks, which have one for each entry.
+// four bits per level. A chain exists for a prefix in two cases only: at least
+// two keys share it and differ in the next four bits, or it is a smallest block
+// (16 addresses or 16 ports) with at least two keys. The shape therefore depends
+// only on the keys, not on their history. A new entry adds a rule to one chain,
+// or splits one edge by one chain. No chain has more than 16 rules, except the
+// smallest blocks, which have one for each entry.
 
 // tree holds the entries of one dispatch chain.
 type tree struct {

@@ -1,7 +1,7 @@
 // Package ipvs lowers Programs for mode ipvs. The result consists of virtual
 // servers with their real servers for the kernel's load balancer, and the
-// addresses of the dummy device kube-ipvs0, which make the kernel accept packets
-// to them. It also contains the ipsets and iptables rules that masquerade and
+// addresses of the dummy device kube-ipvs0. The kernel accepts packets to these
+// addresses. It also contains the ipsets and iptables rules that masquerade and
 // filter these packets.
 //
 // The iptables rules depend only on the node's settings, and on source ranges

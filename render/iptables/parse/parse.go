@@ -539,8 +539,8 @@ func (p *ruleParser) mark(m *iptables.Mark, mask uint32) bool {
 	return err == nil
 }
 
-// probability parses a share and returns the fraction 1/n that the kernel stores
-// as the same value, in units of 1/2³¹.
+// probability parses a share. It sets OneIn to the n whose fraction 1/n the kernel
+// stores as the same value, in units of 1/2³¹.
 func (p *ruleParser) probability() bool {
 	share, err := strconv.ParseFloat(p.value(), 64)
 	if err != nil || share <= 0 || share > 1 {
