@@ -11,7 +11,7 @@ import (
 
 // Maglev makes a frontend select backends by a hash of the client's address and
 // port instead of at random, so that every node selects the same backend. The
-// lookup table is that of Eisenbud et al., Maglev (NSDI 2016), section 3.4. The
+// lookup table is that of Eisenbud et al., Maglev (NSDI 2016), 3.4. The
 // hash is jhash as used by nf_tables, so that mode nftables can compute it.
 type Maglev struct {
 	Slots  uint32 `json:"slots"` // size of the table: one of MaglevSlots
