@@ -8,23 +8,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Applied are the Programs that a Dataplane applied last. To change a Service in
-// them costs the same however many there are. It may be read while it changes.
+// Applied are the Programs that a Dataplane applied last. The cost of a change does not
+// depend on the number of Services. Any goroutine may read it while it changes.
 type Applied struct {
 	mu       sync.Mutex
 	node     ir.Programs // without their Services
 	services ir.PerFamily[map[ir.Name]*ir.Service]
 }
 
-// Desired is what a Plan leads to: all of the Programs where it is full, or else
-// what differs by Changes from what was applied last.
+// Desired is what is in force after a Plan's commit: the Programs if Full is set, else
+// what was last applied with Changes.
 type Desired struct {
 	Full     bool
 	Programs ir.Programs
 	Changes  ir.Changes
 }
 
-// Take notes that what was desired is in force.
+// Take enters what a commit put in force.
 func (a *Applied) Take(d Desired) {
 	if d.Full {
 		a.Replace(d.Programs)
@@ -33,7 +33,7 @@ func (a *Applied) Take(d Desired) {
 	}
 }
 
-// Replace notes that all of the Programs are in force, and nothing else.
+// Replace enters Programs that are in force, and nothing else is.
 func (a *Applied) Replace(programs ir.Programs) {
 	var node ir.Programs
 	var services ir.PerFamily[map[ir.Name]*ir.Service]
@@ -50,7 +50,7 @@ func (a *Applied) Replace(programs ir.Programs) {
 	a.node, a.services = node, services
 }
 
-// Change notes that changes are in force.
+// Change enters changes that are in force.
 func (a *Applied) Change(changes ir.Changes) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -73,7 +73,8 @@ func (a *Applied) Node() ir.Programs {
 	return a.node
 }
 
-// From returns the changes as they are from what was applied.
+// From returns the changes with Old set to the Services that were applied, as
+// Dataplane.PlanChanges requires. The result shares no memory with changes but the Services.
 func (a *Applied) From(changes ir.Changes) (from ir.Changes) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

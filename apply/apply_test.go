@@ -60,7 +60,7 @@ type memory struct {
 	spoil     func(rules)
 }
 
-func (m *memory) Read(context.Context) error {
+func (m *memory) Read(context.Context, ir.Programs) error {
 	m.found = maps.Clone(m.has)
 	return nil
 }
@@ -71,13 +71,12 @@ type told struct {
 	expected []rules
 }
 
-func (t *told) ReadFor(ctx context.Context, want ir.Programs) error {
+func (t *told) Read(ctx context.Context, want ir.Programs) error {
 	t.expected = append(t.expected, rulesOf(want))
-	return t.Read(ctx)
+	return t.memory.Read(ctx, want)
 }
 
-// Who reads a node faster that has what is wanted is told what that is, each time: also
-// where some Services are wanted no longer.
+// Each Read gets what the next Plan wants, also after Services were refused.
 func TestReadForWhatIsPlanned(t *testing.T) {
 	d := &told{memory: &memory{has: rules{}}}
 	if _, _, err := Once(t.Context(), d, want(rules{a: 80, b: 666}), yes); err != nil {

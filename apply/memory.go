@@ -6,22 +6,20 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Memory is a Dataplane without a kernel: it has what it is given, and its Plans name no operation.
+// Memory is a Dataplane without a kernel. Its Plans list no operations.
 type Memory struct {
-	// Committed, if set, is told of each commit, by the goroutine that makes it.
+	// Committed, if set, is called with each commit, by the goroutine that commits.
 	Committed func(Desired)
 
 	applied Applied
 }
 
-func (*Memory) Read(context.Context) error                     { return nil }
+func (*Memory) Read(context.Context, ir.Programs) error        { return nil }
 func (*Memory) Plan(want ir.Programs) Plan                     { return given{Desired{Full: true, Programs: want}} }
 func (*Memory) PlanChanges(changes ir.Changes) Plan            { return given{Desired{Changes: changes}} }
 func (*Memory) Compare(context.Context) (Plan, error)          { return given{}, nil }
-func (m *Memory) Applied() ir.Programs                         { return m.applied.Programs() }
+func (m *Memory) Applied() *Applied                            { return &m.applied }
 func (*Memory) Drift(context.Context) (<-chan struct{}, error) { return nil, nil }
-func (*Memory) Leftovers(context.Context) ([]Leftover, error)  { return nil, nil }
-func (*Memory) Counters() Counters                             { return Counters{} }
 func (*Memory) Close() error                                   { return nil }
 
 func (m *Memory) Commit(_ context.Context, p Plan) (Result, error) {
@@ -33,7 +31,7 @@ func (m *Memory) Commit(_ context.Context, p Plan) (Result, error) {
 	return Result{}, nil
 }
 
-// given is a Plan that names no operation.
+// given is a Plan without operations.
 type given struct{ Desired }
 
 func (given) Empty() bool                          { return false }

@@ -14,7 +14,7 @@ import (
 // not in force, whatever was there of them before.
 func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan) bool) (Plan, Result, error) {
 	var done Result
-	if err := ReadFor(ctx, d, want); err != nil {
+	if err := d.Read(ctx, want); err != nil {
 		return nil, done, err
 	}
 	plan := d.Plan(want)
@@ -29,7 +29,7 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 		return plan, done, err
 	}
 	want = Without(want, done.Refused)
-	if err := ReadFor(ctx, d, want); err != nil {
+	if err := d.Read(ctx, want); err != nil {
 		return plan, done, readBack(err)
 	}
 	if rest := d.Plan(want); !rest.Empty() {
@@ -49,7 +49,7 @@ func Converge(ctx context.Context, d Dataplane, want ir.Programs, plan Plan, com
 			return err
 		}
 		want = Without(want, refused)
-		if err := ReadFor(ctx, d, want); err != nil {
+		if err := d.Read(ctx, want); err != nil {
 			return readBack(err)
 		}
 		plan = d.Plan(want)

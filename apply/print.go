@@ -49,21 +49,6 @@ func Summary(p Plan) (byService []Count, total Count) {
 	return byService, total
 }
 
-// Totaller is a Plan that counts its operations without naming them, of which a whole cluster's are
-// many megabytes.
-type Totaller interface{ Total() Count }
-
-// Total counts a Plan's operations.
-func Total(p Plan) (total Count) {
-	if t, ok := p.(Totaller); ok {
-		return t.Total()
-	}
-	for op := range p.Operations {
-		total.Add(op.Verb)
-	}
-	return total
-}
-
 // All is more operations than any Plan has.
 const All = math.MaxInt
 

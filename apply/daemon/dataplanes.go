@@ -104,7 +104,7 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 		find := d.leftovers
 		switch {
 		case inUse != nil && d.mode == mode:
-			find = inUse.Leftovers
+			find = func(ctx context.Context) ([]apply.Leftover, error) { return apply.Leftovers(ctx, inUse) }
 		case find == nil, inUse != nil && within != "" && d.mode == within:
 			continue
 		}

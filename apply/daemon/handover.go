@@ -55,7 +55,7 @@ func (h *handover) close(dataplane apply.Dataplane, log *slog.Logger) {
 	if err := dataplane.Close(); err != nil {
 		log.Error("closing the rules", "err", err)
 	}
-	if dr, ok := dataplane.(apply.Drainer); ok {
+	if dr, ok := apply.DrainerOf(dataplane); ok {
 		h.draining = slices.DeleteFunc(h.draining, func(d apply.Drainer) bool { return d.Carried() == 0 })
 		h.draining = append(h.draining, dr)
 	}

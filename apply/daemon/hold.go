@@ -23,7 +23,7 @@ type lastInForce struct {
 // lastInForce returns the Programs of the previous session, or else those of the boot file.
 func (r *rules) lastInForce() lastInForce {
 	if previous := r.process.handover.previous; previous != nil {
-		if programs := previous.Applied(); programs.IPv4 != nil {
+		if programs := previous.Applied().Programs(); programs.IPv4 != nil {
 			return lastInForce{programs, "the configuration before"}
 		}
 	}
@@ -107,7 +107,7 @@ func (h *holder) holdOther(ctx context.Context, rec reconcile.Reconciler, last l
 // start starts a Reconciler with constant Programs, and reports whether its first sync succeeded.
 func (h *holder) start(ctx context.Context, rec reconcile.Reconciler, last lastInForce) (held bool) {
 	ctx, cancel := context.WithCancel(ctx)
-	h.observer.progress.setInForce(rec.Dataplane.Applied)
+	h.observer.progress.setInForce(rec.Dataplane.Applied().Programs)
 	first := make(chan bool, 1)
 	rec.Source = unchanging(last.Programs)
 	rec.Synced = func(s *reconcile.Sync) {

@@ -118,7 +118,7 @@ func (r *rules) options(cfg *config.Config) apply.Options {
 
 // reconciler returns a Reconciler of the dataplane, and exports its kernel counters.
 func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
-	counters := r.dataplane.Counters()
+	counters := apply.CountersOf(r.dataplane)
 	r.observer.counters.measurePackets(counters)
 	r.observer.progress.setDraining(counters.Draining)
 	r.effects.measureProxied(counters)
@@ -145,9 +145,9 @@ func (r *rules) drift(ctx context.Context, of apply.Dataplane) <-chan struct{} {
 
 // follow applies the compiled objects until ctx ends.
 func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
-	r.observer.progress.setInForce(r.dataplane.Applied)
+	r.observer.progress.setInForce(r.dataplane.Applied().Programs)
 	r.wrote.Store(true)
-	r.running.Go(func() { r.effects.boot.keep(ctx, r.dataplane.Applied) })
+	r.running.Go(func() { r.effects.boot.keep(ctx, r.dataplane.Applied().Programs) })
 	r.running.Go(func() { r.input.follower.watchInterfaces(ctx) })
 	r.running.Go(func() { r.takeover.easing.run(ctx) })
 	rec.Synced = r.synced

@@ -81,7 +81,7 @@ func (d *Dataplane) Close() error {
 }
 
 // Read lists the objects of the host.
-func (d *Dataplane) Read(ctx context.Context) (err error) {
+func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) (err error) {
 	d.state, err = d.read(ctx)
 	return err
 }
@@ -181,7 +181,6 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 
 // PlanChanges plans the changed Services only.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
-	changes = d.applied.From(changes)
 	p := &Plan{want: d.wanted, names: map[string]string{}, desired: apply.Desired{Changes: changes}}
 	if d.wanted == nil || d.state == nil {
 		return p
@@ -220,10 +219,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 }
 
 // Applied returns the Programs that were last known to be applied.
-func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
-
-// Counters implements apply.Dataplane. HNS exports none.
-func (d *Dataplane) Counters() apply.Counters { return apply.Counters{} }
+func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
 // lookEvery is how often Drift checks the host. A check makes two calls, however many objects
 // exist.

@@ -109,7 +109,7 @@ func TestHistories(t *testing.T) {
 		if n := m.OpenHandles(); n > 0 {
 			t.Errorf("%d handles are open", n)
 		}
-		if err := m.Read(context.Background()); err != nil || !m.Plan(now).Empty() {
+		if err := m.Read(context.Background(), ir.Programs{}); err != nil || !m.Plan(now).Empty() {
 			t.Errorf("after all of it something is left to do (%v)", err)
 		}
 	})
@@ -364,7 +364,7 @@ func TestCompareRepairs(t *testing.T) {
 		if _, err := m.Commit(context.Background(), plan); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Read(context.Background()); err != nil || !m.Plan(now).Empty() {
+		if err := m.Read(context.Background(), ir.Programs{}); err != nil || !m.Plan(now).Empty() {
 			t.Error("something is left to do")
 		}
 		m.check(w, "after the repair")
@@ -382,13 +382,13 @@ func TestOldHost(t *testing.T) {
 	old.Stop()
 	if d, err := hns.New(hnstest.Host{Service: old}, hns.Options{Network: "l2"}); err != nil {
 		t.Errorf("a service that does not answer yet: %v", err)
-	} else if old.Start(hnstest.Nothing); d.Read(context.Background()) == nil {
+	} else if old.Start(hnstest.Nothing); d.Read(context.Background(), ir.Programs{}) == nil {
 		t.Error("HNS 9.1 is read")
 	}
 	m := newMachine(t, hns.Version{Major: 10, Minor: 1}, false)
 	programs := w.programs(false)
 	programs.IPv4.Node.HNS.EnableDSR = true
-	if err := m.Read(context.Background()); err != nil {
+	if err := m.Read(context.Background(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Commit(context.Background(), m.Plan(programs)); err == nil || !strings.Contains(err.Error(), "winkernel.enableDSR") {
@@ -411,13 +411,13 @@ func TestUnreachable(t *testing.T) {
 			*changes.At(f) = ir.Diff(now.Of(f), p)
 		}
 		m.Before = func(hnstest.Call) uint32 { return result }
-		done, err := m.Commit(ctx, m.PlanChanges(changes))
+		done, err := m.Commit(ctx, m.PlanChanges(m.Applied().From(changes)))
 		if err == nil || len(done.Refused) > 0 {
 			t.Errorf("%#x: %v, refused %v", result, err, done.Refused)
 		}
 		m.Before = nil
 		calls := m.Calls()
-		if _, err := m.Commit(ctx, m.PlanChanges(changes)); err == nil || m.Calls() != calls {
+		if _, err := m.Commit(ctx, m.PlanChanges(m.Applied().From(changes))); err == nil || m.Calls() != calls {
 			t.Errorf("%#x: %d calls before anything was read (%v)", result, m.Calls()-calls, err)
 		}
 	}
@@ -449,7 +449,7 @@ func TestOverlayAwaitsAddress(t *testing.T) {
 	m.noMAC = true
 	w := world{1: {remote: []int{1}}}
 	now := w.programs(true)
-	if err := m.Read(ctx); err != nil {
+	if err := m.Read(ctx, ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Commit(ctx, m.Plan(now)); err == nil || !strings.Contains(err.Error(), "192.0.2.11 must be on an interface of the host") {
@@ -522,7 +522,7 @@ func TestLostBetweenCommits(t *testing.T) {
 // Committing a Plan of another dataplane is an error.
 func TestForeignPlan(t *testing.T) {
 	m := newMachine(t, server2022, false)
-	if err := m.Read(t.Context()); err != nil {
+	if err := m.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.Commit(t.Context(), struct{ apply.Plan }{}); err == nil {

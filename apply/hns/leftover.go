@@ -7,9 +7,6 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// Leftovers returns nothing: Read adopts the objects of every proxy in the network.
-func (d *Dataplane) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
-
 // Leftovers returns the objects of proxyc and kube-proxy in a network. They cannot be
 // distinguished.
 func Leftovers(ctx context.Context, host Host, o Options) ([]apply.Leftover, error) {

@@ -263,13 +263,13 @@ func (m *machine) settle(now, next ir.Programs, known bool) (refused []apply.Ref
 		for f, p := range ir.Present(next) {
 			*changes.At(f) = ir.Diff(now.Of(f), p)
 		}
-		result, err := m.commit(m.PlanChanges(changes))
+		result, err := m.commit(m.PlanChanges(m.Applied().From(changes)))
 		if err == nil && len(result.Refused) == 0 {
 			return nil, true
 		}
 	}
 	for range 5 {
-		if err := m.Read(ctx); err != nil {
+		if err := m.Read(ctx, ir.Programs{}); err != nil {
 			return refused, false
 		}
 		result, err := m.commit(m.Plan(apply.Without(next, refused)))

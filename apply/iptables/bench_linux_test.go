@@ -42,7 +42,7 @@ func BenchmarkKernel(b *testing.B) {
 					for i := 0; b.Loop(); i++ {
 						s := versions[i%2]
 						start := time.Now()
-						plan := t.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: s.Name, Old: versions[1-i%2], New: s}}})
+						plan := t.PlanChanges(t.Applied().From(ir.Changes{IPv4: []ir.Change{{Name: s.Name, New: s}}}))
 						planning += time.Since(start)
 						if _, err := t.Commit(b.Context(), plan); err != nil {
 							b.Fatal(err)

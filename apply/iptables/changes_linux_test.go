@@ -32,7 +32,7 @@ func TestPlanChanges(t *testing.T) {
 		}
 		for range 5 {
 			next := thinned(all, random)
-			if result, err := target.Commit(t.Context(), target.PlanChanges(changes(now, next))); err != nil || len(result.Refused) > 0 {
+			if result, err := target.Commit(t.Context(), target.PlanChanges(target.Applied().From(changes(now, next)))); err != nil || len(result.Refused) > 0 {
 				t.Fatal(err, result.Refused)
 			}
 			now = next
@@ -63,7 +63,7 @@ func TestFailedChangeLeavesTheOldState(t *testing.T) {
 		now, next := programs(100), programs(150)
 		put(t, target, lower(now))
 		target.applied.Replace(now)
-		plan := target.PlanChanges(changes(now, next))
+		plan := target.PlanChanges(target.Applied().From(changes(now, next)))
 		runs, failed := 0, errors.New("no more runs")
 		target.run = func(ctx context.Context, stdin io.Reader, stdout io.Writer, name string, args ...string) error {
 			if strings.HasSuffix(name, "restore") {
@@ -91,7 +91,7 @@ func spoiledChange(t *testing.T, target *Dataplane, now, next ir.Programs) *Plan
 	t.Helper()
 	put(t, target, lower(now))
 	target.applied.Replace(now)
-	plan := target.PlanChanges(changes(now, next)).(*Plan)
+	plan := target.PlanChanges(target.Applied().From(changes(now, next))).(*Plan)
 	spoil(plan.want, refusedInChange)
 	return plan
 }

@@ -76,7 +76,11 @@ type Dataplane struct {
 	monitor  monitor.Handle
 }
 
-var _ apply.Dataplane = (*Dataplane)(nil)
+var (
+	_ apply.Dataplane      = (*Dataplane)(nil)
+	_ apply.LeftoverFinder = (*Dataplane)(nil)
+	_ apply.Counted        = (*Dataplane)(nil)
+)
 
 // Lowering renders Programs as tables. Modes that use iptables among other things have their own.
 type Lowering struct {
@@ -291,7 +295,7 @@ func (d *Dataplane) output(ctx context.Context, name string, args ...string) (st
 }
 
 // Read reads our chains in the tables filter and nat.
-func (d *Dataplane) Read(ctx context.Context) (err error) {
+func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) (err error) {
 	d.found, err = d.read(ctx)
 	return err
 }
@@ -387,7 +391,6 @@ func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
 
 // PlanChanges plans the changed Services only. It omits families without changes.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
-	changes = d.applied.From(changes)
 	if d.lowerers == (ir.PerFamily[Lowerer]{}) {
 		d.lowerers = d.assemble(d.applied.Programs())
 	}
@@ -434,7 +437,7 @@ func (d *Dataplane) remember(p *Plan) {
 }
 
 // Applied returns the Programs that were last known to be applied.
-func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
+func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
 // Leftovers returns iptables rules of other modes and of kube-proxy, in both variants.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {

@@ -3,8 +3,11 @@ package iptables
 import (
 	"context"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
 )
+
+var _ apply.Attributor = (*Dataplane)(nil)
 
 // ChangedBy returns the programs that changed our chains since the last call. It returns nothing in
 // the legacy variant, for which the kernel sends no notifications.

@@ -75,7 +75,7 @@ func TestNodeFaults(t *testing.T) {
 					}
 					return real(ctx, in, out, name, args...)
 				}
-				_, err := target.Commit(t.Context(), target.PlanChanges(changes(now, next)))
+				_, err := target.Commit(t.Context(), target.PlanChanges(target.Applied().From(changes(now, next))))
 				target.run = real
 				if flushing != nil {
 					if err := flushing.Wait(); err != nil {

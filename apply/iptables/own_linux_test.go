@@ -96,7 +96,7 @@ func TestForeignBesideOurOwn(t *testing.T) {
 					}
 					return err
 				}
-				result, err := target.Commit(t.Context(), target.PlanChanges(changes(now, next)))
+				result, err := target.Commit(t.Context(), target.PlanChanges(target.Applied().From(changes(now, next))))
 				if err != nil || len(result.Refused) > 0 {
 					t.Fatal(err, result.Refused)
 				}
@@ -165,7 +165,7 @@ func TestOlderLegacyTools(t *testing.T) {
 	applytest.InNamespace(t, func() {
 		target, drift := drifting(t, Legacy, programs(1))
 		target.version = version{1, 8, 5}
-		if _, err := target.Commit(t.Context(), target.PlanChanges(changes(programs(1), programs(2)))); err != nil {
+		if _, err := target.Commit(t.Context(), target.PlanChanges(target.Applied().From(changes(programs(1), programs(2))))); err != nil {
 			t.Fatal(err)
 		}
 		if !reported(drift, true) {

@@ -57,7 +57,7 @@ func empty(b *testing.B, f func(d *Dataplane)) {
 // load applies the Programs.
 func load(b *testing.B, d *Dataplane, want ir.Programs) {
 	b.Helper()
-	if err := d.Read(b.Context()); err != nil {
+	if err := d.Read(b.Context(), ir.Programs{}); err != nil {
 		b.Fatal(err)
 	}
 	result, err := d.Commit(b.Context(), d.Plan(want))
@@ -75,7 +75,7 @@ func BenchmarkFullLoad(b *testing.B) {
 		for range b.N {
 			b.StopTimer()
 			empty(b, func(d *Dataplane) {
-				if err := d.Read(b.Context()); err != nil {
+				if err := d.Read(b.Context(), ir.Programs{}); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()
@@ -157,7 +157,7 @@ func (a *among) change(b *testing.B, i int) {
 	change := ir.Change{Name: a.versions[0].Name, Old: a.versions[1-i%2], New: a.versions[i%2]}
 	start := time.Now()
 	a.k.took = 0
-	plan := a.d.PlanChanges(ir.PerFamily[[]ir.Change]{IPv4: []ir.Change{change}})
+	plan := a.d.PlanChanges(a.d.Applied().From(ir.Changes{IPv4: []ir.Change{change}}))
 	if _, err := a.d.Commit(context.Background(), plan); err != nil {
 		b.Fatal(err)
 	}

@@ -25,6 +25,9 @@ type kernel interface {
 	// do executes requests in order, and continues after rejected ones. After an error the state of
 	// the remaining requests is unknown.
 	do(ctx context.Context, requests []request) ([]failure, error)
+	// listen reports foreign changes of the addresses of kube-ipvs0 to tell, with an error when it
+	// cannot receive them. The caller runs the returned function, which returns when ctx ends.
+	listen(ctx context.Context, tell func(error)) (run func(), err error)
 	close() error
 }
 
@@ -67,7 +70,12 @@ type Dataplane struct {
 	watching watching
 }
 
-var _ apply.Dataplane = (*Dataplane)(nil)
+var (
+	_ apply.Dataplane      = (*Dataplane)(nil)
+	_ apply.LeftoverFinder = (*Dataplane)(nil)
+	_ apply.Counted        = (*Dataplane)(nil)
+	_ apply.Attributor     = (*Dataplane)(nil)
+)
 
 // newDataplane returns the Dataplane of a kernel. reading is a second connection for Compare.
 func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Family, o apply.Options) *Dataplane {
@@ -78,7 +86,7 @@ func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Famil
 }
 
 // Read reads the state of the node, in families that have iptables.
-func (d *Dataplane) Read(ctx context.Context) error {
+func (d *Dataplane) Read(ctx context.Context, want ir.Programs) error {
 	found, err := d.readOwn(ctx)
 	if err != nil {
 		return err
@@ -87,7 +95,7 @@ func (d *Dataplane) Read(ctx context.Context) error {
 	for f, s := range ir.Present(found) {
 		*d.room.At(f) = s.room()
 	}
-	return d.rules.Read(ctx)
+	return d.rules.Read(ctx, want)
 }
 
 // readOwn reads over the connection of commits, which the sweep uses, too.
@@ -151,7 +159,6 @@ func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Pla
 
 // PlanChanges plans the changed Services only.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
-	changes = d.applied.From(changes)
 	if d.lowerers == (ir.PerFamily[*rules.Lowerer]{}) {
 		for f, p := range ir.Present(d.applied.Programs()) {
 			if slices.Contains(d.families, f) {
@@ -222,11 +229,11 @@ func (d *Dataplane) remember(p *Plan) {
 }
 
 // Applied returns the Programs that were last known to be applied.
-func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
+func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
 // Leftovers returns iptables rules of other modes and of kube-proxy.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
-	return d.rules.Leftovers(ctx)
+	return apply.Leftovers(ctx, d.rules)
 }
 
 // Counters returns the draining backends.

@@ -89,7 +89,7 @@ func (b *bench) change(changes ...ir.Change) apply.Plan {
 	b.t.Helper()
 	var all ir.Changes
 	all.IPv4 = changes
-	plan := b.PlanChanges(all)
+	plan := b.PlanChanges(b.Applied().From(all))
 	result, err := b.Commit(b.t.Context(), plan)
 	if err = errors.Join(err, result.Error()); err != nil {
 		b.t.Fatal(err)
@@ -117,7 +117,7 @@ func TestLoad(t *testing.T) {
 	b := newBench(t)
 	p := program()
 	b.once(p)
-	if err := b.Read(t.Context()); err != nil {
+	if err := b.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	if again := b.Plan(ir.NewPrograms(p)); !again.Empty() {
@@ -301,7 +301,7 @@ func TestDrainedUnseen(t *testing.T) {
 	*svc = *withBackends(svc, all[1:]...)
 	families := ir.Families()
 	looks := newDataplane(b.k, b.k, b.tables, families[:], apply.Options{ReadOnly: true})
-	if err := looks.Read(t.Context()); err != nil {
+	if err := looks.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	if plan := looks.Plan(ir.NewPrograms(less)); !plan.Empty() {
@@ -414,7 +414,7 @@ func TestQuarantineOfRules(t *testing.T) {
 	p := program()
 	svc, key := firstTCP(p)
 	b.tables.refuse = map[ir.Name]bool{svc.Name: true}
-	if err := b.Read(t.Context()); err != nil {
+	if err := b.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	result, err := b.Commit(t.Context(), b.Plan(ir.NewPrograms(p)))
@@ -455,7 +455,7 @@ func TestFaultsAtEachRequest(t *testing.T) {
 				return injected
 			}
 			step := func() error {
-				if err := b.Read(t.Context()); err != nil {
+				if err := b.Read(t.Context(), ir.Programs{}); err != nil {
 					return err
 				}
 				result, err := b.Commit(t.Context(), b.Plan(ir.NewPrograms(p)))
@@ -484,7 +484,7 @@ func TestCommitEnds(t *testing.T) {
 			cancel()
 		}
 	}
-	if err := b.Read(ctx); err != nil {
+	if err := b.Read(ctx, ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Commit(ctx, b.Plan(ir.NewPrograms(p))); !errors.Is(err, context.Canceled) {
@@ -515,7 +515,7 @@ func TestSetGrows(t *testing.T) {
 	p := program()
 	b.once(p)
 	b.k.families.IPv4.sets[rules.ClusterIP].max = len(b.k.families.IPv4.sets[rules.ClusterIP].elements)
-	if err := b.Read(t.Context()); err != nil {
+	if err := b.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	svc, key := firstTCP(p)
@@ -667,7 +667,7 @@ func TestConnectionIsLocked(t *testing.T) {
 	families := ir.Families()
 	k.d = newDataplane(k, newFakeKernel(), &fakeTables{}, families[:], apply.Options{})
 	k.d.drains.began(ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.TCP, Port: 80}, netip.MustParseAddrPort("10.244.1.5:80"), ir.Name{}, 3)
-	if err := k.d.Read(t.Context()); err != nil {
+	if err := k.d.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := k.d.Commit(t.Context(), k.d.Plan(ir.NewPrograms(program()))); err != nil {

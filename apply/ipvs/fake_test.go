@@ -38,7 +38,8 @@ func newFakeKernel() *fakeKernel {
 	return k
 }
 
-func (k *fakeKernel) close() error { return nil }
+func (k *fakeKernel) listen(context.Context, func(error)) (func(), error) { return func() {}, nil }
+func (k *fakeKernel) close() error                                        { return nil }
 
 func (s *state) clone() *state {
 	c := *s
@@ -251,7 +252,7 @@ type writer []byte
 
 func (w *writer) Write(b []byte) (int, error) { *w = append(*w, b...); return len(b), nil }
 
-func (t *fakeTables) Read(context.Context) error { t.found = t.have; return t.err }
+func (t *fakeTables) Read(context.Context, ir.Programs) error { t.found = t.have; return t.err }
 func (t *fakeTables) Plan(want ir.Programs) apply.Plan {
 	return &tablesPlan{have: t.found, want: rules.LowerRules(want), programs: want, full: true}
 }
@@ -284,11 +285,9 @@ func (t *fakeTables) Commit(_ context.Context, p apply.Plan) (apply.Result, erro
 	}
 	return result, nil
 }
-func (t *fakeTables) Applied() ir.Programs                                { return t.applied.Programs() }
-func (t *fakeTables) Drift(context.Context) (<-chan struct{}, error)      { return nil, nil }
-func (t *fakeTables) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
-func (t *fakeTables) Counters() apply.Counters                            { return apply.Counters{} }
-func (t *fakeTables) Close() error                                        { return nil }
+func (t *fakeTables) Applied() *apply.Applied                        { return &t.applied }
+func (t *fakeTables) Drift(context.Context) (<-chan struct{}, error) { return nil, nil }
+func (t *fakeTables) Close() error                                   { return nil }
 
 func (p *tablesPlan) Empty() bool { return textOf(p.have) == textOf(p.want) }
 func (p *tablesPlan) Operations(yield func(apply.Operation) bool) {

@@ -12,9 +12,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// listen reports foreign changes of the addresses of kube-ipvs0, and the removal of the device, to
-// tell. It calls tell with an error when it cannot receive notifications. The caller runs the
-// returned function, which returns when ctx ends.
+// listen also reports the removal of the device.
 func (n *node) listen(ctx context.Context, tell func(error)) (func(), error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_ROUTE, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(

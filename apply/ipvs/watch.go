@@ -50,20 +50,16 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 			}
 		})
 	}
-	if listen, ok := d.k.(interface {
-		listen(ctx context.Context, tell func(error)) (func(), error)
-	}); ok {
-		run, listenErr := listen.listen(ctx, func(err error) {
-			if err != nil && d.log != nil {
-				d.log.Error("changes of kube-ipvs0 by others", "err", err)
-			}
-			tell()
-		})
-		if listenErr != nil {
-			return tokens, listenErr
+	run, listenErr := d.k.listen(ctx, func(err error) {
+		if err != nil && d.log != nil {
+			d.log.Error("changes of kube-ipvs0 by others", "err", err)
 		}
-		d.watching.all.Go(run)
+		tell()
+	})
+	if listenErr != nil {
+		return tokens, listenErr
 	}
+	d.watching.all.Go(run)
 	return tokens, err
 }
 

@@ -12,6 +12,9 @@ type Monitor interface {
 	Own(work func() (certain bool))
 	// Run monitors until Close.
 	Run(ctx context.Context)
+	// ChangedBy returns the programs that changed the rules since the last call, as far as
+	// the kernel reports them.
+	ChangedBy() []string
 	Close() error
 }
 
@@ -55,13 +58,12 @@ func (h *Handle) Own(work func() (certain bool)) {
 	h.monitor.Own(work)
 }
 
-// ChangedBy returns the programs that changed the rules since the last call, if the Monitor
-// supports it.
+// ChangedBy calls the Monitor's.
 func (h *Handle) ChangedBy() []string {
-	if m, ok := h.monitor.(interface{ ChangedBy() []string }); ok {
-		return m.ChangedBy()
+	if h.monitor == nil {
+		return nil
 	}
-	return nil
+	return h.monitor.ChangedBy()
 }
 
 // Close closes the Monitor, and waits until Run has returned.

@@ -77,6 +77,9 @@ func (m *Legacy) setBusy(busy bool) {
 	m.busy = busy
 }
 
+// ChangedBy returns nothing: the kernel does not report who changed the tables.
+func (m *Legacy) ChangedBy() []string { return nil }
+
 // Close ends Run.
 func (m *Legacy) Close() error {
 	close(m.done)

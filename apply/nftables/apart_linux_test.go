@@ -30,7 +30,7 @@ func TestLargeCommitIsNotTold(t *testing.T) {
 		for i := range backends {
 			pool.Backends = append(pool.Backends, ir.Backend{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 80)})
 		}
-		if err := plane.Read(t.Context()); err != nil {
+		if err := plane.Read(t.Context(), ir.Programs{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := plane.Commit(t.Context(), plane.Plan(ir.NewPrograms(p))); err != nil {

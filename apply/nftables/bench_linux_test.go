@@ -396,7 +396,7 @@ func BenchmarkReadBack(b *testing.B) {
 			read := func(from int) func() {
 				return func() {
 					n.keyedFrom = from
-					if err := n.ReadFor(b.Context(), want); err != nil {
+					if err := n.Read(b.Context(), want); err != nil {
 						b.Fatal(err)
 					}
 					if !n.Plan(want).Empty() {

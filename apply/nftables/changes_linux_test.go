@@ -35,7 +35,7 @@ func TestPlanChanges(t *testing.T) {
 		for f, p := range now.All() {
 			*changes.At(f) = ir.Diff(p, next.Of(f))
 		}
-		result, err := n.Commit(t.Context(), n.PlanChanges(changes))
+		result, err := n.Commit(t.Context(), n.PlanChanges(n.Applied().From(changes)))
 		if err != nil || len(result.Refused) > 0 {
 			t.Fatal(err, result.Refused)
 		}

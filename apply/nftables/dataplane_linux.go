@@ -46,7 +46,13 @@ type Dataplane struct {
 	nft         *monitor.NFT // what monitor has; nil: none
 }
 
-var _ apply.Dataplane = (*Dataplane)(nil)
+var (
+	_ apply.Dataplane      = (*Dataplane)(nil)
+	_ apply.LeftoverFinder = (*Dataplane)(nil)
+	_ apply.Attributor     = (*Dataplane)(nil)
+	_ apply.Totaller       = (*Plan)(nil)
+	_ apply.GoneLister     = (*Plan)(nil)
+)
 
 // Open connects to the network namespace of the calling thread.
 func Open(_ context.Context, o apply.Options) (*Dataplane, error) { return OpenIn(0, o) }
@@ -87,11 +93,9 @@ func (d *Dataplane) Close() error {
 	return err
 }
 
-// Read reads both tables as they were at one moment.
-func (d *Dataplane) Read(ctx context.Context) error { return d.ReadFor(ctx, ir.Programs{}) }
-
-// ReadFor is Read, faster and in less memory where the tables have what Programs want.
-func (d *Dataplane) ReadFor(ctx context.Context, want ir.Programs) (err error) {
+// Read reads both tables as they were at one moment. It is faster, and keeps less, where
+// the tables contain what the Programs want.
+func (d *Dataplane) Read(ctx context.Context, want ir.Programs) (err error) {
 	d.found, err = d.readFor(ctx, want)
 	return err
 }
@@ -115,9 +119,8 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 
 // PlanChanges plans from the Services that change alone.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
-	changes = d.applied.From(changes)
 	for _, of := range changes.All() {
-		for i := range of { // they are a copy
+		for i := range of {
 			of[i].New = keepSlots(of[i].Old, of[i].New)
 		}
 	}
@@ -171,7 +174,7 @@ func (d *Dataplane) remember(p *Plan) {
 }
 
 // Applied returns the Programs that the tables held when that was last known.
-func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
+func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
 // Drift listens to what the kernel tells of others' transactions, and keeps the fast path.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
@@ -196,6 +199,3 @@ func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 		return l.Object == flowtable.Object && (d.fast != nil || d.lookOnly)
 	}), err
 }
-
-// Counters returns none: nobody asked for any yet.
-func (d *Dataplane) Counters() apply.Counters { return apply.Counters{} }

@@ -105,7 +105,7 @@ func oneFault(t *testing.T, n node, refused bool, f *fault) (fired bool) {
 	before, after, bad := faultySteps(refused)
 	n.nft(t, "", "flush", "ruleset")
 	full := func(want ir.Programs) (apply.Result, error) {
-		if err := n.Read(t.Context()); err != nil {
+		if err := n.Read(t.Context(), ir.Programs{}); err != nil {
 			t.Fatal(err)
 		}
 		return n.Commit(t.Context(), n.Plan(want))
@@ -128,7 +128,7 @@ func oneFault(t *testing.T, n node, refused bool, f *fault) (fired bool) {
 		n.nft(t, script, "-f", "/dev/stdin")
 	}
 	remember(1)
-	if err := n.Read(t.Context()); err != nil {
+	if err := n.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	plan := n.Plan(after)
@@ -164,7 +164,7 @@ func oneFault(t *testing.T, n node, refused bool, f *fault) (fired bool) {
 	if !inForce(t, n, after, bad) {
 		t.Error("not in force")
 	}
-	if err := n.Read(t.Context()); err != nil {
+	if err := n.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	if !refused && !n.Plan(after).Empty() {
@@ -205,7 +205,7 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 				if _, err := once(t, n, rules.LowerAll(before)); err != nil {
 					t.Fatal(err)
 				}
-				if err := n.Read(t.Context()); err != nil {
+				if err := n.Read(t.Context(), ir.Programs{}); err != nil {
 					t.Fatal(err)
 				}
 				plan := n.Plan(after)
@@ -248,7 +248,7 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 func TestFailedReceives(t *testing.T) {
 	n := newNode(t)
 	full := func(want ir.Programs) error {
-		if err := n.Read(t.Context()); err != nil {
+		if err := n.Read(t.Context(), ir.Programs{}); err != nil {
 			return err
 		}
 		result, err := n.Commit(t.Context(), n.Plan(want))

@@ -135,7 +135,7 @@ func TestReadForOthers(t *testing.T) {
 	fewer.Services = p.Services[1:]
 	other := ir.NewPrograms(&fewer, has.IPv6)
 	for _, read := range []ir.Programs{has, other, {}} {
-		if err := n.ReadFor(t.Context(), read); err != nil {
+		if err := n.Read(t.Context(), read); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -146,7 +146,7 @@ func TestReadForOthers(t *testing.T) {
 				t.Error("a Service stays that is not wanted")
 			}
 		}
-		if err := n.ReadFor(t.Context(), read); err != nil {
+		if err := n.Read(t.Context(), read); err != nil {
 			t.Fatal(err)
 		}
 		if len(n.Plan(other).RemovedFrontends()) == 0 {

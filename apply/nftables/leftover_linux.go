@@ -85,7 +85,7 @@ func foreign(ctx context.Context) bool {
 		return false
 	}
 	defer d.Close()
-	err = d.Read(ctx)
+	err = d.Read(ctx, ir.Programs{})
 	_, is := errors.AsType[*apply.Foreign](err)
 	return is
 }

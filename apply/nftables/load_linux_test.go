@@ -14,7 +14,7 @@ import (
 // planOnEmpty reads a node that has nothing and plans.
 func planOnEmpty(t *testing.T, n node, want ir.Programs) *Plan {
 	t.Helper()
-	if err := n.Read(t.Context()); err != nil {
+	if err := n.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	p := n.Plan(want).(*Plan)

@@ -92,14 +92,14 @@ func TestOwnedTables(t *testing.T) {
 		t.Error("a Service that goes takes nothing")
 	}
 	reader := first.another(t, apply.Options{ReadOnly: true})
-	if err := reader.Read(t.Context()); err != nil {
+	if err := reader.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Errorf("who only looks cannot: %v", err)
 	} else if p := reader.Plan(less); !p.Empty() {
 		t.Errorf("who only looks sees differences: %v", slices.Collect(p.Operations))
 	}
 	second := first.another(t, apply.Options{OwnTables: true})
 	var foreign *apply.Foreign
-	if err := second.Read(t.Context()); !errors.As(err, &foreign) || !strings.Contains(err.Error(), "has to end first") {
+	if err := second.Read(t.Context(), ir.Programs{}); !errors.As(err, &foreign) || !strings.Contains(err.Error(), "has to end first") {
 		t.Errorf("a second owner: %v", err)
 	}
 	_ = first.Do(func() error {

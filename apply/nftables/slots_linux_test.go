@@ -42,7 +42,7 @@ func TestSlots(t *testing.T) {
 		for f, p := range program(hosts).All() {
 			*changes.At(f) = ir.Diff(program(was).Of(f), p)
 		}
-		plan := n.PlanChanges(changes).(*Plan)
+		plan := n.PlanChanges(n.Applied().From(changes)).(*Plan)
 		if got := mostAdded(plan); got > 1 {
 			t.Fatalf("step %d: %d elements of a frontend are added, want one:\n%v", step, got, slices.Collect(plan.Operations))
 		}
@@ -85,7 +85,7 @@ func TestSlots(t *testing.T) {
 // replace has the dataplane read, and make all of the Programs.
 func replace(t testing.TB, d *Dataplane, want ir.Programs) *Plan {
 	t.Helper()
-	if err := d.Read(t.Context()); err != nil {
+	if err := d.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	plan := d.Plan(want).(*Plan)
@@ -148,7 +148,7 @@ func BenchmarkPool(b *testing.B) {
 	empty := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: nftest.Node(ir.IPv4), Services: []ir.Service{*with}})
 	for name, plan := range map[string]func(n node, l *rules.Lowerer, c ir.Change) apply.Plan{
 		"kept": func(n node, _ *rules.Lowerer, c ir.Change) apply.Plan {
-			return n.PlanChanges(ir.Changes{IPv4: []ir.Change{c}})
+			return n.PlanChanges(n.Applied().From(ir.Changes{IPv4: []ir.Change{c}}))
 		},
 		"by order": func(_ node, l *rules.Lowerer, c ir.Change) apply.Plan {
 			return planOf(update(l, &empty.IPv4.Node, c))

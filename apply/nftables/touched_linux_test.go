@@ -24,7 +24,7 @@ func TestTouchedElementsAreCompared(t *testing.T) {
 	want := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
 	replace := func() {
 		t.Helper()
-		if err := plane.Read(t.Context()); err != nil {
+		if err := plane.Read(t.Context(), ir.Programs{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := plane.Commit(t.Context(), plane.Plan(want)); err != nil {

@@ -30,7 +30,13 @@ type Dataplane struct {
 	kept    ir.PerFamily[rules.Ports] // proxy ports used by the rules that were read
 }
 
-var _ apply.Dataplane = (*Dataplane)(nil)
+var (
+	_ apply.Dataplane      = (*Dataplane)(nil)
+	_ apply.LeftoverFinder = (*Dataplane)(nil)
+	_ apply.Counted        = (*Dataplane)(nil)
+	_ apply.Attributor     = (*Dataplane)(nil)
+	_ apply.Drainer        = (*Dataplane)(nil)
+)
 
 // Open opens the Dataplane. It takes over the Proxy of Options.Previous, if set, with its listeners
 // and connections.
@@ -99,8 +105,8 @@ func (l *lowered) ruleset(others map[ir.Name]*rules.Fragment) *tables.Ruleset {
 }
 
 // Read reads the rules.
-func (d *Dataplane) Read(ctx context.Context) error {
-	if err := d.rules.Read(ctx); err != nil {
+func (d *Dataplane) Read(ctx context.Context, want ir.Programs) error {
+	if err := d.rules.Read(ctx, want); err != nil {
 		return err
 	}
 	for f, r := range ir.Present(d.rules.Found().PerFamily) {
@@ -151,7 +157,6 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 
 // PlanChanges plans the changed Services only. If only endpoints change, it does not render rules.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
-	changes = d.applied.From(changes)
 	p := &Plan{Desired: apply.Desired{Changes: changes}, dataplane: d}
 	for f, now := range ir.Present(d.state) {
 		if of := changes.Of(f); len(of) > 0 {
@@ -356,7 +361,7 @@ func (d *Dataplane) remember(p *Plan) {
 }
 
 // Applied returns the Programs that were last known to be applied.
-func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
+func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
 // ChangedBy returns the programs that changed the rules since the last call.
 func (d *Dataplane) ChangedBy() []string { return apply.ChangedBy(d.rules) }
@@ -367,7 +372,7 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) { return
 // Leftovers returns iptables rules of kube-proxy, in both variants, and those of other modes in the
 // unused variant. Plan adopts those in the used one.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
-	return d.rules.Leftovers(ctx)
+	return apply.Leftovers(ctx, d.rules)
 }
 
 // Counters returns the counters of the Proxy.

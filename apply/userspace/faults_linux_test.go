@@ -90,7 +90,7 @@ func TestFaultsAtEachRun(t *testing.T) {
 			for failed := true; failed; n++ {
 				inNamespace(t, func(w *world) {
 					w.apply(old)
-					if err := w.d.Read(w.Context()); err != nil {
+					if err := w.d.Read(w.Context(), ir.Programs{}); err != nil {
 						w.Fatal(err)
 					}
 					plan := w.d.Plan(want)

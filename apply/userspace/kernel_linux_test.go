@@ -71,7 +71,7 @@ func inNamespace(t *testing.T, play func(w *world)) {
 // apply applies Programs, and returns the operations.
 func (w *world) apply(want ir.Programs) ([]string, apply.Result) {
 	w.Helper()
-	if err := w.d.Read(w.Context()); err != nil {
+	if err := w.d.Read(w.Context(), ir.Programs{}); err != nil {
 		w.Fatal(err)
 	}
 	return w.commit(w.d.Plan(want))
@@ -152,14 +152,14 @@ func TestDataplane(t *testing.T) {
 
 		// A new endpoint changes no rule.
 		more := service("web", "10.96.0.10", 30080, "10.244.1.10:8080", "10.244.1.11:8080")
-		done, _ := w.commit(w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: more.Name, New: &more}}}))
+		done, _ := w.commit(w.d.PlanChanges(w.d.Applied().From(ir.Changes{IPv4: []ir.Change{{Name: more.Name, New: &more}}})))
 		if want := []string{fmt.Sprintf("change listener 0.0.0.0:%d/tcp", before)}; !slices.Equal(done, want) {
 			t.Errorf("an endpoint more: %q, want %q", done, want)
 		}
 
 		// One Service is removed, and one added.
 		added := service("new", "10.96.0.12", 0, "10.244.1.10:8080")
-		w.commit(w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: more.Name}, {Name: added.Name, New: &added}}}))
+		w.commit(w.d.PlanChanges(w.d.Applied().From(ir.Changes{IPv4: []ir.Change{{Name: more.Name}, {Name: added.Name, New: &added}}})))
 		if diff := cmp.Diff([]string{w.leads("idle", 80), w.leads("new", 80)}, w.nat()); diff != "" {
 			t.Errorf("rules after a change (-want +got):\n%s", diff)
 		}
@@ -174,11 +174,11 @@ func TestDataplane(t *testing.T) {
 		}
 
 		// Afterwards neither Compare nor a Plan has changes.
-		now := w.d.Applied()
+		now := w.d.Applied().Programs()
 		if p, err := w.d.Compare(t.Context()); err != nil || !p.Empty() {
 			t.Errorf("compared: %v, %v", p, err)
 		}
-		if err := w.d.Read(t.Context()); err != nil || !w.d.Plan(now).Empty() {
+		if err := w.d.Read(t.Context(), ir.Programs{}); err != nil || !w.d.Plan(now).Empty() {
 			t.Errorf("planned anew: there is to do, %v", err)
 		}
 		w.d.Commit(t.Context(), w.d.Plan(now))
@@ -246,7 +246,7 @@ func TestAddressesFollow(t *testing.T) {
 func TestTakenProxyPort(t *testing.T) {
 	inNamespace(t, func(w *world) {
 		web := service("web", "10.96.0.10", 0, "10.244.1.10:8080")
-		if err := w.d.Read(t.Context()); err != nil {
+		if err := w.d.Read(t.Context(), ir.Programs{}); err != nil {
 			t.Fatal(err)
 		}
 		p := w.d.Plan(programs(ir.Userspace{}, web)).(*Plan)
@@ -265,11 +265,11 @@ func TestTakenProxyPort(t *testing.T) {
 			t.Errorf("rules (-want +got):\n%s", diff)
 		}
 		more := service("web", "10.96.0.10", 0, "10.244.1.10:8080", "10.244.1.11:8080")
-		w.commit(w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: more.Name, New: &more}}}))
+		w.commit(w.d.PlanChanges(w.d.Applied().From(ir.Changes{IPv4: []ir.Change{{Name: more.Name, New: &more}}})))
 		if now := w.at("web"); now != got {
 			t.Errorf("moved from %d to %d", got, now)
 		}
-		if _, r := w.apply(w.d.Applied()); w.at("web") != got || len(r.Refused) > 0 {
+		if _, r := w.apply(w.d.Applied().Programs()); w.at("web") != got || len(r.Refused) > 0 {
 			t.Errorf("moved from %d to %d when all was compared", got, w.at("web"))
 		}
 
@@ -389,7 +389,7 @@ func TestLook(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			if err := d.Read(t.Context()); err != nil {
+			if err := d.Read(t.Context(), ir.Programs{}); err != nil {
 				t.Fatal(err)
 			}
 			for op := range d.Plan(want).Operations {

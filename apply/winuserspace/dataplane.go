@@ -32,7 +32,11 @@ type Dataplane struct {
 	looking sync.WaitGroup
 }
 
-var _ apply.Dataplane = (*Dataplane)(nil)
+var (
+	_ apply.Dataplane = (*Dataplane)(nil)
+	_ apply.Counted   = (*Dataplane)(nil)
+	_ apply.Drainer   = (*Dataplane)(nil)
+)
 
 // Options configure a Dataplane.
 type Options struct {
@@ -69,7 +73,7 @@ func New(host Host, o Options) *Dataplane {
 }
 
 // Read reads the addresses.
-func (d *Dataplane) Read(context.Context) (err error) {
+func (d *Dataplane) Read(context.Context, ir.Programs) (err error) {
 	d.state, err = d.read()
 	return err
 }
@@ -99,7 +103,6 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 
 // PlanChanges plans the changed Services only.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
-	changes = d.applied.From(changes)
 	p := &Plan{}
 	if d.wanted != nil && d.state != nil {
 		p = d.changes(d.state, d.wanted, changes)
@@ -125,7 +128,7 @@ func (d *Dataplane) Compare(context.Context) (apply.Plan, error) {
 }
 
 // Applied returns the Programs that were last known to be applied.
-func (d *Dataplane) Applied() ir.Programs { return d.applied.Programs() }
+func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
 // Counters returns the counters of the Proxy.
 func (d *Dataplane) Counters() apply.Counters { return apply.Counters{Proxied: d.proxy.Counts} }

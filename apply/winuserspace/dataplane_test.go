@@ -150,7 +150,7 @@ func TestKilledAnywhere(t *testing.T) {
 			left := n + 1
 			killed := killedHost{w.host, &left}
 			d := New(killed, Options{Notes: w.file, Tick: soon})
-			if err := d.Read(t.Context()); err != nil {
+			if err := d.Read(t.Context(), ir.Programs{}); err != nil {
 				t.Fatal(err)
 			}
 			func() {
@@ -223,7 +223,7 @@ func TestNoInterface(t *testing.T) {
 	if _, r := w.apply(known); r.Error() != nil {
 		t.Errorf("nothing is to be added: %v", r.Error())
 	}
-	if err := w.d.Read(t.Context()); err != nil {
+	if err := w.d.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := w.d.Commit(t.Context(), w.d.Plan(programs(known, service("web", ir.TCP, at("127.96.0.10:20080")))))
@@ -348,10 +348,10 @@ func TestReadAfterError(t *testing.T) {
 	w.apply(web)
 	w.host.down = errors.New("away")
 	next := service("next", ir.TCP, at("127.96.0.11:20080"), backend(t, "b"))
-	if _, err := w.d.Commit(t.Context(), w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: next.Name, New: &next}}})); err == nil {
+	if _, err := w.d.Commit(t.Context(), w.d.PlanChanges(w.d.Applied().From(ir.Changes{IPv4: []ir.Change{{Name: next.Name, New: &next}}}))); err == nil {
 		t.Fatal("a host that is away takes everything")
 	}
-	p := w.d.PlanChanges(ir.Changes{IPv4: []ir.Change{{Name: next.Name, New: &next}}})
+	p := w.d.PlanChanges(w.d.Applied().From(ir.Changes{IPv4: []ir.Change{{Name: next.Name, New: &next}}}))
 	if _, err := w.d.Commit(t.Context(), p); !errors.Is(err, errUnread) {
 		t.Errorf("not read since: %v", err)
 	}
@@ -371,7 +371,7 @@ func TestBrokenNote(t *testing.T) {
 	if err := os.WriteFile(w.file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.d.Read(t.Context()); err == nil || !strings.Contains(err.Error(), w.file) {
+	if err := w.d.Read(t.Context(), ir.Programs{}); err == nil || !strings.Contains(err.Error(), w.file) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -417,7 +417,7 @@ func TestLook(t *testing.T) {
 	web := service("web", ir.TCP, at("127.96.0.10:20080"), backend(t, "a"))
 	look := New(w.host, Options{Notes: w.file, ReadOnly: true})
 	see := func() (list []string) {
-		if err := look.Read(t.Context()); err != nil {
+		if err := look.Read(t.Context(), ir.Programs{}); err != nil {
 			t.Fatal(err)
 		}
 		for op := range look.Plan(programs(web)).Operations {

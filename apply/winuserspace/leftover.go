@@ -10,9 +10,6 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// Leftovers returns nothing: Read adopts added addresses.
-func (d *Dataplane) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
-
 // Leftovers returns the addresses that proxyc added to the service interface of a node. Those of
 // kube-proxy cannot be distinguished from others.
 func Leftovers(host Host, file string) ([]apply.Leftover, error) {

@@ -111,7 +111,7 @@ func (w *world) turn(from, to []ir.Service) {
 	for name, s := range changes {
 		list = append(list, ir.Change{Name: name, New: s})
 	}
-	if _, r := w.commit(w.d.PlanChanges(ir.Changes{IPv4: list})); r.Error() != nil {
+	if _, r := w.commit(w.d.PlanChanges(w.d.Applied().From(ir.Changes{IPv4: list}))); r.Error() != nil {
 		w.Fatal(r.Error())
 	}
 }

@@ -207,7 +207,7 @@ func programs(services ...ir.Service) ir.Programs {
 // apply reads, plans and commits, and returns the operations.
 func (w *world) apply(services ...ir.Service) (done []string, r apply.Result) {
 	w.Helper()
-	if err := w.d.Read(w.Context()); err != nil {
+	if err := w.d.Read(w.Context(), ir.Programs{}); err != nil {
 		w.Fatal(err)
 	}
 	return w.commit(w.d.Plan(programs(services...)))
@@ -232,7 +232,7 @@ func (w *world) commit(p apply.Plan) (done []string, r apply.Result) {
 func (w *world) change(name string, to *ir.Service) (done []string) {
 	w.Helper()
 	changes := ir.Changes{IPv4: []ir.Change{{Name: ir.Name{Namespace: "default", Name: name}, New: to}}}
-	done, r := w.commit(w.d.PlanChanges(changes))
+	done, r := w.commit(w.d.PlanChanges(w.d.Applied().From(changes)))
 	if err := r.Error(); err != nil {
 		w.Fatal(err)
 	}

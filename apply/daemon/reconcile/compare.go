@@ -34,7 +34,7 @@ func (r *Reconciler) compare(ctx context.Context, doubts uint64) {
 		// leaves out what it wrote.
 		if c.plan, c.err = r.Dataplane.Compare(ctx); c.err == nil {
 			// Here, as Changes wait for what is done after a comparison.
-			c.programs = r.Dataplane.Applied()
+			c.programs = r.Dataplane.Applied().Programs()
 			r.trim()
 		}
 		running <- c

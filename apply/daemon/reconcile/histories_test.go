@@ -56,7 +56,7 @@ func (k *kernel) takeTime() {
 	time.Sleep(d) // of the bubble
 }
 
-func (k *kernel) Read(ctx context.Context) error {
+func (k *kernel) Read(context.Context, ir.Programs) error {
 	k.takeTime()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -139,8 +139,6 @@ func (k *kernel) Commit(ctx context.Context, p apply.Plan) (result apply.Result,
 	}
 	return result, nil
 }
-
-func (k *kernel) Applied() ir.Programs { return k.applied.Programs() }
 
 func set(r rules, name ir.Name, port uint16) {
 	if port == 0 {

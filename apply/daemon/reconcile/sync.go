@@ -23,9 +23,9 @@ const driftShown = 20
 func (r *Reconciler) Replace(ctx context.Context, programs ir.Programs) (done Done, err error) {
 	known, has := r.state.Known, programs
 	if known {
-		has = r.Dataplane.Applied()
+		has = r.Dataplane.Applied().Programs()
 	}
-	if err := apply.ReadFor(ctx, r.Dataplane, has); err != nil {
+	if err := r.Dataplane.Read(ctx, has); err != nil {
 		return done, err
 	}
 	if known {
@@ -39,7 +39,7 @@ func (r *Reconciler) Replace(ctx context.Context, programs ir.Programs) (done Do
 // Change changes Services, whatever the number of the others.
 func (r *Reconciler) Change(ctx context.Context, changes ir.Changes) (done Done, err error) {
 	changes = r.readmit(changes)
-	plan := r.Dataplane.PlanChanges(changes)
+	plan := r.Dataplane.PlanChanges(r.Dataplane.Applied().From(changes))
 	r.noteWrites(plan)
 	refused, err := r.commit(ctx, plan, &done)
 	if err != nil {
@@ -54,11 +54,11 @@ func (r *Reconciler) Change(ctx context.Context, changes ir.Changes) (done Done,
 	// What was refused is as it was before, which may be wrong by now; and the
 	// kernel may have more for it than is remembered.
 	var wanted apply.Applied
-	wanted.Replace(r.Dataplane.Applied())
+	wanted.Replace(r.Dataplane.Applied().Programs())
 	wanted.Change(changes)
 	programs := wanted.Programs()
 	r.refuse(refused, programs, &done)
-	if err := apply.ReadFor(ctx, r.Dataplane, apply.Without(programs, r.allRefused())); err != nil {
+	if err := r.Dataplane.Read(ctx, apply.Without(programs, r.allRefused())); err != nil {
 		return done, err
 	}
 	err = r.converge(ctx, programs, &done)
@@ -123,21 +123,11 @@ func (d *Done) drifted(plan apply.Plan, by []string) {
 
 // carried notes what a Plan did.
 func (d *Done) carried(plan apply.Plan, result apply.Result) {
-	c := Commit{Result: result}
-	var total apply.Count
-	for op := range plan.Operations {
-		if len(c.First) < OperationsShown {
-			c.First = append(c.First, op)
-		} else if t, ok := plan.(apply.Totaller); ok {
-			total = t.Total()
-			break
-		}
-		total.Add(op.Verb)
-	}
+	first, total := apply.First(plan, OperationsShown)
 	d.Operations.Added += total.Added
 	d.Operations.Changed += total.Changed
 	d.Operations.Removed += total.Removed
-	d.Commits = append(d.Commits, c)
+	d.Commits = append(d.Commits, Commit{First: first, Result: result})
 	d.Removed = append(d.Removed, plan.RemovedFrontends()...)
 }
 

@@ -50,7 +50,7 @@ func (d *fake) failure() error {
 	return err
 }
 
-func (d *fake) Read(context.Context) error {
+func (d *fake) Read(context.Context, ir.Programs) error {
 	d.reads++
 	d.found = maps.Clone(d.rules)
 	return d.failure()
@@ -127,11 +127,9 @@ func (d *fake) Commit(_ context.Context, p apply.Plan) (result apply.Result, err
 	return result, nil
 }
 
-func (d *fake) Applied() ir.Programs                                { return d.applied.Programs() }
-func (d *fake) Drift(context.Context) (<-chan struct{}, error)      { return nil, nil }
-func (d *fake) Leftovers(context.Context) ([]apply.Leftover, error) { return nil, nil }
-func (d *fake) Counters() apply.Counters                            { return apply.Counters{} }
-func (d *fake) Close() error                                        { return nil }
+func (d *fake) Applied() *apply.Applied                        { return &d.applied }
+func (d *fake) Drift(context.Context) (<-chan struct{}, error) { return nil, nil }
+func (d *fake) Close() error                                   { return nil }
 
 func (p *fakePlan) Empty() bool { return maps.Equal(p.have, p.want) }
 
@@ -297,7 +295,7 @@ func TestSyncQuarantine(t *testing.T) {
 		if diff := cmp.Diff(step.inForce, named(dataplane.rules)); diff != "" {
 			t.Errorf("%s: in force (-want +got):\n%s", step.name, diff)
 		}
-		if diff := cmp.Diff(step.inForce, named(lower(dataplane.Applied()))); diff != "" {
+		if diff := cmp.Diff(step.inForce, named(lower(dataplane.Applied().Programs()))); diff != "" {
 			t.Errorf("%s: told to be in force (-want +got):\n%s", step.name, diff)
 		}
 	}

@@ -133,7 +133,7 @@ func (p *Player) step(ctx context.Context, event *watch.Recorded) error {
 		}
 	}
 	if first || work.All {
-		was = p.Plane.Applied()
+		was = p.Plane.Applied().Programs()
 		done, err = p.loop.Replace(ctx, work.Programs)
 	} else {
 		was = only(work, func(c ir.Change) *ir.Service { return c.Old })
@@ -244,7 +244,7 @@ func (p *Player) expect(at string) error {
 	if len(p.Packets) == 0 {
 		return nil
 	}
-	scene := trace.NewScene(p.Input, p.Plane.Applied())
+	scene := trace.NewScene(p.Input, p.Plane.Applied().Programs())
 	broken := false
 	for _, x := range p.Packets {
 		t, err := scene.Trace(x.From, x.To)
