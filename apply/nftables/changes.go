@@ -7,107 +7,100 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// changeOf plans what a Delta makes of a table. It reads nothing, and looks at
-// nothing of other Services.
-func changeOf(delta *rules.Delta) *change {
-	c := &change{family: delta.Family, owners: func(ir.Match) ir.ServicePort { return ir.ServicePort{} }}
-	d := difference{change: c, bySet: map[rules.SetID]*elementsOf{}}
-	c.chains, c.goneChains = delta.AddedChains, delta.RemovedChains
-	c.sets, c.goneSets = slices.Clone(delta.AddedLists), slices.Clone(delta.RemovedLists)
-	c.flush, c.fill = slices.Clone(delta.Rewritten), slices.Concat(delta.AddedChains, delta.Rules)
+// planChanges returns what a Delta makes of a table. It reads nothing, and its cost does not
+// depend on the other Services.
+func planChanges(delta *rules.Delta) *change { return difference(portion(delta)) }
+
+// portion returns the part of a table that a Delta changes, as it was applied and as it is
+// wanted. Both lack what is equal, as far as that is cheap to see.
+func portion(delta *rules.Delta) (have, want *rules.Ruleset) {
+	have, want = &rules.Ruleset{Family: delta.Family}, &rules.Ruleset{Family: delta.Family}
+	have.Chains = values(delta.RemovedChains, delta.Rewritten)
+	want.Chains = values(delta.AddedChains, delta.Rules)
+	old, now := delta.Removed, delta.Added // of shared sets
 	for i := range delta.Services {
-		d.compare(&delta.Services[i].Old, &delta.Services[i].New)
-	}
-	for _, id := range rules.SharedSets() {
-		if len(delta.Added[id])+len(delta.Removed[id]) > 0 {
-			e := d.of(id)
-			e.add, e.gone = delta.Added[id], delta.Removed[id]
+		s := &delta.Services[i]
+		for id := range old {
+			if !slices.Contains(rules.SharedSets(), rules.SetID(id)) {
+				o, n := unequal(rules.SetID(id), s.Old.Elements[id], s.New.Elements[id])
+				old[id], now[id] = join(old[id], o), join(now[id], n)
+			}
 		}
 	}
-	d.finish()
+	used := 0
+	for id := range old {
+		used += min(1, len(old[id])+len(now[id]))
+	}
+	have.Sets, want.Sets = make([]rules.Set, 0, used+len(delta.RemovedLists)), make([]rules.Set, 0, used+len(delta.AddedLists))
+	for id := range old {
+		if len(old[id])+len(now[id]) > 0 {
+			s := *rules.SetID(id).Set()
+			s.Elements = old[id]
+			have.Sets = append(have.Sets, s)
+			s.Elements = now[id]
+			want.Sets = append(want.Sets, s)
+		}
+	}
+	for _, s := range delta.RemovedLists {
+		have.Sets = append(have.Sets, *s)
+	}
 	for _, s := range delta.AddedLists {
-		d.addElements(elementsOf{set: s, add: s.Elements})
+		want.Sets = append(want.Sets, *s)
 	}
-	return c
-}
-
-// difference collects what changes.
-type difference struct {
-	*change
-	bySet map[rules.SetID]*elementsOf
-}
-
-func (d *difference) of(id rules.SetID) *elementsOf {
-	if d.bySet[id] == nil {
-		d.bySet[id] = &elementsOf{set: id.Set()}
+	for i := range delta.Services {
+		s := &delta.Services[i]
+		have.Sets, want.Sets = append(have.Sets, s.Old.Maps...), append(want.Sets, s.New.Maps...)
+		addOwnChains(s, have, want)
 	}
-	return d.bySet[id]
+	return have, want
 }
 
-// compare finds what changes in the Service's own chains, maps and elements.
-func (d *difference) compare(old, now *rules.Fragment) {
-	for i := range now.Chains {
-		ch := &now.Chains[i]
-		j := slices.IndexFunc(old.Chains, func(o rules.Chain) bool { return o.Name == ch.Name })
-		if j >= 0 && !old.Chains[j].SameRules(ch, d.family) {
-			d.flush, d.fill = append(d.flush, &old.Chains[j]), append(d.fill, ch)
+// values returns what the pointers of both lists point to.
+func values(a, b []*rules.Chain) []rules.Chain {
+	all := make([]rules.Chain, 0, len(a)+len(b))
+	for _, list := range [...][]*rules.Chain{a, b} {
+		for _, c := range list {
+			all = append(all, *c)
 		}
 	}
-	d.compareMaps(old, now)
-	for id := range rules.SetID(len(now.Elements)) {
-		if slices.Contains(rules.SharedSets(), id) || len(old.Elements[id])+len(now.Elements[id]) == 0 {
+	return all
+}
+
+// addOwnChains adds the Service's own chains that it had and still has. A Delta lists those
+// that it gets or loses. Shared chains with one name have the same rules.
+func addOwnChains(s *rules.ServiceDelta, have, want *rules.Ruleset) {
+	for i := range s.New.Chains {
+		c := &s.New.Chains[i]
+		if c.Port == (ir.ServicePort{}) {
 			continue
 		}
-		e := compareFew(id.Set(), old.Elements[id], now.Elements[id])
-		if len(e.gone)+len(e.add) > 0 {
-			all := d.of(id)
-			all.gone, all.add = append(all.gone, e.gone...), append(all.add, e.add...)
+		if j := slices.IndexFunc(s.Old.Chains, func(o rules.Chain) bool { return o.Name == c.Name }); j >= 0 {
+			have.Chains, want.Chains = append(have.Chains, s.Old.Chains[j]), append(want.Chains, *c)
 		}
 	}
 }
 
-func (d *difference) compareMaps(old, now *rules.Fragment) {
-	for i := range now.Maps {
-		m := &now.Maps[i]
-		j := slices.IndexFunc(old.Maps, func(o rules.Set) bool { return o.Name == m.Name })
-		if j < 0 {
-			d.sets = append(d.sets, m)
-		} else if grows(&old.Maps[j], m) {
-			d.resize = append(d.resize, resize{m, old.Maps[j].Size})
-		}
+// unequal returns the elements of one Service in one set without those that are equal at
+// both ends, which are nearly all. All that decide what an affinity map remembers remain.
+func unequal(id rules.SetID, old, now []rules.Element) (o, n []rules.Element) {
+	if !printed(id) || len(old) == 0 || len(now) == 0 {
+		return old, now
 	}
-	for i := range old.Maps {
-		m := &old.Maps[i]
-		if !slices.ContainsFunc(now.Maps, func(o rules.Set) bool { return o.Name == m.Name }) {
-			d.goneSets = append(d.goneSets, m)
-		}
+	set := id.Set()
+	same := func(a, b *rules.Element) bool { return a.Key == b.Key && sameElement(set, a, b) }
+	for len(old) > 0 && len(now) > 0 && same(&old[0], &now[0]) {
+		old, now = old[1:], now[1:]
 	}
-	if len(old.Maps) > 0 && len(now.Maps) > 0 {
-		d.findPurges(old.Ruleset(d.family), now.Ruleset(d.family))
+	for len(old) > 0 && len(now) > 0 && same(&old[len(old)-1], &now[len(now)-1]) {
+		old, now = old[:len(old)-1], now[:len(now)-1]
 	}
+	return old, now
 }
 
-// compareFew compares the elements of one Service in one set: those of equal
-// position first, which are nearly all.
-func compareFew(set *rules.Set, old, now []rules.Element) elementsOf {
-	same := 0
-	for same < min(len(old), len(now)) && old[same].Key == now[same].Key && sameElement(set, &old[same], &now[same]) {
-		same++
+// join is append, which does not write behind the elements of one Service.
+func join(all, more []rules.Element) []rules.Element {
+	if len(all) == 0 {
+		return slices.Clip(more)
 	}
-	oldEnd, nowEnd := len(old), len(now)
-	for oldEnd > same && nowEnd > same && old[oldEnd-1].Key == now[nowEnd-1].Key && sameElement(set, &old[oldEnd-1], &now[nowEnd-1]) {
-		oldEnd, nowEnd = oldEnd-1, nowEnd-1
-	}
-	h, w := *set, *set
-	h.Elements, w.Elements = old[same:oldEnd], now[same:nowEnd]
-	return compareElements(&h, &w)
-}
-
-// finish puts the sets in order.
-func (d *difference) finish() {
-	for id := range rules.SetID(len(rules.Fragment{}.Elements)) {
-		if e := d.bySet[id]; e != nil {
-			d.addElements(*e)
-		}
-	}
+	return append(all, more...)
 }

@@ -129,7 +129,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	}
 	all := &Plan{desired: apply.Desired{Changes: changes}}
 	for f, node := range ir.Present(d.applied.Node()) {
-		*all.families.At(f) = changeOf(d.lowerers.Of(f).Change(&node.Node, changes.Of(f)...))
+		*all.families.At(f) = planChanges(d.lowerers.Of(f).Change(&node.Node, changes.Of(f)...))
 	}
 	return all
 }

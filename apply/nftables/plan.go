@@ -2,10 +2,8 @@ package nftables
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 
 	"github.com/proxyc/proxyc/apply"
@@ -67,10 +65,6 @@ type resize struct {
 	from uint32
 }
 
-// grows reports whether a set is too small. One that is too large stays: it may
-// hold more elements than fit.
-func grows(have, want *rules.Set) bool { return have.Size > 0 && have.Size < want.Size }
-
 // elementsOf is what changes in one set. An element whose data change is in both.
 type elementsOf struct {
 	set       *rules.Set // its declaration
@@ -100,7 +94,7 @@ func (c *change) empty() bool {
 func newPlan(have, want rules.Tables) *Plan {
 	p := &Plan{want: func() rules.Tables { return want }}
 	for f, w := range ir.Present(want.PerFamily) {
-		*p.families.At(f) = compare(tableIn(have, f), w)
+		*p.families.At(f) = compareTables(tableIn(have, f), w)
 	}
 	return p
 }
@@ -126,7 +120,7 @@ func changeFor(have *found, f ir.Family, program *ir.Program, flags string) *cha
 	if h.Exists {
 		h, w := have.against(f, program)
 		w.Flags = flags
-		if c := compare(h, w); !c.drop {
+		if c := compareTables(h, w); !c.drop {
 			// What was read and is no longer wanted tells its owner, but for what only goes with something that stays.
 			read, wanted := c.owners, ownersOf(program)
 			c.owners = func(m ir.Match) ir.ServicePort { return cmp.Or(read(m), wanted(m)) }
@@ -139,7 +133,7 @@ func changeFor(have *found, f ir.Family, program *ir.Program, flags string) *cha
 		return true
 	})
 	bare.Flags = flags
-	c := compare(h, bare)
+	c := compareTables(h, bare)
 	c.load, c.loads = program, loads
 	return c
 }
@@ -150,6 +144,21 @@ func tableIn(have rules.Tables, f ir.Family) *rules.Ruleset {
 		return r
 	}
 	return &rules.Ruleset{Family: f}
+}
+
+// compareTables returns what makes a whole table out of another one, which the family has now.
+func compareTables(have, want *rules.Ruleset) *change {
+	why, from := incompatible(have, want), have
+	if len(why) > 0 {
+		from = &rules.Ruleset{}
+	}
+	c := difference(from, want)
+	c.why, c.drop, c.owners = why, len(why) > 0, ownersIn(have)
+	c.kubeProxy, c.flags = have.KubeProxy, want.Flags
+	c.add = !from.Exists
+	c.adopt = from.Exists && from.Flags == flagPersist && want.Flags == flagsOwned
+	c.goneOthers = from.Objects
+	return c
 }
 
 // unloaded returns the Plan with all elements, and whether there are any that it does not hold.
@@ -163,102 +172,13 @@ func (p *Plan) unloaded() (*Plan, bool) {
 		some = true
 		whole := *c
 		whole.load, whole.loads, whole.elements = nil, 0, nil
-		none := &rules.Set{}
 		for i := range p.want().Of(f).Sets {
-			whole.addElements(compareElements(none, &p.want().Of(f).Sets[i]))
+			s := &p.want().Of(f).Sets[i]
+			whole.addElements(elementsOf{set: s, add: s.Elements})
 		}
 		*all.families.At(f) = &whole
 	}
 	return &all, some
-}
-
-// compare returns what makes want out of have.
-func compare(have, want *rules.Ruleset) *change {
-	c := &change{family: want.Family, kubeProxy: have.KubeProxy, owners: ownersIn(have), flags: want.Flags}
-	if c.why = incompatible(have, want); len(c.why) > 0 {
-		c.drop, have = true, &rules.Ruleset{}
-	}
-	c.add = !have.Exists
-	c.adopt = have.Exists && have.Flags == flagPersist && want.Flags == flagsOwned
-	c.goneOthers = have.Objects
-	c.compareSets(have, want)
-	c.compareChains(have, want)
-	c.findPurges(have, want)
-	return c
-}
-
-// incompatible returns what of the table itself, and of the declaration of sets
-// and base chains that both have, is not alike. The kernel cannot change most of
-// it: the table is made anew.
-func incompatible(have, want *rules.Ruleset) (why []string) {
-	if have.Exists && !sameFlags(have.Flags, want.Flags) {
-		why = append(why, "flags "+cmp.Or(have.Flags, "none"))
-	}
-	sets, chains := setsByName(have), chainsByName(have)
-	for i := range want.Sets {
-		w := &want.Sets[i]
-		if h := sets[w.Name]; h != nil {
-			if what := otherSet(h, w); what != "" {
-				why = append(why, "set "+w.Name+": "+what)
-			}
-		}
-	}
-	for i := range want.Chains {
-		w := &want.Chains[i]
-		if h := chains[w.Name]; h != nil {
-			if what := otherBase(h.Base, w.Base); what != "" {
-				why = append(why, "chain "+w.Name+": "+what)
-			}
-		}
-	}
-	return why
-}
-
-// Flags of tables, in nft's words. An owner keeps others from changing a table, and
-// persist keeps the table when the owner has ended; then a next one can adopt it.
-const (
-	flagPersist = "persist"
-	flagsOwned  = "owner,persist"
-)
-
-// sameFlags reports whether a table can stay. One that belongs to a daemon is as good to
-// who only looks.
-func sameFlags(have, want string) bool {
-	return have == want || have == flagsOwned || have == flagPersist && want == flagsOwned
-}
-
-// otherSet returns what is not alike in two declarations of a set.
-func otherSet(h, w *rules.Set) string {
-	switch {
-	case h.Timeout != w.Timeout:
-		return "timeout " + h.Timeout.String()
-	case h.Unsupported != "":
-		return h.Unsupported
-	case h.Data != w.Data || h.Interval != w.Interval || !slices.Equal(h.Key, w.Key):
-		return "another type"
-	}
-	return ""
-}
-
-// otherBase returns what is not alike in how the kernel calls a chain, but for its policy.
-func otherBase(h, w *rules.Base) string {
-	switch {
-	case h == nil && w == nil:
-		return ""
-	case h == nil:
-		return "no hook"
-	case w == nil:
-		return "hook " + h.Hook.String()
-	case h.Unsupported != "":
-		return h.Unsupported
-	case h.NAT != w.NAT:
-		return "type " + chainType(h)
-	case h.Hook != w.Hook:
-		return "hook " + h.Hook.String()
-	case h.Priority != w.Priority:
-		return "priority " + strconv.Itoa(h.Priority)
-	}
-	return ""
 }
 
 // fixedSet returns the fixed set of a name.
@@ -269,137 +189,6 @@ func fixedSet(name string) (id rules.SetID, ok bool) {
 		}
 	}
 	return 0, false
-}
-
-func setsByName(r *rules.Ruleset) map[string]*rules.Set {
-	m := make(map[string]*rules.Set, len(r.Sets))
-	for i := range r.Sets {
-		m[r.Sets[i].Name] = &r.Sets[i]
-	}
-	return m
-}
-
-func chainsByName(r *rules.Ruleset) map[string]*rules.Chain {
-	m := make(map[string]*rules.Chain, len(r.Chains))
-	for i := range r.Chains {
-		m[r.Chains[i].Name] = &r.Chains[i]
-	}
-	return m
-}
-
-func (c *change) compareSets(have, want *rules.Ruleset) {
-	old := setsByName(have)
-	for i := range want.Sets {
-		w := &want.Sets[i]
-		h := old[w.Name]
-		delete(old, w.Name)
-		if h == nil {
-			c.sets = append(c.sets, w)
-			h = &rules.Set{}
-		}
-		if grows(h, w) {
-			c.resize = append(c.resize, resize{w, h.Size})
-		}
-		c.addElements(compareElements(h, w))
-	}
-	for _, name := range slices.Sorted(maps.Keys(old)) {
-		c.goneSets = append(c.goneSets, old[name])
-	}
-}
-
-func (c *change) addElements(e elementsOf) {
-	if len(e.gone)+len(e.add) > 0 || e.empty {
-		c.elements = append(c.elements, e)
-	}
-}
-
-// compareElements returns what makes the elements of want out of those of have.
-// Elements that rules add are nobody's business here.
-func compareElements(have, want *rules.Set) elementsOf {
-	e := elementsOf{set: want, empty: have.Strays}
-	if e.empty {
-		e.all = want.Elements
-	}
-	if len(have.Elements) == 0 {
-		e.add = want.Elements
-		return e
-	}
-	old := make(map[rules.Key]*rules.Element, len(have.Elements))
-	for i := range have.Elements {
-		old[have.Elements[i].Key] = &have.Elements[i]
-	}
-	for i := range want.Elements {
-		w := &want.Elements[i]
-		h := old[w.Key]
-		delete(old, w.Key)
-		switch {
-		case h == nil:
-			e.add = append(e.add, *w)
-		case !sameElement(want, h, w):
-			e.gone, e.add = append(e.gone, *h), append(e.add, *w)
-		}
-	}
-	for i := range have.Elements {
-		if _, ok := old[have.Elements[i].Key]; ok {
-			e.gone = append(e.gone, have.Elements[i])
-		}
-	}
-	return e
-}
-
-// sameElement reports whether the kernel has h as it should have w.
-func sameElement(s *rules.Set, h, w *rules.Element) bool {
-	return h.Verdict == w.Verdict && h.To == w.To && (h.Frontend == w.Frontend || s.Comment(h) == s.Comment(w))
-}
-
-func (c *change) compareChains(have, want *rules.Ruleset) {
-	old := chainsByName(have)
-	for i := range want.Chains {
-		w := &want.Chains[i]
-		h := old[w.Name]
-		delete(old, w.Name)
-		switch {
-		case h == nil:
-			c.chains, c.fill = append(c.chains, w), append(c.fill, w)
-		case !h.SameRules(w, want.Family):
-			c.flush, c.fill = append(c.flush, h), append(c.fill, w)
-		}
-		if h != nil && h.Base != nil && h.Base.Drop {
-			c.policy = append(c.policy, w)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(old)) {
-		c.goneChains = append(c.goneChains, old[name])
-	}
-}
-
-// findPurges finds the affinity maps that stay, and of whose pool a backend
-// goes: one whose connections were remembered and no longer are. Others to which
-// a map leads somebody else put there.
-func (c *change) findPurges(have, want *rules.Ruleset) {
-	before, after, old := remembered(have), remembered(want), setsByName(have)
-	for i := range want.Sets {
-		s := &want.Sets[i]
-		h := old[s.Name]
-		if s.Timeout == 0 || h == nil {
-			continue
-		}
-		p := purge{set: s, keep: after[s.Name]}
-		goes := false
-		for a := range before[s.Name] {
-			_, stays := p.keep[a]
-			goes = goes || !stays
-		}
-		for _, a := range h.Remembered {
-			_, stays := p.keep[a]
-			if _, was := before[s.Name][a]; !stays && !was {
-				p.strays = append(p.strays, a)
-			}
-		}
-		if goes || len(p.strays) > 0 {
-			c.purge = append(c.purge, p)
-		}
-	}
 }
 
 // forgetAll makes the Plan look through all affinity maps that stay, for
@@ -429,53 +218,6 @@ func (p *Plan) purges() bool {
 		}
 	}
 	return false
-}
-
-// remembered returns for each affinity map the backends that rules put into it.
-func remembered(r *rules.Ruleset) map[string]map[netip.Addr]struct{} {
-	mapsOf := map[string][]string{} // chain → maps that it writes
-	for i := range r.Chains {
-		mapsOf[r.Chains[i].Name] = updates(&r.Chains[i])
-	}
-	all := map[string]map[netip.Addr]struct{}{}
-	for i := range r.Sets {
-		if id := r.Sets[i].Name; id == rules.AffinityIPs.String() || id == rules.AffinityPorts.String() {
-			rememberedIn(all, r.Sets[i].Elements, mapsOf)
-		}
-	}
-	return all
-}
-
-func rememberedIn(all map[string]map[netip.Addr]struct{}, elements []rules.Element, mapsOf map[string][]string) {
-	for i := range elements {
-		e := &elements[i]
-		for _, name := range mapsOf[e.Verdict.Chain] {
-			if all[name] == nil {
-				all[name] = map[netip.Addr]struct{}{}
-			}
-			all[name][e.Key.Addr] = struct{}{}
-		}
-	}
-}
-
-// updates are the maps that a chain writes.
-func updates(c *rules.Chain) (names []string) {
-	for _, r := range c.Rules {
-		for _, s := range r.Stmts {
-			if u, ok := s.(rules.Update); ok {
-				names = append(names, u.Map)
-			}
-		}
-	}
-	return names
-}
-
-// chainType is nft's and the kernel's word for the type of a base chain.
-func chainType(base *rules.Base) string {
-	if base.NAT {
-		return "nat"
-	}
-	return "filter"
 }
 
 // Empty reports whether there is nothing to do.

@@ -84,17 +84,17 @@ func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched
 	want := rules.LowerAll(d.applied.Some(func(f ir.Family, s *ir.Service) bool { return mayBe.Of(f)(s) }))
 	p := &Plan{}
 	for f, h := range ir.Present(have) {
-		c := &change{family: f, owners: ownersIn(h)}
+		w := &rules.Ruleset{Family: f}
 		for i := range h.Sets {
 			id, _ := fixedSet(h.Sets[i].Name)
-			w := want.Of(f).Sets[id]
-			w.Elements = slices.DeleteFunc(w.Elements, func(e rules.Element) bool {
+			s := want.Of(f).Sets[id]
+			s.Elements = slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
 				_, ok := all.Of(f)[id][e.Key]
 				return !ok
 			})
-			c.addElements(compareElements(&h.Sets[i], &w))
+			w.Sets = append(w.Sets, s)
 		}
-		*p.families.At(f) = c
+		*p.families.At(f) = difference(h, w)
 	}
 	return p, nil
 }

@@ -1,0 +1,208 @@
+package nftables
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// difference compares wanted with actual, for one change and for all. It returns what makes
+// want out of have, which are whole tables or the same part of both:
+//
+//	caller          have                             want
+//	compareTables   a table that was read            the whole table
+//	planChanges     of changed Services: portion     portion
+//	compareTouched  elements that others touched     the same elements
+//
+// It compares sets and chains by name, and elements by key. Elements that were read as
+// expected are in neither: see found.against.
+func difference(have, want *rules.Ruleset) *change {
+	c := &change{family: want.Family, owners: ownersIn(have)}
+	c.compareSets(have, want)
+	c.compareChains(have, want)
+	c.findPurges(have, want)
+	return c
+}
+
+func (c *change) compareSets(have, want *rules.Ruleset) {
+	old := setsByName(have)
+	for i := range want.Sets {
+		w := &want.Sets[i]
+		h := old[w.Name]
+		delete(old, w.Name)
+		if h == nil {
+			c.sets = append(c.sets, w)
+			h = &rules.Set{}
+		}
+		if grows(h, w) {
+			c.resize = append(c.resize, resize{w, h.Size})
+		}
+		c.addElements(compareElements(h, w))
+	}
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		c.goneSets = append(c.goneSets, old[name])
+	}
+}
+
+// grows reports whether a set is too small. One that is too large stays: it may
+// hold more elements than fit.
+func grows(have, want *rules.Set) bool { return have.Size > 0 && have.Size < want.Size }
+
+func (c *change) addElements(e elementsOf) {
+	if len(e.gone)+len(e.add) > 0 || e.empty {
+		c.elements = append(c.elements, e)
+	}
+}
+
+// compareElements returns what makes the elements of want out of those of have.
+// It ignores elements that rules add.
+func compareElements(have, want *rules.Set) elementsOf {
+	e := elementsOf{set: want, empty: have.Strays}
+	if e.empty {
+		e.all = want.Elements
+	}
+	if len(have.Elements) == 0 {
+		e.add = want.Elements
+		return e
+	}
+	old := make(map[rules.Key]*rules.Element, len(have.Elements))
+	for i := range have.Elements {
+		old[have.Elements[i].Key] = &have.Elements[i]
+	}
+	for i := range want.Elements {
+		w := &want.Elements[i]
+		h := old[w.Key]
+		delete(old, w.Key)
+		switch {
+		case h == nil:
+			e.add = append(e.add, *w)
+		case !sameElement(want, h, w):
+			e.gone, e.add = append(e.gone, *h), append(e.add, *w)
+		}
+	}
+	for i := range have.Elements {
+		if _, ok := old[have.Elements[i].Key]; ok {
+			e.gone = append(e.gone, have.Elements[i])
+		}
+	}
+	return e
+}
+
+// sameElement reports whether the kernel has h as it should have w.
+func sameElement(s *rules.Set, h, w *rules.Element) bool {
+	return h.Verdict == w.Verdict && h.To == w.To && (h.Frontend == w.Frontend || s.Comment(h) == s.Comment(w))
+}
+
+func (c *change) compareChains(have, want *rules.Ruleset) {
+	old := chainsByName(have)
+	for i := range want.Chains {
+		w := &want.Chains[i]
+		h := old[w.Name]
+		delete(old, w.Name)
+		switch {
+		case h == nil:
+			c.chains, c.fill = append(c.chains, w), append(c.fill, w)
+		case !h.SameRules(w, want.Family):
+			c.flush, c.fill = append(c.flush, h), append(c.fill, w)
+		}
+		if h != nil && h.Base != nil && h.Base.Drop {
+			c.policy = append(c.policy, w)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(old)) {
+		c.goneChains = append(c.goneChains, old[name])
+	}
+}
+
+func setsByName(r *rules.Ruleset) map[string]*rules.Set {
+	m := make(map[string]*rules.Set, len(r.Sets))
+	for i := range r.Sets {
+		m[r.Sets[i].Name] = &r.Sets[i]
+	}
+	return m
+}
+
+func chainsByName(r *rules.Ruleset) map[string]*rules.Chain {
+	m := make(map[string]*rules.Chain, len(r.Chains))
+	for i := range r.Chains {
+		m[r.Chains[i].Name] = &r.Chains[i]
+	}
+	return m
+}
+
+// findPurges finds the affinity maps that stay and of whose pool a backend goes: its
+// connections were remembered, and no longer are. Any other backend in a map was put there
+// by another program.
+func (c *change) findPurges(have, want *rules.Ruleset) {
+	var old map[string]*rules.Set
+	var before, after map[string]map[netip.Addr]struct{}
+	for i := range want.Sets {
+		s := &want.Sets[i]
+		if s.Timeout == 0 {
+			continue
+		}
+		if old == nil {
+			old, before, after = setsByName(have), remembered(have), remembered(want)
+		}
+		h := old[s.Name]
+		if h == nil {
+			continue
+		}
+		p := purge{set: s, keep: after[s.Name]}
+		goes := false
+		for a := range before[s.Name] {
+			_, stays := p.keep[a]
+			goes = goes || !stays
+		}
+		for _, a := range h.Remembered {
+			_, stays := p.keep[a]
+			if _, was := before[s.Name][a]; !stays && !was {
+				p.strays = append(p.strays, a)
+			}
+		}
+		if goes || len(p.strays) > 0 {
+			c.purge = append(c.purge, p)
+		}
+	}
+}
+
+// remembered returns for each affinity map the backends that rules put into it.
+func remembered(r *rules.Ruleset) map[string]map[netip.Addr]struct{} {
+	mapsOf := map[string][]string{} // chain → maps that it writes
+	for i := range r.Chains {
+		mapsOf[r.Chains[i].Name] = updates(&r.Chains[i])
+	}
+	all := map[string]map[netip.Addr]struct{}{}
+	for i := range r.Sets {
+		if id := r.Sets[i].Name; id == rules.AffinityIPs.String() || id == rules.AffinityPorts.String() {
+			rememberedIn(all, r.Sets[i].Elements, mapsOf)
+		}
+	}
+	return all
+}
+
+func rememberedIn(all map[string]map[netip.Addr]struct{}, elements []rules.Element, mapsOf map[string][]string) {
+	for i := range elements {
+		e := &elements[i]
+		for _, name := range mapsOf[e.Verdict.Chain] {
+			if all[name] == nil {
+				all[name] = map[netip.Addr]struct{}{}
+			}
+			all[name][e.Key.Addr] = struct{}{}
+		}
+	}
+}
+
+// updates are the maps that a chain writes.
+func updates(c *rules.Chain) (names []string) {
+	for _, r := range c.Rules {
+		for _, s := range r.Stmts {
+			if u, ok := s.(rules.Update); ok {
+				names = append(names, u.Map)
+			}
+		}
+	}
+	return names
+}

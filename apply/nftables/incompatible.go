@@ -1,0 +1,91 @@
+package nftables
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	rules "github.com/proxyc/proxyc/render/nftables"
+)
+
+// incompatible returns what of the table itself, and of the declaration of sets
+// and base chains that both have, is not alike. The kernel cannot change most of
+// it: the table is made anew.
+func incompatible(have, want *rules.Ruleset) (why []string) {
+	if have.Exists && !sameFlags(have.Flags, want.Flags) {
+		why = append(why, "flags "+cmp.Or(have.Flags, "none"))
+	}
+	sets, chains := setsByName(have), chainsByName(have)
+	for i := range want.Sets {
+		w := &want.Sets[i]
+		if h := sets[w.Name]; h != nil {
+			if what := otherSet(h, w); what != "" {
+				why = append(why, "set "+w.Name+": "+what)
+			}
+		}
+	}
+	for i := range want.Chains {
+		w := &want.Chains[i]
+		if h := chains[w.Name]; h != nil {
+			if what := otherBase(h.Base, w.Base); what != "" {
+				why = append(why, "chain "+w.Name+": "+what)
+			}
+		}
+	}
+	return why
+}
+
+// Flags of tables, in nft's words. An owner keeps others from changing a table, and
+// persist keeps the table when the owner has ended; then a next one can adopt it.
+const (
+	flagPersist = "persist"
+	flagsOwned  = "owner,persist"
+)
+
+// sameFlags reports whether a table can stay. One that belongs to a daemon is as good to
+// who only looks.
+func sameFlags(have, want string) bool {
+	return have == want || have == flagsOwned || have == flagPersist && want == flagsOwned
+}
+
+// otherSet returns what is not alike in two declarations of a set.
+func otherSet(h, w *rules.Set) string {
+	switch {
+	case h.Timeout != w.Timeout:
+		return "timeout " + h.Timeout.String()
+	case h.Unsupported != "":
+		return h.Unsupported
+	case h.Data != w.Data || h.Interval != w.Interval || !slices.Equal(h.Key, w.Key):
+		return "another type"
+	}
+	return ""
+}
+
+// otherBase returns what is not alike in how the kernel calls a chain, but for its policy.
+func otherBase(h, w *rules.Base) string {
+	switch {
+	case h == nil && w == nil:
+		return ""
+	case h == nil:
+		return "no hook"
+	case w == nil:
+		return "hook " + h.Hook.String()
+	case h.Unsupported != "":
+		return h.Unsupported
+	case h.NAT != w.NAT:
+		return "type " + chainType(h)
+	case h.Hook != w.Hook:
+		return "hook " + h.Hook.String()
+	case h.Priority != w.Priority:
+		return "priority " + strconv.Itoa(h.Priority)
+	}
+	return ""
+}
+
+// chainType is nft's and the kernel's word for the type of a base chain.
+func chainType(base *rules.Base) string {
+	if base.NAT {
+		return "nat"
+	}
+	return "filter"
+}
