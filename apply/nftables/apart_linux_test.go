@@ -17,7 +17,7 @@ func TestLargeCommitIsNotTold(t *testing.T) {
 	n := newNode(t)
 	plane, drift := n.listening(t)
 	var during []string // listeners, at each batch
-	plane.c.request = func(b *batch, do func() error) error {
+	plane.c.request = func(b []message, do func() error) error {
 		if b != nil {
 			during = append(during, fmt.Sprint(listeners(t, n)))
 		}

@@ -7,21 +7,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// message is one request of a batch, with what it is about, so that a refusal
-// can be traced.
-type message struct {
-	typ    uint16 // within nf_tables
-	atEnd  bool   // of the chain, for rules
-	create bool
-	// raw is the message as it is sent, but for its header, of which it has the room.
-	raw []byte
-	about
-}
-
-// data is what comes behind the header: nfgenmsg, and the attributes.
-func (m *message) data() []byte { return m.raw[netlinkHead:] }
-
-// about says what a message is about.
+// about is the purpose of a message. It leads from a refusal to the Service.
 type about struct {
 	change   *change
 	object   string // as an error names it
@@ -40,6 +26,7 @@ const maxElements = 48 << 10
 // batch collects the messages of a commit.
 type batch struct {
 	messages []message
+	about    []about // of each message
 	lastSet  uint32
 	room     []byte // what is free behind the last message
 	piece    int    // how large the last piece of memory was made
@@ -185,7 +172,8 @@ func (c *change) owns(s *rules.Set) bool {
 
 func (b *batch) add(c *change, typ uint16, attrs []byte, a about) {
 	a.change = c
-	b.messages = append(b.messages, message{typ: typ, raw: b.raw([]byte{nfFamily(c.family), 0, 0, 0}, attrs), about: a})
+	b.messages = append(b.messages, message{typ: typ, raw: b.raw([]byte{nfFamily(c.family), 0, 0, 0}, attrs)})
+	b.about = append(b.about, a)
 }
 
 func (b *batch) create(c *change, typ uint16, attrs []byte, a about) {
@@ -264,15 +252,41 @@ func (l *elementWriter) end(b *batch) {
 
 // elementsChanged counts the elements that are added and removed.
 func (b *batch) elementsChanged() (n int) {
-	for i := range b.messages {
-		n += b.messages[i].count
+	for i := range b.about {
+		n += b.about[i].count
 	}
 	return n
 }
 
-// element finds the element of the message at whose attribute the kernel
-// stopped, by its distance from the start of the message; nil if it is none.
-func (m *message) element(offset int) *rules.Element {
+// refused is a refusal with the purpose of its message.
+type refused struct {
+	refusal
+	*message // nil if the kernel refused the batch itself
+	*about
+}
+
+func (r refused) Error() string {
+	if r.message == nil {
+		return r.refusal.Error()
+	}
+	return r.object + ": " + r.err.Error()
+}
+
+// refused returns refusals of the batch with what they are about.
+func (b *batch) refused(refusals []refusal) (all []refused) {
+	for _, r := range refusals {
+		one := refused{refusal: r}
+		if r.index != wholeBatch {
+			one.message, one.about = &b.messages[r.index], &b.about[r.index]
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// element returns the element at whose attribute the kernel stopped; nil if it stopped
+// elsewhere.
+func (m refused) element() *rules.Element {
 	at := netlinkHead + nfgenHead
 	top, err := attrs(m.data()[nfgenHead:])
 	if err != nil || len(m.elements) == 0 {
@@ -294,7 +308,7 @@ func (m *message) element(offset int) *rules.Element {
 				i++
 			}
 			end := at + align(attrHeader+len(item.data))
-			if at <= offset && offset < end && i < len(m.elements) {
+			if at <= m.offset && m.offset < end && i < len(m.elements) {
 				return &m.elements[i]
 			}
 			at = end
@@ -304,7 +318,7 @@ func (m *message) element(offset int) *rules.Element {
 }
 
 // service returns whose the refused thing is; zero if it is no Service's.
-func (m *message) service(e *rules.Element) ir.Name {
+func (m *about) service(e *rules.Element) ir.Name {
 	switch {
 	case e != nil:
 		return m.change.serviceOf(m.set, e)

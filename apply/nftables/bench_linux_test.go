@@ -216,7 +216,7 @@ func withBackends(s ir.Service, n int) ir.Service {
 func (n node) commitNothing() error {
 	empty := &batch{}
 	empty.add(&change{family: ir.IPv4}, unix.NFT_MSG_NEWTABLE, encodeTable(rules.Table), about{})
-	refusals, err := n.c.send(context.Background(), empty)
+	refusals, err := n.c.send(context.Background(), empty.messages)
 	for _, r := range refusals {
 		err = errors.Join(err, r)
 	}
@@ -417,7 +417,7 @@ func BenchmarkReadBack(b *testing.B) {
 				})
 				timed("keys-of-largest", func() {
 					m := newPrints(want.IPv4)[rules.Backends]
-					if others, err := n.r.elements(b.Context(), ir.IPv4, rules.Backends, want.IPv4, &m); err != nil || len(others) > 0 || len(m.all) != len(set.Elements) {
+					if others, err := elementsOfKeys(b.Context(), n.r, ir.IPv4, rules.Backends, want.IPv4, &m); err != nil || len(others) > 0 || len(m.all) != len(set.Elements) {
 						b.Fatal(len(others), len(m.all), err)
 					}
 				})

@@ -42,12 +42,13 @@ func TestCommonChangesLeadNowhere(t *testing.T) {
 		} {
 			b := newBatch(planOf(update(l, &node, ir.Change{Name: version(0).Name, Old: c.old, New: c.now})), nil)
 			elements := 0
-			for _, m := range b.messages {
+			for i, m := range b.about {
 				elements += m.count
-				if m.typ != unix.NFT_MSG_NEWSETELEM && m.typ != unix.NFT_MSG_DELSETELEM {
-					t.Errorf("%s: %s: a message of type %d about %s", f, c.what, m.typ, m.object)
+				typ := b.messages[i].typ
+				if typ != unix.NFT_MSG_NEWSETELEM && typ != unix.NFT_MSG_DELSETELEM {
+					t.Errorf("%s: %s: a message of type %d about %s", f, c.what, typ, m.object)
 				}
-				if i := slices.IndexFunc(m.elements, func(e rules.Element) bool { return e.Verdict.Chain != "" }); i >= 0 && m.typ == unix.NFT_MSG_NEWSETELEM {
+				if i := slices.IndexFunc(m.elements, func(e rules.Element) bool { return e.Verdict.Chain != "" }); i >= 0 && typ == unix.NFT_MSG_NEWSETELEM {
 					t.Errorf("%s: %s: %s %s", f, c.what, m.set.Name, m.set.ElementText(&m.elements[i]))
 				}
 			}

@@ -142,18 +142,21 @@ const mostTold = 3000
 
 // transact sends a batch, a large one apart from what listens to others.
 func (d *Dataplane) transact(ctx context.Context, b *batch) (refusals []refused, err error) {
+	send := func() (done bool) {
+		var all []refusal
+		all, err = d.c.send(ctx, b.messages)
+		refusals = b.refused(all)
+		return err == nil && len(all) == 0
+	}
 	if d.nft == nil || b.elementsChanged() <= mostTold {
-		d.monitor.Own(func() (certain bool) {
-			refusals, err = d.c.send(ctx, b)
-			return err == nil && len(refusals) == 0 && len(b.messages) > 0
-		})
+		d.monitor.Own(func() (certain bool) { return send() && len(b.messages) > 0 })
 		return refusals, err
 	}
-	d.nft.Apart(func() uint32 {
-		if refusals, err = d.c.send(ctx, b); err != nil || len(refusals) > 0 {
-			return 0
+	d.nft.Apart(func() (transactions uint32) {
+		if send() {
+			transactions = 1
 		}
-		return 1
+		return transactions
 	})
 	return refusals, err
 }
@@ -244,7 +247,7 @@ func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, er
 			drop[r.object] = true
 			*q.busy.At(r.change.family)++
 		default:
-			e := r.element(r.offset)
+			e := r.element()
 			service := r.service(e)
 			if stale && r.mayBeStale() {
 				return nil, &staleError{r}

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -21,10 +22,10 @@ type conn struct {
 	sequence uint32
 	// request makes a request, with a batch or, with nil, without: it calls do.
 	// Tests let requests fail, before they take effect or after.
-	request func(b *batch, do func() error) error
+	request func(batch []message, do func() error) error
 }
 
-func direct(_ *batch, do func() error) error { return do() }
+func direct(_ []message, do func() error) error { return do() }
 
 // readBuffer holds the refusals of a batch, each of which quotes its message.
 const readBuffer = 32 << 20
@@ -44,43 +45,53 @@ func dial(netns int) (*conn, error) {
 	return &conn{Socket: s, request: direct}, nil
 }
 
-// refused is a message that the kernel did not take.
-type refused struct {
-	*message // nil if it is the batch as a whole
-	offset   int
-	err      error
+// message is one request of a batch.
+type message struct {
+	typ    uint16 // within nf_tables
+	atEnd  bool   // of the chain, for rules
+	create bool
+	// raw is the message as it is sent. Its header is empty: send fills it.
+	raw []byte
 }
 
-func (r refused) Error() string {
-	if r.message == nil {
-		return "nf_tables: " + r.err.Error()
-	}
-	return r.object + ": " + r.err.Error()
+// data returns nfgenmsg and the attributes, which follow the header.
+func (m *message) data() []byte { return m.raw[netlinkHead:] }
+
+// refusal is the kernel's refusal of one message.
+type refusal struct {
+	index  int // of the message in its batch, or wholeBatch
+	offset int // of the attribute at which the kernel stopped, from the message's beginning
+	err    error
 }
 
-func (r refused) Unwrap() error { return r.err }
+// wholeBatch is the index of a refusal of the batch itself.
+const wholeBatch = -1
 
-// send sends a batch, which the kernel takes as a whole or not at all. It returns
-// the messages because of which it did not.
-func (c *conn) send(ctx context.Context, b *batch) (refusals []refused, err error) {
-	if len(b.messages) == 0 {
+func (r refusal) Error() string { return "nf_tables: " + r.err.Error() }
+
+func (r refusal) Unwrap() error { return r.err }
+
+// send sends a batch, which the kernel commits as a whole or not at all. It returns the
+// reasons not to.
+func (c *conn) send(ctx context.Context, batch []message) (refusals []refusal, err error) {
+	if len(batch) == 0 {
 		return nil, nil
 	}
-	err = c.request(b, func() (err error) {
-		refusals, err = c.exchange(ctx, b)
+	err = c.request(batch, func() (err error) {
+		refusals, err = c.exchange(ctx, batch)
 		return err
 	})
 	return refusals, err
 }
 
-func (c *conn) exchange(ctx context.Context, b *batch) (refusals []refused, err error) {
+func (c *conn) exchange(ctx context.Context, batch []message) (refusals []refusal, err error) {
 	err = c.Do(ctx, func(nl *socket.Conn) (err error) {
 		first := c.sequence + 1
-		pieces, size := c.pieces(b, nl.PID())
+		pieces, size := c.pieces(batch, nl.PID())
 		if err := nl.Write(pieces); err != nil {
 			return fmt.Errorf("send %d bytes to nf_tables: %w", size, err)
 		}
-		refusals, err = answers(nl, b, first)
+		refusals, err = answers(nl, len(batch), first)
 		return err
 	})
 	return refusals, err
@@ -88,7 +99,7 @@ func (c *conn) exchange(ctx context.Context, b *batch) (refusals []refused, err 
 
 // pieces returns the messages of a batch with their headers, as the socket takes them at once, and
 // how large they are.
-func (c *conn) pieces(b *batch, pid uint32) (pieces [][]byte, size int) {
+func (c *conn) pieces(batch []message, pid uint32) (pieces [][]byte, size int) {
 	var last []byte
 	add := func(typ uint16, flags netlink.HeaderFlags, raw []byte) {
 		c.sequence++
@@ -111,8 +122,8 @@ func (c *conn) pieces(b *batch, pid uint32) (pieces [][]byte, size int) {
 		return binary.BigEndian.AppendUint16(append(raw, 0, 0), unix.NFNL_SUBSYS_NFTABLES)
 	}
 	add(unix.NFNL_MSG_BATCH_BEGIN, 0, frame())
-	for i := range b.messages {
-		m := &b.messages[i]
+	for i := range batch {
+		m := &batch[i]
 		var flags netlink.HeaderFlags
 		switch {
 		case m.atEnd:
@@ -121,7 +132,7 @@ func (c *conn) pieces(b *batch, pid uint32) (pieces [][]byte, size int) {
 			flags = netlink.Create | netlink.Excl
 		}
 		// An answer to the last one stands for all: errors come unasked.
-		if i == len(b.messages)-1 {
+		if i == len(batch)-1 {
 			flags |= netlink.Acknowledge
 		}
 		add(uint16(nfType(m.typ)), flags, m.raw)
@@ -130,11 +141,11 @@ func (c *conn) pieces(b *batch, pid uint32) (pieces [][]byte, size int) {
 	return pieces, size
 }
 
-// answers collects the refusals. The kernel is done with the batch when sending
-// returns, and has queued all of its answers: the one to the last message, unless it
-// refused the batch itself.
-func answers(nl *socket.Conn, b *batch, first uint32) (all []refused, err error) {
-	last, whole := first+uint32(len(b.messages)), false
+// answers collects the refusals of a batch of n messages. The kernel has queued all of its
+// answers when sending returns. One is to the last message, unless the kernel refused the
+// batch itself.
+func answers(nl *socket.Conn, n int, first uint32) (all []refusal, err error) {
+	last, whole := first+uint32(n), false
 	for m, err := range nl.Queued() {
 		whole = whole || m.Header.Sequence == last
 		if err == nil {
@@ -144,12 +155,12 @@ func answers(nl *socket.Conn, b *batch, first uint32) (all []refused, err error)
 		if !socket.Refused(err) {
 			return all, fmt.Errorf("answer of nf_tables: %w", err)
 		}
-		r := refused{offset: op.Offset, err: op.Err}
+		r := refusal{index: wholeBatch, offset: op.Offset, err: op.Err}
 		if op.Message != "" {
 			r.err = fmt.Errorf("%w (%s)", op.Err, op.Message)
 		}
-		if i := int(op.Sequence - first); i > 0 && i <= len(b.messages) {
-			r.message = &b.messages[i-1]
+		if i := int(op.Sequence - first); i > 0 && i <= n {
+			r.index = i - 1
 		} else {
 			whole = true
 		}
@@ -230,4 +241,34 @@ func (c *conn) ask(ctx context.Context, typ uint16, family byte, query []byte) (
 func (c *conn) generation(ctx context.Context) (uint32, error) {
 	a, err := c.get(ctx, unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, nil)
 	return a.u32(unix.NFTA_GEN_ID), err
+}
+
+// fetch asks for elements by a message, and gives the attributes of each answer to
+// each, which does not keep them. The kernel has queued all answers when sending
+// returns.
+func (c *conn) fetch(ctx context.Context, data []byte, each func(attrs []byte) error) error {
+	err := c.Do(ctx, func(nl *socket.Conn) error {
+		asked, err := nl.Send(netlink.Message{
+			Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
+			Data:   data,
+		})
+		if err != nil {
+			return err
+		}
+		var first error // the queue is emptied whatever it is
+		for m, err := range nl.Queued() {
+			switch {
+			case err == nil && (m.Header.Sequence != asked.Header.Sequence || len(m.Data) < nfgenHead):
+				err = errShort
+			case err == nil:
+				err = each(m.Data[nfgenHead:])
+			}
+			first = cmp.Or(first, err)
+		}
+		return first
+	})
+	if err != nil {
+		return fmt.Errorf("ask nf_tables: %w", err)
+	}
+	return nil
 }

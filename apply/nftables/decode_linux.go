@@ -237,21 +237,6 @@ func decodeKey(b []byte, s *rules.Set, f ir.Family) (k rules.Key, err error) {
 	return k, nil
 }
 
-// commonBits is how many leading bits a and b have in common.
-func commonBits(a, b []byte) int {
-	for i := range a {
-		if x := a[i] ^ b[i]; x != 0 {
-			n := 0
-			for x&0x80 == 0 {
-				x <<= 1
-				n++
-			}
-			return i*8 + n
-		}
-	}
-	return len(a) * 8
-}
-
 func decodeData(b []byte, s *rules.Set, f ir.Family, e *rules.Element) error {
 	if s.Data == rules.VerdictData {
 		v, err := decodeVerdict(b)
@@ -340,286 +325,15 @@ func decodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 	return c, true, nil
 }
 
-// decodeRule reads a rule, and the name of its chain.
-func decodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
-	a, err := parse(b)
-	if err != nil {
-		return "", r, err
+// countOf returns how many elements a set has by its declaration, without one for all
+// keys that it has not; 0 where the kernel does not tell, as before 6.17. It counts
+// what is being added or removed, and so never less than there are.
+func countOf(b []byte) (int, error) {
+	v, err := first(b, nftaSetCount)
+	if err != nil || len(v) != 4 {
+		return 0, err
 	}
-	chain = a.text(unix.NFTA_RULE_CHAIN)
-	code, err := instructions(a[unix.NFTA_RULE_EXPRESSIONS])
-	if err == nil {
-		r.Stmts = decodeStmts(code, f)
-	}
-	if err != nil || !understood(r.Stmts, code, f) {
-		r.Stmts = []rules.Stmt{rules.Unsupported{What: describe(code, f)}}
-	}
-	return chain, r, nil
-}
-
-// understood reports whether the statements would be encoded to the same
-// instructions, but for zeros, with which the kernel tells what was not said.
-func understood(stmts []rules.Stmt, code []instruction, f ir.Family) bool {
-	var b builder
-	appendExpressions(&b, stmts, f)
-	ours, err := instructions(b)
-	if err != nil || len(ours) != len(code) {
-		return false
-	}
-	for i, c := range ours {
-		if c.name != code[i].name {
-			return false
-		}
-		for t, v := range c.fields {
-			nestedVerdict := c.name == "immediate" && t == unix.NFTA_IMMEDIATE_DATA // read whole, with flags of its own
-			if !nestedVerdict && !bytes.Equal(v, code[i].fields[t]) {
-				return false
-			}
-		}
-		if c.name == "counter" { // it has what it counted
-			continue
-		}
-		for t, v := range code[i].fields {
-			if c.fields[t] == nil && !zero(v) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// instruction is one expression of a rule.
-type instruction struct {
-	name string
-	fields
-}
-
-// instructions reads a list of expressions.
-func instructions(b []byte) ([]instruction, error) {
-	list, err := attrs(b)
-	if err != nil {
-		return nil, err
-	}
-	var code []instruction
-	for _, item := range list {
-		e, err := parse(item.data)
-		if err != nil {
-			return nil, err
-		}
-		data, err := e.under(unix.NFTA_EXPR_DATA)
-		if err != nil {
-			return nil, err
-		}
-		name := e.text(unix.NFTA_EXPR_NAME)
-		if name == "byteorder" && data.u32(unix.NFTA_BYTEORDER_LEN) == 1 {
-			continue // nft reverses single bytes, in keys of interval sets
-		}
-		code = append(code, instruction{name, data})
-	}
-	return code, nil
-}
-
-// decodeStmts reads statements off the code, one after the other. What is none
-// of ours makes the whole rule foreign.
-func decodeStmts(code []instruction, f ir.Family) []rules.Stmt {
-	var stmts []rules.Stmt
-	for len(code) > 0 {
-		s, n := decodeStmt(code, f)
-		if s == nil {
-			return []rules.Stmt{rules.Unsupported{What: code[0].name}}
-		}
-		stmts = append(stmts, s)
-		code = code[n:]
-	}
-	return stmts
-}
-
-// decodeStmt returns the statement that the code begins with, and how many
-// instructions it has.
-func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
-	switch c := code[0]; c.name {
-	case "immediate":
-		if v, err := decodeVerdict(c.fields[unix.NFTA_IMMEDIATE_DATA]); err == nil && v.Kind != 0 && c.u32(unix.NFTA_IMMEDIATE_DREG) == unix.NFT_REG_VERDICT {
-			return v, 1
-		}
-		return nil, 0
-	case "counter":
-		return rules.Counter{}, 1
-	case "reject":
-		return rules.Verdict{Kind: rules.Reject}, 1
-	case "masq":
-		return rules.Masquerade{}, 1
-	case "fib":
-		field := rules.DstAddr
-		if c.u32(unix.NFTA_FIB_FLAGS) == unix.NFTA_FIB_F_SADDR {
-			field = rules.SrcAddr
-		}
-		if len(code) > 1 && code[1].name == "cmp" {
-			return rules.MatchLocal{Field: field}, 2
-		}
-		return nil, 0
-	}
-	if s, n := decodeMatch(code, f); s != nil {
-		return s, n
-	}
-	var terms []rules.Term
-	n := 0
-	for n < len(code) {
-		if len(code) > n+2 && code[n+2].name == "hash" { // of the client's address and port
-			terms = append(terms, rules.Term{Field: rules.ClientHash, Mod: code[n+2].u32(unix.NFTA_HASH_MODULUS)})
-			n += 3
-			continue
-		}
-		t, ok := decodeTerm(code[n], f)
-		if !ok {
-			break
-		}
-		terms = append(terms, t)
-		n++
-	}
-	if n == 0 || n == len(code) {
-		return nil, 0
-	}
-	s, more := decodeLookup(terms, code[n:])
-	return s, n + more
-}
-
-// decodeLookup reads what is done with the terms in the registers.
-func decodeLookup(terms []rules.Term, code []instruction) (rules.Stmt, int) {
-	c := code[0]
-	switch {
-	case c.name == "dynset" && len(terms) == 2:
-		return rules.Update{Map: c.text(unix.NFTA_DYNSET_SET_NAME), Key: terms[0], Data: terms[1]}, 1
-	case c.name != "lookup":
-		return nil, 0
-	case c.fields[unix.NFTA_LOOKUP_DREG] == nil:
-		return rules.MatchSet{Key: terms, Set: c.text(unix.NFTA_LOOKUP_SET), Not: c.u32(unix.NFTA_LOOKUP_FLAGS) == unix.NFT_LOOKUP_F_INV}, 1
-	case c.u32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
-		return rules.LookupVerdict{Key: terms, Map: c.text(unix.NFTA_LOOKUP_SET)}, 1
-	case len(code) > 1 && code[1].name == "nat":
-		return rules.LookupDNAT{Key: terms, Map: c.text(unix.NFTA_LOOKUP_SET)}, 2
-	case len(code) > 2 && code[1].name == "immediate" && code[2].name == "nat":
-		port, err := value(code[1].fields[unix.NFTA_IMMEDIATE_DATA])
-		if err != nil || len(port) != 2 {
-			return nil, 0
-		}
-		return rules.LookupDNAT{Key: terms, Map: c.text(unix.NFTA_LOOKUP_SET), Port: binary.BigEndian.Uint16(port)}, 3
-	}
-	return nil, 0
-}
-
-// decodeMatch reads a comparison, or what is done to the mark.
-func decodeMatch(code []instruction, f ir.Family) (rules.Stmt, int) {
-	if len(code) < 2 {
-		return nil, 0
-	}
-	load, rest := code[0], code[1:]
-	var and, xor []byte
-	n := 1
-	if rest[0].name == "bitwise" {
-		var err1, err2 error
-		and, err1 = value(rest[0].fields[unix.NFTA_BITWISE_MASK])
-		xor, err2 = value(rest[0].fields[unix.NFTA_BITWISE_XOR])
-		if err1 != nil || err2 != nil || len(rest) < 2 {
-			return nil, 0
-		}
-		rest, n = rest[1:], 2
-	}
-	end := rest[0]
-	mark := load.name == "meta" && load.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && len(and) == 4
-	if mark && end.name == "meta" && end.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && end.fields[unix.NFTA_META_SREG] != nil {
-		if set := binary.NativeEndian.Uint32(xor); set != 0 {
-			return rules.SetMark{Mask: set}, n + 1
-		}
-		return rules.ClearMark{Mask: ^binary.NativeEndian.Uint32(and)}, n + 1
-	}
-	if end.name != "cmp" {
-		return nil, 0
-	}
-	v, err := value(end.fields[unix.NFTA_CMP_DATA])
-	if err != nil {
-		return nil, 0
-	}
-	not := end.u32(unix.NFTA_CMP_OP) == unix.NFT_CMP_NEQ
-	s := comparison(load, and, v, not, f)
-	return s, n + 1
-}
-
-// comparison is what a loaded value, masked or not, is compared for.
-func comparison(load instruction, and, v []byte, not bool, f ir.Family) rules.Stmt {
-	switch load.name {
-	case "ct":
-		switch key := load.u32(unix.NFTA_CT_KEY); {
-		case key == unix.NFT_CT_STATE && not:
-			return rules.MatchNew{}
-		case key == unix.NFT_CT_STATUS && not:
-			return rules.MatchDNAT{}
-		}
-	case "meta":
-		switch key := load.u32(unix.NFTA_META_KEY); {
-		case key == unix.NFT_META_MARK && len(and) == 4:
-			return rules.MatchMark{Mask: binary.NativeEndian.Uint32(and), Clear: !not}
-		case key == unix.NFT_META_L4PROTO && len(v) == 1 && !not:
-			return rules.MatchProto{Protocol: ir.Protocol(v[0])}
-		case key == unix.NFT_META_IIFNAME:
-			whole := len(v) == unix.IFNAMSIZ
-			return rules.MatchInterface{Name: string(bytes.TrimRight(v, "\x00")), Prefix: !whole, Not: not}
-		}
-	case "payload":
-		if load.u32(unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER {
-			return netComparison(load, and, v, not, f)
-		}
-	}
-	return nil
-}
-
-func netComparison(load instruction, and, v []byte, not bool, f ir.Family) rules.Stmt {
-	size := addrBytes(f)
-	field := rules.SrcAddr
-	offset := int(load.u32(unix.NFTA_PAYLOAD_OFFSET))
-	if src, _ := addrOffset(rules.SrcAddr, f); offset != src {
-		field = rules.DstAddr
-		if dst, _ := addrOffset(rules.DstAddr, f); offset != dst {
-			return nil
-		}
-	}
-	bits := len(v) * 8
-	if and != nil {
-		all := bytes.Repeat([]byte{0xff}, len(and))
-		bits = commonBits(and, all)
-	}
-	if len(v) > size {
-		return nil
-	}
-	a, _ := netip.AddrFromSlice(append(bytes.Clone(v), make([]byte, size-len(v))...))
-	return rules.MatchNet{Field: field, Prefix: netip.PrefixFrom(a, bits), Not: not}
-}
-
-// decodeTerm reads a part of a key.
-func decodeTerm(c instruction, f ir.Family) (rules.Term, bool) {
-	switch c.name {
-	case "payload":
-		base, offset, n := c.u32(unix.NFTA_PAYLOAD_BASE), int(c.u32(unix.NFTA_PAYLOAD_OFFSET)), int(c.u32(unix.NFTA_PAYLOAD_LEN))
-		if base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && offset == dstPortOffset && n == portBytes {
-			return rules.Term{Field: rules.DstPort}, true
-		}
-		for _, field := range [...]rules.Field{rules.SrcAddr, rules.DstAddr} {
-			if o, size := addrOffset(field, f); base == unix.NFT_PAYLOAD_NETWORK_HEADER && o == offset && size == n {
-				return rules.Term{Field: field}, true
-			}
-		}
-	case "meta":
-		return rules.Term{Field: rules.L4Proto}, c.u32(unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO && c.fields[unix.NFTA_META_DREG] != nil
-	case "numgen":
-		return rules.Term{Field: rules.Random, Mod: c.u32(unix.NFTA_NG_MODULUS)}, c.u32(unix.NFTA_NG_TYPE) == unix.NFT_NG_RANDOM
-	case "ct":
-		field, ok := map[uint32]rules.Field{
-			unix.NFT_CT_SRC_IP: rules.OrigSrcAddr, unix.NFT_CT_SRC_IP6: rules.OrigSrcAddr,
-			unix.NFT_CT_DST_IP: rules.OrigDstAddr, unix.NFT_CT_DST_IP6: rules.OrigDstAddr, unix.NFT_CT_PROTO_DST: rules.OrigDstPort,
-		}[c.u32(unix.NFTA_CT_KEY)]
-		return rules.Term{Field: field}, ok && bytes.Equal(c.fields[unix.NFTA_CT_DIRECTION], []byte{ipCTDirOrig})
-	}
-	return rules.Term{}, false
+	return int(binary.BigEndian.Uint32(v)), nil
 }
 
 // notes returns one frontend for each comment.
@@ -637,4 +351,19 @@ func (n *notes) frontend(comment string) *ir.Frontend {
 	f := &ir.Frontend{Port: ir.ServicePort{Service: ir.Name{Namespace: namespace, Name: name}, Port: port}}
 	n.byComment[comment] = f
 	return f
+}
+
+// tableFlags returns nft's words for flags of a table.
+func tableFlags(flags uint32) string {
+	switch {
+	case flags&unix.NFT_TABLE_F_DORMANT != 0: // nothing in it is in force
+		return "dormant"
+	case flags == nftTablePersist:
+		return flagPersist
+	case flags == nftTableOwner|nftTablePersist:
+		return flagsOwned
+	case flags != 0:
+		return fmt.Sprintf("%#x", flags)
+	}
+	return ""
 }

@@ -49,13 +49,12 @@ func (f fake) clone() fake {
 	return c
 }
 
-// send takes a batch as a whole, or gives the messages because of which not.
-func (f fake) send(b *batch) (all []refused) {
+// send commits a batch as a whole, or returns the reasons not to.
+func (f fake) send(batch []message) (all []refusal) {
 	next := f.clone()
-	for i := range b.messages {
-		m := &b.messages[i]
-		if err := next.message(m); err != nil {
-			all = append(all, refused{message: m, err: err})
+	for i := range batch {
+		if err := next.message(&batch[i]); err != nil {
+			all = append(all, refusal{index: i, err: err})
 		}
 	}
 	if len(all) == 0 {
@@ -317,7 +316,7 @@ func (f fake) read() (tables rules.Tables) {
 // commit carries out a Plan that the kernel should take.
 func (f fake) commit(t *testing.T, p *Plan) {
 	t.Helper()
-	if no := f.send(newBatch(p, nil)); len(no) > 0 {
+	if no := f.send(newBatch(p, nil).messages); len(no) > 0 {
 		t.Fatalf("%d refused: %v", len(no), no[0])
 	}
 }
@@ -380,20 +379,21 @@ func TestFakeIsAsTheKernel(t *testing.T) {
 			i, j := random.IntN(len(m)), random.IntN(len(m))
 			switch random.IntN(3) {
 			case 0:
-				b.messages = slices.Delete(slices.Clone(m), i, i+1)
+				b.messages, b.about = slices.Delete(m, i, i+1), slices.Delete(b.about, i, i+1)
 			case 1:
 				twin := m[j]
 				twin.raw = slices.Clone(twin.raw)
-				b.messages = slices.Insert(slices.Clone(m), i, twin)
+				b.messages, b.about = slices.Insert(m, i, twin), slices.Insert(b.about, i, b.about[j])
 			default:
 				m[i], m[j] = m[j], m[i]
+				b.about[i], b.about[j] = b.about[j], b.about[i]
 			}
 		}
-		kernels, err := n.c.send(t.Context(), b)
+		kernels, err := n.c.send(t.Context(), b.messages)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours := f.send(b)
+		ours := f.send(b.messages)
 		for _, r := range ours {
 			reasons[r.err]++
 		}
@@ -427,11 +427,10 @@ func spoilRanges(r *rules.Ruleset) {
 }
 
 // verdicts are the refused messages by their place, with the reason.
-func verdicts(b *batch, all []refused) (out []string) {
+func verdicts(b *batch, all []refusal) (out []string) {
 	for _, r := range all {
 		reason, _ := errors.AsType[unix.Errno](r.err)
-		i := slices.IndexFunc(b.messages, func(m message) bool { return &m.raw[0] == &r.raw[0] })
-		out = append(out, strings.Join([]string{r.object, reason.Error(), strconv.Itoa(i)}, " "))
+		out = append(out, strings.Join([]string{b.about[r.index].object, reason.Error(), strconv.Itoa(r.index)}, " "))
 	}
 	return out
 }

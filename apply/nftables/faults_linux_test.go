@@ -32,9 +32,9 @@ type fault struct {
 
 var errFault = errors.New("injected")
 
-func (f *fault) request(b *batch, do func() error) error {
+func (f *fault) request(b []message, do func() error) error {
 	f.made++
-	if b != nil && f.meanwhile != nil && f.batches < 3 && slices.ContainsFunc(b.messages, func(m message) bool { return !m.purge }) {
+	if b != nil && f.meanwhile != nil && f.batches < 3 && slices.ContainsFunc(b, func(m message) bool { return !purges(&m) }) {
 		f.batches++
 		f.meanwhile()
 	}
@@ -48,6 +48,43 @@ func (f *fault) request(b *batch, do func() error) error {
 		}
 	}
 	return errFault
+}
+
+// nameIn returns a name in a message.
+func nameIn(t testing.TB, m *message, typ uint16) string {
+	t.Helper()
+	a, err := parse(m.data()[nfgenHead:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.text(typ)
+}
+
+// purges reports whether a message removes entries of an affinity map.
+func purges(m *message) bool {
+	name, err := first(m.data()[nfgenHead:], unix.NFTA_SET_ELEM_LIST_SET)
+	_, fixed := fixedSet(cString(name))
+	return err == nil && m.typ == unix.NFT_MSG_DELSETELEM && !fixed && !rules.IsSources(cString(name))
+}
+
+// removedBy returns the fixed set of which a message removes elements, with these.
+func removedBy(t testing.TB, m *message) (f ir.Family, s rules.Set) {
+	t.Helper()
+	if m.typ != unix.NFT_MSG_DELSETELEM {
+		return f, s
+	}
+	id, fixed := fixedSet(nameIn(t, m, unix.NFTA_SET_ELEM_LIST_SET))
+	if !fixed {
+		return f, s
+	}
+	if f = ir.IPv4; m.data()[0] == unix.NFPROTO_IPV6 {
+		f = ir.IPv6
+	}
+	s = *id.Set()
+	if err := decodeElements(m.data()[nfgenHead:], &s, f, (&notes{}).frontend); err != nil {
+		t.Fatal(err)
+	}
+	return f, s
 }
 
 // faultySteps are the changes in which every request fails once: a Service with
@@ -210,16 +247,16 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 				}
 				plan := n.Plan(after)
 				foreign, left := n.other(t), tries
-				n.Dataplane.c.request = func(b *batch, do func() error) error {
+				n.Dataplane.c.request = func(b []message, do func() error) error {
 					if b == nil || left == 0 {
 						return do()
 					}
 					// Somebody removes one of the elements that the batch removes.
-					for i := range b.messages {
-						if m := &b.messages[i]; m.typ == unix.NFT_MSG_DELSETELEM && !m.purge && len(m.elements) > 0 {
+					for i := range b {
+						if f, s := removedBy(t, &b[i]); len(s.Elements) > 0 {
 							var gone batch
-							gone.elements(m.change, unix.NFT_MSG_DELSETELEM, m.set, m.elements[:1], false)
-							if refusals, err := foreign.c.send(t.Context(), &gone); err != nil || len(refusals) > 0 {
+							gone.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, &s, s.Elements[:1], false)
+							if refusals, err := foreign.c.send(t.Context(), gone.messages); err != nil || len(refusals) > 0 {
 								t.Errorf("%v %v", err, refusals)
 							}
 							left--

@@ -26,7 +26,7 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 	}
 	defer c.Close()
 	for _, f := range servedFamilies {
-		if err := c.interference(ctx, f, mark, &all); err != nil {
+		if err := interference(ctx, c, f, mark, &all); err != nil {
 			return apply.Interference{}, err
 		}
 	}
@@ -53,7 +53,7 @@ type foreignRule struct {
 	vmap string
 }
 
-func (c *conn) interference(ctx context.Context, f servedFamily, mark uint32, all *apply.Interference) error {
+func interference(ctx context.Context, c *conn, f servedFamily, mark uint32, all *apply.Interference) error {
 	ours := func(table string) bool { return table == rules.Table || table == kubeProxyTable }
 	dormant := map[string]bool{}
 	if _, err := c.dump(ctx, unix.NFT_MSG_GETTABLE, f.number, nil, func(b []byte) error {
@@ -105,7 +105,7 @@ func (c *conn) interference(ctx context.Context, f servedFamily, mark uint32, al
 			return fmt.Sprintf("%s %s chain %s, hook %s, priority %d: %s", f.word, k.table, k.chain, hook, base.Priority, why)
 		}
 		rulesOf := func(chain string) ([]apply.RuleEffect, error) {
-			return c.resolve(ctx, f.number, k.table, chains, chain)
+			return resolve(ctx, c, f.number, k.table, chains, chain)
 		}
 		if base.Drop {
 			drops = append(drops, told("policy drop"))
@@ -278,14 +278,14 @@ func verdictEffect(b []byte) (apply.RuleEffect, bool) {
 
 // resolve returns what the rules of a chain do, those of verdict maps included, which
 // are read once.
-func (c *conn) resolve(ctx context.Context, family byte, table string, chains map[chainKey][]foreignRule, chain string) (out []apply.RuleEffect, err error) {
+func resolve(ctx context.Context, c *conn, family byte, table string, chains map[chainKey][]foreignRule, chain string) (out []apply.RuleEffect, err error) {
 	k := chainKey{table, chain}
 	if slices.ContainsFunc(chains[k], func(r foreignRule) bool { return r.vmap != "" }) {
 		var read []foreignRule
 		for _, r := range chains[k] {
 			if r.vmap == "" {
 				read = append(read, r)
-			} else if err := c.mapVerdicts(ctx, family, table, r.vmap, func(e apply.RuleEffect) { read = append(read, foreignRule{RuleEffect: e}) }); err != nil {
+			} else if err := mapVerdicts(ctx, c, family, table, r.vmap, func(e apply.RuleEffect) { read = append(read, foreignRule{RuleEffect: e}) }); err != nil {
 				return nil, err
 			}
 		}
@@ -298,7 +298,7 @@ func (c *conn) resolve(ctx context.Context, family byte, table string, chains ma
 }
 
 // mapVerdicts gives what the verdicts of a map do.
-func (c *conn) mapVerdicts(ctx context.Context, family byte, table, name string, add func(apply.RuleEffect)) error {
+func mapVerdicts(ctx context.Context, c *conn, family byte, table, name string, add func(apply.RuleEffect)) error {
 	query := encode(func(b *builder) {
 		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
 		b.text(unix.NFTA_SET_ELEM_LIST_SET, name)

@@ -35,13 +35,6 @@ func incompatible(have, want *rules.Ruleset) (why []string) {
 	return why
 }
 
-// Flags of tables, in nft's words. An owner keeps others from changing a table, and
-// persist keeps the table when the owner has ended; then a next one can adopt it.
-const (
-	flagPersist = "persist"
-	flagsOwned  = "owner,persist"
-)
-
 // sameFlags reports whether a table can stay. One that belongs to a daemon is as good to
 // who only looks.
 func sameFlags(have, want string) bool {
@@ -80,12 +73,4 @@ func otherBase(h, w *rules.Base) string {
 		return "priority " + strconv.Itoa(h.Priority)
 	}
 	return ""
-}
-
-// chainType is nft's and the kernel's word for the type of a base chain.
-func chainType(base *rules.Base) string {
-	if base.NAT {
-		return "nat"
-	}
-	return "filter"
 }

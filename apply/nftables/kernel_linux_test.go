@@ -543,7 +543,7 @@ func TestForeignOwner(t *testing.T) {
 	table.u32(unix.NFTA_TABLE_FLAGS, nftTableOwner)
 	b := &batch{}
 	b.create(&change{family: ir.IPv6}, unix.NFT_MSG_NEWTABLE, table, about{})
-	if r, err := other.c.send(t.Context(), b); err != nil || len(r) > 0 {
+	if r, err := other.c.send(t.Context(), b.messages); err != nil || len(r) > 0 {
 		t.Fatal(err, r)
 	}
 	_, err = once(t, n, both(nftest.Program))

@@ -1,16 +1,11 @@
 package nftables
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -36,17 +31,6 @@ type expectation struct {
 	generation uint32 // of all tables, at the beginning of the reading
 }
 
-// countOf returns how many elements a set has by its declaration, without one for all
-// keys that it has not; 0 where the kernel does not tell, as before 6.17. It counts
-// what is being added or removed, and so never less than there are.
-func countOf(b []byte) (int, error) {
-	v, err := first(b, nftaSetCount)
-	if err != nil || len(v) != 4 {
-		return 0, err
-	}
-	return int(binary.BigEndian.Uint32(v)), nil
-}
-
 // readExpected reads a set of so many elements by asking for those that it is expected
 // to have. It reports whether they are all that the set has; else the set is as it was,
 // and is to be dumped, which also tells what is wrong.
@@ -60,7 +44,7 @@ func (d *Dataplane) readExpected(ctx context.Context, f ir.Family, s *rules.Set,
 	clear(m.there)
 	var others []rules.Element
 	err := d.r.request(nil, func() (err error) {
-		others, err = d.r.elements(ctx, f, id, e.of.Of(f), m)
+		others, err = elementsOfKeys(ctx, d.r, f, id, e.of.Of(f), m)
 		return err
 	})
 	if err != nil {
@@ -75,9 +59,9 @@ func (d *Dataplane) readExpected(ctx context.Context, f ir.Family, s *rules.Set,
 
 var errUnexpected = errors.New("the set has other elements")
 
-// elements marks what the kernel has of the elements that a Program wants in a set, and returns what it has else under their
+// elementsOfKeys marks what the kernel has of the elements that a Program wants in a set, and returns what it has else under their
 // keys. It is an error if one is missing or not ours, or if the set has one for all keys that it has not.
-func (c *conn) elements(ctx context.Context, f ir.Family, id rules.SetID, p *ir.Program, m *marks) (others []rules.Element, err error) {
+func elementsOfKeys(ctx context.Context, c *conn, f ir.Family, id rules.SetID, p *ir.Program, m *marks) (others []rules.Element, err error) {
 	got := *id.Set()
 	part := make([]rules.Element, 0, keysAtOnce)
 	again := false
@@ -119,34 +103,4 @@ func (c *conn) elements(ctx context.Context, f ir.Family, id rules.SetID, p *ir.
 		return nil, errors.Join(errUnexpected, err)
 	}
 	return others, nil
-}
-
-// fetch asks for elements by a message, and gives the attributes of each answer to
-// each, which does not keep them. The kernel has queued all answers when sending
-// returns.
-func (c *conn) fetch(ctx context.Context, data []byte, each func(attrs []byte) error) error {
-	err := c.Do(ctx, func(nl *socket.Conn) error {
-		asked, err := nl.Send(netlink.Message{
-			Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
-			Data:   data,
-		})
-		if err != nil {
-			return err
-		}
-		var first error // the queue is emptied whatever it is
-		for m, err := range nl.Queued() {
-			switch {
-			case err == nil && (m.Header.Sequence != asked.Header.Sequence || len(m.Data) < nfgenHead):
-				err = errShort
-			case err == nil:
-				err = each(m.Data[nfgenHead:])
-			}
-			first = cmp.Or(first, err)
-		}
-		return first
-	})
-	if err != nil {
-		return fmt.Errorf("ask nf_tables: %w", err)
-	}
-	return nil
 }

@@ -28,7 +28,7 @@ func requireCounts(t testing.TB) {
 // requestsOf returns how many requests a reading makes.
 func (n node) requestsOf(t *testing.T, read func() error) (requests int) {
 	t.Helper()
-	n.r.request = func(_ *batch, do func() error) error { requests++; return do() }
+	n.r.request = func(_ []message, do func() error) error { requests++; return do() }
 	defer func() { n.r.request = direct }()
 	if err := read(); err != nil {
 		t.Fatal(err)

@@ -36,8 +36,7 @@ func (n node) other(t testing.TB) other {
 
 // commit sends messages about one table.
 func (o other) commit(ctx context.Context, messages ...message) error {
-	b := &batch{messages: messages}
-	refused, err := o.c.send(ctx, b)
+	refused, err := o.c.send(ctx, messages)
 	if len(refused) > 0 {
 		return refused[0]
 	}

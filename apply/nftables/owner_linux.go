@@ -24,7 +24,7 @@ func (d *Dataplane) own() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	d.owns = true
-	if err := d.c.tryOwner(ctx); err != nil {
+	if err := d.tryOwner(ctx); err != nil {
 		d.owns = false
 		if d.log != nil {
 			d.log.Warn("the kernel knows no tables with an owner that persist (Linux 6.9): changes of others are repaired, not prevented", "err", err)
@@ -36,12 +36,12 @@ func (d *Dataplane) own() {
 const probeTable = rules.Table + "-probe"
 
 // tryOwner returns the kernel's reason not to make a table that is owned and persists.
-func (c *conn) tryOwner(ctx context.Context) error {
+func (d *Dataplane) tryOwner(ctx context.Context) error {
 	b, none := &batch{}, &change{family: ir.IPv4}
 	b.create(none, unix.NFT_MSG_NEWTABLE, encodeTableWith(probeTable, flagsOwned), about{object: "table " + probeTable})
 	b.add(none, unix.NFT_MSG_DELTABLE, encodeTable(probeTable), about{object: "table " + probeTable})
-	refusals, err := c.send(ctx, b)
-	for _, r := range refusals {
+	refusals, err := d.c.send(ctx, b.messages)
+	for _, r := range b.refused(refusals) {
 		err = errors.Join(err, r)
 	}
 	return err

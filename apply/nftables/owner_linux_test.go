@@ -152,8 +152,8 @@ func TestOwnedTables(t *testing.T) {
 // A kernel that refuses such a table is told of once, and all else goes on.
 func TestNoOwnedTables(t *testing.T) {
 	n := newNode(t)
-	n.c.request = func(b *batch, do func() error) error {
-		if b != nil && strings.HasPrefix(b.messages[0].object, "table "+probeTable) {
+	n.c.request = func(b []message, do func() error) error {
+		if b != nil && nameIn(t, &b[0], unix.NFTA_TABLE_NAME) == probeTable {
 			return unix.EOPNOTSUPP
 		}
 		return do()

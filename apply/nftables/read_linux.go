@@ -3,7 +3,6 @@ package nftables
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -85,21 +84,6 @@ func (d *Dataplane) readOnce(ctx context.Context, e expectation) (tables rules.T
 		return tables, true, errors.Join(err, genErr)
 	}
 	return tables, whole && !d.others.touched(before, after), err
-}
-
-// tableFlags returns nft's words for flags of a table.
-func tableFlags(flags uint32) string {
-	switch {
-	case flags&unix.NFT_TABLE_F_DORMANT != 0: // nothing in it is in force
-		return "dormant"
-	case flags == nftTablePersist:
-		return flagPersist
-	case flags == nftTableOwner|nftTablePersist:
-		return flagsOwned
-	case flags != 0:
-		return fmt.Sprintf("%#x", flags)
-	}
-	return ""
 }
 
 // readOthers lists what ours never has.

@@ -52,9 +52,10 @@ func TestSourceRangesCostTheirSum(t *testing.T) {
 			}
 			plan := planOf(update(l, &node, in...))
 			elements = 0
-			for _, m := range newBatch(plan, nil).messages {
+			b := newBatch(plan, nil)
+			for i, m := range b.messages {
 				if m.typ == unix.NFT_MSG_NEWSETELEM {
-					elements += len(m.elements)
+					elements += len(b.about[i].elements)
 				}
 			}
 			start := time.Now()

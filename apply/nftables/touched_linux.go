@@ -70,7 +70,7 @@ func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched
 		for id, keys := range all.Of(f) {
 			set := id.Set()
 			for key := range keys {
-				if err := d.r.element(ctx, f, set, key); err != nil || set.Strays {
+				if err := elementOfKey(ctx, d.r, f, set, key); err != nil || set.Strays {
 					return nil, err
 				}
 			}
@@ -120,8 +120,8 @@ func (t touched) mayBeOf() func(*ir.Service) bool {
 	}
 }
 
-// element adds the element of a key to the set, if the kernel has one.
-func (c *conn) element(ctx context.Context, f ir.Family, s *rules.Set, key rules.Key) error {
+// elementOfKey adds the element of a key to the set, if the kernel has one.
+func elementOfKey(ctx context.Context, c *conn, f ir.Family, s *rules.Set, key rules.Key) error {
 	b := &batch{}
 	b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, []rules.Element{{Key: key}}, false)
 	err := c.fetch(ctx, b.messages[0].data(), func(attrs []byte) error {
