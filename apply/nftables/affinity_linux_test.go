@@ -12,6 +12,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -144,7 +145,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 					if s.Size > rules.MostClients {
 						big = s
 					}
-					sent, err := parse(encodeSet(s, f, 1))
+					sent, err := codec.Parse(codec.EncodeSet(s, f, 1))
 					if err != nil {
 						t.Fatal(err)
 					}

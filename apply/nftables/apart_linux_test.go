@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
@@ -17,7 +18,7 @@ func TestLargeCommitIsNotTold(t *testing.T) {
 	n := newNode(t)
 	plane, drift := n.listening(t)
 	var during []string // listeners, at each batch
-	plane.c.request = func(b []message, do func() error) error {
+	plane.c.Request = func(b []conn.Message, do func() error) error {
 		if b != nil {
 			during = append(during, fmt.Sprint(listeners(t, n)))
 		}

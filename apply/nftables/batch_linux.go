@@ -3,6 +3,8 @@ package nftables
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -25,7 +27,7 @@ const maxElements = 48 << 10
 
 // batch collects the messages of a commit.
 type batch struct {
-	messages []message
+	messages []conn.Message
 	about    []about // of each message
 	lastSet  uint32
 	room     []byte // what is free behind the last message
@@ -41,9 +43,9 @@ const (
 
 // raw returns a message's memory, with its data behind the room of its header.
 func (b *batch) raw(data ...[]byte) []byte {
-	n := netlinkHead
+	n := codec.NetlinkHead
 	for _, d := range data {
-		n += align(len(d))
+		n += codec.Align(len(d))
 	}
 	if n > len(b.room) {
 		b.piece = min(max(2*b.piece, firstPiece), mostPiece)
@@ -51,10 +53,10 @@ func (b *batch) raw(data ...[]byte) []byte {
 	}
 	raw := b.room[:n]
 	b.room = b.room[n:]
-	at := netlinkHead
+	at := codec.NetlinkHead
 	for _, d := range data {
 		copy(raw[at:], d)
-		at += align(len(d))
+		at += codec.Align(len(d))
 	}
 	return raw
 }
@@ -62,9 +64,12 @@ func (b *batch) raw(data ...[]byte) []byte {
 // stale are entries of affinity maps to remove, by map.
 type stale map[*rules.Set][]rules.Element
 
+// fewMessages is as many as the change of an endpoint needs, in most cases.
+const fewMessages = 8
+
 // newBatch turns a Plan into messages.
 func newBatch(p *Plan, entries stale) *batch {
-	b := &batch{}
+	b := &batch{messages: make([]conn.Message, 0, fewMessages), about: make([]about, 0, fewMessages)}
 	for _, c := range ir.Present(p.families) {
 		if !c.empty() {
 			b.change(c, entries)
@@ -75,17 +80,17 @@ func newBatch(p *Plan, entries stale) *batch {
 
 func (b *batch) change(c *change, entries stale) {
 	if c.drop {
-		b.add(c, unix.NFT_MSG_DELTABLE, encodeTable(rules.Table), about{object: "table"})
+		b.add(c, unix.NFT_MSG_DELTABLE, codec.EncodeTable(rules.Table), about{object: "table"})
 	}
 	if c.add || c.drop {
-		b.create(c, unix.NFT_MSG_NEWTABLE, encodeTableWith(rules.Table, c.flags), about{object: "table"})
+		b.create(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.flags), about{object: "table"})
 	}
 	if c.adopt {
-		b.add(c, unix.NFT_MSG_NEWTABLE, encodeTableWith(rules.Table, c.flags), about{object: "table"})
+		b.add(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.flags), about{object: "table"})
 	}
 	for _, s := range c.sets {
 		b.lastSet++
-		b.create(c, unix.NFT_MSG_NEWSET, encodeSet(s, c.family, b.lastSet), about{object: "set " + s.Name, set: s})
+		b.create(c, unix.NFT_MSG_NEWSET, codec.EncodeSet(s, c.family, b.lastSet), about{object: "set " + s.Name, set: s})
 		if s.Size > rules.MostClients {
 			b.resize(c, s)
 		}
@@ -94,14 +99,14 @@ func (b *batch) change(c *change, entries stale) {
 		b.resize(c, r.set)
 	}
 	for _, ch := range c.chains {
-		b.create(c, unix.NFT_MSG_NEWCHAIN, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
+		b.create(c, unix.NFT_MSG_NEWCHAIN, codec.EncodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
 	}
 	for _, ch := range c.policy {
-		b.add(c, unix.NFT_MSG_NEWCHAIN, encodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
+		b.add(c, unix.NFT_MSG_NEWCHAIN, codec.EncodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
 	}
 	for _, e := range c.elements {
 		if e.empty {
-			b.add(c, unix.NFT_MSG_DELSETELEM, elementsIn(e.set.Name), about{object: "set " + e.set.Name, set: e.set})
+			b.add(c, unix.NFT_MSG_DELSETELEM, codec.ElementsIn(e.set.Name), about{object: "set " + e.set.Name, set: e.set})
 			continue
 		}
 		b.elements(c, unix.NFT_MSG_DELSETELEM, e.set, e.gone, false)
@@ -114,15 +119,15 @@ func (b *batch) change(c *change, entries stale) {
 	for _, chains := range [...][]*rules.Chain{c.flush, c.goneChains} {
 		for _, ch := range chains {
 			if len(ch.Rules) > 0 {
-				b.add(c, unix.NFT_MSG_DELRULE, rulesOf(ch.Name), about{object: "rules of chain " + ch.Name, chain: ch})
+				b.add(c, unix.NFT_MSG_DELRULE, codec.RulesOf(ch.Name), about{object: "rules of chain " + ch.Name, chain: ch})
 			}
 		}
 	}
 	for _, ch := range c.fill {
 		for i := range ch.Rules {
-			b.create(c, unix.NFT_MSG_NEWRULE, encodeRule(ch.Name, &ch.Rules[i], c.family),
+			b.create(c, unix.NFT_MSG_NEWRULE, codec.EncodeRule(ch.Name, &ch.Rules[i], c.family),
 				about{object: "chain " + ch.Name + ": " + ch.Rules[i].Text(c.family), chain: ch})
-			b.messages[len(b.messages)-1].atEnd = true
+			b.messages[len(b.messages)-1].AtEnd = true
 		}
 	}
 	for _, e := range c.elements {
@@ -136,20 +141,20 @@ func (b *batch) change(c *change, entries stale) {
 	}
 	// Sets before chains and objects, since elements hold to these.
 	for _, s := range c.goneSets {
-		b.add(c, unix.NFT_MSG_DELSET, setNamed(s.Name), about{object: "set " + s.Name, set: s, removal: true})
+		b.add(c, unix.NFT_MSG_DELSET, codec.SetNamed(s.Name), about{object: "set " + s.Name, set: s, removal: true})
 	}
 	for _, ch := range c.goneChains {
-		b.add(c, unix.NFT_MSG_DELCHAIN, chainNamed(ch.Name), about{object: "chain " + ch.Name, chain: ch, removal: true})
+		b.add(c, unix.NFT_MSG_DELCHAIN, codec.ChainNamed(ch.Name), about{object: "chain " + ch.Name, chain: ch, removal: true})
 	}
 	for _, o := range c.goneOthers {
 		typ := uint16(unix.NFT_MSG_DELOBJ)
 		if o.Kind == rules.Flowtable {
 			typ = unix.NFT_MSG_DELFLOWTABLE
 		}
-		b.add(c, typ, encodeOther(o), about{object: o.Kind.String() + " " + o.Name, removal: true})
+		b.add(c, typ, codec.EncodeOther(o), about{object: o.Kind.String() + " " + o.Name, removal: true})
 	}
 	if c.kubeProxy {
-		b.add(c, unix.NFT_MSG_DELTABLE, encodeTable(kubeProxyTable), about{object: "table " + kubeProxyTable})
+		b.add(c, unix.NFT_MSG_DELTABLE, codec.EncodeTable(kubeProxyTable), about{object: "table " + kubeProxyTable})
 	}
 }
 
@@ -158,7 +163,7 @@ func (b *batch) change(c *change, entries stale) {
 // before 6.5 take no notice.
 func (b *batch) resize(c *change, s *rules.Set) {
 	b.lastSet++
-	b.add(c, unix.NFT_MSG_NEWSET, encodeSize(s, c.family, b.lastSet), about{object: "size of set " + s.Name, set: s})
+	b.add(c, unix.NFT_MSG_NEWSET, codec.EncodeSize(s, c.family, b.lastSet), about{object: "size of set " + s.Name, set: s})
 }
 
 func (c *change) owns(s *rules.Set) bool {
@@ -172,13 +177,13 @@ func (c *change) owns(s *rules.Set) bool {
 
 func (b *batch) add(c *change, typ uint16, attrs []byte, a about) {
 	a.change = c
-	b.messages = append(b.messages, message{typ: typ, raw: b.raw([]byte{nfFamily(c.family), 0, 0, 0}, attrs)})
+	b.messages = append(b.messages, conn.Message{Type: typ, Raw: b.raw([]byte{codec.Family(c.family), 0, 0, 0}, attrs)})
 	b.about = append(b.about, a)
 }
 
 func (b *batch) create(c *change, typ uint16, attrs []byte, a about) {
 	b.add(c, typ, attrs, a)
-	b.messages[len(b.messages)-1].create = true
+	b.messages[len(b.messages)-1].Create = true
 }
 
 // elements adds or removes elements, in as many messages as they need.
@@ -187,7 +192,7 @@ func (b *batch) elements(c *change, typ uint16, s *rules.Set, elements []rules.E
 		return
 	}
 	l := elementWriter{about: about{change: c, object: "set " + s.Name, set: s, purge: purge}, typ: typ,
-		data: make(builder, 0, min(maxElements+1024, 256+len(elements)*160))}
+		data: make(codec.Builder, 0, min(maxElements+1024, 256+len(elements)*160))}
 	for from := range elements {
 		if l.add(&elements[from]); l.full() || from == len(elements)-1 {
 			l.elements = elements[from+1-l.count : from+1]
@@ -223,18 +228,18 @@ func (b *batch) load(c *change) {
 type elementWriter struct {
 	about
 	typ  uint16
-	data builder
+	data codec.Builder
 	list int // where in data the elements begin
 }
 
 func (l *elementWriter) add(e *rules.Element) {
 	if l.count == 0 {
-		l.data.text(unix.NFTA_SET_ELEM_LIST_TABLE, rules.Table)
-		l.data.text(unix.NFTA_SET_ELEM_LIST_SET, l.set.Name)
-		l.list = l.data.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+		l.data.Text(unix.NFTA_SET_ELEM_LIST_TABLE, rules.Table)
+		l.data.Text(unix.NFTA_SET_ELEM_LIST_SET, l.set.Name)
+		l.list = l.data.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	}
 	l.count++
-	appendElement(&l.data, l.set, l.change.family, e, l.typ == unix.NFT_MSG_DELSETELEM)
+	codec.AppendElement(&l.data, l.set, l.change.family, e, l.typ == unix.NFT_MSG_DELSETELEM)
 }
 
 func (l *elementWriter) full() bool { return len(l.data)-l.list >= maxElements }
@@ -244,9 +249,9 @@ func (l *elementWriter) end(b *batch) {
 	if l.count == 0 {
 		return
 	}
-	l.data.close(l.list)
+	l.data.Close(l.list)
 	b.add(l.change, l.typ, l.data, l.about)
-	b.messages[len(b.messages)-1].create = l.typ == unix.NFT_MSG_NEWSETELEM
+	b.messages[len(b.messages)-1].Create = l.typ == unix.NFT_MSG_NEWSETELEM
 	l.count, l.data = 0, l.data[:0]
 }
 
@@ -260,24 +265,24 @@ func (b *batch) elementsChanged() (n int) {
 
 // refused is a refusal with the purpose of its message.
 type refused struct {
-	refusal
-	*message // nil if the kernel refused the batch itself
+	conn.Refusal
+	*conn.Message // nil if the kernel refused the batch itself
 	*about
 }
 
 func (r refused) Error() string {
-	if r.message == nil {
-		return r.refusal.Error()
+	if r.Message == nil {
+		return r.Refusal.Error()
 	}
-	return r.object + ": " + r.err.Error()
+	return r.object + ": " + r.Err.Error()
 }
 
 // refused returns refusals of the batch with what they are about.
-func (b *batch) refused(refusals []refusal) (all []refused) {
+func (b *batch) refused(refusals []conn.Refusal) (all []refused) {
 	for _, r := range refusals {
-		one := refused{refusal: r}
-		if r.index != wholeBatch {
-			one.message, one.about = &b.messages[r.index], &b.about[r.index]
+		one := refused{Refusal: r}
+		if r.Index != conn.WholeBatch {
+			one.Message, one.about = &b.messages[r.Index], &b.about[r.Index]
 		}
 		all = append(all, one)
 	}
@@ -287,28 +292,28 @@ func (b *batch) refused(refusals []refusal) (all []refused) {
 // element returns the element at whose attribute the kernel stopped; nil if it stopped
 // elsewhere.
 func (m refused) element() *rules.Element {
-	at := netlinkHead + nfgenHead
-	top, err := attrs(m.data()[nfgenHead:])
+	at := codec.NetlinkHead + codec.NfgenHead
+	top, err := codec.Attrs(m.Data()[codec.NfgenHead:])
 	if err != nil || len(m.elements) == 0 {
 		return nil
 	}
 	for _, a := range top {
-		if a.typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			at += align(attrHeader + len(a.data))
+		if a.Type != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			at += codec.Align(codec.AttrHeader + len(a.Data))
 			continue
 		}
-		items, err := attrs(a.data)
+		items, err := codec.Attrs(a.Data)
 		if err != nil {
 			return nil
 		}
-		at += attrHeader
+		at += codec.AttrHeader
 		i := -1
 		for _, item := range items {
-			if !m.set.Interval || !decodeEdge(item.data, m.change.family).end { // else it is the end of the one before
+			if !m.set.Interval || !codec.DecodeEdge(item.Data, m.change.family).End { // else it is the end of the one before
 				i++
 			}
-			end := at + align(attrHeader+len(item.data))
-			if at <= m.offset && m.offset < end && i < len(m.elements) {
+			end := at + codec.Align(codec.AttrHeader+len(item.Data))
+			if at <= m.Offset && m.Offset < end && i < len(m.elements) {
 				return &m.elements[i]
 			}
 			at = end

@@ -14,6 +14,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -215,8 +216,8 @@ func withBackends(s ir.Service, n int) ir.Service {
 // commitNothing declares a table that is there already.
 func (n node) commitNothing() error {
 	empty := &batch{}
-	empty.add(&change{family: ir.IPv4}, unix.NFT_MSG_NEWTABLE, encodeTable(rules.Table), about{})
-	refusals, err := n.c.send(context.Background(), empty.messages)
+	empty.add(&change{family: ir.IPv4}, unix.NFT_MSG_NEWTABLE, codec.EncodeTable(rules.Table), about{})
+	refusals, err := n.c.Send(context.Background(), empty.messages)
 	for _, r := range refusals {
 		err = errors.Join(err, r)
 	}
@@ -240,13 +241,13 @@ func BenchmarkElements(b *testing.B) {
 		}
 	}
 	const family = ir.IPv4
-	var written builder
+	var written codec.Builder
 	b.Run("write", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			written = written[:0]
 			for i := range s.Elements {
-				appendElement(&written, s, family, &s.Elements[i], false)
+				codec.AppendElement(&written, s, family, &s.Elements[i], false)
 			}
 		}
 	})
@@ -257,9 +258,9 @@ func BenchmarkElements(b *testing.B) {
 			for i := range s.Elements {
 				ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
 					e := &s.Elements[i]
-					var key, data builder // their values cost the same either way
-					appendKey(&key, s, family, &e.Key)
-					appendAddr(&data, e.To.Addr())
+					var key, data codec.Builder // their values cost the same either way
+					codec.AppendKey(&key, s, family, &e.Key)
+					codec.AppendAddr(&data, e.To.Addr())
 					data = append(data, byte(e.To.Port()>>8), byte(e.To.Port()), 0, 0)
 					value := func(t uint16, v []byte) {
 						ae.Nested(t, func(ae *netlink.AttributeEncoder) error {
@@ -267,10 +268,10 @@ func BenchmarkElements(b *testing.B) {
 							return nil
 						})
 					}
-					value(unix.NFTA_SET_ELEM_KEY, key[attrHeader:])
+					value(unix.NFTA_SET_ELEM_KEY, key[codec.AttrHeader:])
 					value(unix.NFTA_SET_ELEM_DATA, data)
 					if c := s.Comment(e); c != "" {
-						ae.Bytes(unix.NFTA_SET_ELEM_USERDATA, append([]byte{udataElemComment, byte(len(c) + 1)}, c+"\x00"...))
+						ae.Bytes(unix.NFTA_SET_ELEM_USERDATA, append([]byte{codec.UdataElemComment, byte(len(c) + 1)}, c+"\x00"...))
 					}
 					return nil
 				})
@@ -287,12 +288,12 @@ func BenchmarkElements(b *testing.B) {
 	b.Run("read", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			items, err := attrs(written)
+			items, err := codec.Attrs(written)
 			if err != nil {
 				b.Fatal(err)
 			}
 			for _, item := range items {
-				if _, err := attrs(item.data); err != nil {
+				if _, err := codec.Attrs(item.Data); err != nil {
 					b.Fatal(err)
 				}
 			}

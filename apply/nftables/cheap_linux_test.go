@@ -44,7 +44,7 @@ func TestCommonChangesLeadNowhere(t *testing.T) {
 			elements := 0
 			for i, m := range b.about {
 				elements += m.count
-				typ := b.messages[i].typ
+				typ := b.messages[i].Type
 				if typ != unix.NFT_MSG_NEWSETELEM && typ != unix.NFT_MSG_DELSETELEM {
 					t.Errorf("%s: %s: a message of type %d about %s", f, c.what, typ, m.object)
 				}

@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -59,7 +61,7 @@ const maxPlans = 3
 
 // planAgain reads the node, which is not what the plan began with.
 func (d *Dataplane) planAgain(ctx context.Context, plan *Plan) (*Plan, error) {
-	generation, err := d.c.generation(ctx)
+	generation, err := d.c.Generation(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +86,7 @@ func (d *Dataplane) mayBeStale(ctx context.Context, p *Plan, refusals []refused)
 	if p.generation == 0 {
 		return true, nil
 	}
-	generation, err := d.c.generation(ctx)
+	generation, err := d.c.Generation(ctx)
 	return generation != p.generation, err
 }
 
@@ -143,8 +145,8 @@ const mostTold = 3000
 // transact sends a batch, a large one apart from what listens to others.
 func (d *Dataplane) transact(ctx context.Context, b *batch) (refusals []refused, err error) {
 	send := func() (done bool) {
-		var all []refusal
-		all, err = d.c.send(ctx, b.messages)
+		var all []conn.Refusal
+		all, err = d.c.Send(ctx, b.messages)
 		refusals = b.refused(all)
 		return err == nil && len(all) == 0
 	}
@@ -181,8 +183,8 @@ func (d *Dataplane) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 func (d *Dataplane) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Element, error) {
 	s := *p.set
 	s.Elements = nil
-	_, err := d.c.dump(ctx, unix.NFT_MSG_GETSETELEM, nfFamily(f), elementsIn(s.Name), func(b []byte) error {
-		return decodeElements(b, &s, f, (&notes{}).frontend)
+	_, err := d.c.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
+		return codec.DecodeElements(b, &s, f, (&codec.Notes{}).Frontend)
 	})
 	return slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
 		_, stays := p.keep[e.To.Addr()]
@@ -240,10 +242,10 @@ func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, er
 	drop := map[string]bool{} // chains and sets not to remove
 	for _, r := range refusals {
 		switch {
-		case r.message == nil:
+		case r.Message == nil:
 			return nil, r
-		case r.purge && errors.Is(r.err, unix.ENOENT):
-		case r.removal && errors.Is(r.err, unix.EBUSY):
+		case r.purge && errors.Is(r.Err, unix.ENOENT):
+		case r.removal && errors.Is(r.Err, unix.EBUSY):
 			drop[r.object] = true
 			*q.busy.At(r.change.family)++
 		default:
@@ -272,11 +274,11 @@ func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, er
 
 // mayBeStale reports whether the kernel's state can be the reason.
 func (r refused) mayBeStale() bool {
-	switch r.typ {
+	switch r.Type {
 	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_NEWSET, unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_NEWTABLE:
-		return errors.Is(r.err, unix.EEXIST)
+		return errors.Is(r.Err, unix.EEXIST)
 	}
-	return errors.Is(r.err, unix.ENOENT)
+	return errors.Is(r.Err, unix.ENOENT)
 }
 
 // reason is the kernel's, with the element if it is known.
@@ -284,5 +286,5 @@ func (r refused) reason(e *rules.Element) error {
 	if e == nil {
 		return r
 	}
-	return fmt.Errorf("%s: %s: %w", r.object, r.set.KeyText(e.Key), r.err)
+	return fmt.Errorf("%s: %s: %w", r.object, r.set.KeyText(e.Key), r.Err)
 }

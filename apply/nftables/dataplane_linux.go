@@ -11,6 +11,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
@@ -25,12 +26,12 @@ type Dataplane struct {
 	fast     *flowtable.Keeper // nil: none is wanted
 
 	mu      sync.Mutex // held by a commit; what else uses c waits
-	c       *conn
+	c       *conn.Conn
 	commits atomic.Uint64 // begun and ended
 
 	reading sync.Mutex // a reading does not keep a commit waiting
-	r       *conn
-	others  *listener
+	r       *conn.Conn
+	others  *conn.Listener
 	whole   time.Time // when all was read last
 	// compareAll has the next Compare read everything: the last one failed, and what
 	// others had touched is not remembered.
@@ -59,13 +60,13 @@ func Open(_ context.Context, o apply.Options) (*Dataplane, error) { return OpenI
 
 // OpenIn connects to the network namespace behind a file descriptor.
 func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
-	c, err := dial(netns)
+	c, err := conn.Dial(netns)
 	if err != nil {
 		return nil, err
 	}
 	d := &Dataplane{c: c, log: o.Log, lookOnly: o.ReadOnly, keyedFrom: keyedFrom}
-	if d.r, err = dial(netns); err == nil {
-		d.others, err = dialListener(netns, c)
+	if d.r, err = conn.Dial(netns); err == nil {
+		d.others, err = conn.DialListener(netns, c)
 	}
 	if err != nil {
 		d.Close()

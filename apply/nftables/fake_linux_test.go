@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -50,11 +52,11 @@ func (f fake) clone() fake {
 }
 
 // send commits a batch as a whole, or returns the reasons not to.
-func (f fake) send(batch []message) (all []refusal) {
+func (f fake) send(batch []conn.Message) (all []conn.Refusal) {
 	next := f.clone()
 	for i := range batch {
 		if err := next.message(&batch[i]); err != nil {
-			all = append(all, refusal{index: i, err: err})
+			all = append(all, conn.Refusal{Index: i, Err: err})
 		}
 	}
 	if len(all) == 0 {
@@ -64,18 +66,18 @@ func (f fake) send(batch []message) (all []refusal) {
 	return all
 }
 
-func (f fake) message(m *message) error {
+func (f fake) message(m *conn.Message) error {
 	family := ir.IPv4
-	if m.data()[0] == unix.NFPROTO_IPV6 {
+	if m.Data()[0] == unix.NFPROTO_IPV6 {
 		family = ir.IPv6
 	}
-	b := m.data()[nfgenHead:]
-	a, err := parse(b)
+	b := m.Data()[codec.NfgenHead:]
+	a, err := codec.Parse(b)
 	if err != nil {
 		return err
 	}
 	t := f[family]
-	switch m.typ {
+	switch m.Type {
 	case unix.NFT_MSG_NEWTABLE:
 		if t != nil {
 			return exists(m)
@@ -92,35 +94,35 @@ func (f fake) message(m *message) error {
 	if t == nil {
 		return unix.ENOENT
 	}
-	switch m.typ {
+	switch m.Type {
 	case unix.NFT_MSG_NEWCHAIN:
 		return t.newChain(m, b)
 	case unix.NFT_MSG_DELCHAIN:
-		return t.delChain(a.text(unix.NFTA_CHAIN_NAME))
+		return t.delChain(a.Text(unix.NFTA_CHAIN_NAME))
 	case unix.NFT_MSG_NEWRULE:
 		return t.newRule(b, family)
 	case unix.NFT_MSG_DELRULE:
-		c := t.chains[a.text(unix.NFTA_RULE_CHAIN)]
+		c := t.chains[a.Text(unix.NFTA_RULE_CHAIN)]
 		if c == nil {
 			return unix.ENOENT
 		}
 		c.Rules = nil
 		return nil
 	case unix.NFT_MSG_NEWSET:
-		s, _, err := decodeSet(b, family)
+		s, _, err := codec.DecodeSet(b, family)
 		if err != nil {
 			return err
 		}
 		if t.sets[s.Name] != nil {
 			return exists(m)
 		}
-		if !m.create { // it changes the size of one
+		if !m.Create { // it changes the size of one
 			return unix.ENOENT
 		}
 		t.sets[s.Name] = &fakeSet{s, map[rules.Key]rules.Element{}}
 		return nil
 	case unix.NFT_MSG_DELSET:
-		name := a.text(unix.NFTA_SET_NAME)
+		name := a.Text(unix.NFTA_SET_NAME)
 		switch {
 		case t.sets[name] == nil:
 			return unix.ENOENT
@@ -134,15 +136,15 @@ func (f fake) message(m *message) error {
 }
 
 // exists is the answer to a message that makes what is there.
-func exists(m *message) error {
-	if m.create {
+func exists(m *conn.Message) error {
+	if m.Create {
 		return unix.EEXIST
 	}
 	return nil
 }
 
-func (t *fakeTable) newChain(m *message, b []byte) error {
-	c, _, err := decodeChain(b)
+func (t *fakeTable) newChain(m *conn.Message, b []byte) error {
+	c, _, err := codec.DecodeChain(b)
 	if err != nil {
 		return err
 	}
@@ -167,7 +169,7 @@ func (t *fakeTable) delChain(name string) error {
 }
 
 func (t *fakeTable) newRule(b []byte, f ir.Family) error {
-	name, r, err := decodeRule(b, f)
+	name, r, err := codec.DecodeRule(b, f)
 	if err != nil {
 		return err
 	}
@@ -232,12 +234,12 @@ func (t *fakeTable) jumpsTo(chain string) bool {
 }
 
 // elements adds or removes the elements of a message, up to the first that cannot be.
-func (t *fakeTable) elements(m *message, a fields, b []byte, f ir.Family) error {
-	s := t.sets[a.text(unix.NFTA_SET_ELEM_LIST_SET)]
+func (t *fakeTable) elements(m *conn.Message, a codec.Fields, b []byte, f ir.Family) error {
+	s := t.sets[a.Text(unix.NFTA_SET_ELEM_LIST_SET)]
 	if s == nil {
 		return unix.ENOENT
 	}
-	if m.typ == unix.NFT_MSG_DELSETELEM && a[unix.NFTA_SET_ELEM_LIST_ELEMENTS] == nil {
+	if m.Type == unix.NFT_MSG_DELSETELEM && a[unix.NFTA_SET_ELEM_LIST_ELEMENTS] == nil {
 		clear(s.elements)
 		return nil
 	}
@@ -248,9 +250,9 @@ func (t *fakeTable) elements(m *message, a fields, b []byte, f ir.Family) error 
 	for _, e := range some.Elements {
 		_, there := s.elements[e.Key]
 		switch {
-		case m.typ == unix.NFT_MSG_DELSETELEM && !there:
+		case m.Type == unix.NFT_MSG_DELSETELEM && !there:
 			return unix.ENOENT
-		case m.typ == unix.NFT_MSG_DELSETELEM:
+		case m.Type == unix.NFT_MSG_DELSETELEM:
 			delete(s.elements, e.Key)
 		case e.Verdict.Chain != "" && t.chains[e.Verdict.Chain] == nil:
 			return unix.ENOENT
@@ -268,15 +270,15 @@ func (t *fakeTable) elements(m *message, a fields, b []byte, f ir.Family) error 
 // decodeMessage reads the elements of a message that has both ends of each interval.
 func decodeMessage(b []byte, s *rules.Set, f ir.Family) error {
 	if !s.Interval {
-		return decodeElements(b, s, f, (&notes{}).frontend)
+		return codec.DecodeElements(b, s, f, (&codec.Notes{}).Frontend)
 	}
-	edges, err := decodeEdges(b, f, nil)
+	edges, err := codec.DecodeEdges(b, f, nil)
 	for len(edges) > 0 {
 		n := 1
-		if len(edges) > 1 && edges[1].end {
+		if len(edges) > 1 && edges[1].End {
 			n = 2
 		}
-		of, strays := intervals(edges[:n:n])
+		of, strays := codec.Intervals(edges[:n:n])
 		s.Elements, s.Strays = append(s.Elements, of...), s.Strays || strays
 		edges = edges[n:]
 	}
@@ -382,20 +384,20 @@ func TestFakeIsAsTheKernel(t *testing.T) {
 				b.messages, b.about = slices.Delete(m, i, i+1), slices.Delete(b.about, i, i+1)
 			case 1:
 				twin := m[j]
-				twin.raw = slices.Clone(twin.raw)
+				twin.Raw = slices.Clone(twin.Raw)
 				b.messages, b.about = slices.Insert(m, i, twin), slices.Insert(b.about, i, b.about[j])
 			default:
 				m[i], m[j] = m[j], m[i]
 				b.about[i], b.about[j] = b.about[j], b.about[i]
 			}
 		}
-		kernels, err := n.c.send(t.Context(), b.messages)
+		kernels, err := n.c.Send(t.Context(), b.messages)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ours := f.send(b.messages)
 		for _, r := range ours {
-			reasons[r.err]++
+			reasons[r.Err]++
 		}
 		if d := cmp.Diff(verdicts(b, kernels), verdicts(b, ours)); d != "" {
 			t.Fatalf("step %d: refused (-by the kernel +by the fake):\n%s", step, d)
@@ -427,10 +429,10 @@ func spoilRanges(r *rules.Ruleset) {
 }
 
 // verdicts are the refused messages by their place, with the reason.
-func verdicts(b *batch, all []refusal) (out []string) {
+func verdicts(b *batch, all []conn.Refusal) (out []string) {
 	for _, r := range all {
-		reason, _ := errors.AsType[unix.Errno](r.err)
-		out = append(out, strings.Join([]string{b.about[r.index].object, reason.Error(), strconv.Itoa(r.index)}, " "))
+		reason, _ := errors.AsType[unix.Errno](r.Err)
+		out = append(out, strings.Join([]string{b.about[r.Index].object, reason.Error(), strconv.Itoa(r.Index)}, " "))
 	}
 	return out
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -32,9 +34,9 @@ type fault struct {
 
 var errFault = errors.New("injected")
 
-func (f *fault) request(b []message, do func() error) error {
+func (f *fault) request(b []conn.Message, do func() error) error {
 	f.made++
-	if b != nil && f.meanwhile != nil && f.batches < 3 && slices.ContainsFunc(b, func(m message) bool { return !purges(&m) }) {
+	if b != nil && f.meanwhile != nil && f.batches < 3 && slices.ContainsFunc(b, func(m conn.Message) bool { return !purges(&m) }) {
 		f.batches++
 		f.meanwhile()
 	}
@@ -51,37 +53,37 @@ func (f *fault) request(b []message, do func() error) error {
 }
 
 // nameIn returns a name in a message.
-func nameIn(t testing.TB, m *message, typ uint16) string {
+func nameIn(t testing.TB, m *conn.Message, typ uint16) string {
 	t.Helper()
-	a, err := parse(m.data()[nfgenHead:])
+	a, err := codec.Parse(m.Data()[codec.NfgenHead:])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return a.text(typ)
+	return a.Text(typ)
 }
 
 // purges reports whether a message removes entries of an affinity map.
-func purges(m *message) bool {
-	name, err := first(m.data()[nfgenHead:], unix.NFTA_SET_ELEM_LIST_SET)
-	_, fixed := fixedSet(cString(name))
-	return err == nil && m.typ == unix.NFT_MSG_DELSETELEM && !fixed && !rules.IsSources(cString(name))
+func purges(m *conn.Message) bool {
+	name, err := codec.First(m.Data()[codec.NfgenHead:], unix.NFTA_SET_ELEM_LIST_SET)
+	_, fixed := fixedSet(codec.CString(name))
+	return err == nil && m.Type == unix.NFT_MSG_DELSETELEM && !fixed && !rules.IsSources(codec.CString(name))
 }
 
 // removedBy returns the fixed set of which a message removes elements, with these.
-func removedBy(t testing.TB, m *message) (f ir.Family, s rules.Set) {
+func removedBy(t testing.TB, m *conn.Message) (f ir.Family, s rules.Set) {
 	t.Helper()
-	if m.typ != unix.NFT_MSG_DELSETELEM {
+	if m.Type != unix.NFT_MSG_DELSETELEM {
 		return f, s
 	}
 	id, fixed := fixedSet(nameIn(t, m, unix.NFTA_SET_ELEM_LIST_SET))
 	if !fixed {
 		return f, s
 	}
-	if f = ir.IPv4; m.data()[0] == unix.NFPROTO_IPV6 {
+	if f = ir.IPv4; m.Data()[0] == unix.NFPROTO_IPV6 {
 		f = ir.IPv6
 	}
 	s = *id.Set()
-	if err := decodeElements(m.data()[nfgenHead:], &s, f, (&notes{}).frontend); err != nil {
+	if err := codec.DecodeElements(m.Data()[codec.NfgenHead:], &s, f, (&codec.Notes{}).Frontend); err != nil {
 		t.Fatal(err)
 	}
 	return f, s
@@ -175,9 +177,9 @@ func oneFault(t *testing.T, n node, refused bool, f *fault) (fired bool) {
 		client++
 		remember(client)
 	}
-	n.Dataplane.c.request, n.Dataplane.r.request = f.request, f.request
+	n.Dataplane.c.Request, n.Dataplane.r.Request = f.request, f.request
 	result, err := n.Commit(t.Context(), plan)
-	n.Dataplane.c.request, n.Dataplane.r.request = direct, direct
+	n.Dataplane.c.Request, n.Dataplane.r.Request = conn.Direct, conn.Direct
 	if diff := cmp.Diff(planned, slices.Collect(plan.Operations)); diff != "" {
 		t.Errorf("Commit changed the Plan:\n%s", diff)
 	}
@@ -247,7 +249,7 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 				}
 				plan := n.Plan(after)
 				foreign, left := n.other(t), tries
-				n.Dataplane.c.request = func(b []message, do func() error) error {
+				n.Dataplane.c.Request = func(b []conn.Message, do func() error) error {
 					if b == nil || left == 0 {
 						return do()
 					}
@@ -256,7 +258,7 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 						if f, s := removedBy(t, &b[i]); len(s.Elements) > 0 {
 							var gone batch
 							gone.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, &s, s.Elements[:1], false)
-							if refusals, err := foreign.c.send(t.Context(), gone.messages); err != nil || len(refusals) > 0 {
+							if refusals, err := foreign.c.Send(t.Context(), gone.messages); err != nil || len(refusals) > 0 {
 								t.Errorf("%v %v", err, refusals)
 							}
 							left--
@@ -266,7 +268,7 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 					return do()
 				}
 				result, err := n.Commit(t.Context(), plan)
-				n.Dataplane.c.request = direct
+				n.Dataplane.c.Request = conn.Direct
 				if err != nil || left > 0 {
 					t.Fatalf("%v; %d changes by others are missing", err, left)
 				}

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -20,7 +22,7 @@ import (
 // asks for masquerade. Chains named KUBE-, which the kubelet makes on every node, or proxyc
 // in mode iptables, do not count.
 func Interference(ctx context.Context, mark uint32) (all apply.Interference, err error) {
-	c, err := dial(0)
+	c, err := conn.Dial(0)
 	if err != nil {
 		return all, err
 	}
@@ -53,24 +55,24 @@ type foreignRule struct {
 	vmap string
 }
 
-func interference(ctx context.Context, c *conn, f servedFamily, mark uint32, all *apply.Interference) error {
+func interference(ctx context.Context, c *conn.Conn, f servedFamily, mark uint32, all *apply.Interference) error {
 	ours := func(table string) bool { return table == rules.Table || table == kubeProxyTable }
 	dormant := map[string]bool{}
-	if _, err := c.dump(ctx, unix.NFT_MSG_GETTABLE, f.number, nil, func(b []byte) error {
-		a, err := parse(b)
-		dormant[a.text(unix.NFTA_TABLE_NAME)] = a.u32(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+	if _, err := c.Dump(ctx, unix.NFT_MSG_GETTABLE, f.number, nil, func(b []byte) error {
+		a, err := codec.Parse(b)
+		dormant[a.Text(unix.NFTA_TABLE_NAME)] = a.Uint32(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
 		return err
 	}); err != nil {
 		return err
 	}
 	bases := map[chainKey]*rules.Base{}
-	if _, err := c.dump(ctx, unix.NFT_MSG_GETCHAIN, f.number, nil, func(b []byte) error {
-		a, err := parse(b)
+	if _, err := c.Dump(ctx, unix.NFT_MSG_GETCHAIN, f.number, nil, func(b []byte) error {
+		a, err := codec.Parse(b)
 		if err != nil {
 			return err
 		}
-		table := a.text(unix.NFTA_CHAIN_TABLE)
-		ch, _, err := decodeChain(b)
+		table := a.Text(unix.NFTA_CHAIN_TABLE)
+		ch, _, err := codec.DecodeChain(b)
 		if err == nil && ch.Base != nil && !ours(table) && !dormant[table] {
 			bases[chainKey{table, ch.Name}] = ch.Base
 		}
@@ -79,16 +81,16 @@ func interference(ctx context.Context, c *conn, f servedFamily, mark uint32, all
 		return err
 	}
 	chains := map[chainKey][]foreignRule{}
-	if _, err := c.dump(ctx, unix.NFT_MSG_GETRULE, f.number, nil, func(b []byte) error {
-		a, err := parse(b)
+	if _, err := c.Dump(ctx, unix.NFT_MSG_GETRULE, f.number, nil, func(b []byte) error {
+		a, err := codec.Parse(b)
 		if err != nil {
 			return err
 		}
-		k := chainKey{a.text(unix.NFTA_RULE_TABLE), a.text(unix.NFTA_RULE_CHAIN)}
+		k := chainKey{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN)}
 		if ours(k.table) || strings.HasPrefix(k.chain, "KUBE-") {
 			return nil
 		}
-		if code, err := instructions(a[unix.NFTA_RULE_EXPRESSIONS]); err == nil {
+		if code, err := codec.Instructions(a[unix.NFTA_RULE_EXPRESSIONS]); err == nil {
 			chains[k] = append(chains[k], effectsOf(code)...)
 		}
 		return nil
@@ -170,35 +172,35 @@ func translation(b *rules.Base) (priority int, ok bool) {
 }
 
 // effectsOf returns what a rule does.
-func effectsOf(code []instruction) (out []foreignRule) {
+func effectsOf(code []codec.Instruction) (out []foreignRule) {
 	add := func(does string) { out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: does}}) }
 	for i, c := range code {
-		switch c.name {
+		switch c.Name {
 		case "meta":
-			if c.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && c.fields[unix.NFTA_META_SREG] != nil {
+			if c.Uint32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && c.Fields[unix.NFTA_META_SREG] != nil {
 				out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: "meta mark set", Clears: clearedBy(code[:i])}})
 			}
 		case "reject", "tproxy", "notrack":
-			add(c.name)
+			add(c.Name)
 		case "redir":
 			add("redirect")
 		case "nat":
-			if c.u32(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
+			if c.Uint32(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
 				add("dnat")
 			}
 		case "target": // of iptables-nft
-			name := c.text(unix.NFTA_TARGET_NAME)
-			if info := c.fields[unix.NFTA_TARGET_INFO]; name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&ctNotrack != 0 {
+			name := c.Text(unix.NFTA_TARGET_NAME)
+			if info := c.Fields[unix.NFTA_TARGET_INFO]; name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&ctNotrack != 0 {
 				name = "NOTRACK"
 			}
-			out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: name, Clears: clearedByTarget(name, c.u32(unix.NFTA_TARGET_REV), c.fields[unix.NFTA_TARGET_INFO])}})
+			out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: name, Clears: clearedByTarget(name, c.Uint32(unix.NFTA_TARGET_REV), c.Fields[unix.NFTA_TARGET_INFO])}})
 		case "immediate":
-			if e, ok := verdictEffect(c.fields[unix.NFTA_IMMEDIATE_DATA]); ok {
+			if e, ok := verdictEffect(c.Fields[unix.NFTA_IMMEDIATE_DATA]); ok {
 				out = append(out, foreignRule{RuleEffect: e})
 			}
 		case "lookup":
-			if c.fields[unix.NFTA_LOOKUP_DREG] != nil && c.u32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT {
-				out = append(out, foreignRule{vmap: c.text(unix.NFTA_LOOKUP_SET)})
+			if c.Fields[unix.NFTA_LOOKUP_DREG] != nil && c.Uint32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT {
+				out = append(out, foreignRule{vmap: c.Text(unix.NFTA_LOOKUP_SET)})
 			}
 		}
 	}
@@ -208,30 +210,30 @@ func effectsOf(code []instruction) (out []foreignRule) {
 // clearedBy returns the bits of the mark that a packet may lack when it is set to what
 // instructions made: to a number, or to itself with bits taken away and turned. All, where
 // that is not known.
-func clearedBy(code []instruction) uint32 {
-	last := func(back int, name string) (c instruction, ok bool) {
-		if len(code) < back || code[len(code)-back].name != name {
+func clearedBy(code []codec.Instruction) uint32 {
+	last := func(back int, name string) (c codec.Instruction, ok bool) {
+		if len(code) < back || code[len(code)-back].Name != name {
 			return c, false
 		}
 		return code[len(code)-back], true
 	}
 	number := func(b []byte) (uint32, bool) {
-		v, err := value(b)
+		v, err := codec.Value(b)
 		if err != nil || len(v) != 4 {
 			return 0, false
 		}
 		return binary.NativeEndian.Uint32(v), true
 	}
 	if c, ok := last(1, "immediate"); ok {
-		if set, ok := number(c.fields[unix.NFTA_IMMEDIATE_DATA]); ok {
+		if set, ok := number(c.Fields[unix.NFTA_IMMEDIATE_DATA]); ok {
 			return ^set
 		}
 	}
 	c, isBitwise := last(1, "bitwise")
 	load, isMeta := last(2, "meta")
-	if isBitwise && isMeta && load.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK {
-		and, ok1 := number(c.fields[unix.NFTA_BITWISE_MASK])
-		xor, ok2 := number(c.fields[unix.NFTA_BITWISE_XOR])
+	if isBitwise && isMeta && load.Uint32(unix.NFTA_META_KEY) == unix.NFT_META_MARK {
+		and, ok1 := number(c.Fields[unix.NFTA_BITWISE_MASK])
+		xor, ok2 := number(c.Fields[unix.NFTA_BITWISE_XOR])
 		if ok1 && ok2 {
 			return ^(and ^ xor)
 		}
@@ -260,11 +262,11 @@ const ctNotrack = 1
 
 // verdictEffect returns what a verdict does; false: the data is a value.
 func verdictEffect(b []byte) (apply.RuleEffect, bool) {
-	data, err := parse(b)
+	data, err := codec.Parse(b)
 	if err != nil || data[unix.NFTA_DATA_VERDICT] == nil {
 		return apply.RuleEffect{}, false
 	}
-	switch v, err := decodeVerdict(b); {
+	switch v, err := codec.DecodeVerdict(b); {
 	case err != nil:
 		return apply.RuleEffect{}, false
 	case v.Kind == rules.Drop:
@@ -278,7 +280,7 @@ func verdictEffect(b []byte) (apply.RuleEffect, bool) {
 
 // resolve returns what the rules of a chain do, those of verdict maps included, which
 // are read once.
-func resolve(ctx context.Context, c *conn, family byte, table string, chains map[chainKey][]foreignRule, chain string) (out []apply.RuleEffect, err error) {
+func resolve(ctx context.Context, c *conn.Conn, family byte, table string, chains map[chainKey][]foreignRule, chain string) (out []apply.RuleEffect, err error) {
 	k := chainKey{table, chain}
 	if slices.ContainsFunc(chains[k], func(r foreignRule) bool { return r.vmap != "" }) {
 		var read []foreignRule
@@ -298,15 +300,15 @@ func resolve(ctx context.Context, c *conn, family byte, table string, chains map
 }
 
 // mapVerdicts gives what the verdicts of a map do.
-func mapVerdicts(ctx context.Context, c *conn, family byte, table, name string, add func(apply.RuleEffect)) error {
-	query := encode(func(b *builder) {
-		b.text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-		b.text(unix.NFTA_SET_ELEM_LIST_SET, name)
+func mapVerdicts(ctx context.Context, c *conn.Conn, family byte, table, name string, add func(apply.RuleEffect)) error {
+	query := codec.Encode(func(b *codec.Builder) {
+		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+		b.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
 	})
-	_, err := c.dump(ctx, unix.NFT_MSG_GETSETELEM, family, query, func(b []byte) error {
-		items, err := elementList(b)
+	_, err := c.Dump(ctx, unix.NFT_MSG_GETSETELEM, family, query, func(b []byte) error {
+		items, err := codec.ElementList(b)
 		for _, item := range items {
-			if e, err := parse(item.data); err == nil && e[unix.NFTA_SET_ELEM_DATA] != nil {
+			if e, err := codec.Parse(item.Data); err == nil && e[unix.NFTA_SET_ELEM_DATA] != nil {
 				if effect, ok := verdictEffect(e[unix.NFTA_SET_ELEM_DATA]); ok {
 					add(effect)
 				}

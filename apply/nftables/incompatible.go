@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
@@ -38,7 +39,7 @@ func incompatible(have, want *rules.Ruleset) (why []string) {
 // sameFlags reports whether a table can stay. One that belongs to a daemon is as good to
 // who only looks.
 func sameFlags(have, want string) bool {
-	return have == want || have == flagsOwned || have == flagPersist && want == flagsOwned
+	return have == want || have == codec.FlagsOwned || have == codec.FlagPersist && want == codec.FlagsOwned
 }
 
 // otherSet returns what is not alike in two declarations of a set.
@@ -66,7 +67,7 @@ func otherBase(h, w *rules.Base) string {
 	case h.Unsupported != "":
 		return h.Unsupported
 	case h.NAT != w.NAT:
-		return "type " + chainType(h)
+		return "type " + codec.ChainType(h)
 	case h.Hook != w.Hook:
 		return "hook " + h.Hook.String()
 	case h.Priority != w.Priority:

@@ -17,6 +17,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -538,12 +539,12 @@ func TestForeignOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	var table builder
-	table.text(unix.NFTA_TABLE_NAME, rules.Table)
-	table.u32(unix.NFTA_TABLE_FLAGS, nftTableOwner)
+	var table codec.Builder
+	table.Text(unix.NFTA_TABLE_NAME, rules.Table)
+	table.Uint32(unix.NFTA_TABLE_FLAGS, codec.NFTTableOwner)
 	b := &batch{}
 	b.create(&change{family: ir.IPv6}, unix.NFT_MSG_NEWTABLE, table, about{})
-	if r, err := other.c.send(t.Context(), b.messages); err != nil || len(r) > 0 {
+	if r, err := other.c.Send(t.Context(), b.messages); err != nil || len(r) > 0 {
 		t.Fatal(err, r)
 	}
 	_, err = once(t, n, both(nftest.Program))

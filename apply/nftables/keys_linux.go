@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -43,14 +45,14 @@ func (d *Dataplane) readExpected(ctx context.Context, f ir.Family, s *rules.Set,
 	m := &prints[id]
 	clear(m.there)
 	var others []rules.Element
-	err := d.r.request(nil, func() (err error) {
+	err := d.r.Request(nil, func() (err error) {
 		others, err = elementsOfKeys(ctx, d.r, f, id, e.of.Of(f), m)
 		return err
 	})
 	if err != nil {
 		return false
 	}
-	if now, err := d.r.generation(ctx); err != nil || now != e.generation {
+	if now, err := d.r.Generation(ctx); err != nil || now != e.generation {
 		return false
 	}
 	s.Elements = others
@@ -61,7 +63,7 @@ var errUnexpected = errors.New("the set has other elements")
 
 // elementsOfKeys marks what the kernel has of the elements that a Program wants in a set, and returns what it has else under their
 // keys. It is an error if one is missing or not ours, or if the set has one for all keys that it has not.
-func elementsOfKeys(ctx context.Context, c *conn, f ir.Family, id rules.SetID, p *ir.Program, m *marks) (others []rules.Element, err error) {
+func elementsOfKeys(ctx context.Context, c *conn.Conn, f ir.Family, id rules.SetID, p *ir.Program, m *marks) (others []rules.Element, err error) {
 	got := *id.Set()
 	part := make([]rules.Element, 0, keysAtOnce)
 	again := false
@@ -74,8 +76,8 @@ func elementsOfKeys(ctx context.Context, c *conn, f ir.Family, id rules.SetID, p
 		got.Elements = got.Elements[:0]
 		for i := range b.messages {
 			if err == nil {
-				err = c.fetch(ctx, b.messages[i].data(), func(attrs []byte) error {
-					return decodeElements(attrs, &got, f, (&notes{}).frontend)
+				err = c.Fetch(ctx, b.messages[i].Data(), func(attrs []byte) error {
+					return codec.DecodeElements(attrs, &got, f, (&codec.Notes{}).Frontend)
 				})
 			}
 		}
@@ -98,7 +100,7 @@ func elementsOfKeys(ctx context.Context, c *conn, f ir.Family, id rules.SetID, p
 	if ask(); err != nil {
 		return nil, err
 	}
-	err = c.fetch(ctx, append([]byte{nfFamily(f), 0, 0, 0}, catchAllIn(got.Name)...), func([]byte) error { return nil })
+	err = c.Fetch(ctx, append([]byte{codec.Family(f), 0, 0, 0}, codec.CatchAllIn(got.Name)...), func([]byte) error { return nil })
 	if !errors.Is(err, unix.ENOENT) || got.Strays || again || twice(others) {
 		return nil, errors.Join(errUnexpected, err)
 	}

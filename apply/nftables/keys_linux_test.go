@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -28,8 +30,8 @@ func requireCounts(t testing.TB) {
 // requestsOf returns how many requests a reading makes.
 func (n node) requestsOf(t *testing.T, read func() error) (requests int) {
 	t.Helper()
-	n.r.request = func(_ []message, do func() error) error { requests++; return do() }
-	defer func() { n.r.request = direct }()
+	n.r.Request = func(_ []conn.Message, do func() error) error { requests++; return do() }
+	defer func() { n.r.Request = conn.Direct }()
 	if err := read(); err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +186,7 @@ func (n node) compareReadings(t *testing.T, programs ir.Programs, want rules.Tab
 			}
 		}
 	}
-	generation, err := n.r.generation(t.Context())
+	generation, err := n.r.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,10 +236,10 @@ func allOperations(p *Plan) (all []string) {
 // count returns how many elements the kernel says that a set has.
 func (n node) count(t testing.TB, name string) (count int) {
 	t.Helper()
-	if _, err := n.r.dump(t.Context(), unix.NFT_MSG_GETSET, unix.NFPROTO_IPV4, encodeTable(rules.Table), func(b []byte) error {
-		s, _, err := decodeSet(b, ir.IPv4)
+	if _, err := n.r.Dump(t.Context(), unix.NFT_MSG_GETSET, unix.NFPROTO_IPV4, codec.EncodeTable(rules.Table), func(b []byte) error {
+		s, _, err := codec.DecodeSet(b, ir.IPv4)
 		if s.Name == name {
-			count, err = countOf(b)
+			count, err = codec.CountOf(b)
 		}
 		return err
 	}); err != nil {
@@ -257,7 +259,7 @@ func mapsOf(r *rules.Ruleset) (all []*rules.Set) {
 }
 
 // differ returns messages that make a set another one, or none.
-func differ(random *rand.Rand, s *rules.Set) (what string, messages []message) {
+func differ(random *rand.Rand, s *rules.Set) (what string, messages []conn.Message) {
 	one, two := random.IntN(len(s.Elements)), random.IntN(len(s.Elements)-1)
 	if two >= one {
 		two++
@@ -298,12 +300,12 @@ func differ(random *rand.Rand, s *rules.Set) (what string, messages []message) {
 		add(changed)
 	case kind == 6:
 		what = "one for all other keys"
-		b.add(c, unix.NFT_MSG_NEWSETELEM, encode(func(b *builder) {
-			*b = append(*b, elementsIn(s.Name)...)
-			b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b *builder) {
-				b.nest(unix.NFTA_LIST_ELEM, func(b *builder) {
-					b.u32(unix.NFTA_SET_ELEM_FLAGS, nftSetElemCatchAll)
-					appendData(b, s, ir.IPv4, &changed)
+		b.add(c, unix.NFT_MSG_NEWSETELEM, codec.Encode(func(b *codec.Builder) {
+			*b = append(*b, codec.ElementsIn(s.Name)...)
+			b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b *codec.Builder) {
+				b.Nest(unix.NFTA_LIST_ELEM, func(b *codec.Builder) {
+					b.Uint32(unix.NFTA_SET_ELEM_FLAGS, codec.NFTSetElemCatchAll)
+					codec.AppendData(b, s, ir.IPv4, &changed)
 				})
 			})
 		}), about{})
@@ -324,7 +326,7 @@ func withExpected(t *testing.T, services int) (n node, programs ir.Programs, gen
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
 		t.Fatal(err)
 	}
-	generation, err := n.r.generation(t.Context())
+	generation, err := n.r.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,8 +388,8 @@ func TestUncountedIsDumped(t *testing.T) {
 			t.Errorf("%s: all is %t, %d other elements", c.what, all, len(s.Elements))
 		}
 	}
-	without := encode(func(b *builder) { b.text(unix.NFTA_SET_NAME, name) })
-	if got, err := countOf(without); got != 0 || err != nil {
+	without := codec.Encode(func(b *codec.Builder) { b.Text(unix.NFTA_SET_NAME, name) })
+	if got, err := codec.CountOf(without); got != 0 || err != nil {
 		t.Errorf("without a number it is %d, %v", got, err)
 	}
 }

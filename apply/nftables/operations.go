@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -21,7 +22,7 @@ func (o *operations) all() bool {
 	if o.drop && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines(o.why)}) {
 		return false
 	}
-	if o.adopt && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines([]string{flagPersist}), Want: o.lines([]string{flagsOwned})}) {
+	if o.adopt && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines([]string{codec.FlagPersist}), Want: o.lines([]string{codec.FlagsOwned})}) {
 		return false
 	}
 	return o.declarations() && o.rules() && o.elementsAll() && o.strays() && o.removals()

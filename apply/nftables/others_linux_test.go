@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -35,8 +37,8 @@ func (n node) other(t testing.TB) other {
 }
 
 // commit sends messages about one table.
-func (o other) commit(ctx context.Context, messages ...message) error {
-	refused, err := o.c.send(ctx, messages)
+func (o other) commit(ctx context.Context, messages ...conn.Message) error {
+	refused, err := o.c.Send(ctx, messages)
 	if len(refused) > 0 {
 		return refused[0]
 	}
@@ -44,16 +46,18 @@ func (o other) commit(ctx context.Context, messages ...message) error {
 }
 
 // aboutTable makes a message about something of a table, in family ip.
-func aboutTable(typ uint16, table string, more ...func(*builder)) message {
-	b := builder{unix.AF_INET, 0, 0, 0}
-	b.text(unix.NFTA_TABLE_NAME, table) // which is the first attribute of all kinds
+func aboutTable(typ uint16, table string, more ...func(*codec.Builder)) conn.Message {
+	b := codec.Builder{unix.AF_INET, 0, 0, 0}
+	b.Text(unix.NFTA_TABLE_NAME, table) // which is the first attribute of all kinds
 	for _, f := range more {
 		f(&b)
 	}
-	return message{typ: typ, raw: (&batch{}).raw(b)}
+	return conn.Message{Type: typ, Raw: (&batch{}).raw(b)}
 }
 
-func named(t uint16, name string) func(*builder) { return func(b *builder) { b.text(t, name) } }
+func named(t uint16, name string) func(*codec.Builder) {
+	return func(b *codec.Builder) { b.Text(t, name) }
+}
 
 // again calls f until the test, or stop, is called.
 func again(t *testing.T, f func() error) (stop func() (times int)) {
@@ -188,11 +192,11 @@ func TestReadWithLostMessages(t *testing.T) {
 	if err := n.others.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel makes it as small as it can be
 		t.Fatal(err)
 	}
-	before, err := n.r.generation(t.Context())
+	before, err := n.r.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.others.listen(); err != nil {
+	if err := n.others.Listen(); err != nil {
 		t.Fatal(err)
 	}
 	for range 100 {
@@ -200,12 +204,12 @@ func TestReadWithLostMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.others.rest()
-	after, err := n.r.generation(t.Context())
+	n.others.Rest()
+	after, err := n.r.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !n.others.touched(before, after) {
+	if !n.others.Touched(before, after) {
 		t.Error("messages were lost, and nothing of ours is said to have changed")
 	}
 	holds(t, "after that", n, want)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -38,9 +39,9 @@ const probeTable = rules.Table + "-probe"
 // tryOwner returns the kernel's reason not to make a table that is owned and persists.
 func (d *Dataplane) tryOwner(ctx context.Context) error {
 	b, none := &batch{}, &change{family: ir.IPv4}
-	b.create(none, unix.NFT_MSG_NEWTABLE, encodeTableWith(probeTable, flagsOwned), about{object: "table " + probeTable})
-	b.add(none, unix.NFT_MSG_DELTABLE, encodeTable(probeTable), about{object: "table " + probeTable})
-	refusals, err := d.c.send(ctx, b.messages)
+	b.create(none, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(probeTable, codec.FlagsOwned), about{object: "table " + probeTable})
+	b.add(none, unix.NFT_MSG_DELTABLE, codec.EncodeTable(probeTable), about{object: "table " + probeTable})
+	refusals, err := d.c.Send(ctx, b.messages)
 	for _, r := range b.refused(refusals) {
 		err = errors.Join(err, r)
 	}
@@ -50,13 +51,13 @@ func (d *Dataplane) tryOwner(ctx context.Context) error {
 // mayRead reports whether the tables of an owner may be read: by itself, and by who
 // changes nothing if they persist, as proxyc's do.
 func (d *Dataplane) mayRead(flags, owner uint32) bool {
-	return owner == d.c.PID() || d.lookOnly && flags&nftTablePersist != 0
+	return owner == d.c.PID() || d.lookOnly && flags&codec.NFTTablePersist != 0
 }
 
 // flags are those of the tables.
 func (d *Dataplane) flags() string {
 	if d.owns {
-		return flagsOwned
+		return codec.FlagsOwned
 	}
 	return ""
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
@@ -152,7 +153,7 @@ func TestOwnedTables(t *testing.T) {
 // A kernel that refuses such a table is told of once, and all else goes on.
 func TestNoOwnedTables(t *testing.T) {
 	n := newNode(t)
-	n.c.request = func(b []message, do func() error) error {
+	n.c.Request = func(b []conn.Message, do func() error) error {
 		if b != nil && nameIn(t, &b[0], unix.NFTA_TABLE_NAME) == probeTable {
 			return unix.EOPNOTSUPP
 		}

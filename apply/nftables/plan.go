@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -156,7 +157,7 @@ func compareTables(have, want *rules.Ruleset) *change {
 	c.why, c.drop, c.owners = why, len(why) > 0, ownersIn(have)
 	c.kubeProxy, c.flags = have.KubeProxy, want.Flags
 	c.add = !from.Exists
-	c.adopt = from.Exists && from.Flags == flagPersist && want.Flags == flagsOwned
+	c.adopt = from.Exists && from.Flags == codec.FlagPersist && want.Flags == codec.FlagsOwned
 	c.goneOthers = from.Objects
 	return c
 }

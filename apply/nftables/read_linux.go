@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
@@ -61,14 +62,14 @@ func (d *Dataplane) readFor(ctx context.Context, want ir.Programs) (found, error
 
 // readOnce reports, too, whether the tables are whole: nobody changed them meanwhile.
 func (d *Dataplane) readOnce(ctx context.Context, e expectation) (tables rules.Tables, whole bool, err error) {
-	before, err := d.r.generation(ctx)
+	before, err := d.r.Generation(ctx)
 	if err != nil {
 		return tables, true, err
 	}
-	if err := d.others.listen(); err != nil {
+	if err := d.others.Listen(); err != nil {
 		return tables, true, err
 	}
-	defer d.others.rest()
+	defer d.others.Rest()
 	e.generation = before
 	whole = true
 	for _, f := range ir.Families() {
@@ -79,29 +80,29 @@ func (d *Dataplane) readOnce(ctx context.Context, e expectation) (tables rules.T
 		}
 		*tables.At(f) = r
 	}
-	after, genErr := d.r.generation(ctx)
+	after, genErr := d.r.Generation(ctx)
 	if genErr != nil {
 		return tables, true, errors.Join(err, genErr)
 	}
-	return tables, whole && !d.others.touched(before, after), err
+	return tables, whole && !d.others.Touched(before, after), err
 }
 
 // readOthers lists what ours never has.
 func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
-	_, err := d.r.dump(ctx, unix.NFT_MSG_GETOBJ, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
-		a, err := parse(b)
-		if a.text(unix.NFTA_OBJ_TABLE) == rules.Table {
-			r.Objects = append(r.Objects, rules.Object{Kind: rules.ObjectKind(a.u32(unix.NFTA_OBJ_TYPE)), Name: a.text(unix.NFTA_OBJ_NAME)})
+	_, err := d.r.Dump(ctx, unix.NFT_MSG_GETOBJ, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
+		a, err := codec.Parse(b)
+		if a.Text(unix.NFTA_OBJ_TABLE) == rules.Table {
+			r.Objects = append(r.Objects, rules.Object{Kind: rules.ObjectKind(a.Uint32(unix.NFTA_OBJ_TYPE)), Name: a.Text(unix.NFTA_OBJ_NAME)})
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	_, err = d.r.dump(ctx, unix.NFT_MSG_GETFLOWTABLE, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
-		a, err := parse(b)
-		if a.text(nftaFlowtableTable) == rules.Table {
-			r.Objects = append(r.Objects, rules.Object{Kind: rules.Flowtable, Name: a.text(nftaFlowtableName)})
+	_, err = d.r.Dump(ctx, unix.NFT_MSG_GETFLOWTABLE, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
+		a, err := codec.Parse(b)
+		if a.Text(codec.NFTAFlowtableTable) == rules.Table {
+			r.Objects = append(r.Objects, rules.Object{Kind: rules.Flowtable, Name: a.Text(codec.NFTAFlowtableName)})
 		}
 		return err
 	})
@@ -111,20 +112,20 @@ func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
 // readTable reports, too, whether the listing can be relied upon.
 func (d *Dataplane) readTable(ctx context.Context, f ir.Family, e expectation) (_ *rules.Ruleset, sound bool, err error) {
 	r := &rules.Ruleset{Family: f}
-	kubeProxy, err := d.r.get(ctx, unix.NFT_MSG_GETTABLE, nfFamily(f), encodeTable(kubeProxyTable))
+	kubeProxy, err := d.r.Get(ctx, unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(kubeProxyTable))
 	if err != nil {
 		return nil, true, err
 	}
 	r.KubeProxy = kubeProxy != nil
-	ours, err := d.r.get(ctx, unix.NFT_MSG_GETTABLE, nfFamily(f), encodeTable(rules.Table))
+	ours, err := d.r.Get(ctx, unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(rules.Table))
 	if err != nil || ours == nil {
 		return r, true, err
 	}
-	flags := ours.u32(unix.NFTA_TABLE_FLAGS)
-	if flags&nftTableOwner != 0 && !d.mayRead(flags, ours.u32(nftaTableOwner)) {
+	flags := ours.Uint32(unix.NFTA_TABLE_FLAGS)
+	if flags&codec.NFTTableOwner != 0 && !d.mayRead(flags, ours.Uint32(codec.NFTATableOwner)) {
 		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: whyOwned}
 	}
-	r.Exists, r.Flags = true, tableFlags(flags)
+	r.Exists, r.Flags = true, codec.TableFlags(flags)
 	if err := d.readOthers(ctx, r); err != nil {
 		return nil, true, err
 	}
@@ -177,9 +178,9 @@ func linuxFrom(major, minor int) bool {
 
 func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectation) (sound bool, err error) {
 	counts := map[string]int{}
-	_, err = d.r.dump(ctx, unix.NFT_MSG_GETSET, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
-		s, ok, err := decodeSet(b, r.Family)
-		n, countErr := countOf(b)
+	_, err = d.r.Dump(ctx, unix.NFT_MSG_GETSET, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
+		s, ok, err := codec.DecodeSet(b, r.Family)
+		n, countErr := codec.CountOf(b)
 		if ok {
 			counts[s.Name] = n
 			s.Port, _ = rules.PortOf(s.Name)
@@ -238,10 +239,10 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectatio
 func (d *Dataplane) readRemembered(ctx context.Context, f ir.Family, s *rules.Set) error {
 	some := *s
 	seen := map[netip.Addr]bool{}
-	var n notes
-	_, err := d.r.dump(ctx, unix.NFT_MSG_GETSETELEM, nfFamily(f), elementsIn(s.Name), func(b []byte) error {
+	var n codec.Notes
+	_, err := d.r.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
 		some.Elements = some.Elements[:0]
-		err := decodeElements(b, &some, f, n.frontend)
+		err := codec.DecodeElements(b, &some, f, n.Frontend)
 		for i := range some.Elements {
 			if a := some.Elements[i].To.Addr(); !seen[a] {
 				seen[a] = true
@@ -269,27 +270,27 @@ func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set,
 		}
 		again := false
 		commits := d.commits.Load()
-		var n notes
-		var edges []edge
-		_, err := d.r.dump(ctx, unix.NFT_MSG_GETSETELEM, nfFamily(f), elementsIn(s.Name), func(b []byte) error {
+		var n codec.Notes
+		var edges []codec.Edge
+		_, err := d.r.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
 			if s.Interval {
 				var err error
-				edges, err = decodeEdges(b, f, edges)
+				edges, err = codec.DecodeEdges(b, f, edges)
 				return err
 			}
 			if m == nil {
-				return decodeElements(b, s, f, n.frontend)
+				return codec.DecodeElements(b, s, f, n.Frontend)
 			}
 			some := *s
 			some.Elements = nil
-			err := decodeElements(b, &some, f, (&notes{}).frontend)
+			err := codec.DecodeElements(b, &some, f, (&codec.Notes{}).Frontend)
 			others, marked := m.mark(id, some.Elements)
 			s.Elements, s.Strays = append(s.Elements, others...), some.Strays
 			again = again || marked
 			return err
 		})
 		if s.Interval {
-			s.Elements, s.Strays = intervals(edges)
+			s.Elements, s.Strays = codec.Intervals(edges)
 		}
 		if err != nil || !again && !twice(s.Elements) && (d.commits.Load() == commits || try >= maxBesideOurs) {
 			return true, err
@@ -327,12 +328,12 @@ func (d *Dataplane) readChains(ctx context.Context, r *rules.Ruleset) (sound boo
 		return true, err
 	}
 	chains := chainsByName(r)
-	_, err = d.r.dump(ctx, unix.NFT_MSG_GETRULE, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
-		a, err := parse(b)
-		if err != nil || a.text(unix.NFTA_RULE_TABLE) != rules.Table {
+	_, err = d.r.Dump(ctx, unix.NFT_MSG_GETRULE, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
+		a, err := codec.Parse(b)
+		if err != nil || a.Text(unix.NFTA_RULE_TABLE) != rules.Table {
 			return err
 		}
-		name, rule, err := decodeRule(b, r.Family)
+		name, rule, err := codec.DecodeRule(b, r.Family)
 		if c := chains[name]; c != nil {
 			c.Rules = append(c.Rules, rule)
 		}
@@ -347,12 +348,12 @@ func (d *Dataplane) readChains(ctx context.Context, r *rules.Ruleset) (sound boo
 func (d *Dataplane) listChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	for range maxListings {
 		r.Chains = r.Chains[:0]
-		interrupted, err := d.r.dump(ctx, unix.NFT_MSG_GETCHAIN, nfFamily(r.Family), encodeTable(rules.Table), func(b []byte) error {
-			a, err := parse(b)
-			if err != nil || a.text(unix.NFTA_CHAIN_TABLE) != rules.Table {
+		interrupted, err := d.r.Dump(ctx, unix.NFT_MSG_GETCHAIN, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
+			a, err := codec.Parse(b)
+			if err != nil || a.Text(unix.NFTA_CHAIN_TABLE) != rules.Table {
 				return err
 			}
-			c, ok, err := decodeChain(b)
+			c, ok, err := codec.DecodeChain(b)
 			if ok {
 				c.Port, _ = rules.PortOf(c.Name)
 				r.Chains = append(r.Chains, c)

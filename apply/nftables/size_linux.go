@@ -6,7 +6,7 @@ package nftables
 // this package sees.
 func (p *Plan) Bytes() (n int) {
 	for _, m := range newBatch(p, nil).messages {
-		n += len(m.raw)
+		n += len(m.Raw)
 	}
 	return n
 }

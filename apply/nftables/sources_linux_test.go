@@ -54,7 +54,7 @@ func TestSourceRangesCostTheirSum(t *testing.T) {
 			elements = 0
 			b := newBatch(plan, nil)
 			for i, m := range b.messages {
-				if m.typ == unix.NFT_MSG_NEWSETELEM {
+				if m.Type == unix.NFT_MSG_NEWSETELEM {
 					elements += len(b.about[i].elements)
 				}
 			}

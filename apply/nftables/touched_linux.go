@@ -11,6 +11,8 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -29,16 +31,16 @@ func touchedBy(what monitor.Touched) (t ir.PerFamily[touched], ok bool) {
 		if m[0] == unix.NFPROTO_IPV6 {
 			f = ir.IPv6
 		}
-		a, err := parse(m[nfgenHead:])
+		a, err := codec.Parse(m[codec.NfgenHead:])
 		if err != nil {
 			return t, false
 		}
-		id, ok := fixedSet(a.text(unix.NFTA_SET_ELEM_LIST_SET))
+		id, ok := fixedSet(a.Text(unix.NFTA_SET_ELEM_LIST_SET))
 		if !ok {
 			return t, false
 		}
 		set := *id.Set()
-		if err := decodeElements(m[nfgenHead:], &set, f, (&notes{}).frontend); err != nil || set.Strays {
+		if err := codec.DecodeElements(m[codec.NfgenHead:], &set, f, (&codec.Notes{}).Frontend); err != nil || set.Strays {
 			return t, false
 		}
 		of := t.At(f)
@@ -121,11 +123,11 @@ func (t touched) mayBeOf() func(*ir.Service) bool {
 }
 
 // elementOfKey adds the element of a key to the set, if the kernel has one.
-func elementOfKey(ctx context.Context, c *conn, f ir.Family, s *rules.Set, key rules.Key) error {
+func elementOfKey(ctx context.Context, c *conn.Conn, f ir.Family, s *rules.Set, key rules.Key) error {
 	b := &batch{}
 	b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, []rules.Element{{Key: key}}, false)
-	err := c.fetch(ctx, b.messages[0].data(), func(attrs []byte) error {
-		return decodeElements(attrs, s, f, (&notes{}).frontend)
+	err := c.Fetch(ctx, b.messages[0].Data(), func(attrs []byte) error {
+		return codec.DecodeElements(attrs, s, f, (&codec.Notes{}).Frontend)
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil

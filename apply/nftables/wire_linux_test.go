@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
@@ -21,14 +22,14 @@ func TestRoundTrip(t *testing.T) {
 			r := rules.Lower(p)
 			for i := range r.Sets {
 				s := &r.Sets[i]
-				got, ok, err := decodeSet(encodeSet(s, f, 1), f)
+				got, ok, err := codec.DecodeSet(codec.EncodeSet(s, f, 1), f)
 				if err != nil || !ok {
 					t.Fatal(err)
 				}
 				b := &batch{}
 				b.elements(&change{family: f}, unix.NFT_MSG_NEWSETELEM, s, s.Elements, false)
 				for _, m := range b.messages {
-					if err := decodeMessage(m.data()[nfgenHead:], &got, f); err != nil {
+					if err := decodeMessage(m.Data()[codec.NfgenHead:], &got, f); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -39,12 +40,12 @@ func TestRoundTrip(t *testing.T) {
 			}
 			for i := range r.Chains {
 				c := &r.Chains[i]
-				got, ok, err := decodeChain(encodeChain(c))
+				got, ok, err := codec.DecodeChain(codec.EncodeChain(c))
 				if err != nil || !ok || got.Name != c.Name || !cmp.Equal(got.Base, c.Base) {
 					t.Errorf("%s %s: chain %s: got %+v, %v", f, name, c.Name, got, err)
 				}
 				for j := range c.Rules {
-					chain, rule, err := decodeRule(encodeRule(c.Name, &c.Rules[j], f), f)
+					chain, rule, err := codec.DecodeRule(codec.EncodeRule(c.Name, &c.Rules[j], f), f)
 					if err != nil || chain != c.Name || rule.Text(f) != c.Rules[j].Text(f) {
 						t.Errorf("%s %s: chain %s: want %s, got %s, %v", f, name, c.Name, c.Rules[j].Text(f), rule.Text(f), err)
 					}
@@ -65,7 +66,7 @@ func TestPrefixes(t *testing.T) {
 		}
 		for _, not := range []bool{false, true} {
 			r := rules.Rule{Stmts: []rules.Stmt{rules.MatchNet{Field: rules.DstAddr, Prefix: want, Not: not}, rules.Verdict{Kind: rules.Drop}}}
-			_, got, err := decodeRule(encodeRule("c", &r, f), f)
+			_, got, err := codec.DecodeRule(codec.EncodeRule("c", &r, f), f)
 			if err != nil || got.Text(f) != r.Text(f) {
 				t.Errorf("want %s, got %s, %v", r.Text(f), got.Text(f), err)
 			}
@@ -78,22 +79,22 @@ func FuzzDecode(f *testing.F) {
 	r := rules.Lower(nftest.Program(ir.IPv6))
 	for i := range r.Chains {
 		for j := range r.Chains[i].Rules {
-			f.Add(encodeRule(r.Chains[i].Name, &r.Chains[i].Rules[j], ir.IPv6))
+			f.Add(codec.EncodeRule(r.Chains[i].Name, &r.Chains[i].Rules[j], ir.IPv6))
 		}
 	}
 	for i := range r.Sets {
-		f.Add(encodeSet(&r.Sets[i], ir.IPv6, 1))
+		f.Add(codec.EncodeSet(&r.Sets[i], ir.IPv6, 1))
 		b := &batch{}
 		b.elements(&change{family: ir.IPv6}, unix.NFT_MSG_NEWSETELEM, &r.Sets[i], r.Sets[i].Elements, false)
 		for _, m := range b.messages {
-			f.Add(m.data()[nfgenHead:])
+			f.Add(m.Data()[codec.NfgenHead:])
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
-			decodeSet(b, family)
-			decodeChain(b)
-			decodeRule(b, family)
+			codec.DecodeSet(b, family)
+			codec.DecodeChain(b)
+			codec.DecodeRule(b, family)
 			for i := range r.Sets {
 				s := r.Sets[i]
 				s.Elements = nil

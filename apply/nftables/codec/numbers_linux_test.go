@@ -1,4 +1,4 @@
-package nftables
+package codec
 
 import (
 	"go/ast"
@@ -18,9 +18,13 @@ import (
 // Attributes have names: no call that writes or reads one, no index and no case
 // of a switch has a number in its place.
 func TestAttributesHaveNames(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, dir := range []string{".", "..", "../conn"} {
+		all, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, all...)
 	}
 	found := 0
 	for _, name := range files {
@@ -46,8 +50,8 @@ func TestAttributesHaveNames(t *testing.T) {
 
 // withAttribute are the methods and functions that take an attribute's number, by its place.
 var withAttribute = map[string]int{
-	"u32": 0, "u64": 0, "text": 0, "bytes": 0, "header": 0, "open": 0, "under": 0,
-	"value": 0, "nest": 0, "first": 1, "inTable": 1,
+	"Uint32": 0, "u64": 0, "Text": 0, "bytes": 0, "header": 0, "Open": 0, "under": 0,
+	"value": 0, "Nest": 0, "First": 1, "inTable": 1,
 }
 
 // attributesIn returns the expressions of a node that stand for attributes.
@@ -65,12 +69,12 @@ func attributesIn(n ast.Node) []ast.Expr {
 			return n.Args[at : at+1]
 		}
 	case *ast.IndexExpr:
-		if s, ok := n.X.(*ast.SelectorExpr); ok && s.Sel.Name == "fields" {
+		if s, ok := n.X.(*ast.SelectorExpr); ok && s.Sel.Name == "Fields" {
 			return []ast.Expr{n.Index}
 		}
 	case *ast.SwitchStmt:
 		s, ok := n.Tag.(*ast.SelectorExpr)
-		if !ok || s.Sel.Name != "typ" {
+		if !ok || s.Sel.Name != "Type" {
 			return nil
 		}
 		var all []ast.Expr
@@ -79,7 +83,7 @@ func attributesIn(n ast.Node) []ast.Expr {
 		}
 		return all
 	case *ast.BinaryExpr:
-		if s, ok := n.X.(*ast.SelectorExpr); ok && s.Sel.Name == "typ" {
+		if s, ok := n.X.(*ast.SelectorExpr); ok && s.Sel.Name == "Type" {
 			return []ast.Expr{n.Y}
 		}
 	}
@@ -106,8 +110,8 @@ func TestNumbersAreTheKernels(t *testing.T) {
 		"NFTA_CHAIN_FLAGS": nftaChainFlags, "NFT_CHAIN_BINDING": nftChainBinding,
 		"NFTA_SET_EXPR": nftaSetExpr, "NFTA_SET_EXPRESSIONS": nftaSetExpressions,
 		"NFTA_BITWISE_OP": nftaBitwiseOp, "NFT_BITWISE_MASK_XOR": nftBitwiseMaskXor, "NFT_BITWISE_BOOL": nftBitwiseMaskXor,
-		"NFT_TABLE_F_OWNER": nftTableOwner, "NFTA_TABLE_OWNER": nftaTableOwner, "NFT_TABLE_F_PERSIST": nftTablePersist,
-		"NFTA_FLOWTABLE_TABLE": nftaFlowtableTable, "NFTA_FLOWTABLE_NAME": nftaFlowtableName,
+		"NFT_TABLE_F_OWNER": NFTTableOwner, "NFTA_TABLE_OWNER": NFTATableOwner, "NFT_TABLE_F_PERSIST": NFTTablePersist,
+		"NFTA_FLOWTABLE_TABLE": NFTAFlowtableTable, "NFTA_FLOWTABLE_NAME": NFTAFlowtableName,
 	}
 	known := 0
 	for name, got := range ours {

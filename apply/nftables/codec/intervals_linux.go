@@ -1,4 +1,4 @@
-package nftables
+package codec
 
 import (
 	"encoding/binary"
@@ -11,55 +11,55 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// edge is where an interval begins, or where it no longer holds.
-type edge struct {
+// Edge is where an interval begins, or where it no longer holds.
+type Edge struct {
 	at  netip.Addr
-	end bool
+	End bool
 }
 
-// decodeEdges appends those of one message. An element that is none is invalid.
-func decodeEdges(b []byte, f ir.Family, edges []edge) ([]edge, error) {
-	items, err := elementList(b)
+// DecodeEdges appends those of one message. An element that is none is invalid.
+func DecodeEdges(b []byte, f ir.Family, edges []Edge) ([]Edge, error) {
+	items, err := ElementList(b)
 	for _, item := range items {
-		edges = append(edges, decodeEdge(item.data, f))
+		edges = append(edges, DecodeEdge(item.Data, f))
 	}
 	return edges, err
 }
 
-func decodeEdge(b []byte, f ir.Family) (e edge) {
-	all, err := attrs(b)
+func DecodeEdge(b []byte, f ir.Family) (e Edge) {
+	all, err := Attrs(b)
 	for _, a := range all {
-		switch a.typ {
+		switch a.Type {
 		case unix.NFTA_SET_ELEM_KEY:
-			if v, err := value(a.data); err == nil && len(v) == addrBytes(f) {
+			if v, err := Value(a.Data); err == nil && len(v) == addrBytes(f) {
 				e.at, _ = netip.AddrFromSlice(v)
 			}
 		case unix.NFTA_SET_ELEM_FLAGS:
-			if len(a.data) != 4 || binary.BigEndian.Uint32(a.data)&^unix.NFT_SET_ELEM_INTERVAL_END != 0 {
-				return edge{}
+			if len(a.Data) != 4 || binary.BigEndian.Uint32(a.Data)&^unix.NFT_SET_ELEM_INTERVAL_END != 0 {
+				return Edge{}
 			}
-			e.end = !zero(a.data)
+			e.End = !zero(a.Data)
 		case unix.NFTA_SET_ELEM_USERDATA: // a comment, or nft's note of an open end
 		default:
-			if !zero(a.data) {
-				return edge{}
+			if !zero(a.Data) {
+				return Edge{}
 			}
 		}
 	}
 	if err != nil {
-		return edge{}
+		return Edge{}
 	}
 	return e
 }
 
-// intervals returns the elements that the edges of a set make; strays: some make none of
+// Intervals returns the elements that the edges of a set make; strays: some make none of
 // ours. nft marks the very first address as one where nothing holds.
-func intervals(edges []edge) (all []rules.Element, strays bool) {
-	slices.SortFunc(edges, func(a, b edge) int {
-		if d := a.at.Compare(b.at); d != 0 || a.end == b.end {
+func Intervals(edges []Edge) (all []rules.Element, strays bool) {
+	slices.SortFunc(edges, func(a, b Edge) int {
+		if d := a.at.Compare(b.at); d != 0 || a.End == b.End {
 			return d
 		}
-		if a.end {
+		if a.End {
 			return -1
 		}
 		return 1
@@ -74,9 +74,9 @@ func intervals(edges []edge) (all []rules.Element, strays bool) {
 	var open netip.Addr
 	for _, e := range edges {
 		switch {
-		case !e.at.IsValid() || !e.end && open.IsValid():
+		case !e.at.IsValid() || !e.End && open.IsValid():
 			return nil, true
-		case !e.end:
+		case !e.End:
 			open = e.at
 		case open.IsValid():
 			add(open, e.at.Prev())

@@ -1,4 +1,4 @@
-package nftables
+package codec
 
 import (
 	"bytes"
@@ -15,22 +15,22 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// This file reads what encode.go writes, as the kernel gives it back.
+// This file reads what encode_linux.go writes, as the kernel gives it back.
 
-// decodeSet reads the declaration of a set, without its elements. Of a set that
+// DecodeSet reads the declaration of a set, without its elements. Of a set that
 // cannot be ours it gives the name, and what is foreign. ok tells that the set
 // is no part of a rule, with which it comes and goes.
-func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
-	a, err := parse(b)
+func DecodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
+	a, err := Parse(b)
 	if err != nil {
 		return s, false, err
 	}
-	s.Name = a.text(unix.NFTA_SET_NAME)
-	flags := a.u32(unix.NFTA_SET_FLAGS)
+	s.Name = a.Text(unix.NFTA_SET_NAME)
+	flags := a.Uint32(unix.NFTA_SET_FLAGS)
 	if flags&unix.NFT_SET_ANONYMOUS != 0 {
 		return s, false, nil
 	}
-	key, known := decodeTypes(a.u32(unix.NFTA_SET_KEY_TYPE))
+	key, known := decodeTypes(a.Uint32(unix.NFTA_SET_KEY_TYPE))
 	if !known {
 		s.Unsupported = "another type of key"
 		return s, true, nil
@@ -47,7 +47,7 @@ func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 	if flags&unix.NFT_SET_MAP != 0 {
 		addrPort, _ := concat(addrPortType(), f)
 		addr, _ := typeOf(rules.TypeAddr, f)
-		switch a.u32(unix.NFTA_SET_DATA_TYPE) {
+		switch a.Uint32(unix.NFTA_SET_DATA_TYPE) {
 		case unix.NFT_DATA_VERDICT:
 			s.Data = rules.VerdictData
 		case addrPort:
@@ -66,14 +66,14 @@ func decodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 
 // foreignIn returns what the declaration of a set, as it was read, has and
 // its equal of ours has not.
-func foreignIn(s *rules.Set, a fields, f ir.Family) string {
-	ours, err := parse(encodeSet(s, f, 0))
+func foreignIn(s *rules.Set, a Fields, f ir.Family) string {
+	ours, err := Parse(EncodeSet(s, f, 0))
 	if err != nil {
 		return err.Error()
 	}
-	size := func(a fields) uint32 {
+	size := func(a Fields) uint32 {
 		desc, _ := a.under(unix.NFTA_SET_DESC)
-		return desc.u32(unix.NFTA_SET_DESC_SIZE)
+		return desc.Uint32(unix.NFTA_SET_DESC_SIZE)
 	}
 	has, want := size(a), size(ours)
 	if s.Timeout > 0 && has >= rules.MostClients && has%rules.MostClients == 0 {
@@ -121,16 +121,16 @@ func decodeTypes(id uint32) (key []rules.Type, ok bool) {
 	return key, len(key) > 0
 }
 
-// decodeElements appends the elements of one message to those of the set, or
+// DecodeElements appends the elements of one message to those of the set, or
 // notes that there are some which cannot be ours. The frontends of elements with
 // a comment have no more than their service port.
-func decodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment string) *ir.Frontend) error {
-	items, err := elementList(b)
+func DecodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment string) *ir.Frontend) error {
+	items, err := ElementList(b)
 	if err != nil {
 		return err
 	}
 	for _, item := range items {
-		if e, err := decodeElement(item.data, s, f, note); err == nil {
+		if e, err := decodeElement(item.Data, s, f, note); err == nil {
 			s.Elements = append(s.Elements, e)
 		} else {
 			s.Strays = true
@@ -139,37 +139,37 @@ func decodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment strin
 	return nil
 }
 
-// elementList returns the elements of a message.
-func elementList(b []byte) ([]attr, error) {
-	list, err := first(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+// ElementList returns the elements of a message.
+func ElementList(b []byte) ([]Attr, error) {
+	list, err := First(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	if err != nil {
 		return nil, err
 	}
-	return attrs(list)
+	return Attrs(list)
 }
 
 var errForeign = errors.New("is not ours")
 
 func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Frontend) (e rules.Element, err error) {
-	all, err := attrs(b)
+	all, err := Attrs(b)
 	if err != nil {
 		return e, err
 	}
 	var key []byte
 	expires := false
 	for _, a := range all {
-		expires = expires || a.typ == unix.NFTA_SET_ELEM_EXPIRATION
-		switch a.typ {
+		expires = expires || a.Type == unix.NFTA_SET_ELEM_EXPIRATION
+		switch a.Type {
 		case unix.NFTA_SET_ELEM_KEY:
-			key, err = value(a.data)
+			key, err = Value(a.Data)
 		case unix.NFTA_SET_ELEM_DATA:
-			err = decodeData(a.data, s, f, &e)
+			err = decodeData(a.Data, s, f, &e)
 		case unix.NFTA_SET_ELEM_USERDATA:
-			if len(a.data) > 2 && a.data[0] == udataElemComment {
-				e.Frontend = note(strings.TrimRight(string(a.data[2:]), "\x00"))
+			if len(a.Data) > 2 && a.Data[0] == UdataElemComment {
+				e.Frontend = note(strings.TrimRight(string(a.Data[2:]), "\x00"))
 			}
 		default: // a time, an end of an interval or of its key, a statement, an object
-			if s.Timeout == 0 && !zero(a.data) {
+			if s.Timeout == 0 && !zero(a.Data) {
 				err = errForeign
 			}
 		}
@@ -188,25 +188,25 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 
 // sameKey reports whether a key would be encoded to what was read.
 func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key []byte) bool {
-	var room [attrHeader + 64]byte
-	b := builder(room[:0])
-	appendKey(&b, s, f, k)
-	return bytes.Equal(b[attrHeader:], key)
+	var room [AttrHeader + 64]byte
+	b := Builder(room[:0])
+	AppendKey(&b, s, f, k)
+	return bytes.Equal(b[AttrHeader:], key)
 }
 
-// value returns what an attribute with a value, and nothing else, has.
-func value(b []byte) ([]byte, error) {
+// Value returns what an attribute with a value, and nothing else, has.
+func Value(b []byte) ([]byte, error) {
 	a, rest, err := cut(b)
 	if err != nil || len(rest) > 0 {
-		return nil, errShort
+		return nil, ErrShort
 	}
-	return a.data, nil
+	return a.Data, nil
 }
 
 func decodeKey(b []byte, s *rules.Set, f ir.Family) (k rules.Key, err error) {
 	_, n := concat(s.Key, f)
 	if len(b) != n {
-		return k, errShort
+		return k, ErrShort
 	}
 	addrs, ports := 0, 0
 	for at, i := 0, 0; i < len(s.Key); i++ {
@@ -232,24 +232,24 @@ func decodeKey(b []byte, s *rules.Set, f ir.Family) (k rules.Key, err error) {
 		case rules.TypeSlot:
 			k.Slot = binary.NativeEndian.Uint32(part)
 		}
-		at += align(n)
+		at += Align(n)
 	}
 	return k, nil
 }
 
 func decodeData(b []byte, s *rules.Set, f ir.Family, e *rules.Element) error {
 	if s.Data == rules.VerdictData {
-		v, err := decodeVerdict(b)
+		v, err := DecodeVerdict(b)
 		e.Verdict = v
 		return err
 	}
-	v, err := value(b)
+	v, err := Value(b)
 	if err != nil {
 		return err
 	}
 	n := addrBytes(f)
 	if len(v) < n || s.Data == rules.AddrPortData && len(v) < n+2 {
-		return errShort
+		return ErrShort
 	}
 	a, _ := netip.AddrFromSlice(v[:n])
 	port := uint16(0)
@@ -260,17 +260,17 @@ func decodeData(b []byte, s *rules.Set, f ir.Family, e *rules.Element) error {
 	return nil
 }
 
-// decodeVerdict reads NFTA_DATA_VERDICT within b. What we never use is no kind of verdict.
-func decodeVerdict(b []byte) (v rules.Verdict, err error) {
-	b, err = first(b, unix.NFTA_DATA_VERDICT)
+// DecodeVerdict reads NFTA_DATA_VERDICT within b. What we never use is no kind of verdict.
+func DecodeVerdict(b []byte) (v rules.Verdict, err error) {
+	b, err = First(b, unix.NFTA_DATA_VERDICT)
 	for len(b) > 0 && err == nil {
-		var a attr
+		var a Attr
 		a, b, err = cut(b)
 		switch {
-		case a.typ == unix.NFTA_VERDICT_CODE && len(a.data) == 4:
-			v.Kind = verdictKind(int32(binary.BigEndian.Uint32(a.data)))
-		case a.typ == unix.NFTA_VERDICT_CHAIN:
-			v.Chain = cString(a.data)
+		case a.Type == unix.NFTA_VERDICT_CODE && len(a.Data) == 4:
+			v.Kind = verdictKind(int32(binary.BigEndian.Uint32(a.Data)))
+		case a.Type == unix.NFTA_VERDICT_CHAIN:
+			v.Chain = CString(a.Data)
 		}
 	}
 	return v, err
@@ -295,28 +295,28 @@ func verdictKind(code int32) rules.VerdictKind {
 	return 0
 }
 
-// decodeChain reads a chain without its rules. ok tells that the chain is no
+// DecodeChain reads a chain without its rules. ok tells that the chain is no
 // part of a rule, with which it comes and goes.
-func decodeChain(b []byte) (c rules.Chain, ok bool, err error) {
-	a, err := parse(b)
+func DecodeChain(b []byte) (c rules.Chain, ok bool, err error) {
+	a, err := Parse(b)
 	if err != nil {
 		return c, false, err
 	}
-	c.Name = a.text(unix.NFTA_CHAIN_NAME)
+	c.Name = a.Text(unix.NFTA_CHAIN_NAME)
 	if a[unix.NFTA_CHAIN_HOOK] == nil {
-		return c, a.u32(nftaChainFlags)&nftChainBinding == 0, nil
+		return c, a.Uint32(nftaChainFlags)&nftChainBinding == 0, nil
 	}
 	hook, err := a.under(unix.NFTA_CHAIN_HOOK)
 	if err != nil {
 		return c, false, err
 	}
-	number, kind := hook.u32(unix.NFTA_HOOK_HOOKNUM), a.text(unix.NFTA_CHAIN_TYPE)
-	c.Base = &rules.Base{NAT: kind == "nat", Priority: int(int32(hook.u32(unix.NFTA_HOOK_PRIORITY))),
-		Drop: a[unix.NFTA_CHAIN_POLICY] != nil && a.u32(unix.NFTA_CHAIN_POLICY) == nfDrop}
+	number, kind := hook.Uint32(unix.NFTA_HOOK_HOOKNUM), a.Text(unix.NFTA_CHAIN_TYPE)
+	c.Base = &rules.Base{NAT: kind == "nat", Priority: int(int32(hook.Uint32(unix.NFTA_HOOK_PRIORITY))),
+		Drop: a[unix.NFTA_CHAIN_POLICY] != nil && a.Uint32(unix.NFTA_CHAIN_POLICY) == nfDrop}
 	switch {
 	case number > uint32(rules.Postrouting):
 		c.Base.Unsupported = "another hook"
-	case kind != chainType(c.Base):
+	case kind != ChainType(c.Base):
 		c.Base.Unsupported = "type " + kind
 	}
 	if c.Base.Unsupported == "" {
@@ -325,21 +325,21 @@ func decodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 	return c, true, nil
 }
 
-// countOf returns how many elements a set has by its declaration, without one for all
+// CountOf returns how many elements a set has by its declaration, without one for all
 // keys that it has not; 0 where the kernel does not tell, as before 6.17. It counts
 // what is being added or removed, and so never less than there are.
-func countOf(b []byte) (int, error) {
-	v, err := first(b, nftaSetCount)
+func CountOf(b []byte) (int, error) {
+	v, err := First(b, nftaSetCount)
 	if err != nil || len(v) != 4 {
 		return 0, err
 	}
 	return int(binary.BigEndian.Uint32(v)), nil
 }
 
-// notes returns one frontend for each comment.
-type notes struct{ byComment map[string]*ir.Frontend }
+// Notes returns one frontend for each comment.
+type Notes struct{ byComment map[string]*ir.Frontend }
 
-func (n *notes) frontend(comment string) *ir.Frontend {
+func (n *Notes) Frontend(comment string) *ir.Frontend {
 	if f, ok := n.byComment[comment]; ok {
 		return f
 	}
@@ -353,15 +353,15 @@ func (n *notes) frontend(comment string) *ir.Frontend {
 	return f
 }
 
-// tableFlags returns nft's words for flags of a table.
-func tableFlags(flags uint32) string {
+// TableFlags returns nft's words for flags of a table.
+func TableFlags(flags uint32) string {
 	switch {
 	case flags&unix.NFT_TABLE_F_DORMANT != 0: // nothing in it is in force
 		return "dormant"
-	case flags == nftTablePersist:
-		return flagPersist
-	case flags == nftTableOwner|nftTablePersist:
-		return flagsOwned
+	case flags == NFTTablePersist:
+		return FlagPersist
+	case flags == NFTTableOwner|NFTTablePersist:
+		return FlagsOwned
 	case flags != 0:
 		return fmt.Sprintf("%#x", flags)
 	}

@@ -1,4 +1,4 @@
-package nftables
+package codec
 
 import (
 	"encoding/binary"
@@ -17,7 +17,7 @@ import (
 // describe returns what an unrecognised rule does, in nft's words as far as
 // that is simple, for people to find it. What it has no words for it gives by
 // the kernel's name of the instruction, or as a number.
-func describe(code []instruction, f ir.Family) string {
+func describe(code []Instruction, f ir.Family) string {
 	d := description{family: f, registers: map[uint32]loaded{}}
 	for _, c := range code {
 		d.instruction(c)
@@ -66,59 +66,59 @@ func (d *description) from(register uint32) loaded {
 	return loaded{name: "?", show: hexText}
 }
 
-func (d *description) instruction(c instruction) {
-	switch c.name {
+func (d *description) instruction(c Instruction) {
+	switch c.Name {
 	case "payload":
-		if c.fields[unix.NFTA_PAYLOAD_DREG] == nil {
+		if c.Fields[unix.NFTA_PAYLOAD_DREG] == nil {
 			d.say("set %s", payloadName(c, d.family).name)
 			return
 		}
-		d.load(c.fields[unix.NFTA_PAYLOAD_DREG], payloadName(c, d.family))
+		d.load(c.Fields[unix.NFTA_PAYLOAD_DREG], payloadName(c, d.family))
 	case "meta":
-		l := metaName(c.u32(unix.NFTA_META_KEY))
-		if c.fields[unix.NFTA_META_DREG] == nil {
-			d.say("%s set %s", l.name, d.from(c.u32(unix.NFTA_META_SREG)).as(l))
+		l := metaName(c.Uint32(unix.NFTA_META_KEY))
+		if c.Fields[unix.NFTA_META_DREG] == nil {
+			d.say("%s set %s", l.name, d.from(c.Uint32(unix.NFTA_META_SREG)).as(l))
 			return
 		}
-		d.load(c.fields[unix.NFTA_META_DREG], l)
+		d.load(c.Fields[unix.NFTA_META_DREG], l)
 	case "ct":
-		l := ctName(c.u32(unix.NFTA_CT_KEY))
-		if c.fields[unix.NFTA_CT_DREG] == nil {
-			d.say("%s set %s", l.name, d.from(c.u32(unix.NFTA_CT_SREG)).as(l))
+		l := ctName(c.Uint32(unix.NFTA_CT_KEY))
+		if c.Fields[unix.NFTA_CT_DREG] == nil {
+			d.say("%s set %s", l.name, d.from(c.Uint32(unix.NFTA_CT_SREG)).as(l))
 			return
 		}
-		d.load(c.fields[unix.NFTA_CT_DREG], l)
+		d.load(c.Fields[unix.NFTA_CT_DREG], l)
 	case "bitwise":
-		of := d.from(c.u32(unix.NFTA_BITWISE_SREG))
-		mask, _ := value(c.fields[unix.NFTA_BITWISE_MASK])
-		flip, _ := value(c.fields[unix.NFTA_BITWISE_XOR])
+		of := d.from(c.Uint32(unix.NFTA_BITWISE_SREG))
+		mask, _ := Value(c.Fields[unix.NFTA_BITWISE_MASK])
+		flip, _ := Value(c.Fields[unix.NFTA_BITWISE_XOR])
 		of.name, of.bits = of.name+bitsText(mask, flip, of.show), true
-		d.load(c.fields[unix.NFTA_BITWISE_DREG], of)
+		d.load(c.Fields[unix.NFTA_BITWISE_DREG], of)
 	case "byteorder":
-		of := d.from(c.u32(unix.NFTA_BYTEORDER_SREG))
-		if show := of.show; c.u32(unix.NFTA_BYTEORDER_SIZE) == 4 {
+		of := d.from(c.Uint32(unix.NFTA_BYTEORDER_SREG))
+		if show := of.show; c.Uint32(unix.NFTA_BYTEORDER_SIZE) == 4 {
 			of.show = func(v []byte) string { return show(turned(v)) }
 		}
-		d.load(c.fields[unix.NFTA_BYTEORDER_DREG], of)
+		d.load(c.Fields[unix.NFTA_BYTEORDER_DREG], of)
 	case "cmp":
-		of := d.from(c.u32(unix.NFTA_CMP_SREG))
-		v, _ := value(c.fields[unix.NFTA_CMP_DATA])
-		op := operator(c.u32(unix.NFTA_CMP_OP))
+		of := d.from(c.Uint32(unix.NFTA_CMP_SREG))
+		v, _ := Value(c.Fields[unix.NFTA_CMP_DATA])
+		op := operator(c.Uint32(unix.NFTA_CMP_OP))
 		if of.bits && op == "" {
 			op = " =="
 		}
 		d.say("%s%s %s", of.name, op, of.show(v))
 	case "range":
-		of := d.from(c.u32(unix.NFTA_RANGE_SREG))
-		from, _ := value(c.fields[unix.NFTA_RANGE_FROM_DATA])
-		to, _ := value(c.fields[unix.NFTA_RANGE_TO_DATA])
-		d.say("%s%s %s-%s", of.name, operator(c.u32(unix.NFTA_RANGE_OP)), of.show(from), of.show(to))
+		of := d.from(c.Uint32(unix.NFTA_RANGE_SREG))
+		from, _ := Value(c.Fields[unix.NFTA_RANGE_FROM_DATA])
+		to, _ := Value(c.Fields[unix.NFTA_RANGE_TO_DATA])
+		d.say("%s%s %s-%s", of.name, operator(c.Uint32(unix.NFTA_RANGE_OP)), of.show(from), of.show(to))
 	case "lookup":
 		d.lookup(c)
 	case "immediate":
 		d.immediate(c)
 	case "log":
-		if prefix := c.text(unix.NFTA_LOG_PREFIX); prefix != "" {
+		if prefix := c.Text(unix.NFTA_LOG_PREFIX); prefix != "" {
 			d.say("log prefix %q", prefix)
 			return
 		}
@@ -128,44 +128,44 @@ func (d *description) instruction(c instruction) {
 	case "redir":
 		d.say("redirect")
 	case "nat":
-		d.say("%s", [...]string{"snat", "dnat"}[min(c.u32(unix.NFTA_NAT_TYPE), 1)])
+		d.say("%s", [...]string{"snat", "dnat"}[min(c.Uint32(unix.NFTA_NAT_TYPE), 1)])
 	default:
-		d.say("%s", c.name)
+		d.say("%s", c.Name)
 	}
 }
 
-func (d *description) lookup(c instruction) {
+func (d *description) lookup(c Instruction) {
 	// Its parts are in registers that follow each other; the first one names it.
-	of, set := d.from(c.u32(unix.NFTA_LOOKUP_SREG)), c.text(unix.NFTA_LOOKUP_SET)
+	of, set := d.from(c.Uint32(unix.NFTA_LOOKUP_SREG)), c.Text(unix.NFTA_LOOKUP_SET)
 	switch {
-	case c.fields[unix.NFTA_LOOKUP_DREG] == nil && c.u32(unix.NFTA_LOOKUP_FLAGS) == unix.NFT_LOOKUP_F_INV:
+	case c.Fields[unix.NFTA_LOOKUP_DREG] == nil && c.Uint32(unix.NFTA_LOOKUP_FLAGS) == unix.NFT_LOOKUP_F_INV:
 		d.say("%s != @%s", of.name, set)
-	case c.fields[unix.NFTA_LOOKUP_DREG] == nil:
+	case c.Fields[unix.NFTA_LOOKUP_DREG] == nil:
 		d.say("%s @%s", of.name, set)
-	case c.u32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
+	case c.Uint32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
 		d.say("%s vmap @%s", of.name, set)
 	default:
-		d.load(c.fields[unix.NFTA_LOOKUP_DREG], loaded{name: of.name + " map @" + set, show: hexText})
+		d.load(c.Fields[unix.NFTA_LOOKUP_DREG], loaded{name: of.name + " map @" + set, show: hexText})
 	}
 }
 
-func (d *description) immediate(c instruction) {
-	data := c.fields[unix.NFTA_IMMEDIATE_DATA]
-	if c.u32(unix.NFTA_IMMEDIATE_DREG) != unix.NFT_REG_VERDICT {
-		v, _ := value(data)
-		d.load(c.fields[unix.NFTA_IMMEDIATE_DREG], loaded{name: hexText(v), show: hexText, number: v})
+func (d *description) immediate(c Instruction) {
+	data := c.Fields[unix.NFTA_IMMEDIATE_DATA]
+	if c.Uint32(unix.NFTA_IMMEDIATE_DREG) != unix.NFT_REG_VERDICT {
+		v, _ := Value(data)
+		d.load(c.Fields[unix.NFTA_IMMEDIATE_DREG], loaded{name: hexText(v), show: hexText, number: v})
 		return
 	}
-	nested, err := first(data, unix.NFTA_DATA_VERDICT)
+	nested, err := First(data, unix.NFTA_DATA_VERDICT)
 	if err != nil {
 		return
 	}
-	verdict, err := parse(nested)
+	verdict, err := Parse(nested)
 	if err != nil {
 		return
 	}
-	chain := verdict.text(unix.NFTA_VERDICT_CHAIN)
-	switch code := int32(verdict.u32(unix.NFTA_VERDICT_CODE)); code {
+	chain := verdict.Text(unix.NFTA_VERDICT_CHAIN)
+	switch code := int32(verdict.Uint32(unix.NFTA_VERDICT_CODE)); code {
 	case nfDrop:
 		d.say("drop")
 	case nfAccept:
@@ -193,8 +193,8 @@ func operator(op uint32) string {
 }
 
 // payloadName returns which part of a packet is read.
-func payloadName(c instruction, f ir.Family) loaded {
-	base, offset, length := c.u32(unix.NFTA_PAYLOAD_BASE), c.u32(unix.NFTA_PAYLOAD_OFFSET), c.u32(unix.NFTA_PAYLOAD_LEN)
+func payloadName(c Instruction, f ir.Family) loaded {
+	base, offset, length := c.Uint32(unix.NFTA_PAYLOAD_BASE), c.Uint32(unix.NFTA_PAYLOAD_OFFSET), c.Uint32(unix.NFTA_PAYLOAD_LEN)
 	if base == unix.NFT_PAYLOAD_NETWORK_HEADER {
 		for field, name := range map[rules.Field]string{rules.SrcAddr: "saddr", rules.DstAddr: "daddr"} {
 			if o, size := addrOffset(field, f); o == int(offset) && int(length) <= size {

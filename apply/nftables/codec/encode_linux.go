@@ -1,4 +1,4 @@
-package nftables
+package codec
 
 import (
 	"encoding/binary"
@@ -17,7 +17,7 @@ import (
 // way.
 
 // Address families of nf_tables.
-func nfFamily(f ir.Family) byte {
+func Family(f ir.Family) byte {
 	if f == ir.IPv6 {
 		return unix.NFPROTO_IPV6
 	}
@@ -56,24 +56,24 @@ func typeOf(t rules.Type, f ir.Family) (id uint32, bytes int) {
 func concat(parts []rules.Type, f ir.Family) (id uint32, bytes int) {
 	for _, t := range parts {
 		i, n := typeOf(t, f)
-		id, bytes = id<<6|i, bytes+align(n)
+		id, bytes = id<<6|i, bytes+Align(n)
 	}
 	return id, bytes
 }
 
 func addrPortType() []rules.Type { return []rules.Type{rules.TypeAddr, rules.TypePort} }
 
-// encodeTable is the table itself.
-func encodeTable(name string) []byte {
-	return encode(func(b *builder) { b.text(unix.NFTA_TABLE_NAME, name) })
+// EncodeTable is the table itself.
+func EncodeTable(name string) []byte {
+	return Encode(func(b *Builder) { b.Text(unix.NFTA_TABLE_NAME, name) })
 }
 
-// encodeTableWith is a table with flags: none, or flagsOwned.
-func encodeTableWith(name, flags string) []byte {
-	return encode(func(b *builder) {
-		b.text(unix.NFTA_TABLE_NAME, name)
-		if flags == flagsOwned {
-			b.u32(unix.NFTA_TABLE_FLAGS, nftTableOwner|nftTablePersist)
+// EncodeTableWith is a table with flags: none, or flagsOwned.
+func EncodeTableWith(name, flags string) []byte {
+	return Encode(func(b *Builder) {
+		b.Text(unix.NFTA_TABLE_NAME, name)
+		if flags == FlagsOwned {
+			b.Uint32(unix.NFTA_TABLE_FLAGS, NFTTableOwner|NFTTablePersist)
 		}
 	})
 }
@@ -92,21 +92,21 @@ func setFlags(s *rules.Set) (flags uint32) {
 	return flags
 }
 
-// encodeSet is the declaration of a set. id must be unique in its batch.
-func encodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
-	return encode(func(b *builder) {
-		b.text(unix.NFTA_SET_TABLE, rules.Table)
-		b.text(unix.NFTA_SET_NAME, s.Name)
-		b.u32(unix.NFTA_SET_FLAGS, setFlags(s))
+// EncodeSet is the declaration of a set. id must be unique in its batch.
+func EncodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
+	return Encode(func(b *Builder) {
+		b.Text(unix.NFTA_SET_TABLE, rules.Table)
+		b.Text(unix.NFTA_SET_NAME, s.Name)
+		b.Uint32(unix.NFTA_SET_FLAGS, setFlags(s))
 		key, n := concat(s.Key, f)
-		b.u32(unix.NFTA_SET_KEY_TYPE, key)
-		b.u32(unix.NFTA_SET_KEY_LEN, uint32(n))
+		b.Uint32(unix.NFTA_SET_KEY_TYPE, key)
+		b.Uint32(unix.NFTA_SET_KEY_LEN, uint32(n))
 		if s.Data != rules.NoData {
 			data, n := dataType(s.Data, f)
-			b.u32(unix.NFTA_SET_DATA_TYPE, data)
-			b.u32(unix.NFTA_SET_DATA_LEN, uint32(n))
+			b.Uint32(unix.NFTA_SET_DATA_TYPE, data)
+			b.Uint32(unix.NFTA_SET_DATA_LEN, uint32(n))
 		}
-		b.u32(unix.NFTA_SET_ID, id)
+		b.Uint32(unix.NFTA_SET_ID, id)
 		if s.Timeout > 0 {
 			b.u64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
 		}
@@ -125,114 +125,114 @@ func dataType(d rules.Data, f ir.Family) (id uint32, bytes int) {
 	return typeOf(rules.TypeAddr, f)
 }
 
-// encodeSize is the declaration of a set that is there, with its size.
-func encodeSize(s *rules.Set, f ir.Family, id uint32) []byte {
-	b := builder(encodeSet(s, f, id))
-	b.nest(unix.NFTA_SET_DESC, func(b *builder) { b.u32(unix.NFTA_SET_DESC_SIZE, s.Size) })
+// EncodeSize is the declaration of a set that is there, with its size.
+func EncodeSize(s *rules.Set, f ir.Family, id uint32) []byte {
+	b := Builder(EncodeSet(s, f, id))
+	b.Nest(unix.NFTA_SET_DESC, func(b *Builder) { b.Uint32(unix.NFTA_SET_DESC_SIZE, s.Size) })
 	return b
 }
 
-// encodeChain is a chain without its rules.
-func encodeChain(c *rules.Chain) []byte {
-	return encode(func(b *builder) {
-		b.text(unix.NFTA_CHAIN_TABLE, rules.Table)
-		b.text(unix.NFTA_CHAIN_NAME, c.Name)
+// EncodeChain is a chain without its rules.
+func EncodeChain(c *rules.Chain) []byte {
+	return Encode(func(b *Builder) {
+		b.Text(unix.NFTA_CHAIN_TABLE, rules.Table)
+		b.Text(unix.NFTA_CHAIN_NAME, c.Name)
 		if c.Base == nil {
 			return
 		}
-		b.nest(unix.NFTA_CHAIN_HOOK, func(b *builder) {
-			b.u32(unix.NFTA_HOOK_HOOKNUM, uint32(c.Base.Hook)) // rules.Hook has the kernel's order
-			b.u32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.Base.Priority)))
+		b.Nest(unix.NFTA_CHAIN_HOOK, func(b *Builder) {
+			b.Uint32(unix.NFTA_HOOK_HOOKNUM, uint32(c.Base.Hook)) // rules.Hook has the kernel's order
+			b.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.Base.Priority)))
 		})
-		b.u32(unix.NFTA_CHAIN_POLICY, nfAccept)
-		b.text(unix.NFTA_CHAIN_TYPE, chainType(c.Base))
+		b.Uint32(unix.NFTA_CHAIN_POLICY, nfAccept)
+		b.Text(unix.NFTA_CHAIN_TYPE, ChainType(c.Base))
 	})
 }
 
 // Each of these names something of our table, to remove it or to ask for it.
 
-func chainNamed(name string) []byte {
+func ChainNamed(name string) []byte {
 	return inTable(unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, name)
 }
 
-func rulesOf(chain string) []byte { return inTable(unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, chain) }
+func RulesOf(chain string) []byte { return inTable(unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, chain) }
 
-func setNamed(name string) []byte { return inTable(unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, name) }
+func SetNamed(name string) []byte { return inTable(unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, name) }
 
-func elementsIn(set string) []byte {
+func ElementsIn(set string) []byte {
 	return inTable(unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
-// catchAllIn names the element of a set for all keys that it has not.
-func catchAllIn(set string) []byte {
-	b := builder(elementsIn(set))
-	b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b *builder) {
-		b.nest(unix.NFTA_LIST_ELEM, func(b *builder) { b.u32(unix.NFTA_SET_ELEM_FLAGS, nftSetElemCatchAll) })
+// CatchAllIn names the element of a set for all keys that it has not.
+func CatchAllIn(set string) []byte {
+	b := Builder(ElementsIn(set))
+	b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b *Builder) {
+		b.Nest(unix.NFTA_LIST_ELEM, func(b *Builder) { b.Uint32(unix.NFTA_SET_ELEM_FLAGS, NFTSetElemCatchAll) })
 	})
 	return b
 }
 
 func inTable(table, attr uint16, name string) []byte {
-	return encode(func(b *builder) {
-		b.text(table, rules.Table)
-		b.text(attr, name)
+	return Encode(func(b *Builder) {
+		b.Text(table, rules.Table)
+		b.Text(attr, name)
 	})
 }
 
-// encodeOther names a named object or a flowtable.
-func encodeOther(o rules.Object) []byte {
+// EncodeOther names a named object or a flowtable.
+func EncodeOther(o rules.Object) []byte {
 	if o.Kind == rules.Flowtable {
-		return inTable(nftaFlowtableTable, nftaFlowtableName, o.Name)
+		return inTable(NFTAFlowtableTable, NFTAFlowtableName, o.Name)
 	}
-	return encode(func(b *builder) {
-		b.text(unix.NFTA_OBJ_TABLE, rules.Table)
-		b.text(unix.NFTA_OBJ_NAME, o.Name)
-		b.u32(unix.NFTA_OBJ_TYPE, uint32(o.Kind))
+	return Encode(func(b *Builder) {
+		b.Text(unix.NFTA_OBJ_TABLE, rules.Table)
+		b.Text(unix.NFTA_OBJ_NAME, o.Name)
+		b.Uint32(unix.NFTA_OBJ_TYPE, uint32(o.Kind))
 	})
 }
 
-// appendElement appends one element. gone leaves out what does not identify it.
-func appendElement(b *builder, s *rules.Set, f ir.Family, e *rules.Element, gone bool) {
+// AppendElement appends one element. gone leaves out what does not identify it.
+func AppendElement(b *Builder, s *rules.Set, f ir.Family, e *rules.Element, gone bool) {
 	if s.Interval {
 		appendInterval(b, f, netip.PrefixFrom(e.Key.Addr2, int(e.Key.Bits)))
 		return
 	}
-	item := b.open(unix.NFTA_LIST_ELEM)
-	key := b.open(unix.NFTA_SET_ELEM_KEY)
-	appendKey(b, s, f, &e.Key)
-	b.close(key)
+	item := b.Open(unix.NFTA_LIST_ELEM)
+	key := b.Open(unix.NFTA_SET_ELEM_KEY)
+	AppendKey(b, s, f, &e.Key)
+	b.Close(key)
 	if !gone {
-		appendData(b, s, f, e)
+		AppendData(b, s, f, e)
 		if comment := s.Comment(e); comment != "" {
 			b.header(unix.NFTA_SET_ELEM_USERDATA, 2+len(comment)+1)
-			*b = append(*b, udataElemComment, byte(len(comment)+1))
+			*b = append(*b, UdataElemComment, byte(len(comment)+1))
 			*b = append(append(*b, comment...), 0)
 			b.pad()
 		}
 	}
-	b.close(item)
+	b.Close(item)
 }
 
 // appendInterval appends the two elements that an interval is for the kernel: where it
 // begins, and where it no longer holds. One that goes up to the last address has no end, which
 // nft notes.
-func appendInterval(b *builder, f ir.Family, p netip.Prefix) {
+func appendInterval(b *Builder, f ir.Family, p netip.Prefix) {
 	behind := lastAddr(p).Next()
 	edge := func(a netip.Addr, end bool) {
-		item := b.open(unix.NFTA_LIST_ELEM)
+		item := b.Open(unix.NFTA_LIST_ELEM)
 		if end {
-			b.u32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+			b.Uint32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 		}
-		key := b.open(unix.NFTA_SET_ELEM_KEY)
+		key := b.Open(unix.NFTA_SET_ELEM_KEY)
 		b.header(unix.NFTA_DATA_VALUE, addrBytes(f))
-		appendAddr(b, a)
-		b.close(key)
+		AppendAddr(b, a)
+		b.Close(key)
 		if !end && !behind.IsValid() {
 			var open udata
 			open.u32(udataElemFlags, udataElemIntervalOpen)
 			b.bytes(unix.NFTA_SET_ELEM_USERDATA, open)
 		}
-		b.close(item)
+		b.Close(item)
 	}
 	edge(p.Addr(), false)
 	if behind.IsValid() {
@@ -240,15 +240,15 @@ func appendInterval(b *builder, f ir.Family, p netip.Prefix) {
 	}
 }
 
-// appendKey appends the value of a key.
-func appendKey(b *builder, s *rules.Set, f ir.Family, k *rules.Key) {
+// AppendKey appends the value of a key.
+func AppendKey(b *Builder, s *rules.Set, f ir.Family, k *rules.Key) {
 	_, n := concat(s.Key, f)
 	b.header(unix.NFTA_DATA_VALUE, n)
 	addr, port := k.Addr, k.Port
 	for _, t := range s.Key {
 		switch t {
 		case rules.TypeAddr:
-			appendAddr(b, addr)
+			AppendAddr(b, addr)
 			addr = k.Addr2
 		case rules.TypeProto:
 			*b = append(*b, byte(k.Proto), 0, 0, 0)
@@ -261,7 +261,7 @@ func appendKey(b *builder, s *rules.Set, f ir.Family, k *rules.Key) {
 	}
 }
 
-func appendAddr(b *builder, a netip.Addr) {
+func AppendAddr(b *Builder, a netip.Addr) {
 	if a.Is4() {
 		v := a.As4()
 		*b = append(*b, v[:]...)
@@ -271,33 +271,33 @@ func appendAddr(b *builder, a netip.Addr) {
 	*b = append(*b, v[:]...)
 }
 
-func appendData(b *builder, s *rules.Set, f ir.Family, e *rules.Element) {
+func AppendData(b *Builder, s *rules.Set, f ir.Family, e *rules.Element) {
 	switch s.Data {
 	case rules.VerdictData:
-		data := b.open(unix.NFTA_SET_ELEM_DATA)
+		data := b.Open(unix.NFTA_SET_ELEM_DATA)
 		appendVerdict(b, e.Verdict)
-		b.close(data)
+		b.Close(data)
 	case rules.AddrPortData:
-		data := b.open(unix.NFTA_SET_ELEM_DATA)
+		data := b.Open(unix.NFTA_SET_ELEM_DATA)
 		b.header(unix.NFTA_DATA_VALUE, addrBytes(f)+4)
-		appendAddr(b, e.To.Addr())
+		AppendAddr(b, e.To.Addr())
 		*b = append(*b, byte(e.To.Port()>>8), byte(e.To.Port()), 0, 0)
-		b.close(data)
+		b.Close(data)
 	case rules.AddrData:
-		data := b.open(unix.NFTA_SET_ELEM_DATA)
+		data := b.Open(unix.NFTA_SET_ELEM_DATA)
 		b.header(unix.NFTA_DATA_VALUE, addrBytes(f))
-		appendAddr(b, e.To.Addr())
-		b.close(data)
+		AppendAddr(b, e.To.Addr())
+		b.Close(data)
 	}
 }
 
-func appendVerdict(b *builder, v rules.Verdict) {
-	verdict := b.open(unix.NFTA_DATA_VERDICT)
-	b.u32(unix.NFTA_VERDICT_CODE, verdictCode(v))
+func appendVerdict(b *Builder, v rules.Verdict) {
+	verdict := b.Open(unix.NFTA_DATA_VERDICT)
+	b.Uint32(unix.NFTA_VERDICT_CODE, verdictCode(v))
 	if v.Chain != "" {
-		b.text(unix.NFTA_VERDICT_CHAIN, v.Chain)
+		b.Text(unix.NFTA_VERDICT_CHAIN, v.Chain)
 	}
-	b.close(verdict)
+	b.Close(verdict)
 }
 
 // verdictCode is the kernel's number of a verdict.

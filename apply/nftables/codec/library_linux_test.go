@@ -1,4 +1,4 @@
-package nftables
+package codec
 
 import (
 	"bytes"
@@ -29,44 +29,44 @@ var ofLibrary = map[string]func() expr.Any{
 // word. If this fails because it keeps more, it may carry expressions.
 func TestLibraryLosesOfExpressions(t *testing.T) {
 	lost := map[string]bool{}
-	look := func(c instruction, data []byte) {
-		made := ofLibrary[c.name]
+	look := func(c Instruction, data []byte) {
+		made := ofLibrary[c.Name]
 		if made == nil {
-			t.Fatalf("no type for %s", c.name)
+			t.Fatalf("no type for %s", c.Name)
 		}
 		e := made()
-		if c.name == "immediate" && c.u32(unix.NFTA_IMMEDIATE_DREG) == unix.NFT_REG_VERDICT {
+		if c.Name == "immediate" && c.Uint32(unix.NFTA_IMMEDIATE_DREG) == unix.NFT_REG_VERDICT {
 			e = &expr.Verdict{}
 		}
 		if err := expr.Unmarshal(unix.NFPROTO_IPV4, data, e); err != nil {
-			lost[c.name+": "+err.Error()] = true
+			lost[c.Name+": "+err.Error()] = true
 			return
 		}
 		again, err := expr.MarshalExprData(unix.NFPROTO_IPV4, e)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := parse(again)
+		got, err := Parse(again)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for typ, v := range c.fields {
+		for typ, v := range c.Fields {
 			if !bytes.Equal(v, got[typ]) && !(zero(v) && zero(got[typ])) {
-				lost[c.name] = true
+				lost[c.Name] = true
 			}
 		}
 	}
 	all := func(list []byte) {
-		items, err := attrs(list)
+		items, err := Attrs(list)
 		if err != nil {
 			t.Fatal(err)
 		}
-		code, err := instructions(list)
+		code, err := Instructions(list)
 		if err != nil || len(code) != len(items) {
 			t.Fatalf("%d of %d: %v", len(code), len(items), err)
 		}
 		for i, item := range items {
-			data, err := first(item.data, unix.NFTA_EXPR_DATA)
+			data, err := First(item.Data, unix.NFTA_EXPR_DATA)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,21 +76,21 @@ func TestLibraryLosesOfExpressions(t *testing.T) {
 	for _, f := range ir.Families() {
 		for _, c := range rules.Lower(nftest.Program(f)).Chains {
 			for _, r := range c.Rules {
-				var b builder
+				var b Builder
 				appendExpressions(&b, r.Stmts, f)
 				all(b)
 			}
 		}
 	}
 	// A shift of bits is another thing than a mask.
-	var b builder
+	var b Builder
 	p := program{&b, ir.IPv4}
 	const shift = 1 // NFT_BITWISE_LSHIFT
-	p.expr("bitwise", func(b *builder) {
-		b.u32(unix.NFTA_BITWISE_SREG, register(0))
-		b.u32(unix.NFTA_BITWISE_DREG, register(0))
-		b.u32(unix.NFTA_BITWISE_LEN, 4)
-		b.u32(nftaBitwiseOp, shift)
+	p.expr("bitwise", func(b *Builder) {
+		b.Uint32(unix.NFTA_BITWISE_SREG, register(0))
+		b.Uint32(unix.NFTA_BITWISE_DREG, register(0))
+		b.Uint32(unix.NFTA_BITWISE_LEN, 4)
+		b.Uint32(nftaBitwiseOp, shift)
 	})
 	all(b)
 	var names []string
@@ -113,7 +113,7 @@ func BenchmarkRules(b *testing.B) {
 		for b.Loop() {
 			for i := range chains {
 				for j := range chains[i].Rules {
-					encodeRule(chains[i].Name, &chains[i].Rules[j], ir.IPv4)
+					EncodeRule(chains[i].Name, &chains[i].Rules[j], ir.IPv4)
 				}
 			}
 		}
@@ -122,12 +122,12 @@ func BenchmarkRules(b *testing.B) {
 		var code []expr.Any
 		for _, c := range chains {
 			for _, r := range c.Rules {
-				var list builder
+				var list Builder
 				appendExpressions(&list, r.Stmts, ir.IPv4)
-				items, _ := attrs(list)
+				items, _ := Attrs(list)
 				for _, item := range items {
-					e, _ := parse(item.data)
-					made := ofLibrary[e.text(unix.NFTA_EXPR_NAME)]()
+					e, _ := Parse(item.Data)
+					made := ofLibrary[e.Text(unix.NFTA_EXPR_NAME)]()
 					expr.Unmarshal(unix.NFPROTO_IPV4, e[unix.NFTA_EXPR_DATA], made)
 					code = append(code, made)
 				}

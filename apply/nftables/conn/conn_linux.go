@@ -1,4 +1,4 @@
-package nftables
+package conn
 
 import (
 	"cmp"
@@ -10,29 +10,30 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/apply/socket"
 )
 
-// conn makes exchanges with nf_tables. Its connection lasts as long as the Dataplane:
+// Conn makes exchanges with nf_tables. Its connection lasts as long as the Dataplane:
 // closing one after a removal waits for the kernel to be done with what was removed.
-type conn struct {
+type Conn struct {
 	*socket.Socket
 	// sequence is the last number of a message of a batch. The library counts those of requests, from a
 	// number of its own on.
 	sequence uint32
-	// request makes a request, with a batch or, with nil, without: it calls do.
+	// Request makes a request, with a batch or, with nil, without: it calls do.
 	// Tests let requests fail, before they take effect or after.
-	request func(batch []message, do func() error) error
+	Request func(batch []Message, do func() error) error
 }
 
-func direct(_ []message, do func() error) error { return do() }
+func Direct(_ []Message, do func() error) error { return do() }
 
 // readBuffer holds the refusals of a batch, each of which quotes its message.
 const readBuffer = 32 << 20
 
-// dial opens a connection to a network namespace by its file descriptor, or,
+// Dial opens a connection to a network namespace by its file descriptor, or,
 // with 0, to that of the calling thread.
-func dial(netns int) (*conn, error) {
+func Dial(netns int) (*Conn, error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(
 			nl.SetOption(netlink.ExtendedAcknowledge, true), // tells which element it was
@@ -42,49 +43,49 @@ func dial(netns int) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nf_tables: %w", err)
 	}
-	return &conn{Socket: s, request: direct}, nil
+	return &Conn{Socket: s, Request: Direct}, nil
 }
 
-// message is one request of a batch.
-type message struct {
-	typ    uint16 // within nf_tables
-	atEnd  bool   // of the chain, for rules
-	create bool
-	// raw is the message as it is sent. Its header is empty: send fills it.
-	raw []byte
+// Message is one request of a batch.
+type Message struct {
+	Type   uint16 // within nf_tables
+	AtEnd  bool   // of the chain, for rules
+	Create bool
+	// Raw is the message as it is sent. Its header is empty: send fills it.
+	Raw []byte
 }
 
-// data returns nfgenmsg and the attributes, which follow the header.
-func (m *message) data() []byte { return m.raw[netlinkHead:] }
+// Data returns nfgenmsg and the attributes, which follow the header.
+func (m *Message) Data() []byte { return m.Raw[codec.NetlinkHead:] }
 
-// refusal is the kernel's refusal of one message.
-type refusal struct {
-	index  int // of the message in its batch, or wholeBatch
-	offset int // of the attribute at which the kernel stopped, from the message's beginning
-	err    error
+// Refusal is the kernel's refusal of one message.
+type Refusal struct {
+	Index  int // of the message in its batch, or WholeBatch
+	Offset int // of the attribute at which the kernel stopped, from the message's beginning
+	Err    error
 }
 
-// wholeBatch is the index of a refusal of the batch itself.
-const wholeBatch = -1
+// WholeBatch is the index of a refusal of the batch itself.
+const WholeBatch = -1
 
-func (r refusal) Error() string { return "nf_tables: " + r.err.Error() }
+func (r Refusal) Error() string { return "nf_tables: " + r.Err.Error() }
 
-func (r refusal) Unwrap() error { return r.err }
+func (r Refusal) Unwrap() error { return r.Err }
 
-// send sends a batch, which the kernel commits as a whole or not at all. It returns the
+// Send sends a batch, which the kernel commits as a whole or not at all. It returns the
 // reasons not to.
-func (c *conn) send(ctx context.Context, batch []message) (refusals []refusal, err error) {
+func (c *Conn) Send(ctx context.Context, batch []Message) (refusals []Refusal, err error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	err = c.request(batch, func() (err error) {
+	err = c.Request(batch, func() (err error) {
 		refusals, err = c.exchange(ctx, batch)
 		return err
 	})
 	return refusals, err
 }
 
-func (c *conn) exchange(ctx context.Context, batch []message) (refusals []refusal, err error) {
+func (c *Conn) exchange(ctx context.Context, batch []Message) (refusals []Refusal, err error) {
 	err = c.Do(ctx, func(nl *socket.Conn) (err error) {
 		first := c.sequence + 1
 		pieces, size := c.pieces(batch, nl.PID())
@@ -99,7 +100,7 @@ func (c *conn) exchange(ctx context.Context, batch []message) (refusals []refusa
 
 // pieces returns the messages of a batch with their headers, as the socket takes them at once, and
 // how large they are.
-func (c *conn) pieces(batch []message, pid uint32) (pieces [][]byte, size int) {
+func (c *Conn) pieces(batch []Message, pid uint32) (pieces [][]byte, size int) {
 	var last []byte
 	add := func(typ uint16, flags netlink.HeaderFlags, raw []byte) {
 		c.sequence++
@@ -118,7 +119,7 @@ func (c *conn) pieces(batch []message, pid uint32) (pieces [][]byte, size int) {
 		size += len(raw)
 	}
 	frame := func() []byte {
-		raw := make([]byte, netlinkHead, netlinkHead+nfgenHead)
+		raw := make([]byte, codec.NetlinkHead, codec.NetlinkHead+codec.NfgenHead)
 		return binary.BigEndian.AppendUint16(append(raw, 0, 0), unix.NFNL_SUBSYS_NFTABLES)
 	}
 	add(unix.NFNL_MSG_BATCH_BEGIN, 0, frame())
@@ -126,16 +127,16 @@ func (c *conn) pieces(batch []message, pid uint32) (pieces [][]byte, size int) {
 		m := &batch[i]
 		var flags netlink.HeaderFlags
 		switch {
-		case m.atEnd:
+		case m.AtEnd:
 			flags = netlink.Create | netlink.Append
-		case m.create: // what is there already was not known to the plan
+		case m.Create: // what is there already was not known to the plan
 			flags = netlink.Create | netlink.Excl
 		}
 		// An answer to the last one stands for all: errors come unasked.
 		if i == len(batch)-1 {
 			flags |= netlink.Acknowledge
 		}
-		add(uint16(nfType(m.typ)), flags, m.raw)
+		add(uint16(nfType(m.Type)), flags, m.Raw)
 	}
 	add(unix.NFNL_MSG_BATCH_END, 0, frame())
 	return pieces, size
@@ -144,7 +145,7 @@ func (c *conn) pieces(batch []message, pid uint32) (pieces [][]byte, size int) {
 // answers collects the refusals of a batch of n messages. The kernel has queued all of its
 // answers when sending returns. One is to the last message, unless the kernel refused the
 // batch itself.
-func answers(nl *socket.Conn, n int, first uint32) (all []refusal, err error) {
+func answers(nl *socket.Conn, n int, first uint32) (all []Refusal, err error) {
 	last, whole := first+uint32(n), false
 	for m, err := range nl.Queued() {
 		whole = whole || m.Header.Sequence == last
@@ -155,12 +156,12 @@ func answers(nl *socket.Conn, n int, first uint32) (all []refusal, err error) {
 		if !socket.Refused(err) {
 			return all, fmt.Errorf("answer of nf_tables: %w", err)
 		}
-		r := refusal{index: wholeBatch, offset: op.Offset, err: op.Err}
+		r := Refusal{Index: WholeBatch, Offset: op.Offset, Err: op.Err}
 		if op.Message != "" {
-			r.err = fmt.Errorf("%w (%s)", op.Err, op.Message)
+			r.Err = fmt.Errorf("%w (%s)", op.Err, op.Message)
 		}
 		if i := int(op.Sequence - first); i > 0 && i <= n {
-			r.index = i - 1
+			r.Index = i - 1
 		} else {
 			whole = true
 		}
@@ -184,22 +185,22 @@ func nfType(t uint16) netlink.HeaderType {
 	return netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | t)
 }
 
-// dump asks for all objects of a kind, and returns their attributes. interrupted
+// Dump asks for all objects of a kind, and returns their attributes. interrupted
 // tells that some table changed meanwhile.
-func (c *conn) dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
-	err = c.request(nil, func() (err error) {
+func (c *Conn) Dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
+	err = c.Request(nil, func() (err error) {
 		interrupted, err = c.list(ctx, typ, family, query, each)
 		return err
 	})
 	return interrupted, err
 }
 
-func (c *conn) list(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
+func (c *Conn) list(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	interrupted, err = c.Ask(ctx, newRequest(typ, family, netlink.Dump, query), func(data []byte) error {
-		if len(data) < nfgenHead {
-			return errShort
+		if len(data) < codec.NfgenHead {
+			return codec.ErrShort
 		}
-		return each(data[nfgenHead:])
+		return each(data[codec.NfgenHead:])
 	})
 	if err != nil {
 		err = fmt.Errorf("list nf_tables: %w", err)
@@ -207,29 +208,29 @@ func (c *conn) list(ctx context.Context, typ uint16, family byte, query []byte, 
 	return interrupted, err
 }
 
-// get asks for one object; nil if it is not there.
-func (c *conn) get(ctx context.Context, typ uint16, family byte, query []byte) (found fields, err error) {
-	err = c.request(nil, func() (err error) {
+// Get asks for one object; nil if it is not there.
+func (c *Conn) Get(ctx context.Context, typ uint16, family byte, query []byte) (found codec.Fields, err error) {
+	err = c.Request(nil, func() (err error) {
 		found, err = c.ask(ctx, typ, family, query)
 		return err
 	})
 	return found, err
 }
 
-func (c *conn) ask(ctx context.Context, typ uint16, family byte, query []byte) (found fields, err error) {
+func (c *Conn) ask(ctx context.Context, typ uint16, family byte, query []byte) (found codec.Fields, err error) {
 	answered := false
 	_, err = c.Ask(ctx, newRequest(typ, family, 0, query), func(data []byte) (err error) {
-		if answered = true; len(data) < nfgenHead {
-			return errShort
+		if answered = true; len(data) < codec.NfgenHead {
+			return codec.ErrShort
 		}
-		found, err = parse(data[nfgenHead:])
+		found, err = codec.Parse(data[codec.NfgenHead:])
 		return err
 	})
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
 	case err == nil && !answered:
-		err = errShort
+		err = codec.ErrShort
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask nf_tables: %w", err)
@@ -237,16 +238,16 @@ func (c *conn) ask(ctx context.Context, typ uint16, family byte, query []byte) (
 	return found, nil
 }
 
-// generation is the number of the last change of any table.
-func (c *conn) generation(ctx context.Context) (uint32, error) {
-	a, err := c.get(ctx, unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, nil)
-	return a.u32(unix.NFTA_GEN_ID), err
+// Generation is the number of the last change of any table.
+func (c *Conn) Generation(ctx context.Context) (uint32, error) {
+	a, err := c.Get(ctx, unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, nil)
+	return a.Uint32(unix.NFTA_GEN_ID), err
 }
 
-// fetch asks for elements by a message, and gives the attributes of each answer to
+// Fetch asks for elements by a message, and gives the attributes of each answer to
 // each, which does not keep them. The kernel has queued all answers when sending
 // returns.
-func (c *conn) fetch(ctx context.Context, data []byte, each func(attrs []byte) error) error {
+func (c *Conn) Fetch(ctx context.Context, data []byte, each func(attrs []byte) error) error {
 	err := c.Do(ctx, func(nl *socket.Conn) error {
 		asked, err := nl.Send(netlink.Message{
 			Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
@@ -258,10 +259,10 @@ func (c *conn) fetch(ctx context.Context, data []byte, each func(attrs []byte) e
 		var first error // the queue is emptied whatever it is
 		for m, err := range nl.Queued() {
 			switch {
-			case err == nil && (m.Header.Sequence != asked.Header.Sequence || len(m.Data) < nfgenHead):
-				err = errShort
+			case err == nil && (m.Header.Sequence != asked.Header.Sequence || len(m.Data) < codec.NfgenHead):
+				err = codec.ErrShort
 			case err == nil:
-				err = each(m.Data[nfgenHead:])
+				err = each(m.Data[codec.NfgenHead:])
 			}
 			first = cmp.Or(first, err)
 		}

@@ -1,4 +1,4 @@
-package nftables
+package conn
 
 import (
 	"context"
@@ -8,15 +8,16 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/apply/socket"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// listener hears of the changes of all tables, to tell whether others changed
+// Listener hears of the changes of all tables, to tell whether others changed
 // ours. While it rests, it hears nothing.
-type listener struct {
+type Listener struct {
 	*socket.Socket
-	own *conn // by which we change tables
+	own *Conn // by which we change tables
 }
 
 const (
@@ -26,31 +27,31 @@ const (
 	hearingLate = time.Second
 )
 
-func dialListener(netns int, own *conn) (*listener, error) {
+func DialListener(netns int, own *Conn) (*Listener, error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
 		return nl.SetReadBuffer(hearingBuffer)
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
-	return &listener{s, own}, nil
+	return &Listener{s, own}, nil
 }
 
-func (l *listener) listen() error {
+func (l *Listener) Listen() error {
 	if err := l.Set(func(nl *netlink.Conn) error { return nl.JoinGroup(unix.NFNLGRP_NFTABLES) }); err != nil {
 		return fmt.Errorf("listening to nf_tables: %w", err)
 	}
 	return nil
 }
 
-// rest stops listening. If it fails, the next listen dials again.
-func (l *listener) rest() {
+// Rest stops listening. If it fails, the next listen dials again.
+func (l *Listener) Rest() {
 	l.Set(func(nl *netlink.Conn) error { return nl.LeaveGroup(unix.NFNLGRP_NFTABLES) })
 }
 
-// touched reports whether others changed our tables after one generation and until
+// Touched reports whether others changed our tables after one generation and until
 // another one. Where messages were lost, they did as far as anybody knows.
-func (l *listener) touched(after, until uint32) (touched bool) {
+func (l *Listener) Touched(after, until uint32) (touched bool) {
 	if after == until {
 		return false
 	}
@@ -74,22 +75,22 @@ func (l *listener) touched(after, until uint32) (touched bool) {
 
 // met looks at one message. Messages of earlier transactions may be there from
 // the last time.
-func (l *listener) met(m netlink.Message, ours *bool, after, until uint32) (done, touched bool, err error) {
-	if len(m.Data) < nfgenHead {
-		return false, false, errShort
+func (l *Listener) met(m netlink.Message, ours *bool, after, until uint32) (done, touched bool, err error) {
+	if len(m.Data) < codec.NfgenHead {
+		return false, false, codec.ErrShort
 	}
-	a, err := parse(m.Data[nfgenHead:])
+	a, err := codec.Parse(m.Data[codec.NfgenHead:])
 	if err != nil {
 		return false, false, err
 	}
 	if uint8(m.Header.Type) != unix.NFT_MSG_NEWGEN {
 		// In all kinds of messages the first attribute names the table.
-		*ours = *ours || a.text(unix.NFTA_TABLE_NAME) == rules.Table && m.Header.PID != l.own.PID()
+		*ours = *ours || a.Text(unix.NFTA_TABLE_NAME) == rules.Table && m.Header.PID != l.own.PID()
 		return false, false, nil
 	}
 	was := *ours
 	*ours = false
-	generation := a.u32(unix.NFTA_GEN_ID)
+	generation := a.Uint32(unix.NFTA_GEN_ID)
 	within := int32(generation-after) > 0 // generations wrap around
 	return int32(generation-until) >= 0, was && within && int32(generation-until) <= 0, nil
 }

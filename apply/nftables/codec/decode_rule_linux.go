@@ -1,4 +1,4 @@
-package nftables
+package codec
 
 import (
 	"bytes"
@@ -11,14 +11,14 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// decodeRule reads a rule, and the name of its chain.
-func decodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
-	a, err := parse(b)
+// DecodeRule reads a rule, and the name of its chain.
+func DecodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
+	a, err := Parse(b)
 	if err != nil {
 		return "", r, err
 	}
-	chain = a.text(unix.NFTA_RULE_CHAIN)
-	code, err := instructions(a[unix.NFTA_RULE_EXPRESSIONS])
+	chain = a.Text(unix.NFTA_RULE_CHAIN)
+	code, err := Instructions(a[unix.NFTA_RULE_EXPRESSIONS])
 	if err == nil {
 		r.Stmts = decodeStmts(code, f)
 	}
@@ -30,28 +30,28 @@ func decodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 
 // understood reports whether the statements would be encoded to the same
 // instructions, but for zeros, with which the kernel tells what was not said.
-func understood(stmts []rules.Stmt, code []instruction, f ir.Family) bool {
-	var b builder
+func understood(stmts []rules.Stmt, code []Instruction, f ir.Family) bool {
+	var b Builder
 	appendExpressions(&b, stmts, f)
-	ours, err := instructions(b)
+	ours, err := Instructions(b)
 	if err != nil || len(ours) != len(code) {
 		return false
 	}
 	for i, c := range ours {
-		if c.name != code[i].name {
+		if c.Name != code[i].Name {
 			return false
 		}
-		for t, v := range c.fields {
-			nestedVerdict := c.name == "immediate" && t == unix.NFTA_IMMEDIATE_DATA // read whole, with flags of its own
-			if !nestedVerdict && !bytes.Equal(v, code[i].fields[t]) {
+		for t, v := range c.Fields {
+			nestedVerdict := c.Name == "immediate" && t == unix.NFTA_IMMEDIATE_DATA // read whole, with flags of its own
+			if !nestedVerdict && !bytes.Equal(v, code[i].Fields[t]) {
 				return false
 			}
 		}
-		if c.name == "counter" { // it has what it counted
+		if c.Name == "counter" { // it has what it counted
 			continue
 		}
-		for t, v := range code[i].fields {
-			if c.fields[t] == nil && !zero(v) {
+		for t, v := range code[i].Fields {
+			if c.Fields[t] == nil && !zero(v) {
 				return false
 			}
 		}
@@ -59,21 +59,21 @@ func understood(stmts []rules.Stmt, code []instruction, f ir.Family) bool {
 	return true
 }
 
-// instruction is one expression of a rule.
-type instruction struct {
-	name string
-	fields
+// Instruction is one expression of a rule.
+type Instruction struct {
+	Name string
+	Fields
 }
 
-// instructions reads a list of expressions.
-func instructions(b []byte) ([]instruction, error) {
-	list, err := attrs(b)
+// Instructions reads a list of expressions.
+func Instructions(b []byte) ([]Instruction, error) {
+	list, err := Attrs(b)
 	if err != nil {
 		return nil, err
 	}
-	var code []instruction
+	var code []Instruction
 	for _, item := range list {
-		e, err := parse(item.data)
+		e, err := Parse(item.Data)
 		if err != nil {
 			return nil, err
 		}
@@ -81,23 +81,23 @@ func instructions(b []byte) ([]instruction, error) {
 		if err != nil {
 			return nil, err
 		}
-		name := e.text(unix.NFTA_EXPR_NAME)
-		if name == "byteorder" && data.u32(unix.NFTA_BYTEORDER_LEN) == 1 {
+		name := e.Text(unix.NFTA_EXPR_NAME)
+		if name == "byteorder" && data.Uint32(unix.NFTA_BYTEORDER_LEN) == 1 {
 			continue // nft reverses single bytes, in keys of interval sets
 		}
-		code = append(code, instruction{name, data})
+		code = append(code, Instruction{name, data})
 	}
 	return code, nil
 }
 
 // decodeStmts reads statements off the code, one after the other. What is none
 // of ours makes the whole rule foreign.
-func decodeStmts(code []instruction, f ir.Family) []rules.Stmt {
+func decodeStmts(code []Instruction, f ir.Family) []rules.Stmt {
 	var stmts []rules.Stmt
 	for len(code) > 0 {
 		s, n := decodeStmt(code, f)
 		if s == nil {
-			return []rules.Stmt{rules.Unsupported{What: code[0].name}}
+			return []rules.Stmt{rules.Unsupported{What: code[0].Name}}
 		}
 		stmts = append(stmts, s)
 		code = code[n:]
@@ -107,10 +107,10 @@ func decodeStmts(code []instruction, f ir.Family) []rules.Stmt {
 
 // decodeStmt returns the statement that the code begins with, and how many
 // instructions it has.
-func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
-	switch c := code[0]; c.name {
+func decodeStmt(code []Instruction, f ir.Family) (rules.Stmt, int) {
+	switch c := code[0]; c.Name {
 	case "immediate":
-		if v, err := decodeVerdict(c.fields[unix.NFTA_IMMEDIATE_DATA]); err == nil && v.Kind != 0 && c.u32(unix.NFTA_IMMEDIATE_DREG) == unix.NFT_REG_VERDICT {
+		if v, err := DecodeVerdict(c.Fields[unix.NFTA_IMMEDIATE_DATA]); err == nil && v.Kind != 0 && c.Uint32(unix.NFTA_IMMEDIATE_DREG) == unix.NFT_REG_VERDICT {
 			return v, 1
 		}
 		return nil, 0
@@ -122,10 +122,10 @@ func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
 		return rules.Masquerade{}, 1
 	case "fib":
 		field := rules.DstAddr
-		if c.u32(unix.NFTA_FIB_FLAGS) == unix.NFTA_FIB_F_SADDR {
+		if c.Uint32(unix.NFTA_FIB_FLAGS) == unix.NFTA_FIB_F_SADDR {
 			field = rules.SrcAddr
 		}
-		if len(code) > 1 && code[1].name == "cmp" {
+		if len(code) > 1 && code[1].Name == "cmp" {
 			return rules.MatchLocal{Field: field}, 2
 		}
 		return nil, 0
@@ -136,8 +136,8 @@ func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
 	var terms []rules.Term
 	n := 0
 	for n < len(code) {
-		if len(code) > n+2 && code[n+2].name == "hash" { // of the client's address and port
-			terms = append(terms, rules.Term{Field: rules.ClientHash, Mod: code[n+2].u32(unix.NFTA_HASH_MODULUS)})
+		if len(code) > n+2 && code[n+2].Name == "hash" { // of the client's address and port
+			terms = append(terms, rules.Term{Field: rules.ClientHash, Mod: code[n+2].Uint32(unix.NFTA_HASH_MODULUS)})
 			n += 3
 			continue
 		}
@@ -156,78 +156,78 @@ func decodeStmt(code []instruction, f ir.Family) (rules.Stmt, int) {
 }
 
 // decodeLookup reads what is done with the terms in the registers.
-func decodeLookup(terms []rules.Term, code []instruction) (rules.Stmt, int) {
+func decodeLookup(terms []rules.Term, code []Instruction) (rules.Stmt, int) {
 	c := code[0]
 	switch {
-	case c.name == "dynset" && len(terms) == 2:
-		return rules.Update{Map: c.text(unix.NFTA_DYNSET_SET_NAME), Key: terms[0], Data: terms[1]}, 1
-	case c.name != "lookup":
+	case c.Name == "dynset" && len(terms) == 2:
+		return rules.Update{Map: c.Text(unix.NFTA_DYNSET_SET_NAME), Key: terms[0], Data: terms[1]}, 1
+	case c.Name != "lookup":
 		return nil, 0
-	case c.fields[unix.NFTA_LOOKUP_DREG] == nil:
-		return rules.MatchSet{Key: terms, Set: c.text(unix.NFTA_LOOKUP_SET), Not: c.u32(unix.NFTA_LOOKUP_FLAGS) == unix.NFT_LOOKUP_F_INV}, 1
-	case c.u32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
-		return rules.LookupVerdict{Key: terms, Map: c.text(unix.NFTA_LOOKUP_SET)}, 1
-	case len(code) > 1 && code[1].name == "nat":
-		return rules.LookupDNAT{Key: terms, Map: c.text(unix.NFTA_LOOKUP_SET)}, 2
-	case len(code) > 2 && code[1].name == "immediate" && code[2].name == "nat":
-		port, err := value(code[1].fields[unix.NFTA_IMMEDIATE_DATA])
+	case c.Fields[unix.NFTA_LOOKUP_DREG] == nil:
+		return rules.MatchSet{Key: terms, Set: c.Text(unix.NFTA_LOOKUP_SET), Not: c.Uint32(unix.NFTA_LOOKUP_FLAGS) == unix.NFT_LOOKUP_F_INV}, 1
+	case c.Uint32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
+		return rules.LookupVerdict{Key: terms, Map: c.Text(unix.NFTA_LOOKUP_SET)}, 1
+	case len(code) > 1 && code[1].Name == "nat":
+		return rules.LookupDNAT{Key: terms, Map: c.Text(unix.NFTA_LOOKUP_SET)}, 2
+	case len(code) > 2 && code[1].Name == "immediate" && code[2].Name == "nat":
+		port, err := Value(code[1].Fields[unix.NFTA_IMMEDIATE_DATA])
 		if err != nil || len(port) != 2 {
 			return nil, 0
 		}
-		return rules.LookupDNAT{Key: terms, Map: c.text(unix.NFTA_LOOKUP_SET), Port: binary.BigEndian.Uint16(port)}, 3
+		return rules.LookupDNAT{Key: terms, Map: c.Text(unix.NFTA_LOOKUP_SET), Port: binary.BigEndian.Uint16(port)}, 3
 	}
 	return nil, 0
 }
 
 // decodeMatch reads a comparison, or what is done to the mark.
-func decodeMatch(code []instruction, f ir.Family) (rules.Stmt, int) {
+func decodeMatch(code []Instruction, f ir.Family) (rules.Stmt, int) {
 	if len(code) < 2 {
 		return nil, 0
 	}
 	load, rest := code[0], code[1:]
 	var and, xor []byte
 	n := 1
-	if rest[0].name == "bitwise" {
+	if rest[0].Name == "bitwise" {
 		var err1, err2 error
-		and, err1 = value(rest[0].fields[unix.NFTA_BITWISE_MASK])
-		xor, err2 = value(rest[0].fields[unix.NFTA_BITWISE_XOR])
+		and, err1 = Value(rest[0].Fields[unix.NFTA_BITWISE_MASK])
+		xor, err2 = Value(rest[0].Fields[unix.NFTA_BITWISE_XOR])
 		if err1 != nil || err2 != nil || len(rest) < 2 {
 			return nil, 0
 		}
 		rest, n = rest[1:], 2
 	}
 	end := rest[0]
-	mark := load.name == "meta" && load.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && len(and) == 4
-	if mark && end.name == "meta" && end.u32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && end.fields[unix.NFTA_META_SREG] != nil {
+	mark := load.Name == "meta" && load.Uint32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && len(and) == 4
+	if mark && end.Name == "meta" && end.Uint32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && end.Fields[unix.NFTA_META_SREG] != nil {
 		if set := binary.NativeEndian.Uint32(xor); set != 0 {
 			return rules.SetMark{Mask: set}, n + 1
 		}
 		return rules.ClearMark{Mask: ^binary.NativeEndian.Uint32(and)}, n + 1
 	}
-	if end.name != "cmp" {
+	if end.Name != "cmp" {
 		return nil, 0
 	}
-	v, err := value(end.fields[unix.NFTA_CMP_DATA])
+	v, err := Value(end.Fields[unix.NFTA_CMP_DATA])
 	if err != nil {
 		return nil, 0
 	}
-	not := end.u32(unix.NFTA_CMP_OP) == unix.NFT_CMP_NEQ
+	not := end.Uint32(unix.NFTA_CMP_OP) == unix.NFT_CMP_NEQ
 	s := comparison(load, and, v, not, f)
 	return s, n + 1
 }
 
 // comparison is what a loaded value, masked or not, is compared for.
-func comparison(load instruction, and, v []byte, not bool, f ir.Family) rules.Stmt {
-	switch load.name {
+func comparison(load Instruction, and, v []byte, not bool, f ir.Family) rules.Stmt {
+	switch load.Name {
 	case "ct":
-		switch key := load.u32(unix.NFTA_CT_KEY); {
+		switch key := load.Uint32(unix.NFTA_CT_KEY); {
 		case key == unix.NFT_CT_STATE && not:
 			return rules.MatchNew{}
 		case key == unix.NFT_CT_STATUS && not:
 			return rules.MatchDNAT{}
 		}
 	case "meta":
-		switch key := load.u32(unix.NFTA_META_KEY); {
+		switch key := load.Uint32(unix.NFTA_META_KEY); {
 		case key == unix.NFT_META_MARK && len(and) == 4:
 			return rules.MatchMark{Mask: binary.NativeEndian.Uint32(and), Clear: !not}
 		case key == unix.NFT_META_L4PROTO && len(v) == 1 && !not:
@@ -237,17 +237,17 @@ func comparison(load instruction, and, v []byte, not bool, f ir.Family) rules.St
 			return rules.MatchInterface{Name: string(bytes.TrimRight(v, "\x00")), Prefix: !whole, Not: not}
 		}
 	case "payload":
-		if load.u32(unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER {
+		if load.Uint32(unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER {
 			return netComparison(load, and, v, not, f)
 		}
 	}
 	return nil
 }
 
-func netComparison(load instruction, and, v []byte, not bool, f ir.Family) rules.Stmt {
+func netComparison(load Instruction, and, v []byte, not bool, f ir.Family) rules.Stmt {
 	size := addrBytes(f)
 	field := rules.SrcAddr
-	offset := int(load.u32(unix.NFTA_PAYLOAD_OFFSET))
+	offset := int(load.Uint32(unix.NFTA_PAYLOAD_OFFSET))
 	if src, _ := addrOffset(rules.SrcAddr, f); offset != src {
 		field = rules.DstAddr
 		if dst, _ := addrOffset(rules.DstAddr, f); offset != dst {
@@ -267,10 +267,10 @@ func netComparison(load instruction, and, v []byte, not bool, f ir.Family) rules
 }
 
 // decodeTerm reads a part of a key.
-func decodeTerm(c instruction, f ir.Family) (rules.Term, bool) {
-	switch c.name {
+func decodeTerm(c Instruction, f ir.Family) (rules.Term, bool) {
+	switch c.Name {
 	case "payload":
-		base, offset, n := c.u32(unix.NFTA_PAYLOAD_BASE), int(c.u32(unix.NFTA_PAYLOAD_OFFSET)), int(c.u32(unix.NFTA_PAYLOAD_LEN))
+		base, offset, n := c.Uint32(unix.NFTA_PAYLOAD_BASE), int(c.Uint32(unix.NFTA_PAYLOAD_OFFSET)), int(c.Uint32(unix.NFTA_PAYLOAD_LEN))
 		if base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && offset == dstPortOffset && n == portBytes {
 			return rules.Term{Field: rules.DstPort}, true
 		}
@@ -280,15 +280,15 @@ func decodeTerm(c instruction, f ir.Family) (rules.Term, bool) {
 			}
 		}
 	case "meta":
-		return rules.Term{Field: rules.L4Proto}, c.u32(unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO && c.fields[unix.NFTA_META_DREG] != nil
+		return rules.Term{Field: rules.L4Proto}, c.Uint32(unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO && c.Fields[unix.NFTA_META_DREG] != nil
 	case "numgen":
-		return rules.Term{Field: rules.Random, Mod: c.u32(unix.NFTA_NG_MODULUS)}, c.u32(unix.NFTA_NG_TYPE) == unix.NFT_NG_RANDOM
+		return rules.Term{Field: rules.Random, Mod: c.Uint32(unix.NFTA_NG_MODULUS)}, c.Uint32(unix.NFTA_NG_TYPE) == unix.NFT_NG_RANDOM
 	case "ct":
 		field, ok := map[uint32]rules.Field{
 			unix.NFT_CT_SRC_IP: rules.OrigSrcAddr, unix.NFT_CT_SRC_IP6: rules.OrigSrcAddr,
 			unix.NFT_CT_DST_IP: rules.OrigDstAddr, unix.NFT_CT_DST_IP6: rules.OrigDstAddr, unix.NFT_CT_PROTO_DST: rules.OrigDstPort,
-		}[c.u32(unix.NFTA_CT_KEY)]
-		return rules.Term{Field: field}, ok && bytes.Equal(c.fields[unix.NFTA_CT_DIRECTION], []byte{ipCTDirOrig})
+		}[c.Uint32(unix.NFTA_CT_KEY)]
+		return rules.Term{Field: field}, ok && bytes.Equal(c.Fields[unix.NFTA_CT_DIRECTION], []byte{ipCTDirOrig})
 	}
 	return rules.Term{}, false
 }

@@ -1,4 +1,4 @@
-package nftables
+package codec
 
 import (
 	"encoding/binary"
@@ -11,21 +11,21 @@ import (
 
 // program is the bytecode of a rule: the list of its expressions.
 type program struct {
-	b      *builder
+	b      *Builder
 	family ir.Family
 }
 
-// encodeRule is a rule at the end of a chain.
-func encodeRule(chain string, r *rules.Rule, f ir.Family) []byte {
-	return encode(func(b *builder) {
-		b.text(unix.NFTA_RULE_TABLE, rules.Table)
-		b.text(unix.NFTA_RULE_CHAIN, chain)
-		b.nest(unix.NFTA_RULE_EXPRESSIONS, func(b *builder) { appendExpressions(b, r.Stmts, f) })
+// EncodeRule is a rule at the end of a chain.
+func EncodeRule(chain string, r *rules.Rule, f ir.Family) []byte {
+	return Encode(func(b *Builder) {
+		b.Text(unix.NFTA_RULE_TABLE, rules.Table)
+		b.Text(unix.NFTA_RULE_CHAIN, chain)
+		b.Nest(unix.NFTA_RULE_EXPRESSIONS, func(b *Builder) { appendExpressions(b, r.Stmts, f) })
 	})
 }
 
 // appendExpressions appends what the kernel is to run for statements.
-func appendExpressions(b *builder, stmts []rules.Stmt, f ir.Family) {
+func appendExpressions(b *Builder, stmts []rules.Stmt, f ir.Family) {
 	p := program{b, f}
 	for _, s := range stmts {
 		p.stmt(s)
@@ -33,10 +33,10 @@ func appendExpressions(b *builder, stmts []rules.Stmt, f ir.Family) {
 }
 
 // expr adds an expression, whose attributes fill adds.
-func (p *program) expr(name string, fill func(b *builder)) {
-	p.b.nest(unix.NFTA_LIST_ELEM, func(b *builder) {
-		b.text(unix.NFTA_EXPR_NAME, name)
-		b.nest(unix.NFTA_EXPR_DATA, fill)
+func (p *program) expr(name string, fill func(b *Builder)) {
+	p.b.Nest(unix.NFTA_LIST_ELEM, func(b *Builder) {
+		b.Text(unix.NFTA_EXPR_NAME, name)
+		b.Nest(unix.NFTA_EXPR_DATA, fill)
 	})
 }
 
@@ -52,12 +52,12 @@ func register(n int) uint32 {
 	return uint32(unix.NFT_REG32_00 + n)
 }
 
-func words(bytes int) int { return align(bytes) / 4 }
+func words(bytes int) int { return Align(bytes) / 4 }
 
 func (p *program) stmt(s rules.Stmt) {
 	switch s := s.(type) {
 	case rules.Counter:
-		p.expr("counter", func(*builder) {})
+		p.expr("counter", func(*Builder) {})
 	case rules.MatchNet:
 		p.matchNet(s)
 	case rules.MatchInterface:
@@ -72,10 +72,10 @@ func (p *program) stmt(s rules.Stmt) {
 		if s.Field == rules.SrcAddr {
 			of = unix.NFTA_FIB_F_SADDR
 		}
-		p.expr("fib", func(b *builder) {
-			b.u32(unix.NFTA_FIB_DREG, register(0))
-			b.u32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
-			b.u32(unix.NFTA_FIB_FLAGS, of)
+		p.expr("fib", func(b *Builder) {
+			b.Uint32(unix.NFTA_FIB_DREG, register(0))
+			b.Uint32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
+			b.Uint32(unix.NFTA_FIB_FLAGS, of)
 		})
 		p.compare(false, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
 	case rules.MatchProto:
@@ -113,15 +113,15 @@ func (p *program) stmt(s rules.Stmt) {
 	case rules.Update:
 		n := p.load(s.Key, 0)
 		p.load(s.Data, (n+3)&^3) // nft gives the data a register of 16 bytes
-		p.expr("dynset", func(b *builder) {
-			b.text(unix.NFTA_DYNSET_SET_NAME, s.Map)
-			b.u32(unix.NFTA_DYNSET_OP, unix.NFT_DYNSET_OP_UPDATE)
-			b.u32(unix.NFTA_DYNSET_SREG_KEY, register(0))
-			b.u32(unix.NFTA_DYNSET_SREG_DATA, register((n+3)&^3))
+		p.expr("dynset", func(b *Builder) {
+			b.Text(unix.NFTA_DYNSET_SET_NAME, s.Map)
+			b.Uint32(unix.NFTA_DYNSET_OP, unix.NFT_DYNSET_OP_UPDATE)
+			b.Uint32(unix.NFTA_DYNSET_SREG_KEY, register(0))
+			b.Uint32(unix.NFTA_DYNSET_SREG_DATA, register((n+3)&^3))
 		})
 	case rules.Masquerade:
-		p.expr("masq", func(b *builder) {
-			b.u32(unix.NFTA_MASQ_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)
+		p.expr("masq", func(b *Builder) {
+			b.Uint32(unix.NFTA_MASQ_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)
 		})
 	case rules.Verdict:
 		p.verdict(s)
@@ -162,32 +162,32 @@ func addrOffset(field rules.Field, f ir.Family) (offset, n int) {
 }
 
 func (p *program) payload(base uint32, offset, n, reg int) {
-	p.expr("payload", func(b *builder) {
-		b.u32(unix.NFTA_PAYLOAD_DREG, register(reg))
-		b.u32(unix.NFTA_PAYLOAD_BASE, base)
-		b.u32(unix.NFTA_PAYLOAD_OFFSET, uint32(offset))
-		b.u32(unix.NFTA_PAYLOAD_LEN, uint32(n))
+	p.expr("payload", func(b *Builder) {
+		b.Uint32(unix.NFTA_PAYLOAD_DREG, register(reg))
+		b.Uint32(unix.NFTA_PAYLOAD_BASE, base)
+		b.Uint32(unix.NFTA_PAYLOAD_OFFSET, uint32(offset))
+		b.Uint32(unix.NFTA_PAYLOAD_LEN, uint32(n))
 	})
 }
 
 func (p *program) meta(key uint32, reg int) {
-	p.expr("meta", func(b *builder) {
-		b.u32(unix.NFTA_META_KEY, key)
-		b.u32(unix.NFTA_META_DREG, register(reg))
+	p.expr("meta", func(b *Builder) {
+		b.Uint32(unix.NFTA_META_KEY, key)
+		b.Uint32(unix.NFTA_META_DREG, register(reg))
 	})
 }
 
 func (p *program) setMark() {
-	p.expr("meta", func(b *builder) {
-		b.u32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
-		b.u32(unix.NFTA_META_SREG, register(0))
+	p.expr("meta", func(b *Builder) {
+		b.Uint32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
+		b.Uint32(unix.NFTA_META_SREG, register(0))
 	})
 }
 
 func (p *program) ct(key uint32, reg int, original bool) {
-	p.expr("ct", func(b *builder) {
-		b.u32(unix.NFTA_CT_DREG, register(reg))
-		b.u32(unix.NFTA_CT_KEY, key)
+	p.expr("ct", func(b *Builder) {
+		b.Uint32(unix.NFTA_CT_DREG, register(reg))
+		b.Uint32(unix.NFTA_CT_KEY, key)
 		if original {
 			b.bytes(unix.NFTA_CT_DIRECTION, []byte{ipCTDirOrig})
 		}
@@ -200,11 +200,11 @@ func (p *program) bits(and, xor uint32) {
 }
 
 func (p *program) mask(and, xor []byte) {
-	p.expr("bitwise", func(b *builder) {
-		b.u32(unix.NFTA_BITWISE_SREG, register(0))
-		b.u32(unix.NFTA_BITWISE_DREG, register(0))
-		b.u32(unix.NFTA_BITWISE_LEN, uint32(len(and)))
-		b.u32(nftaBitwiseOp, nftBitwiseMaskXor)
+	p.expr("bitwise", func(b *Builder) {
+		b.Uint32(unix.NFTA_BITWISE_SREG, register(0))
+		b.Uint32(unix.NFTA_BITWISE_DREG, register(0))
+		b.Uint32(unix.NFTA_BITWISE_LEN, uint32(len(and)))
+		b.Uint32(nftaBitwiseOp, nftBitwiseMaskXor)
 		b.value(unix.NFTA_BITWISE_MASK, and)
 		b.value(unix.NFTA_BITWISE_XOR, xor)
 	})
@@ -215,9 +215,9 @@ func (p *program) compare(not bool, v []byte) {
 	if not {
 		op = unix.NFT_CMP_NEQ
 	}
-	p.expr("cmp", func(b *builder) {
-		b.u32(unix.NFTA_CMP_SREG, register(0))
-		b.u32(unix.NFTA_CMP_OP, op)
+	p.expr("cmp", func(b *Builder) {
+		b.Uint32(unix.NFTA_CMP_SREG, register(0))
+		b.Uint32(unix.NFTA_CMP_OP, op)
 		b.value(unix.NFTA_CMP_DATA, v)
 	})
 }
@@ -251,11 +251,11 @@ func (p *program) load(t rules.Term, reg int) int {
 	case rules.OrigDstPort:
 		p.ct(unix.NFT_CT_PROTO_DST, reg, true)
 	case rules.Random:
-		p.expr("numgen", func(b *builder) {
-			b.u32(unix.NFTA_NG_DREG, register(reg))
-			b.u32(unix.NFTA_NG_MODULUS, t.Mod)
-			b.u32(unix.NFTA_NG_TYPE, unix.NFT_NG_RANDOM)
-			b.u32(unix.NFTA_NG_OFFSET, 0)
+		p.expr("numgen", func(b *Builder) {
+			b.Uint32(unix.NFTA_NG_DREG, register(reg))
+			b.Uint32(unix.NFTA_NG_MODULUS, t.Mod)
+			b.Uint32(unix.NFTA_NG_TYPE, unix.NFT_NG_RANDOM)
+			b.Uint32(unix.NFTA_NG_OFFSET, 0)
 		})
 	case rules.ClientHash:
 		// What is hashed stands behind the whole key and the four registers that nft leaves free.
@@ -263,13 +263,13 @@ func (p *program) load(t rules.Term, reg int) int {
 		offset, n := addrOffset(rules.SrcAddr, p.family)
 		p.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, n, from)
 		p.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, srcPortOffset, portBytes, from+addr)
-		p.expr("hash", func(b *builder) {
-			b.u32(unix.NFTA_HASH_SREG, register(from))
-			b.u32(unix.NFTA_HASH_DREG, register(reg))
-			b.u32(unix.NFTA_HASH_LEN, uint32(4*(addr+1)))
-			b.u32(unix.NFTA_HASH_MODULUS, t.Mod)
-			b.u32(unix.NFTA_HASH_SEED, ir.MaglevSeed)
-			b.u32(unix.NFTA_HASH_TYPE, unix.NFT_HASH_JENKINS)
+		p.expr("hash", func(b *Builder) {
+			b.Uint32(unix.NFTA_HASH_SREG, register(from))
+			b.Uint32(unix.NFTA_HASH_DREG, register(reg))
+			b.Uint32(unix.NFTA_HASH_LEN, uint32(4*(addr+1)))
+			b.Uint32(unix.NFTA_HASH_MODULUS, t.Mod)
+			b.Uint32(unix.NFTA_HASH_SEED, ir.MaglevSeed)
+			b.Uint32(unix.NFTA_HASH_TYPE, unix.NFT_HASH_JENKINS)
 		})
 	}
 	return 1
@@ -277,14 +277,14 @@ func (p *program) load(t rules.Term, reg int) int {
 
 // lookup looks the registers up in a set, and puts a map's data into dreg.
 func (p *program) lookup(set string, dreg *uint32, not bool) {
-	p.expr("lookup", func(b *builder) {
-		b.text(unix.NFTA_LOOKUP_SET, set)
-		b.u32(unix.NFTA_LOOKUP_SREG, register(0))
+	p.expr("lookup", func(b *Builder) {
+		b.Text(unix.NFTA_LOOKUP_SET, set)
+		b.Uint32(unix.NFTA_LOOKUP_SREG, register(0))
 		if dreg != nil {
-			b.u32(unix.NFTA_LOOKUP_DREG, *dreg)
+			b.Uint32(unix.NFTA_LOOKUP_DREG, *dreg)
 		}
 		if not {
-			b.u32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
+			b.Uint32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
 		}
 	})
 }
@@ -296,34 +296,34 @@ func (p *program) dnat(s rules.LookupDNAT) {
 	port := register(words(addrBytes(p.family)))
 	if s.Port != 0 {
 		port = register(4)
-		p.expr("immediate", func(b *builder) {
-			b.u32(unix.NFTA_IMMEDIATE_DREG, port)
+		p.expr("immediate", func(b *Builder) {
+			b.Uint32(unix.NFTA_IMMEDIATE_DREG, port)
 			b.value(unix.NFTA_IMMEDIATE_DATA, binary.BigEndian.AppendUint16(nil, s.Port))
 		})
 	}
-	p.expr("nat", func(b *builder) {
-		b.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
-		b.u32(unix.NFTA_NAT_FAMILY, uint32(nfFamily(p.family)))
-		b.u32(unix.NFTA_NAT_REG_ADDR_MIN, first)
-		b.u32(unix.NFTA_NAT_REG_ADDR_MAX, first)
-		b.u32(unix.NFTA_NAT_REG_PROTO_MIN, port)
-		b.u32(unix.NFTA_NAT_REG_PROTO_MAX, port)
+	p.expr("nat", func(b *Builder) {
+		b.Uint32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
+		b.Uint32(unix.NFTA_NAT_FAMILY, uint32(Family(p.family)))
+		b.Uint32(unix.NFTA_NAT_REG_ADDR_MIN, first)
+		b.Uint32(unix.NFTA_NAT_REG_ADDR_MAX, first)
+		b.Uint32(unix.NFTA_NAT_REG_PROTO_MIN, port)
+		b.Uint32(unix.NFTA_NAT_REG_PROTO_MAX, port)
 		// Which the kernel tells back, said or not.
-		b.u32(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_MAP_IPS|unix.NF_NAT_RANGE_PROTO_SPECIFIED)
+		b.Uint32(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_MAP_IPS|unix.NF_NAT_RANGE_PROTO_SPECIFIED)
 	})
 }
 
 func (p *program) verdict(v rules.Verdict) {
 	if v.Kind == rules.Reject {
-		p.expr("reject", func(b *builder) {
-			b.u32(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMP_UNREACH)
+		p.expr("reject", func(b *Builder) {
+			b.Uint32(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMP_UNREACH)
 			b.bytes(unix.NFTA_REJECT_ICMP_CODE, []byte{portUnreachable(p.family)})
 		})
 		return
 	}
-	p.expr("immediate", func(b *builder) {
-		b.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
-		b.nest(unix.NFTA_IMMEDIATE_DATA, func(b *builder) { appendVerdict(b, v) })
+	p.expr("immediate", func(b *Builder) {
+		b.Uint32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
+		b.Nest(unix.NFTA_IMMEDIATE_DATA, func(b *Builder) { appendVerdict(b, v) })
 	})
 }
 

@@ -1,4 +1,4 @@
-package nftables
+package codec
 
 // Numbers of linux/netfilter/nf_tables.h that golang.org/x/sys/unix does not
 // have, under the header's names.
@@ -10,18 +10,18 @@ const (
 	nftaSetExpressions = 18 // NFTA_SET_EXPRESSIONS
 	nftaSetCount       = 20 // NFTA_SET_COUNT
 
-	nftSetElemCatchAll = 2 // NFT_SET_ELEM_CATCHALL
+	NFTSetElemCatchAll = 2 // NFT_SET_ELEM_CATCHALL
 
 	nftaBitwiseOp     = 6 // NFTA_BITWISE_OP
 	nftBitwiseMaskXor = 0 // NFT_BITWISE_MASK_XOR
 
-	nftTableOwner   = 2 // NFT_TABLE_F_OWNER: it belongs to one process and to nobody else
-	nftTablePersist = 4 // NFT_TABLE_F_PERSIST: it stays when its owner ends
+	NFTTableOwner   = 2 // NFT_TABLE_F_OWNER: it belongs to one process and to nobody else
+	NFTTablePersist = 4 // NFT_TABLE_F_PERSIST: it stays when its owner ends
 
-	nftaTableOwner = 7 // NFTA_TABLE_OWNER
+	NFTATableOwner = 7 // NFTA_TABLE_OWNER
 
-	nftaFlowtableTable = 1 // NFTA_FLOWTABLE_TABLE
-	nftaFlowtableName  = 2 // NFTA_FLOWTABLE_NAME
+	NFTAFlowtableTable = 1 // NFTA_FLOWTABLE_TABLE
+	NFTAFlowtableName  = 2 // NFTA_FLOWTABLE_NAME
 
 	ipsDstNAT    = 1 << 5 // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
 	ctStateNew   = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW) of the same
@@ -47,7 +47,7 @@ const (
 	udataSetTypeofExpr = 0 // NFTNL_UDATA_SET_TYPEOF_EXPR
 	udataSetTypeofData = 1 // NFTNL_UDATA_SET_TYPEOF_DATA
 
-	udataElemComment      = 0 // NFTNL_UDATA_SET_ELEM_COMMENT
+	UdataElemComment      = 0 // NFTNL_UDATA_SET_ELEM_COMMENT
 	udataElemFlags        = 1 // NFTNL_UDATA_SET_ELEM_FLAGS
 	udataElemIntervalOpen = 1 // SET_ELEM_F_INTERVAL_OPEN of nft's include/rule.h
 
