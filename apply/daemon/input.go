@@ -131,10 +131,11 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 				seen = append(seen, statFile(p.Files, path))
 			}
 		},
-		Report: func(l diag.List) {
+		Report: func(l diag.List, broken []*snapshot.LeftOut) {
 			for _, f := range l {
 				logDiagnostic(in.log, f)
 			}
+			in.broken.setLeftOut(broken)
 		}}
 	begun := false
 	running.Go(func() {
@@ -165,7 +166,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 			in.log.Error("changes of the snapshot will not be seen", "err", err)
 		}
 	})
-	in.health.SetNode(&serve.Node{}) // without an API server the node counts as eligible
+	in.nodeState(&watch.NodeState{}) // without an API server the node counts as eligible
 }
 
 // nodeState stores the Node's eligibility for traffic from load balancers; nil if the Node is
@@ -330,6 +331,18 @@ func (b *brokenObjects) set(kind string, why map[string]string) {
 		now = append(now, Broken{kind, object, why[object]})
 	}
 	b.are = now
+}
+
+// setLeftOut sets the objects of files that are broken.
+func (b *brokenObjects) setLeftOut(all []*snapshot.LeftOut) {
+	are := make([]Broken, len(all))
+	for i, l := range all {
+		kind, object, _ := strings.Cut(l.Object, " ")
+		are[i] = Broken{kind, object, l.Why}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.are = are
 }
 
 func (b *brokenObjects) report(st *Status) {

@@ -31,8 +31,9 @@ type Files struct {
 	AllowEmpty bool
 	// Begin is optional. It is called before each read.
 	Begin func()
-	// Report is called with the findings of each read. Objects with errors are skipped.
-	Report func(diag.List)
+	// Report is called with the findings of each read, and with the objects that have errors. The Store
+	// keeps their last good versions, if there were any.
+	Report func(diag.List, []*snapshot.LeftOut)
 	// Again requests another read, whether or not something changed; optional.
 	Again <-chan struct{}
 
@@ -74,8 +75,9 @@ func (f *Files) Read() error {
 	if why := reader.Lacks(snap); why != "" && !f.AllowEmpty {
 		return fmt.Errorf("%s: %s: say --allow-empty if that is meant", strings.Join(f.Paths, ", "), why)
 	}
+	f.Store.View(snap.Keep)
 	diags.Add(snap.Finish()...)
-	f.Report(diags.Sorted().Fewer(diag.MostAlike))
+	f.Report(diags.Sorted().Fewer(diag.MostAlike), snap.LeftOut())
 	f.Store.replace(f.Log, func(s *snapshot.Snapshot) snapshot.Dirty { return s.Update(snap) })
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // Paths that are not regular files are logged once, and do not block the read.
@@ -30,7 +31,7 @@ func TestFilesNotRegular(t *testing.T) {
 	write(t, filepath.Join(dir, "a.yaml"), serviceYAML("a", "10.0.0.1"))
 	var said lockedBuffer
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Paths: []string{dir}, Store: g.Store, Log: slog.New(slog.NewTextHandler(&said, nil)), Report: func(diag.List) {}}
+	f := &Files{Paths: []string{dir}, Store: g.Store, Log: slog.New(slog.NewTextHandler(&said, nil)), Report: func(diag.List, []*snapshot.LeftOut) {}}
 	done := make(chan error, 1)
 	go func() {
 		done <- f.Run(t.Context(), func(err error) {

@@ -31,6 +31,7 @@ import (
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -195,7 +196,7 @@ func countedFollower(t *testing.T, mode ir.Mode) *fileSource {
 	store, log := watch.NewStore(time.Now), slog.New(slog.DiscardHandler)
 	return &fileSource{
 		Source: daemon.NewSource(countedConfig(t, mode), store, compiler.Facts{NodeName: "node1"}, log), t: t,
-		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List) {}},
+		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List, []*snapshot.LeftOut) {}},
 	}
 }
 

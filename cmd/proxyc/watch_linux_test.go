@@ -282,6 +282,31 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 	w.holds(20*time.Second, "a", false)
 }
 
+// The last good version of an object stays in force while the one in the file has an error.
+func TestWatchKeepsBrokenObject(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	whole := applytest.Services("a", "b")
+	w.write("cluster.yaml", whole)
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+	w.write("cluster.yaml", strings.Replace(whole, "ports: [{port: 80}]", "ports: [{port: many}]", 1)+applytest.Services("c"))
+	w.holds(20*time.Second, "c", true)
+	st := w.until("the object is reported", func(st daemon.Status) bool { return len(st.Broken) > 0 })
+	if b := st.Broken[0]; len(st.Broken) != 1 || b.Kind != "Service" || b.Object != "ns/a" || !strings.Contains(b.Reason, "port") {
+		t.Errorf("broken: %+v, want Service ns/a for its port", st.Broken)
+	}
+	if !w.has("a") || !w.has("b") {
+		t.Error("a Service lost its rules")
+	}
+	if out, code := w.run("proxyc", "status"); code != 0 || !strings.Contains(out, "Service ns/a") {
+		t.Errorf("status exited %d, want 0 and the object:\n%s", code, out)
+	}
+	w.write("cluster.yaml", applytest.Services("b", "c"))
+	w.holds(20*time.Second, "a", false)
+	w.until("nothing is broken", func(st daemon.Status) bool { return len(st.Broken) == 0 })
+}
+
 // A restart finds all in place, and the rules stay in between.
 func TestWatchRestart(t *testing.T) {
 	t.Parallel()

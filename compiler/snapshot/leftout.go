@@ -68,6 +68,38 @@ func (s *Snapshot) leaveOut(o *object, why diag.Diagnostic) {
 	l.Why = strings.TrimPrefix(l.Why+"; "+why.String(), "; ")
 }
 
+// Keep adds the last good versions of the objects that s skips, from an older Snapshot.
+func (s *Snapshot) Keep(old *Snapshot) {
+	for object := range s.leftOut {
+		kind, of, _ := strings.Cut(object, " ")
+		namespace, name, ok := strings.Cut(of, "/")
+		if !ok {
+			namespace, name = "", of
+		}
+		key := ir.Name{Namespace: namespace, Name: name}
+		switch kind {
+		case "Service":
+			keep(s.services, old.services, key)
+		case "EndpointSlice":
+			if slice := old.slices[key]; slice != nil {
+				s.SetSlice(slice)
+			}
+		case "Endpoints":
+			keep(s.legacy, old.legacy, key)
+		case "Node":
+			keep(s.nodes, old.nodes, name)
+		case "ServiceCIDR":
+			keep(s.cidrs, old.cidrs, name)
+		}
+	}
+}
+
+func keep[K comparable, V any](in, from map[K]V, key K) {
+	if v, ok := from[key]; ok {
+		in[key] = v
+	}
+}
+
 // LeftOut returns the skipped objects, sorted by name.
 func (s *Snapshot) LeftOut() []*LeftOut {
 	return slices.SortedFunc(maps.Values(s.leftOut), func(a, b *LeftOut) int { return strings.Compare(a.Object, b.Object) })
