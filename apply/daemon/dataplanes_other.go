@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-var errNotLinux = errors.New("needs Linux or Windows: elsewhere proxyc compiles, traces and explains only")
+var errNotLinux = errors.New("requires Linux or Windows: other systems support only the offline verbs")
 
 var dataplanes []dataplane
 

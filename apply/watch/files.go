@@ -60,7 +60,7 @@ func (f *Files) Read() error {
 			err = files.TooMuch("with it the snapshot", f.Limit)
 		}
 		if err == nil && !f.AllowEmpty && len(bytes.TrimSpace(data)) == 0 {
-			err = errors.New("is empty, as a failed kubectl leaves a file behind: write it again, or say --allow-empty if that is meant")
+			err = errors.New("is empty, as a failed kubectl leaves a file behind: write it again, or use --allow-empty if that is intended")
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", file.Name, err)
@@ -73,7 +73,7 @@ func (f *Files) Read() error {
 		}
 	}
 	if why := reader.Lacks(snap); why != "" && !f.AllowEmpty {
-		return fmt.Errorf("%s: %s: say --allow-empty if that is meant", strings.Join(f.Paths, ", "), why)
+		return fmt.Errorf("%s: %s: use --allow-empty if that is intended", strings.Join(f.Paths, ", "), why)
 	}
 	f.Store.View(snap.Keep)
 	diags.Add(snap.Finish()...)

@@ -22,23 +22,23 @@ import (
 
 type applyCmd struct {
 	configFlags
-	Snapshot []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as for compile. May be repeated."`
-	Limit    byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
+	Snapshot []string `short:"s" placeholder:"FILE" sep:"none" help:"Snapshot of the cluster: a file, a directory, or - for standard input. May be repeated."`
+	Limit    byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
 
-	DryRun      bool          `help:"Print what would be changed, and change nothing."`
-	Check       bool          `help:"Print what differs, change nothing, and exit 1 if anything does."`
-	AllowEmpty  bool          `help:"Accept a snapshot with neither a Service nor a Node, without the EndpointSlices that Services have by their selectors, or with an empty file, as a failed kubectl leaves behind; all rules for Services go, or all backends."`
-	YesTakeover bool          `name:"yes-takeover" help:"Take the node over from kube-proxy, whose rules are on it."`
-	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"How to print the plan: text counts by Service, and tells the first differences of --check; wide lists each operation with its origin and with what the node has and should have; json has both."`
-	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
-	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another proxyc or another program holds a lock."`
+	DryRun      bool          `help:"Print the changes, and write nothing."`
+	Check       bool          `help:"Print the differences, write nothing, and exit 1 if there are any."`
+	AllowEmpty  bool          `help:"Accept a snapshot that looks incomplete. It contains neither a Service nor a Node, lacks the EndpointSlices of Services with selectors, or has an empty file, as after a failed kubectl. All rules for Services, or all backends, are then removed."`
+	YesTakeover bool          `name:"yes-takeover" help:"Replace the rules of kube-proxy on this node."`
+	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"Output: text, wide or json. Format text counts operations by Service, and shows the first differences of --check. Format wide lists each operation with its origin, the actual and the desired state. Format json contains both."`
+	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables: auto, nft or legacy. auto is the one that the node uses."`
+	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"Longest wait for a lock that another program holds."`
 	ipvsFlags
 }
 
 // ipvsFlags are settings of mode ipvs that the configuration lacks.
 type ipvsFlags struct {
-	ManageAll     bool          `name:"ipvs-manage-all" help:"In mode ipvs, remove virtual servers of other programs, too, as kube-proxy does; those in ipvs.excludeCIDRs stay."`
-	DrainDeadline time.Duration `name:"ipvs-drain-deadline" default:"1h" placeholder:"DURATION" help:"In mode ipvs, how long a backend that is wanted no longer may keep its connections; and watch keeps those of a mode ipvs that was left."`
+	ManageAll     bool          `name:"ipvs-manage-all" help:"Remove virtual servers of other programs too, as kube-proxy does (mode ipvs). Those in ipvs.excludeCIDRs are kept."`
+	DrainDeadline time.Duration `name:"ipvs-drain-deadline" default:"1h" placeholder:"DURATION" help:"Longest time that a removed backend keeps its connections (mode ipvs). After a change from mode ipvs, watch keeps such connections too."`
 }
 
 func (f ipvsFlags) options() apply.IPVS {
@@ -46,8 +46,8 @@ func (f ipvsFlags) options() apply.IPVS {
 }
 
 type cleanupCmd struct {
-	DryRun        bool `help:"Print what would be removed, and remove nothing."`
-	KeepKubeProxy bool `help:"Remove what proxyc left beside a kube-proxy that runs again, and keep kube-proxy's rules."`
+	DryRun        bool `help:"Print what would be removed, but remove nothing."`
+	KeepKubeProxy bool `help:"Remove only proxyc's rules, beside a running kube-proxy."`
 }
 
 // lookOnly reports whether the command must not write.
@@ -55,7 +55,7 @@ func (c *applyCmd) lookOnly() bool { return c.DryRun || c.Check }
 
 func (c *applyCmd) Run(e *env) (err error) {
 	if c.DryRun && c.Check {
-		return errors.New("--dry-run, --check: one of them is enough")
+		return errors.New("--dry-run, --check: cannot be combined")
 	}
 	if err := oneStdin(append([]string{deref(c.Config)}, c.Snapshot...)...); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
 	}
-	j.Reader.CutOff, j.AllowEmpty, j.EmptyHint = diag.Error, c.AllowEmpty || c.InitOnly, ", or say --allow-empty if that is meant"
+	j.Reader.CutOff, j.AllowEmpty, j.EmptyHint = diag.Error, c.AllowEmpty || c.InitOnly, ", or use --allow-empty if that is intended"
 	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
 		return e.finish(j, errReported)
 	}
@@ -88,7 +88,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 		if wholeFile(j.Diags) { // a truncated file explains an empty snapshot, which is then not intended
 			return e.finish(j, errReported)
 		}
-		return e.finish(j, fmt.Errorf("-s: the snapshot %s: say --allow-empty if that is meant", why))
+		return e.finish(j, fmt.Errorf("-s: the snapshot %s: use --allow-empty if that is intended", why))
 	}
 	if err := e.setNode(j); err != nil {
 		return err

@@ -25,30 +25,30 @@ const (
 
 // cli is the grammar of the command line.
 type cli struct {
-	Compile  compileCmd  `cmd:"" help:"Compile a configuration and a snapshot of a cluster into the rules of a node."`
-	Apply    applyCmd    `cmd:"" help:"Bring a node's kernel to what configuration and snapshot want, or show what that would change."`
-	Watch    watchCmd    `cmd:"" help:"Keep a node's kernel at what a cluster wants: the daemon, in place of kube-proxy."`
-	Status   statusCmd   `cmd:"" help:"Ask the daemon of this node what it is doing."`
-	Doctor   doctorCmd   `cmd:"" help:"Look at this node before there is trouble: what its kernel can do, who else has rules, the API server; exit 1 on an error."`
-	Cleanup  cleanupCmd  `cmd:"" help:"Remove all that proxyc or kube-proxy left on a node, in every mode."`
-	Trace    traceCmd    `cmd:"" help:"Tell what happens to a packet, step by step, and why."`
-	Explain  explainCmd  `cmd:"" help:"Tell which Services and fields a rule, element, address or port comes from."`
-	Diff     diffCmd     `cmd:"" help:"Show which flows and settings another snapshot or configuration changes; exit 1 if any."`
-	Prove    proveCmd    `cmd:"" help:"Show for every first packet whether two sides do the same: modes, the IR, dumps of rules, this kernel; exit 1 if not."`
-	Migrate  migrateCmd  `cmd:"" help:"Show what another mode changes for a cluster, what it needs, and the way there and back; exit 1 if anything changes."`
-	Lint     lintCmd     `cmd:"" help:"Show what is wrong or doubtful in a configuration and a snapshot; exit 1 if anything."`
-	Report   reportCmd   `cmd:"" help:"Write what there is to say about a cluster as one page of HTML, or as Markdown: each Service's way, who may reach what, findings, differences."`
+	Compile  compileCmd  `cmd:"" help:"Compile a configuration and a snapshot into the rules of a node."`
+	Apply    applyCmd    `cmd:"" help:"Write the rules of a node once, or show what would change."`
+	Watch    watchCmd    `cmd:"" help:"Run the daemon, in place of kube-proxy."`
+	Status   statusCmd   `cmd:"" help:"Show the status of this node's daemon."`
+	Doctor   doctorCmd   `cmd:"" help:"Check this node: kernel features, foreign rules, the API server."`
+	Cleanup  cleanupCmd  `cmd:"" help:"Remove the rules of proxyc and kube-proxy, of every mode."`
+	Trace    traceCmd    `cmd:"" help:"Trace a packet through the rules, step by step."`
+	Explain  explainCmd  `cmd:"" help:"Show which Services and fields a rule, address or port comes from."`
+	Diff     diffCmd     `cmd:"" help:"Show which flows and settings a change affects."`
+	Prove    proveCmd    `cmd:"" help:"Prove that two sets of rules handle every first packet alike."`
+	Migrate  migrateCmd  `cmd:"" help:"Plan a change of the proxy mode, and its way back."`
+	Lint     lintCmd     `cmd:"" help:"Check a configuration and a snapshot for errors and risks."`
+	Report   reportCmd   `cmd:"" help:"Write a report about a cluster, as one HTML page or as Markdown."`
 	Config   configCmd   `cmd:"" help:"Show and check configurations."`
-	Snapshot snapshotCmd `cmd:"" help:"Write what compile reads of a cluster to a file: from an API server, a daemon or files; --redact replaces names and addresses."`
-	Record   recordCmd   `cmd:"" help:"Write what an API server has, and each change of it, until a signal comes."`
-	Replay   replayCmd   `cmd:"" help:"Play what record wrote, change by change: which flows each changed, and which broke what is expected; exit 1 if one did."`
-	Demo     demoCmd     `cmd:"" help:"Compile a small cluster that proxyc carries with it, and trace packets through it."`
+	Snapshot snapshotCmd `cmd:"" help:"Save a snapshot of a cluster to a file, redacted on request."`
+	Record   recordCmd   `cmd:"" help:"Record the objects of an API server, and every change."`
+	Replay   replayCmd   `cmd:"" help:"Replay a recording, and show the flows that each change affects."`
+	Demo     demoCmd     `cmd:"" help:"Compile a small built-in cluster, and trace packets through it."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
 
-	Completion completionCmd `cmd:"" help:"Print a script by which a shell completes proxyc's command line."`
-	Man        manCmd        `cmd:"" help:"Print the manual page of a verb, or write all of them into a directory."`
+	Completion completionCmd `cmd:"" help:"Print the completion script of a shell."`
+	Man        manCmd        `cmd:"" help:"Print the manual page of a verb, or write all of them."`
 
-	PrintVersion versionFlag `name:"version" help:"Print the version, and exit."`
+	PrintVersion versionFlag `name:"version" help:"Print the version and exit."`
 }
 
 // errFindings is the error of a command that completed and found something: exit code 1.
@@ -110,14 +110,14 @@ func grammarOf(args []string) any {
 func grammar(stdout, stderr io.Writer) []kong.Option {
 	return []kong.Option{
 		kong.Name(programName),
-		kong.Description("A compiler for Kubernetes Service proxies: kube-proxy's configuration and a snapshot of a cluster in, the rules of a node out."),
+		kong.Description("Compile a kube-proxy configuration and a snapshot of a cluster into the rules of a node."),
 		kong.UsageOnError(),
 		kong.Writers(stdout, stderr),
 		kong.KindMapper(reflect.Bool, switches{}),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), durations{}),
 		kong.Exit(func(code int) { panic(parserExit(code)) }),
 		kong.PostBuild(func(k *kong.Kong) error {
-			k.Model.HelpFlag.Help = "Show help; --help=all shows all flags, also those that have no effect."
+			k.Model.HelpFlag.Help = "Show help; --help=all shows all flags and their full texts."
 			return nil
 		}),
 	}

@@ -22,20 +22,20 @@ import (
 type compileCmd struct {
 	input
 
-	Output   string  `short:"o" placeholder:"FORMAT" help:"What to print: iptables, ip6tables, nftables, ipvsadm, ipset, hns, ir, ir-json, or another text that the mode has. By default the mode's own."`
-	OutDir   dirName `placeholder:"DIR" help:"Write all files that the mode needs into a directory, with a README of how to load each."`
-	Explain  bool    `help:"Print a table that names the Service, port and field behind each rule and element, instead of the rules; with --out-dir, write it beside them."`
-	AllNodes bool    `help:"Compile for every Node of the snapshot, each into a directory of its own below --out-dir."`
+	Output   string  `short:"o" placeholder:"FORMAT" help:"Output: by default the mode's own text. Others are iptables, ip6tables, nftables, ipvsadm, ipset, hns, ir, ir-json, or another text of the mode."`
+	OutDir   dirName `placeholder:"DIR" help:"Write all files of the mode, and a README, into a directory. The README explains how to load each file."`
+	Explain  bool    `help:"Print the Service, port and field behind each rule, instead of the rules. With --out-dir, the table is written beside the rules."`
+	AllNodes bool    `help:"Compile for every Node, each into its own directory below --out-dir."`
 }
 
 func (c *compileCmd) Run(e *env) error {
 	switch {
 	case c.AllNodes && c.OutDir == "":
-		return errors.New("--all-nodes: needs --out-dir")
+		return errors.New("--all-nodes: requires --out-dir")
 	case c.OutDir != "" && c.Output != "":
-		return errors.New("-o: not together with --out-dir, which writes every file of the mode")
+		return errors.New("-o: cannot be combined with --out-dir, which writes every file of the mode")
 	case c.Explain && c.Output != "":
-		return errors.New("-o: not together with --explain, which prints a table of its own")
+		return errors.New("-o: cannot be combined with --explain, which prints its own table")
 	}
 	c.anyNode = c.AllNodes
 	job, err := c.load(e)
@@ -45,7 +45,7 @@ func (c *compileCmd) Run(e *env) error {
 	if c.AllNodes {
 		// It selects the Node that --node-address belongs to.
 		if name := deref(c.HostnameOverride); name != "" && job.Snapshot.Node(name) == nil {
-			return e.finish(job, fmt.Errorf("--hostname-override: must be a Node of the snapshot, of which --all-nodes compiles each, got %q", name))
+			return e.finish(job, fmt.Errorf("--hostname-override: must be a Node of the snapshot with --all-nodes, got %q", name))
 		}
 		return c.allNodes(e, job)
 	}
@@ -151,7 +151,7 @@ func (e *env) isOurs(dir string, own []render.Output) (bool, error) {
 	for _, o := range own {
 		name := filepath.Join(dir, o.File)
 		if _, err := e.files.Stat(name); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("--out-dir: %s is there, and not proxyc's: it would be overwritten", name))
+			errs = append(errs, fmt.Errorf("--out-dir: %s exists, and proxyc did not write it: choose another directory", name))
 		}
 	}
 	return false, errors.Join(errs...)
@@ -192,7 +192,7 @@ func writeReadme(w io.Writer, programs ir.Programs, own []render.Output) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s%s in mode %s.\n", readmeTitle, node.Name, node.Mode)
 	writeSettingsReadme(&b, node)
-	fmt.Fprintf(&b, "\nThe files, in the order in which they are to be loaded:\n")
+	fmt.Fprintf(&b, "\nLoad the files in this order:\n")
 	for _, o := range own {
 		fmt.Fprintf(&b, "\n%s\n", o.File)
 		if o.Load != "" {
@@ -214,7 +214,7 @@ func writeSettingsReadme(b *strings.Builder, node *ir.Node) {
 	if len(older) == 0 {
 		return
 	}
-	b.WriteString("\nKernel settings that the rules need:\n")
+	b.WriteString("\nKernel settings that the rules require:\n")
 	if node.IPVS != nil {
 		b.WriteString("    modprobe ip_vs\n")
 	}

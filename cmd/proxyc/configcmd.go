@@ -13,7 +13,7 @@ import (
 type configCmd struct {
 	Defaults configDefaultsCmd `cmd:"" help:"Print a configuration with all defaults."`
 	Validate configValidateCmd `cmd:"" help:"Check a configuration file."`
-	Show     configShowCmd     `cmd:"" help:"Show what a configuration file and flags put in force, and where each value comes from."`
+	Show     configShowCmd     `cmd:"" help:"Show the effective configuration, and the source of each value."`
 }
 
 type configDefaultsCmd struct{ configFlags }
@@ -33,8 +33,8 @@ func (c *configDefaultsCmd) Run(e *env) error {
 }
 
 type configValidateCmd struct {
-	File   string `arg:"" help:"The configuration file; - for standard input."`
-	Strict bool   `help:"Take unknown and duplicate keys for errors."`
+	File   string `arg:"" help:"Configuration file; - for standard input."`
+	Strict bool   `help:"Report unknown and duplicate keys as errors."`
 }
 
 func (c *configValidateCmd) Run(e *env) error {
@@ -53,7 +53,7 @@ func (c *configValidateCmd) Run(e *env) error {
 
 type configShowCmd struct {
 	configFlags
-	File   string `arg:"" optional:"" help:"The configuration file; - for standard input."`
+	File   string `arg:"" optional:"" help:"Configuration file; - for standard input."`
 	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 

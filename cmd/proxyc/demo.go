@@ -20,9 +20,9 @@ import (
 
 type demoCmd struct {
 	Mode  string  `default:"nftables" placeholder:"MODE" help:"Proxy mode."`
-	Write dirName `placeholder:"DIR" help:"Write the demo's configuration and cluster into a directory instead, to play with."`
-	Force bool    `help:"With --write: overwrite files that are there."`
-	Live  bool    `help:"Play a small cluster in network namespaces of its own instead: real rules and connections, an endpoint that dies, a rule of somebody else's. As root, on Linux; nothing of it is left."`
+	Write dirName `placeholder:"DIR" help:"Write the demo's configuration and cluster into a directory."`
+	Force bool    `help:"Overwrite existing files (with --write)."`
+	Live  bool    `help:"Run a small cluster in separate network namespaces. It has real rules and connections, an endpoint that fails, and a foreign rule. It requires root and Linux, and leaves nothing behind."`
 	Part  string  `hidden:"" enum:",node,pod" default:"" help:"Which process of --live this is."`
 }
 
@@ -30,7 +30,7 @@ type demoCmd struct {
 var demoPackets = []struct{ shows, from, to string }{
 	{"A pod connects to a Service.", "pod:shop/web-110", "10.96.0.10:80/tcp"},
 	{"A client from outside connects to a load balancer with externalTrafficPolicy Local.", "198.51.100.7", "203.0.113.31:443/tcp"},
-	{"The same from an address that loadBalancerSourceRanges does not admit.", "192.0.2.200", "203.0.113.31:443/tcp"},
+	{"The same client from an address outside loadBalancerSourceRanges.", "192.0.2.200", "203.0.113.31:443/tcp"},
 	{"A pod connects to a Service without endpoints.", "pod:shop/web-110", "[fd00:10:96::80]:80/tcp"},
 }
 
@@ -39,7 +39,7 @@ func (c *demoCmd) Run(e *env) error {
 	case c.Part != "":
 		return c.play(e)
 	case c.Live && c.Write != "":
-		return errors.New("--live, --write: one of them")
+		return errors.New("--live, --write: cannot be combined")
 	case c.Live:
 		return c.live(e)
 	case c.Write != "":
@@ -87,7 +87,7 @@ func (c *demoCmd) writeRules(w io.Writer, node string, programs ir.Programs) err
 	if len(named) == 0 { // the mode's rules do not contain Service names
 		named = lines[:min(most, len(lines))]
 	}
-	_, err := fmt.Fprintf(w, "# The rules of %s in mode %s are %d lines. The first of Service %s:\n\n%s\n\n# All rules: proxyc demo --write DIR, and proxyc compile as it says.\n",
+	_, err := fmt.Fprintf(w, "# The rules of %s in mode %s have %d lines. The first lines of Service %s:\n\n%s\n\n# All rules: run proxyc demo --write DIR, then the command that it prints.\n",
 		node, c.Mode, len(lines), service, strings.Join(named, "\n"))
 	return err
 }
@@ -120,7 +120,7 @@ func (c *demoCmd) write(e *env) error {
 	names := []string{filepath.Join(dir, "config.yaml"), filepath.Join(dir, "cluster.yaml")}
 	for _, name := range names {
 		if _, err := e.files.Stat(name); err == nil && !c.Force {
-			return fmt.Errorf("--write: %s is there already; give --force to overwrite it", name)
+			return fmt.Errorf("--write: %s already exists: use --force to overwrite it", name)
 		}
 	}
 	if err := e.files.MkdirAll(dir); err != nil {

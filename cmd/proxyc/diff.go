@@ -21,17 +21,17 @@ type diffCmd struct {
 	namespaceChoice
 	comparingTime
 
-	NewConfig   string   `short:"C" placeholder:"FILE" help:"The other configuration; by default the same."`
-	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"The other snapshot; by default the same."`
-	NewMode     *string  `placeholder:"MODE" help:"The other mode; by default the same."`
-	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output: text, wide (each Service by itself, with a trace for each change), json, markdown, or stat, about which flows change; or the lines that differ in ir, or in a text that the mode writes, as with compile."`
+	NewConfig   string   `short:"C" placeholder:"FILE" help:"New configuration; by default the same."`
+	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"New snapshot; by default the same."`
+	NewMode     *string  `placeholder:"MODE" help:"New mode; by default the same."`
+	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output: text, wide, json, markdown, stat, ir, or a text of the mode. Format wide lists each Service separately, with a trace for each change. Formats ir and those of the mode, as for compile, show the lines that differ."`
 }
 
 // Run compiles both sides, and prints the flows or lines that differ.
 func (c *diffCmd) Run(e *env) error {
 	ctx := context.Background()
 	if c.NewConfig == "" && len(c.NewSnapshot) == 0 && c.NewMode == nil {
-		return errors.New("nothing to compare with: give --new-config, --new-snapshot or --new-mode")
+		return errors.New("nothing to compare with: use --new-config, --new-snapshot or --new-mode")
 	}
 	write, byFlow := diff.Form(c.Output)
 	if !byFlow && c.chosen() {

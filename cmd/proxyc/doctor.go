@@ -22,7 +22,7 @@ import (
 
 type doctorCmd struct {
 	configFlags
-	Modes  []string `name:"try" enum:"nftables,iptables,ipvs" default:"nftables,iptables,ipvs" placeholder:"MODE,..." help:"Modes that are tried, in a network namespace made for that."`
+	Modes  []string `name:"try" enum:"nftables,iptables,ipvs" default:"nftables,iptables,ipvs" placeholder:"MODE,..." help:"Modes to try, in a temporary network namespace."`
 	Output string   `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 

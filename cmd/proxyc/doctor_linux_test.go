@@ -96,7 +96,7 @@ func TestDoctor(t *testing.T) {
 
 	without := look(1, "--try", "nftables", "--kubeconfig", "none")
 	expect(without, "API server", doctor.Error, "none")
-	if out, code := run("unshare", "--user", "proxyc", "doctor"); code != exitBad || !strings.Contains(out, "doctor: needs root") {
+	if out, code := run("unshare", "--user", "proxyc", "doctor"); code != exitBad || !strings.Contains(out, "doctor: requires root") {
 		t.Errorf("without rights: exit %d:\n%s", code, out)
 	}
 }

@@ -13,7 +13,7 @@ type explainCmd struct {
 	source
 	namespaceFlag
 
-	What   string `arg:"" help:"A chain, a map element, a line of iptables-save, nft list ruleset, ipvsadm -Ln, ipset save or conntrack -L, of proxyc's rules or kube-proxy's; IP:PORT[/PROTO] or IP of a frontend or an endpoint, the number of a node port, or NAMESPACE/NAME[:PORT] of a Service, PORT by name or number."`
+	What   string `arg:"" help:"Rule, chain, map element, address, node port or Service to explain. Accepted are lines of iptables-save, nft list ruleset, ipvsadm -Ln, ipset save and conntrack -L, with rules of proxyc or kube-proxy. An address is IP or IP:PORT[/PROTO], a Service NAMESPACE/NAME[:PORT], with PORT as name or number."`
 	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 
@@ -44,7 +44,7 @@ func (c *explainCmd) Run(e *env, k *kong.Context) error {
 	}
 	err = e.finish(job, err)
 	if found.Empty() {
-		fmt.Fprintf(e.stderr, "%q: nothing on node %s in mode %s has this name%s\n", c.What, programs.IPv4.Node.Name, programs.IPv4.Node.Mode, found.Hint)
+		fmt.Fprintf(e.stderr, "%q: not found on node %s in mode %s%s\n", c.What, programs.IPv4.Node.Name, programs.IPv4.Node.Mode, found.Hint)
 		if err == nil {
 			return errFindings
 		}

@@ -25,8 +25,8 @@ import (
 
 // nodeChoice selects the nodes of a command.
 type nodeChoice struct {
-	Node     []string `placeholder:"NAME" sep:"none" help:"The Node of the snapshots that is meant. May be repeated."`
-	AllNodes bool     `help:"Every Node of the snapshots is meant."`
+	Node     []string `placeholder:"NAME" sep:"none" help:"Node of the snapshots to compare. May be repeated."`
+	AllNodes bool     `help:"Compare all Nodes of the snapshots."`
 }
 
 // chosen reports whether nodes are selected.
@@ -53,7 +53,7 @@ type byteSize int64
 func (b *byteSize) UnmarshalText(text []byte) error {
 	q, err := resource.ParseQuantity(string(text))
 	if err != nil || q.Sign() < 0 {
-		return fmt.Errorf("must be a number of bytes, as 256Mi, got %q", text)
+		return fmt.Errorf("must be a number of bytes such as 256Mi, got %q", text)
 	}
 	*b = byteSize(q.Value())
 	return nil
@@ -61,7 +61,7 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 
 // namespaceFlag is kubectl's -n for commands that accept names.
 type namespaceFlag struct {
-	Namespace string `short:"n" once:"" placeholder:"NAME" help:"The namespace of Services and pods that are named without one."`
+	Namespace string `short:"n" once:"" placeholder:"NAME" help:"Default namespace of Services and pods."`
 }
 
 // pod adds the namespace to a pod as the source of a packet: pod:NAME.
@@ -93,11 +93,11 @@ func (f namespaceFlag) service(text string) string {
 
 // namespaceChoice is kubectl's -n and -A for commands that print several Services.
 type namespaceChoice struct {
-	Namespace     string `short:"n" once:"" placeholder:"NAME" help:"Tell of the objects of this namespace alone."`
-	AllNamespaces bool   `short:"A" help:"Tell of all namespaces, which is the default."`
+	Namespace     string `short:"n" once:"" placeholder:"NAME" help:"Show only the objects of this namespace."`
+	AllNamespaces bool   `short:"A" help:"Show the objects of all namespaces (default)."`
 }
 
-var errNamespaceTwice = errors.New("--namespace, --all-namespaces: one of them, not both")
+var errNamespaceTwice = errors.New("--namespace, --all-namespaces: cannot be combined")
 
 // check rejects a namespace that neither the snapshots nor their findings contain. An empty output
 // would otherwise look like success.
@@ -246,10 +246,10 @@ func (durations) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	switch {
 	case ctx.Value.Tag.Has("config") || ctx.Value.Tag.Has("sets"):
 		if err != nil {
-			return fmt.Errorf("must be a time, as 30s or 1h30m, got %q", text)
+			return fmt.Errorf("must be a duration such as 30s or 1h30m, got %q", text)
 		}
 	case err != nil || d < 0:
-		return fmt.Errorf("must be a time that is not negative, as 30s or 1h30m, got %q", text)
+		return fmt.Errorf("must be a duration such as 30s or 1h30m, not negative, got %q", text)
 	}
 	target.SetInt(int64(d))
 	return nil

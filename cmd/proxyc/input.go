@@ -27,27 +27,27 @@ const kubeProxyFlags = "kube-proxy's flags:"
 // configFlags select a configuration: kube-proxy's own flags.
 type configFlags struct {
 	config.Flags `group:"kube-proxy's flags:"`
-	Strict       bool `help:"Take unknown and duplicate keys of the configuration for errors."`
+	Strict       bool `help:"Report unknown and duplicate keys of the configuration as errors."`
 }
 
 // input is the input of every command that compiles.
 type input struct {
 	configFlags
-	Snapshot       []string `short:"s" placeholder:"FILE" sep:"none" help:"Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them: a file, which gzip may have compressed, a directory (the .yaml, .yml and .json files in it and below, with .gz or without, but no hidden ones), or - for standard input. May be repeated."`
-	Limit          byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
-	Each           bool     `name:"all-findings" help:"Print each finding, also where one line with a count would stand for many of the same."`
+	Snapshot       []string `short:"s" placeholder:"FILE" sep:"none" help:"Snapshot of the cluster: a file, a directory, or - for standard input. It contains Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them, compressed with gzip or not. Of a directory, all .yaml, .yml and .json files are read, with or without .gz, except hidden ones. May be repeated."`
+	Limit          byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
+	Each           bool     `name:"all-findings" help:"Print each finding, instead of one line for many alike."`
 	anyNode        bool     // the node name is irrelevant
 	noSnapshot     bool     // the snapshot is optional
 	wholeFiles     bool     // a truncated or empty file is an error
 	asWritten      bool     // keep fields that rules do not use, for lint
 	modeFlag       string   // name of the mode flag; "" for --mode
-	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object, which is all that is known of it offline; IP may have a prefix length. May be repeated."`
-	Live           bool     `help:"Take the addresses of this machine's network interfaces for the node's."`
-	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network in mode kernelspace: L2Bridge or Overlay."`
-	HNSEndpoint    []string `name:"hns-endpoint" placeholder:"IP" help:"In mode kernelspace, the address of an endpoint that HNS has of this node: it is local, whatever nodeName says. May be repeated."`
+	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. IP may have a prefix length. May be repeated."`
+	Live           bool     `help:"Use the addresses of this machine's network interfaces."`
+	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network (mode kernelspace): L2Bridge or Overlay."`
+	HNSEndpoint    []string `name:"hns-endpoint" placeholder:"IP" help:"Address of a local HNS endpoint (mode kernelspace). The endpoint is local, regardless of nodeName. May be repeated."`
 }
 
-var errNoSnapshot = errors.New("-s: a snapshot is needed: what kubectl get services,endpointslices,nodes -A -o yaml prints")
+var errNoSnapshot = errors.New("-s: missing snapshot: save the output of kubectl get services,endpointslices,nodes -A -o yaml")
 
 // errDone ends a command early with success.
 var errDone = errors.New("done")
@@ -119,7 +119,7 @@ func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 		_, err := in.resolve(e, &j.Diags)
 		return false, err
 	case in.Cleanup || in.InitOnly:
-		return false, errors.New("--cleanup, --init-only: change a node, which compiling does not")
+		return false, errors.New("--cleanup, --init-only: change a node, and apply only to watch")
 	case len(in.Snapshot) == 0 && usable && !in.noSnapshot:
 		return false, errNoSnapshot
 	}
@@ -181,11 +181,11 @@ func (e *env) readSnapshot(j *review.Input, names []string, limit int64) bool {
 // daemon.
 type source struct {
 	input
-	IR     string `name:"ir" placeholder:"FILE" help:"Take the IR that compile -o ir-json wrote, in place of a configuration; with --snapshot, what no rule tells comes from there."`
-	Socket string `name:"status-socket" placeholder:"PATH" help:"Take what the daemon with this --status-socket has in force, and the cluster as it knows it; --live does so where no --snapshot is given."`
+	IR     string `name:"ir" placeholder:"FILE" help:"Read the IR that compile -o ir-json wrote, instead of a configuration. With --snapshot, facts that no rule contains come from the snapshot."`
+	Socket string `name:"status-socket" placeholder:"PATH" help:"Read rules and cluster from the daemon at this socket. --live does so if no --snapshot is given."`
 }
 
-var errSourceTwice = errors.New("--ir, --status-socket, --snapshot: the daemon has IR and snapshot of its own")
+var errSourceTwice = errors.New("--ir, --status-socket, --snapshot: cannot be combined: the daemon has its own IR and snapshot")
 
 // check rejects flags that have no effect with --ir and --status-socket, since those are already
 // configured. Flags that only a daemon uses are accepted, as everywhere.
@@ -206,7 +206,7 @@ func (c *source) check(k *kong.Context) error {
 	if len(idle) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: has mode, node and configuration of its own: not together with %s", flag, strings.Join(idle, ", "))
+	return fmt.Errorf("%s: has its own mode, node and configuration: cannot be combined with %s", flag, strings.Join(idle, ", "))
 }
 
 // programs returns the applied Programs, and their input if known.
@@ -217,7 +217,7 @@ func (c *source) programs(e *env) (*review.Input, ir.Programs, error) {
 	case c.Socket != "":
 		return review.Live(c.Socket)
 	case c.Live && c.IR == "" && len(c.Snapshot) == 0:
-		return nil, ir.Programs{}, errors.New("--live: without -s it asks the daemon: name its --status-socket PATH")
+		return nil, ir.Programs{}, errors.New("--live: requires -s, or --status-socket PATH of the daemon")
 	case c.IR != "":
 		return c.written(e)
 	}
@@ -242,10 +242,10 @@ func (c *source) written(e *env) (*review.Input, ir.Programs, error) {
 	}
 	programs, err := ir.ReadJSON(bytes.NewReader(text))
 	if err != nil {
-		return nil, ir.Programs{}, fmt.Errorf("%s: must be what compile -o ir-json writes: %w", c.IR, notIR(text, err))
+		return nil, ir.Programs{}, fmt.Errorf("%s: must be the output of compile -o ir-json: %w", c.IR, notIR(text, err))
 	}
 	if programs.IPv4 == nil || programs.IPv6 == nil {
-		return nil, ir.Programs{}, fmt.Errorf("%s: must hold the programs of IPv4 and IPv6", c.IR)
+		return nil, ir.Programs{}, fmt.Errorf("%s: must contain the programs of IPv4 and IPv6", c.IR)
 	}
 	c.noSnapshot, c.anyNode = true, true
 	j, err := c.load(e)
@@ -263,14 +263,14 @@ func notIR(text []byte, err error) error {
 	case len(bytes.TrimSpace(text)) == 0:
 		return errors.New("is empty")
 	case wrong != nil:
-		return errors.New("is no JSON of that form")
+		return errors.New("is not JSON of that form")
 	case head.Kind != ir.DocumentKind:
 		return fmt.Errorf("kind must be %s, got %q", ir.DocumentKind, head.Kind)
 	}
 	return err
 }
 
-var errStdinTwice = errors.New("standard input can be given once")
+var errStdinTwice = errors.New("standard input can be used only once")
 
 // oneStdin rejects standard input for more than one file, since the second would be empty.
 func oneStdin(names ...string) error {

@@ -21,11 +21,11 @@ type lintCmd struct {
 	List          bool     `help:"List all checks."`
 	Explain       string   `placeholder:"CODE" help:"Explain a code, such as PX418: the condition, its effect and the fix."`
 	Output        string   `short:"o" enum:"text,json,sarif,github,markdown" default:"text" help:"Output: text, json, sarif (2.1.0), github (commands of its workflows), or markdown."`
-	FailOn        string   `enum:"error,warning,info" default:"info" help:"The least severity that makes the exit code 1: error, warning or info. Errors make it 2."`
-	Suppress      []string `placeholder:"FILE" sep:"none" help:"Findings that are accepted, one a line: CODE, CODE OBJECT or CODE OBJECT: FIELD, with * for any signs, and the reason behind a #. May be repeated. In an object, annotation proxyc.dev/lint-ignore names codes."`
-	NoAnnotations bool     `help:"Take no notice of annotation proxyc.dev/lint-ignore, by which who writes an object suppresses findings about it."`
-	Baseline      string   `placeholder:"FILE" help:"Findings that were there already, as --write-baseline wrote them."`
-	WriteBaseline string   `placeholder:"FILE" help:"Write what is found as a baseline, and nothing else."`
+	FailOn        string   `enum:"error,warning,info" default:"info" help:"Lowest severity for exit code 1: error, warning or info. Errors cause exit code 2."`
+	Suppress      []string `placeholder:"FILE" sep:"none" help:"File with accepted findings. Each line is CODE, CODE OBJECT or CODE OBJECT: FIELD, with * as a wildcard, and the reason after a #. May be repeated. In an object, annotation proxyc.dev/lint-ignore lists codes."`
+	NoAnnotations bool     `help:"Ignore the annotation proxyc.dev/lint-ignore of objects."`
+	Baseline      string   `placeholder:"FILE" help:"File with earlier findings, as --write-baseline wrote it."`
+	WriteBaseline string   `placeholder:"FILE" help:"Write the findings as a baseline, and print none."`
 }
 
 // Run prints the findings about the input. They are its output, so they go to standard output,
@@ -115,7 +115,7 @@ func (c *lintCmd) mayWrite(e *env) error {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (len(there) == 0 || lint.IsBaseline(string(there))) {
 		return nil
 	}
-	return fmt.Errorf("--write-baseline: must be a new file or a baseline, which %s is not", c.WriteBaseline)
+	return fmt.Errorf("--write-baseline: must be a new file or a baseline, got %s", c.WriteBaseline)
 }
 
 // severities are the values of --fail-on.

@@ -184,7 +184,7 @@ func TestDemoLiveRefuses(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"demo --live --mode ipvs": `--live: mode must be nftables or iptables, got "ipvs"`,
-		"demo --live --write x":   "--live, --write: one of them",
+		"demo --live --write x":   "--live, --write: cannot be combined",
 		"demo --part node":        "--part: is for --live alone",
 	} {
 		var stderr strings.Builder

@@ -12,8 +12,8 @@ import (
 )
 
 type manCmd struct {
-	Verb  []string `arg:"" optional:"" help:"Verb; without one, the page of the program."`
-	Write dirName  `placeholder:"DIR" help:"Write the pages of all verbs into a directory instead."`
+	Verb  []string `arg:"" optional:"" help:"Verb; by default the program."`
+	Write dirName  `placeholder:"DIR" help:"Write the pages of all verbs into a directory."`
 }
 
 func (c *manCmd) Run(e *env) error {
@@ -21,12 +21,12 @@ func (c *manCmd) Run(e *env) error {
 	if c.Write == "" {
 		node := help.PageOf(app, strings.Join(c.Verb, " "))
 		if node == nil {
-			return fmt.Errorf("%q: is no verb", strings.Join(c.Verb, " "))
+			return fmt.Errorf("%q: unknown verb", strings.Join(c.Verb, " "))
 		}
 		return help.WritePage(e.stdout, app, node)
 	}
 	if len(c.Verb) > 0 {
-		return fmt.Errorf("--write: takes no verb: it writes the pages of all")
+		return fmt.Errorf("--write: accepts no verb: it writes the pages of all")
 	}
 	if err := e.files.MkdirAll(string(c.Write)); err != nil {
 		return err

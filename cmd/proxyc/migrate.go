@@ -13,10 +13,10 @@ type migrateCmd struct {
 	input
 	nodeChoice
 
-	From   string   `placeholder:"MODE" help:"The mode that the nodes have: iptables, ipvs, nftables or userspace; by default the configuration's."`
-	To     string   `required:"" placeholder:"MODE" help:"The mode that they shall have."`
-	Dump   []string `placeholder:"FILE" sep:"none" help:"What iptables-save or ip6tables-save prints on a node, to find rules of others that hook kube-proxy's chains. May be repeated."`
-	Output string   `short:"o" enum:"text,wide,json" default:"text" help:"Output: text, wide (each Service by itself) or json."`
+	From   string   `placeholder:"MODE" help:"Current mode; by default that of the configuration. One of iptables, ipvs, nftables or userspace."`
+	To     string   `required:"" placeholder:"MODE" help:"New mode."`
+	Dump   []string `placeholder:"FILE" sep:"none" help:"Output of iptables-save or ip6tables-save, to find foreign rules. Reported are rules of other programs that use kube-proxy's chains. May be repeated."`
+	Output string   `short:"o" enum:"text,wide,json" default:"text" help:"Output: text, wide (each Service separately) or json."`
 }
 
 // Run prints how another mode changes a cluster, and the steps of the migration.

@@ -68,7 +68,7 @@ func noteRepeated(path []*kong.Path, note func(error)) {
 			continue
 		}
 		if seen[at.Flag] {
-			note(fmt.Errorf("--%s: can be given once", at.Flag.Name))
+			note(fmt.Errorf("--%s: can be used only once", at.Flag.Name))
 		}
 		seen[at.Flag] = true
 	}
@@ -167,7 +167,7 @@ func (p parsed) tell(e *env) {
 	if called != "" {
 		called += " "
 	}
-	fmt.Fprintf(e.stderr, "Run \"%s\" for how it is used.\n", e.calls("proxyc "+called+"--help"))
+	fmt.Fprintf(e.stderr, "Run \"%s\" for usage.\n", e.calls("proxyc "+called+"--help"))
 }
 
 // tellWrong prints the errors of a command line and of the configuration that it selects, which

@@ -27,7 +27,7 @@ func asService(ctx context.Context, _ *env, _ bool, _ time.Duration, run func(co
 // setPriority does nothing: only Windows has priority classes.
 func setPriority(class string) error {
 	if class != "" {
-		return errors.New("--windows-priorityclass: must be left out: this system is not Windows")
+		return errors.New("--windows-priorityclass: is supported only on Windows")
 	}
 	return nil
 }
@@ -36,9 +36,9 @@ func setPriority(class string) error {
 func needRoot(verb string) error {
 	switch {
 	case runtime.GOOS != "linux":
-		return errors.New("needs Linux or Windows: elsewhere proxyc compiles, traces and explains only")
+		return errors.New("requires Linux or Windows: other systems support only the offline verbs")
 	case os.Geteuid() != 0:
-		return fmt.Errorf("%s: needs root, to read and write the node's rules", verb)
+		return fmt.Errorf("%s: requires root, to read and write the node's rules", verb)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 // needRoot returns an error if the user may not change the node's network.
 func needRoot(verb string) error {
 	if !windows.GetCurrentProcessToken().IsElevated() {
-		return fmt.Errorf("%s: needs an administrator's rights, to read and write what HNS has", verb)
+		return fmt.Errorf("%s: requires administrator rights, to read and write HNS policies", verb)
 	}
 	return nil
 }

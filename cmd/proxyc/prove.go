@@ -23,16 +23,16 @@ type proveCmd struct {
 	input
 	comparingTime
 
-	A       string `arg:"" placeholder:"SIDE" help:"One side: mode:MODE (the rules that proxyc writes in that mode), ir (what the configuration and the snapshot mean), ir:FILE (what compile -o ir-json wrote), dump:FILE[,FILE] (what iptables-save, ip6tables-save or nft list ruleset printed, of mode ipvs also ipset save and ipvsadm -Sn: proxyc's rules or kube-proxy's), live:SOCKET (what the daemon with that --status-socket has in force), kernel (what this node holds)."`
-	B       string `arg:"" placeholder:"SIDE" help:"The other side. The files of a side may have as much as --snapshot-limit says."`
+	A       string `arg:"" placeholder:"SIDE" help:"First side: mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:SOCKET or kernel. mode:MODE is the rules that proxyc writes in that mode. ir is the meaning of configuration and snapshot. ir:FILE is the output of compile -o ir-json. dump:FILE is the output of iptables-save, ip6tables-save or nft list ruleset, and for mode ipvs also of ipset save and ipvsadm -Sn, with rules of proxyc or kube-proxy. live:SOCKET is the effective state of the daemon with that --status-socket. kernel is the rules of this node."`
+	B       string `arg:"" placeholder:"SIDE" help:"Second side. --snapshot-limit applies to the files of each side."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
-	Variant string `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables the side kernel reads; auto is the one that the node uses."`
-	All     bool   `help:"Print all differences; by default those of the first 20 destinations."`
+	Variant string `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables that side kernel reads: auto, nft or legacy. auto is the one that the node uses."`
+	All     bool   `help:"Print all differences; by default of the first 20 destinations."`
 }
 
 // comparingTime limits the time of a comparison.
 type comparingTime struct {
-	Timeout time.Duration `default:"2m" placeholder:"TIME" help:"How long packets are compared (0: as long as it takes); what is not compared until then is told as not known."`
+	Timeout time.Duration `default:"2m" placeholder:"TIME" help:"Longest time to compare packets; 0: no limit. Packets not compared by then are reported as not known."`
 }
 
 // limit returns a context that ends a comparison, which then returns its results so far.
@@ -40,7 +40,7 @@ func (c *comparingTime) limit(ctx context.Context) (context.Context, context.Can
 	if c.Timeout <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, c.Timeout, prove.Limit(fmt.Sprintf("comparing takes longer than %s (--timeout)", c.Timeout)))
+	return context.WithTimeoutCause(ctx, c.Timeout, prove.Limit(fmt.Sprintf("the comparison takes longer than %s (--timeout)", c.Timeout)))
 }
 
 // Run compares two sides for every first packet.

@@ -198,7 +198,7 @@ func TestProveKernelNeedsRoot(t *testing.T) {
 	}
 	cmd := exec.Command("unshare", "--user", "proxyc", "prove", "-c", dir+"/config.yaml", "-s", dir+"/cluster.yaml", "--hostname-override", "node1", "ir", "kernel")
 	out, _ := cmd.CombinedOutput() // the exit code tells more than the error
-	if code := cmd.ProcessState.ExitCode(); code != exitBad || !strings.Contains(string(out), "proxyc: prove: needs root") {
+	if code := cmd.ProcessState.ExitCode(); code != exitBad || !strings.Contains(string(out), "proxyc: prove: requires root") {
 		t.Errorf("code %d\n%s", code, out)
 	}
 }

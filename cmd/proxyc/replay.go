@@ -19,16 +19,16 @@ import (
 
 type replayCmd struct {
 	configFlags
-	File        string   `arg:"" help:"What record wrote, which gzip may have compressed; - for standard input."`
-	Until       string   `placeholder:"TIME" help:"Stop behind the last change before a time, such as 2026-01-02T03:04:05Z, or 90s after all was known."`
-	Packets     string   `placeholder:"FILE" help:"Packets and what is expected of them, as trace --packets takes them: stop at the first change behind which one meets another fate, and exit 1."`
-	Prove       bool     `help:"Hold the rules of the Services that changed against what they mean, for every first packet; exit 1 where they differ."`
-	Netns       string   `placeholder:"NAME" help:"Write the rules for real, in the network namespace of this name, as ip netns adds one; root."`
-	Variant     string   `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use with --netns."`
-	SnapshotOut string   `name:"snapshot-out" placeholder:"FILE" help:"Write the objects as they are at the end, as snapshot does."`
-	NodeAddress []string `name:"node-address" placeholder:"IP@INTERFACE" help:"An address that the node has beside those of its Node object. May be repeated."`
-	Limit       byteSize `name:"recording-limit" default:"1Gi" placeholder:"BYTES" help:"How much the recording may have; 0: any amount."`
-	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"What is shown of each change: text or wide (the flows that differ), stat, none, or the lines that differ in ir or in a text that the mode writes."`
+	File        string   `arg:"" help:"Recording, compressed with gzip or not; - for standard input."`
+	Until       string   `placeholder:"TIME" help:"Stop after the last change before a time. It is a time such as 2026-01-02T03:04:05Z, or a duration such as 90s after the initial objects."`
+	Packets     string   `placeholder:"FILE" help:"Packets with expected results, as for trace --packets. Stop at the first change after which a result differs, and exit 1."`
+	Prove       bool     `help:"Prove the rules of changed Services for every first packet. Exit 1 if they differ."`
+	Netns       string   `placeholder:"NAME" help:"Write the rules in a network namespace of ip netns; requires root."`
+	Variant     string   `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables to use with --netns."`
+	SnapshotOut string   `name:"snapshot-out" placeholder:"FILE" help:"Write the objects at the end, in the form of snapshot."`
+	NodeAddress []string `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. May be repeated."`
+	Limit       byteSize `name:"recording-limit" default:"1Gi" placeholder:"BYTES" help:"Limit of the size of the recording; 0: no limit."`
+	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output for each change: text, wide, stat, none, ir, or a text of the mode. Formats text and wide show the flows that differ. Formats ir and those of the mode show the lines that differ."`
 	Entered     bool     `name:"entered" hidden:""` // inside the namespace
 }
 
@@ -53,7 +53,7 @@ func (c *replayCmd) Run(e *env) (err error) {
 	left := cmp.Or(int64(c.Limit), files.Unlimited)
 	data, err := e.inputs().Read(c.File, &left)
 	if errors.Is(err, files.ErrTooMuch) {
-		err = fmt.Errorf("has more than the %d bytes of --recording-limit", int64(c.Limit))
+		err = fmt.Errorf("is larger than --recording-limit, which is %d bytes", int64(c.Limit))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.File, err)
@@ -63,7 +63,7 @@ func (c *replayCmd) Run(e *env) (err error) {
 		return fmt.Errorf("%s: %w", c.File, err)
 	}
 	if cut {
-		fmt.Fprintf(e.stderr, "warning: %s: is cut off in line %d, which is left out\n", c.File, 1+bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n")))
+		fmt.Fprintf(e.stderr, "warning: %s: ends within line %d, which is skipped\n", c.File, 1+bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n")))
 	}
 	well, err := p.Play(ctx, events)
 	switch {
@@ -85,7 +85,7 @@ func (c *replayCmd) player(ctx context.Context, e *env) (*replay.Player, error) 
 		var err error
 		if o.Until, err = time.Parse(time.RFC3339Nano, c.Until); err != nil {
 			if o.Within, err = time.ParseDuration(c.Until); err != nil || o.Within <= 0 {
-				return nil, fmt.Errorf("--until: must be a time such as 2026-01-02T03:04:05Z, or one like 90s after the beginning, got %q", c.Until)
+				return nil, fmt.Errorf("--until: must be a time such as 2026-01-02T03:04:05Z, or a duration such as 90s, got %q", c.Until)
 			}
 		}
 	}

@@ -17,10 +17,10 @@ type reportCmd struct {
 	input
 	nodeChoice
 
-	Against       []string `placeholder:"FILE" sep:"none" help:"The snapshot before the change, to tell what differs. May be repeated."`
-	AgainstConfig string   `placeholder:"FILE" help:"The configuration before the change; by default the same."`
-	Cluster       string   `placeholder:"NAME" help:"The name of the cluster, for the heading."`
-	Output        string   `short:"o" default:"html" placeholder:"FORMAT" help:"Output: html, a page that needs nothing else; markdown, for a pull request; or a file to write, whose name ends in .html or .md."`
+	Against       []string `placeholder:"FILE" sep:"none" help:"Snapshot before the change, to show differences. May be repeated."`
+	AgainstConfig string   `placeholder:"FILE" help:"Configuration before the change; by default the same."`
+	Cluster       string   `placeholder:"NAME" help:"Name of the cluster, for the heading."`
+	Output        string   `short:"o" default:"html" placeholder:"FORMAT" help:"Output: html, markdown, or a file with suffix .html or .md. The HTML page is self-contained."`
 }
 
 // Run writes a report about a cluster as one HTML page.
@@ -36,7 +36,7 @@ func (c *reportCmd) Run(e *env) error {
 	case strings.HasSuffix(c.Output, ".md"):
 		write, file = (*report.Report).WriteMarkdown, c.Output
 	default:
-		return fmt.Errorf("-o: must be html, markdown, or a file whose name ends in .html or .md, got %q", c.Output)
+		return fmt.Errorf("-o: must be html, markdown, or a file with suffix .html or .md, got %q", c.Output)
 	}
 	was, is, err := c.sides(e)
 	if err != nil {

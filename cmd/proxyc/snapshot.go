@@ -24,8 +24,8 @@ import (
 
 // clusterFlags select an API server, like kubectl's.
 type clusterFlags struct {
-	Kubeconfig string `placeholder:"FILE" help:"How to reach the API server; by default as kubectl: KUBECONFIG, ~/.kube/config, or the pod's own account."`
-	Context    string `placeholder:"NAME" help:"The context of the kubeconfig; by default its current one."`
+	Kubeconfig string `placeholder:"FILE" help:"Kubeconfig file; by default as for kubectl. The order is KUBECONFIG, ~/.kube/config, then the account of the pod."`
+	Context    string `placeholder:"NAME" help:"Context of the kubeconfig; by default the current one."`
 }
 
 // cluster returns a client for the API server.
@@ -35,15 +35,15 @@ func (c *clusterFlags) cluster(log *slog.Logger) (*watch.Cluster, error) {
 
 type snapshotCmd struct {
 	clusterFlags
-	Snapshot  []string `short:"s" placeholder:"FILE" sep:"none" help:"Take files, in the forms that compile -s reads, in place of an API server. May be repeated."`
-	Limit     byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
-	Live      bool     `help:"Take what a daemon knows; --status-socket says which."`
-	Socket    string   `name:"status-socket" placeholder:"PATH" help:"Take what the daemon with this --status-socket knows."`
-	Out       string   `short:"o" name:"output" default:"-" placeholder:"FILE" help:"Where to: a file, compressed with gzip if its name ends in .gz; - for standard output."`
-	Redact    bool     `help:"Replace names, labels and addresses by stand-ins that tell nothing but what is equal, in which order, and which address is in which range."`
-	StandIns  string   `name:"stand-ins" placeholder:"FILE" help:"With --redact, write each stand-in with its original, to be kept."`
-	Config    string   `short:"c" placeholder:"FILE" help:"A configuration, of which --config-out gets the stand-ins that the snapshot has; a daemon has its own."`
-	ConfigOut string   `name:"config-out" placeholder:"FILE" help:"Where the configuration in force goes to."`
+	Snapshot  []string `short:"s" placeholder:"FILE" sep:"none" help:"Read files instead of an API server, as for compile -s. May be repeated."`
+	Limit     byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
+	Live      bool     `help:"Read the objects of a daemon; requires --status-socket."`
+	Socket    string   `name:"status-socket" placeholder:"PATH" help:"Read the objects of the daemon at this socket."`
+	Out       string   `short:"o" name:"output" default:"-" placeholder:"FILE" help:"Output file, compressed if it ends in .gz; - for standard output."`
+	Redact    bool     `help:"Replace names, labels and addresses by stand-ins. Stand-ins reveal only equality, order, and which address is in which range."`
+	StandIns  string   `name:"stand-ins" placeholder:"FILE" help:"Write each stand-in with its original (with --redact). Keep this file private."`
+	Config    string   `short:"c" placeholder:"FILE" help:"Configuration to redact with the snapshot, for --config-out. A daemon supplies its own."`
+	ConfigOut string   `name:"config-out" placeholder:"FILE" help:"Output file of the effective configuration."`
 }
 
 // taken is the content of a snapshot.
@@ -96,15 +96,15 @@ func (c *snapshotCmd) check() error {
 	live, kubeconfig := c.Socket != "", c.Kubeconfig+c.Context != ""
 	switch {
 	case c.Live && !live:
-		return errors.New("--live: name the daemon's --status-socket PATH")
+		return errors.New("--live: requires --status-socket PATH of the daemon")
 	case live && (len(c.Snapshot) > 0 || kubeconfig), len(c.Snapshot) > 0 && kubeconfig:
-		return errors.New("--snapshot, --status-socket, --kubeconfig and --context: give one source")
+		return errors.New("--snapshot, --status-socket, --kubeconfig and --context: use only one source")
 	case c.StandIns != "" && !c.Redact:
-		return errors.New("--stand-ins: only with --redact")
+		return errors.New("--stand-ins: requires --redact")
 	case live && c.Config != "":
-		return errors.New("--config: the daemon has a configuration of its own")
+		return errors.New("--config: cannot be combined with --status-socket: the daemon has its own configuration")
 	case c.ConfigOut != "" && c.Config == "" && !live:
-		return errors.New("--config-out: only with --config or --status-socket")
+		return errors.New("--config-out: requires --config or --status-socket")
 	}
 	if err := c.apart(); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (c *snapshotCmd) apart() error {
 	flags := map[string]string{c.Out: "--output"}
 	for _, one := range []struct{ flag, file string }{{"--config-out", c.ConfigOut}, {"--stand-ins", c.StandIns}} {
 		if before := flags[one.file]; before != "" {
-			return fmt.Errorf("%s: must be another file than that of %s, got %s", one.flag, before, one.file)
+			return fmt.Errorf("%s: must differ from the file of %s, got %s", one.flag, before, one.file)
 		}
 		if one.file != "" {
 			flags[one.file] = one.flag

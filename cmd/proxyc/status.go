@@ -16,9 +16,9 @@ import (
 )
 
 type statusCmd struct {
-	Address string `default:"127.0.0.1:10249" placeholder:"ADDRESS" help:"Of the daemon: IP:PORT of its metrics server, or unix:PATH of its --status-socket."`
+	Address string `default:"127.0.0.1:10249" placeholder:"ADDRESS" help:"Daemon: IP:PORT of its metrics server, or unix:PATH of its --status-socket."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
-	Ignore  bool   `name:"ignore-findings" help:"Exit with 0 also while objects of the cluster have errors, for which no node can do anything."`
+	Ignore  bool   `name:"ignore-findings" help:"Exit 0 even if objects of the cluster have errors."`
 }
 
 func (c *statusCmd) Run(e *env) error {
@@ -48,7 +48,7 @@ func (c *statusCmd) Run(e *env) error {
 	}
 	var st daemon.Status
 	if err := json.Unmarshal(body, &st); err != nil || resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: is no proxyc daemon: it answers %s", c.Address, resp.Status)
+		return fmt.Errorf("%s: is not a proxyc daemon: it answers %s", c.Address, resp.Status)
 	}
 	if c.Output == "json" {
 		err = review.WriteDocument(e.stdout, "Status", "  ", json.RawMessage(body))
@@ -74,13 +74,13 @@ func (c *statusCmd) nobody(err error, writer string) error {
 	}
 	why := fmt.Sprintf("no daemon answers at %s: %v", c.Address, err)
 	if errors.Is(err, context.DeadlineExceeded) {
-		why = fmt.Sprintf("the daemon at %s does not answer within %s: it is stopped, or hangs", c.Address, review.AnswerTimeout)
+		why = fmt.Sprintf("the daemon at %s does not answer within %s: it is stopped or hangs", c.Address, review.AnswerTimeout)
 	}
 	switch {
 	case writer != "":
-		why += "; " + writer + " writes this node's rules: ask it at the address of its metrics server (--address), or with --address unix:PATH at its --status-socket"
+		why += "; " + writer + " writes this node's rules: use --address with its metrics server, or --address unix:PATH with its --status-socket"
 	case !strings.HasPrefix(c.Address, daemon.UnixPrefix):
-		why += "; if it runs with another metricsBindAddress or with --status-socket PATH, say --address (unix:PATH)"
+		why += "; if it uses another metricsBindAddress or --status-socket PATH, use --address (unix:PATH)"
 	}
 	return errors.New(why)
 }

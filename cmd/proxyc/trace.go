@@ -17,13 +17,13 @@ type traceCmd struct {
 	source
 	namespaceFlag
 
-	From    string  `placeholder:"SOURCE" help:"Who sends: pod:NAMESPACE/NAME, node (this one), node:NAME, or IP[:PORT][@INTERFACE]; without INTERFACE the one in whose network the address is, or eth0 where nothing tells. The PORT counts where a Maglev table chooses."`
-	To      string  `placeholder:"DESTINATION" help:"To what: IP:PORT[/PROTO], NAMESPACE/NAME:PORT[/PROTO] or the DNS name of a Service with PORT, by name or number; tcp if no protocol is given."`
-	Expect  *string `placeholder:"FATE" help:"What is to become of the packet: accepted, rejected, dropped, \"not ours\", or all its backends as they are printed; exit 1 if it is something else."`
-	Packets string  `placeholder:"FILE" help:"Trace many packets: lines of JSON with from, to and, if it is to be checked, expect. - for standard input."`
-	Kernel  bool    `help:"Walk the rules that this node's kernel really holds, those of others included as far as they are understood, and tell where they depart from what is wanted; exit 1 if they do. Needs root, and the tool nft for tables of others."`
-	Variant string  `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables --kernel reads; auto is the one that the node uses."`
-	Output  string  `short:"o" enum:"text,json" default:"text" help:"Output: text or json; with --packets a line of JSON each."`
+	From    string  `placeholder:"SOURCE" help:"Sender: pod:NAMESPACE/NAME, node, node:NAME or IP[:PORT][@INTERFACE]. node is this node. The default INTERFACE is the one with the network of the address, or eth0 if unknown. PORT is relevant only for a choice by Maglev table."`
+	To      string  `placeholder:"DESTINATION" help:"Destination: IP:PORT[/PROTO] or NAMESPACE/NAME:PORT[/PROTO]. The DNS name of a Service is accepted too. PORT is a name or a number. The default protocol is tcp."`
+	Expect  *string `placeholder:"FATE" help:"Expected result; exit 1 if it differs. One of accepted, rejected, dropped, \"not ours\", or all backends as they are printed."`
+	Packets string  `placeholder:"FILE" help:"Trace the packets of a file; - for standard input. Each line is a JSON object with from, to and, optionally, expect."`
+	Kernel  bool    `help:"Trace the rules of this node's kernel; exit 1 if the result differs. Foreign rules are included as far as proxyc supports them. It requires root, and nft for foreign tables."`
+	Variant string  `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables that --kernel reads: auto, nft or legacy. auto is the one that the node uses."`
+	Output  string  `short:"o" enum:"text,json" default:"text" help:"Output: text or json; with --packets one line of JSON each."`
 }
 
 func (c *traceCmd) Run(e *env, k *kong.Context) error {
@@ -78,9 +78,9 @@ func (c *traceCmd) Run(e *env, k *kong.Context) error {
 func (c *traceCmd) check() error {
 	switch {
 	case c.Packets != "" && (c.From+c.To != "" || c.Expect != nil):
-		return errors.New("--packets: has --from, --to and --expect of its own in each line")
+		return errors.New("--packets: cannot be combined with --from, --to and --expect, which each line contains")
 	case c.Kernel && (c.Packets != "" || c.Expect != nil):
-		return errors.New("--kernel: not together with --packets and --expect: what is wanted is expected of it")
+		return errors.New("--kernel: cannot be combined with --packets and --expect: the expected result is that of the compiled rules")
 	case c.Packets != "":
 		return nil
 	case c.From == "" && c.To == "":

@@ -11,7 +11,7 @@ import (
 )
 
 type versionCmd struct {
-	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json, which has commit and date, too."`
+	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text, or json with commit and date."`
 }
 
 func (c *versionCmd) Run(e *env) error {

@@ -30,22 +30,22 @@ import (
 
 type watchCmd struct {
 	configFlags
-	Snapshot    []string      `short:"s" placeholder:"PATH" sep:"none" help:"Follow a file, or a directory and all below it, in place of an API server: in the forms that compile -s reads. May be repeated."`
-	AllowEmpty  bool          `name:"allow-empty" help:"Accept a --snapshot with neither a Service nor a Node, without the EndpointSlices that Services have by their selectors, or with an empty file, as a failed kubectl leaves behind; all rules for Services go, or all backends."`
-	Limit       byteSize      `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"How much the files of --snapshot may have together, as 256Mi; 0: any amount."`
-	BootFrom    string        `name:"boot-from" placeholder:"FILE" help:"Keep what was last in force in a file, and put it in force at the start, before the API server answers."`
-	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Which iptables to use; auto is the one that the node uses."`
-	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"How long to wait while another program holds the lock of iptables."`
-	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Tell the status at a unix socket, too, which only the owner can open."`
-	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"How long /readyz stays 200 without contact to the API server; 0: as long as that lasts. A server that is silent, and breaks no connection, is noticed after 3 minutes, however short this is. /livez does not depend on it."`
-	Condition   bool          `name:"node-condition" help:"Keep condition ServicesProgrammed on the Node: whether the rules do what the Services mean. It needs the right to patch nodes/status."`
-	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"How long connections may go on at the end of the process, in mode userspace, where it carries them; 0: not at all."`
-	Fallback    bool          `name:"mode-fallback" help:"Where the node lacks what the mode needs, take iptables for ipvs, and userspace for both and for kernelspace, until the daemon ends; by default it ends with an error."`
-	OwnTables   bool          `name:"nftables-owner" help:"Own the tables of mode nftables, from Linux 6.9 on: the kernel refuses what others would change in them, and keeps them when the process ends."`
-	Fastpath    []string      `name:"nftables-fastpath" sep:"none" placeholder:"INTERFACE" help:"Interfaces between which established connections to Services take the kernel's fast path (a flowtable), in mode nftables: names, or beginnings of names with a star, as eth0,cni0,veth*. Forwarding rules of others do not see the packets of such a connection."`
-	FastAfter   uint32        `name:"nftables-fastpath-packets" default:"20" placeholder:"N" help:"How many packets a connection has before it takes the fast path."`
-	Prove       bool          `name:"prove" help:"After each change, hold the rules of the Services that changed against what they mean, for every first packet; a difference is logged, counted and part of the status."`
-	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows' priority of the process, named as kubelet's flag names it; by default that of who starts it."`
+	Snapshot    []string      `short:"s" placeholder:"PATH" sep:"none" help:"Follow a file or a directory instead of an API server. The forms are those of compile -s. May be repeated."`
+	AllowEmpty  bool          `name:"allow-empty" help:"Accept a --snapshot that looks incomplete. It contains neither a Service nor a Node, lacks the EndpointSlices of Services with selectors, or has an empty file, as after a failed kubectl. All rules for Services, or all backends, are then removed."`
+	Limit       byteSize      `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
+	BootFrom    string        `name:"boot-from" placeholder:"FILE" help:"Save the last effective state to a file, and restore it at start. The rules are then written before the API server answers."`
+	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables: auto, nft or legacy. auto is the one that the node uses."`
+	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"Longest wait for the lock of iptables that another program holds."`
+	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Serve the status at a unix socket, which only the owner can open."`
+	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"Time without API server until /readyz fails; 0: never. A server that is silent but breaks no connection is detected after 3 minutes, even if this time is shorter. /livez does not depend on it."`
+	Condition   bool          `name:"node-condition" help:"Maintain condition ServicesProgrammed of the Node. It reports whether the rules implement the Services. It requires permission to patch nodes/status."`
+	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"Longest drain of connections at exit (mode userspace); 0: none."`
+	Fallback    bool          `name:"mode-fallback" help:"Use another mode if the node does not support the configured one. The fallback of ipvs is iptables; that of iptables and kernelspace is userspace. It lasts until the daemon ends. Without this flag, the daemon exits with an error."`
+	OwnTables   bool          `name:"nftables-owner" help:"Own the tables of mode nftables (Linux 6.9 or later). The kernel then rejects changes by other programs, and keeps the tables when the process ends."`
+	Fastpath    []string      `name:"nftables-fastpath" sep:"none" placeholder:"INTERFACE" help:"Interfaces of the kernel's fast path, such as eth0,veth* (mode nftables). Established connections to Services between them use a flowtable. Foreign forwarding rules do not see the packets of these connections. A star at the end of a name is a wildcard."`
+	FastAfter   uint32        `name:"nftables-fastpath-packets" default:"20" placeholder:"N" help:"Packets of a connection before it uses the fast path."`
+	Prove       bool          `name:"prove" help:"Prove the rules of changed Services after each change. Differences are logged, counted and part of the status."`
+	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows priority class of the process; by default inherited. The names are those of the same flag of kubelet."`
 	ipvsFlags
 	Rest []string `arg:"" optional:"" hidden:""`
 }
@@ -101,14 +101,14 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 func (c *watchCmd) wrong() (wrong []error) {
 	for _, arg := range c.Rest {
 		if arg != "" { // kube-proxy accepts empty arguments, as from unset variables
-			wrong = append(wrong, fmt.Errorf("watch takes flags alone, got %q", arg))
+			wrong = append(wrong, fmt.Errorf("watch accepts only flags, got %q", arg))
 		}
 	}
 	if fast := c.fastpath(); fast.Validate() != nil {
 		wrong = append(wrong, fmt.Errorf("--nftables-fastpath: %w", fast.Validate()))
 	}
 	if c.Condition && len(c.Snapshot) > 0 && !c.Cleanup && deref(c.WriteConfigTo) == "" {
-		wrong = append(wrong, errors.New("--node-condition: needs an API server, got --snapshot"))
+		wrong = append(wrong, errors.New("--node-condition: requires an API server, got --snapshot"))
 	}
 	return wrong
 }
@@ -167,7 +167,7 @@ func (c *watchCmd) withoutEffect(mode ir.Mode) (list diag.List) {
 		given bool
 	}{{"--nftables-fastpath", len(c.Fastpath) > 0}, {"--nftables-owner", c.OwnTables}} {
 		if f.given && !review.Modes[mode].OwnTable {
-			list.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FlagNoEffect, Object: f.name, Msg: "has no effect in mode " + string(mode) + ": it is for mode nftables"})
+			list.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FlagNoEffect, Object: f.name, Msg: "has no effect in mode " + string(mode) + ": it applies only to mode nftables"})
 		}
 	}
 	return list

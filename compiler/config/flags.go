@@ -24,31 +24,31 @@ import (
 //   - daemon: the flag affects no rule.
 //   - like: the path with the flag's default, if the flag sets several.
 type Flags struct {
-	Config        *string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file: KubeProxyConfiguration, or a ConfigMap with one under config.conf or config; among other documents or in a List, too." sets:"everything" keep:""`
-	WriteConfigTo *string `name:"write-config-to" placeholder:"FILE" help:"Write the configuration in force to a file, and exit." sets:"-" keep:""`
-	Cleanup       bool    `name:"cleanup" help:"Remove the rules of all modes, and exit." sets:"-" keep:"" daemon:""`
-	InitOnly      bool    `name:"init-only" help:"Do what needs full privileges, and exit." sets:"-" keep:"" daemon:""`
+	Config        *string `name:"config" short:"c" placeholder:"FILE" help:"Configuration file: KubeProxyConfiguration, or a ConfigMap with one. The key of the ConfigMap is config.conf or config. It may be among other documents or in a List." sets:"everything" keep:""`
+	WriteConfigTo *string `name:"write-config-to" placeholder:"FILE" help:"Write the effective configuration to a file and exit." sets:"-" keep:""`
+	Cleanup       bool    `name:"cleanup" help:"Remove the rules of all modes and exit." sets:"-" keep:"" daemon:""`
+	InitOnly      bool    `name:"init-only" help:"Do the steps that require full privileges and exit." sets:"-" keep:"" daemon:""`
 
 	HostnameOverride *string `name:"hostname-override" placeholder:"NODE" help:"Name of the node." sets:"hostnameOverride" keep:"" like:"hostnameOverride"`
 
 	FeatureGates []string `name:"feature-gates" placeholder:"NAME=BOOL" help:"Feature gates to turn on or off." sets:"featureGates"`
 
 	Kubeconfig  *string  `name:"kubeconfig" placeholder:"FILE" help:"Kubeconfig file." config:"clientConnection.kubeconfig" daemon:""`
-	Master      *string  `name:"master" placeholder:"URL" help:"Address of the API server; wins over the kubeconfig file." sets:"-" keep:"" daemon:""`
+	Master      *string  `name:"master" placeholder:"URL" help:"Address of the API server; overrides the kubeconfig file." sets:"-" keep:"" daemon:""`
 	ContentType *string  `name:"kube-api-content-type" placeholder:"TYPE" help:"Content type of requests to the API server." config:"clientConnection.contentType" daemon:""`
-	QPS         *float32 `name:"kube-api-qps" placeholder:"N" help:"Requests to the API server a second." config:"clientConnection.qps" daemon:""`
+	QPS         *float32 `name:"kube-api-qps" placeholder:"N" help:"Requests to the API server per second." config:"clientConnection.qps" daemon:""`
 	Burst       *int32   `name:"kube-api-burst" placeholder:"N" help:"Requests to the API server in a burst." config:"clientConnection.burst" daemon:""`
 
-	BindAddress         *string `name:"bind-address" placeholder:"IP" help:"The node's primary IP address; nothing listens on it." config:"bindAddress" address:""`
+	BindAddress         *string `name:"bind-address" placeholder:"IP" help:"Primary IP address of the node; it is not listened on." config:"bindAddress" address:""`
 	HealthzBindAddress  *string `name:"healthz-bind-address" placeholder:"IP:PORT" help:"Address of the health server; --healthz-port=0 for none." config:"healthzBindAddress" address:""`
 	MetricsBindAddress  *string `name:"metrics-bind-address" placeholder:"IP:PORT" help:"Address of the metrics server." config:"metricsBindAddress" address:"" daemon:""`
 	BindAddressHardFail *bool   `name:"bind-address-hard-fail" help:"Exit if a port cannot be bound." config:"bindAddressHardFail" daemon:""`
 	Profiling           *bool   `name:"profiling" help:"Serve profiles at /debug/pprof of the metrics server." config:"enableProfiling" daemon:""`
-	ShowHiddenMetrics   *string `name:"show-hidden-metrics-for-version" placeholder:"1.N" help:"Previous minor release, whose hidden metrics are shown." config:"showHiddenMetricsForVersion" daemon:""`
+	ShowHiddenMetrics   *string `name:"show-hidden-metrics-for-version" placeholder:"1.N" help:"Previous minor release; its hidden metrics are shown." config:"showHiddenMetricsForVersion" daemon:""`
 
 	ProxyMode          *string        `name:"proxy-mode" placeholder:"MODE" help:"Proxy mode." config:"mode"`
-	Mode               *string        `name:"mode" placeholder:"MODE" help:"Proxy mode, whatever the configuration file says: iptables, ipvs, nftables, kernelspace, userspace." config:"mode" keep:"" own:""`
-	MasqueradeBit      *int32         `name:"iptables-masquerade-bit" placeholder:"N" help:"Bit of the packet mark that asks for masquerade, in all modes but nftables." config:"iptables.masqueradeBit"`
+	Mode               *string        `name:"mode" placeholder:"MODE" help:"Proxy mode; overrides the configuration file. One of iptables, ipvs, nftables, kernelspace, userspace." config:"mode" keep:"" own:""`
+	MasqueradeBit      *int32         `name:"iptables-masquerade-bit" placeholder:"N" help:"Bit of the packet mark that requests masquerade, in all modes except nftables." config:"iptables.masqueradeBit"`
 	MasqueradeAll      *bool          `name:"masquerade-all" help:"Masquerade every packet to a cluster IP." sets:"masqueradeAll of the mode's section" like:"iptables.masqueradeAll"`
 	LocalhostNodePorts *bool          `name:"iptables-localhost-nodeports" help:"Answer node ports at 127.0.0.1 in mode iptables." config:"iptables.localhostNodePorts"`
 	IPTablesSync       *time.Duration `name:"iptables-sync-period" placeholder:"DURATION" help:"Longest delay before a failed sync is retried, in every mode except ipvs." sets:"syncPeriod of the mode's section, not ipvs" daemon:"" like:"iptables.syncPeriod"`
@@ -57,32 +57,32 @@ type Flags struct {
 	IPVSSync          *time.Duration `name:"ipvs-sync-period" placeholder:"DURATION" help:"Longest delay before a failed sync is retried, in mode ipvs." sets:"ipvs.syncPeriod in mode ipvs" daemon:"" like:"ipvs.syncPeriod"`
 	IPVSMinSync       *time.Duration `name:"ipvs-min-sync-period" placeholder:"DURATION" help:"Shortest time between two syncs, in mode ipvs." sets:"ipvs.minSyncPeriod in mode ipvs" daemon:"" like:"ipvs.minSyncPeriod"`
 	IPVSScheduler     *string        `name:"ipvs-scheduler" placeholder:"NAME" help:"Scheduler of mode ipvs." config:"ipvs.scheduler"`
-	IPVSExcludeCIDRs  []string       `name:"ipvs-exclude-cidrs" placeholder:"CIDR" help:"Addresses whose virtual servers mode ipvs leaves alone." config:"ipvs.excludeCIDRs" sep:"none" csv:""`
-	IPVSStrictARP     *bool          `name:"ipvs-strict-arp" help:"Answer ARP only for addresses of the interface that is asked." config:"ipvs.strictARP"`
-	IPVSTCPTimeout    *time.Duration `name:"ipvs-tcp-timeout" placeholder:"DURATION" help:"Time-out of idle TCP connections; 0 leaves it." config:"ipvs.tcpTimeout"`
-	IPVSTCPFinTimeout *time.Duration `name:"ipvs-tcpfin-timeout" placeholder:"DURATION" help:"Time-out of TCP connections after a FIN; 0 leaves it." config:"ipvs.tcpFinTimeout"`
-	IPVSUDPTimeout    *time.Duration `name:"ipvs-udp-timeout" placeholder:"DURATION" help:"Time-out of UDP; 0 leaves it." config:"ipvs.udpTimeout"`
+	IPVSExcludeCIDRs  []string       `name:"ipvs-exclude-cidrs" placeholder:"CIDR" help:"CIDRs of virtual servers that mode ipvs ignores." config:"ipvs.excludeCIDRs" sep:"none" csv:""`
+	IPVSStrictARP     *bool          `name:"ipvs-strict-arp" help:"Answer ARP only for addresses of the receiving interface." config:"ipvs.strictARP"`
+	IPVSTCPTimeout    *time.Duration `name:"ipvs-tcp-timeout" placeholder:"DURATION" help:"Timeout of idle TCP connections; 0 keeps the kernel's." config:"ipvs.tcpTimeout"`
+	IPVSTCPFinTimeout *time.Duration `name:"ipvs-tcpfin-timeout" placeholder:"DURATION" help:"Timeout of TCP connections after a FIN; 0 keeps the kernel's." config:"ipvs.tcpFinTimeout"`
+	IPVSUDPTimeout    *time.Duration `name:"ipvs-udp-timeout" placeholder:"DURATION" help:"Timeout of UDP; 0 keeps the kernel's." config:"ipvs.udpTimeout"`
 
-	DetectLocalMode     *string  `name:"detect-local-mode" placeholder:"MODE" help:"How pods are told from others: ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix." config:"detectLocalMode"`
+	DetectLocalMode     *string  `name:"detect-local-mode" placeholder:"MODE" help:"How local pods are detected: ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix." config:"detectLocalMode"`
 	BridgeInterface     *string  `name:"pod-bridge-interface" placeholder:"NAME" help:"Bridge of the pods." config:"detectLocal.bridgeInterface"`
-	InterfaceNamePrefix *string  `name:"pod-interface-name-prefix" placeholder:"PREFIX" help:"Start of the names of the pods' interfaces." config:"detectLocal.interfaceNamePrefix"`
-	ClusterCIDR         *string  `name:"cluster-cidr" placeholder:"CIDR" help:"Addresses of the cluster's pods, for one family or for both." config:"clusterCIDR"`
-	NodePortAddresses   []string `name:"nodeport-addresses" placeholder:"CIDR" help:"Where node ports answer: CIDRs, primary, localhost, all." config:"nodePortAddresses" sep:"none" csv:""`
+	InterfaceNamePrefix *string  `name:"pod-interface-name-prefix" placeholder:"PREFIX" help:"Prefix of the names of the pods' interfaces." config:"detectLocal.interfaceNamePrefix"`
+	ClusterCIDR         *string  `name:"cluster-cidr" placeholder:"CIDR" help:"CIDRs of the cluster's pods, of one family or both." config:"clusterCIDR"`
+	NodePortAddresses   []string `name:"nodeport-addresses" placeholder:"CIDR" help:"Addresses that serve node ports: CIDRs, primary, localhost, all." config:"nodePortAddresses" sep:"none" csv:""`
 
 	OOMScoreAdj         *int32         `name:"oom-score-adj" placeholder:"N" help:"oom_score_adj of the process." config:"oomScoreAdj" daemon:""`
-	ConntrackMaxPerCore *int32         `name:"conntrack-max-per-core" placeholder:"N" help:"Tracked connections for each core; 0 leaves the kernel's limit." config:"conntrack.maxPerCore" daemon:""`
-	ConntrackMin        *int32         `name:"conntrack-min" placeholder:"N" help:"Tracked connections at least." config:"conntrack.min" daemon:""`
-	ConntrackTCP        *time.Duration `name:"conntrack-tcp-timeout-established" placeholder:"DURATION" help:"Time-out of idle TCP connections; 0 leaves it." config:"conntrack.tcpEstablishedTimeout" daemon:""`
-	ConntrackCloseWait  *time.Duration `name:"conntrack-tcp-timeout-close-wait" placeholder:"DURATION" help:"Time-out of TCP connections in CLOSE_WAIT; 0 leaves it." config:"conntrack.tcpCloseWaitTimeout" daemon:""`
-	ConntrackBeLiberal  *bool          `name:"conntrack-tcp-be-liberal" help:"Take TCP packets outside of the window for valid." config:"conntrack.tcpBeLiberal"`
-	ConntrackUDP        *time.Duration `name:"conntrack-udp-timeout" placeholder:"DURATION" help:"Time-out of UDP without a reply; 0 leaves it." config:"conntrack.udpTimeout" daemon:""`
-	ConntrackUDPStream  *time.Duration `name:"conntrack-udp-timeout-stream" placeholder:"DURATION" help:"Time-out of UDP with replies; 0 leaves it." config:"conntrack.udpStreamTimeout" daemon:""`
-	ConfigSyncPeriod    *time.Duration `name:"config-sync-period" placeholder:"DURATION" help:"No effect: what has arrived is known, and compared with the kernel every hour." config:"configSyncPeriod" daemon:""`
+	ConntrackMaxPerCore *int32         `name:"conntrack-max-per-core" placeholder:"N" help:"Tracked connections per core; 0 keeps the kernel's limit." config:"conntrack.maxPerCore" daemon:""`
+	ConntrackMin        *int32         `name:"conntrack-min" placeholder:"N" help:"Minimum of tracked connections." config:"conntrack.min" daemon:""`
+	ConntrackTCP        *time.Duration `name:"conntrack-tcp-timeout-established" placeholder:"DURATION" help:"Timeout of idle TCP connections; 0 keeps the kernel's." config:"conntrack.tcpEstablishedTimeout" daemon:""`
+	ConntrackCloseWait  *time.Duration `name:"conntrack-tcp-timeout-close-wait" placeholder:"DURATION" help:"Timeout of TCP connections in CLOSE_WAIT; 0 keeps the kernel's." config:"conntrack.tcpCloseWaitTimeout" daemon:""`
+	ConntrackBeLiberal  *bool          `name:"conntrack-tcp-be-liberal" help:"Accept TCP packets outside of the window as valid." config:"conntrack.tcpBeLiberal"`
+	ConntrackUDP        *time.Duration `name:"conntrack-udp-timeout" placeholder:"DURATION" help:"Timeout of UDP without a reply; 0 keeps the kernel's." config:"conntrack.udpTimeout" daemon:""`
+	ConntrackUDPStream  *time.Duration `name:"conntrack-udp-timeout-stream" placeholder:"DURATION" help:"Timeout of UDP with replies; 0 keeps the kernel's." config:"conntrack.udpStreamTimeout" daemon:""`
+	ConfigSyncPeriod    *time.Duration `name:"config-sync-period" placeholder:"DURATION" help:"No effect: the daemon compares the kernel with its state every hour." config:"configSyncPeriod" daemon:""`
 
 	LoggingFormat  *string        `name:"logging-format" placeholder:"FORMAT" help:"Log format: text, json." config:"logging.format" keep:"" daemon:""`
 	FlushFrequency *time.Duration `name:"log-flush-frequency" placeholder:"DURATION" help:"Longest time between two writes of the log." config:"logging.flushFrequency" keep:"" daemon:""`
 	Verbosity      *Level         `name:"v" short:"v" placeholder:"N" help:"Log verbosity." config:"logging.verbosity" keep:"" daemon:""`
-	VModule        *string        `name:"vmodule" placeholder:"PATTERN=N,..." help:"Log verbosity by source file; stands before what the configuration file has." sets:"logging.vmodule" keep:"" daemon:""`
+	VModule        *string        `name:"vmodule" placeholder:"PATTERN=N,..." help:"Log verbosity by source file; overrides the configuration file." sets:"logging.vmodule" keep:"" daemon:""`
 	JSONSplit      *bool          `name:"log-json-split-stream" hidden:"" help:"Format json: errors and info messages in two streams." config:"logging.options.json.splitStream" keep:""`
 	JSONBuffer     *string        `name:"log-json-info-buffer-size" hidden:"" placeholder:"SIZE" help:"Format json: buffer of the info stream." config:"logging.options.json.infoBufferSize" keep:""`
 	TextSplit      *bool          `name:"log-text-split-stream" hidden:"" help:"Format text: errors and info messages in two streams." config:"logging.options.text.splitStream" keep:""`
@@ -95,14 +95,14 @@ type Flags struct {
 	RootEndpoint   *string `name:"root-hnsendpoint-name" placeholder:"NAME" help:"HNS endpoint of the host's network namespace." config:"winkernel.rootHnsEndpointName"`
 	ForwardHealth  *bool   `name:"forward-healthcheck-vip" help:"Forward the VIP for health check ports." config:"winkernel.forwardHealthCheckVip"`
 
-	HealthzPort *int32 `name:"healthz-port" hidden:"" placeholder:"PORT" help:"Port of the health server; 0 for none. Deprecated: it counts only where --healthz-bind-address has no port." sets:"port of healthzBindAddress"`
-	MetricsPort *int32 `name:"metrics-port" hidden:"" placeholder:"PORT" help:"Port of the metrics server. Deprecated: it counts only where --metrics-bind-address has no port." sets:"port of metricsBindAddress"`
+	HealthzPort *int32 `name:"healthz-port" hidden:"" placeholder:"PORT" help:"Port of the health server; 0 for none. Deprecated: it is used only if --healthz-bind-address has no port." sets:"port of healthzBindAddress"`
+	MetricsPort *int32 `name:"metrics-port" hidden:"" placeholder:"PORT" help:"Port of the metrics server. Deprecated: it is used only if --metrics-bind-address has no port." sets:"port of metricsBindAddress"`
 
 	ProxyPortRange    *string        `name:"proxy-port-range" hidden:"" placeholder:"A-B" help:"Proxy ports of mode userspace." config:"portRange" until:"1.26" userspace:""`
-	UDPTimeout        *time.Duration `name:"udp-timeout" hidden:"" placeholder:"DURATION" help:"Time-out of idle UDP in mode userspace." config:"udpIdleTimeout" until:"1.26" userspace:""`
+	UDPTimeout        *time.Duration `name:"udp-timeout" hidden:"" placeholder:"DURATION" help:"Timeout of idle UDP in mode userspace." config:"udpIdleTimeout" until:"1.26" userspace:""`
 	ConntrackMax      *int32         `name:"conntrack-max" hidden:"" placeholder:"N" help:"Tracked connections." config:"conntrack.max" until:"1.15" instead:"--conntrack-max-per-core and --conntrack-min"`
-	ResourceContainer *string        `name:"resource-container" hidden:"" placeholder:"NAME" help:"Container in which the process put itself." config:"resourceContainer" until:"1.16"`
-	CleanupIPVS       *bool          `name:"cleanup-ipvs" hidden:"" help:"Whether --cleanup also removes IPVS rules; it always does." sets:"-" keep:"" until:"1.18"`
+	ResourceContainer *string        `name:"resource-container" hidden:"" placeholder:"NAME" help:"Container of the process." config:"resourceContainer" until:"1.16"`
+	CleanupIPVS       *bool          `name:"cleanup-ipvs" hidden:"" help:"Remove IPVS rules with --cleanup, which is always done." sets:"-" keep:"" until:"1.18"`
 	AzureRegistry     *string        `name:"azure-container-registry-config" hidden:"" placeholder:"FILE" help:"Belongs to another component." sets:"-" until:"1.14"`
 	BootIDFile        *string        `name:"boot-id-file" hidden:"" placeholder:"FILE" help:"Belongs to another component." sets:"-" until:"1.14"`
 	MachineIDFile     *string        `name:"machine-id-file" hidden:"" placeholder:"FILE" help:"Belongs to another component." sets:"-" until:"1.14"`
@@ -112,8 +112,8 @@ type Flags struct {
 	LogDir          *string `name:"log-dir" hidden:"" placeholder:"DIR" help:"Directory of log files." sets:"-" until:"1.26"`
 	LogFile         *string `name:"log-file" hidden:"" placeholder:"FILE" help:"Log file." sets:"-" until:"1.26"`
 	LogFileMaxSize  *uint64 `name:"log-file-max-size" hidden:"" placeholder:"MB" help:"Size of the log file." sets:"-" until:"1.26"`
-	LogBacktraceAt  *string `name:"log-backtrace-at" hidden:"" placeholder:"FILE:N" help:"Where a log line gets a stack trace." sets:"-" until:"1.26"`
-	StderrThreshold *string `name:"stderrthreshold" hidden:"" placeholder:"N" help:"Severity that goes to standard error." sets:"-" until:"1.26"`
+	LogBacktraceAt  *string `name:"log-backtrace-at" hidden:"" placeholder:"FILE:N" help:"Source line whose log lines contain a stack trace." sets:"-" until:"1.26"`
+	StderrThreshold *string `name:"stderrthreshold" hidden:"" placeholder:"N" help:"Severity that is written to standard error." sets:"-" until:"1.26"`
 	SkipHeaders     *bool   `name:"skip-headers" hidden:"" help:"Log lines without headers." sets:"-" until:"1.26"`
 	SkipLogHeaders  *bool   `name:"skip-log-headers" hidden:"" help:"Log files without headers." sets:"-" until:"1.26"`
 	AddDirHeader    *bool   `name:"add-dir-header" hidden:"" help:"Log lines with directories." sets:"-" until:"1.26"`

@@ -19,7 +19,7 @@ type Verb struct {
 }
 
 const (
-	badInput = "bad input or usage, or a file that cannot be read or written"
+	badInput = "invalid input or usage, or a file that cannot be read or written"
 	getAll   = "kubectl get services,endpointslices,nodes,servicecidrs -A -o yaml >cluster.yaml"
 )
 
@@ -31,28 +31,28 @@ func Verbs() map[string]Verb {
 			"proxyc compile -c config.yaml -s cluster.yaml --hostname-override node1",
 			"proxyc compile -c config.yaml -s cluster.yaml --mode ipvs --out-dir out",
 			"proxyc compile -c config.yaml -s cluster.yaml --all-nodes --out-dir out",
-		}, [...]string{"done", "", badInput + "; the rules of all that is right are written"}},
+		}, [...]string{"done", "", badInput + "; the rules of all valid objects are written"}},
 		"apply": {[]string{
 			"proxyc apply -c config.yaml -s cluster.yaml --dry-run",
 			"proxyc apply -c config.yaml -s cluster.yaml --yes-takeover",
 			"proxyc apply -c config.yaml -s cluster.yaml --check",
-		}, [...]string{"done", "with --check: something differs", badInput + ", or a kernel that refuses something"}},
+		}, [...]string{"done", "with --check: something differs", badInput + ", or the kernel rejected a change"}},
 		"watch": {[]string{
 			"proxyc watch --config /var/lib/kube-proxy/config.conf",
 			"proxyc watch -c config.yaml -s cluster.yaml",
-		}, [...]string{"ended by a signal, or done with --cleanup, --init-only or --write-config-to", "", badInput + ", or something without which the daemon cannot go on"}},
+		}, [...]string{"ended by a signal, or completed --cleanup, --init-only or --write-config-to", "", badInput + ", or a condition that stops the daemon"}},
 		"status": {[]string{
 			"proxyc status",
 			"proxyc status --address unix:/run/proxyc.sock -o json",
-		}, [...]string{"the daemon answers, and the kernel is as it should be", "the daemon answers, and the kernel is not, or is not known to be, as it should be", "no daemon answers, or wrong usage"}},
+		}, [...]string{"the daemon answers, and the kernel matches", "the daemon answers, and the kernel does not match, or is not verified", "no daemon answers, or invalid usage"}},
 		"doctor": {[]string{
 			"proxyc doctor",
 			"proxyc doctor --config config.yaml --try nftables -o json",
-		}, [...]string{"nothing is an error; there may be warnings", "something is an error", "wrong usage, or no rights"}},
+		}, [...]string{"no errors; there may be warnings", "errors", "invalid usage, or insufficient privileges"}},
 		"cleanup": {[]string{
 			"proxyc cleanup --dry-run",
 			"proxyc cleanup",
-		}, [...]string{"done", "", "wrong usage, or something that cannot be removed"}},
+		}, [...]string{"done", "", "invalid usage, or rules that cannot be removed"}},
 		"trace": {[]string{
 			"proxyc trace -c config.yaml -s cluster.yaml --from pod:shop/web-110 --to 10.96.0.10:80",
 			"proxyc trace -c config.yaml -s cluster.yaml --from 192.0.2.200@eth0 --to [2001:db8::1]:443/udp -o json",
@@ -61,7 +61,7 @@ func Verbs() map[string]Verb {
 			"proxyc explain -c config.yaml -s cluster.yaml 10.96.0.10:80",
 			"proxyc explain -c config.yaml -s cluster.yaml shop/web:http",
 			"proxyc explain -c config.yaml -s cluster.yaml 30080",
-		}, [...]string{"done", "nothing has this name", badInput}},
+		}, [...]string{"done", "no match", badInput}},
 		"diff": {[]string{
 			"proxyc diff -c config.yaml -s old.yaml -S new.yaml",
 			"proxyc diff -c config.yaml -s old.yaml -S new.yaml --all-nodes -o markdown",
@@ -76,18 +76,18 @@ func Verbs() map[string]Verb {
 		"migrate": {[]string{
 			"proxyc migrate -c config.yaml -s cluster.yaml --from iptables --to nftables --all-nodes",
 			"proxyc migrate -c config.yaml -s cluster.yaml --to nftables --dump node17.iptables-save -o json",
-		}, [...]string{"nothing changes", "something changes, or cannot be shown", badInput}},
+		}, [...]string{"nothing changes", "something changes, or the change cannot be determined", badInput}},
 		"lint": {[]string{
 			"proxyc lint -c config.yaml -s cluster.yaml",
 			"proxyc lint -s manifests/ --fail-on warning -o github",
 			"proxyc lint -c config.yaml -s cluster.yaml --write-baseline known.txt",
 			"proxyc lint -c config.yaml -s cluster.yaml --baseline known.txt -o sarif",
-		}, [...]string{"nothing found, or nothing as grave as --fail-on", "findings, none of them an error", badInput + ", or findings that are errors"}},
+		}, [...]string{"no findings, or none as severe as --fail-on", "findings, none of them an error", badInput + ", or findings that are errors"}},
 		"report": {[]string{
 			"proxyc report -c config.yaml -s cluster.yaml -o report.html",
 			"proxyc report -c config.yaml -s new.yaml --against old.yaml --all-nodes -o report.html",
 			"proxyc report -c config.yaml -s new.yaml --against old.yaml -o markdown",
-		}, [...]string{"done", "", badInput + ", or findings that are errors; without --against the report of all that is right is written"}},
+		}, [...]string{"done", "", badInput + ", or findings that are errors; without --against, the report of all valid objects is written"}},
 		"config defaults": {[]string{
 			"proxyc config defaults",
 			"proxyc config defaults --proxy-mode nftables",
@@ -95,7 +95,7 @@ func Verbs() map[string]Verb {
 		"config validate": {[]string{
 			"proxyc config validate config.yaml",
 			"kubectl -n kube-system get configmap kube-proxy -o yaml | proxyc config validate --strict -",
-		}, [...]string{"valid", "", "not valid, or a file that cannot be read"}},
+		}, [...]string{"valid", "", "invalid, or a file that cannot be read"}},
 		"config show": {[]string{
 			"proxyc config show config.yaml",
 			"proxyc config show --cluster-cidr 10.244.0.0/16 -o json",
@@ -105,7 +105,7 @@ func Verbs() map[string]Verb {
 			"proxyc snapshot --kubeconfig ~/.kube/prod --context prod -o cluster.json",
 			"proxyc snapshot --status-socket /run/proxyc.sock -o node1.json",
 			"proxyc snapshot -c config.yaml --redact -o cluster.json --config-out redacted.yaml --stand-ins keep.txt",
-		}, [...]string{"done", "", badInput + "; objects that are right are written beside one that is not"}},
+		}, [...]string{"done", "", badInput + "; valid objects are written nevertheless"}},
 		"record": {[]string{
 			"proxyc record -o run.jsonl",
 		}, [...]string{"ended by a signal", "", badInput}},
@@ -113,26 +113,26 @@ func Verbs() map[string]Verb {
 			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl",
 			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl --packets packets.jsonl -o none",
 			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl --until 2026-01-02T03:04:05Z --netns scratch",
-		}, [...]string{"played to the end, or to --until", "a packet met another fate, or rules do not do what is wanted", badInput + ", or a kernel that refuses something"}},
+		}, [...]string{"rerereplayed to the end, or to --until", "a packet had an unexpected result, or rules do not match", badInput + ", or the kernel rejected a change"}},
 		"demo": {[]string{
 			"proxyc demo --mode iptables",
 			"proxyc demo --write demo",
 			"proxyc demo --live",
-		}, [...]string{"done", "with --live: a connection went otherwise than trace says", badInput}},
+		}, [...]string{"done", "with --live: a connection differed from its trace", badInput}},
 		"version": {[]string{
 			"proxyc version -o json",
-		}, [...]string{"done", "", "wrong usage"}},
+		}, [...]string{"done", "", "invalid usage"}},
 		"completion": {[]string{
 			"proxyc completion bash",
 			"proxyc completion zsh",
 			"proxyc completion fish",
 			"proxyc completion powershell",
-		}, [...]string{"done", "", "wrong usage"}},
+		}, [...]string{"done", "", "invalid usage"}},
 		"man": {[]string{
 			"proxyc man",
 			"proxyc man trace",
 			"proxyc man --write /usr/local/share/man/man1",
-		}, [...]string{"done", "", "wrong usage, or a file that cannot be written"}},
+		}, [...]string{"done", "", "invalid usage, or a file that cannot be written"}},
 	}
 }
 
@@ -159,35 +159,25 @@ func Args(args []string) (rest []string, all bool) {
 // daemon's flags.
 var Offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate", "lint", "report", "replay", "config defaults", "config show"}
 
-// printHelp prints the help of a command. Of kube-proxy's flags it omits those without effect on
-// the command, and removed ones, unless all is set. calls formats the command lines of examples.
+// printHelp prints the help of a command: one line per flag, without most of kube-proxy's flags, or
+// all flags with their full texts if all is set. calls formats the command lines of examples.
 func printHelp(all bool, calls func(string) string) kong.HelpPrinter {
 	return func(options kong.HelpOptions, ctx *kong.Context) error {
 		verb := ctx.Selected()
-		hidden := 0
-		if verb != nil {
-			verb.Positional = slices.DeleteFunc(verb.Positional, func(v *kong.Value) bool { return v.Tag.Hidden }) // kong shows them otherwise
-			for _, f := range verb.Flags {
-				switch {
-				case all:
-					f.Hidden = false
-				case f.Tag.Has("daemon") && slices.Contains(Offline, verb.Path()):
-					f.Hidden = true
-				}
-				if f.Hidden {
-					hidden++
-				}
-			}
-		}
-		if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
-			return err
-		}
 		if verb == nil || len(verb.Children) > 0 {
-			return nil
+			return kong.DefaultHelpPrinter(options, ctx)
 		}
+		verb.Positional = slices.DeleteFunc(verb.Positional, func(v *kong.Value) bool { return v.Tag.Hidden }) // kong shows them
 		var b strings.Builder
-		if hidden > 0 {
-			fmt.Fprintf(&b, "\nFlags of kube-proxy that have no effect here are taken, too: --help=all shows %d more.\n", hidden)
+		if all {
+			for _, f := range verb.Flags {
+				f.Hidden = false
+			}
+			if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
+				return err
+			}
+		} else {
+			writeBrief(&b, ctx.Model.Name, verb)
 		}
 		u := Verbs()[verb.Path()]
 		b.WriteString("\nExamples:\n")
@@ -205,21 +195,71 @@ func printHelp(all bool, calls func(string) string) kong.HelpPrinter {
 	}
 }
 
+// briefColumn is the column of the texts of flags. Few names are longer.
+const briefColumn = 34
+
+// common are the flags of kube-proxy that the help of every verb shows.
+var common = []string{"config", "hostname-override", "mode", "cluster-cidr"}
+
+// writeBrief writes the help of a verb with the first sentence of each flag.
+func writeBrief(b *strings.Builder, program string, verb *kong.Node) {
+	fmt.Fprintf(b, "Usage: %s %s\n\n%s\n", program, verb.Summary(), verb.Help)
+	line := func(name string, v *kong.Value) {
+		fmt.Fprintf(b, "  %-*s  %s\n", briefColumn-len("    "), name, withDefault(firstSentence(v.Help), v, config.FlagDefaults()))
+	}
+	if len(verb.Positional) > 0 {
+		b.WriteString("\nArguments:\n")
+		for _, p := range verb.Positional {
+			line(p.Summary(), p)
+		}
+	}
+	b.WriteString("\nFlags:\n")
+	more := 0
+	for _, group := range verb.AllFlags(false) {
+		for _, f := range group {
+			switch kubeProxys := f.Tag.Has("config") || f.Tag.Has("sets"); {
+			case kubeProxys && !slices.Contains(common, f.Name):
+				more++
+			case f.Hidden:
+			case f.Short != 0:
+				line(f.String(), f.Value)
+			default:
+				line("    "+f.String(), f.Value)
+			}
+		}
+	}
+	if more > 0 {
+		fmt.Fprintf(b, "\n%d more flags of kube-proxy are accepted: --help=all lists them.\n", more)
+	}
+}
+
+// firstSentence returns the first sentence of a flag's text.
+func firstSentence(text string) string {
+	first, _, more := strings.Cut(text, ". ")
+	if more {
+		return first + "."
+	}
+	return text
+}
+
 // FlagText returns the help of a flag, with its default.
 func FlagText(flagDefaults map[string]string) kong.HelpValueFormatter {
-	return func(v *kong.Value) string {
-		if v.Flag == nil {
-			return v.Help
-		}
-		def := v.Default
-		if v.Tag != nil && (v.Tag.Has("config") || v.Tag.Has("sets")) {
-			def = flagDefaults[v.Flag.Name]
-		}
-		if def == "" || strings.Contains(v.Help, "default") {
-			return v.Help
-		}
-		return strings.TrimSuffix(v.Help, ".") + " (default " + def + ")."
+	return func(v *kong.Value) string { return withDefault(v.Help, v, flagDefaults) }
+}
+
+// withDefault adds the default of a flag to its text, unless the text states one.
+func withDefault(text string, v *kong.Value, flagDefaults map[string]string) string {
+	if v.Flag == nil || strings.Contains(text, "default") {
+		return text
 	}
+	def := v.Default
+	if v.Tag != nil && (v.Tag.Has("config") || v.Tag.Has("sets")) {
+		def = flagDefaults[v.Flag.Name]
+	}
+	if def == "" {
+		return text
+	}
+	return strings.TrimSuffix(text, ".") + " (default " + def + ")."
 }
 
 // Options returns the parser options for the help.
