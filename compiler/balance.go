@@ -25,24 +25,24 @@ func (c *cluster) balancePass(s *service) {
 	}
 	slots, ok := maglevSlots(s.Balance)
 	if !ok {
-		s.report(diag.BalanceValue, balanceField, fmt.Sprintf("must be maglev, or maglev- and one of %v, got %s: backends are taken at random", ir.MaglevSlots(), diag.Quote(s.Balance)))
+		s.report(diag.BalanceValue, balanceField, fmt.Sprintf("must be maglev, or maglev- and one of %v, got %s: backends are chosen at random", ir.MaglevSlots(), diag.Quote(s.Balance)))
 		return
 	}
 	external := s.external()
 	why := s.unbalanced(external)
 	if why == "" {
 		s.tables = &tables{frontends: external,
-			Maglev: ir.Maglev{Slots: slots, Origin: ir.Origin{Object: s.object, Field: balanceField, Reason: "the client's address and port choose"}}}
+			Maglev: ir.Maglev{Slots: slots, Origin: ir.Origin{Object: s.object, Field: balanceField, Reason: "the client's address and port determine the backend"}}}
 	}
 	switch more := s.moreSlots(slots); {
 	case !c.caps.Has(ir.StableBackends):
-		s.warn(diag.ModeBalance, balanceField, "mode "+string(c.mode)+" has no choice of backends by the client: they are chosen as without the annotation")
+		s.warn(diag.ModeBalance, balanceField, "mode "+string(c.mode)+" does not support a choice of backends by client: the annotation is ignored")
 	case why != "":
 		s.warn(diag.BalanceNoEffect, balanceField, "has no effect: "+why)
 	default:
 		s.tables.crowded = s.tables.finding(diag.BalanceNoEffect, "has no effect: "+s.tables.tooMany())
 		if more > slots {
-			s.tables.fitting = s.tables.finding(diag.BalanceFewSlots, fmt.Sprintf("%d slots are few for the endpoints of a port: maglev-%d has more", slots, more))
+			s.tables.fitting = s.tables.finding(diag.BalanceFewSlots, fmt.Sprintf("%d slots are few for the endpoints of a port: use maglev-%d, which has more", slots, more))
 		}
 	}
 }

@@ -138,7 +138,7 @@ func (c *cluster) leaveEndpoints(s *service, f ir.Family, offered []int) {
 	if n > 1 {
 		what = "its endpoints and those of " + counted(n-1, "more port") + " are"
 	}
-	s.report(diag.TooManyBackends, first, what+" left out, and connections refused: "+"a Service can have at most "+strconv.Itoa(maxBackends)+" backends of frontends in "+f.String())
+	s.report(diag.TooManyBackends, first, what+" skipped, and connections are rejected: "+"a Service can have at most "+strconv.Itoa(maxBackends)+" backends of frontends in "+f.String())
 }
 
 // tooMany returns the message for skipped addresses.

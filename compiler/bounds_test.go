@@ -130,9 +130,9 @@ func TestServiceBackendBounds(t *testing.T) { // ports of slices (SNAP-41)
 	}{
 		{"what real clusters have", []change{loadBalancer("203.0.113.1", "203.0.113.2"), manyPorts(10, true)}, 10, 5000, counts{40, 200_000, 0}, nil},
 		{"a million", []change{manyPorts(1000, false)}, 1000, 1000, counts{1000, 500_000, 500},
-			[]string{"error: Service ns/web: spec.ports[500]: its endpoints and those of 499 more ports are left out, and connections refused: a Service can have at most 500000 backends of frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.ports[500]: its endpoints and those of 499 more ports are skipped, and connections are rejected: a Service can have at most 500000 backends of frontends in IPv4"}},
 		{"node ports count", []change{manyPorts(1000, true)}, 1000, 1000, counts{2000, 500_000, 1500},
-			[]string{"error: Service ns/web: spec.ports[250]: its endpoints and those of 749 more ports are left out, and connections refused: a Service can have at most 500000 backends of frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.ports[250]: its endpoints and those of 749 more ports are skipped, and connections are rejected: a Service can have at most 500000 backends of frontends in IPv4"}},
 		{"addresses first", []change{manyPorts(100, false), externalIPs(addresses("198.18", 99)...)}, 100, 1000, counts{500, 500_000, 0},
 			[]string{"error: Service ns/web: spec.externalIPs[4]: 198.18.0.5 and 94 more addresses are left out, with 100 ports each: a Service can have at most 10000 frontends and 500000 backends of frontends in IPv4"}},
 		{"one port is no product", []change{manyPorts(1, false)}, 1, 500_100, counts{1, 500_100, 0}, nil},

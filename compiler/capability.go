@@ -15,10 +15,10 @@ func (c *cluster) checkCapabilities(s *service) {
 		field  string
 		effect string
 	}{
-		{s.InternalLocal, ir.TrafficPolicies, diag.ModePolicies, "spec.internalTrafficPolicy", "has no traffic policies: Local counts as Cluster"},
-		{s.ExternalLocal, ir.TrafficPolicies, diag.ModePolicies, "spec.externalTrafficPolicy", "has no traffic policies: Local counts as Cluster"},
-		{len(s.SourceRanges) > 0, ir.SourceRanges, diag.ModeSources, "spec.loadBalancerSourceRanges", "does not filter sources: every client is admitted"},
-		{s.wantsHealth(), ir.HealthPorts, diag.ModeHealth, "spec.healthCheckNodePort", "serves no health ports"},
+		{s.InternalLocal, ir.TrafficPolicies, diag.ModePolicies, "spec.internalTrafficPolicy", "does not support traffic policies: Local is treated as Cluster"},
+		{s.ExternalLocal, ir.TrafficPolicies, diag.ModePolicies, "spec.externalTrafficPolicy", "does not support traffic policies: Local is treated as Cluster"},
+		{len(s.SourceRanges) > 0, ir.SourceRanges, diag.ModeSources, "spec.loadBalancerSourceRanges", "does not filter sources: all clients are admitted"},
+		{s.wantsHealth(), ir.HealthPorts, diag.ModeHealth, "spec.healthCheckNodePort", "does not serve health check ports"},
 	} {
 		if f.asked && !c.caps.Has(f.need) {
 			s.warn(f.code, f.field, "mode "+string(c.mode)+" "+f.effect)
@@ -29,6 +29,6 @@ func (c *cluster) checkCapabilities(s *service) {
 		s.checkHealth()
 	}
 	if !c.caps.Has(ir.AffinityTimeout) && s.AffinityIP && s.affinityValid() && s.AffinitySecs != defaultAffinity {
-		s.warn(diag.ModeAffinity, affinityField, "mode "+string(c.mode)+" leaves the timeout to Windows")
+		s.warn(diag.ModeAffinity, affinityField, "mode "+string(c.mode)+" uses the timeout of Windows")
 	}
 }

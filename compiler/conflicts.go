@@ -262,7 +262,7 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 				code = diag.NodePortClaimed
 			}
 			found.add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: f.Origin.Object, Path: f.Origin.Field,
-				Msg: f.Match.String() + " belongs to Service " + o.name.String() + ", " + o.why(mine) + ": it is left out here"})
+				Msg: f.Match.String() + " belongs to Service " + o.name.String() + ", " + o.why(mine) + ": it is skipped here"})
 			continue
 		}
 		if f.Match.IsNodePort() {
@@ -285,7 +285,7 @@ func (c *claims) hidden(e *entry, f *ir.Frontend, found *byAddress) {
 		}
 		found.add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortHidden, Object: f.Origin.Object, Path: f.Origin.Field,
 			Msg: strings.TrimPrefix(f.Match.String(), "node:") + " at the node's address " + a.String() + " is Service " + o.name.String() +
-				"'s " + o.kind.String() + ", which takes the packets to the node port there while it has endpoints"})
+				"'s " + o.kind.String() + ", which receives the packets to the node port there while it has endpoints"})
 	}
 }
 

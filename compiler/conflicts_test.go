@@ -85,7 +85,7 @@ func TestHiddenNodePortFollows(t *testing.T) {
 		want := ""
 		if step.want != "" {
 			want = "warning: Service ns/b: spec.ports[0].nodePort: 30080/tcp at the node's address 192.0.2.11 is Service ns/" + step.want +
-				"'s ExternalIP, which takes the packets to the node port there while it has endpoints"
+				"'s ExternalIP, which receives the packets to the node port there while it has endpoints"
 		}
 		got := ""
 		for _, d := range c.Diagnostics() {

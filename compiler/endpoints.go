@@ -136,7 +136,7 @@ func portFaults(slice *snapshot.EndpointSlice) iter.Seq2[int, portFault] {
 				if first, twice := names[in.Name]; !twice {
 					names[in.Name] = i
 				} else if fault == (portFault{}) { // the API server rejects it
-					fault = portFault{".name", diag.Quote(in.Name) + " is the name of ports[" + strconv.Itoa(first) + "], too: the port is left out"}
+					fault = portFault{".name", diag.Quote(in.Name) + " is the name of ports[" + strconv.Itoa(first) + "] too: the port is skipped"}
 				}
 			}
 			if !yield(i, fault) {
@@ -152,9 +152,9 @@ func faultOf(in *snapshot.EndpointPort) portFault {
 	_, valid := number(in.Port)
 	switch {
 	case !in.HasName: // a port needs a name, possibly empty, and a number (SNAP-41)
-		return portFault{".name", "must be set, empty for a port without a name: the port is left out"}
+		return portFault{".name", "must be set, or empty for a port without a name: the port is skipped"}
 	case !in.HasPort || in.Port == 0:
-		return portFault{".port", "must be set: all ports at once are not served"}
+		return portFault{".port", "must be set: a slice for all ports is not supported"}
 	case !valid:
 		return portFault{".port", "must be 1-65535, got " + strconv.Itoa(int(in.Port))}
 	case !known:
@@ -172,7 +172,7 @@ func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code
 	addr = addr.Unmap()
 	switch {
 	case e.Address == "" && !ok: // the first address counts (SNAP-42)
-		return addr, diag.EndpointAddress, "must not be empty: the endpoint is left out"
+		return addr, diag.EndpointAddress, "must not be empty: the endpoint is skipped"
 	case !ok:
 		return addr, diag.EndpointAddress, "must be an IP address, got " + diag.Quote(e.Address)
 	case !family.Has(addr):
@@ -229,7 +229,7 @@ func (c *cluster) mergeDuplicates(s *service, list []endpoint) []endpoint {
 		}
 		if !alike(last, &loser) {
 			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.EndpointTwice, Object: sliceObject(loser.slice), Path: c.endpointField(loser.slice, loser.index),
-				Msg: e.addrPort.String() + " differs in " + sliceObject(last.slice) + ", " + c.endpointField(last.slice, last.index) + ", which counts"})
+				Msg: e.addrPort.String() + " differs in " + sliceObject(last.slice) + ", " + c.endpointField(last.slice, last.index) + ", which is used"})
 		}
 	}
 	return kept

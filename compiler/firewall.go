@@ -53,14 +53,14 @@ func nobody(object string, f ir.Family) ir.SourceRange {
 		a = netip.IPv6Unspecified()
 	}
 	return ir.SourceRange{Prefix: netip.PrefixFrom(a, a.BitLen()),
-		Origin: ir.Origin{Object: object, Field: sourceRangesField, Reason: "no range can be read: nobody is admitted"}}
+		Origin: ir.Origin{Object: object, Field: sourceRangesField, Reason: "no range is valid: no client is admitted"}}
 }
 
 // warnClosed warns of load balancers that admit nobody.
 func (s *service) warnClosed() {
 	for f, v := range s.views.All() {
 		if v.closed && v.has(ir.LoadBalancer) {
-			s.warn(diag.RangesClosed, sourceRangesField, "no "+f.String()+" range can be read: the load balancer's "+f.String()+" addresses admit nobody, where kube-proxy would admit everybody")
+			s.warn(diag.RangesClosed, sourceRangesField, "no "+f.String()+" range is valid: the load balancer's "+f.String()+" addresses admit no client, while kube-proxy admits all")
 		}
 	}
 }
@@ -87,7 +87,7 @@ func (t *nodeTarget) firewallPass(v *view) []ir.SourceRange {
 		if a.kind == ir.LoadBalancer {
 			ranges = append(ranges, ir.SourceRange{
 				Prefix: netip.PrefixFrom(a.Addr, a.BitLen()),
-				Origin: ir.Origin{Object: ranges[0].Origin.Object, Field: a.field, Reason: "the node is within a range: it may use the address as its source"},
+				Origin: ir.Origin{Object: ranges[0].Origin.Object, Field: a.field, Reason: "the node is within a range: it may use the address as its source address address"},
 			})
 		}
 	}

@@ -32,7 +32,7 @@ func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Fami
 	m := misses{cluster: cluster{names: newFieldNames()}, node: node, port: port, local: local, more: map[string]int{}}
 	for _, l := range snap.LeftOut() {
 		if l.Service == port.Service && !l.IsService() {
-			m.add(ir.Origin{}, l.Object+" is left out: "+l.Why)
+			m.add(ir.Origin{}, l.Object+" is skipped: "+l.Why)
 		}
 	}
 	all := snap.Slices(port.Service)
@@ -47,7 +47,7 @@ func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Fami
 			m.add(ir.Origin{Object: sliceObject(slice), Field: "addressType"}, "the slice is "+slice.AddressType+", not "+f.String())
 		case !inFamily(slice):
 		case slice.Headless:
-			m.add(ir.Origin{Object: sliceObject(slice), Field: "metadata.labels"}, "service.kubernetes.io/headless sets the slice apart")
+			m.add(ir.Origin{Object: sliceObject(slice), Field: "metadata.labels"}, "service.kubernetes.io/headless excludes the slice")
 		case m.serves(slice):
 			m.endpoints(slice)
 		}
@@ -64,7 +64,7 @@ func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Fami
 }
 
 // plural rewrites the text about one endpoint for several.
-var plural = strings.NewReplacer("is ", "are ", " does ", " do ")
+var plural = strings.NewReplacer("is ", "are ", "an unknown node", "unknown nodes")
 
 // misses collects the result of Misses.
 type misses struct {
@@ -91,7 +91,7 @@ func (m *misses) none(snap *snapshot.Snapshot) []Miss {
 		}
 	}
 	if near := diag.Nearest(m.port.Service.Name, owners); near != "" {
-		m.add(ir.Origin{Object: sliceObject(byOwner[near]), Field: "metadata.labels"}, "the slice is of a Service "+strconv.Quote(near)+", which does not exist")
+		m.add(ir.Origin{Object: sliceObject(byOwner[near]), Field: "metadata.labels"}, "the slice belongs to a Service "+strconv.Quote(near)+", which does not exist")
 	}
 	return m.found
 }
@@ -122,16 +122,16 @@ func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
 			m.add(o, "must be 1-65535, got "+strconv.Itoa(int(p.Port)))
 		case p.Name == m.port.Port:
 			o.Field += ".protocol"
-			m.add(o, portName(p.Name)+" is for "+protocol.String()+", and the Service's is "+want)
+			m.add(o, portName(p.Name)+" is for "+protocol.String()+", but that of the Service is "+want)
 		case protocol == m.port.Protocol:
 			o.Field += ".name"
-			m.add(o, strconv.Itoa(int(p.Port))+" is "+portName(p.Name)+", and the Service's is "+portName(m.port.Port))
+			m.add(o, strconv.Itoa(int(p.Port))+" is "+portName(p.Name)+", but that of the Service is "+portName(m.port.Port))
 		default:
 			has = append(has, portName(p.Name)+" for "+protocol.String())
 		}
 	}
 	if len(m.found) == before {
-		m.add(ir.Origin{Object: sliceObject(slice), Field: "ports"}, "the slice has "+cmp.Or(strings.Join(has, ", "), "none")+", and the Service's is "+want)
+		m.add(ir.Origin{Object: sliceObject(slice), Field: "ports"}, "the slice has "+cmp.Or(strings.Join(has, ", "), "no port")+", but the Service has "+want)
 	}
 	return false
 }
@@ -146,14 +146,14 @@ func portName(name string) string {
 // endpoints reports endpoints that have the port and do not serve it.
 func (m *misses) endpoints(slice *snapshot.EndpointSlice) {
 	if len(slice.Endpoints) == 0 {
-		m.add(ir.Origin{Object: sliceObject(slice), Field: "endpoints"}, "the slice has none")
+		m.add(ir.Origin{Object: sliceObject(slice), Field: "endpoints"}, "the slice has no endpoint")
 	}
 	for i := range slice.Endpoints {
 		e := &slice.Endpoints[i]
 		why := ""
 		switch here := m.node != "" && e.NodeName == m.node; {
 		case m.local && !here && e.NodeName == "":
-			why = "is on no known node"
+			why = "is on an unknown node"
 		case m.local && !here:
 			why = "is on node " + e.NodeName
 		}
@@ -162,7 +162,7 @@ func (m *misses) endpoints(slice *snapshot.EndpointSlice) {
 		case why != "":
 			why += ", and not ready"
 		case e.Terminating && !e.Serving:
-			why = "is terminating and does not serve"
+			why = "is terminating and not serving"
 		case e.Terminating:
 			why = "is terminating"
 		default:

@@ -16,9 +16,9 @@ func TestMissesOfPorts(t *testing.T) {
 	}{
 		{snapshot.EndpointPort{Name: "web", Protocol: "TCP", Port: 80, HasName: true, HasPort: true}, "", ""},
 		{snapshot.EndpointPort{Name: "web", Protocol: "TCP", Port: 70000, HasName: true, HasPort: true}, "ports[0].port", "must be 1-65535, got 70000"},
-		{snapshot.EndpointPort{Name: "web", Protocol: "UDP", Port: 80, HasName: true, HasPort: true}, "ports[0].protocol", `port "web" is for udp, and the Service's is port "web" for tcp`},
-		{snapshot.EndpointPort{Name: "http", Protocol: "TCP", Port: 80, HasName: true, HasPort: true}, "ports[0].name", `80 is port "http", and the Service's is port "web"`},
-		{snapshot.EndpointPort{Name: "dns", Protocol: "UDP", Port: 53, HasName: true, HasPort: true}, "ports", `the slice has port "dns" for udp, and the Service's is port "web" for tcp`},
+		{snapshot.EndpointPort{Name: "web", Protocol: "UDP", Port: 80, HasName: true, HasPort: true}, "ports[0].protocol", `port "web" is for udp, but that of the Service is port "web" for tcp`},
+		{snapshot.EndpointPort{Name: "http", Protocol: "TCP", Port: 80, HasName: true, HasPort: true}, "ports[0].name", `80 is port "http", but that of the Service is port "web"`},
+		{snapshot.EndpointPort{Name: "dns", Protocol: "UDP", Port: 53, HasName: true, HasPort: true}, "ports", `the slice has port "dns" for udp, but the Service has port "web" for tcp`},
 		{snapshot.EndpointPort{Name: "web", Protocol: "TCP", HasName: true}, "ports[0]", "the port lacks name, number or protocol"},
 	} {
 		m := misses{cluster: cluster{names: newFieldNames()}, port: ir.ServicePort{Port: "web", Protocol: ir.TCP}}

@@ -79,13 +79,13 @@ func (in nodeInput) nodeDiags() diag.List {
 	switch {
 	case in.facts.NodeName == "":
 		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "config", Path: "hostnameOverride",
-			Msg:  "the node's name is not known: no endpoint counts as local",
-			Hint: "name the node with --hostname-override"}}
+			Msg:  "the node's name is unknown: no endpoint is treated as local",
+			Hint: "set --hostname-override to the name of the node"}}
 	case in.broken: // reported with the object's error
 	case in.object == nil:
 		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "Node " + in.facts.NodeName,
-			Msg:  "not in the snapshot" + otherNodes(in.nodes) + ": its addresses, zone and pod ranges are not known",
-			Hint: "add the Node object, or name another node with --hostname-override"}}
+			Msg:  "not in the snapshot" + otherNodes(in.nodes) + ": its addresses, zone and pod ranges are unknown",
+			Hint: "add the Node object, or set --hostname-override to another node"}}
 	}
 	return nil
 }
@@ -320,7 +320,7 @@ func (in nodeInput) loopbackNodePorts(family ir.Family, addrs ir.NodePortAddrs) 
 func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.List) ir.Detector {
 	if !in.linux() {
 		return ir.Detector{Origin: ir.Origin{Object: "config", Field: "detectLocalMode",
-			Reason: "mode " + string(in.mode) + " does not tell pods from others"}}
+			Reason: "mode " + string(in.mode) + " cannot detect local pods"}}
 	}
 	switch in.cfg.DetectLocalMode {
 	case config.DetectBridgeInterface:
@@ -336,7 +336,7 @@ func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.L
 		}
 		if len(in.facts.PodCIDRs) > 0 && family == ir.IPv4 {
 			diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoPodRange, Object: origin.Object, Path: origin.Field,
-				Msg: "names no pod range: those that it had last stay in force"})
+				Msg: "names no pod range: the previous ranges remain effective"})
 		}
 		return cidrDetector(in.facts.PodCIDRs, family, primary, origin, diags)
 	}
@@ -345,7 +345,7 @@ func (in nodeInput) detector(family ir.Family, primary netip.Addr, diags *diag.L
 		for _, p := range in.object.PodCIDRs {
 			if family.Has(p.Addr()) && (p.Bits() < d.Prefix.Bits() || !d.Prefix.Contains(p.Addr())) {
 				diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.PodRangeOutside, Object: "config", Path: "clusterCIDR",
-					Msg: d.Prefix.String() + " does not hold the pods' range " + p.String() + " of Node " + in.facts.NodeName + ": its pods count as outsiders, and are masqueraded"})
+					Msg: d.Prefix.String() + " does not contain the pods' range " + p.String() + " of Node " + in.facts.NodeName + ": traffic from its pods is treated as external and masqueraded"})
 			}
 		}
 	}
@@ -364,7 +364,7 @@ func cidrDetector(cidrs []netip.Prefix, family ir.Family, primary netip.Addr, or
 	}
 	if primary.IsValid() {
 		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoPodRange, Object: origin.Object, Path: origin.Field,
-			Msg: "names no " + family.String() + " range: pods are not told from other sources in " + family.String()})
+			Msg: "names no " + family.String() + " range: local pods are not detected in " + family.String()})
 	}
 	origin.Reason = "no " + family.String() + " range"
 	return ir.Detector{Origin: origin}
@@ -396,11 +396,11 @@ func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
 	if c.NetworkName == "" {
 		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigValue, Object: "config", Path: "winkernel.networkName",
 			Msg:  "must be the name of the HNS network, got none", // the name may come from the environment (WIN-2)
-			Hint: "kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is not known here"})
+			Hint: "kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is unknown here"})
 	}
 	if c.SourceVip == "" && strings.EqualFold(h.NetworkType, "Overlay") {
 		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Object: "config", Path: "winkernel.sourceVip",
-			Msg: "must be the IP address that overlay networks masquerade with, got none"}) // overlay networks require a source VIP (WIN-4)
+			Msg: "must be the source IP address of masqueraded packets in overlay networks, got none"}) // overlay networks require a source VIP (WIN-4)
 	}
 	switch a, ok := parseAddr(c.SourceVip); {
 	case ok && family.Has(a):

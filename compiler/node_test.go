@@ -140,14 +140,14 @@ func TestDetector(t *testing.T) { // detection of pods (DET-1 to DET-5)
 		{"ClusterCIDR of one family", func(c *config.Config) { c.ClusterCIDR = "10.0.0.0/12" }, nil,
 			cidr("10.0.0.0/12", "config", "clusterCIDR"),
 			ir.Detector{Origin: ir.Origin{Object: "config", Field: "clusterCIDR", Reason: "no IPv6 range"}},
-			[]string{"warning: config: clusterCIDR: names no IPv6 range: pods are not told from other sources in IPv6"}},
+			[]string{"warning: config: clusterCIDR: names no IPv6 range: local pods are not detected in IPv6"}},
 		{"NodeCIDR", func(c *config.Config) { c.DetectLocalMode = config.DetectNodeCIDR }, []object{pods},
 			cidr("10.1.0.0/16", "Node node1", "spec.podCIDRs"), cidr("fd00:10:1::/48", "Node node1", "spec.podCIDRs"), nil},
 		{"NodeCIDR without one", func(c *config.Config) { c.DetectLocalMode = config.DetectNodeCIDR }, nil,
 			ir.Detector{Origin: ir.Origin{Object: "Node node1", Field: "spec.podCIDRs", Reason: "no IPv4 range"}},
 			ir.Detector{Origin: ir.Origin{Object: "Node node1", Field: "spec.podCIDRs", Reason: "no IPv6 range"}},
-			[]string{"warning: Node node1: spec.podCIDRs: names no IPv4 range: pods are not told from other sources in IPv4",
-				"warning: Node node1: spec.podCIDRs: names no IPv6 range: pods are not told from other sources in IPv6"}},
+			[]string{"warning: Node node1: spec.podCIDRs: names no IPv4 range: local pods are not detected in IPv4",
+				"warning: Node node1: spec.podCIDRs: names no IPv6 range: local pods are not detected in IPv6"}},
 		{"BridgeInterface", func(c *config.Config) {
 			c.DetectLocalMode, c.DetectLocal.BridgeInterface = config.DetectBridgeInterface, "cni0"
 		}, nil,
@@ -219,9 +219,9 @@ func TestNodeAddresses(t *testing.T) { // the node's name (SNAP-70) and address 
 
 func TestUnknownNode(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
-		{"", "warning: config: hostnameOverride: the node's name is not known: no endpoint counts as local (name the node with --hostname-override)"},
-		{"node9", "warning: Node node9: not in the snapshot, which has node1, node2: its addresses, zone and pod ranges are not known " +
-			"(add the Node object, or name another node with --hostname-override)"},
+		{"", "warning: config: hostnameOverride: the node's name is unknown: no endpoint is treated as local (set --hostname-override to the name of the node)"},
+		{"node9", "warning: Node node9: not in the snapshot, which has node1, node2: its addresses, zone and pod ranges are unknown " +
+			"(add the Node object, or set --hostname-override to another node)"},
 	} {
 		v4, _, diags := nodesOf(t, newConfig(ir.ModeNFTables), Facts{NodeName: c.name})
 		if d := cmp.Diff([]string{c.want}, diags); d != "" {
@@ -337,8 +337,8 @@ func TestNodeFamilies(t *testing.T) { // the node's address decides the primary 
 
 func TestNetworkOfKernelspace(t *testing.T) {
 	const noName = "warning: config: winkernel.networkName: must be the name of the HNS network, got none " +
-		"(kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is not known here)"
-	const noVIP = "error: config: winkernel.sourceVip: must be the IP address that overlay networks masquerade with, got none"
+		"(kube-proxy reads the node's environment variable KUBE_NETWORK instead, which is unknown here)"
+	const noVIP = "error: config: winkernel.sourceVip: must be the source IP address of masqueraded packets in overlay networks, got none"
 	for _, c := range []struct {
 		name      string
 		mode      ir.Mode

@@ -33,7 +33,7 @@ func (t *nodeTarget) routeTable() map[routeKey][]ir.Route {
 func (t *nodeTarget) single(policy ir.Policy, cluster, local, snat bool, origin ir.Origin) []ir.Route {
 	if policy == ir.Local && !local && t.caps.Has(ir.LocalFallback) {
 		policy = ir.Cluster
-		origin.Reason = "no endpoint " + t.onNode + ": the cluster's are used"
+		origin.Reason = "no endpoint " + t.onNode + ": all endpoints of the cluster are used"
 	}
 	if (policy == ir.Cluster && !cluster) || (policy == ir.Local && !local) {
 		return nil
@@ -52,14 +52,14 @@ func (t *nodeTarget) internalRoutes(policy ir.Policy, cluster, local bool) []ir.
 	detector := &t.node.Detector
 	switch {
 	case !t.caps.Has(ir.KeepsClient):
-		return t.single(policy, cluster, local, true, t.modeOrigin("connections come from the node"))
+		return t.single(policy, cluster, local, true, t.modeOrigin("the node is the source of connections"))
 	case !t.caps.Has(ir.Masquerades):
-		return t.single(policy, cluster, local, false, t.modeOrigin("the client's address is kept"))
+		return t.single(policy, cluster, local, false, t.modeOrigin("the client address is kept"))
 	case t.node.MasqueradeAll:
-		return t.single(policy, cluster, local, true, ir.Origin{Object: "config", Field: t.masqueradeAll, Reason: "every client is masqueraded"})
+		return t.single(policy, cluster, local, true, ir.Origin{Object: "config", Field: t.masqueradeAll, Reason: "all clients are masqueraded"})
 	case detector.Mode == ir.DetectNone:
 		origin := detector.Origin
-		origin.Reason += ": the client's address is kept"
+		origin.Reason += ": the client address is kept"
 		return t.single(policy, cluster, local, false, origin)
 	}
 	origin := detector.Origin
@@ -68,7 +68,7 @@ func (t *nodeTarget) internalRoutes(policy ir.Policy, cluster, local bool) []ir.
 	if others == nil {
 		return nil
 	}
-	origin.Reason = "from a pod: the client's address is kept"
+	origin.Reason = "from a pod: the client address is kept"
 	return []ir.Route{{From: ir.Pods, Pool: others[0].Pool, Origin: origin}, others[0]}
 }
 
@@ -77,14 +77,14 @@ func (t *nodeTarget) internalRoutes(policy ir.Policy, cluster, local bool) []ir.
 func (t *nodeTarget) externalRoutes(policy ir.Policy, cluster, local bool) []ir.Route {
 	switch {
 	case !t.caps.Has(ir.KeepsClient):
-		return t.single(policy, cluster, local, true, t.modeOrigin("connections come from the node"))
+		return t.single(policy, cluster, local, true, t.modeOrigin("the node is the source of connections"))
 	case !t.caps.Has(ir.Masquerades):
-		return t.single(policy, cluster, local, false, t.modeOrigin("the client's address is kept"))
+		return t.single(policy, cluster, local, false, t.modeOrigin("the client address is kept"))
 	case policy == ir.Cluster:
 		return t.single(policy, cluster, local, true, ir.Origin{Object: "default", Field: "externalTrafficPolicy",
-			Reason: "externalTrafficPolicy Cluster: masqueraded, so that replies come back this way"})
+			Reason: "externalTrafficPolicy Cluster: masqueraded, so that replies return through this node"})
 	}
-	origin := ir.Origin{Field: "spec.externalTrafficPolicy", Reason: "externalTrafficPolicy Local: the client's address is kept"}
+	origin := ir.Origin{Field: "spec.externalTrafficPolicy", Reason: "externalTrafficPolicy Local: the client address is kept"}
 	outside := t.single(policy, cluster, local, false, origin)
 	if t.caps.Has(ir.LocalFallback) || !cluster {
 		return outside
@@ -92,10 +92,10 @@ func (t *nodeTarget) externalRoutes(policy ir.Policy, cluster, local bool) []ir.
 	var routes []ir.Route
 	if d := &t.node.Detector; d.Mode != ir.DetectNone {
 		pods := d.Origin
-		pods.Reason = "from a pod: goes to any node, as if to the ClusterIP"
+		pods.Reason = "from a pod: all endpoints are used, as for the ClusterIP"
 		routes = append(routes, ir.Route{From: ir.Pods, Pool: int(ir.Cluster), Origin: pods})
 	}
-	origin.Reason = "externalTrafficPolicy Local, from the node itself: goes to any node, masqueraded"
+	origin.Reason = "externalTrafficPolicy Local, from the node itself: all endpoints are used, masqueraded"
 	routes = append(routes, ir.Route{From: ir.ThisNode, Pool: int(ir.Cluster), SNAT: true, Origin: origin})
 	return append(routes, outside...)
 }

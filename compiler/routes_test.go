@@ -119,12 +119,12 @@ func TestCapabilities(t *testing.T) {
 	run(t, []row{
 		{name: "SNAP-64 userspace has no SCTP", mode: ir.ModeUserspace, objects: []object{sctp, webSlice},
 			want:  []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1+snat"},
-			diags: []string{"warning: Service ns/web: spec.ports[1].protocol: mode userspace does not proxy SCTP: the port is left out"}},
+			diags: []string{"warning: Service ns/web: spec.ports[1].protocol: mode userspace does not support SCTP: the port is skipped"}},
 		{name: "USR-7 userspace has no policies", mode: ir.ModeUserspace, objects: []object{local, slice("web-1", "10.2.0.1")},
 			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.2.0.1+snat", "NodePort node:30080/tcp any→10.2.0.1+snat"},
 			diags: []string{
-				"warning: Service ns/web: spec.externalTrafficPolicy: mode userspace has no traffic policies: Local counts as Cluster",
-				"warning: Service ns/web: spec.internalTrafficPolicy: mode userspace has no traffic policies: Local counts as Cluster"}},
+				"warning: Service ns/web: spec.externalTrafficPolicy: mode userspace does not support traffic policies: Local is treated as Cluster",
+				"warning: Service ns/web: spec.internalTrafficPolicy: mode userspace does not support traffic policies: Local is treated as Cluster"}},
 		{name: "SNAP-62 userspace knows ready endpoints only", mode: ir.ModeUserspace,
 			objects: []object{newService("web"), slice("web-1", "10.1.0.1 terminating", "10.2.0.1 dead")},
 			want:    []string{"ClusterIP 10.96.0.10:80/tcp reject"}},

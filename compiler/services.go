@@ -73,13 +73,13 @@ func (v *view) externallyAccessible(p *port) bool {
 func Skipped(s *snapshot.Service) string {
 	switch {
 	case s.ProxyName:
-		return "metadata.labels: service.kubernetes.io/service-proxy-name leaves it to another proxy"
+		return "metadata.labels: service.kubernetes.io/service-proxy-name assigns it to another proxy"
 	case s.Type == "ExternalName":
-		return "spec.type: ExternalName is for DNS alone"
+		return "spec.type: ExternalName applies only to DNS"
 	case s.ClusterIP == "None":
-		return "spec.clusterIP: None (headless) is for DNS alone, which gives the addresses of the endpoints"
+		return "spec.clusterIP: None (headless) applies only to DNS, which returns the addresses of the endpoints"
 	case s.ClusterIP == "":
-		return "spec.clusterIP: is not given"
+		return "spec.clusterIP: is not set"
 	}
 	return ""
 }
@@ -143,7 +143,7 @@ func (c *cluster) parsePort(s *service, i int) (port, bool) {
 		return port{}, false
 	}
 	if protocol == ir.SCTP && !c.caps.Has(ir.ServesSCTP) {
-		s.warn(diag.ModeSCTP, c.names.protocols.at(i), "mode "+string(c.mode)+" does not proxy SCTP: the port is left out")
+		s.warn(diag.ModeSCTP, c.names.protocols.at(i), "mode "+string(c.mode)+" does not support SCTP: the port is skipped")
 		return port{}, false
 	}
 	n, ok := number(in.Port)
@@ -190,7 +190,7 @@ func (c *cluster) dropDuplicates(s *service) {
 		nodePorts = map[number]int{}
 	)
 	leave := func(field string, first int) {
-		s.report(diag.PortTwice, field, "is that of "+c.names.ports.at(first)+" too, for the same protocol: the port is left out")
+		s.report(diag.PortTwice, field, "is that of "+c.names.ports.at(first)+" too, for the same protocol: the port is skipped")
 	}
 	kept := byIndex[:0]
 	for _, p := range byIndex {
@@ -264,7 +264,7 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 	case want != "" && ir.FamilyOf(addr).String() != want:
 		s.report(diag.VIPValue, field, "must be "+want+" as spec.ipFamilies has it, got "+diag.Quote(text))
 	case s.view(addr).has(ir.ClusterIP):
-		s.report(diag.VIPValue, field, "a second "+want+" address is left out")
+		s.report(diag.VIPValue, field, "a second "+want+" address is skipped")
 	default:
 		s.view(addr).addrs = []address{{addr, ir.ClusterIP, field}}
 	}
@@ -297,7 +297,7 @@ func (s *service) address(kind ir.Kind, text, field string) {
 	case kind.Rank() < v.addrs[i].kind.Rank():
 		s.outrank(v, i, address{addr, kind, field})
 	default:
-		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPTwice, Object: s.object, Path: field, Msg: text + " stands in " + v.addrs[i].field + " already, which counts"})
+		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPTwice, Object: s.object, Path: field, Msg: text + " is in " + v.addrs[i].field + " already, which is used"})
 	}
 }
 
@@ -308,9 +308,9 @@ func (s *service) address(kind ir.Kind, text, field string) {
 // the Service requests.
 func (s *service) outrank(v *view, i int, lb address) {
 	if field := v.addrs[i].field; len(v.ranges) > 0 {
-		s.warn(diag.VIPBothKinds, lb.field, lb.String()+" stands in "+field+" too: spec.loadBalancerSourceRanges is in force for both")
+		s.warn(diag.VIPBothKinds, lb.field, lb.String()+" is in "+field+" too: spec.loadBalancerSourceRanges applies to both")
 	} else {
-		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPTwice, Object: s.object, Path: field, Msg: lb.String() + " stands in " + lb.field + " too, which counts"})
+		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPTwice, Object: s.object, Path: field, Msg: lb.String() + " is in " + lb.field + " too, which is used"})
 	}
 	v.addrs[i] = lb
 }

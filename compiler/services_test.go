@@ -49,8 +49,8 @@ func TestWhichServicesAreSeen(t *testing.T) {
 					e.Ports = append(e.Ports, snapshot.EndpointPort{Port: 8081, HasName: true, HasPort: true}, snapshot.EndpointPort{Protocol: "UDP", Port: 8082, HasName: true, HasPort: true})
 				}, "10.1.0.2")},
 			want: []string{"ClusterIP 10.96.0.10:80/tcp pods→10.1.0.1,10.1.0.2 any→10.1.0.1,10.1.0.2+snat"},
-			diags: []string{`error: EndpointSlice ns/web-2: ports[1].name: "" is the name of ports[0], too: the port is left out`,
-				`error: EndpointSlice ns/web-2: ports[2].name: "" is the name of ports[0], too: the port is left out`}},
+			diags: []string{`error: EndpointSlice ns/web-2: ports[1].name: "" is the name of ports[0] too: the port is skipped`,
+				`error: EndpointSlice ns/web-2: ports[2].name: "" is the name of ports[0] too: the port is skipped`}},
 		{name: "SNAP-5 an address of the wrong family is left out",
 			objects: []object{newService("web"), slice("web-1", "10.1.0.1", "fd00:10:1::1")},
 			want:    []string{web80},
@@ -105,14 +105,14 @@ func TestServicePorts(t *testing.T) {
 				`error: Service ns/web: spec.ports[1].protocol: must be TCP, UDP or SCTP, got "ICMP"`,
 				`error: Service ns/web: spec.ports[2].port: must be 1-65535, got 65536`,
 				`error: Service ns/web: spec.ports[3].nodePort: must be 1-65535, got -1`,
-				`error: Service ns/web: spec.ports[4].port: is that of spec.ports[0] too, for the same protocol: the port is left out`}},
+				`error: Service ns/web: spec.ports[4].port: is that of spec.ports[0] too, for the same protocol: the port is skipped`}},
 		{name: "SNAP-22 externalIPs of the family, others are named",
 			objects: []object{newService("web", externalIPs("198.18.0.1", "2001:db8::1", "no", "198.18.0.1")), webSlice},
 			want:    []string{web80, "ExternalIP 198.18.0.1:80/tcp any→10.1.0.1+snat"},
 			diags: []string{
 				`warning: Service ns/web: spec.externalIPs[1]: 2001:db8::1 is not served: the Service has no clusterIP in IPv6`,
 				`error: Service ns/web: spec.externalIPs[2]: must be an IP address, got "no"`,
-				`info: Service ns/web: spec.externalIPs[3]: 198.18.0.1 stands in spec.externalIPs[0] already, which counts`}},
+				`info: Service ns/web: spec.externalIPs[3]: 198.18.0.1 is in spec.externalIPs[0] already, which is used`}},
 		{name: "SNAP-23 ingress addresses, unless the load balancer is a proxy, whatever the type",
 			objects: []object{newService("web", func(s *snapshot.Service) {
 				s.LoadBalancer = []snapshot.Ingress{{IP: "203.0.113.1"}, {IP: "203.0.113.2", IPMode: "VIP"}, {IP: "203.0.113.3", IPMode: "Proxy"}, {}}
@@ -121,12 +121,12 @@ func TestServicePorts(t *testing.T) {
 		{name: "PKT-10 ranges hold for an external IP that is the load balancer's address too",
 			objects: []object{newService("web", externalIPs("203.0.113.1", "198.18.0.1"), loadBalancer("203.0.113.1"), ranges("198.51.100.0/24")), webSlice},
 			want:    []string{web80, "ExternalIP 198.18.0.1:80/tcp any→10.1.0.1+snat", "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1+snat"},
-			diags: []string{`warning: Service ns/web: status.loadBalancer.ingress[0].ip: 203.0.113.1 stands in spec.externalIPs[0] too: ` +
-				`spec.loadBalancerSourceRanges is in force for both`}},
+			diags: []string{`warning: Service ns/web: status.loadBalancer.ingress[0].ip: 203.0.113.1 is in spec.externalIPs[0] too: ` +
+				`spec.loadBalancerSourceRanges applies to both`}},
 		{name: "SNAP-24 without ranges in the family there is no need to warn",
 			objects: []object{newService("web", externalIPs("203.0.113.1"), loadBalancer("203.0.113.1"), ranges("2001:db8::/32")), webSlice},
 			want:    []string{web80, "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1+snat"},
-			diags:   []string{`info: Service ns/web: spec.externalIPs[0]: 203.0.113.1 stands in status.loadBalancer.ingress[0].ip too, which counts`}},
+			diags:   []string{`info: Service ns/web: spec.externalIPs[0]: 203.0.113.1 is in status.loadBalancer.ingress[0].ip too, which is used`}},
 		{name: "SNAP-25 nodePort",
 			objects: []object{newService("web", nodePort(30080)), webSlice},
 			want:    []string{web80, "NodePort node:30080/tcp any→10.1.0.1+snat"}},
@@ -142,7 +142,7 @@ func TestServicePorts(t *testing.T) {
 		{name: "PKT-18 an address in two fields of a Service is the stronger kind's",
 			objects: []object{newService("web", externalIPs("203.0.113.1"), loadBalancer("203.0.113.1")), webSlice},
 			want:    []string{web80, "LoadBalancer 203.0.113.1:80/tcp any→10.1.0.1+snat"},
-			diags:   []string{`info: Service ns/web: spec.externalIPs[0]: 203.0.113.1 stands in status.loadBalancer.ingress[0].ip too, which counts`}},
+			diags:   []string{`info: Service ns/web: spec.externalIPs[0]: 203.0.113.1 is in status.loadBalancer.ingress[0].ip too, which is used`}},
 	})
 }
 
@@ -176,13 +176,13 @@ func TestSourceRanges(t *testing.T) { // ranges by family (SNAP-24), clients out
 			diags: []string{`error: Service ns/web: spec.loadBalancerSourceRanges[0]: must be a CIDR, got "10.9.0.0"`}},
 		{name: "only bad ones close it", ranges: []string{"x"}, want4: []string{"0.0.0.0/32"}, want6: []string{"::/128"},
 			diags: []string{
-				"warning: Service ns/web: spec.loadBalancerSourceRanges: no IPv4 range can be read: the load balancer's IPv4 addresses admit nobody, where kube-proxy would admit everybody",
-				"warning: Service ns/web: spec.loadBalancerSourceRanges: no IPv6 range can be read: the load balancer's IPv6 addresses admit nobody, where kube-proxy would admit everybody",
+				"warning: Service ns/web: spec.loadBalancerSourceRanges: no IPv4 range is valid: the load balancer's IPv4 addresses admit no client, while kube-proxy admits all",
+				"warning: Service ns/web: spec.loadBalancerSourceRanges: no IPv6 range is valid: the load balancer's IPv6 addresses admit no client, while kube-proxy admits all",
 				`error: Service ns/web: spec.loadBalancerSourceRanges[0]: must be a CIDR, got "x"`}},
 		{name: "with the node inside, the VIPs are admitted", ranges: []string{"192.0.2.0/24", "2001:db8:1::/48"},
 			want4: []string{"192.0.2.0/24", "203.0.113.1/32", "203.0.113.2/32"}, want6: []string{"2001:db8:1::/48"}},
 		{name: "modes that do not filter say so", mode: ir.ModeKernelspace, ranges: []string{"192.0.2.0/24"},
-			diags: []string{"warning: Service ns/web: spec.loadBalancerSourceRanges: mode kernelspace does not filter sources: every client is admitted"}},
+			diags: []string{"warning: Service ns/web: spec.loadBalancerSourceRanges: mode kernelspace does not filter sources: all clients are admitted"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.mode == "" {
@@ -273,8 +273,8 @@ func TestHealthCheckNodePort(t *testing.T) { // healthCheckNodePort (SNAP-28)
 		{name: "userspace mode has none", mode: ir.ModeUserspace,
 			service: newService("web", loadBalancer(), externalLocal), endpoints: []string{"10.1.0.1"},
 			diags: []string{
-				"warning: Service ns/web: spec.externalTrafficPolicy: mode userspace has no traffic policies: Local counts as Cluster",
-				"warning: Service ns/web: spec.healthCheckNodePort: mode userspace serves no health ports"}},
+				"warning: Service ns/web: spec.externalTrafficPolicy: mode userspace does not support traffic policies: Local is treated as Cluster",
+				"warning: Service ns/web: spec.healthCheckNodePort: mode userspace does not serve health check ports"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.mode == "" {
@@ -353,21 +353,21 @@ func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32
 				"ClusterIP 10.96.0.2:80/tcp pods→10.1.0.2 any→10.1.0.2+snat",
 				"ExternalIP 198.18.0.1:80/tcp any→10.1.0.2+snat",
 				"NodePort node:30080/tcp any→10.1.0.2+snat"},
-			diags: []string{"error: Service ns/a: spec.externalIPs[0]: 198.18.0.1:80/tcp belongs to Service ns/b, which is older: it is left out here"}},
+			diags: []string{"error: Service ns/a: spec.externalIPs[0]: 198.18.0.1:80/tcp belongs to Service ns/b, which is older: it is skipped here"}},
 		{name: "of one age, the first by name",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), nodePort(30080), on(1)),
 				newService("b", clusterIP("10.96.0.2"), nodePort(30080), on(1))},
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "NodePort node:30080/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject"},
 			diags: []string{
-				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is left out here"}},
+				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is skipped here"}},
 		{name: "without a creationTimestamp, the younger",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), nodePort(30080)),
 				newService("b", clusterIP("10.96.0.2"), nodePort(30080), on(1))},
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "NodePort node:30080/tcp reject"},
 			diags: []string{
-				"error: Service ns/a: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/b, which is older: it is left out here"}},
+				"error: Service ns/a: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/b, which is older: it is skipped here"}},
 		{name: "a ClusterIP goes before the address of a load balancer, and that before an external IP, whatever their age and names",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), externalIPs("10.96.0.9", "203.0.113.1"), on(1)),
@@ -376,17 +376,17 @@ func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "LoadBalancer 203.0.113.1:80/tcp reject",
 				"ClusterIP 10.96.0.9:80/tcp reject"},
 			diags: []string{
-				"error: Service ns/a: spec.externalIPs[0]: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is left out here",
-				"error: Service ns/a: spec.externalIPs[1]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is left out here",
-				"error: Service ns/b: status.loadBalancer.ingress[0].ip: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is left out here"}},
+				"error: Service ns/a: spec.externalIPs[0]: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is skipped here",
+				"error: Service ns/a: spec.externalIPs[1]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is skipped here",
+				"error: Service ns/b: status.loadBalancer.ingress[0].ip: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is skipped here"}},
 		{name: "an address that a Service names twice is claimed as the stronger of its kinds",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), externalIPs("203.0.113.1"), on(1)),
 				newService("b", clusterIP("10.96.0.2"), externalIPs("203.0.113.1"), loadBalancer("203.0.113.1"))},
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "LoadBalancer 203.0.113.1:80/tcp reject"},
 			diags: []string{
-				"error: Service ns/a: spec.externalIPs[0]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is left out here",
-				"info: Service ns/b: spec.externalIPs[0]: 203.0.113.1 stands in status.loadBalancer.ingress[0].ip too, which counts"}},
+				"error: Service ns/a: spec.externalIPs[0]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is skipped here",
+				"info: Service ns/b: spec.externalIPs[0]: 203.0.113.1 is in status.loadBalancer.ingress[0].ip too, which is used"}},
 		{name: "PKT-18 an external IP of the node takes a node port, and both are named",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), externalIPs("192.0.2.11", "192.0.2.12"), ports(snapshot.ServicePort{Port: 30080})),
@@ -394,7 +394,7 @@ func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32
 			want: []string{"ClusterIP 10.96.0.1:30080/tcp reject", "ExternalIP 192.0.2.11:30080/tcp reject", "ExternalIP 192.0.2.12:30080/tcp reject",
 				"ClusterIP 10.96.0.2:80/tcp reject", "NodePort node:30080/tcp reject"},
 			diags: []string{"warning: Service ns/b: spec.ports[0].nodePort: 30080/tcp at the node's address 192.0.2.11 is Service ns/a's ExternalIP, " +
-				"which takes the packets to the node port there while it has endpoints"}},
+				"which receives the packets to the node port there while it has endpoints"}},
 		{name: "other ports do not matter",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), same),
@@ -408,7 +408,7 @@ func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32
 					e.Ports = append(e.Ports, snapshot.EndpointPort{Name: "x", Port: 8081, HasName: true, HasPort: true})
 				}, "10.1.0.1"), newService("b", on(2), ports(snapshot.ServicePort{Port: 80}, snapshot.ServicePort{Name: "x", Port: 81}))},
 			want:  []string{"ClusterIP 10.96.0.10:80/tcp reject", "ClusterIP 10.96.0.10:81/tcp pods→10.1.0.1:8081 any→10.1.0.1:8081+snat"},
-			diags: []string{"error: Service ns/b: spec.clusterIPs[0]: 10.96.0.10:80/tcp belongs to Service ns/a, which is older: it is left out here"}},
+			diags: []string{"error: Service ns/b: spec.clusterIPs[0]: 10.96.0.10:80/tcp belongs to Service ns/a, which is older: it is skipped here"}},
 		{name: "a pool that only the lost frontend used goes with it",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), nodePort(30080)),
@@ -416,7 +416,7 @@ func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "NodePort node:30080/tcp reject",
 				"ClusterIP 10.96.0.2:80/tcp pods→10.1.0.1,10.2.0.1 any→10.1.0.1,10.2.0.1+snat"},
 			diags: []string{
-				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is left out here"}},
+				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is skipped here"}},
 	})
 }
 

@@ -111,9 +111,9 @@ func (t *tables) finding(code diag.Code, msg string) diag.List {
 // other Services, so that their changes do not alter it.
 func (t *tables) tooMany() string {
 	n := max(t.frontends.IPv4, t.frontends.IPv6)
-	why := "do not fit beside those of older Services: a node has " + strconv.Itoa(maxSlots)
+	why := "do not fit after those of older Services: a node has " + strconv.Itoa(maxSlots)
 	if n*int(t.Slots) > maxSlots {
-		why = "are more than a node has, " + strconv.Itoa(maxSlots)
+		why = "are more than the limit of a node, " + strconv.Itoa(maxSlots)
 	}
 	fewer := "a smaller table"
 	if t.Slots == ir.MaglevSlots()[0] {

@@ -70,8 +70,8 @@ func endpointsOf(names ...string) (objects []object) {
 // exclude a younger one that fits.
 func TestSlotsOfANode(t *testing.T) {
 	const (
-		beside = "b: the tables of 1 external frontend, of 65537 slots each, do not fit beside those of older Services: a node has 262144 slots in a family; a smaller table may fit"
-		alone  = "a: the tables of 4 external frontends, of 65537 slots each, are more than a node has, 262144 slots in a family; a smaller table may fit"
+		beside = "b: the tables of 1 external frontend, of 65537 slots each, do not fit after those of older Services: a node has 262144 slots in a family; a smaller table may fit"
+		alone  = "a: the tables of 4 external frontends, of 65537 slots each, are more than the limit of a node, 262144 slots in a family; a smaller table may fit"
 	)
 	for _, tc := range []struct {
 		name     string
@@ -82,7 +82,7 @@ func TestSlotsOfANode(t *testing.T) {
 		{"all that fit", []object{tabled("a", largestTable, 1, 3, 0), tabled("b", fourthOfIt, 2, 4, 0)}, []string{"a", "b"}, nil},
 		{"frontends with the default", []object{tabled("a", "maglev", 1, 1044, 0)}, []string{"a"}, nil},
 		{"one too many", []object{tabled("a", "maglev", 1, 1045, 0)}, nil,
-			[]string{"a: the tables of 1045 external frontends, of 251 slots each, are more than a node has, 262144 slots in a family; fewer frontends may fit"}},
+			[]string{"a: the tables of 1045 external frontends, of 251 slots each, are more than the limit of a node, 262144 slots in a family; fewer frontends may fit"}},
 		{"node ports have tables", []object{tabled("a", largestTable, 1, 3, 0, nodePort(30080))}, nil, []string{alone}},
 		{"ClusterIPs have none", []object{tabled("a", largestTable, 1, 3, 3)}, []string{"a"}, nil},
 		{"the older one", []object{tabled("b", largestTable, 2, 1, 0), tabled("c", largestTable, 1, 3, 0)}, []string{"c"}, []string{beside}},

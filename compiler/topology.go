@@ -210,11 +210,11 @@ func (t *nodeTarget) ignoredHints(n *endpointCounts, endpoints []endpoint) strin
 			}
 		}
 	case n.zoneHinted == 0:
-		return "; node hints ignored: none names " + t.node.Name
+		return "; node hints ignored: none is for " + t.node.Name
 	case t.node.Zone == "":
 		return "; zone hints ignored: the node has no zone"
 	}
-	return "; zone hints ignored: none names " + t.node.Zone
+	return "; zone hints ignored: none is for " + t.node.Zone
 }
 
 // backendReason returns why an endpoint is used.
@@ -238,7 +238,7 @@ func (t *nodeTarget) backendReason(s selection) string {
 func (t *nodeTarget) emptyReason(field string, n *endpointCounts, c *endpointChoice, endpoints []endpoint) string {
 	switch {
 	case n.over:
-		return "the endpoints are left out: the Service has too many backends"
+		return "the endpoints are skipped: the Service has too many backends"
 	case n.total == 0:
 		return "no endpoints"
 	case !c.usable:
@@ -250,7 +250,7 @@ func (t *nodeTarget) emptyReason(field string, n *endpointCounts, c *endpointCho
 		return reason
 	}
 	if field == "" { // kernelspace
-		return "every endpoint is terminating, or none serves: only the ClusterIP and load balancer addresses stay"
+		return "every endpoint is terminating or not serving: only the ClusterIP and load balancer addresses are kept"
 	}
 	return field + " Local: no ready endpoint " + t.onNode
 }

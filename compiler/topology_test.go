@@ -20,13 +20,13 @@ func TestEndpoints(t *testing.T) {
 			want: []string{web80}},
 		{name: "SNAP-41 a port without a name field is left out",
 			objects: []object{web, editSlice("web-1", entry(func(p *snapshot.EndpointPort) { p.HasName = false }), "10.1.0.1")},
-			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].name: must be set, empty for a port without a name: the port is left out"}},
+			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].name: must be set, or empty for a port without a name: the port is skipped"}},
 		{name: "SNAP-41 all ports at once are not served",
 			objects: []object{web, editSlice("web-1", entry(func(p *snapshot.EndpointPort) { p.HasPort = false }), "10.1.0.1")},
-			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].port: must be set: all ports at once are not served"}},
+			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].port: must be set: a slice for all ports is not supported"}},
 		{name: "SNAP-41 nor is port 0",
 			objects: []object{web, editSlice("web-1", entry(func(p *snapshot.EndpointPort) { p.Port = 0 }), "10.1.0.1")},
-			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].port: must be set: all ports at once are not served"}},
+			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].port: must be set: a slice for all ports is not supported"}},
 		{name: "SNAP-41 a port out of range",
 			objects: []object{web, editSlice("web-1", entry(func(p *snapshot.EndpointPort) { p.Port = 70000 }), "10.1.0.1")},
 			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].port: must be 1-65535, got 70000"}},
@@ -38,7 +38,7 @@ func TestEndpoints(t *testing.T) {
 				e.Endpoints = append(e.Endpoints, snapshot.Endpoint{Ready: true, Serving: true}, snapshot.Endpoint{Address: "pod", Ready: true, Serving: true})
 			}, "10.1.0.1")},
 			want: []string{web80}, diags: []string{
-				"error: EndpointSlice ns/web-1: endpoints[1].addresses: must not be empty: the endpoint is left out",
+				"error: EndpointSlice ns/web-1: endpoints[1].addresses: must not be empty: the endpoint is skipped",
 				`error: EndpointSlice ns/web-1: endpoints[2].addresses[0]: must be an IP address, got "pod"`}},
 		{name: "SNAP-42 addresses are written anew", objects: []object{web, slice("web-1", "010.001.0.1")}, want: []string{web80}},
 		{name: "SNAP-45 one entry of several",
@@ -48,20 +48,20 @@ func TestEndpoints(t *testing.T) {
 			objects: []object{web, slice("web-1", "10.1.0.1", "10.1.0.2 terminating"), slice("web-2", "10.1.0.2", "10.1.0.1 terminating")},
 			want:    []string{"ClusterIP 10.96.0.10:80/tcp pods→10.1.0.1,10.1.0.2 any→10.1.0.1,10.1.0.2+snat"},
 			diags: []string{
-				"info: EndpointSlice ns/web-1: endpoints[1]: 10.1.0.2:8080 differs in EndpointSlice ns/web-2, endpoints[0], which counts",
-				"info: EndpointSlice ns/web-2: endpoints[1]: 10.1.0.1:8080 differs in EndpointSlice ns/web-1, endpoints[0], which counts"}},
+				"info: EndpointSlice ns/web-1: endpoints[1]: 10.1.0.2:8080 differs in EndpointSlice ns/web-2, endpoints[0], which is used",
+				"info: EndpointSlice ns/web-2: endpoints[1]: 10.1.0.1:8080 differs in EndpointSlice ns/web-1, endpoints[0], which is used"}},
 		{name: "SNAP-45 even where the terminating one serves and the other does not",
 			objects: []object{web, slice("web-1", "10.1.0.1 terminating"), slice("web-2", "10.1.0.1 not-ready")},
 			want:    none,
-			diags:   []string{"info: EndpointSlice ns/web-1: endpoints[0]: 10.1.0.1:8080 differs in EndpointSlice ns/web-2, endpoints[0], which counts"}},
+			diags:   []string{"info: EndpointSlice ns/web-1: endpoints[0]: 10.1.0.1:8080 differs in EndpointSlice ns/web-2, endpoints[0], which is used"}},
 		{name: "SNAP-45 then what is ready",
 			objects: []object{web, slice("web-1", "10.1.0.1 unready-serving"), slice("web-2", "10.1.0.1")},
 			want:    []string{web80},
-			diags:   []string{"info: EndpointSlice ns/web-1: endpoints[0]: 10.1.0.1:8080 differs in EndpointSlice ns/web-2, endpoints[0], which counts"}},
+			diags:   []string{"info: EndpointSlice ns/web-1: endpoints[0]: 10.1.0.1:8080 differs in EndpointSlice ns/web-2, endpoints[0], which is used"}},
 		{name: "SNAP-45 then what stands first",
 			objects: []object{newService("web", nodePort(30080), externalLocal), slice("web-1", "10.1.0.1"), slice("web-2", "10.1.0.1 node=node2")},
 			want:    []string{web80, "NodePort node:30080/tcp pods→10.1.0.1 node→10.1.0.1+snat any→10.1.0.1"},
-			diags:   []string{"info: EndpointSlice ns/web-2: endpoints[0]: 10.1.0.1:8080 differs in EndpointSlice ns/web-1, endpoints[0], which counts"}},
+			diags:   []string{"info: EndpointSlice ns/web-2: endpoints[0]: 10.1.0.1:8080 differs in EndpointSlice ns/web-1, endpoints[0], which is used"}},
 		{name: "SNAP-46 in order of the text",
 			objects: []object{web, slice("web-1", "10.1.0.2", "10.1.0.10", "10.1.0.100")},
 			want:    []string{"ClusterIP 10.96.0.10:80/tcp pods→10.1.0.100,10.1.0.10,10.1.0.2 any→10.1.0.100,10.1.0.10,10.1.0.2+snat"}},
@@ -175,7 +175,7 @@ func TestDraining(t *testing.T) {
 			objects: []object{dns(on(2)), udp("10.1.0.1", "10.1.0.2 terminating"),
 				newService("older", ports(snapshot.ServicePort{Protocol: "UDP", Port: 53}), on(1))},
 			want:  []string{"ClusterIP 10.96.0.10:53/udp reject"},
-			diags: []string{"error: Service ns/dns: spec.clusterIPs[0]: 10.96.0.10:53/udp belongs to Service ns/older, which is older: it is left out here"}},
+			diags: []string{"error: Service ns/dns: spec.clusterIPs[0]: 10.96.0.10:53/udp belongs to Service ns/older, which is older: it is skipped here"}},
 	})
 }
 
@@ -214,7 +214,7 @@ func TestHints(t *testing.T) { // hints (SNAP-44)
 		{"one without zone hints disables them", []string{"10.1.0.1", "10.2.0.1 zone=zone-a"}, to("10.1.0.1,10.2.0.1"),
 			"all 2 ready endpoints; zone hints ignored: 10.1.0.1:8080 has none"},
 		{"none for this zone disables them", []string{"10.1.0.1 zone=zone-b", "10.2.0.1 zone=zone-c"}, to("10.1.0.1,10.2.0.1"),
-			"all 2 ready endpoints; zone hints ignored: none names zone-a"},
+			"all 2 ready endpoints; zone hints ignored: none is for zone-a"},
 		{"what is not ready has no say", []string{"10.1.0.1 not-ready", "10.1.0.2 terminating", "10.2.0.1 zone=zone-a", "10.2.0.2 zone=zone-b"},
 			to("10.2.0.1"), "zone hints for zone-a: 1 of 2 ready endpoints"},
 		{"node hints go before zone hints", []string{"10.1.0.1 zone=zone-b hint=node1", "10.2.0.1 zone=zone-a hint=node2"},
@@ -223,7 +223,7 @@ func TestHints(t *testing.T) { // hints (SNAP-44)
 			to("10.2.0.1"), "zone hints for zone-a: 1 of 2 ready endpoints"},
 		{"one without node hints disables them", []string{"10.1.0.1", "10.2.0.1 hint=node1"}, to("10.1.0.1,10.2.0.1"),
 			"all 2 ready endpoints; node hints ignored: 10.1.0.1:8080 has none"},
-		{"node hints for others", []string{"10.2.0.1 hint=node2"}, to("10.2.0.1"), "the only ready endpoint; node hints ignored: none names node1"},
+		{"node hints for others", []string{"10.2.0.1 hint=node2"}, to("10.2.0.1"), "the only ready endpoint; node hints ignored: none is for node1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			programs, _ := compileFor(t, newConfig(ir.ModeNFTables), web, slice("web-1", c.endpoints...))

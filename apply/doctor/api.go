@@ -134,7 +134,7 @@ func (e *examination) node(ctx context.Context) {
 		return
 	}
 	if len(nodes.Items) != 1 {
-		e.add(check, Error, "name the node with --hostname-override, as the kubelet does", "the cluster has no Node %s", e.NodeName)
+		e.add(check, Error, "set --hostname-override to the name of the node, as the kubelet does", "the cluster has no Node %s", e.NodeName)
 		return
 	}
 	well := true

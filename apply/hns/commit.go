@@ -144,7 +144,7 @@ func (c *commit) prepare() error {
 	if c.s.network.Overlay() {
 		if len(c.p.added)+len(c.p.news) > 0 {
 			if !c.w.hns.SourceVIP.IsValid() {
-				return errors.New("winkernel.sourceVip: must be the IP address that overlay networks masquerade with, got none")
+				return errors.New("winkernel.sourceVip: must be the source IP address of masqueraded packets in overlay networks, got none")
 			}
 			n, err := c.network()
 			if err != nil {

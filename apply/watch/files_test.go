@@ -447,7 +447,7 @@ func TestFilesRefused(t *testing.T) {
 		{"blank", "\n \n", "is empty", true},
 		{"empty list", "apiVersion: v1\nitems: []\nkind: List\n", "no Service and no Node", true},
 		{"no EndpointSlice", "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: ns}\nspec: {selector: {app: web}, clusterIP: 10.0.0.1, ports: [{port: 80}]}\n",
-			"has no EndpointSlice, and in any cluster Service ns/a has one", true},
+			"has no EndpointSlice, but in every cluster Service ns/a has one", true},
 		{"cut off after a line", whole[:strings.LastIndex(whole, "kind: List")], "cut off", false},
 		{"cut off in a line", whole[:strings.Index(whole, "10.0.0.2")], "cut off", false},
 		{"too long", whole + strings.Repeat("#\n", 1000), "more than the 1000 bytes of --snapshot-limit", false},

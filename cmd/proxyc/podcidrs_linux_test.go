@@ -47,7 +47,7 @@ func TestWatchWaitsForPodCIDRs(t *testing.T) {
 			t.Errorf("pods are not known any more:\n%s", w.rules())
 		}
 	}
-	if log := w.log.String(); !strings.Contains(log, "names no pod range: those that it had last stay in force") {
+	if log := w.log.String(); !strings.Contains(log, "names no pod range: the previous ranges remain effective") {
 		t.Error("not told of")
 	}
 	before := w.rules()

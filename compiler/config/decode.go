@@ -167,7 +167,7 @@ func (d *decoder) finite(n *yaml.Node, path string, depth int) {
 	}
 	var f float64
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!float" && n.Decode(&f) == nil && (math.IsNaN(f) || math.IsInf(f, 0)) {
-		d.report(diag.Error, diag.ConfigType, n, path, "must be a number that JSON has, got "+n.Value, "")
+		d.report(diag.Error, diag.ConfigType, n, path, "must be a number that JSON supports, got "+n.Value, "")
 	}
 	for _, child := range n.Content {
 		d.finite(child, path, depth+1)
@@ -275,7 +275,7 @@ func (d *decoder) pairs(n *yaml.Node, path string) []pair {
 func (d *decoder) put(pairs []pair, p pair, path string) []pair {
 	for i, old := range pairs {
 		if old.key.Value == p.key.Value {
-			msg := fmt.Sprintf("duplicate key, first at line %d; the last value counts", d.place(old.key).line)
+			msg := fmt.Sprintf("duplicate key, first at line %d; the last value is used", d.place(old.key).line)
 			d.sloppy(diag.ConfigKeyTwice, p.key, join(path, p.key.Value), msg, "")
 			pairs[i] = p
 			return pairs

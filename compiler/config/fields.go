@@ -95,7 +95,7 @@ func Fields() []Field {
 		{Path: "configSyncPeriod", Allowed: "more than 0", Modes: "none", Means: "Interval at which kube-proxy repeats all objects. proxyc compares with the kernel every hour instead."},
 
 		{Path: "portRange", Allowed: "empty, `A-B`, `A+N`, or a port", Modes: "U", Until: "1.26", Means: "Proxy ports; empty: any free port."},
-		{Path: "udpIdleTimeout", Depends: "`250ms` in mode userspace", Allowed: "more than 0", Modes: "U", Until: "1.26", Means: "Time-out of idle UDP."},
+		{Path: "udpIdleTimeout", Depends: "`250ms` in mode userspace", Allowed: "more than 0", Modes: "U", Until: "1.26", Means: "Timeout of idle UDP."},
 		{Path: "resourceContainer", Modes: "none", Until: "1.16", Means: "Container of the process."},
 		{Path: "windowsRunAsService", Modes: "W U", Since: "1.31", Means: "Run as a Windows service."},
 	}

@@ -58,9 +58,9 @@ func TestFlagsWithoutFile(t *testing.T) {
 		want []setting
 		diag []string
 	}{
-		{name: "empty clusterCIDR", args: []string{"--cluster-cidr="}, diag: []string{`error: --cluster-cidr: must be a CIDR, or one of each family, got "" (leave the flag out for none)`}},
+		{name: "empty clusterCIDR", args: []string{"--cluster-cidr="}, diag: []string{`error: --cluster-cidr: must be a CIDR, or one of each family, got "" (omit the flag for none)`}},
 		{name: "empty clusterCIDR that does not count", args: []string{"--cluster-cidr=", "--detect-local-mode=NodeCIDR"}},
-		{name: "no burst", args: []string{"--kube-api-burst=0"}, diag: []string{`error: --kube-api-burst: clientConnection.burst: must be more than 0 where qps is, got 0`}},
+		{name: "no burst", args: []string{"--kube-api-burst=0"}, diag: []string{`error: --kube-api-burst: clientConnection.burst: must be more than 0 if qps is, got 0`}},
 		{name: "no burst and no limit", args: []string{"--kube-api-burst=0", "--kube-api-qps=-1"}},
 		{name: "none", want: []setting{
 			{"mode", `"iptables"`, "default on Linux"},
@@ -138,12 +138,12 @@ func TestFlagsWithoutFile(t *testing.T) {
 		{name: "empty addresses leave the defaults", args: []string{"--bind-address=", "--healthz-bind-address=", "--metrics-bind-address="}, want: []setting{
 			{"bindAddress", `"0.0.0.0"`, "default"}, {"healthzBindAddress", `"0.0.0.0:10256"`, "default"}, {"metricsBindAddress", `"127.0.0.1:10249"`, "default"},
 		}, diag: []string{
-			`info: --bind-address: empty, which leaves the default "0.0.0.0"`,
-			`info: --healthz-bind-address: empty, which leaves the default "0.0.0.0:10256"`,
-			`info: --metrics-bind-address: empty, which leaves the default "127.0.0.1:10249"`,
+			`info: --bind-address: empty, so the default "0.0.0.0" is kept`,
+			`info: --healthz-bind-address: empty, so the default "0.0.0.0:10256" is kept`,
+			`info: --metrics-bind-address: empty, so the default "127.0.0.1:10249" is kept`,
 		}},
 		{name: "port that does not count", args: []string{"--healthz-port=99"}, want: []setting{{"healthzBindAddress", `"0.0.0.0:10256"`, "default"}},
-			diag: []string{`warning: --healthz-port: ignored, since healthzBindAddress "0.0.0.0:10256" has a port`}},
+			diag: []string{`warning: --healthz-port: ignored, because healthzBindAddress "0.0.0.0:10256" has a port`}},
 		{name: "ports and write-config-to", args: []string{"--metrics-port=0", "--write-config-to=f"}, want: []setting{{"metricsBindAddress", `"127.0.0.1:10249"`, "default"}}},
 		{name: "no metrics server", args: []string{"--metrics-port=0"}, want: []setting{{"metricsBindAddress", `""`, "--metrics-port"}},
 			diag: []string{`error: --metrics-port: metricsBindAddress: must be IP:port such as "127.0.0.1:10249" or "[::1]:10249", port 1-65535, got ""`}},
@@ -223,7 +223,7 @@ logging:
 		{name: "file alone", node: "file", want: []setting{
 			{"mode", `"ipvs"`, "c.yaml:3"},
 			{"hostnameOverride", `"File"`, "c.yaml:4"},
-			{"ipvs.syncPeriod", `"30s"`, "default, as the value at c.yaml:8 counts as not set"},
+			{"ipvs.syncPeriod", `"30s"`, "default, as the value at c.yaml:8 is treated as not set"},
 			{"ipvs.minSyncPeriod", `"0s"`, "default"},
 			{"logging.verbosity", "2", "c.yaml:10"},
 			{"logging.vmodule", `[{"filePattern":"old","verbosity":9}]`, "c.yaml:11"},
@@ -239,9 +239,9 @@ logging:
 		{name: "judged, though they do not count", node: "file", args: []string{"--bind-address=x", "--healthz-bind-address=10.0.0.1:+1", "--metrics-bind-address=10.0.0.1", "--feature-gates=A"}, diag: []string{
 			`error: --bind-address: must be an IP address, got "x"`,
 			`error: --feature-gates: must be NAME=true or NAME=false, got "A"`,
-			"warning: --feature-gates: ignored, since --config is given",
+			"warning: --feature-gates: ignored, because --config is set",
 			`error: --healthz-bind-address: must be an IP address or IP:port, got "10.0.0.1:+1"`,
-			"warning: --metrics-bind-address: ignored, since --config is given",
+			"warning: --metrics-bind-address: ignored, because --config is set",
 		}},
 		{name: "empty override", node: "file", args: []string{"--hostname-override="}},
 		{name: "thrown away", node: "file", args: []string{"--iptables-masquerade-bit=40", "--proxy-mode=nftables", "--masquerade-all", "--ipvs-sync-period=5s", "--healthz-port=0",
@@ -249,14 +249,14 @@ logging:
 			{"iptables.masqueradeBit", "5", "c.yaml:6"}, {"mode", `"ipvs"`, "c.yaml:3"}, {"iptables.masqueradeAll", "false", "default"},
 			{"healthzBindAddress", `"0.0.0.0:10256"`, "default"}, {"featureGates", "{}", "default"},
 		}, diag: []string{
-			"warning: --feature-gates: ignored, since --config is given",
-			"warning: --healthz-port: ignored, since --config is given",
-			"warning: --iptables-masquerade-bit: ignored, since --config is given",
-			"warning: --ipvs-sync-period: ignored, since --config is given",
-			"warning: --masquerade-all: ignored, since --config is given",
-			"warning: --nodeport-addresses: ignored, since --config is given",
-			"warning: --proxy-mode: ignored, since --config is given",
-			"warning: --root-hnsendpoint-name: ignored, since --config is given",
+			"warning: --feature-gates: ignored, because --config is set",
+			"warning: --healthz-port: ignored, because --config is set",
+			"warning: --iptables-masquerade-bit: ignored, because --config is set",
+			"warning: --ipvs-sync-period: ignored, because --config is set",
+			"warning: --masquerade-all: ignored, because --config is set",
+			"warning: --nodeport-addresses: ignored, because --config is set",
+			"warning: --proxy-mode: ignored, because --config is set",
+			"warning: --root-hnsendpoint-name: ignored, because --config is set",
 		}},
 		{name: "mode", node: "file", args: []string{"--mode=nftables"}, want: []setting{
 			{"mode", `"nftables"`, "--mode"}, {"nodePortAddresses", `["primary"]`, "default of mode nftables"},

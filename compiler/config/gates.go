@@ -29,13 +29,13 @@ type Effect struct{ Gate, Means string }
 // Effects returns the gates with an effect, in order of name.
 func Effects() []Effect {
 	return []Effect{
-		{allAlpha, "All gates of stage ALPHA that are not set themselves."},
-		{allBeta, "All gates of stage BETA that are not set themselves."},
+		{allAlpha, "All gates of stage ALPHA that are not set individually."},
+		{allBeta, "All gates of stage BETA that are not set individually."},
 		{gateExternalIPs, "spec.externalIPs of Services are served."},
 		{GateFlagz, "`/flagz` of the metrics server."},
 		{GateStatusz, "`/statusz` of the metrics server."},
 		{gateIPVS, "Mode `ipvs` can be chosen (a gate of release 1.37)."},
-		{GateLocalhost, "`watch` in mode `nftables` serves node ports at 127.0.0.1 and ::1 over TCP, where nodePortAddresses names these (KEP-6032, a gate of release 1.37)."},
+		{GateLocalhost, "`watch` in mode `nftables` serves node ports at 127.0.0.1 and ::1 over TCP, if nodePortAddresses contains these (KEP-6032, a gate of release 1.37)."},
 		{gateLoggingAlpha, "logging.options.*.splitStream and infoBufferSize can be set."},
 		{gateLoggingBeta, "logging.format `json` can be chosen."},
 	}
@@ -179,7 +179,7 @@ func (v *validator) gateNeeds(known map[string]gate) {
 			}
 		}
 		if len(off) > 0 {
-			v.refuse(join("featureGates", name), "is on and needs %s, which must be on, too", strings.Join(off, ", "))
+			v.refuse(join("featureGates", name), "is on and requires %s, which must be on too", strings.Join(off, ", "))
 		}
 	}
 }

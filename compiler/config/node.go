@@ -83,7 +83,7 @@ func (v *nodeCheck) detectLocal() {
 		}
 	case DetectNodeCIDR:
 		if v.otherFamily(v.node.PodCIDRs) {
-			v.add(diag.Error, diag.NodeCIDRFamily, "detectLocalMode", fmt.Sprintf("must not be %s, as no podCIDR of the Node is %s, its primary family", DetectNodeCIDR, v.node.Primary), "")
+			v.add(diag.Error, diag.NodeCIDRFamily, "detectLocalMode", fmt.Sprintf("must not be %s, because no podCIDR of the Node is %s, its primary family", DetectNodeCIDR, v.node.Primary), "")
 		}
 	}
 }

@@ -66,11 +66,11 @@ func (d *decoder) root(data []byte) *yaml.Node {
 	case len(with) > 0:
 		for _, o := range objects {
 			if o != with[0] && (slices.Contains(with, o) || o.Kind != yaml.MappingNode || lookup(o, "kind") == nil) {
-				d.report(diag.Warning, diag.ConfigSecond, o, "", fmt.Sprintf("is not read: the configuration is the one at line %d", d.place(with[0]).line), "")
+				d.report(diag.Warning, diag.ConfigSecond, o, "", fmt.Sprintf("is ignored: the configuration is the one at line %d", d.place(with[0]).line), "")
 			}
 		}
 		if broken != nil {
-			d.syntax(data, diag.Warning, broken, "what follows the configuration is ")
+			d.syntax(data, diag.Warning, broken, "the text after the configuration is ")
 		}
 		objects = with
 	case broken != nil:
@@ -192,7 +192,7 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 	usual := path(configMapKeys[0])
 	data := lookup(root, "data")
 	if data == nil || data.Kind != yaml.MappingNode {
-		d.report(diag.Error, diag.ConfigMissing, root, usual, "missing, a ConfigMap must have the configuration there", "")
+		d.report(diag.Error, diag.ConfigMissing, root, usual, "missing, a ConfigMap must contain the configuration there", "")
 		return nil
 	}
 	in := configText{}
@@ -206,7 +206,7 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 		}
 	}
 	if in.text == nil {
-		d.report(diag.Error, diag.ConfigMissing, data, usual, "missing, a ConfigMap must have the configuration there, or under "+strconv.Quote(configMapKeys[1])+"; it has "+keyList(data), "")
+		d.report(diag.Error, diag.ConfigMissing, data, usual, "missing, a ConfigMap must contain the configuration there, or under "+strconv.Quote(configMapKeys[1])+"; it has "+keyList(data), "")
 		return nil
 	}
 	text := in.text
@@ -260,7 +260,7 @@ func (d *decoder) header(root *yaml.Node) bool {
 		if strings.HasPrefix(n.Value, "E") {
 			article = "an "
 		}
-		d.report(diag.Error, diag.ConfigMissing, root, "", "is "+article+n.Value+": give it to -s", "")
+		d.report(diag.Error, diag.ConfigMissing, root, "", "is "+article+n.Value+": pass it with -s", "")
 		return false
 	}
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {

@@ -51,10 +51,10 @@ func TestLoadFindings(t *testing.T) {
 			`error: c.yaml:3:1: modes: unknown key, it has no effect (did you mean mode?)`,
 		}},
 		{name: "duplicate key", body: "mode: ipvs\nmode: nftables\n", want: []string{
-			`warning: c.yaml:4:1: mode: duplicate key, first at line 3; the last value counts`,
+			`warning: c.yaml:4:1: mode: duplicate key, first at line 3; the last value is used`,
 		}},
 		{name: "duplicate key, strict", body: "mode: ipvs\nmode: nftables\n", strict: true, want: []string{
-			`error: c.yaml:4:1: mode: duplicate key, first at line 3; the last value counts`,
+			`error: c.yaml:4:1: mode: duplicate key, first at line 3; the last value is used`,
 		}},
 		{name: "wrong types", body: `mode: 3
 bindAddress: yes
@@ -113,7 +113,7 @@ conntrack:
 			`warning: c.yaml:4:3: conntrack.max: has no effect since release 1.15 (use conntrack.maxPerCore and conntrack.min)`,
 		}},
 		{name: "second document", body: "mode: ipvs\n---\nmode: nftables\n", want: []string{
-			`warning: c.yaml:5:1: is not read: the configuration is the one at line 1`,
+			`warning: c.yaml:5:1: is ignored: the configuration is the one at line 1`,
 		}},
 		{name: "anchors and merge keys", body: "iptables: &p\n  syncPeriod: 40s\nnftables:\n  <<: *p\n  minSyncPeriod: 2s\n"},
 		{name: "tab before a key", body: "mode: nftables\n\tclusterCIDR: 10.244.0.0/16\n", want: []string{
@@ -140,14 +140,14 @@ conntrack:
 		{name: "dead fields", body: "portRange: x\nwindowsRunAsService: true\nshowHiddenMetricsForVersion: '1.35'\n", want: []string{
 			`warning: c.yaml:3:1: portRange: has no effect since release 1.26, except in mode userspace`,
 			`warning: c.yaml:4:1: windowsRunAsService: has no effect on Linux`,
-			`warning: c.yaml:5:1: showHiddenMetricsForVersion: has no effect: no metric of proxyc is hidden`,
+			`warning: c.yaml:5:1: showHiddenMetricsForVersion: has no effect: proxyc has no hidden metrics`,
 		}},
 		{name: "tags and whole numbers", body: "hostnameOverride: !!binary aGVsbG8=\nenableProfiling: !!bool 'true'\nlogging: {flushFrequency: 1e9}\n"},
 		{name: "numbers that JSON lacks", body: "nope: {a: [.inf]}\nresourceContainer: .nan\n", want: []string{
 			`warning: c.yaml:3:1: nope: unknown key, it has no effect (did you mean mode?)`,
-			`error: c.yaml:3:12: nope: must be a number that JSON has, got .inf`,
+			`error: c.yaml:3:12: nope: must be a number that JSON supports, got .inf`,
 			`warning: c.yaml:4:1: resourceContainer: must be a string, got .nan (put it in quotes)`,
-			`error: c.yaml:4:20: resourceContainer: must be a number that JSON has, got .nan`,
+			`error: c.yaml:4:20: resourceContainer: must be a number that JSON supports, got .nan`,
 		}},
 		{name: "list key", body: "? [a]\n: 1\n", want: []string{
 			`error: c.yaml:3:3: must be a mapping with keys that are strings, got a list`,
@@ -230,8 +230,8 @@ func TestLoadFinds(t *testing.T) {
 		{"an array", "- {apiVersion: v1, kind: Secret}\n- " + strings.ReplaceAll(strings.TrimSpace(own), "\n", "\n  ") + "\n", "5:3", nil},
 		{"a typed List", strings.Replace(inList(strings.Replace(inMap("config"), "apiVersion: v1\nkind: ConfigMap", "kind: ConfigMap", 1)), "List", "ConfigMapList", 1), "9:7", nil},
 		{"a List of one document", inList(other) + "---\n" + own, "13:1", nil},
-		{"two", own + "---\n" + inMap("config"), "4:1", []string{"warning: c.yaml:6:1: is not read: the configuration is the one at line 1"}},
-		{"broken behind", own + "---\n{ [ :\n", "4:1", []string{"warning: c.yaml:5:1: what follows the configuration is not YAML or JSON: did not find expected node content"}},
+		{"two", own + "---\n" + inMap("config"), "4:1", []string{"warning: c.yaml:6:1: is ignored: the configuration is the one at line 1"}},
+		{"broken behind", own + "---\n{ [ :\n", "4:1", []string{"warning: c.yaml:5:1: the text after the configuration is not YAML or JSON: did not find expected node content"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			want := append([]string{fmt.Sprintf("error: c.yaml:%s: oomScoreAdj: must be -1000 to 1000, got 2000", tt.at)}, tt.more...)
@@ -266,8 +266,8 @@ data:
 "config.conf":"apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nfTables\n"}}`, false,
 		`error: c.yaml:3:15: mode: must be one of iptables, ipvs, nftables, kernelspace, userspace, got "nfTables" (did you mean nftables?)`)
 	check(t, "kind: ConfigMap\ndata:\n  b: x\n  a: y\n", false,
-		`error: c.yaml:3:3: data["config.conf"]: missing, a ConfigMap must have the configuration there, or under "config"; it has a, b`)
-	check(t, "kind: ConfigMap\n", false, `error: c.yaml:1:1: data["config.conf"]: missing, a ConfigMap must have the configuration there`)
+		`error: c.yaml:3:3: data["config.conf"]: missing, a ConfigMap must contain the configuration there, or under "config"; it has a, b`)
+	check(t, "kind: ConfigMap\n", false, `error: c.yaml:1:1: data["config.conf"]: missing, a ConfigMap must contain the configuration there`)
 	check(t, "kind: ConfigMap\ndata:\n  config.conf: 3\n", false, `error: c.yaml:3:16: data["config.conf"]: must be a configuration as a string, got 3`)
 	check(t, "kind: ConfigMap\ndata:\n  config.conf: |\n    a: [\n", false, `error: c.yaml:4:5: not YAML or JSON: did not find expected node content`)
 	check(t, "kind: ConfigMap\ndata:\n  config.conf: |\n    kind: ConfigMap\n", false,

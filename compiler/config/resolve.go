@@ -158,11 +158,11 @@ func (r *resolver) direct() {
 			r.removedFlag(flag, tag)
 		case has(tag, "address") && !r.address(flag, field.Elem().String()):
 		case r.file != "" && !has(tag, "keep"):
-			r.flagNote(diag.Warning, flag, "ignored, since --config is given")
+			r.flagNote(diag.Warning, flag, "ignored, because --config is set")
 		case has(tag, "address") && field.Elem().IsZero():
-			r.flagNote(diag.Info, flag, "empty, which leaves the default %q", find(r.c, path))
+			r.flagNote(diag.Info, flag, "empty, so the default %q is kept", find(r.c, path))
 		case has(tag, "own") && path == "mode" && field.Elem().IsZero():
-			r.flagNote(diag.Info, flag, "empty, which leaves %q", find(r.c, path))
+			r.flagNote(diag.Info, flag, "empty, so %q is kept", find(r.c, path))
 		case has(tag, "csv"):
 			r.setList(flag, path, field.Interface().([]string))
 		case path != "":
@@ -237,7 +237,7 @@ func (r *resolver) clusterCIDR() {
 	value := r.flags.ClusterCIDR
 	counts := r.c.DetectLocalMode == DetectClusterCIDR || r.c.DetectLocalMode == "" && r.c.ProxyMode() != ir.ModeKernelspace
 	if value != nil && *value == "" && counts {
-		r.flagError("--cluster-cidr", "must be a CIDR, or one of each family, got %q (leave the flag out for none)", *value)
+		r.flagError("--cluster-cidr", "must be a CIDR, or one of each family, got %q (omit the flag for none)", *value)
 	}
 }
 
@@ -322,7 +322,7 @@ func (r *resolver) port(flag string, port *int32, path string, addr *string, usu
 		*addr = withPort(*addr, int(*port))
 		r.sources[path] = Source{Flag: flag}
 	default:
-		r.flagNote(diag.Warning, flag, "ignored, since %s %q has a port", path, *addr)
+		r.flagNote(diag.Warning, flag, "ignored, because %s %q has a port", path, *addr)
 	}
 }
 
@@ -389,7 +389,7 @@ func (r *resolver) removed() {
 		r.diags.Add(r.located(d))
 	}
 	if v := r.c.ShowHiddenMetricsForVersion; v != "" && isMinor(v) {
-		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigNoEffect, Path: "showHiddenMetricsForVersion", Msg: "has no effect: no metric of proxyc is hidden"}))
+		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigNoEffect, Path: "showHiddenMetricsForVersion", Msg: "has no effect: proxyc has no hidden metrics"}))
 	}
 	if c := r.c; c.WindowsRunAsService && c.ProxyMode() != ir.ModeKernelspace && c.ProxyMode() != ir.ModeUserspace {
 		r.diags.Add(r.located(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigNoEffect, Path: "windowsRunAsService", Msg: "has no effect on Linux"}))

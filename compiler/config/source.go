@@ -38,7 +38,7 @@ func (s Source) String() string {
 		out += " " + s.Default
 	}
 	if place != "" {
-		out += ", as the value at " + place + " counts as not set"
+		out += ", as the value at " + place + " is treated as not set"
 	}
 	return out
 }

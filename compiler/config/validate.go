@@ -47,7 +47,7 @@ func (v *validator) general() {
 	c := v.c
 	v.atLeast("clientConnection.burst", c.ClientConnection.Burst, 0)
 	if c.ClientConnection.Burst == 0 && c.ClientConnection.QPS > 0 {
-		v.errorf("clientConnection.burst", "must be more than 0 where qps is, got 0")
+		v.errorf("clientConnection.burst", "must be more than 0 if qps is, got 0")
 	}
 	v.positive("configSyncPeriod", c.ConfigSyncPeriod)
 	if adj := c.OOMScoreAdj; adj != nil {
@@ -130,7 +130,7 @@ func (v *validator) scheduler() {
 	}
 	if !slices.Contains(schedulers[:], name) {
 		v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ConfigValue, Path: "ipvs.scheduler", Hint: diag.DidYouMean(name, schedulers[:]),
-			Msg: fmt.Sprintf("is none of %s, got %q: a kernel without a module for it refuses all Services", strings.Join(schedulers[:], ", "), name)})
+			Msg: fmt.Sprintf("is none of %s, got %q: a kernel without its module rejects all Services", strings.Join(schedulers[:], ", "), name)})
 	}
 }
 
@@ -142,11 +142,11 @@ func (v *validator) detectLocal() {
 	case DetectNodeCIDR:
 	case DetectBridgeInterface:
 		if c.DetectLocal.BridgeInterface == "" {
-			v.errorf("detectLocal.bridgeInterface", "must name an interface, since detectLocalMode is %s", DetectBridgeInterface)
+			v.errorf("detectLocal.bridgeInterface", "must name an interface, because detectLocalMode is %s", DetectBridgeInterface)
 		}
 	case DetectInterfaceNamePrefix:
 		if c.DetectLocal.InterfaceNamePrefix == "" {
-			v.errorf("detectLocal.interfaceNamePrefix", "must be the start of interface names, since detectLocalMode is %s", DetectInterfaceNamePrefix)
+			v.errorf("detectLocal.interfaceNamePrefix", "must be the prefix of interface names, because detectLocalMode is %s", DetectInterfaceNamePrefix)
 		}
 	default:
 		v.oneOf("detectLocalMode", c.DetectLocalMode, DetectClusterCIDR, DetectNodeCIDR, DetectBridgeInterface, DetectInterfaceNamePrefix)
@@ -231,7 +231,7 @@ func (v *validator) logging() {
 		v.errorf("logging.format", "must not be json while feature gate %s is off", gateLoggingBeta)
 	}
 	if l.Format != "text" && len(l.VModule) > 0 {
-		v.errorf("logging.vmodule", "must be empty, since logging.format is %s", l.Format)
+		v.errorf("logging.vmodule", "must be empty, because logging.format is %s", l.Format)
 	}
 	v.verbosity("logging.verbosity", l.Verbosity)
 	for i, m := range l.VModule {

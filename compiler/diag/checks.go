@@ -160,7 +160,7 @@ func Groups() []Group {
 				"The second one is left out; the API server rejects it.",
 				"Give each port its own name, number and node port."},
 			{VIPValue, Error, "a Service has an invalid address",
-				"The address is left out: the API server rejects it, or no packet can reach it.",
+				"The address is skipped: the API server rejects it, or no packet can reach it.",
 				"Use an address that the message allows."},
 			{FamilyNoAddress, Error, "spec.ipFamilies has more entries than spec.clusterIPs",
 				"The Service does not exist in the family without an address.",

@@ -38,7 +38,7 @@ func knownAddrs(a netip.Addr) string {
 	case "169.254.169.254", "fd00:ec2::254":
 		return "the clouds' metadata server"
 	case "169.254.20.10":
-		return "the node-local DNS cache's"
+		return "the address of the node-local DNS cache"
 	}
 	return ""
 }
@@ -59,12 +59,12 @@ func externalAddresses(c *cluster, s *service) {
 		path := at("spec.externalIPs", i)
 		switch node, ofNode := c.nodeAddrs[addr]; {
 		case ofNode:
-			c.warn(s, diag.ExternalIPOfNode, path, text+" is an address of Node "+node+": the Service takes its ports from the node's own programs")
+			c.warn(s, diag.ExternalIPOfNode, path, text+" is an address of Node "+node+": packets to its ports go to the Service instead of the node's programs")
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
 		default:
 			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) && !c.younger(s, addr) {
-				c.warn(s, diag.ExternalIPInside, path, text+" is "+whose+", whose packets the Service takes")
+				c.warn(s, diag.ExternalIPInside, path, text+" is "+whose+": the Service receives its packets")
 			}
 		}
 	}
@@ -76,17 +76,17 @@ func externalAddresses(c *cluster, s *service) {
 		path := at("status.loadBalancer.ingress", i) + ".ip"
 		switch node, ofNode := c.nodeAddrs[addr]; {
 		case ofNode: // k3s' ServiceLB assigns node addresses to every Service
-			c.info(s, diag.ExternalIPOfNode, path, in.IP+" is an address of Node "+node+": the Service takes its ports from the node's own programs")
+			c.info(s, diag.ExternalIPOfNode, path, in.IP+" is an address of Node "+node+": packets to its ports go to the Service instead of the node's programs")
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
 		case c.externals[addr] != nil && c.externals[addr].older(s):
 			if c.takes(s, path) {
-				c.warn(s, diag.ExternalIPInside, path, in.IP+" is an external IP of "+c.externals[addr].Object+", whose packets the Service takes")
+				c.warn(s, diag.ExternalIPInside, path, in.IP+" is an external IP of "+c.externals[addr].Object+": the Service receives its packets")
 			}
 		case c.vips[addr].kind == ir.LoadBalancer && c.vips[addr].service != s: // controllers share an address among Services; PX501 reports a port that two Services claim
 		default:
 			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) {
-				c.warn(s, diag.ExternalIPInside, path, in.IP+" is "+whose+", whose packets the Service takes")
+				c.warn(s, diag.ExternalIPInside, path, in.IP+" is "+whose+": the Service receives its packets")
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func (c *cluster) younger(s *service, addr netip.Addr) bool {
 }
 
 func (c *cluster) known(s *service, path string, addr netip.Addr) {
-	c.warn(s, diag.ExternalIPKnown, path, addr.String()+" is "+knownAddrs(addr)+": what pods send there goes to the Service's endpoints")
+	c.warn(s, diag.ExternalIPKnown, path, addr.String()+" is "+knownAddrs(addr)+": packets from pods to it go to the Service's endpoints")
 }
 
 // takes reports whether the Service serves at least one port of an external
@@ -118,10 +118,10 @@ func (c *cluster) inside(s *service, addr netip.Addr) string {
 		return "an endpoint of Service " + of
 	}
 	if c.cidrs.contains(addr) {
-		return "in a ServiceCIDR, where any Service may get it"
+		return "in a ServiceCIDR, and any Service may get it"
 	}
 	if c.pods.contains(addr) {
-		return "in the pods' ranges, where any pod may get it"
+		return "in the pods' ranges, and any pod may get it"
 	}
 	return ""
 }
@@ -136,7 +136,7 @@ func clusterIPOutside(c *cluster, s *service) {
 	}
 	for i, text := range texts {
 		if addr, ok := parse(text); ok && c.cidrs.has(ir.FamilyOf(addr)) && !c.cidrs.contains(addr) {
-			c.warn(s, diag.ClusterIPOutside, at("spec.clusterIPs", i), text+" is in no ServiceCIDR: nobody holds it free for the Service")
+			c.warn(s, diag.ClusterIPOutside, at("spec.clusterIPs", i), text+" is in no ServiceCIDR: the address is not reserved for the Service")
 		}
 	}
 }
@@ -209,7 +209,7 @@ func nodePortsNowhere(c *cluster) {
 		}
 		if known && !held {
 			c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortsNowhere, Object: "config", Path: "nodePortAddresses",
-				Msg: some(ranges, len(ranges)) + " holds no address of a Node of the snapshot: node ports answer nowhere in " + f.String() + ", as far as the Node objects tell"})
+				Msg: some(ranges, len(ranges)) + " contains no address of a Node of the snapshot: node ports answer nowhere in " + f.String() + ", according to the Node objects"})
 		}
 	}
 }
@@ -221,10 +221,10 @@ func healthPort(c *cluster, s *service) {
 	const path = "spec.healthCheckNodePort"
 	port := strconv.Itoa(int(s.HealthPort))
 	if other := c.health[s.HealthPort]; other != s {
-		c.warn(s, diag.HealthPortClaimed, path, port+" is that of "+other.Object+" too: one of them cannot listen")
+		c.warn(s, diag.HealthPortClaimed, path, port+" is also that of "+other.Object+": one of them cannot listen")
 	}
 	if other := c.nodePorts[uint16(s.HealthPort)]; other != nil {
-		c.warn(s, diag.HealthPortClaimed, path, port+" is a node port of "+other.Object+", which takes the health checks")
+		c.warn(s, diag.HealthPortClaimed, path, port+" is a node port of "+other.Object+", which receives the health checks")
 	}
 }
 
@@ -238,7 +238,7 @@ func ownPorts(c *cluster, s *service) {
 			{"healthzBindAddress", c.config.HealthzBindAddress}, {"metricsBindAddress", c.config.MetricsBindAddress},
 		} {
 			if a, err := netip.ParseAddrPort(own.address); err == nil && int32(a.Port()) == port {
-				c.warn(s, diag.OwnPort, path, strconv.Itoa(int(port))+" is the port of "+own.field+" "+own.address+", where kube-proxy itself listens")
+				c.warn(s, diag.OwnPort, path, strconv.Itoa(int(port))+" is the port of "+own.field+" "+own.address+": kube-proxy itself listens there")
 			}
 		}
 	}

@@ -12,13 +12,13 @@ import (
 func mode(c *cluster) {
 	if c.config.ProxyMode() == ir.ModeIPVS {
 		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.ModeIPVS, Object: "config", Path: "mode",
-			Msg: "ipvs is deprecated since 1.35, off from 1.40 on, and gone in 1.43 (KEP-5495)", Hint: "change to nftables: docs/operate.md"})
+			Msg: "ipvs is deprecated since 1.35, disabled by default from 1.40 on, and removed in 1.43 (KEP-5495)", Hint: "change to nftables: docs/operate.md"})
 	}
 }
 
 func externalIPsEnd(c *cluster, s *service) {
 	if s.proxied && len(s.ExternalIPs) > 0 {
-		c.warn(s, diag.ExternalIPsEnd, "spec.externalIPs", "is deprecated since 1.36, off from 1.40 on, and gone in 1.43 (KEP-5707)")
+		c.warn(s, diag.ExternalIPsEnd, "spec.externalIPs", "is deprecated since 1.36, disabled by default from 1.40 on, and removed in 1.43 (KEP-5707)")
 	}
 }
 

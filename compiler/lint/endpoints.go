@@ -60,23 +60,23 @@ func noEndpoints(c *cluster, s *service) {
 			}
 		}
 	}
-	code, path, why := diag.NoEndpoints, "spec.selector", "finds nothing: "
+	code, path, why := diag.NoEndpoints, "spec.selector", "matches no pod: "
 	if c.only {
 		path, why = "", ""
 	} else if !s.written.Selector {
-		code, path, why = diag.NoEndpointsByHand, "spec", "has no selector, and nobody made its EndpointSlices: "
+		code, path, why = diag.NoEndpointsByHand, "spec.selector", "is not set, and no EndpointSlice exists: "
 	}
 	switch all := total.IPv4 + total.IPv6; {
 	case all == 0:
-		c.warn(s, code, path, why+"the Service has no endpoint, and refuses its clients")
+		c.warn(s, code, path, why+"the Service has no endpoint, so connections are rejected")
 		return
 	case ready.IPv4+ready.IPv6 == 0:
-		c.warn(s, diag.NoneReady, "", "none of its "+strconv.Itoa(all)+" endpoints is ready, the first of them "+first)
+		c.warn(s, diag.NoneReady, "", "none of its "+strconv.Itoa(all)+" endpoints is ready, such as "+first)
 		return
 	}
 	for f, in := range s.inFam.All() {
 		if in && total.Of(f) == 0 {
-			c.warn(s, code, path, "has no endpoint in "+f.String()+", where the Service has a clusterIP, and refuses its clients there")
+			c.warn(s, code, path, "has no endpoint in "+f.String()+", a family of the Service's clusterIPs: connections are rejected there")
 		}
 	}
 }
@@ -105,7 +105,7 @@ func unservedPorts(c *cluster, s *service) {
 		return // reported by noEndpoints
 	}
 	if len(protocols) == 0 {
-		c.warn(s, diag.PortUnserved, "spec.ports", "no EndpointSlice has any port, although they have endpoints: clients are refused, as where targetPort is a name that no container port has")
+		c.warn(s, diag.PortUnserved, "spec.ports", "no EndpointSlice has a port, although they have endpoints: connections are rejected; check that targetPort names a container port")
 		return
 	}
 	for i, p := range s.Ports {
@@ -113,7 +113,7 @@ func unservedPorts(c *cluster, s *service) {
 		has, named := protocols[p.Name]
 		switch path := at("spec.ports", i); {
 		case !named:
-			c.warn(s, diag.PortUnserved, path+".name", "no EndpointSlice has a port "+quoted(p.Name)+", but "+listed(protocols)+": its clients are refused")
+			c.warn(s, diag.PortUnserved, path+".name", "no EndpointSlice has a port "+quoted(p.Name)+", but "+listed(protocols)+": connections are rejected")
 		case !slices.Contains(has, protocol):
 			slices.Sort(has)
 			c.warn(s, diag.ProtocolUnserved, path+".protocol", "is "+protocol+", and EndpointSlices serve port "+quoted(p.Name)+" with "+strings.Join(has, ", ")+" only: its clients are refused")
@@ -138,7 +138,7 @@ func sliceFamilies(c *cluster, s *service) {
 	for f, in := range s.inFam.All() {
 		for _, slice := range s.of(f) {
 			if !in && len(slice.Endpoints) > 0 {
-				c.addEndpoint(slice, diag.Info, diag.SliceFamily, "addressType", "is "+f.String()+", which "+s.Object+" is not in: its endpoints are not used")
+				c.addEndpoint(slice, diag.Info, diag.SliceFamily, "addressType", "is "+f.String()+", not a family of "+s.Object+": its endpoints are not used")
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func orphans(c *cluster) {
 		if c.Snapshot.ServiceLeftOut(slice.Service) != nil {
 			continue
 		}
-		c.addEndpoint(slice, diag.Warning, diag.SliceOrphan, "metadata.labels", "Service "+slice.Service.String()+" does not exist: the slice serves nobody")
+		c.addEndpoint(slice, diag.Warning, diag.SliceOrphan, "metadata.labels", "Service "+slice.Service.String()+" does not exist: the slice is not used")
 	}
 }
 
@@ -226,19 +226,19 @@ func untranslatable(addr netip.Addr) string {
 // Service, and the effect on packets. Both are "" for other addresses.
 func (c *cluster) towardsService(slice *snapshot.EndpointSlice, addr netip.Addr) (what, fate string) {
 	if v, is := c.vips[addr]; is {
-		return " is the " + v.kind.String() + " of " + v.service.Object, ", to which no rule leads from here"
+		return " is the " + v.kind.String() + " of " + v.service.Object, ", which no rule serves for translated packets"
 	}
 	if _, own := c.nodeAddrs[addr]; own {
 		for _, p := range slice.Ports {
 			if s := c.emptyNodePort(p); s != nil {
-				return " is a node's address, and " + strconv.Itoa(int(p.Port)) + " the node port of " + s.Object, ", which has no endpoint: what comes there is refused"
+				return " is a node's address, and " + strconv.Itoa(int(p.Port)) + " the node port of " + s.Object, ", which has no endpoint: packets to it are rejected"
 			}
 		}
 	} else if c.cidrs.contains(addr) {
 		if c.caps.Has(ir.DropUnallocated) {
-			return " is in a ServiceCIDR", ", and no Service's: what is sent there is dropped"
+			return " is in a ServiceCIDR", " and belongs to no Service: packets to it are dropped"
 		}
-		return " is in a ServiceCIDR", ", and no Service's: no pod has it, and nothing answers there"
+		return " is in a ServiceCIDR", " and belongs to no Service: no pod has it, and packets to it are not answered"
 	}
 	return "", ""
 }
@@ -285,7 +285,7 @@ func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i,
 	switch code {
 	case diag.EndpointNode:
 		path += ".nodeName"
-		msg = e.Address + " is on Node " + quoted(e.NodeName) + ", which does not exist: it is local nowhere"
+		msg = e.Address + " is on Node " + quoted(e.NodeName) + ", which does not exist: the endpoint is local to no node"
 	case diag.EndpointMulticast:
 		msg = e.Address + " is " + untranslatable(e.Addr.Unmap()) + ", to which no connection can be translated"
 	case diag.EndpointIsVIP:
@@ -293,10 +293,10 @@ func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i,
 		msg = e.Address + what + fate
 	case diag.EndpointOutside:
 		severity = diag.Info
-		msg = e.Address + " is outside the pods' ranges, and no node's"
+		msg = e.Address + " is outside the pods' ranges and not an address of a node"
 	}
 	if more > 0 {
-		msg += "; the same holds for " + strconv.Itoa(more) + " more of the slice"
+		msg += "; the same applies to " + strconv.Itoa(more) + " more endpoints of the slice"
 	}
 	c.addEndpoint(slice, severity, code, path, msg)
 }
@@ -324,8 +324,8 @@ func hints(c *cluster, s *service) {
 			}
 		}
 		if hinted > 0 && bare > 0 {
-			c.addEndpoint(without, diag.Warning, diag.HintsIgnored, field(without, index), without.Endpoints[index].Address+" has no hint, as "+
-				strconv.Itoa(hinted)+" of "+strconv.Itoa(hinted+bare)+" ready endpoints of "+s.Object+" have: the hints of all are ignored")
+			c.addEndpoint(without, diag.Warning, diag.HintsIgnored, field(without, index), without.Endpoints[index].Address+" has no hint, but "+
+				strconv.Itoa(hinted)+" of "+strconv.Itoa(hinted+bare)+" ready endpoints of "+s.Object+" have one: the hints of all are ignored")
 		}
 	}
 }
@@ -347,7 +347,7 @@ func hintsNowhere(c *cluster, s *service) {
 		for i := range slice.Endpoints {
 			for _, zone := range slice.Endpoints[i].ZoneHints() {
 				if !c.zones[zone] {
-					tell(i, "zone "+quoted(zone)+", in which there is no Node")
+					tell(i, "zone "+quoted(zone)+", which has no Node")
 				}
 			}
 			for _, node := range slice.Endpoints[i].NodeHints() {
@@ -393,13 +393,13 @@ func localAbsent(c *cluster, s *service) {
 	}
 	where := strconv.Itoa(absent) + " of " + strconv.Itoa(len(c.nodes)) + " nodes: " + some(names, absent)
 	if external {
-		severity, so := diag.Warning, "drop what comes from outside"
+		severity, so := diag.Warning, "drop external packets"
 		if s.wantsHealth() && len(s.ExternalIPs) == 0 {
-			severity, so = diag.Info, "drop what comes from outside, and tell the load balancer so by spec.healthCheckNodePort"
+			severity, so = diag.Info, "drop external packets, and report this to the load balancer by spec.healthCheckNodePort"
 		}
 		c.addService(s, severity, diag.ExternalLocalAbsent, "spec.externalTrafficPolicy", "is Local, and no ready endpoint is on "+where+", which "+so)
 	}
 	if s.InternalLocal {
-		c.warn(s, diag.InternalLocalAbsent, "spec.internalTrafficPolicy", "is Local, and no ready endpoint is on "+where+", whose pods are dropped")
+		c.warn(s, diag.InternalLocalAbsent, "spec.internalTrafficPolicy", "is Local, and no ready endpoint is on "+where+", which drop the packets of their pods")
 	}
 }

@@ -298,12 +298,12 @@ func noSlices(c *cluster) {
 	judged := func(s *service) bool { return s.proxied && !s.pending }
 	told := func(s *service) bool { return s.written.Sliced }
 	if !c.hasSlices && slices.ContainsFunc(c.services, judged) && !slices.ContainsFunc(c.services, told) {
-		c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NoSlices, Msg: "the snapshot has no EndpointSlice: whether Services have endpoints is not judged"})
+		c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NoSlices, Msg: "the snapshot has no EndpointSlice: the endpoints of Services are not checked"})
 	}
 }
 
 func otherProxy(c *cluster, s *service) {
 	if s.ProxyName {
-		c.info(s, diag.OtherProxy, "metadata.labels", "label service.kubernetes.io/service-proxy-name leaves the Service to another proxy: it has no rules")
+		c.info(s, diag.OtherProxy, "metadata.labels", "label service.kubernetes.io/service-proxy-name assigns the Service to another proxy: it has no rules")
 	}
 }

@@ -93,7 +93,7 @@ func (p Pending) Mend(list diag.List) (out diag.List) {
 			continue
 		case d.Code == diag.NoClusterIP:
 			d.Severity = diag.Info
-			d.Msg, d.Hint = "is not given yet: the Service is judged as with one", "the API server allocates it; compile makes no rules without"
+			d.Msg, d.Hint = "is not set yet: the Service is checked as if it were", "the API server allocates it; without it, compile writes no rules"
 		}
 		out = append(out, d)
 	}

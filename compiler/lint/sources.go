@@ -57,12 +57,12 @@ func sourceRanges(c *cluster, s *service) {
 		return
 	}
 	if i := slices.IndexFunc(s.Ports, func(p snapshot.ServicePort) bool { return p.NodePort != 0 }); i >= 0 {
-		c.warn(s, diag.RangesNodePort, at("spec.ports", i)+".nodePort", "admits every client, whatever "+rangesField+" says, which holds at the load balancer's addresses only")
+		c.warn(s, diag.RangesNodePort, at("spec.ports", i)+".nodePort", "admits every client, regardless of "+rangesField+", which applies only to the load balancer's addresses")
 	} else if s.pending && !s.written.NoNodePorts {
-		c.warn(s, diag.RangesNodePort, rangesField, "does not hold at the node ports that the API server will allocate: these admit every client")
+		c.warn(s, diag.RangesNodePort, rangesField, "does not apply to the node ports that the API server will allocate: these admit every client")
 	}
 	if len(s.ExternalIPs) > 0 {
-		c.warn(s, diag.RangesExternalIP, "spec.externalIPs", "admits every client, whatever "+rangesField+" says, which holds at the load balancer's addresses only")
+		c.warn(s, diag.RangesExternalIP, "spec.externalIPs", "admits every client, regardless of "+rangesField+", which applies only to the load balancer's addresses")
 	}
 }
 
@@ -82,10 +82,10 @@ func (s *service) reached(f ir.Family) bool {
 
 func (c *cluster) allowAll(s *service, i int, p netip.Prefix) {
 	if c.config.ProxyMode() == ir.ModeIPVS {
-		c.warn(s, diag.RangeAllIPVS, at(rangesField, i), p.String()+" admits nobody with kube-proxy in mode ipvs, whose sets do not hold it, and everybody here")
+		c.warn(s, diag.RangeAllIPVS, at(rangesField, i), p.String()+" admits all clients here, but none with kube-proxy in mode ipvs, because its sets cannot contain it")
 		return
 	}
-	c.info(s, diag.RangeAll, at(rangesField, i), p.String()+" admits everybody: the other ranges of the family have no effect")
+	c.info(s, diag.RangeAll, at(rangesField, i), p.String()+" admits all clients: the other ranges of the family have no effect")
 }
 
 // covered reports ranges within other ranges, except within a range of length 0,
@@ -95,7 +95,7 @@ func (c *cluster) covered(s *service, list []source) {
 	var last source
 	for i, r := range list {
 		if i > 0 && last.Bits() > 0 && last.Overlaps(r.Prefix) {
-			c.info(s, diag.RangeCovered, at(rangesField, r.index), r.String()+" is inside "+last.String()+" of "+at(rangesField, last.index)+", and admits nobody more")
+			c.info(s, diag.RangeCovered, at(rangesField, r.index), r.String()+" is inside "+last.String()+" of "+at(rangesField, last.index)+": it admits no additional client")
 			continue
 		}
 		if i == 0 || !last.Overlaps(r.Prefix) {

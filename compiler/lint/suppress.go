@@ -172,7 +172,7 @@ func codes(annotation string) []string {
 }
 
 // baselineTitle is the first line of a baseline.
-const baselineTitle = "# Findings of proxyc lint that were there already. Remove a line to hear of it again.\n"
+const baselineTitle = "# Existing findings of proxyc lint. Remove a line to report its finding again.\n"
 
 // IsBaseline reports whether a text was returned by [Baseline], even if lines
 // were removed since.

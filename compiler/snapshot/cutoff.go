@@ -53,7 +53,7 @@ func (p *part) unfinished() (why string, refused bool) {
 		return "ends with " + named(kind, o.Metadata.Name) + " without " + field, true
 	}
 	if field := o.serverLacks(kind); field != "" {
-		return "ends with " + named(kind, o.Metadata.Name) + " without " + field + ", which each has that an API server gave", false
+		return "ends with " + named(kind, o.Metadata.Name) + " without " + field + ", which every object from an API server has", false
 	}
 	return "", false
 }

@@ -81,7 +81,7 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 				delete(s.leftOut, o.name)
 				if twice {
 					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.ObjectTwice, Object: o.name,
-						Msg: "given more than once: this one replaces the one before"}}, at)
+						Msg: "is a duplicate: it replaces the previous one"}}, at)
 				}
 				r.note(&o, at)
 			}
@@ -125,7 +125,7 @@ func (s *Snapshot) Finish() (list diag.List) {
 			list.Add(diag.Diagnostic{
 				Severity: diag.Info, Code: diag.FromEndpoints, Object: svc.Object,
 				Msg:  "no EndpointSlice serves it: its v1 Endpoints are used instead",
-				Hint: "they do not tell terminating endpoints or zone hints; add EndpointSlices where the cluster has them",
+				Hint: "Endpoints contain neither terminating endpoints nor zone hints; add EndpointSlices if the cluster has them",
 			})
 		}
 	}
@@ -304,7 +304,7 @@ func yamlError(doc []byte, err error) (line, column int, msg string) {
 		line, column = noKeyAt(doc)
 		msg = "a key must be text, got a mapping or a list"
 		if bytes.Contains(doc, []byte("{{")) {
-			msg += ` (is "{{" of a template? give what it makes, as helm template prints it)`
+			msg += ` (is "{{" part of a template? use the output of helm template)`
 		}
 	}
 	return line, column, "invalid YAML: " + msg
@@ -390,12 +390,12 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	r.typed = true
 	if l.apiVersion == "v1" && l.kind == "Status" {
-		report(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: l.refusal(), Hint: "write the file again with a command that succeeds"}})
+		report(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: l.refusal(), Hint: "write the file again, and check that the command succeeds"}})
 		return
 	}
 	decode := decoderOf(l.apiVersion, l.kind)
 	if group, _ := splitVersion(l.apiVersion); decode == nil && group == "kubeproxy.config.k8s.io" {
-		report(placed{config: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: "is a " + l.kind + ": give it to -c"}})
+		report(placed{config: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: "is a " + l.kind + ": pass it with -c"}})
 		return
 	}
 	if decode == nil {
@@ -434,9 +434,9 @@ func (l *leaf) problem() string {
 	case l.text[0] != '{':
 		return "must be an object with apiVersion and kind, got " + shorten(l.text)
 	case l.kind == "":
-		return "kind: must be given, such as Service or List"
+		return "kind: must be set, such as Service or List"
 	case l.apiVersion == "":
-		return "apiVersion: must be given, such as v1"
+		return "apiVersion: must be set, such as v1"
 	}
 	return ""
 }
@@ -446,7 +446,7 @@ func (l *leaf) problem() string {
 func (l *leaf) refusal() string {
 	var in metav1.Status
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // a Status without a message is still a Status
-	msg := "is a Status, the API server's answer to a request that failed, and no object"
+	msg := "is a Status, the API server's answer to a failed request, not an object"
 	if in.Message != "" {
 		msg += ": " + diag.Quote(in.Message)
 	}

@@ -90,7 +90,7 @@ func TestDecode(t *testing.T) {
 		{name: "typed List of another kind", in: `{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"p"}}]}`},
 		{name: "EndpointSliceList", in: `{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSliceList","items":[{"metadata":{"name":"s","labels":{"kubernetes.io/service-name":"a"}},"addressType":"IPv4"}]}`, want: "EndpointSlice default/s"},
 		{name: "a List in a typed List has no type to inherit", in: `{"apiVersion":"v1","kind":"ServiceList","items":[{"apiVersion":"v1","kind":"List","items":[{"metadata":{"name":"a"}}]}]}`,
-			diags: "error f:1:92: items[0].items[0]: kind: must be given, such as Service or List"},
+			diags: "error f:1:92: items[0].items[0]: kind: must be set, such as Service or List"},
 		{name: "items that are no List", in: "apiVersion: example.com/v1\nkind: Menu\nitems:\n- soup\n- salad\n"},
 		{name: "anchors across items", in: "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: &m\n    name: a\n  spec: {clusterIP: None}\n- apiVersion: v1\n  kind: Node\n  metadata: *m\n", want: "Node a,Service default/a"},
 		{name: "flow List", in: "{apiVersion: v1, kind: List, items: [" + jsonA + "," + jsonN + "]}", want: "Node n1,Service x/a"},
@@ -117,9 +117,9 @@ func TestDecode(t *testing.T) {
 			diags: "error f:7:1: invalid YAML: a tab indents the line: use spaces"},
 		{name: "tab in an item", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata:\n\tname: b", nodeN), want: "Node n1,Service x/a",
 			diags: "error f:10:3: items[1]: invalid YAML: a tab indents the line: use spaces"},
-		{name: "no kind", in: "a: 1\n", diags: "error f:1:1: kind: must be given, such as Service or List"},
-		{name: "no apiVersion", in: "---\nkind: Service\nmetadata: {name: a}\n", diags: "error f:2:1: apiVersion: must be given, such as v1"},
-		{name: "kind of a wrong type", in: "apiVersion: v1\nkind: [Service]\n", diags: "error f:1:1: kind: must be given, such as Service or List"},
+		{name: "no kind", in: "a: 1\n", diags: "error f:1:1: kind: must be set, such as Service or List"},
+		{name: "no apiVersion", in: "---\nkind: Service\nmetadata: {name: a}\n", diags: "error f:2:1: apiVersion: must be set, such as v1"},
+		{name: "kind of a wrong type", in: "apiVersion: v1\nkind: [Service]\n", diags: "error f:1:1: kind: must be set, such as Service or List"},
 		{name: "no object", in: svcA + "---\nhello\n---\n7\n", want: "Service x/a",
 			diags: `error f:6:1: must be an object with apiVersion and kind, got "\"hello\""` + "\n" +
 				`error f:8:1: must be an object with apiVersion and kind, got "7"`},
@@ -130,18 +130,18 @@ func TestDecode(t *testing.T) {
 		{name: "item that is no object", in: "apiVersion: v1\nkind: List\nitems:\n- 5\n- apiVersion: v1\n  kind: Node\n  metadata:\n    name: n1\n", want: "Node n1",
 			diags: `error f:4:3: items[0]: must be an object with apiVersion and kind, got "5"`},
 		{name: "no name", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata: {}\n"), want: "Service x/a",
-			diags: "error f:9:3: Service: items[1].metadata.name: must be given"},
+			diags: "error f:9:3: Service: items[1].metadata.name: must be set"},
 		{name: "name that is none", in: "apiVersion: v1\nkind: Service\nmetadata: {name: \"a\\\"\\n-A\", namespace: A}\n",
 			diags: `error f:3:12: Service A/a"\n-A: metadata.name: must be lower-case letters, digits, - and ., at most 253, got "a\"\n-A"` + "\n" +
 				`error f:3:29: Service A/a"\n-A: metadata.namespace: must be lower-case letters, digits and -, at most 63, got "A"`},
 		{name: "words that the API does not have", in: svcB + "  type: Foo\n  sessionAffinity: clientIP\n  externalTrafficPolicy: local\n  internalTrafficPolicy: Node\n" +
 			"  ipFamilies: [IPv4, ipv6]\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.1, ipMode: VIP}, {ip: 192.0.2.2, ipMode: vip}]}}\n", want: "Service default/b",
-			diags: `warning f:7:3: Service default/b: spec.type: must be ClusterIP or NodePort or LoadBalancer or ExternalName, got "Foo": ClusterIP counts` + "\n" +
-				`warning f:8:3: Service default/b: spec.sessionAffinity: must be None or ClientIP, got "clientIP": None counts (did you mean ClientIP?)` + "\n" +
-				`warning f:9:3: Service default/b: spec.externalTrafficPolicy: must be Cluster or Local, got "local": Cluster counts (did you mean Local?)` + "\n" +
-				`warning f:10:3: Service default/b: spec.internalTrafficPolicy: must be Cluster or Local, got "Node": Cluster counts` + "\n" +
-				`warning f:11:22: Service default/b: spec.ipFamilies[1]: must be IPv4 or IPv6, got "ipv6": its address is left out (did you mean IPv6?)` + "\n" +
-				`warning f:12:81: Service default/b: status.loadBalancer.ingress[1].ipMode: must be VIP or Proxy, got "vip": Proxy counts (did you mean VIP?)`},
+			diags: `warning f:7:3: Service default/b: spec.type: must be ClusterIP or NodePort or LoadBalancer or ExternalName, got "Foo": ClusterIP is used` + "\n" +
+				`warning f:8:3: Service default/b: spec.sessionAffinity: must be None or ClientIP, got "clientIP": None is used (did you mean ClientIP?)` + "\n" +
+				`warning f:9:3: Service default/b: spec.externalTrafficPolicy: must be Cluster or Local, got "local": Cluster is used (did you mean Local?)` + "\n" +
+				`warning f:10:3: Service default/b: spec.internalTrafficPolicy: must be Cluster or Local, got "Node": Cluster is used` + "\n" +
+				`warning f:11:22: Service default/b: spec.ipFamilies[1]: must be IPv4 or IPv6, got "ipv6": its address is skipped (did you mean IPv6?)` + "\n" +
+				`warning f:12:81: Service default/b: status.loadBalancer.ingress[1].ipMode: must be VIP or Proxy, got "vip": Proxy is used (did you mean VIP?)`},
 		{name: "port name that is none", in: svcB + "  ports:\n  - {port: 80, name: a b}\n",
 			diags: `error f:8:16: Service default/b: spec.ports[0].name: must be lower-case letters, digits and -, at most 63, got "a b"`},
 		{name: "text for a number", in: svcA + "---\n" + svcB + "  ports:\n  - name: ok\n    port: 80\n  - name: p\n    port: \"80\"\n", want: "Service x/a",
@@ -168,61 +168,61 @@ func TestDecode(t *testing.T) {
 		{name: "address type that is none", in: strings.Replace(sliceA, "IPv4", "IP", 1), diags: `error f:4:1: EndpointSlice x/a-1: addressType: must be IPv4, IPv6 or FQDN, got "IP"`},
 		{name: "slice of no Service", in: strings.Replace(sliceA, "service-name", "other", 1), want: "EndpointSlice x/a-1",
 			diags: "warning f:3:37: EndpointSlice x/a-1: metadata.labels: label kubernetes.io/service-name is missing: the slice serves no Service"},
-		{name: "twice", in: svcA + "---\n" + svcA, want: "Service x/a", diags: "warning f:6:1: Service x/a: given more than once: this one replaces the one before"},
+		{name: "twice", in: svcA + "---\n" + svcA, want: "Service x/a", diags: "warning f:6:1: Service x/a: is a duplicate: it replaces the previous one"},
 		{name: "every kind twice", in: strings.Repeat("---\n"+sliceA+"---\n"+nodeN+"---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: c}\n---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: e}\n", 2),
 			want: "EndpointSlice x/a-1,Endpoints default/e,Node n1,ServiceCIDR c",
-			diags: "warning f:20:1: EndpointSlice x/a-1: given more than once: this one replaces the one before\n" +
-				"warning f:25:1: Node n1: given more than once: this one replaces the one before\n" +
-				"warning f:30:1: ServiceCIDR c: given more than once: this one replaces the one before\n" +
-				"warning f:34:1: Endpoints default/e: given more than once: this one replaces the one before"},
+			diags: "warning f:20:1: EndpointSlice x/a-1: is a duplicate: it replaces the previous one\n" +
+				"warning f:25:1: Node n1: is a duplicate: it replaces the previous one\n" +
+				"warning f:30:1: ServiceCIDR c: is a duplicate: it replaces the previous one\n" +
+				"warning f:34:1: Endpoints default/e: is a duplicate: it replaces the previous one"},
 
 		{name: "key twice", in: svcA + "---\n" + svcB + "  clusterIP: 10.0.0.3\n  ports:\n  - port: 80\n", want: "Service x/a",
-			diags: "error f:12:3: Service default/b: spec.clusterIP: stands twice: the object is left out"},
+			diags: "error f:12:3: Service default/b: spec.clusterIP: is duplicate: the object is skipped"},
 		{name: "object twice, in an item", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\nspec:\n  type: NodePort\nspec:\n  clusterIP: 10.0.0.2\n  ports:\n  - port: 80\n"), want: "Service x/a",
-			diags: "error f:13:3: Service default/b: items[1].spec: stands twice: the object is left out"},
+			diags: "error f:13:3: Service default/b: items[1].spec: is duplicate: the object is skipped"},
 		{name: "label twice", in: "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\n  labels:\n    x.y/z: a\n    x.y/z: b\nspec:\n  clusterIP: 10.0.0.2\n  ports:\n  - port: 80\n",
-			diags: "error f:7:5: Service default/b: metadata.labels.x.y/z: stands twice: the object is left out"},
+			diags: "error f:7:5: Service default/b: metadata.labels.x.y/z: is duplicate: the object is skipped"},
 		{name: "key twice in a port", in: svcB + "  ports:\n  - port: 80\n    name: c\n  - port: 81\n    name: a\n    name: b\n",
-			diags: "error f:12:5: Service default/b: spec.ports[1].name: stands twice: the object is left out"},
+			diags: "error f:12:5: Service default/b: spec.ports[1].name: is duplicate: the object is skipped"},
 		{name: "key twice, in flow style", in: svcA + "---\napiVersion: v1\nkind: Service\nmetadata: {name: b,\n  name: c}\n", want: "Service x/a",
-			diags: "error f:9:3: key \"name\" stands twice: nothing of it is taken"},
+			diags: "error f:9:3: key \"name\" is duplicate: the object is ignored"},
 		{name: "key twice, in an item in flow style", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata: {name: b}\nspec: {}\nspec: {}\n", nodeN), want: "Node n1,Service x/a",
-			diags: "error f:11:3: items[1]: key \"spec\" stands twice: nothing of it is taken"},
+			diags: "error f:11:3: items[1]: key \"spec\" is duplicate: the object is ignored"},
 		{name: "key beside a merged one", in: "apiVersion: v1\nkind: Service\nmetadata: {name: b}\nspec:\n  clusterIP: 10.0.0.2\n  ports:\n  - &p {port: 80, name: a}\n  - <<: *p\n    port: 81\n    name: b\n", want: "Service default/b"},
-		{name: "key of a List twice", in: "apiVersion: v1\nkind: List\nitems:\n- {}\nitems:\n- " + jsonA + "\n", diags: "error f:5:1: key \"items\" stands twice: nothing of it is taken"},
+		{name: "key of a List twice", in: "apiVersion: v1\nkind: List\nitems:\n- {}\nitems:\n- " + jsonA + "\n", diags: "error f:5:1: key \"items\" is duplicate: the object is ignored"},
 		{name: "kind of a List twice", in: "apiVersion: v1\nkind: List\nkind: ServiceList\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata:\n    name: a\n",
-			diags: "error f:3:1: key \"kind\" of a List stands twice"},
+			diags: "error f:3:1: key \"kind\" of a List is duplicate"},
 		{name: "JSON, key twice", in: `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Service","metadata":{"name":"b"},"spec":{"ports":[{"port":80}]},` + "\n" + `"spec":{"clusterIP":"10.0.0.1"}},` + jsonA + `]}`, want: "Service x/a",
-			diags: "error f:2:1: Service default/b: items[0].spec: stands twice: the object is left out"},
-		{name: "JSON, kind twice", in: `{"apiVersion":"v1","kind":"Service","kind":"Node","metadata":{"name":"b"}}`, diags: "error f:1:37: Node b: kind: stands twice: the object is left out"},
-		{name: "JSON, items twice", in: `{"apiVersion":"v1","kind":"List","items":[` + jsonA + `],` + "\n" + ` "items":[` + jsonN + `]}`, diags: "error f:2:2: key \"items\" of a List stands twice"},
+			diags: "error f:2:1: Service default/b: items[0].spec: is duplicate: the object is skipped"},
+		{name: "JSON, kind twice", in: `{"apiVersion":"v1","kind":"Service","kind":"Node","metadata":{"name":"b"}}`, diags: "error f:1:37: Node b: kind: is duplicate: the object is skipped"},
+		{name: "JSON, items twice", in: `{"apiVersion":"v1","kind":"List","items":[` + jsonA + `],` + "\n" + ` "items":[` + jsonN + `]}`, diags: "error f:2:2: key \"items\" of a List is duplicate"},
 		{name: "JSON, key twice in what is not read", in: `{"apiVersion":"v1","kind":"ConfigMap","data":{},"data":{}}` + jsonN, want: "Node n1"},
 
 		{name: "JSON, wrong type", in: `{"apiVersion":"v1","kind":"List","items":[` + jsonN + ",\n" + `{"apiVersion":"v1","kind":"Service",` + "\n" + `"metadata":{"name":"b"},"spec":{"ports":[{"port":80},` + "\n" + `{"port":"81"}]}}]}`,
 			want: "Node n1", diags: "error f:4:2: Service default/b: items[1].spec.ports[1].port: must be a whole number, got string"},
 		{name: "JSON, broken item", in: `{"apiVersion":"v1","kind":"List","items":[` + "\n" + `{"apiVersion":"v1","kind":"Node","metadata":` + "\n" + `{"name":nil}},` + jsonA + `]}`,
 			want: "Service x/a", diags: "error f:3:10: Node: items[0]: invalid JSON: invalid character 'i' in literal null (expecting 'u')"},
-		{name: "JSON, cut off", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA + ",\n" + jsonN[:20], diags: "error f:3:20: cut off: the JSON ends before it is complete; nothing of it is taken"},
-		{name: "JSON, cut off after an item", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA, diags: "error f:2:105: cut off: the JSON ends before it is complete; nothing of it is taken"},
+		{name: "JSON, cut off", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA + ",\n" + jsonN[:20], diags: "error f:3:20: cut off: the JSON is incomplete; it is ignored completely"},
+		{name: "JSON, cut off after an item", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA, diags: "error f:2:105: cut off: the JSON is incomplete; it is ignored completely"},
 		{name: "JSON, something after", in: jsonA + "\n]", want: "Service x/a", diags: "error f:2:1: invalid JSON: unexpected ']' after the object"},
-		{name: "JSON, no comma", in: `{"apiVersion":"v1" "kind":"Node"}`, diags: `error f:1:20: invalid JSON: unexpected '"' where a comma should be`},
+		{name: "JSON, no comma", in: `{"apiVersion":"v1" "kind":"Node"}`, diags: `error f:1:20: invalid JSON: unexpected '"' instead of a comma`},
 		{name: "JSON, no colon", in: `{"apiVersion" "v1"}`, diags: `error f:1:15: invalid JSON: unexpected '"' after field name "apiVersion"`},
-		{name: "JSON, comma at the end", in: `{"apiVersion":"v1",}`, diags: "error f:1:20: invalid JSON: unexpected '}' where a field name should be"},
+		{name: "JSON, comma at the end", in: `{"apiVersion":"v1",}`, diags: "error f:1:20: invalid JSON: unexpected '}' instead of a field name"},
 		{name: "JSON array", in: " [" + jsonA + ",\n" + jsonN + "]", want: "Node n1,Service x/a"},
 		{name: "JSON array, indented, with a List", in: "[\n  " + jsonA + ",\n  {\"kind\":\"List\",\"items\":[" + jsonN + ",\n5]}]\n", want: "Node n1,Service x/a",
 			diags: `error f:4:1: [1].items[1]: must be an object with apiVersion and kind, got "5"`},
 		{name: "JSON array, empty", in: "[]\n"},
-		{name: "JSON array, cut off", in: "[" + jsonA + ",\n", diags: "error f:2:1: cut off: the JSON ends before it is complete; nothing of it is taken"},
-		{name: "List, cut off in an item", in: list(svcA, svcB)[:80], diags: "error f:5:26: cut off: the List ends before its kind, which stands behind the items; nothing of it is taken"},
+		{name: "JSON array, cut off", in: "[" + jsonA + ",\n", diags: "error f:2:1: cut off: the JSON is incomplete; it is ignored completely"},
+		{name: "List, cut off in an item", in: list(svcA, svcB)[:80], diags: "error f:5:26: cut off: the List ends before its kind, which follows the items; it is ignored completely"},
 		{name: "List, cut off after an item", in: list(svcA)[:len(list(svcA))-len("kind: List\nmetadata:\n  resourceVersion: \"\"\n")],
-			diags: "error f:7:1: cut off: the List ends before its kind, which stands behind the items; nothing of it is taken"},
-		{name: "List, cut off in its kind", in: strings.SplitAfter(list(svcA), "kind: Li")[0], diags: "error f:7:9: cut off: the List ends before its kind, which stands behind the items; nothing of it is taken"},
+			diags: "error f:7:1: cut off: the List ends before its kind, which follows the items; it is ignored completely"},
+		{name: "List, cut off in its kind", in: strings.SplitAfter(list(svcA), "kind: Li")[0], diags: "error f:7:9: cut off: the List ends before its kind, which follows the items; it is ignored completely"},
 		{name: "documents, cut off", in: svcA + "---\n" + strings.TrimSuffix(svcB, "None\n") + "'10.", want: "Service x/a",
 			diags: "error f:11:3: invalid YAML: found unexpected end of stream (the file ends in the middle of a line: is it cut off?)"},
 		{name: "cluster-info dump", in: jsonA + "\n==== START logs for container c of pod x/p ====\n{ [\n---\nkind: {\n==== END logs for container c of pod x/p ====\n" + jsonN + "\n==== START logs for container c of pod x/q ====\n==== END logs for container c of pod x/q ====\n{",
-			want: "Node n1,Service x/a", diags: "error f:10:2: cut off: the JSON ends before it is complete; nothing of it is taken"},
-		{name: "Lists too deep", in: strings.Repeat(`{"kind":"List","items":[`, 20) + strings.Repeat("]}", 20), diags: "error f:1:409: invalid JSON: Lists in Lists more than 16 deep"},
-		{name: "List in a block", in: "x:\n  " + indented, diags: "error f:1:1: kind: must be given, such as Service or List (the file ends in the middle of a line: is it cut off?)"},
+			want: "Node n1,Service x/a", diags: "error f:10:2: cut off: the JSON is incomplete; it is ignored completely"},
+		{name: "Lists too deep", in: strings.Repeat(`{"kind":"List","items":[`, 20) + strings.Repeat("]}", 20), diags: "error f:1:409: invalid JSON: Lists are nested more than 16 deep"},
+		{name: "List in a block", in: "x:\n  " + indented, diags: "error f:1:1: kind: must be set, such as Service or List (the file ends in the middle of a line: is it cut off?)"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -341,7 +341,7 @@ func TestEndpointsGiveWayToSlices(t *testing.T) {
 		if !maps.Equal(want, got) {
 			t.Errorf("slices (-want +got)\n%s", cmp.Diff(want, got))
 		}
-		wantInfo := "Service x/b: no EndpointSlice serves it: its v1 Endpoints are used instead (they do not tell terminating endpoints or zone hints; add EndpointSlices where the cluster has them)"
+		wantInfo := "Service x/b: no EndpointSlice serves it: its v1 Endpoints are used instead (Endpoints contain neither terminating endpoints nor zone hints; add EndpointSlices if the cluster has them)"
 		if got := fmt.Sprint(s.Finish()); got != "["+wantInfo+"]" {
 			t.Errorf("Finish: %s", got)
 		}
@@ -369,7 +369,7 @@ func TestFinish(t *testing.T) {
 func TestMisspelt(t *testing.T) {
 	const object = "metadata: {name: a, namespace: b}\n"
 	for _, tt := range [...]struct{ apiVersion, kind, want string }{
-		{"v1", "Servi", `cluster.yaml:2:1: Servi b/a: kind: is no kind that is read: the object is left out: got "Servi" (did you mean Service?)`},
+		{"v1", "Servi", `cluster.yaml:2:1: Servi b/a: kind: is not a supported kind: the object is skipped: got "Servi" (did you mean Service?)`},
 		{"v1", "Servce", `did you mean Service?`},
 		{"v1", "Sevrice", `did you mean Service?`},
 		{"v1", "service", `did you mean Service?`},
@@ -381,7 +381,7 @@ func TestMisspelt(t *testing.T) {
 		{"discovery.k8s.io/v1", "Endpointslice", `did you mean EndpointSlice?`},
 		{"discovery.k8s.io/v1", "EndpointSli", `did you mean EndpointSlice?`},
 		{"discovery.k8s.io/v1", "EndpontSlices", `did you mean EndpointSlice?`},
-		{"v2", "Service", `error: cluster.yaml:1:1: Service b/a: apiVersion: must be v1, got "v2": the object is left out (did you mean v1?)`},
+		{"v2", "Service", `error: cluster.yaml:1:1: Service b/a: apiVersion: must be v1, got "v2": the object is skipped (did you mean v1?)`},
 		{"V1", "Node", `error: cluster.yaml:1:1: Node b/a: apiVersion: must be v1, got "V1"`},
 		{"v1", "EndpointSlice", `apiVersion: must be discovery.k8s.io/v1 or discovery.k8s.io/v1beta1, got "v1"`},
 		{"discovery.k8s.io/v2", "EndpointSlice", `error: cluster.yaml:1:1: EndpointSlice b/a: apiVersion: must be discovery.k8s.io/v1 or`},
@@ -424,7 +424,7 @@ func TestOtherKindsAreSilent(t *testing.T) {
 func TestServiceLacks(t *testing.T) {
 	for spec, want := range map[string]string{
 		"{clusterIP: 10.96.0.1, quite: [{port: 80}]}":                     "error: f:1:68: Service b/a: spec.ports: must have a port, unless spec.clusterIP is None",
-		"{type: LoadBalancer, ports: [{port: 80}]}":                       "warning: f:1:68: Service b/a: spec.clusterIP: is not given: the Service has no rules (the API server allocates it: take the Service from there, or give an address)",
+		"{type: LoadBalancer, ports: [{port: 80}]}":                       "warning: f:1:68: Service b/a: spec.clusterIP: is not set: the Service has no rules (the API server allocates it: save the Service from there, or set an address)",
 		"{clusterIP: None}":                                               "",
 		"{type: ExternalName, externalName: example.com}":                 "",
 		"{type: ClusterIP, clusterIPs: [10.96.0.1], ports: [{port: 80}]}": "",
@@ -447,7 +447,7 @@ func TestServiceLacks(t *testing.T) {
 // used. It does not mean an empty cluster.
 func TestDecodeStatus(t *testing.T) {
 	const status = `{"kind":"Status","apiVersion":"v1","metadata":{"resourceVersion":"3"},"status":"Failure","message":"services is forbidden","reason":"Forbidden","code":403}`
-	const want = `is a Status, the API server's answer to a request that failed, and no object: "services is forbidden"`
+	const want = `is a Status, the API server's answer to a failed request, not an object: "services is forbidden"`
 	for name, text := range map[string]string{
 		"JSON":           status,
 		"YAML":           "apiVersion: v1\nkind: Status\nmessage: services is forbidden\n",

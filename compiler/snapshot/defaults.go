@@ -137,24 +137,24 @@ func checkService(s *corev1.Service) []finding {
 func checkUnused(spec *corev1.ServiceSpec) []finding {
 	var out []finding
 	if spec.Type == corev1.ServiceTypeExternalName && spec.ExternalName == "" {
-		out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: "spec.externalName", msg: "must be given with type ExternalName: the API server refuses the Service, of which no rule is made"})
+		out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: "spec.externalName", msg: "must be set with type ExternalName: the API server rejects the Service, and no rule is written for it"})
 	}
 	if ips := spec.ClusterIPs; len(ips) > 0 && spec.ClusterIP != ips[0] {
 		out = append(out, finding{severity: diag.Warning, code: diag.VIPValue, path: "spec.clusterIP",
-			msg: fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %s: spec.clusterIPs counts", ips[0], diag.Quote(spec.ClusterIP))})
+			msg: fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %s: spec.clusterIPs is used", ips[0], diag.Quote(spec.ClusterIP))})
 	}
 	for i, p := range spec.Ports {
 		path := fmt.Sprintf("spec.ports[%d]", i)
 		if p.Name == "" && len(spec.Ports) > 1 {
-			out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: path + ".name", msg: "must be given where there are several ports: the API server refuses the Service"})
+			out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: path + ".name", msg: "must be set if there are several ports: the API server rejects the Service"})
 		}
 		if p.NodePort != 0 && spec.Type == corev1.ServiceTypeClusterIP {
 			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".nodePort",
-				msg: fmt.Sprintf("must not be given with type ClusterIP, got %d: the API server refuses the Service; the port is served all the same, as kube-proxy does", p.NodePort), hint: "set spec.type: NodePort, or remove it"})
+				msg: fmt.Sprintf("must not be set with type ClusterIP, got %d: the API server rejects the Service; here the port is served, as in kube-proxy", p.NodePort), hint: "set spec.type: NodePort, or remove it"})
 		}
 		if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n != p.Port && (n < 1 || n > 65535) {
 			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".targetPort",
-				msg: fmt.Sprintf("must be 1-65535, got %d: the ports of the EndpointSlices count", n)})
+				msg: fmt.Sprintf("must be 1-65535, got %d: the ports of the EndpointSlices are used", n)})
 		}
 	}
 	return out
@@ -168,8 +168,8 @@ func checkServed(spec *corev1.ServiceSpec) []finding {
 	case len(spec.Ports) == 0:
 		return []finding{{severity: diag.Error, code: diag.PortsMissing, path: "spec.ports", msg: "must have a port, unless spec.clusterIP is None"}}
 	case spec.ClusterIP == "":
-		return []finding{{severity: diag.Warning, code: diag.NoClusterIP, path: "spec.clusterIP", msg: "is not given: the Service has no rules",
-			hint: "the API server allocates it: take the Service from there, or give an address"}}
+		return []finding{{severity: diag.Warning, code: diag.NoClusterIP, path: "spec.clusterIP", msg: "is not set: the Service has no rules",
+			hint: "the API server allocates it: save the Service from there, or set an address"}}
 	}
 	return nil
 }
@@ -184,24 +184,24 @@ func checkEnums(s *corev1.Service) []finding {
 		}
 	}
 	spec := &s.Spec
-	check("spec.type", string(spec.Type), "ClusterIP counts", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
-	check("spec.sessionAffinity", string(spec.SessionAffinity), "None counts", "None", "ClientIP")
-	check("spec.externalTrafficPolicy", string(spec.ExternalTrafficPolicy), "Cluster counts", "Cluster", "Local")
+	check("spec.type", string(spec.Type), "ClusterIP is used", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
+	check("spec.sessionAffinity", string(spec.SessionAffinity), "None is used", "None", "ClientIP")
+	check("spec.externalTrafficPolicy", string(spec.ExternalTrafficPolicy), "Cluster is used", "Cluster", "Local")
 	if p := spec.InternalTrafficPolicy; p != nil {
-		check("spec.internalTrafficPolicy", string(*p), "Cluster counts", "Cluster", "Local")
+		check("spec.internalTrafficPolicy", string(*p), "Cluster is used", "Cluster", "Local")
 	}
 	if p := spec.IPFamilyPolicy; p != nil {
-		check("spec.ipFamilyPolicy", string(*p), "spec.ipFamilies counts", "SingleStack", "PreferDualStack", "RequireDualStack")
+		check("spec.ipFamilyPolicy", string(*p), "spec.ipFamilies is used", "SingleStack", "PreferDualStack", "RequireDualStack")
 	}
 	if d := spec.TrafficDistribution; d != nil {
-		check("spec.trafficDistribution", *d, "the hints of the EndpointSlices count", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)
+		check("spec.trafficDistribution", *d, "the hints of the EndpointSlices are used", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)
 	}
 	for i, f := range spec.IPFamilies {
-		check(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "its address is left out", "IPv4", "IPv6")
+		check(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "its address is skipped", "IPv4", "IPv6")
 	}
 	for i, in := range s.Status.LoadBalancer.Ingress {
 		if in.IPMode != nil {
-			check(fmt.Sprintf("status.loadBalancer.ingress[%d].ipMode", i), string(*in.IPMode), "Proxy counts", "VIP", "Proxy")
+			check(fmt.Sprintf("status.loadBalancer.ingress[%d].ipMode", i), string(*in.IPMode), "Proxy is used", "VIP", "Proxy")
 		}
 	}
 	return out
@@ -272,7 +272,7 @@ func checkMeta(m *metav1.ObjectMeta) []finding {
 	var out []finding
 	switch {
 	case m.Name == "":
-		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: "must be given"})
+		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: "must be set"})
 	case !isName(m.Name, 253, ".-"):
 		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: fmt.Sprintf("must be lower-case letters, digits, - and ., at most 253, got %s", diag.Quote(m.Name))})
 	}

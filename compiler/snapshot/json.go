@@ -60,10 +60,10 @@ type syntaxError struct {
 
 func (e *syntaxError) Error() string {
 	if e.cut {
-		return "cut off: the JSON ends before it is complete"
+		return "cut off: the JSON is incomplete"
 	}
 	if e.twice != "" {
-		return "key " + strconv.Quote(e.twice) + " of a List stands twice"
+		return "key " + strconv.Quote(e.twice) + " of a List is duplicate"
 	}
 	return "invalid JSON: " + e.msg
 }
@@ -114,7 +114,7 @@ var listKeys = [...]string{"apiVersion", "kind", "items"}
 // kind ends in List; the kind may follow the items.
 func (s *scanner) object() error {
 	if len(s.index) > maxNesting {
-		return &syntaxError{offset: s.pos, msg: fmt.Sprintf("Lists in Lists more than %d deep", maxNesting)}
+		return &syntaxError{offset: s.pos, msg: fmt.Sprintf("Lists are nested more than %d deep", maxNesting)}
 	}
 	start, first := s.pos, len(s.leaves)
 	var l leaf
@@ -181,7 +181,7 @@ func (s *scanner) more(end byte, first bool) (bool, error) {
 		return true, nil
 	}
 	if s.peek() != ',' {
-		return false, s.unexpected("where a comma should be")
+		return false, s.unexpected("instead of a comma")
 	}
 	s.pos++
 	s.space()
@@ -191,7 +191,7 @@ func (s *scanner) more(end byte, first bool) (bool, error) {
 // key scans a field name and advances to its value.
 func (s *scanner) key() (string, error) {
 	if s.peek() != '"' {
-		return "", s.unexpected("where a field name should be")
+		return "", s.unexpected("instead of a field name")
 	}
 	key, err := s.text()
 	if err != nil {
@@ -273,7 +273,7 @@ func (s *scanner) skip() error {
 // ended checks that a number or literal is not empty.
 func (s *scanner) ended(start int) error {
 	if s.pos == start || s.data[start] == '{' || s.data[start] == '[' {
-		return s.unexpected("where a value should be")
+		return s.unexpected("instead of a value")
 	}
 	return nil
 }

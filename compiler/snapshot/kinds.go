@@ -76,10 +76,10 @@ func misspelt(apiVersion, kind string) *finding {
 			return nil
 		}
 		return &finding{severity: diag.Error, code: diag.NearKind, path: "kind", // the group is Kubernetes' own, so the API server rejects it
-			msg: "is no kind that is read: the object is left out: got " + diag.Quote(kind), hint: "did you mean " + meant + "?"}
+			msg: "is not a supported kind: the object is skipped: got " + diag.Quote(kind), hint: "did you mean " + meant + "?"}
 	}
 	f := finding{severity: diag.Warning, code: diag.NearKind, path: "apiVersion",
-		msg:  "must be " + strings.Join(versions, " or ") + ", got " + diag.Quote(apiVersion) + ": the object is left out",
+		msg:  "must be " + strings.Join(versions, " or ") + ", got " + diag.Quote(apiVersion) + ": the object is skipped",
 		hint: diag.DidYouMean(apiVersion, versions)}
 	switch {
 	case known:

@@ -13,7 +13,7 @@ func (r *Reader) Unsliced() string {
 // NoSlices returns the message for a snapshot without an EndpointSlice. service
 // is the result of Unsliced.
 func NoSlices(service string) string {
-	return "has no EndpointSlice, and in any cluster " + service + " has one, by its selector"
+	return "has no EndpointSlice, but in every cluster " + service + " has one because of its selector"
 }
 
 // Lacks returns what the Snapshot of this Reader lacks compared with any cluster,
@@ -22,10 +22,10 @@ func NoSlices(service string) string {
 // has Nodes.
 func (r *Reader) Lacks(s *Snapshot) string {
 	if len(s.services)+len(s.nodes) == 0 {
-		return "has no Service and no Node, and all rules for Services would go"
+		return "has no Service and no Node, and all rules for Services would be removed"
 	}
 	if service := r.Unsliced(); service != "" {
-		return NoSlices(service) + ", and all backends would go"
+		return NoSlices(service) + ", and all backends would be removed"
 	}
 	return ""
 }

@@ -167,7 +167,7 @@ func isJSON(text []byte) bool {
 }
 
 // nothingTaken ends the message about a truncated text.
-const nothingTaken = "; nothing of it is taken"
+const nothingTaken = "; it is ignored completely"
 
 // splitJSON splits a sequence of JSON objects and arrays into parts.
 func splitJSON(parts []part, doc *int, data []byte, start int) []part {
@@ -228,7 +228,7 @@ func cutOff(text []byte, items [][2]int) string {
 			}
 		}
 	}
-	return "cut off: the List ends before its kind, which stands behind the items"
+	return "cut off: the List ends before its kind, which follows the items"
 }
 
 // listItems returns the start and end of each item of a List, and the List's

@@ -88,9 +88,9 @@ func findings(refused []error, v any) (out []finding) {
 			continue
 		}
 		path := field.FieldPath()
-		f := finding{severity: diag.Error, code: diag.FieldTwice, path: path, msg: "stands twice: the object is left out"}
+		f := finding{severity: diag.Error, code: diag.FieldTwice, path: path, msg: "is duplicate: the object is skipped"}
 		if strings.HasPrefix(e.Error(), "unknown") {
-			f.severity, f.code, f.msg = diag.Warning, diag.FieldUnknown, "is no field of the API, which drops it"
+			f.severity, f.code, f.msg = diag.Warning, diag.FieldUnknown, "is not a field of the API, which drops it"
 			parent, name := path[:max(strings.LastIndexByte(path, '.'), 0)], path[strings.LastIndexByte(path, '.')+1:]
 			f.hint = diag.DidYouMean(name, keysAt(reflect.TypeOf(v), parent))
 		}

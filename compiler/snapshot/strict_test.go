@@ -13,11 +13,11 @@ import (
 func TestStrict(t *testing.T) {
 	const head = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x}\n"
 	for _, tt := range []struct{ in, want string }{
-		{head + "spec: {clusterIP: None, externalTraficPolicy: Local}\n", "warning: f:4:25: Service x/a: spec.externalTraficPolicy: is no field of the API, which drops it (did you mean externalTrafficPolicy?)"},
-		{head + "spec: {clusterIP: None, ports: [{port: 80, name: a}, {port: 81, nodeport: 30081, name: b}]}\n", "warning: f:4:65: Service x/a: spec.ports[1].nodeport: is no field of the API, which drops it (did you mean nodePort?)"},
-		{"apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x, lables: {}}\nspec: {clusterIP: None}\n", "warning: f:3:35: Service x/a: metadata.lables: is no field of the API, which drops it (did you mean labels?)"},
-		{head + "sepc: {}\nspec: {clusterIP: None}\n", "warning: f:4:1: Service x/a: sepc: is no field of the API, which drops it (did you mean spec?)"},
-		{head + "spec: {clusterIP: None, quite: other}\n", "warning: f:4:25: Service x/a: spec.quite: is no field of the API, which drops it"},
+		{head + "spec: {clusterIP: None, externalTraficPolicy: Local}\n", "warning: f:4:25: Service x/a: spec.externalTraficPolicy: is not a field of the API, which drops it (did you mean externalTrafficPolicy?)"},
+		{head + "spec: {clusterIP: None, ports: [{port: 80, name: a}, {port: 81, nodeport: 30081, name: b}]}\n", "warning: f:4:65: Service x/a: spec.ports[1].nodeport: is not a field of the API, which drops it (did you mean nodePort?)"},
+		{"apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x, lables: {}}\nspec: {clusterIP: None}\n", "warning: f:3:35: Service x/a: metadata.lables: is not a field of the API, which drops it (did you mean labels?)"},
+		{head + "sepc: {}\nspec: {clusterIP: None}\n", "warning: f:4:1: Service x/a: sepc: is not a field of the API, which drops it (did you mean spec?)"},
+		{head + "spec: {clusterIP: None, quite: other}\n", "warning: f:4:25: Service x/a: spec.quite: is not a field of the API, which drops it"},
 		{"apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x, labels: {lables: x}}\nspec: {clusterIP: None}\n", ""},
 	} {
 		for _, strict := range []bool{true, false} {

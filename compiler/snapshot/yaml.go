@@ -35,7 +35,7 @@ type twiceError struct {
 }
 
 func (e *twiceError) Error() string {
-	return "key " + strconv.Quote(e.key.Value) + " stands twice: nothing of it is taken"
+	return "key " + strconv.Quote(e.key.Value) + " is duplicate: the object is ignored"
 }
 
 // findTwice returns the first duplicate key in a document, or nil.

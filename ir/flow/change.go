@@ -15,7 +15,7 @@ type Change struct {
 	Before, After sim.Fate
 	// Added and Removed are the backends of only one side, sorted.
 	Added, Removed []netip.AddrPort
-	// Kept describes whether the client's address is kept at the common backends,
+	// Kept describes whether the client address is kept at the common backends,
 	// or, if only one side has backends, at those. It is "" if the connection is
 	// not accepted after the change. It is also "" if the only backend is the
 	// client itself, whose hairpin connection is always masqueraded.
