@@ -18,35 +18,36 @@ import (
 	"github.com/proxyc/proxyc/render/xtables"
 )
 
-// Mode is one mode's back end. Its dataplane is in the table of apply/daemon.
+// Mode is the back end of one proxy mode. Its dataplane is in the table of package apply/daemon.
 type Mode struct {
-	// Lower returns the rules of one node's Programs, ready to be written.
+	// Lower returns the rules of one node's Programs.
 	Lower func(ir.Programs) render.Rendered
-	// Evaluate returns what the rules of a Program do to packets.
+	// Evaluate returns the effect of a Program's rules on packets.
 	Evaluate func(*ir.Program) prove.Side
-	// Follow returns a Follower of the rules of a Program; nil if they cannot be followed.
+	// Follow returns a Follower of a Program's rules, or nil if proxyc cannot follow them.
 	Follow func(*ir.Program) Follower
-	// OwnTable is set if the rules are a table of nf_tables of their own.
+	// OwnTable is set if the rules are a separate nf_tables table.
 	OwnTable bool
-	// Chain is the chain of the nat table of iptables by which the rules are known; "": none.
+	// Chain is the chain in table nat of iptables that identifies the rules; "" if there is none.
 	Chain string
-	Linux *Linux // nil: only Windows has the mode
+	Linux *Linux // nil if only Windows has the mode
 }
 
-// Linux is what people need for a mode on a Linux node. In commands INPUT is the configuration and the snapshot.
+// Linux describes the use of a mode on a Linux node. In its commands, INPUT stands for the flags of
+// the configuration and the snapshot.
 type Linux struct {
-	Needs       []string // of the node, besides settings and what findings name
-	Save        string   // the commands that save its rules
-	Look        string   // the command that compares the rules with what is meant
-	Connections string   // what becomes of open ones when another mode follows
+	Needs       []string // requirements of the node besides settings and findings
+	Save        string   // commands that save the rules
+	Look        string   // command that compares the rules with their meaning
+	Connections string   // effect on open connections when the node changes to another mode
 }
 
-// Follower returns the rules that packets meet, one packet at a time.
+// Follower follows packets through rules, one at a time.
 type Follower interface {
 	Follow(sim.Packet) sim.Path
 }
 
-// Modes is the one table of modes, except for how they reach a kernel.
+// Modes is the table of modes. It does not cover their access to a kernel.
 var Modes = map[ir.Mode]Mode{
 	ir.ModeIPTables: {
 		Lower:    func(programs ir.Programs) render.Rendered { return iptables.LowerAll(programs) },
