@@ -19,25 +19,25 @@ import (
 	"github.com/proxyc/proxyc/ir/flow"
 )
 
-// Diff is what differs between two sides.
+// Diff lists the differences between two sides.
 type Diff struct {
-	Nodes    []string // that were compared
+	Nodes    []string // compared nodes
 	Config   []config.Difference
 	Facts    []nodeFact
 	Services []flow.Service
 	Classes  int
-	Unknown  []string         // what was not compared, as time was over
-	Wrong    int              // objects with errors, which are left out as far as they are wrong
-	sides    [2]*review.Input // where what decides stands
+	Unknown  []string         // what was not compared because the time was up
+	Wrong    int              // objects with errors; their invalid parts are ignored
+	sides    [2]*review.Input // the inputs, which locate the causes
 }
 
-// place returns where what decides on a side stands, as FILE:LINE:COLUMN; "" where that is
-// in no file.
+// place returns the position of a cause in the files of a side as FILE:LINE:COLUMN, or "" if the
+// cause is in no file.
 func (d *Diff) place(side int, c flow.Cause) string {
 	if c.Object == "" || d.sides[side] == nil {
 		return ""
 	}
-	one := make(diag.List, 1) // places are those of findings
+	one := make(diag.List, 1) // diag.List finds the position of a finding
 	one[0].Object, one[0].Path = c.Object, c.Field
 	d.sides[side].Locate(one)
 	if one[0].File == "" || one[0].Line == 0 {
@@ -46,33 +46,34 @@ func (d *Diff) place(side int, c flow.Cause) string {
 	return fmt.Sprintf("%s:%d:%d", one[0].File, one[0].Line, one[0].Column)
 }
 
-// nodeFact is something about nodes that differs.
+// nodeFact is one difference in the facts about nodes.
 type nodeFact struct {
 	Nodes         []string
 	What          string
-	Before, After string // "": nothing
+	Before, After string // "": absent
 }
 
-// Empty reports whether nothing differs, which is known.
+// Empty reports whether the comparison was complete and found no difference.
 func (d *Diff) Empty() bool {
 	return len(d.Config)+len(d.Facts)+len(d.Services)+len(d.Unknown) == 0
 }
 
-// Nodes are those for which sides are compared; none: the one that the configuration names.
+// Nodes selects the nodes for which two sides are compared. The zero value selects the node that
+// the configuration names.
 type Nodes struct {
 	Names []string
-	All   bool // that a side has
+	All   bool // all nodes that a side has
 }
 
-// Any reports whether nodes are chosen.
+// Any reports whether nodes are selected explicitly.
 func (c Nodes) Any() bool { return c.All || len(c.Names) > 0 }
 
-// comparison returns what changes between two Programs of a node and family, and how many
-// classes of packets were asked about.
+// comparison returns the changes between two Programs of one node and family, and the number of
+// packet classes that it compared.
 type comparison func(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error)
 
-// Compare compares two sides for the nodes that are chosen, or for the one that the
-// configuration names.
+// Compare compares two sides for the selected nodes, or for the node that the configuration names
+// if none is selected.
 func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, compare comparison) (*Diff, error) {
 	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), sides: [2]*review.Input{was, is}}
 	facts := factsByWhat{}
@@ -119,8 +120,8 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, compare c
 	return d, nil
 }
 
-// nodesOf returns what is known of the nodes that are chosen, on both sides, in the same
-// order. Nodes that one side alone has are facts.
+// nodesOf returns the facts about the selected nodes on both sides, in the same order. It adds
+// nodes that only one side has to facts.
 func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][]compiler.Facts, err error) {
 	names := slices.Clone(chosen.Names)
 	if chosen.All {
@@ -150,13 +151,13 @@ func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][
 	return nodes, nil
 }
 
-// FactsOf returns what is known of the nodes that are chosen.
+// FactsOf returns the facts about the selected nodes.
 func FactsOf(j *review.Input, chosen Nodes) ([]compiler.Facts, error) {
 	nodes, err := nodesOf(j, j, chosen, factsByWhat{})
 	return nodes[0], err
 }
 
-// factsByWhat are facts about nodes, with the nodes that they are about.
+// factsByWhat maps each difference in facts to the names of the nodes that have it.
 type factsByWhat map[nodeFactKey][]string
 
 type nodeFactKey struct{ what, before, after string }
@@ -166,8 +167,8 @@ func (f factsByWhat) add(node, what, before, after string) {
 	f[k] = append(f[k], node)
 }
 
-// compare notes what differs of the node itself in one family, besides what the
-// configuration says.
+// compare records the differences of the node itself in one family. It ignores differences that
+// follow from the configuration.
 func (f factsByWhat) compare(node string, family ir.Family, a, b *ir.Program) {
 	before, after := nodeFacts(a), nodeFacts(b)
 	keys := make([]string, 0, len(before)+len(after))
@@ -184,7 +185,7 @@ func (f factsByWhat) compare(node string, family ir.Family, a, b *ir.Program) {
 	}
 }
 
-// nodeFacts are what a Program holds of its node's object and the cluster's.
+// nodeFacts returns the facts in a Program that come from the Node object and the cluster.
 func nodeFacts(p *ir.Program) map[string]string {
 	if p == nil {
 		return map[string]string{}

@@ -17,7 +17,7 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// diffForms write what differs.
+// diffForms maps the name of an output format to its writer.
 var diffForms = map[string]func(io.Writer, *Diff) error{
 	"text":     func(w io.Writer, d *Diff) error { return d.WriteText(w, false) },
 	"wide":     func(w io.Writer, d *Diff) error { return d.WriteText(w, true) },
@@ -26,7 +26,7 @@ var diffForms = map[string]func(io.Writer, *Diff) error{
 	"stat":     func(w io.Writer, d *Diff) error { return d.writeStat(w) },
 }
 
-// Form returns what writes a form of what differs.
+// Form returns the writer of an output format.
 func Form(name string) (write func(io.Writer, *Diff) error, ok bool) {
 	write, ok = diffForms[name]
 	return write, ok
@@ -35,12 +35,12 @@ func Form(name string) (write func(io.Writer, *Diff) error, ok bool) {
 // FormNames returns the names that Form accepts.
 func FormNames() []string { return slices.Sorted(maps.Keys(diffForms)) }
 
-// sign of an action, as terraform and diff have it.
+// sign returns the sign of an action, as in the output of terraform and diff.
 func sign(a flow.Action) string {
 	return [...]string{flow.Changed: "~", flow.Added: "+", flow.Removed: "-"}[a]
 }
 
-// valueSign is that of a value.
+// valueSign returns the sign of a changed value.
 func valueSign(before, after string) string {
 	switch {
 	case before == "":
@@ -61,7 +61,7 @@ func arrow(before, after string) string {
 	return none(before) + " → " + none(after)
 }
 
-// onNodes says on which nodes something is so, unless it is on all.
+// onNodes returns the text that names the nodes of a difference, or "" for all nodes.
 func (d *Diff) onNodes(nodes []string) string {
 	nodes = compacted(nodes)
 	if len(nodes) == len(d.Nodes) {
@@ -75,7 +75,7 @@ func (d *Diff) onNodes(nodes []string) string {
 	return text + ")"
 }
 
-// compacted returns names once each, in order.
+// compacted returns the names sorted and without duplicates.
 func compacted(names []string) []string {
 	names = slices.Clone(names)
 	slices.Sort(names)
@@ -89,7 +89,7 @@ func serviceName(n ir.Name) string {
 	return n.String()
 }
 
-// namesText names the first Services of a group, and counts the rest.
+// namesText returns the first Service names of a group and the number of the others.
 func namesText(names []ir.Name, most int) string {
 	words := make([]string, 0, most)
 	for _, n := range names[:min(most, len(names))] {
@@ -102,10 +102,10 @@ func namesText(names []ir.Name, most int) string {
 	return text
 }
 
-// shownNames is how many Services of a group a title names.
+// shownNames is the maximum number of Service names in the title of a group.
 const shownNames = 3
 
-// entries returns what there is to tell, each Service by itself if that is wanted.
+// entries returns the entries of the output. If each is set, every Service has its own entry.
 func (d *Diff) entries(each bool) (entries []flow.Entry) {
 	if !each {
 		return flow.Entries(d.Services)
@@ -116,7 +116,8 @@ func (d *Diff) entries(each bool) (entries []flow.Entry) {
 	return entries
 }
 
-// WriteText writes a paragraph for each change; wide shows each Service by itself, with a trace for each change.
+// WriteText writes a paragraph for each change. If wide is set, every Service has its own
+// paragraph, and each change has a trace command.
 func (d *Diff) WriteText(w io.Writer, wide bool) error {
 	if len(d.Config)+len(d.Facts) > 0 {
 		fmt.Fprintln(w, "settings")
@@ -162,7 +163,7 @@ func (d *Diff) WriteText(w io.Writer, wide bool) error {
 	return d.writeSummary(w, "")
 }
 
-// cause says what decides on a side, and where that stands.
+// cause returns the cause of a flow on one side, with its position.
 func (d *Diff) cause(f *flow.Flow, side int, at string) string {
 	text := f.Cause[side].String()
 	if place := d.place(side, f.Cause[side]); place != "" {
@@ -171,7 +172,7 @@ func (d *Diff) cause(f *flow.Flow, side int, at string) string {
 	return text
 }
 
-// sources says where a setting comes from.
+// sources returns the text that names the source of a setting.
 func sources(c config.Difference, wide bool) string {
 	if !wide {
 		return ""
@@ -179,7 +180,7 @@ func sources(c config.Difference, wide bool) string {
 	return fmt.Sprintf("  # %s, %s", c.Before.Source, c.After.Source)
 }
 
-// writeSummary says how much differs.
+// writeSummary writes the number of differences.
 func (d *Diff) writeSummary(w io.Writer, mark string) error {
 	wrong := ""
 	if d.Wrong > 0 {
@@ -225,7 +226,7 @@ func (d *Diff) writeSummary(w io.Writer, mark string) error {
 	return err
 }
 
-// writeStat writes a line for each Service, with how many flows it is about.
+// writeStat writes a line for each Service with the number of its flows that differ.
 func (d *Diff) writeStat(w io.Writer) error {
 	width := 0
 	for _, s := range d.Services {
@@ -239,16 +240,16 @@ func (d *Diff) writeStat(w io.Writer) error {
 	return d.writeSummary(w, "")
 }
 
-// Bounds of a comment for a pull request, which may have 65,536 characters on GitHub. In bytes, of
-// which each character has one at least.
+// Limits of a comment on a pull request. GitHub accepts 65,536 characters. The limits count bytes,
+// and a character has at least one byte.
 const (
-	shownEntries = 40       // in full
-	mostSettings = 12 << 10 // bytes of the table of settings and what is above it
-	mostEntries  = 44 << 10 // with that of entries
-	mostTaken    = 16 << 10 // of the lines below it
+	shownEntries = 40       // complete entries
+	mostSettings = 12 << 10 // bytes of the table of settings and all above it
+	mostEntries  = 44 << 10 // bytes up to the end of the entries
+	mostTaken    = 16 << 10 // bytes of the lines below the entries
 )
 
-// WriteMarkdown writes a comment for a pull request.
+// WriteMarkdown writes the differences as a comment for a pull request.
 func (d *Diff) WriteMarkdown(out io.Writer) error {
 	w := &bytes.Buffer{}
 	if err := d.markdown(w); err != nil {
@@ -258,7 +259,8 @@ func (d *Diff) WriteMarkdown(out io.Writer) error {
 	return err
 }
 
-// fits adds a line to a comment unless that makes it longer than most.
+// fits appends a line to a comment if the comment then has at most most bytes. It reports whether
+// the line was appended.
 func fits(w *bytes.Buffer, most int, line string) bool {
 	if w.Len()+len(line) > most {
 		return false
@@ -331,8 +333,8 @@ func (d *Diff) markdown(w *bytes.Buffer) error {
 	return nil
 }
 
-// writeMore ends a comment with how many entries it has not, or of which it has only the first lines.
-// What Services take stands there all the same, in short: nobody may push it out by what comes before.
+// writeMore ends a comment with the number of entries that it omits or truncates. It always lists
+// briefly the entries in which Services take addresses, so that earlier content cannot hide them.
 func writeMore(w io.Writer, entries []flow.Entry, begun int) {
 	lines, omitted := &bytes.Buffer{}, 0
 	for _, g := range entries {
@@ -355,26 +357,26 @@ func writeMore(w io.Writer, entries []flow.Entry, begun int) {
 	fmt.Fprintf(w, "%s\n%s", more, lines)
 }
 
-// What -o json has.
+// The document of -o json.
 type (
 	diffJSON struct {
 		Nodes    []string      `json:"nodes"`
 		Settings []settingJSON `json:"settings"`
 		Services []serviceJSON `json:"services"`
 		Counts   flow.Counts   `json:"counts"`
-		Classes  int           `json:"classes"`           // of packets that were asked about
-		Unknown  []string      `json:"unknown,omitempty"` // what was not compared, as time was over
+		Classes  int           `json:"classes"`           // compared classes of packets
+		Unknown  []string      `json:"unknown,omitempty"` // what was not compared because the time was up
 		Wrong    int           `json:"objectsWithErrors,omitzero"`
 	}
 	settingJSON struct {
 		Path    string     `json:"path"`
-		Nodes   []string   `json:"nodes,omitempty"` // of facts about nodes
+		Nodes   []string   `json:"nodes,omitempty"` // nodes that the fact is about
 		Before  string     `json:"before"`
 		After   string     `json:"after"`
 		Sources *[2]string `json:"sources,omitempty"`
 	}
 	serviceJSON struct {
-		Name   string      `json:"name"` // empty: of no Service
+		Name   string      `json:"name"` // "" if the flow belongs to no Service
 		Action flow.Action `json:"action"`
 		Flows  []flowJSON  `json:"flows"`
 		Notes  []noteJSON  `json:"notes,omitempty"`
@@ -387,10 +389,10 @@ type (
 		After   stateJSON      `json:"after"`
 		Added   []backendJSON  `json:"added,omitempty"`
 		Removed []backendJSON  `json:"removed,omitempty"`
-		Moved   float64        `json:"moved,omitempty"`  // share of connections, of 1
-		Design  string         `json:"design,omitempty"` // capabilities in which the modes differ, if that is the reason
+		Moved   float64        `json:"moved,omitempty"`  // share of connections that move, 0 to 1
+		Design  string         `json:"design,omitempty"` // capabilities in which the modes differ, if they are the reason
 		Nodes   []string       `json:"nodes"`
-		Trace   string         `json:"trace"` // flags
+		Trace   string         `json:"trace"` // flags of proxyc trace
 	}
 	stateJSON struct {
 		Fate          string `json:"fate"`
@@ -398,7 +400,7 @@ type (
 		Affinity      string `json:"affinity,omitempty"`
 		Exact         string `json:"exact,omitempty"`
 		Cause         string `json:"cause"`
-		Place         string `json:"place,omitempty"` // of the cause: FILE:LINE:COLUMN
+		Place         string `json:"place,omitempty"` // position of the cause: FILE:LINE:COLUMN
 	}
 	backendJSON struct {
 		Address string `json:"address"`
@@ -468,8 +470,8 @@ func backendsJSON(all []flow.Backend) (out []backendJSON) {
 	return out
 }
 
-// PageJSON is the document of diff -o json, with the same change in many Services as one
-// entry, and the summary.
+// PageJSON returns the document of diff -o json for the page. It groups the same change of many
+// Services into one entry, and includes the summary.
 func (d *Diff) PageJSON() (json.RawMessage, error) {
 	type entry struct {
 		Names   []string    `json:"names"`
