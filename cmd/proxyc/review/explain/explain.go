@@ -1,4 +1,5 @@
-// Package explain finds the Services and fields that a rule, an element, an address or a port comes from.
+// Package explain finds the Services and API fields that cause a rule, an element, an address or a
+// port.
 package explain
 
 import (
@@ -14,14 +15,14 @@ import (
 	"github.com/proxyc/proxyc/render"
 )
 
-// Explanation is what there is to say of one thing.
+// Explanation is the result of Find.
 type Explanation struct {
 	What     string         `json:"what"`
 	Says     []string       `json:"says,omitempty"`     // sentences
-	Services []partOf       `json:"services,omitempty"` // what the IR has of it
-	Entries  []entryJSON    `json:"entries,omitempty"`  // the rules and elements
-	Hint     string         `json:"-"`                  // at what may have been meant, where there is nothing
-	entries  []render.Entry // those of Entries
+	Services []partOf       `json:"services,omitempty"` // matching parts of the IR
+	Entries  []entryJSON    `json:"entries,omitempty"`  // matching rules and elements
+	Hint     string         `json:"-"`                  // similar names or ports, if nothing was found
+	entries  []render.Entry // the entries behind Entries
 }
 
 // partOf is a part of a Service in the IR of a family.
@@ -40,7 +41,7 @@ type entryJSON struct {
 // Empty reports whether nothing was found.
 func (x *Explanation) Empty() bool { return len(x.Says)+len(x.Services)+len(x.Entries) == 0 }
 
-// WriteText writes sentences, the parts of Services, and a line for each rule or element.
+// WriteText writes the sentences, the parts of Services, and a line for each rule or element.
 func (x *Explanation) WriteText(w io.Writer) error {
 	for _, s := range x.Says {
 		if _, err := fmt.Fprintln(w, s); err != nil {
@@ -60,13 +61,14 @@ func (x *Explanation) WriteText(w io.Writer) error {
 	return nil
 }
 
-// Check returns an error for what can be no subject, such as what is nearly an address.
+// Check returns an error for a text that cannot name a subject, such as a malformed address.
 func Check(what string) error {
 	_, _, err := single(strings.TrimSpace(what))
 	return err
 }
 
-// Find finds what a text names among the rules of an input's node, which are those of programs.
+// Find looks up a text in the rules of the input's node. programs are the compiled Programs of that
+// node.
 func Find(what string, in *review.Input, programs ir.Programs) (*Explanation, error) {
 	r, err := read(what, programs)
 	if err != nil {
@@ -80,8 +82,8 @@ func Find(what string, in *review.Input, programs ir.Programs) (*Explanation, er
 	return x, nil
 }
 
-// find returns the rules that have the words of a text, or else the first of its subjects
-// that there is.
+// find returns the rules that contain the words of the text. If there are none, it returns the
+// explanation of the first subject that exists.
 func (r *reading) find(programs ir.Programs, left review.LeftOut) *Explanation {
 	_, _, rendered := review.Outputs(programs)
 	x := new(Explanation)
@@ -110,7 +112,7 @@ func (r *reading) find(programs ir.Programs, left review.LeftOut) *Explanation {
 	return x
 }
 
-// shared says what a chain or set is that is of no single Service; empty: it is none.
+// shared describes a chain or set that belongs to no single Service. It returns "" for other names.
 func shared(name string) string {
 	if countSet.MatchString(name) {
 		return "set " + name + " has the frontends in whose number of backends this bit is set, and has nothing now"
@@ -118,13 +120,13 @@ func shared(name string) string {
 	return fixed[name]
 }
 
-// countSet are names of sets of bits.
+// countSet matches the names of the sets that encode the bits of a backend count.
 var countSet = regexp.MustCompile(`^count-(1|2|4|8|16|32)-(ips|nodeports)$`)
 
-// leadsTo is where a line of rules leads that is of no Service.
+// leadsTo matches the target of a rule that belongs to no Service.
 var leadsTo = regexp.MustCompile(` (?:-j|jump|goto) (\S+) $`)
 
-// withoutChain returns the words of a line without the chain that an entry is of.
+// withoutChain removes the chain of an entry from the words of its line.
 func withoutChain(e render.Entry, words string) string {
 	chain, rest, _ := strings.Cut(strings.TrimSpace(words), " ")
 	if !strings.Contains(e.Where, " "+chain+" ") {
@@ -133,7 +135,7 @@ func withoutChain(e render.Entry, words string) string {
 	return rest
 }
 
-// take adds the rules and elements for which is holds.
+// take adds the rules and elements for which is returns true.
 func (x *Explanation) take(rendered render.Rendered, is func(render.Entry) bool) {
 	for e := range rendered.Explain {
 		if is(e) {
@@ -147,7 +149,7 @@ func (x *Explanation) take(rendered render.Rendered, is func(render.Entry) bool)
 	}
 }
 
-// subject adds what there is of a subject, or why its Service has no rules.
+// subject adds the parts and entries of a subject, or the reason why its Service has no rules.
 func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.Rendered, left review.LeftOut) {
 	if s.isNobody() {
 		return
@@ -176,7 +178,7 @@ func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.
 	}
 }
 
-// leftOut says why the rules are without a subject.
+// leftOut explains why the rules do not contain a subject.
 func (s *subject) leftOut(left review.LeftOut) []string {
 	if !s.isAddr() {
 		if says := left.Of(s.service, ""); says != "" {
@@ -191,7 +193,7 @@ func (s *subject) leftOut(left review.LeftOut) []string {
 	return left.At(s.addr, nodePort)
 }
 
-// answers says whether a backend that answers in a flow is one of the frontends found.
+// answers says whether a backend that replies in a flow belongs to one of the frontends found.
 func (x *Explanation) answers(b netip.AddrPort) string {
 	for _, p := range x.Services {
 		for _, pool := range p.Service.Pools {
@@ -208,7 +210,7 @@ func (x *Explanation) answers(b netip.AddrPort) string {
 	return b.String() + " answers, which is no backend of it, or no more"
 }
 
-// fixed are chains of kube-proxy and sets of proxyc that are of no single Service.
+// fixed describes the kube-proxy chains and proxyc sets that belong to no single Service.
 var fixed = map[string]string{
 	"KUBE-SERVICES":          "KUBE-SERVICES leads packets to the chains of Services, by address and port; in table filter it refuses those without endpoints",
 	"KUBE-NODEPORTS":         "KUBE-NODEPORTS leads packets to node ports to the chains of Services; in table filter it lets health checks in",
@@ -245,22 +247,22 @@ var fixed = map[string]string{
 	"affinity-nodeports":        "map affinity-nodeports leads connections to node ports to the chains that remember clients, and has nothing now",
 }
 
-// subject is what somebody wants explained: a Service, an address or a node port.
+// subject is what the user asks about: a Service, an address or a node port.
 type subject struct {
 	service ir.Name
-	name    string           // with service: of one of its ports, empty for all
-	ports   []ir.ServicePort // those that name is the number of
-	addr    netip.Addr       // with port 0: all ports
-	port    uint16           // without addr: a node port
+	name    string           // a port of service; "" for all ports
+	ports   []ir.ServicePort // ports that name gives by number
+	addr    netip.Addr       // if port is 0, all ports of the address
+	port    uint16           // without addr, a node port
 	proto   ir.Protocol
-	backend netip.AddrPort // only what leads to it; invalid: all
-	chain   string         // of kube-proxy, which stands for it
+	backend netip.AddrPort // limits the explanation to this backend; invalid for all
+	chain   string         // kube-proxy chain that identifies the subject
 }
 
-// isNobody reports whether nothing is known of the subject but the name of its chain.
+// isNobody reports whether only the name of the subject's chain is known.
 func (s *subject) isNobody() bool { return s.service == (ir.Name{}) && !s.isAddr() }
 
-// isAddr reports whether the subject is an address or a port, of any kind.
+// isAddr reports whether the subject is an address, a port or both.
 func (s *subject) isAddr() bool { return s.addr.IsValid() || s.port != 0 }
 
 func (s *subject) isMatch(m ir.Match) bool {
@@ -285,17 +287,17 @@ func (s *subject) isFrontend(f *ir.Frontend) bool {
 	return s.isMatch(f.Match)
 }
 
-// isPortName reports whether a port of the Service is the one that is named; a chain
-// names also one without a name.
+// isPortName reports whether the subject names port p of the Service. A chain can also name a port
+// that has no name.
 func (s *subject) isPortName(p ir.ServicePort) bool {
 	return s.name == "" && s.chain == "" || slices.Contains(s.ports, p) || p.Port == s.name && (s.proto == 0 || p.Protocol == s.proto)
 }
 
-// isEntry reports whether the subject names an entry, or the frontend that it is for.
+// isEntry reports whether the entry belongs to the subject or to its frontend.
 func (s *subject) isEntry(e render.Entry) bool {
 	switch {
 	case s.backend.IsValid():
-		return false // its pieces are
+		return false // pieces covers backends
 	case s.service != (ir.Name{}):
 		return e.Port.Service == s.service && s.isPortName(e.Port)
 	}
@@ -303,17 +305,16 @@ func (s *subject) isEntry(e render.Entry) bool {
 	return ok && s.isMatch(m)
 }
 
-// pieces are the backends of a part of the Programs, for each frontend that
-// leads to them.
+// pieces is the set of backends that the selected frontends use.
 type pieces map[piece]bool
 
 type piece struct {
-	match  string         // of the frontend; empty: of any
-	port   ir.ServicePort // zero: of any
+	match  string         // match of the frontend; "" for any
+	port   ir.ServicePort // zero for any
 	origin ir.Origin
 }
 
-// pieces returns the backends behind the address or port that the subject is.
+// pieces returns the backends of the subject's address or port.
 func (s *subject) pieces(programs ir.Programs) pieces {
 	found := pieces{}
 	if !s.isAddr() && !s.backend.IsValid() {
@@ -327,7 +328,7 @@ func (s *subject) pieces(programs ir.Programs) pieces {
 					for _, b := range part.Pools[r.Pool].Backends {
 						found[piece{f.Match.String(), f.Port, b.Origin}] = true
 						found[piece{"", f.Port, b.Origin}] = true
-						if s.port == 0 { // with one, what is for all ports is too much
+						if s.port == 0 { // an entry for all ports says too much about one port
 							found[piece{origin: b.Origin}] = true
 						}
 					}
@@ -340,10 +341,9 @@ func (s *subject) pieces(programs ir.Programs) pieces {
 
 func (p pieces) has(e render.Entry) bool { return p[piece{e.Match, e.Port, e.Origin}] }
 
-// part returns what the subject takes of a Service: the frontends that it names,
-// the pools that they lead to and what is kept of their ports; or else the
-// backends that it names, and the frontends that lead there. Pools are numbered
-// anew.
+// part returns the part of a Service that the subject selects: the frontends that it names with
+// their pools and port settings, or the backends that it names with the frontends that use them.
+// Pools have new numbers.
 func (s *subject) part(svc *ir.Service) (*ir.Service, bool) {
 	if s.service != (ir.Name{}) && s.name == "" && s.chain == "" {
 		return svc, svc.Name == s.service
@@ -359,8 +359,8 @@ func (s *subject) part(svc *ir.Service) (*ir.Service, bool) {
 	return part, len(part.Frontends)+len(part.Draining) > 0
 }
 
-// narrow returns a Service with some frontends and backends only, without pools
-// and routes that are then empty.
+// narrow returns a copy of a Service with only the selected frontends and backends. It removes
+// pools and routes that become empty.
 func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, backend func(ir.Protocol, *ir.Backend) bool) *ir.Service {
 	part := &ir.Service{Name: svc.Name, Origin: svc.Origin}
 	some := func(port ir.ServicePort, of []ir.Backend) []ir.Backend {

@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// nearestName returns a hint at the Services that have a name, in some namespace where it
-// names none, with the port that was asked for; empty for none.
+// nearestName returns a hint that lists the Services with a name in any namespace, for a text that
+// names no namespace, with the requested port. It returns "" if there are none.
 func nearestName(text string, programs ir.Programs) string {
 	const anywhere = "*"
 	t, ok, err := trace.ParseTarget(text, anywhere)
@@ -38,8 +38,8 @@ func nearestName(text string, programs ir.Programs) string {
 	return fmt.Sprintf(" (did you mean %s?)", strings.Join(names, " or "))
 }
 
-// nearest returns a hint at what is there of a subject that is not: Services of nearly its name,
-// the ports of its Service, or of its address; empty for none.
+// nearest returns a hint for a subject that does not exist: Services with similar names, the ports
+// of its Service, or the ports of its address. It returns "" if there are none.
 func (s *subject) nearest(programs ir.Programs) string {
 	switch {
 	case s.addr.IsValid():
@@ -72,11 +72,11 @@ func (s *subject) nearest(programs ir.Programs) string {
 	return text + ")"
 }
 
-// portOf returns how the port of a frontend is named: by its number where it has no name.
+// portOf returns the name of a frontend's port, or its number if it has no name.
 func portOf(f *ir.Frontend) string { return cmp.Or(f.Port.Port, strconv.Itoa(int(f.Match.Port))) }
 
-// otherPorts returns a hint at the ports that an address has, where it has not the one that was
-// asked for, and at the verb that tells of all others.
+// otherPorts returns a hint that lists the ports of an address without the requested port, and
+// names the verb that lists all others.
 func (s *subject) otherPorts(programs ir.Programs) string {
 	any := subject{addr: s.addr}
 	var has []string
@@ -102,7 +102,7 @@ func (s *subject) otherPorts(programs ir.Programs) string {
 	return fmt.Sprintf(" (%s has the ports %s; trace --to tells what becomes of packets to another)", s.addr, strings.Join(slices.Compact(has), ", "))
 }
 
-// numbered resolves the port of a Service where it is a number and no name.
+// numbered sets the subject's ports if its port name is a number and not the name of a port.
 func (s *subject) numbered(programs ir.Programs) {
 	if s.service == (ir.Name{}) || s.name == "" {
 		return

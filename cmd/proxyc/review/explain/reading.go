@@ -11,18 +11,17 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// reading is what a text names: what to look for among rules, and subjects, the most
-// telling first, of which the first that is there counts.
+// reading is the interpretation of a text: the words to look for in rules, and the possible
+// subjects, most specific first. The first subject that exists is used.
 type reading struct {
-	words    string // with single spaces about it; empty: it is an address, a port or a Service
+	words    string // padded with single spaces; "" for an address, a port or a Service
 	subjects []subject
-	// flow is the backend that answers in a line of conntrack.
+	// flow is the backend that replies in a line of conntrack.
 	flow netip.AddrPort
 }
 
-// read tells what a text is: an address, a port, a Service, or a line of rules,
-// sets, virtual servers or flows, of proxyc or kube-proxy. programs are those in which
-// chains are looked up whose names are hashes.
+// read interprets a text: an address, a port, a Service, or a line of rules, sets, virtual servers
+// or flows of proxyc or kube-proxy. It looks up chains with hashed names in programs.
 func read(what string, programs ir.Programs) (reading, error) {
 	what = strings.TrimSpace(what)
 	if s, ok, err := single(what); ok || err != nil {
@@ -38,21 +37,21 @@ func read(what string, programs ir.Programs) (reading, error) {
 	return r, nil
 }
 
-// counters begin a line of iptables-save -c.
+// counters matches the counters at the start of a line of iptables-save -c.
 var counters = regexp.MustCompile(`^\[\d+:\d+\] `)
 
 func (r *reading) add(s subject) { r.subjects = append(r.subjects, s) }
 
-// addrLike is what can be nothing but an address, a port or both.
+// addrLike matches texts that can only be an address, a port or both.
 var addrLike = regexp.MustCompile(`^(\[.*|[0-9.]+|[0-9]*:[0-9]*|[0-9.]+:.*|[0-9a-fA-F:]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)$`)
 
-// single reads an address, a port or a Service; ok is false for all else. What is
-// nearly an address is an error.
+// single parses an address, a port or a Service. ok is false for all other texts. A malformed
+// address is an error.
 func single(what string) (s subject, ok bool, err error) {
 	if what == "" {
 		return s, false, fmt.Errorf("must be a chain, an element, a line of rules, IP:PORT[/PROTO], IP, PORT or NAMESPACE/NAME[:PORT], got %q", what)
 	}
-	text, protoText, hasProto := strings.Cut(strings.TrimPrefix(what, "node:"), "/") // as the IR writes node ports
+	text, protoText, hasProto := strings.Cut(strings.TrimPrefix(what, "node:"), "/") // notation of node ports in the IR
 	if strings.ContainsAny(what, " \t\n") {
 		return s, false, nil
 	}
@@ -71,7 +70,7 @@ func single(what string) (s subject, ok bool, err error) {
 	return s, false, nil
 }
 
-// address reads IP, IP:PORT or PORT, with a protocol or without.
+// address parses IP, IP:PORT or PORT, with an optional protocol.
 func address(text, protoText string, hasProto bool) (s subject, err error) {
 	whole := text
 	if hasProto {
@@ -109,8 +108,8 @@ func address(text, protoText string, hasProto bool) (s subject, err error) {
 	return s, nil
 }
 
-// readConntrack reads a line of conntrack -L or /proc/net/nf_conntrack: the frontend that
-// a client asked, and the backend that answers.
+// readConntrack parses a line of conntrack -L or /proc/net/nf_conntrack: the frontend that the
+// client connected to, and the backend that replies.
 func readConntrack(line string, r *reading) {
 	m := conntrackLine.FindStringSubmatch(line)
 	if m == nil {
@@ -137,7 +136,7 @@ func hostPort(host, port string) string {
 	return host + ":" + port
 }
 
-// readVirtualServer reads a line of ipvsadm -Ln or -Sn.
+// readVirtualServer parses a line of ipvsadm -Ln or -Sn.
 func readVirtualServer(line string, r *reading) {
 	m := virtualServer.FindStringSubmatch(line)
 	real := realServer.FindStringSubmatch(line)
@@ -167,7 +166,7 @@ var (
 	realServer    = regexp.MustCompile(`(?:^->\s+| -r |--real-server )(\S+:\d+)`)
 )
 
-// readMatch reads the destination that a rule of iptables or nft matches.
+// readMatch parses the destination that a rule of iptables or nft matches.
 func readMatch(line string, r *reading) {
 	line = negated.ReplaceAllString(line, "")
 	addr := destination.FindStringSubmatch(line)
@@ -197,8 +196,9 @@ var (
 	protocolMatch = regexp.MustCompile(`-p (tcp|udp|sctp)|\b(tcp|udp|sctp) dport`)
 )
 
-// chainsOf reads the names of chains of kube-proxy that stand for a service port or an endpoint:
-// KUBE-SVC- and its like, which end in a hash, and those of its nftables mode, which have the name.
+// chainsOf returns a function that parses the names of kube-proxy's chains for a service port or an
+// endpoint: KUBE-SVC- and similar names, which end in a hash, and those of kube-proxy's nftables
+// mode, which contain the name.
 func chainsOf(programs ir.Programs) func(string, *reading) {
 	return func(line string, r *reading) {
 		for _, m := range nftChain.FindAllStringSubmatch(line, -1) {
@@ -210,13 +210,14 @@ func chainsOf(programs ir.Programs) func(string, *reading) {
 			r.add(s)
 		}
 		chains := hashedChain.FindAllString(line, -1)
-		for i := len(chains) - 1; i >= 0; i-- { // where it leads says more than where it stands
+		for i := len(chains) - 1; i >= 0; i-- { // the target, which comes last, says more than the rule's own chain
 			r.subjects = append(r.subjects, ofChain(chains[i], programs))
 		}
 	}
 }
 
-// chainEndpoint reads the endpoint in a chain's name, where kube-proxy writes dots for the colons of IPv6.
+// chainEndpoint parses the endpoint in a chain's name. kube-proxy writes dots for the colons of
+// IPv6.
 func chainEndpoint(host, port string) netip.AddrPort {
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
@@ -231,7 +232,8 @@ var (
 	hashedChain = regexp.MustCompile(`KUBE-(?:SVC|SVL|EXT|XLB|FW|SEP)-[A-Z2-7]{16}`)
 )
 
-// ofChain returns whom a chain is for; of nobody, the subject has its name alone.
+// ofChain returns the subject of a chain. If the chain belongs to no Service, the subject has only
+// the name of the chain.
 func ofChain(chain string, programs ir.Programs) subject {
 	for _, p := range programs.All() {
 		for i := range p.Services {
@@ -252,7 +254,7 @@ func ofChain(chain string, programs ir.Programs) subject {
 	return subject{chain: chain}
 }
 
-// readElement reads the key of an element of a set or map of nft or ipset.
+// readElement parses the key of an element of an nft set or map, or of an ipset.
 func readElement(line string, r *reading) {
 	if m := element.FindStringSubmatch(line); m != nil {
 		if s, err := address(hostPort(m[1], m[3]), m[2], true); err == nil {
@@ -275,7 +277,7 @@ var (
 	ipsetEntry      = regexp.MustCompile(`\b([0-9a-f.:]+),(tcp|udp|sctp):(\d+)`)
 )
 
-// readTargets reads where a rule leads.
+// readTargets parses the target of a rule.
 func readTargets(line string, r *reading) {
 	if m := targets.FindStringSubmatch(line); m != nil {
 		if s, err := address(m[1], "", false); err == nil {
@@ -286,7 +288,7 @@ func readTargets(line string, r *reading) {
 
 var targets = regexp.MustCompile(`(?:--to-destination |dnat (?:ip6? )?to )(\S+:\d+)`)
 
-// readComment reads the service port that a comment names first.
+// readComment parses the service port at the start of a comment.
 func readComment(line string, r *reading) {
 	if m := comment.FindStringSubmatch(line); m != nil {
 		r.add(subject{service: ir.Name{Namespace: m[1], Name: m[2]}, name: m[3]})
