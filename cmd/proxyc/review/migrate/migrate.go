@@ -1,4 +1,5 @@
-// Package migrate tells what another mode changes for a cluster, what it needs, and the way there and back.
+// Package migrate plans the change of a cluster to another proxy mode: the differences, the
+// requirements of the nodes, and the steps there and back.
 package migrate
 
 import (
@@ -21,7 +22,7 @@ import (
 	"github.com/proxyc/proxyc/ir/prove"
 )
 
-// CheckMode returns an error for a mode that a flag names and no node can change from or to.
+// CheckMode returns an error if no node can change from or to the mode that a flag names.
 func CheckMode(flag, mode string) error {
 	var names []string
 	for _, m := range ir.Modes() {
@@ -36,20 +37,20 @@ func CheckMode(flag, mode string) error {
 	return fmt.Errorf("%s: must be one of the modes %s, got %q", flag, strings.Join(names, ", "), mode)
 }
 
-// Migration is what another mode changes, and the way there and back.
+// Migration is the plan of a change to another mode.
 type Migration struct {
 	was, is    *review.Input
 	From, To   ir.Mode
 	flows      *diff.Diff
-	Unknown    []string // what is not shown
+	Unknown    []string // what could not be compared
 	Needs      []string
-	Findings   diag.List // that the new mode has alone
-	Neighbours []string  // rules of others
-	dumped     bool      // somebody looked for them
+	Findings   diag.List // findings that only the new mode has
+	Neighbours []string  // foreign rules that depend on the old mode
+	dumped     bool      // set if AddDump has looked for foreign rules
 	Steps      []Step
 }
 
-// New returns the one between the modes of two inputs that differ in nothing else.
+// New returns the Migration between two inputs that differ only in their modes.
 func New(was, is *review.Input) (*Migration, error) {
 	m := &Migration{was: was, is: is, From: was.Config.ProxyMode(), To: is.Config.ProxyMode()}
 	if m.From == m.To {
@@ -58,7 +59,8 @@ func New(was, is *review.Input) (*Migration, error) {
 	return m, cmp.Or(CheckMode("mode", string(m.From)), CheckMode("--to", string(m.To)))
 }
 
-// AddDump looks for rules of others in what iptables-save printed on a node, for compare and plan.
+// AddDump looks for foreign rules in the output of iptables-save on a node. It serves the verbs
+// compare and plan.
 func (m *Migration) AddDump(file, text string) error {
 	found, err := proof.Neighbours(file, text)
 	m.Neighbours = append(m.Neighbours, found...)
@@ -66,33 +68,33 @@ func (m *Migration) AddDump(file, text string) error {
 	return err
 }
 
-// Compare proves what changes on the nodes that are chosen.
+// Compare computes the differences on the selected nodes.
 func (m *Migration) Compare(ctx context.Context, chosen diff.Nodes) (err error) {
 	m.flows, err = diff.Compare(ctx, m.was, m.is, chosen, m.prove)
 	return err
 }
 
-// Plan adds what lint finds in the new mode alone, and the steps. Their commands name the files of the
-// configuration ("": not given) and of the snapshot.
+// Plan adds the lint findings that only the new mode has, and the steps. Their commands name the
+// configuration file ("" if none was given) and the snapshot files.
 func (m *Migration) Plan(config string, snapshot []string) {
 	m.Findings = newFindings(m.was, m.is)
 	m.steps(config, snapshot)
 }
 
-// Empty reports whether nothing changes, which is shown.
+// Empty reports whether the comparison was complete and found no difference.
 func (m *Migration) Empty() bool {
 	return len(m.flows.Services)+len(m.Unknown)+len(m.Findings)+len(m.Neighbours) == 0
 }
 
-// Step is one step of the way.
+// Step is one step of the plan.
 type Step struct {
 	Title    string   `json:"title"`
 	Commands []string `json:"commands"`
-	Look     string   `json:"look,omitempty"` // at what, and what would be right
+	Look     string   `json:"look,omitempty"` // what to check, and the expected result
 }
 
-// prove compares the rules of both modes, for every first packet. What they do is told by
-// what they mean.
+// prove compares the rules of both modes for every first packet. It describes differences by the
+// meaning of the rules.
 func (m *Migration) prove(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error) {
 	services, doubts, classes, err := Prove(ctx, where, a, b)
 	m.Unknown = append(m.Unknown, doubts...)
@@ -104,10 +106,9 @@ func (m *Migration) prove(ctx context.Context, where flow.Network, a, b *ir.Prog
 	return services, classes, err
 }
 
-// Prove returns what changes between the rules of two modes, and what could not be
-// shown.
+// Prove returns the changes between the rules of two modes, and what it could not compare.
 func Prove(ctx context.Context, where flow.Network, a, b *ir.Program) (services []flow.Service, doubts []string, classes int, err error) {
-	if a == nil || b == nil { // a family that one mode alone has
+	if a == nil || b == nil { // only one mode has the family
 		services, classes, err = flow.Compare(ctx, where, a, b)
 		return services, nil, classes, err
 	}
@@ -122,8 +123,8 @@ func Prove(ctx context.Context, where flow.Network, a, b *ir.Program) (services 
 	return flow.Describe(where, node, a, b, r.Differences), doubts, r.Classes, nil
 }
 
-// needsOf returns what a mode needs of a node, which had another before (nil: not in this family), besides
-// what findings tell of it.
+// needsOf returns the requirements of a mode on a node that findings do not name. was is the
+// Program of the previous mode, or nil if that mode does not have the family.
 func needsOf(was, p *ir.Program) (needs []string) {
 	needs = slices.Clone(review.Modes[p.Node.Mode].Linux.Needs)
 	for _, s := range sysctl.Dataplane(&p.Node, sysctl.Host{Kernel: sysctl.Version{Major: 5, Minor: 9}}) {
@@ -136,7 +137,7 @@ func needsOf(was, p *ir.Program) (needs []string) {
 	return needs
 }
 
-// newFindings returns what lint finds of the second side alone.
+// newFindings returns the lint findings that only the second side has.
 func newFindings(was, is *review.Input) (found diag.List) {
 	was.Lint()
 	is.Lint()
@@ -146,7 +147,7 @@ func newFindings(was, is *review.Input) (found diag.List) {
 	return found
 }
 
-// steps makes the way: one node first, then the others, and the way back.
+// steps returns the steps: one node first, then the others, and the way back.
 func (m *Migration) steps(config string, snapshot []string) {
 	node := m.flows.Nodes[0]
 	in := "-c " + review.ShellWord(cmp.Or(config, "config.yaml"))
@@ -180,7 +181,8 @@ func (m *Migration) steps(config string, snapshot []string) {
 	}
 }
 
-// WriteText writes what changes, what the nodes need, and the steps; wide shows each Service by itself.
+// WriteText writes the differences, the requirements of the nodes, and the steps. If wide is set,
+// every Service has its own paragraph.
 func (m *Migration) WriteText(w io.Writer, wide bool) error {
 	fmt.Fprintf(w, "from mode %s to mode %s: %s\n", m.From, m.To, strings.Join(m.flows.Nodes, ", "))
 	fmt.Fprintf(w, "\nWhat changes, by proof of the rules of both modes: %d classes of packets\n\n", m.flows.Classes)
