@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// kernel takes what this node's kernel holds of the mode of the Programs.
+// kernel reads the rules of the Programs' mode from this node's kernel.
 func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string) error {
 	var mode ir.Mode
 	var mark uint32

@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// kernel returns an error: elsewhere than on Linux there are no such rules.
+// kernel returns an error: only Linux has the rules.
 func (d *Side) kernel(context.Context, ir.Programs, string) error {
 	return errors.New("kernel: needs Linux")
 }

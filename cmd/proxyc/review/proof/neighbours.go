@@ -9,11 +9,12 @@ import (
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
-// ownTargets are those of rules that kube-proxy has in its chains, besides these.
+// ownTargets are the other targets of rules in kube-proxy's chains, besides the chains.
 var ownTargets = []string{"ACCEPT", "DROP", "REJECT", "RETURN", "MARK", "MASQUERADE", "DNAT", "REDIRECT"}
 
-// Neighbours names rules of others in a dump of iptables that need kube-proxy's chains: they jump to
-// one, or stand in one and lead elsewhere. Of what is no whole dump nothing can be said: it is an error.
+// Neighbours returns the foreign rules in an iptables dump that depend on kube-proxy's chains:
+// rules that jump to such a chain, and rules inside one that jump elsewhere. An incomplete dump is
+// an error.
 func Neighbours(file, text string) (found []string, err error) {
 	const wanted = "give " + string(savedRules) + " on a node"
 	if strings.TrimSpace(text) == "" {
@@ -35,7 +36,7 @@ func Neighbours(file, text string) (found []string, err error) {
 			return
 		}
 		chain, target := words[1], iptparse.SavedTarget(words)
-		builtIn := chain == strings.ToUpper(chain) && !strings.ContainsAny(chain, "-_") // PREROUTING
+		builtIn := chain == strings.ToUpper(chain) && !strings.ContainsAny(chain, "-_") // such as PREROUTING
 		switch ours := strings.HasPrefix(chain, "KUBE-"); {
 		case strings.HasPrefix(target, "KUBE-") && !ours && !builtIn:
 			found = append(found, fmt.Sprintf("%s: table %s: chain %s leads to %s: %s", file, table, chain, target, line))

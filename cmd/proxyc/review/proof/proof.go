@@ -1,5 +1,5 @@
-// Package proof compares two sides for every first packet: the rules of a mode, the meaning of the IR, dumps of
-// rules, and this kernel.
+// Package proof compares two sides for every first packet. A side is the rules of a mode, the
+// meaning of the IR, a dump of rules, or this kernel.
 package proof
 
 import (
@@ -23,43 +23,42 @@ import (
 const (
 	Equal              = "equal"
 	verdictDifferent   = "different"
-	verdictDesign      = "different by design" // by what modes can do, and nothing else
+	verdictDesign      = "different by design" // only because the capabilities of the modes differ
 	verdictNotProvable = "not provable"
 )
 
-// Proof is what a comparison came to.
+// Proof is the result of a comparison.
 type Proof struct {
 	A           string      `json:"a"`
 	B           string      `json:"b"`
 	Verdict     string      `json:"verdict"`
-	Classes     int         `json:"classes"` // of packets, each of which was asked about
+	Classes     int         `json:"classes"` // number of compared packet classes
 	Differences []differs   `json:"differences,omitempty"`
-	Unknown     []string    `json:"unknown,omitempty"` // what is not understood
-	LeftOut     []string    `json:"leftOut,omitempty"` // what a dump holds besides
+	Unknown     []string    `json:"unknown,omitempty"` // what proxyc does not understand
+	LeftOut     []string    `json:"leftOut,omitempty"` // parts of a dump that are not compared
 	Families    []ir.Family `json:"families"`
 	OneSided    []string    `json:"oneSided,omitempty"` // "IPv6: only mode:nftables"
-	Trace       string      `json:"-"`                  // the command that shows a Packet
+	Trace       string      `json:"-"`                  // command that shows a Packet
 }
 
-// differs is one kind of client to which a destination answers differently.
+// differs is a group of clients for which a destination has different outcomes.
 type differs struct {
 	To       string         `json:"to"`             // "10.96.0.10:80/tcp"
-	Frontend string         `json:"frontend"`       // "ClusterIP of default/web:http"; empty: of no Service
-	From     []netip.Prefix `json:"from,omitempty"` // empty: the node itself
-	In       string         `json:"in,omitempty"`   // interface; empty: any that no rule names, or the node itself
+	Frontend string         `json:"frontend"`       // "ClusterIP of default/web:http"; "" if it belongs to no Service
+	From     []netip.Prefix `json:"from,omitempty"` // empty for the node itself
+	In       string         `json:"in,omitempty"`   // interface; "" for the node itself, or any that no rule names
 	A        string         `json:"a"`
 	B        string         `json:"b"`
-	RuleA    *sim.Met       `json:"ruleA,omitempty"` // that decides about one of them, where the side has rules that can be followed
+	RuleA    *sim.Met       `json:"ruleA,omitempty"` // rule that decides about Packet, if the side's rules can be followed
 	RuleB    *sim.Met       `json:"ruleB,omitempty"`
-	Packet   string         `json:"packet"`           // flags of trace for one of them
-	Design   string         `json:"design,omitempty"` // the capabilities that one mode has and the other has not (docs/reference/ir.md), if that is the reason
+	Packet   string         `json:"packet"`           // flags of proxyc trace for one packet
+	Design   string         `json:"design,omitempty"` // capabilities that only one of the modes has (docs/reference/ir.md), if they are the reason
 	sources  []prove.Addrs
 	first    prove.Class
 	ports    []sim.Ports
 }
 
-// Compare compares family by family, all at the same time: one that takes all the time that there
-// is leaves the other its part.
+// Compare compares the families in parallel, so that each has its share of the time.
 func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, error) {
 	out := &Proof{A: a.name, B: b.name, Verdict: Equal, LeftOut: append(slices.Clone(a.leftOut), b.leftOut...)}
 	type result struct {
@@ -123,8 +122,7 @@ func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, err
 	return out, nil
 }
 
-// grouped joins classes that differ in their sources alone, and names the
-// frontend of each.
+// grouped merges classes that differ only in their sources, and adds the frontend of each.
 func grouped(all []prove.Difference, p *ir.Program, by *prove.Design) (out []differs) {
 	frontends := map[ir.Match]*ir.Frontend{}
 	for i := range p.Services {
@@ -172,7 +170,7 @@ func grouped(all []prove.Difference, p *ir.Program, by *prove.Design) (out []dif
 	return joinPorts(out)
 }
 
-// joinPorts makes one of those that differ in ports alone, of no Service.
+// joinPorts merges the differences of no Service that differ only in ports.
 func joinPorts(all []differs) (out []differs) {
 	type kind struct {
 		dst            prove.Addrs
@@ -202,7 +200,7 @@ func joinPorts(all []differs) (out []differs) {
 	return out
 }
 
-// joined returns the prefixes that hold ranges of addresses, neighbours together.
+// joined returns the prefixes that cover ranges of addresses, after adjacent ranges are merged.
 func joined(ranges []prove.Addrs) (prefixes []netip.Prefix) {
 	slices.SortFunc(ranges, func(a, b prove.Addrs) int { return a.First.Compare(b.First) })
 	for i := 0; i < len(ranges); {
@@ -215,7 +213,7 @@ func joined(ranges []prove.Addrs) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// shownPorts is how many ranges of ports a destination names.
+// shownPorts is the maximum number of port ranges in the text of a destination.
 const shownPorts = 8
 
 func destinationText(c *prove.Class, of []sim.Ports) string {
@@ -247,7 +245,7 @@ func destinationText(c *prove.Class, of []sim.Ports) string {
 	return fmt.Sprintf("%s:%s/%s", addr, strings.Join(ports, ","), c.Protocol)
 }
 
-// from says who the clients are.
+// from returns the clients as text.
 func (d *differs) from() string {
 	if d.first.Packet.FromNode() {
 		return "the node itself"
@@ -271,7 +269,7 @@ func (d *differs) from() string {
 	return text
 }
 
-// Blame names the rules that make the difference, for the destinations that are told of.
+// Blame adds the rules that cause the differences to the destinations that WriteText prints.
 func (p *Proof) Blame(a, b *Side, all bool) {
 	last, told := "", 0
 	for i := range p.Differences {
@@ -293,9 +291,9 @@ func (p *Proof) Blame(a, b *Side, all bool) {
 	}
 }
 
-// parting returns where two courses of a packet part: rules that one has and the other
-// does not meet. Where all are strange to each other, as proxyc's and kube-proxy's are, it is the last
-// of each that drops, accepts, translates or balances. What a map lacks is the fault wherever it is.
+// parting returns the rules at which two paths diverge: rules on one path that are not on the
+// other. If the first rules differ, as those of proxyc and kube-proxy do, it returns the last rule
+// of each that drops, accepts, translates or balances. A missing map element is always the cause.
 func parting(a, b []sim.Met) (ruleA, ruleB *sim.Met) {
 	i := 0
 	for i < len(a) && i < len(b) && a[i].Same(&b[i]) {
@@ -320,10 +318,11 @@ func parting(a, b []sim.Met) (ruleA, ruleB *sim.Met) {
 	return at(a, b), at(b, a)
 }
 
-// mostDestinations is how many destinations are told of unless all are wanted.
+// mostDestinations is the maximum number of destinations that WriteText prints unless all is set.
 const mostDestinations = 20
 
-// WriteText writes the differences of the first destinations, or all of them, and the verdict.
+// WriteText writes the differences and the verdict. Unless all is set, it writes only the first
+// destinations.
 func (p *Proof) WriteText(w io.Writer, all bool) error {
 	width := max(len(p.A), len(p.B))
 	last, told := "", 0

@@ -31,14 +31,14 @@ import (
 // Side is one side of a proof.
 type Side struct {
 	name     string
-	sides    ir.PerFamily[*prove.Side] // nil: the side says nothing of the family
-	follow   ir.PerFamily[follow]      // nil: rules of this kind cannot be followed, or there are none
-	programs ir.Programs               // what it was made of; nil for a dump
-	leftOut  []string                  // what a dump holds besides, which is not compared
-	dump     printed                   // how the rules of a dump were printed; "": the side is no dump
+	sides    ir.PerFamily[*prove.Side] // nil if the side does not have the family
+	follow   ir.PerFamily[follow]      // nil if the rules cannot be followed, or there are none
+	programs ir.Programs               // source of the side; nil for a dump
+	leftOut  []string                  // parts of a dump that are not compared
+	dump     printed                   // tool that printed the dump; "" if the side is not a dump
 }
 
-// missing returns what to add to a dump that has no rules of a family.
+// missing returns what a dump without rules of a family needs in addition.
 func (d *Side) missing(f ir.Family) string {
 	tool := "nft list ruleset"
 	switch {
@@ -57,31 +57,31 @@ func (d *Side) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }
 // follow returns the rules that a packet meets.
 type follow func(sim.Packet) []sim.Met
 
-// lazily makes a Follower when there is a packet to follow: it costs an index of all rules.
+// lazily creates a Follower for the first packet, because a Follower indexes all rules.
 func lazily(make func() review.Follower) follow {
 	made := sync.OnceValue(make)
 	return func(pkt sim.Packet) []sim.Met { return rules.PathOf(made().Follow(pkt)).Met }
 }
 
-// table uses a table of nf_tables: "ip proxyc".
+// table adds an nf_tables table such as "ip proxyc".
 func (d *Side) table(name string, r *nftables.Ruleset, own *sim.Own) {
 	d.set(r.Family, nfteval.NewEvaluator(r, own).Named(name))
 	*d.follow.At(r.Family) = lazily(func() review.Follower { return nfteval.NewFollower(r, own).Named(name) })
 }
 
-// chains uses rules of iptables.
+// chains adds iptables rules.
 func (d *Side) chains(r *iptables.Ruleset, own *sim.Own) {
 	d.set(r.Family, ipteval.NewEvaluator(r, own))
 	*d.follow.At(r.Family) = lazily(func() review.Follower { return xtables.NewFollower(r, own) })
 }
 
-// servers uses what a node in mode ipvs holds of a family.
+// servers adds the rules and virtual servers of one family in mode ipvs.
 func (d *Side) servers(r *ipvs.Ruleset, own *sim.Own) {
 	d.set(r.Family, ipvseval.NewEvaluator(r, own))
 	*d.follow.At(r.Family) = lazily(func() review.Follower { return ipvseval.NewFollower(r, own) })
 }
 
-// program uses the rules of a Program.
+// program adds the rules of a Program.
 func (d *Side) program(p *ir.Program) {
 	mode := review.Modes[p.Node.Mode]
 	d.set(p.Family, mode.Evaluate(p))
@@ -90,13 +90,13 @@ func (d *Side) program(p *ir.Program) {
 	}
 }
 
-// forms of sides, for errors and help.
+// sideForms lists the names of sides, for errors and help.
 const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:SOCKET or kernel"
 
-// Kernel is the side that is what this node holds.
+// Kernel names the side of the rules in this node's kernel.
 const Kernel = "kernel"
 
-// FilesOf returns the files that a side is read from.
+// FilesOf returns the files of a side.
 func FilesOf(name string) []string {
 	switch kind, arg, _ := strings.Cut(name, ":"); kind {
 	case "ir":
@@ -110,15 +110,15 @@ func FilesOf(name string) []string {
 // Reader reads sides.
 type Reader struct {
 	Input    *review.Input
-	Programs ir.Programs // of the configuration as it is
+	Programs ir.Programs // of the configuration without a change of mode
 	Files    review.Files
-	Limit    int64 // how many bytes the files of a side may have; 0: any amount
-	// Resolve returns the configuration in another mode.
+	Limit    int64 // maximum size of a side's files in bytes; 0 for no limit
+	// Resolve returns the configuration with another mode.
 	Resolve func(mode string) (*config.Resolved, diag.List)
-	Variant string // the iptables of the side kernel; "": the one that the node uses
+	Variant string // iptables variant of side kernel; "" for the one that the node uses
 }
 
-// Read reads a side as the command line names it.
+// Read reads a side by its name on the command line.
 func (r *Reader) Read(ctx context.Context, name string) (*Side, error) {
 	kind, arg, _ := strings.Cut(name, ":")
 	d := &Side{name: name}
@@ -175,7 +175,7 @@ func (r *Reader) Read(ctx context.Context, name string) (*Side, error) {
 	return nil, fmt.Errorf("%q: must be %s", name, sideForms)
 }
 
-// meaning takes Programs by what the IR means.
+// meaning adds the meaning of Programs.
 func (d *Side) meaning(programs ir.Programs) {
 	d.programs = programs
 	for f, p := range ir.Present(programs) {
@@ -183,11 +183,11 @@ func (d *Side) meaning(programs ir.Programs) {
 	}
 }
 
-// ErrWrongMode is the error of a configuration that is not valid in the mode of a side, which the
-// findings of the input say.
+// ErrWrongMode is returned if the configuration is invalid in the mode of a side. The findings of
+// the input have the details.
 var ErrWrongMode = errors.New("the configuration has errors in this mode")
 
-// ofMode compiles for a mode and takes its rules.
+// ofMode compiles the input for a mode and adds the rules.
 func (r *Reader) ofMode(d *Side, mode string) error {
 	if _, known := review.Modes[ir.Mode(mode)]; !known {
 		return fmt.Errorf("%s: must be one of the modes %s", d.name, strings.Join(provable(), ", "))

@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Unproved holds the rules of Programs against what they mean, as long as ctx allows, and
-// returns the first difference of each family.
+// Unproved compares the rules of Programs with their meaning until ctx is done. It returns the
+// first difference of each family.
 func Unproved(ctx context.Context, programs ir.Programs) (found []daemon.Unproved) {
 	for _, p := range ir.Present(programs) {
 		r, err := prove.Compare(ctx, prove.NodeOf(p), sim.NewEvaluator(p), review.Modes[p.Node.Mode].Evaluate(p))
