@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter starts this program anew in a network namespace, by a name as ip netns gives it.
+// Enter executes this program again in a network namespace. name is a name of ip netns.
 func Enter(name string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -24,10 +24,10 @@ func Enter(name string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", must, err)
 	}
-	runtime.LockOSThread() // the namespace is that of this thread, and then the program's
+	runtime.LockOSThread() // setns changes only this thread; exec keeps its namespace
 	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("--netns: %w", err)
 	}
-	verb := slices.Index(os.Args, "replay") // behind a -- there is no flag
+	verb := slices.Index(os.Args, "replay") // arguments after -- are not flags
 	return unix.Exec(self, slices.Insert(slices.Clone(os.Args), verb+1, "--entered"), os.Environ())
 }

@@ -1,4 +1,4 @@
-// Package replay plays a recording of a cluster, change by change, as the daemon would take it.
+// Package replay replays a recording of a cluster, change by change, as the daemon would apply it.
 package replay
 
 import (
@@ -26,20 +26,20 @@ import (
 	"github.com/proxyc/proxyc/ir/flow"
 )
 
-// Options say how a recording is played.
+// Options configure a Player.
 type Options struct {
-	File     string        // its name, for findings
-	Until    time.Time     // the last change; zero: not told
-	Within   time.Duration // in place of Until, from when all was known; 0: not told
+	File     string        // name of the recording, for findings
+	Until    time.Time     // time of the last change; zero for no limit
+	Within   time.Duration // alternative to Until: time since the initial lists were complete; 0 for no limit
 	Packets  []trace.Expectation
-	Prove    bool   // hold the rules that changed against what they mean
-	Output   string // how changes are shown
+	Prove    bool   // compare the changed rules with the meaning of the IR
+	Output   string // output format of changes
 	Plane    apply.Dataplane
 	Out, Err io.Writer
 	Report   func(diag.List) // prints findings
 }
 
-// Player drives what the daemon drives with each change of a cluster.
+// Player applies recorded changes to the same parts that the daemon uses.
 type Player struct {
 	*review.Input
 	Options
@@ -51,21 +51,21 @@ type Player struct {
 	unproved bool
 }
 
-// New returns a player for a configuration and a node. The snapshot of the input becomes the
-// recorded one.
+// New returns a Player for a configuration and a node. The recording provides the snapshot of the
+// input.
 func New(in *review.Input, o Options) *Player {
 	p := &Player{Input: in, Options: o, store: watch.NewStore(time.Now)}
-	p.store.View(func(s *snapshot.Snapshot) { in.Snapshot = s }) // nobody else has the Store
+	p.store.View(func(s *snapshot.Snapshot) { in.Snapshot = s }) // the Player is the only user of the Store
 	p.source = daemon.NewSource(in.Resolved.Config, p.store, in.Facts, slog.New(slog.DiscardHandler))
 	p.loop = &reconcile.Reconciler{Source: p.source, Dataplane: o.Plane}
 	return p
 }
 
-// errUnexpected ends the play where a packet meets another fate than what is expected.
+// errUnexpected ends the replay if a packet has an unexpected fate.
 var errUnexpected = errors.New("a packet meets another fate")
 
-// Play plays events until the time that is wanted. It reports whether all was as expected: it stops
-// at the first change behind which a packet meets another fate.
+// Play replays events until the configured time. It stops at the first change after which a packet
+// has an unexpected fate, and reports whether there was none.
 func (p *Player) Play(ctx context.Context, events []watch.Recorded) (well bool, err error) {
 	switch err := p.playAll(ctx, events); {
 	case errors.Is(err, errUnexpected):
@@ -116,7 +116,7 @@ func (p *Player) playAll(ctx context.Context, events []watch.Recorded) error {
 	return nil
 }
 
-// step puts in force what has changed, as the daemon does, and shows it.
+// step applies a change as the daemon does, and prints it.
 func (p *Player) step(ctx context.Context, event *watch.Recorded) error {
 	first := !p.inForce
 	var was ir.Programs
@@ -165,10 +165,10 @@ func (p *Player) step(ctx context.Context, event *watch.Recorded) error {
 	return p.expect(at)
 }
 
-// shownForms are those in which a change is shown without a line of rules.
+// shownForms are the output formats that print no rules.
 var shownForms = []string{"none", "stat", "text", "wide"}
 
-// canShow returns an error where what is to be shown of Programs is nothing that there is.
+// canShow returns an error if no mode of the Programs has the output format.
 func (p *Player) canShow(programs ir.Programs) error {
 	if slices.Contains(shownForms, p.Output) {
 		return nil
@@ -184,7 +184,7 @@ func (p *Player) canShow(programs ir.Programs) error {
 	return nil
 }
 
-// only returns the Programs of a Work with one version of the Services that changed.
+// only returns the Programs of a Work with one version, before or after, of the changed Services.
 func only(work reconcile.Work, version func(ir.Change) *ir.Service) (out ir.Programs) {
 	for f, changes := range work.Changes.All() {
 		of := work.Programs.Of(f)
@@ -203,7 +203,7 @@ func only(work reconcile.Work, version func(ir.Change) *ir.Service) (out ir.Prog
 	return out
 }
 
-// show prints what a change made of flows, or of lines; nothing where it made nothing.
+// show prints the effect of a change on flows or lines. It prints nothing if there is none.
 func (p *Player) show(ctx context.Context, at string, was, is ir.Programs) error {
 	var text strings.Builder
 	write, byFlow := diff.Form(p.Output)
@@ -239,7 +239,7 @@ func (p *Player) show(ctx context.Context, at string, was, is ir.Programs) error
 	return err
 }
 
-// expect fails where a packet meets another fate than what is expected.
+// expect returns errUnexpected if a packet has an unexpected fate.
 func (p *Player) expect(at string) error {
 	if len(p.Packets) == 0 {
 		return nil
