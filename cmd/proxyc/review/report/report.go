@@ -1,4 +1,4 @@
-// Package report says all that there is to say about a cluster, as one page of HTML or as Markdown.
+// Package report writes a complete report about a cluster as one HTML page or as Markdown.
 package report
 
 import (
@@ -24,27 +24,27 @@ import (
 	"github.com/proxyc/proxyc/ir/flow"
 )
 
-// Report is what there is to say about a cluster.
+// Report is a report about a cluster.
 type Report struct {
 	was, is  *review.Input
 	overview page.Overview
 	without  []page.Without
 	findings lint.Report
-	fresh    *lint.Report // findings that the side before has not; nil: there is none
-	Diff     *diff.Diff   // nil: there is no side before
+	fresh    *lint.Report // findings that the earlier side does not have; nil without an earlier side
+	Diff     *diff.Diff   // nil without an earlier side
 	nodes    []page.Node
 	Source   Source
 }
 
-// Source is what a report says of where it comes from.
+// Source describes the inputs of a report.
 type Source struct {
-	Cluster string    // its name; "": not given
+	Cluster string    // name of the cluster; "" if not given
 	Inputs  []string  // files
-	Before  []string  // files of the side before
-	Date    time.Time // of the newest file; zero: not known
+	Before  []string  // files of the earlier side
+	Date    time.Time // date of the newest file; zero if unknown
 }
 
-// Errors are the findings that are errors, of both sides.
+// Errors returns the findings of both sides that are errors.
 func (r *Report) Errors() (errs diag.List) {
 	for _, j := range [...]*review.Input{r.was, r.is} {
 		if j != nil {
@@ -54,9 +54,10 @@ func (r *Report) Errors() (errs diag.List) {
 	return errs
 }
 
-// New makes the report of the nodes that are chosen: of the one that the configuration names, or else
-// of the first of the snapshot, which stands for all.
-// was is the side before, nil where nothing is compared. The report is never nil: with an error it has the findings.
+// New returns the report for the selected nodes. If none is selected, it uses the node that the
+// configuration names, or else the first node of the snapshot to represent all. was is the earlier
+// side; optional, nil disables the comparison. The report is never nil: with an error, it contains
+// the findings.
 func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes) (*Report, error) {
 	r := &Report{was: was, is: is}
 	r.find()
@@ -78,8 +79,8 @@ func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes) (*Report
 	return r, r.addNodes(ctx, chosen)
 }
 
-// find adds what lint finds, and which of it is new. Annotations are heeded before one finding stands for
-// many: it would take the others' with it.
+// find adds the lint findings, and marks those that are new. It applies annotations before it
+// groups findings, because an annotation would otherwise suppress the whole group.
 func (r *Report) find() {
 	found := func(j *review.Input) lint.Report {
 		var none lint.Suppressions
@@ -100,7 +101,7 @@ func (r *Report) find() {
 	r.is.Complete(&r.findings, !r.is.Each)
 }
 
-// addNodes adds what is said of each of the nodes.
+// addNodes adds the part about each node.
 func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 	facts := []compiler.Facts{r.is.Facts}
 	if chosen.Any() {
@@ -136,7 +137,7 @@ func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 	return nil
 }
 
-// WriteHTML writes the report as one page that needs nothing else.
+// WriteHTML writes the report as one self-contained page.
 func (r *Report) WriteHTML(w io.Writer) error {
 	p := page.Page{Version: r.findings.Version, Overview: r.overview, Without: r.without, Nodes: r.nodes, Addresses: map[string]string{},
 		Cluster: r.Source.Cluster, Inputs: r.Source.Inputs, Before: r.Source.Before}
@@ -171,11 +172,11 @@ func raw(write func(io.Writer) error) (json.RawMessage, error) {
 	return b.Bytes(), err
 }
 
-// shownUnserved is how many Services that leave clients unserved a comment names.
+// shownUnserved is the maximum number of Services without service for clients that a comment names.
 const shownUnserved = 20
 
-// WriteMarkdown writes a comment for a pull request: the overview, what differs, and what is
-// found, of which only what is new where there is a side before.
+// WriteMarkdown writes a comment for a pull request: the overview, the differences, and the
+// findings. With an earlier side, it contains only new findings.
 func (r *Report) WriteMarkdown(w io.Writer) error {
 	o := &r.overview
 	title := "proxyc report"
