@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Demo compiles the demo's cluster for a mode.
+// Demo compiles the cluster of the demo for a mode.
 func Demo(t testing.TB, mode ir.Mode) ir.Programs {
 	t.Helper()
 	file, name := "config.yaml", string(mode)
@@ -29,8 +29,8 @@ func Demo(t testing.TB, mode ir.Mode) ir.Programs {
 	return programs
 }
 
-// Edit replaces the first match of a pattern, whose lines are matched one by one, in the first of some texts
-// that has one. by may refer to the pattern's groups.
+// Edit replaces the first match of a pattern in the first text that has one. The pattern is matched
+// against multiple lines. by can refer to the groups of the pattern.
 func Edit(t *testing.T, texts []string, pattern, by string) {
 	t.Helper()
 	at := regexp.MustCompile(`(?m)` + pattern)

@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Other returns a world that differs from one in something.
+// Other returns a random variation of a world.
 func (r *Random) Other(w *World) *World {
 	c := *w
 	c.Services, c.Slices = slices.Clone(w.Services), slices.Clone(w.Slices)
@@ -46,7 +46,7 @@ func serviceOf(w *World, slice *snapshot.EndpointSlice) *snapshot.Service {
 	return w.Services[i]
 }
 
-// PacketsOf returns packets that may exist on the node, to what may differ.
+// PacketsOf returns packets that can exist on the node and that are sent to changed destinations.
 func (r *Random) PacketsOf(a, b *ir.Program, flows []*flow.Flow) (out []sim.Packet) {
 	node := flow.NodeOf(a, b)
 	exists := func(pkt sim.Packet) bool {
@@ -68,7 +68,7 @@ func (r *Random) PacketsOf(a, b *ir.Program, flows []*flow.Flow) (out []sim.Pack
 		add(r.Packet(a))
 		add(r.Packet(b))
 	}
-	for _, f := range flows { // other clients of the same
+	for _, f := range flows { // other clients of the same destination
 		for range 3 {
 			pkt := r.Packet(Pick(r, []*ir.Program{a, b}))
 			pkt.Dst, pkt.Protocol, pkt.Port = f.Example.Packet.Dst, f.Example.Packet.Protocol, f.Example.Packet.Port
@@ -81,13 +81,13 @@ func (r *Random) PacketsOf(a, b *ir.Program, flows []*flow.Flow) (out []sim.Pack
 	return out
 }
 
-// Scope says by what is printed of a flow which packets it has.
+// Scope determines by its printed form which packets a flow contains.
 type Scope struct {
 	Where flow.Network
 	A, B  *ir.Program
 }
 
-// Holds reports whether a packet is one of a flow.
+// Holds reports whether a flow contains a packet.
 func (s *Scope) Holds(f *flow.Flow, pkt sim.Packet) bool {
 	return slices.ContainsFunc(f.To, func(d flow.Destination) bool { return s.isTo(&d, pkt) }) &&
 		slices.ContainsFunc(f.From, func(c flow.Clients) bool { return s.isFrom(&c, pkt) })
@@ -113,7 +113,7 @@ func (s *Scope) isTo(d *flow.Destination, pkt sim.Packet) bool {
 	if !d.Rest.IsValid() || !d.Rest.Contains(pkt.Dst) {
 		return false
 	}
-	for _, p := range [...]*ir.Program{s.A, s.B} { // what no rule names in Rest
+	for _, p := range [...]*ir.Program{s.A, s.B} { // Rest excludes destinations that a rule names
 		for named := range sim.NewEvaluator(p).Destinations {
 			if named.Contains(pkt.Dst) && named.Bits() > d.Rest.Bits() {
 				return false
@@ -139,7 +139,7 @@ func (s *Scope) isFrom(c *flow.Clients, pkt sim.Packet) bool {
 		return false
 	}
 	pods := s.Where.Pods
-	byInterface := false // pods are told by it
+	byInterface := false // the interface identifies pods
 	for _, p := range [...]*ir.Program{s.A, s.B} {
 		switch d := &p.Node.Detector; d.Mode {
 		case ir.DetectCIDR:

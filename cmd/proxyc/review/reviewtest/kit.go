@@ -11,8 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// ParseConfig reads a configuration for a test, in one mode, with all that
-// comes before compilation.
+// ParseConfig parses and completes a configuration for a test, in one mode.
 func ParseConfig(t testing.TB, mode ir.Mode, data []byte) *config.Config {
 	t.Helper()
 	cfg, diags := config.Parse("config", data, true)
@@ -28,7 +27,7 @@ func ParseConfig(t testing.TB, mode ir.Mode, data []byte) *config.Config {
 	return cfg
 }
 
-// Decode reads snapshots for a test.
+// Decode decodes snapshots for a test.
 func Decode(files ...[]byte) (*snapshot.Snapshot, diag.List) {
 	snap := snapshot.New()
 	var diags diag.List

@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// MixedCluster is a snapshot of Services of all kinds, five endpoints each.
+// MixedCluster returns a snapshot with Services of all kinds, each with five endpoints.
 func MixedCluster(t testing.TB, services int) *snapshot.Snapshot {
 	t.Helper()
 	var text bytes.Buffer
@@ -24,7 +24,7 @@ func MixedCluster(t testing.TB, services int) *snapshot.Snapshot {
 	return snap
 }
 
-// MixedProgram compiles a snapshot for node1 in a mode, and returns the Program of IPv4.
+// MixedProgram compiles a snapshot for node1 in a mode, and returns the IPv4 Program.
 func MixedProgram(t testing.TB, mode ir.Mode, snap *snapshot.Snapshot) *ir.Program {
 	t.Helper()
 	cfg := ParseConfig(t, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.128.0.0/9\n"))

@@ -1,4 +1,5 @@
-// Package reviewtest makes clusters for tests of the review engine: random ones, the demo's, and large ones.
+// Package reviewtest creates clusters for tests of the review engine: random ones, the demo's, and
+// large ones.
 package reviewtest
 
 import (
@@ -15,8 +16,8 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// World is a random cluster with a configuration. Its parts can be left out
-// one by one, to shrink it.
+// World is a random cluster with a configuration. Tests remove its parts one by one to shrink a
+// failure.
 type World struct {
 	mode     ir.Mode
 	Config   func(*config.Config)
@@ -25,34 +26,34 @@ type World struct {
 	Slices   []*snapshot.EndpointSlice
 }
 
-// The network of random worlds: node1 compiles, pods of node N are
+// The network of random worlds. Programs are compiled for node1. Pods of node N have the ranges
 // 10.244.N.0/24 and fd00:10:244:N::/64.
 const (
 	randomNode    = "node1"
 	podBridge     = "cni0"
 	podPrefix     = "cni"
 	nodes         = 3
-	servicesPer   = 6 // at most
-	endpointsPer  = 5 // at most, in a slice
+	servicesPer   = 6 // maximum
+	endpointsPer  = 5 // maximum in a slice
 	nodePortFirst = 30000
 )
 
 var randomRanges = []string{"198.51.100.0/24", "192.0.2.0/24", "10.244.1.0/24", " 198.51.100.128/25", "0.0.0.0/0",
 	"2001:db8:51::/48", "2001:db8:0:1::/64", "::/0", "nonsense"}
 
-// Random makes worlds and packets from one source of chance.
+// Random creates worlds and packets from one random source.
 type Random struct{ *rand.Rand }
 
-// New returns a source whose n-th world is always the same for a seed.
+// New returns a source. The same seed and n always produce the same world.
 func New(seed, n uint64) *Random { return &Random{rand.New(rand.NewPCG(seed, n))} }
 
-// Chance is true once in n times.
+// Chance returns true with probability 1/n.
 func (r *Random) Chance(n int) bool { return r.IntN(n) == 0 }
 
-// Pick returns one of several.
+// Pick returns a random element.
 func Pick[T any](r *Random, from []T) T { return from[r.IntN(len(from))] }
 
-// World makes a cluster with a configuration of a mode.
+// World returns a random cluster with a configuration for a mode.
 func (r *Random) World(mode ir.Mode) *World {
 	w := &World{mode: mode, Config: r.config(mode), Facts: r.facts()}
 	for i := range 1 + r.IntN(servicesPer) {
@@ -66,20 +67,21 @@ func (r *Random) World(mode ir.Mode) *World {
 	return w
 }
 
-// withoutNode leaves out where some endpoints are, which other slices say.
+// withoutNode removes the node names of some endpoints that other slices also contain.
 func (r *Random) withoutNode(w *World, mode ir.Mode) {
 	for _, s := range w.Slices {
 		for j := range s.Endpoints {
-			if r.Chance(12) && mode != ir.ModeKernelspace { // HNS has an address once
+			if r.Chance(12) && mode != ir.ModeKernelspace { // HNS accepts an address only once
 				s.Endpoints[j].NodeName = ""
 			}
 		}
 	}
 }
 
-// towardsServices makes of some endpoints addresses and ports of Services, or what could be one's.
+// towardsServices gives some endpoints addresses and ports of Services, or ones that a Service
+// could have.
 func (r *Random) towardsServices(w *World) {
-	ports := map[string]int32{} // alike in all slices of a Service, as HNS has one for all
+	ports := map[string]int32{} // the same in all slices of a Service, because HNS has one port for all
 	for _, s := range w.Services {
 		for k, p := range s.Ports {
 			if r.Chance(8) {
@@ -104,7 +106,7 @@ func (r *Random) towardsServices(w *World) {
 			}
 			e := &s.Endpoints[j]
 			e.Address, e.Addr, e.NodeName = text, netip.MustParseAddr(text), ""
-			if e.Addr.As16()[15]%2 == 0 { // wherever it is one, as HNS has an address once
+			if e.Addr.As16()[15]%2 == 0 { // in every slice, because HNS accepts an address only once
 				e.NodeName = randomNode
 			}
 		}
@@ -133,15 +135,15 @@ func (r *Random) config(mode ir.Mode) func(*config.Config) {
 		case 3:
 			c.DetectLocalMode, c.DetectLocal.BridgeInterface = "BridgeInterface", podBridge
 		case 5:
-			c.ClusterCIDR = "10.0.0.0/8" // Services are in it, too
+			c.ClusterCIDR = "10.0.0.0/8" // contains the addresses of Services, too
 		case 4:
 			c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = "InterfaceNamePrefix", podPrefix
 		}
 	}
 }
 
-// facts returns interfaces, one of which may have addresses that a Service claims
-// too (PKT-11), or none, as offline.
+// facts returns interfaces. One of them may have addresses that a Service also has (local addresses
+// win, PKT-11). Sometimes there are none, as in offline use.
 func (r *Random) facts() compiler.Facts {
 	f := compiler.Facts{NodeName: randomNode}
 	if r.Chance(2) {
@@ -158,7 +160,7 @@ func (r *Random) facts() compiler.Facts {
 	return f
 }
 
-// Prefixes parses networks; it panics where one is none.
+// Prefixes parses networks. It panics if one is invalid.
 func Prefixes(texts ...string) (out []netip.Prefix) {
 	for _, s := range texts {
 		out = append(out, netip.MustParsePrefix(s))
@@ -186,7 +188,7 @@ func (r *Random) service(i int) *snapshot.Service {
 	for j := range 1 + r.IntN(3) {
 		p := snapshot.ServicePort{Name: fmt.Sprintf("p%d", j), Protocol: Pick(r, []string{"TCP", "TCP", "UDP", "SCTP"}),
 			Port: int32(80 + j)}
-		if r.Chance(6) { // as the node port of a Service, maybe this one
+		if r.Chance(6) { // as a node port of a Service, possibly of this one
 			p.Port = int32(nodePortFirst + 10*r.IntN(i+1) + j)
 		}
 		if s.Type != "ClusterIP" && !r.Chance(4) {
@@ -228,7 +230,7 @@ func (r *Random) slice(s *snapshot.Service, j int) *snapshot.EndpointSlice {
 	}
 	for k, p := range s.Ports {
 		if r.Chance(8) {
-			continue // a named port that this slice does not have
+			continue // a named port that is not in this slice
 		}
 		out.Ports = append(out.Ports, snapshot.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: int32(8080 + k), HasName: true, HasPort: true})
 	}
@@ -243,7 +245,7 @@ func (r *Random) endpoint(addressType string, hinted bool) snapshot.Endpoint {
 	n := 1 + r.IntN(nodes)
 	host := 10 + r.IntN(8)
 	nodeName := fmt.Sprintf("node%d", n)
-	if r.Chance(16) { // an endpoint whose node nobody knows
+	if r.Chance(16) { // an endpoint on an unknown node
 		host, nodeName = host+100, ""
 	}
 	text := fmt.Sprintf("10.244.%d.%d", n, host)
@@ -272,7 +274,7 @@ func (r *Random) endpoint(addressType string, hinted bool) snapshot.Endpoint {
 	return e
 }
 
-// Snapshot puts the world's objects in an order of the caller's.
+// Snapshot returns the world's objects in the order that order produces.
 func (w *World) Snapshot(order func(n int, swap func(i, j int))) *snapshot.Snapshot {
 	var put []func(*snapshot.Snapshot)
 	for _, s := range w.Services {
@@ -311,8 +313,8 @@ func NodeObject(i int) *snapshot.Node {
 	}
 }
 
-// Packet makes a packet that may meet something in the Program: to an address
-// that it has or may seem to have, from anybody.
+// Packet returns a packet that may match a rule of the Program: from any source, to an address that
+// the Program has or may seem to have.
 func (r *Random) Packet(p *ir.Program) sim.Packet {
 	matches := []ir.Match{{Addr: r.addr(p.Family, "10.96.0.250", "fd00:10:96::fa"), Protocol: ir.TCP, Port: 80}}
 	var backends []netip.Addr
@@ -350,7 +352,7 @@ func (r *Random) addr(f ir.Family, v4, v6 string) netip.Addr {
 	return netip.MustParseAddr(v4)
 }
 
-// nodeAddr returns an address of node1 or, at times, of another node.
+// nodeAddr returns an address of node1, or sometimes of another node.
 func (r *Random) nodeAddr(p *ir.Program) netip.Addr {
 	if r.Chance(4) {
 		return r.addr(p.Family, "127.0.0.1", "::1")
@@ -361,8 +363,8 @@ func (r *Random) nodeAddr(p *ir.Program) netip.Addr {
 	return Pick(r, append(slices.Clone(p.Node.Addrs), r.addr(p.Family, "192.0.2.11", "2001:db8:0:1::11")))
 }
 
-// source returns a source address and the interface by which it comes in; what
-// the node itself sends has none. A loopback source never leaves the node.
+// source returns a source address and the interface on which the packet arrives. The interface is
+// "" for packets that the node sends. A loopback source never leaves the node.
 func (r *Random) source(p *ir.Program, backends []netip.Addr, dst netip.Addr) (netip.Addr, string) {
 	if dst.IsLoopback() {
 		return dst, ""
@@ -370,7 +372,7 @@ func (r *Random) source(p *ir.Program, backends []netip.Addr, dst netip.Addr) (n
 	switch r.IntN(6) {
 	case 0: // a pod of this node
 		return r.addr(p.Family, "10.244.1.200", "fd00:10:244:1::200"), podBridge
-	case 1, 2: // an endpoint, maybe one that reaches itself
+	case 1, 2: // an endpoint, possibly one that connects to itself
 		if len(backends) > 0 {
 			b := Pick(r, backends)
 			if !p.Node.HasAddr(b) && b != dst && !(isCarried(p, b)) {
@@ -382,7 +384,7 @@ func (r *Random) source(p *ir.Program, backends []netip.Addr, dst netip.Addr) (n
 			r.addr(p.Family, "192.0.2.12", "2001:db8:0:1::12")}), "eth0"
 	}
 	if p.Node.HasAddr(dst) || isCarried(p, dst) {
-		return dst, "" // so the kernel chooses
+		return dst, "" // as the kernel selects it
 	}
 	if len(p.Node.Addrs) > 0 {
 		return Pick(r, p.Node.Addrs), ""

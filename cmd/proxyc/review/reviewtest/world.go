@@ -15,10 +15,10 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Packets is how many random packets tests send through each mode.
+// Packets is the number of random packets that tests send through each mode.
 var Packets = flag.Int("packets", 20000, "random packets for each mode")
 
-// Compile makes the Programs of the world's node, and checks that they are valid.
+// Compile compiles the world for its node, and checks that the Programs are valid.
 func (w *World) Compile(t testing.TB) ir.Programs {
 	programs, _ := Compile(t, w.CompleteConfig(), w.Snapshot(nil), w.Facts)
 	return programs
@@ -33,7 +33,7 @@ func (w *World) CompleteConfig() *config.Config {
 	return cfg
 }
 
-// Fates returns what the rules and what the IR do with a packet.
+// Fates returns the outcomes of a packet by the rules and by the IR.
 func (w *World) Fates(p *ir.Program, pkt sim.Packet) (rules, ir sim.Outcome) {
 	return review.Modes[w.mode].Evaluate(p).Outcome(pkt, nil), sim.Trace(p, pkt)
 }
@@ -60,8 +60,7 @@ func (w *World) Fail(t *testing.T, where string, pkt sim.Packet) {
 	t.Errorf("%s\nthe rules: %s\nthe IR:    %s\n%+v\n%s  => %s\n%s\n%s", where, got, want, pkt, &way, outcome, &text, &rules)
 }
 
-// shrink leaves out Services, slices, ports and endpoints as long as the
-// world fails.
+// shrink removes Services, slices, ports and endpoints while the world still fails.
 func (w *World) shrink(fails func(*World) bool) *World {
 	for {
 		smaller := slices.IndexFunc(w.smaller(), fails)
@@ -72,7 +71,7 @@ func (w *World) shrink(fails func(*World) bool) *World {
 	}
 }
 
-// smaller returns the worlds that lack one piece of this one.
+// smaller returns the worlds with one part less.
 func (w *World) smaller() (out []*World) {
 	add := func(change func(*World)) {
 		c := *w
