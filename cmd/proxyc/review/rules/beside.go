@@ -11,11 +11,11 @@ import (
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
-// beside follows a packet through iptables and tables of nf_tables of others, in the order in
-// which the kernel calls them: what stands before nat at the hooks where destinations are
-// translated, then iptables with the mark that the packet has then, then the others with what it
-// has become. Whoever translates
-// first decides. sent says that what is balanced leaves as what the node sends, as ipvs does.
+// beside follows a packet through iptables and foreign nf_tables tables in the order in which the
+// kernel calls them: first the chains before nat at the hooks that translate destinations, then
+// iptables with the resulting mark, then the other chains with the resulting packet. The first
+// translation counts. sent says that a balanced packet leaves like one that the node sends, as in
+// ipvs.
 func beside(f *ipvseval.Follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftables.Ruleset) Path {
 	first := func(b *nftables.Base) bool { return b.Destination() && b.Priority < nftables.PriorityDNAT }
 	before, mark := nfteval.NewFollower(nfteval.With(tables, first), own).FollowBefore(pkt)
@@ -57,7 +57,7 @@ func beside(f *ipvseval.Follower, pkt sim.Packet, sent bool, own *sim.Own, table
 		if sent {
 			of.In = ""
 			if pkt.In != "" && own.Has(d.AddrPort.Addr()) {
-				return PathOf(sim.Path{Outcome: sim.NewOutcome(false, []sim.Destination{d})}) // it is where it was to go
+				return PathOf(sim.Path{Outcome: sim.NewOutcome(false, []sim.Destination{d})}) // the packet keeps its destination
 			}
 		}
 		return PathOf(late.FollowTranslated(of, d))
@@ -65,7 +65,7 @@ func beside(f *ipvseval.Follower, pkt sim.Packet, sent bool, own *sim.Own, table
 	return c.sorted()
 }
 
-// then goes on with another course, which decides where it does anything.
+// then continues the path with next, which overrides the outcome if it has an effect.
 func (c *Path) then(next Path) {
 	if next.Outcome.Fate != sim.NotOurs {
 		c.Outcome = next.Outcome
@@ -73,7 +73,7 @@ func (c *Path) then(next Path) {
 	c.join(next)
 }
 
-// each goes on with a course for each of the destinations.
+// each continues the path separately for each destination.
 func (c *Path) each(on func(sim.Destination) Path) {
 	was := c.Outcome
 	var all []sim.Chance
@@ -96,7 +96,7 @@ func (c *Path) each(on func(sim.Destination) Path) {
 	}
 }
 
-// join adds what another course met.
+// join adds the rules that another path met.
 func (c *Path) join(next Path) {
 	c.Unknown = append(c.Unknown, next.Unknown...)
 	for _, m := range next.Met {

@@ -1,5 +1,5 @@
-// Package rules follows a packet through the rules that this kernel holds, those of other programs included, and
-// names the rule by which it departs from what is wanted.
+// Package rules follows a packet through the rules in this kernel, including those of other
+// programs, and names the rule that causes a deviation from the desired outcome.
 package rules
 
 import (
@@ -22,35 +22,35 @@ import (
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
-// KernelTrace is the course of a packet through the rules that a kernel holds.
+// KernelTrace is the path of a packet through the rules in a kernel.
 type KernelTrace struct {
 	From    string    `json:"from"`
 	To      string    `json:"to"`
-	Rules   []sim.Met `json:"rules"`             // that did something to the packet, in order
-	Result  string    `json:"result"`            // notKnown where something on its way is not understood
-	Assumed string    `json:"assumed,omitempty"` // the result if what is not understood does nothing
-	Wanted  string    `json:"wanted"`            // what is to become of it; Result: it does
-	Causes  []string  `json:"causes,omitempty"`  // why it is not what is wanted
-	Unknown []string  `json:"unknown,omitempty"` // what is not understood on its way
-	Left    []string  `json:"left,omitempty"`    // what was not looked at, and may decide about the packet
-	Replies []string  `json:"replies,omitempty"` // chains of others that may drop; what they do to replies is not looked at
+	Rules   []sim.Met `json:"rules"`             // rules that affected the packet, in order
+	Result  string    `json:"result"`            // notKnown if the path has unknown parts
+	Assumed string    `json:"assumed,omitempty"` // the result if the unknown parts have no effect
+	Wanted  string    `json:"wanted"`            // desired outcome; Result if it is met
+	Causes  []string  `json:"causes,omitempty"`  // reasons for the deviation
+	Unknown []string  `json:"unknown,omitempty"` // unknown parts of the path
+	Left    []string  `json:"left,omitempty"`    // rules that were not read and can affect the packet
+	Replies []string  `json:"replies,omitempty"` // foreign chains that can drop; their effect on replies is not checked
 }
 
-// notKnown is the result of a packet on whose way something is not understood.
+// notKnown is the result for a packet whose path has unknown parts.
 const notKnown = "not known"
 
-// tableRoutes is where a packet meets a route in place of a rule.
+// tableRoutes is the table name of a route, which appears in place of a rule.
 const tableRoutes = "route"
 
-// Path is what rules of anybody do to a packet.
+// Path is the effect of all rules, proxyc's and foreign ones, on a packet.
 type Path struct {
 	sim.Path
-	gone  string                    // the table of ours that is not there
-	lacks func(element string) bool // an element that the packet was looked for as; nil: not told
-	holds func(*sim.Met) bool       // a rule, at its place, whether met or not; nil: not told
+	gone  string                    // proxyc's table, if it is missing
+	lacks func(element string) bool // reports whether an element that the packet was looked up as is missing; nil if unknown
+	holds func(*sim.Met) bool       // reports whether a rule exists at its position, met or not; nil if unknown
 }
 
-// PathOf returns a path, with the rules marked that are foreign.
+// PathOf returns a Path in which foreign rules are marked.
 func PathOf(way sim.Path) Path {
 	for i := range way.Met {
 		way.Met[i].Foreign = foreign(&way.Met[i])
@@ -58,7 +58,7 @@ func PathOf(way sim.Path) Path {
 	return Path{Path: way}
 }
 
-// foreign reports whether a rule is neither proxyc's nor kube-proxy's.
+// foreign reports whether a rule belongs neither to proxyc nor to kube-proxy.
 func foreign(m *sim.Met) bool {
 	if m.NoRule {
 		return false
@@ -69,7 +69,7 @@ func foreign(m *sim.Met) bool {
 	return !iptables.Owned(m.Chain) && !iptables.Owned(iptparse.SavedTarget(iptparse.SavedWords(m.Text)))
 }
 
-// followNFT follows a packet through tables of nf_tables, and those of iptables that were added.
+// followNFT follows a packet through the tables of nf_tables, including added iptables tables.
 func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, on nfteval.Machine) Path {
 	f := nfteval.NewFollower(r, own).On(on)
 	c := PathOf(f.Follow(pkt))
@@ -77,7 +77,7 @@ func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, on nfteval.Mac
 	return c
 }
 
-// wants returns what rules that proxyc writes for a Program do to a packet.
+// wants returns the effect of the rules that proxyc writes for a Program on a packet.
 func wants(p *ir.Program, pkt sim.Packet) (Path, error) {
 	follower := review.Modes[p.Node.Mode].Follow
 	if follower == nil {
@@ -91,18 +91,18 @@ func wants(p *ir.Program, pkt sim.Packet) (Path, error) {
 	return c, nil
 }
 
-// place is where a rule stands, or a policy.
+// place is the position of a rule or a policy.
 type place struct {
 	table, chain string
-	rule         int // as in met
+	rule         int // as in sim.Met
 }
 
 func placeOf(m *sim.Met) place { return place{m.Table, m.Chain, m.Rule} }
 
-// removed are rules, and policies, of anybody that do nothing.
+// removed is the set of rules and policies that are ignored.
 type removed map[place]bool
 
-// ofNFT is removed for rules of nf_tables that were qualified.
+// ofNFT reports whether a qualified nf_tables rule is removed.
 func (r removed) ofNFT(chain string, rule int) bool {
 	table, chain, _ := strings.Cut(chain, ", chain ")
 	return r[place{table, chain, rule}]
@@ -110,18 +110,19 @@ func (r removed) ofNFT(chain string, rule int) bool {
 
 func (r removed) ofIPTables(table, chain string, rule int) bool { return r[place{table, chain, rule}] }
 
-// with returns a copy that has one more.
+// with returns a copy of r that also contains p.
 func (r removed) with(p place) removed {
 	more := maps.Clone(r)
 	more[p] = true
 	return more
 }
 
-// refollow follows the same packet once more, where some rules do nothing.
+// refollow follows the same packet again and ignores the removed rules.
 type refollow func(removed) (Path, error)
 
-// blame returns of others' rules that decide about the packet the fewest without which it fares as
-// without all of them, in the order in which it meets them, and its course without any.
+// blame returns the smallest list of foreign rules whose removal has the same effect as the removal
+// of all foreign rules that decide about the packet, in the order in which the packet meets them.
+// It also returns the path without those rules.
 func (c Path) blame(again refollow) (guilty []sim.Met, free Path, without removed, err error) {
 	var all []sim.Met
 	without, free = removed{}, c
@@ -156,8 +157,8 @@ func (c Path) blame(again refollow) (guilty []sim.Met, free Path, without remove
 	return guilty, free, without, nil
 }
 
-// compare tells how the course in the kernel departs from what is wanted, and why: a rule is
-// a cause only if the packet fares otherwise without it.
+// compare describes how the path in the kernel differs from the desired one, and why. A rule is a
+// cause only if the outcome changes without it.
 func (f *KernelTrace) compare(want, have Path, again refollow) error {
 	f.Rules, f.Unknown = have.Met, have.Unknown
 	f.Result, f.Wanted = have.Outcome.String(), want.Outcome.String()
@@ -198,7 +199,7 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 	return nil
 }
 
-// stays says how long a client stays with its backend.
+// stays returns as text how long a client stays with its backend.
 func stays(o sim.Outcome) string {
 	if !o.Affinity {
 		return "one connection"
@@ -206,9 +207,9 @@ func stays(o sim.Outcome) string {
 	return o.Timeout.String()
 }
 
-// departs tells where the packet leaves the way that is wanted in proxyc's own rules, when those
-// of others that decide do nothing. Where it ends as it should then, what lacks may still be what
-// others' rules need to do harm: an accept before a policy.
+// departs describes where the packet leaves the desired path in proxyc's own rules while the
+// foreign rules in without are ignored. Even if the outcome is then as desired, a missing rule of
+// proxyc can be what lets foreign rules do harm, such as an accept before a policy.
 func (f *KernelTrace) departs(want, have Path, without removed, again refollow) error {
 	foreign := func(m sim.Met) bool { return m.Foreign }
 	wanted := slices.DeleteFunc(slices.Clone(want.Met), foreign)
@@ -225,7 +226,7 @@ func (f *KernelTrace) departs(want, have Path, without removed, again refollow) 
 		case i < len(ours) && ours[i].Lacks:
 			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", ours[i].Where(), ours[i].Text))
 			return nil
-		case lacks && wanted[i].NoRule: // without it the packet meets other rules, which are no cause
+		case lacks && wanted[i].NoRule: // without this rule, the packet meets other rules, which are no cause
 		case i < len(ours) && !has(wanted, &ours[i]):
 			if at := placeOf(&ours[i]); !ours[i].NoRule && !without[at] {
 				rest, err := again(without.with(at))
@@ -237,10 +238,10 @@ func (f *KernelTrace) departs(want, have Path, without removed, again refollow) 
 					continue
 				}
 				if lacks && want.holds != nil && want.holds(&ours[i]) {
-					break // it is where it should be, and the packet should not have come to it
+					break // the rule is correct; the packet should not have reached it
 				}
 				if fate := have.Outcome.Fate; lacks && fate != want.Outcome.Fate && fate == rest.Outcome.Fate {
-					break // the packet meets it because it was not stopped before
+					break // reached only because no earlier rule stopped the packet
 				}
 			}
 			f.Causes = append(f.Causes, fmt.Sprintf("%s is not wanted: %s", ours[i].Where(), ours[i].Text))
@@ -257,12 +258,12 @@ func (f *KernelTrace) departs(want, have Path, without removed, again refollow) 
 	}
 }
 
-// Well reports whether the kernel is known to do what is wanted.
+// Well reports whether the kernel is known to handle the packet as desired.
 func (f *KernelTrace) Well() bool {
 	return f.Result == f.Wanted && len(f.Causes) == 0 && len(f.Unknown) == 0 && len(f.Left) == 0
 }
 
-// WriteText writes the rules that the packet meets, the result, and why it departs from what is wanted.
+// WriteText writes the rules that the packet meets, the result, and the reasons for a deviation.
 func (f *KernelTrace) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s -> %s by the rules of this kernel\n", f.From, f.To)
@@ -297,8 +298,9 @@ func (f *KernelTrace) WriteText(w io.Writer) error {
 	return err
 }
 
-// Trace traces a packet through the rules that this kernel holds, and compares it with what is
-// wanted. from and to are those of a trace; variant is the iptables that is read, "" the one that the node uses.
+// Trace traces a packet through the rules in this kernel and compares it with the desired outcome.
+// from and to have the syntax of package trace. variant is the iptables variant to read; "" selects
+// the one that the node uses.
 func Trace(ctx context.Context, s *trace.Scene, from, to, variant string) (*KernelTrace, error) {
 	pkt, node, err := s.Packet(from, to)
 	if err == nil && node != s.Node {
@@ -338,5 +340,5 @@ func (f *KernelTrace) WriteJSON(w io.Writer) error {
 	return review.WriteDocument(w, "KernelTrace", "  ", f)
 }
 
-// TableOf is the name of proxyc's table of a family.
+// TableOf returns the name of proxyc's table of a family, such as "ip proxyc".
 func TableOf(f ir.Family) string { return f.NFT() + " " + nftables.Table }

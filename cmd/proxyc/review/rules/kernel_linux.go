@@ -27,8 +27,8 @@ import (
 	"github.com/proxyc/proxyc/render/xtables"
 )
 
-// CheckMode returns an error where this node has rules of another mode than the one that is
-// asked about, and none of that: they would be judged by what they are not for.
+// CheckMode returns an error if this node has rules of another mode and none of the given mode. A
+// comparison would then report every rule as wrong.
 func CheckMode(ctx context.Context, mode ir.Mode, variant string) error {
 	tables, err := kernelnftables.Present()
 	own := review.Modes[mode].OwnTable
@@ -41,7 +41,7 @@ func CheckMode(ctx context.Context, mode ir.Mode, variant string) error {
 	}
 	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 	if err != nil {
-		if own { // a node may do without iptables
+		if own { // iptables is optional on a node
 			return nil
 		}
 		return err
@@ -65,8 +65,8 @@ func CheckMode(ctx context.Context, mode ir.Mode, variant string) error {
 	return fmt.Errorf("this node has the rules of mode %s (%s) and none of mode %s, which the configuration says: give its configuration with -c, or --mode %s", other, object, mode, other)
 }
 
-// inKernel reads all rules that this kernel holds, and returns what follows a packet through
-// them and asks the kernel for the routes; left is what is not looked at.
+// inKernel reads all rules in this kernel and returns a function that follows a packet through them
+// and asks the kernel for routes. left lists the rules that it does not read.
 func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (follow refollow, left []string, err error) {
 	rules, left, err := inRulesOfKernel(ctx, p, pkt, variant)
 	if err != nil {
@@ -87,7 +87,7 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 	}, append(left, unasked...), err
 }
 
-// inRulesOfKernel is inKernel without the routes.
+// inRulesOfKernel is like inKernel, without routes.
 func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string) (follow func(removed) Path, left []string, err error) {
 	if err := CheckMode(ctx, p.Node.Mode, variant); err != nil {
 		return nil, nil, fmt.Errorf("--kernel: %w", err)
@@ -120,8 +120,8 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	}, append(left, others...), nil
 }
 
-// inTables reads the tables of nf_tables and of both variants of iptables as one Ruleset, in which
-// those of the mode's variant of iptables have no prefix. listed is what nft list ruleset prints.
+// inTables reads the tables of nf_tables and of both iptables variants into one Ruleset. The tables
+// of the mode's iptables variant have no prefix. listed is the output of nft list ruleset.
 func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nftables.Ruleset, left []string, err error) {
 	type saved struct{ prefix, text string }
 	var texts []saved
@@ -140,7 +140,7 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nf
 		texts = append(texts, saved{"", text})
 	}
 	if used != kerneliptables.NFT {
-		// Without the tool, what nft lists of these tables has to do.
+		// If iptables-nft is missing, the output of nft for its tables has to suffice.
 		if dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: string(kerneliptables.NFT), ReadOnly: true}); err == nil {
 			defer dataplane.Close()
 			text, err := dataplane.Saved(ctx, p.Family)
@@ -150,7 +150,7 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nf
 			texts = append(texts, saved{p.Family.NFT() + " ", text})
 		}
 	}
-	there := map[string]bool{} // tables of nf_tables that iptables-nft printed
+	there := map[string]bool{} // nf_tables tables that iptables-nft printed
 	for _, s := range texts {
 		for line := range strings.Lines(s.text) {
 			if name, ok := strings.CutPrefix(line, "*"); ok && (s.prefix != "" || used == kerneliptables.NFT) {
@@ -182,7 +182,7 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nf
 		table, _, _ := strings.Cut(c.Name, ", chain ")
 		return !strings.Contains(table, " ") || strings.HasSuffix(table, " "+nftables.Table)
 	}
-	slices.SortStableFunc(r.Chains, func(a, b nftables.Chain) int { // of equal ones the first is followed first
+	slices.SortStableFunc(r.Chains, func(a, b nftables.Chain) int { // stable: of chains with equal priority, the first is followed first
 		return cmp.Compare(map[bool]int{true: 0, false: 1}[ours(a)], map[bool]int{true: 0, false: 1}[ours(b)])
 	})
 	return r, append(left, others...), nil
@@ -201,7 +201,7 @@ func ipsets(ctx context.Context) *xtables.Sets {
 	return sets
 }
 
-// machine answers what rules ask this node's kernel.
+// machine returns a Machine that answers questions of rules about this node's kernel.
 func machine(f ir.Family) nfteval.Machine {
 	tool := map[ir.Family]string{ir.IPv4: "iptables", ir.IPv6: "ip6tables"}[f]
 	return nfteval.Machine{
@@ -220,7 +220,8 @@ func machine(f ir.Family) nfteval.Machine {
 	}
 }
 
-// ofIPVS is inRulesOfKernel for mode ipvs. Rules of iptables are followed in the tables filter and nat.
+// ofIPVS is inRulesOfKernel for mode ipvs. It follows the iptables rules in the tables filter and
+// nat.
 func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed string, left []string) (follow func(removed) Path, _ []string, err error) {
 	own := sim.OwnOfNode(p)
 	dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
@@ -241,7 +242,7 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 	}
 	skip := ofIPTables
 	if dataplane.Variant == kerneliptables.Legacy {
-		skip = nil // they are beside those that were saved
+		skip = nil // the tables are in addition to the saved ones
 	} else {
 		left = append(left, legacy(ctx, p.Family)...)
 	}
@@ -260,8 +261,8 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 	}, append(left, others...), nil
 }
 
-// legacy names the tables of legacy iptables that may decide about packets, beside
-// rules that are followed.
+// legacy returns the tables of legacy iptables that can affect packets in addition to the followed
+// rules.
 func legacy(ctx context.Context, f ir.Family) (left []string) {
 	saved, err := kerneliptables.LegacySaved(ctx, f)
 	if err != nil {
@@ -273,7 +274,7 @@ func legacy(ctx context.Context, f ir.Family) (left []string) {
 	return left
 }
 
-// ofIPTables reports whether iptables-nft shows a table of nf_tables.
+// ofIPTables reports whether iptables-nft prints an nf_tables table.
 func ofIPTables(family, table string) bool {
 	return family != "inet" && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, table)
 }

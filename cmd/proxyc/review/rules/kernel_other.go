@@ -10,10 +10,10 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// cameBy knows no routes.
+// cameBy returns the packet unchanged: routes are unknown.
 func cameBy(pkt sim.Packet) sim.Packet { return pkt }
 
-// inKernel returns an error, likewise.
+// inKernel returns an error: only Linux has the rules.
 func inKernel(context.Context, *ir.Program, sim.Packet, string) (refollow, []string, error) {
 	return nil, nil, errors.New("--kernel: needs Linux")
 }

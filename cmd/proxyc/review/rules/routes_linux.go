@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// cameBy is the packet as it comes by the interface of the route to its source.
+// cameBy returns the packet with the interface of the route to its source.
 func cameBy(pkt sim.Packet) sim.Packet {
 	if pkt.FromNode() {
 		return pkt
@@ -21,9 +21,9 @@ func cameBy(pkt sim.Packet) sim.Packet {
 	return pkt
 }
 
-// routed goes on with the routes of the packet's ways to their ends: what the kernel would not
-// send, or its replies not forward, is dropped. What the node sends needs a route to where it
-// was first sent, too. sent is as beside has it. left is what was not looked at.
+// routed applies routes to the packet's paths: a packet is dropped if the kernel has no route for
+// it, or would not forward its replies. A packet that the node sends also needs a route to its
+// original destination. sent is that of beside. left lists what was not checked.
 func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, err error) {
 	if len(c.Outcome.Destinations) == 0 {
 		return nil, nil
