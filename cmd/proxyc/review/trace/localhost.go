@@ -9,9 +9,9 @@ import (
 	"github.com/proxyc/proxyc/render/userspace"
 )
 
-// localhost tells what becomes of what the node sends to a node port at a
-// loopback address, where no rule takes it, as steps say: that watch serves it
-// (KEP-6032), or why not. It reports whether the packet is such a one.
+// localhost explains the fate of a packet that the node sends to a node port at a loopback address
+// and that no rule matches, as steps show: proxyc watch proxies the port (KEP-6032), or the reason
+// why not. It reports whether it handled the packet.
 func (t *Trace) localhost(p *ir.Program, pkt sim.Packet, steps []sim.Step) bool {
 	service, port := nodePort(p, pkt)
 	if port == nil || !pkt.Dst.IsLoopback() || !pkt.FromNode() {
@@ -23,7 +23,7 @@ func (t *Trace) localhost(p *ir.Program, pkt sim.Packet, steps []sim.Step) bool 
 		t.tell(addrs.Origin, "%s", whyNotLocalhost(p, pkt))
 		return true
 	}
-	t.hindrances = nil // they are of rules
+	t.hindrances = nil // they concern rules
 	t.tell(port.Origin, "%d/%s is the NodePort of %s", pkt.Port, pkt.Protocol, port.Port)
 	gate := ir.Origin{Object: "config", Field: "featureGates." + config.GateLocalhost}
 	t.tell(gate, "proxyc watch listens there, and makes a connection of its own to a backend")
@@ -44,7 +44,7 @@ func (t *Trace) localhost(p *ir.Program, pkt sim.Packet, steps []sim.Step) bool 
 	return true
 }
 
-// whyNotLocalhost says why node ports do not answer at a loopback address.
+// whyNotLocalhost returns the reason why node ports do not answer at a loopback address.
 func whyNotLocalhost(p *ir.Program, pkt sim.Packet) string {
 	localhost := p.Family.Localhost().String()
 	switch caps := p.Node.Mode.Capabilities(); {
@@ -62,7 +62,8 @@ func whyNotLocalhost(p *ir.Program, pkt sim.Packet) string {
 	return "mode " + string(p.Node.Mode) + " does not serve node ports at " + p.Family.String() + " loopback addresses"
 }
 
-// nodePort returns the frontend whose node port a packet goes to, and its Service; nil: there is none.
+// nodePort returns the frontend whose node port is the packet's destination, and its Service. It
+// returns nil if there is none.
 func nodePort(p *ir.Program, pkt sim.Packet) (*ir.Service, *ir.Frontend) {
 	for i := range p.Services {
 		s := &p.Services[i]

@@ -15,22 +15,22 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Expectation is a packet, and what is to become of it.
+// Expectation is a packet with its expected fate.
 type Expectation struct {
 	From   string  `json:"from"`
 	To     string  `json:"to"`
-	Expect *string `json:"expect,omitempty"` // a fate, or backends; nil: anything
-	Where  string  `json:"-"`                // "packets.jsonl:3: "; empty: the command line
+	Expect *string `json:"expect,omitempty"` // a fate or backends; nil accepts any
+	Where  string  `json:"-"`                // "packets.jsonl:3: "; "" for the command line
 }
 
-// Result is an expectation with what becomes of the packet.
+// Result is an Expectation with the actual fate of the packet.
 type Result struct {
 	Trace
 	Expectation
 }
 
-// ReadPackets reads lines of JSON. Empty ones, and those that begin with #, are none. With an
-// error it returns those that are right.
+// ReadPackets reads lines of JSON. It skips empty lines and lines that begin with #. With an error,
+// it also returns the valid packets.
 func ReadPackets(from review.Files, name string, limit int64) (all []Expectation, err error) {
 	left := cmp.Or(limit, files.Unlimited)
 	text, err := from.Read(name, &left)
@@ -67,10 +67,10 @@ func ReadPackets(from review.Files, name string, limit int64) (all []Expectation
 	return all, err
 }
 
-// fates are what may be expected besides backends.
+// fates are the fates that a packet can expect besides backends.
 var fates = []string{sim.Accepted.String(), sim.Rejected.String(), sim.Dropped.String(), sim.NotOurs.String()}
 
-// Check refuses what no packet can meet.
+// Check returns an error for an expectation that no packet can meet.
 func (x Expectation) Check() error {
 	if x.Expect == nil || slices.Contains(fates, *x.Expect) {
 		return nil
@@ -82,7 +82,8 @@ func (x Expectation) Check() error {
 	return nil
 }
 
-// isBackendWord reports whether a word is a backend as it is printed, or how clients choose among them.
+// isBackendWord reports whether a word is a backend as printed, or describes how clients choose
+// among backends.
 func isBackendWord(word string) bool {
 	if word == "(affinity)" || strings.HasPrefix(word, "(maglev:") {
 		return true
@@ -93,7 +94,7 @@ func isBackendWord(word string) bool {
 	return not4 == nil || not6 == nil
 }
 
-// Met reports whether what becomes of the packet is expected.
+// Met reports whether the fate of the packet is as expected.
 func (r *Result) Met() bool {
 	if r.Expect == nil || *r.Expect == r.fate() && len(r.Outcome.Else) == 0 {
 		return true
@@ -105,7 +106,8 @@ func (r *Result) Met() bool {
 	return !r.unknown && r.Outcome.Fate == sim.Accepted && slices.Equal(words, have)
 }
 
-// TraceAll traces packets, and returns those that can be traced and all that is wrong with others.
+// TraceAll traces packets. It returns the results of those that it could trace, and an error for
+// the others.
 func (s *Scene) TraceAll(wanted []Expectation) ([]Result, error) {
 	results := make([]Result, 0, len(wanted))
 	var errs []error
@@ -120,7 +122,7 @@ func (s *Scene) TraceAll(wanted []Expectation) ([]Result, error) {
 	return results, errors.Join(errs...)
 }
 
-// Write writes each course; of one that is as expected, a line says so.
+// Write writes the trace of each packet, or only one line if its fate is as expected.
 func Write(w io.Writer, all []Result, many bool) (err error) {
 	say := func(format string, args ...any) {
 		_, writing := fmt.Fprintf(w, format, args...)
@@ -145,7 +147,7 @@ func Write(w io.Writer, all []Result, many bool) (err error) {
 	return err
 }
 
-// WriteJSON writes each result as a document of its own; of many, each is one line.
+// WriteJSON writes each result as a separate document. If many is set, each is one line.
 func WriteJSON(w io.Writer, all []Result, many bool) error {
 	indent := "  "
 	if many {

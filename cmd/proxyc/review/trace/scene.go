@@ -13,24 +13,24 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Scene is what decides about a packet besides the rules: who sends it, by
-// which interface it comes in, and whose address it goes to.
+// Scene is the context of a trace besides the rules: senders, interfaces, and the owners of
+// addresses.
 type Scene struct {
 	Snapshot *snapshot.Snapshot
-	Node     string      // this node
-	Programs ir.Programs // its own
-	// Interfaces of this node, as far as they are known.
+	Node     string      // name of this node
+	Programs ir.Programs // Programs of this node
+	// Interfaces are the known interfaces of this node.
 	Interfaces []compiler.Interface
-	// AllAddrsKnown reports whether this node has no addresses but those of the Programs.
+	// AllAddrsKnown reports whether the Programs contain all addresses of this node.
 	AllAddrsKnown bool
-	left          review.LeftOut // what the Programs are without
-	// elsewhere returns the Programs of another node; nil: they are not known here.
+	left          review.LeftOut // objects that the Programs do not contain
+	// elsewhere returns the Programs of another node, or nil if they are unknown.
 	elsewhere func(node string) ir.Programs
 
-	evaluators map[*ir.Program]*sim.Evaluator // made as they are asked
+	evaluators map[*ir.Program]*sim.Evaluator // created on first use
 }
 
-// evaluator returns the meaning of a Program.
+// evaluator returns the evaluator of a Program.
 func (s *Scene) evaluator(p *ir.Program) *sim.Evaluator {
 	e := s.evaluators[p]
 	if e == nil {
@@ -43,11 +43,10 @@ func (s *Scene) evaluator(p *ir.Program) *sim.Evaluator {
 	return e
 }
 
-// outside is the name of the interface by which a packet is taken to come in
-// when nothing tells.
+// outside is the default name of the interface on which a packet arrives.
 const outside = "eth0"
 
-// NewScene returns the scene of an input. programs are those in force on its node.
+// NewScene returns the Scene of an input. programs are the Programs in force on its node.
 func NewScene(j *review.Input, programs ir.Programs) *Scene {
 	s := &Scene{Snapshot: j.Snapshot, Node: j.Facts.NodeName, Programs: programs,
 		Interfaces: j.Facts.Interfaces, AllAddrsKnown: j.Facts.AllAddrsKnown(), left: review.LeftOutOf(j)}
@@ -69,26 +68,28 @@ func NewScene(j *review.Input, programs ir.Programs) *Scene {
 	return s
 }
 
-// origin is where a packet comes from.
+// origin is the sender of a packet.
 type origin struct {
-	text string // "Pod ns/web runs on"; empty: nothing to tell
-	node string // whose rules the packet meets first
+	text string // "Pod ns/web runs on"; "" if there is nothing to print
+	node string // node whose rules the packet meets first
 }
 
-// Packet returns the packet of the --from and --to of a trace, and the node whose rules it meets first.
+// Packet returns the packet for the --from and --to of a trace, and the node whose rules it meets
+// first.
 func (s *Scene) Packet(from, to string) (pkt sim.Packet, node string, err error) {
 	pkt, by, err := s.packet(from, to)
 	return pkt, by.node, err
 }
 
-// packet reads the --from and --to of a trace, as the packet meets the rules
-// of the sender's node.
+// packet parses the --from and --to of a trace and returns the packet as the rules of the sender's
+// node see it.
 func (s *Scene) packet(from, to string) (pkt sim.Packet, by origin, err error) {
 	by.node = s.Node
 	if to, err = s.resolve(to, from); err != nil {
 		return pkt, by, err
 	}
-	// The destination alone tells the family, which a pod or node needs.
+	// Only the destination determines the family, which the source address of a pod or node depends
+	// on.
 	any4, any6 := "0.0.0.0", "::"
 	if pkt, err = sim.ParsePacket(any4, to); err != nil {
 		if pkt, err = sim.ParsePacket(any6, to); err != nil {
@@ -118,7 +119,7 @@ func programFor(programs ir.Programs, addr netip.Addr) *ir.Program {
 	return programs.Of(ir.FamilyOf(addr))
 }
 
-// address reads IP[:PORT][@INTERFACE], an IPv6 address without a port with brackets or without.
+// address parses IP[:PORT][@INTERFACE]. Brackets are optional for an IPv6 address without a port.
 func (s *Scene) address(node *ir.Node, from string) (src netip.Addr, port uint16, in string, err error) {
 	text, in, named := strings.Cut(from, "@")
 	client, err := netip.ParseAddrPort(text)
@@ -134,10 +135,9 @@ func (s *Scene) address(node *ir.Node, from string) (src netip.Addr, port uint16
 	return src, port, in, nil
 }
 
-// nodeSource returns the address from which the node itself sends, as the kernel
-// chooses it: the destination when that is the node's own, as those of
-// kube-ipvs0 are in mode ipvs; that of the interface whose network has the
-// destination; else the primary one.
+// nodeSource returns the source address of packets that the node sends, as the kernel selects it:
+// dst if the node owns it, as it owns the addresses on kube-ipvs0 in mode ipvs; else the address of
+// the interface whose network contains dst; else the primary address.
 func (s *Scene) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
 	node := &p.Node
 	if dst.IsLoopback() {
@@ -155,7 +155,7 @@ func (s *Scene) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("node %q has no address of the family of %s in the snapshot; give IP", node.Name, dst)
 }
 
-// otherNode returns the address from which a Node sends.
+// otherNode returns the address from which another Node sends.
 func (s *Scene) otherNode(name string, dst netip.Addr) (netip.Addr, origin, error) {
 	by := origin{"the packet comes from", name}
 	if name == s.Node {
@@ -174,15 +174,15 @@ func (s *Scene) otherNode(name string, dst netip.Addr) (netip.Addr, origin, erro
 	return src, by, err
 }
 
-// carries reports whether an address is some frontend's.
+// carries reports whether a frontend has the address.
 func carries(p *ir.Program, addr netip.Addr) bool {
 	return slices.ContainsFunc(p.Services, func(s ir.Service) bool {
 		return slices.ContainsFunc(s.Frontends, func(f ir.Frontend) bool { return f.Match.Addr == addr })
 	})
 }
 
-// network finds the interface of this node whose network has an address, and
-// the node's own address there.
+// network returns the interface of this node whose network contains an address, and the node's own
+// address in that network.
 func (s *Scene) network(addr netip.Addr) (name string, own netip.Addr, ok bool) {
 	best := -1
 	for _, i := range s.Interfaces {
@@ -195,8 +195,8 @@ func (s *Scene) network(addr netip.Addr) (name string, own netip.Addr, ok bool) 
 	return name, own, best >= 0
 }
 
-// way returns the interface by which packets of an address come in: that of its
-// network, else that of the node's primary address.
+// way returns the interface on which packets from an address arrive: the interface of its network,
+// else that of the node's primary address.
 func (s *Scene) way(node *ir.Node, src netip.Addr) string {
 	if name, _, ok := s.network(src); ok {
 		return name
@@ -209,8 +209,8 @@ func (s *Scene) way(node *ir.Node, src netip.Addr) string {
 	return outside
 }
 
-// pod finds the address of a pod through the EndpointSlices that name it, and
-// the interface by which its packets reach the rules of its node.
+// pod returns the address of a pod from the EndpointSlices that name it, and the interface on which
+// its packets arrive at its node.
 func (s *Scene) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr, in string, by origin, err error) {
 	namespace, name, ok := strings.Cut(pod, "/")
 	if !ok || namespace == "" || name == "" {
@@ -221,7 +221,7 @@ func (s *Scene) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr, 
 		return src, "", by, fmt.Errorf("no EndpointSlice of the snapshot has an %s address of Pod %s/%s; give IP@INTERFACE", p.Family, namespace, name)
 	}
 	by = origin{"Pod " + pod + " runs on", s.Node}
-	if p.Node.HasAddr(src) { // host network: what the node sends
+	if p.Node.HasAddr(src) { // host network: the node sends the packet
 		src, err = s.nodeSource(p, dst)
 		return src, "", by, err
 	}
@@ -239,10 +239,11 @@ func (s *Scene) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr, 
 	return src, in, by, nil
 }
 
-// anyPod stands for the interface of a pod where no rule asks for it.
+// anyPod is the interface of a pod if no rule matches a name.
 const anyPod = "pod"
 
-// PodInterface is where packets of a node's pods come in: what the detector looks for.
+// PodInterface returns the interface on which packets of a node's pods arrive, as the local
+// detector expects it.
 func PodInterface(node *ir.Node) string {
 	switch d := &node.Detector; d.Mode {
 	case ir.DetectInterface:
@@ -253,7 +254,7 @@ func PodInterface(node *ir.Node) string {
 	return anyPod
 }
 
-// owner returns the Node that has an address by its object, if that is not this one.
+// owner returns the other Node whose object lists an address, or "".
 func (s *Scene) owner(addr netip.Addr) string {
 	for _, n := range s.Snapshot.Nodes() {
 		for _, a := range n.Addresses {
@@ -265,8 +266,8 @@ func (s *Scene) owner(addr netip.Addr) string {
 	return ""
 }
 
-// home returns the other node that sends what has an address as its source: its own
-// address or that of one of its pods; "": nothing tells of one.
+// home returns the other node that sends packets with source address src, because it or one of its
+// pods has the address. It returns "" if there is none.
 func (s *Scene) home(src netip.Addr) string {
 	if node := s.owner(src); node != "" {
 		return node
@@ -286,8 +287,8 @@ func (s *Scene) home(src netip.Addr) string {
 	return node
 }
 
-// Trace follows a packet through the rules of the node where it starts, and
-// then of the one whose address it goes to.
+// Trace follows a packet through the rules of the node where it starts, and then through those of
+// the node that owns its destination address.
 func (s *Scene) Trace(from, to string) (Trace, error) {
 	pkt, by, err := s.packet(from, to)
 	if err != nil {
@@ -298,7 +299,7 @@ func (s *Scene) Trace(from, to string) (Trace, error) {
 		end = s.Node
 	}
 	home := ""
-	if by.text == "" && pkt.In != "" && !strings.Contains(from, "@") { // an address, and nobody says that it comes by here
+	if by.text == "" && pkt.In != "" && !strings.Contains(from, "@") { // only an address, and no interface of this node was given
 		home = s.home(pkt.Src)
 		if end != "" {
 			by.node = end
@@ -343,8 +344,8 @@ func (s *Scene) rules(node string, dst netip.Addr) (*ir.Program, error) {
 	return programFor(s.elsewhere(node), dst), nil
 }
 
-// at traces a packet through the rules of a node, and reports whether it goes
-// on as it was.
+// at traces a packet through the rules of a node, and reports whether the packet continues
+// unchanged.
 func (s *Scene) at(t *Trace, node, end string, pkt sim.Packet) (goesOn bool, err error) {
 	p, err := s.rules(node, pkt.Dst)
 	if err != nil {
@@ -364,7 +365,7 @@ func (s *Scene) at(t *Trace, node, end string, pkt sim.Packet) (goesOn bool, err
 		return false, nil
 	}
 	if end != "" && end != node {
-		return true, nil // the rules that decide are there, and what these say of it is no cause
+		return true, nil // the other node's rules decide; obstacles here are not a cause
 	}
 	if f := s.unknown(p, pkt); f != nil {
 		t.unknown, t.hindrances = true, nil
@@ -377,8 +378,8 @@ func (s *Scene) at(t *Trace, node, end string, pkt sim.Packet) (goesOn bool, err
 	return true, nil
 }
 
-// leftOut tells of Services that a packet which no frontend takes may be for: the rules are
-// without them.
+// leftOut returns steps for the Services missing from the rules that a packet without a matching
+// frontend may be for.
 func (s *Scene) leftOut(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
 	for i := range p.Services {
 		for _, f := range p.Services[i].Frontends {
@@ -397,7 +398,7 @@ func (s *Scene) leftOut(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
 	return steps
 }
 
-// hindrances returns all that keeps a packet from passing, with what nearly serves it.
+// hindrances returns everything that keeps a packet from being served, with the nearest match.
 func (s *Scene) hindrances(p *ir.Program, pkt sim.Packet) (all []hindrance) {
 	for _, h := range s.evaluator(p).Hindrances(pkt) {
 		one := hindrance{Step: h.Step}
@@ -411,7 +412,7 @@ func (s *Scene) hindrances(p *ir.Program, pkt sim.Packet) (all []hindrance) {
 	return all
 }
 
-// hindrance is one thing that would have to be otherwise, and what nearly is.
+// hindrance is one condition that would have to change, and the nearest match.
 type hindrance struct {
 	sim.Step
 	Near []sim.Step `json:"near,omitempty"`
@@ -419,9 +420,8 @@ type hindrance struct {
 
 func nodeOrigin(node string) ir.Origin { return ir.Origin{Object: "Node " + node} }
 
-// unknown returns the node port that would take a packet that nothing takes, if
-// its destination were an address of this node, which may be: offline no more
-// is known than the Node object says.
+// unknown returns the node port that would serve an unmatched packet if this node had its
+// destination address. Offline, proxyc knows only the addresses in the Node object.
 func (s *Scene) unknown(p *ir.Program, pkt sim.Packet) *ir.Frontend {
 	if s.AllAddrsKnown || p.Node.HasAddr(pkt.Dst) || !p.Node.NodePorts.Has(pkt.Dst, true) ||
 		carries(p, pkt.Dst) {

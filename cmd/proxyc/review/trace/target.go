@@ -13,16 +13,16 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// target is the --to of a trace where it names a Service: NAMESPACE/NAME:PORT or a
-// DNS name, PORT by name or number.
+// target is a --to that names a Service: NAMESPACE/NAME:PORT or a DNS name. PORT is a name or a
+// number.
 type target struct {
 	Service  ir.Name
 	Port     string
-	protocol string // "tcp"; empty: any
+	protocol string // "tcp"; "" for any
 }
 
-// ParseTarget reads a target; ok is false for what begins with an address. namespace
-// is that of names without one, of a pod that asks.
+// ParseTarget parses a target. ok is false for a text that begins with an address. namespace is the
+// default namespace, that of the client pod.
 func ParseTarget(to, namespace string) (t target, ok bool, err error) {
 	host, rest := to, ""
 	if i := strings.LastIndexByte(to, ':'); i >= 0 {
@@ -52,8 +52,8 @@ func ParseTarget(to, namespace string) (t target, ok bool, err error) {
 	return t, true, nil
 }
 
-// resolve returns what a name stands for: the ClusterIP of a Service, as DNS has it.
-// Of two families it is the one of the client, or else the first.
+// resolve returns the address of a name: the ClusterIP of the Service, as DNS returns it. For a
+// dual-stack Service, it prefers the client's family, then the first family.
 func (s *Scene) resolve(to, from string) (string, error) {
 	pod, _ := strings.CutPrefix(from, "pod:")
 	namespace := ""
@@ -66,7 +66,7 @@ func (s *Scene) resolve(to, from string) (string, error) {
 	}
 	client, _, _ := strings.Cut(from, "@")
 	addr, _ := netip.ParseAddr(strings.Trim(client, "[]"))
-	var has, protocols []string // of all ports; of those that are the one asked for
+	var has, protocols []string // all ports; protocols of the requested port
 	found := map[ir.Match]bool{}
 	var first *ir.Frontend
 	for _, f := range s.clusterIPs(t.Service) {
@@ -104,8 +104,7 @@ func (s *Scene) resolve(to, from string) (string, error) {
 	return net.JoinHostPort(first.Match.Addr.String(), strconv.Itoa(int(first.Match.Port))) + "/" + first.Match.Protocol.String(), nil
 }
 
-// clusterIPs returns the frontends of a Service at its ClusterIPs, in the node's order
-// of families.
+// clusterIPs returns the frontends at the ClusterIPs of a Service, in the node's order of families.
 func (s *Scene) clusterIPs(name ir.Name) (all []*ir.Frontend) {
 	for _, p := range s.Programs.All() {
 		i, ok := slices.BinarySearchFunc(p.Services, name, func(svc ir.Service, name ir.Name) int { return svc.Name.Compare(name) })
@@ -121,7 +120,7 @@ func (s *Scene) clusterIPs(name ir.Name) (all []*ir.Frontend) {
 	return all
 }
 
-// noClusterIP says why a Service has no ClusterIP on this node.
+// noClusterIP returns the reason why a Service has no ClusterIP on this node.
 func (s *Scene) noClusterIP(name ir.Name) string {
 	if left := s.left.Of(name, ""); left != "" {
 		return left

@@ -1,4 +1,4 @@
-// Package trace follows a packet through the meaning of the IR, and shows the way step by step.
+// Package trace follows a packet through the meaning of the IR, and prints its path step by step.
 package trace
 
 import (
@@ -13,21 +13,21 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Trace is the course of one packet.
+// Trace is the path of one packet.
 type Trace struct {
-	Packet     sim.Packet // where it begins
+	Packet     sim.Packet // the packet as sent
 	Outcome    sim.Outcome
 	Steps      []sim.Step
-	hindrances []hindrance // what would have to be otherwise for it to pass
-	unknown    bool        // the outcome depends on what is not known
+	hindrances []hindrance // conditions that keep the packet from being served
+	unknown    bool        // the fate depends on unknown facts
 }
 
-// tell adds a step that no rule makes.
+// tell adds a step that no rule causes.
 func (t *Trace) tell(o ir.Origin, format string, args ...any) {
 	t.Steps = append(t.Steps, sim.Step{Text: fmt.Sprintf(format, args...), Origin: o})
 }
 
-// fate returns the outcome in a word.
+// fate returns the outcome as one word.
 func (t *Trace) fate() string {
 	if t.unknown {
 		return "not known offline"
@@ -35,7 +35,7 @@ func (t *Trace) fate() string {
 	return t.Outcome.Fate.String()
 }
 
-// result returns the outcome in one line.
+// result returns the outcome as one line.
 func (t *Trace) result() string {
 	if t.unknown {
 		return t.fate()
@@ -43,7 +43,7 @@ func (t *Trace) result() string {
 	return t.Outcome.String()
 }
 
-// SenderOf names who sends a packet: its address, port and interface.
+// SenderOf returns the address, port and interface of a packet's sender as text.
 func SenderOf(pkt sim.Packet) string {
 	src := pkt.Src.String()
 	if pkt.SrcPort != 0 {
@@ -55,12 +55,12 @@ func SenderOf(pkt sim.Packet) string {
 	return src + "@" + pkt.In
 }
 
-// DestinationOf names where a packet goes to: IP:PORT/PROTO.
+// DestinationOf returns the destination of a packet as IP:PORT/PROTO.
 func DestinationOf(pkt sim.Packet) string {
 	return ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port}.String()
 }
 
-// line is a line of a trace: text, and behind it where that comes from.
+// line returns one line of a trace: the text, followed by its source.
 func line(indent string, s sim.Step) string {
 	if s.Origin == (ir.Origin{}) {
 		return indent + s.Text
@@ -68,7 +68,8 @@ func line(indent string, s sim.Step) string {
 	return fmt.Sprintf("%-72s # %s", indent+s.Text, s.Origin)
 }
 
-// WriteText writes the steps, the outcome, and what would have to be otherwise.
+// WriteText writes the steps, the outcome, and the conditions that keep the packet from being
+// served.
 func (t *Trace) WriteText(w io.Writer) error {
 	return review.Buffered(w, func(w io.Writer) error {
 		_, err := io.WriteString(w, t.Text())
@@ -76,7 +77,7 @@ func (t *Trace) WriteText(w io.Writer) error {
 	})
 }
 
-// Text returns the steps, the outcome, and what would have to be otherwise.
+// Text returns the output of WriteText.
 func (t *Trace) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s -> %s\n", SenderOf(t.Packet), DestinationOf(t.Packet))
@@ -99,27 +100,27 @@ func (t *Trace) Text() string {
 // TraceJSON is the document that WriteJSON writes of a Trace.
 type TraceJSON struct {
 	From         string            `json:"from"`
-	Port         uint16            `json:"port,omitempty"` // of From
+	Port         uint16            `json:"port,omitempty"` // source port
 	Interface    string            `json:"interface,omitempty"`
 	To           string            `json:"to"`
 	Steps        []sim.Step        `json:"steps"`
 	Fate         string            `json:"fate"`
-	Others       []string          `json:"others,omitempty"` // fates that chance may bring instead
+	Others       []string          `json:"others,omitempty"` // other possible fates, chosen at random
 	Destinations []DestinationJSON `json:"destinations,omitempty"`
 	Affinity     bool              `json:"affinity,omitempty"`
 	Choice       string            `json:"choice,omitempty"` // how the client chooses among destinations
 	Hindrances   []hindrance       `json:"hindrances,omitempty"`
 	Expect       string            `json:"expect,omitempty"`
-	Met          *bool             `json:"met,omitempty"` // with Expect
+	Met          *bool             `json:"met,omitempty"` // set only with Expect
 }
 
-// DestinationJSON is a backend that may get the packet.
+// DestinationJSON is a backend that can receive the packet.
 type DestinationJSON struct {
 	Address    netip.AddrPort `json:"address"`
 	Masquerade bool           `json:"masquerade"`
 }
 
-// json returns the form that is written as JSON.
+// json returns the JSON form of the Trace.
 func (t *Trace) json() TraceJSON {
 	out := TraceJSON{
 		From:       t.Packet.Src.String(),
@@ -143,7 +144,7 @@ func (t *Trace) json() TraceJSON {
 
 func (t *Trace) writeJSON(w io.Writer) error { return review.WriteDocument(w, "Trace", "  ", t.json()) }
 
-// WriteScene traces a packet through what a daemon knows, and writes it as the verb does.
+// WriteScene traces a packet in the state of a daemon, and writes it like proxyc trace.
 func WriteScene(w io.Writer, s daemon.Scene) error {
 	t, err := (&Scene{Snapshot: s.Snapshot, Node: s.Node, Programs: s.Programs, Interfaces: s.Interfaces, AllAddrsKnown: true,
 		left: review.LeftOutOfDaemon(s.Snapshot, s.Findings)}).Trace(s.From, s.To)
