@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// peak returns the most memory that a process had so far, in bytes.
+// peak returns the peak memory of a process so far, in bytes.
 func peak(t *testing.T, pid int) (bytes int) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -41,8 +41,8 @@ func withRace() bool {
 	return false
 }
 
-// Ten thousand connections with headers that do not end, all held, take
-// neither the memory of a small pod nor the answers of probes.
+// Ten thousand open connections with unfinished headers exhaust neither the memory of a small pod
+// nor delay the answers of probes.
 func TestWatchManyConnections(t *testing.T) {
 	t.Parallel()
 	const limit = 64 << 20 // bytes: what docs/deploy asks for
@@ -69,7 +69,7 @@ func TestWatchManyConnections(t *testing.T) {
 		}
 		defer conn.Close()
 		writing.Go(func() {
-			conn.SetWriteDeadline(time.Now().Add(time.Second)) // it is cut, or nobody reads on
+			conn.SetWriteDeadline(time.Now().Add(time.Second)) // the daemon closed the connection or no longer reads
 			io.WriteString(conn, header)
 		})
 		if i%500 != 0 {
@@ -86,8 +86,8 @@ func TestWatchManyConnections(t *testing.T) {
 	}
 }
 
-// Idle connections do not take the files that a process needs to answer probes
-// and to write rules, however few it may open.
+// Idle connections do not use up the file descriptors that a process needs to answer probes and to
+// write rules, even at a low limit.
 func TestWatchFewFiles(t *testing.T) {
 	t.Parallel()
 	for _, plane := range []string{"nftables", "iptables-legacy"} {

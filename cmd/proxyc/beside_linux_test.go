@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 )
 
-// recorded loads rules that kube-proxy made.
+// recorded loads recorded rules of kube-proxy.
 func (w *watched) recorded(file string, tool ...string) {
 	w.t.Helper()
 	text, err := os.ReadFile("../../testdata/apply/takeover/" + file)
@@ -24,7 +24,7 @@ func (w *watched) recorded(file string, tool ...string) {
 	cmd := w.ns.Command(w.t.Context(), tool[0], tool[1:]...)
 	var rules strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if !strings.Contains(line, "-m nfacct") { // objects that nobody made here
+		if !strings.Contains(line, "-m nfacct") { // the test does not create nfacct objects
 			rules.WriteString(line)
 		}
 	}
@@ -34,7 +34,7 @@ func (w *watched) recorded(file string, tool ...string) {
 	}
 }
 
-// peer starts a process that the daemon takes for kube-proxy, and returns its end.
+// peer starts a process that the daemon identifies as kube-proxy. end stops it.
 func (w *watched) peer() (end func()) {
 	w.t.Helper()
 	sleep, err := os.ReadFile("/bin/sleep")
@@ -58,8 +58,8 @@ func (w *watched) peer() (end func()) {
 	return end
 }
 
-// Rules of kube-proxy that appear beside a running daemon, in whatever mode, stay while it
-// runs, and the daemon is not ready meanwhile. Once it has ended they are removed.
+// If rules of kube-proxy, in any mode, appear during the run of a daemon, they stay while
+// kube-proxy runs, and the daemon is not ready. The daemon removes them after kube-proxy has ended.
 func TestWatchKubeProxyBeside(t *testing.T) {
 	t.Parallel()
 	type load struct {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A rule is named as a cause only if the packet fares otherwise without it, whoever's it is; and
-// all that has to be otherwise is named.
+// A rule of any program is named as a cause only if the outcome changes without it. All causes are
+// named.
 func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 	t.Parallel()
 	const (
@@ -20,7 +20,7 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 	for _, tt := range []struct {
 		name, plane string
 		does        []string
-		because     []string // all that are told, each by a part of it
+		because     []string // all reported causes, each by a part of its text
 	}{
 		{"ours is missing", "nftables", []string{masquerades}, []string{lacks}},
 		{"a foreign rule is harmless", "nftables", []string{marks}, nil},
@@ -68,8 +68,8 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 	}
 }
 
-// Rules that let first packets pass and drop what answers them are named where a packet is served,
-// as all that may drop: replies are not followed.
+// Rules that accept first packets and drop replies are named for a served packet as rules that can
+// drop, because replies are not traced.
 func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
 	t.Parallel()
 	for _, plane := range []string{"nftables", "iptables-nft"} {
@@ -98,7 +98,7 @@ func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
 	}
 }
 
-// Where the element is gone that keeps a client out, no rule that it meets then is the cause.
+// If an element that excludes a client is missing, later rules are not named as the cause.
 func TestTraceKernelBlamesNoFollowingRule(t *testing.T) {
 	t.Parallel()
 	w, _ := inTopology(t, "nftables")

@@ -12,14 +12,14 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 )
 
-// setsClock names the environment variable that lets a test set the clock of the
-// machine, which has to be one that is thrown away.
+// setsClock is the environment variable that allows tests to set the clock of the machine. Use it
+// only on a disposable machine.
 const setsClock = "PROXYC_SETS_CLOCK"
 
-// machineClock is the time of day, which somebody sets.
+// machineClock is the system clock.
 type machineClock struct{ t *testing.T }
 
-// add sets it, forwards or backwards.
+// add changes the clock by d, which can be negative.
 func (c machineClock) add(d time.Duration) {
 	c.t.Helper()
 	tv := unix.NsecToTimeval(time.Now().Add(d).UnixNano())
@@ -28,9 +28,9 @@ func (c machineClock) add(d time.Duration) {
 	}
 }
 
-// Whatever somebody does to the clock of the node, a running daemon follows its
-// source, repairs, and tells ages by the time that passed; and one that starts
-// takes what the one before it left, be it of the future.
+// After any change of the node's clock, a running daemon follows its source, repairs rules, and
+// reports ages by elapsed time. A new daemon adopts the state of the previous one, even with times
+// in the future.
 func TestWatchClockIsSet(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(setsClock) == "" {
@@ -54,7 +54,7 @@ func TestWatchClockIsSet(t *testing.T) {
 		st := w.until("a repair after "+jump.String(), func(st daemon.Status) bool {
 			return synced(st) && st.LastDrift != nil && w.has(name) && st.LastSync.Equal(st.LastDrift.At)
 		})
-		passed := time.Since(began) // by the clock that nobody sets
+		passed := time.Since(began) // by the monotonic clock
 		for what, at := range map[string]time.Time{"start": st.Started, "last sync": st.LastSync, "last drift": st.LastDrift.At} {
 			if age := st.Now.Sub(at); age < 0 || age > passed+time.Minute {
 				t.Errorf("after %s the status says that the %s was %s ago; %s have passed", jump, what, age, passed)
@@ -66,7 +66,7 @@ func TestWatchClockIsSet(t *testing.T) {
 		if lately := st.LastDrift.Lately; lately < 1 || lately > i+1 {
 			t.Errorf("after %s the status counts %d repairs in the last minute of %d in all", jump, lately, i+1)
 		}
-		st.LastDrift.Lately = 1 // that somebody fights is true, and is this test
+		st.LastDrift.Lately = 1 // repeated drift is expected: the test causes it
 		if !st.Well() {
 			t.Errorf("after %s the status is not well: %+v", jump, st)
 		}

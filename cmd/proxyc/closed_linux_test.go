@@ -24,9 +24,8 @@ ports: [{name: '', port: 8080, protocol: TCP}]
 endpoints: [{addresses: [10.244.1.11], conditions: {ready: true}}]
 `
 
-// A load balancer none of whose source ranges can be read admits nobody, and
-// its owner hears of it: in the log, in status, and so in the events that
-// findings about Services become.
+// A load balancer without a valid source range admits no client. The log, the status, and therefore
+// the events for Services report it.
 func TestClosedRangesAreTold(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

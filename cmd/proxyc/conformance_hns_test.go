@@ -18,8 +18,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
-// TestHNSConformance holds compile -o hns, step by step, against what
-// kube-proxy.exe made a Windows host hold.
+// TestHNSConformance compares compile -o hns, step by step, with the recorded state of a Windows
+// host under kube-proxy.exe.
 func TestHNSConformance(t *testing.T) {
 	records, err := applytest.LoadHNSRecords(os.DirFS(conformanceDir), "expected/hns.json")
 	if err != nil {
@@ -58,8 +58,8 @@ func TestHNSConformance(t *testing.T) {
 	}
 }
 
-// compileHNS returns what a host would hold that did as compile -o hns says. Its
-// own endpoints are the pods of node1.
+// compileHNS returns the state of a host according to compile -o hns. The pods of node1 are its
+// local endpoints.
 func compileHNS(t *testing.T, c *applytest.Case, family string, cluster []byte) applytest.HNSState {
 	t.Helper()
 	config, err := c.ConfigFile(string(ir.ModeKernelspace))
@@ -116,8 +116,7 @@ func ofFamily(family string, l *rules.HostComputeLoadBalancer) bool {
 	return (l.Flags&rules.IPv6LB != 0) == (family == applytest.IPv6)
 }
 
-// hnsLine returns a load balancer as the record has it; empty where none of its
-// endpoints is there.
+// hnsLine returns a load balancer in the form of the record, or "" if none of its endpoints exists.
 func hnsLine(l *rules.HostComputeLoadBalancer, there map[string]bool) string {
 	var backends []string
 	for _, ref := range l.HostComputeEndpoints {

@@ -24,16 +24,15 @@ import (
 
 const conformanceDir = "../../testdata/conformance"
 
-// conformanceOutcome is the part of a recorded outcome that rules alone decide.
+// conformanceOutcome is the part of a recorded outcome that depends only on rules.
 type conformanceOutcome struct {
 	Reached     map[string][]string `json:"reached,omitempty"` // endpoint → sources that it saw
 	Failed      []string            `json:"failed,omitempty"`
 	OneEndpoint bool                `json:"one endpoint,omitempty"`
 }
 
-// TestConformance holds the simulator, and the rules of each mode, against
-// what real kube-proxy did with real packets. Differences on purpose are those
-// that apply's test reads.
+// TestConformance compares the simulator, and the rules of each mode, with recorded packets under
+// real kube-proxy. It accepts the same intended differences as the test in package apply.
 func TestConformance(t *testing.T) {
 	exceptions, err := applytest.LoadExceptions("../../docs/conformance.md")
 	if err != nil {
@@ -71,8 +70,8 @@ func TestConformance(t *testing.T) {
 	t.Logf("%d flows compared", flows)
 }
 
-// replayCase compiles the case step by step, and compares each flow with what is
-// to come of it. It returns how many it compared.
+// replayCase compiles the case step by step, and compares each flow with the expected outcome. It
+// returns the number of compared flows.
 func replayCase(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key string) applytest.Outcome) (compared int) {
 	configFile, err := c.ConfigFile(string(mode))
 	if err != nil {
@@ -96,7 +95,7 @@ func replayCase(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key str
 			switch wanted := want(key); {
 			case wanted == nil:
 				t.Errorf("%s: not in the record", key)
-			case wanted["unstable"] == nil: // seen alike in each run
+			case wanted["unstable"] == nil: // the same in each run
 				compared++
 				offline.compare(t, programs, f, key, ofRules(t, wanted))
 			}
@@ -125,8 +124,8 @@ func eachStage(t *testing.T, c *applytest.Case, visit func(n int, stage applytes
 	}
 }
 
-// predictable reports whether the flow's outcome follows from the rules alone:
-// not from connections made before (sport, again), nor from a server (http).
+// predictable reports whether the flow's outcome depends only on the rules, and not on earlier
+// connections (sport, again) or on a server (http).
 func predictable(f *applytest.Flow) bool {
 	return f.From != "" && f.To != "" && f.Sport == 0 && !f.Unstable
 }
@@ -172,7 +171,7 @@ func (n *conformanceNode) trace(t *testing.T, from, to string) trace.TraceJSON {
 	return out
 }
 
-// compare holds what proxyc trace says, and the lowered rules, against one record.
+// compare compares proxyc trace and the lowered rules with one record.
 func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *applytest.Flow, key string, want conformanceOutcome) {
 	t.Helper()
 	dst, proto, err := f.Target()
@@ -226,7 +225,7 @@ func sameOutcome(f *applytest.Flow, got, want conformanceOutcome) bool {
 	return cmp.Equal(want, got)
 }
 
-// predict turns an outcome into what the topology makes of it.
+// predict returns the effect of an outcome in the topology.
 func predict(f *applytest.Flow, pkt sim.Packet, outcome sim.Outcome) conformanceOutcome {
 	var out conformanceOutcome
 	fail := func(word string) {
@@ -264,9 +263,8 @@ func predict(f *applytest.Flow, pkt sim.Packet, outcome sim.Outcome) conformance
 	return out
 }
 
-// deliver says what the topology does with a packet that left the rules of
-// node1 for a destination: the endpoint that answers and the source that it
-// sees, or how it fails.
+// deliver returns the fate in the topology of a packet that left the rules of node1 for a
+// destination: the endpoint that answers and the source address that it sees, or the failure.
 func deliver(f *applytest.Flow, pkt sim.Packet, d sim.Destination) (endpoint, source, failure string) {
 	addr := d.AddrPort.Addr()
 	host, known := topologyName(addr)
@@ -346,9 +344,9 @@ func topologyName(addr netip.Addr) (string, bool) {
 	return "", false
 }
 
-// sourceOf returns a flow's source as people give it to proxyc trace: node1
-// itself, or the address from which others send to the destination. They have
-// no proxy of their own: what they send to others than node1 comes by it, too.
+// sourceOf returns a flow's source in the syntax of proxyc trace: node1 itself, or the address from
+// which another host sends to the destination. Other hosts have no proxy, so they send Service
+// traffic through node1.
 func sourceOf(t *testing.T, from string, dst netip.Addr) string {
 	t.Helper()
 	if from == "node1" {

@@ -1,4 +1,4 @@
-// What is counted is not what the race detector makes of it.
+// The race detector would change the counts.
 //go:build !race
 
 package main
@@ -35,17 +35,17 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// countedCluster is what all counts are of.
+// countedCluster is the cluster of all counts.
 var countedCluster = bench.Cluster{Services: 1000, Endpoints: 5, DualStack: true}
 
-// countedRounds are how often each change is made; the counts are medians.
+// countedRounds is the number of repetitions of each change. The counts are medians.
 const countedRounds = 3
 
 // countedPlane is a dataplane whose work is counted.
 type countedPlane struct {
 	reconciler *reconcile.Reconciler
-	bytes      func() int // that the kernel was sent since the last call
-	// holds returns what the kernel has.
+	bytes      func() int // bytes sent to the kernel since the last call
+	// holds counts the objects in the kernel.
 	holds func(ctx context.Context) (counts, error)
 }
 
@@ -134,9 +134,8 @@ func countIPTables(v iptables.Variant) func(context.Context) (*countedPlane, err
 	}
 }
 
-// TestCounts holds what a fixed cluster costs against what is recorded: what is
-// sent to the kernel, what it holds then, and what is allocated on the way.
-// -update records.
+// TestCounts compares the cost of a fixed cluster with the recorded one: what is sent to the
+// kernel, what the kernel then contains, and allocations. -update records.
 func TestCounts(t *testing.T) {
 	applytest.RequireRoot(t)
 	found := recorded{Go: goRelease(runtime.Version()), Counts: map[string]map[string]counts{}}

@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 )
 
-// A configuration that was cut off is not put in force, nor is the half that somebody has written so
-// far. One that has no line break at its end, as a ConfigMap may have it, is a whole one.
+// A truncated or partly written configuration is not put in force. A configuration without a final
+// line break, as in a ConfigMap, is complete.
 func TestWatchConfigCutOff(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/apply/doctor"
 )
 
-// On a node where nothing is wrong doctor finds no error and tries each mode that works
-// here for real; what is planted is found, with what would mend it.
+// On a healthy node, doctor finds no error and tests each mode that works there. It finds planted
+// faults and prints their fixes.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -21,7 +21,7 @@ func TestDoctor(t *testing.T) {
 		cmd := w.ns.Command(t.Context(), args[0], args[1:]...)
 		var out strings.Builder
 		cmd.Stdout, cmd.Stderr = &out, &out
-		w.ns.Run(cmd) // the exit code tells more than the error
+		w.ns.Run(cmd) // the exit code is more informative than the error
 		return out.String(), cmd.ProcessState.ExitCode()
 	}
 	must := func(args ...string) {
@@ -60,8 +60,8 @@ func TestDoctor(t *testing.T) {
 	expect(well, "addresses", doctor.OK, "192.0.2.11")
 	expect(well, "lock", doctor.OK, "no proxyc")
 
-	// Rules that set the mark by which ours masquerade, or masquerade themselves, are met, and are
-	// neither kind that doctor looks for: it does not deny them.
+	// Foreign rules that set proxyc's masquerade mark, or that masquerade themselves, are neither of
+	// the kinds that doctor looks for, so it does not deny that they exist.
 	must("iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-d", "10.96.0.97", "-j", "MARK", "--set-mark", "0x4000")
 	must("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.244.1.97", "-j", "MASQUERADE")
 	expect(look(0, "--proxy-mode", "nftables", "--try", "nftables"), "rules of others", doctor.OK,
@@ -85,7 +85,7 @@ func TestDoctor(t *testing.T) {
 	expect(ill, "lock", doctor.OK, "written by process ")
 	expect(ill, "kube-proxy", doctor.Warning, "table ip kube-proxy")
 
-	// A daemon that writes the rules of the node, and no rules.
+	// A daemon that writes the rules of the node, while the rules are missing.
 	if slices.ContainsFunc(ill, func(f doctor.Finding) bool { return f.Check == "rules" }) {
 		t.Errorf("rules are there, and yet: %+v", ill)
 	}

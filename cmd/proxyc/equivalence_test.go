@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// TestEquivalence holds the rules of every mode against the meaning of the IR:
-// the same packets through random clusters meet the same fate.
+// TestEquivalence compares the rules of every mode with the meaning of the IR: the same packets
+// have the same fate in random clusters.
 func TestEquivalence(t *testing.T) {
 	start := applytest.Seed(t)
 	const perWorld = 50

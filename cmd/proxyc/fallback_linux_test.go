@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Where the kernel has no ip_vs, mode ipvs ends with an error, or, if that was
-// said, becomes mode iptables, which the status tells with the reason.
+// Without ip_vs in the kernel, mode ipvs ends with an error, or, if configured, falls back to mode
+// iptables. The status then shows the reason.
 func TestWatchModeFallback(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/net/ip_vs"); err == nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// A kernel without flowtables is told of once, and all else goes on; one that has them
-// makes the table. There a bridge whose packets are translated before is told of once, and once when that ends.
+// A kernel without flowtables is reported once, and everything else works. With flowtables, the
+// daemon creates the table. A bridge whose packets are translated first is reported once, and once
+// more when that ends.
 func TestWatchFastpath(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

@@ -35,8 +35,8 @@ func (w *watched) tracked() int {
 	return n
 }
 
-// TestWatchFlowsFollow: a Service loses an endpoint that very many clients
-// talk to. The next sync does not wait until their flows are gone, and /readyz does.
+// TestWatchFlowsFollow: a Service loses an endpoint with very many flows. The next sync does not
+// wait for their removal; /readyz does.
 func TestWatchFlowsFollow(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

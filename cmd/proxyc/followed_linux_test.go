@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// inTopology is a node of a topology, with the configuration of a mode and no rules yet.
+// inTopology returns a node of a topology, with the configuration of a mode and without rules.
 func inTopology(t *testing.T, plane string) (*watched, *applytest.Topology) {
 	t.Helper()
 	applytest.RequireRoot(t)
@@ -26,7 +26,7 @@ func inTopology(t *testing.T, plane string) (*watched, *applytest.Topology) {
 	return w, topo
 }
 
-// must runs commands in the namespace of the node.
+// shell runs commands in the namespace of the node.
 func (w *watched) shell(commands ...string) {
 	w.t.Helper()
 	for _, command := range commands {
@@ -36,9 +36,10 @@ func (w *watched) shell(commands ...string) {
 	}
 }
 
-// Where others translate at the priority of ours, the kernel calls whoever came last first, and
-// tells nobody who that is: both ends are named, one of which real packets come to, and neither
-// is the answer. Where they do nothing else to a packet, it does not matter.
+// If foreign chains translate at the same priority as proxyc's, the kernel calls the one registered
+// last first, and does not show the order. Trace names both outcomes, of which real packets have
+// one, and gives no result. If foreign chains have no other effect on a packet, the order does not
+// matter.
 func TestTraceKernelWithEqualPriorities(t *testing.T) {
 	t.Parallel()
 	const apply = "proxyc apply $ARGS"
@@ -90,8 +91,8 @@ func TestTraceKernelWithEqualPriorities(t *testing.T) {
 	}
 }
 
-// What rules lead to backends comes to nobody where the kernel does not forward, or has no way to
-// them: real packets show it, and trace says why.
+// Packets to backends are lost if the kernel does not forward or has no route. Real packets show
+// it, and trace names the reason.
 func TestTraceKernelAsksForRoutes(t *testing.T) {
 	t.Parallel()
 	const served = "=> 10.244.1.10:8080+snat\n"
@@ -188,8 +189,8 @@ func TestTraceKernelAsksForForwardingOfIPv6(t *testing.T) {
 	}
 }
 
-// Causes are what decides about the packet: neither jumps nor returns of others, which lead it on,
-// nor single rules where our table is not there.
+// Causes are rules that decide about the packet: neither foreign jumps or returns, which only lead
+// it on, nor single rules if proxyc's table is missing.
 func TestTraceKernelNamesTheCause(t *testing.T) {
 	t.Parallel()
 	const docker = "iptables-nft -N DOCKER-USER; iptables-nft -A DOCKER-USER -j RETURN; iptables-nft -A FORWARD -j DOCKER-USER; "

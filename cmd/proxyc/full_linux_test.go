@@ -12,8 +12,8 @@ import (
 // fullRun has a command run where /run has no space for another file.
 const fullRun = `mount -t tmpfs -o size=1m,nr_inodes=2,mode=755 tmpfs /run && mkdir -m 700 /run/proxyc && exec proxyc "$@"`
 
-// Where there is no space for the lock, doctor says so, and of no mode that it does not work;
-// the daemon tries again until there is some.
+// If there is no space for the lock file, doctor reports that, and reports no mode as broken. The
+// daemon retries until there is space.
 func TestNoSpaceForLock(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

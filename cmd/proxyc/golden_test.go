@@ -30,7 +30,7 @@ const goldenDir = "../../testdata/compile"
 
 var update = flag.Bool("update", false, "rewrite the wanted sections of testdata/compile, as far as the real tools accept them")
 
-// golden is one file of testdata/compile; the README there tells its form.
+// golden is one file of testdata/compile. The README there documents the format.
 type golden struct {
 	path    string
 	archive *txtar.Archive
@@ -47,9 +47,9 @@ type golden struct {
 	want    map[string]string // other sections
 }
 
-// packetRow is one line of the packets section.
+// packetRow is one row of the packets section.
 type packetRow struct {
-	modes    []ir.Mode // empty: all of the file
+	modes    []ir.Mode // "" for all modes of the file
 	from, to string
 	want     string
 }
@@ -192,7 +192,7 @@ func parsePackets(t *testing.T, data []byte) (rows []packetRow) {
 	return rows
 }
 
-// section is one wanted section with its content.
+// section is one expected section with its content.
 type section struct{ name, text string }
 
 // compile makes all sections that the file's input leads to, and checks the packets.
@@ -319,8 +319,7 @@ func addedLines(text, base string) string {
 	return b.String()
 }
 
-// compare holds what was made against what is wanted: nothing may be missing,
-// and nothing left over.
+// compare compares the produced sections with the expected ones. None may be missing or left over.
 func (g *golden) compare(t *testing.T, got []section) {
 	t.Helper()
 	for _, s := range got {
@@ -334,7 +333,7 @@ func (g *golden) compare(t *testing.T, got []section) {
 	}
 }
 
-// rewrite replaces the wanted sections, and keeps the others.
+// rewrite replaces the expected sections, and keeps the others.
 func (g *golden) rewrite(t *testing.T, got []section) {
 	t.Helper()
 	g.archive.Files = slices.DeleteFunc(g.archive.Files, func(f txtar.File) bool {

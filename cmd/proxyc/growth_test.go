@@ -17,8 +17,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// growths are inputs of n parts of one kind: what somebody who may write a
-// Service can make large.
+// growths are inputs with n parts of one kind that a user who can write Services can make large.
 var growths = []struct {
 	name string
 	make func(n int) string
@@ -56,8 +55,8 @@ func loadBalancerYAML(name string, i int, ranges string) string {
 		"}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.10}]}")
 }
 
-// Twice as much of anything takes about twice as many steps, in every mode: the
-// statements that run are counted, by a program that is built to count them.
+// Twice the input takes about twice the steps in every mode. A program built with statement
+// counters measures the steps.
 func TestGrowth(t *testing.T) {
 	applytest.Long(t) // it builds a program
 	dir := t.TempDir()

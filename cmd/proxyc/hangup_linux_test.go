@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 )
 
-// SIGHUP, which ends kube-proxy, has the files read at once: here one that
-// somebody has open, which would be left to rest otherwise.
+// SIGHUP, which ends kube-proxy, makes the daemon read its files at once, even one that a writer
+// has open, for which it would otherwise wait.
 func TestWatchHangup(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -41,8 +41,8 @@ func TestWatchHangup(t *testing.T) {
 	}
 }
 
-// Of a probe port that another program holds, and of a snapshot that is refused,
-// status speaks, and exits with 1; the rules go on.
+// The status reports a probe port that another program uses and a rejected snapshot, and exits with
+// 1. The rules continue to be updated.
 func TestWatchStatusIsNotWell(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

@@ -21,7 +21,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 )
 
-// listedKinds are what a node's daemon asks an API server for.
+// listedKinds are the kinds that a node's daemon requests from an API server.
 var listedKinds = map[string]struct{ version, kind string }{
 	"services":       {"v1", "Service"},
 	"endpointslices": {"discovery.k8s.io/v1", "EndpointSlice"},
@@ -29,8 +29,8 @@ var listedKinds = map[string]struct{ version, kind string }{
 	"servicecidrs":   {"networking.k8s.io/v1", "ServiceCIDR"},
 }
 
-// serveAPI is an API server on the node that lists the objects of a text, and of which
-// nothing more is heard. It makes it the daemon's source.
+// serveAPI starts an API server on the node that lists the objects of a text and sends no further
+// events, and configures it as the daemon's source.
 func (w *watched) serveAPI(text string) *httptest.Server {
 	w.t.Helper()
 	lists := map[string][]any{}
@@ -76,7 +76,7 @@ func (w *watched) serveAPI(text string) *httptest.Server {
 	return server
 }
 
-// vanish ends an API server, with the watches that go on.
+// vanish stops an API server and its open watches.
 func vanish(server *httptest.Server) {
 	server.CloseClientConnections()
 	server.Close()
@@ -84,7 +84,7 @@ func vanish(server *httptest.Server) {
 
 const nodeYAML = "{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n"
 
-// repairs takes rules away, and waits until they are back and that is told.
+// repairs removes rules, and waits until the daemon has restored and reported them.
 func (w *watched) repairs(what, service string) {
 	w.t.Helper()
 	before, _ := w.status()
@@ -102,8 +102,8 @@ func (w *watched) repairs(what, service string) {
 	})
 }
 
-// What the boot file had is kept in force while no object is known, whoever takes it
-// away, and through another configuration; status says that it is what is in force.
+// While no object is known, the daemon keeps the boot file's rules in force, repairs them, and
+// keeps them under a new configuration. The status says that they are in force.
 func TestWatchHoldsBootFile(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
@@ -146,7 +146,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 	})
 }
 
-// The boot file of another node, which an image or a shared directory brought, is left out.
+// The boot file of another node, from an image or a shared directory, is ignored.
 func TestWatchBootFileOfAnother(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -168,9 +168,8 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	}
 }
 
-// Where the mode is another one than that of what was last in force, and no object is known,
-// the rules of the mode before are kept: by another configuration, and by another process.
-// They go when there are objects.
+// If the mode changes while no object is known, the rules of the previous mode stay in force, after
+// a change of configuration as well as after a restart. They are removed when objects are known.
 func TestWatchHoldsAnotherMode(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
@@ -212,7 +211,7 @@ func TestWatchHoldsAnotherMode(t *testing.T) {
 	})
 }
 
-// What the kernel cannot carry out in its own mode is left out, and status has the reason.
+// What the kernel does not support in its own mode is omitted, and the status has the reason.
 func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -236,8 +235,8 @@ func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
 	}
 }
 
-// Of a boot file that was cut off nothing is in force: status says so, and that what others
-// change of the rules is not put back, as nothing tells what they were.
+// A truncated boot file is not put in force. The status says so, and that changes by others are not
+// reverted, because the previous rules are unknown.
 func TestWatchBootFileCutOff(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -274,8 +273,8 @@ func TestWatchBootFileCutOff(t *testing.T) {
 	}
 }
 
-// A configuration that comes while the API server is gone is put in force with the
-// objects that are known, and the rules are kept, and the node goes on to be eligible.
+// If the configuration changes while the API server is gone, it is put in force with the known
+// objects. The rules stay, and the node stays eligible.
 func TestWatchKeepsObjects(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
@@ -305,7 +304,7 @@ func TestWatchKeepsObjects(t *testing.T) {
 	})
 }
 
-// A start that removes most of what was in force says so, as it is said while the daemon runs.
+// A start that removes most of the rules in force reports it, as a running daemon does.
 func TestWatchStartTellsOfLoss(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {

@@ -16,8 +16,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A daemon that leaves mode ipvs tells what old connections keep, also one that
-// starts meanwhile. The connections go on, and what they needed goes with them.
+// A daemon that leaves mode ipvs reports what old connections keep, and so does a daemon that
+// starts meanwhile. The connections continue, and what they need is removed after they end.
 func TestWatchLeavesIPVS(t *testing.T) {
 	t.Parallel()
 	applytest.RequireRoot(t)

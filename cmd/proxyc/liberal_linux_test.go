@@ -9,9 +9,9 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// A host that takes TCP packets outside of the window for valid has routes on
-// which a proxy does not see both directions: packets that conntrack calls
-// INVALID must pass there, though the configuration does not speak of it.
+// A host whose conntrack accepts TCP packets outside the window has routes on which a proxy sees
+// only one direction. Packets in state INVALID must pass there, even if the configuration does not
+// say so.
 func TestHostIsLiberal(t *testing.T) {
 	t.Parallel()
 	for _, liberal := range []string{"0", "1"} {

@@ -63,7 +63,7 @@ func newLocalhost(t *testing.T) *watched {
 	return w
 }
 
-// refused waits until nobody answers at an address.
+// refused waits until connections to an address are refused.
 func (w *watched) refused(what, to string) {
 	w.t.Helper()
 	within(w, 10*time.Second, what+": a refusal at "+to, func() (struct{}, bool) {
@@ -145,8 +145,8 @@ func TestLocalhost(t *testing.T) {
 	}
 }
 
-// Another process takes over: the next one listens when this one has ended, also
-// while this one lets its connections end, and after it was killed.
+// Takeover by another process: the next daemon listens after this one has ended, while this one
+// drains its connections, and after this one was killed.
 func TestLocalhostEnds(t *testing.T) {
 	t.Parallel()
 	w := newLocalhost(t)
@@ -176,8 +176,8 @@ func TestLocalhostEnds(t *testing.T) {
 	}
 }
 
-// A node port that another program has at localhost is told of, keeps nothing else
-// from being served, and is served when that program has gone.
+// A node port that another program uses at localhost is reported, does not affect others, and is
+// served after that program has ended.
 func TestLocalhostTaken(t *testing.T) {
 	t.Parallel()
 	w := newLocalhost(t)
@@ -199,7 +199,7 @@ func TestLocalhostTaken(t *testing.T) {
 	w.until("all served", func(st daemon.Status) bool { return !down(st) })
 }
 
-// apply writes rules, which do not serve node ports at localhost, and says so.
+// apply writes rules. It does not serve node ports at localhost, and says so.
 func TestLocalhostApply(t *testing.T) {
 	t.Parallel()
 	w := newLocalhost(t)

@@ -39,8 +39,8 @@ func newMutant[R any, S prove.Side](what string, p *ir.Program, lower func(*ir.P
 	}}
 }
 
-// TestMutants puts single faults into the rules of random clusters. What packets
-// at random find, the proof finds; what neither finds is told, by kind.
+// TestMutants puts single faults into the rules of random clusters. The proof must find each fault
+// that random packets find. Faults that neither finds are logged by kind.
 func TestMutants(t *testing.T) {
 	for mode, mutate := range map[ir.Mode]func(*ir.Program) []mutant{
 		ir.ModeNFTables: nftMutants, ir.ModeIPTables: iptablesMutants, ir.ModeIPVS: ipvsMutants,
@@ -278,7 +278,8 @@ func ipvsMutants(p *ir.Program) (all []mutant) {
 	return all
 }
 
-// emptyOr names what has backends, or has none: it refuses everybody, whom nobody has to remember.
+// emptyOr names a target with or without backends. One without refuses all clients and has no
+// affinity.
 func emptyOr(what string, backends int) string {
 	if backends == 0 {
 		return "empty " + what
@@ -288,8 +289,8 @@ func emptyOr(what string, backends int) string {
 
 const ownPool = "its own backend never comes to the pool: a pod, where pods go to that of policy Cluster, or where the node alone comes"
 
-// alikes are the faults of which some make no difference to any first packet, and why. Each kind was looked at by
-// hand, with its rule and the cluster; a kind that is not here is to be found wherever it is seeded.
+// alikes are the kinds of faults that may have no effect on any first packet, with the reason. Each
+// was checked by hand, with its rule and the cluster. Faults of other kinds must always be found.
 var alikes = []struct {
 	mode ir.Mode // "": all
 	what string  // of the fault
@@ -340,7 +341,7 @@ var alikes = []struct {
 	{ir.ModeIPVS, `^element of KUBE-\S+ lost$`, "the frontend has no endpoint, and ip_vs refuses before it matters; or the source is a load balancer's own address"},
 }
 
-// whyAlike returns why a fault of a mode's rules may make no difference; "" where nobody has said so.
+// whyAlike returns the reason why a fault of a mode's rules may have no effect, or "".
 func whyAlike(mode ir.Mode, what string) string {
 	for _, a := range alikes {
 		if (a.mode == "" || a.mode == mode) && regexp.MustCompile(a.what).MatchString(what) {

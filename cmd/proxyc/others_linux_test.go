@@ -67,7 +67,7 @@ var (
 	ofChains    = regexp.MustCompile(`(?m)^# Warning: .*\n`)
 )
 
-// theirs returns all that is not ours, as the tools list it.
+// theirs returns all foreign rules, as the tools list them.
 func (o others) theirs() string {
 	o.t.Helper()
 	var all strings.Builder
@@ -88,11 +88,11 @@ func withoutXtables(ruleset string) string {
 	return regexp.MustCompile(`(?ms)^table ip6? (raw|mangle|nat|filter) \{.*?^\}\n`).ReplaceAllString(ruleset, "")
 }
 
-// unused are tables that ours made and that nobody uses: they are empty again.
+// unused matches tables that proxyc created and that are empty again.
 var unused = regexp.MustCompile(`(?m)^\*\w+\n(:\w+ ACCEPT \n)+COMMIT\n`)
 
-// Beside the rules of other programs ours are written, compared, repaired and
-// removed, and not a byte of theirs is another one after each of that.
+// proxyc writes, compares, repairs and removes its rules next to those of other programs without a
+// change of a byte in theirs.
 func TestWatchBesideOtherPrograms(t *testing.T) {
 	t.Parallel()
 	drift := map[string][]string{
@@ -162,7 +162,8 @@ func TestWatchBesideOtherPrograms(t *testing.T) {
 	}
 }
 
-// A rule that clears the mark before ours masquerade by it is told wherever rules of others are.
+// A foreign rule that clears the mark before proxyc's masquerade rule is reported wherever foreign
+// rules are reported.
 func TestMarkOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

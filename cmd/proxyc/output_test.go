@@ -70,7 +70,7 @@ func (f *faultyFile) Close() error {
 	return errors.Join(f.files.fault(), f.Temp.Close())
 }
 
-// syncedFiles tell which temporary files are on the disk, and of what takes another's place and is not.
+// syncedFiles records which temporary files are synced, and reports a rename of one that is not.
 type syncedFiles struct {
 	disk.OS
 	t      *testing.T
@@ -189,7 +189,8 @@ func (w logWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestHostname names the node by the host when nothing else does (SNAP-70).
+// TestHostname: the host provides the node name if nothing else does (the node name is the flag
+// --hostname-override or the host name, SNAP-70).
 func TestHostname(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -8,17 +8,17 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// A fault that is planted in what the kernel holds is named by prove, by trace --kernel with
-// the rule, and by apply --check -o wide with what is there and should not be, or the other
-// way round. What others have is followed, too, as far as it is understood.
+// A planted fault in the kernel's rules is reported by prove, by trace --kernel with the rule, and
+// by apply --check -o wide with what is there and should not be, or the reverse. Foreign rules are
+// followed as far as proxyc understands them.
 func TestPlantedFaults(t *testing.T) {
 	t.Parallel()
 	haveIPVS := applytest.HaveIPVS(t)
 	for _, tt := range []struct {
 		name, plane, fault string
-		trace              []string // what trace --kernel tells
-		check              string   // what apply --check -o wide tells
-		prove              string   // what prove tells of it
+		trace              []string // what trace --kernel reports
+		check              string   // what apply --check -o wide reports
+		prove              string   // what prove reports
 	}{
 		{"element deleted", "nftables", "nft delete element ip proxyc service-ips { 10.96.0.97 . tcp . 80 }",
 			[]string{"=> rejected", "wanted: 10.244.1.97:8080", "chain services does not do, as there is no element 10.96.0.97 . tcp . 80 of service-ips: ", "goto "},
@@ -89,7 +89,7 @@ func TestPlantedFaults(t *testing.T) {
 				cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat([]string{verb}, w.args, args)...)
 				var out strings.Builder
 				cmd.Stdout, cmd.Stderr = &out, &out
-				w.ns.Run(cmd) // the exit code tells more than the error
+				w.ns.Run(cmd) // the exit code is more informative than the error
 				return out.String(), cmd.ProcessState.ExitCode()
 			}
 			trace := func() (string, int) {

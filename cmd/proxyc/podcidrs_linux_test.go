@@ -16,8 +16,8 @@ import (
 // podless is a Node without pod ranges.
 const podless = "\n---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n"
 
-// TestWatchWaitsForPodCIDRs: in mode NodeCIDR nothing is written that does not
-// tell pods from others; what is in force stays, and everybody is told why.
+// TestWatchWaitsForPodCIDRs: in mode NodeCIDR, the daemon writes no rules that cannot identify
+// pods. The rules in force stay, and log, status and events report the reason.
 func TestWatchWaitsForPodCIDRs(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

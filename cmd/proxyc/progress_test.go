@@ -9,11 +9,11 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 )
 
-// cleared is what takes the line away.
+// cleared is the sequence that clears the progress line.
 const cleared = "\r\x1b[K"
 
-// Whoever waits at a terminal is told for what, after a second; the line is gone before
-// anything else is printed, and elsewhere there is none.
+// After one second, a terminal shows what the verb waits for. The line is cleared before other
+// output. Outputs that are not terminals have no such line.
 func TestProgress(t *testing.T) {
 	const config = "testdata/review/config.yaml"
 	for _, verb := range []struct {

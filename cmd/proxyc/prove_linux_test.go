@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 )
 
-// What the kernel holds after apply is what the cluster wants, for every packet;
-// a fault that is planted in it is found, with the clients whom it concerns.
+// After apply, the kernel treats every packet as the cluster requires. A planted fault is found,
+// with the affected clients.
 func TestProveKernel(t *testing.T) {
 	t.Parallel()
 	haveIPVS := applytest.HaveIPVS(t)
@@ -43,7 +43,7 @@ func TestProveKernel(t *testing.T) {
 				cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat([]string{"prove"}, w.args, []string{"ir", "kernel"})...)
 				var out strings.Builder
 				cmd.Stdout, cmd.Stderr = &out, &out
-				w.ns.Run(cmd) // the exit code tells more than the error
+				w.ns.Run(cmd) // the exit code is more informative than the error
 				return out.String(), cmd.ProcessState.ExitCode()
 			}
 			if out, code := prove(); code != 0 || !strings.Contains(out, "equal: ir and kernel, IPv4 and IPv6") {
@@ -60,7 +60,7 @@ func TestProveKernel(t *testing.T) {
 	}
 }
 
-// Rules of others that packets meet are named beside the answer: it is about ours.
+// Foreign rules that packets meet are named with the result, which is about proxyc's rules.
 func TestProveKernelNamesOthers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ plane, rule, named string }{
@@ -87,7 +87,7 @@ func TestProveKernelNamesOthers(t *testing.T) {
 				cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat(verb[:1], w.args, verb[1:])...)
 				var out strings.Builder
 				cmd.Stdout, cmd.Stderr = &out, &out
-				w.ns.Run(cmd) // the exit code tells more than the error
+				w.ns.Run(cmd) // the exit code is more informative than the error
 				if want := strings.TrimPrefix(tt.named, "not compared: "); !strings.Contains(out.String(), want) {
 					t.Errorf("proxyc %s does not tell %q:\n%s", verb[0], want, &out)
 				}
@@ -107,7 +107,7 @@ func TestProveListing(t *testing.T) {
 		cmd.Dir = t.TempDir()
 		var out strings.Builder
 		cmd.Stdout, cmd.Stderr = &out, &out
-		w.ns.Run(cmd) // the exit code tells more than the error
+		w.ns.Run(cmd) // the exit code is more informative than the error
 		return out.String(), cmd.ProcessState.ExitCode()
 	}
 	dir := t.TempDir()
@@ -148,8 +148,7 @@ func TestProveListing(t *testing.T) {
 	listings("not understood: table ip proxyc, chain services, rule 1: limit", 1)
 }
 
-// The daemon proves each change where it is asked to, and tells at its socket what
-// is in force.
+// The daemon proves each change if configured, and serves the rules in force at its socket.
 func TestProveLive(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -160,7 +159,7 @@ func TestProveLive(t *testing.T) {
 		cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat([]string{"prove"}, w.args, []string{"ir", "live:" + w.file("socket")})...)
 		var out strings.Builder
 		cmd.Stdout, cmd.Stderr = &out, &out
-		w.ns.Run(cmd) // the exit code tells more than the error
+		w.ns.Run(cmd) // the exit code is more informative than the error
 		return out.String(), cmd.ProcessState.ExitCode()
 	}
 	if out, code := prove(); code != 0 {
@@ -186,7 +185,7 @@ func TestProveLive(t *testing.T) {
 	}
 }
 
-// Who may not ask the kernel is told what that needs, as by the other verbs.
+// Without the required privileges, the error names them, as with the other verbs.
 func TestProveKernelNeedsRoot(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.Command("unshare", "--user", "true").CombinedOutput(); err != nil {
@@ -197,7 +196,7 @@ func TestProveKernelNeedsRoot(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	cmd := exec.Command("unshare", "--user", "proxyc", "prove", "-c", dir+"/config.yaml", "-s", dir+"/cluster.yaml", "--hostname-override", "node1", "ir", "kernel")
-	out, _ := cmd.CombinedOutput() // the exit code tells more than the error
+	out, _ := cmd.CombinedOutput() // the exit code is more informative than the error
 	if code := cmd.ProcessState.ExitCode(); code != exitBad || !strings.Contains(string(out), "proxyc: prove: requires root") {
 		t.Errorf("code %d\n%s", code, out)
 	}

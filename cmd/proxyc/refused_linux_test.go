@@ -23,8 +23,8 @@ func (w *watched) readyz(what string, want int, reason string) {
 	})
 }
 
-// The kernel lets only the owner change a table that has one: nothing that the
-// daemon sends is taken until the owner ends, whose table goes with it.
+// The kernel lets only the owner change an owned table. All of the daemon's changes fail until the
+// owner ends and its table is removed.
 func TestWatchFailedSync(t *testing.T) {
 	t.Parallel()
 	for _, plane := range []struct{ name, table, reason, counter string }{
@@ -89,8 +89,8 @@ fi
 printf %s "${text%.}" | PATH="$BEHIND" iptables-nft-restore "$@"
 `
 
-// A Service that is refused is left out and named, and keeps no other; it
-// comes back when it changes.
+// A rejected Service is omitted and named, and does not affect others. The daemon tries it again
+// when it changes.
 func TestWatchRefusesService(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "iptables-nft")

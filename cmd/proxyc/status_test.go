@@ -70,8 +70,8 @@ func TestCalledAs(t *testing.T) {
 	}
 }
 
-// Who writes the rules is named where no daemon answers, and one that hangs is told from one
-// that is not there.
+// If no daemon answers, the verb names the writer of the rules. It distinguishes a daemon that
+// hangs from one that is not there.
 func TestStatusSays(t *testing.T) {
 	c := &statusCmd{Address: "127.0.0.1:10249"}
 	for _, tc := range []struct {

@@ -14,8 +14,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon"
 )
 
-// Tables of iptables that somebody puts out of force are put in force again at
-// once, and told.
+// The daemon reactivates dormant iptables tables at once, and reports them.
 func TestWatchWakesTablesOfIPTables(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "iptables-nft")
@@ -35,9 +34,8 @@ func TestWatchWakesTablesOfIPTables(t *testing.T) {
 	}
 }
 
-// What somebody adds to our table, or takes out of force, is found at once,
-// named, and undone; apply --check tells it, and a daemon that starts meets it
-// as well.
+// The daemon finds, names and reverts at once what others add to its table or make dormant. apply
+// --check reports it, and a daemon that starts finds it, too.
 func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -54,7 +52,7 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 		cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat([]string{"apply"}, args, w.args)...)
 		var out strings.Builder
 		cmd.Stdout, cmd.Stderr = &out, &out
-		w.ns.Run(cmd) // the exit code tells more than the error
+		w.ns.Run(cmd) // the exit code is more informative than the error
 		return out.String(), cmd.ProcessState.ExitCode()
 	}
 	nft("table inet firewall { chain c { type filter hook forward priority -1; ip saddr 192.0.2.1 drop; }; }")

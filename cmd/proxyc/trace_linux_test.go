@@ -19,7 +19,7 @@ func (w *watched) run(name string, args ...string) (string, int) {
 	cmd := w.ns.Command(w.t.Context(), name, args...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	w.ns.Run(cmd) // the exit code tells more than the error
+	w.ns.Run(cmd) // the exit code is more informative than the error
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
@@ -44,8 +44,8 @@ func applied(t *testing.T, plane string) *watched {
 	return w
 }
 
-// Who asks about another mode than the one whose rules the node has is told so, in place of a
-// verdict about rules that are not there.
+// A trace for a mode other than that of the node's rules reports that, instead of a verdict about
+// missing rules.
 func TestKernelOfAnotherMode(t *testing.T) {
 	t.Parallel()
 	haveIPVS := applytest.HaveIPVS(t)
@@ -75,8 +75,8 @@ func TestKernelOfAnotherMode(t *testing.T) {
 	}
 }
 
-// Tables that are not followed are a doubt where they have something by which a packet may fare
-// otherwise, and are not told of where they have not.
+// Tables that proxyc does not follow are named as unknown only if they contain something that can
+// affect a packet.
 func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ plane, does, want string }{
@@ -113,8 +113,8 @@ func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
 	}
 }
 
-// Others' tables are asked in the order of the kernel: who translates before iptables does decides,
-// and who comes behind it meets what iptables made of the packet.
+// Foreign tables are followed in the order of the kernel: the first to translate wins, and chains
+// after iptables see the packet as iptables changed it.
 func TestTraceKernelFollowsPriorities(t *testing.T) {
 	t.Parallel()
 	const served = "=> 10.244.1.97:8080\n"
@@ -215,8 +215,8 @@ func TestProveKernelPrintsCommandsThatRun(t *testing.T) {
 	}
 }
 
-// Where a map of backends has lost one, trace and prove name it, and how many connections that
-// costs: a packet that finds none comes to a chain that picks once more, and masquerades.
+// If a backend map lacks an element, trace and prove name it, with the share of affected
+// connections. A packet that finds no element reaches a chain that selects again, and masquerades.
 func TestTraceKernelNamesLostBackends(t *testing.T) {
 	t.Parallel()
 	for slot, left := range []string{"10.244.1.98:8080", "10.244.1.97:8080"} {
@@ -248,7 +248,8 @@ func TestTraceKernelNamesLostBackends(t *testing.T) {
 	}
 }
 
-// What affinity remembers is compared, and an element without which a rule is not come to is named.
+// Affinity elements are compared, and a missing element without which a rule is not reached is
+// named.
 func TestTraceKernelNamesElements(t *testing.T) {
 	t.Parallel()
 	services := strings.Replace(applytest.Services("a"), "spec: {", "spec: {sessionAffinity: ClientIP, externalIPs: [203.0.113.9], ", 1) +
@@ -288,7 +289,7 @@ func TestTraceKernelNamesElements(t *testing.T) {
 	}
 }
 
-// Rules of others are told with what they compare.
+// Foreign rules are reported with the operands that they compare.
 func TestTraceKernelTellsOperands(t *testing.T) {
 	t.Parallel()
 	for rule, want := range map[string]string{

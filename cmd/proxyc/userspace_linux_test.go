@@ -34,7 +34,7 @@ items:
   endpoints: [{addresses: [192.0.2.11], nodeName: node1, conditions: {ready: true}}]
 `
 
-// newEcho returns a daemon on a node that has a server which sends back what it is sent.
+// newEcho returns a daemon on a node with an echo server.
 func newEcho(t *testing.T) *watched {
 	t.Helper()
 	w := newWatched(t, "iptables-nft")
@@ -109,8 +109,8 @@ func (w *watched) reaches(to string) (net.Conn, error) {
 	return conn, err
 }
 
-// Connections that the process carries outlive what becomes of its
-// configuration: another life of the daemon, and other modes.
+// Proxied connections survive changes of the configuration, a restart of the daemon, and other
+// modes.
 func TestUserspaceLives(t *testing.T) {
 	t.Parallel()
 	w := newEcho(t)
@@ -149,8 +149,8 @@ func TestUserspaceLives(t *testing.T) {
 	}
 }
 
-// At the end the rules go first, so that nothing is led to where nobody listens;
-// connections go on until they end or the time is over.
+// At shutdown, the daemon removes the rules first, so that they do not lead to closed ports.
+// Connections continue until they end or the time is up.
 func TestUserspaceEnds(t *testing.T) {
 	t.Parallel()
 	w := newEcho(t)
@@ -188,8 +188,7 @@ func TestUserspaceEnds(t *testing.T) {
 	}
 }
 
-// A process that is killed leaves rules that lead nowhere; the next one listens
-// just there.
+// A killed process leaves rules without a listener. The next one listens on the same ports.
 func TestUserspaceKilled(t *testing.T) {
 	t.Parallel()
 	w := newEcho(t)
@@ -200,7 +199,7 @@ func TestUserspaceKilled(t *testing.T) {
 	}
 	before := w.rules()
 	w.stop(syscall.SIGKILL)
-	// A tool that it was about to run holds its sockets until that begins.
+	// A tool that the process was about to execute keeps its sockets open until exec.
 	within(w, 5*time.Second, "a refusal without the process", func() (struct{}, bool) {
 		c, err := w.connect("10.96.0.10:80")
 		if err == nil {
@@ -218,8 +217,8 @@ func TestUserspaceKilled(t *testing.T) {
 	}
 }
 
-// apply does not write rules that lead nowhere when it has ended, and looks all
-// the same.
+// apply does not write rules, because they would lead nowhere after it has ended. It still checks
+// them.
 func TestUserspaceApply(t *testing.T) {
 	t.Parallel()
 	w := newEcho(t)

@@ -271,7 +271,7 @@ func TestWatchStatusSocket(t *testing.T) {
 	}
 }
 
-// TestWatchReady holds /readyz to what the kernel has.
+// TestWatchReady compares /readyz with the state of the kernel.
 func TestWatchReady(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "iptables-nft")
@@ -314,7 +314,7 @@ func TestWatchReady(t *testing.T) {
 	})
 }
 
-// TestWatchHardFail: the cluster learns why the daemon ended.
+// TestWatchHardFail: the reason of the daemon's end reaches the cluster.
 func TestWatchHardFail(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -358,8 +358,8 @@ clusters: [{name: c, cluster: {server: "`+api.URL+`"}}], users: [{name: u}]}`)
 	}
 }
 
-// TestWatchChecksNode: the daemon ends where kube-proxy does, when what tells
-// pods is of a family that the node has not, and only then (CFG-14).
+// TestWatchChecksNode: like kube-proxy, the daemon ends only if the local detector has only a
+// family that the node does not have (startup checks of the families, CFG-14).
 func TestWatchChecksNode(t *testing.T) {
 	t.Parallel()
 	const clusterCIDR = "clusterCIDR: must have an IPv4 CIDR"
@@ -397,9 +397,8 @@ func TestWatchChecksNode(t *testing.T) {
 	}
 }
 
-// A daemon of which no rules were in force yet is not ended for that, whatever keeps it; one
-// of which some were is, when a change waits for twice the syncPeriod, and under another
-// configuration as well.
+// A daemon that never had rules in force is not restarted for that. One that had rules is, if a
+// change waits for twice the syncPeriod, also under another configuration.
 func TestWatchHealthBeforeRules(t *testing.T) {
 	t.Parallel()
 	const quick = "syncPeriod: 1s, minSyncPeriod: 0s"

@@ -62,7 +62,7 @@ type watchedPlane struct {
 // A flush is a command that takes away something of the daemon's.
 type flush struct {
 	command string
-	late    bool // of which the kernel tells nothing: found by comparison
+	late    bool // no notification from the kernel: found by comparison
 }
 
 // dataplanes are those that every kernel has, and ipvs.
@@ -138,7 +138,7 @@ func (w *watched) stop(signal os.Signal) time.Duration {
 	return time.Since(began)
 }
 
-// until waits for a status that holds.
+// until waits for a status that satisfies holds.
 func (w *watched) until(what string, holds func(daemon.Status) bool) daemon.Status {
 	w.t.Helper()
 	return within(w, 20*time.Second, what, func() (daemon.Status, bool) {
@@ -239,8 +239,7 @@ func TestWatchBareNames(t *testing.T) {
 	w.until("the new mode", func(st daemon.Status) bool { return st.Mode == "iptables" && synced(st) })
 }
 
-// kubectl get > FILE removes no Service: the file is empty first, and empty
-// for good if kubectl fails.
+// kubectl get > FILE removes no Service: the file is empty first, and stays empty if kubectl fails.
 func TestWatchSnapshotRewritten(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -364,7 +363,7 @@ func (w *watched) flush() {
 	}
 }
 
-// The boot file is in force although the source says nothing.
+// The boot file is in force while the source is silent.
 func TestWatchBootFrom(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -379,8 +378,8 @@ func TestWatchBootFrom(t *testing.T) {
 	w.holds(5*time.Second, "a", true)
 }
 
-// A start that fails for what it is to read changes nothing on the node, as apply
-// does; with a boot file it does not fail.
+// A start that cannot read its input changes nothing on the node, like apply. With a boot file, it
+// does not fail.
 func TestWatchReadsFirst(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -440,7 +439,7 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u
 	return config
 }
 
-// What is asked of a server that is not there is said to be so.
+// A request to a missing server is reported as such.
 func TestWatchDeadServer(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -567,7 +566,7 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 		return struct{}{}, strings.Count(w.log.String(), "both are tried again") == 2
 	})
 	w.readyz("while the tools fail", http.StatusServiceUnavailable, "no configuration can be put in force")
-	within(w, 20*time.Second, "/livez is 200", func() (int, bool) { // each try has a server of its own
+	within(w, 20*time.Second, "/livez is 200", func() (int, bool) { // each attempt has its own server
 		code, _, err := w.get(healthPort, "/livez")
 		if err == nil && code != http.StatusOK {
 			t.Fatalf("/livez: %d, want 200", code)
@@ -587,8 +586,8 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 	w.readyz("the new one is in force", http.StatusOK, "")
 }
 
-// A snapshot that cannot be read while the configuration changes ends nothing: the objects of
-// before go on to count, be the configuration one that can be put in force or not.
+// An unreadable snapshot during a change of configuration stops nothing: the previous objects stay
+// in use, whether the configuration can be put in force or not.
 func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -691,7 +690,7 @@ func TestWatchNodeAddress(t *testing.T) {
 	}
 }
 
-// Who waits for the daemon says so, and for whom.
+// A command that waits for the daemon reports it, with the name of the daemon.
 func TestApplyTellsThatItWaits(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -709,7 +708,7 @@ func TestApplyTellsThatItWaits(t *testing.T) {
 	}
 }
 
-// To look needs no lock, which a daemon holds as long as it runs.
+// A check needs no lock, which a daemon holds as long as it runs.
 func TestLookBesideDaemon(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {

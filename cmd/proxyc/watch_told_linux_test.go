@@ -28,8 +28,8 @@ endpoints: [{addresses: [10.244.1.10], nodeName: node1}]
 ports: [{port: 8080, name: ""}]
 `
 
-// A health check that does not answer, since another program holds its port, is
-// told by status and /readyz until it does, which needs no change.
+// A health check whose port another program uses is reported by status and /readyz until it
+// answers, which needs no change.
 func TestWatchHealthCheckTaken(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "iptables-nft")
@@ -62,8 +62,7 @@ func TestWatchHealthCheckTaken(t *testing.T) {
 	}
 }
 
-// A table that is deleted is called that, with who did it; where somebody goes on to
-// delete it, all is not well.
+// A deleted table is reported with its deleter. If it is deleted repeatedly, the status is not OK.
 func TestWatchTableGone(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -87,8 +86,7 @@ func TestWatchTableGone(t *testing.T) {
 	}
 }
 
-// Status tells the snapshot that is in force, not the one that was refused, and metrics
-// count what was refused and cannot be written.
+// The status shows the snapshot in force, not the rejected one, and metrics count rejections.
 func TestWatchRejectedSnapshot(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -112,8 +110,8 @@ func TestWatchRejectedSnapshot(t *testing.T) {
 	}
 }
 
-// A Service that an edit made wrong is left out of the rules: status, metrics, trace and
-// explain say so until it is right again, and the node stays ready.
+// A Service that becomes invalid is omitted from the rules. Status, metrics, trace and explain say
+// so until it is valid, and the node stays ready.
 func TestWatchLeftOut(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -164,7 +162,7 @@ func TestWatchLeftOut(t *testing.T) {
 	series("0")
 }
 
-// The log says once that a file which was rejected, or was gone, is good again.
+// The log reports once that a rejected or missing file is valid again.
 func TestWatchGoodAgain(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
