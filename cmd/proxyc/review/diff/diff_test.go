@@ -20,13 +20,13 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// inputOf returns the input that a world on disk would be.
+// inputOf returns a world as an input, as if read from files.
 func inputOf(w *reviewtest.World) *review.Input {
 	return &review.Input{Resolved: &config.Resolved{Config: w.CompleteConfig()}, Snapshot: w.Snapshot(nil), Facts: w.Facts}
 }
 
-// Two sides that say the same differ in nothing: the same one, and one with its objects
-// and endpoints in another order and its slices by other names.
+// Equal sides have no differences: a side and itself, or a side with another order of objects and
+// endpoints and other names of slices.
 func TestDiffOfTheSame(t *testing.T) {
 	start := applytest.Seed(t)
 	for n := range uint64(200) {
@@ -60,8 +60,8 @@ func TestDiffOfTheSame(t *testing.T) {
 	}
 }
 
-// withoutDoubles leaves out endpoints that a Service has already: which of them counts
-// depends on the order.
+// withoutDoubles removes repeated endpoints of a Service, because the first of them is used and the
+// order changes.
 func withoutDoubles(all []*snapshot.EndpointSlice) (out []*snapshot.EndpointSlice) {
 	type key struct {
 		service ir.Name
@@ -82,7 +82,8 @@ func withoutDoubles(all []*snapshot.EndpointSlice) (out []*snapshot.EndpointSlic
 	return out
 }
 
-// What diff names differs, and what it does not name has the same fate on both sides.
+// A diff contains all differences, and packets that it does not name have the same fate on both
+// sides.
 func TestDiffNamesAll(t *testing.T) {
 	start := applytest.Seed(t)
 	named, unnamed, flows := 0, 0, 0
@@ -145,7 +146,7 @@ func TestDiffNamesAll(t *testing.T) {
 	}
 }
 
-// The same change in many Services is told once, and each of them is named.
+// The same change in many Services is reported once, with each of them named.
 func TestDiffAlike(t *testing.T) {
 	const services = 200
 	was, is := reviewtest.MixedCluster(t, services), reviewtest.MixedCluster(t, services)
@@ -249,7 +250,7 @@ func TestDiffMarkdownIsBounded(t *testing.T) {
 		name string
 		d    Diff
 		want []string
-		all  bool // nothing is left out
+		all  bool // nothing is omitted
 	}{
 		{"few", Diff{Services: services(2, 3)}, []string{`[a]\(http:&#8203;//example.com) \| @&#8203;all`, "ns/s1", "health check 2 of s1"}, true},
 		{"one Service with many lines", Diff{Services: services(1, 1000)}, []string{"health check 0 of s0", "\n1 entries more, 1 of them with their first lines above: `proxyc diff -o text` has them.\n"}, false},
