@@ -11,9 +11,9 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// BenchmarkProve holds the rules of a mode against the IR, for a cluster of
-// Services of all kinds with five endpoints each, in IPv4; decoding and compiling
-// are not counted, lowering and indexing are.
+// BenchmarkProve compares the rules of a mode with the IR, for IPv4 in a cluster of Services of all
+// kinds with five endpoints each. It excludes decoding and compiling, and includes lowering and
+// indexing.
 func BenchmarkProve(b *testing.B) {
 	for _, n := range []int{1_000, 2_000, 10_000} {
 		snap := reviewtest.MixedCluster(b, n)
@@ -37,8 +37,8 @@ func BenchmarkProve(b *testing.B) {
 	}
 }
 
-// BenchmarkProveChange proves a Service that changed, as watch --prove does after
-// the change, in clusters of different size.
+// BenchmarkProveChange proves a changed Service, as watch --prove does after the change, in
+// clusters of different sizes.
 func BenchmarkProveChange(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		snap := reviewtest.MixedCluster(b, n)

@@ -53,8 +53,8 @@ func TestEquivalenceForEveryPacket(t *testing.T) {
 	}
 }
 
-// What watch --prove asks of a Service: nothing is found of what is right, and of
-// what is wrong a packet.
+// Unproved, which watch --prove uses, returns nothing for correct rules and a packet for wrong
+// ones.
 func TestUnproved(t *testing.T) {
 	mode := review.Modes[ir.ModeNFTables]
 	defer func() { review.Modes[ir.ModeNFTables] = mode }()
@@ -78,8 +78,8 @@ func TestUnproved(t *testing.T) {
 	}
 }
 
-// Whoever asks for the rules behind each of many differences pays for the rules once: among
-// ten times as many Services, which a tree of chains tells apart, a packet costs about the same.
+// The rules are indexed once for all differences: with ten times as many Services, distinguished by
+// a tree of chains, a packet costs about the same.
 func TestRulesAreIndexedOnce(t *testing.T) {
 	const node = "{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n---\n"
 	allocations := func(n int) float64 {
@@ -108,7 +108,8 @@ func TestRulesAreIndexedOnce(t *testing.T) {
 	}
 }
 
-// A family that takes all the time there is does not take the other's. Here IPv4 goes on only when IPv6 is asked.
+// A slow family does not use up the time of the other. In this test, IPv4 continues only after IPv6
+// is asked.
 func TestFamiliesShareTheTime(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 5*time.Second, prove.Limit("it takes too long"))
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 	"github.com/proxyc/proxyc/render/ipvs"
 )
 
-// dumps returns dumps of the demo's rules in a mode: what nft lists, or what each
-// family's iptables is given, IPv4 first; of mode ipvs what ipvsadm and ipset are, before.
+// dumps returns dumps of the demo's rules in a mode: the output of nft list, or the input of each
+// family's iptables, IPv4 first. In mode ipvs, those of ipvsadm and ipset precede them.
 func dumps(t testing.TB, programs ir.Programs) (texts []string) {
 	t.Helper()
 	if programs.IPv4.Node.Mode == ir.ModeNFTables {
@@ -71,8 +71,8 @@ func top(chain, rule string) (at, by string) {
 	return `^(\tchain ` + chain + ` \{\n(?:\t\ttype .*\n)?)`, "$1\t\t" + rule + "\n"
 }
 
-// Changes of a dump that are no harm to look at, and whose packets meet another fate,
-// or one that the model does not know.
+// Changes of a dump that look harmless but change the fate of packets, or that the model does not
+// understand.
 func TestDumpsThatAreNotEqual(t *testing.T) {
 	at := func(name, chain, rule string) change {
 		at, by := top(chain, rule)
@@ -236,7 +236,7 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 	}
 }
 
-// Changes of a dump that are no harm, and are known to be none.
+// Changes of a dump that are harmless, and are recognized as harmless.
 func TestDumpsThatAreEqual(t *testing.T) {
 	for mode, changes := range map[ir.Mode][]change{
 		ir.ModeNFTables: {
@@ -267,7 +267,7 @@ func TestDumpsThatAreEqual(t *testing.T) {
 	}
 }
 
-// What packets meet besides the rules that are compared is named.
+// Rules that packets meet besides the compared ones are named.
 func TestDumpsNameOthers(t *testing.T) {
 	programs := reviewtest.Demo(t, ir.ModeIPTables)
 	texts := dumps(t, programs)
