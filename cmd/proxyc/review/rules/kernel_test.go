@@ -36,8 +36,8 @@ func savedIPVS(t testing.TB, r *ipvs.Ruleset) (rules, sets, servers string) {
 	return asSaved(texts[0].String()), texts[1].String(), texts[2].String()
 }
 
-// asSaved makes of what iptables-restore reads what iptables-save prints then: rules that
-// are entered at the front of built-in chains stand there.
+// asSaved converts input of iptables-restore into the output of iptables-save: rules that are
+// inserted into built-in chains come first.
 func asSaved(text string) string {
 	var out []string
 	front, table := map[string][]string{}, 0 // of the table; where its name stands, and one more
@@ -80,8 +80,8 @@ func heldIPVS(t testing.TB, f ir.Family, rules, sets, servers string) *ipvs.Rule
 	return r
 }
 
-// A packet meets in a kernel, rule by rule, what it meets in the rules that were loaded, and
-// fares as the IR means it.
+// A packet meets the same rules in a kernel as in the loaded rules, and has the fate that the IR
+// means.
 func TestFollowIPVS(t *testing.T) {
 	for n := range uint64(4) {
 		r := reviewtest.New(11, n)
@@ -107,7 +107,7 @@ func TestFollowIPVS(t *testing.T) {
 	}
 }
 
-// What is wrong with a kernel is named: what lacks, what is too much, what others have.
+// Faults in a kernel are named: missing rules, extra rules, and foreign rules.
 func TestFollowIPVSNamesFaults(t *testing.T) {
 	p := reviewtest.Demo(t, ir.ModeIPVS).IPv4
 	saved, sets, servers := savedIPVS(t, ipvs.Lower(p))
