@@ -142,8 +142,9 @@ func (r *Random) config(mode ir.Mode) func(*config.Config) {
 	}
 }
 
-// facts returns interfaces. One of them may have addresses that a Service also has (local addresses
-// win, PKT-11). Sometimes there are none, as in offline use.
+// facts returns interfaces. One of them may have addresses that a Service also has (a node may
+// connect to a load balancer address that it has itself, PKT-11). Sometimes there are none, as in
+// offline use.
 func (r *Random) facts() compiler.Facts {
 	f := compiler.Facts{NodeName: randomNode}
 	if r.Chance(2) {
