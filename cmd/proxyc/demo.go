@@ -144,11 +144,11 @@ func (c *demoCmd) live(e *env) (err error) {
 	if demo.Unsupported != nil {
 		return demo.Unsupported
 	}
-	if err := needRoot("demo --live"); err != nil {
-		return err
-	}
 	if !slices.Contains([]string{"nftables", "iptables"}, c.Mode) {
 		return fmt.Errorf("--live: mode must be nftables or iptables, got %q", c.Mode)
+	}
+	if err := needRoot("demo --live"); err != nil {
+		return err
 	}
 	ctx, stop := untilSignal(&err)
 	defer stop()
