@@ -134,6 +134,11 @@ func TestEventsAreFew(t *testing.T) {
 	if len(e.said) > mostSaid {
 		t.Errorf("%d events are remembered", len(e.said))
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.waiting) > 0 {
+		t.Errorf("waiting events after all were sent: %v", e.waiting)
+	}
 }
 
 // SendLast waits until the event was sent, or ctx ends.

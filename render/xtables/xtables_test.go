@@ -112,6 +112,7 @@ func TestTargets(t *testing.T) {
 		"*mangle\n-A PREROUTING -j MARK --set-xmark 0x3/0xff\n-A PREROUTING -j CONNMARK --save-mark --nfmask 0x1 --ctmask 0x1\n-A FORWARD -m connmark --mark 0x1 -j DROP\nCOMMIT":               "dropped",
 		"*mangle\n-A PREROUTING -j MARK --set-xmark 0x3/0xff\n-A PREROUTING -j CONNMARK --restore-mark --nfmask 0x1 --ctmask 0x1\n-A FORWARD -m mark --mark 0x2 -j DROP\nCOMMIT":                "dropped",
 		"*raw\n-A PREROUTING -j CT --notrack\nCOMMIT\n*filter\n-A FORWARD -m conntrack --ctstate UNTRACKED -j DROP\nCOMMIT\n*nat\n-A PREROUTING -j DNAT --to-destination 10.3.0.1:8080\nCOMMIT": "dropped",
+		"*raw\n-A PREROUTING -p tcp -j CT --helper ftp\nCOMMIT":                                                                                                                                 "not ours",
 		"*raw\n-A PREROUTING -m conntrack --ctstate NEW -j DROP\nCOMMIT":                                                                                                                        "not ours",
 		"*nat\n-A PREROUTING -p tcp -j DNAT --to-destination 10.3.0.1:8080\nCOMMIT":                                                                                                             "10.3.0.1:8080",
 		"*nat\n-A PREROUTING -j DNAT --to-destination 10.3.0.1\n-A POSTROUTING -m conntrack --ctstate DNAT -o cali+ -j MASQUERADE --random-fully\nCOMMIT":                                       "10.3.0.1:80+snat",
