@@ -87,7 +87,7 @@ func (t *nodeTarget) firewallPass(v *view) []ir.SourceRange {
 		if a.kind == ir.LoadBalancer {
 			ranges = append(ranges, ir.SourceRange{
 				Prefix: netip.PrefixFrom(a.Addr, a.BitLen()),
-				Origin: ir.Origin{Object: ranges[0].Origin.Object, Field: a.field, Reason: "the node is within a range: it may use the address as its source address address"},
+				Origin: ir.Origin{Object: ranges[0].Origin.Object, Field: a.field, Reason: "the node is within a range: it may use the address as its source address"},
 			})
 		}
 	}

@@ -116,7 +116,7 @@ func unservedPorts(c *cluster, s *service) {
 			c.warn(s, diag.PortUnserved, path+".name", "no EndpointSlice has a port "+quoted(p.Name)+", but "+listed(protocols)+": connections are rejected")
 		case !slices.Contains(has, protocol):
 			slices.Sort(has)
-			c.warn(s, diag.ProtocolUnserved, path+".protocol", "is "+protocol+", and EndpointSlices serve port "+quoted(p.Name)+" with "+strings.Join(has, ", ")+" only: its clients are refused")
+			c.warn(s, diag.ProtocolUnserved, path+".protocol", "is "+protocol+", and EndpointSlices serve port "+quoted(p.Name)+" with "+strings.Join(has, ", ")+" only: connections are rejected")
 		}
 	}
 }
