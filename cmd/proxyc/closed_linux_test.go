@@ -32,7 +32,7 @@ func TestClosedRangesAreTold(t *testing.T) {
 	w.write("cluster.yaml", closedCluster)
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
-	const told = "no IPv4 range is valid: the load balancer's IPv4 addresses admit nobody"
+	const told = "no IPv4 range is valid: the load balancer's IPv4 addresses admit no client"
 	out, _ := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status"))
 	if !strings.Contains(string(out), told) {
 		t.Errorf("status does not tell it:\n%s", out)

@@ -39,8 +39,8 @@ var placedObjects = []placed{
 	{"Endpoints: a port name", `{"apiVersion":"v1","kind":"Endpoints","metadata":{"namespace":"ns","name":"e"},"subsets":[{"addresses":[{"ip":"10.244.0.1"}],"ports":[{"name":"BAD-1","port":80}]}]}`, "name", "subsets[0].ports[0].name: must be"},
 	{"Node: a CIDR", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"},"spec":{"podCIDRs":["10.244.0.0/24","BAD-1"]}}`, "", "spec.podCIDRs[1]: must be"},
 	{"ServiceCIDR: a CIDR", `{"apiVersion":"networking.k8s.io/v1","kind":"ServiceCIDR","metadata":{"name":"c"},"spec":{"cidrs":["10.96.0.0/16","BAD-1"]}}`, "", "spec.cidrs[1]: must be"},
-	{"a kind", `{"apiVersion":"v1","kind":"Services","metadata":{"name":"BAD-1"}}`, "kind:Services", "kind: is no kind that is read"},
-	{"no kind", `{"name":"BAD-1"}`, "object", "kind: must be given"},
+	{"a kind", `{"apiVersion":"v1","kind":"Services","metadata":{"name":"BAD-1"}}`, "kind:Services", "kind: is not a supported kind"},
+	{"no kind", `{"name":"BAD-1"}`, "object", "kind: must be set"},
 }
 
 // around are objects beside the one that is wrong.
