@@ -320,6 +320,9 @@ func TestWatchRestart(t *testing.T) {
 			if took := w.stop(signal); took > applytest.Promptly {
 				t.Errorf("the end took %s, want at most %s", took, applytest.Promptly)
 			}
+			if signal == syscall.SIGTERM && !strings.Contains(w.log.String(), "ended; the rules ") {
+				t.Error("the log does not state what happens to the rules")
+			}
 			if !w.has("a") || !w.has("b") {
 				t.Fatal("the rules went with the daemon")
 			}
