@@ -113,7 +113,7 @@ func Verbs() map[string]Verb {
 			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl",
 			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl --packets packets.jsonl -o none",
 			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl --until 2026-01-02T03:04:05Z --netns scratch",
-		}, [...]string{"rerereplayed to the end, or to --until", "a packet had an unexpected result, or rules do not match", badInput + ", or the kernel rejected a change"}},
+		}, [...]string{"replayed to the end, or to --until", "a packet had an unexpected result, or rules do not match", badInput + ", or the kernel rejected a change"}},
 		"demo": {[]string{
 			"proxyc demo --mode iptables",
 			"proxyc demo --write demo",
