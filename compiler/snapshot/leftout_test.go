@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,5 +58,45 @@ func TestLeftOut(t *testing.T) {
 	copied.Update(decoded(good))
 	if left := copied.LeftOut(); len(left) > 0 {
 		t.Errorf("after it was mended: %+v", left[0])
+	}
+}
+
+// TestKeep: of an object that cannot be decoded the version before stays, unless another file has a good one.
+func TestKeep(t *testing.T) {
+	decode := func(files ...string) *Snapshot {
+		s := New()
+		reader := Reader{Forget: true}
+		for _, text := range files {
+			reader.Decode(s, "f.yaml", []byte(text), false)
+		}
+		return s
+	}
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: ns}\nspec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n"
+	const slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.0.0.1]}]\n"
+	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nspec: {podCIDR: 10.244.1.0/24}\n"
+	const cidr = "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/16]}\n"
+	broken := strings.NewReplacer("port: 80}", "port: x}", "port: 8080}", "port: x}", "podCIDR: 10.244.1.0/24", "podCIDR: 1", "cidrs: [10.96.0.0/16]", "cidrs: 1")
+	good := strings.Join([]string{service, slice, node, cidr}, "---\n")
+	old, name := decode(good), ir.Name{Namespace: "ns", Name: "web"}
+
+	kept := decode(broken.Replace(good))
+	if len(kept.LeftOut()) != 4 || kept.Service(name) != nil {
+		t.Fatalf("left out %d objects, want 4", len(kept.LeftOut()))
+	}
+	kept.Keep(old)
+	if kept.Service(name) == nil || len(kept.Slices(name)) != 1 || kept.Node("node1") == nil || kept.ServiceCIDR("kubernetes") == nil {
+		t.Errorf("kept Service %v, %d slices, Node %v, ServiceCIDR %v", kept.Service(name), len(kept.Slices(name)), kept.Node("node1"), kept.ServiceCIDR("kubernetes"))
+	}
+
+	changed := decode(strings.Replace(service, "10.96.0.1", "10.96.0.2", 1), broken.Replace(service))
+	changed.Keep(old)
+	if got := changed.Service(name).ClusterIP; got != "10.96.0.2" {
+		t.Errorf("clusterIP %s, want that of the good version", got)
+	}
+
+	gone := decode(node)
+	gone.Keep(old)
+	if gone.Service(name) != nil {
+		t.Error("a Service that no file has was kept")
 	}
 }
