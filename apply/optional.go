@@ -13,7 +13,7 @@ import (
 //	ability         function    implemented by                         without it
 //	LeftoverFinder  Leftovers   nftables, iptables, ipvs, userspace    none
 //	Counted         CountersOf  iptables, ipvs, userspace (both OSes)  no counters
-//	Attributor      ChangedBy   nftables, iptables, ipvs, userspace    nobody
+//	Attributor      ChangedBy   nftables, iptables, ipvs, userspace    no programs
 //	Drainer         DrainerOf   userspace (both OSes)                  nothing to wait for
 //	Totaller        First       Plans of nftables                      counts Operations
 //	GoneLister      GoneIn      Plans of nftables                      nothing
@@ -79,7 +79,7 @@ type Proxied struct {
 	Accepted, DialFailures, Unreachable, Waited, Dropped uint64
 }
 
-// Attributor is a Dataplane that knows which programs changed its rules.
+// Attributor is a Dataplane that reports which programs changed its rules.
 type Attributor interface {
 	// ChangedBy returns the programs that changed the rules since the last call:
 	// "nft (process 4711)".

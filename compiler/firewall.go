@@ -12,7 +12,7 @@ import (
 
 // sourceRanges parses loadBalancerSourceRanges into the views of their families.
 // A family without a range is unrestricted (SNAP-24). A family with ranges of
-// which none can be parsed admits nobody. kube-proxy would admit every client,
+// which none can be parsed admits no client. kube-proxy would admit every client,
 // against the intent of the field.
 func (c *cluster) sourceRanges(s *service) {
 	if len(s.SourceRanges) == 0 || !c.caps.Has(ir.SourceRanges) {
@@ -40,14 +40,14 @@ func (c *cluster) sourceRanges(s *service) {
 	for _, f := range ir.Families() {
 		v := s.views.At(f)
 		if v.closed = len(v.ranges) == 0 && (none || unread.Of(f)); v.closed {
-			v.ranges = []ir.SourceRange{nobody(s.object, f)}
+			v.ranges = []ir.SourceRange{emptyRange(s.object, f)}
 		}
 		v.ranges = sortRanges(v.ranges)
 	}
 }
 
-// nobody returns a range with only the unspecified address, which no client uses.
-func nobody(object string, f ir.Family) ir.SourceRange {
+// emptyRange returns a range with only the unspecified address, which no client uses.
+func emptyRange(object string, f ir.Family) ir.SourceRange {
 	a := netip.IPv4Unspecified()
 	if f == ir.IPv6 {
 		a = netip.IPv6Unspecified()
@@ -56,7 +56,7 @@ func nobody(object string, f ir.Family) ir.SourceRange {
 		Origin: ir.Origin{Object: object, Field: sourceRangesField, Reason: "no range is valid: no client is admitted"}}
 }
 
-// warnClosed warns of load balancers that admit nobody.
+// warnClosed warns of load balancers that admit no client.
 func (s *service) warnClosed() {
 	for f, v := range s.views.All() {
 		if v.closed && v.has(ir.LoadBalancer) {

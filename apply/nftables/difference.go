@@ -14,7 +14,7 @@ import (
 //	caller          have                             want
 //	compareTables   a table that was read            the whole table
 //	planChanges     of changed Services: portion     portion
-//	compareTouched  elements that others touched     the same elements
+//	compareTouched  elements changed by others       the same elements
 //
 // It compares sets and chains by name, and elements by key. Elements that were read as
 // expected are in neither: see found.against.

@@ -9,9 +9,9 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// incompatible returns what of the table itself, and of the declaration of sets
-// and base chains that both have, is not alike. The kernel cannot change most of
-// it: the table is made anew.
+// incompatible returns the differences in the table's declaration, and in those of sets and
+// base chains that both sides have. The kernel cannot change most of these in place, so the
+// table is recreated.
 func incompatible(have, want *rules.Ruleset) (why []string) {
 	if have.Exists && !sameFlags(have.Flags, want.Flags) {
 		why = append(why, "flags "+cmp.Or(have.Flags, "none"))

@@ -15,8 +15,8 @@ const (
 	nftaBitwiseOp     = 6 // NFTA_BITWISE_OP
 	nftBitwiseMaskXor = 0 // NFT_BITWISE_MASK_XOR
 
-	NFTTableOwner   = 2 // NFT_TABLE_F_OWNER: it belongs to one process and to nobody else
-	NFTTablePersist = 4 // NFT_TABLE_F_PERSIST: it stays when its owner ends
+	NFTTableOwner   = 2 // NFT_TABLE_F_OWNER: only one process may change the table
+	NFTTablePersist = 4 // NFT_TABLE_F_PERSIST: the table remains when its owner ends
 
 	NFTATableOwner = 7 // NFTA_TABLE_OWNER
 
@@ -35,8 +35,8 @@ const (
 	icmpv6PortUnreachable = 4 // ICMPV6_PORT_UNREACH of linux/icmpv6.h
 )
 
-// The user data of a set, which are nft's and libnftnl's alone; the kernel keeps
-// them. enum nftnl_udata_set_types of libnftnl/udata.h, and what is in them.
+// The user data of a set and its contents: enum nftnl_udata_set_types of libnftnl/udata.h. Only nft
+// and libnftnl interpret them; the kernel stores them.
 const (
 	udataSetKeyByteOrder  = 0 // NFTNL_UDATA_SET_KEYBYTEORDER
 	udataSetDataByteOrder = 1 // NFTNL_UDATA_SET_DATABYTEORDER
@@ -59,8 +59,8 @@ const (
 	exprConcat  = 13
 	exprNumgen  = 23
 
-	// What nft tells of a payload expression (src/payload.c): a description of the
-	// protocol, and the number of a field in it.
+	// The user data of a payload expression (src/payload.c): the protocol, and the number of
+	// a field in it.
 	udataPayloadDesc = 0
 	udataPayloadType = 1
 	descTransport    = 11 // PROTO_DESC_TH

@@ -15,11 +15,11 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// This file reads what encode_linux.go writes, as the kernel gives it back.
+// This file decodes the attributes that encode_linux.go writes, as the kernel returns them.
 
-// DecodeSet reads the declaration of a set, without its elements. Of a set that
-// cannot be ours it gives the name, and what is foreign. ok tells that the set
-// is no part of a rule, with which it comes and goes.
+// DecodeSet reads the declaration of a set, without its elements. For a set that
+// proxyc cannot have written, it returns the name and the foreign part. ok is false for
+// an anonymous set, which belongs to a rule.
 func DecodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 	a, err := Parse(b)
 	if err != nil {
@@ -64,8 +64,8 @@ func DecodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 	return s, true, nil
 }
 
-// foreignIn returns what the declaration of a set, as it was read, has and
-// its equal of ours has not.
+// foreignIn returns the first attribute of a set's declaration, as read, that proxyc would
+// not have written.
 func foreignIn(s *rules.Set, a Fields, f ir.Family) string {
 	ours, err := Parse(EncodeSet(s, f, 0))
 	if err != nil {
@@ -98,7 +98,7 @@ func foreignIn(s *rules.Set, a Fields, f ir.Family) string {
 	return ""
 }
 
-// zero reports whether a value is 0, as it is where the kernel tells what nobody set.
+// zero reports whether a value is 0. The kernel returns unset attributes as 0.
 func zero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
 // decodeTypes splits nft's number of a concatenation.
@@ -186,7 +186,7 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 	return e, err
 }
 
-// sameKey reports whether a key would be encoded to what was read.
+// sameKey reports whether a key would be encoded to the bytes that were read.
 func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key []byte) bool {
 	var room [AttrHeader + 64]byte
 	b := Builder(room[:0])
@@ -194,7 +194,7 @@ func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key []byte) bool {
 	return bytes.Equal(b[AttrHeader:], key)
 }
 
-// Value returns what an attribute with a value, and nothing else, has.
+// Value returns the value of an attribute that contains only a value.
 func Value(b []byte) ([]byte, error) {
 	a, rest, err := cut(b)
 	if err != nil || len(rest) > 0 {
@@ -295,8 +295,8 @@ func verdictKind(code int32) rules.VerdictKind {
 	return 0
 }
 
-// DecodeChain reads a chain without its rules. ok tells that the chain is no
-// part of a rule, with which it comes and goes.
+// DecodeChain reads a chain without its rules. ok is false for a
+// chain that belongs to a rule.
 func DecodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 	a, err := Parse(b)
 	if err != nil {
@@ -325,9 +325,9 @@ func DecodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 	return c, true, nil
 }
 
-// CountOf returns how many elements a set has by its declaration, without one for all
-// keys that it has not; 0 where the kernel does not tell, as before 6.17. It counts
-// what is being added or removed, and so never less than there are.
+// CountOf returns the number of elements in a set's declaration, without a catch-all
+// element. Kernels before 6.17 report none, and it returns 0. The number includes elements
+// that are being added or removed, so it is never too small.
 func CountOf(b []byte) (int, error) {
 	v, err := First(b, nftaSetCount)
 	if err != nil || len(v) != 4 {

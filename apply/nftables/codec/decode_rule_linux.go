@@ -28,8 +28,8 @@ func DecodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 	return chain, r, nil
 }
 
-// understood reports whether the statements would be encoded to the same
-// instructions, but for zeros, with which the kernel tells what was not said.
+// understood reports whether the statements would be encoded to the same instructions.
+// It ignores zeros, since the kernel returns unset attributes as 0.
 func understood(stmts []rules.Stmt, code []Instruction, f ir.Family) bool {
 	var b Builder
 	appendExpressions(&b, stmts, f)
@@ -155,7 +155,7 @@ func decodeStmt(code []Instruction, f ir.Family) (rules.Stmt, int) {
 	return s, n + more
 }
 
-// decodeLookup reads what is done with the terms in the registers.
+// decodeLookup decodes the statement that uses the terms in the registers.
 func decodeLookup(terms []rules.Term, code []Instruction) (rules.Stmt, int) {
 	c := code[0]
 	switch {
@@ -179,7 +179,7 @@ func decodeLookup(terms []rules.Term, code []Instruction) (rules.Stmt, int) {
 	return nil, 0
 }
 
-// decodeMatch reads a comparison, or what is done to the mark.
+// decodeMatch decodes a comparison, or a change of the mark.
 func decodeMatch(code []Instruction, f ir.Family) (rules.Stmt, int) {
 	if len(code) < 2 {
 		return nil, 0
@@ -216,7 +216,7 @@ func decodeMatch(code []Instruction, f ir.Family) (rules.Stmt, int) {
 	return s, n + 1
 }
 
-// comparison is what a loaded value, masked or not, is compared for.
+// comparison decodes the value that a loaded value, masked or not, is compared with.
 func comparison(load Instruction, and, v []byte, not bool, f ir.Family) rules.Stmt {
 	switch load.Name {
 	case "ct":

@@ -31,7 +31,7 @@ type description struct {
 	registers map[uint32]loaded
 }
 
-// loaded is what a register has: something of a packet, or a number.
+// loaded is the content of a register: a part of a packet, or a number.
 type loaded struct {
 	name   string
 	show   func([]byte) string // what a value of its kind is
@@ -39,7 +39,7 @@ type loaded struct {
 	bits   bool                // some of its bits were picked
 }
 
-// as returns the text of what is put into something else.
+// as returns the text of a value that is assigned to another one.
 func (l loaded) as(of loaded) string {
 	if l.number != nil {
 		return of.show(l.number)
@@ -51,14 +51,14 @@ func (d *description) say(format string, args ...any) {
 	d.words = append(d.words, fmt.Sprintf(format, args...))
 }
 
-// load notes what an instruction puts into its register.
+// load records the value that an instruction stores in its register.
 func (d *description) load(register []byte, l loaded) {
 	if len(register) == 4 {
 		d.registers[binary.BigEndian.Uint32(register)] = l
 	}
 }
 
-// from is what an instruction reads from a register.
+// from returns the value that an instruction reads from a register.
 func (d *description) from(register uint32) loaded {
 	if l, ok := d.registers[register]; ok {
 		return l
@@ -280,8 +280,8 @@ func hostText(v []byte) string {
 	return fmt.Sprintf("0x%08x", binary.NativeEndian.Uint32(v))
 }
 
-// turned is a number of the other order: in that of the network's bytes what was in
-// that of the machine's, and the other way round.
+// turned returns a number of 4 bytes with its byte order changed between that of the machine
+// and that of the network.
 func turned(v []byte) []byte {
 	if len(v) != 4 {
 		return v
@@ -289,8 +289,8 @@ func turned(v []byte) []byte {
 	return binary.BigEndian.AppendUint32(nil, binary.NativeEndian.Uint32(v))
 }
 
-// bitsText is what becomes of a value of which some bits are picked, and some flipped:
-// bits that are flipped after they were cleared are set.
+// bitsText returns the text of a bitwise operation that masks a value and then flips bits.
+// A bit that is cleared and then flipped is set.
 func bitsText(mask, flip []byte, show func([]byte) string) string {
 	n := len(mask)
 	if n == 0 || len(flip) != n {

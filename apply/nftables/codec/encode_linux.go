@@ -11,7 +11,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// This file writes what a Ruleset is made of as attributes of nf_tables, with
+// This file encodes the parts of a Ruleset as attributes of nf_tables, with
 // the numbers of linux/netfilter/nf_tables.h. Types, registers and user data
 // are those that nft itself would send, so that nft lists the table in the same
 // way.
@@ -163,7 +163,7 @@ func ElementsIn(set string) []byte {
 	return inTable(unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
-// CatchAllIn names the element of a set for all keys that it has not.
+// CatchAllIn identifies the catch-all element of a set.
 func CatchAllIn(set string) []byte {
 	b := Builder(ElementsIn(set))
 	b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b *Builder) {
@@ -328,8 +328,8 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// userData is what nft keeps with a set to know how to list it: how keys and
-// data are ordered, and, where their type has no name, expressions of that type.
+// userData returns the user data by which nft lists a set: the byte order of keys and
+// data, and an expression of each type that has no name.
 func userData(s *rules.Set, f ir.Family) []byte {
 	var u udata
 	order := func(single bool) uint32 {

@@ -24,7 +24,7 @@ func EncodeRule(chain string, r *rules.Rule, f ir.Family) []byte {
 	})
 }
 
-// appendExpressions appends what the kernel is to run for statements.
+// appendExpressions appends the instructions for statements.
 func appendExpressions(b *Builder, stmts []rules.Stmt, f ir.Family) {
 	p := program{b, f}
 	for _, s := range stmts {
@@ -308,7 +308,7 @@ func (p *program) dnat(s rules.LookupDNAT) {
 		b.Uint32(unix.NFTA_NAT_REG_ADDR_MAX, first)
 		b.Uint32(unix.NFTA_NAT_REG_PROTO_MIN, port)
 		b.Uint32(unix.NFTA_NAT_REG_PROTO_MAX, port)
-		// Which the kernel tells back, said or not.
+		// The kernel returns these flags whether or not they were sent.
 		b.Uint32(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_MAP_IPS|unix.NF_NAT_RANGE_PROTO_SPECIFIED)
 	})
 }

@@ -83,7 +83,7 @@ func (b *Builder) pad() {
 	}
 }
 
-// Open begins an attribute that holds attributes, and returns what close takes.
+// Open begins an attribute that holds attributes, and returns the argument of Close.
 func (b *Builder) Open(t uint16) int {
 	start := len(*b)
 	b.header(t|unix.NLA_F_NESTED, 0)

@@ -2,8 +2,8 @@ package codec
 
 import rules "github.com/proxyc/proxyc/render/nftables"
 
-// Flags of tables, in nft's words. An owner keeps others from changing a table, and
-// persist keeps the table when the owner has ended; then a next one can adopt it.
+// Flags of tables, in nft's words. Only the owner can change a table.
+// With persist the table remains when its owner ends, and another process can adopt it.
 const (
 	FlagPersist = "persist"
 	FlagsOwned  = "owner,persist"

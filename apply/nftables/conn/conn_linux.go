@@ -36,7 +36,7 @@ const readBuffer = 32 << 20
 func Dial(netns int) (*Conn, error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(
-			nl.SetOption(netlink.ExtendedAcknowledge, true), // tells which element it was
+			nl.SetOption(netlink.ExtendedAcknowledge, true), // names the refused element
 			nl.SetReadBuffer(readBuffer),
 		)
 	}})
@@ -98,8 +98,8 @@ func (c *Conn) exchange(ctx context.Context, batch []Message) (refusals []Refusa
 	return refusals, err
 }
 
-// pieces returns the messages of a batch with their headers, as the socket takes them at once, and
-// how large they are.
+// pieces returns the messages of a batch with their headers, split into the pieces of one send call,
+// and their total size in bytes.
 func (c *Conn) pieces(batch []Message, pid uint32) (pieces [][]byte, size int) {
 	var last []byte
 	add := func(typ uint16, flags netlink.HeaderFlags, raw []byte) {
@@ -186,7 +186,7 @@ func nfType(t uint16) netlink.HeaderType {
 }
 
 // Dump asks for all objects of a kind, and returns their attributes. interrupted
-// tells that some table changed meanwhile.
+// is true if a table changed meanwhile.
 func (c *Conn) Dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	err = c.Request(nil, func() (err error) {
 		interrupted, err = c.list(ctx, typ, family, query, each)

@@ -2,5 +2,5 @@
 // kernel commits as a whole or refuses with the index of each message that it refuses, and
 // lists objects. A Listener detects foreign transactions during a reading.
 //
-// It knows no plans: the caller maps the index of a refusal to its purpose.
+// The package is independent of plans: the caller maps the index of a refusal to its purpose.
 package conn

@@ -13,17 +13,17 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Listener hears of the changes of all tables, to tell whether others changed
-// ours. While it rests, it hears nothing.
+// Listener receives the changes of all tables, to detect foreign changes of proxyc's tables.
+// It receives none between Rest and the next Listen.
 type Listener struct {
 	*socket.Socket
-	own *Conn // by which we change tables
+	own *Conn // its changes are not foreign
 }
 
 const (
-	// hearingBuffer holds what others change during a reading.
+	// hearingBuffer is the size in bytes for foreign changes during a read.
 	hearingBuffer = 8 << 20
-	// hearingLate is how long after a change the kernel may tell of it.
+	// hearingLate is the longest delay between a change and its notification.
 	hearingLate = time.Second
 )
 
@@ -49,8 +49,8 @@ func (l *Listener) Rest() {
 	l.Set(func(nl *netlink.Conn) error { return nl.LeaveGroup(unix.NFNLGRP_NFTABLES) })
 }
 
-// Touched reports whether others changed our tables after one generation and until
-// another one. Where messages were lost, they did as far as anybody knows.
+// Touched reports whether other programs changed proxyc's tables after one generation and
+// until another. It returns true if messages were lost.
 func (l *Listener) Touched(after, until uint32) (touched bool) {
 	if after == until {
 		return false
