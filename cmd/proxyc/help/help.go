@@ -56,7 +56,7 @@ func Verbs() map[string]Verb {
 		"trace": {[]string{
 			"proxyc trace -c config.yaml -s cluster.yaml --from pod:shop/web-110 --to 10.96.0.10:80",
 			"proxyc trace -c config.yaml -s cluster.yaml --from 192.0.2.200@eth0 --to [2001:db8::1]:443/udp -o json",
-		}, [...]string{"done", "", badInput}},
+		}, [...]string{"done", "the result differs from --expect, or from that of --kernel", badInput}},
 		"explain": {[]string{
 			"proxyc explain -c config.yaml -s cluster.yaml 10.96.0.10:80",
 			"proxyc explain -c config.yaml -s cluster.yaml shop/web:http",

@@ -159,7 +159,7 @@ func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
 }
 
 // wholeSnapshot is the fix for a snapshot without any object of a kind.
-const wholeSnapshot = "it is what kubectl get services,endpointslices,nodes -A -o yaml prints"
+const wholeSnapshot = "a snapshot is the output of kubectl get services,endpointslices,nodes -A -o yaml"
 
 // Others returns the facts about another node, which only its object provides.
 func (j *Input) Others(node string) compiler.Facts {

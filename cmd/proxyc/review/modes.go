@@ -80,7 +80,7 @@ var Modes = map[ir.Mode]Mode{
 		Follow:   func(p *ir.Program) Follower { return nfteval.NewFollower(nftables.Lower(p), sim.OwnOfNode(p)) },
 		OwnTable: true,
 		Linux: &Linux{
-			Needs:       []string{"Linux 5.13 or newer; no tool, and nft 1.0.1 or newer for who wants to look at the rules"},
+			Needs:       []string{"Linux 5.13 or newer; no tool; nft 1.0.1 or newer to list the rules"},
 			Save:        "nft list ruleset >before",
 			Look:        "proxyc prove INPUT --mode nftables ir kernel",
 			Connections: "open connections go on",

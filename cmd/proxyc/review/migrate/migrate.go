@@ -132,7 +132,7 @@ func needsOf(was, p *ir.Program) (needs []string) {
 	}
 	if was != nil && sysctl.WantsLocalnet(&was.Node) && !sysctl.WantsLocalnet(&p.Node) {
 		needs = append(needs, "sysctl net.ipv4.conf.all.route_localnet=0, unless another program needs 1, which mode "+string(was.Node.Mode)+
-			" set for node ports at localhost and does not set back: its rules, which kept other machines from what listens on 127.0.0.1, go")
+			" set for node ports at localhost and does not reset: the rules that protect listeners on 127.0.0.1 from other machines are removed")
 	}
 	return needs
 }
@@ -171,8 +171,8 @@ func (m *Migration) steps(config string, snapshot []string) {
 		{"canary: node " + node + " alone; nothing else may write its rules meanwhile: keep kube-proxy and proxyc watch off it", []string{apply(m.To, " --yes-takeover")},
 			"it ends with exit code 0; " + from.Connections},
 		{"look", []string{look(m.To), fmt.Sprintf("proxyc trace %s --mode %s --packets flows.jsonl", on, m.To)},
-			"the node does what is meant, and what must hold of flows does; refusals and time-outs of clients do not rise"},
-		{"the other nodes, one after the other: mode: " + string(m.To) + " in the configuration, and the label that deploy/daemonset.yaml looks for",
+			"the rules equal the compiled ones, and the expected flows work; refusals and time-outs of clients do not increase"},
+		{"the other nodes, one after the other: mode: " + string(m.To) + " in the configuration, and the label that docs/deploy/daemonset.yaml selects",
 			[]string{"kubectl label node NODE service-proxy=proxyc"}, "proxyc status says that the kernel is as it should be; /readyz is 200"},
 		{"back, at any time", []string{apply(m.From, " --yes-takeover")}, "then " + look(m.From)},
 	}
