@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"regexp"
 	"runtime"
@@ -394,13 +395,15 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		return
 	}
 	decode := decoderOf(l.apiVersion, l.kind)
-	if group, _ := splitVersion(l.apiVersion); decode == nil && group == "kubeproxy.config.k8s.io" {
+	group, _ := splitVersion(l.apiVersion)
+	if decode == nil && group == "kubeproxy.config.k8s.io" {
 		report(placed{config: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: "is a " + l.kind + ": pass it with -c"}})
 		return
 	}
 	if decode == nil {
 		if f := misspelt(l.apiVersion, l.kind); f != nil {
-			report(placed{field: f.path, left: &object{name: l.named()}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+			// It is skipped as an object of the kind that was meant: see Keep.
+			report(placed{field: f.path, left: &object{name: l.named(cmp.Or(nearKind(group, l.kind), l.kind))}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		}
 		return
 	}
@@ -453,13 +456,13 @@ func (l *leaf) refusal() string {
 	return msg
 }
 
-// named returns the name of an object whose kind is not read.
-func (l *leaf) named() string {
+// named returns the name of an object, as one of a kind.
+func (l *leaf) named(kind string) string {
 	var in struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // an undecodable object has no name
-	return objectName(l.kind, nameOf(&in.Metadata))
+	return objectName(kind, nameOf(&in.Metadata))
 }
 
 // shorten truncates a text for a message.

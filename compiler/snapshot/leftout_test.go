@@ -88,6 +88,12 @@ func TestKeep(t *testing.T) {
 		t.Errorf("kept Service %v, %d slices, Node %v, ServiceCIDR %v", kept.Service(name), len(kept.Slices(name)), kept.Node("node1"), kept.ServiceCIDR("kubernetes"))
 	}
 
+	misspelt := decode(strings.Replace(service, "kind: Service", "kind: Servce", 1))
+	misspelt.Keep(old)
+	if misspelt.Service(name) == nil {
+		t.Error("a Service whose kind is misspelt was not kept")
+	}
+
 	changed := decode(strings.Replace(service, "10.96.0.1", "10.96.0.2", 1), broken.Replace(service))
 	changed.Keep(old)
 	if got := changed.Service(name).ClusterIP; got != "10.96.0.2" {
