@@ -64,7 +64,11 @@ func TestTopologyWithoutRules(t *testing.T) {
 					to = Twin(to)
 				}
 				at := netip.AddrPortFrom(netip.MustParseAddr(to), 8080)
-				a, err := topo.Try(tt.from, proto, 0, at, 300*time.Millisecond)
+				timeout := Surely
+				if tt.want == TimedOut {
+					timeout = 300 * time.Millisecond
+				}
+				a, err := topo.Try(tt.from, proto, 0, at, timeout)
 				got := topo.Name(a.Server.Addr()) + " saw " + topo.Name(a.Client.Addr())
 				if err != nil {
 					got = Failure(err)
