@@ -309,7 +309,7 @@ func (st *Status) Well() bool {
 // NodeWell is Well without errors in objects, which their authors have to fix.
 func (st *Status) NodeWell() bool {
 	return st.Synced && !st.LastDrift.fought() &&
-		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.beside() == "" && st.APIServer.well() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving == 0
+		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.beside() == "" && st.APIServer.well() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving+len(st.Quarantined) == 0
 }
 
 // well reports whether every resource can be read, including optional ones.

@@ -109,6 +109,9 @@ func TestWatchRefusesService(t *testing.T) {
 	w.write("cluster.yaml", strings.Replace(applytest.Services("a", "b", "c"), "clusterIP: 10.96.0.98", "sessionAffinity: ClientIP, clusterIP: 10.96.0.98", 1))
 	w.readyz("while b is left out", http.StatusServiceUnavailable, "the kernel refuses the rules of 1 Services")
 	st := w.until("b is named", func(st daemon.Status) bool { return synced(st) && len(st.Quarantined) > 0 })
+	if st.NodeWell() { // /readyz is 503, and the exit code of status 1
+		t.Error("the node is well while the kernel refuses a Service")
+	}
 	if q := st.Quarantined[0]; q.Service != "ns/b" || !strings.Contains(q.Reason, "no such match") {
 		t.Errorf("quarantined: %+v, want ns/b with the reason", st.Quarantined)
 	}
