@@ -48,9 +48,9 @@ func NewCleaner(longest time.Duration, done func(Cleaned)) *Cleaner {
 		inForce: ir.PerFamily[*frontends]{IPv4: &frontends{}, IPv6: &frontends{}}}
 }
 
-// Committing records that the kernel's rules are about to change. Until Ended, the rules in force
+// BeginCommit records that the kernel's rules are about to change. Until Ended, the rules in force
 // are unknown.
-func (c *Cleaner) Committing() {
+func (c *Cleaner) BeginCommit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.settled == nil {
@@ -74,8 +74,8 @@ func (c *Cleaner) NoteRemoved(removed []ir.Match) {
 	}
 }
 
-// takeRemoved returns and clears the frontends of NoteRemoved.
-func (c *Cleaner) takeRemoved() []ir.Match {
+// clearRemoved returns and clears the frontends of NoteRemoved.
+func (c *Cleaner) clearRemoved() []ir.Match {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	removed := slices.Collect(maps.Keys(c.removed))
@@ -83,21 +83,21 @@ func (c *Cleaner) takeRemoved() []ir.Match {
 	return removed
 }
 
-// Ended records the rules in force after a successful sync, and requests a pass over the flows that
+// EndCommit records the rules in force after a successful sync, and requests a pass over the flows that
 // the sync affects.
-func (c *Cleaner) Ended(w Work) {
+func (c *Cleaner) EndCommit(w Work) {
 	if w.All { // the rules in force are unknown before the first full sync
-		w.Removed = append(c.takeRemoved(), w.Removed...)
+		w.Removed = append(c.clearRemoved(), w.Removed...)
 	}
 	var came ir.PerFamily[*scope]
 	for f, inForce := range c.inForce.All() {
-		*came.At(f) = inForce.take(f, &w)
+		*came.At(f) = inForce.update(f, &w)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for f, s := range ir.Present(came) {
 		if c.waiting.Of(f) != nil || !s.selector(f, c.inForce.Of(f)).Idle() {
-			*c.waiting.At(f) = s.and(c.waiting.Of(f))
+			*c.waiting.At(f) = s.union(c.waiting.Of(f))
 		}
 	}
 	if c.settled != nil {
@@ -160,7 +160,7 @@ func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 		out := Cleaned{Family: f}
 		if sel := s.selector(f, c.inForce.Of(f)); !sel.Idle() {
 			began := time.Now()
-			out.Deleted, out.Err = c.clean(ctx, sel, c.still(ctx, sel))
+			out.Deleted, out.Err = c.clean(ctx, sel, c.stillStale(ctx, sel))
 			if ctx.Err() != nil {
 				return false, true
 			}
@@ -169,27 +169,27 @@ func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 		} else if c.failed.Of(f) { // the failed scope has no frontends any more
 			c.done(out)
 		}
-		c.ran(f, out.Err != nil)
+		c.finish(f, out.Err != nil)
 		failed = failed || out.Err != nil
 	}
 	return failed, false
 }
 
-// ran records the result of a pass. A failed scope waits again.
-func (c *Cleaner) ran(f ir.Family, failed bool) {
+// finish records the result of a pass. A failed scope waits again.
+func (c *Cleaner) finish(f ir.Family, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if failed {
-		*c.waiting.At(f) = c.waiting.Of(f).and(c.running.Of(f)).bounded(c.inForce.Of(f))
+		*c.waiting.At(f) = c.waiting.Of(f).union(c.running.Of(f)).bounded(c.inForce.Of(f))
 	}
 	*c.running.At(f), *c.failed.At(f) = nil, failed
 }
 
-// still returns a function that selects the entries that are stale by the rules now in force. It
+// stillStale returns a function that selects the entries that are stale by the rules now in force. It
 // waits until those are known.
-func (c *Cleaner) still(ctx context.Context, sel *Selector) func([]Stale) ([]Stale, error) {
+func (c *Cleaner) stillStale(ctx context.Context, sel *Selector) func([]Stale) ([]Stale, error) {
 	return func(stale []Stale) ([]Stale, error) {
-		if err := c.settle(ctx); err != nil {
+		if err := c.waitSettled(ctx); err != nil {
 			return nil, err
 		}
 		return slices.DeleteFunc(stale, func(s Stale) bool {
@@ -199,8 +199,8 @@ func (c *Cleaner) still(ctx context.Context, sel *Selector) func([]Stale) ([]Sta
 	}
 }
 
-// settle waits until no commit is in progress.
-func (c *Cleaner) settle(ctx context.Context) error {
+// waitSettled waits until no commit is in progress.
+func (c *Cleaner) waitSettled(ctx context.Context) error {
 	for {
 		c.mu.Lock()
 		settled := c.settled

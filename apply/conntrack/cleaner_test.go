@@ -113,8 +113,8 @@ func TestCleaner(t *testing.T) {
 		if c.Busy() {
 			t.Error("busy at first")
 		}
-		c.Committing()
-		c.Ended(to(t, newPod))
+		c.BeginCommit()
+		c.EndCommit(to(t, newPod))
 		synctest.Wait()
 		if !c.Busy() {
 			t.Error("not busy in the middle")
@@ -134,7 +134,7 @@ func TestCleanerIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, k := cleaning(t)
 		tcp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/tcp": nil})
-		c.Ended(Work{Programs: ir.NewPrograms(tcp), All: true, Removed: []ir.Match{match(t, "10.96.0.9:53/tcp")}})
+		c.EndCommit(Work{Programs: ir.NewPrograms(tcp), All: true, Removed: []ir.Match{match(t, "10.96.0.9:53/tcp")}})
 		if c.Busy() {
 			t.Error("busy")
 		}
@@ -151,11 +151,11 @@ func TestCleanerMerges(t *testing.T) {
 		gone := entry(ir.UDP, "192.0.2.200:9", "10.96.0.99:53", oldPod)
 		both := []string{oldPod, newPod}
 		c, k := cleaning(t, flow(1, oldPod), flow(2, newPod), gone)
-		c.Ended(to(t, both...))
+		c.EndCommit(to(t, both...))
 		synctest.Wait()
-		c.Ended(to(t, oldPod))
-		c.Ended(Work{Programs: to(t).Programs, Removed: []ir.Match{match(t, "10.96.0.99:53/udp")}})
-		c.Ended(to(t, newPod))
+		c.EndCommit(to(t, oldPod))
+		c.EndCommit(Work{Programs: to(t).Programs, Removed: []ir.Match{match(t, "10.96.0.99:53/udp")}})
+		c.EndCommit(to(t, newPod))
 		k.goOn <- struct{}{}
 		synctest.Wait()
 		left(t, k, flow(1, oldPod), flow(2, newPod), gone)
@@ -173,22 +173,22 @@ func TestCleanerMerges(t *testing.T) {
 func TestCleanerSelectsByWhatIsInForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, k := cleaning(t, flow(1, oldPod), flow(2, newPod))
-		c.Ended(to(t, "10.244.9.9:53")) // stale by both
+		c.EndCommit(to(t, "10.244.9.9:53")) // stale by both
 		synctest.Wait()
-		c.Committing() // the kernel sends clients to newPod, but Ended was not called yet
+		c.BeginCommit() // the kernel sends clients to newPod, but Ended was not called yet
 		k.goOn <- struct{}{}
 		synctest.Wait()
 		left(t, k, flow(1, oldPod), flow(2, newPod))
-		c.Ended(to(t, newPod))
+		c.EndCommit(to(t, newPod))
 		synctest.Wait()
 		left(t, k, flow(2, newPod))
 		k.goOn <- struct{}{}
 		synctest.Wait()
 		left(t, k, flow(2, newPod))
 
-		c.Ended(to(t, oldPod))
+		c.EndCommit(to(t, oldPod))
 		synctest.Wait()
-		c.Ended(Work{Programs: to(t).Programs, Changes: ir.Changes{IPv4: []ir.Change{{Name: ir.Name{Namespace: "x", Name: "dns"}}}}})
+		c.EndCommit(Work{Programs: to(t).Programs, Changes: ir.Changes{IPv4: []ir.Change{{Name: ir.Name{Namespace: "x", Name: "dns"}}}}})
 		k.goOn <- struct{}{}
 		synctest.Wait()
 		left(t, k, flow(2, newPod)) // the Service is gone, and its frontends are unknown: not ours to judge
@@ -212,8 +212,8 @@ func TestCleanerEndsWhileItWaits(t *testing.T) {
 			defer close(ended)
 			c.Run(ctx)
 		}()
-		c.Ended(to(t, newPod))
-		c.Committing()
+		c.EndCommit(to(t, newPod))
+		c.BeginCommit()
 		k.goOn <- struct{}{}
 		synctest.Wait()
 		left(t, k, flow(1, oldPod))
@@ -252,21 +252,21 @@ func TestCleanerTriesAgain(t *testing.T) {
 			time.Sleep(d) // of the synctest bubble
 			synctest.Wait()
 		}
-		c.Ended(to(t, newPod))
+		c.EndCommit(to(t, newPod))
 		pass(12 * time.Second)
 		if c.Busy() {
 			t.Error("busy with what may never come")
 		}
-		c.Ended(to(t, oldPod)) // retried immediately
+		c.EndCommit(to(t, oldPod)) // retried immediately
 		synctest.Wait()
 		left(t, k, flow(1, oldPod), flow(2, newPod))
 		fail = nil
 		pass(time.Minute)
 		left(t, k, flow(1, oldPod))
 		fail = errors.New("gone again")
-		c.Ended(to(t, newPod))
+		c.EndCommit(to(t, newPod))
 		pass(500 * time.Millisecond)
-		c.Ended(Work{Programs: to(t).Programs, All: true}) // all Services are removed
+		c.EndCommit(Work{Programs: to(t).Programs, All: true}) // all Services are removed
 		pass(time.Minute)
 		want := []string{"0s 0 no buffer space", "1s 0 no buffer space", "3s 0 no buffer space", "7s 0 no buffer space", "11s 0 no buffer space",
 			"12s 0 no buffer space", "16s 1 <nil>", "1m12s 0 gone again", "1m12.5s 0 <nil>"}
@@ -290,7 +290,7 @@ func TestCleanerForgets(t *testing.T) {
 	w := to(t, newPod)
 	in := match(t, "10.96.0.10:53/udp")
 	s.some[in] = true
-	f.take(ir.IPv4, &w)
+	f.update(ir.IPv4, &w)
 	if s = s.bounded(f); len(s.removed) != maxRemoved || len(s.some) != 1 || !s.some[in] {
 		t.Errorf("%d frontends that are gone and %d that are not, want %d and 1", len(s.removed), len(s.some), maxRemoved)
 	}
@@ -309,13 +309,13 @@ func TestCleanerAfterFailedSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := entry(ir.UDP, "192.0.2.200:9", "10.96.0.99:53", oldPod)
 		c, k := cleaning(t, flow(1, newPod), gone)
-		c.Committing()
+		c.BeginCommit()
 		c.NoteRemoved(frontends("10.96.0.99", "10.96.0.10"))
-		c.Committing()
+		c.BeginCommit()
 		w := to(t, newPod)
 		w.All = true
 		w.Programs.IPv4.Services = []ir.Service{*w.Changes.IPv4[0].New}
-		c.Ended(w)
+		c.EndCommit(w)
 		k.goOn <- struct{}{}
 		synctest.Wait()
 		left(t, k, flow(1, newPod))

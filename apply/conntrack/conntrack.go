@@ -72,7 +72,7 @@ func (s Stale) Compare(o Stale) int {
 type Selector struct {
 	family  ir.Family
 	inForce *frontends
-	look    map[ir.Match]bool // frontends whose flows are checked
+	checked map[ir.Match]bool // frontends whose flows are checked
 	removed map[ir.Match]bool
 	// ports are those of look. Most entries of a node match none, which one lookup detects.
 	ports map[uint16]bool
@@ -88,12 +88,12 @@ func NewSelector(p *ir.Program, removed []ir.Match) *Selector {
 	f := &frontends{}
 	all := &Work{Programs: ir.PerFamily[*ir.Program]{}, All: true, Removed: removed}
 	*all.Programs.At(p.Family) = p
-	return f.take(p.Family, all).selector(p.Family, f)
+	return f.update(p.Family, all).selector(p.Family, f)
 }
 
 // Idle reports whether no entry can be stale, since there are no UDP frontends to check. The table
 // then need not be read.
-func (sel *Selector) Idle() bool { return len(sel.look) == 0 }
+func (sel *Selector) Idle() bool { return len(sel.checked) == 0 }
 
 // Stale reports whether an entry is stale, and the reason.
 func (sel *Selector) Stale(e Entry) (Stale, bool) {
@@ -102,10 +102,10 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 	}
 	exact := ir.Match{Addr: e.To.Addr(), Protocol: ir.UDP, Port: e.To.Port()}
 	nodePort := ir.Match{Protocol: ir.UDP, Port: e.To.Port()}
-	if !sel.look[exact] && !sel.look[nodePort] {
+	if !sel.checked[exact] && !sel.checked[nodePort] {
 		return Stale{}, false
 	}
-	m, current, ok := sel.of(exact, nodePort)
+	m, current, ok := sel.frontendOf(exact, nodePort)
 	s := Stale{Entry: e, Frontend: m}
 	if current != nil {
 		s.Service = current.service
@@ -162,9 +162,9 @@ func add(set map[netip.AddrPort]bool, backends []ir.Backend) {
 	}
 }
 
-// of returns the frontend for an address, exact addresses before node ports. current is nil if it
+// frontendOf returns the frontend for an address, exact addresses before node ports. current is nil if it
 // was removed.
-func (sel *Selector) of(exact, nodePort ir.Match) (m ir.Match, current *frontend, ok bool) {
+func (sel *Selector) frontendOf(exact, nodePort ir.Match) (m ir.Match, current *frontend, ok bool) {
 	f := sel.inForce
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -16,16 +16,16 @@ type filter struct {
 	port   uint16
 }
 
-// takes reports whether an entry matches the filter.
-func (f filter) takes(e Entry) bool {
+// matches reports whether an entry matches the filter.
+func (f filter) matches(e Entry) bool {
 	return e.Protocol == ir.UDP && ir.FamilyOf(e.To.Addr()) == f.family &&
 		(!f.addr.IsValid() || e.To.Addr() == f.addr) && (f.port == 0 || e.To.Port() == f.port)
 }
 
-// mostFilters is how many dumps with a filter are cheaper than one without. The kernel accepts one
+// maxFilters is how many dumps with a filter are cheaper than one without. The kernel accepts one
 // filter per dump, and walks its whole table for each. To check an entry costs the kernel about a
 // tenth of sending it and discarding it here.
-const mostFilters = 8
+const maxFilters = 8
 
 // filters returns the narrowest filters that match all entries that may be stale: one per frontend,
 // else one per port, else one for all of UDP.
@@ -38,11 +38,11 @@ const mostFilters = 8
 func (sel *Selector) filters() []filter {
 	var out []filter
 	switch {
-	case len(sel.look) <= mostFilters && sel.family == ir.IPv4:
-		for _, m := range slices.SortedFunc(maps.Keys(sel.look), ir.Match.Compare) {
+	case len(sel.checked) <= maxFilters && sel.family == ir.IPv4:
+		for _, m := range slices.SortedFunc(maps.Keys(sel.checked), ir.Match.Compare) {
 			out = append(out, filter{sel.family, m.Addr, m.Port})
 		}
-	case len(sel.ports) <= mostFilters:
+	case len(sel.ports) <= maxFilters:
 		for _, port := range slices.Sorted(maps.Keys(sel.ports)) {
 			out = append(out, filter{family: sel.family, port: port})
 		}

@@ -118,7 +118,7 @@ func TestLargeTableTakesNoMemory(t *testing.T) {
 	}
 	// Use so many ports that the dump cannot be filtered.
 	frontends := map[string][]int{"10.96.0.10:53/udp": {0}}
-	for i := range 2 * mostFilters {
+	for i := range 2 * maxFilters {
 		frontends[fmt.Sprintf("10.96.0.11:%d/udp", i+1000)] = nil
 	}
 	sel := NewSelector(program(t, ir.IPv4, nil, frontends, []string{"10.244.1.5:53"}), nil)

@@ -20,11 +20,11 @@ func TestExactOfAnotherService(t *testing.T) {
 	all := &ir.Program{Family: ir.IPv4, Node: a.Node, Services: []ir.Service{a.Services[0], b.Services[0]}}
 	flow := func(from string) Entry { return entry(ir.UDP, "192.0.2.200:5000", "192.0.2.11:30053", from) }
 	f := &frontends{}
-	look := map[string]*Selector{"all": f.take(ir.IPv4, &Work{Programs: ir.NewPrograms(all), All: true}).selector(ir.IPv4, f)}
+	look := map[string]*Selector{"all": f.update(ir.IPv4, &Work{Programs: ir.NewPrograms(all), All: true}).selector(ir.IPv4, f)}
 	for _, p := range []*ir.Program{a, b} {
 		s := &p.Services[0]
 		w := &Work{Programs: ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: a.Node}), Changes: ir.Changes{IPv4: []ir.Change{{Name: s.Name, New: s}}}}
-		look[s.Name.Name] = f.take(ir.IPv4, w).selector(ir.IPv4, f)
+		look[s.Name.Name] = f.update(ir.IPv4, w).selector(ir.IPv4, f)
 	}
 	for what, sel := range look {
 		if s, stale := sel.Stale(flow("10.244.1.9:53")); stale {
@@ -56,7 +56,7 @@ func TestChangesJudgeAsAll(t *testing.T) {
 		var services [4]*ir.Service
 		owner := map[string]int{} // of frontends
 		live, verdicts := &frontends{}, map[Entry]bool{}
-		live.take(ir.IPv4, &Work{Programs: ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}), All: true})
+		live.update(ir.IPv4, &Work{Programs: ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}), All: true})
 		for step := range 12 {
 			before := map[string]int{}
 			for m, i := range owner {
@@ -102,7 +102,7 @@ func TestChangesJudgeAsAll(t *testing.T) {
 			}
 			full := NewSelector(all, removed)
 			w := &Work{Programs: ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}), Changes: ir.Changes{IPv4: changes}, Removed: removed}
-			part := live.take(ir.IPv4, w).selector(ir.IPv4, live)
+			part := live.update(ir.IPv4, w).selector(ir.IPv4, live)
 			for _, e := range flows {
 				a, want := full.Stale(e)
 				b, got := part.Stale(e)

@@ -107,7 +107,7 @@ func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (inte
 		if err != nil {
 			return err
 		}
-		*filtered = *filtered && f.takes(e)
+		*filtered = *filtered && f.matches(e)
 		if e.Protocol != ir.UDP {
 			return nil
 		}

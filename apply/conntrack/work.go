@@ -109,9 +109,9 @@ type scope struct {
 	removed map[ir.Match]bool
 }
 
-// take records the rules in force after a sync in one family. It returns the scope to check, or nil
+// update records the rules in force after a sync in one family. It returns the scope to check, or nil
 // if the sync did not include the family.
-func (f *frontends) take(of ir.Family, w *Work) *scope {
+func (f *frontends) update(of ir.Family, w *Work) *scope {
 	p := w.Programs.Of(of)
 	if p == nil {
 		return nil
@@ -132,8 +132,8 @@ func (f *frontends) take(of ir.Family, w *Work) *scope {
 	return s
 }
 
-// and returns the union of two scopes. Either may be nil.
-func (s *scope) and(o *scope) *scope {
+// union returns the union of two scopes. Either may be nil.
+func (s *scope) union(o *scope) *scope {
 	if s == nil || o == nil {
 		return cmp.Or(s, o)
 	}
@@ -161,19 +161,19 @@ func (s *scope) bounded(f *frontends) *scope {
 
 // selector returns the Selector of the scope.
 func (s *scope) selector(family ir.Family, f *frontends) *Selector {
-	sel := &Selector{family: family, inForce: f, look: map[ir.Match]bool{}, removed: s.removed, ports: map[uint16]bool{}}
+	sel := &Selector{family: family, inForce: f, checked: map[ir.Match]bool{}, removed: s.removed, ports: map[uint16]bool{}}
 	if s.all {
 		for _, m := range f.all() {
-			sel.look[m] = true
+			sel.checked[m] = true
 		}
 	}
 	for m := range s.some {
 		if f.has(m) {
-			sel.look[m] = true
+			sel.checked[m] = true
 		}
 	}
-	maps.Copy(sel.look, s.removed)
-	for m := range sel.look {
+	maps.Copy(sel.checked, s.removed)
+	for m := range sel.checked {
 		sel.ports[m.Port] = true
 	}
 	return sel

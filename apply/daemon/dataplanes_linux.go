@@ -58,7 +58,7 @@ func Interference(ctx context.Context, mark uint32) (apply.Interference, error) 
 
 // Held returns the number of rules of each iptables variant.
 func Held(ctx context.Context) (map[string]int, error) {
-	held, err := iptables.Held(ctx)
+	held, err := iptables.RuleCounts(ctx)
 	out := map[string]int{}
 	for v, n := range held {
 		out[string(v)] = n
@@ -83,7 +83,7 @@ func beside(ctx context.Context, known bool) ([]apply.Leftover, error) {
 		}
 		return tables, errors.Join(err, serversErr)
 	}
-	chains, chainsErr := iptables.BesideKubeProxy(ctx)
+	chains, chainsErr := iptables.OwnLeftovers(ctx)
 	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.KubeProxy })
 	return ours, errors.Join(err, chainsErr)
 }

@@ -130,7 +130,7 @@ func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
 		Report:    r.observer.report,
 		Trim:      debug.FreeOSMemory,
 		Now:       time.Now, After: time.After,
-		Committing: r.effects.flows.Committing,
+		Committing: r.effects.flows.BeginCommit,
 	}
 }
 

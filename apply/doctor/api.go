@@ -63,9 +63,9 @@ func (e *examination) api(ctx context.Context) {
 		return
 	}
 	var version struct{ GitVersion string }
-	date, err := e.API.ask(ctx, http.MethodGet, "/version", nil, &version)
+	date, err := e.API.request(ctx, http.MethodGet, "/version", nil, &version)
 	if err != nil {
-		e.add(check, Error, e.API.remedy(err), "%s", err)
+		e.add(check, Error, e.API.fix(err), "%s", err)
 		return
 	}
 	e.add(check, OK, "", "%s is %s", e.API.Server, version.GitVersion)
@@ -101,7 +101,7 @@ func (e *examination) rights(ctx context.Context) {
 				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 					Group: r.group, Resource: r.resource, Verb: verb}},
 			}
-			if _, err := e.API.ask(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, &review); err != nil {
+			if _, err := e.API.request(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, &review); err != nil {
 				e.add(check, Warning, "ask with kubectl auth can-i", "are not known: %s", err)
 				return
 			}
@@ -129,8 +129,8 @@ func (e *examination) node(ctx context.Context) {
 	const check = "Node"
 	var nodes corev1.NodeList
 	query := url.Values{"fieldSelector": {"metadata.name=" + e.NodeName}} // like the daemon, which may have no permission to get a Node
-	if _, err := e.API.ask(ctx, http.MethodGet, "/api/v1/nodes?"+query.Encode(), nil, &nodes); err != nil {
-		e.add(check, Error, e.API.remedy(err), "%s: %s", e.NodeName, err)
+	if _, err := e.API.request(ctx, http.MethodGet, "/api/v1/nodes?"+query.Encode(), nil, &nodes); err != nil {
+		e.add(check, Error, e.API.fix(err), "%s: %s", e.NodeName, err)
 		return
 	}
 	if len(nodes.Items) != 1 {
@@ -143,7 +143,7 @@ func (e *examination) node(ctx context.Context) {
 			continue
 		}
 		addr, err := netip.ParseAddr(a.Address)
-		if err == nil && !slices.Contains(e.byFamily.Of(ir.FamilyOf(addr)), addr.Unmap().String()) {
+		if err == nil && !slices.Contains(e.addrs.Of(ir.FamilyOf(addr)), addr.Unmap().String()) {
 			well = false
 			e.add(check, Error, "run it in the node's network namespace, or mend --node-ip of the kubelet", "%s has address %s, which no interface here has", e.NodeName, a.Address)
 		}
@@ -153,13 +153,13 @@ func (e *examination) node(ctx context.Context) {
 	}
 }
 
-// remedy returns the fix for a failed request.
-func (a *API) remedy(err error) string {
+// fix returns the fix for a failed request.
+func (a *API) fix(err error) string {
 	return cmp.Or(watch.Remedy(err), "check that "+a.Server+" is the API server's address, and read its log")
 }
 
-// ask sends a request, decodes the response into out, and returns the server's time.
-func (a *API) ask(ctx context.Context, method, path string, in, out any) (date time.Time, err error) {
+// request sends a request, decodes the response into out, and returns the server's time.
+func (a *API) request(ctx context.Context, method, path string, in, out any) (date time.Time, err error) {
 	var body io.Reader
 	if in != nil {
 		text, err := json.Marshal(in)

@@ -30,26 +30,26 @@ type Finding struct {
 	Check  string `json:"check"` // "mode nftables"
 	Status Status `json:"status"`
 	Found  string `json:"found"`
-	Do     string `json:"do,omitempty"` // fix
+	Fix    string `json:"do,omitempty"` // fix
 }
 
 // Node contains the functions that query a node. Checks whose function is nil are skipped.
 type Node struct {
-	Root       sysctl.Root // root of the kernel's files
-	Mode       ir.Mode     // configured mode
-	Modes      []ir.Mode   // modes to try
-	Try        func(ctx context.Context, mode ir.Mode) error
-	Settings   func() ([]sysctl.Setting, error) // that differ from the required ones
-	Bridges    func() ([]string, error)         // in the fast path of mode nftables
-	Held       func(ctx context.Context) (map[string]int, error)
-	Others     func(ctx context.Context) (apply.Interference, error)
-	Leftovers  func(ctx context.Context) ([]apply.Leftover, error)
-	Interfaces func() ([]compiler.Interface, error)
-	Writer     func() string // the process that writes the node's rules; "" for none
-	Lock       func() error  // why the writer's lock cannot be written
-	API        *API          // optional
-	NodeName   string
-	Now        func() time.Time
+	Root         sysctl.Root // root of the kernel's files
+	Mode         ir.Mode     // configured mode
+	Modes        []ir.Mode   // modes to try
+	Try          func(ctx context.Context, mode ir.Mode) error
+	Settings     func() ([]sysctl.Setting, error) // that differ from the required ones
+	Bridges      func() ([]string, error)         // in the fast path of mode nftables
+	RuleCounts   func(ctx context.Context) (map[string]int, error)
+	Interference func(ctx context.Context) (apply.Interference, error)
+	Leftovers    func(ctx context.Context) ([]apply.Leftover, error)
+	Interfaces   func() ([]compiler.Interface, error)
+	Writer       func() string // the process that writes the node's rules; "" for none
+	Lock         func() error  // why the writer's lock cannot be written
+	API          *API          // optional
+	NodeName     string
+	Now          func() time.Time
 }
 
 // limit is the timeout of a check.
@@ -68,8 +68,8 @@ func (n *Node) Examine(ctx context.Context) []Finding {
 	return e.found
 }
 
-// Well reports whether no finding is an error.
-func Well(found []Finding) bool {
+// Healthy reports whether no finding is an error.
+func Healthy(found []Finding) bool {
 	for _, f := range found {
 		if f.Status == Error {
 			return false
@@ -80,12 +80,12 @@ func Well(found []Finding) bool {
 
 type examination struct {
 	*Node
-	found    []Finding
-	byFamily ir.PerFamily[[]string] // interface addresses
+	found []Finding
+	addrs ir.PerFamily[[]string] // interface addresses
 }
 
 func (e *examination) add(check string, s Status, do, found string, args ...any) {
-	e.found = append(e.found, Finding{Check: check, Status: s, Found: strings.TrimSpace(fmt.Sprintf(found, args...)), Do: do})
+	e.found = append(e.found, Finding{Check: check, Status: s, Found: strings.TrimSpace(fmt.Sprintf(found, args...)), Fix: do})
 }
 
 // modes tries each mode in the kernel. Each mode requires the lock.
@@ -134,7 +134,7 @@ func (e *examination) settings(context.Context) {
 // first family no pod is reachable. A cluster may not use the other family.
 func (e *examination) forwarding(context.Context) {
 	first := ir.IPv4
-	if len(e.byFamily.IPv4) == 0 && len(e.byFamily.IPv6) > 0 {
+	if len(e.addrs.IPv4) == 0 && len(e.addrs.IPv6) > 0 {
 		first = ir.IPv6
 	}
 	for _, f := range [...]struct {
@@ -189,11 +189,11 @@ func (e *examination) fastpath(context.Context) {
 
 // variants checks which iptables variants contain rules. Each variant shows only its own.
 func (e *examination) variants(ctx context.Context) {
-	if e.Held == nil {
+	if e.RuleCounts == nil {
 		return
 	}
 	const check = "iptables"
-	held, err := e.Held(ctx)
+	held, err := e.RuleCounts(ctx)
 	if err != nil {
 		e.add(check, Warning, "run it by hand", "%s", err)
 		return
@@ -212,11 +212,11 @@ func (e *examination) variants(ctx context.Context) {
 
 // interference checks the effects of foreign rules on packets to Services.
 func (e *examination) interference(ctx context.Context) {
-	if e.Others == nil {
+	if e.Interference == nil {
 		return
 	}
 	const check = "rules of others"
-	others, err := e.Others(ctx)
+	others, err := e.Interference(ctx)
 	if err != nil {
 		e.add(check, Warning, "run as root, in the node's network namespace", "%s", err)
 	}
@@ -304,17 +304,17 @@ func (e *examination) interfaces(context.Context) {
 	for _, i := range all {
 		for _, a := range i.Addrs {
 			if addr := a.Addr(); addr.IsGlobalUnicast() {
-				of := e.byFamily.At(ir.FamilyOf(addr))
+				of := e.addrs.At(ir.FamilyOf(addr))
 				*of = append(*of, addr.String())
 			}
 		}
 	}
 	for _, f := range ir.Families() {
-		if of := e.byFamily.Of(f); len(of) > 0 {
+		if of := e.addrs.Of(f); len(of) > 0 {
 			e.add("addresses", OK, "", "%s: %s", f, strings.Join(of, ", "))
 		}
 	}
-	if len(e.byFamily.IPv4)+len(e.byFamily.IPv6) == 0 {
+	if len(e.addrs.IPv4)+len(e.addrs.IPv6) == 0 {
 		e.add("addresses", Error, "run in the node's network namespace (hostNetwork: true)", "no interface has one that other machines could know")
 	}
 }

@@ -28,7 +28,7 @@ import (
 // is reports whether a check has a finding with a status and a text.
 func is(found []Finding, check string, s Status, text string) bool {
 	for _, f := range found {
-		if f.Check == check && f.Status == s && strings.Contains(f.Found, text) && (f.Do != "" || s == OK) {
+		if f.Check == check && f.Status == s && strings.Contains(f.Found, text) && (f.Fix != "" || s == OK) {
 			return true
 		}
 	}
@@ -104,7 +104,7 @@ func TestKubeProxyBesideDaemon(t *testing.T) {
 		got := n.Examine(t.Context())
 		expect(t, got, "kube-proxy", Warning, found)
 		for _, f := range got {
-			if f.Check == "kube-proxy" && strings.Contains(f.Do, "apply") != (who == "") {
+			if f.Check == "kube-proxy" && strings.Contains(f.Fix, "apply") != (who == "") {
 				t.Errorf("%q: %+v", who, f)
 			}
 		}
@@ -232,8 +232,8 @@ func TestAPI(t *testing.T) {
 			}}
 		found := n.Examine(t.Context())
 		t.Run(tt.name, func(t *testing.T) { expect(t, found, tt.check, tt.want, tt.text) })
-		if Well(found) != (tt.want != Error) {
-			t.Errorf("%s: well: %t: %+v", tt.name, Well(found), found)
+		if Healthy(found) != (tt.want != Error) {
+			t.Errorf("%s: well: %t: %+v", tt.name, Healthy(found), found)
 		}
 		server.Close()
 		found = n.Examine(t.Context())
@@ -251,7 +251,7 @@ func TestRemedies(t *testing.T) {
 	for server, do := range map[string]string{stranger.URL: "certificate-authority", expired.URL: "renew the credentials"} {
 		n := &Node{Root: sysctl.Root(t.TempDir()), NodeName: "node1", Now: time.Now, API: &API{Server: server, Client: &http.Client{}}}
 		found := n.Examine(t.Context())
-		if !slices.ContainsFunc(found, func(f Finding) bool { return f.Check == "API server" && strings.Contains(f.Do, do) }) {
+		if !slices.ContainsFunc(found, func(f Finding) bool { return f.Check == "API server" && strings.Contains(f.Fix, do) }) {
 			t.Errorf("want the hint …%s… among %+v", do, found)
 		}
 	}

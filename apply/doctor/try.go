@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// tried is the configuration for trying a mode. It sets nothing that network namespaces share.
-const tried = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+// tryConfig is the configuration for trying a mode. It sets nothing that network namespaces share.
+const tryConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 clusterCIDR: 10.244.0.0/16,fd00:10:244::/48
 hostnameOverride: node1
@@ -28,7 +28,7 @@ func Try(ctx context.Context, self string, cluster []byte, mode ir.Mode) error {
 	}
 	defer os.RemoveAll(dir)
 	config, snapshot := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "cluster.yaml")
-	err = errors.Join(os.WriteFile(config, []byte(tried+string(mode)+"\n"), 0o600), os.WriteFile(snapshot, cluster, 0o600))
+	err = errors.Join(os.WriteFile(config, []byte(tryConfig+string(mode)+"\n"), 0o600), os.WriteFile(snapshot, cluster, 0o600))
 	if err != nil {
 		return err
 	}

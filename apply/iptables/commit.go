@@ -57,21 +57,21 @@ func (e *familyError) Unwrap() error { return e.err }
 
 // allOrNothing executes a Plan completely, or leaves the tables unchanged.
 func (d *Dataplane) allOrNothing(ctx context.Context, p *Plan) error {
-	done, err := d.carryOut(ctx, p)
+	done, err := d.execute(ctx, p)
 	if err == nil || done == 0 {
 		return err
 	}
 	// Even if ctx has ended, no partial change may remain.
-	if back := d.takeBack(context.WithoutCancel(ctx), p); back != nil {
+	if back := d.revert(context.WithoutCancel(ctx), p); back != nil {
 		return fmt.Errorf("%w; %v", err, back)
 	}
 	return err
 }
 
-// carryOut executes a Plan. It returns the number of runs of the tool that took effect.
-func (d *Dataplane) carryOut(ctx context.Context, p *Plan) (done int, err error) {
+// execute executes a Plan. It returns the number of runs of the tool that took effect.
+func (d *Dataplane) execute(ctx context.Context, p *Plan) (done int, err error) {
 	for _, f := range ir.Present(p.families) {
-		for _, s := range f.steps(d.most()) {
+		for _, s := range f.steps(d.maxRules()) {
 			if err := d.restore(ctx, f.want.Family, s.input(f.want.Family)); err != nil {
 				// The tool commits table by table, so the first of two may be committed.
 				return done + len(s) - 1, err
@@ -89,21 +89,21 @@ func (d *Dataplane) carryOut(ctx context.Context, p *Plan) (done int, err error)
 	return done, nil
 }
 
-// most returns the maximum number of rules per run. The legacy tool replaces the whole table each
+// maxRules returns the maximum number of rules per run. The legacy tool replaces the whole table each
 // time, so one run is cheapest.
-func (d *Dataplane) most() int {
+func (d *Dataplane) maxRules() int {
 	if d.Variant == Legacy {
 		return math.MaxInt
 	}
-	return d.mostNFT
+	return d.maxNFT
 }
 
-func (d *Dataplane) takeBack(ctx context.Context, p *Plan) error {
+func (d *Dataplane) revert(ctx context.Context, p *Plan) error {
 	now, err := d.read(ctx)
 	if err != nil {
 		return fmt.Errorf("taking back what was done: %w", err)
 	}
-	if _, err := d.carryOut(ctx, newPlan(p.within(now), p.have)); err != nil {
+	if _, err := d.execute(ctx, newPlan(p.within(now), p.have)); err != nil {
 		return fmt.Errorf("taking back what was done: %w", err)
 	}
 	return nil
@@ -121,7 +121,7 @@ func (d *Dataplane) restore(ctx context.Context, f ir.Family, in input) (err err
 		defer unlock()
 		ctx = run.WithEnv(ctx, "XTABLES_LOCKFILE="+noLockFile)
 	}
-	err = d.own(func() error { return d.feed(ctx, in, name, append([]string{"--noflush"}, d.waitFlags()...)...) })
+	err = d.own(func() error { return d.runWithInput(ctx, in, name, append([]string{"--noflush"}, d.waitFlags()...)...) })
 	failed, ok := errors.AsType[*run.Error](err)
 	switch {
 	case err == nil:
@@ -144,8 +144,8 @@ func (d *Dataplane) own(work func() error) (err error) {
 	return err
 }
 
-// feed runs a tool with an input.
-func (d *Dataplane) feed(ctx context.Context, in input, name string, args ...string) error {
+// runWithInput runs a tool with an input.
+func (d *Dataplane) runWithInput(ctx context.Context, in input, name string, args ...string) error {
 	stdin, w := io.Pipe()
 	var writing sync.WaitGroup
 	defer writing.Wait()

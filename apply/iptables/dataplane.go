@@ -31,9 +31,9 @@ const (
 	Legacy Variant = "legacy"
 )
 
-// mostRules is the maximum number of rules per run of iptables-nft-restore, whose time grows
+// maxRulesNFT is the maximum number of rules per run of iptables-nft-restore, whose time grows
 // superlinearly.
-const mostRules = 4000
+const maxRulesNFT = 4000
 
 // toolDeadline is the maximum duration of a run of a tool. A tool that hangs is killed, so that the
 // rules are not outdated for longer.
@@ -61,13 +61,13 @@ type Dataplane struct {
 	version  version
 	families []ir.Family // supported by the kernel
 	wait     time.Duration
-	mostNFT  int // maximum rules per run of the nft variant
+	maxNFT   int // maximum rules per run of the nft variant
 	run      runner
 
-	singleMu sync.Mutex
-	singles  ir.PerFamily[singleChains] // nil until needed
+	chainToolsMu sync.Mutex
+	chainTools   ir.PerFamily[chainTool] // nil until needed
 
-	lookOnly bool         // disables changes
+	readOnly bool         // disables changes
 	log      *slog.Logger // optional
 	lowering Lowering
 	found    rules.Rulesets // from the last Read
@@ -110,7 +110,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 
 // OpenWith is like Open for the rules of another mode.
 func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Dataplane, error) {
-	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), mostNFT: mostRules, run: withDeadline(run.To, toolDeadline), log: o.Log, lookOnly: o.ReadOnly}
+	d := &Dataplane{Variant: Variant(o.IPTables), lowering: lowering, wait: cmp.Or(o.LockTimeout, 5*time.Second), maxNFT: maxRulesNFT, run: withDeadline(run.To, toolDeadline), log: o.Log, readOnly: o.ReadOnly}
 	if err := d.detect(ctx); err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Datapla
 	}
 	var missing []error
 	for _, f := range ir.Families() {
-		if _, err := d.exists(ctx, f, "nat", "POSTROUTING"); lacks(err) {
+		if _, err := d.exists(ctx, f, "nat", "POSTROUTING"); unsupported(err) {
 			missing = append(missing, err)
 			continue
 		} else if err != nil {
@@ -133,10 +133,10 @@ func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Datapla
 	return d, nil
 }
 
-// lacks reports whether a tool's error means that the tool does not exist, or that the kernel lacks
+// unsupported reports whether a tool's error means that the tool does not exist, or that the kernel lacks
 // a feature: xtables exits with 1 to 3 then. A tool that was killed, could not start, or did not
 // get the lock is not evidence for that.
-func lacks(err error) bool {
+func unsupported(err error) bool {
 	if exit, ok := errors.AsType[interface {
 		error
 		ExitCode() int
@@ -152,7 +152,7 @@ func (d *Dataplane) Families() []ir.Family { return slices.Clone(d.families) }
 // detect determines variant and version.
 func (d *Dataplane) detect(ctx context.Context) error {
 	if d.Variant == "" {
-		v, err := d.inUse(ctx)
+		v, err := d.detectVariant(ctx)
 		if err != nil {
 			return err
 		}
@@ -171,11 +171,11 @@ func tool(f ir.Family, v Variant, verb string) string {
 	return rules.Tool(f) + "-" + string(v) + "-" + verb
 }
 
-// inUse returns the variant that the node uses. It is, in this order: the one with the kubelet's
+// detectVariant returns the variant that the node uses. It is, in this order: the one with the kubelet's
 // hint chain (KEP-3178, iptables ownership), the one with rules of kube-proxy or proxyc, the one
 // with more rules, nft. The legacy tools are run only if legacy tables exist. They would create
 // tables that every packet then has to pass.
-func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
+func (d *Dataplane) detectVariant(ctx context.Context) (Variant, error) {
 	type sign struct{ table, chain string }
 	var signs []sign
 	for _, chain := range rules.KubeletChains() {
@@ -189,7 +189,7 @@ func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
 	for _, sign := range signs {
 		for _, of := range candidates {
 			for _, f := range ir.Families() {
-				if found, err := of.exists(ctx, f, sign.table, sign.chain); err != nil && !lacks(err) {
+				if found, err := of.exists(ctx, f, sign.table, sign.chain); err != nil && !unsupported(err) {
 					return "", err
 				} else if found {
 					return of.Variant, nil
@@ -197,11 +197,11 @@ func (d *Dataplane) inUse(ctx context.Context) (Variant, error) {
 			}
 		}
 	}
-	return d.fuller(ctx)
+	return d.variantWithMoreRules(ctx)
 }
 
-// fuller returns the variant with more rules, or nft if there are none.
-func (d *Dataplane) fuller(ctx context.Context) (best Variant, err error) {
+// variantWithMoreRules returns the variant with more rules, or nft if there are none.
+func (d *Dataplane) variantWithMoreRules(ctx context.Context) (best Variant, err error) {
 	most := -1
 	var missing []error
 	for _, v := range [...]Variant{NFT, Legacy} {
@@ -212,7 +212,7 @@ func (d *Dataplane) fuller(ctx context.Context) (best Variant, err error) {
 		}
 		for _, f := range ir.Families() {
 			out, err := d.output(ctx, tool(f, v, "save"))
-			if err != nil && !lacks(err) {
+			if err != nil && !unsupported(err) {
 				return "", err
 			}
 			if err != nil {
@@ -381,7 +381,7 @@ func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
 	var sizes ir.PerFamily[[2]int]
 	for f, w := range ir.Present(want.PerFamily) {
 		if slices.Contains(d.families, f) {
-			w = d.possible(w)
+			w = d.supported(w)
 			*sizes.At(f) = w.Size()
 			*old.At(f), *now.At(f) = differing(family(have, f), w)
 		}
@@ -401,7 +401,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 			continue
 		}
 		h, w := a.Change(changes.Of(f))
-		*have.At(f), *want.At(f) = d.possible(h), d.possible(w)
+		*have.At(f), *want.At(f) = d.supported(h), d.supported(w)
 		*sizes.At(f) = a.Size()
 	}
 	p := newPlan(have, want).sized(sizes)
@@ -452,8 +452,8 @@ func (d *Dataplane) Counters() apply.Counters {
 // Close closes the monitor of Drift.
 func (d *Dataplane) Close() error { return d.monitor.Close() }
 
-// possible returns r without options that the tools do not support.
-func (d *Dataplane) possible(r *rules.Ruleset) *rules.Ruleset {
+// supported returns r without options that the tools do not support.
+func (d *Dataplane) supported(r *rules.Ruleset) *rules.Ruleset {
 	if d.version.since1_6_2() {
 		return r
 	}

@@ -18,7 +18,7 @@ const flagDormant = 1
 
 // dormant reports whether a table is dormant. It returns false if the table does not exist.
 func dormant(f ir.Family, table string) (bool, error) {
-	msgs, err := ask(f, table, unix.NFT_MSG_GETTABLE, netlink.Request, nil)
+	msgs, err := query(f, table, unix.NFT_MSG_GETTABLE, netlink.Request, nil)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return false, nil

@@ -50,9 +50,9 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 	return all, nil
 }
 
-// Held returns the number of rules of each variant in both families. It omits a variant whose tools
+// RuleCounts returns the number of rules of each variant in both families. It omits a variant whose tools
 // are not installed.
-func Held(ctx context.Context) (map[Variant]int, error) {
+func RuleCounts(ctx context.Context) (map[Variant]int, error) {
 	held := map[Variant]int{}
 	var errs []error
 	for _, v := range []Variant{NFT, Legacy} {
@@ -74,7 +74,7 @@ func Held(ctx context.Context) (map[Variant]int, error) {
 
 // foreignTable parses the output of iptables-save for a table.
 type foreignTable struct {
-	begun    []byte
+	partial  []byte
 	builtIn  []string
 	policies map[string]string // of built-in chains
 	chains   map[string][]apply.RuleEffect
@@ -84,12 +84,12 @@ func (d *foreignTable) Write(text []byte) (int, error) {
 	n := len(text)
 	for {
 		line, rest, ok := bytes.Cut(text, []byte("\n"))
-		d.begun = append(d.begun, line...)
+		d.partial = append(d.partial, line...)
 		if !ok {
 			return n, nil
 		}
-		d.line(string(d.begun))
-		d.begun, text = d.begun[:0], rest
+		d.line(string(d.partial))
+		d.partial, text = d.partial[:0], rest
 	}
 }
 
@@ -152,7 +152,7 @@ func (d *foreignTable) drops(base string) string {
 	if policy := d.policies[base]; policy == "DROP" {
 		return "policy " + policy
 	}
-	return told(apply.FindRule(base, d.rules, apply.RuleEffect.Drops))
+	return describeRule(apply.FindRule(base, d.rules, apply.RuleEffect.Drops))
 }
 
 // diverts describes how a built-in chain may divert packets from our chains; "" if it does not.
@@ -160,7 +160,7 @@ func (d *foreignTable) diverts(base string) string {
 	if base != "PREROUTING" && base != "OUTPUT" {
 		return ""
 	}
-	return told(apply.FindDiversion(base, d.rules))
+	return describeRule(apply.FindDiversion(base, d.rules))
 }
 
 // unmarks returns the chain in which our mark may be cleared before our rules match it; "" for
@@ -178,7 +178,7 @@ func (d *foreignTable) unmarks(table, base string, mark uint32) string {
 
 func (d *foreignTable) rules(chain string) ([]apply.RuleEffect, error) { return d.chains[chain], nil }
 
-func told(in, does string, _ error) string {
+func describeRule(in, does string, _ error) string {
 	if does == "" {
 		return ""
 	}

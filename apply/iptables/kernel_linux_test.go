@@ -49,7 +49,7 @@ func open(t *testing.T, o apply.Options, mostRules int) *Dataplane {
 		t.Fatalf("families: got %v, want both", target.families)
 	}
 	if mostRules > 0 {
-		target.mostNFT = mostRules
+		target.maxNFT = mostRules
 	}
 	return target
 }

@@ -42,7 +42,7 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 			}
 			var err error
 			if t, err = Open(ctx, apply.Options{IPTables: string(v)}); err != nil {
-				if !lacks(err) {
+				if !unsupported(err) {
 					return nil, err
 				}
 				continue
@@ -80,9 +80,9 @@ func LegacyTables(f ir.Family) ([]string, error) {
 	return slices.Sorted(strings.FieldsSeq(string(names))), nil
 }
 
-// LegacySaved returns the content of the tables of the legacy variant in a family, as saved by its
+// SaveLegacy returns the content of the tables of the legacy variant in a family, as saved by its
 // tool; "" if there are none.
-func LegacySaved(ctx context.Context, f ir.Family) (string, error) {
+func SaveLegacy(ctx context.Context, f ir.Family) (string, error) {
 	tables, err := LegacyTables(f)
 	var saved strings.Builder
 	for _, table := range tables {
@@ -107,7 +107,7 @@ func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]a
 		})
 	}
 	if !using {
-		chains, err := d.remains(ctx, f)
+		chains, err := d.removableChains(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -152,9 +152,9 @@ func (d *Dataplane) describe(f ir.Family, chains []string) string {
 	return object
 }
 
-// remains returns the chains that clean would remove, as "TABLE CHAIN".
-func (d *Dataplane) remains(ctx context.Context, f ir.Family) (chains []string, err error) {
-	plan, err := d.removal(ctx, f)
+// removableChains returns the chains that clean would remove, as "TABLE CHAIN".
+func (d *Dataplane) removableChains(ctx context.Context, f ir.Family) (chains []string, err error) {
+	plan, err := d.planRemoval(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (d *Dataplane) remains(ctx context.Context, f ir.Family) (chains []string, 
 
 // clean removes all of our chains, and the jumps to them.
 func (d *Dataplane) clean(ctx context.Context, f ir.Family) error {
-	plan, err := d.removal(ctx, f)
+	plan, err := d.planRemoval(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -186,8 +186,8 @@ func (d *Dataplane) clean(ctx context.Context, f ir.Family) error {
 	return d.restore(ctx, f, step{shared}.input(f))
 }
 
-// removal plans the removal of all chains that only proxyc or kube-proxy uses.
-func (d *Dataplane) removal(ctx context.Context, f ir.Family) (*Plan, error) {
+// planRemoval plans the removal of all chains that only proxyc or kube-proxy uses.
+func (d *Dataplane) planRemoval(ctx context.Context, f ir.Family) (*Plan, error) {
 	have, err := d.readFamily(ctx, f)
 	if err != nil {
 		return nil, err
@@ -223,7 +223,7 @@ func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, err
 
 // cleanCanaries removes the chains that only kube-proxy creates.
 func (d *Dataplane) cleanCanaries(_ context.Context, f ir.Family) error {
-	one, err := d.single(f)
+	one, err := d.chainTool(f)
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func (d *Dataplane) exists(ctx context.Context, f ir.Family, table, chain string
 		err := d.save(ctx, f, table, &declared)
 		return declared.found, err
 	}
-	one, err := d.single(f)
+	one, err := d.chainTool(f)
 	if err != nil {
 		return false, err
 	}
@@ -283,8 +283,8 @@ func (f *finder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// singleChains checks and removes single chains without reading tables.
-type singleChains interface {
+// chainTool checks and removes single chains without reading tables.
+type chainTool interface {
 	ChainExists(table, chain string) (bool, error)
 	ClearAndDeleteChain(table, chain string) error
 }

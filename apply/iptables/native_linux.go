@@ -42,7 +42,7 @@ var (
 
 // natives returns the rules of a table that the iptables tools did not create.
 func natives(f ir.Family, table string) (all []native, err error) {
-	msgs, err := ask(f, table, unix.NFT_MSG_GETRULE, netlink.Request|netlink.Dump, nil)
+	msgs, err := query(f, table, unix.NFT_MSG_GETRULE, netlink.Request|netlink.Dump, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
 			return removed, err
 		}
 		for _, n := range all {
-			if !n.ours() || d.lookOnly {
+			if !n.ours() || d.readOnly {
 				others = append(others, "table "+f.NFT()+" "+table+" "+n.String())
 				continue
 			}

@@ -16,20 +16,20 @@ import (
 // nfgenHead is the size of the header of each message (struct nfgenmsg).
 const nfgenHead = 4
 
-// ask requests data about a table. more is optional and adds attributes.
-func ask(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, more func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
-	return speak(f, table, typ, flags, more, func(c *netlink.Conn, m netlink.Message) ([]netlink.Message, error) { return c.Execute(m) })
+// query requests data about a table. more is optional and adds attributes.
+func query(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, more func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
+	return exchange(f, table, typ, flags, more, func(c *netlink.Conn, m netlink.Message) ([]netlink.Message, error) { return c.Execute(m) })
 }
 
 // change makes a change of a table in its own transaction.
 func change(f ir.Family, table string, typ uint16, more func(*netlink.AttributeEncoder)) error {
-	_, err := speak(f, table, typ, netlink.Request|netlink.Acknowledge, more, transact)
+	_, err := exchange(f, table, typ, netlink.Request|netlink.Acknowledge, more, transact)
 	return err
 }
 
-// speak builds a message about a table and sends it with send. The first attribute of every message
+// exchange builds a message about a table and sends it with send. The first attribute of every message
 // is the table's name.
-func speak(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, more func(*netlink.AttributeEncoder),
+func exchange(f ir.Family, table string, typ uint16, flags netlink.HeaderFlags, more func(*netlink.AttributeEncoder),
 	send func(*netlink.Conn, netlink.Message) ([]netlink.Message, error)) (answers []netlink.Message, err error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {

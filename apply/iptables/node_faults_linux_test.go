@@ -65,7 +65,7 @@ func TestNodeFaults(t *testing.T) {
 			inNamespace(t, func(t *testing.T, v Variant) {
 				now, next := programs(6), programs(12)
 				target, drift := drifting(t, v, now)
-				target.mostNFT = 8 // split into several runs
+				target.maxNFT = 8 // split into several runs
 				real, restores := target.run, 0
 				target.run = func(ctx context.Context, in io.Reader, out io.Writer, name string, args ...string) error {
 					if strings.HasSuffix(name, "restore") {

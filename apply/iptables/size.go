@@ -9,7 +9,7 @@ import (
 // change for TestCounts in cmd/proxyc, which cannot access the steps.
 func (d *Dataplane) Bytes(p apply.Plan) (n int) {
 	for _, f := range ir.Present(p.(*Plan).families) {
-		for _, s := range f.steps(d.most()) {
+		for _, s := range f.steps(d.maxRules()) {
 			n += len(s.input(f.want.Family).text())
 		}
 	}

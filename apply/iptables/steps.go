@@ -73,7 +73,7 @@ func union(have, want *rules.Table, some func(chain string) bool) *rules.Table {
 	old := chainsOf(have)
 	for _, c := range want.Chains {
 		if h := old[c.Name]; h != nil && some(c.Name) && !rules.Shared(c.Name) && !same(h.Rules, c.Rules) {
-			c = both(h, c)
+			c = mergeChain(h, c)
 		}
 		u.Chains = append(u.Chains, c)
 		delete(old, c.Name)
@@ -99,8 +99,8 @@ func union(have, want *rules.Table, some func(chain string) bool) *rules.Table {
 	return u
 }
 
-// both returns a chain with the rules of two. It returns have if want adds nothing.
-func both(have *rules.Chain, want rules.Chain) rules.Chain {
+// mergeChain returns a chain with the rules of two. It returns have if want adds nothing.
+func mergeChain(have *rules.Chain, want rules.Chain) rules.Chain {
 	added, removed := diffRules(have.Rules, want.Rules)
 	if len(added) == 0 && len(removed) > 0 {
 		return *have

@@ -46,15 +46,15 @@ func KubeProxy() (objects []string, err error) {
 		{ir.IPv4, unix.NFPROTO_IPV4, legacyFamilies[0]},
 		{ir.IPv6, unix.NFPROTO_IPV6, legacyFamilies[1]},
 	} {
-		table, tableErr := there(c, unix.NFT_MSG_GETTABLE, f.number, kubeProxyTable, "")
+		table, tableErr := exists(c, unix.NFT_MSG_GETTABLE, f.number, kubeProxyTable, "")
 		if table {
 			objects = append(objects, "table "+f.NFT()+" "+kubeProxyTable)
 		}
-		canary, canaryErr := there(c, unix.NFT_MSG_GETCHAIN, f.number, canaryTable, kubeProxyCanary)
+		canary, canaryErr := exists(c, unix.NFT_MSG_GETCHAIN, f.number, canaryTable, kubeProxyCanary)
 		if canary {
 			objects = append(objects, rules.Tool(f.Family)+"-nft "+canaryTable+" "+kubeProxyCanary)
 		}
-		if f.legacy.mentions(canaryTable, kubeProxyCanary) {
+		if f.legacy.contains(canaryTable, kubeProxyCanary) {
 			objects = append(objects, rules.Tool(f.Family)+"-legacy "+canaryTable+" "+kubeProxyCanary)
 		}
 		err = errors.Join(err, tableErr, canaryErr)
@@ -139,8 +139,8 @@ func HasDevice(name string) bool {
 	return unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, ifr) == nil
 }
 
-// there reports whether nf_tables contains a table, or a chain in it.
-func there(c *socket.Socket, typ uint16, family byte, table, chain string) (bool, error) {
+// exists reports whether nf_tables contains a table, or a chain in it.
+func exists(c *socket.Socket, typ uint16, family byte, table, chain string) (bool, error) {
 	ae := netlink.NewAttributeEncoder()
 	ae.ByteOrder = binary.BigEndian
 	ae.String(unix.NFTA_TABLE_NAME, table) // the first attribute of all kinds
@@ -164,9 +164,9 @@ func there(c *socket.Socket, typ uint16, family byte, table, chain string) (bool
 	return true, nil
 }
 
-// mentions reports whether a table of iptables-legacy contains a name. It does not create a missing
+// contains reports whether a table of iptables-legacy contains a name. It does not create a missing
 // table.
-func (f legacyFamily) mentions(table, name string) bool {
+func (f legacyFamily) contains(table, name string) bool {
 	names := "/proc/thread-self/net/ip_tables_names"
 	if f.domain == unix.AF_INET6 {
 		names = "/proc/thread-self/net/ip6_tables_names"

@@ -15,16 +15,16 @@ import (
 //
 // kube-proxy instead checks whether its canary chain still exists (IPT-33). That reads the chain's
 // whole table as well, and detects only flushes. A chain of that name would also make it look as if
-// kube-proxy were back on the node (see BesideKubeProxy of apply/iptables).
+// kube-proxy were back on the node (see OwnLeftovers of apply/iptables).
 //
 // The tables do not show who changed them. Our own changes are therefore made while holding the
 // lock that the iptables tools wait for. A difference before them is foreign, and a difference
 // after them is ours.
 type Legacy struct {
-	every  time.Duration
-	tell   func(missed bool)
-	done   chan struct{}
-	tables legacyTables
+	interval time.Duration
+	notify   func(missed bool)
+	done     chan struct{}
+	tables   legacyTables
 
 	mu   sync.Mutex
 	busy bool
@@ -40,17 +40,17 @@ type state struct {
 }
 
 const (
-	// lookEvery is the polling interval.
-	lookEvery = time.Second
-	// rest is the ratio of the pause before a complete read to the CPU time of the last one.
-	rest = 200
+	// pollInterval is the polling interval.
+	pollInterval = time.Second
+	// readPause is the ratio of the pause before a complete read to the CPU time of the last one.
+	readPause = 200
 )
 
 // OpenLegacy polls the network namespace of the calling thread. It calls notify when the tables
 // differ from their initial state, from their state after our last change, and from the last
 // reported one.
 func OpenLegacy(notify func(missed bool)) *Legacy {
-	m := &Legacy{every: lookEvery, tell: notify, done: make(chan struct{}), tables: openLegacyTables()}
+	m := &Legacy{interval: pollInterval, notify: notify, done: make(chan struct{}), tables: openLegacyTables()}
 	now := m.read(true)
 	m.seen = &now
 	return m
@@ -59,7 +59,7 @@ func OpenLegacy(notify func(missed bool)) *Legacy {
 // Own calls work, which changes the tables. Its changes are certain if the caller holds the lock of
 // the iptables tools from before this call until it returns.
 func (m *Legacy) Own(work func() (certain bool)) {
-	m.look(true)
+	m.poll(true)
 	m.setBusy(true)
 	certain := work()
 	now := m.read(true)
@@ -67,7 +67,7 @@ func (m *Legacy) Own(work func() (certain bool)) {
 	defer m.mu.Unlock()
 	m.busy, m.seen = false, &now
 	if !certain {
-		m.tell(true)
+		m.notify(true)
 	}
 }
 
@@ -88,7 +88,7 @@ func (m *Legacy) Close() error {
 
 // Run polls until Close, or until ctx ends.
 func (m *Legacy) Run(ctx context.Context) {
-	ticker := time.NewTicker(m.every)
+	ticker := time.NewTicker(m.interval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -97,14 +97,14 @@ func (m *Legacy) Run(ctx context.Context) {
 		case <-m.done:
 			return
 		case <-ticker.C:
-			m.look(false)
+			m.poll(false)
 		}
 	}
 }
 
-// look reports a change of the tables, once for each change. It reads their content if that is due,
+// poll reports a change of the tables, once for each change. It reads their content if that is due,
 // or if all is set.
-func (m *Legacy) look(all bool) {
+func (m *Legacy) poll(all bool) {
 	m.mu.Lock()
 	was, busy := m.seen, m.busy
 	m.mu.Unlock()
@@ -121,7 +121,7 @@ func (m *Legacy) look(all bool) {
 	case m.busy || m.seen != was: // an own change or another look started meanwhile
 	case now.sizes != was.sizes, now.read && now.digest != was.digest:
 		m.seen = &now // report it only once, even if it is not repaired
-		m.tell(false)
+		m.notify(false)
 	}
 }
 
@@ -133,16 +133,16 @@ func (m *Legacy) read(all bool) state {
 	m.mu.Unlock()
 	now := state{sizes: m.tables.sizes(), read: due}
 	if due {
-		cost := ownTime(func() { now.digest = m.tables.digest() })
+		cost := cpuTime(func() { now.digest = m.tables.digest() })
 		m.mu.Lock()
-		m.next = began.Add(rest * cost)
+		m.next = began.Add(readPause * cost)
 		m.mu.Unlock()
 	}
 	return now
 }
 
-// ownTime returns the CPU time of f. On a busy machine this is much less than its wall time.
-func ownTime(f func()) time.Duration {
+// cpuTime returns the CPU time of f. On a busy machine this is much less than its wall time.
+func cpuTime(f func()) time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := threadTime()

@@ -68,7 +68,7 @@ func TestLegacy(t *testing.T) {
 					if m.next = (time.Time{}); !all {
 						m.next = time.Now().Add(time.Hour)
 					}
-					if m.look(false); told != want {
+					if m.poll(false); told != want {
 						t.Errorf("told %d times %s, want %d", told, when, want)
 					}
 				}
@@ -101,7 +101,7 @@ func TestLegacyBetween(t *testing.T) {
 			legacy(t, "iptables", "", "-t", "filter", "-F")
 			return true
 		})
-		if m.look(true); *told != 1 {
+		if m.poll(true); *told != 1 {
 			t.Errorf("told %d times, want 1: the second change is our own", *told)
 		}
 	})
@@ -121,7 +121,7 @@ func TestLegacyAtOnce(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
 		m.next = time.Time{}
-		if m.look(false); *told != 1 {
+		if m.poll(false); *told != 1 {
 			t.Errorf("told %d times of a rule that was replaced, want 1", *told)
 		}
 	})
@@ -135,11 +135,11 @@ func TestLegacyRightAfter(t *testing.T) {
 		m.Own(func() bool { return true })
 		m.next = time.Now().Add(time.Hour) // Own sets it by the duration of the read, which may be shorter than that of the tool
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
-		if m.look(false); *told != 0 {
+		if m.poll(false); *told != 0 {
 			t.Errorf("told %d times while it rests", *told)
 		}
 		m.next = time.Time{}
-		if m.look(false); *told != 1 {
+		if m.poll(false); *told != 1 {
 			t.Errorf("told %d times of a rule that was replaced, want 1", *told)
 		}
 	})
@@ -151,8 +151,8 @@ func TestLegacyGoesOn(t *testing.T) {
 	watched(t, func(m *Legacy, told *int) {
 		for i, chain := range []string{"OTHERS", "MORE-OF-OTHERS"} {
 			legacy(t, "iptables", "", "-t", "nat", "-N", chain)
-			m.look(false)
-			if m.look(false); *told != i+1 {
+			m.poll(false)
+			if m.poll(false); *told != i+1 {
 				t.Errorf("told %d times after change %d", *told, i+1)
 			}
 		}

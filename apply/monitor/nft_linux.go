@@ -19,13 +19,13 @@ import (
 
 // NFT monitors nf_tables by the kernel's notifications.
 type NFT struct {
-	concern Concern
+	filter  Filter
 	events  *socket.Socket
-	asks    *socket.Socket
+	queries *socket.Socket
 
-	mu   sync.Mutex
-	seen transactions
-	tell func(missed bool)
+	mu     sync.Mutex
+	seen   transactions
+	notify func(missed bool)
 }
 
 // eventBuffer is the receive buffer in bytes. It has room for large changes, which send one
@@ -35,7 +35,7 @@ const eventBuffer = 8 << 20
 // OpenNFT monitors the network namespace of the calling thread. It calls notify, from another
 // goroutine, when another program changed something that concerns us, or when notifications were
 // missed.
-func OpenNFT(concern Concern, notify func(missed bool)) (*NFT, error) {
+func OpenNFT(concern Filter, notify func(missed bool)) (*NFT, error) {
 	events, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(nl.SetReadBuffer(eventBuffer), nl.JoinGroup(unix.NFNLGRP_NFTABLES))
 	}})
@@ -47,9 +47,9 @@ func OpenNFT(concern Concern, notify func(missed bool)) (*NFT, error) {
 		events.Close()
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
-	m := &NFT{concern: concern, events: events, asks: asks, tell: notify}
+	m := &NFT{filter: concern, events: events, queries: asks, notify: notify}
 	m.seen.own = ownNames()
-	if m.seen.heard, err = m.generation(); err != nil {
+	if m.seen.last, err = m.generation(); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
@@ -88,7 +88,7 @@ func (m *NFT) Own(work func() (certain bool)) {
 	case err != nil:
 		m.suspect()
 	case foreign:
-		m.tell(false)
+		m.notify(false)
 	}
 }
 
@@ -96,15 +96,15 @@ func (m *NFT) Own(work func() (certain bool)) {
 func (m *NFT) suspect() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.seen.touched = Touched{More: true}
-	m.tell(true)
+	m.seen.changes = Changes{Other: true}
+	m.notify(true)
 }
 
-// Apart is Own for changes without notifications. work returns the number of its transactions.
+// OwnMuted is Own for changes without notifications. work returns the number of its transactions.
 // While any socket listens, the kernel creates an 8 KiB notification for each changed element, and
-// holds them all until the transaction ends: 7 GB for a million elements. Apart detects foreign
+// holds them all until the transaction ends: 7 GB for a million elements. OwnMuted detects foreign
 // transactions by their number; their content is unknown.
-func (m *NFT) Apart(work func() (transactions uint32)) {
+func (m *NFT) OwnMuted(work func() (transactions uint32)) {
 	before, err := m.generation()
 	if err == nil {
 		err = m.events.Set(func(nl *netlink.Conn) error { return nl.LeaveGroup(unix.NFNLGRP_NFTABLES) })
@@ -117,12 +117,12 @@ func (m *NFT) Apart(work func() (transactions uint32)) {
 	}
 }
 
-// Touched returns and clears the foreign changes since the last call.
-func (m *NFT) Touched() Touched {
+// Changes returns and clears the foreign changes since the last call.
+func (m *NFT) Changes() Changes {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	touched := m.seen.touched
-	m.seen.touched = Touched{}
+	touched := m.seen.changes
+	m.seen.changes = Changes{}
 	return touched
 }
 
@@ -131,46 +131,46 @@ func (m *NFT) Touched() Touched {
 func (m *NFT) ChangedBy() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	by := m.seen.by
-	m.seen.by = nil
+	by := m.seen.programs
+	m.seen.programs = nil
 	return by
 }
 
 // Close ends Run.
-func (m *NFT) Close() error { return errors.Join(m.events.Close(), m.asks.Close()) }
+func (m *NFT) Close() error { return errors.Join(m.events.Close(), m.queries.Close()) }
 
 // Run receives notifications until Close.
 func (m *NFT) Run(ctx context.Context) {
-	var touched Touched // by the current transaction
+	var touched Changes // by the current transaction
 	m.events.Follow(ctx, func(msg netlink.Message) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		switch kind := uint8(msg.Header.Type); {
 		case kind == unix.NFT_MSG_NEWGEN:
 			one := parseGeneration(msg.Data)
-			one.touched, touched = touched, Touched{}
-			if m.seen.met(one) {
-				m.tell(false)
+			one.changes, touched = touched, Changes{}
+			if m.seen.add(one) {
+				m.notify(false)
 			}
-		case touched.More || !m.concerned(kind, msg.Data):
+		case touched.Other || !m.relevant(kind, msg.Data):
 		case kind == unix.NFT_MSG_NEWSETELEM || kind == unix.NFT_MSG_DELSETELEM:
-			touched.add(Touched{Elements: [][]byte{bytes.Clone(msg.Data)}})
+			touched.add(Changes{Elements: [][]byte{bytes.Clone(msg.Data)}})
 		default:
-			touched.add(Touched{More: true})
+			touched.add(Changes{Other: true})
 		}
 	}, func(error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		touched = Touched{}
+		touched = Changes{}
 		m.seen.lost()
-		m.tell(true)
+		m.notify(true)
 	})
 }
 
 // generation returns the number of the last transaction.
 func (m *NFT) generation() (generation uint32, err error) {
 	answered := false
-	_, err = m.asks.Ask(context.Background(), netlink.Message{
+	_, err = m.queries.Ask(context.Background(), netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN},
 		Data:   make([]byte, nfgenSize),
 	}, func(data []byte) error {
@@ -214,12 +214,12 @@ func parseGeneration(data []byte) (t transaction) {
 	return t
 }
 
-// concerned reports whether a message is about something of ours. The first attribute of every
+// relevant reports whether a message is about something of ours. The first attribute of every
 // message is the table. In messages about rules the second one is the chain, in messages about
 // chains the third one. The kernel sends a message about a table when it is created and when its
 // flags change, which may disable everything in it. A table of another family is foreign, whatever
 // its name.
-func (m *NFT) concerned(kind uint8, data []byte) bool {
+func (m *NFT) relevant(kind uint8, data []byte) bool {
 	var table, chain string
 	chainAt := uint16(0)
 	loss := false
@@ -244,7 +244,7 @@ func (m *NFT) concerned(kind uint8, data []byte) bool {
 			chain = text(value)
 		}
 	})
-	return m.concern(table, chain, loss)
+	return m.filter(table, chain, loss)
 }
 
 func text(value []byte) string { return strings.TrimRight(string(value), "\x00") }

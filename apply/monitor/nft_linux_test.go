@@ -8,10 +8,10 @@ import (
 )
 
 // A message is also matched by its family. A message about a table may disable everything in it.
-func TestConcerned(t *testing.T) {
+func TestRelevant(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		c      Concern
+		c      Filter
 		family byte
 		kind   uint8
 		table  string
@@ -31,8 +31,8 @@ func TestConcerned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := NFT{concern: tc.c}
-		if got := m.concerned(tc.kind, append([]byte{tc.family, 0, 0, 0}, attributes...)); got != tc.want {
+		m := NFT{filter: tc.c}
+		if got := m.relevant(tc.kind, append([]byte{tc.family, 0, 0, 0}, attributes...)); got != tc.want {
 			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
 		}
 	}

@@ -10,26 +10,26 @@ type transaction struct {
 	generation uint32
 	program    string // name of the program, truncated by the kernel to 15 bytes
 	process    uint32 // its process ID
-	touched    Touched
+	changes    Changes
 }
 
-// Touched describes which of our objects were changed.
-type Touched struct {
+// Changes describes which of our objects were changed.
+type Changes struct {
 	// Elements are messages about set elements, including their headers.
 	Elements [][]byte
-	// More is set if something else was changed, or if the changes are unknown.
-	More bool
+	// Other is set if something else was changed, or if the changes are unknown.
+	Other bool
 }
 
-// mostElements bounds Elements. Above it, a complete comparison is cheaper.
-const mostElements = 1000
+// maxElements bounds Elements. Above it, a complete comparison is cheaper.
+const maxElements = 1000
 
 // Any reports whether anything was changed.
-func (t *Touched) Any() bool { return t.More || len(t.Elements) > 0 }
+func (t *Changes) Any() bool { return t.Other || len(t.Elements) > 0 }
 
-func (t *Touched) add(o Touched) {
+func (t *Changes) add(o Changes) {
 	t.Elements = append(t.Elements, o.Elements...)
-	if t.More = t.More || o.More || len(t.Elements) > mostElements; t.More {
+	if t.Other = t.Other || o.Other || len(t.Elements) > maxElements; t.Other {
 		t.Elements = nil
 	}
 }
@@ -45,10 +45,10 @@ func (t *Touched) add(o Touched) {
 type transactions struct {
 	own     []string  // names of the programs that write our rules
 	windows []*window // windows whose messages may still arrive
-	heard   uint32    // generation of the last message, or at the start
+	last    uint32    // generation of the last message, or at the start
 
-	touched Touched  // foreign changes that were not returned yet
-	by      []string // the first programs that made them
+	changes  Changes  // foreign changes that were not returned yet
+	programs []string // the first programs that made them
 }
 
 // window is the range of generations after from, up to until, in which one of our processes changed
@@ -68,8 +68,8 @@ func (w *window) contains(generation uint32) bool {
 // after compares generations, which wrap around.
 func after(a, b uint32) bool { return int32(a-b) > 0 }
 
-// mostBy bounds the number of reported programs.
-const mostBy = 5
+// maxPrograms bounds the number of reported programs.
+const maxPrograms = 5
 
 // name describes the process that made a transaction.
 func (t *transaction) name() string {
@@ -91,7 +91,7 @@ func (t *transactions) begin(generation uint32) *window {
 func (t *transactions) end(w *window, generation uint32, certain bool) (foreign bool) {
 	w.until, w.open = generation, false
 	if !certain {
-		foreign = t.distrust(w)
+		foreign = t.markForeign(w)
 	}
 	t.forget()
 	return foreign
@@ -100,15 +100,15 @@ func (t *transactions) end(w *window, generation uint32, certain bool) (foreign 
 // forget drops closed windows whose messages have all arrived.
 func (t *transactions) forget() {
 	t.windows = slices.DeleteFunc(t.windows, func(w *window) bool {
-		return !w.open && (w.until == w.from || !after(w.until, t.heard))
+		return !w.open && (w.until == w.from || !after(w.until, t.last))
 	})
 }
 
-// distrust marks all transactions in a window as foreign, and reports whether one of them changed
+// markForeign marks all transactions in a window as foreign, and reports whether one of them changed
 // something of ours.
-func (t *transactions) distrust(w *window) (foreign bool) {
+func (t *transactions) markForeign(w *window) (foreign bool) {
 	if w.first != nil {
-		foreign = t.enterForeign(w.first)
+		foreign = t.addForeign(w.first)
 	}
 	w.first, w.foreign = nil, true
 	return foreign
@@ -118,16 +118,16 @@ func (t *transactions) distrust(w *window) (foreign bool) {
 // identified.
 func (t *transactions) lost() {
 	for _, w := range t.windows {
-		t.distrust(w)
+		t.markForeign(w)
 	}
 	t.windows = slices.DeleteFunc(t.windows, func(w *window) bool { return !w.open })
-	t.touched = Touched{More: true}
+	t.changes = Changes{Other: true}
 }
 
-// met adds a transaction, and reports whether a foreign one changed something of ours. Messages
+// add adds a transaction, and reports whether a foreign one changed something of ours. Messages
 // arrive in order of generation.
-func (t *transactions) met(one transaction) (foreign bool) {
-	t.heard = one.generation
+func (t *transactions) add(one transaction) (foreign bool) {
+	t.last = one.generation
 	ours := false
 	for _, w := range t.windows {
 		if !w.contains(one.generation) || !slices.Contains(t.own, one.program) {
@@ -137,27 +137,27 @@ func (t *transactions) met(one transaction) (foreign bool) {
 		case w.foreign:
 		case w.first == nil:
 			first := one
-			first.touched.Elements = slices.Clip(first.touched.Elements)
+			first.changes.Elements = slices.Clip(first.changes.Elements)
 			w.first, ours = &first, true
 		case w.first.process == one.process:
-			w.first.touched.add(one.touched)
+			w.first.changes.add(one.changes)
 			ours = true
 		default:
-			foreign = t.distrust(w) || foreign
+			foreign = t.markForeign(w) || foreign
 		}
 	}
 	t.forget()
-	return !ours && t.enterForeign(&one) || foreign
+	return !ours && t.addForeign(&one) || foreign
 }
 
-// enterForeign adds a foreign transaction, and reports whether it changed something of ours.
-func (t *transactions) enterForeign(one *transaction) bool {
-	if !one.touched.Any() {
+// addForeign adds a foreign transaction, and reports whether it changed something of ours.
+func (t *transactions) addForeign(one *transaction) bool {
+	if !one.changes.Any() {
 		return false
 	}
-	t.touched.add(one.touched)
-	if name := one.name(); len(t.by) < mostBy && !slices.Contains(t.by, name) {
-		t.by = append(t.by, name)
+	t.changes.add(one.changes)
+	if name := one.name(); len(t.programs) < maxPrograms && !slices.Contains(t.programs, name) {
+		t.programs = append(t.programs, name)
 	}
 	return true
 }

@@ -8,7 +8,7 @@ import (
 
 // by returns a transaction that changes something of ours.
 func by(program string, process, generation uint32) transaction {
-	return transaction{generation, program, process, Touched{More: true}}
+	return transaction{generation, program, process, Changes{Other: true}}
 }
 
 func TestTransactions(t *testing.T) {
@@ -18,80 +18,80 @@ func TestTransactions(t *testing.T) {
 		play func(*transactions) (foreign bool)
 		want bool
 	}{
-		{"another program", func(s *transactions) bool { return s.met(by("nft", 7, 5)) }, true},
-		{"not about us", func(s *transactions) bool { return s.met(transaction{5, "nft", 7, Touched{}}) }, false},
+		{"another program", func(s *transactions) bool { return s.add(by("nft", 7, 5)) }, true},
+		{"not about us", func(s *transactions) bool { return s.add(transaction{5, "nft", 7, Changes{}}) }, false},
 		{"our own", func(s *transactions) bool {
 			w := s.begin(4)
-			return s.met(tool(7, 5)) || s.end(w, 5, true)
+			return s.add(tool(7, 5)) || s.end(w, 5, true)
 		}, false},
 		{"our own, reported late", func(s *transactions) bool {
 			w := s.begin(4)
-			return s.end(w, 5, true) || s.met(tool(7, 5))
+			return s.end(w, 5, true) || s.add(tool(7, 5))
 		}, false},
 		{"our own, several of one process", func(s *transactions) bool {
 			w := s.begin(4)
-			return s.met(tool(7, 5)) || s.end(w, 6, true) || s.met(tool(7, 6))
+			return s.add(tool(7, 5)) || s.end(w, 6, true) || s.add(tool(7, 6))
 		}, false},
 		{"our own, one after the other", func(s *transactions) bool {
 			one := s.begin(4)
 			foreign := s.end(one, 5, true)
 			two := s.begin(5)
-			return foreign || s.end(two, 6, true) || s.met(tool(7, 5)) || s.met(tool(8, 6))
+			return foreign || s.end(two, 6, true) || s.add(tool(7, 5)) || s.add(tool(8, 6))
 		}, false},
 		{"the same tool, when ours does not run", func(s *transactions) bool {
 			w := s.begin(4)
-			return !s.end(w, 5, true) && !s.met(tool(7, 5)) && s.met(tool(8, 6))
+			return !s.end(w, 5, true) && !s.add(tool(7, 5)) && s.add(tool(8, 6))
 		}, true},
 		{"the same tool, right before ours", func(s *transactions) bool {
 			s.begin(4)
-			return s.met(tool(8, 4))
+			return s.add(tool(8, 4))
 		}, true},
 		{"the same tool beside ours, before", func(s *transactions) bool {
 			w := s.begin(4)
-			foreign := s.met(tool(8, 5))
-			foreign = s.met(tool(7, 6)) || foreign
+			foreign := s.add(tool(8, 5))
+			foreign = s.add(tool(7, 6)) || foreign
 			return s.end(w, 6, true) || foreign
 		}, true},
 		{"the same tool beside ours, after, reported late", func(s *transactions) bool {
 			w := s.begin(4)
-			return !s.end(w, 6, true) && !s.met(tool(7, 5)) && s.met(tool(8, 6))
+			return !s.end(w, 6, true) && !s.add(tool(7, 5)) && s.add(tool(8, 6))
 		}, true},
 		{"the same tool beside ours, which touches nothing that is watched", func(s *transactions) bool {
 			w := s.begin(4)
-			foreign := s.met(tool(8, 5))
-			foreign = s.met(transaction{6, "iptables-nft-re", 7, Touched{}}) || foreign
+			foreign := s.add(tool(8, 5))
+			foreign = s.add(transaction{6, "iptables-nft-re", 7, Changes{}}) || foreign
 			return s.end(w, 6, true) || foreign
 		}, true},
 		{"the same tool beside one of ours that fails", func(s *transactions) bool {
 			w := s.begin(4)
-			return !s.met(tool(8, 5)) && s.end(w, 5, false)
+			return !s.add(tool(8, 5)) && s.end(w, 5, false)
 		}, true},
 		{"the same tool beside one of ours that fails, reported late", func(s *transactions) bool {
 			w := s.begin(4)
-			return !s.end(w, 5, false) && s.met(tool(8, 5))
+			return !s.end(w, 5, false) && s.add(tool(8, 5))
 		}, true},
 		{"the same tool in one of two windows at a time", func(s *transactions) bool {
 			one, two := s.begin(4), s.begin(4)
-			foreign := s.met(tool(7, 5)) || s.end(one, 5, true) // a third process, after the first window
-			return !foreign && !s.met(tool(7, 6)) && s.met(tool(8, 7)) && !s.end(two, 7, true)
+			foreign := s.add(tool(7, 5)) || s.end(one, 5, true) // a third process, after the first window
+			return !foreign && !s.add(tool(7, 6)) && s.add(tool(8, 7)) && !s.end(two, 7, true)
 		}, true},
 		{"beside ours, whose messages are lost", func(s *transactions) bool {
 			w := s.begin(4)
 			s.lost()
-			return s.met(tool(8, 6)) && !s.end(w, 6, true)
+			return s.add(tool(8, 6)) && !s.end(w, 6, true)
 		}, true},
 		{"another program beside ours", func(s *transactions) bool {
 			w := s.begin(4)
-			return s.met(by("nft", 8, 5)) && !s.met(tool(7, 6)) && !s.end(w, 6, true)
+			return s.add(by("nft", 8, 5)) && !s.add(tool(7, 6)) && !s.end(w, 6, true)
 		}, true},
 		{"around the end of the numbers", func(s *transactions) bool {
-			s.heard = 1<<32 - 2
-			w := s.begin(s.heard)
-			return s.end(w, 3, true) || s.met(tool(7, 1<<32-1)) || s.met(tool(7, 2))
+			s.last = 1<<32 - 2
+			w := s.begin(s.last)
+			return s.end(w, 3, true) || s.add(tool(7, 1<<32-1)) || s.add(tool(7, 2))
 		}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := transactions{own: []string{"iptables-nft-re"}, heard: 4}
+			s := transactions{own: []string{"iptables-nft-re"}, last: 4}
 			if got := tc.play(&s); got != tc.want {
 				t.Errorf("foreign: %t, want %t", got, tc.want)
 			}
@@ -104,11 +104,11 @@ func TestTransactions(t *testing.T) {
 func TestTransactionsRandom(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		s := transactions{own: []string{"iptables-nft-re"}, heard: 1<<32 - 10}
+		s := transactions{own: []string{"iptables-nft-re"}, last: 1<<32 - 10}
 		var reported []transaction // what the kernel will report
 		deliver := func() {
 			if len(reported) > 0 {
-				s.met(reported[0])
+				s.add(reported[0])
 				reported = reported[1:]
 			}
 		}
@@ -116,7 +116,7 @@ func TestTransactionsRandom(t *testing.T) {
 		foreign := false
 		commit := func(process uint32, touched bool) {
 			generation++
-			reported = append(reported, transaction{generation, "iptables-nft-re", process, Touched{More: touched}})
+			reported = append(reported, transaction{generation, "iptables-nft-re", process, Changes{Other: touched}})
 		}
 		others := func() {
 			for r.IntN(40) == 0 {
@@ -149,7 +149,7 @@ func TestTransactionsRandom(t *testing.T) {
 		for len(reported) > 0 {
 			deliver()
 		}
-		if got := s.touched.Any(); got != foreign {
+		if got := s.changes.Any(); got != foreign {
 			t.Fatalf("seed %d: reported %t, want %t", seed, got, foreign)
 		}
 		if len(s.windows) > 0 {
@@ -160,27 +160,27 @@ func TestTransactionsRandom(t *testing.T) {
 
 // Foreign changes are kept until they are returned, by element while they are few. Our own are not
 // kept.
-func TestTouched(t *testing.T) {
+func TestChanges(t *testing.T) {
 	s := transactions{own: []string{"proxyc"}}
 	one := func(program string, generation uint32, elements int) transaction {
-		return transaction{generation, program, 7, Touched{Elements: make([][]byte, elements)}}
+		return transaction{generation, program, 7, Changes{Elements: make([][]byte, elements)}}
 	}
 	w := s.begin(4)
-	s.met(one("proxyc", 5, 7))
-	s.met(one("nft", 6, 2))
+	s.add(one("proxyc", 5, 7))
+	s.add(one("nft", 6, 2))
 	s.end(w, 6, true)
-	s.met(one("nft", 7, 1))
-	if got := s.touched; len(got.Elements) != 3 || got.More {
-		t.Errorf("got %d elements, more %t, want 3", len(got.Elements), got.More)
+	s.add(one("nft", 7, 1))
+	if got := s.changes; len(got.Elements) != 3 || got.Other {
+		t.Errorf("got %d elements, more %t, want 3", len(got.Elements), got.Other)
 	}
-	if s.met(one("nft", 8, mostElements)); s.touched.Elements != nil || !s.touched.More {
+	if s.add(one("nft", 8, maxElements)); s.changes.Elements != nil || !s.changes.Other {
 		t.Error("elements are held without bound")
 	}
 }
 
-func TestConcerns(t *testing.T) {
+func TestFilters(t *testing.T) {
 	for _, tc := range []struct {
-		c            Concern
+		c            Filter
 		table, chain string
 		loss         bool
 		want         bool
@@ -204,18 +204,18 @@ func TestConcerns(t *testing.T) {
 // The programs that changed something of ours are kept until they are returned, up to a limit.
 func TestTransactionsBy(t *testing.T) {
 	s := transactions{own: []string{"proxyc"}}
-	more := Touched{More: true}
-	s.met(transaction{5, "nft", 7, more})
-	s.met(transaction{6, "nft", 7, more})
-	s.met(transaction{7, "iptables", 8, Touched{}}) // changes nothing of ours
-	s.met(transaction{8, "", 0, more})
-	if want := []string{"nft (process 7)", "a program that the kernel does not name"}; !slices.Equal(s.by, want) {
-		t.Errorf("got %q, want %q", s.by, want)
+	more := Changes{Other: true}
+	s.add(transaction{5, "nft", 7, more})
+	s.add(transaction{6, "nft", 7, more})
+	s.add(transaction{7, "iptables", 8, Changes{}}) // changes nothing of ours
+	s.add(transaction{8, "", 0, more})
+	if want := []string{"nft (process 7)", "a program that the kernel does not name"}; !slices.Equal(s.programs, want) {
+		t.Errorf("got %q, want %q", s.programs, want)
 	}
 	for i := range uint32(100) {
-		s.met(transaction{9 + i, "nft", 100 + i, more})
+		s.add(transaction{9 + i, "nft", 100 + i, more})
 	}
-	if len(s.by) != mostBy {
-		t.Errorf("%d are remembered, want %d", len(s.by), mostBy)
+	if len(s.programs) != maxPrograms {
+		t.Errorf("%d are remembered, want %d", len(s.programs), maxPrograms)
 	}
 }

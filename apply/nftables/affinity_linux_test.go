@@ -205,7 +205,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 
 // Elements of affinity maps by which clients would be sent to what is no backend
 // of the pool are removed, and told of; what connections left stays.
-func TestAffinityStrays(t *testing.T) {
+func TestForeignAffinityEntries(t *testing.T) {
 	for _, f := range ir.Families() {
 		t.Run(f.String(), func(t *testing.T) {
 			n := newNode(t)

@@ -9,8 +9,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// about is the purpose of a message. It leads from a refusal to the Service.
-type about struct {
+// purpose is the purpose of a message. It leads from a refusal to the Service.
+type purpose struct {
 	change   *change
 	object   string // as an error names it
 	set      *rules.Set
@@ -28,31 +28,31 @@ const maxElements = 48 << 10
 // batch collects the messages of a commit.
 type batch struct {
 	messages []conn.Message
-	about    []about // of each message
+	purposes []purpose // of each message
 	lastSet  uint32
-	room     []byte // what is free behind the last message
-	piece    int    // how large the last piece of memory was made
+	free     []byte // what is free behind the last message
+	chunk    int    // how large the last piece of memory was made
 }
 
 // A batch has its messages in few pieces of memory, one behind the other, which the socket takes
 // as they are: a whole cluster's are too large to be held twice.
 const (
-	firstPiece = 1 << 10
-	mostPiece  = 1 << 20
+	firstChunk = 1 << 10
+	maxChunk   = 1 << 20
 )
 
-// raw returns a message's memory, with its data behind the room of its header.
-func (b *batch) raw(data ...[]byte) []byte {
+// alloc returns a message's memory, with its data behind the room of its header.
+func (b *batch) alloc(data ...[]byte) []byte {
 	n := codec.NetlinkHead
 	for _, d := range data {
 		n += codec.Align(len(d))
 	}
-	if n > len(b.room) {
-		b.piece = min(max(2*b.piece, firstPiece), mostPiece)
-		b.room = make([]byte, max(n, b.piece))
+	if n > len(b.free) {
+		b.chunk = min(max(2*b.chunk, firstChunk), maxChunk)
+		b.free = make([]byte, max(n, b.chunk))
 	}
-	raw := b.room[:n]
-	b.room = b.room[n:]
+	raw := b.free[:n]
+	b.free = b.free[n:]
 	at := codec.NetlinkHead
 	for _, d := range data {
 		copy(raw[at:], d)
@@ -64,12 +64,12 @@ func (b *batch) raw(data ...[]byte) []byte {
 // stale are entries of affinity maps to remove, by map.
 type stale map[*rules.Set][]rules.Element
 
-// fewMessages is as many as the change of an endpoint needs, in most cases.
-const fewMessages = 8
+// typicalMessages is as many as the change of an endpoint needs, in most cases.
+const typicalMessages = 8
 
 // newBatch turns a Plan into messages.
 func newBatch(p *Plan, entries stale) *batch {
-	b := &batch{messages: make([]conn.Message, 0, fewMessages), about: make([]about, 0, fewMessages)}
+	b := &batch{messages: make([]conn.Message, 0, typicalMessages), purposes: make([]purpose, 0, typicalMessages)}
 	for _, c := range ir.Present(p.families) {
 		if !c.empty() {
 			b.change(c, entries)
@@ -80,17 +80,17 @@ func newBatch(p *Plan, entries stale) *batch {
 
 func (b *batch) change(c *change, entries stale) {
 	if c.drop {
-		b.add(c, unix.NFT_MSG_DELTABLE, codec.EncodeTable(rules.Table), about{object: "table"})
+		b.add(c, unix.NFT_MSG_DELTABLE, codec.EncodeTable(rules.Table), purpose{object: "table"})
 	}
-	if c.add || c.drop {
-		b.create(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.flags), about{object: "table"})
+	if c.create || c.drop {
+		b.create(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.flags), purpose{object: "table"})
 	}
 	if c.adopt {
-		b.add(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.flags), about{object: "table"})
+		b.add(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.flags), purpose{object: "table"})
 	}
 	for _, s := range c.sets {
 		b.lastSet++
-		b.create(c, unix.NFT_MSG_NEWSET, codec.EncodeSet(s, c.family, b.lastSet), about{object: "set " + s.Name, set: s})
+		b.create(c, unix.NFT_MSG_NEWSET, codec.EncodeSet(s, c.family, b.lastSet), purpose{object: "set " + s.Name, set: s})
 		if s.Size > rules.MostClients {
 			b.resize(c, s)
 		}
@@ -99,62 +99,62 @@ func (b *batch) change(c *change, entries stale) {
 		b.resize(c, r.set)
 	}
 	for _, ch := range c.chains {
-		b.create(c, unix.NFT_MSG_NEWCHAIN, codec.EncodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
+		b.create(c, unix.NFT_MSG_NEWCHAIN, codec.EncodeChain(ch), purpose{object: "chain " + ch.Name, chain: ch})
 	}
 	for _, ch := range c.policy {
-		b.add(c, unix.NFT_MSG_NEWCHAIN, codec.EncodeChain(ch), about{object: "chain " + ch.Name, chain: ch})
+		b.add(c, unix.NFT_MSG_NEWCHAIN, codec.EncodeChain(ch), purpose{object: "chain " + ch.Name, chain: ch})
 	}
 	for _, e := range c.elements {
-		if e.empty {
-			b.add(c, unix.NFT_MSG_DELSETELEM, codec.ElementsIn(e.set.Name), about{object: "set " + e.set.Name, set: e.set})
+		if e.flush {
+			b.add(c, unix.NFT_MSG_DELSETELEM, codec.ElementsIn(e.set.Name), purpose{object: "set " + e.set.Name, set: e.set})
 			continue
 		}
-		b.elements(c, unix.NFT_MSG_DELSETELEM, e.set, e.gone, false)
+		b.elements(c, unix.NFT_MSG_DELSETELEM, e.set, e.removed, false)
 	}
 	for s, gone := range entries {
 		if c.owns(s) {
 			b.elements(c, unix.NFT_MSG_DELSETELEM, s, gone, true)
 		}
 	}
-	for _, chains := range [...][]*rules.Chain{c.flush, c.goneChains} {
+	for _, chains := range [...][]*rules.Chain{c.flush, c.removedChains} {
 		for _, ch := range chains {
 			if len(ch.Rules) > 0 {
-				b.add(c, unix.NFT_MSG_DELRULE, codec.RulesOf(ch.Name), about{object: "rules of chain " + ch.Name, chain: ch})
+				b.add(c, unix.NFT_MSG_DELRULE, codec.RulesOf(ch.Name), purpose{object: "rules of chain " + ch.Name, chain: ch})
 			}
 		}
 	}
 	for _, ch := range c.fill {
 		for i := range ch.Rules {
 			b.create(c, unix.NFT_MSG_NEWRULE, codec.EncodeRule(ch.Name, &ch.Rules[i], c.family),
-				about{object: "chain " + ch.Name + ": " + ch.Rules[i].Text(c.family), chain: ch})
-			b.messages[len(b.messages)-1].AtEnd = true
+				purpose{object: "chain " + ch.Name + ": " + ch.Rules[i].Text(c.family), chain: ch})
+			b.messages[len(b.messages)-1].Append = true
 		}
 	}
 	for _, e := range c.elements {
-		if e.empty {
-			e.add = e.all
+		if e.flush {
+			e.added = e.all
 		}
-		b.elements(c, unix.NFT_MSG_NEWSETELEM, e.set, e.add, false)
+		b.elements(c, unix.NFT_MSG_NEWSETELEM, e.set, e.added, false)
 	}
 	if c.load != nil {
 		b.load(c)
 	}
 	// Sets before chains and objects, since elements hold to these.
-	for _, s := range c.goneSets {
-		b.add(c, unix.NFT_MSG_DELSET, codec.SetNamed(s.Name), about{object: "set " + s.Name, set: s, removal: true})
+	for _, s := range c.removedSets {
+		b.add(c, unix.NFT_MSG_DELSET, codec.SetNamed(s.Name), purpose{object: "set " + s.Name, set: s, removal: true})
 	}
-	for _, ch := range c.goneChains {
-		b.add(c, unix.NFT_MSG_DELCHAIN, codec.ChainNamed(ch.Name), about{object: "chain " + ch.Name, chain: ch, removal: true})
+	for _, ch := range c.removedChains {
+		b.add(c, unix.NFT_MSG_DELCHAIN, codec.ChainNamed(ch.Name), purpose{object: "chain " + ch.Name, chain: ch, removal: true})
 	}
-	for _, o := range c.goneOthers {
+	for _, o := range c.removedObjects {
 		typ := uint16(unix.NFT_MSG_DELOBJ)
 		if o.Kind == rules.Flowtable {
 			typ = unix.NFT_MSG_DELFLOWTABLE
 		}
-		b.add(c, typ, codec.EncodeOther(o), about{object: o.Kind.String() + " " + o.Name, removal: true})
+		b.add(c, typ, codec.EncodeObject(o), purpose{object: o.Kind.String() + " " + o.Name, removal: true})
 	}
 	if c.kubeProxy {
-		b.add(c, unix.NFT_MSG_DELTABLE, codec.EncodeTable(kubeProxyTable), about{object: "table " + kubeProxyTable})
+		b.add(c, unix.NFT_MSG_DELTABLE, codec.EncodeTable(kubeProxyTable), purpose{object: "table " + kubeProxyTable})
 	}
 }
 
@@ -163,7 +163,7 @@ func (b *batch) change(c *change, entries stale) {
 // before 6.5 take no notice.
 func (b *batch) resize(c *change, s *rules.Set) {
 	b.lastSet++
-	b.add(c, unix.NFT_MSG_NEWSET, codec.EncodeSize(s, c.family, b.lastSet), about{object: "size of set " + s.Name, set: s})
+	b.add(c, unix.NFT_MSG_NEWSET, codec.EncodeSize(s, c.family, b.lastSet), purpose{object: "size of set " + s.Name, set: s})
 }
 
 func (c *change) owns(s *rules.Set) bool {
@@ -175,13 +175,13 @@ func (c *change) owns(s *rules.Set) bool {
 	return false
 }
 
-func (b *batch) add(c *change, typ uint16, attrs []byte, a about) {
+func (b *batch) add(c *change, typ uint16, attrs []byte, a purpose) {
 	a.change = c
-	b.messages = append(b.messages, conn.Message{Type: typ, Raw: b.raw([]byte{codec.Family(c.family), 0, 0, 0}, attrs)})
-	b.about = append(b.about, a)
+	b.messages = append(b.messages, conn.Message{Type: typ, Raw: b.alloc([]byte{codec.Family(c.family), 0, 0, 0}, attrs)})
+	b.purposes = append(b.purposes, a)
 }
 
-func (b *batch) create(c *change, typ uint16, attrs []byte, a about) {
+func (b *batch) create(c *change, typ uint16, attrs []byte, a purpose) {
 	b.add(c, typ, attrs, a)
 	b.messages[len(b.messages)-1].Create = true
 }
@@ -191,7 +191,7 @@ func (b *batch) elements(c *change, typ uint16, s *rules.Set, elements []rules.E
 	if len(elements) == 0 {
 		return
 	}
-	l := elementWriter{about: about{change: c, object: "set " + s.Name, set: s, purge: purge}, typ: typ,
+	l := elementWriter{purpose: purpose{change: c, object: "set " + s.Name, set: s, purge: purge}, typ: typ,
 		data: make(codec.Builder, 0, min(maxElements+1024, 256+len(elements)*160))}
 	for from := range elements {
 		if l.add(&elements[from]); l.full() || from == len(elements)-1 {
@@ -208,7 +208,7 @@ func (b *batch) load(c *change) {
 	rules.LowerBare(c.load, func(id rules.SetID, elements []rules.Element) bool {
 		l := &lists[id]
 		if l.set == nil {
-			l.about = about{change: c, object: "set " + id.String(), set: id.Set()}
+			l.purpose = purpose{change: c, object: "set " + id.String(), set: id.Set()}
 			l.typ = unix.NFT_MSG_NEWSETELEM
 		}
 		for i := range elements {
@@ -226,7 +226,7 @@ func (b *batch) load(c *change) {
 // elementWriter is a message of elements of one set that is being written. What it is written into is
 // used again for the next one.
 type elementWriter struct {
-	about
+	purpose
 	typ  uint16
 	data codec.Builder
 	list int // where in data the elements begin
@@ -250,15 +250,15 @@ func (l *elementWriter) end(b *batch) {
 		return
 	}
 	l.data.Close(l.list)
-	b.add(l.change, l.typ, l.data, l.about)
+	b.add(l.change, l.typ, l.data, l.purpose)
 	b.messages[len(b.messages)-1].Create = l.typ == unix.NFT_MSG_NEWSETELEM
 	l.count, l.data = 0, l.data[:0]
 }
 
-// elementsChanged counts the elements that are added and removed.
-func (b *batch) elementsChanged() (n int) {
-	for i := range b.about {
-		n += b.about[i].count
+// elementCount counts the elements that are added and removed.
+func (b *batch) elementCount() (n int) {
+	for i := range b.purposes {
+		n += b.purposes[i].count
 	}
 	return n
 }
@@ -267,7 +267,7 @@ func (b *batch) elementsChanged() (n int) {
 type refused struct {
 	conn.Refusal
 	*conn.Message // nil if the kernel refused the batch itself
-	*about
+	*purpose
 }
 
 func (r refused) Error() string {
@@ -282,7 +282,7 @@ func (b *batch) refused(refusals []conn.Refusal) (all []refused) {
 	for _, r := range refusals {
 		one := refused{Refusal: r}
 		if r.Index != conn.WholeBatch {
-			one.Message, one.about = &b.messages[r.Index], &b.about[r.Index]
+			one.Message, one.purpose = &b.messages[r.Index], &b.purposes[r.Index]
 		}
 		all = append(all, one)
 	}
@@ -323,7 +323,7 @@ func (m refused) element() *rules.Element {
 }
 
 // service returns whose the refused thing is; zero if it is no Service's.
-func (m *about) service(e *rules.Element) ir.Name {
+func (m *purpose) service(e *rules.Element) ir.Name {
 	switch {
 	case e != nil:
 		return m.change.serviceOf(m.set, e)

@@ -122,14 +122,14 @@ func BenchmarkOneEndpoint(b *testing.B) {
 func BenchmarkOwned(b *testing.B) {
 	const services = 10_000
 	nodes := [2]node{newNode(b), newNode(b)}
-	nodes[0].own()
-	if !nodes[0].owns {
+	nodes[0].claimOwnership()
+	if !nodes[0].ownTables {
 		b.Skip("the kernel knows no tables with an owner")
 	}
 	p, _ := large(services)
 	var states [2]*rules.Lowerer
 	for i, n := range nodes {
-		if _, err := n.Commit(b.Context(), planFor(found{}, ir.NewPrograms(p), "")); err != nil {
+		if _, err := n.Commit(b.Context(), planFor(state{}, ir.NewPrograms(p), "")); err != nil {
 			b.Fatal(err)
 		}
 		states[i] = rules.NewLowerer(ir.IPv4)
@@ -216,7 +216,7 @@ func withBackends(s ir.Service, n int) ir.Service {
 // commitNothing declares a table that is there already.
 func (n node) commitNothing() error {
 	empty := &batch{}
-	empty.add(&change{family: ir.IPv4}, unix.NFT_MSG_NEWTABLE, codec.EncodeTable(rules.Table), about{})
+	empty.add(&change{family: ir.IPv4}, unix.NFT_MSG_NEWTABLE, codec.EncodeTable(rules.Table), purpose{})
 	refusals, err := n.c.Send(context.Background(), empty.messages)
 	for _, r := range refusals {
 		err = errors.Join(err, r)
@@ -396,7 +396,7 @@ func BenchmarkReadBack(b *testing.B) {
 			}
 			read := func(from int) func() {
 				return func() {
-					n.keyedFrom = from
+					n.lookupFrom = from
 					if err := n.Read(b.Context(), want); err != nil {
 						b.Fatal(err)
 					}
@@ -409,7 +409,7 @@ func BenchmarkReadBack(b *testing.B) {
 			for b.Loop() {
 				timed("dumps", read(1<<30))
 				timed("keys", read(1000))
-				timed("default", read(keyedFrom))
+				timed("default", read(lookupFrom))
 				timed("dump-of-largest", func() {
 					s := *rules.Backends.Set()
 					if _, err := n.readElements(b.Context(), ir.IPv4, &s, rules.Backends, nil); err != nil || len(s.Elements) != len(set.Elements) {
@@ -417,9 +417,9 @@ func BenchmarkReadBack(b *testing.B) {
 					}
 				})
 				timed("keys-of-largest", func() {
-					m := newPrints(want.IPv4)[rules.Backends]
-					if others, err := elementsOfKeys(b.Context(), n.r, ir.IPv4, rules.Backends, want.IPv4, &m); err != nil || len(others) > 0 || len(m.all) != len(set.Elements) {
-						b.Fatal(len(others), len(m.all), err)
+					m := newFingerprints(want.IPv4)[rules.Backends]
+					if others, err := lookupElements(b.Context(), n.r, ir.IPv4, rules.Backends, want.IPv4, &m); err != nil || len(others) > 0 || len(m.sums) != len(set.Elements) {
+						b.Fatal(len(others), len(m.sums), err)
 					}
 				})
 			}

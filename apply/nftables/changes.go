@@ -22,7 +22,7 @@ func portion(delta *rules.Delta) (have, want *rules.Ruleset) {
 		s := &delta.Services[i]
 		for id := range old {
 			if !slices.Contains(rules.SharedSets(), rules.SetID(id)) {
-				o, n := unequal(rules.SetID(id), s.Old.Elements[id], s.New.Elements[id])
+				o, n := trimEqual(rules.SetID(id), s.Old.Elements[id], s.New.Elements[id])
 				old[id], now[id] = join(old[id], o), join(now[id], n)
 			}
 		}
@@ -80,10 +80,10 @@ func addOwnChains(s *rules.ServiceDelta, have, want *rules.Ruleset) {
 	}
 }
 
-// unequal returns the elements of one Service in one set without those that are equal at
+// trimEqual returns the elements of one Service in one set without those that are equal at
 // both ends, which are nearly all. All that decide what an affinity map remembers remain.
-func unequal(id rules.SetID, old, now []rules.Element) (o, n []rules.Element) {
-	if !printed(id) || len(old) == 0 || len(now) == 0 {
+func trimEqual(id rules.SetID, old, now []rules.Element) (o, n []rules.Element) {
+	if !fingerprinted(id) || len(old) == 0 || len(now) == 0 {
 		return old, now
 	}
 	set := id.Set()

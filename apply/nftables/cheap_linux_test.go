@@ -42,7 +42,7 @@ func TestCommonChangesLeadNowhere(t *testing.T) {
 		} {
 			b := newBatch(planOf(update(l, &node, ir.Change{Name: version(0).Name, Old: c.old, New: c.now})), nil)
 			elements := 0
-			for i, m := range b.about {
+			for i, m := range b.purposes {
 				elements += m.count
 				typ := b.messages[i].Type
 				if typ != unix.NFT_MSG_NEWSETELEM && typ != unix.NFT_MSG_DELSETELEM {

@@ -25,7 +25,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	if !ok {
 		return apply.Result{}, fmt.Errorf("nftables cannot commit a %T", p)
 	}
-	d.found = found{} // it will be another one
+	d.have = state{} // it will be another one
 	var result apply.Result
 	var err error
 	if !plan.Empty() {
@@ -47,10 +47,10 @@ func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error
 		if _, stale := errors.AsType[*staleError](err); !stale || plan.want == nil {
 			return result, err
 		}
-		if plan, err = d.planAgain(ctx, plan); err != nil {
+		if plan, err = d.replan(ctx, plan); err != nil {
 			return apply.Result{}, err
 		}
-		plan.last = try == maxPlans
+		plan.final = try == maxPlans
 	}
 }
 
@@ -59,8 +59,8 @@ func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error
 // its Service: the next comparison tries it again.
 const maxPlans = 3
 
-// planAgain reads the node, which is not what the plan began with.
-func (d *Dataplane) planAgain(ctx context.Context, plan *Plan) (*Plan, error) {
+// replan reads the node, which is not what the plan began with.
+func (d *Dataplane) replan(ctx context.Context, plan *Plan) (*Plan, error) {
 	generation, err := d.c.Generation(ctx)
 	if err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func (d *Dataplane) planAgain(ctx context.Context, plan *Plan) (*Plan, error) {
 	}
 	again := newPlan(have, plan.want())
 	again.generation = generation
-	if plan.forgets {
-		again.forgetAll()
+	if plan.purgesAll {
+		again.purgeAll()
 	}
 	return again, nil
 }
@@ -80,7 +80,7 @@ func (d *Dataplane) planAgain(ctx context.Context, plan *Plan) (*Plan, error) {
 // mayBeStale reports whether the kernel's state can be the reason for refusals: some
 // table changed since the plan was made, or may have.
 func (d *Dataplane) mayBeStale(ctx context.Context, p *Plan, refusals []refused) (bool, error) {
-	if p.last || !slices.ContainsFunc(refusals, refused.mayBeStale) {
+	if p.final || !slices.ContainsFunc(refusals, refused.mayBeStale) {
 		return false, nil
 	}
 	if p.generation == 0 {
@@ -107,7 +107,7 @@ func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
 		}
 		refusals, err := d.transact(ctx, newBatch(p, entries))
 		if err != nil { // the batch may be in force for all that
-			d.unforgotten = d.unforgotten || p.purges()
+			d.purgePending = d.purgePending || p.purges()
 			return out.result(), err
 		}
 		if len(refusals) == 0 {
@@ -128,19 +128,19 @@ func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
 		p = rest
 	}
 	result := out.result()
-	if err := d.forget(ctx, p); err != nil {
-		d.unforgotten = true
+	if err := d.finishPurge(ctx, p); err != nil {
+		d.purgePending = true
 		return result, err
 	}
-	if p.forgets && len(result.Refused) == 0 { // what is refused keeps its maps as they are
-		d.unforgotten = false
+	if p.purgesAll && len(result.Refused) == 0 { // what is refused keeps its maps as they are
+		d.purgePending = false
 	}
 	return result, nil
 }
 
-// mostTold is how many elements a batch changes of which the kernel is let tell us: while it commits
+// maxNotified is how many elements a batch changes of which the kernel is let tell us: while it commits
 // these, what it tells takes 25 MB.
-const mostTold = 3000
+const maxNotified = 3000
 
 // transact sends a batch, a large one apart from what listens to others.
 func (d *Dataplane) transact(ctx context.Context, b *batch) (refusals []refused, err error) {
@@ -150,11 +150,11 @@ func (d *Dataplane) transact(ctx context.Context, b *batch) (refusals []refused,
 		refusals = b.refused(all)
 		return err == nil && len(all) == 0
 	}
-	if d.nft == nil || b.elementsChanged() <= mostTold {
+	if d.nft == nil || b.elementCount() <= maxNotified {
 		d.monitor.Own(func() (certain bool) { return send() && len(b.messages) > 0 })
 		return refusals, err
 	}
-	d.nft.Apart(func() (transactions uint32) {
+	d.nft.OwnMuted(func() (transactions uint32) {
 		if send() {
 			transactions = 1
 		}
@@ -184,7 +184,7 @@ func (d *Dataplane) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.
 	s := *p.set
 	s.Elements = nil
 	_, err := d.c.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
-		return codec.DecodeElements(b, &s, f, (&codec.Notes{}).Frontend)
+		return codec.DecodeElements(b, &s, f, (&codec.Comments{}).Frontend)
 	})
 	return slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
 		_, stays := p.keep[e.To.Addr()]
@@ -192,9 +192,9 @@ func (d *Dataplane) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.
 	}), err
 }
 
-// forget removes what connections under way remembered between the reading of
+// finishPurge removes what connections under way remembered between the reading of
 // the maps and the commit. After the commit nothing remembers what is gone.
-func (d *Dataplane) forget(ctx context.Context, p *Plan) error {
+func (d *Dataplane) finishPurge(ctx context.Context, p *Plan) error {
 	for range 10 {
 		entries, err := d.staleEntries(ctx, p)
 		if err != nil || len(entries) == 0 {
@@ -256,7 +256,7 @@ func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, er
 			}
 			names := []ir.Name{service}
 			if r.set != nil && rules.IsSources(r.set.Name) {
-				names = r.change.admittedBy(r.set.Name)
+				names = r.change.servicesUsing(r.set.Name)
 			}
 			if len(names) == 0 || names[0] == (ir.Name{}) {
 				return nil, r
@@ -269,7 +269,7 @@ func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, er
 			}
 		}
 	}
-	return p.without(services, drop), nil
+	return p.withoutServices(services, drop), nil
 }
 
 // mayBeStale reports whether the kernel's state can be the reason.

@@ -21,30 +21,30 @@ import (
 type Dataplane struct {
 	log *slog.Logger // nil: nobody is told
 
-	owns     bool // the tables are to be this process's
-	lookOnly bool
-	fast     *flowtable.Keeper // nil: none is wanted
+	ownTables bool // the tables are to be this process's
+	readOnly  bool
+	fastpath  *flowtable.Keeper // nil: none is wanted
 
 	mu      sync.Mutex // held by a commit; what else uses c waits
 	c       *conn.Conn
 	commits atomic.Uint64 // begun and ended
 
-	reading sync.Mutex // a reading does not keep a commit waiting
-	r       *conn.Conn
-	others  *conn.Listener
-	whole   time.Time // when all was read last
+	reading  sync.Mutex // a reading does not keep a commit waiting
+	r        *conn.Conn
+	listener *conn.Listener
+	readAt   time.Time // when all was read last
 	// compareAll has the next Compare read everything: the last one failed, and what
 	// others had touched is not remembered.
 	compareAll bool
-	// keyedFrom is how large a set has to be for its elements to be asked for one by one.
-	keyedFrom int
+	// lookupFrom is how large a set has to be for its elements to be asked for one by one.
+	lookupFrom int
 
-	found       found // by the last Read
-	unforgotten bool  // affinity maps may remember backends that are gone
-	applied     apply.Applied
-	lowerers    ir.PerFamily[*rules.Lowerer] // of what is applied; nil: to be made
-	monitor     monitor.Handle
-	nft         *monitor.NFT // what monitor has; nil: none
+	have         state // by the last Read
+	purgePending bool  // affinity maps may remember backends that are gone
+	applied      apply.Applied
+	lowerers     ir.PerFamily[*rules.Lowerer] // of what is applied; nil: to be made
+	monitor      monitor.Handle
+	nft          *monitor.NFT // what monitor has; nil: none
 }
 
 var (
@@ -64,32 +64,32 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dataplane{c: c, log: o.Log, lookOnly: o.ReadOnly, keyedFrom: keyedFrom}
+	d := &Dataplane{c: c, log: o.Log, readOnly: o.ReadOnly, lookupFrom: lookupFrom}
 	if d.r, err = conn.Dial(netns); err == nil {
-		d.others, err = conn.DialListener(netns, c)
+		d.listener, err = conn.DialListener(netns, c)
 	}
 	if err != nil {
 		d.Close()
 		return nil, err
 	}
 	if o.OwnTables && !o.ReadOnly {
-		d.own()
+		d.claimOwnership()
 	}
 	if o.Fastpath.On() && !o.ReadOnly {
-		d.fast = flowtable.New(netns, o.Fastpath, o.Log)
+		d.fastpath = flowtable.New(netns, o.Fastpath, o.Log)
 	}
 	return d, nil
 }
 
 // Close closes the connections.
 func (d *Dataplane) Close() error {
-	d.fast.Close()
+	d.fastpath.Close()
 	err := errors.Join(d.monitor.Close(), d.c.Close())
 	if d.r != nil {
 		err = errors.Join(err, d.r.Close())
 	}
-	if d.others != nil {
-		err = errors.Join(err, d.others.Close())
+	if d.listener != nil {
+		err = errors.Join(err, d.listener.Close())
 	}
 	return err
 }
@@ -97,7 +97,7 @@ func (d *Dataplane) Close() error {
 // Read reads both tables as they were at one moment. It is faster, and keeps less, where
 // the tables contain what the Programs want.
 func (d *Dataplane) Read(ctx context.Context, want ir.Programs) (err error) {
-	d.found, err = d.readFor(ctx, want)
+	d.have, err = d.readFor(ctx, want)
 	return err
 }
 
@@ -107,13 +107,13 @@ func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) { return d
 
 // Plan compares what was read with what the Programs want.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
-	p := planFor(d.found, want, d.flags())
+	p := planFor(d.have, want, d.flags())
 	if adopted, ok := adoptSlots(p, want); ok {
-		want, p = adopted, planFor(d.found, adopted, d.flags())
+		want, p = adopted, planFor(d.have, adopted, d.flags())
 	}
 	p.desired = apply.Desired{Full: true, Programs: want}
-	if d.unforgotten {
-		p.forgetAll()
+	if d.purgePending {
+		p.purgeAll()
 	}
 	return p
 }
@@ -141,8 +141,8 @@ func (d *Dataplane) Compare(ctx context.Context) (plan apply.Plan, err error) {
 	all := d.compareAll
 	defer func() { d.compareAll = err != nil }()
 	if d.nft != nil && !all {
-		if what, ok := touchedBy(d.nft.Touched()); ok {
-			if p, err := d.compareTouched(ctx, what); p != nil || err != nil {
+		if what, ok := parseNotified(d.nft.Changes()); ok {
+			if p, err := d.compareNotified(ctx, what); p != nil || err != nil {
 				return p, err
 			}
 		}
@@ -152,7 +152,7 @@ func (d *Dataplane) Compare(ctx context.Context) (plan apply.Plan, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.fast.Renew()
+	d.fastpath.Renew()
 	return planFor(found, applied, d.flags()), nil
 }
 
@@ -179,8 +179,8 @@ func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
 // Drift listens to what the kernel tells of others' transactions, and keeps the fast path.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
-	if d.fast != nil {
-		d.fast.Start(ctx)
+	if d.fastpath != nil {
+		d.fastpath.Start(ctx)
 	}
 	return d.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
 		nft, err := monitor.OpenNFT(monitor.NFTables, notify)
@@ -197,6 +197,6 @@ func (d *Dataplane) ChangedBy() []string { return d.monitor.ChangedBy() }
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	left, err := Leftovers(ctx, true)
 	return slices.DeleteFunc(left, func(l apply.Leftover) bool {
-		return l.Object == flowtable.Object && (d.fast != nil || d.lookOnly)
+		return l.Object == flowtable.Object && (d.fastpath != nil || d.readOnly)
 	}), err
 }

@@ -14,7 +14,7 @@ import (
 //	caller          have                             want
 //	compareTables   a table that was read            the whole table
 //	planChanges     of changed Services: portion     portion
-//	compareTouched  elements changed by others       the same elements
+//	compareNotified elements changed by others       the same elements
 //
 // It compares sets and chains by name, and elements by key. Elements that were read as
 // expected are in neither: see found.against.
@@ -42,7 +42,7 @@ func (c *change) compareSets(have, want *rules.Ruleset) {
 		c.addElements(compareElements(h, w))
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
-		c.goneSets = append(c.goneSets, old[name])
+		c.removedSets = append(c.removedSets, old[name])
 	}
 }
 
@@ -50,21 +50,21 @@ func (c *change) compareSets(have, want *rules.Ruleset) {
 // hold more elements than fit.
 func grows(have, want *rules.Set) bool { return have.Size > 0 && have.Size < want.Size }
 
-func (c *change) addElements(e elementsOf) {
-	if len(e.gone)+len(e.add) > 0 || e.empty {
+func (c *change) addElements(e elementChange) {
+	if len(e.removed)+len(e.added) > 0 || e.flush {
 		c.elements = append(c.elements, e)
 	}
 }
 
 // compareElements returns what makes the elements of want out of those of have.
 // It ignores elements that rules add.
-func compareElements(have, want *rules.Set) elementsOf {
-	e := elementsOf{set: want, empty: have.Strays}
-	if e.empty {
+func compareElements(have, want *rules.Set) elementChange {
+	e := elementChange{set: want, flush: have.Foreign}
+	if e.flush {
 		e.all = want.Elements
 	}
 	if len(have.Elements) == 0 {
-		e.add = want.Elements
+		e.added = want.Elements
 		return e
 	}
 	old := make(map[rules.Key]*rules.Element, len(have.Elements))
@@ -77,14 +77,14 @@ func compareElements(have, want *rules.Set) elementsOf {
 		delete(old, w.Key)
 		switch {
 		case h == nil:
-			e.add = append(e.add, *w)
+			e.added = append(e.added, *w)
 		case !sameElement(want, h, w):
-			e.gone, e.add = append(e.gone, *h), append(e.add, *w)
+			e.removed, e.added = append(e.removed, *h), append(e.added, *w)
 		}
 	}
 	for i := range have.Elements {
 		if _, ok := old[have.Elements[i].Key]; ok {
-			e.gone = append(e.gone, have.Elements[i])
+			e.removed = append(e.removed, have.Elements[i])
 		}
 	}
 	return e
@@ -112,7 +112,7 @@ func (c *change) compareChains(have, want *rules.Ruleset) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
-		c.goneChains = append(c.goneChains, old[name])
+		c.removedChains = append(c.removedChains, old[name])
 	}
 }
 
@@ -159,10 +159,10 @@ func (c *change) findPurges(have, want *rules.Ruleset) {
 		for _, a := range h.Remembered {
 			_, stays := p.keep[a]
 			if _, was := before[s.Name][a]; !stays && !was {
-				p.strays = append(p.strays, a)
+				p.foreign = append(p.foreign, a)
 			}
 		}
-		if goes || len(p.strays) > 0 {
+		if goes || len(p.foreign) > 0 {
 			c.purge = append(c.purge, p)
 		}
 	}

@@ -270,7 +270,7 @@ func (t *fakeTable) elements(m *conn.Message, a codec.Fields, b []byte, f ir.Fam
 // decodeMessage reads the elements of a message that has both ends of each interval.
 func decodeMessage(b []byte, s *rules.Set, f ir.Family) error {
 	if !s.Interval {
-		return codec.DecodeElements(b, s, f, (&codec.Notes{}).Frontend)
+		return codec.DecodeElements(b, s, f, (&codec.Comments{}).Frontend)
 	}
 	edges, err := codec.DecodeEdges(b, f, nil)
 	for len(edges) > 0 {
@@ -279,7 +279,7 @@ func decodeMessage(b []byte, s *rules.Set, f ir.Family) error {
 			n = 2
 		}
 		of, strays := codec.Intervals(edges[:n:n])
-		s.Elements, s.Strays = append(s.Elements, of...), s.Strays || strays
+		s.Elements, s.Foreign = append(s.Elements, of...), s.Foreign || strays
 		edges = edges[n:]
 	}
 	return err
@@ -381,14 +381,14 @@ func TestFakeIsAsTheKernel(t *testing.T) {
 			i, j := random.IntN(len(m)), random.IntN(len(m))
 			switch random.IntN(3) {
 			case 0:
-				b.messages, b.about = slices.Delete(m, i, i+1), slices.Delete(b.about, i, i+1)
+				b.messages, b.purposes = slices.Delete(m, i, i+1), slices.Delete(b.purposes, i, i+1)
 			case 1:
 				twin := m[j]
 				twin.Raw = slices.Clone(twin.Raw)
-				b.messages, b.about = slices.Insert(m, i, twin), slices.Insert(b.about, i, b.about[j])
+				b.messages, b.purposes = slices.Insert(m, i, twin), slices.Insert(b.purposes, i, b.purposes[j])
 			default:
 				m[i], m[j] = m[j], m[i]
-				b.about[i], b.about[j] = b.about[j], b.about[i]
+				b.purposes[i], b.purposes[j] = b.purposes[j], b.purposes[i]
 			}
 		}
 		kernels, err := n.c.Send(t.Context(), b.messages)
@@ -432,7 +432,7 @@ func spoilRanges(r *rules.Ruleset) {
 func verdicts(b *batch, all []conn.Refusal) (out []string) {
 	for _, r := range all {
 		reason, _ := errors.AsType[unix.Errno](r.Err)
-		out = append(out, strings.Join([]string{b.about[r.Index].object, reason.Error(), strconv.Itoa(r.Index)}, " "))
+		out = append(out, strings.Join([]string{b.purposes[r.Index].object, reason.Error(), strconv.Itoa(r.Index)}, " "))
 	}
 	return out
 }

@@ -83,7 +83,7 @@ func removedBy(t testing.TB, m *conn.Message) (f ir.Family, s rules.Set) {
 		f = ir.IPv6
 	}
 	s = *id.Set()
-	if err := codec.DecodeElements(m.Data()[codec.NfgenHead:], &s, f, (&codec.Notes{}).Frontend); err != nil {
+	if err := codec.DecodeElements(m.Data()[codec.NfgenHead:], &s, f, (&codec.Comments{}).Frontend); err != nil {
 		t.Fatal(err)
 	}
 	return f, s
@@ -308,12 +308,12 @@ func TestFailedReceives(t *testing.T) {
 			}
 			return nil
 		}
-		n.c.Fault, n.r.Fault, n.others.Fault = fail, fail, fail
+		n.c.Fault, n.r.Fault, n.listener.Fault = fail, fail, fail
 		failure := full(b)
 		if failure == nil { // or later, in the comparison
 			_, failure = n.Compare(t.Context())
 		}
-		n.c.Fault, n.r.Fault, n.others.Fault = nil, nil, nil
+		n.c.Fault, n.r.Fault, n.listener.Fault = nil, nil, nil
 		if made < i {
 			break
 		}

@@ -116,14 +116,14 @@ func interference(ctx context.Context, c *conn.Conn, f servedFamily, mark uint32
 		} else if does != "" {
 			drops = append(drops, told(does+" in chain "+in))
 		}
-		if translates(base) {
+		if beforeTranslation(base) {
 			if in, does, err := apply.FindDiversion(k.chain, rulesOf); err != nil {
 				return err
 			} else if does != "" {
 				diverts = append(diverts, told(does+" in chain "+in))
 			}
 		}
-		if seesMark(base) {
+		if afterMark(base) {
 			if in, err := apply.FindUnmark(k.chain, mark, rulesOf); err != nil {
 				return err
 			} else if in != "" {
@@ -137,17 +137,17 @@ func interference(ctx context.Context, c *conn.Conn, f servedFamily, mark uint32
 	return nil
 }
 
-// translates reports whether a base chain sees packets at a hook where ours translate
+// beforeTranslation reports whether a base chain sees packets at a hook where ours translate
 // destinations, and no later than these.
-func translates(b *rules.Base) bool {
-	ours, ok := translation(b)
+func beforeTranslation(b *rules.Base) bool {
+	ours, ok := translationPriority(b)
 	return ok && b.Hook != rules.Postrouting && b.Priority <= ours
 }
 
-// seesMark reports whether a base chain sees packets behind ours that mark what is to be
+// afterMark reports whether a base chain sees packets behind ours that mark what is to be
 // masqueraded, and no later than the one that does.
-func seesMark(b *rules.Base) bool {
-	ours, ok := translation(b)
+func afterMark(b *rules.Base) bool {
+	ours, ok := translationPriority(b)
 	switch {
 	case ok && b.Hook == rules.Postrouting:
 		return b.Priority <= ours
@@ -157,9 +157,9 @@ func seesMark(b *rules.Base) bool {
 	return b.Unsupported != "another hook" && b.Hook == rules.Forward
 }
 
-// translation returns the priority of our chain that translates addresses at the hook of
+// translationPriority returns the priority of our chain that translates addresses at the hook of
 // another one; false: there is none.
-func translation(b *rules.Base) (priority int, ok bool) {
+func translationPriority(b *rules.Base) (priority int, ok bool) {
 	if b.Unsupported == "another hook" {
 		return 0, false
 	}

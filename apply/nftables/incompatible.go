@@ -20,7 +20,7 @@ func incompatible(have, want *rules.Ruleset) (why []string) {
 	for i := range want.Sets {
 		w := &want.Sets[i]
 		if h := sets[w.Name]; h != nil {
-			if what := otherSet(h, w); what != "" {
+			if what := setDifference(h, w); what != "" {
 				why = append(why, "set "+w.Name+": "+what)
 			}
 		}
@@ -28,7 +28,7 @@ func incompatible(have, want *rules.Ruleset) (why []string) {
 	for i := range want.Chains {
 		w := &want.Chains[i]
 		if h := chains[w.Name]; h != nil {
-			if what := otherBase(h.Base, w.Base); what != "" {
+			if what := baseDifference(h.Base, w.Base); what != "" {
 				why = append(why, "chain "+w.Name+": "+what)
 			}
 		}
@@ -42,8 +42,8 @@ func sameFlags(have, want string) bool {
 	return have == want || have == codec.FlagsOwned || have == codec.FlagPersist && want == codec.FlagsOwned
 }
 
-// otherSet returns what is not alike in two declarations of a set.
-func otherSet(h, w *rules.Set) string {
+// setDifference returns what is not alike in two declarations of a set.
+func setDifference(h, w *rules.Set) string {
 	switch {
 	case h.Timeout != w.Timeout:
 		return "timeout " + h.Timeout.String()
@@ -55,8 +55,8 @@ func otherSet(h, w *rules.Set) string {
 	return ""
 }
 
-// otherBase returns what is not alike in how the kernel calls a chain, but for its policy.
-func otherBase(h, w *rules.Base) string {
+// baseDifference returns what is not alike in how the kernel calls a chain, but for its policy.
+func baseDifference(h, w *rules.Base) string {
 	switch {
 	case h == nil && w == nil:
 		return ""

@@ -388,7 +388,7 @@ func TestBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := newPlan(have, less)
-	gone := plan.families.IPv4.goneChains
+	gone := plan.families.IPv4.removedChains
 	stale := gone[slices.IndexFunc(gone, func(c *rules.Chain) bool { return strings.HasPrefix(c.Name, "lb-") })].Name
 	n.nft(t, "add chain ip proxyc mine\nadd rule ip proxyc mine jump "+stale+"\n", "-f", "/dev/stdin")
 	result, err := n.Commit(t.Context(), plan)
@@ -402,7 +402,7 @@ func TestBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest := newPlan(have, less)
-	if gone := rest.families.IPv4.goneChains; len(gone) != 2 {
+	if gone := rest.families.IPv4.removedChains; len(gone) != 2 {
 		t.Errorf("to go: %d chains, want the stale one and that which jumps to it", len(gone))
 	}
 	if result, err = n.Commit(t.Context(), rest); err != nil {
@@ -543,7 +543,7 @@ func TestForeignOwner(t *testing.T) {
 	table.Text(unix.NFTA_TABLE_NAME, rules.Table)
 	table.Uint32(unix.NFTA_TABLE_FLAGS, codec.NFTTableOwner)
 	b := &batch{}
-	b.create(&change{family: ir.IPv6}, unix.NFT_MSG_NEWTABLE, table, about{})
+	b.create(&change{family: ir.IPv6}, unix.NFT_MSG_NEWTABLE, table, purpose{})
 	if r, err := other.c.Send(t.Context(), b.messages); err != nil || len(r) > 0 {
 		t.Fatal(err, r)
 	}
@@ -599,10 +599,10 @@ func TestForeignContent(t *testing.T) {
 // A dump that gives an element twice leaves another out.
 func TestTwice(t *testing.T) {
 	a, b := rules.Element{Key: rules.Key{Port: 80}}, rules.Element{Key: rules.Key{Port: 443}}
-	if twice([]rules.Element{a, b}) {
+	if hasDuplicates([]rules.Element{a, b}) {
 		t.Error("two elements count as one twice")
 	}
-	if !twice([]rules.Element{a, b, a}) {
+	if !hasDuplicates([]rules.Element{a, b, a}) {
 		t.Error("an element that is there twice is not noticed")
 	}
 }

@@ -22,7 +22,7 @@ import (
 // requireCounts skips where the kernel does not tell how many elements a set has.
 func requireCounts(t testing.TB) {
 	t.Helper()
-	if !linuxFrom(6, 17) {
+	if !linuxAtLeast(6, 17) {
 		t.Skip("Linux tells the number of elements from 6.17 on")
 	}
 }
@@ -44,14 +44,14 @@ func (n node) requestsOf(t *testing.T, read func() error) (requests int) {
 func TestLargeSetIsNotDumped(t *testing.T) {
 	requireCounts(t)
 	n := newNode(t)
-	n.keyedFrom = 1000
+	n.lookupFrom = 1000
 	program, want := large(1500)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
 		t.Fatal(err)
 	}
 	largeSets := 0
 	for i := range want.IPv4.Sets {
-		if len(want.IPv4.Sets[i].Elements) >= n.keyedFrom {
+		if len(want.IPv4.Sets[i].Elements) >= n.lookupFrom {
 			largeSets++
 		}
 	}
@@ -79,7 +79,7 @@ func TestLargeSetIsNotDumped(t *testing.T) {
 	if got := reads(wanted); got != dumped+largeSets {
 		t.Errorf("%d requests, want %d: %d without an expectation, and one more for each of %d sets", got, dumped+largeSets, dumped, largeSets)
 	}
-	n.keyedFrom = 1_000_000
+	n.lookupFrom = 1_000_000
 	if got := reads(wanted); got != dumped {
 		t.Errorf("small sets: %d requests, want %d", got, dumped)
 	}
@@ -89,7 +89,7 @@ func TestLargeSetIsNotDumped(t *testing.T) {
 func TestReadByKeysIsReadByDump(t *testing.T) {
 	requireCounts(t)
 	n := newNode(t)
-	n.keyedFrom = 1
+	n.lookupFrom = 1
 	o := n.other(t)
 	program, want := large(40)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
@@ -127,7 +127,7 @@ func TestReadByKeysIsReadByDump(t *testing.T) {
 // A Plan is for what it is asked for, whatever the node was read for.
 func TestReadForOthers(t *testing.T) {
 	n := newNode(t)
-	n.keyedFrom = 1
+	n.lookupFrom = 1
 	p, tables := large(40)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, tables)); err != nil {
 		t.Fatal(err)
@@ -172,11 +172,11 @@ func (n node) compareReadings(t *testing.T, programs ir.Programs, want rules.Tab
 	}
 	fewer := programs // for which the node was not read
 	fewer.IPv4 = &ir.Program{Family: ir.IPv4, Node: fewer.IPv4.Node, Services: fewer.IPv4.Services[len(fewer.IPv4.Services)/2:]}
-	from := n.keyedFrom
+	from := n.lookupFrom
 	for _, keyed := range []int{1, 1_000_000} {
-		n.keyedFrom = keyed
+		n.lookupFrom = keyed
 		got, err := n.readFor(t.Context(), programs)
-		n.keyedFrom = from
+		n.lookupFrom = from
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,19 +192,19 @@ func (n node) compareReadings(t *testing.T, programs ir.Programs, want rules.Tab
 	}
 	of := setsByName(whole.IPv4)[name]
 	empty := *of
-	empty.Elements, empty.Strays = nil, false
+	empty.Elements, empty.Foreign = nil, false
 	id, _ := fixedSet(name)
-	e := &expected{of: programs}
-	all := n.readExpected(t.Context(), ir.IPv4, &empty, n.count(t, name), expectation{e, generation})
-	if got := len(empty.Elements) + met(e.in(ir.IPv4)[id]); all && (got != len(of.Elements) || of.Strays) {
-		t.Errorf("%s: %d elements by keys, %d by dump, strays %t", name, got, len(of.Elements), of.Strays)
+	e := &expected{programs: programs}
+	all := n.readByKey(t.Context(), ir.IPv4, &empty, n.count(t, name), expectation{e, generation})
+	if got := len(empty.Elements) + met(e.ofFamily(ir.IPv4)[id]); all && (got != len(of.Elements) || of.Foreign) {
+		t.Errorf("%s: %d elements by keys, %d by dump, strays %t", name, got, len(of.Elements), of.Foreign)
 	}
 	return all
 }
 
 // met counts the marks.
-func met(m marks) (n int) {
-	for _, there := range m.there {
+func met(m setFingerprints) (n int) {
+	for _, there := range m.present {
 		if there {
 			n++
 		}
@@ -239,7 +239,7 @@ func (n node) count(t testing.TB, name string) (count int) {
 	if _, err := n.r.Dump(t.Context(), unix.NFT_MSG_GETSET, unix.NFPROTO_IPV4, codec.EncodeTable(rules.Table), func(b []byte) error {
 		s, _, err := codec.DecodeSet(b, ir.IPv4)
 		if s.Name == name {
-			count, err = codec.CountOf(b)
+			count, err = codec.ElementCount(b)
 		}
 		return err
 	}); err != nil {
@@ -308,7 +308,7 @@ func differ(random *rand.Rand, s *rules.Set) (what string, messages []conn.Messa
 					codec.AppendData(b, s, ir.IPv4, &changed)
 				})
 			})
-		}), about{})
+		}), purpose{})
 	default:
 		what = "nothing"
 	}
@@ -321,7 +321,7 @@ func withExpected(t *testing.T, services int) (n node, programs ir.Programs, gen
 	t.Helper()
 	requireCounts(t)
 	n = newNode(t)
-	n.keyedFrom = 1
+	n.lookupFrom = 1
 	p, want := large(services)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
 		t.Fatal(err)
@@ -336,7 +336,7 @@ func withExpected(t *testing.T, services int) (n node, programs ir.Programs, gen
 // What an earlier reading found is not there because of that, as where tables change while they are read.
 func TestReadAgain(t *testing.T) {
 	n, programs, _ := withExpected(t, 40)
-	e := &expected{of: programs}
+	e := &expected{programs: programs}
 	if _, err := n.read(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func TestReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(unowned(newPlan(whole, rules.LowerAll(programs))), unowned(planFor(found{again, e}, programs, ""))); d != "" {
+	if d := cmp.Diff(unowned(newPlan(whole, rules.LowerAll(programs))), unowned(planFor(state{again, e}, programs, ""))); d != "" {
 		t.Errorf("all read (-), read again (+):\n%s", d)
 	}
 }
@@ -382,14 +382,14 @@ func TestUncountedIsDumped(t *testing.T) {
 		{"nothing expected", count, ir.Programs{}, generation, false},
 		{"a Service expected twice", n.count(t, name), withIPv6(&twice), generation, false},
 	} {
-		s, e := rules.Backends.Set(), &expected{of: c.of}
-		all := n.readExpected(t.Context(), ir.IPv4, s, c.count, expectation{e, c.after})
-		if all != c.all || all && met(e.in(ir.IPv4)[rules.Backends]) != count || len(s.Elements) > 0 {
+		s, e := rules.Backends.Set(), &expected{programs: c.of}
+		all := n.readByKey(t.Context(), ir.IPv4, s, c.count, expectation{e, c.after})
+		if all != c.all || all && met(e.ofFamily(ir.IPv4)[rules.Backends]) != count || len(s.Elements) > 0 {
 			t.Errorf("%s: all is %t, %d other elements", c.what, all, len(s.Elements))
 		}
 	}
 	without := codec.Encode(func(b *codec.Builder) { b.Text(unix.NFTA_SET_NAME, name) })
-	if got, err := codec.CountOf(without); got != 0 || err != nil {
+	if got, err := codec.ElementCount(without); got != 0 || err != nil {
 		t.Errorf("without a number it is %d, %v", got, err)
 	}
 }
@@ -401,7 +401,7 @@ func TestLostAnswersAreDumped(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := rules.Backends.Set()
-	if n.readExpected(t.Context(), ir.IPv4, s, n.count(t, s.Name), expectation{&expected{of: programs}, generation}) {
+	if n.readByKey(t.Context(), ir.IPv4, s, n.count(t, s.Name), expectation{&expected{programs: programs}, generation}) {
 		t.Error("no answer was lost")
 	}
 	have, err := n.readFor(t.Context(), programs)

@@ -23,14 +23,14 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 	if err != nil {
 		return nil, err
 	}
-	somebodyElses := sync.OnceValue(func() bool { return foreign(ctx) })
+	somebodyElses := sync.OnceValue(func() bool { return hasForeignTables(ctx) })
 	var left []apply.Leftover
 	for _, t := range tables {
 		if "table inet "+t.Name == flowtable.Object && t.Family == nftables.TableFamilyINet {
 			left = append(left, apply.Leftover{Object: flowtable.Object, Remove: func(context.Context) error { return removeTable(t) }})
 			continue
 		}
-		if !proxys(t) || t.Name == rules.Table && (inUse || somebodyElses()) {
+		if !isProxyTable(t) || t.Name == rules.Table && (inUse || somebodyElses()) {
 			continue
 		}
 		left = append(left, apply.Leftover{
@@ -46,15 +46,15 @@ func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
 func Present() (objects []string, err error) {
 	tables, err := listTables()
 	for _, t := range tables {
-		if proxys(t) {
+		if isProxyTable(t) {
 			objects = append(objects, tableObject(t))
 		}
 	}
 	return objects, err
 }
 
-// proxys reports whether a table has the name of proxyc's or of kube-proxy's.
-func proxys(t *nftables.Table) bool {
+// isProxyTable reports whether a table has the name of proxyc's or of kube-proxy's.
+func isProxyTable(t *nftables.Table) bool {
 	return familyWords[t.Family] != "" && (t.Name == rules.Table || t.Name == kubeProxyTable)
 }
 
@@ -78,8 +78,8 @@ var familyWords = map[nftables.TableFamily]string{nftables.TableFamilyIPv4: ir.I
 
 func tableObject(t *nftables.Table) string { return "table " + familyWords[t.Family] + " " + t.Name }
 
-// foreign reports whether somebody else has tables of our name.
-func foreign(ctx context.Context) bool {
+// hasForeignTables reports whether somebody else has tables of our name.
+func hasForeignTables(ctx context.Context) bool {
 	d, err := Open(ctx, apply.Options{ReadOnly: true})
 	if err != nil {
 		return false
@@ -101,7 +101,7 @@ func removeTable(t *nftables.Table) error {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.EPERM): // the listing was allowed: it has an owner
-		return fmt.Errorf("%w: %s", err, whyOwned)
+		return fmt.Errorf("%w: %s", err, ownedByProcess)
 	}
 	return err
 }

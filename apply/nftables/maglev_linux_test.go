@@ -204,7 +204,7 @@ func BenchmarkMaglevBackend(b *testing.B) {
 				took = append(took, time.Since(start))
 				for _, e := range c.elements {
 					if e.set.Name == rules.MaglevBackends.String() {
-						elements += len(e.add)
+						elements += len(e.added)
 					}
 				}
 			}

@@ -19,13 +19,13 @@ type operations struct {
 }
 
 func (o *operations) all() bool {
-	if o.drop && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines(o.why)}) {
+	if o.drop && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines(o.reasons)}) {
 		return false
 	}
 	if o.adopt && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines([]string{codec.FlagPersist}), Want: o.lines([]string{codec.FlagsOwned})}) {
 		return false
 	}
-	return o.declarations() && o.rules() && o.elementsAll() && o.strays() && o.removals()
+	return o.declarations() && o.rules() && o.elementChanges() && o.affinityEntries() && o.removals()
 }
 
 // lines are Have or Want of something that is told in words.
@@ -100,14 +100,14 @@ func originOf(c *rules.Chain) ir.Origin {
 	return c.Rules[0].Origin
 }
 
-func (o *operations) elementsAll() bool {
+func (o *operations) elementChanges() bool {
 	for i := range o.elements {
-		if !o.elementsOf(&o.elements[i]) {
+		if !o.elementChange(&o.elements[i]) {
 			return false
 		}
 	}
 	if !o.names {
-		for range o.loads {
+		for range o.loadCount {
 			if !o.yield(apply.Operation{Verb: apply.Add}) {
 				return false
 			}
@@ -122,21 +122,21 @@ func (o *operations) elementsAll() bool {
 		sets[id] = rules.SetID(id).Set()
 	}
 	return rules.LowerBare(o.load, func(id rules.SetID, elements []rules.Element) bool {
-		return o.elementsOf(&elementsOf{set: sets[id], add: elements})
+		return o.elementChange(&elementChange{set: sets[id], added: elements})
 	}) != nil
 }
 
-func (o *operations) elementsOf(e *elementsOf) bool {
+func (o *operations) elementChange(e *elementChange) bool {
 	where := o.table + " " + e.set.Name + " "
-	if e.empty && !o.yield(apply.Operation{Verb: apply.Remove, Object: where + "unrecognised elements"}) {
+	if e.flush && !o.yield(apply.Operation{Verb: apply.Remove, Object: where + "unrecognised elements"}) {
 		return false
 	}
 	var gone map[rules.Key]*rules.Element
-	if len(e.gone) > 0 {
-		gone = make(map[rules.Key]*rules.Element, len(e.gone))
+	if len(e.removed) > 0 {
+		gone = make(map[rules.Key]*rules.Element, len(e.removed))
 	}
-	for i := range e.gone {
-		gone[e.gone[i].Key] = &e.gone[i]
+	for i := range e.removed {
+		gone[e.removed[i].Key] = &e.removed[i]
 	}
 	name := func(k rules.Key) string {
 		if !o.names {
@@ -144,8 +144,8 @@ func (o *operations) elementsOf(e *elementsOf) bool {
 		}
 		return where + e.set.KeyText(k)
 	}
-	for i := range e.add {
-		el := &e.add[i]
+	for i := range e.added {
+		el := &e.added[i]
 		op := apply.Operation{Verb: apply.Add, Object: name(el.Key), Service: o.serviceOf(e.set, el), Origin: *el.Origin}
 		if have := gone[el.Key]; have != nil {
 			op.Verb, op.Have = apply.Change, o.element(e.set, have)
@@ -156,8 +156,8 @@ func (o *operations) elementsOf(e *elementsOf) bool {
 			return false
 		}
 	}
-	for i := range e.gone {
-		el := &e.gone[i]
+	for i := range e.removed {
+		el := &e.removed[i]
 		if gone[el.Key] == nil {
 			continue
 		}
@@ -176,11 +176,11 @@ func (o *operations) element(s *rules.Set, e *rules.Element) []string {
 	return []string{s.ElementText(e)}
 }
 
-// strays are what affinity maps remember that no rule put there.
-func (o *operations) strays() bool {
+// affinityEntries are what affinity maps remember that no rule put there.
+func (o *operations) affinityEntries() bool {
 	for _, p := range o.purge {
 		var have []string
-		for _, a := range p.strays {
+		for _, a := range p.foreign {
 			have = append(have, "clients of "+a.String())
 		}
 		if len(have) > 0 && !o.yield(apply.Operation{Verb: apply.Change, Object: o.table + " set " + p.set.Name, Service: p.set.Port.Service,
@@ -192,7 +192,7 @@ func (o *operations) strays() bool {
 }
 
 func (o *operations) removals() bool {
-	for _, ch := range o.goneChains {
+	for _, ch := range o.removedChains {
 		op := apply.Operation{Verb: apply.Remove, Object: o.table + " chain " + ch.Name, Service: ch.Port.Service}
 		if o.texts {
 			op.LinesOf(o.rulesOf(ch), nil)
@@ -201,12 +201,12 @@ func (o *operations) removals() bool {
 			return false
 		}
 	}
-	for _, s := range o.goneSets {
+	for _, s := range o.removedSets {
 		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.table + " set " + s.Name, Service: s.Port.Service}) {
 			return false
 		}
 	}
-	for _, other := range o.goneOthers {
+	for _, other := range o.removedObjects {
 		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.table + " " + other.Kind.String() + " " + other.Name}) {
 			return false
 		}

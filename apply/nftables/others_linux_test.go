@@ -52,7 +52,7 @@ func aboutTable(typ uint16, table string, more ...func(*codec.Builder)) conn.Mes
 	for _, f := range more {
 		f(&b)
 	}
-	return conn.Message{Type: typ, Raw: (&batch{}).raw(b)}
+	return conn.Message{Type: typ, Raw: (&batch{}).alloc(b)}
 }
 
 func named(t uint16, name string) func(*codec.Builder) {
@@ -189,14 +189,14 @@ func TestReadWithLostMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := n.other(t)
-	if err := n.others.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel makes it as small as it can be
+	if err := n.listener.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel makes it as small as it can be
 		t.Fatal(err)
 	}
 	before, err := n.r.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.others.Listen(); err != nil {
+	if err := n.listener.Join(); err != nil {
 		t.Fatal(err)
 	}
 	for range 100 {
@@ -204,12 +204,12 @@ func TestReadWithLostMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.others.Rest()
+	n.listener.Leave()
 	after, err := n.r.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !n.others.Touched(before, after) {
+	if !n.listener.Changed(before, after) {
 		t.Error("messages were lost, and nothing of ours is said to have changed")
 	}
 	holds(t, "after that", n, want)

@@ -61,7 +61,7 @@ func (n node) sync(t *testing.T, programs ir.Programs) (ops []string) {
 // one, and the next owner adopts it as it is. Who wants none makes it anew.
 func TestOwnedTables(t *testing.T) {
 	first := newNode(t).another(t, apply.Options{OwnTables: true})
-	if !first.owns {
+	if !first.ownTables {
 		t.Skip("the kernel knows no tables with an owner that persist")
 	}
 	programs := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
@@ -161,9 +161,9 @@ func TestNoOwnedTables(t *testing.T) {
 	}
 	var told bytes.Buffer
 	n.log = slog.New(slog.NewTextHandler(&told, nil))
-	n.own()
-	if n.owns || strings.Count(told.String(), "\n") != 1 || !strings.Contains(told.String(), "repaired, not prevented") {
-		t.Errorf("owns %t, and says %s", n.owns, told.String())
+	n.claimOwnership()
+	if n.ownTables || strings.Count(told.String(), "\n") != 1 || !strings.Contains(told.String(), "repaired, not prevented") {
+		t.Errorf("owns %t, and says %s", n.ownTables, told.String())
 	}
 	n.sync(t, ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6)))
 	n.nft(t, "add rule ip proxyc services drop", "-f", "/dev/stdin")

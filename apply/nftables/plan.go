@@ -16,13 +16,13 @@ const kubeProxyTable = "kube-proxy"
 
 // Plan is the difference between what a node has and what it should have.
 type Plan struct {
-	families ir.PerFamily[*change] // nil: nothing to do with it
-	want     func() rules.Tables   // to plan again from; nil if it is of changes
-	forgets  bool                  // all affinity maps are looked through
+	families  ir.PerFamily[*change] // nil: nothing to do with it
+	want      func() rules.Tables   // to plan again from; nil if it is of changes
+	purgesAll bool                  // all affinity maps are looked through
 	// generation is that of all tables before the node was read; 0: not known. last
 	// forbids to plan again.
 	generation uint32
-	last       bool
+	final      bool
 
 	desired apply.Desired
 }
@@ -32,28 +32,28 @@ type Plan struct {
 // go or change are removed; rules are rewritten; elements are added; and what
 // nothing names any more is removed.
 type change struct {
-	family    ir.Family
-	drop, add bool         // the table: remove what is there, make it
-	flags     string       // what it is made with
-	adopt     bool         // the table, which had an owner before
-	kubeProxy bool         // remove kube-proxy's table
-	sets      []*rules.Set // to declare
-	resize    []resize
-	chains    []*rules.Chain // to declare
-	elements  []elementsOf
+	family       ir.Family
+	drop, create bool         // the table: remove what is there, make it
+	flags        string       // what it is made with
+	adopt        bool         // the table, which had an owner before
+	kubeProxy    bool         // remove kube-proxy's table
+	sets         []*rules.Set // to declare
+	resize       []resize
+	chains       []*rules.Chain // to declare
+	elements     []elementChange
 	// load has the elements of fixed sets that are all to be added, where the table is made: too many
 	// to be held as long as the Plan is. nil: elements has all.
-	load  *ir.Program
-	loads int            // how many they are
-	flush []*rules.Chain // chains whose rules go
-	fill  []*rules.Chain // chains whose rules are written
+	load      *ir.Program
+	loadCount int            // how many they are
+	flush     []*rules.Chain // chains whose rules go
+	fill      []*rules.Chain // chains whose rules are written
 	// What goes. A chain that the kernel still holds to stays, empty.
-	goneChains []*rules.Chain
-	goneSets   []*rules.Set
-	goneOthers []rules.Object
+	removedChains  []*rules.Chain
+	removedSets    []*rules.Set
+	removedObjects []rules.Object
 	// policy are the base chains that are to let through what no rule decides.
-	policy []*rules.Chain
-	why    []string // the table is made anew: "set backends: size 10"
+	policy  []*rules.Chain
+	reasons []string // the table is made anew: "set backends: size 10"
 	// Affinity maps that may remember backends which are gone.
 	purge []purge
 	// owners of elements that were read, which do not tell theirs.
@@ -66,13 +66,13 @@ type resize struct {
 	from uint32
 }
 
-// elementsOf is what changes in one set. An element whose data change is in both.
-type elementsOf struct {
-	set       *rules.Set // its declaration
-	gone, add []rules.Element
-	// empty reports whether the set has elements that cannot be named: all go, and
+// elementChange is what changes in one set. An element whose data change is in both.
+type elementChange struct {
+	set            *rules.Set // its declaration
+	removed, added []rules.Element
+	// flush reports whether the set has elements that cannot be named: all go, and
 	// all come, the same transaction later.
-	empty bool
+	flush bool
 	all   []rules.Element
 }
 
@@ -80,15 +80,15 @@ type elementsOf struct {
 type purge struct {
 	set  *rules.Set
 	keep map[netip.Addr]struct{}
-	// strays are others, of which nobody knows how they came there.
-	strays []netip.Addr
+	// foreign are others, of which nobody knows how they came there.
+	foreign []netip.Addr
 }
 
 func (c *change) empty() bool {
-	return !c.drop && !c.add && !c.adopt && !c.kubeProxy &&
+	return !c.drop && !c.create && !c.adopt && !c.kubeProxy &&
 		len(c.sets)+len(c.resize)+len(c.chains)+len(c.elements)+len(c.flush)+len(c.fill)+len(c.policy)+
-			len(c.goneChains)+len(c.goneSets)+len(c.goneOthers) == 0 &&
-		!slices.ContainsFunc(c.purge, func(p purge) bool { return len(p.strays) > 0 })
+			len(c.removedChains)+len(c.removedSets)+len(c.removedObjects) == 0 &&
+		!slices.ContainsFunc(c.purge, func(p purge) bool { return len(p.foreign) > 0 })
 }
 
 // newPlan compares two states, family by family.
@@ -102,7 +102,7 @@ func newPlan(have, want rules.Tables) *Plan {
 
 // planFor is newPlan for Programs, whose tables have some flags. A table that is not there, or is made
 // anew, is loaded.
-func planFor(have found, want ir.Programs, flags string) *Plan {
+func planFor(have state, want ir.Programs, flags string) *Plan {
 	p := &Plan{want: sync.OnceValue(func() rules.Tables {
 		tables := rules.LowerAll(want)
 		for _, r := range ir.Present(tables.PerFamily) {
@@ -116,10 +116,10 @@ func planFor(have found, want ir.Programs, flags string) *Plan {
 	return p
 }
 
-func changeFor(have *found, f ir.Family, program *ir.Program, flags string) *change {
+func changeFor(have *state, f ir.Family, program *ir.Program, flags string) *change {
 	h := tableIn(have.Tables, f)
 	if h.Exists {
-		h, w := have.against(f, program)
+		h, w := have.unmatched(f, program)
 		w.Flags = flags
 		if c := compareTables(h, w); !c.drop {
 			// What was read and is no longer wanted tells its owner, but for what only goes with something that stays.
@@ -135,7 +135,7 @@ func changeFor(have *found, f ir.Family, program *ir.Program, flags string) *cha
 	})
 	bare.Flags = flags
 	c := compareTables(h, bare)
-	c.load, c.loads = program, loads
+	c.load, c.loadCount = program, loads
 	return c
 }
 
@@ -154,11 +154,11 @@ func compareTables(have, want *rules.Ruleset) *change {
 		from = &rules.Ruleset{}
 	}
 	c := difference(from, want)
-	c.why, c.drop, c.owners = why, len(why) > 0, ownersIn(have)
+	c.reasons, c.drop, c.owners = why, len(why) > 0, ownersIn(have)
 	c.kubeProxy, c.flags = have.KubeProxy, want.Flags
-	c.add = !from.Exists
+	c.create = !from.Exists
 	c.adopt = from.Exists && from.Flags == codec.FlagPersist && want.Flags == codec.FlagsOwned
-	c.goneOthers = from.Objects
+	c.removedObjects = from.Objects
 	return c
 }
 
@@ -172,10 +172,10 @@ func (p *Plan) unloaded() (*Plan, bool) {
 		}
 		some = true
 		whole := *c
-		whole.load, whole.loads, whole.elements = nil, 0, nil
+		whole.load, whole.loadCount, whole.elements = nil, 0, nil
 		for i := range p.want().Of(f).Sets {
 			s := &p.want().Of(f).Sets[i]
-			whole.addElements(elementsOf{set: s, add: s.Elements})
+			whole.addElements(elementChange{set: s, added: s.Elements})
 		}
 		*all.families.At(f) = &whole
 	}
@@ -192,12 +192,12 @@ func fixedSet(name string) (id rules.SetID, ok bool) {
 	return 0, false
 }
 
-// forgetAll makes the Plan look through all affinity maps that stay, for
+// purgeAll makes the Plan look through all affinity maps that stay, for
 // backends that are gone.
-func (p *Plan) forgetAll() {
-	p.forgets = true
+func (p *Plan) purgeAll() {
+	p.purgesAll = true
 	for f, c := range ir.Present(p.families) {
-		if c.purge = nil; c.add {
+		if c.purge = nil; c.create {
 			continue // its maps are new
 		}
 		want := p.want().Of(f)
@@ -228,13 +228,13 @@ func (p *Plan) Empty() bool {
 			return false
 		}
 	}
-	return !p.forgets
+	return !p.purgesAll
 }
 
 // Gone returns the tables that are not there.
 func (p *Plan) Gone() (all []apply.Gone) {
 	for _, c := range ir.Present(p.families) {
-		if table := c.family.NFT() + " " + rules.Table; c.add && !c.drop {
+		if table := c.family.NFT() + " " + rules.Table; c.create && !c.drop {
 			all = append(all, apply.Gone{What: "table " + table, Within: table + " "})
 		}
 	}
@@ -248,16 +248,16 @@ func (p *Plan) RemovedFrontends() []ir.Match {
 	for _, c := range ir.Present(p.families) {
 		stay := map[ir.Match]bool{}
 		for _, e := range c.elements {
-			for i := range e.add {
-				stay[matchOf(e.set, &e.add[i].Key)] = true
+			for i := range e.added {
+				stay[matchOf(e.set, &e.added[i].Key)] = true
 			}
 		}
 		for _, e := range c.elements {
 			if !dispatches(e.set.Name) {
 				continue
 			}
-			for i := range e.gone {
-				if m := matchOf(e.set, &e.gone[i].Key); !stay[m] {
+			for i := range e.removed {
+				if m := matchOf(e.set, &e.removed[i].Key); !stay[m] {
 					gone = append(gone, m)
 				}
 			}
@@ -353,15 +353,15 @@ func (p *Plan) operations(ops operations) {
 func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
 	rest := &Plan{} // not to be planned again: what was wanted may not be wanted any longer
 	for f, c := range ir.Present(p.families) {
-		if c.drop || c.add || slices.ContainsFunc(c.elements, func(e elementsOf) bool { return e.empty }) {
+		if c.drop || c.create || slices.ContainsFunc(c.elements, func(e elementChange) bool { return e.flush }) {
 			return nil, false
 		}
-		*rest.families.At(f) = c.but(objects)
+		*rest.families.At(f) = c.withoutObjects(objects)
 	}
 	return rest, true
 }
 
-func (c *change) but(objects map[string]bool) *change {
+func (c *change) withoutObjects(objects map[string]bool) *change {
 	rest := *c
 	table := c.family.NFT() + " " + rules.Table
 	chains := func(all []*rules.Chain) []*rules.Chain {
@@ -370,8 +370,8 @@ func (c *change) but(objects map[string]bool) *change {
 	sets := func(all []*rules.Set) []*rules.Set {
 		return slices.DeleteFunc(slices.Clone(all), func(s *rules.Set) bool { return objects[table+" set "+s.Name] })
 	}
-	rest.chains, rest.flush, rest.fill, rest.goneChains = chains(c.chains), chains(c.flush), chains(c.fill), chains(c.goneChains)
-	rest.sets, rest.goneSets = sets(c.sets), sets(c.goneSets)
+	rest.chains, rest.flush, rest.fill, rest.removedChains = chains(c.chains), chains(c.flush), chains(c.fill), chains(c.removedChains)
+	rest.sets, rest.removedSets = sets(c.sets), sets(c.removedSets)
 	rest.elements = nil
 	for _, e := range c.elements {
 		elements := func(all []rules.Element) []rules.Element {
@@ -379,24 +379,24 @@ func (c *change) but(objects map[string]bool) *change {
 				return objects[table+" "+e.set.Name+" "+e.set.KeyText(el.Key)]
 			})
 		}
-		rest.addElements(elementsOf{set: e.set, gone: elements(e.gone), add: elements(e.add)})
+		rest.addElements(elementChange{set: e.set, removed: elements(e.removed), added: elements(e.added)})
 	}
 	rest.purge = nil // of what was wanted then
 	return &rest
 }
 
-// without returns the plan without anything of the Services, and without the
+// withoutServices returns the plan without anything of the Services, and without the
 // removal of some chains and sets.
-func (p *Plan) without(services map[ir.Name]bool, keep map[string]bool) *Plan {
+func (p *Plan) withoutServices(services map[ir.Name]bool, keep map[string]bool) *Plan {
 	rest := *p
 	rest.families = ir.PerFamily[*change]{}
 	for f, c := range ir.Present(p.families) {
-		*rest.families.At(f) = c.without(services, keep)
+		*rest.families.At(f) = c.withoutServices(services, keep)
 	}
 	return &rest
 }
 
-func (c *change) without(services map[ir.Name]bool, keep map[string]bool) *change {
+func (c *change) withoutServices(services map[ir.Name]bool, keep map[string]bool) *change {
 	rest := *c
 	chains := func(all []*rules.Chain, leave map[string]bool) []*rules.Chain {
 		return slices.DeleteFunc(slices.Clone(all), func(ch *rules.Chain) bool {
@@ -409,16 +409,16 @@ func (c *change) without(services map[ir.Name]bool, keep map[string]bool) *chang
 		})
 	}
 	rest.chains, rest.flush, rest.fill = chains(c.chains, nil), chains(c.flush, nil), chains(c.fill, nil)
-	rest.goneChains, rest.sets, rest.goneSets = chains(c.goneChains, keep), sets(c.sets, nil), sets(c.goneSets, keep)
-	rest.goneOthers = slices.DeleteFunc(slices.Clone(c.goneOthers), func(o rules.Object) bool { return keep[o.Kind.String()+" "+o.Name] })
+	rest.removedChains, rest.sets, rest.removedSets = chains(c.removedChains, keep), sets(c.sets, nil), sets(c.removedSets, keep)
+	rest.removedObjects = slices.DeleteFunc(slices.Clone(c.removedObjects), func(o rules.Object) bool { return keep[o.Kind.String()+" "+o.Name] })
 	rest.elements = nil
 	for _, e := range c.elements {
 		elements := func(all []rules.Element) []rules.Element {
 			return slices.DeleteFunc(slices.Clone(all), func(el rules.Element) bool { return services[c.serviceOf(e.set, &el)] })
 		}
-		rest.addElements(elementsOf{e.set, elements(e.gone), elements(e.add), e.empty, elements(e.all)})
+		rest.addElements(elementChange{e.set, elements(e.removed), elements(e.added), e.flush, elements(e.all)})
 	}
 	rest.purge = slices.DeleteFunc(slices.Clone(c.purge), func(p purge) bool { return services[p.set.Port.Service] })
-	rest.leaveSources()
+	rest.dropUnusedSources()
 	return &rest
 }

@@ -17,8 +17,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// maxReadings is how often tables are read that others change meanwhile.
-const maxReadings = 5
+// maxReads is how often tables are read that others change meanwhile.
+const maxReads = 5
 
 // read reads both tables as they were at one moment. A family without our table
 // has an empty Ruleset. Of affinity maps the backends are read, not the clients.
@@ -36,15 +36,15 @@ func (d *Dataplane) read(ctx context.Context, e *expected) (rules.Tables, error)
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	for try := 1; ; try++ {
-		e.unmark()
+		e.reset()
 		found, whole, err := d.readOnce(ctx, expectation{expected: e})
 		if err == nil {
-			d.whole = time.Now()
+			d.readAt = time.Now()
 		}
 		if whole || ctx.Err() != nil {
 			return found, err
 		}
-		if try == maxReadings {
+		if try == maxReads {
 			if d.log != nil {
 				d.log.Warn("somebody changes the rules while they are read", "table", rules.Table, "tries", try, "err", err)
 			}
@@ -54,10 +54,10 @@ func (d *Dataplane) read(ctx context.Context, e *expected) (rules.Tables, error)
 }
 
 // readFor is read where the tables are expected to have what Programs want.
-func (d *Dataplane) readFor(ctx context.Context, want ir.Programs) (found, error) {
-	e := &expected{of: want}
+func (d *Dataplane) readFor(ctx context.Context, want ir.Programs) (state, error) {
+	e := &expected{programs: want}
 	tables, err := d.read(ctx, e)
-	return found{tables, e}, err
+	return state{tables, e}, err
 }
 
 // readOnce reports, too, whether the tables are whole: nobody changed them meanwhile.
@@ -66,10 +66,10 @@ func (d *Dataplane) readOnce(ctx context.Context, e expectation) (tables rules.T
 	if err != nil {
 		return tables, true, err
 	}
-	if err := d.others.Listen(); err != nil {
+	if err := d.listener.Join(); err != nil {
 		return tables, true, err
 	}
-	defer d.others.Rest()
+	defer d.listener.Leave()
 	e.generation = before
 	whole = true
 	for _, f := range ir.Families() {
@@ -84,11 +84,11 @@ func (d *Dataplane) readOnce(ctx context.Context, e expectation) (tables rules.T
 	if genErr != nil {
 		return tables, true, errors.Join(err, genErr)
 	}
-	return tables, whole && !d.others.Touched(before, after), err
+	return tables, whole && !d.listener.Changed(before, after), err
 }
 
-// readOthers lists what ours never has.
-func (d *Dataplane) readOthers(ctx context.Context, r *rules.Ruleset) error {
+// readObjects lists what ours never has.
+func (d *Dataplane) readObjects(ctx context.Context, r *rules.Ruleset) error {
 	_, err := d.r.Dump(ctx, unix.NFT_MSG_GETOBJ, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
 		a, err := codec.Parse(b)
 		if a.Text(unix.NFTA_OBJ_TABLE) == rules.Table {
@@ -123,10 +123,10 @@ func (d *Dataplane) readTable(ctx context.Context, f ir.Family, e expectation) (
 	}
 	flags := ours.Uint32(unix.NFTA_TABLE_FLAGS)
 	if flags&codec.NFTTableOwner != 0 && !d.mayRead(flags, ours.Uint32(codec.NFTATableOwner)) {
-		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: whyOwned}
+		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: ownedByProcess}
 	}
 	r.Exists, r.Flags = true, codec.TableFlags(flags)
-	if err := d.readOthers(ctx, r); err != nil {
+	if err := d.readObjects(ctx, r); err != nil {
 		return nil, true, err
 	}
 	setsSound, err := d.readSets(ctx, r, e)
@@ -137,14 +137,14 @@ func (d *Dataplane) readTable(ctx context.Context, f ir.Family, e expectation) (
 	if err != nil {
 		return nil, true, err
 	}
-	if strange(r) {
+	if isForeign(r) {
 		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: "it has chains or sets, and none of them is proxyc's"}
 	}
 	return r, setsSound && chainsSound, nil
 }
 
-// strange reports whether a table has something, but nothing that ours always has.
-func strange(r *rules.Ruleset) bool {
+// isForeign reports whether a table has something, but nothing that ours always has.
+func isForeign(r *rules.Ruleset) bool {
 	fixed := rules.Fixed(&ir.Node{}, r.Family)
 	for _, c := range r.Chains {
 		if slices.ContainsFunc(fixed.Chains, func(o rules.Chain) bool { return o.Name == c.Name }) {
@@ -162,16 +162,16 @@ func strange(r *rules.Ruleset) bool {
 // maxListings is how often one list is asked for that the kernel does not give
 // as it is. Each takes a small part of the time of a reading.
 const (
-	maxListings   = 20
-	maxBesideOurs = 1 // where it is we who change them
+	maxDumps              = 20
+	maxDumpsDuringCommits = 1 // where it is we who change them
 )
 
-// resizes reports whether the kernel takes another size of a set that it has, as
+// canResize reports whether the kernel takes another size of a set that it has, as
 // it does since 6.5.
-func resizes() bool { return linuxFrom(6, 5) }
+func canResize() bool { return linuxAtLeast(6, 5) }
 
-// linuxFrom reports whether this is a version of Linux or a later one.
-func linuxFrom(major, minor int) bool {
+// linuxAtLeast reports whether this is a version of Linux or a later one.
+func linuxAtLeast(major, minor int) bool {
 	var u unix.Utsname
 	return unix.Uname(&u) == nil && !sysctl.ParseVersion(unix.ByteSliceToString(u.Release[:])).Before(major, minor)
 }
@@ -180,11 +180,11 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectatio
 	counts := map[string]int{}
 	_, err = d.r.Dump(ctx, unix.NFT_MSG_GETSET, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
 		s, ok, err := codec.DecodeSet(b, r.Family)
-		n, countErr := codec.CountOf(b)
+		n, countErr := codec.ElementCount(b)
 		if ok {
 			counts[s.Name] = n
 			s.Port, _ = rules.PortOf(s.Name)
-			if !resizes() {
+			if !canResize() {
 				s.Size = 0
 			}
 			r.Sets = append(r.Sets, s)
@@ -200,30 +200,30 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectatio
 		fixed[s.Name] = true
 	}
 	sound = true
-	prints := e.in(r.Family)
+	prints := e.ofFamily(r.Family)
 	for i := range r.Sets {
 		s := &r.Sets[i]
 		if s.Timeout > 0 && s.Unsupported == "" {
-			if err := d.readRemembered(ctx, r.Family, s); err != nil {
+			if err := d.readAffinity(ctx, r.Family, s); err != nil {
 				return true, err
 			}
 			continue
 		}
 		if s.Unsupported != "" || !fixed[s.Name] && !rules.IsSources(s.Name) {
-			s.Strays = true // nobody has looked: it goes as a whole
+			s.Foreign = true // nobody has looked: it goes as a whole
 			continue
 		}
-		var m *marks
+		var m *setFingerprints
 		id, ok := fixedSet(s.Name)
 		if ok && prints != nil {
 			m = &prints[id]
-			if d.readExpected(ctx, r.Family, s, counts[s.Name], e) {
+			if d.readByKey(ctx, r.Family, s, counts[s.Name], e) {
 				continue
 			}
 		}
 		all, err := d.readElements(ctx, r.Family, s, id, m)
-		if err == nil && s.Strays && m != nil { // they go with all that is there
-			*m = marks{}
+		if err == nil && s.Foreign && m != nil { // they go with all that is there
+			*m = setFingerprints{}
 			all, err = d.readElements(ctx, r.Family, s, id, nil)
 		}
 		if err != nil {
@@ -234,12 +234,12 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectatio
 	return sound, nil
 }
 
-// readRemembered finds to which backends an affinity map leads. Its elements
+// readAffinity finds to which backends an affinity map leads. Its elements
 // come and go with connections, so they are not kept.
-func (d *Dataplane) readRemembered(ctx context.Context, f ir.Family, s *rules.Set) error {
+func (d *Dataplane) readAffinity(ctx context.Context, f ir.Family, s *rules.Set) error {
 	some := *s
 	seen := map[netip.Addr]bool{}
-	var n codec.Notes
+	var n codec.Comments
 	_, err := d.r.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
 		some.Elements = some.Elements[:0]
 		err := codec.DecodeElements(b, &some, f, n.Frontend)
@@ -252,7 +252,7 @@ func (d *Dataplane) readRemembered(ctx context.Context, f ir.Family, s *rules.Se
 		return err
 	})
 	slices.SortFunc(s.Remembered, netip.Addr.Compare)
-	s.Permanent, s.Strays = some.Permanent, some.Strays
+	s.Permanent, s.Foreign = some.Permanent, some.Foreign
 	return err
 }
 
@@ -262,15 +262,15 @@ func (d *Dataplane) readRemembered(ctx context.Context, f ir.Family, s *rules.Se
 // and as many others not at all: then it is made again. So it is, once more,
 // where we change elements meanwhile, which shifts the others. Elements that marks have, unless these are
 // nil, are marked there.
-func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *marks) (all bool, err error) {
-	for try := range maxListings {
-		s.Elements, s.Strays = s.Elements[:0], false
+func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *setFingerprints) (all bool, err error) {
+	for try := range maxDumps {
+		s.Elements, s.Foreign = s.Elements[:0], false
 		if m != nil {
-			clear(m.there)
+			clear(m.present)
 		}
 		again := false
 		commits := d.commits.Load()
-		var n codec.Notes
+		var n codec.Comments
 		var edges []codec.Edge
 		_, err := d.r.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
 			if s.Interval {
@@ -283,24 +283,24 @@ func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set,
 			}
 			some := *s
 			some.Elements = nil
-			err := codec.DecodeElements(b, &some, f, (&codec.Notes{}).Frontend)
-			others, marked := m.mark(id, some.Elements)
-			s.Elements, s.Strays = append(s.Elements, others...), some.Strays
+			err := codec.DecodeElements(b, &some, f, (&codec.Comments{}).Frontend)
+			others, marked := m.markPresent(id, some.Elements)
+			s.Elements, s.Foreign = append(s.Elements, others...), some.Foreign
 			again = again || marked
 			return err
 		})
 		if s.Interval {
-			s.Elements, s.Strays = codec.Intervals(edges)
+			s.Elements, s.Foreign = codec.Intervals(edges)
 		}
-		if err != nil || !again && !twice(s.Elements) && (d.commits.Load() == commits || try >= maxBesideOurs) {
+		if err != nil || !again && !hasDuplicates(s.Elements) && (d.commits.Load() == commits || try >= maxDumpsDuringCommits) {
 			return true, err
 		}
 	}
 	return false, nil
 }
 
-// twice reports whether a key is there more than once.
-func twice(elements []rules.Element) bool {
+// hasDuplicates reports whether a key is there more than once.
+func hasDuplicates(elements []rules.Element) bool {
 	seen := make(map[rules.Key]struct{}, len(elements))
 	for i := range elements {
 		seen[elements[i].Key] = struct{}{}
@@ -346,7 +346,7 @@ func (d *Dataplane) readChains(ctx context.Context, r *rules.Ruleset) (sound boo
 // the kernel gives all tables' and counts how far it came, so that chains of
 // others which come or go before ours can shift it. It is short.
 func (d *Dataplane) listChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
-	for range maxListings {
+	for range maxDumps {
 		r.Chains = r.Chains[:0]
 		interrupted, err := d.r.Dump(ctx, unix.NFT_MSG_GETCHAIN, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
 			a, err := codec.Parse(b)

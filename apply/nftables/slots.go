@@ -75,17 +75,17 @@ func movedIn(c *change) moved {
 	m := moved{map[ir.Name]bool{}, map[slot]netip.AddrPort{}}
 	for _, e := range c.elements {
 		id, ok := fixedSet(e.set.Name)
-		if !ok || !slices.Contains(backendMaps[:], id) || len(e.gone) == 0 {
+		if !ok || !slices.Contains(backendMaps[:], id) || len(e.removed) == 0 {
 			continue
 		}
-		for i := range e.add {
-			m.had[slot{id, e.add[i].Key}] = netip.AddrPort{}
+		for i := range e.added {
+			m.had[slot{id, e.added[i].Key}] = netip.AddrPort{}
 		}
-		for i := range e.gone {
-			m.had[slot{id, e.gone[i].Key}] = e.gone[i].To
+		for i := range e.removed {
+			m.had[slot{id, e.removed[i].Key}] = e.removed[i].To
 		}
-		for i := range e.add {
-			if f := e.add[i].Frontend; f != nil && m.had[slot{id, e.add[i].Key}].IsValid() {
+		for i := range e.added {
+			if f := e.added[i].Frontend; f != nil && m.had[slot{id, e.added[i].Key}].IsValid() {
 				m.services[f.Port.Service] = true
 			}
 		}

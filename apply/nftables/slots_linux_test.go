@@ -116,9 +116,9 @@ func mostAdded(p *Plan) (most int) {
 	for f, c := range ir.Present(p.families) {
 		n := map[string]int{}
 		for _, e := range c.elements {
-			for i := range e.add {
-				if to := e.add[i].To; to != (netip.AddrPort{}) {
-					n[fmt.Sprint(f, e.set.Name, matchOf(e.set, &e.add[i].Key))]++
+			for i := range e.added {
+				if to := e.added[i].To; to != (netip.AddrPort{}) {
+					n[fmt.Sprint(f, e.set.Name, matchOf(e.set, &e.added[i].Key))]++
 				}
 			}
 		}

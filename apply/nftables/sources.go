@@ -10,32 +10,32 @@ import (
 // Chains and sets of source ranges are those of all Services with the same ranges. What the
 // kernel refuses of them it refuses these Services; and without them nobody needs what came for them.
 
-// admittedBy returns the Services of which frontends come that a set of source ranges admits to.
-func (c *change) admittedBy(set string) (names []ir.Name) {
+// servicesUsing returns the Services of which frontends come that a set of source ranges admits to.
+func (c *change) servicesUsing(set string) (names []ir.Name) {
 	for _, e := range c.elements {
-		for i := range e.add {
-			if chain := e.add[i].Verdict.Chain; chain != "" && slices.ContainsFunc(c.fill, func(ch *rules.Chain) bool { return ch.Name == chain && asks(ch, set) }) {
-				names = append(names, c.serviceOf(e.set, &e.add[i]))
+		for i := range e.added {
+			if chain := e.added[i].Verdict.Chain; chain != "" && slices.ContainsFunc(c.fill, func(ch *rules.Chain) bool { return ch.Name == chain && looksUp(ch, set) }) {
+				names = append(names, c.serviceOf(e.set, &e.added[i]))
 			}
 		}
 	}
 	return names
 }
 
-// asks reports whether a rule of the chain looks for something in the set.
-func asks(c *rules.Chain, set string) bool {
+// looksUp reports whether a rule of the chain looks for something in the set.
+func looksUp(c *rules.Chain, set string) bool {
 	return slices.ContainsFunc(c.Rules, func(r rules.Rule) bool {
 		return slices.ContainsFunc(r.Stmts, func(s rules.Stmt) bool { m, ok := s.(rules.MatchSet); return ok && m.Set == set })
 	})
 }
 
-// leaveSources leaves out the chains of source ranges that come and to which nothing
+// dropUnusedSources leaves out the chains of source ranges that come and to which nothing
 // leads that comes, and the sets that come and that no chain asks.
-func (c *change) leaveSources() {
+func (c *change) dropUnusedSources() {
 	led := map[string]bool{}
 	for _, e := range c.elements {
-		for i := range e.add {
-			led[e.add[i].Verdict.Chain] = true
+		for i := range e.added {
+			led[e.added[i].Verdict.Chain] = true
 		}
 	}
 	idle := map[string]bool{}
@@ -48,10 +48,10 @@ func (c *change) leaveSources() {
 	c.chains, c.fill = slices.DeleteFunc(slices.Clone(c.chains), leave), slices.DeleteFunc(slices.Clone(c.fill), leave)
 	unasked := map[string]bool{}
 	for _, s := range c.sets {
-		if rules.IsSources(s.Name) && !slices.ContainsFunc(c.fill, func(ch *rules.Chain) bool { return asks(ch, s.Name) }) {
+		if rules.IsSources(s.Name) && !slices.ContainsFunc(c.fill, func(ch *rules.Chain) bool { return looksUp(ch, s.Name) }) {
 			unasked[s.Name] = true
 		}
 	}
 	c.sets = slices.DeleteFunc(slices.Clone(c.sets), func(s *rules.Set) bool { return unasked[s.Name] })
-	c.elements = slices.DeleteFunc(slices.Clone(c.elements), func(e elementsOf) bool { return unasked[e.set.Name] })
+	c.elements = slices.DeleteFunc(slices.Clone(c.elements), func(e elementChange) bool { return unasked[e.set.Name] })
 }

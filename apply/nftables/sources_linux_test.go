@@ -55,7 +55,7 @@ func TestSourceRangesCostTheirSum(t *testing.T) {
 			b := newBatch(plan, nil)
 			for i, m := range b.messages {
 				if m.Type == unix.NFT_MSG_NEWSETELEM {
-					elements += len(b.about[i].elements)
+					elements += len(b.purposes[i].elements)
 				}
 			}
 			start := time.Now()

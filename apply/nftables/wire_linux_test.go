@@ -33,8 +33,8 @@ func TestRoundTrip(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if e := compareElements(&got, s); len(e.gone)+len(e.add) > 0 || got.Name != s.Name || !cmp.Equal(got.Key, s.Key) ||
-					got.Data != s.Data || got.Unsupported != "" || got.Strays || got.Interval != s.Interval || got.Timeout != s.Timeout {
+				if e := compareElements(&got, s); len(e.removed)+len(e.added) > 0 || got.Name != s.Name || !cmp.Equal(got.Key, s.Key) ||
+					got.Data != s.Data || got.Unsupported != "" || got.Foreign || got.Interval != s.Interval || got.Timeout != s.Timeout {
 					t.Errorf("%s %s: set %s: want %+v, got %+v", f, name, s.Name, s, got)
 				}
 			}

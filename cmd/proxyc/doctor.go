@@ -55,10 +55,10 @@ func (c *doctorCmd) Run(e *env) (err error) {
 		Try:      func(ctx context.Context, mode ir.Mode) error { return doctor.Try(ctx, self, cluster, mode) },
 		Settings: func() ([]sysctl.Setting, error) { return daemon.Settings(resolved.Config, name) },
 		Bridges:  daemon.FastpathBridges,
-		Others: func(ctx context.Context) (apply.Interference, error) {
+		Interference: func(ctx context.Context) (apply.Interference, error) {
 			return daemon.Interference(ctx, 1<<resolved.Config.MasqueradeBit())
 		},
-		Held: daemon.Held, Writer: daemon.Writer, Lock: daemon.CheckLock, Interfaces: e.interfaces,
+		RuleCounts: daemon.Held, Writer: daemon.Writer, Lock: daemon.CheckLock, Interfaces: e.interfaces,
 		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return daemon.Leftovers(ctx, "", nil) },
 	}
 	for _, m := range c.Modes {
@@ -75,7 +75,7 @@ func (c *doctorCmd) Run(e *env) (err error) {
 	if err := c.print(e.stdout, found); err != nil {
 		return err
 	}
-	if !doctor.Well(found) {
+	if !doctor.Healthy(found) {
 		return errFindings
 	}
 	return nil
@@ -86,13 +86,13 @@ func (c *doctorCmd) print(w io.Writer, found []doctor.Finding) error {
 		return review.WriteDocument(w, "Examination", "  ", struct {
 			Well     bool             `json:"well"`
 			Findings []doctor.Finding `json:"findings"`
-		}{doctor.Well(found), found})
+		}{doctor.Healthy(found), found})
 	}
 	return review.Buffered(w, func(w io.Writer) error {
 		for _, f := range found {
 			fmt.Fprintf(w, "%-8s %s: %s\n", f.Status, f.Check, f.Found)
-			if f.Do != "" {
-				fmt.Fprintf(w, "         → %s\n", f.Do)
+			if f.Fix != "" {
+				fmt.Fprintf(w, "         → %s\n", f.Fix)
 			}
 		}
 		return nil

@@ -45,7 +45,7 @@ func TestDoctor(t *testing.T) {
 	expect := func(found []doctor.Finding, check string, s doctor.Status, text string) {
 		t.Helper()
 		if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
-			return f.Check == check && f.Status == s && strings.Contains(f.Found, text) && (s == doctor.OK || f.Do != "")
+			return f.Check == check && f.Status == s && strings.Contains(f.Found, text) && (s == doctor.OK || f.Fix != "")
 		}) {
 			t.Errorf("want %s %s: …%s… among %+v", s, check, text, found)
 		}

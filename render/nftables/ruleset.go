@@ -136,7 +136,7 @@ type Set struct {
 	Origin   ir.Origin      // of affinity maps
 	// Set only in sets that were read from a kernel or a listing.
 	Unsupported string       // in its declaration: "size 10"
-	Strays      bool         // it has elements that Element cannot represent
+	Foreign     bool         // it has elements that Element cannot represent
 	Permanent   bool         // of an affinity map: some of its elements do not expire
 	Remembered  []netip.Addr // of an affinity map: the destinations of its elements, without duplicates
 }

@@ -60,13 +60,13 @@ func DecodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 		}
 	}
 	s.Key = key
-	s.Unsupported = foreignIn(&s, a, f)
+	s.Unsupported = foreignAttribute(&s, a, f)
 	return s, true, nil
 }
 
-// foreignIn returns the first attribute of a set's declaration, as read, that proxyc would
+// foreignAttribute returns the first attribute of a set's declaration, as read, that proxyc would
 // not have written.
-func foreignIn(s *rules.Set, a Fields, f ir.Family) string {
+func foreignAttribute(s *rules.Set, a Fields, f ir.Family) string {
 	ours, err := Parse(EncodeSet(s, f, 0))
 	if err != nil {
 		return err.Error()
@@ -133,7 +133,7 @@ func DecodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment strin
 		if e, err := decodeElement(item.Data, s, f, note); err == nil {
 			s.Elements = append(s.Elements, e)
 		} else {
-			s.Strays = true
+			s.Foreign = true
 		}
 	}
 	return nil
@@ -325,10 +325,10 @@ func DecodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 	return c, true, nil
 }
 
-// CountOf returns the number of elements in a set's declaration, without a catch-all
+// ElementCount returns the number of elements in a set's declaration, without a catch-all
 // element. Kernels before 6.17 report none, and it returns 0. The number includes elements
 // that are being added or removed, so it is never too small.
-func CountOf(b []byte) (int, error) {
+func ElementCount(b []byte) (int, error) {
 	v, err := First(b, nftaSetCount)
 	if err != nil || len(v) != 4 {
 		return 0, err
@@ -336,10 +336,10 @@ func CountOf(b []byte) (int, error) {
 	return int(binary.BigEndian.Uint32(v)), nil
 }
 
-// Notes returns one frontend for each comment.
-type Notes struct{ byComment map[string]*ir.Frontend }
+// Comments returns one frontend for each comment.
+type Comments struct{ byComment map[string]*ir.Frontend }
 
-func (n *Notes) Frontend(comment string) *ir.Frontend {
+func (n *Comments) Frontend(comment string) *ir.Frontend {
 	if f, ok := n.byComment[comment]; ok {
 		return f
 	}

@@ -22,15 +22,15 @@ func DecodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 	if err == nil {
 		r.Stmts = decodeStmts(code, f)
 	}
-	if err != nil || !understood(r.Stmts, code, f) {
+	if err != nil || !sameInstructions(r.Stmts, code, f) {
 		r.Stmts = []rules.Stmt{rules.Unsupported{What: describe(code, f)}}
 	}
 	return chain, r, nil
 }
 
-// understood reports whether the statements would be encoded to the same instructions.
+// sameInstructions reports whether the statements would be encoded to the same instructions.
 // It ignores zeros, since the kernel returns unset attributes as 0.
-func understood(stmts []rules.Stmt, code []Instruction, f ir.Family) bool {
+func sameInstructions(stmts []rules.Stmt, code []Instruction, f ir.Family) bool {
 	var b Builder
 	appendExpressions(&b, stmts, f)
 	ours, err := Instructions(b)

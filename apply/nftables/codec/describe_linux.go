@@ -39,15 +39,15 @@ type loaded struct {
 	bits   bool                // some of its bits were picked
 }
 
-// as returns the text of a value that is assigned to another one.
-func (l loaded) as(of loaded) string {
+// text returns the text of a value that is assigned to another one.
+func (l loaded) text(of loaded) string {
 	if l.number != nil {
 		return of.show(l.number)
 	}
 	return l.name
 }
 
-func (d *description) say(format string, args ...any) {
+func (d *description) print(format string, args ...any) {
 	d.words = append(d.words, fmt.Sprintf(format, args...))
 }
 
@@ -70,21 +70,21 @@ func (d *description) instruction(c Instruction) {
 	switch c.Name {
 	case "payload":
 		if c.Fields[unix.NFTA_PAYLOAD_DREG] == nil {
-			d.say("set %s", payloadName(c, d.family).name)
+			d.print("set %s", payloadName(c, d.family).name)
 			return
 		}
 		d.load(c.Fields[unix.NFTA_PAYLOAD_DREG], payloadName(c, d.family))
 	case "meta":
 		l := metaName(c.Uint32(unix.NFTA_META_KEY))
 		if c.Fields[unix.NFTA_META_DREG] == nil {
-			d.say("%s set %s", l.name, d.from(c.Uint32(unix.NFTA_META_SREG)).as(l))
+			d.print("%s set %s", l.name, d.from(c.Uint32(unix.NFTA_META_SREG)).text(l))
 			return
 		}
 		d.load(c.Fields[unix.NFTA_META_DREG], l)
 	case "ct":
 		l := ctName(c.Uint32(unix.NFTA_CT_KEY))
 		if c.Fields[unix.NFTA_CT_DREG] == nil {
-			d.say("%s set %s", l.name, d.from(c.Uint32(unix.NFTA_CT_SREG)).as(l))
+			d.print("%s set %s", l.name, d.from(c.Uint32(unix.NFTA_CT_SREG)).text(l))
 			return
 		}
 		d.load(c.Fields[unix.NFTA_CT_DREG], l)
@@ -97,7 +97,7 @@ func (d *description) instruction(c Instruction) {
 	case "byteorder":
 		of := d.from(c.Uint32(unix.NFTA_BYTEORDER_SREG))
 		if show := of.show; c.Uint32(unix.NFTA_BYTEORDER_SIZE) == 4 {
-			of.show = func(v []byte) string { return show(turned(v)) }
+			of.show = func(v []byte) string { return show(swapped(v)) }
 		}
 		d.load(c.Fields[unix.NFTA_BYTEORDER_DREG], of)
 	case "cmp":
@@ -107,30 +107,30 @@ func (d *description) instruction(c Instruction) {
 		if of.bits && op == "" {
 			op = " =="
 		}
-		d.say("%s%s %s", of.name, op, of.show(v))
+		d.print("%s%s %s", of.name, op, of.show(v))
 	case "range":
 		of := d.from(c.Uint32(unix.NFTA_RANGE_SREG))
 		from, _ := Value(c.Fields[unix.NFTA_RANGE_FROM_DATA])
 		to, _ := Value(c.Fields[unix.NFTA_RANGE_TO_DATA])
-		d.say("%s%s %s-%s", of.name, operator(c.Uint32(unix.NFTA_RANGE_OP)), of.show(from), of.show(to))
+		d.print("%s%s %s-%s", of.name, operator(c.Uint32(unix.NFTA_RANGE_OP)), of.show(from), of.show(to))
 	case "lookup":
 		d.lookup(c)
 	case "immediate":
 		d.immediate(c)
 	case "log":
 		if prefix := c.Text(unix.NFTA_LOG_PREFIX); prefix != "" {
-			d.say("log prefix %q", prefix)
+			d.print("log prefix %q", prefix)
 			return
 		}
-		d.say("log")
+		d.print("log")
 	case "masq":
-		d.say("masquerade")
+		d.print("masquerade")
 	case "redir":
-		d.say("redirect")
+		d.print("redirect")
 	case "nat":
-		d.say("%s", [...]string{"snat", "dnat"}[min(c.Uint32(unix.NFTA_NAT_TYPE), 1)])
+		d.print("%s", [...]string{"snat", "dnat"}[min(c.Uint32(unix.NFTA_NAT_TYPE), 1)])
 	default:
-		d.say("%s", c.Name)
+		d.print("%s", c.Name)
 	}
 }
 
@@ -139,11 +139,11 @@ func (d *description) lookup(c Instruction) {
 	of, set := d.from(c.Uint32(unix.NFTA_LOOKUP_SREG)), c.Text(unix.NFTA_LOOKUP_SET)
 	switch {
 	case c.Fields[unix.NFTA_LOOKUP_DREG] == nil && c.Uint32(unix.NFTA_LOOKUP_FLAGS) == unix.NFT_LOOKUP_F_INV:
-		d.say("%s != @%s", of.name, set)
+		d.print("%s != @%s", of.name, set)
 	case c.Fields[unix.NFTA_LOOKUP_DREG] == nil:
-		d.say("%s @%s", of.name, set)
+		d.print("%s @%s", of.name, set)
 	case c.Uint32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT:
-		d.say("%s vmap @%s", of.name, set)
+		d.print("%s vmap @%s", of.name, set)
 	default:
 		d.load(c.Fields[unix.NFTA_LOOKUP_DREG], loaded{name: of.name + " map @" + set, show: hexText})
 	}
@@ -167,19 +167,19 @@ func (d *description) immediate(c Instruction) {
 	chain := verdict.Text(unix.NFTA_VERDICT_CHAIN)
 	switch code := int32(verdict.Uint32(unix.NFTA_VERDICT_CODE)); code {
 	case nfDrop:
-		d.say("drop")
+		d.print("drop")
 	case nfAccept:
-		d.say("accept")
+		d.print("accept")
 	case unix.NFT_JUMP:
-		d.say("jump %s", chain)
+		d.print("jump %s", chain)
 	case unix.NFT_GOTO:
-		d.say("goto %s", chain)
+		d.print("goto %s", chain)
 	case unix.NFT_RETURN:
-		d.say("return")
+		d.print("return")
 	case unix.NFT_CONTINUE:
-		d.say("continue")
+		d.print("continue")
 	default:
-		d.say("verdict %d", code)
+		d.print("verdict %d", code)
 	}
 }
 
@@ -231,7 +231,7 @@ func metaName(key uint32) loaded {
 	case unix.NFT_META_MARK:
 		return loaded{name: "meta mark", show: hostText}
 	case unix.NFT_META_SKUID:
-		return loaded{name: "meta skuid", show: func(v []byte) string { return numberText(turned(v)) }}
+		return loaded{name: "meta skuid", show: func(v []byte) string { return numberText(swapped(v)) }}
 	case unix.NFT_META_NFPROTO:
 		return loaded{name: "meta nfproto", show: numberText}
 	}
@@ -280,9 +280,9 @@ func hostText(v []byte) string {
 	return fmt.Sprintf("0x%08x", binary.NativeEndian.Uint32(v))
 }
 
-// turned returns a number of 4 bytes with its byte order changed between that of the machine
+// swapped returns a number of 4 bytes with its byte order changed between that of the machine
 // and that of the network.
-func turned(v []byte) []byte {
+func swapped(v []byte) []byte {
 	if len(v) != 4 {
 		return v
 	}

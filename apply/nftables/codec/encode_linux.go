@@ -179,8 +179,8 @@ func inTable(table, attr uint16, name string) []byte {
 	})
 }
 
-// EncodeOther names a named object or a flowtable.
-func EncodeOther(o rules.Object) []byte {
+// EncodeObject names a named object or a flowtable.
+func EncodeObject(o rules.Object) []byte {
 	if o.Kind == rules.Flowtable {
 		return inTable(NFTAFlowtableTable, NFTAFlowtableName, o.Name)
 	}
@@ -346,7 +346,7 @@ func userData(s *rules.Set, f ir.Family) []byte {
 		var parts udata
 		if hasSlot(s) {
 			for i, t := range s.Key {
-				parts.bytes(byte(i), exampleOf(t, f))
+				parts.bytes(byte(i), typeofExpr(t, f))
 			}
 		}
 		u.bytes(udataSetKeyTypeof, expression(exprConcat, parts))
@@ -354,7 +354,7 @@ func userData(s *rules.Set, f ir.Family) []byte {
 	if hasSlot(s) {
 		var parts udata
 		for i, t := range addrPortType() {
-			parts.bytes(byte(i), exampleOf(t, f))
+			parts.bytes(byte(i), typeofExpr(t, f))
 		}
 		u.bytes(udataSetDataTypeof, expression(exprConcat, parts))
 	}
@@ -389,9 +389,9 @@ func expression(kind uint32, data udata) []byte {
 	return u
 }
 
-// exampleOf is the expression after which a part of a key is declared: ip
+// typeofExpr is the expression after which a part of a key is declared: ip
 // daddr, meta l4proto, th dport or numgen random mod 2.
-func exampleOf(t rules.Type, f ir.Family) []byte {
+func typeofExpr(t rules.Type, f ir.Family) []byte {
 	var u udata
 	switch t {
 	case rules.TypeProto:

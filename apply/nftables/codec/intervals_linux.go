@@ -52,9 +52,9 @@ func DecodeEdge(b []byte, f ir.Family) (e Edge) {
 	return e
 }
 
-// Intervals returns the elements that the edges of a set make; strays: some make none of
+// Intervals returns the elements that the edges of a set make; foreign: some make none of
 // ours. nft marks the very first address as one where nothing holds.
-func Intervals(edges []Edge) (all []rules.Element, strays bool) {
+func Intervals(edges []Edge) (all []rules.Element, foreign bool) {
 	slices.SortFunc(edges, func(a, b Edge) int {
 		if d := a.at.Compare(b.at); d != 0 || a.End == b.End {
 			return d
@@ -68,7 +68,7 @@ func Intervals(edges []Edge) (all []rules.Element, strays bool) {
 		if of := ir.PrefixesOf(first, last); len(of) == 1 {
 			all = append(all, rules.Element{Key: rules.Key{Addr2: first, Bits: uint8(of[0].Bits())}, Origin: &ir.Origin{}})
 		} else {
-			strays = true
+			foreign = true
 		}
 	}
 	var open netip.Addr
@@ -82,11 +82,11 @@ func Intervals(edges []Edge) (all []rules.Element, strays bool) {
 			add(open, e.at.Prev())
 			open = netip.Addr{}
 		default:
-			strays = strays || !e.at.IsUnspecified()
+			foreign = foreign || !e.at.IsUnspecified()
 		}
 	}
 	if open.IsValid() {
 		add(open, lastAddr(netip.PrefixFrom(open, 0)))
 	}
-	return all, strays
+	return all, foreign
 }

@@ -49,7 +49,7 @@ func Dial(netns int) (*Conn, error) {
 // Message is one request of a batch.
 type Message struct {
 	Type   uint16 // within nf_tables
-	AtEnd  bool   // of the chain, for rules
+	Append bool   // of the chain, for rules
 	Create bool
 	// Raw is the message as it is sent. Its header is empty: send fills it.
 	Raw []byte
@@ -127,7 +127,7 @@ func (c *Conn) pieces(batch []Message, pid uint32) (pieces [][]byte, size int) {
 		m := &batch[i]
 		var flags netlink.HeaderFlags
 		switch {
-		case m.AtEnd:
+		case m.Append:
 			flags = netlink.Create | netlink.Append
 		case m.Create: // what is there already was not known to the plan
 			flags = netlink.Create | netlink.Excl
@@ -189,13 +189,13 @@ func nfType(t uint16) netlink.HeaderType {
 // is true if a table changed meanwhile.
 func (c *Conn) Dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	err = c.Request(nil, func() (err error) {
-		interrupted, err = c.list(ctx, typ, family, query, each)
+		interrupted, err = c.dump(ctx, typ, family, query, each)
 		return err
 	})
 	return interrupted, err
 }
 
-func (c *Conn) list(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
+func (c *Conn) dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	interrupted, err = c.Ask(ctx, newRequest(typ, family, netlink.Dump, query), func(data []byte) error {
 		if len(data) < codec.NfgenHead {
 			return codec.ErrShort
@@ -211,13 +211,13 @@ func (c *Conn) list(ctx context.Context, typ uint16, family byte, query []byte, 
 // Get asks for one object; nil if it is not there.
 func (c *Conn) Get(ctx context.Context, typ uint16, family byte, query []byte) (found codec.Fields, err error) {
 	err = c.Request(nil, func() (err error) {
-		found, err = c.ask(ctx, typ, family, query)
+		found, err = c.get(ctx, typ, family, query)
 		return err
 	})
 	return found, err
 }
 
-func (c *Conn) ask(ctx context.Context, typ uint16, family byte, query []byte) (found codec.Fields, err error) {
+func (c *Conn) get(ctx context.Context, typ uint16, family byte, query []byte) (found codec.Fields, err error) {
 	answered := false
 	_, err = c.Ask(ctx, newRequest(typ, family, 0, query), func(data []byte) (err error) {
 		if answered = true; len(data) < codec.NfgenHead {

@@ -21,15 +21,15 @@ type Listener struct {
 }
 
 const (
-	// hearingBuffer is the size in bytes for foreign changes during a read.
-	hearingBuffer = 8 << 20
-	// hearingLate is the longest delay between a change and its notification.
-	hearingLate = time.Second
+	// listenBuffer is the size in bytes for foreign changes during a read.
+	listenBuffer = 8 << 20
+	// notificationTimeout is the longest delay between a change and its notification.
+	notificationTimeout = time.Second
 )
 
 func DialListener(netns int, own *Conn) (*Listener, error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
-		return nl.SetReadBuffer(hearingBuffer)
+		return nl.SetReadBuffer(listenBuffer)
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
@@ -37,25 +37,25 @@ func DialListener(netns int, own *Conn) (*Listener, error) {
 	return &Listener{s, own}, nil
 }
 
-func (l *Listener) Listen() error {
+func (l *Listener) Join() error {
 	if err := l.Set(func(nl *netlink.Conn) error { return nl.JoinGroup(unix.NFNLGRP_NFTABLES) }); err != nil {
 		return fmt.Errorf("listening to nf_tables: %w", err)
 	}
 	return nil
 }
 
-// Rest stops listening. If it fails, the next listen dials again.
-func (l *Listener) Rest() {
+// Leave stops listening. If it fails, the next listen dials again.
+func (l *Listener) Leave() {
 	l.Set(func(nl *netlink.Conn) error { return nl.LeaveGroup(unix.NFNLGRP_NFTABLES) })
 }
 
-// Touched reports whether other programs changed proxyc's tables after one generation and
+// Changed reports whether other programs changed proxyc's tables after one generation and
 // until another. It returns true if messages were lost.
-func (l *Listener) Touched(after, until uint32) (touched bool) {
+func (l *Listener) Changed(after, until uint32) (touched bool) {
 	if after == until {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), hearingLate)
+	ctx, cancel := context.WithTimeout(context.Background(), notificationTimeout)
 	defer cancel()
 	err := l.Do(ctx, func(nl *socket.Conn) error {
 		ours := false // of the transaction whose messages come now; its number is the last
@@ -64,7 +64,7 @@ func (l *Listener) Touched(after, until uint32) (touched bool) {
 				return err
 			}
 			var done bool
-			if done, touched, err = l.met(m, &ours, after, until); done || touched || err != nil {
+			if done, touched, err = l.handle(m, &ours, after, until); done || touched || err != nil {
 				return err
 			}
 		}
@@ -73,9 +73,9 @@ func (l *Listener) Touched(after, until uint32) (touched bool) {
 	return touched || err != nil
 }
 
-// met looks at one message. Messages of earlier transactions may be there from
+// handle looks at one message. Messages of earlier transactions may be there from
 // the last time.
-func (l *Listener) met(m netlink.Message, ours *bool, after, until uint32) (done, touched bool, err error) {
+func (l *Listener) handle(m netlink.Message, ours *bool, after, until uint32) (done, touched bool, err error) {
 	if len(m.Data) < codec.NfgenHead {
 		return false, false, codec.ErrShort
 	}

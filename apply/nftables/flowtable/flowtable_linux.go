@@ -35,13 +35,13 @@ type Keeper struct {
 	apply.Fastpath
 	netns netns.NsHandle // netns.None(): of the process
 	log   *slog.Logger
-	again chan struct{}
+	renew chan struct{}
 	stop  context.CancelFunc
-	ended chan struct{} // closed when nothing is done any more
+	done  chan struct{} // closed when nothing is done any more
 
-	devices map[int]netlink.Link // in the flowtable, by index
-	failed  string               // why the table cannot be made, as was told
-	told    bool                 // that it is there
+	devices  map[int]netlink.Link // in the flowtable, by index
+	failed   string               // why the table cannot be made, as was told
+	reported bool                 // that it is there
 
 	root   sysctl.Root    // of the kernel's files
 	bridge map[int]string // the settings of bridges that were told, by index
@@ -57,16 +57,16 @@ const (
 	// priority comes after what others filter: a packet that is dropped must not
 	// get its connection in.
 	priority = 300
-	// mostDevices are as many as one message may add.
-	mostDevices = 256
-	// retry is how long after an error the links are listened to again.
-	retry = 10 * time.Second
+	// maxDevices are as many as one message may add.
+	maxDevices = 256
+	// retryDelay is how long after an error the links are listened to again.
+	retryDelay = 10 * time.Second
 )
 
 // New returns a Keeper for the network namespace of a file descriptor, or, with 0, for that of the
 // process. Without a log nothing is logged.
 func New(ns int, o apply.Fastpath, log *slog.Logger) *Keeper {
-	f := &Keeper{Fastpath: o, netns: netns.None(), log: cmp.Or(log, slog.New(slog.DiscardHandler)), again: make(chan struct{}, 1),
+	f := &Keeper{Fastpath: o, netns: netns.None(), log: cmp.Or(log, slog.New(slog.DiscardHandler)), renew: make(chan struct{}, 1),
 		root: "/", bridge: map[int]string{}}
 	if ns != 0 {
 		f.netns = netns.NsHandle(ns)
@@ -77,9 +77,9 @@ func New(ns int, o apply.Fastpath, log *slog.Logger) *Keeper {
 // Start keeps the flowtable until ctx ends or Close is called.
 func (f *Keeper) Start(ctx context.Context) {
 	ctx, f.stop = context.WithCancel(ctx)
-	f.ended = make(chan struct{})
+	f.done = make(chan struct{})
 	go func() {
-		defer close(f.ended)
+		defer close(f.done)
 		for {
 			err := f.follow(ctx)
 			if ctx.Err() != nil {
@@ -89,7 +89,7 @@ func (f *Keeper) Start(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(retry):
+			case <-time.After(retryDelay):
 			}
 		}
 	}()
@@ -99,7 +99,7 @@ func (f *Keeper) Start(ctx context.Context) {
 func (f *Keeper) Close() {
 	if f != nil && f.stop != nil {
 		f.stop()
-		<-f.ended
+		<-f.done
 	}
 }
 
@@ -109,7 +109,7 @@ func (f *Keeper) Renew() {
 		return
 	}
 	select {
-	case f.again <- struct{}{}:
+	case f.renew <- struct{}{}:
 	default:
 	}
 }
@@ -130,24 +130,24 @@ func (f *Keeper) follow(ctx context.Context) error {
 		for range links {
 		}
 	}()
-	f.make()
+	f.ensure()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-f.again:
-			f.make()
+		case <-f.renew:
+			f.ensure()
 		case l, ok := <-links:
 			if !ok {
 				return reason
 			}
-			f.met(l)
+			f.handleLink(l)
 		}
 	}
 }
 
-// met looks at an interface that came, changed or went.
-func (f *Keeper) met(l netlink.LinkUpdate) {
+// handleLink looks at an interface that came, changed or went.
+func (f *Keeper) handleLink(l netlink.LinkUpdate) {
 	at := l.Attrs()
 	if l.Header.Type == unix.RTM_DELLINK && l.IfInfomsg.Family == unix.AF_UNSPEC { // not merely out of its bridge
 		delete(f.devices, at.Index)
@@ -162,16 +162,16 @@ func (f *Keeper) met(l netlink.LinkUpdate) {
 	case err == nil:
 		f.devices[at.Index] = l.Link
 		f.log.Debug("an interface takes the fast path", "interface", at.Name)
-		f.lookAtBridges()
+		f.checkBridges()
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV): // it is gone, or the table
-		f.make()
+		f.ensure()
 	default:
 		f.log.Warn("an interface does not take the fast path", "interface", at.Name, "err", err)
 	}
 }
 
-// make makes the table, with the interfaces that there are, unless it stands.
-func (f *Keeper) make() {
+// ensure makes the table, with the interfaces that there are, unless it stands.
+func (f *Keeper) ensure() {
 	devices, err := f.interfaces()
 	if err == nil {
 		names := make([]string, 0, len(devices))
@@ -179,7 +179,7 @@ func (f *Keeper) make() {
 			names = append(names, l.Attrs().Name)
 		}
 		slices.Sort(names)
-		if !f.stands(names) {
+		if !f.matches(names) {
 			err = f.commit(func(c *nftables.Conn) { f.replace(c, names) })
 		}
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) && len(names) > 0 { // one went meanwhile: all are met one by one
@@ -195,22 +195,22 @@ func (f *Keeper) make() {
 		if f.failed != err.Error() {
 			f.log.Warn("the kernel makes no flowtable (it needs nf_flow_table, nf_flow_table_inet and nft_flow_offload): connections go without the fast path", "err", err)
 		}
-		f.failed, f.told = err.Error(), false
+		f.failed, f.reported = err.Error(), false
 		return
 	}
 	say := f.log.Debug
-	if !f.told {
+	if !f.reported {
 		say = f.log.Info
 	}
-	f.failed, f.told = "", true
+	f.failed, f.reported = "", true
 	say("established connections to Services take the fast path", "interfaces", len(devices), "after packets", f.Packets)
-	f.lookAtBridges()
+	f.checkBridges()
 }
 
-// lookAtBridges tells once of each bridge whose packets are translated before the flowtable sees them,
+// checkBridges tells once of each bridge whose packets are translated before the flowtable sees them,
 // and once when they are no more. The kernel tells nobody that a setting was changed: it is seen when the table is
 // looked at, or an interface comes.
-func (f *Keeper) lookAtBridges() {
+func (f *Keeper) checkBridges() {
 	for index, l := range f.devices {
 		if l.Type() != bridgeType {
 			continue
@@ -299,8 +299,8 @@ func (f *Keeper) commit(fill func(*nftables.Conn)) error {
 	return c.Flush()
 }
 
-// stands reports whether the table is as replace makes it with these interfaces, in order.
-func (f *Keeper) stands(names []string) bool {
+// matches reports whether the table is as replace makes it with these interfaces, in order.
+func (f *Keeper) matches(names []string) bool {
 	c, err := f.connect()
 	if err != nil {
 		return false
@@ -345,7 +345,7 @@ func ourTable() *nftables.Table {
 // byte ends a name: newer kernels take one without for the beginning of names.
 func (f *Keeper) add(c *nftables.Conn, names ...string) {
 	t := &nftables.Flowtable{Table: ourTable(), Name: name, Flags: nftables.FlowtableFlagsCounter}
-	for chunk := range slices.Chunk(names, mostDevices) {
+	for chunk := range slices.Chunk(names, maxDevices) {
 		t.Devices = t.Devices[:0:0]
 		for _, name := range chunk {
 			t.Devices = append(t.Devices, name+"\x00")

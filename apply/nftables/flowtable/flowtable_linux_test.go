@@ -22,7 +22,7 @@ func TestFastpathTellsOnce(t *testing.T) {
 	var told bytes.Buffer
 	f := New(ns.Fd(), apply.Fastpath{Interfaces: []string{"*"}, Packets: 20}, slog.New(slog.NewTextHandler(&told, nil)))
 	for range 3 {
-		f.make()
+		f.ensure()
 	}
 	out, err := ns.Run(ns.Command(t.Context(), "nft", "list", "tables"))
 	if err != nil {
@@ -50,7 +50,7 @@ func TestFastpathTellsOfBridges(t *testing.T) {
 			t.Fatal(err)
 		}
 		told.Reset()
-		f.lookAtBridges()
+		f.checkBridges()
 		is := told.String()
 		if (is == "") != (c.level == "") || strings.Count(is, "\n") > 1 || !strings.Contains(is, c.level) || is != "" && !strings.Contains(is, "interface=cni0") ||
 			strings.Contains(is, `settings="net.bridge.bridge-nf-call-iptables = 1"`) != (c.level == on) {

@@ -132,7 +132,7 @@ func newIndexed(s *nftables.Set) *indexed {
 	switch {
 	case l.odd != "":
 		return l
-	case s.Strays:
+	case s.Foreign:
 		l.odd = "elements of another form"
 	case s.Permanent:
 		l.odd = "a client that it never forgets"

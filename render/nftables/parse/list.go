@@ -389,7 +389,7 @@ func (p *listParser) typesOf(s *nftables.Set) {
 func (p *listParser) elements(s *nftables.Set) error {
 	return p.eachElement(func(e *listed) {
 		if s.Unsupported == "" && s.OddShape() == "" && !p.element(s, e) {
-			s.Strays = true // the result of a lookup in this set is unknown
+			s.Foreign = true // the result of a lookup in this set is unknown
 		}
 	})
 }

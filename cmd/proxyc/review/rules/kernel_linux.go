@@ -159,7 +159,7 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nf
 		}
 	}
 	if used != kerneliptables.Legacy {
-		text, err := kerneliptables.LegacySaved(ctx, p.Family)
+		text, err := kerneliptables.SaveLegacy(ctx, p.Family)
 		if err != nil {
 			left = append(left, "legacy iptables: "+err.Error())
 		}
@@ -264,7 +264,7 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 // legacy returns the tables of legacy iptables that can affect packets in addition to the followed
 // rules.
 func legacy(ctx context.Context, f ir.Family) (left []string) {
-	saved, err := kerneliptables.LegacySaved(ctx, f)
+	saved, err := kerneliptables.SaveLegacy(ctx, f)
 	if err != nil {
 		left = append(left, "legacy iptables: "+err.Error())
 	}

@@ -8,10 +8,10 @@ import (
 	nft "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Concern reports whether a change may affect our rules: a change of a chain or its content, or of
+// Filter reports whether a change may affect our rules: a change of a chain or its content, or of
 // a table if chain is empty. loss is true if something is removed or may be disabled, and for a new
 // rule that may jump to one of our chains.
-type Concern func(table, chain string, loss bool) bool
+type Filter func(table, chain string, loss bool) bool
 
 // NFTables is the Concern of mode nftables.
 func NFTables(table, _ string, _ bool) bool { return table == nft.Table }

@@ -17,13 +17,13 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// touched are keys of elements, in the fixed sets of a table.
-type touched map[rules.SetID]map[rules.Key]struct{}
+// notifiedKeys are keys of elements, in the fixed sets of a table.
+type notifiedKeys map[rules.SetID]map[rules.Key]struct{}
 
-// touchedBy returns the elements that messages are about; not ok where some are
+// parseNotified returns the elements that messages are about; not ok where some are
 // about others than those of our own make in our own sets, or say nothing.
-func touchedBy(what monitor.Touched) (t ir.PerFamily[touched], ok bool) {
-	if what.More || len(what.Elements) == 0 {
+func parseNotified(what monitor.Changes) (t ir.PerFamily[notifiedKeys], ok bool) {
+	if what.Other || len(what.Elements) == 0 {
 		return t, false
 	}
 	for _, m := range what.Elements {
@@ -40,12 +40,12 @@ func touchedBy(what monitor.Touched) (t ir.PerFamily[touched], ok bool) {
 			return t, false
 		}
 		set := *id.Set()
-		if err := codec.DecodeElements(m[codec.NfgenHead:], &set, f, (&codec.Notes{}).Frontend); err != nil || set.Strays {
+		if err := codec.DecodeElements(m[codec.NfgenHead:], &set, f, (&codec.Comments{}).Frontend); err != nil || set.Foreign {
 			return t, false
 		}
 		of := t.At(f)
 		if *of == nil {
-			*of = touched{}
+			*of = notifiedKeys{}
 		}
 		if (*of)[id] == nil {
 			(*of)[id] = map[rules.Key]struct{}{}
@@ -57,13 +57,13 @@ func touchedBy(what monitor.Touched) (t ir.PerFamily[touched], ok bool) {
 	return t, true
 }
 
-// compareTouched returns what leads from what the node has of some elements to
+// compareNotified returns what leads from what the node has of some elements to
 // what was applied last; nil where that cannot be told from them alone. It costs
 // what they are, and a look at each Service.
-func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched]) (*Plan, error) {
+func (d *Dataplane) compareNotified(ctx context.Context, all ir.PerFamily[notifiedKeys]) (*Plan, error) {
 	d.reading.Lock()
 	defer d.reading.Unlock()
-	if time.Since(d.whole) >= apply.CompareEvery {
+	if time.Since(d.readAt) >= apply.CompareEvery {
 		return nil, nil
 	}
 	var have ir.PerFamily[*rules.Ruleset]
@@ -72,7 +72,7 @@ func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched
 		for id, keys := range all.Of(f) {
 			set := id.Set()
 			for key := range keys {
-				if err := elementOfKey(ctx, d.r, f, set, key); err != nil || set.Strays {
+				if err := lookupElement(ctx, d.r, f, set, key); err != nil || set.Foreign {
 					return nil, err
 				}
 			}
@@ -81,7 +81,7 @@ func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched
 		sortSets(r.Sets)
 		*have.At(f) = r
 	}
-	mayBe := ir.PerFamily[func(*ir.Service) bool]{IPv4: all.IPv4.mayBeOf(), IPv6: all.IPv6.mayBeOf()}
+	mayBe := ir.PerFamily[func(*ir.Service) bool]{IPv4: all.IPv4.mayAffect(), IPv6: all.IPv6.mayAffect()}
 	// After the reading: a change that is in neither would seem to be drift.
 	want := rules.LowerAll(d.applied.Some(func(f ir.Family, s *ir.Service) bool { return mayBe.Of(f)(s) }))
 	p := &Plan{}
@@ -101,10 +101,10 @@ func (d *Dataplane) compareTouched(ctx context.Context, all ir.PerFamily[touched
 	return p, nil
 }
 
-// mayBeOf returns a func that reports whether some of the elements may be of a
+// mayAffect returns a func that reports whether some of the elements may be of a
 // Service: each has an address of a frontend or of a backend, or is of a node
 // port, which has none.
-func (t touched) mayBeOf() func(*ir.Service) bool {
+func (t notifiedKeys) mayAffect() func(*ir.Service) bool {
 	addrs := map[netip.Addr]bool{}
 	for _, keys := range t {
 		for k := range keys {
@@ -122,12 +122,12 @@ func (t touched) mayBeOf() func(*ir.Service) bool {
 	}
 }
 
-// elementOfKey adds the element of a key to the set, if the kernel has one.
-func elementOfKey(ctx context.Context, c *conn.Conn, f ir.Family, s *rules.Set, key rules.Key) error {
+// lookupElement adds the element of a key to the set, if the kernel has one.
+func lookupElement(ctx context.Context, c *conn.Conn, f ir.Family, s *rules.Set, key rules.Key) error {
 	b := &batch{}
 	b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, []rules.Element{{Key: key}}, false)
 	err := c.Fetch(ctx, b.messages[0].Data(), func(attrs []byte) error {
-		return codec.DecodeElements(attrs, s, f, (&codec.Notes{}).Frontend)
+		return codec.DecodeElements(attrs, s, f, (&codec.Comments{}).Frontend)
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil

@@ -8,12 +8,12 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// single returns the tool of a family for single chains. It is cached, since creating one runs the
+// chainTool returns the tool of a family for single chains. It is cached, since creating one runs the
 // tool for its version.
-func (d *Dataplane) single(f ir.Family) (singleChains, error) {
-	d.singleMu.Lock()
-	defer d.singleMu.Unlock()
-	if one := d.singles.Of(f); one != nil {
+func (d *Dataplane) chainTool(f ir.Family) (chainTool, error) {
+	d.chainToolsMu.Lock()
+	defer d.chainToolsMu.Unlock()
+	if one := d.chainTools.Of(f); one != nil {
 		return one, nil
 	}
 	protocol := goiptables.ProtocolIPv4
@@ -26,6 +26,6 @@ func (d *Dataplane) single(f ir.Family) (singleChains, error) {
 	if err != nil {
 		return nil, err
 	}
-	*d.singles.At(f) = one
+	*d.chainTools.At(f) = one
 	return one, nil
 }

@@ -9,26 +9,26 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// BesideKubeProxy returns what proxyc left on a node that kube-proxy manages again. If kube-proxy's
+// OwnLeftovers returns what proxyc left on a node that kube-proxy manages again. If kube-proxy's
 // canary chain exists, these are the chains that kube-proxy does not create; otherwise everything.
-func BesideKubeProxy(ctx context.Context) ([]apply.Leftover, error) {
+func OwnLeftovers(ctx context.Context) ([]apply.Leftover, error) {
 	return eachFamily(ctx, nil, func(t *Dataplane, f ir.Family) ([]apply.Leftover, error) {
 		with, err := t.tablesWith(ctx, f, canary)
 		switch {
 		case err != nil:
 			return nil, err
 		case len(with) > 0:
-			return t.alone(ctx, f)
+			return t.ownLeftovers(ctx, f)
 		}
 		return t.leftovers(ctx, f, false)
 	})
 }
 
-// alone returns the chains of a family that only proxyc creates, on a node where kube-proxy
+// ownLeftovers returns the chains of a family that only proxyc creates, on a node where kube-proxy
 // maintains its own rules. kube-proxy would never remove them, and could not remove the chains of
 // Services that they jump to.
-func (d *Dataplane) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, error) {
-	plan, err := d.withdrawal(ctx, f)
+func (d *Dataplane) ownLeftovers(ctx context.Context, f ir.Family) ([]apply.Leftover, error) {
+	plan, err := d.planOwnRemoval(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (d *Dataplane) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, e
 	return []apply.Leftover{{
 		Object: d.describe(f, chains),
 		Remove: func(ctx context.Context) error {
-			plan, err := d.withdrawal(ctx, f)
+			plan, err := d.planOwnRemoval(ctx, f)
 			if err != nil {
 				return err
 			}
@@ -53,9 +53,9 @@ func (d *Dataplane) alone(ctx context.Context, f ir.Family) ([]apply.Leftover, e
 	}}, nil
 }
 
-// withdrawal plans the removal of the chains that only proxyc creates. It fails if other chains
+// planOwnRemoval plans the removal of the chains that only proxyc creates. It fails if other chains
 // still jump to them, since kube-proxy has then not written its own yet.
-func (d *Dataplane) withdrawal(ctx context.Context, f ir.Family) (*Plan, error) {
+func (d *Dataplane) planOwnRemoval(ctx context.Context, f ir.Family) (*Plan, error) {
 	have, err := d.readFamily(ctx, f)
 	if err != nil {
 		return nil, err

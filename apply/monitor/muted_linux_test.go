@@ -8,9 +8,9 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// Changes made in Apart send no notifications. A foreign transaction at the same time is reported
+// Changes made in OwnMuted send no notifications. A foreign transaction at the same time is reported
 // as an unknown change, and later ones are reported as usual.
-func TestApart(t *testing.T) {
+func TestOwnMuted(t *testing.T) {
 	told := make(chan bool, 100)
 	m, nft := listening(t, func(missed bool) { told <- missed })
 	done := make(chan struct{})
@@ -29,7 +29,7 @@ func TestApart(t *testing.T) {
 	}
 	nft("table ip proxyc { set s { type ipv4_addr; }; }")
 	wait("a transaction of another program", false)
-	m.Touched()
+	m.Changes()
 
 	work := func(others int) func() uint32 {
 		return func() uint32 {
@@ -39,19 +39,19 @@ func TestApart(t *testing.T) {
 			return 2
 		}
 	}
-	m.Apart(work(0))
-	if touched := m.Touched(); touched.Any() || len(told) > 0 {
+	m.OwnMuted(work(0))
+	if touched := m.Changes(); touched.Any() || len(told) > 0 {
 		t.Fatalf("of our own work %d tokens are told, and %+v", len(told), touched)
 	}
 	nft("add element ip proxyc s { 10.0.1.1 }")
 	wait("a transaction after the work", false)
-	if touched := m.Touched(); len(touched.Elements) != 1 {
+	if touched := m.Changes(); len(touched.Elements) != 1 {
 		t.Errorf("touched is %+v, want the one element", touched)
 	}
 
-	m.Apart(work(1))
+	m.OwnMuted(work(1))
 	wait("another's transaction beside the work", true)
-	if touched := m.Touched(); !touched.More {
+	if touched := m.Changes(); !touched.Other {
 		t.Errorf("touched is %+v, want that nobody knows", touched)
 	}
 	nft("add element ip proxyc s { 10.0.1.2 }")

@@ -39,7 +39,7 @@ func TestLargeCommitIsNotTold(t *testing.T) {
 		}
 	}
 	commit(1)
-	commit(mostTold + 1)
+	commit(maxNotified + 1)
 	if got, want := fmt.Sprint(during), "[1 0]"; got != want {
 		t.Errorf("listeners during a small commit and a large one: %s, want %s", got, want)
 	}

@@ -18,7 +18,7 @@ import (
 // What others do to elements is found by looking at these alone, and what is
 // found is what a comparison of everything finds; whatever else they do is found
 // by that one.
-func TestTouchedElementsAreCompared(t *testing.T) {
+func TestNotifiedElementsAreCompared(t *testing.T) {
 	n := newNode(t)
 	plane, drift := n.listening(t)
 	want := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
