@@ -1,19 +1,19 @@
 package apply
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// Interference are rules of others that packets to Services meet. They are their owners'
-// business: nobody removes them.
+// Interference lists foreign rules that affect packets to Services. Nothing changes them.
 type Interference struct {
-	Drops   []string // that may drop what ours would let pass
-	Diverts []string // that may keep packets from ours: by a translation of their own, around them, or without the mark that they look for
+	Drops   []string // may drop packets that our rules accept
+	Diverts []string // may translate packets first, bypass our rules, or clear the masquerade mark
 }
 
-// Lines returns a line for each, as verbs print them.
+// Lines returns a line for each rule, as verbs print them.
 func (i Interference) Lines() (lines []string) {
 	for _, rule := range i.Drops {
 		lines = append(lines, "foreign rules that may drop: "+rule)
@@ -24,97 +24,99 @@ func (i Interference) Lines() (lines []string) {
 	return lines
 }
 
-// RuleEffect is what a netfilter rule does to the packets that it matches.
-type RuleEffect struct {
-	Does string // its verdict or target, as its tool has it: "drop", "DNAT"; empty: none that matters
-	To   string // the chain that it jumps or goes to, or empty
-	// Clears are the bits of a packet's mark that are not set behind it, or may not be,
-	// where they were before.
-	Clears uint32
+// ForeignChain is a base chain of another program.
+type ForeignChain struct {
+	Name   string
+	Where  string // "ip filter chain FORWARD, hook forward, priority 0"
+	Policy string // "policy drop", if that is the policy; or empty
+	// Translates is set if packets pass the chain before our translation of destinations.
+	Translates bool
+	// Marks is set if packets pass the chain after our rules set the masquerade mark, and before
+	// they match it.
+	Marks bool
+	// Rules returns the effects of the rules of a chain in the same table; none if there is no such
+	// chain.
+	Rules func(chain string) ([]RuleEffect, error)
 }
 
-// Drops reports whether packets end at the rule.
-func (e RuleEffect) Drops() bool { return e.is("drop", "reject") }
-
-// Diverts reports whether packets leave the rule that ours do not translate any more:
-// the first translation of a connection stands, and one that is not tracked has none.
-func (e RuleEffect) Diverts() bool { return e.is("dnat", "redirect", "tproxy", "notrack") }
-
-// Accepts reports whether packets leave the table at the rule.
-func (e RuleEffect) Accepts() bool { return e.is("accept") }
+// RuleEffect is the effect of a netfilter rule on the packets that it matches.
+type RuleEffect struct {
+	Does   string // relevant verdict or target, in the tool's words: "drop", "DNAT"; or empty
+	To     string // chain that it jumps or goes to; or empty
+	Clears uint32 // bits of the packet's mark that it may clear
+}
 
 func (e RuleEffect) is(words ...string) bool { return slices.Contains(words, strings.ToLower(e.Does)) }
 
-// ToOurs reports whether the rule leads to the chains of a Service proxy.
-func (e RuleEffect) ToOurs() bool { return strings.HasPrefix(e.To, "KUBE-") }
+// drops reports whether the rule ends the packets.
+func (e RuleEffect) drops() bool { return e.is("drop", "reject") }
 
-// FindRule returns the first chain, of a base chain and those that it leads to,
-// nearest first, with a rule that counts, and what that does; empty: none. rules is
-// asked once for each chain; none: there is no such chain.
-func FindRule(base string, rules func(chain string) ([]RuleEffect, error), counts func(RuleEffect) bool) (in, does string, err error) {
+// diverts reports whether our rules no longer translate the packets. The first translation of a
+// connection is final, and untracked packets are not translated.
+func (e RuleEffect) diverts() bool { return e.is("dnat", "redirect", "tproxy", "notrack") }
+
+// toOurs reports whether the rule jumps to a chain of proxyc or kube-proxy.
+func (e RuleEffect) toOurs() bool { return strings.HasPrefix(e.To, "KUBE-") }
+
+// Add adds the effects of a base chain, and of the chains that it jumps to. mark is the masquerade
+// mark.
+func (i *Interference) Add(c ForeignChain, mark uint32) error {
+	if c.Policy != "" {
+		i.Drops = append(i.Drops, c.Where+": "+c.Policy)
+	} else if err := c.find(&i.Drops, "", RuleEffect.drops); err != nil {
+		return err
+	}
+	if !c.Translates && !c.Marks {
+		return nil
+	}
+	// If the chain jumps to ours, only the rules before that jump matter, and accepted packets
+	// bypass ours.
+	before, err := c.Rules(c.Name)
+	if err != nil {
+		return err
+	}
+	jump := slices.IndexFunc(before, RuleEffect.toOurs)
+	if jump >= 0 {
+		all := c.Rules
+		c.Rules = func(chain string) ([]RuleEffect, error) {
+			if chain == c.Name {
+				return before[:jump], nil
+			}
+			return all(chain)
+		}
+	}
+	if c.Translates {
+		err = c.find(&i.Diverts, "", func(e RuleEffect) bool { return e.diverts() || jump >= 0 && e.is("accept") })
+	}
+	if c.Marks && err == nil {
+		err = c.find(&i.Diverts, fmt.Sprintf("clears mark %#x", mark), func(e RuleEffect) bool { return e.Clears&mark != 0 })
+	}
+	return err
+}
+
+// find appends the nearest chain with a matching rule to found, if any, with the effect of the
+// rule, or with does if that is set.
+func (c *ForeignChain) find(found *[]string, does string, matches func(RuleEffect) bool) error {
 	seen := map[string]bool{}
-	for todo := []string{base}; len(todo) > 0; todo = todo[1:] {
+	for todo := []string{c.Name}; len(todo) > 0; todo = todo[1:] {
 		chain := todo[0]
 		if seen[chain] {
 			continue
 		}
 		seen[chain] = true
-		list, err := rules(chain)
+		list, err := c.Rules(chain)
 		if err != nil {
-			return "", "", err
+			return err
 		}
 		for _, e := range list {
-			if counts(e) {
-				return chain, e.Does, nil
+			if matches(e) {
+				*found = append(*found, c.Where+": "+cmp.Or(does, e.Does)+" in chain "+chain)
+				return nil
 			}
 			if e.To != "" {
 				todo = append(todo, e.To)
 			}
 		}
 	}
-	return "", "", nil
-}
-
-// FindDiversion is FindRule for the rules of a base chain that packets meet before
-// ours. Where the chain leads to ours, what is accepted before does not reach them.
-func FindDiversion(base string, rules func(chain string) ([]RuleEffect, error)) (in, does string, err error) {
-	rules, leads, err := beforeOurs(base, rules)
-	if err != nil {
-		return "", "", err
-	}
-	return FindRule(base, rules, func(e RuleEffect) bool { return e.Diverts() || leads && e.Accepts() })
-}
-
-// FindUnmark returns the first chain, of a base chain and those that it leads to, with a
-// rule before ours that clears a bit of the mark; empty: none.
-func FindUnmark(base string, mark uint32, rules func(chain string) ([]RuleEffect, error)) (in string, err error) {
-	rules, _, err = beforeOurs(base, rules)
-	if err != nil {
-		return "", err
-	}
-	in, _, err = FindRule(base, rules, func(e RuleEffect) bool { return e.Clears&mark != 0 })
-	return in, err
-}
-
-// Unmark is how an Interference tells of a rule that FindUnmark found.
-func Unmark(mark uint32, in string) string {
-	return fmt.Sprintf("clears mark %#x in chain %s", mark, in)
-}
-
-// beforeOurs returns rules without those of a base chain behind the first one that leads to
-// ours, and reports whether there is one.
-func beforeOurs(base string, rules func(chain string) ([]RuleEffect, error)) (_ func(chain string) ([]RuleEffect, error), leads bool, err error) {
-	list, err := rules(base)
-	if err != nil {
-		return nil, false, err
-	}
-	if ours := slices.IndexFunc(list, RuleEffect.ToOurs); ours >= 0 {
-		list, leads = list[:ours], true
-	}
-	return func(chain string) ([]RuleEffect, error) {
-		if chain == base {
-			return list, nil
-		}
-		return rules(chain)
-	}, leads, nil
+	return nil
 }

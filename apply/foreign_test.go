@@ -3,69 +3,98 @@ package apply_test
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/proxyc/proxyc/apply"
 )
 
-// The nearest chain that drops is found, round chains that lead to each other.
-func TestFindRule(t *testing.T) {
-	chains := map[string][]apply.RuleEffect{
-		"input": {{To: "a"}, {To: "gone"}, {To: "b"}},
-		"a":     {{To: "input"}, {To: "far"}},
-		"b":     {{Does: "accept"}, {Does: "reject"}},
-		"far":   {{Does: "DROP"}},
-		"loop":  {{To: "loop"}},
+func interference(t *testing.T, c apply.ForeignChain, chains map[string][]apply.RuleEffect) (got apply.Interference) {
+	t.Helper()
+	c.Name, c.Where = "base", "where"
+	c.Rules = func(chain string) ([]apply.RuleEffect, error) { return chains[chain], nil }
+	if err := got.Add(c, 0x4000); err != nil {
+		t.Fatal(err)
 	}
-	for base, want := range map[string][2]string{"input": {"b", "reject"}, "a": {"far", "DROP"}, "loop": {}, "gone": {}} {
-		in, does, err := apply.FindRule(base, func(chain string) ([]apply.RuleEffect, error) { return chains[chain], nil }, apply.RuleEffect.Drops)
-		if got := [2]string{in, does}; err != nil || got != want {
-			t.Errorf("%s: got %v, %v, want %v", base, got, err, want)
+	return got
+}
+
+// The nearest chain with a dropping rule is reported. Loops end.
+func TestInterferenceDrops(t *testing.T) {
+	for _, c := range []struct {
+		base []apply.RuleEffect
+		want []string
+	}{
+		{[]apply.RuleEffect{{To: "a"}, {To: "gone"}, {To: "b"}}, []string{"where: reject in chain b"}},
+		{[]apply.RuleEffect{{To: "base"}, {To: "far"}}, []string{"where: DROP in chain far"}},
+		{[]apply.RuleEffect{{To: "base"}}, nil},
+		{[]apply.RuleEffect{{To: "gone"}}, nil},
+	} {
+		got := interference(t, apply.ForeignChain{}, map[string][]apply.RuleEffect{
+			"base": c.base,
+			"a":    {{To: "base"}, {To: "far"}},
+			"b":    {{Does: "accept"}, {Does: "reject"}},
+			"far":  {{Does: "DROP"}},
+		})
+		if d := cmp.Diff(apply.Interference{Drops: c.want}, got); d != "" {
+			t.Errorf("%v (-want +got):\n%s", c.base, d)
 		}
+	}
+	got := interference(t, apply.ForeignChain{Policy: "policy drop"}, map[string][]apply.RuleEffect{"base": {{Does: "DROP"}}})
+	if d := cmp.Diff(apply.Interference{Drops: []string{"where: policy drop"}}, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
 	}
 }
 
-// What translates before ours diverts; what accepts does where the table goes on to
-// ours; what comes after them does not.
-func TestFindDiversion(t *testing.T) {
+// Rules that translate before ours divert. If the chain jumps to ours, so do accepting rules, but
+// only before the jump.
+func TestInterferenceDiverts(t *testing.T) {
 	ours := apply.RuleEffect{To: "KUBE-SERVICES"}
 	for _, c := range []struct {
 		rules []apply.RuleEffect
 		want  string
 	}{
 		{[]apply.RuleEffect{ours, {Does: "DNAT"}, {Does: "ACCEPT"}, {To: "far"}}, ""},
-		{[]apply.RuleEffect{{Does: "DNAT"}, ours}, "DNAT"},
-		{[]apply.RuleEffect{{Does: "ACCEPT"}, ours}, "ACCEPT"},
-		{[]apply.RuleEffect{{To: "far"}, ours}, "notrack"},
-		{[]apply.RuleEffect{{Does: "drop"}, {Does: "snat"}, ours}, ""},
+		{[]apply.RuleEffect{{Does: "DNAT"}, ours}, "DNAT in chain base"},
+		{[]apply.RuleEffect{{Does: "ACCEPT"}, ours}, "ACCEPT in chain base"},
+		{[]apply.RuleEffect{{To: "far"}, ours}, "notrack in chain far"},
+		{[]apply.RuleEffect{{Does: "snat"}, ours}, ""},
 		{[]apply.RuleEffect{{Does: "accept"}}, ""},
-		{[]apply.RuleEffect{{Does: "redirect"}}, "redirect"},
+		{[]apply.RuleEffect{{Does: "redirect"}}, "redirect in chain base"},
 	} {
 		chains := map[string][]apply.RuleEffect{"base": c.rules, "far": {{Does: "notrack"}}}
-		_, does, err := apply.FindDiversion("base", func(chain string) ([]apply.RuleEffect, error) { return chains[chain], nil })
-		if err != nil || does != c.want {
-			t.Errorf("%v: got %q, %v, want %q", c.rules, does, err, c.want)
-		}
+		checkDiverts(t, c.rules, c.want, interference(t, apply.ForeignChain{Translates: true}, chains))
+		checkDiverts(t, c.rules, "", interference(t, apply.ForeignChain{Marks: true}, chains))
 	}
 }
 
-// What clears the mark counts, wherever that is; where the table goes on to ours, before them alone.
-func TestFindUnmark(t *testing.T) {
-	const mark = 0x4000
+// Rules that clear the mark are reported in any chain. If the base chain jumps to ours, only those
+// before the jump are.
+func TestInterferenceWithMark(t *testing.T) {
 	ours := apply.RuleEffect{To: "KUBE-POSTROUTING"}
 	clears := apply.RuleEffect{Does: "MARK", Clears: 0xffffffff}
 	for _, c := range []struct {
 		rules []apply.RuleEffect
-		want  string // the chain
+		want  string
 	}{
-		{[]apply.RuleEffect{{Does: "accept"}, clears}, "base"},
-		{[]apply.RuleEffect{{Does: "MARK", Clears: ^uint32(mark)}}, ""},
-		{[]apply.RuleEffect{clears, ours}, "base"},
+		{[]apply.RuleEffect{{Does: "accept"}, clears}, "clears mark 0x4000 in chain base"},
+		{[]apply.RuleEffect{{Does: "MARK", Clears: 0xffffbfff}}, ""},
+		{[]apply.RuleEffect{clears, ours}, "clears mark 0x4000 in chain base"},
 		{[]apply.RuleEffect{ours, clears}, ""},
-		{[]apply.RuleEffect{{To: "far"}}, "far"},
+		{[]apply.RuleEffect{{To: "far"}}, "clears mark 0x4000 in chain far"},
 	} {
 		chains := map[string][]apply.RuleEffect{"base": c.rules, "far": {clears}}
-		in, err := apply.FindUnmark("base", mark, func(chain string) ([]apply.RuleEffect, error) { return chains[chain], nil })
-		if err != nil || in != c.want {
-			t.Errorf("%v: got %q, %v, want %q", c.rules, in, err, c.want)
-		}
+		checkDiverts(t, c.rules, c.want, interference(t, apply.ForeignChain{Marks: true}, chains))
+		checkDiverts(t, c.rules, "", interference(t, apply.ForeignChain{Translates: true}, chains))
+	}
+}
+
+func checkDiverts(t *testing.T, rules []apply.RuleEffect, want string, got apply.Interference) {
+	t.Helper()
+	var diverts []string
+	if want != "" {
+		diverts = []string{"where: " + want}
+	}
+	if d := cmp.Diff(apply.Interference{Diverts: diverts}, got); d != "" {
+		t.Errorf("%v (-want +got):\n%s", rules, d)
 	}
 }

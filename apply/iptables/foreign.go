@@ -17,33 +17,25 @@ import (
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
-// Interference returns the built-in chains of the legacy variant that interfere with ours, directly
-// or in chains that they jump to:
-//
-//   - chains that may drop packets that ours accept, by their policy or a rule;
-//   - chains before ours that may divert packets from them, or clear the masquerade mark.
-//
-// Chains named KUBE- are ignored. Package nftables checks the chains of the nft variant.
+// Interference returns the effects of foreign rules of the legacy variant on packets to Services. It
+// ignores chains named KUBE-. Package nftables checks the chains of the nft variant.
 func Interference(ctx context.Context, mark uint32) (all apply.Interference, err error) {
 	for _, f := range ir.Families() {
 		tables, _ := LegacyTables(f) // none without root
 		for _, table := range tables {
-			t := foreignTable{chains: map[string][]apply.RuleEffect{}, policies: map[string]string{}}
+			t := foreignTable{rules: map[string][]apply.RuleEffect{}}
 			err := run.To(ctx, nil, &t, tool(f, Legacy, "save"), "-t", table)
+			for _, c := range t.builtIn {
+				if err == nil {
+					c.Where = fmt.Sprintf("%s-legacy table %s chain %s", rules.Tool(f), table, c.Name)
+					c.Translates = c.Name == "PREROUTING" || c.Name == "OUTPUT"
+					// Tables filter and security come after nat, which sets the mark.
+					c.Marks = c.Name == "FORWARD" || c.Name == "POSTROUTING" || c.Name == "OUTPUT" && (table == "filter" || table == "security")
+					err = all.Add(c, mark)
+				}
+			}
 			if err != nil {
 				return apply.Interference{}, err
-			}
-			for _, chain := range t.builtIn {
-				told := fmt.Sprintf("%s-legacy table %s chain %s: ", rules.Tool(f), table, chain)
-				if why := t.drops(chain); why != "" {
-					all.Drops = append(all.Drops, told+why)
-				}
-				if why := t.diverts(chain); why != "" {
-					all.Diverts = append(all.Diverts, told+why)
-				}
-				if in := t.unmarks(table, chain, mark); in != "" {
-					all.Diverts = append(all.Diverts, told+apply.Unmark(mark, in))
-				}
 			}
 		}
 	}
@@ -74,10 +66,9 @@ func RuleCounts(ctx context.Context) (map[Variant]int, error) {
 
 // foreignTable parses the output of iptables-save for a table.
 type foreignTable struct {
-	partial  []byte
-	builtIn  []string
-	policies map[string]string // of built-in chains
-	chains   map[string][]apply.RuleEffect
+	partial []byte // last line, until it is complete
+	builtIn []apply.ForeignChain
+	rules   map[string][]apply.RuleEffect // by chain
 }
 
 func (d *foreignTable) Write(text []byte) (int, error) {
@@ -99,14 +90,17 @@ func (d *foreignTable) line(line string) {
 		return
 	}
 	if name, declared := strings.CutPrefix(words[0], ":"); declared && words[1] != "-" { // only built-in chains have a policy
-		d.builtIn = append(d.builtIn, name)
-		d.policies[name] = words[1]
+		c := apply.ForeignChain{Name: name, Rules: func(chain string) ([]apply.RuleEffect, error) { return d.rules[chain], nil }}
+		if words[1] == "DROP" {
+			c.Policy = "policy DROP"
+		}
+		d.builtIn = append(d.builtIn, c)
 	}
 	if words[0] != "-A" || strings.HasPrefix(words[1], "KUBE-") {
 		return
 	}
 	if e := effectOf(words); e != (apply.RuleEffect{}) {
-		d.chains[words[1]] = append(d.chains[words[1]], e)
+		d.rules[words[1]] = append(d.rules[words[1]], e)
 	}
 }
 
@@ -146,41 +140,3 @@ func maskedOf(words []string, option string) (number, mask uint32) {
 
 // verdicts are the relevant targets. Others are chains, or continue.
 var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK"}
-
-// drops describes how a built-in chain may drop packets; "" if it does not.
-func (d *foreignTable) drops(base string) string {
-	if policy := d.policies[base]; policy == "DROP" {
-		return "policy " + policy
-	}
-	return describeRule(apply.FindRule(base, d.rules, apply.RuleEffect.Drops))
-}
-
-// diverts describes how a built-in chain may divert packets from our chains; "" if it does not.
-func (d *foreignTable) diverts(base string) string {
-	if base != "PREROUTING" && base != "OUTPUT" {
-		return ""
-	}
-	return describeRule(apply.FindDiversion(base, d.rules))
-}
-
-// unmarks returns the chain in which our mark may be cleared before our rules match it; "" for
-// none.
-func (d *foreignTable) unmarks(table, base string, mark uint32) string {
-	switch {
-	case base == "FORWARD", base == "POSTROUTING":
-	case base == "OUTPUT" && (table == "filter" || table == "security"): // the other tables come before nat, which sets the mark
-	default:
-		return ""
-	}
-	in, _ := apply.FindUnmark(base, mark, d.rules) // d.rules does not fail
-	return in
-}
-
-func (d *foreignTable) rules(chain string) ([]apply.RuleEffect, error) { return d.chains[chain], nil }
-
-func describeRule(in, does string, _ error) string {
-	if does == "" {
-		return ""
-	}
-	return does + " in chain " + in
-}

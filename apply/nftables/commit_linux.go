@@ -184,7 +184,7 @@ func (d *Dataplane) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.
 	s := *p.set
 	s.Elements = nil
 	_, err := d.c.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
-		return codec.DecodeElements(b, &s, f, (&codec.Comments{}).Frontend)
+		return codec.DecodeElements(b, &s, f, &codec.Comments{})
 	})
 	return slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
 		_, stays := p.keep[e.To.Addr()]

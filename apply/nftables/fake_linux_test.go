@@ -96,11 +96,11 @@ func (f fake) message(m *conn.Message) error {
 	}
 	switch m.Type {
 	case unix.NFT_MSG_NEWCHAIN:
-		return t.newChain(m, b)
+		return t.newChain(m, a)
 	case unix.NFT_MSG_DELCHAIN:
 		return t.delChain(a.Text(unix.NFTA_CHAIN_NAME))
 	case unix.NFT_MSG_NEWRULE:
-		return t.newRule(b, family)
+		return t.newRule(a, family)
 	case unix.NFT_MSG_DELRULE:
 		c := t.chains[a.Text(unix.NFTA_RULE_CHAIN)]
 		if c == nil {
@@ -109,10 +109,7 @@ func (f fake) message(m *conn.Message) error {
 		c.Rules = nil
 		return nil
 	case unix.NFT_MSG_NEWSET:
-		s, _, err := codec.DecodeSet(b, family)
-		if err != nil {
-			return err
-		}
+		s, _ := codec.DecodeSet(a, family)
 		if t.sets[s.Name] != nil {
 			return exists(m)
 		}
@@ -143,8 +140,8 @@ func exists(m *conn.Message) error {
 	return nil
 }
 
-func (t *fakeTable) newChain(m *conn.Message, b []byte) error {
-	c, _, err := codec.DecodeChain(b)
+func (t *fakeTable) newChain(m *conn.Message, a codec.Fields) error {
+	c, _, err := codec.DecodeChain(a)
 	if err != nil {
 		return err
 	}
@@ -168,11 +165,8 @@ func (t *fakeTable) delChain(name string) error {
 	return nil
 }
 
-func (t *fakeTable) newRule(b []byte, f ir.Family) error {
-	name, r, err := codec.DecodeRule(b, f)
-	if err != nil {
-		return err
-	}
+func (t *fakeTable) newRule(a codec.Fields, f ir.Family) error {
+	name, r := codec.DecodeRule(a, f)
 	c := t.chains[name]
 	if c == nil {
 		return unix.ENOENT
@@ -270,7 +264,7 @@ func (t *fakeTable) elements(m *conn.Message, a codec.Fields, b []byte, f ir.Fam
 // decodeMessage reads the elements of a message that has both ends of each interval.
 func decodeMessage(b []byte, s *rules.Set, f ir.Family) error {
 	if !s.Interval {
-		return codec.DecodeElements(b, s, f, (&codec.Comments{}).Frontend)
+		return codec.DecodeElements(b, s, f, &codec.Comments{})
 	}
 	edges, err := codec.DecodeEdges(b, f, nil)
 	for len(edges) > 0 {

@@ -83,7 +83,7 @@ func removedBy(t testing.TB, m *conn.Message) (f ir.Family, s rules.Set) {
 		f = ir.IPv6
 	}
 	s = *id.Set()
-	if err := codec.DecodeElements(m.Data()[codec.NfgenHead:], &s, f, (&codec.Comments{}).Frontend); err != nil {
+	if err := codec.DecodeElements(m.Data()[codec.NfgenHead:], &s, f, &codec.Comments{}); err != nil {
 		t.Fatal(err)
 	}
 	return f, s

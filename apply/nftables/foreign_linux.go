@@ -1,9 +1,11 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,188 +18,193 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Interference lists the base chains of others that may drop what ours would let
-// pass, by their policy, by a rule, or by one in a chain or a verdict map that they
-// lead to; and those before ours that may keep packets from them, or clear the mark that
-// asks for masquerade. Chains named KUBE-, which the kubelet makes on every node, or proxyc
-// in mode iptables, do not count.
+// Interference returns the effects of foreign base chains on packets to Services. It ignores chains
+// named KUBE-, which the kubelet, kube-proxy or proxyc in mode iptables creates.
 func Interference(ctx context.Context, mark uint32) (all apply.Interference, err error) {
 	c, err := conn.Dial(0)
 	if err != nil {
 		return all, err
 	}
 	defer c.Close()
-	for _, f := range servedFamilies {
-		if err := interference(ctx, c, f, mark, &all); err != nil {
+	for _, f := range foreignFamilies {
+		t := &foreignTables{c: c, family: f.number, bases: map[chainKey]*rules.Base{}, rules: map[chainKey][]foreignRule{}}
+		err := t.read(ctx)
+		for _, k := range slices.SortedFunc(maps.Keys(t.bases), chainKey.compare) {
+			if err == nil {
+				err = all.Add(t.chain(ctx, f.name, k), mark)
+			}
+		}
+		if err != nil {
 			return apply.Interference{}, err
 		}
 	}
 	return all, nil
 }
 
-// servedFamily is a family of tables, by its number in the kernel and by nft's word.
-type servedFamily struct {
+// foreignFamilies are the families of tables whose chains packets to Services may pass.
+var foreignFamilies = [...]struct {
 	number byte
-	word   string
+	name   string
+}{
+	{unix.NFPROTO_NETDEV, "netdev"}, {unix.NFPROTO_BRIDGE, "bridge"}, {unix.NFPROTO_INET, "inet"},
+	{unix.NFPROTO_IPV4, ir.IPv4.NFT()}, {unix.NFPROTO_IPV6, ir.IPv6.NFT()},
 }
 
-// servedFamilies are those whose chains see packets to Services.
-var servedFamilies = [...]servedFamily{
-	{unix.NFPROTO_NETDEV, "netdev"}, {unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, ir.IPv4.NFT()}, {unix.NFPROTO_IPV6, ir.IPv6.NFT()},
+// foreignTables are the foreign tables of one family.
+type foreignTables struct {
+	c      *conn.Conn
+	family byte
+	bases  map[chainKey]*rules.Base // of tables that are not dormant
+	rules  map[chainKey][]foreignRule
 }
 
-// chainKey names a chain within a family.
+// chainKey identifies a chain within a family.
 type chainKey struct{ table, chain string }
 
-// A foreignRule is one rule, or all elements of the verdict map that it looks up.
+func (k chainKey) compare(o chainKey) int {
+	return cmp.Or(strings.Compare(k.table, o.table), strings.Compare(k.chain, o.chain))
+}
+
+// foreignRule is an effect of a rule, or the verdict map that it looks up.
 type foreignRule struct {
 	apply.RuleEffect
 	vmap string
 }
 
-func interference(ctx context.Context, c *conn.Conn, f servedFamily, mark uint32, all *apply.Interference) error {
+// read lists base chains and rules. It lists rules only if there are base chains.
+func (t *foreignTables) read(ctx context.Context) error {
 	ours := func(table string) bool { return table == rules.Table || table == kubeProxyTable }
 	dormant := map[string]bool{}
-	if _, err := c.Dump(ctx, unix.NFT_MSG_GETTABLE, f.number, nil, func(b []byte) error {
-		a, err := codec.Parse(b)
+	err := t.list(ctx, unix.NFT_MSG_GETTABLE, func(a codec.Fields) error {
 		dormant[a.Text(unix.NFTA_TABLE_NAME)] = a.Uint32(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
-		return err
-	}); err != nil {
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	bases := map[chainKey]*rules.Base{}
-	if _, err := c.Dump(ctx, unix.NFT_MSG_GETCHAIN, f.number, nil, func(b []byte) error {
-		a, err := codec.Parse(b)
-		if err != nil {
-			return err
-		}
+	err = t.list(ctx, unix.NFT_MSG_GETCHAIN, func(a codec.Fields) error {
 		table := a.Text(unix.NFTA_CHAIN_TABLE)
-		ch, _, err := codec.DecodeChain(b)
+		ch, _, err := codec.DecodeChain(a)
 		if err == nil && ch.Base != nil && !ours(table) && !dormant[table] {
-			bases[chainKey{table, ch.Name}] = ch.Base
+			t.bases[chainKey{table, ch.Name}] = ch.Base
 		}
 		return err
-	}); err != nil || len(bases) == 0 {
+	})
+	if err != nil || len(t.bases) == 0 {
 		return err
 	}
-	chains := map[chainKey][]foreignRule{}
-	if _, err := c.Dump(ctx, unix.NFT_MSG_GETRULE, f.number, nil, func(b []byte) error {
-		a, err := codec.Parse(b)
-		if err != nil {
-			return err
-		}
+	return t.list(ctx, unix.NFT_MSG_GETRULE, func(a codec.Fields) error {
 		k := chainKey{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN)}
 		if ours(k.table) || strings.HasPrefix(k.chain, "KUBE-") {
 			return nil
 		}
 		if code, err := codec.Instructions(a[unix.NFTA_RULE_EXPRESSIONS]); err == nil {
-			chains[k] = append(chains[k], effectsOf(code)...)
+			t.rules[k] = append(t.rules[k], effectsOf(code)...)
 		}
 		return nil
-	}); err != nil {
-		return err
-	}
-	var drops, diverts []string
-	for k, base := range bases {
-		hook := "ingress"
-		if f.number != unix.NFPROTO_NETDEV && base.Unsupported != "another hook" {
-			hook = base.Hook.String()
-		}
-		told := func(why string) string {
-			return fmt.Sprintf("%s %s chain %s, hook %s, priority %d: %s", f.word, k.table, k.chain, hook, base.Priority, why)
-		}
-		rulesOf := func(chain string) ([]apply.RuleEffect, error) {
-			return resolve(ctx, c, f.number, k.table, chains, chain)
-		}
-		if base.Drop {
-			drops = append(drops, told("policy drop"))
-		} else if in, does, err := apply.FindRule(k.chain, rulesOf, apply.RuleEffect.Drops); err != nil {
-			return err
-		} else if does != "" {
-			drops = append(drops, told(does+" in chain "+in))
-		}
-		if beforeTranslation(base) {
-			if in, does, err := apply.FindDiversion(k.chain, rulesOf); err != nil {
-				return err
-			} else if does != "" {
-				diverts = append(diverts, told(does+" in chain "+in))
-			}
-		}
-		if afterMark(base) {
-			if in, err := apply.FindUnmark(k.chain, mark, rulesOf); err != nil {
-				return err
-			} else if in != "" {
-				diverts = append(diverts, told(apply.Unmark(mark, in)))
-			}
-		}
-	}
-	slices.Sort(drops)
-	slices.Sort(diverts)
-	all.Drops, all.Diverts = append(all.Drops, drops...), append(all.Diverts, diverts...)
-	return nil
+	})
 }
 
-// beforeTranslation reports whether a base chain sees packets at a hook where ours translate
-// destinations, and no later than these.
-func beforeTranslation(b *rules.Base) bool {
-	ours, ok := translationPriority(b)
-	return ok && b.Hook != rules.Postrouting && b.Priority <= ours
+func (t *foreignTables) list(ctx context.Context, typ uint16, each func(codec.Fields) error) error {
+	_, err := t.c.List(ctx, typ, t.family, nil, each)
+	return err
 }
 
-// afterMark reports whether a base chain sees packets behind ours that mark what is to be
-// masqueraded, and no later than the one that does.
-func afterMark(b *rules.Base) bool {
-	ours, ok := translationPriority(b)
+// chain describes a base chain. Packets pass those of families netdev and bridge outside of the
+// hooks at which our rules translate and mark.
+func (t *foreignTables) chain(ctx context.Context, family string, k chainKey) apply.ForeignChain {
+	base := t.bases[k]
+	c := apply.ForeignChain{Name: k.chain,
+		Where: fmt.Sprintf("%s %s chain %s, hook %s, priority %d", family, k.table, k.chain, t.hook(base), base.Priority),
+		Rules: func(chain string) ([]apply.RuleEffect, error) { return t.effects(ctx, chainKey{k.table, chain}) }}
+	if base.Drop {
+		c.Policy = "policy drop"
+	}
+	if t.family == unix.NFPROTO_NETDEV || t.family == unix.NFPROTO_BRIDGE || base.Unsupported == codec.OtherHook {
+		return c
+	}
+	switch base.Hook {
+	case rules.Prerouting, rules.Output:
+		c.Translates = base.Priority <= rules.PriorityDNAT
+		c.Marks = !c.Translates
+	case rules.Forward:
+		c.Marks = true
+	case rules.Postrouting:
+		c.Marks = base.Priority <= rules.PrioritySNAT
+	}
+	return c
+}
+
+// hook returns the name of the hook of a base chain. Its number depends on the family.
+func (t *foreignTables) hook(b *rules.Base) string {
 	switch {
-	case ok && b.Hook == rules.Postrouting:
-		return b.Priority <= ours
-	case ok:
-		return b.Priority > ours
+	case t.family == unix.NFPROTO_NETDEV && b.Hook == 1: // NF_NETDEV_EGRESS of linux/netfilter.h
+		return "egress"
+	case t.family == unix.NFPROTO_NETDEV, b.Unsupported == codec.OtherHook:
+		return "ingress"
 	}
-	return b.Unsupported != "another hook" && b.Hook == rules.Forward
+	return b.Hook.String()
 }
 
-// translationPriority returns the priority of our chain that translates addresses at the hook of
-// another one; false: there is none.
-func translationPriority(b *rules.Base) (priority int, ok bool) {
-	if b.Unsupported == "another hook" {
-		return 0, false
-	}
-	for _, ch := range rules.Fixed(&ir.Node{}, ir.IPv4).Chains {
-		if ch.Base != nil && ch.Base.NAT && ch.Base.Hook == b.Hook {
-			return ch.Base.Priority, true
+// effects returns the effects of the rules of a chain, including those of verdict maps, which it
+// reads once.
+func (t *foreignTables) effects(ctx context.Context, k chainKey) (out []apply.RuleEffect, err error) {
+	var read []foreignRule
+	for _, r := range t.rules[k] {
+		if r.vmap == "" {
+			read = append(read, r)
+		} else if read, err = t.appendVerdicts(ctx, read, k.table, r.vmap); err != nil {
+			return nil, err
 		}
 	}
-	return 0, false
+	t.rules[k] = read
+	for _, r := range read {
+		out = append(out, r.RuleEffect)
+	}
+	return out, nil
 }
 
-// effectsOf returns what a rule does.
+// appendVerdicts appends the effects of the verdicts in a map.
+func (t *foreignTables) appendVerdicts(ctx context.Context, out []foreignRule, table, name string) ([]foreignRule, error) {
+	query := codec.Encode(func(b *codec.Builder) {
+		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
+		b.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
+	})
+	_, err := t.c.Dump(ctx, unix.NFT_MSG_GETSETELEM, t.family, query, func(b []byte) error {
+		items, err := codec.ElementList(b)
+		for _, item := range items {
+			if e, err := codec.Parse(item.Data); err == nil {
+				out = appendVerdict(out, e[unix.NFTA_SET_ELEM_DATA])
+			}
+		}
+		return err
+	})
+	return out, err
+}
+
+// effectsOf returns the effects of a rule.
 func effectsOf(code []codec.Instruction) (out []foreignRule) {
-	add := func(does string) { out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: does}}) }
+	add := func(does string, clears uint32) {
+		out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: does, Clears: clears}})
+	}
 	for i, c := range code {
 		switch c.Name {
 		case "meta":
 			if c.Uint32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && c.Fields[unix.NFTA_META_SREG] != nil {
-				out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: "meta mark set", Clears: clearedBy(code[:i])}})
+				add("meta mark set", clearedBits(code[:i]))
 			}
 		case "reject", "tproxy", "notrack":
-			add(c.Name)
+			add(c.Name, 0)
 		case "redir":
-			add("redirect")
+			add("redirect", 0)
 		case "nat":
 			if c.Uint32(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
-				add("dnat")
+				add("dnat", 0)
 			}
 		case "target": // of iptables-nft
-			name := c.Text(unix.NFTA_TARGET_NAME)
-			if info := c.Fields[unix.NFTA_TARGET_INFO]; name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&ctNotrack != 0 {
-				name = "NOTRACK"
-			}
-			out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: name, Clears: clearedByTarget(name, c.Uint32(unix.NFTA_TARGET_REV), c.Fields[unix.NFTA_TARGET_INFO])}})
+			add(targetEffect(c.Text(unix.NFTA_TARGET_NAME), c.Uint32(unix.NFTA_TARGET_REV), c.Fields[unix.NFTA_TARGET_INFO]))
 		case "immediate":
-			if e, ok := verdictEffect(c.Fields[unix.NFTA_IMMEDIATE_DATA]); ok {
-				out = append(out, foreignRule{RuleEffect: e})
-			}
+			out = appendVerdict(out, c.Fields[unix.NFTA_IMMEDIATE_DATA])
 		case "lookup":
 			if c.Fields[unix.NFTA_LOOKUP_DREG] != nil && c.Uint32(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT {
 				out = append(out, foreignRule{vmap: c.Text(unix.NFTA_LOOKUP_SET)})
@@ -207,10 +214,26 @@ func effectsOf(code []codec.Instruction) (out []foreignRule) {
 	return out
 }
 
-// clearedBy returns the bits of the mark that a packet may lack when it is set to what
-// instructions made: to a number, or to itself with bits taken away and turned. All, where
-// that is not known.
-func clearedBy(code []codec.Instruction) uint32 {
+// appendVerdict appends the effect of a verdict. Other data has none.
+func appendVerdict(out []foreignRule, data []byte) []foreignRule {
+	v, err := codec.DecodeVerdict(data)
+	e := apply.RuleEffect{To: v.Chain}
+	switch v.Kind {
+	case rules.Drop:
+		e.Does = "drop"
+	case rules.Accept:
+		e.Does = "accept"
+	}
+	if err != nil || e == (apply.RuleEffect{}) {
+		return out
+	}
+	return append(out, foreignRule{RuleEffect: e})
+}
+
+// clearedBits returns the bits of the mark that are clear, or may be, after it is set to the result
+// of instructions: a constant, or the mark after a bitwise operation. It returns all bits for other
+// results.
+func clearedBits(code []codec.Instruction) uint32 {
 	last := func(back int, name string) (c codec.Instruction, ok bool) {
 		if len(code) < back || code[len(code)-back].Name != name {
 			return c, false
@@ -241,80 +264,24 @@ func clearedBy(code []codec.Instruction) uint32 {
 	return ^uint32(0)
 }
 
-// clearedByTarget is clearedBy for a target of iptables with what it is told: struct
-// xt_mark_tginfo2 (linux/netfilter/xt_mark.h), xt_connmark_tginfo1 and 2 (xt_connmark.h).
-func clearedByTarget(name string, revision uint32, info []byte) uint32 {
+// targetEffect returns the effect of a target of iptables with its options: struct xt_mark_tginfo2
+// (linux/netfilter/xt_mark.h), xt_connmark_tginfo1 and 2 (xt_connmark.h), xt_ct_target_info
+// (xt_CT.h).
+func targetEffect(name string, revision uint32, info []byte) (does string, clears uint32) {
 	number := func(i int) uint32 { return binary.NativeEndian.Uint32(info[4*i:]) }
-	const restore = 2                              // XT_CONNMARK_RESTORE
-	mode := map[uint32]int{1: 12, 2: 14}[revision] // where CONNMARK has it
+	const (
+		restore = 2 // XT_CONNMARK_RESTORE
+		notrack = 1 // XT_CT_NOTRACK
+	)
+	mode := map[uint32]int{1: 12, 2: 14}[revision] // its offset in CONNMARK
 	switch {
+	case name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack != 0:
+		return "NOTRACK", 0
 	case name == "MARK" && revision == 2 && len(info) >= 8:
 		set, mask := number(0), number(1)
-		return mask ^ set // (mark and not mask) xor set
+		return name, mask ^ set // the result is (mark and not mask) xor set
 	case name == "CONNMARK" && mode > 0 && len(info) > mode && info[mode] == restore:
-		return number(1) | number(2)
+		return name, number(1) | number(2)
 	}
-	return 0
-}
-
-// ctNotrack is XT_CT_NOTRACK of struct xt_ct_target_info (linux/netfilter/xt_CT.h).
-const ctNotrack = 1
-
-// verdictEffect returns what a verdict does; false: the data is a value.
-func verdictEffect(b []byte) (apply.RuleEffect, bool) {
-	data, err := codec.Parse(b)
-	if err != nil || data[unix.NFTA_DATA_VERDICT] == nil {
-		return apply.RuleEffect{}, false
-	}
-	switch v, err := codec.DecodeVerdict(b); {
-	case err != nil:
-		return apply.RuleEffect{}, false
-	case v.Kind == rules.Drop:
-		return apply.RuleEffect{Does: "drop"}, true
-	case v.Kind == rules.Accept:
-		return apply.RuleEffect{Does: "accept"}, true
-	default:
-		return apply.RuleEffect{To: v.Chain}, v.Chain != ""
-	}
-}
-
-// resolve returns what the rules of a chain do, those of verdict maps included, which
-// are read once.
-func resolve(ctx context.Context, c *conn.Conn, family byte, table string, chains map[chainKey][]foreignRule, chain string) (out []apply.RuleEffect, err error) {
-	k := chainKey{table, chain}
-	if slices.ContainsFunc(chains[k], func(r foreignRule) bool { return r.vmap != "" }) {
-		var read []foreignRule
-		for _, r := range chains[k] {
-			if r.vmap == "" {
-				read = append(read, r)
-			} else if err := mapVerdicts(ctx, c, family, table, r.vmap, func(e apply.RuleEffect) { read = append(read, foreignRule{RuleEffect: e}) }); err != nil {
-				return nil, err
-			}
-		}
-		chains[k] = read
-	}
-	for _, r := range chains[k] {
-		out = append(out, r.RuleEffect)
-	}
-	return out, nil
-}
-
-// mapVerdicts gives what the verdicts of a map do.
-func mapVerdicts(ctx context.Context, c *conn.Conn, family byte, table, name string, add func(apply.RuleEffect)) error {
-	query := codec.Encode(func(b *codec.Builder) {
-		b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table)
-		b.Text(unix.NFTA_SET_ELEM_LIST_SET, name)
-	})
-	_, err := c.Dump(ctx, unix.NFT_MSG_GETSETELEM, family, query, func(b []byte) error {
-		items, err := codec.ElementList(b)
-		for _, item := range items {
-			if e, err := codec.Parse(item.Data); err == nil && e[unix.NFTA_SET_ELEM_DATA] != nil {
-				if effect, ok := verdictEffect(e[unix.NFTA_SET_ELEM_DATA]); ok {
-					add(effect)
-				}
-			}
-		}
-		return err
-	})
-	return err
+	return name, 0
 }

@@ -43,6 +43,9 @@ table inet divert {
 	chain proxy { tcp dport 80 redirect to :15001; }
 }
 table netdev first { chain c { type filter hook ingress device "lo" priority 0; ip daddr 10.96.0.0/16 drop; }; }
+table netdev last { chain c { type filter hook egress device "lo" priority 0; meta mark set 0; ip saddr 10.96.0.0/16 drop; }; }
+table bridge guard { chain c { type filter hook forward priority -200; policy drop; meta mark set 0; }; }
+table inet route { chain c { type route hook output priority -150; ip daddr 10.96.0.12 drop; }; }
 `, "-f", "/dev/stdin")
 	var got apply.Interference
 	if err := n.Do(func() (err error) {
@@ -53,10 +56,13 @@ table netdev first { chain c { type filter hook ingress device "lo" priority 0; 
 	}
 	want := apply.Interference{Drops: []string{
 		"netdev first chain c, hook ingress, priority 0: drop in chain c",
+		"netdev last chain c, hook egress, priority 0: drop in chain c",
+		"bridge guard chain c, hook forward, priority -200: policy drop",
 		"inet firewall chain jumps, hook prerouting, priority -300: reject in chain further",
 		"inet firewall chain late, hook forward, priority 10: policy drop",
 		"inet firewall chain ports, hook input, priority -5: drop in chain ports",
 		"inet firewall chain strict, hook forward, priority 0: policy drop",
+		"inet route chain c, hook output, priority -150: drop in chain c",
 	}, Diverts: []string{
 		"inet divert chain early, hook prerouting, priority -150: dnat in chain early",
 		"inet divert chain local, hook output, priority -100: redirect in chain proxy",

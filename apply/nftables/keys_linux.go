@@ -77,7 +77,7 @@ func lookupElements(ctx context.Context, c *conn.Conn, f ir.Family, id rules.Set
 		for i := range b.messages {
 			if err == nil {
 				err = c.Fetch(ctx, b.messages[i].Data(), func(attrs []byte) error {
-					return codec.DecodeElements(attrs, &got, f, (&codec.Comments{}).Frontend)
+					return codec.DecodeElements(attrs, &got, f, &codec.Comments{})
 				})
 			}
 		}

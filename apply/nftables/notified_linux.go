@@ -40,7 +40,7 @@ func parseNotified(what monitor.Changes) (t ir.PerFamily[notifiedKeys], ok bool)
 			return t, false
 		}
 		set := *id.Set()
-		if err := codec.DecodeElements(m[codec.NfgenHead:], &set, f, (&codec.Comments{}).Frontend); err != nil || set.Foreign {
+		if err := codec.DecodeElements(m[codec.NfgenHead:], &set, f, &codec.Comments{}); err != nil || set.Foreign {
 			return t, false
 		}
 		of := t.At(f)
@@ -127,7 +127,7 @@ func lookupElement(ctx context.Context, c *conn.Conn, f ir.Family, s *rules.Set,
 	b := &batch{}
 	b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, []rules.Element{{Key: key}}, false)
 	err := c.Fetch(ctx, b.messages[0].Data(), func(attrs []byte) error {
-		return codec.DecodeElements(attrs, s, f, (&codec.Comments{}).Frontend)
+		return codec.DecodeElements(attrs, s, f, &codec.Comments{})
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil

@@ -89,22 +89,20 @@ func (d *Dataplane) readOnce(ctx context.Context, e expectation) (tables rules.T
 
 // readObjects lists what ours never has.
 func (d *Dataplane) readObjects(ctx context.Context, r *rules.Ruleset) error {
-	_, err := d.r.Dump(ctx, unix.NFT_MSG_GETOBJ, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
-		a, err := codec.Parse(b)
+	_, err := d.r.List(ctx, unix.NFT_MSG_GETOBJ, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
 		if a.Text(unix.NFTA_OBJ_TABLE) == rules.Table {
 			r.Objects = append(r.Objects, rules.Object{Kind: rules.ObjectKind(a.Uint32(unix.NFTA_OBJ_TYPE)), Name: a.Text(unix.NFTA_OBJ_NAME)})
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	_, err = d.r.Dump(ctx, unix.NFT_MSG_GETFLOWTABLE, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
-		a, err := codec.Parse(b)
+	_, err = d.r.List(ctx, unix.NFT_MSG_GETFLOWTABLE, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
 		if a.Text(codec.NFTAFlowtableTable) == rules.Table {
 			r.Objects = append(r.Objects, rules.Object{Kind: rules.Flowtable, Name: a.Text(codec.NFTAFlowtableName)})
 		}
-		return err
+		return nil
 	})
 	return err
 }
@@ -178,18 +176,16 @@ func linuxAtLeast(major, minor int) bool {
 
 func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectation) (sound bool, err error) {
 	counts := map[string]int{}
-	_, err = d.r.Dump(ctx, unix.NFT_MSG_GETSET, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
-		s, ok, err := codec.DecodeSet(b, r.Family)
-		n, countErr := codec.ElementCount(b)
-		if ok {
-			counts[s.Name] = n
+	_, err = d.r.List(ctx, unix.NFT_MSG_GETSET, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
+		if s, ok := codec.DecodeSet(a, r.Family); ok {
+			counts[s.Name] = codec.ElementCount(a)
 			s.Port, _ = rules.PortOf(s.Name)
 			if !canResize() {
 				s.Size = 0
 			}
 			r.Sets = append(r.Sets, s)
 		}
-		return errors.Join(err, countErr)
+		return nil
 	})
 	if err != nil {
 		return true, err
@@ -239,10 +235,10 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectatio
 func (d *Dataplane) readAffinity(ctx context.Context, f ir.Family, s *rules.Set) error {
 	some := *s
 	seen := map[netip.Addr]bool{}
-	var n codec.Comments
+	var comments codec.Comments
 	_, err := d.r.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
 		some.Elements = some.Elements[:0]
-		err := codec.DecodeElements(b, &some, f, n.Frontend)
+		err := codec.DecodeElements(b, &some, f, &comments)
 		for i := range some.Elements {
 			if a := some.Elements[i].To.Addr(); !seen[a] {
 				seen[a] = true
@@ -270,7 +266,7 @@ func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set,
 		}
 		again := false
 		commits := d.commits.Load()
-		var n codec.Comments
+		var comments codec.Comments
 		var edges []codec.Edge
 		_, err := d.r.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
 			if s.Interval {
@@ -279,11 +275,11 @@ func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set,
 				return err
 			}
 			if m == nil {
-				return codec.DecodeElements(b, s, f, n.Frontend)
+				return codec.DecodeElements(b, s, f, &comments)
 			}
 			some := *s
 			some.Elements = nil
-			err := codec.DecodeElements(b, &some, f, (&codec.Comments{}).Frontend)
+			err := codec.DecodeElements(b, &some, f, &codec.Comments{})
 			others, marked := m.markPresent(id, some.Elements)
 			s.Elements, s.Foreign = append(s.Elements, others...), some.Foreign
 			again = again || marked
@@ -328,16 +324,14 @@ func (d *Dataplane) readChains(ctx context.Context, r *rules.Ruleset) (sound boo
 		return true, err
 	}
 	chains := chainsByName(r)
-	_, err = d.r.Dump(ctx, unix.NFT_MSG_GETRULE, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
-		a, err := codec.Parse(b)
-		if err != nil || a.Text(unix.NFTA_RULE_TABLE) != rules.Table {
-			return err
+	_, err = d.r.List(ctx, unix.NFT_MSG_GETRULE, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
+		if a.Text(unix.NFTA_RULE_TABLE) == rules.Table {
+			name, rule := codec.DecodeRule(a, r.Family)
+			if c := chains[name]; c != nil {
+				c.Rules = append(c.Rules, rule)
+			}
 		}
-		name, rule, err := codec.DecodeRule(b, r.Family)
-		if c := chains[name]; c != nil {
-			c.Rules = append(c.Rules, rule)
-		}
-		return err
+		return nil
 	})
 	return sound, err
 }
@@ -348,12 +342,11 @@ func (d *Dataplane) readChains(ctx context.Context, r *rules.Ruleset) (sound boo
 func (d *Dataplane) listChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
 	for range maxDumps {
 		r.Chains = r.Chains[:0]
-		interrupted, err := d.r.Dump(ctx, unix.NFT_MSG_GETCHAIN, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(b []byte) error {
-			a, err := codec.Parse(b)
-			if err != nil || a.Text(unix.NFTA_CHAIN_TABLE) != rules.Table {
-				return err
+		interrupted, err := d.r.List(ctx, unix.NFT_MSG_GETCHAIN, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
+			if a.Text(unix.NFTA_CHAIN_TABLE) != rules.Table {
+				return nil
 			}
-			c, ok, err := codec.DecodeChain(b)
+			c, ok, err := codec.DecodeChain(a)
 			if ok {
 				c.Port, _ = rules.PortOf(c.Name)
 				r.Chains = append(r.Chains, c)

@@ -22,9 +22,9 @@ func TestRoundTrip(t *testing.T) {
 			r := rules.Lower(p)
 			for i := range r.Sets {
 				s := &r.Sets[i]
-				got, ok, err := codec.DecodeSet(codec.EncodeSet(s, f, 1), f)
-				if err != nil || !ok {
-					t.Fatal(err)
+				got, ok := codec.DecodeSet(parse(t, codec.EncodeSet(s, f, 1)), f)
+				if !ok {
+					t.Fatal(got)
 				}
 				b := &batch{}
 				b.elements(&change{family: f}, unix.NFT_MSG_NEWSETELEM, s, s.Elements, false)
@@ -40,19 +40,28 @@ func TestRoundTrip(t *testing.T) {
 			}
 			for i := range r.Chains {
 				c := &r.Chains[i]
-				got, ok, err := codec.DecodeChain(codec.EncodeChain(c))
+				got, ok, err := codec.DecodeChain(parse(t, codec.EncodeChain(c)))
 				if err != nil || !ok || got.Name != c.Name || !cmp.Equal(got.Base, c.Base) {
 					t.Errorf("%s %s: chain %s: got %+v, %v", f, name, c.Name, got, err)
 				}
 				for j := range c.Rules {
-					chain, rule, err := codec.DecodeRule(codec.EncodeRule(c.Name, &c.Rules[j], f), f)
-					if err != nil || chain != c.Name || rule.Text(f) != c.Rules[j].Text(f) {
-						t.Errorf("%s %s: chain %s: want %s, got %s, %v", f, name, c.Name, c.Rules[j].Text(f), rule.Text(f), err)
+					chain, rule := codec.DecodeRule(parse(t, codec.EncodeRule(c.Name, &c.Rules[j], f)), f)
+					if chain != c.Name || rule.Text(f) != c.Rules[j].Text(f) {
+						t.Errorf("%s %s: chain %s: want %s, got %s", f, name, c.Name, c.Rules[j].Text(f), rule.Text(f))
 					}
 				}
 			}
 		}
 	}
+}
+
+func parse(t *testing.T, b []byte) codec.Fields {
+	t.Helper()
+	a, err := codec.Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 // Prefixes that end within a byte are matched and read as they are.
@@ -66,9 +75,8 @@ func TestPrefixes(t *testing.T) {
 		}
 		for _, not := range []bool{false, true} {
 			r := rules.Rule{Stmts: []rules.Stmt{rules.MatchNet{Field: rules.DstAddr, Prefix: want, Not: not}, rules.Verdict{Kind: rules.Drop}}}
-			_, got, err := codec.DecodeRule(codec.EncodeRule("c", &r, f), f)
-			if err != nil || got.Text(f) != r.Text(f) {
-				t.Errorf("want %s, got %s, %v", r.Text(f), got.Text(f), err)
+			if _, got := codec.DecodeRule(parse(t, codec.EncodeRule("c", &r, f)), f); got.Text(f) != r.Text(f) {
+				t.Errorf("want %s, got %s", r.Text(f), got.Text(f))
 			}
 		}
 	}
@@ -92,9 +100,11 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
-			codec.DecodeSet(b, family)
-			codec.DecodeChain(b)
-			codec.DecodeRule(b, family)
+			if a, err := codec.Parse(b); err == nil {
+				codec.DecodeSet(a, family)
+				codec.DecodeChain(a)
+				codec.DecodeRule(a, family)
+			}
 			for i := range r.Sets {
 				s := r.Sets[i]
 				s.Elements = nil

@@ -20,20 +20,16 @@ import (
 // DecodeSet reads the declaration of a set, without its elements. For a set that
 // proxyc cannot have written, it returns the name and the foreign part. ok is false for
 // an anonymous set, which belongs to a rule.
-func DecodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
-	a, err := Parse(b)
-	if err != nil {
-		return s, false, err
-	}
+func DecodeSet(a Fields, f ir.Family) (s rules.Set, ok bool) {
 	s.Name = a.Text(unix.NFTA_SET_NAME)
 	flags := a.Uint32(unix.NFTA_SET_FLAGS)
 	if flags&unix.NFT_SET_ANONYMOUS != 0 {
-		return s, false, nil
+		return s, false
 	}
 	key, known := decodeTypes(a.Uint32(unix.NFTA_SET_KEY_TYPE))
 	if !known {
 		s.Unsupported = "another type of key"
-		return s, true, nil
+		return s, true
 	}
 	s.Interval = flags&unix.NFT_SET_INTERVAL != 0
 	if s.Interval { // ours are of addresses alone
@@ -56,12 +52,12 @@ func DecodeSet(b []byte, f ir.Family) (s rules.Set, ok bool, err error) {
 			s.Data = rules.AddrData
 		default:
 			s.Unsupported = "another type of data"
-			return s, true, nil
+			return s, true
 		}
 	}
 	s.Key = key
 	s.Unsupported = foreignAttribute(&s, a, f)
-	return s, true, nil
+	return s, true
 }
 
 // foreignAttribute returns the first attribute of a set's declaration, as read, that proxyc would
@@ -124,13 +120,13 @@ func decodeTypes(id uint32) (key []rules.Type, ok bool) {
 // DecodeElements appends the elements of one message to those of the set, or
 // notes that there are some which cannot be ours. The frontends of elements with
 // a comment have no more than their service port.
-func DecodeElements(b []byte, s *rules.Set, f ir.Family, note func(comment string) *ir.Frontend) error {
+func DecodeElements(b []byte, s *rules.Set, f ir.Family, comments *Comments) error {
 	items, err := ElementList(b)
 	if err != nil {
 		return err
 	}
 	for _, item := range items {
-		if e, err := decodeElement(item.Data, s, f, note); err == nil {
+		if e, err := decodeElement(item.Data, s, f, comments); err == nil {
 			s.Elements = append(s.Elements, e)
 		} else {
 			s.Foreign = true
@@ -150,7 +146,7 @@ func ElementList(b []byte) ([]Attr, error) {
 
 var errForeign = errors.New("is not ours")
 
-func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Frontend) (e rules.Element, err error) {
+func decodeElement(b []byte, s *rules.Set, f ir.Family, comments *Comments) (e rules.Element, err error) {
 	all, err := Attrs(b)
 	if err != nil {
 		return e, err
@@ -166,7 +162,7 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, note func(string) *ir.Fr
 			err = decodeData(a.Data, s, f, &e)
 		case unix.NFTA_SET_ELEM_USERDATA:
 			if len(a.Data) > 2 && a.Data[0] == UdataElemComment {
-				e.Frontend = note(strings.TrimRight(string(a.Data[2:]), "\x00"))
+				e.Frontend = comments.frontend(strings.TrimRight(string(a.Data[2:]), "\x00"))
 			}
 		default: // a time, an end of an interval or of its key, a statement, an object
 			if s.Timeout == 0 && !zero(a.Data) {
@@ -295,13 +291,12 @@ func verdictKind(code int32) rules.VerdictKind {
 	return 0
 }
 
+// OtherHook is Base.Unsupported of a base chain at a hook that render/nftables does not have.
+const OtherHook = "another hook"
+
 // DecodeChain reads a chain without its rules. ok is false for a
 // chain that belongs to a rule.
-func DecodeChain(b []byte) (c rules.Chain, ok bool, err error) {
-	a, err := Parse(b)
-	if err != nil {
-		return c, false, err
-	}
+func DecodeChain(a Fields) (c rules.Chain, ok bool, err error) {
 	c.Name = a.Text(unix.NFTA_CHAIN_NAME)
 	if a[unix.NFTA_CHAIN_HOOK] == nil {
 		return c, a.Uint32(nftaChainFlags)&nftChainBinding == 0, nil
@@ -315,11 +310,11 @@ func DecodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 		Drop: a[unix.NFTA_CHAIN_POLICY] != nil && a.Uint32(unix.NFTA_CHAIN_POLICY) == nfDrop}
 	switch {
 	case number > uint32(rules.Postrouting):
-		c.Base.Unsupported = "another hook"
+		c.Base.Unsupported = OtherHook
 	case kind != ChainType(c.Base):
 		c.Base.Unsupported = "type " + kind
 	}
-	if c.Base.Unsupported == "" {
+	if number <= uint32(rules.Postrouting) {
 		c.Base.Hook = rules.Hook(number)
 	}
 	return c, true, nil
@@ -328,18 +323,12 @@ func DecodeChain(b []byte) (c rules.Chain, ok bool, err error) {
 // ElementCount returns the number of elements in a set's declaration, without a catch-all
 // element. Kernels before 6.17 report none, and it returns 0. The number includes elements
 // that are being added or removed, so it is never too small.
-func ElementCount(b []byte) (int, error) {
-	v, err := First(b, nftaSetCount)
-	if err != nil || len(v) != 4 {
-		return 0, err
-	}
-	return int(binary.BigEndian.Uint32(v)), nil
-}
+func ElementCount(a Fields) int { return int(a.Uint32(nftaSetCount)) }
 
 // Comments returns one frontend for each comment.
 type Comments struct{ byComment map[string]*ir.Frontend }
 
-func (n *Comments) Frontend(comment string) *ir.Frontend {
+func (n *Comments) frontend(comment string) *ir.Frontend {
 	if f, ok := n.byComment[comment]; ok {
 		return f
 	}

@@ -12,12 +12,7 @@ import (
 )
 
 // DecodeRule reads a rule, and the name of its chain.
-func DecodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
-	a, err := Parse(b)
-	if err != nil {
-		return "", r, err
-	}
-	chain = a.Text(unix.NFTA_RULE_CHAIN)
+func DecodeRule(a Fields, f ir.Family) (chain string, r rules.Rule) {
 	code, err := Instructions(a[unix.NFTA_RULE_EXPRESSIONS])
 	if err == nil {
 		r.Stmts = decodeStmts(code, f)
@@ -25,7 +20,7 @@ func DecodeRule(b []byte, f ir.Family) (chain string, r rules.Rule, err error) {
 	if err != nil || !sameInstructions(r.Stmts, code, f) {
 		r.Stmts = []rules.Stmt{rules.Unsupported{What: describe(code, f)}}
 	}
-	return chain, r, nil
+	return a.Text(unix.NFTA_RULE_CHAIN), r
 }
 
 // sameInstructions reports whether the statements would be encoded to the same instructions.

@@ -195,6 +195,17 @@ func (c *Conn) Dump(ctx context.Context, typ uint16, family byte, query []byte, 
 	return interrupted, err
 }
 
+// List is Dump for objects with few attributes.
+func (c *Conn) List(ctx context.Context, typ uint16, family byte, query []byte, each func(codec.Fields) error) (interrupted bool, err error) {
+	return c.Dump(ctx, typ, family, query, func(b []byte) error {
+		a, err := codec.Parse(b)
+		if err != nil {
+			return err
+		}
+		return each(a)
+	})
+}
+
 func (c *Conn) dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	interrupted, err = c.Ask(ctx, newRequest(typ, family, netlink.Dump, query), func(data []byte) error {
 		if len(data) < codec.NfgenHead {
