@@ -15,8 +15,8 @@ func service(name, ip string) kube.Object {
 		"spec": kube.Object{"clusterIP": ip, "ports": []any{kube.Object{"port": 80, "targetPort": 8080}}}}
 }
 
-// TestAdopt brings a Service from the API into the kernel; a second daemon
-// finds nothing to do.
+// TestAdopt checks that a Service from the API reaches the kernel, and that a second daemon finds
+// nothing to change.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {

@@ -12,9 +12,9 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// TestKubeProxyBeside runs a kube-proxy beside the daemon, and ends it. While rules of
-// kube-proxy are there, the daemon is not ready. Once no process maintains them, it removes them
-// within a minute, and packets follow its own rules.
+// TestKubeProxyBeside starts a kube-proxy on the daemon's node, and stops it. While rules of
+// kube-proxy exist, the daemon is not ready. Once no process maintains them, the daemon removes
+// them within a minute, and packets follow its own rules.
 func TestKubeProxyBeside(t *testing.T) {
 	t.Parallel()
 	peer, err := kube.Tool(t.Context(), kube.KubeProxy)
@@ -90,8 +90,8 @@ func (s *scene) startKubeProxy(binary, mode string) *kube.Proxy {
 	return p
 }
 
-// kubeProxyRules lists kube-proxy's table or, where it shares tables with the daemon, all
-// rules of nf_tables; "": nothing is there that only kube-proxy makes.
+// kubeProxyRules lists kube-proxy's table or, if it shares tables with the daemon, all rules of
+// nf_tables. It returns "" if nothing exists that only kube-proxy creates.
 func (s *scene) kubeProxyRules() string {
 	s.t.Helper()
 	out, err := s.Run(s.Command(s.t.Context(), "nft", "list", "ruleset"))
@@ -109,9 +109,9 @@ func (s *scene) kubeProxyRules() string {
 	return ""
 }
 
-// beside returns an error unless rules of kube-proxy are there as wanted, and readiness and
-// status agree with that. It fails the test if the daemon was ready before rules of a
-// kube-proxy that has ended were removed.
+// beside returns an error unless rules of kube-proxy exist as wanted, and readiness and status
+// agree with that. It fails the test if the daemon was ready before the rules of a stopped
+// kube-proxy were removed.
 func (s *scene) beside(want bool) error {
 	s.t.Helper()
 	code, body, err := s.proxy.Get(s.t.Context(), "http://127.0.0.1:10256/readyz")

@@ -13,8 +13,8 @@ import (
 )
 
 // TestBootThroughService restarts a node whose only way to the API server is Service
-// default/kubernetes, as pods have it: before there are rules nobody answers there, and without the API server there
-// is nothing to make rules of. Those of the boot file lead to it.
+// default/kubernetes, as in pods. Without rules nothing replies at that address, and without the
+// API server there is nothing to compile. The rules of the boot file lead to it.
 func TestBootThroughService(t *testing.T) {
 	t.Parallel()
 	for _, plane := range []string{"nftables", "iptables-nft"} {
@@ -29,7 +29,7 @@ func TestBootThroughService(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { behind.Close() })
-			// Who is asked for the address of a Service that no rule knows says so at once.
+			// Packets to the address of a Service without rules are rejected immediately.
 			outside := s.topo.Namespace("ext")
 			if out, err := outside.Run(outside.Command(t.Context(), "sh", "-ec", "echo 1 >/proc/sys/net/ipv4/ip_forward; ip route add unreachable 10.96.0.1/32")); err != nil {
 				t.Fatalf("%v\n%s", err, out)
@@ -58,10 +58,10 @@ func TestBootThroughService(t *testing.T) {
 					t.Fatalf("%v\n%s", err, s.proxy.Tail())
 				}
 			}
-			start(s.gate.Addr(), boot) // as when kube-proxy's rules were there
+			start(s.gate.Addr(), boot) // as with kube-proxy's rules
 			s.converges(20*time.Second, "first start")
 			stop()
-			s.gate.Shut() // there is one way left
+			s.gate.Shut() // only the Service is left
 
 			s.empty()
 			start("10.96.0.1:443", filepath.Join(bootDir, "none.json"))

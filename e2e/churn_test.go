@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// A churn changes the Services of a range of numbers at random: they come, go,
-// and change, and so do their endpoints and what of these is ready.
+// A churn changes the Services in a range of numbers at random. It adds, removes and changes
+// them, their endpoints, and the readiness of these.
 type churn struct {
 	t        *testing.T
 	cluster  *kube.Cluster
@@ -27,7 +27,7 @@ type churn struct {
 
 var churnPods = []string{"pod1a", "pod1b", "pod1c", "pod2a", "pod2b", "pod2c", "pod1c.100", "pod1c.101", "pod2c.100", "pod2c.101"}
 
-// newChurn makes the Services first to last-1.
+// newChurn creates the Services first to last-1.
 func newChurn(s *scene, seed uint64, first, last int) *churn {
 	c := &churn{t: s.t, cluster: s.cluster, r: rand.New(rand.NewPCG(seed, 0)), first: first, absent: make([]bool, last-first)}
 	for n := first; n < last; n++ {
@@ -47,7 +47,7 @@ func (c *churn) pods() []string {
 	return picked[:1+c.r.IntN(5)]
 }
 
-// run makes changes, one in every time, until ctx ends.
+// run makes a change per interval until ctx ends.
 func (c *churn) run(ctx context.Context, every time.Duration) {
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
@@ -68,7 +68,7 @@ func (c *churn) run(ctx context.Context, every time.Duration) {
 	}
 }
 
-// pause waits until no change is under way, and keeps the next from beginning.
+// pause waits until no change is in progress, and prevents the next one.
 func (c *churn) pause() (resume func()) {
 	c.working.Lock()
 	return c.working.Unlock
@@ -81,7 +81,7 @@ func (c *churn) step(ctx context.Context) error {
 		c.absent[i] = false
 		return c.cluster.Apply(ctx, n.objects()...)
 	}
-	objects := func() []kube.Object { return n.objects() } // as it is then
+	objects := func() []kube.Object { return n.objects() } // in their later state
 	service := func() kube.Object { return objects()[0] }
 	slice := func() kube.Object { return objects()[1] }
 	switch c.r.IntN(8) {
@@ -94,9 +94,9 @@ func (c *churn) step(ctx context.Context) error {
 	case 2:
 		n.affinity = !n.affinity
 		return c.cluster.Update(ctx, service())
-	case 3, 4: // flaps: all that is ready is not, and the other way round
+	case 3, 4: // flaps: ready ones become unready, and the reverse
 		n.pods, n.busy = n.busy, n.pods
-	case 5: // one is not ready any more
+	case 5: // one is no longer ready
 		if len(n.pods) > 0 {
 			n.pods, n.busy = n.pods[1:], append(slices.Clone(n.busy), n.pods[0])
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// TestNodeCondition: Node condition ServicesProgrammed says whether the rules do what the Services mean, and
-// is written when that changes, and never otherwise.
+// TestNodeCondition checks that Node condition ServicesProgrammed shows whether the rules
+// implement the Services, and that the daemon writes it only when that changes.
 func TestNodeCondition(t *testing.T) {
 	parallel(t)
 	s := newScene(t, "iptables-legacy")
@@ -83,7 +83,7 @@ func TestNodeCondition(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.send(rbac...)
-	s.gate.Cut() // what it watches is refused from now on
+	s.gate.Cut() // from now on its watches are rejected
 	s.says(t, corev1.ConditionUnknown, "InputStale")
 	s.send(rbac...)
 	set := s.says(t, corev1.ConditionTrue, "RulesInForce")
@@ -102,7 +102,7 @@ func TestNodeCondition(t *testing.T) {
 	stop()
 	uptime := filepath.Join(t.TempDir(), "uptime")
 	writeFile(t, uptime, "0.00 0.00\n")
-	machine.Files["/proc/uptime"] = uptime // the machine starts, and its rules are gone
+	machine.Files["/proc/uptime"] = uptime // the machine restarts, and its rules are gone
 	s.empty()
 	start()
 	eventually(t, 20*time.Second, "the condition is of the machine's start", func() error {
@@ -113,7 +113,7 @@ func TestNodeCondition(t *testing.T) {
 	})
 }
 
-// grant gives the daemon the right to write the condition.
+// grant grants the daemon the right to write the condition.
 func (n *node) grant(t *testing.T) {
 	t.Helper()
 	objects, err := kube.Manifests("../docs/deploy/node-condition/rbac.yaml")
@@ -125,7 +125,7 @@ func (n *node) grant(t *testing.T) {
 	}
 }
 
-// condition is what the Node has of it now.
+// condition returns the current condition of the Node.
 func (s *scene) condition(t *testing.T) (c corev1.NodeCondition) {
 	t.Helper()
 	n, err := s.cluster.Client().CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
@@ -140,7 +140,7 @@ func (s *scene) condition(t *testing.T) (c corev1.NodeCondition) {
 	return c
 }
 
-// says waits until the Node says something.
+// says waits until the Node has a status and reason of the condition.
 func (s *scene) says(t *testing.T, status corev1.ConditionStatus, reason string) (c corev1.NodeCondition) {
 	t.Helper()
 	took := eventually(t, catchUp, cmp.Or(reason, "no reason"), func() error {
@@ -153,7 +153,7 @@ func (s *scene) says(t *testing.T, status corev1.ConditionStatus, reason string)
 	return c
 }
 
-// patches counts what was written to Nodes since a time.
+// patches counts the patches of Nodes since a time.
 func (s *scene) patches(t *testing.T, since time.Time) (n int) {
 	t.Helper()
 	requests, err := s.cluster.Requests(kube.ProxycUser, since)

@@ -12,9 +12,8 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// TestConntrackFull: the node tracks as many connections as it may, and no new
-// one gets through. The daemon follows all the same, and UDP clients leave
-// endpoints that are gone.
+// TestConntrackFull makes the node track as many connections as it may, so that new ones fail.
+// The daemon still applies changes, and UDP clients leave removed endpoints.
 func TestConntrackFull(t *testing.T) {
 	applytest.Long(t)
 	parallel(t)
@@ -25,7 +24,7 @@ func TestConntrackFull(t *testing.T) {
 	s.converges(10*time.Second, "start")
 	client := s.client(n)
 	answered := func(pod string) error { return s.answers(client, pod) }
-	// The kernel spares flows that have gone both ways for two seconds.
+	// The kernel keeps flows that have had packets in both directions for two seconds.
 	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
 		if err := answered("pod1a"); err != nil {
 			t.Fatal(err)
@@ -52,8 +51,8 @@ func TestConntrackFull(t *testing.T) {
 	}
 }
 
-// fillConntrack makes the node track as many connections as the kernel lets a
-// namespace have, none of them real.
+// fillConntrack makes the node track as many connections as the kernel allows in a namespace.
+// None of them is real.
 func (s *scene) fillConntrack() {
 	s.t.Helper()
 	const limit = "/proc/sys/net/netfilter/nf_conntrack_max"
@@ -76,7 +75,7 @@ func (s *scene) fillConntrack() {
 	}
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
-	// Other flows are there already: the last ones are refused.
+	// Other flows exist already, so the last ones are refused.
 	if out, err := s.Run(s.Command(ctx, "conntrack", "-R", file)); err == nil || !strings.Contains(err.Error(), "not enough memory") {
 		s.t.Fatalf("conntrack takes %d flows: %v\n%s", most, err, out)
 	}

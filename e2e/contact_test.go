@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// contact is what `proxyc status -o json` says of the API server.
+// contact is the part of `proxyc status -o json` about the API server.
 type contact struct {
 	Synced    bool
 	Reason    string
@@ -29,7 +29,7 @@ type contact struct {
 	}
 }
 
-// status gives what the daemon on the node says, and the code of `proxyc status`.
+// status returns the status of the daemon on the node, and the exit code of `proxyc status`.
 func (n *node) status(t *testing.T) (c contact, code int) {
 	t.Helper()
 	out, err := n.Run(n.Command(t.Context(), proxyc, "status", "-o", "json"))
@@ -42,9 +42,9 @@ func (n *node) status(t *testing.T) (c contact, code int) {
 	return c, code
 }
 
-// TestContact: a daemon that cannot hear the API server says so, once, whether
-// connections are refused or the server vanishes without a word; it is not
-// ready any more, and stays alive. One that is heard of all the time says nothing.
+// TestContact checks that a daemon that has lost contact with the API server logs this once, is
+// not ready, and stays alive. It does so whether connections are refused or the server vanishes
+// silently. With continuous contact it logs nothing.
 func TestContact(t *testing.T) {
 	parallel(t)
 	if applytest.Left(t.Name()) {
@@ -87,7 +87,7 @@ func TestContact(t *testing.T) {
 		name       string
 		begin, end func()
 		cause      string
-		limit      time.Duration // to notice it
+		limit      time.Duration // of the detection
 	}{
 		{"refused", n.gate.Shut, n.gate.Open, "", 10 * time.Second},
 		// client-go sends a ping after 30 s, and waits 15 s for an answer.
@@ -117,14 +117,14 @@ func TestContact(t *testing.T) {
 	}
 }
 
-// bookmarks waits for them: in a cluster where nothing happens, the server is heard of
-// all the same, about each minute; what is heard of counts by that.
+// bookmarks waits for bookmarks. If nothing changes in a cluster, the server still sends one
+// about each minute, which counts as contact.
 func (n *node) bookmarks(t *testing.T, p *kube.Proxy, began time.Time) {
 	t.Helper()
 	eventually(t, 4*time.Minute, "bookmarks", func() error {
 		c, _ := n.status(t)
 		for _, r := range c.APIServer.Resources {
-			if r.Last.Before(began.Add(10 * time.Second)) { // what came at first is older
+			if r.Last.Before(began.Add(10 * time.Second)) { // the initial objects are older
 				return fmt.Errorf("%s: last heard of after %s", r.Resource, r.Last.Sub(began))
 			}
 		}

@@ -25,8 +25,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// TestDaemonSet has the API server take the manifest, with fields that it does
-// not know for errors, and runs its containers one after the other.
+// TestDaemonSet creates the manifest in the API server, which rejects unknown fields, and runs
+// its containers one after the other.
 func TestDaemonSet(t *testing.T) {
 	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -76,7 +76,7 @@ func TestDaemonSet(t *testing.T) {
 		_, err := os.Stat(filepath.Join(machine.Files[filepath.Dir(bootDir)], "proxyc/boot.json"))
 		return err
 	})
-	within := *machine // as kubectl exec: with the container's capabilities
+	within := *machine // like kubectl exec, with the container's capabilities
 	within.Capabilities = []string{"net_admin", "net_raw"}
 	eventually(t, 30*time.Second, "status at the socket", func() error {
 		q := n.runAs(t, "status", &within, "/usr/local/bin/proxyc", "status", "--address=unix:/run/proxyc/status.sock")
@@ -98,8 +98,8 @@ func TestDaemonSet(t *testing.T) {
 	}
 }
 
-// runPod runs a container of a pod: its command, under its name, with what its
-// security context leaves it. Its mounts are those of the machine.
+// runPod runs the command of a pod's container, under the container's name and with the rights of
+// its security context. Its mounts are those of machine.
 func (n *node) runPod(t *testing.T, machine *kube.Container, c *corev1.Container) *kube.Proxy {
 	t.Helper()
 	run := *machine
@@ -128,7 +128,7 @@ func (n *node) runPod(t *testing.T, machine *kube.Container, c *corev1.Container
 	return n.runAs(t, c.Name, &run, command...)
 }
 
-// TestInCluster starts without a kubeconfig, as a pod with an account.
+// TestInCluster starts without a kubeconfig, like a pod with a service account.
 func TestInCluster(t *testing.T) {
 	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -142,8 +142,8 @@ func TestInCluster(t *testing.T) {
 	n.works(ctx, t, p, "nftables", "10.96.4.2")
 }
 
-// TestRBAC holds the rules of the manifest against the requests of a daemon that lives and
-// ends here: all that is allowed was asked for. TestMain has that all were allowed.
+// TestRBAC checks that a daemon's requests, from its start to its end, use every rule of the
+// manifest. TestMain checks that no request is forbidden.
 func TestRBAC(t *testing.T) {
 	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -152,7 +152,7 @@ func TestRBAC(t *testing.T) {
 	n := newNode(t)
 	n.grant(t)
 	c := n.container(t, proxyc, kube.ProxycUser)
-	for _, lists := range []string{"false", "true"} { // the client lists where a server cannot begin a watch with all objects
+	for _, lists := range []string{"false", "true"} { // the client lists if the server does not support streaming lists
 		c.Env = []string{"KUBE_FEATURE_WatchListClient=" + lists}
 		p := n.runAs(t, "proxyc", c, peerPath, "--config="+configDir+"/config.conf", "--hostname-override=node1", "--node-condition")
 		if err := p.Ready(ctx); err != nil {
@@ -207,8 +207,8 @@ func TestRBAC(t *testing.T) {
 	})
 }
 
-// TestEvents holds the events of a start, and of a health check whose port
-// another program has, against a real kube-proxy's.
+// TestEvents compares the events of a start, and of a health check whose port is in use, with
+// those of a real kube-proxy.
 func TestEvents(t *testing.T) {
 	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -226,7 +226,7 @@ func TestEvents(t *testing.T) {
 	checked["spec"] = kube.Object{"type": "LoadBalancer", "clusterIP": "10.96.4.3", "externalTrafficPolicy": "Local",
 		"healthCheckNodePort": port, "ports": []any{kube.Object{"port": 80, "targetPort": 8080}}}
 	put(ctx, t, dropinNode(), checked, slice("checked", "10.244.1.10"))
-	// kube-proxy tells the machine's own name, which mostly is the node's.
+	// kube-proxy reports the machine's own name, which usually is the node's.
 	want, got := eventsOf(ctx, t, peer, strings.ToLower(host), port), eventsOf(ctx, t, proxyc, "node1", port)
 	if _, sent := got[defaultMode]; !sent {
 		t.Error("nobody is told that no mode was chosen")
@@ -237,11 +237,11 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// defaultMode is proxyc's own event: kube-proxy 1.36 only logs which mode it takes.
+// defaultMode is proxyc's own event. kube-proxy 1.36 only logs the mode that it chooses.
 const defaultMode = "DefaultMode"
 
-// eventsOf gives the events that a proxy sends on a node on which a port is
-// taken, by reason, without names, times and words.
+// eventsOf returns the events that a proxy sends on a node where a port is in use. They are by
+// reason, without names, times and messages.
 func eventsOf(ctx context.Context, t *testing.T, binary, instance string, port int) map[string]eventsv1.Event {
 	t.Helper()
 	api := clusterOf(t).Client().EventsV1().Events("default")

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// onFullDisk runs a program with a file on a file system that is full:
-// directory, file to begin with, program.
+// onFullDisk runs a program with a file on a full file system. Its arguments are the directory,
+// the initial file, and the program.
 const onFullDisk = `mount -t tmpfs -o size=1m tmpfs "$0" && cp "$1" "$0"/boot && { cat /dev/zero >"$0"/fill 2>/dev/null; shift; exec "$@"; }`
 
-// TestBootDiskFull: the boot file cannot be written. The old one stays whole and
-// serves a start without the API server, the daemon goes on and tells, and the
-// file is written once there is room.
+// TestBootDiskFull checks a boot file that cannot be written. The old one stays complete, and
+// serves a start without the API server. The daemon logs the error and continues, and writes the
+// file once there is space.
 func TestBootDiskFull(t *testing.T) {
 	parallel(t)
 	s := newScene(t, "nftables")

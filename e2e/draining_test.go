@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// TestDraining: a UDP client stays with an endpoint that terminates until that
-// does not serve any longer, with proxyc as with kube-proxy.
+// TestDraining checks that a UDP client keeps a terminating endpoint as long as it serves, with
+// proxyc as with kube-proxy.
 func TestDraining(t *testing.T) {
 	t.Parallel()
 	peer, err := kube.Tool(t.Context(), kube.KubeProxy)
@@ -31,7 +31,7 @@ func TestDraining(t *testing.T) {
 		})
 	}
 	t.Run("kube-proxy", func(t *testing.T) {
-		applytest.Long(t) // it shows that the steps are right
+		applytest.Long(t) // it checks the steps themselves
 		parallel(t)
 		s := newScene(t, "nftables")
 		kubeconfig, err := s.gate.Kubeconfig(s.dir, kube.KubeProxyUser)
@@ -44,7 +44,7 @@ func TestDraining(t *testing.T) {
 	})
 }
 
-// drain takes a Service's endpoint away in the way a pod ends.
+// drain removes a Service's endpoint in the same steps as an ending pod.
 func (s *scene) drain() {
 	s.t.Helper()
 	defer func() {
@@ -53,8 +53,8 @@ func (s *scene) drain() {
 		}
 	}()
 	n, round := numbered{n: 7, udp: true}, 8
-	// set returns when a Service that came later answers: then all that follows
-	// from this one has been done.
+	// set returns when a Service that was created later replies. Then the proxy has applied
+	// everything before it.
 	set := func(what string) {
 		s.t.Helper()
 		s.set(n)
@@ -80,11 +80,11 @@ func (s *scene) drain() {
 	}
 	n.draining, n.dead = nil, []string{"pod1a"}
 	set("terminating")
-	// Flows go after the rules of a sync are in force.
+	// The daemon deletes flows after the rules of a sync are in force.
 	eventually(s.t, 10*time.Second, "terminating", func() error { return s.answers(old, "pod2a") })
 }
 
-// client is a UDP client of a Service that keeps its port.
+// client returns a UDP client of a Service that keeps its port.
 func (s *scene) client(n numbered) net.Conn {
 	s.t.Helper()
 	conn, err := s.topo.Namespace("ext").Dial(s.t.Context(), "udp", netip.AddrPort{}, netip.AddrPortFrom(n.addr(), 53))
@@ -95,7 +95,7 @@ func (s *scene) client(n numbered) net.Conn {
 	return conn
 }
 
-// answers asks over a connection, and wants a pod to answer.
+// answers sends a query over a connection, and expects the reply of a pod.
 func (s *scene) answers(conn net.Conn, pod string) error {
 	a, err := applytest.Ask(conn, time.Second)
 	if got := s.topo.Name(a.Server.Addr()); err == nil && got != pod {

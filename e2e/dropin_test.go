@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// Where kube-proxy finds what it needs in its container, by tradition.
+// Paths in kube-proxy's container, by convention.
 const (
 	configDir    = "/var/lib/kube-proxy"
 	bootDir      = "/var/lib/proxyc"
@@ -23,15 +23,15 @@ const (
 	conntrackMax = "/proc/sys/net/netfilter/nf_conntrack_max"
 )
 
-// commandLines are those with which kube-proxy is run: all in the same
-// container. $(NODE_NAME) is the node's name, $(MASTER) the API server.
+// commandLines are common command lines of kube-proxy, all for the same container. $(NODE_NAME)
+// is the node's name, $(MASTER) the API server.
 var commandLines = []struct {
 	name string
 	args string
 	mode string
-	// removed: today's kube-proxy no longer knows one of the flags.
+	// removed means that today's kube-proxy lacks one of the flags.
 	removed bool
-	short   bool // played with -short, too
+	short   bool // also run with -short
 }{
 	{name: "kubeadm", short: true, mode: "iptables", args: "--config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)"},
 	{name: "EKS", mode: "iptables", args: "--v=2 --config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)"},
@@ -54,8 +54,8 @@ var commandLines = []struct {
 		"--healthz-port=10256 --cleanup-ipvs=true --hostname-override=$(NODE_NAME) --v=2"},
 }
 
-// TestCommandLines starts proxyc in kube-proxy's place, under its name and with
-// its arguments, and holds the same command line against a real kube-proxy.
+// TestCommandLines starts proxyc under kube-proxy's name and with its arguments, and compares it
+// with a real kube-proxy that has the same command line.
 func TestCommandLines(t *testing.T) {
 	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -90,8 +90,8 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// works waits until a proxy says that it is healthy, in a mode, and the kernel
-// has the address of a Service.
+// works waits until a proxy reports that it is healthy in a mode, and until the kernel has the
+// address of a Service.
 func (n *node) works(ctx context.Context, t *testing.T, p *kube.Proxy, mode, addr string) {
 	t.Helper()
 	eventually(t, 20*time.Second, p.Name, func() error {
@@ -127,8 +127,8 @@ func (n *node) rules(ctx context.Context, t *testing.T, mode string) string {
 	return string(out)
 }
 
-// container makes the container of kubeadm's kube-proxy, with an executable as
-// kube-proxy and a user's account in it.
+// container returns the container of kubeadm's kube-proxy, with an executable in the place of
+// kube-proxy and with a user's account.
 func (n *node) container(t *testing.T, binary, user string) *kube.Container {
 	t.Helper()
 	dir := t.TempDir()
@@ -161,13 +161,13 @@ func (n *node) container(t *testing.T, binary, user string) *kube.Container {
 		filepath.Dir(configDir): filepath.Join(dir, "lib"),
 		"/run":                  filepath.Join(dir, "run"),
 		filepath.Dir(peerPath):  filepath.Join(dir, "bin"),
-		// The machine's, which other tests and programs need as they are.
+		// Settings of the machine, which other tests and programs need unchanged.
 		conntrackMax: filepath.Join(dir, "max"),
 		"/sys/module/nf_conntrack/parameters/hashsize": filepath.Join(dir, "hashsize"),
 	}}
 }
 
-// configFiles are those of kubeadm's ConfigMap.
+// configFiles returns the files of kubeadm's ConfigMap.
 func configFiles(t *testing.T) map[string]string {
 	t.Helper()
 	objects, err := kube.Manifests("../testdata/dropin/kubeadm.yaml")
@@ -200,7 +200,7 @@ func (n *node) runAs(t *testing.T, name string, c *kube.Container, command ...st
 	return p
 }
 
-// put makes objects that last as long as the test.
+// put creates objects that exist until the test ends.
 func put(ctx context.Context, t *testing.T, objects ...kube.Object) {
 	t.Helper()
 	if err := clusterOf(t).Apply(ctx, objects...); err != nil {
@@ -219,7 +219,7 @@ func dropinNode() kube.Object {
 		"status": kube.Object{"addresses": []any{kube.Object{"type": "InternalIP", "address": "192.0.2.11"}}}}
 }
 
-// slice gives a Service's endpoints at port 8080.
+// slice returns an EndpointSlice of a Service, with port 8080.
 func slice(service string, addrs ...string) kube.Object {
 	var endpoints []any
 	for _, a := range addrs {
@@ -230,7 +230,7 @@ func slice(service string, addrs ...string) kube.Object {
 		"endpoints": endpoints, "ports": []any{kube.Object{"name": "", "port": 8080, "protocol": "TCP"}}}
 }
 
-// TestOneShots are what kube-proxy does and then ends.
+// TestOneShots checks the command lines with which kube-proxy does one thing and ends.
 func TestOneShots(t *testing.T) {
 	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -267,8 +267,8 @@ func TestOneShots(t *testing.T) {
 	}
 }
 
-// TestConfigMapSwap changes the configuration as the kubelet does: it puts
-// another directory behind the link through which all files are seen.
+// TestConfigMapSwap changes the configuration like the kubelet: it replaces the directory behind
+// the link that leads to all files.
 func TestConfigMapSwap(t *testing.T) {
 	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -308,7 +308,7 @@ func TestConfigMapSwap(t *testing.T) {
 	n.works(ctx, t, p, "nftables", "10.96.2.3")
 }
 
-// TestNodeChanges changes what counts of the Node, all under one process.
+// TestNodeChanges changes the relevant fields of the Node while one process runs.
 func TestNodeChanges(t *testing.T) {
 	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

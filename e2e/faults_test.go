@@ -15,13 +15,12 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// catchUp is how long a daemon may need to follow after it was cut off:
-// client-go waits up to 30 s between tries, and each sync a second.
+// catchUp is how long a daemon may need to follow after it was cut off. client-go waits up to 30
+// s between tries, and syncs are a second apart.
 const catchUp = 45 * time.Second
 
-// TestServerDies: the API server is killed and comes back. Rules stay, and what
-// was changed right before, right after, and while the daemon alone was cut off
-// is caught up with.
+// TestServerDies kills the API server and restarts it. Rules stay. The daemon catches up with
+// changes right before and after that, and with changes while it alone was cut off.
 func TestServerDies(t *testing.T) {
 	parallel(t)
 	s := newScene(t, "nftables")
@@ -36,7 +35,7 @@ func TestServerDies(t *testing.T) {
 	if err := s.cluster.KillAPI(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second) // of load, with nobody to ask
+	time.Sleep(2 * time.Second) // of load without an API server
 	if err := s.cluster.StartAPI(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -56,8 +55,8 @@ func TestServerDies(t *testing.T) {
 	end()
 }
 
-// TestRelist: while the daemon is cut off, etcd and the API server forget what
-// it has seen last, so that it has to read everything anew.
+// TestRelist makes etcd and the API server forget what the daemon has last seen while it is cut
+// off, so that it must read everything again.
 func TestRelist(t *testing.T) {
 	parallel(t)
 	s := newScene(t, "nftables")
@@ -120,8 +119,8 @@ func TestRelist(t *testing.T) {
 	}
 }
 
-// TestCutAgainAndAgain: connections to the API server break all the time while
-// objects change. Nothing is lost.
+// TestCutAgainAndAgain breaks connections to the API server continuously while objects change. No
+// change is lost.
 func TestCutAgainAndAgain(t *testing.T) {
 	parallel(t)
 	const seed, cuts = 4, 60
@@ -152,8 +151,8 @@ func TestCutAgainAndAgain(t *testing.T) {
 	end()
 }
 
-// TestManyAtOnce: the endpoints of 500 Services change at once. The work is done
-// in few syncs, a second apart, and soon after the last change.
+// TestManyAtOnce changes the endpoints of 500 Services at once. The daemon needs few syncs, a
+// second apart, and finishes soon after the last change.
 func TestManyAtOnce(t *testing.T) {
 	parallel(t)
 	const services = 500
@@ -163,7 +162,7 @@ func TestManyAtOnce(t *testing.T) {
 		if plane != "nftables" && !applytest.Left(plane) {
 			continue
 		}
-		s.args = append(s.args, args...) // the last ones count
+		s.args = append(s.args, args...) // the last flags win
 		s.start()
 		s.converges(20*time.Second, "start")
 		const syncs = "kubeproxy_sync_proxy_rules_duration_seconds_count"
@@ -187,7 +186,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// slicesOf are the EndpointSlices of Services.
+// slicesOf returns the EndpointSlices of Services.
 func slicesOf(services []numbered) (objects []kube.Object) {
 	for _, n := range services {
 		objects = append(objects, n.objects()[1])

@@ -10,9 +10,9 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// TestKilled kills the daemon at random moments while Services change: right
-// after its start, in the middle of a commit, at rest. Each time the next one
-// brings the kernel to what is wanted, and connections go on all the while.
+// TestKilled kills the daemon at random times while Services change: right after its start, in
+// the middle of a commit, when idle. Each time the next daemon brings the kernel to the wanted
+// state, and connections continue meanwhile.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	const seed = 11
@@ -61,7 +61,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// answering are the Services that have endpoints that are ready.
+// answering returns the Services that have ready endpoints.
 func (c *churn) answering() (services []numbered) {
 	for i, n := range c.services {
 		if len(n.pods) > 0 && !c.absent[i] {
@@ -71,9 +71,8 @@ func (c *churn) answering() (services []numbered) {
 	return services
 }
 
-// hold keeps a connection to each Service open, until the returned function
-// ends it. All are to endpoints that live: none may break, whatever becomes of
-// the Service.
+// hold keeps a connection to each Service open until the returned function ends it. All lead to
+// live endpoints, so none may break, whatever happens to the Service.
 func (s *scene) hold(services ...numbered) (end func()) {
 	s.t.Helper()
 	var probes []applytest.Probe
@@ -94,7 +93,7 @@ func (s *scene) hold(services ...numbered) (end func()) {
 	}
 }
 
-// kill kills the daemon as the kernel does.
+// kill kills the daemon with SIGKILL.
 func (s *scene) kill() {
 	s.t.Helper()
 	if err := s.proxy.Signal(syscall.SIGKILL); err != nil {

@@ -23,22 +23,22 @@ var proxycFlag = flag.String("proxyc", "", "binary to use; built from the module
 // proxyc is the program that all tests share.
 var proxyc string
 
-// clusters are the control planes, each of which one test has at a time.
+// clusters are the control planes. At most one test at a time uses each.
 var clusters struct {
 	dir  string
 	free chan *kube.Cluster
 	lent sync.Map // the name of a test → *kube.Cluster
-	// starts has a place for each that may be started yet.
+	// starts bounds the number of clusters that are started.
 	starts chan struct{}
 
 	mu  sync.Mutex
 	all []*kube.Cluster
 }
 
-// mostClusters is how many there are at most, and so tests at once, which wait more than they compute.
+// mostClusters is the maximum number of clusters, and so of concurrent tests, which mostly wait.
 const mostClusters = 3
 
-// A refusal is a time in which a server may refuse requests of the proxies.
+// A refusal is a period in which a server may refuse requests of the proxies.
 type refusal struct {
 	cluster  *kube.Cluster
 	from, to time.Time
@@ -46,8 +46,8 @@ type refusal struct {
 
 var refusals []refusal // clusters.mu guards it
 
-// mayRefuse is called where a test takes rights away, or starts a server anew: it refuses
-// requests until it has read who has which. The returned function ends it.
+// mayRefuse is called when a test removes rights, or restarts a server, which refuses requests
+// until it has read the rights. The returned function ends the period.
 func mayRefuse(c *kube.Cluster) (end func()) {
 	from := time.Now()
 	return func() {
@@ -68,7 +68,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// withClusters runs f while there are control planes. It is an error if one of them forbade a request.
+// withClusters runs f while there are control planes. It returns an error if one of them forbade
+// a request.
 func withClusters(f func() int) (code int, err error) {
 	clusters.dir, err = os.MkdirTemp("", "proxyc-e2e-")
 	if err != nil {
@@ -89,7 +90,7 @@ func withClusters(f func() int) (code int, err error) {
 	return f(), nil
 }
 
-// startCluster starts one more.
+// startCluster starts another cluster.
 func startCluster() (*kube.Cluster, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute) // the tools may have to be built
 	defer cancel()
@@ -111,7 +112,7 @@ func startCluster() (*kube.Cluster, error) {
 	return c, c.Apply(ctx, rbac...)
 }
 
-// clusterOf gives the cluster that a test has, or one above it. It is the test's until its end.
+// clusterOf returns the cluster of a test or of a parent test. The test uses it until it ends.
 func clusterOf(t *testing.T) *kube.Cluster {
 	t.Helper()
 	for name := t.Name(); name != ""; name = name[:max(0, strings.LastIndexByte(name, '/'))] {
@@ -131,7 +132,7 @@ func clusterOf(t *testing.T) *kube.Cluster {
 	return c
 }
 
-// freeCluster gives one that no test has. It starts one, or waits, where there is none.
+// freeCluster returns a cluster that no test uses. If there is none, it starts one, or waits.
 func freeCluster() (*kube.Cluster, error) {
 	select {
 	case c := <-clusters.free:
@@ -146,7 +147,7 @@ func freeCluster() (*kube.Cluster, error) {
 	}
 }
 
-// parallel runs the rest of a test beside others, with a cluster of its own.
+// parallel runs the rest of a test in parallel with others, with a cluster of its own.
 func parallel(t *testing.T) *kube.Cluster {
 	t.Helper()
 	t.Parallel()
@@ -176,7 +177,7 @@ type node struct {
 	dir     string
 }
 
-// newNode makes a node that lasts as long as the test.
+// newNode creates a node that exists until the test ends.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	applytest.RequireRoot(t)
@@ -188,7 +189,7 @@ func newNode(t *testing.T) *node {
 	return nodeIn(t, ns)
 }
 
-// nodeIn makes a namespace a node that lasts as long as the test.
+// nodeIn makes a namespace a node until the test ends.
 func nodeIn(t *testing.T, ns *applytest.Namespace) *node {
 	t.Helper()
 	cluster := clusterOf(t)
@@ -200,9 +201,9 @@ func nodeIn(t *testing.T, ns *applytest.Namespace) *node {
 	return &node{Namespace: ns, cluster: cluster, gate: gate, dir: t.TempDir()}
 }
 
-// eventually tries until there is no error, and fails the test with the last
-// one after a time. It returns how long it took. The longer it takes, the rarer it tries:
-// many tries run a program, which slows down what they wait for.
+// eventually calls try until it returns no error, and returns how long that took. After the limit
+// it fails the test with the last error. It tries less often the longer it takes, since many
+// tries run a program, which slows down what they wait for.
 func eventually(t *testing.T, limit time.Duration, what string, try func() error) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -219,7 +220,7 @@ func eventually(t *testing.T, limit time.Duration, what string, try func() error
 	}
 }
 
-// command gives the arguments of `proxyc watch` on the node.
+// command returns the arguments of `proxyc watch` on the node.
 func (n *node) command(t *testing.T, args ...string) []string {
 	t.Helper()
 	kubeconfig, err := n.gate.Kubeconfig(n.dir, kube.ProxycUser)
@@ -230,8 +231,8 @@ func (n *node) command(t *testing.T, args ...string) []string {
 		"--hostname-override", "node1", "--conntrack-max-per-core", "0", "--conntrack-min", "0"}, args...)
 }
 
-// watch starts `proxyc watch` on the node and waits until it is ready; it is
-// killed at the end of the test where it still runs then.
+// watch starts `proxyc watch` on the node and waits until it is ready. If it still runs at the
+// end of the test, it is killed.
 func (n *node) watch(ctx context.Context, t *testing.T, args ...string) *kube.Proxy {
 	t.Helper()
 	p, err := kube.StartProxy(n.Namespace, n.dir, "proxyc", proxyc, n.command(t, args...)...)

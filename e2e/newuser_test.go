@@ -24,11 +24,10 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// TestNewUser goes the way of the README's steps, with what a clone has and no more: the
-// image that is built, the chart that is rendered, pods of its DaemonSets on a node that
-// the real kube-proxy served, and a canary that does not start, which the gate sees. What a
-// kubelet does, the test does: it unpacks the image, and gives containers the mounts and
-// rights that they ask for.
+// TestNewUser follows the README's steps with only the contents of a clone. It builds the image,
+// renders the chart, and runs pods of its DaemonSets on a node that the real kube-proxy served. A
+// canary does not start, which the gate must detect. The test does the work of a kubelet: it
+// unpacks the image, and gives containers the mounts and rights that they request.
 func TestNewUser(t *testing.T) {
 	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
@@ -49,7 +48,7 @@ func TestNewUser(t *testing.T) {
 	}
 	put(ctx, t, dropinNode(), service("newuser", "10.96.4.9"), slice("newuser", "10.244.1.10"))
 
-	// kube-proxy, and what it leaves where its pod goes.
+	// kube-proxy runs, and leaves rules when its pod ends.
 	peer, err := kube.Tool(ctx, kube.KubeProxy)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +93,7 @@ func TestNewUser(t *testing.T) {
 	p = k.pod(ctx, t, sets["proxyc"]) // and back
 	n.works(ctx, t, p, "nftables", "10.96.4.9")
 	ours()
-	if err := p.Ready(ctx); err != nil { // which kubectl rollout status waits for, and rules that were there do not tell
+	if err := p.Ready(ctx); err != nil { // kubectl rollout status waits for this; rules that existed before do not show it
 		t.Fatal(err)
 	}
 	if out, err := k.gate(ctx, t, p, sets["proxyc"]); err != nil {
@@ -204,8 +203,7 @@ func command(ctx context.Context, t *testing.T, stdin, dir, name string, args ..
 	return out
 }
 
-// created gives a DaemonSet as the API server takes it, with fields that it does not know
-// for errors.
+// created returns a DaemonSet as created in the API server, which rejects unknown fields.
 func created(ctx context.Context, t *testing.T, o kube.Object) *appsv1.DaemonSet {
 	t.Helper()
 	data, err := json.Marshal(o)
@@ -222,7 +220,7 @@ func created(ctx context.Context, t *testing.T, o kube.Object) *appsv1.DaemonSet
 	return set
 }
 
-// configMap writes the files of the chart's ConfigMap, as a volume has them.
+// configMap writes the files of the chart's ConfigMap, like a volume.
 func configMap(t *testing.T, objects []kube.Object) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -236,16 +234,17 @@ func configMap(t *testing.T, objects []kube.Object) (dir string) {
 	return dir
 }
 
-// A kubelet runs the containers of pods, as far as these tests need one.
+// A kubelet runs the containers of pods, as far as these tests require it.
 type kubelet struct {
 	*node
 	root    string          // of the image
-	machine *kube.Container // has the account, and files that stand for the machine's
+	machine *kube.Container // has the account, and files in place of the machine's
 	config  string          // the directory of the ConfigMap
 	host    string          // the directory of the volumes on the node
 }
 
-// pod runs a pod of a DaemonSet: its init container to its end, and then its container.
+// pod runs a pod of a DaemonSet: first its init container until that ends, and then its
+// container.
 func (k *kubelet) pod(ctx context.Context, t *testing.T, set *appsv1.DaemonSet) *kube.Proxy {
 	t.Helper()
 	if k.host == "" {
@@ -268,7 +267,7 @@ func (k *kubelet) container(t *testing.T, spec *corev1.PodSpec, c *corev1.Contai
 	return k.runAs(t, c.Name, k.inside(t, spec, c), command...)
 }
 
-// inside is what a container of a pod sees and may do.
+// inside returns what a container of a pod sees and may do.
 func (k *kubelet) inside(t *testing.T, spec *corev1.PodSpec, c *corev1.Container) *kube.Container {
 	t.Helper()
 	account := filepath.Join(filepath.Dir(k.machine.Files["/run"]), "account")
@@ -302,8 +301,8 @@ func (k *kubelet) inside(t *testing.T, spec *corev1.PodSpec, c *corev1.Container
 	return run
 }
 
-// kubectl stands for one in a cluster of this node: its answers about pods are the kubelet's,
-// those about objects the API server's, and exec runs in the pod's container.
+// kubectl replaces kubectl in a cluster of this node. The kubelet's data about pods and the API
+// server's about objects are its output. It runs exec in the pod's container.
 const kubectl = `#!/bin/sh
 case "$*" in
 *"rollout status daemonset/"*) [ "$READY" = true ] ;;
@@ -318,7 +317,7 @@ case "$*" in
 esac
 `
 
-// gate runs the gate of docs/deploy for a DaemonSet, one pod of which is p.
+// gate runs the gate of docs/deploy for a DaemonSet that has pod p.
 func (k *kubelet) gate(ctx context.Context, t *testing.T, p *kube.Proxy, set *appsv1.DaemonSet) (out string, err error) {
 	t.Helper()
 	gate, err := filepath.Abs("../docs/deploy/gate")
@@ -345,7 +344,7 @@ func (k *kubelet) gate(ctx context.Context, t *testing.T, p *kube.Proxy, set *ap
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "SNAPSHOT="+snapshot, fmt.Sprintf("READY=%t", err == nil && code == 200))
 	text, err := k.Run(cmd)
 	if err != nil {
-		return err.Error(), err // it has all that was printed
+		return err.Error(), err // the error contains the whole output
 	}
 	return string(text), nil
 }

@@ -24,8 +24,8 @@ func (s *scene) proxycRun(args ...string) string {
 	return string(out)
 }
 
-// TestRecordedRun: what is recorded of a cluster that changes ends where the cluster does, a
-// snapshot is what the API has, and each change that is played is proved.
+// TestRecordedRun checks that a recording of a changing cluster ends in the state of the cluster,
+// that a snapshot equals the API's objects, and that each replayed change is proved.
 func TestRecordedRun(t *testing.T) {
 	parallel(t)
 	const services = 600 // more than a page

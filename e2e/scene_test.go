@@ -76,7 +76,7 @@ func (s *scene) launch(binary string, args ...string) {
 	s.proxy = p
 }
 
-// numbered is the Service of a number, from which its address follows.
+// numbered is a Service whose number determines its address.
 type numbered struct {
 	n          int
 	pods, busy []string // endpoints that are ready, and that are not
@@ -84,10 +84,10 @@ type numbered struct {
 	dead       []string // endpoints that terminate and do not serve
 	nodePort   bool
 	affinity   bool
-	udp        bool // port 53, too
+	udp        bool // also has UDP port 53
 }
 
-// some gives the Services of some numbers, all with the same endpoints.
+// some returns the Services with numbers from from to to-1, all with the same endpoints.
 func some(from, to int, pods ...string) (services []numbered) {
 	for n := from; n < to; n++ {
 		services = append(services, numbered{n: n, pods: pods})
@@ -103,7 +103,7 @@ func (n numbered) vip() netip.AddrPort { return netip.AddrPortFrom(n.addr(), 80)
 
 func (n numbered) name() string { return fmt.Sprintf("s%04d", n.n) }
 
-// objects are the Service and its EndpointSlice.
+// objects returns the Service and its EndpointSlice.
 func (n numbered) objects() []kube.Object {
 	meta := kube.Object{"name": n.name(), "namespace": "default", "labels": kube.Object{"kubernetes.io/service-name": n.name()}}
 	ports := []any{kube.Object{"name": "tcp", "protocol": "TCP", "port": 80, "targetPort": 8080}}
@@ -140,14 +140,14 @@ func (n numbered) objects() []kube.Object {
 	}
 }
 
-// podAddr is the address of a pod: that of pod2b is 10.244.2.11, that of
-// pod2c.105 is 10.244.2.105.
+// podAddr returns the address of a pod: that of pod2b is 10.244.2.11, that of pod2c.105 is
+// 10.244.2.105.
 func podAddr(pod string) string {
 	_, host, _ := strings.Cut(pod, ".")
 	return "10.244." + pod[3:4] + "." + cmp.Or(host, strconv.Itoa(10+int(pod[4]-'a')))
 }
 
-// send makes the API have objects.
+// send creates or updates objects in the API.
 func (s *scene) send(objects ...kube.Object) {
 	s.t.Helper()
 	if err := s.cluster.Apply(s.t.Context(), objects...); err != nil {
@@ -155,7 +155,7 @@ func (s *scene) send(objects ...kube.Object) {
 	}
 }
 
-// set makes the API have Services.
+// set creates or updates Services.
 func (s *scene) set(services ...numbered) {
 	s.t.Helper()
 	s.send(objectsOf(services)...)
@@ -176,14 +176,14 @@ func objectsOf(services []numbered) (objects []kube.Object) {
 	return objects
 }
 
-// probe asks a Service from a host, again and again.
+// probe returns a probe of a Service from a host.
 func probe(from string, n numbered) applytest.Probe {
 	return applytest.Probe{From: from, Proto: "tcp", To: n.vip()}
 }
 
-// load asks Services from inside and outside, over new connections, and over
-// connections that stay open. None may fail before the returned function ends
-// it, unless the controls fail as well at that time: the machine itself stood still.
+// load queries Services from inside and outside, over new connections and over connections that
+// stay open. None may fail before the returned function ends it, unless the controls fail at the
+// same time, because the machine itself stood still.
 func (s *scene) load(services ...numbered) (end func()) {
 	s.t.Helper()
 	var probes []applytest.Probe
@@ -214,7 +214,7 @@ func (s *scene) load(services ...numbered) (end func()) {
 	}
 }
 
-// controls are asked without any rule.
+// controls are probes that no rule affects.
 var controls = []applytest.Probe{
 	{From: "ext", Proto: "tcp", To: netip.MustParseAddrPort("10.244.2.10:8080")},
 	{From: "pod1b", Proto: "tcp", To: netip.MustParseAddrPort("10.244.2.10:8080")},
@@ -230,8 +230,8 @@ func noGaps(t *testing.T, r applytest.LoadReport) {
 	}
 }
 
-// check runs a verb that looks at what the API has now, under the daemon's
-// configuration. It has a /run of its own: the daemon holds the lock there.
+// check runs a verb on the API's current objects, under the daemon's configuration. It has its
+// own /run, since the daemon holds the lock in the node's.
 func (s *scene) check(verb ...string) (string, error) {
 	file := filepath.Join(s.dir, "snapshot.json")
 	if err := s.cluster.Snapshot(s.t.Context(), file); err != nil {
@@ -250,8 +250,8 @@ func (s *scene) check(verb ...string) (string, error) {
 	return string(out), err
 }
 
-// converges waits until the kernel differs in nothing from what a new process
-// makes of the API's objects, and gives how long that took.
+// converges waits until the kernel equals what a new process compiles from the API's objects, and
+// returns how long that took.
 func (s *scene) converges(limit time.Duration, what string) time.Duration {
 	s.t.Helper()
 	defer func() {
@@ -265,7 +265,7 @@ func (s *scene) converges(limit time.Duration, what string) time.Duration {
 	})
 }
 
-// status is what the daemon tells of itself, as far as tests look at it.
+// status is the part of the daemon's status that tests read.
 type status struct {
 	Synced     bool
 	Generation int
@@ -281,7 +281,7 @@ func (s *scene) status() (st status, err error) {
 	return st, err
 }
 
-// metric gives the sum of a metric over its labels.
+// metric returns the sum of a metric over its labels.
 func (s *scene) metric(name string) (sum float64) {
 	s.t.Helper()
 	_, body, err := s.proxy.Get(s.t.Context(), "http://127.0.0.1:10249/metrics")

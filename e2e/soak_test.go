@@ -17,12 +17,12 @@ var (
 	soakPlaneFlag = flag.String("soak-plane", "nftables", "nftables, iptables-nft or iptables-legacy")
 )
 
-// A sample is what the daemon takes at a time.
+// A sample is what the daemon uses at one time.
 type sample struct{ memory, goroutines float64 }
 
-// TestSoak: 1,000 Services, all but 30 of which change at random, 25 times a
-// second. Nobody who asks the 30 is turned away, the daemon does not grow, and
-// at the end the kernel and the daemon's memory are as a fresh start would have them.
+// TestSoak changes all but 30 of 1,000 Services at random, 25 times a second. No query to the 30
+// fails, and the daemon does not grow. At the end the state of the kernel and of the daemon is
+// that after a fresh start.
 func TestSoak(t *testing.T) {
 	if *soakFlag == 0 {
 		t.Skip("-soak tells how long")
@@ -59,11 +59,10 @@ func TestSoak(t *testing.T) {
 	s.fresh()
 }
 
-// flat holds the last fifth of the samples against the second: the first one is
-// warming up. The collector lets the heap grow by half before it runs, and
-// gives memory back late, so that the median of a fifth moves by some percent;
-// what is lost once in a hundred changes would show as more. Goroutines come
-// with requests to the metrics server and to the API.
+// flat compares the last fifth of the samples with the second; during the first the daemon warms
+// up. The heap grows by half before a collection, and memory is returned late, so the median of a
+// fifth varies by some percent. A leak in one of a hundred changes would exceed that. Requests to
+// the metrics server and to the API add goroutines.
 func (s *scene) flat(samples []sample) {
 	s.t.Helper()
 	fifth := len(samples) / 5
@@ -87,8 +86,8 @@ func (s *scene) flat(samples []sample) {
 	}
 }
 
-// fresh holds what the daemon has in force against a compilation of what the
-// API has: all of it but the node's interfaces, which compile does not look at.
+// fresh compares what the daemon has in force with a compilation of the API's objects, except for
+// the node's interfaces, which compile does not read.
 func (s *scene) fresh() {
 	s.t.Helper()
 	compiled, err := s.check("compile", "-o", "ir-json")

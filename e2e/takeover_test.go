@@ -15,7 +15,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// A side is a way in which a node's rules are kept by one of the two proxies.
+// A side is a way in which one of the two proxies maintains a node's rules.
 type side struct {
 	name    string
 	mode    string
@@ -28,10 +28,10 @@ var (
 	sideLegacy   = side{"iptables-legacy", "iptables", "legacy"}
 )
 
-// takeovers are kube-proxy's ways, and those of proxyc after it.
+// takeovers are kube-proxy's ways, and those of proxyc that replace them.
 var takeovers = []struct {
 	peer, proxyc side
-	long         bool // not played with -short
+	long         bool // not run with -short
 }{
 	{sideNFTables, sideNFTables, true},
 	{sideNFT, sideNFT, false},
@@ -41,12 +41,11 @@ var takeovers = []struct {
 	{sideNFTables, sideNFT, true},
 }
 
-// manyServices is more than proxyc's chains in mode iptables hold without a tree.
+// manyServices is more than proxyc's chains in mode iptables contain without a tree.
 const manyServices = 70
 
-// TestTakeover changes from kube-proxy to proxyc on a running node, and back.
-// No connection fails meanwhile, neither one that is open nor a new one, and
-// changes of Services arrive after each.
+// TestTakeover changes from kube-proxy to proxyc on a running node, and back. Meanwhile no open
+// or new connection fails. After each takeover the new proxy applies changes of Services.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	peer, err := kube.Tool(t.Context(), kube.KubeProxy)
@@ -106,7 +105,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// switched is a node on which one proxy follows the other.
+// switched is a node on which one proxy replaces the other.
 type switched struct {
 	*node
 	t      *testing.T
@@ -115,7 +114,7 @@ type switched struct {
 	update int
 }
 
-// name, clusterIP and nodePort are those of the i-th Service.
+// name, clusterIP and nodePort return those of the i-th Service.
 func name(i int) string      { return fmt.Sprintf("takeover-%d", i) }
 func clusterIP(i int) string { return fmt.Sprintf("10.96.3.%d", i+1) }
 func nodePort(i int) int     { return 31000 + i }
@@ -127,7 +126,7 @@ func nodePortService(i int) kube.Object {
 	return s
 }
 
-// probes ask the first Service and the last.
+// probes returns probes of the first and the last Service.
 func (n *switched) probes() (probes []applytest.Probe) {
 	for _, i := range []int{0, manyServices - 1} {
 		vip := netip.AddrPortFrom(netip.MustParseAddr(clusterIP(i)), 80)
@@ -140,8 +139,8 @@ func (n *switched) probes() (probes []applytest.Probe) {
 	return probes
 }
 
-// start starts kube-proxy or proxyc, in kubeadm's container but for the mode,
-// and waits until it has synced.
+// start starts kube-proxy or proxyc, in kubeadm's container except for the mode, and waits until
+// it has synced.
 func (n *switched) start(ctx context.Context, peer bool, s side) *kube.Proxy {
 	n.t.Helper()
 	c := n.container(n.t, n.binary[peer], kube.KubeProxyUser)
@@ -174,7 +173,7 @@ func (n *switched) start(ctx context.Context, peer bool, s side) *kube.Proxy {
 	return p
 }
 
-// tools makes a directory in which iptables is of a variant.
+// tools creates a directory with iptables of a variant.
 func (n *switched) tools(variant string) string {
 	dir := n.t.TempDir()
 	for _, family := range []string{"iptables", "ip6tables"} {
@@ -194,7 +193,7 @@ func (n *switched) stop(p *kube.Proxy) {
 	}
 }
 
-// cleanUp removes what proxyc has left beside kube-proxy.
+// cleanUp removes what proxyc has left while kube-proxy runs.
 func (n *switched) cleanUp(ctx context.Context) {
 	n.t.Helper()
 	out, err := n.Run(n.Command(ctx, proxyc, "cleanup", "--keep-kube-proxy"))
@@ -204,8 +203,8 @@ func (n *switched) cleanUp(ctx context.Context) {
 	n.t.Logf("cleaned up at %s:\n%s", time.Now().Format("15:04:05.000"), out)
 }
 
-// follows waits until changes come into force: those of a Service that was
-// there before, and those of a new one, which the next proxy finds.
+// follows waits until changes are in force: those of an existing Service, and those of a new one,
+// which the next proxy finds.
 func (n *switched) follows(ctx context.Context, p *kube.Proxy) {
 	n.t.Helper()
 	n.update++
@@ -225,8 +224,7 @@ func (n *switched) change(err error) {
 	}
 }
 
-// answers waits until a host alone answers at a Service's address: none, if it
-// is "".
+// answers waits until only one host replies at a Service's address, or none if want is "".
 func (n *switched) answers(p *kube.Proxy, i int, want string) {
 	n.t.Helper()
 	const asked = 6 // two endpoints look like one in 1 of 32 cases
@@ -246,7 +244,7 @@ func (n *switched) answers(p *kube.Proxy, i int, want string) {
 	})
 }
 
-// open opens connections that stay.
+// open opens connections that stay open.
 func (n *switched) open(ctx context.Context) []net.Conn {
 	n.t.Helper()
 	var conns []net.Conn
@@ -266,7 +264,7 @@ func (n *switched) open(ctx context.Context) []net.Conn {
 	return conns
 }
 
-// alive asks over connections that are open.
+// alive sends queries over open connections.
 func (n *switched) alive(conns []net.Conn, when string) {
 	n.t.Helper()
 	for i, conn := range conns {
@@ -276,7 +274,7 @@ func (n *switched) alive(conns []net.Conn, when string) {
 	}
 }
 
-// lacks tells of words in the rules that must not be there.
+// lacks fails the test if the rules contain one of the words.
 func (n *switched) lacks(ctx context.Context, words ...string) {
 	n.t.Helper()
 	var all strings.Builder
@@ -298,7 +296,7 @@ func (n *switched) lacks(ctx context.Context, words ...string) {
 	}
 }
 
-// noFailure fails the test for each gap of a load, and if it hardly asked.
+// noFailure fails the test for each gap of a load, and if there were few tries.
 func (n *switched) noFailure(r applytest.LoadReport) {
 	n.t.Helper()
 	for p, count := range r.Tries {

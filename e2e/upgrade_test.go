@@ -13,10 +13,10 @@ import (
 
 var previousFlag = flag.String("previous", "", "revision to upgrade from and downgrade to; the release before this one when empty")
 
-// TestUpgrade changes from the release before this one to this one and back, and
-// starts each of them anew, while Services change and are asked. No connection fails, neither one that
-// is open nor a new one; each takes over what the other left in the kernel, and
-// reads what it left on the disk: with that alone it serves a node that starts while no API server answers.
+// TestUpgrade upgrades from the previous release to this one, downgrades, and restarts each,
+// while Services change and are queried. No open or new connection fails. Each release takes over
+// what the other left in the kernel, and reads what it left on the disk. With that alone it
+// serves a node that starts without an API server.
 func TestUpgrade(t *testing.T) {
 	applytest.RequireRoot(t)
 	t.Parallel()
@@ -49,7 +49,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// upgraded is a scene whose daemons are of two versions, one after the other.
+// upgraded is a scene that runs two versions of the daemon, one after the other.
 type upgraded struct {
 	*scene
 	boot    string
@@ -64,7 +64,7 @@ func newUpgraded(t *testing.T, plane string) *upgraded {
 	return u
 }
 
-// begin launches a version, and waits until all is in force.
+// begin starts a version, and waits until everything is in force.
 func (u *upgraded) begin(binary string) {
 	u.t.Helper()
 	u.starts++
@@ -73,8 +73,7 @@ func (u *upgraded) begin(binary string) {
 	u.converges(20*time.Second, "start of "+binary)
 }
 
-// swap ends the version that runs and begins another. Services change before, between
-// and after.
+// swap stops the running version and starts another. Services change before, between and after.
 func (u *upgraded) swap(binary string) {
 	u.t.Helper()
 	u.change()
@@ -88,7 +87,7 @@ func (u *upgraded) swap(binary string) {
 	u.converges(10*time.Second, "a change under "+binary)
 }
 
-// change gives a Service other endpoints, removes one, and adds one.
+// change changes the endpoints of a Service, removes one, and adds one.
 func (u *upgraded) change() {
 	u.t.Helper()
 	n := 3 + 2*u.changed
@@ -98,7 +97,7 @@ func (u *upgraded) change() {
 	u.set(some(manyServices+u.changed, manyServices+u.changed+1, "pod2c")...)
 }
 
-// read holds that each start but the first put in force what the boot file had.
+// read checks that each start except the first applied the boot file.
 func (u *upgraded) read() {
 	u.t.Helper()
 	log, err := os.ReadFile(u.proxy.Log)
@@ -110,7 +109,7 @@ func (u *upgraded) read() {
 	}
 }
 
-// reboot begins a version on a node without a rule, and without a way to the API server.
+// reboot starts a version on a node without rules, and without a way to the API server.
 func (u *upgraded) reboot(binary string) {
 	u.t.Helper()
 	if _, err := u.proxy.Stop(); err != nil {

@@ -30,7 +30,7 @@ const (
 	chartDir  = manifests + "/chart"
 )
 
-// TestMain silences Helm, which says of each link in the chart that it follows it.
+// TestMain silences Helm, which logs every link that it follows in the chart.
 func TestMain(m *testing.M) {
 	log.SetOutput(io.Discard)
 	os.Exit(m.Run())
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 type object = map[string]any
 
-// decode gives the objects of a file by kind and name.
+// decode returns the objects of a file by kind and name.
 func decode(t *testing.T, data []byte) map[string]object {
 	t.Helper()
 	out := map[string]object{}
@@ -55,7 +55,7 @@ func decode(t *testing.T, data []byte) map[string]object {
 	}
 }
 
-// at follows keys and indices into an object; nil where there is nothing.
+// at follows keys and indices into an object. It returns nil if there is nothing.
 func at(o any, path ...any) any {
 	for _, p := range path {
 		switch p := p.(type) {
@@ -82,7 +82,7 @@ func read(t *testing.T, file string) []byte {
 	return data
 }
 
-// plain gives the objects of plain manifests.
+// plain returns the objects of plain manifests.
 func plain(t *testing.T, files ...string) map[string]object {
 	t.Helper()
 	out := map[string]object{}
@@ -92,7 +92,7 @@ func plain(t *testing.T, files ...string) map[string]object {
 	return out
 }
 
-// render gives what helm template would print, with values as a user's file has them.
+// render returns the output of helm template. values has the form of a user's values file.
 func render(t *testing.T, values string) (map[string]object, error) {
 	t.Helper()
 	texts, err := Render(chartDir, []byte(values))
@@ -117,7 +117,8 @@ func rendered(t *testing.T, values string) map[string]object {
 	return out
 }
 
-// The chart's defaults are the plain manifests, which the end-to-end tests run.
+// TestChartIsTheManifests checks that the chart with its defaults equals the plain manifests,
+// which the end-to-end tests run.
 func TestChartIsTheManifests(t *testing.T) {
 	if d := cmp.Diff(plain(t, "rbac.yaml", "daemonset.yaml"), rendered(t, "image: PROXYC_IMAGE")); d != "" {
 		t.Errorf("(-manifests +chart):\n%s", d)
@@ -146,7 +147,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// Wrong values are refused with the field and what would be right.
+// TestWrongValues checks that wrong values are rejected with the field and what it accepts.
 func TestWrongValues(t *testing.T) {
 	for values, want := range map[string]string{
 		"{}":                                "image: name the image",
@@ -174,7 +175,7 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// Values are strings in the objects, whatever is in them.
+// TestChartQuotesValues checks that values are strings in the objects, whatever they contain.
 func TestChartQuotesValues(t *testing.T) {
 	o := rendered(t, `{image: PROXYC_IMAGE, kubeadm: {configMap: "123"}, priorityClassName: "on", bootFile: "/var/lib/1: 2/boot.json", windows: {enabled: true, image: PROXYC_IMAGE, configMap: "0x1", network: "Overlay #1"}}`)
 	linux, windows := o["DaemonSet proxyc"], o["DaemonSet proxyc-windows"]
@@ -197,13 +198,14 @@ func TestChartQuotesValues(t *testing.T) {
 	}
 }
 
-// Probes and scrapes go where the configuration has the servers.
+// TestFollowsTheConfiguration checks that probes and scrapes use the servers' addresses in the
+// configuration.
 func TestFollowsTheConfiguration(t *testing.T) {
 	const set, container = "DaemonSet proxyc", "containers"
 	for _, tt := range []struct {
 		values, host string
 		health       int
-		metrics      any // port that is declared for Prometheus; nil: none
+		metrics      any // port declared for Prometheus; nil for none
 	}{
 		{"{image: i}", "127.0.0.1", 10256, nil},
 		{"{image: i, kubeadm: {healthzBindAddress: '[::]:7', metricsBindAddress: '0.0.0.0:8'}}", "::1", 7, 8},
@@ -240,7 +242,7 @@ func TestFollowsTheConfiguration(t *testing.T) {
 	}
 }
 
-// A canary is the same under another name, on other nodes, with what it tries.
+// TestCanary checks that a canary differs only in its name, its nodes, and what it tries.
 func TestCanary(t *testing.T) {
 	canary := func(image string) object {
 		text := strings.ReplaceAll(string(read(t, manifests+"/daemonset.yaml")), "k8s-app: proxyc", "k8s-app: proxyc-canary")
@@ -267,7 +269,7 @@ func TestKustomize(t *testing.T) {
 	}
 }
 
-// The chart's value and the component are the same: a right and a flag more.
+// TestNodeCondition checks that the chart's value and the component add the same right and flag.
 func TestNodeCondition(t *testing.T) {
 	chart, component := rendered(t, "{image: PROXYC_IMAGE, nodeCondition: true}"), kustomized(t, "resources: [deploy]\ncomponents: [deploy/node-condition]\n")
 	if d := cmp.Diff(component, chart); d != "" {
@@ -290,7 +292,7 @@ func only(objects map[string]object, kind string) map[string]object {
 	return objects
 }
 
-// kustomized builds a kustomization that lies beside docs/deploy.
+// kustomized builds a kustomization in a directory next to docs/deploy.
 func kustomized(t *testing.T, text string) map[string]object {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -318,7 +320,7 @@ func kustomized(t *testing.T, text string) map[string]object {
 	return decode(t, data)
 }
 
-// canaryExample is the kustomization that the page has.
+// canaryExample returns the kustomization in operate.md.
 func canaryExample(t *testing.T) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)(?:^    .*\n)*^    components: .*\n(?:^    .*\n)*`).Find(read(t, manifests+"/../operate.md"))
@@ -328,8 +330,8 @@ func canaryExample(t *testing.T) string {
 	return regexp.MustCompile(`(?m)^    `).ReplaceAllString(string(m), "")
 }
 
-// What the chart asks for holds each daemon that was measured, and is what the
-// measurements' page says.
+// TestMemory checks that the chart requests enough memory for each measured daemon, and as much
+// as the page of measurements states.
 func TestMemory(t *testing.T) {
 	memory := func(services, endpoints int) float64 { // in MB
 		t.Helper()
@@ -377,7 +379,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Flags that are left empty are left out, with what they need.
+// TestNothingOnTheNode checks that empty flags are omitted, together with what only they need.
 func TestNothingOnTheNode(t *testing.T) {
 	set := rendered(t, "{image: i, bootFile: '', statusSocket: '', extraArgs: [--prove]}")["DaemonSet proxyc"]
 	pod := at(set, "spec", "template", "spec")
@@ -390,7 +392,8 @@ func TestNothingOnTheNode(t *testing.T) {
 	}
 }
 
-// Objects of operators carry the files that are tested here.
+// TestMonitoringObjects checks that the operators' objects contain the files that are tested
+// here.
 func TestMonitoringObjects(t *testing.T) {
 	objects := rendered(t, "{image: i, kubeadm: {metricsBindAddress: '0.0.0.0:10249'}, podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboard: {enabled: true},"+
 		" networkPolicy: {enabled: true, metricsFrom: [{podSelector: {}}]}}")

@@ -1,4 +1,4 @@
-// Package deploy holds docs/deploy: the chart against the plain manifests, and
-// dashboard and alerts against Prometheus' own parser and engine. It is a module
-// of its own, for Helm, Kustomize and Prometheus are large.
+// Package deploy tests docs/deploy: the chart against the plain manifests, and dashboard and
+// alerts with Prometheus' own parser and engine. It is a module of its own, since Helm, Kustomize
+// and Prometheus are large.
 package deploy

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// kubectl stands for one that reaches a cluster of two nodes: FAULT says what is
-// wrong there, and proxyc's arguments go to the file ASKED.
+// kubectl replaces a kubectl that reaches a cluster of two nodes. FAULT selects what is wrong in
+// the cluster. The arguments of proxyc are written to the file ASKED.
 const kubectl = `#!/bin/sh
 case "$*" in
 *"rollout status daemonset/proxyc-canary "*) [ "$FAULT" != rollout ] ;;

@@ -22,16 +22,16 @@ import (
 
 var promQL = parser.NewParser(parser.Options{})
 
-// scraped adds what Prometheus does.
+// scraped are the labels that Prometheus adds.
 var scraped = []string{"job", "instance"}
 
-// metrics are those of the daemon, by name as a query has it (a histogram's
-// _bucket, _sum and _count), with their labels: from the table that
-// apply/serve.TestMetricsByMode holds against the code, each with an example.
+// metrics returns the daemon's metrics with their labels, by name as in queries (a histogram's
+// _bucket, _sum and _count). It reads the table of examples that apply/serve.TestMetricsByMode
+// compares with the code.
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()
 	text := string(read(t, "../../apply/serve/metrics_test.go"))
-	joined := regexp.MustCompile(`" \+[^"{}]*"`).ReplaceAllString(text, "x") // values that are known at run time
+	joined := regexp.MustCompile(`" \+[^"{}]*"`).ReplaceAllString(text, "x") // values that are known only at run time
 	out := map[string][]string{"up": nil}
 	for _, m := range regexp.MustCompile(`"(histogram|gauge|counter) (\w+) \{([^"}]*)\}"`).FindAllStringSubmatch(joined, -1) {
 		var pairs []string
@@ -53,10 +53,10 @@ func metrics(t *testing.T) map[string][]string {
 	return out
 }
 
-// gone are labels that client-go had once; a query that sums by them answers all the same.
+// gone are labels that client-go no longer has. A query that sums by them still works.
 var gone = []string{"url"}
 
-// check parses a query, and looks whether its metrics and their labels exist.
+// check parses a query, and checks that its metrics and their labels exist.
 func check(t *testing.T, known map[string][]string, query string) {
 	t.Helper()
 	expr, err := promQL.ParseExpr(query)
@@ -100,12 +100,12 @@ func check(t *testing.T, known map[string][]string, query string) {
 	})
 }
 
-// more are values of labels that a daemon has beside the example's.
+// more are values of labels that a daemon has in addition to the example's.
 var more = map[string][]string{
 	"code=200": {"200", "304", "409", "500"}, "verb=GET": {"GET", "POST"}, "ip_family=IPv6": {"IPv4", "IPv6"}, "since=arrival": {"arrival", "trigger"},
 }
 
-// series are an hour of all metrics of a daemon, as promtool's tests write them.
+// series returns an hour of all metrics of a daemon, in the format of promtool's tests.
 func series(known map[string][]string) string {
 	var out strings.Builder
 	out.WriteString("load 1m\n")
@@ -135,7 +135,7 @@ func series(known map[string][]string) string {
 	return out.String()
 }
 
-// ask evaluates a query at a time after samples began.
+// ask evaluates a query at a time after the first sample.
 func ask(t *testing.T, s *promqltest.LazyLoader, query string, at time.Duration) promql.Vector {
 	t.Helper()
 	when := time.Unix(0, 0).UTC().Add(at)
@@ -151,7 +151,7 @@ func ask(t *testing.T, s *promqltest.LazyLoader, query string, at time.Duration)
 	return slices.Clone(got)
 }
 
-// load gives an engine with series, as far as they go.
+// load returns an engine with series.
 func load(t *testing.T, text string) *promqltest.LazyLoader {
 	t.Helper()
 	s, err := promqltest.NewLazyLoader(text, promqltest.LazyLoaderOpts{EnableAtModifier: true, EnableNegativeOffset: true, Parser: promQL})
@@ -171,7 +171,7 @@ func load(t *testing.T, text string) *promqltest.LazyLoader {
 	return s
 }
 
-// answers checks that queries are of what exists, and say something.
+// answers checks that queries use existing metrics, and return something.
 func answers(t *testing.T, queries []string) {
 	t.Helper()
 	known := metrics(t)
@@ -184,7 +184,7 @@ func answers(t *testing.T, queries []string) {
 	}
 }
 
-// A dashboard, as far as it is looked at.
+// A dashboard contains the parts of a dashboard that the tests read.
 type dashboard struct {
 	Templating struct {
 		List []struct{ Name, Type, Definition string }
@@ -236,8 +236,8 @@ func TestDashboard(t *testing.T) {
 	answers(t, queries)
 }
 
-// TestKubeProxysDashboard asks what kubernetes-mixin's dashboard of kube-proxy asks
-// (dashboards/proxy.libsonnet), where its selectors are those of one cluster.
+// TestKubeProxysDashboard evaluates the queries of kubernetes-mixin's dashboard of kube-proxy
+// (dashboards/proxy.libsonnet), with the selectors of one cluster.
 func TestKubeProxysDashboard(t *testing.T) {
 	const of = `job="kube-proxy", instance=~"node.*"`
 	queries := []string{
@@ -260,8 +260,8 @@ func TestKubeProxysDashboard(t *testing.T) {
 	answers(t, queries)
 }
 
-// Each alert with series that make it fire, and with ones that look like them and
-// do not; a sample each minute.
+// alertCases contains, for each alert, series that make it fire, and similar ones that do not.
+// There is a sample each minute.
 var alertCases = map[string]struct{ fires, quiet string }{
 	"ProxycCutOff": {
 		`proxyc_api_last_event_timestamp_seconds{instance="a", resource="services"} 0+60x10 600+0x50`,
@@ -272,7 +272,7 @@ var alertCases = map[string]struct{ fires, quiet string }{
 	"ProxycBehind": {
 		"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{instance=\"a\"} 100+60x60\n  kubeproxy_sync_proxy_rules_last_timestamp_seconds{instance=\"a\"} 99+0x60\n" +
 			"  proxyc_build_info{instance=\"a\"} 1+0x60",
-		// b is kube-proxy's, which has metrics of these names, too
+		// b is a kube-proxy, which has metrics of these names, too
 		"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{instance=\"a\"} 100+60x60\n  kubeproxy_sync_proxy_rules_last_timestamp_seconds{instance=\"a\"} 99+60x60\n" +
 			"  kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{instance=\"b\"} 100+60x60\n  kubeproxy_sync_proxy_rules_last_timestamp_seconds{instance=\"b\"} 99+0x60\n" +
 			"  proxyc_build_info{instance=\"a\"} 1+0x60"},
@@ -307,8 +307,8 @@ var alertCases = map[string]struct{ fires, quiet string }{
 			"  proxyc_event_to_kernel_seconds_bucket{instance=\"a\", le=\"+Inf\"} 0+100x60"},
 }
 
-// firing says whether an alert would fire at some minute of an hour: its
-// expression gives the same series for as long as the rule says.
+// firing reports whether an alert would fire at some minute of an hour: its expression returns
+// the same series for as long as the rule requires.
 func firing(t *testing.T, expr string, lasts time.Duration, samples string) bool {
 	t.Helper()
 	s := load(t, "load 1m\n  "+samples)

@@ -6,8 +6,8 @@ import (
 	"helm.sh/helm/v3/pkg/engine"
 )
 
-// Render returns what helm template would print of the chart in a directory, by file, with
-// values as a user's file has them.
+// Render returns the output of helm template for the chart in a directory, by file. values has
+// the form of a user's values file.
 func Render(dir string, values []byte) (map[string]string, error) {
 	chart, err := loader.Load(dir)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
-// oddValues stand at each field once, in YAML.
+// oddValues are set at each field once, in YAML.
 var oddValues = strings.Split(strings.TrimSpace(`
 null
 ~
@@ -152,21 +152,21 @@ text
 30000-32000
 `), "\n")
 
-// onPurpose tells of values that one takes and the other does not; the list of
-// testdata/parity says why, most often.
+// onPurpose reports whether only one of the two accepts a value. testdata/parity gives most
+// reasons.
 func onPurpose(path, value string) bool {
 	return path == "nodePortAddresses" && strings.Contains(value, "localhost") ||
-		path == "ipvs.scheduler" && strings.Contains(value, ",") || // no scheduler is called so: behind a comma proxyc reads flags
-		path == "hostnameOverride" && value == `" "` // which kube-proxy refuses only as it starts
+		path == "ipvs.scheduler" && strings.Contains(value, ",") || // no scheduler has such a name: proxyc reads flags after a comma
+		path == "hostnameOverride" && value == `" "` // kube-proxy rejects it only when it starts
 }
 
-// TestFields puts each odd value at each field, in each mode, and holds what
-// kube-proxy's decoder and validation say against what proxyc says.
+// TestFields sets each odd value at each field, in each mode. It compares the result of
+// kube-proxy's decoder and validation with that of proxyc.
 func TestFields(t *testing.T) {
 	seen, refused := 0, 0
 	for _, f := range config.Fields() {
 		switch f.Path {
-		case "apiVersion", "kind", "featureGates", "showHiddenMetricsForVersion": // the program's version decides
+		case "apiVersion", "kind", "featureGates", "showHiddenMetricsForVersion": // depends on the program's version
 			continue
 		}
 		for _, mode := range []string{"iptables", "ipvs", "nftables"} {
@@ -209,7 +209,7 @@ func nested(path, value string) string {
 	return keys[0] + ":\n" + text + " " + value + "\n"
 }
 
-// kubeProxyFile does with a configuration what kube-proxy does before it starts.
+// kubeProxyFile does the same with a configuration as kube-proxy before it starts.
 func kubeProxyFile(text string) error {
 	object, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(text), nil, nil)
 	if err != nil {
@@ -232,7 +232,7 @@ func kubeProxyFile(text string) error {
 	if !ok {
 		return fmt.Errorf("got %T", object)
 	}
-	// What registering the flags of logging does to a file's.
+	// Registering the flags of logging has the same effect on a file's fields.
 	c.Logging.Options.Text.SplitStream, c.Logging.Options.JSON.SplitStream = false, false
 	if c.DetectLocalMode == "" {
 		c.DetectLocalMode = kubeproxyconfig.LocalModeClusterCIDR

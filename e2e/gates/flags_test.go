@@ -11,19 +11,19 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// TestFlags notices a flag of kube-proxy that proxyc lacks.
+// TestFlags detects a flag of kube-proxy that proxyc lacks.
 func TestFlags(t *testing.T) {
-	known := map[string]bool{"help": true, "version": true} // the grammar's own
+	known := map[string]bool{"help": true, "version": true} // defined by the parser
 	for f := range reflect.TypeFor[config.Flags]().Fields() {
 		known[f.Tag.Get("name")] = true
 	}
 	seen := 0
 	app.NewProxyCommand().Flags().VisitAll(func(f *pflag.Flag) {
-		if strings.HasPrefix(f.Name, "test.") { // this program's
+		if strings.HasPrefix(f.Name, "test.") { // flags of this test binary
 			return
 		}
 		seen++
-		if !known[strings.ReplaceAll(f.Name, "_", "-")] { // both spellings are read
+		if !known[strings.ReplaceAll(f.Name, "_", "-")] { // both spellings are accepted
 
 			t.Errorf("--%s: not a flag of proxyc", f.Name)
 		}

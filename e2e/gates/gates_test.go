@@ -8,16 +8,16 @@ import (
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
-	_ "k8s.io/kubernetes/cmd/kube-proxy/app" // registers all that kube-proxy knows
+	_ "k8s.io/kubernetes/cmd/kube-proxy/app" // registers all gates and flags of kube-proxy
 
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// newer are the gates that proxyc has and this kube-proxy does not.
+// newer are gates of proxyc that this kube-proxy lacks.
 var newer = []string{"KubeProxyIPVS", "KubeProxyNFTablesLocalhostNodePorts"}
 
-// TestGates notices a gate that proxyc lacks, or knows otherwise than kube-proxy:
-// its stage, its default, and whether it is locked.
+// TestGates detects a gate that proxyc lacks, or whose stage, default or lock differs from
+// kube-proxy's.
 func TestGates(t *testing.T) {
 	known := utilfeature.DefaultMutableFeatureGate.GetAll()
 	if len(known) < 200 {
@@ -56,8 +56,8 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestManyGates sets many at once, as they depend on one another and on those
-// that set all of a stage.
+// TestManyGates sets many gates together, since they depend on each other and on those that set a
+// whole stage.
 func TestManyGates(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	names := slices.Sorted(maps.Keys(utilfeature.DefaultMutableFeatureGate.GetAll()))
@@ -79,7 +79,7 @@ func TestManyGates(t *testing.T) {
 	}
 }
 
-// compare holds what kube-proxy makes of gates against what proxyc does.
+// compare compares the effect of gates in kube-proxy and in proxyc.
 func compare(t *testing.T, set map[string]bool) {
 	t.Helper()
 	real := utilfeature.DefaultMutableFeatureGate.DeepCopy()

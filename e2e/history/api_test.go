@@ -18,11 +18,11 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// resources are those of the kinds that an api has.
+// resources are the resource names of the kinds that an api serves.
 var resources = map[string]string{"Service": "services", "EndpointSlice": "endpointslices", "Node": "nodes", "ServiceCIDR": "servicecidrs"}
 
-// An api is an API server with lists, watches and streamed lists (KEP-3157), which fails on request. A real
-// one is used by the tests of package e2e. It does not evaluate selectors.
+// An api is an API server with lists, watches and streamed lists (KEP-3157), which fails on
+// request. It does not evaluate selectors. The tests of package e2e use a real API server.
 type api struct {
 	addr   string
 	server *http.Server
@@ -36,7 +36,7 @@ type api struct {
 	epoch   int // watches of an earlier one end
 	fault   apiFault
 	conns   map[net.Conn]bool
-	waiting map[string]int // watches of a resource that were sent all there is
+	waiting map[string]int // watches by resource that have received all objects
 }
 
 type event struct {
@@ -46,13 +46,13 @@ type event struct {
 	Object   kube.Object `json:"object"`
 }
 
-// An apiFault is how an api answers.
+// An apiFault is a way in which an api fails.
 type apiFault int
 
 const (
 	healthy     apiFault = iota
 	breaks               // closes each connection
-	silent               // never answers
+	silent               // never replies
 	failing              // 500
 	unauthorize          // 401
 	throttling           // 429
@@ -91,7 +91,7 @@ func (a *api) Close() error {
 	return a.server.Close()
 }
 
-// set makes the server answer in another way, and breaks all connections.
+// set changes the fault of the server, and breaks all connections.
 func (a *api) set(f apiFault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,7 +103,7 @@ func (a *api) set(f apiFault) {
 	a.changed.Broadcast()
 }
 
-// forget has watches from any version up to now refused with 410.
+// forget makes watches from any version up to now fail with 410.
 func (a *api) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -111,7 +111,7 @@ func (a *api) forget() {
 	a.version++
 }
 
-// followed reports whether every resource is watched, and the watch was sent all there is.
+// followed reports whether every resource is watched, and the watch has received all objects.
 func (a *api) followed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,7 +147,7 @@ func (a *api) apply(objects ...kube.Object) {
 	a.changed.Broadcast()
 }
 
-// delete deletes objects, as far as they exist.
+// delete deletes those of the objects that exist.
 func (a *api) delete(objects ...kube.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -256,7 +256,7 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, kind, resource strin
 	ends := time.Now().Add(time.Duration(cmp.Or(timeout, 300)) * time.Second)
 	stop := make(chan struct{})
 	defer close(stop)
-	go func() { // who leaves is not waited for
+	go func() { // wakes the loop below when the client disconnects
 		select {
 		case <-r.Context().Done():
 			a.changed.Broadcast()
@@ -296,7 +296,7 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, kind, resource strin
 				a.mu.Unlock()
 				return
 			}
-			if from < a.gone { // its events are not kept any more
+			if from < a.gone { // its events are no longer kept
 				send = []event{{Type: "ERROR", Object: status(http.StatusGone, "Expired")}}
 				epoch--
 				break

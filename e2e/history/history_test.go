@@ -26,13 +26,13 @@ var (
 	proxycFlag = flag.String("proxyc", "", "binary to use; built from the module above when empty")
 )
 
-// planes are the ways in which a daemon can write rules: modes, and variants of the tools of iptables.
+// planes are the modes that a daemon supports, with the variants of the iptables tools.
 var planes = []string{"nftables", "iptables-nft", "iptables-legacy"}
 
 const (
 	// quietLimit is how long after the last fault the kernel may differ from the wanted rules.
 	quietLimit = 2 * time.Minute
-	// maxFailures ends a history that fails again and again.
+	// maxFailures is the number of failures after which a history ends.
 	maxFailures = 10
 )
 
@@ -51,8 +51,8 @@ var noticeTime = map[string]time.Duration{"nftables": 2 * time.Second, "iptables
 //     time: it must read everything before it is ready. After the API server was out of reach, its return
 //     counts as a change when the daemon watches all resources again.
 //
-// Polls are judged in pauses only, also in short ones during which faults of the kernel and of the tools go
-// on. -seed repeats the choices of a history, though not their times.
+// Polls are judged only in pauses, including short ones during which faults of the kernel and the
+// tools continue. -seed repeats the choices of a history, but not their times.
 func TestHistory(t *testing.T) {
 	seed := applytest.Seed(t)
 	applytest.RequireRoot(t)
@@ -108,11 +108,11 @@ type history struct {
 	faults  []fault // that have not ended
 	down    bool    // no daemon runs
 
-	changed time.Time // when the API, the rules, or what the daemon can notice of them changed last
-	started time.Time // when the daemon did
-	cut     bool      // the API server was out of reach, and the daemon may not follow again
+	changed time.Time // last change of the API, of the rules, or of the daemon's access to them
+	started time.Time // start of the daemon
+	cut     bool      // the API server was unreachable, and the daemon may not have caught up
 
-	logged int64 // of the daemon's log at the beginning of the burst
+	logged int64 // size of the daemon's log at the beginning of the burst
 	polled atomic.Pointer[kube.Proxy]
 	mu     sync.Mutex
 	polls  []poll
@@ -124,16 +124,17 @@ type history struct {
 // A poll is one request of /readyz.
 type poll struct {
 	began, ended time.Time
-	code         int    // 0: no answer
-	body         string // of the answer, or why there is none
+	code         int    // 0 without a response
+	body         string // of the response, or the error
 }
 
-// A fault goes on until end.
+// A fault lasts until end is called.
 type fault struct {
 	name string
-	// blind says that the daemon cannot know the wanted rules meanwhile, or that rules may change at any time.
+	// blind means that the daemon cannot determine the wanted rules meanwhile, or that rules may
+	// change at any time.
 	blind bool
-	// process says that it is one of the daemon's process, with which it ends.
+	// process marks a fault of the daemon's process, which ends with the process.
 	process bool
 	end     func()
 }
@@ -198,7 +199,7 @@ func (h *history) burst() {
 	}
 }
 
-// rest ends all faults and waits until the rules are right and the daemon is ready.
+// rest ends all faults, and waits until the rules are correct and the daemon is ready.
 func (h *history) rest() {
 	h.t.Helper()
 	for len(h.faults) > 0 {
@@ -215,7 +216,7 @@ func (h *history) rest() {
 	last := checks[len(checks)-1]
 	if !last.fine {
 		h.fail("%s after the last fault: %s\n%s\n%s", time.Since(began).Round(time.Second), last, h.lastPoll(), h.state())
-		h.stop(syscall.SIGKILL) // so that what follows can go well
+		h.stop(syscall.SIGKILL) // so that later bursts can succeed
 		h.launch()
 	}
 }
@@ -224,7 +225,7 @@ func (h *history) rest() {
 type check struct {
 	began, ended time.Time
 	lines        []string // the differences
-	err          error    // why there is no answer
+	err          error    // why there is no result
 	fine         bool     // no difference, and the daemon is ready
 }
 
@@ -238,7 +239,7 @@ func (c check) String() string {
 	return "apply --check:\n  " + strings.Join(c.lines[:min(10, len(c.lines))], "\n  ")
 }
 
-// look checks the node until a time is over, or the node is fine.
+// look checks the node until the limit is reached or, with untilFine, until the node is fine.
 func (h *history) look(limit time.Duration, untilFine bool) (checks []check) {
 	h.t.Helper()
 	wait := 50 * time.Millisecond
@@ -251,7 +252,7 @@ func (h *history) look(limit time.Duration, untilFine bool) (checks []check) {
 		c := check{began: time.Now()}
 		out, err := h.check()
 		c.ended = time.Now()
-		// The exit code depends on errors in objects, too.
+		// The exit code also depends on errors in objects.
 		switch c.lines = differences(out); {
 		case !strings.Contains(out, "nothing to change\n") && !strings.Contains(out, "\ntotal: "):
 			c.err = fmt.Errorf("%w\n%s", err, out)
@@ -267,7 +268,7 @@ func (h *history) look(limit time.Duration, untilFine bool) (checks []check) {
 	}
 }
 
-// check runs `apply --check` with what the API has. It has a /run of its own.
+// check runs `apply --check` with the API's objects. It has its own /run.
 func (h *history) check() (string, error) {
 	file := filepath.Join(h.dir, "snapshot.json")
 	if err := h.cluster.snapshot(file); err != nil {
@@ -280,7 +281,7 @@ func (h *history) check() (string, error) {
 	return string(out), err
 }
 
-// differences are the lines of the output of `apply --check` that name one.
+// differences returns the lines of the output of `apply --check` that show a difference.
 func differences(out string) (lines []string) {
 	for line := range strings.Lines(out) {
 		if other.MatchString(line) {
@@ -291,10 +292,12 @@ func differences(out string) (lines []string) {
 	return lines
 }
 
-// other are lines that name no difference: details and sums, and those that must be accepted.
+// other matches lines that show no difference: details and totals, and those that must be
+// accepted.
 var other = regexp.MustCompile(`^($| |foreign rules|not served: |keep |total: |nothing to change|.* added, \d+ changed, )`)
 
-// judge fails the test for polls that returned 200 while the rules were wrong: TestHistory has the rule.
+// judge fails the test for polls that returned 200 while the rules were wrong. TestHistory states
+// the rule.
 func (h *history) judge(checks []check) {
 	h.t.Helper()
 	if h.cut || slices.ContainsFunc(h.faults, func(f fault) bool { return f.blind }) {
@@ -333,7 +336,7 @@ func (h *history) fail(format string, args ...any) {
 	h.t.Errorf("-seed=%d, %s, burst %d, at %s: %s\nlog of the daemon:\n%s", h.seed, h.plane, h.bursts, h.at(time.Now()), fmt.Sprintf(format, args...), h.newLog())
 }
 
-// newLog is what the daemon logged since the burst began.
+// newLog returns the daemon's log since the burst began.
 func (h *history) newLog() string {
 	data, err := os.ReadFile(h.proxy.Log)
 	if err != nil {
@@ -354,7 +357,7 @@ func (h *history) logf(format string, args ...any) {
 	h.t.Logf("%s: %s", h.at(time.Now()), fmt.Sprintf(format, args...))
 }
 
-// poll asks /readyz until ctx ends.
+// poll requests /readyz until ctx ends.
 func (h *history) poll(ctx context.Context) {
 	for ctx.Err() == nil {
 		h.pollNow()
@@ -386,7 +389,7 @@ func (h *history) ready() (n int) {
 	return n
 }
 
-// state is that of the daemon's process.
+// state returns the state of the daemon's process.
 func (h *history) state() string {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.proxy.Pid()))
 	return fmt.Sprint(regexp.MustCompile(`State:.*|TracerPid:.*`).FindAllString(string(data), -1))
@@ -414,7 +417,7 @@ func (h *history) launch() {
 	h.polled.Store(p)
 }
 
-// supervise starts a daemon that has ended by itself again, as a kubelet does.
+// supervise restarts a daemon that has ended by itself, like a kubelet.
 func (h *history) supervise() {
 	h.t.Helper()
 	if h.down || h.proxy.Signal(syscall.Signal(0)) == nil {
@@ -441,7 +444,7 @@ func (h *history) stop(by os.Signal) {
 	h.down = true
 }
 
-// configurations are what a new configuration is drawn from.
+// configurations are the alternatives for each part of a new configuration.
 var configurations = [][]string{
 	{"clusterCIDR: 10.244.0.0/16", "clusterCIDR: 10.244.0.0/17", "clusterCIDR: 10.0.0.0/8"},
 	{"nodePortAddresses: []", "nodePortAddresses: [primary]", "nodePortAddresses: [192.0.2.0/24]"},
@@ -471,8 +474,8 @@ func (h *history) write(file, text string) {
 	}
 }
 
-// wrapTools puts tools of iptables first in the daemon's PATH that do as file "tool" says, and else run the
-// real ones.
+// wrapTools puts wrappers of the iptables tools first in the daemon's PATH. Each runs tool.sh,
+// and then the real tool.
 func (h *history) wrapTools() {
 	h.t.Helper()
 	for _, family := range []string{"iptables", "ip6tables"} {
@@ -487,7 +490,7 @@ func (h *history) wrapTools() {
 	}
 }
 
-// setTools has the wrapped tools run a script first.
+// setTools sets the script that the wrappers run first.
 func (h *history) setTools(script string) {
 	h.t.Helper()
 	file := filepath.Join(h.dir, "tool.sh")

@@ -16,10 +16,11 @@ import (
 // A move is one step of a history.
 type move struct {
 	name string
-	play func(h *history) string // returns what it chose
+	play func(h *history) string // returns a description of its choice
 }
 
-// deckOf has so many of each move: all come before one comes again.
+// deckOf is the number of each move in a deck. All moves of a deck are played before the next
+// deck.
 var deckOf = []struct {
 	move
 	times int
@@ -58,7 +59,7 @@ func (h *history) changeService() string {
 	return h.cluster.step()
 }
 
-// change notes that something has changed.
+// change records the time of a change.
 func (h *history) change() { h.changed = time.Now() }
 
 func (h *history) changeNode() string {
@@ -104,7 +105,7 @@ func (h *history) run(script string) string {
 func (h *history) killed() string     { return h.end(syscall.SIGKILL) }
 func (h *history) terminated() string { return h.end(syscall.SIGTERM) }
 
-// end ends the daemon, and starts it again in half of the cases.
+// end ends the daemon, and in half of the cases starts it again.
 func (h *history) end(by syscall.Signal) string {
 	if h.down {
 		return "none runs"
@@ -153,7 +154,7 @@ func (h *history) editTwice() string {
 	return h.run("{ " + one + "\n} &\n{ " + other + "\n} &\nwait")
 }
 
-// randomEdit is a script that changes rules.
+// randomEdit returns a script that changes rules.
 func (h *history) randomEdit() string {
 	variant, iptables := strings.CutPrefix(h.plane, "iptables-")
 	switch {
@@ -165,7 +166,7 @@ func (h *history) randomEdit() string {
 	return h.nftEdit(iptables)
 }
 
-// iptablesEdit is an edit by the tools of iptables.
+// iptablesEdit returns an edit by the iptables tools.
 func (h *history) iptablesEdit(variant string) string {
 	tool := pick(h, "iptables-", "iptables-", "ip6tables-") + variant
 	table := pick(h, "nat", "nat", "filter")
@@ -201,16 +202,16 @@ func (h *history) iptablesEdit(variant string) string {
 		return restore(":" + chain + " - [0:0]")
 	case 5:
 		return restore("-I " + chain + " -j RETURN")
-	case 6: // as many rules of the same sizes
+	case 6: // the same number of rules, with the same sizes
 		return fmt.Sprintf("%s-save -t %s | sed s/%s/%s/ | %[1]s-restore -w 1", tool, table, "10.244.1.10:8080", "10.244.1.77:8080")
-	case 7: // what a program read before is written over later changes
+	case 7: // a program writes rules that it read before over later changes
 		return fmt.Sprintf("saved=$(%s-save -t %s); sleep 0.%d; echo \"$saved\" | %[1]s-restore -w 1", tool, table, h.r.IntN(9))
-	default: // the same again
+	default: // equal rules replace the rules
 		return fmt.Sprintf("%s-save -t %s | %[1]s-restore -w 1", tool, table)
 	}
 }
 
-// nftEdit is an edit by nft, of the tables that the daemon writes.
+// nftEdit returns an edit, by nft, of the tables that the daemon writes.
 func (h *history) nftEdit(iptables bool) string {
 	family, table := pick(h, "ip", "ip", "ip6"), "proxyc"
 	if iptables {
@@ -273,16 +274,16 @@ func (h *history) nftEdit(iptables bool) string {
 		return "nft add chain " + own + " foreign"
 	case choice == 5 && len(sets) > 0:
 		return "nft flush set " + own + " " + pick(h, sets...).name
-	case choice == 6: // no change, but for the monitors
+	case choice == 6: // no effect except notifications
 		return "nft 'add table ip other; add set ip other s { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }; delete table ip other'"
-	case choice == 7: // many messages
+	case choice == 7: // many notifications
 		return "nft add table ip other; nft add set ip other s '{ type inet_service; }'; for i in 1 2 3; do seq -s, 1 9999 | sed 's/^/add element ip other s { /; s/$/ }; flush set ip other s/' | nft -f -; done; nft delete table ip other"
 	case choice < 11 && len(sets) > 0:
 		s := pick(h, sets...)
 		one, other := pick(h, s.elem...), pick(h, s.elem...)
 		pair, mapped := one.([]any)
 		edit := []any{element("delete", family, table, s.name, one)}
-		if mapped && choice > 8 { // it leads elsewhere
+		if mapped && choice > 8 { // the element gets another target
 			if value, ok := other.([]any); ok {
 				edit = append(edit, element("add", family, table, s.name, []any{pair[0], value[1]}))
 			}
@@ -298,7 +299,7 @@ func (h *history) nftEdit(iptables bool) string {
 	return "nft flush table " + own
 }
 
-// element is a command that deletes an element of a listing, or adds it.
+// element returns a command that deletes an element of a listing, or adds it.
 func element(verb, family, table, set string, elem any) kube.Object {
 	if pair, ok := elem.([]any); ok && verb == "delete" {
 		elem = pair[0]
@@ -306,7 +307,7 @@ func element(verb, family, table, set string, elem any) kube.Object {
 	return kube.Object{verb: kube.Object{"element": kube.Object{"family": family, "table": table, "name": set, "elem": []any{elem}}}}
 }
 
-// beginFault begins a fault that goes on.
+// beginFault begins a fault that lasts until it is ended.
 func (h *history) beginFault() string {
 	if len(h.faults) >= 2 || h.down {
 		return "not now"
@@ -339,7 +340,8 @@ func (h *history) endFault(i int) string {
 	return f.name
 }
 
-// brokenSocket has system calls of the daemon's netlink sockets fail. Its other sockets use others.
+// brokenSocket makes system calls on the daemon's netlink sockets fail. Its other sockets use
+// other calls.
 func (h *history) brokenSocket() fault {
 	calls := pick(h, "sendmsg,sendto", "recvmsg,recvfrom", "recvmsg,recvfrom", "sendmsg,sendto,recvmsg,recvfrom", "socket")
 	inject := fmt.Sprintf("inject=%s:error=%s:when=%s", calls, pick(h, "ENOBUFS", "ENOBUFS", "ENOMEM", "EPERM", "EIO"), pick(h, "1", "3", "1+2", "2+5", "1+"))
@@ -350,7 +352,7 @@ func (h *history) brokenSocket() fault {
 	}
 	return fault{name: "strace " + inject, process: true, end: func() {
 		cmd.Process.Signal(syscall.SIGTERM)
-		end := time.AfterFunc(5*time.Second, func() { cmd.Process.Kill() }) // strace may wait for ever to let go of a process that is stopped
+		end := time.AfterFunc(5*time.Second, func() { cmd.Process.Kill() }) // strace may wait forever to detach from a stopped process
 		defer end.Stop()
 		wait()
 	}}
@@ -363,7 +365,7 @@ func (h *history) stopped() fault {
 	return fault{name: "stopped", process: true, end: func() { p.Signal(syscall.SIGCONT) }}
 }
 
-// unreachable puts the API server out of reach.
+// unreachable makes the API server unreachable.
 func (h *history) unreachable() fault {
 	names := []string{breaks: "closes connections", silent: "is silent", failing: "answers 500", unauthorize: "answers 401",
 		throttling: "answers 429", garbage: "answers with a page", cutting: "ends watches after each event"}
@@ -377,7 +379,7 @@ func (h *history) unreachable() fault {
 	return fault{name: "the API server " + names[how], blind: true, end: func() { h.cluster.set(healthy) }}
 }
 
-// brokenTools has the tools of iptables fail.
+// brokenTools makes the iptables tools fail.
 func (h *history) brokenTools() fault {
 	f := fault{}
 	script := ""
@@ -398,7 +400,7 @@ func (h *history) brokenTools() fault {
 		h.write(once, "")
 		f.name = "an edit beside a tool: " + edit
 		f.blind = true
-		// The lock of the legacy tools is the machine's.
+		// The legacy tools' lock is shared by the whole machine.
 		beside := fmt.Sprintf("( XTABLES_LOCKFILE=/run/xtables.lock\nPATH=${PATH#*:}\nexport XTABLES_LOCKFILE\nexec </dev/null >/dev/null 2>&1\n%s\n)", edit)
 		script = fmt.Sprintf("if rm %s 2>/dev/null; then\n%s\nfi", once, pick(h, beside, `"$real" "$@"; code=$?`+"\n"+beside+"\nexit $code"))
 	}

@@ -12,7 +12,7 @@ import (
 type cluster struct {
 	*api
 	r        *rand.Rand
-	services [40]kube.Object // nil: it does not exist
+	services [40]kube.Object // nil if it does not exist
 	changes  int
 }
 
@@ -42,7 +42,7 @@ func (c *cluster) step() string {
 	return name + " has other endpoints of " + family
 }
 
-// chance is true once in n.
+// chance is true with probability 1/n.
 func (c *cluster) chance(n int) bool { return c.r.IntN(n) == 0 }
 
 func (c *cluster) service(n int) kube.Object {
@@ -66,7 +66,7 @@ func (c *cluster) service(n int) kube.Object {
 	if c.chance(4) {
 		spec["internalTrafficPolicy"] = "Local"
 	}
-	if c.chance(5) { // one that others may have as well
+	if c.chance(5) { // several Services may claim it
 		spec["externalIPs"] = []any{fmt.Sprintf("198.51.100.%d", 1+c.r.IntN(4))}
 	}
 	if c.chance(3) {
@@ -91,7 +91,7 @@ func (c *cluster) service(n int) kube.Object {
 	return object
 }
 
-// slice is the EndpointSlice of a Service, with random endpoints.
+// slice returns an EndpointSlice of a Service, with random endpoints.
 func (c *cluster) slice(n int, family string) kube.Object {
 	name := fmt.Sprintf("s%d", n)
 	address := map[string]string{"IPv4": "10.244.%d.%d", "IPv6": "fd00:244:%d::%x"}[family]
@@ -114,7 +114,7 @@ func (c *cluster) slice(n int, family string) kube.Object {
 		"endpoints": endpoints}
 }
 
-// node is the daemon's Node.
+// node returns the daemon's Node.
 func node(zone, address string) kube.Object {
 	return kube.Object{"apiVersion": "v1", "kind": "Node",
 		"metadata": kube.Object{"name": "node1", "labels": kube.Object{"topology.kubernetes.io/zone": zone}},
@@ -122,7 +122,7 @@ func node(zone, address string) kube.Object {
 		"status":   kube.Object{"addresses": []any{kube.Object{"type": "InternalIP", "address": address}}}}
 }
 
-// serviceCIDR is that of a name.
+// serviceCIDR returns the ServiceCIDR with a name.
 func serviceCIDR(name string, ranges ...any) kube.Object {
 	return kube.Object{"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": kube.Object{"name": name}, "spec": kube.Object{"cidrs": ranges}}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Request is one that the API server has answered to the end, as its audit
-// log has it. Watches are there once they are over.
+// A Request is a completed request in the API server's audit log. Watches are logged when they
+// end.
 type Request struct {
 	Verb       string
 	RequestURI string
@@ -17,11 +17,11 @@ type Request struct {
 	ObjectRef  struct{ Resource, Subresource, APIGroup string }
 
 	ResponseStatus struct{ Code int }
-	// Received is when it arrived.
+	// Received is the time of its arrival.
 	Received time.Time `json:"requestReceivedTimestamp"`
 }
 
-// Requests gives those of a user, or of all where it is "", that arrived after a time.
+// Requests returns the requests of a user, or with "" of all users, that arrived after a time.
 func (c *Cluster) Requests(user string, after time.Time) ([]Request, error) {
 	f, err := os.Open(c.AuditLog())
 	if err != nil {

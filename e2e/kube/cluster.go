@@ -25,11 +25,11 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// Users of a Cluster. Each one's token is its name.
+// Users of a Cluster. The token of each is its name.
 const (
 	Admin         = "admin"
-	KubeProxyUser = "system:kube-proxy"                        // what kubeadm's certificate names; the server binds it to system:node-proxier
-	ProxycUser    = "system:serviceaccount:kube-system:proxyc" // that of docs/deploy/rbac.yaml
+	KubeProxyUser = "system:kube-proxy"                        // the name in kubeadm's certificate; the server binds it to system:node-proxier
+	ProxycUser    = "system:serviceaccount:kube-system:proxyc" // from docs/deploy/rbac.yaml
 )
 
 // Addresses inside the control plane's namespace.
@@ -38,9 +38,8 @@ const (
 	apiAddr  = "127.0.0.1:6443"
 )
 
-// A Cluster is etcd and a kube-apiserver in a network namespace. It has RBAC
-// switched on, logs each request (AuditLog), and takes Services of both
-// families with any address in ServiceRange.
+// A Cluster is etcd and a kube-apiserver in a network namespace. RBAC is enabled, each request is
+// logged (AuditLog), and Services of both families may have any address in ServiceRange.
 type Cluster struct {
 	Dir string // data, certificates, logs
 
@@ -54,12 +53,12 @@ type Cluster struct {
 	etcd, api *Process
 }
 
-// ServiceRange are the addresses of Services. The first of each is that of
-// Service default/kubernetes.
+// ServiceRange contains the addresses of Services. The first of each family is that of Service
+// default/kubernetes.
 const ServiceRange = "10.96.0.0/12,fd00:10:96::/108"
 
-// Start starts a cluster whose files are in dir, builds its tools first where
-// that has not been done, and waits until it answers.
+// Start starts a cluster whose files are in dir, and waits until it is ready. If necessary it
+// first builds the tools.
 func Start(ctx context.Context, dir string) (*Cluster, error) {
 	c := &Cluster{Dir: dir}
 	var err error
@@ -93,20 +92,19 @@ func Start(ctx context.Context, dir string) (*Cluster, error) {
 	return c, nil
 }
 
-// Client is the cluster's administrator, without a limit of requests.
+// Client returns a client of the cluster's administrator, without a rate limit.
 func (c *Cluster) Client() *kubernetes.Clientset { return c.client }
 
 // Close ends the cluster.
 func (c *Cluster) Close() error { return errors.Join(c.KillAPI(), c.KillEtcd(), c.ns.Close()) }
 
-// AuditLog is the file with one JSON object for each request that has ended.
+// AuditLog returns the file with one JSON object for each completed request.
 func (c *Cluster) AuditLog() string { return filepath.Join(c.Dir, "audit.log") }
 
-// CA is the file with the certificate of the authority that the API server's
-// own is of.
+// CA returns the file with the certificate of the authority that signed the API server's.
 func (c *Cluster) CA() string { return filepath.Join(c.Dir, "certs", "apiserver.crt") }
 
-// writeFiles writes what the API server wants to read.
+// writeFiles writes the files that the API server reads.
 func (c *Cluster) writeFiles() error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -135,7 +133,7 @@ func (c *Cluster) StartEtcd() (err error) {
 	return err
 }
 
-// StartAPI starts the API server, and waits until it answers.
+// StartAPI starts the API server, and waits until it is ready.
 func (c *Cluster) StartAPI(ctx context.Context) error {
 	file := func(name string) string { return filepath.Join(c.Dir, name) }
 	api, err := start(c.ns, c.Dir, "kube-apiserver", c.serverBinary,
@@ -160,14 +158,14 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 	return Until(ctx, 100*time.Millisecond, c.ready)
 }
 
-// APIPid is the API server's process.
+// APIPid returns the process ID of the API server.
 func (c *Cluster) APIPid() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.api.Pid()
 }
 
-// ready asks the API server whether it is, and etcd with it.
+// ready returns an error unless the API server is ready, and etcd with it.
 func (c *Cluster) ready(ctx context.Context) error {
 	_, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 	if err != nil {
@@ -178,7 +176,7 @@ func (c *Cluster) ready(ctx context.Context) error {
 	return nil
 }
 
-// Compact makes etcd forget all that is not the present.
+// Compact makes etcd forget all past versions.
 func (c *Cluster) Compact(ctx context.Context) error {
 	var head struct{ Header struct{ Revision string } }
 	if err := c.askEtcd(ctx, "/v3/kv/range", `{"key": "AA=="}`, &head); err != nil {

@@ -5,26 +5,25 @@ import (
 	"slices"
 )
 
-// A Container is what a program sees that kubelet starts: files of its own in
-// place of the machine's, an environment, and some of root's capabilities. The
-// network is the node's.
+// A Container is what a program sees that kubelet starts: its own files in place of the
+// machine's, an environment, and some of root's capabilities. The network is the node's.
 type Container struct {
-	// Files are directories and files of the machine, by where the program sees
-	// them; something must be there.
+	// Files are directories and files of the machine, by their path in the container. Something
+	// must exist at that path.
 	Files map[string]string
-	// ReadOnly are directories that the program cannot write, but for Files in them.
+	// ReadOnly are directories that the program cannot write, except for Files in them.
 	ReadOnly []string
-	// Env has "NAME=value" for what is added to the environment.
+	// Env contains "NAME=value" for each addition to the environment.
 	Env []string
-	// Root is the directory that is the program's file system, read-only, with /proc; empty:
-	// the machine's files are.
+	// Root is the directory that is the program's file system, read-only, with /proc. If it is
+	// empty, the program uses that of the machine.
 	Root string
 	// Capabilities, if not nil, are all that the program has ("net_admin").
 	Capabilities []string
 }
 
-// mounting makes the mounts that its arguments name up to "--", in a mount
-// namespace of its own, and becomes the program that they name after it.
+// mounting makes the mounts in its arguments up to "--", in its own mount namespace, and then
+// executes the remaining arguments.
 const mounting = `while [ "$1" != -- ]; do
 	if [ "$1" = ro ]; then mount --bind "$2" "$2"; mount -o remount,bind,ro "$2"; else mount --bind "$1" "$2"; fi
 	shift 2
@@ -32,8 +31,8 @@ done
 shift
 exec "$@"`
 
-// inRoot does the same below the directory that is its first argument, makes what is
-// missing to mount at, and becomes the program with that directory for its root.
+// inRoot does the same below the directory in its first argument, with that directory as the
+// root. It creates missing mount points.
 const inRoot = `root=$1
 shift
 mount --bind "$root" "$root"
@@ -52,7 +51,7 @@ shift
 mount -o remount,bind,ro "$root"
 exec "$@"`
 
-// rooted are the arguments of Command where the container has a root directory.
+// rooted returns the arguments of Command for a container with a root directory.
 func (c *Container) rooted(command []string) []string {
 	args := []string{"--mount", "--propagation=private", "--", "sh", "-ec", inRoot, "sh", c.Root}
 	points := slices.AppendSeq(slices.Clone(c.ReadOnly), maps.Keys(c.Files))
@@ -67,7 +66,7 @@ func (c *Container) rooted(command []string) []string {
 	}
 	args = append(args, "--")
 	if c.Capabilities != nil {
-		set := "-all,+sys_chroot" // by which the root is changed
+		set := "-all,+sys_chroot" // required to change the root
 		for _, capability := range c.Capabilities {
 			set += ",+" + capability
 		}
@@ -76,8 +75,8 @@ func (c *Container) rooted(command []string) []string {
 	return slices.Concat(args, []string{"env"}, c.Env, []string{"chroot", c.Root}, command)
 }
 
-// Command gives the executable and the arguments, as for [StartProxy], that
-// run a command in the container. The process that they make is the command's.
+// Command returns the executable and the arguments, as for [StartProxy], that run a command in
+// the container. Their process becomes the command's.
 func (c *Container) Command(command ...string) (binary string, args []string) {
 	if c.Root != "" {
 		return "unshare", c.rooted(command)

@@ -14,12 +14,12 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// A Gate is a way from a node to the API server: an address, most often of the node's
-// loopback interface, that leads there.
+// A Gate is a way from a node to the API server: an address that forwards there, usually of the
+// node's loopback interface.
 type Gate struct {
-	// FromServer and ToServer count the bytes that went through, with TLS.
+	// FromServer and ToServer count the forwarded bytes, with TLS.
 	FromServer, ToServer atomic.Int64
-	// Connections counts those that were made.
+	// Connections counts the accepted connections.
 	Connections atomic.Int64
 
 	cluster  *Cluster
@@ -29,13 +29,13 @@ type Gate struct {
 	mu   sync.Mutex
 	open map[net.Conn]bool
 	shut bool
-	thaw chan struct{} // closed while bytes go through
+	thaw chan struct{} // closed while bytes may pass
 }
 
 // Gate opens a gate in a namespace, at its loopback interface.
 func (c *Cluster) Gate(ns *applytest.Namespace) (*Gate, error) { return c.GateAt(ns, "127.0.0.1:0") }
 
-// GateAt opens a gate at an address of a namespace; nil: the one of this process.
+// GateAt opens a gate at an address of a namespace; with nil, of this process's namespace.
 func (c *Cluster) GateAt(ns *applytest.Namespace, addr string) (*Gate, error) {
 	g := &Gate{cluster: c, open: map[net.Conn]bool{}, thaw: make(chan struct{})}
 	close(g.thaw)
@@ -54,7 +54,7 @@ func (c *Cluster) GateAt(ns *applytest.Namespace, addr string) (*Gate, error) {
 	return g, nil
 }
 
-// Addr is where the gate listens.
+// Addr returns the address of the gate.
 func (g *Gate) Addr() string { return g.listener.Addr().String() }
 
 // Kubeconfig writes a kubeconfig for a user to a file in dir, and returns its path.
@@ -70,7 +70,7 @@ current-context: context
 	return file, os.WriteFile(file, []byte(text), 0o600)
 }
 
-// Cut breaks all connections; new ones can be made at once.
+// Cut breaks all connections; new ones are possible immediately.
 func (g *Gate) Cut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -79,13 +79,13 @@ func (g *Gate) Cut() {
 	}
 }
 
-// Shut breaks all connections and lets none be made until Open.
+// Shut breaks all connections, and rejects new ones until Open.
 func (g *Gate) Shut() {
 	g.setShut(true)
 	g.Cut()
 }
 
-// Open ends what Shut began.
+// Open ends the effect of Shut.
 func (g *Gate) Open() { g.setShut(false) }
 
 func (g *Gate) setShut(shut bool) {
@@ -94,15 +94,15 @@ func (g *Gate) setShut(shut bool) {
 	g.shut = shut
 }
 
-// Freeze lets no byte through, as where packets are dropped: connections stay,
-// and new ones can be made, on which nothing comes back. Thaw ends it.
+// Freeze stops all bytes, as if packets were dropped: connections stay, and new ones can be made,
+// but nothing comes back. Thaw ends it.
 func (g *Gate) Freeze() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.thaw = make(chan struct{})
 }
 
-// Thaw ends what Freeze began. What was on its way arrives.
+// Thaw ends the effect of Freeze. Bytes in transit then arrive.
 func (g *Gate) Thaw() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,7 +141,7 @@ func (g *Gate) accept() {
 	}
 }
 
-// relay passes bytes on in both directions until one side has had enough.
+// relay copies bytes in both directions until one side closes.
 func (g *Gate) relay(node net.Conn) {
 	defer g.hold(node)()
 	server, err := g.cluster.dial(context.Background(), "tcp", apiAddr)
@@ -155,7 +155,7 @@ func (g *Gate) relay(node net.Conn) {
 	both.Wait()
 }
 
-// hold makes a connection one that Cut breaks, until the returned function closes it.
+// hold registers a connection for Cut until the returned function closes it.
 func (g *Gate) hold(conn net.Conn) (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -171,8 +171,8 @@ func (g *Gate) hold(conn net.Conn) (release func()) {
 	}
 }
 
-// pass copies bytes and counts them as they go. At the end both connections
-// are closed: nothing here is half open.
+// pass copies bytes and counts them as they arrive. At the end it closes both connections: none
+// is ever half open.
 func (g *Gate) pass(to, from net.Conn, count *atomic.Int64) {
 	io.Copy(to, io.TeeReader(from, counter{g, count})) // either end may break it
 	to.Close()

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Hold is client-go alone: it asks for the objects that proxies ask for, in the same form, and returns
-// when its stores hold all. They are kept, and kept up to date, until ctx ends.
+// Hold is client-go alone. It requests the same objects as proxies, in the same form, and returns
+// when its stores contain all. It keeps them up to date until ctx ends.
 func Hold(ctx context.Context, master, kubeconfig, node string) error {
 	config, err := clientcmd.BuildConfigFromFlags(master, kubeconfig)
 	if err != nil {
@@ -54,7 +54,7 @@ func Hold(ctx context.Context, master, kubeconfig, node string) error {
 	return nil
 }
 
-// heldStore tells when it was filled.
+// heldStore signals when it is filled.
 type heldStore struct {
 	cache.Store
 	filled chan<- struct{}

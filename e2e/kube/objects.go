@@ -18,12 +18,12 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// kinds are those of objects that can be sent, in the order in which they are.
+// kinds are the kinds of objects that can be sent, in this order.
 var kinds = []struct {
 	kind       string
 	resource   schema.GroupVersionResource
 	namespaced bool
-	status     bool // has a subresource status that decides about packets
+	status     bool // has a subresource status that affects packets
 }{
 	{"Namespace", schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, false, false},
 	{"ServiceAccount", schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, true, false},
@@ -37,7 +37,7 @@ var kinds = []struct {
 	{"DaemonSet", schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}, true, false},
 }
 
-// An Object is one as its manifest has it.
+// An Object is an object as in a manifest.
 type Object = map[string]any
 
 // Manifests reads all objects of a file with YAML documents, or lists of them.
@@ -66,19 +66,19 @@ func Manifests(file string) ([]Object, error) {
 	}
 }
 
-// sendersAtOnce bounds the requests that are under way at once.
+// sendersAtOnce is the maximum number of concurrent requests.
 const sendersAtOnce = 16
 
-// Apply creates objects, or makes those that exist like these, with their
-// status; what may not change in place is deleted and made anew. All objects of
-// a kind are sent before those of the next, many at once.
+// Apply creates or updates objects, with their status. It deletes and creates an object if a
+// field cannot change in place. It sends all objects of a kind concurrently, before those of the
+// next.
 func (c *Cluster) Apply(ctx context.Context, objects ...Object) error {
 	return c.each(objects, func(to dynamic.ResourceInterface, status bool, o *unstructured.Unstructured) error {
 		return apply(ctx, to, status, o)
 	})
 }
 
-// Update replaces objects that exist, whatever they are now, with one request each.
+// Update replaces existing objects, whatever their state, with one request each.
 func (c *Cluster) Update(ctx context.Context, objects ...Object) error {
 	return c.each(objects, func(to dynamic.ResourceInterface, _ bool, o *unstructured.Unstructured) error {
 		_, err := to.Update(ctx, o, metav1.UpdateOptions{})
@@ -86,7 +86,7 @@ func (c *Cluster) Update(ctx context.Context, objects ...Object) error {
 	})
 }
 
-// Delete deletes objects; those that do not exist are deleted already.
+// Delete deletes objects. Missing ones are no error.
 func (c *Cluster) Delete(ctx context.Context, objects ...Object) error {
 	return c.each(objects, func(to dynamic.ResourceInterface, _ bool, o *unstructured.Unstructured) error {
 		err := to.Delete(ctx, o.GetName(), metav1.DeleteOptions{})
@@ -97,8 +97,8 @@ func (c *Cluster) Delete(ctx context.Context, objects ...Object) error {
 	})
 }
 
-// DeleteAll deletes all Services, EndpointSlices and Nodes, but for the
-// Service that every cluster has.
+// DeleteAll deletes all Services, EndpointSlices and Nodes, except for the Service that every
+// cluster has.
 func (c *Cluster) DeleteAll(ctx context.Context) error {
 	var errs []error
 	for _, k := range kinds {
@@ -124,8 +124,8 @@ func (c *Cluster) DeleteAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Snapshot writes what decides about packets to a file, as kubectl get
-// services,endpointslices,nodes,servicecidrs -A -o json does.
+// Snapshot writes the objects that affect packets to a file, like kubectl get
+// services,endpointslices,nodes,servicecidrs -A -o json.
 func (c *Cluster) Snapshot(ctx context.Context, file string) error {
 	items := []Object{}
 	for _, k := range kinds {
@@ -149,7 +149,7 @@ func (c *Cluster) Snapshot(ctx context.Context, file string) error {
 	return os.WriteFile(file, data, 0o600)
 }
 
-// each sends objects kind by kind, and gives all errors by the names of the objects.
+// each sends objects kind by kind, and returns all errors with the names of the objects.
 func (c *Cluster) each(objects []Object, send func(to dynamic.ResourceInterface, status bool, o *unstructured.Unstructured) error) error {
 	byKind := map[string][]*unstructured.Unstructured{}
 	for _, o := range objects {
@@ -191,8 +191,8 @@ func (c *Cluster) each(objects []Object, send func(to dynamic.ResourceInterface,
 	return errors.Join(errs...)
 }
 
-// toUnstructured makes an object of a manifest one that clients take, with
-// numbers as they want them.
+// toUnstructured converts an object of a manifest to the form that clients require, with their
+// types of numbers.
 func toUnstructured(o Object) (*unstructured.Unstructured, error) {
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -204,7 +204,7 @@ func toUnstructured(o Object) (*unstructured.Unstructured, error) {
 
 func apply(ctx context.Context, to dynamic.ResourceInterface, status bool, o *unstructured.Unstructured) error {
 	got, err := to.Create(ctx, o.DeepCopy(), metav1.CreateOptions{})
-	// The address of a Service that exists is invalid before its name is taken.
+	// The API server rejects the address of an existing Service before it checks its name.
 	if invalid := err; apierrors.IsAlreadyExists(err) || apierrors.IsInvalid(err) {
 		if got, err = update(ctx, to, o); apierrors.IsNotFound(err) {
 			err = invalid
@@ -218,7 +218,7 @@ func apply(ctx context.Context, to dynamic.ResourceInterface, status bool, o *un
 	return err
 }
 
-// update replaces an object that exists, or makes it anew where that is not allowed.
+// update replaces an existing object. If that is not allowed, it deletes and creates it.
 func update(ctx context.Context, to dynamic.ResourceInterface, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	got, err := to.Update(ctx, o.DeepCopy(), metav1.UpdateOptions{})
 	if !apierrors.IsInvalid(err) {

@@ -25,8 +25,8 @@ type Process struct {
 	wait func() error
 }
 
-// start runs a program in a namespace; its output goes to a file in dir. The
-// program ends with this process at the latest.
+// start runs a program in a namespace; its output goes to a file in dir. The program ends with
+// this process at the latest.
 func start(ns *applytest.Namespace, dir, name, binary string, args ...string) (*Process, error) {
 	p := &Process{Name: name, Log: filepath.Join(dir, name+".log")}
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -43,13 +43,13 @@ func start(ns *applytest.Namespace, dir, name, binary string, args ...string) (*
 	return p, nil
 }
 
-// Pid is the process's.
+// Pid returns the process ID.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Signal sends a signal.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Wait waits for the process's end, and gives how it ended.
+// Wait waits until the process ends, and returns its error.
 func (p *Process) Wait(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- p.wait() }()
@@ -61,7 +61,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Kill kills the process with all that it has started, and waits for its end.
+// Kill kills the process and all that it has started, and waits until it ends.
 func (p *Process) Kill() error {
 	if err := syscall.Kill(-p.Pid(), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return err
@@ -70,10 +70,10 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// patience is how long an orderly end may take.
+// patience is the timeout of an orderly end.
 const patience = 20 * time.Second
 
-// Stop asks the process to end, and gives how long that took, and how it ended.
+// Stop asks the process to end, and returns how long that took, and the error of the process.
 func (p *Process) Stop() (time.Duration, error) {
 	began := time.Now()
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -89,7 +89,7 @@ func (p *Process) Stop() (time.Duration, error) {
 	}
 }
 
-// Tail gives the last lines of the log, for messages.
+// Tail returns the last lines of the log, for messages.
 func (p *Process) Tail() string {
 	data, err := os.ReadFile(p.Log)
 	if err != nil {
@@ -116,7 +116,7 @@ func Until(ctx context.Context, every time.Duration, f func(context.Context) err
 	}
 }
 
-// Parallel calls f for the numbers below n, so many at once, until one fails.
+// Parallel calls f for the numbers below n, at most atOnce at a time, until one fails.
 func Parallel(atOnce, n int, f func(int) error) error {
 	var all sync.WaitGroup
 	var failed atomic.Bool

@@ -19,8 +19,8 @@ type Proxy struct {
 	http *http.Client
 }
 
-// StartProxy starts a proxy on a node: the executable with its arguments, as a
-// DaemonSet would. Its log goes to dir.
+// StartProxy starts a proxy on a node: the executable with its arguments, like a DaemonSet. Its
+// log goes to dir.
 func StartProxy(node *applytest.Namespace, dir, name, binary string, args ...string) (*Proxy, error) {
 	process, err := start(node, dir, name, binary, args...)
 	if err != nil {
@@ -37,7 +37,7 @@ func StartProxy(node *applytest.Namespace, dir, name, binary string, args ...str
 		http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}, nil
 }
 
-// Get asks the proxy, on its node, and returns the code and the body.
+// Get sends a request to the proxy from its node, and returns the code and the body.
 func (p *Proxy) Get(ctx context.Context, url string) (code int, body string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -52,7 +52,7 @@ func (p *Proxy) Get(ctx context.Context, url string) (code int, body string, err
 	return resp.StatusCode, string(data), err
 }
 
-// Ready waits until proxyc says that the kernel holds what is wanted.
+// Ready waits until proxyc reports that the kernel has the wanted rules.
 func (p *Proxy) Ready(ctx context.Context) error {
 	return Until(ctx, 20*time.Millisecond, func(ctx context.Context) error {
 		code, body, err := p.Get(ctx, "http://127.0.0.1:10256/readyz")

@@ -24,9 +24,9 @@ var built sync.Map // package → func() (string, error)
 // Proxyc's package.
 const proxyc = "github.com/proxyc/proxyc/cmd/proxyc"
 
-// prepared gives the program of a package, where the environment names a directory
-// (PROXYC_TOOLS) that has programs by the paths of their packages. It does so
-// where nothing can be built.
+// prepared returns the program of a package if the environment variable PROXYC_TOOLS names a
+// directory that contains programs, by the paths of their packages. It is set where nothing can
+// be built.
 func prepared(pkg string) (binary string, ok bool) {
 	dir, ok := os.LookupEnv("PROXYC_TOOLS")
 	return filepath.Join(dir, pkg), ok
@@ -48,17 +48,17 @@ func Root(ctx context.Context) (string, error) {
 	return goCommand(ctx, ".", "list", "-m", "-f", "{{.Dir}}", "github.com/proxyc/proxyc")
 }
 
-// errNoHistory is that there is no earlier proxyc to be built.
+// errNoHistory means that there is no earlier proxyc to build.
 var errNoHistory = errors.New("no earlier revision of proxyc")
 
-// releaseApart is how many commits lie between two releases, as long as no tag says it.
+// releaseApart is the number of commits between two releases if there are no tags.
 const releaseApart = 100
 
-// Previous builds proxyc as it was at a revision, and returns the path of its
-// executable in dir, and the commit's name. The revision "" is the release before this one: the newest
-// tag before the last commit or, without any, the commit releaseApart before it, or the first that
-// a shallow clone has. Where the source is no clone, has one commit alone, or nothing can be
-// built, NoHistory tells that from other errors.
+// Previous builds proxyc at a revision, and returns the path of its executable in dir, and the
+// commit's name. The revision "" is the previous release: the newest tag before the last commit.
+// Without tags it is the commit releaseApart before it, or the first of a shallow clone. If the
+// source is no clone, has only one commit, or cannot be built, the error is one for which
+// NoHistory is true.
 func Previous(ctx context.Context, dir, revision string) (binary, commit string, err error) {
 	if _, ok := prepared(proxyc); ok {
 		return "", "", fmt.Errorf("%w: nothing can be built here", errNoHistory)
@@ -102,10 +102,10 @@ func Previous(ctx context.Context, dir, revision string) (binary, commit string,
 		return "", "", fmt.Errorf("tar -xf %s: %w: %s", archive, err, out)
 	}
 	binary = filepath.Join(dir, "proxyc-previous")
-	return binary, commit, build(ctx, source, binary, "./cmd/proxyc", "-trimpath") // the directory is another each time
+	return binary, commit, build(ctx, source, binary, "./cmd/proxyc", "-trimpath") // the directory differs each time
 }
 
-// NoHistory reports whether an error of Previous is that there is nothing to be built.
+// NoHistory reports whether an error of Previous means that there is nothing to build.
 func NoHistory(err error) bool { return errors.Is(err, errNoHistory) }
 
 // Proxyc builds proxyc, and returns the path of its executable in dir.

@@ -1,3 +1,3 @@
-// Package page opens the page of proxyc report in a real browser, as its readers do. It is a module of its
-// own, so that what drives the browser stays out of proxyc's.
+// Package page opens the page of proxyc report in a real browser. It is a module of its own, to
+// keep the browser's driver out of proxyc's.
 package page

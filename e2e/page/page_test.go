@@ -29,7 +29,7 @@ import (
 
 const repository = "../.."
 
-// proxyc builds the program, once.
+// proxyc builds the program once, and returns its path.
 var proxyc = func() func(*testing.T) string {
 	built := ""
 	return func(t *testing.T) string {
@@ -53,7 +53,7 @@ var proxyc = func() func(*testing.T) string {
 
 func TestMain(m *testing.M) { os.Exit(m.Run()) }
 
-// run runs proxyc, and returns what it prints.
+// run runs proxyc, and returns its output.
 func run(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(proxyc(t), args...)
@@ -71,12 +71,12 @@ func run(t *testing.T, dir string, args ...string) string {
 type tab struct {
 	*testing.T
 	ctx    context.Context
-	asked  []string // what the page asked the network for
-	thrown []string // errors of its program, and what its policy refused
+	asked  []string // requests to the network
+	thrown []string // script errors, and violations of the content security policy
 }
 
-// open opens a page, and waits until it is ready. The test is skipped without a browser, unless the environment
-// variable PROXYC_REQUIRE names "chromium" (or "all").
+// open opens a page, and waits until it is ready. Without a browser it skips the test, or fails
+// it if PROXYC_REQUIRE contains "chromium" or "all".
 func open(t *testing.T, file string) *tab {
 	t.Helper()
 	if _, err := exec.LookPath("chromium"); err != nil {
@@ -87,7 +87,8 @@ func open(t *testing.T, file string) *tab {
 	}
 	dir := t.TempDir()
 	var browser *exec.Cmd
-	// A browser is a group of processes, and what remains of it after its first has ended still writes its files.
+	// A browser is a group of processes. Those that remain after the first has ended still write
+	// files.
 	t.Cleanup(func() {
 		for end := time.Now().Add(time.Minute); browser != nil && browser.Process != nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if errors.Is(syscall.Kill(-browser.Process.Pid, syscall.SIGKILL), syscall.ESRCH) {
@@ -144,14 +145,14 @@ func (b *tab) do(actions ...chromedp.Action) {
 	}
 }
 
-// eval returns what an expression is in the page.
+// eval returns the value of an expression in the page.
 func eval[T any](b *tab, expression string, args ...any) (v T) {
 	b.Helper()
 	b.do(chromedp.Evaluate(fmt.Sprintf(expression, args...), &v))
 	return v
 }
 
-// text returns what can be read at a selector.
+// text returns the visible text at a selector.
 func (b *tab) text(selector string) string {
 	b.Helper()
 	return eval[string](b, `document.querySelector(%q).innerText`, selector)
@@ -167,7 +168,7 @@ func (b *tab) has(selector string, wants ...string) {
 	}
 }
 
-// to goes to a part of the page.
+// to navigates to a part of the page.
 func (b *tab) to(hash string) {
 	b.Helper()
 	b.do(chromedp.Evaluate(fmt.Sprintf(`new Promise(done => { if (location.hash === %q) return done(true);
@@ -175,7 +176,7 @@ func (b *tab) to(hash string) {
 		func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
 }
 
-// review writes the report of the change that docs/review.md walks through.
+// review writes the report of the change in docs/review.md.
 func review(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs(repository + "/testdata/review")
@@ -210,15 +211,16 @@ func TestPage(t *testing.T) {
 			t.Errorf("the drawing has no %q: %s", want, drawn)
 		}
 	}
-	b.to("#services/shop%2Fedge%2") // cut off: nothing that is there
+	b.to("#services/shop%2Fedge%2") // truncated, so that it names nothing
 	b.to("#services/shop%2Fedge")
-	// Another node has another view of it.
+	// The view depends on the node.
 	b.do(chromedp.SetValue("#node", "1"), chromedp.Evaluate(`document.getElementById("node").dispatchEvent(new Event("change"))`, nil),
 		chromedp.Poll(`document.querySelector("#service figcaption")?.textContent.includes("node2")`, nil))
 	b.has("#service", "dropped")
 }
 
-// TestNobodys: what changes of no Service's is a difference, and no Service.
+// TestNobodys checks that a change that belongs to no Service is shown as a difference, and not
+// as a Service.
 func TestNobodys(t *testing.T) {
 	dir := t.TempDir()
 	run(t, dir, "demo", "--write", ".")
@@ -237,11 +239,11 @@ func TestNobodys(t *testing.T) {
 	}
 }
 
-// TestKeyboard goes through the page without a mouse.
+// TestKeyboard uses the page without a mouse.
 func TestKeyboard(t *testing.T) {
 	b := open(t, review(t))
 	focused := func() string { return eval[string](b, `document.activeElement.id`) }
-	b.do(input.DispatchKeyEvent(input.KeyRawDown).WithKey("/")) // a key that is taken makes no sign
+	b.do(input.DispatchKeyEvent(input.KeyRawDown).WithKey("/")) // the page consumes this key, so that it enters no character
 	if focused() != "words" {
 		t.Fatalf("/ goes to %q", focused())
 	}
@@ -266,13 +268,13 @@ func TestKeyboard(t *testing.T) {
 	b.do(chromedp.KeyEvent(kb.Home))
 	b.has("#service", "shop/admin")
 
-	// Every link of the sections can be reached, and opens its section.
+	// Every link of the sections is reachable, and opens its section.
 	b.do(chromedp.Evaluate(`document.querySelector("nav a[href='#trace']").focus()`, nil), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#from"))
 	b.do(chromedp.Focus("#from"), chromedp.KeyEvent("192.0.2.200"), chromedp.Focus("#to"), chromedp.KeyEvent("203.0.113.30:443"), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#course .outcome"))
 	b.has("#course", "dropped", "outside the ranges 198.51.100.0/24", "the source ranges must hold 192.0.2.200")
 }
 
-// TestTrace holds the form against proxyc trace, by what it takes for a packet.
+// TestTrace compares the form with proxyc trace, by the packets that both accept.
 func TestTrace(t *testing.T) {
 	b := open(t, review(t))
 	dir := repository + "/testdata/review"
@@ -294,7 +296,7 @@ func TestTrace(t *testing.T) {
 			b.has("#course .steps", s.Text)
 		}
 	}
-	// Who sends a link chooses words of a command that others copy.
+	// The author of a link chooses words of a command that others copy.
 	b.to("#trace?from=10.1.1.1%40%24(id)%3B'&to=10.96.0.10:80")
 	b.has("#course pre", ` --from '10.1.1.1@$(id);'\''' --to 10.96.0.10:80/tcp`)
 	for input, want := range map[string]string{"from=nonsense&to=10.96.0.1:80": "must be IP or IP@INTERFACE", "from=10.1.1.1&to=shop/none:1": "there is no Service shop/none"} {
@@ -303,7 +305,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestInjection: nothing of a cluster can become a part of the page.
+// TestInjection checks that no name in a cluster becomes part of the page's markup.
 func TestInjection(t *testing.T) {
 	dir := t.TempDir()
 	const evil = `</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>`
@@ -341,7 +343,7 @@ endpoints: [{addresses: [10.244.1.10], nodeName: EVIL, zone: EVIL, conditions: {
 	}
 	cmd := exec.Command(proxyc(t), "report", "-c", "config.yaml", "-s", "cluster.yaml", "-o", "report.html")
 	cmd.Dir = dir
-	out, _ := cmd.CombinedOutput() // exit code 2: not all of it is right
+	out, _ := cmd.CombinedOutput() // exit code 2: some objects are invalid
 	file := filepath.Join(dir, "report.html")
 	if _, err := os.Stat(file); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -354,14 +356,14 @@ endpoints: [{addresses: [10.244.1.10], nodeName: EVIL, zone: EVIL, conditions: {
 	if !eval[bool](b, `window.pwned === undefined && document.querySelectorAll("img").length === 0 && document.body.innerText.includes("onerror=window.pwned")`) {
 		t.Error("a name became a part of the page, or none is shown")
 	}
-	// Even what gets into the page does not run.
+	// Even a script that gets into the page does not run.
 	if eval[bool](b, `(() => { const s = document.createElement("script"); try { s.text = "window.pwned = 1"; } catch { return false; } document.body.append(s); return window.pwned === 1; })()`) {
 		t.Error("a script that is not the page's own runs")
 	}
 }
 
-// TestNames: whatever can be used or seen has a name for those who do not see it, and can be told from
-// its paper.
+// TestNames checks that everything visible or usable has an accessible name, and that its
+// contrast is sufficient.
 func TestNames(t *testing.T) {
 	b := open(t, review(t))
 	need := []string{"textbox", "searchbox", "combobox", "button", "link", "listbox", "option", "image", "table", "region", "navigation"}
@@ -372,7 +374,7 @@ func TestNames(t *testing.T) {
 			type value struct {
 				Value any `json:"value"`
 			}
-			var tree struct { // of which the library knows less than newer browsers tell
+			var tree struct { // the library's own type lacks fields of newer browsers
 				Nodes []struct {
 					Ignored bool  `json:"ignored"`
 					Role    value `json:"role"`
@@ -458,7 +460,7 @@ func TestPrint(t *testing.T) {
 	b.has("main", "Overview", "PX413", "5 are no longer served", "shop/stock")
 }
 
-// TestPictures takes pictures to be looked at, where PROXYC_PICTURES names a directory.
+// TestPictures takes screenshots for review, if PROXYC_PICTURES names a directory.
 func TestPictures(t *testing.T) {
 	dir := os.Getenv("PROXYC_PICTURES")
 	if dir == "" {
@@ -490,10 +492,10 @@ func TestPictures(t *testing.T) {
 	take("print")
 }
 
-// parts are all parts of the page.
+// parts are the links to all parts of the page.
 var parts = []string{"#overview", "#services/shop%2Fedge", "#reach", "#findings", "#diff", "#trace?from=192.0.2.200&to=203.0.113.30:443"}
 
-// TestNarrow: on a narrow screen nothing is wider than it.
+// TestNarrow checks that nothing is wider than a narrow screen.
 func TestNarrow(t *testing.T) {
 	b := open(t, review(t))
 	b.do(emulation.SetDeviceMetricsOverride(360, 740, 2, true))
@@ -505,7 +507,7 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestLarge opens a large cluster, and tells how long that and a search take.
+// TestLarge opens a large cluster, and logs how long that and a search take.
 func TestLarge(t *testing.T) {
 	const services, endpoints = 10_000, 5
 	dir := t.TempDir()

@@ -22,8 +22,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// contents returns a CycloneDX document of what a program holds: each module
-// with version, checksum and licence. It tells nothing of when or where it was made.
+// contents returns a CycloneDX document with the contents of a program: each module with version,
+// checksum and licence. It does not contain when or where it was made.
 func contents(ctx context.Context, source string, info *buildinfo.BuildInfo) ([]byte, error) {
 	dirs, err := moduleDirs(ctx, source)
 	if err != nil {
@@ -83,7 +83,7 @@ func licensed(names ...string) *cdx.Licenses {
 	return &l
 }
 
-// moduleDirs returns where the files of each module are that the sources need.
+// moduleDirs returns the directory of each module that the sources need.
 func moduleDirs(ctx context.Context, source string) (map[string]string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-json", "all")
 	cmd.Dir = source
@@ -104,10 +104,10 @@ func moduleDirs(ctx context.Context, source string) (map[string]string, error) {
 	return dirs, nil
 }
 
-// classifier knows the texts of licences.
+// classifier recognizes the texts of licences.
 var classifier = sync.OnceValues(assets.DefaultClassifier)
 
-// licences returns the SPDX names of the licences that a module's files tell.
+// licences returns the SPDX names of the licences in a module's files.
 func licences(dir string) ([]string, error) {
 	known, err := classifier()
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 	"strings"
 )
 
-// unpackDebian unpacks packages of this machine's release of Debian, for an
-// architecture of their own, with all that they need, and returns "name=version"
-// of each.
+// unpackDebian unpacks packages, with all dependencies, of this machine's Debian release for an
+// architecture. It returns "name=version" of each.
 func unpackDebian(ctx context.Context, dir, arch string, packages []string) ([]string, error) {
 	state, err := os.MkdirTemp("", "proxyc-apt-")
 	if err != nil {
@@ -26,7 +25,8 @@ func unpackDebian(ctx context.Context, dir, arch string, packages []string) ([]s
 			return nil, err
 		}
 	}
-	// Nothing is installed, so that whatever is needed is fetched.
+	// With an empty status file nothing counts as installed, so that apt fetches all
+	// dependencies.
 	if err := os.WriteFile(filepath.Join(state, "status"), nil, 0o644); err != nil {
 		return nil, err
 	}
@@ -62,10 +62,11 @@ func unpackDebian(ctx context.Context, dir, arch string, packages []string) ([]s
 	return versions, nil
 }
 
-// needlessPackages are there only for scripts that are not run.
+// needlessPackages are only used by scripts that do not run.
 var needlessPackages = []string{"debconf", "dpkg", "tar", "perl-base", "gcc-12-base", "gcc-14-base"}
 
-// needlessFiles are of no use to a program: papers but for the licences, and texts in other languages.
+// needlessFiles matches files that no program uses: documentation except licences, and
+// translations.
 var needlessFiles = regexp.MustCompile(`^usr/share/(man|locale|lintian|bug|info)(/|$)|^usr/share/doc/[^/]+/[^c]|^(var|etc|home|tmp|proc|sys|dev|run|mnt|media|opt|srv)(/|$)|^usr/lib/[^/]+/gconv(/|$)`)
 
 func needless(at string) bool { return needlessFiles.MatchString(at) }

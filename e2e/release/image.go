@@ -16,28 +16,28 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// flavour is an image: what is in it beside the program, and what for.
+// flavour is an image: its purpose, and its contents besides the program.
 type flavour struct {
 	name, title string
-	packages    []string // of Debian, with what they need
+	packages    []string // of Debian, with their dependencies
 }
 
-// flavours are all images. The first one has no tool at all: nft of another
-// version than the node's cannot trip over rules that it does not know.
+// flavours are all images. The first has no tools: an nft of another version than the node's
+// could fail on rules that it does not support.
 var flavours = []flavour{
 	{"nftables", "proxyc for mode nftables", nil},
 	{"iptables", "proxyc for all modes of Linux", []string{"iptables"}},
 }
 
-// program is where the images have it, kube-proxy's name, too: it takes the
-// arguments of kubeadm's DaemonSet.
+// program is the program's path in the images. It is also there under kube-proxy's name, and
+// accepts the arguments of kubeadm's DaemonSet.
 const (
 	program  = "usr/local/bin/proxyc"
 	peerName = "usr/local/bin/kube-proxy"
 )
 
-// images writes an OCI layout of each flavour below the release's directory, for
-// all of Linux' targets.
+// images writes an OCI layout of each flavour below the release's directory, for all Linux
+// targets.
 func (r *release) images(ctx context.Context) error {
 	for _, f := range flavours {
 		if r.flavour != "" && r.flavour != f.name {

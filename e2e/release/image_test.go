@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// checkImages builds the images of a release twice, and starts each as a node
-// would: its files read-only, and no right but those that the manifest gives.
+// checkImages builds the images of a release twice, and starts each as on a node: with read-only
+// files, and only the rights in the manifest.
 func checkImages(t *testing.T, r *release) {
 	for _, f := range flavours {
 		t.Run("image "+f.name, func(t *testing.T) {
@@ -106,9 +106,9 @@ func unpack(t *testing.T, img v1.Image, root string) {
 	}
 }
 
-// container starts the program of the image below $1 in a network of its own.
-// $2 is mounted at /run. The kernel's settings are brought in order by a first
-// container, which may; the second one has the rights that are its arguments.
+// container starts the program of the image below $1 in its own network namespace. $2 is mounted
+// at /run. A first container, which has the right, adjusts the kernel's settings. The second has
+// the rights in its arguments.
 const container = `
 ip link set lo up
 root=$1 run=$2 caps=$3
@@ -127,10 +127,11 @@ setpriv --bounding-set="$caps" --inh-caps="$caps" chroot "$root" /usr/local/bin/
 nft list ruleset
 `
 
-// given are the capabilities of the manifest.
+// given matches the capabilities in the manifest.
 var given = regexp.MustCompile(`(?m)^ *add: \[(.*)\]`)
 
-// rights are those of the manifest, and the one with which the test enters the image.
+// rights returns the capabilities in the manifest, and the one that the test needs to enter the
+// image.
 func rights(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/deploy/daemonset.yaml")
@@ -167,11 +168,11 @@ func start(t *testing.T, root, mode string) {
 	}
 }
 
-// nothingOfTheMachine leaves the settings of connection tracking alone that all
-// networks of the machine share.
+// nothingOfTheMachine keeps the settings of connection tracking that all network namespaces of
+// the machine share.
 const nothingOfTheMachine = "conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}\n"
 
-// cluster has a Service with one endpoint.
+// cluster contains a Service with one endpoint.
 const cluster = `apiVersion: v1
 kind: Node
 metadata: {name: node1}

@@ -16,17 +16,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// tree is what a layer holds: files, links and directories by their path,
-// without a slash before it. All are root's, and of one time.
+// tree is the content of a layer: files, links and directories by path, without a leading slash.
+// All belong to root, and have the same time.
 type tree map[string]entry
 
 type entry struct {
 	mode fs.FileMode
 	from string // file with the contents
-	link string // where a link leads
+	link string // target of a link
 }
 
-// addFile adds a program, or a file as it is, and the directories that it is in.
+// addFile adds a program or another file, and its parent directories.
 func (t tree) addFile(at, from string, mode fs.FileMode) {
 	t.parents(at)
 	t[at] = entry{mode: mode, from: from}
@@ -45,7 +45,7 @@ func (t tree) parents(at string) {
 	}
 }
 
-// addDir adds all that is in a directory but what without names.
+// addDir adds the content of a directory, except for paths that match without.
 func (t tree) addDir(root string, without func(at string) bool) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || path == root {

@@ -1,6 +1,6 @@
-// Command release builds what is given to users: static programs for each
-// platform, what is in them (CycloneDX), their checksums, archives of them as plugins
-// of kubectl with krew's manifest, and images (OCI). The same commit gives the same bytes, wherever it is built.
+// Command release builds what users get: static programs for each platform, their contents
+// (CycloneDX), their checksums, archives of them as kubectl plugins with krew's manifest, and
+// images (OCI). The same commit gives the same bytes on every machine.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 // target is a platform that programs are built for.
 type target struct{ os, arch string }
 
-// targets are all of them.
+// targets are all platforms.
 var targets = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"darwin", "arm64"}}
 
 func (t target) String() string { return t.os + "/" + t.arch }
@@ -64,15 +64,15 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// release is what is to be built.
+// release describes a release to build.
 type release struct {
 	source, out string
 	targets     []target
-	env         []string // of the builds, beside the process's own
+	env         []string // of the builds, in addition to the process's own
 	flavour     string   // of images; empty: all
 }
 
-// choose takes one platform, or all.
+// choose selects one platform, or all.
 func (r *release) choose(only string) error {
 	r.targets = targets
 	if only == "" {
@@ -85,8 +85,7 @@ func (r *release) choose(only string) error {
 	return nil
 }
 
-// make writes all files of the release into its directory, over those that are
-// there.
+// make writes all files of the release into its directory. It overwrites existing ones.
 func (r *release) make(ctx context.Context) error {
 	out, err := filepath.Abs(r.out)
 	if err != nil {
@@ -136,11 +135,11 @@ func (r *release) make(ctx context.Context) error {
 	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), sums.Bytes(), 0o644)
 }
 
-// build builds a program, and returns what the Go tool stamped it with.
+// build builds a program, and returns the build information that the Go tool embedded in it.
 func (r *release) build(ctx context.Context, t target, program string) (*buildinfo.BuildInfo, error) {
 	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=true", "-trimpath", "-ldflags=-s -w", "-o", program, "./cmd/proxyc")
 	cmd.Dir = r.source
-	// No level above the first of an architecture: it has to run on any machine.
+	// The first level of each architecture, so that the program runs on any machine.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.os, "GOARCH="+t.arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOEXPERIMENT=")
 	cmd.Env = append(cmd.Env, r.env...)
 	var stderr bytes.Buffer
@@ -158,7 +157,7 @@ func (r *release) build(ctx context.Context, t target, program string) (*buildin
 	return info, nil
 }
 
-// setting returns how a program was built: the value of a key; "" where there is none.
+// setting returns the value of a key in the build information, or "".
 func setting(info *buildinfo.BuildInfo, key string) string {
 	for _, s := range info.Settings {
 		if s.Key == key {

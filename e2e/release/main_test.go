@@ -42,7 +42,7 @@ func built(t *testing.T, source string, env ...string) *release {
 	return r
 }
 
-// files returns what a release has, by name.
+// files returns the files of a release by name.
 func (r *release) files(t *testing.T) map[string][]byte {
 	t.Helper()
 	entries, err := os.ReadDir(r.out)
@@ -58,9 +58,8 @@ func (r *release) files(t *testing.T) map[string][]byte {
 	return files
 }
 
-// TestRelease builds the last commit twice, in two directories and with nothing
-// of the first build at hand for the second, and looks at what came out. With -short
-// both have what was compiled before.
+// TestRelease builds the last commit twice, in two directories and without a shared build cache,
+// and checks the results. With -short both builds use the same cache.
 func TestRelease(t *testing.T) {
 	r := built(t, clone(t, "a"))
 	a := r.files(t)
@@ -93,8 +92,8 @@ func TestRelease(t *testing.T) {
 	checkImages(t, r)
 }
 
-// checkStatic holds that a program needs no interpreter, and so runs in an image
-// that has nothing else.
+// checkStatic checks that a program needs no interpreter, so that it runs in an image without
+// other files.
 func checkStatic(t *testing.T, program []byte) {
 	t.Helper()
 	f, err := elf.NewFile(bytes.NewReader(program))
@@ -134,8 +133,8 @@ func checkVersion(t *testing.T, program []byte) {
 	}
 }
 
-// allowed are the licences that a part may have: none asks more of who hands the
-// program on than to name its authors (Apache-2.0, section 4).
+// allowed are the licences that a part may have. None requires more from a distributor than to
+// name its authors (Apache-2.0, section 4).
 var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
 
 func checkContents(t *testing.T, document []byte) {
@@ -163,12 +162,12 @@ func checkContents(t *testing.T, document []byte) {
 	}
 }
 
-// testOnly are the modules that tests alone need.
+// testOnly are the modules that only tests need.
 var testOnly = map[string]bool{"github.com/google/go-cmp": true, "github.com/rogpeppe/go-internal": true, "github.com/moby/ipvs": true,
 	"github.com/elastic/go-seccomp-bpf": true,
 	"github.com/Microsoft/hnslib":       true /* Windows */}
 
-// lines yields those of the first block of a file that a line opens.
+// lines yields the lines of the first block in a file that starts with a given line.
 func lines(t *testing.T, path, opens string) func(func(string) bool) {
 	t.Helper()
 	file, err := os.ReadFile(path)

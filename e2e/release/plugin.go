@@ -13,7 +13,7 @@ import (
 // archive is the name of the target's program as a plugin of kubectl.
 func (t target) archive() string { return "kubectl-proxyc-" + t.os + "-" + t.arch + ".tar.gz" }
 
-// bin is the name that the program has in it.
+// bin is the program's name in the archive.
 func (t target) bin() string {
 	if t.os == "windows" {
 		return "kubectl-proxyc.exe"
@@ -21,8 +21,8 @@ func (t target) bin() string {
 	return "kubectl-proxyc"
 }
 
-// pack returns the archive that krew installs: the program under its name as a plugin, and
-// the licence. It tells neither when nor by whom it was made.
+// pack returns the archive that krew installs. It contains the program, under its name as a
+// plugin, and the licence, but not when or by whom it was made.
 func (r *release) pack(t target, program []byte) ([]byte, error) {
 	licence, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
 	if err != nil {
@@ -53,11 +53,11 @@ func (r *release) pack(t target, program []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// krewFile is the manifest in which a release's version and checksums are filled in.
+// krewFile is the manifest before the version and checksums of a release are filled in.
 const krewFile = "krew.yaml"
 
-// krew returns the manifest for the archives of a release, whose checksums are given by
-// name: platforms that were not built are not in it.
+// krew returns the manifest for the archives of a release, with their checksums by name. It omits
+// platforms that were not built.
 func (r *release) krew(version string, sums map[string]string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(r.source, "docs/deploy", krewFile))
 	if err != nil {

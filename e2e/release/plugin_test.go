@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// checkPlugin installs the plugin as krew does, by the manifest alone, and calls it.
+// checkPlugin installs the plugin like krew, from the manifest alone, and runs it.
 func checkPlugin(t *testing.T, manifest []byte, name string, archive, program []byte) {
 	t.Helper()
 	if sum := fmt.Sprintf("sha256: %x\n", sha256.Sum256(archive)); strings.Count(string(manifest), "sha256: ") != 1 || !strings.Contains(string(manifest), "/"+name+"\n    "+sum) {
@@ -61,7 +61,8 @@ func checkPlugin(t *testing.T, manifest []byte, name string, archive, program []
 	}
 }
 
-// The manifest has each platform of a release, and names for it what the release has.
+// TestKrewManifest checks that the manifest lists each platform of a release, with the release's
+// data.
 func TestKrewManifest(t *testing.T) {
 	r := release{source: "../..", targets: targets}
 	sums := map[string]string{}

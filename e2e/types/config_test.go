@@ -15,11 +15,11 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// removedFields are those that older releases had, and that proxyc reads still.
+// removedFields are fields of older releases that proxyc still reads.
 var removedFields = []string{"conntrack.max", "resourceContainer", "udpIdleTimeout"}
 
-// TestConfigTypes notices when the newest KubeProxyConfiguration has a field
-// that proxyc lacks, or one of another kind.
+// TestConfigTypes checks that proxyc has every field of the newest KubeProxyConfiguration, with
+// the same kind.
 func TestConfigTypes(t *testing.T) {
 	want, got := map[string]string{}, map[string]string{}
 	fields(reflect.TypeFor[v1alpha1.KubeProxyConfiguration](), "", want)
@@ -65,7 +65,7 @@ func fields(t reflect.Type, path string, out map[string]string) {
 
 func writesItself(t reflect.Type) bool { return t.Implements(reflect.TypeFor[json.Marshaler]()) }
 
-// kind names what a value is in JSON, so that named types do not matter.
+// kind returns the JSON type of a value, so that named types do not matter.
 func kind(t reflect.Type) string {
 	switch {
 	case strings.HasSuffix(t.Name(), "Duration"), t.Name() == "FlushFrequency":
@@ -80,8 +80,8 @@ func kind(t reflect.Type) string {
 	return t.Kind().String()
 }
 
-// TestConfigIsExchanged writes the defaults by proxyc's types and by
-// Kubernetes', and has each read by the other.
+// TestConfigIsExchanged checks that Kubernetes' types read the defaults that proxyc's types
+// write, and vice versa.
 func TestConfigIsExchanged(t *testing.T) {
 	ours := config.Default()
 	config.Complete(ours)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guest is the first process of the machine: it shows its commands the files
-// of the machine outside, runs one after the other, and switches off.
+// guest is the first process of the machine. It mounts the files of the outer machine, runs the
+// commands one after the other, and powers off.
 func guest() {
 	if err := work(); err != nil {
 		fmt.Println("vm:", err)
@@ -89,7 +89,7 @@ func loadModules(dir string) error {
 	return nil
 }
 
-// A mount is one of mount(2).
+// A mount has the arguments of mount(2).
 type mount struct {
 	from, at, kind string
 	flags          uintptr
@@ -117,9 +117,8 @@ func mountAll(mounts ...mount) error {
 
 const ninep = "trans=virtio,version=9p2000.L,msize=262144,cache="
 
-// enter makes the files of the machine outside the root, with what is written
-// kept in memory. The kernel, which runs modprobe by itself, follows, because
-// its threads have this process's root.
+// enter makes the files of the outer machine the root, and keeps writes in memory. The kernel,
+// which runs modprobe by itself, uses the same root, since its threads have that of this process.
 func enter() error {
 	err := mountAll(
 		mount{"host", "/lower", "9p", unix.MS_RDONLY, ninep + "loose"},
@@ -159,7 +158,7 @@ func enter() error {
 	return os.Chdir("/")
 }
 
-// furnish adds what the job needs.
+// furnish adds what the job requires.
 func furnish(j job) error {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -192,8 +191,8 @@ func loopback() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, request)
 }
 
-// run runs the command to its end. Orphans that end meanwhile are buried, as a
-// first process must.
+// run runs the command until it ends. It reaps orphans that end meanwhile, as a first process
+// must.
 func (c command) run(j job) error {
 	if len(c.Modules) > 0 {
 		modprobe := command{Args: append([]string{"modprobe", "-a"}, c.Modules...)}

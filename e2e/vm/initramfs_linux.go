@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 )
 
-// early are the modules without which the machine's files cannot be seen.
+// early are the modules that give access to the outer machine's files.
 var early = []string{"virtio_pci", "9pnet_virtio", "9p", "overlay"}
 
-// writeInitramfs writes what the kernel begins with: this program, and the
-// early modules in the order of their names.
+// writeInitramfs writes the initial files of the kernel: this program, and the early modules in
+// the order of their names.
 func writeInitramfs(file string, k kernel) error {
 	modules, err := k.closure(early...)
 	if err != nil {
@@ -43,7 +43,7 @@ func writeInitramfs(file string, k kernel) error {
 	return w.Flush()
 }
 
-// An archive is what cpio calls newc, the form that the kernel unpacks.
+// An archive has the format that cpio calls newc, which the kernel unpacks.
 type archive struct {
 	*bufio.Writer
 	entries int
@@ -67,5 +67,5 @@ func (a *archive) add(name string, mode int, data []byte) {
 	a.pad(len(data))
 }
 
-// pad fills up to a multiple of four. Flush tells of errors.
+// pad pads to a multiple of four. Flush returns errors.
 func (a *archive) pad(n int) { io.WriteString(a, "\x00\x00\x00"[:(4-n%4)%4]) }

@@ -26,8 +26,8 @@ func cacheDir() string {
 	return filepath.Join(dir, "proxyc-vm")
 }
 
-// findKernel returns the kernel of the package linux-image-amd64. It is fetched
-// and unpacked below dir where that has not been done, and not installed.
+// findKernel returns the kernel of the package linux-image-amd64. If necessary it fetches the
+// package and unpacks it below dir. It does not install it.
 func findKernel(ctx context.Context, dir string) (kernel, error) {
 	for _, tool := range []string{"qemu-system-x86_64", "depmod", "modprobe"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -46,7 +46,7 @@ func findKernel(ctx context.Context, dir string) (kernel, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return kernel{}, err
 	}
-	part, err := os.MkdirTemp(dir, "part-") // it gets its name when it is whole
+	part, err := os.MkdirTemp(dir, "part-") // renamed when it is complete
 	if err != nil {
 		return kernel{}, err
 	}
@@ -78,8 +78,8 @@ func kernelPackage(ctx context.Context) (string, error) {
 	return "", errors.New("apt-cache: linux-image-amd64 is not known; `apt-get update` makes it so")
 }
 
-// closure returns the files of the modules and of all on which they depend, in
-// an order in which they can be loaded.
+// closure returns the files of the modules and of all their dependencies, in an order in which
+// they can be loaded.
 func (k kernel) closure(names ...string) (files []string, err error) {
 	deps, err := filepath.Glob(filepath.Join(k.modules(), "*", "modules.dep"))
 	if err != nil || len(deps) != 1 {
@@ -90,7 +90,7 @@ func (k kernel) closure(names ...string) (files []string, err error) {
 		return nil, err
 	}
 	defer f.Close()
-	found := map[string][]string{} // name → what is loaded before it, last first, and it
+	found := map[string][]string{} // name → its dependencies, last first, and the module
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		file, before, _ := strings.Cut(lines.Text(), ":")
 		name := strings.TrimSuffix(filepath.Base(file), ".ko")

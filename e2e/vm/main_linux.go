@@ -1,6 +1,6 @@
-// Vm runs tests on a second kernel: Debian's stock one, in a throw-away virtual
-// machine that sees this machine's files. It has what a container's host may
-// lack, as modules: ip_vs, dummy devices, ipset, flowtables.
+// Vm runs tests on a second kernel: Debian's stock kernel, in a disposable virtual machine that
+// sees this machine's files. It has modules that a container's host may lack: ip_vs, dummy
+// devices, ipset, flowtables.
 //
 //	vm                  run the usual suites, in at most 12 minutes
 //	vm -all             run all of them
@@ -8,13 +8,12 @@
 //	vm -- COMMAND...    run a command, in the current directory
 //	vm -shell           open a shell; ctrl-a x ends the machine
 //
-// What is written goes to the machine's memory and is lost, but for what is
-// below the directory that -writable names. There is no network but what tests
-// make. qemu emulates the processor where /dev/kvm is missing or does not
-// answer, which is some 20 times slower, so the suites are static binaries that
-// are built outside.
+// Writes go to the machine's memory and are lost, except below the directory of -writable. The
+// only networks are those that tests create. If /dev/kvm does not work, qemu emulates the
+// processor, which is some 20 times slower. The suites therefore are static binaries that are
+// built outside.
 //
-// The program is the first process of the machine as well (guest_linux.go).
+// The program is also the first process of the machine (guest_linux.go).
 package main
 
 import (
@@ -57,7 +56,8 @@ func run(ctx context.Context) (ok bool, err error) {
 		m        = machine{}
 	)
 	flag.StringVar(&m.accel, "accel", "", "accelerator of qemu; kvm where it works, else tcg")
-	// Emulated processors wait for each other, which costs more than a second one brings where the machine has other work.
+	// Emulated processors wait for each other. On a busy machine that costs more than a second
+	// one gains.
 	flag.IntVar(&m.cpus, "cpus", 1, "processors")
 	flag.BoolVar(&m.counted, "counted", false, "let the clock count instructions, a nanosecond each: what is measured does not depend on what else runs here")
 	flag.IntVar(&m.memory, "memory", 4096, "memory in MB")
@@ -119,7 +119,7 @@ func run(ctx context.Context) (ok bool, err error) {
 	return report(j, results) && err == nil, err
 }
 
-// choose gives the suites whose names match, or the usual ones.
+// choose returns the suites whose names match, or the usual ones.
 func choose(only string, all bool) (chosen []suite, err error) {
 	match, err := regexp.Compile(only)
 	if err != nil {
@@ -138,8 +138,7 @@ func choose(only string, all bool) (chosen []suite, err error) {
 	return chosen, nil
 }
 
-// report prints how each command ended, where there are several, and reports
-// whether all did well.
+// report prints how each command ended, if there are several, and reports whether all succeeded.
 func report(j job, results []result) bool {
 	ok := true
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)

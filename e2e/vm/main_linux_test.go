@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestWatched: what firmware prints is left out, wherever the writes are cut.
+// TestWatched checks that output of the firmware is dropped, wherever the writes are split.
 func TestWatched(t *testing.T) {
 	const printed = "\x1b[2JSeaBIOS\r\nvm: this is Linux 6.1\r\none\r\n"
 	const want = "vm: this is Linux 6.1\none\n"
@@ -54,7 +54,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestSuitesNameTests: a suite that plays nothing would always do well.
+// TestSuitesNameTests checks that each suite has tests, since one without would always succeed.
 func TestSuitesNameTests(t *testing.T) {
 	for _, s := range suites {
 		if _, err := os.Stat(filepath.Join("..", "..", s.pkg)); err != nil {
@@ -71,7 +71,7 @@ func TestReport(t *testing.T) {
 	}{
 		{[]result{{}, {}}, true},
 		{[]result{{}, {Error: "exit status 1"}}, false},
-		{[]result{{}}, false}, // the machine went before the second ended
+		{[]result{{}}, false}, // the machine ended before the second command
 		{nil, false},
 	} {
 		if got := report(j, tt.results); got != tt.want {
@@ -80,7 +80,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestClosure: a module comes after all that it needs.
+// TestClosure checks that a module follows all its dependencies.
 func TestClosure(t *testing.T) {
 	k := kernel{t.TempDir()}
 	dir := filepath.Join(k.modules(), "6.1")
@@ -107,7 +107,7 @@ func TestClosure(t *testing.T) {
 	}
 }
 
-// fakeQemu puts a script in the place of qemu.
+// fakeQemu replaces qemu by a script.
 func fakeQemu(t *testing.T, script string) *machine {
 	t.Helper()
 	bin := t.TempDir()
@@ -122,7 +122,7 @@ func fakeQemu(t *testing.T, script string) *machine {
 	return m
 }
 
-// TestHang: a machine that does not start, or that falls silent, is ended.
+// TestHang checks that a machine that does not start, or that stops printing, is killed.
 func TestHang(t *testing.T) {
 	m := fakeQemu(t, "exec sleep 1000")
 	if err := m.qemu(context.Background(), "kvm", 10*time.Millisecond, job{}); !errors.Is(err, errNoStart) {
@@ -143,7 +143,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestMachine starts a machine, where what it needs is installed.
+// TestMachine starts a machine, if its tools are installed.
 func TestMachine(t *testing.T) {
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
 		t.Skip(err)

@@ -18,11 +18,11 @@ import (
 	"time"
 )
 
-// A job is what the machine is to do. It finds it in the directory of control.
+// A job is the work of a machine, which reads it from the control directory.
 type job struct {
-	Writable string // directory in which writes last
+	Writable string // directory in which writes persist
 	Kernel   string // directory of the kernel's modules
-	Shell    bool   // the first command talks with a person
+	Shell    bool   // the first command is interactive
 	Env      []string
 	Commands []command
 }
@@ -30,17 +30,17 @@ type job struct {
 type command struct {
 	Name, Dir string
 	Modules   []string // loaded before it
-	Env       []string // beside the job's
+	Env       []string // in addition to the job's
 	Args      []string
 }
 
-// A result is what came of a command.
+// A result is the result of a command.
 type result struct {
-	Error   string // empty: it did well
+	Error   string // empty on success
 	Seconds float64
 }
 
-// The files of the directory of control.
+// The files of the control directory.
 const (
 	jobFile     = "job.json"
 	resultsFile = "results.json"
@@ -59,13 +59,13 @@ type machine struct {
 	timeout  time.Duration
 }
 
-// awake is what the guest prints when its kernel has started.
+// awake begins the line that the guest prints when its kernel has started.
 const awake = "vm: this is Linux "
 
-// errNoStart says that the machine did not come to print anything.
+// errNoStart means that the machine printed nothing.
 var errNoStart = errors.New("the machine does not start")
 
-// run starts the machine and returns what came of the commands that ended.
+// run starts the machine and returns the results of the commands that ended.
 func (m *machine) run(ctx context.Context, j job) (results []result, err error) {
 	j.Writable, j.Kernel = m.writable, m.kernel.modules()
 	j.Env = []string{"PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin", "HOME=/root", "LANG=C.UTF-8", "TERM=" + os.Getenv("TERM")}
@@ -83,7 +83,8 @@ func (m *machine) run(ctx context.Context, j job) (results []result, err error) 
 	case m.accel != "":
 		err = m.qemu(ctx, m.accel, m.silence, j)
 	default:
-		// A /dev/kvm may be there and not work, or never come back. The kernel takes a second where it does.
+		// A /dev/kvm may exist but not work, or never return. Where it works, the kernel starts
+		// within a second.
 		if err = errNoStart; hasKVM() {
 			if err = m.qemu(ctx, "kvm", 10*time.Second, j); errors.Is(err, errNoStart) {
 				fmt.Println("vm: emulating, because", err)
@@ -107,14 +108,14 @@ func (m *machine) run(ctx context.Context, j job) (results []result, err error) 
 	return results, err
 }
 
-// control is the directory of control.
+// control returns the control directory.
 func (m *machine) control() string { return filepath.Join(m.work, "control") }
 
-// emulated tells tests to be patient. An idle machine of two processors needs
-// less; what is built beside it takes its part.
+// emulated makes tests use longer timeouts. An idle machine of two processors needs less, but
+// builds may run at the same time.
 const emulated = "PROXYC_SLOW=4"
 
-// hand writes the job to where the guest finds it.
+// hand writes the job for the guest.
 func (m *machine) hand(j job) error {
 	text, err := json.Marshal(j)
 	if err != nil {
@@ -132,14 +133,14 @@ func hasKVM() bool {
 	return true
 }
 
-// qemu runs the machine to its end, and passes on what it prints. It is killed
-// if its kernel has not started after a time, or later prints nothing for long.
+// qemu runs the machine until it ends, and forwards its output. It kills the machine if the
+// kernel does not start in time, or if it later prints nothing for long.
 func (m *machine) qemu(ctx context.Context, accel string, start time.Duration, j job) error {
 	ctx, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
 	serial, cpu := "stdio", "max"
 	if j.Shell {
-		serial = "mon:stdio" // the monitor takes care that ctrl-c goes to the machine
+		serial = "mon:stdio" // the monitor passes ctrl-c to the machine
 	}
 	if accel == "kvm" {
 		cpu = "host"
@@ -155,7 +156,7 @@ func (m *machine) qemu(ctx context.Context, accel string, start time.Duration, j
 		"-kernel", m.kernel.image(), "-initrd", filepath.Join(m.work, "initramfs"),
 		"-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off",
 		"-virtfs", share("host", "/", ",readonly=on"), "-virtfs", share("control", m.control(), ""))
-	if m.counted { // an instruction is a nanosecond; one that waits is not waited for
+	if m.counted { // an instruction takes a nanosecond, and idle time is skipped
 		cmd.Args = append(cmd.Args, "-icount", "shift=0,sleep=off")
 	}
 	if m.writable != "" {
@@ -176,8 +177,8 @@ func (m *machine) qemu(ctx context.Context, accel string, start time.Duration, j
 	if j.Shell {
 		cmd.Stdin, watch.silence = os.Stdin, m.timeout
 	}
-	// Whatever ends this process ends the machine, too: it takes a whole core. The
-	// kernel looks at the thread that started it, which therefore has to stay.
+	// The machine uses a whole core, so it must end with this process, however that ends. The
+	// kernel watches the thread that started it, which therefore must remain.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -193,13 +194,13 @@ func (m *machine) qemu(ctx context.Context, accel string, start time.Duration, j
 	return nil
 }
 
-// share is an argument of -virtfs.
+// share returns an argument of -virtfs.
 func share(tag, path, more string) string {
 	return fmt.Sprintf("local,path=%s,mount_tag=%s,security_model=none,multidevs=remap%s", path, tag, more)
 }
 
-// A watched writer passes on what the machine prints, from the start of its
-// kernel on, without carriage returns, and holds the dog back.
+// A watched writer forwards the output of the machine, from the start of its kernel and without
+// carriage returns, and resets the watchdog.
 type watched struct {
 	to      io.Writer
 	dog     *time.Timer

@@ -14,9 +14,9 @@ type suite struct {
 	name    string
 	pkg     string // its directory
 	args    string // $PROXYC is the program
-	modules string // that an administrator would have loaded
-	env     string // beside what all have
-	more    string // what its tests must not skip, beside what all must not
+	modules string // that an administrator would load
+	env     string // in addition to that of all suites
+	more    string // what its tests must not skip, in addition to that of all suites
 	usual   bool
 }
 
@@ -55,7 +55,7 @@ var suites = []suite{
 	{name: "peer-ipvs", pkg: "e2e/conformance", args: "-peer -ways=^ipvs$ -servers=1", modules: ipvs},
 }
 
-// require names what its tests must not skip.
+// require returns what its tests must not skip.
 func (s suite) require() string {
 	if s.modules == "" {
 		return "netns" + s.more
@@ -66,7 +66,7 @@ func (s suite) require() string {
 // proxyc is the package of the program.
 const proxyc = "github.com/proxyc/proxyc/cmd/proxyc"
 
-// A workshop builds what suites need, into a directory.
+// A workshop is a directory in which suites are built.
 type workshop struct{ root, dir string }
 
 // build builds the suites.
@@ -91,11 +91,10 @@ func build(ctx context.Context, dir string, chosen []suite) (commands []command,
 	return commands, nil
 }
 
-// tool is where a program is, by its package.
+// tool returns the path of a program, by its package.
 func (w workshop) tool(pkg string) string { return filepath.Join(w.dir, "tools", pkg) }
 
-// binary builds the tests of a directory, and the real programs beside which
-// those of e2e run.
+// binary builds the tests of a directory, and the real programs that those of e2e run.
 func (w workshop) binary(ctx context.Context, pkg string) (string, error) {
 	binary := filepath.Join(w.dir, strings.ReplaceAll(pkg, "/", "-")+".test")
 	if _, err := os.Stat(binary); err == nil {
@@ -134,9 +133,8 @@ func (w workshop) linkTools(ctx context.Context, module string) error {
 	return nil
 }
 
-// goTool runs the Go tool in a directory and returns what it printed. Binaries
-// that it builds are static, but for the module's tools: those are there already
-// where other tests have run.
+// goTool runs the Go tool in a directory and returns its output. The binaries that it builds are
+// static, except for the module's tools, which other tests have already built.
 func goTool(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stderr = dir, os.Stderr

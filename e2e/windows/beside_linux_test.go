@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// peerExe is the real kube-proxy.exe, which is built once.
+// peerExe builds the real kube-proxy.exe once, and returns its path.
 func (l *lab) peerExe(t *testing.T) string {
 	t.Helper()
 	if *peerFlag == "" {
@@ -27,14 +27,15 @@ func (l *lab) peerExe(t *testing.T) string {
 	return *peerFlag
 }
 
-// beside is a world with the cases that are played there each time.
+// beside is a world with the cases that are always played there.
 type beside struct {
 	world
 	families []string
 	cases    string
 }
 
-// besideWorlds are those in which kube-proxy.exe is played each time; with -all, all that there are.
+// besideWorlds returns the worlds in which kube-proxy.exe is always played; with -all, all
+// worlds.
 func besideWorlds() (all []beside) {
 	both, four := []string{applytest.IPv4, applytest.IPv6}, []string{applytest.IPv4}
 	if !*allFlag {
@@ -65,8 +66,9 @@ func besideWorlds() (all []beside) {
 	return all
 }
 
-// TestBesideKubeProxy plays the real kube-proxy.exe beside proxyc.exe, in the same run: it comes to what proxyc.exe
-// made its host hold, and to what was recorded of it, with more calls.
+// TestBesideKubeProxy plays the real kube-proxy.exe and proxyc.exe in the same run.
+// kube-proxy.exe brings its host to the state of proxyc.exe's, and to the recorded one, with more
+// calls.
 func TestBesideKubeProxy(t *testing.T) {
 	l := inLab(t)
 	peer := l.peerExe(t)
@@ -116,8 +118,8 @@ func TestBesideKubeProxy(t *testing.T) {
 	}
 }
 
-// TestCalls counts what each of the programs asks of the host, with the same clusters: at the start, for one endpoint that
-// changes, and at a restart where there is nothing to do.
+// TestCalls counts the calls of each program to the host, in the same clusters: at the start, for
+// one endpoint that changes, and at a restart without changes.
 func TestCalls(t *testing.T) {
 	l := inLab(t)
 	peer := l.peerExe(t)
@@ -139,10 +141,10 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// calls are numbers of calls of a host.
+// calls are numbers of calls to a host.
 type calls struct{ start, change, restart int }
 
-// callsOf plays a program in a cluster of n Services.
+// callsOf plays a program in a cluster of n Services, and counts its calls.
 func (l *lab) callsOf(t *testing.T, program string, n int) (c calls) {
 	t.Helper()
 	ctx := t.Context()
@@ -171,7 +173,8 @@ func (l *lab) callsOf(t *testing.T, program string, n int) (c calls) {
 	must(p.inForce(ctx))
 	c.start = p.host.Calls()
 
-	// The fewest of three: now and then proxyc looks at the host, and no call of that is for the change.
+	// The minimum of three, since proxyc sometimes reads the host's state, which does not belong
+	// to the change.
 	for last := range 3 {
 		before := p.host.Calls()
 		must(l.cluster.Apply(ctx, numbered(0, fmt.Sprintf("10.244.3.%d", last+1))[1]))
@@ -190,10 +193,10 @@ func (l *lab) callsOf(t *testing.T, program string, n int) (c calls) {
 	return c
 }
 
-// vipOf is the address of Service i.
+// vipOf returns the address of Service i.
 func vipOf(i int) string { return fmt.Sprintf("10.96.%d.%d", i/250+1, i%250+1) }
 
-// numbered is Service i with its endpoints: a pod of the node, one elsewhere, and more.
+// numbered returns Service i with its endpoints: a pod of the node, one elsewhere, and more.
 func numbered(i int, more ...string) []kube.Object {
 	name := fmt.Sprintf("s%d", i)
 	var endpoints []any
@@ -216,7 +219,7 @@ func numbered(i int, more ...string) []kube.Object {
 	}
 }
 
-// reaches waits until the load balancer of an address leads to an endpoint, and the program is at rest.
+// reaches waits until the load balancer of an address has an endpoint, and the program is idle.
 func (p *player) reaches(ctx context.Context, vip, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()

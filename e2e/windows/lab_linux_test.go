@@ -36,20 +36,20 @@ var (
 	peerFlag   = flag.String("kube-proxy", "", "kube-proxy.exe to use; built from its module when empty")
 )
 
-// lab is what all tests share: a node, wine in it, an API server, and the programs.
+// lab is shared by all tests: a node, wine on it, an API server, and the programs.
 type lab struct {
 	dir     string
 	prefix  string   // wine's directory
-	inUse   *os.File // a lock of it; nil: none
+	inUse   *os.File // its lock, if held
 	node    *applytest.Namespace
 	hostMAC string
 	cluster *kube.Cluster
 	gate    *kube.Gate
 	proxyc  string
-	marks   int // how often the mark was moved
+	marks   int // number of moves of the mark
 }
 
-var theLab *lab // nil: it cannot be, and tests are skipped
+var theLab *lab // nil if it cannot be made, and tests are skipped
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -61,7 +61,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// required reports whether the environment wants these tests not to be skipped.
+// required reports whether the environment forbids skipping these tests.
 func required() bool {
 	for name := range strings.SplitSeq(os.Getenv("PROXYC_REQUIRE"), ",") {
 		if name == "wine" || name == "all" {
@@ -181,8 +181,8 @@ func (l *lab) addInterface() error {
 	return errors.Join(nl.AddrAdd(found, addr), nl.LinkSetUp(lan), nl.LinkSetUp(found))
 }
 
-// openWine makes wine's directory, or finds the one of a run before: to make it
-// takes half a minute. The libraries are built anew.
+// openWine creates wine's directory, which takes half a minute, or reuses that of an earlier run.
+// It always rebuilds the libraries.
 func (l *lab) openWine(ctx context.Context) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -223,7 +223,8 @@ func (l *lab) openWine(ctx context.Context) error {
 	return nil
 }
 
-// lockFile waits until nobody else holds a file, and holds it as long as it is open: two tests cannot share one wine.
+// lockFile waits until it has locked a file. The lock lasts as long as the file is open: two
+// tests cannot share one wine.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -235,14 +236,14 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// wine is a program of wine, or under it.
+// wine returns a command that runs a program of wine, or under it.
 func (l *lab) wine(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := l.node.Command(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "WINEPREFIX="+l.prefix, "WINEDEBUG=-all")
 	return cmd
 }
 
-// proxycExe is proxyc.exe with arguments, against a host.
+// proxycExe returns a command that runs proxyc.exe on a host.
 func (l *lab) proxycExe(ctx context.Context, h *host, args ...string) *exec.Cmd {
 	cmd := l.wine(ctx, wine64, append([]string{l.proxyc}, args...)...)
 	cmd.Env = append(cmd.Env, h.env()...)
@@ -265,16 +266,16 @@ func buildForWindows(ctx context.Context, dir, to, pkg string) error {
 	return nil
 }
 
-// windowsPath is a path of this machine as programs under wine know it.
+// windowsPath returns the path by which programs under wine open a file of this machine.
 func windowsPath(path string) string { return `Z:` + strings.ReplaceAll(path, "/", `\`) }
 
-// host is a Windows host as the records have it.
+// host is a Windows host as in the records.
 type host struct {
 	*hnstest.Service
 	lab       *lab
 	listener  net.Listener
-	balancers sync.Map // when one was made or modified last, by its address
-	more      []string // of the environment
+	balancers sync.Map // last change by address
+	more      []string // additional environment
 }
 
 // kinds of hosts, by the network of the cluster.
@@ -322,7 +323,7 @@ func (l *lab) newHost(t *testing.T, w world) *host {
 	return h
 }
 
-// made returns when a load balancer of an address was made or modified last.
+// made returns when a load balancer of an address was last created or modified.
 func (h *host) made(vip string) (time.Time, bool) {
 	at, ok := h.balancers.Load(vip)
 	if !ok {

@@ -19,28 +19,29 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// patience is how long a program may take for a change, and for its start, in a small cluster.
+// patience is the timeout of a program's start, and of a change, in a small cluster.
 const patience = 90 * time.Second
 
-// afterwards is how long kube-proxy.exe may take for what it still does when it has told that it
-// has synced: it removes what is stale then, and its other family may be on its way.
+// afterwards is how long kube-proxy.exe may continue after it has reported a sync: it then
+// removes stale objects, and may sync its other family.
 const afterwards = 20 * time.Second
 
-// player keeps a cluster's objects at those of a case, and a program that follows them.
+// player keeps a cluster's objects equal to those of a case, and runs a program that follows
+// them.
 type player struct {
 	*lab
 	world
 	host   *host
 	dir    string
 	family string // that of the cases
-	peer   string // kube-proxy.exe; empty: proxyc.exe
-	resync string // the period in which all is synced; empty: the case's
-	// patience is how long the program may take for a change, and for its start.
+	peer   string // kube-proxy.exe; empty for proxyc.exe
+	resync string // the period of full syncs; empty for the case's
+	// patience is the timeout of the program's start, and of a change.
 	patience time.Duration
 
 	proxy  *kube.Proxy
-	began  time.Time // when the program was started
-	config string    // with which the program runs
+	began  time.Time // start of the program
+	config string    // of the program
 	sent   map[string]kube.Object
 }
 
@@ -52,7 +53,7 @@ func (l *lab) newPlayer(t *testing.T, w world, family, peer string) *player {
 	return p
 }
 
-// send makes the cluster's objects those of a case and moves the mark.
+// send makes the cluster's objects equal to those of a case, and moves the mark.
 func (p *player) send(ctx context.Context, objects *applytest.Store) error {
 	data, err := objects.File()
 	if err != nil {
@@ -71,17 +72,17 @@ func (p *player) send(ctx context.Context, objects *applytest.Store) error {
 	var changed, gone []kube.Object
 	for _, o := range all {
 		if o["kind"] == "ServiceCIDR" {
-			continue // an API server makes its own, of its flags
+			continue // an API server creates its own, from its flags
 		}
 		meta := o["metadata"].(kube.Object)
 		id := fmt.Sprintf("%s/%v/%v", o["kind"], meta["namespace"], meta["name"])
 		p.sent[id] = o
 		if !reflect.DeepEqual(before[id], o) {
 			if o["kind"] == "Service" && o["status"] == nil {
-				o["status"] = kube.Object{"loadBalancer": kube.Object{}} // addresses go, as a controller takes them away
+				o["status"] = kube.Object{"loadBalancer": kube.Object{}} // addresses are removed, like by a controller
 			}
 			if addresses(before[id]) > addresses(o) {
-				gone = append(gone, o) // an API server that is told of one address less does not let go of it for a while
+				gone = append(gone, o) // an API server keeps a removed address for a while
 			}
 			changed = append(changed, o)
 		}
@@ -101,16 +102,16 @@ func (p *player) send(ctx context.Context, objects *applytest.Store) error {
 	return p.cluster.Apply(ctx, marks[p.family].objects(p.marks)...)
 }
 
-// addresses returns how many addresses a Service has.
+// addresses returns the number of addresses of a Service.
 func addresses(o kube.Object) int {
 	spec, _ := o["spec"].(kube.Object)
 	ips, _ := spec["clusterIPs"].([]any)
 	return len(ips)
 }
 
-// The mark is a Service that no case uses, with an endpoint elsewhere, in the family of the case. Its port
-// moves after all else was sent: a host that has it has what was sent before, or is about to. No port comes
-// twice, as the API server may still tell of the one before.
+// The mark is a Service that no case uses, with an endpoint elsewhere, in the family of the case.
+// Its port changes after all else was sent. A host that has it has what was sent before, or is
+// about to. No port is used twice, since the API server may still report the previous one.
 const firstMark = 20000
 
 type mark struct{ family, vip, pod string }
@@ -121,7 +122,7 @@ var marks = map[string]mark{
 }
 
 func (m mark) objects(n int) []kube.Object {
-	port := fmt.Sprintf("m%d", n) // without this name's twin in the slice there is no endpoint
+	port := fmt.Sprintf("m%d", n) // there is no endpoint unless a port of the slice has the same name
 	name := "mark-" + strings.ToLower(m.family)
 	return []kube.Object{
 		{"apiVersion": "v1", "kind": "Service", "metadata": kube.Object{"name": name, "namespace": "default"},
@@ -135,19 +136,19 @@ func (m mark) objects(n int) []kube.Object {
 	}
 }
 
-// in reports whether a line of the state is the mark's.
+// in reports whether a line of the state belongs to the mark.
 func (m mark) in(line string) bool {
 	return strings.Contains(line+" ", m.vip+" ") || strings.Contains(line+" ", m.pod+" ")
 }
 
-// state is what the host holds, without the mark.
+// state returns the state of the host, without the mark.
 func (p *player) state() applytest.HNSState {
 	balancers, endpoints := p.host.State(p.hostMAC)
 	marked := marks[p.family].in
 	return applytest.HNSState{LoadBalancers: slices.DeleteFunc(balancers, marked), Endpoints: slices.DeleteFunc(endpoints, marked)}
 }
 
-// familyState is the part of it that a record has, which is of one family.
+// familyState returns the part of the state that is in a record, which has one family.
 func (p *player) familyState() applytest.HNSState {
 	s := p.state()
 	other := func(line string) bool { return strings.Contains(line, "::") != (p.family == applytest.IPv6) }
@@ -159,7 +160,7 @@ const (
 	healthzPort = 10256
 )
 
-// configuration is that of a case, with what this lab adds.
+// configuration returns the configuration of a case, with this lab's additions.
 func (p *player) configuration(c *applytest.Case) (string, error) {
 	data, err := c.ConfigFile("kernelspace")
 	if err != nil {
@@ -178,7 +179,7 @@ func (p *player) configuration(c *applytest.Case) (string, error) {
 		return "", err
 	}
 	if p.resync != "" {
-		config["iptables"] = kube.Object{"syncPeriod": p.resync, "minSyncPeriod": "10ms"} // kube-proxy.exe has it from there
+		config["iptables"] = kube.Object{"syncPeriod": p.resync, "minSyncPeriod": "10ms"} // kube-proxy.exe reads it here
 	}
 	config["clientConnection"] = kube.Object{"kubeconfig": windowsPath(kubeconfig)}
 	config["winkernel"] = kube.Object{"networkName": "l2", "enableDSR": p.dsr}
@@ -228,8 +229,8 @@ func (p *player) begin(ctx context.Context, c *applytest.Case) error {
 	}
 }
 
-// hangs reports whether kube-proxy.exe hangs, as it does under wine now and then at its start: it asks the
-// host nothing more, and has not come to the mark.
+// hangs reports whether kube-proxy.exe hangs, as it sometimes does under wine at its start. Then
+// it calls the host no more, and has not reached the mark.
 func (p *player) hangs(ctx context.Context) (bool, error) {
 	const quiet = 45 * time.Second
 	calls, since, hangs := p.host.Calls(), time.Now(), false
@@ -246,7 +247,7 @@ func (p *player) hangs(ctx context.Context) (bool, error) {
 	return hangs, err
 }
 
-// marked tells whether the host has the mark.
+// marked returns an error unless the host has the mark.
 func (p *player) marked() error {
 	balancers, _ := p.host.State("")
 	want := fmt.Sprintf("%s 6 %d->", marks[p.family].vip, firstMark+p.marks)
@@ -265,7 +266,7 @@ func (p *player) stop() error {
 	return err
 }
 
-// inForce waits until the host has the mark and the program is at rest.
+// inForce waits until the host has the mark and the program is idle.
 func (p *player) inForce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
@@ -288,8 +289,8 @@ func (p *player) inForce(ctx context.Context) error {
 	return nil
 }
 
-// peerSynced tells whether kube-proxy.exe has synced the family since it made the load balancer of an address: what comes
-// with that may come after it.
+// peerSynced returns an error unless kube-proxy.exe has synced the family since it made the load
+// balancer of an address. Related changes may follow that one.
 func (p *player) peerSynced(ctx context.Context, vip string) error {
 	_, body, err := p.proxy.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", metricsPort))
 	if err != nil {
@@ -309,7 +310,7 @@ func (p *player) peerSynced(ctx context.Context, vip string) error {
 	return fmt.Errorf("kube-proxy.exe tells nothing of %q", prefix)
 }
 
-// synced tells whether proxyc has nothing left to do.
+// synced returns an error unless proxyc is idle.
 func (p *player) synced(ctx context.Context) error {
 	_, body, err := p.proxy.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/proxyc/status", metricsPort))
 	if err != nil {

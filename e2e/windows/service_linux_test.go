@@ -18,18 +18,19 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// control is wine's service control manager, which lives as long as a program of
-// wine does that is no service.
+// control is wine's service control manager. It lives as long as a program under wine that is no
+// service.
 type control struct {
 	*lab
 	t      *testing.T
 	exe    string // of scm
-	events string // the file that has what the event log was told
+	events string // file with what services log to the event log
 }
 
 const serviceName = "proxyc"
 
-// newControl starts it anew, as it gives services the environment that the registry had at its start.
+// newControl starts it again, since it gives services the environment of the registry at its own
+// start.
 func (l *lab) newControl(t *testing.T, h *host) *control {
 	t.Helper()
 	c := &control{lab: l, t: t, exe: filepath.Join(l.dir, "scm.exe"), events: filepath.Join(t.TempDir(), "events")}
@@ -43,7 +44,8 @@ func (l *lab) newControl(t *testing.T, h *host) *control {
 	c.must(l.wine(t.Context(), wine64, "reg", "add", environment, "/v", "HCN_PORT_OF_SERVICES", "/d", port, "/f"))
 	_ = l.wine(t.Context(), wineserver, "-k", "-w").Run()
 
-	// A shell that waits for a command keeps it. What services tell the event log, wine's libraries print.
+	// A shell that waits for a command keeps it alive. Wine's libraries print the entries of the
+	// event log.
 	events, err := os.Create(c.events)
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +71,7 @@ func (l *lab) newControl(t *testing.T, h *host) *control {
 		wait()
 		_ = l.wine(context.Background(), wineserver, "-k", "-w").Run()
 	})
-	// Whoever comes first starts the services, which keep its output open.
+	// The first program of wine starts the services, which keep its output open.
 	if _, err := io.WriteString(commands, "echo ready\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -91,13 +93,13 @@ func (c *control) must(cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// scm does something with the service.
+// scm acts on the service.
 func (c *control) scm(verb string, command ...string) string {
 	c.t.Helper()
 	return c.must(c.wine(c.t.Context(), wine64, append([]string{c.exe, verb, serviceName}, command...)...))
 }
 
-// told returns what the event log was told.
+// told returns the entries of the event log.
 func (c *control) told() string {
 	c.t.Helper()
 	data, err := os.ReadFile(c.events)
@@ -107,9 +109,9 @@ func (c *control) told() string {
 	return string(bytes.ReplaceAll(data, []byte("\r"), nil))
 }
 
-// TestService runs proxyc.exe as a service: it follows an overlay cluster whose network comes late, tells its status over
-// loopback, writes a log that does not grow without end, and ends when it is asked to, also before it has begun, and with a
-// code when it has to.
+// TestService runs proxyc.exe as a service. It follows an overlay cluster whose network appears
+// late, serves its status over loopback, and bounds its log. It stops on request, even before it
+// has begun, and ends with an exit code if it must.
 func TestService(t *testing.T) {
 	l := inLab(t)
 	w := world{server2022, overlay, false}
@@ -118,7 +120,7 @@ func TestService(t *testing.T) {
 	dir := t.TempDir()
 	file := clusterFile(t, dir, "nodeport")
 	config := filepath.Join(dir, "config.yaml")
-	// The directory of programs' data, which wine's services have elsewhere.
+	// The directory of programs' data has another path for wine's services.
 	log := filepath.Join(l.prefix, "drive_c/users/Public/proxyc/proxyc.log")
 	if err := os.RemoveAll(filepath.Dir(log)); err != nil {
 		t.Fatal(err)
@@ -131,7 +133,7 @@ func TestService(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, _ = c.node.Run(c.wine(t.Context(), wine64, c.exe, "delete", serviceName)) // of a run that was broken off
+	_, _ = c.node.Run(c.wine(t.Context(), wine64, c.exe, "delete", serviceName)) // of an aborted run
 	c.scm("create", windowsPath(l.proxyc), "watch", "--windows-service", "--config", windowsPath(config), "--hostname-override", "node1",
 		"-s", windowsPath(file), "--windows-priorityclass", "HIGH_PRIORITY_CLASS")
 	defer c.scm("delete")
@@ -161,7 +163,7 @@ func TestService(t *testing.T) {
 	}
 	const running, stopped = "state 4, accepts 5, code 0, of its own 0, priority 0x80\n", "state 1, accepts 0, code 0, of its own 0, priority 0x0\n"
 
-	// It starts before the network is there, and is stopped meanwhile.
+	// It starts before the network exists, and is stopped meanwhile.
 	configure("late")
 	c.scm("start")
 	contains("start", func() string { return c.scm("query") }, running)
@@ -170,7 +172,7 @@ func TestService(t *testing.T) {
 		t.Errorf("stopped while it starts: %s", got)
 	}
 
-	// It is started again, with a log that is full, and the network comes, as the container network makes it.
+	// It is started again, with a full log, and the container network creates its network.
 	if err := os.Truncate(log, 32<<20); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +206,7 @@ func TestService(t *testing.T) {
 		t.Errorf("stopped: %s", got)
 	}
 
-	// It cannot go on: who started it learns that, and where to read why.
+	// It cannot continue. Its exit code reports that, and the event log where to read the reason.
 	if err := os.WriteFile(config, []byte("mode: kernelspace\nsyncPeriods: 1s\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// ipHelper changes the addresses of the node's interface as iphlpapi.dll asks for it.
+// ipHelper changes the addresses of the node's interface as iphlpapi.dll requests.
 type ipHelper struct {
 	lab      *lab
 	link     netlink.Link
@@ -40,7 +40,7 @@ type ipHelper struct {
 // wineHelper is wine's own library.
 const wineHelper = "/usr/lib/x86_64-linux-gnu/wine/x86_64-windows/iphlpapi.dll"
 
-// newIPHelper puts dll/iphlpapi.c in the place of wine's library, until the test ends, and serves it.
+// newIPHelper replaces wine's library by dll/iphlpapi.c until the test ends, and serves it.
 func (l *lab) newIPHelper(t *testing.T) *ipHelper {
 	t.Helper()
 	own, err := os.ReadFile(wineHelper)
@@ -54,7 +54,7 @@ func (l *lab) newIPHelper(t *testing.T) *ipHelper {
 			t.Error(err)
 		}
 	})
-	mark := bytes.Index(own, []byte("Wine builtin DLL")) // wine loads one with this by its name alone
+	mark := bytes.Index(own, []byte("Wine builtin DLL")) // wine loads a library with this mark by its name alone
 	if mark < 0 {
 		t.Fatalf("%s is no library of wine", wineHelper)
 	}
@@ -113,7 +113,7 @@ func (h *ipHelper) serve() {
 	}
 }
 
-// do adds or removes an address, and returns the error as Windows has it.
+// do adds or removes an address, and returns the error code of Windows.
 func (h *ipHelper) do(call [27]byte) uint32 {
 	const exists, notFound, failed = 5010, 1168, 31
 	addr := netip.AddrFrom16([16]byte(call[11:27]))
@@ -152,7 +152,7 @@ func (h *ipHelper) took() []string {
 	return calls
 }
 
-// addrs are the addresses of Services that the interface has.
+// addrs returns the addresses of Services on the interface.
 func (h *ipHelper) addrs(t *testing.T) (list []string) {
 	t.Helper()
 	all, err := h.lab.node.Netlink().AddrList(h.link, netlink.FAMILY_V4)
@@ -168,8 +168,8 @@ func (h *ipHelper) addrs(t *testing.T) (list []string) {
 	return list
 }
 
-// serveOnNode serves TCP and UDP at an address of the node until the test ends: each
-// connection is told a name, datagrams are answered.
+// serveOnNode serves TCP and UDP at an address of the node until the test ends. Each connection
+// receives a name, and each datagram a reply.
 func (l *lab) serveOnNode(t *testing.T, at, name string, answer func([]byte) []byte) {
 	t.Helper()
 	var listener net.Listener
@@ -226,7 +226,7 @@ func (l *lab) dial(t *testing.T, network, to string) (net.Conn, error) {
 	return c, err
 }
 
-// served returns the name of the backend that a connection comes to.
+// served returns the name of the backend that a connection reaches.
 func (l *lab) served(t *testing.T, to string) string {
 	t.Helper()
 	c, err := l.dial(t, "tcp4", to)
@@ -241,7 +241,7 @@ func (l *lab) served(t *testing.T, to string) string {
 	return strings.TrimSpace(line)
 }
 
-// lookUp asks a DNS service for a name, and returns the name and the address of the answer.
+// lookUp queries a DNS service for a name, and returns the name and the address in the reply.
 func (l *lab) lookUp(t *testing.T, at, name string) string {
 	t.Helper()
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7},
@@ -276,7 +276,7 @@ func (l *lab) lookUp(t *testing.T, at, name string) string {
 	return out
 }
 
-// knows answers questions for one name.
+// knows returns a DNS server that resolves one name.
 func knows(name string) func([]byte) []byte {
 	return func(ask []byte) []byte {
 		var m dnsmessage.Message
@@ -297,8 +297,8 @@ func knows(name string) func([]byte) []byte {
 	}
 }
 
-// userspaceCluster is a Service with every kind of address, a DNS service at one that
-// the node has already, and one that goes.
+// userspaceCluster is a Service with every kind of address, a DNS service at an address that the
+// node already has, and a Service that is removed.
 const userspaceCluster = `apiVersion: v1
 kind: Node
 metadata: {name: node1}
@@ -351,8 +351,8 @@ spec:
   ports: [{name: http, port: 80}]
 `
 
-// Mode userspace: addresses come to the interface and go again, connections and names
-// come where they should, and only what proxyc added goes at cleanup.
+// TestUserspace checks mode userspace. Addresses are added to the interface and removed again,
+// connections and DNS queries reach their backends, and cleanup removes only what proxyc added.
 func TestUserspace(t *testing.T) {
 	l := inLab(t)
 	h, helper := l.newHost(t, world{server2022, l2bridge, false}), l.newIPHelper(t)
@@ -381,7 +381,7 @@ func TestUserspace(t *testing.T) {
 		t.Helper()
 		return l.run(t, h, code, args...)
 	}
-	// No answer of a slow machine comes after a client was forgotten.
+	// A client must not be forgotten before a slow machine replies.
 	flags := []string{"--mode", "userspace", "--udp-timeout", "1m", "-s", windowsPath(file), "--hostname-override", "node1"}
 	apply := func(code int, args ...string) string {
 		t.Helper()

@@ -28,7 +28,7 @@ var (
 
 const conformance = "../../testdata/conformance"
 
-// server2022 is the version of the records.
+// server2022 is the version of Windows in the records.
 var server2022 = hns.Version{Major: 15, Minor: 1}
 
 // world is a kind of host.
@@ -49,7 +49,8 @@ func (w world) String() string {
 // dualStack reports whether the host has two families.
 func (w world) dualStack() bool { return w.kind == l2bridge && hns.FeaturesOf(w.version).DualStack }
 
-// record is that of what kube-proxy.exe made such a host hold, whatever its version; empty: there is none.
+// record returns the file with what kube-proxy.exe created on such a host, whatever its version;
+// empty for none.
 func (w world) record() string {
 	switch {
 	case w.kind == l2bridge && !w.dsr:
@@ -60,7 +61,8 @@ func (w world) record() string {
 	return ""
 }
 
-// records are what kube-proxy.exe made such a host hold, on an older one without what that has not.
+// records returns what kube-proxy.exe created on such a host, without what an older host does not
+// support.
 func (w world) records(t *testing.T) func(family string, c *applytest.Case, step int) (applytest.HNSState, bool) {
 	t.Helper()
 	if w.record() == "" {
@@ -82,11 +84,11 @@ func (w world) records(t *testing.T) func(family string, c *applytest.Case, step
 	}
 }
 
-// some are cases in which versions differ, or may.
+// some matches cases in which versions differ, or may.
 const some = "^(affinity-clientip|clusterip-sctp|endpoint-updates|etp-local|itp-local|lb-vip|lb-vip-etp-local|nodeport|type-change)$"
 
-// TestConformance plays each case and step: the host holds what kube-proxy.exe made it hold when it was
-// recorded, but for endpoints that nothing uses.
+// TestConformance plays each step of each case, and compares the host with the recorded state of
+// kube-proxy.exe, except for unused endpoints.
 func TestConformance(t *testing.T) {
 	l := inLab(t)
 	for _, row := range []struct {
@@ -126,7 +128,7 @@ func TestConformance(t *testing.T) {
 				if r := p.host.Refusals(); len(r) > 0 {
 					t.Errorf("HNS refused %d calls, the first: %s", len(r), r[0])
 				}
-				if err := p.stop(); err != nil { // its ports are the next one's
+				if err := p.stop(); err != nil { // the next one uses its ports
 					t.Fatal(err)
 				}
 			}
@@ -135,7 +137,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// cases are those of a family that match, and the flag, too; with -all all that the flag leaves.
+// cases returns the cases of a family that match, and that the flag selects. With -all only the
+// flag counts.
 func cases(t *testing.T, family, match string) []*applytest.Case {
 	t.Helper()
 	all, err := applytest.LoadCases(os.DirFS(conformance+"/cases"), family)
@@ -149,7 +152,7 @@ func cases(t *testing.T, family, match string) []*applytest.Case {
 	return slices.DeleteFunc(all, func(c *applytest.Case) bool { return !a.MatchString(c.Name) || !b.MatchString(c.Name) })
 }
 
-// named is a case of IPv4.
+// named returns a case for IPv4.
 func named(t *testing.T, name string) *applytest.Case {
 	t.Helper()
 	all, err := applytest.LoadCases(os.DirFS(conformance+"/cases"), applytest.IPv4)
@@ -159,7 +162,8 @@ func named(t *testing.T, name string) *applytest.Case {
 	return all[slices.IndexFunc(all, func(c *applytest.Case) bool { return c.Name == name })]
 }
 
-// play plays a case and has each step looked at once it is in force. It returns how many there were.
+// play plays a case, and calls look for each step when it is in force. It returns the number of
+// steps.
 func (p *player) play(t *testing.T, c *applytest.Case, look func(t *testing.T, step int)) (steps int) {
 	t.Helper()
 	t.Run(p.family+"/"+c.Name, func(t *testing.T) {
@@ -190,8 +194,9 @@ func (p *player) play(t *testing.T, c *applytest.Case, look func(t *testing.T, s
 	return steps
 }
 
-// difference is what a host has that is not what kube-proxy.exe makes it have; empty: nothing. Endpoints that
-// nothing uses are not made, but for the source of an overlay, which the mark uses.
+// difference describes how a host differs from what kube-proxy.exe would create; empty if it does
+// not. proxyc creates no unused endpoints, except for the source of an overlay, which the mark
+// uses.
 func (w world) difference(peer, own applytest.HNSState) string {
 	endpoints := peer.UsedEndpoints()
 	source := "10.244.1.254 mac host flags 0"
@@ -202,7 +207,7 @@ func (w world) difference(peer, own applytest.HNSState) string {
 	return cmp.Diff(applytest.HNSState{LoadBalancers: peer.LoadBalancers, Endpoints: endpoints}, own)
 }
 
-// clusterFile writes the objects that a case begins with.
+// clusterFile writes the initial objects of a case.
 func clusterFile(t *testing.T, dir, name string) string {
 	t.Helper()
 	objects, err := applytest.NewStore()
@@ -223,7 +228,7 @@ func clusterFile(t *testing.T, dir, name string) string {
 	return file
 }
 
-// run runs proxyc.exe on the host until it ends with a code, and returns what it wrote.
+// run runs proxyc.exe on the host, which must end with a code, and returns its output.
 func (l *lab) run(t *testing.T, h *host, code int, args ...string) string {
 	t.Helper()
 	cmd := l.proxycExe(t.Context(), h, args...)
@@ -232,12 +237,12 @@ func (l *lab) run(t *testing.T, h *host, code int, args ...string) string {
 		t.Fatalf("%v: %v, want exit code %d\n%s", args, err, code, out)
 	}
 	if err != nil {
-		return string(out) + err.Error() // which has what was written to standard error
+		return string(out) + err.Error() // with standard error
 	}
 	return string(out)
 }
 
-// apply, --check and cleanup, each a process of its own.
+// TestApply checks apply, --check and cleanup, each as a process of its own.
 func TestApply(t *testing.T) {
 	l := inLab(t)
 	h := l.newHost(t, world{server2022, l2bridge, false})
@@ -291,8 +296,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// HNS restarts in the middle: what follows brings the host to where it should be,
-// and nothing is made twice.
+// TestRestartOfHNS restarts HNS during a change. Afterwards the host reaches the wanted state,
+// and nothing is created twice.
 func TestRestartOfHNS(t *testing.T) {
 	l := inLab(t)
 	for _, lost := range []bool{false, true} {
@@ -328,7 +333,7 @@ func restartOfHNS(t *testing.T, l *lab, lost bool) {
 			t.Fatal(err)
 		}
 		if round == 1 {
-			// The change fails: HNS is away. Then it comes back.
+			// The change fails while HNS is down. Then HNS returns.
 			if err := kube.Until(ctx, 50*time.Millisecond, func(ctx context.Context) error {
 				if p.synced(ctx) == nil {
 					return fmt.Errorf("proxyc.exe has not noticed")

@@ -1,5 +1,5 @@
-// Command template prints what helm template would of the chart of docs/deploy, with the
-// values of standard input.
+// Command template prints the output of helm template for the chart of docs/deploy. It reads the
+// values from standard input.
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.SetOutput(io.Discard) // Helm says of each link in the chart that it follows it
+	log.SetOutput(io.Discard) // Helm logs every link that it follows in the chart
 	texts, err := deploy.Render("../../docs/deploy/chart", values)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "template:", err)

@@ -1,5 +1,5 @@
-// Scm does with a service what sc.exe does, and prints what became of it: wine's
-// own sc.exe tells no states and no codes.
+// Scm acts on a service like sc.exe, and prints the result. Wine's own sc.exe prints no states
+// and codes.
 //
 //	scm create NAME COMMAND... | start NAME | stop NAME | ended NAME | query NAME | delete NAME
 package main
