@@ -22,28 +22,28 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// parityFile has the configurations and command lines; its head says in which form.
+// parityFile contains the configurations and command lines. Its head describes the format.
 const parityFile = "../testdata/parity/cases.yaml"
 
-// A parityCase is what both programs are started with.
+// A parityCase is the input of both programs.
 type parityCase struct {
 	Name string   `json:"name"`
 	Args []string `json:"args"`
 	// File is the configuration below its apiVersion and kind; Raw is all of it.
 	File *string `json:"file"`
 	Raw  *string `json:"raw"`
-	Late bool    `json:"late"` // proxyc refuses it as it starts only
+	Late bool    `json:"late"` // proxyc rejects it only when it starts
 	// Want is what kube-proxy does: starts, refuses, or ends.
 	Want string `json:"want"`
-	// Proxyc is what proxyc does where that is something else, and Why the reason.
+	// Proxyc is what proxyc does if that is different, and Why the reason.
 	Proxyc string `json:"proxyc"`
 	Why    string `json:"why"`
 }
 
 const parityHeader = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
-// command makes the command of a program under kube-proxy's name on a host that
-// is called as its Node is.
+// command returns the command of a program under kube-proxy's name, on a host that has the name
+// of its Node.
 func (c *parityCase) command(dir string, ours bool) ([]string, error) {
 	args := slices.Clone(c.Args)
 	text := c.Raw
@@ -64,9 +64,9 @@ func (c *parityCase) command(dir string, ours bool) ([]string, error) {
 	return append([]string{"unshare", "--uts", "sh", "-ec", `hostname node1; exec "$@"`, "sh", peerPath}, args...), nil
 }
 
-// TestParity starts a real kube-proxy and proxyc in its place with the same
-// configuration or command line: both start, both refuse, or both do what they
-// were asked for and end. Where they differ, the list says why.
+// TestParity starts a real kube-proxy, and proxyc in its place, with the same configuration or
+// command line. Both start, both refuse, or both do one thing and end. The list gives the reason
+// of each difference.
 func TestParity(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
@@ -85,7 +85,7 @@ func TestParity(t *testing.T) {
 	}
 	t.Run("cases", func(t *testing.T) {
 		for i, c := range cases {
-			if !c.Late && c.Want != "ends" && i%32 != 0 && !applytest.Left(c.Name) { // cmd/proxyc judges all but late ones by the list
+			if !c.Late && c.Want != "ends" && i%32 != 0 && !applytest.Left(c.Name) { // cmd/proxyc checks all but late ones against the list
 				continue
 			}
 			t.Run(cmp.Or(c.Name, strings.Join(c.Args, " ")), func(t *testing.T) {
@@ -101,13 +101,13 @@ func TestParity(t *testing.T) {
 	})
 }
 
-// played is what a program did with a case.
+// played is the result of a program in a case.
 type played struct {
 	outcome string // starts, refuses, ends
-	last    string // of what it said
+	last    string // the last line of its output
 }
 
-// play starts a program and tells what becomes of it.
+// play starts a program and returns the result.
 func play(ctx context.Context, t *testing.T, c *parityCase, binary string, started func(n *node, log string) bool) played {
 	t.Helper()
 	n := newNode(t)
@@ -140,7 +140,7 @@ func play(ctx context.Context, t *testing.T, c *parityCase, binary string, start
 			t.Fatal("neither starts nor ends: ", p.Tail())
 		case <-tick.C:
 			if settled == nil && started(n, p.Log) {
-				settled = time.After(300 * time.Millisecond) // what ends it soon after: a port that is taken
+				settled = time.After(300 * time.Millisecond) // it may still end soon: a port may be in use
 			}
 			if settled == nil && time.Since(began) > 30*time.Second {
 				return played{"hangs", lastLine(p.Log)}
@@ -159,26 +159,26 @@ func outcomeOf(err error) string {
 	return "ends"
 }
 
-// hasIPVS tells whether the kernel has virtual servers.
+// hasIPVS reports whether the kernel supports virtual servers.
 func hasIPVS() bool {
 	_, err := os.Stat("/proc/net/ip_vs")
 	return err == nil
 }
 
-// lacksIPVS tells whether it was only the kernel that kept a program from
-// starting: all of the configuration was judged by then.
+// lacksIPVS reports whether only the kernel prevented a start. By then the program had checked
+// the whole configuration.
 func lacksIPVS(said string) bool {
 	return strings.Contains(said, "can't use the IPVS proxier: ipvs not supported") ||
 		strings.Contains(said, "mode ipvs: the kernel has no ip_vs") || strings.Contains(said, "iptables match ipvs: the kernel has none")
 }
 
-// begun tells whether kube-proxy says that it follows the cluster.
+// begun reports whether kube-proxy logs that it follows the cluster.
 func begun(_ *node, log string) bool {
 	data, err := os.ReadFile(log)
 	return err == nil && strings.Contains(string(data), "config controller")
 }
 
-// synced tells whether proxyc says that its rules are in force.
+// synced reports whether proxyc reports that its rules are in force.
 func synced(n *node, _ string) bool {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(n.dir, statusSocket))

@@ -30,12 +30,13 @@ type way struct {
 	name, mode string
 	args       []string // of proxyc
 	only       string   // the cases to play, a regular expression
-	peer       bool     // kube-proxy is played this way, too
-	short      string   // the family that is played with -short
+	peer       bool     // kube-proxy can also be played this way
+	short      string   // the family with -short
 }
 
-// shortCases are those that are played with -short: objects change while the proxy runs, or its API server's
-// answers matter otherwise. What else rules do to packets cmd/proxyc plays without an API server.
+// shortCases are the cases with -short. In them objects change while the proxy runs, or the
+// responses of its API server matter otherwise. cmd/proxyc plays the others without an API
+// server.
 const shortCases = "^(affinity-endpoint-loss|dual-stack|endpoint-updates|established-tcp-survives|healthcheck-nodeport|hints-zone|nodeport|" +
 	"service-before-after-slice|service-delete|target-port-update|type-change|udp-endpoint-replaced)$"
 
@@ -48,8 +49,7 @@ var ways = []way{
 		only: "^(affinity|clusterip|dual|endpoint|established|hairpin|health|lb-source|nodeport|no-endpoints|service-delete|type-change|udp)"},
 }
 
-// TestConformance plays the recorded cases and prints a table of what came of
-// them.
+// TestConformance plays the recorded cases and prints a table of the results.
 func TestConformance(t *testing.T) {
 	applytest.RequireRoot(t)
 	chosen, err := regexp.Compile(*caseFlag)
@@ -128,8 +128,8 @@ func TestConformance(t *testing.T) {
 	fmt.Print(table)
 }
 
-// servers are control planes that wait for a case. Each plays one at a time,
-// since all cases use the same addresses.
+// servers are idle control planes. Each plays one case at a time, since all cases use the same
+// addresses.
 type servers chan *kube.Cluster
 
 func startServers(ctx context.Context, t *testing.T, n int) servers {

@@ -1,4 +1,4 @@
-// Package conformance plays the cases of testdata/conformance once more, with a
-// real API server between the objects and the proxy; and through the last
-// kube-proxy that had mode userspace, beside proxyc's.
+// Package conformance plays the cases of testdata/conformance with a real API server between the
+// objects and the proxy. It also plays them in mode userspace with proxyc and with the last
+// kube-proxy that had that mode.
 package conformance

@@ -18,7 +18,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// executable is a proxy that can be played.
+// executable is a proxy that can play the cases.
 type executable struct {
 	name, path string
 	args       []string
@@ -26,7 +26,7 @@ type executable struct {
 	peer       bool   // it is kube-proxy
 }
 
-// program is the proxy that the flags ask for. What must be built is, to dir.
+// program returns the proxy that the flags select. If necessary it builds it in dir.
 func program(ctx context.Context, dir string) (e executable, err error) {
 	e = executable{name: "proxyc", path: *proxycFlag, args: []string{"watch"}, user: kube.ProxycUser}
 	switch {
@@ -39,8 +39,8 @@ func program(ctx context.Context, dir string) (e executable, err error) {
 	return e, err
 }
 
-// A player keeps a cluster's objects at those of a snapshot file, and knows
-// when the proxy on the node has put them in force.
+// A player keeps a cluster's objects equal to those of a snapshot file, and detects when the
+// proxy on the node has applied them.
 type player struct {
 	executable
 	way     way
@@ -55,8 +55,8 @@ type player struct {
 
 var _ applytest.Daemon = (*player)(nil)
 
-// daemon gives what starts a program for a case, with the objects of the case
-// in the next API server of the pool that is free.
+// daemon returns a function that starts a program for a case, with the objects of the case in the
+// next free API server of the pool.
 func daemon(pool servers, e executable, w way) applytest.DaemonFunc {
 	return func(ctx context.Context, node *applytest.Namespace, configFile, snapshotFile, _ string) (applytest.Daemon, error) {
 		p := &player{executable: e, way: w, cluster: <-pool, node: node}
@@ -68,7 +68,7 @@ func daemon(pool servers, e executable, w way) applytest.DaemonFunc {
 	}
 }
 
-// lent is a player whose cluster goes back to the pool.
+// lent is a player that returns its cluster to the pool.
 type lent struct {
 	*player
 	pool servers
@@ -79,7 +79,7 @@ func (l *lent) Stop() error {
 	return l.player.Stop()
 }
 
-// patience is how long a proxy may take for a change, and for its start.
+// patience is the timeout of a proxy's start, and of a change.
 var patience = applytest.Patience(30 * time.Second)
 
 // start sends the objects to an empty cluster and starts the proxy.
@@ -110,7 +110,7 @@ func (p *player) start(ctx context.Context, configFile, snapshotFile string) (er
 	return p.inForce(ctx)
 }
 
-// Update brings the cluster to a snapshot file, and waits for the node.
+// Update brings the cluster to the state of a snapshot file, and waits for the node.
 func (p *player) Update(ctx context.Context, snapshotFile string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -131,7 +131,7 @@ func (p *player) Stop() (err error) {
 	return err
 }
 
-// connected writes a configuration that names the API server beside the given one.
+// connected writes a configuration that contains the given one and the API server.
 func (p *player) connected(configFile, dir string) (string, error) {
 	kubeconfig, err := p.gate.Kubeconfig(dir, p.user)
 	if err != nil {
@@ -153,8 +153,7 @@ func (p *player) connected(configFile, dir string) (string, error) {
 	return file, os.WriteFile(file, data, 0o644)
 }
 
-// send makes the cluster's objects those of a snapshot file, and moves the mark
-// when they are.
+// send makes the cluster's objects equal to those of a snapshot file, and then moves the mark.
 func (p *player) send(ctx context.Context, snapshotFile string) error {
 	objects, err := kube.Manifests(snapshotFile)
 	if err != nil {
@@ -165,7 +164,7 @@ func (p *player) send(ctx context.Context, snapshotFile string) error {
 	var changed []kube.Object
 	for _, o := range objects {
 		if o["kind"] == "ServiceCIDR" {
-			continue // an API server makes its own, of its flags
+			continue // an API server creates its own, from its flags
 		}
 		id := identify(o)
 		p.sent[id] = o
@@ -194,8 +193,8 @@ func identify(o kube.Object) string {
 	return fmt.Sprintf("%s/%v/%v", o["kind"], meta["namespace"], meta["name"])
 }
 
-// complete adds what the controllers of a cluster would: a Service without
-// addresses of load balancers loses those that it had.
+// complete does the work of a cluster's controllers: a Service without load balancer addresses
+// loses its previous ones.
 func complete(o kube.Object) kube.Object {
 	if o["kind"] != "Service" || o["status"] != nil {
 		return o
@@ -207,10 +206,9 @@ func complete(o kube.Object) kube.Object {
 	return whole
 }
 
-// The mark is a Service with an endpoint of each family, which no case uses.
-// Its port moves after all else was sent. Watches tell of changes in order, so
-// that a kernel that sends the mark's last port to its last endpoints has all
-// Services and EndpointSlices that were sent before.
+// The mark is a Service with an endpoint of each family, which no case uses. Its port changes
+// after all else was sent. Watches report changes in order. A kernel that sends the mark's last
+// port to its last endpoints therefore has all Services and EndpointSlices that were sent before.
 const firstMark = 20000
 
 var markEndpoints = []struct{ slice, family, addr, clusterIP string }{
@@ -219,7 +217,7 @@ var markEndpoints = []struct{ slice, family, addr, clusterIP string }{
 }
 
 func mark(n int) []kube.Object {
-	port := fmt.Sprintf("m%d", n) // without this name's twin in the slice there is no endpoint
+	port := fmt.Sprintf("m%d", n) // there is no endpoint unless a port of the slice has the same name
 	objects := []kube.Object{{"apiVersion": "v1", "kind": "Service",
 		"metadata": kube.Object{"name": "mark", "namespace": "default"},
 		"spec": kube.Object{
@@ -236,7 +234,7 @@ func mark(n int) []kube.Object {
 	return objects
 }
 
-// rulesets print what the kernel has of each family, by way.
+// rulesets are the commands that print the kernel's rules of each family, by way.
 var rulesets = map[string][][]string{
 	"nftables":        {{"nft", "list", "ruleset"}},
 	"ipvs":            {{"ipset", "save"}, {"iptables-save", "-t", "nat"}, {"ip6tables-save", "-t", "nat"}},
@@ -244,8 +242,7 @@ var rulesets = map[string][][]string{
 	"iptables-legacy": {{"iptables-legacy-save", "-t", "nat"}, {"ip6tables-legacy-save", "-t", "nat"}},
 }
 
-// inForce waits until the kernel has the mark, and the proxy has done what it
-// does after it has written rules.
+// inForce waits until the kernel has the mark, and the proxy has finished what follows its rules.
 func (p *player) inForce(ctx context.Context) error {
 	return kube.Until(ctx, 20*time.Millisecond, func(ctx context.Context) error {
 		err := p.marked(ctx)
@@ -259,7 +256,7 @@ func (p *player) inForce(ctx context.Context) error {
 	})
 }
 
-// marked tells whether the kernel has the mark in both families.
+// marked returns an error unless the kernel has the mark in both families.
 func (p *player) marked(ctx context.Context) error {
 	var rules []byte
 	for _, tool := range rulesets[p.way.name] {
@@ -271,25 +268,25 @@ func (p *player) marked(ctx context.Context) error {
 	}
 	for _, e := range markEndpoints {
 		at := fmt.Sprintf(`%s\]?( \. |:)%d\b`, regexp.QuoteMeta(e.addr), firstMark+p.marks)
-		if p.way.mode == "ipvs" { // the sets have it later than ip_vs
+		if p.way.mode == "ipvs" { // the sets are updated after ip_vs
 			at = fmt.Sprintf(`%s,tcp:%d\b`, regexp.QuoteMeta(e.clusterIP), firstMark+p.marks)
 		}
 		if !regexp.MustCompile(at).Match(rules) {
 			return fmt.Errorf("mark %d is not in the kernel: %s", p.marks, e.addr)
 		}
 	}
-	// In mode ipvs rules come last, and are the same from the first sync on: two jumps in each family.
+	// In mode ipvs rules come last, and are the same after every sync: two jumps in each family.
 	if p.way.mode == "ipvs" && bytes.Count(rules, []byte("-j KUBE-SERVICES")) < 2*len(markEndpoints) {
 		return errors.New("rules are missing")
 	}
 	return nil
 }
 
-// afterRules is how long kube-proxy may take for what follows its rules. It
-// does not tell when it has.
+// afterRules is how long kube-proxy may need for what follows its rules. It does not report the
+// end.
 var afterRules = applytest.Patience(300 * time.Millisecond)
 
-// settled tells whether the proxy has nothing left to do.
+// settled returns an error unless the proxy has finished.
 func (p *player) settled(ctx context.Context) error {
 	if p.peer {
 		time.Sleep(afterRules)

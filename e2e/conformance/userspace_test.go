@@ -18,15 +18,15 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// beyond are the cases that kube-proxy 1.25's proxier of mode userspace alone cannot play.
+// beyond are the cases that kube-proxy 1.25's proxier of mode userspace cannot play by itself.
 var beyond = map[string]string{
 	"dual-stack":           "it has one IP family",
 	"healthcheck-nodeport": "it has no HTTP server",
 	"proxy-health":         "it has no HTTP server",
 }
 
-// TestUserspace plays the cases through kube-proxy 1.25's proxier of mode userspace, and then through proxyc's. What
-// came of each flow must be the same, except for the listed differences.
+// TestUserspace plays the cases with kube-proxy 1.25's proxier of mode userspace, and then with
+// proxyc's. The results of each flow must be equal, except for the listed differences.
 func TestUserspace(t *testing.T) {
 	applytest.RequireRoot(t)
 	if *peerFlag {
@@ -54,7 +54,7 @@ func TestUserspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	cases := os.DirFS("../../testdata/conformance")
-	records, err := applytest.LoadRecords(cases, "expected/iptables.json") // most is answered as there
+	records, err := applytest.LoadRecords(cases, "expected/iptables.json") // most outcomes are the same
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestUserspace(t *testing.T) {
 	}
 }
 
-// A difference is what proxyc does on purpose otherwise than kube-proxy 1.25.
+// A difference is an intentional difference of proxyc from kube-proxy 1.25.
 type difference struct {
 	Why       string   `json:"why"`
 	KubeProxy string   `json:"kube-proxy"` // the fate of the flows, see fate
@@ -133,7 +133,8 @@ func (list differences) of(family, flow string) *difference {
 	return list[i]
 }
 
-// compare holds what came of the flows of a case, by their keys, against each other and the list, and returns what is wrong.
+// compare compares the outcomes of a case's flows, by their keys, with each other and the list,
+// and returns the problems.
 func (list differences) compare(family string, c *applytest.Case, theirs, ours map[string]applytest.Outcome) (problems []string) {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	known := map[string]bool{}
@@ -180,10 +181,10 @@ type oldProxy struct {
 	wait    func() error
 }
 
-// nodeIPs are the node's, one of which the proxier has for its own, and that family.
+// nodeIPs are the node's addresses. The proxier uses one of them, and its family.
 var nodeIPs = map[string]string{applytest.IPv4: "192.0.2.11", applytest.IPv6: "2001:db8:0:1::11"}
 
-// oldProxier gives what starts the proxier for a case.
+// oldProxier returns a function that starts the proxier for a case.
 func oldProxier(binary, family string) applytest.DaemonFunc {
 	return func(ctx context.Context, node *applytest.Namespace, _, snapshotFile, _ string) (applytest.Daemon, error) {
 		p := &oldProxy{log: &applytest.Buffer{}}
@@ -207,7 +208,7 @@ func oldProxier(binary, family string) applytest.DaemonFunc {
 	}
 }
 
-// Update hands the proxier a snapshot file, and waits for its rules.
+// Update passes a snapshot file to the proxier, and waits for its rules.
 func (p *oldProxy) Update(_ context.Context, snapshotFile string) error {
 	if _, err := fmt.Fprintln(p.files, snapshotFile); err != nil {
 		return fmt.Errorf("%w\n%s", err, p.log)

@@ -9,7 +9,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A tracked flow is a conntrack entry, and whether kube-proxy's clean-up keeps it.
+// A tracked flow is a conntrack entry, and whether kube-proxy's cleanup keeps it.
 type tracked struct {
 	Protocol         uint8
 	To, From         string
@@ -17,7 +17,7 @@ type tracked struct {
 	Kept             bool
 }
 
-// Cleaning up removes the same conntrack entries.
+// TestConntrack checks that the cleanup removes the same conntrack entries.
 func TestConntrack(t *testing.T) {
 	const table = "proxy-conntrack"
 	diffs := loadDifferences(t, table)
@@ -33,11 +33,11 @@ func TestConntrack(t *testing.T) {
 				n++
 				entry := conntrack.Entry{Protocol: protocols[e.Protocol], Client: netip.MustParseAddrPort("10.240.9.9:5000"),
 					To: netip.AddrPortFrom(netip.MustParseAddr(w.local[0]), e.ToPort), ID: uint32(i)}
-				if e.To != "" { // else it went to a node port, and the test does not say at which address
+				if e.To != "" { // otherwise the flow was to a node port, and the test does not state the address
 					entry.To = netip.AddrPortFrom(netip.MustParseAddr(e.To), e.ToPort)
 				}
 				entry.From = netip.AddrPortFrom(netip.MustParseAddr(e.From), e.FromPort)
-				if e.From == e.To && e.FromPort == 0 { // not translated, and the test is short about it
+				if e.From == e.To && e.FromPort == 0 { // not translated, and the test omits the port
 					entry.From = entry.To
 				}
 				_, stale := conntrack.NewSelector(w.program(), nil).Stale(entry)

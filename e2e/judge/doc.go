@@ -1,9 +1,8 @@
-// Package judge holds proxyc against kube-proxy's own unit tests.
+// Package judge compares proxyc with kube-proxy's own unit tests.
 //
-// The tables in testdata are recorded: kube-proxy's tests are run from its Go
-// module, with taps in its code that write down what the tests hand in (objects,
-// settings, packets, conntrack entries) and what comes out while they pass.
-// Nothing of its source is kept here. "go test ./judge -update" records anew;
-// without -update the tables are held against the module, and proxyc against
-// the tables. Where proxyc differs on purpose, differences.yaml says why.
+// The tables in testdata are recorded. kube-proxy's tests run from its Go module, with taps in
+// its code. The taps write down the input of the tests (objects, settings, packets, conntrack
+// entries) and the results while they pass. None of its source is kept here. "go test ./judge
+// -update" records again. Without -update the tables are compared with the module, and proxyc
+// with the tables. differences.yaml gives the reason of each intentional difference.
 package judge

@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A pool is what kube-proxy holds of the endpoints of a service port, and
-// which it would use under either traffic policy.
+// A pool contains the endpoints of a service port in kube-proxy's state, and those that it would
+// use under each traffic policy.
 type pool struct {
 	Port           string // ns/name:port/TCP
 	Endpoints      []endpoint
@@ -26,9 +26,9 @@ type endpoint struct {
 	ZoneHints, NodeHints               []string
 }
 
-// Histories of EndpointSlices end in the same endpoints for each service port:
-// the same to be used under traffic policy Cluster and Local, the same that
-// serve (for UDP), and as many that are ready here.
+// TestEndpoints checks that histories of EndpointSlices end in the same endpoints for each
+// service port: those for traffic policies Cluster and Local, those that serve (for UDP), and the
+// number of ready ones on this node.
 func TestEndpoints(t *testing.T) {
 	const table = "proxy"
 	diffs := loadDifferences(t, table)
@@ -45,7 +45,7 @@ func TestEndpoints(t *testing.T) {
 				n++
 				pools++
 				var want struct {
-					Of    []string // the Services that are told of; all, if none is named
+					Of    []string // the Services in the fact; empty for all
 					Pools []pool
 				}
 				if f.Kind == "changedPools" {
@@ -75,8 +75,8 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// As many endpoints are ready for the health checks of the Services in the
-// tests of whole proxiers.
+// TestHealthChecks checks that the same number of endpoints is ready for the health checks of the
+// Services in the tests of whole proxiers.
 func TestHealthChecks(t *testing.T) {
 	for _, mode := range []struct {
 		table string
@@ -107,9 +107,8 @@ func TestHealthChecks(t *testing.T) {
 	}
 }
 
-// serve adds a Service for each that has slices, which shows all that its
-// endpoints decide: traffic goes to them under both policies, and their number
-// is told to load balancers.
+// serve adds a Service for each one that has slices, in which all effects of its endpoints are
+// visible: both policies use them, and load balancers get their number.
 func (w *world) serve(pools []pool) *ir.Program {
 	ports := map[ir.Name]map[snapshot.ServicePort]bool{}
 	add := func(service ir.Name, port snapshot.ServicePort) {
@@ -209,9 +208,8 @@ func proxycPools(p *ir.Program, of []string) string {
 	return lines(out)
 }
 
-// poolText says a pool in one line; "" if there is nothing in it. Which
-// endpoints are on this node is told of those that anything else names: what
-// proxyc has no use for, it does not keep.
+// poolText returns a pool as one line; "" if it is empty. It shows only those local endpoints
+// that another list contains, since proxyc does not keep unused ones.
 func poolText(port string, cluster, local, serving, here []string) string {
 	used := slices.Concat(cluster, local, serving)
 	here = slices.DeleteFunc(here, func(e string) bool { return !slices.Contains(used, e) })
@@ -256,7 +254,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// A category is one call of CategorizeEndpoints, with what came of it.
+// A category is one call of CategorizeEndpoints, with its result.
 type category struct {
 	Node                         string
 	Labels                       map[string]string
@@ -269,8 +267,8 @@ type category struct {
 	Any                          bool
 }
 
-// Readiness, traffic policies and hints pick the same endpoints for a Service
-// port, and where they pick none, clients are refused or dropped alike.
+// TestCategorizeEndpoints checks that readiness, traffic policies and hints select the same
+// endpoints for a Service port, and that clients are refused or dropped alike if there are none.
 func TestCategorizeEndpoints(t *testing.T) {
 	const table = "proxy"
 	diffs := loadDifferences(t, "categorize")
@@ -298,8 +296,7 @@ func TestCategorizeEndpoints(t *testing.T) {
 	}
 }
 
-// proxyc compiles the Service, EndpointSlices and Node that kube-proxy's
-// arguments stand for.
+// proxyc compiles the Service, EndpointSlices and Node that correspond to kube-proxy's arguments.
 func (c category) proxyc(t *testing.T) string {
 	w := newWorld(t, ir.ModeNFTables)
 	w.node = c.Node

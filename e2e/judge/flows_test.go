@@ -16,7 +16,7 @@ import (
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
-// A flow is one line of kube-proxy's tables of packets.
+// A flow is one row of kube-proxy's tables of packets.
 type flow struct {
 	Name, From, Protocol, To, Output string
 
@@ -28,10 +28,10 @@ func (f flow) String() string {
 	return fmt.Sprintf("%s: %s -> %s/%s", f.Name, f.From, net.JoinHostPort(f.To, fmt.Sprint(f.Port)), strings.ToLower(f.Protocol))
 }
 
-// want is the flow's outcome. What reaches nobody is not masqueraded.
+// want returns the flow's outcome. A packet that reaches nothing is not masqueraded.
 func (f flow) want() string {
 	switch f.Output {
-	case "", "ACCEPT": // let through, to no backend
+	case "", "ACCEPT": // accepted, without a backend
 		return "pass"
 	case "DROP", "REJECT":
 		return strings.ToLower(f.Output)
@@ -49,8 +49,8 @@ func outcome(backends []string, masquerade bool) string {
 	return s
 }
 
-// summary says an outcome as kube-proxy's tables do: masqueraded is what is
-// for any of the backends.
+// summary returns an outcome in the form of kube-proxy's tables. It is masqueraded if it is so
+// for any backend.
 func summary(o sim.Outcome) string {
 	switch o.Fate {
 	case sim.NotOurs:
@@ -74,8 +74,8 @@ type evaluator interface {
 	Outcome(sim.Packet, *sim.Cuts) sim.Outcome
 }
 
-// Each packet of kube-proxy's tables meets the same fate in the IR, and in the
-// rules of the mode.
+// TestFlows checks that the IR, and the rules of the mode, handle each packet of kube-proxy's
+// tables in the same way.
 func TestFlows(t *testing.T) {
 	for _, mode := range []struct {
 		table string
@@ -132,8 +132,8 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// parseFlow reads what kube-proxy's own tracer says of a packet after a sync:
-// "10.0.0.1 172.30.0.41 80/tcp = 10.180.0.1:80 masqueraded".
+// parseFlow parses what kube-proxy's own tracer reports of a packet after a sync: "10.0.0.1
+// 172.30.0.41 80/tcp = 10.180.0.1:80 masqueraded".
 func parseFlow(t *testing.T, name, line string) flow {
 	from, rest, _ := strings.Cut(line, " ")
 	to, rest, _ := strings.Cut(rest, " ")
@@ -147,8 +147,7 @@ func parseFlow(t *testing.T, name, line string) flow {
 	return f
 }
 
-// packet is a flow's first packet. What comes from an address of the node is
-// sent by the node.
+// packet returns a flow's first packet. The node itself sends packets from its own addresses.
 func (w *world) packet(f flow) sim.Packet {
 	protocol, ok := ir.ParseProtocol(f.Protocol)
 	if !ok {

@@ -19,7 +19,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A probe is an answer of /healthz or /livez, times in seconds since the start.
+// A probe is a response of /healthz or /livez, with times in seconds since the start.
 type probe struct {
 	Path         string
 	At           float64
@@ -40,8 +40,8 @@ type familyHealth struct {
 	Healthy     bool
 }
 
-// While changes wait and are put in force, and the node comes and goes, the
-// probes answer with the same code and the same times.
+// TestProbes checks that the probes respond with the same code and the same times, while changes
+// wait and are applied, and while the node is added and removed.
 func TestProbes(t *testing.T) {
 	probes := 0
 	for _, test := range load(t, "proxy-healthcheck") {
@@ -111,7 +111,7 @@ func answer(t *testing.T, h *serve.Health, path string, start time.Time) probe {
 	return p
 }
 
-// An answered check is what a load balancer got at a healthCheckNodePort.
+// An answered check is the response that a load balancer got at a healthCheckNodePort.
 type answered struct {
 	Service      string
 	Code         int
@@ -120,8 +120,8 @@ type answered struct {
 	ProxyHealthy bool
 }
 
-// Load balancers get the same answers at the health check ports of Services,
-// which come and go, and whose endpoints do.
+// TestHealthCheckAnswers checks that load balancers get the same responses at the health check
+// ports of Services, while ports and endpoints are added and removed.
 func TestHealthCheckAnswers(t *testing.T) {
 	answers := 0
 	for _, test := range load(t, "proxy-healthcheck") {
@@ -134,7 +134,7 @@ func TestHealthCheckAnswers(t *testing.T) {
 		theirs := map[string]uint16{}
 		for i, f := range test.Facts {
 			switch f.Kind {
-			case "checks": // new ones count no endpoints until these are told of
+			case "checks": // new ones count no endpoints until a later fact
 				all := decode[map[string]uint16](t, f.Is)
 				for service := range want {
 					if theirs[service.String()] != all[service.String()] {
@@ -143,7 +143,7 @@ func TestHealthCheckAnswers(t *testing.T) {
 				}
 				for service, port := range all {
 					if theirs[service] != port {
-						ports[service] = freePort(t) // the test's own may be another's on this machine
+						ports[service] = freePort(t) // the test's own port may be in use on this machine
 						want[name(service)] = ir.HealthCheck{Port: ports[service]}
 					}
 				}

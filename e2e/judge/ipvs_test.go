@@ -13,7 +13,7 @@ import (
 	"github.com/proxyc/proxyc/render/ipvs"
 )
 
-// A state is what a sync in mode ipvs leaves in the kernel.
+// A state is the state of the kernel after a sync in mode ipvs.
 type state struct {
 	Servers []struct {
 		At, Scheduler string
@@ -24,8 +24,8 @@ type state struct {
 	Sets map[string][]string
 }
 
-// After each sync of kube-proxy's tests, proxyc wants the same virtual servers
-// with the same real servers, and the same elements in the same sets.
+// TestIPVS checks that after each sync of kube-proxy's tests, proxyc wants the same virtual
+// servers with the same real servers, and the same elements in the same sets.
 func TestIPVS(t *testing.T) {
 	const table = "proxy-ipvs"
 	diffs := loadDifferences(t, table)
@@ -40,8 +40,8 @@ func TestIPVS(t *testing.T) {
 			syncs++
 			n++
 			want, got := map[string]string{}, map[string]string{}
-			// Some tests leave the number of a Service's port out, and kube-proxy
-			// makes it 0. Nobody can; it stands for port 1 here.
+			// Some tests omit the number of a Service's port, which kube-proxy treats as 0. That
+			// is impossible in the API; here it becomes port 1.
 			for _, svc := range w.snap.Services() {
 				for i := range svc.Ports {
 					svc.Ports[i].Port = max(svc.Ports[i].Port, 1)
@@ -50,7 +50,7 @@ func TestIPVS(t *testing.T) {
 			s := decode[state](t, json.RawMessage(portZero.ReplaceAll(f.Is, []byte("${1}1$2"))))
 			for _, v := range s.Servers {
 				servers++
-				// ip_vs.h: IP_VS_SVC_F_HASHED is the kernel's own.
+				// ip_vs.h: only the kernel sets IP_VS_SVC_F_HASHED.
 				want["server "+v.At] = fmt.Sprintf("%s flags %d timeout %d %s", v.Scheduler, v.Flags&^2, v.Timeout, list(v.Real))
 			}
 			for set, entries := range s.Sets {

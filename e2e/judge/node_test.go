@@ -13,7 +13,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// nodePortAddresses picks the same addresses of the node's interfaces.
+// TestNodePortAddresses checks that nodePortAddresses selects the same addresses of the node's
+// interfaces.
 func TestNodePortAddresses(t *testing.T) {
 	const table = "proxy-util"
 	diffs := loadDifferences(t, "nodePorts")
@@ -59,8 +60,8 @@ func TestNodePortAddresses(t *testing.T) {
 	}
 }
 
-// The same Services are passed over, and the others have the same ClusterIP
-// in each family.
+// TestClusterIPs checks that the same Services are skipped, and that the others have the same
+// ClusterIP in each family.
 func TestClusterIPs(t *testing.T) {
 	diffs := loadDifferences(t, "clusterIP")
 	n := 0
@@ -88,7 +89,7 @@ func TestClusterIPs(t *testing.T) {
 				svc.Ports = []snapshot.ServicePort{{Port: 80}}
 			}
 			if svc.ClusterIP == "" && len(svc.ClusterIPs) > 0 {
-				svc.ClusterIP = svc.ClusterIPs[0] // as the API server has it
+				svc.ClusterIP = svc.ClusterIPs[0] // like the API server
 			}
 			w.snap.SetService(svc)
 			got := "none"

@@ -22,8 +22,8 @@ var update = flag.Bool("update", false, "record the tables anew")
 
 const module = "k8s.io/kubernetes"
 
-// A tap is a statement at the start of a function of kube-proxy's, or deferred
-// to its end: then the results are r0, r1… where they have no names.
+// A tap is a statement at the start of a function of kube-proxy, or deferred to its end. In the
+// latter case unnamed results are r0, r1…
 type tap struct {
 	file, fn string
 	end      bool
@@ -71,8 +71,8 @@ var taps = []tap{
 	{"pkg/proxy/util/utils.go", "ShouldSkipService", true, `tapeSkip(service, r0)`},
 }
 
-// A table is what is recorded of the tests of one package: facts of the kinds
-// named, of all tests but those that skip matches.
+// A table is recorded from the tests of one package. It contains facts of the named kinds, from
+// all tests except those that skip matches.
 type table struct {
 	pkg, skip string
 	kinds     []string
@@ -80,11 +80,12 @@ type table struct {
 
 var tables = []table{
 	{"pkg/proxy", "", []string{"services", "service", "slices", "slice", "parsed", "ports", "pools", "somePools", "changedPools", "localReady", "categorize"}},
-	// It counts rules; all its Services have one address as external IP and load balancer, of which differences.yaml tells.
+	// It counts rules. All its Services share one address as external IP and load balancer; see
+	// differences.yaml.
 	{"pkg/proxy/iptables", "^TestNumberIptablesRules$", []string{"services", "service", "slices", "slice", "proxier", "local", "flow", "trace", "localReady"}},
 	{"pkg/proxy/nftables", "", []string{"services", "service", "slices", "slice", "proxier", "local", "flow", "trace", "localReady"}},
 	{"pkg/proxy/ipvs", "", []string{"services", "service", "slices", "slice", "proxier", "local", "ipvs"}},
-	// It counts how often the table is read, and the tap reads it, too.
+	// It counts reads of the table, and the tap reads it, too.
 	{"pkg/proxy/conntrack", "^TestPerformanceCleanStaleEntries$", []string{"services", "service", "slices", "slice", "conntrack"}},
 	{"pkg/proxy/healthcheck", "", []string{"server", "updated", "queued", "probe", "checks", "counts", "check"}},
 	{"pkg/proxy/util", "", []string{"nodePorts", "nodeIPs", "clusterIP", "skip"}},
@@ -100,13 +101,13 @@ type fact struct {
 	Is   json.RawMessage `json:"is"`
 }
 
-// A taped test is one that kube-proxy passes, with what it said in order.
+// A taped test is one that kube-proxy passes, with its facts in order.
 type taped struct {
 	Test  string `json:"test"`
 	Facts []fact `json:"facts"`
 }
 
-// Recorded tables are what kube-proxy's tests say today.
+// TestRecorded checks that the tables equal those of kube-proxy's tests today.
 func TestRecorded(t *testing.T) {
 	r := newRecorder(t)
 	for _, table := range tables {
@@ -129,9 +130,9 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// A recorder builds kube-proxy's tests with taps. Its module is replaced by a
-// directory that exists in go's overlay only: every file is the module's own,
-// but for those that are tapped and those that the recorder adds.
+// A recorder builds kube-proxy's tests with taps. It replaces the module by a directory that
+// exists in go's overlay only. Every file is the module's own, except for tapped files and those
+// that the recorder adds.
 type recorder struct{ overlay, modfile string }
 
 func newRecorder(t *testing.T) *recorder {
@@ -179,7 +180,7 @@ func newRecorder(t *testing.T) *recorder {
 	return r
 }
 
-// insert puts the taps into a source file, on the lines that are there.
+// insert puts the taps into a source file, and keeps the numbers of its lines.
 func insert(t *testing.T, file string, src []byte, list []tap) []byte {
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, file, src, parser.SkipObjectResolution)
@@ -226,8 +227,7 @@ func insert(t *testing.T, file string, src []byte, list []tap) []byte {
 	return append(append(out, src[last:]...), "\nvar _ = tape.Say\n"...)
 }
 
-// function finds a function or method by its name, Type.Method where several
-// types have it.
+// function finds a function or method by name, or by Type.Method if several types have it.
 func function(f *ast.File, name string) *ast.FuncDecl {
 	typ, method, dotted := strings.Cut(name, ".")
 	for _, d := range f.Decls {
@@ -251,9 +251,9 @@ func function(f *ast.File, name string) *ast.FuncDecl {
 	return nil
 }
 
-// record runs the tests of a package, which have to pass, and gives their table.
+// record runs the tests of a package, which must pass, and returns their table.
 func (r *recorder) record(t *testing.T, table table) []byte {
-	// One test at a time: what is said belongs to the one that runs.
+	// One test at a time, so that each fact belongs to the test that runs.
 	out := run(t, "go", "test", "-json", "-parallel=1", "-trimpath", "-vet=off", "-skip="+table.skip,
 		"-modfile="+r.modfile, "-overlay="+r.overlay, module+"/"+table.pkg)
 	var order []string
@@ -299,11 +299,11 @@ func comma(i, n int) string {
 	return ""
 }
 
-// events are kinds of facts that say something each time.
+// events are kinds of facts that count each time, even if equal.
 var events = []string{"queued", "updated", "probe", "check", "nodePorts", "nodeIPs"}
 
-// facts picks a table's facts out of what a test said. One that says the same
-// as the last of its kind says nothing.
+// facts extracts a table's facts from the output of a test. It omits a fact that equals the
+// previous one of its kind.
 func (table table) facts(t *testing.T, said string) []fact {
 	var out []fact
 	last := map[string]string{}
@@ -330,7 +330,7 @@ func (table table) facts(t *testing.T, said string) []fact {
 		last[kind] = is
 		out = append(out, fact{kind, json.RawMessage(is)})
 	}
-	// Where the whole is said, its pieces say nothing: they are states in between.
+	// A fact about the whole replaces facts about its parts, which are states in between.
 	for _, whole := range []string{"changedPools", "pools"} {
 		if slices.ContainsFunc(out, func(f fact) bool { return f.Kind == whole }) {
 			out = slices.DeleteFunc(out, func(f fact) bool {

@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A port is what kube-proxy understands of one port of a Service.
+// A port is kube-proxy's view of one port of a Service.
 type port struct {
 	Port    string // ns/name:port/TCP
 	Address string // ClusterIP:port/TCP
@@ -24,9 +24,9 @@ type port struct {
 	ExternalLocal, InternalLocal             bool
 }
 
-// Every Service of kube-proxy's tests comes to the same frontends, with the
-// same source ranges, traffic policies, session affinity and health check,
-// alone and in a history of changes.
+// TestServices checks that every Service of kube-proxy's tests has the same frontends, with the
+// same source ranges, traffic policies, session affinity and health check, alone and in a history
+// of changes.
 func TestServices(t *testing.T) {
 	const table = "proxy"
 	diffs := loadDifferences(t, "services")
@@ -47,7 +47,7 @@ func TestServices(t *testing.T) {
 					Ports   []port
 				}](t, f.Is)
 				if one.family = family(v.Family); isHistory(test) {
-					continue // told again by "ports"
+					continue // repeated by "ports"
 				}
 				one.snap.SetService(snapshot.FromService(v.Service))
 				i++
@@ -69,8 +69,8 @@ func isHistory(test taped) bool {
 	return slices.ContainsFunc(test.Facts, func(f fact) bool { return f.Kind == "ports" })
 }
 
-// ports says the frontends of the world's Services, each of whose ports has one
-// endpoint on this node, so that affinity shows.
+// ports returns the frontends of the world's Services. Each port has one endpoint on this node,
+// so that affinity is visible.
 func (w *world) ports() string {
 	for _, s := range w.snap.Services() {
 		slice := &snapshot.EndpointSlice{Name: s.Name, Object: "EndpointSlice " + s.Name.String(), Service: s.Name, AddressType: w.family.String()}
@@ -107,7 +107,7 @@ func (w *world) ports() string {
 	return sorted(out)
 }
 
-// kubeProxyPorts says the ports of Services as the frontends that they are.
+// kubeProxyPorts returns the ports of Services in the form of frontends.
 func kubeProxyPorts(ports []port) string {
 	var out []string
 	for _, p := range ports {

@@ -45,8 +45,8 @@ func decodeInto(t *testing.T, is json.RawMessage, v any) {
 	}
 }
 
-// A world is what a test has handed in so far, in a snapshot that follows its
-// changes as the daemon's does.
+// A world is the input of a test so far, in a snapshot that follows its changes like the
+// daemon's.
 type world struct {
 	t        *testing.T
 	mode     ir.Mode
@@ -59,7 +59,7 @@ type world struct {
 	dirty    []ir.Name
 }
 
-// settings are what the fact "proxier" says.
+// settings are the values in the fact "proxier".
 type settings struct {
 	Family, Node, NodeIP, PodsFrom, NodePortAddresses, ServiceCIDRs string
 
@@ -71,7 +71,7 @@ func newWorld(t *testing.T, mode ir.Mode) *world {
 	return &world{t: t, mode: mode, family: ir.IPv4, snap: snapshot.New()}
 }
 
-// take notes a fact that is something handed in, and tells whether it is one.
+// take records a fact that is input, and reports whether it is.
 func (w *world) take(f fact) bool {
 	switch f.Kind {
 	case "services": // a new, empty tracker
@@ -115,7 +115,7 @@ func (w *world) take(f fact) bool {
 	return true
 }
 
-// forget does something after which a new Compiler is needed.
+// forget calls do, which requires a new Compiler.
 func (w *world) forget(do func()) {
 	do()
 	w.compiler = nil
@@ -133,8 +133,8 @@ func name(s string) ir.Name {
 	return ir.Name{Namespace: namespace, Name: name}
 }
 
-// program compiles what changed, and gives the Program of the test's family.
-// It is what compiling everything would give.
+// program compiles the changes, and returns the Program of the test's family. It checks that
+// compiling everything gives the same.
 func (w *world) program() *ir.Program {
 	cfg, facts := w.config(), w.facts()
 	if w.compiler == nil {
@@ -157,7 +157,7 @@ func (w *world) program() *ir.Program {
 	return got.Of(w.family)
 }
 
-// facts are the node's own addresses, where the test names any.
+// facts returns the node's own addresses, if the test names any.
 func (w *world) facts() compiler.Facts {
 	f := compiler.Facts{NodeName: w.nodeName()}
 	if w.local == nil {
@@ -180,8 +180,8 @@ func (w *world) nodeName() string {
 	return "node"
 }
 
-// config is a configuration with which kube-proxy would make such a proxier.
-// It makes the Node and the ServiceCIDR that go with it, too.
+// config returns a configuration with which kube-proxy would create such a proxier. It also
+// creates the Node and the ServiceCIDR for it.
 func (w *world) config() *config.Config {
 	s := w.settings
 	node := &snapshot.Node{Name: w.nodeName(), Zone: s.Labels[corev1.LabelTopologyZone]}
@@ -194,7 +194,7 @@ func (w *world) config() *config.Config {
 	}
 	section := map[string]any{"masqueradeAll": s.MasqueradeAll}
 	in := string(w.mode)
-	if w.mode == ir.ModeIPVS { // which has its own in here
+	if w.mode == ir.ModeIPVS { // the tests' values are in the section of mode iptables
 		in = string(ir.ModeIPTables)
 	}
 	if w.mode == ir.ModeIPTables {
@@ -220,7 +220,7 @@ func (w *world) config() *config.Config {
 	return r.Config
 }
 
-// A difference is one on purpose: what proxyc does instead, and why.
+// A difference is an intentional one: what proxyc does instead, and why.
 type difference struct {
 	Where string // table, test and case
 	Want  string // what proxyc does
@@ -230,8 +230,8 @@ type difference struct {
 
 type differences []*difference
 
-// loadDifferences reads those of the tables that a test goes through. When it
-// ends, each must have been met.
+// loadDifferences reads the differences in the tables of a test. At the end of the test, each
+// must have occurred.
 func loadDifferences(t *testing.T, tables ...string) differences {
 	var all, out differences
 	b, err := os.ReadFile("differences.yaml")
@@ -259,7 +259,7 @@ func loadDifferences(t *testing.T, tables ...string) differences {
 	return out
 }
 
-// compare holds what proxyc does against what kube-proxy does.
+// compare compares what proxyc does with what kube-proxy does.
 func (d differences) compare(t *testing.T, where, kubeProxy, proxyc string) {
 	t.Helper()
 	for _, on := range d {

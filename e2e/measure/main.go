@@ -1,5 +1,5 @@
-// Measure runs a scenario: it measures proxyc, alone or beside kube-proxy, or records what
-// releases of kube-proxy write. Each scenario has flags of its own. All need root.
+// Measure runs a scenario: it measures proxyc, alone or together with kube-proxy, or records the
+// rules of releases of kube-proxy. Each scenario has its own flags. All require root.
 //
 //	go run ./measure SCENARIO -h
 package main

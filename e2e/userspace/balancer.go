@@ -7,8 +7,8 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/userspace"
 )
 
-// A balancer is kube-proxy's, and tells when the proxier has done its work: the last thing
-// that it does, after all its rules, is to ask for stale clients of each service port.
+// A balancer is kube-proxy's balancer, which also signals that the proxier has finished. The
+// proxier's last action, after all its rules, is to clean up stale clients of each service port.
 type balancer struct {
 	*userspace.LoadBalancerRR
 
@@ -16,7 +16,7 @@ type balancer struct {
 	looked map[proxy.ServicePortName]chan struct{}
 }
 
-// look returns a channel that is closed when the proxier has asked for the service port.
+// look returns a channel that is closed when the proxier has cleaned up the service port.
 func (b *balancer) look(port proxy.ServicePortName) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

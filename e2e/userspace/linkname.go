@@ -12,8 +12,9 @@ import (
 	"k8s.io/utils/exec"
 )
 
-// These are the parts of userspace.NewProxier. That one as a whole demands the right to raise the limit of open files,
-// which root of a container may lack, and takes the node's IPv4 address also where it is to serve IPv6.
+// These are parts of userspace.NewProxier. As a whole it requires the right to raise the limit of
+// open files, which root of a container may lack, and it uses the node's IPv4 address even to
+// serve IPv6.
 
 //go:linkname createProxier k8s.io/kubernetes/pkg/proxy/userspace.createProxier
 func createProxier(loadBalancer userspace.LoadBalancer, listenIP net.IP, iptables iptables.Interface, exec exec.Interface, hostIP net.IP,

@@ -1,9 +1,9 @@
-// Userspace runs the proxier of kube-proxy 1.25's mode userspace, the last that
-// had it, fed from files in place of an API server.
+// Userspace runs the proxier of mode userspace of kube-proxy 1.25, the last release with that
+// mode. Files replace the API server.
 //
-// Each line of its standard input names a file with a List of objects as YAML.
-// When the Services and EndpointSlices in it are in force, it answers with a line:
-// "ok", or why not. It ends with its input, and leaves its rules.
+// Each line of its standard input names a file with a List of objects as YAML. When the Services
+// and EndpointSlices in it are in force, the program prints a line: "ok", or the error. It ends
+// with its input, and leaves its rules.
 package main
 
 import (
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// A node has a proxier and what it was told.
+// A node has a proxier and the objects that it received.
 type node struct {
 	family   family
 	proxier  *userspace.Proxier
@@ -58,7 +58,7 @@ type node struct {
 	updates  int
 }
 
-// newNode makes the proxier as kube-proxy did.
+// newNode creates the proxier like kube-proxy.
 func newNode() (*node, error) {
 	host := net.ParseIP(*nodeIP)
 	if host == nil {
@@ -85,7 +85,7 @@ func newNode() (*node, error) {
 	return n, err
 }
 
-// update tells the proxier what has changed, and waits for its rules.
+// update passes the changes to the proxier, and waits for its rules.
 func (n *node) update(file string) error {
 	want, err := readObjects(file, n.family)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A family is an IP family, as its parts call it.
+// A family contains the names of an IP family in several APIs.
 type family struct {
 	addressType discovery.AddressType
 	protocol    iptables.Protocol
@@ -30,14 +30,14 @@ var (
 	ipv6Family = family{discovery.AddressTypeIPv6, iptables.ProtocolIPv6, "::", "fd00:10:96::fffe"}
 )
 
-// objects are what a proxier is told of.
+// objects are the input of a proxier.
 type objects struct {
 	services  map[types.NamespacedName]*v1.Service
 	endpoints map[types.NamespacedName]*v1.Endpoints
 }
 
-// readObjects reads those of a List that kube-proxy asked an API server for, in the state in which that, and the
-// controller of Endpoints, had them.
+// readObjects reads the objects of a List that kube-proxy requested from an API server, in the
+// form that the server, and the controller of Endpoints, gave them.
 func readObjects(file string, f family) (objects, error) {
 	o := objects{services: map[types.NamespacedName]*v1.Service{}, endpoints: map[types.NamespacedName]*v1.Endpoints{}}
 	data, err := os.ReadFile(file)
@@ -90,7 +90,7 @@ func (o objects) add(item json.RawMessage, f family) error {
 	return nil
 }
 
-// addSlice adds the slice to the Endpoints that this mode read instead.
+// addSlice adds the slice to the Endpoints, which this mode read instead.
 func (o objects) addSlice(s *discovery.EndpointSlice) {
 	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discovery.LabelServiceName]}
 	if name.Name == "" {
@@ -103,7 +103,7 @@ func (o objects) addSlice(s *discovery.EndpointSlice) {
 	}
 	var subset v1.EndpointSubset
 	for _, p := range s.Ports {
-		if p.Port == nil { // Endpoints have no word for all ports
+		if p.Port == nil { // Endpoints cannot express all ports
 			continue
 		}
 		port := v1.EndpointPort{Port: *p.Port, Protocol: v1.ProtocolTCP}
@@ -122,7 +122,7 @@ func (o objects) addSlice(s *discovery.EndpointSlice) {
 		switch {
 		case ready:
 			subset.Addresses = append(subset.Addresses, address)
-		case !terminating: // the controller drops Pods that end, but for Services that publish all
+		case !terminating: // the controller removes terminating Pods, except for Services that publish all
 			subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
 		}
 	}
@@ -137,7 +137,7 @@ func (f family) mark(update int) *v1.Service {
 	return s
 }
 
-// changes tells what has come, changed and gone.
+// changes reports which objects were added, changed and deleted.
 func changes[T any](old, new map[types.NamespacedName]*T, added func(*T), changed func(old, new *T), deleted func(*T)) {
 	for name, o := range old {
 		if new[name] == nil {

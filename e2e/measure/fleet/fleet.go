@@ -1,8 +1,8 @@
-// Package fleet measures many nodes against one real API server: what they cost it at the start, at rest
-// and while Services change, and how long it takes until the last node has a change. The nodes are
-// simulated, in this process: each has proxyc's own client, with a connection of its own, its own copy of the
-// cluster, its own compiler and its own reconciler, and a dataplane without a kernel. Beside them one
-// real `proxyc watch` writes nftables, and has the objective's histogram.
+// Package fleet measures many nodes on one real API server: their costs at the start, at rest and
+// while Services change, and the time until the last node has a change. The nodes are simulated
+// in this process. Each has proxyc's own client with its own connection, its own copy of the
+// cluster, its own compiler and reconciler, and a dataplane without a kernel. In addition one
+// real `proxyc watch` writes nftables, and provides the histogram of the objective.
 package fleet
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// options are a run's.
+// options are the options of a run.
 type options struct {
 	nodes, services, endpoints int
 	rate                       float64 // changes a second

@@ -13,7 +13,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// TestFleet runs a few nodes: each has a connection, all get all changes, and so does the real daemon.
+// TestFleet runs a few nodes. Each has one connection, and all of them and the real daemon get
+// all changes.
 func TestFleet(t *testing.T) {
 	applytest.Long(t)
 	applytest.RequireRoot(t)

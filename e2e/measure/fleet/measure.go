@@ -19,7 +19,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/sample"
 )
 
-// report is what a run found. Times are in seconds, sizes in bytes.
+// report is the result of a run. Times are in seconds, sizes in bytes.
 type report struct {
 	Nodes, Services, Endpoints int
 	Machine                    sample.Machine
@@ -28,8 +28,9 @@ type report struct {
 	Rest                       phase // while nothing changes
 	Changes                    phase
 	Made                       int     // changes
-	Rate                       float64 // a second, as they came about
-	// EachNode is from a change's request to its being in force on a node, LastNode to its being so on all.
+	Rate                       float64 // changes per second, as achieved
+	// EachNode is the time from a change's request until it is in force on a node, LastNode until
+	// it is on all.
 	EachNode, LastNode quantiles
 	Real               objective
 	MemoryAtMost       int64 // of this process, with all simulated nodes
@@ -55,7 +56,7 @@ type objective struct {
 	NotSynced string  `json:",omitempty"` // why it was not ready at the end
 }
 
-// meter tells what was used since it was asked last.
+// meter measures what was used since its previous call.
 type meter struct {
 	cluster *kube.Cluster
 	gate    *kube.Gate
@@ -119,7 +120,7 @@ func measure(ctx context.Context, o options, cluster *kube.Cluster, dir, binary 
 	if _, err := m.used(); err != nil {
 		return nil, err
 	}
-	time.Sleep(o.rest) // it is what is measured
+	time.Sleep(o.rest) // this is what is measured
 	if r.Rest, err = m.used(); err != nil {
 		return nil, err
 	}
@@ -213,7 +214,7 @@ func (o *objective) read(ctx context.Context, daemon *kube.Proxy) error {
 	return nil
 }
 
-// bucket is how many changes took at most so long.
+// bucket is the number of changes that took at most a time.
 type bucket struct{ most, count float64 }
 
 func quantilesOf(all []time.Duration) quantiles {
@@ -222,7 +223,8 @@ func quantilesOf(all []time.Duration) quantiles {
 	return quantiles{at(0.5), at(0.9), at(0.99), at(1)}
 }
 
-// writeKubeconfig writes a kubeconfig that no other node has the like of: client-go shares connections between equal ones.
+// writeKubeconfig writes a kubeconfig that differs from those of other nodes: client-go shares
+// connections between equal ones.
 func writeKubeconfig(dir, node string, gate *kube.Gate) (string, error) {
 	file := filepath.Join(dir, "kubeconfig-"+node)
 	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {token: %s}}],

@@ -20,7 +20,7 @@ import (
 
 func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }
 
-// node is a simulated one.
+// node is a simulated node.
 type node struct {
 	api  *watch.API
 	loop *reconcile.Reconciler
@@ -53,7 +53,7 @@ func newNode(i int, o options, dir string, gate *kube.Gate, t *tracker) (*node, 
 	return n, nil
 }
 
-// run follows the API server as the daemon does, until ctx ends.
+// run follows the API server like the daemon, until ctx ends.
 func (n *node) run(ctx context.Context) {
 	filled := make(chan struct{})
 	var all sync.WaitGroup
@@ -67,7 +67,7 @@ func (n *node) run(ctx context.Context) {
 	n.loop.Run(ctx)
 }
 
-// tracker knows which node has which change.
+// tracker tracks which node has which change.
 type tracker struct {
 	nodes int
 
@@ -80,10 +80,10 @@ type tracker struct {
 	last    []time.Duration
 }
 
-// pending is a change that some node does not have.
+// pending is a change that some node does not have yet.
 type pending struct {
 	sent   time.Time
-	marker netip.Addr // an endpoint's address; zero: there are none
+	marker netip.Addr // an endpoint's address; zero for no endpoints
 	have   map[int]bool
 }
 
@@ -110,7 +110,8 @@ func wait(ctx context.Context, end <-chan struct{}) error {
 	}
 }
 
-// send notes a change that is about to be made; false: one of the same Service is under way.
+// send records a change that is about to be made. It returns false if one of the same Service is
+// pending.
 func (t *tracker) send(service ir.Name, marker netip.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,7 +123,7 @@ func (t *tracker) send(service ir.Name, marker netip.Addr) bool {
 	return true
 }
 
-// committed notes what a node has in force.
+// committed records what a node has in force.
 func (t *tracker) committed(node int, d apply.Desired) {
 	now := time.Now()
 	t.mu.Lock()
@@ -147,7 +148,7 @@ func (t *tracker) committed(node int, d apply.Desired) {
 	}
 }
 
-// is reports whether a Service is as the change makes it.
+// is reports whether a Service is in the state after the change.
 func (p *pending) is(s *ir.Service) bool {
 	if s == nil {
 		return false

@@ -22,12 +22,12 @@ const (
 
 func serviceName(i int) string { return fmt.Sprintf("svc-%05d", i) }
 
-// marker is the address of an endpoint that only the n-th change gives.
+// marker returns the address of an endpoint that only the n-th change adds.
 func marker(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 200 + byte(n>>16), byte(n >> 8), byte(n)})
 }
 
-// sliceOf is the EndpointSlice of a Service, whose first endpoint has the address.
+// sliceOf returns the EndpointSlice of a Service, whose first endpoint has the address.
 func sliceOf(i int, o options, first netip.Addr) *discoveryv1.EndpointSlice {
 	ready, port, tcp := true, int32(8080), corev1.ProtocolTCP
 	s := &discoveryv1.EndpointSlice{
@@ -46,7 +46,7 @@ func sliceOf(i int, o options, first netip.Addr) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// populate makes the nodes, and the Services with their endpoints.
+// populate creates the nodes, and the Services with their endpoints.
 func populate(ctx context.Context, cluster *kube.Cluster, o options) error {
 	client := cluster.Client()
 	for i := range o.nodes {
@@ -64,8 +64,9 @@ func populate(ctx context.Context, cluster *kube.Cluster, o options) error {
 	})
 }
 
-// change changes one Service after the other at the rate: four get another endpoint, of the fifth
-// the EndpointSlice is deleted, to come back at its next turn. It returns how many were changed.
+// change changes one Service after the other at the rate. Four of five get another endpoint. The
+// EndpointSlice of the fifth is deleted, and created again in its next turn. It returns the
+// number of changes.
 func change(ctx context.Context, cluster *kube.Cluster, o options, t *tracker) (made int, err error) {
 	slices := cluster.Client().DiscoveryV1().EndpointSlices(namespace)
 	turn := time.NewTicker(time.Duration(float64(time.Second) / o.rate))

@@ -19,22 +19,22 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest/cluster"
 )
 
-// api is what a proxy sees of an API server: it streams the objects of a
-// cluster that a proxy selects (KEP-3157), in protobuf, and then the events that it is given. What it
-// streams is made before anybody asks, so that it costs no more than to send it.
+// api is a proxy's view of an API server. It streams the objects of a cluster that a proxy
+// selects (KEP-3157), in protobuf, and then the events that it is given. The stream is prepared
+// in advance, so that a request costs only the sending.
 type api struct {
 	*http.Server
 	url   string
-	first map[string][]byte // by resource: an event for each object, and the bookmark behind them
+	first map[string][]byte // by resource: an event for each object, and the bookmark after them
 
 	mu       sync.Mutex
 	watchers map[string][]watcher // by resource
 }
 
-// watcher is who watches a resource.
+// watcher is a watch of a resource.
 type watcher struct {
 	events chan []byte
-	gone   <-chan struct{} // closed when nobody reads any more
+	gone   <-chan struct{} // closed when the client has left
 }
 
 // serve starts an API server in a namespace.
@@ -62,7 +62,7 @@ func serve(ns *applytest.Namespace, c cluster.Cluster) (*api, error) {
 func (a *api) answer(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	query := r.URL.Query()
-	if query.Get("watch") == "" { // asked only to see whether the resource exists
+	if query.Get("watch") == "" { // such a request only checks that the resource exists
 		kind := mark(resource).GetObjectKind().GroupVersionKind()
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(metav1.List{TypeMeta: metav1.TypeMeta{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind + "List"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}})
@@ -87,7 +87,7 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// objects gives those of a resource that a proxy selects.
+// objects yields the objects of a resource that a proxy selects.
 func objects(c cluster.Cluster, resource string, yield func(runtime.Object)) {
 	if resource == "nodes" {
 		yield(c.Nodes()[0])
@@ -107,7 +107,7 @@ func objects(c cluster.Cluster, resource string, yield func(runtime.Object)) {
 	}
 }
 
-// mark is the bookmark that ends the first objects.
+// mark returns the bookmark that ends the first objects.
 func mark(resource string) runtime.Object {
 	meta := metav1.ObjectMeta{ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}
 	switch resource {
@@ -121,8 +121,8 @@ func mark(resource string) runtime.Object {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"}, ObjectMeta: meta}
 }
 
-// event is an event as a watch in protobuf has it: its length, and a WatchEvent, which holds the object
-// in an envelope.
+// event returns an event in the form of a watch in protobuf: its length, and a WatchEvent, which
+// contains the object in an envelope.
 func event(what string, object runtime.Object) []byte {
 	raw := runtime.EncodeOrDie(protobuf.NewSerializer(nil, nil), object)
 	e := metav1.WatchEvent{Type: what, Object: runtime.RawExtension{Raw: []byte(raw)}}
@@ -133,7 +133,7 @@ func event(what string, object runtime.Object) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(whole))), whole...)
 }
 
-// send hands an event to those who watch.
+// send sends an event to all watches.
 func (a *api) send(resource, what string, object runtime.Object) {
 	e := event(what, object)
 	a.mu.Lock()
@@ -141,7 +141,7 @@ func (a *api) send(resource, what string, object runtime.Object) {
 	for _, w := range a.watchers[resource] {
 		select {
 		case w.events <- e:
-		case <-w.gone: // as client-go alone is when the daemon is measured
+		case <-w.gone: // like client-go alone when the daemon is measured
 		}
 	}
 }

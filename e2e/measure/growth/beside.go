@@ -17,12 +17,12 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// besideLimit is how long a sync may take.
+// besideLimit is the timeout of a sync.
 const besideLimit = time.Hour
 
-// beside measures kube-proxy and proxyc in a mode, one after the other, each in a
-// namespace of its own with an API server of its own: the time until all Services
-// are in force, and until the change of an endpoint is, as their metrics tell.
+// beside measures kube-proxy and proxyc in a mode, one after the other, each in its own namespace
+// with its own API server. According to their metrics, it measures the time until all Services
+// are in force, and until the change of an endpoint is.
 func (r *runner) beside(ctx context.Context, mode string, c cluster.Cluster) error {
 	peer, err := kube.Tool(ctx, kube.KubeProxy)
 	if err != nil {
@@ -85,12 +85,12 @@ func (r *runner) sideOf(ctx context.Context, ns *applytest.Namespace, mode strin
 	slice := c.Slices(one)[0]
 	addresses := [2]string{slice.Endpoints[0].Addresses[0], "10.255.255.254"}
 	for i := range r.rounds {
-		time.Sleep(time.Second) // whatever follows a sync is over
+		time.Sleep(time.Second) // what follows a sync has ended
 		slice = slice.DeepCopy()
 		slice.Endpoints[0].Addresses[0] = addresses[(i+1)%2]
 		sent := time.Now()
 		api.send("endpointslices", "MODIFIED", slice)
-		for at := sent; ; { // a sync that was under way does not count
+		for at := sent; ; { // a sync that had already begun does not count
 			if at, err = lastSync(ctx, p, at); err != nil {
 				return start, changes, err
 			}
@@ -111,12 +111,12 @@ func (r *runner) sideOf(ctx context.Context, ns *applytest.Namespace, mode strin
 
 var lastSyncSeries = regexp.MustCompile(`(?m)^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="IPv4"\} (\S+)$`)
 
-// lastSync waits for the end of a sync after a time, and returns when it was.
+// lastSync waits for the end of a sync after a time, and returns the time of that end.
 func lastSync(ctx context.Context, p *kube.Proxy, after time.Time) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, besideLimit)
 	defer cancel()
 	var at time.Time
-	err := kube.Until(ctx, 500*time.Millisecond, func(ctx context.Context) error { // asking takes from what is measured
+	err := kube.Until(ctx, 500*time.Millisecond, func(ctx context.Context) error { // requests disturb what is measured
 		text, err := get(ctx, p, "/metrics")
 		if err != nil {
 			return err
@@ -136,7 +136,7 @@ func lastSync(ctx context.Context, p *kube.Proxy, after time.Time) (time.Time, e
 	return at, err
 }
 
-// holdsIPVS is an error unless ip_vs has all Services of a plain cluster.
+// holdsIPVS returns an error unless ip_vs has all Services of a plain cluster.
 func holdsIPVS(c cluster.Cluster) error {
 	table, err := os.ReadFile("/proc/thread-self/net/ip_vs")
 	if err != nil {

@@ -16,10 +16,11 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// HoldName is the scenario's by which growth calls its own program.
+// HoldName is the name of the scenario with which growth runs its own program.
 const HoldName = "hold"
 
-// Hold is client-go alone. It prints when it holds all, and, as soon as its memory may be read, its live heap.
+// Hold is client-go alone. It prints when it has all objects and, as soon as its memory may be
+// read, its live heap.
 func Hold(ctx context.Context, _ *scenario.Run, args []string) error {
 	if len(args) != 1 {
 		return errors.New(HoldName + ": needs the URL of an API server")

@@ -22,7 +22,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/sample"
 )
 
-// config syncs at once (a minSyncPeriod of 0 means 1 s), and leaves the settings of the machine alone.
+// config syncs immediately (a minSyncPeriod of 0 means 1 s), and keeps the settings of the
+// machine.
 const config = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
@@ -64,13 +65,13 @@ func (r *runner) start(ns *applytest.Namespace, source ...string) (*daemon, erro
 
 func (d *daemon) stop() {
 	d.gen.Close()
-	d.Stop() // how it ends is not what is measured
+	d.Stop() // how it ends is not measured
 }
 
-// metricsServer is where kube-proxy has it.
+// metricsServer is kube-proxy's default address.
 const metricsServer = "http://127.0.0.1:10249"
 
-// get asks a proxy's metrics server.
+// get sends a request to a proxy's metrics server.
 func get(ctx context.Context, p *kube.Proxy, path string) (string, error) {
 	code, body, err := p.Get(ctx, metricsServer+path)
 	if err == nil && code != http.StatusOK {
@@ -96,19 +97,19 @@ func (d *daemon) synced(ctx context.Context) error {
 	})
 }
 
-// memory is in bytes: resident once that changes no more, at most, and the Go
-// heap after a collection.
+// memory is in bytes: resident once that no longer changes, the peak, and the Go heap after a
+// collection.
 type memory struct {
 	Resident float64 `json:"resident"`
 	Peak     float64 `json:"peak"`
 	Live     float64 `json:"live"`
 }
 
-// quiet is for how long a daemon's memory must have stayed the same.
+// quiet is how long a daemon's memory must have stayed the same.
 const quiet = 3 * time.Second
 
-// settled waits until a process has given back what its start took. It sets what
-// stays resident, and the peak.
+// settled waits until a process has returned the memory of its start. It sets the resident memory
+// and the peak.
 func (m *memory) settled(pid int) error {
 	now := 0.0
 	for before := -1.0; math.Abs(now-before) > now/100; time.Sleep(quiet) {
@@ -144,7 +145,7 @@ func (d *daemon) memory(ctx context.Context) (m memory, err error) {
 	return m, errors.New("the metrics have no go_gc_heap_live_bytes")
 }
 
-// generation asks a namespace's nf_tables how often they changed.
+// generation reads the generation of a namespace's nf_tables.
 type generation struct{ *netlink.Conn }
 
 func openGeneration(ns *applytest.Namespace) (*generation, error) {
@@ -177,7 +178,7 @@ func (g *generation) now() (uint32, error) {
 	return 0, errors.New("nf_tables do not tell their generation")
 }
 
-// after waits for another generation than before.
+// after waits for a generation other than before.
 func (g *generation) after(ctx context.Context, before uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

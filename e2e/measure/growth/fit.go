@@ -1,21 +1,20 @@
 package growth
 
-// slopes say how memory grows, by the daemons that read a file.
+// slopes describe the growth of memory, for daemons that read a file.
 type slopes struct {
 	Resident plane `json:"resident"`
 	Peak     plane `json:"peak"`
 	Live     plane `json:"live"`
 }
 
-// plane is a line in two dimensions: so many bytes at rest, for each Service
-// and for each endpoint.
+// plane is a plane: bytes at rest, per Service and per endpoint.
 type plane struct {
 	Rest     float64 `json:"rest"`
 	Service  float64 `json:"service"`
 	Endpoint float64 `json:"endpoint"`
 }
 
-// fit gives nil where the sizes do not tell Services and endpoints apart.
+// fit returns nil if the sizes do not separate Services from endpoints.
 func fit(rows []*row) *slopes {
 	of := func(value func(*row) float64) (plane, bool) {
 		var m [3][4]float64 // the normal equations of the least squares
@@ -45,7 +44,7 @@ func solve(m [3][4]float64) (x [3]float64, ok bool) {
 	diagonal := [3]float64{m[0][0], m[1][1], m[2][2]}
 	for i := range m {
 		pivot := m[i][i]
-		if pivot <= 1e-9*diagonal[i] { // nothing is left but rounding
+		if pivot <= 1e-9*diagonal[i] { // only rounding errors are left
 			return x, false
 		}
 		for j := range m {

@@ -1,10 +1,8 @@
-// Growth measures how `proxyc watch` grows with the cluster: the time from the
-// start of the process until all Services are in the kernel, its memory, and
-// the time and CPU of a change, each for clusters of several sizes. Every
-// daemon has a network namespace of its own, and mode nftables. It needs root.
-// With -beside it measures kube-proxy, too, in the mode that is named.
-// Package growth measures a daemon in clusters of growing size, on a file and on an API server, and
-// with which power of the size its costs grow.
+// Package growth measures how `proxyc watch` grows with the cluster, on a file and on an API
+// server: the time from the start of the process until all Services are in the kernel, its
+// memory, and the time and CPU of a change. It measures clusters of several sizes, and computes
+// with which power of the size the costs grow. Every daemon has its own network namespace, and
+// mode nftables. It requires root. With -beside it also measures kube-proxy, in the named mode.
 package growth
 
 import (
@@ -21,7 +19,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// report is all that a run found.
+// report is the result of a run.
 type report struct {
 	Machine sample.Machine `json:"machine"`
 	Kind    string         `json:"kind"`
@@ -30,16 +28,16 @@ type report struct {
 	Slopes  *slopes        `json:"slopes,omitempty"`
 }
 
-// row is what was found for one size. Times are in seconds.
+// row is the result for one size. Times are in seconds.
 type row struct {
 	Services  int `json:"services"`
 	Endpoints int `json:"endpoints"` // of each Service
-	// Snapshot is the daemon on a file, API the one on an API server. Client is client-go alone, which
-	// only holds what the API server has, as the daemon's objects come.
+	// Snapshot is the daemon on a file, API the daemon on an API server. Client is client-go
+	// alone, which only keeps the API server's objects.
 	Snapshot start `json:"snapshot"`
 	Client   start `json:"clientGo"`
 	API      start `json:"api"`
-	// What the daemon on an API server needs from an event to the kernel.
+	// Costs of the daemon on an API server, from an event to the kernel.
 	Endpoint change `json:"endpointChanged"`
 	Added    change `json:"serviceAdded"`
 	Removed  change `json:"serviceRemoved"`
@@ -59,7 +57,7 @@ type change struct {
 	CPUSeconds float64 `json:"cpuSeconds"` // of one
 }
 
-// runner measures one size after the other.
+// runner measures the sizes one after the other.
 type runner struct {
 	*scenario.Run
 	binary string
@@ -149,5 +147,5 @@ func (r *report) print(to io.Writer) {
 	w.Flush()
 }
 
-// within is how long anything may take.
+// within is the timeout of each step.
 const within = 5 * time.Minute

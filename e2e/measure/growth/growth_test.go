@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// TestMain is also what is measured beside the daemon.
+// TestMain is also the program that is measured in addition to the daemon.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == HoldName {
 		Hold(context.Background(), nil, os.Args[2:])
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The program runs for each kind of cluster, at sizes too small to tell anything.
+// TestGrowth runs the scenario for each kind of cluster, at sizes too small for useful results.
 func TestGrowth(t *testing.T) {
 	applytest.RequireRoot(t)
 	sizes := map[string]string{"mixed": "40x2", "contested": "2x1,4x1", "shared": "4x2", "ranges": "2x1"}
@@ -83,7 +83,7 @@ func testGrowth(t *testing.T, kind, sizes string) {
 	}
 }
 
-// Both programs are measured.
+// TestBeside checks that both programs are measured.
 func TestBeside(t *testing.T) {
 	applytest.Long(t)
 	applytest.RequireRoot(t)

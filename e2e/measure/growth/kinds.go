@@ -14,8 +14,8 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest/cluster"
 )
 
-// kind is a kind of cluster. All but the first hold what tenants may write that
-// concerns each other's Services.
+// kind is a kind of cluster. All but the first contain what tenants may write that affects each
+// other's Services.
 type kind struct {
 	name    string
 	sizes   string // by default
@@ -24,8 +24,8 @@ type kind struct {
 
 var kinds = []kind{
 	{"mixed", "1000x10,5000x10,10000x10,20000x10,50000x10,20000x1,5000x50", cluster.Cluster{}},
-	// All Services have the same 1,000 ports and 9 external IPs. The last one is the oldest: a Service that
-	// is added is the winner.
+	// All Services have the same 1,000 ports and 9 external IPs. The last one is the oldest, so
+	// that an added Service wins.
 	{"contested", "10x1,20x1,40x1", cluster.Cluster{Plain: true, Each: func(s *corev1.Service, i int) {
 		s.CreationTimestamp = metav1.Time{Time: time.Unix(1e9-int64(i), 0)}
 		for j := range 9 {
@@ -55,8 +55,8 @@ func kindNames() string {
 	return strings.Join(names, ", ")
 }
 
-// printPowers writes with which power of the number of Services costs grow: 1 is
-// linear, and less where a part is the same for all sizes.
+// printPowers prints the power of the number of Services with which costs grow. 1 is linear; it
+// is less if a part is the same for all sizes.
 func (r *report) printPowers(w io.Writer) {
 	if len(r.Rows) < 2 {
 		return

@@ -21,7 +21,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// measure adds the row of a size to a report.
+// measure adds a row for a size to a report.
 func (r *runner) measure(ctx context.Context, c cluster.Cluster, to *report) error {
 	out := &row{Services: c.Services, Endpoints: c.Endpoints}
 	to.Rows = append(to.Rows, out)
@@ -73,7 +73,7 @@ func inNamespace(do func(*applytest.Namespace) error) error {
 	return do(ns)
 }
 
-// change makes all kinds of changes, some at a time.
+// change makes all kinds of changes, each several times.
 func (r *runner) change(ctx context.Context, c cluster.Cluster, d *daemon, api *api, out *row) error {
 	one := c.Services/2/20*20 + 1 // a plain one
 	slice := c.Slices(one)[0]
@@ -83,7 +83,7 @@ func (r *runner) change(ctx context.Context, c cluster.Cluster, d *daemon, api *
 	api.send("endpointslices", "ADDED", its)
 	var endpoint, add, remove samples
 	for i := range r.rounds {
-		slice = slice.DeepCopy() // the one before may still be on its way
+		slice = slice.DeepCopy() // the previous one may still be in transit
 		slice.Endpoints[0].Addresses[0] = addresses[(i+1)%2]
 		err := errors.Join(
 			d.timed(ctx, &endpoint, func() { api.send("endpointslices", "MODIFIED", slice) }),
@@ -97,7 +97,7 @@ func (r *runner) change(ctx context.Context, c cluster.Cluster, d *daemon, api *
 	return nil
 }
 
-// samples are those of one kind of change.
+// samples are the results of one kind of change.
 type samples struct {
 	took []time.Duration
 	cpu  time.Duration
@@ -108,7 +108,7 @@ func (s *samples) change() change {
 	return change{sample.Quantile(s.took, 0.5).Seconds(), sample.Quantile(s.took, 0.9).Seconds(), s.cpu.Seconds() / float64(len(s.took))}
 }
 
-// pause is left after each change, so that none waits for another.
+// pause follows each change, so that none waits for another.
 const pause = 30 * time.Millisecond
 
 // timed makes a change, and waits until the kernel has it.
@@ -133,7 +133,7 @@ func (d *daemon) timed(ctx context.Context, s *samples, do func()) error {
 	return err
 }
 
-// started waits until the kernel has all Services, and tells what that took.
+// started waits until the kernel has all Services, and returns the costs of that.
 func (d *daemon) started(ctx context.Context, ns *applytest.Namespace, c cluster.Cluster) (out start, err error) {
 	if err := d.gen.after(ctx, d.before); err != nil {
 		return out, errors.Join(err, errors.New(d.Tail()))

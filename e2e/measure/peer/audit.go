@@ -14,15 +14,15 @@ import (
 type request struct {
 	Verb     string `json:"verb"`
 	Resource string `json:"resource"`
-	Query    string `json:"query,omitempty"` // what decides how much is sent
+	Query    string `json:"query,omitempty"` // parameters that affect how much is sent
 	Start    int    `json:"start"`           // until the program had started
 	Later    int    `json:"later"`
 }
 
-// telling are the parameters that decide how much is sent.
+// telling are the parameters that affect how much is sent.
 var telling = []string{"labelSelector", "fieldSelector", "sendInitialEvents", "allowWatchBookmarks", "limit"}
 
-// requests counts what a user has asked the API server for since a time.
+// requests counts the requests of a user to the API server since a time.
 func requests(c *kube.Cluster, user string, since, started time.Time) (all []request, err error) {
 	made, err := c.Requests(user, since)
 	if err != nil {
@@ -49,7 +49,7 @@ func requests(c *kube.Cluster, user string, since, started time.Time) (all []req
 	return all, nil
 }
 
-// query keeps what is telling of a URI's parameters.
+// query returns the telling parameters of a URI.
 func query(uri string) string {
 	u, err := url.ParseRequestURI(uri)
 	if err != nil {

@@ -17,13 +17,13 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// canaries are Services that are changed and asked, beside those of the made-up
-// cluster: each has one endpoint, so that one connection tells where it is.
+// canaries are Services that are changed and queried, in addition to those of the generated
+// cluster. Each has one endpoint, so that one connection shows where that is.
 const (
 	canaries  = "canaries"
-	canary    = 0 // has its endpoint moved
+	canary    = 0 // its endpoint moves
 	comeAndGo = 1 // is added and removed; its EndpointSlice stays
-	burst     = 2 // the first of those that are changed at once
+	burst     = 2 // the first of those that change at once
 )
 
 // populate sends a cluster, and canaries, to the API server.
@@ -68,7 +68,7 @@ func firstOf(steps ...func() error) error {
 	return nil
 }
 
-// workers is how many requests are made at once.
+// workers is the number of concurrent requests.
 const workers = 32
 
 func createNode(ctx context.Context, api kubernetes.Interface, n *corev1.Node) error {
@@ -103,7 +103,7 @@ func create(ctx context.Context, api kubernetes.Interface, s *corev1.Service, sl
 
 func canaryName(i int) string { return fmt.Sprintf("canary-%03d", i) }
 
-// canaryAddr is where a canary is asked.
+// canaryAddr returns the address of a canary.
 func canaryAddr(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 111, byte(i >> 8), byte(i) + 1}), 80)
 }
@@ -141,7 +141,7 @@ func move(ctx context.Context, api kubernetes.Interface, i int, to netip.Addr) e
 	return err
 }
 
-// reset brings the canaries back to what populate has made.
+// reset restores the canaries that populate has created.
 func reset(ctx context.Context, api kubernetes.Interface, atOnce int) error {
 	err := api.CoreV1().Services(canaries).Delete(ctx, canaryName(comeAndGo), metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
@@ -150,7 +150,7 @@ func reset(ctx context.Context, api kubernetes.Interface, atOnce int) error {
 	return errors.Join(err, kube.Parallel(workers, burst+atOnce, func(i int) error { return move(ctx, api, i, home) }))
 }
 
-// serviceAddrs are where the Services of a cluster are asked.
+// serviceAddrs returns the addresses of the Services of a cluster.
 func serviceAddrs(c cluster.Cluster) (all []netip.AddrPort) {
 	for i := range c.Services {
 		if s := c.Service(i); s.Spec.ClusterIP != corev1.ClusterIPNone {

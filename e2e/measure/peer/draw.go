@@ -18,7 +18,7 @@ const (
 	headHeight = 58
 )
 
-// style is readable on light and on dark ground.
+// style is readable on light and on dark backgrounds.
 const style = `<style>
 text { font: 12px system-ui, sans-serif; fill: #24292f }
 .small { font-size: 11px; fill: #57606a }
@@ -33,8 +33,8 @@ text { fill: #e6edf3 } .small { fill: #9198a1 }
 </style>
 `
 
-// draw writes a plot for each pair: the metrics that are plotted, each with a
-// logarithmic scale of its own that both programs share.
+// draw writes a plot for each pair. Each plotted metric has its own logarithmic scale, which both
+// programs share.
 func draw(dir string, all []pair) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -47,13 +47,13 @@ func draw(dir string, all []pair) error {
 	return nil
 }
 
-// fileName tells what was measured.
+// fileName describes the measurement.
 func (p pair) fileName() string {
 	o := p.Options
 	return fmt.Sprintf("%s-%vx%v-%v-%v-%v.svg", p.mode, o["services"], o["endpoints"], o["mix"], o["minSync"], o["order"])
 }
 
-// plot is a pair as SVG.
+// plot returns a pair as SVG.
 func (p pair) plot() string {
 	var rows strings.Builder
 	y := headHeight
@@ -79,7 +79,7 @@ func (p pair) plot() string {
 	return b.String() + rows.String() + "</svg>\n"
 }
 
-// row draws a metric: both bars, their values, and how many times as good proxyc is.
+// row draws a metric: both bars, their values, and the ratio.
 func (m metric) row(y int, own, peer float64) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<line class="line" x1="12" x2="%d" y1="%d" y2="%[2]d"/>`+"\n", plotWidth-12, y)
@@ -113,7 +113,7 @@ func (m metric) row(y int, own, peer float64) string {
 	return b.String()
 }
 
-// scaleFloor is where a scale begins: a power of ten below both values.
+// scaleFloor returns the start of a scale: a power of ten below all values.
 func scaleFloor(values ...float64) float64 {
 	least := math.Inf(1)
 	for _, v := range values {
@@ -127,7 +127,7 @@ func scaleFloor(values ...float64) float64 {
 	return math.Pow(10, math.Ceil(math.Log10(least))-1)
 }
 
-// barLength is where a value is on a scale from floor to most.
+// barLength returns the position of a value on a scale from floor to most.
 func barLength(v, floor, most float64) int {
 	if most <= floor {
 		return 0

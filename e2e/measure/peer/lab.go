@@ -29,8 +29,8 @@ var (
 	everywhere    = netip.MustParsePrefix("0.0.0.0/0")
 )
 
-// Endpoints that a probe can tell apart: all addresses of pods answer, and this
-// one with small segments.
+// Endpoints that a probe can distinguish. All addresses of pods answer; this one does so with
+// small segments.
 var (
 	home   = netip.MustParseAddr("10.190.0.1")
 	abroad = netip.MustParseAddr("10.190.0.2")
@@ -38,8 +38,8 @@ var (
 
 const smallSegment = 600 // bytes; Ethernet's are more than twice that
 
-// A lab is a node with nothing on it, between a client and a namespace that
-// has the addresses of all endpoints.
+// A lab is an empty node between a client and a namespace that has the addresses of all
+// endpoints.
 type lab struct {
 	client, node, backend *applytest.Namespace
 	gate                  *kube.Gate
@@ -83,13 +83,13 @@ func (l *lab) connect() error {
 		l.client.AddRoute(everywhere, "node", nodeToClient.Addr()),
 		l.backend.AddRoute(client.Masked(), "node", nodeToBackend.Addr()),
 		l.node.AddRoute(netip.MustParsePrefix(endpoints), "backend", backend.Addr()),
-		// A refusal must not wait for the next second, nor connections that are over
-		// fill the table of connections.
+		// Refusals must not be limited to one a second, and closed connections must not fill the
+		// table of connections.
 		l.node.Sysctl("ipv4/ip_forward=1", "ipv4/icmp_ratelimit=0", "netfilter/nf_conntrack_tcp_timeout_close=1"),
 		l.ownAll(endpoints))
 }
 
-// ownAll makes all addresses of a range the backend's.
+// ownAll gives all addresses of a range to the backend.
 func (l *lab) ownAll(prefix string) error {
 	lo, err := l.backend.Netlink().LinkByName("lo")
 	if err != nil {
@@ -103,16 +103,16 @@ func (l *lab) ownAll(prefix string) error {
 		Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST})
 }
 
-// listen answers on all addresses of endpoints.
+// listen accepts connections at all addresses of endpoints.
 func (l *lab) listen() error {
 	return l.backend.Do(func() error {
 		return errors.Join(l.listenAt(netip.IPv4Unspecified(), 0), l.listenAt(abroad, smallSegment))
 	})
 }
 
-// listenAt lets the kernel answer at an address, with segments of at most so
-// many bytes (0: as the kernel likes). No process has to be scheduled for it: a
-// connection would be handed over with the first data, which never comes.
+// listenAt makes the kernel answer at an address, with segments of at most segment bytes (0 for
+// the default). No process has to be scheduled: the kernel would pass on a connection with its
+// first data, which never comes.
 func (l *lab) listenAt(addr netip.Addr, segment int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

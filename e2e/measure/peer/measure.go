@@ -16,8 +16,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/sample"
 )
 
-// A result is what was found of one program in one mode. Times are in seconds,
-// sizes in bytes.
+// A result is the result of one program in one mode. Times are in seconds, sizes in bytes.
 type result struct {
 	Program  string               `json:"program"`
 	Mode     string               `json:"mode"`
@@ -27,7 +26,7 @@ type result struct {
 	Errors   []string             `json:"errors,omitempty"`
 }
 
-// A subject is a program that is being measured.
+// A subject is a program under measurement.
 type subject struct {
 	setup
 	options
@@ -38,20 +37,19 @@ type subject struct {
 	proxy *kube.Proxy
 	meter *sample.Group
 	found *result
-	// started is when the first start was over.
+	// started is the end of the first start.
 	started time.Time
 }
 
-// part is a piece of the measuring, with the most that it may take.
+// part is a part of the measurement, with its timeout.
 type part struct {
 	name  string
 	limit time.Duration
 	run   func(context.Context) error
 }
 
-// measure runs all parts on a program that is started first. What one part does
-// not find does not keep the others from it; without a start there is nothing
-// to measure.
+// measure starts a program, and then runs all parts. If a part fails the others still run, except
+// after a failed start.
 func (s *subject) measure(ctx context.Context, save func()) {
 	began := time.Now()
 	defer s.end()
@@ -85,7 +83,7 @@ func (s *subject) parts() []part {
 	}
 }
 
-// end ends the program and notes what it has used.
+// end ends the program and records what it has used.
 func (s *subject) end() {
 	if s.meter != nil {
 		s.notePeak()
@@ -116,11 +114,11 @@ func (s *subject) launch() (began time.Time, err error) {
 	return began, err
 }
 
-// spread is how many Services are watched at the start, the last one among them.
+// spread is the number of Services that are watched at the start, including the last one.
 const spread = 64
 
-// start is until all Services are in the kernel: some of them are asked again
-// and again, and then each is. Those that do not answer at once count until they do.
+// start measures the time until all Services are in the kernel. It probes some of them
+// repeatedly, and then each. Those that do not answer immediately count until they do.
 func (s *subject) start(ctx context.Context) error {
 	all := append(serviceAddrs(s.cluster), canaryAddr(canary))
 	watched := []netip.AddrPort{}
@@ -151,7 +149,7 @@ func (s *subject) start(ctx context.Context) error {
 	return err
 }
 
-// missing asks each Service once, and gives those that nobody answers for.
+// missing probes each Service once, and returns those without an answer.
 func (s *subject) missing(all []netip.AddrPort) (out []netip.AddrPort, err error) {
 	return out, s.client.Do(func() error {
 		for _, a := range all {
@@ -167,7 +165,7 @@ func (s *subject) missing(all []netip.AddrPort) (out []netip.AddrPort, err error
 	})
 }
 
-// rest is what the program costs while nothing happens.
+// rest measures the costs while nothing changes.
 func (s *subject) rest(ctx context.Context) error {
 	const minute = 60
 	bytes := s.gate.FromServer.Load()
@@ -188,14 +186,14 @@ func (s *subject) rest(ctx context.Context) error {
 	return err
 }
 
-// A change is how long one took, and what it cost.
+// A change is the duration and the cost of a change.
 type change struct {
-	answered time.Duration // from the API server's answer to the kernel; less than zero where the kernel was first
+	answered time.Duration // from the API server's response to the kernel; negative if the kernel was first
 	whole    time.Duration // from the request to the kernel
 	cpu      time.Duration // until the program rests
 }
 
-// change makes one change, and waits until the kernel has it and the program rests.
+// change makes one change, and waits until the kernel has it and the program is at rest.
 func (s *subject) change(ctx context.Context, send func() error, want answer, addrs ...netip.AddrPort) (c change, err error) {
 	before, err := s.meter.CPU()
 	if err != nil {
@@ -220,13 +218,13 @@ func (s *subject) change(ctx context.Context, send func() error, want answer, ad
 		return c, err
 	}
 	after, err := s.meter.Quiet(ctx)
-	if s.options.minSync >= time.Millisecond { // each is the first one after quiet
+	if s.options.minSync >= time.Millisecond { // so that each is the first after a pause
 		time.Sleep(s.options.minSync)
 	}
 	return change{at.Sub(answered), at.Sub(sent), after - before}, err
 }
 
-// endpoint moves the canary's endpoint to and fro.
+// endpoint moves the canary's endpoint back and forth.
 func (s *subject) endpoint(ctx context.Context) error {
 	bytes := s.gate.FromServer.Load()
 	err := s.repeat(s.rounds, "endpoint", "endpoint", func(i int) (change, error) {
@@ -239,7 +237,7 @@ func (s *subject) endpoint(ctx context.Context) error {
 	return err
 }
 
-// place is where a canary's endpoint goes in a round, and what a probe then finds.
+// place returns the endpoint of a canary in a round, and the answer of a probe then.
 func (s *subject) place(round int) (netip.Addr, answer) {
 	if round%2 == 0 {
 		return abroad, moved
@@ -247,7 +245,7 @@ func (s *subject) place(round int) (netip.Addr, answer) {
 	return home, atHome
 }
 
-// addAndRemove adds a Service whose EndpointSlice is there, and removes it.
+// addAndRemove adds a Service whose EndpointSlice exists, and removes it.
 func (s *subject) addAndRemove(ctx context.Context) error {
 	services := s.api.CoreV1().Services(canaries)
 	for range s.rounds {
@@ -272,8 +270,8 @@ func (s *subject) addAndRemove(ctx context.Context) error {
 	return nil
 }
 
-// burst moves the endpoints of many canaries at once. The time is from the
-// answer to the last request.
+// burst moves the endpoints of many canaries at once. The time begins with the response to the
+// last request.
 func (s *subject) burst(ctx context.Context) error {
 	return s.repeat(max(2, s.rounds/4), "burst", "burst", func(i int) (change, error) {
 		to, want := s.place(i)
@@ -283,7 +281,7 @@ func (s *subject) burst(ctx context.Context) error {
 	})
 }
 
-// repeat makes changes, and keeps what they come to after each.
+// repeat makes changes, and updates their summary after each.
 func (s *subject) repeat(n int, times, costs string, once func(i int) (change, error)) error {
 	for i := range n {
 		c, err := once(i)
@@ -308,10 +306,10 @@ func mean(values []float64) (sum float64) {
 	return sum
 }
 
-// clients is how many connect at once.
+// clients is the number of clients that connect at once.
 const clients = 2
 
-// connect makes as many new connections to the last Service as it can.
+// connect makes as many new connections to the last Service as possible.
 func (s *subject) connect(ctx context.Context) error {
 	last, err := s.last(ctx, s.lab)
 	if err != nil {
@@ -320,8 +318,8 @@ func (s *subject) connect(ctx context.Context) error {
 	return s.connections("connect", last)
 }
 
-// churn does so while endpoints change, the same number for each program. The
-// order of rules does not last then, so many Services are asked.
+// churn does the same while endpoints change, at the same rate for each program. Since the order
+// of rules then changes, it queries many Services.
 func (s *subject) churn(ctx context.Context) error {
 	all := serviceAddrs(s.cluster)
 	var some []netip.AddrPort
@@ -339,7 +337,7 @@ func (s *subject) churn(ctx context.Context) error {
 	return err
 }
 
-// movesPerSecond is how many endpoints change while connections are made.
+// movesPerSecond is the number of endpoints that change per second while connections are made.
 const movesPerSecond = 20
 
 func (s *subject) keepMoving(ctx context.Context) error {
@@ -358,8 +356,7 @@ func (s *subject) keepMoving(ctx context.Context) error {
 	}
 }
 
-// connections finds how many can be made, and how long one takes while it is
-// the only one.
+// connections measures how many are possible, and how long a single one takes.
 func (s *subject) connections(key string, addrs ...netip.AddrPort) error {
 	many, err := s.loadFor(s.seconds, clients, addrs...)
 	if err != nil {
@@ -376,8 +373,8 @@ func (s *subject) connections(key string, addrs ...netip.AddrPort) error {
 	return nil
 }
 
-// restart ends the program, moves an endpoint, and starts it again, while
-// another Service is asked all the time.
+// restart ends the program, moves an endpoint, and starts it again. Meanwhile it queries another
+// Service all the time.
 func (s *subject) restart(ctx context.Context) error {
 	if _, err := s.meter.Quiet(ctx); err != nil {
 		return err
@@ -405,7 +402,7 @@ func (s *subject) restart(ctx context.Context) error {
 }
 
 func (s *subject) startAgain(ctx context.Context) error {
-	s.proxy.Stop() // how it ends is its own affair: kube-proxy does by the signal
+	s.proxy.Stop() // how it ends is irrelevant: the signal kills kube-proxy
 	if err := s.meter.Close(); err != nil {
 		return err
 	}
@@ -430,7 +427,7 @@ func (s *subject) startAgain(ctx context.Context) error {
 	return err
 }
 
-// elsewhere is where the canary's endpoint is not, as far as the kernel knows.
+// elsewhere returns an endpoint other than the one that the kernel has for the canary.
 func (s *subject) elsewhere() (to netip.Addr, want answer, err error) {
 	err = s.client.Do(func() error {
 		now, err := connect(canaryAddr(canary), long)

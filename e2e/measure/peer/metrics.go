@@ -1,6 +1,6 @@
 package peer
 
-// A metric is a row of the table: one figure of both programs.
+// A metric is a row of the table: one value of both programs.
 type metric struct {
 	key    string // in results
 	what   string
@@ -8,8 +8,8 @@ type metric struct {
 	scale  float64 // from the result's unit (s, bytes, count) to this one
 	better better
 	plot   bool
-	// least is what can be told apart, in the result's unit: less counts as this
-	// much, so that ratios say less rather than more.
+	// least is the resolution, in the result's unit. Smaller values count as this much, so that
+	// ratios are understated rather than overstated.
 	least float64
 }
 
@@ -20,7 +20,7 @@ const (
 	higher better = true
 )
 
-// resolution is what probes can tell apart, in seconds.
+// resolution is the resolution of probes, in seconds.
 const resolution = 1e-3
 
 // metrics are all rows, in order.

@@ -1,8 +1,7 @@
-// Package peer runs kube-proxy and `proxyc watch` one after the other on the same
-// cluster, each on a node of its own, a network namespace with nothing in it,
-// and measures both: what the kernel does with new connections, what the
-// programs and their children cost the node, and what they cost the API
-// server. With files as arguments it shows what earlier runs have found.
+// Package peer runs kube-proxy and `proxyc watch` one after the other on the same cluster, each
+// on its own node, an empty network namespace. It measures both: what the kernel does with new
+// connections, the costs of the programs and their children for the node, and their costs for the
+// API server. With files as arguments it shows the results of earlier runs.
 package peer
 
 import (
@@ -57,7 +56,7 @@ func Run(ctx context.Context, to *scenario.Run, args []string) error {
 	return show(to.Out, plots, reports)
 }
 
-// parse reads the flags: what to measure, and a directory for plots.
+// parse parses the flags. It returns what to measure, and a directory for plots.
 func parse(to *scenario.Run, args []string) (o options, plots string, err error) {
 	to.Measures()
 	flags := to.Flags
@@ -93,7 +92,7 @@ func parse(to *scenario.Run, args []string) (o options, plots string, err error)
 	return o, plots, errors.Join(wrong...)
 }
 
-// oneOf is an error where a flag has none of the values that it may have.
+// oneOf returns an error unless a flag has one of its possible values.
 func oneOf(name, value string, values ...string) error {
 	if slices.Contains(values, value) {
 		return nil

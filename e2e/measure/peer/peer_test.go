@@ -14,8 +14,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// TestSmall plays a whole run with few Services and rounds: all that a real run
-// reports is there, of both programs.
+// TestSmall makes a complete run with few Services and rounds. It checks that the report has
+// everything for both programs.
 func TestSmall(t *testing.T) {
 	applytest.RequireRoot(t)
 	file, plots := filepath.Join(t.TempDir(), "out.json"), t.TempDir()
@@ -98,7 +98,7 @@ func checkXML(t *testing.T, name string) {
 	}
 }
 
-// TestTable holds ratios and what is too small to tell against what is said of them.
+// TestTable checks ratios, and values below the resolution.
 func TestTable(t *testing.T) {
 	r := &report{Options: map[string]any{"services": 1, "endpoints": 2, "mix": "real", "minSync": "1ns"}, Results: []*result{
 		{Program: peerName, Mode: "nftables", Values: map[string]float64{"endpoint.p50": 2, "connect.rate": 10}, Errors: []string{"burst: a\nb"}},

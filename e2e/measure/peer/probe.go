@@ -13,7 +13,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/sample"
 )
 
-// answer is what a new connection found.
+// answer is the result of a new connection.
 type answer int
 
 const (
@@ -24,17 +24,16 @@ const (
 
 const (
 	probeEvery = time.Millisecond
-	probeShare = 100 // at least one part in this of the time measured is between two probes: the processor is the proxy's
-	// An answer is usually there within 0.1 ms. Who waits for one does not wait
-	// long, but asks again; silence is only what lasts.
+	probeShare = 100 // at least one part in this of the measured time is between two probes, and leaves the processor to the proxy
+	// An answer usually arrives within 0.1 ms. A probe waits only briefly, and then is repeated.
+	// Only lasting silence counts.
 	brief = time.Millisecond
 	long  = 100 * time.Millisecond
 )
 
-// until tries new connections to addresses from the client until each has found
-// what is wanted, and gives the time at which the last one did. It is what the
-// kernel does with packets that counts, not how the rules are laid out. The
-// resolution is 1 ms, or 1 % of the time waited where that is more.
+// until tries new connections to addresses from the client until each has had the wanted result,
+// and returns the time of the last one. This measures what the kernel does with packets, not how
+// the rules are arranged. The resolution is 1 ms, or 1 % of the time waited if that is more.
 func (l *lab) until(ctx context.Context, want answer, addrs ...netip.AddrPort) (at time.Time, err error) {
 	pending, began, patience := slices.Clone(addrs), time.Now(), brief
 	if want == nobody {
@@ -70,23 +69,22 @@ func (l *lab) until(ctx context.Context, want answer, addrs ...netip.AddrPort) (
 	})
 }
 
-// hurry gives this thread precedence over those that are measured, which may
-// have all processors busy, until the returned function is called.
+// hurry gives this thread precedence over the measured programs, which may use all processors,
+// until the returned function is called.
 func hurry() (restore func()) {
 	unix.Setpriority(unix.PRIO_PROCESS, 0, -15) // without the right to it, times are less exact
 	return func() { unix.Setpriority(unix.PRIO_PROCESS, 0, 0) }
 }
 
-// connect makes one connection, and resets it; no answer within patience is
-// nobody's. It must run in the client's namespace. Errors are those of this
-// program, not of the network.
+// connect makes one connection, and resets it. No answer within patience counts as nobody. It
+// must run in the client's namespace. Errors are those of this program, not of the network.
 func connect(to netip.AddrPort, patience time.Duration) (answer, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nobody, err
 	}
 	defer unix.Close(fd)
-	// No TIME-WAIT: ports and entries of the connection table are free at once.
+	// Without TIME-WAIT, ports and entries of the connection table are free immediately.
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		return nobody, err
 	}
@@ -121,7 +119,7 @@ func connect(to netip.AddrPort, patience time.Duration) (answer, error) {
 	return atHome, nil
 }
 
-// load is what a number of clients found that connected as fast as they could.
+// load is the result of clients that connect as fast as they can.
 type load struct {
 	PerSecond float64
 	P50, P99  time.Duration // of a connection
@@ -170,8 +168,8 @@ func (l *lab) loadFor(d time.Duration, threads int, addrs ...netip.AddrPort) (lo
 	return out, err
 }
 
-// gaps connects once a millisecond until ctx ends, and gives the longest time
-// between two that found an endpoint.
+// gaps connects once a millisecond until ctx ends, and returns the longest time between two
+// connections that reached an endpoint.
 func (l *lab) gaps(ctx context.Context, to netip.AddrPort) (longest time.Duration, err error) {
 	return longest, l.client.Do(func() error {
 		defer hurry()()

@@ -18,7 +18,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// A mode is a way to the kernel: a mode of the proxies, and which iptables they call.
+// A mode is a mode of the proxies, and the variant of iptables that they call.
 type mode struct {
 	proxy   string // as KubeProxyConfiguration names it
 	variant string // as proxyc names it
@@ -32,12 +32,12 @@ var modes = map[string]mode{
 	"iptables-legacy": {proxy: "iptables", variant: "legacy", tools: "xtables-legacy-multi"},
 }
 
-// A program is one of those that are compared.
+// A program is one of the programs that are compared.
 type program struct {
 	name   string
-	user   string // towards the API server
+	user   string // for the API server
 	binary string
-	args   func(mode) []string // beside the configuration
+	args   func(mode) []string // in addition to the configuration
 }
 
 // The programs' names in reports.
@@ -59,7 +59,7 @@ func programs(ctx context.Context, r *scenario.Run) (peer, own program, err erro
 	return peer, own, err
 }
 
-// setup is what a program is started with.
+// setup is the input of a program's start.
 type setup struct {
 	program
 	mode
@@ -89,7 +89,7 @@ func (s setup) start(l *lab) (*kube.Proxy, error) {
 	return kube.StartProxy(l.node, s.dir, s.name, "env", args...)
 }
 
-// config is the same for both, but for the kubeconfig.
+// config returns the configuration, which is the same for both except for the kubeconfig.
 func (s setup) config(kubeconfig string) string {
 	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -107,7 +107,7 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 `, s.proxy, kubeconfig, nodeName, podRange, s.minSync)
 }
 
-// path is a PATH on which iptables is that of the mode.
+// path returns a PATH with the iptables of the mode.
 func (s setup) path() (string, error) {
 	if s.tools == "" {
 		return os.Getenv("PATH"), nil
@@ -129,9 +129,9 @@ func (s setup) path() (string, error) {
 	return dir + ":" + os.Getenv("PATH"), err
 }
 
-// last is the Service whose rules a packet comes to last. kube-proxy looks for
-// them one after the other in mode iptables, in an order that each sync makes
-// anew; elsewhere the place does not count, and any will do.
+// last returns the Service whose rules a packet reaches last. In mode iptables, the rules of
+// kube-proxy are evaluated one after the other, in an order that changes with each sync. In other
+// modes the position is irrelevant, and any Service will do.
 func (s setup) last(ctx context.Context, l *lab) (netip.AddrPort, error) {
 	last := canaryAddr(canary)
 	if s.name != peerName || s.proxy != "iptables" {
@@ -155,7 +155,7 @@ func (s setup) last(ctx context.Context, l *lab) (netip.AddrPort, error) {
 
 var clusterIPs = netip.MustParsePrefix("10.96.0.0/12")
 
-// versions names what was measured on, and with.
+// versions describes the machine and the programs.
 func versions(ctx context.Context, peer, own program) map[string]string {
 	m := sample.ThisMachine()
 	out := map[string]string{"Go": m.Go, "CPU": fmt.Sprintf("%d x %s", m.CPUs, m.Model), "kernel": m.Kernel,
@@ -168,7 +168,7 @@ func versions(ctx context.Context, peer, own program) map[string]string {
 	return out
 }
 
-// said is the first line that a command prints.
+// said returns the first line of a command's output.
 func said(ctx context.Context, name string, args ...string) string {
 	out, err := exec.CommandContext(ctx, name, args...).Output()
 	if err != nil {

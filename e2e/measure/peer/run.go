@@ -15,12 +15,12 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// report is all that a run has found.
+// report is the result of a run.
 type report struct {
 	Began    time.Time         `json:"began"`
 	Versions map[string]string `json:"versions"`
 	Options  map[string]any    `json:"options"`
-	Load     float64           `json:"loadSeconds"` // what the API server needed to take the cluster
+	Load     float64           `json:"loadSeconds"` // until the API server had the cluster
 	Wire     []wire            `json:"wire"`
 	Results  []*result         `json:"results"`
 }
@@ -94,7 +94,7 @@ func prepare(ctx context.Context, c *kube.Cluster, o options, r *report, log io.
 	return nil
 }
 
-// measureOn gives a program a node, measures it, and counts its requests.
+// measureOn measures a program on a node, and counts its requests.
 func measureOn(ctx context.Context, c *kube.Cluster, s *subject, save func()) (err error) {
 	if err := reset(ctx, s.api, s.atOnce); err != nil {
 		return err
@@ -106,14 +106,14 @@ func measureOn(ctx context.Context, c *kube.Cluster, s *subject, save func()) (e
 	began := time.Now()
 	s.measure(ctx, save)
 	if s.started.IsZero() {
-		s.started = time.Now() // all that it asked for was for its start
+		s.started = time.Now() // all requests so far were for the start
 	}
-	s.gate.Cut() // ends what is still being watched, so that it is in the log
+	s.gate.Cut() // ends watches, which are logged at their end
 	s.found.Requests, err = requests(c, s.user, began, s.started)
 	return err
 }
 
-// describe is what a report tells of the options.
+// describe returns the options for a report.
 func (o options) describe() map[string]any {
 	mix, order := "real", "peer-first"
 	if o.cluster.Plain {

@@ -15,7 +15,7 @@ type pair struct {
 	peer, own *result
 }
 
-// pairs gives the modes in which both were measured, or one of them.
+// pairs returns the modes in which at least one of the programs was measured.
 func pairs(reports []*report) (all []pair) {
 	for _, r := range reports {
 		at := map[string]int{}
@@ -36,8 +36,7 @@ func pairs(reports []*report) (all []pair) {
 	return all
 }
 
-// value is a metric of a result in the metric's unit; ok tells whether it was
-// measured.
+// value returns a metric of a result in the metric's unit; ok reports whether it was measured.
 func (m metric) value(r *result) (v float64, ok bool) {
 	if r == nil {
 		return 0, false
@@ -46,7 +45,7 @@ func (m metric) value(r *result) (v float64, ok bool) {
 	return max(v, m.least) * m.scale, ok
 }
 
-// text is a value with its unit; one that is too small to be told is so.
+// text returns a value with three digits. It marks one that is below the resolution.
 func (m metric) text(v float64, ok bool) string {
 	switch {
 	case !ok:
@@ -57,7 +56,7 @@ func (m metric) text(v float64, ok bool) string {
 	return digits(v)
 }
 
-// ratio is how many times as good proxyc is.
+// ratio returns how many times as good proxyc is.
 func (m metric) ratio(peer, own float64) float64 {
 	if m.better == higher {
 		return own / peer
@@ -65,7 +64,7 @@ func (m metric) ratio(peer, own float64) float64 {
 	return peer / own
 }
 
-// show prints tables, and draws plots into dir where there is one.
+// show prints tables, and draws plots into dir if it is set.
 func show(w io.Writer, dir string, reports []*report) error {
 	for _, p := range pairs(reports) {
 		if _, err := io.WriteString(w, p.table()); err != nil {
@@ -83,13 +82,13 @@ func show(w io.Writer, dir string, reports []*report) error {
 	return draw(dir, pairs(reports))
 }
 
-// title says what a pair was measured with.
+// title describes the options of a pair.
 func (p pair) title() string {
 	o := p.Options
 	return fmt.Sprintf("%s, %v Services x %v endpoints, %v mix, minSyncPeriod %v", p.mode, o["services"], o["endpoints"], o["mix"], o["minSync"])
 }
 
-// table is a pair in Markdown, ratios first.
+// table returns a pair in Markdown, ratios first.
 func (p pair) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n### %s\n\n", p.title())
@@ -118,7 +117,7 @@ func (p pair) table() string {
 	return b.String()
 }
 
-// wireTable is how large what a program reads at its start is in other forms.
+// wireTable returns the sizes, in all forms, of what a program reads at its start.
 func (r *report) wireTable() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n### All objects on the wire, %v Services x %v endpoints, %v mix\n\n| what | how | MB |\n|---|---|--:|\n",
@@ -129,7 +128,7 @@ func (r *report) wireTable() string {
 	return b.String()
 }
 
-// notes are a program's requests, and what could not be measured.
+// notes writes a program's requests, and what could not be measured.
 func (p pair) notes(b *strings.Builder, r *result) {
 	if r == nil {
 		return
@@ -150,7 +149,7 @@ func (p pair) notes(b *strings.Builder, r *result) {
 	b.WriteString("\n")
 }
 
-// digits gives a number with three digits that count.
+// digits returns a number with three significant digits.
 func digits(v float64) string {
 	switch {
 	case v >= 100 || v <= -100:

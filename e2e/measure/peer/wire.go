@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A wire is how many bytes the API server sends for all objects of a kind in
-// one form, without TLS and headers.
+// A wire is the number of bytes that the API server sends for all objects of a kind in one form,
+// without TLS and headers.
 type wire struct {
 	What  string `json:"what"`
 	Form  string `json:"form"`
@@ -33,8 +33,8 @@ var readings = []struct{ what, path, selectors string }{
 	{"all Nodes", "/api/v1/nodes", ""},
 }
 
-// forms are those in which objects can be had. A stream begins with all
-// objects, and a bookmark after them.
+// forms are the forms in which the API server sends objects. A stream begins with all objects,
+// and a bookmark after them.
 var forms = []struct {
 	name, accept, encoding, query string
 }{
@@ -48,7 +48,7 @@ var forms = []struct {
 
 const stream = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 
-// wires reads everything in every form.
+// wires requests everything in every form.
 func wires(ctx context.Context, api kubernetes.Interface) (all []wire, err error) {
 	for _, r := range readings {
 		for _, f := range forms {
@@ -62,7 +62,7 @@ func wires(ctx context.Context, api kubernetes.Interface) (all []wire, err error
 	return all, nil
 }
 
-// bytesOf counts the bytes of an answer's body as they are sent.
+// bytesOf counts the bytes of a response's body as sent.
 func bytesOf(ctx context.Context, api kubernetes.Interface, uri, accept, encoding string) (int64, error) {
 	body, err := api.Discovery().RESTClient().Get().RequestURI(uri).
 		SetHeader("Accept", accept).SetHeader("Accept-Encoding", encoding).Stream(ctx)
@@ -73,8 +73,8 @@ func bytesOf(ctx context.Context, api kubernetes.Interface, uri, accept, encodin
 	return copyUntil(body, []byte(metav1.InitialEventsAnnotationKey))
 }
 
-// copyUntil counts bytes until their end, or until some have been read, which
-// stand in a stream's last event of those that it begins with.
+// copyUntil counts bytes until the end, or until it has read mark, which is in the last of a
+// stream's initial events.
 func copyUntil(r io.Reader, mark []byte) (n int64, err error) {
 	seen, chunk := []byte{}, make([]byte, 1<<16)
 	for {

@@ -1,7 +1,7 @@
-// Package releases records what releases of kube-proxy leave on a node for the objects
-// and settings of testdata/apply/takeover, in modes nftables and iptables: what
-// nft and iptables-save print, without their comments. It builds each release
-// from its module, minutes the first time.
+// Package releases records what releases of kube-proxy leave on a node for the objects and
+// settings of testdata/apply/takeover, in modes nftables and iptables: the output of nft and
+// iptables-save, without comments. It builds each release from its module, which takes minutes
+// the first time.
 //
 //	go run ./measure releases -o ../testdata/prove v1.31.14 v1.37.2
 package releases
@@ -24,7 +24,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// patience is how long kube-proxy may take until nothing moves.
+// patience is the timeout until kube-proxy's rules stay the same.
 const patience = time.Minute
 
 // Run is the scenario. Its arguments are the releases.
@@ -80,7 +80,7 @@ var modes = []mode{
 	{"iptables", map[string][]string{"kube-proxy.iptables": {"iptables-save"}, "kube-proxy.ip6tables": {"ip6tables-save"}}},
 }
 
-// alpha are the releases in which mode nftables waits for its gate (KEP-3866).
+// alpha matches releases in which mode nftables requires its gate (KEP-3866).
 var alpha = regexp.MustCompile(`^v1\.(29|30)\.`)
 
 // A recorder runs one release of kube-proxy.
@@ -134,7 +134,7 @@ func (r recorder) record(ctx context.Context, m mode) (err error) {
 	return nil
 }
 
-// synced waits until kube-proxy says that it has written rules of both families.
+// synced waits until kube-proxy reports that it has written rules of both families.
 func synced(ctx context.Context, proxy *kube.Proxy) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -150,12 +150,12 @@ func synced(ctx context.Context, proxy *kube.Proxy) error {
 	})
 }
 
-// written is a metric that counts seconds since 1970; releases before 1.34 have
-// it for both families together.
+// written matches a metric that counts seconds since 1970. Releases before 1.34 have one for both
+// families.
 var written = regexp.MustCompile(`(?m)^kubeproxy_sync_proxy_rules_last_timestamp_seconds(\{ip_family="IPv6"\})? 1\.\d+e\+09`)
 
-// settled runs a command on the node until it prints the same twice, two seconds
-// apart, and something of each Service; it returns that without comments and counts.
+// settled runs a command on the node until it prints the same twice, two seconds apart, and
+// something of each Service. It returns the output without comments and counters.
 func settled(ctx context.Context, node *applytest.Namespace, command []string) (text []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -177,10 +177,10 @@ func settled(ctx context.Context, node *applytest.Namespace, command []string) (
 	return text, err
 }
 
-// counts are those of packets and bytes.
+// counts matches counters of packets and bytes.
 var counts = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]`)
 
-// plain is a dump without what two runs differ in: comment lines and counts.
+// plain returns a dump without what differs between runs: comment lines and counters.
 func plain(dump []byte) []byte {
 	lines := slices.DeleteFunc(strings.Split(string(dump), "\n"), func(line string) bool {
 		return strings.HasPrefix(line, "# ")
@@ -193,7 +193,7 @@ func plain(dump []byte) []byte {
 	}))
 }
 
-// build builds a release of kube-proxy into the user's cache, where it is not there.
+// build builds a release of kube-proxy in the user's cache, unless it is there.
 func build(ctx context.Context, release string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -223,8 +223,8 @@ func build(ctx context.Context, release string) (string, error) {
 	return binary, nil
 }
 
-// staged are the modules of Kubernetes that its own go.mod takes from its tree:
-// outside it they have versions of their own, v0.31.14 for v1.31.14.
+// staged matches the modules that the go.mod of Kubernetes replaces by directories of its tree.
+// Elsewhere they have their own versions: v0.31.14 for v1.31.14.
 var staged = regexp.MustCompile(`(?m)^\s*(?:replace )?(k8s\.io/\S+) => \./staging/`)
 
 // writeModule writes a module into dir that depends on a release of kube-proxy.

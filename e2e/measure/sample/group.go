@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// cgroupRoots are where version 2 of cgroups is mounted, alone or beside version 1.
+// cgroupRoots are the paths where version 2 of cgroups is mounted, alone or together with version
+// 1.
 var cgroupRoots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
-// Group counts what a process and all its children use. The processor's time
-// is that of a cgroup, to the microsecond, with children that have ended.
-// Memory is looked at every sampleEvery: each process's own peak, and the sum
-// of all at one moment.
+// Group measures a process and all its children. The processor time is that of a cgroup, in
+// microseconds, including children that have ended. Memory is sampled every sampleEvery: the peak
+// of each process, and the sum of all at one time.
 type Group struct {
 	dir  string
 	stop context.CancelFunc
@@ -38,7 +38,7 @@ type Usage struct {
 
 const sampleEvery = 10 * time.Millisecond
 
-// NewGroup makes a cgroup and moves a process, which has just been started, into it.
+// NewGroup creates a cgroup and moves a process, which has just been started, into it.
 func NewGroup(pid int) (*Group, error) {
 	g := &Group{}
 	for _, root := range cgroupRoots {
@@ -61,8 +61,8 @@ func NewGroup(pid int) (*Group, error) {
 	return g, nil
 }
 
-// Close ends the sampling, and removes the cgroup once its processes, which
-// have been told to, have ended.
+// Close ends the sampling. It removes the cgroup when its processes, which were asked to end,
+// have ended.
 func (g *Group) Close() (err error) {
 	g.stop()
 	g.done.Wait()
@@ -74,7 +74,7 @@ func (g *Group) Close() (err error) {
 	return err
 }
 
-// CPU is the processor's time used so far.
+// CPU returns the processor time used so far.
 func (g *Group) CPU() (time.Duration, error) {
 	data, err := os.ReadFile(filepath.Join(g.dir, "cpu.stat"))
 	if err != nil {
@@ -84,7 +84,7 @@ func (g *Group) CPU() (time.Duration, error) {
 	return time.Duration(usec) * time.Microsecond, err
 }
 
-// Peak is the memory used at most so far.
+// Peak returns the maximum memory used so far.
 func (g *Group) Peak() Usage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,9 +104,8 @@ func (g *Group) watch(ctx context.Context, daemon int) {
 	}
 }
 
-// sample looks at all processes; those that end while it does are left out,
-// and so is a child that still has its parent's memory, because it is about to
-// become another program.
+// sample reads all processes. It skips those that end meanwhile, and a child that still has its
+// parent's memory, since that is about to execute another program.
 func (g *Group) sample(daemon int) {
 	procs, err := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
 	if err != nil {
@@ -142,10 +141,10 @@ func (g *Group) sample(daemon int) {
 	g.peak.All = max(g.peak.All, sum, g.peak.Daemon)
 }
 
-// executable is the program that a process runs.
+// executable returns the program that a process runs.
 func executable(pid int) (string, error) { return os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)) }
 
-// field gives the number that stands behind a name at the start of a line.
+// field returns the number after a name at the start of a line.
 func field(data []byte, name string) (int64, error) {
 	for line := range bytes.Lines(data) {
 		if words := strings.Fields(string(line)); len(words) > 1 && words[0] == name {
@@ -155,11 +154,11 @@ func field(data []byte, name string) (int64, error) {
 	return 0, fmt.Errorf("%s: not there", name)
 }
 
-// Quiet waits until next to no processor time is used, and gives what was used so far.
+// Quiet waits until almost no processor time is used, and returns the time used so far.
 func (g *Group) Quiet(ctx context.Context) (time.Duration, error) {
 	const (
 		look   = 50 * time.Millisecond
-		idle   = 2 * time.Millisecond // of processor time in a look
+		idle   = 2 * time.Millisecond // of processor time per sample
 		inARow = 4
 	)
 	used, err := g.CPU()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPU is the processor time that all threads of a process have used, ended ones included.
+// CPU returns the processor time that all threads of a process have used, including ended ones.
 func CPU(pid int) (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED: the scheduler's own count
 	var used unix.Timespec
@@ -27,7 +27,7 @@ const (
 	Peak     = "VmHWM:" // the most that was resident
 )
 
-// Memory is a field of a process's memory, in bytes.
+// Memory returns a field of a process's memory, in bytes.
 func Memory(pid int, name string) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -37,7 +37,7 @@ func Memory(pid int, name string) (int64, error) {
 	return kb * 1024, err
 }
 
-// Quantile is the q quantile of sorted values; of none, zero.
+// Quantile returns the q quantile of sorted values; zero if there are none.
 func Quantile[T ~int64 | ~float64](sorted []T, q float64) (zero T) {
 	if len(sorted) == 0 {
 		return zero
@@ -45,7 +45,7 @@ func Quantile[T ~int64 | ~float64](sorted []T, q float64) (zero T) {
 	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }
 
-// Machine is what was measured on.
+// Machine is the machine of a measurement.
 type Machine struct {
 	CPUs   int    `json:"cpus"`
 	Model  string `json:"model"` // of the processor

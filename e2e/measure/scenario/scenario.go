@@ -1,5 +1,5 @@
-// Package scenario is what all scenarios of measure share: how one is called, where its
-// files are, and where its report goes.
+// Package scenario is shared by all scenarios of measure: how they run, where their files are,
+// and where their reports go.
 package scenario
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// Run is one call of a scenario.
+// Run is one run of a scenario.
 type Run struct {
 	Flags *flag.FlagSet
 	Dir   string    // for files; it is removed afterwards
@@ -22,7 +22,7 @@ type Run struct {
 	proxyc, report string
 }
 
-// Start calls a scenario.
+// Start runs a scenario.
 func Start(name string, out, log io.Writer, run func(*Run) error) error {
 	dir, err := os.MkdirTemp("", "measure-"+name+"-")
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *Run) Measures() {
 	r.Flags.StringVar(&r.report, "json", "", "`file` for the report")
 }
 
-// Proxyc returns the path of the program, which it builds unless a flag names one.
+// Proxyc returns the path of the program. It builds the program unless a flag names one.
 func (r *Run) Proxyc(ctx context.Context) (string, error) {
 	if r.proxyc != "" {
 		return r.proxyc, nil
@@ -46,7 +46,7 @@ func (r *Run) Proxyc(ctx context.Context) (string, error) {
 	return kube.Proxyc(ctx, r.Dir)
 }
 
-// Save writes a report whole, or not at all, where a flag names a file.
+// Save writes the complete report or nothing, if a flag names a file.
 func (r *Run) Save(report any) error {
 	if r.report == "" {
 		return nil

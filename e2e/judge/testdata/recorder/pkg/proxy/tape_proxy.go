@@ -24,7 +24,7 @@ func tapeService(previous, current *v1.Service) {
 	switch {
 	case current != nil:
 		current = current.DeepCopy()
-		slices.Sort(current.Spec.ExternalIPs) // whose order says nothing, and comes of a set in some tests
+		slices.Sort(current.Spec.ExternalIPs) // the order is irrelevant, and in some tests is that of a set
 		tape.Say("service", tapeObject{Name: current.Namespace + "/" + current.Name, Object: current})
 	case previous != nil:
 		tape.Say("service", tapeObject{Name: previous.Namespace + "/" + previous.Name})
@@ -39,7 +39,7 @@ func tapeSlice(cache *EndpointSliceCache, slice *discovery.EndpointSlice, remove
 	tape.Say("slice", o)
 }
 
-// tapeChanges says what the Services whose slices changed now have.
+// tapeChanges records the current endpoints of the Services whose slices changed.
 func tapeChanges(changes map[types.NamespacedName]*endpointsChange) {
 	var of []string
 	all := EndpointsMap{}
@@ -53,10 +53,10 @@ func tapeChanges(changes map[types.NamespacedName]*endpointsChange) {
 	}
 }
 
-// tapeName gives "ns/name:port/TCP".
+// tapeName returns "ns/name:port/TCP".
 func tapeName(name ServicePortName) string { return name.String() + "/" + string(name.Protocol) }
 
-// tapePort is what kube-proxy understands of one port of a Service.
+// tapePort is kube-proxy's view of one port of a Service.
 type tapePort struct {
 	Port          string   `json:"port"`
 	Address       string   `json:"address"` // ClusterIP, port and protocol
@@ -98,7 +98,7 @@ func tapeIPs(ips []net.IP) []string {
 	return out
 }
 
-// tapeEndpoint is one endpoint as kube-proxy holds it.
+// tapeEndpoint is one endpoint in kube-proxy's state.
 type tapeEndpoint struct {
 	Endpoint    string   `json:"endpoint"`
 	Local       bool     `json:"local,omitempty"`
@@ -118,8 +118,8 @@ func tapeEndpoints(eps []Endpoint) []tapeEndpoint {
 	return out
 }
 
-// tapePool is what kube-proxy holds of the endpoints of a service port, and
-// which of them it would use under each traffic policy.
+// tapePool contains the endpoints of a service port in kube-proxy's state, and those that it
+// would use under each traffic policy.
 type tapePool struct {
 	Port      string         `json:"port"`
 	Endpoints []tapeEndpoint `json:"endpoints"`

@@ -10,8 +10,8 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/tape"
 )
 
-// tapeFlow is an entry: where the client's packets went, where answers come
-// from, and whether it is still there after cleaning up.
+// tapeFlow is an entry: the target of the client's packets, the source of the replies, and
+// whether the cleanup kept it.
 type tapeFlow struct {
 	Protocol uint8  `json:"protocol"`
 	To       string `json:"to"` // "": any address of the node

@@ -11,7 +11,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/tape"
 )
 
-// tapeStart is when the server under test was made; all times count from it.
+// tapeStart is when the server under test was created. All times are relative to it.
 var tapeStart time.Time
 
 func tapeAt(t time.Time) float64 { return t.Sub(tapeStart).Seconds() }
@@ -25,7 +25,7 @@ func tapeProgress(kind string, now time.Time, family any) {
 	tape.Say(kind, map[string]any{"at": tapeAt(now), "family": family})
 }
 
-// tapeResponse notes what is answered.
+// tapeResponse records a response.
 type tapeResponse struct {
 	http.ResponseWriter
 	code int
@@ -42,7 +42,7 @@ func (r *tapeResponse) Write(b []byte) (int, error) {
 	return r.ResponseWriter.Write(b)
 }
 
-// sayProbe says an answer of /healthz or /livez, and the Node at that time.
+// sayProbe records a response of /healthz or /livez, and the Node at that time.
 func (r *tapeResponse) sayProbe(path string, hs *ProxyHealthServer) {
 	var h ProxyHealth
 	if err := json.Unmarshal(r.body.Bytes(), &h); err != nil {
@@ -70,7 +70,7 @@ func (r *tapeResponse) sayProbe(path string, hs *ProxyHealthServer) {
 	tape.Say("probe", said)
 }
 
-// sayCheck says an answer at the health check port of a Service.
+// sayCheck records a response at the health check port of a Service.
 func (r *tapeResponse) sayCheck(h hcHandler) {
 	if r.code == 0 {
 		return
@@ -83,7 +83,7 @@ func (r *tapeResponse) sayCheck(h hcHandler) {
 		"weight": r.Header().Get("X-Load-Balancing-Endpoint-Weight"), "proxyHealthy": h.hcs.healthzServer.Health().Healthy})
 }
 
-// tapeByName says a map of Services.
+// tapeByName records a map of Services.
 func tapeByName[T any](kind string, m map[types.NamespacedName]T) {
 	out := map[string]T{}
 	for name, v := range m {

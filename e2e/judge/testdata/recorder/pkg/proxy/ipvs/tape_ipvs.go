@@ -19,7 +19,7 @@ type tapeServer struct {
 	Real      []string `json:"real"` // those that get new clients
 }
 
-// tapeState says what the proxier was made with, and what the kernel holds of it.
+// tapeState records the arguments of the proxier, and its state in the kernel.
 func tapeState(p *Proxier) {
 	settings := tape.Proxier{Family: string(p.ipFamily), Node: p.nodeName, Labels: p.topologyLabels,
 		PodsFrom: strings.Join(p.localDetector.IfLocal(), " "), MasqueradeAll: p.masqueradeAll, NodePortAddresses: p.nodePortAddresses.String()}
@@ -50,7 +50,7 @@ func tapeState(p *Proxier) {
 	out := []tapeServer{}
 	for _, v := range servers {
 		if v == nil || v.Address == nil {
-			return // a double that holds nothing
+			return // a test double without state
 		}
 		t := tapeServer{At: strings.ToLower(v.String()), Scheduler: v.Scheduler, Flags: uint32(v.Flags), Timeout: v.Timeout, Real: []string{}}
 		real, err := p.ipvs.GetRealServers(v)

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/knftables"
 )
 
-// After each sync of a test of a few Services, the tests' own tracer walks
-// packets to each of their addresses through the rules.
+// After each sync of a test with few Services, the tests' own tracer traces packets to each of
+// their addresses through the rules.
 func init() {
 	tapeSynced = func(p *Proxier) {
 		fake, ok := p.nftables.(*knftables.Fake)
@@ -25,7 +25,8 @@ func init() {
 		}
 		var out []string
 		one := func(from, protocol, to string, port int) {
-			// A rule that the tracer does not know makes it fail its test, which is none here.
+			// If the tracer does not support a rule it fails its test, which is an empty one
+			// here.
 			defer func() { recover() }()
 			_, output, masq := tracePacket(&testing.T{}, fake, from, protocol, to, fmt.Sprint(port), testNodeIPs)
 			line := fmt.Sprintf("%s %s %d/%s = %s", from, to, port, protocol, output)

@@ -1,7 +1,6 @@
-// Package tape writes down what kube-proxy's unit tests hand to its code, and
-// what comes of it. It is compiled into them, beside the packages that it is
-// called from, and says one fact a line to standard output, where
-// "go test -json" knows which test was running.
+// Package tape records what kube-proxy's unit tests pass to its code, and the results. It is
+// compiled into them, together with the packages that call it. It writes one fact per line to
+// standard output, where "go test -json" knows the running test.
 package tape
 
 import (
@@ -12,7 +11,7 @@ import (
 // Mark begins each line.
 const Mark = "@tape "
 
-// Say writes one fact. What cannot be written is a fault of the recorder.
+// Say writes one fact. A value that cannot be written is an error in the recorder.
 func Say(kind string, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -21,7 +20,7 @@ func Say(kind string, v any) {
 	fmt.Printf("\n%s%s %s\n", Mark, kind, b)
 }
 
-// Flow is one line of a table of packets.
+// Flow is one row of a table of packets.
 func Flow(name, from, protocol, to string, port int, output string, masquerade bool) {
 	if protocol == "" {
 		protocol = "TCP"
@@ -37,7 +36,7 @@ func Flow(name, from, protocol, to string, port int, output string, masquerade b
 	}{name, from, protocol, to, port, output, masquerade})
 }
 
-// Proxier is what a proxier was made with, or what a test set in it.
+// Proxier contains the arguments of a proxier, or what a test set in it.
 type Proxier struct {
 	Family             string            `json:"family"`
 	Node               string            `json:"node"`

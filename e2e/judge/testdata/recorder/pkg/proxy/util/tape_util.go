@@ -21,7 +21,7 @@ func tapeNodeIPs(npa *NodePortAddresses, nw NetworkInterfacer, ips []net.IP) {
 	for _, ip := range ips {
 		picked = append(picked, ip.String())
 	}
-	slices.Sort(all) // the test's are a map
+	slices.Sort(all) // the test's are from a map
 	slices.Sort(picked)
 	tape.Say("nodeIPs", map[string]any{"interfaces": all, "all": npa.matchAll, "picked": picked})
 }
