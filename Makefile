@@ -1,5 +1,5 @@
-# Targets for people and CI. All tests but those of check need Linux and root: rules
-# are loaded into network namespaces that the tests make.
+# Targets for people and CI. All tests except those of check need Linux and root: they
+# load rules into network namespaces that they create.
 
 GO       ?= go
 FUZZTIME ?= 20s
@@ -17,7 +17,7 @@ SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
 
-# install installs those of the Debian packages $(1) that are missing.
+# install installs the Debian packages in $(1) that are missing.
 install = @missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q ' installed' || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
 		$(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; \
@@ -34,19 +34,19 @@ setup:
 	cd e2e/release && $(GO) mod download
 	cd e2e/deploy && $(GO) mod download
 
-# check runs what any user can run, with nothing but Go: tests that need root, the
-# real tools or other modules are skipped.
+# check runs as any user, and needs only Go. It skips tests that need root, the real
+# tools or other modules.
 check:
 	$(GO) build ./...
 	$(GO) vet ./...
 	$(GO) test -short ./...
 
-# TEST are the flags for tests with real packets. They wait for answers: more of them run side by side
-# than there are processors.
+# TEST contains the flags for tests with real packets. These mostly wait for replies, so more of
+# them run in parallel than there are processors.
 SHORT ?= -short
 TEST   = $(SHORT) -p 2 -parallel 4 -timeout 30m
 
-# test runs every kind of test, with a choice of cases.
+# test runs every kind of test, with a selection of cases.
 test:
 	@echo 'This takes $(if $(SHORT),some ten minutes,hours) on two idle cores, and longer the first time, to compile.'
 	$(GO) build ./...
@@ -62,8 +62,8 @@ test-modules:
 	cd e2e/deploy && $(GO) test ./...
 	cd e2e/release && $(GO) test $(SHORT) -timeout 20m ./...
 
-# test-all runs all tests but the soak; test-rest those that do less in test, or with SHARE=k/n
-# the k-th of n shares of what they do.
+# test-all runs all tests except the soak. test-rest runs those that do less in test; with
+# SHARE=k/n, the k-th of n shares of their work.
 test-all:
 	$(MAKE) test SHORT=
 
@@ -71,41 +71,41 @@ test-rest: e2e-tools
 	.ci/untouched PROXYC_REQUIRE=all PROXYC_SHARE=$(SHARE) GO=$(GO) .ci/left -parallel 4 -timeout 30m
 	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all PROXYC_SHARE=$(SHARE) GO=$(GO) ../.ci/left -parallel 4 -timeout 30m
 
-# e2e-tools builds the real etcd, kube-apiserver and kube-proxy, and of 1.25 what is gone since, minutes the first time;
-# then they are in Go's cache.
+# e2e-tools builds the real etcd, kube-apiserver and kube-proxy, and mode userspace of kube-proxy 1.25.
+# The first build takes minutes; later ones use Go's cache.
 e2e-tools:
 	cd e2e && for tool in $$($(GO) list tool); do $(GO) tool -n $$tool || exit 1; done
 	cd e2e/userspace && $(GO) build -o /dev/null .
 
-# e2e plays proxyc against them, with real packets.
+# e2e tests proxyc with them and with real packets.
 e2e: e2e-tools
 	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) $$($(GO) list ./... | grep -v /windows)
 
-# setup-windows installs wine, and a compiler for the libraries that it lacks.
+# setup-windows installs wine, and a compiler for the libraries that wine lacks.
 setup-windows:
 	$(call install,$(WINDOWS_PACKAGES))
 
-# test-windows runs proxyc.exe and the real kube-proxy.exe under wine, against a Host Networking Service for tests and a real
-# API server: a choice of cases and versions of Windows, or with ALL=1 all of them, which takes hours.
+# test-windows runs proxyc.exe and the real kube-proxy.exe under wine, with a simulated Host Networking Service and a real
+# API server. It selects cases and versions of Windows; ALL=1 runs all of them, which takes hours.
 test-windows: setup-windows e2e-tools
 	cd e2e && PROXYC_REQUIRE=all $(GO) test $(if $(ALL),-timeout 10h -v,-timeout 30m) ./windows $(if $(ALL),-all)
 
-# soak changes 1,000 Services at random for SOAK, with connections all the time. Then it plays random histories
-# with faults for SOAK, whose choices SEED repeats.
+# soak changes 1,000 Services at random for SOAK, with continuous connections. Then it plays random histories with
+# faults for SOAK; SEED repeats their choices.
 soak: e2e-tools
 	cd e2e && PROXYC_REQUIRE=all $(GO) test . -count=1 -timeout 60m -v -run 'TestSoak$$' -soak $(SOAK) -soak-plane $(PLANE)
 	cd e2e && PROXYC_REQUIRE=all $(GO) test ./history -count=1 -timeout 60m -v -run 'TestHistory$$/^$(PLANE)$$' -lasts $(SOAK) -seed $(SEED)
 
-# setup-vm installs what a virtual machine needs. Its kernel is fetched, not installed.
+# setup-vm installs the tools of a virtual machine. Its kernel is downloaded, not installed.
 setup-vm:
 	$(call install,$(PACKAGES) $(VM_PACKAGES))
 
-# vm runs RUN as root on Debian's stock kernel, in a virtual machine that sees this one's files; without RUN it opens a shell.
+# vm runs RUN as root on Debian's stock kernel, in a virtual machine that sees this machine's files. Without RUN it opens a shell.
 vm: setup-vm
 	cd e2e && CGO_ENABLED=0 $(GO) build -o ../bin/vm ./vm
 	bin/vm $(VM) $(if $(RUN),-- sh -c '$(RUN)',-shell)
 
-# test-vm runs tests there: a choice of suites, those that match ONLY, or with ALL=1 all of them.
+# test-vm runs tests in the virtual machine: the usual suites, those that match ONLY, or with ALL=1 all of them.
 test-vm: setup-vm
 	cd e2e && CGO_ENABLED=0 $(GO) build -o ../bin/vm ./vm
 	bin/vm $(VM) $(if $(ALL),-all) $(if $(ONLY),-only '$(ONLY)')
@@ -114,11 +114,11 @@ test-vm: setup-vm
 soak-userspace:
 	$(GO) test ./apply/userspace -count=1 -timeout 60m -v -run 'TestSoak$$' -soak $(SOAK)
 
-# conformance plays what was recorded from kube-proxy against proxyc, in all modes that Linux has here, and both families.
+# conformance plays the recorded cases of kube-proxy with proxyc, in both families and all modes that this kernel supports.
 conformance:
 	$(GO) test ./apply/applytest -count=1 -v -run Conformance
 
-# golden rewrites what the tests want, as far as the real tools accept it.
+# golden rewrites the results that tests expect, if the real tools accept them.
 golden:
 	$(GO) test ./cmd/proxyc -run 'TestGolden|TestScript|TestReadme|TestReview|TestCapabilityTable|TestLint' -update
 	$(GO) test ./compiler/config ./docs -update
@@ -143,18 +143,18 @@ fuzz:
 		done; \
 	done
 
-# bench records what a fixed cluster costs in testdata/bench/counts.json, which a
-# test compares, and prints times, which none does.
+# bench records the allocations for a fixed cluster in testdata/bench/counts.json, which a
+# test compares. It also prints times, which no test compares.
 bench:
 	$(GO) test ./cmd/proxyc -count=1 -v -run 'TestCounts$$' -update
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem ./compiler/... ./render/... ./apply/... ./cmd/...
 
-# measure runs SCENARIO with the flags FLAGS; without, it lists the scenarios. Files are named as from e2e.
+# measure runs SCENARIO with the flags FLAGS. Without SCENARIO it lists the scenarios. Paths are relative to e2e.
 measure:
 	cd e2e && $(GO) run ./measure $(SCENARIO) $(FLAGS)
 
-# release writes static programs for each platform, what is in them and their
-# checksums into dist; image writes images of them, too, as OCI layouts.
+# release writes static programs for each platform, their contents and their
+# checksums into dist. image also writes images of them, as OCI layouts.
 release:
 	cd e2e/release && $(GO) run .
 

@@ -1,10 +1,10 @@
 // Command mutate plants single faults into compiler, render and apply, and reports which of
 // them the tests find. Flag seed repeats a choice; nothing in the repository is written.
 //
-// A fault negates a condition, removes a call whose result nothing uses, or removes a
-// statement that locks or unlocks. For each the tests of its package run first, then those
-// of the packages that depend on it, until one fails, all as make test runs them. What they
-// leave is worth a run of make test with GOFLAGS=-overlay=FILE, which is printed.
+// A fault negates a condition, removes a call whose result is not used, or removes a statement
+// that locks or unlocks. For each fault the tests of its package run first, then those of the
+// packages that depend on it, until one fails, all as make test runs them. For a fault that they
+// miss, run make test with the printed GOFLAGS=-overlay=FILE.
 package main
 
 import (
@@ -69,7 +69,7 @@ func main() {
 	fmt.Printf("%d of %d found\n", found, *n-*skip)
 }
 
-// choices are faults at random, no two of them in one file.
+// choices returns random faults, no two of them in one file.
 func choices(seed uint64) iter.Seq[*fault] {
 	kinds := map[string][]fault{}
 	for _, file := range files() {
@@ -94,7 +94,7 @@ func choices(seed uint64) iter.Seq[*fault] {
 	}
 }
 
-// files lists the files that this system compiles, but for test support.
+// files lists the files that this system compiles, except test support.
 func files() []string {
 	out := output("go", "list", "-f", `{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}`, "./compiler/...", "./render/...", "./apply/...")
 	return slices.DeleteFunc(strings.Fields(out), func(f string) bool { return strings.Contains(filepath.Dir(f), "test") })
@@ -148,7 +148,7 @@ func faults(file string) (all []fault) {
 	return all
 }
 
-// plant writes the file with the fault, and returns an overlay that has it.
+// plant writes the file with the fault, and returns an overlay that contains it.
 func (f *fault) plant(dir string) (overlay string) {
 	text, err := os.ReadFile(f.file)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *fault) plant(dir string) (overlay string) {
 	return overlay
 }
 
-// find returns the package and the test that find the fault; empty: none does.
+// find returns the package and the test that find the fault; "" if none does.
 func (f *fault) find(overlay string) string {
 	own := strings.TrimSpace(output("go", "list", filepath.Dir(f.file)))
 	for _, p := range slices.Concat([]string{own}, dependents(own)) {
@@ -176,7 +176,7 @@ func (f *fault) find(overlay string) string {
 	return ""
 }
 
-// dependents lists the packages whose tests depend on package p, those that take long last.
+// dependents lists the packages whose tests depend on package p, slow ones last.
 func dependents(p string) (all []string) {
 	seen := map[string]bool{p: true}
 	for line := range strings.Lines(output("go", "list", "-test", "-f", `{{if .ForTest}}{{.ForTest}} {{join .Deps " "}}{{end}}`, "./...")) {

@@ -77,7 +77,7 @@ func main() {
 	exported(production)
 }
 
-// others are the lines of code beside production code.
+// others are the lines of code outside production code.
 type others struct{ tests, support int }
 
 // read parses the module's files and returns its packages in order of their directories.
@@ -294,7 +294,7 @@ func complexity(fn *ast.FuncDecl) int {
 	return n
 }
 
-// modes lists the places that decide by a mode's name.
+// modes lists the places that decide by the name of a mode.
 func modes(production []*pkg) {
 	for _, pattern := range []string{"case ir.Mode", "Mode ==", "Mode !="} {
 		n := 0

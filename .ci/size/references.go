@@ -10,9 +10,9 @@ import (
 	"path"
 )
 
-// references prints how the files of a package use each other: a reference is a name of
-// another file that a file uses, fields left out. The files built for Linux are read, without
-// what they import, so a few references by way of other packages' types are missed.
+// references prints how the files of a package use each other. A reference is a use of a name in
+// another file, except fields. It reads the files built for Linux without their imports, so it
+// misses a few references through other packages' types.
 func references(fset *token.FileSet, p *pkg) {
 	system := build.Default
 	system.GOOS = "linux"

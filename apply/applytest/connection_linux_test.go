@@ -16,11 +16,12 @@ import (
 
 var connectionRules = flag.String("rules", "", "nft scripts whose connections BenchmarkConnection measures, name=file, with commas between")
 
-// BenchmarkConnection measures the cost of the first packet of a connection on a node that forwards
-// it from a pod. It sends 64 bytes over UDP to 10.96.0.10:53 under each script of -rules. As lower
-// bounds it sends to a backend without rules, with connection tracking only, and with a translation
-// by one rule. All alternate, with new connections in each round. ns/op is the median time per
-// packet of a round. ns-rules is the part above tracking and translation, from the same rounds.
+// BenchmarkConnection measures the cost of the first packet of a connection on a node that
+// forwards it from a pod. It sends 64 bytes over UDP to 10.96.0.10:53 under each script of
+// -rules. As lower bounds it sends to a backend without rules, with connection tracking only, and
+// with a translation by one rule. All alternate, with new connections in each round. ns/op is the
+// median time per packet of a round. ns-rules is the part that exceeds tracking and translation
+// in the same round.
 func BenchmarkConnection(b *testing.B) {
 	RequireRoot(b)
 	const turn = 16

@@ -58,8 +58,8 @@ func (m *machine) untilRules() {
 	m.t.Fatalf("our rules are not repaired; there are\n%s", tables)
 }
 
-// comesBack waits for the reply to a lost query, until TCP has retransmitted it several times, with
-// a doubled wait each time.
+// comesBack waits for the reply to a lost query. TCP retransmits the query several times, and
+// doubles the wait each time.
 func (k *keptConn) comesBack() error {
 	if err := k.conn.SetDeadline(time.Now().Add(Patience(patience))); err != nil {
 		return err

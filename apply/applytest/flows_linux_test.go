@@ -76,8 +76,8 @@ func TestStaleFlows(t *testing.T) {
 	})
 }
 
-// TestDrainingFlows checks that a UDP client keeps a terminating endpoint while it serves, and as
-// long as it does after clients are no longer sent there. New clients use other endpoints.
+// TestDrainingFlows checks that a UDP client keeps a terminating endpoint while it serves, also
+// after new clients are no longer sent there. New clients use other endpoints.
 func TestDrainingFlows(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
@@ -123,8 +123,8 @@ func TestDrainingFlows(t *testing.T) {
 
 // TestShutOutFlows checks that a UDP client without replies reaches no backend after the source
 // ranges exclude it, in each mode. In mode nftables the rules see each of its packets as a first
-// one. In the others its entry is deleted. A client with replies keeps its flow, like a connection.
-// Mode ipvs checks each packet.
+// one. In the other modes its entry is deleted. A client with replies keeps its flow, like a
+// connection. Mode ipvs checks each packet.
 func TestShutOutFlows(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {

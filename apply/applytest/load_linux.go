@@ -36,8 +36,8 @@ type LoadReport struct {
 	Tries    map[Probe]int
 	Answers  map[Probe]map[string]int // number of replies by endpoint
 	Failures []LoadFailure            // ordered by start
-	// Late are tries with a late reply: after a retransmission by the client, over TCP, or after its
-	// minimum timeout.
+	// Late contains tries with a late reply: after a retransmission by the client, over TCP, or
+	// after its minimum timeout.
 	Late []LoadFailure
 }
 

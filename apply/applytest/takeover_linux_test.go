@@ -68,7 +68,7 @@ var peers = func() []peer {
 	return all
 }()
 
-// ofPeer are words that only kube-proxy's rules contain.
+// ofPeer contains words that only kube-proxy's rules contain.
 var ofPeer = []string{"kube-proxy", "KUBE-PROXY-CANARY", "KUBE-SEP-IQIBSY2R4USWK4F3", "KUBE-SEP-SN6P7672PLX75ALS"}
 
 // question is a short form of a Probe.

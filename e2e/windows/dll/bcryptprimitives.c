@@ -1,4 +1,4 @@
-// Go's runtime wants ProcessPrng, which the wine of Debian 12 does not have.
+// Go's runtime requires ProcessPrng, which Debian 12's wine lacks.
 #include <windows.h>
 
 BOOLEAN NTAPI SystemFunction036(PVOID buffer, ULONG length); // RtlGenRandom

@@ -1,7 +1,7 @@
-// computenetwork.dll and vmcompute.dll, as far as hnslib calls them: each call goes
-// over loopback to a server at port HCN_PORT, package apply/hns/hnstest; services,
-// which have no environment of their own, find it in HCN_PORT_OF_SERVICES. Numbers
-// are little-endian, and a text has its length before it.
+// The parts of computenetwork.dll and vmcompute.dll that hnslib calls. Each call is sent
+// over loopback to a server at port HCN_PORT, package apply/hns/hnstest. For services,
+// which have no environment of their own, the port is HCN_PORT_OF_SERVICES. Numbers are
+// little-endian, and a text follows its length.
 //
 //	call:   name, id, handle (8 bytes), text, method
 //	answer: result (4 bytes), handle (8 bytes), text

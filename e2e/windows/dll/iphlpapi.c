@@ -1,8 +1,8 @@
-// iphlpapi.dll, with the two functions that wine's lacks: each call goes over loopback
-// to a server at port IPHLP_PORT, which changes the addresses of the node's namespace. All else is forwarded to
-// wine's own, under the name wineiphl.dll, by the definition file with which this is linked.
+// iphlpapi.dll, with two functions that wine's lacks. Each call of these is sent over loopback to a server at
+// port IPHLP_PORT, which changes the addresses of the node's namespace. The definition file with which this is
+// linked forwards all other functions to wine's own library, under the name wineiphl.dll.
 //
-// Once it is loaded, WSAIoctl takes SIO_UDP_NETRESET, too: Go has no UDP socket without, and wine 8 does not know it.
+// While it is loaded, WSAIoctl also accepts SIO_UDP_NETRESET, which Go's UDP sockets require and wine 8 lacks.
 //
 //	call:   verb (1 byte), family (1 byte), prefix length (1 byte), interface (8 bytes), address (16 bytes)
 //	answer: error (4 bytes, little-endian)
