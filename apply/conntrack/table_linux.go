@@ -76,7 +76,7 @@ func open(netns int) (*table, error) {
 // family. An interrupted dump is repeated, so each may receive an entry twice.
 func (t *table) dump(f filter, each func(Entry) error) (filtered bool, err error) {
 	filtered = true
-	err = socket.Whole(func() (interrupted bool, err error) {
+	err = socket.RetryInterrupted(func() (interrupted bool, err error) {
 		interrupted, err = t.dumpOnce(f, &filtered, each)
 		if filtered && refusesFilters(err) {
 			filtered = false
@@ -181,7 +181,7 @@ func (t *table) deleteBatch(entries []Entry) (deleted int, err error) {
 		for m, err := range c.Answers() {
 			i := int(m.Header.Sequence - first)
 			switch {
-			case err != nil && !socket.Refused(err):
+			case err != nil && !socket.IsRejection(err):
 				return err
 			case err == nil:
 				deleted++

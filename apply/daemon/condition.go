@@ -17,7 +17,7 @@ func (in *input) newCondition() *watch.NodeCondition {
 	if !in.process.NodeCondition {
 		return nil
 	}
-	booted, err := node.Booted()
+	booted, err := node.BootTime()
 	if err != nil {
 		in.log.Warn("when the machine was started is not known: what its Node says of before stays for a while", "err", err)
 	}

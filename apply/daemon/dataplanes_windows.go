@@ -65,7 +65,7 @@ func Interfaces() ([]compiler.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	added, err := winuserspace.Added(addressFile())
+	added, err := winuserspace.ReadAddresses(addressFile())
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func HostFacts(cfg *config.Config, facts *compiler.Facts) error {
 	if n.Overlay() {
 		facts.HNSNetworkType = "Overlay"
 	}
-	g, err := host.Glance()
+	g, err := host.Summarize()
 	if err != nil {
 		return err
 	}

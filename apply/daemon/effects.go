@@ -35,7 +35,7 @@ func newEffects(s *session, checks checks) *effects {
 	e := &effects{checks: checks, localhost: &s.handover.localhost, condition: s.input.condition,
 		programmed: &s.programmed, proxies: servesLocalhost(cfg), metrics: s.metrics, faults: s.faults, log: s.log.Logger}
 	e.flows = conntrack.NewCleaner(cfg.SyncPeriod(), e.cleaned)
-	e.localhost.Follow(e.log, e.localhostChanged)
+	e.localhost.Configure(e.log, e.localhostChanged)
 	if s.BootFrom != "" {
 		e.boot = &bootFile{files: s.Files, path: s.BootFrom, log: e.log}
 	}
@@ -49,7 +49,7 @@ func (e *effects) follow(s *reconcile.Sync) {
 	e.serveLocalhost(s)
 	e.boot.offer()
 	if !e.programmed.Swap(true) {
-		e.condition.Poke()
+		e.condition.Trigger()
 	}
 }
 

@@ -70,7 +70,7 @@ func (f *findings) reportOmitted(now time.Time) {
 			l.omitted = 0
 		}
 	}
-	maps.DeleteFunc(f.lines, func(_ string, l *lines) bool { return l.omitted == 0 && l.Whole(now, findingEvery) })
+	maps.DeleteFunc(f.lines, func(_ string, l *lines) bool { return l.omitted == 0 && l.Full(now, findingEvery) })
 }
 
 // shownFindings bounds the findings in a status.

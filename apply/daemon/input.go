@@ -36,7 +36,7 @@ func (c *cluster) resume(node string) {
 	if c.node != node {
 		*c = cluster{node: node, store: watch.NewStore(time.Now)}
 	}
-	c.store.Anew()
+	c.store.Reset()
 }
 
 // input is the source of a session's rules: objects of an API server or of files, which fill the
@@ -79,7 +79,7 @@ func newInput(s *session) *input {
 	if len(p.Snapshot) == 0 {
 		in.events = watch.NewEvents(in.node, log, time.Now)
 		in.contact = watch.NewContact(log, time.Now)
-		in.contact.GoOn(p.cluster.contact)
+		in.contact.Resume(p.cluster.contact)
 		p.cluster.contact = in.contact
 		in.condition = in.newCondition()
 	}
@@ -124,7 +124,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 	readable := make(chan error, 1)
 	in.first.readable = readable
 	var seen []*File // files being read; for one goroutine
-	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, Again: in.again,
+	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, Reread: in.again,
 		Begin: func() { // before reading, so that a change meanwhile counts as later
 			seen = nil
 			for _, path := range p.Snapshot {
@@ -281,7 +281,7 @@ func (in *input) cutOff() string {
 func (in *input) lastHeard() []serve.LastHeard {
 	var all []serve.LastHeard
 	for _, r := range in.contact.Resources() {
-		if r.NotGiven != "" {
+		if r.Unavailable != "" {
 			continue // no events are expected
 		}
 		all = append(all, serve.LastHeard{Resource: r.Resource, At: r.Last, Lost: !r.Lost.IsZero()})

@@ -139,8 +139,8 @@ func (st *Status) printAPI(line func(name, format string, args ...any)) {
 	for _, r := range api.Resources {
 		ago := "never"
 		switch {
-		case r.NotGiven != "":
-			ago = "not given: " + r.NotGiven
+		case r.Unavailable != "":
+			ago = "not given: " + r.Unavailable
 		case !r.Last.IsZero():
 			ago = age(st.Now, r.Last).String() + " ago"
 		}

@@ -72,7 +72,7 @@ func (s *servers) required(of *serve.Server, reason string) func(context.Context
 		if err != nil {
 			ctx, cancel := context.WithTimeout(ctx, lastEvent)
 			defer cancel()
-			s.events.SendLast(ctx, watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
+			s.events.SendAndWait(ctx, watch.Event{Warning: true, Reason: reason, Action: "StartKubeProxy", Note: err.Error()})
 		}
 		return err
 	}

@@ -120,10 +120,10 @@ type Objects struct {
 type APIServer struct {
 	Server string `json:"server"`
 	// Lost is when contact was lost; zero if there is contact.
-	Lost      time.Time     `json:"lost,omitzero"`
-	Cause     string        `json:"cause,omitempty"` // "services: connection refused"
-	Fix       string        `json:"fix,omitempty"`   // fix of Cause, if known
-	Resources []watch.Heard `json:"resources"`
+	Lost      time.Time             `json:"lost,omitzero"`
+	Cause     string                `json:"cause,omitempty"` // "services: connection refused"
+	Fix       string                `json:"fix,omitempty"`   // fix of Cause, if known
+	Resources []watch.ResourceState `json:"resources"`
 }
 
 type File struct {
@@ -314,7 +314,7 @@ func (st *Status) NodeWell() bool {
 
 // well reports whether every resource can be read, including optional ones.
 func (a *APIServer) well() bool {
-	return a == nil || a.Lost.IsZero() && !slices.ContainsFunc(a.Resources, func(h watch.Heard) bool { return !h.Lost.IsZero() })
+	return a == nil || a.Lost.IsZero() && !slices.ContainsFunc(a.Resources, func(h watch.ResourceState) bool { return !h.Lost.IsZero() })
 }
 
 // UnixPrefix precedes the path of a unix socket in an address.

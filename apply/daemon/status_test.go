@@ -210,7 +210,7 @@ func TestStatusCutOff(t *testing.T) {
 	st.setSynced(true)
 	told := st.told(0)
 	told.Objects = Objects{3, 4, 1}
-	told.APIServer = &APIServer{Server: "https://192.0.2.1:6443", Resources: []watch.Heard{
+	told.APIServer = &APIServer{Server: "https://192.0.2.1:6443", Resources: []watch.ResourceState{
 		{Resource: "nodes", Last: now.Add(-40 * time.Second)}, {Resource: "services"}}}
 	told.Config = &File{Path: "/etc/config.yaml", Modified: now.Add(-time.Hour)}
 	told.BootFile = &File{Path: "/var/boot.json"}
@@ -238,7 +238,7 @@ last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 	if well, got := printed(t, told); !well || strings.Contains(got, "rejected") {
 		t.Errorf("well: %t, and nothing is rejected:\n%s", well, got)
 	}
-	told.APIServer.Resources = append(told.APIServer.Resources, watch.Heard{Resource: "servicecidrs", Optional: true, Lost: now.Add(-time.Minute), Cause: "no answer for 10s"})
+	told.APIServer.Resources = append(told.APIServer.Resources, watch.ResourceState{Resource: "servicecidrs", Optional: true, Lost: now.Add(-time.Minute), Cause: "no answer for 10s"})
 	if well, got := printed(t, told); well || !strings.Contains(got, "servicecidrs never (no answer for 10s)\n") {
 		t.Errorf("well: %t, and ServiceCIDRs cannot be read:\n%s", well, got)
 	}

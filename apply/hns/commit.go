@@ -14,9 +14,9 @@ import (
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
-// staleAtOnce bounds how many failed removals a commit retries (WIN-27, stale ids are retried at
+// maxStaleRetries bounds how many failed removals a commit retries (WIN-27, stale ids are retried at
 // most 20 per sync).
-const staleAtOnce = 20
+const maxStaleRetries = 20
 
 // errUnread is the error of a commit before the first Read.
 var errUnread = errors.New("HNS: what it has is not known: it has to be read first")
@@ -34,15 +34,15 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	defer d.commits.Add(1)
 	switch {
 	case p.desired.Full:
-		d.wanted = p.want
+		d.desired = p.want
 	case p.state != nil && p.state != d.state:
 		d.adopt(p)
 	}
-	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.wanted, refusals: apply.Refusals{}}
+	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}}
 	err := c.run()
 	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy}
 	if err != nil || len(c.refusals) > 0 {
-		d.state, d.wanted = nil, nil
+		d.state, d.desired = nil, nil
 		return result, err
 	}
 	d.applied.Take(p.desired)
@@ -74,7 +74,7 @@ func (d *Dataplane) adopt(p *Plan) {
 	}
 	for a, e := range maps.Clone(found.byAddr) {
 		if keep(endpointObject(a)) && have.byAddr[a] == nil {
-			found.leave(e)
+			found.remove(e)
 		}
 	}
 	d.state = found
@@ -86,14 +86,14 @@ type commit struct {
 	ctx      context.Context
 	p        *Plan
 	s        *state
-	w        *wanted
+	w        *desired
 	refusals apply.Refusals
 	busy     ir.PerFamily[int]
 }
 
 // refuse records a rejected Service. Other errors end the commit.
 func (c *commit) refuse(name ir.Name, err error) error {
-	if !refused(err) || name == (ir.Name{}) {
+	if !isRejected(err) || name == (ir.Name{}) {
 		return err
 	}
 	c.refusals.Add(name, err)
@@ -119,7 +119,7 @@ func (c *commit) run() error {
 	if err := each(c, c.p.news, c.addBalancer); err != nil {
 		return err
 	}
-	if err := each(c, c.p.ended, c.endEndpoint); err != nil {
+	if err := each(c, c.p.unused, c.removeEndpoint); err != nil {
 		return err
 	}
 	return c.removeStale()
@@ -167,13 +167,13 @@ func (c *commit) prepare() error {
 	if len(c.missing()) == 0 {
 		return nil
 	}
-	g, err := c.host.Glance()
+	g, err := c.host.Summarize()
 	if err != nil {
 		return err
 	}
 	for i := range g.Endpoints {
 		if e := &g.Endpoints[i]; e.Network == c.s.network.ID && !e.Remote && c.s.byID[e.ID] == nil {
-			c.s.enter(e)
+			c.s.add(e)
 		}
 	}
 	return nil
@@ -183,7 +183,7 @@ func (c *commit) prepare() error {
 func (c *commit) missing() map[netip.Addr]struct{} {
 	missing := map[netip.Addr]struct{}{}
 	for _, ch := range slices.Concat(c.p.changes, c.p.news) {
-		c.missingOf(ch.want, missing)
+		c.missingOf(ch.claim, missing)
 	}
 	if !c.p.desired.Full {
 		for _, of := range c.p.desired.Changes.All() {
@@ -193,7 +193,7 @@ func (c *commit) missing() map[netip.Addr]struct{} {
 				}
 				for f := range ir.Present(c.w.node) {
 					for _, a := range c.w.addresses(f, one.New) {
-						if n := c.w.endpoints[a]; n != nil && n.role() == rules.LocalPod && c.lacks(a) {
+						if n := c.w.endpoints[a]; n != nil && n.role() == rules.LocalPod && c.podMissing(a) {
 							missing[a] = struct{}{}
 						}
 					}
@@ -210,14 +210,14 @@ func (c *commit) missingOf(want *claim, missing map[netip.Addr]struct{}) {
 	}
 	for _, ref := range want.HCN.HostComputeEndpoints {
 		a, _ := netip.ParseAddr(ref)
-		if n := c.w.endpoints[a]; n != nil && n.role() == rules.LocalPod && c.lacks(a) {
+		if n := c.w.endpoints[a]; n != nil && n.role() == rules.LocalPod && c.podMissing(a) {
 			missing[a] = struct{}{}
 		}
 	}
 }
 
-// lacks reports whether the host has no pod endpoint with an address.
-func (c *commit) lacks(a netip.Addr) bool {
+// podMissing reports whether the host has no pod endpoint with an address.
+func (c *commit) podMissing(a netip.Addr) bool {
 	e := c.s.byAddr[a]
 	return e == nil || c.s.stale(c.w, a, e)
 }
@@ -228,7 +228,7 @@ func (c *commit) absent() map[netip.Addr]struct{} {
 	if !c.p.desired.Full && c.Dataplane.absent != nil {
 		out = c.Dataplane.absent
 		for a := range out {
-			if c.w.endpoints[a] == nil || !c.lacks(a) {
+			if c.w.endpoints[a] == nil || !c.podMissing(a) {
 				delete(out, a)
 			}
 		}
@@ -238,7 +238,7 @@ func (c *commit) absent() map[netip.Addr]struct{} {
 		return out
 	}
 	for a, n := range c.w.endpoints {
-		if n.role() == rules.LocalPod && c.lacks(a) {
+		if n.role() == rules.LocalPod && c.podMissing(a) {
 			out[a] = struct{}{}
 		}
 	}
@@ -251,7 +251,7 @@ func (c *commit) delete(remove func(string) error, id string) error {
 	lost := false
 	err := deleteTwice(func(id string) error {
 		err := remove(id)
-		lost = lost || gone(err)
+		lost = lost || isNotFound(err)
 		return err
 	}, id)
 	if lost && !c.p.desired.Full {
@@ -264,10 +264,10 @@ func (c *commit) delete(remove func(string) error, id string) error {
 // object counts as deleted.
 func deleteTwice(remove func(string) error, id string) error {
 	err := remove(id)
-	if err != nil && refused(err) && !gone(err) && !has(err, EntityHasReference) {
+	if err != nil && isRejected(err) && !isNotFound(err) && !hasCode(err, EntityHasReference) {
 		err = remove(id)
 	}
-	if gone(err) {
+	if isNotFound(err) {
 		return nil
 	}
 	return err
@@ -278,27 +278,27 @@ func (c *commit) removeBalancer(r removal) error {
 	if err != nil && r.service != (ir.Name{}) {
 		return c.refuse(r.service, fmt.Errorf("its %s cannot be removed: %w", r.object(), err))
 	}
-	if err != nil && !refused(err) {
+	if err != nil && !isRejected(err) {
 		return err
 	}
 	if have := c.s.balancers[r.key]; have != nil && have.ID == r.have.ID {
 		delete(c.s.balancers, r.key)
 	}
-	c.s.spareBalancers = slices.DeleteFunc(c.s.spareBalancers, func(l *LoadBalancer) bool { return l.ID == r.have.ID })
+	c.s.obsoleteBalancers = slices.DeleteFunc(c.s.obsoleteBalancers, func(l *LoadBalancer) bool { return l.ID == r.have.ID })
 	if err != nil {
 		c.o.Log.Warn("HNS does not remove what nobody needs", "object", r.object(), "id", r.have.ID, "err", err)
 		*c.busy.At(r.family)++
-		c.s.spareBalancers = append(c.s.spareBalancers, r.have)
+		c.s.obsoleteBalancers = append(c.s.obsoleteBalancers, r.have)
 	}
 	return nil
 }
 
 func (c *commit) replaceEndpoint(r replacement) error {
 	if err := c.delete(c.host.DeleteEndpoint, r.have.ID); err != nil {
-		return c.refuseUsers(r.want, fmt.Errorf("%s cannot be replaced: %w", endpointObject(r.want.Address), err))
+		return c.refuseUsers(r.need, fmt.Errorf("%s cannot be replaced: %w", endpointObject(r.need.Address), err))
 	}
-	c.s.leave(r.have)
-	return c.addEndpoint(r.want)
+	c.s.remove(r.have)
+	return c.addEndpoint(r.need)
 }
 
 func (c *commit) addEndpoint(n *need) error {
@@ -310,12 +310,12 @@ func (c *commit) addEndpoint(n *need) error {
 	}
 	e, err := c.host.CreateEndpoint(c.s.network.ID, c.s.endpoint(c.w, n))
 	if err != nil {
-		if exists(err) && !c.p.desired.Full {
+		if isAlreadyExists(err) && !c.p.desired.Full {
 			return fmt.Errorf("%s: what HNS has is not what it had: %w", endpointObject(n.Address), err)
 		}
 		return c.refuseUsers(n, fmt.Errorf("%s: %w", endpointObject(n.Address), err))
 	}
-	c.s.enter(&e)
+	c.s.add(&e)
 	return nil
 }
 
@@ -339,10 +339,10 @@ func (c *commit) refuseUsers(n *need, err error) error {
 }
 
 func (c *commit) changeBalancer(ch change) error {
-	if c.refusals[ch.want.service] != nil {
+	if c.refusals[ch.claim.service] != nil {
 		return nil
 	}
-	want := c.s.balancer(c.w, ch.key, ch.want)
+	want := c.s.balancer(c.w, ch.key, ch.claim)
 	switch {
 	case want == nil:
 		return c.removeBalancer(removal{key: ch.key, have: ch.have})
@@ -356,68 +356,68 @@ func (c *commit) changeBalancer(ch change) error {
 			return nil
 		}
 		switch {
-		case has(err, NotImplemented):
+		case hasCode(err, NotImplemented):
 			c.s.can.Modify = false
 			c.cannotModify()
-		case !refused(err) || gone(err):
+		case !isRejected(err) || isNotFound(err):
 			return err
 		}
 		// HNS rejects this modification: replace the load balancer.
 	}
 	if err := c.delete(c.host.DeleteLoadBalancer, ch.have.ID); err != nil {
-		return c.refuse(ch.want.service, fmt.Errorf("its old %s cannot be removed: %w", ch.object(), err))
+		return c.refuse(ch.claim.service, fmt.Errorf("its old %s cannot be removed: %w", ch.object(), err))
 	}
 	delete(c.s.balancers, ch.key)
-	return c.make(ch, want)
+	return c.create(ch, want)
 }
 
 func (c *commit) addBalancer(ch change) error {
-	if c.refusals[ch.want.service] != nil {
+	if c.refusals[ch.claim.service] != nil {
 		return nil
 	}
-	want := c.s.balancer(c.w, ch.key, ch.want)
+	want := c.s.balancer(c.w, ch.key, ch.claim)
 	if want == nil { // its pods do not exist yet
 		return nil
 	}
-	return c.make(ch, want)
+	return c.create(ch, want)
 }
 
-func (c *commit) make(ch change, want *rules.HostComputeLoadBalancer) error {
+func (c *commit) create(ch change, want *rules.HostComputeLoadBalancer) error {
 	id, err := c.host.CreateLoadBalancer(want)
 	if err != nil {
-		if gone(err) || exists(err) && !c.p.desired.Full && c.s.foreign[ch.key] == "" {
+		if isNotFound(err) || isAlreadyExists(err) && !c.p.desired.Full && c.s.foreign[ch.key] == "" {
 			return fmt.Errorf("%s: what HNS has is not what it had: %w", ch.object(), err)
 		}
-		if other := c.s.foreign[ch.key]; exists(err) && other != "" {
+		if other := c.s.foreign[ch.key]; isAlreadyExists(err) && other != "" {
 			err = fmt.Errorf("load balancer %s of somebody else has it: %w", other, err)
 		}
-		return c.refuse(ch.want.service, fmt.Errorf("%s: %w", ch.object(), err))
+		return c.refuse(ch.claim.service, fmt.Errorf("%s: %w", ch.object(), err))
 	}
 	c.s.balancers[ch.key] = &LoadBalancer{strings.ToLower(id), *want}
 	return nil
 }
 
-func (c *commit) endEndpoint(e *Endpoint) error {
+func (c *commit) removeEndpoint(e *Endpoint) error {
 	a := e.Addrs[0]
 	if n := c.w.endpoints[a]; n != nil && c.s.byAddr[a] == e && !c.s.stale(c.w, a, e) {
 		return nil // from a comparison; required again
 	}
 	if err := c.delete(c.host.DeleteEndpoint, e.ID); err != nil {
-		if !refused(err) {
+		if !isRejected(err) {
 			return err
 		}
 		*c.busy.At(ir.FamilyOf(a))++
-		c.spareOnce(e)
+		c.addObsolete(e)
 		return nil
 	}
-	c.s.spareEndpoints = slices.DeleteFunc(c.s.spareEndpoints, func(x *Endpoint) bool { return x.ID == e.ID })
-	c.s.leave(e)
+	c.s.obsoleteEndpoints = slices.DeleteFunc(c.s.obsoleteEndpoints, func(x *Endpoint) bool { return x.ID == e.ID })
+	c.s.remove(e)
 	return nil
 }
 
-func (c *commit) spareOnce(e *Endpoint) {
-	if !slices.ContainsFunc(c.s.spareEndpoints, func(x *Endpoint) bool { return x.ID == e.ID }) {
-		c.s.spareEndpoints = append(c.s.spareEndpoints, e)
+func (c *commit) addObsolete(e *Endpoint) {
+	if !slices.ContainsFunc(c.s.obsoleteEndpoints, func(x *Endpoint) bool { return x.ID == e.ID }) {
+		c.s.obsoleteEndpoints = append(c.s.obsoleteEndpoints, e)
 	}
 }
 
@@ -426,14 +426,14 @@ func (c *commit) removeStale() error {
 	if c.p.desired.Full || c.busy != (ir.PerFamily[int]{}) {
 		return nil
 	}
-	for _, l := range slices.Clone(c.s.spareBalancers[:min(staleAtOnce, len(c.s.spareBalancers))]) {
+	for _, l := range slices.Clone(c.s.obsoleteBalancers[:min(maxStaleRetries, len(c.s.obsoleteBalancers))]) {
 		k, _ := keyOf(l)
 		if err := c.removeBalancer(removal{key: k, have: l}); err != nil {
 			return err
 		}
 	}
-	for _, e := range slices.Clone(c.s.spareEndpoints[:min(staleAtOnce, len(c.s.spareEndpoints))]) {
-		if err := c.endEndpoint(e); err != nil {
+	for _, e := range slices.Clone(c.s.obsoleteEndpoints[:min(maxStaleRetries, len(c.s.obsoleteEndpoints))]) {
+		if err := c.removeEndpoint(e); err != nil {
 			return err
 		}
 	}

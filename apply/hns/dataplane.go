@@ -22,7 +22,7 @@ type Dataplane struct {
 
 	can     atomic.Pointer[Features] // nil until the version was requested
 	state   *state                   // nil if unknown
-	wanted  *wanted                  // desired content of state
+	desired *desired                 // desired content of state
 	applied apply.Applied
 	commits atomic.Uint64 // incremented when a commit starts and when it ends
 
@@ -30,7 +30,7 @@ type Dataplane struct {
 	absent map[netip.Addr]struct{} // required pods of this node without an endpoint in HNS
 
 	cancel  context.CancelFunc // ends the goroutine of Drift; nil without one
-	looking sync.WaitGroup
+	polling sync.WaitGroup
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
@@ -76,7 +76,7 @@ func (d *Dataplane) Close() error {
 	if d.cancel != nil {
 		d.cancel()
 	}
-	d.looking.Wait()
+	d.polling.Wait()
 	return nil
 }
 
@@ -100,7 +100,7 @@ func (d *Dataplane) read(ctx context.Context) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := d.host.Glance()
+	g, err := d.host.Summarize()
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (d *Dataplane) read(ctx context.Context) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.tellLocal(endpoints)
+	d.reportLocal(endpoints)
 	return newState(*n, can, macs, d.o.RootEndpoint, endpoints, balancers, g), nil
 }
 
@@ -153,7 +153,7 @@ func (d *Dataplane) cannotModify() {
 	d.can.Store(&can)
 }
 
-func (d *Dataplane) tellLocal(endpoints []Endpoint) {
+func (d *Dataplane) reportLocal(endpoints []Endpoint) {
 	if d.o.Local == nil {
 		return
 	}
@@ -172,38 +172,38 @@ func (d *Dataplane) tellLocal(endpoints []Endpoint) {
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	s := d.state
 	if s == nil { // nothing is known, and Commit returns an error
-		s = newState(Network{}, Features{}, nil, "", nil, nil, &Glance{})
+		s = newState(Network{}, Features{}, nil, "", nil, nil, &Summary{})
 	}
-	p := compare(s, newWanted(want, &s.network, s.can))
+	p := compare(s, newDesired(want, &s.network, s.can))
 	p.state, p.desired = s, apply.Desired{Full: true, Programs: want}
 	return p
 }
 
 // PlanChanges plans the changed Services only.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
-	p := &Plan{want: d.wanted, names: map[string]string{}, desired: apply.Desired{Changes: changes}}
-	if d.wanted == nil || d.state == nil {
+	p := &Plan{want: d.desired, endpointNames: map[string]string{}, desired: apply.Desired{Changes: changes}}
+	if d.desired == nil || d.state == nil {
 		return p
 	}
 	keys, addrs := map[key]bool{}, map[netip.Addr]bool{}
 	for f, of := range changes.All() {
 		for _, c := range of {
-			for _, k := range d.wanted.drop(f, c.Old) {
+			for _, k := range d.desired.drop(f, c.Old) {
 				keys[k] = true
 			}
-			for _, k := range d.wanted.add(f, c.New) {
+			for _, k := range d.desired.add(f, c.New) {
 				keys[k] = true
 			}
 			for _, s := range []*ir.Service{c.Old, c.New} {
-				for _, a := range d.wanted.addresses(f, s) {
+				for _, a := range d.desired.addresses(f, s) {
 					addrs[a] = true
 				}
 			}
 		}
 	}
 	p.state = d.state
-	p.endpoints(d.state, d.wanted, addrs)
-	p.balancers(d.state, d.wanted, keys)
+	p.endpoints(d.state, d.desired, addrs)
+	p.balancers(d.state, d.desired, keys)
 	return p
 }
 
@@ -213,7 +213,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := compare(s, newWanted(d.applied.Programs(), &s.network, s.can))
+	p := compare(s, newDesired(d.applied.Programs(), &s.network, s.can))
 	p.state = s
 	return p, nil
 }
@@ -221,9 +221,9 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 // Applied returns the Programs that were last known to be applied.
 func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
-// lookEvery is how often Drift checks the host. A check makes two calls, however many objects
+// pollEvery is how often Drift checks the host. A check makes two calls, however many objects
 // exist.
-const lookEvery = 30 * time.Second
+const pollEvery = 30 * time.Second
 
 // Drift checks the host periodically. It sends a token if the load balancers or remote endpoints
 // changed since the last check without a commit in between, or if a pod's endpoint exists that a
@@ -231,27 +231,27 @@ const lookEvery = 30 * time.Second
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	ctx, d.cancel = context.WithCancel(ctx)
 	drift := make(chan struct{}, 1)
-	d.looking.Go(func() { d.look(ctx, drift) })
+	d.polling.Go(func() { d.poll(ctx, drift) })
 	return drift, nil
 }
 
-func (d *Dataplane) look(ctx context.Context, drift chan<- struct{}) {
+func (d *Dataplane) poll(ctx context.Context, drift chan<- struct{}) {
 	var before map[string]bool // nil if unknown
 	var at uint64
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.o.Tick(lookEvery):
+		case <-d.o.Tick(pollEvery):
 		}
 		began := d.commits.Load()
-		g, err := d.host.Glance()
+		g, err := d.host.Summarize()
 		if err != nil {
 			d.o.Log.Warn("looking at HNS", "err", err)
 			before = map[string]bool{} // the next result differs in any case
 			continue
 		}
-		d.tellLocal(g.Endpoints)
+		d.reportLocal(g.Endpoints)
 		now := idsOf(g)
 		quiet := before != nil && at == began && began == d.commits.Load() && began%2 == 0
 		if quiet && !maps.Equal(before, now) || d.awaited(g) {
@@ -265,7 +265,7 @@ func (d *Dataplane) look(ctx context.Context, drift chan<- struct{}) {
 }
 
 // idsOf returns the ids of objects that a proxy may have created.
-func idsOf(g *Glance) map[string]bool {
+func idsOf(g *Summary) map[string]bool {
 	ids := map[string]bool{}
 	for _, e := range g.Endpoints {
 		if e.Remote {
@@ -279,7 +279,7 @@ func idsOf(g *Glance) map[string]bool {
 }
 
 // awaited reports whether an endpoint exists that load balancers wait for.
-func (d *Dataplane) awaited(g *Glance) bool {
+func (d *Dataplane) awaited(g *Summary) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, e := range g.Endpoints {

@@ -19,8 +19,8 @@ type Host interface {
 	Endpoints(network string) ([]Endpoint, error)
 	// LoadBalancers returns all load balancers. It makes three calls for each.
 	LoadBalancers() ([]LoadBalancer, error)
-	// Glance returns all objects in less detail. It makes two calls.
-	Glance() (*Glance, error)
+	// Summarize returns all objects in less detail. It makes two calls.
+	Summarize() (*Summary, error)
 	// CreateEndpoint creates an endpoint in a network, and returns it with its id.
 	CreateEndpoint(network string, e *rules.HostComputeEndpoint) (Endpoint, error)
 	DeleteEndpoint(id string) error
@@ -105,8 +105,8 @@ type LoadBalancer struct {
 	rules.HostComputeLoadBalancer
 }
 
-// Glance is the content of the host in the detail of short lists.
-type Glance struct {
+// Summary is the content of the host in the detail of short lists.
+type Summary struct {
 	Endpoints     []Endpoint // ID, Name, Network, Addrs, Remote
 	LoadBalancers []string   // ids
 }
@@ -176,8 +176,8 @@ func CodeOf(hresult uint32) Code {
 	return Code(hresult)
 }
 
-// has reports whether err is an error of the service with one of codes.
-func has(err error, codes ...Code) bool {
+// hasCode reports whether err is an error of the service with one of codes.
+func hasCode(err error, codes ...Code) bool {
 	var e *Error
 	if !errors.As(err, &e) {
 		return false
@@ -190,18 +190,18 @@ func has(err error, codes ...Code) bool {
 	return false
 }
 
-// gone reports whether err means that an object does not exist.
-func gone(err error) bool {
-	return has(err, EndpointNotFound, PolicyNotFound, ElementNotFound)
+// isNotFound reports whether err means that an object does not exist.
+func isNotFound(err error) bool {
+	return hasCode(err, EndpointNotFound, PolicyNotFound, ElementNotFound)
 }
 
-// exists reports whether err means that an object already exists.
-func exists(err error) bool { return has(err, AlreadyExists, PortAlreadyExists) }
+// isAlreadyExists reports whether err means that an object already exists.
+func isAlreadyExists(err error) bool { return hasCode(err, AlreadyExists, PortAlreadyExists) }
 
-// refused reports whether the service processed a request and rejected it. It is false if the
+// isRejected reports whether the service processed a request and rejected it. It is false if the
 // service was not reachable, or did not state a reason.
-func refused(err error) bool {
+func isRejected(err error) bool {
 	var e *Error
-	return errors.As(err, &e) && !has(err, NetworkNotFound, ManagerStopped, AccessDenied, ServiceDisabled, ServiceNotActive,
+	return errors.As(err, &e) && !hasCode(err, NetworkNotFound, ManagerStopped, AccessDenied, ServiceDisabled, ServiceNotActive,
 		ServerUnavailable, ServerTooBusy, CallFailed, CallDidNotExecute, Timeout)
 }

@@ -125,16 +125,16 @@ func (library) LoadBalancers() ([]LoadBalancer, error) {
 	return all, nil
 }
 
-func (library) Glance() (*Glance, error) {
+func (library) Summarize() (*Summary, error) {
 	endpoints, err := hnslib.HNSListEndpointRequest()
 	if err != nil {
-		return nil, failure("Glance", err)
+		return nil, failure("Summarize", err)
 	}
 	balancers, err := hnslib.HNSListPolicyListRequest()
 	if err != nil {
-		return nil, failure("Glance", err)
+		return nil, failure("Summarize", err)
 	}
-	g := &Glance{}
+	g := &Summary{}
 	for i := range endpoints {
 		e := &endpoints[i]
 		x := Endpoint{ID: strings.ToLower(e.Id), Name: e.Name, Network: strings.ToLower(e.VirtualNetwork), MAC: e.MacAddress, Remote: e.IsRemoteEndpoint}

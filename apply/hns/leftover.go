@@ -18,13 +18,13 @@ func Leftovers(ctx context.Context, host Host, o Options) ([]apply.Leftover, err
 	if err != nil {
 		return nil, err
 	}
-	balancers := s.spareBalancers
+	balancers := s.obsoleteBalancers
 	for _, l := range s.balancers {
 		balancers = append(balancers, l)
 	}
-	endpoints := s.spareEndpoints
+	endpoints := s.obsoleteEndpoints
 	for _, e := range s.byAddr {
-		if s.made(e) {
+		if s.createdByProxy(e) {
 			endpoints = append(endpoints, e)
 		}
 	}

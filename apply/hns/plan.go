@@ -16,12 +16,12 @@ import (
 // Plan is the difference between the state of a host and the desired state.
 type Plan struct {
 	desired apply.Desired
-	want    *wanted
+	want    *desired
 	state   *state // the compared state; nil for the known one
 	without map[string]bool
-	// names are the addresses of the endpoints of removed or changed load balancers, by id. They are
-	// recorded here since the state changes with the commit.
-	names map[string]string
+	// endpointNames are the addresses of the endpoints of removed or changed load balancers, by id.
+	// They are recorded here since the state changes with the commit.
+	endpointNames map[string]string
 
 	// In the order of commit. Load balancers are removed before others are added, since each port is
 	// unique. Endpoints are added before the load balancers that use them, and removed after those.
@@ -30,7 +30,7 @@ type Plan struct {
 	added    []*need
 	changes  []change // of load balancers: modified, or replaced one by one
 	news     []change
-	ended    []*Endpoint
+	unused   []*Endpoint
 }
 
 // removal is a load balancer to remove.
@@ -43,19 +43,19 @@ type removal struct {
 // replacement is an endpoint to remove since another one requires its address.
 type replacement struct {
 	have *Endpoint
-	want *need
+	need *need
 }
 
 // change is a load balancer to add, or to put in the place of another.
 type change struct {
 	key
-	have *LoadBalancer
-	want *claim
+	have  *LoadBalancer
+	claim *claim
 }
 
 // compare returns the Plan from a state to the desired one.
-func compare(s *state, w *wanted) *Plan {
-	p := &Plan{want: w, names: map[string]string{}}
+func compare(s *state, w *desired) *Plan {
+	p := &Plan{want: w, endpointNames: map[string]string{}}
 	keys := map[key]bool{}
 	for k := range w.balancers {
 		keys[k] = true
@@ -72,23 +72,23 @@ func compare(s *state, w *wanted) *Plan {
 	}
 	p.endpoints(s, w, addrs)
 	p.balancers(s, w, keys)
-	for _, l := range s.spareBalancers {
+	for _, l := range s.obsoleteBalancers {
 		k, _ := keyOf(l)
-		p.name(s, l)
+		p.recordNames(s, l)
 		p.removals = append(p.removals, removal{key: k, have: l})
 	}
-	p.ended = append(p.ended, s.spareEndpoints...)
+	p.unused = append(p.unused, s.obsoleteEndpoints...)
 	return p
 }
 
 // endpoints plans the endpoints of some addresses.
-func (p *Plan) endpoints(s *state, w *wanted, addrs map[netip.Addr]bool) {
+func (p *Plan) endpoints(s *state, w *desired, addrs map[netip.Addr]bool) {
 	for _, a := range slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare) {
 		have, want := s.byAddr[a], w.endpoints[a]
 		switch {
 		case want == nil:
-			if have != nil && s.made(have) && w.node.Of(ir.FamilyOf(a)) != nil {
-				p.ended = append(p.ended, have)
+			if have != nil && s.createdByProxy(have) && w.node.Of(ir.FamilyOf(a)) != nil {
+				p.unused = append(p.unused, have)
 			}
 		case have == nil:
 			if want.role() != rules.LocalPod {
@@ -97,7 +97,7 @@ func (p *Plan) endpoints(s *state, w *wanted, addrs map[netip.Addr]bool) {
 		case s.stale(w, a, have):
 			// A pod of this node now has the address. The old endpoint leads nowhere, even before HNS has
 			// the pod's endpoint.
-			p.ended = append(p.ended, have)
+			p.unused = append(p.unused, have)
 		case !s.fits(w, want, have):
 			p.replaced = append(p.replaced, replacement{have, want})
 		}
@@ -105,19 +105,19 @@ func (p *Plan) endpoints(s *state, w *wanted, addrs map[netip.Addr]bool) {
 }
 
 // balancers plans the load balancers of some keys, after the endpoints.
-func (p *Plan) balancers(s *state, w *wanted, keys map[key]bool) {
+func (p *Plan) balancers(s *state, w *desired, keys map[key]bool) {
 	moved := map[string]bool{} // ids of removed endpoints
 	for _, r := range p.replaced {
 		moved[r.have.ID] = true
 	}
-	come := map[string]bool{} // references of added endpoints
+	addedRefs := map[string]bool{} // references of added endpoints
 	for _, n := range p.added {
-		come[n.Ref] = true
+		addedRefs[n.Ref] = true
 	}
-	for _, e := range p.ended {
+	for _, e := range p.unused {
 		moved[e.ID] = true
 	}
-	anew := map[ir.Name]bool{} // Services whose load balancers are all removed first
+	recreate := map[ir.Name]bool{} // Services whose load balancers are all removed first
 	var changes []change
 	for _, k := range slices.SortedFunc(maps.Keys(keys), key.compare) {
 		have := s.balancers[k]
@@ -129,7 +129,7 @@ func (p *Plan) balancers(s *state, w *wanted, keys map[key]bool) {
 			want = claims[0]
 		}
 		var wish *rules.HostComputeLoadBalancer
-		awaits := want != nil && slices.ContainsFunc(want.HCN.HostComputeEndpoints, func(ref string) bool { return come[ref] })
+		awaits := want != nil && slices.ContainsFunc(want.HCN.HostComputeEndpoints, func(ref string) bool { return addedRefs[ref] })
 		if want != nil {
 			wish = s.balancer(w, k, want)
 		}
@@ -137,23 +137,23 @@ func (p *Plan) balancers(s *state, w *wanted, keys map[key]bool) {
 		switch {
 		case wish == nil && !awaits:
 			if have != nil {
-				p.name(s, have)
+				p.recordNames(s, have)
 				p.removals = append(p.removals, removal{key: k, have: have})
 			}
 		case have == nil:
-			p.news = append(p.news, change{key: k, want: want})
+			p.news = append(p.news, change{key: k, claim: want})
 		case awaits || leaves || !same(have, wish):
-			p.name(s, have)
+			p.recordNames(s, have)
 			changes = append(changes, change{k, have, want})
 			if want.NoOptimize {
-				anew[want.service] = true
+				recreate[want.service] = true
 			}
 		}
 	}
 	for _, c := range changes {
-		if anew[c.want.service] || p.replaces(c.have) {
-			p.removals = append(p.removals, removal{c.key, c.have, c.want.service})
-			p.news = append(p.news, change{key: c.key, want: c.want})
+		if recreate[c.claim.service] || p.replaces(c.have) {
+			p.removals = append(p.removals, removal{c.key, c.have, c.claim.service})
+			p.news = append(p.news, change{key: c.key, claim: c.claim})
 			continue
 		}
 		p.changes = append(p.changes, c)
@@ -169,7 +169,7 @@ func (p *Plan) replaces(l *LoadBalancer) bool {
 
 // Empty reports whether the Plan has no operations.
 func (p *Plan) Empty() bool {
-	return len(p.removals)+len(p.replaced)+len(p.added)+len(p.changes)+len(p.news)+len(p.ended) == 0
+	return len(p.removals)+len(p.replaced)+len(p.added)+len(p.changes)+len(p.news)+len(p.unused) == 0
 }
 
 // RemovedFrontends returns the frontends that exist and that the Plan removes.
@@ -201,8 +201,8 @@ func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 		}
 	}
 	for _, r := range p.replaced {
-		if !yield(apply.Operation{Verb: apply.Change, Object: endpointObject(r.want.Address), Service: r.want.service, Origin: r.want.Origin,
-			Have: lines(endpointText(r.have)), Want: lines(p.needText(r.want))}) {
+		if !yield(apply.Operation{Verb: apply.Change, Object: endpointObject(r.need.Address), Service: r.need.service, Origin: r.need.Origin,
+			Have: lines(endpointText(r.have)), Want: lines(p.needText(r.need))}) {
 			return
 		}
 	}
@@ -211,22 +211,22 @@ func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 			return
 		}
 	}
-	anew := map[key]*LoadBalancer{}
+	recreate := map[key]*LoadBalancer{}
 	for _, r := range p.removals {
 		if r.service != (ir.Name{}) {
-			anew[r.key] = r.have
+			recreate[r.key] = r.have
 		}
 	}
 	for _, c := range slices.Concat(p.changes, p.news) {
-		op := apply.Operation{Verb: apply.Add, Object: c.object(), Service: c.want.service, Origin: c.want.Origin, Want: lines(claimText(c.want))}
-		if have := cmp.Or(c.have, anew[c.key]); have != nil {
+		op := apply.Operation{Verb: apply.Add, Object: c.object(), Service: c.claim.service, Origin: c.claim.Origin, Want: lines(claimText(c.claim))}
+		if have := cmp.Or(c.have, recreate[c.key]); have != nil {
 			op.Verb, op.Have = apply.Change, lines(p.text(have))
 		}
 		if !yield(op) {
 			return
 		}
 	}
-	for _, e := range p.ended {
+	for _, e := range p.unused {
 		if !yield(apply.Operation{Verb: apply.Remove, Object: endpointObject(e.Addrs[0]), Have: lines(endpointText(e))}) {
 			return
 		}
@@ -249,11 +249,11 @@ func claimText(c *claim) string {
 	return mappingText(&c.HCN) + strings.Join(c.HCN.HostComputeEndpoints, " ")
 }
 
-// name records the addresses of the endpoints of an existing load balancer.
-func (p *Plan) name(s *state, l *LoadBalancer) {
+// recordNames records the addresses of the endpoints of an existing load balancer.
+func (p *Plan) recordNames(s *state, l *LoadBalancer) {
 	for _, id := range l.HostComputeEndpoints {
 		if e := s.byID[strings.ToLower(id)]; e != nil && len(e.Addrs) > 0 {
-			p.names[id] = e.Addrs[0].String()
+			p.endpointNames[id] = e.Addrs[0].String()
 		}
 	}
 }
@@ -262,7 +262,7 @@ func (p *Plan) name(s *state, l *LoadBalancer) {
 func (p *Plan) text(l *LoadBalancer) string {
 	var backends []string
 	for _, id := range l.HostComputeEndpoints {
-		backends = append(backends, cmp.Or(p.names[id], id))
+		backends = append(backends, cmp.Or(p.endpointNames[id], id))
 	}
 	slices.Sort(backends)
 	return mappingText(&l.HostComputeLoadBalancer) + strings.Join(backends, " ")
@@ -288,9 +288,9 @@ func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
 	q.removals = filter(p.removals, func(r removal) bool { return keep(r.key) })
 	q.changes = filter(p.changes, func(c change) bool { return keep(c.key) })
 	q.news = filter(p.news, func(c change) bool { return keep(c.key) })
-	q.replaced = filter(p.replaced, func(r replacement) bool { return !objects[endpointObject(r.want.Address)] })
+	q.replaced = filter(p.replaced, func(r replacement) bool { return !objects[endpointObject(r.need.Address)] })
 	q.added = filter(p.added, func(n *need) bool { return !objects[endpointObject(n.Address)] })
-	q.ended = filter(p.ended, func(e *Endpoint) bool { return !objects[endpointObject(e.Addrs[0])] })
+	q.unused = filter(p.unused, func(e *Endpoint) bool { return !objects[endpointObject(e.Addrs[0])] })
 	return &q, true
 }
 

@@ -20,17 +20,17 @@ type state struct {
 	root      string                // id of the endpoint of that name; "" if it does not exist
 	balancers map[key]*LoadBalancer // of proxyc or kube-proxy
 	foreign   map[key]string        // ids of other programs' load balancers
-	// spareBalancers and spareEndpoints are duplicates made by a proxy. They are to be removed.
-	spareBalancers []*LoadBalancer
-	spareEndpoints []*Endpoint
+	// obsoleteBalancers and obsoleteEndpoints are duplicates made by a proxy. They are to be removed.
+	obsoleteBalancers []*LoadBalancer
+	obsoleteEndpoints []*Endpoint
 }
 
 // newState sorts listed objects. endpoints are those of the network; g contains the others.
-func newState(network Network, can Features, hostMACs map[netip.Addr]string, root string, endpoints []Endpoint, balancers []LoadBalancer, g *Glance) *state {
+func newState(network Network, can Features, hostMACs map[netip.Addr]string, root string, endpoints []Endpoint, balancers []LoadBalancer, g *Summary) *state {
 	s := &state{network: network, can: can, hostMACs: hostMACs, byID: map[string]*Endpoint{}, byAddr: map[netip.Addr]*Endpoint{},
 		rootName: root, balancers: map[key]*LoadBalancer{}, foreign: map[key]string{}}
 	for i := range endpoints {
-		s.enter(&endpoints[i])
+		s.add(&endpoints[i])
 	}
 	elsewhere := map[string]bool{}
 	for _, e := range g.Endpoints {
@@ -51,7 +51,7 @@ func newState(network Network, can Features, hostMACs map[netip.Addr]string, roo
 				s.foreign[k] = l.ID
 			}
 		case s.balancers[k] != nil:
-			s.spareBalancers = append(s.spareBalancers, l)
+			s.obsoleteBalancers = append(s.obsoleteBalancers, l)
 		default:
 			s.balancers[k] = l
 		}
@@ -59,9 +59,9 @@ func newState(network Network, can Features, hostMACs map[netip.Addr]string, roo
 	return s
 }
 
-// enter adds an endpoint of the network. Windows may have a local and a remote one with the same
+// add adds an endpoint of the network. Windows may have a local and a remote one with the same
 // address. The local one counts, and the other is spare.
-func (s *state) enter(e *Endpoint) {
+func (s *state) add(e *Endpoint) {
 	s.byID[e.ID] = e
 	if !e.Remote && e.Name != "" && e.Name == s.rootName {
 		s.root = e.ID
@@ -72,21 +72,21 @@ func (s *state) enter(e *Endpoint) {
 			s.byAddr[a] = e
 		case have.Remote && !e.Remote:
 			s.byAddr[a] = e
-			s.spare(have)
+			s.addObsolete(have)
 		default:
-			s.spare(e)
+			s.addObsolete(e)
 		}
 	}
 }
 
-func (s *state) spare(e *Endpoint) {
-	if s.made(e) {
-		s.spareEndpoints = append(s.spareEndpoints, e)
+func (s *state) addObsolete(e *Endpoint) {
+	if s.createdByProxy(e) {
+		s.obsoleteEndpoints = append(s.obsoleteEndpoints, e)
 	}
 }
 
-// leave removes an endpoint.
-func (s *state) leave(e *Endpoint) {
+// remove removes an endpoint.
+func (s *state) remove(e *Endpoint) {
 	delete(s.byID, e.ID)
 	for _, a := range e.Addrs {
 		if s.byAddr[a] == e {
@@ -122,9 +122,9 @@ func (s *state) ours(l *LoadBalancer, elsewhere map[string]bool) bool {
 	return len(l.HostComputeEndpoints) > 0 && !slices.ContainsFunc(l.HostComputeEndpoints, func(id string) bool { return elsewhere[strings.ToLower(id)] })
 }
 
-// made reports whether a proxy created an endpoint: it is remote, and its MAC address is the one
-// that proxies derive from the IP address, or the host's.
-func (s *state) made(e *Endpoint) bool {
+// createdByProxy reports whether a proxy created an endpoint: it is remote, and its MAC address is
+// the one that proxies derive from the IP address, or the host's.
+func (s *state) createdByProxy(e *Endpoint) bool {
 	if !e.Remote || len(e.Addrs) != 1 {
 		return false
 	}
@@ -146,7 +146,7 @@ func sameMAC(a, b string) bool {
 
 // endpoint returns the endpoint to create for a need. It has a provider address, and the MAC
 // address of the host if it represents the host.
-func (s *state) endpoint(w *wanted, n *need) *rules.HostComputeEndpoint {
+func (s *state) endpoint(w *desired, n *need) *rules.HostComputeEndpoint {
 	e := n.HCN
 	if n.Role == rules.ServiceIP || n.Role == rules.NodeSource {
 		e.MacAddress = s.hostMACs[w.nodeIP.Of(ir.FamilyOf(n.Address))]
@@ -158,7 +158,7 @@ func (s *state) endpoint(w *wanted, n *need) *rules.HostComputeEndpoint {
 }
 
 // provider returns the provider address of an endpoint; invalid if it has none.
-func (s *state) provider(w *wanted, n *need) netip.Addr {
+func (s *state) provider(w *desired, n *need) netip.Addr {
 	if !s.network.Overlay() || n.HCN.Flags&rules.RemoteEndpoint == 0 {
 		return netip.Addr{}
 	}
@@ -171,8 +171,8 @@ func (s *state) provider(w *wanted, n *need) netip.Addr {
 }
 
 // fits reports whether an existing endpoint satisfies a need.
-func (s *state) fits(w *wanted, n *need, e *Endpoint) bool {
-	if !e.Remote || !s.made(e) {
+func (s *state) fits(w *desired, n *need, e *Endpoint) bool {
+	if !e.Remote || !s.createdByProxy(e) {
 		return true // an endpoint of a local pod or another program is used unchanged
 	}
 	p := s.provider(w, n)
@@ -180,14 +180,14 @@ func (s *state) fits(w *wanted, n *need, e *Endpoint) bool {
 }
 
 // stale reports whether a proxy created an endpoint for an address that a pod of this node now has.
-func (s *state) stale(w *wanted, a netip.Addr, e *Endpoint) bool {
+func (s *state) stale(w *desired, a netip.Addr, e *Endpoint) bool {
 	n := w.endpoints[a]
-	return n != nil && n.role() == rules.LocalPod && s.made(e)
+	return n != nil && n.role() == rules.LocalPod && s.createdByProxy(e)
 }
 
 // balancer returns the load balancer to create, with the ids of its endpoints. Endpoints that do
 // not exist are omitted. It returns nil if none exists.
-func (s *state) balancer(w *wanted, k key, c *claim) *rules.HostComputeLoadBalancer {
+func (s *state) balancer(w *desired, k key, c *claim) *rules.HostComputeLoadBalancer {
 	l := c.HCN
 	l.HostComputeEndpoints = nil
 	source := netip.Addr{}

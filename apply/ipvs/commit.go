@@ -14,22 +14,22 @@ import (
 // commit is the execution of a Plan.
 type commit struct {
 	*Dataplane
-	refused  apply.Refusals
+	rejected apply.Refusals
 	result   apply.Result
 	draining []request
 }
 
-func (c *commit) carryOut(ctx context.Context, p *Plan) error {
-	first := p.takesOver()
+func (c *commit) run(ctx context.Context, p *Plan) error {
+	first := p.adoptsFlows()
 	steps := []func() error{
 		func() error { return c.do(ctx, p.grow) },
-		func() error { return c.do(ctx, when(first, p.bind)) },
+		func() error { return c.do(ctx, requestsIf(first, p.bind)) },
 		func() error { return c.do(ctx, p.unbind) },
 		func() error { return c.tables(ctx, p) },
-		func() error { return c.do(ctx, when(!first, p.bind)) },
-		func() error { return c.settle(ctx) },
+		func() error { return c.do(ctx, requestsIf(!first, p.bind)) },
+		func() error { return c.removeDrained(ctx) },
 		func() error { return c.do(ctx, p.remove) },
-		func() error { return c.withdraw(ctx, p) },
+		func() error { return c.rollBack(ctx, p) },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -39,7 +39,7 @@ func (c *commit) carryOut(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-func when(now bool, requests []request) []request {
+func requestsIf(now bool, requests []request) []request {
 	if !now {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (c *commit) tables(ctx context.Context, p *Plan) error {
 	result, err := c.rules.Commit(ctx, p.rules)
 	c.result.Tables, c.result.Failed = result.Tables, result.Failed
 	for _, r := range result.Refused {
-		c.refused.Add(r.Service, r.Reason)
+		c.rejected.Add(r.Service, r.Reason)
 	}
 	return err
 }
@@ -62,30 +62,30 @@ func (c *commit) tables(ctx context.Context, p *Plan) error {
 // do executes requests, except additions for rejected Services. Requests that another program
 // already fulfilled count as done.
 func (c *commit) do(ctx context.Context, requests []request) error {
-	if len(c.refused) > 0 {
+	if len(c.rejected) > 0 {
 		requests = slices.DeleteFunc(slices.Clone(requests), func(r request) bool {
-			return c.refused[r.service()] != nil && r.op < removeAddress
+			return c.rejected[r.service()] != nil && r.op < removeAddress
 		})
 	}
 	if len(requests) == 0 {
 		return nil
 	}
 	failures, err := c.k.do(ctx, requests)
-	again, errs := c.judge(requests, failures)
+	again, errs := c.classify(requests, failures)
 	for i := range requests {
-		c.note(&requests[i])
+		c.updateDrains(&requests[i])
 	}
 	if len(again) > 0 && err == nil {
 		failures, err = c.k.do(ctx, again)
-		_, more := c.judge(again, failures)
+		_, more := c.classify(again, failures)
 		errs = append(errs, more...)
 	}
 	return errors.Join(append(errs, err)...)
 }
 
-// judge classifies failures: done already, to be repeated differently, a rejected Service, or an
+// classify classifies failures: done already, to be repeated differently, a rejected Service, or an
 // error.
-func (c *commit) judge(requests []request, failures []failure) (again []request, errs []error) {
+func (c *commit) classify(requests []request, failures []failure) (again []request, errs []error) {
 	for _, f := range failures {
 		r := &requests[f.at]
 		next := *r
@@ -98,8 +98,8 @@ func (c *commit) judge(requests []request, failures []failure) (again []request,
 			next.op = setDest
 		default:
 			err := fmt.Errorf("%s: %w", r.object(), f.err)
-			if s := r.service(); s != (ir.Name{}) && r.op < removeAddress && (c.refused[s] != nil || isRefusal(f.err)) {
-				c.refused.Add(s, err)
+			if s := r.service(); s != (ir.Name{}) && r.op < removeAddress && (c.rejected[s] != nil || isRefusal(f.err)) {
+				c.rejected.Add(s, err)
 			} else {
 				errs = append(errs, err)
 			}
@@ -116,8 +116,8 @@ func isRefusal(err error) bool {
 	return !errors.Is(err, errEnvironment) && !errors.Is(err, errExists) && !errors.Is(err, errMissing)
 }
 
-// note updates the list of draining real servers.
-func (c *commit) note(r *request) {
+// updateDrains updates the list of draining real servers.
+func (c *commit) updateDrains(r *request) {
 	switch r.op {
 	case addDest, removeDest:
 		c.drains.forget(r.server.Key, r.dest.AddrPort)
@@ -132,13 +132,13 @@ func (c *commit) note(r *request) {
 	}
 }
 
-// settle removes the real servers that have no connections left, after they stopped receiving new
-// ones.
-func (c *commit) settle(ctx context.Context) error {
+// removeDrained removes the real servers that have no connections left, after they stopped
+// receiving new ones.
+func (c *commit) removeDrained(ctx context.Context) error {
 	var over []request
 	for len(c.draining) > 0 {
 		key := c.draining[0].server.Key
-		there, err := c.k.dests(ctx, key)
+		current, err := c.k.dests(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -147,10 +147,10 @@ func (c *commit) settle(ctx context.Context) error {
 				return false
 			}
 			to := r.dest.AddrPort
-			switch d, ok := there[to]; {
+			switch d, ok := current[to]; {
 			case !ok:
 			case d.conns > 0:
-				c.drains.began(key, to, r.service(), d.conns)
+				c.drains.start(key, to, r.service(), d.conns)
 			default:
 				over = append(over, request{op: removeDest, family: r.family, server: r.server, dest: r.dest})
 			}
@@ -160,21 +160,21 @@ func (c *commit) settle(ctx context.Context) error {
 	return c.do(ctx, over)
 }
 
-// withdraw removes what was added for Services before the kernel rejected a part of them. No
+// rollBack removes what was added for Services before the kernel rejected a part of them. No
 // Service is served partially.
-func (c *commit) withdraw(ctx context.Context, p *Plan) error {
-	if len(c.refused) == 0 {
+func (c *commit) rollBack(ctx context.Context, p *Plan) error {
+	if len(c.rejected) == 0 {
 		return nil
 	}
 	var back []request
 	for i := range p.bind {
-		if r := p.bind[i]; c.refused[r.service()] != nil {
+		if r := p.bind[i]; c.rejected[r.service()] != nil {
 			r.op = removeAddress
 			back = append(back, r)
 		}
 	}
 	for i := range p.grow {
-		if r := p.grow[i]; r.op == addServer && c.refused[r.service()] != nil {
+		if r := p.grow[i]; r.op == addServer && c.rejected[r.service()] != nil {
 			r.op = removeServer
 			back = append(back, r)
 		}

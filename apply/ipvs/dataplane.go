@@ -25,9 +25,9 @@ type kernel interface {
 	// do executes requests in order, and continues after rejected ones. After an error the state of
 	// the remaining requests is unknown.
 	do(ctx context.Context, requests []request) ([]failure, error)
-	// listen reports foreign changes of the addresses of kube-ipvs0 to tell, with an error when it
+	// listen reports foreign changes of the addresses of kube-ipvs0 to report, with an error when it
 	// cannot receive them. The caller runs the returned function, which returns when ctx ends.
-	listen(ctx context.Context, tell func(error)) (run func(), err error)
+	listen(ctx context.Context, report func(error)) (run func(), err error)
 	close() error
 }
 
@@ -53,21 +53,21 @@ type Dataplane struct {
 	families []ir.Family
 	rules    apply.Dataplane // iptables
 	manage   bool            // --ipvs-manage-all
-	lookOnly bool
+	readOnly bool
 
-	mu     sync.Mutex // protects k, which Read, Commit and the sweep of drains use
-	k      kernel
-	drains drains
-	told   atomic.Pointer[[]apply.Drain] // draining real servers, readable during a commit
+	mu        sync.Mutex // protects k, which Read, Commit and the sweep of drains use
+	k         kernel
+	drains    drains
+	published atomic.Pointer[[]apply.Drain] // draining real servers, readable during a commit
 
 	reading kernel // a separate connection, so that Compare does not block a commit
 
 	found    ir.PerFamily[*state] // state from the last Read
-	room     ir.PerFamily[sizes]  // capacity of the sets, in elements
+	capacity ir.PerFamily[sizes]  // capacity of the sets, in elements
 	applied  apply.Applied
 	lowerers ir.PerFamily[*rules.Lowerer] // for the applied Programs; nil until needed
 
-	watching watching
+	background background
 }
 
 var (
@@ -80,7 +80,7 @@ var (
 // newDataplane returns the Dataplane of a kernel. reading is a second connection for Compare.
 func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Family, o apply.Options) *Dataplane {
 	return &Dataplane{
-		log: o.Log, families: families, rules: tables, manage: o.IPVS.ManageAll, lookOnly: o.ReadOnly, k: k, reading: reading,
+		log: o.Log, families: families, rules: tables, manage: o.IPVS.ManageAll, readOnly: o.ReadOnly, k: k, reading: reading,
 		drains: newDrains(cmp.Or(o.IPVS.DrainDeadline, apply.DrainDeadline), time.Now),
 	}
 }
@@ -93,7 +93,7 @@ func (d *Dataplane) Read(ctx context.Context, want ir.Programs) error {
 	}
 	d.found = found
 	for f, s := range ir.Present(found) {
-		*d.room.At(f) = s.room()
+		*d.capacity.At(f) = s.capacity()
 	}
 	return d.rules.Read(ctx, want)
 }
@@ -104,8 +104,8 @@ func (d *Dataplane) readOwn(ctx context.Context) (ir.PerFamily[*state], error) {
 	defer d.mu.Unlock()
 	found, err := d.readAll(ctx, d.k)
 	if err == nil {
-		d.drains.found(found)
-		d.tell()
+		d.drains.observe(found)
+		d.publish()
 	}
 	return found, err
 }
@@ -119,8 +119,8 @@ func (d *Dataplane) readAll(ctx context.Context, k kernel) (all ir.PerFamily[*st
 	return all, nil
 }
 
-// room returns the capacity of the sets in elements; 0 for no limit.
-func (s *state) room() sizes {
+// capacity returns the capacity of the sets in elements; 0 for no limit.
+func (s *state) capacity() sizes {
 	of := sizes{}
 	for name, set := range s.sets {
 		of[name] = set.max
@@ -141,7 +141,7 @@ func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Pla
 	d.mu.Lock()
 	known := d.drains.known()
 	d.mu.Unlock()
-	if d.lookOnly { // a drained real server does not affect packets; the next writer removes it
+	if d.readOnly { // a drained real server does not affect packets; the next writer removes it
 		known = func(ir.Match, netip.AddrPort) bool { return true }
 	}
 	for f, program := range ir.Present(want) {
@@ -149,10 +149,10 @@ func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Pla
 		if h == nil {
 			continue
 		}
-		if times := h.times.over(wantedTimeouts(&program.Node)); times != h.times && !slices.ContainsFunc(p.grow, func(r request) bool { return r.op == setTimeouts }) {
+		if times := h.times.overriddenBy(wantedTimeouts(&program.Node)); times != h.times && !slices.ContainsFunc(p.grow, func(r request) bool { return r.op == setTimeouts }) {
 			p.grow = append(p.grow, request{op: setTimeouts, family: f, times: times, have: h.times.String()})
 		}
-		p.add(whole(h, rules.Lower(program), policy{d.manage, known}))
+		p.add(fullChange(h, rules.Lower(program), policy{d.manage, known}))
 	}
 	return p
 }
@@ -169,7 +169,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := &Plan{desired: apply.Desired{Changes: changes}, rules: d.rules.PlanChanges(changes)}
 	for f, l := range ir.Present(d.lowerers) {
 		if len(changes.Of(f)) > 0 {
-			p.add(portion(l.Change(changes.Of(f)), d.room.Of(f)))
+			p.add(partialChange(l.Change(changes.Of(f)), d.capacity.Of(f)))
 		}
 	}
 	return p
@@ -181,7 +181,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.noteDrains(found)
+	d.observeDrains(found)
 	tables, err := d.rules.Compare(ctx)
 	if err != nil {
 		return nil, err
@@ -200,14 +200,14 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer d.tell()
+	defer d.publish()
 	d.found = ir.PerFamily[*state]{} // outdated by the commit
-	c := commit{Dataplane: d, refused: apply.Refusals{}}
-	err := c.carryOut(ctx, plan)
-	if err == nil && len(c.refused) == 0 {
+	c := commit{Dataplane: d, rejected: apply.Refusals{}}
+	err := c.run(ctx, plan)
+	if err == nil && len(c.rejected) == 0 {
 		d.remember(plan)
 	}
-	c.result.Refused = c.refused.List()
+	c.result.Refused = c.rejected.List()
 	return c.result, err
 }
 
@@ -215,9 +215,9 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 func (d *Dataplane) remember(p *Plan) {
 	for f, of := range p.size.All() {
 		for s, n := range of {
-			if room := d.room.At(f); *room == nil {
+			if room := d.capacity.At(f); *room == nil {
 				*room = sizes{s: rules.MaxElem(n)}
-			} else if have, there := (*room)[s]; !there || have > 0 && have < n {
+			} else if have, exists := (*room)[s]; !exists || have > 0 && have < n {
 				(*room)[s] = rules.MaxElem(n)
 			}
 		}
@@ -239,8 +239,8 @@ func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 // Counters returns the draining backends.
 func (d *Dataplane) Counters() apply.Counters {
 	return apply.Counters{Draining: func() []apply.Drain {
-		if told := d.told.Load(); told != nil {
-			return *told
+		if list := d.published.Load(); list != nil {
+			return *list
 		}
 		return nil
 	}}
@@ -248,6 +248,6 @@ func (d *Dataplane) Counters() apply.Counters {
 
 // Close ends the goroutines of Drift and closes the connections.
 func (d *Dataplane) Close() error {
-	d.watching.close()
+	d.background.close()
 	return errors.Join(d.rules.Close(), d.k.close(), d.reading.close())
 }

@@ -350,7 +350,7 @@ func TestDrainSurvivesRestart(t *testing.T) {
 		t.Error("there after the deadline")
 	}
 	// A backend whose connections ended while no process ran is removed by the first plan.
-	b.k.families.IPv4.servers[key].dests[all[0].AddrPort] = dest{plain: true}
+	b.k.families.IPv4.servers[key].dests[all[0].AddrPort] = dest{standard: true}
 	b.restart(apply.IPVS{})
 	if plan := b.once(less); len(operations(plan)) != 1 {
 		t.Errorf("a drain that is over: %v", operations(plan))
@@ -544,7 +544,7 @@ func TestDriftIsFound(t *testing.T) {
 	delete(s.bound, key.Addr)
 	delete(s.sets[rules.ClusterIP].elements, rules.ElementKey{Set: rules.ClusterIP, Addr: key.Addr, Protocol: key.Protocol, Number: key.Port})
 	to := svc.Pools[0].Backends[0].AddrPort
-	s.servers[key].dests[to] = dest{weight: 5, plain: true}
+	s.servers[key].dests[to] = dest{weight: 5, standard: true}
 	plan, err := b.Compare(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -666,7 +666,7 @@ func TestConnectionIsLocked(t *testing.T) {
 	k := &locked{fakeKernel: newFakeKernel(), t: t}
 	families := ir.Families()
 	k.d = newDataplane(k, newFakeKernel(), &fakeTables{}, families[:], apply.Options{})
-	k.d.drains.began(ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.TCP, Port: 80}, netip.MustParseAddrPort("10.244.1.5:80"), ir.Name{}, 3)
+	k.d.drains.start(ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.TCP, Port: 80}, netip.MustParseAddrPort("10.244.1.5:80"), ir.Name{}, 3)
 	if err := k.d.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func (d *device) index(ctx context.Context) (index uint32, err error) {
 	if errors.Is(err, unix.ENODEV) {
 		err = nil
 	}
-	return index, wrapped("device "+ir.IPVSDevice, err)
+	return index, wrap("device "+ir.IPVSDevice, err)
 }
 
 // newLink returns a request to create a dummy device. rest is optional and adds attributes.
@@ -47,14 +47,14 @@ func newLink(name string, rest func(*netlink.AttributeEncoder)) netlink.Message 
 	})
 }
 
-// make creates the device. It stays down; its addresses are local to the node nevertheless.
-func (d *device) make(ctx context.Context) error {
-	return d.one(ctx, newLink(ir.IPVSDevice, nil))
+// create creates the device. It stays down; its addresses are local to the node nevertheless.
+func (d *device) create(ctx context.Context) error {
+	return d.send(ctx, newLink(ir.IPVSDevice, nil))
 }
 
 // remove removes the device and its addresses.
 func (d *device) remove(ctx context.Context) error {
-	err := d.one(ctx, message(unix.RTM_DELLINK, 0, make([]byte, unix.SizeofIfInfomsg), func(ae *netlink.AttributeEncoder) {
+	err := d.send(ctx, message(unix.RTM_DELLINK, 0, make([]byte, unix.SizeofIfInfomsg), func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.IFLA_IFNAME, ir.IPVSDevice)
 	}))
 	if errors.Is(err, unix.ENODEV) {
@@ -63,20 +63,20 @@ func (d *device) remove(ctx context.Context) error {
 	return err
 }
 
-// possible checks whether the kernel supports dummy devices, which may load the module. It requests
+// probe checks whether the kernel supports dummy devices, which may load the module. It requests
 // an invalid device without a queue: the kernel checks the kind first.
-func (d *device) possible(ctx context.Context) error {
+func (d *device) probe(ctx context.Context) error {
 	if index, err := d.index(ctx); err != nil || index != 0 {
 		return err
 	}
-	err := d.one(ctx, newLink("proxyc-probe", func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_NUM_TX_QUEUES, 0) }))
+	err := d.send(ctx, newLink("proxyc-probe", func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_NUM_TX_QUEUES, 0) }))
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("device %s: the kernel has no dummy devices: modprobe dummy", ir.IPVSDevice)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOMEM): // supported; the kernel rejects the missing queue
 		return nil
 	}
-	return wrapped("device "+ir.IPVSDevice, err)
+	return wrap("device "+ir.IPVSDevice, err)
 }
 
 // boundAddress returns a request about an address of a device. Duplicate address detection is
@@ -112,7 +112,7 @@ func (d *device) addresses(ctx context.Context, f ir.Family, index uint32) (boun
 				bound[a] = true
 			}
 		})
-	return bound, others, wrapped("addresses", err)
+	return bound, others, wrap("addresses", err)
 }
 
 func parseAddress(body []byte) (a netip.Addr) {

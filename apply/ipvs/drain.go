@@ -38,8 +38,8 @@ func newDrains(deadline time.Duration, now func() time.Time) drains {
 	return drains{deadline: deadline, now: now, of: map[drainKey]drain{}}
 }
 
-// began records a drain. If it is already known, only conns is updated.
-func (d *drains) began(server ir.Match, to netip.AddrPort, service ir.Name, conns uint32) {
+// start records a drain. If it is already known, only conns is updated.
+func (d *drains) start(server ir.Match, to netip.AddrPort, service ir.Name, conns uint32) {
 	k := drainKey{server, to}
 	one, known := d.of[k]
 	if !known {
@@ -59,9 +59,9 @@ func (d *drains) forgetServer(server ir.Match) {
 	}
 }
 
-// found records the draining real servers of our virtual servers in states that were read. They may
-// have started to drain before this process started.
-func (d *drains) found(states ir.PerFamily[*state]) {
+// observe records the draining real servers of our virtual servers in states that were read. They
+// may have started to drain before this process started.
+func (d *drains) observe(states ir.PerFamily[*state]) {
 	for _, s := range ir.Present(states) {
 		for key, v := range s.servers {
 			if !drainable(key.Protocol) || !s.owned(key) {
@@ -69,7 +69,7 @@ func (d *drains) found(states ir.PerFamily[*state]) {
 			}
 			for to, one := range v.dests {
 				if one.weight == 0 && one.conns > 0 {
-					d.began(key, to, ir.Name{}, one.conns)
+					d.start(key, to, ir.Name{}, one.conns)
 				}
 			}
 		}
@@ -100,32 +100,32 @@ func (d *drains) list() []apply.Drain {
 	return all
 }
 
-// noteDrains records the draining real servers in states that were read.
-func (d *Dataplane) noteDrains(found ir.PerFamily[*state]) {
+// observeDrains records the draining real servers in states that were read.
+func (d *Dataplane) observeDrains(found ir.PerFamily[*state]) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.drains.found(found)
-	d.tell()
+	d.drains.observe(found)
+	d.publish()
 }
 
-// tell publishes the drains for Counters.
-func (d *Dataplane) tell() {
+// publish publishes the drains for Counters.
+func (d *Dataplane) publish() {
 	list := d.drains.list()
-	d.told.Store(&list)
+	d.published.Store(&list)
 }
 
 // sweep removes the real servers that have no connections left, or whose drain deadline has passed.
 func (d *Dataplane) sweep(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer d.tell()
+	defer d.publish()
 	servers := map[ir.Match]bool{}
 	for k := range d.drains.of {
 		servers[k.server] = true
 	}
 	var over []request
 	for key := range servers {
-		there, err := d.k.dests(ctx, key)
+		current, err := d.k.dests(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -133,13 +133,13 @@ func (d *Dataplane) sweep(ctx context.Context) error {
 			if k.server != key {
 				continue
 			}
-			switch now, ok := there[k.to]; {
+			switch now, ok := current[k.to]; {
 			case !ok || now.weight > 0: // another program removed it or ended its drain
 				delete(d.drains.of, k)
 			case now.conns == 0 || d.drains.now().Sub(one.since) >= d.drains.deadline:
 				over = append(over, request{op: removeDest, family: ir.FamilyOf(key.Addr),
 					server: &rules.VirtualServer{Key: key, Port: ir.ServicePort{Service: one.service}}, dest: &rules.RealServer{AddrPort: k.to}})
-				d.tellOver(k, one, now.conns)
+				d.logDeadline(k, one, now.conns)
 			default:
 				one.conns = now.conns
 				d.drains.of[k] = one
@@ -149,12 +149,12 @@ func (d *Dataplane) sweep(ctx context.Context) error {
 	if len(over) == 0 {
 		return nil
 	}
-	c := commit{Dataplane: d, refused: apply.Refusals{}}
+	c := commit{Dataplane: d, rejected: apply.Refusals{}}
 	return c.do(ctx, over)
 }
 
-// tellOver logs connections that end at the deadline.
-func (d *Dataplane) tellOver(k drainKey, one drain, conns uint32) {
+// logDeadline logs connections that end at the deadline.
+func (d *Dataplane) logDeadline(k drainKey, one drain, conns uint32) {
 	if d.log == nil || conns == 0 {
 		return
 	}

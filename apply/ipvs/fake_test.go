@@ -189,7 +189,7 @@ func (k *fakeKernel) balance(s *state, r *request) error {
 			v = &server{dests: map[netip.AddrPort]dest{}}
 			s.servers[r.server.Key] = v
 		}
-		v.whole = true
+		v.singleAddress = true
 		v.VirtualServer = rules.VirtualServer{Key: r.server.Key, Scheduler: r.server.Scheduler, Flags: r.server.Flags, Timeout: r.server.Timeout}
 		return nil
 	}
@@ -210,7 +210,7 @@ func (k *fakeKernel) balance(s *state, r *request) error {
 	case r.op == removeDest:
 		delete(v.dests, to)
 	default:
-		v.dests[to] = dest{weight: r.dest.Weight, conns: have.conns, plain: true}
+		v.dests[to] = dest{weight: r.dest.Weight, conns: have.conns, standard: true}
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func (g *genl) request(r *request) netlink.Message {
 		if r.dest != nil {
 			nested(ae, attrDest, func(ae *netlink.AttributeEncoder) {
 				ae.Bytes(destAddr, r.dest.AddrPort.Addr().AsSlice())
-				bigShort(ae, destPort, r.dest.AddrPort.Port())
+				netUint16(ae, destPort, r.dest.AddrPort.Port())
 				if r.op == removeDest {
 					return
 				}
@@ -144,7 +144,7 @@ func service(ae *netlink.AttributeEncoder, v *rules.VirtualServer, whole bool) {
 		ae.Uint16(svcFamily, addressFamily(v.Key.Addr))
 		ae.Uint16(svcProtocol, uint16(v.Key.Protocol))
 		ae.Bytes(svcAddr, v.Key.Addr.AsSlice())
-		bigShort(ae, svcPort, v.Key.Port)
+		netUint16(ae, svcPort, v.Key.Port)
 		if !whole {
 			return
 		}
@@ -175,7 +175,7 @@ func (g *genl) servers(ctx context.Context, f ir.Family) (all []*server, err err
 				all = append(all, v)
 			}
 		})
-	return all, wrapped("virtual servers", err)
+	return all, wrap("virtual servers", err)
 }
 
 func parseServer(body []byte) (v *server) {
@@ -213,7 +213,7 @@ func parseServer(body []byte) (v *server) {
 		if s.Flags&rules.Persistent == 0 {
 			s.Timeout = 0 // unused
 		}
-		s.whole = mask == netmask(s.Key.Addr)
+		s.singleAddress = mask == netmask(s.Key.Addr)
 		v = s
 	})
 	return v
@@ -247,7 +247,7 @@ func (g *genl) dests(ctx context.Context, key ir.Match) (all map[netip.AddrPort]
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
-	return all, wrapped("real servers of "+key.String(), err)
+	return all, wrap("real servers of "+key.String(), err)
 }
 
 func parseDest(body []byte, family uint16) (to netip.AddrPort, d dest) {
@@ -257,7 +257,7 @@ func parseDest(body []byte, family uint16) (to netip.AddrPort, d dest) {
 		}
 		var addr []byte
 		var port uint16
-		d.plain = true
+		d.standard = true
 		attributes(nested, func(kind uint16, value []byte) {
 			number := func() uint32 { return binary.NativeEndian.Uint32(value) }
 			switch kind {
@@ -266,9 +266,9 @@ func parseDest(body []byte, family uint16) (to netip.AddrPort, d dest) {
 			case destPort:
 				port = binary.BigEndian.Uint16(value)
 			case destMethod:
-				d.plain = d.plain && number()&methodMask == 0
+				d.standard = d.standard && number()&methodMask == 0
 			case destUpper, destLower:
-				d.plain = d.plain && number() == 0
+				d.standard = d.standard && number() == 0
 			case destWeight:
 				d.weight = number()
 			case destActive, destInactive:
@@ -300,18 +300,18 @@ func (g *genl) timeouts(ctx context.Context) (t timeouts, err error) {
 			}
 		})
 	})
-	return t, wrapped("timeouts of ipvs", err)
+	return t, wrap("timeouts of ipvs", err)
 }
 
 // scheduler checks whether the kernel has a scheduler, which may load its module. It requests an
 // invalid virtual server: the kernel checks the scheduler first, and then rejects the netmask.
 func (g *genl) scheduler(ctx context.Context, name string) error {
-	err := g.one(ctx, g.command(cmdNewService, 0, func(ae *netlink.AttributeEncoder) {
+	err := g.send(ctx, g.command(cmdNewService, 0, func(ae *netlink.AttributeEncoder) {
 		nested(ae, attrService, func(ae *netlink.AttributeEncoder) {
 			ae.Uint16(svcFamily, unix.AF_INET6)
 			ae.Uint16(svcProtocol, unix.IPPROTO_TCP)
 			ae.Bytes(svcAddr, netip.MustParseAddr("2001:db8::1").AsSlice())
-			bigShort(ae, svcPort, 9)
+			netUint16(ae, svcPort, 9)
 			ae.String(svcScheduler, name)
 			ae.Bytes(svcFlags, make([]byte, 8))
 			ae.Uint32(svcTimeout, 0)
@@ -324,5 +324,5 @@ func (g *genl) scheduler(ctx context.Context, name string) error {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EAFNOSUPPORT): // it exists; or there is no IPv6, which adding a virtual server reports
 		return nil
 	}
-	return wrapped("ipvs.scheduler "+name, err)
+	return wrap("ipvs.scheduler "+name, err)
 }

@@ -81,7 +81,7 @@ func (s *ipset) hasType(ctx context.Context, t rules.SetType, f ir.Family) error
 	case errors.Is(err, errSetType), errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("ipset type %s: the kernel has none: modprobe ip_set_%s", t, moduleOf(t))
 	}
-	return wrapped("ipset type "+t.String(), err)
+	return wrap("ipset type "+t.String(), err)
 }
 
 func moduleOf(t rules.SetType) string {
@@ -128,12 +128,12 @@ func newSet(name string, t rules.SetType, f ir.Family, most int) netlink.Message
 		ae.Uint8(nl.IPSET_ATTR_FAMILY, byte(familyOf(t, f)))
 		nested(ae, nl.IPSET_ATTR_DATA, func(ae *netlink.AttributeEncoder) {
 			if t == rules.BitmapPort {
-				bigShort(ae, nl.IPSET_ATTR_PORT_FROM|networkOrder, 0)
-				bigShort(ae, nl.IPSET_ATTR_PORT_TO|networkOrder, 65535)
+				netUint16(ae, nl.IPSET_ATTR_PORT_FROM|networkOrder, 0)
+				netUint16(ae, nl.IPSET_ATTR_PORT_TO|networkOrder, 65535)
 				return
 			}
-			big(ae, nl.IPSET_ATTR_HASHSIZE|networkOrder, hashSize)
-			big(ae, nl.IPSET_ATTR_MAXELEM|networkOrder, uint32(most))
+			netUint32(ae, nl.IPSET_ATTR_HASHSIZE|networkOrder, hashSize)
+			netUint32(ae, nl.IPSET_ATTR_MAXELEM|networkOrder, uint32(most))
 		})
 	})
 }
@@ -158,7 +158,7 @@ func element(cmd uint16, name string, k *rules.ElementKey) netlink.Message {
 				ip(ae, nl.IPSET_ATTR_IP, k.Addr)
 			}
 			if t != rules.HashIP {
-				bigShort(ae, nl.IPSET_ATTR_PORT|networkOrder, k.Number)
+				netUint16(ae, nl.IPSET_ATTR_PORT|networkOrder, k.Number)
 			}
 			if t != rules.HashIP && t != rules.BitmapPort {
 				ae.Uint8(nl.IPSET_ATTR_PROTO, byte(k.Protocol))
@@ -214,7 +214,7 @@ func (s *ipset) read(ctx context.Context, name rules.Set, f ir.Family) (found *s
 	case err == nil && foreign != "":
 		err = &apply.Foreign{Object: "ipset " + name.Name(f), Why: "it is a " + foreign + ", must be a " + want.String()}
 	}
-	return found, wrapped("ipset "+name.Name(f), err)
+	return found, wrap("ipset "+name.Name(f), err)
 }
 
 func parseElement(name rules.Set, b []byte) rules.ElementKey {
@@ -256,7 +256,7 @@ func (s *ipset) grow(ctx context.Context, r *request) error {
 		return errors.Join(err, errMissing)
 	}
 	s.destroy(ctx, grownName) // left by a process that was killed; errors recur in the creation
-	if err := s.one(ctx, newSet(grownName, r.set.Type(), r.family, r.max)); err != nil {
+	if err := s.send(ctx, newSet(grownName, r.set.Type(), r.family, r.max)); err != nil {
 		return err
 	}
 	keys := make([]rules.ElementKey, 0, len(have.elements))
@@ -264,9 +264,9 @@ func (s *ipset) grow(ctx context.Context, r *request) error {
 		keys = append(keys, k)
 	}
 	var no error
-	err = s.all(ctx, len(keys), func(i int) netlink.Message { return element(nl.IPSET_CMD_ADD, grownName, &keys[i]) }, func(_ int, err error) { no = err })
+	err = s.sendAll(ctx, len(keys), func(i int) netlink.Message { return element(nl.IPSET_CMD_ADD, grownName, &keys[i]) }, func(_ int, err error) { no = err })
 	if err = errors.Join(err, no); err == nil {
-		err = s.one(ctx, setsCommand(nl.IPSET_CMD_SWAP, 0, func(ae *netlink.AttributeEncoder) {
+		err = s.send(ctx, setsCommand(nl.IPSET_CMD_SWAP, 0, func(ae *netlink.AttributeEncoder) {
 			ae.String(nl.IPSET_ATTR_SETNAME, r.set.Name(r.family))
 			ae.String(nl.IPSET_ATTR_SETNAME2, grownName)
 		}))
@@ -276,7 +276,7 @@ func (s *ipset) grow(ctx context.Context, r *request) error {
 
 // destroy removes a set if it exists.
 func (s *ipset) destroy(ctx context.Context, name string) error {
-	err := s.one(ctx, setsCommand(nl.IPSET_CMD_DESTROY, 0, func(ae *netlink.AttributeEncoder) {
+	err := s.send(ctx, setsCommand(nl.IPSET_CMD_DESTROY, 0, func(ae *netlink.AttributeEncoder) {
 		ae.String(nl.IPSET_ATTR_SETNAME, name)
 	}))
 	switch {

@@ -101,12 +101,12 @@ func (n *node) dests(ctx context.Context, key ir.Match) (map[netip.AddrPort]dest
 func (n *node) do(ctx context.Context, requests []request) (failures []failure, err error) {
 	for from := 0; from < len(requests); {
 		to := from + 1
-		for to < len(requests) && part(&requests[to]) == part(&requests[from]) {
+		for to < len(requests) && subsystemOf(&requests[to]) == subsystemOf(&requests[from]) {
 			to++
 		}
 		some := requests[from:to]
-		fail := func(i int, err error) { failures = append(failures, failure{from + i, plain(&some[i], err)}) }
-		if err := n.some(ctx, some, fail); err != nil {
+		fail := func(i int, err error) { failures = append(failures, failure{from + i, translateError(&some[i], err)}) }
+		if err := n.doSubsystem(ctx, some, fail); err != nil {
 			return failures, err
 		}
 		from = to
@@ -116,34 +116,34 @@ func (n *node) do(ctx context.Context, requests []request) (failures []failure, 
 
 // Parts of the kernel.
 const (
-	partSets = iota
-	partGrow
-	partServers
-	partDevice
-	partAddresses
+	subsystemSets = iota
+	subsystemGrow
+	subsystemServers
+	subsystemDevice
+	subsystemAddresses
 )
 
-func part(r *request) int {
+func subsystemOf(r *request) int {
 	switch r.op {
 	case makeSet, addElement, removeElement:
-		return partSets
+		return subsystemSets
 	case growSet:
-		return partGrow
+		return subsystemGrow
 	case makeDevice:
-		return partDevice
+		return subsystemDevice
 	case addAddress, removeAddress:
-		return partAddresses
+		return subsystemAddresses
 	}
-	return partServers
+	return subsystemServers
 }
 
-func (n *node) some(ctx context.Context, requests []request, fail func(int, error)) error {
-	switch part(&requests[0]) {
-	case partSets:
-		return n.sets.all(ctx, len(requests), func(i int) netlink.Message { return n.sets.request(&requests[i]) }, fail)
-	case partServers:
-		return n.ipvs.all(ctx, len(requests), func(i int) netlink.Message { return n.ipvs.request(&requests[i]) }, fail)
-	case partAddresses:
+func (n *node) doSubsystem(ctx context.Context, requests []request, fail func(int, error)) error {
+	switch subsystemOf(&requests[0]) {
+	case subsystemSets:
+		return n.sets.sendAll(ctx, len(requests), func(i int) netlink.Message { return n.sets.request(&requests[i]) }, fail)
+	case subsystemServers:
+		return n.ipvs.sendAll(ctx, len(requests), func(i int) netlink.Message { return n.ipvs.request(&requests[i]) }, fail)
+	case subsystemAddresses:
 		return n.addresses(ctx, requests, fail)
 	}
 	for i := range requests { // rare, so one by one
@@ -151,7 +151,7 @@ func (n *node) some(ctx context.Context, requests []request, fail func(int, erro
 		if requests[i].op == growSet {
 			err = n.sets.grow(ctx, &requests[i])
 		} else {
-			err = n.device.make(ctx)
+			err = n.device.create(ctx)
 		}
 		if err != nil {
 			fail(i, err)
@@ -171,7 +171,7 @@ func (n *node) addresses(ctx context.Context, requests []request, fail func(int,
 		}
 		return nil
 	}
-	return n.device.all(ctx, len(requests), func(i int) netlink.Message {
+	return n.device.sendAll(ctx, len(requests), func(i int) netlink.Message {
 		kind, flags := uint16(unix.RTM_NEWADDR), uint16(unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 		if requests[i].op == removeAddress {
 			kind, flags = unix.RTM_DELADDR, 0
@@ -180,8 +180,9 @@ func (n *node) addresses(ctx context.Context, requests []request, fail func(int,
 	}, fail)
 }
 
-// plain translates a kernel error for judge, with a description if the error itself has none.
-func plain(r *request, err error) error {
+// translateError translates a kernel error for classify, with a description if the error itself has
+// none.
+func translateError(r *request, err error) error {
 	switch {
 	case errors.Is(err, unix.EEXIST), errors.Is(err, errElementThere):
 		return errExists

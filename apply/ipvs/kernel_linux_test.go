@@ -114,7 +114,7 @@ func TestAnotherReaderAgrees(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if have := s.servers[v.Key]; have == nil || !have.Same(&v) || !have.whole || !have.dests[to.AddrPort].plain {
+			if have := s.servers[v.Key]; have == nil || !have.Same(&v) || !have.singleAddress || !have.dests[to.AddrPort].standard {
 				t.Errorf("%s: read as %+v", v.Key, have)
 			}
 		}
@@ -282,7 +282,7 @@ func TestFakeIsTheKernel(t *testing.T) {
 				}
 				for key, w := range want.servers {
 					g := got.servers[key]
-					if g == nil || !g.Same(&w.VirtualServer) || g.whole != w.whole || !reflect.DeepEqual(g.dests, w.dests) {
+					if g == nil || !g.Same(&w.VirtualServer) || g.singleAddress != w.singleAddress || !reflect.DeepEqual(g.dests, w.dests) {
 						t.Fatalf("%s: %+v, want %+v", key, g, w)
 					}
 				}
@@ -305,7 +305,7 @@ func describeSets(s *state) (all []string) {
 // Histories end in the same state in the kernel and the fake.
 func TestHistoriesOnTheKernel(t *testing.T) {
 	withIPVS(t, func(n *node) {
-		if err := n.device.one(t.Context(), newLink("eth0", nil)); err != nil {
+		if err := n.device.send(t.Context(), newLink("eth0", nil)); err != nil {
 			t.Fatal(err)
 		}
 		b := &bench{t: t, tables: &fakeTables{}, now: time.Unix(1e9, 0)}

@@ -26,9 +26,9 @@ func (l *leaving) connections() (all int) {
 	return all
 }
 
-// quiet reports whether a virtual server receives no new connections, since it was left for
+// draining reports whether a virtual server receives no new connections, since it was left for
 // existing ones.
-func (v *server) quiet() bool {
+func (v *server) draining() bool {
 	for _, d := range v.dests {
 		if d.weight > 0 {
 			return false
@@ -44,12 +44,12 @@ func (l *leaving) ease(ctx context.Context, k kernel, servers []*server) (connec
 	var requests []request
 	for _, v := range servers {
 		f := ir.FamilyOf(v.Key.Addr)
-		there, err := k.dests(ctx, v.Key)
+		current, err := k.dests(ctx, v.Key)
 		if err != nil {
 			return 0, err
 		}
 		conns := 0
-		for _, d := range there {
+		for _, d := range current {
 			conns += int(d.conns)
 		}
 		if conns == 0 || v.Key.Protocol == ir.UDP {
@@ -62,8 +62,8 @@ func (l *leaving) ease(ctx context.Context, k kernel, servers []*server) (connec
 		}
 		l.busy[v.Key] = conns
 		connections += conns
-		for _, to := range slices.SortedFunc(maps.Keys(there), netip.AddrPort.Compare) {
-			if there[to].weight > 0 {
+		for _, to := range slices.SortedFunc(maps.Keys(current), netip.AddrPort.Compare) {
+			if current[to].weight > 0 {
 				requests = append(requests, request{op: setDest, family: f, server: &v.VirtualServer, dest: &rules.RealServer{AddrPort: to}})
 			}
 		}

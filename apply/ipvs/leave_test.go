@@ -37,7 +37,7 @@ func TestLeave(t *testing.T) {
 		if err := leave.unbind(t.Context(), b.k, bound); err != nil {
 			t.Fatal(err)
 		}
-		if len(s.servers) != 1 || !s.servers[key].quiet() || len(s.bound) != 1 || !s.bound[key.Addr] {
+		if len(s.servers) != 1 || !s.servers[key].draining() || len(s.bound) != 1 || !s.bound[key.Addr] {
 			t.Fatalf("left: %v at %v", s.servers, s.bound)
 		}
 	}
@@ -46,12 +46,12 @@ func TestLeave(t *testing.T) {
 	}
 
 	b.once(p) // back to mode ipvs
-	if s.servers[key].quiet() || len(s.bound) < 2 {
+	if s.servers[key].draining() || len(s.bound) < 2 {
 		t.Errorf("back: %v at %v", s.servers[key], s.bound)
 	}
 
 	servers, _ := all()
-	s.servers[key].dests[to] = dest{plain: true}
+	s.servers[key].dests[to] = dest{standard: true}
 	refused := errors.New("no")
 	b.k.refuse = func(r *request) error {
 		if r.op == removeServer && r.server.Key == key {
@@ -72,7 +72,7 @@ func TestLeave(t *testing.T) {
 func TestLeaveUDP(t *testing.T) {
 	k := newFakeKernel()
 	key := ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.UDP, Port: 53}
-	v := &server{dests: map[netip.AddrPort]dest{netip.MustParseAddrPort("10.244.1.1:53"): {weight: 1, conns: 7, plain: true}}}
+	v := &server{dests: map[netip.AddrPort]dest{netip.MustParseAddrPort("10.244.1.1:53"): {weight: 1, conns: 7, standard: true}}}
 	v.Key = key
 	k.families.IPv4.servers[key] = v
 	if n, err := (&leaving{}).ease(t.Context(), k, []*server{v}); n != 0 || err != nil || len(k.families.IPv4.servers) > 0 {

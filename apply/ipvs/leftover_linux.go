@@ -36,7 +36,7 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 		for _, key := range slices.SortedFunc(maps.Keys(s.servers), ir.Match.Compare) {
 			switch v := s.servers[key]; {
 			case !s.owned(key):
-			case v.quiet():
+			case v.draining():
 				eased = append(eased, v)
 			default:
 				serving = append(serving, v)
@@ -55,17 +55,17 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	for _, servers := range [][]*server{serving, eased} {
 		if len(servers) > 0 {
 			left = append(left, apply.Leftover{
-				Object: some("virtual server", servers[0].Key.String(), len(servers)),
-				Remove: removal(func(ctx context.Context, n *node) error { return removeServers(ctx, n, servers) }),
+				Object: summary("virtual server", servers[0].Key.String(), len(servers)),
+				Remove: withNode(func(ctx context.Context, n *node) error { return removeServers(ctx, n, servers) }),
 				Ease:   easing(func(ctx context.Context, n *node) (int, error) { return leave.servers(ctx, n, servers) }),
-				Eased:  servers[0].quiet(),
+				Eased:  servers[0].draining(),
 			})
 		}
 	}
 	if device {
 		left = append(left, apply.Leftover{
 			Object: fmt.Sprintf("device %s with %d addresses", ir.IPVSDevice, len(bound)),
-			Remove: removal(func(ctx context.Context, n *node) error { return n.device.remove(ctx) }),
+			Remove: withNode(func(ctx context.Context, n *node) error { return n.device.remove(ctx) }),
 			Ease: easing(func(ctx context.Context, n *node) (int, error) {
 				if len(leave.busy) == 0 {
 					return 0, n.device.remove(ctx)
@@ -77,8 +77,8 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	}
 	if len(sets) > 0 {
 		left = append(left, apply.Leftover{
-			Object: some("ipset", sets[0], len(sets)),
-			Remove: removal(func(ctx context.Context, n *node) error { return removeSets(ctx, n, sets) }),
+			Object: summary("ipset", sets[0], len(sets)),
+			Remove: withNode(func(ctx context.Context, n *node) error { return removeSets(ctx, n, sets) }),
 			Ease: easing(func(ctx context.Context, n *node) (int, error) {
 				if len(leave.busy) == 0 {
 					return 0, removeSets(ctx, n, sets)
@@ -91,8 +91,8 @@ func Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	return left, nil
 }
 
-// some returns the first of several objects, and the number of others.
-func some(kind, first string, n int) string {
+// summary returns the first of several objects, and the number of others.
+func summary(kind, first string, n int) string {
 	s := kind + " " + first
 	if n > 1 {
 		s += fmt.Sprintf(" and %d more", n-1)
@@ -100,8 +100,8 @@ func some(kind, first string, n int) string {
 	return s
 }
 
-// removal connects again, since the caller may have closed the listing connection by then.
-func removal(remove func(context.Context, *node) error) func(context.Context) error {
+// withNode connects again, since the caller may have closed the listing connection by then.
+func withNode(remove func(context.Context, *node) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -117,7 +117,7 @@ func removal(remove func(context.Context, *node) error) func(context.Context) er
 
 func easing(ease func(context.Context, *node) (int, error)) func(context.Context) (connections int, err error) {
 	return func(ctx context.Context) (connections int, err error) {
-		err = removal(func(ctx context.Context, n *node) (err error) {
+		err = withNode(func(ctx context.Context, n *node) (err error) {
 			connections, err = ease(ctx, n)
 			return err
 		})(ctx)
@@ -131,7 +131,7 @@ func (l *leaving) servers(ctx context.Context, n *node, servers []*server) (conn
 	if n.ipvs == nil {
 		return 0, nil
 	}
-	err = forgetFlows(ctx, servers)
+	err = deleteFlows(ctx, servers)
 	connections, easeErr := l.ease(ctx, n, servers)
 	return connections, errors.Join(err, easeErr)
 }
@@ -144,13 +144,13 @@ func removeServers(ctx context.Context, n *node, servers []*server) error {
 	for i, s := range servers {
 		requests[i] = request{op: removeServer, server: &s.VirtualServer}
 	}
-	return errors.Join(doAll(ctx, n, requests), forgetFlows(ctx, servers))
+	return errors.Join(doAll(ctx, n, requests), deleteFlows(ctx, servers))
 }
 
-// forgetFlows deletes the connection tracking entries of UDP clients of removed virtual servers.
+// deleteFlows deletes the connection tracking entries of UDP clients of removed virtual servers.
 // Nothing translates their packets any more: other rules see only the first packet of a flow. A
 // client that keeps its port would never receive a reply again.
-func forgetFlows(ctx context.Context, servers []*server) error {
+func deleteFlows(ctx context.Context, servers []*server) error {
 	var gone ir.PerFamily[[]ir.Match]
 	for _, s := range servers {
 		if s.Key.Protocol == ir.UDP {

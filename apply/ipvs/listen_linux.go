@@ -13,26 +13,26 @@ import (
 )
 
 // listen also reports the removal of the device.
-func (n *node) listen(ctx context.Context, tell func(error)) (func(), error) {
+func (n *node) listen(ctx context.Context, report func(error)) (func(), error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_ROUTE, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(
-			nl.SetReadBuffer(receiveRoom),
+			nl.SetReadBuffer(receiveBuffer),
 			nl.JoinGroup(unix.RTNLGRP_LINK), nl.JoinGroup(unix.RTNLGRP_IPV4_IFADDR), nl.JoinGroup(unix.RTNLGRP_IPV6_IFADDR),
 		)
 	}})
 	if err != nil {
-		return nil, wrapped("listening to addresses", err)
+		return nil, wrap("listening to addresses", err)
 	}
 	index, err := n.device.index(ctx)
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
-	l := listener{own: n.device.PID, index: index}
+	l := listener{ownPort: n.device.PID, index: index}
 	return func() {
 		s.Follow(ctx, func(m netlink.Message) {
-			if l.met(m) {
-				tell(nil)
+			if l.isForeign(m) {
+				report(nil)
 			}
 		}, func(err error) {
 			if index, indexErr := n.device.index(ctx); indexErr == nil { // the device may have been created again
@@ -41,20 +41,20 @@ func (n *node) listen(ctx context.Context, tell func(error)) (func(), error) {
 			if errors.Is(err, unix.ENOBUFS) { // notifications exceeded the socket buffer
 				err = nil
 			}
-			tell(wrapped("listening to addresses", err))
+			report(wrap("listening to addresses", err))
 		})
 	}, nil
 }
 
 // listener interprets notifications.
 type listener struct {
-	own   func() uint32 // netlink port of our own changes
-	index uint32        // of kube-ipvs0; 0 if it did not exist yet
+	ownPort func() uint32 // netlink port of our own changes
+	index   uint32        // of kube-ipvs0; 0 if it did not exist yet
 }
 
-// met reports whether a message is about a foreign change. The kernel reports the netlink port that
-// changed an address.
-func (l *listener) met(m netlink.Message) bool {
+// isForeign reports whether a message is about a foreign change. The kernel reports the netlink
+// port that changed an address.
+func (l *listener) isForeign(m netlink.Message) bool {
 	if len(m.Data) < unix.SizeofIfAddrmsg {
 		return false
 	}
@@ -71,7 +71,7 @@ func (l *listener) met(m netlink.Message) bool {
 		return on == l.index
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		a := parseAddress(m.Data)
-		return on == l.index && m.Header.PID != l.own() && !a.IsLinkLocalUnicast()
+		return on == l.index && m.Header.PID != l.ownPort() && !a.IsLinkLocalUnicast()
 	}
 	return false
 }

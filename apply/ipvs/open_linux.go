@@ -50,9 +50,9 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	return newDataplane(n, reading, tables, tables.Families(), o), nil
 }
 
-// Held returns the state of a family in the network namespace of the calling thread, without
+// ReadRuleset returns the state of a family in the network namespace of the calling thread, without
 // iptables rules. It changes nothing.
-func Held(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
+func ReadRuleset(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
 	n, lacks, err := dialNode(ctx)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (n *node) probe(ctx context.Context, scheduler string, tables *iptables.Dat
 	if n.ipvs != nil {
 		need(n.ipvs.scheduler(ctx, scheduler))
 	}
-	need(n.device.possible(ctx))
+	need(n.device.probe(ctx))
 	seen := map[rules.SetType]bool{}
 	for _, s := range rules.Sets() {
 		t := s.Type()
@@ -105,7 +105,7 @@ func (n *node) probe(ctx context.Context, scheduler string, tables *iptables.Dat
 // match checks whether the kernel has an iptables match, in the same way as the tools.
 func (n *node) match(ctx context.Context, name string, v iptables.Variant) error {
 	if v == iptables.Legacy {
-		return legacyMatch(name)
+		return probeLegacyMatch(name)
 	}
 	const (
 		subsysCompat = 11 // NFNL_SUBSYS_NFT_COMPAT
@@ -113,10 +113,10 @@ func (n *node) match(ctx context.Context, name string, v iptables.Variant) error
 		compatRev    = 2
 		compatType   = 3 // 0 is a match
 	)
-	return missingMatch(n.sets.oneOfMany(ctx, message(subsysCompat<<8, 0, []byte{unix.AF_INET, 0, 0, 0}, func(ae *netlink.AttributeEncoder) {
+	return missingMatch(n.sets.sendForOneReply(ctx, message(subsysCompat<<8, 0, []byte{unix.AF_INET, 0, 0, 0}, func(ae *netlink.AttributeEncoder) {
 		ae.String(compatName, name)
-		big(ae, compatRev, matchRevision(name))
-		big(ae, compatType, 0)
+		netUint32(ae, compatRev, matchRevision(name))
+		netUint32(ae, compatType, 0)
 	})))
 }
 
@@ -135,8 +135,8 @@ func missingMatch(err error) error {
 	return err
 }
 
-// legacyMatch checks a match of ip_tables.
-func legacyMatch(name string) error {
+// probeLegacyMatch checks a match of ip_tables.
+func probeLegacyMatch(name string) error {
 	const getRevision = 66 // IPT_SO_GET_REVISION_MATCH
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {

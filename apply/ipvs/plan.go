@@ -49,8 +49,8 @@ type change struct {
 	policy
 }
 
-// whole returns the change from a family's state to a Ruleset.
-func whole(have *state, want *rules.Ruleset, o policy) change {
+// fullChange returns the change from a family's state to a Ruleset.
+func fullChange(have *state, want *rules.Ruleset, o policy) change {
 	size := sizes{}
 	for _, s := range rules.Sets() {
 		size[s] = 0 // empty sets are created, too
@@ -61,9 +61,9 @@ func whole(have *state, want *rules.Ruleset, o policy) change {
 	return change{have, want, size, o}
 }
 
-// portion returns the change for a Delta, for sets with a capacity. The previously applied rules
-// are the state.
-func portion(d *rules.Delta, room sizes) change {
+// partialChange returns the change for a Delta, for sets with a capacity. The previously applied
+// rules are the state.
+func partialChange(d *rules.Delta, room sizes) change {
 	have, want, size := newState(), &rules.Ruleset{Family: d.Family, Elements: d.Added}, sizes{}
 	have.device = true
 	for _, s := range rules.Sets() {
@@ -83,9 +83,9 @@ func portion(d *rules.Delta, room sizes) change {
 		if s.Old == nil {
 			continue
 		}
-		old := &server{VirtualServer: *s.Old, whole: true, dests: make(map[netip.AddrPort]dest, len(s.Old.RealServers))}
+		old := &server{VirtualServer: *s.Old, singleAddress: true, dests: make(map[netip.AddrPort]dest, len(s.Old.RealServers))}
 		for _, to := range s.Old.RealServers {
-			old.dests[to.AddrPort] = dest{weight: to.Weight, plain: true}
+			old.dests[to.AddrPort] = dest{weight: to.Weight, standard: true}
 		}
 		have.servers[s.Old.Key] = old
 	}
@@ -160,7 +160,7 @@ func (p *Plan) addServers(c change) {
 			p.addServer(want.Family, v)
 			continue
 		}
-		if !h.VirtualServer.Same(v) || !h.whole {
+		if !h.VirtualServer.Same(v) || !h.singleAddress {
 			p.grow = append(p.grow, request{op: setServer, family: want.Family, server: v, have: describe(&h.VirtualServer)})
 		}
 		p.addDests(h, want.Family, v, c.policy)
@@ -190,10 +190,10 @@ func (p *Plan) addDests(have *server, f ir.Family, v *rules.VirtualServer, o pol
 	for i := range v.RealServers {
 		to := &v.RealServers[i]
 		wanted[to.AddrPort] = true
-		switch h, there := have.dests[to.AddrPort]; {
-		case !there:
+		switch h, exists := have.dests[to.AddrPort]; {
+		case !exists:
 			p.grow = append(p.grow, request{op: addDest, family: f, server: v, dest: to})
-		case h.weight != to.Weight || !h.plain:
+		case h.weight != to.Weight || !h.standard:
 			p.grow = append(p.grow, request{op: setDest, family: f, server: v, dest: to, have: h.String()})
 		}
 	}
@@ -202,15 +202,15 @@ func (p *Plan) addDests(have *server, f ir.Family, v *rules.VirtualServer, o pol
 		switch {
 		case wanted[to]:
 		case h.weight > 0:
-			p.letGo(f, v, to)
+			p.drainOrRemove(f, v, to)
 		case !drainable(v.Key.Protocol), h.conns == 0 && !o.draining(v.Key, to):
 			p.grow = append(p.grow, request{op: removeDest, family: f, server: v, dest: &rules.RealServer{AddrPort: to}})
 		}
 	}
 }
 
-// letGo removes a real server, or drains it first if its protocol allows.
-func (p *Plan) letGo(f ir.Family, v *rules.VirtualServer, to netip.AddrPort) {
+// drainOrRemove removes a real server, or drains it first if its protocol allows.
+func (p *Plan) drainOrRemove(f ir.Family, v *rules.VirtualServer, to netip.AddrPort) {
 	r := request{op: removeDest, family: f, server: v, dest: &rules.RealServer{AddrPort: to}}
 	if drainable(v.Key.Protocol) {
 		r.op, r.have = setDest, dest{weight: 1}.String()
@@ -270,7 +270,7 @@ func (p *Plan) operations(yield func(apply.Operation) bool, texts bool) {
 		}
 	}
 	each(p.grow)
-	if p.takesOver() {
+	if p.adoptsFlows() {
 		each(p.bind)
 	}
 	each(p.unbind)
@@ -281,16 +281,16 @@ func (p *Plan) operations(yield func(apply.Operation) bool, texts bool) {
 		}
 		of(func(op apply.Operation) bool { on = yield(op); return on })
 	}
-	if !p.takesOver() {
+	if !p.adoptsFlows() {
 		each(p.bind)
 	}
 	each(p.remove)
 }
 
-// takesOver reports whether the removed iptables rules translate to backends, like those of mode
+// adoptsFlows reports whether the removed iptables rules translate to backends, like those of mode
 // iptables. Addresses are then bound before the rules are removed: translated packets are
 // unaffected, and the others find a virtual server.
-func (p *Plan) takesOver() bool { return p.rules != nil && len(p.rules.RemovedFrontends()) > 0 }
+func (p *Plan) adoptsFlows() bool { return p.rules != nil && len(p.rules.RemovedFrontends()) > 0 }
 
 func (r *request) operation(texts bool) apply.Operation {
 	op := apply.Operation{Object: r.object(), Service: r.service()}

@@ -24,15 +24,15 @@ type state struct {
 // server is a virtual server. Key, Scheduler, Flags and Timeout are read from the kernel.
 type server struct {
 	rules.VirtualServer
-	whole bool // persistence uses single addresses
-	dests map[netip.AddrPort]dest
+	singleAddress bool // persistence uses single addresses
+	dests         map[netip.AddrPort]dest
 }
 
 // dest is a real server in the kernel. With weight 0 it drains: it receives no new connections.
 type dest struct {
-	weight uint32
-	conns  uint32 // active and inactive
-	plain  bool   // masquerading and without thresholds, like ours
+	weight   uint32
+	conns    uint32 // active and inactive
+	standard bool   // masquerading and without thresholds, like ours
 }
 
 // set is an ipset.
@@ -53,8 +53,8 @@ func (s *set) has(k rules.ElementKey) bool {
 // timeouts are those of the kernel's connection table; 0 keeps the kernel's value.
 type timeouts struct{ tcp, tcpFin, udp time.Duration }
 
-// over returns t with the nonzero values of o.
-func (t timeouts) over(o timeouts) timeouts {
+// overriddenBy returns t with the nonzero values of o.
+func (t timeouts) overriddenBy(o timeouts) timeouts {
 	for _, pair := range [...]struct{ have, want *time.Duration }{{&t.tcp, &o.tcp}, {&t.tcpFin, &o.tcpFin}, {&t.udp, &o.udp}} {
 		if *pair.want != 0 {
 			*pair.have = *pair.want
@@ -89,10 +89,10 @@ var addressSets = [...]rules.Set{rules.ClusterIP, rules.ExternalIP, rules.Extern
 // after they are removed, so this also holds after a process was killed. Other programs, such as
 // keepalived, also have virtual servers on the node's addresses.
 func (s *state) owned(key ir.Match) bool {
-	return s.bound[key.Addr] || s.named(key) || s.nodePort(key)
+	return s.bound[key.Addr] || s.inAddressSet(key) || s.nodePort(key)
 }
 
-func (s *state) named(key ir.Match) bool {
+func (s *state) inAddressSet(key ir.Match) bool {
 	for _, name := range addressSets {
 		if s.sets[name].has(rules.ElementKey{Set: name, Addr: key.Addr, Protocol: key.Protocol, Number: key.Port}) {
 			return true
@@ -118,7 +118,7 @@ func (s *state) frontend(key ir.Match) ir.Match {
 	if m := s.servers[key].Match; m != (ir.Match{}) { // known if it was not read from a kernel
 		return m
 	}
-	if !s.bound[key.Addr] && !s.named(key) && s.nodePort(key) {
+	if !s.bound[key.Addr] && !s.inAddressSet(key) && s.nodePort(key) {
 		key.Addr = netip.Addr{}
 	}
 	return key
@@ -132,7 +132,7 @@ func (s *state) ruleset(f ir.Family) *rules.Ruleset {
 		v := have.VirtualServer
 		const followed = rules.Persistent | rules.Fallback | rules.SourceHash
 		switch {
-		case v.Flags&rules.Persistent != 0 && !have.whole:
+		case v.Flags&rules.Persistent != 0 && !have.singleAddress:
 			r.Unclear[key] = "clients stick by networks"
 		case v.Flags&^followed != 0:
 			r.Unclear[key] = "has flags besides, in " + describe(&v)
@@ -141,7 +141,7 @@ func (s *state) ruleset(f ir.Family) *rules.Ruleset {
 			switch {
 			case d.weight == 0:
 				continue
-			case !d.plain:
+			case !d.standard:
 				r.Unclear[key] = "real server " + to.String() + " is not masqueraded, or takes a limited number of connections"
 			case d.weight > 1:
 				r.Unclear[key] = "real server " + to.String() + " has another weight than 1"

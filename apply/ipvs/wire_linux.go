@@ -16,19 +16,19 @@ import (
 // acknowledgement only for the last one. The kernel replies to rejected requests in any case.
 type client struct{ *socket.Socket }
 
-// mostBytes and mostRequests bound one system call. The kernel may reject all of its requests, and
-// the replies must fit into receiveRoom.
+// maxBytes and maxRequests bound one system call. The kernel may reject all of its requests, and
+// the replies must fit into receiveBuffer.
 const (
-	mostBytes    = 128 << 10
-	mostRequests = 1000
-	receiveRoom  = 4 << 20
+	maxBytes      = 128 << 10
+	maxRequests   = 1000
+	receiveBuffer = 4 << 20
 )
 
 // dial opens a socket in the network namespace of the calling thread.
 func dial(protocol int) (*client, error) {
 	s, err := socket.Dial(socket.Config{Protocol: protocol, Setup: func(nl *netlink.Conn) error {
 		nl.SetOption(netlink.CapAcknowledge, true) // replies without the request, from Linux 4.3 on
-		return errors.Join(nl.SetReadBuffer(receiveRoom), nl.SetWriteBuffer(4*mostBytes))
+		return errors.Join(nl.SetReadBuffer(receiveBuffer), nl.SetWriteBuffer(4*maxBytes))
 	}})
 	if err != nil {
 		return nil, err
@@ -64,20 +64,20 @@ func nested(ae *netlink.AttributeEncoder, kind uint16, write func(*netlink.Attri
 	ae.Nested(kind, func(nae *netlink.AttributeEncoder) error { write(nae); return nil })
 }
 
-// bigShort and big add numbers in network byte order.
-func bigShort(ae *netlink.AttributeEncoder, kind, n uint16) {
+// netUint16 and big add numbers in network byte order.
+func netUint16(ae *netlink.AttributeEncoder, kind, n uint16) {
 	ae.Bytes(kind, binary.BigEndian.AppendUint16(nil, n))
 }
 
-func big(ae *netlink.AttributeEncoder, kind uint16, n uint32) {
+func netUint32(ae *netlink.AttributeEncoder, kind uint16, n uint32) {
 	ae.Bytes(kind, binary.BigEndian.AppendUint32(nil, n))
 }
 
-// all sends n requests in as few system calls as possible, and continues after rejected ones.
-func (s *client) all(ctx context.Context, n int, request func(i int) netlink.Message, refused func(i int, err error)) error {
+// sendAll sends n requests in as few system calls as possible, and continues after rejected ones.
+func (s *client) sendAll(ctx context.Context, n int, request func(i int) netlink.Message, refused func(i int, err error)) error {
 	for from := 0; from < n; {
 		var batch []netlink.Message
-		for size := 0; from+len(batch) < n && len(batch) < mostRequests && size < mostBytes-4096; {
+		for size := 0; from+len(batch) < n && len(batch) < maxRequests && size < maxBytes-4096; {
 			m := request(from + len(batch))
 			batch, size = append(batch, m), size+unix.NLMSG_HDRLEN+len(m.Data)
 		}
@@ -87,7 +87,7 @@ func (s *client) all(ctx context.Context, n int, request func(i int) netlink.Mes
 			if err != nil {
 				return fmt.Errorf("asking the kernel: %w", err)
 			}
-			return answers(c, sent, func(i int, err error) { refused(from+i, err) })
+			return receiveAcks(c, sent, func(i int, err error) { refused(from+i, err) })
 		})
 		if err != nil {
 			return err
@@ -97,16 +97,16 @@ func (s *client) all(ctx context.Context, n int, request func(i int) netlink.Mes
 	return nil
 }
 
-// answers receives until the last message is acknowledged.
-func answers(c *socket.Conn, sent []netlink.Message, refused func(i int, err error)) error {
+// receiveAcks receives until the last message is acknowledged.
+func receiveAcks(c *socket.Conn, sent []netlink.Message, refused func(i int, err error)) error {
 	first, last := sent[0].Header.Sequence, sent[len(sent)-1].Header.Sequence
 	for m, err := range c.Answers() {
 		of := m.Header.Sequence
 		switch {
-		case err != nil && !socket.Refused(err):
+		case err != nil && !socket.IsRejection(err):
 			return err
 		case err != nil && of-first <= last-first:
-			refused(int(of-first), bare(err))
+			refused(int(of-first), errnoOf(err))
 		}
 		if of == last {
 			break
@@ -115,25 +115,25 @@ func answers(c *socket.Conn, sent []netlink.Message, refused func(i int, err err
 	return nil
 }
 
-// bare returns the errno of a rejection, without the library's text. Other errors are unchanged.
-func bare(err error) error {
-	if op, ok := errors.AsType[*netlink.OpError](err); ok && socket.Refused(err) {
+// errnoOf returns the errno of a rejection, without the library's text. Other errors are unchanged.
+func errnoOf(err error) error {
+	if op, ok := errors.AsType[*netlink.OpError](err); ok && socket.IsRejection(err) {
 		return op.Err
 	}
 	return err
 }
 
-// one sends one request.
-func (s *client) one(ctx context.Context, m netlink.Message) error {
+// send sends one request.
+func (s *client) send(ctx context.Context, m netlink.Message) error {
 	var no error
-	err := s.all(ctx, 1, func(int) netlink.Message { return m }, func(_ int, err error) { no = err })
+	err := s.sendAll(ctx, 1, func(int) netlink.Message { return m }, func(_ int, err error) { no = err })
 	return errors.Join(no, err)
 }
 
-// oneOfMany sends a request with a single reply that the kernel marks as multipart without a final
-// message, as nft_compat does.
-func (s *client) oneOfMany(ctx context.Context, m netlink.Message) error {
-	return bare(s.Do(ctx, func(c *socket.Conn) error {
+// sendForOneReply sends a request with a single reply that the kernel marks as multipart without a
+// final message, as nft_compat does.
+func (s *client) sendForOneReply(ctx context.Context, m netlink.Message) error {
+	return errnoOf(s.Do(ctx, func(c *socket.Conn) error {
 		if _, err := c.Send(m); err != nil {
 			return fmt.Errorf("asking the kernel: %w", err)
 		}
@@ -144,7 +144,7 @@ func (s *client) oneOfMany(ctx context.Context, m netlink.Message) error {
 	}))
 }
 
-func wrapped(what string, err error) error {
+func wrap(what string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -155,7 +155,7 @@ func wrapped(what string, err error) error {
 // repeated. begin is called before each attempt. Each reply has at least head bytes before its
 // attributes.
 func (s *client) dump(ctx context.Context, m netlink.Message, head int, begin func(), each func(body []byte)) error {
-	return bare(socket.Whole(func() (interrupted bool, err error) {
+	return errnoOf(socket.RetryInterrupted(func() (interrupted bool, err error) {
 		begin()
 		return s.Ask(ctx, m, func(data []byte) error {
 			if len(data) < head {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Booted returns when the machine started, by the current wall clock.
-func Booted() (time.Time, error) {
+// BootTime returns when the machine started, by the current wall clock.
+func BootTime() (time.Time, error) {
 	text, err := os.ReadFile("/proc/uptime")
 	if err != nil {
 		return time.Time{}, err

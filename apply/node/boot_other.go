@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// Booted is not supported on this system.
-func Booted() (time.Time, error) { return time.Time{}, errors.ErrUnsupported }
+// BootTime is not supported on this system.
+func BootTime() (time.Time, error) { return time.Time{}, errors.ErrUnsupported }

@@ -15,11 +15,11 @@ import (
 // read may lack unchanged entries, and is read again.
 func Interfaces() ([]compiler.Interface, error) {
 	var links []netlink.Link
-	if err := socket.Whole(func() (_ bool, err error) { links, err = netlink.LinkList(); return false, err }); err != nil {
+	if err := socket.RetryInterrupted(func() (_ bool, err error) { links, err = netlink.LinkList(); return false, err }); err != nil {
 		return nil, fmt.Errorf("network interfaces: %w", err)
 	}
 	var addrs []netlink.Addr
-	if err := socket.Whole(func() (_ bool, err error) { addrs, err = netlink.AddrList(nil, netlink.FAMILY_ALL); return false, err }); err != nil {
+	if err := socket.RetryInterrupted(func() (_ bool, err error) { addrs, err = netlink.AddrList(nil, netlink.FAMILY_ALL); return false, err }); err != nil {
 		return nil, fmt.Errorf("interface addresses: %w", err)
 	}
 	byLink := map[int][]netip.Prefix{}

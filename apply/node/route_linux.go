@@ -14,8 +14,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Sent is a packet whose route is requested from the kernel.
-type Sent struct {
+// RouteQuery is a packet whose route is requested from the kernel.
+type RouteQuery struct {
 	Src  netip.Addr // if invalid, the kernel selects one, as for packets from the node
 	Dst  netip.Addr
 	In   string // incoming interface; "" for packets from the node itself
@@ -29,7 +29,7 @@ var ErrNoInterface = errors.New("there is no such interface")
 // packet; "" if the packet is for the node itself. refused is the reason if the kernel drops it. It
 // is derived from the errors of RTM_GETROUTE, which in IPv4 are those of the packet itself,
 // including forwarding and rp_filter.
-func Route(s Sent) (out, refused string, err error) {
+func Route(s RouteQuery) (out, refused string, err error) {
 	o := netlink.RouteGetOptions{Mark: s.Mark}
 	if s.Src.IsValid() {
 		o.SrcAddr = s.Src.AsSlice()
@@ -70,9 +70,9 @@ func Route(s Sent) (out, refused string, err error) {
 	return link.Attrs().Name, "", nil
 }
 
-// Unforwarded returns the setting that prevents forwarding of packets of a family from an
+// ForwardingDisabled returns the setting that prevents forwarding of packets of a family from an
 // interface; "" if there is none.
-func Unforwarded(f ir.Family, in string) (setting string) {
+func ForwardingDisabled(f ir.Family, in string) (setting string) {
 	is := func(path, value string) bool {
 		text, err := os.ReadFile("/proc/sys/net/" + path)
 		return err == nil && strings.TrimSpace(string(text)) == value
@@ -86,8 +86,8 @@ func Unforwarded(f ir.Family, in string) (setting string) {
 	return ""
 }
 
-// Carries reports whether an interface has an address.
-func Carries(a netip.Addr, on string) bool {
+// HasAddress reports whether an interface has an address.
+func HasAddress(a netip.Addr, on string) bool {
 	link, err := netlink.LinkByName(on)
 	if err != nil {
 		return false

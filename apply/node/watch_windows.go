@@ -10,17 +10,17 @@ import (
 
 // Watch calls changed once, and after each change of an address, until ctx ends.
 func Watch(ctx context.Context, changed func()) error {
-	told := make(chan struct{}, 1)
+	notified := make(chan struct{}, 1)
 	// Windows calls the callback in its own thread, which must not block.
-	tell := windows.NewCallback(func(_, _ uintptr, _ uint32) uintptr {
+	notify := windows.NewCallback(func(_, _ uintptr, _ uint32) uintptr {
 		select {
-		case told <- struct{}{}:
+		case notified <- struct{}{}:
 		default:
 		}
 		return 0
 	})
 	var handle windows.Handle
-	if err := windows.NotifyUnicastIpAddressChange(windows.AF_UNSPEC, tell, unsafe.Pointer(nil), false, &handle); err != nil {
+	if err := windows.NotifyUnicastIpAddressChange(windows.AF_UNSPEC, notify, unsafe.Pointer(nil), false, &handle); err != nil {
 		return fmt.Errorf("listening to interface addresses: %w", err)
 	}
 	defer windows.CancelMibChangeNotify2(handle)
@@ -29,7 +29,7 @@ func Watch(ctx context.Context, changed func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-told:
+		case <-notified:
 			changed()
 		}
 	}

@@ -33,7 +33,7 @@ func (c *Conn) Ask(m netlink.Message, each func(data []byte) error) (interrupted
 	for m, err := range c.Answers() {
 		interrupted = interrupted || m.Header.Flags&netlink.DumpInterrupted != 0
 		switch {
-		case err != nil && !Refused(err):
+		case err != nil && !IsRejection(err):
 			return interrupted, err
 		case m.Header.Sequence != asked.Header.Sequence:
 			return interrupted, errSequence
@@ -74,7 +74,7 @@ func (c *Conn) Write(pieces [][]byte) error {
 	return errors.Join(err, sent)
 }
 
-// Answers receives messages one by one. A refusal is an error for which Refused
+// Answers receives messages one by one. A refusal is an error for which IsRejection
 // reports true; messages may follow it, as they do after an acknowledgement. No
 // message follows any other error. Each message is valid until the next.
 func (c *Conn) Answers() iter.Seq2[netlink.Message, error] { return c.receiveAll(Timeout) }
@@ -99,9 +99,9 @@ func (c *Conn) receiveAll(wait time.Duration) iter.Seq2[netlink.Message, error] 
 			}
 			for m, err := range messages(data) {
 				if err == nil {
-					err = refusal(m)
+					err = rejectionOf(m)
 				}
-				if !yield(m, err) || err != nil && !Refused(err) {
+				if !yield(m, err) || err != nil && !IsRejection(err) {
 					return
 				}
 			}
@@ -176,9 +176,9 @@ func messages(data []byte) iter.Seq2[netlink.Message, error] {
 	}
 }
 
-// refusal returns the error that a message is, with what the kernel says of it
+// rejectionOf returns the error that a message is, with what the kernel says of it
 // (NETLINK_EXT_ACK); nil if it is none.
-func refusal(m netlink.Message) error {
+func rejectionOf(m netlink.Message) error {
 	const capped = 0x100 // NLM_F_CAPPED
 	list := m.Header.Type == netlink.Done
 	if !list && m.Header.Type != netlink.Error || len(m.Data) < 4 {

@@ -214,15 +214,15 @@ func (s *Socket) Do(ctx context.Context, exchange func(*Conn) error) error {
 	if err = c.SetDeadline(c.deadline); err == nil {
 		err = exchange(c)
 	}
-	if err != nil && !Refused(err) {
+	if err != nil && !IsRejection(err) {
 		s.drop(c)
 	}
 	return err
 }
 
-// Refused reports whether an error is the kernel's answer to a request, after
+// IsRejection reports whether an error is the kernel's answer to a request, after
 // which no other answer to it comes.
-func Refused(err error) bool {
+func IsRejection(err error) bool {
 	op, ok := errors.AsType[*netlink.OpError](err)
 	return ok && op.Sequence != 0
 }
@@ -241,12 +241,12 @@ func (s *Socket) Ask(ctx context.Context, m netlink.Message, each func(data []by
 // ErrInterrupted is the error of a list that changed during each reading.
 var ErrInterrupted = errors.New("the list changes faster than it can be read")
 
-const maxReadings = 10
+const maxAttempts = 10
 
-// Whole reads a list again as long as it was interrupted, for which EINTR is an
+// RetryInterrupted reads a list again as long as it was interrupted, for which EINTR is an
 // error of the same meaning.
-func Whole(read func() (interrupted bool, err error)) error {
-	for range maxReadings {
+func RetryInterrupted(read func() (interrupted bool, err error)) error {
+	for range maxAttempts {
 		interrupted, err := read()
 		if interrupted = interrupted || errors.Is(err, unix.EINTR); !interrupted {
 			return err
@@ -276,7 +276,7 @@ func (s *Socket) Follow(ctx context.Context, each func(netlink.Message), lost fu
 		if failures++; failures > 1 {
 			select {
 			case <-ctx.Done():
-			case <-time.After(apply.Backoff(failures-1, apply.FirstRetry, longestPause)):
+			case <-time.After(apply.Backoff(failures-1, apply.FirstRetry, maxPause)):
 			}
 		}
 		if _, dialErr := s.connect(); errors.Is(dialErr, os.ErrClosed) || ctx.Err() != nil {
@@ -286,5 +286,5 @@ func (s *Socket) Follow(ctx context.Context, each func(netlink.Message), lost fu
 	}
 }
 
-// longestPause is the longest interval at which Follow retries.
-const longestPause = 10 * time.Second
+// maxPause is the longest interval at which Follow retries.
+const maxPause = 10 * time.Second

@@ -141,8 +141,8 @@ func TestRefusalKeepsConnection(t *testing.T) {
 		Header: netlink.Header{Type: unix.RTM_GETLINK},
 		Data:   binary.NativeEndian.AppendUint32(make([]byte, 4, unix.SizeofIfInfomsg), 4711)[:unix.SizeofIfInfomsg:unix.SizeofIfInfomsg],
 	}, func([]byte) error { return nil })
-	if !errors.Is(err, unix.ENODEV) || !Refused(err) || s.PID() != was {
-		t.Errorf("%v; refused: %t, same connection: %t", err, Refused(err), s.PID() == was)
+	if !errors.Is(err, unix.ENODEV) || !IsRejection(err) || s.PID() != was {
+		t.Errorf("%v; refused: %t, same connection: %t", err, IsRejection(err), s.PID() == was)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// Whole repeats an interrupted read, reported in either way, a limited number of times.
+// RetryInterrupted repeats an interrupted read, reported in either way, a limited number of times.
 func TestWhole(t *testing.T) {
 	for _, c := range []struct {
 		interrupted int
@@ -176,11 +176,11 @@ func TestWhole(t *testing.T) {
 		{0, unix.EPERM, unix.EPERM, 1},
 		{3, nil, nil, 4},
 		{3, unix.EINTR, nil, 4},
-		{99, nil, ErrInterrupted, maxReadings},
-		{99, unix.EINTR, ErrInterrupted, maxReadings},
+		{99, nil, ErrInterrupted, maxAttempts},
+		{99, unix.EINTR, ErrInterrupted, maxAttempts},
 	} {
 		tries := 0
-		err := Whole(func() (bool, error) {
+		err := RetryInterrupted(func() (bool, error) {
 			if tries++; tries <= c.interrupted {
 				return c.err == nil, c.err
 			}
@@ -255,7 +255,7 @@ func TestFollowPauses(t *testing.T) {
 				cancel()
 			}
 		})
-		if most := int(time.Minute/longestPause) + 5; lost < 5 || lost > most {
+		if most := int(time.Minute/maxPause) + 5; lost < 5 || lost > most {
 			t.Errorf("reported %d times in a minute, want 5 to %d", lost, most)
 		}
 	})
@@ -300,9 +300,9 @@ func TestRefusal(t *testing.T) {
 		{"an error with a header and a text", netlink.Error, netlink.AcknowledgeTLVs | 0x100, join(code, header, message), unix.EPERM, "no"},
 		{"an error whose request is cut off", netlink.Error, netlink.AcknowledgeTLVs, join(code, header), unix.EPERM, ""},
 	} {
-		err := refusal(netlink.Message{Header: netlink.Header{Type: c.typ, Flags: c.flag, Sequence: 7}, Data: c.data})
+		err := rejectionOf(netlink.Message{Header: netlink.Header{Type: c.typ, Flags: c.flag, Sequence: 7}, Data: c.data})
 		var op *netlink.OpError
-		if !errors.Is(err, c.want) || errors.As(err, &op) && (op.Message != c.text || !Refused(err)) {
+		if !errors.Is(err, c.want) || errors.As(err, &op) && (op.Message != c.text || !IsRejection(err)) {
 			t.Errorf("%s: %v, want %v %q", c.name, err, c.want, c.text)
 		}
 	}
@@ -318,7 +318,7 @@ func FuzzMessages(f *testing.F) {
 				t.Fatal("no end")
 			}
 			if err == nil {
-				refusal(m)
+				rejectionOf(m)
 			}
 		}
 	})

@@ -47,8 +47,8 @@ func (s Setting) Name() string {
 // String returns the setting as "net.ipv4.ip_forward = 1 (was 0)".
 func (s Setting) String() string { return fmt.Sprintf("%s = %s (was %s)", s.Name(), s.Want, s.Have) }
 
-// holds reports whether a value satisfies the setting.
-func (s Setting) holds(have string) bool {
+// satisfiedBy reports whether a value satisfies the setting.
+func (s Setting) satisfiedBy(have string) bool {
 	if have == s.Want {
 		return true
 	}
@@ -87,7 +87,7 @@ func Diff(root Root, wanted []Setting) ([]Setting, error) {
 			errs = append(errs, &Error{Setting: s, Err: err})
 			continue
 		}
-		if !s.holds(have) {
+		if !s.satisfiedBy(have) {
 			s.Have = have
 			out = append(out, s)
 		}
@@ -111,7 +111,7 @@ func Write(root Root, settings []Setting) error {
 func Undo(root Root, written []Setting) []Setting {
 	var out []Setting
 	for _, s := range slices.Backward(written) {
-		if now, err := root.Read(s.Path); err == nil && s.holds(now) {
+		if now, err := root.Read(s.Path); err == nil && s.satisfiedBy(now) {
 			s.Want, s.Have, s.AtLeast = s.Have, now, false
 			out = append(out, s)
 		}

@@ -16,7 +16,7 @@ type balancer struct {
 	next     int
 	affinity time.Duration // how long a client keeps its backend; 0 for no affinity
 	clients  map[netip.Addr]client
-	sweep    int // number of clients at which expired ones are removed
+	expireAt int // number of clients at which expired ones are removed
 }
 
 // client is a known client, with session affinity.
@@ -83,9 +83,9 @@ func (b *balancer) pick(from netip.Addr, now time.Time, again bool) (backend net
 // recur for each new client.
 func (b *balancer) remember(from netip.Addr, c client) {
 	if b.clients == nil {
-		b.clients, b.sweep = map[netip.Addr]client{}, 1024
+		b.clients, b.expireAt = map[netip.Addr]client{}, 1024
 	}
-	if _, known := b.clients[from]; !known && len(b.clients) >= b.sweep {
+	if _, known := b.clients[from]; !known && len(b.clients) >= b.expireAt {
 		for addr, old := range b.clients {
 			if c.last.Sub(old.last) >= b.affinity {
 				delete(b.clients, addr)
@@ -98,7 +98,7 @@ func (b *balancer) remember(from netip.Addr, c client) {
 				}
 			}
 		}
-		b.sweep = min(max(1024, 2*len(b.clients)), maxClients)
+		b.expireAt = min(max(1024, 2*len(b.clients)), maxClients)
 	}
 	b.clients[from] = c
 }

@@ -35,7 +35,7 @@ func sink(b *testing.B) netip.AddrPort {
 // ways runs a benchmark through a Proxy and without one.
 func ways(b *testing.B, run func(b *testing.B, to netip.AddrPort)) {
 	to := sink(b)
-	p := NewProxy(Options{Limits: affordable(DefaultLimits), DialTimeouts: dials, UDPIdle: time.Minute})
+	p := NewProxy(Options{Limits: fitLimits(DefaultLimits), DialTimeouts: dials, UDPIdle: time.Minute})
 	at, err := p.Open(ir.IPv4, listenerTo(ir.TCP, to), nil)
 	if err != nil {
 		b.Fatal(err)

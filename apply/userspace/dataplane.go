@@ -21,7 +21,7 @@ import (
 type Dataplane struct {
 	rules    *iptables.Dataplane
 	proxy    *Proxy // nil if another Dataplane took it over
-	lookOnly bool
+	readOnly bool
 	log      *slog.Logger
 
 	applied apply.Applied
@@ -41,7 +41,7 @@ var (
 // Open opens the Dataplane. It takes over the Proxy of Options.Previous, if set, with its listeners
 // and connections.
 func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
-	d := &Dataplane{lookOnly: o.ReadOnly, log: o.Log}
+	d := &Dataplane{readOnly: o.ReadOnly, log: o.Log}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -55,7 +55,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 		d.proxy, before.proxy = before.proxy, nil
 		return d, nil
 	}
-	limits := affordable(DefaultLimits)
+	limits := fitLimits(DefaultLimits)
 	d.proxy = NewProxy(Options{Limits: limits, DialTimeouts: rules.DialTimeouts(), Log: o.Log})
 	if !o.ReadOnly {
 		d.log.Info("carrying connections in this process", "connections", limits.Connections, "udpClients", limits.Sessions, "listeners", limits.Listeners)
@@ -145,7 +145,7 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 		}
 		for _, k := range d.proxy.Keys() {
 			if k.Family == f && !wanted[k] {
-				fp.shuts(d, k)
+				fp.addRemoved(d, k)
 			}
 		}
 		fp.sort()
@@ -160,7 +160,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := &Plan{Desired: apply.Desired{Changes: changes}, dataplane: d}
 	for f, now := range ir.Present(d.state) {
 		if of := changes.Of(f); len(of) > 0 {
-			fp := d.changed(f, now, of)
+			fp := d.planChanges(f, now, of)
 			fp.sort()
 			*p.families.At(f) = fp
 			if fp.rulesDiffer(now) {
@@ -172,8 +172,8 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	return p
 }
 
-// changed plans the changes of a family.
-func (d *Dataplane) changed(f ir.Family, now *lowered, changes []ir.Change) *familyPlan {
+// planChanges plans the changes of a family.
+func (d *Dataplane) planChanges(f ir.Family, now *lowered, changes []ir.Change) *familyPlan {
 	fp := &familyPlan{family: f, next: now, others: map[ir.Name]*rules.Fragment{}, ports: rules.Ports{}}
 	free := sync.OnceValue(func() *rules.PortRange { return freePorts(d.proxy, f, &now.node, changes) })
 	for _, c := range changes {
@@ -206,7 +206,7 @@ func (d *Dataplane) changed(f ir.Family, now *lowered, changes []ir.Change) *fam
 		old := now.fragments[c.Name]
 		for i := range old.Listeners {
 			if name := old.Listeners[i].Port; !wanted[name] {
-				fp.shuts(d, Key{Family: f, Port: name})
+				fp.addRemoved(d, Key{Family: f, Port: name})
 			}
 		}
 	}
@@ -245,13 +245,13 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 		return result, err // listeners without rules are harmless; the next Plan uses or closes them
 	}
 	d.remember(plan)
-	d.proxy.Tidy()
+	d.proxy.CloseReplaced()
 	for _, f := range ir.Present(plan.families) {
-		for _, s := range f.shut {
-			d.proxy.Shut(s.Key)
+		for _, s := range f.removed {
+			d.proxy.CloseListener(s.Key)
 		}
 		for _, l := range f.listeners {
-			if err := d.proxy.Hold(f.family, l.Port, l.Hold); err != nil {
+			if err := d.proxy.Reserve(f.family, l.Port, l.Reserved); err != nil {
 				d.log.Warn("another program has a port of a Service", "service", l.Port.Service.String(), "port", l.Port.String(), "err", err)
 			}
 		}
@@ -281,12 +281,12 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 				continue
 			}
 			_, before := d.proxy.At(KeyOf(f.family, l))
-			at, err := d.proxy.Open(f.family, l, d.elsewhere(f, l))
+			at, err := d.proxy.Open(f.family, l, d.alternatives(f, l))
 			if err != nil {
 				out.Add(l.Port.Service, fmt.Errorf("its listener: %w", err))
 				for _, k := range opened { // free its port for others
 					if k.Port.Service == l.Port.Service {
-						d.proxy.Shut(k)
+						d.proxy.CloseListener(k)
 					}
 				}
 				continue
@@ -313,8 +313,8 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 	return &own, refused
 }
 
-// elsewhere yields alternative ports for a listener: any (0), or those of portRange in order.
-func (d *Dataplane) elsewhere(f *familyPlan, l *rules.Listener) func(func(uint16) bool) {
+// alternatives yields alternative ports for a listener: any (0), or those of portRange in order.
+func (d *Dataplane) alternatives(f *familyPlan, l *rules.Listener) func(func(uint16) bool) {
 	first, last, others := rules.ProxyPorts(&f.next.node)
 	return func(yield func(uint16) bool) {
 		if others {
@@ -384,16 +384,16 @@ const closeTimeout = 5 * time.Second
 // Close removes the rules of Services, so that none redirects to a closed port, and closes the
 // listeners. Connections continue until Drain.
 func (d *Dataplane) Close() error {
-	if d.proxy == nil || d.lookOnly {
+	if d.proxy == nil || d.readOnly {
 		return d.rules.Close()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	err := d.withdraw(ctx)
 	for _, k := range d.proxy.Keys() {
-		d.proxy.Shut(k)
+		d.proxy.CloseListener(k)
 	}
-	d.proxy.Tidy()
+	d.proxy.CloseReplaced()
 	return errors.Join(err, d.rules.Close())
 }
 
@@ -440,5 +440,5 @@ func InUse(f ir.Family, l *rules.Listener) bool {
 		c.Close()
 		return false
 	}
-	return taken(err)
+	return isPortTaken(err)
 }

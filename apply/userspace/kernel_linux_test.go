@@ -275,7 +275,7 @@ func TestTakenProxyPort(t *testing.T) {
 
 		// A later process uses the ports in the rules.
 		for _, k := range w.d.proxy.Keys() {
-			w.d.proxy.Shut(k)
+			w.d.proxy.CloseListener(k)
 		}
 		next, err := Open(t.Context(), apply.Options{IPTables: "nft"})
 		if err != nil {
@@ -404,7 +404,7 @@ func TestLook(t *testing.T) {
 		if done := look(); len(done) > 0 {
 			t.Errorf("beside the process: %q", done)
 		}
-		w.d.proxy.Shut(w.d.proxy.Keys()[0])
+		w.d.proxy.CloseListener(w.d.proxy.Keys()[0])
 		if done := look(); len(done) != 1 || !strings.HasPrefix(done[0], "listener ") {
 			t.Errorf("without its listener: %q", done)
 		}

@@ -2,5 +2,5 @@
 
 package userspace
 
-// affordable returns l: only memory limits the number of sockets.
-func affordable(l Limits) Limits { return l }
+// fitLimits returns l: only memory limits the number of sockets.
+func fitLimits(l Limits) Limits { return l }

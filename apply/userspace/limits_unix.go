@@ -20,9 +20,9 @@ func (l Limits) descriptors() uint64 {
 	return uint64(l.Connections*perConnection + l.Sessions*perSession + l.Listeners)
 }
 
-// affordable returns the limits, and one for listeners, reduced to the process's limit of
+// fitLimits returns the limits, and one for listeners, reduced to the process's limit of
 // descriptors. It raises that limit first if possible.
-func affordable(l Limits) Limits {
+func fitLimits(l Limits) Limits {
 	l.Listeners = mostListeners
 	need := l.descriptors() + reserved
 	var has syscall.Rlimit
@@ -38,11 +38,11 @@ func affordable(l Limits) Limits {
 		}
 		syscall.Getrlimit(syscall.RLIMIT_NOFILE, &has)
 	}
-	return within(l, uint64(has.Cur))
+	return scaleLimits(l, uint64(has.Cur))
 }
 
-// within returns the limits, scaled down to a number of descriptors.
-func within(l Limits, descriptors uint64) Limits {
+// scaleLimits returns the limits, scaled down to a number of descriptors.
+func scaleLimits(l Limits, descriptors uint64) Limits {
 	whole := l.descriptors()
 	if descriptors >= whole+reserved {
 		return l

@@ -8,7 +8,7 @@ import "testing"
 // constant reserve.
 func TestWithin(t *testing.T) {
 	for _, descriptors := range []uint64{64, 256, 1024, 20_000, 75_000, 1 << 20} {
-		l := within(Limits{Connections: 10_000, Sessions: 10_000, Listeners: mostListeners}, descriptors)
+		l := scaleLimits(Limits{Connections: 10_000, Sessions: 10_000, Listeners: mostListeners}, descriptors)
 		if l.Connections < 1 || l.Sessions < 1 || l.Listeners < 1 {
 			t.Errorf("%d descriptors: %+v", descriptors, l)
 		}
@@ -17,7 +17,7 @@ func TestWithin(t *testing.T) {
 			t.Errorf("%d descriptors: %+v leave %d, want %d", descriptors, l, left, kept)
 		}
 	}
-	if l := within(Limits{Connections: 10_000, Sessions: 10_000, Listeners: mostListeners}, 1<<20); l != (Limits{10_000, 10_000, mostListeners}) {
+	if l := scaleLimits(Limits{Connections: 10_000, Sessions: 10_000, Listeners: mostListeners}, 1<<20); l != (Limits{10_000, 10_000, mostListeners}) {
 		t.Errorf("with enough of them: %+v", l)
 	}
 }

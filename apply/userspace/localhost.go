@@ -21,25 +21,25 @@ import (
 type Localhost struct {
 	proxy atomic.Pointer[Proxy] // nil until a port was served
 
-	mu     sync.Mutex
-	log    *slog.Logger
-	tell   func(f ir.Family, l *rules.Listener, err error)
-	on     ir.PerFamily[bool]
-	wanted ir.PerFamily[map[ir.Name][]rules.Listener]
-	failed map[Key]*rules.Listener
-	again  *time.Timer // retries failed listeners; nil without any
+	mu         sync.Mutex
+	log        *slog.Logger
+	report     func(f ir.Family, l *rules.Listener, err error)
+	enabled    ir.PerFamily[bool]
+	wanted     ir.PerFamily[map[ir.Name][]rules.Listener]
+	failed     map[Key]*rules.Listener
+	retryTimer *time.Timer // retries failed listeners; nil without any
 }
 
-// tryAgain is the interval at which failed listeners are retried.
-const tryAgain = 2 * time.Second
+// retryEvery is the interval at which failed listeners are retried.
+const retryEvery = 2 * time.Second
 
-// Follow sets the log and the function that receives failures of listeners. tell is called with the
-// error after each failed attempt; the rest of the Service is served. It is called with nil when
-// the listener is open or no longer required. tell must not call l.
-func (l *Localhost) Follow(log *slog.Logger, tell func(f ir.Family, of *rules.Listener, err error)) {
+// Configure sets the log and the function that receives failures of listeners. report is called with
+// the error after each failed attempt; the rest of the Service is served. It is called with nil
+// when the listener is open or no longer required. report must not call l.
+func (l *Localhost) Configure(log *slog.Logger, report func(f ir.Family, of *rules.Listener, err error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.log, l.tell = log, tell
+	l.log, l.report = log, report
 }
 
 // Replace serves exactly the node ports of these Programs, if they require it.
@@ -47,12 +47,12 @@ func (l *Localhost) Replace(programs ir.Programs) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for f, p := range programs.All() {
-		*l.on.At(f) = p != nil && p.Node.NodePorts.Proxied
+		*l.enabled.At(f) = p != nil && p.Node.NodePorts.Proxied
 		wanted := map[ir.Name][]rules.Listener{}
 		for name := range l.wanted.Of(f) {
 			wanted[name] = nil
 		}
-		if l.on.Of(f) {
+		if l.enabled.Of(f) {
 			for i := range p.Services {
 				s := &p.Services[i]
 				if of := rules.Localhost(f, s); len(of) > 0 {
@@ -69,7 +69,7 @@ func (l *Localhost) Change(changes ir.Changes) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for f, of := range changes.All() {
-		if !l.on.Of(f) {
+		if !l.enabled.Of(f) {
 			continue
 		}
 		wanted := make(map[ir.Name][]rules.Listener, len(of))
@@ -97,7 +97,7 @@ func (l *Localhost) change(f ir.Family, wanted map[ir.Name][]rules.Listener) {
 		for i := range (*of)[name] {
 			old := &(*of)[name][i]
 			if !slices.ContainsFunc(now, func(n rules.Listener) bool { return n.Port == old.Port && n.Listen == old.Listen }) {
-				l.shut(f, old)
+				l.close(f, old)
 			}
 		}
 	}
@@ -110,18 +110,18 @@ func (l *Localhost) change(f ir.Family, wanted map[ir.Name][]rules.Listener) {
 			delete(*of, name)
 		}
 	}
-	l.rearm()
+	l.scheduleRetry()
 }
 
-func (l *Localhost) shut(f ir.Family, old *rules.Listener) {
+func (l *Localhost) close(f ir.Family, old *rules.Listener) {
 	key := KeyOf(f, old)
 	if l.failed[key] != nil {
 		delete(l.failed, key)
-		l.tell(f, old, nil)
+		l.report(f, old, nil)
 		return
 	}
 	if p := l.proxy.Load(); p != nil {
-		p.Shut(key)
+		p.CloseListener(key)
 	}
 }
 
@@ -129,7 +129,7 @@ func (l *Localhost) shut(f ir.Family, old *rules.Listener) {
 func (l *Localhost) open(f ir.Family, want *rules.Listener) {
 	p := l.proxy.Load()
 	if p == nil {
-		p = NewProxy(Options{Limits: affordable(Limits{Connections: DefaultLimits.Connections}), DialTimeouts: rules.DialTimeouts(), Log: l.log})
+		p = NewProxy(Options{Limits: fitLimits(Limits{Connections: DefaultLimits.Connections}), DialTimeouts: rules.DialTimeouts(), Log: l.log})
 		l.proxy.Store(p)
 	}
 	key := KeyOf(f, want)
@@ -142,25 +142,25 @@ func (l *Localhost) open(f ir.Family, want *rules.Listener) {
 			l.log.Error("a node port is not served at localhost, and all else of its Service is: will be tried again",
 				"service", want.Port.Service.String(), "port", want.Port.String(), "listen", want.Listen.String(), "err", err)
 		}
-		l.tell(f, want, err)
+		l.report(f, want, err)
 		return
 	}
 	p.Update(f, want)
 	if before {
 		delete(l.failed, key)
 		l.log.Info("a node port is served at localhost, after failures", "port", want.Port.String(), "listen", want.Listen.String())
-		l.tell(f, want, nil)
+		l.report(f, want, nil)
 	}
 }
 
-// rearm schedules a retry of failed listeners.
-func (l *Localhost) rearm() {
-	if l.again != nil {
-		l.again.Stop()
-		l.again = nil
+// scheduleRetry schedules a retry of failed listeners.
+func (l *Localhost) scheduleRetry() {
+	if l.retryTimer != nil {
+		l.retryTimer.Stop()
+		l.retryTimer = nil
 	}
 	if len(l.failed) > 0 {
-		l.again = time.AfterFunc(tryAgain, l.retry)
+		l.retryTimer = time.AfterFunc(retryEvery, l.retry)
 	}
 }
 
@@ -170,7 +170,7 @@ func (l *Localhost) retry() {
 	for _, k := range slices.SortedFunc(maps.Keys(l.failed), func(a, b Key) int { return a.Port.Compare(b.Port) }) {
 		l.open(k.Family, l.failed[k])
 	}
-	l.rearm()
+	l.scheduleRetry()
 }
 
 // Close closes all listeners. Connections continue until Drain.

@@ -68,7 +68,7 @@ func (x *told) failing() (list []string) {
 func newLocalhost(t *testing.T) (*Localhost, *told) {
 	t.Helper()
 	l, x := &Localhost{}, &told{last: map[ir.ServicePort]error{}}
-	l.Follow(slog.New(slog.DiscardHandler), x.tell)
+	l.Configure(slog.New(slog.DiscardHandler), x.tell)
 	t.Cleanup(func() {
 		l.Close()
 		ended, cancel := context.WithCancel(context.Background())
@@ -164,7 +164,7 @@ func TestLocalhostTaken(t *testing.T) {
 	if left := Unserved(want); len(left) != 1 || left[0].Listen.Port() != taken {
 		t.Errorf("nobody listens at %v, want %d", left, taken)
 	}
-	for deadline := time.Now().Add(10 * tryAgain); len(x.failing()) > 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * retryEvery); len(x.failing()) > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not tried again")
 		}
@@ -187,7 +187,7 @@ func TestLocalhostGivesUp(t *testing.T) {
 		t.Fatal("not told")
 	}
 	l.Close()
-	if got := x.failing(); len(got) != 0 || l.again != nil {
+	if got := x.failing(); len(got) != 0 || l.retryTimer != nil {
 		t.Errorf("still told of %v", got)
 	}
 }

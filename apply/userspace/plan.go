@@ -26,7 +26,7 @@ type familyPlan struct {
 	family    ir.Family
 	listeners []*rules.Listener // to be opened or updated, by service port
 	verbs     map[ir.ServicePort]apply.Verb
-	shut      []shut
+	removed   []removedListener
 	unserved  []ir.ServicePort
 
 	next   *lowered                    // final state, except for others
@@ -34,16 +34,16 @@ type familyPlan struct {
 	ports  rules.Ports                 // of others
 }
 
-// shut is a listener to close.
-type shut struct {
+// removedListener is a listener to close.
+type removedListener struct {
 	Key
 	at netip.AddrPort
 }
 
-// shuts adds a listener to close.
-func (f *familyPlan) shuts(d *Dataplane, k Key) {
+// addRemoved adds a listener to close.
+func (f *familyPlan) addRemoved(d *Dataplane, k Key) {
 	at, _ := d.proxy.At(k)
-	f.shut = append(f.shut, shut{k, at})
+	f.removed = append(f.removed, removedListener{k, at})
 }
 
 // add adds a listener to open or update.
@@ -51,8 +51,8 @@ func (f *familyPlan) add(d *Dataplane, l *rules.Listener) {
 	if f.verbs == nil {
 		f.verbs = map[ir.ServicePort]apply.Verb{}
 	}
-	switch open, same := d.proxy.Leads(f.family, l); {
-	case !open && d.lookOnly && InUse(f.family, l): // presumably the daemon's
+	switch open, same := d.proxy.Status(f.family, l); {
+	case !open && d.readOnly && InUse(f.family, l): // presumably the daemon's
 	case !open:
 		f.verbs[l.Port] = apply.Add
 	case !same:
@@ -63,7 +63,7 @@ func (f *familyPlan) add(d *Dataplane, l *rules.Listener) {
 
 func (f *familyPlan) sort() {
 	slices.SortFunc(f.listeners, func(a, b *rules.Listener) int { return a.Port.Compare(b.Port) })
-	slices.SortFunc(f.shut, func(a, b shut) int { return a.Port.Compare(b.Port) })
+	slices.SortFunc(f.removed, func(a, b removedListener) int { return a.Port.Compare(b.Port) })
 	slices.SortFunc(f.unserved, ir.ServicePort.Compare)
 }
 
@@ -202,7 +202,7 @@ func (p *Plan) listenerOperations(yield func(apply.Operation) bool) {
 				return
 			}
 		}
-		for _, s := range f.shut {
+		for _, s := range f.removed {
 			op := apply.Operation{Verb: apply.Remove, Object: "listener " + s.at.String() + "/" + s.Port.Protocol.String(), Service: s.Port.Service}
 			if !yield(op) {
 				return

@@ -73,15 +73,15 @@ type Proxy struct {
 	sessions atomic.Int64  // number of UDP sessions
 	idle     atomic.Int64  // current UDPIdle in nanoseconds
 
-	mu        sync.Mutex
-	listeners map[Key]*listener
-	balancers map[Key]*balancer // by service port, shared by its listeners
-	aside     []*listener       // replaced listeners, until Tidy
-	sockets   int               // of listeners, including held ones
-	carried   map[*carried]bool // TCP connections
-	cutting   bool              // new connections are rejected
-	told      time.Time         // last log message about a limit
-	work      sync.WaitGroup    // all goroutines
+	mu          sync.Mutex
+	listeners   map[Key]*listener
+	balancers   map[Key]*balancer    // by service port, shared by its listeners
+	replaced    []*listener          // until CloseReplaced
+	sockets     int                  // of listeners, including held ones
+	connections map[*connection]bool // TCP connections
+	aborting    bool                 // new connections are rejected
+	lastWarning time.Time            // last log message about a limit
+	work        sync.WaitGroup       // all goroutines
 
 	counts ir.PerFamily[[2]counts] // of TCP and UDP
 }
@@ -104,7 +104,7 @@ func (p *Proxy) countsOf(k Key) *counts {
 // NewProxy returns a Proxy without listeners.
 func NewProxy(o Options) *Proxy {
 	p := &Proxy{Options: o, slots: make(chan struct{}, o.Connections),
-		listeners: map[Key]*listener{}, balancers: map[Key]*balancer{}, carried: map[*carried]bool{}}
+		listeners: map[Key]*listener{}, balancers: map[Key]*balancer{}, connections: map[*connection]bool{}}
 	p.SetUDPIdle(o.UDPIdle)
 	return p
 }
@@ -117,7 +117,7 @@ func (p *Proxy) Counts() []apply.Proxied {
 	listening := map[*counts]int{}
 	p.mu.Lock()
 	for k, l := range p.listeners {
-		if !l.parked.Load() {
+		if !l.suspended.Load() {
 			listening[p.countsOf(k)]++
 		}
 	}
@@ -146,43 +146,43 @@ func (p *Proxy) Connections() int {
 
 // listener is a port with its balancer and held sockets.
 type listener struct {
-	key      Key
-	at       netip.AddrPort
-	balancer *balancer
-	socket   io.Closer
-	changed  func()      // called when the backends change; optional
-	parked   atomic.Bool // not listening without backends: the kernel rejects clients
-	hold     map[netip.AddrPort]io.Closer
-	closed   chan struct{}
+	key       Key
+	at        netip.AddrPort
+	balancer  *balancer
+	socket    io.Closer
+	changed   func()      // called when the backends change; optional
+	suspended atomic.Bool // not listening without backends: the kernel rejects clients
+	reserved  map[netip.AddrPort]io.Closer
+	closed    chan struct{}
 }
 
 // Open opens a listener at its address. If that port is in use, it tries the ports that elsewhere
 // yields; 0 is any port. It returns the listener's address. An open listener at another address is
-// replaced, and closed by Tidy.
+// replaced, and closed by CloseReplaced.
 func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield func(uint16) bool)) (netip.AddrPort, error) {
 	key := KeyOf(f, want)
 	old := p.get(key)
 	if old != nil && old.at == want.Listen {
 		return old.at, nil
 	}
-	if !p.takeSocket(old != nil) { // a replaced listener is closed soon
+	if !p.acquireSocket(old != nil) { // a replaced listener is closed soon
 		return netip.AddrPort{}, p.errSockets()
 	}
-	l := &listener{key: key, balancer: p.balancerOf(key), hold: map[netip.AddrPort]io.Closer{}, closed: make(chan struct{})}
+	l := &listener{key: key, balancer: p.balancerOf(key), reserved: map[netip.AddrPort]io.Closer{}, closed: make(chan struct{})}
 	l.balancer.set(want.Backends, want.Affinity)
 	serve, err := p.listen(l, want.Listen)
 	first := err
-	if taken(err) && elsewhere != nil {
+	if isPortTaken(err) && elsewhere != nil {
 		for port := range elsewhere {
-			if serve, err = p.listen(l, netip.AddrPortFrom(want.Listen.Addr(), port)); !taken(err) {
+			if serve, err = p.listen(l, netip.AddrPortFrom(want.Listen.Addr(), port)); !isPortTaken(err) {
 				break
 			}
 		}
 	}
 	if err != nil {
-		p.leave(l)
-		p.giveSockets(1)
-		if taken(err) {
+		p.releaseBalancer(l)
+		p.releaseSockets(1)
+		if isPortTaken(err) {
 			err = first // contains the requested port
 		}
 		return netip.AddrPort{}, err
@@ -190,17 +190,17 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	p.mu.Lock()
 	p.listeners[key] = l
 	if old != nil {
-		p.aside = append(p.aside, old)
-		l.hold, old.hold = old.hold, nil
+		p.replaced = append(p.replaced, old)
+		l.reserved, old.reserved = old.reserved, nil
 	}
 	p.mu.Unlock()
 	p.work.Go(serve)
-	p.park(l, len(want.Backends) == 0)
+	p.suspend(l, len(want.Backends) == 0)
 	return l.at, nil
 }
 
-// takeSocket counts one more listener socket, and returns false if the limit is reached.
-func (p *Proxy) takeSocket(always bool) bool {
+// acquireSocket counts one more listener socket, and returns false if the limit is reached.
+func (p *Proxy) acquireSocket(always bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.Listeners > 0 && p.sockets >= p.Listeners && !always {
@@ -210,7 +210,7 @@ func (p *Proxy) takeSocket(always bool) bool {
 	return true
 }
 
-func (p *Proxy) giveSockets(n int) {
+func (p *Proxy) releaseSockets(n int) {
 	p.mu.Lock()
 	p.sockets -= n
 	p.mu.Unlock()
@@ -234,8 +234,8 @@ func (p *Proxy) balancerOf(k Key) *balancer {
 	return b
 }
 
-// leave releases the balancer of a listener.
-func (p *Proxy) leave(l *listener) {
+// releaseBalancer releases the balancer of a listener.
+func (p *Proxy) releaseBalancer(l *listener) {
 	k := l.key
 	k.At = netip.AddrPort{}
 	p.mu.Lock()
@@ -245,32 +245,32 @@ func (p *Proxy) leave(l *listener) {
 	}
 }
 
-// park makes a listener without backends keep its port without listening, so that clients are
+// suspend makes a listener without backends keep its port without listening, so that clients are
 // rejected immediately. With on false the listener accepts again.
-func (p *Proxy) park(l *listener, on bool) {
-	if l.parked.Load() == on {
+func (p *Proxy) suspend(l *listener, on bool) {
+	if l.suspended.Load() == on {
 		return
 	}
-	do := p.parkTCP
+	do := p.suspendTCP
 	if l.key.Port.Protocol == ir.UDP {
-		do = p.parkUDP
+		do = p.suspendUDP
 	}
 	switch err := do(l, on); {
 	case err == nil:
-		l.parked.Store(on)
+		l.suspended.Store(on)
 	case !errors.Is(err, errors.ErrUnsupported): // otherwise connections are accepted and reset
-		p.complain("a listener does not follow its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
+		p.warn("a listener does not follow its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
 	}
 }
 
-// Tidy closes replaced listeners. No rule may redirect to them any more.
-func (p *Proxy) Tidy() {
+// CloseReplaced closes replaced listeners. No rule may redirect to them any more.
+func (p *Proxy) CloseReplaced() {
 	p.mu.Lock()
-	aside := p.aside
-	p.aside = nil
+	aside := p.replaced
+	p.replaced = nil
 	p.mu.Unlock()
 	for _, l := range aside {
-		p.shut(l)
+		p.closeListener(l)
 	}
 }
 
@@ -299,8 +299,8 @@ func (p *Proxy) get(k Key) *listener {
 	return p.listeners[k]
 }
 
-// Leads reports whether a listener is open, and whether it has the desired backends.
-func (p *Proxy) Leads(f ir.Family, want *rules.Listener) (open, same bool) {
+// Status reports whether a listener is open, and whether it has the desired backends.
+func (p *Proxy) Status(f ir.Family, want *rules.Listener) (open, same bool) {
 	l := p.get(KeyOf(f, want))
 	if l == nil {
 		return false, false
@@ -327,12 +327,12 @@ func (p *Proxy) Update(f ir.Family, want *rules.Listener) {
 	if l.changed != nil {
 		l.changed()
 	}
-	p.park(l, len(want.Backends) == 0)
+	p.suspend(l, len(want.Backends) == 0)
 }
 
-// Hold makes a listener hold exactly these sockets. The error names those that another program has;
-// the others are held.
-func (p *Proxy) Hold(f ir.Family, name ir.ServicePort, at []netip.AddrPort) error {
+// Reserve makes a listener hold exactly these sockets. The error names those that another program
+// has; the others are held.
+func (p *Proxy) Reserve(f ir.Family, name ir.ServicePort, at []netip.AddrPort) error {
 	l := p.get(Key{Family: f, Port: name})
 	if l == nil {
 		return nil
@@ -341,50 +341,50 @@ func (p *Proxy) Hold(f ir.Family, name ir.ServicePort, at []netip.AddrPort) erro
 	keep := make(map[netip.AddrPort]bool, len(at))
 	for _, a := range at {
 		keep[a] = true
-		if l.hold[a] != nil {
+		if l.reserved[a] != nil {
 			continue
 		}
-		if !p.takeSocket(false) {
+		if !p.acquireSocket(false) {
 			errs = append(errs, fmt.Errorf("%s/%s: %w", a, name.Protocol, p.errSockets()))
 			continue
 		}
-		s, err := hold(l.key, a)
+		s, err := reserve(l.key, a)
 		if err != nil {
-			p.giveSockets(1)
+			p.releaseSockets(1)
 			errs = append(errs, fmt.Errorf("%s/%s: %w", a, name.Protocol, err))
 			continue
 		}
-		l.hold[a] = s
+		l.reserved[a] = s
 	}
-	for a, s := range l.hold {
+	for a, s := range l.reserved {
 		if !keep[a] {
 			s.Close()
-			delete(l.hold, a)
-			p.giveSockets(1)
+			delete(l.reserved, a)
+			p.releaseSockets(1)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Shut closes a listener and its held sockets. Its TCP connections continue.
-func (p *Proxy) Shut(k Key) {
+// CloseListener closes a listener and its held sockets. Its TCP connections continue.
+func (p *Proxy) CloseListener(k Key) {
 	p.mu.Lock()
 	l := p.listeners[k]
 	delete(p.listeners, k)
 	p.mu.Unlock()
 	if l != nil {
-		p.shut(l)
+		p.closeListener(l)
 	}
 }
 
-func (p *Proxy) shut(l *listener) {
-	p.leave(l)
+func (p *Proxy) closeListener(l *listener) {
+	p.releaseBalancer(l)
 	close(l.closed)
 	l.socket.Close()
-	for _, s := range l.hold {
+	for _, s := range l.reserved {
 		s.Close()
 	}
-	p.giveSockets(1 + len(l.hold))
+	p.releaseSockets(1 + len(l.reserved))
 }
 
 // Keys returns the open listeners.
@@ -406,9 +406,9 @@ func (p *Proxy) Close(ctx context.Context) (cut int) {
 		return 0
 	}
 	for _, k := range p.Keys() {
-		p.Shut(k)
+		p.CloseListener(k)
 	}
-	p.Tidy()
+	p.CloseReplaced()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -420,9 +420,9 @@ func (p *Proxy) Close(ctx context.Context) (cut int) {
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
-	p.cutting, cut = true, len(p.carried)
-	for c := range p.carried {
-		c.cut()
+	p.aborting, cut = true, len(p.connections)
+	for c := range p.connections {
+		c.abort()
 	}
 	p.mu.Unlock()
 	<-done
@@ -432,16 +432,16 @@ func (p *Proxy) Close(ctx context.Context) (cut int) {
 // logEvery is the shortest interval of log messages about reached limits.
 const logEvery = time.Minute
 
-// complain logs a warning, at most once per logEvery.
-func (p *Proxy) complain(msg string, args ...any) {
+// warn logs a warning, at most once per logEvery.
+func (p *Proxy) warn(msg string, args ...any) {
 	if p.Log == nil {
 		return
 	}
 	p.mu.Lock()
 	now := time.Now()
-	quiet := now.Sub(p.told) < logEvery
+	quiet := now.Sub(p.lastWarning) < logEvery
 	if !quiet {
-		p.told = now
+		p.lastWarning = now
 	}
 	p.mu.Unlock()
 	if !quiet {

@@ -268,7 +268,7 @@ func TestPortsOfAService(t *testing.T) {
 		}
 	}
 	for _, l := range []*rules.Listener{tcp, udp} {
-		p.Shut(Key{Family: ir.IPv4, Port: l.Port})
+		p.CloseListener(Key{Family: ir.IPv4, Port: l.Port})
 		if _, is := p.At(Key{Family: ir.IPv4, Port: l.Port}); is {
 			t.Errorf("%s is there after its end", l.Port)
 		}
@@ -328,7 +328,7 @@ func TestRefusesWithoutBackends(t *testing.T) {
 		p.Update(ir.IPv4, listenerTo(ir.TCP))
 		echoes(t, c, "going on")
 	}
-	p.Shut(Key{Family: ir.IPv4, Port: port(ir.TCP)})
+	p.CloseListener(Key{Family: ir.IPv4, Port: port(ir.TCP)})
 
 	b, _ := udpBackend(t, "b")
 	l := listenerTo(ir.UDP)
@@ -364,7 +364,7 @@ func TestConnectionsGoOn(t *testing.T) {
 	if got := hello(t, dialTCP(t, at)); got != "new" {
 		t.Errorf("a new connection reached %q", got)
 	}
-	p.Shut(Key{Family: ir.IPv4, Port: port(ir.TCP)})
+	p.CloseListener(Key{Family: ir.IPv4, Port: port(ir.TCP)})
 	echoes(t, c, "and here")
 	if conn, err := net.Dial("tcp4", at.String()); err == nil {
 		conn.Close()
@@ -470,10 +470,10 @@ func TestHold(t *testing.T) {
 	p := newTestProxy(t, DefaultLimits)
 	open(t, p, listenerTo(ir.TCP, named(t, "a")))
 	place := dead(t)
-	if err := p.Hold(ir.IPv4, port(ir.TCP), []netip.AddrPort{place}); err != nil {
+	if err := p.Reserve(ir.IPv4, port(ir.TCP), []netip.AddrPort{place}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Hold(ir.IPv4, port(ir.TCP), []netip.AddrPort{place}); err != nil {
+	if err := p.Reserve(ir.IPv4, port(ir.TCP), []netip.AddrPort{place}); err != nil {
 		t.Errorf("the second time: %v", err)
 	}
 	if l, err := net.Listen("tcp4", place.String()); err == nil {
@@ -483,7 +483,7 @@ func TestHold(t *testing.T) {
 	if _, err := net.Dial("tcp4", place.String()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("want a refusal, got %v", err)
 	}
-	if err := p.Hold(ir.IPv4, port(ir.TCP), nil); err != nil {
+	if err := p.Reserve(ir.IPv4, port(ir.TCP), nil); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("tcp4", place.String())
@@ -491,7 +491,7 @@ func TestHold(t *testing.T) {
 		t.Fatalf("given back, and not to be had: %v", err)
 	}
 	defer l.Close()
-	if err := p.Hold(ir.IPv4, port(ir.TCP), []netip.AddrPort{place}); err == nil || !strings.Contains(err.Error(), place.String()) {
+	if err := p.Reserve(ir.IPv4, port(ir.TCP), []netip.AddrPort{place}); err == nil || !strings.Contains(err.Error(), place.String()) {
 		t.Errorf("want an error that names %s, got %v", place, err)
 	}
 }

@@ -22,7 +22,7 @@ var (
 // and no resource leaks.
 func TestSoak(t *testing.T) {
 	// Clients and backends have descriptors of this process, too: at most twelve per connection.
-	may := affordable(Limits{Connections: 2 * *atOnceFlag, Sessions: DefaultLimits.Sessions})
+	may := fitLimits(Limits{Connections: 2 * *atOnceFlag, Sessions: DefaultLimits.Sessions})
 	p := newTestProxy(t, may)
 	a, b, c := named(t, "a"), named(t, "b"), named(t, "c")
 	at := open(t, p, listenerTo(ir.TCP, a, b))

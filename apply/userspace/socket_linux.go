@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// taken reports whether a port is in use by another program.
-func taken(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+// isPortTaken reports whether a port is in use by another program.
+func isPortTaken(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
 
 // readable waits until the socket is readable, so that waiting readers hold no buffer. It may
 // return a pending error of the socket.
@@ -23,20 +23,20 @@ func readable(c *net.UDPConn) error {
 	if err != nil {
 		return err
 	}
-	var told error
+	var received error
 	err = raw.Read(func(fd uintptr) bool {
-		_, _, told = syscall.Recvfrom(int(fd), nil, syscall.MSG_PEEK)
-		return !errors.Is(told, syscall.EAGAIN) && !errors.Is(told, syscall.EINTR)
+		_, _, received = syscall.Recvfrom(int(fd), nil, syscall.MSG_PEEK)
+		return !errors.Is(received, syscall.EAGAIN) && !errors.Is(received, syscall.EINTR)
 	})
 	if err != nil {
 		return err
 	}
-	return told
+	return received
 }
 
-// hold binds a socket without serving it. No other program can use the port, and TCP clients are
+// reserve binds a socket without serving it. No other program can use the port, and TCP clients are
 // rejected, since nothing listens.
-func hold(k Key, at netip.AddrPort) (io.Closer, error) {
+func reserve(k Key, at netip.AddrPort) (io.Closer, error) {
 	domain, kind := syscall.AF_INET, syscall.SOCK_STREAM
 	if k.Family == ir.IPv6 {
 		domain = syscall.AF_INET6
@@ -67,15 +67,15 @@ func hold(k Key, at netip.AddrPort) (io.Closer, error) {
 		syscall.Close(fd)
 		return nil, os.NewSyscallError("bind", err)
 	}
-	return held(fd), nil
+	return socketFD(fd), nil
 }
 
-// hush makes a listener reject connections while it keeps its port.
-func hush(l *net.TCPListener) error {
+// stopListening makes a listener reject connections while it keeps its port.
+func stopListening(l *net.TCPListener) error {
 	return control(l, func(fd int) error { return os.NewSyscallError("shutdown", syscall.Shutdown(fd, syscall.SHUT_RDWR)) })
 }
 
-// listenAgain reverses hush.
+// listenAgain reverses stopListening.
 func listenAgain(l *net.TCPListener) error {
 	return control(l, func(fd int) error { return os.NewSyscallError("listen", syscall.Listen(fd, backlog)) })
 }
@@ -95,7 +95,7 @@ func control(c syscall.Conn, do func(fd int) error) error {
 	return failed
 }
 
-// held is a file descriptor.
-type held int
+// socketFD is a file descriptor.
+type socketFD int
 
-func (h held) Close() error { return syscall.Close(int(h)) }
+func (h socketFD) Close() error { return syscall.Close(int(h)) }

@@ -20,7 +20,7 @@ func TestHoldPort(t *testing.T) {
 		at := l.Addr().(*net.TCPAddr).AddrPort()
 		l.Close()
 		for _, protocol := range []ir.Protocol{ir.TCP, ir.UDP} {
-			held, err := hold(Key{Family: family, Port: ir.ServicePort{Protocol: protocol}}, at)
+			held, err := reserve(Key{Family: family, Port: ir.ServicePort{Protocol: protocol}}, at)
 			if err != nil || held == nil {
 				t.Fatalf("%s/%s: held %v, %v", at, protocol, held, err)
 			}

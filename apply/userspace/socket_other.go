@@ -11,15 +11,15 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// hold listens without accepting, so that no other program can use the port.
-func hold(k Key, at netip.AddrPort) (io.Closer, error) {
+// reserve listens without accepting, so that no other program can use the port.
+func reserve(k Key, at netip.AddrPort) (io.Closer, error) {
 	if k.Port.Protocol == ir.UDP {
 		return net.ListenUDP(network(k), net.UDPAddrFromAddrPort(at))
 	}
 	return net.ListenTCP(network(k), net.TCPAddrFromAddrPort(at))
 }
 
-// hush is not supported: connections are accepted and reset.
-func hush(*net.TCPListener) error { return errors.ErrUnsupported }
+// stopListening is not supported: connections are accepted and reset.
+func stopListening(*net.TCPListener) error { return errors.ErrUnsupported }
 
 func listenAgain(*net.TCPListener) error { return errors.ErrUnsupported }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// taken reports whether a port is in use or reserved. Windows reserves ranges of ports.
-func taken(err error) bool {
+// isPortTaken reports whether a port is in use or reserved. Windows reserves ranges of ports.
+func isPortTaken(err error) bool {
 	return errors.Is(err, windows.WSAEADDRINUSE) || errors.Is(err, windows.WSAEACCES)
 }
 

@@ -21,9 +21,9 @@ const maxLookups = 64
 type lookups struct {
 	suffixes []string
 
-	mu    sync.Mutex
-	asked map[uint16]*lookup // by query ID
-	order []uint16           // query IDs, oldest first
+	mu      sync.Mutex
+	pending map[uint16]*lookup // by query ID
+	order   []uint16           // query IDs, oldest first
 }
 
 // lookup is a pending query.
@@ -34,57 +34,57 @@ type lookup struct {
 	tried    int    // index of its suffix
 }
 
-// ask returns the datagram to send to the server for one from the client.
-func (s *lookups) ask(datagram []byte) []byte {
+// query returns the datagram to send to the server for one from the client.
+func (s *lookups) query(datagram []byte) []byte {
 	var m dnsmessage.Message
-	if m.Unpack(datagram) != nil || m.Response || !plain(&m) {
+	if m.Unpack(datagram) != nil || m.Response || !isAddressQuery(&m) {
 		return datagram
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if before := s.asked[m.ID]; before != nil && before.message.Questions[0] == m.Questions[0] {
+	if before := s.pending[m.ID]; before != nil && before.message.Questions[0] == m.Questions[0] {
 		return before.datagram // the client repeats a lost query
 	}
 	l := &lookup{message: m, name: m.Questions[0].Name.String(), tried: -1}
 	if !l.next(s.suffixes) {
 		return datagram
 	}
-	s.forget(m.ID)
+	s.remove(m.ID)
 	if len(s.order) == maxLookups {
-		s.forget(s.order[0])
+		s.remove(s.order[0])
 	}
-	if s.asked == nil {
-		s.asked = map[uint16]*lookup{}
+	if s.pending == nil {
+		s.pending = map[uint16]*lookup{}
 	}
-	s.asked[m.ID], s.order = l, append(s.order, m.ID)
+	s.pending[m.ID], s.order = l, append(s.order, m.ID)
 	return l.datagram
 }
 
-// forget removes the lookup with an ID, if it exists.
-func (s *lookups) forget(id uint16) {
-	if s.asked[id] != nil {
-		delete(s.asked, id)
+// remove removes the lookup with an ID, if it exists.
+func (s *lookups) remove(id uint16) {
+	if s.pending[id] != nil {
+		delete(s.pending, id)
 		s.order = slices.DeleteFunc(s.order, func(other uint16) bool { return other == id })
 	}
 }
 
-// answer processes a reply from the server. It returns either the datagram for the client, or the
+// reply processes a reply from the server. It returns either the datagram for the client, or the
 // next query for the server.
-func (s *lookups) answer(datagram []byte) (client, server []byte) {
+func (s *lookups) reply(datagram []byte) (client, server []byte) {
 	var m dnsmessage.Message
 	if m.Unpack(datagram) != nil || !m.Response || len(m.Questions) != 1 {
 		return datagram, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.asked[m.ID]
-	if l == nil || !l.answeredBy(&m, s.suffixes) {
+	l := s.pending[m.ID]
+	if l == nil || !l.matches(&m, s.suffixes) {
 		return datagram, nil
 	}
 	if m.RCode != dnsmessage.RCodeSuccess && l.next(s.suffixes) {
 		return nil, l.datagram
 	}
-	s.forget(m.ID)
+	s.remove(m.ID)
 	if s.suffixes[l.tried] == "" {
 		return datagram, nil
 	}
@@ -102,8 +102,8 @@ func (s *lookups) answer(datagram []byte) (client, server []byte) {
 	return renamed, nil
 }
 
-// plain reports whether a message consists of a single address query.
-func plain(m *dnsmessage.Message) bool {
+// isAddressQuery reports whether a message consists of a single address query.
+func isAddressQuery(m *dnsmessage.Message) bool {
 	if len(m.Questions) != 1 || len(m.Answers)+len(m.Authorities)+len(m.Additionals) != 0 {
 		return false
 	}
@@ -114,7 +114,7 @@ func plain(m *dnsmessage.Message) bool {
 // next selects the next suffix that results in a valid name; false if there is none.
 func (l *lookup) next(suffixes []string) bool {
 	for i := l.tried + 1; i < len(suffixes); i++ {
-		name, err := dnsmessage.NewName(with(l.name, suffixes[i]))
+		name, err := dnsmessage.NewName(appendSuffix(l.name, suffixes[i]))
 		if err != nil {
 			continue
 		}
@@ -129,14 +129,14 @@ func (l *lookup) next(suffixes []string) bool {
 	return false
 }
 
-// answeredBy reports whether a reply is for the last query.
-func (l *lookup) answeredBy(m *dnsmessage.Message, suffixes []string) bool {
+// matches reports whether a reply is for the last query.
+func (l *lookup) matches(m *dnsmessage.Message, suffixes []string) bool {
 	return m.Questions[0].Type == l.message.Questions[0].Type &&
-		strings.EqualFold(m.Questions[0].Name.String(), with(l.name, suffixes[l.tried]))
+		strings.EqualFold(m.Questions[0].Name.String(), appendSuffix(l.name, suffixes[l.tried]))
 }
 
-// with appends a suffix to a name that ends with a dot.
-func with(name, suffix string) string {
+// appendSuffix appends a suffix to a name that ends with a dot.
+func appendSuffix(name, suffix string) string {
 	if suffix == "" {
 		return name
 	}

@@ -123,7 +123,7 @@ func TestSuffixes(t *testing.T) {
 			name.Port = test.port
 			listener := &rules.Listener{Port: name, Listen: netip.MustParseAddrPort("127.0.0.1:0"), Backends: []netip.AddrPort{at}}
 			c := dialUDP(t, open(t, p, listener))
-			defer p.Shut(Key{Family: ir.IPv4, Port: name})
+			defer p.CloseListener(Key{Family: ir.IPv4, Port: name})
 			var got dnsmessage.Message
 			if err := got.Unpack([]byte(asks(t, c, string(question(t, uint16(i), test.name, test.of, test.extra...))))); err != nil {
 				t.Fatal(err)
@@ -169,14 +169,14 @@ func TestQuestionsAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return s.answer(out)
+		return s.reply(out)
 	}
 	one, two := question(t, 1, "one.", dnsmessage.TypeA), question(t, 2, "two.", dnsmessage.TypeA)
-	_, first := fails(s.ask(one))
-	if got := name(s.ask(two)); got != "two." {
+	_, first := fails(s.query(one))
+	if got := name(s.query(two)); got != "two." {
 		t.Errorf("asked for %s", got)
 	}
-	if got := name(s.ask(one)); name(first) != "one.a." || got != "one.a." {
+	if got := name(s.query(one)); name(first) != "one.a." || got != "one.a." {
 		t.Errorf("asked for %s, then for %s", name(first), got)
 	}
 	_, second := fails(first)
@@ -188,19 +188,19 @@ func TestQuestionsAtOnce(t *testing.T) {
 		t.Errorf("an answer that nobody waits for: %s", name(client))
 	}
 	for i := range 3 * maxLookups {
-		s.ask(question(t, uint16(i), "many.", dnsmessage.TypeA))
+		s.query(question(t, uint16(i), "many.", dnsmessage.TypeA))
 	}
-	if n := len(s.asked); n != maxLookups || len(s.order) != n {
+	if n := len(s.pending); n != maxLookups || len(s.order) != n {
 		t.Errorf("%d questions are kept, in an order of %d", n, len(s.order))
 	}
 	// Lost replies do not block later queries.
-	if _, next := fails(s.ask(question(t, 9999, "late.", dnsmessage.TypeA))); next == nil || name(next) != "late.a." {
+	if _, next := fails(s.query(question(t, 9999, "late.", dnsmessage.TypeA))); next == nil || name(next) != "late.a." {
 		t.Errorf("after many that were lost, tried %q", next)
 	}
 	if _, oldest := fails(question(t, 2*maxLookups, "many.", dnsmessage.TypeA)); oldest != nil {
 		t.Errorf("the oldest is tried on")
 	}
-	if got := s.ask([]byte("no DNS")); string(got) != "no DNS" {
+	if got := s.query([]byte("no DNS")); string(got) != "no DNS" {
 		t.Errorf("%q", got)
 	}
 }

@@ -37,13 +37,13 @@ type tcpSocket struct {
 	listen chan struct{} // closed when it listens again; nil while it listens
 }
 
-func (p *Proxy) parkTCP(l *listener, on bool) error {
+func (p *Proxy) suspendTCP(l *listener, on bool) error {
 	s := l.socket.(*tcpSocket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if on {
 		s.listen = make(chan struct{})
-		err := hush(s.TCPListener)
+		err := stopListening(s.TCPListener)
 		if err != nil {
 			s.listen = nil
 		}
@@ -57,8 +57,8 @@ func (p *Proxy) parkTCP(l *listener, on bool) error {
 	return nil
 }
 
-// silence returns a channel that is closed when the socket listens again; nil while it listens.
-func (s *tcpSocket) silence() <-chan struct{} {
+// resumed returns a channel that is closed when the socket listens again; nil while it listens.
+func (s *tcpSocket) resumed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.listen
@@ -80,7 +80,7 @@ func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if silence := socket.silence(); err != nil && silence != nil {
+		if silence := socket.resumed(); err != nil && silence != nil {
 			select {
 			case <-l.closed:
 				return
@@ -89,7 +89,7 @@ func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 			continue
 		}
 		if err != nil {
-			p.complain("connections cannot be accepted", "servicePort", l.key.Port.String(), "err", err)
+			p.warn("connections cannot be accepted", "servicePort", l.key.Port.String(), "err", err)
 			select {
 			case <-l.closed:
 				return
@@ -104,7 +104,7 @@ func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 		case p.slots <- struct{}{}:
 		default:
 			counts.waited.Add(1)
-			p.complain("as many connections as can be carried: others wait", "limit", p.Connections, "servicePort", l.key.Port.String())
+			p.warn("as many connections as can be carried: others wait", "limit", p.Connections, "servicePort", l.key.Port.String())
 			select {
 			case p.slots <- struct{}{}:
 			case <-l.closed:
@@ -118,19 +118,19 @@ func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 				<-p.slots
 				counts.clients.Add(-1)
 			}()
-			p.carry(l, conn)
+			p.serveConnection(l, conn)
 		})
 	}
 }
 
-// carried is a client's connection with the connection to its backend.
-type carried struct {
+// connection is a client's connection with the connection to its backend.
+type connection struct {
 	client, backend *net.TCPConn
 	cancel          context.CancelFunc // cancels dialing
 }
 
-// cut resets both connections. The caller holds the Proxy's lock.
-func (c *carried) cut() {
+// abort resets both connections. The caller holds the Proxy's lock.
+func (c *connection) abort() {
 	c.cancel()
 	reset(c.client)
 	if c.backend != nil {
@@ -138,18 +138,18 @@ func (c *carried) cut() {
 	}
 }
 
-// carry connects a client to a backend, and forwards until both sides have ended.
-func (p *Proxy) carry(l *listener, conn *net.TCPConn) {
+// serveConnection connects a client to a backend, and forwards until both sides have ended.
+func (p *Proxy) serveConnection(l *listener, conn *net.TCPConn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	c := &carried{client: conn, cancel: cancel}
+	c := &connection{client: conn, cancel: cancel}
 	p.mu.Lock()
-	p.carried[c] = true
-	late := p.cutting
+	p.connections[c] = true
+	late := p.aborting
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
-		delete(p.carried, c)
+		delete(p.connections, c)
 		p.mu.Unlock()
 	}()
 	if late {

@@ -48,12 +48,12 @@ type session struct {
 	last    atomic.Int64 // last datagram of the client or the backend, in nanoseconds since began
 }
 
-// heard records a datagram of the client or the backend. It uses the monotonic clock, since the
+// touch records a datagram of the client or the backend. It uses the monotonic clock, since the
 // wall clock may be set.
-func (one *session) heard() { one.last.Store(int64(time.Since(one.began))) }
+func (one *session) touch() { one.last.Store(int64(time.Since(one.began))) }
 
-// silent returns when the session expires without further datagrams.
-func (one *session) silent(idle time.Duration) time.Time {
+// expiry returns when the session expires without further datagrams.
+func (one *session) expiry(idle time.Duration) time.Time {
 	return one.began.Add(time.Duration(one.last.Load()) + idle)
 }
 
@@ -76,12 +76,12 @@ func (p *Proxy) listenUDP(l *listener, at netip.AddrPort) (serve func(), err err
 		}
 	}
 	s := &udpSocket{UDPConn: conn, proxy: p, listener: l, counts: p.countsOf(l.key), sessions: map[udpClient]*session{}}
-	l.socket, l.at, l.changed = s, netip.AddrPortFrom(at.Addr(), conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()), s.recheck
+	l.socket, l.at, l.changed = s, netip.AddrPortFrom(at.Addr(), conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()), s.endRemoved
 	return s.serve, nil
 }
 
-// parkUDP replaces the listener's socket by one that receives nothing, or the reverse.
-func (p *Proxy) parkUDP(l *listener, on bool) error {
+// suspendUDP replaces the listener's socket by one that receives nothing, or the reverse.
+func (p *Proxy) suspendUDP(l *listener, on bool) error {
 	l.socket.Close()
 	if on {
 		// Connect the socket to an address that sends nothing. The kernel then rejects all other clients.
@@ -173,10 +173,10 @@ func (s *udpSocket) forward(from udpClient, datagram []byte) bool {
 		if one == nil {
 			return false
 		}
-		one.heard()
+		one.touch()
 		send := datagram
 		if one.lookups != nil {
-			send = one.lookups.ask(datagram)
+			send = one.lookups.query(datagram)
 		}
 		if _, err := one.conn.Write(send); err == nil {
 			return true
@@ -201,7 +201,7 @@ func (s *udpSocket) session(from udpClient) *session {
 	}
 	if p := s.proxy; p.sessions.Add(1) > int64(p.Sessions) {
 		p.sessions.Add(-1)
-		p.complain("as many UDP clients as can be served: what others send is dropped", "limit", p.Sessions, "servicePort", s.listener.key.Port.String())
+		p.warn("as many UDP clients as can be served: what others send is dropped", "limit", p.Sessions, "servicePort", s.listener.key.Port.String())
 		return nil
 	}
 	one := s.connect(from)
@@ -225,7 +225,7 @@ func (s *udpSocket) connect(from udpClient) *session {
 	conn, err := net.DialUDP(network(s.listener.key), nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		s.counts.dialFailures.Add(1)
-		s.proxy.complain("a UDP client gets no socket", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
+		s.proxy.warn("a UDP client gets no socket", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
 		return nil
 	}
 	one := &session{client: from, backend: to, conn: conn, began: time.Now()}
@@ -243,10 +243,10 @@ func (s *udpSocket) answer(one *session) {
 	defer s.end(one)
 	from := s.sendFrom(one.client.at)
 	for {
-		one.conn.SetReadDeadline(one.silent(time.Duration(s.proxy.idle.Load())))
+		one.conn.SetReadDeadline(one.expiry(time.Duration(s.proxy.idle.Load())))
 		err := readable(one.conn)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			if time.Now().Before(one.silent(time.Duration(s.proxy.idle.Load()))) {
+			if time.Now().Before(one.expiry(time.Duration(s.proxy.idle.Load()))) {
 				continue // the client has sent a datagram
 			}
 			return
@@ -257,10 +257,10 @@ func (s *udpSocket) answer(one *session) {
 		buffer := datagrams.Get().(*[maxDatagram]byte)
 		n, err := one.conn.Read(buffer[:])
 		if err == nil {
-			one.heard()
+			one.touch()
 			client, server := buffer[:n], []byte(nil)
 			if one.lookups != nil {
-				client, server = one.lookups.answer(client)
+				client, server = one.lookups.reply(client)
 			}
 			if server != nil {
 				_, err = one.conn.Write(server)
@@ -287,8 +287,8 @@ func (s *udpSocket) end(one *session) {
 	one.conn.Close()
 }
 
-// recheck ends the sessions of removed backends.
-func (s *udpSocket) recheck() {
+// endRemoved ends the sessions of removed backends.
+func (s *udpSocket) endRemoved() {
 	s.each(func(one *session) {
 		if !s.listener.balancer.has(one.backend) {
 			s.end(one)

@@ -130,7 +130,7 @@ func TestUDPBackendGoes(t *testing.T) {
 			t.Errorf("the client of %s reaches %q", had, got)
 		}
 	}
-	p.Shut(Key{Family: ir.IPv4, Port: port(ir.UDP)})
+	p.CloseListener(Key{Family: ir.IPv4, Port: port(ir.UDP)})
 	for counted(p, ir.UDP).Clients > 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -200,8 +200,8 @@ func TestUDPAnswersFromWhereItWasAsked(t *testing.T) {
 // and setting it back none.
 func TestSilenceIsNotByTheTimeOfDay(t *testing.T) {
 	one := session{began: time.Now()}
-	one.heard()
-	until := one.silent(time.Minute)
+	one.touch()
+	until := one.expiry(time.Minute)
 	set := one.began.Round(0).AddDate(1, 0, 0) // the wall clock, set forward by a year
 	if !strings.Contains(until.String(), " m=+") || !set.After(until) {
 		t.Errorf("silent at %s, which has no monotonic reading", until)

@@ -57,9 +57,9 @@ type API struct {
 	// Contact records when the server last answered, by resource. Connect creates one if it is nil.
 	Contact *Contact
 
-	whole   bool // decode complete objects: the caller reads more than reduce keeps
-	clients *clients
-	after   func(time.Duration) <-chan time.Time // time.After if nil
+	unreduced bool // decode complete objects: the caller reads more than reduce keeps
+	clients   *clients
+	after     func(time.Duration) <-chan time.Time // time.After if nil
 }
 
 // NodeState is the part of a Node object that decides whether load balancers send traffic to the
@@ -82,7 +82,7 @@ func (a *API) connect(base *rest.Config) (err error) {
 	if a.Contact == nil {
 		a.Contact = NewContact(a.Log, time.Now)
 	}
-	if !a.whole {
+	if !a.unreduced {
 		base = rest.CopyConfig(base)
 		base.NegotiatedSerializer = reducingCodecs{newCodecs()}
 	}
@@ -92,7 +92,7 @@ func (a *API) connect(base *rest.Config) (err error) {
 
 // Run watches the API server until ctx ends. It retries after every error. Run calls synced once,
 // when the Store contains the initial objects. It waits for optional kinds for at most
-// optionalPatience.
+// optionalTimeout.
 func (a *API) Run(ctx context.Context, synced func()) {
 	a.run(ctx, []kind{a.services(), a.slices(), a.node(), a.serviceCIDRs()}, synced)
 }
@@ -121,7 +121,7 @@ func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
 	}
 	all := make(chan struct{})
 	running.Go(func() { optional.Wait(); close(all) })
-	enough := time.After(optionalPatience)
+	enough := time.After(optionalTimeout)
 	running.Go(func() {
 		required.Wait()
 		select {
@@ -147,7 +147,7 @@ type kind struct {
 	client   rest.Interface
 	expected any // type of the decoded object; nil if decoding may already reduce it
 	options  func(*metav1.ListOptions)
-	typed    typed // types that a server sends for the kind
+	typed    objectTypes // types that a server sends for the kind
 	// reduce returns the part of an object that is kept. It returns a reduced object unchanged.
 	reduce  func(any) any
 	set     func(any)
@@ -163,38 +163,38 @@ type kind struct {
 // follow keeps the Store equal to the server's objects of a kind until ctx ends. It calls synced
 // when the initial objects are stored.
 func (a *API) follow(ctx context.Context, k kind, synced func()) {
-	if k.optional && !a.untilGiven(ctx, k, synced) {
+	if k.optional && !a.waitUntilServed(ctx, k, synced) {
 		return
 	}
-	lw := a.Contact.listening(k.name, k.typed, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
+	lw := a.Contact.recordingListWatch(k.name, k.typed, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
-		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, marked: func() { a.Contact.mark(k.name) }},
-		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync, Clock: endingClock{ctx: ctx}})
+		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, onBookmark: func() { a.Contact.recordBookmark(k.name) }},
+		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync, Clock: contextClock{ctx: ctx}})
 	r.RunWithContext(ctx)
 }
 
 const (
-	// optionalPatience is how long the first rules wait for an optional kind, counted from the start
+	// optionalTimeout is how long the first rules wait for an optional kind, counted from the start
 	// of Run. A node without rules is worse off than one whose rules lack the kind.
-	optionalPatience = 5 * time.Second
-	// askWithin is the timeout of the request that checks whether a server serves a kind.
-	askWithin = 10 * time.Second
-	// askAgain is the wait after an unclear answer, and the first wait after the server reported that
-	// it does not serve a kind.
-	askAgain = 5 * time.Second
-	// askRarely is the longest wait after the server reported that it does not serve a kind. The
-	// server may be too old, and every node asks.
-	askRarely = 5 * time.Minute
+	optionalTimeout = 5 * time.Second
+	// discoveryTimeout is the timeout of the request that checks whether a server serves a kind.
+	discoveryTimeout = 10 * time.Second
+	// discoveryRetry is the wait after an unclear answer, and the first wait after the server
+	// reported that it does not serve a kind.
+	discoveryRetry = 5 * time.Second
+	// discoveryMaxRetry is the longest wait after the server reported that it does not serve a kind.
+	// The server may be too old, and every node asks.
+	discoveryMaxRetry = 5 * time.Minute
 )
 
-// untilGiven waits until the server serves a kind, and returns false if ctx ends before. It calls
-// synced as soon as the server reports that it does not serve the kind.
-func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
+// waitUntilServed waits until the server serves a kind, and returns false if ctx ends before. It
+// calls synced as soon as the server reports that it does not serve the kind.
+func (a *API) waitUntilServed(ctx context.Context, k kind, synced func()) bool {
 	refused := false
-	for rarely := askAgain; ; {
-		wait := askAgain
+	for rarely := discoveryRetry; ; {
+		wait := discoveryRetry
 		began := a.Contact.now()
-		list, err := k.client.Get().Resource(k.name).Param("limit", "1").Timeout(askWithin).Do(ctx).Get()
+		list, err := k.client.Get().Resource(k.name).Param("limit", "1").Timeout(discoveryTimeout).Do(ctx).Get()
 		if err == nil {
 			_, err = k.typed.checkList(list)
 		}
@@ -212,13 +212,13 @@ func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
 				a.Log.Info("the API server does not give "+k.name+": going on without", "err", err)
 			}
 			refused = true
-			a.Contact.without(k.name, cmp.Or(err.Error(), string(apierrors.ReasonForError(err))))
+			a.Contact.recordUnavailable(k.name, cmp.Or(err.Error(), string(apierrors.ReasonForError(err))))
 			synced()
-			wait, rarely = rarely, min(2*rarely, askRarely)
+			wait, rarely = rarely, min(2*rarely, discoveryMaxRetry)
 		case errors.Is(err, context.DeadlineExceeded):
-			a.Contact.lose(k.name, &silence{"no answer", askWithin})
+			a.Contact.recordLoss(k.name, &timeoutError{"no answer", discoveryTimeout})
 		default:
-			a.Contact.unreadable(ctx, k.name, began, err)
+			a.Contact.recordUndecodable(ctx, k.name, began, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -232,11 +232,11 @@ func (a *API) untilGiven(ctx context.Context, k kind, synced func()) bool {
 // broken, the last valid version stays in the Store until the object is deleted.
 type sink struct {
 	kind
-	log      *slog.Logger
-	synced   func()
-	marked   func()                                   // called for each bookmark
-	onBroken func(kind string, why map[string]string) // optional
-	said     map[string]string                        // errors of the broken objects, by namespace/name
+	log        *slog.Logger
+	synced     func()
+	onBookmark func()                                   // called for each bookmark
+	onBroken   func(kind string, why map[string]string) // optional
+	reported   map[string]string                        // errors of the broken objects, by namespace/name
 }
 
 var (
@@ -262,7 +262,7 @@ func (s *sink) reduced(obj any) (out any) {
 	}
 	var b broken
 	if meta, err := apimeta.Accessor(obj); err == nil {
-		b = broken{meta.GetNamespace(), meta.GetName(), meta.GetAnnotations()[brokenMark]}
+		b = broken{meta.GetNamespace(), meta.GetName(), meta.GetAnnotations()[brokenAnnotation]}
 	}
 	if b.why != "" {
 		return b
@@ -286,17 +286,17 @@ func (s *sink) report(b broken, said map[string]string) any {
 		}
 		s.log.Error(what, "kind", s.name, "object", b.key(), "err", b.why)
 	}
-	if s.said == nil {
-		s.said = map[string]string{}
+	if s.reported == nil {
+		s.reported = map[string]string{}
 	}
-	s.said[b.key()] = b.why
+	s.reported[b.key()] = b.why
 	return last
 }
 
-// forget removes an object from the broken ones.
-func (s *sink) forget(key string) {
-	if _, said := s.said[key]; said {
-		delete(s.said, key)
+// clearBroken removes an object from the broken ones.
+func (s *sink) clearBroken(key string) {
+	if _, said := s.reported[key]; said {
+		delete(s.reported, key)
 		s.notifyBroken()
 	}
 }
@@ -304,7 +304,7 @@ func (s *sink) forget(key string) {
 // notifyBroken passes the broken objects to onBroken.
 func (s *sink) notifyBroken() {
 	if s.onBroken != nil {
-		s.onBroken(s.name, maps.Clone(s.said))
+		s.onBroken(s.name, maps.Clone(s.reported))
 	}
 }
 
@@ -313,10 +313,10 @@ func (s *sink) Add(obj any) error {
 	switch obj := s.reduced(obj).(type) {
 	case nil: // an object of another kind
 	case broken:
-		s.report(obj, s.said)
+		s.report(obj, s.reported)
 		s.notifyBroken()
 	default:
-		s.forget(key)
+		s.clearBroken(key)
 		s.set(obj)
 	}
 	return nil
@@ -333,14 +333,14 @@ func (s *sink) Delete(obj any) error {
 	if err != nil {
 		return err
 	}
-	s.forget(key)
+	s.clearBroken(key)
 	s.remove(namespace, name)
 	return nil
 }
 
 func (s *sink) Replace(all []any, _ string) error {
-	said := s.said
-	s.said = nil
+	said := s.reported
+	s.reported = nil
 	reduced := all[:0]
 	for _, obj := range all {
 		switch obj := s.reduced(obj).(type) {
@@ -353,7 +353,7 @@ func (s *sink) Replace(all []any, _ string) error {
 			reduced = append(reduced, obj)
 		}
 	}
-	if len(said)+len(s.said) > 0 {
+	if len(said)+len(s.reported) > 0 {
 		s.notifyBroken()
 	}
 	s.replace(reduced)
@@ -363,7 +363,7 @@ func (s *sink) Replace(all []any, _ string) error {
 
 // Bookmark implements cache.ReflectorBookmarkStore.
 func (s *sink) Bookmark(string) error {
-	s.marked()
+	s.onBookmark()
 	return nil
 }
 
@@ -475,12 +475,12 @@ func (a *API) node() kind {
 		last = obj
 		a.Store.setNode(n.node)
 		a.NodeState(&n.state)
-		a.Condition.seen(true, n.condition)
+		a.Condition.observe(true, n.condition)
 	}
 	gone := func() {
 		last = nil
 		a.NodeState(nil)
-		a.Condition.seen(false, nil)
+		a.Condition.observe(false, nil)
 	}
 	return kind{
 		name: "nodes", client: a.clients.core, expected: &corev1.Node{},

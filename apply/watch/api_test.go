@@ -109,7 +109,7 @@ func (g *follower) start() {
 }
 
 // heard returns the state of a resource.
-func (g *follower) heard(resource string) (h Heard) {
+func (g *follower) heard(resource string) (h ResourceState) {
 	for _, h := range g.Contact.Resources() {
 		if h.Resource == resource {
 			return h
@@ -293,15 +293,15 @@ func TestBrokenObject(t *testing.T) {
 		if got := strings.Join(slices.Sorted(maps.Keys(has)), " "); got != step.want {
 			t.Errorf("%s: has %q, want %q", step.name, got, step.want)
 		}
-		if diff := cmp.Diff(s.said, told, cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(s.reported, told, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: told (-want +got):\n%s", step.name, diff)
 		}
 		if n := strings.Count(said.String(), `object=ns/b err="spec.clusterIP: bad"`); n != step.said {
 			t.Errorf("%s: said %d times, want %d:\n%s", step.name, n, step.said, &said)
 		}
 	}
-	if len(s.said) != 0 {
-		t.Errorf("still kept: %v", s.said)
+	if len(s.reported) != 0 {
+		t.Errorf("still kept: %v", s.reported)
 	}
 }
 

@@ -9,8 +9,8 @@ type Budget struct {
 	since time.Time // time up to which periods are counted
 }
 
-// at returns the budget at now. A spent unit returns after each period of length every.
-func (b Budget) at(now time.Time, every time.Duration) Budget {
+// refilled returns the budget at now. A spent unit returns after each period of length every.
+func (b Budget) refilled(now time.Time, every time.Duration) Budget {
 	n := int(now.Sub(b.since) / every)
 	if b.spent <= n {
 		return Budget{since: now}
@@ -20,7 +20,7 @@ func (b Budget) at(now time.Time, every time.Duration) Budget {
 
 // Spend counts one use and returns true, or returns false if most uses are already counted.
 func (b *Budget) Spend(now time.Time, most int, every time.Duration) bool {
-	*b = b.at(now, every)
+	*b = b.refilled(now, every)
 	if b.spent >= most {
 		return false
 	}
@@ -28,5 +28,7 @@ func (b *Budget) Spend(now time.Time, most int, every time.Duration) bool {
 	return true
 }
 
-// Whole reports whether no use is counted.
-func (b *Budget) Whole(now time.Time, every time.Duration) bool { return b.at(now, every).spent == 0 }
+// Full reports whether no use is counted.
+func (b *Budget) Full(now time.Time, every time.Duration) bool {
+	return b.refilled(now, every).spent == 0
+}

@@ -123,7 +123,7 @@ func newClients(base *rest.Config, contact *Contact) (*clients, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: newFirstAlone(contact.over(transport, base.Host)), Timeout: shared.Timeout}
+	client := &http.Client{Transport: newFirstAlone(contact.transport(transport, base.Host)), Timeout: shared.Timeout}
 	var c clients
 	for _, g := range []struct {
 		to      *rest.Interface

@@ -17,15 +17,15 @@ func quietRetries(ctx context.Context, log *slog.Logger) context.Context {
 
 type retryHandler struct{ slog.Handler }
 
-// tries are the messages that quietRetries lowers.
-var tries = []string{"Failed to watch", "Warning: watch ended with error"}
+// retryMessages are the messages that quietRetries lowers.
+var retryMessages = []string{"Failed to watch", "Warning: watch ended with error"}
 
-// quiet is the slog level of verbosity 4.
-const quiet = slog.Level(-4)
+// verbosity4 is the slog level of verbosity 4.
+const verbosity4 = slog.Level(-4)
 
 func (h retryHandler) Handle(ctx context.Context, r slog.Record) error {
-	if slices.Contains(tries, r.Message) {
-		if r.Level = quiet; !h.Enabled(ctx, r.Level) {
+	if slices.Contains(retryMessages, r.Message) {
+		if r.Level = verbosity4; !h.Enabled(ctx, r.Level) {
 			return nil
 		}
 	}

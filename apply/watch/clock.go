@@ -7,15 +7,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// endingClock is a Reflector's clock whose waits end with ctx. A Reflector otherwise finishes its
+// contextClock is a Reflector's clock whose waits end with ctx. A Reflector otherwise finishes its
 // backoff of up to 30 s after ctx has ended.
-type endingClock struct {
+type contextClock struct {
 	clock.RealClock
 	ctx context.Context
 }
 
 // After returns a channel that receives the time after d, or when ctx ends.
-func (c endingClock) After(d time.Duration) <-chan time.Time {
+func (c contextClock) After(d time.Duration) <-chan time.Time {
 	at := make(chan time.Time, 1)
 	go func() {
 		timer := time.NewTimer(d)

@@ -46,56 +46,56 @@ type NodeCondition struct {
 	NodeName string
 	Log      *slog.Logger
 	Now      func() time.Time
-	// Booted is when the machine started; zero if unknown. Conditions from before are outdated.
-	Booted time.Time
+	// BootTime is when the machine started; zero if unknown. Conditions from before are outdated.
+	BootTime time.Time
 	// Want returns the actual condition, or false if it is not yet known. An earlier process's
-	// condition then stays, unless it is from before Booted.
+	// condition then stays, unless it is from before BootTime.
 	Want func() (Condition, bool)
 
-	poked chan struct{}
+	triggered chan struct{}
 
-	mu    sync.Mutex
-	known bool       // the Node exists
-	have  *Condition // the Node's condition; nil if it has none
+	mu      sync.Mutex
+	exists  bool       // the Node exists
+	current *Condition // the Node's condition; nil if it has none
 }
 
 const (
 	// conditionEvery is the shortest time between two writes.
 	conditionEvery = time.Second
-	// conditionAgain is the wait after a failed write. It doubles with each further failure, up to
-	// conditionRarely.
-	conditionAgain  = 5 * time.Second
-	conditionRarely = 5 * time.Minute
-	// conditionLook is how often Want is called without a Poke, since the condition also depends on
+	// conditionRetry is the wait after a failed write. It doubles with each further failure, up to
+	// conditionMaxRetry.
+	conditionRetry    = 5 * time.Second
+	conditionMaxRetry = 5 * time.Minute
+	// conditionCheck is how often Want is called without a Trigger, since the condition also depends on
 	// time.
-	conditionLook = 5 * time.Second
+	conditionCheck = 5 * time.Second
 )
 
 // NewNodeCondition returns a NodeCondition. It writes while API.Run runs.
 func NewNodeCondition(nodeName string, log *slog.Logger, booted time.Time, want func() (Condition, bool)) *NodeCondition {
-	return &NodeCondition{NodeName: nodeName, Log: log, Now: time.Now, Booted: booted, Want: want, poked: make(chan struct{}, 1)}
+	return &NodeCondition{NodeName: nodeName, Log: log, Now: time.Now, BootTime: booted, Want: want, triggered: make(chan struct{}, 1)}
 }
 
-// Poke triggers a comparison now.
-func (c *NodeCondition) Poke() {
+// Trigger triggers a comparison now.
+func (c *NodeCondition) Trigger() {
 	if c == nil {
 		return
 	}
 	select {
-	case c.poked <- struct{}{}:
+	case c.triggered <- struct{}{}:
 	default: // already pending
 	}
 }
 
-// seen records whether the Node exists, and its condition or nil.
-func (c *NodeCondition) seen(there bool, have *Condition) {
+// observe records whether the Node exists, and its condition or nil.
+func (c *NodeCondition) observe(there bool, have *Condition) {
 	if c == nil {
 		return
 	}
 	c.mu.Lock()
-	c.known, c.have = there, have
+	c.exists, c.current = there, have
 	c.mu.Unlock()
-	c.Poke()
+	c.Trigger()
 }
 
 // conditionOf returns the ServicesProgrammed condition of a Node, or nil.
@@ -114,35 +114,35 @@ func (c *NodeCondition) due() *Condition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.Now()
-	booted := now.Add(c.Booted.Sub(now)) // by the wall clock as it is now: it may have been set since
-	old := c.have != nil && c.have.Since.Before(booted)
+	booted := now.Add(c.BootTime.Sub(now)) // by the wall clock as it is now: it may have been set since
+	old := c.current != nil && c.current.Since.Before(booted)
 	switch {
-	case !c.known, c.have == nil && !sure:
+	case !c.exists, c.current == nil && !sure:
 		return nil
-	case c.have != nil && !old && (!sure || c.have.same(&want)):
+	case c.current != nil && !old && (!sure || c.current.same(&want)):
 		return nil
-	case old && c.have.same(&want) && want.Status != True: // it was not true in between either
+	case old && c.current.same(&want) && want.Status != True: // it was not true in between either
 		return nil
 	}
 	want.Since = now.Truncate(time.Second)
-	if c.have != nil && !old && c.have.Status == want.Status {
-		want.Since = c.have.Since
+	if c.current != nil && !old && c.current.Status == want.Status {
+		want.Since = c.current.Since
 	}
 	return &want
 }
 
 // run writes conditions until ctx ends.
 func (c *NodeCondition) run(ctx context.Context, client rest.Interface) {
-	look := time.NewTicker(conditionLook)
+	look := time.NewTicker(conditionCheck)
 	defer look.Stop()
-	wait := conditionAgain
+	wait := conditionRetry
 	var next time.Time // earliest time of the next write
 	var then <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.poked:
+		case <-c.triggered:
 		case <-look.C:
 		case <-then:
 		}
@@ -160,13 +160,13 @@ func (c *NodeCondition) run(ctx context.Context, client rest.Interface) {
 				c.Log.Error("condition "+string(ServicesProgrammed)+" cannot be written: will be tried again", "after", wait, "err", err)
 			}
 			next = now.Add(wait)
-			wait = min(2*wait, conditionRarely)
+			wait = min(2*wait, conditionMaxRetry)
 			continue
 		}
 		c.Log.Info("condition "+string(ServicesProgrammed), "status", string(want.Status), "reason", want.Reason, "message", want.Message)
-		next, wait = now.Add(conditionEvery), conditionAgain
+		next, wait = now.Add(conditionEvery), conditionRetry
 		c.mu.Lock()
-		c.have = want
+		c.current = want
 		c.mu.Unlock()
 	}
 }

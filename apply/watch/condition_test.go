@@ -57,7 +57,7 @@ func TestNodeConditionDue(t *testing.T) {
 		if got := c.due(); got != nil {
 			t.Errorf("%s: %+v is written without a Node", tt.name, got)
 		}
-		c.seen(true, tt.have)
+		c.observe(true, tt.have)
 		if diff := cmp.Diff(tt.write, c.due()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
@@ -75,16 +75,16 @@ func TestNodeConditionClockSet(t *testing.T) {
 			return Condition{Status: True, Reason: "RulesInForce"}, true
 		})
 		writes := 0
-		c.seen(true, nil)
+		c.observe(true, nil)
 		for i := range 100 {
-			now := start.Add(time.Duration(i) * conditionLook)
+			now := start.Add(time.Duration(i) * conditionCheck)
 			if i >= tt.at {
 				now = applytest.ClockSet(now, tt.by)
 			}
 			c.Now = func() time.Time { return now }
 			if next := c.due(); next != nil {
 				writes++
-				c.seen(true, next)
+				c.observe(true, next)
 			}
 		}
 		if writes != tt.want {
@@ -139,18 +139,18 @@ func TestNodeConditionIsWritten(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); c.run(ctx, clients.core) }()
-	look := func() { c.poked <- struct{}{}; c.poked <- struct{}{} } // when the second poke is received, the first was processed
-	c.seen(true, nil)
+	look := func() { c.triggered <- struct{}{}; c.triggered <- struct{}{} } // when the second poke is received, the first was processed
+	c.observe(true, nil)
 	look() // the server refuses the first write
-	now <- start.Add(conditionAgain - time.Second)
+	now <- start.Add(conditionRetry - time.Second)
 	look() // too soon
 	if n := len(requests); n != 1 {
 		t.Errorf("%d requests, want 1 that was refused", n)
 	}
-	now <- start.Add(2 * conditionAgain)
+	now <- start.Add(2 * conditionRetry)
 	look()
 	for i := range 3 {
-		now <- start.Add(time.Duration(i+10) * conditionAgain)
+		now <- start.Add(time.Duration(i+10) * conditionRetry)
 		look()
 	}
 	end()

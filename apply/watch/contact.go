@@ -29,14 +29,14 @@ type Contact struct {
 	log *slog.Logger
 	now func() time.Time
 
-	mu     sync.Mutex
-	server string
-	heard  map[string]*Heard
-	outage Outage
+	mu        sync.Mutex
+	server    string
+	resources map[string]*ResourceState
+	outage    Outage
 }
 
-// Heard is the state of one resource.
-type Heard struct {
+// ResourceState is the state of one resource.
+type ResourceState struct {
 	Resource string `json:"resource"` // "services"
 	// Last is when the last event, bookmark or initial list arrived; zero if none did.
 	Last time.Time `json:"last,omitzero"`
@@ -46,20 +46,20 @@ type Heard struct {
 	Fix   string    `json:"fix,omitempty"`   // fix of Cause, if known
 	// Optional reports whether rules can be compiled without the resource. Losing it is no Outage.
 	Optional bool `json:"optional,omitempty"`
-	// NotGiven is the reason why the server does not serve the resource, or forbids reading it. No
+	// Unavailable is the reason why the server does not serve the resource, or forbids reading it. No
 	// events are expected then.
-	NotGiven string `json:"notGiven,omitempty"`
+	Unavailable string `json:"notGiven,omitempty"`
 
-	failure  string    // Cause without details
-	answered time.Time // when a watch last started, or the first request was made
-	told     time.Time // when Cause was recorded
-	marked   bool      // bookmarks arrive
-	silent   bool      // lost because bookmarks are missing; only an event or list ends that
+	failure      string    // Cause without details
+	started      time.Time // when a watch last started, or the first request was made
+	causeAt      time.Time // when Cause was recorded
+	hasBookmarks bool      // bookmarks arrive
+	silent       bool      // lost because bookmarks are missing; only an event or list ends that
 }
 
-// mayBeSilent returns how long the resource may be without an event before it counts as lost.
-func (h *Heard) mayBeSilent() time.Duration {
-	if !h.marked && !h.Last.IsZero() { // a server without bookmarks may have nothing to send
+// silenceLimit returns how long the resource may be without an event before it counts as lost.
+func (h *ResourceState) silenceLimit() time.Duration {
+	if !h.hasBookmarks && !h.Last.IsZero() { // a server without bookmarks may have nothing to send
 		return silentAfter
 	}
 	return staleAfter
@@ -81,23 +81,23 @@ const (
 	// silentAfter replaces staleAfter for a resource that had objects but no bookmark. A watch lasts
 	// at most 10 minutes, as client-go requests, and the server answers the next one.
 	silentAfter = 15 * time.Minute
-	// listenEvery is how often Contact checks for silent resources.
-	listenEvery = 10 * time.Second
+	// silenceCheck is how often Contact checks for silent resources.
+	silenceCheck = 10 * time.Second
 )
 
 // NewContact returns a Contact without any resource.
 func NewContact(log *slog.Logger, now func() time.Time) *Contact {
-	return &Contact{log: log, now: now, heard: map[string]*Heard{}}
+	return &Contact{log: log, now: now, resources: map[string]*ResourceState{}}
 }
 
-// GoOn copies the state of before, the Contact of an API that has ended. before may be nil.
-func (c *Contact) GoOn(before *Contact) {
+// Resume copies the state of before, the Contact of an API that has ended. before may be nil.
+func (c *Contact) Resume(before *Contact) {
 	if before == nil {
 		return
 	}
 	c.outage = before.Outage()
 	for _, h := range before.Resources() {
-		c.heard[h.Resource] = &h
+		c.resources[h.Resource] = &h
 	}
 }
 
@@ -109,12 +109,12 @@ func (c *Contact) Server() string {
 }
 
 // Resources returns the state of each resource, ordered by name.
-func (c *Contact) Resources() []Heard {
+func (c *Contact) Resources() []ResourceState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]Heard, 0, len(c.heard))
-	for _, name := range slices.Sorted(maps.Keys(c.heard)) {
-		out = append(out, *c.heard[name])
+	out := make([]ResourceState, 0, len(c.resources))
+	for _, name := range slices.Sorted(maps.Keys(c.resources)) {
+		out = append(out, *c.resources[name])
 	}
 	return out
 }
@@ -131,29 +131,29 @@ func (c *Contact) Outage() Outage {
 func (c *Contact) expect(resource string, optional bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := Heard{Resource: resource}
-	if before := c.heard[resource]; before != nil {
+	h := ResourceState{Resource: resource}
+	if before := c.resources[resource]; before != nil {
 		h = *before
 	}
-	h.answered, h.Optional, h.NotGiven = c.now(), optional, ""
-	c.heard[resource] = &h
+	h.started, h.Optional, h.Unavailable = c.now(), optional, ""
+	c.resources[resource] = &h
 }
 
-// without records that the server does not serve a resource.
-func (c *Contact) without(resource, why string) {
-	c.change(resource, func(h *Heard) { *h = Heard{Resource: resource, NotGiven: why, Optional: true} })
+// recordUnavailable records that the server does not serve a resource.
+func (c *Contact) recordUnavailable(resource, why string) {
+	c.change(resource, func(h *ResourceState) { *h = ResourceState{Resource: resource, Unavailable: why, Optional: true} })
 }
 
 // change applies f to the state of a resource and logs a resulting loss or return of contact.
-func (c *Contact) change(resource string, f func(*Heard)) {
+func (c *Contact) change(resource string, f func(*ResourceState)) {
 	c.mu.Lock()
-	var was, is Heard
-	if h := c.heard[resource]; h != nil {
+	var was, is ResourceState
+	if h := c.resources[resource]; h != nil {
 		was = *h
 		f(h)
 		is = *h
 	}
-	before, now := c.outage, c.findOutage()
+	before, now := c.outage, c.firstOutage()
 	c.outage = now
 	at := c.now()
 	c.mu.Unlock()
@@ -167,7 +167,7 @@ func (c *Contact) change(resource string, f func(*Heard)) {
 	case !is.Optional:
 	case was.Lost.IsZero() && !is.Lost.IsZero():
 		c.log.Warn(resource+" cannot be read: the rules depend on those that were read last", withFix(is.Fix, "err", is.Cause)...)
-	case !was.Lost.IsZero() && is.Lost.IsZero() && is.NotGiven == "":
+	case !was.Lost.IsZero() && is.Lost.IsZero() && is.Unavailable == "":
 		c.log.Info(resource+" can be read again", "after", at.Sub(was.Lost).Round(time.Millisecond))
 	}
 }
@@ -193,97 +193,98 @@ func failureOf(err error) string {
 	return "contact with the API server is lost"
 }
 
-// findOutage returns the required resource that was lost first.
-func (c *Contact) findOutage() (s Outage) {
-	for _, name := range slices.Sorted(maps.Keys(c.heard)) {
-		if h := c.heard[name]; !h.Optional && !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
+// firstOutage returns the required resource that was lost first.
+func (c *Contact) firstOutage() (s Outage) {
+	for _, name := range slices.Sorted(maps.Keys(c.resources)) {
+		if h := c.resources[name]; !h.Optional && !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
 			s = Outage{h.Lost, name, h.Cause, h.Fix, h.failure}
 		}
 	}
 	return s
 }
 
-// answer records that a watch stays open. Events are expected on it.
-func (c *Contact) answer(resource string) {
-	c.change(resource, func(h *Heard) {
-		if h.answered = c.now(); !h.silent {
-			h.found()
+// recordOpenWatch records that a watch stays open. Events are expected on it.
+func (c *Contact) recordOpenWatch(resource string) {
+	c.change(resource, func(h *ResourceState) {
+		if h.started = c.now(); !h.silent {
+			h.markFound()
 		}
 	})
 }
 
-// hear records that an event, bookmark or list arrived. This is the frequent case.
-func (c *Contact) hear(resource string) {
+// recordEvent records that an event, bookmark or list arrived. This is the frequent case.
+func (c *Contact) recordEvent(resource string) {
 	c.mu.Lock()
-	h := c.heard[resource]
+	h := c.resources[resource]
 	if h != nil && h.Lost.IsZero() {
 		h.Last = c.now()
 		c.mu.Unlock()
 		return
 	}
 	c.mu.Unlock()
-	c.change(resource, func(h *Heard) { h.Last = c.now(); h.found() })
+	c.change(resource, func(h *ResourceState) { h.Last = c.now(); h.markFound() })
 }
 
-// mayBeSilent returns how long the watch of a request may be without an event.
-func (c *Contact) mayBeSilent(r *http.Request) time.Duration {
+// silenceLimit returns how long the watch of a request may be without an event.
+func (c *Contact) silenceLimit(r *http.Request) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := c.heard[path.Base(r.URL.Path)]; h != nil {
-		return h.mayBeSilent()
+	if h := c.resources[path.Base(r.URL.Path)]; h != nil {
+		return h.silenceLimit()
 	}
 	return silentAfter
 }
 
-// mark records that bookmarks arrive for a resource.
-func (c *Contact) mark(resource string) {
-	c.change(resource, func(h *Heard) { h.marked = true })
+// recordBookmark records that bookmarks arrive for a resource.
+func (c *Contact) recordBookmark(resource string) {
+	c.change(resource, func(h *ResourceState) { h.hasBookmarks = true })
 }
 
-// lose records that a resource cannot be read.
-func (c *Contact) lose(resource string, err error) {
-	c.change(resource, func(h *Heard) { h.lose(c.now(), err) })
+// recordLoss records that a resource cannot be read.
+func (c *Contact) recordLoss(resource string, err error) {
+	c.change(resource, func(h *ResourceState) { h.markLost(c.now(), err) })
 }
 
-// loseUnlessSince is like lose, but does nothing if a cause was recorded since then.
-func (c *Contact) loseUnlessSince(resource string, then time.Time, err error) {
-	c.change(resource, func(h *Heard) {
-		if h.told.Before(then) {
-			h.lose(c.now(), err)
+// recordLossUnlessNewer is like lose, but does nothing if a cause was recorded since then.
+func (c *Contact) recordLossUnlessNewer(resource string, then time.Time, err error) {
+	c.change(resource, func(h *ResourceState) {
+		if h.causeAt.Before(then) {
+			h.markLost(c.now(), err)
 		}
 	})
 }
 
-func (h *Heard) lose(now time.Time, err error) {
-	silent, ok := errors.AsType[*silence](err)
-	h.silent = h.silent || ok && h.marked && silent.what == noEvent
+func (h *ResourceState) markLost(now time.Time, err error) {
+	silent, ok := errors.AsType[*timeoutError](err)
+	h.silent = h.silent || ok && h.hasBookmarks && silent.what == noEvent
 	if h.Lost.IsZero() {
 		if h.Lost = now; ok {
-			h.Lost = h.heard()
+			h.Lost = h.lastActivity()
 		}
 	}
-	h.told, h.Cause, h.Fix, h.failure = now, err.Error(), Remedy(err), failureOf(err)
+	h.causeAt, h.Cause, h.Fix, h.failure = now, err.Error(), Remedy(err), failureOf(err)
 }
 
-// found records that the resource can be read.
-func (h *Heard) found() {
+// markFound records that the resource can be read.
+func (h *ResourceState) markFound() {
 	h.Lost, h.Cause, h.Fix, h.failure, h.silent = time.Time{}, "", "", "", false
 }
 
-// heard returns when the resource last had an event, or when a watch or the first request started.
-func (h *Heard) heard() time.Time {
-	if h.answered.After(h.Last) {
-		return h.answered
+// lastActivity returns when the resource last had an event, or when a watch or the first request
+// started.
+func (h *ResourceState) lastActivity() time.Time {
+	if h.started.After(h.Last) {
+		return h.started
 	}
 	return h.Last
 }
 
-// listen marks resources as lost that have been without events for too long.
-func (c *Contact) listen() {
+// checkSilence marks resources as lost that have been without events for too long.
+func (c *Contact) checkSilence() {
 	for _, was := range c.Resources() {
-		c.change(was.Resource, func(h *Heard) {
-			if most := h.mayBeSilent(); h.Lost.IsZero() && h.NotGiven == "" && c.now().Sub(h.heard()) >= most {
-				h.lose(c.now(), &silence{noEvent, most})
+		c.change(was.Resource, func(h *ResourceState) {
+			if most := h.silenceLimit(); h.Lost.IsZero() && h.Unavailable == "" && c.now().Sub(h.lastActivity()) >= most {
+				h.markLost(c.now(), &timeoutError{noEvent, most})
 			}
 		})
 	}
@@ -291,40 +292,40 @@ func (c *Contact) listen() {
 
 // run checks for silent resources until ctx ends.
 func (c *Contact) run(ctx context.Context) {
-	tick := time.NewTicker(listenEvery)
+	tick := time.NewTicker(silenceCheck)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			c.listen()
+			c.checkSilence()
 		}
 	}
 }
 
-// over returns a transport on top of next that records failures.
-func (c *Contact) over(next http.RoundTripper, server string) http.RoundTripper {
+// transport returns a transport on top of next that records failures.
+func (c *Contact) transport(next http.RoundTripper, server string) http.RoundTripper {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.server = server
-	return &listener{c, &deadlines{next, c.mayBeSilent}}
+	return &recordingTransport{c, &deadlines{next, c.silenceLimit}}
 }
 
-// listener is a transport that records failed requests. Reflectors report neither a watch that
-// cannot start nor one that breaks.
-type listener struct {
+// recordingTransport is a transport that records failed requests. Reflectors report neither a
+// watch that cannot start nor one that breaks.
+type recordingTransport struct {
 	*Contact
 	next http.RoundTripper
 }
 
 // WrappedRoundTripper lets client-go find the underlying transport.
-func (l *listener) WrappedRoundTripper() http.RoundTripper { return l.next }
+func (l *recordingTransport) WrappedRoundTripper() http.RoundTripper { return l.next }
 
-func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resource := path.Base(r.URL.Path)
 	l.mu.Lock()
-	h := l.heard[resource]
+	h := l.resources[resource]
 	optional := h != nil && h.Optional
 	l.mu.Unlock()
 	resp, err := l.next.RoundTrip(r)
@@ -332,27 +333,27 @@ func (l *listener) RoundTrip(r *http.Request) (*http.Response, error) {
 	case h == nil || r.Method != http.MethodGet || r.Context().Err() != nil:
 		return resp, err
 	case err != nil:
-		l.lose(resource, err)
+		l.recordLoss(resource, err)
 		return resp, err
 	}
 	switch code := resp.StatusCode; {
 	case code < http.StatusBadRequest:
-		if why := foreign(resp); why != "" {
-			l.lose(resource, errors.New(why))
+		if why := foreignResponse(resp); why != "" {
+			l.recordLoss(resource, errors.New(why))
 		}
-		resp.Body = &heardBody{ReadCloser: resp.Body, of: l.Contact, ctx: r.Context(), resource: resource}
+		resp.Body = &recordingBody{ReadCloser: resp.Body, of: l.Contact, ctx: r.Context(), resource: resource}
 	case code == http.StatusGone, code == http.StatusUnprocessableEntity, code == http.StatusTooManyRequests:
 		// The resource version is too old, an old server does not support the request, or there are too
 		// many requests. client-go then asks differently, or later.
 	case optional && (code == http.StatusNotFound || code == http.StatusForbidden):
 	default:
-		l.lose(resource, refusalOf(resp))
+		l.recordLoss(resource, rejectionOf(resp))
 	}
 	return resp, err
 }
 
-// refusalOf returns the error in a server's response.
-func refusalOf(resp *http.Response) error {
+// rejectionOf returns the error in a server's response.
+func rejectionOf(resp *http.Response) error {
 	const most = 64 << 10
 	begin, _ := io.ReadAll(io.LimitReader(resp.Body, most))
 	resp.Body = struct {
@@ -370,8 +371,8 @@ func refusalOf(resp *http.Response) error {
 	return refusal
 }
 
-// heardBody is a response body that records read errors.
-type heardBody struct {
+// recordingBody is a response body that records read errors.
+type recordingBody struct {
 	io.ReadCloser
 	of       *Contact
 	ctx      context.Context // context of the request
@@ -379,17 +380,17 @@ type heardBody struct {
 	closed   atomic.Bool // by the reader
 }
 
-func (b *heardBody) Read(p []byte) (int, error) {
+func (b *recordingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	// A canceled request, as at the end of the process, is no failure of the server. A request that
 	// exceeded its deadline is one.
 	if err != nil && err != io.EOF && !b.closed.Load() && b.ctx.Err() != context.Canceled {
-		b.of.lose(b.resource, err)
+		b.of.recordLoss(b.resource, err)
 	}
 	return n, err
 }
 
-func (b *heardBody) Close() error {
+func (b *recordingBody) Close() error {
 	b.closed.Store(true)
 	return b.ReadCloser.Close()
 }

@@ -193,7 +193,7 @@ func TestContactRefused(t *testing.T) {
 	f.Send("services", "ADDED", service("b", "10.0.0.2"))
 	g.until(has("b"))
 	g.eventually("each resource is heard again", func() bool {
-		return !slices.ContainsFunc(g.Contact.Resources(), func(h Heard) bool { return h.Last.Before(began) })
+		return !slices.ContainsFunc(g.Contact.Resources(), func(h ResourceState) bool { return h.Last.Before(began) })
 	})
 }
 
@@ -224,7 +224,7 @@ func TestContactNever(t *testing.T) {
 		t.Errorf("cause: %q", s.Cause)
 	}
 	for range 2 * len(g.Contact.Resources()) { // several attempts later
-		g.Contact.lose("services", errors.New("dial: connection refused"))
+		g.Contact.recordLoss("services", errors.New("dial: connection refused"))
 	}
 	if n := timesSaid(t, said, lostSaid); n != 1 || strings.Contains(said.String(), "level=ERROR") {
 		t.Errorf("told %d times:\n%s", n, said.String())
@@ -259,7 +259,7 @@ func TestContactEnds(t *testing.T) {
 	} {
 		c := NewContact(slog.New(slog.DiscardHandler), time.Now)
 		c.expect("services", false)
-		b := &heardBody{ReadCloser: io.NopCloser(iotest.ErrReader(errors.New("broken"))), of: c, ctx: tt.ctx, resource: "services"}
+		b := &recordingBody{ReadCloser: io.NopCloser(iotest.ErrReader(errors.New("broken"))), of: c, ctx: tt.ctx, resource: "services"}
 		b.Read(make([]byte, 1))
 		if lost := !c.Outage().Since.IsZero(); lost != tt.lost {
 			t.Errorf("%s: contact lost: %t, want %t", tt.name, lost, tt.lost)
@@ -334,7 +334,7 @@ func TestContactAnswers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			resp, err := c.over(tc.answer, "server").RoundTrip(r)
+			resp, err := c.transport(tc.answer, "server").RoundTrip(r)
 			if err == nil {
 				if body, err := io.ReadAll(resp.Body); err != nil || len(body) == 0 {
 					t.Errorf("the body is gone: %q, %v", body, err)
@@ -362,21 +362,21 @@ func TestContactSilent(t *testing.T) {
 		want string // the lost resource
 	}{
 		{"at first", func() {}, ""},
-		{"services come, without bookmarks", func() { c.answer("services"); c.hear("services") }, ""},
+		{"services come, without bookmarks", func() { c.recordOpenWatch("services"); c.recordEvent("services") }, ""},
 		{"a minute", func() { now = now.Add(time.Minute) }, ""},
 		{"nothing of nodes", func() { now = now.Add(staleAfter) }, "nodes"},
-		{"nodes come", func() { c.answer("nodes"); c.hear("nodes"); c.mark("nodes"); silent = now }, ""},
+		{"nodes come", func() { c.recordOpenWatch("nodes"); c.recordEvent("nodes"); c.recordBookmark("nodes"); silent = now }, ""},
 		{"a little less than long", func() { now = now.Add(staleAfter - time.Second) }, ""},
 		{"long", func() { now = now.Add(time.Second) }, "nodes"},
 		{"longer, and of services as well, which came before", func() { now = now.Add(time.Hour); silent = began }, "services"},
-		{"a bookmark, and services", func() { c.hear("nodes"); c.hear("services"); silent = now }, ""},
-		{"services without bookmarks for less than a watch lasts", func() { now = now.Add(silentAfter - time.Second); c.hear("nodes") }, ""},
+		{"a bookmark, and services", func() { c.recordEvent("nodes"); c.recordEvent("services"); silent = now }, ""},
+		{"services without bookmarks for less than a watch lasts", func() { now = now.Add(silentAfter - time.Second); c.recordEvent("nodes") }, ""},
 		{"for longer", func() { now = now.Add(time.Second) }, "services"},
-		{"the next watch begins", func() { c.answer("services") }, ""},
+		{"the next watch begins", func() { c.recordOpenWatch("services") }, ""},
 	}
 	for _, s := range steps {
 		s.do()
-		c.listen()
+		c.checkSilence()
 		lost := c.Outage()
 		if lost.Resource != s.want || s.want != "" && !lost.Since.Equal(silent) {
 			t.Errorf("%s: lost: %q since %s, want %q since %s", s.name, lost.Resource, lost.Since, s.want, silent)

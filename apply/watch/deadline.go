@@ -10,28 +10,28 @@ import (
 	"time"
 )
 
-// answerWithin is how long a server may take to answer a request, or to send the next bytes of a
+// responseTimeout is how long a server may take to answer a request, or to send the next bytes of a
 // list. kube-apiserver itself ends requests after a minute (--request-timeout).
-const answerWithin = 70 * time.Second
+const responseTimeout = 70 * time.Second
 
-// mostRetryAfter bounds the Retry-After header. client-go would wait for days.
-const mostRetryAfter = 30 * time.Second
+// maxRetryAfter bounds the Retry-After header. client-go would wait for days.
+const maxRetryAfter = 30 * time.Second
 
 // noEvent is the silence of a watch.
 const noEvent = "no event and no bookmark"
 
-// silence is the error of a request that the server did not answer in time.
-type silence struct {
-	what string
-	long time.Duration
+// timeoutError is the error of a request that the server did not answer in time.
+type timeoutError struct {
+	what  string
+	limit time.Duration
 }
 
-func (s *silence) Error() string { return fmt.Sprintf("%s for %s", s.what, s.long) }
+func (s *timeoutError) Error() string { return fmt.Sprintf("%s for %s", s.what, s.limit) }
 
 // Timeout and Temporary make silence a net.Error. client-go then ends the watch without an error
 // event, which would replace the cause.
-func (*silence) Timeout() bool   { return true }
-func (*silence) Temporary() bool { return true }
+func (*timeoutError) Timeout() bool   { return true }
+func (*timeoutError) Temporary() bool { return true }
 
 // deadlines is a transport that ends requests to a silent server. client-go waits forever for
 // headers and events while the connection answers pings.
@@ -46,27 +46,27 @@ func (d *deadlines) WrappedRoundTripper() http.RoundTripper { return d.next }
 
 func (d *deadlines) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	timer := time.AfterFunc(answerWithin, func() { cancel(&silence{"no answer", answerWithin}) })
+	timer := time.AfterFunc(responseTimeout, func() { cancel(&timeoutError{"no answer", responseTimeout}) })
 	resp, err := d.next.RoundTrip(r.WithContext(ctx))
 	timer.Stop()
 	if err != nil {
 		cancel(nil)
-		return nil, orSilence(ctx, err)
+		return nil, timeoutOr(ctx, err)
 	}
-	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && after > int(mostRetryAfter.Seconds()) {
-		resp.Header.Set("Retry-After", strconv.Itoa(int(mostRetryAfter.Seconds())))
+	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && after > int(maxRetryAfter.Seconds()) {
+		resp.Header.Set("Retry-After", strconv.Itoa(int(maxRetryAfter.Seconds())))
 	}
-	body := &timedBody{ReadCloser: resp.Body, ctx: ctx, end: cancel, silence: silence{"the answer stopped", answerWithin}}
+	body := &timedBody{ReadCloser: resp.Body, ctx: ctx, end: cancel, timeout: timeoutError{"the answer stopped", responseTimeout}}
 	if r.URL.Query().Has("watch") {
-		body.silence = silence{noEvent, d.events(r)}
+		body.timeout = timeoutError{noEvent, d.events(r)}
 	}
 	resp.Body = body
 	return resp, nil
 }
 
-// orSilence returns the silence that ended a request, or else err.
-func orSilence(ctx context.Context, err error) error {
-	if silent, ok := errors.AsType[*silence](context.Cause(ctx)); ok {
+// timeoutOr returns the silence that ended a request, or else err.
+func timeoutOr(ctx context.Context, err error) error {
+	if silent, ok := errors.AsType[*timeoutError](context.Cause(ctx)); ok {
 		return silent
 	}
 	return err
@@ -78,15 +78,15 @@ type timedBody struct {
 	io.ReadCloser
 	ctx     context.Context // context of the request
 	end     context.CancelCauseFunc
-	silence silence
+	timeout timeoutError
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
-	timer := time.AfterFunc(b.silence.long, func() { b.end(&b.silence) })
+	timer := time.AfterFunc(b.timeout.limit, func() { b.end(&b.timeout) })
 	n, err := b.ReadCloser.Read(p)
 	timer.Stop()
 	if err != nil && err != io.EOF {
-		err = orSilence(b.ctx, err)
+		err = timeoutOr(b.ctx, err)
 	}
 	return n, err
 }

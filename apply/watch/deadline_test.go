@@ -51,10 +51,10 @@ func TestDeadlines(t *testing.T) {
 		took        time.Duration
 		want        string // error; empty if the response is complete
 	}{
-		{"no headers", "", false, never, nil, answerWithin, "no answer for 1m10s"},
-		{"no headers of a watch", "?watch=true", true, never, nil, answerWithin, "no answer for 1m10s"},
-		{"slow, and whole", "", false, answerWithin - 1, []time.Duration{answerWithin - 1, answerWithin - 1}, 3*answerWithin - 3, ""},
-		{"a list that stops", "", true, time.Second, []time.Duration{time.Second, never}, answerWithin + 2*time.Second, "the answer stopped for 1m10s"},
+		{"no headers", "", false, never, nil, responseTimeout, "no answer for 1m10s"},
+		{"no headers of a watch", "?watch=true", true, never, nil, responseTimeout, "no answer for 1m10s"},
+		{"slow, and whole", "", false, responseTimeout - 1, []time.Duration{responseTimeout - 1, responseTimeout - 1}, 3*responseTimeout - 3, ""},
+		{"a list that stops", "", true, time.Second, []time.Duration{time.Second, never}, responseTimeout + 2*time.Second, "the answer stopped for 1m10s"},
 		{"a watch without bookmarks", "?watch=true", false, 0, []time.Duration{silentAfter - 1, never}, 2*silentAfter - 1, "no event and no bookmark for 15m0s"},
 		{"a watch with bookmarks", "?watch=true", true, 0, []time.Duration{time.Minute, staleAfter - 1, never}, time.Minute + 2*staleAfter - 1, "no event and no bookmark for 3m0s"},
 	} {
@@ -62,11 +62,11 @@ func TestDeadlines(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := NewContact(slog.New(slog.DiscardHandler), time.Now)
 				c.expect("services", false)
-				c.hear("services")
+				c.recordEvent("services")
 				if tc.marked {
-					c.mark("services")
+					c.recordBookmark("services")
 				}
-				over := c.over(roundTrip(func(r *http.Request) (*http.Response, error) {
+				over := c.transport(roundTrip(func(r *http.Request) (*http.Response, error) {
 					select {
 					case <-time.After(tc.headers):
 						return &http.Response{StatusCode: 200, Header: http.Header{}, Body: &pausing{r.Context(), tc.body}}, nil
@@ -103,31 +103,31 @@ func TestSilenceLasts(t *testing.T) {
 	c := NewContact(slog.New(slog.DiscardHandler), time.Now)
 	c.expect("services", false)
 	lost := func() bool { return !c.Outage().Since.IsZero() }
-	c.lose("services", &silence{noEvent, staleAfter})
-	if c.answer("services"); lost() {
+	c.recordLoss("services", &timeoutError{noEvent, staleAfter})
+	if c.recordOpenWatch("services"); lost() {
 		t.Error("lost, though a watch opened, and the server never sent bookmarks")
 	}
-	c.mark("services")
-	c.lose("services", &silence{noEvent, staleAfter})
-	c.lose("services", errors.New("connection refused"))
-	if c.answer("services"); !lost() {
+	c.recordBookmark("services")
+	c.recordLoss("services", &timeoutError{noEvent, staleAfter})
+	c.recordLoss("services", errors.New("connection refused"))
+	if c.recordOpenWatch("services"); !lost() {
 		t.Error("heard before a bookmark came")
 	}
-	c.hear("services")
-	c.lose("services", errors.New("connection refused"))
-	if c.answer("services"); lost() {
+	c.recordEvent("services")
+	c.recordLoss("services", errors.New("connection refused"))
+	if c.recordOpenWatch("services"); lost() {
 		t.Error("lost after a refused connection, though a watch opened")
 	}
 }
 
 // A silent watch ends without an error event, whose text would replace the cause.
 func TestSilenceIsTimeout(t *testing.T) {
-	if !utilnet.IsTimeout(&silence{noEvent, staleAfter}) {
+	if !utilnet.IsTimeout(&timeoutError{noEvent, staleAfter}) {
 		t.Error("client-go sees no timeout")
 	}
 }
 
-// A server cannot make a client wait longer than mostRetryAfter.
+// A server cannot make a client wait longer than maxRetryAfter.
 func TestRetryAfter(t *testing.T) {
 	for given, want := range map[string]string{"": "", "1": "1", "86400": "30", "tomorrow": "tomorrow"} {
 		d := &deadlines{next: roundTrip(func(*http.Request) (*http.Response, error) {

@@ -43,10 +43,10 @@ type Events struct {
 	Now      func() time.Time
 
 	queue chan queued
-	said  map[Event]bool // events already sent; at most mostSaid
+	sent  map[Event]bool // events already sent; at most maxSent
 
-	all Budget            // of events about Services
-	of  map[string]Budget // of namespaces that have used some of their share
+	total       Budget            // of events about Services
+	byNamespace map[string]Budget // of namespaces that have used some of their share
 
 	mu      sync.Mutex
 	waiting map[string]int // queued events about Services, by namespace
@@ -60,8 +60,8 @@ type queued struct {
 
 const (
 	eventQueue = 100 // length of the queue
-	mostSaid   = 1000
-	mostNote   = 1024 // bytes; limit of the API
+	maxSent    = 1000
+	maxNote    = 1024 // bytes; limit of the API
 
 	serviceBurst = 25
 	serviceEvery = 30 * time.Second
@@ -70,14 +70,14 @@ const (
 
 // NewEvents returns an Events. It sends while API.Run runs.
 func NewEvents(nodeName string, log *slog.Logger, now func() time.Time) *Events {
-	return &Events{NodeName: nodeName, Log: log, Now: now, queue: make(chan queued, eventQueue), of: map[string]Budget{}, waiting: map[string]int{}}
+	return &Events{NodeName: nodeName, Log: log, Now: now, queue: make(chan queued, eventQueue), byNamespace: map[string]Budget{}, waiting: map[string]int{}}
 }
 
 // Send queues an event. An event that equals an earlier one is not sent again.
 func (e *Events) Send(event Event) { e.send(queued{Event: event}) }
 
-// SendLast queues an event and waits until it and all events before it were tried, or ctx ends.
-func (e *Events) SendLast(ctx context.Context, event Event) {
+// SendAndWait queues an event and waits until it and all events before it were tried, or ctx ends.
+func (e *Events) SendAndWait(ctx context.Context, event Event) {
 	done := make(chan struct{})
 	if !e.send(queued{event, done}) {
 		return
@@ -118,18 +118,18 @@ func (e *Events) drop(event Event) {
 
 // run sends events until ctx ends.
 func (e *Events) run(ctx context.Context, client rest.Interface) {
-	e.said = map[Event]bool{}
+	e.sent = map[Event]bool{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case event := <-e.queue:
-			e.taken(event.Service.Namespace)
-			if !e.said[event.Event] && e.affordable(event.Event) {
-				if len(e.said) >= mostSaid {
-					clear(e.said)
+			e.dequeued(event.Service.Namespace)
+			if !e.sent[event.Event] && e.allow(event.Event) {
+				if len(e.sent) >= maxSent {
+					clear(e.sent)
 				}
-				e.said[event.Event] = true
+				e.sent[event.Event] = true
 				e.post(ctx, client, e.object(event.Event))
 			}
 			if event.done != nil {
@@ -139,26 +139,26 @@ func (e *Events) run(ctx context.Context, client rest.Interface) {
 	}
 }
 
-// affordable reports whether the limits allow an event now, and counts it.
-func (e *Events) affordable(event Event) bool {
+// allow reports whether the limits allow an event now, and counts it.
+func (e *Events) allow(event Event) bool {
 	if event.Service == (ir.Name{}) {
 		return true
 	}
 	now, of := e.Now(), event.Service.Namespace
-	maps.DeleteFunc(e.of, func(_ string, b Budget) bool { return b.at(now, serviceShare*serviceEvery).spent == 0 })
-	all, part := e.all.at(now, serviceEvery), e.of[of].at(now, serviceShare*serviceEvery)
+	maps.DeleteFunc(e.byNamespace, func(_ string, b Budget) bool { return b.refilled(now, serviceShare*serviceEvery).spent == 0 })
+	all, part := e.total.refilled(now, serviceEvery), e.byNamespace[of].refilled(now, serviceShare*serviceEvery)
 	if all.spent >= serviceBurst || part.spent >= serviceBurst/serviceShare {
 		e.drop(event)
 		return false
 	}
 	all.spent++
 	part.spent++
-	e.all, e.of[of] = all, part
+	e.total, e.byNamespace[of] = all, part
 	return true
 }
 
-// taken removes an event from the count of waiting ones.
-func (e *Events) taken(of string) {
+// dequeued removes an event from the count of waiting ones.
+func (e *Events) dequeued(of string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.waiting[of]--; e.waiting[of] == 0 {
@@ -196,13 +196,13 @@ func (e *Events) object(event Event) *eventsv1.Event {
 		Action:              event.Action,
 		Reason:              event.Reason,
 		Regarding:           about,
-		Note:                cut(event.Note, mostNote),
+		Note:                truncate(event.Note, maxNote),
 		Type:                kind,
 	}
 }
 
-// cut shortens a string to at most most bytes, at a character boundary.
-func cut(s string, most int) string {
+// truncate shortens a string to at most most bytes, at a character boundary.
+func truncate(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

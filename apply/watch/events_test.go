@@ -69,11 +69,11 @@ func TestEvents(t *testing.T) {
 // Few events about Services are sent. Each namespace has only its share, and may send again later.
 // The node's own events are not blocked by them, and the set of sent events is bounded.
 func TestEventsAreFew(t *testing.T) {
-	posts := make(chan string, 10*mostSaid)
+	posts := make(chan string, 10*maxSent)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var e eventsv1.Event
-		if err := json.Unmarshal(body, &e); err != nil || len(e.Note) > mostNote {
+		if err := json.Unmarshal(body, &e); err != nil || len(e.Note) > maxNote {
 			t.Errorf("%v, a note of %d bytes", err, len(e.Note))
 		}
 		posts <- e.Regarding.Kind + " " + e.Regarding.Namespace
@@ -88,7 +88,7 @@ func TestEventsAreFew(t *testing.T) {
 	var now atomic.Int64
 	e := NewEvents("node1", slog.New(slog.NewTextHandler(t.Output(), nil)), func() time.Time { return time.Unix(now.Load(), 0) })
 	send := func(namespace string, i int) {
-		e.Send(Event{Service: ir.Name{Namespace: namespace, Name: fmt.Sprint(i)}, Note: strings.Repeat("é", mostNote)})
+		e.Send(Event{Service: ir.Name{Namespace: namespace, Name: fmt.Sprint(i)}, Note: strings.Repeat("é", maxNote)})
 	}
 	for i := range 3 * eventQueue { // nothing sends yet
 		send("a-tenant", i)
@@ -101,7 +101,7 @@ func TestEventsAreFew(t *testing.T) {
 	t.Cleanup(func() { <-done })
 	sent := func(what string, tenant, others int) {
 		t.Helper()
-		e.SendLast(t.Context(), Event{Reason: what})
+		e.SendAndWait(t.Context(), Event{Reason: what})
 		got := map[string]int{}
 		for len(posts) > 0 {
 			kind, namespace, _ := strings.Cut(<-posts, " ")
@@ -119,7 +119,7 @@ func TestEventsAreFew(t *testing.T) {
 		now.Add(int64(by/time.Second) + 1)
 		for i := range 10 {
 			send("a-tenant", int(now.Load())+i)
-			e.SendLast(t.Context(), Event{Service: ir.Name{Namespace: "a-tenant", Name: "waited for"}}) // or drops it: the queue is empty then
+			e.SendAndWait(t.Context(), Event{Service: ir.Name{Namespace: "a-tenant", Name: "waited for"}}) // or drops it: the queue is empty then
 		}
 		for i := range 10 {
 			send(fmt.Sprint("shop", i), int(now.Load())+i)
@@ -128,11 +128,11 @@ func TestEventsAreFew(t *testing.T) {
 	}
 	later("later", 2*serviceEvery, 0, 2)
 	later("and later", serviceShare*serviceEvery, 1, serviceShare-1)
-	for i := range 2 * mostSaid {
-		e.SendLast(t.Context(), Event{Reason: fmt.Sprint(i)})
+	for i := range 2 * maxSent {
+		e.SendAndWait(t.Context(), Event{Reason: fmt.Sprint(i)})
 	}
-	if len(e.said) > mostSaid {
-		t.Errorf("%d events are remembered", len(e.said))
+	if len(e.sent) > maxSent {
+		t.Errorf("%d events are remembered", len(e.sent))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -141,8 +141,8 @@ func TestEventsAreFew(t *testing.T) {
 	}
 }
 
-// SendLast waits until the event was sent, or ctx ends.
-func TestSendLast(t *testing.T) {
+// SendAndWait waits until the event was sent, or ctx ends.
+func TestSendAndWait(t *testing.T) {
 	var posted atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		posted.Add(1)
@@ -157,23 +157,23 @@ func TestSendLast(t *testing.T) {
 	e := NewEvents("node1", slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now)
 	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	e.SendLast(brief, Event{Reason: "NobodySends"})
+	e.SendAndWait(brief, Event{Reason: "NobodySends"})
 	if posted.Load() > 0 || brief.Err() == nil {
 		t.Error("did not wait, though nobody sends")
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); e.run(t.Context(), c.events) }()
 	t.Cleanup(func() { <-done })
-	e.SendLast(t.Context(), Event{Reason: "Last"})
+	e.SendAndWait(t.Context(), Event{Reason: "Last"})
 	if n := posted.Load(); n != 2 {
 		t.Errorf("%d events sent, want both", n)
 	}
-	e.SendLast(t.Context(), Event{Reason: "Last"}) // a duplicate is not sent, and SendLast still returns
+	e.SendAndWait(t.Context(), Event{Reason: "Last"}) // a duplicate is not sent, and SendAndWait still returns
 }
 
 // Without an API server events are ignored.
 func TestNoEvents(t *testing.T) {
 	var e *Events
 	e.Send(Event{Reason: "Starting"})
-	e.SendLast(t.Context(), Event{Reason: "Last"})
+	e.SendAndWait(t.Context(), Event{Reason: "Last"})
 }

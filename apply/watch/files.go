@@ -34,8 +34,8 @@ type Files struct {
 	// Report is called with the findings of each read, and with the objects that have errors. The Store
 	// keeps their last good versions, if there were any.
 	Report func(diag.List, []*snapshot.LeftOut)
-	// Again requests another read, whether or not something changed; optional.
-	Again <-chan struct{}
+	// Reread requests another read, whether or not something changed; optional.
+	Reread <-chan struct{}
 
 	skipped map[string]bool // named paths that are not regular files
 }
@@ -132,15 +132,15 @@ func (regular) Open(name string) (fs.File, error) {
 }
 
 // Run reads the files, calls read with the result, and follows the files until ctx ends. After a
-// failed read it tries again when something changes or Again requests it.
+// failed read it tries again when something changes or Reread requests it.
 func (f *Files) Run(ctx context.Context, read func(error)) error {
-	w, err := watchPaths(f.Paths, newNotices)
-	if err == nil && w.polls != nil {
-		f.Log.Warn("changes of the snapshot are looked for every "+pollEvery.String(), "err", w.polls)
+	w, err := watchPaths(f.Paths, newNotifier)
+	if err == nil && w.pollReason != nil {
+		f.Log.Warn("changes of the snapshot are looked for every "+pollEvery.String(), "err", w.pollReason)
 	}
 	read(f.Read()) // after setting the watch, so that no change is missed
 	if err != nil {
 		return err
 	}
-	return w.run(ctx, time.After, f.Again, func() { read(f.Read()) })
+	return w.run(ctx, time.After, f.Reread, func() { read(f.Read()) })
 }

@@ -182,7 +182,7 @@ func TestFilesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
 	again, reads := make(chan struct{}), make(chan error)
-	f := &Files{Paths: []string{path}, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.LeftOut) {}, Again: again}
+	f := &Files{Paths: []string{path}, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.LeftOut) {}, Reread: again}
 	done := make(chan error, 1)
 	go func() { done <- f.Run(t.Context(), func(err error) { reads <- err }) }()
 	t.Cleanup(func() { <-done })
@@ -351,7 +351,7 @@ func TestFilesBeingWritten(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "live.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
-	w, err := watchPaths([]string{path}, newNotices)
+	w, err := watchPaths([]string{path}, newNotifier)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +360,7 @@ func TestFilesBeingWritten(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- w.run(t.Context(), func(d time.Duration) <-chan time.Time {
-			if d == longest {
+			if d == maxDelay {
 				return nil
 			}
 			p.asked <- d
@@ -376,16 +376,16 @@ func TestFilesBeingWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.until(t, patience)
+	p.until(t, openTimeout)
 	for range 3 {
 		file.WriteString(serviceYAML("b", "10.0.0.2") + "---\n")
-		if others := p.until(t, patience); others > 0 {
-			t.Errorf("%d waits for less than %s while the file is open", others, patience)
+		if others := p.until(t, openTimeout); others > 0 {
+			t.Errorf("%d waits for less than %s while the file is open", others, openTimeout)
 		}
 	}
 	write(t, filepath.Join(dir, "other"), "") // an unrelated file
 	file.Close()
-	p.until(t, settle)
+	p.until(t, settleTime)
 	p.tick <- time.Time{}
 	if got := <-changed; strings.Count(got, "name: b") != 3 {
 		t.Errorf("read:\n%s", got)
@@ -396,9 +396,9 @@ func TestFilesBeingWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	p.until(t, patience)
+	p.until(t, openTimeout)
 	file.WriteString(serviceYAML("c", "10.0.0.3"))
-	p.until(t, patience)
+	p.until(t, openTimeout)
 	p.tick <- time.Time{}
 	if got := <-changed; !strings.Contains(got, "name: c") {
 		t.Errorf("read:\n%s", got)
@@ -411,7 +411,7 @@ func TestFilesBeingWritten(t *testing.T) {
 // A file that changes continuously does not block changes of others.
 func TestFilesNeverAtRest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "live.yaml")
-	w, err := watchPaths([]string{path}, newNotices)
+	w, err := watchPaths([]string{path}, newNotifier)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,7 +421,7 @@ func TestFilesNeverAtRest(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- w.run(t.Context(), func(d time.Duration) <-chan time.Time {
-			if d == longest {
+			if d == maxDelay {
 				return latest
 			}
 			return nil // the files never settle
@@ -482,10 +482,10 @@ func TestFilesPolled(t *testing.T) {
 	dir := t.TempDir()
 	refused := errors.New("too many open files")
 	w, err := pollPaths([]string{filepath.Join(dir, "live")}, 10*time.Millisecond, refused)
-	if err != nil || w.polls != refused {
-		t.Fatal(err, w.polls)
+	if err != nil || w.pollReason != refused {
+		t.Fatal(err, w.pollReason)
 	}
-	if w, err := watchPaths([]string{dir}, func() (notices, error) { return nil, refused }); err != nil || w.polls != refused {
+	if w, err := watchPaths([]string{dir}, func() (notifier, error) { return nil, refused }); err != nil || w.pollReason != refused {
 		t.Error("refused, and not polled:", err)
 	} else {
 		w.Close()

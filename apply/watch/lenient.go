@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// brokenMark is an annotation on the replacement of an object that cannot be decoded. Its value is
-// the error.
-const brokenMark = "proxyc.dev/broken"
+// brokenAnnotation is an annotation on the replacement of an object that cannot be decoded. Its
+// value is the error.
+const brokenAnnotation = "proxyc.dev/broken"
 
 // lenientCodecs decode object by object if a whole list cannot be decoded. A single broken object
 // would otherwise block all objects of its kind: the list fails, and the watch ends and restarts
@@ -36,7 +36,8 @@ func (c lenientCodecs) SupportedMediaTypes() []runtime.SerializerInfo {
 	return all
 }
 
-// lenient decodes a broken object, alone or in a list, as one with only its name and brokenMark.
+// lenient decodes a broken object, alone or in a list, as one with only its name and
+// brokenAnnotation.
 type lenient struct {
 	runtime.Serializer
 	form form
@@ -57,7 +58,7 @@ func (l lenient) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	if err == nil || kind == nil {
 		return obj, kind, err
 	}
-	mended, ok := l.mend(data, *kind, err)
+	mended, ok := l.repair(data, *kind, err)
 	if !ok {
 		return obj, kind, err
 	}
@@ -67,8 +68,8 @@ func (l lenient) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	return l.Serializer.Decode(mended, defaults, into)
 }
 
-// mend replaces the broken objects in data. It returns false if that does not help.
-func (l lenient) mend(data []byte, kind schema.GroupVersionKind, cause error) ([]byte, bool) {
+// repair replaces the broken objects in data. It returns false if that does not help.
+func (l lenient) repair(data []byte, kind schema.GroupVersionKind, cause error) ([]byte, bool) {
 	of, list := strings.CutSuffix(kind.Kind, "List")
 	if !list {
 		return l.stub(data, kind, cause), true
@@ -93,7 +94,7 @@ func (l lenient) stub(data []byte, kind schema.GroupVersionKind, cause error) []
 	return l.form.write(&metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind},
 		ObjectMeta: metav1.ObjectMeta{Namespace: is.Namespace, Name: is.Name, ResourceVersion: is.ResourceVersion,
-			Annotations: map[string]string{brokenMark: reason(cause)}},
+			Annotations: map[string]string{brokenAnnotation: reason(cause)}},
 	})
 }
 

@@ -36,23 +36,23 @@ func NewCluster(kubeconfig, context, userAgent string, log *slog.Logger) (*Clust
 }
 
 func newCluster(base *rest.Config, log *slog.Logger) (*Cluster, error) {
-	c := &Cluster{API{Log: log, whole: true}}
+	c := &Cluster{API{Log: log, unreduced: true}}
 	return c, c.api.connect(base)
 }
 
-// everything is a kind that is read without selectors.
-type everything struct {
+// unfilteredKind is a kind that is read without selectors.
+type unfilteredKind struct {
 	resource string
 	group    string // "" for the core group
 	client   rest.Interface
-	typed    typed
+	typed    objectTypes
 	expected any
 	optional bool
 }
 
-func (c *Cluster) kinds() []everything {
+func (c *Cluster) kinds() []unfilteredKind {
 	a := &c.api
-	return []everything{
+	return []unfilteredKind{
 		{"services", "", a.clients.core, typesOf[corev1.ServiceList, corev1.Service, snapshot.Service](), &corev1.Service{}, false},
 		{"endpointslices", "discovery.k8s.io", a.clients.discovery, typesOf[discoveryv1.EndpointSliceList, discoveryv1.EndpointSlice, snapshot.EndpointSlice](), &discoveryv1.EndpointSlice{}, false},
 		{"nodes", "", a.clients.core, typesOf[corev1.NodeList, corev1.Node, ownNode](), &corev1.Node{}, false},
@@ -90,7 +90,7 @@ func (c *Cluster) List(ctx context.Context) (all *snapshot.Objects, broken, err 
 }
 
 // explain adds the missing permission to an authorization error.
-func (k *everything) explain(err error, verb string) error {
+func (k *unfilteredKind) explain(err error, verb string) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return fmt.Errorf("%s: the account needs the right to %s %s (API group %q) in all namespaces: %w", k.resource, verb, k.resource, k.group, err)
 	}
@@ -98,7 +98,7 @@ func (k *everything) explain(err error, verb string) error {
 }
 
 // all returns the objects of a kind, trimmed by snapshot.Trim, and the errors of the broken ones.
-func (k *everything) all(ctx context.Context) (objects []any, version string, broken []error, err error) {
+func (k *unfilteredKind) all(ctx context.Context) (objects []any, version string, broken []error, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	var pages paging
 	for {
@@ -123,7 +123,7 @@ func (k *everything) all(ctx context.Context) (objects []any, version string, br
 			if err != nil {
 				return err
 			}
-			if why := o.GetAnnotations()[brokenMark]; why != "" {
+			if why := o.GetAnnotations()[brokenAnnotation]; why != "" {
 				name := strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
 				broken = append(broken, fmt.Errorf("%s %s: is left out: %s", k.typed.kind, name, why))
 				return nil

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// settle is how long files must be unchanged before they are read. Editors and tools write in
+	// settleTime is how long files must be unchanged before they are read. Editors and tools write in
 	// several steps.
-	settle = 50 * time.Millisecond
-	// patience replaces settle while another process has a file open for writing.
-	patience = 5 * time.Second
-	// longest bounds the wait, so that a file that always changes does not block the others.
-	longest = 30 * time.Second
+	settleTime = 50 * time.Millisecond
+	// openTimeout replaces settle while another process has a file open for writing.
+	openTimeout = 5 * time.Second
+	// maxDelay bounds the wait, so that a file that always changes does not block the others.
+	maxDelay = 30 * time.Second
 )
 
 // Paths calls changed in this goroutine: once at the start, after each change of a path or of an
@@ -27,41 +27,41 @@ const (
 //
 // If the kernel cannot report changes, Paths calls polled with the reason and polls every 5 s.
 func Paths(ctx context.Context, paths []string, again <-chan struct{}, polled func(why error), changed func()) error {
-	w, err := watchPaths(paths, newNotices)
+	w, err := watchPaths(paths, newNotifier)
 	if err != nil {
 		return err
 	}
-	if w.polls != nil {
-		polled(w.polls)
+	if w.pollReason != nil {
+		polled(w.pollReason)
 	}
 	changed() // after setting the watches, so that no change is missed
 	return w.run(ctx, time.After, again, changed)
 }
 
-// happening is a change of a name in a directory.
-type happening struct {
+// fileEvent is a change of a name in a directory.
+type fileEvent struct {
 	path string // empty if events were lost: anything may have changed
-	what what
+	kind changeKind
 	dir  bool // the name is a directory
 }
 
-// what is the type of a change.
-type what int
+// changeKind is the type of a change.
+type changeKind int
 
 const (
-	moved   what = iota // added, removed or replaced
-	written             // written, and still open
-	closed              // closed after it was open for writing
+	moved   changeKind = iota // added, removed or replaced
+	written                   // written, and still open
+	closed                    // closed after it was open for writing
 )
 
-// watched is a set of watched paths, with every directory that they lead through. A file, a
+// pathWatch is a set of watched paths, with every directory that they lead through. A file, a
 // directory above it, or a link on the way may be replaced, like the link ..data of a ConfigMap
 // volume.
-type watched struct {
-	notices
-	polls   error    // why it polls; nil if the kernel reports changes
-	paths   []string // absolute
-	concern map[string]interest
+type pathWatch struct {
+	notifier
+	pollReason error    // why it polls; nil if the kernel reports changes
+	paths      []string // absolute
+	interests  map[string]interest
 }
 
 // interest describes the relevant names in a directory.
@@ -71,23 +71,15 @@ type interest struct {
 	objects bool // all names of object files and directories are relevant, too
 }
 
-// notices reports changes in directories.
-type notices interface {
-	events() <-chan happening // closed after the last event
+// notifier reports changes in directories.
+type notifier interface {
+	events() <-chan fileEvent // closed after the last event
 	watch(dirs map[string]interest) error
 	Close()
 }
 
-func newNotices() (notices, error) {
-	n, err := newNotifier()
-	if err != nil {
-		return nil, err
-	}
-	return n, nil
-}
-
 // watchPaths watches with the notices of first, or polls if first fails.
-func watchPaths(paths []string, first func() (notices, error)) (*watched, error) {
+func watchPaths(paths []string, first func() (notifier, error)) (*pathWatch, error) {
 	n, err := first()
 	if err != nil {
 		return pollPaths(paths, pollEvery, err)
@@ -99,16 +91,16 @@ func watchPaths(paths []string, first func() (notices, error)) (*watched, error)
 	return w, nil
 }
 
-func pollPaths(paths []string, every time.Duration, why error) (*watched, error) {
+func pollPaths(paths []string, every time.Duration, why error) (*pathWatch, error) {
 	w, err := newWatched(paths, newPoller(every))
 	if err == nil {
-		w.polls = why
+		w.pollReason = why
 	}
 	return w, err
 }
 
-func newWatched(paths []string, n notices) (*watched, error) {
-	w := &watched{notices: n}
+func newWatched(paths []string, n notifier) (*pathWatch, error) {
+	w := &pathWatch{notifier: n}
 	for _, p := range paths {
 		abs, err := filepath.Abs(p)
 		if err == nil {
@@ -126,19 +118,19 @@ func newWatched(paths []string, n notices) (*watched, error) {
 }
 
 // arm watches all directories that the paths lead through now.
-func (w *watched) arm() error {
+func (w *pathWatch) arm() error {
 	const most = 10 // attempts, since a tree may change continuously
 	for n := range most {
-		before := w.concern
-		w.concern = map[string]interest{}
+		before := w.interests
+		w.interests = map[string]interest{}
 		for _, p := range w.paths {
-			w.lead(p, true)
+			w.addPath(p, true)
 		}
 		// No event reports a directory that was added before its parent was watched.
-		if n > 0 && sameKeys(before, w.concern) {
+		if n > 0 && sameKeys(before, w.interests) {
 			break
 		}
-		if err := w.notices.watch(w.concern); err != nil {
+		if err := w.notifier.watch(w.interests); err != nil {
 			return err
 		}
 	}
@@ -154,9 +146,9 @@ func sameKeys(a, b map[string]interest) bool {
 	return len(a) == len(b)
 }
 
-// lead records the directories that an absolute path leads through. If the path is a directory and
-// end is set, it also records the files below. Missing entries are watched for.
-func (w *watched) lead(path string, end bool) {
+// addPath records the directories that an absolute path leads through. If the path is a directory
+// and end is set, it also records the files below. Missing entries are watched for.
+func (w *pathWatch) addPath(path string, end bool) {
 	const maxLinks = 40 // the kernel's limit (MAXSYMLINKS)
 	rest := parts(path)
 	at := root(path)
@@ -167,7 +159,7 @@ func (w *watched) lead(path string, end bool) {
 			at = filepath.Dir(at)
 			continue
 		}
-		w.note(at, name, len(rest) == 0)
+		w.addName(at, name, len(rest) == 0)
 		next := filepath.Join(at, name)
 		info, err := os.Lstat(next)
 		if err != nil {
@@ -189,36 +181,36 @@ func (w *watched) lead(path string, end bool) {
 	if info, err := os.Lstat(at); !end || err != nil || !info.IsDir() {
 		return
 	}
-	w.below(at)
+	w.addTree(at)
 }
 
-// below records a directory with followed files, and those below it. Unreadable directories are
+// addTree records a directory with followed files, and those below it. Unreadable directories are
 // reported by the reader.
-func (w *watched) below(dir string) {
-	i := w.concern[dir]
+func (w *pathWatch) addTree(dir string) {
+	i := w.interests[dir]
 	i.files, i.objects = true, true
-	w.concern[dir] = i
+	w.interests[dir] = i
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
 		switch {
 		case e.IsDir() && !files.IsHidden(e.Name()):
-			w.below(name)
+			w.addTree(name)
 		case !e.IsDir() && files.IsObjects(e.Name()):
-			w.lead(name, false)
+			w.addPath(name, false)
 		}
 	}
 }
 
-// note records a relevant name in a directory; file if it may be a file.
-func (w *watched) note(dir, name string, file bool) {
-	i := w.concern[dir]
+// addName records a relevant name in a directory; file if it may be a file.
+func (w *pathWatch) addName(dir, name string, file bool) {
+	i := w.interests[dir]
 	i.files = i.files || file
 	if i.names == nil {
 		i.names = map[string]bool{}
 	}
 	i.names[name] = true
-	w.concern[dir] = i
+	w.interests[dir] = i
 }
 
 // root returns the root directory of an absolute path. On Windows each volume has one.
@@ -235,18 +227,18 @@ func parts(path string) []string {
 	return out
 }
 
-// concerns reports whether a change is relevant.
-func (w *watched) concerns(h happening) bool {
+// relevant reports whether a change is relevant.
+func (w *pathWatch) relevant(h fileEvent) bool {
 	if h.path == "" {
 		return true
 	}
-	i, name := w.concern[filepath.Dir(h.path)], filepath.Base(h.path)
+	i, name := w.interests[filepath.Dir(h.path)], filepath.Base(h.path)
 	return i.names[name] || i.objects && (files.IsObjects(name) || h.dir && !files.IsHidden(name))
 }
 
 // run calls changed after each change until ctx ends, and closes the watch. It waits until files
 // that are being written are closed or unchanged for patience. A request on again does not wait.
-func (w *watched) run(ctx context.Context, after func(time.Duration) <-chan time.Time, again <-chan struct{}, changed func()) error {
+func (w *pathWatch) run(ctx context.Context, after func(time.Duration) <-chan time.Time, again <-chan struct{}, changed func()) error {
 	defer w.Close()
 	open := map[string]bool{} // written, and not closed
 	var quiet, latest <-chan time.Time
@@ -258,19 +250,19 @@ func (w *watched) run(ctx context.Context, after func(time.Duration) <-chan time
 			switch {
 			case !ok:
 				return errors.New("watching files: the watch ended")
-			case !w.concerns(h):
+			case !w.relevant(h):
 				continue
-			case h.what == written:
+			case h.kind == written:
 				open[h.path] = true
 			default:
 				delete(open, h.path)
 			}
-			wait := settle
+			wait := settleTime
 			if len(open) > 0 {
-				wait = patience
+				wait = openTimeout
 			}
 			if quiet = after(wait); latest == nil {
-				latest = after(longest)
+				latest = after(maxDelay)
 			}
 			continue
 		case <-quiet:

@@ -18,8 +18,8 @@ const pollEvery = 5 * time.Second
 
 // poller reports changes in directories by polling.
 type poller struct {
-	happened chan happening
-	stop     func()
+	out  chan fileEvent
+	stop func()
 
 	mu   sync.Mutex
 	dirs map[string]interest
@@ -27,11 +27,11 @@ type poller struct {
 }
 
 func newPoller(every time.Duration) *poller {
-	p := &poller{happened: make(chan happening)}
+	p := &poller{out: make(chan fileEvent)}
 	ended := make(chan struct{})
 	p.stop = sync.OnceFunc(func() { close(ended) })
 	go func() {
-		defer close(p.happened)
+		defer close(p.out)
 		ticker := time.NewTicker(every)
 		defer ticker.Stop()
 		for {
@@ -46,14 +46,14 @@ func newPoller(every time.Duration) *poller {
 			select {
 			case <-ended:
 				return
-			case p.happened <- happening{}:
+			case p.out <- fileEvent{}:
 			}
 		}
 	}()
 	return p
 }
 
-func (p *poller) events() <-chan happening { return p.happened }
+func (p *poller) events() <-chan fileEvent { return p.out }
 
 // Close ends the polling.
 func (p *poller) Close() { p.stop() }

@@ -71,7 +71,7 @@ type recorder struct {
 	known map[string]map[ir.Name][sha256.Size]byte // checksums by kind and name
 }
 
-func (r *recorder) kind(k everything) kind {
+func (r *recorder) kind(k unfilteredKind) kind {
 	return kind{
 		name: k.resource, client: k.client, typed: k.typed, expected: k.expected, optional: k.optional,
 		options: noSelector, reduce: snapshot.Trim,
@@ -84,14 +84,14 @@ func (r *recorder) kind(k everything) kind {
 	}
 }
 
-// kept represents an object that is now broken, whose last version stays.
-type kept ir.Name
+// keptName represents an object that is now broken, whose last version stays.
+type keptName ir.Name
 
 func (r *recorder) last(kind string, name ir.Name) any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, known := r.known[kind][name]; known {
-		return kept(name)
+		return keptName(name)
 	}
 	return nil
 }
@@ -127,7 +127,7 @@ func nameOf(obj any) ir.Name {
 	return ir.Name{Namespace: meta.GetNamespace(), Name: meta.GetName()}
 }
 
-func (r *recorder) remove(k *everything, name ir.Name) {
+func (r *recorder) remove(k *unfilteredKind, name ir.Name) {
 	r.mu.Lock()
 	_, known := r.known[k.typed.kind][name]
 	delete(r.known[k.typed.kind], name)
@@ -152,10 +152,10 @@ func (r *recorder) remove(k *everything, name ir.Name) {
 }
 
 // replace writes the differences between a list and all recorded objects of a kind.
-func (r *recorder) replace(k *everything, all []any) {
+func (r *recorder) replace(k *unfilteredKind, all []any) {
 	there := map[ir.Name]bool{}
 	all = slices.DeleteFunc(all, func(obj any) bool {
-		name, is := obj.(kept)
+		name, is := obj.(keptName)
 		if is {
 			there[ir.Name(name)] = true
 		}
@@ -245,7 +245,7 @@ func (e *Recorded) read(line []byte) error {
 	if e.Type == Synced {
 		return nil
 	}
-	kind, name := e.named()
+	kind, name := e.identity()
 	switch {
 	case !slices.Contains(recordedKinds, kind):
 		return fmt.Errorf("object.kind: must be %s, got %q", strings.Join(recordedKinds, ", "), kind)
@@ -260,14 +260,14 @@ var recordedKinds = []string{"Service", "EndpointSlice", "Node", "ServiceCIDR"}
 
 // String returns a description such as "DELETED Service ns/web".
 func (e *Recorded) String() string {
-	kind, name := e.named()
+	kind, name := e.identity()
 	if kind == "" {
 		return e.Type
 	}
 	return e.Type + " " + kind + " " + strings.TrimPrefix(name.String(), "/")
 }
 
-func (e *Recorded) named() (kind string, name ir.Name) {
+func (e *Recorded) identity() (kind string, name ir.Name) {
 	var of struct {
 		Kind     string  `json:"kind"`
 		Metadata ir.Name `json:"metadata"`
@@ -282,7 +282,7 @@ func (e *Recorded) named() (kind string, name ir.Name) {
 // skipped. A deleted Node stays in the Store, as in the daemon.
 func (s *Store) Play(e *Recorded) diag.List {
 	if e.Type == Deleted {
-		switch kind, name := e.named(); kind {
+		switch kind, name := e.identity(); kind {
 		case "Service":
 			s.DeleteService(name)
 		case "EndpointSlice":

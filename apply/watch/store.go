@@ -26,7 +26,7 @@ type Store struct {
 	interfaces []compiler.Interface
 	hosted     map[netip.Addr]struct{}
 	pending    Changes
-	arriving   Arrival // the change that update applies
+	arrival    Arrival // the change that update applies
 }
 
 // Changes are the changes since the last Follow.
@@ -39,10 +39,10 @@ type Changes struct {
 	// Since is when the oldest change arrived.
 	Since time.Time
 	// Triggers are the times of the changes that led to new EndpointSlices, if the slices contain
-	// them; the oldest mostTriggers.
+	// them; the oldest maxTriggers.
 	Triggers []Trigger
 	// Arrivals are the changes of Services and EndpointSlices, including deletions; the oldest
-	// mostTriggers. A relist adds one for each object that differs.
+	// maxTriggers. A relist adds one for each object that differs.
 	Arrivals []Arrival
 	// ServiceEvents and EndpointEvents are the numbers of changes.
 	ServiceEvents, EndpointEvents int
@@ -64,18 +64,18 @@ type Arrival struct {
 	Triggered time.Time
 }
 
-// mostTriggers bounds Triggers and Arrivals. They would grow without limit while the kernel rejects
+// maxTriggers bounds Triggers and Arrivals. They would grow without limit while the kernel rejects
 // every change.
-const mostTriggers = 10_000
+const maxTriggers = 10_000
 
-// AddTriggers appends to Triggers, up to mostTriggers.
+// AddTriggers appends to Triggers, up to maxTriggers.
 func (c *Changes) AddTriggers(more ...Trigger) {
-	c.Triggers = append(c.Triggers, more[:min(len(more), mostTriggers-len(c.Triggers))]...)
+	c.Triggers = append(c.Triggers, more[:min(len(more), maxTriggers-len(c.Triggers))]...)
 }
 
-// AddArrivals appends to Arrivals, up to mostTriggers.
+// AddArrivals appends to Arrivals, up to maxTriggers.
 func (c *Changes) AddArrivals(more ...Arrival) {
-	c.Arrivals = append(c.Arrivals, more[:min(len(more), mostTriggers-len(c.Arrivals))]...)
+	c.Arrivals = append(c.Arrivals, more[:min(len(more), maxTriggers-len(c.Arrivals))]...)
 }
 
 // NewStore returns an empty Store.
@@ -86,9 +86,9 @@ func NewStore(now func() time.Time) *Store {
 // Changed returns a channel that contains a token while changes are pending.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
-// Anew drops all state of followers, but keeps the Snapshot. The next follower receives the same as
+// Reset drops all state of followers, but keeps the Snapshot. The next follower receives the same as
 // the first one. Nothing may use the Store concurrently.
-func (s *Store) Anew() {
+func (s *Store) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
@@ -145,36 +145,36 @@ func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.pending.ServiceEvents + s.pending.EndpointEvents
-	s.arriving = Arrival{At: s.now()}
+	s.arrival = Arrival{At: s.now()}
 	d := change(s.snap, &s.pending)
 	if d.Empty() {
 		return
 	}
 	if s.pending.ServiceEvents+s.pending.EndpointEvents > before {
-		for _, s.arriving.Service = range d.Services {
-			s.pending.AddArrivals(s.arriving)
+		for _, s.arrival.Service = range d.Services {
+			s.pending.AddArrivals(s.arrival)
 		}
 	}
-	s.mark(d)
+	s.markDirty(d)
 	if s.pending.Since.IsZero() {
-		s.pending.Since = s.arriving.At
+		s.pending.Since = s.arrival.At
 	}
 	s.notify()
 }
 
-// mostForgotten is how many pending names may exceed the objects of the Snapshot. They belong to
+// maxDeleted is how many pending names may exceed the objects of the Snapshot. They belong to
 // Services that were created and deleted before the next Follow.
-const mostForgotten = 10_000
+const maxDeleted = 10_000
 
-// mark records dirty names. Their number is bounded: if most belong to Services that no longer
+// markDirty records dirty names. Their number is bounded: if most belong to Services that no longer
 // exist, the whole node is marked dirty instead.
-func (s *Store) mark(d snapshot.Dirty) {
+func (s *Store) markDirty(d snapshot.Dirty) {
 	s.pending.Node = s.pending.Node || d.Node
 	for _, name := range d.Services {
 		s.dirty[name] = struct{}{}
 	}
 	services, endpoints, _ := s.snap.Count()
-	if len(s.dirty) > services+endpoints+mostForgotten {
+	if len(s.dirty) > services+endpoints+maxDeleted {
 		s.pending.Node = true
 		clear(s.dirty)
 	}
@@ -249,7 +249,7 @@ func (s *Store) SetSlice(slice *snapshot.EndpointSlice) {
 		}
 		c.EndpointEvents++
 		if old == nil || !old.Triggered.Equal(slice.Triggered) { // otherwise it is the time of an earlier change
-			s.arriving.Triggered = slice.Triggered
+			s.arrival.Triggered = slice.Triggered
 		}
 		if !slice.Triggered.IsZero() {
 			c.AddTriggers(Trigger{familyOf(slice), slice.Triggered})
@@ -313,15 +313,15 @@ func (s *Store) replace(log *slog.Logger, change func(*snapshot.Snapshot) snapsh
 		return d
 	})
 	for i, gone := range [...]int{d.ServicesGone, d.SlicesGone} {
-		if all := after[i] == 0 && gone > 0; all || gone >= mostGone && gone > before[i]/2 {
+		if all := after[i] == 0 && gone > 0; all || gone >= massDeletion && gone > before[i]/2 {
 			log.Warn("most objects are gone at once: their rules go, too", "kind", [...]string{"Services", "EndpointSlices"}[i],
 				"before", before[i], "removed", gone, "now", after[i])
 		}
 	}
 }
 
-// mostGone is how many objects may disappear together before replace logs it, if others remain.
-const mostGone = 10
+// massDeletion is how many objects may disappear together before replace logs it, if others remain.
+const massDeletion = 10
 
 func familyOf(slice *snapshot.EndpointSlice) ir.Family {
 	if slice.AddressType == ir.IPv6.String() {

@@ -52,7 +52,7 @@ func TestStorePending(t *testing.T) {
 func TestStoreNamesAreBounded(t *testing.T) {
 	s := NewStore(time.Now)
 	s.SetService(&snapshot.Service{Name: name("a")})
-	for i := range 3 * mostForgotten {
+	for i := range 3 * maxDeleted {
 		s.SetSlice(&snapshot.EndpointSlice{Name: name("a-1"), Service: name("a"), Endpoints: []snapshot.Endpoint{{Address: fmt.Sprint(i)}}})
 	}
 	if n := s.Pending(); n != 1 {
@@ -64,14 +64,14 @@ func TestStoreNamesAreBounded(t *testing.T) {
 			s.DeleteService(name(fmt.Sprint(i)))
 		}
 	}
-	passing(mostForgotten)
+	passing(maxDeleted)
 	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
-		if c.Node || len(c.Services) != mostForgotten+1 {
-			t.Errorf("%d names, node %t, want %d and not the node", len(c.Services), c.Node, mostForgotten+1)
+		if c.Node || len(c.Services) != maxDeleted+1 {
+			t.Errorf("%d names, node %t, want %d and not the node", len(c.Services), c.Node, maxDeleted+1)
 		}
 	})
-	passing(3 * mostForgotten)
-	if n := s.Pending(); n > mostForgotten+3 { // the Service, its slice, and the node
+	passing(3 * maxDeleted)
+	if n := s.Pending(); n > maxDeleted+3 { // the Service, its slice, and the node
 		t.Errorf("%d names wait", n)
 	}
 	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
@@ -141,18 +141,18 @@ func TestStoreReplace(t *testing.T) {
 func TestTriggersAreBounded(t *testing.T) {
 	s := NewStore(time.Now)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for i := range mostTriggers + 10 {
+	for i := range maxTriggers + 10 {
 		s.SetSlice(&snapshot.EndpointSlice{Name: name("a"), Service: name("a"), AddressType: "IPv4", Triggered: at.Add(time.Duration(i))})
 	}
 	var waiting Changes
 	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
-		if n := len(c.Triggers); n != mostTriggers || !c.Triggers[0].At.Equal(at) {
+		if n := len(c.Triggers); n != maxTriggers || !c.Triggers[0].At.Equal(at) {
 			t.Errorf("%d triggers from %v", n, c.Triggers[0].At)
 		}
 		waiting.AddTriggers(c.Triggers[:1]...)
 		waiting.AddTriggers(c.Triggers...)
 	})
-	if n := len(waiting.Triggers); n != mostTriggers {
+	if n := len(waiting.Triggers); n != maxTriggers {
 		t.Errorf("%d triggers wait", n)
 	}
 }
@@ -211,9 +211,9 @@ func TestArrivals(t *testing.T) {
 		if diff := cmp.Diff([]Arrival{at, told, at, at}, c.Arrivals); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		c.AddArrivals(make([]Arrival, mostTriggers)...)
-		if n := len(c.Arrivals); n != mostTriggers {
-			t.Errorf("%d arrivals are kept, want %d", n, mostTriggers)
+		c.AddArrivals(make([]Arrival, maxTriggers)...)
+		if n := len(c.Arrivals); n != maxTriggers {
+			t.Errorf("%d arrivals are kept, want %d", n, maxTriggers)
 		}
 	})
 }
@@ -226,7 +226,7 @@ func TestStoreAnew(t *testing.T) {
 	s.SetInterfaces(interfaces)
 	name := ir.Name{Namespace: "ns", Name: "a"}
 	s.SetService(&snapshot.Service{Name: name})
-	s.Anew()
+	s.Reset()
 	select {
 	case <-s.Changed():
 		t.Error("there is something to take before anything changed")

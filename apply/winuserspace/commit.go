@@ -15,8 +15,8 @@ import (
 // The system checks whether another machine has an added address before a socket can use it, which
 // takes about 3 s.
 const (
-	readyWithin = 15 * time.Second
-	readyEvery  = 100 * time.Millisecond
+	readyTimeout = 15 * time.Second
+	readyEvery   = 100 * time.Millisecond
 )
 
 // Commit executes a Plan. A Service whose address or listener is not available is rejected; the
@@ -43,15 +43,15 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil || len(c.refusals) > 0 {
-		d.state, d.wanted = nil, nil
+		d.state, d.desired = nil, nil
 		return result, err
 	}
 	if p.want != nil {
-		d.wanted = p.want
+		d.desired = p.want
 	}
 	for f, of := range p.services.All() {
 		for name, listeners := range of {
-			d.wanted.put(f, name, listeners)
+			d.desired.set(f, name, listeners)
 		}
 	}
 	d.applied.Take(p.desired)
@@ -69,7 +69,7 @@ type commit struct {
 
 // refuseAt rejects the Services that use an address.
 func (c *commit) refuseAt(a netip.Addr, err error) {
-	for _, l := range c.p.open {
+	for _, l := range c.p.listeners {
 		if vip(l.Listener) == a {
 			c.refusals.Add(l.Port.Service, fmt.Errorf("address %s: %w", a, err))
 		}
@@ -79,30 +79,30 @@ func (c *commit) refuseAt(a netip.Addr, err error) {
 // run closes removed listeners before it opens others, so that a Service can reuse another's
 // address and port.
 func (c *commit) run(ctx context.Context) error {
-	for _, k := range c.p.shut {
-		c.proxy.Shut(k)
+	for _, k := range c.p.closed {
+		c.proxy.CloseListener(k)
 	}
-	noted := maps.Clone(c.s.noted)
+	noted := maps.Clone(c.s.added)
 	maps.DeleteFunc(noted, func(a netip.Addr, _ bool) bool { return !c.s.has(a) }) // removed by a reboot, or manually
 	before := maps.Clone(noted)
 	for _, a := range c.p.add {
 		noted[a] = true
 	}
-	if err := c.note(noted); err != nil {
+	if err := c.record(noted); err != nil {
 		return err
 	}
 	for _, a := range c.p.add {
 		switch err := c.host.Add(a); {
-		case isNoInterface(err):
-			return errors.Join(err, c.note(before))
+		case isMissingInterface(err):
+			return errors.Join(err, c.record(before))
 		case err != nil:
 			c.refuseAt(a, err)
 			delete(noted, a)
 		default:
-			c.s.addrs[a] = Address{Addr: a, Service: true, Alone: true, State: Tentative}
+			c.s.addrs[a] = Address{Addr: a, Service: true, FullPrefix: true, State: Tentative}
 		}
 	}
-	if err := c.ready(ctx); err != nil {
+	if err := c.waitReady(ctx); err != nil {
 		return err
 	}
 	c.listen()
@@ -115,25 +115,25 @@ func (c *commit) run(ctx context.Context) error {
 		delete(c.s.addrs, a)
 		delete(noted, a)
 	}
-	return c.note(noted)
+	return c.record(noted)
 }
 
-// note writes the list of added addresses, if it changed.
-func (c *commit) note(noted map[netip.Addr]bool) error {
-	if maps.Equal(noted, c.s.noted) {
+// record writes the list of added addresses, if it changed.
+func (c *commit) record(noted map[netip.Addr]bool) error {
+	if maps.Equal(noted, c.s.added) {
 		return nil
 	}
-	if err := c.notes.write(noted); err != nil {
+	if err := c.file.write(noted); err != nil {
 		return fmt.Errorf("noting the addresses of Services: %w", err)
 	}
-	c.s.noted = maps.Clone(noted)
+	c.s.added = maps.Clone(noted)
 	return nil
 }
 
-// ready waits until sockets can use the addresses.
-func (c *commit) ready(ctx context.Context) error {
+// waitReady waits until sockets can use the addresses.
+func (c *commit) waitReady(ctx context.Context) error {
 	waiting := map[netip.Addr]bool{}
-	for _, l := range c.p.open {
+	for _, l := range c.p.listeners {
 		if a := vip(l.Listener); a.IsValid() && c.refusals[l.Port.Service] == nil && c.s.addrs[a].State != Ready {
 			waiting[a] = true
 		}
@@ -141,7 +141,7 @@ func (c *commit) ready(ctx context.Context) error {
 	if len(waiting) == 0 {
 		return nil
 	}
-	late := c.o.Tick(readyWithin)
+	late := c.o.Tick(readyTimeout)
 	for {
 		addrs, err := c.host.Addresses()
 		if err != nil {
@@ -165,7 +165,7 @@ func (c *commit) ready(ctx context.Context) error {
 			return ctx.Err()
 		case <-late:
 			for a := range waiting {
-				c.refuseAt(a, fmt.Errorf("cannot be listened at %s after it was added", readyWithin))
+				c.refuseAt(a, fmt.Errorf("cannot be listened at %s after it was added", readyTimeout))
 			}
 			return nil
 		case <-c.o.Tick(readyEvery):
@@ -179,12 +179,12 @@ func (c *commit) listen() {
 	for _, a := range c.p.add {
 		came[a] = true
 	}
-	for _, l := range c.p.open {
+	for _, l := range c.p.listeners {
 		if c.refusals[l.Port.Service] != nil {
 			continue
 		}
 		if came[vip(l.Listener)] {
-			c.proxy.Shut(l.key())
+			c.proxy.CloseListener(l.key())
 		}
 		if _, err := c.proxy.Open(l.family, l.Listener, nil); err != nil {
 			c.refusals.Add(l.Port.Service, fmt.Errorf("%s: %w", l.Object(), err))
@@ -194,7 +194,7 @@ func (c *commit) listen() {
 	}
 }
 
-func isNoInterface(err error) bool {
+func isMissingInterface(err error) bool {
 	var missing *NoInterface
 	return errors.As(err, &missing)
 }

@@ -18,18 +18,18 @@ import (
 type Dataplane struct {
 	host  Host
 	o     Options
-	notes notes
+	file  addressFile
 	proxy *userspace.Proxy // nil if another Dataplane took it over
 
 	state   *state // nil if unknown
 	applied apply.Applied
 	commits atomic.Uint64 // incremented when a commit starts and when it ends
 
-	mu     sync.Mutex // protects wanted while it changes, and against concurrent readers
-	wanted *wanted    // nil if nothing is applied, or unknown
+	mu      sync.Mutex // protects wanted while it changes, and against concurrent readers
+	desired *desired   // nil if nothing is applied, or unknown
 
 	cancel  context.CancelFunc // ends the goroutine of Drift; nil without one
-	looking sync.WaitGroup
+	polling sync.WaitGroup
 }
 
 var (
@@ -40,8 +40,8 @@ var (
 
 // Options configure a Dataplane.
 type Options struct {
-	// Notes is the path of the file that lists the added addresses.
-	Notes string
+	// AddressFile is the path of the file that lists the added addresses.
+	AddressFile string
 	// ReadOnly disables changes.
 	ReadOnly bool
 	// Suffixes are the node's own DNS suffixes (USR-21, DNS suffixes on Windows).
@@ -62,7 +62,7 @@ func New(host Host, o Options) *Dataplane {
 	if o.Tick == nil {
 		o.Tick = time.After
 	}
-	d := &Dataplane{host: host, o: o, notes: notes(o.Notes)}
+	d := &Dataplane{host: host, o: o, file: addressFile(o.AddressFile)}
 	if before := o.Previous; before != nil && before.proxy != nil {
 		d.proxy, before.proxy, d.o.Previous = before.proxy, nil, nil
 		return d
@@ -79,7 +79,7 @@ func (d *Dataplane) Read(context.Context, ir.Programs) (err error) {
 }
 
 func (d *Dataplane) read() (*state, error) {
-	noted, err := d.notes.read()
+	noted, err := d.file.read()
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	if s == nil { // nothing is known, and Commit returns an error
 		s = newState(nil, nil)
 	}
-	p := d.full(s, newWanted(want))
+	p := d.full(s, newDesired(want))
 	p.desired = apply.Desired{Full: true, Programs: want}
 	return p
 }
@@ -104,8 +104,8 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 // PlanChanges plans the changed Services only.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := &Plan{}
-	if d.wanted != nil && d.state != nil {
-		p = d.changes(d.state, d.wanted, changes)
+	if d.desired != nil && d.state != nil {
+		p = d.changes(d.state, d.desired, changes)
 	}
 	p.desired = apply.Desired{Changes: changes}
 	return p
@@ -119,10 +119,10 @@ func (d *Dataplane) Compare(context.Context) (apply.Plan, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.wanted == nil {
+	if d.desired == nil {
 		return &Plan{found: s}, nil
 	}
-	p := d.full(s, d.wanted)
+	p := d.full(s, d.desired)
 	p.found, p.want = s, nil
 	return p, nil
 }
@@ -133,22 +133,22 @@ func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 // Counters returns the counters of the Proxy.
 func (d *Dataplane) Counters() apply.Counters { return apply.Counters{Proxied: d.proxy.Counts} }
 
-// lookEvery is how often Drift checks the addresses. A check makes one call, however many addresses
+// pollEvery is how often Drift checks the addresses. A check makes one call, however many addresses
 // exist.
-const lookEvery = 10 * time.Second
+const pollEvery = 10 * time.Second
 
 // Drift checks the addresses periodically, and sends a token if a required one is missing.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	ctx, d.cancel = context.WithCancel(ctx)
 	drift := make(chan struct{}, 1)
-	d.looking.Go(func() {
+	d.polling.Go(func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-d.o.Tick(lookEvery):
+			case <-d.o.Tick(pollEvery):
 			}
-			if d.lacks() {
+			if d.isMissing() {
 				select {
 				case drift <- struct{}{}:
 				default:
@@ -159,8 +159,8 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	return drift, nil
 }
 
-// lacks reports whether a required address is missing, unless a commit ran meanwhile.
-func (d *Dataplane) lacks() bool {
+// isMissing reports whether a required address is missing, unless a commit ran meanwhile.
+func (d *Dataplane) isMissing() bool {
 	began := d.commits.Load()
 	addrs, err := d.host.Addresses()
 	if err != nil {
@@ -170,10 +170,10 @@ func (d *Dataplane) lacks() bool {
 	s := newState(addrs, nil)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.wanted == nil || began != d.commits.Load() || began%2 != 0 {
+	if d.desired == nil || began != d.commits.Load() || began%2 != 0 {
 		return false
 	}
-	for a := range maps.Keys(d.wanted.users) {
+	for a := range maps.Keys(d.desired.users) {
 		if !s.has(a) {
 			return true
 		}
@@ -187,10 +187,10 @@ func (d *Dataplane) Close() error {
 	if d.cancel != nil {
 		d.cancel()
 	}
-	d.looking.Wait()
+	d.polling.Wait()
 	if d.proxy != nil {
 		for _, k := range d.proxy.Keys() {
-			d.proxy.Shut(k)
+			d.proxy.CloseListener(k)
 		}
 	}
 	return nil

@@ -98,7 +98,7 @@ func TestChangeCostsItself(t *testing.T) {
 func TestOthersAddressesStay(t *testing.T) {
 	w := newWorld(t, "127.96.0.20")
 	byHand := netip.MustParseAddr("127.96.0.21")
-	w.host.addrs[byHand] = Address{Addr: byHand, Service: true, Alone: true}
+	w.host.addrs[byHand] = Address{Addr: byHand, Service: true, FullPrefix: true}
 	s := service("web", ir.TCP, at("127.96.0.20:20080", "127.96.0.21:20080", "127.96.0.22:20080"), backend(t, "a"))
 	w.apply(s)
 	for _, a := range s.Frontends {
@@ -149,7 +149,7 @@ func TestKilledAnywhere(t *testing.T) {
 			w := newWorld(t)
 			left := n + 1
 			killed := killedHost{w.host, &left}
-			d := New(killed, Options{Notes: w.file, Tick: soon})
+			d := New(killed, Options{AddressFile: w.file, Tick: soon})
 			if err := d.Read(t.Context(), ir.Programs{}); err != nil {
 				t.Fatal(err)
 			}
@@ -283,7 +283,7 @@ func TestRefusals(t *testing.T) {
 func TestNeverReady(t *testing.T) {
 	w := newWorld(t)
 	w.d.o.Tick = func(d time.Duration) <-chan time.Time {
-		if d < readyWithin {
+		if d < readyTimeout {
 			return nil
 		}
 		return atOnce(d)
@@ -320,7 +320,7 @@ func TestDrift(t *testing.T) {
 	ticks <- time.Time{}
 	<-drift
 	cancel()
-	w.d.looking.Wait()
+	w.d.polling.Wait()
 	w.d.o.Tick = soon
 	p, err := w.d.Compare(t.Context())
 	if err != nil {
@@ -392,7 +392,7 @@ func TestHandedOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := w.d
-	w.d = New(w.host, Options{Notes: w.file, Tick: soon, Previous: before})
+	w.d = New(w.host, Options{AddressFile: w.file, Tick: soon, Previous: before})
 	defer end(w.d)
 	if err := before.Close(); err != nil {
 		t.Fatal(err)
@@ -415,7 +415,7 @@ func TestHandedOn(t *testing.T) {
 func TestLook(t *testing.T) {
 	w := newWorld(t)
 	web := service("web", ir.TCP, at("127.96.0.10:20080"), backend(t, "a"))
-	look := New(w.host, Options{Notes: w.file, ReadOnly: true})
+	look := New(w.host, Options{AddressFile: w.file, ReadOnly: true})
 	see := func() (list []string) {
 		if err := look.Read(t.Context(), ir.Programs{}); err != nil {
 			t.Fatal(err)

@@ -22,10 +22,10 @@ type Host interface {
 
 // Address is an address of the node.
 type Address struct {
-	Addr    netip.Addr
-	Service bool // on the service interface
-	Alone   bool // its prefix has full length, as added by Add
-	State   State
+	Addr       netip.Addr
+	Service    bool // on the service interface
+	FullPrefix bool // its prefix has full length, as added by Add
+	State      State
 }
 
 // State reports whether sockets can use an address.

@@ -87,7 +87,7 @@ func (h local) Addresses() ([]Address, error) {
 			continue
 		}
 		all = append(all, Address{Addr: a, Service: err == nil && row.InterfaceLuid == service,
-			Alone: int(row.OnLinkPrefixLength) == a.BitLen(), State: stateOf(row.DadState)})
+			FullPrefix: int(row.OnLinkPrefixLength) == a.BitLen(), State: stateOf(row.DadState)})
 	}
 	return all, nil
 }
@@ -154,7 +154,7 @@ func (h local) Add(a netip.Addr) error {
 
 func (h local) Remove(a netip.Addr) error {
 	row, err := h.row(a)
-	if isNoInterface(err) {
+	if isMissingInterface(err) {
 		return nil // removed with the interface
 	}
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // Leftovers returns the addresses that proxyc added to the service interface of a node. Those of
 // kube-proxy cannot be distinguished from others.
 func Leftovers(host Host, file string) ([]apply.Leftover, error) {
-	noted, err := notes(file).read()
+	noted, err := addressFile(file).read()
 	if err != nil || len(noted) == 0 {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func Leftovers(host Host, file string) ([]apply.Leftover, error) {
 					return fmt.Errorf("address %s: %w", a, err)
 				}
 			}
-			return notes(file).write(nil)
+			return addressFile(file).write(nil)
 		},
 	}}, nil
 }

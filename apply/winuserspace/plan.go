@@ -13,42 +13,42 @@ import (
 // Plan is a set of changes to addresses and listeners.
 type Plan struct {
 	desired apply.Desired
-	found   *state  // state read by Compare; nil to use the known one
-	want    *wanted // of a full Plan
+	found   *state   // state read by Compare; nil to use the known one
+	want    *desired // of a full Plan
 	// services are the listeners of changed Services.
 	services ir.PerFamily[map[ir.Name][]rules.Listener]
 
-	shut        []userspace.Key
+	closed      []userspace.Key
 	add, remove []netip.Addr
-	open        []listen
+	listeners   []listenerChange
 }
 
-// listen is a listener to open or update.
-type listen struct {
+// listenerChange is a listener to open or update.
+type listenerChange struct {
 	family ir.Family
 	*rules.Listener
 	verb apply.Verb
 }
 
-func (l listen) key() userspace.Key { return userspace.KeyOf(l.family, l.Listener) }
+func (l listenerChange) key() userspace.Key { return userspace.KeyOf(l.family, l.Listener) }
 
 // listeners plans the listeners of a Service. A listener on a missing address has to be reopened.
 func (d *Dataplane) listeners(p *Plan, f ir.Family, s *state, listeners []rules.Listener) {
 	for i := range listeners {
 		l := &listeners[i]
 		there := !vip(l).IsValid() || s.has(vip(l))
-		switch open, same := d.proxy.Leads(f, l); {
+		switch open, same := d.proxy.Status(f, l); {
 		case !open && d.o.ReadOnly && there && userspace.InUse(f, l): // presumably the daemon's
 		case !open:
-			p.open = append(p.open, listen{f, l, apply.Add})
+			p.listeners = append(p.listeners, listenerChange{f, l, apply.Add})
 		case !same, !there:
-			p.open = append(p.open, listen{f, l, apply.Change})
+			p.listeners = append(p.listeners, listenerChange{f, l, apply.Change})
 		}
 	}
 }
 
 // full plans all changes to the desired state.
-func (d *Dataplane) full(s *state, w *wanted) *Plan {
+func (d *Dataplane) full(s *state, w *desired) *Plan {
 	p := &Plan{want: w}
 	keys := map[userspace.Key]bool{}
 	for f, of := range w.listeners.All() {
@@ -61,7 +61,7 @@ func (d *Dataplane) full(s *state, w *wanted) *Plan {
 	}
 	for _, k := range d.proxy.Keys() {
 		if !keys[k] {
-			p.shut = append(p.shut, k)
+			p.closed = append(p.closed, k)
 		}
 	}
 	for a := range w.users {
@@ -69,7 +69,7 @@ func (d *Dataplane) full(s *state, w *wanted) *Plan {
 			p.add = append(p.add, a)
 		}
 	}
-	for a := range s.noted {
+	for a := range s.added {
 		if s.ours(a) && w.users[a] == nil {
 			p.remove = append(p.remove, a)
 		}
@@ -79,7 +79,7 @@ func (d *Dataplane) full(s *state, w *wanted) *Plan {
 }
 
 // changes plans the changes of some Services only.
-func (d *Dataplane) changes(s *state, w *wanted, changes ir.Changes) *Plan {
+func (d *Dataplane) changes(s *state, w *desired, changes ir.Changes) *Plan {
 	p := &Plan{}
 	for f, of := range changes.All() {
 		n := w.nodes.Of(f)
@@ -108,7 +108,7 @@ func (d *Dataplane) changes(s *state, w *wanted, changes ir.Changes) *Plan {
 		for _, c := range of {
 			for i := range w.listeners.Of(f)[c.Name] {
 				if k := userspace.KeyOf(f, &w.listeners.Of(f)[c.Name][i]); !keys[k] {
-					p.shut = append(p.shut, k)
+					p.closed = append(p.closed, k)
 				}
 			}
 		}
@@ -133,13 +133,13 @@ func (d *Dataplane) changes(s *state, w *wanted, changes ir.Changes) *Plan {
 func (p *Plan) sort() {
 	slices.SortFunc(p.add, netip.Addr.Compare)
 	slices.SortFunc(p.remove, netip.Addr.Compare)
-	slices.SortFunc(p.shut, func(a, b userspace.Key) int {
+	slices.SortFunc(p.closed, func(a, b userspace.Key) int {
 		if a.Family != b.Family {
 			return int(a.Family) - int(b.Family)
 		}
 		return a.Compare(b)
 	})
-	slices.SortFunc(p.open, func(a, b listen) int {
+	slices.SortFunc(p.listeners, func(a, b listenerChange) int {
 		if a.family != b.family {
 			return int(a.family) - int(b.family)
 		}
@@ -149,13 +149,13 @@ func (p *Plan) sort() {
 
 // Empty reports whether the Plan has no changes.
 func (p *Plan) Empty() bool {
-	return len(p.shut)+len(p.add)+len(p.open)+len(p.remove) == 0
+	return len(p.closed)+len(p.add)+len(p.listeners)+len(p.remove) == 0
 }
 
 // Operations yields removed listeners, added addresses, added or changed listeners, and removed
 // addresses.
 func (p *Plan) Operations(yield func(apply.Operation) bool) {
-	for _, k := range p.shut {
+	for _, k := range p.closed {
 		if !yield(apply.Operation{Verb: apply.Remove, Object: "listener " + k.At.String() + "/" + k.Port.Protocol.String(), Service: k.Port.Service}) {
 			return
 		}
@@ -165,7 +165,7 @@ func (p *Plan) Operations(yield func(apply.Operation) bool) {
 			return
 		}
 	}
-	for _, l := range p.open {
+	for _, l := range p.listeners {
 		op := apply.Operation{Verb: l.verb, Object: l.Object(), Service: l.Port.Service, Origin: l.Origin}
 		for _, b := range l.Backends {
 			op.Want = append(op.Want, "backend "+b.String())

@@ -95,7 +95,7 @@ func (h *fakeHost) Add(a netip.Addr) error {
 	if a == h.duplicate {
 		state = Duplicate
 	}
-	h.addrs[a] = Address{Addr: a, Service: true, Alone: true, State: state}
+	h.addrs[a] = Address{Addr: a, Service: true, FullPrefix: true, State: state}
 	return nil
 }
 
@@ -154,7 +154,7 @@ func atOnce(time.Duration) <-chan time.Time {
 
 // soon fires immediately for short durations, and never for long ones.
 func soon(d time.Duration) <-chan time.Time {
-	if d >= readyWithin {
+	if d >= readyTimeout {
 		return nil
 	}
 	return atOnce(d)
@@ -162,7 +162,7 @@ func soon(d time.Duration) <-chan time.Time {
 
 // open starts a process, after the previous one if it exists.
 func (w *world) open() {
-	d := New(w.host, Options{Notes: w.file, Tick: soon})
+	d := New(w.host, Options{AddressFile: w.file, Tick: soon})
 	w.d = d
 	w.Cleanup(func() { end(d) })
 }

@@ -71,7 +71,7 @@ func (n *Node) LowerService(s *ir.Service, ports Ports) Fragment {
 			x.Listeners = append(x.Listeners, n.listener(s, f.Port, port))
 		}
 		if l := &x.Listeners[at]; n.holds(f) {
-			l.Hold = append(l.Hold, netip.AddrPortFrom(n.holdAddr(f), f.Match.Port))
+			l.Reserved = append(l.Reserved, netip.AddrPortFrom(n.holdAddr(f), f.Match.Port))
 		}
 		if f.Match.IsNodePort() {
 			x.nodePort(n, f, port)

@@ -35,10 +35,10 @@ type Listener struct {
 	// Frontend is the frontend of a listener at its address and port, as returned
 	// by Portals; nil if the listener serves all frontends of the service port.
 	Frontend *ir.Frontend
-	// Hold are sockets that are bound and never served. They prevent other
+	// Reserved are sockets that are bound and never served. They prevent other
 	// programs on the node from using a node port or an external IP's port
 	// (USR-3).
-	Hold    []netip.AddrPort
+	Reserved    []netip.AddrPort
 	Origin  ir.Origin   // of the pool, or of the Service if no endpoint is ready
 	origins []ir.Origin // of Backends
 }

@@ -62,7 +62,7 @@ func (l *Listener) json() listener {
 		Protocol:    l.Port.Protocol.String(),
 		Listen:      l.Listen,
 		Backends:    l.Backends,
-		Hold:        l.Hold,
+		Hold:        l.Reserved,
 	}
 	if j.Backends == nil {
 		j.Backends = []netip.AddrPort{}

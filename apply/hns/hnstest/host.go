@@ -141,8 +141,8 @@ func (h Host) LoadBalancers() ([]hns.LoadBalancer, error) {
 	return out, nil
 }
 
-// Glance implements hns.Host.
-func (h Host) Glance() (*hns.Glance, error) {
+// Summarize implements hns.Host.
+func (h Host) Summarize() (*hns.Summary, error) {
 	var endpoints []struct {
 		ID, Name, VirtualNetwork, IPAddress, IPv6Address string
 		IsRemoteEndpoint                                 bool
@@ -154,7 +154,7 @@ func (h Host) Glance() (*hns.Glance, error) {
 	if err := h.get("/policylists/", &balancers); err != nil {
 		return nil, err
 	}
-	g := &hns.Glance{}
+	g := &hns.Summary{}
 	for _, e := range endpoints {
 		x := hns.Endpoint{ID: strings.ToLower(e.ID), Name: e.Name, Network: strings.ToLower(e.VirtualNetwork), Remote: e.IsRemoteEndpoint}
 		for _, text := range []string{e.IPAddress, e.IPv6Address} {

@@ -153,7 +153,7 @@ func answers(nl *socket.Conn, n int, first uint32) (all []Refusal, err error) {
 			continue
 		}
 		op, _ := errors.AsType[*netlink.OpError](err)
-		if !socket.Refused(err) {
+		if !socket.IsRejection(err) {
 			return all, fmt.Errorf("answer of nf_tables: %w", err)
 		}
 		r := Refusal{Index: WholeBatch, Offset: op.Offset, Err: op.Err}

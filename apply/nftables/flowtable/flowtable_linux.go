@@ -261,7 +261,7 @@ func (f *Keeper) interfaces() (map[int]netlink.Link, error) {
 	}
 	defer h.Close()
 	var links []netlink.Link
-	if err := socket.Whole(func() (_ bool, err error) { links, err = h.LinkList(); return false, err }); err != nil {
+	if err := socket.RetryInterrupted(func() (_ bool, err error) { links, err = h.LinkList(); return false, err }); err != nil {
 		return nil, fmt.Errorf("network interfaces: %w", err)
 	}
 	found := map[int]netlink.Link{}

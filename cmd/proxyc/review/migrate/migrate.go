@@ -130,7 +130,7 @@ func needsOf(was, p *ir.Program) (needs []string) {
 	for _, s := range sysctl.Dataplane(&p.Node, sysctl.Host{Kernel: sysctl.Version{Major: 5, Minor: 9}}) {
 		needs = append(needs, fmt.Sprintf("sysctl %s=%s, which proxyc sets", s.Name(), s.Want))
 	}
-	if was != nil && sysctl.WantsLocalnet(&was.Node) && !sysctl.WantsLocalnet(&p.Node) {
+	if was != nil && sysctl.RequiresLocalnet(&was.Node) && !sysctl.RequiresLocalnet(&p.Node) {
 		needs = append(needs, "sysctl net.ipv4.conf.all.route_localnet=0, unless another program needs 1, which mode "+string(was.Node.Mode)+
 			" set for node ports at localhost and does not reset: the rules that protect listeners on 127.0.0.1 from other machines are removed")
 	}

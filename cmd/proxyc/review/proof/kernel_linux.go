@@ -63,7 +63,7 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 			switch {
 			case r == nil:
 			case p.Node.IPVS != nil:
-				held, err := kernelipvs.Held(ctx, f)
+				held, err := kernelipvs.ReadRuleset(ctx, f)
 				if err != nil {
 					return err
 				}

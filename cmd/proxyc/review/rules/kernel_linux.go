@@ -206,13 +206,13 @@ func machine(f ir.Family) nfteval.Machine {
 	tool := map[ir.Family]string{ir.IPv4: "iptables", ir.IPv6: "ip6tables"}[f]
 	return nfteval.Machine{
 		Out: func(src, dst netip.Addr, in string, mark uint32) (string, error) {
-			out, refused, err := node.Route(node.Sent{Src: src, Dst: dst, In: in, Mark: mark})
+			out, refused, err := node.Route(node.RouteQuery{Src: src, Dst: dst, In: in, Mark: mark})
 			if err == nil && out == "" && refused == "" {
 				out = "lo"
 			}
 			return out, err
 		},
-		Carries: node.Carries,
+		Carries: node.HasAddress,
 		Bridged: func(in string) bool {
 			setting := sysctl.CallsIPTables(sysctl.Root("/"), in)
 			return node.IsBridge(in) && (strings.Contains(setting, "-"+tool) || strings.Contains(setting, "_"+tool))
@@ -250,7 +250,7 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 	if err != nil {
 		return nil, nil, err
 	}
-	held, err := kernelipvs.Held(ctx, p.Family)
+	held, err := kernelipvs.ReadRuleset(ctx, p.Family)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,7 +15,7 @@ func cameBy(pkt sim.Packet) sim.Packet {
 	if pkt.FromNode() {
 		return pkt
 	}
-	if by, refused, err := node.Route(node.Sent{Dst: pkt.Src}); err == nil && refused == "" && by != "" {
+	if by, refused, err := node.Route(node.RouteQuery{Dst: pkt.Src}); err == nil && refused == "" && by != "" {
 		pkt.In = by
 	}
 	return pkt
@@ -32,7 +32,7 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, e
 		return []string{fmt.Sprintf("routes and forwarding: no machine has the address %s", pkt.Src)}, nil
 	}
 	var failed error
-	ask := func(s node.Sent, d sim.Destination) Path {
+	ask := func(s node.RouteQuery, d sim.Destination) Path {
 		goes := PathOf(sim.Path{Outcome: sim.NewOutcome(false, []sim.Destination{d})})
 		out, refused, err := node.Route(s)
 		failed = cmp.Or(failed, err)
@@ -42,9 +42,9 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, e
 		where := "to " + s.Dst.String()
 		if s.In != "" {
 			where += fmt.Sprintf(" from %s by %s", s.Src, s.In)
-			refused = cmp.Or(node.Unforwarded(ir.FamilyOf(s.Dst), s.In), refused)
+			refused = cmp.Or(node.ForwardingDisabled(ir.FamilyOf(s.Dst), s.In), refused)
 		}
-		if replies := node.Unforwarded(ir.FamilyOf(s.Dst), out); !pkt.FromNode() && out != "" && refused == "" && replies != "" {
+		if replies := node.ForwardingDisabled(ir.FamilyOf(s.Dst), out); !pkt.FromNode() && out != "" && refused == "" && replies != "" {
 			refused = replies + ", so that replies go nowhere"
 		}
 		if refused == "" {
@@ -54,12 +54,12 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, e
 			Met: []sim.Met{{Table: tableRoutes, Chain: where, Text: refused, Drops: true, Foreign: true, NoRule: true}}}}
 	}
 	if pkt.FromNode() {
-		c.each(func(d sim.Destination) Path { return ask(node.Sent{Dst: pkt.Dst}, d) })
+		c.each(func(d sim.Destination) Path { return ask(node.RouteQuery{Dst: pkt.Dst}, d) })
 	}
 	c.each(func(d sim.Destination) Path {
-		s := node.Sent{Src: pkt.Src, Dst: d.AddrPort.Addr(), In: pkt.In}
+		s := node.RouteQuery{Src: pkt.Src, Dst: d.AddrPort.Addr(), In: pkt.In}
 		if sent || pkt.FromNode() {
-			s = node.Sent{Dst: d.AddrPort.Addr()}
+			s = node.RouteQuery{Dst: d.AddrPort.Addr()}
 		}
 		if d.SNAT {
 			s.Mark = own.Mark

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifier reports changes in directories. It uses inotify directly. Unlike portable libraries,
+// inotify reports changes in directories. It uses inotify directly. Unlike portable libraries,
 // inotify reports when a file that was open for writing is closed.
-type notifier struct {
-	told  chan happening // closed when the kernel reports no more events
+type inotify struct {
+	out   chan fileEvent // closed when the kernel reports no more events
 	file  *os.File
 	ended chan struct{}
 	stop  func()
@@ -27,16 +27,17 @@ type notifier struct {
 // Masks of inotify events: entries that are added or removed, for every directory; and writes, for
 // directories with followed files.
 const (
-	comings = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
-	writing = unix.IN_MODIFY | unix.IN_CLOSE_WRITE
+	entryEvents = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+	writeEvents = unix.IN_MODIFY | unix.IN_CLOSE_WRITE
 )
 
-func newNotifier() (*notifier, error) {
+// newNotifier returns a notifier of the kernel.
+func newNotifier() (notifier, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	n := &notifier{told: make(chan happening), file: os.NewFile(uintptr(fd), "inotify"),
+	n := &inotify{out: make(chan fileEvent), file: os.NewFile(uintptr(fd), "inotify"),
 		ended: make(chan struct{}), done: make(chan struct{}), dirs: map[int32]string{}}
 	n.stop = sync.OnceFunc(func() {
 		close(n.ended)
@@ -47,13 +48,13 @@ func newNotifier() (*notifier, error) {
 	return n, nil
 }
 
-func (n *notifier) events() <-chan happening { return n.told }
+func (n *inotify) events() <-chan fileEvent { return n.out }
 
 // Close ends the watch.
-func (n *notifier) Close() { n.stop() }
+func (n *inotify) Close() { n.stop() }
 
 // watch watches exactly these directories. Missing directories are ignored.
-func (n *notifier) watch(dirs map[string]interest) error {
+func (n *inotify) watch(dirs map[string]interest) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	conn, err := n.file.SyscallConn()
@@ -64,9 +65,9 @@ func (n *notifier) watch(dirs map[string]interest) error {
 	var failed error
 	err = conn.Control(func(fd uintptr) {
 		for dir, of := range dirs {
-			var mask uint32 = comings
+			var mask uint32 = entryEvents
 			if of.files {
-				mask |= writing
+				mask |= writeEvents
 			}
 			wd, err := unix.InotifyAddWatch(int(fd), dir, mask)
 			switch {
@@ -87,7 +88,7 @@ func (n *notifier) watch(dirs map[string]interest) error {
 }
 
 // dir returns the directory of a watch, or false if it is no longer watched.
-func (n *notifier) dir(wd int32) (string, bool) {
+func (n *inotify) dir(wd int32) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	dir, ok := n.dirs[wd]
@@ -95,9 +96,9 @@ func (n *notifier) dir(wd int32) (string, bool) {
 }
 
 // read reports the kernel's events until the file is closed.
-func (n *notifier) read() {
+func (n *inotify) read() {
 	defer close(n.done)
-	defer close(n.told)
+	defer close(n.out)
 	buffer := make([]byte, 64<<10)
 	for {
 		got, err := n.file.Read(buffer)
@@ -109,12 +110,12 @@ func (n *notifier) read() {
 			end := unix.SizeofInotifyEvent + int(raw.Len)
 			name := string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:end], "\x00"))
 			rest = rest[end:]
-			h, ok := n.happened(raw.Wd, raw.Mask, name)
+			h, ok := n.translate(raw.Wd, raw.Mask, name)
 			if !ok {
 				continue
 			}
 			select {
-			case n.told <- h:
+			case n.out <- h:
 			case <-n.ended:
 				return
 			}
@@ -122,21 +123,21 @@ func (n *notifier) read() {
 	}
 }
 
-// happened translates an event of the kernel.
-func (n *notifier) happened(wd int32, mask uint32, name string) (happening, bool) {
+// translate translates an event of the kernel.
+func (n *inotify) translate(wd int32, mask uint32, name string) (fileEvent, bool) {
 	if mask&unix.IN_Q_OVERFLOW != 0 {
-		return happening{}, true
+		return fileEvent{}, true
 	}
 	dir, ok := n.dir(wd)
 	if !ok || mask&unix.IN_IGNORED != 0 {
-		return happening{}, false
+		return fileEvent{}, false
 	}
-	h := happening{path: filepath.Join(dir, name), dir: mask&unix.IN_ISDIR != 0} // no name if the event is about the directory itself: its parent reports it, too
+	h := fileEvent{path: filepath.Join(dir, name), dir: mask&unix.IN_ISDIR != 0} // no name if the event is about the directory itself: its parent reports it, too
 	switch {
 	case mask&unix.IN_MODIFY != 0:
-		h.what = written
+		h.kind = written
 	case mask&unix.IN_CLOSE_WRITE != 0:
-		h.what = closed
+		h.kind = closed
 	}
 	return h, true
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// watching is the goroutines of Drift: monitoring of foreign changes, and the sweep of drains.
-type watching struct {
+// background is the goroutines of Drift: monitoring of foreign changes, and the sweep of drains.
+type background struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
 }
 
-func (w *watching) close() {
+func (w *background) close() {
 	if w.cancel != nil {
 		w.cancel()
 	}
@@ -28,24 +28,24 @@ func (d *Dataplane) ChangedBy() []string { return apply.ChangedBy(d.rules) }
 // kernel sends none for ip_vs and sets, which are compared every CompareEvery instead. Drift also
 // starts the sweep of drains.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
-	ctx, d.watching.cancel = context.WithCancel(ctx)
+	ctx, d.background.cancel = context.WithCancel(ctx)
 	tokens := make(chan struct{}, 1)
-	tell := func() {
+	report := func() {
 		select {
 		case tokens <- struct{}{}:
 		default: // a token is already pending
 		}
 	}
-	d.watching.all.Go(func() { d.sweepUntil(ctx) })
+	d.background.all.Go(func() { d.sweepUntil(ctx) })
 	tables, err := d.rules.Drift(ctx)
 	if tables != nil {
-		d.watching.all.Go(func() {
+		d.background.all.Go(func() {
 			for {
 				select {
 				case <-ctx.Done():
 					return
 				case <-tables:
-					tell()
+					report()
 				}
 			}
 		})
@@ -54,12 +54,12 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 		if err != nil && d.log != nil {
 			d.log.Error("changes of kube-ipvs0 by others", "err", err)
 		}
-		tell()
+		report()
 	})
 	if listenErr != nil {
 		return tokens, listenErr
 	}
-	d.watching.all.Go(run)
+	d.background.all.Go(run)
 	return tokens, err
 }
 

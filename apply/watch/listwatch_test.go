@@ -64,7 +64,7 @@ func TestContactForeign(t *testing.T) {
 			}
 			timesSaid(t, said, lostSaid)
 			allLost := func() bool {
-				return !slices.ContainsFunc(g.Contact.Resources(), func(h Heard) bool { return h.Lost.IsZero() })
+				return !slices.ContainsFunc(g.Contact.Resources(), func(h ResourceState) bool { return h.Lost.IsZero() })
 			}
 			g.eventually("all resources are lost", allLost) // a pending response would be logged as a separate loss
 			select {
@@ -188,7 +188,7 @@ func TestEndlessPages(t *testing.T) {
 	var p paging
 	for range 2 { // a second list starts a new count
 		token := ""
-		for i := range mostPages - 1 {
+		for i := range maxPages - 1 {
 			next := fmt.Sprint("token", i)
 			if err := p.check(token, page(next), of); err != nil {
 				t.Fatal(err)
@@ -257,7 +257,7 @@ func TestAnotherNode(t *testing.T) {
 }
 
 // A resource that the server forbids reading at the start is requested again.
-func TestNotGiven(t *testing.T) {
+func TestUnavailable(t *testing.T) {
 	said := &lockedBuffer{}
 	f := newFakeAPI(t)
 	f.Refuse("servicecidrs", metav1.StatusReasonForbidden)
@@ -271,7 +271,7 @@ func TestNotGiven(t *testing.T) {
 		if got := <-waits; got != want {
 			t.Errorf("waits %s, want %s", got, want)
 		}
-		if is := g.heard("servicecidrs"); is.NotGiven == "" || !is.Lost.IsZero() {
+		if is := g.heard("servicecidrs"); is.Unavailable == "" || !is.Lost.IsZero() {
 			t.Errorf("what is known of ServiceCIDRs: %+v, want why they are not given", is)
 		}
 		if want == 20*time.Second {

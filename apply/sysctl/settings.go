@@ -68,9 +68,9 @@ func RoutesLocalnet(root Root) bool {
 	return err == nil && value == "1"
 }
 
-// WantsLocalnet reports whether the mode sends packets to and from 127.0.0.0/8 through other
+// RequiresLocalnet reports whether the mode sends packets to and from 127.0.0.0/8 through other
 // interfaces, and protects the listeners on those addresses.
-func WantsLocalnet(node *ir.Node) bool {
+func RequiresLocalnet(node *ir.Node) bool {
 	return node.Mode.Capabilities().Has(ir.LocalhostNodePorts) && !node.Mode.ByProcess() && onLoopback(&node.NodePorts)
 }
 
@@ -130,7 +130,7 @@ func seconds(d *metav1.Duration) int64 {
 // settings apply to both families.
 func Dataplane(node *ir.Node, host Host) []Setting {
 	switch {
-	case WantsLocalnet(node):
+	case RequiresLocalnet(node):
 		// Packets from 127.0.0.1 to a node port leave the node after translation, which the
 		// kernel rejects by default. The setting is never reset after rules used it, since
 		// another program may depend on it.

@@ -22,14 +22,14 @@ import (
 // Only objects, lists, events and bookmarks that can be decoded count as contact. A response alone
 // does not: a load balancer in front of the server may answer with a page of its own and code 200.
 
-// watchHolds is how long a watch must stay open without an event to count as a watch. It may have
-// nothing to send, and the first bookmark arrives after a minute. A response that is no watch ends
-// immediately.
-const watchHolds = 2 * time.Second
+// watchOpenAfter is how long a watch must stay open without an event to count as a watch. It may
+// have nothing to send, and the first bookmark arrives after a minute. A response that is no watch
+// ends immediately.
+const watchOpenAfter = 2 * time.Second
 
-// listening returns a ListWatch that records all results of lw. It rejects responses with objects
-// of another type, which would count as an empty list.
-func (c *Contact) listening(resource string, of typed, lw *cache.ListWatch) *cache.ListWatch {
+// recordingListWatch returns a ListWatch that records all results of lw. It rejects responses with
+// objects of another type, which would count as an empty list.
+func (c *Contact) recordingListWatch(resource string, of objectTypes, lw *cache.ListWatch) *cache.ListWatch {
 	var pages paging
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -39,26 +39,26 @@ func (c *Contact) listening(resource string, of typed, lw *cache.ListWatch) *cac
 				err = pages.check(o.Continue, list, of)
 			}
 			if err != nil {
-				c.unreadable(ctx, resource, began, err)
+				c.recordUndecodable(ctx, resource, began, err)
 				return nil, err
 			}
-			c.hear(resource)
+			c.recordEvent(resource)
 			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			began := c.now()
 			w, err := lw.WatchWithContext(ctx, o)
 			if err != nil {
-				c.unreadable(ctx, resource, began, err)
+				c.recordUndecodable(ctx, resource, began, err)
 				return nil, err
 			}
-			return c.attend(ctx, resource, of, w), nil
+			return c.recordWatch(ctx, resource, of, w), nil
 		},
 	}
 }
 
-// typed checks the types of decoded objects of a kind.
-type typed struct {
+// objectTypes checks the types of decoded objects of a kind.
+type objectTypes struct {
 	kind   string // "Service"
 	list   func(runtime.Object) bool
 	object func(runtime.Object) bool
@@ -66,8 +66,8 @@ type typed struct {
 
 // typesOf returns the types that a server sends for a kind: lists, and single objects, complete or
 // reduced.
-func typesOf[List, Object, Reduced any]() typed {
-	return typed{
+func typesOf[List, Object, Reduced any]() objectTypes {
+	return objectTypes{
 		kind: reflect.TypeFor[Object]().Name(),
 		list: func(list runtime.Object) bool { _, ok := any(list).(*List); return ok },
 		object: func(obj runtime.Object) bool {
@@ -83,7 +83,7 @@ func typesOf[List, Object, Reduced any]() typed {
 
 // checkList rejects responses that decode as an empty list: lists of another kind, a Status, or
 // `{"status":"maintenance"}`. Accepting one would remove all Services.
-func (t *typed) checkList(list runtime.Object) (metav1.ListInterface, error) {
+func (t *objectTypes) checkList(list runtime.Object) (metav1.ListInterface, error) {
 	if !t.list(list) {
 		return nil, fmt.Errorf("must be a %sList, got a %s", t.kind, typeName(list))
 	}
@@ -95,7 +95,7 @@ func (t *typed) checkList(list runtime.Object) (metav1.ListInterface, error) {
 }
 
 // checkObject is checkList for an object of a watch, including bookmarks.
-func (t *typed) checkObject(obj runtime.Object) error {
+func (t *objectTypes) checkObject(obj runtime.Object) error {
 	if !t.object(obj) {
 		return fmt.Errorf("must be a %s, got a %s", t.kind, typeName(obj))
 	}
@@ -110,15 +110,15 @@ func typeName(obj runtime.Object) string {
 	return reflect.TypeOf(obj).Elem().Name()
 }
 
-// mostPages bounds a list, at about 500 objects per page. A server that never ends its continue
+// maxPages bounds a list, at about 500 objects per page. A server that never ends its continue
 // tokens would otherwise exhaust memory.
-const mostPages = 1000
+const maxPages = 1000
 
 // paging checks the pages of consecutive lists.
 type paging struct{ pages int }
 
 // check checks the page for a continue token; "" starts a list.
-func (p *paging) check(token string, page runtime.Object, of typed) error {
+func (p *paging) check(token string, page runtime.Object, of objectTypes) error {
 	meta, err := of.checkList(page)
 	if err != nil {
 		return err
@@ -131,16 +131,16 @@ func (p *paging) check(token string, page runtime.Object, of typed) error {
 	case next == "":
 	case next == token:
 		return fmt.Errorf("the list does not end: page %d has the continue token of the page before", p.pages)
-	case p.pages >= mostPages:
-		return fmt.Errorf("the list does not end: page %d has a continue token, and a list may have %d pages", p.pages, mostPages)
+	case p.pages >= maxPages:
+		return fmt.Errorf("the list does not end: page %d has a continue token, and a list may have %d pages", p.pages, maxPages)
 	}
 	return nil
 }
 
-// unreadable records an undecodable response to a request that began at began, unless the transport
-// recorded a better cause: a refusal has a status code. A Status with code 200 never comes from an
-// API server.
-func (c *Contact) unreadable(ctx context.Context, resource string, began time.Time, err error) {
+// recordUndecodable records an undecodable response to a request that began at began, unless the
+// transport recorded a better cause: a refusal has a status code. A Status with code 200 never
+// comes from an API server.
+func (c *Contact) recordUndecodable(ctx context.Context, resource string, began time.Time, err error) {
 	refusal := apierrors.APIStatus(nil)
 	if errors.As(err, &refusal) && refusal.Status().Code >= http.StatusBadRequest || ctx.Err() != nil {
 		return
@@ -148,29 +148,29 @@ func (c *Contact) unreadable(ctx context.Context, resource string, began time.Ti
 	if err.Error() == "" {
 		err = errors.New("it is a Status without a message")
 	}
-	c.loseUnlessSince(resource, began, fmt.Errorf("the answer cannot be read: %w", err))
+	c.recordLossUnlessNewer(resource, began, fmt.Errorf("the answer cannot be read: %w", err))
 }
 
-// attended is a watch whose events are recorded.
-type attended struct {
+// recordedWatch is a watch whose events are recorded.
+type recordedWatch struct {
 	watch.Interface
 	events  chan watch.Event
 	stopped chan struct{}
 	stop    sync.Once
 }
 
-func (a *attended) ResultChan() <-chan watch.Event { return a.events }
+func (a *recordedWatch) ResultChan() <-chan watch.Event { return a.events }
 
-func (a *attended) Stop() {
+func (a *recordedWatch) Stop() {
 	a.stop.Do(func() { close(a.stopped) })
 	a.Interface.Stop()
 }
 
-// attend records the events of a watch, and whether it stays open.
-func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch.Interface) watch.Interface {
-	a := &attended{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
+// recordWatch records the events of a watch, and whether it stays open.
+func (c *Contact) recordWatch(ctx context.Context, resource string, of objectTypes, w watch.Interface) watch.Interface {
+	a := &recordedWatch{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
 	began := c.now()
-	holds := time.AfterFunc(watchHolds, func() { c.answer(resource) })
+	holds := time.AfterFunc(watchOpenAfter, func() { c.recordOpenWatch(resource) })
 	go func() {
 		defer close(a.events)
 		told := false
@@ -191,7 +191,7 @@ func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch
 			default:
 			}
 			if ctx.Err() == nil {
-				c.event(resource, e)
+				c.recordWatchEvent(resource, e)
 			}
 			select {
 			case a.events <- e:
@@ -209,29 +209,29 @@ func (c *Contact) attend(ctx context.Context, resource string, of typed, w watch
 		default:
 		}
 		if holds.Stop() && !told && ctx.Err() == nil {
-			c.loseUnlessSince(resource, began, errors.New("a watch ended at once, without an event"))
+			c.recordLossUnlessNewer(resource, began, errors.New("a watch ended at once, without an event"))
 		}
 	}()
 	return a
 }
 
-// event records an event of a watch. Errors after which the watch only has to restart are no loss
-// of contact.
-func (c *Contact) event(resource string, e watch.Event) {
+// recordWatchEvent records an event of a watch. Errors after which the watch only has to restart
+// are no loss of contact.
+func (c *Contact) recordWatchEvent(resource string, e watch.Event) {
 	if e.Type != watch.Error {
-		c.hear(resource)
+		c.recordEvent(resource)
 		return
 	}
 	switch err := apierrors.FromObject(e.Object); {
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err), apierrors.IsTooManyRequests(err):
 	default:
-		c.lose(resource, err)
+		c.recordLoss(resource, err)
 	}
 }
 
-// foreign describes a response that does not come from an API server, judged by its content type;
-// "" if it may.
-func foreign(resp *http.Response) string {
+// foreignResponse describes a response that does not come from an API server, judged by its
+// content type; "" if it may.
+func foreignResponse(resp *http.Response) string {
 	is := resp.Header.Get("Content-Type")
 	if is == "" {
 		return ""

@@ -8,16 +8,16 @@ import (
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
 
-// wanted is the desired state of a node: listeners, and the addresses that they require.
-type wanted struct {
+// desired is the desired state of a node: listeners, and the addresses that they require.
+type desired struct {
 	nodes     ir.PerFamily[*rules.Node]
 	idle      time.Duration // timeout of silent UDP clients
 	listeners ir.PerFamily[map[ir.Name][]rules.Listener]
 	users     map[netip.Addr]map[ir.Name]bool // Services that use an address
 }
 
-func newWanted(programs ir.Programs) *wanted {
-	w := &wanted{users: map[netip.Addr]map[ir.Name]bool{}}
+func newDesired(programs ir.Programs) *desired {
+	w := &desired{users: map[netip.Addr]map[ir.Name]bool{}}
 	for f, p := range ir.Present(programs) {
 		n := rules.LowerNode(f, &p.Node)
 		*w.nodes.At(f) = n
@@ -26,14 +26,14 @@ func newWanted(programs ir.Programs) *wanted {
 		}
 		*w.listeners.At(f) = make(map[ir.Name][]rules.Listener, len(p.Services))
 		for i := range p.Services {
-			w.put(f, p.Services[i].Name, n.Portals(&p.Services[i]))
+			w.set(f, p.Services[i].Name, n.Portals(&p.Services[i]))
 		}
 	}
 	return w
 }
 
-// put sets the listeners of a Service; none removes it.
-func (w *wanted) put(f ir.Family, name ir.Name, listeners []rules.Listener) {
+// set sets the listeners of a Service; none removes it.
+func (w *desired) set(f ir.Family, name ir.Name, listeners []rules.Listener) {
 	of := w.listeners.Of(f)
 	for _, a := range vips(of[name]) {
 		if delete(w.users[a], name); len(w.users[a]) == 0 {
@@ -67,11 +67,11 @@ func vips(listeners []rules.Listener) (all []netip.Addr) {
 // state is the actual state of a node.
 type state struct {
 	addrs map[netip.Addr]Address
-	noted map[netip.Addr]bool
+	added map[netip.Addr]bool
 }
 
 func newState(addrs []Address, noted map[netip.Addr]bool) *state {
-	s := &state{addrs: make(map[netip.Addr]Address, len(addrs)), noted: noted}
+	s := &state{addrs: make(map[netip.Addr]Address, len(addrs)), added: noted}
 	for _, a := range addrs {
 		if before, twice := s.addrs[a.Addr]; !twice || !before.Service {
 			s.addrs[a.Addr] = a
@@ -87,5 +87,5 @@ func (s *state) has(a netip.Addr) bool {
 
 // ours reports whether proxyc added an address of the node.
 func (s *state) ours(a netip.Addr) bool {
-	return s.noted[a] && s.addrs[a].Service && s.addrs[a].Alone
+	return s.added[a] && s.addrs[a].Service && s.addrs[a].FullPrefix
 }

@@ -52,8 +52,8 @@ func (n *need) role() rules.Role {
 	return n.Role
 }
 
-// wanted is the desired state of the host.
-type wanted struct {
+// desired is the desired state of the host.
+type desired struct {
 	node      ir.PerFamily[*rules.Node] // nil if the family is not managed
 	hns       ir.HNS
 	nodeIP    ir.PerFamily[netip.Addr]
@@ -61,9 +61,9 @@ type wanted struct {
 	balancers map[key][]*claim // sorted by Service name; the first is used
 }
 
-// newWanted returns the desired state of a network for Programs.
-func newWanted(programs ir.Programs, network *Network, can Features) *wanted {
-	w := &wanted{endpoints: map[netip.Addr]*need{}, balancers: map[key][]*claim{}}
+// newDesired returns the desired state of a network for Programs.
+func newDesired(programs ir.Programs, network *Network, can Features) *desired {
+	w := &desired{endpoints: map[netip.Addr]*need{}, balancers: map[key][]*claim{}}
 	for f, p := range ir.Present(programs) {
 		if f == ir.IPv6 && (network.Overlay() || !can.DualStack) && programs.IPv4 != nil {
 			continue // dual-stack requires HNS support and a network that is no overlay (WIN-6)
@@ -92,12 +92,12 @@ func newWanted(programs ir.Programs, network *Network, can Features) *wanted {
 }
 
 // add adds a Service, and returns the keys that it claims.
-func (w *wanted) add(f ir.Family, s *ir.Service) []key { return w.count(f, s, 1) }
+func (w *desired) add(f ir.Family, s *ir.Service) []key { return w.count(f, s, 1) }
 
 // drop removes a Service, and returns the keys that it claimed.
-func (w *wanted) drop(f ir.Family, s *ir.Service) []key { return w.count(f, s, -1) }
+func (w *desired) drop(f ir.Family, s *ir.Service) []key { return w.count(f, s, -1) }
 
-func (w *wanted) count(f ir.Family, s *ir.Service, n int) (keys []key) {
+func (w *desired) count(f ir.Family, s *ir.Service, n int) (keys []key) {
 	node := w.node.Of(f)
 	if node == nil || s == nil {
 		return nil
@@ -121,7 +121,7 @@ func (w *wanted) count(f ir.Family, s *ir.Service, n int) (keys []key) {
 	return keys
 }
 
-func (w *wanted) use(e rules.Endpoint, service ir.Name, n int) {
+func (w *desired) use(e rules.Endpoint, service ir.Name, n int) {
 	have := w.endpoints[e.Address]
 	if have == nil {
 		have = &need{Endpoint: e, service: service}
@@ -139,7 +139,7 @@ func (w *wanted) use(e rules.Endpoint, service ir.Name, n int) {
 }
 
 // addresses returns the endpoint addresses that a Service requires.
-func (w *wanted) addresses(f ir.Family, s *ir.Service) (addrs []netip.Addr) {
+func (w *desired) addresses(f ir.Family, s *ir.Service) (addrs []netip.Addr) {
 	if node := w.node.Of(f); node != nil && s != nil {
 		for _, e := range node.LowerService(s).Endpoints {
 			addrs = append(addrs, e.Address)

@@ -11,20 +11,20 @@ import (
 	"slices"
 )
 
-// notes is the path of the file that lists addresses that were added, or are about to be.
-type notes string
+// addressFile is the path of the file that lists addresses that were added, or are about to be.
+type addressFile string
 
-// noted is the content of the file.
-type noted struct {
+// addressList is the content of the file.
+type addressList struct {
 	Addresses []netip.Addr `json:"addresses"` // sorted
 }
 
-// Added returns the addresses of Services that a file lists. The node has them, but they are not
-// its own.
-func Added(file string) (map[netip.Addr]bool, error) { return notes(file).read() }
+// ReadAddresses returns the addresses of Services that a file lists. The node has them, but they
+// are not its own.
+func ReadAddresses(file string) (map[netip.Addr]bool, error) { return addressFile(file).read() }
 
 // read returns the addresses, or none if the file does not exist.
-func (n notes) read() (map[netip.Addr]bool, error) {
+func (n addressFile) read() (map[netip.Addr]bool, error) {
 	data, err := os.ReadFile(string(n))
 	if errors.Is(err, fs.ErrNotExist) {
 		return map[netip.Addr]bool{}, nil
@@ -32,7 +32,7 @@ func (n notes) read() (map[netip.Addr]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list noted
+	var list addressList
 	if err := json.Unmarshal(data, &list); err != nil {
 		return nil, fmt.Errorf("%s: must list the addresses that proxyc added: %w: remove the file, and by hand those addresses of Services that are to go", string(n), err)
 	}
@@ -44,14 +44,14 @@ func (n notes) read() (map[netip.Addr]bool, error) {
 }
 
 // write replaces the file atomically. Without addresses it removes the file.
-func (n notes) write(all map[netip.Addr]bool) error {
+func (n addressFile) write(all map[netip.Addr]bool) error {
 	if len(all) == 0 {
 		if err := os.Remove(string(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
 	}
-	list := noted{Addresses: make([]netip.Addr, 0, len(all))}
+	list := addressList{Addresses: make([]netip.Addr, 0, len(all))}
 	for a := range all {
 		list.Addresses = append(list.Addresses, a)
 	}
