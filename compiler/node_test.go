@@ -10,6 +10,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -238,7 +239,7 @@ func TestUnknownNode(t *testing.T) {
 func TestBrokenNode(t *testing.T) {
 	snap := snapshotOf()
 	const node = "{apiVersion: v1, kind: Node, metadata: {name: node9}, spec: {podCIDRs: 7}}"
-	errs := snapshot.Decode(snap, "node.yaml", []byte(node))
+	errs := manifest.Decode(snap, "node.yaml", []byte(node))
 	if !errs.HasErrors() {
 		t.Fatalf("%s: %v, want an error", node, errs)
 	}

@@ -252,7 +252,7 @@ func (c *cluster) parseAddrs(s *service) {
 
 // clusterIP adds the address of a family; want is its entry in spec.ipFamilies.
 // Without spec.ipFamilies only spec.clusterIP counts (SNAP-20), and
-// spec.clusterIPs is ignored. The API server and snapshot.Decode always set
+// spec.clusterIPs is ignored. The API server and manifest.Decode always set
 // spec.ipFamilies.
 func (c *cluster) clusterIP(s *service, text, field, want string) {
 	addr, ok := parseAddr(text)

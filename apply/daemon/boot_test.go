@@ -18,6 +18,7 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -126,7 +127,7 @@ func TestBootFileFaults(t *testing.T) {
 
 func TestBootFile(t *testing.T) {
 	snap := snapshot.New()
-	snapshot.Decode(snap, "cluster", []byte(applytest.Services("a")))
+	manifest.Decode(snap, "cluster", []byte(applytest.Services("a")))
 	programs, _ := compiler.Compile(testConfig(ir.ModeNFTables), snap, compiler.Facts{NodeName: "node1"})
 	b := &bootFile{files: &diskFiles{}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
 	inForce := func() ir.Programs { return programs }

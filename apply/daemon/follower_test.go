@@ -21,6 +21,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -96,7 +97,7 @@ func TestFollower(t *testing.T) {
 			t.Errorf("%s: changes (-want +got):\n%s", step.name, diff)
 		}
 		snap := snapshot.New()
-		snapshot.Decode(snap, "cluster", []byte(step.cluster))
+		manifest.Decode(snap, "cluster", []byte(step.cluster))
 		fresh, _ := compiler.Compile(f.cfg, snap, f.facts)
 		if diff := cmp.Diff(fresh, f.compiler.Programs(), sameAddrs); diff != "" {
 			t.Errorf("%s: not what a fresh compilation gives (-want +got):\n%s", step.name, diff)

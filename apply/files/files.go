@@ -15,7 +15,7 @@ import (
 	"strings"
 	"unicode/utf16"
 
-	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
 // System is the file system interface that the package uses.
@@ -55,7 +55,7 @@ type Unreadable struct {
 
 // IsObjects reports whether a file of this name in a directory is read.
 func IsObjects(name string) bool {
-	return snapshot.NamesObjects(strings.TrimSuffix(name, ".gz"))
+	return manifest.NamesObjects(strings.TrimSuffix(name, ".gz"))
 }
 
 // IsHidden reports whether a directory of this name is skipped. Editors, version control and

@@ -16,6 +16,7 @@ import (
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
 // Files is the source for a node without an API server. It reads files, and directories
@@ -52,7 +53,7 @@ func (f *Files) Read() error {
 	}
 	snap := snapshot.New()
 	var diags diag.List
-	reader := snapshot.Reader{Most: diag.MostAlike, CutOff: diag.Error, Forget: true}
+	reader := manifest.Reader{Most: diag.MostAlike, CutOff: diag.Error, Forget: true}
 	left := cmp.Or(f.Limit, files.Unlimited)
 	for _, file := range found {
 		data, err := files.Read(regular{}, file.Name, &left)

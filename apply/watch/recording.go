@@ -18,6 +18,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -296,7 +297,7 @@ func (s *Store) Play(e *Recorded) diag.List {
 		return nil
 	}
 	one := snapshot.New()
-	found := snapshot.Decode(one, "", e.Object)
+	found := manifest.Decode(one, "", e.Object)
 	d := one.Document()
 	for _, svc := range d.Services {
 		s.SetService(svc)

@@ -15,6 +15,7 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -110,7 +111,7 @@ func (c *demoCmd) job(e *env) (*review.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	j.Diags = append(diags, snapshot.Decode(j.Snapshot, "demo/cluster.yaml", cluster)...)
+	j.Diags = append(diags, manifest.Decode(j.Snapshot, "demo/cluster.yaml", cluster)...)
 	j.Resolved = resolved
 	return j, e.setNode(j)
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/redact"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 	"github.com/proxyc/proxyc/ir/prove"
@@ -160,7 +161,7 @@ func TestRedactKeepsShape(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := snapshot.New()
-		for _, d := range snapshot.Decode(again, "redacted", []byte(file.String())) {
+		for _, d := range manifest.Decode(again, "redacted", []byte(file.String())) {
 			if d.Severity == diag.Error {
 				t.Errorf("seed %d: %s", seed, d)
 			}

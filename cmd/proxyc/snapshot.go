@@ -20,6 +20,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/redact"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
 // clusterFlags select an API server, like kubectl's.
@@ -161,7 +162,7 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 			return nil, errReported
 		}
 		if service := j.Reader.Unsliced(); service != "" { // nor this, since selectors are omitted
-			return nil, fmt.Errorf("-s: the snapshot %s: add its EndpointSlices", snapshot.NoSlices(service))
+			return nil, fmt.Errorf("-s: the snapshot %s: add its EndpointSlices", manifest.NoSlices(service))
 		}
 		t.objects = j.Snapshot.Document().Objects()
 		return t, nil

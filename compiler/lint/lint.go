@@ -17,6 +17,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -29,7 +30,7 @@ type Input struct {
 	Compiled diag.List
 	// Written holds fields of the objects that the snapshot does not keep, by
 	// object name.
-	Written map[string]snapshot.Written
+	Written map[string]manifest.Written
 	// Pending holds the Services that the API server has not seen yet, as
 	// returned by Complete.
 	Pending Pending
@@ -114,7 +115,7 @@ type vip struct {
 // service is a Service with its slices.
 type service struct {
 	*snapshot.Service
-	written snapshot.Written
+	written manifest.Written
 	pending bool // has no address yet
 	proxied bool // served by kube-proxy
 	slices  []*snapshot.EndpointSlice

@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -82,7 +83,7 @@ func TestAnnotations(t *testing.T) {
 	of := func(object string, code diag.Code) diag.Diagnostic {
 		return diag.Diagnostic{Severity: diag.Warning, Code: code, Object: object, Msg: "m"}
 	}
-	written := map[string]snapshot.Written{"Service a/b": {Ignore: "PX604, PX803,PX501"}}
+	written := map[string]manifest.Written{"Service a/b": {Ignore: "PX604, PX803,PX501"}}
 	var s Suppressions
 	left, out := s.Apply(diag.List{of("Service a/b", diag.RangesNodePort), of("Service a/c", diag.RangesNodePort), of("Service a/b", diag.ExternalIPsEnd)}, written)
 	grave := of("Service a/b", diag.RangesNodePort)
@@ -143,7 +144,7 @@ func TestComplete(t *testing.T) {
 	} {
 		snap.SetService(svc)
 	}
-	pending := Complete(snap, map[string]snapshot.Written{"Service a/dual": {DualStack: true}})
+	pending := Complete(snap, map[string]manifest.Written{"Service a/dual": {DualStack: true}})
 	got := map[string]string{}
 	for _, svc := range snap.Services() {
 		got[svc.Name.Name] = strings.Join(append([]string{svc.ClusterIP}, svc.ClusterIPs...), " ")
@@ -279,14 +280,14 @@ func TestSARIF(t *testing.T) {
 // several findings.
 func many(n int) Input {
 	snap := snapshot.New()
-	written := map[string]snapshot.Written{}
+	written := map[string]manifest.Written{}
 	for i := range n {
 		name := ir.Name{Namespace: "ns", Name: fmt.Sprint("s", i)}
 		svc := &snapshot.Service{Name: name, Object: "Service " + name.String(), Type: "LoadBalancer", ClusterIP: fmt.Sprintf("10.%d.%d.%d", 96+i>>16, i>>8&255, i&255),
 			ExternalIPs: []string{fmt.Sprintf("203.%d.%d.%d", i>>16, i>>8&255, i&255)}, ExternalLocal: true, HealthPort: 32000,
 			SourceRanges: []string{"198.51.100.0/24", "198.51.100.128/25"}, Ports: []snapshot.ServicePort{{Name: "a", Port: 80, NodePort: 30000}}}
 		snap.SetService(svc)
-		written[svc.Object] = snapshot.Written{Selector: true}
+		written[svc.Object] = manifest.Written{Selector: true}
 		slice := &snapshot.EndpointSlice{Name: name, Object: "EndpointSlice " + name.String(), Service: name, AddressType: "IPv4", Ports: []snapshot.EndpointPort{{Name: "b", Port: 80, HasName: true, HasPort: true}}}
 		for j := range 5 {
 			addr := netip.AddrFrom4([4]byte{10, byte(j), byte(i >> 8), byte(i)})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -22,7 +23,7 @@ var standIns = ir.PerFamily[netip.Addr]{IPv4: netip.MustParseAddr("240.0.0.0"), 
 
 // Complete assigns a placeholder address to each Service without clusterIP, so
 // that the compiler checks the rest of it. It returns these Services.
-func Complete(snap *snapshot.Snapshot, written map[string]snapshot.Written) Pending {
+func Complete(snap *snapshot.Snapshot, written map[string]manifest.Written) Pending {
 	pending := Pending{}
 	next := standIns
 	for _, svc := range snap.Services() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
 // Suppressed is an accepted finding.
@@ -129,7 +130,7 @@ func matches(pattern, text string) bool {
 // It adds a finding for each line and annotation that suppresses nothing.
 // Findings about unreadable input are never suppressed. An annotation does not
 // suppress an error, because the author of an object is not its reviewer.
-func (s *Suppressions) Apply(list diag.List, written map[string]snapshot.Written) (left diag.List, out []Suppressed) {
+func (s *Suppressions) Apply(list diag.List, written map[string]manifest.Written) (left diag.List, out []Suppressed) {
 	type annotation struct{ object, code string }
 	ignored := map[annotation]bool{} // value: whether it is used
 	for object, w := range written {

@@ -15,6 +15,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
 // random returns an address near others, sometimes in a well-known range.
@@ -106,7 +107,7 @@ const objects = `{apiVersion: v1, kind: Service, metadata: {name: secret-b, name
 // Nothing of the originals remains, and equality and order are preserved.
 func TestObjects(t *testing.T) {
 	snap := snapshot.New()
-	for _, d := range snapshot.Decode(snap, "file", []byte(objects)) {
+	for _, d := range manifest.Decode(snap, "file", []byte(objects)) {
 		if d.Severity == diag.Error {
 			t.Fatal(d)
 		}

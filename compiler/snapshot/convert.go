@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/ir"
@@ -24,6 +24,13 @@ const (
 	annotationNoOptimize  = "winProxyOptimization"
 )
 
+// AnnotationIgnore lists the codes of suppressed findings about an object,
+// separated by commas.
+const AnnotationIgnore = "proxyc.dev/lint-ignore"
+
+// AnnotationOnlyNode marks the Node of a daemon's snapshot (Node.Only).
+const AnnotationOnlyNode = "proxyc.dev/only-node"
+
 // AnnotationBalance selects how a Service balances among its backends.
 const AnnotationBalance = "proxyc.dev/balance"
 
@@ -32,8 +39,8 @@ const AnnotationBalance = "proxyc.dev/balance"
 func FromService(in *corev1.Service) *Service {
 	spec := &in.Spec
 	out := &Service{
-		Name:          nameOf(&in.ObjectMeta),
-		Object:        objectName("Service", nameOf(&in.ObjectMeta)),
+		Name:          NameOf(&in.ObjectMeta),
+		Object:        ObjectName("Service", NameOf(&in.ObjectMeta)),
 		Created:       in.CreationTimestamp.Time,
 		ProxyName:     has(in.Labels, labelProxyName),
 		Type:          intern(string(spec.Type)),
@@ -77,8 +84,8 @@ func FromService(in *corev1.Service) *Service {
 // FromEndpointSlice reduces a discovery.k8s.io/v1 EndpointSlice.
 func FromEndpointSlice(in *discoveryv1.EndpointSlice) *EndpointSlice {
 	out := &EndpointSlice{
-		Name:        nameOf(&in.ObjectMeta),
-		Object:      objectName("EndpointSlice", nameOf(&in.ObjectMeta)),
+		Name:        NameOf(&in.ObjectMeta),
+		Object:      ObjectName("EndpointSlice", NameOf(&in.ObjectMeta)),
 		Headless:    has(in.Labels, corev1.IsHeadlessService),
 		AddressType: intern(string(in.AddressType)),
 		Ports:       make([]EndpointPort, len(in.Ports)),
@@ -110,9 +117,9 @@ func FromEndpointSlice(in *discoveryv1.EndpointSlice) *EndpointSlice {
 
 func fromEndpoint(in *discoveryv1.Endpoint, shared *hints) Endpoint {
 	out := Endpoint{
-		Ready:       or(in.Conditions.Ready, true),
-		Serving:     or(in.Conditions.Serving, true),
-		Terminating: or(in.Conditions.Terminating, false),
+		Ready:       ptr.Deref(in.Conditions.Ready, true),
+		Serving:     ptr.Deref(in.Conditions.Serving, true),
+		Terminating: ptr.Deref(in.Conditions.Terminating, false),
 	}
 	if len(in.Addresses) > 0 {
 		out.Address, out.Addr = in.Addresses[0], address(in.Addresses[0])
@@ -158,47 +165,6 @@ func (h *hints) of(in *discoveryv1.EndpointHints) *Hints {
 	return h.last
 }
 
-// sliceFromV1beta1 converts a slice to v1. Before Kubernetes 1.20 the topology of
-// an endpoint named its node, under the host name label. The zone there never
-// affected the choice of endpoints.
-func sliceFromV1beta1(in *discoveryv1beta1.EndpointSlice) *discoveryv1.EndpointSlice {
-	out := &discoveryv1.EndpointSlice{
-		ObjectMeta:  in.ObjectMeta,
-		AddressType: discoveryv1.AddressType(in.AddressType),
-		Ports:       make([]discoveryv1.EndpointPort, len(in.Ports)),
-		Endpoints:   make([]discoveryv1.Endpoint, len(in.Endpoints)),
-	}
-	for i, p := range in.Ports {
-		out.Ports[i] = discoveryv1.EndpointPort(p)
-	}
-	for i, e := range in.Endpoints {
-		out.Endpoints[i] = discoveryv1.Endpoint{
-			Addresses:  e.Addresses,
-			Conditions: discoveryv1.EndpointConditions(e.Conditions),
-			NodeName:   e.NodeName,
-			TargetRef:  e.TargetRef,
-		}
-		if host, ok := e.Topology[corev1.LabelHostname]; ok && e.NodeName == nil {
-			out.Endpoints[i].NodeName = &host
-		}
-		if e.Hints != nil {
-			out.Endpoints[i].Hints = hintsFromV1beta1(e.Hints)
-		}
-	}
-	return out
-}
-
-func hintsFromV1beta1(in *discoveryv1beta1.EndpointHints) *discoveryv1.EndpointHints {
-	out := &discoveryv1.EndpointHints{}
-	for _, z := range in.ForZones {
-		out.ForZones = append(out.ForZones, discoveryv1.ForZone(z))
-	}
-	for _, n := range in.ForNodes {
-		out.ForNodes = append(out.ForNodes, discoveryv1.ForNode(n))
-	}
-	return out
-}
-
 // FromEndpoints converts v1 Endpoints to slices: one for each subset and family
 // with ready addresses. It ignores addresses that are not ready, as kube-proxy
 // did when it used Endpoints (SNAP-62).
@@ -208,9 +174,9 @@ func FromEndpoints(in *corev1.Endpoints) []*EndpointSlice {
 		for _, family := range ir.Families() {
 			if endpoints, addresses := readyAddresses(&in.Subsets[i], family); endpoints != nil {
 				out = append(out, &EndpointSlice{
-					Name:          nameOf(&in.ObjectMeta),
-					Object:        objectName("Endpoints", nameOf(&in.ObjectMeta)),
-					Service:       nameOf(&in.ObjectMeta),
+					Name:          NameOf(&in.ObjectMeta),
+					Object:        ObjectName("Endpoints", NameOf(&in.ObjectMeta)),
+					Service:       NameOf(&in.ObjectMeta),
 					Headless:      has(in.Labels, corev1.IsHeadlessService),
 					AddressType:   family.String(),
 					Ports:         subsetPorts(&in.Subsets[i]),
@@ -253,20 +219,12 @@ func subsetPorts(in *corev1.EndpointSubset) []EndpointPort {
 
 // FromNode reduces a v1 Node. It omits invalid pod CIDRs.
 func FromNode(in *corev1.Node) *Node {
-	out := &Node{Name: intern(in.Name), Zone: intern(in.Labels[corev1.LabelTopologyZone]), Only: in.Annotations[annotationOnlyNode] == "true"}
+	out := &Node{Name: intern(in.Name), Zone: intern(in.Labels[corev1.LabelTopologyZone]), Only: in.Annotations[AnnotationOnlyNode] == "true"}
 	for _, a := range in.Status.Addresses {
 		out.Addresses = append(out.Addresses, NodeAddress{Type: intern(string(a.Type)), Address: a.Address})
 	}
-	out.PodCIDRs = prefixes(podCIDRs(in))
+	out.PodCIDRs = prefixes(in.Spec.PodCIDRs)
 	return out
-}
-
-// podCIDRs returns spec.podCIDRs, or the older spec.podCIDR.
-func podCIDRs(in *corev1.Node) []string {
-	if len(in.Spec.PodCIDRs) == 0 && in.Spec.PodCIDR != "" {
-		return []string{in.Spec.PodCIDR}
-	}
-	return in.Spec.PodCIDRs
 }
 
 // FromServiceCIDR reduces a networking.k8s.io/v1 ServiceCIDR; v1beta1 has the
@@ -294,13 +252,14 @@ func address(text string) netip.Addr {
 	return netip.Addr{}
 }
 
-func nameOf(m *metav1.ObjectMeta) ir.Name {
+// NameOf returns the namespace and name of an API object, interned.
+func NameOf(m *metav1.ObjectMeta) ir.Name {
 	return ir.Name{Namespace: intern(m.Namespace), Name: intern(m.Name)}
 }
 
-// objectName returns "Service ns/web", "Node a" without a namespace, or only the
+// ObjectName returns "Service ns/web", "Node a" without a namespace, or only the
 // kind without a name.
-func objectName(kind string, n ir.Name) string {
+func ObjectName(kind string, n ir.Name) string {
 	switch {
 	case n.Name == "":
 		return kind
@@ -340,11 +299,4 @@ func clone(in []string) []string {
 func has(m map[string]string, key string) bool {
 	_, ok := m[key]
 	return ok
-}
-
-func or(p *bool, otherwise bool) bool {
-	if p == nil {
-		return otherwise
-	}
-	return *p
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -22,8 +21,6 @@ var compare = cmp.Options{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	cmpopts.EquateEmpty(),
 }
-
-func ptr[T any](v T) *T { return &v }
 
 func TestFromService(t *testing.T) {
 	created := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
@@ -38,8 +35,8 @@ func TestFromService(t *testing.T) {
 			IPFamilies:  []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 			ExternalIPs: []string{"192.0.2.1"}, LoadBalancerSourceRanges: []string{" 10.0.0.0/8"},
 			SessionAffinity:       corev1.ServiceAffinityClientIP,
-			SessionAffinityConfig: &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr(int32(60))}},
-			InternalTrafficPolicy: ptr(corev1.ServiceInternalTrafficPolicyLocal),
+			SessionAffinityConfig: &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(60))}},
+			InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyLocal),
 			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
 			HealthCheckNodePort:   31000,
 			Ports: []corev1.ServicePort{
@@ -48,7 +45,7 @@ func TestFromService(t *testing.T) {
 			},
 		},
 		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
-			{IP: "203.0.113.1", IPMode: ptr(corev1.LoadBalancerIPModeProxy)}, {IP: "203.0.113.2"}, {Hostname: "lb.example"},
+			{IP: "203.0.113.1", IPMode: new(corev1.LoadBalancerIPModeProxy)}, {IP: "203.0.113.2"}, {Hostname: "lb.example"},
 		}}},
 	}
 	want := &Service{
@@ -79,12 +76,12 @@ func TestFromEndpointSlice(t *testing.T) {
 	in := &discoveryv1.EndpointSlice{
 		ObjectMeta:  meta,
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr("http"), Protocol: ptr(corev1.ProtocolTCP), Port: ptr(int32(80))}, {Name: ptr(""), Port: ptr(int32(0))}, {}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(80))}, {Name: new(""), Port: new(int32(0))}, {}},
 		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{"10.0.0.1", "10.0.0.2"}, NodeName: ptr("a"), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "p"},
+			{Addresses: []string{"10.0.0.1", "10.0.0.2"}, NodeName: new("a"), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "p"},
 				Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z1"}, {Name: "z2"}}, ForNodes: []discoveryv1.ForNode{{Name: "a"}}}},
 			{Addresses: []string{"x"}, TargetRef: &corev1.ObjectReference{Kind: "Node", Name: "p"}, Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z1"}}}},
-			{Conditions: discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(false), Terminating: ptr(true)}},
+			{Conditions: discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)}},
 			{Addresses: []string{"fe80::1%eth0"}, Hints: &discoveryv1.EndpointHints{}},
 		},
 	}
@@ -122,39 +119,12 @@ func TestHintsAreShared(t *testing.T) {
 	}
 }
 
-func TestSliceFromV1beta1(t *testing.T) {
-	in := &discoveryv1beta1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: "web-1", Namespace: "shop", Labels: map[string]string{"kubernetes.io/service-name": "web"}},
-		AddressType: discoveryv1beta1.AddressTypeIPv6,
-		Ports:       []discoveryv1beta1.EndpointPort{{Name: ptr("http"), Port: ptr(int32(80))}},
-		Endpoints: []discoveryv1beta1.Endpoint{
-			{Addresses: []string{"fd00::1"}, Topology: map[string]string{"kubernetes.io/hostname": "a", "topology.kubernetes.io/zone": "z"}},
-			{Addresses: []string{"fd00::2"}, Topology: map[string]string{"kubernetes.io/hostname": "a"}, NodeName: ptr("b"),
-				TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "p"},
-				Hints:     &discoveryv1beta1.EndpointHints{ForZones: []discoveryv1beta1.ForZone{{Name: "z"}}, ForNodes: []discoveryv1beta1.ForNode{{Name: "n"}}}},
-			{Conditions: discoveryv1beta1.EndpointConditions{Ready: ptr(false)}},
-		},
-	}
-	want := &EndpointSlice{
-		Name: ir.Name{Namespace: "shop", Name: "web-1"}, Object: "EndpointSlice shop/web-1", Service: ir.Name{Namespace: "shop", Name: "web"},
-		AddressType: "IPv6", Ports: []EndpointPort{{Name: "http", Port: 80, HasName: true, HasPort: true}},
-		Endpoints: []Endpoint{
-			{Address: "fd00::1", Addr: netip.MustParseAddr("fd00::1"), NodeName: "a", Ready: true, Serving: true},
-			{Address: "fd00::2", Addr: netip.MustParseAddr("fd00::2"), NodeName: "b", Pod: "p", Hints: &Hints{Zones: []string{"z"}, Nodes: []string{"n"}}, Ready: true, Serving: true},
-			{Serving: true},
-		},
-	}
-	if diff := cmp.Diff(want, FromEndpointSlice(sliceFromV1beta1(in)), compare); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-}
-
 func TestFromEndpoints(t *testing.T) {
 	in := &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", Labels: map[string]string{"service.kubernetes.io/headless": ""}},
 		Subsets: []corev1.EndpointSubset{
 			{
-				Addresses:         []corev1.EndpointAddress{{IP: "10.0.0.1", NodeName: ptr("a"), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "p"}}, {IP: "fd00::1"}, {IP: "10.0.0.2"}, {IP: "ten"}},
+				Addresses:         []corev1.EndpointAddress{{IP: "10.0.0.1", NodeName: new("a"), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "p"}}, {IP: "fd00::1"}, {IP: "10.0.0.2"}, {IP: "ten"}},
 				NotReadyAddresses: []corev1.EndpointAddress{{IP: "10.0.0.3"}},
 				Ports:             []corev1.EndpointPort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}, {Port: 81}},
 			},
@@ -193,11 +163,6 @@ func TestFromNode(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, FromNode(in), compare); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
-	}
-	in.Spec.PodCIDRs = nil
-	want.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}
-	if diff := cmp.Diff(want, FromNode(in), compare); diff != "" {
-		t.Errorf("podCIDR alone (-want +got)\n%s", diff)
 	}
 }
 

@@ -1,9 +1,10 @@
-package snapshot
+package snapshot_test
 
 import (
 	"encoding/json"
 	"testing"
 
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -23,7 +24,7 @@ func TestDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var d Document
+	var d snapshot.Document
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}

@@ -39,34 +39,19 @@ func (s *Service) Addrs() (addrs []netip.Addr) {
 	return addrs
 }
 
-// leftOut returns the LeftOut of a Service.
-func (s *Service) leftOut() LeftOut {
-	out := LeftOut{Service: s.Name, Addrs: s.Addrs()}
-	for _, p := range s.Ports {
-		if p.NodePort != 0 {
-			out.NodePorts = append(out.NodePorts, p.NodePort)
-		}
-	}
-	return out
-}
-
-// leaveOut records that an object was skipped because of a finding.
-func (s *Snapshot) leaveOut(o *object, why diag.Diagnostic) {
-	if o.name == "" || o.has != nil && o.has(s) {
-		return // another object of this name exists
-	}
-	l := s.leftOut[o.name]
+// Skip records that an object was skipped because of a finding.
+func (s *Snapshot) Skip(o LeftOut, why diag.Diagnostic) {
+	l := s.leftOut[o.Object]
 	if l == nil {
-		l = new(LeftOut)
-		if o.left != nil {
-			*l = o.left()
-		}
-		l.Object = o.name
-		s.leftOut[o.name] = l
+		l = &o
+		s.leftOut[o.Object] = l
 	}
 	why.Object = ""
 	l.Why = strings.TrimPrefix(l.Why+"; "+why.String(), "; ")
 }
+
+// Unskip removes the record of a skipped object: one of its name was added.
+func (s *Snapshot) Unskip(object string) { delete(s.leftOut, object) }
 
 // Keep adds the last good versions of the objects that s skips, from an older Snapshot.
 func (s *Snapshot) Keep(old *Snapshot) {
@@ -107,10 +92,24 @@ func (s *Snapshot) LeftOut() []*LeftOut {
 
 // ServiceLeftOut returns the skipped Service of a name, or nil.
 func (s *Snapshot) ServiceLeftOut(name ir.Name) *LeftOut {
-	return s.leftOut[objectName("Service", name)]
+	return s.leftOut[ObjectName("Service", name)]
 }
 
 // NodeLeftOut returns the skipped Node of a name, or nil.
 func (s *Snapshot) NodeLeftOut(name string) *LeftOut {
-	return s.leftOut[objectName("Node", ir.Name{Name: name})]
+	return s.leftOut[ObjectName("Node", ir.Name{Name: name})]
+}
+
+// Finish reports findings that require all files.
+func (s *Snapshot) Finish() (list diag.List) {
+	for _, svc := range s.Services() {
+		if owned := s.Slices(svc.Name); len(owned) > 0 && owned[0].FromEndpoints {
+			list.Add(diag.Diagnostic{
+				Severity: diag.Info, Code: diag.FromEndpoints, Object: svc.Object,
+				Msg:  "no EndpointSlice serves it: its v1 Endpoints are used instead",
+				Hint: "Endpoints contain neither terminating endpoints nor zone hints; add EndpointSlices if the cluster has them",
+			})
+		}
+	}
+	return list
 }

@@ -1,4 +1,4 @@
-package snapshot
+package snapshot_test
 
 import (
 	"net/netip"
@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -20,23 +22,23 @@ func TestLeftOut(t *testing.T) {
 		good = "apiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: b}\nspec: {clusterIP: 10.0.0.2, ports: [{port: 80}]}\n"
 		ends = "apiVersion: v1\nkind: Endpoints\nmetadata: {namespace: ns, name: b}\nsubsets: {}\n"
 	)
-	decoded := func(texts ...string) *Snapshot {
-		s := New()
+	decoded := func(texts ...string) *snapshot.Snapshot {
+		s := snapshot.New()
 		for _, text := range texts {
-			Decode(s, "f", []byte(text))
+			manifest.Decode(s, "f", []byte(text))
 		}
 		return s
 	}
-	wantB := []*LeftOut{{
+	wantB := []*snapshot.LeftOut{{
 		Object: "Service ns/b", Service: ir.Name{Namespace: "ns", Name: "b"}, NodePorts: []int32{30080},
 		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("192.0.2.2")},
 	}}
-	wantEnds := []*LeftOut{{Object: "Endpoints ns/b", Service: ir.Name{Namespace: "ns", Name: "b"}}}
-	copied := New()
+	wantEnds := []*snapshot.LeftOut{{Object: "Endpoints ns/b", Service: ir.Name{Namespace: "ns", Name: "b"}}}
+	copied := snapshot.New()
 	copied.Update(decoded(two))
 	for name, tt := range map[string]struct {
-		s    *Snapshot
-		want []*LeftOut
+		s    *snapshot.Snapshot
+		want []*snapshot.LeftOut
 	}{
 		"one":          {decoded(two), wantB},
 		"good after":   {decoded(two, good), nil},
@@ -46,7 +48,7 @@ func TestLeftOut(t *testing.T) {
 		"a document":   {decoded(two).Document().Snapshot(), wantB},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, tt.s.LeftOut(), cmpopts.IgnoreFields(LeftOut{}, "Why"), cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(tt.want, tt.s.LeftOut(), cmpopts.IgnoreFields(snapshot.LeftOut{}, "Why"), cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Error("-want +got", diff)
 			}
 		})
@@ -63,9 +65,9 @@ func TestLeftOut(t *testing.T) {
 
 // TestKeep: of an object that cannot be decoded the version before stays, unless another file has a good one.
 func TestKeep(t *testing.T) {
-	decode := func(files ...string) *Snapshot {
-		s := New()
-		reader := Reader{Forget: true}
+	decode := func(files ...string) *snapshot.Snapshot {
+		s := snapshot.New()
+		reader := manifest.Reader{Forget: true}
 		for _, text := range files {
 			reader.Decode(s, "f.yaml", []byte(text), false)
 		}

@@ -246,7 +246,7 @@ func (n *Node) api() *corev1.Node {
 		metav1.SetMetaDataLabel(&out.ObjectMeta, corev1.LabelTopologyZone, n.Zone)
 	}
 	if n.Only {
-		metav1.SetMetaDataAnnotation(&out.ObjectMeta, annotationOnlyNode, "true")
+		metav1.SetMetaDataAnnotation(&out.ObjectMeta, AnnotationOnlyNode, "true")
 	}
 	for _, a := range n.Addresses {
 		out.Status.Addresses = append(out.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeAddressType(a.Type), Address: a.Address})

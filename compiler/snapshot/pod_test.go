@@ -1,14 +1,16 @@
-package snapshot
+package snapshot_test
 
 import (
 	"testing"
 
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
 func TestPod(t *testing.T) {
-	s := New()
-	diags := Decode(s, "slices.yaml", []byte(`
+	s := snapshot.New()
+	diags := manifest.Decode(s, "slices.yaml", []byte(`
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {namespace: shop, name: web-1, labels: {kubernetes.io/service-name: web}}

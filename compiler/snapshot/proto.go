@@ -46,7 +46,7 @@ func ServiceFromProto(data []byte) (out *Service, version string, ok bool) {
 	if r.odd || meta.end {
 		return nil, "", false
 	}
-	out.Name, out.Object, out.Created = meta.Name, objectName("Service", meta.Name), meta.created.Time
+	out.Name, out.Object, out.Created = meta.Name, ObjectName("Service", meta.Name), meta.created.Time
 	out.ProxyName = meta.proxyName
 	out.PreserveDIP, out.NoOptimize, out.Balance = meta.preserveDIP, meta.noOptimize, meta.balance
 	if out.Ports == nil {
@@ -151,7 +151,7 @@ func EndpointSliceFromProto(data []byte) (out *EndpointSlice, version string, ok
 	if r.odd || meta.end {
 		return nil, "", false
 	}
-	out.Name, out.Object, out.Triggered = meta.Name, objectName("EndpointSlice", meta.Name), triggered(meta.triggered)
+	out.Name, out.Object, out.Triggered = meta.Name, ObjectName("EndpointSlice", meta.Name), triggered(meta.triggered)
 	out.Headless = meta.headless
 	if meta.service != "" {
 		out.Service = ir.Name{Namespace: out.Name.Namespace, Name: meta.service}

@@ -1,7 +1,7 @@
 // Package snapshot holds the state of a cluster for the compiler: Services,
 // EndpointSlices, Nodes and ServiceCIDRs in compact form, reduced to the fields
-// that decide about packets. Commands decode files into a Snapshot; the daemon
-// updates one from watch events.
+// that decide about packets. Commands decode files into a Snapshot with package
+// manifest; the daemon updates one from watch events.
 package snapshot
 
 import (
@@ -117,7 +117,7 @@ type Node struct {
 	Name      string
 	Zone      string         // label topology.kubernetes.io/zone
 	Addresses []NodeAddress  // status.addresses
-	PodCIDRs  []netip.Prefix // spec.podCIDRs, or spec.podCIDR
+	PodCIDRs  []netip.Prefix // spec.podCIDRs
 	// Only reports that a daemon wrote the snapshot: it contains no other Node of
 	// the cluster and no selectors. Annotation proxyc.dev/only-node.
 	Only bool

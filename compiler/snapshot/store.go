@@ -97,6 +97,12 @@ func (s *Snapshot) SetEndpoints(name ir.Name, slices []*EndpointSlice) { s.legac
 // DeleteEndpoints removes the slices made from the v1 Endpoints of a name.
 func (s *Snapshot) DeleteEndpoints(name ir.Name) { delete(s.legacy, name) }
 
+// HasEndpoints reports whether there are v1 Endpoints of a name.
+func (s *Snapshot) HasEndpoints(name ir.Name) bool {
+	_, ok := s.legacy[name]
+	return ok
+}
+
 // Slices returns the EndpointSlices of a Service sorted by name, even if the
 // Service does not exist. If there are none, it returns those made from v1
 // Endpoints (SNAP-62). The caller must not change the result.

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -90,5 +91,21 @@ func TestObjectsComeByName(t *testing.T) {
 	}
 	if services != "abc" || nodes != "abcd" || cidrs != "abc" {
 		t.Errorf("got Services %s, Nodes %s, ServiceCIDRs %s, want abc, abcd and abc", services, nodes, cidrs)
+	}
+}
+
+func TestFinish(t *testing.T) {
+	s := New()
+	for i := range 3 {
+		name := ir.Name{Namespace: "x", Name: fmt.Sprint("s", i)}
+		s.SetService(&Service{Name: name, Object: "Service " + name.String()})
+		s.SetEndpoints(name, []*EndpointSlice{{FromEndpoints: true}})
+	}
+	s.DeleteEndpoints(ir.Name{Namespace: "x", Name: "s0"})
+	if got := s.Finish(); len(got) != 2 || got[0].Object != "Service x/s1" || got[1].Object != "Service x/s2" {
+		t.Errorf("got %v, want something for x/s1 and x/s2", got)
+	}
+	if got := New().Finish(); got != nil {
+		t.Errorf("empty Snapshot: got %v, want nothing", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
 // Clusters of every shape are valid, and no two Services claim the same address or port.
@@ -24,7 +25,7 @@ func TestCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			snap := snapshot.New()
-			diags := snapshot.Decode(snap, "cluster", list.Bytes())
+			diags := manifest.Decode(snap, "cluster", list.Bytes())
 			diags.Add(snap.Finish()...)
 			for _, d := range diags {
 				if d.Severity == diag.Error {

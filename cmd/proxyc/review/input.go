@@ -19,6 +19,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -26,7 +27,7 @@ import (
 type Input struct {
 	*config.Resolved
 	Snapshot *snapshot.Snapshot
-	Reader   snapshot.Reader
+	Reader   manifest.Reader
 	Facts    compiler.Facts
 	Diags    diag.List
 	OfHost   bool // the node name is the machine's
@@ -153,7 +154,7 @@ func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
 			Hint: wholeSnapshot})
 	}
 	if service := j.Reader.Unsliced(); readable && service != "" {
-		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoSlices, Msg: "the snapshot " + snapshot.NoSlices(service) + ": no Service has a backend", Hint: wholeSnapshot})
+		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoSlices, Msg: "the snapshot " + manifest.NoSlices(service) + ": no Service has a backend", Hint: wholeSnapshot})
 	}
 	return readable
 }

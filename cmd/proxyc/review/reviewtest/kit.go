@@ -8,6 +8,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -32,7 +33,7 @@ func Decode(files ...[]byte) (*snapshot.Snapshot, diag.List) {
 	snap := snapshot.New()
 	var diags diag.List
 	for i, data := range files {
-		diags.Add(snapshot.Decode(snap, fmt.Sprintf("snapshot%d", i), data)...)
+		diags.Add(manifest.Decode(snap, fmt.Sprintf("snapshot%d", i), data)...)
 	}
 	return snap, diags
 }

@@ -1,10 +1,12 @@
-package snapshot
+package manifest
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // A field that resembles a field of the API is reported with its position and a
@@ -21,7 +23,7 @@ func TestStrict(t *testing.T) {
 		{"apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x, labels: {lables: x}}\nspec: {clusterIP: None}\n", ""},
 	} {
 		for _, strict := range []bool{true, false} {
-			s := New()
+			s := snapshot.New()
 			r := Reader{Strict: strict}
 			got := ""
 			for _, d := range r.Decode(s, "f", []byte(tt.in), false) {
@@ -44,7 +46,7 @@ func TestWritten(t *testing.T) {
 		"spec: {clusterIP: None, selector: {app: a}, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false, trafficDistribution: PreferClose}\n---\n" +
 		"apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nstatus: {nodeInfo: {kernelVersion: 6.1.0}}\n"
 	r := Reader{Strict: true}
-	if diags := r.Decode(New(), "f", []byte(in), false); len(diags) > 0 {
+	if diags := r.Decode(snapshot.New(), "f", []byte(in), false); len(diags) > 0 {
 		t.Fatal(diags)
 	}
 	want := map[string]Written{
@@ -55,7 +57,7 @@ func TestWritten(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	lenient := Reader{}
-	if lenient.Decode(New(), "f", []byte(in), false); lenient.Written() != nil {
+	if lenient.Decode(snapshot.New(), "f", []byte(in), false); lenient.Written() != nil {
 		t.Errorf("remembered without being asked: %v", lenient.Written())
 	}
 }

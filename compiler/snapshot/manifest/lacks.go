@@ -1,4 +1,6 @@
-package snapshot
+package manifest
+
+import "github.com/proxyc/proxyc/compiler/snapshot"
 
 // Unsliced returns a Service with a selector if the input contains no
 // EndpointSlice at all, not even a skipped one. In any cluster such a Service has
@@ -20,8 +22,8 @@ func NoSlices(service string) string {
 // and which rules a node would lose because of it, or "". A failed or incomplete
 // kubectl command produces such a file. A cluster without Services is valid: it
 // has Nodes.
-func (r *Reader) Lacks(s *Snapshot) string {
-	if len(s.services)+len(s.nodes) == 0 {
+func (r *Reader) Lacks(s *snapshot.Snapshot) string {
+	if services, _, nodes := s.Count(); services+nodes == 0 {
 		return "has no Service and no Node, and all rules for Services would be removed"
 	}
 	if service := r.Unsliced(); service != "" {

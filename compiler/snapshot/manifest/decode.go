@@ -1,4 +1,7 @@
-package snapshot
+// Package manifest decodes files of Kubernetes objects into a Snapshot. It sets
+// the API server's defaults, and reports the objects that the API server would
+// reject with their positions.
+package manifest
 
 import (
 	"bytes"
@@ -16,6 +19,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // Decode adds the objects in a file to s: Services, EndpointSlices, Endpoints,
@@ -26,7 +30,7 @@ import (
 // replaced, with a Warning.
 //
 // Call Finish after the last file. file is only for diagnostics.
-func Decode(s *Snapshot, file string, data []byte) diag.List {
+func Decode(s *snapshot.Snapshot, file string, data []byte) diag.List {
 	r := Reader{Forget: true}
 	return r.Decode(s, file, data, false)
 }
@@ -38,7 +42,7 @@ const batch = 1024
 // Decode is like the function Decode. fromDirectory means that the file was found
 // in a directory: a file without any apiVersion and kind is then ignored, because
 // it is not a file of Kubernetes objects.
-func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory bool) diag.List {
+func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDirectory bool) diag.List {
 	data = withoutLogs(plainLines(data))
 	parts := split(data)
 	lines := lineCounter{data: data}
@@ -72,14 +76,14 @@ func (r *Reader) Decode(s *Snapshot, file string, data []byte, fromDirectory boo
 				}
 				why := r.report(to, d, at)
 				if d.left != nil {
-					s.leaveOut(d.left, why)
+					d.left.skip(s, why)
 				}
 			}
 			for _, o := range result.objects {
 				at.index = o.index
 				twice := o.has(s)
 				o.put(s)
-				delete(s.leftOut, o.name)
+				s.Unskip(o.name)
 				if twice {
 					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.ObjectTwice, Object: o.name,
 						Msg: "is a duplicate: it replaces the previous one"}}, at)
@@ -117,20 +121,6 @@ func (r *Reader) report(to *diag.Gatherer, d placed, at place) diag.Diagnostic {
 		d.Diagnostic = *f
 	})
 	return d.Diagnostic
-}
-
-// Finish reports findings that require all files.
-func (s *Snapshot) Finish() (list diag.List) {
-	for _, svc := range s.Services() {
-		if owned := s.Slices(svc.Name); len(owned) > 0 && owned[0].FromEndpoints {
-			list.Add(diag.Diagnostic{
-				Severity: diag.Info, Code: diag.FromEndpoints, Object: svc.Object,
-				Msg:  "no EndpointSlice serves it: its v1 Endpoints are used instead",
-				Hint: "Endpoints contain neither terminating endpoints nor zone hints; add EndpointSlices if the cluster has them",
-			})
-		}
-	}
-	return list
 }
 
 // lineCounter returns the lines of ascending offsets and counts each line only
@@ -180,11 +170,25 @@ type placed struct {
 type object struct {
 	name    string
 	line    int
-	index   []int                // in the Lists of a YAML part
-	has     func(*Snapshot) bool // reports whether an object of this name exists
-	put     func(*Snapshot)
-	left    func() LeftOut // describes the object if it is skipped; nil if only the name is known
+	index   []int                         // in the Lists of a YAML part
+	has     func(*snapshot.Snapshot) bool // reports whether an object of this name exists
+	put     func(*snapshot.Snapshot)
+	left    func() snapshot.LeftOut // describes the object if it is skipped; nil if only the name is known
 	written Written
+}
+
+// skip records that the object was skipped because of a finding, unless another
+// object of its name exists.
+func (o *object) skip(s *snapshot.Snapshot, why diag.Diagnostic) {
+	if o.name == "" || o.has != nil && o.has(s) {
+		return
+	}
+	var l snapshot.LeftOut
+	if o.left != nil {
+		l = o.left()
+	}
+	l.Object = o.name
+	s.Skip(l, why)
 }
 
 // decodeAll decodes parts in parallel. The results have the order of the parts.
@@ -462,7 +466,7 @@ func (l *leaf) named(kind string) string {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // an undecodable object has no name
-	return objectName(kind, nameOf(&in.Metadata))
+	return snapshot.ObjectName(kind, snapshot.NameOf(&in.Metadata))
 }
 
 // shorten truncates a text for a message.

@@ -1,4 +1,4 @@
-package snapshot
+package manifest
 
 import (
 	"bytes"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // fullCluster is a cluster with a value in every field that is used.
@@ -24,9 +26,9 @@ const fullCluster = `{apiVersion: v1, kind: Service, metadata: {name: a, namespa
 `
 
 // decodedStrictly decodes with the fields that lint checks.
-func decodedStrictly(t *testing.T, text string) (*Snapshot, map[string]Written) {
+func decodedStrictly(t *testing.T, text string) (*snapshot.Snapshot, map[string]Written) {
 	t.Helper()
-	s, r := New(), Reader{Strict: true}
+	s, r := snapshot.New(), Reader{Strict: true}
 	for _, d := range r.Decode(s, "file", []byte(text), false) {
 		if strings.Contains(d.Msg, "left out") {
 			t.Fatal(d)
@@ -55,14 +57,14 @@ func TestObjectsOfDocument(t *testing.T) {
 // Every field that it removes is unused.
 func TestTrim(t *testing.T) {
 	s, written := decodedStrictly(t, fullCluster)
-	var all Objects
+	var all snapshot.Objects
 	for _, svc := range cluster(3, 2, 2) {
-		before, err := Line(svc)
+		before, err := snapshot.Line(svc)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all.Add(Trim(svc))
-		if after, _ := Line(svc); !bytes.Equal(before, after) {
+		all.Add(snapshot.Trim(svc))
+		if after, _ := snapshot.Line(svc); !bytes.Equal(before, after) {
 			t.Errorf("Trim changed %s", before)
 		}
 	}
@@ -75,11 +77,11 @@ func TestTrim(t *testing.T) {
 	svc := objects.Services[0]
 	svc.Spec.Selector, svc.Spec.AllocateLoadBalancerNodePorts = map[string]string{"app": "web"}, new(false)
 	svc.Spec.TrafficDistribution, svc.Spec.IPFamilyPolicy = new("PreferClose"), new(corev1.IPFamilyPolicyPreferDualStack)
-	svc.Annotations[AnnotationIgnore] = "PX501"
+	svc.Annotations[snapshot.AnnotationIgnore] = "PX501"
 	objects.Nodes[0].Status.NodeInfo.KernelVersion = "6.1.0"
-	trimmed := Objects{}
+	trimmed := snapshot.Objects{}
 	for _, o := range []any{svc, objects.Services[1], objects.Slices[0], objects.Nodes[0], objects.ServiceCIDRs[0]} {
-		trimmed.Add(Trim(o))
+		trimmed.Add(snapshot.Trim(o))
 	}
 	if err := trimmed.Write(&out); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package snapshot
+package manifest
 
 import (
 	"cmp"
@@ -18,6 +18,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // A decoder decodes the JSON of one kind as the API server does, using read. The
@@ -120,11 +121,21 @@ func decodeService(text []byte, read unmarshal) (object, []finding, error) {
 	var in corev1.Service
 	strict, err := read(text, &in)
 	defaultService(&in)
-	svc := FromService(&in)
-	return object{name: svc.Object, written: writtenService(&in), left: svc.leftOut,
-		has: func(s *Snapshot) bool { return s.Service(svc.Name) != nil },
-		put: func(s *Snapshot) { s.SetService(svc) },
+	svc := snapshot.FromService(&in)
+	return object{name: svc.Object, written: writtenService(&in, svc.ProxyName), left: func() snapshot.LeftOut { return leftOutService(svc) },
+		has: func(s *snapshot.Snapshot) bool { return s.Service(svc.Name) != nil },
+		put: func(s *snapshot.Snapshot) { s.SetService(svc) },
 	}, append(strict, checkService(&in)...), err
+}
+
+func leftOutService(s *snapshot.Service) snapshot.LeftOut {
+	out := snapshot.LeftOut{Service: s.Name, Addrs: s.Addrs()}
+	for _, p := range s.Ports {
+		if p.NodePort != 0 {
+			out.NodePorts = append(out.NodePorts, p.NodePort)
+		}
+	}
+	return out
 }
 
 func decodeSlice(text []byte, read unmarshal) (object, []finding, error) {
@@ -142,10 +153,10 @@ func decodeSliceV1beta1(text []byte, read unmarshal) (object, []finding, error) 
 func finishSlice(in *discoveryv1.EndpointSlice, text []byte, strict []finding, err error) (object, []finding, error) {
 	defaultNamespace(&in.ObjectMeta)
 	defaultEndpointPorts(in.Ports, text)
-	slice := FromEndpointSlice(in)
-	return object{name: slice.Object, written: writtenMeta(&in.ObjectMeta), left: func() LeftOut { return LeftOut{Service: slice.Service} },
-		has: func(s *Snapshot) bool { return s.Slice(slice.Name) != nil },
-		put: func(s *Snapshot) { s.SetSlice(slice) },
+	slice := snapshot.FromEndpointSlice(in)
+	return object{name: slice.Object, written: writtenMeta(&in.ObjectMeta), left: func() snapshot.LeftOut { return snapshot.LeftOut{Service: slice.Service} },
+		has: func(s *snapshot.Snapshot) bool { return s.Slice(slice.Name) != nil },
+		put: func(s *snapshot.Snapshot) { s.SetSlice(slice) },
 	}, append(strict, checkSlice(in)...), err
 }
 
@@ -153,21 +164,21 @@ func decodeEndpoints(text []byte, read unmarshal) (object, []finding, error) {
 	var in corev1.Endpoints
 	strict, err := read(text, &in)
 	defaultNamespace(&in.ObjectMeta)
-	name, slices := nameOf(&in.ObjectMeta), FromEndpoints(&in)
-	return object{name: objectName("Endpoints", nameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), left: func() LeftOut { return LeftOut{Service: name} },
-		has: func(s *Snapshot) bool { _, there := s.legacy[name]; return there },
-		put: func(s *Snapshot) { s.SetEndpoints(name, slices) },
+	name, slices := snapshot.NameOf(&in.ObjectMeta), snapshot.FromEndpoints(&in)
+	return object{name: snapshot.ObjectName("Endpoints", snapshot.NameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), left: func() snapshot.LeftOut { return snapshot.LeftOut{Service: name} },
+		has: func(s *snapshot.Snapshot) bool { return s.HasEndpoints(name) },
+		put: func(s *snapshot.Snapshot) { s.SetEndpoints(name, slices) },
 	}, append(strict, checkEndpoints(&in)...), err
 }
 
 func decodeNode(text []byte, read unmarshal) (object, []finding, error) {
 	var in corev1.Node
 	strict, err := read(text, &in)
-	in.Namespace = ""
-	node := FromNode(&in)
-	return object{name: objectName("Node", nameOf(&in.ObjectMeta)), written: writtenNode(&in),
-		has: func(s *Snapshot) bool { return s.Node(node.Name) != nil },
-		put: func(s *Snapshot) { s.SetNode(node) },
+	defaultNode(&in)
+	node := snapshot.FromNode(&in)
+	return object{name: snapshot.ObjectName("Node", snapshot.NameOf(&in.ObjectMeta)), written: writtenNode(&in),
+		has: func(s *snapshot.Snapshot) bool { return s.Node(node.Name) != nil },
+		put: func(s *snapshot.Snapshot) { s.SetNode(node) },
 	}, append(strict, checkNode(&in)...), err
 }
 
@@ -175,10 +186,10 @@ func decodeServiceCIDR(text []byte, read unmarshal) (object, []finding, error) {
 	var in networkingv1.ServiceCIDR
 	strict, err := read(text, &in)
 	in.Namespace = ""
-	cidr := FromServiceCIDR(&in)
-	return object{name: objectName("ServiceCIDR", nameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta),
-		has: func(s *Snapshot) bool { return s.ServiceCIDR(cidr.Name) != nil },
-		put: func(s *Snapshot) { s.SetServiceCIDR(cidr) },
+	cidr := snapshot.FromServiceCIDR(&in)
+	return object{name: snapshot.ObjectName("ServiceCIDR", snapshot.NameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta),
+		has: func(s *snapshot.Snapshot) bool { return s.ServiceCIDR(cidr.Name) != nil },
+		put: func(s *snapshot.Snapshot) { s.SetServiceCIDR(cidr) },
 	}, append(strict, checkServiceCIDR(&in)...), err
 }
 
@@ -244,4 +255,45 @@ func typeName(t reflect.Type) string {
 		return "an object"
 	}
 	return t.String()
+}
+
+// sliceFromV1beta1 converts a slice to v1. Before Kubernetes 1.20 the topology of
+// an endpoint named its node, under the host name label. The zone there never
+// affected the choice of endpoints.
+func sliceFromV1beta1(in *discoveryv1beta1.EndpointSlice) *discoveryv1.EndpointSlice {
+	out := &discoveryv1.EndpointSlice{
+		ObjectMeta:  in.ObjectMeta,
+		AddressType: discoveryv1.AddressType(in.AddressType),
+		Ports:       make([]discoveryv1.EndpointPort, len(in.Ports)),
+		Endpoints:   make([]discoveryv1.Endpoint, len(in.Endpoints)),
+	}
+	for i, p := range in.Ports {
+		out.Ports[i] = discoveryv1.EndpointPort(p)
+	}
+	for i, e := range in.Endpoints {
+		out.Endpoints[i] = discoveryv1.Endpoint{
+			Addresses:  e.Addresses,
+			Conditions: discoveryv1.EndpointConditions(e.Conditions),
+			NodeName:   e.NodeName,
+			TargetRef:  e.TargetRef,
+		}
+		if host, ok := e.Topology[corev1.LabelHostname]; ok && e.NodeName == nil {
+			out.Endpoints[i].NodeName = &host
+		}
+		if e.Hints != nil {
+			out.Endpoints[i].Hints = hintsFromV1beta1(e.Hints)
+		}
+	}
+	return out
+}
+
+func hintsFromV1beta1(in *discoveryv1beta1.EndpointHints) *discoveryv1.EndpointHints {
+	out := &discoveryv1.EndpointHints{}
+	for _, z := range in.ForZones {
+		out.ForZones = append(out.ForZones, discoveryv1.ForZone(z))
+	}
+	for _, n := range in.ForNodes {
+		out.ForNodes = append(out.ForNodes, discoveryv1.ForNode(n))
+	}
+	return out
 }

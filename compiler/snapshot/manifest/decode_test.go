@@ -1,4 +1,4 @@
-package snapshot
+package manifest
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -27,25 +28,23 @@ const (
 )
 
 // objects returns the names of all objects in a Snapshot.
-func objects(s *Snapshot) []string {
+func objects(s *snapshot.Snapshot) []string {
 	var out []string
-	for _, o := range s.services {
+	d := s.Document()
+	for _, o := range d.Services {
 		out = append(out, o.Object)
 	}
-	for _, o := range s.slices {
+	for _, o := range d.Slices {
 		out = append(out, o.Object)
 	}
-	for name := range s.legacy {
-		out = append(out, "Endpoints "+name.String())
+	for _, o := range d.Nodes {
+		out = append(out, "Node "+o.Name)
 	}
-	for name := range s.nodes {
-		out = append(out, "Node "+name)
-	}
-	for name := range s.cidrs {
-		out = append(out, "ServiceCIDR "+name)
+	for _, o := range d.ServiceCIDRs {
+		out = append(out, "ServiceCIDR "+o.Name)
 	}
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
 }
 
 func list(items ...string) string {
@@ -106,7 +105,7 @@ func TestDecode(t *testing.T) {
 		{name: "all kinds", in: svcA + "---\n" + sliceA + "---\n" + nodeN +
 			"---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/16]}\n" +
 			"---\napiVersion: networking.k8s.io/v1beta1\nkind: ServiceCIDR\nmetadata: {name: more}\n" +
-			"---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: e}\n" +
+			"---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: e}\nsubsets: [{addresses: [{ip: 10.0.0.1}]}]\n" +
 			"---\n" + strings.Replace(strings.Replace(sliceA, "v1", "v1beta1", 1), "a-1", "a-2", 1),
 			want: "EndpointSlice x/a-1,EndpointSlice x/a-2,Endpoints default/e,Node n1,Service x/a,ServiceCIDR kubernetes,ServiceCIDR more"},
 		{name: "namespace of a Node is ignored", in: "apiVersion: v1\nkind: Node\nmetadata: {name: n1, namespace: x}\n", want: "Node n1"},
@@ -169,7 +168,7 @@ func TestDecode(t *testing.T) {
 		{name: "slice of no Service", in: strings.Replace(sliceA, "service-name", "other", 1), want: "EndpointSlice x/a-1",
 			diags: "warning f:3:37: EndpointSlice x/a-1: metadata.labels: label kubernetes.io/service-name is missing: the slice serves no Service"},
 		{name: "twice", in: svcA + "---\n" + svcA, want: "Service x/a", diags: "warning f:6:1: Service x/a: is a duplicate: it replaces the previous one"},
-		{name: "every kind twice", in: strings.Repeat("---\n"+sliceA+"---\n"+nodeN+"---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: c}\n---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: e}\n", 2),
+		{name: "every kind twice", in: strings.Repeat("---\n"+sliceA+"---\n"+nodeN+"---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: c}\n---\n{apiVersion: v1, kind: Endpoints,\nmetadata: {name: e},\nsubsets: [{addresses: [{ip: 10.0.0.1}]}]}\n", 2),
 			want: "EndpointSlice x/a-1,Endpoints default/e,Node n1,ServiceCIDR c",
 			diags: "warning f:20:1: EndpointSlice x/a-1: is a duplicate: it replaces the previous one\n" +
 				"warning f:25:1: Node n1: is a duplicate: it replaces the previous one\n" +
@@ -226,7 +225,7 @@ func TestDecode(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			s := New()
+			s := snapshot.New()
 			var diags []string
 			for _, d := range Decode(s, "f", []byte(c.in)) {
 				diags = append(diags, d.Severity.String()+" "+d.String())
@@ -244,7 +243,7 @@ func TestDecode(t *testing.T) {
 func TestDecodeTellsDocument(t *testing.T) {
 	in := "# first\n---\n" + svcA + "---\nx: 1\n---\n{\"a\":1}{\"a\":2}"
 	var got []int
-	for _, d := range Decode(New(), "f", []byte(in)) {
+	for _, d := range Decode(snapshot.New(), "f", []byte(in)) {
 		got = append(got, d.Doc)
 	}
 	if diff := cmp.Diff([]int{2, 3, 4}, got); diff != "" {
@@ -254,30 +253,30 @@ func TestDecodeTellsDocument(t *testing.T) {
 
 func TestDecodeFillsIn(t *testing.T) {
 	name := ir.Name{Namespace: "default", Name: "a"}
-	base := Service{Name: name, Object: "Service default/a", Type: "ClusterIP"}
+	base := snapshot.Service{Name: name, Object: "Service default/a", Type: "ClusterIP"}
 	cases := []struct {
 		name, spec string
-		want       func(*Service)
+		want       func(*snapshot.Service)
 	}{
-		{"nothing", "{}", func(*Service) {}},
-		{"null", "{type: null, ports: null, sessionAffinity: null, internalTrafficPolicy: null, clusterIPs: null}", func(*Service) {}},
-		{"cluster IPs and families from the cluster IP", "{clusterIP: 10.0.0.1}", func(s *Service) {
+		{"nothing", "{}", func(*snapshot.Service) {}},
+		{"null", "{type: null, ports: null, sessionAffinity: null, internalTrafficPolicy: null, clusterIPs: null}", func(*snapshot.Service) {}},
+		{"cluster IPs and families from the cluster IP", "{clusterIP: 10.0.0.1}", func(s *snapshot.Service) {
 			s.ClusterIP, s.ClusterIPs, s.IPFamilies = "10.0.0.1", []string{"10.0.0.1"}, []string{"IPv4"}
 		}},
-		{"cluster IP and families from the cluster IPs", "{clusterIPs: ['fd00::1', 10.0.0.1]}", func(s *Service) {
+		{"cluster IP and families from the cluster IPs", "{clusterIPs: ['fd00::1', 10.0.0.1]}", func(s *snapshot.Service) {
 			s.ClusterIP, s.ClusterIPs, s.IPFamilies = "fd00::1", []string{"fd00::1", "10.0.0.1"}, []string{"IPv6", "IPv4"}
 		}},
-		{"no families of a headless Service", "{clusterIP: None}", func(s *Service) { s.ClusterIP, s.ClusterIPs = "None", []string{"None"} }},
-		{"given families stay", "{clusterIP: 10.0.0.1, ipFamilies: [IPv6]}", func(s *Service) {
+		{"no families of a headless Service", "{clusterIP: None}", func(s *snapshot.Service) { s.ClusterIP, s.ClusterIPs = "None", []string{"None"} }},
+		{"given families stay", "{clusterIP: 10.0.0.1, ipFamilies: [IPv6]}", func(s *snapshot.Service) {
 			s.ClusterIP, s.ClusterIPs, s.IPFamilies = "10.0.0.1", []string{"10.0.0.1"}, []string{"IPv6"}
 		}},
-		{"affinity timeout", "{sessionAffinity: ClientIP}", func(s *Service) { s.AffinityIP = true }},
-		{"affinity timeout null", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: null}}", func(s *Service) { s.AffinityIP = true }},
-		{"given affinity timeout", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 7}}}", func(s *Service) { s.AffinityIP, s.AffinitySecs = true, 7 }},
-		{"protocol and target port", "{ports: [{port: 80}, {port: 53, protocol: UDP, targetPort: 5353}, {port: 1, targetPort: x}, {port: 2, targetPort: ''}]}", func(s *Service) {
-			s.Ports = []ServicePort{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 1}, {Protocol: "TCP", Port: 2}}
+		{"affinity timeout", "{sessionAffinity: ClientIP}", func(s *snapshot.Service) { s.AffinityIP = true }},
+		{"affinity timeout null", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: null}}", func(s *snapshot.Service) { s.AffinityIP = true }},
+		{"given affinity timeout", "{sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 7}}}", func(s *snapshot.Service) { s.AffinityIP, s.AffinitySecs = true, 7 }},
+		{"protocol and target port", "{ports: [{port: 80}, {port: 53, protocol: UDP, targetPort: 5353}, {port: 1, targetPort: x}, {port: 2, targetPort: ''}]}", func(s *snapshot.Service) {
+			s.Ports = []snapshot.ServicePort{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 1}, {Protocol: "TCP", Port: 2}}
 		}},
-		{"policies", "{internalTrafficPolicy: Local, externalTrafficPolicy: Local, type: NodePort}", func(s *Service) {
+		{"policies", "{internalTrafficPolicy: Local, externalTrafficPolicy: Local, type: NodePort}", func(s *snapshot.Service) {
 			s.InternalLocal, s.ExternalLocal, s.Type = true, true, "NodePort"
 		}},
 	}
@@ -290,7 +289,7 @@ func TestDecodeFillsIn(t *testing.T) {
 				t.Fatal(err)
 			}
 			defaultService(&in)
-			if diff := cmp.Diff(&want, FromService(&in), compare); diff != "" {
+			if diff := cmp.Diff(&want, snapshot.FromService(&in), equate); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -300,19 +299,30 @@ func TestDecodeFillsIn(t *testing.T) {
 func TestDecodeFillsInSlice(t *testing.T) {
 	for _, version := range []string{"v1", "v1beta1"} {
 		in := strings.Replace(sliceA, "v1", version, 1) + "ports: [{port: 80}, {name: null, port: null, protocol: UDP}, {name: '', port: 0, protocol: null}, {name: b}]\n"
-		s := New()
+		s := snapshot.New()
 		if diags := Decode(s, "f", []byte(in)); len(diags) > 0 {
 			t.Fatal(diags)
 		}
-		want := []EndpointPort{
+		want := []snapshot.EndpointPort{
 			{Protocol: "TCP", Port: 80, HasName: true, HasPort: true},
 			{Protocol: "UDP"},
 			{Protocol: "TCP", HasName: true, HasPort: true},
 			{Name: "b", Protocol: "TCP", HasName: true},
 		}
-		if diff := cmp.Diff(want, s.slices[ir.Name{Namespace: "x", Name: "a-1"}].Ports); diff != "" {
+		if diff := cmp.Diff(want, s.Slice(ir.Name{Namespace: "x", Name: "a-1"}).Ports); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", version, diff)
 		}
+	}
+}
+
+// The older podCIDR is used if podCIDRs is missing.
+func TestDecodePodCIDR(t *testing.T) {
+	s := snapshot.New()
+	if diags := Decode(s, "f", []byte(nodeN+"spec: {podCIDR: 10.1.0.0/24}\n")); len(diags) > 0 {
+		t.Fatal(diags)
+	}
+	if got := fmt.Sprint(s.Node("n1").PodCIDRs); got != "[10.1.0.0/24]" {
+		t.Errorf("pod CIDRs %s, want [10.1.0.0/24]", got)
 	}
 }
 
@@ -327,7 +337,7 @@ func TestEndpointsGiveWayToSlices(t *testing.T) {
 	docs := []string{service("a"), service("b"), sliceA, endpoints("a", "10.0.0.1"), endpoints("b", "10.0.0.2"), endpoints("orphan", "10.0.0.3")}
 	for range len(docs) {
 		docs = append(docs[1:], docs[0])
-		s := New()
+		s := snapshot.New()
 		if diags := Decode(s, "f", []byte(strings.Join(docs, "---\n"))); len(diags) > 0 {
 			t.Fatal(diags)
 		}
@@ -345,22 +355,6 @@ func TestEndpointsGiveWayToSlices(t *testing.T) {
 		if got := fmt.Sprint(s.Finish()); got != "["+wantInfo+"]" {
 			t.Errorf("Finish: %s", got)
 		}
-	}
-}
-
-func TestFinish(t *testing.T) {
-	s := New()
-	for i := range 3 {
-		name := ir.Name{Namespace: "x", Name: fmt.Sprint("s", i)}
-		s.SetService(&Service{Name: name, Object: "Service " + name.String()})
-		s.SetEndpoints(name, []*EndpointSlice{{FromEndpoints: true}})
-	}
-	s.DeleteEndpoints(ir.Name{Namespace: "x", Name: "s0"})
-	if got := s.Finish(); len(got) != 2 || got[0].Object != "Service x/s1" || got[1].Object != "Service x/s2" {
-		t.Errorf("got %v, want something for x/s1 and x/s2", got)
-	}
-	if got := New().Finish(); got != nil {
-		t.Errorf("empty Snapshot: got %v, want nothing", got)
 	}
 }
 
@@ -391,7 +385,7 @@ func TestMisspelt(t *testing.T) {
 		{"longhorn.io/v1beta2", "Node", ""},
 		{"discovery.k8s.io/v1", "EndpointSliceMirror", ""},
 	} {
-		diags := Decode(New(), "cluster.yaml", []byte("apiVersion: "+tt.apiVersion+"\nkind: "+tt.kind+"\n"+object))
+		diags := Decode(snapshot.New(), "cluster.yaml", []byte("apiVersion: "+tt.apiVersion+"\nkind: "+tt.kind+"\n"+object))
 		var got string
 		for _, d := range diags {
 			got += d.Severity.String() + ": " + d.String()
@@ -429,7 +423,7 @@ func TestServiceLacks(t *testing.T) {
 		"{type: ExternalName, externalName: example.com}":                 "",
 		"{type: ClusterIP, clusterIPs: [10.96.0.1], ports: [{port: 80}]}": "",
 	} {
-		snap := New()
+		snap := snapshot.New()
 		var got string
 		for _, d := range Decode(snap, "f", []byte("{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b}, spec: "+spec+"}\n")) {
 			got += d.Severity.String() + ": " + d.String()
@@ -454,7 +448,7 @@ func TestDecodeStatus(t *testing.T) {
 		"in a List":      `{"apiVersion":"v1","kind":"List","items":[` + status + `]}`,
 		"beside objects": "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\n---\napiVersion: v1\nkind: Status\nmessage: services is forbidden\n",
 	} {
-		found := Decode(New(), "s.json", []byte(text))
+		found := Decode(snapshot.New(), "s.json", []byte(text))
 		if len(found) != 1 || found[0].Severity != diag.Error || found[0].Object != "" || found[0].Msg != want {
 			t.Errorf("%s: %v", name, found)
 		}

@@ -1,4 +1,4 @@
-package snapshot
+package manifest
 
 import (
 	"encoding/json"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/inet"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // The API server's processing of an object before it stores it: defaulting and
@@ -119,6 +120,14 @@ func nullNames(text []byte, n int) []bool {
 		out[i] = string(p["name"]) == "null"
 	}
 	return out
+}
+
+// defaultNode sets podCIDRs from the older field.
+func defaultNode(n *corev1.Node) {
+	n.Namespace = ""
+	if len(n.Spec.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
+		n.Spec.PodCIDRs = []string{n.Spec.PodCIDR}
+	}
 }
 
 func checkService(s *corev1.Service) []finding {
@@ -236,7 +245,7 @@ func checkEndpoints(e *corev1.Endpoints) []finding {
 }
 
 func checkNode(n *corev1.Node) []finding {
-	out := append(checkMeta(&n.ObjectMeta), checkCIDRs("spec.podCIDRs", podCIDRs(n))...)
+	out := append(checkMeta(&n.ObjectMeta), checkCIDRs("spec.podCIDRs", n.Spec.PodCIDRs)...)
 	known := []string{"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
 	for i, a := range n.Status.Addresses {
 		if _, ok := inet.ParseAddr(a.Address); !ok && (a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP) {
@@ -289,12 +298,12 @@ const annotationPrefix = "proxyc.dev/"
 // accepts any key, and no other program uses these.
 func checkAnnotations(all map[string]string) []finding {
 	var out []finding
-	known := []string{AnnotationBalance, AnnotationIgnore}
+	known := []string{snapshot.AnnotationBalance, snapshot.AnnotationIgnore}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		n := min(len(key), len(annotationPrefix))
-		if path := "metadata.annotations." + key; strings.EqualFold(key[:n], annotationPrefix) && key != annotationOnlyNode && !slices.Contains(known, key) {
+		if path := "metadata.annotations." + key; strings.EqualFold(key[:n], annotationPrefix) && key != snapshot.AnnotationOnlyNode && !slices.Contains(known, key) {
 			out = append(out, finding{severity: diag.Warning, code: diag.AnnotationKey, path: path, msg: "must be " + strings.Join(known, " or ") + ": this one has no effect", hint: nearestAnnotation(key[n:], known)})
-		} else if key == AnnotationBalance && all[key] == "" {
+		} else if key == snapshot.AnnotationBalance && all[key] == "" {
 			out = append(out, finding{severity: diag.Warning, code: diag.BalanceNoEffect, path: path, msg: "has no effect: it is empty"})
 		}
 	}

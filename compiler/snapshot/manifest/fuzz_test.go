@@ -1,4 +1,4 @@
-package snapshot
+package manifest
 
 import (
 	"encoding/json"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // seeds are examples of YAML features for the fuzzer.
@@ -70,7 +72,7 @@ func FuzzSnapshot(f *testing.F) {
 		f.Add([]byte(a+"\n---\n"+svcB+"---\n"+nodeN), uint64(1))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, seed uint64) {
-		s := New()
+		s := snapshot.New()
 		diags := Decode(s, "f", data)
 		for _, d := range diags {
 			if d.File != "f" || d.Line < 1 || d.Doc < 1 || d.Msg == "" {
@@ -93,9 +95,9 @@ func FuzzSnapshot(f *testing.F) {
 		}
 		rng := rand.New(rand.NewPCG(seed, 0))
 		rng.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
-		shuffled := New()
+		shuffled := snapshot.New()
 		Decode(shuffled, "f", []byte("---"+strings.Join(docs, "---")))
-		if diff := cmp.Diff(s, shuffled, compare, cmp.AllowUnexported(Snapshot{})); diff != "" {
+		if diff := cmp.Diff(s, shuffled, equate, cmp.AllowUnexported(snapshot.Snapshot{})); diff != "" {
 			t.Errorf("shuffled documents (-want +got)\n%s", diff)
 		}
 	})
@@ -105,7 +107,7 @@ func FuzzSnapshot(f *testing.F) {
 func TestDecodeShuffledList(t *testing.T) {
 	items := cluster(40, 3, 5)
 	rng := rand.New(rand.NewPCG(1, 2))
-	decode := func(asYAML bool) *Snapshot {
+	decode := func(asYAML bool) *snapshot.Snapshot {
 		data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 		if err != nil {
 			t.Fatal(err)
@@ -115,7 +117,7 @@ func TestDecodeShuffledList(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := New()
+		s := snapshot.New()
 		if diags := Decode(s, "f", data); len(diags) > 0 {
 			t.Fatal(diags)
 		}
@@ -127,7 +129,7 @@ func TestDecodeShuffledList(t *testing.T) {
 	}
 	for i := range 6 {
 		rng.Shuffle(len(items), func(i, j int) { items[i], items[j] = items[j], items[i] })
-		if diff := cmp.Diff(want, decode(i%2 == 0), compare, cmp.AllowUnexported(Snapshot{})); diff != "" {
+		if diff := cmp.Diff(want, decode(i%2 == 0), equate, cmp.AllowUnexported(snapshot.Snapshot{})); diff != "" {
 			t.Fatalf("shuffled (-want +got)\n%s", diff)
 		}
 	}

@@ -1,10 +1,11 @@
-package snapshot
+package manifest
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // Repeated searches examine each byte only a few times, not once per start.
@@ -43,7 +44,7 @@ func TestLocateOnce(t *testing.T) {
 		items[i] = "{apiVersion: v1, kind: Node, metadata: {name: m-" + string(rune('a'+i%26)) + strings.Repeat("x", i/26) + "}}"
 	}
 	var r Reader
-	s := New()
+	s := snapshot.New()
 	if diags := r.Decode(s, "f", []byte("{apiVersion: v1, kind: List, items: ["+strings.Join(items, ",\n")+"]}\n"), false); len(diags) > 0 {
 		t.Fatal(diags)
 	}
@@ -75,7 +76,7 @@ func TestFindingsAreFew(t *testing.T) {
 	} {
 		const n = 3 * batch
 		r := Reader{Most: 5}
-		list := r.Decode(New(), "f", []byte(join(n)), false)
+		list := r.Decode(snapshot.New(), "f", []byte(join(n)), false)
 		if len(list) != 1 || list[0].More != n-1 || list[0].Column == 0 {
 			t.Errorf("%s: %d findings, the first one: %+v", name, len(list), list[:1])
 		}

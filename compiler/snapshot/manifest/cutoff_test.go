@@ -1,4 +1,4 @@
-package snapshot
+package manifest
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 var everyCut = flag.Bool("every-cut", false, "cut the files of testdata at every byte, and print what is found")
@@ -21,7 +22,7 @@ var everyCut = flag.Bool("every-cut", false, "cut the files of testdata at every
 func snapshots(t *testing.T) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{"documents of an API server": []byte(served)}
-	err := filepath.WalkDir("../../testdata", func(path string, e os.DirEntry, err error) error {
+	err := filepath.WalkDir("../../../testdata", func(path string, e os.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
@@ -41,7 +42,7 @@ func snapshots(t *testing.T) map[string][]byte {
 	if err != nil || len(out) < 50 {
 		t.Fatalf("%d files: %v", len(out), err)
 	}
-	demo, err := os.ReadFile("../../cmd/proxyc/demo/cluster.yaml")
+	demo, err := os.ReadFile("../../../cmd/proxyc/demo/cluster.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,20 +52,21 @@ func snapshots(t *testing.T) map[string][]byte {
 
 // told decodes a file as the daemon does. It reports whether the file is refused,
 // as truncated or as empty.
-func told(data []byte) (s *Snapshot, refused bool) {
-	s = New()
+func told(data []byte) (s *snapshot.Snapshot, refused bool) {
+	s = snapshot.New()
 	r := Reader{Most: 5, CutOff: diag.Error, Forget: true}
 	for _, d := range r.Decode(s, "f", data, false) {
 		refused = refused || d.Severity == diag.Error && d.Object == ""
 	}
-	return s, refused || len(s.services)+len(s.nodes) == 0
+	services, _, nodes := s.Count()
+	return s, refused || services+nodes == 0
 }
 
 // No complete file is reported as truncated.
 func TestWholeFilesAreNotCut(t *testing.T) {
 	for name, data := range snapshots(t) {
 		r := Reader{CutOff: diag.Error, Forget: true}
-		for _, d := range r.Decode(New(), name, data, true) {
+		for _, d := range r.Decode(snapshot.New(), name, data, true) {
 			if strings.Contains(d.Msg, "cut off") {
 				t.Error(d)
 			}
@@ -92,7 +94,7 @@ func TestCutsAreRefused(t *testing.T) {
 		}
 		check := func(n int) {
 			got, refused := told(data[:n])
-			if refused || cmp.Equal(whole, got, compare, cmp.AllowUnexported(Snapshot{})) {
+			if refused || cmp.Equal(whole, got, equate, cmp.AllowUnexported(snapshot.Snapshot{})) {
 				cuts++
 				return // reported, or nothing is lost
 			}

@@ -1,4 +1,4 @@
-package snapshot
+package manifest
 
 import (
 	"errors"
@@ -8,17 +8,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
-
-// AnnotationIgnore lists the codes of suppressed findings about an object,
-// separated by commas.
-const AnnotationIgnore = "proxyc.dev/lint-ignore"
-
-// annotationOnlyNode marks the Node of a daemon's snapshot (Node.Only).
-const annotationOnlyNode = "proxyc.dev/only-node"
 
 // Written is the fields of an object that affect no packet and that lint checks.
 type Written struct {
@@ -36,18 +31,17 @@ type Written struct {
 func (r *Reader) Written() map[string]Written { return r.written }
 
 func writtenMeta(m *metav1.ObjectMeta) Written {
-	return Written{Ignore: m.Annotations[AnnotationIgnore]}
+	return Written{Ignore: m.Annotations[snapshot.AnnotationIgnore]}
 }
 
-func writtenService(s *corev1.Service) Written {
+func writtenService(s *corev1.Service, foreign bool) Written {
 	w := writtenMeta(&s.ObjectMeta)
 	w.Selector = len(s.Spec.Selector) > 0
-	_, others := s.Labels[labelProxyName]
-	w.Sliced = w.Selector && !others && s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
+	w.Sliced = w.Selector && !foreign && s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
 	if p := s.Spec.IPFamilyPolicy; p != nil {
 		w.DualStack = *p != corev1.IPFamilyPolicySingleStack
 	}
-	w.NoNodePorts = !or(s.Spec.AllocateLoadBalancerNodePorts, true)
+	w.NoNodePorts = !ptr.Deref(s.Spec.AllocateLoadBalancerNodePorts, true)
 	if d := s.Spec.TrafficDistribution; d != nil {
 		w.Distribution = *d
 	}

@@ -1,10 +1,11 @@
-package snapshot
+package manifest
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // A finding about a field has the field's position, in each file format.
@@ -60,7 +61,7 @@ spec:
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			var r Reader
-			if diags := r.Decode(New(), "f", []byte(c.in), false); len(diags) > 0 {
+			if diags := r.Decode(snapshot.New(), "f", []byte(c.in), false); len(diags) > 0 {
 				t.Fatal(diags)
 			}
 			for _, w := range c.wants {
@@ -82,7 +83,7 @@ spec:
 // Objects that are not in the files have none.
 func TestLocateLast(t *testing.T) {
 	var r Reader
-	s := New()
+	s := snapshot.New()
 	r.Decode(s, "a", []byte(svcB), false)
 	r.Decode(s, "b", []byte("\n"+svcB), false)
 	l := diag.List{{Object: "Service default/b", Path: "spec"}, {Object: "Service default/c"}, {File: "x", Object: "Service default/b"}, {}}
@@ -103,10 +104,10 @@ func TestDecodeForeign(t *testing.T) {
 		podP + "---\n" + "kind: Pod\n": 1,
 	} {
 		var r Reader
-		if diags := r.Decode(New(), "f", []byte(in), true); len(diags) != want {
+		if diags := r.Decode(snapshot.New(), "f", []byte(in), true); len(diags) != want {
 			t.Errorf("%q: got %v, want %d findings", in, diags, want)
 		}
-		if diags := Decode(New(), "f", []byte(in)); len(diags) == 0 {
+		if diags := Decode(snapshot.New(), "f", []byte(in)); len(diags) == 0 {
 			t.Errorf("%q: must be wrong where it is named", in)
 		}
 	}

@@ -1,10 +1,12 @@
-package snapshot
+package manifest
 
 import (
 	"encoding/json"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // bigList returns a List of 10,000 Services with 10 endpoints each.
@@ -31,11 +33,11 @@ func benchmarkDecode(b *testing.B, data []byte) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		s := New()
+		s := snapshot.New()
 		if list := Decode(s, "big", data); len(list) > 0 {
 			b.Fatal(list[0])
 		}
-		if got := len(s.services); got != 10000 {
+		if got, _, _ := s.Count(); got != 10000 {
 			b.Fatalf("%d Services", got)
 		}
 	}
