@@ -8,7 +8,6 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -154,9 +153,6 @@ func CompareOf(ctx context.Context, where Network, a, b *ir.Program, of func(ir.
 	return slices.DeleteFunc(services, func(s Service) bool { return !of(s.Name) }), r.Classes, unfinished
 }
 
-// anywhere selects all destinations.
-func anywhere(prove.Addrs) bool { return true }
-
 // orEmpty replaces a nil Program by an empty one.
 func orEmpty(p, other *ir.Program) *ir.Program {
 	if p != nil {
@@ -179,82 +175,6 @@ func NodeOf(a, b *ir.Program) prove.Node {
 	slices.SortFunc(n.Addrs, netip.Addr.Compare)
 	n.Addrs = slices.Compact(n.Addrs)
 	return n
-}
-
-// touched returns a filter for destinations whose packets may have another
-// outcome: those with a frontend of a changed Service, or with backends at an
-// address of such a Service. If the nodes differ, these are all destinations.
-func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
-	all := !reflect.DeepEqual(a.Node, b.Node)
-	at := map[netip.Addr]bool{}
-	ports := false
-	for _, c := range changes {
-		for _, s := range [...]*ir.Service{c.Old, c.New} {
-			if s == nil {
-				continue
-			}
-			all = all || s.Health != nil && a.Node.Mode.Capabilities().Has(ir.CarriesVIPs) // a health check answers at all addresses of Services
-			for i := range s.Frontends {
-				at[s.Frontends[i].Match.Addr] = true
-				ports = ports || s.Frontends[i].Match.IsNodePort()
-			}
-		}
-	}
-	if caps := a.Node.Mode.Capabilities(); !all && (caps.Has(ir.FiltersTranslated) || caps.Has(ir.CarriesVIPs)) {
-		touched := func(b ir.Backend) bool {
-			addr := b.AddrPort.Addr()
-			return at[addr] || ports && a.Node.HasAddr(addr)
-		}
-		led := map[netip.Addr]bool{}
-		for _, p := range [...]*ir.Program{a, b} {
-			for i := range p.Services {
-				s := &p.Services[i]
-				if !slices.ContainsFunc(s.Pools, func(p ir.Pool) bool { return slices.ContainsFunc(p.Backends, touched) }) {
-					continue
-				}
-				for j := range s.Frontends {
-					led[s.Frontends[j].Match.Addr] = true
-					ports = ports || s.Frontends[j].Match.IsNodePort()
-				}
-			}
-		}
-		maps.Copy(at, led)
-	}
-	return func(d prove.Addrs) bool {
-		return all || at[d.First] || ports && (a.Node.HasAddr(d.First) || a.Node.NodePorts.Has(d.First, false))
-	}
-}
-
-// ofServices returns a filter for destinations at which the selected Services
-// have or may have frontends. If destinations without a Service are selected,
-// too, these are all.
-func ofServices(a, b *ir.Program, of func(ir.Name) bool) func(prove.Addrs) bool {
-	if of(ir.Name{}) {
-		return anywhere
-	}
-	at := map[netip.Addr]bool{}
-	for _, p := range [...]*ir.Program{a, b} {
-		for i := range p.Services {
-			if s := &p.Services[i]; of(s.Name) {
-				for j := range s.Frontends {
-					at[s.Frontends[j].Match.Addr] = true
-				}
-			}
-		}
-	}
-	return func(d prove.Addrs) bool { return at[d.First] || at[netip.Addr{}] && answers(a, b, d.First) }
-}
-
-// answers reports whether an address belongs to the node, or node ports answer at
-// it, on either side.
-func answers(a, b *ir.Program, addr netip.Addr) bool {
-	return slices.ContainsFunc([]*ir.Program{a, b}, func(p *ir.Program) bool {
-		return p.Node.HasAddr(addr) || p.Node.NodePorts.Has(addr, false)
-	})
-}
-
-func both(f, g func(prove.Addrs) bool) func(prove.Addrs) bool {
-	return func(d prove.Addrs) bool { return f(d) && g(d) }
 }
 
 // describer describes the differences of one family.
@@ -564,126 +484,4 @@ func (d *describer) complete(to *Destination) {
 		}
 		return !answers || slices.ContainsFunc(to.Addrs, func(r prove.Addrs) bool { return r.First.Compare(a) <= 0 && r.Last.Compare(a) >= 0 })
 	})
-}
-
-// explain sets the cause on each side.
-func (d *describer) explain(f *Flow) {
-	by := [2]sim.Deciding{d.sides[0].Decide(f.Example.Packet), d.sides[1].Decide(f.Example.Packet)}
-	for i := range d.sides {
-		f.Cause[i] = f.Change.cause(by[i], by[1-i])
-	}
-	const ranges = "spec.loadBalancerSourceRanges"
-	for i := range d.sides {
-		if other := &f.Cause[1-i]; strings.HasPrefix(other.Field, ranges) && by[i].Frontend != nil {
-			f.Cause[i] = Cause{Origin: ir.Origin{Object: other.Object, Field: ranges, Reason: "not set"}}
-			if len(by[i].Frontend.SourceRanges) > 0 {
-				f.Cause[i].Reason = "admits them"
-			}
-		}
-	}
-	if was, is := d.sides[0].Node.Mode, d.sides[1].Node.Mode; f.Cause[0] == f.Cause[1] && was != is {
-		for i, mode := range [...]ir.Mode{was, is} {
-			f.Cause[i] = Cause{Origin: ir.Origin{Object: "config", Field: "mode", Reason: string(mode)}}
-		}
-	}
-	f.Added, f.Removed = backends(by[1].Pool, f.Change.Added), backends(by[0].Pool, f.Change.Removed)
-}
-
-// cause returns the cause on one side.
-func (c *Change) cause(it, other sim.Deciding) Cause {
-	if it.Pool == nil && it.Last.Origin == (ir.Origin{}) {
-		return Cause{Text: it.Last.Text}
-	}
-	return Cause{Origin: c.origin(it, other)}
-}
-
-func (c *Change) origin(it, other sim.Deciding) ir.Origin {
-	switch {
-	case it.Pool == nil:
-		return it.Last.Origin
-	case other.Frontend != nil && it.Frontend.Policy != other.Frontend.Policy, other.Frontend == nil && strings.HasSuffix(other.Last.Origin.Field, "TrafficPolicy"):
-		field := "spec.internalTrafficPolicy"
-		if it.Frontend.Kind.External() {
-			field = "spec.externalTrafficPolicy"
-		}
-		return ir.Origin{Object: "Service " + it.Frontend.Port.Service.String(), Field: field,
-			Reason: it.Frontend.Policy.String() + ": " + it.Pool.Origin.Reason}
-	case len(c.Added)+len(c.Removed) == 0 && c.Before == c.After && c.Kept[0] != c.Kept[1]:
-		return it.Route.Origin
-	case len(c.Added)+len(c.Removed) == 0 && c.Before == c.After && c.Affinity[0] != c.Affinity[1]:
-		if it.Pool.Affinity == nil {
-			return ir.Origin{Object: "Service " + it.Frontend.Port.Service.String(), Field: "spec.sessionAffinity", Reason: "None"}
-		}
-		return it.Pool.Affinity.Origin
-	}
-	return it.Pool.Origin
-}
-
-// backends returns the backends of a pool with the given addresses.
-func backends(p *ir.Pool, some []netip.AddrPort) (out []Backend) {
-	if p == nil || len(some) == 0 {
-		return nil
-	}
-	origins := make(map[netip.AddrPort]ir.Origin, len(p.Backends))
-	for i := range p.Backends {
-		if b := &p.Backends[i]; origins[b.AddrPort] == (ir.Origin{}) { // the first of several
-			origins[b.AddrPort] = b.Origin
-		}
-	}
-	for _, addr := range some {
-		if o, has := origins[addr]; has {
-			out = append(out, Backend{addr, o})
-		}
-	}
-	return out
-}
-
-// notes adds changes that affect no first packet.
-func (d *describer) notes() {
-	family := d.sides[0].Family
-	for _, c := range ir.Diff(d.sides[0].Program, d.sides[1].Program) {
-		was, is := notesOf(c.Old), notesOf(c.New)
-		for _, what := range sortedKeys(was, is) {
-			if was[what] != is[what] {
-				s := d.service(c.Name)
-				s.Notes = append(s.Notes, Note{What: what, Before: was[what], After: is[what], Family: family})
-			}
-		}
-	}
-}
-
-// notesOf returns the properties of a Service outside of flows.
-func notesOf(s *ir.Service) map[string]string {
-	notes := map[string]string{}
-	if s == nil {
-		return notes
-	}
-	if h := s.Health; h != nil {
-		answer := "503, as no ready endpoint is on the node"
-		if h.Local > 0 {
-			answer = "200, as ready endpoints are on the node"
-		}
-		notes[fmt.Sprintf("health check on port %d", h.Port)] = answer
-	}
-	for _, d := range s.Draining {
-		var addrs []string
-		for _, b := range d.Backends {
-			addrs = append(addrs, b.AddrPort.String())
-		}
-		notes["UDP clients that "+cmp.Or(d.Port.Port, "the port")+" keeps"] = strings.Join(addrs, ", ")
-	}
-	if h := s.HNS; h != nil && (h.PreserveDIP || h.NoOptimize) {
-		notes["HNS"] = fmt.Sprintf("preserve destination %t, recreate %t", h.PreserveDIP, h.NoOptimize)
-	}
-	return notes
-}
-
-func sortedKeys(maps ...map[string]string) (keys []string) {
-	for _, m := range maps {
-		for k := range m {
-			keys = append(keys, k)
-		}
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys)
 }

@@ -1,0 +1,60 @@
+package flow
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// notes adds changes that affect no first packet.
+func (d *describer) notes() {
+	family := d.sides[0].Family
+	for _, c := range ir.Diff(d.sides[0].Program, d.sides[1].Program) {
+		was, is := notesOf(c.Old), notesOf(c.New)
+		for _, what := range sortedKeys(was, is) {
+			if was[what] != is[what] {
+				s := d.service(c.Name)
+				s.Notes = append(s.Notes, Note{What: what, Before: was[what], After: is[what], Family: family})
+			}
+		}
+	}
+}
+
+// notesOf returns the properties of a Service outside of flows.
+func notesOf(s *ir.Service) map[string]string {
+	notes := map[string]string{}
+	if s == nil {
+		return notes
+	}
+	if h := s.Health; h != nil {
+		answer := "503, as no ready endpoint is on the node"
+		if h.Local > 0 {
+			answer = "200, as ready endpoints are on the node"
+		}
+		notes[fmt.Sprintf("health check on port %d", h.Port)] = answer
+	}
+	for _, d := range s.Draining {
+		var addrs []string
+		for _, b := range d.Backends {
+			addrs = append(addrs, b.AddrPort.String())
+		}
+		notes["UDP clients that "+cmp.Or(d.Port.Port, "the port")+" keeps"] = strings.Join(addrs, ", ")
+	}
+	if h := s.HNS; h != nil && (h.PreserveDIP || h.NoOptimize) {
+		notes["HNS"] = fmt.Sprintf("preserve destination %t, recreate %t", h.PreserveDIP, h.NoOptimize)
+	}
+	return notes
+}
+
+func sortedKeys(maps ...map[string]string) (keys []string) {
+	for _, m := range maps {
+		for k := range m {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}

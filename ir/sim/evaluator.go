@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Evaluator computes the outcomes of many packets under one immutable Program. It
+// is safe for concurrent use.
+type Evaluator struct {
+	program *ir.Program
+	caps    ir.Capability
+	own     *Own
+	at      map[ir.Match]frontendOf
+	byAddr  map[addrProtocol][]uint16 // ports of frontends; node ports without an address
+	checks  *PortSet                  // of health checks
+	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode rejects
+	carried map[netip.Addr]bool       // addresses of Services that the node carries
+	locals  map[backendOf]bool        // backends that are local for some Service, if the mode then treats them as local for all
+	slots   sync.Map                  // *slots by *ir.Frontend, created on first use
+	ranges  sync.Map                  // *Prefixes by rangesKey, created on first use
+}
+
+// slots is the table of a frontend with Maglev.
+type slots struct {
+	table  []int // indexes of backends
+	choice string
+}
+
+func (e *Evaluator) slotsOf(f *ir.Frontend, p *ir.Pool) *slots {
+	if known, ok := e.slots.Load(f); ok {
+		return known.(*slots)
+	}
+	s := &slots{table: f.Maglev.Table(p.Backends)}
+	to := make([]netip.AddrPort, len(s.table))
+	for slot, b := range s.table {
+		to[slot] = p.Backends[b].AddrPort
+	}
+	s.choice = ir.MaglevChoice(to)
+	e.slots.Store(f, s)
+	return s
+}
+
+type frontendOf struct {
+	service  *ir.Service
+	frontend *ir.Frontend
+}
+
+// backendOf identifies a backend across Services.
+type backendOf struct {
+	at       netip.AddrPort
+	protocol ir.Protocol
+}
+
+type addrProtocol struct {
+	addr     netip.Addr
+	protocol ir.Protocol
+}
+
+// NewEvaluator returns an Evaluator of a Program. The cost is linear in the
+// Program.
+func NewEvaluator(p *ir.Program) *Evaluator { return NewEvaluatorWith(p, p.Node.Mode.Capabilities()) }
+
+// NewEvaluatorWith is NewEvaluator with other capabilities than those of the
+// mode.
+func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
+	e := &Evaluator{program: p, caps: caps, own: NewOwn(p.Family.Loopback(), p.Node.Addrs),
+		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}, carried: map[netip.Addr]bool{}, locals: map[backendOf]bool{}}
+	minds := e.caps.Has(ir.RejectUndefinedVIPPorts)
+	var checks []uint16
+	for i := range p.Services {
+		s := &p.Services[i]
+		if s.Health != nil {
+			checks = append(checks, s.Health.Port)
+		}
+		if e.caps.Has(ir.HairpinByAddress) {
+			e.noteLocals(s)
+		}
+		for j := range s.Frontends {
+			f := &s.Frontends[j]
+			of := frontendOf{s, f}
+			if _, twice := e.at[f.Match]; !twice {
+				e.at[f.Match] = of
+				key := addrProtocol{f.Match.Addr, f.Match.Protocol}
+				e.byAddr[key] = append(e.byAddr[key], f.Match.Port)
+			}
+			if _, known := e.vips[f.Match.Addr]; !known && !f.Match.IsNodePort() && (minds || f.Kind == ir.ClusterIP) {
+				e.vips[f.Match.Addr] = of
+			}
+			if e.caps.Has(ir.CarriesVIPs) && !f.Match.IsNodePort() {
+				e.carried[f.Match.Addr] = true
+			}
+		}
+	}
+	e.checks = NewPortSet(checks)
+	return e
+}
+
+func (e *Evaluator) noteLocals(s *ir.Service) {
+	for i := range s.Pools {
+		p := &s.Pools[i]
+		for j := range p.Backends {
+			if b := &p.Backends[j]; b.Local {
+				e.locals[backendOf{b.AddrPort, p.Port.Protocol}] = true
+			}
+		}
+	}
+}
+
+// Outcome is Trace; it records in cuts the constants with which it compared the
+// packet.
+func (e *Evaluator) Outcome(pkt Packet, cuts *Cuts) Outcome {
+	t := tracer{Evaluator: e, pkt: pkt, cuts: cuts}
+	return t.trace()
+}
+
+// Destinations calls yield for the prefixes with which destinations are compared,
+// possibly with duplicates.
+func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
+	var all []netip.Prefix
+	for key := range e.byAddr {
+		if key.addr.IsValid() {
+			all = append(all, netip.PrefixFrom(key.addr, key.addr.BitLen()))
+		}
+	}
+	node := &e.program.Node
+	all = append(all, e.own.Prefixes()...)
+	for _, p := range node.NodePorts.Prefixes {
+		all = append(all, p.Prefix)
+	}
+	for _, c := range node.ServiceCIDRs {
+		all = append(all, c.Prefix)
+	}
+	for _, p := range all {
+		if !yield(p) {
+			return
+		}
+	}
+}
