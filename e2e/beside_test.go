@@ -60,7 +60,7 @@ func TestKubeProxyBeside(t *testing.T) {
 			s.unset(deleted)
 			t.Logf("well after %s", eventually(t, time.Minute, "kube-proxy's rules are removed", func() error { return s.beside(false) }))
 			for range 10 { // a removed endpoint would get half of the connections
-				a, err := s.topo.Try("pod1b", "tcp", 0, shrinks.vip(), time.Second)
+				a, err := s.topo.Try("pod1b", "tcp", 0, shrinks.vip(), applytest.Surely)
 				if got := s.topo.Name(a.Server.Addr()); err != nil || got != "pod1a" {
 					t.Errorf("%s: answered by %q, %v, want pod1a", shrinks.vip(), got, err)
 				}

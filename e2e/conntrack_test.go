@@ -23,10 +23,9 @@ func TestConntrackFull(t *testing.T) {
 	s.start()
 	s.converges(10*time.Second, "start")
 	client := s.client(n)
-	answered := func(pod string) error { return s.answers(client, pod) }
 	// The kernel keeps flows that have had packets in both directions for two seconds.
 	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
-		if err := answered("pod1a"); err != nil {
+		if err := s.answers(client, "pod1a", applytest.Surely); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,19 +33,19 @@ func TestConntrackFull(t *testing.T) {
 	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), time.Second); err == nil {
 		t.Fatal("a new connection gets through: the table is not full")
 	}
-	if err := answered("pod1a"); err != nil {
+	if err := s.answers(client, "pod1a", applytest.Surely); err != nil {
 		t.Fatalf("the flow that there was: %v", err)
 	}
 	n.pods = []string{"pod2a"}
 	s.set(n)
 	s.converges(20*time.Second, "a change while the table is full") // each check reads the table
-	eventually(t, 20*time.Second, "the client moves", func() error { return answered("pod2a") })
+	eventually(t, 20*time.Second, "the client moves", func() error { return s.answers(client, "pod2a", time.Second) })
 
 	if _, err := s.Run(s.Command(t.Context(), "conntrack", "-F")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, "the daemon answers again", func() error { return s.proxy.Ready(t.Context()) })
-	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), 5*time.Second); err != nil {
+	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), applytest.Surely); err != nil {
 		t.Error(err)
 	}
 }

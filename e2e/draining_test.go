@@ -58,7 +58,7 @@ func (s *scene) drain() {
 	set := func(what string) {
 		s.t.Helper()
 		s.set(n)
-		eventually(s.t, 10*time.Second, what, func() error { return s.answers(s.client(n), n.pods[0]) })
+		eventually(s.t, 10*time.Second, what, func() error { return s.answers(s.client(n), n.pods[0], time.Second) })
 		later := numbered{n: round, pods: []string{"pod1a"}}
 		round++
 		s.set(later)
@@ -70,18 +70,18 @@ func (s *scene) drain() {
 	n.pods = []string{"pod1a"}
 	set("start")
 	old := s.client(n)
-	if err := s.answers(old, "pod1a"); err != nil {
+	if err := s.answers(old, "pod1a", applytest.Surely); err != nil {
 		s.t.Fatal(err)
 	}
 	n.pods, n.draining = []string{"pod2a"}, []string{"pod1a"}
 	set("terminating and serving")
-	if err := s.answers(old, "pod1a"); err != nil {
+	if err := s.answers(old, "pod1a", applytest.Surely); err != nil {
 		s.t.Errorf("terminating and serving: %v", err)
 	}
 	n.draining, n.dead = nil, []string{"pod1a"}
 	set("terminating")
 	// The daemon deletes flows after the rules of a sync are in force.
-	eventually(s.t, 10*time.Second, "terminating", func() error { return s.answers(old, "pod2a") })
+	eventually(s.t, 10*time.Second, "terminating", func() error { return s.answers(old, "pod2a", time.Second) })
 }
 
 // client returns a UDP client of a Service that keeps its port.
@@ -96,8 +96,8 @@ func (s *scene) client(n numbered) net.Conn {
 }
 
 // answers sends a query over a connection, and expects the reply of a pod.
-func (s *scene) answers(conn net.Conn, pod string) error {
-	a, err := applytest.Ask(conn, time.Second)
+func (s *scene) answers(conn net.Conn, pod string, timeout time.Duration) error {
+	a, err := applytest.Ask(conn, timeout)
 	if got := s.topo.Name(a.Server.Addr()); err == nil && got != pod {
 		return fmt.Errorf("%s answers, want %s", got, pod)
 	}

@@ -122,7 +122,7 @@ func (u *upgraded) reboot(binary string) {
 	u.gate.Shut()
 	u.begin(binary)
 	u.read()
-	if _, err := u.topo.Try("pod1b", "tcp", 0, some(0, 1)[0].vip(), time.Second); err != nil {
+	if _, err := u.topo.Try("pod1b", "tcp", 0, some(0, 1)[0].vip(), applytest.Surely); err != nil {
 		u.t.Error(err)
 	}
 	u.gate.Open()

@@ -44,7 +44,11 @@ func TestEndpointsOfServices(t *testing.T) {
 		m.must(0, m.apply(p, config, m.file("snapshot.yaml", strings.TrimSuffix(snapshot, "---\n"))))
 		for i, want := range want[p.mode] {
 			for _, from := range []string{"pod1b", "ext", "node1"} {
-				answer, err := topo.Try(from, "tcp", 0, to(fmt.Sprintf("10.96.0.%d", i), 80), 2*time.Second)
+				timeout := Surely
+				if want == TimedOut {
+					timeout = 2 * time.Second
+				}
+				answer, err := topo.Try(from, "tcp", 0, to(fmt.Sprintf("10.96.0.%d", i), 80), timeout)
 				got := answer.Server.String()
 				if err != nil {
 					got = Failure(err)

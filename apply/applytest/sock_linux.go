@@ -68,9 +68,9 @@ func (ns *Namespace) dial(ctx context.Context, d *net.Dialer, network string, to
 // Get sends a request to an HTTP server on 127.0.0.1 of the namespace.
 func (ns *Namespace) Get(ctx context.Context, port int, path string) (code int, body string, err error) {
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
+		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
 			err = ns.Do(func() (err error) {
-				conn, err = net.DialTimeout("tcp4", fmt.Sprintf("127.0.0.1:%d", port), time.Second)
+				conn, err = (&net.Dialer{}).DialContext(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
 				return err
 			})
 			return conn, err
