@@ -44,7 +44,7 @@ func TestAdopt(t *testing.T) {
 			if !strings.Contains(rules(), "10.96.1.1") {
 				t.Fatalf("the Service is not in the kernel:\n%s", rules())
 			}
-			if took, err := p.Stop(); err != nil || took > applytest.Promptly {
+			if took, err := p.Stop(); err != nil || took > applytest.StopTimeout {
 				t.Errorf("ended after %s: %v\n%s", took, err, p.Tail())
 			}
 			p = n.watch(ctx, t, "--proxy-mode", mode)

@@ -23,7 +23,7 @@ func TestBootThroughService(t *testing.T) {
 				applytest.Long(t)
 			}
 			parallel(t)
-			s := newScene(t, plane)
+			s := newTestEnv(t, plane)
 			behind, err := s.cluster.GateAt(s.topo.Namespace("node2"), "192.0.2.12:6443")
 			if err != nil {
 				t.Fatal(err)

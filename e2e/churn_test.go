@@ -28,7 +28,7 @@ type churn struct {
 var churnPods = []string{"pod1a", "pod1b", "pod1c", "pod2a", "pod2b", "pod2c", "pod1c.100", "pod1c.101", "pod2c.100", "pod2c.101"}
 
 // newChurn creates the Services first to last-1.
-func newChurn(s *scene, seed uint64, first, last int) *churn {
+func newChurn(s *testEnv, seed uint64, first, last int) *churn {
 	c := &churn{t: s.t, cluster: s.cluster, r: rand.New(rand.NewPCG(seed, 0)), first: first, absent: make([]bool, last-first)}
 	for n := first; n < last; n++ {
 		c.services = append(c.services, numbered{n: n, pods: c.pods(), nodePort: n%10 == 3, affinity: n%10 == 5, udp: n%10 == 7})

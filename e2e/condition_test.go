@@ -21,7 +21,7 @@ import (
 // implement the Services, and that the daemon writes it only when that changes.
 func TestNodeCondition(t *testing.T) {
 	parallel(t)
-	s := newScene(t, "iptables-legacy")
+	s := newTestEnv(t, "iptables-legacy")
 	s.grant(t)
 	s.args = append(s.args, "--iptables-sync-period", "1s", "--iptables-min-sync-period", "10ms", "--lock-timeout", "1s")
 	machine := s.container(t, proxyc, kube.ProxycUser)
@@ -45,7 +45,7 @@ func TestNodeCondition(t *testing.T) {
 
 	s.set(some(0, 5, "pod1a")...)
 	start()
-	s.says(t, corev1.ConditionTrue, "RulesInForce")
+	s.awaitCondition(t, corev1.ConditionTrue, "RulesInForce")
 	if n := patches(); n != 1 {
 		t.Errorf("%d patches for a start, want one", n)
 	}
@@ -67,11 +67,11 @@ func TestNodeCondition(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.set(some(20, 21, "pod1c")...)
-	s.says(t, corev1.ConditionFalse, "Behind")
+	s.awaitCondition(t, corev1.ConditionFalse, "Behind")
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_UN); err != nil {
 		t.Fatal(err)
 	}
-	s.says(t, corev1.ConditionTrue, "RulesInForce")
+	s.awaitCondition(t, corev1.ConditionTrue, "RulesInForce")
 
 	binding := kube.Object{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": kube.Object{"name": "proxyc"}}
 	defer mayRefuse(s.cluster)()
@@ -84,9 +84,9 @@ func TestNodeCondition(t *testing.T) {
 	}
 	defer s.send(rbac...)
 	s.gate.Cut() // from now on its watches are rejected
-	s.says(t, corev1.ConditionUnknown, "InputStale")
+	s.awaitCondition(t, corev1.ConditionUnknown, "InputStale")
 	s.send(rbac...)
-	set := s.says(t, corev1.ConditionTrue, "RulesInForce")
+	set := s.awaitCondition(t, corev1.ConditionTrue, "RulesInForce")
 	if n := patches() - before; n != 4 {
 		t.Errorf("%d patches, want 4: behind and back, stale and back", n)
 	}
@@ -126,7 +126,7 @@ func (n *node) grant(t *testing.T) {
 }
 
 // condition returns the current condition of the Node.
-func (s *scene) condition(t *testing.T) (c corev1.NodeCondition) {
+func (s *testEnv) condition(t *testing.T) (c corev1.NodeCondition) {
 	t.Helper()
 	n, err := s.cluster.Client().CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
 	if err != nil {
@@ -140,8 +140,8 @@ func (s *scene) condition(t *testing.T) (c corev1.NodeCondition) {
 	return c
 }
 
-// says waits until the Node has a status and reason of the condition.
-func (s *scene) says(t *testing.T, status corev1.ConditionStatus, reason string) (c corev1.NodeCondition) {
+// awaitCondition waits until the Node has a status and reason of the condition.
+func (s *testEnv) awaitCondition(t *testing.T, status corev1.ConditionStatus, reason string) (c corev1.NodeCondition) {
 	t.Helper()
 	took := eventually(t, catchUp, cmp.Or(reason, "no reason"), func() error {
 		if c = s.condition(t); c.Status != status || c.Reason != reason {
@@ -154,7 +154,7 @@ func (s *scene) says(t *testing.T, status corev1.ConditionStatus, reason string)
 }
 
 // patches counts the patches of Nodes since a time.
-func (s *scene) patches(t *testing.T, since time.Time) (n int) {
+func (s *testEnv) patches(t *testing.T, since time.Time) (n int) {
 	t.Helper()
 	requests, err := s.cluster.Requests(kube.ProxycUser, since)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 func TestConntrackFull(t *testing.T) {
 	applytest.Long(t)
 	parallel(t)
-	s := newScene(t, "nftables")
+	s := newTestEnv(t, "nftables")
 	n := numbered{n: 7, pods: []string{"pod1a"}, udp: true}
 	s.set(n)
 	s.start()
@@ -25,7 +25,7 @@ func TestConntrackFull(t *testing.T) {
 	client := s.client(n)
 	// The kernel keeps flows that have had packets in both directions for two seconds.
 	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
-		if err := s.answers(client, "pod1a", applytest.Surely); err != nil {
+		if err := s.queryPod(client, "pod1a", applytest.ReplyTimeout); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -33,26 +33,26 @@ func TestConntrackFull(t *testing.T) {
 	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), time.Second); err == nil {
 		t.Fatal("a new connection gets through: the table is not full")
 	}
-	if err := s.answers(client, "pod1a", applytest.Surely); err != nil {
+	if err := s.queryPod(client, "pod1a", applytest.ReplyTimeout); err != nil {
 		t.Fatalf("the flow that there was: %v", err)
 	}
 	n.pods = []string{"pod2a"}
 	s.set(n)
 	s.converges(20*time.Second, "a change while the table is full") // each check reads the table
-	eventually(t, 20*time.Second, "the client moves", func() error { return s.answers(client, "pod2a", time.Second) })
+	eventually(t, 20*time.Second, "the client moves", func() error { return s.queryPod(client, "pod2a", time.Second) })
 
 	if _, err := s.Run(s.Command(t.Context(), "conntrack", "-F")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, "the daemon answers again", func() error { return s.proxy.Ready(t.Context()) })
-	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), applytest.Surely); err != nil {
+	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), applytest.ReplyTimeout); err != nil {
 		t.Error(err)
 	}
 }
 
 // fillConntrack makes the node track as many connections as the kernel allows in a namespace.
 // None of them is real.
-func (s *scene) fillConntrack() {
+func (s *testEnv) fillConntrack() {
 	s.t.Helper()
 	const limit = "/proc/sys/net/netfilter/nf_conntrack_max"
 	data, err := os.ReadFile(limit)

@@ -93,7 +93,7 @@ func TestDaemonSet(t *testing.T) {
 	if err := q.Wait(ctx); err != nil {
 		t.Errorf("prove: %v\n%s", err, q.Tail())
 	}
-	if took, err := p.Stop(); err != nil || took > applytest.Promptly {
+	if took, err := p.Stop(); err != nil || took > applytest.StopTimeout {
 		t.Errorf("ended after %s: %v", took, err)
 	}
 }
@@ -229,7 +229,7 @@ func TestEvents(t *testing.T) {
 	// kube-proxy reports the machine's own name, which usually is the node's.
 	want, got := eventsOf(ctx, t, peer, strings.ToLower(host), port), eventsOf(ctx, t, proxyc, "node1", port)
 	if _, sent := got[defaultMode]; !sent {
-		t.Error("nobody is told that no mode was chosen")
+		t.Error("no event reports that no mode was chosen")
 	}
 	delete(got, defaultMode)
 	if diff := cmp.Diff(want, got); diff != "" {

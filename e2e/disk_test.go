@@ -18,7 +18,7 @@ const onFullDisk = `mount -t tmpfs -o size=1m tmpfs "$0" && cp "$1" "$0"/boot &&
 // file once there is space.
 func TestBootDiskFull(t *testing.T) {
 	parallel(t)
-	s := newScene(t, "nftables")
+	s := newTestEnv(t, "nftables")
 	s.set(some(0, 10, "pod1a", "pod2a")...)
 	boot, disk := filepath.Join(s.dir, "boot"), t.TempDir()
 	s.start("--boot-from", boot)

@@ -25,7 +25,7 @@ func TestDraining(t *testing.T) {
 				applytest.Long(t)
 			}
 			parallel(t)
-			s := newScene(t, plane)
+			s := newTestEnv(t, plane)
 			s.start("--iptables-min-sync-period", "20ms") // in every mode
 			s.drain()
 		})
@@ -33,7 +33,7 @@ func TestDraining(t *testing.T) {
 	t.Run("kube-proxy", func(t *testing.T) {
 		applytest.Long(t) // it checks the steps themselves
 		parallel(t)
-		s := newScene(t, "nftables")
+		s := newTestEnv(t, "nftables")
 		kubeconfig, err := s.gate.Kubeconfig(s.dir, kube.KubeProxyUser)
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +45,7 @@ func TestDraining(t *testing.T) {
 }
 
 // drain removes a Service's endpoint in the same steps as an ending pod.
-func (s *scene) drain() {
+func (s *testEnv) drain() {
 	s.t.Helper()
 	defer func() {
 		if s.t.Failed() {
@@ -58,7 +58,7 @@ func (s *scene) drain() {
 	set := func(what string) {
 		s.t.Helper()
 		s.set(n)
-		eventually(s.t, 10*time.Second, what, func() error { return s.answers(s.client(n), n.pods[0], time.Second) })
+		eventually(s.t, 10*time.Second, what, func() error { return s.queryPod(s.client(n), n.pods[0], time.Second) })
 		later := numbered{n: round, pods: []string{"pod1a"}}
 		round++
 		s.set(later)
@@ -70,22 +70,22 @@ func (s *scene) drain() {
 	n.pods = []string{"pod1a"}
 	set("start")
 	old := s.client(n)
-	if err := s.answers(old, "pod1a", applytest.Surely); err != nil {
+	if err := s.queryPod(old, "pod1a", applytest.ReplyTimeout); err != nil {
 		s.t.Fatal(err)
 	}
 	n.pods, n.draining = []string{"pod2a"}, []string{"pod1a"}
 	set("terminating and serving")
-	if err := s.answers(old, "pod1a", applytest.Surely); err != nil {
+	if err := s.queryPod(old, "pod1a", applytest.ReplyTimeout); err != nil {
 		s.t.Errorf("terminating and serving: %v", err)
 	}
 	n.draining, n.dead = nil, []string{"pod1a"}
 	set("terminating")
 	// The daemon deletes flows after the rules of a sync are in force.
-	eventually(s.t, 10*time.Second, "terminating", func() error { return s.answers(old, "pod2a", time.Second) })
+	eventually(s.t, 10*time.Second, "terminating", func() error { return s.queryPod(old, "pod2a", time.Second) })
 }
 
 // client returns a UDP client of a Service that keeps its port.
-func (s *scene) client(n numbered) net.Conn {
+func (s *testEnv) client(n numbered) net.Conn {
 	s.t.Helper()
 	conn, err := s.topo.Namespace("ext").Dial(s.t.Context(), "udp", netip.AddrPort{}, netip.AddrPortFrom(n.addr(), 53))
 	if err != nil {
@@ -95,9 +95,9 @@ func (s *scene) client(n numbered) net.Conn {
 	return conn
 }
 
-// answers sends a query over a connection, and expects the reply of a pod.
-func (s *scene) answers(conn net.Conn, pod string, timeout time.Duration) error {
-	a, err := applytest.Ask(conn, timeout)
+// queryPod sends a query over a connection, and expects the reply of a pod.
+func (s *testEnv) queryPod(conn net.Conn, pod string, timeout time.Duration) error {
+	a, err := applytest.Query(conn, timeout)
 	if got := s.topo.Name(a.Server.Addr()); err == nil && got != pod {
 		return fmt.Errorf("%s answers, want %s", got, pod)
 	}

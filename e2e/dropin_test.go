@@ -82,7 +82,7 @@ func TestCommandLines(t *testing.T) {
 					continue
 				}
 				n.works(ctx, t, started, line.mode, "10.96.2.1")
-				if took, err := started.Stop(); p.binary == proxyc && (err != nil || took > applytest.Promptly) {
+				if took, err := started.Stop(); p.binary == proxyc && (err != nil || took > applytest.StopTimeout) {
 					t.Errorf("ended after %s: %v", took, err)
 				}
 			}

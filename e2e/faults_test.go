@@ -19,11 +19,11 @@ import (
 // s between tries, and syncs are a second apart.
 const catchUp = 45 * time.Second
 
-// TestServerDies kills the API server and restarts it. Rules stay. The daemon catches up with
+// TestServerKilled kills the API server and restarts it. Rules stay. The daemon catches up with
 // changes right before and after that, and with changes while it alone was cut off.
-func TestServerDies(t *testing.T) {
+func TestServerKilled(t *testing.T) {
 	parallel(t)
-	s := newScene(t, "nftables")
+	s := newTestEnv(t, "nftables")
 	steady := numbered{n: 0, pods: []string{"pod1a", "pod2a"}}
 	s.set(append(some(1, 20, "pod1a"), steady)...)
 	s.start()
@@ -59,7 +59,7 @@ func TestServerDies(t *testing.T) {
 // off, so that it must read everything again.
 func TestRelist(t *testing.T) {
 	parallel(t)
-	s := newScene(t, "nftables")
+	s := newTestEnv(t, "nftables")
 	steady := numbered{n: 0, pods: []string{"pod1a", "pod2a"}}
 	s.set(append(some(1, 10, "pod1a"), steady)...)
 	s.start()
@@ -119,13 +119,13 @@ func TestRelist(t *testing.T) {
 	}
 }
 
-// TestCutAgainAndAgain breaks connections to the API server continuously while objects change. No
+// TestRepeatedCuts breaks connections to the API server continuously while objects change. No
 // change is lost.
-func TestCutAgainAndAgain(t *testing.T) {
+func TestRepeatedCuts(t *testing.T) {
 	parallel(t)
 	const seed, cuts = 4, 60
 	r := rand.New(rand.NewPCG(seed, 0))
-	s := newScene(t, "nftables")
+	s := newTestEnv(t, "nftables")
 	steady := numbered{n: 0, pods: []string{"pod1a", "pod2a"}}
 	s.set(append(some(1, 60, "pod1a"), steady)...)
 	s.start()
@@ -151,12 +151,12 @@ func TestCutAgainAndAgain(t *testing.T) {
 	end()
 }
 
-// TestManyAtOnce changes the endpoints of 500 Services at once. The daemon needs few syncs, a
+// TestManyChanges changes the endpoints of 500 Services at once. The daemon needs few syncs, a
 // second apart, and finishes soon after the last change.
-func TestManyAtOnce(t *testing.T) {
+func TestManyChanges(t *testing.T) {
 	parallel(t)
 	const services = 500
-	s := newScene(t, "nftables")
+	s := newTestEnv(t, "nftables")
 	s.set(some(0, services, "pod1a", "pod2a")...)
 	for plane, args := range planes {
 		if plane != "nftables" && !applytest.Left(plane) {

@@ -10,10 +10,10 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
-// TestKilled kills the daemon at random times while Services change: right after its start, in
-// the middle of a commit, when idle. Each time the next daemon brings the kernel to the wanted
+// TestDaemonKilled kills the daemon at random times while Services change: right after its start,
+// in the middle of a commit, when idle. Each time the next daemon brings the kernel to the wanted
 // state, and connections continue meanwhile.
-func TestKilled(t *testing.T) {
+func TestDaemonKilled(t *testing.T) {
 	t.Parallel()
 	const seed = 11
 	for plane, kills := range map[string]int{"nftables": 100, "iptables-nft": 12, "iptables-legacy": 12} {
@@ -24,7 +24,7 @@ func TestKilled(t *testing.T) {
 			parallel(t)
 			r := rand.New(rand.NewPCG(seed, 1))
 			kills := applytest.Fewer(kills)
-			s := newScene(t, plane)
+			s := newTestEnv(t, plane)
 			s.args = append(s.args, "--iptables-min-sync-period", "20ms") // in every mode
 			steady := some(0, 4, "pod1a", "pod2a")
 			s.set(steady...)
@@ -32,7 +32,7 @@ func TestKilled(t *testing.T) {
 			s.start()
 			s.converges(10*time.Second, "start")
 			endLoad := s.load(steady[:2]...)
-			endHold := s.hold(append(steady[2:], c.answering()...)...)
+			endConnections := s.keepConnections(append(steady[2:], c.answering()...)...)
 			ctx, stop := context.WithCancel(t.Context())
 			churned := make(chan struct{})
 			go func() { defer close(churned); c.run(ctx, 20*time.Millisecond) }()
@@ -55,7 +55,7 @@ func TestKilled(t *testing.T) {
 			<-churned
 			s.converges(10*time.Second, "after the last kill")
 			t.Logf("seed %d: %d kills, %d of them soon after the start; %d changes; slowest %s", seed, kills, young, c.changes, slowest)
-			endHold()
+			endConnections()
 			endLoad()
 		})
 	}
@@ -71,22 +71,22 @@ func (c *churn) answering() (services []numbered) {
 	return services
 }
 
-// hold keeps a connection to each Service open until the returned function ends it. All lead to
-// live endpoints, so none may break, whatever happens to the Service.
-func (s *scene) hold(services ...numbered) (end func()) {
+// keepConnections keeps a connection to each Service open until the returned function ends it.
+// All lead to live endpoints, so none may break, whatever happens to the Service.
+func (s *testEnv) keepConnections(services ...numbered) (end func()) {
 	s.t.Helper()
 	var probes []applytest.Probe
 	for _, n := range services {
 		probes = append(probes, probe("ext", n))
 	}
-	hold, err := s.topo.StartHold(50*time.Millisecond, probes...)
+	open, err := s.topo.StartConnections(50*time.Millisecond, probes...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return func() {
 		s.t.Helper()
-		asked, broken := hold.Stop()
-		s.t.Logf("%d connections held with %d questions", len(probes), asked)
+		asked, broken := open.Stop()
+		s.t.Logf("%d connections with %d queries", len(probes), asked)
 		for _, f := range broken {
 			s.t.Error(f)
 		}
@@ -94,7 +94,7 @@ func (s *scene) hold(services ...numbered) (end func()) {
 }
 
 // kill kills the daemon with SIGKILL.
-func (s *scene) kill() {
+func (s *testEnv) kill() {
 	s.t.Helper()
 	if err := s.proxy.Signal(syscall.SIGKILL); err != nil {
 		s.t.Fatal(err)

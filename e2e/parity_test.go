@@ -125,7 +125,7 @@ func play(ctx context.Context, t *testing.T, c *parityCase, want, binary string,
 	go func() { ended <- p.Wait(ctx) }()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	settle := applytest.Surely // it still ends, for example since a port is in use
+	settle := applytest.ReplyTimeout // it still ends, for example since a port is in use
 	if want == "starts" {
 		settle = 300 * time.Millisecond
 	}

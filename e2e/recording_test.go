@@ -13,8 +13,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// proxycRun runs a verb in the scene's node and returns its standard output.
-func (s *scene) proxycRun(args ...string) string {
+// proxycRun runs a verb on the node of the environment and returns its standard output.
+func (s *testEnv) proxycRun(args ...string) string {
 	s.t.Helper()
 	cmd := s.Command(s.t.Context(), proxyc, args...)
 	out, err := s.Run(cmd)
@@ -30,7 +30,7 @@ func TestRecordedRun(t *testing.T) {
 	parallel(t)
 	const services = 600 // more than a page
 	changes := applytest.Fewer(300)
-	s := newScene(t, "nftables")
+	s := newTestEnv(t, "nftables")
 	kubeconfig, err := s.gate.Kubeconfig(s.dir, kube.ProxycUser)
 	if err != nil {
 		t.Fatal(err)

@@ -28,14 +28,14 @@ func TestSoak(t *testing.T) {
 		t.Skip("-soak tells how long")
 	}
 	const seed, services, steady = 1, 1000, 30
-	s := newScene(t, *soakPlaneFlag)
+	s := newTestEnv(t, *soakPlaneFlag)
 	untouched := some(0, steady, "pod1a", "pod2a", "pod2c")
 	s.set(untouched...)
 	c := newChurn(s, seed, steady, services)
 	s.start()
 	s.converges(time.Minute, "start")
 	endLoad := s.load(untouched[:3]...)
-	endHold := s.hold(untouched[3:]...)
+	endConnections := s.keepConnections(untouched[3:]...)
 	ctx, stop := context.WithTimeout(t.Context(), *soakFlag)
 	defer stop()
 	churned := make(chan struct{})
@@ -47,7 +47,7 @@ func TestSoak(t *testing.T) {
 	}
 	<-churned
 	took := s.converges(10*time.Second, "the last changes")
-	endHold()
+	endConnections()
 	endLoad()
 	t.Logf("seed %d: %d changes within %s; the kernel has the last one after %s", seed, c.changes, *soakFlag, took)
 	t.Logf("%v syncs, %v operations, %v s of CPU, %v drift", s.metric("kubeproxy_sync_proxy_rules_duration_seconds_count")/2,
@@ -55,15 +55,15 @@ func TestSoak(t *testing.T) {
 	if n := s.metric("proxyc_drift_repaired_total"); n != 0 {
 		t.Errorf("%v operations of the daemon's own were taken for somebody else's", n)
 	}
-	s.flat(samples)
-	s.fresh()
+	s.checkGrowth(samples)
+	s.checkCompiled()
 }
 
-// flat compares the last fifth of the samples with the second; during the first the daemon warms
-// up. The heap grows by half before a collection, and memory is returned late, so the median of a
-// fifth varies by some percent. A leak in one of a hundred changes would exceed that. Requests to
-// the metrics server and to the API add goroutines.
-func (s *scene) flat(samples []sample) {
+// checkGrowth compares the last fifth of the samples with the second; during the first the daemon
+// warms up. The heap grows by half before a collection, and memory is returned late, so the
+// median of a fifth varies by some percent. A leak in one of a hundred changes would exceed that.
+// Requests to the metrics server and to the API add goroutines.
+func (s *testEnv) checkGrowth(samples []sample) {
 	s.t.Helper()
 	fifth := len(samples) / 5
 	early, late := samples[fifth:2*fifth], samples[4*fifth:]
@@ -86,9 +86,9 @@ func (s *scene) flat(samples []sample) {
 	}
 }
 
-// fresh compares what the daemon has in force with a compilation of the API's objects, except for
-// the node's interfaces, which compile does not read.
-func (s *scene) fresh() {
+// checkCompiled compares what the daemon has in force with a compilation of the API's objects,
+// except for the node's interfaces, which compile does not read.
+func (s *testEnv) checkCompiled() {
 	s.t.Helper()
 	compiled, err := s.check("compile", "-o", "ir-json")
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *scene) fresh() {
 	s.t.Logf("%d Services of IPv4 are as freshly compiled", len(got.IPv4.Services))
 }
 
-func (s *scene) programs(text string) ir.Programs {
+func (s *testEnv) programs(text string) ir.Programs {
 	s.t.Helper()
 	programs, err := ir.ReadJSON(bytes.NewReader([]byte(text)))
 	if err != nil {

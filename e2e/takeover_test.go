@@ -74,14 +74,14 @@ func TestTakeover(t *testing.T) {
 			n := &switched{node: nodeIn(t, topo.Namespace("node1")), t: t, topo: topo, binary: map[bool]string{true: peer, false: proxyc}}
 
 			running := n.start(ctx, true, way.peer)
-			n.follows(ctx, running)
+			n.awaitChanges(ctx, running)
 			open := n.open(ctx)
 			load := topo.StartLoad(20, append(n.probes(), controls...)...)
 
 			n.stop(running)
 			running = n.start(ctx, false, way.proxyc)
-			n.follows(ctx, running)
-			n.alive(open, "after proxyc has started")
+			n.awaitChanges(ctx, running)
+			n.checkConnections(open, "after proxyc has started")
 
 			back := load
 			if way.peer.mode == "nftables" && way.proxyc.mode == "iptables" {
@@ -95,8 +95,8 @@ func TestTakeover(t *testing.T) {
 			}
 			running = n.start(ctx, true, way.peer)
 			n.cleanUp(ctx)
-			n.follows(ctx, running)
-			n.alive(open, "after kube-proxy is back")
+			n.awaitChanges(ctx, running)
+			n.checkConnections(open, "after kube-proxy is back")
 			n.lacks(ctx, "proxyc", "KUBE-SVCS-", "KUBE-NPS-", "KUBE-HAIRPIN")
 			if back != nil {
 				n.noFailure(back.Stop())
@@ -203,18 +203,18 @@ func (n *switched) cleanUp(ctx context.Context) {
 	n.t.Logf("cleaned up at %s:\n%s", time.Now().Format("15:04:05.000"), out)
 }
 
-// follows waits until changes are in force: those of an existing Service, and those of a new one,
-// which the next proxy finds.
-func (n *switched) follows(ctx context.Context, p *kube.Proxy) {
+// awaitChanges waits until changes are in force: those of an existing Service, and those of a new
+// one, which the next proxy finds.
+func (n *switched) awaitChanges(ctx context.Context, p *kube.Proxy) {
 	n.t.Helper()
 	n.update++
 	old, added := n.update, manyServices+n.update
 	n.change(n.cluster.Apply(ctx, slice(name(old), "10.244.2.10")))
-	n.answers(p, old, "pod2a")
+	n.awaitReplies(p, old, "pod2a")
 	n.change(n.cluster.Delete(ctx, service(name(old), ""), slice(name(old))))
-	n.answers(p, old, "")
+	n.awaitReplies(p, old, "")
 	n.change(n.cluster.Apply(ctx, nodePortService(added), slice(name(added), "10.244.1.10")))
-	n.answers(p, added, "pod1a")
+	n.awaitReplies(p, added, "pod1a")
 }
 
 func (n *switched) change(err error) {
@@ -224,8 +224,8 @@ func (n *switched) change(err error) {
 	}
 }
 
-// answers waits until only one host replies at a Service's address, or none if want is "".
-func (n *switched) answers(p *kube.Proxy, i int, want string) {
+// awaitReplies waits until only one host replies at a Service's address, or none if want is "".
+func (n *switched) awaitReplies(p *kube.Proxy, i int, want string) {
 	n.t.Helper()
 	const asked = 6 // two endpoints look like one in 1 of 32 cases
 	vip := netip.AddrPortFrom(netip.MustParseAddr(clusterIP(i)), 80)
@@ -264,15 +264,15 @@ func (n *switched) open(ctx context.Context) []net.Conn {
 		n.t.Cleanup(func() { conn.Close() })
 		conns = append(conns, conn)
 	}
-	n.alive(conns, "at first")
+	n.checkConnections(conns, "at first")
 	return conns
 }
 
-// alive sends queries over open connections.
-func (n *switched) alive(conns []net.Conn, when string) {
+// checkConnections sends queries over open connections.
+func (n *switched) checkConnections(conns []net.Conn, when string) {
 	n.t.Helper()
 	for i, conn := range conns {
-		if _, err := applytest.Ask(conn, applytest.Surely); err != nil {
+		if _, err := applytest.Query(conn, applytest.ReplyTimeout); err != nil {
 			n.t.Errorf("an open connection %s: %s: %v", n.probes()[i], when, err)
 		}
 	}

@@ -49,16 +49,16 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// upgraded is a scene that runs two versions of the daemon, one after the other.
+// upgraded is an environment that runs two versions of the daemon, one after the other.
 type upgraded struct {
-	*scene
+	*testEnv
 	boot    string
 	changed int // Services, so far
 	starts  int
 }
 
 func newUpgraded(t *testing.T, plane string) *upgraded {
-	u := &upgraded{scene: newScene(t, plane)}
+	u := &upgraded{testEnv: newTestEnv(t, plane)}
 	u.boot = u.dir + "/boot"
 	u.args = append(u.args, "--iptables-min-sync-period", "100ms")
 	return u
@@ -122,7 +122,7 @@ func (u *upgraded) reboot(binary string) {
 	u.gate.Shut()
 	u.begin(binary)
 	u.read()
-	if _, err := u.topo.Try("pod1b", "tcp", 0, some(0, 1)[0].vip(), applytest.Surely); err != nil {
+	if _, err := u.topo.Try("pod1b", "tcp", 0, some(0, 1)[0].vip(), applytest.ReplyTimeout); err != nil {
 		u.t.Error(err)
 	}
 	u.gate.Open()

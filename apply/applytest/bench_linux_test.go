@@ -31,15 +31,15 @@ func BenchmarkPacket(b *testing.B) {
 	ends := [...]ir.Service{p.Services[0], p.Services[len(p.Services)-1]}
 	for _, plane := range planes {
 		b.Run(plane.String(), func(b *testing.B) {
-			direct, through := newWay(b), newWay(b)
+			direct, through := newBenchPath(b), newBenchPath(b)
 			plane.load(b, through.node, p)
 			for i, name := range []string{"first", "last"} {
 				b.Run(name, func(b *testing.B) {
 					m := ends[i].Frontends[0].Match
 					var limit, took []time.Duration
 					for b.Loop() {
-						limit = append(limit, direct.ask(b, liveBackends()[0]))
-						took = append(took, through.ask(b, netip.AddrPortFrom(m.Addr, m.Port)))
+						limit = append(limit, direct.query(b, liveBackends()[0]))
+						took = append(took, through.query(b, netip.AddrPortFrom(m.Addr, m.Port)))
 					}
 					b.ReportMetric(median(took), "ns/op")
 					b.ReportMetric(median(took)/median(limit), "x-no-rules")
@@ -118,13 +118,13 @@ func (pl plane) load(b *testing.B, node *Namespace, p *ir.Program) {
 	}
 }
 
-// A way is a path from a pod through a node to a host with the live backends.
-type way struct {
+// A benchPath is a path from a pod through a node to a host with the live backends.
+type benchPath struct {
 	client, node *Namespace
-	asked        int
+	queries      int
 }
 
-func newWay(b *testing.B) *way {
+func newBenchPath(b *testing.B) *benchPath {
 	b.Helper()
 	made := map[string]*Namespace{}
 	for _, name := range []string{"client", "node", "host"} {
@@ -151,7 +151,7 @@ func newWay(b *testing.B) *way {
 		check(b, host.Do(func() error { return answerUDP(b, backend) }))
 	}
 	check(b, host.AddRoute(all, "eth0", toHost.Addr()))
-	return &way{client: client, node: node}
+	return &benchPath{client: client, node: node}
 }
 
 // answerUDP echoes datagrams until the benchmark ends.
@@ -182,20 +182,20 @@ func sources() (all []netip.Addr) {
 	return all
 }
 
-// ask sends a query from an unused source, so that it is a new flow for the node, and returns the
+// query sends a query from an unused source, so that it is a new flow for the node, and returns the
 // time until the reply.
-func (w *way) ask(b *testing.B, to netip.AddrPort) (took time.Duration) {
+func (w *benchPath) query(b *testing.B, to netip.AddrPort) (took time.Duration) {
 	const lowest, ports = 1024, 1<<16 - 1024
 	addrs := sources()
-	from := netip.AddrPortFrom(addrs[w.asked/ports%len(addrs)], uint16(lowest+w.asked%ports))
-	w.asked++
+	from := netip.AddrPortFrom(addrs[w.queries/ports%len(addrs)], uint16(lowest+w.queries%ports))
+	w.queries++
 	check(b, w.client.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		timeout := unix.NsecToTimeval(Surely.Nanoseconds())
+		timeout := unix.NsecToTimeval(ReplyTimeout.Nanoseconds())
 		err = errors.Join(
 			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
 			unix.Bind(fd, inet4(from)),

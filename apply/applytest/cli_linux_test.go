@@ -21,9 +21,9 @@ func takeoverFiles() (config, cluster string) {
 	return filepath.Join(takeoverDir, "config.yaml"), filepath.Join(takeoverDir, "cluster.yaml")
 }
 
-// TestLookingWritesNothing checks that --dry-run and --check, in every form, change nothing, and
+// TestReadOnlyCommands checks that --dry-run and --check, in every form, change nothing, and
 // report the differences and whether there are any.
-func TestLookingWritesNothing(t *testing.T) {
+func TestReadOnlyCommands(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		t.Parallel()
@@ -131,8 +131,8 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// TestCannot checks that proxyc reports why it cannot work, once, and changes nothing.
-func TestCannot(t *testing.T) {
+// TestApplyErrors checks that proxyc reports why it cannot work, once, and changes nothing.
+func TestApplyErrors(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		t.Parallel()
@@ -231,9 +231,9 @@ func readFile(t testing.TB, name string) string {
 	return string(data)
 }
 
-// TestTwoAtOnce checks that of two concurrent applies one waits. With a timeout, it reports the
-// owner of the lock. Read-only commands do not wait.
-func TestTwoAtOnce(t *testing.T) {
+// TestConcurrentApply checks that of two concurrent applies one waits. With a timeout, it reports
+// the owner of the lock. Read-only commands do not wait.
+func TestConcurrentApply(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		t.Parallel()

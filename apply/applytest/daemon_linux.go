@@ -43,8 +43,8 @@ func (d *watch) Update(ctx context.Context, snapshotFile string) error {
 	if err != nil {
 		return err
 	}
-	patience := Patience(30 * time.Second)
-	deadline := time.After(patience)
+	timeout := ScaledTimeout(30 * time.Second)
+	deadline := time.After(timeout)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -56,7 +56,7 @@ func (d *watch) Update(ctx context.Context, snapshotFile string) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline:
-			return fmt.Errorf("proxyc watch has not put the snapshot of %s in force within %s, but that of %s (synced: %t): %v", file.ModTime(), patience, modified, synced, err)
+			return fmt.Errorf("proxyc watch has not put the snapshot of %s in force within %s, but that of %s (synced: %t): %v", file.ModTime(), timeout, modified, synced, err)
 		case <-tick.C:
 		}
 	}

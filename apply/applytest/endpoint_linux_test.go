@@ -44,7 +44,7 @@ func TestEndpointsOfServices(t *testing.T) {
 		m.must(0, m.apply(p, config, m.file("snapshot.yaml", strings.TrimSuffix(snapshot, "---\n"))))
 		for i, want := range want[p.mode] {
 			for _, from := range []string{"pod1b", "ext", "node1"} {
-				timeout := Surely
+				timeout := ReplyTimeout
 				if want == TimedOut {
 					timeout = 2 * time.Second
 				}

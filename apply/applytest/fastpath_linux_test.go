@@ -34,7 +34,7 @@ add rule inet try c flow add @f; delete table inet try`
 func (m *machine) untilFastpath(want []string, without ...string) {
 	m.t.Helper()
 	var got string
-	for end := time.Now().Add(Patience(20 * time.Second)); time.Now().Before(end); {
+	for end := time.Now().Add(ScaledTimeout(20 * time.Second)); time.Now().Before(end); {
 		out, err := m.Run(m.prepare("nft", "list", "table", "inet", "proxyc-fastpath"))
 		has := func(word string) bool { return strings.Contains(string(out), word) }
 		if got = string(out); err == nil && !slices.ContainsFunc(without, has) && !slices.ContainsFunc(want, func(w string) bool { return !has(w) }) {
@@ -49,7 +49,7 @@ func (m *machine) untilFastpath(want []string, without ...string) {
 func (m *machine) untilRules() {
 	m.t.Helper()
 	var tables string
-	for end := time.Now().Add(Patience(20 * time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(ScaledTimeout(20 * time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		tables = m.tool("", "nft", "list", "tables")
 		if strings.Contains(tables, "table ip proxyc\n") && strings.Contains(tables, "table ip6 proxyc\n") {
 			return
@@ -58,10 +58,10 @@ func (m *machine) untilRules() {
 	m.t.Fatalf("our rules are not repaired; there are\n%s", tables)
 }
 
-// comesBack waits for the reply to a lost query. TCP retransmits the query several times, and
+// awaitReply waits for the reply to a lost query. TCP retransmits the query several times, and
 // doubles the wait each time.
-func (k *keptConn) comesBack() error {
-	if err := k.conn.SetDeadline(time.Now().Add(Patience(patience))); err != nil {
+func (k *keptConn) awaitReply() error {
+	if err := k.conn.SetDeadline(time.Now().Add(ScaledTimeout(connTimeout))); err != nil {
 		return err
 	}
 	return k.same(readAnswer(k.conn))
@@ -123,7 +123,7 @@ func TestFastpath(t *testing.T) {
 	stillOpen := func() {
 		t.Helper()
 		for _, k := range open {
-			if err := k.stillOpen(); err != nil {
+			if err := k.query(); err != nil {
 				t.Fatalf("connection %s: %v", k.probe, err)
 			}
 		}
@@ -164,7 +164,7 @@ func TestFastpath(t *testing.T) {
 	pastForward := func() {
 		t.Helper()
 		var seen string
-		for end := time.Now().Add(Patience(20 * time.Second)); time.Now().Before(end); {
+		for end := time.Now().Add(ScaledTimeout(20 * time.Second)); time.Now().Before(end); {
 			m.tool(`table inet seen { chain forward { type filter hook forward priority -10; ct status dnat counter comment "seen"; }; }`, "nft", "-f", "/dev/stdin")
 			exchange(10, "pod1a")
 			seen = m.tool("", "nft", "list", "table", "inet", "seen")
@@ -183,7 +183,7 @@ func TestFastpath(t *testing.T) {
 	}
 	is := table()
 	m.tool("", "nft", "add", "rule", "ip", "proxyc", "services", "counter", "comment", "foreign")
-	for end := time.Now().Add(Patience(20 * time.Second)); strings.Contains(m.tool("", "nft", "list", "chain", "ip", "proxyc", "services"), "foreign"); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(ScaledTimeout(20 * time.Second)); strings.Contains(m.tool("", "nft", "list", "chain", "ip", "proxyc", "services"), "foreign"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a foreign rule is not repaired")
 		}
@@ -218,7 +218,7 @@ func TestFastpath(t *testing.T) {
 	exchange(10, "pod1c")
 
 	// The source ranges of a Service apply: the first packets, up to the threshold, pass the rules.
-	if a, err := topo.Try("ext", "tcp", 0, to(vip(1, IPv4), 80), Surely); err != nil {
+	if a, err := topo.Try("ext", "tcp", 0, to(vip(1, IPv4), 80), ReplyTimeout); err != nil {
 		t.Errorf("from within the ranges: %v, %v", a, err)
 	}
 
@@ -256,7 +256,7 @@ func TestFastpath(t *testing.T) {
 	var asked sync.WaitGroup
 	for _, k := range lost {
 		asked.Go(func() {
-			if a, err := Ask(k.conn, Patience(250*time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			if a, err := Query(k.conn, ScaledTimeout(250*time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("connection %s without rules: %v, %v", k.probe, a, err)
 			}
 		})
@@ -265,7 +265,7 @@ func TestFastpath(t *testing.T) {
 	signal(unix.SIGCONT)
 	m.untilRules()
 	for _, k := range lost {
-		if err := k.comesBack(); err != nil {
+		if err := k.awaitReply(); err != nil {
 			t.Errorf("connection %s, asked while there were no rules: %v", k.probe, err)
 		}
 	}
@@ -300,7 +300,7 @@ func TestFastpath(t *testing.T) {
 	exchange(10, "pod1c")
 	offloaded()
 	d = start()
-	for end := time.Now().Add(Patience(20 * time.Second)); strings.Contains(m.tool("", "nft", "list", "tables"), "fastpath"); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(ScaledTimeout(20 * time.Second)); strings.Contains(m.tool("", "nft", "list", "tables"), "fastpath"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a daemon that wants no fast path leaves it")
 		}

@@ -121,11 +121,11 @@ func TestDrainingFlows(t *testing.T) {
 	})
 }
 
-// TestShutOutFlows checks that a UDP client without replies reaches no backend after the source
+// TestExcludedFlows checks that a UDP client without replies reaches no backend after the source
 // ranges exclude it, in each mode. In mode nftables the rules see each of its packets as a first
 // one. In the other modes its entry is deleted. A client with replies keeps its flow, like a
 // connection. Mode ipvs checks each packet.
-func TestShutOutFlows(t *testing.T) {
+func TestExcludedFlows(t *testing.T) {
 	t.Parallel()
 	eachPlane(t, func(t *testing.T, p plane) {
 		topo := newTopology(t)
@@ -220,11 +220,11 @@ func newUDPClient(t *testing.T, topo *Topology, from string, to netip.AddrPort) 
 // expect sends a query, and expects a reply from a pod, or a failure.
 func (c *udpClient) expect(want string) {
 	c.t.Helper()
-	wait := Surely
+	wait := ReplyTimeout
 	if want == TimedOut {
-		wait = Patience(time.Second)
+		wait = ScaledTimeout(time.Second)
 	}
-	a, err := Ask(c.conn, wait)
+	a, err := Query(c.conn, wait)
 	got := c.topo.Name(a.Server.Addr())
 	if err != nil {
 		got = Failure(err)
@@ -234,10 +234,10 @@ func (c *udpClient) expect(want string) {
 	}
 }
 
-// expectAnswer sends a query, and expects a reply from any pod.
-func (c *udpClient) expectAnswer(when string) {
+// expectReply sends a query, and expects a reply from any pod.
+func (c *udpClient) expectReply(when string) {
 	c.t.Helper()
-	if _, err := Ask(c.conn, Surely); err != nil {
+	if _, err := Query(c.conn, ReplyTimeout); err != nil {
 		c.t.Errorf("%s: %s -> %s: %s", when, c.conn.LocalAddr(), c.conn.RemoteAddr(), Failure(err))
 	}
 }

@@ -14,8 +14,8 @@ import (
 // gapUpdates is the number of changes under load.
 var gapUpdates = map[string]int{"iptables-nft": 80, "iptables-legacy": 80, "nftables": 80, "ipvs": 80}
 
-// lasting returns Services that always have an endpoint, with every kind of route.
-func lasting() world {
+// stableServices returns Services that always have an endpoint, with every kind of route.
+func stableServices() world {
 	both, all := []string{IPv4, IPv6}, []string{"TCP", "UDP"}
 	return world{
 		0: {Type: "ClusterIP", Families: both, Protocols: all, Endpoints: []string{"pod1a"}},
@@ -63,7 +63,7 @@ func keepOpen(t *testing.T, topo *Topology, probes []Probe) (all []*keptConn) {
 			t.Fatalf("%s: %v", p, err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		a, err := Ask(conn, Surely)
+		a, err := Query(conn, ReplyTimeout)
 		if err != nil {
 			t.Fatalf("%s: %v", p, err)
 		}
@@ -72,8 +72,8 @@ func keepOpen(t *testing.T, topo *Topology, probes []Probe) (all []*keptConn) {
 	return all
 }
 
-// stillOpen sends a query over the connection.
-func (k *keptConn) stillOpen() error { return k.same(Ask(k.conn, Surely)) }
+// query sends a query over the connection.
+func (k *keptConn) query() error { return k.same(Query(k.conn, ReplyTimeout)) }
 
 // same expects a reply from the connection's server.
 func (k *keptConn) same(a Answer, err error) error {
@@ -92,21 +92,21 @@ func TestUpdatesLeaveNoGap(t *testing.T) {
 		topo := newTopology(t)
 		m := newMachine(t, topo.Namespace("node1"))
 		config := filepath.Join(takeoverDir, "config.yaml")
-		w, r := lasting(), newWorldRandom(3)
+		w, r := stableServices(), newWorldRandom(3)
 		m.must(0, m.apply(p, config, m.file("snapshot.json", w.snapshot(t))))
 		probes := gapProbes()
 		open := keepOpen(t, topo, probes)
 		start, updates := time.Now(), Fewer(gapUpdates[p.String()])
-		during(t, topo, 10, probes, func() {
+		underLoad(t, topo, 10, probes, func() {
 			for n := range updates {
 				r.update(w)
 				m.must(0, m.apply(p, config, m.file("snapshot.json", w.snapshot(t))))
-				asExpected(t, topo, w, n)
+				checkReplies(t, topo, w, n)
 				if n%10 == 9 {
 					t.Logf("%d updates", n+1) // shows progress on a slow machine
 				}
 				for _, k := range open {
-					if err := k.stillOpen(); err != nil {
+					if err := k.query(); err != nil {
 						t.Fatalf("update %d: connection %s: %v", n, k.probe, err)
 					}
 				}
@@ -139,12 +139,12 @@ func (r worldRandom) update(w world) {
 
 func onNode1(pod string) bool { return pod[3] == '1' }
 
-// asExpected sends a query to each lasting Service, to check that the update is applied.
-func asExpected(t *testing.T, topo *Topology, w world, n int) {
+// checkReplies sends a query to each lasting Service, to check that the update is applied.
+func checkReplies(t *testing.T, topo *Topology, w world, n int) {
 	t.Helper()
 	for i := range 4 {
 		at := to(clusterIP(i, IPv4), 80)
-		a, err := topo.Try("ext.202", "tcp", 0, at, Surely)
+		a, err := topo.Try("ext.202", "tcp", 0, at, ReplyTimeout)
 		if name := topo.Name(a.Server.Addr()); err != nil || !slices.Contains(w[i].Endpoints, name) {
 			t.Errorf("update %d: %s: %s answers, %v; want one of %s", n, at, name, err, w[i].Endpoints)
 		}

@@ -186,7 +186,7 @@ func TestForeignFlush(t *testing.T) {
 				r := m.apply(p, config, cluster)
 				m.env = whole
 				if checked := m.apply(p, config, cluster, "--check"); r.code == 0 && checked.code != 0 {
-					t.Errorf("flushed %s the change, and nobody was told: %s%s", when, r, checked)
+					t.Errorf("flushed %s the change, and it was not reported: %s%s", when, r, checked)
 				}
 				m.must(0, m.apply(p, config, cluster))
 				m.same(wanted, "flushed "+when+" the change")

@@ -43,9 +43,9 @@ func killWorld(n int, state string) world {
 // clientPorts counts the ports given to clients.
 var clientPorts atomic.Uint32
 
-// answers queries every Service that both states have, and returns the number of replies of each
-// state. A failure, or a reply of neither state, fails the test.
-func answers(t *testing.T, topo *Topology, olds, news world, what string) (byState map[string]int) {
+// countReplies queries every Service that both states have, and returns the number of replies of
+// each state. A failure, or a reply of neither state, fails the test.
+func countReplies(t *testing.T, topo *Topology, olds, news world, what string) (byState map[string]int) {
 	t.Helper()
 	byState = map[string]int{}
 	var mu sync.Mutex
@@ -58,7 +58,7 @@ func answers(t *testing.T, topo *Topology, olds, news world, what string) (bySta
 		tokens <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-tokens }()
-			a, err := topo.Try(from, "tcp", port(), at, Surely)
+			a, err := topo.Try(from, "tcp", port(), at, ReplyTimeout)
 			mu.Lock()
 			defer mu.Unlock()
 			name := topo.Name(a.Server.Addr())
@@ -120,7 +120,7 @@ func TestKill(t *testing.T) {
 			to, from := n%2, 1-n%2
 			after := time.Duration(r.Int64N(int64(whole)))
 			group := r.chance(2) // including the tools that it started
-			hurry := r.chance(3) // apply again immediately, while such tools may still run
+			retry := r.chance(3) // apply again immediately, while such tools may still run
 			cmd, wait := m.start(nil, applyArgs(p, config, files[to])...)
 			waitUntil(t, time.Now().Add(after))
 			victim := cmd.Process.Pid
@@ -133,10 +133,10 @@ func TestKill(t *testing.T) {
 			ended := wait()
 			what := fmt.Sprintf("seed %d, kill %d after %s (exit %d)", seed, n, after.Round(time.Millisecond), ended.code)
 			t.Log(what)
-			if hurry {
+			if retry {
 				left["not asked"]++
 			} else {
-				got := answers(t, topo, worlds[0], worlds[1], what)
+				got := countReplies(t, topo, worlds[0], worlds[1], what)
 				switch {
 				case got[states[from]] == 0:
 					left["all "+states[to]]++

@@ -69,7 +69,7 @@ func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 		topo:    t,
 		start:   time.Now(),
 		stop:    make(chan struct{}),
-		timeout: Patience(4 * time.Second),
+		timeout: ScaledTimeout(4 * time.Second),
 		report:  LoadReport{Tries: map[Probe]int{}, Answers: map[Probe]map[string]int{}},
 	}
 	l.report.Start = l.start
@@ -77,7 +77,7 @@ func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 		l.report.Answers[p] = map[string]int{}
 	}
 	for _, p := range probes {
-		l.probes.Go(func() { l.keepAsking(p, time.Second/time.Duration(rate)) })
+		l.probes.Go(func() { l.repeat(p, time.Second/time.Duration(rate)) })
 	}
 	return l
 }
@@ -92,9 +92,9 @@ func (l *Load) Stop() LoadReport {
 	return l.report
 }
 
-// Asked waits until each probe has completed n further tries that started after the call, and has
-// started another one.
-func (l *Load) Asked(n int) {
+// WaitTries waits until each probe has completed n further tries that started after the call, and
+// has started another one.
+func (l *Load) WaitTries(n int) {
 	want := map[Probe]int{}
 	l.mu.Lock()
 	for p := range l.report.Answers {
@@ -115,10 +115,10 @@ func (l *Load) Asked(n int) {
 	}
 }
 
-func (l *Load) keepAsking(p Probe, every time.Duration) {
+func (l *Load) repeat(p Probe, every time.Duration) {
 	for {
 		at := time.Now()
-		l.ask(p)
+		l.try(p)
 		select {
 		case <-l.stop:
 			return
@@ -127,7 +127,7 @@ func (l *Load) keepAsking(p Probe, every time.Duration) {
 	}
 }
 
-func (l *Load) ask(p Probe) {
+func (l *Load) try(p Probe) {
 	f := LoadFailure{Probe: p, At: time.Now()}
 	l.mu.Lock()
 	l.report.Tries[p]++

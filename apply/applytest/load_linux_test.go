@@ -31,14 +31,14 @@ func TestLoad(t *testing.T) {
 	for range 20 {
 		nft(rules)
 	}
-	load.Asked(16) // so that one endpoint alone answers all of them once in 30,000 runs
+	load.WaitTries(16) // so that one endpoint alone answers all of them once in 30,000 runs
 	gap := time.Now()
 	nft("delete table ip byhand")
-	load.Asked(0)                                      // a busy machine pauses longer than any timeout
+	load.WaitTries(0)                                  // a busy machine pauses longer than any timeout
 	waitUntil(t, time.Now().Add(200*time.Millisecond)) // then a packet is retransmitted
 	nft(rules)
-	mended := time.Now()
-	waitUntil(t, mended.Add(200*time.Millisecond))
+	restored := time.Now()
+	waitUntil(t, restored.Add(200*time.Millisecond))
 	report := load.Stop()
 
 	missed := map[Probe]int{}
@@ -53,8 +53,8 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%s: it needs no rules", f)
 		}
 		// A try may start before the gap, but not by more than its timeout.
-		if f.At.Before(gap.Add(-load.timeout)) || f.At.After(mended) {
-			t.Errorf("%s: outside of the gap %s to %s", f, gap.Format("15:04:05.000"), mended.Format("15:04:05.000"))
+		if f.At.Before(gap.Add(-load.timeout)) || f.At.After(restored) {
+			t.Errorf("%s: outside of the gap %s to %s", f, gap.Format("15:04:05.000"), restored.Format("15:04:05.000"))
 		}
 	}
 	for _, p := range []Probe{tcp, udp, sctp} {
@@ -83,11 +83,11 @@ func TestGaps(t *testing.T) {
 		{"nothing", nil, nil, 0, 0},
 		{"lost alone", []LoadFailure{at(vip, 10, 20, TimedOut)}, nil, 1, 0},
 		{"late alone", nil, []LoadFailure{at(vip, 10, 20, resentWhy)}, 1, 0},
-		{"lost beside a late control", []LoadFailure{at(vip, 10, 20, TimedOut)}, []LoadFailure{at(direct, 19, 30, resentWhy)}, 0, 1},
-		{"late beside a lost control", []LoadFailure{at(direct, 1, 10, TimedOut)}, []LoadFailure{at(vip, 10, 20, resentWhy)}, 0, 1},
+		{"lost at the time of a late control", []LoadFailure{at(vip, 10, 20, TimedOut)}, []LoadFailure{at(direct, 19, 30, resentWhy)}, 0, 1},
+		{"late at the time of a lost control", []LoadFailure{at(direct, 1, 10, TimedOut)}, []LoadFailure{at(vip, 10, 20, resentWhy)}, 0, 1},
 		{"lost after a control", []LoadFailure{at(direct, 1, 9, TimedOut), at(vip, 10, 20, TimedOut)}, nil, 1, 0},
-		{"refused beside a control", []LoadFailure{at(direct, 1, 30, TimedOut), at(vip, 10, 20, Refused)}, nil, 1, 0},
-		{"sent again beside a slow control", nil, []LoadFailure{at(direct, 1, 300, slowWhy), at(vip, 10, 20, resentWhy)}, 0, 1},
+		{"refused at the time of a control", []LoadFailure{at(direct, 1, 30, TimedOut), at(vip, 10, 20, Refused)}, nil, 1, 0},
+		{"sent again at the time of a slow control", nil, []LoadFailure{at(direct, 1, 300, slowWhy), at(vip, 10, 20, resentWhy)}, 0, 1},
 		{"slow alone", nil, []LoadFailure{at(vip, 10, 300, slowWhy)}, 0, 0},
 		{"a control alone", []LoadFailure{at(direct, 1, 30, TimedOut)}, nil, 0, 0},
 	} {

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRecordsKeepTheirForm checks that rewritten records differ only in added ones.
-func TestRecordsKeepTheirForm(t *testing.T) {
+// TestRecordsFormat checks that rewritten records differ only in added ones.
+func TestRecordsFormat(t *testing.T) {
 	const recorded = "../../testdata/conformance/expected"
 	for _, mode := range []string{"iptables", "nftables", "ipvs"} {
 		r, err := LoadRecords(os.DirFS(recorded), mode+".json")
@@ -35,8 +35,8 @@ func TestRecordsKeepTheirForm(t *testing.T) {
 	}
 }
 
-// TestTwinsRecord checks that IPv6 is compared with the records of IPv4, unless it has its own.
-func TestTwinsRecord(t *testing.T) {
+// TestIPv6Records checks that IPv6 is compared with the records of IPv4, unless it has its own.
+func TestIPv6Records(t *testing.T) {
 	r := &Records{Results: map[string]map[string]map[string]Outcome{
 		IPv4: {
 			"both": {"1.1 ext -> 192.0.2.11:30080/tcp": {"reached": "over IPv4"}},

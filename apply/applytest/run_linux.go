@@ -83,7 +83,7 @@ func (r *Runner) Run(ctx context.Context, c *Case) ([]Result, error) {
 		c:      c,
 		topo:   topo,
 		dir:    dir,
-		tokens: make(chan struct{}, cmp.Or(r.Parallel, int(100*time.Second/Patience(time.Second)))),
+		tokens: make(chan struct{}, cmp.Or(r.Parallel, int(100*time.Second/ScaledTimeout(time.Second)))),
 		named:  map[string]string{},
 		kept:   map[string]net.Conn{},
 	}
@@ -201,7 +201,7 @@ func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 	try := func() (Answer, error) {
 		once := timeout
 		if proto != "tcp" { // TCP retransmits lost segments; over UDP and SCTP the client has to
-			once = p.patience()
+			once = p.shortTimeout()
 		}
 		for end := time.Now().Add(timeout - once); ; {
 			a, err := ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, once)
@@ -223,15 +223,17 @@ func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 	return t.outcome(f.Any)
 }
 
-// patience returns the timeout of a try that may have no reply.
-func (p *play) patience() time.Duration { return Patience(cmp.Or(p.Timeout, 1500*time.Millisecond)) }
+// shortTimeout returns the timeout of a try that may have no reply.
+func (p *play) shortTimeout() time.Duration {
+	return ScaledTimeout(cmp.Or(p.Timeout, 1500*time.Millisecond))
+}
 
 // timeout returns the timeout of a flow's tries.
 func (p *play) timeout(key string) time.Duration {
 	if p.Answered != nil && p.Answered(p.c, key) {
-		return 10 * p.patience()
+		return 10 * p.shortTimeout()
 	}
-	return p.patience()
+	return p.shortTimeout()
 }
 
 // tries makes the tries of the flow, concurrently if allowed. No other flow starts one in between.
@@ -271,7 +273,7 @@ func (p *play) open(name string, ns *Namespace, from, to netip.AddrPort, timeout
 		return Answer{}, err
 	}
 	p.kept[name] = conn
-	return Ask(conn, timeout)
+	return Query(conn, timeout)
 }
 
 func (p *play) again(name string, timeout time.Duration) Outcome {
@@ -279,7 +281,7 @@ func (p *play) again(name string, timeout time.Duration) Outcome {
 	if conn == nil {
 		return Outcome{"alive": false}
 	}
-	_, err := Ask(conn, timeout)
+	_, err := Query(conn, timeout)
 	return Outcome{"alive": err == nil}
 }
 
@@ -319,7 +321,7 @@ func (p *play) http(f *Flow, timeout time.Duration) Outcome {
 			defer cancel()
 			return ns.Dial(ctx, "tcp", netip.AddrPortFrom(from, f.Sport), to)
 		},
-	}, Timeout: timeout + Patience(5*time.Second)}
+	}, Timeout: timeout + ScaledTimeout(5*time.Second)}
 	resp, err := client.Get("http://" + to.String() + "/" + path)
 	if err != nil {
 		return failed(err)

@@ -162,14 +162,14 @@ func TestStartedCommandIsKilledWithItsContext(t *testing.T) {
 	if err := wait(); err == nil || time.Since(start) > 10*time.Second {
 		t.Errorf("ended with %v after %s", err, time.Since(start))
 	}
-	if _, err := ns.Run(ns.Command(context.Background(), "sh", "-c", "echo told >&2; exit 3")); err == nil || !strings.Contains(err.Error(), "told") {
+	if _, err := ns.Run(ns.Command(context.Background(), "sh", "-c", "echo reason >&2; exit 3")); err == nil || !strings.Contains(err.Error(), "reason") {
 		t.Errorf("error of a failing command: %v; want its output in it", err)
 	}
 }
 
-// TestFlowsDoNotTakeTurns checks that each of several concurrent flows starts its tries
+// TestTriesAreConsecutive checks that each of several concurrent flows starts its tries
 // consecutively, so that a round-robin scheduler shows it all endpoints.
-func TestFlowsDoNotTakeTurns(t *testing.T) {
+func TestTriesAreConsecutive(t *testing.T) {
 	t.Parallel()
 	p := &play{Runner: &Runner{}, topo: &Topology{}, tokens: make(chan struct{}, 1)}
 	var order []byte // of the tries; one at a time

@@ -153,8 +153,8 @@ func parseAnswer(text string) (a Answer, err error) {
 	return a, err
 }
 
-// Ask sends a query over an open TCP or UDP connection to an echo server, and reads the reply.
-func Ask(conn net.Conn, timeout time.Duration) (Answer, error) {
+// Query sends a query over an open TCP or UDP connection to an echo server, and reads the reply.
+func Query(conn net.Conn, timeout time.Duration) (Answer, error) {
 	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return Answer{}, err
 	}
@@ -198,7 +198,7 @@ func (ns *Namespace) Try(proto string, from, to netip.AddrPort, timeout time.Dur
 		return Answer{}, err
 	}
 	defer conn.Close()
-	a, err := Ask(conn, timeout)
+	a, err := Query(conn, timeout)
 	if tcp, ok := conn.(*net.TCPConn); ok && err == nil {
 		a.Resent, err = resent(tcp)
 	}

@@ -71,10 +71,10 @@ var peers = func() []peer {
 // ofPeer contains words that only kube-proxy's rules contain.
 var ofPeer = []string{"kube-proxy", "KUBE-PROXY-CANARY", "KUBE-SEP-IQIBSY2R4USWK4F3", "KUBE-SEP-SN6P7672PLX75ALS"}
 
-// question is a short form of a Probe.
-type question struct{ from, proto, to string }
+// probeSpec is a short form of a Probe.
+type probeSpec struct{ from, proto, to string }
 
-func probesOf(questions []question) (probes []Probe) {
+func probesOf(questions []probeSpec) (probes []Probe) {
 	for _, q := range questions {
 		probes = append(probes, Probe{q.from, q.proto, netip.MustParseAddrPort(q.to)})
 	}
@@ -82,7 +82,7 @@ func probesOf(questions []question) (probes []Probe) {
 }
 
 // takeoverProbes query every kind of frontend of the recorded cluster from every host.
-var takeoverProbes = probesOf([]question{
+var takeoverProbes = probesOf([]probeSpec{
 	{"pod1b", "tcp", "10.96.0.10:80"},
 	{"node1", "tcp", "10.96.0.10:80"},
 	{"pod1b", "udp", "10.96.0.10:53"},
@@ -101,7 +101,7 @@ var takeoverProbes = probesOf([]question{
 
 // controlProbes use no Service, so the machine causes their losses. They take the same paths as the
 // others.
-var controlProbes = probesOf([]question{
+var controlProbes = probesOf([]probeSpec{
 	{"pod1b", "tcp", "10.244.2.11:8080"},
 	{"ext", "tcp", "10.244.1.11:8080"},
 	{"node1", "tcp", "10.244.2.11:8080"},
@@ -138,25 +138,25 @@ func noFailure(t *testing.T, r LoadReport, controls []Probe) {
 		}
 	}
 	if 2*troubled > asked && len(slow) > 0 {
-		t.Errorf("the machine is too slow to tell gaps from its own: of %d questions that need no Service %d were late or lost", asked, troubled)
+		t.Errorf("the machine is too slow to distinguish gaps from its own: of %d queries without a Service %d were late or lost", asked, troubled)
 	}
-	t.Logf("%d connections, %d failures, %d lost beside controls, of which %d of %d were late or lost", tries, len(gaps), len(slow), troubled, asked)
+	t.Logf("%d connections, %d failures, %d lost together with controls, of which %d of %d were late or lost", tries, len(gaps), len(slow), troubled, asked)
 }
 
-// during runs a load on the topology while f runs, and for some time before and after.
-func during(t *testing.T, topo *Topology, rate int, probes []Probe, f func()) {
+// underLoad runs a load on the topology while f runs, and for some time before and after.
+func underLoad(t *testing.T, topo *Topology, rate int, probes []Probe, f func()) {
 	t.Helper()
 	all := append(slices.Clone(probes), controlProbes...)
 	load := topo.StartLoad(rate, all...)
-	load.Asked(2)
+	load.WaitTries(2)
 	f()
-	load.Asked(2)
+	load.WaitTries(2)
 	noFailure(t, load.Stop(), controlProbes)
 }
 
-// stages logs when objects of mode ipvs and tables of nftables are added to and removed from a
+// logStages logs when objects of mode ipvs and tables of nftables are added to and removed from a
 // node, until stop is called. The log shows which step a failure belongs to.
-func stages(t *testing.T, node *Namespace) (stop func()) {
+func logStages(t *testing.T, node *Namespace) (stop func()) {
 	t.Helper()
 	conn, err := nftables.New(nftables.WithNetNSFd(node.Fd()))
 	if err != nil {
@@ -184,7 +184,7 @@ func stages(t *testing.T, node *Namespace) (stop func()) {
 		return s
 	}
 	start, ended := time.Now(), make(chan struct{})
-	var told []string
+	var lines []string
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -192,7 +192,7 @@ func stages(t *testing.T, node *Namespace) (stop func()) {
 		for {
 			at := time.Since(start)
 			if now := look(); now != last {
-				told, last = append(told, fmt.Sprintf("%s: %s", at.Round(time.Millisecond), now)), now
+				lines, last = append(lines, fmt.Sprintf("%s: %s", at.Round(time.Millisecond), now)), now
 			}
 			select {
 			case <-ended:
@@ -204,7 +204,7 @@ func stages(t *testing.T, node *Namespace) (stop func()) {
 	return func() {
 		close(ended)
 		<-done
-		t.Logf("stages, from %s on:\n%s", start.Format("15:04:05.000"), strings.Join(told, "\n"))
+		t.Logf("stages, from %s on:\n%s", start.Format("15:04:05.000"), strings.Join(lines, "\n"))
 	}
 }
 
@@ -215,18 +215,18 @@ func udpClients(t *testing.T, topo *Topology) (clients []*udpClient) {
 	for _, p := range takeoverProbes {
 		if p.Proto == "udp" {
 			c := newUDPClient(t, topo, p.From, p.To)
-			c.expectAnswer("before")
+			c.expectReply("before")
 			clients = append(clients, c)
 		}
 	}
 	return clients
 }
 
-// allOpen sends queries over existing connections, and closes them.
-func allOpen(t *testing.T, open []*keptConn) {
+// checkOpen sends queries over existing connections, and closes them.
+func checkOpen(t *testing.T, open []*keptConn) {
 	t.Helper()
 	for _, k := range open {
-		if err := k.stillOpen(); err != nil {
+		if err := k.query(); err != nil {
 			t.Errorf("connection %s, open since before: %s", k.probe, Failure(err))
 		}
 		k.conn.Close()
@@ -251,7 +251,7 @@ func TestTakeover(t *testing.T) {
 				if from.marks {
 					refused := m.must(2, m.apply(to, config, cluster))
 					if !strings.Contains(refused.stderr, "--yes-takeover") || !strings.Contains(refused.stderr, "kube-proxy") {
-						t.Errorf("not told what to do: %s", refused)
+						t.Errorf("the error does not state what to do: %s", refused)
 					}
 					m.same(before, "apply without --yes-takeover")
 				}
@@ -261,14 +261,14 @@ func TestTakeover(t *testing.T) {
 				m.same(before, "apply --check")
 
 				keeping, open := udpClients(t, topo), keepOpen(t, topo, takeoverProbes)
-				during(t, topo, 40, takeoverProbes, func() {
-					defer stages(t, m.Namespace)()
+				underLoad(t, topo, 40, takeoverProbes, func() {
+					defer logStages(t, m.Namespace)()
 					m.must(0, m.apply(to, config, cluster, "--yes-takeover"))
 				})
 				for _, c := range keeping {
-					c.expectAnswer("after the takeover")
+					c.expectReply("after the takeover")
 				}
-				allOpen(t, open)
+				checkOpen(t, open)
 				if to.mode != "ipvs" { // which uses the same names as kube-proxy
 					m.lacks(ofPeer...)
 				}
@@ -296,14 +296,14 @@ func TestModeChange(t *testing.T) {
 					}
 					m.must(0, m.apply(step.from, config, cluster))
 					keeping, open := udpClients(t, topo), keepOpen(t, topo, takeoverProbes)
-					during(t, topo, 40, takeoverProbes, func() {
-						defer stages(t, m.Namespace)()
+					underLoad(t, topo, 40, takeoverProbes, func() {
+						defer logStages(t, m.Namespace)()
 						m.must(0, m.apply(step.to, config, cluster))
 					})
 					for _, c := range keeping {
-						c.expectAnswer("after the change")
+						c.expectReply("after the change")
 					}
-					allOpen(t, open)
+					checkOpen(t, open)
 					m.must(0, m.apply(step.to, config, cluster, "--check"))
 				})
 			}

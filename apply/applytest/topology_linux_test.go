@@ -64,7 +64,7 @@ func TestTopologyWithoutRules(t *testing.T) {
 					to = Twin(to)
 				}
 				at := netip.AddrPortFrom(netip.MustParseAddr(to), 8080)
-				timeout := Surely
+				timeout := ReplyTimeout
 				if tt.want == TimedOut {
 					timeout = 300 * time.Millisecond
 				}
@@ -89,7 +89,7 @@ func TestTryRefused(t *testing.T) {
 	for _, to := range []string{"192.0.2.11:7", "[2001:db8:0:1::11]:7"} {
 		for _, proto := range []string{"tcp", "udp", "sctp"} {
 			for range 20 {
-				_, err := topo.Try("ext", proto, 0, netip.MustParseAddrPort(to), Surely)
+				_, err := topo.Try("ext", proto, 0, netip.MustParseAddrPort(to), ReplyTimeout)
 				if err == nil || Failure(err) != Refused {
 					t.Fatalf("%s/%s: %v, want %s", to, proto, err, Refused)
 				}
@@ -118,7 +118,7 @@ func TestSourcePort(t *testing.T) {
 		})
 	}
 	for range Fewer(1000) {
-		a, err := topo.Try("pod1a", "udp", 40001, to, Surely)
+		a, err := topo.Try("pod1a", "udp", 40001, to, ReplyTimeout)
 		if want := netip.MustParseAddrPort("10.244.1.10:40001"); err != nil || a.Client != want {
 			t.Errorf("client %s, %v; want %s", a.Client, err, want)
 		}
@@ -138,7 +138,7 @@ func TestNoTryIsLost(t *testing.T) {
 			tokens <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-tokens }()
-				if _, err := topo.Try("pod1a", proto, 0, to, Surely); err != nil {
+				if _, err := topo.Try("pod1a", proto, 0, to, ReplyTimeout); err != nil {
 					t.Errorf("%s: %v", proto, err)
 				}
 			})
@@ -147,8 +147,8 @@ func TestNoTryIsLost(t *testing.T) {
 	}
 }
 
-// TestNamespaceIsApart checks that actions inside a namespace are not visible outside.
-func TestNamespaceIsApart(t *testing.T) {
+// TestNamespaceIsolation checks that actions inside a namespace are not visible outside.
+func TestNamespaceIsolation(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
 	home := netnsOf(t)

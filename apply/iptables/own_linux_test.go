@@ -35,9 +35,9 @@ func drifting(t *testing.T, v Variant, want ir.Programs) (*Dataplane, <-chan str
 // reported reports whether a foreign change is reported within a time, which is short if none is
 // expected.
 func reported(drift <-chan struct{}, want bool) bool {
-	wait := applytest.Patience(500 * time.Millisecond)
+	wait := applytest.ScaledTimeout(500 * time.Millisecond)
 	if want {
-		wait = applytest.Patience(20 * time.Second)
+		wait = applytest.ScaledTimeout(20 * time.Second)
 	}
 	select {
 	case <-drift:

@@ -77,7 +77,7 @@ func TestKubeProxyProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	is := ""
-	for end := time.Now().Add(applytest.Patience(10 * time.Second)); is == "" && time.Now().Before(end); { // until exec has run
+	for end := time.Now().Add(applytest.ScaledTimeout(10 * time.Second)); is == "" && time.Now().Before(end); { // until exec has run
 		is = process()
 	}
 	cmd.Process.Kill()

@@ -23,7 +23,7 @@ func TestOwnMuted(t *testing.T) {
 			if missed != want {
 				t.Fatalf("%s is told with missed %t, want %t", what, missed, want)
 			}
-		case <-time.After(applytest.Patience(20 * time.Second)):
+		case <-time.After(applytest.ScaledTimeout(20 * time.Second)):
 			t.Fatalf("%s is not told", what)
 		}
 	}

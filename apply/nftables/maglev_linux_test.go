@@ -149,12 +149,12 @@ func TestConnectionsThatMove(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			before, err := applytest.Ask(conn, 3*time.Second)
+			before, err := applytest.Query(conn, 3*time.Second)
 			if err != nil {
 				t.Fatal(err)
 			}
 			route(t, topo, f, "192.0.2.12")
-			after, err := applytest.Ask(conn, 3*time.Second)
+			after, err := applytest.Query(conn, 3*time.Second)
 			switch {
 			case proto == "tcp" && (err == nil || applytest.Failure(err) != "reset"):
 				t.Errorf("tcp, port %d: %s, %v, wanted is an end", 30_000+n, after, err)

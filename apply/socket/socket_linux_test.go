@@ -216,7 +216,7 @@ func TestFollow(t *testing.T) {
 	}()
 	wait := func(want string) {
 		t.Helper()
-		for limit := time.After(applytest.Patience(10 * time.Second)); ; {
+		for limit := time.After(applytest.ScaledTimeout(10 * time.Second)); ; {
 			select {
 			case is := <-got:
 				if is == want {

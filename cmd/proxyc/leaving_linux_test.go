@@ -53,12 +53,12 @@ func TestWatchLeavesIPVS(t *testing.T) {
 	}
 	alive := func(when string) {
 		t.Helper()
-		if a, err := applytest.Ask(kept, applytest.Surely); err != nil {
+		if a, err := applytest.Query(kept, applytest.ReplyTimeout); err != nil {
 			t.Errorf("%s: the connection that there was: %v", when, err)
 		} else if name := topo.Name(a.Server.Addr()); name != "pod1a" {
 			t.Errorf("%s: %s answers, want pod1a", when, name)
 		}
-		if _, err := topo.Try("pod1b", "tcp", 0, netip.MustParseAddrPort("10.96.0.10:80"), applytest.Surely); err != nil {
+		if _, err := topo.Try("pod1b", "tcp", 0, netip.MustParseAddrPort("10.96.0.10:80"), applytest.ReplyTimeout); err != nil {
 			t.Errorf("%s: a new connection: %v", when, err)
 		}
 	}
@@ -86,14 +86,14 @@ func TestWatchLeavesIPVS(t *testing.T) {
 // dialKept makes a connection that stays open, and uses it.
 func dialKept(t *testing.T, topo *applytest.Topology, from, to string) net.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), applytest.Patience(5*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), applytest.ScaledTimeout(5*time.Second))
 	defer cancel()
 	conn, err := topo.Namespace(from).Dial(ctx, "tcp", netip.AddrPort{}, netip.MustParseAddrPort(to))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if _, err := applytest.Ask(conn, applytest.Surely); err != nil {
+	if _, err := applytest.Query(conn, applytest.ReplyTimeout); err != nil {
 		t.Fatal(err)
 	}
 	return conn

@@ -45,7 +45,7 @@ func (d *liveDemo) end() int {
 	d.t.Helper()
 	select {
 	case <-d.ended:
-	case <-time.After(applytest.Patience(time.Minute)):
+	case <-time.After(applytest.ScaledTimeout(time.Minute)):
 		d.t.Fatalf("it does not end:\n%s", &d.out)
 	}
 	d.until("nothing is left", func() bool { return len(d.processes()) == 0 })
@@ -57,7 +57,7 @@ func (d *liveDemo) end() int {
 
 func (d *liveDemo) until(what string, holds func() bool) {
 	d.t.Helper()
-	limit := time.After(applytest.Patience(30 * time.Second))
+	limit := time.After(applytest.ScaledTimeout(30 * time.Second))
 	for !holds() {
 		select {
 		case <-limit:

@@ -273,7 +273,7 @@ func (w *watched) runIn(c container) (trouble string) {
 	}
 	// within reports whether something comes to be before the daemon complains.
 	within := func(what string, holds func() bool) bool {
-		limit := time.After(applytest.Patience(30 * time.Second))
+		limit := time.After(applytest.ScaledTimeout(30 * time.Second))
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for {

@@ -157,7 +157,7 @@ func (w *watched) status() (st daemon.Status, ok bool) {
 // is that of a fast machine. Between tries it waits longer and longer: many of them run programs.
 func within[T any](w *watched, limit time.Duration, what string, try func() (T, bool)) T {
 	w.t.Helper()
-	limit = applytest.Patience(limit)
+	limit = applytest.ScaledTimeout(limit)
 	deadline := time.After(limit)
 	for pause := 20 * time.Millisecond; ; pause = min(pause*3/2, 500*time.Millisecond) {
 		if v, ok := try(); ok {
@@ -317,8 +317,8 @@ func TestWatchRestart(t *testing.T) {
 			if i > 0 && st.Operations != (apply.Count{}) {
 				t.Errorf("start %d: %s, want nothing to do", i, st.Operations)
 			}
-			if took := w.stop(signal); took > applytest.Promptly {
-				t.Errorf("the end took %s, want at most %s", took, applytest.Promptly)
+			if took := w.stop(signal); took > applytest.StopTimeout {
+				t.Errorf("the end took %s, want at most %s", took, applytest.StopTimeout)
 			}
 			if signal == syscall.SIGTERM && !strings.Contains(w.log.String(), "ended; the rules ") {
 				t.Error("the log does not state what happens to the rules")

@@ -64,7 +64,7 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), applytest.Patience(15*time.Minute)) // the tools may have to be built
+	ctx, cancel := context.WithTimeout(t.Context(), applytest.ScaledTimeout(15*time.Minute)) // the tools may have to be built
 	defer cancel()
 	program, err := program(ctx, t.TempDir())
 	if err != nil {

@@ -60,7 +60,7 @@ var _ applytest.Daemon = (*player)(nil)
 func daemon(pool servers, e executable, w way) applytest.DaemonFunc {
 	return func(ctx context.Context, node *applytest.Namespace, configFile, snapshotFile, _ string) (applytest.Daemon, error) {
 		p := &player{executable: e, way: w, cluster: <-pool, node: node}
-		d := &lent{player: p, pool: pool}
+		d := &pooledPlayer{player: p, pool: pool}
 		if err := p.start(ctx, configFile, snapshotFile); err != nil {
 			return nil, errors.Join(err, d.Stop())
 		}
@@ -68,23 +68,23 @@ func daemon(pool servers, e executable, w way) applytest.DaemonFunc {
 	}
 }
 
-// lent is a player that returns its cluster to the pool.
-type lent struct {
+// pooledPlayer is a player that returns its cluster to the pool.
+type pooledPlayer struct {
 	*player
 	pool servers
 }
 
-func (l *lent) Stop() error {
+func (l *pooledPlayer) Stop() error {
 	defer func() { l.pool <- l.cluster }()
 	return l.player.Stop()
 }
 
-// patience is the timeout of a proxy's start, and of a change.
-var patience = applytest.Patience(30 * time.Second)
+// changeTimeout is the timeout of a proxy's start, and of a change.
+var changeTimeout = applytest.ScaledTimeout(30 * time.Second)
 
 // start sends the objects to an empty cluster and starts the proxy.
 func (p *player) start(ctx context.Context, configFile, snapshotFile string) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	if p.gate, err = p.cluster.Gate(p.node); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (p *player) start(ctx context.Context, configFile, snapshotFile string) (er
 
 // Update brings the cluster to the state of a snapshot file, and waits for the node.
 func (p *player) Update(ctx context.Context, snapshotFile string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	if err := p.send(ctx, snapshotFile); err != nil {
 		return err
@@ -284,7 +284,7 @@ func (p *player) marked(ctx context.Context) error {
 
 // afterRules is how long kube-proxy may need for what follows its rules. It does not report the
 // end.
-var afterRules = applytest.Patience(300 * time.Millisecond)
+var afterRules = applytest.ScaledTimeout(300 * time.Millisecond)
 
 // settled returns an error unless the proxy has finished.
 func (p *player) settled(ctx context.Context) error {

@@ -379,8 +379,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestNothingOnTheNode checks that empty flags are omitted, together with what only they need.
-func TestNothingOnTheNode(t *testing.T) {
+// TestNoHostPaths checks that empty flags are omitted, together with what only they need.
+func TestNoHostPaths(t *testing.T) {
 	set := rendered(t, "{image: i, bootFile: '', statusSocket: '', extraArgs: [--prove]}")["DaemonSet proxyc"]
 	pod := at(set, "spec", "template", "spec")
 	want := []any{"--config=/var/lib/kube-proxy/config.conf", "--hostname-override=$(NODE_NAME)", "--prove"}

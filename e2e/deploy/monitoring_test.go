@@ -53,8 +53,8 @@ func metrics(t *testing.T) map[string][]string {
 	return out
 }
 
-// gone are labels that client-go no longer has. A query that sums by them still works.
-var gone = []string{"url"}
+// removedLabels are labels that client-go no longer has. A query that sums by them still works.
+var removedLabels = []string{"url"}
 
 // check parses a query, and checks that its metrics and their labels exist.
 func check(t *testing.T, known map[string][]string, query string) {
@@ -91,7 +91,7 @@ func check(t *testing.T, known map[string][]string, query string) {
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
 		if a, ok := n.(*parser.AggregateExpr); ok {
 			for _, l := range a.Grouping {
-				if !slices.Contains(all, l) && !slices.Contains(gone, l) {
+				if !slices.Contains(all, l) && !slices.Contains(removedLabels, l) {
 					t.Errorf("%s: no metric has a label %s", query, l)
 				}
 			}
@@ -100,8 +100,8 @@ func check(t *testing.T, known map[string][]string, query string) {
 	})
 }
 
-// more are values of labels that a daemon has in addition to the example's.
-var more = map[string][]string{
+// moreValues are values of labels that a daemon has in addition to the example's.
+var moreValues = map[string][]string{
 	"code=200": {"200", "304", "409", "500"}, "verb=GET": {"GET", "POST"}, "ip_family=IPv6": {"IPv4", "IPv6"}, "since=arrival": {"arrival", "trigger"},
 }
 
@@ -114,7 +114,7 @@ func series(known map[string][]string) string {
 		for _, p := range known[name] {
 			label, value, _ := strings.Cut(p, "=")
 			values := []string{value}
-			if v, ok := more[p]; ok {
+			if v, ok := moreValues[p]; ok {
 				values = v
 			}
 			if label == "le" {
@@ -171,8 +171,8 @@ func load(t *testing.T, text string) *promqltest.LazyLoader {
 	return s
 }
 
-// answers checks that queries use existing metrics, and return something.
-func answers(t *testing.T, queries []string) {
+// checkQueries checks that queries use existing metrics, and return something.
+func checkQueries(t *testing.T, queries []string) {
 	t.Helper()
 	known := metrics(t)
 	s := load(t, series(known))
@@ -233,7 +233,7 @@ func TestDashboard(t *testing.T) {
 	for i := range queries {
 		queries[i] = strings.NewReplacer(pairs...).Replace(queries[i])
 	}
-	answers(t, queries)
+	checkQueries(t, queries)
 }
 
 // TestKubeProxysDashboard evaluates the queries of kubernetes-mixin's dashboard of kube-proxy
@@ -257,7 +257,7 @@ func TestKubeProxysDashboard(t *testing.T) {
 		queries = append(queries, fmt.Sprintf("histogram_quantile(0.99, sum(rate(rest_client_request_duration_seconds_bucket{%s, verb=%q}[5m])) by (verb, url, le))", of, verb))
 	}
 	queries = append(queries, `process_resident_memory_bytes{`+of+`}`, `rate(process_cpu_seconds_total{`+of+`}[5m])`, `go_goroutines{`+of+`}`)
-	answers(t, queries)
+	checkQueries(t, queries)
 }
 
 // alertCases contains, for each alert, series that make it fire, and similar ones that do not.

@@ -152,9 +152,9 @@ text
 30000-32000
 `), "\n")
 
-// onPurpose reports whether only one of the two accepts a value. testdata/parity gives most
+// intentional reports whether only one of the two accepts a value. testdata/parity gives most
 // reasons.
-func onPurpose(path, value string) bool {
+func intentional(path, value string) bool {
 	return path == "nodePortAddresses" && strings.Contains(value, "localhost") ||
 		path == "ipvs.scheduler" && strings.Contains(value, ",") || // no scheduler has such a name: proxyc reads flags after a comma
 		path == "hostnameOverride" && value == `" "` // kube-proxy rejects it only when it starts
@@ -184,7 +184,7 @@ func TestFields(t *testing.T) {
 				if err != nil {
 					refused++
 				}
-				if l.HasErrors() != (err != nil) && !onPurpose(f.Path, value) {
+				if l.HasErrors() != (err != nil) && !intentional(f.Path, value) {
 					t.Errorf("mode %s, %s: %s\nkube-proxy: %v\nproxyc: %v", mode, f.Path, value, err, l)
 				}
 			}

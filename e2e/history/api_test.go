@@ -111,8 +111,8 @@ func (a *api) forget() {
 	a.version++
 }
 
-// followed reports whether every resource is watched, and the watch has received all objects.
-func (a *api) followed() bool {
+// watched reports whether every resource is watched, and the watch has received all objects.
+func (a *api) watched() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, resource := range resources {

@@ -79,7 +79,7 @@ func TestHistory(t *testing.T) {
 			h := newHistory(t, plane, proxyc, seed)
 			for began := time.Now(); time.Since(began) < lasts && h.failures < maxFailures; {
 				h.burst()
-				h.rest()
+				h.settle()
 			}
 			h.t.Logf("-seed=%d: %d bursts of %d moves, %d API changes; slowest pause %s; %d polls, %d of them 200, %d judged; %d failures",
 				seed, h.bursts, h.moves, h.cluster.changes, h.slowest.Round(time.Millisecond), len(h.polls), h.ready(), h.judged, h.failures)
@@ -131,9 +131,9 @@ type poll struct {
 // A fault lasts until end is called.
 type fault struct {
 	name string
-	// blind means that the daemon cannot determine the wanted rules meanwhile, or that rules may
+	// unknown means that the daemon cannot determine the wanted rules meanwhile, or that rules may
 	// change at any time.
-	blind bool
+	unknown bool
 	// process marks a fault of the daemon's process, which ends with the process.
 	process bool
 	end     func()
@@ -173,7 +173,7 @@ func newHistory(t *testing.T, plane, binary string, seed uint64) *history {
 	ended := make(chan struct{})
 	go func() { defer close(ended); h.poll(polling) }()
 	t.Cleanup(func() { stop(); <-ended })
-	h.rest()
+	h.settle()
 	return h
 }
 
@@ -199,8 +199,8 @@ func (h *history) burst() {
 	}
 }
 
-// rest ends all faults, and waits until the rules are correct and the daemon is ready.
-func (h *history) rest() {
+// settle ends all faults, and waits until the rules are correct and the daemon is ready.
+func (h *history) settle() {
 	h.t.Helper()
 	for len(h.faults) > 0 {
 		h.endFault(0)
@@ -245,7 +245,7 @@ func (h *history) look(limit time.Duration, untilFine bool) (checks []check) {
 	wait := 50 * time.Millisecond
 	for began := time.Now(); ; {
 		h.supervise()
-		if h.cut && h.cluster.followed() {
+		if h.cut && h.cluster.watched() {
 			h.cut = false
 			h.change()
 		}
@@ -300,10 +300,10 @@ var other = regexp.MustCompile(`^($| |foreign rules|not served: |keep |total: |n
 // the rule.
 func (h *history) judge(checks []check) {
 	h.t.Helper()
-	if h.cut || slices.ContainsFunc(h.faults, func(f fault) bool { return f.blind }) {
+	if h.cut || slices.ContainsFunc(h.faults, func(f fault) bool { return f.unknown }) {
 		return
 	}
-	notice := h.changed.Add(applytest.Patience(noticeTime[h.plane]))
+	notice := h.changed.Add(applytest.ScaledTimeout(noticeTime[h.plane]))
 	if h.started.After(h.changed) {
 		notice = h.started
 	}

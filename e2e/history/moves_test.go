@@ -19,9 +19,9 @@ type move struct {
 	play func(h *history) string // returns a description of its choice
 }
 
-// deckOf is the number of each move in a deck. All moves of a deck are played before the next
+// moveCounts is the number of each move in a deck. All moves of a deck are played before the next
 // deck.
-var deckOf = []struct {
+var moveCounts = []struct {
 	move
 	times int
 }{
@@ -41,7 +41,7 @@ var deckOf = []struct {
 }
 
 func (h *history) newDeck() (deck []move) {
-	for _, m := range deckOf {
+	for _, m := range moveCounts {
 		deck = append(deck, slices.Repeat([]move{m.move}, m.times)...)
 	}
 	h.r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
@@ -376,7 +376,7 @@ func (h *history) unreachable() fault {
 	}
 	h.cluster.set(how)
 	h.cut = true
-	return fault{name: "the API server " + names[how], blind: true, end: func() { h.cluster.set(healthy) }}
+	return fault{name: "the API server " + names[how], unknown: true, end: func() { h.cluster.set(healthy) }}
 }
 
 // brokenTools makes the iptables tools fail.
@@ -398,11 +398,11 @@ func (h *history) brokenTools() fault {
 		edit := h.randomEdit()
 		once := filepath.Join(h.dir, "once")
 		h.write(once, "")
-		f.name = "an edit beside a tool: " + edit
-		f.blind = true
+		f.name = "an edit during a tool: " + edit
+		f.unknown = true
 		// The legacy tools' lock is shared by the whole machine.
-		beside := fmt.Sprintf("( XTABLES_LOCKFILE=/run/xtables.lock\nPATH=${PATH#*:}\nexport XTABLES_LOCKFILE\nexec </dev/null >/dev/null 2>&1\n%s\n)", edit)
-		script = fmt.Sprintf("if rm %s 2>/dev/null; then\n%s\nfi", once, pick(h, beside, `"$real" "$@"; code=$?`+"\n"+beside+"\nexit $code"))
+		concurrent := fmt.Sprintf("( XTABLES_LOCKFILE=/run/xtables.lock\nPATH=${PATH#*:}\nexport XTABLES_LOCKFILE\nexec </dev/null >/dev/null 2>&1\n%s\n)", edit)
+		script = fmt.Sprintf("if rm %s 2>/dev/null; then\n%s\nfi", once, pick(h, concurrent, `"$real" "$@"; code=$?`+"\n"+concurrent+"\nexit $code"))
 	}
 	h.setTools(script)
 	f.end = func() { h.setTools("") }

@@ -143,20 +143,20 @@ func (g *Gate) accept() {
 
 // relay copies bytes in both directions until one side closes.
 func (g *Gate) relay(node net.Conn) {
-	defer g.hold(node)()
+	defer g.track(node)()
 	server, err := g.cluster.dial(context.Background(), "tcp", apiAddr)
 	if err != nil {
 		return // the node sees its connection closed
 	}
-	defer g.hold(server)()
+	defer g.track(server)()
 	var both sync.WaitGroup
 	both.Go(func() { g.pass(server, node, &g.ToServer) })
 	both.Go(func() { g.pass(node, server, &g.FromServer) })
 	both.Wait()
 }
 
-// hold registers a connection for Cut until the returned function closes it.
-func (g *Gate) hold(conn net.Conn) (release func()) {
+// track registers a connection for Cut until the returned function closes it.
+func (g *Gate) track(conn net.Conn) (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.shut {

@@ -70,8 +70,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// patience is the timeout of an orderly end.
-const patience = 20 * time.Second
+// stopTimeout is the timeout of an orderly end.
+const stopTimeout = 20 * time.Second
 
 // Stop asks the process to end, and returns how long that took, and the error of the process.
 func (p *Process) Stop() (time.Duration, error) {
@@ -84,7 +84,7 @@ func (p *Process) Stop() (time.Duration, error) {
 	select {
 	case err := <-ended:
 		return time.Since(began), err
-	case <-time.After(patience):
+	case <-time.After(stopTimeout):
 		return time.Since(began), errors.Join(fmt.Errorf("%s does not end", p.Name), p.Kill())
 	}
 }

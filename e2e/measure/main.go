@@ -32,7 +32,7 @@ var scenarios = []struct {
 	{"growth", "one daemon, in clusters of growing size", growth.Run},
 	{"fleet", "many simulated nodes and a real one, against one API server", fleet.Run},
 	{"releases", "record what releases of kube-proxy leave on a node", releases.Run},
-	{growth.HoldName, "hold what an API server has, as growth compares with", growth.Hold},
+	{growth.ClientName, "store the objects of an API server, for comparison in growth", growth.RunClient},
 }
 
 func main() {

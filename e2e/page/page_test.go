@@ -219,9 +219,9 @@ func TestPage(t *testing.T) {
 	b.has("#service", "dropped")
 }
 
-// TestNobodys checks that a change that belongs to no Service is shown as a difference, and not
-// as a Service.
-func TestNobodys(t *testing.T) {
+// TestChangesWithoutService checks that a change that belongs to no Service is shown as a
+// difference, and not as a Service.
+func TestChangesWithoutService(t *testing.T) {
 	dir := t.TempDir()
 	run(t, dir, "demo", "--write", ".")
 	network := "apiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: more}\nspec: {cidrs: [10.97.0.0/16]}\n"

@@ -164,7 +164,7 @@ func furnish(j job) error {
 	if err := unix.Uname(&name); err != nil {
 		return err
 	}
-	fmt.Println(awake + unix.ByteSliceToString(name.Release[:]))
+	fmt.Println(bootLine + unix.ByteSliceToString(name.Release[:]))
 	if err := (mount{from: j.Kernel, at: "/usr/lib/modules", flags: unix.MS_BIND}).do(); err != nil {
 		return err
 	}

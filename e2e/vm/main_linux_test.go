@@ -132,12 +132,12 @@ func TestHang(t *testing.T) {
 	if err := m.qemu(context.Background(), "kvm", time.Minute, job{}); !errors.Is(err, errNoStart) || !strings.Contains(err.Error(), "no such processor") {
 		t.Errorf("ended at once: %v", err)
 	}
-	m = fakeQemu(t, "echo '"+awake+"'; exec sleep 1000")
+	m = fakeQemu(t, "echo '"+bootLine+"'; exec sleep 1000")
 	m.silence = 10 * time.Millisecond
 	if err := m.qemu(context.Background(), "tcg", time.Minute, job{}); err == nil || errors.Is(err, errNoStart) || !strings.Contains(err.Error(), "hangs") {
 		t.Errorf("silent later: %v", err)
 	}
-	m = fakeQemu(t, "echo '"+awake+"'; echo qemu is sorry >&2; exit 1")
+	m = fakeQemu(t, "echo '"+bootLine+"'; echo qemu is sorry >&2; exit 1")
 	if err := m.qemu(context.Background(), "tcg", time.Minute, job{}); err == nil || errors.Is(err, errNoStart) || !strings.Contains(err.Error(), "sorry") {
 		t.Errorf("crashed later: %v", err)
 	}

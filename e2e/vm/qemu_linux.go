@@ -59,8 +59,8 @@ type machine struct {
 	timeout  time.Duration
 }
 
-// awake begins the line that the guest prints when its kernel has started.
-const awake = "vm: this is Linux "
+// bootLine begins the line that the guest prints when its kernel has started.
+const bootLine = "vm: this is Linux "
 
 // errNoStart means that the machine printed nothing.
 var errNoStart = errors.New("the machine does not start")
@@ -223,11 +223,11 @@ func (w *watched) Write(p []byte) (int, error) {
 	text := bytes.ReplaceAll(p, []byte("\r"), nil)
 	if !w.begun {
 		w.before.Write(text)
-		_, after, ok := strings.Cut(w.before.String(), awake)
+		_, after, ok := strings.Cut(w.before.String(), bootLine)
 		if !ok {
 			return len(p), nil
 		}
-		w.begun, text = true, []byte(awake+after)
+		w.begun, text = true, []byte(bootLine+after)
 	}
 	w.dog.Reset(w.silence)
 	_, err := w.to.Write(text)

@@ -19,12 +19,12 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// patience is the timeout of a program's start, and of a change, in a small cluster.
-const patience = 90 * time.Second
+// changeTimeout is the timeout of a program's start, and of a change, in a small cluster.
+const changeTimeout = 90 * time.Second
 
-// afterwards is how long kube-proxy.exe may continue after it has reported a sync: it then
+// settleTimeout is how long kube-proxy.exe may continue after it has reported a sync: it then
 // removes stale objects, and may sync its other family.
-const afterwards = 20 * time.Second
+const settleTimeout = 20 * time.Second
 
 // player keeps a cluster's objects equal to those of a case, and runs a program that follows
 // them.
@@ -36,8 +36,8 @@ type player struct {
 	family string // that of the cases
 	peer   string // kube-proxy.exe; empty for proxyc.exe
 	resync string // the period of full syncs; empty for the case's
-	// patience is the timeout of the program's start, and of a change.
-	patience time.Duration
+	// changeTimeout is the timeout of the program's start, and of a change.
+	changeTimeout time.Duration
 
 	proxy  *kube.Proxy
 	began  time.Time // start of the program
@@ -48,7 +48,7 @@ type player struct {
 // newPlayer returns a player of proxyc.exe, or of a peer, on a new host.
 func (l *lab) newPlayer(t *testing.T, w world, family, peer string) *player {
 	t.Helper()
-	p := &player{lab: l, world: w, host: l.newHost(t, w), dir: t.TempDir(), family: family, peer: peer, patience: patience}
+	p := &player{lab: l, world: w, host: l.newHost(t, w), dir: t.TempDir(), family: family, peer: peer, changeTimeout: changeTimeout}
 	t.Cleanup(func() { _ = p.stop() })
 	return p
 }
@@ -239,7 +239,7 @@ func (p *player) hangs(ctx context.Context) (bool, error) {
 			calls, since = now, time.Now()
 		}
 		hangs = time.Since(since) > quiet
-		if hangs || time.Since(p.began) > p.patience {
+		if hangs || time.Since(p.began) > p.changeTimeout {
 			return nil
 		}
 		return p.marked()
@@ -268,7 +268,7 @@ func (p *player) stop() error {
 
 // inForce waits until the host has the mark and the program is idle.
 func (p *player) inForce(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	ctx, cancel := context.WithTimeout(ctx, p.changeTimeout)
 	defer cancel()
 	synced := p.synced
 	if p.peer != "" {

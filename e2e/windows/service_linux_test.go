@@ -99,8 +99,8 @@ func (c *control) scm(verb string, command ...string) string {
 	return c.must(c.wine(c.t.Context(), wine64, append([]string{c.exe, verb, serviceName}, command...)...))
 }
 
-// told returns the entries of the event log.
-func (c *control) told() string {
+// eventLog returns the entries of the event log.
+func (c *control) eventLog() string {
 	c.t.Helper()
 	data, err := os.ReadFile(c.events)
 	if err != nil {
@@ -139,7 +139,7 @@ func TestService(t *testing.T) {
 	defer c.scm("delete")
 	until := func(what string, f func() error) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
 		defer cancel()
 		if err := kube.Until(ctx, 50*time.Millisecond, func(context.Context) error { return f() }); err != nil {
 			text, _ := os.ReadFile(log)
@@ -215,5 +215,5 @@ func TestService(t *testing.T) {
 		t.Errorf("bad configuration: %s, want %s", got, want)
 	}
 	contains("bad configuration", logged, "syncPeriods")
-	contains("event log", c.told, "proxyc starts", "proxyc ends\"", "proxyc ends: ")
+	contains("event log", c.eventLog, "proxyc starts", "proxyc ends\"", "proxyc ends: ")
 }

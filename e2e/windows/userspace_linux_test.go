@@ -276,8 +276,8 @@ func (l *lab) lookUp(t *testing.T, at, name string) string {
 	return out
 }
 
-// knows returns a DNS server that resolves one name.
-func knows(name string) func([]byte) []byte {
+// resolver returns a DNS server that resolves one name.
+func resolver(name string) func([]byte) []byte {
 	return func(ask []byte) []byte {
 		var m dnsmessage.Message
 		if m.Unpack(ask) != nil {
@@ -366,7 +366,7 @@ func TestUserspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.node.Netlink().AddrDel(helper.link, addr) })
-	l.serveOnNode(t, "192.0.2.11:8080", "web-1", knows("web.default.svc.cluster.local."))
+	l.serveOnNode(t, "192.0.2.11:8080", "web-1", resolver("web.default.svc.cluster.local."))
 
 	dir := t.TempDir()
 	file := filepath.Join(dir, "cluster.yaml")
@@ -404,7 +404,7 @@ func TestUserspace(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { daemon.Kill() })
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
 		defer cancel()
 		if err := daemon.Ready(ctx); err != nil {
 			t.Fatalf("watch: %v\n%s", err, daemon.Tail())
@@ -438,7 +438,7 @@ func TestUserspace(t *testing.T) {
 		t.Errorf("a name that nobody knows: %s, want %s", got, want)
 	}
 	if out := apply(0, "--check"); !strings.Contains(out, "nothing to change") {
-		t.Errorf("--check beside watch: %s", out)
+		t.Errorf("--check during watch: %s", out)
 	}
 
 	held, err := l.dial(t, "tcp4", "10.96.0.10:80")
@@ -448,7 +448,7 @@ func TestUserspace(t *testing.T) {
 	defer held.Close()
 	until := func(what string, ok func() bool) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
 		defer cancel()
 		err := kube.Until(ctx, 50*time.Millisecond, func(context.Context) error {
 			if !ok() {

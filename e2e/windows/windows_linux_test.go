@@ -23,7 +23,7 @@ import (
 
 var (
 	caseFlag = flag.String("case", "", "play only cases whose names match")
-	allFlag  = flag.Bool("all", false, "play all cases in all worlds, and kube-proxy.exe beside proxyc.exe in each: it takes hours")
+	allFlag  = flag.Bool("all", false, "play all cases in all worlds, with both kube-proxy.exe and proxyc.exe: it takes hours")
 )
 
 const conformance = "../../testdata/conformance"
@@ -276,13 +276,13 @@ func TestApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
 	defer cancel()
 	if err := daemon.Ready(ctx); err != nil {
 		t.Fatalf("watch: %v\n%s", err, daemon.Tail())
 	}
 	if out := apply(2, "--lock-timeout", "300ms"); !strings.Contains(out, "held by process") {
-		t.Errorf("apply beside watch: %s", out)
+		t.Errorf("apply during watch: %s", out)
 	}
 	if err := daemon.Kill(); err != nil {
 		t.Fatal(err)
@@ -308,7 +308,7 @@ func TestRestartOfHNS(t *testing.T) {
 }
 
 func restartOfHNS(t *testing.T, l *lab, lost bool) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*changeTimeout)
 	defer cancel()
 	if err := l.cluster.DeleteAll(ctx); err != nil {
 		t.Fatal(err)

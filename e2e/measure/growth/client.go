@@ -16,16 +16,16 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// HoldName is the name of the scenario with which growth runs its own program.
-const HoldName = "hold"
+// ClientName is the name of the scenario with which growth runs its own program.
+const ClientName = "client"
 
-// Hold is client-go alone. It prints when it has all objects and, as soon as its memory may be
+// RunClient is client-go alone. It prints when it has all objects and, as soon as its memory may be
 // read, its live heap.
-func Hold(ctx context.Context, _ *scenario.Run, args []string) error {
+func RunClient(ctx context.Context, _ *scenario.Run, args []string) error {
 	if len(args) != 1 {
-		return errors.New(HoldName + ": needs the URL of an API server")
+		return errors.New(ClientName + ": needs the URL of an API server")
 	}
-	if err := kube.Hold(ctx, args[0], "", "node1"); err != nil {
+	if err := kube.RunClient(ctx, args[0], "", "node1"); err != nil {
 		return err
 	}
 	fmt.Println("holds all")
@@ -44,9 +44,9 @@ func (r *runner) clientAlone(ctx context.Context, ns *applytest.Namespace, url s
 	if err != nil {
 		return out, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	cmd := ns.Command(ctx, self, HoldName, url)
+	cmd := ns.Command(ctx, self, ClientName, url)
 	cmd.Stderr = os.Stderr
 	said, err := cmd.StdoutPipe()
 	if err != nil {

@@ -82,7 +82,7 @@ func get(ctx context.Context, p *kube.Proxy, path string) (string, error) {
 
 // synced waits until the daemon has nothing to do.
 func (d *daemon) synced(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	return kube.Until(ctx, 20*time.Millisecond, func(ctx context.Context) error {
 		var st struct{ Synced bool }
@@ -180,7 +180,7 @@ func (g *generation) now() (uint32, error) {
 
 // after waits for a generation other than before.
 func (g *generation) after(ctx context.Context, before uint32) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
 		now, err := g.now()

@@ -2,7 +2,7 @@
 // server: the time from the start of the process until all Services are in the kernel, its
 // memory, and the time and CPU of a change. It measures clusters of several sizes, and computes
 // with which power of the size the costs grow. Every daemon has its own network namespace, and
-// mode nftables. It requires root. With -beside it also measures kube-proxy, in the named mode.
+// mode nftables. It requires root. With -compare it also measures kube-proxy, in the named mode.
 package growth
 
 import (
@@ -72,7 +72,7 @@ func Run(ctx context.Context, to *scenario.Run, args []string) (err error) {
 	sizes := to.Flags.String("sizes", "", "Services x endpoints of each, by comma; by default those of the kind")
 	to.Flags.IntVar(&r.rounds, "rounds", 50, "how many changes of each kind")
 	plain := to.Flags.Bool("plain", false, "ClusterIP Services with one port only")
-	beside := to.Flags.String("beside", "", "measure proxyc and kube-proxy in a mode instead: nftables or ipvs (where the kernel has it)")
+	compare := to.Flags.String("compare", "", "measure proxyc and kube-proxy in a mode instead: nftables or ipvs (where the kernel has it)")
 	if err := to.Flags.Parse(args); err != nil {
 		return err
 	}
@@ -86,13 +86,13 @@ func Run(ctx context.Context, to *scenario.Run, args []string) (err error) {
 	found := &report{Machine: sample.ThisMachine(), Kind: *name, Plain: *plain}
 	for size := range strings.SplitSeq(cmp.Or(*sizes, kinds[k].sizes), ",") {
 		c := kinds[k].cluster
-		c.Plain = c.Plain || *plain || *beside != ""
+		c.Plain = c.Plain || *plain || *compare != ""
 		if _, err := fmt.Sscanf(size, "%dx%d", &c.Services, &c.Endpoints); err != nil || c.Services < 1 || c.Endpoints < 1 {
 			return fmt.Errorf("-sizes: want 1000x10, got %q", size)
 		}
 		fmt.Fprintln(r.Log, "measuring", size)
-		if *beside != "" {
-			err = r.beside(ctx, *beside, c)
+		if *compare != "" {
+			err = r.compare(ctx, *compare, c)
 		} else {
 			err = r.measure(ctx, c, found)
 		}
@@ -100,7 +100,7 @@ func Run(ctx context.Context, to *scenario.Run, args []string) (err error) {
 			return fmt.Errorf("%s: %w", size, err)
 		}
 	}
-	if *beside != "" {
+	if *compare != "" {
 		return nil
 	}
 	found.Slopes = fit(found.Rows)
@@ -147,5 +147,5 @@ func (r *report) print(to io.Writer) {
 	w.Flush()
 }
 
-// within is the timeout of each step.
-const within = 5 * time.Minute
+// stepTimeout is the timeout of each step.
+const stepTimeout = 5 * time.Minute

@@ -18,8 +18,8 @@ import (
 
 // TestMain is also the program that is measured in addition to the daemon.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == HoldName {
-		Hold(context.Background(), nil, os.Args[2:])
+	if len(os.Args) > 1 && os.Args[1] == ClientName {
+		RunClient(context.Background(), nil, os.Args[2:])
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
@@ -83,15 +83,15 @@ func testGrowth(t *testing.T, kind, sizes string) {
 	}
 }
 
-// TestBeside checks that both programs are measured.
-func TestBeside(t *testing.T) {
+// TestCompare checks that both programs are measured.
+func TestCompare(t *testing.T) {
 	applytest.Long(t)
 	applytest.RequireRoot(t)
-	var told strings.Builder
-	run(t, &told, "-beside", "nftables", "-sizes", "40x2")
+	var out strings.Builder
+	run(t, &out, "-compare", "nftables", "-sizes", "40x2")
 	for _, name := range []string{"proxyc", "kube-proxy"} {
-		if !regexp.MustCompile(`(?m)^` + name + ` nftables 40x2: all in force after \d+\.\d\d s, an endpoint after \d\.\d{4} s \(median of 2, `).MatchString(told.String()) {
-			t.Errorf("nothing of %s:\n%s", name, &told)
+		if !regexp.MustCompile(`(?m)^` + name + ` nftables 40x2: all in force after \d+\.\d\d s, an endpoint after \d\.\d{4} s \(median of 2, `).MatchString(out.String()) {
+			t.Errorf("nothing of %s:\n%s", name, &out)
 		}
 	}
 }

@@ -19,8 +19,8 @@ type request struct {
 	Later    int    `json:"later"`
 }
 
-// telling are the parameters that affect how much is sent.
-var telling = []string{"labelSelector", "fieldSelector", "sendInitialEvents", "allowWatchBookmarks", "limit"}
+// sizeParams are the parameters that affect how much is sent.
+var sizeParams = []string{"labelSelector", "fieldSelector", "sendInitialEvents", "allowWatchBookmarks", "limit"}
 
 // requests counts the requests of a user to the API server since a time.
 func requests(c *kube.Cluster, user string, since, started time.Time) (all []request, err error) {
@@ -57,7 +57,7 @@ func query(uri string) string {
 	}
 	var kept []string
 	values := u.Query()
-	for _, name := range telling {
+	for _, name := range sizeParams {
 		if v := values.Get(name); v != "" {
 			kept = append(kept, name+"="+v)
 		}

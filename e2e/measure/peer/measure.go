@@ -133,7 +133,7 @@ func (s *subject) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, s.proxy.Tail())
 	}
-	missing, err := s.missing(all)
+	missing, err := s.unanswered(all)
 	if err == nil && len(missing) > 0 {
 		at, err = s.until(ctx, atHome, missing...)
 	}
@@ -149,15 +149,15 @@ func (s *subject) start(ctx context.Context) error {
 	return err
 }
 
-// missing probes each Service once, and returns those without an answer.
-func (s *subject) missing(all []netip.AddrPort) (out []netip.AddrPort, err error) {
+// unanswered probes each Service once, and returns those without an answer.
+func (s *subject) unanswered(all []netip.AddrPort) (out []netip.AddrPort, err error) {
 	return out, s.client.Do(func() error {
 		for _, a := range all {
-			got, err := connect(a, long)
+			got, err := connect(a, longWait)
 			if err != nil {
 				return err
 			}
-			if got == nobody {
+			if got == noReply {
 				out = append(out, a)
 			}
 		}
@@ -261,7 +261,7 @@ func (s *subject) addAndRemove(ctx context.Context) error {
 		err = s.repeat(1, "removed", "addremove", func(int) (change, error) {
 			return s.change(ctx, func() error {
 				return services.Delete(ctx, canaryName(comeAndGo), metav1.DeleteOptions{})
-			}, nobody, canaryAddr(comeAndGo))
+			}, noReply, canaryAddr(comeAndGo))
 		})
 		if err != nil {
 			return err
@@ -407,7 +407,7 @@ func (s *subject) startAgain(ctx context.Context) error {
 		return err
 	}
 	s.meter = nil
-	to, want, err := s.elsewhere()
+	to, want, err := s.otherEndpoint()
 	if err != nil {
 		return err
 	}
@@ -427,10 +427,10 @@ func (s *subject) startAgain(ctx context.Context) error {
 	return err
 }
 
-// elsewhere returns an endpoint other than the one that the kernel has for the canary.
-func (s *subject) elsewhere() (to netip.Addr, want answer, err error) {
+// otherEndpoint returns an endpoint other than the one that the kernel has for the canary.
+func (s *subject) otherEndpoint() (to netip.Addr, want answer, err error) {
 	err = s.client.Do(func() error {
-		now, err := connect(canaryAddr(canary), long)
+		now, err := connect(canaryAddr(canary), longWait)
 		to, want = abroad, moved
 		if now == moved {
 			to, want = home, atHome

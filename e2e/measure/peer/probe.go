@@ -17,9 +17,9 @@ import (
 type answer int
 
 const (
-	nobody answer = iota // refused, unreachable, or silence
-	atHome               // an endpoint
-	moved                // the endpoint with address abroad
+	noReply answer = iota // refused, unreachable, or silence
+	atHome                // an endpoint
+	moved                 // the endpoint with address abroad
 )
 
 const (
@@ -27,25 +27,25 @@ const (
 	probeShare = 100 // at least one part in this of the measured time is between two probes, and leaves the processor to the proxy
 	// An answer usually arrives within 0.1 ms. A probe waits only briefly, and then is repeated.
 	// Only lasting silence counts.
-	brief = time.Millisecond
-	long  = 100 * time.Millisecond
+	shortWait = time.Millisecond
+	longWait  = 100 * time.Millisecond
 )
 
 // until tries new connections to addresses from the client until each has had the wanted result,
 // and returns the time of the last one. This measures what the kernel does with packets, not how
 // the rules are arranged. The resolution is 1 ms, or 1 % of the time waited if that is more.
 func (l *lab) until(ctx context.Context, want answer, addrs ...netip.AddrPort) (at time.Time, err error) {
-	pending, began, patience := slices.Clone(addrs), time.Now(), brief
-	if want == nobody {
-		patience = long
+	pending, began, timeout := slices.Clone(addrs), time.Now(), shortWait
+	if want == noReply {
+		timeout = longWait
 	}
 	return at, l.client.Do(func() error {
-		defer hurry()()
+		defer raisePriority()()
 		for {
 			round, left := time.Now(), pending[:0]
 			for _, a := range pending {
 				asked := time.Now()
-				got, err := connect(a, patience)
+				got, err := connect(a, timeout)
 				if err != nil {
 					return err
 				}
@@ -53,7 +53,7 @@ func (l *lab) until(ctx context.Context, want answer, addrs ...netip.AddrPort) (
 					left = append(left, a)
 					continue
 				}
-				if at = time.Now(); at.Sub(asked) >= long {
+				if at = time.Now(); at.Sub(asked) >= longWait {
 					at = asked // the packet was dropped then
 				}
 			}
@@ -69,49 +69,49 @@ func (l *lab) until(ctx context.Context, want answer, addrs ...netip.AddrPort) (
 	})
 }
 
-// hurry gives this thread precedence over the measured programs, which may use all processors,
-// until the returned function is called.
-func hurry() (restore func()) {
+// raisePriority gives this thread precedence over the measured programs, which may use all
+// processors, until the returned function is called.
+func raisePriority() (restore func()) {
 	unix.Setpriority(unix.PRIO_PROCESS, 0, -15) // without the right to it, times are less exact
 	return func() { unix.Setpriority(unix.PRIO_PROCESS, 0, 0) }
 }
 
-// connect makes one connection, and resets it. No answer within patience counts as nobody. It
+// connect makes one connection, and resets it. No answer within the timeout counts as noReply. It
 // must run in the client's namespace. Errors are those of this program, not of the network.
-func connect(to netip.AddrPort, patience time.Duration) (answer, error) {
+func connect(to netip.AddrPort, timeout time.Duration) (answer, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nobody, err
+		return noReply, err
 	}
 	defer unix.Close(fd)
 	// Without TIME-WAIT, ports and entries of the connection table are free immediately.
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
-		return nobody, err
+		return noReply, err
 	}
 	err = unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
 	if err == unix.EADDRNOTAVAIL {
-		return nobody, errors.New("the client has run out of ports")
+		return noReply, errors.New("the client has run out of ports")
 	}
 	if err != unix.EINPROGRESS && err != nil {
-		return nobody, nil
+		return noReply, nil
 	}
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(timeout); ; {
 		wait := unix.NsecToTimespec(max(0, time.Until(deadline).Nanoseconds()))
 		n, err := unix.Ppoll(fds, &wait, nil)
 		if n > 0 {
 			break
 		}
 		if err != unix.EINTR {
-			return nobody, err
+			return noReply, err
 		}
 	}
 	if failed, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || failed != 0 {
-		return nobody, err
+		return noReply, err
 	}
 	segment, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
 	if err != nil {
-		return nobody, err
+		return noReply, err
 	}
 	if segment <= smallSegment {
 		return moved, nil
@@ -140,11 +140,11 @@ func (l *lab) loadFor(d time.Duration, threads int, addrs ...netip.AddrPort) (lo
 			s.err = l.client.Do(func() error {
 				for began, i := time.Now(), 0; time.Since(began) < d; i++ {
 					before := time.Now()
-					got, err := connect(addrs[i%len(addrs)], long)
+					got, err := connect(addrs[i%len(addrs)], longWait)
 					if err != nil {
 						return err
 					}
-					if got == nobody {
+					if got == noReply {
 						s.failed++
 						continue
 					}
@@ -172,15 +172,15 @@ func (l *lab) loadFor(d time.Duration, threads int, addrs ...netip.AddrPort) (lo
 // connections that reached an endpoint.
 func (l *lab) gaps(ctx context.Context, to netip.AddrPort) (longest time.Duration, err error) {
 	return longest, l.client.Do(func() error {
-		defer hurry()()
+		defer raisePriority()()
 		for last := time.Now(); ctx.Err() == nil; time.Sleep(probeEvery) {
-			got, err := connect(to, long)
+			got, err := connect(to, longWait)
 			if err != nil {
 				return err
 			}
 			now := time.Now()
 			longest = max(longest, now.Sub(last))
-			if got != nobody {
+			if got != noReply {
 				last = now
 			}
 		}

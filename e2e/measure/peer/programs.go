@@ -159,17 +159,17 @@ var clusterIPs = netip.MustParsePrefix("10.96.0.0/12")
 func versions(ctx context.Context, peer, own program) map[string]string {
 	m := sample.ThisMachine()
 	out := map[string]string{"Go": m.Go, "CPU": fmt.Sprintf("%d x %s", m.CPUs, m.Model), "kernel": m.Kernel,
-		"nft": said(ctx, "nft", "--version"), "iptables-nft": said(ctx, "xtables-nft-multi", "iptables", "--version"),
-		"iptables-legacy": said(ctx, "xtables-legacy-multi", "iptables", "--version"),
-		"proxyc":          said(ctx, own.binary, "version"), "kube-proxy": "unknown"}
+		"nft": firstLine(ctx, "nft", "--version"), "iptables-nft": firstLine(ctx, "xtables-nft-multi", "iptables", "--version"),
+		"iptables-legacy": firstLine(ctx, "xtables-legacy-multi", "iptables", "--version"),
+		"proxyc":          firstLine(ctx, own.binary, "version"), "kube-proxy": "unknown"}
 	if info, err := buildinfo.ReadFile(peer.binary); err == nil {
 		out["kube-proxy"] = info.Main.Version
 	}
 	return out
 }
 
-// said returns the first line of a command's output.
-func said(ctx context.Context, name string, args ...string) string {
+// firstLine returns the first line of a command's output.
+func firstLine(ctx context.Context, name string, args ...string) string {
 	out, err := exec.CommandContext(ctx, name, args...).Output()
 	if err != nil {
 		return err.Error()

@@ -24,8 +24,8 @@ import (
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
-// patience is the timeout until kube-proxy's rules stay the same.
-const patience = time.Minute
+// settleTimeout is the timeout until kube-proxy's rules stay the same.
+const settleTimeout = time.Minute
 
 // Run is the scenario. Its arguments are the releases.
 func Run(ctx context.Context, to *scenario.Run, args []string) error {
@@ -136,7 +136,7 @@ func (r recorder) record(ctx context.Context, m mode) (err error) {
 
 // synced waits until kube-proxy reports that it has written rules of both families.
 func synced(ctx context.Context, proxy *kube.Proxy) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	return kube.Until(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		_, metrics, err := proxy.Get(ctx, "http://127.0.0.1:10249/metrics")
@@ -157,7 +157,7 @@ var written = regexp.MustCompile(`(?m)^kubeproxy_sync_proxy_rules_last_timestamp
 // settled runs a command on the node until it prints the same twice, two seconds apart, and
 // something of each Service. It returns the output without comments and counters.
 func settled(ctx context.Context, node *applytest.Namespace, command []string) (text []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	err = kube.Until(ctx, 2*time.Second, func(ctx context.Context) error {
 		before := text

@@ -12,10 +12,10 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// TestKubeProxyBeside starts a kube-proxy on the daemon's node, and stops it. While rules of
+// TestWithKubeProxy starts a kube-proxy on the daemon's node, and stops it. While rules of
 // kube-proxy exist, the daemon is not ready. Once no process maintains them, the daemon removes
 // them within a minute, and packets follow its own rules.
-func TestKubeProxyBeside(t *testing.T) {
+func TestWithKubeProxy(t *testing.T) {
 	t.Parallel()
 	peer, err := kube.Tool(t.Context(), kube.KubeProxy)
 	if err != nil {
@@ -33,19 +33,19 @@ func TestKubeProxyBeside(t *testing.T) {
 				applytest.Long(t)
 			}
 			parallel(t)
-			s := newScene(t, way.plane)
+			s := newTestEnv(t, way.plane)
 			shrinks := numbered{n: 0, pods: []string{"pod1a", "pod2a"}}
 			deleted, added := numbered{n: 1, pods: []string{"pod1a"}}, numbered{n: 2, pods: []string{"pod1a"}}
 			s.set(shrinks, deleted)
 			s.start()
 			other := s.startKubeProxy(peer, way.mode)
-			eventually(t, 20*time.Second, "not ready beside kube-proxy", func() error { return s.beside(true) })
+			eventually(t, 20*time.Second, "not ready while kube-proxy runs", func() error { return s.checkKubeProxyRules(true) })
 			s.set(added)
 			eventually(t, 20*time.Second, "kube-proxy follows", func() error {
 				if out := s.kubeProxyRules(); !strings.Contains(out, added.addr().String()) {
 					return fmt.Errorf("%s is not in its rules:\n%s\n%s", added.addr(), out, other.Tail())
 				}
-				return s.beside(true)
+				return s.checkKubeProxyRules(true)
 			})
 
 			if err := other.Signal(way.end); err != nil {
@@ -58,9 +58,9 @@ func TestKubeProxyBeside(t *testing.T) {
 			shrinks.pods = shrinks.pods[:1]
 			s.set(shrinks)
 			s.unset(deleted)
-			t.Logf("well after %s", eventually(t, time.Minute, "kube-proxy's rules are removed", func() error { return s.beside(false) }))
+			t.Logf("well after %s", eventually(t, time.Minute, "kube-proxy's rules are removed", func() error { return s.checkKubeProxyRules(false) }))
 			for range 10 { // a removed endpoint would get half of the connections
-				a, err := s.topo.Try("pod1b", "tcp", 0, shrinks.vip(), applytest.Surely)
+				a, err := s.topo.Try("pod1b", "tcp", 0, shrinks.vip(), applytest.ReplyTimeout)
 				if got := s.topo.Name(a.Server.Addr()); err != nil || got != "pod1a" {
 					t.Errorf("%s: answered by %q, %v, want pod1a", shrinks.vip(), got, err)
 				}
@@ -74,7 +74,7 @@ func TestKubeProxyBeside(t *testing.T) {
 }
 
 // startKubeProxy starts a kube-proxy on the node with ports of its own.
-func (s *scene) startKubeProxy(binary, mode string) *kube.Proxy {
+func (s *testEnv) startKubeProxy(binary, mode string) *kube.Proxy {
 	s.t.Helper()
 	kubeconfig, err := s.gate.Kubeconfig(s.dir, kube.KubeProxyUser)
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *scene) startKubeProxy(binary, mode string) *kube.Proxy {
 
 // kubeProxyRules lists kube-proxy's table or, if it shares tables with the daemon, all rules of
 // nf_tables. It returns "" if nothing exists that only kube-proxy creates.
-func (s *scene) kubeProxyRules() string {
+func (s *testEnv) kubeProxyRules() string {
 	s.t.Helper()
 	out, err := s.Run(s.Command(s.t.Context(), "nft", "list", "ruleset"))
 	if err != nil {
@@ -109,10 +109,10 @@ func (s *scene) kubeProxyRules() string {
 	return ""
 }
 
-// beside returns an error unless rules of kube-proxy exist as wanted, and readiness and status
-// agree with that. It fails the test if the daemon was ready before the rules of a stopped
-// kube-proxy were removed.
-func (s *scene) beside(want bool) error {
+// checkKubeProxyRules returns an error unless rules of kube-proxy exist as wanted, and readiness
+// and status agree with that. It fails the test if the daemon was ready before the rules of a
+// stopped kube-proxy were removed.
+func (s *testEnv) checkKubeProxyRules(want bool) error {
 	s.t.Helper()
 	code, body, err := s.proxy.Get(s.t.Context(), "http://127.0.0.1:10256/readyz")
 	if err != nil {

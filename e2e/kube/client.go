@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Hold is client-go alone. It requests the same objects as proxies, in the same form, and returns
-// when its stores contain all. It keeps them up to date until ctx ends.
-func Hold(ctx context.Context, master, kubeconfig, node string) error {
+// RunClient is client-go alone. It requests the same objects as proxies, in the same form, and
+// returns when its stores contain all. It keeps them up to date until ctx ends.
+func RunClient(ctx context.Context, master, kubeconfig, node string) error {
 	config, err := clientcmd.BuildConfigFromFlags(master, kubeconfig)
 	if err != nil {
 		return err

@@ -24,9 +24,9 @@ var planes = map[string][]string{
 	"iptables-legacy": {"--proxy-mode", "iptables", "--iptables-variant", "legacy"},
 }
 
-// A scene is a daemon on node1 of the topology, whose pods are the endpoints of
+// A testEnv is a daemon on node1 of the topology, whose pods are the endpoints of
 // numbered Services.
-type scene struct {
+type testEnv struct {
 	*node
 	t     *testing.T
 	topo  *applytest.Topology
@@ -36,7 +36,7 @@ type scene struct {
 	binary string
 }
 
-func newScene(t *testing.T, plane string) *scene {
+func newTestEnv(t *testing.T, plane string) *testEnv {
 	t.Helper()
 	applytest.RequireRoot(t)
 	topo, err := applytest.NewTopology()
@@ -44,7 +44,7 @@ func newScene(t *testing.T, plane string) *scene {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { topo.Close() })
-	s := &scene{node: nodeIn(t, topo.Namespace("node1")), t: t, topo: topo, binary: proxyc,
+	s := &testEnv{node: nodeIn(t, topo.Namespace("node1")), t: t, topo: topo, binary: proxyc,
 		args: append([]string{"--cluster-cidr", "10.244.0.0/16", "--profiling"}, planes[plane]...)}
 	t.Cleanup(func() {
 		if err := s.cluster.DeleteAll(context.Background()); err != nil {
@@ -58,7 +58,7 @@ func newScene(t *testing.T, plane string) *scene {
 }
 
 // start starts the daemon and waits until it is ready.
-func (s *scene) start(args ...string) {
+func (s *testEnv) start(args ...string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
@@ -66,7 +66,7 @@ func (s *scene) start(args ...string) {
 }
 
 // launch starts a daemon and does not wait for anything.
-func (s *scene) launch(binary string, args ...string) {
+func (s *testEnv) launch(binary string, args ...string) {
 	s.t.Helper()
 	p, err := kube.StartProxy(s.Namespace, s.dir, "proxyc", binary, args...)
 	if err != nil {
@@ -148,7 +148,7 @@ func podAddr(pod string) string {
 }
 
 // send creates or updates objects in the API.
-func (s *scene) send(objects ...kube.Object) {
+func (s *testEnv) send(objects ...kube.Object) {
 	s.t.Helper()
 	if err := s.cluster.Apply(s.t.Context(), objects...); err != nil {
 		s.t.Fatal(err)
@@ -156,13 +156,13 @@ func (s *scene) send(objects ...kube.Object) {
 }
 
 // set creates or updates Services.
-func (s *scene) set(services ...numbered) {
+func (s *testEnv) set(services ...numbered) {
 	s.t.Helper()
 	s.send(objectsOf(services)...)
 }
 
 // unset deletes Services.
-func (s *scene) unset(services ...numbered) {
+func (s *testEnv) unset(services ...numbered) {
 	s.t.Helper()
 	if err := s.cluster.Delete(s.t.Context(), objectsOf(services)...); err != nil {
 		s.t.Fatal(err)
@@ -184,26 +184,26 @@ func probe(from string, n numbered) applytest.Probe {
 // load queries Services from inside and outside, over new connections and over connections that
 // stay open. None may fail before the returned function ends it, unless the controls fail at the
 // same time, because the machine itself stood still.
-func (s *scene) load(services ...numbered) (end func()) {
+func (s *testEnv) load(services ...numbered) (end func()) {
 	s.t.Helper()
 	var probes []applytest.Probe
 	for _, n := range services {
 		probes = append(probes, probe("pod1b", n), probe("ext", n))
 	}
-	hold, err := s.topo.StartHold(50*time.Millisecond, probes...)
+	open, err := s.topo.StartConnections(50*time.Millisecond, probes...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	load := s.topo.StartLoad(20, append(probes, controls...)...)
 	return func() {
 		s.t.Helper()
-		asked, broken := hold.Stop()
+		asked, broken := open.Stop()
 		report := load.Stop()
 		tries := 0
 		for _, n := range report.Tries {
 			tries += n
 		}
-		s.t.Logf("%d connections held with %d questions, %d made anew", len(probes), asked, tries)
+		s.t.Logf("%d connections with %d queries, %d made anew", len(probes), asked, tries)
 		if tries == 0 || asked == 0 {
 			s.t.Error("nobody asked")
 		}
@@ -232,7 +232,7 @@ func noGaps(t *testing.T, r applytest.LoadReport) {
 
 // check runs a verb on the API's current objects, under the daemon's configuration. It has its
 // own /run, since the daemon holds the lock in the node's.
-func (s *scene) check(verb ...string) (string, error) {
+func (s *testEnv) check(verb ...string) (string, error) {
 	file := filepath.Join(s.dir, "snapshot.json")
 	if err := s.cluster.Snapshot(s.t.Context(), file); err != nil {
 		return "", err
@@ -252,7 +252,7 @@ func (s *scene) check(verb ...string) (string, error) {
 
 // converges waits until the kernel equals what a new process compiles from the API's objects, and
 // returns how long that took.
-func (s *scene) converges(limit time.Duration, what string) time.Duration {
+func (s *testEnv) converges(limit time.Duration, what string) time.Duration {
 	s.t.Helper()
 	defer func() {
 		if s.t.Failed() {
@@ -273,7 +273,7 @@ type status struct {
 	APIServer  struct{ Lost time.Time }
 }
 
-func (s *scene) status() (st status, err error) {
+func (s *testEnv) status() (st status, err error) {
 	_, body, err := s.proxy.Get(s.t.Context(), "http://127.0.0.1:10249/proxyc/status")
 	if err == nil {
 		err = json.Unmarshal([]byte(body), &st)
@@ -282,7 +282,7 @@ func (s *scene) status() (st status, err error) {
 }
 
 // metric returns the sum of a metric over its labels.
-func (s *scene) metric(name string) (sum float64) {
+func (s *testEnv) metric(name string) (sum float64) {
 	s.t.Helper()
 	_, body, err := s.proxy.Get(s.t.Context(), "http://127.0.0.1:10249/metrics")
 	if err != nil {
@@ -303,7 +303,7 @@ func (s *scene) metric(name string) (sum float64) {
 }
 
 // empty removes all rules of the node.
-func (s *scene) empty() {
+func (s *testEnv) empty() {
 	s.t.Helper()
 	flush := []string{"nft flush ruleset"}
 	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} {

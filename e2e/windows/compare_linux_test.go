@@ -27,19 +27,19 @@ func (l *lab) peerExe(t *testing.T) string {
 	return *peerFlag
 }
 
-// beside is a world with the cases that are always played there.
-type beside struct {
+// worldCases is a world with the cases that are always played there.
+type worldCases struct {
 	world
 	families []string
 	cases    string
 }
 
-// besideWorlds returns the worlds in which kube-proxy.exe is always played; with -all, all
+// comparedWorlds returns the worlds in which kube-proxy.exe is always played; with -all, all
 // worlds.
-func besideWorlds() (all []beside) {
+func comparedWorlds() (all []worldCases) {
 	both, four := []string{applytest.IPv4, applytest.IPv6}, []string{applytest.IPv4}
 	if !*allFlag {
-		return []beside{
+		return []worldCases{
 			{world{server2022, l2bridge, false}, both, "^(clusterip-tcp|nodeport|lb-vip-etp-local|itp-local|named-port-different-numbers|affinity-clientip|external-ips|dual-stack|target-port-update)$"},
 			{world{server2022, l2bridge, true}, both, "^(nodeport|lb-vip-etp-local|itp-local)$"},
 			{world{server2022, overlay, false}, four, "^(nodeport|host-network-endpoint)$"},
@@ -55,7 +55,7 @@ func besideWorlds() (all []beside) {
 		{Major: 10, Minor: 2}, {Major: 13, Minor: 3}} {
 		for _, kind := range []string{l2bridge, overlay} {
 			for _, dsr := range []bool{false, true} {
-				w := beside{world: world{v, kind, dsr}, families: four}
+				w := worldCases{world: world{v, kind, dsr}, families: four}
 				if w.dualStack() {
 					w.families = both
 				}
@@ -66,13 +66,13 @@ func besideWorlds() (all []beside) {
 	return all
 }
 
-// TestBesideKubeProxy plays the real kube-proxy.exe and proxyc.exe in the same run.
+// TestCompareKubeProxy plays the real kube-proxy.exe and proxyc.exe in the same run.
 // kube-proxy.exe brings its host to the state of proxyc.exe's, and to the recorded one, with more
 // calls.
-func TestBesideKubeProxy(t *testing.T) {
+func TestCompareKubeProxy(t *testing.T) {
 	l := inLab(t)
 	peer := l.peerExe(t)
-	for _, w := range besideWorlds() {
+	for _, w := range comparedWorlds() {
 		t.Run(w.String(), func(t *testing.T) {
 			steps, records := 0, w.records(t)
 			for _, family := range w.families {
@@ -91,7 +91,7 @@ func TestBesideKubeProxy(t *testing.T) {
 					}
 					play("", func(_ *testing.T, p *player, step int) { states[step] = p.state() })
 					play(peer, func(t *testing.T, p *player, step int) {
-						ctx, cancel := context.WithTimeout(t.Context(), afterwards)
+						ctx, cancel := context.WithTimeout(t.Context(), settleTimeout)
 						defer cancel()
 						diff := ""
 						if err := kube.Until(ctx, 50*time.Millisecond, func(context.Context) error {
@@ -155,7 +155,7 @@ func (l *lab) callsOf(t *testing.T, program string, n int) (c calls) {
 		}
 	}
 	p := l.newPlayer(t, world{server2022, l2bridge, false}, applytest.IPv4, program)
-	p.patience, p.resync = 10*time.Minute, "1h"
+	p.changeTimeout, p.resync = 10*time.Minute, "1h"
 	empty := named(t, "headless-externalname") // for its configuration and its nodes
 	objects, err := applytest.NewStore()
 	must(err)
@@ -221,7 +221,7 @@ func numbered(i int, more ...string) []kube.Object {
 
 // reaches waits until the load balancer of an address has an endpoint, and the program is idle.
 func (p *player) reaches(ctx context.Context, vip, endpoint string) error {
-	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	ctx, cancel := context.WithTimeout(ctx, p.changeTimeout)
 	defer cancel()
 	return kube.Until(ctx, 50*time.Millisecond, func(ctx context.Context) error {
 		balancers, _ := p.host.State("")

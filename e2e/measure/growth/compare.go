@@ -17,13 +17,13 @@ import (
 	"github.com/proxyc/proxyc/e2e/kube"
 )
 
-// besideLimit is the timeout of a sync.
-const besideLimit = time.Hour
+// syncTimeout is the timeout of a sync.
+const syncTimeout = time.Hour
 
-// beside measures kube-proxy and proxyc in a mode, one after the other, each in its own namespace
+// compare measures kube-proxy and proxyc in a mode, one after the other, each in its own namespace
 // with its own API server. According to their metrics, it measures the time until all Services
 // are in force, and until the change of an endpoint is.
-func (r *runner) beside(ctx context.Context, mode string, c cluster.Cluster) error {
+func (r *runner) compare(ctx context.Context, mode string, c cluster.Cluster) error {
 	peer, err := kube.Tool(ctx, kube.KubeProxy)
 	if err != nil {
 		return err
@@ -54,13 +54,13 @@ func (r *runner) sideOf(ctx context.Context, ns *applytest.Namespace, mode strin
 		return 0, changes, err
 	}
 	defer api.Close()
-	file := filepath.Join(r.Dir, "beside.yaml")
+	file := filepath.Join(r.Dir, "compare.yaml")
 	text := strings.NewReplacer("mode: nftables", "mode: "+mode, "nftables: {", mode+": {").Replace(config)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return 0, changes, err
 	}
 	began := time.Now()
-	p, err := kube.StartProxy(ns, r.Dir, "beside", args[0], append(args[1:], "--config", file, "--hostname-override", "node1", "--master", api.url)...)
+	p, err := kube.StartProxy(ns, r.Dir, "compare", args[0], append(args[1:], "--config", file, "--hostname-override", "node1", "--master", api.url)...)
 	if err != nil {
 		return 0, changes, err
 	}
@@ -113,7 +113,7 @@ var lastSyncSeries = regexp.MustCompile(`(?m)^kubeproxy_sync_proxy_rules_last_ti
 
 // lastSync waits for the end of a sync after a time, and returns the time of that end.
 func lastSync(ctx context.Context, p *kube.Proxy, after time.Time) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, besideLimit)
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	var at time.Time
 	err := kube.Until(ctx, 500*time.Millisecond, func(ctx context.Context) error { // requests disturb what is measured

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestPatience(t *testing.T) {
+func TestScaledTimeout(t *testing.T) {
 	t.Setenv("PROXYC_SHARE", "")
 	n := 30
 	if testing.Short() {
@@ -13,7 +13,7 @@ func TestPatience(t *testing.T) {
 	}
 	for factor, want := range map[string]time.Duration{"": time.Second, "0": time.Second, "4": 4 * time.Second, "1.5": 1500 * time.Millisecond} {
 		t.Setenv("PROXYC_SLOW", factor)
-		if got := Patience(time.Second); got != want {
+		if got := ScaledTimeout(time.Second); got != want {
 			t.Errorf("PROXYC_SLOW=%q: %s, want %s", factor, got, want)
 		}
 		if got := Fewer(n); got != int(30*time.Second/want) {

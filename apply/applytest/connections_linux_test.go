@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// TestHold checks that an undisturbed connection has no failure, and that a reset one is reported.
-func TestHold(t *testing.T) {
+// TestConnections checks that an undisturbed connection has no failure, and that a reset one is
+// reported.
+func TestConnections(t *testing.T) {
 	t.Parallel()
 	topo := newTopology(t)
 	kept := Probe{"pod1b", "tcp", netip.MustParseAddrPort("10.244.1.10:80")}
 	broken := Probe{"ext", "tcp", netip.MustParseAddrPort("10.244.2.10:80")}
-	hold, err := topo.StartHold(10*time.Millisecond, kept, broken)
+	open, err := topo.StartConnections(10*time.Millisecond, kept, broken)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,14 +26,14 @@ func TestHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		hold.mu.Lock()
-		n := len(hold.failures)
-		hold.mu.Unlock()
+		open.mu.Lock()
+		n := len(open.failures)
+		open.mu.Unlock()
 		if n > 0 || time.Now().After(deadline) {
 			break
 		}
 	}
-	asked, failures := hold.Stop()
+	asked, failures := open.Stop()
 	if asked < 2 || len(failures) != 1 || failures[0].Probe != broken || failures[0].Why != WasReset {
 		t.Errorf("asked %d times, failures %v; want %s alone, %s", asked, failures, broken, WasReset)
 	}

@@ -1,0 +1,27 @@
+package applytest
+
+import (
+	"os"
+	"strconv"
+	"time"
+)
+
+// ScaledTimeout scales a timeout that is sufficient on a fast machine. The environment variable
+// PROXYC_SLOW is the factor for a slow one.
+func ScaledTimeout(d time.Duration) time.Duration { return time.Duration(slowness() * float64(d)) }
+
+func slowness() float64 {
+	factor, err := strconv.ParseFloat(os.Getenv("PROXYC_SLOW"), 64)
+	if err != nil || factor <= 0 {
+		return 1
+	}
+	return factor
+}
+
+// ReplyTimeout is the timeout of a try that has a reply. A late reply on a busy machine is no
+// failure.
+const ReplyTimeout = 20 * time.Second
+
+// StopTimeout is how long a daemon may take to end. It interrupts its work after less than a
+// second, but a busy machine runs it late.
+const StopTimeout = 5 * time.Second
