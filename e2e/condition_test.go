@@ -145,7 +145,7 @@ func (s *testEnv) awaitCondition(t *testing.T, status corev1.ConditionStatus, re
 	t.Helper()
 	took := eventually(t, catchUp, cmp.Or(reason, "no reason"), func() error {
 		if c = s.condition(t); c.Status != status || c.Reason != reason {
-			return fmt.Errorf("the Node says %+v\n%s", c, s.proxy.Tail())
+			return fmt.Errorf("the Node has %+v\n%s", c, s.proxy.Tail())
 		}
 		return nil
 	})

@@ -31,10 +31,10 @@ func TestConntrackFull(t *testing.T) {
 	}
 	s.fillConntrack()
 	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), time.Second); err == nil {
-		t.Fatal("a new connection gets through: the table is not full")
+		t.Fatal("a new connection succeeds: the table is not full")
 	}
 	if err := s.queryPod(client, "pod1a", applytest.ReplyTimeout); err != nil {
-		t.Fatalf("the flow that there was: %v", err)
+		t.Fatalf("the existing flow: %v", err)
 	}
 	n.pods = []string{"pod2a"}
 	s.set(n)
@@ -44,7 +44,7 @@ func TestConntrackFull(t *testing.T) {
 	if _, err := s.Run(s.Command(t.Context(), "conntrack", "-F")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the daemon answers again", func() error { return s.proxy.Ready(t.Context()) })
+	eventually(t, 10*time.Second, "the daemon is ready again", func() error { return s.proxy.Ready(t.Context()) })
 	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), applytest.ReplyTimeout); err != nil {
 		t.Error(err)
 	}

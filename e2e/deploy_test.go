@@ -201,7 +201,7 @@ func TestRBAC(t *testing.T) {
 			asked[fmt.Sprintf("%s %s/%s", r.Verb, r.ObjectRef.APIGroup, path.Join(r.ObjectRef.Resource, r.ObjectRef.Subresource))] = true
 		}
 		if diff := cmp.Diff(allowed, asked); diff != "" {
-			return fmt.Errorf("(-allowed +asked for):\n%s", diff)
+			return fmt.Errorf("(-allowed +requested):\n%s", diff)
 		}
 		return nil
 	})

@@ -37,7 +37,7 @@ func TestBootDiskFull(t *testing.T) {
 	s.set(some(10, 20, "pod1a")...)
 	s.launch("unshare", append([]string{"-m", "sh", "-c", onFullDisk, disk, boot, proxyc},
 		s.command(t, append(s.args, "--boot-from", filepath.Join(disk, "boot"))...)...)...)
-	eventually(t, 10*time.Second, "what the boot file says is in force", func() error {
+	eventually(t, 10*time.Second, "the boot file is in force", func() error {
 		_, err := s.topo.Try("pod1b", "tcp", 0, numbered{n: 3}.vip(), time.Second)
 		return err
 	})
@@ -68,6 +68,6 @@ func TestBootDiskFull(t *testing.T) {
 	}
 	now, err := seen.ReadFile("boot")
 	if err != nil || !strings.Contains(string(now), numbered{n: 24}.name()) {
-		t.Errorf("there is room again, and the last Service is not in the boot file: %v", err)
+		t.Errorf("there is space again, but the last Service is not in the boot file: %v", err)
 	}
 }

@@ -77,7 +77,7 @@ func TestCommandLines(t *testing.T) {
 				started := n.runAs(t, p.name, n.container(t, p.binary, p.user), append([]string{peerPath}, args...)...)
 				if p.binary == peer && line.removed {
 					if err := started.Wait(ctx); err == nil || !strings.Contains(started.Tail(), "unknown flag") {
-						t.Errorf("kube-proxy knows all of these flags: %v\n%s", err, started.Tail())
+						t.Errorf("kube-proxy supports all of these flags: %v\n%s", err, started.Tail())
 					}
 					continue
 				}

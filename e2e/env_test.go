@@ -203,9 +203,9 @@ func (s *testEnv) load(services ...numbered) (end func()) {
 		for _, n := range report.Tries {
 			tries += n
 		}
-		s.t.Logf("%d connections with %d queries, %d made anew", len(probes), asked, tries)
+		s.t.Logf("%d connections with %d queries, %d new ones", len(probes), asked, tries)
 		if tries == 0 || asked == 0 {
-			s.t.Error("nobody asked")
+			s.t.Error("no queries")
 		}
 		for _, f := range broken {
 			s.t.Error(f)

@@ -144,9 +144,9 @@ func TestRepeatedCuts(t *testing.T) {
 		time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
 	}
 	made := s.gate.Connections.Load() - before
-	t.Logf("seed %d: %d cuts, %d connections made anew, caught up %s after the last", seed, cuts, made, s.converges(catchUp, "after the last cut"))
+	t.Logf("seed %d: %d cuts, %d reconnects, caught up %s after the last", seed, cuts, made, s.converges(catchUp, "after the last cut"))
 	if made < 2 {
-		t.Errorf("%d connections made anew: nothing was cut", made)
+		t.Errorf("%d reconnects: nothing was cut", made)
 	}
 	end()
 }

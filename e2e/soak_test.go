@@ -25,7 +25,7 @@ type sample struct{ memory, goroutines float64 }
 // that after a fresh start.
 func TestSoak(t *testing.T) {
 	if *soakFlag == 0 {
-		t.Skip("-soak tells how long")
+		t.Skip("runs with -soak")
 	}
 	const seed, services, steady = 1, 1000, 30
 	s := newTestEnv(t, *soakPlaneFlag)
@@ -53,7 +53,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("%v syncs, %v operations, %v s of CPU, %v drift", s.metric("kubeproxy_sync_proxy_rules_duration_seconds_count")/2,
 		s.metric("proxyc_operations_total"), s.metric("process_cpu_seconds_total"), s.metric("proxyc_drift_repaired_total"))
 	if n := s.metric("proxyc_drift_repaired_total"); n != 0 {
-		t.Errorf("%v operations of the daemon's own were taken for somebody else's", n)
+		t.Errorf("%v operations of the daemon itself were attributed to another program", n)
 	}
 	s.checkGrowth(samples)
 	s.checkCompiled()

@@ -117,7 +117,7 @@ func (u *upgraded) reboot(binary string) {
 	}
 	u.empty()
 	if _, err := u.check("apply", "--check"); err == nil {
-		u.t.Fatal("the rules are there, and nobody has written them")
+		u.t.Fatal("the rules exist, but nothing has written them")
 	}
 	u.gate.Shut()
 	u.begin(binary)

@@ -102,7 +102,7 @@ func TestParseCase(t *testing.T) {
 		t.Errorf("Target = %s, %q, %v; want [fd00:10:96::10]:80, udp", to, proto, err)
 	}
 	if _, err := ParseCase([]byte("name: x\nflow: []\n"), IPv4); err == nil {
-		t.Error("an unknown field was taken")
+		t.Error("an unknown field was accepted")
 	}
 }
 
@@ -152,7 +152,7 @@ func TestStore(t *testing.T) {
 		}
 	}
 	if err := s.Step(Step{Delete: []string{"Service/gone"}}); err == nil {
-		t.Error("deleting what is not there is no error")
+		t.Error("deleting a missing object is no error")
 	}
 	text, err := s.File()
 	if err != nil {
@@ -219,7 +219,7 @@ func TestCompare(t *testing.T) {
 
 func TestParseExceptionsNeedsReason(t *testing.T) {
 	if _, err := ParseExceptions([]byte("```yaml\n- {case: a, flow: b, want: {failed: [refused]}}\n```")); err == nil {
-		t.Error("an exception without a reason was taken")
+		t.Error("an exception without a reason was accepted")
 	}
 }
 

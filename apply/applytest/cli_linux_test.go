@@ -35,7 +35,7 @@ func TestReadOnlyCommands(t *testing.T) {
 			r := m.must(want, m.apply(p, config, cluster, flags...))
 			m.same(before, strings.Join(flags, " "))
 			if again := m.apply(p, config, cluster, flags...); again.stdout != r.stdout {
-				t.Errorf("%v: prints this, and that the second time:\n%s\n%s", flags, r.stdout, again.stdout)
+				t.Errorf("%v: the first and second outputs differ:\n%s\n%s", flags, r.stdout, again.stdout)
 			}
 			return r
 		}
@@ -47,7 +47,7 @@ func TestReadOnlyCommands(t *testing.T) {
 			}
 		}
 		if strings.Contains(text, "Service default/web: spec.ports") || !strings.Contains(wide, "10.244.2.10") || !strings.Contains(wide, "EndpointSlice default/web-4") {
-			t.Errorf("origins belong into wide and only there:\n%s\n%s", text, wide)
+			t.Errorf("only wide output contains origins:\n%s\n%s", text, wide)
 		}
 		var plan struct {
 			Rules struct {
@@ -121,7 +121,7 @@ func TestDrift(t *testing.T) {
 				t.Fatalf("%s: nothing has changed", d.name)
 			}
 			if r := m.must(1, m.apply(p, config, cluster, "--check", "-o", "wide")); !strings.Contains(r.stdout, d.word) {
-				t.Errorf("%s: no word of %s: %s", d.name, d.word, r)
+				t.Errorf("%s: %s is not reported: %s", d.name, d.word, r)
 			}
 			m.same(drifted, d.name+", checked")
 			m.must(0, m.apply(p, config, cluster))
@@ -219,7 +219,7 @@ func (m *machine) ownTable(table string) {
 			return
 		}
 	}
-	m.t.Fatalf("%s was not made", table)
+	m.t.Fatalf("%s was not created", table)
 }
 
 func readFile(t testing.TB, name string) string {
@@ -365,7 +365,7 @@ func TestCleanup(t *testing.T) {
 			clean := m.dump()
 			r := m.must(0, m.proxyc("cleanup"))
 			if r.stdout != "nothing to remove\n" {
-				t.Errorf("there was nothing: %s", r)
+				t.Errorf("nothing existed: %s", r)
 			}
 			m.same(clean, "cleanup of nothing")
 

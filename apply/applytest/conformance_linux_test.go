@@ -16,15 +16,15 @@ import (
 
 var (
 	casesFlag      = flag.String("cases", "../../testdata/conformance", "directory with cases/ and expected/")
-	exceptionsFlag = flag.String("exceptions", "../../docs/conformance.md", "page that lists the differences on purpose")
+	exceptionsFlag = flag.String("exceptions", "../../docs/conformance.md", "page that lists the intentional differences")
 	caseFlag       = flag.String("case", "", "play only cases whose names match")
 	modesFlag      = flag.String("modes", "nftables,iptables,userspace", "modes to play")
-	variantFlag    = flag.String("variant", "", "of iptables: nft or legacy; proxyc chooses when empty")
+	variantFlag    = flag.String("variant", "", "variant of iptables: nft or legacy; chosen by proxyc when empty")
 	familiesFlag   = flag.String("families", "ipv4,ipv6", "families to play")
 	throughFlag    = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), watch (the daemon), compile (the text, loaded by the distribution's tools)")
 	proxycFlag     = flag.String("proxyc", "", "binary to use; built from this module when empty")
-	fastpathFlag   = flag.Bool("fastpath", false, "with -through watch and mode nftables: have connections take the fast path from their first reply on")
-	jobsFlag       = flag.Int("jobs", 2*runtime.NumCPU(), "cases at once")
+	fastpathFlag   = flag.Bool("fastpath", false, "with -through watch and mode nftables: use the fast path for connections from their first reply")
+	jobsFlag       = flag.Int("jobs", 2*runtime.NumCPU(), "number of concurrent cases")
 )
 
 // chosen returns a filter of the cases: those of the choice whose names match -case.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var connectionRules = flag.String("rules", "", "nft scripts whose connections BenchmarkConnection measures, name=file, with commas between")
+var connectionRules = flag.String("rules", "", "nft scripts for BenchmarkConnection, as name=file, separated by commas")
 
 // BenchmarkConnection measures the cost of the first packet of a connection on a node that
 // forwards it from a pod. It sends 64 bytes over UDP to 10.96.0.10:53 under each script of

@@ -35,6 +35,6 @@ func TestConnections(t *testing.T) {
 	}
 	asked, failures := open.Stop()
 	if asked < 2 || len(failures) != 1 || failures[0].Probe != broken || failures[0].Why != WasReset {
-		t.Errorf("asked %d times, failures %v; want %s alone, %s", asked, failures, broken, WasReset)
+		t.Errorf("%d queries, failures %v; want %s alone, %s", asked, failures, broken, WasReset)
 	}
 }

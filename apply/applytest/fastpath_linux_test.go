@@ -42,7 +42,7 @@ func (m *machine) untilFastpath(want []string, without ...string) {
 		}
 		time.Sleep(20 * time.Millisecond) // until the deadline, on a machine of any speed
 	}
-	m.t.Fatalf("the fast path is not with %q and without %q:\n%s", want, without, got)
+	m.t.Fatalf("the fast path does not have %q or has one of %q:\n%s", want, without, got)
 }
 
 // untilRules waits until the tables of both families exist.
@@ -193,7 +193,7 @@ func TestFastpath(t *testing.T) {
 	m.tool("", "ip", "link", "delete", "eth6")
 	m.untilFastpath(nil, "eth6")
 	if now := table(); now != is {
-		t.Errorf("a table that nobody changed is made anew where ours are compared: %s, was %s", now, is)
+		t.Errorf("an unchanged table is recreated when ours are compared: %s, was %s", now, is)
 	}
 	m.tool("", "ip", "route", "add", "203.0.113.128/25", "dev", "cni0")
 	m.tool("", "ip", "-6", "route", "add", "2001:db8:ffff::/48", "dev", "cni0")
@@ -266,11 +266,11 @@ func TestFastpath(t *testing.T) {
 	m.untilRules()
 	for _, k := range lost {
 		if err := k.awaitReply(); err != nil {
-			t.Errorf("connection %s, asked while there were no rules: %v", k.probe, err)
+			t.Errorf("connection %s, queried without rules: %v", k.probe, err)
 		}
 	}
 	if now := table(); now != is {
-		t.Errorf("a table that nobody changed is made anew where ours are repaired: %s, was %s", now, is)
+		t.Errorf("an unchanged table is recreated when ours are repaired: %s, was %s", now, is)
 	}
 	exchange(10, "pod1c")
 	offloaded()
@@ -302,7 +302,7 @@ func TestFastpath(t *testing.T) {
 	d = start()
 	for end := time.Now().Add(ScaledTimeout(20 * time.Second)); strings.Contains(m.tool("", "nft", "list", "tables"), "fastpath"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("a daemon that wants no fast path leaves it")
+			t.Fatal("a daemon without a fast path does not remove it")
 		}
 	}
 	exchange(10, "pod1c")

@@ -142,14 +142,14 @@ func TestFaults(t *testing.T) {
 					got := m.apply(p, config, snapshot)
 					m.env = whole
 					if runs := strings.Count(readFile(t, log), "\n"); runs < n {
-						t.Logf("%d runs, each spoilt once", runs)
+						t.Logf("%d runs, each failed once", runs)
 						return
 					}
 					what := fmt.Sprintf("run %d: %s", n, got)
 					if got.code == 2 {
 						m.same(before, what)
 					} else if r := m.apply(p, config, snapshot, "--check"); got.code != 0 || r.code != 0 {
-						t.Errorf("neither failed nor done: %s%s", what, r)
+						t.Errorf("neither failed nor succeeded: %s%s", what, r)
 					}
 					m.must(0, m.apply(p, config, snapshot))
 					m.must(0, m.apply(p, config, snapshot, "--check"))

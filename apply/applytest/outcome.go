@@ -242,7 +242,7 @@ type Difference struct {
 func (d Difference) String() string {
 	s := fmt.Sprintf("%s %s\n  want %s\n  got  %s", d.Case, d.Flow, d.Want, d.Got)
 	if d.Why != "" {
-		s += "\n  (on purpose not as recorded: " + d.Why + ")"
+		s += "\n  (intentionally not as recorded: " + d.Why + ")"
 	}
 	return s
 }

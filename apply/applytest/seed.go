@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-var seedFlag = flag.Uint64("seed", 0, "where tests with random input begin; 0 picks another place each time")
+var seedFlag = flag.Uint64("seed", 0, "seed of tests with random input; 0 for a random one")
 
 // Seed returns the seed of a test with random input: random, and logged, or the value of -seed to
 // reproduce a failure.

@@ -123,7 +123,7 @@ func noFailure(t *testing.T, r LoadReport, controls []Probe) {
 	gaps, slow := r.Gaps(controls)
 	for i, f := range gaps {
 		if i == 20 {
-			t.Errorf("and so on")
+			t.Errorf("…")
 			break
 		}
 		t.Errorf("%s (%s after the start)", f, f.At.Sub(r.Start).Round(time.Millisecond))

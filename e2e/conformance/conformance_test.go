@@ -19,10 +19,10 @@ import (
 var (
 	proxycFlag  = flag.String("proxyc", "", "binary to use; built from the module above when empty")
 	caseFlag    = flag.String("case", "", "play only cases whose names match")
-	serversFlag = flag.Int("servers", 3, "API servers, and so cases at once")
+	serversFlag = flag.Int("servers", 3, "number of API servers, and so of concurrent cases")
 	waysFlag    = flag.String("ways", "", "play only ways whose names match")
-	recordFlag  = flag.String("record", "", "file with records of kube-proxy, which gets those that it lacks; with -peer, and one way")
-	peerFlag    = flag.Bool("peer", false, "play kube-proxy in place of proxyc: it must do what was recorded of it, or this package is wrong")
+	recordFlag  = flag.String("record", "", "file with records of kube-proxy, to which missing ones are added; requires -peer and one way")
+	peerFlag    = flag.Bool("peer", false, "play kube-proxy instead of proxyc, to check this package: the results must equal its records")
 )
 
 // A way is how a proxy writes to the kernel.

@@ -360,17 +360,17 @@ func TestMemory(t *testing.T) {
 		endpoints := services * number(r[2])
 		most, got := number(r[3]), memory(int(services), int(endpoints))
 		if got < most || got > 1.2*most+30 {
-			t.Errorf("%s Services of %s endpoints: %.0f MB are asked for, %.0f were used at most", r[1], r[2], got, most)
+			t.Errorf("%s Services of %s endpoints: %.0f MB are requested, the maximum use was %.0f", r[1], r[2], got, most)
 		}
 	}
 	m := regexp.MustCompile(`(\d+) MB, ([\d.]+) kB for each Service and ([\d.]+) kB for each endpoint`).FindStringSubmatch(page)
 	if m == nil {
-		t.Fatal("performance.md does not say what memory to ask for")
+		t.Fatal("performance.md does not state what memory to request")
 	}
 	for _, size := range [][2]int{{1000, 10000}, {10000, 100000}, {40000, 1000000}} {
 		bytes := number(m[1])*1e6 + number(m[2])*1e3*float64(size[0]) + number(m[3])*1e3*float64(size[1])
 		if want, got := math.Ceil(bytes/(16<<20))*16*(1<<20)/1e6, memory(size[0], size[1]); math.Abs(want-got) > 0.01 {
-			t.Errorf("%d Services, %d endpoints: the chart asks for %.1f MB, the page says %.1f", size[0], size[1], got, want)
+			t.Errorf("%d Services, %d endpoints: the chart requests %.1f MB, the page states %.1f", size[0], size[1], got, want)
 		}
 	}
 	set := rendered(t, "{image: i, resources: {requests: {memory: 1Gi}}}")["DaemonSet proxyc"]

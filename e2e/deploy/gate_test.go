@@ -81,7 +81,7 @@ func TestGate(t *testing.T) {
 				"p2 -c proxyc -- /usr/local/bin/proxyc prove -c /var/lib/kube-proxy/config.conf --hostname-override n2 -s - ir kernel",
 			} {
 				if calls := string(read(t, asked)); !strings.Contains(calls, want) {
-					t.Errorf("%q was not asked, but:\n%s", want, calls)
+					t.Errorf("%q was not requested, but:\n%s", want, calls)
 				}
 			}
 		})

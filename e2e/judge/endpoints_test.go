@@ -96,7 +96,7 @@ func TestHealthChecks(t *testing.T) {
 					}
 					checks++
 					if n := want[s.Name.String()]; n != s.Health.Local {
-						t.Errorf("%s %s: after fact %d: %s has %d ready endpoints here, kube-proxy says %d", mode.table, test.Test, i, s.Name, s.Health.Local, n)
+						t.Errorf("%s %s: after fact %d: %s has %d ready endpoints here, in kube-proxy %d", mode.table, test.Test, i, s.Name, s.Health.Local, n)
 					}
 				}
 			}

@@ -200,7 +200,7 @@ func TestHealthCheckAnswers(t *testing.T) {
 		checks.Close()
 	}
 	if answers < 20 {
-		t.Errorf("only %d answers", answers)
+		t.Errorf("only %d responses", answers)
 	}
 }
 

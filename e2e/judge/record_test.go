@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "record the tables anew")
+var update = flag.Bool("update", false, "record the tables again")
 
 const module = "k8s.io/kubernetes"
 
@@ -124,7 +124,7 @@ func TestRecorded(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(got, want) {
-				t.Errorf("%s is not what kube-proxy's tests say: run go test ./judge -run TestRecorded -update, and read what changed", table.file())
+				t.Errorf("%s differs from kube-proxy's tests: run go test ./judge -run TestRecorded -update, and review the changes", table.file())
 			}
 		})
 	}

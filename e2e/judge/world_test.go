@@ -151,7 +151,7 @@ func (w *world) program() *ir.Program {
 		}
 		if diff := cmp.Diff(want.Of(f), p, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 			cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-			w.t.Errorf("compiled by and by it is another than compiled at once (-once +by and by):\n%s", diff)
+			w.t.Errorf("step by step the result is another than at once (-once +step by step):\n%s", diff)
 		}
 	}
 	return got.Of(w.family)
@@ -252,7 +252,7 @@ func loadDifferences(t *testing.T, tables ...string) differences {
 	t.Cleanup(func() {
 		for _, d := range out {
 			if !d.seen && !t.Failed() {
-				t.Errorf("differences.yaml: %s: there is no such difference", d.Where)
+				t.Errorf("differences.yaml: %s: the difference does not occur", d.Where)
 			}
 		}
 	})
@@ -266,7 +266,7 @@ func (d differences) compare(t *testing.T, where, kubeProxy, proxyc string) {
 		if on.Where == where {
 			on.seen = true
 			if on.Want != proxyc || proxyc == kubeProxy {
-				t.Errorf("%s: differs, but not as differences.yaml has it\nkube-proxy: %s\nlisted:     %s\nproxyc:     %s", where, kubeProxy, on.Want, proxyc)
+				t.Errorf("%s: differs, but not as in differences.yaml\nkube-proxy: %s\nlisted:     %s\nproxyc:     %s", where, kubeProxy, on.Want, proxyc)
 			}
 			return
 		}

@@ -128,7 +128,7 @@ func open(t *testing.T, file string) *tab {
 	t.Cleanup(func() {
 		for _, url := range b.asked {
 			if !strings.HasPrefix(url, "file://"+file) && !strings.HasPrefix(url, "blob:") {
-				t.Errorf("the page asked for %s", url)
+				t.Errorf("the page requested %s", url)
 			}
 		}
 		for _, what := range b.thrown {
@@ -245,18 +245,18 @@ func TestKeyboard(t *testing.T) {
 	focused := func() string { return eval[string](b, `document.activeElement.id`) }
 	b.do(input.DispatchKeyEvent(input.KeyRawDown).WithKey("/")) // the page consumes this key, so that it enters no character
 	if focused() != "words" {
-		t.Fatalf("/ goes to %q", focused())
+		t.Fatalf("/ focuses %q", focused())
 	}
 	b.do(chromedp.KeyEvent("203.0.113"))
 	if focused() != "words" {
-		t.Errorf("typing goes to %q", focused())
+		t.Errorf("typing focuses %q", focused())
 	}
 	if got := b.text("#found"); got != "2 of 6 Services" {
 		t.Errorf("found %q", got)
 	}
 	b.do(chromedp.KeyEvent(kb.ArrowDown))
 	if focused() != "list" {
-		t.Errorf("the arrow goes to %q", focused())
+		t.Errorf("the arrow focuses %q", focused())
 	}
 	b.has("#service", "shop/admin")
 	b.do(chromedp.KeyEvent(kb.ArrowDown))
@@ -448,7 +448,7 @@ func TestPrint(t *testing.T) {
 		return err
 	}))
 	if eval[bool](b, `!document.getElementById("printed").hidden || document.getElementById("services").hidden`) {
-		t.Error("what is printed stays on the screen")
+		t.Error("the layout for print remains on the screen")
 	}
 	b.do(emulation.SetEmulatedMedia().WithMedia("print"), chromedp.Evaluate(`dispatchEvent(new Event("beforeprint"))`, nil))
 	if n := eval[int](b, `[...document.querySelectorAll("#printed svg")].filter(e => e.checkVisibility()).length`); n != 6 {

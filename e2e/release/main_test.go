@@ -63,11 +63,11 @@ func (r *release) files(t *testing.T) map[string][]byte {
 func TestRelease(t *testing.T) {
 	r := built(t, clone(t, "a"))
 	a := r.files(t)
-	var anew []string
+	var env []string
 	if !testing.Short() {
-		anew = []string{"GOCACHE=" + t.TempDir()}
+		env = []string{"GOCACHE=" + t.TempDir()}
 	}
-	b := built(t, clone(t, "elsewhere"), anew...).files(t)
+	b := built(t, clone(t, "elsewhere"), env...).files(t)
 	for name := range a {
 		if !bytes.Equal(a[name], b[name]) {
 			t.Errorf("%s differs", name)
@@ -129,7 +129,7 @@ func checkVersion(t *testing.T, program []byte) {
 		t.Fatal(err)
 	}
 	if v.Commit != strings.TrimSpace(string(head)) || v.Date == "" || v.Modified || !strings.HasPrefix(v.Version, "v") {
-		t.Errorf("it says that it is %+v, of %s", v, head)
+		t.Errorf("the program reports %+v, of %s", v, head)
 	}
 }
 

@@ -22,7 +22,7 @@ func checkPlugin(t *testing.T, manifest []byte, name string, archive, program []
 		t.Errorf("the manifest does not have %s with %s:\n%s", name, sum, manifest)
 	}
 	if left := strings.Count(string(manifest), "PROXYC_"); left != strings.Count(string(manifest), "PROXYC_URL") {
-		t.Errorf("something else than the address is not filled in:\n%s", manifest)
+		t.Errorf("more than the address is not filled in:\n%s", manifest)
 	}
 	dir := t.TempDir()
 	zipped, err := gzip.NewReader(bytes.NewReader(archive))

@@ -24,12 +24,12 @@ import (
 )
 
 var (
-	nodeIP         = flag.String("node-ip", "", "of the family that is served: this mode had one")
+	nodeIP         = flag.String("node-ip", "", "of the only family that is served")
 	bindAddress    = flag.String("bind-address", "", "where proxy ports listen; everywhere when empty")
-	portRange      = flag.String("proxy-port-range", "", "of the proxy ports; the kernel picks them when empty")
-	udpIdleTimeout = flag.Duration("udp-timeout", 250*time.Millisecond, "after which silence a UDP client is forgotten")
-	syncPeriod     = flag.Duration("iptables-sync-period", 30*time.Second, "after which time all rules are looked at")
-	minSyncPeriod  = flag.Duration("iptables-min-sync-period", 10*time.Millisecond, "between two changes of rules")
+	portRange      = flag.String("proxy-port-range", "", "range of proxy ports; chosen by the kernel when empty")
+	udpIdleTimeout = flag.Duration("udp-timeout", 250*time.Millisecond, "timeout of idle UDP clients")
+	syncPeriod     = flag.Duration("iptables-sync-period", 30*time.Second, "interval of full syncs")
+	minSyncPeriod  = flag.Duration("iptables-min-sync-period", 10*time.Millisecond, "minimum interval of changes")
 )
 
 func main() {

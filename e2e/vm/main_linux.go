@@ -48,10 +48,10 @@ func main() {
 func run(ctx context.Context) (ok bool, err error) {
 	var (
 		all      = flag.Bool("all", false, "run all suites, not only the usual ones")
-		only     = flag.String("only", "", "run the suites, of all, whose names match")
+		only     = flag.String("only", "", "run those of all suites whose names match")
 		list     = flag.Bool("list", false, "list the suites, and run none")
 		shell    = flag.Bool("shell", false, "open a shell")
-		writable = flag.String("writable", "", "directory in which writes last")
+		writable = flag.String("writable", "", "directory in which writes persist")
 		dir      = flag.String("cache", cacheDir(), "directory for the kernel")
 		m        = machine{}
 	)
@@ -59,10 +59,10 @@ func run(ctx context.Context) (ok bool, err error) {
 	// Emulated processors wait for each other. On a busy machine that costs more than a second
 	// one gains.
 	flag.IntVar(&m.cpus, "cpus", 1, "processors")
-	flag.BoolVar(&m.counted, "counted", false, "let the clock count instructions, a nanosecond each: what is measured does not depend on what else runs here")
+	flag.BoolVar(&m.counted, "counted", false, "let the clock count instructions, a nanosecond each, so that measurements do not depend on other programs")
 	flag.IntVar(&m.memory, "memory", 4096, "memory in MB")
-	flag.DurationVar(&m.silence, "silence", 5*time.Minute, "how long nothing may be printed before the machine counts as hung")
-	flag.DurationVar(&m.timeout, "timeout", 0, "how long it may run; with 0 two hours, or twelve for all suites")
+	flag.DurationVar(&m.silence, "silence", 5*time.Minute, "how long the machine may print nothing before it is killed")
+	flag.DurationVar(&m.timeout, "timeout", 0, "maximum duration; 0 for two hours, or twelve for all suites")
 	flag.Parse()
 	switch {
 	case m.timeout > 0:

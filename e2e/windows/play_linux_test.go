@@ -307,7 +307,7 @@ func (p *player) peerSynced(ctx context.Context, vip string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("kube-proxy.exe tells nothing of %q", prefix)
+	return fmt.Errorf("kube-proxy.exe reports no %q", prefix)
 }
 
 // synced returns an error unless proxyc is idle.

@@ -435,7 +435,7 @@ func TestUserspace(t *testing.T) {
 		t.Errorf("a short name: %s, want %s", got, want)
 	}
 	if got, want := l.lookUp(t, "10.96.0.53:53", "no."), "RCodeNameError"; got != want {
-		t.Errorf("a name that nobody knows: %s, want %s", got, want)
+		t.Errorf("an unknown name: %s, want %s", got, want)
 	}
 	if out := apply(0, "--check"); !strings.Contains(out, "nothing to change") {
 		t.Errorf("--check during watch: %s", out)

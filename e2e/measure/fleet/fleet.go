@@ -29,12 +29,12 @@ func Run(ctx context.Context, to *scenario.Run, args []string) (err error) {
 	var o options
 	to.Measures()
 	flags := to.Flags
-	flags.IntVar(&o.nodes, "nodes", 100, "nodes that are simulated")
+	flags.IntVar(&o.nodes, "nodes", 100, "number of simulated nodes")
 	flags.IntVar(&o.services, "services", 2000, "Services")
 	flags.IntVar(&o.endpoints, "endpoints", 5, "endpoints of each Service")
 	flags.Float64Var(&o.rate, "rate", 20, "changes a second")
 	flags.IntVar(&o.changes, "changes", 600, "changes in all")
-	flags.DurationVar(&o.rest, "rest", time.Minute, "how long to look on while nothing changes")
+	flags.DurationVar(&o.rest, "rest", time.Minute, "how long to measure without changes")
 	flags.DurationVar(&o.min, "min-sync-period", time.Second, "minSyncPeriod of all nodes")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -68,9 +68,9 @@ type runner struct {
 func Run(ctx context.Context, to *scenario.Run, args []string) (err error) {
 	to.Measures()
 	r := runner{Run: to}
-	name := to.Flags.String("kind", kinds[0].name, "what the Services have in common: "+kindNames())
-	sizes := to.Flags.String("sizes", "", "Services x endpoints of each, by comma; by default those of the kind")
-	to.Flags.IntVar(&r.rounds, "rounds", 50, "how many changes of each kind")
+	name := to.Flags.String("kind", kinds[0].name, "kind of cluster: "+kindNames())
+	sizes := to.Flags.String("sizes", "", "Services x endpoints of each, separated by commas; by default those of the kind")
+	to.Flags.IntVar(&r.rounds, "rounds", 50, "number of changes of each kind")
 	plain := to.Flags.Bool("plain", false, "ClusterIP Services with one port only")
 	compare := to.Flags.String("compare", "", "measure proxyc and kube-proxy in a mode instead: nftables or ipvs (where the kernel has it)")
 	if err := to.Flags.Parse(args); err != nil {

@@ -165,7 +165,7 @@ func (g *Group) Quiet(ctx context.Context) (time.Duration, error) {
 	for calm := 0; calm < inARow && err == nil; {
 		select {
 		case <-ctx.Done():
-			return used, fmt.Errorf("it does not come to rest: %w", ctx.Err())
+			return used, fmt.Errorf("processor time is still used: %w", ctx.Err())
 		case <-time.After(look):
 		}
 		var now time.Duration
