@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/compiler"
@@ -117,8 +118,8 @@ func Run(ctx context.Context, o *Options, first *config.Resolved) error {
 
 // InitOnly sets the kernel settings that the configuration requires, and nothing else.
 func InitOnly(o *Options, cfg *config.Resolved) error {
-	log := newLogger(o.Stdout, o.Stderr, &cfg.Config.Logging)
-	defer log.info.Flush()
+	log := logging.New(o.Stdout, o.Stderr, &cfg.Config.Logging)
+	defer log.Flush()
 	name, err := node.Name(cfg.NodeName, o.Hostname)
 	if err != nil {
 		return err
@@ -150,7 +151,7 @@ func (p *process) run(ctx context.Context, now *loaded) error {
 	var refused *refusedConfig
 	for ; ; p.sessions++ {
 		smallHeap(garbageAtStart)
-		log := newLogger(p.Stdout, p.Stderr, &now.Config.Logging)
+		log := logging.New(p.Stdout, p.Stderr, &now.Config.Logging)
 		var next *loaded
 		wrote := false
 		s, err := newSession(p, now, refused, log)

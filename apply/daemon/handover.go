@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -63,7 +64,7 @@ func (h *handover) close(dataplane apply.Dataplane, log *slog.Logger) {
 
 // drain waits for proxied connections to end, after everything else has ended. At the timeout it
 // closes them.
-func (h *handover) drain(timeout time.Duration, log *logger) {
+func (h *handover) drain(timeout time.Duration, log *logging.Logger) {
 	h.closePrevious(log.Logger) // in case the last session did not open a dataplane
 	draining := append(h.draining, &h.localhost)
 	carried := 0
@@ -82,7 +83,7 @@ func (h *handover) drain(timeout time.Duration, log *logger) {
 	if cut > 0 {
 		log.Warn("connections were cut off", "connections", cut)
 	}
-	log.info.Flush()
+	log.Flush()
 }
 
 // lastWork is how long work in progress may continue after a signal, in a mode whose rules stay.

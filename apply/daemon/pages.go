@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
@@ -22,7 +23,7 @@ type pages struct {
 	process   *process
 	cfg       *config.Config
 	node      string
-	log       *logger
+	log       *logging.Logger
 	store     *watch.Store
 	follower  *follower
 	metrics   *serve.Metrics
@@ -39,7 +40,7 @@ func (p *pages) public() http.Handler {
 		Started:   p.process.started,
 		Profiling: p.cfg.EnableProfiling,
 		SetVerbosity: func(v uint32) error {
-			setVerbosity(p.log.level, v)
+			p.log.SetVerbosity(v)
 			return nil
 		},
 		Pages: map[string]http.Handler{

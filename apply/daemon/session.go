@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -19,7 +20,7 @@ import (
 type session struct {
 	*process
 	config    *loaded
-	log       *logger
+	log       *logging.Logger
 	faults    *faults
 	health    *serve.Health
 	metrics   *serve.Metrics
@@ -33,7 +34,7 @@ type session struct {
 
 // newSession returns a session for a configuration. refused is another one that could not be
 // applied; optional.
-func newSession(p *process, of *loaded, refused *refusedConfig, log *logger) (*session, error) {
+func newSession(p *process, of *loaded, refused *refusedConfig, log *logging.Logger) (*session, error) {
 	name, err := node.Name(of.NodeName, p.Hostname)
 	if err != nil {
 		return nil, err
@@ -146,7 +147,7 @@ func (s *session) troubles() serve.Troubles {
 
 // run runs until ctx ends, or until an error or another configuration, which it returns.
 func (s *session) run(parent context.Context) (next *loaded, err error) {
-	defer s.log.info.Flush()
+	defer s.log.Flush()
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	s.announce()
@@ -162,7 +163,7 @@ func (s *session) run(parent context.Context) (next *loaded, err error) {
 		run(&others, f)
 	}
 	for _, f := range [...]func(context.Context) error{
-		s.neighbors.run, s.neighbors.follow, s.log.flush, s.file.watch, s.reload, s.rules.observer.proofs.run, s.rules.effects.checks.run,
+		s.neighbors.run, s.neighbors.follow, s.log.Run, s.file.watch, s.reload, s.rules.observer.proofs.run, s.rules.effects.checks.run,
 	} {
 		run(&others, f)
 	}

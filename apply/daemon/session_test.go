@@ -16,6 +16,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
+	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -66,7 +67,7 @@ func newTestSession(t *testing.T, mode string) *session {
 	t.Helper()
 	cfg := testConfig(ir.Mode(mode))
 	s, err := newSession(&process{Options: &Options{SourceOptions: SourceOptions{Snapshot: []string{"none"}}}},
-		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, newLogger(io.Discard, io.Discard, &cfg.Logging))
+		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, logging.New(io.Discard, io.Discard, &cfg.Logging))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func TestRetriesAreTold(t *testing.T) {
 	var log strings.Builder
 	cfg := testConfig(ir.ModeNFTables)
 	s, err := newSession(&process{Options: &Options{SourceOptions: SourceOptions{Snapshot: []string{"none"}}}},
-		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, newLogger(io.Discard, &log, &cfg.Logging))
+		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, logging.New(io.Discard, &log, &cfg.Logging))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +169,7 @@ func TestRetriesAreTold(t *testing.T) {
 	if retrying = s.status.get().Retrying; len(retrying) != 1 {
 		t.Errorf("afterwards status has %+v", retrying)
 	}
-	s.log.info.Flush()
+	s.log.Flush()
 	if n := strings.Count(log.String(), "no buffer space"); n != 1 || !strings.Contains(log.String(), "stale IPv4 UDP flows: done, after failures") {
 		t.Errorf("%d errors, log:\n%s", n, log.String())
 	}

@@ -1,4 +1,4 @@
-package daemon
+package logging
 
 import (
 	"encoding/json"
@@ -19,9 +19,9 @@ import (
 )
 
 // logged returns the output of a log with these settings on both streams.
-func logged(c config.Logging, use func(*logger)) (stdout, stderr string) {
+func logged(c config.Logging, use func(*Logger)) (stdout, stderr string) {
 	var out, errs applytest.Buffer
-	use(newLogger(&out, &errs, &c))
+	use(New(&out, &errs, &c))
 	return out.String(), errs.String()
 }
 
@@ -36,7 +36,7 @@ func messages(text string) (all []string) {
 }
 
 func TestLogSplitStream(t *testing.T) {
-	say := func(l *logger) {
+	say := func(l *Logger) {
 		l.Info("info")
 		l.Warn("warning")
 		l.With("of", "a part").Error("error")
@@ -59,7 +59,7 @@ func TestLogSplitStream(t *testing.T) {
 
 // The text format is klog's, and the JSON format is kube-proxy's.
 func TestLogFormats(t *testing.T) {
-	say := func(l *logger) {
+	say := func(l *Logger) {
 		l.Info("info", "text", `a "b"`, "number", 3, "took", 1500*time.Millisecond, "at", ir.Name{Namespace: "ns", Name: "web"})
 		l.Debug("debug")
 		l.Warn("warning")
@@ -120,7 +120,7 @@ func TestLogBuffer(t *testing.T) {
 	var out, errs applytest.Buffer
 	c := config.Logging{Options: config.LogOptions{Text: config.LogStreams{SplitStream: true, InfoBufferSize: "4Ki"}}}
 	c.FlushFrequency.Duration.Duration = 10 * time.Millisecond
-	l := newLogger(&out, &errs, &c)
+	l := New(&out, &errs, &c)
 	l.Info("first")
 	if got := out.String(); got != "" {
 		t.Fatalf("written at once: %q", got)
@@ -134,7 +134,7 @@ func TestLogBuffer(t *testing.T) {
 		t.Errorf("the buffer is full, and there is %q", got)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- l.flush(t.Context()) }()
+	go func() { ended <- l.Run(t.Context()) }()
 	l.Info("third")
 	deadline := time.Now().Add(20 * time.Second)
 	for !strings.Contains(out.String(), "third") {
@@ -147,7 +147,7 @@ func TestLogBuffer(t *testing.T) {
 }
 
 func TestLogVModule(t *testing.T) {
-	debug := func(l *logger) {
+	debug := func(l *Logger) {
 		l.Debug("debug")
 		l.Log(t.Context(), verbosity(6), "trace")
 		l.Info("info")
@@ -176,9 +176,9 @@ func TestLogVModule(t *testing.T) {
 
 // The level can be changed during use.
 func TestLogVerbosity(t *testing.T) {
-	_, stderr := logged(config.Logging{}, func(l *logger) {
+	_, stderr := logged(config.Logging{}, func(l *Logger) {
 		l.Debug("before")
-		setVerbosity(l.level, 4)
+		l.SetVerbosity(4)
 		l.Debug("after")
 	})
 	if diff := cmp.Diff([]string{"after"}, messages(stderr)); diff != "" {

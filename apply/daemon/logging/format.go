@@ -1,4 +1,4 @@
-package daemon
+package logging
 
 import (
 	"context"
@@ -15,8 +15,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2/textlogger"
 )
-
-// The log has kube-proxy's formats, so that existing log processing works.
 
 // textFormat writes klog's lines: `I1122 05:12:33.123456 12345 file.go:123] "message" key="value"`.
 func textFormat(w io.Writer) slog.Handler {

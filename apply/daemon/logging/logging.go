@@ -1,4 +1,6 @@
-package daemon
+// Package logging writes the daemon's log in kube-proxy's formats, so that existing log processing
+// works.
+package logging
 
 import (
 	"bufio"
@@ -15,19 +17,19 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-// logger is the log as configured.
-type logger struct {
+// Logger is the log as configured.
+type Logger struct {
 	*slog.Logger
 	level *slog.LevelVar // may be changed during use
 	info  *stream        // destination of messages that are no errors
 	every time.Duration  // flushFrequency
 }
 
-// newLogger returns a log, and makes the API client use it. Messages are written to stderr. With
+// New returns a log, and makes the API client use it. Messages are written to stderr. With
 // splitStream only errors are, and the rest to stdout.
-func newLogger(stdout, stderr io.Writer, c *config.Logging) *logger {
-	l := &logger{level: &slog.LevelVar{}, info: &stream{w: bufio.NewWriter(stderr)}, every: c.FlushFrequency.Duration.Duration}
-	setVerbosity(l.level, c.Verbosity)
+func New(stdout, stderr io.Writer, c *config.Logging) *Logger {
+	l := &Logger{level: &slog.LevelVar{}, info: &stream{w: bufio.NewWriter(stderr)}, every: c.FlushFrequency.Duration.Duration}
+	l.SetVerbosity(c.Verbosity)
 	options, format := c.Options.Text, textFormat
 	if c.Format == "json" {
 		options, format = c.Options.JSON, newJSONFormat
@@ -46,8 +48,15 @@ func newLogger(stdout, stderr io.Writer, c *config.Logging) *logger {
 	return l
 }
 
-// flush writes buffered messages, at least every flushFrequency, until ctx ends.
-func (l *logger) flush(ctx context.Context) error {
+// SetVerbosity sets the level to klog's verbosity v. Debug messages, which only matter for problems,
+// have verbosity 4.
+func (l *Logger) SetVerbosity(v uint32) { l.level.Set(verbosity(v)) }
+
+// Flush writes buffered messages. An error cannot be reported.
+func (l *Logger) Flush() { l.info.flush() }
+
+// Run writes buffered messages, at least every flushFrequency, until ctx ends.
+func (l *Logger) Run(ctx context.Context) error {
 	if l.info.size == 0 {
 		return nil
 	}
@@ -58,7 +67,7 @@ func (l *logger) flush(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			l.info.Flush()
+			l.Flush()
 		}
 	}
 }
@@ -90,8 +99,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush writes buffered messages. An error cannot be reported.
-func (s *stream) Flush() {
+func (s *stream) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.w.Flush()
@@ -146,10 +154,6 @@ func (h *handler) WithGroup(name string) slog.Handler {
 func (h *handler) with(change func(slog.Handler) slog.Handler) slog.Handler {
 	return &handler{info: change(h.info), errors: change(h.errors), level: h.level, modules: h.modules}
 }
-
-// setVerbosity sets the level to klog's verbosity v. Debug messages, which only matter for
-// problems, have verbosity 4.
-func setVerbosity(level *slog.LevelVar, v uint32) { level.Set(verbosity(v)) }
 
 // verbosity returns the level for klog's verbosity.
 func verbosity(v uint32) slog.Level { return -slog.Level(v) }
