@@ -76,7 +76,7 @@ func Print(w io.Writer, p Plan, operations int) error {
 		}
 		op.print(b)
 	}
-	if more := total.Added + total.Changed + total.Removed - operations; operations > 0 && more > 0 {
+	if more := total.Total() - operations; operations > 0 && more > 0 {
 		fmt.Fprintf(b, "and %d more\n", more)
 	}
 	return b.Flush()
@@ -95,6 +95,9 @@ func (o *Operation) print(w io.Writer) {
 		fmt.Fprintf(w, "  want: %s\n", l)
 	}
 }
+
+// Total returns the number of operations.
+func (c Count) Total() int { return c.Added + c.Changed + c.Removed }
 
 // String returns "3 added, 1 changed, 0 removed".
 func (c Count) String() string {

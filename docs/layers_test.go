@@ -27,7 +27,7 @@ var layers = []string{
 	"apply/nftables/conn",
 	"apply/iptables apply/nftables apply/hns apply/watch",
 	"apply/ipvs apply/userspace",
-	"apply/daemon/logging apply/daemon/reconcile apply/hns/hnstest apply/winuserspace",
+	"apply/daemon/logging apply/daemon/reconcile apply/daemon/status apply/hns/hnstest apply/winuserspace",
 	"apply/daemon",
 	"apply/doctor",
 	"cmd/proxyc/disk cmd/proxyc/help cmd/proxyc/page cmd/proxyc/review cmd/proxyc/terminal",

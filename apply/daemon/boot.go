@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -136,7 +137,7 @@ func (b *bootFile) write(inForce func() ir.Programs) bool {
 }
 
 // report adds the file to a Status.
-func (b *bootFile) report(st *Status) {
+func (b *bootFile) report(st *status.Status) {
 	if b == nil {
 		return
 	}
@@ -151,8 +152,8 @@ func (b *bootFile) report(st *Status) {
 }
 
 // statFile returns the current state of a file.
-func statFile(files Files, path string) *File {
-	f := &File{Path: path}
+func statFile(files Files, path string) *status.File {
+	f := &status.File{Path: path}
 	if info, err := files.Stat(path); err == nil {
 		f.Modified = info.ModTime()
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
@@ -94,8 +95,8 @@ func TestBootFileFits(t *testing.T) {
 }
 
 // file returns a boot file in a Status.
-func file(b *bootFile) *File {
-	var st Status
+func file(b *bootFile) *status.File {
+	var st status.Status
 	b.report(&st)
 	return st.BootFile
 }
@@ -163,7 +164,7 @@ func TestBootFile(t *testing.T) {
 		}
 	}
 	b.offer()
-	if b.write(inForce); *file(b) != (File{Path: b.path, Modified: file(b).Modified}) {
+	if b.write(inForce); *file(b) != (status.File{Path: b.path, Modified: file(b).Modified}) {
 		t.Errorf("after it was written whole the status has %+v", file(b))
 	}
 }

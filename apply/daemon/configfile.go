@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -18,7 +19,7 @@ import (
 // loaded is a configuration with its file.
 type loaded struct {
 	*config.Resolved
-	file *File // nil without a file
+	file *status.File // nil without a file
 
 	text []byte      // content of the file; nil if unknown
 	info fs.FileInfo // state of the file with this content; nil if unknown
@@ -145,7 +146,7 @@ func (c *configFile) read(inForce *loaded) (now *loaded, changed bool) {
 }
 
 // report adds the file to a Status.
-func (c *configFile) report(st *Status) { st.Config = c.of.file }
+func (c *configFile) report(st *status.Status) { st.Config = c.of.file }
 
 // firstError returns the first error of a list, or "".
 func firstError(list diag.List) string {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/compiler"
@@ -78,7 +79,7 @@ type ReportOptions struct {
 	Trace func(io.Writer, Scene) error
 	// Prove compares the rules of a Service, in the Programs' mode, with the IR, until the context
 	// ends. It returns the differences. nil disables proofs.
-	Prove func(context.Context, ir.Programs) []Unproved
+	Prove func(context.Context, ir.Programs) []status.Unproved
 }
 
 // Files is the file system interface that a daemon uses.
@@ -96,7 +97,7 @@ type Scene struct {
 	Node       string
 	Programs   ir.Programs
 	Interfaces []compiler.Interface // of the node
-	Findings   []Finding            // about objects
+	Findings   []status.Finding     // about objects
 	From, To   string               // flags of proxyc trace
 	Output     string               // "text" or "json"
 }

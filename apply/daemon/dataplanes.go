@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/ir"
@@ -141,7 +142,7 @@ func remove(ctx context.Context, leftovers []apply.Leftover) error {
 
 // ease removes the leftovers that no connection uses. It returns the others, with the number of
 // their connections.
-func ease(ctx context.Context, leftovers []apply.Leftover) (busy []Busy, err error) {
+func ease(ctx context.Context, leftovers []apply.Leftover) (busy []status.Busy, err error) {
 	var errs []error
 	for _, l := range leftovers {
 		n := 0
@@ -154,16 +155,10 @@ func ease(ctx context.Context, leftovers []apply.Leftover) (busy []Busy, err err
 			errs = append(errs, fmt.Errorf("%s: %w", l.Object, err))
 		}
 		if n > 0 {
-			busy = append(busy, Busy{l.Object, n})
+			busy = append(busy, status.Busy{Object: l.Object, Connections: n})
 		}
 	}
 	return busy, errors.Join(errs...)
-}
-
-// Busy is a leftover that connections use.
-type Busy struct {
-	Object      string `json:"object"`
-	Connections int    `json:"connections"`
 }
 
 // peers returns the names of the leftovers that only kube-proxy creates.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // easeEvery is the interval of checks for leftovers that connections use.
@@ -21,10 +22,10 @@ type easing struct {
 	given    chan eased
 
 	left  []apply.Leftover
-	kept  []Busy // of left, at the last check
+	kept  []status.Busy // of left, at the last check
 	began time.Time
 
-	shown atomic.Pointer[Easing] // nil if nothing is left
+	shown atomic.Pointer[status.Easing] // nil if nothing is left
 }
 
 func newEasing(deadline time.Duration, log *slog.Logger, faults *faults) *easing {
@@ -34,7 +35,7 @@ func newEasing(deadline time.Duration, log *slog.Logger, faults *faults) *easing
 // eased is a list of leftovers, some of which connections use.
 type eased struct {
 	left []apply.Leftover
-	kept []Busy
+	kept []status.Busy
 }
 
 // begin adds leftovers.
@@ -46,11 +47,11 @@ func (e *easing) begin(of eased) {
 }
 
 // current returns the state, or nil if nothing is left.
-func (e *easing) current() *Easing {
+func (e *easing) current() *status.Easing {
 	if len(e.left) == 0 {
 		return nil
 	}
-	return &Easing{Since: e.began, Until: e.began.Add(e.deadline), Kept: e.kept}
+	return &status.Easing{Since: e.began, Until: e.began.Add(e.deadline), Kept: e.kept}
 }
 
 // step checks once. over is the number of connections that were cut off at the deadline.
@@ -111,4 +112,4 @@ func (e *easing) run(ctx context.Context) {
 func (e *easing) active() bool { return e.shown.Load() != nil }
 
 // report adds the remaining leftovers to a Status.
-func (e *easing) report(st *Status) { st.Easing = e.shown.Load() }
+func (e *easing) report(st *status.Status) { st.Easing = e.shown.Load() }

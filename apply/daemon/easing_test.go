@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // Leftovers that connections use stay until they end, or until the deadline.
@@ -29,9 +30,9 @@ func TestEasing(t *testing.T) {
 		step := func(over int, left bool) {
 			t.Helper()
 			defer func() {
-				var want *Easing
+				var want *status.Easing
 				if left {
-					want = &Easing{Since: time.Unix(0, 0), Until: time.Unix(3600, 0), Kept: []Busy{{"virtual server", conns}}}
+					want = &status.Easing{Since: time.Unix(0, 0), Until: time.Unix(3600, 0), Kept: []status.Busy{{Object: "virtual server", Connections: conns}}}
 				}
 				if diff := cmp.Diff(want, e.current()); diff != "" {
 					t.Errorf("%s: told (-want +got):\n%s", end, diff)

@@ -7,6 +7,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -63,7 +64,7 @@ func (e *effects) pending() string {
 
 // report completes a Status that contains the last sync. The order matters: flows become busy
 // before the Status contains the sync.
-func (e *effects) report(st *Status) {
+func (e *effects) report(st *status.Status) {
 	st.Synced = st.Synced && !e.flows.Busy()
 	e.boot.report(st)
 }

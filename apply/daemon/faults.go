@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // faults records failures besides the rules: rejected files, work that is retried, and servers that
@@ -18,7 +20,7 @@ type faults struct {
 	now func() time.Time
 
 	mu  sync.Mutex
-	are Faults // its lists are replaced, never modified, since a Status shares them
+	are status.Faults // its lists are replaced, never modified, since a Status shares them
 }
 
 // setRejected sets why the newest version of a file was rejected; "" if it was accepted. It reports
@@ -28,14 +30,14 @@ func (f *faults) setRejected(path, why string) (was bool) {
 	defer f.mu.Unlock()
 	at := f.now()
 	since := at
-	now := slices.DeleteFunc(slices.Clone(f.are.Rejected), func(k Rejected) bool {
+	now := slices.DeleteFunc(slices.Clone(f.are.Rejected), func(k status.Rejected) bool {
 		if k.Path == path {
 			since, was = k.Since, true
 		}
 		return k.Path == path
 	})
 	if why != "" {
-		now = append(now, Rejected{path, since, at, why})
+		now = append(now, status.Rejected{Path: path, Since: since, At: at, Reason: why})
 	}
 	f.are.Rejected = now
 	return was
@@ -47,7 +49,7 @@ func (f *faults) setRetrying(what string, err error) (is, was string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	since := f.now()
-	now := slices.DeleteFunc(slices.Clone(f.are.Retrying), func(r Retry) bool {
+	now := slices.DeleteFunc(slices.Clone(f.are.Retrying), func(r status.Retry) bool {
 		if r.What == what {
 			since, was = r.Since, r.Error
 		}
@@ -55,7 +57,7 @@ func (f *faults) setRetrying(what string, err error) (is, was string) {
 	})
 	if err != nil {
 		is = err.Error()
-		now = append(now, Retry{what, since, is})
+		now = append(now, status.Retry{What: what, Since: since, Error: is})
 	}
 	f.are.Retrying = now
 	return is, was
@@ -66,7 +68,7 @@ func (f *faults) setDown(server, address string, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	since := f.now()
-	now := slices.DeleteFunc(slices.Clone(f.are.Down), func(d Down) bool {
+	now := slices.DeleteFunc(slices.Clone(f.are.Down), func(d status.Down) bool {
 		same := d.Server == server && d.Address == address
 		if same {
 			since = d.Since
@@ -74,9 +76,9 @@ func (f *faults) setDown(server, address string, why error) {
 		return same
 	})
 	if why != nil {
-		now = append(now, Down{server, address, since, why.Error()})
+		now = append(now, status.Down{Server: server, Address: address, Since: since, Reason: why.Error()})
 	}
-	slices.SortFunc(now, func(a, b Down) int {
+	slices.SortFunc(now, func(a, b status.Down) int {
 		return cmp.Or(strings.Compare(a.Server, b.Server), strings.Compare(a.Address, b.Address))
 	})
 	f.are.Down = now
@@ -98,7 +100,7 @@ func (f *faults) retrying(what string, err error) {
 }
 
 // report adds the faults to a Status.
-func (f *faults) report(st *Status) {
+func (f *faults) report(st *status.Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st.Faults = f.are

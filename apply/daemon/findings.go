@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -132,23 +133,8 @@ func eventOf(name ir.Name, d diag.Diagnostic) watch.Event {
 	return watch.Event{Service: name, Warning: true, Reason: reason, Action: "CompileService", Note: d.String()}
 }
 
-// Finding is a finding in a Status.
-type Finding struct {
-	Severity string `json:"severity"`
-	Object   string `json:"object"`
-	Field    string `json:"field,omitempty"`
-	Message  string `json:"message"`
-}
-
-func (f Finding) isError() bool { return f.Severity == diag.Error.String() }
-
-// Text returns the finding in the format of other commands.
-func (f Finding) Text() string {
-	return diag.Diagnostic{Object: f.Object, Path: f.Field, Msg: f.Message}.String()
-}
-
 // report adds the first findings to a Status.
-func (f *findings) report(st *Status) {
+func (f *findings) report(st *status.Status) {
 	st.Findings, st.FindingsTotal = f.first(shownFindings)
 }
 
@@ -169,7 +155,7 @@ func (f *findings) count(severity diag.Severity) (n int) {
 // first returns the errors and warnings, errors first, ordered by Service, and their number. If
 // there are more than most, namespaces take turns, each with its errors before its warnings. A
 // namespace with many findings thus hides no others.
-func (f *findings) first(most int) (first []Finding, total int) {
+func (f *findings) first(most int) (first []status.Finding, total int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	type ranked struct {
@@ -201,7 +187,7 @@ func (f *findings) first(most int) (first []Finding, total int) {
 	}
 	for _, r := range all {
 		msg := diag.Diagnostic{Msg: r.Msg, Hint: r.Hint, More: r.More}.String()
-		first = append(first, Finding{r.Severity.String(), r.Object, r.Path, msg})
+		first = append(first, status.Finding{Severity: r.Severity.String(), Object: r.Object, Field: r.Path, Message: msg})
 	}
 	return first, total
 }

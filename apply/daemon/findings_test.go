@@ -12,6 +12,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -59,7 +60,7 @@ func TestLosersAreNamed(t *testing.T) {
 		if logged := strings.Count(f.said.String(), "level=ERROR") + strings.Count(f.said.String(), "level=WARN"); logged != len(step.events) {
 			t.Errorf("%s: %d findings logged, want %d:\n%s", step.name, logged, len(step.events), f.said)
 		}
-		var st Status
+		var st status.Status
 		st.Findings, st.FindingsTotal = f.findings.first(shownFindings)
 		var out bytes.Buffer
 		if err := st.Print(&out); err != nil {
@@ -187,7 +188,7 @@ func TestFindingsOfAllNamespaces(t *testing.T) {
 	add(diag.Warning, "shop", "doubtful")
 	add(diag.Error, "shop", "web")
 	add(diag.Error, "zoo", "bear")
-	st := Status{}
+	st := status.Status{}
 	st.Findings, st.FindingsTotal = f.first(shownFindings)
 	var out bytes.Buffer
 	if err := st.Print(&out); err != nil {

@@ -146,7 +146,7 @@ func (h *holder) after(s *reconcile.Sync, from string) (ok bool) {
 	// Flows that are valid for newer objects than these are not stale. Clients may however have
 	// connected while rules were missing.
 	h.effects.flows.NoteRemoved(s.Done.Removed)
-	h.effects.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, All: total(s.Done.Drift) > 0})
+	h.effects.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, All: s.Done.Drift.Total() > 0})
 	return true
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -52,8 +53,8 @@ type input struct {
 	faults   *faults
 
 	apiServer
-	again    chan struct{}           // receives a token to read the snapshot again
-	snapshot atomic.Pointer[[]*File] // current files
+	again    chan struct{}                  // receives a token to read the snapshot again
+	snapshot atomic.Pointer[[]*status.File] // current files
 	first    first
 }
 
@@ -123,7 +124,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 	p := in.process
 	readable := make(chan error, 1)
 	in.first.readable = readable
-	var seen []*File // files being read; for one goroutine
+	var seen []*status.File // files being read; for one goroutine
 	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, Reread: in.again,
 		Begin: func() { // before reading, so that a change meanwhile counts as later
 			seen = nil
@@ -290,11 +291,11 @@ func (in *input) lastHeard() []serve.LastHeard {
 }
 
 // reportPending adds the changes that no sync has read yet to a Status.
-func (in *input) reportPending(st *Status) { st.Pending = in.store.Pending() }
+func (in *input) reportPending(st *status.Status) { st.Pending = in.store.Pending() }
 
 // report adds the rest of the input to a Status. Findings are included before the sync of their
 // objects.
-func (in *input) report(st *Status) {
+func (in *input) report(st *status.Status) {
 	in.store.View(func(s *snapshot.Snapshot) {
 		st.Objects.Services, st.Objects.EndpointSlices, st.Objects.Nodes = s.Count()
 	})
@@ -308,8 +309,8 @@ func (in *input) report(st *Status) {
 	in.follower.findings.report(st)
 }
 
-func newAPIServer(contact *watch.Contact) *APIServer {
-	api := &APIServer{Server: contact.Server(), Resources: contact.Resources()}
+func newAPIServer(contact *watch.Contact) *status.APIServer {
+	api := &status.APIServer{Server: contact.Server(), Resources: contact.Resources()}
 	if lost := contact.Outage(); !lost.Since.IsZero() {
 		api.Lost, api.Cause, api.Fix = lost.Since, lost.Resource+": "+lost.Cause, lost.Fix
 	}
@@ -319,33 +320,33 @@ func newAPIServer(contact *watch.Contact) *APIServer {
 // brokenObjects are the objects whose newest version cannot be used.
 type brokenObjects struct {
 	mu  sync.Mutex
-	are []Broken
+	are []status.Broken
 }
 
 // set sets the broken objects of a resource, with their errors.
 func (b *brokenObjects) set(kind string, why map[string]string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := slices.DeleteFunc(slices.Clone(b.are), func(of Broken) bool { return of.Kind == kind })
+	now := slices.DeleteFunc(slices.Clone(b.are), func(of status.Broken) bool { return of.Kind == kind })
 	for _, object := range slices.Sorted(maps.Keys(why)) {
-		now = append(now, Broken{kind, object, why[object]})
+		now = append(now, status.Broken{Kind: kind, Object: object, Reason: why[object]})
 	}
 	b.are = now
 }
 
 // setLeftOut sets the objects of files that are broken.
 func (b *brokenObjects) setLeftOut(all []*snapshot.LeftOut) {
-	are := make([]Broken, len(all))
+	are := make([]status.Broken, len(all))
 	for i, l := range all {
 		kind, object, _ := strings.Cut(l.Object, " ")
-		are[i] = Broken{kind, object, l.Why}
+		are[i] = status.Broken{Kind: kind, Object: object, Reason: l.Why}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.are = are
 }
 
-func (b *brokenObjects) report(st *Status) {
+func (b *brokenObjects) report(st *status.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st.Broken = b.are

@@ -144,7 +144,7 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 	m.Operations.Of(apply.Add).Add(float64(s.Done.Operations.Added))
 	m.Operations.Of(apply.Change).Add(float64(s.Done.Operations.Changed))
 	m.Operations.Of(apply.Remove).Add(float64(s.Done.Operations.Removed))
-	m.DriftRepairs.Add(float64(total(s.Done.Drift)))
+	m.DriftRepairs.Add(float64(s.Done.Drift.Total()))
 	m.Quarantined.Set(float64(len(s.Done.Refused)))
 	c.countTables(s.Done.Commits)
 	c.countBusy(s.Done.Commits)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 const (
@@ -90,7 +91,7 @@ func (n *neighbors) get(ctx context.Context) (apply.Interference, error) {
 }
 
 // report adds foreign rules to a Status.
-func (n *neighbors) report(ctx context.Context, st *Status) {
+func (n *neighbors) report(ctx context.Context, st *status.Status) {
 	found, err := n.get(ctx)
 	if err != nil {
 		n.log.Debug("rules of others", "err", err)

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/ir"
@@ -72,14 +71,14 @@ func (o *observer) record(s *reconcile.Sync) {
 
 // logSync logs the changes of a sync.
 func (o *observer) logSync(s *reconcile.Sync) {
-	if total(s.Done.Drift) > 0 {
+	if s.Done.Drift.Total() > 0 {
 		o.drift.tell(&s.Done)
 	}
 	for _, r := range s.Done.RefusedNow {
 		o.log.Error("the kernel refuses the rules of a Service, which is left out until it changes or the next full comparison", "service", r.Service.String(), "err", r.Reason)
 	}
 	say := o.log.Debug
-	if total(s.Done.Operations) > 0 && s.Kind == reconcile.Full && total(s.Done.Drift) == 0 {
+	if s.Done.Operations.Total() > 0 && s.Kind == reconcile.Full && s.Done.Drift.Total() == 0 {
 		say = o.log.Info
 	}
 	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
@@ -101,5 +100,3 @@ func (o *observer) logGone(s *reconcile.Sync) {
 		o.log.Warn("most of what was in force before the start is gone: its rules go, too", "frontends removed", gone, "now", now)
 	}
 }
-
-func total(c apply.Count) int { return c.Added + c.Changed + c.Removed }

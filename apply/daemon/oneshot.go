@@ -10,6 +10,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -38,8 +39,8 @@ type OneShot struct {
 // Report is what a OneShot did, or would do.
 type Report struct {
 	Settings  []sysctl.Setting
-	Leftovers []string // removed
-	Kept      []Busy   // leftovers that stay until their connections end; not a difference
+	Leftovers []string      // removed
+	Kept      []status.Busy // leftovers that stay until their connections end; not a difference
 	Plan      apply.Plan
 	Exposed   string            // warning of Exposed about the leftovers
 	Stale     []conntrack.Stale // deleted flows
@@ -134,9 +135,9 @@ func (t *OneShot) commit(ctx context.Context, dataplane apply.Dataplane, leftove
 }
 
 // gone returns the names of the removed leftovers.
-func gone(leftovers []apply.Leftover, kept []Busy) (objects []string) {
+func gone(leftovers []apply.Leftover, kept []status.Busy) (objects []string) {
 	for _, l := range leftovers {
-		if !slices.ContainsFunc(kept, func(k Busy) bool { return k.Object == l.Object }) {
+		if !slices.ContainsFunc(kept, func(k status.Busy) bool { return k.Object == l.Object }) {
 			objects = append(objects, l.Object)
 		}
 	}

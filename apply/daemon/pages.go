@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon/logging"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
-	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
@@ -28,7 +28,7 @@ type pages struct {
 	follower  *follower
 	metrics   *serve.Metrics
 	progress  *progress
-	status    *status
+	status    *collector
 	neighbors *neighbors
 }
 
@@ -56,7 +56,7 @@ func (p *pages) public() http.Handler {
 		debug.Now = time.Now
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc(StatusPath, p.serveStatus)
+	mux.HandleFunc(status.StatusPath, p.serveStatus)
 	mux.Handle("/", debug.Handler())
 	return mux
 }
@@ -64,9 +64,9 @@ func (p *pages) public() http.Handler {
 // private returns the handler of the status socket.
 func (p *pages) private() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc(StatusPath, p.serveStatus)
-	mux.HandleFunc(IRPath, p.progress.serveIR)
-	mux.HandleFunc(KnownPath, p.serveKnown)
+	mux.HandleFunc(status.StatusPath, p.serveStatus)
+	mux.HandleFunc(status.IRPath, p.progress.serveIR)
+	mux.HandleFunc(status.KnownPath, p.serveKnown)
 	return mux
 }
 
@@ -78,19 +78,9 @@ func (p *pages) serveStatus(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(st) // an error means that the client disconnected
 }
 
-// Known is a daemon's input: another proxyc of the same version can compile the same Programs from
-// it.
-type Known struct {
-	Config   *config.Config     `json:"config"`
-	Facts    compiler.Facts     `json:"facts"`
-	Snapshot *snapshot.Document `json:"snapshot"`
-	// Findings contains all errors and warnings, in the format of a Status.
-	Findings []Finding `json:"findings,omitempty"`
-}
-
 // serveKnown serves Known. If a sync is due, Known is newer than the applied Programs.
 func (p *pages) serveKnown(w http.ResponseWriter, _ *http.Request) {
-	k := Known{Config: p.cfg}
+	k := status.Known{Config: p.cfg}
 	k.Findings, _ = p.follower.findings.first(math.MaxInt)
 	p.store.View(func(snap *snapshot.Snapshot) { // the follower changes its facts while the Store is locked
 		k.Facts, k.Snapshot = p.follower.facts, snap.Document()

@@ -2,12 +2,12 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/monitor"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/ir"
@@ -25,18 +25,6 @@ const (
 	// peerReturns is how long after a removal rules count as returned. A kubelet
 	// restarts a container within five minutes.
 	peerReturns = 10 * time.Minute
-)
-
-// KubeProxyState is what becomes of kube-proxy's rules.
-type KubeProxyState string
-
-const (
-	// Maintained rules belong to a kube-proxy that runs.
-	Maintained KubeProxyState = "maintained"
-	// LeftOver rules have no owner. The daemon removes them.
-	LeftOver KubeProxyState = "left over"
-	// Removed rules were left over.
-	Removed KubeProxyState = "removed"
 )
 
 // peer follows the rules of a kube-proxy beside the daemon. Two programs that remove each
@@ -61,12 +49,12 @@ type peer struct {
 	log    *slog.Logger
 	send   func(watch.Event)
 
-	is      KubeProxy // State "": absent
+	is      status.KubeProxy // State "": absent
 	pulse   pulse
 	asked   time.Time // of the last request to remove
 	removed time.Time // zero: never
 
-	shown atomic.Pointer[KubeProxy] // nil: absent
+	shown atomic.Pointer[status.KubeProxy] // nil: absent
 }
 
 // signs is what the daemon can see of a kube-proxy.
@@ -112,7 +100,7 @@ func newPeer(mode ir.Mode, drift *drift, easing *easing, log *slog.Logger, send 
 func (p *peer) begin() {
 	p.pulse.quiet, p.asked = peerQuiet, p.now()
 	if found, _ := p.objects(); len(found) > 0 {
-		p.enter(LeftOver, found)
+		p.enter(status.LeftOver, found)
 	}
 }
 
@@ -143,14 +131,14 @@ func (p *peer) step(ctx context.Context) {
 	}
 	process, now := p.process(), p.now()
 	switch p.is.State {
-	case Maintained:
+	case status.Maintained:
 		switch {
 		case p.lives(process):
 		case now.Sub(p.pulse.alive) >= p.pulse.quiet:
-			p.enter(LeftOver, found)
+			p.enter(status.LeftOver, found)
 			p.clean(ctx)
 		}
-	case LeftOver:
+	case status.LeftOver:
 		switch {
 		case process != "":
 			p.appear(found, process)
@@ -169,7 +157,7 @@ func (p *peer) appear(found []string, process string) {
 		p.pulse.quiet = peerQuiet
 	}
 	p.pulse.alive, p.pulse.last, p.is.Process = p.now(), nil, process
-	p.enter(Maintained, found)
+	p.enter(status.Maintained, found)
 }
 
 // lives looks for signs of life, and reports whether there is one now.
@@ -204,29 +192,29 @@ func (p *peer) clean(ctx context.Context) {
 // gone notes that no rules of kube-proxy are there.
 func (p *peer) gone() {
 	switch p.is.State {
-	case Maintained:
+	case status.Maintained:
 		p.log.Info("kube-proxy's rules are gone")
-		p.is = KubeProxy{}
+		p.is = status.KubeProxy{}
 		p.shown.Store(nil)
-	case LeftOver:
+	case status.LeftOver:
 		p.removed = p.now()
-		p.enter(Removed, p.is.Objects)
+		p.enter(status.Removed, p.is.Objects)
 	}
 }
 
 // enter begins a state.
-func (p *peer) enter(s KubeProxyState, objects []string) {
+func (p *peer) enter(s status.KubeProxyState, objects []string) {
 	p.is.State, p.is.Since, p.is.Objects = s, p.now(), objects
-	if s != Maintained {
+	if s != status.Maintained {
 		p.is.Process = ""
 	}
-	what := p.is.text()
+	what := p.is.Text()
 	say := p.log.Warn
-	if s == Removed {
+	if s == status.Removed {
 		say = p.log.Info
 	}
 	say(what, "objects", strings.Join(objects, ", "))
-	if s == Maintained {
+	if s == status.Maintained {
 		p.send(watch.Event{Warning: true, Reason: "KubeProxyBeside", Action: "StartKubeProxy", Note: what + ": " + strings.Join(objects, ", ")})
 	}
 	p.publish()
@@ -239,36 +227,13 @@ func (p *peer) publish() {
 }
 
 // beside returns why packets may follow kube-proxy's rules; "": there are none.
-func (p *peer) beside() string { return p.shown.Load().beside() }
+func (p *peer) beside() string { return p.shown.Load().Warning() }
 
 // maintained reports whether a kube-proxy runs beside the daemon.
 func (p *peer) maintained() bool {
 	is := p.shown.Load()
-	return is != nil && is.State == Maintained
+	return is != nil && is.State == status.Maintained
 }
 
 // report adds kube-proxy's rules to a Status.
-func (p *peer) report(st *Status) { st.KubeProxy = p.shown.Load() }
-
-// text describes the state.
-func (k *KubeProxy) text() string {
-	switch k.State {
-	case Maintained:
-		if k.Process != "" {
-			return fmt.Sprintf("kube-proxy runs beside proxyc (%s), and packets may follow its rules: stop one of them", k.Process)
-		}
-		return "kube-proxy's rules appeared, and packets may follow them: it seems to run beside proxyc, stop one of them"
-	case LeftOver:
-		return "rules that kube-proxy left are being removed, and packets may follow them"
-	default:
-		return "rules that kube-proxy left were removed"
-	}
-}
-
-// beside returns why packets may follow kube-proxy's rules; "": there are none.
-func (k *KubeProxy) beside() string {
-	if k == nil || k.State == Removed {
-		return ""
-	}
-	return k.text() + " (" + strings.Join(k.Objects, ", ") + ")"
-}
+func (p *peer) report(st *status.Status) { st.KubeProxy = p.shown.Load() }

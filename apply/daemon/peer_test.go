@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/watch"
 )
 
@@ -27,8 +28,8 @@ type peerNode struct {
 }
 
 // status returns the peer in a Status.
-func (n *peerNode) status() *KubeProxy {
-	var st Status
+func (n *peerNode) status() *status.KubeProxy {
+	var st status.Status
 	n.report(&st)
 	return st.KubeProxy
 }
@@ -69,9 +70,9 @@ func (n *peerNode) after(t *testing.T, d time.Duration) {
 }
 
 // wants checks the state, how often the rules were removed, and whether the daemon may be ready.
-func (n *peerNode) wants(t *testing.T, what string, s KubeProxyState, removals int) {
+func (n *peerNode) wants(t *testing.T, what string, s status.KubeProxyState, removals int) {
 	t.Helper()
-	got := KubeProxyState("")
+	got := status.KubeProxyState("")
 	if n.status() != nil {
 		got = n.status().State
 	}
@@ -92,24 +93,24 @@ func TestPeerProcess(t *testing.T) {
 	n.wants(t, "nothing", "", 0)
 	n.there, n.runs = true, "process 4711"
 	n.after(t, peerEvery)
-	n.wants(t, "it came", Maintained, 0)
-	want := &KubeProxy{State: Maintained, Since: n.at, Objects: []string{"table ip kube-proxy"}, Process: "process 4711"}
+	n.wants(t, "it came", status.Maintained, 0)
+	want := &status.KubeProxy{State: status.Maintained, Since: n.at, Objects: []string{"table ip kube-proxy"}, Process: "process 4711"}
 	n.after(t, time.Hour)
-	n.wants(t, "it runs", Maintained, 0)
+	n.wants(t, "it runs", status.Maintained, 0)
 	if d := cmp.Diff(want, n.status()); d != "" {
 		t.Errorf("status (-want +got):\n%s", d)
 	}
 	n.runs = ""
 	n.after(t, 10*time.Second)
-	n.wants(t, "it ended just now", Maintained, 0)
+	n.wants(t, "it ended just now", status.Maintained, 0)
 	n.runs = "process 4712"
 	n.after(t, time.Hour)
-	n.wants(t, "it was restarted", Maintained, 0)
+	n.wants(t, "it was restarted", status.Maintained, 0)
 	n.runs = ""
 	n.after(t, 30*time.Second)
-	n.wants(t, "it ended", Removed, 1)
+	n.wants(t, "it ended", status.Removed, 1)
 	n.after(t, time.Hour)
-	n.wants(t, "long after", Removed, 1)
+	n.wants(t, "long after", status.Removed, 1)
 	if n.events != 1 {
 		t.Errorf("%d events, want 1", n.events)
 	}
@@ -128,10 +129,10 @@ func TestPeerChanges(t *testing.T) {
 			change(n)
 			n.after(t, 16*time.Second)
 		}
-		n.wants(t, name+": it changes its rules", Maintained, 0)
+		n.wants(t, name+": it changes its rules", status.Maintained, 0)
 		n.repairs = false
 		n.after(t, 50*time.Second)
-		n.wants(t, name+": it has ended", Removed, 1)
+		n.wants(t, name+": it has ended", status.Removed, 1)
 	}
 }
 
@@ -152,7 +153,7 @@ func TestPeerReturns(t *testing.T) {
 	removals := n.removals
 	n.there = true
 	n.after(t, 30*time.Second)
-	n.wants(t, "it comes long after", Removed, removals+1)
+	n.wants(t, "it comes long after", status.Removed, removals+1)
 }
 
 // A removal that fails goes on to count as not done, and is asked for again.
@@ -161,17 +162,17 @@ func TestPeerRemovalFails(t *testing.T) {
 	n.begin()
 	n.there, n.busy = true, errors.New("busy")
 	n.after(t, 60*time.Second)
-	n.wants(t, "it fails", LeftOver, 2)
+	n.wants(t, "it fails", status.LeftOver, 2)
 	n.busy = nil
 	n.after(t, 20*time.Second)
-	n.wants(t, "it succeeds", Removed, 3)
+	n.wants(t, "it succeeds", status.Removed, 3)
 
 	n.there, n.busy = true, errors.New("busy")
 	n.after(t, 45*time.Second)
-	n.wants(t, "it fails again", LeftOver, 4)
+	n.wants(t, "it fails again", status.LeftOver, 4)
 	n.runs = "process 1"
 	n.after(t, time.Minute)
-	n.wants(t, "kube-proxy was started meanwhile", Maintained, 4)
+	n.wants(t, "kube-proxy was started meanwhile", status.Maintained, 4)
 	n.there = false
 	n.after(t, peerEvery)
 	n.wants(t, "kube-proxy removed its rules", "", 4)
@@ -183,17 +184,17 @@ func TestPeerBeforeStart(t *testing.T) {
 	n := newPeerNode()
 	n.there = true
 	n.begin()
-	n.wants(t, "at the start", LeftOver, 0)
+	n.wants(t, "at the start", status.LeftOver, 0)
 	n.there = false
 	n.after(t, peerEvery)
-	n.wants(t, "after the first sync", Removed, 0)
+	n.wants(t, "after the first sync", status.Removed, 0)
 
 	n = newPeerNode()
 	n.there = true
 	n.begin()
 	n.after(t, peerQuiet)
-	n.wants(t, "the first sync did not remove it", Removed, 1)
-	if d := cmp.Diff(&KubeProxy{State: Removed, Objects: []string{"table ip kube-proxy"}}, n.status(), cmpopts.IgnoreFields(KubeProxy{}, "Since")); d != "" {
+	n.wants(t, "the first sync did not remove it", status.Removed, 1)
+	if d := cmp.Diff(&status.KubeProxy{State: status.Removed, Objects: []string{"table ip kube-proxy"}}, n.status(), cmpopts.IgnoreFields(status.KubeProxy{}, "Since")); d != "" {
 		t.Errorf("status (-want +got):\n%s", d)
 	}
 }

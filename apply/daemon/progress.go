@@ -8,13 +8,14 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // progress is the results of a session's syncs.
 type progress struct {
 	mu      sync.Mutex
-	syncs   Syncs
+	syncs   status.Syncs
 	inForce func() ir.Programs // nil until known
 	drains  func() []apply.Drain
 	plan    plan // of the last sync
@@ -35,17 +36,17 @@ func (p *progress) add(sync *reconcile.Sync) {
 	p.plan = plan
 	st := &p.syncs
 	if sync.Err != nil {
-		st.LastError = &LastError{sync.Ended, sync.Err.Error()}
+		st.LastError = &status.LastError{At: sync.Ended, Error: sync.Err.Error()}
 		return
 	}
 	st.Generation++
 	st.LastSync, st.LastKind, st.Operations = sync.Ended, sync.Kind.String(), sync.Done.Operations
-	if total(st.Operations) > 0 {
-		st.LastChange = &LastChange{st.LastSync, st.LastKind, st.Operations}
+	if st.Operations.Total() > 0 {
+		st.LastChange = &status.LastChange{At: st.LastSync, Kind: st.LastKind, Operations: st.Operations}
 	}
 	st.Quarantined = nil
 	for _, r := range sync.Done.Refused {
-		st.Quarantined = append(st.Quarantined, Refused{r.Service.String(), r.Reason.Error()})
+		st.Quarantined = append(st.Quarantined, status.Refused{Service: r.Service.String(), Reason: r.Reason.Error()})
 	}
 }
 
@@ -86,7 +87,7 @@ func (p *progress) setDraining(f func() []apply.Drain) {
 
 // report adds the syncs to a Status that already contains the pending changes. A later change may
 // be applied; an earlier one may not be.
-func (p *progress) report(st *Status) {
+func (p *progress) report(st *status.Status) {
 	p.mu.Lock()
 	st.Syncs = p.syncs
 	drains := p.drains
@@ -117,7 +118,7 @@ func newPlan(s *reconcile.Sync) plan {
 		rest := reconcile.OperationsShown - len(p.Operations)
 		p.Operations = append(p.Operations, one.First[:min(rest, len(one.First))]...)
 	}
-	p.More = total(p.Total) - len(p.Operations)
+	p.More = p.Total.Total() - len(p.Operations)
 	return p
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -26,7 +27,7 @@ var (
 // waits for a proof, and no proof runs during a sync. The Services of a whole cluster are not
 // proved, since that takes seconds. The methods of a nil value do nothing.
 type proofs struct {
-	prove func(context.Context, ir.Programs) []Unproved
+	prove func(context.Context, ir.Programs) []status.Unproved
 	log   *slog.Logger
 	count func() // called for each difference
 
@@ -35,7 +36,7 @@ type proofs struct {
 	paused   bool
 	stop     context.CancelCauseFunc // of the running proof; nil without one
 	wake     chan struct{}           // receives a token when there may be work
-	unproved []Unproved              // sorted by Service
+	unproved []status.Unproved       // sorted by Service
 }
 
 // duty is a Service to be proved.
@@ -45,7 +46,7 @@ type duty struct {
 	spent    time.Duration // by stopped proofs of this and earlier versions
 }
 
-func newProofs(prove func(context.Context, ir.Programs) []Unproved, log *slog.Logger, count func()) *proofs {
+func newProofs(prove func(context.Context, ir.Programs) []status.Unproved, log *slog.Logger, count func()) *proofs {
 	if prove == nil {
 		return nil
 	}
@@ -175,7 +176,7 @@ func (p *proofs) step(ctx context.Context) bool {
 
 // end stores and returns the differences that a proof found, unless the Service changed meanwhile.
 // ran is the duration of the proof.
-func (p *proofs) end(d *duty, found []Unproved, stopped bool, ran time.Duration) []Unproved {
+func (p *proofs) end(d *duty, found []status.Unproved, stopped bool, ran time.Duration) []status.Unproved {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stop = nil
@@ -187,7 +188,7 @@ func (p *proofs) end(d *duty, found []Unproved, stopped bool, ran time.Duration)
 	case stopped && d.spent < proofTime:
 		return nil // restart it
 	case stopped:
-		found = []Unproved{{Want: AnyFate, Have: "not known: " + errProofTime.Error()}}
+		found = []status.Unproved{{Want: status.AnyFate, Have: "not known: " + errProofTime.Error()}}
 	}
 	p.due = p.due[1:]
 	p.forget(map[ir.Name]bool{d.name: true})
@@ -195,22 +196,22 @@ func (p *proofs) end(d *duty, found []Unproved, stopped bool, ran time.Duration)
 		found[i].Service = d.name.String()
 	}
 	p.unproved = append(p.unproved, found...)
-	slices.SortStableFunc(p.unproved, func(a, b Unproved) int { return strings.Compare(a.Service, b.Service) })
+	slices.SortStableFunc(p.unproved, func(a, b status.Unproved) int { return strings.Compare(a.Service, b.Service) })
 	return found
 }
 
 // forget removes the differences of Services. It copies the list, since a Status may share it.
 func (p *proofs) forget(services map[ir.Name]bool) {
-	p.unproved = slices.DeleteFunc(slices.Clone(p.unproved), func(u Unproved) bool {
+	p.unproved = slices.DeleteFunc(slices.Clone(p.unproved), func(u status.Unproved) bool {
 		namespace, name, _ := strings.Cut(u.Service, "/")
 		return services[ir.Name{Namespace: namespace, Name: name}]
 	})
 }
 
 // tell logs and counts a difference.
-func (p *proofs) tell(u Unproved) {
+func (p *proofs) tell(u status.Unproved) {
 	p.count()
-	if u.Want == AnyFate {
+	if u.Want == status.AnyFate {
 		p.log.Warn("the rules of a Service are not proved to do what is wanted", "service", u.Service, "packet", u.Packet, "why", u.Have)
 	} else {
 		p.log.Error("the rules of a Service do not do what is wanted", "service", u.Service, "packet", u.Packet, "want", u.Want, "have", u.Have)
@@ -218,7 +219,7 @@ func (p *proofs) tell(u Unproved) {
 }
 
 // report adds the unproved Services to a Status.
-func (p *proofs) report(st *Status) {
+func (p *proofs) report(st *status.Status) {
 	if p == nil {
 		return
 	}

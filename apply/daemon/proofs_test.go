@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/irtest"
 )
@@ -23,14 +24,14 @@ func TestProvedChanges(t *testing.T) {
 	a, b := &p.Services[0], &p.Services[1]
 	var asked []ir.Name
 	wrong := map[ir.Name]bool{b.Name: true}
-	prove := func(_ context.Context, programs ir.Programs) (found []Unproved) {
+	prove := func(_ context.Context, programs ir.Programs) (found []status.Unproved) {
 		for _, p := range ir.Present(programs) {
 			if len(p.Services) != 1 || p.Node.Mode != ir.ModeNFTables {
 				t.Errorf("asked about %d Services in mode %s", len(p.Services), p.Node.Mode)
 			}
 			asked = append(asked, p.Services[0].Name)
 			if wrong[p.Services[0].Name] {
-				found = append(found, Unproved{Packet: "--from node --to 10.96.0.10:80/tcp", Want: "dropped", Have: "rejected"})
+				found = append(found, status.Unproved{Packet: "--from node --to 10.96.0.10:80/tcp", Want: "dropped", Have: "rejected"})
 			}
 		}
 		return found
@@ -39,7 +40,7 @@ func TestProvedChanges(t *testing.T) {
 	st.synced(&reconcile.Sync{Kind: reconcile.Full})
 	st.setSynced(true)
 	proves := newProofs(prove, slog.New(slog.DiscardHandler), func() {})
-	status := func() Status {
+	status := func() status.Status {
 		now := st.told(0)
 		proves.report(&now)
 		return now
@@ -48,7 +49,7 @@ func TestProvedChanges(t *testing.T) {
 		w := reconcile.Work{Programs: ir.NewPrograms(&node), All: all}
 		*w.Changes.At(p.Family) = changes
 		proves.add(w)
-		if now := status(); now.Proving > len(changes) || now.Proving > 0 && now.Well() {
+		if now := status(); now.Proving > len(changes) || now.Proving > 0 && now.Healthy() {
 			t.Errorf("%d changes: %d to be proved, and all is well", len(changes), now.Proving)
 		}
 		for proves.step(t.Context()) {
@@ -90,12 +91,12 @@ func TestProofsGiveWay(t *testing.T) {
 		node.Services = nil
 		takes := map[ir.Name]time.Duration{big.Name: proofTime * 3 / 4, small.Name: 0}
 		running := 0
-		prove := func(ctx context.Context, programs ir.Programs) []Unproved {
+		prove := func(ctx context.Context, programs ir.Programs) []status.Unproved {
 			running++
 			defer func() { running-- }()
 			select {
 			case <-ctx.Done():
-				return []Unproved{{Want: AnyFate, Have: "not known: " + context.Cause(ctx).Error()}}
+				return []status.Unproved{{Want: status.AnyFate, Have: "not known: " + context.Cause(ctx).Error()}}
 			case <-time.After(takes[programs.Of(p.Family).Services[0].Name]):
 				return nil
 			}
@@ -113,7 +114,7 @@ func TestProofsGiveWay(t *testing.T) {
 		expect := func(when string, left int, unproved ...string) {
 			t.Helper()
 			synctest.Wait()
-			var now Status
+			var now status.Status
 			proves.report(&now)
 			var have []string
 			for _, u := range now.Unproved {

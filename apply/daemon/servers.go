@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -93,7 +94,7 @@ func (s *servers) metricsServer() *serve.Server {
 func (s *servers) statusServer() *serve.Server {
 	of := &serve.Server{Name: "status server", Log: s.log, Handler: s.pages.private()}
 	if s.socket != "" {
-		of.Addr = UnixPrefix + s.socket
+		of.Addr = status.UnixPrefix + s.socket
 	}
 	return of
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -27,7 +28,7 @@ type session struct {
 	input     *input
 	rules     *rules
 	neighbors *neighbors
-	status    *status
+	status    *collector
 	servers   *servers
 	file      *configFile
 }
@@ -53,7 +54,7 @@ func newSession(p *process, of *loaded, refused *refusedConfig, log *logging.Log
 		return Interference(ctx, 1<<cfg.MasqueradeBit())
 	}, log.Logger, time.Now)
 	s.file = &configFile{process: p, of: of, refused: refused, again: make(chan struct{}, 1), log: log.Logger, faults: s.faults}
-	s.status = s.newStatus()
+	s.status = s.newCollector()
 	s.servers = newServers(s, hosts)
 	s.prepareHealth()
 	s.measure()
@@ -89,23 +90,23 @@ func newRules(s *session, hosts []string) *rules {
 	}
 }
 
-// newStatus returns the status of a session.
-func (s *session) newStatus() *status {
+// newCollector returns the collector of a session.
+func (s *session) newCollector() *collector {
 	mode := s.config.Config.ProxyMode()
-	st := &status{now: time.Now, process: Process{Version: s.Version, PID: os.Getpid(), Started: s.started, Node: s.cluster.node, Mode: mode}}
+	st := &collector{now: time.Now, process: status.Process{Version: s.Version, PID: os.Getpid(), Started: s.started, Node: s.cluster.node, Mode: mode}}
 	if wanted, reason := s.fallback.insteadOf(mode); wanted != "" {
 		st.process.InsteadOf, st.process.InsteadOfReason = wanted, reason
 		s.log.Warn("this node cannot run the mode of the configuration: another one is taken, until the daemon ends",
 			"wanted", string(wanted), "mode", string(mode), "err", reason)
 	}
 	r := s.rules
-	st.parts = []func(*Status){
+	st.parts = []func(*status.Status){
 		s.input.reportPending,      // before the applied rules
 		r.observer.progress.report, // before their input, and the work that follows
 		r.effects.report, s.input.report,
 		r.observer.drift.report, r.observer.proofs.report, r.takeover.easing.report, r.takeover.peer.report,
 		s.faults.report, s.file.report,
-		func(st *Status) { st.Reason = s.health.Ready().Reason },
+		func(st *status.Status) { st.Reason = s.health.Ready().Reason },
 	}
 	return st
 }
@@ -136,7 +137,7 @@ func (s *session) measure() {
 
 // troubles counts problems in a Status besides the rules.
 func (s *session) troubles() serve.Troubles {
-	var st Status
+	var st status.Status
 	s.faults.report(&st)
 	others, boot := s.neighbors.last(), s.rules.effects.boot
 	return serve.Troubles{Rejected: len(st.Rejected), NotServed: len(st.Down),

@@ -18,6 +18,7 @@ import (
 	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -130,7 +131,7 @@ func TestReadyWaitsForFlows(t *testing.T) {
 	if st := s.status.get(); st.Synced || st.Reason != want {
 		t.Errorf("status: synced %v, %q", st.Synced, st.Reason)
 	}
-	var st Status
+	var st status.Status
 	if s.rules.observer.progress.report(&st); !st.Synced {
 		t.Error("the rules themselves are not synced")
 	}

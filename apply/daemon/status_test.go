@@ -13,12 +13,13 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // printed returns the text of a Status, and whether it is well.
-func printed(t *testing.T, st Status) (well bool, out string) {
+func printed(t *testing.T, st status.Status) (well bool, out string) {
 	t.Helper()
 	if st.Started.IsZero() {
 		st.Version, st.PID, st.Started = "v1.2.3", 4711, st.Now.Add(-time.Hour)
@@ -27,7 +28,7 @@ func printed(t *testing.T, st Status) (well bool, out string) {
 	if err := st.Print(&b); err != nil {
 		t.Fatal(err)
 	}
-	return st.Well(), b.String()
+	return st.Healthy(), b.String()
 }
 
 // testStatus is a status of parts that do not run.
@@ -38,14 +39,14 @@ type testStatus struct {
 	drift  drift
 	easing easing
 	peer   peer
-	status
+	collector
 }
 
 func newTestStatus(mode ir.Mode, now func() time.Time) *testStatus {
 	st := &testStatus{progress: &progress{}, faults: &faults{now: now, log: slog.New(slog.DiscardHandler)}, brokenObjects: &brokenObjects{},
-		status: status{process: Process{Node: "node1", Mode: mode}, now: now}}
+		collector: collector{process: status.Process{Node: "node1", Mode: mode}, now: now}}
 	st.drift.now = now
-	st.parts = []func(*Status){st.progress.report, st.drift.report, st.faults.report, st.brokenObjects.report, st.easing.report, st.peer.report}
+	st.parts = []func(*status.Status){st.progress.report, st.drift.report, st.faults.report, st.brokenObjects.report, st.easing.report, st.peer.report}
 	return st
 }
 
@@ -56,9 +57,9 @@ func (s *testStatus) synced(sync *reconcile.Sync) {
 }
 
 // told returns the Status with a number of pending changes.
-func (s *testStatus) told(pending int) Status {
-	with := s.status
-	with.parts = append([]func(*Status){func(st *Status) { st.Pending = pending }}, s.parts...)
+func (s *testStatus) told(pending int) status.Status {
+	with := s.collector
+	with.parts = append([]func(*status.Status){func(st *status.Status) { st.Pending = pending }}, s.parts...)
 	return with.get()
 }
 
@@ -91,7 +92,7 @@ func TestStatusOfEasing(t *testing.T) {
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return at })
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setSynced(true)
-	st.easing.shown.Store(&Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []Busy{{"virtual server 10.96.0.1:80/tcp", 3}, {"ipset KUBE-LOOP-BACK", 3}}})
+	st.easing.shown.Store(&status.Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []status.Busy{{Object: "virtual server 10.96.0.1:80/tcp", Connections: 3}, {Object: "ipset KUBE-LOOP-BACK", Connections: 3}}})
 	well, got := printed(t, st.told(0))
 	const want = `kept         virtual server 10.96.0.1:80/tcp, for 1m0s until its connections end: 3
 kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
@@ -209,11 +210,11 @@ func TestStatusCutOff(t *testing.T) {
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
 	st.setSynced(true)
 	told := st.told(0)
-	told.Objects = Objects{3, 4, 1}
-	told.APIServer = &APIServer{Server: "https://192.0.2.1:6443", Resources: []watch.ResourceState{
+	told.Objects = status.Objects{Services: 3, EndpointSlices: 4, Nodes: 1}
+	told.APIServer = &status.APIServer{Server: "https://192.0.2.1:6443", Resources: []watch.ResourceState{
 		{Resource: "nodes", Last: now.Add(-40 * time.Second)}, {Resource: "services"}}}
-	told.Config = &File{Path: "/etc/config.yaml", Modified: now.Add(-time.Hour)}
-	told.BootFile = &File{Path: "/var/boot.json"}
+	told.Config = &status.File{Path: "/etc/config.yaml", Modified: now.Add(-time.Hour)}
+	told.BootFile = &status.File{Path: "/var/boot.json"}
 	const want = `node         node1
 mode         nftables
 version      v1.2.3, process 4711, up 1h0m0s
@@ -292,16 +293,16 @@ func TestStatusTroubles(t *testing.T) {
 	}
 	st.setRejected("s.yaml", "")
 	told := st.told(0)
-	told.BootFile = &File{Path: "boot", Error: "no space left on device"}
+	told.BootFile = &status.File{Path: "boot", Error: "no space left on device"}
 	if well, _ := printed(t, told); well {
 		t.Error("well, although the boot file cannot be written")
 	}
-	st.peer.shown.Store(&KubeProxy{State: Removed, Since: now})
+	st.peer.shown.Store(&status.KubeProxy{State: status.Removed, Since: now})
 	if well, _ := printed(t, st.told(0)); !well {
 		t.Error("not well, although what kube-proxy left was removed")
 	}
-	for _, of := range []KubeProxyState{Maintained, LeftOver} {
-		st.peer.shown.Store(&KubeProxy{State: of, Since: now})
+	for _, of := range []status.KubeProxyState{status.Maintained, status.LeftOver} {
+		st.peer.shown.Store(&status.KubeProxy{State: of, Since: now})
 		if well, _ := printed(t, st.told(0)); well {
 			t.Errorf("well, although kube-proxy's rules are %s", of)
 		}

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -39,7 +40,7 @@ func (t *takeover) tidy(ctx context.Context, inUse apply.Dataplane, done func())
 
 // remove removes leftovers, and returns those that connections use. err is the error of the search
 // for them.
-func (t *takeover) remove(ctx context.Context, leftovers []apply.Leftover, err error) (kept []Busy, _ error) {
+func (t *takeover) remove(ctx context.Context, leftovers []apply.Leftover, err error) (kept []status.Busy, _ error) {
 	for _, l := range leftovers {
 		t.log.Info("removing", "object", l.Object)
 	}

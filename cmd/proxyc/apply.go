@@ -13,6 +13,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -214,7 +215,7 @@ func (r *outcome) printJSON(w io.Writer, _ int) error {
 	return review.WriteDocument(w, "Plan", "  ", struct {
 		Settings  []sysctl.Setting `json:"settings"`
 		Leftovers []string         `json:"leftovers"`
-		Kept      []daemon.Busy    `json:"kept,omitempty"`
+		Kept      []status.Busy    `json:"kept,omitempty"`
 		Rules     json.RawMessage  `json:"rules,omitempty"`
 		Flows     []string         `json:"flows"`
 		MayDrop   []string         `json:"mayDrop,omitempty"`

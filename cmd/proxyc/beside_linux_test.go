@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // recorded loads recorded rules of kube-proxy.
@@ -109,7 +109,7 @@ func TestWatchKubeProxyBeside(t *testing.T) {
 					w.recorded(tc.file, strings.Fields(tc.tool)...)
 				}
 				st, ok := w.status()
-				return struct{}{}, ok && st.KubeProxy != nil && st.KubeProxy.State == daemon.Maintained && st.KubeProxy.Process != ""
+				return struct{}{}, ok && st.KubeProxy != nil && st.KubeProxy.State == status.Maintained && st.KubeProxy.Process != ""
 			})
 			if reason, is := ready(); is || !strings.Contains(reason, "kube-proxy runs beside proxyc (process ") {
 				t.Errorf("ready: %t %s", is, reason)
@@ -126,7 +126,7 @@ func TestWatchKubeProxyBeside(t *testing.T) {
 			within(w, time.Minute, "its rules are removed, and all is well", func() (struct{}, bool) {
 				st, ok := w.status()
 				_, is := ready()
-				return struct{}{}, ok && is && st.Well() && st.KubeProxy.State == daemon.Removed && !there()
+				return struct{}{}, ok && is && st.Healthy() && st.KubeProxy.State == status.Removed && !there()
 			})
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // setsClock is the environment variable that allows tests to set the clock of the machine. Use it
@@ -51,7 +51,7 @@ func TestWatchClockIsSet(t *testing.T) {
 		w.write("cluster.yaml", applytest.Services(name))
 		w.holds(10*time.Second, name, true)
 		w.ns.Run(w.ns.Command(t.Context(), "nft", "flush", "chain", "ip", "proxyc", "services"))
-		st := w.until("a repair after "+jump.String(), func(st daemon.Status) bool {
+		st := w.until("a repair after "+jump.String(), func(st status.Status) bool {
 			return synced(st) && st.LastDrift != nil && w.has(name) && st.LastSync.Equal(st.LastDrift.At)
 		})
 		passed := time.Since(began) // by the monotonic clock
@@ -67,7 +67,7 @@ func TestWatchClockIsSet(t *testing.T) {
 			t.Errorf("after %s the status counts %d repairs in the last minute of %d in all", jump, lately, i+1)
 		}
 		st.LastDrift.Lately = 1 // repeated drift is expected: the test causes it
-		if !st.Well() {
+		if !st.Healthy() {
 			t.Errorf("after %s the status is not well: %+v", jump, st)
 		}
 	}

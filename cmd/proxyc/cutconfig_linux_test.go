@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // A truncated or partly written configuration is not put in force. A configuration without a final
@@ -30,13 +30,13 @@ func TestWatchConfigCutOff(t *testing.T) {
 	}
 	inForce := func(what, cidr string) {
 		t.Helper()
-		w.until(what, func(st daemon.Status) bool {
+		w.until(what, func(st status.Status) bool {
 			return synced(st) && len(st.Rejected) == 0 && strings.Contains(w.rules(), cidr)
 		})
 	}
 	for what, cut := range map[string]string{"in a line": whole[:len(whole)-1], "behind a line": first} {
 		writeInPlace(cut)
-		w.until("refused, as it is cut off "+what, func(st daemon.Status) bool {
+		w.until("refused, as it is cut off "+what, func(st status.Status) bool {
 			return synced(st) && st.Mode == "nftables" && len(st.Rejected) == 1 && strings.Contains(st.Rejected[0].Reason, "cut off")
 		})
 		if !strings.Contains(w.rules(), "10.244.0.0/16") {
@@ -49,5 +49,5 @@ func TestWatchConfigCutOff(t *testing.T) {
 	inForce("the same that is meant, as it has a line break", "0.0.0.0/1")
 	w.write("config", strings.TrimSuffix(whole, "clusterCIDR: 10.244.0.0/16"))
 	inForce("another file without the last line", "ip proxyc")
-	w.until("no pod range", func(st daemon.Status) bool { return synced(st) && !strings.Contains(w.rules(), "10.244.0.0") })
+	w.until("no pod range", func(st status.Status) bool { return synced(st) && !strings.Contains(w.rules(), "10.244.0.0") })
 }

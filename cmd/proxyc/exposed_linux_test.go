@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -67,7 +67,7 @@ func TestRefusedConfigurationLeavesNoSetting(t *testing.T) {
 	refused := strings.NewReplacer("conntrack: {", "conntrack: {udpTimeout: 2000000h, udpStreamTimeout: 77s, ", "localhostNodePorts: false", "localhostNodePorts: true").
 		Replace(fmt.Sprintf(watchConfig, "iptables")) // a time that the kernel cannot count is the refused setting
 	w.write("config", refused)
-	st := w.until("the configuration is refused", func(st daemon.Status) bool { return synced(st) && len(st.Rejected) > 0 })
+	st := w.until("the configuration is refused", func(st status.Status) bool { return synced(st) && len(st.Rejected) > 0 })
 	if st.Mode != ir.ModeNFTables || !strings.Contains(w.log.String(), "nf_conntrack_udp_timeout: must be") {
 		t.Errorf("mode %s, refused for another reason: %v", st.Mode, st.Rejected)
 	}

@@ -32,7 +32,7 @@ func BenchmarkEvent(b *testing.B) {
 					if s.Err != nil {
 						b.Fatal(s.Err)
 					}
-					if c := s.Done.Operations; c.Added+c.Changed+c.Removed > 0 {
+					if s.Done.Operations.Total() > 0 {
 						return
 					}
 				}

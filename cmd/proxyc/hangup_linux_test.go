@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // SIGHUP, which ends kube-proxy, makes the daemon read its files at once, even one that a writer
@@ -33,7 +33,7 @@ func TestWatchHangup(t *testing.T) {
 	w.holds(3*time.Second, "b", true)
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.245.0.0/16", 1))
 	w.process.Signal(syscall.SIGHUP)
-	st := w.until("the other configuration", func(st daemon.Status) bool {
+	st := w.until("the other configuration", func(st status.Status) bool {
 		return synced(st) && strings.Contains(w.rules(), "10.245.0.0/16")
 	})
 	if st.PID != first.PID {

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // listedKinds are the kinds that a node's daemon requests from an API server.
@@ -97,7 +97,7 @@ func (w *watched) repairs(what, service string) {
 		}
 		w.holds(5*time.Second, service, true)
 	}
-	w.until("the repair is told, "+what, func(st daemon.Status) bool {
+	w.until("the repair is told, "+what, func(st status.Status) bool {
 		return st.LastDrift != nil && (before.LastDrift == nil || st.LastDrift.At.After(before.LastDrift.At))
 	})
 }
@@ -114,8 +114,8 @@ func TestWatchHoldsBootFile(t *testing.T) {
 		w.stop(syscall.SIGTERM)
 		config := w.withoutServer()
 		w.start("proxyc", "watch")
-		held := func(from string) func(daemon.Status) bool {
-			return func(st daemon.Status) bool {
+		held := func(from string) func(status.Status) bool {
+			return func(st status.Status) bool {
 				return !st.Synced && strings.Contains(st.Held, from) && st.Reason == "waiting for the first objects"
 			}
 		}
@@ -159,7 +159,7 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	w.withoutServer()
 	w.args[slices.Index(w.args, "node1")] = "node2"
 	w.start("proxyc", "watch")
-	st := w.until("the first objects are waited for", func(st daemon.Status) bool { return st.Reason == "waiting for the first objects" })
+	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the first objects" })
 	if st.Held != "" || w.has("a") {
 		t.Errorf("held %q, and the rules\n%s", st.Held, w.rules())
 	}
@@ -182,8 +182,8 @@ func TestWatchHoldsAnotherMode(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.start("proxyc", "watch")
-		held := func(from string) func(daemon.Status) bool {
-			return func(st daemon.Status) bool { return !st.Synced && st.Held == from }
+		held := func(from string) func(status.Status) bool {
+			return func(st status.Status) bool { return !st.Synced && st.Held == from }
 		}
 		before, after := w.plane.mode, "nftables"
 		if before == after {
@@ -229,7 +229,7 @@ func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
 	}
 	w.withoutServer()
 	w.start("proxyc", "watch")
-	st := w.until("the file is left out", func(st daemon.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
+	st := w.until("the file is left out", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
 	if want := "is of mode kernelspace, which cannot be kept: mode: a node takes modes "; !strings.HasPrefix(st.BootFile.Refused, want) || st.Held != "" {
 		t.Errorf("held %q, refused %q, want %q", st.Held, st.BootFile.Refused, want)
 	}
@@ -251,7 +251,7 @@ func TestWatchBootFileCutOff(t *testing.T) {
 	w.withoutServer()
 	w.start("proxyc", "watch")
 	const why = "ends before its end: it was cut off"
-	st := w.until("the first objects are waited for", func(st daemon.Status) bool { return st.Reason == "waiting for the first objects" })
+	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the first objects" })
 	if st.Held != "" || st.BootFile == nil || st.BootFile.Refused != why {
 		t.Errorf("held %q, boot file %+v, want it refused: %s", st.Held, st.BootFile, why)
 	}
@@ -282,9 +282,9 @@ func TestWatchKeepsObjects(t *testing.T) {
 		w.start("proxyc", "watch")
 		w.until("first sync", synced)
 		vanish(server)
-		lost := w.until("the loss of contact", func(st daemon.Status) bool { return !st.APIServer.Lost.IsZero() })
+		lost := w.until("the loss of contact", func(st status.Status) bool { return !st.APIServer.Lost.IsZero() })
 		w.write("config", strings.Replace(fmt.Sprintf(watchConfig, w.plane.mode), "10.244.0.0/16", "10.245.0.0/16", 1))
-		w.until("the new configuration", func(daemon.Status) bool {
+		w.until("the new configuration", func(status.Status) bool {
 			_, page, _ := w.get(metricsPort, "/configz")
 			return strings.Contains(page, "10.245.0.0/16")
 		})

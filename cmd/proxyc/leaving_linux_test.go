@@ -12,7 +12,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -38,7 +38,7 @@ func TestWatchLeavesIPVS(t *testing.T) {
 
 	began := time.Now()
 	w.write("config", fmt.Sprintf(watchConfig, "nftables"))
-	keeps := func(st daemon.Status) bool { return st.Mode == "nftables" && synced(st) && st.Easing != nil }
+	keeps := func(st status.Status) bool { return st.Mode == "nftables" && synced(st) && st.Easing != nil }
 	st := w.until("what connections keep is told", keeps)
 	e := st.Easing
 	if e.Since.Before(began) || e.Since.After(st.Now) || e.Until.Sub(e.Since) != apply.DrainDeadline {

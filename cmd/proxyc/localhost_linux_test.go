@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // localhostCluster is a Service of both families, whose endpoints are the node itself.
@@ -183,7 +183,7 @@ func TestLocalhostTaken(t *testing.T) {
 	w := newLocalhost(t)
 	other := w.listen("127.0.0.1:30080")
 	w.start("proxyc", "watch")
-	down := func(st daemon.Status) bool { return len(st.Down) > 0 }
+	down := func(st status.Status) bool { return len(st.Down) > 0 }
 	st := w.until("what is not served", down)
 	if d := st.Down[0]; d.Server != "node port of default/web at localhost" || d.Address != atLocalhost4 || !strings.Contains(d.Reason, "address already in use") {
 		t.Errorf("status tells %+v", d)
@@ -196,7 +196,7 @@ func TestLocalhostTaken(t *testing.T) {
 	}
 	other.Close()
 	w.answered("the port is free", atLocalhost4)
-	w.until("all served", func(st daemon.Status) bool { return !down(st) })
+	w.until("all served", func(st status.Status) bool { return !down(st) })
 }
 
 // apply writes rules. It does not serve node ports at localhost, and says so.

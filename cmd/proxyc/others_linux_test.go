@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 const othersDir = "../../testdata/apply/others"
@@ -144,7 +144,7 @@ func TestWatchBesideOtherPrograms(t *testing.T) {
 			}
 			same("after the start of the daemon")
 			o.tool("", drift...)
-			w.until("a repair", func(st daemon.Status) bool { return synced(st) && st.LastDrift != nil })
+			w.until("a repair", func(st status.Status) bool { return synced(st) && st.LastDrift != nil })
 			same("after a repair")
 			o.load() // they write theirs again
 			w.write("cluster.yaml", applytest.Services("a", "b", "c"))
@@ -173,7 +173,7 @@ func TestMarkOfOthers(t *testing.T) {
 	w.until("first sync", synced)
 	o.tool("", "nft", "table inet m { chain c { type filter hook postrouting priority 0; meta mark set 0; }; }")
 	const rule = "inet m chain c, hook postrouting, priority 0: clears mark 0x4000 in chain c"
-	w.until("the rule is told", func(st daemon.Status) bool { return slices.Contains(st.MayDivert, rule) })
+	w.until("the rule is told", func(st status.Status) bool { return slices.Contains(st.MayDivert, rule) })
 	if out := o.tool("", append([]string{"proxyc", "apply", "--check"}, w.args...)...); !strings.Contains(out, "foreign rules that may divert: "+rule) {
 		t.Errorf("apply --check:\n%s", out)
 	}
@@ -182,7 +182,7 @@ func TestMarkOfOthers(t *testing.T) {
 		t.Errorf("doctor:\n%s", out)
 	}
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "nftables: {", "nftables: {masqueradeBit: 20, ", 1))
-	w.until("the new bit", func(st daemon.Status) bool {
+	w.until("the new bit", func(st status.Status) bool {
 		return slices.Contains(st.MayDivert, strings.Replace(rule, "0x4000", "0x100000", 1))
 	})
 }

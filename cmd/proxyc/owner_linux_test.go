@@ -8,7 +8,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // Owned tables through a daemon's life: others cannot change them, the daemon can, in a
@@ -47,7 +47,7 @@ func TestWatchOwnsTables(t *testing.T) {
 	w.write("cluster.yaml", applytest.Services("a", "b"))
 	w.holds(5e9, "b", true)
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "nftables: {", "nftables: {syncPeriod: 31s, ", 1))
-	w.until("another life", func(st daemon.Status) bool { return synced(st) && strings.Count(w.log.String(), `kind="full"`) > 1 })
+	w.until("another life", func(st status.Status) bool { return synced(st) && strings.Count(w.log.String(), `kind="full"`) > 1 })
 	refused()
 
 	w.stop(syscall.SIGKILL)

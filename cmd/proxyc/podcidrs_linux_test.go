@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // podless is a Node without pod ranges.
@@ -29,20 +29,20 @@ func TestWatchWaitsForPodCIDRs(t *testing.T) {
 	w.write("cluster.yaml", applytest.Services("a")+pods("10.244.1.0/24"))
 	w.args = append(w.args, "--boot-from", w.file("boot"))
 	w.start("proxyc", "watch")
-	w.until("rules", func(st daemon.Status) bool {
+	w.until("rules", func(st status.Status) bool {
 		return st.Synced && w.has("a") && strings.Contains(w.rules(), "10.244.1.0/24")
 	})
 
 	w.write("cluster.yaml", applytest.Services("a", "b")+pods("10.244.2.0/24"))
-	w.until("rules for other pods", func(daemon.Status) bool {
+	w.until("rules for other pods", func(status.Status) bool {
 		return w.has("b") && strings.Contains(w.rules(), "10.244.2.0/24") && !strings.Contains(w.rules(), "10.244.1.0/24")
 	})
 
 	for _, node := range []string{podless, ""} { // Services are followed, pods stay those that they were
 		w.write("cluster.yaml", applytest.Services("a")+node)
-		w.until("the Service gone", func(daemon.Status) bool { return !w.has("b") })
+		w.until("the Service gone", func(status.Status) bool { return !w.has("b") })
 		w.write("cluster.yaml", applytest.Services("a", "b")+node)
-		w.until("the Service back", func(st daemon.Status) bool { return st.Synced && w.has("b") })
+		w.until("the Service back", func(st status.Status) bool { return st.Synced && w.has("b") })
 		if !strings.Contains(w.rules(), "10.244.2.0/24") {
 			t.Errorf("pods are not known any more:\n%s", w.rules())
 		}
@@ -58,7 +58,7 @@ func TestWatchWaitsForPodCIDRs(t *testing.T) {
 	w.log = &applytest.Buffer{}
 	w.start("proxyc", "watch")
 	const why = "waiting for pod ranges of Node node1"
-	st := w.until("the reason", func(st daemon.Status) bool { return strings.Contains(st.Reason, why) })
+	st := w.until("the reason", func(st status.Status) bool { return strings.Contains(st.Reason, why) })
 	if st.Synced {
 		t.Error("synced")
 	}
@@ -81,7 +81,7 @@ func TestWatchWaitsForPodCIDRs(t *testing.T) {
 		t.Errorf("the rules of before do not stay (-want +got):\n%s", diff)
 	}
 	w.write("cluster.yaml", applytest.Services("c")+pods("10.244.3.0/24"))
-	w.until("rules for the new pods", func(st daemon.Status) bool {
+	w.until("rules for the new pods", func(st status.Status) bool {
 		return st.Synced && w.has("c") && !w.has("a") && strings.Contains(w.rules(), "10.244.3.0/24")
 	})
 }

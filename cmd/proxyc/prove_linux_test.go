@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // After apply, the kernel treats every packet as the cluster requires. A planted fault is found,
@@ -166,7 +166,7 @@ func TestProveLive(t *testing.T) {
 		t.Fatalf("exit %d:\n%s", code, out)
 	}
 	w.write("cluster.yaml", applytest.Services("a", "b"))
-	w.until("the second Service", func(st daemon.Status) bool { return synced(st) && st.Objects.Services == 2 && len(st.Unproved) == 0 })
+	w.until("the second Service", func(st status.Status) bool { return synced(st) && st.Objects.Services == 2 && len(st.Unproved) == 0 })
 	for _, tt := range []struct {
 		args []string
 		want string

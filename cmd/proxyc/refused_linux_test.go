@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // readyz waits for an answer of /readyz.
@@ -39,7 +39,7 @@ func TestWatchFailedSync(t *testing.T) {
 			w.readyz("first sync", http.StatusOK, "")
 			release := w.own(plane.table)
 			w.readyz("while the table has an owner", http.StatusServiceUnavailable, plane.reason)
-			st := w.until("the error is told", func(st daemon.Status) bool { return st.LastError != nil })
+			st := w.until("the error is told", func(st status.Status) bool { return st.LastError != nil })
 			if st.Synced || len(st.Quarantined) > 0 || !strings.Contains(st.LastError.Error, plane.reason) {
 				t.Errorf("want not synced and no Service to blame, got %+v", st)
 			}
@@ -108,9 +108,9 @@ func TestWatchRefusesService(t *testing.T) {
 
 	w.write("cluster.yaml", strings.Replace(applytest.Services("a", "b", "c"), "clusterIP: 10.96.0.98", "sessionAffinity: ClientIP, clusterIP: 10.96.0.98", 1))
 	w.readyz("while b is left out", http.StatusServiceUnavailable, "the kernel refuses the rules of 1 Services")
-	st := w.until("b is named", func(st daemon.Status) bool { return synced(st) && len(st.Quarantined) > 0 })
-	if st.NodeWell() { // /readyz is 503, and the exit code of status 1
-		t.Error("the node is well while the kernel refuses a Service")
+	st := w.until("b is named", func(st status.Status) bool { return synced(st) && len(st.Quarantined) > 0 })
+	if st.NodeHealthy() { // /readyz is 503, and the exit code of status 1
+		t.Error("the node is healthy while the kernel refuses a Service")
 	}
 	if q := st.Quarantined[0]; q.Service != "ns/b" || !strings.Contains(q.Reason, "no such match") {
 		t.Errorf("quarantined: %+v, want ns/b with the reason", st.Quarantined)

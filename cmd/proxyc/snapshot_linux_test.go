@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // TestSnapshotLive asks a daemon what it knows: it compiles to what the daemon's own files do, after a
@@ -44,10 +44,10 @@ func TestSnapshotLive(t *testing.T) {
 	}
 	w.write("cluster.yaml", applytest.Services("a", "b"))
 	w.start("proxyc", "watch")
-	w.until("first sync", func(st daemon.Status) bool { return synced(st) && w.has("b") })
+	w.until("first sync", func(st status.Status) bool { return synced(st) && w.has("b") })
 	for _, names := range [][]string{{"a", "b"}, {"b", "c"}} {
 		w.write("cluster.yaml", applytest.Services(names...))
-		w.until("the Services", func(st daemon.Status) bool {
+		w.until("the Services", func(st status.Status) bool {
 			return synced(st) && w.has(names[0]) && w.has(names[1]) && w.has("a") == (names[0] == "a")
 		})
 		flags := take()

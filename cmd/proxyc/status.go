@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 )
 
@@ -25,12 +26,12 @@ func (c *statusCmd) Run(e *env) error {
 	ctx, cancel := context.WithTimeout(context.Background(), review.AnswerTimeout)
 	defer cancel()
 	host, client := c.Address, http.DefaultClient
-	if path, ok := strings.CutPrefix(c.Address, daemon.UnixPrefix); ok {
+	if path, ok := strings.CutPrefix(c.Address, status.UnixPrefix); ok {
 		host, client = "localhost", review.UnixClient(path)
 	} else if _, port, err := net.SplitHostPort(c.Address); err != nil || port == "" {
 		return c.badAddress("")
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+daemon.StatusPath, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+status.StatusPath, nil)
 	if err != nil {
 		return fmt.Errorf("--address: %w", err)
 	}
@@ -46,7 +47,7 @@ func (c *statusCmd) Run(e *env) error {
 	if err != nil {
 		return c.nobody(err, daemon.Writer())
 	}
-	var st daemon.Status
+	var st status.Status
 	if err := json.Unmarshal(body, &st); err != nil || resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: is not a proxyc daemon: it answers %s", c.Address, resp.Status)
 	}
@@ -55,7 +56,7 @@ func (c *statusCmd) Run(e *env) error {
 	} else {
 		err = review.Buffered(e.stdout, func(w io.Writer) error { return st.Print(w) })
 	}
-	if err == nil && !st.Well() && !(c.Ignore && st.NodeWell()) {
+	if err == nil && !st.Healthy() && !(c.Ignore && st.NodeHealthy()) {
 		return errFindings
 	}
 	return err
@@ -79,7 +80,7 @@ func (c *statusCmd) nobody(err error, writer string) error {
 	switch {
 	case writer != "":
 		why += "; " + writer + " writes this node's rules: use --address with its metrics server, or --address unix:PATH with its --status-socket"
-	case !strings.HasPrefix(c.Address, daemon.UnixPrefix):
+	case !strings.HasPrefix(c.Address, status.UnixPrefix):
 		why += "; if it uses another metricsBindAddress or --status-socket PATH, use --address (unix:PATH)"
 	}
 	return errors.New(why)

@@ -13,14 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // The verb prints what the daemon says, and ends with 1 unless all is well.
 func TestStatusVerb(t *testing.T) {
-	st := daemon.Status{Process: daemon.Process{Node: "node1"}, Syncs: daemon.Syncs{Synced: true}}
+	st := status.Status{Process: status.Process{Node: "node1"}, Syncs: status.Syncs{Synced: true}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != daemon.StatusPath {
+		if r.URL.Path != status.StatusPath {
 			t.Errorf("asked for %s", r.URL.Path)
 		}
 		json.NewEncoder(w).Encode(st)
@@ -35,9 +35,9 @@ func TestStatusVerb(t *testing.T) {
 		}
 	}
 	ask(exitDone)
-	st.APIServer = &daemon.APIServer{Lost: time.Now()}
+	st.APIServer = &status.APIServer{Lost: time.Now()}
 	ask(exitFindings)
-	st = daemon.Status{Process: daemon.Process{Node: "node1"}}
+	st = status.Status{Process: status.Process{Node: "node1"}}
 	ask(exitFindings)
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // The daemon reactivates dormant iptables tables at once, and reports them.
@@ -26,7 +26,7 @@ func TestWatchWakesTablesOfIPTables(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		within(w, 5*time.Second, table+" is in force again, and that is told", func() (struct{}, bool) {
-			drift := w.until("a status", func(daemon.Status) bool { return true }).LastDrift
+			drift := w.until("a status", func(status.Status) bool { return true }).LastDrift
 			told := drift != nil && len(drift.First) == 1 && drift.First[0].Object == "table "+table
 			out, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "list table "+table))
 			return struct{}{}, told && err == nil && !strings.Contains(string(out), "dormant")
@@ -99,7 +99,7 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 		}
 		nft(attack.command)
 		within(w, 10*time.Second, fmt.Sprintf("%q is undone and told", attack.command), func() (struct{}, bool) {
-			drift := w.until("a status", func(daemon.Status) bool { return true }).LastDrift
+			drift := w.until("a status", func(status.Status) bool { return true }).LastDrift
 			told := drift != nil && slices.ContainsFunc(drift.First, func(op apply.Operation) bool {
 				return op.Object == attack.named && strings.Join(op.Have, "; ") == attack.have
 			})

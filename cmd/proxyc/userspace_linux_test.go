@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // userspaceCluster is a Service whose endpoint is the node itself.
@@ -136,7 +136,7 @@ func TestUserspaceLives(t *testing.T) {
 			return struct{}{}, strings.Count(w.log.String(), "starting anew") > n
 		})
 		mode := strings.Fields(life.config[strings.Index(life.config, "mode: ")+len("mode: "):])[0]
-		w.until(life.name, func(st daemon.Status) bool { return string(st.Mode) == mode && synced(st) })
+		w.until(life.name, func(st status.Status) bool { return string(st.Mode) == mode && synced(st) })
 		if err := answers(kept); err != nil {
 			t.Errorf("%s: the connection that there was: %v", life.name, err)
 		}

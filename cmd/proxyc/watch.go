@@ -18,6 +18,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/proof"
@@ -140,7 +141,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		Files: fileSystem{e},
 	}
 	if c.Prove {
-		o.Prove = func(ctx context.Context, programs ir.Programs) []daemon.Unproved {
+		o.Prove = func(ctx context.Context, programs ir.Programs) []status.Unproved {
 			return proof.Unproved(prove.WithWorkers(ctx, 1), programs) // the other CPUs are for changing rules
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // get asks the daemon over HTTP, in its namespace.
@@ -84,7 +84,7 @@ func TestWatchMetrics(t *testing.T) {
 		w.start("proxyc", "watch")
 		w.until("first sync", synced)
 		w.write("cluster.yaml", applytest.Services("a", "b")+localCluster)
-		w.until("a change", func(st daemon.Status) bool { return synced(st) && st.LastKind == "change" })
+		w.until("a change", func(st status.Status) bool { return synced(st) && st.LastKind == "change" })
 		for _, path := range []string{"/healthz", "/livez"} {
 			if _, _, err := w.get(healthPort, path); err != nil {
 				t.Fatal(err)
@@ -218,7 +218,7 @@ func TestWatchDebugPages(t *testing.T) {
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	w.write("cluster.yaml", applytest.Services("a", "b"))
-	w.until("a change", func(st daemon.Status) bool { return synced(st) && st.LastKind == "change" })
+	w.until("a change", func(st status.Status) bool { return synced(st) && st.LastKind == "change" })
 	body := w.page("/debug/proxyc/plan")
 	if !strings.Contains(body, `"kind":"change"`) || strings.Contains(body, `"more"`) || !strings.Contains(body, `"service":{"namespace":"ns","name":"b"}`) || strings.Contains(body, `"name":"a"`) {
 		t.Errorf("the plan: %s", body)
@@ -410,8 +410,8 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 	hurry := func(w *watched, config string) {
 		w.write("config", strings.Replace(config, "minSyncPeriod: 0s", quick, 1))
 	}
-	late := func(w *watched, at time.Time) func(daemon.Status) bool { // later than twice the syncPeriod
-		return func(st daemon.Status) bool { return st.Now.Sub(at) > 3*time.Second }
+	late := func(w *watched, at time.Time) func(status.Status) bool { // later than twice the syncPeriod
+		return func(st status.Status) bool { return st.Now.Sub(at) > 3*time.Second }
 	}
 	answers := func(w *watched, want map[string]int) {
 		w.t.Helper()
@@ -426,7 +426,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 		w := start(t)
 		hurry(w, w.withoutServer())
 		w.start("proxyc", "watch")
-		st := w.until("it waits", func(st daemon.Status) bool { return st.Reason == "waiting for the first objects" })
+		st := w.until("it waits", func(st status.Status) bool { return st.Reason == "waiting for the first objects" })
 		w.until("it has waited for long", late(w, st.Started))
 		answers(w, waits)
 	})
@@ -437,7 +437,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.start("proxyc", "watch", "--boot-from", w.file("boot"))
-		st := w.until("it is refused", func(st daemon.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
+		st := w.until("it is refused", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
 		w.until("it has waited for long", late(w, st.Started))
 		answers(w, waits)
 	})
@@ -456,7 +456,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 		refuse := func() { w.write("refuse", "") }
 		refuse()
 		w.start("proxyc", "watch")
-		refused := func(st daemon.Status) bool {
+		refused := func(st status.Status) bool {
 			return st.LastError != nil && strings.Contains(st.LastError.Error, "refused, for a test")
 		}
 		st := w.until("it is refused", refused)
@@ -472,7 +472,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 		within(w, 10*time.Second, "a change waits for long", func() (struct{}, bool) { return struct{}{}, w.ask(t, "127.0.0.1:10256", "/livez") == 503 })
 		answers(w, map[string]int{"/healthz": 503})
 		hurry(w, strings.Replace(config, "verbosity: 4", "verbosity: 5", 1))
-		st = w.until("another configuration", func(st daemon.Status) bool { return st.Generation == 0 && refused(st) })
+		st = w.until("another configuration", func(st status.Status) bool { return st.Generation == 0 && refused(st) })
 		w.until("it has waited for long, too", late(w, st.LastError.At))
 		answers(w, map[string]int{"/livez": 503, "/healthz": 503})
 	})

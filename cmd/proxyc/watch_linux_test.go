@@ -20,7 +20,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -139,17 +139,17 @@ func (w *watched) stop(signal os.Signal) time.Duration {
 }
 
 // until waits for a status that satisfies holds.
-func (w *watched) until(what string, holds func(daemon.Status) bool) daemon.Status {
+func (w *watched) until(what string, holds func(status.Status) bool) status.Status {
 	w.t.Helper()
-	return within(w, 20*time.Second, what, func() (daemon.Status, bool) {
+	return within(w, 20*time.Second, what, func() (status.Status, bool) {
 		st, ok := w.status()
 		return st, ok && holds(st)
 	})
 }
 
 // status asks the daemon once; it may not be there yet.
-func (w *watched) status() (st daemon.Status, ok bool) {
-	code, body, err := w.get(metricsPort, daemon.StatusPath)
+func (w *watched) status() (st status.Status, ok bool) {
+	code, body, err := w.get(metricsPort, status.StatusPath)
 	return st, err == nil && code == http.StatusOK && json.Unmarshal([]byte(body), &st) == nil
 }
 
@@ -171,7 +171,7 @@ func within[T any](w *watched, limit time.Duration, what string, try func() (T, 
 	}
 }
 
-func synced(st daemon.Status) bool { return st.Synced && st.Pending == 0 }
+func synced(st status.Status) bool { return st.Synced && st.Pending == 0 }
 
 func (w *watched) rules() string {
 	w.t.Helper()
@@ -217,7 +217,7 @@ func TestWatchFollows(t *testing.T) {
 		w.write("cluster.yaml", applytest.Services("b"))
 		w.holds(5*time.Second, "b", true)
 		w.holds(time.Second, "a", false)
-		st := w.until("the second sync", func(st daemon.Status) bool { return st.Generation > 1 })
+		st := w.until("the second sync", func(st status.Status) bool { return st.Generation > 1 })
 		if st.LastKind != "change" {
 			t.Errorf("a change of Services led to a sync of kind %s", st.LastKind)
 		}
@@ -236,7 +236,7 @@ func TestWatchBareNames(t *testing.T) {
 	w.write("cluster.yaml", applytest.Services("b"))
 	w.holds(5*time.Second, "b", true)
 	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
-	w.until("the new mode", func(st daemon.Status) bool { return st.Mode == "iptables" && synced(st) })
+	w.until("the new mode", func(st status.Status) bool { return st.Mode == "iptables" && synced(st) })
 }
 
 // kubectl get > FILE removes no Service: the file is empty first, and stays empty if kubectl fails.
@@ -291,7 +291,7 @@ func TestWatchKeepsBrokenObject(t *testing.T) {
 	w.until("first sync", synced)
 	w.write("cluster.yaml", strings.Replace(whole, "ports: [{port: 80}]", "ports: [{port: many}]", 1)+applytest.Services("c"))
 	w.holds(20*time.Second, "c", true)
-	st := w.until("the object is reported", func(st daemon.Status) bool { return len(st.Broken) > 0 })
+	st := w.until("the object is reported", func(st status.Status) bool { return len(st.Broken) > 0 })
 	if b := st.Broken[0]; len(st.Broken) != 1 || b.Kind != "Service" || b.Object != "ns/a" || !strings.Contains(b.Reason, "port") {
 		t.Errorf("broken: %+v, want Service ns/a for its port", st.Broken)
 	}
@@ -303,7 +303,7 @@ func TestWatchKeepsBrokenObject(t *testing.T) {
 	}
 	w.write("cluster.yaml", applytest.Services("b", "c"))
 	w.holds(20*time.Second, "a", false)
-	w.until("nothing is broken", func(st daemon.Status) bool { return len(st.Broken) == 0 })
+	w.until("nothing is broken", func(st status.Status) bool { return len(st.Broken) == 0 })
 }
 
 // A restart finds all in place, and the rules stay in between.
@@ -419,7 +419,7 @@ func TestWatchReadsFirst(t *testing.T) {
 	w.flush()
 	w.start("proxyc", "watch")
 	w.holds(5*time.Second, "a", true)
-	w.until("the file is missed", func(st daemon.Status) bool { return len(st.Rejected) == 1 })
+	w.until("the file is missed", func(st status.Status) bool { return len(st.Rejected) == 1 })
 	w.write("cluster.yaml", applytest.Services("b"))
 	w.holds(5*time.Second, "b", true)
 }
@@ -448,7 +448,7 @@ func TestWatchDeadServer(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.withoutServer()
 	w.start("proxyc", "watch", "--unready-after", "10ms")
-	w.until("the loss of contact", func(st daemon.Status) bool { return st.APIServer != nil && !st.APIServer.Lost.IsZero() && !st.Synced })
+	w.until("the loss of contact", func(st status.Status) bool { return st.APIServer != nil && !st.APIServer.Lost.IsZero() && !st.Synced })
 	cmd := w.ns.Command(t.Context(), "proxyc", "status")
 	out, _ := w.ns.Run(cmd)
 	for _, want := range []string{"synced       no: waiting for the first objects\n", "API server   http://127.0.0.1:1\n",
@@ -504,7 +504,7 @@ func TestWatchConfigChange(t *testing.T) {
 		return struct{}{}, strings.Contains(w.log.String(), "the configuration stays as it is")
 	})
 	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
-	w.until("the new mode", func(st daemon.Status) bool { return st.Mode == "iptables" && synced(st) })
+	w.until("the new mode", func(st status.Status) bool { return st.Mode == "iptables" && synced(st) })
 	within(w, 5*time.Second, "the table of the old mode goes", func() (struct{}, bool) {
 		_, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "list", "table", "ip", "proxyc"))
 		return struct{}{}, err != nil
@@ -526,7 +526,7 @@ func TestWatchConfigNotInForce(t *testing.T) {
 			before := w.until("first sync", synced)
 			whole := fmt.Sprintf(watchConfig, "nftables")
 			w.write("config", strings.Replace(whole, change.from, change.to, 1))
-			refused := func(st daemon.Status) bool {
+			refused := func(st status.Status) bool {
 				return synced(st) && len(st.Rejected) == 1 && st.Rejected[0].Path == w.file("config") && strings.Contains(st.Rejected[0].Reason, change.why)
 			}
 			st := w.until("the one before is in force again", refused)
@@ -539,7 +539,7 @@ func TestWatchConfigNotInForce(t *testing.T) {
 			w.write("cluster.yaml", applytest.Services("b"))
 			w.holds(5*time.Second, "b", true)
 			w.write("config", strings.Replace(whole, "10.244.0.0/16", "10.244.0.0/17", 1))
-			w.until("the next one is in force", func(st daemon.Status) bool {
+			w.until("the next one is in force", func(st status.Status) bool {
 				return synced(st) && len(st.Rejected) == 0 && st.Config.Modified.After(before.Config.Modified)
 			})
 		})
@@ -582,7 +582,7 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 	if err := os.Remove(w.file("broken")); err != nil {
 		t.Fatal(err)
 	}
-	st := w.until("the new one is in force", func(st daemon.Status) bool { return synced(st) && st.Config.Modified.After(before.Config.Modified) })
+	st := w.until("the new one is in force", func(st status.Status) bool { return synced(st) && st.Config.Modified.After(before.Config.Modified) })
 	if st.PID != before.PID || len(st.Rejected) > 0 || !strings.Contains(w.rules(), "10.244.0.0/17") {
 		t.Errorf("status %+v, before %+v; rules:\n%s", st, before, w.rules())
 	}
@@ -598,15 +598,15 @@ func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	w.start("proxyc", "watch")
 	w.until("first sync", synced)
 	w.write("cluster.yaml", "")
-	w.until("the refusal", func(st daemon.Status) bool { return len(st.Rejected) == 1 })
+	w.until("the refusal", func(st status.Status) bool { return len(st.Rejected) == 1 })
 	config := fmt.Sprintf(watchConfig, "nftables")
 	w.write("config", strings.Replace(config, "10.244.0.0/16", "10.244.0.0/17", 1))
-	w.until("the new configuration", func(st daemon.Status) bool {
+	w.until("the new configuration", func(st status.Status) bool {
 		return synced(st) && len(st.Rejected) == 1 && strings.Contains(w.rules(), "10.244.0.0/17")
 	})
 	w.repairs("under the new configuration", "a")
 	w.write("config", strings.Replace(config, "tcpEstablishedTimeout: 0s", "tcpEstablishedTimeout: 600000h", 1))
-	w.until("the one before is in force again", func(st daemon.Status) bool { return synced(st) && len(st.Rejected) == 2 })
+	w.until("the one before is in force again", func(st status.Status) bool { return synced(st) && len(st.Rejected) == 2 })
 	w.repairs("under the one before", "a")
 	w.write("cluster.yaml", applytest.Services("b"))
 	w.holds(5*time.Second, "b", true)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // localService is a load balancer's Service with a health check.
@@ -43,16 +43,16 @@ func TestWatchHealthCheckTaken(t *testing.T) {
 	defer taken.Close()
 	w.write("cluster.yaml", localService)
 	w.start("proxyc", "watch")
-	st := w.until("the first sync", func(st daemon.Status) bool { return synced(st) && len(st.Down) > 0 })
-	if d := st.Down[0]; d.Server != "healthCheckNodePort of Service ns/web" || d.Address != "port 32100 (IPv4)" || st.Well() {
-		t.Errorf("not served: %+v, well: %t", d, st.Well())
+	st := w.until("the first sync", func(st status.Status) bool { return synced(st) && len(st.Down) > 0 })
+	if d := st.Down[0]; d.Server != "healthCheckNodePort of Service ns/web" || d.Address != "port 32100 (IPv4)" || st.Healthy() {
+		t.Errorf("not served: %+v, well: %t", d, st.Healthy())
 	}
 	const why = "healthCheckNodePort 32100 of Service ns/web does not answer: listen tcp4 0.0.0.0:32100: bind: address already in use"
 	if code, body, err := w.get(healthPort, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, why) {
 		t.Errorf("/readyz: %d %s %v", code, body, err)
 	}
 	taken.Close()
-	w.until("it answers", func(st daemon.Status) bool { return st.Well() && st.Reason == "" })
+	w.until("it answers", func(st status.Status) bool { return st.Healthy() && st.Reason == "" })
 	within(w, 5*time.Second, "the health check", func() (struct{}, bool) {
 		code, _, err := w.get(32100, "/")
 		return struct{}{}, err == nil && code == http.StatusOK
@@ -73,12 +73,12 @@ func TestWatchTableGone(t *testing.T) {
 		if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "delete", "table", "ip", "proxyc")); err != nil {
 			t.Fatal(err)
 		}
-		st := w.until("the repair", func(st daemon.Status) bool { return synced(st) && st.LastDrift != nil && st.LastDrift.Lately > i })
+		st := w.until("the repair", func(st status.Status) bool { return synced(st) && st.LastDrift != nil && st.LastDrift.Lately > i })
 		if d := st.LastDrift; !slices.Equal(d.Gone, []string{"table ip proxyc"}) || len(d.First) != 0 || len(d.By) != 1 || !strings.HasPrefix(d.By[0], "nft (process ") {
 			t.Errorf("last drift: %+v", d)
 		}
-		if st.Well() != (i < 2) {
-			t.Errorf("well after %d times: %t", i+1, st.Well())
+		if st.Healthy() != (i < 2) {
+			t.Errorf("well after %d times: %t", i+1, st.Healthy())
 		}
 	}
 	if !strings.Contains(w.log.String(), `"somebody else removed what is ours: it is gone" object="table ip proxyc" by="nft (process `) {
@@ -98,7 +98,7 @@ func TestWatchRejectedSnapshot(t *testing.T) {
 	w.start("proxyc", "watch", "--boot-from", w.file("missing/boot"))
 	w.until("the first sync", synced)
 	w.write("cluster.yaml", "")
-	st := w.until("the refusal", func(st daemon.Status) bool { return len(st.Rejected) > 0 && st.BootFile.Error != "" })
+	st := w.until("the refusal", func(st status.Status) bool { return len(st.Rejected) > 0 && st.BootFile.Error != "" })
 	if len(st.Snapshot) != 1 || !st.Snapshot[0].Modified.Equal(then) {
 		t.Errorf("in force: %+v, want that of %s", st.Snapshot, then)
 	}
@@ -132,8 +132,8 @@ func TestWatchLeftOut(t *testing.T) {
 		t.Fatal("the cluster has no port 80")
 	}
 	w.write("cluster.yaml", wrong)
-	st := w.until("the finding", func(st daemon.Status) bool { return synced(st) && !w.has("a") })
-	if st.Well() || !st.NodeWell() {
+	st := w.until("the finding", func(st status.Status) bool { return synced(st) && !w.has("a") })
+	if st.Healthy() || !st.NodeHealthy() {
 		t.Error("status takes a Service that is left out for well")
 	}
 	series("1")
@@ -158,7 +158,7 @@ func TestWatchLeftOut(t *testing.T) {
 		t.Errorf("of one that is right: %s, %v", out, err)
 	}
 	w.write("cluster.yaml", cluster)
-	w.until("it is right again", func(st daemon.Status) bool { return st.Well() && w.has("a") })
+	w.until("it is right again", func(st status.Status) bool { return st.Healthy() && w.has("a") })
 	series("0")
 }
 
@@ -184,9 +184,9 @@ func TestWatchGoodAgain(t *testing.T) {
 	} {
 		for name, good := range map[string]string{"cluster.yaml": cluster, "config": config} {
 			broken(name)
-			w.until(name+" is rejected", func(st daemon.Status) bool { return len(st.Rejected) == 1 })
+			w.until(name+" is rejected", func(st status.Status) bool { return len(st.Rejected) == 1 })
 			w.write(name, good)
-			w.until(name+" counts", func(st daemon.Status) bool { return len(st.Rejected) == 0 })
+			w.until(name+" counts", func(st status.Status) bool { return len(st.Rejected) == 0 })
 			within(w, 5*time.Second, "the log", func() (struct{}, bool) {
 				return struct{}{}, strings.Count(w.log.String(), again[name]) == i+1
 			})

@@ -96,7 +96,7 @@ E "an error of the API client" err="why"
 		if at := time.UnixMicro(int64(ts * 1000)); at.Before(began.Add(-time.Millisecond)) || at.After(time.Now()) {
 			t.Errorf("ts: %v", o["ts"])
 		}
-		if file, _, _ := strings.Cut(o["caller"].(string), ":"); file != "daemon/logging_test.go" {
+		if file, _, _ := strings.Cut(o["caller"].(string), ":"); file != "logging/logging_test.go" {
 			t.Errorf("caller: %v", o["caller"])
 		}
 		delete(o, "ts")

@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	proc "github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
@@ -120,7 +120,7 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 	if _, err := proc.Beside(ctx, &n.log, false, n.self, "watch", "-c", filepath.Join(n.dir, "config.yaml"), "-s", filepath.Join(n.dir, "cluster.yaml"), "--status-socket", n.socket()); err != nil {
 		return err
 	}
-	var st daemon.Status
+	var st status.Status
 	err = n.until(ctx, "rules", func() bool {
 		var asking error
 		st, asking = review.AskStatus(ctx, n.socket())

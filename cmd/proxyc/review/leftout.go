@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -25,7 +25,7 @@ type LeftOut struct {
 type objectErrors map[string][]string
 
 // errorsOf returns the errors among a daemon's findings.
-func errorsOf(findings []daemon.Finding) objectErrors {
+func errorsOf(findings []status.Finding) objectErrors {
 	errs := objectErrors{}
 	for _, f := range findings {
 		if f.Severity == diag.Error.String() {
@@ -50,7 +50,7 @@ func LeftOutOf(j *Input) LeftOut {
 }
 
 // LeftOutOfDaemon returns what a daemon's rules lack, from its snapshot and findings.
-func LeftOutOfDaemon(snap *snapshot.Snapshot, findings []daemon.Finding) LeftOut {
+func LeftOutOfDaemon(snap *snapshot.Snapshot, findings []status.Finding) LeftOut {
 	return newLeftOut(snap, errorsOf(findings))
 }
 

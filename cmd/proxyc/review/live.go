@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -35,8 +35,8 @@ func Live(socket string) (*Input, ir.Programs, error) {
 }
 
 // AskKnown reads a daemon's input from its status socket.
-func AskKnown(ctx context.Context, socket string) (known daemon.Known, err error) {
-	err = askDaemon(ctx, socket, daemon.KnownPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&known) })
+func AskKnown(ctx context.Context, socket string) (known status.Known, err error) {
+	err = askDaemon(ctx, socket, status.KnownPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&known) })
 	if known.Snapshot == nil {
 		known.Snapshot = new(snapshot.Document)
 	}
@@ -44,8 +44,8 @@ func AskKnown(ctx context.Context, socket string) (known daemon.Known, err error
 }
 
 // AskStatus reads a daemon's status from its status socket.
-func AskStatus(ctx context.Context, socket string) (st daemon.Status, err error) {
-	err = askDaemon(ctx, socket, daemon.StatusPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&st) })
+func AskStatus(ctx context.Context, socket string) (st status.Status, err error) {
+	err = askDaemon(ctx, socket, status.StatusPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&st) })
 	return st, err
 }
 
@@ -53,7 +53,7 @@ func AskStatus(ctx context.Context, socket string) (st daemon.Status, err error)
 func LiveIR(ctx context.Context, socket string) (programs ir.Programs, err error) {
 	ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
 	defer cancel()
-	err = askDaemon(ctx, socket, daemon.IRPath, func(r io.Reader) (err error) {
+	err = askDaemon(ctx, socket, status.IRPath, func(r io.Reader) (err error) {
 		programs, err = ir.ReadJSON(r)
 		return err
 	})

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
@@ -72,7 +72,7 @@ func TestUnproved(t *testing.T) {
 	}
 	late, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("it takes too long"))
-	want := []daemon.Unproved{{Want: "known", Have: "not known: it takes too long"}}
+	want := []status.Unproved{{Want: "known", Have: "not known: it takes too long"}}
 	if found := Unproved(late, ir.NewPrograms(p)); !slices.Equal(found, want) {
 		t.Errorf("found %+v after the time was over, want %+v", found, want)
 	}

@@ -1,4 +1,4 @@
-package daemon
+package status
 
 import (
 	"fmt"
@@ -56,7 +56,7 @@ func (st *Status) printSyncs(line func(name, format string, args ...any)) {
 	if !st.LastSync.IsZero() {
 		line("last sync", "%s, %s: %s", st.LastSync.Format(time.RFC3339), st.LastKind, st.Operations)
 	}
-	if c := st.LastChange; c != nil && c.At.Before(st.LastSync) && total(st.Operations) == 0 {
+	if c := st.LastChange; c != nil && c.At.Before(st.LastSync) && st.Operations.Total() == 0 {
 		line("last change", "%s, %s: %s", c.At.Format(time.RFC3339), c.Kind, c.Operations)
 	}
 	for _, q := range st.Quarantined {
@@ -112,7 +112,7 @@ func (st *Status) printForeign(line func(name, format string, args ...any)) {
 		st.LastDrift.print(line)
 	}
 	if k := st.KubeProxy; k != nil {
-		line("kube-proxy", "%s, since %s ago: %s", k.text(), age(st.Now, k.Since), strings.Join(k.Objects, ", "))
+		line("kube-proxy", "%s, since %s ago: %s", k.Text(), age(st.Now, k.Since), strings.Join(k.Objects, ", "))
 	}
 	for _, rule := range st.MayDrop {
 		line("may drop", "foreign rules that may drop: %s", rule)
@@ -194,3 +194,52 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 
 // age returns the time since then, in whole seconds.
 func age(now, then time.Time) time.Duration { return now.Sub(then).Round(time.Second) }
+
+// print prints the last repair.
+func (d *LastDrift) print(line func(name, format string, args ...any)) {
+	if d.contested() {
+		line("fought", "rules were changed by somebody else %d times in the last minute, and repaired: find out who it is, and stop that (%s)", d.Lately, Authors(d.By))
+	}
+	line("last drift", "%s: %s", d.At.Format(time.RFC3339), d.Operations)
+	if len(d.By) > 0 {
+		line("", "by %s", Authors(d.By))
+	}
+	for _, what := range d.Gone {
+		line("", "%s is gone", what)
+	}
+	for _, op := range d.First {
+		line("", "%s %s", op.Verb, op.Object)
+		for _, l := range op.Have {
+			line("", "  have: %s", l)
+		}
+		for _, l := range op.Want {
+			line("", "  want: %s", l)
+		}
+	}
+	if d.More > 0 {
+		line("", "and %d more", d.More)
+	}
+}
+
+// Authors returns the names of the programs that changed the rules, for messages.
+func Authors(programs []string) string {
+	if len(programs) == 0 {
+		return "unknown"
+	}
+	return strings.Join(programs, ", ")
+}
+
+// Text describes the state.
+func (k *KubeProxy) Text() string {
+	switch k.State {
+	case Maintained:
+		if k.Process != "" {
+			return fmt.Sprintf("kube-proxy runs beside proxyc (%s), and packets may follow its rules: stop one of them", k.Process)
+		}
+		return "kube-proxy's rules appeared, and packets may follow them: it seems to run beside proxyc, stop one of them"
+	case LeftOver:
+		return "rules that kube-proxy left are being removed, and packets may follow them"
+	default:
+		return "rules that kube-proxy left were removed"
+	}
+}

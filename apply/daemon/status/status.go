@@ -1,14 +1,23 @@
-package daemon
+// Package status is the documents in which a daemon reports its state: as JSON, and as text.
+package status
 
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
+
+// UnixPrefix precedes the path of a unix socket in an address.
+const UnixPrefix = "unix:"
 
 // StatusPath is the path of the status on the metrics server.
 const StatusPath = "/proxyc/status"
@@ -200,6 +209,18 @@ type LastChange struct {
 	Operations apply.Count `json:"operations"`
 }
 
+// KubeProxyState is what becomes of kube-proxy's rules.
+type KubeProxyState string
+
+const (
+	// Maintained rules belong to a kube-proxy that runs.
+	Maintained KubeProxyState = "maintained"
+	// LeftOver rules have no owner. The daemon removes them.
+	LeftOver KubeProxyState = "left over"
+	// Removed rules were left over.
+	Removed KubeProxyState = "removed"
+)
+
 // KubeProxy is the state of kube-proxy's rules since the daemon started.
 type KubeProxy struct {
 	State   KubeProxyState `json:"state"`
@@ -216,106 +237,85 @@ type Easing struct {
 	Kept  []Busy    `json:"kept"`
 }
 
-// status collects the Status from the parts of a session.
-type status struct {
-	process Process
-	now     func() time.Time
-	parts   []func(*Status) // each adds its part, in this order
+// Finding is a finding in a Status.
+type Finding struct {
+	Severity string `json:"severity"`
+	Object   string `json:"object"`
+	Field    string `json:"field,omitempty"`
+	Message  string `json:"message"`
 }
 
-// get queries all parts. A Status that contains a sync must also contain its effects, so parts that
-// learn about a sync earlier are queried later.
-func (s *status) get() Status {
-	st := Status{Process: s.process}
-	for _, part := range s.parts {
-		part(&st)
-	}
-	st.Now = s.now()
-	st.onClock()
-	return st
+func (f Finding) isError() bool { return f.Severity == diag.Error.String() }
+
+// Text returns the finding in the format of other commands.
+func (f Finding) Text() string {
+	return diag.Diagnostic{Object: f.Object, Path: f.Field, Msg: f.Message}.String()
 }
 
-// clockSet is the difference above which a clock has been set.
-const clockSet = time.Second
-
-// onClock converts times to the node's current wall clock, so that ages are correct. It may have
-// been set since, even by a year on a node whose clock stops without power.
-func (st *Status) onClock() {
-	now := func(t time.Time) time.Time {
-		if t.IsZero() {
-			return t
-		}
-		then := st.Now.Add(t.Sub(st.Now)) // by the monotonic clock, if both have it
-		if off := then.Sub(t.Round(0)).Abs(); off < clockSet {
-			return t // clocks drift; report a constant time
-		}
-		return then
-	}
-	st.Started, st.LastSync = now(st.Started), now(st.LastSync)
-	if c := st.LastChange; c != nil {
-		st.LastChange = &LastChange{now(c.At), c.Kind, c.Operations}
-	}
-	if e := st.LastError; e != nil {
-		st.LastError = &LastError{now(e.At), e.Error}
-	}
-	if d := st.LastDrift; d != nil {
-		last := *d
-		last.At = now(d.At)
-		st.LastDrift = &last
-	}
-	if k := st.KubeProxy; k != nil {
-		at := *k
-		at.Since = now(k.Since)
-		st.KubeProxy = &at
-	}
-	if e := st.Easing; e != nil {
-		st.Easing = &Easing{now(e.Since), now(e.Until), e.Kept}
-	}
-	st.Draining = slices.Clone(st.Draining)
-	for i := range st.Draining {
-		st.Draining[i].Since = now(st.Draining[i].Since)
-	}
-	st.Rejected = slices.Clone(st.Rejected)
-	for i := range st.Rejected {
-		st.Rejected[i].Since, st.Rejected[i].At = now(st.Rejected[i].Since), now(st.Rejected[i].At)
-	}
-	st.Down = slices.Clone(st.Down)
-	for i := range st.Down {
-		st.Down[i].Since = now(st.Down[i].Since)
-	}
-	st.Retrying = slices.Clone(st.Retrying)
-	for i := range st.Retrying {
-		st.Retrying[i].Since = now(st.Retrying[i].Since)
-	}
-	if a := st.APIServer; a != nil {
-		a.Lost = now(a.Lost)
-		for i := range a.Resources {
-			r := &a.Resources[i]
-			r.Last, r.Lost = now(r.Last), now(r.Lost)
-		}
-	}
+// Busy is a leftover that connections use.
+type Busy struct {
+	Object      string `json:"object"`
+	Connections int    `json:"connections"`
 }
 
-// Well reports whether everything is in order:
+// contestedRepairs is the number of repairs in a minute above which another program is considered
+// to change the rules continuously.
+const contestedRepairs = 3
+
+// LastDrift describes the last foreign change, and how often there were any.
+type LastDrift struct {
+	At         time.Time   `json:"at"`
+	Operations apply.Count `json:"operations"`
+	// Gone are objects that were missing completely: "table ip proxyc". First does not contain the
+	// operations that restored their content.
+	Gone []string `json:"gone,omitempty"`
+	// First are the first repairs, with the values found. More is the number of further ones.
+	First []apply.Operation `json:"first"`
+	More  int               `json:"more,omitempty"`
+	// By are the programs that made the change, if the kernel reports them: "nft (process 4711)".
+	By []string `json:"by,omitempty"`
+	// Lately is the number of repairs in the last minute.
+	Lately int `json:"lately,omitempty"`
+}
+
+// Known is a daemon's input: another proxyc of the same version can compile the same Programs from
+// it.
+type Known struct {
+	Config   *config.Config     `json:"config"`
+	Facts    compiler.Facts     `json:"facts"`
+	Snapshot *snapshot.Document `json:"snapshot"`
+	// Findings contains all errors and warnings, in the format of a Status.
+	Findings []Finding `json:"findings,omitempty"`
+}
+
+// Healthy reports whether everything is in order:
 //
 //   - The kernel matches the desired rules, and no other program changes them continuously.
 //   - The input is current, from the API server or the newest files, and no object has errors.
 //   - Servers and proofs have no failures.
 //   - The boot file is current, and kube-proxy has no rules.
-func (st *Status) Well() bool {
-	return st.NodeWell() && !slices.ContainsFunc(st.Findings, Finding.isError)
+func (st *Status) Healthy() bool {
+	return st.NodeHealthy() && !slices.ContainsFunc(st.Findings, Finding.isError)
 }
 
-// NodeWell is Well without errors in objects, which their authors have to fix.
-func (st *Status) NodeWell() bool {
-	return st.Synced && !st.LastDrift.fought() &&
-		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.beside() == "" && st.APIServer.well() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving+len(st.Quarantined) == 0
+// NodeHealthy is Healthy without errors in objects, which their authors have to fix.
+func (st *Status) NodeHealthy() bool {
+	return st.Synced && !st.LastDrift.contested() &&
+		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.Warning() == "" && st.APIServer.healthy() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving+len(st.Quarantined) == 0
 }
 
-// well reports whether every resource can be read, including optional ones.
-func (a *APIServer) well() bool {
+// healthy reports whether every resource can be read, including optional ones.
+func (a *APIServer) healthy() bool {
 	return a == nil || a.Lost.IsZero() && !slices.ContainsFunc(a.Resources, func(h watch.ResourceState) bool { return !h.Lost.IsZero() })
 }
 
-// UnixPrefix precedes the path of a unix socket in an address.
-const UnixPrefix = "unix:"
+// contested reports whether another program changes the rules continuously.
+func (d *LastDrift) contested() bool { return d != nil && d.Lately >= contestedRepairs }
+
+// Warning returns why packets may follow kube-proxy's rules; "": there are none.
+func (k *KubeProxy) Warning() string {
+	if k == nil || k.State == Removed {
+		return ""
+	}
+	return k.Text() + " (" + strings.Join(k.Objects, ", ") + ")"
+}
