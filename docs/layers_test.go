@@ -28,6 +28,8 @@ var layers = []string{
 	"apply/iptables apply/nftables apply/hns apply/watch",
 	"apply/ipvs apply/userspace",
 	"apply/daemon/logging apply/daemon/reconcile apply/daemon/status apply/hns/hnstest apply/winuserspace",
+	"apply/daemon/host",
+	"apply/daemon/oneshot",
 	"apply/daemon",
 	"apply/doctor",
 	"cmd/proxyc/disk cmd/proxyc/help cmd/proxyc/page cmd/proxyc/review cmd/proxyc/terminal",

@@ -1,5 +1,4 @@
-// Package daemon maintains the rules of one node. It implements proxyc watch, and proxyc apply as
-// OneShot.
+// Package daemon maintains the rules of one node. It implements proxyc watch.
 //
 // Run runs consecutive sessions, each with one configuration. A session is composed of types that
 // own their fields and goroutines:
@@ -16,8 +15,5 @@
 //	    servers      health, metrics, debug pages and status
 //
 // Changes of the cluster arrive in a watch.Store, which the input fills. The reconciler in package
-// reconcile applies the difference through an apply.Dataplane. The table in dataplanes.go opens the
-// one for the mode.
-//
-// Code that sessions share with OneShot (settings, lock, leftovers, stale flows) is in node.go.
+// reconcile applies the difference through an apply.Dataplane, which package host opens.
 package daemon

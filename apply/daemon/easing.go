@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
@@ -56,12 +57,12 @@ func (e *easing) current() *status.Easing {
 
 // step checks once. over is the number of connections that were cut off at the deadline.
 func (e *easing) step(ctx context.Context) (over int, err error) {
-	kept, err := ease(ctx, e.left)
+	kept, err := host.Ease(ctx, e.left)
 	if len(kept) > 0 && e.now().Sub(e.began) >= e.deadline {
 		for _, k := range kept {
 			over = max(over, k.Connections)
 		}
-		kept, err = nil, remove(ctx, e.left)
+		kept, err = nil, host.Remove(ctx, e.left)
 	}
 	if err == nil {
 		if e.kept = kept; len(kept) == 0 {

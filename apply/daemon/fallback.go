@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
@@ -34,9 +35,9 @@ type choice struct {
 func newFallback(ctx context.Context, o *Options) *fallback {
 	return &fallback{chosen: map[ir.Mode]choice{}, possible: func(cfg *config.Config) error {
 		mode := cfg.ProxyMode()
-		options := dataplaneOptions(cfg, o.IPVS)
+		options := host.Options(cfg, o.IPVS)
 		options.IPTables, options.LockTimeout, options.ReadOnly = o.IPTables, o.LockTimeout, true
-		dataplane, err := Open(ctx, mode, options)
+		dataplane, err := host.Open(ctx, mode, options)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/conntrack"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/ir"
@@ -86,11 +87,11 @@ func (h *holder) holdOther(ctx context.Context, rec reconcile.Reconciler, last l
 	}
 	cfg := *h.config.Config
 	cfg.Mode = string(modeOf(last.Programs))
-	differ, err := settings(&cfg, &last.IPv4.Node)
-	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
+	differ, err := host.SettingsOf(&cfg, &last.IPv4.Node)
+	if err := errors.Join(err, sysctl.Write(host.Root, differ)); err != nil {
 		return false, err
 	}
-	dataplane, err := Open(ctx, cfg.ProxyMode(), h.options(&cfg))
+	dataplane, err := host.Open(ctx, cfg.ProxyMode(), h.options(&cfg))
 	if err != nil {
 		return false, err
 	}

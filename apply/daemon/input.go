@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/serve"
-	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -84,8 +84,8 @@ func newInput(s *session) *input {
 		p.cluster.contact = in.contact
 		in.condition = in.newCondition()
 	}
-	in.follower = newFollower(s.config.Config, in.store, compiler.Facts{NodeName: in.node, TCPBeLiberal: sysctl.Liberal(kernelRoot)}, log, in.events.Send)
-	in.follower.interfaces = Interfaces
+	in.follower = newFollower(s.config.Config, in.store, compiler.Facts{NodeName: in.node, TCPBeLiberal: host.Liberal()}, log, in.events.Send)
+	in.follower.interfaces = host.Interfaces
 	return in
 }
 
@@ -248,7 +248,7 @@ func LackOfPods(cfg *config.Config, snap *snapshot.Snapshot, nodeName string) st
 // checkNode checks the configuration against the Node's address families, if known (CFG-14,
 // configured addresses need the node's family; CFG-15, warnings about single-family settings).
 func (in *input) checkNode() error {
-	interfaces, err := Interfaces()
+	interfaces, err := host.Interfaces()
 	if err != nil {
 		return err
 	}

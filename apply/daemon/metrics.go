@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -66,7 +67,7 @@ func (c *counters) measureFindings() {
 func (c *counters) measureConntrack() {
 	number := func(name string) serve.KernelNumber {
 		return func() (uint64, error) {
-			text, err := kernelRoot.Read("proc/sys/net/netfilter/" + name)
+			text, err := host.Root.Read("proc/sys/net/netfilter/" + name)
 			if err != nil {
 				return 0, err
 			}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/monitor"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -74,7 +75,7 @@ type pulse struct {
 
 // newPeer makes the peer of a daemon of a mode. remove removes kube-proxy's rules.
 func newPeer(mode ir.Mode, drift *drift, easing *easing, log *slog.Logger, send func(watch.Event), remove func(context.Context) error) *peer {
-	own := dataplaneOf(mode).apart
+	own := host.ModeOf(mode).Apart
 	p := &peer{remove: remove, now: time.Now, log: log, send: send}
 	p.signs = signs{
 		process:  monitor.KubeProxyProcess,

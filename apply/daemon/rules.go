@@ -12,22 +12,15 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/compiler/config"
-	"github.com/proxyc/proxyc/ir"
 )
 
 // scheduleOf returns when rules are written, according to the configuration's periods.
 func scheduleOf(cfg *config.Config) reconcile.Schedule {
-	every := cmp.Or(dataplaneOf(cfg.ProxyMode()).compareEvery, apply.CompareEvery)
+	every := cmp.Or(host.ModeOf(cfg.ProxyMode()).CompareEvery, apply.CompareEvery)
 	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: every}
-}
-
-// dataplaneOptions returns the dataplane options of a configuration; ipvs contains settings of mode
-// ipvs that the configuration lacks.
-func dataplaneOptions(cfg *config.Config, ipvs apply.IPVS) apply.Options {
-	ipvs.Scheduler, _, _ = ir.ParseScheduler(cfg.Scheduler())
-	return apply.Options{IPVS: ipvs, Network: cfg.Winkernel.NetworkName, RootEndpoint: cfg.Winkernel.RootHnsEndpointName}
 }
 
 // rules are the rules of a session in the kernel. [session.shutdown] releases what they own.
@@ -85,7 +78,7 @@ func (r *rules) open(ctx context.Context) (err error) {
 	if r.lock, err = r.acquireLock(ctx); err != nil {
 		return err
 	}
-	r.dataplane, err = Open(ctx, r.config.Config.ProxyMode(), r.options(r.config.Config))
+	r.dataplane, err = host.Open(ctx, r.config.Config.ProxyMode(), r.options(r.config.Config))
 	return err
 }
 
@@ -109,7 +102,7 @@ func (r *rules) prepare(ctx context.Context) (last lastInForce, err error) {
 // options returns the options for opening a dataplane.
 func (r *rules) options(cfg *config.Config) apply.Options {
 	p := r.process
-	o := dataplaneOptions(cfg, p.IPVS)
+	o := host.Options(cfg, p.IPVS)
 	o.IPTables, o.LockTimeout, o.Log = p.IPTables, p.LockTimeout, r.log
 	o.Local, o.OwnTables, o.Fastpath = r.input.store.SetHosted, p.OwnTables, p.Fastpath
 	o.Previous = p.handover.previous
@@ -207,7 +200,7 @@ const (
 func (r *rules) acquireLock(ctx context.Context) (*apply.Lock, error) {
 	health := r.observer.health
 	for began := time.Now(); ; {
-		lock, err := acquireLock(ctx, func(why error) {
+		lock, err := host.AcquireLock(ctx, func(why error) {
 			r.log.Warn("waiting for another proxyc to end", "err", why)
 			health.SetNotReady("waiting for another proxyc to end: " + why.Error())
 		})

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -22,7 +23,7 @@ func startEvents(r *config.Resolved) []watch.Event {
 		events = append(events, startEvent("DefaultMode",
 			"mode is not set, "+string(r.Config.ProxyMode())+" is used: set it, since kube-proxy 1.40 will use nftables"))
 	}
-	return append(events, dataplaneOf(r.Config.ProxyMode()).events...)
+	return append(events, host.ModeOf(r.Config.ProxyMode()).Events...)
 }
 
 // startEvent returns an event of a start; one with a note is a warning.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/node"
@@ -51,7 +52,7 @@ func newSession(p *process, of *loaded, refused *refusedConfig, log *logging.Log
 	hosts := hosts(name, p.Hostname)
 	s.rules = newRules(s, hosts)
 	s.neighbors = newNeighbors(func(ctx context.Context) (apply.Interference, error) {
-		return Interference(ctx, 1<<cfg.MasqueradeBit())
+		return host.Interference(ctx, 1<<cfg.MasqueradeBit())
 	}, log.Logger, time.Now)
 	s.file = &configFile{process: p, of: of, refused: refused, again: make(chan struct{}, 1), log: log.Logger, faults: s.faults}
 	s.status = s.newCollector()

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler/config"
 )
@@ -21,9 +22,9 @@ type sysctls struct {
 
 // write sets the kernel settings that configuration and mode require, and logs the changes.
 func (s *sysctls) write() error {
-	differ, err := Settings(s.cfg, s.node)
+	differ, err := host.Settings(s.cfg, s.node)
 	s.written.Store(&differ)
-	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
+	if err := errors.Join(err, sysctl.Write(host.Root, differ)); err != nil {
 		return err
 	}
 	for _, d := range differ {
@@ -39,8 +40,8 @@ func (s *sysctls) restore() {
 	if written == nil {
 		return
 	}
-	undo := sysctl.Undo(kernelRoot, *written)
-	if err := sysctl.Write(kernelRoot, undo); err != nil {
+	undo := sysctl.Undo(host.Root, *written)
+	if err := sysctl.Write(host.Root, undo); err != nil {
 		s.log.Warn("settings of the refused configuration stay", "err", err)
 	}
 	for _, d := range undo {
@@ -53,8 +54,8 @@ func (s *sysctls) writeOOMScore() {
 	if runtime.GOOS != "linux" {
 		return
 	}
-	differ, err := sysctl.Diff(kernelRoot, sysctl.OOMScore(s.cfg))
-	if err := errors.Join(err, sysctl.Write(kernelRoot, differ)); err != nil {
+	differ, err := sysctl.Diff(host.Root, sysctl.OOMScore(s.cfg))
+	if err := errors.Join(err, sysctl.Write(host.Root, differ)); err != nil {
 		s.log.Warn("oomScoreAdj", "err", err)
 	}
 }

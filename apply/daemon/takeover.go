@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -28,7 +29,7 @@ func (t *takeover) tidy(ctx context.Context, inUse apply.Dataplane, done func())
 	if t.peer.maintained() {
 		return errors.New("kube-proxy runs beside proxyc")
 	}
-	leftovers, err := Leftovers(ctx, t.mode, inUse)
+	leftovers, err := host.Leftovers(ctx, t.mode, inUse)
 	kept, err := t.remove(ctx, leftovers, err)
 	if len(kept) > 0 {
 		t.easing.give(ctx, eased{leftovers, kept})
@@ -44,11 +45,11 @@ func (t *takeover) remove(ctx context.Context, leftovers []apply.Leftover, err e
 	for _, l := range leftovers {
 		t.log.Info("removing", "object", l.Object)
 	}
-	kept, easeErr := ease(ctx, leftovers)
+	kept, easeErr := host.Ease(ctx, leftovers)
 	for _, k := range kept {
 		t.log.Info("stays until its connections end", "object", k.Object, "connections", k.Connections)
 	}
-	if warning := Exposed(leftovers); warning != "" {
+	if warning := host.Exposed(leftovers); warning != "" {
 		t.log.Warn(warning)
 	}
 	if err = errors.Join(err, easeErr); err != nil {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
+	"github.com/proxyc/proxyc/apply/daemon/oneshot"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
@@ -106,8 +108,8 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if j.Facts.Interfaces, err = e.interfaces(); err != nil {
 		return e.finish(j, err)
 	}
-	j.Facts.TCPBeLiberal = daemon.Liberal()
-	if err := daemon.HostFacts(j.Config, &j.Facts); err != nil {
+	j.Facts.TCPBeLiberal = host.Liberal()
+	if err := host.Facts(j.Config, &j.Facts); err != nil {
 		return e.finish(j, err)
 	}
 	programs := j.Compile()
@@ -129,7 +131,7 @@ func wholeFile(all diag.List) bool {
 
 // converge applies the Programs to the node once.
 func (c *applyCmd) converge(ctx context.Context, e *env, j *review.Input, programs ir.Programs) error {
-	once := &daemon.OneShot{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
+	once := &oneshot.Apply{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
 		IPVS: c.ipvsFlags.options(), DryRun: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly,
 		Waiting: func(why error) { fmt.Fprintf(e.stderr, "waiting for another proxyc to end: %s\n", why) }}
 	done, err := once.Run(ctx)
@@ -140,7 +142,7 @@ func (c *applyCmd) converge(ctx context.Context, e *env, j *review.Input, progra
 }
 
 // outcome is what an apply did, or would do, for output.
-type outcome struct{ *daemon.Report }
+type outcome struct{ *oneshot.Report }
 
 // finish prints the report, and returns the command's error.
 func (c *applyCmd) finish(e *env, r outcome, err error) error {
@@ -237,7 +239,7 @@ func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 		return err
 	}
 	var found []apply.Leftover
-	err := daemon.Cleanup(ctx, keepKubeProxy, dryRun, func(leftovers []apply.Leftover) {
+	err := oneshot.Cleanup(ctx, keepKubeProxy, dryRun, func(leftovers []apply.Leftover) {
 		found = leftovers
 		for _, l := range leftovers {
 			fmt.Fprintf(e.stdout, "remove %s\n", l.Object)
@@ -247,7 +249,7 @@ func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 		}
 	})
 	if !dryRun {
-		e.warnExposed(daemon.Exposed(found))
+		e.warnExposed(host.Exposed(found))
 	}
 	return err
 }

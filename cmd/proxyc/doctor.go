@@ -9,7 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/build"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/doctor"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/sysctl"
@@ -53,13 +53,13 @@ func (c *doctorCmd) Run(e *env) (err error) {
 	}
 	n := &doctor.Node{Root: "/", Mode: resolved.Config.ProxyMode(), NodeName: name, Now: time.Now,
 		Try:      func(ctx context.Context, mode ir.Mode) error { return doctor.Try(ctx, self, cluster, mode) },
-		Settings: func() ([]sysctl.Setting, error) { return daemon.Settings(resolved.Config, name) },
-		Bridges:  daemon.FastpathBridges,
+		Settings: func() ([]sysctl.Setting, error) { return host.Settings(resolved.Config, name) },
+		Bridges:  host.FastpathBridges,
 		Interference: func(ctx context.Context) (apply.Interference, error) {
-			return daemon.Interference(ctx, 1<<resolved.Config.MasqueradeBit())
+			return host.Interference(ctx, 1<<resolved.Config.MasqueradeBit())
 		},
-		RuleCounts: daemon.Held, Writer: daemon.Writer, Lock: daemon.CheckLock, Interfaces: e.interfaces,
-		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return daemon.Leftovers(ctx, "", nil) },
+		RuleCounts: host.RuleCounts, Writer: host.Writer, Lock: host.CheckLock, Interfaces: e.interfaces,
+		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return host.Leftovers(ctx, "", nil) },
 	}
 	for _, m := range c.Modes {
 		n.Modes = append(n.Modes, ir.Mode(m))

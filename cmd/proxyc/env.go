@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
@@ -49,7 +49,7 @@ func osEnv() *env {
 		stderr:     os.Stderr,
 		files:      disk.OS{},
 		hostname:   os.Hostname,
-		interfaces: daemon.Interfaces,
+		interfaces: host.Interfaces,
 		terminal:   terminal.IsTerminal(os.Stderr),
 		regularly:  terminal.Regularly,
 	}

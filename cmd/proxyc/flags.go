@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
 	"github.com/proxyc/proxyc/compiler"
@@ -168,7 +168,7 @@ func (in *input) readAddresses(e *env, j *review.Input) (err error) {
 		return fmt.Errorf("--live: %w", err)
 	}
 	j.Facts.Interfaces = append(j.Facts.Interfaces, j.Facts.Named...)
-	j.Facts.TCPBeLiberal = daemon.Liberal()
+	j.Facts.TCPBeLiberal = host.Liberal()
 	return nil
 }
 

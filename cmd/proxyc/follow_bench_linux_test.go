@@ -12,6 +12,7 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
@@ -70,7 +71,7 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 	var d apply.Dataplane
 	var drift <-chan struct{}
 	if err := ns.Do(func() (err error) {
-		if d, err = daemon.Open(ctx, ir.ModeNFTables, apply.Options{Log: log}); err == nil {
+		if d, err = host.Open(ctx, ir.ModeNFTables, apply.Options{Log: log}); err == nil {
 			drift, err = d.Drift(ctx)
 		}
 		return err

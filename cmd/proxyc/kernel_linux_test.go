@@ -7,7 +7,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
@@ -53,7 +53,7 @@ func TestKernelHolds(t *testing.T) {
 // dataplane itself reads back what it committed.
 func converge(t *testing.T, programs ir.Programs, variant string) error {
 	t.Helper()
-	d, err := daemon.Open(t.Context(), programs.IPv4.Node.Mode, apply.Options{IPTables: variantOf(variant)})
+	d, err := host.Open(t.Context(), programs.IPv4.Node.Mode, apply.Options{IPTables: variantOf(variant)})
 	if err != nil {
 		return err
 	}

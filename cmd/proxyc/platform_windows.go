@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
@@ -143,7 +143,7 @@ func (s *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 
 // logged runs the daemon with its output written to the log.
 func (s *handler) logged(ctx context.Context) error {
-	log, err := openLogFile(filepath.Join(daemon.DataDir(), "proxyc.log"), logFileSize)
+	log, err := openLogFile(filepath.Join(host.DataDir(), "proxyc.log"), logFileSize)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
@@ -109,7 +109,7 @@ func (c *replayCmd) player(ctx context.Context, e *env) (*replay.Player, error) 
 	}
 	o.Plane = new(apply.Memory)
 	if c.Netns != "" {
-		if o.Plane, err = daemon.Open(ctx, j.Config.ProxyMode(), apply.Options{IPTables: variantOf(c.Variant)}); err != nil {
+		if o.Plane, err = host.Open(ctx, j.Config.ProxyMode(), apply.Options{IPTables: variantOf(c.Variant)}); err != nil {
 			return nil, err
 		}
 	}

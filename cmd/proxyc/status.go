@@ -11,7 +11,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 )
@@ -40,12 +40,12 @@ func (c *statusCmd) Run(e *env) error {
 		return c.badAddress(": " + unknown.Err)
 	}
 	if err != nil {
-		return c.nobody(err, daemon.Writer())
+		return c.nobody(err, host.Writer())
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return c.nobody(err, daemon.Writer())
+		return c.nobody(err, host.Writer())
 	}
 	var st status.Status
 	if err := json.Unmarshal(body, &st); err != nil || resp.StatusCode != http.StatusOK {

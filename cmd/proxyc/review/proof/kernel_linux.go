@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
 	kernelipvs "github.com/proxyc/proxyc/apply/ipvs"
 	kernelnftables "github.com/proxyc/proxyc/apply/nftables"
@@ -74,7 +74,7 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 			}
 		}
 	}
-	others, err := daemon.Interference(ctx, mark)
+	others, err := host.Interference(ctx, mark)
 	d.leftOut = slices.Concat(gone, others.Lines())
 	return err
 }

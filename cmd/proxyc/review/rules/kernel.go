@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/ir"
@@ -329,7 +329,7 @@ func Trace(ctx context.Context, s *trace.Scene, from, to, variant string) (*Kern
 	}
 	if err == nil && len(have.Outcome.Destinations) > 0 {
 		var others apply.Interference
-		others, err = daemon.Interference(ctx, p.Node.MasqueradeMark())
+		others, err = host.Interference(ctx, p.Node.MasqueradeMark())
 		f.Replies = others.Drops
 	}
 	return f, err

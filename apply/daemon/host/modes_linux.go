@@ -1,4 +1,4 @@
-package daemon
+package host
 
 import (
 	"context"
@@ -22,9 +22,9 @@ import (
 var errNotLinux error
 
 // dataplanes contains all modes, in the order of removing their leftovers.
-var dataplanes = [...]dataplane{
+var modes = [...]Mode{
 	{
-		mode: ir.ModeNFTables, apart: true,
+		mode: ir.ModeNFTables, Apart: true,
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return nftables.Open(ctx, o) },
 		leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
 	},
@@ -35,11 +35,11 @@ var dataplanes = [...]dataplane{
 	},
 	{
 		// The kernel sends no notifications for virtual servers and sets.
-		mode: ir.ModeIPVS, within: ir.ModeIPTables, compareEvery: time.Minute,
+		mode: ir.ModeIPVS, within: ir.ModeIPTables, CompareEvery: time.Minute,
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return ipvs.Open(ctx, o) },
 		leftovers: ipvs.Leftovers,
-		events: []watch.Event{startEvent("IPVSDeprecation",
-			"The ipvs proxier is now deprecated and may be removed in a future release. Please use 'nftables' instead.")},
+		Events: []watch.Event{{Warning: true, Reason: "IPVSDeprecation", Action: "StartKubeProxy",
+			Note: "The ipvs proxier is now deprecated and may be removed in a future release. Please use 'nftables' instead."}},
 	},
 	{
 		mode: ir.ModeUserspace, within: ir.ModeIPTables,
@@ -56,8 +56,8 @@ func Interference(ctx context.Context, mark uint32) (apply.Interference, error) 
 	return all, errors.Join(err, chainsErr)
 }
 
-// Held returns the number of rules of each iptables variant.
-func Held(ctx context.Context) (map[string]int, error) {
+// RuleCounts returns the number of rules of each iptables variant.
+func RuleCounts(ctx context.Context) (map[string]int, error) {
 	held, err := iptables.RuleCounts(ctx)
 	out := map[string]int{}
 	for v, n := range held {
@@ -69,11 +69,14 @@ func Held(ctx context.Context) (map[string]int, error) {
 // FastpathBridges returns the bridges in the fast path of mode nftables.
 func FastpathBridges() ([]string, error) { return flowtable.Bridges() }
 
-// beside returns what proxyc left on a node that kube-proxy manages again; known reports whether
+// errNoPeer prevents the removal of the only rules of a node.
+var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules here, and there would be none: start it first")
+
+// BesideKubeProxy returns what proxyc left on a node that kube-proxy manages again; known reports whether
 // kube-proxy's own objects were found. In mode ipvs kube-proxy creates only objects that proxyc
 // creates, too. Existing ones are then in use, and include the chains that mode iptables would
 // leave.
-func beside(ctx context.Context, known bool) ([]apply.Leftover, error) {
+func BesideKubeProxy(ctx context.Context, known bool) ([]apply.Leftover, error) {
 	tables, err := nftables.Leftovers(ctx, false)
 	if !known {
 		servers, serversErr := ipvs.Leftovers(ctx)
@@ -95,5 +98,5 @@ const lockDir = "/run/proxyc"
 // Interfaces returns the network interfaces, ordered by name.
 func Interfaces() ([]compiler.Interface, error) { return node.Interfaces() }
 
-// HostFacts adds nothing on Linux.
-func HostFacts(*config.Config, *compiler.Facts) error { return nil }
+// Facts adds nothing on Linux.
+func Facts(*config.Config, *compiler.Facts) error { return nil }

@@ -1,4 +1,4 @@
-package daemon
+package host
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 
 func TestEveryModeHasADataplane(t *testing.T) {
 	for _, mode := range ir.Modes() {
-		if mode != ir.ModeKernelspace && dataplaneOf(mode).open == nil {
+		if mode != ir.ModeKernelspace && ModeOf(mode).open == nil {
 			t.Errorf("mode %s has none", mode)
 		}
 	}

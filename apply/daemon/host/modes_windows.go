@@ -1,4 +1,4 @@
-package daemon
+package host
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 var errNotLinux error
 
 // dataplanes contains all modes, in the order of removing their leftovers.
-var dataplanes = [...]dataplane{
+var modes = [...]Mode{
 	{
 		mode: ir.ModeKernelspace,
 		open: func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return hns.Open(ctx, o) },
@@ -80,11 +80,11 @@ func Interference(context.Context, uint32) (apply.Interference, error) {
 	return apply.Interference{}, nil
 }
 
-// beside returns nothing: kube-proxy adopts the objects of proxyc.
-func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, nil }
+// BesideKubeProxy returns nothing: kube-proxy adopts the objects of proxyc.
+func BesideKubeProxy(context.Context, bool) ([]apply.Leftover, error) { return nil, nil }
 
-// HostFacts adds facts from HNS: the type of the network, and the endpoints of this node.
-func HostFacts(cfg *config.Config, facts *compiler.Facts) error {
+// Facts adds facts from HNS: the type of the network, and the endpoints of this node.
+func Facts(cfg *config.Config, facts *compiler.Facts) error {
 	if cfg.ProxyMode() != ir.ModeKernelspace {
 		return nil
 	}
@@ -111,8 +111,8 @@ func HostFacts(cfg *config.Config, facts *compiler.Facts) error {
 	return nil
 }
 
-// Held returns nothing: only Linux has iptables.
-func Held(context.Context) (map[string]int, error) { return nil, nil }
+// RuleCounts returns nothing: only Linux has iptables.
+func RuleCounts(context.Context) (map[string]int, error) { return nil, nil }
 
 // FastpathBridges returns nothing: only Linux has the fast path.
 func FastpathBridges() ([]string, error) { return nil, nil }

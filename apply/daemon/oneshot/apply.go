@@ -1,4 +1,6 @@
-package daemon
+// Package oneshot applies or removes the rules of a node once, without a daemon. It implements proxyc
+// apply and proxyc cleanup.
+package oneshot
 
 import (
 	"context"
@@ -10,14 +12,35 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
 )
 
-// OneShot applies Programs to a node once.
-type OneShot struct {
+// lockToWrite acquires the node's lock. Read-only commands do not need it, so they can check a node
+// whose daemon holds it: the kernel returns each table as it is between two commits. waiting is as
+// in acquireLock.
+func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool, waiting func(why error)) (release func() error, err error) {
+	if lookOnly {
+		return func() error { return nil }, nil
+	}
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	lock, err := host.AcquireLock(ctx, waiting)
+	if err != nil {
+		return nil, err
+	}
+	return lock.Release, nil
+}
+
+// Apply applies Programs to a node once.
+type Apply struct {
 	Config   *config.Config
 	Programs ir.Programs
 	// IPTables is the variant, as in apply.Options.
@@ -59,11 +82,9 @@ func (r *Report) Empty() bool {
 // Run applies the Programs in the order that packets require: kernel settings, rules, removal of
 // leftovers of other proxies, removal of stale UDP flows. The Report is nil if it failed before the
 // commit.
-func (t *OneShot) Run(ctx context.Context) (*Report, error) {
-	if err := checkMode(t.Programs.IPv4.Node.Mode, t.DryRun); err != nil && !t.SettingsOnly { // before any change
-		return nil, err
-	}
-	if err := once(t.Programs.IPv4.Node.Mode); err != nil && !t.SettingsOnly && !t.DryRun {
+func (t *Apply) Run(ctx context.Context) (*Report, error) {
+	node := &t.Programs.IPv4.Node
+	if err := t.check(node.Mode); err != nil { // before any change
 		return nil, err
 	}
 	release, err := lockToWrite(ctx, t.LockTimeout, t.DryRun, t.Waiting)
@@ -71,25 +92,24 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	defer release()
-	out := &Report{}
 	if t.SettingsOnly {
-		if out.Settings, err = settings(t.Config, &t.Programs.IPv4.Node); err != nil {
-			return nil, err
-		}
-		return out, t.writeSettings(out.Settings)
+		return t.set()
 	}
-	mode := t.Programs.IPv4.Node.Mode
-	o := dataplaneOptions(t.Config, t.IPVS)
+	o := host.Options(t.Config, t.IPVS)
 	o.IPTables, o.LockTimeout, o.ReadOnly = t.IPTables, t.LockTimeout, t.DryRun
-	dataplane, err := Open(ctx, mode, o) // reports missing kernel features before the settings are read
+	dataplane, err := host.Open(ctx, node.Mode, o) // reports missing kernel features before the settings are read
 	if err != nil {
 		return nil, err
 	}
 	defer dataplane.Close()
-	if out.Settings, err = settings(t.Config, &t.Programs.IPv4.Node); err != nil {
+	leftovers, err := host.Leftovers(ctx, node.Mode, dataplane)
+	if err != nil {
 		return nil, err
 	}
-	leftovers, err := Leftovers(ctx, mode, dataplane)
+	if peer := host.OfKubeProxy(leftovers); len(peer) > 0 && !t.Takeover && !t.DryRun {
+		return nil, fmt.Errorf("the node carries kube-proxy's rules (%s): stop kube-proxy, then say --yes-takeover", strings.Join(peer, ", "))
+	}
+	out, err := t.set()
 	if err != nil {
 		return nil, err
 	}
@@ -98,17 +118,35 @@ func (t *OneShot) Run(ctx context.Context) (*Report, error) {
 			out.Leftovers = append(out.Leftovers, l.Object)
 		}
 	}
-	if peer := peers(leftovers); len(peer) > 0 && !t.Takeover && !t.DryRun {
-		return nil, fmt.Errorf("the node carries kube-proxy's rules (%s): stop kube-proxy, then say --yes-takeover", strings.Join(peer, ", "))
-	}
-	if err := t.writeSettings(out.Settings); err != nil {
-		return nil, err
-	}
 	return t.commit(ctx, dataplane, leftovers, out)
 }
 
+// check returns an error if a mode cannot be applied, or has no effect without a process.
+func (t *Apply) check(mode ir.Mode) error {
+	if t.SettingsOnly {
+		return nil
+	}
+	if err := host.CheckMode(mode, t.DryRun); err != nil || t.DryRun || !mode.ByProcess() {
+		return err
+	}
+	return fmt.Errorf("mode: in mode %s a process carries the connections, and none would when apply has ended: say watch, which is that process, or --dry-run or --check to look only", mode)
+}
+
+// set sets the kernel settings that differ.
+func (t *Apply) set() (*Report, error) {
+	differ, err := host.SettingsOf(t.Config, &t.Programs.IPv4.Node)
+	if err != nil {
+		return nil, err
+	}
+	out := &Report{Settings: differ}
+	if t.DryRun {
+		return out, nil
+	}
+	return out, sysctl.Write(host.Root, differ)
+}
+
 // commit applies the Programs, and does the work that follows.
-func (t *OneShot) commit(ctx context.Context, dataplane apply.Dataplane, leftovers []apply.Leftover, out *Report) (*Report, error) {
+func (t *Apply) commit(ctx context.Context, dataplane apply.Dataplane, leftovers []apply.Leftover, out *Report) (*Report, error) {
 	plan, result, err := apply.Once(ctx, dataplane, t.Programs, func(apply.Plan) bool { return !t.DryRun })
 	if plan == nil {
 		return nil, err
@@ -120,15 +158,15 @@ func (t *OneShot) commit(ctx context.Context, dataplane apply.Dataplane, leftove
 	err = result.Error()
 	if !t.DryRun {
 		var easeErr error
-		out.Kept, easeErr = ease(ctx, leftovers)
+		out.Kept, easeErr = host.Ease(ctx, leftovers)
 		err = errors.Join(err, easeErr)
-		out.Leftovers, out.Exposed = gone(leftovers, out.Kept), Exposed(leftovers)
+		out.Leftovers, out.Exposed = gone(leftovers, out.Kept), host.Exposed(leftovers)
 	}
 	var staleErr error
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)
 	if t.DryRun {
 		var othersErr error
-		out.Others, othersErr = Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark())
+		out.Others, othersErr = host.Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark())
 		staleErr = errors.Join(staleErr, othersErr)
 	}
 	return out, errors.Join(err, staleErr)
@@ -142,13 +180,6 @@ func gone(leftovers []apply.Leftover, kept []status.Busy) (objects []string) {
 		}
 	}
 	return objects
-}
-
-func (t *OneShot) writeSettings(settings []sysctl.Setting) error {
-	if t.DryRun {
-		return nil
-	}
-	return sysctl.Write(kernelRoot, settings)
 }
 
 // staleFlows finds the stale UDP flows to frontends of the Programs and to removed ones. It deletes
@@ -166,4 +197,13 @@ func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, look
 	}
 	slices.SortFunc(stale, conntrack.Stale.Compare)
 	return slices.Compact(stale), err
+}
+
+// unserved returns the node ports on localhost that the Programs require and no process serves.
+func unserved(programs ir.Programs) []string {
+	var all []string
+	for _, l := range userspace.Unserved(programs) {
+		all = append(all, l.Listen.String()+"/tcp of "+l.Port.String()+": proxyc watch serves node ports at localhost, by a process")
+	}
+	return apply.Lines(all)
 }

@@ -1,6 +1,6 @@
 //go:build !linux && !windows
 
-package daemon
+package host
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 var errNotLinux = errors.New("requires Linux or Windows: other systems support only the offline verbs")
 
-var dataplanes []dataplane
+var modes []Mode
 
 // lockDir is empty: there is nothing to lock.
 const lockDir = ""
@@ -24,17 +24,17 @@ func Interference(context.Context, uint32) (apply.Interference, error) {
 	return apply.Interference{}, errNotLinux
 }
 
-// beside is supported only on Linux and Windows.
-func beside(context.Context, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
+// BesideKubeProxy is supported only on Linux and Windows.
+func BesideKubeProxy(context.Context, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
 
 // Interfaces returns the network interfaces, ordered by name.
 func Interfaces() ([]compiler.Interface, error) { return node.Interfaces() }
 
-// HostFacts adds nothing: only Windows has further facts.
-func HostFacts(*config.Config, *compiler.Facts) error { return nil }
+// Facts adds nothing: only Windows has further facts.
+func Facts(*config.Config, *compiler.Facts) error { return nil }
 
-// Held is supported only on Linux.
-func Held(context.Context) (map[string]int, error) { return nil, errNotLinux }
+// RuleCounts is supported only on Linux.
+func RuleCounts(context.Context) (map[string]int, error) { return nil, errNotLinux }
 
 // FastpathBridges is supported only on Linux.
 func FastpathBridges() ([]string, error) { return nil, errNotLinux }

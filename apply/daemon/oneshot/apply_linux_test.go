@@ -1,6 +1,7 @@
-package daemon
+package oneshot
 
 import (
+	"github.com/proxyc/proxyc/compiler/config"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ func TestTurnRefusesModesFirst(t *testing.T) {
 		true:  "mode: a node takes modes iptables, ipvs, nftables and userspace, got",
 		false: "mode: a node takes modes iptables, ipvs and nftables, got", // userspace requires a process
 	} {
-		once := &OneShot{Config: testConfig(mode), Programs: programs, DryRun: dryRun}
+		once := &Apply{Config: config.Default(), Programs: programs, DryRun: dryRun}
 		if _, err := once.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("dry run %t: %v, want %q", dryRun, err, want)
 		}

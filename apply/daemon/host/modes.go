@@ -1,4 +1,4 @@
-package daemon
+package host
 
 import (
 	"context"
@@ -15,53 +15,53 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// dataplane describes how the rules of a mode are applied. The table of dataplanes corresponds to
+// Mode describes how the rules of a mode are applied. The table of dataplanes corresponds to
 // that of back ends (cmd/proxyc/review.Modes).
-type dataplane struct {
+type Mode struct {
 	mode ir.Mode
 	// within is another mode whose kind of rules this mode also uses. That mode's leftovers are then
 	// in use.
 	within ir.Mode
-	// compareEvery is the interval of comparisons with the kernel without other reasons (DMN-21, the
+	// CompareEvery is the interval of comparisons with the kernel without other reasons (DMN-21, the
 	// maximum sync interval); 0 for one hour.
-	compareEvery time.Duration
+	CompareEvery time.Duration
 	// open opens the dataplane; nil if its rules can only be removed.
 	open func(context.Context, apply.Options) (apply.Dataplane, error)
 	// leftovers returns the leftovers of the mode if it is not open; nil if those of within are all.
 	leftovers func(context.Context) ([]apply.Leftover, error)
-	// apart is set if the mode shares no chain with kube-proxy's rules of the same mode.
-	apart bool
-	// events are sent about the node at each start in the mode.
-	events []watch.Event
+	// Apart is set if the mode shares no chain with kube-proxy's rules of the same mode.
+	Apart bool
+	// Events are sent about the node at each start in the mode.
+	Events []watch.Event
 }
 
 // Open opens the dataplane of a mode.
 func Open(ctx context.Context, mode ir.Mode, o apply.Options) (apply.Dataplane, error) {
-	if err := checkMode(mode, true); err != nil {
+	if err := CheckMode(mode, true); err != nil {
 		return nil, err
 	}
-	d, err := dataplaneOf(mode).open(ctx, o)
+	d, err := ModeOf(mode).open(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("mode %s: %w", mode, err)
 	}
 	return d, nil
 }
 
-// dataplaneOf returns the dataplane of a mode, or the zero value.
-func dataplaneOf(mode ir.Mode) dataplane {
-	for _, d := range dataplanes {
+// ModeOf returns the dataplane of a mode, or the zero value.
+func ModeOf(mode ir.Mode) Mode {
+	for _, d := range modes {
 		if d.mode == mode {
 			return d
 		}
 	}
-	return dataplane{}
+	return Mode{}
 }
 
-// checkMode returns an error if a mode cannot be applied on this system. The error lists the modes
+// CheckMode returns an error if a mode cannot be applied on this system. The error lists the modes
 // that can; with processes it includes those that require a process.
-func checkMode(mode ir.Mode, processes bool) error {
+func CheckMode(mode ir.Mode, processes bool) error {
 	var words []string
-	for _, d := range dataplanes {
+	for _, d := range modes {
 		switch {
 		case d.open == nil:
 		case d.mode == mode:
@@ -81,14 +81,6 @@ func checkMode(mode ir.Mode, processes bool) error {
 	return fmt.Errorf("mode: a node takes modes %s, got %q; compile -o shows what %s would need", list, mode, mode)
 }
 
-// once returns an error if the rules of a mode do not work without a process.
-func once(mode ir.Mode) error {
-	if mode.ByProcess() {
-		return fmt.Errorf("mode: in mode %s a process carries the connections, and none would when apply has ended: say watch, which is that process, or --dry-run or --check to look only", mode)
-	}
-	return nil
-}
-
 // errUnasked is returned for leftovers whose location is not configured.
 var errUnasked = errors.New("leftovers were not looked for")
 
@@ -99,9 +91,9 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 	var errs []error
 	within := ir.Mode("")
 	if inUse != nil {
-		within = dataplaneOf(mode).within
+		within = ModeOf(mode).within
 	}
-	for _, d := range dataplanes {
+	for _, d := range modes {
 		find := d.leftovers
 		switch {
 		case inUse != nil && d.mode == mode:
@@ -123,14 +115,14 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 // since another program may depend on it.
 func Exposed(gone []apply.Leftover) string {
 	guarded := slices.ContainsFunc(gone, func(l apply.Leftover) bool { return l.GuardsLocalhost })
-	if !guarded || !sysctl.RoutesLocalnet(kernelRoot) {
+	if !guarded || !sysctl.RoutesLocalnet(Root) {
 		return ""
 	}
 	return "net.ipv4.conf.all.route_localnet is 1 and the rules that guarded localhost are gone: machines on the same link reach what listens on 127.0.0.1 (sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it)"
 }
 
-// remove removes leftovers. It continues after errors.
-func remove(ctx context.Context, leftovers []apply.Leftover) error {
+// Remove removes leftovers. It continues after errors.
+func Remove(ctx context.Context, leftovers []apply.Leftover) error {
 	var errs []error
 	for _, l := range leftovers {
 		if err := l.Remove(ctx); err != nil {
@@ -140,9 +132,9 @@ func remove(ctx context.Context, leftovers []apply.Leftover) error {
 	return errors.Join(errs...)
 }
 
-// ease removes the leftovers that no connection uses. It returns the others, with the number of
+// Ease removes the leftovers that no connection uses. It returns the others, with the number of
 // their connections.
-func ease(ctx context.Context, leftovers []apply.Leftover) (busy []status.Busy, err error) {
+func Ease(ctx context.Context, leftovers []apply.Leftover) (busy []status.Busy, err error) {
 	var errs []error
 	for _, l := range leftovers {
 		n := 0
@@ -161,8 +153,8 @@ func ease(ctx context.Context, leftovers []apply.Leftover) (busy []status.Busy, 
 	return busy, errors.Join(errs...)
 }
 
-// peers returns the names of the leftovers that only kube-proxy creates.
-func peers(leftovers []apply.Leftover) []string {
+// OfKubeProxy returns the names of the leftovers that only kube-proxy creates.
+func OfKubeProxy(leftovers []apply.Leftover) []string {
 	var objects []string
 	for _, l := range leftovers {
 		if l.KubeProxy {

@@ -1,0 +1,40 @@
+package oneshot
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/host"
+)
+
+// cleanupTimeout is how long Cleanup waits for another proxyc to end.
+const cleanupTimeout = 5 * time.Second
+
+// Cleanup removes what proxyc or kube-proxy left on the node, in every mode and family. With
+// keepPeer it removes what proxyc left on a node that kube-proxy manages again. With lookOnly it
+// removes nothing. It calls found with the leftovers before it removes them.
+func Cleanup(ctx context.Context, keepPeer, lookOnly bool, found func([]apply.Leftover)) error {
+	release, err := lockToWrite(ctx, cleanupTimeout, lookOnly, func(error) {})
+	if err != nil {
+		return err
+	}
+	defer release()
+	leftovers, err := host.Leftovers(ctx, "", nil)
+	if keepPeer {
+		if err == nil {
+			leftovers, err = host.BesideKubeProxy(ctx, len(host.OfKubeProxy(leftovers)) > 0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err == nil || len(leftovers) > 0 {
+		found(leftovers)
+	}
+	if lookOnly {
+		return err
+	}
+	return errors.Join(err, host.Remove(ctx, leftovers))
+}
