@@ -13,7 +13,9 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/host"
+	"github.com/proxyc/proxyc/apply/daemon/proofs"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
+	"github.com/proxyc/proxyc/apply/daemon/takeover"
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
@@ -31,7 +33,7 @@ type rules struct {
 	input    *input
 	observer *observer
 	effects  *effects
-	takeover *takeover
+	takeover *takeover.Takeover
 	sysctls  *sysctls
 
 	lock      *apply.Lock     // nil before it is acquired
@@ -142,15 +144,15 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	r.wrote.Store(true)
 	r.running.Go(func() { r.effects.boot.keep(ctx, r.dataplane.Applied().Programs) })
 	r.running.Go(func() { r.input.follower.watchInterfaces(ctx) })
-	r.running.Go(func() { r.takeover.easing.run(ctx) })
+	r.running.Go(func() { r.takeover.Follow(ctx) })
 	rec.Synced = r.synced
-	rec.Source = proving{r.input.follower, r.observer.proofs}
+	rec.Source = proofs.Source{Source: r.input.follower, Proofs: r.observer.proofs}
 	t := r.takeover
-	t.peer.begin() // before the first sync, which takes over existing rules
-	watchPeer := sync.OnceFunc(func() { r.running.Go(func() { t.peer.watch(ctx) }) })
-	rec.Tidy.Again = t.again
+	t.Begin() // before the first sync, which takes over existing rules
+	watchPeer := sync.OnceFunc(func() { r.running.Go(func() { t.WatchKubeProxy(ctx) }) })
+	rec.Tidy.Again = t.Requests
 	rec.Tidy.Do = func(ctx context.Context) error {
-		return t.tidy(ctx, r.dataplane, func() {
+		return t.Tidy(ctx, r.dataplane, func() {
 			r.process.handover.closePrevious(r.log)
 			watchPeer()
 		})

@@ -12,7 +12,9 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
+	"github.com/proxyc/proxyc/apply/daemon/proofs"
 	"github.com/proxyc/proxyc/apply/daemon/status"
+	"github.com/proxyc/proxyc/apply/daemon/takeover"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -78,12 +80,11 @@ func newRules(s *session, hosts []string) *rules {
 	p, cfg, log, events := s.process, s.config.Config, s.log.Logger, s.input.events
 	observer := &observer{
 		health: s.health, progress: &progress{}, drift: &drift{log: log, now: time.Now}, log: log,
-		proofs:   newProofs(p.Prove, log, s.metrics.ProofDifferences.Inc),
+		proofs:   proofs.New(p.Prove, log, s.metrics.ProofDifferences.Inc),
 		counters: &counters{Metrics: s.metrics, store: p.cluster.store, follower: s.input.follower, began: time.Now()},
 	}
-	takeover := &takeover{mode: cfg.ProxyMode(), log: log, faults: s.faults, failed: s.metrics.LeftoverFailures.Inc, again: make(chan func(error))}
-	takeover.easing = newEasing(cmp.Or(p.IPVS.DrainDeadline, apply.DrainDeadline), log, s.faults)
-	takeover.peer = newPeer(cfg.ProxyMode(), observer.drift, takeover.easing, log, events.Send, takeover.request)
+	takeover := takeover.New(takeover.Options{Mode: cfg.ProxyMode(), Deadline: cmp.Or(p.IPVS.DrainDeadline, apply.DrainDeadline), Log: log,
+		Retrying: s.faults.retrying, Failed: s.metrics.LeftoverFailures.Inc, Repaired: observer.drift.repairedSince, Send: events.Send})
 	return &rules{
 		process: p, config: s.config, log: log, input: s.input, observer: observer, takeover: takeover,
 		effects: newEffects(s, newChecks(s.health, s.faults, events, log, hosts)),
@@ -105,7 +106,7 @@ func (s *session) newCollector() *collector {
 		s.input.reportPending,      // before the applied rules
 		r.observer.progress.report, // before their input, and the work that follows
 		r.effects.report, s.input.report,
-		r.observer.drift.report, r.observer.proofs.report, r.takeover.easing.report, r.takeover.peer.report,
+		r.observer.drift.report, r.observer.proofs.Report, r.takeover.Report,
 		s.faults.report, s.file.report,
 		func(st *status.Status) { st.Reason = s.health.Ready().Reason },
 	}
@@ -117,7 +118,7 @@ func (s *session) prepareHealth() {
 	s.health.SetNode(s.cluster.state)
 	s.health.Pending = s.cluster.store.Pending
 	s.health.Following = s.rules.effects.pending
-	s.health.Beside = s.rules.takeover.peer.beside
+	s.health.Beside = s.rules.takeover.Warning
 	if s.input.contact != nil {
 		s.health.CutOff = s.input.cutOff
 	}
@@ -143,7 +144,7 @@ func (s *session) troubles() serve.Troubles {
 	others, boot := s.neighbors.last(), s.rules.effects.boot
 	return serve.Troubles{Rejected: len(st.Rejected), NotServed: len(st.Down),
 		BootFile:  boot != nil && boot.failed.Load() != nil,
-		KubeProxy: s.rules.takeover.peer.beside() != "",
+		KubeProxy: s.rules.takeover.Warning() != "",
 		MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}
 }
 
@@ -165,7 +166,7 @@ func (s *session) run(parent context.Context) (next *loaded, err error) {
 		run(&others, f)
 	}
 	for _, f := range [...]func(context.Context) error{
-		s.neighbors.run, s.neighbors.follow, s.log.Run, s.file.watch, s.reload, s.rules.observer.proofs.run, s.rules.effects.checks.run,
+		s.neighbors.run, s.neighbors.follow, s.log.Run, s.file.watch, s.reload, s.rules.observer.proofs.Run, s.rules.effects.checks.run,
 	} {
 		run(&others, f)
 	}

@@ -151,7 +151,7 @@ func TestRetriesAreTold(t *testing.T) {
 	s.rules.effects.cleaned(conntrack.Cleaned{Family: ir.IPv4, Err: errors.New("no buffer space")})
 	s.rules.effects.cleaned(conntrack.Cleaned{Family: ir.IPv6})
 	busy := apply.Leftover{Object: "table ip kube-proxy", Remove: func(context.Context) error { return errors.New("busy") }}
-	if _, err := s.rules.takeover.remove(t.Context(), []apply.Leftover{busy}, nil); err == nil {
+	if _, err := s.rules.takeover.Remove(t.Context(), []apply.Leftover{busy}, nil); err == nil {
 		t.Error("a leftover that stays is no error")
 	}
 	retrying := s.status.get().Retrying

@@ -36,9 +36,8 @@ type testStatus struct {
 	*progress
 	*faults
 	*brokenObjects
-	drift  drift
-	easing easing
-	peer   peer
+	drift   drift
+	foreign status.Foreign
 	collector
 }
 
@@ -46,7 +45,7 @@ func newTestStatus(mode ir.Mode, now func() time.Time) *testStatus {
 	st := &testStatus{progress: &progress{}, faults: &faults{now: now, log: slog.New(slog.DiscardHandler)}, brokenObjects: &brokenObjects{},
 		collector: collector{process: status.Process{Node: "node1", Mode: mode}, now: now}}
 	st.drift.now = now
-	st.parts = []func(*status.Status){st.progress.report, st.drift.report, st.faults.report, st.brokenObjects.report, st.easing.report, st.peer.report}
+	st.parts = []func(*status.Status){st.progress.report, st.drift.report, st.faults.report, st.brokenObjects.report, func(s *status.Status) { s.Easing, s.KubeProxy = st.foreign.Easing, st.foreign.KubeProxy }}
 	return st
 }
 
@@ -92,7 +91,7 @@ func TestStatusOfEasing(t *testing.T) {
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return at })
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setSynced(true)
-	st.easing.shown.Store(&status.Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []status.Busy{{Object: "virtual server 10.96.0.1:80/tcp", Connections: 3}, {Object: "ipset KUBE-LOOP-BACK", Connections: 3}}})
+	st.foreign.Easing = &status.Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []status.Busy{{Object: "virtual server 10.96.0.1:80/tcp", Connections: 3}, {Object: "ipset KUBE-LOOP-BACK", Connections: 3}}}
 	well, got := printed(t, st.told(0))
 	const want = `kept         virtual server 10.96.0.1:80/tcp, for 1m0s until its connections end: 3
 kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
@@ -101,7 +100,7 @@ kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
 	if !well || !strings.Contains(got, want) {
 		t.Errorf("well: %t, want %q in\n%s", well, want, got)
 	}
-	st.easing.shown.Store(nil)
+	st.foreign.Easing = nil
 	if _, got := printed(t, st.told(0)); strings.Contains(got, "kept") {
 		t.Errorf("after its end:\n%s", got)
 	}
@@ -297,12 +296,12 @@ func TestStatusTroubles(t *testing.T) {
 	if well, _ := printed(t, told); well {
 		t.Error("well, although the boot file cannot be written")
 	}
-	st.peer.shown.Store(&status.KubeProxy{State: status.Removed, Since: now})
+	st.foreign.KubeProxy = &status.KubeProxy{State: status.Removed, Since: now}
 	if well, _ := printed(t, st.told(0)); !well {
 		t.Error("not well, although what kube-proxy left was removed")
 	}
 	for _, of := range []status.KubeProxyState{status.Maintained, status.LeftOver} {
-		st.peer.shown.Store(&status.KubeProxy{State: of, Since: now})
+		st.foreign.KubeProxy = &status.KubeProxy{State: of, Since: now}
 		if well, _ := printed(t, st.told(0)); well {
 			t.Errorf("well, although kube-proxy's rules are %s", of)
 		}

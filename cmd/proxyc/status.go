@@ -25,13 +25,13 @@ type statusCmd struct {
 func (c *statusCmd) Run(e *env) error {
 	ctx, cancel := context.WithTimeout(context.Background(), review.AnswerTimeout)
 	defer cancel()
-	host, client := c.Address, http.DefaultClient
+	server, client := c.Address, http.DefaultClient
 	if path, ok := strings.CutPrefix(c.Address, status.UnixPrefix); ok {
-		host, client = "localhost", review.UnixClient(path)
+		server, client = "localhost", review.UnixClient(path)
 	} else if _, port, err := net.SplitHostPort(c.Address); err != nil || port == "" {
 		return c.badAddress("")
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+status.StatusPath, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+server+status.StatusPath, nil)
 	if err != nil {
 		return fmt.Errorf("--address: %w", err)
 	}

@@ -1,4 +1,4 @@
-package daemon
+package takeover
 
 import (
 	"context"
@@ -19,7 +19,7 @@ type easing struct {
 	deadline time.Duration
 	now      func() time.Time
 	log      *slog.Logger
-	faults   *faults
+	retrying func(work string, err error)
 	given    chan eased
 
 	left  []apply.Leftover
@@ -29,8 +29,8 @@ type easing struct {
 	shown atomic.Pointer[status.Easing] // nil if nothing is left
 }
 
-func newEasing(deadline time.Duration, log *slog.Logger, faults *faults) *easing {
-	return &easing{deadline: deadline, now: time.Now, log: log, faults: faults, given: make(chan eased)}
+func newEasing(deadline time.Duration, log *slog.Logger, retrying func(string, error)) *easing {
+	return &easing{deadline: deadline, now: time.Now, log: log, retrying: retrying, given: make(chan eased)}
 }
 
 // eased is a list of leftovers, some of which connections use.
@@ -99,7 +99,7 @@ func (e *easing) run(ctx context.Context) {
 		}
 		over, err := e.step(ctx)
 		e.shown.Store(e.current())
-		e.faults.retrying("what connections of another mode kept", err)
+		e.retrying("what connections of another mode kept", err)
 		switch {
 		case over > 0:
 			e.log.Warn("connections of another mode have lasted for as long as they may: they end", "connections", over)
@@ -111,6 +111,3 @@ func (e *easing) run(ctx context.Context) {
 
 // active reports whether leftovers remain.
 func (e *easing) active() bool { return e.shown.Load() != nil }
-
-// report adds the remaining leftovers to a Status.
-func (e *easing) report(st *status.Status) { st.Easing = e.shown.Load() }

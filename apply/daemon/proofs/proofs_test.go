@@ -1,4 +1,4 @@
-package daemon
+package proofs
 
 import (
 	"context"
@@ -36,19 +36,16 @@ func TestProvedChanges(t *testing.T) {
 		}
 		return found
 	}
-	st := newTestStatus(ir.ModeNFTables, time.Now)
-	st.synced(&reconcile.Sync{Kind: reconcile.Full})
-	st.setSynced(true)
-	proves := newProofs(prove, slog.New(slog.DiscardHandler), func() {})
+	proves := New(prove, slog.New(slog.DiscardHandler), func() {})
 	status := func() status.Status {
-		now := st.told(0)
-		proves.report(&now)
+		now := status.Status{Syncs: status.Syncs{Synced: true}}
+		proves.Report(&now)
 		return now
 	}
 	change := func(all bool, changes ...ir.Change) {
 		w := reconcile.Work{Programs: ir.NewPrograms(&node), All: all}
 		*w.Changes.At(p.Family) = changes
-		proves.add(w)
+		proves.Add(w)
 		if now := status(); now.Proving > len(changes) || now.Proving > 0 && now.Healthy() {
 			t.Errorf("%d changes: %d to be proved, and all is well", len(changes), now.Proving)
 		}
@@ -58,8 +55,10 @@ func TestProvedChanges(t *testing.T) {
 	line := "not proved   Service " + b.Name.String() + ": proxyc trace --from node --to 10.96.0.10:80/tcp: is rejected, must be dropped\n"
 	told := func(when string, want bool) {
 		t.Helper()
-		if well, got := printed(t, status()); well == want || strings.Contains(got, line) != want {
-			t.Errorf("%s: well %t, want %q (%t) in\n%s", when, well, line, want, got)
+		now := status()
+		var got strings.Builder
+		if err := now.Print(&got); err != nil || now.Healthy() == want || strings.Contains(got.String(), line) != want {
+			t.Errorf("%s: healthy %t, %v, want %q (%t) in\n%s", when, now.Healthy(), err, line, want, got.String())
 		}
 	}
 	change(false, ir.Change{Name: a.Name, New: a}, ir.Change{Name: b.Name, New: b})
@@ -101,21 +100,21 @@ func TestProofsGiveWay(t *testing.T) {
 				return nil
 			}
 		}
-		proves := newProofs(prove, slog.New(slog.DiscardHandler), func() {})
-		go proves.run(t.Context())
+		proves := New(prove, slog.New(slog.DiscardHandler), func() {})
+		go proves.Run(t.Context())
 		change := func(s *ir.Service) {
-			proves.pause()
+			proves.Pause()
 			w := reconcile.Work{Programs: ir.NewPrograms(&node)}
 			*w.Changes.At(p.Family) = []ir.Change{{Name: s.Name, New: s}}
-			proves.add(w)
-			proves.resume()
+			proves.Add(w)
+			proves.Resume()
 			synctest.Wait()
 		}
 		expect := func(when string, left int, unproved ...string) {
 			t.Helper()
 			synctest.Wait()
 			var now status.Status
-			proves.report(&now)
+			proves.Report(&now)
 			var have []string
 			for _, u := range now.Unproved {
 				have = append(have, u.Service+": "+u.Text())
@@ -127,14 +126,14 @@ func TestProofsGiveWay(t *testing.T) {
 		late := big.Name.String() + ": not known: " + errProofTime.Error()
 		change(big)
 		expect("a change", 1)
-		proves.pause()
+		proves.Pause()
 		synctest.Wait()
 		if running > 0 {
 			t.Error("a proof goes on while rules change")
 		}
 		time.Sleep(10 * proofTime)
 		expect("during a long sync", 1)
-		proves.resume()
+		proves.Resume()
 		time.Sleep(proofTime)
 		expect("after it", 0)
 
@@ -154,11 +153,11 @@ func TestProofsGiveWay(t *testing.T) {
 		expect("what takes too long by itself", 0, late)
 		change(big)
 		time.Sleep(proofTime / 2)
-		proves.pause()
+		proves.Pause()
 		w := reconcile.Work{Programs: ir.NewPrograms(&node)}
 		*w.Changes.At(p.Family) = []ir.Change{{Name: big.Name, Old: big}}
-		proves.add(w)
-		proves.resume()
+		proves.Add(w)
+		proves.Resume()
 		expect("what is gone", 0)
 	})
 }

@@ -1,4 +1,4 @@
-package daemon
+package takeover
 
 import (
 	"context"
@@ -74,13 +74,13 @@ type pulse struct {
 }
 
 // newPeer makes the peer of a daemon of a mode. remove removes kube-proxy's rules.
-func newPeer(mode ir.Mode, drift *drift, easing *easing, log *slog.Logger, send func(watch.Event), remove func(context.Context) error) *peer {
+func newPeer(mode ir.Mode, repaired func(time.Time) bool, easing *easing, log *slog.Logger, send func(watch.Event), remove func(context.Context) error) *peer {
 	own := host.ModeOf(mode).Apart
 	p := &peer{remove: remove, now: time.Now, log: log, send: send}
 	p.signs = signs{
 		process:  monitor.KubeProxyProcess,
 		digest:   func() uint64 { return monitor.KubeProxyDigest(own) },
-		repaired: func(since time.Time) bool { return !own && drift.repairedSince(since) },
+		repaired: func(since time.Time) bool { return !own && repaired(since) },
 		objects: func() ([]string, error) {
 			found, err := monitor.KubeProxy()
 			switch {
@@ -227,14 +227,8 @@ func (p *peer) publish() {
 	p.shown.Store(&is)
 }
 
-// beside returns why packets may follow kube-proxy's rules; "": there are none.
-func (p *peer) beside() string { return p.shown.Load().Warning() }
-
 // maintained reports whether a kube-proxy runs beside the daemon.
 func (p *peer) maintained() bool {
 	is := p.shown.Load()
 	return is != nil && is.State == status.Maintained
 }
-
-// report adds kube-proxy's rules to a Status.
-func (p *peer) report(st *status.Status) { st.KubeProxy = p.shown.Load() }

@@ -1,4 +1,4 @@
-package daemon
+package takeover
 
 import (
 	"context"
@@ -25,13 +25,6 @@ type peerNode struct {
 	busy     error // error of the removal
 	removals int
 	events   int
-}
-
-// status returns the peer in a Status.
-func (n *peerNode) status() *status.KubeProxy {
-	var st status.Status
-	n.report(&st)
-	return st.KubeProxy
 }
 
 func newPeerNode() *peerNode {
@@ -73,13 +66,13 @@ func (n *peerNode) after(t *testing.T, d time.Duration) {
 func (n *peerNode) wants(t *testing.T, what string, s status.KubeProxyState, removals int) {
 	t.Helper()
 	got := status.KubeProxyState("")
-	if n.status() != nil {
-		got = n.status().State
+	if n.shown.Load() != nil {
+		got = n.shown.Load().State
 	}
 	if got != s || n.removals != removals {
 		t.Errorf("%s: %q, removed %d times, want %q and %d", what, got, n.removals, s, removals)
 	}
-	if ready := n.beside() == ""; ready != !n.there {
+	if ready := n.shown.Load().Warning() == ""; ready != !n.there {
 		t.Errorf("%s: rules of kube-proxy are there: %t, ready: %t", what, n.there, ready)
 	}
 }
@@ -97,7 +90,7 @@ func TestPeerProcess(t *testing.T) {
 	want := &status.KubeProxy{State: status.Maintained, Since: n.at, Objects: []string{"table ip kube-proxy"}, Process: "process 4711"}
 	n.after(t, time.Hour)
 	n.wants(t, "it runs", status.Maintained, 0)
-	if d := cmp.Diff(want, n.status()); d != "" {
+	if d := cmp.Diff(want, n.shown.Load()); d != "" {
 		t.Errorf("status (-want +got):\n%s", d)
 	}
 	n.runs = ""
@@ -194,7 +187,7 @@ func TestPeerBeforeStart(t *testing.T) {
 	n.begin()
 	n.after(t, peerQuiet)
 	n.wants(t, "the first sync did not remove it", status.Removed, 1)
-	if d := cmp.Diff(&status.KubeProxy{State: status.Removed, Objects: []string{"table ip kube-proxy"}}, n.status(), cmpopts.IgnoreFields(status.KubeProxy{}, "Since")); d != "" {
+	if d := cmp.Diff(&status.KubeProxy{State: status.Removed, Objects: []string{"table ip kube-proxy"}}, n.shown.Load(), cmpopts.IgnoreFields(status.KubeProxy{}, "Since")); d != "" {
 		t.Errorf("status (-want +got):\n%s", d)
 	}
 }

@@ -1,4 +1,5 @@
-package daemon
+// Package proofs compares the rules of changed Services with the IR while the daemon runs.
+package proofs
 
 import (
 	"context"
@@ -23,10 +24,10 @@ var (
 	errPaused    = errors.New("the rules change")
 )
 
-// proofs compares the rules of each changed Service with the IR, one Service at a time. No sync
+// Proofs compares the rules of each changed Service with the IR, one Service at a time. No sync
 // waits for a proof, and no proof runs during a sync. The Services of a whole cluster are not
 // proved, since that takes seconds. The methods of a nil value do nothing.
-type proofs struct {
+type Proofs struct {
 	prove func(context.Context, ir.Programs) []status.Unproved
 	log   *slog.Logger
 	count func() // called for each difference
@@ -46,15 +47,15 @@ type duty struct {
 	spent    time.Duration // by stopped proofs of this and earlier versions
 }
 
-func newProofs(prove func(context.Context, ir.Programs) []status.Unproved, log *slog.Logger, count func()) *proofs {
+func New(prove func(context.Context, ir.Programs) []status.Unproved, log *slog.Logger, count func()) *Proofs {
 	if prove == nil {
 		return nil
 	}
-	return &proofs{prove: prove, log: log, count: count, wake: make(chan struct{}, 1)}
+	return &Proofs{prove: prove, log: log, count: count, wake: make(chan struct{}, 1)}
 }
 
-// pause stops the running proof, and starts none until resume is called.
-func (p *proofs) pause() {
+// Pause stops the running proof, and starts none until Resume is called.
+func (p *Proofs) Pause() {
 	if p == nil {
 		return
 	}
@@ -66,8 +67,8 @@ func (p *proofs) pause() {
 	}
 }
 
-// resume ends a pause.
-func (p *proofs) resume() {
+// Resume ends a pause.
+func (p *Proofs) Resume() {
 	if p == nil {
 		return
 	}
@@ -80,9 +81,9 @@ func (p *proofs) resume() {
 	}
 }
 
-// add adds the Services of a sync. A Service that is already waiting is replaced by its current
+// Add adds the Services of a sync. A Service that is already waiting is replaced by its current
 // version.
-func (p *proofs) add(w reconcile.Work) {
+func (p *Proofs) Add(w reconcile.Work) {
 	if p == nil {
 		return
 	}
@@ -104,7 +105,7 @@ func (p *proofs) add(w reconcile.Work) {
 }
 
 // replace replaces a waiting Service by its newest version in a family.
-func (p *proofs) replace(f ir.Family, node *ir.Program, c ir.Change) {
+func (p *Proofs) replace(f ir.Family, node *ir.Program, c ir.Change) {
 	d := &duty{name: c.Name}
 	at := len(p.due)
 	for i, known := range p.due {
@@ -129,7 +130,7 @@ func (p *proofs) replace(f ir.Family, node *ir.Program, c ir.Change) {
 }
 
 // next returns the next Service to prove, with a context; nil if there is none.
-func (p *proofs) next(ctx context.Context) (*duty, context.Context, func()) {
+func (p *Proofs) next(ctx context.Context) (*duty, context.Context, func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.paused || len(p.due) == 0 {
@@ -142,8 +143,8 @@ func (p *proofs) next(ctx context.Context) (*duty, context.Context, func()) {
 	return d, ctx, func() { cancel(); stop(nil) }
 }
 
-// run proves until ctx ends.
-func (p *proofs) run(ctx context.Context) error {
+// Run proves until ctx ends.
+func (p *Proofs) Run(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
@@ -160,7 +161,7 @@ func (p *proofs) run(ctx context.Context) error {
 }
 
 // step proves one Service. It returns false if there is none.
-func (p *proofs) step(ctx context.Context) bool {
+func (p *Proofs) step(ctx context.Context) bool {
 	d, of, release := p.next(ctx)
 	if d == nil {
 		return false
@@ -169,14 +170,14 @@ func (p *proofs) step(ctx context.Context) bool {
 	began := time.Now()
 	found := p.prove(of, d.programs)
 	for _, u := range p.end(d, found, errors.Is(context.Cause(of), errPaused), time.Since(began)) {
-		p.tell(u) // without the lock, since writing a log may block
+		p.record(u) // without the lock, since writing a log may block
 	}
 	return true
 }
 
 // end stores and returns the differences that a proof found, unless the Service changed meanwhile.
 // ran is the duration of the proof.
-func (p *proofs) end(d *duty, found []status.Unproved, stopped bool, ran time.Duration) []status.Unproved {
+func (p *Proofs) end(d *duty, found []status.Unproved, stopped bool, ran time.Duration) []status.Unproved {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stop = nil
@@ -201,15 +202,15 @@ func (p *proofs) end(d *duty, found []status.Unproved, stopped bool, ran time.Du
 }
 
 // forget removes the differences of Services. It copies the list, since a Status may share it.
-func (p *proofs) forget(services map[ir.Name]bool) {
+func (p *Proofs) forget(services map[ir.Name]bool) {
 	p.unproved = slices.DeleteFunc(slices.Clone(p.unproved), func(u status.Unproved) bool {
 		namespace, name, _ := strings.Cut(u.Service, "/")
 		return services[ir.Name{Namespace: namespace, Name: name}]
 	})
 }
 
-// tell logs and counts a difference.
-func (p *proofs) tell(u status.Unproved) {
+// record logs and counts a difference.
+func (p *Proofs) record(u status.Unproved) {
 	p.count()
 	if u.Want == status.AnyFate {
 		p.log.Warn("the rules of a Service are not proved to do what is wanted", "service", u.Service, "packet", u.Packet, "why", u.Have)
@@ -218,8 +219,8 @@ func (p *proofs) tell(u status.Unproved) {
 	}
 }
 
-// report adds the unproved Services to a Status.
-func (p *proofs) report(st *status.Status) {
+// Report adds the unproved Services to a Status.
+func (p *Proofs) Report(st *status.Status) {
 	if p == nil {
 		return
 	}
@@ -228,13 +229,13 @@ func (p *proofs) report(st *status.Status) {
 	st.Unproved, st.Proving = p.unproved, len(p.due)
 }
 
-// proving is a Source that pauses proofs when a sync starts.
-type proving struct {
+// Source is a reconcile.Source that pauses proofs when a sync starts.
+type Source struct {
 	reconcile.Source
-	proofs *proofs
+	Proofs *Proofs
 }
 
-func (s proving) Take(k reconcile.Kind) reconcile.Work {
-	s.proofs.pause()
+func (s Source) Take(k reconcile.Kind) reconcile.Work {
+	s.Proofs.Pause()
 	return s.Source.Take(k)
 }

@@ -1,0 +1,108 @@
+// Package takeover removes the rules of other proxies and of earlier modes once proxyc's own are
+// applied. It keeps those of a running kube-proxy, and those that old connections use.
+package takeover
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/host"
+	"github.com/proxyc/proxyc/apply/daemon/status"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Options are the connections of a takeover with the rest of a session.
+type Options struct {
+	Mode     ir.Mode
+	Deadline time.Duration // after which leftovers are removed although connections use them
+	Log      *slog.Logger
+	// Retrying records the error of work that is retried; nil after success.
+	Retrying func(work string, err error)
+	Failed   func()                     // called if leftovers could not be found or removed completely
+	Repaired func(since time.Time) bool // reports whether rules were repaired
+	Send     func(watch.Event)
+}
+
+// Takeover takes a node over from other proxies and modes.
+type Takeover struct {
+	Options
+	// Requests are requests to remove leftovers again.
+	Requests chan func(error)
+	peer     *peer
+	easing   *easing
+}
+
+// New returns a takeover that has not begun.
+func New(o Options) *Takeover {
+	t := &Takeover{Options: o, Requests: make(chan func(error)), easing: newEasing(o.Deadline, o.Log, o.Retrying)}
+	t.peer = newPeer(o.Mode, o.Repaired, t.easing, o.Log, o.Send, t.request)
+	return t
+}
+
+// Begin looks for kube-proxy's rules before the first sync, which takes them over.
+func (t *Takeover) Begin() { t.peer.begin() }
+
+// Follow removes leftovers when no connection uses them, until ctx ends.
+func (t *Takeover) Follow(ctx context.Context) { t.easing.run(ctx) }
+
+// WatchKubeProxy tracks a kube-proxy on the node until ctx ends.
+func (t *Takeover) WatchKubeProxy(ctx context.Context) { t.peer.watch(ctx) }
+
+// Warning returns why packets may follow kube-proxy's rules; "" if there are none.
+func (t *Takeover) Warning() string { return t.peer.shown.Load().Warning() }
+
+// Report adds the rules of others to a Status.
+func (t *Takeover) Report(st *status.Status) {
+	st.Easing, st.KubeProxy = t.easing.shown.Load(), t.peer.shown.Load()
+}
+
+// Tidy removes leftovers. It calls done when as much as possible is removed.
+func (t *Takeover) Tidy(ctx context.Context, inUse apply.Dataplane, done func()) error {
+	if t.peer.maintained() {
+		return errors.New("kube-proxy runs beside proxyc")
+	}
+	leftovers, err := host.Leftovers(ctx, t.Mode, inUse)
+	kept, err := t.Remove(ctx, leftovers, err)
+	if len(kept) > 0 {
+		t.easing.give(ctx, eased{leftovers, kept})
+	}
+	done()
+	debug.FreeOSMemory()
+	return err
+}
+
+// Remove removes leftovers, and returns those that connections use. err is the error of the search
+// for them.
+func (t *Takeover) Remove(ctx context.Context, leftovers []apply.Leftover, err error) (kept []status.Busy, _ error) {
+	for _, l := range leftovers {
+		t.Log.Info("removing", "object", l.Object)
+	}
+	kept, easeErr := host.Ease(ctx, leftovers)
+	for _, k := range kept {
+		t.Log.Info("stays until its connections end", "object", k.Object, "connections", k.Connections)
+	}
+	if warning := host.Exposed(leftovers); warning != "" {
+		t.Log.Warn(warning)
+	}
+	if err = errors.Join(err, easeErr); err != nil {
+		t.Failed()
+	}
+	t.Retrying("what other proxies left", err)
+	return kept, err
+}
+
+// request makes the Reconciler tidy again, and waits for the result.
+func (t *Takeover) request(ctx context.Context) error {
+	done := make(chan error, 1)
+	select {
+	case t.Requests <- func(err error) { done <- err }:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return <-done
+}
