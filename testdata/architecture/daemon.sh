@@ -1,15 +1,15 @@
-# The daemon's part of docs/architecture.md: one endpoint becomes ready, and
-# somebody deletes an element of ours. Prints what the daemon logs; of the header of a line its letter,
-# and of a process no number.
+# The daemon's part of docs/architecture.md: one endpoint becomes ready, and another program deletes
+# an element of proxyc. Prints the daemon's log, with only the letter of a line's header, and without
+# process IDs.
 set -e
 ip link set lo up
 cp cluster.yaml live.yaml
-: >log # the daemon may be slow to make it
+: >log # the daemon may create it late
 proxyc watch -c node.yaml -s live.yaml -v 4 2>log &
 daemon=$!
 trap 'kill $daemon 2>/dev/null' EXIT
 
-# await waits until the log has a line with all words of a pattern, N times.
+# await waits until the log contains N lines with all words of a pattern.
 await() {
 	i=0
 	until [ "$(grep -c "$2" log)" -ge "$1" ]; do
