@@ -19,6 +19,7 @@ var layers = []string{
 	"compiler/diag compiler/inet | render",
 	"compiler/config compiler/snapshot | render/iptables render/nftables render/hns render/rendertest render/nftables/nftest render/iptables/iptest",
 	"compiler/snapshot/manifest | render/ipvs render/userspace render/nftables/eval render/iptables/eval render/iptables/parse render/hns/eval",
+	"compiler/assume",
 	"compiler compiler/lint compiler/redact | render/nftables/parse render/ipvs/eval render/ipvs/parse render/userspace/eval render/xtables",
 	"apply apply/build apply/run",
 	"apply/socket",

@@ -77,6 +77,8 @@ func run(e *env) (code int) {
 	defer plain()
 	e, end := e.visibly()
 	defer end()
+	e, flush := e.naming()
+	defer flush()
 	args, all := help.Args(dashed(e.args))
 	parser := kong.Must(grammarOf(args), append(grammar(e.stdout, e.stderr), append(help.Options(all, e.calls), kong.Name(cmp.Or(e.name, programName)))...)...)
 	if len(e.args) > 0 && e.args[0] == help.Complete {

@@ -38,6 +38,7 @@ func (c *compileCmd) Run(e *env) error {
 		return errors.New("-o: cannot be combined with --explain, which prints its own table")
 	}
 	c.anyNode = c.AllNodes
+	c.onlyReal = c.Output != "ir"
 	job, err := c.load(e)
 	if err != nil {
 		return err

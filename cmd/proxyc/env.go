@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/ir/prove"
 )
 
@@ -34,6 +35,8 @@ type env struct {
 	// regularly is terminal.Regularly, or a test's replacement.
 	regularly func(after, every time.Duration, f func()) (stop func())
 	progress  *terminal.Progress
+	// standIns are those of all snapshots that the command reads. Output contains their names.
+	standIns *assume.StandIns
 }
 
 func osEnv() *env {
@@ -57,7 +60,10 @@ func osEnv() *env {
 
 // writeFile writes a file atomically, or writes to a device or pipe.
 func (e *env) writeFile(name string, write func(io.Writer) error) error {
-	return disk.Write(e.files, name, disk.Everybody, write)
+	return disk.Write(e.files, name, disk.Everybody, func(w io.Writer) error {
+		named := assume.NewWriter(w, e.standIns)
+		return cmp.Or(write(named), named.Flush())
+	})
 }
 
 // programName is the command that users call, unless proxyc is a kubectl plugin.
@@ -135,4 +141,14 @@ func (e *env) visibly() (*env, func()) {
 	shown := *e
 	shown.stdout, shown.stderr = out, err
 	return &shown, func() { out.End(); err.End() }
+}
+
+// naming returns an env whose output contains what stand-ins stand for, and a function that writes
+// the rest of it.
+func (e *env) naming() (*env, func()) {
+	named := *e
+	named.standIns = new(assume.StandIns)
+	out, err := assume.NewWriter(e.stdout, named.standIns), assume.NewWriter(e.stderr, named.standIns)
+	named.stdout, named.stderr = out, err
+	return &named, func() { _, _ = out.Flush(), err.Flush() }
 }

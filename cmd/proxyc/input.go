@@ -39,7 +39,8 @@ type input struct {
 	anyNode        bool     // the node name is irrelevant
 	noSnapshot     bool     // the snapshot is optional
 	wholeFiles     bool     // a truncated or empty file is an error
-	asWritten      bool     // keep fields that rules do not use, for lint
+	asWritten      bool     // report fields that rules do not use, for lint
+	onlyReal       bool     // the snapshot is not completed: the output is for a kernel
 	modeFlag       string   // name of the mode flag; "" for --mode
 	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. IP may have a prefix length. May be repeated."`
 	Live           bool     `help:"Use the addresses of this machine's network interfaces."`
@@ -98,6 +99,9 @@ func (in *input) load(e *env) (*review.Input, error) {
 		}
 	}
 	e.doing("compiling")
+	if !in.onlyReal {
+		j.Assume(e.standIns)
+	}
 	return j, nil
 }
 

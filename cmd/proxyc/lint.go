@@ -65,6 +65,7 @@ func (c *lintCmd) Run(e *env) error {
 	}
 	if usable {
 		e.doing("linting")
+		j.Assume(e.standIns)
 		j.Lint()
 		if err := c.namespaceChoice.check(j.Diags, j.Snapshot); err != nil {
 			return err

@@ -54,6 +54,7 @@ func (c *reportCmd) Run(e *env) error {
 	}
 	from := &r.Source
 	from.Cluster, from.Inputs, from.Before = c.Cluster, inputFiles(c.names()...), inputFiles(append([]string{c.AgainstConfig}, c.Against...)...)
+	from.StandIns = e.standIns.Names()
 	from.Date = e.newest(append(slices.Clone(from.Inputs), from.Before...))
 	whole := func(w io.Writer) error { return review.Buffered(w, func(w io.Writer) error { return write(r, w) }) }
 	if file != "" {

@@ -63,7 +63,7 @@ func noEndpoints(c *cluster, s *service) {
 	code, path, why := diag.NoEndpoints, "spec.selector", "matches no pod: "
 	if c.only {
 		path, why = "", ""
-	} else if !s.written.Selector {
+	} else if len(s.written.Selector) == 0 {
 		code, path, why = diag.NoEndpointsByHand, "spec.selector", "is not set, and no EndpointSlice exists: "
 	}
 	switch all := total.IPv4 + total.IPv6; {
@@ -204,7 +204,7 @@ func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.E
 	}
 	if _, fate := c.towardsService(slice, addr); fate != "" {
 		faults = append(faults, fault{diag.EndpointIsVIP, fate})
-	} else if s.written.Selector && c.outside(e, addr) {
+	} else if len(s.written.Selector) > 0 && c.outside(e, addr) {
 		faults = append(faults, fault{code: diag.EndpointOutside})
 	}
 	return faults
@@ -276,7 +276,7 @@ func (c *cluster) ofPod(s *service, e *snapshot.Endpoint, addr netip.Addr) bool 
 	if c.pods.has(ir.FamilyOf(addr)) && !c.only {
 		return !c.outside(e, addr)
 	}
-	return s.written.Selector
+	return len(s.written.Selector) > 0
 }
 
 func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i, more int) {

@@ -66,13 +66,13 @@ func Refused(in Input) diag.List {
 
 // clusterChecks returns the checks that run once for the cluster.
 func clusterChecks() []func(*cluster) {
-	return []func(*cluster){noSlices, nodePortsFamily, nodePortsNowhere, cidrsOverlap, orphans, mode, localhostNodePorts, kernels}
+	return []func(*cluster){noSlices, nodePortsFamily, nodePortsNowhere, cidrsOverlap, orphans, backendPorts, mode, localhostNodePorts, kernels}
 }
 
 // serviceChecks returns the checks that run for each Service with its slices.
 func serviceChecks() []func(*cluster, *service) {
 	return []func(*cluster, *service){
-		otherProxy,
+		otherProxy, workloads,
 		noEndpoints, unservedPorts, sliceFamilies, endpoints, hints, hintsNowhere, localAbsent,
 		externalAddresses, clusterIPOutside, healthPort, ownPorts,
 		sourceRanges, externalIPsEnd, preferClose,
@@ -92,6 +92,7 @@ type cluster struct {
 	zones     map[string]bool
 	nodeAddrs map[netip.Addr]string // name of the Node with the address
 	hasSlices bool
+	workloads []*snapshot.Workload    // of manifests
 	lost      map[ir.Name]bool        // Services with endpoints that were not decoded
 	externals map[netip.Addr]*service // the oldest Service with an external IP
 	endpoints map[netip.Addr]string   // the Service with the endpoint, if the address belongs to a pod as far as known
@@ -126,6 +127,7 @@ func newCluster(in Input) *cluster {
 	c := &cluster{Input: in, config: in.Config.Config, nodes: in.Snapshot.Nodes(),
 		zones: map[string]bool{}, nodeAddrs: map[netip.Addr]string{}, lost: map[ir.Name]bool{},
 		externals: map[netip.Addr]*service{}, endpoints: map[netip.Addr]string{}, leftOut: leftOut(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
+	c.workloads = in.Snapshot.Workloads()
 	c.caps = c.config.ProxyMode().Capabilities()
 	c.only = len(c.nodes) == 1 && c.nodes[0].Only
 	var pods, cidrs []netip.Prefix

@@ -130,36 +130,6 @@ func TestBaseline(t *testing.T) {
 	}
 }
 
-// Services without an address get one each, which no other Service uses; other
-// Services are unchanged.
-func TestComplete(t *testing.T) {
-	snap := snapshot.New()
-	for _, svc := range []*snapshot.Service{
-		{Name: ir.Name{Namespace: "a", Name: "new"}, Object: "Service a/new"},
-		{Name: ir.Name{Namespace: "a", Name: "dual"}, Object: "Service a/dual"},
-		{Name: ir.Name{Namespace: "a", Name: "six"}, Object: "Service a/six", IPFamilies: []string{"IPv6"}},
-		{Name: ir.Name{Namespace: "a", Name: "headless"}, ClusterIP: "None"},
-		{Name: ir.Name{Namespace: "a", Name: "name"}, Type: "ExternalName"},
-		{Name: ir.Name{Namespace: "a", Name: "old"}, ClusterIP: "10.96.0.10"},
-	} {
-		snap.SetService(svc)
-	}
-	pending := Complete(snap, map[string]manifest.Written{"Service a/dual": {DualStack: true}})
-	got := map[string]string{}
-	for _, svc := range snap.Services() {
-		got[svc.Name.Name] = strings.Join(append([]string{svc.ClusterIP}, svc.ClusterIPs...), " ")
-	}
-	want := map[string]string{"dual": "240.0.0.1 240.0.0.1 100::1", "new": "240.0.0.2 240.0.0.2", "six": "100::3 100::3",
-		"headless": "None", "name": "", "old": "10.96.0.10"}
-	if d := cmp.Diff(want, got); d != "" || len(pending) != 3 {
-		t.Errorf("%d are pending (-want +got):\n%s", len(pending), d)
-	}
-	list := diag.List{{Severity: diag.Error, Code: diag.HealthPortMissing, Object: "Service a/new"}, {Severity: diag.Error, Code: diag.HealthPortMissing, Object: "Service a/old"}}
-	if left := pending.Mend(list); len(left) != 1 || left[0].Object != "Service a/old" {
-		t.Errorf("left %v", left)
-	}
-}
-
 func TestVersion(t *testing.T) {
 	for text, want := range map[string][3]int{"5.10.0-28-amd64": {5, 10, 1}, "6.1": {6, 1, 1}, "4.18.0-477.el8": {4, 18, 1}, "10.0.20348": {10, 0, 1}, "": {}, "5": {}, "x.1": {}} {
 		major, minor, ok := version(text)
@@ -287,7 +257,7 @@ func many(n int) Input {
 			ExternalIPs: []string{fmt.Sprintf("203.%d.%d.%d", i>>16, i>>8&255, i&255)}, ExternalLocal: true, HealthPort: 32000,
 			SourceRanges: []string{"198.51.100.0/24", "198.51.100.128/25"}, Ports: []snapshot.ServicePort{{Name: "a", Port: 80, NodePort: 30000}}}
 		snap.SetService(svc)
-		written[svc.Object] = manifest.Written{Selector: true}
+		written[svc.Object] = manifest.Written{Selector: map[string]string{"app": "a"}}
 		slice := &snapshot.EndpointSlice{Name: name, Object: "EndpointSlice " + name.String(), Service: name, AddressType: "IPv4", Ports: []snapshot.EndpointPort{{Name: "b", Port: 80, HasName: true, HasPort: true}}}
 		for j := range 5 {
 			addr := netip.AddrFrom4([4]byte{10, byte(j), byte(i >> 8), byte(i)})

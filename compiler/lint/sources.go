@@ -58,8 +58,6 @@ func sourceRanges(c *cluster, s *service) {
 	}
 	if i := slices.IndexFunc(s.Ports, func(p snapshot.ServicePort) bool { return p.NodePort != 0 }); i >= 0 {
 		c.warn(s, diag.RangesNodePort, at("spec.ports", i)+".nodePort", "admits every client, regardless of "+rangesField+", which applies only to the load balancer's addresses")
-	} else if s.pending && !s.written.NoNodePorts {
-		c.warn(s, diag.RangesNodePort, rangesField, "does not apply to the node ports that the API server will allocate: these admit every client")
 	}
 	if len(s.ExternalIPs) > 0 {
 		c.warn(s, diag.RangesExternalIP, "spec.externalIPs", "admits every client, regardless of "+rangesField+", which applies only to the load balancer's addresses")

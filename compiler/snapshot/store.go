@@ -20,18 +20,25 @@ type Snapshot struct {
 	nodes    map[string]*Node
 	cidrs    map[string]*ServiceCIDR
 	leftOut  map[string]*LeftOut // skipped objects of files, by Object
+	// workloads are those of files, by Object. Only commands that assume endpoints use them.
+	workloads map[string]*Workload
+	backends  map[string][]Backend // of files, by Object
+	customs   map[string]bool      // namespaces in which files have custom resources
 }
 
 // New returns an empty Snapshot.
 func New() *Snapshot {
 	return &Snapshot{
-		services: map[ir.Name]*Service{},
-		slices:   map[ir.Name]*EndpointSlice{},
-		byOwner:  map[ir.Name][]*EndpointSlice{},
-		legacy:   map[ir.Name][]*EndpointSlice{},
-		nodes:    map[string]*Node{},
-		cidrs:    map[string]*ServiceCIDR{},
-		leftOut:  map[string]*LeftOut{},
+		services:  map[ir.Name]*Service{},
+		slices:    map[ir.Name]*EndpointSlice{},
+		byOwner:   map[ir.Name][]*EndpointSlice{},
+		legacy:    map[ir.Name][]*EndpointSlice{},
+		nodes:     map[string]*Node{},
+		cidrs:     map[string]*ServiceCIDR{},
+		leftOut:   map[string]*LeftOut{},
+		workloads: map[string]*Workload{},
+		backends:  map[string][]Backend{},
+		customs:   map[string]bool{},
 	}
 }
 

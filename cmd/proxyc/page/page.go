@@ -44,7 +44,9 @@ type Page struct {
 	Without []Without `json:"without,omitempty"`
 	// Addresses are the names of Nodes, by address.
 	Addresses map[string]string `json:"addresses,omitempty"`
-	Nodes     []Node            `json:"-"`
+	// StandIns maps addresses and node ports that the page does not show to the text in their place.
+	StandIns map[string]string `json:"standIns,omitempty"`
+	Nodes    []Node            `json:"-"`
 }
 
 // Without is a Service without rules.

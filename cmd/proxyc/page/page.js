@@ -1,6 +1,7 @@
 // The page. What is shown of the cluster goes into the document as text alone.
 (() => {
   const $ = id => document.getElementById(id);
+  let page; // what is said of the cluster
 
   // h makes an element: attributes, then children, which are nodes or texts.
   function h(name, attributes, ...children) {
@@ -13,7 +14,13 @@
     return e;
   }
   // parts are nodes and texts of lists in lists, without what there is not.
-  const parts = list => list.flat(Infinity).filter(c => c !== undefined && c !== null && c !== false && c !== "");
+  const parts = list => list.flat(Infinity).filter(c => c !== undefined && c !== null && c !== false && c !== "").map(c => typeof c === "string" ? named(c) : c);
+  // named replaces stand-ins for addresses by what they stand for.
+  const standIn = /(ClusterIP |LoadBalancer )?(\b24[4-7](?:\.\d+){3}|\[?\b100::[0-9a-f:]+\]?)|(NodePort )(?:node:)?(\d+)/g;
+  const named = text => page?.standIns ? text.replace(standIn, (found, kind = "", addr = "", port = "", number) => {
+    const name = page.standIns[number || addr.replace(/[[\]]/g, "")];
+    return !name ? found : port + (name.startsWith(kind) ? "" : kind) + name;
+  }) : text;
   const fill = (e, ...children) => e.replaceChildren(...parts(children));
   const numbers = new Intl.NumberFormat("en"), figure = n => numbers.format(n);
   const count = (n, one, many) => figure(n) + " " + (n === 1 ? one : many || one + "s");
@@ -43,7 +50,6 @@
     return JSON.parse(await new Response(stream).text());
   }
 
-  let page;          // what is said of the cluster
   let node;          // what is known of the chosen node
   let all = [];      // its Services, by name
   const changes = new Map(), findings = new Map(); // by Service
@@ -284,6 +290,7 @@
   const line = 17, padding = 8, glyph = 7.3, longest = 36, most = 10;
   // box is a box of lines: [text, class].
   function box(lines) {
+    lines = lines.map(([text, ...rest]) => [named(text), ...rest]);
     const width = Math.min(longest, Math.max(...lines.map(l => l[0].length))) * glyph + 2 * padding;
     return {lines, width, height: lines.length * line + 2 * padding - 3};
   }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/lint"
@@ -37,6 +38,7 @@ type Input struct {
 	// NoSnapshot reports that no snapshot was given.
 	NoSnapshot bool
 	errors     objectErrors // from a daemon
+	pending    lint.Pending // Services that the API server has not seen
 	AllowEmpty bool         // empty files are intended: do not report them
 	EmptyHint  string       // end of the hint about an empty file: the flag that allows it
 }
@@ -153,10 +155,20 @@ func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
 			Hint: wholeSnapshot})
 	}
-	if service := j.Reader.Unsliced(); readable && service != "" {
+	if service := j.Reader.Unsliced(); readable && service != "" && len(j.Snapshot.Workloads()) == 0 {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoSlices, Msg: "the snapshot " + manifest.NoSlices(service) + ": no Service has a backend", Hint: wholeSnapshot})
 	}
 	return readable
+}
+
+// Assume completes the snapshot as a cluster would.
+func (j *Input) Assume(s *assume.StandIns) {
+	j.pending = s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName)
+	if !j.Reader.Strict && len(j.pending) > 0 {
+		j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return d.Code == diag.NoClusterIP })
+		j.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NoClusterIP,
+			Msg: fmt.Sprintf("Services without clusterIP: %d; they are handled as if the API server had allocated it", len(j.pending))})
+	}
 }
 
 // wholeSnapshot is the fix for a snapshot without any object of a kind.

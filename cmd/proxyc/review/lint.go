@@ -15,15 +15,14 @@ func (j *Input) Lint() {
 	if nodes := j.Snapshot.Nodes(); unnamed && len(nodes) > 0 {
 		j.Facts.NodeName, unnamed = nodes[0].Name, false
 	}
-	pending := lint.Complete(j.Snapshot, j.Reader.Written())
 	j.Compile()
 	for _, slice := range slices.Concat(j.Snapshot.Orphans(), j.Snapshot.Unlabelled()) { // slices that no Service refers to
 		j.Diags.Add(compiler.Faults(slice)...)
 	}
-	j.Diags = pending.Mend(j.Diags)
+	j.Diags = j.pending.Mend(j.Diags)
 	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return (unnamed || j.NoSnapshot) && d.Code == diag.NodeUnknown })
 	j.Diags.Add(j.Advice()...)
-	j.Diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags, Written: j.Reader.Written(), Pending: pending})...)
+	j.Diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags, Written: j.Reader.Written(), Pending: j.pending})...)
 }
 
 // Complete adds positions to a report, and sorts it by them. With fewer, it groups equal findings.

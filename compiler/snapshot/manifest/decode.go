@@ -64,6 +64,9 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 		for i, result := range results {
 			typed, read = typed || result.typed, read || len(result.objects) > 0
 			r.slices = r.slices || result.slices
+			for _, namespace := range result.customs {
+				s.AddCustom(namespace)
+			}
 			at := place{file: file, line: lines.at(some[i].start), part: &some[i]}
 			at.col = some[i].start - lines.start + 1
 			for _, d := range result.diags {
@@ -148,8 +151,9 @@ func (c *lineCounter) at(offset int) int {
 type result struct {
 	objects []object
 	diags   []placed
-	typed   bool // some object has an apiVersion and a kind
-	slices  bool // some object is an EndpointSlice or v1 Endpoints
+	typed   bool     // some object has an apiVersion and a kind
+	slices  bool     // some object is an EndpointSlice or v1 Endpoints
+	customs []string // namespaces of custom resources
 	read    unmarshal
 }
 
@@ -405,9 +409,13 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		return
 	}
 	if decode == nil {
+		if isCustom(group) {
+			r.customs = append(r.customs, l.meta().Namespace)
+		}
 		if f := misspelt(l.apiVersion, l.kind); f != nil {
 			// It is skipped as an object of the kind that was meant: see Keep.
-			report(placed{field: f.path, left: &object{name: l.named(cmp.Or(nearKind(group, l.kind), l.kind))}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+			meant := cmp.Or(nearKind(group, l.kind), l.kind)
+			report(placed{field: f.path, left: &object{name: l.named(meant, meant)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		}
 		return
 	}
@@ -460,13 +468,24 @@ func (l *leaf) refusal() string {
 	return msg
 }
 
-// named returns the name of an object, as one of a kind.
-func (l *leaf) named(kind string) string {
+// named returns the name of an object of a misspelt kind, as one of the kind or of the one that was
+// meant.
+func (l *leaf) named(kind, meant string) string {
+	m := l.meta()
+	if meant == "Node" || meant == "ServiceCIDR" { // has no namespace
+		m.Namespace = ""
+	}
+	return snapshot.ObjectName(kind, snapshot.NameOf(m))
+}
+
+// meta returns the metadata of an object, as far as they can be decoded, with a namespace.
+func (l *leaf) meta() *metav1.ObjectMeta {
 	var in struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // an undecodable object has no name
-	return snapshot.ObjectName(kind, snapshot.NameOf(&in.Metadata))
+	defaultNamespace(&in.Metadata)
+	return &in.Metadata
 }
 
 // shorten truncates a text for a message.

@@ -23,7 +23,7 @@ const (
 	nodeN  = "apiVersion: v1\nkind: Node\nmetadata:\n  name: n1\n"
 	jsonA  = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"x"},"spec":{"clusterIP":"None"}}`
 	jsonN  = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}`
-	podP   = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec: {containers: 7}\n"
+	secret = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: p\nspec: {containers: 7}\n"
 	sliceA = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a-1, namespace: x, labels: {kubernetes.io/service-name: a}}\naddressType: IPv4\n"
 )
 
@@ -78,7 +78,7 @@ func TestDecode(t *testing.T) {
 		{name: "CRLF", in: strings.ReplaceAll(svcB+"---\n"+list(svcA, nodeN), "\n", "\r\n"), want: "Node n1,Service default/b,Service x/a"},
 		{name: "CR", in: strings.ReplaceAll(svcB+"---\n"+nodeN, "\n", "\r"), want: "Node n1,Service default/b"},
 		{name: "List", in: list(svcA, svcB, nodeN), want: "Node n1,Service default/b,Service x/a"},
-		{name: "List in one document of several", in: podP + "---\n" + list(svcA) + "---\n" + nodeN, want: "Node n1,Service x/a"},
+		{name: "List in one document of several", in: secret + "---\n" + list(svcA) + "---\n" + nodeN, want: "Node n1,Service x/a"},
 		{name: "List with items first", in: "items:\n- " + strings.ReplaceAll(svcB, "\n", "\n  ") + "\nkind: List\napiVersion: v1\n", want: "Service default/b"},
 		{name: "List with indented items", in: "apiVersion: v1\nkind: List\nitems:\n  - " + strings.ReplaceAll(svcA, "\n", "\n    ") + "\n  # next\n# one\n  - " + strings.ReplaceAll(svcB, "\n", "\n    "), want: "Service default/b,Service x/a"},
 		{name: "List with a bare dash", in: "apiVersion: v1\nkind: List\nitems:\n-\n  " + strings.ReplaceAll(svcB, "\n", "\n  "), want: "Service default/b"},
@@ -101,7 +101,7 @@ func TestDecode(t *testing.T) {
 		{name: "JSON List, kind last", in: `{"apiVersion":"v1","items":[` + jsonA + `, ` + jsonN + `],"kind":"List","metadata":{}}`, want: "Node n1,Service x/a"},
 		{name: "JSON, nested Lists", in: `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"List","items":[` + jsonA + `]},` + jsonN + `]}`, want: "Node n1,Service x/a"},
 		{name: "escapes in JSON", in: `{"apiVersion":"v1","k\u0069nd":"N\u006fde","metadata":{"name":"n1","annotations":{"x":"}\"]\\"}}}`, want: "Node n1"},
-		{name: "other kinds", in: podP + "---\napiVersion: serving.knative.dev/v1\nkind: Service\nspec: 5\n"},
+		{name: "other kinds", in: secret + "---\napiVersion: serving.knative.dev/v1\nkind: Service\nspec: 5\n"},
 		{name: "all kinds", in: svcA + "---\n" + sliceA + "---\n" + nodeN +
 			"---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/16]}\n" +
 			"---\napiVersion: networking.k8s.io/v1beta1\nkind: ServiceCIDR\nmetadata: {name: more}\n" +
@@ -376,10 +376,10 @@ func TestMisspelt(t *testing.T) {
 		{"discovery.k8s.io/v1", "EndpointSli", `did you mean EndpointSlice?`},
 		{"discovery.k8s.io/v1", "EndpontSlices", `did you mean EndpointSlice?`},
 		{"v2", "Service", `error: cluster.yaml:1:1: Service b/a: apiVersion: must be v1, got "v2": the object is skipped (did you mean v1?)`},
-		{"V1", "Node", `error: cluster.yaml:1:1: Node b/a: apiVersion: must be v1, got "V1"`},
+		{"V1", "Node", `error: cluster.yaml:1:1: Node a: apiVersion: must be v1, got "V1"`},
 		{"v1", "EndpointSlice", `apiVersion: must be discovery.k8s.io/v1 or discovery.k8s.io/v1beta1, got "v1"`},
 		{"discovery.k8s.io/v2", "EndpointSlice", `error: cluster.yaml:1:1: EndpointSlice b/a: apiVersion: must be discovery.k8s.io/v1 or`},
-		{"networking.k8s.io/v1alpha1", "ServiceCIDR", `error: cluster.yaml:1:1: ServiceCIDR b/a: apiVersion: must be networking.k8s.io/v1 or`},
+		{"networking.k8s.io/v1alpha1", "ServiceCIDR", `error: cluster.yaml:1:1: ServiceCIDR a: apiVersion: must be networking.k8s.io/v1 or`},
 		{"discovry.k8s.io/v1", "EndpointSlice", `warning: cluster.yaml:1:1: EndpointSlice b/a: apiVersion: must be`},
 		{"serving.knative.dev/v1", "Service", ""},
 		{"longhorn.io/v1beta2", "Node", ""},

@@ -14,7 +14,7 @@ import (
 
 // seeds are examples of YAML features for the fuzzer.
 var seeds = []string{
-	svcA, svcB, sliceA, jsonA, list(svcA, svcB, list(podP)), "--- # x\n" + jsonA + jsonN,
+	svcA, svcB, sliceA, jsonA, list(svcA, svcB, list(secret)), "--- # x\n" + jsonA + jsonN,
 	"a: 1\nb: -2\nc: 0x10\nd: 1e3\ne: 0o7\nf: 007\ng: 1_000\nh: 1.5\ni: .5\nj: 9223372036854775808\nk: -0\nl: 0\n",
 	"a: yes\nb: No\nc: on\nd: true\ne: True\nf: null\ng: ~\nh:\ni: y\nj: N\nk: .inf\nl: <<\n",
 	"a: 10.0.0.1\nb: 10.0.0.0/8\nc: fd00::1\nd: 2001:db8::1\ne: 1:20\nf: 2024-01-02\ng: 2024-01-02T03:04:05Z\nh: 128Mi\ni: 250m\nj: 6f1b2c3d-0000-4000-8000-000000000000\n",

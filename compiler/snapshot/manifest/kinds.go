@@ -55,6 +55,14 @@ func decoderOf(apiVersion, kind string) decoder {
 			return k.decode
 		}
 	}
+	for _, k := range workloadGroups {
+		if k.kind == kind && k.group == group {
+			return decodeWorkload(kind, k.pods)
+		}
+	}
+	if namesBackends(group, kind) {
+		return decodeBackends(kind)
+	}
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // A Reader decodes the files of a Snapshot as Decode does, and records where each
@@ -23,13 +24,13 @@ type Reader struct {
 	// the check. If the API server would reject the last object, it is an error.
 	CutOff diag.Severity
 	// Strict also reports fields that resemble no field of the API, which the API
-	// server drops, too. It enables Written.
+	// server drops, too.
 	Strict bool
-	// Forget disables recording of positions; Locate then finds none.
+	// Forget disables recording of positions and written fields; Locate then finds none.
 	Forget bool
 
 	at      map[string]place   // by the object's name: "Service ns/web"
-	written map[string]Written // by the same name; only if Strict
+	written map[string]Written // by the same name
 	sliced  string             // the first Service for which Written.Sliced is true
 	slices  bool               // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
 	shared  map[*part]*yaml.Node
@@ -49,12 +50,6 @@ type place struct {
 
 // note records the position and the written fields of an object.
 func (r *Reader) note(o *object, at place) {
-	if r.Strict {
-		if r.written == nil {
-			r.written = map[string]Written{}
-		}
-		r.written[o.name] = o.written
-	}
 	if r.sliced == "" && o.written.Sliced {
 		r.sliced = o.name
 	}
@@ -62,8 +57,9 @@ func (r *Reader) note(o *object, at place) {
 		return
 	}
 	if r.at == nil {
-		r.at = map[string]place{}
+		r.at, r.written = map[string]place{}, map[string]Written{}
 	}
+	r.written[o.name] = o.written
 	r.at[o.name] = at
 }
 
@@ -74,7 +70,7 @@ func (r *Reader) note(o *object, at place) {
 func (r *Reader) Locate(list diag.List) {
 	for i := range list {
 		d := &list[i]
-		at, ok := r.at[d.Object]
+		at, ok := r.at[strings.TrimPrefix(d.Object, snapshot.AssumedFrom)]
 		if d.File != "" || !ok {
 			continue
 		}

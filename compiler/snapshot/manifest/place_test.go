@@ -96,12 +96,12 @@ func TestLocateLast(t *testing.T) {
 // A directory may contain files that are not Kubernetes objects.
 func TestDecodeForeign(t *testing.T) {
 	for in, want := range map[string]int{
-		`{"status":"success"}`:         0,
-		"a: 1\n---\nb: 2\n":            0,
-		"[1, 2]":                       0,
-		svcA + "---\na: 1\n":           1,
-		"{\"a\":":                      1,
-		podP + "---\n" + "kind: Pod\n": 1,
+		`{"status":"success"}`:           0,
+		"a: 1\n---\nb: 2\n":              0,
+		"[1, 2]":                         0,
+		svcA + "---\na: 1\n":             1,
+		"{\"a\":":                        1,
+		secret + "---\n" + "kind: Pod\n": 1,
 	} {
 		var r Reader
 		if diags := r.Decode(snapshot.New(), "f", []byte(in), true); len(diags) != want {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	kjson "sigs.k8s.io/json"
 
@@ -17,17 +18,18 @@ import (
 
 // Written is the fields of an object that affect no packet and that lint checks.
 type Written struct {
-	Ignore       string // annotation proxyc.dev/lint-ignore
-	Selector     bool   // spec.selector is not empty
-	Sliced       bool   // the Service is served and has a selector, so that any cluster has an EndpointSlice of it
-	DualStack    bool   // spec.ipFamilyPolicy requests two families
-	NoNodePorts  bool   // spec.allocateLoadBalancerNodePorts is false
-	Distribution string // spec.trafficDistribution
-	Kernel       string // status.nodeInfo.kernelVersion
+	Ignore       string               // annotation proxyc.dev/lint-ignore
+	Selector     map[string]string    // spec.selector
+	TargetPorts  []intstr.IntOrString // spec.ports[i].targetPort, with the default
+	Sliced       bool                 // the Service is served and has a selector, so that any cluster has an EndpointSlice of it
+	DualStack    bool                 // spec.ipFamilyPolicy requests two families
+	NoNodePorts  bool                 // spec.allocateLoadBalancerNodePorts is false
+	Distribution string               // spec.trafficDistribution
+	Kernel       string               // status.nodeInfo.kernelVersion
 }
 
 // Written returns the written fields of all objects, by their names in
-// diagnostics. Only if Strict.
+// diagnostics. Not if Forget.
 func (r *Reader) Written() map[string]Written { return r.written }
 
 func writtenMeta(m *metav1.ObjectMeta) Written {
@@ -36,8 +38,14 @@ func writtenMeta(m *metav1.ObjectMeta) Written {
 
 func writtenService(s *corev1.Service, foreign bool) Written {
 	w := writtenMeta(&s.ObjectMeta)
-	w.Selector = len(s.Spec.Selector) > 0
-	w.Sliced = w.Selector && !foreign && s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
+	w.Selector = s.Spec.Selector
+	for _, p := range s.Spec.Ports {
+		if p.TargetPort == (intstr.IntOrString{}) {
+			p.TargetPort = intstr.FromInt32(p.Port)
+		}
+		w.TargetPorts = append(w.TargetPorts, p.TargetPort)
+	}
+	w.Sliced = len(w.Selector) > 0 && !foreign && s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
 	if p := s.Spec.IPFamilyPolicy; p != nil {
 		w.DualStack = *p != corev1.IPFamilyPolicySingleStack
 	}

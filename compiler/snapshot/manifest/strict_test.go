@@ -40,24 +40,24 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// Fields that affect no packet are recorded by object if Strict.
+// Fields that affect no packet are recorded by object unless Forget.
 func TestWritten(t *testing.T) {
 	const in = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x, annotations: {proxyc.dev/lint-ignore: PX604}}\n" +
 		"spec: {clusterIP: None, selector: {app: a}, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false, trafficDistribution: PreferClose}\n---\n" +
 		"apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nstatus: {nodeInfo: {kernelVersion: 6.1.0}}\n"
-	r := Reader{Strict: true}
+	r := Reader{}
 	if diags := r.Decode(snapshot.New(), "f", []byte(in), false); len(diags) > 0 {
 		t.Fatal(diags)
 	}
 	want := map[string]Written{
-		"Service x/a": {Ignore: "PX604", Selector: true, DualStack: true, NoNodePorts: true, Distribution: "PreferClose"},
+		"Service x/a": {Ignore: "PX604", Selector: map[string]string{"app": "a"}, DualStack: true, NoNodePorts: true, Distribution: "PreferClose"},
 		"Node node1":  {Kernel: "6.1.0"},
 	}
 	if d := cmp.Diff(want, r.Written()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	lenient := Reader{}
-	if lenient.Decode(snapshot.New(), "f", []byte(in), false); lenient.Written() != nil {
-		t.Errorf("remembered without being asked: %v", lenient.Written())
+	forgets := Reader{Forget: true}
+	if forgets.Decode(snapshot.New(), "f", []byte(in), false); forgets.Written() != nil {
+		t.Errorf("recorded despite Forget: %v", forgets.Written())
 	}
 }

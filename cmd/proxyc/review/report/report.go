@@ -38,10 +38,11 @@ type Report struct {
 
 // Source describes the inputs of a report.
 type Source struct {
-	Cluster string    // name of the cluster; "" if not given
-	Inputs  []string  // files
-	Before  []string  // files of the earlier side
-	Date    time.Time // date of the newest file; zero if unknown
+	Cluster  string            // name of the cluster; "" if not given
+	Inputs   []string          // files
+	Before   []string          // files of the earlier side
+	Date     time.Time         // date of the newest file; zero if unknown
+	StandIns map[string]string // of the inputs: see page.Page
 }
 
 // Errors returns the findings of both sides that are errors.
@@ -140,7 +141,7 @@ func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 // WriteHTML writes the report as one self-contained page.
 func (r *Report) WriteHTML(w io.Writer) error {
 	p := page.Page{Version: r.findings.Version, Overview: r.overview, Without: r.without, Nodes: r.nodes, Addresses: map[string]string{},
-		Cluster: r.Source.Cluster, Inputs: r.Source.Inputs, Before: r.Source.Before}
+		Cluster: r.Source.Cluster, Inputs: r.Source.Inputs, Before: r.Source.Before, StandIns: r.Source.StandIns}
 	if !r.Source.Date.IsZero() {
 		p.Date = r.Source.Date.UTC().Format(time.RFC3339)
 	}

@@ -1,0 +1,384 @@
+// Package assume completes a snapshot that was written for a cluster rather than read from one, such
+// as the manifests of a Git repository. It assigns stand-ins for what the API server would allocate,
+// and adds the endpoints that the cluster would make from workloads.
+//
+// A stand-in depends only on what it stands for, such as the ClusterIP of a Service, so that two
+// states of a repository have the same ones. Nothing uses their addresses: 240.0.0.0/4 is reserved
+// (RFC 1112), and 100::/64 is for discarded packets (RFC 6666).
+package assume
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// StandIns are the stand-ins of one or several snapshots. Snapshots that are compared share them.
+// The zero value is ready to use. They are not safe for concurrent use.
+type StandIns struct {
+	addrs  map[string]netip.Addr // by what they stand for
+	ports  map[string]int32
+	owners map[netip.Addr]string
+	used   map[int32]string // ports of nodes, and of Services, with what uses them
+}
+
+// Name returns what an address stands for, such as "ClusterIP of shop/web"; "" for other addresses.
+func (s *StandIns) Name(a netip.Addr) string { return s.owners[a] }
+
+// PortName returns what a port of nodes stands for, such as "shop/web:http"; "" for other ports.
+func (s *StandIns) PortName(port int32) string {
+	of := s.used[port]
+	if s.ports[of] != port {
+		return ""
+	}
+	return of
+}
+
+// Names returns all stand-ins, as text, with what they stand for.
+func (s *StandIns) Names() map[string]string {
+	all := make(map[string]string, s.Len())
+	for a, of := range s.owners {
+		all[a.String()] = of
+	}
+	for of, p := range s.ports {
+		all[strconv.Itoa(int(p))] = of
+	}
+	return all
+}
+
+// Len returns the number of stand-ins.
+func (s *StandIns) Len() int { return len(s.addrs) + len(s.ports) }
+
+// hash returns 64 bits that depend on a name and the number of a try.
+func hash(of string, try int) uint64 {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", of, try))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+// podsTogether is the number of pods of a workload whose addresses follow each other. Their last
+// bytes, from 100 on, have the same order as texts, so that output lists the pods in order.
+const podsTogether = 100
+
+// addr returns the stand-in for an address.
+func (s *StandIns) addr(f ir.Family, of string) netip.Addr { return s.podAddr(f, of, "", 0) }
+
+// podAddr returns the stand-in for the address of pod i of a workload.
+func (s *StandIns) podAddr(f ir.Family, of, workload string, i int) netip.Addr {
+	key := f.String() + " " + of
+	if a, ok := s.addrs[key]; ok {
+		return a
+	}
+	block, last := key, byte(0)
+	if workload != "" {
+		block, last = fmt.Sprintf("%s %s %d", f, workload, i/podsTogether), byte(100+i%podsTogether)
+	}
+	for try := 0; ; try++ {
+		h := hash(block, try)
+		if last != 0 {
+			h = h&^0xff | uint64(last)
+		}
+		var a netip.Addr
+		if f == ir.IPv4 {
+			var b [4]byte
+			binary.BigEndian.PutUint32(b[:], 0xf4000000|uint32(h)&0x03ffffff)
+			a = netip.AddrFrom4(b)
+		} else {
+			b := [16]byte{0: 1}
+			binary.BigEndian.PutUint64(b[8:], h)
+			a = netip.AddrFrom16(b)
+		}
+		if _, used := s.owners[a]; used {
+			continue
+		}
+		if s.addrs == nil {
+			s.addrs, s.owners = map[string]netip.Addr{}, map[netip.Addr]string{}
+		}
+		s.addrs[key], s.owners[a] = a, of
+		return a
+	}
+}
+
+// The ports of stand-ins. A cluster's node ports are usually from 30000 to 32767.
+const firstPort, lastPort = 33000, 65535
+
+// port returns the stand-in for a node port or health check port; 0 if there is none left.
+func (s *StandIns) port(of string) int32 {
+	if p, ok := s.ports[of]; ok {
+		return p
+	}
+	const n = lastPort - firstPort + 1
+	start := hash(of, 0) % n
+	for i := range uint64(n) {
+		p := int32(firstPort + (start+i)%n)
+		if _, used := s.used[p]; used {
+			continue
+		}
+		if s.ports == nil {
+			s.ports = map[string]int32{}
+		}
+		s.ports[of] = p
+		s.use(p, of)
+		return p
+	}
+	return 0
+}
+
+// use records what uses a port.
+func (s *StandIns) use(port int32, of string) {
+	if s.used == nil {
+		s.used = map[int32]string{}
+	}
+	s.used[port] = of
+}
+
+// Complete adds to a snapshot what a cluster would. written are the fields of its objects that the
+// Snapshot does not keep. node is the node that is reviewed. It returns the Services that have no ClusterIP of their own, with their
+// object names in diagnostics.
+func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest.Written, node string) map[ir.Name]string {
+	services := snap.Services()
+	for _, svc := range services {
+		for _, p := range svc.Ports {
+			for _, used := range []int32{p.Port, p.NodePort} {
+				if _, standIn := s.ports[s.used[used]]; used >= firstPort && !standIn {
+					s.use(used, svc.Name.String())
+				}
+			}
+		}
+	}
+	pending := map[ir.Name]string{}
+	first := primary(snap)
+	c := cluster{StandIns: s, snap: snap, workloads: workloadsOf(snap), node: node}
+	for _, svc := range services {
+		if svc.Type == string(corev1.ServiceTypeExternalName) || svc.ProxyName {
+			continue
+		}
+		w := written[svc.Object]
+		if svc.ClusterIP == "" {
+			pending[svc.Name] = svc.Object
+		}
+		full := s.allocate(svc, &w, first)
+		snap.SetService(full)
+		if len(w.Selector) > 0 && full.ClusterIP != corev1.ClusterIPNone && len(snap.Slices(svc.Name)) == 0 {
+			c.assume(full, &w)
+		}
+	}
+	return pending
+}
+
+// allocate returns a Service with what the API server and its controllers would add. A Service with
+// a ClusterIP has what they gave it: nothing is missing.
+func (s *StandIns) allocate(svc *snapshot.Service, w *manifest.Written, first ir.Family) *snapshot.Service {
+	full := *svc
+	name := svc.Name.String()
+	if full.ClusterIP == "" {
+		if len(full.IPFamilies) == 0 {
+			full.IPFamilies = []string{first.String()}
+		}
+		if w.DualStack && len(full.IPFamilies) == 1 {
+			full.IPFamilies = append(slices.Clone(full.IPFamilies), otherFamily(full.IPFamilies[0]))
+		}
+		full.ClusterIPs = nil
+		for _, f := range full.IPFamilies {
+			full.ClusterIPs = append(full.ClusterIPs, s.addr(familyOf(f), "ClusterIP of "+name).String())
+		}
+		full.ClusterIP = full.ClusterIPs[0]
+	}
+	balancer := full.Type == string(corev1.ServiceTypeLoadBalancer)
+	if svc.ClusterIP != "" || !balancer && full.Type != string(corev1.ServiceTypeNodePort) {
+		return &full
+	}
+	if !balancer || !w.NoNodePorts {
+		full.Ports = slices.Clone(full.Ports)
+		for i := range full.Ports {
+			if p := &full.Ports[i]; p.NodePort == 0 {
+				p.NodePort = s.port("of " + portName(svc, i))
+			}
+		}
+	}
+	if balancer && full.ExternalLocal && full.HealthPort == 0 {
+		full.HealthPort = s.port("of " + name)
+	}
+	if balancer && len(full.LoadBalancer) == 0 {
+		for _, f := range full.IPFamilies {
+			full.LoadBalancer = append(full.LoadBalancer, snapshot.Ingress{IP: s.addr(familyOf(f), "LoadBalancer of "+name).String()})
+		}
+	}
+	return &full
+}
+
+// portName returns a Service and its port, by name or else by number.
+func portName(svc *snapshot.Service, i int) string {
+	p := svc.Ports[i]
+	if p.Name != "" {
+		return svc.Name.String() + ":" + p.Name
+	}
+	return fmt.Sprintf("%s:%d", svc.Name, p.Port)
+}
+
+func familyOf(text string) ir.Family {
+	if text == ir.IPv6.String() {
+		return ir.IPv6
+	}
+	return ir.IPv4
+}
+
+func otherFamily(text string) string {
+	if text == ir.IPv6.String() {
+		return ir.IPv4.String()
+	}
+	return ir.IPv6.String()
+}
+
+// primary returns the family of a Service without ipFamilies in this cluster.
+func primary(snap *snapshot.Snapshot) ir.Family {
+	for _, c := range snap.ServiceCIDRs() {
+		for _, p := range c.CIDRs {
+			return ir.FamilyOf(p.Addr())
+		}
+	}
+	for _, n := range snap.Nodes() {
+		for _, a := range n.Addresses {
+			if addr, err := netip.ParseAddr(a.Address); err == nil {
+				return ir.FamilyOf(addr)
+			}
+		}
+	}
+	return ir.IPv4
+}
+
+// cluster makes EndpointSlices as the EndpointSlice controller of a cluster does.
+type cluster struct {
+	*StandIns
+	snap      *snapshot.Snapshot
+	workloads map[string][]*snapshot.Workload // by namespace
+	node      string                          // of pods if there are no Nodes
+}
+
+func workloadsOf(snap *snapshot.Snapshot) map[string][]*snapshot.Workload {
+	all := map[string][]*snapshot.Workload{}
+	for _, w := range snap.Workloads() {
+		all[w.Name.Namespace] = append(all[w.Name.Namespace], w)
+	}
+	return all
+}
+
+// Selected returns the workloads whose pods a Service selects.
+func Selected(workloads []*snapshot.Workload, selector map[string]string) (out []*snapshot.Workload) {
+	of := labels.SelectorFromSet(selector)
+	for _, w := range workloads {
+		if of.Matches(labels.Set(w.Labels)) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// assume adds an EndpointSlice for each family of a Service and workload that it selects.
+func (c *cluster) assume(svc *snapshot.Service, w *manifest.Written) {
+	for _, load := range Selected(c.workloads[svc.Name.Namespace], w.Selector) {
+		ports := portsOf(svc, w, load)
+		for _, family := range svc.IPFamilies {
+			slice := &snapshot.EndpointSlice{
+				Name:        ir.Name{Namespace: svc.Name.Namespace, Name: strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", svc.Name.Name, load.Kind, load.Name.Name, family))},
+				Object:      snapshot.AssumedFrom + load.Object,
+				Service:     svc.Name,
+				AddressType: family,
+				Ports:       ports,
+				Endpoints:   c.pods(load, familyOf(family)),
+			}
+			c.snap.SetSlice(slice)
+		}
+	}
+}
+
+// pods returns the pods of a workload, each assumed to be ready. They are spread over the Nodes. Without
+// Nodes, they are on the node that is reviewed.
+func (c *cluster) pods(load *snapshot.Workload, family ir.Family) (out []snapshot.Endpoint) {
+	nodes := c.snap.Nodes()
+	n := load.Pods
+	if n == snapshot.PerNode {
+		n = max(1, len(nodes))
+	}
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", load.Name.Name, i)
+		if load.Kind == "Pod" {
+			name = load.Name.Name
+		}
+		e := snapshot.Endpoint{Pod: name, NodeName: cmp.Or(load.NodeName, c.node), Ready: true, Serving: true}
+		if load.NodeName == "" && len(nodes) > 0 {
+			e.NodeName = nodes[i%len(nodes)].Name
+		}
+		e.Addr = c.addrOf(load, family, i, c.snap.Node(e.NodeName))
+		e.Address = e.Addr.String()
+		out = append(out, e)
+	}
+	return out
+}
+
+// addrOf returns the address of a pod: its own, that of its node, or a stand-in.
+func (c *cluster) addrOf(load *snapshot.Workload, family ir.Family, i int, node *snapshot.Node) netip.Addr {
+	texts := load.IPs
+	if load.HostNetwork && node != nil {
+		texts = nil
+		for _, a := range node.Addresses {
+			if a.Type == string(corev1.NodeInternalIP) {
+				texts = append(texts, a.Address)
+			}
+		}
+	}
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil && ir.FamilyOf(a) == family {
+			return a
+		}
+	}
+	return c.podAddr(family, fmt.Sprintf("pod %d of %s", i, load.Object), load.Object, i)
+}
+
+// portsOf returns the ports of a Service on the pods of a workload. A named target port that no
+// container has is left out, as the EndpointSlice controller does.
+func portsOf(svc *snapshot.Service, w *manifest.Written, load *snapshot.Workload) (out []snapshot.EndpointPort) {
+	for i, p := range svc.Ports {
+		target := intstr.FromInt32(p.Port)
+		if i < len(w.TargetPorts) {
+			target = w.TargetPorts[i]
+		}
+		port, ok := TargetPort(load, target, p.Protocol)
+		if ok {
+			out = append(out, snapshot.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: port, HasName: true, HasPort: true})
+		}
+	}
+	return out
+}
+
+// TargetPort returns the number of a target port on the pods of a workload, and whether they have it.
+func TargetPort(load *snapshot.Workload, target intstr.IntOrString, protocol string) (int32, bool) {
+	if target.Type == intstr.Int {
+		return target.IntVal, true
+	}
+	for _, p := range load.Ports {
+		if p.Name == target.StrVal && protocolOf(string(p.Protocol)) == protocolOf(protocol) {
+			return p.ContainerPort, true
+		}
+	}
+	return 0, false
+}
+
+func protocolOf(text string) string {
+	if text == "" {
+		return string(corev1.ProtocolTCP)
+	}
+	return text
+}

@@ -1,0 +1,214 @@
+package assume
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// complete decodes manifests and completes them for node n1.
+func complete(t *testing.T, s *StandIns, manifests string) *snapshot.Snapshot {
+	t.Helper()
+	snap, r := snapshot.New(), manifest.Reader{}
+	if diags := r.Decode(snap, "f", []byte(manifests), false); diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	s.Complete(snap, r.Written(), "n1")
+	return snap
+}
+
+func service(name, spec string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {namespace: shop, name: %s}\nspec: {%s}\n", name, spec)
+}
+
+// Services have stand-ins for what the API server allocates for their type, by family.
+func TestAllocate(t *testing.T) {
+	var s StandIns
+	const ports = "ports: [{name: http, port: 80}, {name: dns, port: 53, protocol: UDP}]"
+	snap := complete(t, &s, service("plain", ports)+
+		service("dual", "ipFamilyPolicy: RequireDualStack, "+ports)+
+		service("six", "ipFamilies: [IPv6], "+ports)+
+		service("node", "type: NodePort, ports: [{port: 80}, {name: b, port: 81, nodePort: 30000}]")+
+		service("balanced", "type: LoadBalancer, externalTrafficPolicy: Local, "+ports)+
+		service("direct", "type: LoadBalancer, allocateLoadBalancerNodePorts: false, "+ports)+
+		service("headless", "clusterIP: None, "+ports)+
+		service("name", "type: ExternalName, externalName: example.com")+
+		service("real", "clusterIP: 10.96.0.10, type: LoadBalancer, ports: [{port: 80, nodePort: 30001}]"))
+	name := func(text string) string {
+		a, err := netip.ParseAddr(text)
+		if standIn := s.Name(a); err == nil && standIn != "" {
+			return fmt.Sprintf("%s (%s)", standIn, ir.FamilyOf(a))
+		}
+		return text
+	}
+	port := func(p int32) string {
+		if standIn := s.PortName(p); standIn != "" {
+			return standIn
+		}
+		return fmt.Sprint(p)
+	}
+	got := map[string]string{}
+	for _, svc := range snap.Services() {
+		var words []string
+		for _, a := range svc.ClusterIPs {
+			words = append(words, name(a))
+		}
+		for _, in := range svc.LoadBalancer {
+			words = append(words, name(in.IP))
+		}
+		for _, p := range svc.Ports {
+			if p.NodePort != 0 {
+				words = append(words, "node port "+port(p.NodePort))
+			}
+		}
+		if svc.HealthPort != 0 {
+			words = append(words, "health "+port(svc.HealthPort))
+		}
+		got[svc.Name.Name] = strings.Join(words, ", ")
+	}
+	want := map[string]string{
+		"plain":    "ClusterIP of shop/plain (IPv4)",
+		"dual":     "ClusterIP of shop/dual (IPv4), ClusterIP of shop/dual (IPv6)",
+		"six":      "ClusterIP of shop/six (IPv6)",
+		"node":     "ClusterIP of shop/node (IPv4), node port of shop/node:80, node port 30000",
+		"balanced": "ClusterIP of shop/balanced (IPv4), LoadBalancer of shop/balanced (IPv4), node port of shop/balanced:http, node port of shop/balanced:dns, health of shop/balanced",
+		"direct":   "ClusterIP of shop/direct (IPv4), LoadBalancer of shop/direct (IPv4)",
+		"headless": "None", "name": "", "real": "10.96.0.10, node port 30001",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// A stand-in does not depend on the other objects, and two snapshots with the same StandIns never
+// share one for different things.
+func TestIdentity(t *testing.T) {
+	const spec = "type: LoadBalancer, ports: [{port: 80}]"
+	var alone, both StandIns
+	want := complete(t, &alone, service("web", spec)).Service(ir.Name{Namespace: "shop", Name: "web"})
+	complete(t, &both, service("api", spec))
+	got := complete(t, &both, service("cart", spec)+service("web", spec)).Service(want.Name)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("beside other Services (-alone +got):\n%s", d)
+	}
+	var crowded StandIns
+	seen := map[netip.Addr]string{}
+	for i := range 1 << 16 {
+		of := fmt.Sprint(i)
+		a := crowded.addr(ir.IPv4, of)
+		if other, twice := seen[a]; twice {
+			t.Fatalf("%s stands for %s and %s", a, other, of)
+		}
+		if seen[a] = of; !netip.MustParsePrefix("240.0.0.0/4").Contains(a) {
+			t.Fatalf("%s is no reserved address", a)
+		}
+	}
+	ports := map[int32]bool{}
+	for i := range lastPort - firstPort + 2 {
+		p := crowded.port(fmt.Sprint(i))
+		if last := i > lastPort-firstPort; ports[p] || last != (p == 0) {
+			t.Fatalf("port %d of %d", p, i)
+		}
+		ports[p] = true
+	}
+}
+
+func workload(apiVersion, kind, name, spec string) string {
+	return fmt.Sprintf("---\napiVersion: %s\nkind: %s\nmetadata: {namespace: shop, name: %s}\nspec: {%s}\n", apiVersion, kind, name, spec)
+}
+
+// endpoints returns the endpoints of Service shop/web.
+func endpoints(s *StandIns, snap *snapshot.Snapshot) (out []string) {
+	for _, slice := range snap.Slices(ir.Name{Namespace: "shop", Name: "web"}) {
+		var ports []string
+		for _, p := range slice.Ports {
+			ports = append(ports, fmt.Sprintf("%s=%d", p.Name, p.Port))
+		}
+		for _, e := range slice.Endpoints {
+			addr := e.Address
+			if standIn := s.Name(e.Addr); standIn != "" {
+				addr = standIn
+			}
+			out = append(out, fmt.Sprintf("%s: %s on %q, %s", slice.Object, addr, e.NodeName, strings.Join(ports, " ")))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Each kind of workload stands for its pods, with the ports that its containers have.
+func TestWorkloads(t *testing.T) {
+	const template = "template: {metadata: {labels: {app: web}}, spec: {containers: [{ports: [{name: http, containerPort: 8080}]}]}}"
+	web := service("web", "selector: {app: web}, ports: [{name: a, port: 80, targetPort: http}, {name: b, port: 81, targetPort: 9000}, {name: c, port: 82}, {name: d, port: 83, targetPort: gone}, {name: e, port: 84, targetPort: http, protocol: UDP}]")
+	const nodes = "---\n{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n" +
+		"---\n{apiVersion: v1, kind: Node, metadata: {name: n2}, status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}}\n"
+	const ports = "a=8080 b=9000 c=82"
+	line := func(object, addr, node string) string {
+		return fmt.Sprintf("assumed from %s: %s on %q, %s", object, addr, node, ports)
+	}
+	tests := []struct {
+		name, in string
+		want     []string
+	}{
+		{"Deployment", workload("apps/v1", "Deployment", "web", "replicas: 2, "+template), []string{
+			line("Deployment shop/web", "pod 0 of Deployment shop/web", "n1"), line("Deployment shop/web", "pod 1 of Deployment shop/web", "n1")}},
+		{"spread over Nodes", nodes + workload("apps/v1", "StatefulSet", "web", "replicas: 2, "+template), []string{
+			line("StatefulSet shop/web", "pod 0 of StatefulSet shop/web", "n1"), line("StatefulSet shop/web", "pod 1 of StatefulSet shop/web", "n2")}},
+		{"one by default", workload("v1", "ReplicationController", "web", template), []string{line("ReplicationController shop/web", "pod 0 of ReplicationController shop/web", "n1")}},
+		{"none", workload("apps/v1", "ReplicaSet", "web", "replicas: 0, "+template), nil},
+		{"one per Node, on its network", nodes + workload("apps/v1", "DaemonSet", "web", strings.Replace(template, "spec: {", "spec: {hostNetwork: true, ", 1)), []string{
+			line("DaemonSet shop/web", "192.0.2.1", "n1"), line("DaemonSet shop/web", "192.0.2.2", "n2")}},
+		{"Job", workload("batch/v1", "Job", "web", template), []string{line("Job shop/web", "pod 0 of Job shop/web", "n1")}},
+		{"CronJob", workload("batch/v1", "CronJob", "web", "jobTemplate: {spec: {"+template+"}}"), []string{line("CronJob shop/web", "pod 0 of CronJob shop/web", "n1")}},
+		{"suspended", workload("batch/v1", "CronJob", "web", "suspend: true, jobTemplate: {spec: {"+template+"}}"), nil},
+		{"Pod that runs", "---\n{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web, labels: {app: web}}, spec: {nodeName: n7, containers: [{ports: [{name: http, containerPort: 8080}]}]}, status: {podIPs: [{ip: 10.244.7.1}]}}\n",
+			[]string{line("Pod shop/web", "10.244.7.1", "n7")}},
+		{"other labels", workload("apps/v1", "Deployment", "web", "replicas: 2, "+strings.Replace(template, "app: web", "app: wed", 1)), nil},
+		{"owned by one that is there", workload("apps/v1", "Deployment", "web", template) +
+			strings.Replace(workload("apps/v1", "ReplicaSet", "web-1", template), "name: web-1", "name: web-1, ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: web, uid: u, controller: true}]", 1),
+			[]string{line("Deployment shop/web", "pod 0 of Deployment shop/web", "n1")}},
+		{"an EndpointSlice exists", workload("apps/v1", "Deployment", "web", template) +
+			"---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: shop, name: web-1, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, endpoints: [], ports: []}\n", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var s StandIns
+			if d := cmp.Diff(tt.want, endpoints(&s, complete(t, &s, web+tt.in))); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// Output has the names of stand-ins, wherever its writes end, and keeps other numbers.
+func TestWriter(t *testing.T) {
+	var s StandIns
+	four, six := s.addr(ir.IPv4, "ClusterIP of shop/web"), s.addr(ir.IPv6, "LoadBalancer of shop/web")
+	port := s.port("of shop/web:http")
+	in := fmt.Sprintf("ClusterIP %s:80/tcp       # a\n10.0.0.1:%d [%s]:80 NodePort node:%d/tcp 244.0.0.1\nno end %s", four, port, six, port, four)
+	want := fmt.Sprintf("ClusterIP of shop/web:80/tcp # a\n10.0.0.1:%d LoadBalancer of shop/web:80 NodePort of shop/web:http/tcp 244.0.0.1\nno end ClusterIP of shop/web", port)
+	for size := range len(in) {
+		var out strings.Builder
+		w := NewWriter(&out, &s)
+		for chunk := range slices.Chunk([]byte(in), size+1) {
+			if n, err := w.Write(chunk); n != len(chunk) || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if err := w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		// The comment keeps its column where the longer text leaves room.
+		if got := strings.Join(strings.Fields(out.String()), " "); got != strings.Join(strings.Fields(want), " ") {
+			t.Fatalf("writes of %d bytes:\n%s\nwant:\n%s", size+1, out.String(), want)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package snapshot
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Workload is an object that makes pods, or a Pod, reduced to what its pods mean for Services.
+type Workload struct {
+	Kind   string
+	Name   ir.Name
+	Object string // "Deployment shop/web", as in findings
+	Owner  string // the object that controls this one, such as "Deployment shop/web"; "" for none
+	// Pods is the number of pods that run at the same time; PerNode for one on each Node.
+	Pods        int
+	Labels      map[string]string // of each pod
+	Ports       []corev1.ContainerPort
+	HostNetwork bool
+	// NodeName and IPs are set for a Pod that runs: spec.nodeName and status.podIPs.
+	NodeName string
+	IPs      []string
+}
+
+// PerNode is the number of pods of a DaemonSet.
+const PerNode = -1
+
+// Assumed reports whether the slice stands for a workload.
+func (s *EndpointSlice) Assumed() bool { return strings.HasPrefix(s.Object, AssumedFrom) }
+
+// AssumedFrom begins the object of an Origin that is not in the input, but follows from an object
+// that is.
+const AssumedFrom = "assumed from "
+
+// Workloads returns the objects that make pods, sorted by kind and name. It omits those that
+// another one of them controls, whose pods are the same.
+func (s *Snapshot) Workloads() []*Workload {
+	all := slices.SortedFunc(maps.Values(s.workloads), func(a, b *Workload) int {
+		return cmp.Or(a.Name.Compare(b.Name), strings.Compare(a.Kind, b.Kind))
+	})
+	return slices.DeleteFunc(all, func(w *Workload) bool { return s.workloads[w.Owner] != nil })
+}
+
+// Customs reports whether files have custom resources in a namespace. Their controllers may make
+// pods and Services.
+func (s *Snapshot) Customs(namespace string) bool { return s.customs[namespace] }
+
+// AddCustom records that files have custom resources in a namespace.
+func (s *Snapshot) AddCustom(namespace string) { s.customs[namespace] = true }
+
+// SetWorkload adds or replaces a workload.
+func (s *Snapshot) SetWorkload(w *Workload) { s.workloads[w.Object] = w }
+
+// HasWorkload reports whether there is a workload of an object.
+func (s *Snapshot) HasWorkload(object string) bool { return s.workloads[object] != nil }
