@@ -9,20 +9,20 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// purpose is the purpose of a message. It leads from a refusal to the Service.
+// purpose describes a message. It leads from a rejection to the Service.
 type purpose struct {
 	change   *change
-	object   string // as an error names it
+	object   string // in errors
 	set      *rules.Set
-	count    int             // of the elements of an element message
-	elements []rules.Element // which they are; nil where they are too many to be held
+	count    int             // number of elements in the message
+	elements []rules.Element // these elements; nil if there are too many to be held
 	chain    *rules.Chain
-	removal  bool // of a chain or set that nothing needs
+	removal  bool // of an obsolete chain, set or object
 	purge    bool // of entries of an affinity map
 }
 
-// maxElements is how many bytes of elements one message has at most. The
-// attribute that holds them has a length of 16 bits.
+// maxElements is the maximum size in bytes of the elements in a message. Their attribute has a
+// length of 16 bits.
 const maxElements = 48 << 10
 
 // batch collects the messages of a commit.
@@ -30,18 +30,18 @@ type batch struct {
 	messages []conn.Message
 	purposes []purpose // of each message
 	lastSet  uint32
-	free     []byte // what is free behind the last message
+	free     []byte // remaining memory of the last chunk
 	chunk    int    // how large the last piece of memory was made
 }
 
-// A batch has its messages in few pieces of memory, one behind the other, which the socket takes
-// as they are: a whole cluster's are too large to be held twice.
+// The messages of a batch are consecutive in a few chunks of memory, which are sent as they are. A
+// second copy of a whole cluster's would be too large.
 const (
 	firstChunk = 1 << 10
 	maxChunk   = 1 << 20
 )
 
-// alloc returns a message's memory, with its data behind the room of its header.
+// alloc returns the memory of a message with its data. Its header is empty.
 func (b *batch) alloc(data ...[]byte) []byte {
 	n := codec.NetlinkHead
 	for _, d := range data {
@@ -61,10 +61,10 @@ func (b *batch) alloc(data ...[]byte) []byte {
 	return raw
 }
 
-// stale are entries of affinity maps to remove, by map.
+// stale is the entries to remove from affinity maps, by map.
 type stale map[*rules.Set][]rules.Element
 
-// typicalMessages is as many as the change of an endpoint needs, in most cases.
+// typicalMessages is the number of messages for the change of one endpoint, in most cases.
 const typicalMessages = 8
 
 // newBatch turns a Plan into messages.
@@ -78,33 +78,57 @@ func newBatch(p *Plan, entries stale) *batch {
 	return b
 }
 
+// change adds the messages of a change. See [change] for their order.
 func (b *batch) change(c *change, entries stale) {
-	if c.drop {
+	b.table(c)
+	b.declare(c)
+	b.removeElements(c, entries)
+	b.rules(c)
+	for _, e := range c.sets.elements {
+		if e.flush {
+			e.added = e.all
+		}
+		b.elements(c, unix.NFT_MSG_NEWSETELEM, e.set, e.added, false)
+	}
+	if c.sets.load != nil {
+		b.load(c)
+	}
+	b.remove(c)
+}
+
+func (b *batch) table(c *change) {
+	if c.table.drop {
 		b.add(c, unix.NFT_MSG_DELTABLE, codec.EncodeTable(rules.Table), purpose{object: "table"})
 	}
-	if c.create || c.drop {
-		b.create(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.flags), purpose{object: "table"})
+	if c.table.create || c.table.drop {
+		b.create(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.table.flags), purpose{object: "table"})
 	}
-	if c.adopt {
-		b.add(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.flags), purpose{object: "table"})
+	if c.table.adopt {
+		b.add(c, unix.NFT_MSG_NEWTABLE, codec.EncodeTableWith(rules.Table, c.table.flags), purpose{object: "table"})
 	}
-	for _, s := range c.sets {
+}
+
+func (b *batch) declare(c *change) {
+	for _, s := range c.sets.create {
 		b.lastSet++
 		b.create(c, unix.NFT_MSG_NEWSET, codec.EncodeSet(s, c.family, b.lastSet), purpose{object: "set " + s.Name, set: s})
 		if s.Size > rules.MostClients {
 			b.resize(c, s)
 		}
 	}
-	for _, r := range c.resize {
+	for _, r := range c.sets.resize {
 		b.resize(c, r.set)
 	}
-	for _, ch := range c.chains {
+	for _, ch := range c.chains.create {
 		b.create(c, unix.NFT_MSG_NEWCHAIN, codec.EncodeChain(ch), purpose{object: "chain " + ch.Name, chain: ch})
 	}
-	for _, ch := range c.policy {
+	for _, ch := range c.chains.policy {
 		b.add(c, unix.NFT_MSG_NEWCHAIN, codec.EncodeChain(ch), purpose{object: "chain " + ch.Name, chain: ch})
 	}
-	for _, e := range c.elements {
+}
+
+func (b *batch) removeElements(c *change, entries stale) {
+	for _, e := range c.sets.elements {
 		if e.flush {
 			b.add(c, unix.NFT_MSG_DELSETELEM, codec.ElementsIn(e.set.Name), purpose{object: "set " + e.set.Name, set: e.set})
 			continue
@@ -116,51 +140,47 @@ func (b *batch) change(c *change, entries stale) {
 			b.elements(c, unix.NFT_MSG_DELSETELEM, s, gone, true)
 		}
 	}
-	for _, chains := range [...][]*rules.Chain{c.flush, c.removedChains} {
+}
+
+func (b *batch) rules(c *change) {
+	for _, chains := range [...][]*rules.Chain{c.chains.flush, c.chains.removed} {
 		for _, ch := range chains {
 			if len(ch.Rules) > 0 {
 				b.add(c, unix.NFT_MSG_DELRULE, codec.RulesOf(ch.Name), purpose{object: "rules of chain " + ch.Name, chain: ch})
 			}
 		}
 	}
-	for _, ch := range c.fill {
+	for _, ch := range c.chains.fill {
 		for i := range ch.Rules {
 			b.create(c, unix.NFT_MSG_NEWRULE, codec.EncodeRule(ch.Name, &ch.Rules[i], c.family),
 				purpose{object: "chain " + ch.Name + ": " + ch.Rules[i].Text(c.family), chain: ch})
 			b.messages[len(b.messages)-1].Append = true
 		}
 	}
-	for _, e := range c.elements {
-		if e.flush {
-			e.added = e.all
-		}
-		b.elements(c, unix.NFT_MSG_NEWSETELEM, e.set, e.added, false)
-	}
-	if c.load != nil {
-		b.load(c)
-	}
-	// Sets before chains and objects, since elements hold to these.
-	for _, s := range c.removedSets {
+}
+
+// remove removes sets before chains and objects, since elements refer to these.
+func (b *batch) remove(c *change) {
+	for _, s := range c.sets.removed {
 		b.add(c, unix.NFT_MSG_DELSET, codec.SetNamed(s.Name), purpose{object: "set " + s.Name, set: s, removal: true})
 	}
-	for _, ch := range c.removedChains {
+	for _, ch := range c.chains.removed {
 		b.add(c, unix.NFT_MSG_DELCHAIN, codec.ChainNamed(ch.Name), purpose{object: "chain " + ch.Name, chain: ch, removal: true})
 	}
-	for _, o := range c.removedObjects {
+	for _, o := range c.table.removed {
 		typ := uint16(unix.NFT_MSG_DELOBJ)
 		if o.Kind == rules.Flowtable {
 			typ = unix.NFT_MSG_DELFLOWTABLE
 		}
 		b.add(c, typ, codec.EncodeObject(o), purpose{object: o.Kind.String() + " " + o.Name, removal: true})
 	}
-	if c.kubeProxy {
+	if c.table.kubeProxy {
 		b.add(c, unix.NFT_MSG_DELTABLE, codec.EncodeTable(kubeProxyTable), purpose{object: "table " + kubeProxyTable})
 	}
 }
 
-// resize tells the size of a set that is there, or was declared without: the
-// kernel makes room for all elements of one that is declared with it. Kernels
-// before 6.5 take no notice.
+// resize sets the size of an existing set. It is not part of the declaration of a new one, since the
+// kernel would then allocate memory for all elements. Kernels before 6.5 ignore it.
 func (b *batch) resize(c *change, s *rules.Set) {
 	b.lastSet++
 	b.add(c, unix.NFT_MSG_NEWSET, codec.EncodeSize(s, c.family, b.lastSet), purpose{object: "size of set " + s.Name, set: s})
@@ -186,7 +206,7 @@ func (b *batch) create(c *change, typ uint16, attrs []byte, a purpose) {
 	b.messages[len(b.messages)-1].Create = true
 }
 
-// elements adds or removes elements, in as many messages as they need.
+// elements adds the messages that add or remove elements.
 func (b *batch) elements(c *change, typ uint16, s *rules.Set, elements []rules.Element, purge bool) {
 	if len(elements) == 0 {
 		return
@@ -201,11 +221,11 @@ func (b *batch) elements(c *change, typ uint16, s *rules.Set, elements []rules.E
 	}
 }
 
-// load adds the elements of fixed sets that a Program has, and holds no more of them than one message
-// of each set.
+// load adds all elements of the fixed sets for a Program. It holds the elements of one message per
+// set only.
 func (b *batch) load(c *change) {
 	var lists [len(rules.Fragment{}.Elements)]elementWriter
-	rules.LowerBare(c.load, func(id rules.SetID, elements []rules.Element) bool {
+	rules.LowerBare(c.sets.load, func(id rules.SetID, elements []rules.Element) bool {
 		l := &lists[id]
 		if l.set == nil {
 			l.purpose = purpose{change: c, object: "set " + id.String(), set: id.Set()}
@@ -223,13 +243,12 @@ func (b *batch) load(c *change) {
 	}
 }
 
-// elementWriter is a message of elements of one set that is being written. What it is written into is
-// used again for the next one.
+// elementWriter builds messages with elements of one set. It reuses its buffer for the next message.
 type elementWriter struct {
 	purpose
 	typ  uint16
 	data codec.Builder
-	list int // where in data the elements begin
+	list int // offset of the elements in data
 }
 
 func (l *elementWriter) add(e *rules.Element) {
@@ -244,7 +263,7 @@ func (l *elementWriter) add(e *rules.Element) {
 
 func (l *elementWriter) full() bool { return len(l.data)-l.list >= maxElements }
 
-// end adds the message to the batch, if there is anything in it.
+// end adds the message to the batch, unless it is empty.
 func (l *elementWriter) end(b *batch) {
 	if l.count == 0 {
 		return
@@ -255,7 +274,7 @@ func (l *elementWriter) end(b *batch) {
 	l.count, l.data = 0, l.data[:0]
 }
 
-// elementCount counts the elements that are added and removed.
+// elementCount returns the number of elements that are added and removed.
 func (b *batch) elementCount() (n int) {
 	for i := range b.purposes {
 		n += b.purposes[i].count
@@ -263,7 +282,7 @@ func (b *batch) elementCount() (n int) {
 	return n
 }
 
-// refused is a refusal with the purpose of its message.
+// refused is a rejection with the purpose of its message.
 type refused struct {
 	conn.Refusal
 	*conn.Message // nil if the kernel refused the batch itself
@@ -277,7 +296,7 @@ func (r refused) Error() string {
 	return r.object + ": " + r.Err.Error()
 }
 
-// refused returns refusals of the batch with what they are about.
+// refused adds the purposes to the rejections of a batch.
 func (b *batch) refused(refusals []conn.Refusal) (all []refused) {
 	for _, r := range refusals {
 		one := refused{Refusal: r}
@@ -289,8 +308,7 @@ func (b *batch) refused(refusals []conn.Refusal) (all []refused) {
 	return all
 }
 
-// element returns the element at whose attribute the kernel stopped; nil if it stopped
-// elsewhere.
+// element returns the rejected element; nil if the kernel rejected another attribute.
 func (m refused) element() *rules.Element {
 	at := codec.NetlinkHead + codec.NfgenHead
 	top, err := codec.Attrs(m.Data()[codec.NfgenHead:])
@@ -309,7 +327,7 @@ func (m refused) element() *rules.Element {
 		at += codec.AttrHeader
 		i := -1
 		for _, item := range items {
-			if !m.set.Interval || !codec.DecodeEdge(item.Data, m.change.family).End { // else it is the end of the one before
+			if !m.set.Interval || !codec.DecodeEdge(item.Data, m.change.family).End { // otherwise it is the end of the previous one
 				i++
 			}
 			end := at + codec.Align(codec.AttrHeader+len(item.Data))
@@ -322,7 +340,7 @@ func (m refused) element() *rules.Element {
 	return nil
 }
 
-// service returns whose the refused thing is; zero if it is no Service's.
+// service returns the Service of the rejected object; zero if it is shared.
 func (m *purpose) service(e *rules.Element) ir.Name {
 	switch {
 	case e != nil:

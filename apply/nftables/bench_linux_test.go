@@ -61,7 +61,7 @@ func BenchmarkFullLoad(b *testing.B) {
 	})
 	b.Run("read and compare", func(b *testing.B) {
 		for b.Loop() {
-			have, err := n.read(b.Context(), nil)
+			have, err := n.reader.read(b.Context(), nil)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -122,8 +122,8 @@ func BenchmarkOneEndpoint(b *testing.B) {
 func BenchmarkOwned(b *testing.B) {
 	const services = 10_000
 	nodes := [2]node{newNode(b), newNode(b)}
-	nodes[0].claimOwnership()
-	if !nodes[0].ownTables {
+	nodes[0].writer.claimOwnership()
+	if !nodes[0].writer.ownTables {
 		b.Skip("the kernel knows no tables with an owner")
 	}
 	p, _ := large(services)
@@ -217,7 +217,7 @@ func withBackends(s ir.Service, n int) ir.Service {
 func (n node) commitNothing() error {
 	empty := &batch{}
 	empty.add(&change{family: ir.IPv4}, unix.NFT_MSG_NEWTABLE, codec.EncodeTable(rules.Table), purpose{})
-	refusals, err := n.c.Send(context.Background(), empty.messages)
+	refusals, err := n.writer.conn.Send(context.Background(), empty.messages)
 	for _, r := range refusals {
 		err = errors.Join(err, r)
 	}
@@ -396,7 +396,7 @@ func BenchmarkReadBack(b *testing.B) {
 			}
 			read := func(from int) func() {
 				return func() {
-					n.lookupFrom = from
+					n.reader.lookupFrom = from
 					if err := n.Read(b.Context(), want); err != nil {
 						b.Fatal(err)
 					}
@@ -412,13 +412,13 @@ func BenchmarkReadBack(b *testing.B) {
 				timed("default", read(lookupFrom))
 				timed("dump-of-largest", func() {
 					s := *rules.Backends.Set()
-					if _, err := n.readElements(b.Context(), ir.IPv4, &s, rules.Backends, nil); err != nil || len(s.Elements) != len(set.Elements) {
+					if _, err := n.reader.readElements(b.Context(), ir.IPv4, &s, rules.Backends, nil); err != nil || len(s.Elements) != len(set.Elements) {
 						b.Fatal(len(s.Elements), err)
 					}
 				})
 				timed("keys-of-largest", func() {
 					m := newFingerprints(want.IPv4)[rules.Backends]
-					if others, err := lookupElements(b.Context(), n.r, ir.IPv4, rules.Backends, want.IPv4, &m); err != nil || len(others) > 0 || len(m.sums) != len(set.Elements) {
+					if others, err := lookupElements(b.Context(), n.reader.conn, ir.IPv4, rules.Backends, want.IPv4, &m); err != nil || len(others) > 0 || len(m.sums) != len(set.Elements) {
 						b.Fatal(len(others), len(m.sums), err)
 					}
 				})

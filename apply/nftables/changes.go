@@ -7,12 +7,12 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// planChanges returns what a Delta makes of a table. It reads nothing, and its cost does not
-// depend on the other Services.
+// planChanges plans the changes of a Delta. It reads nothing, and its cost does not depend on the
+// other Services.
 func planChanges(delta *rules.Delta) *change { return difference(portion(delta)) }
 
 // portion returns the part of a table that a Delta changes, as it was applied and as it is
-// wanted. Both lack what is equal, as far as that is cheap to see.
+// wanted. Both omit equal elements that are cheap to find.
 func portion(delta *rules.Delta) (have, want *rules.Ruleset) {
 	have, want = &rules.Ruleset{Family: delta.Family}, &rules.Ruleset{Family: delta.Family}
 	have.Chains = values(delta.RemovedChains, delta.Rewritten)
@@ -55,7 +55,7 @@ func portion(delta *rules.Delta) (have, want *rules.Ruleset) {
 	return have, want
 }
 
-// values returns what the pointers of both lists point to.
+// values returns the chains of both lists.
 func values(a, b []*rules.Chain) []rules.Chain {
 	all := make([]rules.Chain, 0, len(a)+len(b))
 	for _, list := range [...][]*rules.Chain{a, b} {
@@ -81,7 +81,7 @@ func addOwnChains(s *rules.ServiceDelta, have, want *rules.Ruleset) {
 }
 
 // trimEqual returns the elements of one Service in one set without those that are equal at
-// both ends, which are nearly all. All that decide what an affinity map remembers remain.
+// both ends, which are nearly all. It keeps those that affect affinity maps.
 func trimEqual(id rules.SetID, old, now []rules.Element) (o, n []rules.Element) {
 	if !fingerprinted(id) || len(old) == 0 || len(now) == 0 {
 		return old, now
@@ -97,7 +97,7 @@ func trimEqual(id rules.SetID, old, now []rules.Element) (o, n []rules.Element) 
 	return old, now
 }
 
-// join is append, which does not write behind the elements of one Service.
+// join is append that never writes into the array of one Service.
 func join(all, more []rules.Element) []rules.Element {
 	if len(all) == 0 {
 		return slices.Clip(more)

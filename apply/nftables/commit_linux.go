@@ -4,68 +4,75 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/monitor"
 	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Commit sends a Plan in one batch for both families. Where the kernel refuses
-// parts of some Services, nothing of these is sent, but the rest is: what the
-// kernel had of them goes with the next Plan. Affinity maps forget the backends
-// that are gone in the same batch; where that must be finished afterwards and
-// fails, all else is in force, and the next Plan comes back to it.
-func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
-	plan, ok := p.(*Plan)
-	if !ok {
-		return apply.Result{}, fmt.Errorf("nftables cannot commit a %T", p)
-	}
-	d.have = state{} // it will be another one
-	var result apply.Result
-	var err error
-	if !plan.Empty() {
-		result, err = d.commit(ctx, plan)
-	}
-	if err == nil && len(result.Refused) == 0 {
-		d.remember(plan)
-	}
-	return result, err
+// writer commits Plans to one network namespace.
+type writer struct {
+	log       *slog.Logger // optional
+	reader    *reader
+	ownTables bool // create the tables with this process as owner
+
+	mu      sync.Mutex // held during a commit
+	conn    *conn.Conn
+	commits atomic.Uint64 // incremented at the start and at the end of each commit
+	// purgePending is set if affinity maps may still contain removed backends.
+	purgePending bool
+
+	monitor monitor.Handle
+	nft     *monitor.NFT // the monitor; nil before Drift
 }
 
-func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.commits.Add(1)
-	defer d.commits.Add(1)
+func newWriter(netns int, log *slog.Logger) (*writer, error) {
+	c, err := conn.Dial(netns)
+	if err != nil {
+		return nil, err
+	}
+	return &writer{log: log, conn: c}, nil
+}
+
+func (w *writer) close() error { return errors.Join(w.monitor.Close(), w.conn.Close()) }
+
+func (w *writer) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.commits.Add(1)
+	defer w.commits.Add(1)
 	for try := 1; ; try++ {
-		result, err := d.send(ctx, plan)
+		result, err := w.send(ctx, plan)
 		if _, stale := errors.AsType[*staleError](err); !stale || plan.want == nil {
 			return result, err
 		}
-		if plan, err = d.replan(ctx, plan); err != nil {
+		if plan, err = w.replan(ctx, plan); err != nil {
 			return apply.Result{}, err
 		}
 		plan.final = try == maxPlans
 	}
 }
 
-// maxPlans is how often a commit reads the node and plans again, if others change
-// what it is about each time. After that it counts what is refused as the fault of
-// its Service: the next comparison tries it again.
+// maxPlans is how often a commit reads the tables and plans again, if other programs change them
+// each time. After that it attributes rejections to Services. The next comparison retries them.
 const maxPlans = 3
 
-// replan reads the node, which is not what the plan began with.
-func (d *Dataplane) replan(ctx context.Context, plan *Plan) (*Plan, error) {
-	generation, err := d.c.Generation(ctx)
+// replan reads the tables, which have changed since the Plan was made, and plans again.
+func (w *writer) replan(ctx context.Context, plan *Plan) (*Plan, error) {
+	generation, err := w.conn.Generation(ctx)
 	if err != nil {
 		return nil, err
 	}
-	have, err := d.read(ctx, nil)
+	have, err := w.reader.read(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -77,47 +84,47 @@ func (d *Dataplane) replan(ctx context.Context, plan *Plan) (*Plan, error) {
 	return again, nil
 }
 
-// mayBeStale reports whether the kernel's state can be the reason for refusals: some
-// table changed since the plan was made, or may have.
-func (d *Dataplane) mayBeStale(ctx context.Context, p *Plan, refusals []refused) (bool, error) {
+// mayBeStale reports whether rejections may be due to an outdated Plan: some table has changed since
+// it was made, or may have.
+func (w *writer) mayBeStale(ctx context.Context, p *Plan, refusals []refused) (bool, error) {
 	if p.final || !slices.ContainsFunc(refusals, refused.mayBeStale) {
 		return false, nil
 	}
 	if p.generation == 0 {
 		return true, nil
 	}
-	generation, err := d.c.Generation(ctx)
+	generation, err := w.conn.Generation(ctx)
 	return generation != p.generation, err
 }
 
-// staleError is a refusal for which the kernel's state can be the reason: what
-// was to be made is there, or what was to be removed is not.
+// staleError is a rejection that may be due to an outdated Plan: an object to create exists, or an
+// object to remove does not.
 type staleError struct{ refused }
 
-// send sends the plan, and, when parts are refused, what is left without them.
-func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
+// send sends a Plan. If the kernel rejects parts, it sends the rest.
+func (w *writer) send(ctx context.Context, p *Plan) (apply.Result, error) {
 	var out quarantine
 	for try := 0; ; try++ {
-		entries, err := d.staleEntries(ctx, p)
+		entries, err := w.staleEntries(ctx, p)
 		if err != nil {
 			return out.result(), err
 		}
 		if try > 10 {
-			entries = nil // they expire faster than they are removed: forget comes back to them
+			entries = nil // they expire faster than they can be removed; finishPurge retries
 		}
-		refusals, err := d.transact(ctx, newBatch(p, entries))
-		if err != nil { // the batch may be in force for all that
-			d.purgePending = d.purgePending || p.purges()
+		refusals, err := w.transact(ctx, newBatch(p, entries))
+		if err != nil { // the batch may nevertheless be in force
+			w.purgePending = w.purgePending || p.purges()
 			return out.result(), err
 		}
 		if len(refusals) == 0 {
 			break
 		}
-		if all, more := p.unloaded(); more { // to tell of which Services the refused elements are
+		if all, more := p.unloaded(); more { // to find the Services of the rejected elements
 			p = all
 			continue
 		}
-		stale, err := d.mayBeStale(ctx, p, refusals)
+		stale, err := w.mayBeStale(ctx, p, refusals)
 		if err != nil {
 			return out.result(), err
 		}
@@ -128,33 +135,33 @@ func (d *Dataplane) send(ctx context.Context, p *Plan) (apply.Result, error) {
 		p = rest
 	}
 	result := out.result()
-	if err := d.finishPurge(ctx, p); err != nil {
-		d.purgePending = true
+	if err := w.finishPurge(ctx, p); err != nil {
+		w.purgePending = true
 		return result, err
 	}
-	if p.purgesAll && len(result.Refused) == 0 { // what is refused keeps its maps as they are
-		d.purgePending = false
+	if p.purgesAll && len(result.Refused) == 0 { // the maps of rejected Services are not purged
+		w.purgePending = false
 	}
 	return result, nil
 }
 
-// maxNotified is how many elements a batch changes of which the kernel is let tell us: while it commits
-// these, what it tells takes 25 MB.
+// maxNotified is the maximum number of changed elements in a batch with notifications. The kernel
+// needs 25 MB for those of as many elements.
 const maxNotified = 3000
 
-// transact sends a batch, a large one apart from what listens to others.
-func (d *Dataplane) transact(ctx context.Context, b *batch) (refusals []refused, err error) {
+// transact sends a batch; a large one without notifications.
+func (w *writer) transact(ctx context.Context, b *batch) (refusals []refused, err error) {
 	send := func() (done bool) {
 		var all []conn.Refusal
-		all, err = d.c.Send(ctx, b.messages)
+		all, err = w.conn.Send(ctx, b.messages)
 		refusals = b.refused(all)
 		return err == nil && len(all) == 0
 	}
-	if d.nft == nil || b.elementCount() <= maxNotified {
-		d.monitor.Own(func() (certain bool) { return send() && len(b.messages) > 0 })
+	if w.nft == nil || b.elementCount() <= maxNotified {
+		w.monitor.Own(func() (certain bool) { return send() && len(b.messages) > 0 })
 		return refusals, err
 	}
-	d.nft.OwnMuted(func() (transactions uint32) {
+	w.nft.OwnMuted(func() (transactions uint32) {
 		if send() {
 			transactions = 1
 		}
@@ -163,12 +170,12 @@ func (d *Dataplane) transact(ctx context.Context, b *batch) (refusals []refused,
 	return refusals, err
 }
 
-// staleEntries finds what affinity maps remember of backends that go.
-func (d *Dataplane) staleEntries(ctx context.Context, p *Plan) (stale, error) {
+// staleEntries returns the entries of affinity maps for removed backends.
+func (w *writer) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 	all := stale{}
 	for _, c := range ir.Present(p.families) {
 		for _, purge := range c.purge {
-			gone, err := d.staleIn(ctx, c.family, purge)
+			gone, err := w.staleIn(ctx, c.family, purge)
 			if err != nil {
 				return nil, err
 			}
@@ -180,10 +187,10 @@ func (d *Dataplane) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 	return all, nil
 }
 
-func (d *Dataplane) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Element, error) {
+func (w *writer) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Element, error) {
 	s := *p.set
 	s.Elements = nil
-	_, err := d.c.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
+	_, err := w.conn.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
 		return codec.DecodeElements(b, &s, f, &codec.Comments{})
 	})
 	return slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
@@ -192,11 +199,11 @@ func (d *Dataplane) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.
 	}), err
 }
 
-// finishPurge removes what connections under way remembered between the reading of
-// the maps and the commit. After the commit nothing remembers what is gone.
-func (d *Dataplane) finishPurge(ctx context.Context, p *Plan) error {
+// finishPurge removes the entries that packets added between the reading of the maps and the
+// commit. After the commit, rules add no entries for removed backends.
+func (w *writer) finishPurge(ctx context.Context, p *Plan) error {
 	for range 10 {
-		entries, err := d.staleEntries(ctx, p)
+		entries, err := w.staleEntries(ctx, p)
 		if err != nil || len(entries) == 0 {
 			return err
 		}
@@ -204,13 +211,13 @@ func (d *Dataplane) finishPurge(ctx context.Context, p *Plan) error {
 		for _, c := range ir.Present(p.families) {
 			for s, gone := range entries {
 				if c.owns(s) {
-					for i := range gone { // one by one: some may expire meanwhile
+					for i := range gone { // one per message, since some may expire meanwhile
 						b.elements(c, unix.NFT_MSG_DELSETELEM, s, gone[i:i+1], true)
 					}
 				}
 			}
 		}
-		refusals, err := d.transact(ctx, b)
+		refusals, err := w.transact(ctx, b)
 		if err != nil {
 			return err
 		}
@@ -221,8 +228,8 @@ func (d *Dataplane) finishPurge(ctx context.Context, p *Plan) error {
 	return errors.New("affinity maps change too fast to be rid of backends that are gone")
 }
 
-// quarantine collects the Services that the kernel refuses, and counts the
-// chains and sets that it still uses.
+// quarantine collects the Services that the kernel rejects, and counts the chains and sets that it
+// still uses.
 type quarantine struct {
 	refused []apply.Refusal
 	busy    ir.PerFamily[int]
@@ -233,13 +240,13 @@ func (q *quarantine) result() apply.Result {
 	return apply.Result{Refused: q.refused, Busy: q.busy}
 }
 
-// without returns the plan without what was refused: entries of affinity maps
-// that expired meanwhile are no matter, nor are chains and sets that something
-// still holds to; of other things, nothing of the whole Service is sent. If stale,
-// a refusal for which the kernel's state can be the reason is a staleError.
+// without returns the Plan without the rejected parts. Expired entries of affinity maps are ignored,
+// and chains and sets that are still in use are kept. For other rejections the whole Service is
+// omitted. If stale is set, it returns a staleError for rejections that may be due to an outdated
+// Plan.
 func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, error) {
 	services := map[ir.Name]bool{}
-	drop := map[string]bool{} // chains and sets not to remove
+	drop := map[string]bool{} // chains and sets to keep
 	for _, r := range refusals {
 		switch {
 		case r.Message == nil:
@@ -272,7 +279,7 @@ func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, er
 	return p.withoutServices(services, drop), nil
 }
 
-// mayBeStale reports whether the kernel's state can be the reason.
+// mayBeStale reports whether the rejection may be due to an outdated Plan.
 func (r refused) mayBeStale() bool {
 	switch r.Type {
 	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_NEWSET, unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_NEWTABLE:
@@ -281,7 +288,7 @@ func (r refused) mayBeStale() bool {
 	return errors.Is(r.Err, unix.ENOENT)
 }
 
-// reason is the kernel's, with the element if it is known.
+// reason returns the kernel's error, with the element if it is known.
 func (r refused) reason(e *rules.Element) error {
 	if e == nil {
 		return r

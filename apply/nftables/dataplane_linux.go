@@ -3,15 +3,12 @@ package nftables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
-	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
@@ -19,32 +16,18 @@ import (
 
 // Dataplane is the nf_tables of one network namespace.
 type Dataplane struct {
-	log *slog.Logger // nil: nobody is told
+	log      *slog.Logger // optional
+	readOnly bool
+	fastpath *flowtable.Keeper // nil without a fast path
+	reader   *reader
+	writer   *writer
 
-	ownTables bool // the tables are to be this process's
-	readOnly  bool
-	fastpath  *flowtable.Keeper // nil: none is wanted
-
-	mu      sync.Mutex // held by a commit; what else uses c waits
-	c       *conn.Conn
-	commits atomic.Uint64 // begun and ended
-
-	reading  sync.Mutex // a reading does not keep a commit waiting
-	r        *conn.Conn
-	listener *conn.Listener
-	readAt   time.Time // when all was read last
-	// compareAll has the next Compare read everything: the last one failed, and what
-	// others had touched is not remembered.
+	// compareAll makes the next Compare read everything. It is set after an error, since the
+	// notifications are lost.
 	compareAll bool
-	// lookupFrom is how large a set has to be for its elements to be asked for one by one.
-	lookupFrom int
-
-	have         state // by the last Read
-	purgePending bool  // affinity maps may remember backends that are gone
-	applied      apply.Applied
-	lowerers     ir.PerFamily[*rules.Lowerer] // of what is applied; nil: to be made
-	monitor      monitor.Handle
-	nft          *monitor.NFT // what monitor has; nil: none
+	have       state // from the last Read
+	applied    apply.Applied
+	lowerers   ir.PerFamily[*rules.Lowerer] // for the applied Programs; nil until needed
 }
 
 var (
@@ -58,22 +41,20 @@ var (
 // Open connects to the network namespace of the calling thread.
 func Open(_ context.Context, o apply.Options) (*Dataplane, error) { return OpenIn(0, o) }
 
-// OpenIn connects to the network namespace behind a file descriptor.
+// OpenIn connects to the network namespace of a file descriptor.
 func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
-	c, err := conn.Dial(netns)
+	w, err := newWriter(netns, o.Log)
 	if err != nil {
 		return nil, err
 	}
-	d := &Dataplane{c: c, log: o.Log, readOnly: o.ReadOnly, lookupFrom: lookupFrom}
-	if d.r, err = conn.Dial(netns); err == nil {
-		d.listener, err = conn.DialListener(netns, c)
-	}
-	if err != nil {
-		d.Close()
+	d := &Dataplane{writer: w, log: o.Log, readOnly: o.ReadOnly}
+	if d.reader, err = newReader(netns, w, o); err != nil {
+		w.close()
 		return nil, err
 	}
+	w.reader = d.reader
 	if o.OwnTables && !o.ReadOnly {
-		d.claimOwnership()
+		w.claimOwnership()
 	}
 	if o.Fastpath.On() && !o.ReadOnly {
 		d.fastpath = flowtable.New(netns, o.Fastpath, o.Log)
@@ -84,41 +65,35 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 // Close closes the connections.
 func (d *Dataplane) Close() error {
 	d.fastpath.Close()
-	err := errors.Join(d.monitor.Close(), d.c.Close())
-	if d.r != nil {
-		err = errors.Join(err, d.r.Close())
-	}
-	if d.listener != nil {
-		err = errors.Join(err, d.listener.Close())
-	}
-	return err
+	return errors.Join(d.writer.close(), d.reader.close())
 }
 
-// Read reads both tables as they were at one moment. It is faster, and keeps less, where
-// the tables contain what the Programs want.
+// Read reads both tables consistently. It is faster, and keeps less, if they contain what the
+// Programs require.
 func (d *Dataplane) Read(ctx context.Context, want ir.Programs) (err error) {
-	d.have, err = d.readFor(ctx, want)
+	d.have, err = d.reader.readExpected(ctx, want)
 	return err
 }
 
-// Tables returns what both tables hold. A family without our table has an empty
-// Ruleset.
-func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) { return d.read(ctx, nil) }
+// Tables returns the content of both tables. A missing table is an empty Ruleset.
+func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) {
+	return d.reader.read(ctx, nil)
+}
 
-// Plan compares what was read with what the Programs want.
+// Plan compares what was read with what the Programs require.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
-	p := planFor(d.have, want, d.flags())
+	p := planFor(d.have, want, d.writer.flags())
 	if adopted, ok := adoptSlots(p, want); ok {
-		want, p = adopted, planFor(d.have, adopted, d.flags())
+		want, p = adopted, planFor(d.have, adopted, d.writer.flags())
 	}
 	p.desired = apply.Desired{Full: true, Programs: want}
-	if d.purgePending {
+	if d.writer.purgePending {
 		p.purgeAll()
 	}
 	return p
 }
 
-// PlanChanges plans from the Services that change alone.
+// PlanChanges plans the changed Services only.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	for _, of := range changes.All() {
 		for i := range of {
@@ -135,28 +110,52 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	return all
 }
 
-// Compare reads the tables over a connection of its own; where others are known
-// to have touched single elements of ours, and nothing else, these alone.
+// Compare reads the tables over the reader's connection. If the kernel reported foreign changes of
+// single elements only, it reads only these.
 func (d *Dataplane) Compare(ctx context.Context) (plan apply.Plan, err error) {
 	all := d.compareAll
 	defer func() { d.compareAll = err != nil }()
-	if d.nft != nil && !all {
-		if what, ok := parseNotified(d.nft.Changes()); ok {
-			if p, err := d.compareNotified(ctx, what); p != nil || err != nil {
+	if d.writer.nft != nil && !all {
+		if keys, ok := parseNotified(d.writer.nft.Changes()); ok {
+			if p, err := d.compareNotified(ctx, keys); p != nil || err != nil {
 				return p, err
 			}
 		}
 	}
 	applied := d.applied.Programs()
-	found, err := d.readFor(ctx, applied)
+	have, err := d.reader.readExpected(ctx, applied)
 	if err != nil {
 		return nil, err
 	}
 	d.fastpath.Renew()
-	return planFor(found, applied, d.flags()), nil
+	return planFor(have, applied, d.writer.flags()), nil
 }
 
-// lowerersOf returns the Lowerers of tables that hold the Programs.
+// Commit sends a Plan in one batch for both families. If the kernel rejects parts of some
+// Services, it sends the rest without these Services; their old parts are removed by the next Plan.
+// The batch also removes deleted backends from affinity maps. If that has to continue afterwards
+// and fails, everything else is in force, and the next Plan repeats it.
+func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
+	plan, ok := p.(*Plan)
+	if !ok {
+		return apply.Result{}, fmt.Errorf("nftables cannot commit a %T", p)
+	}
+	d.have = state{} // outdated by the commit
+	var result apply.Result
+	var err error
+	if !plan.Empty() {
+		result, err = d.writer.commit(ctx, plan)
+	}
+	if err == nil && len(result.Refused) == 0 {
+		d.applied.Take(plan.desired)
+		if plan.desired.Full {
+			d.lowerers = ir.PerFamily[*rules.Lowerer]{}
+		}
+	}
+	return result, err
+}
+
+// lowerersOf returns the Lowerers for the tables of Programs.
 func lowerersOf(programs ir.Programs) (all ir.PerFamily[*rules.Lowerer]) {
 	for f, p := range ir.Present(programs) {
 		l := rules.NewLowerer(f)
@@ -166,34 +165,26 @@ func lowerersOf(programs ir.Programs) (all ir.PerFamily[*rules.Lowerer]) {
 	return all
 }
 
-// remember notes that a Plan is in force.
-func (d *Dataplane) remember(p *Plan) {
-	d.applied.Take(p.desired)
-	if p.desired.Full {
-		d.lowerers = ir.PerFamily[*rules.Lowerer]{}
-	}
-}
-
-// Applied returns the Programs that the tables held when that was last known.
+// Applied returns the Programs that were last known to be applied.
 func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
-// Drift listens to what the kernel tells of others' transactions, and keeps the fast path.
+// Drift monitors foreign transactions, and maintains the fast path.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	if d.fastpath != nil {
 		d.fastpath.Start(ctx)
 	}
-	return d.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
+	return d.writer.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
 		nft, err := monitor.OpenNFT(monitor.NFTables, notify)
-		d.nft = nft
+		d.writer.nft = nft
 		return nft, err
 	})
 }
 
-// ChangedBy returns who changed our tables since it was called last.
-func (d *Dataplane) ChangedBy() []string { return d.monitor.ChangedBy() }
+// ChangedBy returns the programs that changed our tables since the last call.
+func (d *Dataplane) ChangedBy() []string { return d.writer.monitor.ChangedBy() }
 
-// Leftovers returns what others left in nf_tables: kube-proxy, and a daemon with a fast
-// path, where none is wanted. Who only looks does not know that.
+// Leftovers returns the tables of kube-proxy, and the flowtable of an earlier daemon unless this
+// one has a fast path. A read-only Dataplane omits the flowtable, since a daemon may use it.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	left, err := Leftovers(ctx, true)
 	return slices.DeleteFunc(left, func(l apply.Leftover) bool {

@@ -8,13 +8,13 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// difference compares wanted with actual, for one change and for all. It returns what makes
-// want out of have, which are whole tables or the same part of both:
+// difference compares actual with wanted state, for one change and for all. It returns the changes
+// from have to want, which are whole tables or the same part of both:
 //
 //	caller          have                             want
 //	compareTables   a table that was read            the whole table
 //	planChanges     of changed Services: portion     portion
-//	compareNotified elements changed by others       the same elements
+//	compareNotified elements that were changed        the same elements
 //
 // It compares sets and chains by name, and elements by key. Elements that were read as
 // expected are in neither: see found.against.
@@ -33,31 +33,31 @@ func (c *change) compareSets(have, want *rules.Ruleset) {
 		h := old[w.Name]
 		delete(old, w.Name)
 		if h == nil {
-			c.sets = append(c.sets, w)
+			c.sets.create = append(c.sets.create, w)
 			h = &rules.Set{}
 		}
 		if grows(h, w) {
-			c.resize = append(c.resize, resize{w, h.Size})
+			c.sets.resize = append(c.sets.resize, resize{w, h.Size})
 		}
 		c.addElements(compareElements(h, w))
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
-		c.removedSets = append(c.removedSets, old[name])
+		c.sets.removed = append(c.sets.removed, old[name])
 	}
 }
 
-// grows reports whether a set is too small. One that is too large stays: it may
-// hold more elements than fit.
+// grows reports whether a set is too small. Sets never shrink, since they may contain too many
+// elements for that.
 func grows(have, want *rules.Set) bool { return have.Size > 0 && have.Size < want.Size }
 
 func (c *change) addElements(e elementChange) {
 	if len(e.removed)+len(e.added) > 0 || e.flush {
-		c.elements = append(c.elements, e)
+		c.sets.elements = append(c.sets.elements, e)
 	}
 }
 
-// compareElements returns what makes the elements of want out of those of have.
-// It ignores elements that rules add.
+// compareElements returns the changes from the elements of have to those of want. It ignores elements
+// that rules add.
 func compareElements(have, want *rules.Set) elementChange {
 	e := elementChange{set: want, flush: have.Foreign}
 	if e.flush {
@@ -90,7 +90,7 @@ func compareElements(have, want *rules.Set) elementChange {
 	return e
 }
 
-// sameElement reports whether the kernel has h as it should have w.
+// sameElement reports whether h, in the kernel, equals w.
 func sameElement(s *rules.Set, h, w *rules.Element) bool {
 	return h.Verdict == w.Verdict && h.To == w.To && (h.Frontend == w.Frontend || s.Comment(h) == s.Comment(w))
 }
@@ -103,16 +103,16 @@ func (c *change) compareChains(have, want *rules.Ruleset) {
 		delete(old, w.Name)
 		switch {
 		case h == nil:
-			c.chains, c.fill = append(c.chains, w), append(c.fill, w)
+			c.chains.create, c.chains.fill = append(c.chains.create, w), append(c.chains.fill, w)
 		case !h.SameRules(w, want.Family):
-			c.flush, c.fill = append(c.flush, h), append(c.fill, w)
+			c.chains.flush, c.chains.fill = append(c.chains.flush, h), append(c.chains.fill, w)
 		}
 		if h != nil && h.Base != nil && h.Base.Drop {
-			c.policy = append(c.policy, w)
+			c.chains.policy = append(c.chains.policy, w)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
-		c.removedChains = append(c.removedChains, old[name])
+		c.chains.removed = append(c.chains.removed, old[name])
 	}
 }
 
@@ -132,9 +132,8 @@ func chainsByName(r *rules.Ruleset) map[string]*rules.Chain {
 	return m
 }
 
-// findPurges finds the affinity maps that stay and of whose pool a backend goes: its
-// connections were remembered, and no longer are. Any other backend in a map was put there
-// by another program.
+// findPurges finds the remaining affinity maps whose pools lose a backend. Their entries for it are
+// removed. Other unknown backends in a map were added by another program.
 func (c *change) findPurges(have, want *rules.Ruleset) {
 	var old map[string]*rules.Set
 	var before, after map[string]map[netip.Addr]struct{}
@@ -151,10 +150,10 @@ func (c *change) findPurges(have, want *rules.Ruleset) {
 			continue
 		}
 		p := purge{set: s, keep: after[s.Name]}
-		goes := false
+		loses := false
 		for a := range before[s.Name] {
 			_, stays := p.keep[a]
-			goes = goes || !stays
+			loses = loses || !stays
 		}
 		for _, a := range h.Remembered {
 			_, stays := p.keep[a]
@@ -162,13 +161,13 @@ func (c *change) findPurges(have, want *rules.Ruleset) {
 				p.foreign = append(p.foreign, a)
 			}
 		}
-		if goes || len(p.foreign) > 0 {
+		if loses || len(p.foreign) > 0 {
 			c.purge = append(c.purge, p)
 		}
 	}
 }
 
-// remembered returns for each affinity map the backends that rules put into it.
+// remembered returns the backends that rules add, by affinity map.
 func remembered(r *rules.Ruleset) map[string]map[netip.Addr]struct{} {
 	mapsOf := map[string][]string{} // chain → maps that it writes
 	for i := range r.Chains {
@@ -195,7 +194,7 @@ func rememberedIn(all map[string]map[netip.Addr]struct{}, elements []rules.Eleme
 	}
 }
 
-// updates are the maps that a chain writes.
+// updates returns the maps to which a chain adds elements.
 func updates(c *rules.Chain) (names []string) {
 	for _, r := range c.Rules {
 		for _, s := range r.Stmts {

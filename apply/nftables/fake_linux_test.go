@@ -385,7 +385,7 @@ func TestFakeIsAsTheKernel(t *testing.T) {
 				b.purposes[i], b.purposes[j] = b.purposes[j], b.purposes[i]
 			}
 		}
-		kernels, err := n.c.Send(t.Context(), b.messages)
+		kernels, err := n.writer.conn.Send(t.Context(), b.messages)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -396,7 +396,7 @@ func TestFakeIsAsTheKernel(t *testing.T) {
 		if d := cmp.Diff(verdicts(b, kernels), verdicts(b, ours)); d != "" {
 			t.Fatalf("step %d: refused (-by the kernel +by the fake):\n%s", step, d)
 		}
-		have, err := n.read(t.Context(), nil)
+		have, err := n.reader.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -177,9 +177,9 @@ func oneFault(t *testing.T, n node, refused bool, f *fault) (fired bool) {
 		client++
 		remember(client)
 	}
-	n.Dataplane.c.Request, n.Dataplane.r.Request = f.request, f.request
+	n.Dataplane.writer.conn.Request, n.Dataplane.reader.conn.Request = f.request, f.request
 	result, err := n.Commit(t.Context(), plan)
-	n.Dataplane.c.Request, n.Dataplane.r.Request = conn.Direct, conn.Direct
+	n.Dataplane.writer.conn.Request, n.Dataplane.reader.conn.Request = conn.Direct, conn.Direct
 	if diff := cmp.Diff(planned, slices.Collect(plan.Operations)); diff != "" {
 		t.Errorf("Commit changed the Plan:\n%s", diff)
 	}
@@ -249,7 +249,7 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 				}
 				plan := n.Plan(after)
 				foreign, left := n.other(t), tries
-				n.Dataplane.c.Request = func(b []conn.Message, do func() error) error {
+				n.Dataplane.writer.conn.Request = func(b []conn.Message, do func() error) error {
 					if b == nil || left == 0 {
 						return do()
 					}
@@ -258,7 +258,7 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 						if f, s := removedBy(t, &b[i]); len(s.Elements) > 0 {
 							var gone batch
 							gone.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, &s, s.Elements[:1], false)
-							if refusals, err := foreign.c.Send(t.Context(), gone.messages); err != nil || len(refusals) > 0 {
+							if refusals, err := foreign.writer.conn.Send(t.Context(), gone.messages); err != nil || len(refusals) > 0 {
 								t.Errorf("%v %v", err, refusals)
 							}
 							left--
@@ -268,7 +268,7 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 					return do()
 				}
 				result, err := n.Commit(t.Context(), plan)
-				n.Dataplane.c.Request = conn.Direct
+				n.Dataplane.writer.conn.Request = conn.Direct
 				if err != nil || left > 0 {
 					t.Fatalf("%v; %d changes by others are missing", err, left)
 				}
@@ -308,12 +308,12 @@ func TestFailedReceives(t *testing.T) {
 			}
 			return nil
 		}
-		n.c.Fault, n.r.Fault, n.listener.Fault = fail, fail, fail
+		n.writer.conn.Fault, n.reader.conn.Fault, n.reader.listener.Fault = fail, fail, fail
 		failure := full(b)
 		if failure == nil { // or later, in the comparison
 			_, failure = n.Compare(t.Context())
 		}
-		n.c.Fault, n.r.Fault, n.listener.Fault = nil, nil, nil
+		n.writer.conn.Fault, n.reader.conn.Fault, n.reader.listener.Fault = nil, nil, nil
 		if made < i {
 			break
 		}
@@ -330,7 +330,7 @@ func TestFailedReceives(t *testing.T) {
 // may be refused, and what it shares with others.
 func inForce(t *testing.T, n node, want ir.Programs, bad ir.Name) bool {
 	t.Helper()
-	have, err := n.read(t.Context(), nil)
+	have, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,13 +36,13 @@ func incompatible(have, want *rules.Ruleset) (why []string) {
 	return why
 }
 
-// sameFlags reports whether a table can stay. One that belongs to a daemon is as good to
-// who only looks.
+// sameFlags reports whether a table need not be recreated. To read-only programs it does not matter
+// that a table belongs to a daemon.
 func sameFlags(have, want string) bool {
 	return have == want || have == codec.FlagsOwned || have == codec.FlagPersist && want == codec.FlagsOwned
 }
 
-// setDifference returns what is not alike in two declarations of a set.
+// setDifference returns the first difference of two declarations of a set.
 func setDifference(h, w *rules.Set) string {
 	switch {
 	case h.Timeout != w.Timeout:
@@ -55,7 +55,7 @@ func setDifference(h, w *rules.Set) string {
 	return ""
 }
 
-// baseDifference returns what is not alike in how the kernel calls a chain, but for its policy.
+// baseDifference returns the first difference of two base chains, except the policy.
 func baseDifference(h, w *rules.Base) string {
 	switch {
 	case h == nil && w == nil:

@@ -154,7 +154,7 @@ func TestTextAndNetlinkAgree(t *testing.T) {
 // once reads, plans, commits, and tests that the node has what was wanted.
 func once(t testing.TB, n node, want rules.Tables) (*Plan, error) {
 	t.Helper()
-	have, err := n.read(t.Context(), nil)
+	have, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func once(t testing.TB, n node, want rules.Tables) (*Plan, error) {
 	if err := errors.Join(err, result.Error()); err != nil {
 		return plan, err
 	}
-	if have, err = n.read(t.Context(), nil); err != nil {
+	if have, err = n.reader.read(t.Context(), nil); err != nil {
 		return plan, err
 	}
 	if rest := newPlan(have, want); !rest.Empty() {
@@ -175,7 +175,7 @@ func once(t testing.TB, n node, want rules.Tables) (*Plan, error) {
 // holds tests that the node has what is wanted, and nothing else.
 func holds(t *testing.T, way string, n node, want rules.Tables) {
 	t.Helper()
-	have, err := n.read(t.Context(), nil)
+	have, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,12 +383,12 @@ func TestBusy(t *testing.T) {
 		p.Services = nil
 		return p
 	})
-	have, err := n.read(t.Context(), nil)
+	have, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	plan := newPlan(have, less)
-	gone := plan.families.IPv4.removedChains
+	gone := plan.families.IPv4.chains.removed
 	stale := gone[slices.IndexFunc(gone, func(c *rules.Chain) bool { return strings.HasPrefix(c.Name, "lb-") })].Name
 	n.nft(t, "add chain ip proxyc mine\nadd rule ip proxyc mine jump "+stale+"\n", "-f", "/dev/stdin")
 	result, err := n.Commit(t.Context(), plan)
@@ -398,11 +398,11 @@ func TestBusy(t *testing.T) {
 	if diff := cmp.Diff(ir.PerFamily[int]{IPv4: 1}, result.Busy); diff != "" {
 		t.Errorf("busy (-want +got):\n%s", diff)
 	}
-	if have, err = n.read(t.Context(), nil); err != nil {
+	if have, err = n.reader.read(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	rest := newPlan(have, less)
-	if gone := rest.families.IPv4.removedChains; len(gone) != 2 {
+	if gone := rest.families.IPv4.chains.removed; len(gone) != 2 {
 		t.Errorf("to go: %d chains, want the stale one and that which jumps to it", len(gone))
 	}
 	if result, err = n.Commit(t.Context(), rest); err != nil {
@@ -455,7 +455,7 @@ func TestQuarantine(t *testing.T) {
 				t.Errorf("the error does not name the element: %v", err)
 			}
 			// All the others are there.
-			have, err := n.read(t.Context(), nil)
+			have, err := n.reader.read(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -475,7 +475,7 @@ func TestQuarantine(t *testing.T) {
 func TestStalePlan(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
-	have, err := n.read(t.Context(), nil)
+	have, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -494,7 +494,7 @@ func TestStalePlan(t *testing.T) {
 		holds(t, "after a stale plan", n, want)
 	}
 	// And where what is to go is gone.
-	have, err = n.read(t.Context(), nil)
+	have, err = n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -544,7 +544,7 @@ func TestForeignOwner(t *testing.T) {
 	table.Uint32(unix.NFTA_TABLE_FLAGS, codec.NFTTableOwner)
 	b := &batch{}
 	b.create(&change{family: ir.IPv6}, unix.NFT_MSG_NEWTABLE, table, purpose{})
-	if r, err := other.c.Send(t.Context(), b.messages); err != nil || len(r) > 0 {
+	if r, err := other.writer.conn.Send(t.Context(), b.messages); err != nil || len(r) > 0 {
 		t.Fatal(err, r)
 	}
 	_, err = once(t, n, both(nftest.Program))
@@ -560,7 +560,7 @@ func TestCancelled(t *testing.T) {
 	n := newNode(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := n.read(ctx, nil); err == nil {
+	if _, err := n.reader.read(ctx, nil); err == nil {
 		t.Error("Read went on")
 	}
 	if _, err := n.Commit(ctx, newPlan(rules.Tables{}, both(nftest.Program))); err == nil {

@@ -12,47 +12,38 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// For each message of a dump the kernel goes through a set from its beginning, so
-// that a dump takes the square of the elements. To ask for one key takes the same in
-// any set. So of a large set all keys are asked for that it is expected to have.
-// Where it has these, and by the number of its elements no other, what the answers
-// say is all that a dump would. In all other cases it is dumped.
+// A dump of a set takes quadratic time: for each message the kernel walks the set from its start. A
+// lookup of a key takes the same time in any set. A large set is therefore read by looking up all
+// expected keys. If they exist, and the number of elements shows that there are no others, the
+// result is the same as that of a dump. Otherwise the set is dumped.
 
-// lookupFrom is from how many elements on asking for each costs less than a dump
+// lookupFrom is the number of elements from which lookups are cheaper than a dump
 // (BenchmarkReadBack).
 const lookupFrom = 100_000
 
-// keysPerRequest is how many keys a request asks for. While the kernel takes it, it queues
-// a message of about 1 KiB for each, for which readBuffer has room many times over.
+// keysPerRequest is the number of keys in a request. The kernel queues a message of about 1 KiB for
+// each, and readBuffer has ample room for them.
 const keysPerRequest = 400
 
-// expectation is what the tables are expected to hold. It costs time where it is not
-// met, and never changes what is read.
-type expectation struct {
-	*expected         // nil: nobody knows
-	generation uint32 // of all tables, at the beginning of the reading
-}
-
-// readByKey reads a set of so many elements by asking for those that it is expected
-// to have. It reports whether they are all that the set has; else the set is as it was,
-// and is to be dumped, which also tells what is wrong.
-func (d *Dataplane) readByKey(ctx context.Context, f ir.Family, s *rules.Set, count int, e expectation) bool {
+// readByKey reads a set with count elements by looking up the expected ones. It returns false, and
+// does not change the set, if it may have others. The set is then dumped.
+func (r *reader) readByKey(ctx context.Context, f ir.Family, s *rules.Set, count int, e *expected) bool {
 	prints := e.ofFamily(f)
 	id, ok := fixedSet(s.Name)
-	if count < d.lookupFrom || prints == nil || !ok || len(prints[id].sums) != count || setDifference(s, id.Set()) != "" {
+	if count < r.lookupFrom || prints == nil || !ok || len(prints[id].sums) != count || setDifference(s, id.Set()) != "" {
 		return false
 	}
 	m := &prints[id]
 	clear(m.present)
 	var others []rules.Element
-	err := d.r.Request(nil, func() (err error) {
-		others, err = lookupElements(ctx, d.r, f, id, e.programs.Of(f), m)
+	err := r.conn.Request(nil, func() (err error) {
+		others, err = lookupElements(ctx, r.conn, f, id, e.programs.Of(f), m)
 		return err
 	})
 	if err != nil {
 		return false
 	}
-	if now, err := d.r.Generation(ctx); err != nil || now != e.generation {
+	if now, err := r.conn.Generation(ctx); err != nil || now != e.generation {
 		return false
 	}
 	s.Elements = others
@@ -61,26 +52,19 @@ func (d *Dataplane) readByKey(ctx context.Context, f ir.Family, s *rules.Set, co
 
 var errUnexpected = errors.New("the set has other elements")
 
-// lookupElements marks what the kernel has of the elements that a Program wants in a set, and returns what it has else under their
-// keys. It is an error if one is missing or not ours, or if the set has one for all keys that it has not.
+// lookupElements looks up the elements of a set that a Program requires. It marks those that exist,
+// and returns elements that have the same keys but differ. It returns an error if an element is
+// missing or foreign, or if the set has a catch-all element.
 func lookupElements(ctx context.Context, c *conn.Conn, f ir.Family, id rules.SetID, p *ir.Program, m *setFingerprints) (others []rules.Element, err error) {
 	got := *id.Set()
 	part := make([]rules.Element, 0, keysPerRequest)
 	again := false
-	ask := func() {
+	flush := func() {
 		if len(part) == 0 || err != nil {
 			return
 		}
-		b := &batch{}
-		b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, &got, part, false)
 		got.Elements = got.Elements[:0]
-		for i := range b.messages {
-			if err == nil {
-				err = c.Fetch(ctx, b.messages[i].Data(), func(attrs []byte) error {
-					return codec.DecodeElements(attrs, &got, f, &codec.Comments{})
-				})
-			}
-		}
+		err = lookup(ctx, c, f, &got, part)
 		if err == nil && len(got.Elements) != len(part) {
 			err = errUnexpected
 		}
@@ -91,13 +75,13 @@ func lookupElements(ctx context.Context, c *conn.Conn, f ir.Family, id rules.Set
 		for i := range elements {
 			if of == id {
 				if part = append(part, elements[i]); len(part) == keysPerRequest {
-					ask()
+					flush()
 				}
 			}
 		}
 		return err == nil
 	})
-	if ask(); err != nil {
+	if flush(); err != nil {
 		return nil, err
 	}
 	err = c.Fetch(ctx, append([]byte{codec.Family(f), 0, 0, 0}, codec.CatchAllIn(got.Name)...), func([]byte) error { return nil })
@@ -105,4 +89,19 @@ func lookupElements(ctx context.Context, c *conn.Conn, f ir.Family, id rules.Set
 		return nil, errors.Join(errUnexpected, err)
 	}
 	return others, nil
+}
+
+// lookup adds the elements in the kernel that have the keys of some elements to a set.
+func lookup(ctx context.Context, c *conn.Conn, f ir.Family, s *rules.Set, elements []rules.Element) error {
+	b := &batch{}
+	b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, elements, false)
+	for i := range b.messages {
+		err := c.Fetch(ctx, b.messages[i].Data(), func(attrs []byte) error {
+			return codec.DecodeElements(attrs, s, f, &codec.Comments{})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -30,8 +30,8 @@ func requireCounts(t testing.TB) {
 // requestsOf returns how many requests a reading makes.
 func (n node) requestsOf(t *testing.T, read func() error) (requests int) {
 	t.Helper()
-	n.r.Request = func(_ []conn.Message, do func() error) error { requests++; return do() }
-	defer func() { n.r.Request = conn.Direct }()
+	n.reader.conn.Request = func(_ []conn.Message, do func() error) error { requests++; return do() }
+	defer func() { n.reader.conn.Request = conn.Direct }()
 	if err := read(); err != nil {
 		t.Fatal(err)
 	}
@@ -44,14 +44,14 @@ func (n node) requestsOf(t *testing.T, read func() error) (requests int) {
 func TestLargeSetIsNotDumped(t *testing.T) {
 	requireCounts(t)
 	n := newNode(t)
-	n.lookupFrom = 1000
+	n.reader.lookupFrom = 1000
 	program, want := large(1500)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
 		t.Fatal(err)
 	}
 	largeSets := 0
 	for i := range want.IPv4.Sets {
-		if len(want.IPv4.Sets[i].Elements) >= n.lookupFrom {
+		if len(want.IPv4.Sets[i].Elements) >= n.reader.lookupFrom {
 			largeSets++
 		}
 	}
@@ -61,7 +61,7 @@ func TestLargeSetIsNotDumped(t *testing.T) {
 	has := withIPv6(program)
 	reads := func(expect ir.Programs) int {
 		return n.requestsOf(t, func() error {
-			have, err := n.readFor(t.Context(), expect)
+			have, err := n.reader.readExpected(t.Context(), expect)
 			if err == nil && !planFor(have, has, "").Empty() {
 				t.Error("the tables are not what is wanted")
 			}
@@ -79,7 +79,7 @@ func TestLargeSetIsNotDumped(t *testing.T) {
 	if got := reads(wanted); got != dumped+largeSets {
 		t.Errorf("%d requests, want %d: %d without an expectation, and one more for each of %d sets", got, dumped+largeSets, dumped, largeSets)
 	}
-	n.lookupFrom = 1_000_000
+	n.reader.lookupFrom = 1_000_000
 	if got := reads(wanted); got != dumped {
 		t.Errorf("small sets: %d requests, want %d", got, dumped)
 	}
@@ -89,7 +89,7 @@ func TestLargeSetIsNotDumped(t *testing.T) {
 func TestReadByKeysIsReadByDump(t *testing.T) {
 	requireCounts(t)
 	n := newNode(t)
-	n.lookupFrom = 1
+	n.reader.lookupFrom = 1
 	o := n.other(t)
 	program, want := large(40)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
@@ -127,7 +127,7 @@ func TestReadByKeysIsReadByDump(t *testing.T) {
 // A Plan is for what it is asked for, whatever the node was read for.
 func TestReadForOthers(t *testing.T) {
 	n := newNode(t)
-	n.lookupFrom = 1
+	n.reader.lookupFrom = 1
 	p, tables := large(40)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, tables)); err != nil {
 		t.Fatal(err)
@@ -166,17 +166,17 @@ func withIPv6(p *ir.Program) ir.Programs {
 // enough for the set of a name.
 func (n node) compareReadings(t *testing.T, programs ir.Programs, want rules.Tables, name string) (byKeys bool) {
 	t.Helper()
-	whole, err := n.read(t.Context(), nil)
+	whole, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fewer := programs // for which the node was not read
 	fewer.IPv4 = &ir.Program{Family: ir.IPv4, Node: fewer.IPv4.Node, Services: fewer.IPv4.Services[len(fewer.IPv4.Services)/2:]}
-	from := n.lookupFrom
+	from := n.reader.lookupFrom
 	for _, keyed := range []int{1, 1_000_000} {
-		n.lookupFrom = keyed
-		got, err := n.readFor(t.Context(), programs)
-		n.lookupFrom = from
+		n.reader.lookupFrom = keyed
+		got, err := n.reader.readExpected(t.Context(), programs)
+		n.reader.lookupFrom = from
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func (n node) compareReadings(t *testing.T, programs ir.Programs, want rules.Tab
 			}
 		}
 	}
-	generation, err := n.r.Generation(t.Context())
+	generation, err := n.reader.conn.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,8 +194,8 @@ func (n node) compareReadings(t *testing.T, programs ir.Programs, want rules.Tab
 	empty := *of
 	empty.Elements, empty.Foreign = nil, false
 	id, _ := fixedSet(name)
-	e := &expected{programs: programs}
-	all := n.readByKey(t.Context(), ir.IPv4, &empty, n.count(t, name), expectation{e, generation})
+	e := &expected{programs: programs, generation: generation}
+	all := n.reader.readByKey(t.Context(), ir.IPv4, &empty, n.count(t, name), e)
 	if got := len(empty.Elements) + met(e.ofFamily(ir.IPv4)[id]); all && (got != len(of.Elements) || of.Foreign) {
 		t.Errorf("%s: %d elements by keys, %d by dump, strays %t", name, got, len(of.Elements), of.Foreign)
 	}
@@ -236,7 +236,7 @@ func allOperations(p *Plan) (all []string) {
 // count returns how many elements the kernel says that a set has.
 func (n node) count(t testing.TB, name string) (count int) {
 	t.Helper()
-	if _, err := n.r.List(t.Context(), unix.NFT_MSG_GETSET, unix.NFPROTO_IPV4, codec.EncodeTable(rules.Table), func(a codec.Fields) error {
+	if _, err := n.reader.conn.List(t.Context(), unix.NFT_MSG_GETSET, unix.NFPROTO_IPV4, codec.EncodeTable(rules.Table), func(a codec.Fields) error {
 		if s, _ := codec.DecodeSet(a, ir.IPv4); s.Name == name {
 			count = codec.ElementCount(a)
 		}
@@ -320,12 +320,12 @@ func withExpected(t *testing.T, services int) (n node, programs ir.Programs, gen
 	t.Helper()
 	requireCounts(t)
 	n = newNode(t)
-	n.lookupFrom = 1
+	n.reader.lookupFrom = 1
 	p, want := large(services)
 	if _, err := n.Commit(t.Context(), newPlan(rules.Tables{}, want)); err != nil {
 		t.Fatal(err)
 	}
-	generation, err := n.r.Generation(t.Context())
+	generation, err := n.reader.conn.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,17 +336,17 @@ func withExpected(t *testing.T, services int) (n node, programs ir.Programs, gen
 func TestReadAgain(t *testing.T) {
 	n, programs, _ := withExpected(t, 40)
 	e := &expected{programs: programs}
-	if _, err := n.read(t.Context(), e); err != nil {
+	if _, err := n.reader.read(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.write(t, "flush map ip proxyc backends; flush chain ip proxyc nat-postrouting; delete set ip proxyc hairpin-connections"); err != nil {
 		t.Fatal(err)
 	}
-	again, err := n.read(t.Context(), e)
+	again, err := n.reader.read(t.Context(), e)
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, err := n.read(t.Context(), nil)
+	whole, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,8 +381,8 @@ func TestUncountedIsDumped(t *testing.T) {
 		{"nothing expected", count, ir.Programs{}, generation, false},
 		{"a Service expected twice", n.count(t, name), withIPv6(&twice), generation, false},
 	} {
-		s, e := rules.Backends.Set(), &expected{programs: c.of}
-		all := n.readByKey(t.Context(), ir.IPv4, s, c.count, expectation{e, c.after})
+		s, e := rules.Backends.Set(), &expected{programs: c.of, generation: c.after}
+		all := n.reader.readByKey(t.Context(), ir.IPv4, s, c.count, e)
 		if all != c.all || all && met(e.ofFamily(ir.IPv4)[rules.Backends]) != count || len(s.Elements) > 0 {
 			t.Errorf("%s: all is %t, %d other elements", c.what, all, len(s.Elements))
 		}
@@ -395,14 +395,14 @@ func TestUncountedIsDumped(t *testing.T) {
 // Where answers do not fit, the set is dumped, and nothing of them is left in the queue.
 func TestLostAnswersAreDumped(t *testing.T) {
 	n, programs, generation := withExpected(t, 400)
-	if err := n.r.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(40 << 10) }); err != nil {
+	if err := n.reader.conn.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(40 << 10) }); err != nil {
 		t.Fatal(err)
 	}
 	s := rules.Backends.Set()
-	if n.readByKey(t.Context(), ir.IPv4, s, n.count(t, s.Name), expectation{&expected{programs: programs}, generation}) {
+	if n.reader.readByKey(t.Context(), ir.IPv4, s, n.count(t, s.Name), &expected{programs: programs, generation: generation}) {
 		t.Error("no answer was lost")
 	}
-	have, err := n.readFor(t.Context(), programs)
+	have, err := n.reader.readExpected(t.Context(), programs)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,101 +6,99 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Leftovers lists the tables of proxyc and of kube-proxy that are there,
-// without proxyc's own where those are in use, but for the fast path's. A kernel
-// without nf_tables has none.
-func Leftovers(ctx context.Context, inUse bool) ([]apply.Leftover, error) {
-	tables, err := listTables()
-	if err != nil {
-		return nil, err
-	}
-	somebodyElses := sync.OnceValue(func() bool { return hasForeignTables(ctx) })
-	var left []apply.Leftover
+// Leftovers returns the existing tables of proxyc and kube-proxy. If inUse is set, it omits proxyc's
+// own, except that of the fast path. A kernel without nf_tables has none.
+func Leftovers(ctx context.Context, inUse bool) (left []apply.Leftover, err error) {
+	tables, err := proxyTables(ctx)
+	foreign := sync.OnceValue(func() bool { return hasForeignTables(ctx) })
 	for _, t := range tables {
-		if "table inet "+t.Name == flowtable.Object && t.Family == nftables.TableFamilyINet {
-			left = append(left, apply.Leftover{Object: flowtable.Object, Remove: func(context.Context) error { return removeTable(t) }})
-			continue
+		if t.name != rules.Table || !inUse && !foreign() {
+			left = append(left, apply.Leftover{Object: t.String(), KubeProxy: t.name == kubeProxyTable, Remove: t.remove})
 		}
-		if !isProxyTable(t) || t.Name == rules.Table && (inUse || somebodyElses()) {
-			continue
-		}
-		left = append(left, apply.Leftover{
-			Object:    tableObject(t),
-			KubeProxy: t.Name == kubeProxyTable,
-			Remove:    func(context.Context) error { return removeTable(t) },
-		})
 	}
-	return left, nil
+	return left, err
 }
 
-// Present returns the tables of proxyc and of kube-proxy that are there: "table ip proxyc".
+// Present returns the existing tables of proxyc and kube-proxy: "table ip proxyc".
 func Present() (objects []string, err error) {
-	tables, err := listTables()
+	tables, err := proxyTables(context.Background())
 	for _, t := range tables {
-		if isProxyTable(t) {
-			objects = append(objects, tableObject(t))
+		if t.String() != flowtable.Object {
+			objects = append(objects, t.String())
 		}
 	}
 	return objects, err
 }
 
-// isProxyTable reports whether a table has the name of proxyc's or of kube-proxy's.
-func isProxyTable(t *nftables.Table) bool {
-	return familyWords[t.Family] != "" && (t.Name == rules.Table || t.Name == kubeProxyTable)
+// proxyTable is a table of proxyc or kube-proxy.
+type proxyTable struct {
+	number       byte // of the family, in the kernel
+	family, name string
 }
 
-// listTables lists all tables. A kernel without nf_tables has none.
-func listTables() ([]*nftables.Table, error) {
-	c, err := nftables.New()
-	if err != nil {
-		return nil, fmt.Errorf("nftables: %w", err)
-	}
-	tables, err := c.ListTables()
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) {
+func (t proxyTable) String() string { return "table " + t.family + " " + t.name }
+
+// proxyTables returns the existing tables.
+func proxyTables(ctx context.Context) (tables []proxyTable, err error) {
+	c, err := conn.Dial(0)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("nftables: listing tables: %w", err)
+		return nil, err
+	}
+	defer c.Close()
+	for _, t := range [...]proxyTable{
+		{codec.Family(ir.IPv4), ir.IPv4.NFT(), rules.Table}, {codec.Family(ir.IPv4), ir.IPv4.NFT(), kubeProxyTable},
+		{codec.Family(ir.IPv6), ir.IPv6.NFT(), rules.Table}, {codec.Family(ir.IPv6), ir.IPv6.NFT(), kubeProxyTable},
+		{unix.NFPROTO_INET, "inet", flowtable.Table},
+	} {
+		found, err := c.Get(ctx, unix.NFT_MSG_GETTABLE, t.number, codec.EncodeTable(t.name))
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("nftables: listing tables: %w", err)
+		}
+		if found != nil {
+			tables = append(tables, t)
+		}
 	}
 	return tables, nil
 }
 
-var familyWords = map[nftables.TableFamily]string{nftables.TableFamilyIPv4: ir.IPv4.NFT(), nftables.TableFamilyIPv6: ir.IPv6.NFT()}
-
-func tableObject(t *nftables.Table) string { return "table " + familyWords[t.Family] + " " + t.Name }
-
-// hasForeignTables reports whether somebody else has tables of our name.
+// hasForeignTables reports whether another program has tables with our name.
 func hasForeignTables(ctx context.Context) bool {
 	d, err := Open(ctx, apply.Options{ReadOnly: true})
 	if err != nil {
 		return false
 	}
 	defer d.Close()
-	err = d.Read(ctx, ir.Programs{})
-	_, is := errors.AsType[*apply.Foreign](err)
+	_, is := errors.AsType[*apply.Foreign](d.Read(ctx, ir.Programs{}))
 	return is
 }
 
-// removeTable deletes a table, which may be gone already.
-func removeTable(t *nftables.Table) error {
-	c, err := nftables.New()
+// remove deletes the table if it exists.
+func (t proxyTable) remove(ctx context.Context) error {
+	c, err := conn.Dial(0)
 	if err != nil {
 		return err
 	}
-	c.DelTable(t)
-	switch err = c.Flush(); {
+	defer c.Close()
+	switch err = c.Change(ctx, unix.NFT_MSG_DELTABLE, t.number, codec.EncodeTable(t.name)); {
 	case errors.Is(err, unix.ENOENT):
 		return nil
-	case errors.Is(err, unix.EPERM): // the listing was allowed: it has an owner
+	case errors.Is(err, unix.EPERM): // the table has an owner, since listing was permitted
 		return fmt.Errorf("%w: %s", err, ownedByProcess)
 	}
 	return err

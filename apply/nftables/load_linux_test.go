@@ -19,7 +19,7 @@ func planOnEmpty(t *testing.T, n node, want ir.Programs) *Plan {
 	}
 	p := n.Plan(want).(*Plan)
 	for f, c := range ir.Present(p.families) {
-		if c.load == nil {
+		if c.sets.load == nil {
 			t.Fatalf("%s: the plan holds all elements", f)
 		}
 	}
@@ -67,7 +67,7 @@ func TestLoadRefused(t *testing.T) {
 	if len(r.Refused) != 1 || r.Refused[0].Service != s.Name {
 		t.Fatalf("refused: %v", r.Refused)
 	}
-	have, err := n.read(t.Context(), nil)
+	have, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -202,7 +202,7 @@ func BenchmarkMaglevBackend(b *testing.B) {
 					b.Fatal(err)
 				}
 				took = append(took, time.Since(start))
-				for _, e := range c.elements {
+				for _, e := range c.sets.elements {
 					if e.set.Name == rules.MaglevBackends.String() {
 						elements += len(e.added)
 					}

@@ -18,7 +18,7 @@ func TestLargeCommitIsNotTold(t *testing.T) {
 	n := newNode(t)
 	plane, drift := n.listening(t)
 	var during []string // listeners, at each batch
-	plane.c.Request = func(b []conn.Message, do func() error) error {
+	plane.writer.conn.Request = func(b []conn.Message, do func() error) error {
 		if b != nil {
 			during = append(during, fmt.Sprint(listeners(t, n)))
 		}

@@ -12,16 +12,15 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
 	"github.com/proxyc/proxyc/apply/nftables/codec"
-	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// notifiedKeys are keys of elements, in the fixed sets of a table.
+// notifiedKeys are the keys of changed elements, by fixed set.
 type notifiedKeys map[rules.SetID]map[rules.Key]struct{}
 
-// parseNotified returns the elements that messages are about; not ok where some are
-// about others than those of our own make in our own sets, or say nothing.
+// parseNotified returns the keys in notifications. ok is false if there are none, or if other
+// objects were changed.
 func parseNotified(what monitor.Changes) (t ir.PerFamily[notifiedKeys], ok bool) {
 	if what.Other || len(what.Elements) == 0 {
 		return t, false
@@ -57,33 +56,16 @@ func parseNotified(what monitor.Changes) (t ir.PerFamily[notifiedKeys], ok bool)
 	return t, true
 }
 
-// compareNotified returns what leads from what the node has of some elements to
-// what was applied last; nil where that cannot be told from them alone. It costs
-// what they are, and a look at each Service.
+// compareNotified compares the elements of some keys with what was last applied. It returns nil if
+// more has to be read. Its cost follows the number of keys, and the number of Services.
 func (d *Dataplane) compareNotified(ctx context.Context, all ir.PerFamily[notifiedKeys]) (*Plan, error) {
-	d.reading.Lock()
-	defer d.reading.Unlock()
-	if time.Since(d.readAt) >= apply.CompareEvery {
-		return nil, nil
+	have, ok, err := d.reader.readNotified(ctx, d.applied.Node(), all)
+	if !ok || err != nil {
+		return nil, err
 	}
-	var have ir.PerFamily[*rules.Ruleset]
-	for f := range ir.Present(d.applied.Node()) {
-		r := &rules.Ruleset{Family: f}
-		for id, keys := range all.Of(f) {
-			set := id.Set()
-			for key := range keys {
-				if err := lookupElement(ctx, d.r, f, set, key); err != nil || set.Foreign {
-					return nil, err
-				}
-			}
-			r.Sets = append(r.Sets, *set)
-		}
-		sortSets(r.Sets)
-		*have.At(f) = r
-	}
-	mayBe := ir.PerFamily[func(*ir.Service) bool]{IPv4: all.IPv4.mayAffect(), IPv6: all.IPv6.mayAffect()}
-	// After the reading: a change that is in neither would seem to be drift.
-	want := rules.LowerAll(d.applied.Some(func(f ir.Family, s *ir.Service) bool { return mayBe.Of(f)(s) }))
+	of := ir.PerFamily[func(*ir.Service) bool]{IPv4: all.IPv4.mayBeOf(), IPv6: all.IPv6.mayBeOf()}
+	// Services are selected after reading. Otherwise a change in between would seem to be drift.
+	want := rules.LowerAll(d.applied.Some(func(f ir.Family, s *ir.Service) bool { return of.Of(f)(s) }))
 	p := &Plan{}
 	for f, h := range ir.Present(have) {
 		w := &rules.Ruleset{Family: f}
@@ -101,10 +83,35 @@ func (d *Dataplane) compareNotified(ctx context.Context, all ir.PerFamily[notifi
 	return p, nil
 }
 
-// mayAffect returns a func that reports whether some of the elements may be of a
-// Service: each has an address of a frontend or of a backend, or is of a node
-// port, which has none.
-func (t notifiedKeys) mayAffect() func(*ir.Service) bool {
+// readNotified reads the elements of some keys. ok is false if more has to be read: a foreign
+// element is among them, or a complete comparison is due.
+func (r *reader) readNotified(ctx context.Context, nodes ir.Programs, all ir.PerFamily[notifiedKeys]) (have ir.PerFamily[*rules.Ruleset], ok bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.readAt) >= apply.CompareEvery {
+		return have, false, nil
+	}
+	for f := range ir.Present(nodes) {
+		t := &rules.Ruleset{Family: f}
+		for id, keys := range all.Of(f) {
+			set := id.Set()
+			for key := range keys {
+				err := lookup(ctx, r.conn, f, set, []rules.Element{{Key: key}})
+				if set.Foreign || err != nil && !errors.Is(err, unix.ENOENT) {
+					return have, false, err
+				}
+			}
+			t.Sets = append(t.Sets, *set)
+		}
+		sortSets(t.Sets)
+		*have.At(f) = t
+	}
+	return have, true, nil
+}
+
+// mayBeOf returns a function that reports whether some of the elements may belong to a Service. It
+// compares addresses of frontends and backends; those of node ports have no address.
+func (t notifiedKeys) mayBeOf() func(*ir.Service) bool {
 	addrs := map[netip.Addr]bool{}
 	for _, keys := range t {
 		for k := range keys {
@@ -120,17 +127,4 @@ func (t notifiedKeys) mayAffect() func(*ir.Service) bool {
 		return slices.ContainsFunc(s.Frontends, frontend) ||
 			slices.ContainsFunc(s.Pools, func(p ir.Pool) bool { return slices.ContainsFunc(p.Backends, backend) })
 	}
-}
-
-// lookupElement adds the element of a key to the set, if the kernel has one.
-func lookupElement(ctx context.Context, c *conn.Conn, f ir.Family, s *rules.Set, key rules.Key) error {
-	b := &batch{}
-	b.elements(&change{family: f}, unix.NFT_MSG_DELSETELEM, s, []rules.Element{{Key: key}}, false)
-	err := c.Fetch(ctx, b.messages[0].Data(), func(attrs []byte) error {
-		return codec.DecodeElements(attrs, s, f, &codec.Comments{})
-	})
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return err
 }

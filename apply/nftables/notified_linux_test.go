@@ -77,7 +77,7 @@ func TestNotifiedElementsAreCompared(t *testing.T) {
 		if alone := got.(*Plan).want == nil; alone != a.alone {
 			t.Errorf("%s: elements alone are compared: %t, want %t", a.script, alone, a.alone)
 		}
-		have, err := n.read(t.Context(), nil)
+		have, err := n.reader.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,30 +5,29 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/nftables/codec"
-	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// operations names what a change does, one after the other.
+// operations yields the operations of a change.
 type operations struct {
 	*change
-	names bool   // with the elements' names; without, they can only be counted
-	texts bool   // with what the node has and should have
-	table string // "ip proxyc"
-	yield func(apply.Operation) bool
+	names  bool   // include names of elements; otherwise operations can only be counted
+	texts  bool   // include actual and wanted content
+	prefix string // "ip proxyc"
+	yield  func(apply.Operation) bool
 }
 
 func (o *operations) all() bool {
-	if o.drop && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines(o.reasons)}) {
+	if o.table.drop && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.prefix, Have: o.lines(o.table.reasons)}) {
 		return false
 	}
-	if o.adopt && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.table, Have: o.lines([]string{codec.FlagPersist}), Want: o.lines([]string{codec.FlagsOwned})}) {
+	if o.table.adopt && !o.yield(apply.Operation{Verb: apply.Change, Object: "table " + o.prefix, Have: o.lines([]string{codec.FlagPersist}), Want: o.lines([]string{codec.FlagsOwned})}) {
 		return false
 	}
 	return o.declarations() && o.rules() && o.elementChanges() && o.affinityEntries() && o.removals()
 }
 
-// lines are Have or Want of something that is told in words.
+// lines returns Have or Want of a declaration.
 func (o *operations) lines(all []string) []string {
 	if !o.texts {
 		return nil
@@ -36,38 +35,40 @@ func (o *operations) lines(all []string) []string {
 	return apply.Lines(all)
 }
 
-func (o *operations) declarations() bool {
-	for _, ch := range o.policy {
-		op := apply.Operation{Verb: apply.Change, Object: o.table + " chain " + ch.Name,
-			Have: o.lines([]string{"policy drop"}), Want: o.lines([]string{"policy accept"})}
-		if !o.yield(op) {
-			return false
-		}
-	}
-	for _, s := range o.sets {
-		if !o.yield(apply.Operation{Verb: apply.Add, Object: o.table + " set " + s.Name, Service: s.Port.Service, Origin: s.Origin}) {
-			return false
-		}
-	}
-	for _, r := range o.resize {
-		op := apply.Operation{Verb: apply.Change, Object: o.table + " set " + r.set.Name, Service: r.set.Port.Service, Origin: r.set.Origin,
-			Have: o.lines([]string{sizeText(r.from)}), Want: o.lines([]string{sizeText(r.set.Size)})}
-		if !o.yield(op) {
+// each yields the operations of some objects.
+func each[T any](o *operations, all []T, operation func(T) apply.Operation) bool {
+	for _, one := range all {
+		if !o.yield(operation(one)) {
 			return false
 		}
 	}
 	return true
 }
 
+func (o *operations) declarations() bool {
+	return each(o, o.chains.policy, func(ch *rules.Chain) apply.Operation {
+		return apply.Operation{Verb: apply.Change, Object: o.prefix + " chain " + ch.Name,
+			Have: o.lines([]string{"policy drop"}), Want: o.lines([]string{"policy accept"})}
+	}) && each(o, o.sets.create, func(s *rules.Set) apply.Operation {
+		return apply.Operation{Verb: apply.Add, Object: o.prefix + " set " + s.Name, Service: s.Port.Service, Origin: s.Origin}
+	}) && each(o, o.sets.resize, func(r resize) apply.Operation {
+		return apply.Operation{Verb: apply.Change, Object: o.prefix + " set " + r.set.Name, Service: r.set.Port.Service, Origin: r.set.Origin,
+			Have: o.lines([]string{sizeText(r.from)}), Want: o.lines([]string{sizeText(r.set.Size)})}
+	})
+}
+
 func sizeText(n uint32) string { return "size " + strconv.FormatUint(uint64(n), 10) }
 
 func (o *operations) rules() bool {
-	flushed := make(map[string]*rules.Chain, len(o.flush))
-	for _, ch := range o.flush {
+	flushed := make(map[string]*rules.Chain, len(o.chains.flush))
+	for _, ch := range o.chains.flush {
 		flushed[ch.Name] = ch
 	}
-	for _, ch := range o.fill {
-		op := apply.Operation{Verb: apply.Add, Object: o.table + " chain " + ch.Name, Service: ch.Port.Service, Origin: originOf(ch)}
+	return each(o, o.chains.fill, func(ch *rules.Chain) apply.Operation {
+		op := apply.Operation{Verb: apply.Add, Object: o.prefix + " chain " + ch.Name, Service: ch.Port.Service}
+		if len(ch.Rules) > 0 {
+			op.Origin = ch.Rules[0].Origin
+		}
 		have := flushed[ch.Name]
 		if have != nil {
 			op.Verb = apply.Change
@@ -75,14 +76,11 @@ func (o *operations) rules() bool {
 		if o.texts {
 			op.LinesOf(o.rulesOf(have), o.rulesOf(ch))
 		}
-		if !o.yield(op) {
-			return false
-		}
-	}
-	return true
+		return op
+	})
 }
 
-// rulesOf are the rules of a chain as nft lists them, as far as that can be said.
+// rulesOf returns the rules of a chain as nft lists them.
 func (o *operations) rulesOf(c *rules.Chain) (all []string) {
 	if c == nil {
 		return nil
@@ -93,41 +91,34 @@ func (o *operations) rulesOf(c *rules.Chain) (all []string) {
 	return all
 }
 
-func originOf(c *rules.Chain) ir.Origin {
-	if len(c.Rules) == 0 {
-		return ir.Origin{}
-	}
-	return c.Rules[0].Origin
-}
-
 func (o *operations) elementChanges() bool {
-	for i := range o.elements {
-		if !o.elementChange(&o.elements[i]) {
+	for i := range o.sets.elements {
+		if !o.elementChange(&o.sets.elements[i]) {
 			return false
 		}
 	}
 	if !o.names {
-		for range o.loadCount {
+		for range o.sets.loadCount {
 			if !o.yield(apply.Operation{Verb: apply.Add}) {
 				return false
 			}
 		}
 		return true
 	}
-	if o.load == nil {
+	if o.sets.load == nil {
 		return true
 	}
 	var sets [len(rules.Fragment{}.Elements)]*rules.Set
 	for id := range sets {
 		sets[id] = rules.SetID(id).Set()
 	}
-	return rules.LowerBare(o.load, func(id rules.SetID, elements []rules.Element) bool {
+	return rules.LowerBare(o.sets.load, func(id rules.SetID, elements []rules.Element) bool {
 		return o.elementChange(&elementChange{set: sets[id], added: elements})
 	}) != nil
 }
 
 func (o *operations) elementChange(e *elementChange) bool {
-	where := o.table + " " + e.set.Name + " "
+	where := o.prefix + " " + e.set.Name + " "
 	if e.flush && !o.yield(apply.Operation{Verb: apply.Remove, Object: where + "unrecognised elements"}) {
 		return false
 	}
@@ -168,7 +159,7 @@ func (o *operations) elementChange(e *elementChange) bool {
 	return true
 }
 
-// element is an element as nft lists it.
+// element returns an element as nft lists it.
 func (o *operations) element(s *rules.Set, e *rules.Element) []string {
 	if !o.texts {
 		return nil
@@ -176,14 +167,14 @@ func (o *operations) element(s *rules.Set, e *rules.Element) []string {
 	return []string{s.ElementText(e)}
 }
 
-// affinityEntries are what affinity maps remember that no rule put there.
+// affinityEntries yields the removal of foreign entries from affinity maps.
 func (o *operations) affinityEntries() bool {
 	for _, p := range o.purge {
 		var have []string
 		for _, a := range p.foreign {
 			have = append(have, "clients of "+a.String())
 		}
-		if len(have) > 0 && !o.yield(apply.Operation{Verb: apply.Change, Object: o.table + " set " + p.set.Name, Service: p.set.Port.Service,
+		if len(have) > 0 && !o.yield(apply.Operation{Verb: apply.Change, Object: o.prefix + " set " + p.set.Name, Service: p.set.Port.Service,
 			Origin: p.set.Origin, Have: o.lines(have)}) {
 			return false
 		}
@@ -192,24 +183,15 @@ func (o *operations) affinityEntries() bool {
 }
 
 func (o *operations) removals() bool {
-	for _, ch := range o.removedChains {
-		op := apply.Operation{Verb: apply.Remove, Object: o.table + " chain " + ch.Name, Service: ch.Port.Service}
+	return each(o, o.chains.removed, func(ch *rules.Chain) apply.Operation {
+		op := apply.Operation{Verb: apply.Remove, Object: o.prefix + " chain " + ch.Name, Service: ch.Port.Service}
 		if o.texts {
 			op.LinesOf(o.rulesOf(ch), nil)
 		}
-		if !o.yield(op) {
-			return false
-		}
-	}
-	for _, s := range o.removedSets {
-		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.table + " set " + s.Name, Service: s.Port.Service}) {
-			return false
-		}
-	}
-	for _, other := range o.removedObjects {
-		if !o.yield(apply.Operation{Verb: apply.Remove, Object: o.table + " " + other.Kind.String() + " " + other.Name}) {
-			return false
-		}
-	}
-	return !o.kubeProxy || o.yield(apply.Operation{Verb: apply.Remove, Object: "table " + o.family.NFT() + " " + kubeProxyTable})
+		return op
+	}) && each(o, o.sets.removed, func(s *rules.Set) apply.Operation {
+		return apply.Operation{Verb: apply.Remove, Object: o.prefix + " set " + s.Name, Service: s.Port.Service}
+	}) && each(o, o.table.removed, func(other rules.Object) apply.Operation {
+		return apply.Operation{Verb: apply.Remove, Object: o.prefix + " " + other.Kind.String() + " " + other.Name}
+	}) && (!o.table.kubeProxy || o.yield(apply.Operation{Verb: apply.Remove, Object: "table " + o.family.NFT() + " " + kubeProxyTable}))
 }

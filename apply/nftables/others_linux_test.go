@@ -38,7 +38,7 @@ func (n node) other(t testing.TB) other {
 
 // commit sends messages about one table.
 func (o other) commit(ctx context.Context, messages ...conn.Message) error {
-	refused, err := o.c.Send(ctx, messages)
+	refused, err := o.writer.conn.Send(ctx, messages)
 	if len(refused) > 0 {
 		return refused[0]
 	}
@@ -101,7 +101,7 @@ func TestReadBesideOtherTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	n.log = slog.New(slog.NewTextHandler(&log, nil))
+	n.reader.log = slog.New(slog.NewTextHandler(&log, nil))
 	a, b := named(unix.NFTA_CHAIN_NAME, "a"), named(unix.NFTA_CHAIN_NAME, "b")
 	changes := 0
 	ctx := whileRead{t.Context(), func() {
@@ -114,7 +114,7 @@ func TestReadBesideOtherTables(t *testing.T) {
 	}}
 	const readings = 5
 	for range readings {
-		have, err := n.read(ctx, nil)
+		have, err := n.reader.read(ctx, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestReadBesideChangesOfOurs(t *testing.T) {
 	}
 	o := n.other(t)
 	var log bytes.Buffer
-	n.log = slog.New(slog.NewTextHandler(&log, nil))
+	n.reader.log = slog.New(slog.NewTextHandler(&log, nil))
 	change := uint16(unix.NFT_MSG_NEWCHAIN)
 	ctx := whileRead{t.Context(), func() {
 		if err := o.commit(t.Context(), aboutTable(change, rules.Table, named(unix.NFTA_CHAIN_NAME, "mine"))); err != nil {
@@ -160,14 +160,14 @@ func TestReadBesideChangesOfOurs(t *testing.T) {
 		}
 		change = unix.NFT_MSG_NEWCHAIN + unix.NFT_MSG_DELCHAIN - change
 	}}
-	if _, err := n.read(ctx, nil); err != nil {
+	if _, err := n.reader.read(ctx, nil); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(log.String(), "tries=5") || !strings.Contains(log.String(), "table=proxyc") {
 		t.Errorf("the tries are not told: %s", &log)
 	}
 	log.Reset()
-	have, err := n.read(t.Context(), nil)
+	have, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,14 +189,14 @@ func TestReadWithLostMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := n.other(t)
-	if err := n.listener.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel makes it as small as it can be
+	if err := n.reader.listener.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel makes it as small as it can be
 		t.Fatal(err)
 	}
-	before, err := n.r.Generation(t.Context())
+	before, err := n.reader.conn.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.listener.Join(); err != nil {
+	if err := n.reader.listener.Join(); err != nil {
 		t.Fatal(err)
 	}
 	for range 100 {
@@ -204,12 +204,12 @@ func TestReadWithLostMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.listener.Leave()
-	after, err := n.r.Generation(t.Context())
+	n.reader.listener.Leave()
+	after, err := n.reader.conn.Generation(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !n.listener.Changed(before, after) {
+	if !n.reader.listener.Changed(before, after) {
 		t.Error("messages were lost, and nothing of ours is said to have changed")
 	}
 	holds(t, "after that", n, want)

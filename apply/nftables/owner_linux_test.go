@@ -61,7 +61,7 @@ func (n node) sync(t *testing.T, programs ir.Programs) (ops []string) {
 // one, and the next owner adopts it as it is. Who wants none makes it anew.
 func TestOwnedTables(t *testing.T) {
 	first := newNode(t).another(t, apply.Options{OwnTables: true})
-	if !first.ownTables {
+	if !first.writer.ownTables {
 		t.Skip("the kernel knows no tables with an owner that persist")
 	}
 	programs := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
@@ -153,17 +153,17 @@ func TestOwnedTables(t *testing.T) {
 // A kernel that refuses such a table is told of once, and all else goes on.
 func TestNoOwnedTables(t *testing.T) {
 	n := newNode(t)
-	n.c.Request = func(b []conn.Message, do func() error) error {
+	n.writer.conn.Request = func(b []conn.Message, do func() error) error {
 		if b != nil && nameIn(t, &b[0], unix.NFTA_TABLE_NAME) == probeTable {
 			return unix.EOPNOTSUPP
 		}
 		return do()
 	}
 	var told bytes.Buffer
-	n.log = slog.New(slog.NewTextHandler(&told, nil))
-	n.claimOwnership()
-	if n.ownTables || strings.Count(told.String(), "\n") != 1 || !strings.Contains(told.String(), "repaired, not prevented") {
-		t.Errorf("owns %t, and says %s", n.ownTables, told.String())
+	n.writer.log = slog.New(slog.NewTextHandler(&told, nil))
+	n.writer.claimOwnership()
+	if n.writer.ownTables || strings.Count(told.String(), "\n") != 1 || !strings.Contains(told.String(), "repaired, not prevented") {
+		t.Errorf("owns %t, and says %s", n.writer.ownTables, told.String())
 	}
 	n.sync(t, ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6)))
 	n.nft(t, "add rule ip proxyc services drop", "-f", "/dev/stdin")

@@ -14,80 +14,87 @@ import (
 
 const kubeProxyTable = "kube-proxy"
 
-// Plan is the difference between what a node has and what it should have.
+// Plan is the difference between the actual and the wanted tables of both families.
 type Plan struct {
-	families  ir.PerFamily[*change] // nil: nothing to do with it
-	want      func() rules.Tables   // to plan again from; nil if it is of changes
-	purgesAll bool                  // all affinity maps are looked through
-	// generation is that of all tables before the node was read; 0: not known. last
-	// forbids to plan again.
+	families  ir.PerFamily[*change] // nil without changes
+	want      func() rules.Tables   // for planning again; nil in a Plan of changed Services
+	purgesAll bool                  // search all affinity maps for removed backends
+	// generation is that of all tables before the node was read; 0 if unknown.
 	generation uint32
-	final      bool
+	final      bool // do not plan again
 
 	desired apply.Desired
 }
 
-// change is what a Plan does in one family, as the kernel is told it: sets and
-// chains are declared first, since rules and elements name them; elements that
-// go or change are removed; rules are rewritten; elements are added; and what
-// nothing names any more is removed.
+// change is the difference of the table of one family. Its order in a batch is: declare sets and
+// chains, which rules and elements name; remove obsolete and changed elements; rewrite rules; add
+// elements; remove what is no longer named.
 type change struct {
-	family       ir.Family
-	drop, create bool         // the table: remove what is there, make it
-	flags        string       // what it is made with
-	adopt        bool         // the table, which had an owner before
-	kubeProxy    bool         // remove kube-proxy's table
-	sets         []*rules.Set // to declare
-	resize       []resize
-	chains       []*rules.Chain // to declare
-	elements     []elementChange
-	// load has the elements of fixed sets that are all to be added, where the table is made: too many
-	// to be held as long as the Plan is. nil: elements has all.
-	load      *ir.Program
-	loadCount int            // how many they are
-	flush     []*rules.Chain // chains whose rules go
-	fill      []*rules.Chain // chains whose rules are written
-	// What goes. A chain that the kernel still holds to stays, empty.
-	removedChains  []*rules.Chain
-	removedSets    []*rules.Set
-	removedObjects []rules.Object
-	// policy are the base chains that are to let through what no rule decides.
-	policy  []*rules.Chain
-	reasons []string // the table is made anew: "set backends: size 10"
-	// Affinity maps that may remember backends which are gone.
-	purge []purge
-	// owners of elements that were read, which do not tell theirs.
+	family ir.Family
+	table  tableChange
+	chains chainChanges
+	sets   setChanges
+	purge  []purge // affinity maps that may contain removed backends
+	// owners returns the service ports of frontends whose elements were read, and do not name them.
 	owners func(ir.Match) ir.ServicePort
 }
 
-// resize has a set hold more elements that rules add.
+// tableChange is the change of the table itself, and of what proxyc never creates in it.
+type tableChange struct {
+	drop      bool
+	create    bool
+	reasons   []string // for drop: "set backends: size 10"
+	flags     string   // to create the table with
+	adopt     bool     // become the owner of a table that had another one before
+	kubeProxy bool     // remove kube-proxy's table
+	removed   []rules.Object
+}
+
+// chainChanges are the changes of chains and their rules.
+type chainChanges struct {
+	create, removed []*rules.Chain // removed ones are only emptied if the kernel still uses them
+	flush           []*rules.Chain // whose rules are removed
+	fill            []*rules.Chain // whose rules are added
+	policy          []*rules.Chain // base chains whose policy is set to accept
+}
+
+// setChanges are the changes of sets and their elements.
+type setChanges struct {
+	create, removed []*rules.Set
+	resize          []resize
+	elements        []elementChange
+	// load is set if all elements of the fixed sets are added, since the table is created. The Plan
+	// does not hold them, because they may be too many. loadCount is their number.
+	load      *ir.Program
+	loadCount int
+}
+
+// resize increases the maximum number of elements that rules add to a set.
 type resize struct {
 	set  *rules.Set
 	from uint32
 }
 
-// elementChange is what changes in one set. An element whose data change is in both.
+// elementChange is the change of the elements of one set. Changed elements are in removed and in
+// added.
 type elementChange struct {
-	set            *rules.Set // its declaration
+	set            *rules.Set // the declaration
 	removed, added []rules.Element
-	// flush reports whether the set has elements that cannot be named: all go, and
-	// all come, the same transaction later.
-	flush bool
-	all   []rules.Element
+	flush          bool            // the set has elements that cannot be named: remove all, and then add all
+	all            []rules.Element // for flush
 }
 
-// purge says which backends an affinity map may remember.
+// purge is the removal of entries of an affinity map.
 type purge struct {
-	set  *rules.Set
-	keep map[netip.Addr]struct{}
-	// foreign are others, of which nobody knows how they came there.
-	foreign []netip.Addr
+	set     *rules.Set
+	keep    map[netip.Addr]struct{} // backends that may be in the map
+	foreign []netip.Addr            // backends in the map that no rule adds
 }
 
 func (c *change) empty() bool {
-	return !c.drop && !c.create && !c.adopt && !c.kubeProxy &&
-		len(c.sets)+len(c.resize)+len(c.chains)+len(c.elements)+len(c.flush)+len(c.fill)+len(c.policy)+
-			len(c.removedChains)+len(c.removedSets)+len(c.removedObjects) == 0 &&
+	return !c.table.drop && !c.table.create && !c.table.adopt && !c.table.kubeProxy &&
+		len(c.sets.create)+len(c.sets.resize)+len(c.chains.create)+len(c.sets.elements)+len(c.chains.flush)+len(c.chains.fill)+len(c.chains.policy)+
+			len(c.chains.removed)+len(c.sets.removed)+len(c.table.removed) == 0 &&
 		!slices.ContainsFunc(c.purge, func(p purge) bool { return len(p.foreign) > 0 })
 }
 
@@ -100,8 +107,8 @@ func newPlan(have, want rules.Tables) *Plan {
 	return p
 }
 
-// planFor is newPlan for Programs, whose tables have some flags. A table that is not there, or is made
-// anew, is loaded.
+// planFor is newPlan for the tables of Programs with some flags. If a table does not exist or is
+// recreated, its elements are loaded.
 func planFor(have state, want ir.Programs, flags string) *Plan {
 	p := &Plan{want: sync.OnceValue(func() rules.Tables {
 		tables := rules.LowerAll(want)
@@ -121,8 +128,8 @@ func changeFor(have *state, f ir.Family, program *ir.Program, flags string) *cha
 	if h.Exists {
 		h, w := have.unmatched(f, program)
 		w.Flags = flags
-		if c := compareTables(h, w); !c.drop {
-			// What was read and is no longer wanted tells its owner, but for what only goes with something that stays.
+		if c := compareTables(h, w); !c.table.drop {
+			// Obsolete elements name their owner, except those of a part of a remaining Service.
 			read, wanted := c.owners, ownersOf(program)
 			c.owners = func(m ir.Match) ir.ServicePort { return cmp.Or(read(m), wanted(m)) }
 			return c
@@ -135,7 +142,7 @@ func changeFor(have *state, f ir.Family, program *ir.Program, flags string) *cha
 	})
 	bare.Flags = flags
 	c := compareTables(h, bare)
-	c.load, c.loadCount = program, loads
+	c.sets.load, c.sets.loadCount = program, loads
 	return c
 }
 
@@ -147,32 +154,32 @@ func tableIn(have rules.Tables, f ir.Family) *rules.Ruleset {
 	return &rules.Ruleset{Family: f}
 }
 
-// compareTables returns what makes a whole table out of another one, which the family has now.
+// compareTables returns the changes from the existing table of a family to the wanted one.
 func compareTables(have, want *rules.Ruleset) *change {
 	why, from := incompatible(have, want), have
 	if len(why) > 0 {
 		from = &rules.Ruleset{}
 	}
 	c := difference(from, want)
-	c.reasons, c.drop, c.owners = why, len(why) > 0, ownersIn(have)
-	c.kubeProxy, c.flags = have.KubeProxy, want.Flags
-	c.create = !from.Exists
-	c.adopt = from.Exists && from.Flags == codec.FlagPersist && want.Flags == codec.FlagsOwned
-	c.removedObjects = from.Objects
+	c.table.reasons, c.table.drop, c.owners = why, len(why) > 0, ownersIn(have)
+	c.table.kubeProxy, c.table.flags = have.KubeProxy, want.Flags
+	c.table.create = !from.Exists
+	c.table.adopt = from.Exists && from.Flags == codec.FlagPersist && want.Flags == codec.FlagsOwned
+	c.table.removed = from.Objects
 	return c
 }
 
-// unloaded returns the Plan with all elements, and whether there are any that it does not hold.
+// unloaded returns the Plan with the elements of load. It returns false if there are none.
 func (p *Plan) unloaded() (*Plan, bool) {
 	some := false
 	all := *p
 	for f, c := range ir.Present(p.families) {
-		if c.load == nil {
+		if c.sets.load == nil {
 			continue
 		}
 		some = true
 		whole := *c
-		whole.load, whole.loadCount, whole.elements = nil, 0, nil
+		whole.sets.load, whole.sets.loadCount, whole.sets.elements = nil, 0, nil
 		for i := range p.want().Of(f).Sets {
 			s := &p.want().Of(f).Sets[i]
 			whole.addElements(elementChange{set: s, added: s.Elements})
@@ -182,7 +189,7 @@ func (p *Plan) unloaded() (*Plan, bool) {
 	return &all, some
 }
 
-// fixedSet returns the fixed set of a name.
+// fixedSet returns the fixed set with a name.
 func fixedSet(name string) (id rules.SetID, ok bool) {
 	for id := range rules.SetID(len(rules.Fragment{}.Elements)) {
 		if id.String() == name {
@@ -192,26 +199,25 @@ func fixedSet(name string) (id rules.SetID, ok bool) {
 	return 0, false
 }
 
-// purgeAll makes the Plan look through all affinity maps that stay, for
-// backends that are gone.
+// purgeAll adds the search of all remaining affinity maps for removed backends.
 func (p *Plan) purgeAll() {
 	p.purgesAll = true
 	for f, c := range ir.Present(p.families) {
-		if c.purge = nil; c.create {
-			continue // its maps are new
+		if c.purge = nil; c.table.create {
+			continue // all maps are new
 		}
 		want := p.want().Of(f)
 		keep := remembered(want)
 		for i := range want.Sets {
 			s := &want.Sets[i]
-			if s.Timeout > 0 && !slices.ContainsFunc(c.sets, func(new *rules.Set) bool { return new.Name == s.Name }) {
+			if s.Timeout > 0 && !slices.ContainsFunc(c.sets.create, func(new *rules.Set) bool { return new.Name == s.Name }) {
 				c.purge = append(c.purge, purge{set: s, keep: keep[s.Name]})
 			}
 		}
 	}
 }
 
-// purges reports whether affinity maps may remember backends that go.
+// purges reports whether affinity maps may contain removed backends.
 func (p *Plan) purges() bool {
 	for _, c := range ir.Present(p.families) {
 		if len(c.purge) > 0 {
@@ -221,7 +227,7 @@ func (p *Plan) purges() bool {
 	return false
 }
 
-// Empty reports whether there is nothing to do.
+// Empty reports whether the Plan has no changes.
 func (p *Plan) Empty() bool {
 	for _, c := range ir.Present(p.families) {
 		if !c.empty() {
@@ -231,28 +237,28 @@ func (p *Plan) Empty() bool {
 	return !p.purgesAll
 }
 
-// Gone returns the tables that are not there.
+// Gone returns the missing tables.
 func (p *Plan) Gone() (all []apply.Gone) {
 	for _, c := range ir.Present(p.families) {
-		if table := c.family.NFT() + " " + rules.Table; c.create && !c.drop {
+		if table := c.family.NFT() + " " + rules.Table; c.table.create && !c.table.drop {
 			all = append(all, apply.Gone{What: "table " + table, Within: table + " "})
 		}
 	}
 	return all
 }
 
-// RemovedFrontends returns the frontends that the node has and will not have any longer: a
-// removed element that no added one replaces.
+// RemovedFrontends returns the frontends that exist and that the Plan removes. They are those of
+// removed elements, unless an added element has the same frontend.
 func (p *Plan) RemovedFrontends() []ir.Match {
 	var gone []ir.Match
 	for _, c := range ir.Present(p.families) {
 		stay := map[ir.Match]bool{}
-		for _, e := range c.elements {
+		for _, e := range c.sets.elements {
 			for i := range e.added {
 				stay[matchOf(e.set, &e.added[i].Key)] = true
 			}
 		}
-		for _, e := range c.elements {
+		for _, e := range c.sets.elements {
 			if !dispatches(e.set.Name) {
 				continue
 			}
@@ -267,7 +273,7 @@ func (p *Plan) RemovedFrontends() []ir.Match {
 	return slices.Compact(gone)
 }
 
-// dispatches reports whether every frontend with endpoints, or every one without, is in the set.
+// dispatches reports whether a set contains all frontends with endpoints, or all without.
 func dispatches(set string) bool {
 	switch set {
 	case rules.ServiceIPs.String(), rules.ServicePorts.String(), rules.NoEndpointIPs.String(), rules.NoEndpointPorts.String():
@@ -276,7 +282,7 @@ func dispatches(set string) bool {
 	return false
 }
 
-// matchOf returns the frontend that a key is about; zero if it is about none.
+// matchOf returns the frontend in a key; zero if there is none.
 func matchOf(s *rules.Set, k *rules.Key) ir.Match {
 	switch {
 	case len(s.Key) < 2 || s.Name == rules.Hairpin.String():
@@ -287,8 +293,7 @@ func matchOf(s *rules.Set, k *rules.Key) ir.Match {
 	return ir.Match{Addr: k.Addr, Protocol: k.Proto, Port: k.Port}
 }
 
-// ownersIn finds the service ports of frontends by the comments that a Ruleset
-// has. It looks for them when it is first asked.
+// ownersIn returns a function that finds the service ports of frontends in the comments of a Ruleset.
 func ownersIn(r *rules.Ruleset) func(ir.Match) ir.ServicePort {
 	var byMatch map[ir.Match]ir.ServicePort
 	return func(m ir.Match) ir.ServicePort {
@@ -307,7 +312,7 @@ func ownersIn(r *rules.Ruleset) func(ir.Match) ir.ServicePort {
 	}
 }
 
-// serviceOf returns the Service of an element; zero if Services share it.
+// serviceOf returns the Service of an element; zero if it is shared.
 func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
 	if e.Frontend != nil {
 		return e.Frontend.Port.Service
@@ -318,13 +323,12 @@ func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
 	return ir.Name{}
 }
 
-// Operations returns everything that a commit does, in its order.
+// Operations yields the changes in the order of commit.
 func (p *Plan) Operations(yield func(apply.Operation) bool) {
 	p.operations(operations{names: true, yield: yield})
 }
 
-// Differences returns the Operations with rules, elements and words of
-// declarations as nft lists them.
+// Differences yields the Operations with rules, elements and declarations as nft lists them.
 func (p *Plan) Differences(yield func(apply.Operation) bool) {
 	p.operations(operations{names: true, texts: true, yield: yield})
 }
@@ -340,85 +344,66 @@ func (p *Plan) Total() (total apply.Count) {
 
 func (p *Plan) operations(ops operations) {
 	for _, c := range ir.Present(p.families) {
-		ops.change, ops.table = c, c.family.NFT()+" "+rules.Table
+		ops.change, ops.prefix = c, c.family.NFT()+" "+rules.Table
 		if !ops.all() {
 			return
 		}
 	}
 }
 
-// Without returns the plan without some objects. A table that is made anew, or a
-// set that is emptied, is made with all that belongs into it: of these nothing
-// can be left out.
+// Without returns the Plan without some objects. It returns false if it creates a table or flushes a
+// set, since these are then filled completely.
 func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
-	rest := &Plan{} // not to be planned again: what was wanted may not be wanted any longer
+	rest := &Plan{} // not planned again: what was wanted may be outdated
 	for f, c := range ir.Present(p.families) {
-		if c.drop || c.create || slices.ContainsFunc(c.elements, func(e elementChange) bool { return e.flush }) {
+		if c.table.drop || c.table.create || slices.ContainsFunc(c.sets.elements, func(e elementChange) bool { return e.flush }) {
 			return nil, false
 		}
-		*rest.families.At(f) = c.withoutObjects(objects)
+		table := f.NFT() + " " + rules.Table
+		some := c.without(
+			func(ch *rules.Chain) bool { return objects[table+" chain "+ch.Name] },
+			func(s *rules.Set) bool { return objects[table+" set "+s.Name] },
+			func(s *rules.Set, e *rules.Element) bool { return objects[table+" "+s.Name+" "+s.KeyText(e.Key)] })
+		some.purge = nil // outdated
+		*rest.families.At(f) = some
 	}
 	return rest, true
 }
 
-func (c *change) withoutObjects(objects map[string]bool) *change {
-	rest := *c
-	table := c.family.NFT() + " " + rules.Table
-	chains := func(all []*rules.Chain) []*rules.Chain {
-		return slices.DeleteFunc(slices.Clone(all), func(ch *rules.Chain) bool { return objects[table+" chain "+ch.Name] })
-	}
-	sets := func(all []*rules.Set) []*rules.Set {
-		return slices.DeleteFunc(slices.Clone(all), func(s *rules.Set) bool { return objects[table+" set "+s.Name] })
-	}
-	rest.chains, rest.flush, rest.fill, rest.removedChains = chains(c.chains), chains(c.flush), chains(c.fill), chains(c.removedChains)
-	rest.sets, rest.removedSets = sets(c.sets), sets(c.removedSets)
-	rest.elements = nil
-	for _, e := range c.elements {
-		elements := func(all []rules.Element) []rules.Element {
-			return slices.DeleteFunc(slices.Clone(all), func(el rules.Element) bool {
-				return objects[table+" "+e.set.Name+" "+e.set.KeyText(el.Key)]
-			})
-		}
-		rest.addElements(elementChange{set: e.set, removed: elements(e.removed), added: elements(e.added)})
-	}
-	rest.purge = nil // of what was wanted then
-	return &rest
-}
-
-// withoutServices returns the plan without anything of the Services, and without the
-// removal of some chains and sets.
+// withoutServices returns the Plan without changes of some Services, and without the removal of the
+// objects in keep.
 func (p *Plan) withoutServices(services map[ir.Name]bool, keep map[string]bool) *Plan {
 	rest := *p
 	rest.families = ir.PerFamily[*change]{}
 	for f, c := range ir.Present(p.families) {
-		*rest.families.At(f) = c.withoutServices(services, keep)
+		some := c.without(
+			func(ch *rules.Chain) bool { return services[ch.Port.Service] || keep["chain "+ch.Name] },
+			func(s *rules.Set) bool { return services[s.Port.Service] || keep["set "+s.Name] },
+			func(s *rules.Set, e *rules.Element) bool { return services[c.serviceOf(s, e)] })
+		some.table.removed = except(c.table.removed, func(o rules.Object) bool { return keep[o.Kind.String()+" "+o.Name] })
+		some.purge = except(c.purge, func(p purge) bool { return services[p.set.Port.Service] })
+		some.dropUnusedSources()
+		*rest.families.At(f) = some
 	}
 	return &rest
 }
 
-func (c *change) withoutServices(services map[ir.Name]bool, keep map[string]bool) *change {
+// without returns the change without some chains, sets and elements.
+func (c *change) without(chain func(*rules.Chain) bool, set func(*rules.Set) bool, element func(*rules.Set, *rules.Element) bool) *change {
 	rest := *c
-	chains := func(all []*rules.Chain, leave map[string]bool) []*rules.Chain {
-		return slices.DeleteFunc(slices.Clone(all), func(ch *rules.Chain) bool {
-			return services[ch.Port.Service] || leave["chain "+ch.Name]
-		})
+	for _, list := range []*[]*rules.Chain{&rest.chains.create, &rest.chains.flush, &rest.chains.fill, &rest.chains.removed} {
+		*list = except(*list, chain)
 	}
-	sets := func(all []*rules.Set, leave map[string]bool) []*rules.Set {
-		return slices.DeleteFunc(slices.Clone(all), func(s *rules.Set) bool {
-			return services[s.Port.Service] || leave["set "+s.Name]
-		})
+	for _, list := range []*[]*rules.Set{&rest.sets.create, &rest.sets.removed} {
+		*list = except(*list, set)
 	}
-	rest.chains, rest.flush, rest.fill = chains(c.chains, nil), chains(c.flush, nil), chains(c.fill, nil)
-	rest.removedChains, rest.sets, rest.removedSets = chains(c.removedChains, keep), sets(c.sets, nil), sets(c.removedSets, keep)
-	rest.removedObjects = slices.DeleteFunc(slices.Clone(c.removedObjects), func(o rules.Object) bool { return keep[o.Kind.String()+" "+o.Name] })
-	rest.elements = nil
-	for _, e := range c.elements {
-		elements := func(all []rules.Element) []rules.Element {
-			return slices.DeleteFunc(slices.Clone(all), func(el rules.Element) bool { return services[c.serviceOf(e.set, &el)] })
-		}
-		rest.addElements(elementChange{e.set, elements(e.removed), elements(e.added), e.flush, elements(e.all)})
+	rest.sets.elements = nil
+	for _, e := range c.sets.elements {
+		omit := func(el rules.Element) bool { return element(e.set, &el) }
+		rest.addElements(elementChange{e.set, except(e.removed, omit), except(e.added, omit), e.flush, except(e.all, omit)})
 	}
-	rest.purge = slices.DeleteFunc(slices.Clone(c.purge), func(p purge) bool { return services[p.set.Port.Service] })
-	rest.dropUnusedSources()
 	return &rest
 }
+
+// except returns a copy of a list without some items.
+func except[T any](all []T, omit func(T) bool) []T { return slices.DeleteFunc(slices.Clone(all), omit) }

@@ -3,225 +3,228 @@ package nftables
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// maxReads is how often tables are read that others change meanwhile.
+// reader reads our tables. It has a connection of its own, so that it does not delay commits.
+type reader struct {
+	log        *slog.Logger // optional
+	writer     *writer
+	readOnly   bool
+	lookupFrom int // minimum size of sets that are read by key
+
+	mu       sync.Mutex
+	conn     *conn.Conn
+	listener *conn.Listener // detects foreign changes during a read
+	readAt   time.Time      // time of the last complete read
+}
+
+func newReader(netns int, w *writer, o apply.Options) (*reader, error) {
+	c, err := conn.Dial(netns)
+	if err != nil {
+		return nil, err
+	}
+	l, err := conn.DialListener(netns, w.conn)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &reader{log: o.Log, writer: w, readOnly: o.ReadOnly, lookupFrom: lookupFrom, conn: c, listener: l}, nil
+}
+
+func (r *reader) close() error { return errors.Join(r.conn.Close(), r.listener.Close()) }
+
+// maxReads is how often the tables are read if other programs change them meanwhile.
 const maxReads = 5
 
-// read reads both tables as they were at one moment. A family without our table
-// has an empty Ruleset. Of affinity maps the backends are read, not the clients.
+// read reads both tables consistently. A missing table is an empty Ruleset. For affinity maps it
+// reads the backends, not the clients.
 //
-// What others do to tables of their own is no matter: the kernel numbers the
-// changes of all tables together, but a listing of what nobody touched is right
-// whatever else changes. If our own table changes in each of a number of
-// readings, the last one counts: a commit that does not fit what is there is
-// refused as a whole, and the change itself leads a daemon to look again. A
-// read and a commit may go on at the same time; what the commit changes is then
-// read as it was, or as it is.
+// Changes of foreign tables do not matter. The kernel counts changes of all tables together, but
+// its lists of unchanged tables are correct. If ours change during each of maxReads reads, the last
+// result is returned: the kernel rejects a commit that does not match its state, and the change
+// itself causes another comparison. A commit may run during a read, which then returns the state
+// before or after it.
 //
-// What they are expected to hold, unless that is nil, is marked there, and not in what is returned.
-func (d *Dataplane) read(ctx context.Context, e *expected) (rules.Tables, error) {
-	d.reading.Lock()
-	defer d.reading.Unlock()
+// Expected elements are marked in e, and not returned. e may be nil.
+func (r *reader) read(ctx context.Context, e *expected) (rules.Tables, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for try := 1; ; try++ {
-		e.reset()
-		found, whole, err := d.readOnce(ctx, expectation{expected: e})
+		have, whole, err := r.readOnce(ctx, e)
 		if err == nil {
-			d.readAt = time.Now()
+			r.readAt = time.Now()
 		}
 		if whole || ctx.Err() != nil {
-			return found, err
+			return have, err
 		}
 		if try == maxReads {
-			if d.log != nil {
-				d.log.Warn("somebody changes the rules while they are read", "table", rules.Table, "tries", try, "err", err)
+			if r.log != nil {
+				r.log.Warn("somebody changes the rules while they are read", "table", rules.Table, "tries", try, "err", err)
 			}
-			return found, err
+			return have, err
 		}
 	}
 }
 
-// readFor is read where the tables are expected to have what Programs want.
-func (d *Dataplane) readFor(ctx context.Context, want ir.Programs) (state, error) {
+// readExpected is like read. It expects the tables to contain what Programs require.
+func (r *reader) readExpected(ctx context.Context, want ir.Programs) (state, error) {
 	e := &expected{programs: want}
-	tables, err := d.read(ctx, e)
+	tables, err := r.read(ctx, e)
 	return state{tables, e}, err
 }
 
-// readOnce reports, too, whether the tables are whole: nobody changed them meanwhile.
-func (d *Dataplane) readOnce(ctx context.Context, e expectation) (tables rules.Tables, whole bool, err error) {
-	before, err := d.r.Generation(ctx)
+// readOnce reads the tables. whole reports whether no other program changed them meanwhile.
+func (r *reader) readOnce(ctx context.Context, e *expected) (tables rules.Tables, whole bool, err error) {
+	before, err := r.conn.Generation(ctx)
 	if err != nil {
 		return tables, true, err
 	}
-	if err := d.listener.Join(); err != nil {
+	if err := r.listener.Join(); err != nil {
 		return tables, true, err
 	}
-	defer d.listener.Leave()
-	e.generation = before
+	defer r.listener.Leave()
+	e.reset(before)
 	whole = true
 	for _, f := range ir.Families() {
-		r, sound, readErr := d.readTable(ctx, f, e)
+		t, sound, readErr := r.readTable(ctx, f, e)
 		whole = whole && sound
 		if err = readErr; err != nil {
 			break
 		}
-		*tables.At(f) = r
+		*tables.At(f) = t
 	}
-	after, genErr := d.r.Generation(ctx)
+	after, genErr := r.conn.Generation(ctx)
 	if genErr != nil {
 		return tables, true, errors.Join(err, genErr)
 	}
-	return tables, whole && !d.listener.Changed(before, after), err
+	return tables, whole && !r.listener.Changed(before, after), err
 }
 
-// readObjects lists what ours never has.
-func (d *Dataplane) readObjects(ctx context.Context, r *rules.Ruleset) error {
-	_, err := d.r.List(ctx, unix.NFT_MSG_GETOBJ, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
-		if a.Text(unix.NFTA_OBJ_TABLE) == rules.Table {
-			r.Objects = append(r.Objects, rules.Object{Kind: rules.ObjectKind(a.Uint32(unix.NFTA_OBJ_TYPE)), Name: a.Text(unix.NFTA_OBJ_NAME)})
+// readTable reads the table of a family. sound reports whether the lists are reliable.
+func (r *reader) readTable(ctx context.Context, f ir.Family, e *expected) (_ *rules.Ruleset, sound bool, err error) {
+	t := &rules.Ruleset{Family: f}
+	kubeProxy, err := r.conn.Get(ctx, unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(kubeProxyTable))
+	if err != nil {
+		return nil, true, err
+	}
+	t.KubeProxy = kubeProxy != nil
+	ours, err := r.conn.Get(ctx, unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(rules.Table))
+	if err != nil || ours == nil {
+		return t, true, err
+	}
+	foreign := &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table}
+	flags := ours.Uint32(unix.NFTA_TABLE_FLAGS)
+	// A persistent table belongs to proxyc, and read-only programs may read it.
+	if flags&codec.NFTTableOwner != 0 && ours.Uint32(codec.NFTATableOwner) != r.writer.conn.PID() && !(r.readOnly && flags&codec.NFTTablePersist != 0) {
+		foreign.Why = ownedByProcess
+		return nil, true, foreign
+	}
+	t.Exists, t.Flags = true, codec.TableFlags(flags)
+	if err := r.readObjects(ctx, t); err != nil {
+		return nil, true, err
+	}
+	setsSound, err := r.readSets(ctx, t, e)
+	if err != nil {
+		return nil, true, err
+	}
+	chainsSound, err := r.readChains(ctx, t)
+	if err != nil {
+		return nil, true, err
+	}
+	if isForeign(t) {
+		foreign.Why = "it has chains or sets, and none of them is proxyc's"
+		return nil, true, foreign
+	}
+	return t, setsSound && chainsSound, nil
+}
+
+// list lists objects of our table.
+func (r *reader) list(ctx context.Context, typ uint16, f ir.Family, each func(codec.Fields) error) (interrupted bool, err error) {
+	return r.conn.List(ctx, typ, codec.Family(f), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
+		if a.Text(unix.NFTA_TABLE_NAME) != rules.Table { // the first attribute of all kinds; the kernel may ignore the query
+			return nil
 		}
+		return each(a)
+	})
+}
+
+// readObjects reads objects and flowtables, which our tables never have.
+func (r *reader) readObjects(ctx context.Context, t *rules.Ruleset) error {
+	_, err := r.list(ctx, unix.NFT_MSG_GETOBJ, t.Family, func(a codec.Fields) error {
+		t.Objects = append(t.Objects, rules.Object{Kind: rules.ObjectKind(a.Uint32(unix.NFTA_OBJ_TYPE)), Name: a.Text(unix.NFTA_OBJ_NAME)})
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	_, err = d.r.List(ctx, unix.NFT_MSG_GETFLOWTABLE, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
-		if a.Text(codec.NFTAFlowtableTable) == rules.Table {
-			r.Objects = append(r.Objects, rules.Object{Kind: rules.Flowtable, Name: a.Text(codec.NFTAFlowtableName)})
-		}
+	_, err = r.list(ctx, unix.NFT_MSG_GETFLOWTABLE, t.Family, func(a codec.Fields) error {
+		t.Objects = append(t.Objects, rules.Object{Kind: rules.Flowtable, Name: a.Text(codec.NFTAFlowtableName)})
 		return nil
 	})
 	return err
 }
 
-// readTable reports, too, whether the listing can be relied upon.
-func (d *Dataplane) readTable(ctx context.Context, f ir.Family, e expectation) (_ *rules.Ruleset, sound bool, err error) {
-	r := &rules.Ruleset{Family: f}
-	kubeProxy, err := d.r.Get(ctx, unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(kubeProxyTable))
-	if err != nil {
-		return nil, true, err
-	}
-	r.KubeProxy = kubeProxy != nil
-	ours, err := d.r.Get(ctx, unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(rules.Table))
-	if err != nil || ours == nil {
-		return r, true, err
-	}
-	flags := ours.Uint32(unix.NFTA_TABLE_FLAGS)
-	if flags&codec.NFTTableOwner != 0 && !d.mayRead(flags, ours.Uint32(codec.NFTATableOwner)) {
-		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: ownedByProcess}
-	}
-	r.Exists, r.Flags = true, codec.TableFlags(flags)
-	if err := d.readObjects(ctx, r); err != nil {
-		return nil, true, err
-	}
-	setsSound, err := d.readSets(ctx, r, e)
-	if err != nil {
-		return nil, true, err
-	}
-	chainsSound, err := d.readChains(ctx, r)
-	if err != nil {
-		return nil, true, err
-	}
-	if isForeign(r) {
-		return nil, true, &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table, Why: "it has chains or sets, and none of them is proxyc's"}
-	}
-	return r, setsSound && chainsSound, nil
+// isForeign reports whether a table has content, but none that ours always have.
+func isForeign(t *rules.Ruleset) bool {
+	fixed := rules.Fixed(&ir.Node{}, t.Family)
+	chains, sets := chainsByName(fixed), setsByName(fixed)
+	return len(t.Chains)+len(t.Sets)+len(t.Objects) > 0 &&
+		!slices.ContainsFunc(t.Chains, func(c rules.Chain) bool { return chains[c.Name] != nil }) &&
+		!slices.ContainsFunc(t.Sets, func(s rules.Set) bool { return sets[s.Name] != nil })
 }
 
-// isForeign reports whether a table has something, but nothing that ours always has.
-func isForeign(r *rules.Ruleset) bool {
-	fixed := rules.Fixed(&ir.Node{}, r.Family)
-	for _, c := range r.Chains {
-		if slices.ContainsFunc(fixed.Chains, func(o rules.Chain) bool { return o.Name == c.Name }) {
-			return false
-		}
-	}
-	for _, s := range r.Sets {
-		if slices.ContainsFunc(fixed.Sets, func(o rules.Set) bool { return o.Name == s.Name }) {
-			return false
-		}
-	}
-	return len(r.Chains)+len(r.Sets)+len(r.Objects) > 0
-}
-
-// maxListings is how often one list is asked for that the kernel does not give
-// as it is. Each takes a small part of the time of a reading.
+// Maximum number of dumps of one list that changes meanwhile. Each takes a small part of the time
+// of a read.
 const (
 	maxDumps              = 20
-	maxDumpsDuringCommits = 1 // where it is we who change them
+	maxDumpsDuringCommits = 1 // if our own commits change it
 )
 
-// canResize reports whether the kernel takes another size of a set that it has, as
-// it does since 6.5.
+// canResize reports whether the kernel can change the size of a set.
 func canResize() bool { return linuxAtLeast(6, 5) }
 
-// linuxAtLeast reports whether this is a version of Linux or a later one.
+// linuxAtLeast reports whether the kernel has at least this version.
 func linuxAtLeast(major, minor int) bool {
 	var u unix.Utsname
 	return unix.Uname(&u) == nil && !sysctl.ParseVersion(unix.ByteSliceToString(u.Release[:])).Before(major, minor)
 }
 
-func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectation) (sound bool, err error) {
+// readSets reads the sets with their elements.
+func (r *reader) readSets(ctx context.Context, t *rules.Ruleset, e *expected) (sound bool, err error) {
 	counts := map[string]int{}
-	_, err = d.r.List(ctx, unix.NFT_MSG_GETSET, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
-		if s, ok := codec.DecodeSet(a, r.Family); ok {
+	_, err = r.list(ctx, unix.NFT_MSG_GETSET, t.Family, func(a codec.Fields) error {
+		if s, ok := codec.DecodeSet(a, t.Family); ok {
 			counts[s.Name] = codec.ElementCount(a)
 			s.Port, _ = rules.PortOf(s.Name)
 			if !canResize() {
 				s.Size = 0
 			}
-			r.Sets = append(r.Sets, s)
+			t.Sets = append(t.Sets, s)
 		}
 		return nil
 	})
 	if err != nil {
 		return true, err
 	}
-	sortSets(r.Sets)
-	fixed := map[string]bool{}
-	for _, s := range rules.Fixed(&ir.Node{}, r.Family).Sets {
-		fixed[s.Name] = true
-	}
+	sortSets(t.Sets)
 	sound = true
-	prints := e.ofFamily(r.Family)
-	for i := range r.Sets {
-		s := &r.Sets[i]
-		if s.Timeout > 0 && s.Unsupported == "" {
-			if err := d.readAffinity(ctx, r.Family, s); err != nil {
-				return true, err
-			}
-			continue
-		}
-		if s.Unsupported != "" || !fixed[s.Name] && !rules.IsSources(s.Name) {
-			s.Foreign = true // nobody has looked: it goes as a whole
-			continue
-		}
-		var m *setFingerprints
-		id, ok := fixedSet(s.Name)
-		if ok && prints != nil {
-			m = &prints[id]
-			if d.readByKey(ctx, r.Family, s, counts[s.Name], e) {
-				continue
-			}
-		}
-		all, err := d.readElements(ctx, r.Family, s, id, m)
-		if err == nil && s.Foreign && m != nil { // they go with all that is there
-			*m = setFingerprints{}
-			all, err = d.readElements(ctx, r.Family, s, id, nil)
-		}
+	for i := range t.Sets {
+		s := &t.Sets[i]
+		all, err := r.readSet(ctx, t.Family, s, counts[s.Name], e)
 		if err != nil {
 			return true, err
 		}
@@ -230,13 +233,38 @@ func (d *Dataplane) readSets(ctx context.Context, r *rules.Ruleset, e expectatio
 	return sound, nil
 }
 
-// readAffinity finds to which backends an affinity map leads. Its elements
-// come and go with connections, so they are not kept.
-func (d *Dataplane) readAffinity(ctx context.Context, f ir.Family, s *rules.Set) error {
+// readSet reads the elements of a set with count elements.
+func (r *reader) readSet(ctx context.Context, f ir.Family, s *rules.Set, count int, e *expected) (sound bool, err error) {
+	id, fixed := fixedSet(s.Name)
+	if s.Timeout > 0 && s.Unsupported == "" {
+		return true, r.readAffinity(ctx, f, s)
+	}
+	if s.Unsupported != "" || !fixed && !rules.IsSources(s.Name) {
+		s.Foreign = true // the set is removed with its elements
+		return true, nil
+	}
+	var m *setFingerprints
+	if prints := e.ofFamily(f); fixed && prints != nil {
+		m = &prints[id]
+		if r.readByKey(ctx, f, s, count, e) {
+			return true, nil
+		}
+	}
+	sound, err = r.readElements(ctx, f, s, id, m)
+	if err == nil && s.Foreign && m != nil { // all elements are replaced
+		*m = setFingerprints{}
+		sound, err = r.readElements(ctx, f, s, id, nil)
+	}
+	return sound, err
+}
+
+// readAffinity reads the backends in an affinity map. It does not keep the elements, which change
+// with each connection.
+func (r *reader) readAffinity(ctx context.Context, f ir.Family, s *rules.Set) error {
 	some := *s
 	seen := map[netip.Addr]bool{}
 	var comments codec.Comments
-	_, err := d.r.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
+	_, err := r.conn.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
 		some.Elements = some.Elements[:0]
 		err := codec.DecodeElements(b, &some, f, &comments)
 		for i := range some.Elements {
@@ -252,23 +280,22 @@ func (d *Dataplane) readAffinity(ctx context.Context, f ir.Family, s *rules.Set)
 	return err
 }
 
-// readElements fills a set. Some time after a commit the kernel moves a set
-// that has grown to a larger hash table. A dump goes on, message by message,
-// after as many elements as it has given, so that meanwhile it gives some twice
-// and as many others not at all: then it is made again. So it is, once more,
-// where we change elements meanwhile, which shifts the others. Elements that marks have, unless these are
-// nil, are marked there.
-func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *setFingerprints) (all bool, err error) {
+// readElements dumps the elements of a set. If a set has grown, the kernel moves it to a larger hash
+// table some time after the commit. A dump continues at the number of elements that it has returned
+// so far, so during the move it may repeat some and omit as many others. It is then repeated. It is
+// repeated once more if our own commits change elements meanwhile. Elements with a fingerprint in m
+// are marked there, and not kept; m may be nil.
+func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *setFingerprints) (all bool, err error) {
 	for try := range maxDumps {
 		s.Elements, s.Foreign = s.Elements[:0], false
 		if m != nil {
 			clear(m.present)
 		}
 		again := false
-		commits := d.commits.Load()
+		commits := r.writer.commits.Load()
 		var comments codec.Comments
 		var edges []codec.Edge
-		_, err := d.r.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
+		_, err := r.conn.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
 			if s.Interval {
 				var err error
 				edges, err = codec.DecodeEdges(b, f, edges)
@@ -288,14 +315,14 @@ func (d *Dataplane) readElements(ctx context.Context, f ir.Family, s *rules.Set,
 		if s.Interval {
 			s.Elements, s.Foreign = codec.Intervals(edges)
 		}
-		if err != nil || !again && !hasDuplicates(s.Elements) && (d.commits.Load() == commits || try >= maxDumpsDuringCommits) {
+		if err != nil || !again && !hasDuplicates(s.Elements) && (r.writer.commits.Load() == commits || try >= maxDumpsDuringCommits) {
 			return true, err
 		}
 	}
 	return false, nil
 }
 
-// hasDuplicates reports whether a key is there more than once.
+// hasDuplicates reports whether elements have the same key.
 func hasDuplicates(elements []rules.Element) bool {
 	seen := make(map[rules.Key]struct{}, len(elements))
 	for i := range elements {
@@ -304,7 +331,7 @@ func hasDuplicates(elements []rules.Element) bool {
 	return len(seen) < len(elements)
 }
 
-// sortSets brings sets into the order of a Ruleset.
+// sortSets sorts sets in the order of a Ruleset.
 func sortSets(sets []rules.Set) {
 	fixed := rules.Fixed(&ir.Node{}, ir.IPv4).Sets
 	rank := map[string]int{}
@@ -319,37 +346,32 @@ func sortSets(sets []rules.Set) {
 	})
 }
 
-func (d *Dataplane) readChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
-	if sound, err = d.listChains(ctx, r); err != nil {
+func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) (sound bool, err error) {
+	if sound, err = r.listChains(ctx, t); err != nil {
 		return true, err
 	}
-	chains := chainsByName(r)
-	_, err = d.r.List(ctx, unix.NFT_MSG_GETRULE, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
-		if a.Text(unix.NFTA_RULE_TABLE) == rules.Table {
-			name, rule := codec.DecodeRule(a, r.Family)
-			if c := chains[name]; c != nil {
-				c.Rules = append(c.Rules, rule)
-			}
+	chains := chainsByName(t)
+	_, err = r.list(ctx, unix.NFT_MSG_GETRULE, t.Family, func(a codec.Fields) error {
+		name, rule := codec.DecodeRule(a, t.Family)
+		if c := chains[name]; c != nil {
+			c.Rules = append(c.Rules, rule)
 		}
 		return nil
 	})
 	return sound, err
 }
 
-// listChains lists the chains without their rules. It is the one list of which
-// the kernel gives all tables' and counts how far it came, so that chains of
-// others which come or go before ours can shift it. It is short.
-func (d *Dataplane) listChains(ctx context.Context, r *rules.Ruleset) (sound bool, err error) {
+// listChains lists the chains without their rules. The kernel lists the chains of all tables, and
+// continues at the number of chains that it has returned. Changes of foreign chains can therefore
+// omit or repeat ours. The list is short.
+func (r *reader) listChains(ctx context.Context, t *rules.Ruleset) (sound bool, err error) {
 	for range maxDumps {
-		r.Chains = r.Chains[:0]
-		interrupted, err := d.r.List(ctx, unix.NFT_MSG_GETCHAIN, codec.Family(r.Family), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
-			if a.Text(unix.NFTA_CHAIN_TABLE) != rules.Table {
-				return nil
-			}
+		t.Chains = t.Chains[:0]
+		interrupted, err := r.list(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(a codec.Fields) error {
 			c, ok, err := codec.DecodeChain(a)
 			if ok {
 				c.Port, _ = rules.PortOf(c.Name)
-				r.Chains = append(r.Chains, c)
+				t.Chains = append(t.Chains, c)
 			}
 			return err
 		})

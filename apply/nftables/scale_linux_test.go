@@ -171,6 +171,7 @@ func TestKeepsUpBesideOthers(t *testing.T) {
 	o := n.other(t)
 	var log bytes.Buffer
 	n.log = slog.New(slog.NewTextHandler(&log, nil))
+	n.reader.log = n.log
 	all := nftest.Large(*scaleServices)
 	start := func() (*keeper, time.Duration) {
 		began := time.Now()

@@ -8,13 +8,12 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// A backend's slot is its place in its pool, and means nothing: each is drawn as
-// often as the others. So what stays keeps its slot, however the pool is ordered
-// that the compiler made, and an endpoint that comes or goes is one element or two.
-// The order in which pools are in force is that of what was applied.
+// A backend's slot is its index in its pool. All slots are equally likely, so their order does not
+// matter. Backends keep their slots, whatever the order of the compiled pool, and a new or removed
+// endpoint changes one or two elements. The pools in force have the order that was applied.
 
-// keepSlots returns a Service with the slots of what it was before, as far as its
-// pools have the same backends.
+// keepSlots returns a Service with the slots of its earlier version, as far as the pools have the same
+// backends.
 func keepSlots(old, now *ir.Service) *ir.Service {
 	if old == nil || now == nil {
 		return now
@@ -33,8 +32,8 @@ func keepSlots(old, now *ir.Service) *ir.Service {
 	})
 }
 
-// adoptSlots returns Programs with the slots that a node has, whoever gave them: those of
-// which a Plan for these Programs would change some. It returns false if there are none.
+// adoptSlots returns Programs with the slots that exist in the kernel, for Services of which a Plan
+// would change slots. It returns false if there are none.
 func adoptSlots(plan *Plan, want ir.Programs) (adopted ir.Programs, ok bool) {
 	for f, p := range ir.Present(want) {
 		*adopted.At(f) = p
@@ -55,25 +54,24 @@ func adoptSlots(plan *Plan, want ir.Programs) (adopted ir.Programs, ok bool) {
 	return adopted, ok
 }
 
-// backendMaps have a slot in their keys.
+// backendMaps are the maps with a slot in their keys.
 var backendMaps = [...]rules.SetID{rules.Backends, rules.PortBackends, rules.OutsideBackends, rules.OutsidePortBackends}
 
-// slot is a place in a map.
+// slot is a key in a map.
 type slot struct {
 	of  rules.SetID
 	key rules.Key
 }
 
-// moved are the slots that a Plan changes, and the Services of which it changes some that
-// the node has.
+// moved is the slots that a Plan changes, and the Services with existing slots among them.
 type moved struct {
 	services map[ir.Name]bool
-	had      map[slot]netip.AddrPort // zero: nothing
+	had      map[slot]netip.AddrPort // existing backends; zero for new slots
 }
 
 func movedIn(c *change) moved {
 	m := moved{map[ir.Name]bool{}, map[slot]netip.AddrPort{}}
-	for _, e := range c.elements {
+	for _, e := range c.sets.elements {
 		id, ok := fixedSet(e.set.Name)
 		if !ok || !slices.Contains(backendMaps[:], id) || len(e.removed) == 0 {
 			continue
@@ -93,8 +91,8 @@ func movedIn(c *change) moved {
 	return m
 }
 
-// slots returns what the slots of a Service's pools lead to on the node. A pool is in as
-// many maps, and as often, as frontends have it: the first tells.
+// slots returns the existing backends in the slots of a Service's pools. A pool may be in several
+// maps, once per frontend; the first one is used.
 func (m moved) slots(lowered rules.Fragment, svc *ir.Service) func(pool int) []netip.AddrPort {
 	return func(pool int) []netip.AddrPort {
 		backends := svc.Pools[pool].Backends
@@ -121,8 +119,8 @@ func (m moved) slots(lowered rules.Fragment, svc *ir.Service) func(pool int) []n
 	}
 }
 
-// withSlots returns the Service with its pools in the order of what slots tells, without
-// changing it.
+// withSlots returns a copy of the Service with its pools in the order that slots returns, or the
+// Service itself.
 func withSlots(svc *ir.Service, slots func(pool int) []netip.AddrPort) *ir.Service {
 	var out *ir.Service
 	for i := range svc.Pools {
@@ -143,8 +141,8 @@ func withSlots(svc *ir.Service, slots func(pool int) []netip.AddrPort) *ir.Servi
 	return out
 }
 
-// inSlots returns backends where what has a slot is in it, and the others fill those that
-// are free; nil if they are so already.
+// inSlots returns backends with those that have a slot at its index, and the others at free ones. It
+// returns nil if this is the order already.
 func inSlots(backends []ir.Backend, slots []netip.AddrPort) []ir.Backend {
 	slots = slots[:min(len(slots), len(backends))]
 	same := 0

@@ -52,7 +52,7 @@ func TestSlots(t *testing.T) {
 		if step%10 > 0 {
 			continue
 		}
-		have, err := n.read(t.Context(), nil)
+		have, err := n.reader.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func pooled(f ir.Family, hosts []int) *ir.Program {
 func mostAdded(p *Plan) (most int) {
 	for f, c := range ir.Present(p.families) {
 		n := map[string]int{}
-		for _, e := range c.elements {
+		for _, e := range c.sets.elements {
 			for i := range e.added {
 				if to := e.added[i].To; to != (netip.AddrPort{}) {
 					n[fmt.Sprint(f, e.set.Name, matchOf(e.set, &e.added[i].Key))]++

@@ -152,7 +152,7 @@ func TestEarlierSourceRanges(t *testing.T) {
 		`add rule ip proxyc firewall-check `+key+` @firewall-ips `+key+` . ip saddr != @firewall-sources drop`); err != nil {
 		t.Fatal(err)
 	}
-	have, err := n.read(t.Context(), nil)
+	have, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"hash/maphash"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -10,31 +9,33 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// A node that is read mostly has what it should have, and in a large cluster there is no room for that twice. So
-// elements are not held that are there as they are expected: a fingerprint of each is marked.
+// The kernel usually matches already. To avoid holding two copies of a large cluster, only
+// fingerprints of matching elements are kept.
 
-// state is what a node has, without the elements that are marked in what was expected of it.
+// state is the content of the tables, without the elements that are marked in expected.
 type state struct {
 	rules.Tables
-	*expected // nil: nothing was expected, and all elements are held
+	*expected // nil: all elements are in Tables
 }
 
-// expected is what a node is expected to have, and what it has of that.
+// expected is the expected content of the tables, and marks what exists. Its methods accept nil,
+// which expects nothing.
 type expected struct {
 	programs     ir.Programs
-	fingerprints ir.PerFamily[*fingerprints] // nil: not asked for yet
+	fingerprints ir.PerFamily[*fingerprints] // nil until needed
+	generation   uint32                      // of all tables, before the last reading
 }
 
-// fingerprints are fingerprints of the elements that a Program wants in the fixed sets.
+// fingerprints are those of the elements of the fixed sets.
 type fingerprints [len(rules.Fragment{}.Elements)]setFingerprints
 
-// setFingerprints are those of one set.
+// setFingerprints are the fingerprints of the elements of a set.
 type setFingerprints struct {
-	sums    []uint64 // in order
-	present []bool   // which of them the node has
+	sums    []uint64 // sorted
+	present []bool   // whether the kernel has the element
 }
 
-// ofFamily returns the fingerprints of a family; nil: nothing is expected.
+// ofFamily returns the fingerprints of a family; nil if nothing is expected.
 func (e *expected) ofFamily(f ir.Family) *fingerprints {
 	if e == nil || e.programs.Of(f) == nil {
 		return nil
@@ -46,10 +47,10 @@ func (e *expected) ofFamily(f ir.Family) *fingerprints {
 	return *p
 }
 
-// reset forgets what the node was found to have: the next reading may find less.
-func (e *expected) reset() {
+// reset removes all marks, for a reading that starts at a generation.
+func (e *expected) reset(generation uint32) {
 	if e != nil {
-		e.fingerprints = ir.PerFamily[*fingerprints]{}
+		e.fingerprints, e.generation = ir.PerFamily[*fingerprints]{}, generation
 	}
 }
 
@@ -70,14 +71,15 @@ func newFingerprints(p *ir.Program) *fingerprints {
 	return out
 }
 
-// fingerprinted reports whether elements of a set have fingerprints. Those that say where affinity leads
-// are always held: what affinity may remember is found by all of them.
+// fingerprinted reports whether elements of a set have fingerprints. Those of affinity are kept: all
+// of them are needed to find the backends that affinity maps may contain.
 func fingerprinted(id rules.SetID) bool { return id != rules.AffinityIPs && id != rules.AffinityPorts }
 
 var seed = maphash.MakeSeed()
 
-// fingerprint returns the fingerprint of all that makes an element another one for the kernel or for people. Nobody can
-// aim at another element's, as the seed is chosen at random; by chance one of a million has it once in 10^13.
+// fingerprint returns a hash of all properties of an element, including its comment. The seed is
+// random, so collisions cannot be constructed. In a set of a million elements, an unexpected element
+// matches by chance with a probability of 10^-13.
 func fingerprint(id rules.SetID, e *rules.Element) uint64 {
 	return maphash.Comparable(seed, struct {
 		id      rules.SetID
@@ -88,7 +90,7 @@ func fingerprint(id rules.SetID, e *rules.Element) uint64 {
 	}{id, e.Key, e.Verdict, e.To, id.Comment(e)})
 }
 
-// index returns the place of an element's fingerprint; false if it has none.
+// index returns the index of an element's fingerprint, if it has one.
 func (m *setFingerprints) index(id rules.SetID, e *rules.Element) (int, bool) {
 	if len(m.sums) == 0 {
 		return 0, false
@@ -96,7 +98,8 @@ func (m *setFingerprints) index(id rules.SetID, e *rules.Element) (int, bool) {
 	return slices.BinarySearch(m.sums, fingerprint(id, e))
 }
 
-// markPresent takes what is expected out of elements that a node has, and reports whether one of them was marked before.
+// markPresent marks expected elements, and returns the others. again reports whether one was marked
+// before.
 func (m *setFingerprints) markPresent(id rules.SetID, elements []rules.Element) (others []rules.Element, again bool) {
 	others = elements[:0]
 	for i := range elements {
@@ -111,15 +114,15 @@ func (m *setFingerprints) markPresent(id rules.SetID, elements []rules.Element) 
 	return others, again
 }
 
-// unmatched returns what is to be compared for a Program: the table that the node has, and the one that it should have, both
-// without elements that it has as it should.
+// unmatched returns the actual and the wanted table for a Program. Both omit the elements that exist
+// as expected.
 func (n *state) unmatched(f ir.Family, p *ir.Program) (have, want *rules.Ruleset) {
 	have = tableIn(n.Tables, f)
 	marked := n.ofFamily(f)
 	if marked == nil {
 		return have, rules.Lower(p)
 	}
-	held := make([]map[rules.Key]bool, len(marked)) // keys that the node has, to something else
+	held := make([]map[rules.Key]bool, len(marked)) // keys of elements that differ
 	for i := range have.Sets {
 		s := &have.Sets[i]
 		if id, ok := fixedSet(s.Name); ok && len(s.Elements) > 0 {
@@ -129,7 +132,7 @@ func (n *state) unmatched(f ir.Family, p *ir.Program) (have, want *rules.Ruleset
 			}
 		}
 	}
-	rest := new(fingerprints) // what the node has, and the Program does not want
+	rest := new(fingerprints) // existing elements that the Program does not require
 	for id := range marked {
 		rest[id] = setFingerprints{marked[id].sums, slices.Clone(marked[id].present)}
 	}
@@ -137,7 +140,7 @@ func (n *state) unmatched(f ir.Family, p *ir.Program) (have, want *rules.Ruleset
 	want = rules.LowerBare(p, func(id rules.SetID, elements []rules.Element) bool {
 		for i := range elements {
 			e := &elements[i]
-			// A key that was read with something else, too, changed while it was read.
+			// An element whose key was also read with other data changed during the reading.
 			if at, ok := marked[id].index(id, e); ok && marked[id].present[at] && !held[id][e.Key] {
 				rest[id].present[at] = false
 			} else {
@@ -152,7 +155,7 @@ func (n *state) unmatched(f ir.Family, p *ir.Program) (have, want *rules.Ruleset
 	return n.withPresent(rest, have), want
 }
 
-// withPresent returns the table with the elements that are marked.
+// withPresent returns the table with the marked elements.
 func (n *state) withPresent(marked *fingerprints, have *rules.Ruleset) *rules.Ruleset {
 	if !slices.ContainsFunc(marked[:], func(m setFingerprints) bool { return slices.Contains(m.present, true) }) {
 		return have
@@ -176,20 +179,17 @@ func (n *state) withPresent(marked *fingerprints, have *rules.Ruleset) *rules.Ru
 	return &all
 }
 
-// ownersOf finds the service ports of frontends by a Program, when it is first asked.
+// ownersOf returns a function that finds the service ports of frontends in a Program.
 func ownersOf(p *ir.Program) func(ir.Match) ir.ServicePort {
 	var byMatch map[ir.Match]ir.ServicePort
 	return func(m ir.Match) ir.ServicePort {
 		if byMatch == nil {
-			byMatch = maps.Collect(func(yield func(ir.Match, ir.ServicePort) bool) {
-				for i := range p.Services {
-					for j := range p.Services[i].Frontends {
-						if f := &p.Services[i].Frontends[j]; !yield(f.Match, f.Port) {
-							return
-						}
-					}
+			byMatch = map[ir.Match]ir.ServicePort{}
+			for i := range p.Services {
+				for _, f := range p.Services[i].Frontends {
+					byMatch[f.Match] = f.Port
 				}
-			})
+			}
 		}
 		return byMatch[m]
 	}

@@ -170,7 +170,7 @@ func TestStrangeRulesAreTold(t *testing.T) {
 		if err := n.write(t, "insert rule ip proxyc services "+rule); err != nil {
 			t.Fatal(err)
 		}
-		have, err := n.read(t.Context(), nil)
+		have, err := n.reader.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +191,7 @@ func TestStrangeRulesAreTold(t *testing.T) {
 		if err := n.write(t, script); err != nil {
 			t.Fatal(err)
 		}
-		have, err := n.read(t.Context(), nil)
+		have, err := n.reader.read(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +238,7 @@ func TestWhateverNFTWrites(t *testing.T) {
 				unknown = append(unknown, w.name)
 				t.Skip(err)
 			}
-			have, err := n.read(t.Context(), nil)
+			have, err := n.reader.read(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -306,7 +306,7 @@ func TestAffinityForEverybody(t *testing.T) {
 	if err := n.write(t, `add element ip proxyc `+name+` { * : 10.244.2.10 }`); err != nil {
 		t.Fatal(err)
 	}
-	have, err := n.read(t.Context(), nil)
+	have, err := n.reader.read(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

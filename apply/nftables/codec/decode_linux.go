@@ -36,9 +36,7 @@ func DecodeSet(a Fields, f ir.Family) (s rules.Set, ok bool) {
 		key[len(key)-1] = rules.TypeNet
 	}
 	if flags&unix.NFT_SET_TIMEOUT != 0 {
-		if t := a[unix.NFTA_SET_TIMEOUT]; len(t) == 8 {
-			s.Timeout = time.Duration(binary.BigEndian.Uint64(t)) * time.Millisecond
-		}
+		s.Timeout = time.Duration(a.Uint64(unix.NFTA_SET_TIMEOUT)) * time.Millisecond
 	}
 	if flags&unix.NFT_SET_MAP != 0 {
 		addrPort, _ := concat(addrPortType(), f)
@@ -117,9 +115,8 @@ func decodeTypes(id uint32) (key []rules.Type, ok bool) {
 	return key, len(key) > 0
 }
 
-// DecodeElements appends the elements of one message to those of the set, or
-// notes that there are some which cannot be ours. The frontends of elements with
-// a comment have no more than their service port.
+// DecodeElements appends the elements in a message to those of the set, and sets Foreign if some
+// cannot be ours. Frontends are decoded from comments, and contain only the service port.
 func DecodeElements(b []byte, s *rules.Set, f ir.Family, comments *Comments) error {
 	items, err := ElementList(b)
 	if err != nil {
@@ -164,7 +161,7 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, comments *Comments) (e r
 			if len(a.Data) > 2 && a.Data[0] == UdataElemComment {
 				e.Frontend = comments.frontend(strings.TrimRight(string(a.Data[2:]), "\x00"))
 			}
-		default: // a time, an end of an interval or of its key, a statement, an object
+		default: // a timeout, the end of an interval, a statement or an object
 			if s.Timeout == 0 && !zero(a.Data) {
 				err = errForeign
 			}
@@ -256,7 +253,7 @@ func decodeData(b []byte, s *rules.Set, f ir.Family, e *rules.Element) error {
 	return nil
 }
 
-// DecodeVerdict reads NFTA_DATA_VERDICT within b. What we never use is no kind of verdict.
+// DecodeVerdict decodes NFTA_DATA_VERDICT in b. The kind of a verdict that proxyc never uses is 0.
 func DecodeVerdict(b []byte) (v rules.Verdict, err error) {
 	b, err = First(b, unix.NFTA_DATA_VERDICT)
 	for len(b) > 0 && err == nil {
@@ -272,7 +269,7 @@ func DecodeVerdict(b []byte) (v rules.Verdict, err error) {
 	return v, err
 }
 
-// verdictKind is the kind that has a number of the kernel's.
+// verdictKind returns the kind for a number of the kernel's.
 func verdictKind(code int32) rules.VerdictKind {
 	switch code {
 	case nfDrop:
@@ -325,7 +322,7 @@ func DecodeChain(a Fields) (c rules.Chain, ok bool, err error) {
 // that are being added or removed, so it is never too small.
 func ElementCount(a Fields) int { return int(a.Uint32(nftaSetCount)) }
 
-// Comments returns one frontend for each comment.
+// Comments shares the frontends of elements with equal comments.
 type Comments struct{ byComment map[string]*ir.Frontend }
 
 func (n *Comments) frontend(comment string) *ir.Frontend {

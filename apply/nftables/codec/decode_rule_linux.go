@@ -11,7 +11,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// DecodeRule reads a rule, and the name of its chain.
+// DecodeRule decodes a rule, and the name of its chain.
 func DecodeRule(a Fields, f ir.Family) (chain string, r rules.Rule) {
 	code, err := Instructions(a[unix.NFTA_RULE_EXPRESSIONS])
 	if err == nil {
@@ -37,12 +37,12 @@ func sameInstructions(stmts []rules.Stmt, code []Instruction, f ir.Family) bool 
 			return false
 		}
 		for t, v := range c.Fields {
-			nestedVerdict := c.Name == "immediate" && t == unix.NFTA_IMMEDIATE_DATA // read whole, with flags of its own
+			nestedVerdict := c.Name == "immediate" && t == unix.NFTA_IMMEDIATE_DATA // nested, and the kernel returns other flags
 			if !nestedVerdict && !bytes.Equal(v, code[i].Fields[t]) {
 				return false
 			}
 		}
-		if c.Name == "counter" { // it has what it counted
+		if c.Name == "counter" { // contains the counts
 			continue
 		}
 		for t, v := range code[i].Fields {
@@ -85,8 +85,7 @@ func Instructions(b []byte) ([]Instruction, error) {
 	return code, nil
 }
 
-// decodeStmts reads statements off the code, one after the other. What is none
-// of ours makes the whole rule foreign.
+// decodeStmts decodes the statements of a rule. An unknown one makes the whole rule unsupported.
 func decodeStmts(code []Instruction, f ir.Family) []rules.Stmt {
 	var stmts []rules.Stmt
 	for len(code) > 0 {
@@ -100,8 +99,7 @@ func decodeStmts(code []Instruction, f ir.Family) []rules.Stmt {
 	return stmts
 }
 
-// decodeStmt returns the statement that the code begins with, and how many
-// instructions it has.
+// decodeStmt decodes the first statement in the code, and returns the number of its instructions.
 func decodeStmt(code []Instruction, f ir.Family) (rules.Stmt, int) {
 	switch c := code[0]; c.Name {
 	case "immediate":

@@ -14,9 +14,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// describe returns what an unrecognised rule does, in nft's words as far as
-// that is simple, for people to find it. What it has no words for it gives by
-// the kernel's name of the instruction, or as a number.
+// describe returns the text of an unsupported rule, similar to nft's, by which people can find it. It
+// contains the kernel's names of unknown instructions, and numbers for unknown keys.
 func describe(code []Instruction, f ir.Family) string {
 	d := description{family: f, registers: map[uint32]loaded{}}
 	for _, c := range code {
@@ -34,9 +33,9 @@ type description struct {
 // loaded is the content of a register: a part of a packet, or a number.
 type loaded struct {
 	name   string
-	show   func([]byte) string // what a value of its kind is
-	number []byte              // in the order of the bytes of what it is for; nil: it is of a packet
-	bits   bool                // some of its bits were picked
+	show   func([]byte) string // formats a value of its type
+	number []byte              // a constant; nil for a part of a packet
+	bits   bool                // result of a bitwise operation
 }
 
 // text returns the text of a value that is assigned to another one.
@@ -135,7 +134,7 @@ func (d *description) instruction(c Instruction) {
 }
 
 func (d *description) lookup(c Instruction) {
-	// Its parts are in registers that follow each other; the first one names it.
+	// The key may use several registers; the first one names it.
 	of, set := d.from(c.Uint32(unix.NFTA_LOOKUP_SREG)), c.Text(unix.NFTA_LOOKUP_SET)
 	switch {
 	case c.Fields[unix.NFTA_LOOKUP_DREG] == nil && c.Uint32(unix.NFTA_LOOKUP_FLAGS) == unix.NFT_LOOKUP_F_INV:
@@ -183,7 +182,7 @@ func (d *description) immediate(c Instruction) {
 	}
 }
 
-// operator is nft's sign of a comparison; equality has none.
+// operator returns nft's operator of a comparison; equality has none.
 func operator(op uint32) string {
 	signs := [...]string{unix.NFT_CMP_EQ: "", unix.NFT_CMP_NEQ: " !=", unix.NFT_CMP_LT: " <", unix.NFT_CMP_LTE: " <=", unix.NFT_CMP_GT: " >", unix.NFT_CMP_GTE: " >="}
 	if int(op) < len(signs) {
@@ -192,7 +191,7 @@ func operator(op uint32) string {
 	return " ?"
 }
 
-// payloadName returns which part of a packet is read.
+// payloadName describes the loaded part of a packet.
 func payloadName(c Instruction, f ir.Family) loaded {
 	base, offset, length := c.Uint32(unix.NFTA_PAYLOAD_BASE), c.Uint32(unix.NFTA_PAYLOAD_OFFSET), c.Uint32(unix.NFTA_PAYLOAD_LEN)
 	if base == unix.NFT_PAYLOAD_NETWORK_HEADER {
@@ -250,7 +249,7 @@ func ctName(key uint32) loaded {
 	return loaded{name: "ct key " + strconv.Itoa(int(key)), show: hexText}
 }
 
-// addrText is an address, or the beginning of one, which stands for a range.
+// addrText returns an address, or a prefix if v is shorter than size.
 func addrText(v []byte, size int) string {
 	if len(v) == 0 || len(v) > size {
 		return hexText(v)
@@ -272,7 +271,7 @@ func numberText(v []byte) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// hostText is a number in the order of the machine's bytes.
+// hostText returns a number in host byte order.
 func hostText(v []byte) string {
 	if len(v) != 4 {
 		return hexText(v)
@@ -280,8 +279,7 @@ func hostText(v []byte) string {
 	return fmt.Sprintf("0x%08x", binary.NativeEndian.Uint32(v))
 }
 
-// swapped returns a number of 4 bytes with its byte order changed between that of the machine
-// and that of the network.
+// swapped converts a number of 4 bytes between host and network byte order.
 func swapped(v []byte) []byte {
 	if len(v) != 4 {
 		return v

@@ -11,12 +11,11 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// This file encodes the parts of a Ruleset as attributes of nf_tables, with
-// the numbers of linux/netfilter/nf_tables.h. Types, registers and user data
-// are those that nft itself would send, so that nft lists the table in the same
-// way.
+// This file encodes the parts of a Ruleset as attributes of nf_tables, with the numbers of
+// linux/netfilter/nf_tables.h. Types, registers and user data are the same as nft's, so that nft
+// lists the table in the same way.
 
-// Address families of nf_tables.
+// Family returns the number of a family in nf_tables.
 func Family(f ir.Family) byte {
 	if f == ir.IPv6 {
 		return unix.NFPROTO_IPV6
@@ -35,7 +34,7 @@ const (
 
 func addrBytes(f ir.Family) int { return f.Bits() / 8 }
 
-// typeOf returns nft's number of a part of a key, and its bytes.
+// typeOf returns nft's number of a type, and its size.
 func typeOf(t rules.Type, f ir.Family) (id uint32, bytes int) {
 	switch t {
 	case rules.TypeProto:
@@ -51,8 +50,8 @@ func typeOf(t rules.Type, f ir.Family) (id uint32, bytes int) {
 	return typeIPv4, 4
 }
 
-// concat returns nft's number of a concatenation, six bits for each part, and its
-// bytes, each part padded to four.
+// concat returns nft's number of a concatenation, with six bits per part, and its size. Each part is
+// padded to four bytes.
 func concat(parts []rules.Type, f ir.Family) (id uint32, bytes int) {
 	for _, t := range parts {
 		i, n := typeOf(t, f)
@@ -63,12 +62,12 @@ func concat(parts []rules.Type, f ir.Family) (id uint32, bytes int) {
 
 func addrPortType() []rules.Type { return []rules.Type{rules.TypeAddr, rules.TypePort} }
 
-// EncodeTable is the table itself.
+// EncodeTable encodes a table's name.
 func EncodeTable(name string) []byte {
 	return Encode(func(b *Builder) { b.Text(unix.NFTA_TABLE_NAME, name) })
 }
 
-// EncodeTableWith is a table with flags: none, or flagsOwned.
+// EncodeTableWith encodes a table with flags: none, or FlagsOwned.
 func EncodeTableWith(name, flags string) []byte {
 	return Encode(func(b *Builder) {
 		b.Text(unix.NFTA_TABLE_NAME, name)
@@ -78,7 +77,7 @@ func EncodeTableWith(name, flags string) []byte {
 	})
 }
 
-// setFlags are the flags of a set.
+// setFlags returns the flags of a set.
 func setFlags(s *rules.Set) (flags uint32) {
 	if s.Data != rules.NoData {
 		flags |= unix.NFT_SET_MAP
@@ -92,7 +91,7 @@ func setFlags(s *rules.Set) (flags uint32) {
 	return flags
 }
 
-// EncodeSet is the declaration of a set. id must be unique in its batch.
+// EncodeSet encodes the declaration of a set. id must be unique in its batch.
 func EncodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
 	return Encode(func(b *Builder) {
 		b.Text(unix.NFTA_SET_TABLE, rules.Table)
@@ -108,13 +107,13 @@ func EncodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
 		}
 		b.Uint32(unix.NFTA_SET_ID, id)
 		if s.Timeout > 0 {
-			b.u64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
+			b.Uint64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
 		}
 		b.bytes(unix.NFTA_SET_USERDATA, userData(s, f))
 	})
 }
 
-// dataType returns nft's number of what a map's elements carry, and its bytes.
+// dataType returns nft's number of the type of a map's data, and its size.
 func dataType(d rules.Data, f ir.Family) (id uint32, bytes int) {
 	switch d {
 	case rules.VerdictData:
@@ -125,14 +124,14 @@ func dataType(d rules.Data, f ir.Family) (id uint32, bytes int) {
 	return typeOf(rules.TypeAddr, f)
 }
 
-// EncodeSize is the declaration of a set that is there, with its size.
+// EncodeSize encodes the declaration of an existing set with its size.
 func EncodeSize(s *rules.Set, f ir.Family, id uint32) []byte {
 	b := Builder(EncodeSet(s, f, id))
 	b.Nest(unix.NFTA_SET_DESC, func(b *Builder) { b.Uint32(unix.NFTA_SET_DESC_SIZE, s.Size) })
 	return b
 }
 
-// EncodeChain is a chain without its rules.
+// EncodeChain encodes a chain without its rules.
 func EncodeChain(c *rules.Chain) []byte {
 	return Encode(func(b *Builder) {
 		b.Text(unix.NFTA_CHAIN_TABLE, rules.Table)
@@ -149,7 +148,7 @@ func EncodeChain(c *rules.Chain) []byte {
 	})
 }
 
-// Each of these names something of our table, to remove it or to ask for it.
+// The following functions identify objects of our table, to remove or list them.
 
 func ChainNamed(name string) []byte {
 	return inTable(unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, name)
@@ -179,7 +178,7 @@ func inTable(table, attr uint16, name string) []byte {
 	})
 }
 
-// EncodeObject names a named object or a flowtable.
+// EncodeObject identifies a named object or a flowtable.
 func EncodeObject(o rules.Object) []byte {
 	if o.Kind == rules.Flowtable {
 		return inTable(NFTAFlowtableTable, NFTAFlowtableName, o.Name)
@@ -191,7 +190,7 @@ func EncodeObject(o rules.Object) []byte {
 	})
 }
 
-// AppendElement appends one element. gone leaves out what does not identify it.
+// AppendElement appends an element. If gone is set, it appends the key only.
 func AppendElement(b *Builder, s *rules.Set, f ir.Family, e *rules.Element, gone bool) {
 	if s.Interval {
 		appendInterval(b, f, netip.PrefixFrom(e.Key.Addr2, int(e.Key.Bits)))
@@ -213,9 +212,8 @@ func AppendElement(b *Builder, s *rules.Set, f ir.Family, e *rules.Element, gone
 	b.Close(item)
 }
 
-// appendInterval appends the two elements that an interval is for the kernel: where it
-// begins, and where it no longer holds. One that goes up to the last address has no end, which
-// nft notes.
+// appendInterval appends an interval, which is two elements in the kernel: its start, and the address
+// after its end. An interval up to the last address has no second element; nft marks the first one.
 func appendInterval(b *Builder, f ir.Family, p netip.Prefix) {
 	behind := lastAddr(p).Next()
 	edge := func(a netip.Addr, end bool) {
@@ -300,7 +298,7 @@ func appendVerdict(b *Builder, v rules.Verdict) {
 	b.Close(verdict)
 }
 
-// verdictCode is the kernel's number of a verdict.
+// verdictCode returns the kernel's number of a verdict.
 func verdictCode(v rules.Verdict) uint32 {
 	code := int32(nfDrop)
 	switch v.Kind {
@@ -318,7 +316,7 @@ func verdictCode(v rules.Verdict) uint32 {
 	return uint32(code)
 }
 
-// lastAddr is the highest address of a prefix.
+// lastAddr returns the highest address of a prefix.
 func lastAddr(p netip.Prefix) netip.Addr {
 	a := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(a)*8; i++ {
@@ -328,8 +326,8 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// userData returns the user data by which nft lists a set: the byte order of keys and
-// data, and an expression of each type that has no name.
+// userData returns the user data with which nft lists a set: the byte order of keys and data, and an
+// expression for each type without a name.
 func userData(s *rules.Set, f ir.Family) []byte {
 	var u udata
 	order := func(single bool) uint32 {
@@ -359,7 +357,7 @@ func userData(s *rules.Set, f ir.Family) []byte {
 		u.bytes(udataSetDataTypeof, expression(exprConcat, parts))
 	}
 	if s.Data != rules.NoData {
-		u.u32(udataSetDataInterval, 0) // data are no intervals
+		u.u32(udataSetDataInterval, 0) // data are not intervals
 	}
 	return u
 }
@@ -381,7 +379,7 @@ func (u *udata) bytes(t byte, v []byte) { *u = append(append(*u, t, byte(len(v))
 
 func (u *udata) u32(t byte, v uint32) { u.bytes(t, binary.NativeEndian.AppendUint32(nil, v)) }
 
-// expression is nft's memory of an expression of a kind.
+// expression returns nft's user data for an expression of a kind.
 func expression(kind uint32, data udata) []byte {
 	var u udata
 	u.u32(udataSetTypeofExpr, kind)
@@ -389,8 +387,8 @@ func expression(kind uint32, data udata) []byte {
 	return u
 }
 
-// typeofExpr is the expression after which a part of a key is declared: ip
-// daddr, meta l4proto, th dport or numgen random mod 2.
+// typeofExpr returns the expression by which a part of a key is declared: ip daddr, meta l4proto, th
+// dport or numgen random mod 2.
 func typeofExpr(t rules.Type, f ir.Family) []byte {
 	var u udata
 	switch t {

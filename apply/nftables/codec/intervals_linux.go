@@ -11,13 +11,13 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Edge is where an interval begins, or where it no longer holds.
+// Edge is the start of an interval, or the address after its end.
 type Edge struct {
 	at  netip.Addr
 	End bool
 }
 
-// DecodeEdges appends those of one message. An element that is none is invalid.
+// DecodeEdges appends the edges in a message. The edge of another element has no address.
 func DecodeEdges(b []byte, f ir.Family, edges []Edge) ([]Edge, error) {
 	items, err := ElementList(b)
 	for _, item := range items {
@@ -52,8 +52,8 @@ func DecodeEdge(b []byte, f ir.Family) (e Edge) {
 	return e
 }
 
-// Intervals returns the elements that the edges of a set make; foreign: some make none of
-// ours. nft marks the very first address as one where nothing holds.
+// Intervals returns the elements for the edges of a set. foreign reports whether some edges are not
+// those of a prefix. nft adds an end at the lowest address.
 func Intervals(edges []Edge) (all []rules.Element, foreign bool) {
 	slices.SortFunc(edges, func(a, b Edge) int {
 		if d := a.at.Compare(b.at); d != 0 || a.End == b.End {

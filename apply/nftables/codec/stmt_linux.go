@@ -15,7 +15,7 @@ type program struct {
 	family ir.Family
 }
 
-// EncodeRule is a rule at the end of a chain.
+// EncodeRule encodes a rule of a chain.
 func EncodeRule(chain string, r *rules.Rule, f ir.Family) []byte {
 	return Encode(func(b *Builder) {
 		b.Text(unix.NFTA_RULE_TABLE, rules.Table)
@@ -32,7 +32,7 @@ func appendExpressions(b *Builder, stmts []rules.Stmt, f ir.Family) {
 	}
 }
 
-// expr adds an expression, whose attributes fill adds.
+// expr appends an expression, with the attributes that fill appends.
 func (p *program) expr(name string, fill func(b *Builder)) {
 	p.b.Nest(unix.NFTA_LIST_ELEM, func(b *Builder) {
 		b.Text(unix.NFTA_EXPR_NAME, name)
@@ -40,11 +40,11 @@ func (p *program) expr(name string, fill func(b *Builder)) {
 	})
 }
 
-// srcPortOffset and dstPortOffset are where the ports are in every transport header.
+// Offsets and size of the ports in every transport header.
 const srcPortOffset, dstPortOffset, portBytes = 0, 2, 2
 
-// register returns the number of the register that begins n words of four bytes
-// after the first: the four of 16 bytes have names of their own.
+// register returns the number of the register at an offset of n words of four bytes. The four
+// registers of 16 bytes have numbers of their own.
 func register(n int) uint32 {
 	if n%4 == 0 {
 		return uint32(unix.NFT_REG_1 + n/4)
@@ -128,8 +128,8 @@ func (p *program) stmt(s rules.Stmt) {
 	}
 }
 
-// matchNet compares the bytes of the address that the prefix fixes; a prefix
-// that ends within a byte needs a mask.
+// matchNet compares the bytes of the address that the prefix determines. A prefix that ends within a
+// byte needs a mask.
 func (p *program) matchNet(s rules.MatchNet) {
 	addr, bits := s.Prefix.Addr().AsSlice(), s.Prefix.Bits()
 	offset, n := addrOffset(s.Field, p.family)
@@ -148,7 +148,7 @@ func (p *program) matchNet(s rules.MatchNet) {
 	p.compare(s.Not, addr[:n])
 }
 
-// addrOffset is where an address is in the network header.
+// addrOffset returns the offset and size of an address in the network header.
 func addrOffset(field rules.Field, f ir.Family) (offset, n int) {
 	n = addrBytes(f)
 	offset = 12
@@ -222,7 +222,7 @@ func (p *program) compare(not bool, v []byte) {
 	})
 }
 
-// key loads a concatenation into registers from the first on, and returns its words.
+// key loads a concatenation into the registers, and returns its size in words.
 func (p *program) key(terms []rules.Term) (n int) {
 	for _, t := range terms {
 		n += p.load(t, n)
@@ -230,7 +230,7 @@ func (p *program) key(terms []rules.Term) (n int) {
 	return n
 }
 
-// load loads one term into the register, and returns its words.
+// load loads a term into a register, and returns its size in words.
 func (p *program) load(t rules.Term, reg int) int {
 	addr := words(addrBytes(p.family))
 	switch t.Field {
@@ -258,7 +258,7 @@ func (p *program) load(t rules.Term, reg int) int {
 			b.Uint32(unix.NFTA_NG_OFFSET, 0)
 		})
 	case rules.ClientHash:
-		// What is hashed stands behind the whole key and the four registers that nft leaves free.
+		// The hash's input is after the key and four registers that nft leaves free.
 		from := reg + 1 + 4
 		offset, n := addrOffset(rules.SrcAddr, p.family)
 		p.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, n, from)
@@ -275,7 +275,7 @@ func (p *program) load(t rules.Term, reg int) int {
 	return 1
 }
 
-// lookup looks the registers up in a set, and puts a map's data into dreg.
+// lookup looks up the registers in a set, and stores a map's data in dreg if that is not nil.
 func (p *program) lookup(set string, dreg *uint32, not bool) {
 	p.expr("lookup", func(b *Builder) {
 		b.Text(unix.NFTA_LOOKUP_SET, set)
@@ -327,7 +327,7 @@ func (p *program) verdict(v rules.Verdict) {
 	})
 }
 
-// portUnreachable is the ICMP code of a family.
+// portUnreachable returns the ICMP code of a family.
 func portUnreachable(f ir.Family) byte {
 	if f == ir.IPv6 {
 		return icmpv6PortUnreachable

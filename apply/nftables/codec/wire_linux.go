@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is netlink's attributes: type, length, value, aligned to four
-// bytes. Numbers within nf_tables are big endian, lengths and types native.
+// This file implements netlink's attributes: length, type and value, aligned to four bytes. Numbers
+// in nf_tables are big endian, lengths and types native.
 
 const (
 	typeMask    = unix.NLA_F_NET_BYTEORDER - 1 // without flags
@@ -22,10 +22,9 @@ const (
 
 func Align(n int) int { return (n + 3) &^ 3 }
 
-// Builder appends attributes. netlink.AttributeEncoder, which allocates for each
-// attribute and copies it once for each that it is in, takes thirty times as long
-// for elements (BenchmarkElements), and for rules adds a seventh to all that is
-// allocated when a node's tables are filled (cmd/proxyc.TestCounts).
+// Builder appends attributes. netlink.AttributeEncoder allocates for each attribute, and copies it
+// once per level. It takes thirty times as long for elements (BenchmarkElements). For rules, it would
+// add a seventh to all allocations when a node's tables are filled (cmd/proxyc.TestCounts).
 type Builder []byte
 
 // Encode returns the attributes that fill appends.
@@ -53,19 +52,19 @@ func (b *Builder) Uint32(t uint16, v uint32) {
 	*b = binary.BigEndian.AppendUint32(*b, v)
 }
 
-func (b *Builder) u64(t uint16, v uint64) {
+func (b *Builder) Uint64(t uint16, v uint64) {
 	b.header(t, 8)
 	*b = binary.BigEndian.AppendUint64(*b, v)
 }
 
-// Value appends an attribute that holds a value.
+// value appends an attribute that contains a value.
 func (b *Builder) value(t uint16, v []byte) {
 	start := b.Open(t)
 	b.bytes(unix.NFTA_DATA_VALUE, v)
 	b.Close(start)
 }
 
-// Nest appends an attribute that holds those that fill appends.
+// Nest appends an attribute with nested ones, which fill appends.
 func (b *Builder) Nest(t uint16, fill func(b *Builder)) {
 	start := b.Open(t)
 	fill(b)
@@ -83,7 +82,7 @@ func (b *Builder) pad() {
 	}
 }
 
-// Open begins an attribute that holds attributes, and returns the argument of Close.
+// Open starts an attribute with nested ones, and returns the argument of Close.
 func (b *Builder) Open(t uint16) int {
 	start := len(*b)
 	b.header(t|unix.NLA_F_NESTED, 0)
@@ -94,7 +93,7 @@ func (b *Builder) Close(start int) {
 	binary.NativeEndian.PutUint16((*b)[start:], uint16(len(*b)-start))
 }
 
-// Attr is one attribute as it was read.
+// Attr is an attribute that was read.
 type Attr struct {
 	Type uint16 // without flags
 	Data []byte
@@ -102,9 +101,8 @@ type Attr struct {
 
 var ErrShort = errors.New("netlink attribute is cut short")
 
-// cut returns the first attribute in b, and what comes after it. Both are parts of
-// b: the values of elements are too many to be copied, as netlink.AttributeDecoder
-// does (BenchmarkElements).
+// cut returns the first attribute in b, and the rest. Both are parts of b: there are too many values
+// of elements to copy, as netlink.AttributeDecoder does (BenchmarkElements).
 func cut(b []byte) (a Attr, rest []byte, err error) {
 	if len(b) < AttrHeader {
 		return a, nil, ErrShort
@@ -132,7 +130,7 @@ func Attrs(b []byte) ([]Attr, error) {
 	return all, nil
 }
 
-// First returns the value of the first attribute of a type in b, nil if there is none.
+// First returns the value of the first attribute of a type in b, or nil.
 func First(b []byte, t uint16) ([]byte, error) {
 	for len(b) > 0 {
 		a, rest, err := cut(b)
@@ -144,7 +142,7 @@ func First(b []byte, t uint16) ([]byte, error) {
 	return nil, nil
 }
 
-// Fields are the attributes in b by type; of several alike, the last.
+// Fields are attributes by type. If a type is repeated, the last one is kept.
 type Fields map[uint16][]byte
 
 func Parse(b []byte) (Fields, error) {
@@ -159,7 +157,7 @@ func Parse(b []byte) (Fields, error) {
 	return f, ad.Err()
 }
 
-// Uint32 returns a number, 0 if it is not there.
+// Uint32 returns a number, or 0.
 func (f Fields) Uint32(t uint16) uint32 {
 	if b := f[t]; len(b) == 4 {
 		return binary.BigEndian.Uint32(b)
@@ -167,10 +165,18 @@ func (f Fields) Uint32(t uint16) uint32 {
 	return 0
 }
 
-// Text returns a string, empty if it is not there.
+// Uint64 returns a number, or 0.
+func (f Fields) Uint64(t uint16) uint64 {
+	if b := f[t]; len(b) == 8 {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+// Text returns a string, or "".
 func (f Fields) Text(t uint16) string { return CString(f[t]) }
 
-// CString is a string up to its zero byte.
+// CString returns a string up to its zero byte.
 func CString(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]
@@ -178,7 +184,7 @@ func CString(b []byte) string {
 	return string(b)
 }
 
-// under returns the attributes within one.
+// under returns nested attributes.
 func (f Fields) under(t uint16) (Fields, error) {
 	g, err := Parse(f[t])
 	if err != nil {

@@ -9,7 +9,7 @@ const (
 	FlagsOwned  = "owner,persist"
 )
 
-// ChainType is nft's and the kernel's word for the type of a base chain.
+// ChainType returns the type of a base chain, as in nft and in the kernel.
 func ChainType(base *rules.Base) string {
 	if base.NAT {
 		return "nat"

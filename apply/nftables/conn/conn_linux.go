@@ -14,29 +14,29 @@ import (
 	"github.com/proxyc/proxyc/apply/socket"
 )
 
-// Conn makes exchanges with nf_tables. Its connection lasts as long as the Dataplane:
-// closing one after a removal waits for the kernel to be done with what was removed.
+// Conn exchanges messages with nf_tables. Keep it open as long as the Dataplane: to close it after a
+// removal waits until the kernel has freed the removed objects.
 type Conn struct {
 	*socket.Socket
-	// sequence is the last number of a message of a batch. The library counts those of requests, from a
-	// number of its own on.
+	// sequence is the number of the last message of a batch. The library numbers other requests.
 	sequence uint32
-	// Request makes a request, with a batch or, with nil, without: it calls do.
-	// Tests let requests fail, before they take effect or after.
+	// Request wraps each exchange, which do makes; batch is nil for requests without one. Tests replace
+	// it to make requests fail before or after they take effect.
 	Request func(batch []Message, do func() error) error
 }
 
+// Direct is the Request that only calls do.
 func Direct(_ []Message, do func() error) error { return do() }
 
-// readBuffer holds the refusals of a batch, each of which quotes its message.
+// readBuffer is the size in bytes for the rejections of a batch, each of which quotes its message.
 const readBuffer = 32 << 20
 
-// Dial opens a connection to a network namespace by its file descriptor, or,
-// with 0, to that of the calling thread.
+// Dial opens a connection to the network namespace of a file descriptor, or of the calling thread if
+// netns is 0.
 func Dial(netns int) (*Conn, error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(
-			nl.SetOption(netlink.ExtendedAcknowledge, true), // names the refused element
+			nl.SetOption(netlink.ExtendedAcknowledge, true), // reports the rejected element
 			nl.SetReadBuffer(readBuffer),
 		)
 	}})
@@ -51,29 +51,35 @@ type Message struct {
 	Type   uint16 // within nf_tables
 	Append bool   // of the chain, for rules
 	Create bool
-	// Raw is the message as it is sent. Its header is empty: send fills it.
+	// Raw is the complete message. Send fills in its header, which is empty before.
 	Raw []byte
 }
 
-// Data returns nfgenmsg and the attributes, which follow the header.
+// NewMessage returns a message with some attributes.
+func NewMessage(typ uint16, family byte, attrs []byte) Message {
+	head := append(make([]byte, codec.NetlinkHead), family, 0, 0, 0)
+	return Message{Type: typ, Raw: append(head, attrs...)}
+}
+
+// Data returns nfgenmsg and the attributes, without the header.
 func (m *Message) Data() []byte { return m.Raw[codec.NetlinkHead:] }
 
-// Refusal is the kernel's refusal of one message.
+// Refusal is the kernel's rejection of one message.
 type Refusal struct {
 	Index  int // of the message in its batch, or WholeBatch
-	Offset int // of the attribute at which the kernel stopped, from the message's beginning
+	Offset int // of the rejected attribute in the message
 	Err    error
 }
 
-// WholeBatch is the index of a refusal of the batch itself.
+// WholeBatch is the index if the kernel rejects the batch itself.
 const WholeBatch = -1
 
 func (r Refusal) Error() string { return "nf_tables: " + r.Err.Error() }
 
 func (r Refusal) Unwrap() error { return r.Err }
 
-// Send sends a batch, which the kernel commits as a whole or not at all. It returns the
-// reasons not to.
+// Send sends a batch, which the kernel commits completely or not at all. It returns the reasons for a
+// rejection.
 func (c *Conn) Send(ctx context.Context, batch []Message) (refusals []Refusal, err error) {
 	if len(batch) == 0 {
 		return nil, nil
@@ -83,6 +89,15 @@ func (c *Conn) Send(ctx context.Context, batch []Message) (refusals []Refusal, e
 		return err
 	})
 	return refusals, err
+}
+
+// Change sends one message as a batch.
+func (c *Conn) Change(ctx context.Context, typ uint16, family byte, attrs []byte) error {
+	refusals, err := c.Send(ctx, []Message{NewMessage(typ, family, attrs)})
+	if len(refusals) > 0 {
+		return refusals[0]
+	}
+	return err
 }
 
 func (c *Conn) exchange(ctx context.Context, batch []Message) (refusals []Refusal, err error) {
@@ -129,10 +144,10 @@ func (c *Conn) pieces(batch []Message, pid uint32) (pieces [][]byte, size int) {
 		switch {
 		case m.Append:
 			flags = netlink.Create | netlink.Append
-		case m.Create: // what is there already was not known to the plan
+		case m.Create: // an existing object is an error, since the plan is outdated
 			flags = netlink.Create | netlink.Excl
 		}
-		// An answer to the last one stands for all: errors come unasked.
+		// The acknowledgement of the last message confirms all: errors are always reported.
 		if i == len(batch)-1 {
 			flags |= netlink.Acknowledge
 		}
@@ -142,9 +157,9 @@ func (c *Conn) pieces(batch []Message, pid uint32) (pieces [][]byte, size int) {
 	return pieces, size
 }
 
-// answers collects the refusals of a batch of n messages. The kernel has queued all of its
-// answers when sending returns. One is to the last message, unless the kernel refused the
-// batch itself.
+// answers collects the rejections of a batch of n messages. The kernel has queued all answers when
+// sending returns. One of them acknowledges the last message, unless the kernel rejected the batch
+// itself.
 func answers(nl *socket.Conn, n int, first uint32) (all []Refusal, err error) {
 	last, whole := first+uint32(n), false
 	for m, err := range nl.Queued() {
@@ -173,7 +188,7 @@ func answers(nl *socket.Conn, n int, first uint32) (all []Refusal, err error) {
 	return all, nil
 }
 
-// newRequest returns a request that is no part of a batch.
+// newRequest returns a request outside of a batch.
 func newRequest(typ uint16, family byte, flags netlink.HeaderFlags, query []byte) netlink.Message {
 	return netlink.Message{
 		Header: netlink.Header{Type: nfType(typ), Flags: flags},
@@ -185,8 +200,8 @@ func nfType(t uint16) netlink.HeaderType {
 	return netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | t)
 }
 
-// Dump asks for all objects of a kind, and returns their attributes. interrupted
-// is true if a table changed meanwhile.
+// Dump lists the objects of a kind, and passes their attributes to each. interrupted is true if a
+// table changed meanwhile.
 func (c *Conn) Dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	err = c.Request(nil, func() (err error) {
 		interrupted, err = c.dump(ctx, typ, family, query, each)
@@ -219,7 +234,7 @@ func (c *Conn) dump(ctx context.Context, typ uint16, family byte, query []byte, 
 	return interrupted, err
 }
 
-// Get asks for one object; nil if it is not there.
+// Get returns one object; nil if it does not exist.
 func (c *Conn) Get(ctx context.Context, typ uint16, family byte, query []byte) (found codec.Fields, err error) {
 	err = c.Request(nil, func() (err error) {
 		found, err = c.get(ctx, typ, family, query)
@@ -249,15 +264,14 @@ func (c *Conn) get(ctx context.Context, typ uint16, family byte, query []byte) (
 	return found, nil
 }
 
-// Generation is the number of the last change of any table.
+// Generation returns the number of the last change of any table.
 func (c *Conn) Generation(ctx context.Context) (uint32, error) {
 	a, err := c.Get(ctx, unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, nil)
 	return a.Uint32(unix.NFTA_GEN_ID), err
 }
 
-// Fetch asks for elements by a message, and gives the attributes of each answer to
-// each, which does not keep them. The kernel has queued all answers when sending
-// returns.
+// Fetch requests elements by a message, and passes the attributes of each answer to each, which must
+// not keep them. The kernel has queued all answers when sending returns.
 func (c *Conn) Fetch(ctx context.Context, data []byte, each func(attrs []byte) error) error {
 	err := c.Do(ctx, func(nl *socket.Conn) error {
 		asked, err := nl.Send(netlink.Message{
@@ -267,7 +281,7 @@ func (c *Conn) Fetch(ctx context.Context, data []byte, each func(attrs []byte) e
 		if err != nil {
 			return err
 		}
-		var first error // the queue is emptied whatever it is
+		var first error // all answers are received, even after an error
 		for m, err := range nl.Queued() {
 			switch {
 			case err == nil && (m.Header.Sequence != asked.Header.Sequence || len(m.Data) < codec.NfgenHead):

@@ -14,7 +14,7 @@ import (
 )
 
 // Listener receives the changes of all tables, to detect foreign changes of proxyc's tables.
-// It receives none between Rest and the next Listen.
+// It receives none between Leave and the next Join.
 type Listener struct {
 	*socket.Socket
 	own *Conn // its changes are not foreign
@@ -27,6 +27,7 @@ const (
 	notificationTimeout = time.Second
 )
 
+// DialListener opens a Listener in a network namespace; see [Dial].
 func DialListener(netns int, own *Conn) (*Listener, error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
 		return nl.SetReadBuffer(listenBuffer)
@@ -37,6 +38,7 @@ func DialListener(netns int, own *Conn) (*Listener, error) {
 	return &Listener{s, own}, nil
 }
 
+// Join starts to receive notifications.
 func (l *Listener) Join() error {
 	if err := l.Set(func(nl *netlink.Conn) error { return nl.JoinGroup(unix.NFNLGRP_NFTABLES) }); err != nil {
 		return fmt.Errorf("listening to nf_tables: %w", err)
@@ -44,7 +46,7 @@ func (l *Listener) Join() error {
 	return nil
 }
 
-// Leave stops listening. If it fails, the next listen dials again.
+// Leave stops to receive notifications. If it fails, the next Join dials again.
 func (l *Listener) Leave() {
 	l.Set(func(nl *netlink.Conn) error { return nl.LeaveGroup(unix.NFNLGRP_NFTABLES) })
 }
@@ -58,7 +60,7 @@ func (l *Listener) Changed(after, until uint32) (touched bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), notificationTimeout)
 	defer cancel()
 	err := l.Do(ctx, func(nl *socket.Conn) error {
-		ours := false // of the transaction whose messages come now; its number is the last
+		ours := false // whether the current transaction changes our tables; its last message is its number
 		for m, err := range nl.Answers() {
 			if err != nil {
 				return err
@@ -73,8 +75,7 @@ func (l *Listener) Changed(after, until uint32) (touched bool) {
 	return touched || err != nil
 }
 
-// handle looks at one message. Messages of earlier transactions may be there from
-// the last time.
+// handle handles one message. Messages of earlier transactions may still be queued.
 func (l *Listener) handle(m netlink.Message, ours *bool, after, until uint32) (done, touched bool, err error) {
 	if len(m.Data) < codec.NfgenHead {
 		return false, false, codec.ErrShort

@@ -23,48 +23,47 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// A Keeper keeps the flowtable (KEP-4963) of a network namespace, in a table of its
-// own, which nothing else of ours refers to: with it and without, packets meet the
-// same. A packet of a connection that is in the flowtable goes from the ingress hook of
-// the interface where it comes in straight to the one where it leaves.
+// A Keeper maintains the flowtable (KEP-4963) of a network namespace, in a table of its own. Nothing
+// else of ours refers to it, and packets are handled in the same way without it. A packet of a
+// connection in the flowtable goes from the ingress hook of its interface directly to the outgoing
+// interface.
 //
-// The table is made anew, in one transaction, where it is not as it should be; that puts
-// connections back to the slow path, for as long as the kernel takes to be rid of the old one.
-// Interfaces that come are added to it, and the kernel takes out those that go.
+// If the table differs from the wanted one, it is replaced in one transaction. Connections then use
+// the slow path until the kernel has removed the old table. New interfaces are added to the
+// flowtable, and the kernel removes deleted ones.
 type Keeper struct {
 	apply.Fastpath
-	netns netns.NsHandle // netns.None(): of the process
+	netns netns.NsHandle // netns.None() for the process's
 	log   *slog.Logger
 	renew chan struct{}
 	stop  context.CancelFunc
-	done  chan struct{} // closed when nothing is done any more
+	done  chan struct{} // closed when the goroutine of Start has ended
 
 	devices  map[int]netlink.Link // in the flowtable, by index
-	failed   string               // why the table cannot be made, as was told
-	reported bool                 // that it is there
+	failed   string               // why the table cannot be created, as logged; or empty
+	reported bool                 // that the table exists was logged
 
-	root   sysctl.Root    // of the kernel's files
-	bridge map[int]string // the settings of bridges that were told, by index
+	root   sysctl.Root    // root of the kernel's files
+	bridge map[int]string // logged settings of bridges, by index
 }
 
 // Object is how errors and leftovers name the table.
-const Object = "table inet " + table
+const Object = "table inet " + Table
 
 const (
-	// table is the name of the table, of both families.
-	table = rules.Table + "-fastpath"
+	// Table is the name of the table, which serves both families.
+	Table = rules.Table + "-fastpath"
 	name  = "fastpath"
-	// priority comes after what others filter: a packet that is dropped must not
-	// get its connection in.
+	// priority comes after other filters: a dropped packet must not add its connection.
 	priority = 300
-	// maxDevices are as many as one message may add.
+	// maxDevices is the maximum number of interfaces per message.
 	maxDevices = 256
-	// retryDelay is how long after an error the links are listened to again.
+	// retryDelay is the delay before listening to interfaces again after an error.
 	retryDelay = 10 * time.Second
 )
 
-// New returns a Keeper for the network namespace of a file descriptor, or, with 0, for that of the
-// process. Without a log nothing is logged.
+// New returns a Keeper for the network namespace of a file descriptor, or for the process's if ns is
+// 0. log is optional.
 func New(ns int, o apply.Fastpath, log *slog.Logger) *Keeper {
 	f := &Keeper{Fastpath: o, netns: netns.None(), log: cmp.Or(log, slog.New(slog.DiscardHandler)), renew: make(chan struct{}, 1),
 		root: "/", bridge: map[int]string{}}
@@ -74,7 +73,7 @@ func New(ns int, o apply.Fastpath, log *slog.Logger) *Keeper {
 	return f
 }
 
-// Start keeps the flowtable until ctx ends or Close is called.
+// Start maintains the flowtable until ctx ends or Close is called.
 func (f *Keeper) Start(ctx context.Context) {
 	ctx, f.stop = context.WithCancel(ctx)
 	f.done = make(chan struct{})
@@ -95,7 +94,7 @@ func (f *Keeper) Start(ctx context.Context) {
 	}()
 }
 
-// Close ends what Start began, and leaves the table in the kernel. A nil Keeper does nothing.
+// Close ends the maintenance, and keeps the table. A nil Keeper does nothing.
 func (f *Keeper) Close() {
 	if f != nil && f.stop != nil {
 		f.stop()
@@ -103,7 +102,8 @@ func (f *Keeper) Close() {
 	}
 }
 
-// Renew has the table compared, and replaced if another program has changed it. A nil Keeper does nothing.
+// Renew requests a comparison of the table, which replaces it if another program has changed it. A
+// nil Keeper does nothing.
 func (f *Keeper) Renew() {
 	if f == nil {
 		return
@@ -114,7 +114,7 @@ func (f *Keeper) Renew() {
 	}
 }
 
-// follow makes the table and keeps it, as long as the kernel tells of all interfaces.
+// follow creates and maintains the table, until notifications about interfaces fail.
 func (f *Keeper) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -125,7 +125,7 @@ func (f *Keeper) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { // the subscription ends by itself, but not while it has something to tell
+	defer func() { // the subscription ends only after all its notifications are received
 		cancel()
 		for range links {
 		}
@@ -146,10 +146,10 @@ func (f *Keeper) follow(ctx context.Context) error {
 	}
 }
 
-// handleLink looks at an interface that came, changed or went.
+// handleLink handles a notification about an interface.
 func (f *Keeper) handleLink(l netlink.LinkUpdate) {
 	at := l.Attrs()
-	if l.Header.Type == unix.RTM_DELLINK && l.IfInfomsg.Family == unix.AF_UNSPEC { // not merely out of its bridge
+	if l.Header.Type == unix.RTM_DELLINK && l.IfInfomsg.Family == unix.AF_UNSPEC { // not only removed from its bridge
 		delete(f.devices, at.Index)
 		delete(f.bridge, at.Index)
 		return
@@ -163,14 +163,14 @@ func (f *Keeper) handleLink(l netlink.LinkUpdate) {
 		f.devices[at.Index] = l.Link
 		f.log.Debug("an interface takes the fast path", "interface", at.Name)
 		f.checkBridges()
-	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV): // it is gone, or the table
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV): // the interface or the table no longer exists
 		f.ensure()
 	default:
 		f.log.Warn("an interface does not take the fast path", "interface", at.Name, "err", err)
 	}
 }
 
-// ensure makes the table, with the interfaces that there are, unless it stands.
+// ensure creates the table with the existing interfaces, unless it exists.
 func (f *Keeper) ensure() {
 	devices, err := f.interfaces()
 	if err == nil {
@@ -182,7 +182,7 @@ func (f *Keeper) ensure() {
 		if !f.matches(names) {
 			err = f.commit(func(c *nftables.Conn) { f.replace(c, names) })
 		}
-		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) && len(names) > 0 { // one went meanwhile: all are met one by one
+		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) && len(names) > 0 { // one was deleted meanwhile: add them one by one
 			err = f.commit(func(c *nftables.Conn) { f.replace(c, nil) })
 			for index, l := range devices {
 				if err == nil && f.commit(func(c *nftables.Conn) { f.add(c, l.Attrs().Name) }) != nil {
@@ -207,9 +207,9 @@ func (f *Keeper) ensure() {
 	f.checkBridges()
 }
 
-// checkBridges tells once of each bridge whose packets are translated before the flowtable sees them,
-// and once when they are no more. The kernel tells nobody that a setting was changed: it is seen when the table is
-// looked at, or an interface comes.
+// checkBridges logs each bridge whose packets are translated before they reach the flowtable, once
+// until that changes. The kernel sends no notification about the setting, so it is checked with the
+// table, and for new interfaces.
 func (f *Keeper) checkBridges() {
 	for index, l := range f.devices {
 		if l.Type() != bridgeType {
@@ -229,8 +229,8 @@ func (f *Keeper) checkBridges() {
 	}
 }
 
-// Bridges returns the bridges that are in the flowtable of the process's network namespace,
-// whoever made that; none where there is no flowtable.
+// Bridges returns the bridges in the flowtable of the process's network namespace, whichever process
+// created it.
 func Bridges() (bridges []string, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -250,10 +250,10 @@ func Bridges() (bridges []string, err error) {
 	return bridges, err
 }
 
-// bridgeType is what rtnetlink calls a bridge.
+// bridgeType is rtnetlink's type of a bridge.
 const bridgeType = "bridge"
 
-// interfaces returns those of the node that are to be in the flowtable.
+// interfaces returns the interfaces of the node that match the configuration, by index.
 func (f *Keeper) interfaces() (map[int]netlink.Link, error) {
 	h, err := f.handle()
 	if err != nil {
@@ -280,7 +280,7 @@ func (f *Keeper) handle() (*netlink.Handle, error) {
 	return netlink.NewHandle(unix.NETLINK_ROUTE)
 }
 
-// connect returns a connection of which each request has a socket of its own.
+// connect returns a connection that uses a new socket for each request.
 func (f *Keeper) connect() (*nftables.Conn, error) {
 	var options []nftables.ConnOption
 	if f.netns.IsOpen() {
@@ -299,7 +299,8 @@ func (f *Keeper) commit(fill func(*nftables.Conn)) error {
 	return c.Flush()
 }
 
-// matches reports whether the table is as replace makes it with these interfaces, in order.
+// matches reports whether the table is the one that replace creates with these interfaces, which are
+// sorted.
 func (f *Keeper) matches(names []string) bool {
 	c, err := f.connect()
 	if err != nil {
@@ -315,7 +316,7 @@ func (f *Keeper) matches(names []string) bool {
 		return false
 	}
 	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
-	chains = slices.DeleteFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name != table })
+	chains = slices.DeleteFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name != Table })
 	if err != nil || len(chains) != 1 {
 		return false
 	}
@@ -324,7 +325,7 @@ func (f *Keeper) matches(names []string) bool {
 		*is.Hooknum != *want.Hooknum || *is.Priority != *want.Priority || *is.Policy != *want.Policy {
 		return false
 	}
-	exprs := slices.DeleteFunc(f.exprs(), func(e expr.Any) bool { // the library does not read these
+	exprs := slices.DeleteFunc(f.exprs(), func(e expr.Any) bool { // the library does not decode these
 		_, is := e.(*expr.Byteorder)
 		return is
 	})
@@ -336,13 +337,13 @@ func (f *Keeper) matches(names []string) bool {
 	})
 }
 
-// ourTable is where all of it is: one for both families.
+// ourTable returns the table, which serves both families.
 func ourTable() *nftables.Table {
-	return &nftables.Table{Family: nftables.TableFamilyINet, Name: table}
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: Table}
 }
 
-// add puts interfaces into the flowtable; those that are there already stay. The zero
-// byte ends a name: newer kernels take one without for the beginning of names.
+// add adds interfaces to the flowtable. The zero byte ends a name: newer kernels treat a name without
+// it as a prefix.
 func (f *Keeper) add(c *nftables.Conn, names ...string) {
 	t := &nftables.Flowtable{Table: ourTable(), Name: name, Flags: nftables.FlowtableFlagsCounter}
 	for chunk := range slices.Chunk(names, maxDevices) {
@@ -354,7 +355,7 @@ func (f *Keeper) add(c *nftables.Conn, names ...string) {
 	}
 }
 
-// replace makes the table, in place of one that may be there.
+// replace creates the table, instead of an existing one.
 //
 //	table inet proxyc-fastpath {
 //		flowtable fastpath { hook ingress priority filter; devices = { eth0, cni0 }; counter; }
@@ -385,15 +386,15 @@ const (
 	ctDirectionReply   = 1 // enum ip_conntrack_dir, a byte
 )
 
-// exprs are the rule. Refused by the kernel itself are, beside it, connections that end,
-// those that have a helper, and protocols other than TCP and UDP.
+// exprs returns the expressions of the rule. In addition, the kernel ignores closing connections,
+// those with a helper, and protocols other than TCP and UDP.
 //
-// The kernel takes the way of the packet that gets its connection in for this direction, and
-// looks up the other one's. While no chain translates, for others have taken our tables, it
-// translates no packet of connections that it knows: a request then leaves by the way to the
-// Service's own address, mostly the default route, on which the flowtable would send, translated
-// again, all that comes until the connection is idle. A reply's way is the client's all along, and what
-// the kernel looks up is that to the endpoint.
+// Only replies add their connection. The kernel uses the route of the packet that adds the
+// connection for its direction, and looks up the route of the other one. If another program has
+// removed our tables, no chain translates, and the kernel does not translate packets of known
+// connections either. A request then has the route to the Service's own address, usually the default
+// route. The flowtable would send all requests of the connection there until it is idle. A reply
+// always has the route to the client, and the kernel looks up the route to the endpoint.
 func (f *Keeper) exprs() []expr.Any {
 	hasBit := func(key expr.CtKey, bit uint32) []expr.Any {
 		return []expr.Any{

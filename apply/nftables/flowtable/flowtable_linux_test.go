@@ -29,7 +29,7 @@ func TestFastpathTellsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	tables := string(out)
-	if strings.Count(told.String(), "\n") != 1 || strings.Contains(tables, table) == (f.failed != "") || strings.Contains(told.String(), "WARN") != (f.failed != "") {
+	if strings.Count(told.String(), "\n") != 1 || strings.Contains(tables, Table) == (f.failed != "") || strings.Contains(told.String(), "WARN") != (f.failed != "") {
 		t.Errorf("tables %q, %s", tables, told.String())
 	}
 }
