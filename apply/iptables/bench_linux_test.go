@@ -119,7 +119,7 @@ func BenchmarkRemember(b *testing.B) {
 			var d *Dataplane
 			before := heap()
 			for b.Loop() {
-				d = &Dataplane{lowering: ModeIPTables, families: []ir.Family{ir.IPv4}}
+				d = &Dataplane{lowering: ModeIPTables, tables: &tables{tools: &tools{families: []ir.Family{ir.IPv4}}}}
 				d.applied.Replace(ir.NewPrograms(p))
 				d.PlanChanges(ir.Changes{})
 			}

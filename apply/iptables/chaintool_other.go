@@ -8,6 +8,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-func (d *Dataplane) chainTool(ir.Family) (chainTool, error) {
+func (t *tools) chainTool(ir.Family) (chainTool, error) {
 	return nil, errors.New("iptables: not on this system")
 }

@@ -10,10 +10,10 @@ import (
 
 // chainTool returns the tool of a family for single chains. It is cached, since creating one runs the
 // tool for its version.
-func (d *Dataplane) chainTool(f ir.Family) (chainTool, error) {
-	d.chainToolsMu.Lock()
-	defer d.chainToolsMu.Unlock()
-	if one := d.chainTools.Of(f); one != nil {
+func (t *tools) chainTool(f ir.Family) (chainTool, error) {
+	t.chainToolsMu.Lock()
+	defer t.chainToolsMu.Unlock()
+	if one := t.chainTools.Of(f); one != nil {
 		return one, nil
 	}
 	protocol := goiptables.ProtocolIPv4
@@ -21,11 +21,11 @@ func (d *Dataplane) chainTool(f ir.Family) (chainTool, error) {
 		protocol = goiptables.ProtocolIPv6
 	}
 	one, err := goiptables.New(goiptables.IPFamily(protocol),
-		goiptables.Path(d.tool(f)),
-		goiptables.Timeout(d.waitSeconds()))
+		goiptables.Path(t.tool(f)),
+		goiptables.Timeout(t.waitSeconds()))
 	if err != nil {
 		return nil, err
 	}
-	*d.chainTools.At(f) = one
+	*t.chainTools.At(f) = one
 	return one, nil
 }

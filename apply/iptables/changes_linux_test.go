@@ -47,7 +47,7 @@ func TestPlanChanges(t *testing.T) {
 
 func holds(t *testing.T, target *Dataplane, want rules.Rulesets) {
 	t.Helper()
-	have, err := target.read(t.Context())
+	have, err := target.Rulesets(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // TestPlanChangesAsAWholeIs compares the Plans of changes with those of complete Rulesets.
 func TestPlanChangesAsAWholeIs(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	target := &Dataplane{Variant: NFT, lowering: ModeIPTables, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
+	target := &Dataplane{lowering: ModeIPTables, tables: &tables{tools: &tools{Variant: NFT, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}}}
 	all := programs(200)
 	now := thinned(all, random)
 	target.applied.Replace(now)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"regexp"
 	"strconv"
@@ -12,10 +13,20 @@ import (
 	"sync"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/monitor"
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
+
+// tables reads and writes the tables.
+type tables struct {
+	*tools
+	maxNFT   int          // maximum rules per run of the nft variant
+	readOnly bool         // disables changes
+	log      *slog.Logger // optional
+	monitor  monitor.Handle
+}
 
 // Commit executes a Plan. If a run of the tool fails, it reverts the previous runs. If the kernel
 // rejects some Services, it commits the rest.
@@ -24,7 +35,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	if !ok {
 		return apply.Result{}, fmt.Errorf("iptables cannot commit a %T", p)
 	}
-	d.found = rules.Rulesets{} // outdated by the commit
+	d.have = rules.Rulesets{} // outdated by the commit
 	result, err := d.commit(ctx, plan)
 	if err == nil && len(result.Refused) == 0 {
 		d.remember(plan)
@@ -35,10 +46,18 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	return result, err
 }
 
-func (d *Dataplane) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
-	err := d.allOrNothing(ctx, plan)
+// remember records a Plan as applied.
+func (d *Dataplane) remember(p *Plan) {
+	d.applied.Take(p.desired)
+	if p.desired.Full {
+		d.lowerers = ir.PerFamily[Lowerer]{}
+	}
+}
+
+func (t *tables) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
+	err := t.allOrNothing(ctx, plan)
 	if no, ok := errors.AsType[*refused](err); ok {
-		return d.quarantine(ctx, plan, no)
+		return t.quarantine(ctx, plan, no)
 	}
 	if err != nil { // the tables are unchanged, or their state is unknown
 		return apply.Result{}, err
@@ -56,23 +75,23 @@ func (e *familyError) Error() string { return e.err.Error() }
 func (e *familyError) Unwrap() error { return e.err }
 
 // allOrNothing executes a Plan completely, or leaves the tables unchanged.
-func (d *Dataplane) allOrNothing(ctx context.Context, p *Plan) error {
-	done, err := d.execute(ctx, p)
+func (t *tables) allOrNothing(ctx context.Context, p *Plan) error {
+	done, err := t.execute(ctx, p)
 	if err == nil || done == 0 {
 		return err
 	}
 	// Even if ctx has ended, no partial change may remain.
-	if back := d.revert(context.WithoutCancel(ctx), p); back != nil {
+	if back := t.revert(context.WithoutCancel(ctx), p); back != nil {
 		return fmt.Errorf("%w; %v", err, back)
 	}
 	return err
 }
 
 // execute executes a Plan. It returns the number of runs of the tool that took effect.
-func (d *Dataplane) execute(ctx context.Context, p *Plan) (done int, err error) {
+func (t *tables) execute(ctx context.Context, p *Plan) (done int, err error) {
 	for _, f := range ir.Present(p.families) {
-		for _, s := range f.steps(d.maxRules()) {
-			if err := d.restore(ctx, f.want.Family, s.input(f.want.Family)); err != nil {
+		for _, s := range f.steps(t.maxRules()) {
+			if err := t.restore(ctx, f.want.Family, s.input(f.want.Family)); err != nil {
 				// The tool commits table by table, so the first of two may be committed.
 				return done + len(s) - 1, err
 			}
@@ -80,7 +99,7 @@ func (d *Dataplane) execute(ctx context.Context, p *Plan) (done int, err error) 
 		}
 		for i := range f.tables {
 			if table := &f.tables[i]; table.wake {
-				if err := d.own(func() error { return wake(f.want.Family, table.name) }); err != nil {
+				if err := t.own(func() error { return wake(f.want.Family, table.name) }); err != nil {
 					return done, &familyError{f.want.Family, err}
 				}
 			}
@@ -91,19 +110,19 @@ func (d *Dataplane) execute(ctx context.Context, p *Plan) (done int, err error) 
 
 // maxRules returns the maximum number of rules per run. The legacy tool replaces the whole table each
 // time, so one run is cheapest.
-func (d *Dataplane) maxRules() int {
-	if d.Variant == Legacy {
+func (t *tables) maxRules() int {
+	if t.Variant == Legacy {
 		return math.MaxInt
 	}
-	return d.maxNFT
+	return t.maxNFT
 }
 
-func (d *Dataplane) revert(ctx context.Context, p *Plan) error {
-	now, err := d.read(ctx)
+func (t *tables) revert(ctx context.Context, p *Plan) error {
+	now, err := t.Rulesets(ctx)
 	if err != nil {
 		return fmt.Errorf("taking back what was done: %w", err)
 	}
-	if _, err := d.execute(ctx, newPlan(p.within(now), p.have)); err != nil {
+	if _, err := t.execute(ctx, newPlan(p.within(now), p.have)); err != nil {
 		return fmt.Errorf("taking back what was done: %w", err)
 	}
 	return nil
@@ -111,23 +130,23 @@ func (d *Dataplane) revert(ctx context.Context, p *Plan) error {
 
 // restore runs iptables-restore. In the legacy variant it holds the lock of the tools; see
 // [monitor.Legacy].
-func (d *Dataplane) restore(ctx context.Context, f ir.Family, in input) (err error) {
-	name := tool(f, d.Variant, "restore")
-	if d.locks() {
-		unlock, err := lockTools(ctx, d.wait)
+func (t *tables) restore(ctx context.Context, f ir.Family, in input) (err error) {
+	name := tool(f, t.Variant, "restore")
+	if t.locks() {
+		unlock, err := lockTools(ctx, t.wait)
 		if err != nil {
 			return &familyError{f, fmt.Errorf("%s: %w", name, err)}
 		}
 		defer unlock()
 		ctx = run.WithEnv(ctx, "XTABLES_LOCKFILE="+noLockFile)
 	}
-	err = d.own(func() error { return d.runWithInput(ctx, in, name, append([]string{"--noflush"}, d.waitFlags()...)...) })
+	err = t.own(func() error { return t.runWithInput(ctx, in, name, append([]string{"--noflush"}, t.waitFlags()...)...) })
 	failed, ok := errors.AsType[*run.Error](err)
 	switch {
 	case err == nil:
 		return nil
 	case ok && locked(failed):
-		err = fmt.Errorf("%s: %s", name, lockedBy(lockFile(), d.wait))
+		err = fmt.Errorf("%s: %s", name, lockedBy(lockFile(), t.wait))
 	case ok && failed.Code > 0:
 		number, line := lineOf(failed.Stderr, in.text())
 		return &refused{&familyError{f, err}, number, line}
@@ -136,22 +155,22 @@ func (d *Dataplane) restore(ctx context.Context, f ir.Family, in input) (err err
 }
 
 // own calls work, which changes the tables, within the monitor's Own.
-func (d *Dataplane) own(work func() error) (err error) {
-	d.monitor.Own(func() (certain bool) {
+func (t *tables) own(work func() error) (err error) {
+	t.monitor.Own(func() (certain bool) {
 		err = work()
-		return err == nil && (d.Variant == NFT || d.locks())
+		return err == nil && (t.Variant == NFT || t.locks())
 	})
 	return err
 }
 
 // runWithInput runs a tool with an input.
-func (d *Dataplane) runWithInput(ctx context.Context, in input, name string, args ...string) error {
+func (t *tables) runWithInput(ctx context.Context, in input, name string, args ...string) error {
 	stdin, w := io.Pipe()
 	var writing sync.WaitGroup
 	defer writing.Wait()
 	defer stdin.Close() // a tool may exit before it has read everything
 	writing.Go(func() { w.CloseWithError(in(w)) })
-	return d.run(ctx, stdin, io.Discard, name, args...)
+	return t.run(ctx, stdin, io.Discard, name, args...)
 }
 
 // locked reports whether a legacy tool failed because another program holds the lock. Its exit

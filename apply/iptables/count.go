@@ -38,10 +38,10 @@ var invalidRule = regexp.MustCompile(`(?m)^\[(\d+):\d+\] -A KUBE-FORWARD .*--cts
 
 // invalidDropped returns how many packets the kernel has dropped, in all families, in conntrack
 // state INVALID. It is safe for use during other calls.
-func (d *Dataplane) invalidDropped(ctx context.Context) (packets uint64, err error) {
-	for _, f := range d.families {
-		name := tool(f, d.Variant, "save")
-		out, err := d.output(ctx, name, "--counters", "--table", "filter")
+func (t *tools) invalidDropped(ctx context.Context) (packets uint64, err error) {
+	for _, f := range t.families {
+		name := tool(f, t.Variant, "save")
+		out, err := t.output(ctx, name, "--counters", "--table", "filter")
 		if err != nil {
 			return 0, err
 		}
@@ -64,10 +64,10 @@ var localhostRule = regexp.MustCompile(`(?m)^-A KUBE-MARK-MASQ -d 127\.0\.0\.0/8
 
 // localhostNodePorts returns how many connections to node ports on localhost were accepted since
 // the rule was written. It is safe for use during other calls.
-func (d *Dataplane) localhostNodePorts(ctx context.Context) (packets uint64, err error) {
-	name := d.tool(ir.IPv4)
-	args := append([]string{"--table", "nat", "--verbose", "--list-rules", "KUBE-MARK-MASQ"}, d.waitFlags()...)
-	out, err := d.output(ctx, name, args...)
+func (t *tools) localhostNodePorts(ctx context.Context) (packets uint64, err error) {
+	name := t.tool(ir.IPv4)
+	args := append([]string{"--table", "nat", "--verbose", "--list-rules", "KUBE-MARK-MASQ"}, t.waitFlags()...)
+	out, err := t.output(ctx, name, args...)
 	if err != nil {
 		return 0, err
 	}

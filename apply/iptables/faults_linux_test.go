@@ -57,7 +57,7 @@ func oneFault(t *testing.T, target *Dataplane, refused, after bool, n int) (fire
 	old.IPv6 = nil
 	target.run = run.To
 	put(t, target, old)
-	have, err := target.read(t.Context())
+	have, err := target.Rulesets(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func oneFault(t *testing.T, target *Dataplane, refused, after bool, n int) (fire
 		t.Error("after an error it tells of rules that were planned")
 	}
 	// The steps that the interface documents suffice.
-	if have, err = target.read(t.Context()); err != nil {
+	if have, err = target.Rulesets(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	now := target.Difference(have, rest)

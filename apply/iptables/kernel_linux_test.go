@@ -57,7 +57,7 @@ func open(t *testing.T, o apply.Options, mostRules int) *Dataplane {
 // put applies a state, and reads it back.
 func put(t *testing.T, target *Dataplane, want rules.Rulesets) *Plan {
 	t.Helper()
-	have, err := target.read(t.Context())
+	have, err := target.Rulesets(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func put(t *testing.T, target *Dataplane, want rules.Rulesets) *Plan {
 
 // once commits the difference between the current state and the desired one.
 func once(ctx context.Context, target *Dataplane, want rules.Rulesets) (apply.Result, error) {
-	have, err := target.read(ctx)
+	have, err := target.Rulesets(ctx)
 	if err != nil {
 		return apply.Result{}, err
 	}
@@ -174,7 +174,7 @@ func TestFailedCommitLeavesTheOldState(t *testing.T) {
 			if diff := cmp.Diff([]ir.Family{ir.IPv6}, result.Failed); diff != "" {
 				t.Errorf("at most %d rules: families that failed (-want +got):\n%s", most, diff)
 			}
-			have, err := target.read(t.Context())
+			have, err := target.Rulesets(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -227,7 +227,7 @@ func TestQuarantine(t *testing.T) {
 		ps := programs(40)
 		want := lower(ps)
 		spoil(want, ir.Name{Namespace: "default", Name: "s12"}, ir.Name{Namespace: "default", Name: "s27"})
-		have, err := target.read(t.Context())
+		have, err := target.Rulesets(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +238,7 @@ func TestQuarantine(t *testing.T) {
 		for _, p := range ir.Present(ps) {
 			p.Services = slices.DeleteFunc(p.Services, func(s ir.Service) bool { return s.Name.Name == "s12" || s.Name.Name == "s27" })
 		}
-		have, err = target.read(t.Context())
+		have, err = target.Rulesets(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +263,7 @@ func TestQuarantineOfOneThatWasThere(t *testing.T) {
 		refused := ir.Name{Namespace: "default", Name: "s5"}
 		want, rest := lower(ps), withoutService(refused, ps)
 		spoil(want, refused)
-		have, err := target.read(t.Context())
+		have, err := target.Rulesets(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,7 +337,7 @@ func TestCancelledCommit(t *testing.T) {
 		target := open(t, apply.Options{IPTables: string(v)}, 50)
 		old := lower(programs(30))
 		put(t, target, old)
-		have, err := target.read(t.Context())
+		have, err := target.Rulesets(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,13 +24,13 @@ const canary = "KUBE-PROXY-CANARY"
 // chains that only kube-proxy creates. It excludes chains of the kubelet, and KUBE-FIREWALL if the
 // kubelet uses it. Missing tools and families have no leftovers.
 func Leftovers(ctx context.Context, inUse *Dataplane) ([]apply.Leftover, error) {
-	return eachFamily(ctx, inUse, func(t *Dataplane, f ir.Family) ([]apply.Leftover, error) {
-		return t.leftovers(ctx, f, t == inUse)
+	return eachFamily(ctx, inUse, func(c *cleaner) ([]apply.Leftover, error) {
+		return c.leftovers(ctx, inUse != nil && c.tables == inUse.tables)
 	})
 }
 
 // eachFamily collects the leftovers of each variant and family.
-func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.Family) ([]apply.Leftover, error)) ([]apply.Leftover, error) {
+func eachFamily(ctx context.Context, inUse *Dataplane, find func(*cleaner) ([]apply.Leftover, error)) ([]apply.Leftover, error) {
 	var left []apply.Leftover
 	for _, v := range [...]Variant{NFT, Legacy} {
 		t := inUse
@@ -49,7 +49,7 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*Dataplane, ir.
 			}
 		}
 		for _, f := range t.families {
-			l, err := find(t, f)
+			l, err := find(&cleaner{t.tables, f})
 			if err != nil {
 				return nil, err
 			}
@@ -93,34 +93,40 @@ func SaveLegacy(ctx context.Context, f ir.Family) (string, error) {
 	return saved.String(), err
 }
 
-// leftovers returns the leftovers of a family in two parts: chains that proxyc creates, too, unless
+// cleaner finds and removes the leftovers of a family.
+type cleaner struct {
+	*tables
+	family ir.Family
+}
+
+// leftovers returns the leftovers in two parts: chains that proxyc creates, too, unless
 // they are in use, and chains that only kube-proxy creates.
-func (d *Dataplane) leftovers(ctx context.Context, f ir.Family, using bool) ([]apply.Leftover, error) {
+func (c *cleaner) leftovers(ctx context.Context, using bool) ([]apply.Leftover, error) {
 	var left []apply.Leftover
-	add := func(chains []string, peer bool, remove func(context.Context, ir.Family) error) {
+	add := func(chains []string, peer bool, remove func(context.Context) error) {
 		if len(chains) == 0 {
 			return
 		}
 		left = append(left, apply.Leftover{
-			Object: d.describe(f, chains), KubeProxy: peer, GuardsLocalhost: f == ir.IPv4 && slices.Contains(chains, "filter KUBE-FIREWALL"),
-			Remove: func(ctx context.Context) error { return remove(ctx, f) },
+			Object: c.describe(chains), KubeProxy: peer, GuardsLocalhost: c.family == ir.IPv4 && slices.Contains(chains, "filter KUBE-FIREWALL"),
+			Remove: remove,
 		})
 	}
 	if !using {
-		chains, err := d.removableChains(ctx, f)
+		chains, err := c.removableChains(ctx)
 		if err != nil {
 			return nil, err
 		}
-		add(chains, false, d.clean)
+		add(chains, false, c.clean)
 	}
-	canaries, err := d.tablesWith(ctx, f, canary)
+	canaries, err := c.tablesWith(ctx, c.family, canary)
 	if err != nil {
 		return nil, err
 	}
 	for i := range canaries {
 		canaries[i] += " " + canary
 	}
-	add(canaries, true, d.cleanCanaries)
+	add(canaries, true, c.cleanCanaries)
 	return left, nil
 }
 
@@ -137,15 +143,15 @@ func (d *Dataplane) Present(ctx context.Context, chain string) (objects []string
 			return nil, err
 		}
 		if exists {
-			objects = append(objects, d.describe(f, []string{"nat " + chain}))
+			objects = append(objects, (&cleaner{d.tables, f}).describe([]string{"nat " + chain}))
 		}
 	}
 	return objects, nil
 }
 
 // describe returns the first of some chains, and the number of others.
-func (d *Dataplane) describe(f ir.Family, chains []string) string {
-	object := d.tool(f) + " " + chains[0]
+func (c *cleaner) describe(chains []string) string {
+	object := c.tool(c.family) + " " + chains[0]
 	if more := len(chains) - 1; more > 0 {
 		object += fmt.Sprintf(" and %d more chains", more)
 	}
@@ -153,56 +159,52 @@ func (d *Dataplane) describe(f ir.Family, chains []string) string {
 }
 
 // removableChains returns the chains that clean would remove, as "TABLE CHAIN".
-func (d *Dataplane) removableChains(ctx context.Context, f ir.Family) (chains []string, err error) {
-	plan, err := d.planRemoval(ctx, f)
+func (c *cleaner) removableChains(ctx context.Context) (chains []string, err error) {
+	plan, err := c.planRemoval(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range plan.families.Of(f).tables {
-		for _, c := range d.stale {
-			chains = append(chains, d.name+" "+c.Name)
-		}
-	}
-	shared, err := d.shared(ctx, f, plan)
-	for _, c := range shared.drop {
-		chains = append(chains, shared.table+" "+c.Name)
+	chains = plan.staleChains(c.family)
+	shared, err := c.shared(ctx, plan)
+	for _, ch := range shared.drop {
+		chains = append(chains, shared.table+" "+ch.Name)
 	}
 	return chains, err
 }
 
 // clean removes all of our chains, and the jumps to them.
-func (d *Dataplane) clean(ctx context.Context, f ir.Family) error {
-	plan, err := d.planRemoval(ctx, f)
+func (c *cleaner) clean(ctx context.Context) error {
+	plan, err := c.planRemoval(ctx)
 	if err != nil {
 		return err
 	}
-	shared, err := d.shared(ctx, f, plan)
+	shared, err := c.shared(ctx, plan)
 	if err != nil {
 		return err
 	}
-	if err := d.allOrNothing(ctx, plan); err != nil || len(shared.drop) == 0 {
+	if err := c.allOrNothing(ctx, plan); err != nil || len(shared.drop) == 0 {
 		return err
 	}
-	return d.restore(ctx, f, step{shared}.input(f))
+	return c.restore(ctx, c.family, step{shared}.input(c.family))
 }
 
 // planRemoval plans the removal of all chains that only proxyc or kube-proxy uses.
-func (d *Dataplane) planRemoval(ctx context.Context, f ir.Family) (*Plan, error) {
-	have, err := d.readFamily(ctx, f)
+func (c *cleaner) planRemoval(ctx context.Context) (*Plan, error) {
+	have, err := c.readFamily(ctx, c.family)
 	if err != nil {
 		return nil, err
 	}
-	return newPlan(rules.NewRulesets(have), rules.NewRulesets(family(rules.Rulesets{}, f))), nil
+	return newPlan(rules.NewRulesets(have), rules.NewRulesets(family(rules.Rulesets{}, c.family))), nil
 }
 
 // shared returns the removal of the chains that the kubelet shares. It is empty if the kubelet is
 // present, or if other chains jump to them.
-func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, error) {
-	filter := &p.families.Of(f).have.Filter
+func (c *cleaner) shared(ctx context.Context, p *Plan) (edit, error) {
+	filter := &p.families.Of(c.family).have.Filter
 	e := edit{table: filter.Name}
 	for i := range filter.Chains {
-		if c := &filter.Chains[i]; rules.Shared(c.Name) && !slices.Contains(filter.Pinned, c.Name) {
-			e.drop = append(e.drop, c)
+		if ch := &filter.Chains[i]; rules.Shared(ch.Name) && !slices.Contains(filter.Pinned, ch.Name) {
+			e.drop = append(e.drop, ch)
 		}
 	}
 	for _, h := range filter.Jumps {
@@ -214,7 +216,7 @@ func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, err
 		return e, nil
 	}
 	for _, chain := range rules.KubeletChains() {
-		if with, err := d.tablesWith(ctx, f, chain); err != nil || len(with) > 0 {
+		if with, err := c.tablesWith(ctx, c.family, chain); err != nil || len(with) > 0 {
 			return edit{}, err
 		}
 	}
@@ -222,51 +224,20 @@ func (d *Dataplane) shared(ctx context.Context, f ir.Family, p *Plan) (edit, err
 }
 
 // cleanCanaries removes the chains that only kube-proxy creates.
-func (d *Dataplane) cleanCanaries(_ context.Context, f ir.Family) error {
-	one, err := d.chainTool(f)
+func (c *cleaner) cleanCanaries(context.Context) error {
+	one, err := c.chainTool(c.family)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, table := range tables {
+	for _, table := range sharedTables {
 		errs = append(errs, one.ClearAndDeleteChain(table, canary))
 	}
 	return errors.Join(errs...)
 }
 
-// tables are the tables with chains of kube-proxy and the kubelet.
-var tables = [...]string{"mangle", "nat", "filter"}
-
-// tablesWith returns the tables that contain a chain.
-func (d *Dataplane) tablesWith(ctx context.Context, f ir.Family, chain string) (with []string, err error) {
-	for _, table := range tables {
-		exists, err := d.exists(ctx, f, table, chain)
-		if err != nil {
-			return nil, err
-		}
-		if exists {
-			with = append(with, table)
-		}
-	}
-	return with, nil
-}
-
-// exists reports whether a table contains a chain. It returns an error if the kernel lacks the
-// family, or the machine the tool. In the nft variant it asks for the chain, since saving a large
-// table is slow. In the legacy variant it saves the table, which is fast and, unlike asking, needs
-// no lock.
-func (d *Dataplane) exists(ctx context.Context, f ir.Family, table, chain string) (bool, error) {
-	if d.Variant == Legacy {
-		declared := finder{text: "\n:" + chain + " "}
-		err := d.save(ctx, f, table, &declared)
-		return declared.found, err
-	}
-	one, err := d.chainTool(f)
-	if err != nil {
-		return false, err
-	}
-	return one.ChainExists(table, chain)
-}
+// sharedTables are the tables with chains of kube-proxy and the kubelet.
+var sharedTables = [...]string{"mangle", "nat", "filter"}
 
 // finder searches for a short text in written data. It keeps only the end of the data, in which the
 // text may start.

@@ -59,7 +59,7 @@ func TestLeftovers(t *testing.T) {
 		if err != nil || len(left) != 2 || !left[0].KubeProxy || !left[1].KubeProxy {
 			t.Errorf("of the variant in use all but the canaries is listed: %v, %v", left, err)
 		}
-		left, err = Leftovers(t.Context(), &Dataplane{Variant: other})
+		left, err = Leftovers(t.Context(), &Dataplane{tables: &tables{tools: &tools{Variant: other}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,23 +1,59 @@
 package iptables
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// Tables of the nft variant may contain rules that nft created. If the tools cannot translate one
-// of them, they cannot list the table at all.
+// Tables of the nft variant are nf_tables tables. The iptables tools neither list nor change some
+// of their properties, which this file accesses directly.
 
-// native is a rule that the iptables tools did not create.
+// withTable calls f with a connection to nf_tables.
+func withTable(of ir.Family, table string, f func(c *conn.Conn) error) error {
+	c, err := conn.Dial(0)
+	if err == nil {
+		defer c.Close()
+		err = f(c)
+	}
+	if err != nil {
+		return fmt.Errorf("table %s %s: %w", of.NFT(), table, err)
+	}
+	return nil
+}
+
+// dormant reports whether a table is dormant. It then keeps its rules, but no packet passes them. A
+// missing table is not dormant.
+func dormant(f ir.Family, table string) (dormant bool, err error) {
+	err = withTable(f, table, func(c *conn.Conn) error {
+		t, err := c.Get(context.Background(), unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(table))
+		dormant = t.Uint32(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+		return err
+	})
+	return dormant, err
+}
+
+// wake clears the dormant flag of a table.
+func wake(f ir.Family, table string) error {
+	return withTable(f, table, func(c *conn.Conn) error {
+		b := codec.Builder(codec.EncodeTable(table))
+		b.Uint32(unix.NFTA_TABLE_FLAGS, 0)
+		return c.Change(context.Background(), unix.NFT_MSG_NEWTABLE, codec.Family(f), b)
+	})
+}
+
+// native is a rule that nft created. If the iptables tools cannot translate it, they cannot list
+// its table at all.
 type native struct {
 	table, chain string
 	handle       uint64
@@ -42,73 +78,45 @@ var (
 
 // natives returns the rules of a table that the iptables tools did not create.
 func natives(f ir.Family, table string) (all []native, err error) {
-	msgs, err := query(f, table, unix.NFT_MSG_GETRULE, netlink.Request|netlink.Dump, nil)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range msgs {
-		if len(m.Data) < nfgenHead {
-			continue
-		}
-		var n native
-		known := true
-		if err := decode(m.Data[nfgenHead:], func(ad *netlink.AttributeDecoder) {
-			switch ad.Type() {
-			case unix.NFTA_RULE_TABLE:
-				n.table = ad.String()
-			case unix.NFTA_RULE_CHAIN:
-				n.chain = ad.String()
-			case unix.NFTA_RULE_HANDLE:
-				n.handle = ad.Uint64()
-			case unix.NFTA_RULE_EXPRESSIONS:
-				known = knownRule(ad.Bytes())
+	err = withTable(f, table, func(c *conn.Conn) error {
+		_, err := c.List(context.Background(), unix.NFT_MSG_GETRULE, codec.Family(f), codec.EncodeTable(table), func(a codec.Fields) error {
+			n := native{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN), a.Uint64(unix.NFTA_RULE_HANDLE)}
+			if n.table == table && !knownRule(a[unix.NFTA_RULE_EXPRESSIONS]) {
+				all = append(all, n)
 			}
-		}); err != nil {
-			return nil, fmt.Errorf("table %s %s: %w", f.NFT(), table, err)
-		}
-		if !known && n.table == table {
-			all = append(all, n)
-		}
-	}
-	return all, nil
+			return nil
+		})
+		return err
+	})
+	return all, err
 }
 
 // knownRule reports whether iptables-nft creates rules with such expressions.
 func knownRule(expressions []byte) bool {
-	known, counts := true, false
-	err := decode(expressions, func(ad *netlink.AttributeDecoder) {
-		var name string
-		key := uint32(0)
-		isMeta := false
-		if err := decode(ad.Bytes(), func(ad *netlink.AttributeDecoder) {
-			switch ad.Type() {
-			case unix.NFTA_EXPR_NAME:
-				name = ad.String()
-			case unix.NFTA_EXPR_DATA:
-				if name != "meta" {
-					return
-				}
-				isMeta = true
-				decode(ad.Bytes(), func(ad *netlink.AttributeDecoder) {
-					if ad.Type() == unix.NFTA_META_KEY {
-						key = ad.Uint32()
-					}
-				})
+	list, err := codec.Attrs(expressions)
+	counts := false
+	for _, item := range list {
+		e, exprErr := codec.Parse(item.Data)
+		name := e.Text(unix.NFTA_EXPR_NAME)
+		if exprErr != nil || !slices.Contains(knownExpressions, name) {
+			return false
+		}
+		if name == "meta" {
+			meta, metaErr := codec.Parse(e[unix.NFTA_EXPR_DATA])
+			if metaErr != nil || !slices.Contains(knownMeta, meta.Uint32(unix.NFTA_META_KEY)) {
+				return false
 			}
-		}); err != nil {
-			known = false
 		}
 		counts = counts || name == "counter"
-		known = known && slices.Contains(knownExpressions, name) && (!isMeta || slices.Contains(knownMeta, key))
-	})
-	return err == nil && known && counts
+	}
+	return err == nil && counts
 }
 
 // removeNatives removes the rules from our chains that prevent the tools from listing them, and
 // reports whether there were any. If such rules are in foreign chains, it returns an error and
 // keeps them.
-func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
-	if d.Variant != NFT {
+func (t *tables) removeNatives(f ir.Family) (removed bool, err error) {
+	if t.Variant != NFT {
 		return false, nil
 	}
 	var others []string
@@ -118,16 +126,16 @@ func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
 			return removed, err
 		}
 		for _, n := range all {
-			if !n.ours() || d.readOnly {
+			if !n.ours() || t.readOnly {
 				others = append(others, "table "+f.NFT()+" "+table+" "+n.String())
 				continue
 			}
-			if err := d.own(func() error { return n.remove(f) }); err != nil {
+			if err := t.own(func() error { return n.remove(f) }); err != nil {
 				return removed, err
 			}
 			removed = true
-			if d.log != nil {
-				d.log.Warn("a rule that the tools of iptables cannot read is removed", "table", f.NFT()+" "+table, "chain", n.chain, "handle", n.handle)
+			if t.log != nil {
+				t.log.Warn("a rule that the tools of iptables cannot read is removed", "table", f.NFT()+" "+table, "chain", n.chain, "handle", n.handle)
 			}
 		}
 	}
@@ -139,9 +147,12 @@ func (d *Dataplane) removeNatives(f ir.Family) (removed bool, err error) {
 
 // remove deletes the rule if it exists.
 func (n native) remove(f ir.Family) error {
-	err := change(f, n.table, unix.NFT_MSG_DELRULE, func(ae *netlink.AttributeEncoder) {
-		ae.String(unix.NFTA_RULE_CHAIN, n.chain)
-		ae.Uint64(unix.NFTA_RULE_HANDLE, n.handle)
+	err := withTable(f, n.table, func(c *conn.Conn) error {
+		return c.Change(context.Background(), unix.NFT_MSG_DELRULE, codec.Family(f), codec.Encode(func(b *codec.Builder) {
+			b.Text(unix.NFTA_RULE_TABLE, n.table)
+			b.Text(unix.NFTA_RULE_CHAIN, n.chain)
+			b.Uint64(unix.NFTA_RULE_HANDLE, n.handle)
+		}))
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%s: %w", n, err)

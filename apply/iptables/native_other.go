@@ -2,6 +2,14 @@
 
 package iptables
 
-import "github.com/proxyc/proxyc/ir"
+import (
+	"errors"
 
-func (d *Dataplane) removeNatives(ir.Family) (bool, error) { return false, nil }
+	"github.com/proxyc/proxyc/ir"
+)
+
+func (t *tables) removeNatives(ir.Family) (bool, error) { return false, nil }
+
+func dormant(ir.Family, string) (bool, error) { return false, nil }
+
+func wake(ir.Family, string) error { return errors.ErrUnsupported }

@@ -87,7 +87,7 @@ func TestNodeFaults(t *testing.T) {
 					t.Fatalf("%d runs, want the second one to be hit", restores)
 				}
 				if err == nil {
-					have, readErr := target.read(t.Context())
+					have, readErr := target.Rulesets(t.Context())
 					if readErr != nil {
 						t.Fatal(readErr)
 					}
@@ -120,7 +120,7 @@ func TestLockFaults(t *testing.T) {
 		put(t, target, now)
 		fail := func(what string) {
 			t.Helper()
-			have, err := target.read(t.Context())
+			have, err := target.Rulesets(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -137,6 +137,16 @@ func family(sets rules.Rulesets, f ir.Family) *rules.Ruleset {
 	return &rules.Ruleset{Family: f, Filter: rules.Table{Name: "filter"}, Nat: rules.Table{Name: "nat"}}
 }
 
+// staleChains returns the chains of a family to remove, as "TABLE CHAIN".
+func (p *Plan) staleChains(f ir.Family) (chains []string) {
+	for _, d := range p.families.Of(f).tables {
+		for _, c := range d.stale {
+			chains = append(chains, d.name+" "+c.Name)
+		}
+	}
+	return chains
+}
+
 // Empty reports whether the Plan has no changes.
 func (p *Plan) Empty() bool {
 	for _, f := range ir.Present(p.families) {

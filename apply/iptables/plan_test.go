@@ -292,7 +292,7 @@ func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Opera
 // those of complete Rulesets.
 func TestPlanKeepsWhatDiffers(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	target := &Dataplane{Variant: Legacy, lowering: ModeIPTables, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}
+	target := &Dataplane{lowering: ModeIPTables, tables: &tables{tools: &tools{Variant: Legacy, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}}}
 	all := programs(200)
 	for range 20 {
 		have, want := lower(thinned(all, random)), lower(thinned(all, random))

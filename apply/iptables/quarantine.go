@@ -30,21 +30,21 @@ func (r *refused) Unwrap() error { return r.err }
 
 // quarantine finds the Services that cause the rejection of a Plan, and commits the rest. first is
 // the rejection of the whole Plan.
-func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (apply.Result, error) {
+func (t *tables) quarantine(ctx context.Context, p *Plan, first *refused) (apply.Result, error) {
 	candidates := map[ir.Name]bool{}
 	for op := range p.Operations {
 		if op.Verb != apply.Remove && op.Service != (ir.Name{}) {
 			candidates[op.Service] = true
 		}
 	}
-	probe := newProbe(d, p.want, candidates)
+	probe := newProbe(t, p.want, candidates)
 	err := probe.search(ctx, slices.SortedFunc(maps.Keys(candidates), ir.Name.Compare))
 	err = errors.Join(err, probe.clear(ctx))
 	result := apply.Result{Refused: probe.refused}
 	if err != nil || len(probe.refused) == 0 {
 		return result, errors.Join(first, err)
 	}
-	have, err := d.read(ctx)
+	have, err := t.Rulesets(ctx)
 	if err != nil {
 		return result, errors.Join(first, err)
 	}
@@ -57,7 +57,7 @@ func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (ap
 		*rest.At(f) = r.Without(out)
 	}
 	again := newPlan(p.within(have), rest)
-	if err = d.allOrNothing(ctx, again); err == nil {
+	if err = t.allOrNothing(ctx, again); err == nil {
 		result.Tables = again.tables()
 	}
 	return result, err
@@ -66,7 +66,7 @@ func (d *Dataplane) quarantine(ctx context.Context, p *Plan, first *refused) (ap
 // probe tests the rules of Services in a chain that nothing jumps to. It does not affect the rules
 // in use.
 type probe struct {
-	target  *Dataplane
+	target  *tables
 	tables  []trial
 	refused []apply.Refusal
 }
@@ -78,7 +78,7 @@ type trial struct {
 	of     map[ir.Name][]rules.Rule
 }
 
-func newProbe(t *Dataplane, want rules.Rulesets, candidates map[ir.Name]bool) *probe {
+func newProbe(t *tables, want rules.Rulesets, candidates map[ir.Name]bool) *probe {
 	p := &probe{target: t}
 	for _, r := range ir.Present(want.PerFamily) {
 		for _, table := range r.Tables() {

@@ -3,7 +3,6 @@ package monitor
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -13,10 +12,10 @@ import (
 	"strings"
 	"unsafe"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/proxyc/proxyc/apply/socket"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -33,29 +32,22 @@ const (
 // creates: "table ip kube-proxy". It makes a few system calls, however many rules exist. With
 // iptables-legacy it reads table mangle, if that exists.
 func KubeProxy() (objects []string, err error) {
-	c, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER})
+	c, err := conn.Dial(0)
 	if err != nil {
 		return nil, fmt.Errorf("looking for kube-proxy's rules: %w", err)
 	}
 	defer c.Close()
-	for _, f := range [...]struct {
-		ir.Family
-		number byte
-		legacy legacyFamily
-	}{
-		{ir.IPv4, unix.NFPROTO_IPV4, legacyFamilies[0]},
-		{ir.IPv6, unix.NFPROTO_IPV6, legacyFamilies[1]},
-	} {
-		table, tableErr := exists(c, unix.NFT_MSG_GETTABLE, f.number, kubeProxyTable, "")
+	for i, f := range ir.Families() {
+		table, tableErr := exists(c, unix.NFT_MSG_GETTABLE, f, kubeProxyTable, "")
 		if table {
 			objects = append(objects, "table "+f.NFT()+" "+kubeProxyTable)
 		}
-		canary, canaryErr := exists(c, unix.NFT_MSG_GETCHAIN, f.number, canaryTable, kubeProxyCanary)
+		canary, canaryErr := exists(c, unix.NFT_MSG_GETCHAIN, f, canaryTable, kubeProxyCanary)
 		if canary {
-			objects = append(objects, rules.Tool(f.Family)+"-nft "+canaryTable+" "+kubeProxyCanary)
+			objects = append(objects, rules.Tool(f)+"-nft "+canaryTable+" "+kubeProxyCanary)
 		}
-		if f.legacy.contains(canaryTable, kubeProxyCanary) {
-			objects = append(objects, rules.Tool(f.Family)+"-legacy "+canaryTable+" "+kubeProxyCanary)
+		if legacyFamilies[i].contains(canaryTable, kubeProxyCanary) {
+			objects = append(objects, rules.Tool(f)+"-legacy "+canaryTable+" "+kubeProxyCanary)
 		}
 		err = errors.Join(err, tableErr, canaryErr)
 	}
@@ -68,32 +60,22 @@ func KubeProxy() (objects []string, err error) {
 func KubeProxyDigest(chains bool) uint64 {
 	var hash maphash.Hash
 	hash.SetSeed(digestSeed)
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	c, err := conn.Dial(0)
 	if err != nil {
 		return hash.Sum64()
 	}
 	defer c.Close()
-	for _, family := range [...]byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-		found, err := c.Execute(netlink.Message{
-			Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: netlink.Request | netlink.Dump},
-			Data:   []byte{family, 0, 0, 0},
-		})
-		if err != nil {
-			continue // the chains are being changed, or the kernel lacks nf_tables
-		}
-		for _, m := range found {
-			var table, chain string
-			attributes(m.Data, func(kind uint16, value []byte) {
-				switch kind {
-				case unix.NFTA_CHAIN_TABLE:
-					table = text(value)
-				case unix.NFTA_CHAIN_NAME:
-					chain = text(value)
-				}
-			})
-			if table == kubeProxyTable || chains && strings.HasPrefix(chain, "KUBE-") {
-				hash.Write(m.Data[nfgenSize:]) // handle and number of rules; the header contains the generation
+	for _, f := range ir.Families() {
+		var found []byte
+		_, err := c.Dump(context.Background(), unix.NFT_MSG_GETCHAIN, codec.Family(f), nil, func(b []byte) error {
+			a, err := codec.Parse(b)
+			if a.Text(unix.NFTA_CHAIN_TABLE) == kubeProxyTable || chains && strings.HasPrefix(a.Text(unix.NFTA_CHAIN_NAME), "KUBE-") {
+				found = append(found, b...) // contains the handle and the number of rules
 			}
+			return err
+		})
+		if err == nil { // otherwise the chains are being changed, or the kernel lacks nf_tables
+			hash.Write(found)
 		}
 	}
 	return hash.Sum64()
@@ -140,28 +122,19 @@ func HasDevice(name string) bool {
 }
 
 // exists reports whether nf_tables contains a table, or a chain in it.
-func exists(c *socket.Socket, typ uint16, family byte, table, chain string) (bool, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	ae.String(unix.NFTA_TABLE_NAME, table) // the first attribute of all kinds
+func exists(c *conn.Conn, typ uint16, f ir.Family, table, chain string) (bool, error) {
+	b := codec.Builder(codec.EncodeTable(table)) // the first attribute of all kinds
 	if chain != "" {
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
+		b.Text(unix.NFTA_CHAIN_NAME, chain)
 	}
-	attributes, err := ae.Encode()
-	if err != nil {
-		return false, err
-	}
-	_, err = c.Ask(context.Background(), netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ)},
-		Data:   append([]byte{family, 0, 0, 0}, attributes...),
-	}, func([]byte) error { return nil })
+	found, err := c.Get(context.Background(), typ, codec.Family(f), b)
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EINVAL):
-		return false, nil // it does not exist, or the kernel lacks nf_tables or the family
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EINVAL):
+		return false, nil // the kernel lacks nf_tables or the family
 	case err != nil:
 		return false, fmt.Errorf("looking for kube-proxy's rules: %w", err)
 	}
-	return true, nil
+	return found != nil, nil
 }
 
 // contains reports whether a table of iptables-legacy contains a name. It does not create a missing

@@ -3,7 +3,6 @@ package monitor
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/apply/socket"
 )
 
@@ -21,7 +22,7 @@ import (
 type NFT struct {
 	filter  Filter
 	events  *socket.Socket
-	queries *socket.Socket
+	queries *conn.Conn
 
 	mu     sync.Mutex
 	seen   transactions
@@ -42,14 +43,14 @@ func OpenNFT(concern Filter, notify func(missed bool)) (*NFT, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
-	asks, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER})
+	queries, err := conn.Dial(0)
 	if err != nil {
 		events.Close()
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
-	m := &NFT{filter: concern, events: events, queries: asks, notify: notify}
+	m := &NFT{filter: concern, events: events, queries: queries, notify: notify}
 	m.seen.own = ownNames()
-	if m.seen.last, err = m.generation(); err != nil {
+	if m.seen.last, err = m.queries.Generation(context.Background()); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
@@ -70,7 +71,7 @@ func ownNames() []string {
 func (m *NFT) Own(work func() (certain bool)) {
 	runtime.LockOSThread() // the kernel reports the thread
 	defer runtime.UnlockOSThread()
-	from, err := m.generation()
+	from, err := m.queries.Generation(context.Background())
 	if err != nil {
 		work()
 		m.suspect()
@@ -80,7 +81,7 @@ func (m *NFT) Own(work func() (certain bool)) {
 	w := m.seen.begin(from)
 	m.mu.Unlock()
 	certain := work()
-	until, err := m.generation()
+	until, err := m.queries.Generation(context.Background())
 	m.mu.Lock()
 	foreign := m.seen.end(w, until, certain && err == nil)
 	m.mu.Unlock()
@@ -105,13 +106,13 @@ func (m *NFT) suspect() {
 // holds them all until the transaction ends: 7 GB for a million elements. OwnMuted detects foreign
 // transactions by their number; their content is unknown.
 func (m *NFT) OwnMuted(work func() (transactions uint32)) {
-	before, err := m.generation()
+	before, err := m.queries.Generation(context.Background())
 	if err == nil {
 		err = m.events.Set(func(nl *netlink.Conn) error { return nl.LeaveGroup(unix.NFNLGRP_NFTABLES) })
 	}
 	made := work()
 	joined := m.events.Set(func(nl *netlink.Conn) error { return nl.JoinGroup(unix.NFNLGRP_NFTABLES) })
-	after, asked := m.generation()
+	after, asked := m.queries.Generation(context.Background())
 	if errors.Join(err, joined, asked) != nil || after-before != made { // generations wrap around
 		m.suspect()
 	}
@@ -167,51 +168,18 @@ func (m *NFT) Run(ctx context.Context) {
 	})
 }
 
-// generation returns the number of the last transaction.
-func (m *NFT) generation() (generation uint32, err error) {
-	answered := false
-	_, err = m.queries.Ask(context.Background(), netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN},
-		Data:   make([]byte, nfgenSize),
-	}, func(data []byte) error {
-		generation, answered = parseGeneration(data).generation, true
+func parseGeneration(data []byte) transaction {
+	a := attributes(data)
+	return transaction{generation: a.Uint32(unix.NFTA_GEN_ID), program: a.Text(unix.NFTA_GEN_PROC_NAME), process: a.Uint32(unix.NFTA_GEN_PROC_PID)}
+}
+
+// attributes returns the attributes of a message.
+func attributes(data []byte) codec.Fields {
+	if len(data) < codec.NfgenHead {
 		return nil
-	})
-	if err == nil && !answered {
-		err = errors.New("nf_tables does not tell its generation")
 	}
-	return generation, err
-}
-
-// nfgenSize is the size of the header of each message (struct nfgenmsg).
-const nfgenSize = 4
-
-// attributes calls f for each attribute of a message.
-func attributes(data []byte, f func(kind uint16, value []byte)) {
-	if len(data) < nfgenSize {
-		return
-	}
-	ad, err := netlink.NewAttributeDecoder(data[nfgenSize:])
-	if err != nil {
-		return
-	}
-	for ad.Next() {
-		f(ad.Type(), ad.Bytes())
-	}
-}
-
-func parseGeneration(data []byte) (t transaction) {
-	attributes(data, func(kind uint16, value []byte) {
-		switch {
-		case kind == unix.NFTA_GEN_ID && len(value) == 4:
-			t.generation = binary.BigEndian.Uint32(value)
-		case kind == unix.NFTA_GEN_PROC_NAME:
-			t.program = text(value)
-		case kind == unix.NFTA_GEN_PROC_PID && len(value) == 4:
-			t.process = binary.BigEndian.Uint32(value)
-		}
-	})
-	return t
+	a, _ := codec.Parse(data[codec.NfgenHead:]) // the kernel's messages are valid
+	return a
 }
 
 // relevant reports whether a message is about something of ours. The first attribute of every
@@ -220,10 +188,9 @@ func parseGeneration(data []byte) (t transaction) {
 // flags change, which may disable everything in it. A table of another family is foreign, whatever
 // its name.
 func (m *NFT) relevant(kind uint8, data []byte) bool {
-	var table, chain string
-	chainAt := uint16(0)
+	chainAt := uint16(0) // no attribute
 	loss := false
-	if len(data) < nfgenSize || data[0] != unix.NFPROTO_IPV4 && data[0] != unix.NFPROTO_IPV6 {
+	if len(data) < codec.NfgenHead || data[0] != unix.NFPROTO_IPV4 && data[0] != unix.NFPROTO_IPV6 {
 		return false
 	}
 	switch kind {
@@ -236,15 +203,6 @@ func (m *NFT) relevant(kind uint8, data []byte) bool {
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELSET, unix.NFT_MSG_DELSETELEM:
 		loss = true
 	}
-	attributes(data, func(kind uint16, value []byte) {
-		switch kind {
-		case unix.NFTA_TABLE_NAME:
-			table = text(value)
-		case chainAt:
-			chain = text(value)
-		}
-	})
-	return m.filter(table, chain, loss)
+	a := attributes(data)
+	return m.filter(a.Text(unix.NFTA_TABLE_NAME), a.Text(chainAt), loss)
 }
-
-func text(value []byte) string { return strings.TrimRight(string(value), "\x00") }
