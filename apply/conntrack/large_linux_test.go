@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -37,10 +38,10 @@ func fill(ns *applytest.Namespace, n int, of func(int) Entry) error {
 		var msgs []netlink.Message
 		for ; i < n && len(msgs) < batch; i++ {
 			e := of(i)
-			msgs = append(msgs, message(msgNew, netlink.Create|netlink.Excl, ir.FamilyOf(e.To.Addr()), encode(func(ae *netlink.AttributeEncoder) {
-				describe(ae, e)
-				ae.Uint32(attrTimeout, 3600)
-			})))
+			msgs = append(msgs, message(msgNew, netlink.Create|netlink.Excl, ir.FamilyOf(e.To.Addr()), func(b *codec.Builder) {
+				describe(b, e)
+				b.Uint32(attrTimeout, 3600)
+			}))
 		}
 		msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge
 		err := tab.writing.Do(context.Background(), func(c *socket.Conn) error {
@@ -60,14 +61,10 @@ func fill(ns *applytest.Namespace, n int, of func(int) Entry) error {
 }
 
 // describe adds all attributes of an entry.
-func describe(ae *netlink.AttributeEncoder, e Entry) {
-	identify(ae, e)
-	ae.Nested(attrTupleReply, func(ae *netlink.AttributeEncoder) error {
-		direction(ae, e.Protocol, e.From, e.Client)
-		return nil
-	})
-	ae.ByteOrder = binary.BigEndian
-	ae.Uint16(attrZone, e.Zone)
+func describe(b *codec.Builder, e Entry) {
+	identify(b, e)
+	b.Nest(attrTupleReply, func(b *codec.Builder) { direction(b, e.Protocol, e.From, e.Client) })
+	b.Bytes(attrZone, port(e.Zone))
 }
 
 // from returns the i-th of many clients.
@@ -219,7 +216,7 @@ type answering func(netlink.Message) ([]Entry, error)
 func (a answering) Ask(_ context.Context, m netlink.Message, each func([]byte) error) (interrupted bool, err error) {
 	entries, err := a(m)
 	for _, e := range entries {
-		if err := each(message(msgNew, 0, ir.IPv4, encode(func(ae *netlink.AttributeEncoder) { describe(ae, e) })).Data); err != nil {
+		if err := each(message(msgNew, 0, ir.IPv4, func(b *codec.Builder) { describe(b, e) }).Data); err != nil {
 			return false, err
 		}
 	}
@@ -305,9 +302,9 @@ func TestFullTable(t *testing.T) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	data := message(msgNew, 0, ir.IPv4, encode(func(ae *netlink.AttributeEncoder) {
-		describe(ae, entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53"))
-	})).Data
+	data := message(msgNew, 0, ir.IPv4, func(b *codec.Builder) {
+		describe(b, entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53"))
+	}).Data
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := decode(data); err != nil {
@@ -317,9 +314,9 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(message(msgNew, 0, ir.IPv6, encode(func(ae *netlink.AttributeEncoder) {
-		describe(ae, entry(ir.UDP, "[2001:db8::1]:5000", "[fd00::10]:53", "[fd00:244::9]:53"))
-	})).Data)
+	f.Add(message(msgNew, 0, ir.IPv6, func(b *codec.Builder) {
+		describe(b, entry(ir.UDP, "[2001:db8::1]:5000", "[fd00::10]:53", "[fd00:244::9]:53"))
+	}).Data)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		before := bytes.Clone(data)
 		decode(data)

@@ -10,6 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -98,11 +99,11 @@ func refusesFilters(err error) bool {
 // dumpOnce reads the table once. filtered selects whether to send the filter; dumpOnce clears it if
 // the kernel ignores the filter.
 func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (interrupted bool, err error) {
-	var req []byte
+	fill := func(*codec.Builder) {}
 	if *filtered {
-		req = encode(f.encode)
+		fill = f.append
 	}
-	return t.reading.Ask(context.Background(), message(msgGet, netlink.Dump, f.family, req), func(data []byte) error {
+	return t.reading.Ask(context.Background(), message(msgGet, netlink.Dump, f.family, fill), func(data []byte) error {
 		e, err := decode(data)
 		if err != nil {
 			return err
@@ -115,8 +116,8 @@ func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (inte
 	})
 }
 
-// encode adds the filter to a request.
-func (f filter) encode(ae *netlink.AttributeEncoder) {
+// append appends the filter to a request.
+func (f filter) append(b *codec.Builder) {
 	flags := uint32(filterProtoNum)
 	if f.addr.IsValid() {
 		flags |= filterIPDst
@@ -124,33 +125,29 @@ func (f filter) encode(ae *netlink.AttributeEncoder) {
 	if f.port != 0 {
 		flags |= filterProtoDstPort
 	}
-	ae.Nested(attrFilter, func(ae *netlink.AttributeEncoder) error {
-		ae.Uint32(filterOrig, flags)
-		return nil
-	})
-	ae.Nested(attrTupleOrig, func(ae *netlink.AttributeEncoder) error {
+	b.Nest(attrFilter, func(b *codec.Builder) { b.Bytes(filterOrig, binary.NativeEndian.AppendUint32(nil, flags)) })
+	b.Nest(attrTupleOrig, func(b *codec.Builder) {
 		if f.addr.IsValid() {
-			ae.Nested(tupleIP, func(ae *netlink.AttributeEncoder) error {
+			b.Nest(tupleIP, func(b *codec.Builder) {
 				dst := uint16(ipv4Dst)
 				if f.family == ir.IPv6 {
 					dst = ipv6Dst
 				}
-				ae.Bytes(dst, f.addr.AsSlice())
-				return nil
+				b.Bytes(dst, f.addr.AsSlice())
 			})
 		}
-		ae.Nested(tupleProto, func(ae *netlink.AttributeEncoder) error {
-			ae.ByteOrder = binary.BigEndian
-			ae.Uint8(protoNum, uint8(ir.UDP))
+		b.Nest(tupleProto, func(b *codec.Builder) {
+			b.Bytes(protoNum, []byte{byte(ir.UDP)})
 			if f.port != 0 {
-				ae.Uint16(protoDstPort, f.port)
+				b.Bytes(protoDstPort, port(f.port))
 			}
-			return nil
 		})
-		return nil
 	})
-	ae.Bytes(attrZone, []byte{0, 0}) // supported from Linux 6.9 on
+	b.Bytes(attrZone, []byte{0, 0}) // supported from Linux 6.9 on
 }
+
+// port returns a port in network byte order.
+func port(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
 
 // delete deletes entries, and returns how many of them existed. It continues after errors and
 // returns all of them.
@@ -169,7 +166,7 @@ func (t *table) delete(entries []Entry) (deleted int, err error) {
 func (t *table) deleteBatch(entries []Entry) (deleted int, err error) {
 	msgs := make([]netlink.Message, len(entries))
 	for i, e := range entries {
-		msgs[i] = message(msgDelete, netlink.Acknowledge, ir.FamilyOf(e.To.Addr()), encode(func(ae *netlink.AttributeEncoder) { identify(ae, e) }))
+		msgs[i] = message(msgDelete, netlink.Acknowledge, ir.FamilyOf(e.To.Addr()), func(b *codec.Builder) { identify(b, e) })
 	}
 	var refusals []error
 	err = t.writing.Do(context.Background(), func(c *socket.Conn) error {
@@ -201,86 +198,58 @@ func (t *table) deleteBatch(entries []Entry) (deleted int, err error) {
 	return deleted, errors.Join(refusals...)
 }
 
-// message prepends the netfilter header to attributes.
-func message(kind netlink.HeaderType, flags netlink.HeaderFlags, family ir.Family, attrs []byte) netlink.Message {
-	af := byte(unix.AF_INET)
-	if family == ir.IPv6 {
-		af = unix.AF_INET6
-	}
-	return netlink.Message{
-		Header: netlink.Header{Type: kind, Flags: netlink.Request | flags},
-		Data:   append([]byte{af, unix.NFNETLINK_V0, 0, 0}, attrs...),
-	}
+// message returns a message with the attributes that fill appends.
+func message(kind netlink.HeaderType, flags netlink.HeaderFlags, family ir.Family, fill func(*codec.Builder)) netlink.Message {
+	b := codec.Builder{codec.Family(family), unix.NFNETLINK_V0, 0, 0}
+	fill(&b)
+	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: b}
 }
 
-// encode returns attributes in network byte order. It panics on errors, which cannot occur: all
-// attributes are small and of fixed size.
-func encode(fill func(*netlink.AttributeEncoder)) []byte {
-	ae := netlink.NewAttributeEncoder()
-	fill(ae)
-	data, err := ae.Encode()
-	if err != nil {
-		panic(err)
-	}
-	return data
+// identify appends the flow and the kernel's ID of an entry. The ID protects a later entry of the
+// same flow.
+func identify(b *codec.Builder, e Entry) {
+	b.Nest(attrTupleOrig, func(b *codec.Builder) { direction(b, e.Protocol, e.Client, e.To) })
+	b.Uint32(attrID, e.ID)
 }
 
-// identify adds the flow and the kernel's ID of an entry. The ID protects a later entry of the same
-// flow.
-func identify(ae *netlink.AttributeEncoder, e Entry) {
-	ae.Nested(attrTupleOrig, func(ae *netlink.AttributeEncoder) error {
-		direction(ae, e.Protocol, e.Client, e.To)
-		return nil
-	})
-	ae.ByteOrder = binary.BigEndian
-	ae.Uint32(attrID, e.ID)
-}
-
-// direction adds the source and destination of one direction of a flow.
-func direction(ae *netlink.AttributeEncoder, proto ir.Protocol, from, to netip.AddrPort) {
-	ae.Nested(tupleIP, func(ae *netlink.AttributeEncoder) error {
+// direction appends the source and destination of one direction of a flow.
+func direction(b *codec.Builder, proto ir.Protocol, from, to netip.AddrPort) {
+	b.Nest(tupleIP, func(b *codec.Builder) {
 		src, dst := uint16(ipv4Src), uint16(ipv4Dst)
 		if to.Addr().Is6() {
 			src, dst = ipv6Src, ipv6Dst
 		}
-		ae.Bytes(src, from.Addr().AsSlice())
-		ae.Bytes(dst, to.Addr().AsSlice())
-		return nil
+		b.Bytes(src, from.Addr().AsSlice())
+		b.Bytes(dst, to.Addr().AsSlice())
 	})
-	ae.Nested(tupleProto, func(ae *netlink.AttributeEncoder) error {
-		ae.ByteOrder = binary.BigEndian
-		ae.Uint8(protoNum, uint8(proto))
-		ae.Uint16(protoSrcPort, from.Port())
-		ae.Uint16(protoDstPort, to.Port())
-		return nil
+	b.Nest(tupleProto, func(b *codec.Builder) {
+		b.Bytes(protoNum, []byte{byte(proto)})
+		b.Bytes(protoSrcPort, port(from.Port()))
+		b.Bytes(protoDstPort, port(to.Port()))
 	})
 }
 
-var errCut = errors.New("an attribute is cut off")
-
 // decode decodes an entry. It runs for each entry of the table, so it does not allocate.
 func decode(data []byte) (e Entry, err error) {
-	const header = 4
-	if len(data) < header {
+	if len(data) < codec.NfgenHead {
 		return Entry{}, errors.New("message without a netfilter header")
 	}
-	var kind uint16
-	var value []byte
-	for rest := data[header:]; len(rest) > 0; {
-		if kind, value, rest, err = attribute(rest); err != nil {
+	var a codec.Attr
+	for rest := data[codec.NfgenHead:]; len(rest) > 0; {
+		if a, rest, err = codec.Cut(rest); err != nil {
 			return Entry{}, err
 		}
 		switch {
-		case kind == attrTupleOrig:
-			e.Client, e.To, e.Protocol, err = tuple(value)
-		case kind == attrTupleReply:
-			e.From, _, _, err = tuple(value)
-		case kind == attrStatus && len(value) == 4:
-			e.Unanswered = binary.BigEndian.Uint32(value)&statusSeenReply == 0
-		case kind == attrID && len(value) == 4:
-			e.ID = binary.BigEndian.Uint32(value)
-		case kind == attrZone && len(value) == 2:
-			e.Zone = binary.BigEndian.Uint16(value)
+		case a.Type == attrTupleOrig:
+			e.Client, e.To, e.Protocol, err = tuple(a.Data)
+		case a.Type == attrTupleReply:
+			e.From, _, _, err = tuple(a.Data)
+		case a.Type == attrStatus && len(a.Data) == 4:
+			e.Unanswered = binary.BigEndian.Uint32(a.Data)&statusSeenReply == 0
+		case a.Type == attrID && len(a.Data) == 4:
+			e.ID = binary.BigEndian.Uint32(a.Data)
+		case a.Type == attrZone && len(a.Data) == 2:
+			e.Zone = binary.BigEndian.Uint16(a.Data)
 		}
 		if err != nil {
 			return Entry{}, err
@@ -289,44 +258,29 @@ func decode(data []byte) (e Entry, err error) {
 	return e, nil
 }
 
-// attribute splits off the first attribute.
-func attribute(b []byte) (kind uint16, value, rest []byte, err error) {
-	const header = 4
-	if len(b) < header {
-		return 0, nil, nil, errCut
-	}
-	n := int(binary.NativeEndian.Uint16(b))
-	if n < header || n > len(b) {
-		return 0, nil, nil, errCut
-	}
-	kind = binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-	return kind, b[header:n], b[min(len(b), (n+3)&^3):], nil
-}
-
 // tuple decodes one direction of a flow.
 func tuple(b []byte) (src, dst netip.AddrPort, proto ir.Protocol, err error) {
 	var srcAddr, dstAddr netip.Addr
 	var srcPort, dstPort uint16
-	var outer, inner uint16
-	var group, value []byte
+	var outer, inner codec.Attr
 	for len(b) > 0 {
-		if outer, group, b, err = attribute(b); err != nil {
+		if outer, b, err = codec.Cut(b); err != nil {
 			return src, dst, 0, err
 		}
-		for len(group) > 0 && (outer == tupleIP || outer == tupleProto) {
-			if inner, value, group, err = attribute(group); err != nil {
+		for group := outer.Data; len(group) > 0 && (outer.Type == tupleIP || outer.Type == tupleProto); {
+			if inner, group, err = codec.Cut(group); err != nil {
 				return src, dst, 0, err
 			}
-			switch {
-			case outer == tupleIP && (inner == ipv4Src || inner == ipv6Src):
+			switch value := inner.Data; {
+			case outer.Type == tupleIP && (inner.Type == ipv4Src || inner.Type == ipv6Src):
 				srcAddr, _ = netip.AddrFromSlice(value)
-			case outer == tupleIP && (inner == ipv4Dst || inner == ipv6Dst):
+			case outer.Type == tupleIP && (inner.Type == ipv4Dst || inner.Type == ipv6Dst):
 				dstAddr, _ = netip.AddrFromSlice(value)
-			case outer == tupleProto && inner == protoNum && len(value) == 1:
+			case outer.Type == tupleProto && inner.Type == protoNum && len(value) == 1:
 				proto = ir.Protocol(value[0])
-			case outer == tupleProto && inner == protoSrcPort && len(value) == 2:
+			case outer.Type == tupleProto && inner.Type == protoSrcPort && len(value) == 2:
 				srcPort = binary.BigEndian.Uint16(value)
-			case outer == tupleProto && inner == protoDstPort && len(value) == 2:
+			case outer.Type == tupleProto && inner.Type == protoDstPort && len(value) == 2:
 				dstPort = binary.BigEndian.Uint16(value)
 			}
 		}

@@ -189,7 +189,7 @@ func sameKey(s *rules.Set, f ir.Family, k *rules.Key, key []byte) bool {
 
 // Value returns the value of an attribute that contains only a value.
 func Value(b []byte) ([]byte, error) {
-	a, rest, err := cut(b)
+	a, rest, err := Cut(b)
 	if err != nil || len(rest) > 0 {
 		return nil, ErrShort
 	}
@@ -258,7 +258,7 @@ func DecodeVerdict(b []byte) (v rules.Verdict, err error) {
 	b, err = First(b, unix.NFTA_DATA_VERDICT)
 	for len(b) > 0 && err == nil {
 		var a Attr
-		a, b, err = cut(b)
+		a, b, err = Cut(b)
 		switch {
 		case a.Type == unix.NFTA_VERDICT_CODE && len(a.Data) == 4:
 			v.Kind = verdictKind(int32(binary.BigEndian.Uint32(a.Data)))

@@ -109,7 +109,7 @@ func EncodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
 		if s.Timeout > 0 {
 			b.Uint64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
 		}
-		b.bytes(unix.NFTA_SET_USERDATA, userData(s, f))
+		b.Bytes(unix.NFTA_SET_USERDATA, userData(s, f))
 	})
 }
 
@@ -228,7 +228,7 @@ func appendInterval(b *Builder, f ir.Family, p netip.Prefix) {
 		if !end && !behind.IsValid() {
 			var open udata
 			open.u32(udataElemFlags, udataElemIntervalOpen)
-			b.bytes(unix.NFTA_SET_ELEM_USERDATA, open)
+			b.Bytes(unix.NFTA_SET_ELEM_USERDATA, open)
 		}
 		b.Close(item)
 	}

@@ -50,7 +50,7 @@ func TestAttributesHaveNames(t *testing.T) {
 
 // withAttribute are the methods and functions that take an attribute's number, by its place.
 var withAttribute = map[string]int{
-	"Uint32": 0, "Uint64": 0, "Text": 0, "bytes": 0, "header": 0, "Open": 0, "under": 0,
+	"Uint32": 0, "Uint64": 0, "Text": 0, "Bytes": 0, "header": 0, "Open": 0, "under": 0,
 	"value": 0, "Nest": 0, "First": 1, "inTable": 1,
 }
 

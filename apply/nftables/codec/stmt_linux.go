@@ -189,7 +189,7 @@ func (p *program) ct(key uint32, reg int, original bool) {
 		b.Uint32(unix.NFTA_CT_DREG, register(reg))
 		b.Uint32(unix.NFTA_CT_KEY, key)
 		if original {
-			b.bytes(unix.NFTA_CT_DIRECTION, []byte{ipCTDirOrig})
+			b.Bytes(unix.NFTA_CT_DIRECTION, []byte{ipCTDirOrig})
 		}
 	})
 }
@@ -317,7 +317,7 @@ func (p *program) verdict(v rules.Verdict) {
 	if v.Kind == rules.Reject {
 		p.expr("reject", func(b *Builder) {
 			b.Uint32(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMP_UNREACH)
-			b.bytes(unix.NFTA_REJECT_ICMP_CODE, []byte{portUnreachable(p.family)})
+			b.Bytes(unix.NFTA_REJECT_ICMP_CODE, []byte{portUnreachable(p.family)})
 		})
 		return
 	}

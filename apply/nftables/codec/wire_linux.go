@@ -34,7 +34,8 @@ func Encode(fill func(b *Builder)) []byte {
 	return b
 }
 
-func (b *Builder) bytes(t uint16, v []byte) {
+// Bytes appends bytes as they are.
+func (b *Builder) Bytes(t uint16, v []byte) {
 	b.header(t, len(v))
 	*b = append(*b, v...)
 	b.pad()
@@ -60,7 +61,7 @@ func (b *Builder) Uint64(t uint16, v uint64) {
 // value appends an attribute that contains a value.
 func (b *Builder) value(t uint16, v []byte) {
 	start := b.Open(t)
-	b.bytes(unix.NFTA_DATA_VALUE, v)
+	b.Bytes(unix.NFTA_DATA_VALUE, v)
 	b.Close(start)
 }
 
@@ -101,9 +102,9 @@ type Attr struct {
 
 var ErrShort = errors.New("netlink attribute is cut short")
 
-// cut returns the first attribute in b, and the rest. Both are parts of b: there are too many values
+// Cut returns the first attribute in b, and the rest. Both are parts of b: there are too many values
 // of elements to copy, as netlink.AttributeDecoder does (BenchmarkElements).
-func cut(b []byte) (a Attr, rest []byte, err error) {
+func Cut(b []byte) (a Attr, rest []byte, err error) {
 	if len(b) < AttrHeader {
 		return a, nil, ErrShort
 	}
@@ -119,13 +120,13 @@ func Attrs(b []byte) ([]Attr, error) {
 	n := 0
 	for rest := b; len(rest) > 0; n++ {
 		var err error
-		if _, rest, err = cut(rest); err != nil {
+		if _, rest, err = Cut(rest); err != nil {
 			return nil, err
 		}
 	}
 	all := make([]Attr, n)
 	for i := range all {
-		all[i], b, _ = cut(b)
+		all[i], b, _ = Cut(b)
 	}
 	return all, nil
 }
@@ -133,7 +134,7 @@ func Attrs(b []byte) ([]Attr, error) {
 // First returns the value of the first attribute of a type in b, or nil.
 func First(b []byte, t uint16) ([]byte, error) {
 	for len(b) > 0 {
-		a, rest, err := cut(b)
+		a, rest, err := Cut(b)
 		if err != nil || a.Type == t {
 			return a.Data, err
 		}
