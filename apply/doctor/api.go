@@ -26,9 +26,17 @@ import (
 
 // API is an API server with a client.
 type API struct {
-	Server string // https://host:6443
-	Client *http.Client
-	Err    error // why Client is nil
+	Server   string // https://host:6443
+	Client   *http.Client
+	Err      error // why Client is nil
+	NodeName string
+	Now      func() time.Time
+}
+
+// apiCheck checks the API server.
+type apiCheck struct {
+	*examination
+	*API
 }
 
 // Clock differences that are reported. Certificates and tokens of a cluster are checked against the
@@ -51,30 +59,27 @@ var rights = [...]struct {
 	{"events.k8s.io", "events", []string{"create"}, true},
 }
 
-// api checks whether the API server is reachable, the permissions of the client, the clock, and the
+// run checks whether the API server is reachable, the permissions of the client, the clock, and the
 // Node object.
-func (e *examination) api(ctx context.Context) {
-	if e.API == nil {
-		return
-	}
+func (e *apiCheck) run(ctx context.Context) {
 	const check = "API server"
-	if e.API.Err != nil {
-		e.add(check, Error, "mend clientConnection.kubeconfig", "%s", e.API.Err)
+	if e.Err != nil {
+		e.add(check, Error, "mend clientConnection.kubeconfig", "%s", e.Err)
 		return
 	}
 	var version struct{ GitVersion string }
-	date, err := e.API.request(ctx, http.MethodGet, "/version", nil, &version)
+	date, err := e.request(ctx, http.MethodGet, "/version", nil, &version)
 	if err != nil {
-		e.add(check, Error, e.API.fix(err), "%s", err)
+		e.add(check, Error, e.fix(err), "%s", err)
 		return
 	}
-	e.add(check, OK, "", "%s is %s", e.API.Server, version.GitVersion)
+	e.add(check, OK, "", "%s is %s", e.Server, version.GitVersion)
 	e.clock(date)
 	e.rights(ctx)
 	e.node(ctx)
 }
 
-func (e *examination) clock(theirs time.Time) {
+func (e *apiCheck) clock(theirs time.Time) {
 	if theirs.IsZero() {
 		return
 	}
@@ -90,7 +95,7 @@ func (e *examination) clock(theirs time.Time) {
 	}
 }
 
-func (e *examination) rights(ctx context.Context) {
+func (e *apiCheck) rights(ctx context.Context) {
 	const check = "rights"
 	well := true
 	for _, r := range rights {
@@ -101,7 +106,7 @@ func (e *examination) rights(ctx context.Context) {
 				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 					Group: r.group, Resource: r.resource, Verb: verb}},
 			}
-			if _, err := e.API.request(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, &review); err != nil {
+			if _, err := e.request(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, &review); err != nil {
 				e.add(check, Warning, "ask with kubectl auth can-i", "are not known: %s", err)
 				return
 			}
@@ -125,12 +130,12 @@ func (e *examination) rights(ctx context.Context) {
 }
 
 // node compares the Node object with the machine.
-func (e *examination) node(ctx context.Context) {
+func (e *apiCheck) node(ctx context.Context) {
 	const check = "Node"
 	var nodes corev1.NodeList
 	query := url.Values{"fieldSelector": {"metadata.name=" + e.NodeName}} // like the daemon, which may have no permission to get a Node
-	if _, err := e.API.request(ctx, http.MethodGet, "/api/v1/nodes?"+query.Encode(), nil, &nodes); err != nil {
-		e.add(check, Error, e.API.fix(err), "%s: %s", e.NodeName, err)
+	if _, err := e.request(ctx, http.MethodGet, "/api/v1/nodes?"+query.Encode(), nil, &nodes); err != nil {
+		e.add(check, Error, e.fix(err), "%s: %s", e.NodeName, err)
 		return
 	}
 	if len(nodes.Items) != 1 {

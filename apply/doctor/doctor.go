@@ -48,8 +48,6 @@ type Node struct {
 	Writer       func() string // the process that writes the node's rules; "" for none
 	Lock         func() error  // why the writer's lock cannot be written
 	API          *API          // optional
-	NodeName     string
-	Now          func() time.Time
 }
 
 // limit is the timeout of a check.
@@ -58,12 +56,28 @@ const limit = 30 * time.Second
 // Examine runs all checks in order, and returns their findings.
 func (n *Node) Examine(ctx context.Context) []Finding {
 	e := &examination{Node: n}
-	for _, check := range []func(context.Context){
-		e.modes, e.settings, e.interfaces, e.forwarding, e.localhost, e.conntrack, e.fastpath, e.variants, e.interference, e.leftovers, e.writer, e.api,
+	for _, check := range []struct {
+		enabled bool
+		run     func(context.Context)
+	}{
+		{true, e.modes},
+		{n.Settings != nil, e.settings},
+		{n.Interfaces != nil, e.interfaces},
+		{true, e.forwarding},
+		{true, e.localhost},
+		{true, e.conntrack},
+		{n.Bridges != nil, e.fastpath},
+		{n.RuleCounts != nil, e.variants},
+		{n.Interference != nil, e.interference},
+		{n.Leftovers != nil, e.leftovers},
+		{n.Writer != nil, e.writer},
+		{n.API != nil, (&apiCheck{e, n.API}).run},
 	} {
-		limited, cancel := context.WithTimeout(ctx, limit)
-		check(limited)
-		cancel()
+		if check.enabled {
+			limited, cancel := context.WithTimeout(ctx, limit)
+			check.run(limited)
+			cancel()
+		}
 	}
 	return e.found
 }
@@ -115,9 +129,6 @@ func (e *examination) modes(ctx context.Context) {
 
 // settings checks the kernel settings that the configuration requires.
 func (e *examination) settings(context.Context) {
-	if e.Settings == nil {
-		return
-	}
 	differ, err := e.Settings()
 	for _, s := range differ {
 		e.add("setting "+s.Name(), Warning, "proxyc apply --init-only", "is %s, must be %s", s.Have, s.Want)
@@ -169,9 +180,6 @@ func (e *examination) localhost(context.Context) {
 
 // fastpath checks whether bridges keep packets from the fast path, if it is used.
 func (e *examination) fastpath(context.Context) {
-	if e.Bridges == nil {
-		return
-	}
 	const check = "fast path"
 	bridges, err := e.Bridges()
 	if err != nil {
@@ -189,9 +197,6 @@ func (e *examination) fastpath(context.Context) {
 
 // variants checks which iptables variants contain rules. Each variant shows only its own.
 func (e *examination) variants(ctx context.Context) {
-	if e.RuleCounts == nil {
-		return
-	}
 	const check = "iptables"
 	held, err := e.RuleCounts(ctx)
 	if err != nil {
@@ -212,9 +217,6 @@ func (e *examination) variants(ctx context.Context) {
 
 // interference checks the effects of foreign rules on packets to Services.
 func (e *examination) interference(ctx context.Context) {
-	if e.Interference == nil {
-		return
-	}
 	const check = "rules of others"
 	others, err := e.Interference(ctx)
 	if err != nil {
@@ -248,9 +250,6 @@ func owner(rule string) string {
 
 // leftovers checks for rules of kube-proxy, or of proxyc in other modes.
 func (e *examination) leftovers(ctx context.Context) {
-	if e.Leftovers == nil {
-		return
-	}
 	const check = "kube-proxy"
 	left, err := e.Leftovers(ctx)
 	if err != nil {
@@ -282,9 +281,6 @@ func (e *examination) leftovers(ctx context.Context) {
 }
 
 func (e *examination) writer(context.Context) {
-	if e.Writer == nil {
-		return
-	}
 	if who := e.Writer(); who != "" {
 		e.add("lock", OK, "", "this node's rules are written by %s", who)
 		return
@@ -293,9 +289,6 @@ func (e *examination) writer(context.Context) {
 }
 
 func (e *examination) interfaces(context.Context) {
-	if e.Interfaces == nil {
-		return
-	}
 	all, err := e.Interfaces()
 	if err != nil {
 		e.add("addresses", Error, "run in the node's network namespace", "%s", err)

@@ -225,8 +225,8 @@ func TestAPI(t *testing.T) {
 		{"another server", fakeAPI{version: "<html>", date: now}, "API server", Error, "not JSON"},
 	} {
 		server := httptest.NewServer(&tt.api)
-		n := &Node{Root: sysctl.Root(t.TempDir()), NodeName: "node1", Now: func() time.Time { return now },
-			API: &API{Server: server.URL, Client: server.Client()},
+		n := &Node{Root: sysctl.Root(t.TempDir()),
+			API: &API{Server: server.URL, Client: server.Client(), NodeName: "node1", Now: func() time.Time { return now }},
 			Interfaces: func() ([]compiler.Interface, error) {
 				return []compiler.Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}}}, nil
 			}}
@@ -249,7 +249,7 @@ func TestRemedies(t *testing.T) {
 	expired := httptest.NewServer(&fakeAPI{status: http.StatusUnauthorized})
 	defer expired.Close()
 	for server, do := range map[string]string{stranger.URL: "certificate-authority", expired.URL: "renew the credentials"} {
-		n := &Node{Root: sysctl.Root(t.TempDir()), NodeName: "node1", Now: time.Now, API: &API{Server: server, Client: &http.Client{}}}
+		n := &Node{Root: sysctl.Root(t.TempDir()), API: &API{Server: server, Client: &http.Client{}, NodeName: "node1", Now: time.Now}}
 		found := n.Examine(t.Context())
 		if !slices.ContainsFunc(found, func(f Finding) bool { return f.Check == "API server" && strings.Contains(f.Fix, do) }) {
 			t.Errorf("want the hint …%s… among %+v", do, found)

@@ -51,7 +51,7 @@ func (c *doctorCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
-	n := &doctor.Node{Root: "/", Mode: resolved.Config.ProxyMode(), NodeName: name, Now: time.Now,
+	n := &doctor.Node{Root: "/", Mode: resolved.Config.ProxyMode(),
 		Try:      func(ctx context.Context, mode ir.Mode) error { return doctor.Try(ctx, self, cluster, mode) },
 		Settings: func() ([]sysctl.Setting, error) { return host.Settings(resolved.Config, name) },
 		Bridges:  host.FastpathBridges,
@@ -65,7 +65,7 @@ func (c *doctorCmd) Run(e *env) (err error) {
 		n.Modes = append(n.Modes, ir.Mode(m))
 	}
 	if resolved.Config.ClientConnection.Kubeconfig != "" || deref(c.Master) != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		n.API = &doctor.API{}
+		n.API = &doctor.API{NodeName: name, Now: time.Now}
 		n.API.Server, n.API.Client, n.API.Err = watch.Client(resolved.Config.ClientConnection, deref(c.Master), "proxyc/"+build.Read().Version)
 	}
 	found := n.Examine(ctx)
