@@ -117,17 +117,17 @@ func (c *change) compareChains(have, want *rules.Ruleset) {
 }
 
 func setsByName(r *rules.Ruleset) map[string]*rules.Set {
-	m := make(map[string]*rules.Set, len(r.Sets))
-	for i := range r.Sets {
-		m[r.Sets[i].Name] = &r.Sets[i]
-	}
-	return m
+	return byName(r.Sets, func(s *rules.Set) string { return s.Name })
 }
 
 func chainsByName(r *rules.Ruleset) map[string]*rules.Chain {
-	m := make(map[string]*rules.Chain, len(r.Chains))
-	for i := range r.Chains {
-		m[r.Chains[i].Name] = &r.Chains[i]
+	return byName(r.Chains, func(c *rules.Chain) string { return c.Name })
+}
+
+func byName[T any](all []T, name func(*T) string) map[string]*T {
+	m := make(map[string]*T, len(all))
+	for i := range all {
+		m[name(&all[i])] = &all[i]
 	}
 	return m
 }

@@ -295,7 +295,7 @@ func matchOf(s *rules.Set, k *rules.Key) ir.Match {
 
 // ownersIn returns a function that finds the service ports of frontends in the comments of a Ruleset.
 func ownersIn(r *rules.Ruleset) func(ir.Match) ir.ServicePort {
-	var byMatch map[ir.Match]ir.ServicePort
+	var byMatch map[ir.Match]ir.ServicePort // nil until needed
 	return func(m ir.Match) ir.ServicePort {
 		if byMatch == nil {
 			byMatch = map[ir.Match]ir.ServicePort{}

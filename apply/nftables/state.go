@@ -181,7 +181,7 @@ func (n *state) withPresent(marked *fingerprints, have *rules.Ruleset) *rules.Ru
 
 // ownersOf returns a function that finds the service ports of frontends in a Program.
 func ownersOf(p *ir.Program) func(ir.Match) ir.ServicePort {
-	var byMatch map[ir.Match]ir.ServicePort
+	var byMatch map[ir.Match]ir.ServicePort // nil until needed
 	return func(m ir.Match) ir.ServicePort {
 		if byMatch == nil {
 			byMatch = map[ir.Match]ir.ServicePort{}

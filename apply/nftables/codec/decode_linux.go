@@ -269,25 +269,6 @@ func DecodeVerdict(b []byte) (v rules.Verdict, err error) {
 	return v, err
 }
 
-// verdictKind returns the kind for a number of the kernel's.
-func verdictKind(code int32) rules.VerdictKind {
-	switch code {
-	case nfDrop:
-		return rules.Drop
-	case nfAccept:
-		return rules.Accept
-	case unix.NFT_JUMP:
-		return rules.Jump
-	case unix.NFT_GOTO:
-		return rules.Goto
-	case unix.NFT_RETURN:
-		return rules.Return
-	case unix.NFT_CONTINUE:
-		return rules.Continue
-	}
-	return 0
-}
-
 // OtherHook is Base.Unsupported of a base chain at a hook that render/nftables does not have.
 const OtherHook = "another hook"
 

@@ -57,6 +57,14 @@ func (d *description) load(register []byte, l loaded) {
 	}
 }
 
+// loadOrSet records the load of a value into a register, or prints its assignment from another one.
+func (d *description) loadOrSet(l loaded, to []byte, from uint32) {
+	if to == nil {
+		d.print("%s set %s", l.name, d.from(from).text(l))
+	}
+	d.load(to, l)
+}
+
 // from returns the value that an instruction reads from a register.
 func (d *description) from(register uint32) loaded {
 	if l, ok := d.registers[register]; ok {
@@ -74,19 +82,9 @@ func (d *description) instruction(c Instruction) {
 		}
 		d.load(c.Fields[unix.NFTA_PAYLOAD_DREG], payloadName(c, d.family))
 	case "meta":
-		l := metaName(c.Uint32(unix.NFTA_META_KEY))
-		if c.Fields[unix.NFTA_META_DREG] == nil {
-			d.print("%s set %s", l.name, d.from(c.Uint32(unix.NFTA_META_SREG)).text(l))
-			return
-		}
-		d.load(c.Fields[unix.NFTA_META_DREG], l)
+		d.loadOrSet(metaName(c.Uint32(unix.NFTA_META_KEY)), c.Fields[unix.NFTA_META_DREG], c.Uint32(unix.NFTA_META_SREG))
 	case "ct":
-		l := ctName(c.Uint32(unix.NFTA_CT_KEY))
-		if c.Fields[unix.NFTA_CT_DREG] == nil {
-			d.print("%s set %s", l.name, d.from(c.Uint32(unix.NFTA_CT_SREG)).text(l))
-			return
-		}
-		d.load(c.Fields[unix.NFTA_CT_DREG], l)
+		d.loadOrSet(ctName(c.Uint32(unix.NFTA_CT_KEY)), c.Fields[unix.NFTA_CT_DREG], c.Uint32(unix.NFTA_CT_SREG))
 	case "bitwise":
 		of := d.from(c.Uint32(unix.NFTA_BITWISE_SREG))
 		mask, _ := Value(c.Fields[unix.NFTA_BITWISE_MASK])

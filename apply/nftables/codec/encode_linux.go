@@ -3,6 +3,7 @@ package codec
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -270,23 +271,22 @@ func AppendAddr(b *Builder, a netip.Addr) {
 }
 
 func AppendData(b *Builder, s *rules.Set, f ir.Family, e *rules.Element) {
+	if s.Data == rules.NoData {
+		return
+	}
+	data := b.Open(unix.NFTA_SET_ELEM_DATA)
 	switch s.Data {
 	case rules.VerdictData:
-		data := b.Open(unix.NFTA_SET_ELEM_DATA)
 		appendVerdict(b, e.Verdict)
-		b.Close(data)
 	case rules.AddrPortData:
-		data := b.Open(unix.NFTA_SET_ELEM_DATA)
 		b.header(unix.NFTA_DATA_VALUE, addrBytes(f)+4)
 		AppendAddr(b, e.To.Addr())
 		*b = append(*b, byte(e.To.Port()>>8), byte(e.To.Port()), 0, 0)
-		b.Close(data)
 	case rules.AddrData:
-		data := b.Open(unix.NFTA_SET_ELEM_DATA)
 		b.header(unix.NFTA_DATA_VALUE, addrBytes(f))
 		AppendAddr(b, e.To.Addr())
-		b.Close(data)
 	}
+	b.Close(data)
 }
 
 func appendVerdict(b *Builder, v rules.Verdict) {
@@ -298,22 +298,33 @@ func appendVerdict(b *Builder, v rules.Verdict) {
 	b.Close(verdict)
 }
 
+// verdictCodes are the kernel's numbers of verdicts.
+var verdictCodes = [...]struct {
+	kind rules.VerdictKind
+	code int32
+}{
+	{rules.Accept, nfAccept}, {rules.Drop, nfDrop}, {rules.Jump, unix.NFT_JUMP}, {rules.Goto, unix.NFT_GOTO},
+	{rules.Return, unix.NFT_RETURN}, {rules.Continue, unix.NFT_CONTINUE},
+}
+
 // verdictCode returns the kernel's number of a verdict.
 func verdictCode(v rules.Verdict) uint32 {
-	code := int32(nfDrop)
-	switch v.Kind {
-	case rules.Accept:
-		code = nfAccept
-	case rules.Return:
-		code = unix.NFT_RETURN
-	case rules.Continue:
-		code = unix.NFT_CONTINUE
-	case rules.Jump:
-		code = unix.NFT_JUMP
-	case rules.Goto:
-		code = unix.NFT_GOTO
+	for _, of := range &verdictCodes {
+		if of.kind == v.Kind {
+			return uint32(of.code)
+		}
 	}
-	return uint32(code)
+	return nfDrop
+}
+
+// verdictKind returns the kind of a verdict by its number; 0 if proxyc never uses it.
+func verdictKind(code int32) rules.VerdictKind {
+	for _, of := range &verdictCodes {
+		if of.code == code {
+			return of.kind
+		}
+	}
+	return 0
 }
 
 // lastAddr returns the highest address of a prefix.
@@ -362,14 +373,7 @@ func userData(s *rules.Set, f ir.Family) []byte {
 	return u
 }
 
-func hasSlot(s *rules.Set) bool {
-	for _, t := range s.Key {
-		if t == rules.TypeSlot {
-			return true
-		}
-	}
-	return false
-}
+func hasSlot(s *rules.Set) bool { return slices.Contains(s.Key, rules.TypeSlot) }
 
 // udata is user data: type and length are a byte each, nothing is aligned, and
 // numbers are native.

@@ -55,12 +55,6 @@ type Message struct {
 	Raw []byte
 }
 
-// NewMessage returns a message with some attributes.
-func NewMessage(typ uint16, family byte, attrs []byte) Message {
-	head := append(make([]byte, codec.NetlinkHead), family, 0, 0, 0)
-	return Message{Type: typ, Raw: append(head, attrs...)}
-}
-
 // Data returns nfgenmsg and the attributes, without the header.
 func (m *Message) Data() []byte { return m.Raw[codec.NetlinkHead:] }
 
@@ -84,33 +78,28 @@ func (c *Conn) Send(ctx context.Context, batch []Message) (refusals []Refusal, e
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	err = c.Request(batch, func() (err error) {
-		refusals, err = c.exchange(ctx, batch)
-		return err
+	err = c.Request(batch, func() error {
+		return c.Do(ctx, func(nl *socket.Conn) (err error) {
+			first := c.sequence + 1
+			pieces, size := c.pieces(batch, nl.PID())
+			if err := nl.Write(pieces); err != nil {
+				return fmt.Errorf("send %d bytes to nf_tables: %w", size, err)
+			}
+			refusals, err = answers(nl, len(batch), first)
+			return err
+		})
 	})
 	return refusals, err
 }
 
 // Change sends one message as a batch.
 func (c *Conn) Change(ctx context.Context, typ uint16, family byte, attrs []byte) error {
-	refusals, err := c.Send(ctx, []Message{NewMessage(typ, family, attrs)})
+	head := append(make([]byte, codec.NetlinkHead), family, 0, 0, 0)
+	refusals, err := c.Send(ctx, []Message{{Type: typ, Raw: append(head, attrs...)}})
 	if len(refusals) > 0 {
 		return refusals[0]
 	}
 	return err
-}
-
-func (c *Conn) exchange(ctx context.Context, batch []Message) (refusals []Refusal, err error) {
-	err = c.Do(ctx, func(nl *socket.Conn) (err error) {
-		first := c.sequence + 1
-		pieces, size := c.pieces(batch, nl.PID())
-		if err := nl.Write(pieces); err != nil {
-			return fmt.Errorf("send %d bytes to nf_tables: %w", size, err)
-		}
-		refusals, err = answers(nl, len(batch), first)
-		return err
-	})
-	return refusals, err
 }
 
 // pieces returns the messages of a batch with their headers, split into the pieces of one send call,
@@ -204,9 +193,12 @@ func nfType(t uint16) netlink.HeaderType {
 // table changed meanwhile.
 func (c *Conn) Dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
 	err = c.Request(nil, func() (err error) {
-		interrupted, err = c.dump(ctx, typ, family, query, each)
+		interrupted, err = c.ask(ctx, newRequest(typ, family, netlink.Dump, query), each)
 		return err
 	})
+	if err != nil {
+		err = fmt.Errorf("list nf_tables: %w", err)
+	}
 	return interrupted, err
 }
 
@@ -221,47 +213,35 @@ func (c *Conn) List(ctx context.Context, typ uint16, family byte, query []byte, 
 	})
 }
 
-func (c *Conn) dump(ctx context.Context, typ uint16, family byte, query []byte, each func(attrs []byte) error) (interrupted bool, err error) {
-	interrupted, err = c.Ask(ctx, newRequest(typ, family, netlink.Dump, query), func(data []byte) error {
+// Get returns one object; nil if it does not exist.
+func (c *Conn) Get(ctx context.Context, typ uint16, family byte, query []byte) (found codec.Fields, err error) {
+	err = c.Request(nil, func() error {
+		_, err := c.ask(ctx, newRequest(typ, family, 0, query), func(attrs []byte) (err error) {
+			found, err = codec.Parse(attrs)
+			return err
+		})
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return nil
+		case err == nil && found == nil: // no answer
+			return codec.ErrShort
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ask nf_tables: %w", err)
+	}
+	return found, nil
+}
+
+// ask makes a request, and passes the attributes of each answer to each.
+func (c *Conn) ask(ctx context.Context, m netlink.Message, each func(attrs []byte) error) (interrupted bool, err error) {
+	return c.Ask(ctx, m, func(data []byte) error {
 		if len(data) < codec.NfgenHead {
 			return codec.ErrShort
 		}
 		return each(data[codec.NfgenHead:])
 	})
-	if err != nil {
-		err = fmt.Errorf("list nf_tables: %w", err)
-	}
-	return interrupted, err
-}
-
-// Get returns one object; nil if it does not exist.
-func (c *Conn) Get(ctx context.Context, typ uint16, family byte, query []byte) (found codec.Fields, err error) {
-	err = c.Request(nil, func() (err error) {
-		found, err = c.get(ctx, typ, family, query)
-		return err
-	})
-	return found, err
-}
-
-func (c *Conn) get(ctx context.Context, typ uint16, family byte, query []byte) (found codec.Fields, err error) {
-	answered := false
-	_, err = c.Ask(ctx, newRequest(typ, family, 0, query), func(data []byte) (err error) {
-		if answered = true; len(data) < codec.NfgenHead {
-			return codec.ErrShort
-		}
-		found, err = codec.Parse(data[codec.NfgenHead:])
-		return err
-	})
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil, nil
-	case err == nil && !answered:
-		err = codec.ErrShort
-	}
-	if err != nil {
-		return nil, fmt.Errorf("ask nf_tables: %w", err)
-	}
-	return found, nil
 }
 
 // Generation returns the number of the last change of any table.
