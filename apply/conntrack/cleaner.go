@@ -83,8 +83,8 @@ func (c *Cleaner) clearRemoved() []ir.Match {
 	return removed
 }
 
-// EndCommit records the rules in force after a successful sync, and requests a pass over the flows that
-// the sync affects.
+// EndCommit records the rules in force after a successful sync, and requests a pass over the flows
+// that the sync affects.
 func (c *Cleaner) EndCommit(w Work) {
 	if w.All { // the rules in force are unknown before the first full sync
 		w.Removed = append(c.clearRemoved(), w.Removed...)
@@ -185,8 +185,8 @@ func (c *Cleaner) finish(f ir.Family, failed bool) {
 	*c.running.At(f), *c.failed.At(f) = nil, failed
 }
 
-// stillStale returns a function that selects the entries that are stale by the rules now in force. It
-// waits until those are known.
+// stillStale returns a function that selects the entries that are stale by the rules now in force.
+// It waits until those are known.
 func (c *Cleaner) stillStale(ctx context.Context, sel *Selector) func([]Stale) ([]Stale, error) {
 	return func(stale []Stale) ([]Stale, error) {
 		if err := c.waitSettled(ctx); err != nil {

@@ -162,8 +162,8 @@ func add(set map[netip.AddrPort]bool, backends []ir.Backend) {
 	}
 }
 
-// frontendOf returns the frontend for an address, exact addresses before node ports. current is nil if it
-// was removed.
+// frontendOf returns the frontend for an address, exact addresses before node ports. current is nil
+// if it was removed.
 func (sel *Selector) frontendOf(exact, nodePort ir.Match) (m ir.Match, current *frontend, ok bool) {
 	f := sel.inForce
 	f.mu.Lock()

@@ -109,8 +109,8 @@ type scope struct {
 	removed map[ir.Match]bool
 }
 
-// update records the rules in force after a sync in one family. It returns the scope to check, or nil
-// if the sync did not include the family.
+// update records the rules in force after a sync in one family. It returns the scope to check, or
+// nil if the sync did not include the family.
 func (f *frontends) update(of ir.Family, w *Work) *scope {
 	p := w.Programs.Of(of)
 	if p == nil {

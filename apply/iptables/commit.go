@@ -108,8 +108,8 @@ func (t *tables) execute(ctx context.Context, p *Plan) (done int, err error) {
 	return done, nil
 }
 
-// maxRules returns the maximum number of rules per run. The legacy tool replaces the whole table each
-// time, so one run is cheapest.
+// maxRules returns the maximum number of rules per run. The legacy tool replaces the whole table
+// each time, so one run is cheapest.
 func (t *tables) maxRules() int {
 	if t.Variant == Legacy {
 		return math.MaxInt

@@ -17,8 +17,8 @@ import (
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
-// Interference returns the effects of foreign rules of the legacy variant on packets to Services. It
-// ignores chains named KUBE-. Package nftables checks the chains of the nft variant.
+// Interference returns the effects of foreign rules of the legacy variant on packets to Services.
+// It ignores chains named KUBE-. Package nftables checks the chains of the nft variant.
 func Interference(ctx context.Context, mark uint32) (all apply.Interference, err error) {
 	for _, f := range ir.Families() {
 		tables, _ := LegacyTables(f) // none without root
@@ -42,8 +42,8 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 	return all, nil
 }
 
-// RuleCounts returns the number of rules of each variant in both families. It omits a variant whose tools
-// are not installed.
+// RuleCounts returns the number of rules of each variant in both families. It omits a variant whose
+// tools are not installed.
 func RuleCounts(ctx context.Context) (map[Variant]int, error) {
 	held := map[Variant]int{}
 	var errs []error

@@ -58,9 +58,9 @@ type tools struct {
 	run      runner
 }
 
-// unsupported reports whether a tool's error means that the tool does not exist, or that the kernel lacks
-// a feature: xtables exits with 1 to 3 then. A tool that was killed, could not start, or did not
-// get the lock is not evidence for that.
+// unsupported reports whether a tool's error means that the tool does not exist, or that the kernel
+// lacks a feature: xtables exits with 1 to 3 then. A tool that was killed, could not start, or did
+// not get the lock is not evidence for that.
 func unsupported(err error) bool {
 	if exit, ok := errors.AsType[interface {
 		error
@@ -110,10 +110,10 @@ func tool(f ir.Family, v Variant, verb string) string {
 	return rules.Tool(f) + "-" + string(v) + "-" + verb
 }
 
-// detectVariant returns the variant that the node uses. It is, in this order: the one with the kubelet's
-// hint chain (KEP-3178, iptables ownership), the one with rules of kube-proxy or proxyc, the one
-// with more rules, nft. The legacy tools are run only if legacy tables exist. They would create
-// tables that every packet then has to pass.
+// detectVariant returns the variant that the node uses. It is, in this order: the one with the
+// kubelet's hint chain (KEP-3178, iptables ownership), the one with rules of kube-proxy or proxyc,
+// the one with more rules, nft. The legacy tools are run only if legacy tables exist. They would
+// create tables that every packet then has to pass.
 func (t *tools) detectVariant(ctx context.Context) (Variant, error) {
 	type sign struct{ table, chain string }
 	var signs []sign

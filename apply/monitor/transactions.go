@@ -104,8 +104,8 @@ func (t *transactions) forget() {
 	})
 }
 
-// markForeign marks all transactions in a window as foreign, and reports whether one of them changed
-// something of ours.
+// markForeign marks all transactions in a window as foreign, and reports whether one of them
+// changed something of ours.
 func (t *transactions) markForeign(w *window) (foreign bool) {
 	if w.first != nil {
 		foreign = t.addForeign(w.first)

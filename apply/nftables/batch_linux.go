@@ -179,8 +179,8 @@ func (b *batch) remove(c *change) {
 	}
 }
 
-// resize sets the size of an existing set. It is not part of the declaration of a new one, since the
-// kernel would then allocate memory for all elements. Kernels before 6.5 ignore it.
+// resize sets the size of an existing set. It is not part of the declaration of a new one, since
+// the kernel would then allocate memory for all elements. Kernels before 6.5 ignore it.
 func (b *batch) resize(c *change, s *rules.Set) {
 	b.lastSet++
 	b.add(c, unix.NFT_MSG_NEWSET, codec.EncodeSize(s, c.family, b.lastSet), purpose{object: "size of set " + s.Name, set: s})
@@ -243,7 +243,8 @@ func (b *batch) load(c *change) {
 	}
 }
 
-// elementWriter builds messages with elements of one set. It reuses its buffer for the next message.
+// elementWriter builds messages with elements of one set. It reuses its buffer for the next
+// message.
 type elementWriter struct {
 	purpose
 	typ  uint16

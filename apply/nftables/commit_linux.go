@@ -84,8 +84,8 @@ func (w *writer) replan(ctx context.Context, plan *Plan) (*Plan, error) {
 	return again, nil
 }
 
-// mayBeStale reports whether rejections may be due to an outdated Plan: some table has changed since
-// it was made, or may have.
+// mayBeStale reports whether rejections may be due to an outdated Plan: some table has changed
+// since it was made, or may have.
 func (w *writer) mayBeStale(ctx context.Context, p *Plan, refusals []refused) (bool, error) {
 	if p.final || !slices.ContainsFunc(refusals, refused.mayBeStale) {
 		return false, nil
@@ -240,10 +240,10 @@ func (q *quarantine) result() apply.Result {
 	return apply.Result{Refused: q.refused, Busy: q.busy}
 }
 
-// without returns the Plan without the rejected parts. Expired entries of affinity maps are ignored,
-// and chains and sets that are still in use are kept. For other rejections the whole Service is
-// omitted. If stale is set, it returns a staleError for rejections that may be due to an outdated
-// Plan.
+// without returns the Plan without the rejected parts. Expired entries of affinity maps are
+// ignored, and chains and sets that are still in use are kept. For other rejections the whole
+// Service is omitted. If stale is set, it returns a staleError for rejections that may be due to an
+// outdated Plan.
 func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, error) {
 	services := map[ir.Name]bool{}
 	drop := map[string]bool{} // chains and sets to keep

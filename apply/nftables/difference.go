@@ -56,8 +56,8 @@ func (c *change) addElements(e elementChange) {
 	}
 }
 
-// compareElements returns the changes from the elements of have to those of want. It ignores elements
-// that rules add.
+// compareElements returns the changes from the elements of have to those of want. It ignores
+// elements that rules add.
 func compareElements(have, want *rules.Set) elementChange {
 	e := elementChange{set: want, flush: have.Foreign}
 	if e.flush {

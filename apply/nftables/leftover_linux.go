@@ -16,8 +16,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// Leftovers returns the existing tables of proxyc and kube-proxy. If inUse is set, it omits proxyc's
-// own, except that of the fast path. A kernel without nf_tables has none.
+// Leftovers returns the existing tables of proxyc and kube-proxy. If inUse is set, it omits
+// proxyc's own, except that of the fast path. A kernel without nf_tables has none.
 func Leftovers(ctx context.Context, inUse bool) (left []apply.Leftover, err error) {
 	tables, err := proxyTables(ctx)
 	foreign := sync.OnceValue(func() bool { return hasForeignTables(ctx) })

@@ -293,7 +293,8 @@ func matchOf(s *rules.Set, k *rules.Key) ir.Match {
 	return ir.Match{Addr: k.Addr, Protocol: k.Proto, Port: k.Port}
 }
 
-// ownersIn returns a function that finds the service ports of frontends in the comments of a Ruleset.
+// ownersIn returns a function that finds the service ports of frontends in the comments of a
+// Ruleset.
 func ownersIn(r *rules.Ruleset) func(ir.Match) ir.ServicePort {
 	var byMatch map[ir.Match]ir.ServicePort // nil until needed
 	return func(m ir.Match) ir.ServicePort {
@@ -351,8 +352,8 @@ func (p *Plan) operations(ops operations) {
 	}
 }
 
-// Without returns the Plan without some objects. It returns false if it creates a table or flushes a
-// set, since these are then filled completely.
+// Without returns the Plan without some objects. It returns false if it creates a table or flushes
+// a set, since these are then filled completely.
 func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
 	rest := &Plan{} // not planned again: what was wanted may be outdated
 	for f, c := range ir.Present(p.families) {

@@ -280,11 +280,11 @@ func (r *reader) readAffinity(ctx context.Context, f ir.Family, s *rules.Set) er
 	return err
 }
 
-// readElements dumps the elements of a set. If a set has grown, the kernel moves it to a larger hash
-// table some time after the commit. A dump continues at the number of elements that it has returned
-// so far, so during the move it may repeat some and omit as many others. It is then repeated. It is
-// repeated once more if our own commits change elements meanwhile. Elements with a fingerprint in m
-// are marked there, and not kept; m may be nil.
+// readElements dumps the elements of a set. If a set has grown, the kernel moves it to a larger
+// hash table some time after the commit. A dump continues at the number of elements that it has
+// returned so far, so during the move it may repeat some and omit as many others. It is then
+// repeated. It is repeated once more if our own commits change elements meanwhile. Elements with a
+// fingerprint in m are marked there, and not kept; m may be nil.
 func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *setFingerprints) (all bool, err error) {
 	for try := range maxDumps {
 		s.Elements, s.Foreign = s.Elements[:0], false

@@ -12,8 +12,8 @@ import (
 // matter. Backends keep their slots, whatever the order of the compiled pool, and a new or removed
 // endpoint changes one or two elements. The pools in force have the order that was applied.
 
-// keepSlots returns a Service with the slots of its earlier version, as far as the pools have the same
-// backends.
+// keepSlots returns a Service with the slots of its earlier version, as far as the pools have the
+// same backends.
 func keepSlots(old, now *ir.Service) *ir.Service {
 	if old == nil || now == nil {
 		return now
@@ -141,8 +141,8 @@ func withSlots(svc *ir.Service, slots func(pool int) []netip.AddrPort) *ir.Servi
 	return out
 }
 
-// inSlots returns backends with those that have a slot at its index, and the others at free ones. It
-// returns nil if this is the order already.
+// inSlots returns backends with those that have a slot at its index, and the others at free ones.
+// It returns nil if this is the order already.
 func inSlots(backends []ir.Backend, slots []netip.AddrPort) []ir.Backend {
 	slots = slots[:min(len(slots), len(backends))]
 	same := 0

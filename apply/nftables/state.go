@@ -71,15 +71,15 @@ func newFingerprints(p *ir.Program) *fingerprints {
 	return out
 }
 
-// fingerprinted reports whether elements of a set have fingerprints. Those of affinity are kept: all
-// of them are needed to find the backends that affinity maps may contain.
+// fingerprinted reports whether elements of a set have fingerprints. Those of affinity are kept:
+// all of them are needed to find the backends that affinity maps may contain.
 func fingerprinted(id rules.SetID) bool { return id != rules.AffinityIPs && id != rules.AffinityPorts }
 
 var seed = maphash.MakeSeed()
 
 // fingerprint returns a hash of all properties of an element, including its comment. The seed is
-// random, so collisions cannot be constructed. In a set of a million elements, an unexpected element
-// matches by chance with a probability of 10^-13.
+// random, so collisions cannot be constructed. In a set of a million elements, an unexpected
+// element matches by chance with a probability of 10^-13.
 func fingerprint(id rules.SetID, e *rules.Element) uint64 {
 	return maphash.Comparable(seed, struct {
 		id      rules.SetID
@@ -114,8 +114,8 @@ func (m *setFingerprints) markPresent(id rules.SetID, elements []rules.Element) 
 	return others, again
 }
 
-// unmatched returns the actual and the wanted table for a Program. Both omit the elements that exist
-// as expected.
+// unmatched returns the actual and the wanted table for a Program. Both omit the elements that
+// exist as expected.
 func (n *state) unmatched(f ir.Family, p *ir.Program) (have, want *rules.Ruleset) {
 	have = tableIn(n.Tables, f)
 	marked := n.ofFamily(f)

@@ -14,8 +14,8 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// describe returns the text of an unsupported rule, similar to nft's, by which people can find it. It
-// contains the kernel's names of unknown instructions, and numbers for unknown keys.
+// describe returns the text of an unsupported rule, similar to nft's, by which people can find it.
+// It contains the kernel's names of unknown instructions, and numbers for unknown keys.
 func describe(code []Instruction, f ir.Family) string {
 	d := description{family: f, registers: map[uint32]loaded{}}
 	for _, c := range code {

@@ -51,8 +51,8 @@ func typeOf(t rules.Type, f ir.Family) (id uint32, bytes int) {
 	return typeIPv4, 4
 }
 
-// concat returns nft's number of a concatenation, with six bits per part, and its size. Each part is
-// padded to four bytes.
+// concat returns nft's number of a concatenation, with six bits per part, and its size. Each part
+// is padded to four bytes.
 func concat(parts []rules.Type, f ir.Family) (id uint32, bytes int) {
 	for _, t := range parts {
 		i, n := typeOf(t, f)
@@ -213,8 +213,9 @@ func AppendElement(b *Builder, s *rules.Set, f ir.Family, e *rules.Element, gone
 	b.Close(item)
 }
 
-// appendInterval appends an interval, which is two elements in the kernel: its start, and the address
-// after its end. An interval up to the last address has no second element; nft marks the first one.
+// appendInterval appends an interval, which is two elements in the kernel: its start, and the
+// address after its end. An interval up to the last address has no second element; nft marks the
+// first one.
 func appendInterval(b *Builder, f ir.Family, p netip.Prefix) {
 	behind := lastAddr(p).Next()
 	edge := func(a netip.Addr, end bool) {
@@ -337,8 +338,8 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// userData returns the user data with which nft lists a set: the byte order of keys and data, and an
-// expression for each type without a name.
+// userData returns the user data with which nft lists a set: the byte order of keys and data, and
+// an expression for each type without a name.
 func userData(s *rules.Set, f ir.Family) []byte {
 	var u udata
 	order := func(single bool) uint32 {
@@ -391,8 +392,8 @@ func expression(kind uint32, data udata) []byte {
 	return u
 }
 
-// typeofExpr returns the expression by which a part of a key is declared: ip daddr, meta l4proto, th
-// dport or numgen random mod 2.
+// typeofExpr returns the expression by which a part of a key is declared: ip daddr, meta l4proto,
+// th dport or numgen random mod 2.
 func typeofExpr(t rules.Type, f ir.Family) []byte {
 	var u udata
 	switch t {

@@ -128,8 +128,8 @@ func (p *program) stmt(s rules.Stmt) {
 	}
 }
 
-// matchNet compares the bytes of the address that the prefix determines. A prefix that ends within a
-// byte needs a mask.
+// matchNet compares the bytes of the address that the prefix determines. A prefix that ends within
+// a byte needs a mask.
 func (p *program) matchNet(s rules.MatchNet) {
 	addr, bits := s.Prefix.Addr().AsSlice(), s.Prefix.Bits()
 	offset, n := addrOffset(s.Field, p.family)

@@ -23,8 +23,8 @@ const (
 func Align(n int) int { return (n + 3) &^ 3 }
 
 // Builder appends attributes. netlink.AttributeEncoder allocates for each attribute, and copies it
-// once per level. It takes thirty times as long for elements (BenchmarkElements). For rules, it would
-// add a seventh to all allocations when a node's tables are filled (cmd/proxyc.TestCounts).
+// once per level. It takes thirty times as long for elements (BenchmarkElements). For rules, it
+// would add a seventh to all allocations when a node's tables are filled (cmd/proxyc.TestCounts).
 type Builder []byte
 
 // Encode returns the attributes that fill appends.
@@ -102,8 +102,8 @@ type Attr struct {
 
 var ErrShort = errors.New("netlink attribute is cut short")
 
-// Cut returns the first attribute in b, and the rest. Both are parts of b: there are too many values
-// of elements to copy, as netlink.AttributeDecoder does (BenchmarkElements).
+// Cut returns the first attribute in b, and the rest. Both are parts of b: there are too many
+// values of elements to copy, as netlink.AttributeDecoder does (BenchmarkElements).
 func Cut(b []byte) (a Attr, rest []byte, err error) {
 	if len(b) < AttrHeader {
 		return a, nil, ErrShort

@@ -14,14 +14,14 @@ import (
 	"github.com/proxyc/proxyc/apply/socket"
 )
 
-// Conn exchanges messages with nf_tables. Keep it open as long as the Dataplane: to close it after a
-// removal waits until the kernel has freed the removed objects.
+// Conn exchanges messages with nf_tables. Keep it open as long as the Dataplane: to close it after
+// a removal waits until the kernel has freed the removed objects.
 type Conn struct {
 	*socket.Socket
 	// sequence is the number of the last message of a batch. The library numbers other requests.
 	sequence uint32
-	// Request wraps each exchange, which do makes; batch is nil for requests without one. Tests replace
-	// it to make requests fail before or after they take effect.
+	// Request wraps each exchange, which do makes; batch is nil for requests without one. Tests
+	// replace it to make requests fail before or after they take effect.
 	Request func(batch []Message, do func() error) error
 }
 
@@ -31,8 +31,8 @@ func Direct(_ []Message, do func() error) error { return do() }
 // readBuffer is the size in bytes for the rejections of a batch, each of which quotes its message.
 const readBuffer = 32 << 20
 
-// Dial opens a connection to the network namespace of a file descriptor, or of the calling thread if
-// netns is 0.
+// Dial opens a connection to the network namespace of a file descriptor, or of the calling thread
+// if netns is 0.
 func Dial(netns int) (*Conn, error) {
 	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(
@@ -72,8 +72,8 @@ func (r Refusal) Error() string { return "nf_tables: " + r.Err.Error() }
 
 func (r Refusal) Unwrap() error { return r.Err }
 
-// Send sends a batch, which the kernel commits completely or not at all. It returns the reasons for a
-// rejection.
+// Send sends a batch, which the kernel commits completely or not at all. It returns the reasons for
+// a rejection.
 func (c *Conn) Send(ctx context.Context, batch []Message) (refusals []Refusal, err error) {
 	if len(batch) == 0 {
 		return nil, nil
@@ -102,8 +102,8 @@ func (c *Conn) Change(ctx context.Context, typ uint16, family byte, attrs []byte
 	return err
 }
 
-// pieces returns the messages of a batch with their headers, split into the pieces of one send call,
-// and their total size in bytes.
+// pieces returns the messages of a batch with their headers, split into the pieces of one send
+// call, and their total size in bytes.
 func (c *Conn) pieces(batch []Message, pid uint32) (pieces [][]byte, size int) {
 	var last []byte
 	add := func(typ uint16, flags netlink.HeaderFlags, raw []byte) {
@@ -250,8 +250,8 @@ func (c *Conn) Generation(ctx context.Context) (uint32, error) {
 	return a.Uint32(unix.NFTA_GEN_ID), err
 }
 
-// Fetch requests elements by a message, and passes the attributes of each answer to each, which must
-// not keep them. The kernel has queued all answers when sending returns.
+// Fetch requests elements by a message, and passes the attributes of each answer to each, which
+// must not keep them. The kernel has queued all answers when sending returns.
 func (c *Conn) Fetch(ctx context.Context, data []byte, each func(attrs []byte) error) error {
 	err := c.Do(ctx, func(nl *socket.Conn) error {
 		asked, err := nl.Send(netlink.Message{

@@ -23,10 +23,10 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// A Keeper maintains the flowtable (KEP-4963) of a network namespace, in a table of its own. Nothing
-// else of ours refers to it, and packets are handled in the same way without it. A packet of a
-// connection in the flowtable goes from the ingress hook of its interface directly to the outgoing
-// interface.
+// A Keeper maintains the flowtable (KEP-4963) of a network namespace, in a table of its own.
+// Nothing else of ours refers to it, and packets are handled in the same way without it. A packet
+// of a connection in the flowtable goes from the ingress hook of its interface directly to the
+// outgoing interface.
 //
 // If the table differs from the wanted one, it is replaced in one transaction. Connections then use
 // the slow path until the kernel has removed the old table. New interfaces are added to the
@@ -62,8 +62,8 @@ const (
 	retryDelay = 10 * time.Second
 )
 
-// New returns a Keeper for the network namespace of a file descriptor, or for the process's if ns is
-// 0. log is optional.
+// New returns a Keeper for the network namespace of a file descriptor, or for the process's if ns
+// is 0. log is optional.
 func New(ns int, o apply.Fastpath, log *slog.Logger) *Keeper {
 	f := &Keeper{Fastpath: o, netns: netns.None(), log: cmp.Or(log, slog.New(slog.DiscardHandler)), renew: make(chan struct{}, 1),
 		root: "/", bridge: map[int]string{}}
@@ -229,8 +229,8 @@ func (f *Keeper) checkBridges() {
 	}
 }
 
-// Bridges returns the bridges in the flowtable of the process's network namespace, whichever process
-// created it.
+// Bridges returns the bridges in the flowtable of the process's network namespace, whichever
+// process created it.
 func Bridges() (bridges []string, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -299,8 +299,8 @@ func (f *Keeper) commit(fill func(*nftables.Conn)) error {
 	return c.Flush()
 }
 
-// matches reports whether the table is the one that replace creates with these interfaces, which are
-// sorted.
+// matches reports whether the table is the one that replace creates with these interfaces, which
+// are sorted.
 func (f *Keeper) matches(names []string) bool {
 	c, err := f.connect()
 	if err != nil {
@@ -342,8 +342,8 @@ func ourTable() *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyINet, Name: Table}
 }
 
-// add adds interfaces to the flowtable. The zero byte ends a name: newer kernels treat a name without
-// it as a prefix.
+// add adds interfaces to the flowtable. The zero byte ends a name: newer kernels treat a name
+// without it as a prefix.
 func (f *Keeper) add(c *nftables.Conn, names ...string) {
 	t := &nftables.Flowtable{Table: ourTable(), Name: name, Flags: nftables.FlowtableFlagsCounter}
 	for chunk := range slices.Chunk(names, maxDevices) {
@@ -392,9 +392,9 @@ const (
 // Only replies add their connection. The kernel uses the route of the packet that adds the
 // connection for its direction, and looks up the route of the other one. If another program has
 // removed our tables, no chain translates, and the kernel does not translate packets of known
-// connections either. A request then has the route to the Service's own address, usually the default
-// route. The flowtable would send all requests of the connection there until it is idle. A reply
-// always has the route to the client, and the kernel looks up the route to the endpoint.
+// connections either. A request then has the route to the Service's own address, usually the
+// default route. The flowtable would send all requests of the connection there until it is idle. A
+// reply always has the route to the client, and the kernel looks up the route to the endpoint.
 func (f *Keeper) exprs() []expr.Any {
 	hasBit := func(key expr.CtKey, bit uint32) []expr.Any {
 		return []expr.Any{
