@@ -48,12 +48,12 @@ func (t *table) clean(sel *Selector, pick func([]Stale) ([]Stale, error)) (delet
 
 // sweep passes the stale entries to take, at most batch at a time.
 func (t *table) sweep(sel *Selector, take func([]Stale) error) error {
-	held := make([]Stale, 0, batch)
-	hand := func() (err error) {
-		if len(held) > 0 {
-			err = take(held)
+	pending := make([]Stale, 0, batch)
+	flush := func() (err error) {
+		if len(pending) > 0 {
+			err = take(pending)
 		}
-		held = held[:0]
+		pending = pending[:0]
 		return err
 	}
 	for _, f := range sel.filters() {
@@ -62,13 +62,13 @@ func (t *table) sweep(sel *Selector, take func([]Stale) error) error {
 			if !ok {
 				return nil
 			}
-			if held = append(held, s); len(held) < batch {
+			if pending = append(pending, s); len(pending) < batch {
 				return nil
 			}
-			return hand()
+			return flush()
 		})
 		if err == nil {
-			err = hand()
+			err = flush()
 		}
 		if err != nil || !filtered { // without a filter, one dump contains everything
 			return err

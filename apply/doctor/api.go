@@ -50,7 +50,7 @@ const (
 var rights = [...]struct {
 	group, resource string
 	verbs           []string
-	needless        bool // optional
+	optional        bool
 }{
 	{"", "services", []string{"list", "watch"}, false},
 	{"discovery.k8s.io", "endpointslices", []string{"list", "watch"}, false},
@@ -97,7 +97,7 @@ func (e *apiCheck) clock(theirs time.Time) {
 
 func (e *apiCheck) rights(ctx context.Context) {
 	const check = "rights"
-	well := true
+	ok := true
 	for _, r := range rights {
 		var refused []string
 		for _, verb := range r.verbs {
@@ -117,14 +117,14 @@ func (e *apiCheck) rights(ctx context.Context) {
 		if len(refused) == 0 {
 			continue
 		}
-		well = false
+		ok = false
 		s, without := Error, ""
-		if r.needless {
+		if r.optional {
 			s, without = Warning, "; proxyc works without"
 		}
 		e.add(check, s, "grant them by a ClusterRole, as docs/deploy/rbac.yaml does", "may not %s %s%s", strings.Join(refused, ", "), r.resource, without)
 	}
-	if well {
+	if ok {
 		e.add(check, OK, "", "are all there")
 	}
 }
@@ -142,18 +142,18 @@ func (e *apiCheck) node(ctx context.Context) {
 		e.add(check, Error, "set --hostname-override to the name of the node, as the kubelet does", "the cluster has no Node %s", e.NodeName)
 		return
 	}
-	well := true
+	ok := true
 	for _, a := range nodes.Items[0].Status.Addresses {
 		if a.Type != corev1.NodeInternalIP {
 			continue
 		}
 		addr, err := netip.ParseAddr(a.Address)
 		if err == nil && !slices.Contains(e.addrs.Of(ir.FamilyOf(addr)), addr.Unmap().String()) {
-			well = false
+			ok = false
 			e.add(check, Error, "run it in the node's network namespace, or mend --node-ip of the kubelet", "%s has address %s, which no interface here has", e.NodeName, a.Address)
 		}
 	}
-	if well {
+	if ok {
 		e.add(check, OK, "", "%s has addresses of this machine", e.NodeName)
 	}
 }

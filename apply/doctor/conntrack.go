@@ -22,19 +22,19 @@ func (e *examination) conntrack(context.Context) {
 		return n, err == nil && numErr == nil
 	}
 	count, ok := number("nf_conntrack_count")
-	most, okMost := number("nf_conntrack_max")
-	if !ok || !okMost || most == 0 {
+	maximum, okMax := number("nf_conntrack_max")
+	if !ok || !okMax || maximum == 0 {
 		e.add(check, Warning, "modprobe nf_conntrack", "the kernel does not track connections yet")
 		return
 	}
 	const raise = "raise conntrack.maxPerCore of the configuration, or find who opens so many (conntrack -L)"
-	switch percent := count * 100 / most; {
+	switch percent := count * 100 / maximum; {
 	case percent >= fullError:
-		e.add(check, Error, raise, "%d of %d entries are used: new connections are dropped", count, most)
+		e.add(check, Error, raise, "%d of %d entries are used: new connections are dropped", count, maximum)
 	case percent >= fullWarning:
-		e.add(check, Warning, raise, "%d of %d entries are used", count, most)
+		e.add(check, Warning, raise, "%d of %d entries are used", count, maximum)
 	default:
-		e.add(check, OK, "", "%d of %d entries are used", count, most)
+		e.add(check, OK, "", "%d of %d entries are used", count, maximum)
 	}
 	text, err := e.Root.Read("proc/net/stat/nf_conntrack")
 	if err != nil {

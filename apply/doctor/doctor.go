@@ -198,13 +198,13 @@ func (e *examination) fastpath(context.Context) {
 // variants checks which iptables variants contain rules. Each variant shows only its own.
 func (e *examination) variants(ctx context.Context) {
 	const check = "iptables"
-	held, err := e.RuleCounts(ctx)
+	counts, err := e.RuleCounts(ctx)
 	if err != nil {
 		e.add(check, Warning, "run it by hand", "%s", err)
 		return
 	}
-	nft, hasNFT := held["nft"]
-	legacy, hasLegacy := held["legacy"]
+	nft, hasNFT := counts["nft"]
+	legacy, hasLegacy := counts["legacy"]
 	switch {
 	case nft > 0 && legacy > 0:
 		e.add(check, Warning, "have all programs use one of them (update-alternatives --set iptables …), and flush the other", "both variants hold rules, and packets meet both: %d of nft, %d of legacy", nft, legacy)
@@ -218,17 +218,17 @@ func (e *examination) variants(ctx context.Context) {
 // interference checks the effects of foreign rules on packets to Services.
 func (e *examination) interference(ctx context.Context) {
 	const check = "rules of others"
-	others, err := e.Interference(ctx)
+	found, err := e.Interference(ctx)
 	if err != nil {
 		e.add(check, Warning, "run as root, in the node's network namespace", "%s", err)
 	}
-	for _, rule := range others.Drops {
+	for _, rule := range found.Drops {
 		e.add(check, Warning, "see that it lets packets to Services, and from them to pods, pass", "may drop: %s (%s)", rule, owner(rule))
 	}
-	for _, rule := range others.Diverts {
+	for _, rule := range found.Diverts {
 		e.add(check, Warning, "see that it does not match addresses of Services", "may divert: %s (%s)", rule, owner(rule))
 	}
-	if err == nil && len(others.Drops)+len(others.Diverts) == 0 {
+	if err == nil && len(found.Drops)+len(found.Diverts) == 0 {
 		e.add(check, OK, "", "none that may drop packets to Services or keep them from ours; whether some set our mark or translate sources is not looked at")
 	}
 }

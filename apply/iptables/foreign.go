@@ -45,7 +45,7 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 // RuleCounts returns the number of rules of each variant in both families. It omits a variant whose
 // tools are not installed.
 func RuleCounts(ctx context.Context) (map[Variant]int, error) {
-	held := map[Variant]int{}
+	counts := map[Variant]int{}
 	var errs []error
 	for _, v := range []Variant{NFT, Legacy} {
 		for _, f := range ir.Families() {
@@ -58,10 +58,10 @@ func RuleCounts(ctx context.Context) (map[Variant]int, error) {
 				continue
 			}
 			errs = append(errs, err)
-			held[v] += bytes.Count(out, []byte("\n-A "))
+			counts[v] += bytes.Count(out, []byte("\n-A "))
 		}
 	}
-	return held, errors.Join(errs...)
+	return counts, errors.Join(errs...)
 }
 
 // foreignTable parses the output of iptables-save for a table.

@@ -119,7 +119,7 @@ func (t *tables) removeNatives(f ir.Family) (removed bool, err error) {
 	if t.Variant != NFT {
 		return false, nil
 	}
-	var others []string
+	var foreign []string
 	for _, table := range [...]string{"filter", "nat"} {
 		all, err := natives(f, table)
 		if err != nil {
@@ -127,7 +127,7 @@ func (t *tables) removeNatives(f ir.Family) (removed bool, err error) {
 		}
 		for _, n := range all {
 			if !n.ours() || t.readOnly {
-				others = append(others, "table "+f.NFT()+" "+table+" "+n.String())
+				foreign = append(foreign, "table "+f.NFT()+" "+table+" "+n.String())
 				continue
 			}
 			if err := t.own(func() error { return n.remove(f) }); err != nil {
@@ -139,8 +139,8 @@ func (t *tables) removeNatives(f ir.Family) (removed bool, err error) {
 			}
 		}
 	}
-	if len(others) > 0 && !removed {
-		return false, errors.New("rules that nft made, and that iptables cannot read: " + strings.Join(others[:min(len(others), 5)], ", "))
+	if len(foreign) > 0 && !removed {
+		return false, errors.New("rules that nft made, and that iptables cannot read: " + strings.Join(foreign[:min(len(foreign), 5)], ", "))
 	}
 	return removed, nil
 }

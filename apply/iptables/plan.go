@@ -67,15 +67,15 @@ func (p *Plan) sized(sizes ir.PerFamily[[2]int]) *Plan {
 func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 	old, now := *have, *want
 	hs, ws := old.Tables(), now.Tables()
-	var alike [len(ws)]map[string]bool
+	var unchanged [len(ws)]map[string]bool
 	affected := map[ir.Name]bool{}
 	for i, t := range ws {
-		alike[i] = map[string]bool{}
-		there := chainsOf(hs[i])
+		unchanged[i] = map[string]bool{}
+		existing := chainsOf(hs[i])
 		for _, c := range t.Chains {
 			// A chain that is shared with the kubelet may always lack a rule.
-			if h := there[c.Name]; h != nil && !rules.Shared(c.Name) && same(h.Rules, c.Rules) {
-				alike[i][c.Name] = true
+			if h := existing[c.Name]; h != nil && !rules.Shared(c.Name) && same(h.Rules, c.Rules) {
+				unchanged[i][c.Name] = true
 				continue
 			}
 			for j := range c.Rules {
@@ -88,12 +88,12 @@ func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 		for _, c := range t.Chains {
 			for j := range c.Rules {
 				if affected[c.Rules[j].Service()] {
-					delete(alike[i], c.Name)
+					delete(unchanged[i], c.Name)
 					break
 				}
 			}
 		}
-		differs := func(name string) bool { return !alike[i][name] }
+		differs := func(name string) bool { return !unchanged[i][name] }
 		hs[i].Chains, t.Chains = only(hs[i].Chains, differs), only(t.Chains, differs)
 	}
 	return &old, &now
@@ -161,7 +161,7 @@ func (p *Plan) Empty() bool {
 
 // RemovedFrontends returns the frontends that exist and that the Plan removes.
 func (p *Plan) RemovedFrontends() []ir.Match {
-	var gone []ir.Match
+	var removed []ir.Match
 	for _, f := range ir.Present(p.families) {
 		stay := map[ir.Match]bool{}
 		for _, m := range f.want.Frontends() {
@@ -169,12 +169,12 @@ func (p *Plan) RemovedFrontends() []ir.Match {
 		}
 		for _, m := range f.have.Frontends() {
 			if !stay[m] {
-				gone = append(gone, m)
+				removed = append(removed, m)
 			}
 		}
 	}
-	slices.SortFunc(gone, ir.Match.Compare)
-	return slices.Compact(gone)
+	slices.SortFunc(removed, ir.Match.Compare)
+	return slices.Compact(removed)
 }
 
 func diffTable(have, want *rules.Table) tableDiff {
@@ -242,16 +242,16 @@ func chainsOf(t *rules.Table) map[string]*rules.Chain {
 	return m
 }
 
-// missing returns the rules of want that have lacks.
+// missing returns the rules of want that are not in have.
 func missing(have, want *rules.Chain) []fill {
-	var lacking []fill
+	var fills []fill
 	for i := range want.Rules {
 		r := &want.Rules[i]
 		if !slices.ContainsFunc(have.Rules, func(h rules.Rule) bool { return h.Equal(r) }) {
-			lacking = append(lacking, fill{want.Name, r})
+			fills = append(fills, fill{want.Name, r})
 		}
 	}
-	return lacking
+	return fills
 }
 
 // targetsFirst orders chains so that targets of jumps come before the chains that jump to them.

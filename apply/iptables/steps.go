@@ -24,18 +24,18 @@ type edit struct {
 	drop         []*rules.Chain
 }
 
-// steps splits the changes of a family into runs of at most most rules. A small change is one run.
+// steps splits the changes of a family into runs of at most limit rules. A small change is one run.
 // In larger ones each stage writes its chains in order, then the jumps, and then removes obsolete
 // chains.
-func (f *familyPlan) steps(most int) []step {
+func (f *familyPlan) steps(limit int) []step {
 	size := 0
 	for i := range f.tables {
 		size += f.tables[i].size()
 	}
 	var all []step
-	if size > most {
+	if size > limit {
 		for _, d := range f.stages(true) {
-			all = append(all, d.steps(most)...)
+			all = append(all, d.steps(limit)...)
 		}
 		return all
 	}
@@ -124,11 +124,11 @@ func (d *tableDiff) size() int {
 // weight returns the cost of a chain in a step.
 func weight(c *rules.Chain) int { return len(c.Rules) + 1 }
 
-func (d *tableDiff) steps(most int) []step {
+func (d *tableDiff) steps(limit int) []step {
 	var all []step
 	for rest := d.set; len(rest) > 0; {
 		n, size := 1, weight(rest[0])
-		for n < len(rest) && size+weight(rest[n]) <= most {
+		for n < len(rest) && size+weight(rest[n]) <= limit {
 			size += weight(rest[n])
 			n++
 		}
@@ -142,7 +142,7 @@ func (d *tableDiff) steps(most int) []step {
 		last := &all[len(all)-1][0]
 		last.fill, last.removedJumps, last.addedJumps = d.fill, d.removedJumps, d.addedJumps
 	}
-	for stale := range slices.Chunk(d.stale, most) {
+	for stale := range slices.Chunk(d.stale, limit) {
 		all = append(all, step{{table: d.name, drop: stale}})
 	}
 	return all

@@ -76,12 +76,12 @@ func (w *writer) replan(ctx context.Context, plan *Plan) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	again := newPlan(have, plan.want())
-	again.generation = generation
+	next := newPlan(have, plan.want())
+	next.generation = generation
 	if plan.purgesAll {
-		again.purgeAll()
+		next.purgeAll()
 	}
-	return again, nil
+	return next, nil
 }
 
 // mayBeStale reports whether rejections may be due to an outdated Plan: some table has changed
@@ -175,12 +175,12 @@ func (w *writer) staleEntries(ctx context.Context, p *Plan) (stale, error) {
 	all := stale{}
 	for _, c := range ir.Present(p.families) {
 		for _, purge := range c.purge {
-			gone, err := w.staleIn(ctx, c.family, purge)
+			found, err := w.staleIn(ctx, c.family, purge)
 			if err != nil {
 				return nil, err
 			}
-			if len(gone) > 0 {
-				all[purge.set] = gone
+			if len(found) > 0 {
+				all[purge.set] = found
 			}
 		}
 	}
@@ -194,8 +194,8 @@ func (w *writer) staleIn(ctx context.Context, f ir.Family, p purge) ([]rules.Ele
 		return codec.DecodeElements(b, &s, f, &codec.Comments{})
 	})
 	return slices.DeleteFunc(s.Elements, func(e rules.Element) bool {
-		_, stays := p.keep[e.To.Addr()]
-		return stays
+		_, kept := p.keep[e.To.Addr()]
+		return kept
 	}), err
 }
 
@@ -209,10 +209,10 @@ func (w *writer) finishPurge(ctx context.Context, p *Plan) error {
 		}
 		b := &batch{}
 		for _, c := range ir.Present(p.families) {
-			for s, gone := range entries {
+			for s, found := range entries {
 				if c.owns(s) {
-					for i := range gone { // one per message, since some may expire meanwhile
-						b.elements(c, unix.NFT_MSG_DELSETELEM, s, gone[i:i+1], true)
+					for i := range found { // one per message, since some may expire meanwhile
+						b.elements(c, unix.NFT_MSG_DELSETELEM, s, found[i:i+1], true)
 					}
 				}
 			}

@@ -152,12 +152,12 @@ func (c *change) findPurges(have, want *rules.Ruleset) {
 		p := purge{set: s, keep: after[s.Name]}
 		loses := false
 		for a := range before[s.Name] {
-			_, stays := p.keep[a]
-			loses = loses || !stays
+			_, kept := p.keep[a]
+			loses = loses || !kept
 		}
 		for _, a := range h.Remembered {
-			_, stays := p.keep[a]
-			if _, was := before[s.Name][a]; !stays && !was {
+			_, kept := p.keep[a]
+			if _, was := before[s.Name][a]; !kept && !was {
 				p.foreign = append(p.foreign, a)
 			}
 		}

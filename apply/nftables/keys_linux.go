@@ -35,9 +35,9 @@ func (r *reader) readByKey(ctx context.Context, f ir.Family, s *rules.Set, count
 	}
 	m := &prints[id]
 	clear(m.present)
-	var others []rules.Element
+	var differing []rules.Element
 	err := r.conn.Request(nil, func() (err error) {
-		others, err = lookupElements(ctx, r.conn, f, id, e.programs.Of(f), m)
+		differing, err = lookupElements(ctx, r.conn, f, id, e.programs.Of(f), m)
 		return err
 	})
 	if err != nil {
@@ -46,7 +46,7 @@ func (r *reader) readByKey(ctx context.Context, f ir.Family, s *rules.Set, count
 	if now, err := r.conn.Generation(ctx); err != nil || now != e.generation {
 		return false
 	}
-	s.Elements = others
+	s.Elements = differing
 	return true
 }
 
@@ -55,10 +55,10 @@ var errUnexpected = errors.New("the set has other elements")
 // lookupElements looks up the elements of a set that a Program requires. It marks those that exist,
 // and returns elements that have the same keys but differ. It returns an error if an element is
 // missing or foreign, or if the set has a catch-all element.
-func lookupElements(ctx context.Context, c *conn.Conn, f ir.Family, id rules.SetID, p *ir.Program, m *setFingerprints) (others []rules.Element, err error) {
+func lookupElements(ctx context.Context, c *conn.Conn, f ir.Family, id rules.SetID, p *ir.Program, m *setFingerprints) (differing []rules.Element, err error) {
 	got := *id.Set()
 	part := make([]rules.Element, 0, keysPerRequest)
-	again := false
+	repeated := false
 	flush := func() {
 		if len(part) == 0 || err != nil {
 			return
@@ -69,7 +69,7 @@ func lookupElements(ctx context.Context, c *conn.Conn, f ir.Family, id rules.Set
 			err = errUnexpected
 		}
 		some, marked := m.markPresent(id, got.Elements)
-		others, again, part = append(others, some...), again || marked, part[:0]
+		differing, repeated, part = append(differing, some...), repeated || marked, part[:0]
 	}
 	rules.LowerBare(p, func(of rules.SetID, elements []rules.Element) bool {
 		for i := range elements {
@@ -85,10 +85,10 @@ func lookupElements(ctx context.Context, c *conn.Conn, f ir.Family, id rules.Set
 		return nil, err
 	}
 	err = c.Fetch(ctx, append([]byte{codec.Family(f), 0, 0, 0}, codec.CatchAllIn(got.Name)...), func([]byte) error { return nil })
-	if !errors.Is(err, unix.ENOENT) || got.Foreign || again || hasDuplicates(others) {
+	if !errors.Is(err, unix.ENOENT) || got.Foreign || repeated || hasDuplicates(differing) {
 		return nil, errors.Join(errUnexpected, err)
 	}
-	return others, nil
+	return differing, nil
 }
 
 // lookup adds the elements in the kernel that have the keys of some elements to a set.

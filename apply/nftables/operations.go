@@ -122,12 +122,12 @@ func (o *operations) elementChange(e *elementChange) bool {
 	if e.flush && !o.yield(apply.Operation{Verb: apply.Remove, Object: where + "unrecognised elements"}) {
 		return false
 	}
-	var gone map[rules.Key]*rules.Element
+	var removed map[rules.Key]*rules.Element
 	if len(e.removed) > 0 {
-		gone = make(map[rules.Key]*rules.Element, len(e.removed))
+		removed = make(map[rules.Key]*rules.Element, len(e.removed))
 	}
 	for i := range e.removed {
-		gone[e.removed[i].Key] = &e.removed[i]
+		removed[e.removed[i].Key] = &e.removed[i]
 	}
 	name := func(k rules.Key) string {
 		if !o.names {
@@ -138,9 +138,9 @@ func (o *operations) elementChange(e *elementChange) bool {
 	for i := range e.added {
 		el := &e.added[i]
 		op := apply.Operation{Verb: apply.Add, Object: name(el.Key), Service: o.serviceOf(e.set, el), Origin: *el.Origin}
-		if have := gone[el.Key]; have != nil {
+		if have := removed[el.Key]; have != nil {
 			op.Verb, op.Have = apply.Change, o.element(e.set, have)
-			delete(gone, el.Key)
+			delete(removed, el.Key)
 		}
 		op.Want = o.element(e.set, el)
 		if !o.yield(op) {
@@ -149,7 +149,7 @@ func (o *operations) elementChange(e *elementChange) bool {
 	}
 	for i := range e.removed {
 		el := &e.removed[i]
-		if gone[el.Key] == nil {
+		if removed[el.Key] == nil {
 			continue
 		}
 		if !o.yield(apply.Operation{Verb: apply.Remove, Object: name(el.Key), Service: o.serviceOf(e.set, el), Have: o.element(e.set, el)}) {

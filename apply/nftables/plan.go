@@ -250,7 +250,7 @@ func (p *Plan) Gone() (all []apply.Gone) {
 // RemovedFrontends returns the frontends that exist and that the Plan removes. They are those of
 // removed elements, unless an added element has the same frontend.
 func (p *Plan) RemovedFrontends() []ir.Match {
-	var gone []ir.Match
+	var removed []ir.Match
 	for _, c := range ir.Present(p.families) {
 		stay := map[ir.Match]bool{}
 		for _, e := range c.sets.elements {
@@ -264,13 +264,13 @@ func (p *Plan) RemovedFrontends() []ir.Match {
 			}
 			for i := range e.removed {
 				if m := matchOf(e.set, &e.removed[i].Key); !stay[m] {
-					gone = append(gone, m)
+					removed = append(removed, m)
 				}
 			}
 		}
 	}
-	slices.SortFunc(gone, ir.Match.Compare)
-	return slices.Compact(gone)
+	slices.SortFunc(removed, ir.Match.Compare)
+	return slices.Compact(removed)
 }
 
 // dispatches reports whether a set contains all frontends with endpoints, or all without.
@@ -355,7 +355,7 @@ func (p *Plan) operations(ops operations) {
 // Without returns the Plan without some objects. It returns false if it creates a table or flushes
 // a set, since these are then filled completely.
 func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
-	rest := &Plan{} // not planned again: what was wanted may be outdated
+	rest := &Plan{} // not planned x0: what was wanted may be outdated
 	for f, c := range ir.Present(p.families) {
 		if c.table.drop || c.table.create || slices.ContainsFunc(c.sets.elements, func(e elementChange) bool { return e.flush }) {
 			return nil, false

@@ -64,11 +64,11 @@ func (r *reader) read(ctx context.Context, e *expected) (rules.Tables, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for try := 1; ; try++ {
-		have, whole, err := r.readOnce(ctx, e)
+		have, consistent, err := r.readOnce(ctx, e)
 		if err == nil {
 			r.readAt = time.Now()
 		}
-		if whole || ctx.Err() != nil {
+		if consistent || ctx.Err() != nil {
 			return have, err
 		}
 		if try == maxReads {
@@ -87,8 +87,8 @@ func (r *reader) readExpected(ctx context.Context, want ir.Programs) (state, err
 	return state{tables, e}, err
 }
 
-// readOnce reads the tables. whole reports whether no other program changed them meanwhile.
-func (r *reader) readOnce(ctx context.Context, e *expected) (tables rules.Tables, whole bool, err error) {
+// readOnce reads the tables. consistent reports whether no other program changed them meanwhile.
+func (r *reader) readOnce(ctx context.Context, e *expected) (tables rules.Tables, consistent bool, err error) {
 	before, err := r.conn.Generation(ctx)
 	if err != nil {
 		return tables, true, err
@@ -98,10 +98,10 @@ func (r *reader) readOnce(ctx context.Context, e *expected) (tables rules.Tables
 	}
 	defer r.listener.Leave()
 	e.reset(before)
-	whole = true
+	consistent = true
 	for _, f := range ir.Families() {
-		t, sound, readErr := r.readTable(ctx, f, e)
-		whole = whole && sound
+		t, reliable, readErr := r.readTable(ctx, f, e)
+		consistent = consistent && reliable
 		if err = readErr; err != nil {
 			break
 		}
@@ -111,11 +111,11 @@ func (r *reader) readOnce(ctx context.Context, e *expected) (tables rules.Tables
 	if genErr != nil {
 		return tables, true, errors.Join(err, genErr)
 	}
-	return tables, whole && !r.listener.Changed(before, after), err
+	return tables, consistent && !r.listener.Changed(before, after), err
 }
 
-// readTable reads the table of a family. sound reports whether the lists are reliable.
-func (r *reader) readTable(ctx context.Context, f ir.Family, e *expected) (_ *rules.Ruleset, sound bool, err error) {
+// readTable reads the table of a family. reliable reports whether the lists are reliable.
+func (r *reader) readTable(ctx context.Context, f ir.Family, e *expected) (_ *rules.Ruleset, reliable bool, err error) {
 	t := &rules.Ruleset{Family: f}
 	kubeProxy, err := r.conn.Get(ctx, unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(kubeProxyTable))
 	if err != nil {
@@ -204,7 +204,7 @@ func linuxAtLeast(major, minor int) bool {
 }
 
 // readSets reads the sets with their elements.
-func (r *reader) readSets(ctx context.Context, t *rules.Ruleset, e *expected) (sound bool, err error) {
+func (r *reader) readSets(ctx context.Context, t *rules.Ruleset, e *expected) (reliable bool, err error) {
 	counts := map[string]int{}
 	_, err = r.list(ctx, unix.NFT_MSG_GETSET, t.Family, func(a codec.Fields) error {
 		if s, ok := codec.DecodeSet(a, t.Family); ok {
@@ -221,20 +221,20 @@ func (r *reader) readSets(ctx context.Context, t *rules.Ruleset, e *expected) (s
 		return true, err
 	}
 	sortSets(t.Sets)
-	sound = true
+	reliable = true
 	for i := range t.Sets {
 		s := &t.Sets[i]
 		all, err := r.readSet(ctx, t.Family, s, counts[s.Name], e)
 		if err != nil {
 			return true, err
 		}
-		sound = sound && all
+		reliable = reliable && all
 	}
-	return sound, nil
+	return reliable, nil
 }
 
 // readSet reads the elements of a set with count elements.
-func (r *reader) readSet(ctx context.Context, f ir.Family, s *rules.Set, count int, e *expected) (sound bool, err error) {
+func (r *reader) readSet(ctx context.Context, f ir.Family, s *rules.Set, count int, e *expected) (reliable bool, err error) {
 	id, fixed := fixedSet(s.Name)
 	if s.Timeout > 0 && s.Unsupported == "" {
 		return true, r.readAffinity(ctx, f, s)
@@ -250,12 +250,12 @@ func (r *reader) readSet(ctx context.Context, f ir.Family, s *rules.Set, count i
 			return true, nil
 		}
 	}
-	sound, err = r.readElements(ctx, f, s, id, m)
+	reliable, err = r.readElements(ctx, f, s, id, m)
 	if err == nil && s.Foreign && m != nil { // all elements are replaced
 		*m = setFingerprints{}
-		sound, err = r.readElements(ctx, f, s, id, nil)
+		reliable, err = r.readElements(ctx, f, s, id, nil)
 	}
-	return sound, err
+	return reliable, err
 }
 
 // readAffinity reads the backends in an affinity map. It does not keep the elements, which change
@@ -291,7 +291,7 @@ func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id
 		if m != nil {
 			clear(m.present)
 		}
-		again := false
+		repeat := false
 		commits := r.writer.commits.Load()
 		var comments codec.Comments
 		var edges []codec.Edge
@@ -307,15 +307,15 @@ func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id
 			some := *s
 			some.Elements = nil
 			err := codec.DecodeElements(b, &some, f, &codec.Comments{})
-			others, marked := m.markPresent(id, some.Elements)
-			s.Elements, s.Foreign = append(s.Elements, others...), some.Foreign
-			again = again || marked
+			rest, marked := m.markPresent(id, some.Elements)
+			s.Elements, s.Foreign = append(s.Elements, rest...), some.Foreign
+			repeat = repeat || marked
 			return err
 		})
 		if s.Interval {
 			s.Elements, s.Foreign = codec.Intervals(edges)
 		}
-		if err != nil || !again && !hasDuplicates(s.Elements) && (r.writer.commits.Load() == commits || try >= maxDumpsDuringCommits) {
+		if err != nil || !repeat && !hasDuplicates(s.Elements) && (r.writer.commits.Load() == commits || try >= maxDumpsDuringCommits) {
 			return true, err
 		}
 	}
@@ -346,8 +346,8 @@ func sortSets(sets []rules.Set) {
 	})
 }
 
-func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) (sound bool, err error) {
-	if sound, err = r.listChains(ctx, t); err != nil {
+func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) (reliable bool, err error) {
+	if reliable, err = r.listChains(ctx, t); err != nil {
 		return true, err
 	}
 	chains := chainsByName(t)
@@ -358,13 +358,13 @@ func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) (sound bool, 
 		}
 		return nil
 	})
-	return sound, err
+	return reliable, err
 }
 
 // listChains lists the chains without their rules. The kernel lists the chains of all tables, and
 // continues at the number of chains that it has returned. Changes of foreign chains can therefore
 // omit or repeat ours. The list is short.
-func (r *reader) listChains(ctx context.Context, t *rules.Ruleset) (sound bool, err error) {
+func (r *reader) listChains(ctx context.Context, t *rules.Ruleset) (reliable bool, err error) {
 	for range maxDumps {
 		t.Chains = t.Chains[:0]
 		interrupted, err := r.list(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(a codec.Fields) error {

@@ -156,17 +156,17 @@ func inSlots(backends []ir.Backend, slots []netip.AddrPort) []ir.Backend {
 	for i, a := range slots {
 		at[a] = i
 	}
-	out, taken := make([]ir.Backend, len(backends)), make([]bool, len(backends))
+	out, used := make([]ir.Backend, len(backends)), make([]bool, len(backends))
 	var rest []ir.Backend
 	for _, b := range backends {
-		if i, ok := at[b.AddrPort]; ok && !taken[i] {
-			out[i], taken[i] = b, true
+		if i, ok := at[b.AddrPort]; ok && !used[i] {
+			out[i], used[i] = b, true
 		} else {
 			rest = append(rest, b)
 		}
 	}
 	for i := range out {
-		if !taken[i] {
+		if !used[i] {
 			out[i], rest = rest[0], rest[1:]
 		}
 	}

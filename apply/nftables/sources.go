@@ -32,26 +32,26 @@ func looksUp(c *rules.Chain, set string) bool {
 // dropUnusedSources removes new chains of source ranges without new elements that jump to them, and
 // new sets that no chain looks up.
 func (c *change) dropUnusedSources() {
-	led := map[string]bool{}
+	jumped := map[string]bool{}
 	for _, e := range c.sets.elements {
 		for i := range e.added {
-			led[e.added[i].Verdict.Chain] = true
+			jumped[e.added[i].Verdict.Chain] = true
 		}
 	}
-	idle := map[string]bool{}
+	unusedChains := map[string]bool{}
 	for _, ch := range c.chains.create {
-		if rules.IsSources(ch.Name) && !led[ch.Name] {
-			idle[ch.Name] = true
+		if rules.IsSources(ch.Name) && !jumped[ch.Name] {
+			unusedChains[ch.Name] = true
 		}
 	}
-	leave := func(ch *rules.Chain) bool { return idle[ch.Name] }
-	c.chains.create, c.chains.fill = except(c.chains.create, leave), except(c.chains.fill, leave)
-	unasked := map[string]bool{}
+	omit := func(ch *rules.Chain) bool { return unusedChains[ch.Name] }
+	c.chains.create, c.chains.fill = except(c.chains.create, omit), except(c.chains.fill, omit)
+	unused := map[string]bool{}
 	for _, s := range c.sets.create {
 		if rules.IsSources(s.Name) && !slices.ContainsFunc(c.chains.fill, func(ch *rules.Chain) bool { return looksUp(ch, s.Name) }) {
-			unasked[s.Name] = true
+			unused[s.Name] = true
 		}
 	}
-	c.sets.create = except(c.sets.create, func(s *rules.Set) bool { return unasked[s.Name] })
-	c.sets.elements = except(c.sets.elements, func(e elementChange) bool { return unasked[e.set.Name] })
+	c.sets.create = except(c.sets.create, func(s *rules.Set) bool { return unused[s.Name] })
+	c.sets.elements = except(c.sets.elements, func(e elementChange) bool { return unused[e.set.Name] })
 }

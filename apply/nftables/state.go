@@ -98,20 +98,20 @@ func (m *setFingerprints) index(id rules.SetID, e *rules.Element) (int, bool) {
 	return slices.BinarySearch(m.sums, fingerprint(id, e))
 }
 
-// markPresent marks expected elements, and returns the others. again reports whether one was marked
-// before.
-func (m *setFingerprints) markPresent(id rules.SetID, elements []rules.Element) (others []rules.Element, again bool) {
-	others = elements[:0]
+// markPresent marks expected elements, and returns the rest. repeated reports whether one was
+// marked before.
+func (m *setFingerprints) markPresent(id rules.SetID, elements []rules.Element) (rest []rules.Element, repeated bool) {
+	rest = elements[:0]
 	for i := range elements {
 		at, ok := m.index(id, &elements[i])
 		if !ok {
-			others = append(others, elements[i])
+			rest = append(rest, elements[i])
 			continue
 		}
-		again = again || m.present[at]
+		repeated = repeated || m.present[at]
 		m.present[at] = true
 	}
-	return others, again
+	return rest, repeated
 }
 
 // unmatched returns the actual and the wanted table for a Program. Both omit the elements that
@@ -122,13 +122,13 @@ func (n *state) unmatched(f ir.Family, p *ir.Program) (have, want *rules.Ruleset
 	if marked == nil {
 		return have, rules.Lower(p)
 	}
-	held := make([]map[rules.Key]bool, len(marked)) // keys of elements that differ
+	differing := make([]map[rules.Key]bool, len(marked)) // keys of elements that differ
 	for i := range have.Sets {
 		s := &have.Sets[i]
 		if id, ok := fixedSet(s.Name); ok && len(s.Elements) > 0 {
-			held[id] = make(map[rules.Key]bool, len(s.Elements))
+			differing[id] = make(map[rules.Key]bool, len(s.Elements))
 			for j := range s.Elements {
-				held[id][s.Elements[j].Key] = true
+				differing[id][s.Elements[j].Key] = true
 			}
 		}
 	}
@@ -141,7 +141,7 @@ func (n *state) unmatched(f ir.Family, p *ir.Program) (have, want *rules.Ruleset
 		for i := range elements {
 			e := &elements[i]
 			// An element whose key was also read with other data changed during the reading.
-			if at, ok := marked[id].index(id, e); ok && marked[id].present[at] && !held[id][e.Key] {
+			if at, ok := marked[id].index(id, e); ok && marked[id].present[at] && !differing[id][e.Key] {
 				rest[id].present[at] = false
 			} else {
 				missing[id] = append(missing[id], *e)

@@ -191,8 +191,8 @@ func EncodeObject(o rules.Object) []byte {
 	})
 }
 
-// AppendElement appends an element. If gone is set, it appends the key only.
-func AppendElement(b *Builder, s *rules.Set, f ir.Family, e *rules.Element, gone bool) {
+// AppendElement appends an element. If keyOnly is set, it appends the key only.
+func AppendElement(b *Builder, s *rules.Set, f ir.Family, e *rules.Element, keyOnly bool) {
 	if s.Interval {
 		appendInterval(b, f, netip.PrefixFrom(e.Key.Addr2, int(e.Key.Bits)))
 		return
@@ -201,7 +201,7 @@ func AppendElement(b *Builder, s *rules.Set, f ir.Family, e *rules.Element, gone
 	key := b.Open(unix.NFTA_SET_ELEM_KEY)
 	AppendKey(b, s, f, &e.Key)
 	b.Close(key)
-	if !gone {
+	if !keyOnly {
 		AppendData(b, s, f, e)
 		if comment := s.Comment(e); comment != "" {
 			b.header(unix.NFTA_SET_ELEM_USERDATA, 2+len(comment)+1)

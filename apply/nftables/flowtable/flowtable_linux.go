@@ -198,12 +198,12 @@ func (f *Keeper) ensure() {
 		f.failed, f.reported = err.Error(), false
 		return
 	}
-	say := f.log.Debug
+	logAt := f.log.Debug
 	if !f.reported {
-		say = f.log.Info
+		logAt = f.log.Info
 	}
 	f.failed, f.reported = "", true
-	say("established connections to Services take the fast path", "interfaces", len(devices), "after packets", f.Packets)
+	logAt("established connections to Services take the fast path", "interfaces", len(devices), "after packets", f.Packets)
 	f.checkBridges()
 }
 
