@@ -101,7 +101,11 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 		}
 	}
 	if d.lowerers.IPv4 == nil {
-		d.lowerers = lowerersOf(d.applied.Programs())
+		for f, p := range ir.Present(d.applied.Programs()) {
+			l := rules.NewLowerer(f)
+			l.Fill(p)
+			*d.lowerers.At(f) = l
+		}
 	}
 	all := &Plan{desired: apply.Desired{Changes: changes}}
 	for f, node := range ir.Present(d.applied.Node()) {
@@ -153,16 +157,6 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 		}
 	}
 	return result, err
-}
-
-// lowerersOf returns the Lowerers for the tables of Programs.
-func lowerersOf(programs ir.Programs) (all ir.PerFamily[*rules.Lowerer]) {
-	for f, p := range ir.Present(programs) {
-		l := rules.NewLowerer(f)
-		l.Fill(p)
-		*all.At(f) = l
-	}
-	return all
 }
 
 // Applied returns the Programs that were last known to be applied.

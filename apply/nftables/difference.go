@@ -176,22 +176,17 @@ func remembered(r *rules.Ruleset) map[string]map[netip.Addr]struct{} {
 	all := map[string]map[netip.Addr]struct{}{}
 	for i := range r.Sets {
 		if id := r.Sets[i].Name; id == rules.AffinityIPs.String() || id == rules.AffinityPorts.String() {
-			rememberedIn(all, r.Sets[i].Elements, mapsOf)
+			for _, e := range r.Sets[i].Elements {
+				for _, name := range mapsOf[e.Verdict.Chain] {
+					if all[name] == nil {
+						all[name] = map[netip.Addr]struct{}{}
+					}
+					all[name][e.Key.Addr] = struct{}{}
+				}
+			}
 		}
 	}
 	return all
-}
-
-func rememberedIn(all map[string]map[netip.Addr]struct{}, elements []rules.Element, mapsOf map[string][]string) {
-	for i := range elements {
-		e := &elements[i]
-		for _, name := range mapsOf[e.Verdict.Chain] {
-			if all[name] == nil {
-				all[name] = map[netip.Addr]struct{}{}
-			}
-			all[name][e.Key.Addr] = struct{}{}
-		}
-	}
 }
 
 // updates returns the maps to which a chain adds elements.

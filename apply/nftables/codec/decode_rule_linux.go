@@ -3,6 +3,7 @@ package codec
 import (
 	"bytes"
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -247,16 +248,15 @@ func netComparison(load Instruction, and, v []byte, not bool, f ir.Family) rules
 			return nil
 		}
 	}
-	bits := len(v) * 8
+	length := len(v) * 8
 	if and != nil {
-		all := bytes.Repeat([]byte{0xff}, len(and))
-		bits = commonBits(and, all)
+		length = commonBits(and, bytes.Repeat([]byte{0xff}, len(and)))
 	}
 	if len(v) > size {
 		return nil
 	}
 	a, _ := netip.AddrFromSlice(append(bytes.Clone(v), make([]byte, size-len(v))...))
-	return rules.MatchNet{Field: field, Prefix: netip.PrefixFrom(a, bits), Not: not}
+	return rules.MatchNet{Field: field, Prefix: netip.PrefixFrom(a, length), Not: not}
 }
 
 // decodeTerm reads a part of a key.
@@ -286,16 +286,11 @@ func decodeTerm(c Instruction, f ir.Family) (rules.Term, bool) {
 	return rules.Term{}, false
 }
 
-// commonBits is how many leading bits a and b have in common.
+// commonBits returns the number of leading bits that a and b have in common.
 func commonBits(a, b []byte) int {
 	for i := range a {
 		if x := a[i] ^ b[i]; x != 0 {
-			n := 0
-			for x&0x80 == 0 {
-				x <<= 1
-				n++
-			}
-			return i*8 + n
+			return i*8 + bits.LeadingZeros8(x)
 		}
 	}
 	return len(a) * 8
