@@ -253,9 +253,9 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// TestQuarantineOfOneThatWasThere has an existing Service whose one changed chain the kernel
+// TestQuarantineOfExistingService has an existing Service whose one changed chain the kernel
 // rejects. The unchanged chains that jump to it are removed, too.
-func TestQuarantineOfOneThatWasThere(t *testing.T) {
+func TestQuarantineOfExistingService(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		target := open(t, apply.Options{IPTables: string(v)}, 0)
 		ps := programs(100)
@@ -357,7 +357,7 @@ func TestCancelledCommit(t *testing.T) {
 }
 
 // eval checks the conformance of irtest's Program; here the kernel has to accept it.
-func TestKernelTakesOneOfEach(t *testing.T) {
+func TestKernelAcceptsOneOfEach(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		put(t, open(t, apply.Options{IPTables: string(v)}, 0), lower(ir.NewPrograms(irtest.Program(ir.ModeIPTables), &ir.Program{Family: ir.IPv6,
 			Node: ir.Node{MasqueradeBit: 14, NodePorts: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("2001:db8::/64"), Assigned: true}}}}})))

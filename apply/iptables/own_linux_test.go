@@ -49,7 +49,7 @@ func reported(drift <-chan struct{}, want bool) bool {
 
 // Foreign changes during a run of our tool are reported, although they use the same tool. Our own
 // are not.
-func TestForeignBesideOurOwn(t *testing.T) {
+func TestForeignChangesDuringOwn(t *testing.T) {
 	empty := func(chain string) string { return "*nat\n:" + chain + " - [0:0]\nCOMMIT\n" }
 	for _, when := range []string{"never", "before", "after"} {
 		t.Run(when, func(t *testing.T) {

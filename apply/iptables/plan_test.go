@@ -238,7 +238,7 @@ func TestOperations(t *testing.T) {
 }
 
 // A difference in a Service's chain contains the rules that only one side has.
-func TestDifferencesTellRules(t *testing.T) {
+func TestDifferencesIncludeRules(t *testing.T) {
 	want := rules.Lower(programs(1).IPv4)
 	var saved strings.Builder
 	if _, err := want.WriteTo(&saved); err != nil {
@@ -288,9 +288,9 @@ func samePlans(t *testing.T, want, got *Plan, ops func(apply.Plan) []apply.Opera
 	}
 }
 
-// TestPlanKeepsWhatDiffers compares Plans of a Dataplane, which contain only differences, with
+// TestPlanOmitsEqualChains compares Plans of a Dataplane, which contain only differences, with
 // those of complete Rulesets.
-func TestPlanKeepsWhatDiffers(t *testing.T) {
+func TestPlanOmitsEqualChains(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	target := &Dataplane{lowering: ModeIPTables, tables: &tables{tools: &tools{Variant: Legacy, version: version{1, 8, 9}, families: []ir.Family{ir.IPv4, ir.IPv6}}}}
 	all := programs(200)

@@ -20,7 +20,7 @@ import (
 
 // When a backend goes, its clients, and only those, are sent elsewhere; and
 // clients stay where they are while other things change.
-func TestAffinityForgetsBackendsThatGo(t *testing.T) {
+func TestAffinityForgetsRemovedBackends(t *testing.T) {
 	applytest.RequireRoot(t)
 	topo, err := applytest.NewTopology()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // The kernel follows all verdicts of a table when one comes that leads to a chain, or a
 // rule does. What changes all the time sends none, so that it costs the same however many
 // Services there are.
-func TestCommonChangesLeadNowhere(t *testing.T) {
+func TestCommonChangesSendNoVerdicts(t *testing.T) {
 	for _, f := range ir.Families() {
 		node := nftest.Node(f)
 		l := rules.NewLowerer(f)

@@ -360,7 +360,7 @@ func TestHistories(t *testing.T) {
 // What is true of the fake is true of the kernel: both take the same batches,
 // and refuse the same messages of others, for the same reason. Batches are those
 // of random histories, with messages that are left out, doubled or exchanged.
-func TestFakeIsAsTheKernel(t *testing.T) {
+func TestFakeMatchesKernel(t *testing.T) {
 	random := rand.New(rand.NewPCG(applytest.Seed(t), 3))
 	n := newNode(t)
 	f := fake{}

@@ -125,7 +125,7 @@ func TestReadByKeysIsReadByDump(t *testing.T) {
 }
 
 // A Plan is for what it is asked for, whatever the node was read for.
-func TestReadForOthers(t *testing.T) {
+func TestReadForOtherPrograms(t *testing.T) {
 	n := newNode(t)
 	n.reader.lookupFrom = 1
 	p, tables := large(40)

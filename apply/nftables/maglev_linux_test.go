@@ -49,7 +49,7 @@ func maglevProgram(f ir.Family, node, addr, pods string) *ir.Program {
 // A client at a port meets the backend that the evaluators name, of the rules as of what
 // they mean, at a load balancer's address and at a node port; and where the network sends
 // its packets to another node, it meets the same one there.
-func TestClientsChooseAlikeOnAllNodes(t *testing.T) {
+func TestClientsChooseSameBackendOnAllNodes(t *testing.T) {
 	applytest.RequireRoot(t)
 	topo, err := applytest.NewTopology()
 	if err != nil {

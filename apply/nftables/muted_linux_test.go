@@ -14,7 +14,7 @@ import (
 
 // Nobody listens while a large commit is made, since the kernel would hold a message for each of its
 // elements; what others do afterwards is heard.
-func TestLargeCommitIsNotTold(t *testing.T) {
+func TestLargeCommitIsMuted(t *testing.T) {
 	n := newNode(t)
 	plane, drift := n.listening(t)
 	var during []string // listeners, at each batch

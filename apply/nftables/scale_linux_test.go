@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	scaleServices = flag.Int("scale.services", 1000, "Services of TestKeepsUpBesideOthers; 10000 is a large cluster")
+	scaleServices = flag.Int("scale.services", 1000, "Services of TestDaemonDuringForeignTransactions; 10000 is a large cluster")
 	scaleTime     = flag.Duration("scale.time", 3*time.Second, "how long others go on")
 )
 
@@ -128,9 +128,9 @@ func (k *keeper) next(t *testing.T, what string, done func(*reconcile.Sync) bool
 	}
 }
 
-// asSomebody calls f in a thread of another name, by which the kernel tells
+// asOtherProcess calls f in a thread of another name, by which the kernel tells
 // whose a transaction is.
-func asSomebody(f func() error) (err error) {
+func asOtherProcess(f func() error) (err error) {
 	var done sync.WaitGroup
 	done.Go(func() {
 		// The thread ends with the goroutine, but for the first one, whose name is
@@ -166,7 +166,7 @@ func drifted(s *reconcile.Sync) bool { return s.Done.Drift != (apply.Count{}) }
 // With many transactions of others beside it, a daemon starts, follows changes
 // and repairs its rules as it does alone; no change of theirs makes it read, and
 // no change of its own waits until a comparison has ended.
-func TestKeepsUpBesideOthers(t *testing.T) {
+func TestDaemonDuringForeignTransactions(t *testing.T) {
 	n := newNode(t)
 	o := n.other(t)
 	var log bytes.Buffer
@@ -232,7 +232,7 @@ func TestKeepsUpBesideOthers(t *testing.T) {
 		b := &batch{}
 		b.elements(&change{family: ir.IPv4}, unix.NFT_MSG_DELSETELEM, rules.ServiceIPs.Set(),
 			[]rules.Element{{Key: rules.Key{Addr: vip.Addr, Proto: vip.Protocol, Port: vip.Port}}}, false)
-		err := asSomebody(func() error { return attacker.commit(t.Context(), b.messages...) })
+		err := asOtherProcess(func() error { return attacker.commit(t.Context(), b.messages...) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 
 // A kernel that makes no flowtable is told of once, and none is tried for interfaces that
 // come; where it makes one, that is told once.
-func TestFastpathTellsOnce(t *testing.T) {
+func TestFastpathLogsOnce(t *testing.T) {
 	ns := applytest.RequireNamespace(t)
 	var told bytes.Buffer
 	f := New(ns.Fd(), apply.Fastpath{Interfaces: []string{"*"}, Packets: 20}, slog.New(slog.NewTextHandler(&told, nil)))
@@ -35,7 +35,7 @@ func TestFastpathTellsOnce(t *testing.T) {
 }
 
 // What br_netfilter keeps from the fast path is told once of each bridge, when that begins and when it ends.
-func TestFastpathTellsOfBridges(t *testing.T) {
+func TestFastpathLogsBridges(t *testing.T) {
 	var told bytes.Buffer
 	f := New(0, apply.Fastpath{Interfaces: []string{"*"}}, slog.New(slog.NewTextHandler(&told, nil)))
 	f.root = sysctl.Root(t.TempDir())

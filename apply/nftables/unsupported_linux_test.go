@@ -140,7 +140,7 @@ func remade(declaration string) string {
 }
 
 // Whoever looks at what somebody else wrote finds it again.
-func TestStrangeRulesAreTold(t *testing.T) {
+func TestUnsupportedRulesAreDescribed(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
 	if _, err := once(t, n, want); err != nil {
@@ -221,7 +221,7 @@ const mostUnwritten = 5
 
 // Whatever nft writes into our table is read, named, and removed; and no other
 // difference is found.
-func TestWhateverNFTWrites(t *testing.T) {
+func TestRulesOfNFT(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
 	if _, err := once(t, n, want); err != nil {
@@ -295,7 +295,7 @@ func (n node) write(t *testing.T, script string) error {
 }
 
 // An element for all keys in an affinity map, which no rule puts there, takes every new client: it is found, and goes.
-func TestAffinityForEverybody(t *testing.T) {
+func TestCatchAllAffinityIsRemoved(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
 	if _, err := once(t, n, want); err != nil {

@@ -90,7 +90,7 @@ func manyServices() rules.Tables {
 // What others do to their own tables, at any rate, is no reason to read ours
 // again; and nothing of ours is missed, although they change chains that are
 // listed before ours.
-func TestReadBesideOtherTables(t *testing.T) {
+func TestReadDuringForeignChanges(t *testing.T) {
 	n := newNode(t)
 	o := n.other(t)
 	if err := o.commit(t.Context(), aboutTable(unix.NFT_MSG_NEWTABLE, "other")); err != nil {
@@ -144,7 +144,7 @@ func (c whileRead) Deadline() (time.Time, bool) {
 
 // A reading in which somebody changes our own table is made again, but not for
 // ever, and that is told.
-func TestReadBesideChangesOfOurs(t *testing.T) {
+func TestReadDuringChangesOfOurTable(t *testing.T) {
 	n := newNode(t)
 	want := manyServices()
 	if _, err := once(t, n, want); err != nil {
