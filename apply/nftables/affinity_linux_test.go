@@ -18,8 +18,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// When a backend goes, its clients, and only those, are sent elsewhere; and
-// clients stay where they are while other things change.
+// If a backend is removed, its clients are sent to other backends. All other clients keep theirs,
+// whatever changes.
 func TestAffinityForgetsRemovedBackends(t *testing.T) {
 	applytest.RequireRoot(t)
 	topo, err := applytest.NewTopology()
@@ -81,7 +81,7 @@ func TestAffinityForgetsRemovedBackends(t *testing.T) {
 	}
 }
 
-// visitAll has fifteen clients visit the ClusterIP, each once.
+// visitAll makes one request from each of fifteen clients to the ClusterIP.
 func visitAll(t *testing.T, topo *applytest.Topology, f ir.Family) map[string]netip.AddrPort {
 	t.Helper()
 	met := map[string]netip.AddrPort{}
@@ -99,7 +99,7 @@ func visitAll(t *testing.T, topo *applytest.Topology, f ir.Family) map[string]ne
 	return met
 }
 
-// without takes a backend out of all pools.
+// without removes a backend from all pools.
 func without(p *ir.Program, b netip.AddrPort) *ir.Program {
 	for i := range p.Services[0].Pools {
 		pool := &p.Services[0].Pools[i]
@@ -112,7 +112,7 @@ func without(p *ir.Program, b netip.AddrPort) *ir.Program {
 	return p
 }
 
-// clients fills a map with so many clients, beginning with an address.
+// clients returns the elements of a map with n clients, starting at an address.
 func clients(n int, first byte, f ir.Family) string {
 	var b strings.Builder
 	for i := range n {
@@ -125,10 +125,9 @@ func clients(n int, first byte, f ir.Family) string {
 	return b.String()
 }
 
-// A map holds as many clients for each of its backends as one of kube-proxy
-// does, without room for them before they are there: none is declared with a
-// size, for which the kernel makes room at once, 2 MB for 65535. Maps that older
-// versions left grow, too, and forget nobody.
+// A map has room for as many clients per backend as one of kube-proxy. It is declared without a
+// size, for which the kernel would allocate memory immediately: 2 MB for 65535. Maps of earlier
+// versions grow as well, and keep their elements.
 func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 	for _, f := range ir.Families() {
 		for _, way := range []string{"new", "of an older version", "by changes"} {
@@ -203,8 +202,8 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 	}
 }
 
-// Elements of affinity maps by which clients would be sent to what is no backend
-// of the pool are removed, and told of; what connections left stays.
+// Elements of affinity maps with an address that is not a backend of the pool are removed and
+// reported. Those of connections are kept.
 func TestForeignAffinityEntries(t *testing.T) {
 	for _, f := range ir.Families() {
 		t.Run(f.String(), func(t *testing.T) {

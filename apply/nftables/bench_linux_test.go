@@ -30,8 +30,8 @@ func large(n int) (*ir.Program, rules.Tables) {
 	return p, rules.NewTables(rules.Lower(p), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}))
 }
 
-// BenchmarkFullLoad brings an empty kernel to 10,000 Services: through netlink,
-// and, as the limit, the text of the same through nft.
+// BenchmarkFullLoad loads 10,000 Services into an empty kernel: over netlink and, as the lower
+// limit, the same as text through nft.
 func BenchmarkFullLoad(b *testing.B) {
 	n := newNode(b)
 	_, want := large(10_000)
@@ -72,10 +72,9 @@ func BenchmarkFullLoad(b *testing.B) {
 	})
 }
 
-// BenchmarkOneEndpoint changes one endpoint of one Service and back, among
-// few and many Services, and in turn with that sends an empty transaction, as
-// the limit. ns/op is the median of the changes, x-empty how many times the
-// median of the empty transactions that is.
+// BenchmarkOneEndpoint changes one endpoint of one Service and back, among few and many Services,
+// alternating with an empty transaction as the lower limit. ns/op is the median of the changes,
+// x-empty its ratio to the median of the empty transactions.
 func BenchmarkOneEndpoint(b *testing.B) {
 	for _, services := range []int{1000, 20_000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
@@ -116,9 +115,9 @@ func BenchmarkOneEndpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkOwned changes one endpoint of one of 10,000 Services in tables that this process owns, in turn with
-// the same in tables that anybody may change. ns/op is the median of the first, x-anybodys how many times the
-// second that is.
+// BenchmarkOwned changes one endpoint of one of 10,000 Services in tables that this process owns,
+// alternating with the same in tables without an owner. ns/op is the median of the former,
+// x-anybodys the ratio of the latter to it.
 func BenchmarkOwned(b *testing.B) {
 	const services = 10_000
 	nodes := [2]node{newNode(b), newNode(b)}
@@ -157,9 +156,9 @@ func BenchmarkOwned(b *testing.B) {
 	b.ReportMetric(median(took[0])/median(took[1]), "x-anybodys")
 }
 
-// BenchmarkOneService adds one Service of five endpoints and removes it, and has one grow
-// from two endpoints to three and back, as others have, among few and many Services. What it reports are
-// medians of the first of both; x-empty is the added Service beside an empty transaction.
+// BenchmarkOneService adds and removes one Service of five endpoints, and scales another from two
+// endpoints to three and back, among few and many Services. It reports medians of the first half of
+// each; x-empty is the ratio of the added Service to an empty transaction.
 func BenchmarkOneService(b *testing.B) {
 	for _, services := range []int{1000, 10_000, 50_000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
@@ -206,14 +205,14 @@ func BenchmarkOneService(b *testing.B) {
 	}
 }
 
-// withBackends returns a Service of which the first pool has n backends.
+// withBackends returns a Service whose first pool has n backends.
 func withBackends(s ir.Service, n int) ir.Service {
 	s.Pools = slices.Clone(s.Pools)
 	s.Pools[0].Backends = s.Pools[0].Backends[:n]
 	return s
 }
 
-// commitNothing declares a table that is there already.
+// commitNothing declares an existing table.
 func (n node) commitNothing() error {
 	empty := &batch{}
 	empty.add(&change{family: ir.IPv4}, unix.NFT_MSG_NEWTABLE, codec.EncodeTable(rules.Table), purpose{})
@@ -230,8 +229,8 @@ func median(d []time.Duration) float64 {
 	return float64(d[len(d)/2].Nanoseconds())
 }
 
-// BenchmarkElements writes and reads the attributes of the backends of 10,000
-// Services, as elements are, and as netlink's own encoder and decoder would.
+// BenchmarkElements writes and reads the attributes of the backends of 10,000 Services, with the
+// codec and with netlink's own encoder and decoder.
 func BenchmarkElements(b *testing.B) {
 	_, tables := large(10_000)
 	var s *rules.Set
@@ -321,9 +320,9 @@ func BenchmarkElements(b *testing.B) {
 	})
 }
 
-// BenchmarkSourceRanges has a load balancer of some ports and source ranges come, get another
-// range and go, among so many Services, and beside so many load balancers with ranges of their own. What
-// it reports are medians, in milliseconds.
+// BenchmarkSourceRanges adds, changes and removes a load balancer with several ports and source
+// ranges, among other Services and load balancers with ranges of their own. It reports medians in
+// milliseconds.
 func BenchmarkSourceRanges(b *testing.B) {
 	for _, c := range []struct{ services, ports, ranges, lists, each int }{
 		{1000, 1, 3, 0, 0}, {10_000, 1, 3, 0, 0}, {50_000, 1, 3, 0, 0},
@@ -369,9 +368,10 @@ func BenchmarkSourceRanges(b *testing.B) {
 	}
 }
 
-// BenchmarkReadBack reads and plans the tables of a node that has all of so many Services of ten endpoints,
-// by dumps and, in turns with that, by the keys of every set of a thousand elements and more, and of the largest
-// set alone. What it reports are medians of processor time, the process's and the kernel's for it, in milliseconds.
+// BenchmarkReadBack reads and plans the tables of a node that matches, with Services of ten
+// endpoints: by dumps, alternating with lookups in every set of at least a thousand elements, and
+// in the largest set only. It reports medians of CPU time of the process, including the kernel's
+// for it, in milliseconds.
 func BenchmarkReadBack(b *testing.B) {
 	for _, services := range []int{2500, 5000, 10_000, 16_000, 50_000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
@@ -433,7 +433,7 @@ func BenchmarkReadBack(b *testing.B) {
 	}
 }
 
-// processorTime is what this process took of it until now.
+// processorTime returns the CPU time of this process.
 func processorTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

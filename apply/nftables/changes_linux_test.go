@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// A Dataplane needs one reading, and then follows the changes.
+// A Dataplane reads once, and then plans from changes.
 func TestPlanChanges(t *testing.T) {
 	n := newNode(t)
 	reconciler := &reconcile.Reconciler{Dataplane: n.Dataplane}

@@ -12,9 +12,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// The kernel follows all verdicts of a table when one comes that leads to a chain, or a
-// rule does. What changes all the time sends none, so that it costs the same however many
-// Services there are.
+// If a new element or rule jumps to a chain, the kernel validates the whole table. Frequent changes
+// contain no such verdicts, so their cost does not depend on the number of Services.
 func TestCommonChangesSendNoVerdicts(t *testing.T) {
 	for _, f := range ir.Families() {
 		node := nftest.Node(f)
@@ -59,8 +58,8 @@ func TestCommonChangesSendNoVerdicts(t *testing.T) {
 	}
 }
 
-// commonService has a ClusterIP, an external address and a node port, n endpoints, and
-// nothing that few Services have.
+// commonService returns a Service with a ClusterIP, an external address, a node port and n
+// endpoints, and without rare features.
 func commonService(f ir.Family, i, n int) ir.Service {
 	s := nftest.Service(f, ir.TCP, i, false)
 	s.Pools = s.Pools[:1]

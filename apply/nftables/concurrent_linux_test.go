@@ -20,7 +20,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// other is somebody else who changes nf_tables.
+// other is another program that changes nf_tables.
 type other struct {
 	t testing.TB
 	*Dataplane
@@ -45,7 +45,7 @@ func (o other) commit(ctx context.Context, messages ...conn.Message) error {
 	return err
 }
 
-// aboutTable makes a message about something of a table, in family ip.
+// aboutTable returns a message about an object of a table, in family ip.
 func aboutTable(typ uint16, table string, more ...func(*codec.Builder)) conn.Message {
 	b := codec.Builder{unix.AF_INET, 0, 0, 0}
 	b.Text(unix.NFTA_TABLE_NAME, table) // which is the first attribute of all kinds
@@ -59,7 +59,7 @@ func named(t uint16, name string) func(*codec.Builder) {
 	return func(b *codec.Builder) { b.Text(t, name) }
 }
 
-// again calls f until the test, or stop, is called.
+// again calls f repeatedly until stop is called, or the test ends.
 func again(t *testing.T, f func() error) (stop func() (times int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -87,9 +87,8 @@ func manyServices() rules.Tables {
 	return rules.NewTables(rules.Lower(nftest.Large(3000)), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}))
 }
 
-// What others do to their own tables, at any rate, is no reason to read ours
-// again; and nothing of ours is missed, although they change chains that are
-// listed before ours.
+// Changes of foreign tables, however frequent, do not repeat a reading. All of our objects are
+// read, even if foreign chains that are listed before ours change.
 func TestReadDuringForeignChanges(t *testing.T) {
 	n := newNode(t)
 	o := n.other(t)
@@ -130,8 +129,7 @@ func TestReadDuringForeignChanges(t *testing.T) {
 	}
 }
 
-// whileRead is a context in which something happens before each request that is
-// made under it, as each asks how long it may take.
+// whileRead is a context that calls a function before each request, which asks for its deadline.
 type whileRead struct {
 	context.Context
 	happens func()
@@ -142,8 +140,8 @@ func (c whileRead) Deadline() (time.Time, bool) {
 	return c.Context.Deadline()
 }
 
-// A reading in which somebody changes our own table is made again, but not for
-// ever, and that is told.
+// A reading is repeated if another program changes our table meanwhile. The number of attempts is
+// limited, and then logged.
 func TestReadDuringChangesOfOurTable(t *testing.T) {
 	n := newNode(t)
 	want := manyServices()
@@ -181,7 +179,7 @@ func TestReadDuringChangesOfOurTable(t *testing.T) {
 	}
 }
 
-// Changes whose messages were lost count as changes of ours.
+// Changes with lost notifications count as changes of our tables.
 func TestReadWithLostMessages(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)

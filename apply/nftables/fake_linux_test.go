@@ -21,8 +21,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// fake is the nf_tables of a kernel as far as batches of ours can tell: it
-// reads their bytes, and refuses what the kernel refuses, for the same reason.
+// fake simulates the nf_tables of a kernel for our batches. It decodes their bytes, and rejects
+// what the kernel rejects, for the same reason.
 type fake map[ir.Family]*fakeTable
 
 type fakeTable struct {
@@ -51,7 +51,7 @@ func (f fake) clone() fake {
 	return c
 }
 
-// send commits a batch as a whole, or returns the reasons not to.
+// send commits a batch completely, or returns the reasons for its rejection.
 func (f fake) send(batch []conn.Message) (all []conn.Refusal) {
 	next := f.clone()
 	for i := range batch {
@@ -132,7 +132,7 @@ func (f fake) message(m *conn.Message) error {
 	return t.elements(m, a, b, family)
 }
 
-// exists is the answer to a message that makes what is there.
+// exists returns the answer to a message that creates an existing object.
 func exists(m *conn.Message) error {
 	if m.Create {
 		return unix.EEXIST
@@ -183,7 +183,7 @@ func (t *fakeTable) newRule(a codec.Fields, f ir.Family) error {
 	return nil
 }
 
-// setOf gives the set that a statement names.
+// setOf returns the set that a statement names.
 func setOf(s rules.Stmt) string {
 	switch s := s.(type) {
 	case rules.MatchSet:
@@ -227,7 +227,7 @@ func (t *fakeTable) jumpsTo(chain string) bool {
 	return false
 }
 
-// elements adds or removes the elements of a message, up to the first that cannot be.
+// elements adds or removes the elements in a message, up to the first invalid one.
 func (t *fakeTable) elements(m *conn.Message, a codec.Fields, b []byte, f ir.Family) error {
 	s := t.sets[a.Text(unix.NFTA_SET_ELEM_LIST_SET)]
 	if s == nil {
@@ -261,7 +261,7 @@ func (t *fakeTable) elements(m *conn.Message, a codec.Fields, b []byte, f ir.Fam
 	return nil
 }
 
-// decodeMessage reads the elements of a message that has both ends of each interval.
+// decodeMessage decodes the elements of a message that contains both edges of each interval.
 func decodeMessage(b []byte, s *rules.Set, f ir.Family) error {
 	if !s.Interval {
 		return codec.DecodeElements(b, s, f, &codec.Comments{})
@@ -279,8 +279,7 @@ func decodeMessage(b []byte, s *rules.Set, f ir.Family) error {
 	return err
 }
 
-// overlaps reports whether an element of an interval set has a part in common
-// with one that is there.
+// overlaps reports whether a key of an interval set overlaps an existing one.
 func (s *fakeSet) overlaps(k rules.Key) bool {
 	net := func(k rules.Key) netip.Prefix { return netip.PrefixFrom(k.Addr2, int(k.Bits)) }
 	for o := range s.elements {
@@ -291,7 +290,7 @@ func (s *fakeSet) overlaps(k rules.Key) bool {
 	return false
 }
 
-// read gives the tables as a reading of the kernel would.
+// read returns the tables as a reader would.
 func (f fake) read() (tables rules.Tables) {
 	for family, t := range f {
 		r := &rules.Ruleset{Family: family, Exists: true}
@@ -309,7 +308,7 @@ func (f fake) read() (tables rules.Tables) {
 	return tables
 }
 
-// commit carries out a Plan that the kernel should take.
+// commit executes a Plan that the kernel should accept.
 func (f fake) commit(t *testing.T, p *Plan) {
 	t.Helper()
 	if no := f.send(newBatch(p, nil).messages); len(no) > 0 {
@@ -327,8 +326,8 @@ func (f fake) holds(t *testing.T, want rules.Tables) {
 	}
 }
 
-// TestHistories is TestStateHoldsHistories and TestKernelHoldsHistories without
-// a kernel: plans by changes and plans by reading are taken, and lead to the same.
+// TestHistories is TestStateHoldsHistories and TestKernelHoldsHistories without a kernel. Plans by
+// changes and plans by reading are accepted, and have the same result.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(5) {
 		random := rand.New(rand.NewPCG(seed, 2))
@@ -357,9 +356,9 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// What is true of the fake is true of the kernel: both take the same batches,
-// and refuse the same messages of others, for the same reason. Batches are those
-// of random histories, with messages that are left out, doubled or exchanged.
+// The fake behaves like the kernel: both accept the same batches, and reject the same messages of
+// others for the same reason. The batches are those of random histories, with messages omitted,
+// repeated or swapped.
 func TestFakeMatchesKernel(t *testing.T) {
 	random := rand.New(rand.NewPCG(applytest.Seed(t), 3))
 	n := newNode(t)
@@ -422,7 +421,7 @@ func spoilRanges(r *rules.Ruleset) {
 	}
 }
 
-// verdicts are the refused messages by their place, with the reason.
+// verdicts returns the indexes of the rejected messages, with the reasons.
 func verdicts(b *batch, all []conn.Refusal) (out []string) {
 	for _, r := range all {
 		reason, _ := errors.AsType[unix.Errno](r.Err)

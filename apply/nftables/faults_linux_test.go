@@ -20,7 +20,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// fault lets the n-th request fail, before it takes effect or after.
+// fault makes the n-th request fail, before or after it takes effect.
 type fault struct {
 	n     int
 	after bool
@@ -69,7 +69,7 @@ func purges(m *conn.Message) bool {
 	return err == nil && m.Type == unix.NFT_MSG_DELSETELEM && !fixed && !rules.IsSources(codec.CString(name))
 }
 
-// removedBy returns the fixed set of which a message removes elements, with these.
+// removedBy returns the fixed set from which a message removes elements, with these.
 func removedBy(t testing.TB, m *conn.Message) (f ir.Family, s rules.Set) {
 	t.Helper()
 	if m.Type != unix.NFT_MSG_DELSETELEM {
@@ -89,9 +89,9 @@ func removedBy(t testing.TB, m *conn.Message) (f ir.Family, s rules.Set) {
 	return f, s
 }
 
-// faultySteps are the changes in which every request fails once: a Service with
-// affinity loses a backend to which connections go all the time, and another one
-// is such that the kernel refuses it, or is not.
+// faultySteps returns the changes in which every request fails once. A Service with affinity loses
+// a backend that receives connections all the time. If refused is set, the kernel rejects another
+// Service.
 func faultySteps(refused bool) (before, after ir.Programs, bad ir.Name) {
 	b, a := nftest.Program(ir.IPv4), nftest.Program(ir.IPv4)
 	bad = a.Services[5].Name
@@ -110,12 +110,12 @@ func faultySteps(refused bool) (before, after ir.Programs, bad ir.Name) {
 	return ir.NewPrograms(b), ir.NewPrograms(a), bad
 }
 
-// leaver is the backend that goes.
+// leaver is the backend that is removed.
 var leaver = netip.MustParseAddr("10.244.2.10")
 
-// A Result tells what the kernel has, an error means that another Read, Plan
-// and Commit are due, which make up for all that was missed, and a Plan never
-// changes: whichever request fails, before it takes effect or after.
+// A Result describes the kernel's state. After an error, the next Read, Plan and Commit repair
+// everything. A Plan never changes. This holds whichever request fails, before or after it takes
+// effect.
 func TestFaultsAtEachRequest(t *testing.T) {
 	t.Parallel()
 	for _, refused := range []bool{false, true} {
@@ -233,8 +233,9 @@ func checkRefused(t *testing.T, when string, r apply.Result, refused bool, bad i
 	}
 }
 
-// Changes of others between the reading and the commit are no fault of a Service,
-// also if they come again before each try, and beside one that is refused.
+// Foreign changes between reading and commit are not attributed to a Service. This holds even if
+// they are repeated before each attempt, and for a Service that the kernel rejects at the same
+// time.
 func TestForeignChangesBeforeEachTry(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		for tries := 1; tries <= 3; tries++ {
@@ -281,9 +282,8 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 	}
 }
 
-// After a receive that fails, whichever it is, the next Read, Plan and Commit
-// succeed, and so does a comparison: the connection is dialed again, so that answers
-// which are still queued are not read as those to other requests.
+// After any failed receive, the next Read, Plan and Commit succeed, and so does a comparison. The
+// connection is dialed again, so that queued answers are not taken for those to other requests.
 func TestFailedReceives(t *testing.T) {
 	n := newNode(t)
 	full := func(want ir.Programs) error {
@@ -326,8 +326,8 @@ func TestFailedReceives(t *testing.T) {
 	}
 }
 
-// inForce reports whether the node has what is wanted but for one Service that
-// may be refused, and what it shares with others.
+// inForce reports whether the node matches, except for one Service that may be rejected, and for
+// what it shares with others.
 func inForce(t *testing.T, n node, want ir.Programs, bad ir.Name) bool {
 	t.Helper()
 	have, err := n.reader.read(t.Context(), nil)

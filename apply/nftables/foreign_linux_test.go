@@ -10,7 +10,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// What may drop packets, or keep them from us, is named; what cannot is not.
+// Foreign rules that may drop or divert packets are reported; others are not.
 func TestInterference(t *testing.T) {
 	n := newNode(t)
 	if _, err := once(t, n, both(nftest.Program)); err != nil {
@@ -77,8 +77,8 @@ table inet route { chain c { type route hook output priority -150; ip daddr 10.9
 	}
 }
 
-// What clears the mark that asks for masquerade, between where ours set it and where they
-// look at it, is named; what clears other bits, or does so elsewhere, is not.
+// Rules that clear the masquerade mark between ours that set it and ours that match it are
+// reported. Rules elsewhere, or for other bits, are not.
 func TestInterferenceWithMark(t *testing.T) {
 	for _, c := range []struct {
 		chain, rule string
@@ -119,7 +119,7 @@ func TestInterferenceWithMark(t *testing.T) {
 	}
 }
 
-// Rules of iptables-nft that clear it are told as those of nft.
+// Rules of iptables-nft that clear the mark are reported like those of nft.
 func TestInterferenceOfTargetsWithMark(t *testing.T) {
 	for rule, names := range map[string]bool{
 		"-t mangle -A FORWARD -j MARK --set-mark 0":                                           true,

@@ -13,7 +13,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// Services that change one by one, or some at once, leave what a fresh table would have.
+// Services that change individually or together have the same result as a fresh table.
 func TestStateHoldsHistories(t *testing.T) {
 	random := rand.New(rand.NewPCG(applytest.Seed(t), 2))
 	n := newNode(t)
@@ -55,7 +55,7 @@ func TestStateHoldsHistories(t *testing.T) {
 	holds(t, "all Services gone", n, empty)
 }
 
-// some takes one Service in three from now, and the rest from before.
+// some takes a third of the Services from now, and the others from before.
 func some(before, now *ir.Program, random *rand.Rand) *ir.Program {
 	p := *now
 	p.Services = nil
@@ -81,7 +81,7 @@ func serviceIn(p *ir.Program, name ir.Name) *ir.Service {
 	return nil
 }
 
-// changes are what makes now out of before.
+// changes returns the changes from before to now.
 func changes(before, now *ir.Program) []ir.Change {
 	var all []ir.Change
 	for i := range now.Services {

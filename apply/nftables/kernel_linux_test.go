@@ -40,7 +40,7 @@ func newNode(t testing.TB) node {
 	return node{ns, target}
 }
 
-// listening opens another Dataplane, which listens to what others do.
+// listening opens another Dataplane, which monitors foreign changes.
 func (n node) listening(t *testing.T) (plane *Dataplane, drift <-chan struct{}) {
 	t.Helper()
 	if err := n.Do(func() (err error) {
@@ -79,7 +79,7 @@ func (n node) list(t testing.TB) []string {
 	return normal(lines)
 }
 
-// normal puts the elements of each set in order, which the kernel lists by hash.
+// normal sorts the elements of each set, which the kernel lists by hash.
 func normal(lines []string) []string {
 	var out, elements []string
 	in := false
@@ -121,8 +121,7 @@ func both(make func(ir.Family) *ir.Program) rules.Tables {
 	return lower(make(ir.IPv4), make(ir.IPv6))
 }
 
-// The two writers of a Ruleset make the same table; and what is read is what
-// was wanted, whoever wrote it.
+// Both writers of a Ruleset create the same table. What is read equals what was written, by either.
 func TestTextAndNetlinkAgree(t *testing.T) {
 	for name := range nftest.Variants(ir.IPv4) {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +150,7 @@ func TestTextAndNetlinkAgree(t *testing.T) {
 	}
 }
 
-// once reads, plans, commits, and tests that the node has what was wanted.
+// once reads, plans and commits, and checks that the node then matches.
 func once(t testing.TB, n node, want rules.Tables) (*Plan, error) {
 	t.Helper()
 	have, err := n.reader.read(t.Context(), nil)
@@ -172,7 +171,7 @@ func once(t testing.TB, n node, want rules.Tables) (*Plan, error) {
 	return plan, nil
 }
 
-// holds tests that the node has what is wanted, and nothing else.
+// holds checks that the node contains exactly what is wanted.
 func holds(t *testing.T, way string, n node, want rules.Tables) {
 	t.Helper()
 	have, err := n.reader.read(t.Context(), nil)
@@ -189,8 +188,7 @@ func holds(t *testing.T, way string, n node, want rules.Tables) {
 	}
 }
 
-// lines are a script's lines in order: what belongs together stays together by
-// the names that it has.
+// lines returns the sorted lines of a script. Related lines are adjacent because of their names.
 func lines(t *testing.T, tables rules.Tables) []string {
 	t.Helper()
 	var out []string
@@ -216,7 +214,7 @@ func lines(t *testing.T, tables rules.Tables) []string {
 	return out
 }
 
-// After each of many random changes the node has what a fresh one would have.
+// After each of many random changes the node equals a freshly written one.
 func TestKernelHoldsHistories(t *testing.T) {
 	random := rand.New(rand.NewPCG(applytest.Seed(t), 1))
 	n := newNode(t)
@@ -236,14 +234,14 @@ func TestKernelHoldsHistories(t *testing.T) {
 	}
 }
 
-// sizeless leaves out the sizes of affinity maps, which grow with the backends of
-// a port, and never shrink: a map may be larger than a fresh one.
+// sizeless removes the sizes of affinity maps. These grow with the backends of a port and never
+// shrink, so a map may be larger than a fresh one.
 func sizeless(lines []string) []string {
 	return slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(strings.TrimSpace(l), "size ") })
 }
 
-// onlyOrder reports whether two listings have the same lines: chains and sets are
-// listed in the order in which they were made.
+// onlyOrder reports whether two listings differ in order only. Chains and sets are listed in the
+// order of their creation.
 func onlyOrder(a, b []string) bool {
 	a, b = slices.Clone(a), slices.Clone(b)
 	slices.Sort(a)
@@ -251,7 +249,7 @@ func onlyOrder(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
-// vary leaves out Services, frontends and backends, and changes settings.
+// vary omits Services, frontends and backends, and changes settings.
 func vary(p *ir.Program, random *rand.Rand) *ir.Program {
 	p.Services = slices.DeleteFunc(p.Services, func(ir.Service) bool { return random.IntN(4) == 0 })
 	for i := range p.Services {
@@ -275,7 +273,7 @@ func vary(p *ir.Program, random *rand.Rand) *ir.Program {
 	return p
 }
 
-// Only what differs is sent.
+// A Plan contains only differences.
 func TestPlanFollowsTheChange(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
@@ -306,7 +304,7 @@ func TestPlanFollowsTheChange(t *testing.T) {
 	}
 }
 
-// Tables that others damaged are made whole again.
+// Damaged tables are repaired.
 func TestRepair(t *testing.T) {
 	damages := map[string]string{
 		"an element is gone":       "delete element ip proxyc service-ips { 10.96.0.10 . tcp . 80 }",
@@ -348,7 +346,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// kube-proxy's tables go in the same batch; those of others stay.
+// kube-proxy's tables are removed in the same batch. Other foreign tables are kept.
 func TestTakeover(t *testing.T) {
 	n := newNode(t)
 	n.nft(t, `table ip kube-proxy { chain services { }; chain nat-prerouting { type nat hook prerouting priority -100; jump services; }; }
@@ -371,8 +369,8 @@ table inet other { chain c { accept; }; }
 	}
 }
 
-// A stale chain to which somebody else jumps meanwhile stays, empty; the rest of
-// the commit is done, and the next one finds it.
+// An obsolete chain to which a foreign rule jumps is emptied, but kept. The rest of the commit is
+// done, and the next one finds the chain.
 func TestBusy(t *testing.T) {
 	n := newNode(t)
 	if _, err := once(t, n, both(nftest.Program)); err != nil {
@@ -413,8 +411,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// The kernel refuses what one Service has: the rest is put in force, and the
-// Service is named, with the element and the kernel's reason.
+// If the kernel rejects an element of one Service, the rest is committed, and the Service is
+// reported with the element and the kernel's reason.
 func TestQuarantine(t *testing.T) {
 	own := netip.MustParsePrefix("198.51.100.64/32") // what nobody but svc10 admits
 	spoil := map[string]func(r *rules.Ruleset){
@@ -471,7 +469,7 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// A plan from an old reading is made anew.
+// A Plan from an outdated reading is made again.
 func TestStalePlan(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
@@ -506,7 +504,7 @@ func TestStalePlan(t *testing.T) {
 	holds(t, "after a flush", n, changed)
 }
 
-// Large lists go in many messages, and arrive whole.
+// Large lists are split into many messages.
 func TestLarge(t *testing.T) {
 	n := newNode(t)
 	want := rules.NewTables(rules.Lower(nftest.Large(3000)), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}))
@@ -531,7 +529,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// A table that a running process owns is left alone, and said to be.
+// A table that a running process owns is not changed, and reported.
 func TestForeignOwner(t *testing.T) {
 	n := newNode(t)
 	other, err := OpenIn(n.Fd(), apply.Options{})
@@ -571,7 +569,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// A table of our name with somebody else's chains is left alone, by cleanup too.
+// A table with our name but foreign chains is not changed, not even by cleanup.
 func TestForeignContent(t *testing.T) {
 	n := newNode(t)
 	n.nft(t, "table ip proxyc { chain mine { counter; }; }", "-f", "-")
@@ -596,7 +594,7 @@ func TestForeignContent(t *testing.T) {
 	}
 }
 
-// A dump that gives an element twice leaves another out.
+// A dump that repeats an element omits another one.
 func TestTwice(t *testing.T) {
 	a, b := rules.Element{Key: rules.Key{Port: 80}}, rules.Element{Key: rules.Key{Port: 443}}
 	if hasDuplicates([]rules.Element{a, b}) {

@@ -19,7 +19,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// requireCounts skips where the kernel does not tell how many elements a set has.
+// requireCounts skips the test if the kernel does not report the number of elements of a set.
 func requireCounts(t testing.TB) {
 	t.Helper()
 	if !linuxAtLeast(6, 17) {
@@ -27,7 +27,7 @@ func requireCounts(t testing.TB) {
 	}
 }
 
-// requestsOf returns how many requests a reading makes.
+// requestsOf returns the number of requests of a reading.
 func (n node) requestsOf(t *testing.T, read func() error) (requests int) {
 	t.Helper()
 	n.reader.conn.Request = func(_ []conn.Message, do func() error) error { requests++; return do() }
@@ -38,9 +38,8 @@ func (n node) requestsOf(t *testing.T, read func() error) (requests int) {
 	return requests
 }
 
-// Where the node has what it is expected to have, none of its large sets is dumped; where
-// it has not, those are in which it differs. A family's reading begins with its tables,
-// objects, flowtables and sets, and ends with its chains and rules.
+// Large sets are dumped only if they differ from what is expected. The reading of a family starts
+// with its tables, objects, flowtables and sets, and ends with its chains and rules.
 func TestLargeSetIsNotDumped(t *testing.T) {
 	requireCounts(t)
 	n := newNode(t)
@@ -85,7 +84,7 @@ func TestLargeSetIsNotDumped(t *testing.T) {
 	}
 }
 
-// However a node differs from what is expected, what is read is what a dump gives.
+// Reading by keys returns the same as a dump, however the node differs from what is expected.
 func TestReadByKeysIsReadByDump(t *testing.T) {
 	requireCounts(t)
 	n := newNode(t)
@@ -124,7 +123,7 @@ func TestReadByKeysIsReadByDump(t *testing.T) {
 	}
 }
 
-// A Plan is for what it is asked for, whatever the node was read for.
+// A Plan is correct even if other Programs were expected when the node was read.
 func TestReadForOtherPrograms(t *testing.T) {
 	n := newNode(t)
 	n.reader.lookupFrom = 1
@@ -157,13 +156,13 @@ func TestReadForOtherPrograms(t *testing.T) {
 	}
 }
 
-// withIPv6 returns what large makes tables of.
+// withIPv6 returns the Programs of both families that large uses.
 func withIPv6(p *ir.Program) ir.Programs {
 	return ir.NewPrograms(p, &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)})
 }
 
-// compareReadings reads all, and what is not expected, by dump and by keys, and reports whether the keys were
-// enough for the set of a name.
+// compareReadings reads everything by dump and by keys, and compares the results. It reports
+// whether lookups were sufficient for a set.
 func (n node) compareReadings(t *testing.T, programs ir.Programs, want rules.Tables, name string) (byKeys bool) {
 	t.Helper()
 	whole, err := n.reader.read(t.Context(), nil)
@@ -212,7 +211,8 @@ func met(m setFingerprints) (n int) {
 	return n
 }
 
-// unowned is allOperations, but whose what goes was: what was expected tells it where the node does not.
+// unowned is allOperations without the Services of removed objects. Expected elements name theirs,
+// others may not.
 func unowned(p *Plan) (all []string) {
 	for op := range p.Differences {
 		if op.Verb == apply.Remove {
@@ -224,7 +224,7 @@ func unowned(p *Plan) (all []string) {
 	return all
 }
 
-// allOperations is what a Plan does, in no order.
+// allOperations returns the operations of a Plan, sorted.
 func allOperations(p *Plan) (all []string) {
 	for op := range p.Differences {
 		all = append(all, fmt.Sprint(op))
@@ -233,7 +233,7 @@ func allOperations(p *Plan) (all []string) {
 	return all
 }
 
-// count returns how many elements the kernel says that a set has.
+// count returns the kernel's number of elements in a set.
 func (n node) count(t testing.TB, name string) (count int) {
 	t.Helper()
 	if _, err := n.reader.conn.List(t.Context(), unix.NFT_MSG_GETSET, unix.NFPROTO_IPV4, codec.EncodeTable(rules.Table), func(a codec.Fields) error {
@@ -247,7 +247,7 @@ func (n node) count(t testing.TB, name string) (count int) {
 	return count
 }
 
-// mapsOf are the sets of a node that have some elements and are read by keys.
+// mapsOf returns the sets with elements that are read by key.
 func mapsOf(r *rules.Ruleset) (all []*rules.Set) {
 	for i := range r.Sets {
 		if s := &r.Sets[i]; len(s.Elements) > 1 && !s.Interval && s.Timeout == 0 {
@@ -257,7 +257,7 @@ func mapsOf(r *rules.Ruleset) (all []*rules.Set) {
 	return all
 }
 
-// differ returns messages that make a set another one, or none.
+// differ returns messages that change a set, or none.
 func differ(random *rand.Rand, s *rules.Set) (what string, messages []conn.Message) {
 	one, two := random.IntN(len(s.Elements)), random.IntN(len(s.Elements)-1)
 	if two >= one {
@@ -314,8 +314,8 @@ func differ(random *rand.Rand, s *rules.Set) (what string, messages []conn.Messa
 	return s.Name + ": " + what, b.messages
 }
 
-// withExpected returns a node that has a table of so many Services, which is expected of it, and whose
-// sets are all large enough to be read by their keys.
+// withExpected returns a node with a table of that many Services, which is expected. All its sets
+// are large enough to be read by key.
 func withExpected(t *testing.T, services int) (n node, programs ir.Programs, generation uint32) {
 	t.Helper()
 	requireCounts(t)
@@ -332,7 +332,7 @@ func withExpected(t *testing.T, services int) (n node, programs ir.Programs, gen
 	return n, withIPv6(p), generation
 }
 
-// What an earlier reading found is not there because of that, as where tables change while they are read.
+// Results of an earlier reading do not affect the next one, as when the tables change meanwhile.
 func TestReadAgain(t *testing.T) {
 	n, programs, _ := withExpected(t, 40)
 	e := &expected{programs: programs}
@@ -355,8 +355,8 @@ func TestReadAgain(t *testing.T) {
 	}
 }
 
-// A kernel that tells no number, or another one, has the set dumped; so has one whose
-// tables change meanwhile.
+// A set is dumped if the kernel reports no number of elements or another one, or if the tables
+// change meanwhile.
 func TestUncountedIsDumped(t *testing.T) {
 	n, programs, generation := withExpected(t, 40)
 	name := rules.Backends.String()
@@ -392,7 +392,7 @@ func TestUncountedIsDumped(t *testing.T) {
 	}
 }
 
-// Where answers do not fit, the set is dumped, and nothing of them is left in the queue.
+// If answers do not fit into the buffer, the set is dumped, and no answers remain in the queue.
 func TestLostAnswersAreDumped(t *testing.T) {
 	n, programs, generation := withExpected(t, 400)
 	if err := n.reader.conn.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(40 << 10) }); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 )
 
-// The table of the fast path is left over for who wants none, and for nobody else.
+// The table of the fast path is a leftover only for a writer without a fast path.
 func TestFastpathIsLeftOver(t *testing.T) {
 	n := newNode(t)
 	n.nft(t, flowtable.Object+" { }; table inet other { }", "-f", "/dev/stdin")

@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// planOnEmpty reads a node that has nothing and plans.
+// planOnEmpty reads an empty node and plans.
 func planOnEmpty(t *testing.T, n node, want ir.Programs) *Plan {
 	t.Helper()
 	if err := n.Read(t.Context(), ir.Programs{}); err != nil {
@@ -26,8 +26,8 @@ func planOnEmpty(t *testing.T, n node, want ir.Programs) *Plan {
 	return p
 }
 
-// A table that is not there is loaded without holding its elements: with the same operations, and to the same end, as
-// if they were held.
+// A missing table is loaded without holding its elements. The operations and the result are the
+// same as if they were held.
 func TestLoad(t *testing.T) {
 	for name := range nftest.Variants(ir.IPv4) {
 		t.Run(name, func(t *testing.T) {
@@ -53,7 +53,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// What the kernel refuses of a load is told as if the plan held all, and the rest is put in force.
+// Rejections during a load are reported as if the Plan held all elements, and the rest is
+// committed.
 func TestLoadRefused(t *testing.T) {
 	n := newNode(t)
 	good := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))

@@ -19,8 +19,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// maglevProgram has two Services over all protocols at 203.0.113.10 and node port
-// 30080, on a node of the topology, with backends on both nodes.
+// maglevProgram returns two Services with all protocols at 203.0.113.10 and node port 30080, on a
+// node of the topology, with backends on both nodes.
 func maglevProgram(f ir.Family, node, addr, pods string) *ir.Program {
 	p := &ir.Program{Family: f, Node: nftest.Node(f)}
 	p.Node.Name, p.Node.IP = node, nftest.Addr(f, addr)
@@ -46,9 +46,9 @@ func maglevProgram(f ir.Family, node, addr, pods string) *ir.Program {
 	return p
 }
 
-// A client at a port meets the backend that the evaluators name, of the rules as of what
-// they mean, at a load balancer's address and at a node port; and where the network sends
-// its packets to another node, it meets the same one there.
+// A client's port determines its backend, at a load balancer's address and at a node port. It is
+// the one that the evaluators of rules and of the IR predict, and the same if the network sends the
+// packets to another node.
 func TestClientsChooseSameBackendOnAllNodes(t *testing.T) {
 	applytest.RequireRoot(t)
 	topo, err := applytest.NewTopology()
@@ -104,7 +104,7 @@ func TestClientsChooseSameBackendOnAllNodes(t *testing.T) {
 	}
 }
 
-// route has the clients reach the load balancer by way of a node.
+// route makes clients reach the load balancer through a node.
 func route(t *testing.T, topo *applytest.Topology, f ir.Family, gateway string) {
 	t.Helper()
 	ns := topo.Namespace("ext")
@@ -115,9 +115,9 @@ func route(t *testing.T, topo *applytest.Topology, f ir.Family, gateway string) 
 	}
 }
 
-// What a client that is connected meets when its packets come by another node: over
-// UDP its backend, to which it is another address now; over TCP the end, since the backend
-// knows no connection from the other node's address.
+// A connection whose packets arrive at another node reaches the same backend over UDP, from another
+// source address. Over TCP it ends, since the backend has no connection from the other node's
+// address.
 func TestConnectionsThatMove(t *testing.T) {
 	applytest.RequireRoot(t)
 	topo, err := applytest.NewTopology()
@@ -165,9 +165,9 @@ func TestConnectionsThatMove(t *testing.T) {
 	}
 }
 
-// BenchmarkMaglevBackend takes one of 10 backends away and brings it back, at one frontend
-// with a table of so many slots. ns/op is the median of the changes, lowering and commit,
-// slots/op how many elements come and go, and kernel-B/slot what the kernel keeps for each.
+// BenchmarkMaglevBackend removes and adds one of 10 backends of one frontend, whose table has that
+// many slots. ns/op is the median of the changes, including lowering and commit; slots/op is the
+// number of changed elements, and kernel-B/slot the kernel's memory for each.
 func BenchmarkMaglevBackend(b *testing.B) {
 	for _, slots := range ir.MaglevSlots() {
 		b.Run(fmt.Sprint(slots), func(b *testing.B) {
@@ -215,7 +215,7 @@ func BenchmarkMaglevBackend(b *testing.B) {
 	}
 }
 
-// kernelMemory is what the kernel keeps in slabs and in larger pieces, of everything.
+// kernelMemory returns all memory of the kernel in slabs and larger allocations.
 func kernelMemory(b *testing.B) (bytes int) {
 	b.Helper()
 	text, err := os.ReadFile("/proc/meminfo")
@@ -234,7 +234,7 @@ func kernelMemory(b *testing.B) (bytes int) {
 	return bytes
 }
 
-// BenchmarkMaglevNode puts the tables in force that a node has room for: 16 of 16,381 slots, in one
+// BenchmarkMaglevNode commits the maximum number of tables of a node, 16 of 16,381 slots, in one
 // transaction.
 func BenchmarkMaglevNode(b *testing.B) {
 	p := maglevProgram(ir.IPv4, "node1", "192.0.2.11", "10.244.1.1")
@@ -266,8 +266,8 @@ func BenchmarkMaglevNode(b *testing.B) {
 	b.ReportMetric(median(took), "ns/op")
 }
 
-// BenchmarkMaglevMove measures how long others wait while the endpoints of two Services move to
-// other addresses, all of them: lowering and one transaction, in which each slot goes and comes.
+// BenchmarkMaglevMove measures how long other programs wait while all endpoints of two Services
+// change their addresses. One transaction replaces every slot.
 func BenchmarkMaglevMove(b *testing.B) {
 	for _, slots := range ir.MaglevSlots() {
 		b.Run(fmt.Sprint(slots), func(b *testing.B) {

@@ -12,8 +12,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// Nobody listens while a large commit is made, since the kernel would hold a message for each of its
-// elements; what others do afterwards is heard.
+// No socket listens during a large commit, since the kernel would hold a notification for each of
+// its elements. Later foreign changes are detected.
 func TestLargeCommitIsMuted(t *testing.T) {
 	n := newNode(t)
 	plane, drift := n.listening(t)
@@ -55,7 +55,7 @@ func TestLargeCommitIsMuted(t *testing.T) {
 	<-drift
 }
 
-// listeners counts the sockets of a node that the kernel tells of changes of nf_tables.
+// listeners returns the number of sockets in a node that receive notifications of nf_tables.
 func listeners(t *testing.T, n node) (count int) {
 	t.Helper()
 	var table []byte

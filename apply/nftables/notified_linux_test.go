@@ -15,9 +15,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// What others do to elements is found by looking at these alone, and what is
-// found is what a comparison of everything finds; whatever else they do is found
-// by that one.
+// Foreign changes of elements are found by reading only these, with the same result as a complete
+// comparison. Other foreign changes cause a complete comparison.
 func TestNotifiedElementsAreCompared(t *testing.T) {
 	n := newNode(t)
 	plane, drift := n.listening(t)
@@ -92,8 +91,7 @@ func TestNotifiedElementsAreCompared(t *testing.T) {
 	}
 }
 
-// A comparison that fails loses nothing: the next one finds what it was about, whatever
-// else is touched meanwhile.
+// A failed comparison loses nothing. The next one finds the same changes, and later ones.
 func TestFailedComparison(t *testing.T) {
 	n := newNode(t)
 	plane, drift := n.listening(t)

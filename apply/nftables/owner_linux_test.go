@@ -18,7 +18,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// another is one more Dataplane of the node.
+// another opens another Dataplane of the node.
 func (n node) another(t *testing.T, o apply.Options) node {
 	t.Helper()
 	d, err := OpenIn(n.Fd(), o)
@@ -29,7 +29,7 @@ func (n node) another(t *testing.T, o apply.Options) node {
 	return node{n.Namespace, d}
 }
 
-// ours are our tables of a listing, which come last.
+// ours returns our tables in a listing, which are the last ones.
 func ours(lines []string) string {
 	text := strings.Join(lines, "\n")
 	return text[max(0, strings.Index(text, "table ip proxyc")):]
@@ -44,7 +44,7 @@ func (n node) refuses(t *testing.T, script string) {
 	}
 }
 
-// sync brings the node to the Programs, and returns what that took.
+// sync applies Programs to the node, and returns the operations.
 func (n node) sync(t *testing.T, programs ir.Programs) (ops []string) {
 	t.Helper()
 	plan, result, err := apply.Once(t.Context(), n.Dataplane, programs, func(apply.Plan) bool { return true })
@@ -57,8 +57,8 @@ func (n node) sync(t *testing.T, programs ir.Programs) (ops []string) {
 	return ops
 }
 
-// Nobody but its owner changes an owned table. It stays when the owner ends, without
-// one, and the next owner adopts it as it is. Who wants none makes it anew.
+// Only its owner can change an owned table. The table remains without an owner when the owner ends,
+// and the next owner adopts it. A writer without ownership recreates it.
 func TestOwnedTables(t *testing.T) {
 	first := newNode(t).another(t, apply.Options{OwnTables: true})
 	if !first.writer.ownTables {
@@ -150,7 +150,7 @@ func TestOwnedTables(t *testing.T) {
 	})
 }
 
-// A kernel that refuses such a table is told of once, and all else goes on.
+// A kernel that rejects owned tables is logged once. Everything else works.
 func TestNoOwnedTables(t *testing.T) {
 	n := newNode(t)
 	n.writer.conn.Request = func(b []conn.Message, do func() error) error {

@@ -27,7 +27,7 @@ var (
 	scaleTime     = flag.Duration("scale.time", 3*time.Second, "how long others go on")
 )
 
-// source is an Input of one Service that changes.
+// source is an Input with one Service that changes.
 type source struct {
 	tokens chan struct{}
 	mu     sync.Mutex
@@ -108,7 +108,7 @@ func (n node) keep(t *testing.T, all *ir.Program) *keeper {
 	return k
 }
 
-// next waits for a sync that does something, and returns those before it as well.
+// next waits for a sync that matches, and returns those before it.
 func (k *keeper) next(t *testing.T, what string, done func(*reconcile.Sync) bool) (before []reconcile.Sync) {
 	t.Helper()
 	limit := time.After(time.Minute)
@@ -128,8 +128,8 @@ func (k *keeper) next(t *testing.T, what string, done func(*reconcile.Sync) bool
 	}
 }
 
-// asOtherProcess calls f in a thread of another name, by which the kernel tells
-// whose a transaction is.
+// asOtherProcess calls f in a thread with another name, by which the kernel identifies the author
+// of a transaction.
 func asOtherProcess(f func() error) (err error) {
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -149,7 +149,7 @@ func asOtherProcess(f func() error) (err error) {
 	return err
 }
 
-// spread tells the median, the 99th percentile and the most of some times.
+// spread returns the median, the 99th percentile and the maximum of some durations.
 func spread(all []time.Duration) string {
 	if len(all) == 0 {
 		return "none"
@@ -163,9 +163,8 @@ func spread(all []time.Duration) string {
 
 func drifted(s *reconcile.Sync) bool { return s.Done.Drift != (apply.Count{}) }
 
-// With many transactions of others beside it, a daemon starts, follows changes
-// and repairs its rules as it does alone; no change of theirs makes it read, and
-// no change of its own waits until a comparison has ended.
+// During many foreign transactions a daemon starts, applies changes and repairs its rules as usual.
+// Changes of foreign tables cause no readings, and own changes do not wait for a comparison.
 func TestDaemonDuringForeignTransactions(t *testing.T) {
 	n := newNode(t)
 	o := n.other(t)

@@ -16,9 +16,9 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// An endpoint that comes, goes or is replaced is one element or two of each map, whatever
-// the order of the pool; another process goes on from what the kernel has; and each
-// backend is met as often as the others, all the time.
+// A new, removed or replaced endpoint changes one or two elements of each map, whatever the order
+// of the pool. Another process continues with the slots in the kernel. All backends are always
+// equally likely.
 func TestSlots(t *testing.T) {
 	random := rand.New(rand.NewPCG(applytest.Seed(t), 3))
 	n := newNode(t)
@@ -82,7 +82,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// replace has the dataplane read, and make all of the Programs.
+// replace reads the tables, and applies Programs.
 func replace(t testing.TB, d *Dataplane, want ir.Programs) *Plan {
 	t.Helper()
 	if err := d.Read(t.Context(), ir.Programs{}); err != nil {
@@ -95,7 +95,7 @@ func replace(t testing.TB, d *Dataplane, want ir.Programs) *Plan {
 	return plan
 }
 
-// pooled has one Service, all of whose pools have the backends of these hosts, in this order.
+// pooled returns one Service whose pools all have the backends of these hosts, in this order.
 func pooled(f ir.Family, hosts []int) *ir.Program {
 	p := nftest.Program(f)
 	p.Services = p.Services[:1]
@@ -111,7 +111,8 @@ func pooled(f ir.Family, hosts []int) *ir.Program {
 	return p
 }
 
-// mostAdded is how many elements of one frontend a Plan adds to one map of backends, at most.
+// mostAdded returns the maximum number of elements that a Plan adds to a map of backends for one
+// frontend.
 func mostAdded(p *Plan) (most int) {
 	for f, c := range ir.Present(p.families) {
 		n := map[string]int{}
@@ -129,8 +130,8 @@ func mostAdded(p *Plan) (most int) {
 	return most
 }
 
-// BenchmarkPool has an endpoint of a Service of 1,000 come and go: as slots are kept, and, beside it, as they
-// were numbered anew by the order of the pool.
+// BenchmarkPool adds and removes an endpoint of a Service with 1,000, with slots that are kept and,
+// for comparison, renumbered in the order of the pool.
 func BenchmarkPool(b *testing.B) {
 	hosts := func(n int) (all []ir.Backend) {
 		for i := range n {

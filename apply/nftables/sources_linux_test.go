@@ -14,8 +14,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// guarded is a load balancer with so many ports and source ranges, of which from is the
-// first: Services with the same ranges have the same list.
+// guarded returns a load balancer with ports and source ranges, of which from is the first.
+// Services with the same ranges share their list.
 func guarded(i, ports, ranges, from int) *ir.Service {
 	s := &ir.Service{Name: ir.Name{Namespace: "ns", Name: fmt.Sprintf("guarded%d", i)}}
 	s.Origin = ir.Origin{Object: "Service " + s.Name.String()}
@@ -31,8 +31,8 @@ func guarded(i, ports, ranges, from int) *ir.Service {
 	return s
 }
 
-// A Service costs its ports and its ranges, not one times the other, nor what other
-// Services have: so many elements, and so long.
+// The number of elements of a Service is the sum of its ports and ranges, not their product, and
+// does not depend on other Services. So does the time.
 func TestSourceRangesCostTheirSum(t *testing.T) {
 	const ports, ranges = 100, 1000
 	n := newNode(t)
@@ -93,8 +93,8 @@ func TestSourceRangesCostTheirSum(t *testing.T) {
 	t.Logf("%v, and %v for the parts", whole, sum)
 }
 
-// Intervals are written and read up to the last address, side by side, and whatever order
-// the kernel has them in; nft has the same.
+// Intervals are written and read correctly: adjacent ones, up to the last address, in any order of
+// the kernel. nft lists the same.
 func TestIntervals(t *testing.T) {
 	n := newNode(t)
 	for _, f := range ir.Families() {
@@ -136,8 +136,8 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// The table of a release that had the ranges of all frontends in one set stays, affinity
-// included: one transaction puts lists in their place.
+// A table of a release with one set for the ranges of all frontends is kept, including affinity.
+// One transaction replaces the set by lists.
 func TestEarlierSourceRanges(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)

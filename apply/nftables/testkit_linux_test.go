@@ -11,7 +11,7 @@ func sameAddr(a, b netip.Addr) bool         { return a == b }
 func sameAddrPort(a, b netip.AddrPort) bool { return a == b }
 func samePrefix(a, b netip.Prefix) bool     { return a == b }
 
-// planOf is a Plan of one family.
+// planOf returns a Plan of one family.
 func planOf(c *change) *Plan {
 	p := &Plan{}
 	*p.families.At(c.family) = c

@@ -14,8 +14,8 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// written is what nft can write into a table, by the words of its man page:
-// what there is beforehand, and the operations that name it. $T is the table.
+// written is what nft can write into a table, by its man page: existing objects, the command, and
+// the operations that name the result. $T is the table.
 var written = []struct {
 	name, script string
 	named        []string // "VERB OBJECT"
@@ -139,7 +139,7 @@ func remade(declaration string) string {
 		"; add rule $T filter-forward ct state new jump cluster-ips-check"
 }
 
-// Whoever looks at what somebody else wrote finds it again.
+// Unsupported rules are described in a way that people recognise.
 func TestUnsupportedRulesAreDescribed(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
@@ -216,11 +216,11 @@ var (
 	goneMine     = []string{"remove ip proxyc set mine"}
 )
 
-// mostUnwritten is how many of these a kernel, or nft, may not know.
+// mostUnwritten is the maximum number of these that the kernel or nft may not support.
 const mostUnwritten = 5
 
-// Whatever nft writes into our table is read, named, and removed; and no other
-// difference is found.
+// Everything that nft writes into our table is read, named and removed. No other difference is
+// found.
 func TestRulesOfNFT(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
@@ -272,7 +272,7 @@ func TestRulesOfNFT(t *testing.T) {
 	}
 }
 
-// write runs a script of commands, which semicolons and spaces divide outside of braces.
+// write runs a script of commands, separated by semicolons outside of braces.
 func (n node) write(t *testing.T, script string) error {
 	var b strings.Builder
 	depth := 0
@@ -294,7 +294,8 @@ func (n node) write(t *testing.T, script string) error {
 	return err
 }
 
-// An element for all keys in an affinity map, which no rule puts there, takes every new client: it is found, and goes.
+// A catch-all element in an affinity map, which no rule adds, would match every new client. It is
+// found and removed.
 func TestCatchAllAffinityIsRemoved(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)

@@ -13,7 +13,7 @@ import (
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
-// What is encoded is decoded to the same, without a kernel.
+// Decoding inverts encoding, without a kernel.
 func TestRoundTrip(t *testing.T) {
 	for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
 		for name, vary := range nftest.Variants(f) {
@@ -64,7 +64,7 @@ func parse(t *testing.T, b []byte) codec.Fields {
 	return a
 }
 
-// Prefixes that end within a byte are matched and read as they are.
+// Prefixes that end within a byte are encoded and decoded correctly.
 func TestPrefixes(t *testing.T) {
 	for _, p := range []string{"0.0.0.0/0", "10.0.0.0/1", "10.96.0.0/12", "10.96.0.0/16", "192.0.2.128/25", "192.0.2.1/32",
 		"::/0", "fd00::/7", "fd00:10::/48", "fd00:10:96::/108", "fd00::1/128"} {
@@ -82,7 +82,7 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// No bytes make decoding panic.
+// Decoding never panics.
 func FuzzDecode(f *testing.F) {
 	r := rules.Lower(nftest.Program(ir.IPv6))
 	for i := range r.Chains {
