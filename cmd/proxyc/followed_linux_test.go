@@ -81,7 +81,7 @@ func TestTraceKernelWithEqualPriorities(t *testing.T) {
 				t.Errorf("a cause of what nobody knows:\n%s", out)
 			}
 			really := "dropped"
-			if a, err := topo.Try("ext", "tcp", 0, netip.MustParseAddrPort("10.96.0.10:80"), applytest.ScaledTimeout(time.Second)); err == nil {
+			if a, err := topo.Try("ext", "tcp", 0, netip.MustParseAddrPort("10.96.0.10:80"), applytest.ScaledTimeout(6*time.Second)); err == nil {
 				really = a.Server.String()
 			}
 			if !strings.Contains(out, really) {
@@ -183,7 +183,11 @@ func TestTraceKernelAsksForForwardingOfIPv6(t *testing.T) {
 		if code != tt.code || !strings.Contains(out, tt.want) {
 			t.Errorf("%s: exit %d, want %d and %q in:\n%s", tt.does, code, tt.code, tt.want, out)
 		}
-		if _, err := topo.Try("ext", "tcp", 0, netip.MustParseAddrPort("[fd00:10:96::10]:80"), applytest.ScaledTimeout(time.Second)); tt.passes != (err == nil) {
+		timeout := applytest.ScaledTimeout(time.Second)
+		if tt.passes {
+			timeout = applytest.ReplyTimeout
+		}
+		if _, err := topo.Try("ext", "tcp", 0, netip.MustParseAddrPort("[fd00:10:96::10]:80"), timeout); tt.passes != (err == nil) {
 			t.Errorf("%s: really: %v", tt.does, err)
 		}
 	}

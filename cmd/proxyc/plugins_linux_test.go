@@ -77,7 +77,7 @@ func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
 					ended := make(chan error, 1)
 					tried[from.host+" "+to] = ended
 					go func() {
-						_, err := topo.Try(from.host, "tcp", 0, netip.MustParseAddrPort(to), applytest.ScaledTimeout(2*time.Second))
+						_, err := topo.Try(from.host, "tcp", 0, netip.MustParseAddrPort(to), applytest.ScaledTimeout(6*time.Second))
 						ended <- err
 					}()
 				}
