@@ -84,7 +84,7 @@ func TestLibraryLosesOfExpressions(t *testing.T) {
 	}
 	// A shift of bits is another thing than a mask.
 	var b Builder
-	p := program{&b, ir.IPv4}
+	p := program{bytecode{&b}, ir.IPv4}
 	const shift = 1 // NFT_BITWISE_LSHIFT
 	p.expr("bitwise", func(b *Builder) {
 		b.Uint32(unix.NFTA_BITWISE_SREG, register(0))

@@ -9,11 +9,14 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// program is the bytecode of a rule: the list of its expressions.
+// program encodes the statements of a rule.
 type program struct {
-	b      *Builder
+	bytecode
 	family ir.Family
 }
+
+// bytecode appends the instructions of a rule: the list of its expressions.
+type bytecode struct{ b *Builder }
 
 // EncodeRule encodes a rule of a chain.
 func EncodeRule(chain string, r *rules.Rule, f ir.Family) []byte {
@@ -26,15 +29,15 @@ func EncodeRule(chain string, r *rules.Rule, f ir.Family) []byte {
 
 // appendExpressions appends the instructions for statements.
 func appendExpressions(b *Builder, stmts []rules.Stmt, f ir.Family) {
-	p := program{b, f}
+	p := program{bytecode{b}, f}
 	for _, s := range stmts {
 		p.stmt(s)
 	}
 }
 
 // expr appends an expression, with the attributes that fill appends.
-func (p *program) expr(name string, fill func(b *Builder)) {
-	p.b.Nest(unix.NFTA_LIST_ELEM, func(b *Builder) {
+func (c *bytecode) expr(name string, fill func(b *Builder)) {
+	c.b.Nest(unix.NFTA_LIST_ELEM, func(b *Builder) {
 		b.Text(unix.NFTA_EXPR_NAME, name)
 		b.Nest(unix.NFTA_EXPR_DATA, fill)
 	})
@@ -61,23 +64,9 @@ func (p *program) stmt(s rules.Stmt) {
 	case rules.MatchNet:
 		p.matchNet(s)
 	case rules.MatchInterface:
-		p.meta(unix.NFT_META_IIFNAME, 0)
-		name := []byte(s.Name)
-		if !s.Prefix {
-			name = append(name, make([]byte, max(0, unix.IFNAMSIZ-len(name)))...)
-		}
-		p.compare(s.Not, name)
+		p.matchInterface(s)
 	case rules.MatchLocal:
-		of := uint32(unix.NFTA_FIB_F_DADDR)
-		if s.Field == rules.SrcAddr {
-			of = unix.NFTA_FIB_F_SADDR
-		}
-		p.expr("fib", func(b *Builder) {
-			b.Uint32(unix.NFTA_FIB_DREG, register(0))
-			b.Uint32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
-			b.Uint32(unix.NFTA_FIB_FLAGS, of)
-		})
-		p.compare(false, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
+		p.matchLocal(s)
 	case rules.MatchProto:
 		p.meta(unix.NFT_META_L4PROTO, 0)
 		p.compare(false, []byte{byte(s.Protocol)})
@@ -111,14 +100,7 @@ func (p *program) stmt(s rules.Stmt) {
 	case rules.LookupDNAT:
 		p.dnat(s)
 	case rules.Update:
-		n := p.load(s.Key, 0)
-		p.load(s.Data, (n+3)&^3) // nft gives the data a register of 16 bytes
-		p.expr("dynset", func(b *Builder) {
-			b.Text(unix.NFTA_DYNSET_SET_NAME, s.Map)
-			b.Uint32(unix.NFTA_DYNSET_OP, unix.NFT_DYNSET_OP_UPDATE)
-			b.Uint32(unix.NFTA_DYNSET_SREG_KEY, register(0))
-			b.Uint32(unix.NFTA_DYNSET_SREG_DATA, register((n+3)&^3))
-		})
+		p.update(s)
 	case rules.Masquerade:
 		p.expr("masq", func(b *Builder) {
 			b.Uint32(unix.NFTA_MASQ_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)
@@ -128,17 +110,51 @@ func (p *program) stmt(s rules.Stmt) {
 	}
 }
 
+func (p *program) matchInterface(s rules.MatchInterface) {
+	p.meta(unix.NFT_META_IIFNAME, 0)
+	name := []byte(s.Name)
+	if !s.Prefix {
+		name = append(name, make([]byte, max(0, unix.IFNAMSIZ-len(name)))...)
+	}
+	p.compare(s.Not, name)
+}
+
+func (p *program) matchLocal(s rules.MatchLocal) {
+	of := uint32(unix.NFTA_FIB_F_DADDR)
+	if s.Field == rules.SrcAddr {
+		of = unix.NFTA_FIB_F_SADDR
+	}
+	p.expr("fib", func(b *Builder) {
+		b.Uint32(unix.NFTA_FIB_DREG, register(0))
+		b.Uint32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
+		b.Uint32(unix.NFTA_FIB_FLAGS, of)
+	})
+	p.compare(false, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
+}
+
+func (p *program) update(s rules.Update) {
+	n := p.load(s.Key, 0)
+	data := (n + 3) &^ 3 // nft loads the data into a register of 16 bytes
+	p.load(s.Data, data)
+	p.expr("dynset", func(b *Builder) {
+		b.Text(unix.NFTA_DYNSET_SET_NAME, s.Map)
+		b.Uint32(unix.NFTA_DYNSET_OP, unix.NFT_DYNSET_OP_UPDATE)
+		b.Uint32(unix.NFTA_DYNSET_SREG_KEY, register(0))
+		b.Uint32(unix.NFTA_DYNSET_SREG_DATA, register(data))
+	})
+}
+
 // matchNet compares the bytes of the address that the prefix determines. A prefix that ends within
 // a byte needs a mask.
 func (p *program) matchNet(s rules.MatchNet) {
 	addr, bits := s.Prefix.Addr().AsSlice(), s.Prefix.Bits()
 	offset, n := addrOffset(s.Field, p.family)
-	switch {
-	case bits%8 == 0 && bits > 0:
+	bytes := bits%8 == 0 && bits > 0
+	if bytes {
 		n = bits / 8
-		p.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, n, 0)
-	default:
-		p.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, n, 0)
+	}
+	p.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, n, 0)
+	if !bytes {
 		mask := make([]byte, n)
 		for i := range bits {
 			mask[i/8] |= 1 << (7 - i%8)
@@ -161,8 +177,8 @@ func addrOffset(field rules.Field, f ir.Family) (offset, n int) {
 	return offset, n
 }
 
-func (p *program) payload(base uint32, offset, n, reg int) {
-	p.expr("payload", func(b *Builder) {
+func (c *bytecode) payload(base uint32, offset, n, reg int) {
+	c.expr("payload", func(b *Builder) {
 		b.Uint32(unix.NFTA_PAYLOAD_DREG, register(reg))
 		b.Uint32(unix.NFTA_PAYLOAD_BASE, base)
 		b.Uint32(unix.NFTA_PAYLOAD_OFFSET, uint32(offset))
@@ -170,22 +186,22 @@ func (p *program) payload(base uint32, offset, n, reg int) {
 	})
 }
 
-func (p *program) meta(key uint32, reg int) {
-	p.expr("meta", func(b *Builder) {
+func (c *bytecode) meta(key uint32, reg int) {
+	c.expr("meta", func(b *Builder) {
 		b.Uint32(unix.NFTA_META_KEY, key)
 		b.Uint32(unix.NFTA_META_DREG, register(reg))
 	})
 }
 
-func (p *program) setMark() {
-	p.expr("meta", func(b *Builder) {
+func (c *bytecode) setMark() {
+	c.expr("meta", func(b *Builder) {
 		b.Uint32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
 		b.Uint32(unix.NFTA_META_SREG, register(0))
 	})
 }
 
-func (p *program) ct(key uint32, reg int, original bool) {
-	p.expr("ct", func(b *Builder) {
+func (c *bytecode) ct(key uint32, reg int, original bool) {
+	c.expr("ct", func(b *Builder) {
 		b.Uint32(unix.NFTA_CT_DREG, register(reg))
 		b.Uint32(unix.NFTA_CT_KEY, key)
 		if original {
@@ -195,12 +211,12 @@ func (p *program) ct(key uint32, reg int, original bool) {
 }
 
 // bits keeps the bits in and, then inverts those in xor.
-func (p *program) bits(and, xor uint32) {
-	p.mask(binary.NativeEndian.AppendUint32(nil, and), binary.NativeEndian.AppendUint32(nil, xor))
+func (c *bytecode) bits(and, xor uint32) {
+	c.mask(binary.NativeEndian.AppendUint32(nil, and), binary.NativeEndian.AppendUint32(nil, xor))
 }
 
-func (p *program) mask(and, xor []byte) {
-	p.expr("bitwise", func(b *Builder) {
+func (c *bytecode) mask(and, xor []byte) {
+	c.expr("bitwise", func(b *Builder) {
 		b.Uint32(unix.NFTA_BITWISE_SREG, register(0))
 		b.Uint32(unix.NFTA_BITWISE_DREG, register(0))
 		b.Uint32(unix.NFTA_BITWISE_LEN, uint32(len(and)))
@@ -210,12 +226,12 @@ func (p *program) mask(and, xor []byte) {
 	})
 }
 
-func (p *program) compare(not bool, v []byte) {
+func (c *bytecode) compare(not bool, v []byte) {
 	op := uint32(unix.NFT_CMP_EQ)
 	if not {
 		op = unix.NFT_CMP_NEQ
 	}
-	p.expr("cmp", func(b *Builder) {
+	c.expr("cmp", func(b *Builder) {
 		b.Uint32(unix.NFTA_CMP_SREG, register(0))
 		b.Uint32(unix.NFTA_CMP_OP, op)
 		b.value(unix.NFTA_CMP_DATA, v)
@@ -276,8 +292,8 @@ func (p *program) load(t rules.Term, reg int) int {
 }
 
 // lookup looks up the registers in a set, and stores a map's data in dreg if that is not nil.
-func (p *program) lookup(set string, dreg *uint32, not bool) {
-	p.expr("lookup", func(b *Builder) {
+func (c *bytecode) lookup(set string, dreg *uint32, not bool) {
+	c.expr("lookup", func(b *Builder) {
 		b.Text(unix.NFTA_LOOKUP_SET, set)
 		b.Uint32(unix.NFTA_LOOKUP_SREG, register(0))
 		if dreg != nil {
