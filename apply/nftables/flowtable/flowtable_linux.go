@@ -307,34 +307,36 @@ func (f *Keeper) matches(names []string) bool {
 		return false
 	}
 	flowtables, err := c.ListFlowtables(ourTable())
-	if err != nil || len(flowtables) != 1 {
-		return false
-	}
-	t := flowtables[0]
-	slices.Sort(t.Devices)
-	if t.Name != name || t.Flags != nftables.FlowtableFlagsCounter || *t.Priority != *nftables.FlowtablePriorityFilter || !slices.Equal(t.Devices, names) {
+	if err != nil || len(flowtables) != 1 || !isFlowtable(flowtables[0], names) {
 		return false
 	}
 	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	chains = slices.DeleteFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name != Table })
-	if err != nil || len(chains) != 1 {
-		return false
-	}
-	is, want := chains[0], offloadChain()
-	if is.Name != want.Name || is.Type != want.Type || is.Hooknum == nil || is.Priority == nil || is.Policy == nil ||
-		*is.Hooknum != *want.Hooknum || *is.Priority != *want.Priority || *is.Policy != *want.Policy {
+	if err != nil || len(chains) != 1 || !isOffloadChain(chains[0]) {
 		return false
 	}
 	exprs := slices.DeleteFunc(f.exprs(), func(e expr.Any) bool { // the library does not decode these
 		_, is := e.(*expr.Byteorder)
 		return is
 	})
-	rules, err := c.GetRules(is.Table, is)
+	rules, err := c.GetRules(chains[0].Table, chains[0])
 	return err == nil && len(rules) == 1 && slices.EqualFunc(rules[0].Exprs, exprs, func(a, b expr.Any) bool {
 		is, err := expr.Marshal(byte(nftables.TableFamilyINet), a)
 		want, err2 := expr.Marshal(byte(nftables.TableFamilyINet), b)
 		return err == nil && err2 == nil && bytes.Equal(is, want)
 	})
+}
+
+func isFlowtable(t *nftables.Flowtable, names []string) bool {
+	slices.Sort(t.Devices)
+	return t.Name == name && t.Flags == nftables.FlowtableFlagsCounter && *t.Priority == *nftables.FlowtablePriorityFilter &&
+		slices.Equal(t.Devices, names)
+}
+
+func isOffloadChain(c *nftables.Chain) bool {
+	want := offloadChain()
+	return c.Name == want.Name && c.Type == want.Type && c.Hooknum != nil && c.Priority != nil && c.Policy != nil &&
+		*c.Hooknum == *want.Hooknum && *c.Priority == *want.Priority && *c.Policy == *want.Policy
 }
 
 // ourTable returns the table, which serves both families.
