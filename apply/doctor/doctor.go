@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -84,12 +85,7 @@ func (n *Node) Examine(ctx context.Context) []Finding {
 
 // Healthy reports whether no finding is an error.
 func Healthy(found []Finding) bool {
-	for _, f := range found {
-		if f.Status == Error {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(found, func(f Finding) bool { return f.Status == Error })
 }
 
 type examination struct {

@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/nftables/codec"
@@ -187,12 +189,7 @@ func (b *batch) resize(c *change, s *rules.Set) {
 }
 
 func (c *change) owns(s *rules.Set) bool {
-	for _, p := range c.purge {
-		if p.set == s {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.purge, func(p purge) bool { return p.set == s })
 }
 
 func (b *batch) add(c *change, typ uint16, attrs []byte, a purpose) {

@@ -35,14 +35,6 @@ type writer struct {
 	nft     *monitor.NFT // the monitor; nil before Drift
 }
 
-func newWriter(netns int, log *slog.Logger) (*writer, error) {
-	c, err := conn.Dial(netns)
-	if err != nil {
-		return nil, err
-	}
-	return &writer{log: log, conn: c}, nil
-}
-
 func (w *writer) close() error { return errors.Join(w.monitor.Close(), w.conn.Close()) }
 
 func (w *writer) commit(ctx context.Context, plan *Plan) (apply.Result, error) {

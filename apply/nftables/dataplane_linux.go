@@ -9,6 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/monitor"
+	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
@@ -43,10 +44,11 @@ func Open(_ context.Context, o apply.Options) (*Dataplane, error) { return OpenI
 
 // OpenIn connects to the network namespace of a file descriptor.
 func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
-	w, err := newWriter(netns, o.Log)
+	c, err := conn.Dial(netns)
 	if err != nil {
 		return nil, err
 	}
+	w := &writer{log: o.Log, conn: c}
 	d := &Dataplane{writer: w, log: o.Log, readOnly: o.ReadOnly}
 	if d.reader, err = newReader(netns, w, o); err != nil {
 		w.close()
