@@ -118,14 +118,12 @@ func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
 	r.observer.progress.setDraining(counters.Draining)
 	r.effects.measureProxied(counters)
 	return reconcile.Reconciler{
-		Schedule:  scheduleOf(r.config.Config),
-		Source:    r.input.follower,
-		Dataplane: r.dataplane,
-		Drift:     r.drift(ctx, r.dataplane),
-		Report:    r.observer.report,
-		Trim:      debug.FreeOSMemory,
-		Now:       time.Now, After: time.After,
-		Committing: r.effects.flows.BeginCommit,
+		Writer:   reconcile.Writer{Dataplane: r.dataplane, Committing: r.effects.flows.BeginCommit, Trim: debug.FreeOSMemory},
+		Schedule: scheduleOf(r.config.Config),
+		Source:   r.input.follower,
+		Drift:    r.drift(ctx, r.dataplane),
+		Report:   r.observer.report,
+		Now:      time.Now, After: time.After,
 	}
 }
 

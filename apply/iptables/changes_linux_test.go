@@ -23,11 +23,11 @@ func TestPlanChanges(t *testing.T) {
 	inNamespace(t, func(t *testing.T, v Variant) {
 		shell(t, foreign, tool(ir.IPv4, v, "restore"))
 		target := open(t, apply.Options{IPTables: string(v)}, 200)
-		reconciler := &reconcile.Reconciler{Dataplane: target}
+		writer := &reconcile.Writer{Dataplane: target}
 		random := rand.New(rand.NewPCG(5, 6))
 		all := programs(200)
 		now := thinned(all, random)
-		if _, err := reconciler.Replace(t.Context(), now); err != nil {
+		if _, err := writer.Replace(t.Context(), now); err != nil {
 			t.Fatal(err)
 		}
 		for range 5 {
@@ -38,7 +38,7 @@ func TestPlanChanges(t *testing.T) {
 			now = next
 			holds(t, target, lower(now))
 		}
-		done, err := reconciler.Replace(t.Context(), now)
+		done, err := writer.Replace(t.Context(), now)
 		if err != nil || done.Drift != (apply.Count{}) || done.Operations != (apply.Count{}) {
 			t.Errorf("a full sync found drift %v and did %v: %v", done.Drift, done.Operations, err)
 		}

@@ -13,7 +13,7 @@ import (
 // A Dataplane reads once, and then plans from changes.
 func TestPlanChanges(t *testing.T) {
 	n := newNode(t)
-	reconciler := &reconcile.Reconciler{Dataplane: n.Dataplane}
+	writer := &reconcile.Writer{Dataplane: n.Dataplane}
 	version := func(services int, backend string) ir.Programs {
 		var all ir.Programs
 		for _, f := range ir.Families() {
@@ -25,7 +25,7 @@ func TestPlanChanges(t *testing.T) {
 		return all
 	}
 	now := version(6, "10.244.2.10:8080")
-	if _, err := reconciler.Replace(t.Context(), now); err != nil {
+	if _, err := writer.Replace(t.Context(), now); err != nil {
 		t.Fatal(err)
 	}
 	for _, next := range []ir.Programs{
@@ -42,7 +42,7 @@ func TestPlanChanges(t *testing.T) {
 		now = next
 		holds(t, "after a change", n, rules.LowerAll(now))
 	}
-	done, err := reconciler.Replace(t.Context(), now)
+	done, err := writer.Replace(t.Context(), now)
 	if err != nil || done.Drift != (apply.Count{}) || done.Operations != (apply.Count{}) {
 		t.Errorf("a full sync found drift %v and did %v: %v", done.Drift, done.Operations, err)
 	}

@@ -94,7 +94,7 @@ func (n node) keep(t *testing.T, all *ir.Program) *keeper {
 	k.source = &source{tokens: make(chan struct{}, 1), all: all, last: all.Services[len(all.Services)-1],
 		empty: &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}}
 	r := &reconcile.Reconciler{
-		Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: k.source, Drift: drift, Dataplane: plane,
+		Writer: reconcile.Writer{Dataplane: plane}, Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: k.source, Drift: drift,
 		Report: func(reconcile.State) {}, Synced: func(s *reconcile.Sync) { k.syncs <- *s }, Now: time.Now, After: time.After,
 	}
 	var running sync.WaitGroup

@@ -43,8 +43,8 @@ const countedRounds = 3
 
 // countedPlane is a dataplane whose work is counted.
 type countedPlane struct {
-	reconciler *reconcile.Reconciler
-	bytes      func() int // bytes sent to the kernel since the last call
+	writer *reconcile.Writer
+	bytes  func() int // bytes sent to the kernel since the last call
 	// holds counts the objects in the kernel.
 	holds func(ctx context.Context) (counts, error)
 }
@@ -87,8 +87,8 @@ func countNFTables(ctx context.Context) (*countedPlane, error) {
 	}
 	committed := &committed{Dataplane: t}
 	return &countedPlane{
-		reconciler: &reconcile.Reconciler{Dataplane: committed},
-		bytes:      func() int { return committed.take(func(p apply.Plan) int { return p.(*nftables.Plan).Bytes() }) },
+		writer: &reconcile.Writer{Dataplane: committed},
+		bytes:  func() int { return committed.take(func(p apply.Plan) int { return p.(*nftables.Plan).Bytes() }) },
 		holds: func(ctx context.Context) (counts, error) {
 			tables, err := t.Tables(ctx)
 			c := counts{}
@@ -115,8 +115,8 @@ func countIPTables(v iptables.Variant) func(context.Context) (*countedPlane, err
 		}
 		committed := &committed{Dataplane: t}
 		return &countedPlane{
-			reconciler: &reconcile.Reconciler{Dataplane: committed},
-			bytes:      func() int { return committed.take(t.Bytes) },
+			writer: &reconcile.Writer{Dataplane: committed},
+			bytes:  func() int { return committed.take(t.Bytes) },
 			holds: func(ctx context.Context) (counts, error) {
 				sets, err := t.Rulesets(ctx)
 				c := counts{}
@@ -284,9 +284,9 @@ func (p *countedPlane) sync(t *testing.T, f *fileSource, kind reconcile.Kind) co
 	var err error
 	allocations := mallocs(func() {
 		if w := f.Take(kind); kind == reconcile.Full {
-			done, err = p.reconciler.Replace(t.Context(), w.Programs)
+			done, err = p.writer.Replace(t.Context(), w.Programs)
 		} else {
-			done, err = p.reconciler.Change(t.Context(), w.Changes)
+			done, err = p.writer.Change(t.Context(), w.Changes)
 		}
 	})
 	if err != nil {

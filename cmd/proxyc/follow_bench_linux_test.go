@@ -79,7 +79,7 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 		b.Fatal(err)
 	}
 	synced := make(chan *reconcile.Sync, 1)
-	l := &reconcile.Reconciler{Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: f, Dataplane: d, Drift: drift,
+	l := &reconcile.Reconciler{Writer: reconcile.Writer{Dataplane: d}, Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: f, Drift: drift,
 		Report: func(reconcile.State) {}, Synced: func(s *reconcile.Sync) { synced <- s }, Now: time.Now, After: time.After}
 	done := make(chan struct{})
 	go func() { defer close(done); l.Run(ctx) }()

@@ -10,30 +10,31 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// comparison is a reading of the kernel while Changes go on. It counts as long as it is
-// the Reconciler's: a Replace or a failed Change ends the State that it was begun for.
+// comparison is a reading of the kernel that runs concurrently with Changes. Its result is valid as
+// long as it is the Writer's: a Replace or a failed Change ends the State for which it began. The
+// methods that record do nothing for nil.
 type comparison struct {
 	began  time.Time
-	doubts uint64          // raised before it began
+	doubts uint64          // number of doubts when it began
 	wrote  map[string]bool // objects that Changes wrote since it began
 
-	plan     apply.Plan   // leads from the kernel's content to what was applied
+	plan     apply.Plan   // difference from the kernel's content to the applied Programs
 	err      error        // of the reading
 	programs ir.Programs  // applied at the end of the reading
-	changes  []ir.Changes // applied since it began, in order; some may be in programs already
+	changes  []ir.Changes // applied since it began, in order; programs may contain some of them
 }
 
-// compare begins to read the kernel. Changes do not wait for that: to read the rules of a
-// whole cluster takes long.
+// compare begins to read the kernel. Changes do not wait for it, since reading the rules of a whole
+// cluster takes long.
 func (r *Reconciler) compare(ctx context.Context, doubts uint64) {
 	c := &comparison{began: r.Now(), doubts: doubts, wrote: map[string]bool{}}
 	running := make(chan *comparison, 1)
 	r.comparison, r.running = c, running
 	go func() {
-		// A Change under way is in what is read, or in what was applied, or in both. Repair
-		// leaves out what it wrote.
+		// The reading, the applied Programs or both contain a Change that is running now. repair excludes
+		// what it wrote.
 		if c.plan, c.err = r.Dataplane.Compare(ctx); c.err == nil {
-			// Here, as Changes wait for what is done after a comparison.
+			// In this goroutine, since Changes wait for work after a comparison.
 			c.programs = r.Dataplane.Applied().Programs()
 			r.trim()
 		}
@@ -41,25 +42,25 @@ func (r *Reconciler) compare(ctx context.Context, doubts uint64) {
 	}()
 }
 
-// noteWrites enters what a Plan writes into the comparison under way.
-func (r *Reconciler) noteWrites(plan apply.Plan) {
-	if r.comparison == nil {
+// recordWrites records the objects that a Plan writes.
+func (c *comparison) recordWrites(plan apply.Plan) {
+	if c == nil {
 		return
 	}
 	for op := range plan.Operations {
-		r.comparison.wrote[op.Object] = true
+		c.wrote[op.Object] = true
 	}
 }
 
-// noteApplied enters Changes that are in force into the comparison under way.
-func (r *Reconciler) noteApplied(changes ir.Changes) {
-	if r.comparison != nil {
-		r.comparison.changes = append(r.comparison.changes, changes)
+// recordChanges records applied Changes.
+func (c *comparison) recordChanges(changes ir.Changes) {
+	if c != nil {
+		c.changes = append(c.changes, changes)
 	}
 }
 
-// inForce returns the Programs that are applied now. Its cost follows the
-// changes that came beside the comparison.
+// inForce returns the Programs that are applied now. Its cost is proportional to the recorded
+// changes.
 func (c *comparison) inForce() ir.Programs {
 	for _, changes := range c.changes {
 		for f, of := range changes.All() {
@@ -83,7 +84,10 @@ func (c *comparison) inForce() ir.Programs {
 	return c.programs
 }
 
-// finish acts on a comparison whose reading has ended.
+// errReplace is returned if a repair is not possible concurrently with Changes.
+var errReplace = errors.New("the rules must be compared again without concurrent changes")
+
+// finish repairs the differences of a comparison that has ended.
 func (r *Reconciler) finish(ctx context.Context, c *comparison) {
 	r.running = nil
 	if r.comparison != c {
@@ -95,13 +99,13 @@ func (r *Reconciler) finish(ctx context.Context, c *comparison) {
 		s.Ended = r.Now()
 		r.state.Err = c.err
 		r.state.doubt(s.Ended)
-		r.compares.fail(&r.Schedule, s.Ended)
+		r.next.comparing.fail(&r.Schedule, s.Ended)
 		r.end(ctx, s)
 		return
 	}
 	s.Done, s.Err = r.repair(ctx, c)
 	if errors.Is(s.Err, errReplace) {
-		r.replace = true
+		r.next.replace, r.state.Known = true, r.known
 		r.state.doubt(r.Now())
 		r.report()
 		return
@@ -111,30 +115,4 @@ func (r *Reconciler) finish(ctx context.Context, c *comparison) {
 	}
 	r.settle(s, r.state.Applied, &c.doubts)
 	r.end(ctx, s)
-}
-
-// errReplace ends a Repair that is not possible beside Changes.
-var errReplace = errors.New("the rules must be compared again, with nothing beside that")
-
-// repair commits what a comparison found, without what Changes wrote since it began.
-func (r *Reconciler) repair(ctx context.Context, c *comparison) (done Done, err error) {
-	done.Refused = r.allRefused()
-	if c.plan.Empty() {
-		return done, nil
-	}
-	plan := c.plan
-	if len(c.wrote) > 0 {
-		var ok bool
-		if plan, ok = plan.Without(c.wrote); !ok {
-			return done, errReplace
-		}
-	}
-	done.drifted(plan, apply.ChangedBy(r.Dataplane))
-	refused, err := r.commit(ctx, plan, &done)
-	// A listing in which things come and go may lack what was there all along;
-	// the kernel does not make it twice.
-	if err == nil && len(refused) > 0 || err != nil && len(c.wrote) > 0 {
-		err = errReplace
-	}
-	return done, err
 }

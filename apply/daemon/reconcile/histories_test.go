@@ -173,7 +173,7 @@ func (h *history) Take(kind Kind) Work {
 // start begins a process.
 func (h *history) start() {
 	h.k.applied, h.k.found = apply.Applied{}, nil
-	r := &Reconciler{Dataplane: h.k, Source: h, Drift: h.drift, Now: time.Now, After: time.After,
+	r := &Reconciler{Writer: Writer{Dataplane: h.k}, Source: h, Drift: h.drift, Now: time.Now, After: time.After,
 		Schedule: Schedule{Min: time.Second, Retry: 30 * time.Second, Full: h.k.full},
 		Synced: func(s *Sync) {
 			h.k.mu.Lock()

@@ -8,37 +8,35 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Work is what is wanted now, and what changed since the last Work.
+// Work is the desired state, and the changes since the previous Work.
 type Work struct {
-	// Programs are what is wanted; without their Services if Changes are complete.
+	// Programs are the desired Programs; without their Services if Changes are complete.
 	Programs ir.Programs
 	Changes  ir.Changes
-	// All reports whether more than Changes may differ: the node does.
+	// All reports whether more than Changes may differ, since the node changed.
 	All bool
 }
 
-// Source is where Programs come from. Its methods are called by one goroutine.
+// Source provides the desired Programs. One goroutine calls its methods.
 type Source interface {
-	// Changed has a token when there is something to take.
+	// Changed returns a channel with a token when there may be new Work.
 	Changed() <-chan struct{}
-	// Take compiles what changed. A full sync gets whole Programs, and reads
-	// what no event announces.
+	// Take compiles what changed. For a full sync it returns complete Programs, and reads inputs that
+	// have no notifications.
 	Take(k Kind) Work
 }
 
-// Done is what a sync did.
+// Done is the result of a sync.
 type Done struct {
 	Operations apply.Count
 	Removed    []ir.Match      // frontends
-	Refused    []apply.Refusal // Services that are left out, since the kernel refuses them
-	// Commits were carried out one after the other; more than one where the
-	// kernel refused something.
+	Refused    []apply.Refusal // quarantined Services, which the kernel refuses
+	// Commits were made one after the other. There are several if the kernel refused something.
 	Commits    []Commit
-	RefusedNow []apply.Refusal // those that were tried in this sync
-	// Drift are operations that undo foreign changes; only a full sync
-	// finds any. DriftFirst are the first of them, without those on what is in
-	// DriftGone, and DriftMore is how many follow these. DriftBy is who did it, if
-	// the kernel reports it.
+	RefusedNow []apply.Refusal // refused in this sync
+	// Drift counts operations that repair foreign changes. Only full syncs find any. DriftFirst are the
+	// first operations, except those on objects in DriftGone. DriftMore is the number of further ones.
+	// DriftBy are the programs that made the changes, if the kernel reports them.
 	Drift      apply.Count
 	DriftGone  []string // "table ip proxyc"
 	DriftFirst []apply.Operation
@@ -46,17 +44,17 @@ type Done struct {
 	DriftBy    []string
 }
 
-// Commit describes a Plan that was carried out. The Plan itself may
-// have all that the kernel holds.
+// Commit describes a committed Plan. It does not contain the Plan, which may be as large as all
+// rules.
 type Commit struct {
-	First  []apply.Operation // the first of its operations
+	First  []apply.Operation // the first operations
 	Result apply.Result
 }
 
-// OperationsShown is how many operations of a plan a Commit lists at most.
+// OperationsShown is the maximum number of operations in a Commit.
 const OperationsShown = 1000
 
-// Sync is one sync that has ended.
+// Sync is a sync that has ended.
 type Sync struct {
 	Kind         Kind
 	Began, Ended time.Time
@@ -65,40 +63,26 @@ type Sync struct {
 	Err          error
 }
 
-// Reconciler keeps a Dataplane equal to what its Source wants.
+// Reconciler schedules the syncs of a Writer's Dataplane to the Programs of a Source.
 type Reconciler struct {
-	Schedule  Schedule
-	Source    Source
-	Dataplane apply.Dataplane
-	// Drift has a token when a foreign program may have changed the rules. Without it
-	// only the comparisons that Schedule.Full spaces find such changes.
+	Writer
+	Schedule Schedule
+	Source   Source
+	// Drift has a token when a foreign program may have changed the rules. Without it, only the
+	// comparisons at the interval Schedule.Full find such changes.
 	Drift <-chan struct{}
-	// Synced is called after each sync, and Report with each new State; after a sync,
-	// Synced comes first.
+	// Synced is called after each sync, and Report with each new State. After a sync, Synced is called
+	// first.
 	Synced func(*Sync)
 	Report func(State)
-	// Committing, if set, is called before each commit: until a sync has succeeded after
-	// it, the kernel's content is unknown.
-	Committing func()
-	// Tidy does what can wait until the rules are in force.
-	Tidy Tidy
-	// Trim, if set, is called where much garbage is left, just when the tools and the
-	// kernel need memory, too.
-	Trim  func()
+	// Tidy is work that can wait until the rules are applied.
+	Tidy  Tidy
 	Now   func() time.Time
 	After func(time.Duration) <-chan time.Time
 
 	state   State
-	refused map[ir.Name]refusal
-
-	ended    time.Time // of the last sync
-	compared time.Time // of the last successful Replace or Compare
-	applying retry     // of Replaces
-	compares retry     // of comparisons
-	replace  bool      // a Repair is not possible beside Changes
-
-	running    chan *comparison // gets the comparison whose reading is under way; nil: none
-	comparison *comparison      // that reading, while it counts
+	next    timing
+	running chan *comparison // receives the running comparison when it ends; nil if none is running
 }
 
 // Run syncs immediately, and then whenever a sync is due, until ctx ends.
@@ -107,7 +91,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	r.report()
 	for {
 		var timer <-chan time.Time
-		at, ok := r.due()
+		at, ok := r.next.due(&r.Schedule, &r.state, r.running != nil)
 		if ok {
 			wait := at.Sub(r.Now())
 			if wait <= 0 {
@@ -128,12 +112,12 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.finish(ctx, c)
 		case <-r.Source.Changed():
 			r.state.want(r.Now())
-			r.applying.soon()
+			r.next.applying.expedite()
 			r.report()
 		case <-r.Drift:
 			r.state.doubt(r.Now())
-			r.applying.soon()
-			r.compares.soon()
+			r.next.applying.expedite()
+			r.next.comparing.expedite()
 			r.report()
 		case err := <-r.Tidy.running:
 			r.Tidy.finish(r, err)
@@ -142,26 +126,26 @@ func (r *Reconciler) Run(ctx context.Context) {
 		case done := <-r.Tidy.requests():
 			r.Tidy.start(ctx, done)
 		case <-timer:
-			r.sync(ctx, at) // also where Now stands still
+			r.sync(ctx, at) // now, even if Now does not advance
 		}
 	}
 }
 
 func (r *Reconciler) report() { r.Report(r.state) }
 
-// sync carries out what was due at a time.
+// sync runs the sync that was due at a time.
 func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 	s := &Sync{Kind: Change, Began: r.Now()}
 	version, doubts := r.state.Wanted, r.state.Doubts
-	compare := r.state.Known && r.comparisonDue(later(due, s.Began))
-	// Refused Services are tried again only by a Replace.
-	replace := !r.state.Known || r.replace || compare && len(r.refused) > 0
+	compare := r.state.Known && r.running == nil && r.next.comparisonDue(&r.Schedule, &r.state, later(due, s.Began))
+	// Only a Replace retries unchanged quarantined Services.
+	replace := !r.state.Known || r.next.replace || compare && len(r.refused) > 0
 	if compare || replace {
 		s.Kind = Full
 	}
 	s.Work = r.Source.Take(s.Kind)
 	changed := len(s.Work.Changes.IPv4)+len(s.Work.Changes.IPv6) > 0
-	if (changed || s.Work.All) && version == r.state.Applied { // no event has announced it yet
+	if (changed || s.Work.All) && version == r.state.Applied { // no event has reported it yet
 		r.state.want(s.Began)
 		r.report()
 		version = r.state.Wanted
@@ -170,7 +154,7 @@ func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 		replace, s.Kind = true, Full
 	}
 	if replace {
-		r.comparison, r.replace = nil, false // this reads everything
+		r.comparison, r.next.replace = nil, false // Replace reads everything
 		s.Done, s.Err = r.Replace(ctx, s.Work.Programs)
 		r.settle(s, version, &doubts)
 		r.end(ctx, s)
@@ -190,21 +174,22 @@ func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 	r.end(ctx, s)
 }
 
-// settle enters how a sync ended, that was begun for a version; doubts, if set, are those
+// settle records the end of a sync that began at a version. doubts, if set, is the number of doubts
 // that it cleared.
 func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 	s.Ended = r.Now()
-	r.ended = s.Ended
+	r.next.ended = s.Ended
+	r.known = s.Err == nil
 	if s.Err != nil {
-		r.comparison = nil // it was begun for another state
+		r.comparison = nil // it began in another State
 		r.state.fail(s.Ended, s.Err)
-		r.applying.fail(&r.Schedule, s.Ended)
+		r.next.applying.fail(&r.Schedule, s.Ended)
 		return
 	}
 	r.state.Known, r.state.Refused = true, s.Done.Refused
-	r.applying = retry{}
+	r.next.applying = retry{}
 	if doubts != nil {
-		r.compares, r.compared = retry{}, s.Ended
+		r.next.comparing, r.next.compared = retry{}, s.Ended
 		r.state.clear(*doubts, s.Ended)
 	}
 	r.state.apply(version, s.Ended)
@@ -222,7 +207,7 @@ func (r *Reconciler) end(ctx context.Context, s *Sync) {
 	}
 }
 
-// shutdown waits for the goroutines.
+// shutdown waits until all goroutines have ended.
 func (r *Reconciler) shutdown() {
 	if r.running != nil {
 		<-r.running

@@ -64,7 +64,8 @@ func run(t *testing.T, play func(w *world)) {
 // runWith is run, but for what is set before the start.
 func runWith(t *testing.T, set, play func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		dataplane, r := newReconciler()
+		dataplane, writer := newWriter()
+		r := &Reconciler{Writer: *writer}
 		w := &world{t: t, dataplane: dataplane, source: &fakeSource{changed: make(chan struct{}, 1), last: want(), now: want()},
 			drift: make(chan struct{}, 1), began: time.Now()}
 		w.Reconciler = r
@@ -373,11 +374,10 @@ func TestComparisonInForce(t *testing.T) {
 	var applied apply.Applied
 	applied.Replace(want(svc("b", 1), svc("d", 1), svc("f", 1)))
 	c := comparison{programs: applied.Programs()}
-	r := Reconciler{comparison: &c}
 	change := func(name string, now *ir.Service) {
 		changes := ir.Changes{IPv4: []ir.Change{{Name: svc(name, 0).Name, New: now}}}
 		applied.Change(changes)
-		r.noteApplied(changes)
+		c.recordChanges(changes)
 	}
 	service := func(name string, port uint16) *ir.Service { s := svc(name, port); return &s }
 	change("a", service("a", 1))

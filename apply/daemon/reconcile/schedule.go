@@ -6,36 +6,35 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// Kind is how much a sync looks at.
+// Kind is the scope of a sync.
 type Kind uint8
 
 const (
-	Change Kind = iota + 1 // the Services that changed
-	Full                   // everything, compared with what the kernel has
+	Change Kind = iota + 1 // changed Services
+	Full                   // everything, compared with the kernel
 )
 
 // String returns change or full.
 func (k Kind) String() string { return [...]string{"none", "change", "full"}[k] }
 
-// Schedule says how long syncs are apart.
+// Schedule contains the intervals of syncs.
 type Schedule struct {
-	// Min is the least time from the end of a sync to the start of the next
-	// (minSyncPeriod, DMN-21). After a longer quiet the first change is due immediately.
+	// Min is the minimum time from the end of a sync to the start of the next (minSyncPeriod, DMN-21,
+	// the minimum sync interval). After a longer pause the first change is due immediately.
 	Min time.Duration
-	// Retry is the longest wait after a failure (syncPeriod). The first wait is
-	// Min, or apply.FirstRetry if that is longer, and each further one twice the one
-	// before.
+	// Retry is the maximum wait after a failure (syncPeriod). The first wait is the maximum of Min and
+	// apply.FirstRetry. Each further one is twice as long.
 	Retry time.Duration
-	// Full is how often everything is compared.
+	// Full is the interval of comparisons with the kernel.
 	Full time.Duration
 }
 
-// backoff is how long to wait after the last of so many failures.
+// backoff returns the wait after the last of a number of failures.
 func (s *Schedule) backoff(failures int) time.Duration {
 	return apply.Backoff(failures, max(s.Min, apply.FirstRetry), max(s.Retry, s.Min))
 }
 
-// retry is when something that failed is tried again. The zero value has not failed.
+// retry schedules the next attempt of failed work. The zero value has not failed.
 type retry struct {
 	failures int
 	at       time.Time
@@ -46,35 +45,41 @@ func (r *retry) fail(s *Schedule, now time.Time) {
 	r.at = now.Add(s.backoff(r.failures))
 }
 
-// soon ends the wait: there is news.
-func (r *retry) soon() { r.at = time.Time{} }
+// expedite ends the wait, since the reason of the failure may have changed.
+func (r *retry) expedite() { r.at = time.Time{} }
 
-// due returns when the next sync is due; false if only an event makes one due.
-func (r *Reconciler) due() (time.Time, bool) {
-	earliest := r.ended.Add(r.Schedule.Min)
-	doubted := r.state.Doubts != r.state.Cleared
-	switch {
-	case !r.state.Known, r.replace:
-		return later(earliest, r.applying.at), true
-	case r.state.Wanted != r.state.Applied:
-		return earliest, true
-	case r.running != nil: // the next comparison begins when this one has ended
-		return time.Time{}, false
-	case doubted:
-		return later(earliest, r.compares.at), true
-	}
-	return r.compared.Add(r.Schedule.Full), true
+// timing determines when syncs are due.
+type timing struct {
+	ended     time.Time // end of the last sync
+	compared  time.Time // end of the last successful Replace or Compare
+	applying  retry     // of Replaces
+	comparing retry     // of comparisons
+	replace   bool      // a repair is not possible concurrently with Changes
 }
 
-// comparisonDue reports whether the kernel is to be read in a sync at a time.
-func (r *Reconciler) comparisonDue(now time.Time) bool {
+// due returns when the next sync is due; false if only an event makes one due. running reports
+// whether a comparison is running.
+func (t *timing) due(s *Schedule, state *State, running bool) (time.Time, bool) {
+	earliest := t.ended.Add(s.Min)
 	switch {
-	case r.running != nil:
-		return false
-	case r.state.Doubts != r.state.Cleared:
-		return !now.Before(r.compares.at)
+	case !state.Known, t.replace:
+		return later(earliest, t.applying.at), true
+	case state.Wanted != state.Applied:
+		return earliest, true
+	case running: // the next comparison begins after this one
+		return time.Time{}, false
+	case state.Doubts != state.Cleared:
+		return later(earliest, t.comparing.at), true
 	}
-	return !now.Before(r.compared.Add(r.Schedule.Full))
+	return t.compared.Add(s.Full), true
+}
+
+// comparisonDue reports whether a sync at a time has to read the kernel.
+func (t *timing) comparisonDue(s *Schedule, state *State, now time.Time) bool {
+	if state.Doubts != state.Cleared {
+		return !now.Before(t.comparing.at)
+	}
+	return !now.Before(t.compared.Add(s.Full))
 }
 
 func later(a, b time.Time) time.Time {

@@ -7,30 +7,28 @@ import (
 	"github.com/proxyc/proxyc/apply"
 )
 
-// State is what is wanted and what is known of the kernel. Readiness is a function of it.
+// State is the desired state and the knowledge about the kernel. Readiness is a function of it.
 type State struct {
-	// Wanted is the newest version that the Source announced. Applied is the version
-	// that the last successful sync committed.
+	// Wanted is the newest version that the Source reported. Applied is the version that the last
+	// successful sync committed.
 	Wanted, Applied uint64
-	// Doubts counts reasons to think that the kernel differs from Applied: foreign
-	// changes, failed syncs and failed readings. Cleared is how many of them had occurred
-	// when the last successful Replace or Compare began.
+	// Doubts counts reasons why the kernel may differ from Applied: foreign changes, failed syncs and
+	// failed readings. Cleared is the value of Doubts when the last successful Replace or Compare began.
 	Doubts, Cleared uint64
-	// Known is false while the kernel may hold anything: nothing was read yet, or a sync
-	// failed.
+	// Known is false while the kernel's content is unknown: nothing was read yet, or a sync failed.
 	Known bool
-	// Err is why the last sync or comparison failed; nil after one that cleared it.
+	// Err is the error of the last sync or comparison; nil after one that cleared it.
 	Err error
 	// Refused are the Services that the kernel refuses.
 	Refused []apply.Refusal
-	// Waiting is when the oldest wanted version that is not applied was announced, or the
-	// oldest doubt that is not cleared was raised. It is zero if InForce.
+	// Waiting is the time of the oldest version that is not applied, or of the oldest doubt that is not
+	// cleared. It is zero if InForce.
 	Waiting time.Time
 
 	wantedAt, doubtedAt time.Time // parts of Waiting
 }
 
-// InForce reports whether the kernel holds the wanted version, Refused Services excepted.
+// InForce reports whether the kernel contains the wanted version, except Refused Services.
 func (s *State) InForce() bool {
 	return s.Known && s.Applied == s.Wanted && s.Cleared == s.Doubts
 }
@@ -50,7 +48,7 @@ func (s *State) NotReady() string {
 	return "another program may have changed the rules: a comparison is waiting"
 }
 
-// want notes a new wanted version.
+// want records a new wanted version.
 func (s *State) want(now time.Time) {
 	if s.Wanted == s.Applied {
 		s.wantedAt = now
@@ -59,7 +57,7 @@ func (s *State) want(now time.Time) {
 	s.wait()
 }
 
-// doubt notes a reason to think that the kernel differs.
+// doubt records a reason why the kernel may differ.
 func (s *State) doubt(now time.Time) {
 	if s.Doubts == s.Cleared {
 		s.doubtedAt = now
@@ -68,25 +66,25 @@ func (s *State) doubt(now time.Time) {
 	s.wait()
 }
 
-// fail notes a sync that failed: the kernel may hold anything.
+// fail records a failed sync. The kernel's content is unknown afterwards.
 func (s *State) fail(now time.Time, err error) {
 	s.Known, s.Err = false, err
 	s.doubt(now)
 }
 
-// apply notes that a version is in the kernel. What was announced since waits from now.
+// apply records that the kernel contains a version. Later versions wait from now on.
 func (s *State) apply(version uint64, now time.Time) {
 	s.Applied, s.wantedAt = version, now
 	s.clearErr()
 }
 
-// clear notes that a reading answered the first doubts. Later ones wait from now.
+// clear records that a reading cleared the first doubts. Later ones wait from now on.
 func (s *State) clear(doubts uint64, now time.Time) {
 	s.Cleared, s.doubtedAt = max(s.Cleared, doubts), now
 	s.clearErr()
 }
 
-// clearErr forgets the last error when nothing is left of it.
+// clearErr removes the last error if it has no effect any more.
 func (s *State) clearErr() {
 	if s.Known && s.Cleared == s.Doubts {
 		s.Err = nil

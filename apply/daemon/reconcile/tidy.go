@@ -5,22 +5,21 @@ import (
 	"time"
 )
 
-// Tidy does what can wait until the rules are in force, beside the syncs.
+// Tidy is work that can wait until the rules are applied. It runs concurrently with syncs.
 type Tidy struct {
-	// Do is called once after the first sync that succeeds, and again, later each time, as
-	// long as it returns an error; nil: there is nothing to do.
+	// Do is called after the first successful sync. If it returns an error, it is called again after
+	// increasing waits. nil means that there is nothing to do.
 	Do func(context.Context) error
-	// Again has a function when Do is to be called again; the function gets the error of
-	// that call.
+	// Again requests another call of Do. The received function is called with its error.
 	Again <-chan func(error)
 
 	called   bool
-	running  chan error // gets the result of the call under way; nil: none is
+	running  chan error // receives the result of the running call; nil if none is running
 	failures int
-	next     <-chan time.Time // when Do is called again; nil: it is not
+	next     <-chan time.Time // fires when Do is due again; nil if it is not
 }
 
-// first calls Do if nothing has called it yet.
+// first calls Do if it was not called yet.
 func (t *Tidy) first(ctx context.Context) {
 	if t.Do != nil && !t.called {
 		t.start(ctx, nil)
@@ -41,7 +40,7 @@ func (t *Tidy) start(ctx context.Context, done func(error)) {
 	}()
 }
 
-// requests returns Again while Do can be called.
+// requests returns Again unless Do is running.
 func (t *Tidy) requests() <-chan func(error) {
 	if t.running != nil {
 		return nil
@@ -49,7 +48,7 @@ func (t *Tidy) requests() <-chan func(error) {
 	return t.Again
 }
 
-// finish enters the result of a call.
+// finish records the result of a call.
 func (t *Tidy) finish(r *Reconciler, err error) {
 	t.running = nil
 	if err == nil {

@@ -43,12 +43,12 @@ func newNode(i int, o options, dir string, gate *kube.Gate, t *tracker) (*node, 
 	}
 	facts := compiler.Facts{NodeName: nodeName(i), Interfaces: []compiler.Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}}}}
 	n.loop = &reconcile.Reconciler{
-		Schedule:  reconcile.Schedule{Min: o.min, Retry: 30 * time.Second, Full: apply.CompareEvery},
-		Source:    daemon.NewSource(cfg, store, facts, log),
-		Dataplane: &apply.Memory{Committed: func(d apply.Desired) { t.committed(i, d) }},
-		Report:    func(reconcile.State) {},
-		Synced:    func(*reconcile.Sync) {},
-		Now:       time.Now, After: time.After,
+		Writer:   reconcile.Writer{Dataplane: &apply.Memory{Committed: func(d apply.Desired) { t.committed(i, d) }}},
+		Schedule: reconcile.Schedule{Min: o.min, Retry: 30 * time.Second, Full: apply.CompareEvery},
+		Source:   daemon.NewSource(cfg, store, facts, log),
+		Report:   func(reconcile.State) {},
+		Synced:   func(*reconcile.Sync) {},
+		Now:      time.Now, After: time.After,
 	}
 	return n, nil
 }

@@ -45,7 +45,7 @@ type Player struct {
 	Options
 	store    *watch.Store
 	source   reconcile.Source
-	loop     *reconcile.Reconciler
+	writer   *reconcile.Writer
 	inForce  bool
 	changes  int
 	unproved bool
@@ -57,7 +57,7 @@ func New(in *review.Input, o Options) *Player {
 	p := &Player{Input: in, Options: o, store: watch.NewStore(time.Now)}
 	p.store.View(func(s *snapshot.Snapshot) { in.Snapshot = s }) // the Player is the only user of the Store
 	p.source = daemon.NewSource(in.Resolved.Config, p.store, in.Facts, slog.New(slog.DiscardHandler))
-	p.loop = &reconcile.Reconciler{Source: p.source, Dataplane: o.Plane}
+	p.writer = &reconcile.Writer{Dataplane: o.Plane}
 	return p
 }
 
@@ -134,10 +134,10 @@ func (p *Player) step(ctx context.Context, event *watch.Recorded) error {
 	}
 	if first || work.All {
 		was = p.Plane.Applied().Programs()
-		done, err = p.loop.Replace(ctx, work.Programs)
+		done, err = p.writer.Replace(ctx, work.Programs)
 	} else {
 		was = only(work, func(c ir.Change) *ir.Service { return c.Old })
-		done, err = p.loop.Change(ctx, work.Changes)
+		done, err = p.writer.Change(ctx, work.Changes)
 		work.Programs = only(work, func(c ir.Change) *ir.Service { return c.New })
 	}
 	at := fmt.Sprintf("%s:%d: %s %s", p.File, event.Line, event.At.Format("2006-01-02T15:04:05.000Z07:00"), event)

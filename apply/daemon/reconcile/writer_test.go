@@ -200,14 +200,14 @@ func named(r rules) map[string]uint16 {
 	return out
 }
 
-func newReconciler() (*fake, *Reconciler) {
+func newWriter() (*fake, *Writer) {
 	d := &fake{rules: rules{}}
-	return d, &Reconciler{Dataplane: d, Synced: func(*Sync) {}, Report: func(State) {}}
+	return d, &Writer{Dataplane: d}
 }
 
 func TestSyncFollows(t *testing.T) {
 	ctx := t.Context()
-	dataplane, r := newReconciler()
+	dataplane, r := newWriter()
 	a := want(svc("a", 1), svc("b", 2))
 	if done, err := r.Replace(ctx, a); err != nil || done.Operations.Added != 2 || done.Drift != (apply.Count{}) {
 		t.Fatalf("%+v, %v", done, err)
@@ -227,7 +227,7 @@ func TestSyncFollows(t *testing.T) {
 
 // A start with everything in place commits nothing.
 func TestSyncAdopts(t *testing.T) {
-	dataplane, r := newReconciler()
+	dataplane, r := newWriter()
 	dataplane.rules[ir.Name{Namespace: "ns", Name: "a"}] = 1
 	if _, err := r.Replace(t.Context(), want(svc("a", 1))); err != nil || dataplane.commits != 0 {
 		t.Errorf("%d commits, %v, want none", dataplane.commits, err)
@@ -235,7 +235,7 @@ func TestSyncAdopts(t *testing.T) {
 }
 
 func TestSyncRepairsDrift(t *testing.T) {
-	dataplane, r := newReconciler()
+	dataplane, r := newWriter()
 	a := want(svc("a", 1), svc("b", 2))
 	r.Replace(t.Context(), a)
 	dataplane.rules = rules{{Namespace: "ns", Name: "b"}: 9}
@@ -252,7 +252,7 @@ func TestSyncRepairsDrift(t *testing.T) {
 // others go on at the cost of their own changes, and it comes back when it changes.
 func TestSyncQuarantine(t *testing.T) {
 	ctx := t.Context()
-	dataplane, r := newReconciler()
+	dataplane, r := newWriter()
 	last := want(svc("a", 1), svc("bad", 5))
 	if _, err := r.Replace(ctx, last); err != nil {
 		t.Fatal(err)
@@ -310,12 +310,12 @@ func servicesOf(refused []apply.Refusal) (names []string) {
 
 // A Service that changes in one family comes back in both.
 func TestSyncReadmitsBothFamilies(t *testing.T) {
-	_, r := newReconciler()
+	_, r := newWriter()
 	name := ir.Name{Namespace: "ns", Name: "bad"}
 	v4, v6 := svc("bad", 666), svc("bad", 6)
 	programs := want(v4)
 	programs.IPv6.Services = []ir.Service{v6}
-	r.refuse([]apply.Refusal{{Service: name}}, programs, &Done{})
+	r.quarantine([]apply.Refusal{{Service: name}}, programs, &Done{})
 	better := svc("bad", 4)
 	got := r.readmit(ir.Changes{IPv4: []ir.Change{{Name: name, New: &better}}})
 	if len(got.IPv6) != 1 || got.IPv6[0].New.Frontends[0].Match.Port != 6 || len(r.refused) != 0 {

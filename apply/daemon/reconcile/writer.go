@@ -1,0 +1,239 @@
+package reconcile
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Writer writes Programs through a Dataplane. It quarantines Services that the kernel refuses.
+type Writer struct {
+	Dataplane apply.Dataplane
+	// Committing, if set, is called before each commit. Until a sync has succeeded after it, the
+	// kernel's content is unknown.
+	Committing func()
+	// Trim, if set, is called when much garbage is left, just before the tools and the kernel need
+	// memory, too.
+	Trim func()
+
+	known      bool // the kernel's content is what the Dataplane last applied
+	refused    map[ir.Name]refusal
+	comparison *comparison // the concurrent reading; nil if there is none, or its result is obsolete
+}
+
+// refusal is a quarantined Service with its desired version.
+type refusal struct {
+	apply.Refusal
+	wanted ir.PerFamily[*ir.Service]
+}
+
+// driftShown is the maximum number of drift operations in DriftFirst.
+const driftShown = 20
+
+// Replace reads the kernel, and commits the difference to the Programs.
+func (w *Writer) Replace(ctx context.Context, programs ir.Programs) (done Done, err error) {
+	known, expected := w.known, programs
+	if known {
+		expected = w.Dataplane.Applied().Programs()
+	}
+	if err := w.Dataplane.Read(ctx, expected); err != nil {
+		return done, err
+	}
+	if known {
+		done.recordDrift(w.Dataplane.Plan(expected), apply.ChangedBy(w.Dataplane))
+	}
+	w.refused = nil
+	err = w.converge(ctx, programs, &done)
+	return done, err
+}
+
+// Change commits changes of Services. Its cost does not depend on the number of other Services.
+func (w *Writer) Change(ctx context.Context, changes ir.Changes) (done Done, err error) {
+	changes = w.readmit(changes)
+	plan := w.Dataplane.PlanChanges(w.Dataplane.Applied().From(changes))
+	w.comparison.recordWrites(plan)
+	refused, err := w.commit(ctx, plan, &done)
+	if err != nil {
+		return done, err
+	}
+	if len(refused) == 0 {
+		w.comparison.recordChanges(changes)
+		done.Refused = w.quarantined()
+		return done, nil
+	}
+	w.comparison = nil // everything is read below
+	// Refused Services still have their previous rules, which may be wrong. The kernel may also contain
+	// rules of them that the Dataplane does not remember.
+	var wanted apply.Applied
+	wanted.Replace(w.Dataplane.Applied().Programs())
+	wanted.Change(changes)
+	programs := wanted.Programs()
+	w.quarantine(refused, programs, &done)
+	if err := w.Dataplane.Read(ctx, apply.Without(programs, w.quarantined())); err != nil {
+		return done, err
+	}
+	err = w.converge(ctx, programs, &done)
+	return done, err
+}
+
+// converge commits the difference between the kernel, as last read, and the Programs without
+// quarantined Services.
+func (w *Writer) converge(ctx context.Context, programs ir.Programs, done *Done) error {
+	want := apply.Without(programs, w.quarantined())
+	err := apply.Converge(ctx, w.Dataplane, want, w.Dataplane.Plan(want), func(plan apply.Plan) ([]apply.Refusal, error) {
+		w.trim() // planning for a whole cluster leaves much garbage
+		refused, err := w.commit(ctx, plan, done)
+		w.quarantine(refused, programs, done)
+		return refused, err
+	})
+	if err != nil {
+		return err
+	}
+	w.trim()
+	w.Dataplane.PlanChanges(ir.Changes{}) // so that the first change does not have to prepare the state for planning
+	w.trim()
+	done.Refused = w.quarantined()
+	return nil
+}
+
+// repair commits the differences that a comparison found, except objects that Changes wrote since it
+// began.
+func (w *Writer) repair(ctx context.Context, c *comparison) (done Done, err error) {
+	done.Refused = w.quarantined()
+	if c.plan.Empty() {
+		return done, nil
+	}
+	plan := c.plan
+	if len(c.wrote) > 0 {
+		var ok bool
+		if plan, ok = plan.Without(c.wrote); !ok {
+			return done, errReplace
+		}
+	}
+	done.recordDrift(plan, apply.ChangedBy(w.Dataplane))
+	refused, err := w.commit(ctx, plan, &done)
+	// A listing during changes may lack objects that existed all the time. The kernel refuses to add
+	// them again.
+	if err == nil && len(refused) > 0 || err != nil && len(c.wrote) > 0 {
+		err = errReplace
+	}
+	return done, err
+}
+
+func (w *Writer) trim() {
+	if w.Trim != nil {
+		w.Trim()
+	}
+}
+
+// commit commits a Plan, and returns newly refused Services. Unless there are none, the kernel's
+// content is unknown afterwards.
+func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]apply.Refusal, error) {
+	if w.Committing != nil {
+		w.Committing()
+	}
+	result, err := w.Dataplane.Commit(ctx, plan)
+	w.known = err == nil && len(result.Refused) == 0
+	done.recordCommit(plan, result) // after the commit: naming the operations takes time, and packets need not wait
+	if err != nil {
+		done.RefusedNow = append(done.RefusedNow, result.Refused...)
+		return nil, err
+	}
+	return result.Refused, nil
+}
+
+// quarantine excludes refused Services of the programs from further syncs.
+func (w *Writer) quarantine(refused []apply.Refusal, programs ir.Programs, done *Done) {
+	done.RefusedNow = append(done.RefusedNow, refused...)
+	if w.refused == nil {
+		w.refused = map[ir.Name]refusal{}
+	}
+	for _, one := range refused {
+		left := refusal{Refusal: one}
+		for f, program := range ir.Present(programs) {
+			if j, ok := slices.BinarySearchFunc(program.Services, one.Service, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) }); ok {
+				*left.wanted.At(f) = &program.Services[j]
+			}
+		}
+		w.refused[one.Service] = left
+	}
+}
+
+// readmit ends the quarantine of changed Services, in both families. It returns the changes with the
+// versions of the unchanged family.
+func (w *Writer) readmit(changes ir.Changes) ir.Changes {
+	if len(w.refused) == 0 {
+		return changes
+	}
+	again := map[ir.Name]refusal{}
+	for _, of := range changes.All() {
+		for _, c := range of {
+			if left, ok := w.refused[c.Name]; ok {
+				again[c.Name] = left
+			}
+		}
+	}
+	for name, left := range again {
+		delete(w.refused, name)
+		for f, svc := range ir.Present(left.wanted) {
+			if of := changes.At(f); !slices.ContainsFunc(*of, func(c ir.Change) bool { return c.Name == name }) {
+				*of = append(slices.Clip(*of), ir.Change{Name: name, New: svc})
+			}
+		}
+	}
+	return changes
+}
+
+// quarantined returns the quarantined Services, by name.
+func (w *Writer) quarantined() []apply.Refusal {
+	all := make([]apply.Refusal, 0, len(w.refused))
+	for left := range maps.Values(w.refused) {
+		all = append(all, left.Refusal)
+	}
+	slices.SortFunc(all, func(a, b apply.Refusal) int { return a.Service.Compare(b.Service) })
+	return all
+}
+
+// recordDrift records the operations that repair foreign changes, and the programs that made these.
+func (d *Done) recordDrift(plan apply.Plan, by []string) {
+	if plan.Empty() {
+		return
+	}
+	d.DriftBy = by
+	d.Drift = apply.Total(plan)
+	gone := apply.GoneIn(plan)
+	for _, g := range gone {
+		d.DriftGone = append(d.DriftGone, g.What)
+	}
+	within := func(op apply.Operation) bool {
+		return slices.ContainsFunc(gone, func(g apply.Gone) bool { return strings.HasPrefix(op.Object, g.Within) })
+	}
+	for op := range plan.Differences {
+		if within(op) {
+			continue
+		}
+		if d.DriftFirst = append(d.DriftFirst, op); len(d.DriftFirst) == driftShown {
+			break
+		}
+	}
+	d.DriftMore = -len(d.DriftFirst)
+	for op := range plan.Operations { // cheaper than Differences, since it formats no rules
+		if !within(op) {
+			d.DriftMore++
+		}
+	}
+}
+
+// recordCommit records the operations of a committed Plan.
+func (d *Done) recordCommit(plan apply.Plan, result apply.Result) {
+	first, total := apply.First(plan, OperationsShown)
+	d.Operations.Added += total.Added
+	d.Operations.Changed += total.Changed
+	d.Operations.Removed += total.Removed
+	d.Commits = append(d.Commits, Commit{First: first, Result: result})
+	d.Removed = append(d.Removed, plan.RemovedFrontends()...)
+}
