@@ -26,8 +26,8 @@ type bootFile struct {
 	refused atomic.Pointer[string] // why the content of the file was rejected; nil if it was not
 }
 
-// keepEvery is the shortest interval of writes. A start with slightly older Programs is harmless.
-const keepEvery = 30 * time.Second
+// writeInterval is the shortest interval of writes. A start with slightly older Programs is harmless.
+const writeInterval = 30 * time.Second
 
 // read returns the content of the file. ok is false if it cannot be applied on a node. A failure,
 // or a missing file, has no other effect.
@@ -38,13 +38,13 @@ func (b *bootFile) read(node string) (programs ir.Programs, ok bool) {
 	data, err := b.files.ReadFile(b.path)
 	if err != nil {
 		if !os.IsNotExist(err) {
-			b.leftOut(err)
+			b.reject(err)
 		}
 		return ir.Programs{}, false
 	}
 	if file, err := b.files.Stat(b.path); err == nil {
 		if err := trusted(file); err != nil {
-			b.leftOut(err)
+			b.reject(err)
 			return ir.Programs{}, false
 		}
 	}
@@ -55,7 +55,7 @@ func (b *bootFile) read(node string) (programs ir.Programs, ok bool) {
 		err = fits(programs, node)
 	}
 	if err != nil {
-		b.leftOut(err)
+		b.reject(err)
 	}
 	return programs, err == nil
 }
@@ -75,7 +75,7 @@ func fits(programs ir.Programs, node string) error {
 	return nil
 }
 
-func (b *bootFile) leftOut(err error) {
+func (b *bootFile) reject(err error) {
 	why := err.Error()
 	b.refused.Store(&why)
 	b.log.Error("what was last in force is left out", "file", b.path, "err", err)
@@ -89,15 +89,15 @@ func (b *bootFile) name() string {
 	return "the boot file " + b.path
 }
 
-// offer records that the applied Programs changed.
-func (b *bootFile) offer() {
+// markChanged records that the applied Programs changed.
+func (b *bootFile) markChanged() {
 	if b != nil {
 		b.changed.Store(true)
 	}
 }
 
-// keep writes changes of the applied Programs until ctx ends.
-func (b *bootFile) keep(ctx context.Context, inForce func() ir.Programs) {
+// run writes changes of the applied Programs until ctx ends.
+func (b *bootFile) run(ctx context.Context, applied func() ir.Programs) {
 	if b == nil {
 		return
 	}
@@ -105,22 +105,22 @@ func (b *bootFile) keep(ctx context.Context, inForce func() ir.Programs) {
 	for {
 		select {
 		case <-ctx.Done():
-			b.write(inForce)
+			b.write(applied)
 			return
 		case <-time.After(wait):
 		}
-		if wait = time.Second; b.write(inForce) {
-			wait = keepEvery
+		if wait = time.Second; b.write(applied) {
+			wait = writeInterval
 		}
 	}
 }
 
 // write reports whether there was a change to write.
-func (b *bootFile) write(inForce func() ir.Programs) bool {
+func (b *bootFile) write(applied func() ir.Programs) bool {
 	if !b.changed.Swap(false) {
 		return false
 	}
-	programs := inForce()
+	programs := applied()
 	if err := b.files.WriteFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
 		b.changed.Store(true) // the cause, such as a full disk, may disappear
 		why := err.Error()

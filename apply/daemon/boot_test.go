@@ -42,14 +42,14 @@ func (d *diskFiles) WriteFile(name string, write func(io.Writer) error) error {
 
 // A file that other users can write is rejected: they could otherwise control the node's packets.
 func TestBootFileOfOthers(t *testing.T) {
-	inForce := func() ir.Programs {
+	applied := func() ir.Programs {
 		node := ir.Node{Mode: ir.ModeNFTables, Name: "node1"}
 		return ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}, &ir.Program{Family: ir.IPv6, Node: node})
 	}
 	var log bytes.Buffer
 	b := &bootFile{files: &diskFiles{}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.NewTextHandler(&log, nil))}
-	b.offer()
-	b.write(inForce)
+	b.markChanged()
+	b.write(applied)
 	if _, ok := b.read("node1"); !ok {
 		t.Fatalf("its own file is left out: %s", &log)
 	}
@@ -103,11 +103,11 @@ func file(b *bootFile) *status.File {
 
 // A failed write is retried, although nothing has changed since.
 func TestBootFileFaults(t *testing.T) {
-	inForce := func() ir.Programs { return ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6}) }
+	applied := func() ir.Programs { return ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6}) }
 	disk := &diskFiles{full: true}
 	b := &bootFile{files: disk, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
-	b.offer()
-	b.write(inForce)
+	b.markChanged()
+	b.write(applied)
 	if _, err := os.Stat(b.path); err == nil {
 		t.Fatal("a full disk was written")
 	}
@@ -115,7 +115,7 @@ func TestBootFileFaults(t *testing.T) {
 		t.Errorf("what failed is not remembered for the status: %v", why)
 	}
 	disk.full = false
-	if !b.write(inForce) {
+	if !b.write(applied) {
 		t.Fatal("nothing is written when there is room again")
 	}
 	if data, err := os.ReadFile(b.path); err != nil || !bytes.Contains(data, []byte("IPv6")) {
@@ -131,12 +131,12 @@ func TestBootFile(t *testing.T) {
 	manifest.Decode(snap, "cluster", []byte(applytest.Services("a")))
 	programs, _ := compiler.Compile(testConfig(ir.ModeNFTables), snap, compiler.Facts{NodeName: "node1"})
 	b := &bootFile{files: &diskFiles{}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
-	inForce := func() ir.Programs { return programs }
-	if b.write(inForce) {
+	applied := func() ir.Programs { return programs }
+	if b.write(applied) {
 		t.Error("wrote although nothing was offered")
 	}
-	b.offer()
-	if !b.write(inForce) || b.write(inForce) {
+	b.markChanged()
+	if !b.write(applied) || b.write(applied) {
 		t.Error("what was offered is not written once")
 	}
 	data, err := os.ReadFile(b.path)
@@ -163,8 +163,8 @@ func TestBootFile(t *testing.T) {
 			t.Errorf("with %d bytes the status has %+v", left, told)
 		}
 	}
-	b.offer()
-	if b.write(inForce); *file(b) != (status.File{Path: b.path, Modified: file(b).Modified}) {
+	b.markChanged()
+	if b.write(applied); *file(b) != (status.File{Path: b.path, Modified: file(b).Modified}) {
 		t.Errorf("after it was written whole the status has %+v", file(b))
 	}
 }

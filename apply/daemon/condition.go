@@ -7,9 +7,9 @@ import (
 	"github.com/proxyc/proxyc/apply/watch"
 )
 
-// patience is how long after a start the condition of an earlier process is kept, since its rules
+// conditionGrace is how long after a start the condition of an earlier process is kept, since its rules
 // are still in use.
-const patience = time.Minute
+const conditionGrace = time.Minute
 
 // newCondition returns the maintainer of Node condition ServicesProgrammed; nil if it is not
 // enabled.
@@ -28,10 +28,10 @@ func (in *input) newCondition() *watch.NodeCondition {
 // returns false if this process does not know yet, while an earlier one may have. Services that the
 // kernel rejects do not count: the author of a single Service could otherwise disable all nodes.
 func (in *input) programmed() (watch.Condition, bool) {
-	cut := in.cutOff()
+	cut := in.outage()
 	switch {
 	case !in.process.programmed.Load():
-		sure := in.config.Config.ProxyMode().ByProcess() || time.Since(in.process.started) >= patience
+		sure := in.config.Config.ProxyMode().ByProcess() || time.Since(in.process.started) >= conditionGrace
 		return watch.Condition{Status: watch.False, Reason: "Starting", Message: "no rules are in force yet that the API server's objects mean"}, sure
 	case !in.health.Status().Healthy:
 		return watch.Condition{Status: watch.False, Reason: "Behind", Message: "a change is not in force: " + in.health.Ready().Reason}, true

@@ -52,14 +52,14 @@ func (p *process) load() (*loaded, diag.List) {
 	return now, diags
 }
 
-// errCutOff is the error for a configuration that may be incomplete.
-var errCutOff = errors.New("has the beginning of what is in force and no more, as a file that was cut off has (if that is meant, end it with a line more: a comment)")
+// errTruncated is the error for a configuration that may be incomplete.
+var errTruncated = errors.New("has the beginning of what is in force and no more, as a file that was cut off has (if that is meant, end it with a line more: a comment)")
 
-// cutOff reports whether a file may have been truncated, compared with its content before. It was
+// truncated reports whether a file may have been truncated, compared with its content before. It was
 // if only the beginning is left, and either the last line is incomplete or the file was modified in
 // place. A file that replaced the other one, by rename or by the link of a ConfigMap, and ends with
 // a complete line is complete. A last line without a line break may be complete, too.
-func (l *loaded) cutOff(before *loaded) bool {
+func (l *loaded) truncated(before *loaded) bool {
 	rest, ok := bytes.CutPrefix(before.text, l.text)
 	if before.text == nil || !ok || len(bytes.TrimSpace(rest)) == 0 {
 		return false
@@ -95,16 +95,16 @@ func (c *configFile) watch(ctx context.Context) error {
 	polled := func(why error) {
 		c.log.Warn("changes of the configuration are not told, and are looked for every few seconds", "err", why)
 	}
-	inForce := c.of // the file's current version: comments may differ
+	applied := c.of // the file's current version: comments may differ
 	err := watch.Paths(ctx, []string{path}, c.again, polled, func() {
-		now, changed := c.read(inForce)
+		now, changed := c.read(applied)
 		switch {
 		case now == nil:
 		case changed:
 			c.log.Info("the configuration changed: starting anew")
 			cancel(&configChanged{now})
 		default:
-			inForce = now
+			applied = now
 		}
 	})
 	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {
@@ -118,7 +118,7 @@ func (c *configFile) watch(ctx context.Context) error {
 
 // read reads the file, and reports whether its configuration differs from the current one. It
 // returns nil if the file is rejected.
-func (c *configFile) read(inForce *loaded) (now *loaded, changed bool) {
+func (c *configFile) read(applied *loaded) (now *loaded, changed bool) {
 	path := c.process.ConfigFile
 	now, diags := c.process.load()
 	if diags.HasErrors() {
@@ -134,9 +134,9 @@ func (c *configFile) read(inForce *loaded) (now *loaded, changed bool) {
 		return nil, false
 	}
 	changed = !reflect.DeepEqual(now.Config, c.of.Config)
-	if changed && now.cutOff(inForce) {
-		c.log.Error("the configuration stays as it is", "file", path, "err", errCutOff)
-		c.faults.setRejected(path, errCutOff.Error())
+	if changed && now.truncated(applied) {
+		c.log.Error("the configuration stays as it is", "file", path, "err", errTruncated)
+		c.faults.setRejected(path, errTruncated.Error())
 		return nil, false
 	}
 	if rejected := c.faults.setRejected(path, ""); rejected && !changed {

@@ -46,12 +46,12 @@ func TestConfigCutOff(t *testing.T) {
 	} {
 		before := &loaded{text: []byte(c.before), info: one}
 		for info, want := range map[fs.FileInfo]bool{one: c.written, other: c.replaced} {
-			if got := (&loaded{text: []byte(c.now), info: info}).cutOff(before); got != want {
+			if got := (&loaded{text: []byte(c.now), info: info}).truncated(before); got != want {
 				t.Errorf("%s, in %s: %t, want %t", c.what, info.Name(), got, want)
 			}
 		}
 	}
-	if (&loaded{text: []byte("mode: nftables\n")}).cutOff(&loaded{}) {
+	if (&loaded{text: []byte("mode: nftables\n")}).truncated(&loaded{}) {
 		t.Error("cut off, though nobody knows what was there before")
 	}
 }

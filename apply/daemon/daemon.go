@@ -76,7 +76,7 @@ type ReportOptions struct {
 	// Flags returns all flags with their current values, for /flagz.
 	Flags func(*config.Config) map[string]string
 	// Trace writes the trace of a packet, for /debug/proxyc/trace.
-	Trace func(io.Writer, Scene) error
+	Trace func(io.Writer, TraceInput) error
 	// Prove compares the rules of a Service, in the Programs' mode, with the IR, until the context
 	// ends. It returns the differences. nil disables proofs.
 	Prove func(context.Context, ir.Programs) []status.Unproved
@@ -90,9 +90,9 @@ type Files interface {
 	WriteFile(name string, write func(io.Writer) error) error
 }
 
-// Scene is the input of a trace: the packet, and the state besides the node's rules that decides
+// TraceInput is the input of a trace: the packet, and the state besides the node's rules that decides
 // about it.
-type Scene struct {
+type TraceInput struct {
 	Snapshot   *snapshot.Snapshot
 	Node       string
 	Programs   ir.Programs
@@ -148,10 +148,10 @@ type process struct {
 // configuration cannot be applied, run returns to the previous one. If that fails, too, run retries
 // with increasing waits.
 func (p *process) run(ctx context.Context, now *loaded) error {
-	var held *loaded // last applied configuration; nil before the first
+	var last *loaded // last applied configuration; nil before the first
 	var refused *refusedConfig
 	for ; ; p.sessions++ {
-		smallHeap(garbageAtStart)
+		setGCPercent(garbageAtStart)
 		log := logging.New(p.Stdout, p.Stderr, &now.Config.Logging)
 		var next *loaded
 		wrote := false
@@ -161,19 +161,19 @@ func (p *process) run(ctx context.Context, now *loaded) error {
 			wrote = s.rules.wrote.Load()
 		}
 		if wrote {
-			held, p.retry.failures = now, 0
+			last, p.retry.failures = now, 0
 		}
 		_, ofRules := errors.AsType[*rulesError](err)
 		switch {
 		case err == nil && next != nil:
 			now, refused = next, nil
-		case err != nil && held != nil && now != held:
+		case err != nil && last != nil && now != last:
 			log.Error("the configuration cannot be put in force: going back to the one before", "err", err)
 			if s != nil {
 				s.rules.sysctls.restore()
 			}
-			now, refused = held, &refusedConfig{now.Config, err}
-		case ofRules && now == held && !wrote:
+			now, refused = last, &refusedConfig{now.Config, err}
+		case ofRules && now == last && !wrote:
 			wait := p.retry.fail(err, now.Config.SyncPeriod())
 			log.Error("the configuration before cannot be put in force either: both are tried again", "after", wait, "err", err)
 			refused = nil // the new configuration may not be the cause
@@ -223,9 +223,9 @@ const (
 	garbageAtRest  = 25
 )
 
-// smallHeap sets the garbage collection target unless the environment does. For a daemon a small
+// setGCPercent sets the garbage collection target unless the environment does. For a daemon a small
 // heap matters more than the duration of a compilation.
-func smallHeap(percent int) {
+func setGCPercent(percent int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(-1)

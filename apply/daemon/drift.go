@@ -16,8 +16,8 @@ const (
 	driftSpan = time.Minute
 	// driftLines bounds the log lines about repairs in driftSpan, except those about the first.
 	driftLines = 25
-	// mostRepairs bounds the counted repairs.
-	mostRepairs = 1000
+	// maxRepairs bounds the counted repairs.
+	maxRepairs = 1000
 )
 
 // drift records foreign changes of the rules that syncs repaired. It logs the first ones
@@ -32,11 +32,11 @@ type drift struct {
 
 	mu      sync.Mutex
 	last    *status.LastDrift // nil if there was none
-	repairs []time.Time       // newest repairs; at most mostRepairs
+	repairs []time.Time       // newest repairs; at most maxRepairs
 }
 
-// tell logs the repairs of a sync.
-func (d *drift) tell(done *reconcile.Done) {
+// logRepairs logs the repairs of a sync.
+func (d *drift) logRepairs(done *reconcile.Done) {
 	if d.began.IsZero() || d.now().Sub(d.began) >= driftSpan {
 		if d.quiet > 0 {
 			d.log.Warn("somebody else goes on to change the rules: proxyc status tells how often", "not told", d.quiet, "by", status.Authors(done.DriftBy))
@@ -75,7 +75,7 @@ func (d *drift) add(sync *reconcile.Sync) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.repairs) == mostRepairs {
+	if len(d.repairs) == maxRepairs {
 		d.repairs = d.repairs[1:]
 	}
 	d.repairs = append(d.repairs, sync.Ended)
@@ -99,7 +99,7 @@ func (d *drift) report(st *status.Status) {
 	last := *d.last
 	for _, at := range d.repairs {
 		if d.now().Sub(at) < driftSpan {
-			last.Lately++
+			last.Recent++
 		}
 	}
 	st.LastDrift = &last

@@ -59,7 +59,7 @@ func TestDriftLog(t *testing.T) {
 	for range 20 {
 		change.DriftFirst = append(change.DriftFirst, apply.Operation{Verb: apply.Change, Object: "ip proxyc chain services", Have: []string{"drop"}})
 	}
-	l.tell(&change)
+	l.logRepairs(&change)
 	if n := strings.Count(said.String(), "\n"); n != 21 {
 		t.Errorf("the first repair is told in %d lines, want 21:\n%s", n, said.String())
 	}
@@ -67,13 +67,13 @@ func TestDriftLog(t *testing.T) {
 		t.Errorf("said:\n%s", got)
 	}
 	for range 150 { // one each 0.4 s
-		l.tell(&tableGone)
+		l.logRepairs(&tableGone)
 		now = now.Add(400 * time.Millisecond)
 	}
 	if n := strings.Count(said.String(), "\n"); n > 26 {
 		t.Errorf("%d lines in a minute:\n%s", n, said.String())
 	}
-	l.tell(&tableGone)
+	l.logRepairs(&tableGone)
 	if got := said.String(); !strings.Contains(got, `msg="somebody else goes on to change the rules: proxyc status tells how often" "not told"=148`) ||
 		!strings.Contains(got, `msg="somebody else removed what is ours: it is gone" object="table ip proxyc" by="nft (process 7)"`) {
 		t.Errorf("said after a minute:\n%s", got)

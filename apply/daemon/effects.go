@@ -48,7 +48,7 @@ func (e *effects) follow(s *reconcile.Sync) {
 	e.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Removed: s.Done.Removed})
 	e.checks.sync(s)
 	e.serveLocalhost(s)
-	e.boot.offer()
+	e.boot.markChanged()
 	if !e.programmed.Swap(true) {
 		e.condition.Trigger()
 	}

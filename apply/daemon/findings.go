@@ -44,9 +44,9 @@ type lines struct {
 	omitted int // since the last report
 }
 
-// affordable reports whether the limits allow logging a finding about a Service now. Findings about
+// mayLog reports whether the limits allow logging a finding about a Service now. Findings about
 // the node are always logged.
-func (f *findings) affordable(about ir.Name, now time.Time) bool {
+func (f *findings) mayLog(about ir.Name, now time.Time) bool {
 	if about == (ir.Name{}) {
 		return true
 	}
@@ -79,7 +79,7 @@ const shownFindings = 50
 
 // replace sets all findings.
 func (f *findings) replace(all compiler.Findings) {
-	f.tell(all)
+	f.logNew(all)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.of = all
@@ -87,7 +87,7 @@ func (f *findings) replace(all compiler.Findings) {
 
 // update sets the findings about some Services.
 func (f *findings) update(some compiler.Findings) {
-	f.tell(some)
+	f.logNew(some)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, list := range some {
@@ -99,18 +99,18 @@ func (f *findings) update(some compiler.Findings) {
 	}
 }
 
-// tell logs new findings, in order, and sends events about them, within the limits of their
+// logNew logs new findings, in order, and sends events about them, within the limits of their
 // namespace. Only the goroutine that updates calls it, so it reads without the lock. It does not
 // hold the lock while it logs.
-func (f *findings) tell(now compiler.Findings) {
+func (f *findings) logNew(now compiler.Findings) {
 	at := f.now()
 	for _, name := range slices.SortedFunc(maps.Keys(now), ir.Name.Compare) {
 		for _, d := range now[name] {
-			if _, known := slices.BinarySearchFunc(f.of[name], d, diag.Diagnostic.Compare); known || troubles(d) && !f.affordable(name, at) {
+			if _, known := slices.BinarySearchFunc(f.of[name], d, diag.Diagnostic.Compare); known || isProblem(d) && !f.mayLog(name, at) {
 				continue
 			}
 			logDiagnostic(f.log, d)
-			if name != (ir.Name{}) && troubles(d) {
+			if name != (ir.Name{}) && isProblem(d) {
 				f.send(eventOf(name, d))
 			}
 		}
@@ -118,8 +118,8 @@ func (f *findings) tell(now compiler.Findings) {
 	f.reportOmitted(at)
 }
 
-// troubles reports whether a finding means that an object is not applied as written.
-func troubles(d diag.Diagnostic) bool { return d.Severity == diag.Error || d.Severity == diag.Warning }
+// isProblem reports whether a finding means that an object is not applied as written.
+func isProblem(d diag.Diagnostic) bool { return d.Severity == diag.Error || d.Severity == diag.Warning }
 
 // eventOf returns the event for a finding about a Service or one of its slices.
 func eventOf(name ir.Name, d diag.Diagnostic) watch.Event {

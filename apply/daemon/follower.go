@@ -50,9 +50,9 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 	if k == reconcile.Full {
 		f.readInterfaces()
 	}
-	var tell func() // reports the findings after the Store is unlocked: writing a log may block
+	var report func() // reports the findings after the Store is unlocked: writing a log may block
 	f.store.Follow(func(snap *snapshot.Snapshot, c watch.Changes) {
-		f.wait(c)
+		f.addWaiting(c)
 		if c.Interfaces != nil {
 			f.facts.Interfaces = c.Interfaces
 		}
@@ -66,14 +66,14 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 			w.All = true
 			f.compiler = compiler.New(f.cfg, snap, f.facts)
 			found := f.compiler.Findings()
-			tell = func() { f.findings.replace(found) }
+			report = func() { f.findings.replace(found) }
 		} else {
 			var found compiler.Findings
 			w.Changes, found = f.compiler.Update(c.Services)
-			tell = func() { f.findings.update(found) }
+			report = func() { f.findings.update(found) }
 		}
 	})
-	tell()
+	report()
 	if k == reconcile.Full || w.All {
 		w.Programs = f.compiler.Programs()
 	} else {
@@ -114,8 +114,8 @@ func (f *follower) watchInterfaces(ctx context.Context) {
 	}
 }
 
-// wait adds changes that are not applied yet.
-func (f *follower) wait(c watch.Changes) {
+// addWaiting adds changes that are not applied yet.
+func (f *follower) addWaiting(c watch.Changes) {
 	if f.waiting.Since.IsZero() {
 		f.waiting.Since = c.Since
 	}
@@ -125,8 +125,8 @@ func (f *follower) wait(c watch.Changes) {
 	f.waiting.EndpointEvents += c.EndpointEvents
 }
 
-// inForce returns and clears the waiting changes, which are now applied.
-func (f *follower) inForce() watch.Changes {
+// takeWaiting returns and clears the waiting changes, which are now applied.
+func (f *follower) takeWaiting() watch.Changes {
 	c := f.waiting
 	f.waiting = watch.Changes{}
 	return c

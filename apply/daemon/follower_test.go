@@ -149,13 +149,13 @@ func TestFollowerInterfaces(t *testing.T) {
 func TestFollowerWaits(t *testing.T) {
 	f := newFileFollower(t)
 	early := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	f.wait(watch.Changes{Since: early, ServiceEvents: 1, Triggers: []watch.Trigger{{Family: ir.IPv4, At: early}}})
-	f.wait(watch.Changes{Since: early.Add(time.Second), ServiceEvents: 2})
-	got := f.inForce()
+	f.addWaiting(watch.Changes{Since: early, ServiceEvents: 1, Triggers: []watch.Trigger{{Family: ir.IPv4, At: early}}})
+	f.addWaiting(watch.Changes{Since: early.Add(time.Second), ServiceEvents: 2})
+	got := f.takeWaiting()
 	if !got.Since.Equal(early) || got.ServiceEvents != 3 || len(got.Triggers) != 1 {
 		t.Errorf("waiting: %+v", got)
 	}
-	if rest := f.inForce(); !rest.Since.IsZero() || rest.ServiceEvents != 0 {
+	if rest := f.takeWaiting(); !rest.Since.IsZero() || rest.ServiceEvents != 0 {
 		t.Errorf("still waiting: %+v", rest)
 	}
 }

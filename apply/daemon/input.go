@@ -181,11 +181,11 @@ func (in *input) nodeState(n *watch.NodeState) {
 	in.health.SetNode(state)
 }
 
-// lack describes what is missing before rules can be compiled from objects; "" for nothing.
-func (in *input) lack() string {
+// missing describes what is missing before rules can be compiled from objects; "" for nothing.
+func (in *input) missing() string {
 	select {
 	case <-in.first.objects:
-		return in.lackOfPods()
+		return in.missingPodRanges()
 	default:
 		return "waiting for the first objects"
 	}
@@ -200,16 +200,16 @@ func (in *input) wait(ctx context.Context) bool {
 	case <-in.first.objects:
 	}
 	in.process.cluster.whole = true
-	return in.podsKnown(ctx) && ctx.Err() == nil // select chooses randomly if both are ready
+	return in.waitForPodRanges(ctx) && ctx.Err() == nil // select chooses randomly if both are ready
 }
 
-// podsKnown waits until the Node contains what detectLocalMode requires, as kube-proxy does
+// waitForPodRanges waits until the Node contains what detectLocalMode requires, as kube-proxy does
 // (DET-2). It returns false if ctx ends before. Rules that cannot identify pods must not replace
 // those that can.
-func (in *input) podsKnown(ctx context.Context) bool {
+func (in *input) waitForPodRanges(ctx context.Context) bool {
 	told := false
 	for {
-		why := in.lackOfPods()
+		why := in.missingPodRanges()
 		if why == "" {
 			return true
 		}
@@ -226,19 +226,19 @@ func (in *input) podsKnown(ctx context.Context) bool {
 	}
 }
 
-// lackOfPods describes what is missing to identify pods; "" for nothing.
-func (in *input) lackOfPods() (why string) {
+// missingPodRanges describes what is missing to identify pods; "" for nothing.
+func (in *input) missingPodRanges() (why string) {
 	in.store.View(func(snap *snapshot.Snapshot) {
-		if lack := LackOfPods(in.config.Config, snap, in.node); lack != "" {
-			why = "waiting for " + lack
+		if missing := MissingPodRanges(in.config.Config, snap, in.node); missing != "" {
+			why = "waiting for " + missing
 		}
 	})
 	return why
 }
 
-// LackOfPods describes what detectLocalMode requires of a Node but does not find, so that pods
+// MissingPodRanges describes what detectLocalMode requires of a Node but does not find, so that pods
 // cannot be identified (DET-2); "" for nothing.
-func LackOfPods(cfg *config.Config, snap *snapshot.Snapshot, nodeName string) string {
+func MissingPodRanges(cfg *config.Config, snap *snapshot.Snapshot, nodeName string) string {
 	if cfg.DetectLocalMode != config.DetectNodeCIDR || !cfg.ProxyMode().Capabilities().Has(ir.Masquerades) || len(podCIDRs(snap, nodeName)) > 0 {
 		return ""
 	}
@@ -267,9 +267,9 @@ func (in *input) checkNode() error {
 	return nil
 }
 
-// cutOff describes a loss of contact with the API server that is longer than UnreadyAfter; ""
+// outage describes a loss of contact with the API server that is longer than UnreadyAfter; ""
 // otherwise.
-func (in *input) cutOff() string {
+func (in *input) outage() string {
 	lost := in.contact.Outage()
 	after := in.process.UnreadyAfter
 	if ago := time.Since(lost.Since); !lost.Since.IsZero() && after > 0 && ago >= after {
@@ -278,14 +278,14 @@ func (in *input) cutOff() string {
 	return ""
 }
 
-// lastHeard returns the contact with the API server, for the metrics.
-func (in *input) lastHeard() []serve.LastHeard {
-	var all []serve.LastHeard
+// contacts returns the contact with the API server, for the metrics.
+func (in *input) contacts() []serve.Contact {
+	var all []serve.Contact
 	for _, r := range in.contact.Resources() {
 		if r.Unavailable != "" {
 			continue // no events are expected
 		}
-		all = append(all, serve.LastHeard{Resource: r.Resource, At: r.Last, Lost: !r.Lost.IsZero()})
+		all = append(all, serve.Contact{Resource: r.Resource, At: r.Last, Lost: !r.Lost.IsZero()})
 	}
 	return all
 }

@@ -73,7 +73,7 @@ func (o *observer) record(s *reconcile.Sync) {
 // logSync logs the changes of a sync.
 func (o *observer) logSync(s *reconcile.Sync) {
 	if s.Done.Drift.Total() > 0 {
-		o.drift.tell(&s.Done)
+		o.drift.logRepairs(&s.Done)
 	}
 	for _, r := range s.Done.RefusedNow {
 		o.log.Error("the kernel refuses the rules of a Service, which is left out until it changes or the next full comparison", "service", r.Service.String(), "err", r.Reason)
@@ -85,19 +85,19 @@ func (o *observer) logSync(s *reconcile.Sync) {
 	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
 }
 
-// mostGone is how many frontends a start may remove before logGone warns, if others remain.
-const mostGone = 10
+// maxRemoved is how many frontends a start may remove before logRemoved warns, if others remain.
+const maxRemoved = 10
 
-// logGone warns if the first sync of the process removed most frontends, as with an API server that
+// logRemoved warns if the first sync of the process removed most frontends, as with an API server that
 // was restored from nothing. While the process runs, the Store warns about removed objects.
-func (o *observer) logGone(s *reconcile.Sync) {
+func (o *observer) logRemoved(s *reconcile.Sync) {
 	gone, now := len(s.Done.Removed), 0
 	for _, p := range ir.Present(s.Work.Programs) {
 		for i := range p.Services {
 			now += len(p.Services[i].Frontends)
 		}
 	}
-	if gone > 0 && now == 0 || gone >= mostGone && gone > now {
+	if gone > 0 && now == 0 || gone >= maxRemoved && gone > now {
 		o.log.Warn("most of what was in force before the start is gone: its rules go, too", "frontends removed", gone, "now", now)
 	}
 }

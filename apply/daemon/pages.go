@@ -20,16 +20,16 @@ import (
 
 // pages are the HTTP handlers of a session.
 type pages struct {
-	process   *process
-	cfg       *config.Config
-	node      string
-	log       *logging.Logger
-	store     *watch.Store
-	follower  *follower
-	metrics   *serve.Metrics
-	progress  *progress
-	status    *collector
-	neighbors *neighbors
+	process  *process
+	cfg      *config.Config
+	node     string
+	log      *logging.Logger
+	store    *watch.Store
+	follower *follower
+	metrics  *serve.Metrics
+	progress *progress
+	status   *collector
+	foreign  *foreignRules
 }
 
 // public returns the handler of the metrics server.
@@ -73,7 +73,7 @@ func (p *pages) private() http.Handler {
 // serveStatus serves the Status.
 func (p *pages) serveStatus(w http.ResponseWriter, r *http.Request) {
 	st := p.status.get()
-	p.neighbors.report(r.Context(), &st)
+	p.foreign.report(r.Context(), &st)
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(st) // an error means that the client disconnected
 }
@@ -94,11 +94,11 @@ func (p *pages) serveKnown(w http.ResponseWriter, _ *http.Request) {
 func (p *pages) serveTrace(w http.ResponseWriter, r *http.Request) {
 	var body bytes.Buffer
 	contentType := "text/plain; charset=utf-8"
-	scene := Scene{Node: p.node, From: r.FormValue("from"), To: r.FormValue("to"), Output: cmp.Or(r.FormValue("output"), "text")}
-	if scene.Output == "json" {
+	input := TraceInput{Node: p.node, From: r.FormValue("from"), To: r.FormValue("to"), Output: cmp.Or(r.FormValue("output"), "text")}
+	if input.Output == "json" {
 		contentType = "application/json"
 	}
-	if err := p.trace(&body, scene); err != nil {
+	if err := p.trace(&body, input); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -107,20 +107,20 @@ func (p *pages) serveTrace(w http.ResponseWriter, r *http.Request) {
 	w.Write(body.Bytes()) // an error means that the client disconnected
 }
 
-func (p *pages) trace(w io.Writer, scene Scene) (err error) {
-	if scene.Output != "text" && scene.Output != "json" {
-		return errors.New("output: must be text or json, got " + scene.Output)
+func (p *pages) trace(w io.Writer, input TraceInput) (err error) {
+	if input.Output != "text" && input.Output != "json" {
+		return errors.New("output: must be text or json, got " + input.Output)
 	}
-	if scene.Programs = p.progress.programs(); scene.Programs.IPv4 == nil {
+	if input.Programs = p.progress.programs(); input.Programs.IPv4 == nil {
 		return errors.New("nothing is in force yet")
 	}
-	if scene.Interfaces, err = p.follower.interfaces(); err != nil {
+	if input.Interfaces, err = p.follower.interfaces(); err != nil {
 		return err
 	}
-	scene.Findings, _ = p.follower.findings.first(math.MaxInt)
+	input.Findings, _ = p.follower.findings.first(math.MaxInt)
 	p.store.View(func(snap *snapshot.Snapshot) {
-		scene.Snapshot = snap
-		err = p.process.Trace(w, scene)
+		input.Snapshot = snap
+		err = p.process.Trace(w, input)
 	})
 	return err
 }

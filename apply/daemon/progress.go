@@ -16,7 +16,7 @@ import (
 type progress struct {
 	mu      sync.Mutex
 	syncs   status.Syncs
-	inForce func() ir.Programs // nil until known
+	applied func() ir.Programs // nil until known
 	drains  func() []apply.Drain
 	plan    plan // of the last sync
 }
@@ -50,31 +50,31 @@ func (p *progress) add(sync *reconcile.Sync) {
 	}
 }
 
-// setInForce sets the function that returns the applied Programs.
-func (p *progress) setInForce(f func() ir.Programs) {
+// setApplied sets the function that returns the applied Programs.
+func (p *progress) setApplied(f func() ir.Programs) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.inForce = f
+	p.applied = f
 }
 
 // programs returns the applied Programs; zero while unknown.
 func (p *progress) programs() ir.Programs {
 	p.mu.Lock()
-	inForce := p.inForce
+	applied := p.applied
 	p.mu.Unlock()
-	if inForce == nil {
+	if applied == nil {
 		return ir.Programs{}
 	}
-	return inForce()
+	return applied()
 }
 
-// setHeld sets the source of held rules; "" if rules of objects are applied. It reports whether it
+// setRestored sets the source of restored rules; "" if rules of objects are applied. It reports whether it
 // changed.
-func (p *progress) setHeld(from string) bool {
+func (p *progress) setRestored(from string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	changed := p.syncs.Held != from
-	p.syncs.Held, p.syncs.Synced = from, false
+	changed := p.syncs.Restored != from
+	p.syncs.Restored, p.syncs.Synced = from, false
 	return changed
 }
 
@@ -92,7 +92,7 @@ func (p *progress) report(st *status.Status) {
 	st.Syncs = p.syncs
 	drains := p.drains
 	p.mu.Unlock()
-	st.Synced = st.Synced && st.Pending == 0 && st.Held == ""
+	st.Synced = st.Synced && st.Pending == 0 && st.Restored == ""
 	if drains != nil {
 		st.Draining = drains()
 	}

@@ -55,10 +55,10 @@ func (r *rules) run(ctx context.Context) error {
 	}
 	rec := r.reconciler(ctx)
 	r.running.Go(func() { r.effects.flows.Run(ctx) })
-	h := holder{rules: r}
+	h := restorer{rules: r}
 	defer h.release()
-	held := last.from != "" && (!r.process.cluster.whole || r.input.lack() != "") && h.hold(ctx, rec, last)
-	if err := <-r.input.first.readable; err != nil && !held && r.process.sessions == 0 {
+	restored := last.from != "" && (!r.process.cluster.whole || r.input.missing() != "") && h.restore(ctx, rec, last)
+	if err := <-r.input.first.readable; err != nil && !restored && r.process.sessions == 0 {
 		return err
 	} else if err != nil {
 		r.log.Error("the snapshot stays as it is", "err", err)
@@ -66,7 +66,7 @@ func (r *rules) run(ctx context.Context) error {
 	if !r.input.wait(ctx) {
 		return nil
 	}
-	if err := r.input.checkNode(); err != nil { // before held rules are released
+	if err := r.input.checkNode(); err != nil { // before restored rules are released
 		return err
 	}
 	h.release()
@@ -85,8 +85,8 @@ func (r *rules) open(ctx context.Context) (err error) {
 }
 
 // prepare starts the input and writes the kernel settings. It returns the last applied Programs.
-func (r *rules) prepare(ctx context.Context) (last lastInForce, err error) {
-	last = r.lastInForce() // before the previous dataplane may be closed
+func (r *rules) prepare(ctx context.Context) (last lastPrograms, err error) {
+	last = r.lastPrograms() // before the previous dataplane may be closed
 	if h := &r.process.handover; h.mode == r.config.Config.ProxyMode() {
 		h.closePrevious(r.log)
 	}
@@ -138,9 +138,9 @@ func (r *rules) drift(ctx context.Context, of apply.Dataplane) <-chan struct{} {
 
 // follow applies the compiled objects until ctx ends.
 func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
-	r.observer.progress.setInForce(r.dataplane.Applied().Programs)
+	r.observer.progress.setApplied(r.dataplane.Applied().Programs)
 	r.wrote.Store(true)
-	r.running.Go(func() { r.effects.boot.keep(ctx, r.dataplane.Applied().Programs) })
+	r.running.Go(func() { r.effects.boot.run(ctx, r.dataplane.Applied().Programs) })
 	r.running.Go(func() { r.input.follower.watchInterfaces(ctx) })
 	r.running.Go(func() { r.takeover.Follow(ctx) })
 	rec.Synced = r.synced
@@ -155,7 +155,7 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 			watchPeer()
 		})
 	}
-	smallHeap(garbageAtRest)
+	setGCPercent(garbageAtRest)
 	rec.Run(ctx)
 }
 
@@ -166,7 +166,7 @@ func (r *rules) synced(s *reconcile.Sync) {
 		return
 	}
 	if !r.observer.followed && r.process.sessions == 0 {
-		r.observer.logGone(s)
+		r.observer.logRemoved(s)
 	}
 	r.observer.followed = true
 	r.effects.follow(s)
@@ -191,12 +191,12 @@ func orDone(ctx context.Context, err error) error {
 
 // How long, and at what interval, a lock is retried if the disk is full.
 const (
-	lockPatience = time.Minute
-	lockRetry    = time.Second
+	lockGrace = time.Minute
+	lockRetry = time.Second
 )
 
 // acquireLock waits until no other proxyc writes the node's rules. If the disk is full, it retries
-// for lockPatience.
+// for lockGrace.
 func (r *rules) acquireLock(ctx context.Context) (*apply.Lock, error) {
 	health := r.observer.health
 	for began := time.Now(); ; {
@@ -205,11 +205,11 @@ func (r *rules) acquireLock(ctx context.Context) (*apply.Lock, error) {
 			health.SetNotReady("waiting for another proxyc to end: " + why.Error())
 		})
 		is, was := r.effects.faults.setRetrying("the lock of this node's rules", err)
-		if !errors.Is(err, syscall.ENOSPC) || time.Since(began) >= lockPatience {
+		if !errors.Is(err, syscall.ENOSPC) || time.Since(began) >= lockGrace {
 			return lock, err
 		}
 		if is != was {
-			r.log.Warn("the lock cannot be written: will be tried again for "+lockPatience.String(), "err", err)
+			r.log.Warn("the lock cannot be written: will be tried again for "+lockGrace.String(), "err", err)
 			health.SetNotReady(is)
 		}
 		select {

@@ -23,17 +23,17 @@ import (
 // session is the state of the daemon for one configuration.
 type session struct {
 	*process
-	config    *loaded
-	log       *logging.Logger
-	faults    *faults
-	health    *serve.Health
-	metrics   *serve.Metrics
-	input     *input
-	rules     *rules
-	neighbors *neighbors
-	status    *collector
-	servers   *servers
-	file      *configFile
+	config  *loaded
+	log     *logging.Logger
+	faults  *faults
+	health  *serve.Health
+	metrics *serve.Metrics
+	input   *input
+	rules   *rules
+	foreign *foreignRules
+	status  *collector
+	servers *servers
+	file    *configFile
 }
 
 // newSession returns a session for a configuration. refused is another one that could not be
@@ -48,12 +48,12 @@ func newSession(p *process, of *loaded, refused *refusedConfig, log *logging.Log
 	p.cluster.resume(name)
 	s.faults = &faults{log: log.Logger, now: time.Now}
 	s.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
-	s.health.GoOn(p.lastHealth)
+	s.health.Resume(p.lastHealth)
 	p.lastHealth = s.health
 	s.input = newInput(s)
 	hosts := hosts(name, p.Hostname)
 	s.rules = newRules(s, hosts)
-	s.neighbors = newNeighbors(func(ctx context.Context) (apply.Interference, error) {
+	s.foreign = newForeignRules(func(ctx context.Context) (apply.Interference, error) {
 		return host.Interference(ctx, 1<<cfg.MasqueradeBit())
 	}, log.Logger, time.Now)
 	s.file = &configFile{process: p, of: of, refused: refused, again: make(chan struct{}, 1), log: log.Logger, faults: s.faults}
@@ -117,10 +117,10 @@ func (s *session) newCollector() *collector {
 func (s *session) prepareHealth() {
 	s.health.SetNode(s.cluster.state)
 	s.health.Pending = s.cluster.store.Pending
-	s.health.Following = s.rules.effects.pending
-	s.health.Beside = s.rules.takeover.Warning
+	s.health.FollowUp = s.rules.effects.pending
+	s.health.OtherProxy = s.rules.takeover.Warning
 	if s.input.contact != nil {
-		s.health.CutOff = s.input.cutOff
+		s.health.Outage = s.input.outage
 	}
 }
 
@@ -130,19 +130,19 @@ func (s *session) measure() {
 	c.measureStore()
 	c.measureConntrack()
 	c.measureFindings()
-	s.metrics.MeasureTroubles(s.troubles)
+	s.metrics.MeasureProblems(s.problems)
 	if s.input.contact != nil {
-		s.metrics.MeasureContact(s.input.lastHeard)
+		s.metrics.MeasureContact(s.input.contacts)
 		watch.Measure(&s.metrics.Client)
 	}
 }
 
-// troubles counts problems in a Status besides the rules.
-func (s *session) troubles() serve.Troubles {
+// problems counts problems in a Status besides the rules.
+func (s *session) problems() serve.Problems {
 	var st status.Status
 	s.faults.report(&st)
-	others, boot := s.neighbors.last(), s.rules.effects.boot
-	return serve.Troubles{Rejected: len(st.Rejected), NotServed: len(st.Down),
+	others, boot := s.foreign.last(), s.rules.effects.boot
+	return serve.Problems{Rejected: len(st.Rejected), NotServed: len(st.Down),
 		BootFile:  boot != nil && boot.failed.Load() != nil,
 		KubeProxy: s.rules.takeover.Warning() != "",
 		MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}
@@ -166,7 +166,7 @@ func (s *session) run(parent context.Context) (next *loaded, err error) {
 		run(&others, f)
 	}
 	for _, f := range [...]func(context.Context) error{
-		s.neighbors.run, s.neighbors.follow, s.log.Run, s.file.watch, s.reload, s.rules.observer.proofs.Run, s.rules.effects.checks.run,
+		s.foreign.run, s.foreign.follow, s.log.Run, s.file.watch, s.reload, s.rules.observer.proofs.Run, s.rules.effects.checks.run,
 	} {
 		run(&others, f)
 	}

@@ -216,7 +216,7 @@ func TestChangesAreTimed(t *testing.T) {
 	web, bad := ir.Name{Namespace: "ns", Name: "web"}, ir.Name{Namespace: "ns", Name: "bad"}
 	now := s.rules.observer.counters.began.Add(time.Minute)
 	sync := func(refused []apply.Refusal, err error) {
-		s.input.follower.wait(watch.Changes{ServiceEvents: 3, Arrivals: []watch.Arrival{{Service: web, At: now.Add(-3 * time.Second)},
+		s.input.follower.addWaiting(watch.Changes{ServiceEvents: 3, Arrivals: []watch.Arrival{{Service: web, At: now.Add(-3 * time.Second)},
 			{Service: web, At: now.Add(-3 * time.Second), Triggered: now.Add(-7 * time.Second)}, {Service: bad, At: now.Add(-time.Hour), Triggered: s.rules.observer.counters.began.Add(-time.Hour)}}})
 		s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Work: reconcile.Work{Programs: programs}, Err: err, Done: reconcile.Done{Refused: refused}})
 	}

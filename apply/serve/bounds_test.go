@@ -253,7 +253,7 @@ func TestOnlyOurs(t *testing.T) {
 		{"localhost", true}, {"localhost:10249", true}, {"LocalHost.", true}, {"Node1:10249", true}, {"node1.example.com", true}, {"", true},
 		{"evil.example", false}, {"evil.example:10249", false}, {"node1.evil.example", false}, {"127.0.0.1.evil.example", false}, {"localhost.evil.example:1", false}, {"[", true},
 	} {
-		h := onlyOurs(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}), []string{"node1", "node1.example.com"})
+		h := rejectForeignHosts(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}), []string{"node1", "node1.example.com"})
 		for local, want := range map[string]bool{"127.0.0.1:10249": tc.want, "[::1]:10249": tc.want, "[::ffff:127.0.0.1]:10249": tc.want, "192.0.2.1:10249": true} {
 			r, err := http.NewRequest(http.MethodGet, "/metrics", nil)
 			if err != nil {

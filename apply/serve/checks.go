@@ -88,9 +88,9 @@ func (c *HealthChecks) Sync(addrs []netip.Addr, checks map[ir.Name]ir.HealthChec
 	for name, hc := range checks {
 		changes[name] = &hc
 	}
-	told := c.change(changes)
+	reports := c.change(changes)
 	c.mu.Unlock()
-	c.tell(told)
+	c.report(reports)
 }
 
 // Change adds or updates checks on the addresses of the last Sync; a nil check is removed. Other
@@ -104,20 +104,20 @@ func (c *HealthChecks) Change(changes map[ir.Name]*ir.HealthCheck) {
 		all[name] = f.HealthCheck
 	}
 	maps.Copy(all, changes)
-	told := c.change(all)
+	reports := c.change(all)
 	c.mu.Unlock()
-	c.tell(told)
+	c.report(reports)
 }
 
-// telling is the arguments of a call of Failed.
-type telling struct {
+// report is the arguments of a call of Failed.
+type report struct {
 	service ir.Name
 	port    uint16
 	err     error
 }
 
-// tell calls Failed without mu, so that a blocked log does not block requests.
-func (c *HealthChecks) tell(all []telling) {
+// report calls Failed without mu, so that a blocked log does not block requests.
+func (c *HealthChecks) report(all []report) {
 	for _, t := range all {
 		c.Failed(t.service, t.port, t.err)
 	}
@@ -155,7 +155,7 @@ func (c *HealthChecks) Failing() string {
 // change closes removed ports before it opens others, so that a Service can reuse another's port.
 // changes includes all checks that failed before. It returns the calls of Failed for results that
 // differ from before.
-func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) (told []telling) {
+func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) (reports []report) {
 	before := c.failed
 	c.failed = nil
 	for name, hc := range changes {
@@ -168,16 +168,16 @@ func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) (told []telli
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(before), ir.Name.Compare) {
 		if now, still := c.failed[name]; !still || now.Port != before[name].Port {
-			told = append(told, telling{name, before[name].Port, nil})
+			reports = append(reports, report{name, before[name].Port, nil})
 		}
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(c.failed), ir.Name.Compare) {
 		was, now := before[name], c.failed[name]
 		if was.HealthCheck == nil || was.Port != now.Port || was.err.Error() != now.err.Error() {
-			told = append(told, telling{name, now.Port, now.err})
+			reports = append(reports, report{name, now.Port, now.err})
 		}
 	}
-	return told
+	return reports
 }
 
 // closeBut closes the sockets of a Service that are not in hc, or whose server has ended.
@@ -260,7 +260,7 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	if c.connections == nil {
 		c.connections = newConnections(within(maxChecks, checksPart))
 	}
-	check.server = newHTTPServer(onlyOurs(check, c.Hosts), c.Log, c.connections)
+	check.server = newHTTPServer(rejectForeignHosts(check, c.Hosts), c.Log, c.connections)
 	go func() {
 		defer close(check.done)
 		if err := check.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -104,13 +104,13 @@ func (m *Metrics) MeasureConntrack(entries, limit KernelNumber) {
 // MeasureStore exports the memory of the stored Services, EndpointSlices and Nodes, in bytes. bytes
 // is called at each scrape.
 func (m *Metrics) MeasureStore(bytes func() int) {
-	m.registry.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	m.registry.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "proxyc_store_bytes", Help: "Memory of the store of Services, EndpointSlices and Nodes.",
 	}, func() float64 { return float64(bytes()) }))
 }
 
-// Troubles are problems other than those of rules, for alerts.
-type Troubles struct {
+// Problems are problems other than those of rules, for alerts.
+type Problems struct {
 	Rejected  int  // files whose newest version was rejected
 	NotServed int  // servers and healthCheckNodePorts that do not listen
 	BootFile  bool // the boot file does not contain the current rules
@@ -119,8 +119,8 @@ type Troubles struct {
 	MayDivert int
 }
 
-// MeasureTroubles exports these problems. now is called at each scrape.
-func (m *Metrics) MeasureTroubles(now func() Troubles) {
+// MeasureProblems exports these problems. now is called at each scrape.
+func (m *Metrics) MeasureProblems(now func() Problems) {
 	one := func(is bool) int {
 		if is {
 			return 1
@@ -129,16 +129,16 @@ func (m *Metrics) MeasureTroubles(now func() Troubles) {
 	}
 	for _, g := range []struct {
 		name, help string
-		of         func(Troubles) int
+		of         func(Problems) int
 	}{
-		{"proxyc_rejected_files", "Configurations and snapshots whose newest version was refused.", func(t Troubles) int { return t.Rejected }},
-		{"proxyc_not_served", "Servers and healthCheckNodePorts that do not serve.", func(t Troubles) int { return t.NotServed }},
-		{"proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Troubles) int { return one(t.BootFile) }},
-		{"proxyc_kube_proxy_beside", "Whether rules of kube-proxy are there beside proxyc's.", func(t Troubles) int { return one(t.KubeProxy) }},
-		{"proxyc_foreign_rules_may_drop", "Rules of others that may drop packets to Services, as last looked.", func(t Troubles) int { return t.MayDrop }},
-		{"proxyc_foreign_rules_may_divert", "Rules of others that may keep packets from the rules of Services, as last looked.", func(t Troubles) int { return t.MayDivert }},
+		{"proxyc_rejected_files", "Configurations and snapshots whose newest version was refused.", func(t Problems) int { return t.Rejected }},
+		{"proxyc_not_served", "Servers and healthCheckNodePorts that do not serve.", func(t Problems) int { return t.NotServed }},
+		{"proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Problems) int { return one(t.BootFile) }},
+		{"proxyc_kube_proxy_beside", "Whether rules of kube-proxy are there beside proxyc's.", func(t Problems) int { return one(t.KubeProxy) }},
+		{"proxyc_foreign_rules_may_drop", "Rules of others that may drop packets to Services, as last looked.", func(t Problems) int { return t.MayDrop }},
+		{"proxyc_foreign_rules_may_divert", "Rules of others that may keep packets from the rules of Services, as last looked.", func(t Problems) int { return t.MayDivert }},
 	} {
-		m.registry.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help},
+		m.registry.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help},
 			func() float64 { return float64(g.of(now())) }))
 	}
 }
@@ -146,23 +146,23 @@ func (m *Metrics) MeasureTroubles(now func() Troubles) {
 // MeasureFindings exports the number of findings of a severity about objects. count is called at
 // each scrape.
 func (m *Metrics) MeasureFindings(severity string, count func() int) {
-	m.registry.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	m.registry.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "proxyc_findings", Help: "Findings about objects, as proxyc status tells them: of an error, something is left out of the rules.",
 		ConstLabels: prometheus.Labels{"severity": severity},
 	}, func() float64 { return float64(count()) }))
 }
 
-// LastHeard is when the API server last sent an event, a bookmark or the initial list of a
+// Contact is when the API server last sent an event, a bookmark or the initial list of a
 // resource.
-type LastHeard struct {
+type Contact struct {
 	Resource string    // "services"
 	At       time.Time // zero if it has not yet
 	Lost     bool      // contact is lost
 }
 
 // MeasureContact exports the contact with the API server. heard is called at each scrape.
-func (m *Metrics) MeasureContact(heard func() []LastHeard) {
-	m.registry.add(everywhere, contact{
+func (m *Metrics) MeasureContact(heard func() []Contact) {
+	m.registry.add(allModes, contact{
 		last: prometheus.NewDesc("proxyc_api_last_event_timestamp_seconds",
 			"Time at which the last event or bookmark of a resource came; 0: none did yet.", []string{"resource"}, nil),
 		up: prometheus.NewDesc("proxyc_api_contact",
@@ -173,7 +173,7 @@ func (m *Metrics) MeasureContact(heard func() []LastHeard) {
 
 type contact struct {
 	last, up *prometheus.Desc
-	heard    func() []LastHeard
+	heard    func() []Contact
 }
 
 func (c contact) Describe(ch chan<- *prometheus.Desc) {
@@ -236,11 +236,11 @@ func newClientMetrics(r registrar) ClientMetrics {
 	seconds := []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60}
 	bytes := []float64{64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216}
 	histogram := func(name, help string, buckets []float64) func(verb, host string) prometheus.Observer {
-		with := r.histogram(everywhere, name, help, buckets, "verb", "host")
+		with := r.histogram(allModes, name, help, buckets, "verb", "host")
 		return func(verb, host string) prometheus.Observer { return with(verb, host) }
 	}
 	counter := func(name, help, method string) func(code, method, host string) prometheus.Counter {
-		with := r.counter(everywhere, name, help, "code", method, "host")
+		with := r.counter(allModes, name, help, "code", method, "host")
 		return func(code, method, host string) prometheus.Counter { return with(code, method, host) }
 	}
 	m := ClientMetrics{
@@ -251,21 +251,21 @@ func newClientMetrics(r registrar) ClientMetrics {
 		Requests:           counter("rest_client_requests_total", "Requests to the API server.", "method"),
 		Retries:            counter("rest_client_request_retries_total", "Requests that were tried again.", "verb"),
 
-		Transports: r.gauge(everywhere, "rest_client_transport_cache_entries", "Transports to API servers.")(),
-		TransportCalls: r.counter(everywhere, "rest_client_transport_create_calls_total",
+		Transports: r.gauge(allModes, "rest_client_transport_cache_entries", "Transports to API servers.")(),
+		TransportCalls: r.counter(allModes, "rest_client_transport_create_calls_total",
 			"Times that a transport was asked for: hit, miss, miss-gc, uncacheable.", "result"),
-		TransportsCollected: r.counter(everywhere, "rest_client_transport_cache_gc_calls_total",
+		TransportsCollected: r.counter(allModes, "rest_client_transport_cache_gc_calls_total",
 			"Transports without a user: deleted, skipped.", "result"),
-		RotationsCollected: r.counter(everywhere, "rest_client_transport_cert_rotation_gc_calls_total",
+		RotationsCollected: r.counter(allModes, "rest_client_transport_cert_rotation_gc_calls_total",
 			"Times that a client certificate was not followed any more, as its transport had no user.")(),
-		CAReloads: r.counter(everywhere, "rest_client_transport_ca_reload_total", "Times that the CA's file was read again.", "result", "reason"),
+		CAReloads: r.counter(allModes, "rest_client_transport_ca_reload_total", "Times that the CA's file was read again.", "result", "reason"),
 
-		PluginCalls: r.counter(everywhere, "rest_client_exec_plugin_call_total", "Calls of a plugin for credentials.", "code", "call_status"),
-		CertificateAge: r.histogram(everywhere, "rest_client_exec_plugin_certificate_rotation_age",
+		PluginCalls: r.counter(allModes, "rest_client_exec_plugin_call_total", "Calls of a plugin for credentials.", "code", "call_status"),
+		CertificateAge: r.histogram(allModes, "rest_client_exec_plugin_certificate_rotation_age",
 			"Age of a plugin's client certificate when it was replaced.", certificateBuckets())(),
 		CertificateExpiry: &atomic.Pointer[time.Time]{},
 	}
-	r.add(everywhere, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rest_client_exec_plugin_ttl_seconds",
+	r.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rest_client_exec_plugin_ttl_seconds",
 		Help: "Time until a plugin's client certificate expires; infinite without one."},
 		func() float64 {
 			if at := m.CertificateExpiry.Load(); at != nil {

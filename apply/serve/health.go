@@ -15,16 +15,16 @@ type Health struct {
 	// Pending is optional. It returns the number of changes that no sync has read yet. While there are
 	// any, the proxy is not ready. Set it before use.
 	Pending func() int
-	// Following is optional. It returns the work that must complete before the last SetReady counts,
+	// FollowUp is optional. It returns the work that must complete before the last SetReady counts,
 	// or "". Set it before use.
-	Following func() string
-	// CutOff is optional. It returns why the cluster's state is unknown, or "". The proxy is then not
+	FollowUp func() string
+	// Outage is optional. It returns why the cluster's state is unknown, or "". The proxy is then not
 	// ready, but still healthy, since a restart would not help. Set it before use.
-	CutOff func() string
+	Outage func() string
 
-	// Beside is optional. It returns which rules of another proxy may apply to packets, or "". The
+	// OtherProxy is optional. It returns which rules of another proxy may apply to packets, or "". The
 	// proxy is then not ready, whatever SetReady recorded. Set it before use.
-	Beside func() string
+	OtherProxy func() string
 
 	timeout time.Duration
 	now     func() time.Time
@@ -47,9 +47,9 @@ func NewHealth(timeout time.Duration, now func() time.Time) *Health {
 	return &Health{timeout: timeout, now: now, progress: map[ir.Family]progress{}, waiting: "starting"}
 }
 
-// GoOn copies the update times of the Health of an earlier configuration, which may be nil. Changes
+// Resume copies the update times of the Health of an earlier configuration, which may be nil. Changes
 // that were queued there are queued again by the caller.
-func (h *Health) GoOn(before *Health) {
+func (h *Health) Resume(before *Health) {
 	if before == nil {
 		return
 	}
@@ -171,32 +171,32 @@ type Ready struct {
 // Ready reports whether the kernel matches the desired rules.
 func (h *Health) Ready() Ready {
 	pending := h.Pending != nil && h.Pending() > 0
-	cutOff := ""
-	if h.CutOff != nil {
-		cutOff = h.CutOff()
+	outage := ""
+	if h.Outage != nil {
+		outage = h.Outage()
 	}
 	h.mu.Lock()
 	waiting := h.waiting
 	h.mu.Unlock()
-	beside := ""
-	if h.Beside != nil {
-		beside = h.Beside()
+	otherProxy := ""
+	if h.OtherProxy != nil {
+		otherProxy = h.OtherProxy()
 	}
-	following := ""
-	if h.Following != nil {
-		following = h.Following() // after waiting was read: a sync sets both when it ends
+	followUp := ""
+	if h.FollowUp != nil {
+		followUp = h.FollowUp() // after waiting was read: a sync sets both when it ends
 	}
 	switch {
 	case waiting != "":
 		return Ready{Reason: waiting}
-	case cutOff != "":
-		return Ready{Reason: cutOff}
+	case outage != "":
+		return Ready{Reason: outage}
 	case pending:
 		return Ready{Reason: "a change is waiting"}
-	case following != "":
-		return Ready{Reason: following}
-	case beside != "":
-		return Ready{Reason: beside}
+	case followUp != "":
+		return Ready{Reason: followUp}
+	case otherProxy != "":
+		return Ready{Reason: otherProxy}
 	}
 	return Ready{Ready: true}
 }

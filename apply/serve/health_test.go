@@ -161,9 +161,9 @@ func TestEligible(t *testing.T) {
 
 func TestReadyz(t *testing.T) {
 	h := NewHealth(timeout, newClock().now)
-	pending, cutOff, following, beside := 0, "", "", ""
-	h.Pending, h.CutOff, h.Following = func() int { return pending }, func() string { return cutOff }, func() string { return following }
-	h.Beside = func() string { return beside }
+	pending, outage, followUp, otherProxy := 0, "", "", ""
+	h.Pending, h.Outage, h.FollowUp = func() int { return pending }, func() string { return outage }, func() string { return followUp }
+	h.OtherProxy = func() string { return otherProxy }
 	handler := h.Handler(NewMetrics(ir.ModeNFTables, "test"))
 	for _, step := range []struct {
 		name string
@@ -174,11 +174,11 @@ func TestReadyz(t *testing.T) {
 		{"in force", h.SetReady, answer{200, "application/json", `{"ready":true}`}},
 		{"behind", func() { h.SetNotReady("3 Services are quarantined") }, answer{503, "application/json", `{"ready":false,"reason":"3 Services are quarantined"}`}},
 		{"changes wait", func() { h.SetReady(); pending = 1 }, answer{503, "application/json", `{"ready":false,"reason":"a change is waiting"}`}},
-		{"cut off", func() { pending, cutOff = 0, "no contact" }, answer{503, "application/json", `{"ready":false,"reason":"no contact"}`}},
-		{"something follows", func() { cutOff, following = "", "flows" }, answer{503, "application/json", `{"ready":false,"reason":"flows"}`}},
-		{"all is done", func() { following = "" }, answer{200, "application/json", `{"ready":true}`}},
-		{"another proxy", func() { beside = "kube-proxy"; h.SetReady() }, answer{503, "application/json", `{"ready":false,"reason":"kube-proxy"}`}},
-		{"heard again", func() { beside = "" }, answer{200, "application/json", `{"ready":true}`}},
+		{"cut off", func() { pending, outage = 0, "no contact" }, answer{503, "application/json", `{"ready":false,"reason":"no contact"}`}},
+		{"something follows", func() { outage, followUp = "", "flows" }, answer{503, "application/json", `{"ready":false,"reason":"flows"}`}},
+		{"all is done", func() { followUp = "" }, answer{200, "application/json", `{"ready":true}`}},
+		{"another proxy", func() { otherProxy = "kube-proxy"; h.SetReady() }, answer{503, "application/json", `{"ready":false,"reason":"kube-proxy"}`}},
+		{"heard again", func() { otherProxy = "" }, answer{200, "application/json", `{"ready":true}`}},
 	} {
 		step.do()
 		if code := ask(handler, "GET", "/livez", nil).Code; code != 200 {

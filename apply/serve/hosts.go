@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// onlyOurs rejects requests to a loopback address with the Host header of another host. A web page
+// rejectForeignHosts rejects requests to a loopback address with the Host header of another host. A web page
 // in a browser on the node could otherwise resolve its own name to 127.0.0.1, and read what only
 // the node may (DNS rebinding). Other addresses need no such protection, since clients can reach
 // them directly. Load balancers use unknown names there. names are the node's own.
-func onlyOurs(h http.Handler, names []string) http.Handler {
+func rejectForeignHosts(h http.Handler, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if atLoopback(r) && !ours(r.Host, names) {
+		if atLoopback(r) && !isOwnName(r.Host, names) {
 			http.Error(w, fmt.Sprintf("Host: must be an address, localhost or the node's name, got %q", r.Host), http.StatusMisdirectedRequest)
 			return
 		}
@@ -29,8 +29,8 @@ func atLoopback(r *http.Request) bool {
 	return ok && at.IP.IsLoopback()
 }
 
-// ours reports whether a Host header contains an IP address, localhost or one of names.
-func ours(host string, names []string) bool {
+// isOwnName reports whether a Host header contains an IP address, localhost or one of names.
+func isOwnName(host string, names []string) bool {
 	name := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if before, _, err := net.SplitHostPort(host); err == nil {
 		name = before

@@ -119,13 +119,13 @@ func (p PerSince) Of(s Since) prometheus.Observer { return p(string(s)) }
 
 // Sets of modes that export a metric.
 var (
-	everywhere = ir.Modes()
-	linux      = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS, ir.ModeNFTables}
-	twoKinds   = []ir.Mode{ir.ModeIPTables, ir.ModeNFTables} // with full and partial syncs
-	restoring  = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS}
-	iptables   = []ir.Mode{ir.ModeIPTables}
-	nftables   = []ir.Mode{ir.ModeNFTables}
-	proxying   = []ir.Mode{ir.ModeUserspace, ir.ModeNFTables} // in nftables, for traffic to localhost
+	allModes     = ir.Modes()
+	linux        = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS, ir.ModeNFTables}
+	partialSyncs = []ir.Mode{ir.ModeIPTables, ir.ModeNFTables} // with full and partial syncs
+	restoring    = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS}
+	iptables     = []ir.Mode{ir.ModeIPTables}
+	nftables     = []ir.Mode{ir.ModeNFTables}
+	proxying     = []ir.Mode{ir.ModeUserspace, ir.ModeNFTables} // in nftables, for traffic to localhost
 )
 
 // NewMetrics returns the metrics of a mode and of the process. version is proxyc's version.
@@ -138,26 +138,26 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 	m := &Metrics{
 		registry: r,
 
-		SyncSeconds: r.histogram(everywhere, "kubeproxy_sync_proxy_rules_duration_seconds",
+		SyncSeconds: r.histogram(allModes, "kubeproxy_sync_proxy_rules_duration_seconds",
 			"Duration of a sync of the rules.", syncBuckets(), familyLabel),
-		SyncFullSeconds: r.histogram(twoKinds, "kubeproxy_sync_full_proxy_rules_duration_seconds",
+		SyncFullSeconds: r.histogram(partialSyncs, "kubeproxy_sync_full_proxy_rules_duration_seconds",
 			"Duration of a sync of all rules.", syncBuckets(), familyLabel),
-		SyncPartialSeconds: r.histogram(twoKinds, "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+		SyncPartialSeconds: r.histogram(partialSyncs, "kubeproxy_sync_partial_proxy_rules_duration_seconds",
 			"Duration of a sync of the rules that changed.", syncBuckets(), familyLabel),
-		LastSync: r.gauge(everywhere, "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+		LastSync: r.gauge(allModes, "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
 			"Time of the last successful sync of the rules.", familyLabel),
-		LastQueued: r.gauge(everywhere, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+		LastQueued: r.gauge(allModes, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
 			"Time at which a sync of the rules was last asked for.", familyLabel),
-		ProgrammingSeconds: r.histogram(everywhere, "kubeproxy_network_programming_duration_seconds",
+		ProgrammingSeconds: r.histogram(allModes, "kubeproxy_network_programming_duration_seconds",
 			"Time from a change of a Service or pod until the rules followed.", programmingBuckets(), familyLabel),
 
-		EndpointChangesPending: r.gauge(everywhere, "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+		EndpointChangesPending: r.gauge(allModes, "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
 			"Changes of endpoints that are not in force yet.")(),
-		EndpointChanges: r.counter(everywhere, "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+		EndpointChanges: r.counter(allModes, "kubeproxy_sync_proxy_rules_endpoint_changes_total",
 			"Changes of endpoints seen.")(),
-		ServiceChangesPending: r.gauge(everywhere, "kubeproxy_sync_proxy_rules_service_changes_pending",
+		ServiceChangesPending: r.gauge(allModes, "kubeproxy_sync_proxy_rules_service_changes_pending",
 			"Changes of Services that are not in force yet.")(),
-		ServiceChanges: r.counter(everywhere, "kubeproxy_sync_proxy_rules_service_changes_total",
+		ServiceChanges: r.counter(allModes, "kubeproxy_sync_proxy_rules_service_changes_total",
 			"Changes of Services seen.")(),
 		NoLocalEndpoints: r.gauge(linux, "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
 			"Services with traffic policy Local and without endpoints on this node.", "traffic_policy", familyLabel),
@@ -184,36 +184,36 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 		ConntrackDeleted: r.counter(linux, "kubeproxy_conntrack_reconciler_deleted_entries_total",
 			"Stale conntrack entries deleted.", familyLabel),
 
-		Healthz: r.counter(everywhere, "kubeproxy_proxy_healthz_total", "Answers of /healthz.", "code"),
-		Livez:   r.counter(everywhere, "kubeproxy_proxy_livez_total", "Answers of /livez.", "code"),
+		Healthz: r.counter(allModes, "kubeproxy_proxy_healthz_total", "Answers of /healthz.", "code"),
+		Livez:   r.counter(allModes, "kubeproxy_proxy_livez_total", "Answers of /livez.", "code"),
 
 		Client: newClientMetrics(r),
 
-		Operations: r.counter(everywhere, "proxyc_operations_total",
+		Operations: r.counter(allModes, "proxyc_operations_total",
 			"Operations on rules, chains and elements carried out.", "verb"),
-		DriftRepairs: r.counter(everywhere, "proxyc_drift_repaired_total",
+		DriftRepairs: r.counter(allModes, "proxyc_drift_repaired_total",
 			"Operations that undid what somebody else changed.")(),
-		ProofDifferences: r.counter(everywhere, "proxyc_proof_differences_total",
+		ProofDifferences: r.counter(allModes, "proxyc_proof_differences_total",
 			"Services whose rules were not shown to do what is wanted (--prove), each time that they changed.")(),
-		Quarantined: r.gauge(everywhere, "proxyc_quarantined_services",
+		Quarantined: r.gauge(allModes, "proxyc_quarantined_services",
 			"Services that the kernel refuses.")(),
-		EventSeconds: r.histogram(everywhere, "proxyc_event_to_kernel_seconds",
+		EventSeconds: r.histogram(allModes, "proxyc_event_to_kernel_seconds",
 			"Time from the arrival of an event until the kernel followed.", syncBuckets())(),
-		ChangeSeconds: PerSince(r.histogram(everywhere, "proxyc_change_to_packet_seconds",
+		ChangeSeconds: PerSince(r.histogram(allModes, "proxyc_change_to_packet_seconds",
 			"Time from a change of a Service or its endpoints until packets meet it: deletions included, starts excluded.", syncBuckets(), "since")),
 		ConntrackFailures: r.counter(linux, "proxyc_conntrack_failures_total",
 			"Searches for stale conntrack entries that failed.", familyLabel),
-		LeftoverFailures: r.counter(everywhere, "proxyc_leftover_failures_total",
+		LeftoverFailures: r.counter(allModes, "proxyc_leftover_failures_total",
 			"Failures to remove what other proxies left on the node.")(),
 	}
-	feature := r.gauge(everywhere, "kubernetes_feature_enabled", "Whether a feature gate is on.", "name", "stage")
+	feature := r.gauge(allModes, "kubernetes_feature_enabled", "Whether a feature gate is on.", "name", "stage")
 	m.Feature = func(name, stage string) prometheus.Gauge { return feature(name, stage) }
 	b := build.Read()
 	major, minor := build.MajorMinor(version)
-	r.gauge(everywhere, "kubernetes_build_info", "Always 1; labelled with what the program is built from and with.",
+	r.gauge(allModes, "kubernetes_build_info", "Always 1; labelled with what the program is built from and with.",
 		"major", "minor", "git_version", "git_commit", "git_tree_state", "build_date", "go_version", "compiler", "platform")(
 		major, minor, version, b.Commit, b.TreeState(), b.Date, b.Go, b.Compiler, b.Platform).Set(1)
-	r.gauge(everywhere, "proxyc_build_info", "Always 1.", "version", "mode")(version, string(mode)).Set(1)
+	r.gauge(allModes, "proxyc_build_info", "Always 1.", "version", "mode")(version, string(mode)).Set(1)
 	return m
 }
 

@@ -54,9 +54,9 @@ func touch(m *Metrics) {
 	m.MeasureProxy(func() []apply.Proxied {
 		return []apply.Proxied{{Family: f, Protocol: ir.TCP}, {Family: f, Protocol: ir.UDP}}
 	})
-	m.MeasureTroubles(func() Troubles { return Troubles{} })
+	m.MeasureProblems(func() Problems { return Problems{} })
 	m.MeasureFindings("error", func() int { return 0 })
-	m.MeasureContact(func() []LastHeard { return []LastHeard{{Resource: "services"}} })
+	m.MeasureContact(func() []Contact { return []Contact{{Resource: "services"}} })
 }
 
 // exported lists the metrics of a registry, except those of the process and Go: name, type and
@@ -267,8 +267,8 @@ func TestCountPackets(t *testing.T) {
 
 func TestMeasureContact(t *testing.T) {
 	m := NewMetrics(ir.ModeNFTables, "v1")
-	m.MeasureContact(func() []LastHeard {
-		return []LastHeard{{Resource: "nodes", At: time.Unix(12, 5e8)}, {Resource: "services", Lost: true}}
+	m.MeasureContact(func() []Contact {
+		return []Contact{{Resource: "nodes", At: time.Unix(12, 5e8)}, {Resource: "services", Lost: true}}
 	})
 	body := ask(m.Handler(), "GET", "/metrics", nil).Body
 	for _, want := range []string{

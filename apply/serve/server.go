@@ -91,7 +91,7 @@ func (s *Server) serve(ctx context.Context, failed *attempts) error {
 	if err != nil {
 		return err
 	}
-	server := newHTTPServer(onlyOurs(s.Handler, s.Hosts), s.Log, newConnections(within(maxConns, connsPart)))
+	server := newHTTPServer(rejectForeignHosts(s.Handler, s.Hosts), s.Log, newConnections(within(maxConns, connsPart)))
 	if failed.n > 0 {
 		s.Log.Info(s.Name+": listens", "address", l.Addr().String(), "after failures", failed.n)
 		*failed = attempts{}

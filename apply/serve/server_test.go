@@ -197,22 +197,22 @@ func TestServerTellsThatItIsDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, again := make(chan error), make(chan time.Time)
+	reports, again := make(chan error), make(chan time.Time)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := run(ctx, &Server{Name: "healthz server", Addr: taken.Addr().String(), Log: quiet(), Handler: http.NotFoundHandler(),
-		After: func(time.Duration) <-chan time.Time { return again }, Down: func(err error) { told <- err }})
+		After: func(time.Duration) <-chan time.Time { return again }, Down: func(err error) { reports <- err }})
 	for range 2 {
-		if err := <-told; err == nil || !strings.Contains(err.Error(), "address already in use") {
+		if err := <-reports; err == nil || !strings.Contains(err.Error(), "address already in use") {
 			t.Errorf("told %v while another program holds the port", err)
 		}
 		again <- time.Time{}
 	}
-	if err := <-told; err == nil {
+	if err := <-reports; err == nil {
 		t.Error("told that it serves")
 	}
 	taken.Close()
 	again <- time.Time{}
-	if err := <-told; err != nil {
+	if err := <-reports; err != nil {
 		t.Errorf("told %v after the port is free", err)
 	}
 	cancel()

@@ -99,7 +99,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if err := j.NoSuchNode(deref(c.HostnameOverride)); err != nil && !c.InitOnly { // otherwise rules without addresses, zone and endpoints would replace the node's own
 		return e.finish(j, err)
 	}
-	if lack := daemon.LackOfPods(j.Config, j.Snapshot, j.Facts.NodeName); lack != "" && !c.InitOnly {
+	if lack := daemon.MissingPodRanges(j.Config, j.Snapshot, j.Facts.NodeName); lack != "" && !c.InitOnly {
 		return e.finish(j, errors.New("missing: "+lack+"; the rules stay as they are"))
 	}
 	if err := needRoot("apply"); err != nil {
@@ -188,7 +188,7 @@ func (r *outcome) print(w io.Writer, operations int) error {
 		for _, s := range r.Stale {
 			fmt.Fprintf(w, "delete flow %s # %s\n", s.Entry, s.Why)
 		}
-		for _, line := range r.Others.Lines() {
+		for _, line := range r.Foreign.Lines() {
 			fmt.Fprintln(w, line)
 		}
 		for _, port := range r.Unserved {
@@ -223,7 +223,7 @@ func (r *outcome) printJSON(w io.Writer, _ int) error {
 		MayDrop   []string         `json:"mayDrop,omitempty"`
 		MayDivert []string         `json:"mayDivert,omitempty"`
 		Unserved  []string         `json:"unserved,omitempty"`
-	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.Others.Drops, r.Others.Diverts, r.Unserved})
+	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.Foreign.Drops, r.Foreign.Diverts, r.Unserved})
 }
 
 func (c *cleanupCmd) Run(e *env) (err error) {

@@ -63,10 +63,10 @@ func TestWatchClockIsSet(t *testing.T) {
 		if off := time.Since(st.Now.Round(0)).Abs(); off > time.Minute {
 			t.Errorf("after %s the status says that it is %s, which is %s off", jump, st.Now, off)
 		}
-		if lately := st.LastDrift.Lately; lately < 1 || lately > i+1 {
+		if lately := st.LastDrift.Recent; lately < 1 || lately > i+1 {
 			t.Errorf("after %s the status counts %d repairs in the last minute of %d in all", jump, lately, i+1)
 		}
-		st.LastDrift.Lately = 1 // repeated drift is expected: the test causes it
+		st.LastDrift.Recent = 1 // repeated drift is expected: the test causes it
 		if !st.Healthy() {
 			t.Errorf("after %s the status is not well: %+v", jump, st)
 		}

@@ -116,7 +116,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 		w.start("proxyc", "watch")
 		held := func(from string) func(status.Status) bool {
 			return func(st status.Status) bool {
-				return !st.Synced && strings.Contains(st.Held, from) && st.Reason == "waiting for the first objects"
+				return !st.Synced && strings.Contains(st.Restored, from) && st.Reason == "waiting for the first objects"
 			}
 		}
 		w.until("the boot file is held", held("the boot file "+w.file("boot")))
@@ -160,8 +160,8 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	w.args[slices.Index(w.args, "node1")] = "node2"
 	w.start("proxyc", "watch")
 	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the first objects" })
-	if st.Held != "" || w.has("a") {
-		t.Errorf("held %q, and the rules\n%s", st.Held, w.rules())
+	if st.Restored != "" || w.has("a") {
+		t.Errorf("held %q, and the rules\n%s", st.Restored, w.rules())
 	}
 	if want := `is left out" file="` + w.file("boot") + `" err="is of node \"node1\", and this one is \"node2\""`; !strings.Contains(w.log.String(), want) {
 		t.Errorf("not logged: %s", want)
@@ -183,7 +183,7 @@ func TestWatchHoldsAnotherMode(t *testing.T) {
 		}
 		w.start("proxyc", "watch")
 		held := func(from string) func(status.Status) bool {
-			return func(st status.Status) bool { return !st.Synced && st.Held == from }
+			return func(st status.Status) bool { return !st.Synced && st.Restored == from }
 		}
 		before, after := w.plane.mode, "nftables"
 		if before == after {
@@ -230,8 +230,8 @@ func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
 	w.withoutServer()
 	w.start("proxyc", "watch")
 	st := w.until("the file is left out", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
-	if want := "is of mode kernelspace, which cannot be kept: mode: a node takes modes "; !strings.HasPrefix(st.BootFile.Refused, want) || st.Held != "" {
-		t.Errorf("held %q, refused %q, want %q", st.Held, st.BootFile.Refused, want)
+	if want := "is of mode kernelspace, which cannot be kept: mode: a node takes modes "; !strings.HasPrefix(st.BootFile.Refused, want) || st.Restored != "" {
+		t.Errorf("held %q, refused %q, want %q", st.Restored, st.BootFile.Refused, want)
 	}
 }
 
@@ -252,8 +252,8 @@ func TestWatchBootFileCutOff(t *testing.T) {
 	w.start("proxyc", "watch")
 	const why = "ends before its end: it was cut off"
 	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the first objects" })
-	if st.Held != "" || st.BootFile == nil || st.BootFile.Refused != why {
-		t.Errorf("held %q, boot file %+v, want it refused: %s", st.Held, st.BootFile, why)
+	if st.Restored != "" || st.BootFile == nil || st.BootFile.Refused != why {
+		t.Errorf("held %q, boot file %+v, want it refused: %s", st.Restored, st.BootFile, why)
 	}
 	if !w.has("a") {
 		t.Error("the rules that the start found are gone")
@@ -289,8 +289,8 @@ func TestWatchKeepsObjects(t *testing.T) {
 			return strings.Contains(page, "10.245.0.0/16")
 		})
 		st := w.until("it is in force", synced)
-		if st.Objects.Services != 1 || st.Held != "" {
-			t.Errorf("objects %+v, held %q", st.Objects, st.Held)
+		if st.Objects.Services != 1 || st.Restored != "" {
+			t.Errorf("objects %+v, held %q", st.Objects, st.Restored)
 		}
 		if !st.APIServer.Lost.Equal(lost.APIServer.Lost) {
 			t.Errorf("contact is lost since %s, was since %s", st.APIServer.Lost, lost.APIServer.Lost)

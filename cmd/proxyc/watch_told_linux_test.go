@@ -73,7 +73,7 @@ func TestWatchTableGone(t *testing.T) {
 		if _, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "delete", "table", "ip", "proxyc")); err != nil {
 			t.Fatal(err)
 		}
-		st := w.until("the repair", func(st status.Status) bool { return synced(st) && st.LastDrift != nil && st.LastDrift.Lately > i })
+		st := w.until("the repair", func(st status.Status) bool { return synced(st) && st.LastDrift != nil && st.LastDrift.Recent > i })
 		if d := st.LastDrift; !slices.Equal(d.Gone, []string{"table ip proxyc"}) || len(d.First) != 0 || len(d.By) != 1 || !strings.HasPrefix(d.By[0], "nft (process ") {
 			t.Errorf("last drift: %+v", d)
 		}

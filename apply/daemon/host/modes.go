@@ -29,8 +29,8 @@ type Mode struct {
 	open func(context.Context, apply.Options) (apply.Dataplane, error)
 	// leftovers returns the leftovers of the mode if it is not open; nil if those of within are all.
 	leftovers func(context.Context) ([]apply.Leftover, error)
-	// Apart is set if the mode shares no chain with kube-proxy's rules of the same mode.
-	Apart bool
+	// Separate is set if the mode shares no chain with kube-proxy's rules of the same mode.
+	Separate bool
 	// Events are sent about the node at each start in the mode.
 	Events []watch.Event
 }
@@ -81,8 +81,8 @@ func CheckMode(mode ir.Mode, processes bool) error {
 	return fmt.Errorf("mode: a node takes modes %s, got %q; compile -o shows what %s would need", list, mode, mode)
 }
 
-// errUnasked is returned for leftovers whose location is not configured.
-var errUnasked = errors.New("leftovers were not looked for")
+// errNotConfigured is returned for leftovers whose location is not configured.
+var errNotConfigured = errors.New("leftovers were not looked for")
 
 // Leftovers returns what proxyc and kube-proxy left on the node, in every mode. It excludes the
 // rules of the dataplane in use, which has the given mode; inUse may be nil.
@@ -102,7 +102,7 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 			continue
 		}
 		left, err := find(ctx)
-		if inUse != nil && errors.Is(err, errUnasked) {
+		if inUse != nil && errors.Is(err, errNotConfigured) {
 			continue // configured on every node that ever had that mode
 		}
 		all, errs = append(all, left...), append(errs, err)

@@ -24,7 +24,7 @@ var errNotLinux error
 // dataplanes contains all modes, in the order of removing their leftovers.
 var modes = [...]Mode{
 	{
-		mode: ir.ModeNFTables, Apart: true,
+		mode: ir.ModeNFTables, Separate: true,
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return nftables.Open(ctx, o) },
 		leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
 	},
@@ -72,11 +72,11 @@ func FastpathBridges() ([]string, error) { return flowtable.Bridges() }
 // errNoPeer prevents the removal of the only rules of a node.
 var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules here, and there would be none: start it first")
 
-// BesideKubeProxy returns what proxyc left on a node that kube-proxy manages again; known reports whether
+// OwnLeftovers returns what proxyc left on a node that kube-proxy manages again; known reports whether
 // kube-proxy's own objects were found. In mode ipvs kube-proxy creates only objects that proxyc
 // creates, too. Existing ones are then in use, and include the chains that mode iptables would
 // leave.
-func BesideKubeProxy(ctx context.Context, known bool) ([]apply.Leftover, error) {
+func OwnLeftovers(ctx context.Context, known bool) ([]apply.Leftover, error) {
 	tables, err := nftables.Leftovers(ctx, false)
 	if !known {
 		servers, serversErr := ipvs.Leftovers(ctx)

@@ -24,8 +24,8 @@ func Interference(context.Context, uint32) (apply.Interference, error) {
 	return apply.Interference{}, errNotLinux
 }
 
-// BesideKubeProxy is supported only on Linux and Windows.
-func BesideKubeProxy(context.Context, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
+// OwnLeftovers is supported only on Linux and Windows.
+func OwnLeftovers(context.Context, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
 
 // Interfaces returns the network interfaces, ordered by name.
 func Interfaces() ([]compiler.Interface, error) { return node.Interfaces() }

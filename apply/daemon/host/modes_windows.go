@@ -27,7 +27,7 @@ var modes = [...]Mode{
 		leftovers: func(ctx context.Context) ([]apply.Leftover, error) {
 			network := os.Getenv("KUBE_NETWORK")
 			if network == "" {
-				return nil, fmt.Errorf("mode %s: %w: KUBE_NETWORK is to name the cluster's HNS network, and is not set", ir.ModeKernelspace, errUnasked)
+				return nil, fmt.Errorf("mode %s: %w: KUBE_NETWORK is to name the cluster's HNS network, and is not set", ir.ModeKernelspace, errNotConfigured)
 			}
 			return hns.Leftovers(ctx, hns.Local(), hns.Options{Network: network, HostMACs: hns.Interfaces})
 		},
@@ -80,8 +80,8 @@ func Interference(context.Context, uint32) (apply.Interference, error) {
 	return apply.Interference{}, nil
 }
 
-// BesideKubeProxy returns nothing: kube-proxy adopts the objects of proxyc.
-func BesideKubeProxy(context.Context, bool) ([]apply.Leftover, error) { return nil, nil }
+// OwnLeftovers returns nothing: kube-proxy adopts the objects of proxyc.
+func OwnLeftovers(context.Context, bool) ([]apply.Leftover, error) { return nil, nil }
 
 // Facts adds facts from HNS: the type of the network, and the endpoints of this node.
 func Facts(cfg *config.Config, facts *compiler.Facts) error {

@@ -23,8 +23,8 @@ import (
 // lockToWrite acquires the node's lock. Read-only commands do not need it, so they can check a node
 // whose daemon holds it: the kernel returns each table as it is between two commits. waiting is as
 // in acquireLock.
-func lockToWrite(ctx context.Context, timeout time.Duration, lookOnly bool, waiting func(why error)) (release func() error, err error) {
-	if lookOnly {
+func lockToWrite(ctx context.Context, timeout time.Duration, readOnly bool, waiting func(why error)) (release func() error, err error) {
+	if readOnly {
 		return func() error { return nil }, nil
 	}
 	if timeout > 0 {
@@ -67,8 +67,8 @@ type Report struct {
 	Plan      apply.Plan
 	Exposed   string            // warning of Exposed about the leftovers
 	Stale     []conntrack.Stale // deleted flows
-	// Others are foreign rules, which stay; not a difference. Only a dry run checks for them.
-	Others apply.Interference
+	// Foreign are foreign rules, which stay; not a difference. Only a dry run checks for them.
+	Foreign apply.Interference
 	// Unserved are node ports on localhost that are required and that no process serves; not a
 	// difference, since rules cannot serve them.
 	Unserved []string
@@ -160,20 +160,20 @@ func (t *Apply) commit(ctx context.Context, dataplane apply.Dataplane, leftovers
 		var easeErr error
 		out.Kept, easeErr = host.Ease(ctx, leftovers)
 		err = errors.Join(err, easeErr)
-		out.Leftovers, out.Exposed = gone(leftovers, out.Kept), host.Exposed(leftovers)
+		out.Leftovers, out.Exposed = removed(leftovers, out.Kept), host.Exposed(leftovers)
 	}
 	var staleErr error
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)
 	if t.DryRun {
 		var othersErr error
-		out.Others, othersErr = host.Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark())
+		out.Foreign, othersErr = host.Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark())
 		staleErr = errors.Join(staleErr, othersErr)
 	}
 	return out, errors.Join(err, staleErr)
 }
 
-// gone returns the names of the removed leftovers.
-func gone(leftovers []apply.Leftover, kept []status.Busy) (objects []string) {
+// removed returns the names of the removed leftovers.
+func removed(leftovers []apply.Leftover, kept []status.Busy) (objects []string) {
 	for _, l := range leftovers {
 		if !slices.ContainsFunc(kept, func(k status.Busy) bool { return k.Object == l.Object }) {
 			objects = append(objects, l.Object)
@@ -183,12 +183,12 @@ func gone(leftovers []apply.Leftover, kept []status.Busy) (objects []string) {
 }
 
 // staleFlows finds the stale UDP flows to frontends of the Programs and to removed ones. It deletes
-// them unless lookOnly is set.
-func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, lookOnly bool) (stale []conntrack.Stale, err error) {
+// them unless readOnly is set.
+func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, readOnly bool) (stale []conntrack.Stale, err error) {
 	for _, p := range ir.Present(programs) {
 		_, familyErr := conntrack.Clean(ctx, conntrack.NewSelector(p, gone), func(found []conntrack.Stale) ([]conntrack.Stale, error) {
 			stale = append(stale, found...)
-			if lookOnly {
+			if readOnly {
 				return nil, nil
 			}
 			return found, nil

@@ -13,10 +13,10 @@ import (
 const cleanupTimeout = 5 * time.Second
 
 // Cleanup removes what proxyc or kube-proxy left on the node, in every mode and family. With
-// keepPeer it removes what proxyc left on a node that kube-proxy manages again. With lookOnly it
+// keepPeer it removes what proxyc left on a node that kube-proxy manages again. With readOnly it
 // removes nothing. It calls found with the leftovers before it removes them.
-func Cleanup(ctx context.Context, keepPeer, lookOnly bool, found func([]apply.Leftover)) error {
-	release, err := lockToWrite(ctx, cleanupTimeout, lookOnly, func(error) {})
+func Cleanup(ctx context.Context, keepPeer, readOnly bool, found func([]apply.Leftover)) error {
+	release, err := lockToWrite(ctx, cleanupTimeout, readOnly, func(error) {})
 	if err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func Cleanup(ctx context.Context, keepPeer, lookOnly bool, found func([]apply.Le
 	leftovers, err := host.Leftovers(ctx, "", nil)
 	if keepPeer {
 		if err == nil {
-			leftovers, err = host.BesideKubeProxy(ctx, len(host.OfKubeProxy(leftovers)) > 0)
+			leftovers, err = host.OwnLeftovers(ctx, len(host.OfKubeProxy(leftovers)) > 0)
 		}
 		if err != nil {
 			return err
@@ -33,7 +33,7 @@ func Cleanup(ctx context.Context, keepPeer, lookOnly bool, found func([]apply.Le
 	if err == nil || len(leftovers) > 0 {
 		found(leftovers)
 	}
-	if lookOnly {
+	if readOnly {
 		return err
 	}
 	return errors.Join(err, host.Remove(ctx, leftovers))

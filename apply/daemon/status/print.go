@@ -33,8 +33,8 @@ func (st *Status) Print(w io.Writer) error {
 	if st.Synced && st.Reason != "" {
 		line("not ready", "%s", st.Reason)
 	}
-	if st.Held != "" {
-		line("held", "what was last in force, by %s: it is put back when somebody takes it away, and follows no change", st.Held)
+	if st.Restored != "" {
+		line("restored", "what was last in force, by %s: it is put back when somebody takes it away, and follows no change", st.Restored)
 	}
 	if st.Generation == 0 {
 		line("in force", "nothing yet by this process and its configuration: what others change of the rules that it found is not put back")
@@ -198,7 +198,7 @@ func age(now, then time.Time) time.Duration { return now.Sub(then).Round(time.Se
 // print prints the last repair.
 func (d *LastDrift) print(line func(name, format string, args ...any)) {
 	if d.contested() {
-		line("fought", "rules were changed by somebody else %d times in the last minute, and repaired: find out who it is, and stop that (%s)", d.Lately, Authors(d.By))
+		line("fought", "rules were changed by somebody else %d times in the last minute, and repaired: find out who it is, and stop that (%s)", d.Recent, Authors(d.By))
 	}
 	line("last drift", "%s: %s", d.At.Format(time.RFC3339), d.Operations)
 	if len(d.By) > 0 {

@@ -68,9 +68,9 @@ type Syncs struct {
 	// Synced reports whether the kernel matches the desired rules: no change is pending, and the last
 	// sync succeeded.
 	Synced bool `json:"synced"`
-	// Held is the source of rules that are kept while there are no objects: "the boot file boot.json";
+	// Restored is the source of rules that are kept while there are no objects: "the boot file boot.json";
 	// "" if there are objects, or no such rules.
-	Held string `json:"held,omitempty"`
+	Restored string `json:"restored,omitempty"`
 	// Generation counts successful syncs.
 	Generation int       `json:"generation"`
 	LastSync   time.Time `json:"lastSync,omitzero"`
@@ -274,8 +274,8 @@ type LastDrift struct {
 	More  int               `json:"more,omitempty"`
 	// By are the programs that made the change, if the kernel reports them: "nft (process 4711)".
 	By []string `json:"by,omitempty"`
-	// Lately is the number of repairs in the last minute.
-	Lately int `json:"lately,omitempty"`
+	// Recent is the number of repairs in the last minute.
+	Recent int `json:"lately,omitempty"`
 }
 
 // Known is a daemon's input: another proxyc of the same version can compile the same Programs from
@@ -310,7 +310,7 @@ func (a *APIServer) healthy() bool {
 }
 
 // contested reports whether another program changes the rules continuously.
-func (d *LastDrift) contested() bool { return d != nil && d.Lately >= contestedRepairs }
+func (d *LastDrift) contested() bool { return d != nil && d.Recent >= contestedRepairs }
 
 // Warning returns why packets may follow kube-proxy's rules; "": there are none.
 func (k *KubeProxy) Warning() string {

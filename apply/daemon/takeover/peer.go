@@ -75,7 +75,7 @@ type pulse struct {
 
 // newPeer makes the peer of a daemon of a mode. remove removes kube-proxy's rules.
 func newPeer(mode ir.Mode, repaired func(time.Time) bool, easing *easing, log *slog.Logger, send func(watch.Event), remove func(context.Context) error) *peer {
-	own := host.ModeOf(mode).Apart
+	own := host.ModeOf(mode).Separate
 	p := &peer{remove: remove, now: time.Now, log: log, send: send}
 	p.signs = signs{
 		process:  monitor.KubeProxyProcess,

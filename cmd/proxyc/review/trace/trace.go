@@ -145,7 +145,7 @@ func (t *Trace) json() TraceJSON {
 func (t *Trace) writeJSON(w io.Writer) error { return review.WriteDocument(w, "Trace", "  ", t.json()) }
 
 // WriteScene traces a packet in the state of a daemon, and writes it like proxyc trace.
-func WriteScene(w io.Writer, s daemon.Scene) error {
+func WriteScene(w io.Writer, s daemon.TraceInput) error {
 	t, err := (&Scene{Snapshot: s.Snapshot, Node: s.Node, Programs: s.Programs, Interfaces: s.Interfaces, AllAddrsKnown: true,
 		left: review.LeftOutOfDaemon(s.Snapshot, s.Findings)}).Trace(s.From, s.To)
 	if err != nil {

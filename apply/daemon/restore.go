@@ -15,23 +15,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// lastInForce are the Programs that were applied before a session, possibly in another mode.
-type lastInForce struct {
+// lastPrograms are the Programs that were applied before a session, possibly in another mode.
+type lastPrograms struct {
 	ir.Programs
 	from string // their source: "the boot file boot.json"; "" if there are none for this node
 }
 
-// lastInForce returns the Programs of the previous session, or else those of the boot file.
-func (r *rules) lastInForce() lastInForce {
+// lastPrograms returns the Programs of the previous session, or else those of the boot file.
+func (r *rules) lastPrograms() lastPrograms {
 	if previous := r.process.handover.previous; previous != nil {
 		if programs := previous.Applied().Programs(); programs.IPv4 != nil {
-			return lastInForce{programs, "the configuration before"}
+			return lastPrograms{programs, "the configuration before"}
 		}
 	}
 	if programs, ok := r.effects.boot.read(r.input.node); ok {
-		return lastInForce{programs, r.effects.boot.name()}
+		return lastPrograms{programs, r.effects.boot.name()}
 	}
-	return lastInForce{}
+	return lastPrograms{}
 }
 
 // modeOf returns the mode of Programs; "" if there are none.
@@ -42,47 +42,47 @@ func modeOf(programs ir.Programs) ir.Mode {
 	return ""
 }
 
-// modePatience is how long to wait for objects before rules of another mode than the configured one
-// are held. The mode is usually changed while the API server responds. Writing rules of the old
+// modeGrace is how long to wait for objects before rules of another mode than the configured one
+// are restored. The mode is usually changed while the API server responds. Writing rules of the old
 // mode briefly would then be useless.
-const modePatience = 10 * time.Second
+const modeGrace = 10 * time.Second
 
-// holder applies the last Programs and repairs them while there are no objects.
-type holder struct {
+// restorer applies the last Programs and repairs them while there are no objects.
+type restorer struct {
 	*rules
-	stop func() // nil if nothing is held
+	stop func() // nil if nothing is restored
 }
 
-// hold maintains Programs until release is called. It reports whether they could be applied at
+// restore maintains Programs until release is called. It reports whether they could be applied at
 // first. If not, it retries.
-func (h *holder) hold(ctx context.Context, rec reconcile.Reconciler, last lastInForce) (held bool) {
+func (h *restorer) restore(ctx context.Context, rec reconcile.Reconciler, last lastPrograms) (restored bool) {
 	if modeOf(last.Programs) == h.config.Config.ProxyMode() {
 		return h.start(ctx, rec, last)
 	}
-	held, err := h.holdOther(ctx, rec, last)
+	restored, err := h.restoreOther(ctx, rec, last)
 	if err == nil {
-		return held
+		return restored
 	}
 	if err = fmt.Errorf("is of mode %s, which cannot be kept: %w", modeOf(last.Programs), err); last.from == h.effects.boot.name() {
-		h.effects.boot.leftOut(err)
+		h.effects.boot.reject(err)
 	} else {
 		h.log.Error("what was last in force is left out", "from", last.from, "err", err)
 	}
 	return false
 }
 
-// holdOther is hold for Programs of another mode than the configured one. They cannot be converted
+// restoreOther is restore for Programs of another mode than the configured one. They cannot be converted
 // without objects. Until there are any, a node with rules of its previous mode is better off than
 // one without rules. Their dataplane becomes the previous one, whose rules are removed after those
 // of this mode are applied.
-func (h *holder) holdOther(ctx context.Context, rec reconcile.Reconciler, last lastInForce) (held bool, err error) {
-	h.observer.health.SetNotReady(h.input.lack())
+func (h *restorer) restoreOther(ctx context.Context, rec reconcile.Reconciler, last lastPrograms) (restored bool, err error) {
+	h.observer.health.SetNotReady(h.input.missing())
 	select {
 	case <-ctx.Done():
 	case <-h.input.first.objects:
-	case <-time.After(modePatience):
+	case <-time.After(modeGrace):
 	}
-	if ctx.Err() != nil || h.input.lack() == "" {
+	if ctx.Err() != nil || h.input.missing() == "" {
 		return false, nil
 	}
 	cfg := *h.config.Config
@@ -99,16 +99,16 @@ func (h *holder) holdOther(ctx context.Context, rec reconcile.Reconciler, last l
 	ctx, cancel := context.WithCancel(ctx)
 	rec.Schedule, rec.Dataplane, rec.Drift = scheduleOf(&cfg), dataplane, h.drift(ctx, dataplane)
 	last.from += ", of mode " + cfg.Mode
-	held = h.start(ctx, rec, last)
+	restored = h.start(ctx, rec, last)
 	end := h.stop
 	h.stop = func() { end(); cancel() }
-	return held, nil
+	return restored, nil
 }
 
 // start starts a Reconciler with constant Programs, and reports whether its first sync succeeded.
-func (h *holder) start(ctx context.Context, rec reconcile.Reconciler, last lastInForce) (held bool) {
+func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last lastPrograms) (restored bool) {
 	ctx, cancel := context.WithCancel(ctx)
-	h.observer.progress.setInForce(rec.Dataplane.Applied().Programs)
+	h.observer.progress.setApplied(rec.Dataplane.Applied().Programs)
 	first := make(chan bool, 1)
 	rec.Source = unchanging(last.Programs)
 	rec.Synced = func(s *reconcile.Sync) {
@@ -119,29 +119,29 @@ func (h *holder) start(ctx context.Context, rec reconcile.Reconciler, last lastI
 		}
 	}
 	rec.Report = func(st reconcile.State) {
-		h.observer.reportReason(st, cmp.Or(st.NotReady(), h.input.lack(), "waiting for objects"))
+		h.observer.reportReason(st, cmp.Or(st.NotReady(), h.input.missing(), "waiting for objects"))
 	}
 	var running sync.WaitGroup
 	running.Go(func() { rec.Run(ctx) })
 	h.stop = func() {
 		cancel()
 		running.Wait()
-		h.observer.progress.setHeld("")
+		h.observer.progress.setRestored("")
 	}
 	select {
-	case held = <-first:
+	case restored = <-first:
 	case <-ctx.Done():
 	}
-	return held
+	return restored
 }
 
-// after does the work after a sync of held Programs.
-func (h *holder) after(s *reconcile.Sync, from string) (ok bool) {
+// after does the work after a sync of restored Programs.
+func (h *restorer) after(s *reconcile.Sync, from string) (ok bool) {
 	defer h.observer.record(s) // last, since readers of the status rely on the rest
 	if !h.settled(s) {
 		return false
 	}
-	if h.observer.progress.setHeld(from) {
+	if h.observer.progress.setRestored(from) {
 		h.log.Info("what was last in force is in force, and is kept until there are objects", "from", from, "operations", s.Done.Operations.String())
 	}
 	// Flows that are valid for newer objects than these are not stale. Clients may however have
@@ -151,8 +151,8 @@ func (h *holder) after(s *reconcile.Sync, from string) (ok bool) {
 	return true
 }
 
-// release stops the holder and waits, since two Reconcilers must not write the same rules.
-func (h *holder) release() {
+// release stops the restorer and waits, since two Reconcilers must not write the same rules.
+func (h *restorer) release() {
 	if h.stop != nil {
 		h.stop()
 		h.stop = nil

@@ -19,7 +19,7 @@ func TestNeighbors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int32
 		answer := make(chan string)
-		n := newNeighbors(func(ctx context.Context) (apply.Interference, error) {
+		n := newForeignRules(func(ctx context.Context) (apply.Interference, error) {
 			looks.Add(1)
 			return apply.Interference{Drops: []string{<-answer}}, ctx.Err()
 		}, slog.New(slog.DiscardHandler), time.Now)
@@ -49,10 +49,10 @@ func TestNeighbors(t *testing.T) {
 			}
 		}
 		is("first", 1)
-		time.Sleep(neighborsEvery)
+		time.Sleep(foreignInterval)
 		began := time.Now()
 		is("first", 2)
-		if waited := time.Since(began); waited != neighborsPatience {
+		if waited := time.Since(began); waited != foreignWait {
 			t.Errorf("waited %s for a look that takes long", waited)
 		}
 		answer <- "second"
@@ -65,11 +65,11 @@ func TestNeighbors(t *testing.T) {
 func TestToldRules(t *testing.T) {
 	var said bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&said, nil))
-	var told toldRules
+	var logged loggedRules
 	for range 3 {
-		told.tell(log, apply.Interference{Drops: []string{"nft ip filter forward"}, Diverts: []string{"iptables nat PREROUTING"}})
+		logged.update(log, apply.Interference{Drops: []string{"nft ip filter forward"}, Diverts: []string{"iptables nat PREROUTING"}})
 	}
-	told.tell(log, apply.Interference{Drops: []string{"nft ip filter forward"}})
+	logged.update(log, apply.Interference{Drops: []string{"nft ip filter forward"}})
 	for want, times := range map[string]int{
 		`level=WARN msg="a rule of others may drop packets to Services" rule="nft ip filter forward"`:                  1,
 		`level=WARN msg="a rule of others may keep packets from the rules of Services" rule="iptables nat PREROUTING"`: 1,
