@@ -224,17 +224,20 @@ func (c *cleaner) shared(ctx context.Context, p *Plan) (edit, error) {
 }
 
 // cleanCanaries removes the chains that only kube-proxy creates.
-func (c *cleaner) cleanCanaries(ctx context.Context) error {
-	with, err := c.tablesWith(ctx, c.family, canary)
-	if err != nil || len(with) == 0 {
+func (c *cleaner) cleanCanaries(context.Context) error {
+	one, err := c.chainTool(c.family)
+	if err != nil {
 		return err
 	}
-	var s step
-	for _, table := range with {
-		s = append(s, edit{table: table, drop: []*rules.Chain{{Name: canary}}})
+	var errs []error
+	for _, table := range sharedTables {
+		errs = append(errs, one.ClearAndDeleteChain(table, canary))
 	}
-	return c.restore(ctx, c.family, s.input(c.family))
+	return errors.Join(errs...)
 }
+
+// sharedTables are the tables with chains of kube-proxy and the kubelet.
+var sharedTables = [...]string{"mangle", "nat", "filter"}
 
 // finder searches for a short text in written data. It keeps only the end of the data, in which the
 // text may start.
@@ -249,4 +252,10 @@ func (f *finder) Write(p []byte) (int, error) {
 	f.found = f.found || bytes.Contains(f.seen, []byte(f.text))
 	f.seen = append(f.seen[:0], f.seen[max(0, len(f.seen)-len(f.text)):]...)
 	return len(p), nil
+}
+
+// chainTool checks and removes single chains without reading tables.
+type chainTool interface {
+	ChainExists(table, chain string) (bool, error)
+	ClearAndDeleteChain(table, chain string) error
 }

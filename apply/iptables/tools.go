@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -56,6 +56,9 @@ type tools struct {
 	families []ir.Family // supported by the kernel
 	wait     time.Duration
 	run      runner
+
+	chainToolsMu sync.Mutex
+	chainTools   ir.PerFamily[chainTool] // nil until needed
 }
 
 // unsupported reports whether a tool's error means that the tool does not exist, or that the kernel
@@ -249,10 +252,7 @@ func (v version) supported(r *rules.Ruleset) *rules.Ruleset {
 	return r.WithoutRandomFully()
 }
 
-// sharedTables are the tables with chains of kube-proxy and the kubelet.
-var sharedTables = [...]string{"mangle", "nat", "filter"}
-
-// tablesWith returns the shared tables that contain a chain.
+// tablesWith returns the tables that contain a chain.
 func (t *tools) tablesWith(ctx context.Context, f ir.Family, chain string) (with []string, err error) {
 	for _, table := range sharedTables {
 		exists, err := t.exists(ctx, f, table, chain)
@@ -276,9 +276,9 @@ func (t *tools) exists(ctx context.Context, f ir.Family, table, chain string) (b
 		err := t.save(ctx, f, table, &declared)
 		return declared.found, err
 	}
-	err := t.run(ctx, nil, io.Discard, t.tool(f), "-t", table, "-S", chain, "1")
-	if failed, ok := errors.AsType[*run.Error](err); ok && failed.Code == 1 {
-		return false, nil
+	one, err := t.chainTool(f)
+	if err != nil {
+		return false, err
 	}
-	return err == nil, err
+	return one.ChainExists(table, chain)
 }
