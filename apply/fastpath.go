@@ -29,11 +29,11 @@ func (f *Fastpath) Validate() error {
 		case pattern == "":
 			return fmt.Errorf("an interface has no name")
 		case pattern == "lo":
-			return fmt.Errorf("%q: what comes in at the loopback interface is not forwarded", pattern)
+			return fmt.Errorf("%q: packets from the loopback interface are not forwarded", pattern)
 		case len(name) > longestInterface:
 			return fmt.Errorf("%q: an interface's name has at most %d characters", pattern, longestInterface)
 		case strings.ContainsAny(name, "*?[/: \t\n"):
-			return fmt.Errorf("%q: must be an interface's name, or its beginning with one star at the end", pattern)
+			return fmt.Errorf("%q: must be an interface name, or a prefix followed by one star", pattern)
 		}
 	}
 	return nil

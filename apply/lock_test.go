@@ -66,7 +66,7 @@ func TestLockIsItsOwners(t *testing.T) {
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := AcquireLock(t.Context(), link); err == nil || !strings.Contains(err.Error(), "must be a directory of user") {
+	if _, err := AcquireLock(t.Context(), link); err == nil || !strings.Contains(err.Error(), "must be a directory owned by user") {
 		t.Errorf("through a link: %v", err)
 	}
 	if os.Geteuid() != 0 {
@@ -76,7 +76,7 @@ func TestLockIsItsOwners(t *testing.T) {
 	if err := errors.Join(os.Mkdir(others, 0o700), os.Chown(others, 65534, 65534)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := AcquireLock(t.Context(), others); err == nil || !strings.Contains(err.Error(), "must be a directory of user 0") {
+	if _, err := AcquireLock(t.Context(), others); err == nil || !strings.Contains(err.Error(), "must be a directory owned by user 0") {
 		t.Errorf("in a directory of somebody else: %v", err)
 	}
 }

@@ -122,7 +122,7 @@ func ownDir(dir string) error {
 		return &os.PathError{Op: "lstat", Path: dir, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s: must be a directory of user %d, and of nobody else", dir, os.Geteuid())
+		return fmt.Errorf("%s: must be a directory owned by user %d, and accessible only to it", dir, os.Geteuid())
 	}
 	if st.Mode&0o077 == 0 {
 		return nil

@@ -34,7 +34,7 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	}
 	if rest := d.Plan(want); !rest.Empty() {
 		_, total := Summary(rest)
-		return plan, done, fmt.Errorf("the node does not hold what was committed (%s to go): somebody else changes the same rules", total)
+		return plan, done, fmt.Errorf("the node does not match the committed rules (%s missing): another program changes them", total)
 	}
 	return plan, done, nil
 }
@@ -56,4 +56,4 @@ func Converge(ctx context.Context, d Dataplane, want ir.Programs, plan Plan, com
 	}
 }
 
-func readBack(err error) error { return fmt.Errorf("reading back what was committed: %w", err) }
+func readBack(err error) error { return fmt.Errorf("reading the committed rules back: %w", err) }

@@ -104,7 +104,7 @@ func (u *upgraded) read() {
 	if err != nil {
 		u.t.Fatal(err)
 	}
-	if got := strings.Count(string(log), "what was last in force is in force"); got != u.starts-1 {
+	if got := strings.Count(string(log), "the previous rules are restored"); got != u.starts-1 {
 		u.t.Fatalf("of %d boot files %d were put in force:\n%s", u.starts-1, got, u.proxy.Tail())
 	}
 }

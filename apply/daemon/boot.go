@@ -50,7 +50,7 @@ func (b *bootFile) read(node string) (programs ir.Programs, ok bool) {
 	}
 	programs, err = ir.ReadJSON(strings.NewReader(string(data)))
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = errors.New("ends before its end: it was cut off")
+		err = errors.New("is truncated")
 	} else if err == nil {
 		err = fits(programs, node)
 	}
@@ -69,7 +69,7 @@ func fits(programs ir.Programs, node string) error {
 		case p.Node.Mode != modeOf(programs):
 			return fmt.Errorf("is for mode %s in IPv4, and for mode %s in %s", modeOf(programs), p.Node.Mode, f)
 		case p.Node.Name != node:
-			return fmt.Errorf("is of node %q, and this one is %q", p.Node.Name, node)
+			return fmt.Errorf("is for node %q, but this one is %q", p.Node.Name, node)
 		}
 	}
 	return nil
@@ -78,7 +78,7 @@ func fits(programs ir.Programs, node string) error {
 func (b *bootFile) reject(err error) {
 	why := err.Error()
 	b.refused.Store(&why)
-	b.log.Error("what was last in force is left out", "file", b.path, "err", err)
+	b.log.Error("the boot file is rejected", "file", b.path, "err", err)
 }
 
 // name returns the name of the file in messages; "" without one.
@@ -125,13 +125,13 @@ func (b *bootFile) write(applied func() ir.Programs) bool {
 		b.changed.Store(true) // the cause, such as a full disk, may disappear
 		why := err.Error()
 		if was := b.failed.Swap(&why); was == nil || *was != why {
-			b.log.Error("the boot file does not have what is in force: will be tried again", "file", b.path, "err", err)
+			b.log.Error("the boot file is outdated, retrying to write it", "file", b.path, "err", err)
 		}
 		return true
 	}
 	b.refused.Store(nil)
 	if b.failed.Swap(nil) != nil {
-		b.log.Info("the boot file has what is in force, after failures", "file", b.path)
+		b.log.Info("the boot file is current again", "file", b.path)
 	}
 	return true
 }

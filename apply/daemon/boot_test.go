@@ -54,8 +54,8 @@ func TestBootFileOfOthers(t *testing.T) {
 		t.Fatalf("its own file is left out: %s", &log)
 	}
 	for what, change := range map[string]func() error{
-		"must be written by its owner alone, has mode 0622":                     func() error { return os.Chmod(b.path, 0o622) },
-		"must belong to root, or to who runs the daemon, belongs to user 65534": func() error { return errors.Join(os.Chmod(b.path, 0o600), os.Chown(b.path, 65534, -1)) },
+		"must be writable only by its owner, has mode 0622":                  func() error { return os.Chmod(b.path, 0o622) },
+		"must be owned by root or the daemon's user, is owned by user 65534": func() error { return errors.Join(os.Chmod(b.path, 0o600), os.Chown(b.path, 65534, -1)) },
 	} {
 		if err := change(); errors.Is(err, os.ErrPermission) {
 			continue // only root can change the owner
@@ -82,7 +82,7 @@ func TestBootFileFits(t *testing.T) {
 		want     string // "" if it fits
 	}{
 		{whole, "node1", ""},
-		{whole, "node2", `is of node "node1", and this one is "node2"`},
+		{whole, "node2", `is for node "node1", but this one is "node2"`},
 		{ir.Programs{IPv4: whole.IPv4}, "node1", "has no IPv6"},
 		{ir.Programs{IPv6: whole.IPv6}, "node1", "has no IPv4"},
 		{ir.NewPrograms(whole.IPv4, &ir.Program{Family: ir.IPv6, Node: other}), "node1", "is for mode nftables in IPv4, and for mode ipvs in IPv6"},
@@ -156,10 +156,10 @@ func TestBootFile(t *testing.T) {
 		}
 		var log bytes.Buffer
 		b.log = slog.New(slog.NewTextHandler(&log, nil))
-		if _, ok := b.read("node1"); ok || !strings.Contains(log.String(), "it was cut off") {
+		if _, ok := b.read("node1"); ok || !strings.Contains(log.String(), "is truncated") {
 			t.Errorf("read %t with %d bytes, and logged %s", ok, left, &log)
 		}
-		if told := file(b); told.Refused != "ends before its end: it was cut off" {
+		if told := file(b); told.Refused != "is truncated" {
 			t.Errorf("with %d bytes the status has %+v", left, told)
 		}
 	}

@@ -25,10 +25,10 @@ func newChecks(h *serve.Health, faults *faults, events *watch.Events, log *slog.
 		failed := func(service ir.Name, port uint16, err error) {
 			faults.setDown("healthCheckNodePort of Service "+service.String(), fmt.Sprintf("port %d (%s)", port, f), err)
 			if err == nil {
-				log.Info("healthCheckNodePort answers, or is not wanted any more", "service", service.String(), "port", port, "family", f.String())
+				log.Info("healthCheckNodePort serves or is no longer needed", "service", service.String(), "port", port, "family", f.String())
 				return
 			}
-			log.Error("healthCheckNodePort does not answer: will be tried again", "service", service.String(), "port", port, "family", f.String(), "err", err)
+			log.Error("healthCheckNodePort does not serve, retrying", "service", service.String(), "port", port, "family", f.String(), "err", err)
 			events.Send(watch.Event{Service: service, Warning: true, Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
 				Note: fmt.Sprintf("healthCheckNodePort %d does not answer: %v", port, err)})
 		}

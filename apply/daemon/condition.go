@@ -19,7 +19,7 @@ func (in *input) newCondition() *watch.NodeCondition {
 	}
 	booted, err := node.BootTime()
 	if err != nil {
-		in.log.Warn("when the machine was started is not known: what its Node says of before stays for a while", "err", err)
+		in.log.Warn("the boot time is unknown: an earlier condition of the Node is kept for a while", "err", err)
 	}
 	return watch.NewNodeCondition(in.node, in.log, booted, in.programmed)
 }
@@ -32,11 +32,11 @@ func (in *input) programmed() (watch.Condition, bool) {
 	switch {
 	case !in.process.programmed.Load():
 		sure := in.config.Config.ProxyMode().ByProcess() || time.Since(in.process.started) >= conditionGrace
-		return watch.Condition{Status: watch.False, Reason: "Starting", Message: "no rules are in force yet that the API server's objects mean"}, sure
+		return watch.Condition{Status: watch.False, Reason: "Starting", Message: "the rules of the API server's objects are not applied yet"}, sure
 	case !in.health.Status().Healthy:
-		return watch.Condition{Status: watch.False, Reason: "Behind", Message: "a change is not in force: " + in.health.Ready().Reason}, true
+		return watch.Condition{Status: watch.False, Reason: "Behind", Message: "a change is not applied: " + in.health.Ready().Reason}, true
 	case cut != "":
 		return watch.Condition{Status: watch.Unknown, Reason: "InputStale", Message: cut}, true
 	}
-	return watch.Condition{Status: watch.True, Reason: "RulesInForce", Message: "the rules of all Services are in force"}, true
+	return watch.Condition{Status: watch.True, Reason: "RulesInForce", Message: "the rules of all Services are applied"}, true
 }

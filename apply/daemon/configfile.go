@@ -53,7 +53,7 @@ func (p *process) load() (*loaded, diag.List) {
 }
 
 // errTruncated is the error for a configuration that may be incomplete.
-var errTruncated = errors.New("has the beginning of what is in force and no more, as a file that was cut off has (if that is meant, end it with a line more: a comment)")
+var errTruncated = errors.New("seems truncated: it contains only the beginning of the current configuration (if that is intended, append a comment line)")
 
 // truncated reports whether a file may have been truncated, compared with its content before. It was
 // if only the beginning is left, and either the last line is incomplete or the file was modified in
@@ -93,7 +93,7 @@ func (c *configFile) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	polled := func(why error) {
-		c.log.Warn("changes of the configuration are not told, and are looked for every few seconds", "err", why)
+		c.log.Warn("the configuration file has no change notifications: polling it", "err", why)
 	}
 	applied := c.of // the file's current version: comments may differ
 	err := watch.Paths(ctx, []string{path}, c.again, polled, func() {
@@ -101,7 +101,7 @@ func (c *configFile) watch(ctx context.Context) error {
 		switch {
 		case now == nil:
 		case changed:
-			c.log.Info("the configuration changed: starting anew")
+			c.log.Info("the configuration changed: restarting with it")
 			cancel(&configChanged{now})
 		default:
 			applied = now
@@ -111,7 +111,7 @@ func (c *configFile) watch(ctx context.Context) error {
 		return changed
 	}
 	if err != nil { // everything else works without a watch
-		c.log.Error("changes of the configuration will not be seen", "err", err)
+		c.log.Error("the configuration file is not watched: changes have no effect until a restart", "err", err)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (c *configFile) read(applied *loaded) (now *loaded, changed bool) {
 		for _, f := range diags {
 			logDiagnostic(c.log, f)
 		}
-		c.log.Error("the configuration stays as it is")
+		c.log.Error("the configuration file is rejected: the current configuration is kept")
 		c.faults.setRejected(path, firstError(diags))
 		return nil, false
 	}
@@ -135,12 +135,12 @@ func (c *configFile) read(applied *loaded) (now *loaded, changed bool) {
 	}
 	changed = !reflect.DeepEqual(now.Config, c.of.Config)
 	if changed && now.truncated(applied) {
-		c.log.Error("the configuration stays as it is", "file", path, "err", errTruncated)
+		c.log.Error("the configuration file is rejected: the current configuration is kept", "file", path, "err", errTruncated)
 		c.faults.setRejected(path, errTruncated.Error())
 		return nil, false
 	}
 	if rejected := c.faults.setRejected(path, ""); rejected && !changed {
-		c.log.Info("the configuration is read again, and is what is in force")
+		c.log.Info("the configuration file is valid again and contains the current configuration")
 	}
 	return now, changed
 }

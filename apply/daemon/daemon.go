@@ -168,14 +168,14 @@ func (p *process) run(ctx context.Context, now *loaded) error {
 		case err == nil && next != nil:
 			now, refused = next, nil
 		case err != nil && last != nil && now != last:
-			log.Error("the configuration cannot be put in force: going back to the one before", "err", err)
+			log.Error("the configuration cannot be applied: returning to the previous one", "err", err)
 			if s != nil {
 				s.rules.sysctls.restore()
 			}
 			now, refused = last, &refusedConfig{now.Config, err}
 		case ofRules && now == last && !wrote:
 			wait := p.retry.fail(err, now.Config.SyncPeriod())
-			log.Error("the configuration before cannot be put in force either: both are tried again", "after", wait, "err", err)
+			log.Error("the previous configuration cannot be applied either: retrying both", "after", wait, "err", err)
 			refused = nil // the new configuration may not be the cause
 		default:
 			if !p.stuck {

@@ -39,7 +39,7 @@ type drift struct {
 func (d *drift) logRepairs(done *reconcile.Done) {
 	if d.began.IsZero() || d.now().Sub(d.began) >= driftSpan {
 		if d.quiet > 0 {
-			d.log.Warn("somebody else goes on to change the rules: proxyc status tells how often", "not told", d.quiet, "by", status.Authors(done.DriftBy))
+			d.log.Warn("another program keeps changing the rules: proxyc status shows how often", "not logged", d.quiet, "by", status.Authors(done.DriftBy))
 		}
 		d.began, d.lines, d.quiet = d.now(), 0, 0
 	}
@@ -53,16 +53,16 @@ func (d *drift) logRepairs(done *reconcile.Done) {
 	}
 	say := func(msg string, args ...any) { d.log.Log(context.Background(), level, msg, args...) }
 	for _, what := range done.DriftGone {
-		say("somebody else removed what is ours: it is gone", "object", what, "by", status.Authors(done.DriftBy))
+		say("another program removed proxyc's rules", "object", what, "by", status.Authors(done.DriftBy))
 	}
 	for _, op := range done.DriftFirst {
 		args := []any{"repair", op.Verb.String(), "object", op.Object}
-		say("somebody else changed the rules", append(withService(args, op.Service), "by", status.Authors(done.DriftBy),
+		say("another program changed the rules", append(withService(args, op.Service), "by", status.Authors(done.DriftBy),
 			"have", strings.Join(op.Have, "; "), "want", strings.Join(op.Want, "; "))...)
 	}
 	args := []any{"operations", done.Drift.Total()}
 	if done.DriftMore > 0 {
-		args = append(args, "not told", done.DriftMore)
+		args = append(args, "not logged", done.DriftMore)
 	}
 	say("the rules are repaired", args...)
 }

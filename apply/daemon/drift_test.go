@@ -31,7 +31,7 @@ func TestStatusFought(t *testing.T) {
 	}
 	_, got := printed(t, st.told(0))
 	for _, want := range []string{
-		"fought       rules were changed by somebody else 18 times in the last minute, and repaired: find out who it is, and stop that (nft (process 7))\n",
+		"fought       rules were changed and repaired 18 times in the last minute: stop the program that changes them (nft (process 7))\n",
 		"last drift   2026-01-02T03:04:22Z: 88 added, 0 changed, 0 removed\n             by nft (process 7)\n             table ip proxyc is gone\n",
 	} {
 		if !strings.Contains(got, want) {
@@ -63,7 +63,7 @@ func TestDriftLog(t *testing.T) {
 	if n := strings.Count(said.String(), "\n"); n != 21 {
 		t.Errorf("the first repair is told in %d lines, want 21:\n%s", n, said.String())
 	}
-	if got := said.String(); strings.Contains(got, "service=") || !strings.Contains(got, `by="nft (process 7)" have=drop`) || !strings.Contains(got, `operations=91 "not told"=71`) {
+	if got := said.String(); strings.Contains(got, "service=") || !strings.Contains(got, `by="nft (process 7)" have=drop`) || !strings.Contains(got, `operations=91 "not logged"=71`) {
 		t.Errorf("said:\n%s", got)
 	}
 	for range 150 { // one each 0.4 s
@@ -74,8 +74,8 @@ func TestDriftLog(t *testing.T) {
 		t.Errorf("%d lines in a minute:\n%s", n, said.String())
 	}
 	l.logRepairs(&tableGone)
-	if got := said.String(); !strings.Contains(got, `msg="somebody else goes on to change the rules: proxyc status tells how often" "not told"=148`) ||
-		!strings.Contains(got, `msg="somebody else removed what is ours: it is gone" object="table ip proxyc" by="nft (process 7)"`) {
+	if got := said.String(); !strings.Contains(got, `msg="another program keeps changing the rules: proxyc status shows how often" "not logged"=148`) ||
+		!strings.Contains(got, `msg="another program removed proxyc's rules" object="table ip proxyc" by="nft (process 7)"`) {
 		t.Errorf("said after a minute:\n%s", got)
 	}
 }

@@ -93,9 +93,9 @@ func (f *faults) retrying(what string, err error) {
 	switch is, was := f.setRetrying(what, err); {
 	case is == was:
 	case err != nil:
-		f.log.Error(what+": will be tried again", "err", err)
+		f.log.Error(what+": failed, retrying", "err", err)
 	default:
-		f.log.Info(what + ": done, after failures")
+		f.log.Info(what + " succeeded after failures")
 	}
 }
 

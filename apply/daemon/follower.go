@@ -110,7 +110,7 @@ func (f *follower) readInterfaces() {
 // watchInterfaces reads the interfaces after each change of an address, until ctx ends.
 func (f *follower) watchInterfaces(ctx context.Context) {
 	if err := node.Watch(ctx, f.readInterfaces); err != nil {
-		f.log.Error("changes of the node's addresses will be seen late", "err", err)
+		f.log.Error("the node's addresses are not watched: changes take effect at the next full sync", "err", err)
 	}
 }
 

@@ -94,7 +94,7 @@ func (n *foreignRules) get(ctx context.Context) (apply.Interference, error) {
 func (n *foreignRules) report(ctx context.Context, st *status.Status) {
 	found, err := n.get(ctx)
 	if err != nil {
-		n.log.Debug("rules of others", "err", err)
+		n.log.Debug("checking for foreign rules", "err", err)
 	}
 	st.MayDrop, st.MayDivert = found.Drops, found.Diverts
 }
@@ -130,10 +130,10 @@ type loggedRules map[string]string
 func (logged *loggedRules) update(log *slog.Logger, found apply.Interference) {
 	now := loggedRules{}
 	for _, rule := range found.Drops {
-		now[rule] = "a rule of others may drop packets to Services"
+		now[rule] = "a foreign rule may drop packets to Services"
 	}
 	for _, rule := range found.Diverts {
-		now[rule] = "a rule of others may keep packets from the rules of Services"
+		now[rule] = "a foreign rule may divert packets from the rules of Services"
 	}
 	for _, rule := range slices.Sorted(maps.Keys(now)) {
 		if (*logged)[rule] == "" {
@@ -142,7 +142,7 @@ func (logged *loggedRules) update(log *slog.Logger, found apply.Interference) {
 	}
 	for _, rule := range slices.Sorted(maps.Keys(*logged)) {
 		if now[rule] == "" {
-			log.Info("a rule of others is gone", "rule", rule)
+			log.Info("a foreign rule was removed", "rule", rule)
 		}
 	}
 	*logged = now

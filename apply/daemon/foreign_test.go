@@ -71,9 +71,9 @@ func TestToldRules(t *testing.T) {
 	}
 	logged.update(log, apply.Interference{Drops: []string{"nft ip filter forward"}})
 	for want, times := range map[string]int{
-		`level=WARN msg="a rule of others may drop packets to Services" rule="nft ip filter forward"`:                  1,
-		`level=WARN msg="a rule of others may keep packets from the rules of Services" rule="iptables nat PREROUTING"`: 1,
-		`level=INFO msg="a rule of others is gone" rule="iptables nat PREROUTING"`:                                     1,
+		`level=WARN msg="a foreign rule may drop packets to Services" rule="nft ip filter forward"`:                    1,
+		`level=WARN msg="a foreign rule may divert packets from the rules of Services" rule="iptables nat PREROUTING"`: 1,
+		`level=INFO msg="a foreign rule was removed" rule="iptables nat PREROUTING"`:                                   1,
 	} {
 		if n := strings.Count(said.String(), want); n != times {
 			t.Errorf("%q is told %d times, want %d:\n%s", want, n, times, said.String())

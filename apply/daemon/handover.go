@@ -54,7 +54,7 @@ func (h *handover) closePrevious(log *slog.Logger) {
 
 func (h *handover) close(dataplane apply.Dataplane, log *slog.Logger) {
 	if err := dataplane.Close(); err != nil {
-		log.Error("closing the rules", "err", err)
+		log.Error("closing the dataplane", "err", err)
 	}
 	if dr, ok := apply.DrainerOf(dataplane); ok {
 		h.draining = slices.DeleteFunc(h.draining, func(d apply.Drainer) bool { return d.Carried() == 0 })
@@ -81,7 +81,7 @@ func (h *handover) drain(timeout time.Duration, log *logging.Logger) {
 		cut += d.Drain(ctx)
 	}
 	if cut > 0 {
-		log.Warn("connections were cut off", "connections", cut)
+		log.Warn("remaining connections were closed", "connections", cut)
 	}
 	log.Flush()
 }

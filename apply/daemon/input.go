@@ -158,13 +158,13 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 				}
 				close(readable)
 			case err != nil: // the current snapshot is kept
-				in.log.Error("the snapshot stays as it is", "err", err)
+				in.log.Error("the snapshot is rejected: the current objects are kept", "err", err)
 			case rejected:
-				in.log.Info("the snapshot is read again, and counts")
+				in.log.Info("the snapshot is valid again")
 			}
 		})
 		if err != nil {
-			in.log.Error("changes of the snapshot will not be seen", "err", err)
+			in.log.Error("the snapshot is not watched: changes have no effect until a restart", "err", err)
 		}
 	})
 	in.nodeState(&watch.NodeState{}) // without an API server the node counts as eligible
@@ -187,13 +187,13 @@ func (in *input) missing() string {
 	case <-in.first.objects:
 		return in.missingPodRanges()
 	default:
-		return "waiting for the first objects"
+		return "waiting for the initial objects"
 	}
 }
 
 // wait waits for the complete input. It returns false if ctx ends before.
 func (in *input) wait(ctx context.Context) bool {
-	in.health.SetNotReady("waiting for the first objects")
+	in.health.SetNotReady("waiting for the initial objects")
 	select {
 	case <-ctx.Done():
 		return false
@@ -242,7 +242,7 @@ func MissingPodRanges(cfg *config.Config, snap *snapshot.Snapshot, nodeName stri
 	if cfg.DetectLocalMode != config.DetectNodeCIDR || !cfg.ProxyMode().Capabilities().Has(ir.Masquerades) || len(podCIDRs(snap, nodeName)) > 0 {
 		return ""
 	}
-	return "pod ranges of Node " + nodeName + ", which detectLocalMode NodeCIDR needs: spec.podCIDRs is empty or the Node is not there"
+	return "pod ranges of Node " + nodeName + ", which detectLocalMode NodeCIDR requires: spec.podCIDRs is empty or the Node does not exist"
 }
 
 // checkNode checks the configuration against the Node's address families, if known (CFG-14,
@@ -262,7 +262,7 @@ func (in *input) checkNode() error {
 		logDiagnostic(in.log, f)
 	}
 	if findings.HasErrors() {
-		return fmt.Errorf("the configuration does not fit Node %s, see the log", in.node)
+		return fmt.Errorf("the configuration does not match Node %s: see the log", in.node)
 	}
 	return nil
 }

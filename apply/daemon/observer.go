@@ -56,7 +56,7 @@ func (o *observer) reportReason(st reconcile.State, why string) {
 func (o *observer) settle(s *reconcile.Sync) bool {
 	o.counters.count(s, o.followed)
 	if s.Err != nil {
-		o.log.Error("the rules are behind", "err", s.Err)
+		o.log.Error("the sync failed", "err", s.Err)
 		return false
 	}
 	o.logSync(s)
@@ -76,7 +76,7 @@ func (o *observer) logSync(s *reconcile.Sync) {
 		o.drift.logRepairs(&s.Done)
 	}
 	for _, r := range s.Done.RefusedNow {
-		o.log.Error("the kernel refuses the rules of a Service, which is left out until it changes or the next full comparison", "service", r.Service.String(), "err", r.Reason)
+		o.log.Error("the kernel refuses the rules of a Service: it is quarantined until it changes or the next full sync", "service", r.Service.String(), "err", r.Reason)
 	}
 	say := o.log.Debug
 	if s.Done.Operations.Total() > 0 && s.Kind == reconcile.Full && s.Done.Drift.Total() == 0 {
@@ -98,6 +98,6 @@ func (o *observer) logRemoved(s *reconcile.Sync) {
 		}
 	}
 	if gone > 0 && now == 0 || gone >= maxRemoved && gone > now {
-		o.log.Warn("most of what was in force before the start is gone: its rules go, too", "frontends removed", gone, "now", now)
+		o.log.Warn("most Services from before the start no longer exist: their rules are removed", "frontends removed", gone, "now", now)
 	}
 }

@@ -112,7 +112,7 @@ func (p *pages) trace(w io.Writer, input TraceInput) (err error) {
 		return errors.New("output: must be text or json, got " + input.Output)
 	}
 	if input.Programs = p.progress.programs(); input.Programs.IPv4 == nil {
-		return errors.New("nothing is in force yet")
+		return errors.New("no rules are applied yet")
 	}
 	if input.Interfaces, err = p.follower.interfaces(); err != nil {
 		return err

@@ -25,7 +25,7 @@ type lastPrograms struct {
 func (r *rules) lastPrograms() lastPrograms {
 	if previous := r.process.handover.previous; previous != nil {
 		if programs := previous.Applied().Programs(); programs.IPv4 != nil {
-			return lastPrograms{programs, "the configuration before"}
+			return lastPrograms{programs, "the previous configuration"}
 		}
 	}
 	if programs, ok := r.effects.boot.read(r.input.node); ok {
@@ -63,10 +63,10 @@ func (h *restorer) restore(ctx context.Context, rec reconcile.Reconciler, last l
 	if err == nil {
 		return restored
 	}
-	if err = fmt.Errorf("is of mode %s, which cannot be kept: %w", modeOf(last.Programs), err); last.from == h.effects.boot.name() {
+	if err = fmt.Errorf("is for mode %s, whose rules cannot be restored: %w", modeOf(last.Programs), err); last.from == h.effects.boot.name() {
 		h.effects.boot.reject(err)
 	} else {
-		h.log.Error("what was last in force is left out", "from", last.from, "err", err)
+		h.log.Error("the previous rules are not restored", "from", last.from, "err", err)
 	}
 	return false
 }
@@ -142,7 +142,7 @@ func (h *restorer) after(s *reconcile.Sync, from string) (ok bool) {
 		return false
 	}
 	if h.observer.progress.setRestored(from) {
-		h.log.Info("what was last in force is in force, and is kept until there are objects", "from", from, "operations", s.Done.Operations.String())
+		h.log.Info("the previous rules are restored, and kept until objects are received", "from", from, "operations", s.Done.Operations.String())
 	}
 	// Flows that are valid for newer objects than these are not stale. Clients may however have
 	// connected while rules were missing.

@@ -61,7 +61,7 @@ func (r *rules) run(ctx context.Context) error {
 	if err := <-r.input.first.readable; err != nil && !restored && r.process.sessions == 0 {
 		return err
 	} else if err != nil {
-		r.log.Error("the snapshot stays as it is", "err", err)
+		r.log.Error("the snapshot is rejected: the current objects are kept", "err", err)
 	}
 	if !r.input.wait(ctx) {
 		return nil
@@ -131,7 +131,7 @@ func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
 func (r *rules) drift(ctx context.Context, of apply.Dataplane) <-chan struct{} {
 	drift, err := of.Drift(ctx)
 	if err != nil {
-		r.log.Error("changes of the rules by others will be seen late", "err", err)
+		r.log.Error("foreign changes of the rules are not watched: they are repaired at the next full sync", "err", err)
 	}
 	return drift
 }
@@ -201,15 +201,15 @@ func (r *rules) acquireLock(ctx context.Context) (*apply.Lock, error) {
 	health := r.observer.health
 	for began := time.Now(); ; {
 		lock, err := host.AcquireLock(ctx, func(why error) {
-			r.log.Warn("waiting for another proxyc to end", "err", why)
-			health.SetNotReady("waiting for another proxyc to end: " + why.Error())
+			r.log.Warn("waiting for another proxyc process to stop", "err", why)
+			health.SetNotReady("waiting for another proxyc process to stop: " + why.Error())
 		})
 		is, was := r.effects.faults.setRetrying("the lock of this node's rules", err)
 		if !errors.Is(err, syscall.ENOSPC) || time.Since(began) >= lockGrace {
 			return lock, err
 		}
 		if is != was {
-			r.log.Warn("the lock cannot be written: will be tried again for "+lockGrace.String(), "err", err)
+			r.log.Warn("the lock file cannot be written: retrying for "+lockGrace.String(), "err", err)
 			health.SetNotReady(is)
 		}
 		select {

@@ -98,7 +98,7 @@ func (s *session) newCollector() *collector {
 	st := &collector{now: time.Now, process: status.Process{Version: s.Version, PID: os.Getpid(), Started: s.started, Node: s.cluster.node, Mode: mode}}
 	if wanted, reason := s.fallback.insteadOf(mode); wanted != "" {
 		st.process.InsteadOf, st.process.InsteadOfReason = wanted, reason
-		s.log.Warn("this node cannot run the mode of the configuration: another one is taken, until the daemon ends",
+		s.log.Warn("this node does not support the configured mode: another one is used until the daemon stops",
 			"wanted", string(wanted), "mode", string(mode), "err", reason)
 	}
 	r := s.rules
@@ -193,7 +193,7 @@ func (s *session) announce() {
 // it waits first.
 func (s *session) keepRules(ctx context.Context) error {
 	if s.retry.failures > 0 {
-		s.health.SetNotReady("no configuration can be put in force: " + s.retry.err.Error())
+		s.health.SetNotReady("no configuration can be applied: " + s.retry.err.Error())
 		if !s.retry.wait(ctx) {
 			return nil
 		}
@@ -243,7 +243,7 @@ func (s *session) shutdown(parent context.Context, cause error, others *sync.Wai
 	case <-ended:
 	case <-limit:
 		s.stuck = true
-		s.log.Warn("ending in the middle of a sync")
+		s.log.Warn("stopping during a sync")
 	}
 }
 
@@ -256,9 +256,9 @@ func (s *session) end(cause error) (next *loaded, err error) {
 		return nil, cause
 	}
 	if s.config.Config.ProxyMode().ByProcess() {
-		s.log.Info("ended; no rule leads anywhere, as the connections went through this process")
+		s.log.Info("stopped: connections through this process have ended, and no rules redirect to it")
 	} else {
-		s.log.Info("ended; the rules stay")
+		s.log.Info("stopped: the rules remain")
 	}
 	return nil, nil
 }

@@ -171,7 +171,7 @@ func TestRetriesAreTold(t *testing.T) {
 		t.Errorf("afterwards status has %+v", retrying)
 	}
 	s.log.Flush()
-	if n := strings.Count(log.String(), "no buffer space"); n != 1 || !strings.Contains(log.String(), "stale IPv4 UDP flows: done, after failures") {
+	if n := strings.Count(log.String(), "no buffer space"); n != 1 || !strings.Contains(log.String(), "stale IPv4 UDP flows succeeded after failures") {
 		t.Errorf("%d errors, log:\n%s", n, log.String())
 	}
 }

@@ -95,7 +95,7 @@ func TestStatusOfEasing(t *testing.T) {
 	well, got := printed(t, st.told(0))
 	const want = `kept         virtual server 10.96.0.1:80/tcp, for 1m0s until its connections end: 3
 kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
-             the rest goes at 2026-01-02T04:03:05Z, in 59m0s
+             the rest is removed at 2026-01-02T04:03:05Z, in 59m0s
 `
 	if !well || !strings.Contains(got, want) {
 		t.Errorf("well: %t, want %q in\n%s", well, want, got)
@@ -120,7 +120,7 @@ func TestStatus(t *testing.T) {
 mode         nftables
 version      v1.2.3, process 4711, up 1h0m0s
 synced       no
-in force     nothing yet by this process and its configuration: what others change of the rules that it found is not put back
+in force     nothing yet by this process: foreign changes of existing rules are not repaired
 generation   0
 pending      3
 objects      0 Services, 0 EndpointSlices, 0 Nodes
@@ -187,7 +187,7 @@ func TestStatusDown(t *testing.T) {
 	st.setDown("metrics server", "127.0.0.1:10249", taken)
 	st.setDown("healthz server", "0.0.0.0:10256", taken)
 	st.setDown("metrics server", "127.0.0.1:10249", nil)
-	const want = "not served   healthz server at 0.0.0.0:10256, since 7s ago: listen tcp :10256: bind: address already in use; rules follow changes all the same\n"
+	const want = "not served   healthz server at 0.0.0.0:10256, since 7s ago: listen tcp :10256: bind: address already in use; rules are still updated\n"
 	if well, got := printed(t, st.told(0)); well || !strings.Contains(got, want) || !strings.Contains(got, "synced       yes") || strings.Contains(got, "metrics server") {
 		t.Errorf("well: %t, want %q in\n%s", well, want, got)
 	}
@@ -224,9 +224,9 @@ objects      3 Services, 4 EndpointSlices, 1 Nodes
 API server   https://192.0.2.1:6443
 heard        nodes 40s ago, services never
 config       /etc/config.yaml of 2026-01-02T02:05:05Z
-boot file    /var/boot.json, not there
+boot file    /var/boot.json, does not exist
 rejected     the newest version of /etc/config.yaml, 0s ago: config.yaml:4: mode: unknown
-             and those before it, since 1m0s ago
+             and earlier ones, since 1m0s ago
 last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 `
 	well, got := printed(t, told)
@@ -287,7 +287,7 @@ func TestStatusTroubles(t *testing.T) {
 	}
 	st.setRejected("s.yaml", "is empty")
 	now = now.Add(2 * time.Second)
-	if _, got := printed(t, st.told(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 2s ago: is empty\n             and those before it, since 42s ago\n") {
+	if _, got := printed(t, st.told(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 2s ago: is empty\n             and earlier ones, since 42s ago\n") {
 		t.Errorf("two refusals:\n%s", got)
 	}
 	st.setRejected("s.yaml", "")

@@ -42,7 +42,7 @@ func (s *sysctls) restore() {
 	}
 	undo := sysctl.Undo(host.Root, *written)
 	if err := sysctl.Write(host.Root, undo); err != nil {
-		s.log.Warn("settings of the refused configuration stay", "err", err)
+		s.log.Warn("settings of the rejected configuration could not be restored", "err", err)
 	}
 	for _, d := range undo {
 		s.log.Info("set back", "setting", d.String(), "why", "the configuration that wanted "+d.Have+" is refused")

@@ -79,7 +79,7 @@ func rendered(h http.HandlerFunc) http.HandlerFunc {
 		c.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if a.cut {
 			clear(a.header)
-			http.Error(w, fmt.Sprintf("the answer is larger than %d MiB: ask for fewer seconds", maxProfile>>20), http.StatusInsufficientStorage)
+			http.Error(w, fmt.Sprintf("the response is larger than %d MiB: request fewer seconds", maxProfile>>20), http.StatusInsufficientStorage)
 			return
 		}
 		w.WriteHeader(a.code)
@@ -101,7 +101,7 @@ func (a *rendering) WriteHeader(code int) { a.code = code }
 func (a *rendering) Write(b []byte) (int, error) {
 	if a.cut = a.cut || a.body.Len()+len(b) > maxProfile; a.cut {
 		a.body = bytes.Buffer{}
-		return 0, errors.New("the answer is too large")
+		return 0, errors.New("the response is too large")
 	}
 	return a.body.Write(b)
 }

@@ -238,7 +238,7 @@ func TestLargeProfile(t *testing.T) {
 			wrote += n
 		}
 	}), "GET", "/", nil)
-	want := answer{http.StatusInsufficientStorage, textPlain, "the answer is larger than 64 MiB: ask for fewer seconds\n"}
+	want := answer{http.StatusInsufficientStorage, textPlain, "the response is larger than 64 MiB: request fewer seconds\n"}
 	if d := cmp.Diff(want, got); d != "" || wrote > maxProfile {
 		t.Errorf("%d bytes kept (-want +got):\n%s", wrote, d)
 	}

@@ -244,7 +244,7 @@ type check struct {
 
 func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error) {
 	if most := within(math.MaxInt, socketPart); c.listening >= most {
-		return nil, fmt.Errorf("no more than %d health checks listen, as the process may open %d files only: raise its limit", most, openFiles())
+		return nil, fmt.Errorf("at most %d health checks can listen, since the process may open only %d files: raise its limit", most, openFiles())
 	}
 	network := "tcp4"
 	if c.Family == ir.IPv6 {
@@ -264,7 +264,7 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	go func() {
 		defer close(check.done)
 		if err := check.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			c.Log.Error("health check ended", "service", service.String(), "address", at, "err", err)
+			c.Log.Error("the health check server failed", "service", service.String(), "address", at, "err", err)
 		}
 	}()
 	return check, nil

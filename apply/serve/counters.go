@@ -23,15 +23,15 @@ type PacketCounters struct{ InvalidDropped, LocalhostNodePorts KernelNumber }
 // omitted. Only mode iptables exports them.
 func (m *Metrics) CountPackets(c PacketCounters) {
 	m.registry.add(iptables, kernelNumber{prometheus.NewDesc("kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
-		"Packets dropped that conntrack could not place.", nil, nil), prometheus.CounterValue, c.InvalidDropped})
+		"Packets dropped in conntrack state INVALID.", nil, nil), prometheus.CounterValue, c.InvalidDropped})
 	m.registry.add(iptables, kernelNumber{prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
-		"Connections to node ports at localhost that were accepted.", nil, nil), prometheus.CounterValue, c.LocalhostNodePorts})
+		"Accepted connections to node ports on localhost.", nil, nil), prometheus.CounterValue, c.LocalhostNodePorts})
 }
 
 // CountDraining exports the number of draining backends. n is called at each scrape.
 func (m *Metrics) CountDraining(n func() int) {
 	m.registry.add([]ir.Mode{ir.ModeIPVS}, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "proxyc_draining_backends", Help: "Backends that serve the connections that they have, and get no new ones.",
+		Name: "proxyc_draining_backends", Help: "Backends that serve only existing connections.",
 	}, func() float64 { return float64(n()) }))
 }
 
@@ -42,19 +42,19 @@ func (m *Metrics) MeasureProxy(counts func() []apply.Proxied) {
 	add := func(name, help string, kind prometheus.ValueType, value func(*apply.Proxied) float64, only ...ir.Protocol) {
 		c.series = append(c.series, proxiedSeries{prometheus.NewDesc("proxyc_proxy_"+name, help, []string{familyLabel, "protocol"}, nil), kind, value, only})
 	}
-	add("listeners", "Ports on which the process takes clients of Services, and has a backend for them.", prometheus.GaugeValue,
+	add("listeners", "Open listeners that have a backend.", prometheus.GaugeValue,
 		func(p *apply.Proxied) float64 { return float64(p.Listeners) })
-	add("clients", "TCP connections, and UDP clients, that the process carries.", prometheus.GaugeValue,
+	add("clients", "Current TCP connections and UDP clients of the process.", prometheus.GaugeValue,
 		func(p *apply.Proxied) float64 { return float64(p.Clients) })
-	add("clients_total", "TCP connections, and UDP clients, that came.", prometheus.CounterValue,
+	add("clients_total", "Accepted TCP connections and UDP clients.", prometheus.CounterValue,
 		func(p *apply.Proxied) float64 { return float64(p.Accepted) })
-	add("dial_failures_total", "Attempts to reach a backend that failed.", prometheus.CounterValue,
+	add("dial_failures_total", "Failed attempts to connect to a backend.", prometheus.CounterValue,
 		func(p *apply.Proxied) float64 { return float64(p.DialFailures) })
-	add("unreachable_total", "TCP connections hung up on, as no backend answered.", prometheus.CounterValue,
+	add("unreachable_total", "TCP connections closed because no backend responded.", prometheus.CounterValue,
 		func(p *apply.Proxied) float64 { return float64(p.Unreachable) }, ir.TCP)
-	add("waited_total", "TCP connections that waited for the end of another one, as there were too many.", prometheus.CounterValue,
+	add("waited_total", "TCP connections that waited because there were too many.", prometheus.CounterValue,
 		func(p *apply.Proxied) float64 { return float64(p.Waited) }, ir.TCP)
-	add("dropped_datagrams_total", "UDP datagrams dropped, for want of a backend or as there were too many clients.", prometheus.CounterValue,
+	add("dropped_datagrams_total", "UDP datagrams dropped because of no backend or too many clients.", prometheus.CounterValue,
 		func(p *apply.Proxied) float64 { return float64(p.Dropped) }, ir.UDP)
 	m.registry.add(proxying, c)
 }
@@ -94,8 +94,8 @@ func (m *Metrics) MeasureConntrack(entries, limit KernelNumber) {
 		name, help string
 		read       KernelNumber
 	}{
-		{"proxyc_conntrack_entries", "Entries of the node's table of connections.", entries},
-		{"proxyc_conntrack_entries_limit", "Entries that the node's table of connections takes.", limit},
+		{"proxyc_conntrack_entries", "Entries in the node's conntrack table.", entries},
+		{"proxyc_conntrack_entries_limit", "Maximum entries of the node's conntrack table.", limit},
 	} {
 		m.registry.add(linux, kernelNumber{prometheus.NewDesc(g.name, g.help, nil, nil), prometheus.GaugeValue, g.read})
 	}
@@ -105,7 +105,7 @@ func (m *Metrics) MeasureConntrack(entries, limit KernelNumber) {
 // is called at each scrape.
 func (m *Metrics) MeasureStore(bytes func() int) {
 	m.registry.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "proxyc_store_bytes", Help: "Memory of the store of Services, EndpointSlices and Nodes.",
+		Name: "proxyc_store_bytes", Help: "Memory of stored Services, EndpointSlices and Nodes, in bytes.",
 	}, func() float64 { return float64(bytes()) }))
 }
 
@@ -131,12 +131,12 @@ func (m *Metrics) MeasureProblems(now func() Problems) {
 		name, help string
 		of         func(Problems) int
 	}{
-		{"proxyc_rejected_files", "Configurations and snapshots whose newest version was refused.", func(t Problems) int { return t.Rejected }},
+		{"proxyc_rejected_files", "Configurations and snapshots whose newest version was rejected.", func(t Problems) int { return t.Rejected }},
 		{"proxyc_not_served", "Servers and healthCheckNodePorts that do not serve.", func(t Problems) int { return t.NotServed }},
 		{"proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Problems) int { return one(t.BootFile) }},
-		{"proxyc_kube_proxy_beside", "Whether rules of kube-proxy are there beside proxyc's.", func(t Problems) int { return one(t.KubeProxy) }},
-		{"proxyc_foreign_rules_may_drop", "Rules of others that may drop packets to Services, as last looked.", func(t Problems) int { return t.MayDrop }},
-		{"proxyc_foreign_rules_may_divert", "Rules of others that may keep packets from the rules of Services, as last looked.", func(t Problems) int { return t.MayDivert }},
+		{"proxyc_kube_proxy_beside", "Whether the node has rules of kube-proxy.", func(t Problems) int { return one(t.KubeProxy) }},
+		{"proxyc_foreign_rules_may_drop", "Foreign rules that may drop packets to Services, at the last check.", func(t Problems) int { return t.MayDrop }},
+		{"proxyc_foreign_rules_may_divert", "Foreign rules that may divert packets from the rules of Services, at the last check.", func(t Problems) int { return t.MayDivert }},
 	} {
 		m.registry.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help},
 			func() float64 { return float64(g.of(now())) }))
@@ -147,7 +147,7 @@ func (m *Metrics) MeasureProblems(now func() Problems) {
 // each scrape.
 func (m *Metrics) MeasureFindings(severity string, count func() int) {
 	m.registry.add(allModes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "proxyc_findings", Help: "Findings about objects, as proxyc status tells them: of an error, something is left out of the rules.",
+		Name: "proxyc_findings", Help: "Findings about objects, as in proxyc status. An error means that part of an object is ignored.",
 		ConstLabels: prometheus.Labels{"severity": severity},
 	}, func() float64 { return float64(count()) }))
 }
@@ -164,9 +164,9 @@ type Contact struct {
 func (m *Metrics) MeasureContact(heard func() []Contact) {
 	m.registry.add(allModes, contact{
 		last: prometheus.NewDesc("proxyc_api_last_event_timestamp_seconds",
-			"Time at which the last event or bookmark of a resource came; 0: none did yet.", []string{"resource"}, nil),
+			"Time of the last event or bookmark of a resource; 0 if there was none.", []string{"resource"}, nil),
 		up: prometheus.NewDesc("proxyc_api_contact",
-			"Whether the API server can be heard.", []string{"resource"}, nil),
+			"Whether the API server responds.", []string{"resource"}, nil),
 		heard: heard,
 	})
 }
@@ -249,18 +249,18 @@ func newClientMetrics(r registrar) ClientMetrics {
 		RequestBytes:       histogram("rest_client_request_size_bytes", "Size of a request.", bytes),
 		ResponseBytes:      histogram("rest_client_response_size_bytes", "Size of a response.", bytes),
 		Requests:           counter("rest_client_requests_total", "Requests to the API server.", "method"),
-		Retries:            counter("rest_client_request_retries_total", "Requests that were tried again.", "verb"),
+		Retries:            counter("rest_client_request_retries_total", "Retried requests.", "verb"),
 
 		Transports: r.gauge(allModes, "rest_client_transport_cache_entries", "Transports to API servers.")(),
 		TransportCalls: r.counter(allModes, "rest_client_transport_create_calls_total",
-			"Times that a transport was asked for: hit, miss, miss-gc, uncacheable.", "result"),
+			"Requests for a cached transport: hit, miss, miss-gc, uncacheable.", "result"),
 		TransportsCollected: r.counter(allModes, "rest_client_transport_cache_gc_calls_total",
-			"Transports without a user: deleted, skipped.", "result"),
+			"Unused transports: deleted, skipped.", "result"),
 		RotationsCollected: r.counter(allModes, "rest_client_transport_cert_rotation_gc_calls_total",
-			"Times that a client certificate was not followed any more, as its transport had no user.")(),
-		CAReloads: r.counter(allModes, "rest_client_transport_ca_reload_total", "Times that the CA's file was read again.", "result", "reason"),
+			"Client certificate rotations stopped because their transport was unused.")(),
+		CAReloads: r.counter(allModes, "rest_client_transport_ca_reload_total", "Reloads of the CA file.", "result", "reason"),
 
-		PluginCalls: r.counter(allModes, "rest_client_exec_plugin_call_total", "Calls of a plugin for credentials.", "code", "call_status"),
+		PluginCalls: r.counter(allModes, "rest_client_exec_plugin_call_total", "Calls of a credential plugin.", "code", "call_status"),
 		CertificateAge: r.histogram(allModes, "rest_client_exec_plugin_certificate_rotation_age",
 			"Age of a plugin's client certificate when it was replaced.", certificateBuckets())(),
 		CertificateExpiry: &atomic.Pointer[time.Time]{},

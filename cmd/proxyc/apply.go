@@ -133,7 +133,7 @@ func wholeFile(all diag.List) bool {
 func (c *applyCmd) converge(ctx context.Context, e *env, j *review.Input, programs ir.Programs) error {
 	once := &oneshot.Apply{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
 		IPVS: c.ipvsFlags.options(), DryRun: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly,
-		Waiting: func(why error) { fmt.Fprintf(e.stderr, "waiting for another proxyc to end: %s\n", why) }}
+		Waiting: func(why error) { fmt.Fprintf(e.stderr, "waiting for another proxyc process to stop: %s\n", why) }}
 	done, err := once.Run(ctx)
 	if done == nil {
 		return err

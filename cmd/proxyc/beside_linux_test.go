@@ -111,7 +111,7 @@ func TestWatchKubeProxyBeside(t *testing.T) {
 				st, ok := w.status()
 				return struct{}{}, ok && st.KubeProxy != nil && st.KubeProxy.State == status.Maintained && st.KubeProxy.Process != ""
 			})
-			if reason, is := ready(); is || !strings.Contains(reason, "kube-proxy runs beside proxyc (process ") {
+			if reason, is := ready(); is || !strings.Contains(reason, "kube-proxy is running (process ") {
 				t.Errorf("ready: %t %s", is, reason)
 			}
 			within(w, 20*time.Second, "the reason names what is there", func() (string, bool) { // of its tables, one can be there first

@@ -34,7 +34,7 @@ func TestLocalhostExposed(t *testing.T) {
 	apply := func(mode string) string {
 		return run(slices.Concat([]string{"apply", "-c", dir + "/config.yaml", "-s", dir + "/cluster.yaml", "--hostname-override", "node1", "--mode", mode})...)
 	}
-	const warning = "warning: net.ipv4.conf.all.route_localnet is 1 and the rules that guarded localhost are gone"
+	const warning = "warning: net.ipv4.conf.all.route_localnet is 1, and the rules that protected localhost were removed"
 	for name, leave := range map[string]func() string{"another mode": func() string { return apply("nftables") }, "cleanup": func() string { return run("cleanup") }} {
 		if said := apply("iptables"); strings.Contains(said, warning) {
 			t.Errorf("mode iptables: %s", said)

@@ -24,7 +24,7 @@ func TestNoSpaceForLock(t *testing.T) {
 	}
 
 	w.start("unshare", "--mount", "sh", "-c", fullRun, "sh", "watch")
-	const again = `"the lock cannot be written: will be tried again for 1m0s"`
+	const again = `"the lock file cannot be written: retrying for 1m0s"`
 	within(w, 20*time.Second, "the warning", func() (struct{}, bool) { return struct{}{}, strings.Contains(w.log.String(), again) })
 	if out, err := w.ns.Run(w.ns.Command(t.Context(), "nsenter", "--mount", "--target", fmt.Sprint(w.process.Pid), "mount", "-o", "remount,nr_inodes=100", "/run")); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -116,17 +116,17 @@ func TestWatchHoldsBootFile(t *testing.T) {
 		w.start("proxyc", "watch")
 		held := func(from string) func(status.Status) bool {
 			return func(st status.Status) bool {
-				return !st.Synced && strings.Contains(st.Restored, from) && st.Reason == "waiting for the first objects"
+				return !st.Synced && strings.Contains(st.Restored, from) && st.Reason == "waiting for the initial objects"
 			}
 		}
 		w.until("the boot file is held", held("the boot file "+w.file("boot")))
 		w.repairs("from the boot file", "a")
 		w.until("it still is", held("the boot file "+w.file("boot")))
 		text, _ := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")) // it exits 1
-		if want := "held         what was last in force, by the boot file " + w.file("boot") + ": "; !strings.Contains(string(text), want) {
+		if want := "restored     rules of the boot file " + w.file("boot") + ": "; !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
-		if n := strings.Count(w.log.String(), "what was last in force is in force"); n != 1 {
+		if n := strings.Count(w.log.String(), "the previous rules are restored"); n != 1 {
 			t.Errorf("told %d times", n)
 		}
 		if drift := value(t, w.page("/metrics"), "proxyc_drift_repaired_total"); drift == "0" {
@@ -141,7 +141,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.write("config", strings.Replace(config, "verbosity: 4", "verbosity: 5", 1))
-		w.until("the rules of before are held", held("the configuration before"))
+		w.until("the rules of before are held", held("the previous configuration"))
 		w.repairs("after another configuration", "a")
 	})
 }
@@ -159,11 +159,11 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	w.withoutServer()
 	w.args[slices.Index(w.args, "node1")] = "node2"
 	w.start("proxyc", "watch")
-	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the first objects" })
+	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the initial objects" })
 	if st.Restored != "" || w.has("a") {
 		t.Errorf("held %q, and the rules\n%s", st.Restored, w.rules())
 	}
-	if want := `is left out" file="` + w.file("boot") + `" err="is of node \"node1\", and this one is \"node2\""`; !strings.Contains(w.log.String(), want) {
+	if want := `the boot file is rejected" file="` + w.file("boot") + `" err="is for node \"node1\", but this one is \"node2\""`; !strings.Contains(w.log.String(), want) {
 		t.Errorf("not logged: %s", want)
 	}
 }
@@ -191,7 +191,7 @@ func TestWatchHoldsAnotherMode(t *testing.T) {
 		}
 		w.until("the boot file is held", held("the boot file "+w.file("boot")))
 		w.write("config", fmt.Sprintf(watchConfig, after))
-		w.until("the rules of before are held", held("the configuration before, of mode "+before))
+		w.until("the rules of before are held", held("the previous configuration, of mode "+before))
 		w.repairs("after a configuration of another mode", "a")
 		w.stop(syscall.SIGTERM)
 		w.flush() // some of it, in other modes than nftables
@@ -230,7 +230,7 @@ func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
 	w.withoutServer()
 	w.start("proxyc", "watch")
 	st := w.until("the file is left out", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
-	if want := "is of mode kernelspace, which cannot be kept: mode: a node takes modes "; !strings.HasPrefix(st.BootFile.Refused, want) || st.Restored != "" {
+	if want := "is for mode kernelspace, whose rules cannot be restored: mode: this system supports modes "; !strings.HasPrefix(st.BootFile.Refused, want) || st.Restored != "" {
 		t.Errorf("held %q, refused %q, want %q", st.Restored, st.BootFile.Refused, want)
 	}
 }
@@ -250,8 +250,8 @@ func TestWatchBootFileCutOff(t *testing.T) {
 	}
 	w.withoutServer()
 	w.start("proxyc", "watch")
-	const why = "ends before its end: it was cut off"
-	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the first objects" })
+	const why = "is truncated"
+	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the initial objects" })
 	if st.Restored != "" || st.BootFile == nil || st.BootFile.Refused != why {
 		t.Errorf("held %q, boot file %+v, want it refused: %s", st.Restored, st.BootFile, why)
 	}
@@ -261,8 +261,8 @@ func TestWatchBootFileCutOff(t *testing.T) {
 	w.flush()
 	text, _ := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")) // it exits 1
 	for _, want := range []string{
-		"             is left out: " + why + "\n",
-		"in force     nothing yet by this process and its configuration: what others change of the rules that it found is not put back\n",
+		"             is rejected: " + why + "\n",
+		"in force     nothing yet by this process: foreign changes of existing rules are not repaired\n",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
@@ -316,7 +316,7 @@ func TestWatchStartTellsOfLoss(t *testing.T) {
 		w.start("proxyc", "watch")
 		w.until("first sync", synced)
 		w.stop(syscall.SIGTERM)
-		const told = `"most of what was in force before the start is gone: its rules go, too" frontends removed=`
+		const told = `"most Services from before the start no longer exist: their rules are removed" frontends removed=`
 		starts := func(what, cluster string, warned int) {
 			t.Helper()
 			w.write("cluster.yaml", cluster)

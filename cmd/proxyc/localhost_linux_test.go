@@ -211,7 +211,7 @@ func TestLocalhostApply(t *testing.T) {
 		}
 		return string(out)
 	}
-	const line = "not served: 127.0.0.1:30080/tcp of default/web: proxyc watch serves node ports at localhost"
+	const line = "not served: 127.0.0.1:30080/tcp of default/web: only proxyc watch serves node ports on localhost"
 	if out := run(); !strings.Contains(out, line) {
 		t.Errorf("apply does not say that it does not serve:\n%s", out)
 	}

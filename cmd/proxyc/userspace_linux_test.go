@@ -130,10 +130,10 @@ func TestUserspaceLives(t *testing.T) {
 		{"mode nftables", fmt.Sprintf(watchConfig, "nftables")},
 		{"and back", fmt.Sprintf(watchConfig, "userspace")},
 	} {
-		n := strings.Count(w.log.String(), "starting anew")
+		n := strings.Count(w.log.String(), "restarting with it")
 		w.write("config", life.config)
 		within(w, 10*time.Second, life.name, func() (struct{}, bool) {
-			return struct{}{}, strings.Count(w.log.String(), "starting anew") > n
+			return struct{}{}, strings.Count(w.log.String(), "restarting with it") > n
 		})
 		mode := strings.Fields(life.config[strings.Index(life.config, "mode: ")+len("mode: "):])[0]
 		w.until(life.name, func(st status.Status) bool { return string(st.Mode) == mode && synced(st) })
@@ -183,7 +183,7 @@ func TestUserspaceEnds(t *testing.T) {
 	if err := answers(kept); err == nil {
 		t.Error("a connection outlived the process that carries it")
 	}
-	if !strings.Contains(w.log.String(), "connections were cut off") {
+	if !strings.Contains(w.log.String(), "remaining connections were closed") {
 		t.Error("that a connection was cut off is not told")
 	}
 }
@@ -227,7 +227,7 @@ func TestUserspaceApply(t *testing.T) {
 		out, err := w.ns.Run(cmd)
 		return string(out), err
 	}
-	if _, err := run(); err == nil || !strings.Contains(err.Error(), "say watch") {
+	if _, err := run(); err == nil || !strings.Contains(err.Error(), "use proxyc watch") {
 		t.Errorf("apply: want to be told of watch, got %v", err)
 	}
 	if out, err := run("--dry-run"); err != nil || !strings.Contains(out, "total: ") {

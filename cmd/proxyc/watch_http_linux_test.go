@@ -295,7 +295,7 @@ func TestWatchReady(t *testing.T) {
 
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "minSyncPeriod: 0s, local", "minSyncPeriod: 5s, local", 1))
 	within(w, 10*time.Second, "the new configuration", func() (struct{}, bool) {
-		return struct{}{}, strings.Contains(w.log.String(), "starting anew")
+		return struct{}{}, strings.Contains(w.log.String(), "restarting with it")
 	})
 	ready("after the new configuration", http.StatusOK, "")
 	w.write("cluster.yaml", applytest.Services("a", "c"))
@@ -307,7 +307,7 @@ func TestWatchReady(t *testing.T) {
 	if _, err := w.ns.Run(w.ns.Command(t.Context(), "iptables-nft", "-t", "nat", "-F")); err != nil {
 		t.Fatal(err)
 	}
-	ready("while drift waits for minSyncPeriod", http.StatusServiceUnavailable, "another program may have changed the rules: a comparison is waiting")
+	ready("while drift waits for minSyncPeriod", http.StatusServiceUnavailable, "another program may have changed the rules: a full sync is pending")
 	within(w, 20*time.Second, "ready when the drift is repaired", func() (struct{}, bool) {
 		code, _, err := w.get(healthPort, "/readyz")
 		return struct{}{}, err == nil && code == http.StatusOK && w.has("c")
@@ -426,7 +426,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 		w := start(t)
 		hurry(w, w.withoutServer())
 		w.start("proxyc", "watch")
-		st := w.until("it waits", func(st status.Status) bool { return st.Reason == "waiting for the first objects" })
+		st := w.until("it waits", func(st status.Status) bool { return st.Reason == "waiting for the initial objects" })
 		w.until("it has waited for long", late(w, st.Started))
 		answers(w, waits)
 	})

@@ -253,7 +253,7 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 	refused := func(n int) {
 		t.Helper()
 		within(w, 20*time.Second, "the file is refused", func() (struct{}, bool) {
-			return struct{}{}, strings.Count(w.log.String(), "the snapshot stays as it is") == n
+			return struct{}{}, strings.Count(w.log.String(), "the snapshot is rejected: the current objects are kept") == n
 		})
 		if !w.has("a") {
 			t.Error("the Service is gone")
@@ -320,7 +320,7 @@ func TestWatchRestart(t *testing.T) {
 			if took := w.stop(signal); took > applytest.StopTimeout {
 				t.Errorf("the end took %s, want at most %s", took, applytest.StopTimeout)
 			}
-			if signal == syscall.SIGTERM && !strings.Contains(w.log.String(), "ended; the rules ") {
+			if signal == syscall.SIGTERM && !strings.Contains(w.log.String(), "stopped: the rules ") {
 				t.Error("the log does not state what happens to the rules")
 			}
 			if !w.has("a") || !w.has("b") {
@@ -451,7 +451,7 @@ func TestWatchDeadServer(t *testing.T) {
 	w.until("the loss of contact", func(st status.Status) bool { return st.APIServer != nil && !st.APIServer.Lost.IsZero() && !st.Synced })
 	cmd := w.ns.Command(t.Context(), "proxyc", "status")
 	out, _ := w.ns.Run(cmd)
-	for _, want := range []string{"synced       no: waiting for the first objects\n", "API server   http://127.0.0.1:1\n",
+	for _, want := range []string{"synced       no: waiting for the initial objects\n", "API server   http://127.0.0.1:1\n",
 		"connect: connection refused\n", "services never", "config       " + w.file("config") + " of "} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("want %q in\n%s", want, out)
@@ -473,7 +473,7 @@ func TestWatchDeadServer(t *testing.T) {
 		return struct{}{}, strings.Count(w.log.String(), "watch-list failed - backing off") >= 6
 	})
 	w.stop(syscall.SIGTERM)
-	if strings.Contains(w.log.String(), "in the middle of a sync") {
+	if strings.Contains(w.log.String(), "stopping during a sync") {
 		t.Error("it ends in the middle of a sync, though there was none")
 	}
 }
@@ -501,7 +501,7 @@ func TestWatchConfigChange(t *testing.T) {
 	w.until("first sync", synced)
 	w.write("config", "nonsense: true\n")
 	within(w, 5*time.Second, "the error is told", func() (struct{}, bool) {
-		return struct{}{}, strings.Contains(w.log.String(), "the configuration stays as it is")
+		return struct{}{}, strings.Contains(w.log.String(), "the configuration file is rejected: the current configuration is kept")
 	})
 	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
 	w.until("the new mode", func(st status.Status) bool { return st.Mode == "iptables" && synced(st) })
@@ -533,7 +533,7 @@ func TestWatchConfigNotInForce(t *testing.T) {
 			if st.PID != before.PID || !st.Started.Equal(before.Started) || !st.Config.Modified.Equal(before.Config.Modified) || st.Mode != "nftables" {
 				t.Errorf("status %+v, before %+v", st, before)
 			}
-			if n := strings.Count(w.log.String(), "cannot be put in force"); n != 1 {
+			if n := strings.Count(w.log.String(), "the configuration cannot be applied"); n != 1 {
 				t.Errorf("told %d times", n)
 			}
 			w.write("cluster.yaml", applytest.Services("b"))
@@ -566,9 +566,9 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "10.244.0.0/16", "10.244.0.0/17", 1))
 	w.readyz("while the tools fail", http.StatusServiceUnavailable, "broken, for a test")
 	within(w, 20*time.Second, "a second failure of the one before", func() (struct{}, bool) {
-		return struct{}{}, strings.Count(w.log.String(), "both are tried again") == 2
+		return struct{}{}, strings.Count(w.log.String(), "retrying both") == 2
 	})
-	w.readyz("while the tools fail", http.StatusServiceUnavailable, "no configuration can be put in force")
+	w.readyz("while the tools fail", http.StatusServiceUnavailable, "no configuration can be applied")
 	within(w, 20*time.Second, "/livez is 200", func() (int, bool) { // each attempt has its own server
 		code, _, err := w.get(healthPort, "/livez")
 		if err == nil && code != http.StatusOK {
@@ -706,7 +706,7 @@ func TestApplyTellsThatItWaits(t *testing.T) {
 	w.ns.Run(cmd) // the exit code tells more than the error
 	want := fmt.Sprintf("held by process %d", w.process.Pid)
 	if waiting, ended, _ := strings.Cut(stderr.String(), "proxyc: "); cmd.ProcessState.ExitCode() != exitBad ||
-		!strings.Contains(waiting, "waiting for another proxyc to end: ") || !strings.Contains(waiting, want) || !strings.Contains(ended, want) {
+		!strings.Contains(waiting, "waiting for another proxyc process to stop: ") || !strings.Contains(waiting, want) || !strings.Contains(ended, want) {
 		t.Errorf("%v, and on stderr\n%s", cmd.ProcessState, &stderr)
 	}
 }

@@ -57,7 +57,7 @@ func TestWatchHealthCheckTaken(t *testing.T) {
 		code, _, err := w.get(32100, "/")
 		return struct{}{}, err == nil && code == http.StatusOK
 	})
-	if n := strings.Count(w.log.String(), fmt.Sprintf("%q", "healthCheckNodePort does not answer: will be tried again")); n != 1 {
+	if n := strings.Count(w.log.String(), fmt.Sprintf("%q", "healthCheckNodePort does not serve, retrying")); n != 1 {
 		t.Errorf("told %d times in the log, want once", n)
 	}
 }
@@ -81,7 +81,7 @@ func TestWatchTableGone(t *testing.T) {
 			t.Errorf("well after %d times: %t", i+1, st.Healthy())
 		}
 	}
-	if !strings.Contains(w.log.String(), `"somebody else removed what is ours: it is gone" object="table ip proxyc" by="nft (process `) {
+	if !strings.Contains(w.log.String(), `"another program removed proxyc's rules" object="table ip proxyc" by="nft (process `) {
 		t.Error("the log does not say that the table is gone, and who did it")
 	}
 }
@@ -171,8 +171,8 @@ func TestWatchGoodAgain(t *testing.T) {
 	w.start("proxyc", "watch")
 	w.until("the first sync", synced)
 	again := map[string]string{
-		"cluster.yaml": `"the snapshot is read again, and counts"`,
-		"config":       `"the configuration is read again, and is what is in force"`,
+		"cluster.yaml": `"the snapshot is valid again"`,
+		"config":       `"the configuration file is valid again and contains the current configuration"`,
 	}
 	for i, broken := range []func(name string){
 		func(name string) { w.write(name, "{ [") },

@@ -390,7 +390,7 @@ func TestUserspace(t *testing.T) {
 	if out := apply(1, "--check", "-o", "wide"); !strings.Contains(out, "address 10.96.0.10") {
 		t.Errorf("--check: %s", out)
 	}
-	if out := apply(2); !strings.Contains(out, "say watch") {
+	if out := apply(2); !strings.Contains(out, "use proxyc watch") {
 		t.Errorf("apply: %s", out)
 	}
 	if calls := helper.took(); len(calls) != 0 {

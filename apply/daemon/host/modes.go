@@ -78,11 +78,11 @@ func CheckMode(mode ir.Mode, processes bool) error {
 	if rest := words[:len(words)-1]; len(rest) > 0 {
 		list = strings.Join(rest, ", ") + " and " + list
 	}
-	return fmt.Errorf("mode: a node takes modes %s, got %q; compile -o shows what %s would need", list, mode, mode)
+	return fmt.Errorf("mode: this system supports modes %s, got %q; compile -o shows what %s would need", list, mode, mode)
 }
 
 // errNotConfigured is returned for leftovers whose location is not configured.
-var errNotConfigured = errors.New("leftovers were not looked for")
+var errNotConfigured = errors.New("leftovers were not searched")
 
 // Leftovers returns what proxyc and kube-proxy left on the node, in every mode. It excludes the
 // rules of the dataplane in use, which has the given mode; inUse may be nil.
@@ -118,7 +118,7 @@ func Exposed(gone []apply.Leftover) string {
 	if !guarded || !sysctl.RoutesLocalnet(Root) {
 		return ""
 	}
-	return "net.ipv4.conf.all.route_localnet is 1 and the rules that guarded localhost are gone: machines on the same link reach what listens on 127.0.0.1 (sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it)"
+	return "net.ipv4.conf.all.route_localnet is 1, and the rules that protected localhost were removed: machines on the same link can reach listeners on 127.0.0.1 (sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it)"
 }
 
 // Remove removes leftovers. It continues after errors.

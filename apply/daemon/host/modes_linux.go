@@ -70,7 +70,7 @@ func RuleCounts(ctx context.Context) (map[string]int, error) {
 func FastpathBridges() ([]string, error) { return flowtable.Bridges() }
 
 // errNoPeer prevents the removal of the only rules of a node.
-var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules here, and there would be none: start it first")
+var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules, so none would remain: start it first")
 
 // OwnLeftovers returns what proxyc left on a node that kube-proxy manages again; known reports whether
 // kube-proxy's own objects were found. In mode ipvs kube-proxy creates only objects that proxyc

@@ -27,7 +27,7 @@ var modes = [...]Mode{
 		leftovers: func(ctx context.Context) ([]apply.Leftover, error) {
 			network := os.Getenv("KUBE_NETWORK")
 			if network == "" {
-				return nil, fmt.Errorf("mode %s: %w: KUBE_NETWORK is to name the cluster's HNS network, and is not set", ir.ModeKernelspace, errNotConfigured)
+				return nil, fmt.Errorf("mode %s: %w: KUBE_NETWORK must contain the name of the cluster's HNS network, and is not set", ir.ModeKernelspace, errNotConfigured)
 			}
 			return hns.Leftovers(ctx, hns.Local(), hns.Options{Network: network, HostMACs: hns.Interfaces})
 		},

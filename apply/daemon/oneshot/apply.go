@@ -107,7 +107,7 @@ func (t *Apply) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	if peer := host.OfKubeProxy(leftovers); len(peer) > 0 && !t.Takeover && !t.DryRun {
-		return nil, fmt.Errorf("the node carries kube-proxy's rules (%s): stop kube-proxy, then say --yes-takeover", strings.Join(peer, ", "))
+		return nil, fmt.Errorf("the node has kube-proxy's rules (%s): stop kube-proxy, then use --yes-takeover", strings.Join(peer, ", "))
 	}
 	out, err := t.set()
 	if err != nil {
@@ -129,7 +129,7 @@ func (t *Apply) check(mode ir.Mode) error {
 	if err := host.CheckMode(mode, t.DryRun); err != nil || t.DryRun || !mode.ByProcess() {
 		return err
 	}
-	return fmt.Errorf("mode: in mode %s a process carries the connections, and none would when apply has ended: say watch, which is that process, or --dry-run or --check to look only", mode)
+	return fmt.Errorf("mode: mode %s requires a running process: use proxyc watch, or --dry-run or --check with apply", mode)
 }
 
 // set sets the kernel settings that differ.
@@ -203,7 +203,7 @@ func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, read
 func unserved(programs ir.Programs) []string {
 	var all []string
 	for _, l := range userspace.Unserved(programs) {
-		all = append(all, l.Listen.String()+"/tcp of "+l.Port.String()+": proxyc watch serves node ports at localhost, by a process")
+		all = append(all, l.Listen.String()+"/tcp of "+l.Port.String()+": only proxyc watch serves node ports on localhost")
 	}
 	return apply.Lines(all)
 }

@@ -20,7 +20,7 @@ import (
 const proofTime = time.Second
 
 var (
-	errProofTime = fmt.Errorf("to prove the change takes longer than %s", proofTime)
+	errProofTime = fmt.Errorf("the proof takes longer than %s", proofTime)
 	errPaused    = errors.New("the rules change")
 )
 
@@ -213,9 +213,9 @@ func (p *Proofs) forget(services map[ir.Name]bool) {
 func (p *Proofs) record(u status.Unproved) {
 	p.count()
 	if u.Want == status.AnyFate {
-		p.log.Warn("the rules of a Service are not proved to do what is wanted", "service", u.Service, "packet", u.Packet, "why", u.Have)
+		p.log.Warn("the rules of a Service could not be proved to match the IR", "service", u.Service, "packet", u.Packet, "why", u.Have)
 	} else {
-		p.log.Error("the rules of a Service do not do what is wanted", "service", u.Service, "packet", u.Packet, "want", u.Want, "have", u.Have)
+		p.log.Error("the rules of a Service do not match the IR", "service", u.Service, "packet", u.Packet, "want", u.Want, "have", u.Have)
 	}
 }
 

@@ -45,7 +45,7 @@ func (s *State) NotReady() string {
 	case s.Applied != s.Wanted:
 		return "a change is waiting"
 	}
-	return "another program may have changed the rules: a comparison is waiting"
+	return "another program may have changed the rules: a full sync is pending"
 }
 
 // want records a new wanted version.

@@ -34,10 +34,10 @@ func (st *Status) Print(w io.Writer) error {
 		line("not ready", "%s", st.Reason)
 	}
 	if st.Restored != "" {
-		line("restored", "what was last in force, by %s: it is put back when somebody takes it away, and follows no change", st.Restored)
+		line("restored", "rules of %s: repaired if another program changes them, but not updated", st.Restored)
 	}
 	if st.Generation == 0 {
-		line("in force", "nothing yet by this process and its configuration: what others change of the rules that it found is not put back")
+		line("in force", "nothing yet by this process: foreign changes of existing rules are not repaired")
 	}
 	line("generation", "%d", st.Generation)
 	line("pending", "%d", st.Pending)
@@ -77,7 +77,7 @@ func (st *Status) printDraining(line func(name, format string, args ...any)) {
 		for _, k := range e.Kept {
 			line("kept", "%s, for %s until its connections end: %d", k.Object, age(st.Now, e.Since), k.Connections)
 		}
-		line("", "the rest goes at %s, in %s", e.Until.Format(time.RFC3339), age(e.Until, st.Now))
+		line("", "the rest is removed at %s, in %s", e.Until.Format(time.RFC3339), age(e.Until, st.Now))
 	}
 }
 
@@ -99,7 +99,7 @@ func (st *Status) printFindings(line func(name, format string, args ...any)) {
 		line("finding", "%s: %s", f.Severity, f.Text())
 	}
 	if more := st.FindingsTotal - len(st.Findings); more > 0 {
-		line("", "and %d more: proxyc lint tells all", more)
+		line("", "and %d more: proxyc lint shows all", more)
 	}
 	if st.LastError != nil {
 		line("last error", "%s, %s ago: %s", st.LastError.At.Format(time.RFC3339), age(st.Now, st.LastError.At), st.LastError.Error)
@@ -166,7 +166,7 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 		switch {
 		case f.File == nil:
 		case f.Modified.IsZero():
-			line(f.name, "%s, not there", f.Path)
+			line(f.name, "%s, does not exist", f.Path)
 		default:
 			line(f.name, "%s of %s", f.Path, f.Modified.Format(time.RFC3339))
 		}
@@ -174,10 +174,10 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 			line("", "cannot be written: %s", f.Error)
 		}
 		if f.File != nil && f.Refused != "" {
-			line("", "is left out: %s", f.Refused)
+			line("", "is rejected: %s", f.Refused)
 		}
 	}
-	inForce := "rules follow changes all the same"
+	inForce := "rules are still updated"
 	if !st.Synced {
 		inForce = "rules do not depend on it"
 	}
@@ -187,7 +187,7 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 	for _, k := range st.Rejected {
 		line("rejected", "the newest version of %s, %s ago: %s", k.Path, age(st.Now, k.At), k.Reason)
 		if k.At.Sub(k.Since) >= time.Second {
-			line("", "and those before it, since %s ago", age(st.Now, k.Since))
+			line("", "and earlier ones, since %s ago", age(st.Now, k.Since))
 		}
 	}
 }
@@ -198,7 +198,7 @@ func age(now, then time.Time) time.Duration { return now.Sub(then).Round(time.Se
 // print prints the last repair.
 func (d *LastDrift) print(line func(name, format string, args ...any)) {
 	if d.contested() {
-		line("fought", "rules were changed by somebody else %d times in the last minute, and repaired: find out who it is, and stop that (%s)", d.Recent, Authors(d.By))
+		line("fought", "rules were changed and repaired %d times in the last minute: stop the program that changes them (%s)", d.Recent, Authors(d.By))
 	}
 	line("last drift", "%s: %s", d.At.Format(time.RFC3339), d.Operations)
 	if len(d.By) > 0 {
@@ -234,12 +234,12 @@ func (k *KubeProxy) Text() string {
 	switch k.State {
 	case Maintained:
 		if k.Process != "" {
-			return fmt.Sprintf("kube-proxy runs beside proxyc (%s), and packets may follow its rules: stop one of them", k.Process)
+			return fmt.Sprintf("kube-proxy is running (%s), and packets may match its rules: stop kube-proxy or proxyc", k.Process)
 		}
-		return "kube-proxy's rules appeared, and packets may follow them: it seems to run beside proxyc, stop one of them"
+		return "kube-proxy's rules appeared, and packets may match them: kube-proxy seems to be running; stop it or proxyc"
 	case LeftOver:
-		return "rules that kube-proxy left are being removed, and packets may follow them"
+		return "leftover rules of kube-proxy are being removed, and packets may match them"
 	default:
-		return "rules that kube-proxy left were removed"
+		return "leftover rules of kube-proxy were removed"
 	}
 }

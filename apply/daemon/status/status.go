@@ -312,7 +312,7 @@ func (a *APIServer) healthy() bool {
 // contested reports whether another program changes the rules continuously.
 func (d *LastDrift) contested() bool { return d != nil && d.Recent >= contestedRepairs }
 
-// Warning returns why packets may follow kube-proxy's rules; "": there are none.
+// Warning returns why packets may match kube-proxy's rules; "" if there are none.
 func (k *KubeProxy) Warning() string {
 	if k == nil || k.State == Removed {
 		return ""

@@ -11,8 +11,8 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
-// easeEvery is the interval of checks for leftovers that connections use.
-const easeEvery = 5 * time.Second
+// easeInterval is the interval of checks for leftovers that connections use.
+const easeInterval = 5 * time.Second
 
 // easing removes leftovers of an earlier mode when their connections have ended, or at a deadline.
 type easing struct {
@@ -20,17 +20,17 @@ type easing struct {
 	now      func() time.Time
 	log      *slog.Logger
 	retrying func(work string, err error)
-	given    chan eased
+	added    chan eased
 
 	left  []apply.Leftover
 	kept  []status.Busy // of left, at the last check
 	began time.Time
 
-	shown atomic.Pointer[status.Easing] // nil if nothing is left
+	published atomic.Pointer[status.Easing] // nil if nothing is left
 }
 
 func newEasing(deadline time.Duration, log *slog.Logger, retrying func(string, error)) *easing {
-	return &easing{deadline: deadline, now: time.Now, log: log, retrying: retrying, given: make(chan eased)}
+	return &easing{deadline: deadline, now: time.Now, log: log, retrying: retrying, added: make(chan eased)}
 }
 
 // eased is a list of leftovers, some of which connections use.
@@ -72,25 +72,25 @@ func (e *easing) step(ctx context.Context) (over int, err error) {
 	return over, err
 }
 
-// give passes leftovers to run, unless ctx ends before.
-func (e *easing) give(ctx context.Context, of eased) {
+// add passes leftovers to run, unless ctx ends before.
+func (e *easing) add(ctx context.Context, of eased) {
 	select {
-	case e.given <- of:
+	case e.added <- of:
 	case <-ctx.Done():
 	}
 }
 
 // run removes the leftovers that it receives until ctx ends.
 func (e *easing) run(ctx context.Context) {
-	ticker := time.NewTicker(easeEvery)
+	ticker := time.NewTicker(easeInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case of := <-e.given:
+		case of := <-e.added:
 			e.begin(of)
-			e.shown.Store(e.current())
+			e.published.Store(e.current())
 			continue
 		case <-ticker.C:
 		}
@@ -98,16 +98,16 @@ func (e *easing) run(ctx context.Context) {
 			continue
 		}
 		over, err := e.step(ctx)
-		e.shown.Store(e.current())
+		e.published.Store(e.current())
 		e.retrying("what connections of another mode kept", err)
 		switch {
 		case over > 0:
-			e.log.Warn("connections of another mode have lasted for as long as they may: they end", "connections", over)
+			e.log.Warn("the deadline for connections of the previous mode has passed: they are closed", "connections", over)
 		case len(e.left) == 0:
-			e.log.Info("connections of another mode have ended, and what they needed is gone")
+			e.log.Info("the last connections of the previous mode have ended: its leftovers are removed")
 		}
 	}
 }
 
 // active reports whether leftovers remain.
-func (e *easing) active() bool { return e.shown.Load() != nil }
+func (e *easing) active() bool { return e.published.Load() != nil }

@@ -15,24 +15,23 @@ import (
 )
 
 const (
-	// peerEvery is how often the daemon looks for kube-proxy.
-	peerEvery = 2 * time.Second
-	// peerQuiet is how long kube-proxy's rules are without a sign of life until they
-	// count as left over. It doubles each time they return after a removal, up to
-	// mostQuiet: a kube-proxy that the daemon cannot see, and that has nothing to
-	// change, gives no other sign.
-	peerQuiet = 20 * time.Second
-	mostQuiet = 5 * time.Minute
-	// peerReturns is how long after a removal rules count as returned. A kubelet
-	// restarts a container within five minutes.
-	peerReturns = 10 * time.Minute
+	// checkInterval is how often the daemon looks for kube-proxy.
+	checkInterval = 2 * time.Second
+	// minTimeout is how long after the last heartbeat kube-proxy's rules count as left over. The timeout
+	// doubles each time the rules return after a removal, up to maxTimeout. A kube-proxy in another PID
+	// namespace that has nothing to change gives no other heartbeat.
+	minTimeout = 20 * time.Second
+	maxTimeout = 5 * time.Minute
+	// returnPeriod is how long after a removal rules count as returned. A kubelet restarts a container
+	// within five minutes.
+	returnPeriod = 10 * time.Minute
 )
 
-// peer follows the rules of a kube-proxy beside the daemon. Two programs that remove each
-// other's rules are worse than two that serve the same Services. So rules that a
-// kube-proxy maintains stay, and rules that none maintains are removed:
+// peer tracks the rules of a kube-proxy on the same node. Two programs that remove each other's rules
+// are worse than two that serve the same Services. Therefore rules that a running kube-proxy maintains
+// are kept, and other ones are removed:
 //
-//	          rules appear                no sign of life
+//	          rules appear                no heartbeat
 //	absent ------------------> maintained ---------------> left over
 //	   ^  ^                      |    ^                      |   |
 //	   |  +----------------------+    +----------------------+   |
@@ -40,51 +39,51 @@ const (
 //	   +---------------------------------------------------------+
 //	                    removed by the daemon
 //
-// Rules that are there before the first sync are left over: a start takes the node over.
-// Signs of life are a process, a change of the rules, and their return after a removal.
-// While rules are there the daemon is not ready: some packets follow them.
+// Rules that exist before the first sync are left over, since a start takes the node over. Heartbeats
+// are a process, a change of the rules, and their return after a removal. While such rules exist, the
+// daemon is not ready, since packets may match them.
 type peer struct {
-	signs
+	probes
 	remove func(context.Context) error
 	now    func() time.Time
 	log    *slog.Logger
 	send   func(watch.Event)
 
-	is      status.KubeProxy // State "": absent
-	pulse   pulse
-	asked   time.Time // of the last request to remove
-	removed time.Time // zero: never
+	state     status.KubeProxy // State is "" if absent
+	heartbeat heartbeat
+	asked     time.Time // of the last request to remove
+	removed   time.Time // zero if never
 
-	shown atomic.Pointer[status.KubeProxy] // nil: absent
+	published atomic.Pointer[status.KubeProxy] // nil if absent
 }
 
-// signs is what the daemon can see of a kube-proxy.
-type signs struct {
-	objects  func() ([]string, error)   // made by kube-proxy alone: "table ip kube-proxy"
-	process  func() string              // a visible kube-proxy: "process 4711"; "": none
-	digest   func() uint64              // differs once kube-proxy has changed its rules
-	repaired func(since time.Time) bool // whether the daemon repaired rules that both write
+// probes are the observable effects of a kube-proxy.
+type probes struct {
+	objects  func() ([]string, error)   // that only kube-proxy creates: "table ip kube-proxy"
+	process  func() string              // a visible kube-proxy: "process 4711"; "" if there is none
+	digest   func() uint64              // changes when kube-proxy changes its rules
+	repaired func(since time.Time) bool // reports whether the daemon repaired rules that both write
 }
 
-// pulse is when kube-proxy gave its last sign of life.
-type pulse struct {
-	alive time.Time     // of the last sign
-	quiet time.Duration // how long without one until the rules count as left over
-	last  *uint64       // digest since the last process ended; nil: not read yet
+// heartbeat is the last observed activity of kube-proxy.
+type heartbeat struct {
+	at      time.Time
+	timeout time.Duration // after which the rules count as left over
+	digest  *uint64       // since the last process ended; nil if it was not read yet
 }
 
-// newPeer makes the peer of a daemon of a mode. remove removes kube-proxy's rules.
+// newPeer returns the peer of a mode. remove removes kube-proxy's rules.
 func newPeer(mode ir.Mode, repaired func(time.Time) bool, easing *easing, log *slog.Logger, send func(watch.Event), remove func(context.Context) error) *peer {
 	own := host.ModeOf(mode).Separate
 	p := &peer{remove: remove, now: time.Now, log: log, send: send}
-	p.signs = signs{
+	p.probes = probes{
 		process:  monitor.KubeProxyProcess,
 		digest:   func() uint64 { return monitor.KubeProxyDigest(own) },
 		repaired: func(since time.Time) bool { return !own && repaired(since) },
 		objects: func() ([]string, error) {
 			found, err := monitor.KubeProxy()
 			switch {
-			case mode.Capabilities().Has(ir.CarriesVIPs): // both make the same device, and kube-proxy makes nothing else
+			case mode.Capabilities().Has(ir.CarriesVIPs): // both create the same device, and kube-proxy creates nothing else
 				if process := p.process(); process != "" {
 					found = append(found, "virtual servers")
 				}
@@ -97,17 +96,17 @@ func newPeer(mode ir.Mode, repaired func(time.Time) bool, easing *easing, log *s
 	return p
 }
 
-// begin looks before the first sync, which takes over what is there.
+// begin looks for rules before the first sync, which takes them over.
 func (p *peer) begin() {
-	p.pulse.quiet, p.asked = peerQuiet, p.now()
+	p.heartbeat.timeout, p.asked = minTimeout, p.now()
 	if found, _ := p.objects(); len(found) > 0 {
 		p.enter(status.LeftOver, found)
 	}
 }
 
-// watch looks until ctx ends.
+// watch checks until ctx ends.
 func (p *peer) watch(ctx context.Context) {
-	ticker := time.NewTicker(peerEvery)
+	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
 	for {
 		p.step(ctx)
@@ -131,11 +130,11 @@ func (p *peer) step(ctx context.Context) {
 		return
 	}
 	process, now := p.process(), p.now()
-	switch p.is.State {
+	switch p.state.State {
 	case status.Maintained:
 		switch {
-		case p.lives(process):
-		case now.Sub(p.pulse.alive) >= p.pulse.quiet:
+		case p.alive(process):
+		case now.Sub(p.heartbeat.at) >= p.heartbeat.timeout:
 			p.enter(status.LeftOver, found)
 			p.clean(ctx)
 		}
@@ -143,7 +142,7 @@ func (p *peer) step(ctx context.Context) {
 		switch {
 		case process != "":
 			p.appear(found, process)
-		case now.Sub(p.asked) >= peerQuiet: // it failed, or was the first sync's
+		case now.Sub(p.asked) >= minTimeout: // the removal failed, or the first sync did it
 			p.clean(ctx)
 		}
 	default:
@@ -151,33 +150,33 @@ func (p *peer) step(ctx context.Context) {
 	}
 }
 
-// appear notes rules that were not there, or that a process has come to maintain.
+// appear records new rules, or a process that maintains existing ones.
 func (p *peer) appear(found []string, process string) {
-	p.pulse.quiet = min(2*p.pulse.quiet, mostQuiet)
-	if p.removed.IsZero() || p.now().Sub(p.removed) >= peerReturns || process != "" {
-		p.pulse.quiet = peerQuiet
+	p.heartbeat.timeout = min(2*p.heartbeat.timeout, maxTimeout)
+	if p.removed.IsZero() || p.now().Sub(p.removed) >= returnPeriod || process != "" {
+		p.heartbeat.timeout = minTimeout
 	}
-	p.pulse.alive, p.pulse.last, p.is.Process = p.now(), nil, process
+	p.heartbeat.at, p.heartbeat.digest, p.state.Process = p.now(), nil, process
 	p.enter(status.Maintained, found)
 }
 
-// lives looks for signs of life, and reports whether there is one now.
-func (p *peer) lives(process string) bool {
-	if process != p.is.Process {
-		p.is.Process = process
+// alive checks for heartbeats, and reports whether there is one now.
+func (p *peer) alive(process string) bool {
+	if process != p.state.Process {
+		p.state.Process = process
 		p.publish()
 	}
 	if process != "" {
-		p.pulse.alive, p.pulse.last, p.pulse.quiet = p.now(), nil, peerQuiet
+		p.heartbeat.at, p.heartbeat.digest, p.heartbeat.timeout = p.now(), nil, minTimeout
 		return true
 	}
-	if p.pulse.last != nil && p.now().Sub(p.pulse.alive) < p.pulse.quiet {
-		return false // large tables are not read at each look
+	if p.heartbeat.digest != nil && p.now().Sub(p.heartbeat.at) < p.heartbeat.timeout {
+		return false // large tables are not read in each check
 	}
-	is, first := p.digest(), p.pulse.last == nil
-	changed := !first && (is != *p.pulse.last || p.repaired(p.pulse.alive))
-	if p.pulse.last = &is; first || changed {
-		p.pulse.alive = p.now()
+	is, first := p.digest(), p.heartbeat.digest == nil
+	changed := !first && (is != *p.heartbeat.digest || p.repaired(p.heartbeat.at))
+	if p.heartbeat.digest = &is; first || changed {
+		p.heartbeat.at = p.now()
 	}
 	return changed
 }
@@ -190,26 +189,26 @@ func (p *peer) clean(ctx context.Context) {
 	}
 }
 
-// gone notes that no rules of kube-proxy are there.
+// gone records that kube-proxy has no rules.
 func (p *peer) gone() {
-	switch p.is.State {
+	switch p.state.State {
 	case status.Maintained:
-		p.log.Info("kube-proxy's rules are gone")
-		p.is = status.KubeProxy{}
-		p.shown.Store(nil)
+		p.log.Info("kube-proxy's rules were removed")
+		p.state = status.KubeProxy{}
+		p.published.Store(nil)
 	case status.LeftOver:
 		p.removed = p.now()
-		p.enter(status.Removed, p.is.Objects)
+		p.enter(status.Removed, p.state.Objects)
 	}
 }
 
-// enter begins a state.
+// enter enters a state.
 func (p *peer) enter(s status.KubeProxyState, objects []string) {
-	p.is.State, p.is.Since, p.is.Objects = s, p.now(), objects
+	p.state.State, p.state.Since, p.state.Objects = s, p.now(), objects
 	if s != status.Maintained {
-		p.is.Process = ""
+		p.state.Process = ""
 	}
-	what := p.is.Text()
+	what := p.state.Text()
 	say := p.log.Warn
 	if s == status.Removed {
 		say = p.log.Info
@@ -221,14 +220,14 @@ func (p *peer) enter(s status.KubeProxyState, objects []string) {
 	p.publish()
 }
 
-// publish shows the state in the status.
+// publish publishes the state for the status.
 func (p *peer) publish() {
-	is := p.is
-	p.shown.Store(&is)
+	is := p.state
+	p.published.Store(&is)
 }
 
-// maintained reports whether a kube-proxy runs beside the daemon.
+// maintained reports whether a kube-proxy is running.
 func (p *peer) maintained() bool {
-	is := p.shown.Load()
+	is := p.published.Load()
 	return is != nil && is.State == status.Maintained
 }

@@ -30,7 +30,7 @@ type peerNode struct {
 func newPeerNode() *peerNode {
 	n := &peerNode{at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	n.peer = &peer{
-		signs: signs{
+		probes: probes{
 			objects: func() ([]string, error) {
 				if n.there {
 					return []string{"table ip kube-proxy"}, nil
@@ -57,7 +57,7 @@ func newPeerNode() *peerNode {
 // after runs a step every two seconds for some time.
 func (n *peerNode) after(t *testing.T, d time.Duration) {
 	for end := n.at.Add(d); n.at.Before(end); {
-		n.at = n.at.Add(peerEvery)
+		n.at = n.at.Add(checkInterval)
 		n.step(t.Context())
 	}
 }
@@ -66,13 +66,13 @@ func (n *peerNode) after(t *testing.T, d time.Duration) {
 func (n *peerNode) wants(t *testing.T, what string, s status.KubeProxyState, removals int) {
 	t.Helper()
 	got := status.KubeProxyState("")
-	if n.shown.Load() != nil {
-		got = n.shown.Load().State
+	if n.published.Load() != nil {
+		got = n.published.Load().State
 	}
 	if got != s || n.removals != removals {
 		t.Errorf("%s: %q, removed %d times, want %q and %d", what, got, n.removals, s, removals)
 	}
-	if ready := n.shown.Load().Warning() == ""; ready != !n.there {
+	if ready := n.published.Load().Warning() == ""; ready != !n.there {
 		t.Errorf("%s: rules of kube-proxy are there: %t, ready: %t", what, n.there, ready)
 	}
 }
@@ -85,12 +85,12 @@ func TestPeerProcess(t *testing.T) {
 	n.after(t, time.Minute)
 	n.wants(t, "nothing", "", 0)
 	n.there, n.runs = true, "process 4711"
-	n.after(t, peerEvery)
+	n.after(t, checkInterval)
 	n.wants(t, "it came", status.Maintained, 0)
 	want := &status.KubeProxy{State: status.Maintained, Since: n.at, Objects: []string{"table ip kube-proxy"}, Process: "process 4711"}
 	n.after(t, time.Hour)
 	n.wants(t, "it runs", status.Maintained, 0)
-	if d := cmp.Diff(want, n.shown.Load()); d != "" {
+	if d := cmp.Diff(want, n.published.Load()); d != "" {
 		t.Errorf("status (-want +got):\n%s", d)
 	}
 	n.runs = ""
@@ -135,13 +135,13 @@ func TestPeerReturns(t *testing.T) {
 	n.begin()
 	for end := n.at.Add(time.Hour); n.at.Before(end); {
 		n.there = true // as kube-proxy of mode iptables writes its rules again
-		n.after(t, peerEvery)
+		n.after(t, checkInterval)
 	}
 	if n.removals < 10 || n.removals > 16 || n.events > n.removals+1 {
 		t.Errorf("removed %d times in an hour, %d events", n.removals, n.events)
 	}
 	n.there = false
-	n.after(t, peerReturns)
+	n.after(t, returnPeriod)
 	n.wants(t, "it is gone", "", n.removals)
 	removals := n.removals
 	n.there = true
@@ -167,7 +167,7 @@ func TestPeerRemovalFails(t *testing.T) {
 	n.after(t, time.Minute)
 	n.wants(t, "kube-proxy was started meanwhile", status.Maintained, 4)
 	n.there = false
-	n.after(t, peerEvery)
+	n.after(t, checkInterval)
 	n.wants(t, "kube-proxy removed its rules", "", 4)
 }
 
@@ -179,15 +179,15 @@ func TestPeerBeforeStart(t *testing.T) {
 	n.begin()
 	n.wants(t, "at the start", status.LeftOver, 0)
 	n.there = false
-	n.after(t, peerEvery)
+	n.after(t, checkInterval)
 	n.wants(t, "after the first sync", status.Removed, 0)
 
 	n = newPeerNode()
 	n.there = true
 	n.begin()
-	n.after(t, peerQuiet)
+	n.after(t, minTimeout)
 	n.wants(t, "the first sync did not remove it", status.Removed, 1)
-	if d := cmp.Diff(&status.KubeProxy{State: status.Removed, Objects: []string{"table ip kube-proxy"}}, n.shown.Load(), cmpopts.IgnoreFields(status.KubeProxy{}, "Since")); d != "" {
+	if d := cmp.Diff(&status.KubeProxy{State: status.Removed, Objects: []string{"table ip kube-proxy"}}, n.published.Load(), cmpopts.IgnoreFields(status.KubeProxy{}, "Since")); d != "" {
 		t.Errorf("status (-want +got):\n%s", d)
 	}
 }

@@ -54,11 +54,11 @@ func (t *Takeover) Follow(ctx context.Context) { t.easing.run(ctx) }
 func (t *Takeover) WatchKubeProxy(ctx context.Context) { t.peer.watch(ctx) }
 
 // Warning returns why packets may follow kube-proxy's rules; "" if there are none.
-func (t *Takeover) Warning() string { return t.peer.shown.Load().Warning() }
+func (t *Takeover) Warning() string { return t.peer.published.Load().Warning() }
 
 // Report adds the rules of others to a Status.
 func (t *Takeover) Report(st *status.Status) {
-	st.Easing, st.KubeProxy = t.easing.shown.Load(), t.peer.shown.Load()
+	st.Easing, st.KubeProxy = t.easing.published.Load(), t.peer.published.Load()
 }
 
 // Tidy removes leftovers. It calls done when as much as possible is removed.
@@ -69,7 +69,7 @@ func (t *Takeover) Tidy(ctx context.Context, inUse apply.Dataplane, done func())
 	leftovers, err := host.Leftovers(ctx, t.Mode, inUse)
 	kept, err := t.Remove(ctx, leftovers, err)
 	if len(kept) > 0 {
-		t.easing.give(ctx, eased{leftovers, kept})
+		t.easing.add(ctx, eased{leftovers, kept})
 	}
 	done()
 	debug.FreeOSMemory()
@@ -84,7 +84,7 @@ func (t *Takeover) Remove(ctx context.Context, leftovers []apply.Leftover, err e
 	}
 	kept, easeErr := host.Ease(ctx, leftovers)
 	for _, k := range kept {
-		t.Log.Info("stays until its connections end", "object", k.Object, "connections", k.Connections)
+		t.Log.Info("kept until its connections end", "object", k.Object, "connections", k.Connections)
 	}
 	if warning := host.Exposed(leftovers); warning != "" {
 		t.Log.Warn(warning)

@@ -26,7 +26,7 @@ func Live(socket string) (*Input, ir.Programs, error) {
 		programs, err = LiveIR(ctx, socket)
 	}
 	if err == nil && programs.IPv4 == nil {
-		err = errors.New("nothing is in force yet")
+		err = errors.New("no rules are applied yet")
 	}
 	if err != nil {
 		return nil, programs, fmt.Errorf("--status-socket %s: %w", socket, err)
