@@ -43,7 +43,8 @@ func (p *process) loaded(resolved *config.Resolved) *loaded {
 func (p *process) load() (*loaded, diag.List) {
 	info, err := p.Files.Stat(p.ConfigFile) // Resolve reports a missing file
 	if err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
-		// Opening it would block until another process writes to it, and status would not show an error.
+		// Opening it would block until another process writes to it, and status would not show an
+		// error.
 		return nil, diag.List{{Severity: diag.Error, Code: diag.FileUnreadable, File: p.ConfigFile, Msg: "must be a file, is " + files.KindOf(info.Mode())}}
 	}
 	resolved, text, diags := p.Resolve()

@@ -8,7 +8,7 @@
 //	    configFile   ends the session when its file has another configuration
 //	    input        objects of the cluster; the follower compiles those that changed
 //	    rules        lock, dataplane and reconciler
-//	      restorer       applies the last Programs until there are objects
+//	      restorer     applies the last Programs until there are objects
 //	      observer     health, metrics, log and status of syncs
 //	      effects      work after a sync: stale flows, health checks, boot file
 //	      takeover     leftovers of other proxies; peer tracks a running kube-proxy

@@ -19,8 +19,20 @@ type faults struct {
 	log *slog.Logger
 	now func() time.Time
 
-	mu  sync.Mutex
-	are status.Faults // its lists are replaced, never modified, since a Status shares them
+	mu      sync.Mutex
+	current status.Faults // its lists are replaced, never modified, since a Status shares them
+}
+
+// without returns a copy of a list without one entry, and that entry; nil if there is none.
+func without[T any](list []T, is func(*T) bool) (rest []T, entry *T) {
+	for i := range list {
+		if is(&list[i]) {
+			entry = &list[i]
+		} else {
+			rest = append(rest, list[i])
+		}
+	}
+	return rest, entry
 }
 
 // setRejected sets why the newest version of a file was rejected; "" if it was accepted. It reports
@@ -28,60 +40,53 @@ type faults struct {
 func (f *faults) setRejected(path, why string) (was bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at := f.now()
-	since := at
-	now := slices.DeleteFunc(slices.Clone(f.are.Rejected), func(k status.Rejected) bool {
-		if k.Path == path {
-			since, was = k.Since, true
-		}
-		return k.Path == path
-	})
+	rest, before := without(f.current.Rejected, func(r *status.Rejected) bool { return r.Path == path })
 	if why != "" {
-		now = append(now, status.Rejected{Path: path, Since: since, At: at, Reason: why})
+		at := f.now()
+		now := status.Rejected{Path: path, Since: at, At: at, Reason: why}
+		if before != nil {
+			now.Since = before.Since
+		}
+		rest = append(rest, now)
 	}
-	f.are.Rejected = now
-	return was
+	f.current.Rejected = rest
+	return before != nil
 }
 
 // setRetrying sets the error of work that is retried; nil after success. It returns the new and the
 // previous error as text.
-func (f *faults) setRetrying(what string, err error) (is, was string) {
+func (f *faults) setRetrying(work string, err error) (is, was string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	since := f.now()
-	now := slices.DeleteFunc(slices.Clone(f.are.Retrying), func(r status.Retry) bool {
-		if r.What == what {
-			since, was = r.Since, r.Error
-		}
-		return r.What == what
-	})
-	if err != nil {
-		is = err.Error()
-		now = append(now, status.Retry{What: what, Since: since, Error: is})
+	rest, before := without(f.current.Retrying, func(r *status.Retry) bool { return r.What == work })
+	now := status.Retry{What: work, Since: f.now()}
+	if before != nil {
+		now.Since, was = before.Since, before.Error
 	}
-	f.are.Retrying = now
-	return is, was
+	if err != nil {
+		now.Error = err.Error()
+		rest = append(rest, now)
+	}
+	f.current.Retrying = rest
+	return now.Error, was
 }
 
 // setDown sets why a server does not serve; nil if it does.
 func (f *faults) setDown(server, address string, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	since := f.now()
-	now := slices.DeleteFunc(slices.Clone(f.are.Down), func(d status.Down) bool {
-		same := d.Server == server && d.Address == address
-		if same {
-			since = d.Since
-		}
-		return same
-	})
+	rest, before := without(f.current.Down, func(d *status.Down) bool { return d.Server == server && d.Address == address })
 	if why != nil {
-		now = append(now, status.Down{Server: server, Address: address, Since: since, Reason: why.Error()})
+		now := status.Down{Server: server, Address: address, Since: f.now(), Reason: why.Error()}
+		if before != nil {
+			now.Since = before.Since
+		}
+		rest = append(rest, now)
 	}
-	slices.SortFunc(now, func(a, b status.Down) int {
+	slices.SortFunc(rest, func(a, b status.Down) int {
 		return cmp.Or(strings.Compare(a.Server, b.Server), strings.Compare(a.Address, b.Address))
 	})
-	f.are.Down = now
+	f.current.Down = rest
 }
 
 // retrying records and logs the error of work that is retried; nil after success. An unchanged
@@ -103,5 +108,5 @@ func (f *faults) retrying(what string, err error) {
 func (f *faults) report(st *status.Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st.Faults = f.are
+	st.Faults = f.current
 }

@@ -68,8 +68,8 @@ func (p *progress) programs() ir.Programs {
 	return applied()
 }
 
-// setRestored sets the source of restored rules; "" if rules of objects are applied. It reports whether it
-// changed.
+// setRestored sets the source of restored rules; "" if rules of objects are applied. It reports
+// whether it changed.
 func (p *progress) setRestored(from string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

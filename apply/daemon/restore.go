@@ -71,10 +71,10 @@ func (h *restorer) restore(ctx context.Context, rec reconcile.Reconciler, last l
 	return false
 }
 
-// restoreOther is restore for Programs of another mode than the configured one. They cannot be converted
-// without objects. Until there are any, a node with rules of its previous mode is better off than
-// one without rules. Their dataplane becomes the previous one, whose rules are removed after those
-// of this mode are applied.
+// restoreOther is restore for Programs of another mode than the configured one. They cannot be
+// converted without objects. Until there are any, a node with rules of its previous mode is better
+// off than one without rules. Their dataplane becomes the previous one, whose rules are removed after
+// those of this mode are applied.
 func (h *restorer) restoreOther(ctx context.Context, rec reconcile.Reconciler, last lastPrograms) (restored bool, err error) {
 	h.observer.health.SetNotReady(h.input.missing())
 	select {

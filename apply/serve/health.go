@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -15,7 +16,7 @@ type Health struct {
 	// Pending is optional. It returns the number of changes that no sync has read yet. While there are
 	// any, the proxy is not ready. Set it before use.
 	Pending func() int
-	// FollowUp is optional. It returns the work that must complete before the last SetReady counts,
+	// FollowUp is optional. It returns the work that must complete before the rules count as applied,
 	// or "". Set it before use.
 	FollowUp func() string
 	// Outage is optional. It returns why the cluster's state is unknown, or "". The proxy is then not
@@ -23,7 +24,7 @@ type Health struct {
 	Outage func() string
 
 	// OtherProxy is optional. It returns which rules of another proxy may apply to packets, or "". The
-	// proxy is then not ready, whatever SetReady recorded. Set it before use.
+	// proxy is then not ready, whatever SetNotReady recorded. Set it before use.
 	OtherProxy func() string
 
 	timeout time.Duration
@@ -101,13 +102,9 @@ func (h *Health) SetNode(n *Node) {
 	h.node = n
 }
 
-// SetReady records that the kernel matches the desired rules.
-func (h *Health) SetReady() { h.setWaiting("") }
-
-// SetNotReady records that it does not, with the reason: "3 Services are quarantined".
-func (h *Health) SetNotReady(why string) { h.setWaiting(why) }
-
-func (h *Health) setWaiting(why string) {
+// SetNotReady records why the kernel does not match the desired rules: "3 Services are quarantined";
+// "" if it does.
+func (h *Health) SetNotReady(why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.waiting = why
@@ -170,33 +167,21 @@ type Ready struct {
 
 // Ready reports whether the kernel matches the desired rules.
 func (h *Health) Ready() Ready {
-	pending := h.Pending != nil && h.Pending() > 0
-	outage := ""
-	if h.Outage != nil {
-		outage = h.Outage()
+	outage, pending := call(h.Outage), ""
+	if h.Pending != nil && h.Pending() > 0 {
+		pending = "a change is pending"
 	}
 	h.mu.Lock()
 	waiting := h.waiting
 	h.mu.Unlock()
-	otherProxy := ""
-	if h.OtherProxy != nil {
-		otherProxy = h.OtherProxy()
+	// FollowUp is called after waiting was read: a sync sets both when it ends.
+	why := cmp.Or(waiting, outage, pending, call(h.FollowUp), call(h.OtherProxy))
+	return Ready{Ready: why == "", Reason: why}
+}
+
+func call(reason func() string) string {
+	if reason == nil {
+		return ""
 	}
-	followUp := ""
-	if h.FollowUp != nil {
-		followUp = h.FollowUp() // after waiting was read: a sync sets both when it ends
-	}
-	switch {
-	case waiting != "":
-		return Ready{Reason: waiting}
-	case outage != "":
-		return Ready{Reason: outage}
-	case pending:
-		return Ready{Reason: "a change is waiting"}
-	case followUp != "":
-		return Ready{Reason: followUp}
-	case otherProxy != "":
-		return Ready{Reason: otherProxy}
-	}
-	return Ready{Ready: true}
+	return reason()
 }

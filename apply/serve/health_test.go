@@ -171,13 +171,13 @@ func TestReadyz(t *testing.T) {
 		want answer
 	}{
 		{"at start", func() {}, answer{503, "application/json", `{"ready":false,"reason":"starting"}`}},
-		{"in force", h.SetReady, answer{200, "application/json", `{"ready":true}`}},
+		{"in force", func() { h.SetNotReady("") }, answer{200, "application/json", `{"ready":true}`}},
 		{"behind", func() { h.SetNotReady("3 Services are quarantined") }, answer{503, "application/json", `{"ready":false,"reason":"3 Services are quarantined"}`}},
-		{"changes wait", func() { h.SetReady(); pending = 1 }, answer{503, "application/json", `{"ready":false,"reason":"a change is waiting"}`}},
+		{"changes wait", func() { h.SetNotReady(""); pending = 1 }, answer{503, "application/json", `{"ready":false,"reason":"a change is pending"}`}},
 		{"cut off", func() { pending, outage = 0, "no contact" }, answer{503, "application/json", `{"ready":false,"reason":"no contact"}`}},
 		{"something follows", func() { outage, followUp = "", "flows" }, answer{503, "application/json", `{"ready":false,"reason":"flows"}`}},
 		{"all is done", func() { followUp = "" }, answer{200, "application/json", `{"ready":true}`}},
-		{"another proxy", func() { otherProxy = "kube-proxy"; h.SetReady() }, answer{503, "application/json", `{"ready":false,"reason":"kube-proxy"}`}},
+		{"another proxy", func() { otherProxy = "kube-proxy"; h.SetNotReady("") }, answer{503, "application/json", `{"ready":false,"reason":"kube-proxy"}`}},
 		{"heard again", func() { otherProxy = "" }, answer{200, "application/json", `{"ready":true}`}},
 	} {
 		step.do()

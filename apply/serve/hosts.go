@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// rejectForeignHosts rejects requests to a loopback address with the Host header of another host. A web page
-// in a browser on the node could otherwise resolve its own name to 127.0.0.1, and read what only
-// the node may (DNS rebinding). Other addresses need no such protection, since clients can reach
+// rejectForeignHosts rejects requests to a loopback address with the Host header of another host. A
+// web page in a browser on the node could otherwise resolve its own name to 127.0.0.1, and read what
+// only the node may (DNS rebinding). Other addresses need no such protection, since clients can reach
 // them directly. Load balancers use unknown names there. names are the node's own.
 func rejectForeignHosts(h http.Handler, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

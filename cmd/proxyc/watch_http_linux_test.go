@@ -299,7 +299,7 @@ func TestWatchReady(t *testing.T) {
 	})
 	ready("after the new configuration", http.StatusOK, "")
 	w.write("cluster.yaml", applytest.Services("a", "c"))
-	ready("while a change waits for minSyncPeriod", http.StatusServiceUnavailable, "a change is waiting")
+	ready("while a change waits for minSyncPeriod", http.StatusServiceUnavailable, "a change is pending")
 	ready("after it", http.StatusOK, "")
 	if !w.has("c") {
 		t.Error("ready, and the kernel lacks Service c")

@@ -31,8 +31,8 @@ func (r *Reconciler) compare(ctx context.Context, doubts uint64) {
 	running := make(chan *comparison, 1)
 	r.comparison, r.running = c, running
 	go func() {
-		// The reading, the applied Programs or both contain a Change that is running now. repair excludes
-		// what it wrote.
+		// The reading, the applied Programs or both contain a Change that is running now. repair
+		// excludes what it wrote.
 		if c.plan, c.err = r.Dataplane.Compare(ctx); c.err == nil {
 			// In this goroutine, since Changes wait for work after a comparison.
 			c.programs = r.Dataplane.Applied().Programs()

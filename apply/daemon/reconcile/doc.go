@@ -5,24 +5,26 @@
 // the wanted and the applied version, the numbers of raised and of cleared doubts about the kernel,
 // and whether the kernel's content is known at all.
 //
-//			                 start
-//			                   │
-//			                   ▼              Replace succeeds
-//			              ┌─────────┐ ─────────────────────────────► ┌─────────┐
-//			   ┌─────────►│ unknown │                                │  known  │◄─┐ Change succeeds
-//			   │ Replace  └─────────┘ ◄───────────────────────────── └─────────┘──┘ Repair succeeds
-//			   └── fails    │     ▲     Change or Repair fails            │
-//			                └─────┘                                       ▼
-//			                                              Compare, concurrent with Changes
+//	              start
+//	                │
+//	                ▼              Replace succeeds
+//	           ┌─────────┐ ─────────────────────────────► ┌─────────┐
+//	┌─────────►│ unknown │                                │  known  │◄─┐ Change succeeds
+//	│ Replace  └─────────┘ ◄───────────────────────────── └─────────┘──┘ Repair succeeds
+//	└── fails    │     ▲     Change or Repair fails            │
+//	             └─────┘                                       ▼
+//	                                           Compare, concurrent with Changes
 //
-//	  - Replace reads the kernel and commits the difference to the wanted Programs. It applies
-//	    everything that was wanted, and clears every doubt, when it began.
-//	  - Change commits the difference of changed Services. It applies what was wanted when it began,
-//	    and clears no doubt.
-//	  - Compare reads the kernel while Changes continue. The repair that follows commits the
-//	    differences, except those of objects that Changes wrote meanwhile. It clears the doubts that
-//	    existed when Compare began. Compare is valid only for the State in which it began. After a
-//	    Replace or a failed Change its result is dropped.
+// The operations:
+//
+//   - Replace reads the kernel and commits the difference to the wanted Programs. It applies
+//     everything that was wanted, and clears every doubt, when it began.
+//   - Change commits the difference of changed Services. It applies what was wanted when it began,
+//     and clears no doubt.
+//   - Compare reads the kernel while Changes continue. The repair that follows commits the
+//     differences, except those of objects that Changes wrote meanwhile. It clears the doubts that
+//     existed when Compare began. Compare is valid only for the State in which it began. After a
+//     Replace or a failed Change its result is dropped.
 //
 // The kernel is unknown after a start and after each failed sync. Only a Replace can follow. After a
 // failed Compare the kernel is still known. It adds a doubt, so that the comparison is repeated while

@@ -13,7 +13,8 @@ type State struct {
 	// successful sync committed.
 	Wanted, Applied uint64
 	// Doubts counts reasons why the kernel may differ from Applied: foreign changes, failed syncs and
-	// failed readings. Cleared is the value of Doubts when the last successful Replace or Compare began.
+	// failed readings. Cleared is the value of Doubts when the last successful Replace or Compare
+	// began.
 	Doubts, Cleared uint64
 	// Known is false while the kernel's content is unknown: nothing was read yet, or a sync failed.
 	Known bool
@@ -43,7 +44,7 @@ func (s *State) NotReady() string {
 	case s.Err != nil:
 		return s.Err.Error()
 	case s.Applied != s.Wanted:
-		return "a change is waiting"
+		return "a change is pending"
 	}
 	return "another program may have changed the rules: a full sync is pending"
 }

@@ -68,8 +68,8 @@ type Syncs struct {
 	// Synced reports whether the kernel matches the desired rules: no change is pending, and the last
 	// sync succeeded.
 	Synced bool `json:"synced"`
-	// Restored is the source of rules that are kept while there are no objects: "the boot file boot.json";
-	// "" if there are objects, or no such rules.
+	// Restored is the source of rules that are kept while there are no objects: "the boot file
+	// boot.json"; "" if there are objects, or no such rules.
 	Restored string `json:"restored,omitempty"`
 	// Generation counts successful syncs.
 	Generation int       `json:"generation"`

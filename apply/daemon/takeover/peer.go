@@ -17,9 +17,9 @@ import (
 const (
 	// checkInterval is how often the daemon looks for kube-proxy.
 	checkInterval = 2 * time.Second
-	// minTimeout is how long after the last heartbeat kube-proxy's rules count as left over. The timeout
-	// doubles each time the rules return after a removal, up to maxTimeout. A kube-proxy in another PID
-	// namespace that has nothing to change gives no other heartbeat.
+	// minTimeout is how long after the last heartbeat kube-proxy's rules count as left over. The
+	// timeout doubles each time the rules return after a removal, up to maxTimeout. A kube-proxy in
+	// another PID namespace that has nothing to change gives no other heartbeat.
 	minTimeout = 20 * time.Second
 	maxTimeout = 5 * time.Minute
 	// returnPeriod is how long after a removal rules count as returned. A kubelet restarts a container
@@ -132,9 +132,7 @@ func (p *peer) step(ctx context.Context) {
 	process, now := p.process(), p.now()
 	switch p.state.State {
 	case status.Maintained:
-		switch {
-		case p.alive(process):
-		case now.Sub(p.heartbeat.at) >= p.heartbeat.timeout:
+		if !p.alive(process) && now.Sub(p.heartbeat.at) >= p.heartbeat.timeout {
 			p.enter(status.LeftOver, found)
 			p.clean(ctx)
 		}
