@@ -8,23 +8,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Applied are the Programs that a Dataplane applied last. The cost of a change does not
-// depend on the number of Services. Any goroutine may read it while it changes.
+// Applied contains the Programs that a Dataplane last applied. The cost of a change does not depend
+// on the number of Services. Any goroutine may read it while it changes.
 type Applied struct {
 	mu       sync.Mutex
 	node     ir.Programs // without their Services
 	services ir.PerFamily[map[ir.Name]*ir.Service]
 }
 
-// Desired is what is in force after a Plan's commit: the Programs if Full is set, else
-// what was last applied with Changes.
+// Desired is the state after a Plan's commit: the Programs if Full is set, otherwise the applied ones
+// with Changes.
 type Desired struct {
 	Full     bool
 	Programs ir.Programs
 	Changes  ir.Changes
 }
 
-// Take enters what a commit put in force.
+// Take records a committed state.
 func (a *Applied) Take(d Desired) {
 	if d.Full {
 		a.Replace(d.Programs)
@@ -33,7 +33,7 @@ func (a *Applied) Take(d Desired) {
 	}
 }
 
-// Replace enters Programs that are in force, and nothing else is.
+// Replace records that exactly these Programs are applied.
 func (a *Applied) Replace(programs ir.Programs) {
 	var node ir.Programs
 	var services ir.PerFamily[map[ir.Name]*ir.Service]
@@ -50,7 +50,7 @@ func (a *Applied) Replace(programs ir.Programs) {
 	a.node, a.services = node, services
 }
 
-// Change enters changes that are in force.
+// Change records applied changes.
 func (a *Applied) Change(changes ir.Changes) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,8 +97,7 @@ func (a *Applied) Programs() ir.Programs {
 	return a.Some(func(ir.Family, *ir.Service) bool { return true })
 }
 
-// Some returns the Programs with those Services alone that keep chooses, by
-// name.
+// Some returns the Programs with only the Services that keep selects, by name.
 func (a *Applied) Some(keep func(ir.Family, *ir.Service) bool) (programs ir.Programs) {
 	node, all := a.all()
 	for f, of := range ir.Present(node) {
@@ -114,8 +113,7 @@ func (a *Applied) Some(keep func(ir.Family, *ir.Service) bool) (programs ir.Prog
 	return programs
 }
 
-// all returns what there is, in no order: whoever notes a change waits no longer
-// than that takes.
+// all returns everything without sorting, since Change waits for it.
 func (a *Applied) all() (node ir.Programs, services ir.PerFamily[[]*ir.Service]) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,7 +123,7 @@ func (a *Applied) all() (node ir.Programs, services ir.PerFamily[[]*ir.Service])
 	return a.node, services
 }
 
-// Without returns the Programs without Services that were refused.
+// Without returns the Programs without refused Services.
 func Without(programs ir.Programs, refused []Refusal) (rest ir.Programs) {
 	if len(refused) == 0 {
 		return programs

@@ -61,8 +61,8 @@ type Dataplane interface {
 	Close() error
 }
 
-// CompareEvery is how often the whole node is compared with what it should have,
-// without any other reason (DMN-21).
+// CompareEvery is the interval of full comparisons without another reason (DMN-21, the maximum sync
+// interval).
 const CompareEvery = time.Hour
 
 // Options configure a Dataplane. The zero value is the default.
@@ -73,7 +73,7 @@ type Options struct {
 	// LockTimeout is how long to wait for a lock that another program holds. 0 is the
 	// Dataplane's default.
 	LockTimeout time.Duration
-	// ReadOnly forbids any change of the node, whatever a reading finds.
+	// ReadOnly forbids any change of the node.
 	ReadOnly bool
 	// OwnTables makes the tables of mode nftables unwritable for other programs, where
 	// the kernel can.
@@ -86,12 +86,11 @@ type Options struct {
 	// Local, if set, is called with the pod addresses that HNS reports on this node,
 	// in mode kernelspace.
 	Local func(map[netip.Addr]struct{})
-	// Log, if set, gets what the Dataplane finds between calls.
+	// Log, if set, receives messages of goroutines of the Dataplane.
 	Log  *slog.Logger
 	IPVS IPVS
-	// Previous, if set, is the open Dataplane whose rules are in force. The caller
-	// closes it once the new one has its rules in force. One of the same mode may hand
-	// over what it holds in the process.
+	// Previous, if set, is the open Dataplane whose rules are applied. The caller closes it after the
+	// new one has applied its rules. One of the same mode may hand over its state in the process.
 	Previous Dataplane
 }
 
@@ -99,20 +98,20 @@ type Options struct {
 type IPVS struct {
 	// Scheduler must exist in the kernel. It has no flags.
 	Scheduler string
-	// ManageAll removes every virtual server that no Service wants, also those of
-	// other programs, as kube-proxy does.
+	// ManageAll removes every virtual server that no Service needs, including those of other programs,
+	// as kube-proxy does.
 	ManageAll bool
-	// DrainDeadline is how long a removed backend keeps its connections, and so does a
-	// virtual server when the mode is left. 0 is the constant DrainDeadline.
+	// DrainDeadline is how long a removed backend keeps its connections, and a virtual server after a
+	// change to another mode. 0 means the constant DrainDeadline.
 	DrainDeadline time.Duration
 }
 
-// DrainDeadline is how long ip_vs keeps connections to removed backends by default. It
-// is longer than the usual termination grace period of pods. A client that still sends
-// after it most likely does not know that its pod is gone.
+// DrainDeadline is how long ip_vs keeps connections to removed backends by default. It is longer than
+// the usual termination grace period of pods. Clients that still send afterwards are most likely not
+// aware that the pod was removed.
 const DrainDeadline = time.Hour
 
-// Drain is a removed backend that still serves its connections, and gets no new ones.
+// Drain is a removed backend that serves only existing connections.
 type Drain struct {
 	Service  ir.Name        `json:"service,omitzero"` // zero where the drain began before this process did
 	Frontend ir.Match       `json:"frontend"`
@@ -122,8 +121,7 @@ type Drain struct {
 	Connections int       `json:"connections"`
 }
 
-// Plan is the difference between what a node has and what it should have. It is
-// immutable.
+// Plan is the difference between a node's content and the desired one. It is immutable.
 type Plan interface {
 	// Empty reports whether there is nothing to do.
 	Empty() bool
@@ -134,17 +132,17 @@ type Plan interface {
 	Differences(yield func(Operation) bool)
 	// RemovedFrontends returns the frontends that the commit removes from the node.
 	RemovedFrontends() []ir.Match
-	// Without returns the Plan without the operations on some objects. ok is false
-	// where the Plan cannot separate them.
+	// Without returns the Plan without the operations on some objects. ok is false if the Plan cannot
+	// separate them.
 	Without(objects map[string]bool) (rest Plan, ok bool)
 }
 
-// Result is what a Commit did.
+// Result is the result of a Commit.
 type Result struct {
 	// Refused are the Services whose rules the kernel refused, by name.
 	Refused []Refusal
-	// Busy is how many objects could not be removed, since the kernel still uses
-	// them. They have no effect, and a later Commit removes them.
+	// Busy is the number of objects that the kernel still uses, so that they could not be removed. They
+	// have no effect, and a later Commit removes them.
 	Busy ir.PerFamily[int]
 	// Tables count the rules of dataplanes that have them in tables.
 	Tables []TableCount
@@ -226,16 +224,15 @@ type Operation struct {
 	Object  string    `json:"object"`           // as the dataplane's tool lists it
 	Service ir.Name   `json:"service,omitzero"` // zero: the fixed part, shared by all
 	Origin  ir.Origin `json:"origin,omitzero"`  // of what is wanted; zero if Verb is Remove
-	// Have is the content that the node should not have of the object, and Want is the
-	// content that it lacks: rules, an element, or words of a declaration, as the
-	// dataplane's tool lists them. If only the order differs, both have all lines.
-	// Only Differences sets them.
+	// Have is surplus content of the object, and Want is missing content: rules, an element, or words of
+	// a declaration, as the dataplane's tool lists them. If only the order differs, both contain all
+	// lines. Only Differences sets them.
 	Have []string `json:"have,omitempty"`
 	Want []string `json:"want,omitempty"`
 }
 
-// LinesShown is how many lines Have and Want of an Operation have at most. If there are
-// more, one further line has their number.
+// LinesShown is the maximum number of lines in Have and Want of an Operation. If there are more, a
+// further line contains their number.
 const LinesShown = 20
 
 // Lines returns at most LinesShown lines, and one with the number of those it omits.
@@ -279,4 +276,4 @@ type Foreign struct {
 	Why    string
 }
 
-func (f *Foreign) Error() string { return f.Object + ": belongs to somebody else: " + f.Why }
+func (f *Foreign) Error() string { return f.Object + ": belongs to another program: " + f.Why }

@@ -12,11 +12,10 @@ import (
 // Lock is held by the one process that may change a node's rules.
 type Lock struct{ file *os.File }
 
-// lockEvery is how often a lock that somebody holds is tried: a wait for it cannot
-// be interrupted by a context.
+// lockEvery is the interval of attempts to acquire a lock. A context cannot interrupt a blocking wait.
 const lockEvery = 20 * time.Millisecond
 
-// waitForLock tries to take a lock until ctx ends, as long as the answer is held.
+// waitForLock calls try until it does not return the error held, or ctx ends.
 func waitForLock(ctx context.Context, try func() error, held error) error {
 	ticker := time.NewTicker(lockEvery)
 	defer ticker.Stop()
@@ -33,13 +32,13 @@ func waitForLock(ctx context.Context, try func() error, held error) error {
 	}
 }
 
-// lockOwner is what the owner of a lock writes of itself.
+// lockOwner describes this process, in a lock file.
 func lockOwner() string {
 	return fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.Join(os.Args, " "))
 }
 
-// lockError is that of a lock which could not be taken: it names who holds it, as
-// written in ownerFile.
+// lockError returns the error for a lock that could not be acquired. It names the owner, from
+// ownerFile.
 func lockError(path, ownerFile string, err, held error) error {
 	if errors.Is(err, held) {
 		owner, _ := os.ReadFile(ownerFile)

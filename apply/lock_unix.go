@@ -14,14 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AcquireLock takes the lock of the network namespace that the calling thread
-// is in, under dir, and writes the owner into it. While another process holds
-// it, it waits until ctx ends, then names that process. The lock goes with the
-// process, however it ends, and with the last of the programs that it started:
-// what these still do to the rules, the next owner has to see.
+// AcquireLock acquires the lock of the calling thread's network namespace, in dir, and writes the
+// owner into it. While another process holds the lock, AcquireLock waits until ctx ends. The error
+// names that process. The kernel releases the lock when the process and all programs that it started
+// have ended, since these may still change the rules.
 //
-// dir is made, and is its owner's alone: who can open the file can hold the
-// lock, and keep proxyc from starting.
+// AcquireLock creates dir, accessible only to its owner. Every process that can open the file could
+// hold the lock, and prevent proxyc from starting.
 func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 	path, err := lockPath(dir)
 	if err != nil {
@@ -31,7 +30,7 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
 	var f *os.File
-	for { // until what is locked is what the next one opens, too: who releases it removes the file
+	for { // until the locked file is still at the path: its previous owner removes it
 		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600); err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
@@ -39,7 +38,7 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 			if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) || isAt(f, path) {
 				return err
 			}
-			return errGone // who holds it has removed it already: another file has its place
+			return errGone // its owner removed it, and another file may have replaced it
 		}
 		err = waitForLock(ctx, try, unix.EWOULDBLOCK)
 		if err == nil && isAt(f, path) {
@@ -60,8 +59,8 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 	return &Lock{f}, nil
 }
 
-// CheckLock returns why a lock could not be written under dir, by writing something else
-// there; nil: it could.
+// CheckLock returns why a lock could not be written in dir; nil if it could. It writes another file
+// there.
 func CheckLock(dir string) error {
 	if err := ownDir(dir); err != nil {
 		return err
@@ -73,19 +72,18 @@ func CheckLock(dir string) error {
 	return errors.Join(writeAt(f, lockOwner()), f.Close(), os.Remove(f.Name()))
 }
 
-// errGone has a lock's file opened anew.
+// errGone means that the lock file was removed and has to be opened again.
 var errGone = errors.New("the lock's file is gone")
 
-// isAt reports whether a path leads to an open file.
+// isAt reports whether a path is that of an open file.
 func isAt(f *os.File, path string) bool {
 	is, err := f.Stat()
 	at, errAt := os.Lstat(path)
 	return err == nil && errAt == nil && os.SameFile(is, at)
 }
 
-// LockOwner returns who holds the lock of the calling thread's network namespace under
-// dir, as it wrote itself: "process 4711 (proxyc watch)"; "" where nobody does, or that
-// cannot be read.
+// LockOwner returns the owner of the lock of the calling thread's network namespace in dir: "process
+// 4711 (proxyc watch)"; "" if there is none, or it cannot be read.
 func LockOwner(dir string) string {
 	path, err := lockPath(dir)
 	if err != nil {
@@ -112,7 +110,7 @@ func lockPath(dir string) (string, error) {
 	return filepath.Join(dir, fmt.Sprintf("proxyc-%d.lock", ns.Ino)), nil
 }
 
-// ownDir makes a directory one that nobody else can look into.
+// ownDir creates a directory that only its owner can access.
 func ownDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -135,8 +133,8 @@ func writeAt(f *os.File, s string) error {
 	return err
 }
 
-// Release gives the lock back, and removes its file: network namespaces come and go, and
-// each has one. Who opened it meanwhile sees that it is gone.
+// Release releases the lock and removes its file, since each network namespace has one. Processes that
+// opened it meanwhile detect that.
 func (l *Lock) Release() error {
 	return errors.Join(os.Remove(l.file.Name()), unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }

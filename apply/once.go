@@ -7,11 +7,9 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Once brings a node to what is wanted: it reads, plans, lets approve decide
-// about the plan, commits, and reads again to see that the node holds it.
-// approve returns false where the plan is only to be looked at. Once returns the
-// plan, also when there was nothing to do. Services that the kernel refuses are
-// not in force, whatever was there of them before.
+// Once applies Programs to a node: it reads the node, plans, commits if approve accepts the plan, and
+// reads the node again to verify the result. It returns the plan, even if that is empty. Services
+// that the kernel refuses have no rules afterwards, not even previous ones.
 func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan) bool) (Plan, Result, error) {
 	var done Result
 	if err := d.Read(ctx, want); err != nil {
@@ -39,9 +37,8 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	return plan, done, nil
 }
 
-// Converge commits plan, which leads to want, and then, as long as the kernel
-// refuses Services, reads the node and commits what leads to the rest. commit
-// carries a Plan out, and returns the Services that were refused.
+// Converge commits a plan for want. While the kernel refuses Services, it reads the node and commits
+// the difference to the rest. commit commits a Plan, and returns the refused Services.
 func Converge(ctx context.Context, d Dataplane, want ir.Programs, plan Plan, commit func(Plan) ([]Refusal, error)) error {
 	for {
 		refused, err := commit(plan)

@@ -57,14 +57,13 @@ type Counters struct {
 	// LocalhostNodePorts returns how many connections to node ports at localhost
 	// were accepted.
 	LocalhostNodePorts func(context.Context) (packets uint64, err error)
-	// Draining returns the backends that drain. The kernel has to be asked about their
-	// connections.
+	// Draining returns the draining backends. It reads their connections from the kernel.
 	Draining func() []Drain
-	// Proxied returns what the process carries, for each family and protocol.
+	// Proxied counts the connections that the process proxies, for each family and protocol.
 	Proxied func() []Proxied
 }
 
-// Proxied counts what a process carries of one family and protocol.
+// Proxied counts the proxied connections of one family and protocol.
 type Proxied struct {
 	Family   ir.Family
 	Protocol ir.Protocol
@@ -95,7 +94,7 @@ func ChangedBy(d Dataplane) []string {
 	return nil
 }
 
-// Drainer is a Dataplane whose process carries connections. It keeps them after Close.
+// Drainer is a Dataplane whose process proxies connections. It keeps them after Close.
 type Drainer interface {
 	// Carried returns how many connections there are.
 	Carried() int
@@ -104,8 +103,7 @@ type Drainer interface {
 	Drain(ctx context.Context) (cut int)
 }
 
-// DrainerOf returns the Dataplane as a Drainer; false if the kernel carries its
-// connections.
+// DrainerOf returns the Dataplane as a Drainer; false if the process proxies no connections.
 func DrainerOf(d Dataplane) (Drainer, bool) {
 	dr, ok := d.(Drainer)
 	return dr, ok
@@ -135,10 +133,10 @@ func First(p Plan, n int) (first []Operation, total Count) {
 	return first, total
 }
 
-// GoneLister is a Plan that reports which missing objects it makes again.
+// GoneLister is a Plan that reports which missing objects it restores.
 type GoneLister interface{ Gone() []Gone }
 
-// Gone is a missing object of ours. All that it contained is missing, too.
+// Gone is a missing object of proxyc. Its content is missing, too.
 type Gone struct {
 	What string // "table ip proxyc"
 	// Within is the common beginning of the Objects of operations that restore the
@@ -146,7 +144,7 @@ type Gone struct {
 	Within string
 }
 
-// GoneIn returns the missing objects that a Plan makes again.
+// GoneIn returns the missing objects that a Plan restores.
 func GoneIn(p Plan) []Gone {
 	if p, ok := p.(GoneLister); ok {
 		return p.Gone()

@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Count is how many operations of each kind a Service needs.
+// Count contains the numbers of operations of a Service.
 type Count struct {
 	Service ir.Name `json:"service,omitzero"` // zero: the fixed part
 	Added   int     `json:"added"`
@@ -31,8 +31,8 @@ func (c *Count) Add(v Verb) {
 	}
 }
 
-// Summary counts a Plan's operations by Service, in order of name, the fixed
-// part first; total has them all.
+// Summary counts a Plan's operations by Service, ordered by name, with the fixed part first. total
+// counts all.
 func Summary(p Plan) (byService []Count, total Count) {
 	index := make(map[ir.Name]int)
 	for op := range p.Operations {
@@ -52,8 +52,8 @@ func Summary(p Plan) (byService []Count, total Count) {
 // All is more operations than any Plan has.
 const All = math.MaxInt
 
-// Print writes a Plan for people: counts by Service, and the first operations
-// with their origins, and with what the node has and should have.
+// Print writes a Plan as text: counts by Service, and the first operations with their origins and
+// their differences.
 func Print(w io.Writer, p Plan, operations int) error {
 	b := bufio.NewWriter(w)
 	if p.Empty() {

@@ -185,7 +185,7 @@ func TestApplyErrors(t *testing.T) {
 			m.ownTable("table ip6 proxyc")
 			before = m.dump()
 			for _, flags := range [][]string{nil, {"--check"}, {"--dry-run"}, {"--yes-takeover"}} {
-				clear("foreign table", m.apply(p, config, cluster, flags...), "table ip6 proxyc", "somebody else")
+				clear("foreign table", m.apply(p, config, cluster, flags...), "table ip6 proxyc", "another program")
 			}
 		}
 		if p.mode == "iptables" {

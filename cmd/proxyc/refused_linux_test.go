@@ -28,7 +28,7 @@ func (w *watched) readyz(what string, want int, reason string) {
 func TestWatchFailedSync(t *testing.T) {
 	t.Parallel()
 	for _, plane := range []struct{ name, table, reason, counter string }{
-		{"nftables", "ip proxyc", "belongs to somebody else", "nftables_sync_failures_total"},
+		{"nftables", "ip proxyc", "belongs to another program", "nftables_sync_failures_total"},
 		{"iptables-nft", "ip nat", "Operation not permitted", "iptables_restore_failures_total"},
 	} {
 		t.Run(plane.name, func(t *testing.T) {
