@@ -109,3 +109,10 @@ func (b *balancer) has(backend netip.AddrPort) bool {
 	defer b.mu.Unlock()
 	return slices.Contains(b.backends, backend)
 }
+
+// same reports whether a balancer has these backends and affinity.
+func (b *balancer) same(backends []netip.AddrPort, affinity time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.affinity == affinity && slices.Equal(b.backends, backends)
+}

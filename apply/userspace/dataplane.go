@@ -160,7 +160,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := &Plan{Desired: apply.Desired{Changes: changes}, dataplane: d}
 	for f, now := range ir.Present(d.state) {
 		if of := changes.Of(f); len(of) > 0 {
-			fp := d.planChanges(f, now, of)
+			fp := planChanges(d, f, now, of)
 			fp.sort()
 			*p.families.At(f) = fp
 			if fp.rulesDiffer(now) {
@@ -170,47 +170,6 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	}
 	p.difference()
 	return p
-}
-
-// planChanges plans the changes of a family.
-func (d *Dataplane) planChanges(f ir.Family, now *lowered, changes []ir.Change) *familyPlan {
-	fp := &familyPlan{family: f, next: now, others: map[ir.Name]*rules.Fragment{}, ports: rules.Ports{}}
-	free := sync.OnceValue(func() *rules.PortRange { return freePorts(d.proxy, f, &now.node, changes) })
-	for _, c := range changes {
-		wanted := map[ir.ServicePort]bool{}
-		if c.New == nil {
-			fp.others[c.Name] = nil
-		} else {
-			for i := range c.New.Frontends {
-				name := c.New.Frontends[i].Port
-				if fp.ports[name] != 0 {
-					continue
-				}
-				n, ok := now.ports[name]
-				if !ok {
-					n, ok = free().Assign(name)
-				}
-				if ok {
-					fp.ports[name] = n
-				} else if !slices.Contains(fp.unserved, name) {
-					fp.unserved = append(fp.unserved, name)
-				}
-			}
-			x := now.lower.LowerService(c.New, fp.ports)
-			fp.others[c.Name] = &x
-			for i := range x.Listeners {
-				wanted[x.Listeners[i].Port] = true
-				fp.add(d, &x.Listeners[i])
-			}
-		}
-		old := now.fragments[c.Name]
-		for i := range old.Listeners {
-			if name := old.Listeners[i].Port; !wanted[name] {
-				fp.addRemoved(d, Key{Family: f, Port: name})
-			}
-		}
-	}
-	return fp
 }
 
 // Compare reads the rules. It does not check the listeners, which belong to this process.
@@ -281,7 +240,7 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 				continue
 			}
 			_, before := d.proxy.At(KeyOf(f.family, l))
-			at, err := d.proxy.Open(f.family, l, d.alternatives(f, l))
+			at, err := d.proxy.Open(f.family, l, f.alternatives(l))
 			if err != nil {
 				out.Add(l.Port.Service, fmt.Errorf("its listener: %w", err))
 				for _, k := range opened { // free its port for others
@@ -311,26 +270,6 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 	}
 	own.difference()
 	return &own, refused
-}
-
-// alternatives yields alternative ports for a listener: any (0), or those of portRange in order.
-func (d *Dataplane) alternatives(f *familyPlan, l *rules.Listener) func(func(uint16) bool) {
-	first, last, others := rules.ProxyPorts(&f.next.node)
-	return func(yield func(uint16) bool) {
-		if others {
-			yield(0)
-			return
-		}
-		free := rules.NewPortRange(first, last)
-		for _, other := range f.listeners {
-			free.Take(other.Listen.Port())
-		}
-		for _, n := range f.next.ports {
-			free.Take(n)
-		}
-		for n, ok := free.Next(l.Listen.Port()); ok && yield(n); n, ok = free.Next(n) {
-		}
-	}
 }
 
 // remember records a Plan as applied.
@@ -389,17 +328,14 @@ func (d *Dataplane) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	err := d.withdraw(ctx)
-	for _, k := range d.proxy.Keys() {
-		d.proxy.CloseListener(k)
-	}
-	d.proxy.CloseReplaced()
+	err := d.removeServiceRules(ctx)
+	d.proxy.CloseListeners()
 	return errors.Join(err, d.rules.Close())
 }
 
-// withdraw removes the rules of Services. It keeps the chains, whose rules keep existing
+// removeServiceRules removes the rules of Services. It keeps the chains, whose rules keep existing
 // connections tracked.
-func (d *Dataplane) withdraw(ctx context.Context) error {
+func (d *Dataplane) removeServiceRules(ctx context.Context) error {
 	found, err := d.rules.Rulesets(ctx)
 	if err != nil {
 		return err

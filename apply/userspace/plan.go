@@ -4,7 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
+	"sync"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -59,6 +59,67 @@ func (f *familyPlan) add(d *Dataplane, l *rules.Listener) {
 		f.verbs[l.Port] = apply.Change
 	}
 	f.listeners = append(f.listeners, l)
+}
+
+// planChanges plans the changes of a family.
+func planChanges(d *Dataplane, f ir.Family, now *lowered, changes []ir.Change) *familyPlan {
+	fp := &familyPlan{family: f, next: now, others: map[ir.Name]*rules.Fragment{}, ports: rules.Ports{}}
+	free := sync.OnceValue(func() *rules.PortRange { return freePorts(d.proxy, f, &now.node, changes) })
+	for _, c := range changes {
+		wanted := map[ir.ServicePort]bool{}
+		if c.New == nil {
+			fp.others[c.Name] = nil
+		} else {
+			for i := range c.New.Frontends {
+				name := c.New.Frontends[i].Port
+				if fp.ports[name] != 0 {
+					continue
+				}
+				n, ok := now.ports[name]
+				if !ok {
+					n, ok = free().Assign(name)
+				}
+				if ok {
+					fp.ports[name] = n
+				} else if !slices.Contains(fp.unserved, name) {
+					fp.unserved = append(fp.unserved, name)
+				}
+			}
+			x := now.lower.LowerService(c.New, fp.ports)
+			fp.others[c.Name] = &x
+			for i := range x.Listeners {
+				wanted[x.Listeners[i].Port] = true
+				fp.add(d, &x.Listeners[i])
+			}
+		}
+		old := now.fragments[c.Name]
+		for i := range old.Listeners {
+			if name := old.Listeners[i].Port; !wanted[name] {
+				fp.addRemoved(d, Key{Family: f, Port: name})
+			}
+		}
+	}
+	return fp
+}
+
+// alternatives yields alternative ports for a listener: any (0), or those of portRange in order.
+func (f *familyPlan) alternatives(l *rules.Listener) func(func(uint16) bool) {
+	first, last, others := rules.ProxyPorts(&f.next.node)
+	return func(yield func(uint16) bool) {
+		if others {
+			yield(0)
+			return
+		}
+		free := rules.NewPortRange(first, last)
+		for _, other := range f.listeners {
+			free.Take(other.Listen.Port())
+		}
+		for _, n := range f.next.ports {
+			free.Take(n)
+		}
+		for n, ok := free.Next(l.Listen.Port()); ok && yield(n); n, ok = free.Next(n) {
+		}
+	}
 }
 
 func (f *familyPlan) sort() {
@@ -193,22 +254,31 @@ func (p *Plan) listenerOperations(yield func(apply.Operation) bool) {
 			if !some {
 				continue
 			}
-			op := apply.Operation{Verb: verb, Object: l.Object(), Service: l.Port.Service, Origin: l.Origin}
-			for _, b := range l.Backends {
-				op.Want = append(op.Want, "backend "+b.String())
-			}
-			op.Want = apply.Lines(op.Want)
-			if !yield(op) {
+			if !yield(Operation(verb, l)) {
 				return
 			}
 		}
 		for _, s := range f.removed {
-			op := apply.Operation{Verb: apply.Remove, Object: "listener " + s.at.String() + "/" + s.Port.Protocol.String(), Service: s.Port.Service}
-			if !yield(op) {
+			if !yield(RemoveOperation(s.Key, s.at)) {
 				return
 			}
 		}
 	}
+}
+
+// Operation describes the opening or an update of a listener.
+func Operation(verb apply.Verb, l *rules.Listener) apply.Operation {
+	op := apply.Operation{Verb: verb, Object: l.Object(), Service: l.Port.Service, Origin: l.Origin}
+	for _, b := range l.Backends {
+		op.Want = append(op.Want, "backend "+b.String())
+	}
+	op.Want = apply.Lines(op.Want)
+	return op
+}
+
+// RemoveOperation describes the closing of a listener.
+func RemoveOperation(k Key, at netip.AddrPort) apply.Operation {
+	return apply.Operation{Verb: apply.Remove, Object: "listener " + at.String() + "/" + k.Port.Protocol.String(), Service: k.Port.Service}
 }
 
 // RemovedFrontends returns those of the rules. Flows of removed listeners end with the Proxy's
@@ -239,11 +309,4 @@ func freePorts(p *Proxy, f ir.Family, node *ir.Node, changes []ir.Change) *rules
 		}
 	}
 	return free
-}
-
-// same reports whether a balancer has these backends and affinity.
-func (b *balancer) same(backends []netip.AddrPort, affinity time.Duration) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.affinity == affinity && slices.Equal(b.backends, backends)
 }

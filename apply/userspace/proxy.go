@@ -62,26 +62,26 @@ func KeyOf(f ir.Family, l *rules.Listener) Key {
 	return k
 }
 
-// Compare orders Keys of a family.
-func (k Key) Compare(o Key) int { return cmp.Or(k.Port.Compare(o.Port), k.At.Compare(o.At)) }
+// Compare orders Keys.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Family, o.Family), k.Port.Compare(o.Port), k.At.Compare(o.At))
+}
 
 // Proxy serves listeners. Its methods are safe for concurrent use, except that only one goroutine
 // at a time may change listeners.
 type Proxy struct {
 	Options
-	slots    chan struct{} // one token per TCP connection
-	sessions atomic.Int64  // number of UDP sessions
-	idle     atomic.Int64  // current UDPIdle in nanoseconds
+	connections connections    // of TCP clients
+	sessions    atomic.Int64   // number of UDP sessions
+	idle        atomic.Int64   // current UDPIdle in nanoseconds
+	sockets     socketLimit    // of listeners, including reserved ones
+	warnings    warnings       // about reached limits
+	work        sync.WaitGroup // all goroutines
 
-	mu          sync.Mutex
-	listeners   map[Key]*listener
-	balancers   map[Key]*balancer    // by service port, shared by its listeners
-	replaced    []*listener          // until CloseReplaced
-	sockets     int                  // of listeners, including held ones
-	connections map[*connection]bool // TCP connections
-	aborting    bool                 // new connections are rejected
-	lastWarning time.Time            // last log message about a limit
-	work        sync.WaitGroup       // all goroutines
+	mu        sync.Mutex
+	listeners map[Key]*listener
+	balancers map[Key]*balancer // by service port, shared by its listeners
+	replaced  []*listener       // until CloseReplaced
 
 	counts ir.PerFamily[[2]counts] // of TCP and UDP
 }
@@ -92,19 +92,11 @@ type counts struct {
 	accepted, dialFailures, unreachable, waited, dropped atomic.Uint64
 }
 
-// countsOf returns the counts of a listener's family and protocol.
-func (p *Proxy) countsOf(k Key) *counts {
-	of := p.counts.At(k.Family)
-	if k.Port.Protocol == ir.UDP {
-		return &of[1]
-	}
-	return &of[0]
-}
-
 // NewProxy returns a Proxy without listeners.
 func NewProxy(o Options) *Proxy {
-	p := &Proxy{Options: o, slots: make(chan struct{}, o.Connections),
-		listeners: map[Key]*listener{}, balancers: map[Key]*balancer{}, connections: map[*connection]bool{}}
+	p := &Proxy{Options: o, listeners: map[Key]*listener{}, balancers: map[Key]*balancer{},
+		connections: connections{slots: make(chan struct{}, o.Connections), open: map[*connection]bool{}},
+		sockets:     socketLimit{limit: o.Listeners}, warnings: warnings{log: o.Log}}
 	p.SetUDPIdle(o.UDPIdle)
 	return p
 }
@@ -116,9 +108,9 @@ func (p *Proxy) SetUDPIdle(d time.Duration) { p.idle.Store(int64(d)) }
 func (p *Proxy) Counts() []apply.Proxied {
 	listening := map[*counts]int{}
 	p.mu.Lock()
-	for k, l := range p.listeners {
+	for _, l := range p.listeners {
 		if !l.suspended.Load() {
-			listening[p.countsOf(k)]++
+			listening[l.counts]++
 		}
 	}
 	p.mu.Unlock()
@@ -141,11 +133,13 @@ func (p *Proxy) Connections() int {
 	if p == nil {
 		return 0
 	}
-	return len(p.slots)
+	return len(p.connections.slots)
 }
 
 // listener is a port with its balancer and held sockets.
 type listener struct {
+	proxy     *Proxy
+	counts    *counts // of its family and protocol
 	key       Key
 	at        netip.AddrPort
 	balancer  *balancer
@@ -165,23 +159,23 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	if old != nil && old.at == want.Listen {
 		return old.at, nil
 	}
-	if !p.acquireSocket(old != nil) { // a replaced listener is closed soon
-		return netip.AddrPort{}, p.errSockets()
+	if err := p.sockets.acquire(old != nil); err != nil { // a replaced listener is closed soon
+		return netip.AddrPort{}, err
 	}
-	l := &listener{key: key, balancer: p.balancerOf(key), reserved: map[netip.AddrPort]io.Closer{}, closed: make(chan struct{})}
+	l := p.newListener(key)
 	l.balancer.set(want.Backends, want.Affinity)
-	serve, err := p.listen(l, want.Listen)
+	serve, err := l.listen(want.Listen)
 	first := err
 	if isPortTaken(err) && elsewhere != nil {
 		for port := range elsewhere {
-			if serve, err = p.listen(l, netip.AddrPortFrom(want.Listen.Addr(), port)); !isPortTaken(err) {
+			if serve, err = l.listen(netip.AddrPortFrom(want.Listen.Addr(), port)); !isPortTaken(err) {
 				break
 			}
 		}
 	}
 	if err != nil {
-		p.releaseBalancer(l)
-		p.releaseSockets(1)
+		l.releaseBalancer()
+		p.sockets.release(1)
 		if isPortTaken(err) {
 			err = first // contains the requested port
 		}
@@ -195,71 +189,53 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	}
 	p.mu.Unlock()
 	p.work.Go(serve)
-	p.suspend(l, len(want.Backends) == 0)
+	l.suspend(len(want.Backends) == 0)
 	return l.at, nil
 }
 
-// acquireSocket counts one more listener socket, and returns false if the limit is reached.
-func (p *Proxy) acquireSocket(always bool) bool {
+// newListener returns a listener that is not open, with the balancer of its service port.
+func (p *Proxy) newListener(key Key) *listener {
+	counts := p.counts.At(key.Family)
+	l := &listener{proxy: p, key: key, counts: &counts[0], reserved: map[netip.AddrPort]io.Closer{}, closed: make(chan struct{})}
+	if key.Port.Protocol == ir.UDP {
+		l.counts = &counts[1]
+	}
+	key.At = netip.AddrPort{}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.Listeners > 0 && p.sockets >= p.Listeners && !always {
-		return false
+	if l.balancer = p.balancers[key]; l.balancer == nil {
+		l.balancer = &balancer{}
+		p.balancers[key] = l.balancer
 	}
-	p.sockets++
-	return true
+	l.balancer.users++
+	return l
 }
 
-func (p *Proxy) releaseSockets(n int) {
-	p.mu.Lock()
-	p.sockets -= n
-	p.mu.Unlock()
-}
-
-func (p *Proxy) errSockets() error {
-	return fmt.Errorf("the process may have %d sockets for listeners, and all are in use", p.Listeners)
-}
-
-// balancerOf returns the balancer of a listener's service port, and counts its user.
-func (p *Proxy) balancerOf(k Key) *balancer {
-	k.At = netip.AddrPort{}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b := p.balancers[k]
-	if b == nil {
-		b = &balancer{}
-		p.balancers[k] = b
-	}
-	b.users++
-	return b
-}
-
-// releaseBalancer releases the balancer of a listener.
-func (p *Proxy) releaseBalancer(l *listener) {
+func (l *listener) releaseBalancer() {
 	k := l.key
 	k.At = netip.AddrPort{}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	l.proxy.mu.Lock()
+	defer l.proxy.mu.Unlock()
 	if l.balancer.users--; l.balancer.users == 0 {
-		delete(p.balancers, k)
+		delete(l.proxy.balancers, k)
 	}
 }
 
 // suspend makes a listener without backends keep its port without listening, so that clients are
 // rejected immediately. With on false the listener accepts again.
-func (p *Proxy) suspend(l *listener, on bool) {
+func (l *listener) suspend(on bool) {
 	if l.suspended.Load() == on {
 		return
 	}
-	do := p.suspendTCP
+	do := l.suspendTCP
 	if l.key.Port.Protocol == ir.UDP {
-		do = p.suspendUDP
+		do = l.suspendUDP
 	}
-	switch err := do(l, on); {
+	switch err := do(on); {
 	case err == nil:
 		l.suspended.Store(on)
 	case !errors.Is(err, errors.ErrUnsupported): // otherwise connections are accepted and reset
-		p.warn("a listener does not follow its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
+		l.proxy.warnings.warn("a listener does not follow its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
 	}
 }
 
@@ -270,17 +246,17 @@ func (p *Proxy) CloseReplaced() {
 	p.replaced = nil
 	p.mu.Unlock()
 	for _, l := range aside {
-		p.closeListener(l)
+		l.close()
 	}
 }
 
 // listen opens the socket of a listener, and returns the function that serves it.
-func (p *Proxy) listen(l *listener, at netip.AddrPort) (serve func(), err error) {
+func (l *listener) listen(at netip.AddrPort) (serve func(), err error) {
 	switch l.key.Port.Protocol {
 	case ir.TCP:
-		return p.listenTCP(l, at)
+		return l.listenTCP(at)
 	case ir.UDP:
-		return p.listenUDP(l, at)
+		return l.listenUDP(at)
 	}
 	return nil, fmt.Errorf("protocol must be tcp or udp, got %s", l.key.Port.Protocol)
 }
@@ -327,7 +303,7 @@ func (p *Proxy) Update(f ir.Family, want *rules.Listener) {
 	if l.changed != nil {
 		l.changed()
 	}
-	p.suspend(l, len(want.Backends) == 0)
+	l.suspend(len(want.Backends) == 0)
 }
 
 // Reserve makes a listener hold exactly these sockets. The error names those that another program
@@ -344,13 +320,14 @@ func (p *Proxy) Reserve(f ir.Family, name ir.ServicePort, at []netip.AddrPort) e
 		if l.reserved[a] != nil {
 			continue
 		}
-		if !p.acquireSocket(false) {
-			errs = append(errs, fmt.Errorf("%s/%s: %w", a, name.Protocol, p.errSockets()))
-			continue
+		err := p.sockets.acquire(false)
+		var s io.Closer
+		if err == nil {
+			if s, err = reserve(l.key, a); err != nil {
+				p.sockets.release(1)
+			}
 		}
-		s, err := reserve(l.key, a)
 		if err != nil {
-			p.releaseSockets(1)
 			errs = append(errs, fmt.Errorf("%s/%s: %w", a, name.Protocol, err))
 			continue
 		}
@@ -360,7 +337,7 @@ func (p *Proxy) Reserve(f ir.Family, name ir.ServicePort, at []netip.AddrPort) e
 		if !keep[a] {
 			s.Close()
 			delete(l.reserved, a)
-			p.releaseSockets(1)
+			p.sockets.release(1)
 		}
 	}
 	return errors.Join(errs...)
@@ -373,18 +350,18 @@ func (p *Proxy) CloseListener(k Key) {
 	delete(p.listeners, k)
 	p.mu.Unlock()
 	if l != nil {
-		p.closeListener(l)
+		l.close()
 	}
 }
 
-func (p *Proxy) closeListener(l *listener) {
-	p.releaseBalancer(l)
+func (l *listener) close() {
+	l.releaseBalancer()
 	close(l.closed)
 	l.socket.Close()
 	for _, s := range l.reserved {
 		s.Close()
 	}
-	p.releaseSockets(1 + len(l.reserved))
+	l.proxy.sockets.release(1 + len(l.reserved))
 }
 
 // Keys returns the open listeners.
@@ -398,6 +375,14 @@ func (p *Proxy) Keys() []Key {
 	return keys
 }
 
+// CloseListeners closes all listeners. TCP connections continue.
+func (p *Proxy) CloseListeners() {
+	for _, k := range p.Keys() {
+		p.CloseListener(k)
+	}
+	p.CloseReplaced()
+}
+
 // Close closes all listeners and waits for TCP connections to end until ctx ends. It then closes
 // the remaining ones and returns their number. A read-only dataplane has a nil Proxy, for which
 // Close does nothing.
@@ -405,10 +390,7 @@ func (p *Proxy) Close(ctx context.Context) (cut int) {
 	if p == nil {
 		return 0
 	}
-	for _, k := range p.Keys() {
-		p.CloseListener(k)
-	}
-	p.CloseReplaced()
+	p.CloseListeners()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -419,32 +401,51 @@ func (p *Proxy) Close(ctx context.Context) (cut int) {
 		return 0
 	case <-ctx.Done():
 	}
-	p.mu.Lock()
-	p.aborting, cut = true, len(p.connections)
-	for c := range p.connections {
-		c.abort()
-	}
-	p.mu.Unlock()
+	cut = p.connections.abort()
 	<-done
 	return cut
+}
+
+// socketLimit bounds the number of sockets.
+type socketLimit struct {
+	limit int // 0 is no limit
+	mu    sync.Mutex
+	used  int
+}
+
+// acquire counts one more socket, or returns an error if the limit is reached and not exceeded on
+// purpose.
+func (s *socketLimit) acquire(exceed bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.limit > 0 && s.used >= s.limit && !exceed {
+		return fmt.Errorf("the process may have %d sockets for listeners, and all are in use", s.limit)
+	}
+	s.used++
+	return nil
+}
+
+func (s *socketLimit) release(n int) {
+	s.mu.Lock()
+	s.used -= n
+	s.mu.Unlock()
 }
 
 // logEvery is the shortest interval of log messages about reached limits.
 const logEvery = time.Minute
 
-// warn logs a warning, at most once per logEvery.
-func (p *Proxy) warn(msg string, args ...any) {
-	if p.Log == nil {
-		return
-	}
-	p.mu.Lock()
-	now := time.Now()
-	quiet := now.Sub(p.lastWarning) < logEvery
-	if !quiet {
-		p.lastWarning = now
-	}
-	p.mu.Unlock()
-	if !quiet {
-		p.Log.Warn(msg, args...)
+// warnings logs at most one warning per logEvery.
+type warnings struct {
+	log  *slog.Logger // optional
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (w *warnings) warn(msg string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now := time.Now(); w.log != nil && now.Sub(w.last) >= logEvery {
+		w.last = now
+		w.log.Warn(msg, args...)
 	}
 }

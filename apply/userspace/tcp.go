@@ -11,7 +11,7 @@ import (
 )
 
 // listenTCP opens a TCP listener.
-func (p *Proxy) listenTCP(l *listener, at netip.AddrPort) (serve func(), err error) {
+func (l *listener) listenTCP(at netip.AddrPort) (serve func(), err error) {
 	socket, err := net.ListenTCP(network(l.key), net.TCPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (p *Proxy) listenTCP(l *listener, at netip.AddrPort) (serve func(), err err
 	}
 	s := &tcpSocket{TCPListener: socket}
 	l.socket, l.at = s, at
-	return func() { p.accept(l, s) }, nil
+	return func() { l.accept(s) }, nil
 }
 
 // tcpSocket is the socket of a TCP listener.
@@ -37,7 +37,7 @@ type tcpSocket struct {
 	listen chan struct{} // closed when it listens again; nil while it listens
 }
 
-func (p *Proxy) suspendTCP(l *listener, on bool) error {
+func (l *listener) suspendTCP(on bool) error {
 	s := l.socket.(*tcpSocket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +72,8 @@ const (
 )
 
 // accept accepts connections until the listener is closed.
-func (p *Proxy) accept(l *listener, socket *tcpSocket) {
-	counts := p.countsOf(l.key)
+func (l *listener) accept(socket *tcpSocket) {
+	p := l.proxy
 	pause := firstPause
 	for {
 		conn, err := socket.AcceptTCP()
@@ -89,7 +89,7 @@ func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 			continue
 		}
 		if err != nil {
-			p.warn("connections cannot be accepted", "servicePort", l.key.Port.String(), "err", err)
+			p.warnings.warn("connections cannot be accepted", "servicePort", l.key.Port.String(), "err", err)
 			select {
 			case <-l.closed:
 				return
@@ -99,26 +99,26 @@ func (p *Proxy) accept(l *listener, socket *tcpSocket) {
 			continue
 		}
 		pause = firstPause
-		counts.accepted.Add(1)
+		l.counts.accepted.Add(1)
 		select {
-		case p.slots <- struct{}{}:
+		case p.connections.slots <- struct{}{}:
 		default:
-			counts.waited.Add(1)
-			p.warn("as many connections as can be carried: others wait", "limit", p.Connections, "servicePort", l.key.Port.String())
+			l.counts.waited.Add(1)
+			p.warnings.warn("as many connections as can be carried: others wait", "limit", p.Connections, "servicePort", l.key.Port.String())
 			select {
-			case p.slots <- struct{}{}:
+			case p.connections.slots <- struct{}{}:
 			case <-l.closed:
 				reset(conn)
 				return
 			}
 		}
-		counts.clients.Add(1)
+		l.counts.clients.Add(1)
 		p.work.Go(func() {
 			defer func() {
-				<-p.slots
-				counts.clients.Add(-1)
+				<-p.connections.slots
+				l.counts.clients.Add(-1)
 			}()
-			p.serveConnection(l, conn)
+			l.serve(conn)
 		})
 	}
 }
@@ -129,7 +129,41 @@ type connection struct {
 	cancel          context.CancelFunc // cancels dialing
 }
 
-// abort resets both connections. The caller holds the Proxy's lock.
+// connections are the open connections of clients.
+type connections struct {
+	slots chan struct{} // one token each
+
+	mu       sync.Mutex // also protects backend of each
+	open     map[*connection]bool
+	aborting bool // new connections are rejected
+}
+
+// add adds a connection, or returns false if connections are aborted.
+func (s *connections) add(c *connection) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[c] = true
+	return !s.aborting
+}
+
+func (s *connections) remove(c *connection) {
+	s.mu.Lock()
+	delete(s.open, c)
+	s.mu.Unlock()
+}
+
+// abort resets all connections, now and in future, and returns the number of open ones.
+func (s *connections) abort() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.aborting = true
+	for c := range s.open {
+		c.abort()
+	}
+	return len(s.open)
+}
+
+// abort resets both connections. The caller holds the lock of connections.
 func (c *connection) abort() {
 	c.cancel()
 	reset(c.client)
@@ -138,33 +172,26 @@ func (c *connection) abort() {
 	}
 }
 
-// serveConnection connects a client to a backend, and forwards until both sides have ended.
-func (p *Proxy) serveConnection(l *listener, conn *net.TCPConn) {
+// serve connects a client to a backend, and forwards until both sides have ended.
+func (l *listener) serve(conn *net.TCPConn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	c := &connection{client: conn, cancel: cancel}
-	p.mu.Lock()
-	p.connections[c] = true
-	late := p.aborting
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		delete(p.connections, c)
-		p.mu.Unlock()
-	}()
-	if late {
+	all := &l.proxy.connections
+	defer all.remove(c)
+	if !all.add(c) {
 		reset(conn)
 		return
 	}
-	backend := p.dial(ctx, l, conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
+	backend := l.dial(ctx, conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
 	if backend == nil {
-		p.countsOf(l.key).unreachable.Add(1)
+		l.counts.unreachable.Add(1)
 		reset(conn)
 		return
 	}
-	p.mu.Lock()
+	all.mu.Lock()
 	c.backend = backend
-	p.mu.Unlock()
+	all.mu.Unlock()
 	if ctx.Err() != nil {
 		reset(backend)
 		return
@@ -174,8 +201,8 @@ func (p *Proxy) serveConnection(l *listener, conn *net.TCPConn) {
 
 // dial connects to a backend for a client. It tries the next one after each failure, and returns
 // nil if none responds or there is none.
-func (p *Proxy) dial(ctx context.Context, l *listener, from netip.Addr) *net.TCPConn {
-	for i, patience := range p.DialTimeouts {
+func (l *listener) dial(ctx context.Context, from netip.Addr) *net.TCPConn {
+	for i, patience := range l.proxy.DialTimeouts {
 		to, ok := l.balancer.pick(from, time.Now(), i > 0)
 		if !ok || ctx.Err() != nil {
 			return nil
@@ -185,9 +212,9 @@ func (p *Proxy) dial(ctx context.Context, l *listener, from netip.Addr) *net.TCP
 		if err == nil {
 			return conn.(*net.TCPConn)
 		}
-		p.countsOf(l.key).dialFailures.Add(1)
-		if p.Log != nil {
-			p.Log.Debug("a backend does not answer", "servicePort", l.key.Port.String(), "backend", to.String(), "err", err)
+		l.counts.dialFailures.Add(1)
+		if log := l.proxy.Log; log != nil {
+			log.Debug("a backend does not answer", "servicePort", l.key.Port.String(), "backend", to.String(), "err", err)
 		}
 	}
 	return nil

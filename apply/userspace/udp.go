@@ -24,9 +24,7 @@ var datagrams = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
 // udpSocket is the socket of a UDP listener, with its sessions.
 type udpSocket struct {
 	*net.UDPConn
-	proxy    *Proxy
 	listener *listener
-	counts   *counts
 	mu       sync.Mutex
 	sessions map[udpClient]*session
 }
@@ -58,7 +56,7 @@ func (one *session) expiry(idle time.Duration) time.Time {
 }
 
 // listenUDP opens a UDP listener.
-func (p *Proxy) listenUDP(l *listener, at netip.AddrPort) (serve func(), err error) {
+func (l *listener) listenUDP(at netip.AddrPort) (serve func(), err error) {
 	conn, err := net.ListenUDP(network(l.key), net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
@@ -71,17 +69,17 @@ func (p *Proxy) listenUDP(l *listener, at netip.AddrPort) (serve func(), err err
 		} else {
 			err = ipv4.NewPacketConn(conn).SetControlMessage(ipv4.FlagDst, true)
 		}
-		if err != nil && p.Log != nil {
-			p.Log.Debug("to which address a datagram was sent is not known", "servicePort", l.key.Port.String(), "err", err)
+		if log := l.proxy.Log; err != nil && log != nil {
+			log.Debug("to which address a datagram was sent is not known", "servicePort", l.key.Port.String(), "err", err)
 		}
 	}
-	s := &udpSocket{UDPConn: conn, proxy: p, listener: l, counts: p.countsOf(l.key), sessions: map[udpClient]*session{}}
+	s := &udpSocket{UDPConn: conn, listener: l, sessions: map[udpClient]*session{}}
 	l.socket, l.at, l.changed = s, netip.AddrPortFrom(at.Addr(), conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()), s.endRemoved
 	return s.serve, nil
 }
 
 // suspendUDP replaces the listener's socket by one that receives nothing, or the reverse.
-func (p *Proxy) suspendUDP(l *listener, on bool) error {
+func (l *listener) suspendUDP(on bool) error {
 	l.socket.Close()
 	if on {
 		// Connect the socket to an address that sends nothing. The kernel then rejects all other clients.
@@ -94,20 +92,20 @@ func (p *Proxy) suspendUDP(l *listener, on bool) error {
 		}
 		conn, err := net.DialUDP(network(l.key), net.UDPAddrFromAddrPort(l.at), net.UDPAddrFromAddrPort(to))
 		if err != nil { // listen again, and drop datagrams
-			serve, again := p.listenUDP(l, l.at)
+			serve, again := l.listenUDP(l.at)
 			if again == nil {
-				p.work.Go(serve)
+				l.proxy.work.Go(serve)
 			}
 			return errors.Join(err, again)
 		}
 		l.socket, l.changed = conn, nil
 		return nil
 	}
-	serve, err := p.listenUDP(l, l.at)
+	serve, err := l.listenUDP(l.at)
 	if err != nil {
 		return err
 	}
-	p.work.Go(serve)
+	l.proxy.work.Go(serve)
 	return nil
 }
 
@@ -160,7 +158,7 @@ func (s *udpSocket) serve() {
 			return
 		case err != nil: // an ICMP error about a reply, which does not matter here
 		case !s.forward(udpClient{netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), s.sentTo(oob[:control])}, buffer[:n]):
-			s.counts.dropped.Add(1)
+			s.listener.counts.dropped.Add(1)
 		}
 		datagrams.Put(buffer)
 	}
@@ -199,20 +197,20 @@ func (s *udpSocket) session(from udpClient) *session {
 		return nil
 	default:
 	}
-	if p := s.proxy; p.sessions.Add(1) > int64(p.Sessions) {
+	if p := s.listener.proxy; p.sessions.Add(1) > int64(p.Sessions) {
 		p.sessions.Add(-1)
-		p.warn("as many UDP clients as can be served: what others send is dropped", "limit", p.Sessions, "servicePort", s.listener.key.Port.String())
+		p.warnings.warn("as many UDP clients as can be served: what others send is dropped", "limit", p.Sessions, "servicePort", s.listener.key.Port.String())
 		return nil
 	}
 	one := s.connect(from)
 	if one == nil {
-		s.proxy.sessions.Add(-1)
+		s.listener.proxy.sessions.Add(-1)
 		return nil
 	}
 	s.sessions[from] = one
-	s.counts.accepted.Add(1)
-	s.counts.clients.Add(1)
-	s.proxy.work.Go(func() { s.answer(one) })
+	s.listener.counts.accepted.Add(1)
+	s.listener.counts.clients.Add(1)
+	s.listener.proxy.work.Go(func() { s.answer(one) })
 	return one
 }
 
@@ -224,12 +222,12 @@ func (s *udpSocket) connect(from udpClient) *session {
 	}
 	conn, err := net.DialUDP(network(s.listener.key), nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
-		s.counts.dialFailures.Add(1)
-		s.proxy.warn("a UDP client gets no socket", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
+		s.listener.counts.dialFailures.Add(1)
+		s.listener.proxy.warnings.warn("a UDP client gets no socket", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
 		return nil
 	}
 	one := &session{client: from, backend: to, conn: conn, began: time.Now()}
-	if suffixes := s.proxy.Suffixes; len(suffixes) > 0 && s.listener.key.Port.Port == dnsPort {
+	if suffixes := s.listener.proxy.Suffixes; len(suffixes) > 0 && s.listener.key.Port.Port == dnsPort {
 		one.lookups = &lookups{suffixes: suffixes}
 	}
 	return one
@@ -238,15 +236,15 @@ func (s *udpSocket) connect(from udpClient) *session {
 // answer forwards datagrams from the backend to the client, until the session expires or the
 // backend rejects datagrams.
 func (s *udpSocket) answer(one *session) {
-	defer s.proxy.sessions.Add(-1)
-	defer s.counts.clients.Add(-1)
+	defer s.listener.proxy.sessions.Add(-1)
+	defer s.listener.counts.clients.Add(-1)
 	defer s.end(one)
 	from := s.sendFrom(one.client.at)
 	for {
-		one.conn.SetReadDeadline(one.expiry(time.Duration(s.proxy.idle.Load())))
+		one.conn.SetReadDeadline(one.expiry(time.Duration(s.listener.proxy.idle.Load())))
 		err := readable(one.conn)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			if time.Now().Before(one.expiry(time.Duration(s.proxy.idle.Load()))) {
+			if time.Now().Before(one.expiry(time.Duration(s.listener.proxy.idle.Load()))) {
 				continue // the client has sent a datagram
 			}
 			return

@@ -49,11 +49,6 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	if p.want != nil {
 		d.desired = p.want
 	}
-	for f, of := range p.services.All() {
-		for name, listeners := range of {
-			d.desired.set(f, name, listeners)
-		}
-	}
 	d.applied.Take(p.desired)
 	return result, nil
 }

@@ -3,7 +3,7 @@ package winuserspace
 import (
 	"context"
 	"log/slog"
-	"maps"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,8 +96,9 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	if s == nil { // nothing is known, and Commit returns an error
 		s = newState(nil, nil)
 	}
-	p := d.full(s, newDesired(want))
-	p.desired = apply.Desired{Full: true, Programs: want}
+	w := newDesired(want)
+	p := d.whole(s, w)
+	p.want, p.desired = w, apply.Desired{Full: true, Programs: want}
 	return p
 }
 
@@ -105,7 +106,17 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := &Plan{}
 	if d.desired != nil && d.state != nil {
-		p = d.changes(d.state, d.desired, changes)
+		keys, addrs := map[userspace.Key]bool{}, map[netip.Addr]bool{}
+		d.mu.Lock()
+		for f, of := range changes.All() {
+			for _, c := range of {
+				for _, k := range d.desired.set(f, c.Old, c.New) {
+					keys[k], addrs[k.At.Addr()] = true, true
+				}
+			}
+		}
+		d.mu.Unlock()
+		p = d.difference(d.state, d.desired, keys, addrs)
 	}
 	p.desired = apply.Desired{Changes: changes}
 	return p
@@ -117,13 +128,8 @@ func (d *Dataplane) Compare(context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.desired == nil {
-		return &Plan{found: s}, nil
-	}
-	p := d.full(s, d.desired)
-	p.found, p.want = s, nil
+	p := d.whole(s, newDesired(d.applied.Programs()))
+	p.found = s
 	return p, nil
 }
 
@@ -173,8 +179,8 @@ func (d *Dataplane) isMissing() bool {
 	if d.desired == nil || began != d.commits.Load() || began%2 != 0 {
 		return false
 	}
-	for a := range maps.Keys(d.desired.users) {
-		if !s.has(a) {
+	for a, n := range d.desired.users {
+		if n > 0 && a.IsValid() && !s.has(a) {
 			return true
 		}
 	}
@@ -189,9 +195,7 @@ func (d *Dataplane) Close() error {
 	}
 	d.polling.Wait()
 	if d.proxy != nil {
-		for _, k := range d.proxy.Keys() {
-			d.proxy.CloseListener(k)
-		}
+		d.proxy.CloseListeners()
 	}
 	return nil
 }

@@ -87,8 +87,8 @@ func TestChangeCostsItself(t *testing.T) {
 	if got := ask(t, ir.TCP, "127.96.1.8:20080"); got != "b" {
 		t.Errorf("served by %s", got)
 	}
-	s = service("s07", ir.TCP, at("127.96.1.99:20080"), b)
-	w.change("s07", &s)
+	moved := service("s07", ir.TCP, at("127.96.1.99:20080"), b)
+	w.change("s07", &moved)
 	if diff := cmp.Diff([]string{"add 127.96.1.99", "remove 127.96.1.8"}, w.host.took()); diff != "" {
 		t.Errorf("an address changes (-want +got):\n%s", diff)
 	}

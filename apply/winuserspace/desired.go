@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
@@ -12,66 +13,60 @@ import (
 type desired struct {
 	nodes     ir.PerFamily[*rules.Node]
 	idle      time.Duration // timeout of silent UDP clients
-	listeners ir.PerFamily[map[ir.Name][]rules.Listener]
-	users     map[netip.Addr]map[ir.Name]bool // Services that use an address
+	listeners map[userspace.Key]*rules.Listener
+	users     map[netip.Addr]int // numbers of listeners that require an address
 }
 
 func newDesired(programs ir.Programs) *desired {
-	w := &desired{users: map[netip.Addr]map[ir.Name]bool{}}
+	w := &desired{listeners: map[userspace.Key]*rules.Listener{}, users: map[netip.Addr]int{}}
 	for f, p := range ir.Present(programs) {
-		n := rules.LowerNode(f, &p.Node)
-		*w.nodes.At(f) = n
+		*w.nodes.At(f) = rules.LowerNode(f, &p.Node)
 		if u := p.Node.Userspace; u != nil {
 			w.idle = u.UDPIdleTimeout
 		}
-		*w.listeners.At(f) = make(map[ir.Name][]rules.Listener, len(p.Services))
 		for i := range p.Services {
-			w.set(f, p.Services[i].Name, n.Portals(&p.Services[i]))
+			w.set(f, nil, &p.Services[i])
 		}
 	}
 	return w
 }
 
-// set sets the listeners of a Service; none removes it.
-func (w *desired) set(f ir.Family, name ir.Name, listeners []rules.Listener) {
-	of := w.listeners.Of(f)
-	for _, a := range vips(of[name]) {
-		if delete(w.users[a], name); len(w.users[a]) == 0 {
-			delete(w.users, a)
+// set replaces a Service, and returns the keys of its old and new listeners.
+func (w *desired) set(f ir.Family, before, after *ir.Service) (keys []userspace.Key) {
+	n := w.nodes.Of(f)
+	for _, s := range []*ir.Service{before, after} {
+		if n == nil || s == nil {
+			continue
+		}
+		listeners := n.Portals(s)
+		for i := range listeners {
+			l := &listeners[i]
+			k := userspace.KeyOf(f, l)
+			keys = append(keys, k)
+			if old := w.listeners[k]; old != nil {
+				w.users[vip(old)]--
+				delete(w.listeners, k)
+			}
+			if s == after {
+				w.users[vip(l)]++
+				w.listeners[k] = l
+			}
 		}
 	}
-	if delete(of, name); len(listeners) == 0 {
-		return
-	}
-	of[name] = listeners
-	for _, a := range vips(listeners) {
-		if w.users[a] == nil {
-			w.users[a] = map[ir.Name]bool{}
-		}
-		w.users[a][name] = true
-	}
+	return keys
 }
 
 // vip returns the address that a listener requires; invalid if it uses the node's own addresses.
 func vip(l *rules.Listener) netip.Addr { return l.Frontend.Match.Addr }
 
-func vips(listeners []rules.Listener) (all []netip.Addr) {
-	for i := range listeners {
-		if a := vip(&listeners[i]); a.IsValid() {
-			all = append(all, a)
-		}
-	}
-	return all
-}
-
 // state is the actual state of a node.
 type state struct {
 	addrs map[netip.Addr]Address
-	added map[netip.Addr]bool
+	added map[netip.Addr]bool // by proxyc, as listed in the file
 }
 
-func newState(addrs []Address, noted map[netip.Addr]bool) *state {
-	s := &state{addrs: make(map[netip.Addr]Address, len(addrs)), added: noted}
+func newState(addrs []Address, added map[netip.Addr]bool) *state {
+	s := &state{addrs: make(map[netip.Addr]Address, len(addrs)), added: added}
 	for _, a := range addrs {
 		if before, twice := s.addrs[a.Addr]; !twice || !before.Service {
 			s.addrs[a.Addr] = a
