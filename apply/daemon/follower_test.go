@@ -182,7 +182,7 @@ func TestLogWithoutTheStore(t *testing.T) {
 	}), nil))
 	f := newFollower(testConfig(ir.ModeNFTables), store, compiler.Facts{NodeName: "node1"}, log, func(watch.Event) {})
 	for _, name := range []string{"a", "b"} { // the second one loses its address
-		store.SetService(&snapshot.Service{Name: ir.Name{Namespace: "ns", Name: name}, Type: "ClusterIP", ClusterIP: "10.96.0.10",
+		store.Set(&snapshot.Service{Name: ir.Name{Namespace: "ns", Name: name}, Type: "ClusterIP", ClusterIP: "10.96.0.10",
 			ClusterIPs: []string{"10.96.0.10"}, IPFamilies: []string{"IPv4"}, Ports: []snapshot.ServicePort{{Protocol: "TCP", Port: 80}}})
 	}
 	f.Take(reconcile.Full)

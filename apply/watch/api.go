@@ -12,8 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,7 +103,7 @@ func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
 	var running, required, optional sync.WaitGroup // kinds whose initial objects have not all arrived
 	running.Go(func() { a.Contact.run(ctx) })
 	for _, k := range kinds {
-		a.Contact.expect(k.name, k.optional)
+		a.Contact.resource(k.name).expect(k.optional)
 	}
 	for _, k := range kinds {
 		of := &required
@@ -141,23 +139,17 @@ func (a *API) run(ctx context.Context, kinds []kind, synced func()) {
 	running.Wait()
 }
 
-// kind is a kind of objects, with the functions that reduce and store them.
+// kind is a resource with the functions that select, reduce and store its objects.
 type kind struct {
-	name     string // resource name, as in the path
-	client   rest.Interface
-	expected any // type of the decoded object; nil if decoding may already reduce it
-	options  func(*metav1.ListOptions)
-	typed    objectTypes // types that a server sends for the kind
+	resource
+	options func(*metav1.ListOptions)
 	// reduce returns the part of an object that is kept. It returns a reduced object unchanged.
 	reduce  func(any) any
 	set     func(any)
-	remove  func(namespace, name string)
+	remove  func(ir.Name)
 	replace func([]any)
 	// last returns the stored object, or nil.
-	last func(namespace, name string) any
-	// optional reports whether the rules can be compiled without the kind. If the server does not
-	// serve the kind, or forbids reading it, the kind counts as empty.
-	optional bool
+	last func(ir.Name) any
 }
 
 // follow keeps the Store equal to the server's objects of a kind until ctx ends. It calls synced
@@ -166,9 +158,10 @@ func (a *API) follow(ctx context.Context, k kind, synced func()) {
 	if k.optional && !a.waitUntilServed(ctx, k, synced) {
 		return
 	}
-	lw := a.Contact.recordingListWatch(k.name, k.typed, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
+	contact := a.Contact.resource(k.name)
+	lw := contact.listWatch(k.types, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
-		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, onBookmark: func() { a.Contact.recordBookmark(k.name) }},
+		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, onBookmark: contact.recordBookmark},
 		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync, Clock: contextClock{ctx: ctx}})
 	r.RunWithContext(ctx)
 }
@@ -196,7 +189,7 @@ func (a *API) waitUntilServed(ctx context.Context, k kind, synced func()) bool {
 		began := a.Contact.now()
 		list, err := k.client.Get().Resource(k.name).Param("limit", "1").Timeout(discoveryTimeout).Do(ctx).Get()
 		if err == nil {
-			_, err = k.typed.checkList(list)
+			_, err = k.types.checkList(list)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -204,7 +197,7 @@ func (a *API) waitUntilServed(ctx context.Context, k kind, synced func()) bool {
 		case err == nil:
 			if refused {
 				a.Log.Info("the API server gives " + k.name + " now")
-				a.Contact.expect(k.name, k.optional)
+				a.Contact.resource(k.name).expect(k.optional)
 			}
 			return true
 		case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
@@ -212,13 +205,13 @@ func (a *API) waitUntilServed(ctx context.Context, k kind, synced func()) bool {
 				a.Log.Info("the API server does not give "+k.name+": going on without", "err", err)
 			}
 			refused = true
-			a.Contact.recordUnavailable(k.name, cmp.Or(err.Error(), string(apierrors.ReasonForError(err))))
+			a.Contact.resource(k.name).recordUnavailable(cmp.Or(err.Error(), string(apierrors.ReasonForError(err))))
 			synced()
 			wait, rarely = rarely, min(2*rarely, discoveryMaxRetry)
 		case errors.Is(err, context.DeadlineExceeded):
-			a.Contact.recordLoss(k.name, &timeoutError{"no answer", discoveryTimeout})
+			a.Contact.resource(k.name).recordLoss(&timeoutError{"no answer", discoveryTimeout})
 		default:
-			a.Contact.recordUndecodable(ctx, k.name, began, err)
+			a.Contact.resource(k.name).recordUndecodable(ctx, began, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -245,9 +238,12 @@ var (
 )
 
 // broken replaces an object that cannot be decoded or reduced.
-type broken struct{ namespace, name, why string }
+type broken struct {
+	name ir.Name
+	why  string
+}
 
-func (b broken) key() string { return cache.ObjectName{Namespace: b.namespace, Name: b.name}.String() }
+func (b broken) key() string { return cache.ObjectName(b.name).String() }
 
 // Transformer reduces objects while the Reflector collects the initial list, so that it does not
 // hold complete ones.
@@ -262,7 +258,7 @@ func (s *sink) reduced(obj any) (out any) {
 	}
 	var b broken
 	if meta, err := apimeta.Accessor(obj); err == nil {
-		b = broken{meta.GetNamespace(), meta.GetName(), meta.GetAnnotations()[brokenAnnotation]}
+		b = broken{nameOf(meta), meta.GetAnnotations()[brokenAnnotation]}
 	}
 	if b.why != "" {
 		return b
@@ -278,7 +274,7 @@ func (s *sink) reduced(obj any) (out any) {
 
 // report logs once that an object is broken, and returns its last valid version or nil.
 func (s *sink) report(b broken, said map[string]string) any {
-	last := s.last(b.namespace, b.name)
+	last := s.last(b.name)
 	if said[b.key()] != b.why {
 		what := "an object is broken, and left out"
 		if last != nil {
@@ -329,12 +325,12 @@ func (s *sink) Delete(obj any) error {
 	if err != nil {
 		return err
 	}
-	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	name, err := cache.ParseObjectName(key)
 	if err != nil {
 		return err
 	}
 	s.clearBroken(key)
-	s.remove(namespace, name)
+	s.remove(ir.Name(name))
 	return nil
 }
 
@@ -385,69 +381,42 @@ func reducer[In, Out any](from func(*In) *Out) func(any) any {
 	}
 }
 
-// stored returns an object of the Store, or nil.
-func stored[T any](from *Store, get func(*snapshot.Snapshot) *T) (out any) {
-	from.View(func(s *snapshot.Snapshot) {
-		if obj := get(s); obj != nil {
-			out = obj
-		}
-	})
-	return out
-}
-
-// typedAll converts a list of any to a list of *T.
-func typedAll[T any](all []any) []*T {
-	out := make([]*T, len(all))
-	for i, obj := range all {
-		out[i] = obj.(*T)
+// stored returns the kind of the objects in the Store.
+func stored[T any](a *API, r resource, options func(*metav1.ListOptions), reduce func(any) any,
+	get func(*snapshot.Snapshot, ir.Name) *T, replace func(*snapshot.Snapshot, []*T) snapshot.Dirty) kind {
+	return kind{
+		resource: r, options: options, reduce: reduce, set: a.Store.Set,
+		remove: func(name ir.Name) { a.Store.Delete(r.types.kind, name) },
+		last: func(name ir.Name) (last any) {
+			a.Store.View(func(s *snapshot.Snapshot) {
+				if obj := get(s, name); obj != nil {
+					last = obj
+				}
+			})
+			return last
+		},
+		replace: func(all []any) {
+			objects := make([]*T, len(all))
+			for i, obj := range all {
+				objects[i] = obj.(*T)
+			}
+			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty { return replace(s, objects) })
+		},
 	}
-	return out
 }
 
 func (a *API) services() kind {
-	return kind{
-		name: "services", client: a.clients.core,
-		options: func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = serviceLabels, serviceFields },
-		typed:   typesOf[corev1.ServiceList, corev1.Service, snapshot.Service](),
-		reduce:  reducer(snapshot.FromService),
-		set:     func(obj any) { a.Store.SetService(obj.(*snapshot.Service)) },
-		remove: func(namespace, name string) {
-			a.Store.DeleteService(ir.Name{Namespace: namespace, Name: name})
-		},
-		last: func(namespace, name string) any {
-			return stored(a.Store, func(s *snapshot.Snapshot) *snapshot.Service {
-				return s.Service(ir.Name{Namespace: namespace, Name: name})
-			})
-		},
-		replace: func(all []any) {
-			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
-				return s.ReplaceServices(typedAll[snapshot.Service](all))
-			})
-		},
-	}
+	r := a.clients.services()
+	r.expected = nil
+	return stored(a, r, func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = serviceLabels, serviceFields },
+		reducer(snapshot.FromService), (*snapshot.Snapshot).Service, (*snapshot.Snapshot).ReplaceServices)
 }
 
 func (a *API) slices() kind {
-	return kind{
-		name: "endpointslices", client: a.clients.discovery,
-		options: func(o *metav1.ListOptions) { o.LabelSelector = sliceLabels },
-		typed:   typesOf[discoveryv1.EndpointSliceList, discoveryv1.EndpointSlice, snapshot.EndpointSlice](),
-		reduce:  reducer(snapshot.FromEndpointSlice),
-		set:     func(obj any) { a.Store.SetSlice(obj.(*snapshot.EndpointSlice)) },
-		remove: func(namespace, name string) {
-			a.Store.DeleteSlice(ir.Name{Namespace: namespace, Name: name})
-		},
-		last: func(namespace, name string) any {
-			return stored(a.Store, func(s *snapshot.Snapshot) *snapshot.EndpointSlice {
-				return s.Slice(ir.Name{Namespace: namespace, Name: name})
-			})
-		},
-		replace: func(all []any) {
-			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
-				return s.ReplaceSlices(typedAll[snapshot.EndpointSlice](all))
-			})
-		},
-	}
+	r := a.clients.slices()
+	r.expected = nil
+	return stored(a, r, func(o *metav1.ListOptions) { o.LabelSelector = sliceLabels },
+		reducer(snapshot.FromEndpointSlice), (*snapshot.Snapshot).Slice, (*snapshot.Snapshot).ReplaceSlices)
 }
 
 // ownNode is this node's Node object, reduced.
@@ -473,7 +442,7 @@ func (a *API) node() kind {
 			return
 		}
 		last = obj
-		a.Store.setNode(n.node)
+		a.Store.Set(n.node)
 		a.NodeState(&n.state)
 		a.Condition.observe(true, n.condition)
 	}
@@ -483,20 +452,19 @@ func (a *API) node() kind {
 		a.Condition.observe(false, nil)
 	}
 	return kind{
-		name: "nodes", client: a.clients.core, expected: &corev1.Node{},
+		resource: a.clients.nodes(),
 		options: func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", a.NodeName).String()
 		},
-		typed:  typesOf[corev1.NodeList, corev1.Node, ownNode](),
 		reduce: reducer(reduceNode),
 		set:    set,
-		remove: func(_, name string) {
-			if name == a.NodeName {
+		remove: func(name ir.Name) {
+			if name.Name == a.NodeName {
 				gone()
 			}
 		},
-		last: func(_, name string) any {
-			if name != a.NodeName {
+		last: func(name ir.Name) any {
+			if name.Name != a.NodeName {
 				return nil
 			}
 			return last
@@ -513,21 +481,7 @@ func (a *API) node() kind {
 }
 
 func (a *API) serviceCIDRs() kind {
-	return kind{
-		name: "servicecidrs", client: a.clients.networking, expected: &networkingv1.ServiceCIDR{},
-		options: func(*metav1.ListOptions) {},
-		typed:   typesOf[networkingv1.ServiceCIDRList, networkingv1.ServiceCIDR, snapshot.ServiceCIDR](),
-		reduce:  reducer(snapshot.FromServiceCIDR),
-		set:     func(obj any) { a.Store.setServiceCIDR(obj.(*snapshot.ServiceCIDR)) },
-		remove:  func(_, name string) { a.Store.deleteServiceCIDR(name) },
-		last: func(_, name string) any {
-			return stored(a.Store, func(s *snapshot.Snapshot) *snapshot.ServiceCIDR { return s.ServiceCIDR(name) })
-		},
-		optional: true,
-		replace: func(all []any) {
-			a.Store.replace(a.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
-				return s.ReplaceServiceCIDRs(typedAll[snapshot.ServiceCIDR](all))
-			})
-		},
-	}
+	return stored(a, a.clients.serviceCIDRs(), noSelector, reducer(snapshot.FromServiceCIDR),
+		func(s *snapshot.Snapshot, name ir.Name) *snapshot.ServiceCIDR { return s.ServiceCIDR(name.Name) },
+		(*snapshot.Snapshot).ReplaceServiceCIDRs)
 }

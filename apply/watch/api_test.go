@@ -250,7 +250,7 @@ func TestBrokenObject(t *testing.T) {
 	var said bytes.Buffer
 	var told map[string]string
 	s := &sink{log: slog.New(slog.NewTextHandler(&said, nil)), onBroken: func(_ string, why map[string]string) { told = why }, kind: kind{
-		name: "things",
+		resource: resource{name: "things"},
 		reduce: func(obj any) any {
 			svc := obj.(*corev1.Service)
 			if svc.Spec.ClusterIP == "bad" {
@@ -259,16 +259,16 @@ func TestBrokenObject(t *testing.T) {
 			return svc.Name
 		},
 		set:    func(obj any) { has[obj.(string)] = true },
-		remove: func(_, name string) { delete(has, name) },
+		remove: func(name ir.Name) { delete(has, name.Name) },
 		replace: func(all []any) {
 			has = map[string]bool{}
 			for _, obj := range all {
 				has[obj.(string)] = true
 			}
 		},
-		last: func(_, name string) any {
-			if has[name] {
-				return name
+		last: func(name ir.Name) any {
+			if has[name.Name] {
+				return name.Name
 			}
 			return nil
 		},

@@ -126,49 +126,57 @@ func (c *Contact) Outage() Outage {
 	return c.outage
 }
 
+// resourceContact records the contact about one resource.
+type resourceContact struct {
+	*Contact
+	name string // "services"
+}
+
+func (c *Contact) resource(name string) resourceContact { return resourceContact{c, name} }
+
 // expect starts to track a resource. A resource that was lost stays lost until something of it
 // arrives.
-func (c *Contact) expect(resource string, optional bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	h := ResourceState{Resource: resource}
-	if before := c.resources[resource]; before != nil {
+func (r resourceContact) expect(optional bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := ResourceState{Resource: r.name}
+	if before := r.resources[r.name]; before != nil {
 		h = *before
 	}
-	h.started, h.Optional, h.Unavailable = c.now(), optional, ""
-	c.resources[resource] = &h
+	h.started, h.Optional, h.Unavailable = r.now(), optional, ""
+	r.resources[r.name] = &h
 }
 
 // recordUnavailable records that the server does not serve a resource.
-func (c *Contact) recordUnavailable(resource, why string) {
-	c.change(resource, func(h *ResourceState) { *h = ResourceState{Resource: resource, Unavailable: why, Optional: true} })
+func (r resourceContact) recordUnavailable(why string) {
+	r.change(func(h *ResourceState) { *h = ResourceState{Resource: r.name, Unavailable: why, Optional: true} })
 }
 
 // change applies f to the state of a resource and logs a resulting loss or return of contact.
-func (c *Contact) change(resource string, f func(*ResourceState)) {
-	c.mu.Lock()
+func (r resourceContact) change(f func(*ResourceState)) {
+	r.mu.Lock()
 	var was, is ResourceState
-	if h := c.resources[resource]; h != nil {
+	if h := r.resources[r.name]; h != nil {
 		was = *h
 		f(h)
 		is = *h
 	}
-	before, now := c.outage, c.firstOutage()
-	c.outage = now
-	at := c.now()
-	c.mu.Unlock()
+	before, now := r.outage, r.firstOutage()
+	r.outage = now
+	at := r.now()
+	r.mu.Unlock()
 	switch {
 	case !now.Since.IsZero() && before.failure != now.failure:
-		c.log.Warn(now.failure+": the rules stay as they are", withFix(now.Fix, "resource", now.Resource, "err", now.Cause)...)
+		r.log.Warn(now.failure+": the rules stay as they are", withFix(now.Fix, "resource", now.Resource, "err", now.Cause)...)
 	case !before.Since.IsZero() && now.Since.IsZero():
-		c.log.Info("contact with the API server is back", "after", at.Sub(before.Since).Round(time.Millisecond), "cause", before.Cause)
+		r.log.Info("contact with the API server is back", "after", at.Sub(before.Since).Round(time.Millisecond), "cause", before.Cause)
 	}
 	switch {
 	case !is.Optional:
 	case was.Lost.IsZero() && !is.Lost.IsZero():
-		c.log.Warn(resource+" cannot be read: the rules depend on those that were read last", withFix(is.Fix, "err", is.Cause)...)
+		r.log.Warn(r.name+" cannot be read: the rules depend on those that were read last", withFix(is.Fix, "err", is.Cause)...)
 	case !was.Lost.IsZero() && is.Lost.IsZero() && is.Unavailable == "":
-		c.log.Info(resource+" can be read again", "after", at.Sub(was.Lost).Round(time.Millisecond))
+		r.log.Info(r.name+" can be read again", "after", at.Sub(was.Lost).Round(time.Millisecond))
 	}
 }
 
@@ -204,25 +212,25 @@ func (c *Contact) firstOutage() (s Outage) {
 }
 
 // recordOpenWatch records that a watch stays open. Events are expected on it.
-func (c *Contact) recordOpenWatch(resource string) {
-	c.change(resource, func(h *ResourceState) {
-		if h.started = c.now(); !h.silent {
+func (r resourceContact) recordOpenWatch() {
+	r.change(func(h *ResourceState) {
+		if h.started = r.now(); !h.silent {
 			h.markFound()
 		}
 	})
 }
 
 // recordEvent records that an event, bookmark or list arrived. This is the frequent case.
-func (c *Contact) recordEvent(resource string) {
-	c.mu.Lock()
-	h := c.resources[resource]
+func (r resourceContact) recordEvent() {
+	r.mu.Lock()
+	h := r.resources[r.name]
 	if h != nil && h.Lost.IsZero() {
-		h.Last = c.now()
-		c.mu.Unlock()
+		h.Last = r.now()
+		r.mu.Unlock()
 		return
 	}
-	c.mu.Unlock()
-	c.change(resource, func(h *ResourceState) { h.Last = c.now(); h.markFound() })
+	r.mu.Unlock()
+	r.change(func(h *ResourceState) { h.Last = r.now(); h.markFound() })
 }
 
 // silenceLimit returns how long the watch of a request may be without an event.
@@ -236,20 +244,20 @@ func (c *Contact) silenceLimit(r *http.Request) time.Duration {
 }
 
 // recordBookmark records that bookmarks arrive for a resource.
-func (c *Contact) recordBookmark(resource string) {
-	c.change(resource, func(h *ResourceState) { h.hasBookmarks = true })
+func (r resourceContact) recordBookmark() {
+	r.change(func(h *ResourceState) { h.hasBookmarks = true })
 }
 
 // recordLoss records that a resource cannot be read.
-func (c *Contact) recordLoss(resource string, err error) {
-	c.change(resource, func(h *ResourceState) { h.markLost(c.now(), err) })
+func (r resourceContact) recordLoss(err error) {
+	r.change(func(h *ResourceState) { h.markLost(r.now(), err) })
 }
 
 // recordLossUnlessNewer is like lose, but does nothing if a cause was recorded since then.
-func (c *Contact) recordLossUnlessNewer(resource string, then time.Time, err error) {
-	c.change(resource, func(h *ResourceState) {
+func (r resourceContact) recordLossUnlessNewer(then time.Time, err error) {
+	r.change(func(h *ResourceState) {
 		if h.causeAt.Before(then) {
-			h.markLost(c.now(), err)
+			h.markLost(r.now(), err)
 		}
 	})
 }
@@ -282,7 +290,7 @@ func (h *ResourceState) lastActivity() time.Time {
 // checkSilence marks resources as lost that have been without events for too long.
 func (c *Contact) checkSilence() {
 	for _, was := range c.Resources() {
-		c.change(was.Resource, func(h *ResourceState) {
+		c.resource(was.Resource).change(func(h *ResourceState) {
 			if most := h.silenceLimit(); h.Lost.IsZero() && h.Unavailable == "" && c.now().Sub(h.lastActivity()) >= most {
 				h.markLost(c.now(), &timeoutError{noEvent, most})
 			}
@@ -333,21 +341,21 @@ func (l *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) 
 	case h == nil || r.Method != http.MethodGet || r.Context().Err() != nil:
 		return resp, err
 	case err != nil:
-		l.recordLoss(resource, err)
+		l.resource(resource).recordLoss(err)
 		return resp, err
 	}
 	switch code := resp.StatusCode; {
 	case code < http.StatusBadRequest:
 		if why := foreignResponse(resp); why != "" {
-			l.recordLoss(resource, errors.New(why))
+			l.resource(resource).recordLoss(errors.New(why))
 		}
-		resp.Body = &recordingBody{ReadCloser: resp.Body, of: l.Contact, ctx: r.Context(), resource: resource}
+		resp.Body = &recordingBody{ReadCloser: resp.Body, of: l.resource(resource), ctx: r.Context()}
 	case code == http.StatusGone, code == http.StatusUnprocessableEntity, code == http.StatusTooManyRequests:
 		// The resource version is too old, an old server does not support the request, or there are too
 		// many requests. client-go then asks differently, or later.
 	case optional && (code == http.StatusNotFound || code == http.StatusForbidden):
 	default:
-		l.recordLoss(resource, rejectionOf(resp))
+		l.resource(resource).recordLoss(rejectionOf(resp))
 	}
 	return resp, err
 }
@@ -374,10 +382,9 @@ func rejectionOf(resp *http.Response) error {
 // recordingBody is a response body that records read errors.
 type recordingBody struct {
 	io.ReadCloser
-	of       *Contact
-	ctx      context.Context // context of the request
-	resource string
-	closed   atomic.Bool // by the reader
+	of     resourceContact
+	ctx    context.Context // context of the request
+	closed atomic.Bool     // by the reader
 }
 
 func (b *recordingBody) Read(p []byte) (int, error) {
@@ -385,7 +392,7 @@ func (b *recordingBody) Read(p []byte) (int, error) {
 	// A canceled request, as at the end of the process, is no failure of the server. A request that
 	// exceeded its deadline is one.
 	if err != nil && err != io.EOF && !b.closed.Load() && b.ctx.Err() != context.Canceled {
-		b.of.recordLoss(b.resource, err)
+		b.of.recordLoss(err)
 	}
 	return n, err
 }

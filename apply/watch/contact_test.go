@@ -224,7 +224,7 @@ func TestContactNever(t *testing.T) {
 		t.Errorf("cause: %q", s.Cause)
 	}
 	for range 2 * len(g.Contact.Resources()) { // several attempts later
-		g.Contact.recordLoss("services", errors.New("dial: connection refused"))
+		g.Contact.resource("services").recordLoss(errors.New("dial: connection refused"))
 	}
 	if n := timesSaid(t, said, lostSaid); n != 1 || strings.Contains(said.String(), "level=ERROR") {
 		t.Errorf("told %d times:\n%s", n, said.String())
@@ -258,8 +258,8 @@ func TestContactEnds(t *testing.T) {
 		{"the server took too long", over, true},
 	} {
 		c := NewContact(slog.New(slog.DiscardHandler), time.Now)
-		c.expect("services", false)
-		b := &recordingBody{ReadCloser: io.NopCloser(iotest.ErrReader(errors.New("broken"))), of: c, ctx: tt.ctx, resource: "services"}
+		c.resource("services").expect(false)
+		b := &recordingBody{ReadCloser: io.NopCloser(iotest.ErrReader(errors.New("broken"))), of: c.resource("services"), ctx: tt.ctx}
 		b.Read(make([]byte, 1))
 		if lost := !c.Outage().Since.IsZero(); lost != tt.lost {
 			t.Errorf("%s: contact lost: %t, want %t", tt.name, lost, tt.lost)
@@ -328,8 +328,8 @@ func TestContactAnswers(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := NewContact(slog.New(slog.DiscardHandler), time.Now)
-			c.expect("services", false)
-			c.expect("servicecidrs", true)
+			c.resource("services").expect(false)
+			c.resource("servicecidrs").expect(true)
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server"+tc.path, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -353,8 +353,8 @@ func TestContactSilent(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var said lockedBuffer
 	c := NewContact(slog.New(slog.NewTextHandler(&said, nil)), func() time.Time { return now })
-	c.expect("nodes", false)
-	c.expect("services", false)
+	c.resource("nodes").expect(false)
+	c.resource("services").expect(false)
 	began, silent := now, now // silent is when the lost resource last had an event, before the loss was detected
 	steps := []struct {
 		name string
@@ -362,17 +362,22 @@ func TestContactSilent(t *testing.T) {
 		want string // the lost resource
 	}{
 		{"at first", func() {}, ""},
-		{"services come, without bookmarks", func() { c.recordOpenWatch("services"); c.recordEvent("services") }, ""},
+		{"services come, without bookmarks", func() { c.resource("services").recordOpenWatch(); c.resource("services").recordEvent() }, ""},
 		{"a minute", func() { now = now.Add(time.Minute) }, ""},
 		{"nothing of nodes", func() { now = now.Add(staleAfter) }, "nodes"},
-		{"nodes come", func() { c.recordOpenWatch("nodes"); c.recordEvent("nodes"); c.recordBookmark("nodes"); silent = now }, ""},
+		{"nodes come", func() {
+			c.resource("nodes").recordOpenWatch()
+			c.resource("nodes").recordEvent()
+			c.resource("nodes").recordBookmark()
+			silent = now
+		}, ""},
 		{"a little less than long", func() { now = now.Add(staleAfter - time.Second) }, ""},
 		{"long", func() { now = now.Add(time.Second) }, "nodes"},
 		{"longer, and of services as well, which came before", func() { now = now.Add(time.Hour); silent = began }, "services"},
-		{"a bookmark, and services", func() { c.recordEvent("nodes"); c.recordEvent("services"); silent = now }, ""},
-		{"services without bookmarks for less than a watch lasts", func() { now = now.Add(silentAfter - time.Second); c.recordEvent("nodes") }, ""},
+		{"a bookmark, and services", func() { c.resource("nodes").recordEvent(); c.resource("services").recordEvent(); silent = now }, ""},
+		{"services without bookmarks for less than a watch lasts", func() { now = now.Add(silentAfter - time.Second); c.resource("nodes").recordEvent() }, ""},
 		{"for longer", func() { now = now.Add(time.Second) }, "services"},
-		{"the next watch begins", func() { c.recordOpenWatch("services") }, ""},
+		{"the next watch begins", func() { c.resource("services").recordOpenWatch() }, ""},
 	}
 	for _, s := range steps {
 		s.do()

@@ -61,10 +61,10 @@ func TestDeadlines(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := NewContact(slog.New(slog.DiscardHandler), time.Now)
-				c.expect("services", false)
-				c.recordEvent("services")
+				c.resource("services").expect(false)
+				c.resource("services").recordEvent()
 				if tc.marked {
-					c.recordBookmark("services")
+					c.resource("services").recordBookmark()
 				}
 				over := c.transport(roundTrip(func(r *http.Request) (*http.Response, error) {
 					select {
@@ -101,21 +101,21 @@ func TestDeadlines(t *testing.T) {
 // After missing bookmarks, a watch that opens is no contact: bookmarks have to arrive again.
 func TestSilenceLasts(t *testing.T) {
 	c := NewContact(slog.New(slog.DiscardHandler), time.Now)
-	c.expect("services", false)
+	c.resource("services").expect(false)
 	lost := func() bool { return !c.Outage().Since.IsZero() }
-	c.recordLoss("services", &timeoutError{noEvent, staleAfter})
-	if c.recordOpenWatch("services"); lost() {
+	c.resource("services").recordLoss(&timeoutError{noEvent, staleAfter})
+	if c.resource("services").recordOpenWatch(); lost() {
 		t.Error("lost, though a watch opened, and the server never sent bookmarks")
 	}
-	c.recordBookmark("services")
-	c.recordLoss("services", &timeoutError{noEvent, staleAfter})
-	c.recordLoss("services", errors.New("connection refused"))
-	if c.recordOpenWatch("services"); !lost() {
+	c.resource("services").recordBookmark()
+	c.resource("services").recordLoss(&timeoutError{noEvent, staleAfter})
+	c.resource("services").recordLoss(errors.New("connection refused"))
+	if c.resource("services").recordOpenWatch(); !lost() {
 		t.Error("heard before a bookmark came")
 	}
-	c.recordEvent("services")
-	c.recordLoss("services", errors.New("connection refused"))
-	if c.recordOpenWatch("services"); lost() {
+	c.resource("services").recordEvent()
+	c.resource("services").recordLoss(errors.New("connection refused"))
+	if c.resource("services").recordOpenWatch(); lost() {
 		t.Error("lost after a refused connection, though a watch opened")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
@@ -40,24 +40,39 @@ func newCluster(base *rest.Config, log *slog.Logger) (*Cluster, error) {
 	return c, c.api.connect(base)
 }
 
-// unfilteredKind is a kind that is read without selectors.
-type unfilteredKind struct {
-	resource string
+// resource is a kind of objects of the API server.
+type resource struct {
+	name     string // as in the path
 	group    string // "" for the core group
 	client   rest.Interface
-	typed    objectTypes
-	expected any
+	types    objectTypes // types that a server sends for the kind
+	expected any         // type of the decoded object; nil if decoding may already reduce it
+	// optional reports whether the rules can be compiled without the kind. If the server does not
+	// serve the kind, or forbids reading it, the kind counts as empty.
 	optional bool
 }
 
-func (c *Cluster) kinds() []unfilteredKind {
-	a := &c.api
-	return []unfilteredKind{
-		{"services", "", a.clients.core, typesOf[corev1.ServiceList, corev1.Service, snapshot.Service](), &corev1.Service{}, false},
-		{"endpointslices", "discovery.k8s.io", a.clients.discovery, typesOf[discoveryv1.EndpointSliceList, discoveryv1.EndpointSlice, snapshot.EndpointSlice](), &discoveryv1.EndpointSlice{}, false},
-		{"nodes", "", a.clients.core, typesOf[corev1.NodeList, corev1.Node, ownNode](), &corev1.Node{}, false},
-		{"servicecidrs", "networking.k8s.io", a.clients.networking, typesOf[networkingv1.ServiceCIDRList, networkingv1.ServiceCIDR, snapshot.ServiceCIDR](), &networkingv1.ServiceCIDR{}, true},
-	}
+func (c *clients) services() resource {
+	return resource{"services", "", c.core, typesOf[corev1.ServiceList, corev1.Service, snapshot.Service](), &corev1.Service{}, false}
+}
+
+func (c *clients) slices() resource {
+	return resource{"endpointslices", "discovery.k8s.io", c.discovery,
+		typesOf[discoveryv1.EndpointSliceList, discoveryv1.EndpointSlice, snapshot.EndpointSlice](), &discoveryv1.EndpointSlice{}, false}
+}
+
+func (c *clients) nodes() resource {
+	return resource{"nodes", "", c.core, typesOf[corev1.NodeList, corev1.Node, ownNode](), &corev1.Node{}, false}
+}
+
+func (c *clients) serviceCIDRs() resource {
+	return resource{"servicecidrs", "networking.k8s.io", c.networking,
+		typesOf[networkingv1.ServiceCIDRList, networkingv1.ServiceCIDR, snapshot.ServiceCIDR](), &networkingv1.ServiceCIDR{}, true}
+}
+
+// resources returns all kinds of objects.
+func (c *clients) resources() []resource {
+	return []resource{c.services(), c.slices(), c.nodes(), c.serviceCIDRs()}
 }
 
 // noSelector requests all objects.
@@ -72,43 +87,43 @@ const pageSize = 500
 func (c *Cluster) List(ctx context.Context) (all *snapshot.Objects, broken, err error) {
 	all = &snapshot.Objects{Versions: map[string]string{}}
 	var errs, left []error
-	for _, k := range c.kinds() {
+	for _, k := range c.api.clients.resources() {
 		objects, version, without, err := k.all(ctx)
 		switch {
 		case err == nil:
-			all.Versions[k.typed.kind] = version
+			all.Versions[k.types.kind] = version
 			for _, o := range objects {
 				all.Add(o)
 			}
 			left = append(left, without...)
 		case k.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
 		default:
-			errs = append(errs, k.explain(err, "list"))
+			errs = append(errs, k.explain(err))
 		}
 	}
 	return all, errors.Join(left...), errors.Join(errs...)
 }
 
 // explain adds the missing permission to an authorization error.
-func (k *unfilteredKind) explain(err error, verb string) error {
+func (k *resource) explain(err error) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		return fmt.Errorf("%s: the account needs the right to %s %s (API group %q) in all namespaces: %w", k.resource, verb, k.resource, k.group, err)
+		return fmt.Errorf("%s: the account needs the right to list %s (API group %q) in all namespaces: %w", k.name, k.name, k.group, err)
 	}
-	return fmt.Errorf("%s: %w", k.resource, err)
+	return fmt.Errorf("%s: %w", k.name, err)
 }
 
 // all returns the objects of a kind, trimmed by snapshot.Trim, and the errors of the broken ones.
-func (k *unfilteredKind) all(ctx context.Context) (objects []any, version string, broken []error, err error) {
+func (k *resource) all(ctx context.Context) (objects []any, version string, broken []error, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	var pages paging
 	for {
-		page, err := k.client.Get().Resource(k.resource).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Get()
+		page, err := k.client.Get().Resource(k.name).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Get()
 		if options.Continue != "" && apierrors.IsResourceExpired(err) { // the remaining pages would be of another version
 			objects, broken, options = nil, nil, metav1.ListOptions{}
 			continue
 		}
 		if err == nil {
-			err = pages.check(options.Continue, page, k.typed)
+			err = pages.check(options.Continue, page, k.types)
 		}
 		if err != nil {
 			return nil, "", nil, err
@@ -124,8 +139,7 @@ func (k *unfilteredKind) all(ctx context.Context) (objects []any, version string
 				return err
 			}
 			if why := o.GetAnnotations()[brokenAnnotation]; why != "" {
-				name := strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
-				broken = append(broken, fmt.Errorf("%s %s: is left out: %s", k.typed.kind, name, why))
+				broken = append(broken, fmt.Errorf("%s %s: is left out: %s", k.types.kind, cache.ObjectName(nameOf(o)), why))
 				return nil
 			}
 			objects = append(objects, snapshot.Trim(item))

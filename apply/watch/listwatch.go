@@ -27,32 +27,32 @@ import (
 // ends immediately.
 const watchOpenAfter = 2 * time.Second
 
-// recordingListWatch returns a ListWatch that records all results of lw. It rejects responses with
+// listWatch returns a ListWatch that records all results of lw. It rejects responses with
 // objects of another type, which would count as an empty list.
-func (c *Contact) recordingListWatch(resource string, of objectTypes, lw *cache.ListWatch) *cache.ListWatch {
+func (r resourceContact) listWatch(of objectTypes, lw *cache.ListWatch) *cache.ListWatch {
 	var pages paging
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			began := c.now()
+			began := r.now()
 			list, err := lw.ListWithContext(ctx, o)
 			if err == nil {
 				err = pages.check(o.Continue, list, of)
 			}
 			if err != nil {
-				c.recordUndecodable(ctx, resource, began, err)
+				r.recordUndecodable(ctx, began, err)
 				return nil, err
 			}
-			c.recordEvent(resource)
+			r.recordEvent()
 			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			began := c.now()
+			began := r.now()
 			w, err := lw.WatchWithContext(ctx, o)
 			if err != nil {
-				c.recordUndecodable(ctx, resource, began, err)
+				r.recordUndecodable(ctx, began, err)
 				return nil, err
 			}
-			return c.recordWatch(ctx, resource, of, w), nil
+			return r.recordWatch(ctx, of, w), nil
 		},
 	}
 }
@@ -140,7 +140,7 @@ func (p *paging) check(token string, page runtime.Object, of objectTypes) error 
 // recordUndecodable records an undecodable response to a request that began at began, unless the
 // transport recorded a better cause: a refusal has a status code. A Status with code 200 never
 // comes from an API server.
-func (c *Contact) recordUndecodable(ctx context.Context, resource string, began time.Time, err error) {
+func (r resourceContact) recordUndecodable(ctx context.Context, began time.Time, err error) {
 	refusal := apierrors.APIStatus(nil)
 	if errors.As(err, &refusal) && refusal.Status().Code >= http.StatusBadRequest || ctx.Err() != nil {
 		return
@@ -148,7 +148,7 @@ func (c *Contact) recordUndecodable(ctx context.Context, resource string, began 
 	if err.Error() == "" {
 		err = errors.New("it is a Status without a message")
 	}
-	c.recordLossUnlessNewer(resource, began, fmt.Errorf("the answer cannot be read: %w", err))
+	r.recordLossUnlessNewer(began, fmt.Errorf("the answer cannot be read: %w", err))
 }
 
 // recordedWatch is a watch whose events are recorded.
@@ -167,10 +167,10 @@ func (a *recordedWatch) Stop() {
 }
 
 // recordWatch records the events of a watch, and whether it stays open.
-func (c *Contact) recordWatch(ctx context.Context, resource string, of objectTypes, w watch.Interface) watch.Interface {
+func (r resourceContact) recordWatch(ctx context.Context, of objectTypes, w watch.Interface) watch.Interface {
 	a := &recordedWatch{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
-	began := c.now()
-	holds := time.AfterFunc(watchOpenAfter, func() { c.recordOpenWatch(resource) })
+	began := r.now()
+	holds := time.AfterFunc(watchOpenAfter, func() { r.recordOpenWatch() })
 	go func() {
 		defer close(a.events)
 		told := false
@@ -191,7 +191,7 @@ func (c *Contact) recordWatch(ctx context.Context, resource string, of objectTyp
 			default:
 			}
 			if ctx.Err() == nil {
-				c.recordWatchEvent(resource, e)
+				r.recordWatchEvent(e)
 			}
 			select {
 			case a.events <- e:
@@ -209,7 +209,7 @@ func (c *Contact) recordWatch(ctx context.Context, resource string, of objectTyp
 		default:
 		}
 		if holds.Stop() && !told && ctx.Err() == nil {
-			c.recordLossUnlessNewer(resource, began, errors.New("a watch ended at once, without an event"))
+			r.recordLossUnlessNewer(began, errors.New("a watch ended at once, without an event"))
 		}
 	}()
 	return a
@@ -217,15 +217,15 @@ func (c *Contact) recordWatch(ctx context.Context, resource string, of objectTyp
 
 // recordWatchEvent records an event of a watch. Errors after which the watch only has to restart
 // are no loss of contact.
-func (c *Contact) recordWatchEvent(resource string, e watch.Event) {
+func (r resourceContact) recordWatchEvent(e watch.Event) {
 	if e.Type != watch.Error {
-		c.recordEvent(resource)
+		r.recordEvent()
 		return
 	}
 	switch err := apierrors.FromObject(e.Object); {
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err), apierrors.IsTooManyRequests(err):
 	default:
-		c.recordLoss(resource, err)
+		r.recordLoss(err)
 	}
 }
 

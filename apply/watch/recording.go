@@ -49,7 +49,7 @@ func (c *Cluster) Record(ctx context.Context, w io.Writer, now func() time.Time,
 	defer end(nil)
 	r := &recorder{w: w, now: now, known: map[string]map[ir.Name][sha256.Size]byte{}, end: end}
 	var kinds []kind
-	for _, k := range c.kinds() {
+	for _, k := range c.api.clients.resources() {
 		kinds = append(kinds, r.kind(k))
 	}
 	c.api.run(ctx, kinds, func() {
@@ -72,15 +72,12 @@ type recorder struct {
 	known map[string]map[ir.Name][sha256.Size]byte // checksums by kind and name
 }
 
-func (r *recorder) kind(k unfilteredKind) kind {
+func (r *recorder) kind(k resource) kind {
 	return kind{
-		name: k.resource, client: k.client, typed: k.typed, expected: k.expected, optional: k.optional,
-		options: noSelector, reduce: snapshot.Trim,
-		last: func(namespace, name string) any {
-			return r.last(k.typed.kind, ir.Name{Namespace: namespace, Name: name})
-		},
-		set:     func(obj any) { r.set(k.typed.kind, obj) },
-		remove:  func(namespace, name string) { r.remove(&k, ir.Name{Namespace: namespace, Name: name}) },
+		resource: k, options: noSelector, reduce: snapshot.Trim,
+		last:    func(name ir.Name) any { return r.last(k.types.kind, name) },
+		set:     func(obj any) { r.set(k.types.kind, obj) },
+		remove:  func(name ir.Name) { r.remove(&k, name) },
 		replace: func(all []any) { r.replace(&k, all) },
 	}
 }
@@ -99,7 +96,7 @@ func (r *recorder) last(kind string, name ir.Name) any {
 
 // set writes an object if it changed.
 func (r *recorder) set(kind string, obj any) (name ir.Name) {
-	name = nameOf(obj)
+	name = nameOf(obj.(metav1.Object))
 	text, err := snapshot.Line(obj)
 	if err != nil {
 		r.end(err)
@@ -122,16 +119,15 @@ func (r *recorder) set(kind string, obj any) (name ir.Name) {
 	return name
 }
 
-// nameOf returns the name of a trimmed object.
-func nameOf(obj any) ir.Name {
-	meta := obj.(metav1.Object)
+// nameOf returns the name of an object.
+func nameOf(meta metav1.Object) ir.Name {
 	return ir.Name{Namespace: meta.GetNamespace(), Name: meta.GetName()}
 }
 
-func (r *recorder) remove(k *unfilteredKind, name ir.Name) {
+func (r *recorder) remove(k *resource, name ir.Name) {
 	r.mu.Lock()
-	_, known := r.known[k.typed.kind][name]
-	delete(r.known[k.typed.kind], name)
+	_, known := r.known[k.types.kind][name]
+	delete(r.known[k.types.kind], name)
 	r.mu.Unlock()
 	if !known {
 		return
@@ -144,7 +140,7 @@ func (r *recorder) remove(k *unfilteredKind, name ir.Name) {
 	if k.group != "" {
 		version = k.group + "/v1"
 	}
-	text, err := json.Marshal(map[string]any{"apiVersion": version, "kind": k.typed.kind, "metadata": meta})
+	text, err := json.Marshal(map[string]any{"apiVersion": version, "kind": k.types.kind, "metadata": meta})
 	if err != nil {
 		r.end(err)
 		return
@@ -153,7 +149,7 @@ func (r *recorder) remove(k *unfilteredKind, name ir.Name) {
 }
 
 // replace writes the differences between a list and all recorded objects of a kind.
-func (r *recorder) replace(k *unfilteredKind, all []any) {
+func (r *recorder) replace(k *resource, all []any) {
 	there := map[ir.Name]bool{}
 	all = slices.DeleteFunc(all, func(obj any) bool {
 		name, is := obj.(keptName)
@@ -162,12 +158,12 @@ func (r *recorder) replace(k *unfilteredKind, all []any) {
 		}
 		return is
 	})
-	slices.SortFunc(all, func(a, b any) int { return nameOf(a).Compare(nameOf(b)) })
+	slices.SortFunc(all, func(a, b any) int { return nameOf(a.(metav1.Object)).Compare(nameOf(b.(metav1.Object))) })
 	for _, obj := range all {
-		there[r.set(k.typed.kind, obj)] = true
+		there[r.set(k.types.kind, obj)] = true
 	}
 	r.mu.Lock()
-	known := slices.SortedFunc(maps.Keys(r.known[k.typed.kind]), ir.Name.Compare)
+	known := slices.SortedFunc(maps.Keys(r.known[k.types.kind]), ir.Name.Compare)
 	r.mu.Unlock()
 	for _, name := range known {
 		if !there[name] {
@@ -283,14 +279,7 @@ func (e *Recorded) identity() (kind string, name ir.Name) {
 // skipped. A deleted Node stays in the Store, as in the daemon.
 func (s *Store) Play(e *Recorded) diag.List {
 	if e.Type == Deleted {
-		switch kind, name := e.identity(); kind {
-		case "Service":
-			s.DeleteService(name)
-		case "EndpointSlice":
-			s.DeleteSlice(name)
-		case "ServiceCIDR":
-			s.deleteServiceCIDR(name.Name)
-		}
+		s.Delete(e.identity())
 		return nil
 	}
 	if e.Type == Synced {
@@ -300,16 +289,16 @@ func (s *Store) Play(e *Recorded) diag.List {
 	found := manifest.Decode(one, "", e.Object)
 	d := one.Document()
 	for _, svc := range d.Services {
-		s.SetService(svc)
+		s.Set(svc)
 	}
 	for _, slice := range d.Slices {
-		s.SetSlice(slice)
+		s.Set(slice)
 	}
 	for _, n := range d.Nodes {
-		s.setNode(n)
+		s.Set(n)
 	}
 	for _, c := range d.ServiceCIDRs {
-		s.setServiceCIDR(c)
+		s.Set(c)
 	}
 	return found
 }

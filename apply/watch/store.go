@@ -213,86 +213,58 @@ func (s *Store) SetHosted(now map[netip.Addr]struct{}) {
 	s.notify()
 }
 
-// SetService adds or replaces a Service. Like all setters it ignores objects that are equal to the
-// stored ones.
-func (s *Store) SetService(svc *snapshot.Service) {
+// Set adds or replaces a Service, EndpointSlice, Node or ServiceCIDR. It ignores objects that are
+// equal to the stored ones.
+func (s *Store) Set(obj any) {
 	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
-		if reflect.DeepEqual(snap.Service(svc.Name), svc) {
-			return d
+		switch obj := obj.(type) {
+		case *snapshot.Service:
+			if !reflect.DeepEqual(snap.Service(obj.Name), obj) {
+				snap.SetService(obj)
+				c.ServiceEvents++
+				d.Services = []ir.Name{obj.Name}
+			}
+		case *snapshot.EndpointSlice:
+			old := snap.Slice(obj.Name)
+			if reflect.DeepEqual(old, obj) {
+				return d
+			}
+			c.EndpointEvents++
+			if old == nil || !old.Triggered.Equal(obj.Triggered) { // otherwise it is the time of an earlier change
+				s.arrival.Triggered = obj.Triggered
+			}
+			if !obj.Triggered.IsZero() {
+				c.AddTriggers(Trigger{familyOf(obj), obj.Triggered})
+			}
+			d.Services = snap.SetSlice(obj)
+		case *snapshot.Node:
+			if d.Node = !reflect.DeepEqual(snap.Node(obj.Name), obj); d.Node {
+				snap.SetNode(obj)
+			}
+		case *snapshot.ServiceCIDR:
+			if d.Node = !reflect.DeepEqual(snap.ServiceCIDR(obj.Name), obj); d.Node {
+				snap.SetServiceCIDR(obj)
+			}
 		}
-		snap.SetService(svc)
-		c.ServiceEvents++
-		d.Services = []ir.Name{svc.Name}
 		return d
 	})
 }
 
-// DeleteService removes a Service.
-func (s *Store) DeleteService(name ir.Name) {
+// Delete removes a Service, EndpointSlice or ServiceCIDR. Nodes are kept.
+func (s *Store) Delete(kind string, name ir.Name) {
 	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
-		if snap.Service(name) == nil {
-			return d
+		switch {
+		case kind == "Service" && snap.Service(name) != nil:
+			snap.DeleteService(name)
+			c.ServiceEvents++
+			d.Services = []ir.Name{name}
+		case kind == "EndpointSlice" && snap.Slice(name) != nil:
+			c.EndpointEvents++
+			d.Services = snap.DeleteSlice(name)
+		case kind == "ServiceCIDR" && snap.ServiceCIDR(name.Name) != nil:
+			snap.DeleteServiceCIDR(name.Name)
+			d.Node = true
 		}
-		snap.DeleteService(name)
-		c.ServiceEvents++
-		d.Services = []ir.Name{name}
-		return d
-	})
-}
-
-// SetSlice adds or replaces an EndpointSlice.
-func (s *Store) SetSlice(slice *snapshot.EndpointSlice) {
-	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
-		old := snap.Slice(slice.Name)
-		if reflect.DeepEqual(old, slice) {
-			return d
-		}
-		c.EndpointEvents++
-		if old == nil || !old.Triggered.Equal(slice.Triggered) { // otherwise it is the time of an earlier change
-			s.arrival.Triggered = slice.Triggered
-		}
-		if !slice.Triggered.IsZero() {
-			c.AddTriggers(Trigger{familyOf(slice), slice.Triggered})
-		}
-		d.Services = snap.SetSlice(slice)
-		return d
-	})
-}
-
-// DeleteSlice removes an EndpointSlice.
-func (s *Store) DeleteSlice(name ir.Name) {
-	s.update(func(snap *snapshot.Snapshot, c *Changes) (d snapshot.Dirty) {
-		if snap.Slice(name) == nil {
-			return d
-		}
-		c.EndpointEvents++
-		d.Services = snap.DeleteSlice(name)
-		return d
-	})
-}
-
-func (s *Store) setNode(n *snapshot.Node) {
-	s.update(func(snap *snapshot.Snapshot, _ *Changes) (d snapshot.Dirty) {
-		if d.Node = !reflect.DeepEqual(snap.Node(n.Name), n); d.Node {
-			snap.SetNode(n)
-		}
-		return d
-	})
-}
-
-func (s *Store) setServiceCIDR(c *snapshot.ServiceCIDR) {
-	s.update(func(snap *snapshot.Snapshot, _ *Changes) (d snapshot.Dirty) {
-		if d.Node = !reflect.DeepEqual(snap.ServiceCIDR(c.Name), c); d.Node {
-			snap.SetServiceCIDR(c)
-		}
-		return d
-	})
-}
-
-func (s *Store) deleteServiceCIDR(name string) {
-	s.update(func(snap *snapshot.Snapshot, _ *Changes) (d snapshot.Dirty) {
-		d.Node = snap.ServiceCIDR(name) != nil
-		snap.DeleteServiceCIDR(name)
 		return d
 	})
 }

@@ -20,9 +20,9 @@ func TestStorePending(t *testing.T) {
 	arrived := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := NewStore(func() time.Time { arrived = arrived.Add(time.Second); return arrived })
 	svc := func() *snapshot.Service { return &snapshot.Service{Name: name("a"), ClusterIP: "10.0.0.1"} }
-	s.SetService(svc())
-	s.SetService(svc())
-	s.setNode(&snapshot.Node{Name: "node1"})
+	s.Set(svc())
+	s.Set(svc())
+	s.Set(&snapshot.Node{Name: "node1"})
 	if n := s.Pending(); n != 2 {
 		t.Errorf("%d pending, want a Service and the node", n)
 	}
@@ -34,9 +34,9 @@ func TestStorePending(t *testing.T) {
 			t.Errorf("changes: %+v", c)
 		}
 	})
-	s.SetService(svc())
-	s.setNode(&snapshot.Node{Name: "node1"})
-	s.DeleteService(name("b"))
+	s.Set(svc())
+	s.Set(&snapshot.Node{Name: "node1"})
+	s.Delete("Service", name("b"))
 	select {
 	case <-s.Changed():
 		t.Error("woken by what changes nothing")
@@ -51,17 +51,17 @@ func TestStorePending(t *testing.T) {
 // one name. Services that are added and removed repeatedly make the node dirty.
 func TestStoreNamesAreBounded(t *testing.T) {
 	s := NewStore(time.Now)
-	s.SetService(&snapshot.Service{Name: name("a")})
+	s.Set(&snapshot.Service{Name: name("a")})
 	for i := range 3 * maxDeleted {
-		s.SetSlice(&snapshot.EndpointSlice{Name: name("a-1"), Service: name("a"), Endpoints: []snapshot.Endpoint{{Address: fmt.Sprint(i)}}})
+		s.Set(&snapshot.EndpointSlice{Name: name("a-1"), Service: name("a"), Endpoints: []snapshot.Endpoint{{Address: fmt.Sprint(i)}}})
 	}
 	if n := s.Pending(); n != 1 {
 		t.Errorf("%d names of one Service wait", n)
 	}
 	passing := func(n int) {
 		for i := range n {
-			s.SetService(&snapshot.Service{Name: name(fmt.Sprint(i))})
-			s.DeleteService(name(fmt.Sprint(i)))
+			s.Set(&snapshot.Service{Name: name(fmt.Sprint(i))})
+			s.Delete("Service", name(fmt.Sprint(i)))
 		}
 	}
 	passing(maxDeleted)
@@ -85,7 +85,7 @@ func TestStoreNamesAreBounded(t *testing.T) {
 func TestStoreServiceCIDR(t *testing.T) {
 	s := NewStore(time.Now)
 	set := func(cidr string) {
-		s.setServiceCIDR(&snapshot.ServiceCIDR{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix(cidr)}})
+		s.Set(&snapshot.ServiceCIDR{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix(cidr)}})
 	}
 	for _, step := range []struct {
 		name  string
@@ -95,9 +95,9 @@ func TestStoreServiceCIDR(t *testing.T) {
 		{"added", func() { set("10.96.0.0/16") }, true},
 		{"its status changes", func() { set("10.96.0.0/16") }, false},
 		{"its range changes", func() { set("10.96.0.0/12") }, true},
-		{"another one is deleted", func() { s.deleteServiceCIDR("other") }, false},
-		{"deleted", func() { s.deleteServiceCIDR("kubernetes") }, true},
-		{"deleted again", func() { s.deleteServiceCIDR("kubernetes") }, false},
+		{"another one is deleted", func() { s.Delete("ServiceCIDR", ir.Name{Name: "other"}) }, false},
+		{"deleted", func() { s.Delete("ServiceCIDR", ir.Name{Name: "kubernetes"}) }, true},
+		{"deleted again", func() { s.Delete("ServiceCIDR", ir.Name{Name: "kubernetes"}) }, false},
 	} {
 		step.do()
 		s.Follow(func(_ *snapshot.Snapshot, c Changes) {
@@ -142,7 +142,7 @@ func TestTriggersAreBounded(t *testing.T) {
 	s := NewStore(time.Now)
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range maxTriggers + 10 {
-		s.SetSlice(&snapshot.EndpointSlice{Name: name("a"), Service: name("a"), AddressType: "IPv4", Triggered: at.Add(time.Duration(i))})
+		s.Set(&snapshot.EndpointSlice{Name: name("a"), Service: name("a"), AddressType: "IPv4", Triggered: at.Add(time.Duration(i))})
 	}
 	var waiting Changes
 	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
@@ -197,13 +197,13 @@ func TestArrivals(t *testing.T) {
 	slice := func(ports ...snapshot.EndpointPort) *snapshot.EndpointSlice {
 		return &snapshot.EndpointSlice{Name: name("a-1"), Service: name("a"), AddressType: "IPv4", Triggered: trigger, Ports: ports}
 	}
-	s.SetService(&snapshot.Service{Name: name("a")})
-	s.SetService(&snapshot.Service{Name: name("a")})
-	s.SetSlice(slice())
-	s.SetSlice(slice(snapshot.EndpointPort{Port: 80}))
-	s.DeleteSlice(name("a-1"))
-	s.DeleteSlice(name("a-1"))
-	s.setNode(&snapshot.Node{Name: "node1"})
+	s.Set(&snapshot.Service{Name: name("a")})
+	s.Set(&snapshot.Service{Name: name("a")})
+	s.Set(slice())
+	s.Set(slice(snapshot.EndpointPort{Port: 80}))
+	s.Delete("EndpointSlice", name("a-1"))
+	s.Delete("EndpointSlice", name("a-1"))
+	s.Set(&snapshot.Node{Name: "node1"})
 	at := Arrival{Service: name("a"), At: time.Unix(5, 0)}
 	told := at
 	told.Triggered = trigger
@@ -225,7 +225,7 @@ func TestStoreAnew(t *testing.T) {
 	interfaces := []compiler.Interface{{Name: "eth0"}}
 	s.SetInterfaces(interfaces)
 	name := ir.Name{Namespace: "ns", Name: "a"}
-	s.SetService(&snapshot.Service{Name: name})
+	s.Set(&snapshot.Service{Name: name})
 	s.Reset()
 	select {
 	case <-s.Changed():

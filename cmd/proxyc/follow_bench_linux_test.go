@@ -43,7 +43,7 @@ func BenchmarkEvent(b *testing.B) {
 			// first load, may come between.
 			change := func() {
 				version = 1 - version
-				store.SetSlice(benchSlice(services/2, version))
+				store.Set(benchSlice(services/2, version))
 				wait()
 			}
 			wait()
@@ -61,8 +61,8 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 	b.Helper()
 	store := watch.NewStore(time.Now)
 	for i := range services {
-		store.SetService(benchService(i))
-		store.SetSlice(benchSlice(i, 0))
+		store.Set(benchService(i))
+		store.Set(benchSlice(i, 0))
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	f := daemon.NewSource(reviewtest.ParseConfig(b, ir.ModeNFTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")), store, compiler.Facts{NodeName: "node1"}, log)
