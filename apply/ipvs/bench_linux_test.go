@@ -146,8 +146,8 @@ func newAmong(b *testing.B, d *Dataplane, services int) *among {
 	other.Pools[0].Backends = slices.Clone(one.Pools[0].Backends)
 	other.Pools[0].Backends[2].AddrPort = nftest.AddrPort(ir.IPv4, "10.244.2.11:8080")
 	load(b, d, want)
-	a := &among{d: d, k: &timed{kernel: d.k}, versions: [2]*ir.Service{&other, &one}}
-	d.k = a.k
+	a := &among{d: d, k: &timed{kernel: d.drains.k}, versions: [2]*ir.Service{&other, &one}}
+	d.drains.k = a.k
 	return a
 }
 

@@ -13,7 +13,8 @@ import (
 
 // commit is the execution of a Plan.
 type commit struct {
-	*Dataplane
+	drains   *drainer
+	rules    apply.Dataplane // iptables
 	rejected apply.Refusals
 	result   apply.Result
 	draining []request
@@ -70,13 +71,13 @@ func (c *commit) do(ctx context.Context, requests []request) error {
 	if len(requests) == 0 {
 		return nil
 	}
-	failures, err := c.k.do(ctx, requests)
+	failures, err := c.drains.k.do(ctx, requests)
 	again, errs := c.classify(requests, failures)
 	for i := range requests {
 		c.updateDrains(&requests[i])
 	}
 	if len(again) > 0 && err == nil {
-		failures, err = c.k.do(ctx, again)
+		failures, err = c.drains.k.do(ctx, again)
 		_, more := c.classify(again, failures)
 		errs = append(errs, more...)
 	}
@@ -138,7 +139,7 @@ func (c *commit) removeDrained(ctx context.Context) error {
 	var over []request
 	for len(c.draining) > 0 {
 		key := c.draining[0].server.Key
-		current, err := c.k.dests(ctx, key)
+		current, err := c.drains.k.dests(ctx, key)
 		if err != nil {
 			return err
 		}

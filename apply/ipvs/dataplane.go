@@ -5,11 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -49,16 +46,11 @@ var (
 
 // Dataplane is the ip_vs of one network namespace, with its ipsets, device and iptables rules.
 type Dataplane struct {
-	log      *slog.Logger // optional
 	families []ir.Family
 	rules    apply.Dataplane // iptables
 	manage   bool            // --ipvs-manage-all
 	readOnly bool
-
-	mu        sync.Mutex // protects k, which Read, Commit and the sweep of drains use
-	k         kernel
-	drains    drains
-	published atomic.Pointer[[]apply.Drain] // draining real servers, readable during a commit
+	drains   *drainer
 
 	reading kernel // a separate connection, so that Compare does not block a commit
 
@@ -80,8 +72,8 @@ var (
 // newDataplane returns the Dataplane of a kernel. reading is a second connection for Compare.
 func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Family, o apply.Options) *Dataplane {
 	return &Dataplane{
-		log: o.Log, families: families, rules: tables, manage: o.IPVS.ManageAll, readOnly: o.ReadOnly, k: k, reading: reading,
-		drains: newDrains(cmp.Or(o.IPVS.DrainDeadline, apply.DrainDeadline), time.Now),
+		families: families, rules: tables, manage: o.IPVS.ManageAll, readOnly: o.ReadOnly, reading: reading,
+		drains: &drainer{log: o.Log, deadline: cmp.Or(o.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now, k: k, of: map[drainKey]drain{}},
 	}
 }
 
@@ -100,12 +92,11 @@ func (d *Dataplane) Read(ctx context.Context, want ir.Programs) error {
 
 // readOwn reads over the connection of commits, which the sweep uses, too.
 func (d *Dataplane) readOwn(ctx context.Context) (ir.PerFamily[*state], error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	found, err := d.readAll(ctx, d.k)
+	d.drains.mu.Lock()
+	defer d.drains.mu.Unlock()
+	found, err := d.readAll(ctx, d.drains.k)
 	if err == nil {
 		d.drains.observe(found)
-		d.publish()
 	}
 	return found, err
 }
@@ -138,9 +129,9 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 // difference plans everything except the iptables rules.
 func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Plan {
 	p := &Plan{}
-	d.mu.Lock()
+	d.drains.mu.Lock()
 	known := d.drains.known()
-	d.mu.Unlock()
+	d.drains.mu.Unlock()
 	if d.readOnly { // a drained real server does not affect packets; the next writer removes it
 		known = func(ir.Match, netip.AddrPort) bool { return true }
 	}
@@ -181,7 +172,9 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.observeDrains(found)
+	d.drains.mu.Lock()
+	d.drains.observe(found)
+	d.drains.mu.Unlock()
 	tables, err := d.rules.Compare(ctx)
 	if err != nil {
 		return nil, err
@@ -198,11 +191,11 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	if !ok {
 		return apply.Result{}, fmt.Errorf("ipvs cannot commit a %T", p)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	defer d.publish()
+	d.drains.mu.Lock()
+	defer d.drains.mu.Unlock()
+	defer d.drains.publish()
 	d.found = ir.PerFamily[*state]{} // outdated by the commit
-	c := commit{Dataplane: d, rejected: apply.Refusals{}}
+	c := commit{drains: d.drains, rules: d.rules, rejected: apply.Refusals{}}
 	err := c.run(ctx, plan)
 	if err == nil && len(c.rejected) == 0 {
 		d.remember(plan)
@@ -239,7 +232,7 @@ func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 // Counters returns the draining backends.
 func (d *Dataplane) Counters() apply.Counters {
 	return apply.Counters{Draining: func() []apply.Drain {
-		if list := d.published.Load(); list != nil {
+		if list := d.drains.published.Load(); list != nil {
 			return *list
 		}
 		return nil
@@ -249,5 +242,5 @@ func (d *Dataplane) Counters() apply.Counters {
 // Close ends the goroutines of Drift and closes the connections.
 func (d *Dataplane) Close() error {
 	d.background.close()
-	return errors.Join(d.rules.Close(), d.k.close(), d.reading.close())
+	return errors.Join(d.rules.Close(), d.drains.k.close(), d.reading.close())
 }

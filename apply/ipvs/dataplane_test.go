@@ -251,14 +251,14 @@ func TestDrain(t *testing.T) {
 	}
 	b.now = b.now.Add(time.Minute)
 	b.k.connect(key, gone, 1)
-	if err := b.sweep(t.Context()); err != nil {
+	if err := b.drains.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if now := b.Counters().Draining(); len(now) != 1 || now[0].Connections != 1 || !now[0].Since.Equal(want[0].Since) {
 		t.Errorf("draining: %+v", now)
 	}
 	b.k.connect(key, gone, 0)
-	if err := b.sweep(t.Context()); err != nil {
+	if err := b.drains.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, there := b.k.families.IPv4.servers[key].dests[gone]; there || len(b.Counters().Draining()) > 0 {
@@ -342,7 +342,7 @@ func TestDrainSurvivesRestart(t *testing.T) {
 			t.Fatalf("gone %s before the deadline", after)
 		}
 		b.now = b.now.Add(after)
-		if err := b.sweep(t.Context()); err != nil {
+		if err := b.drains.sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -618,7 +618,7 @@ func TestHistories(t *testing.T) {
 				b.restart(apply.IPVS{})
 				b.once(&now)
 			case 1:
-				if err := b.sweep(t.Context()); err != nil {
+				if err := b.drains.sweep(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -640,8 +640,8 @@ type locked struct {
 
 func (k *locked) held() {
 	k.t.Helper()
-	if k.n++; k.d.mu.TryLock() {
-		k.d.mu.Unlock()
+	if k.n++; k.d.drains.mu.TryLock() {
+		k.d.drains.mu.Unlock()
 		k.t.Error("the connection of commits is used without the lock")
 	}
 }
@@ -673,7 +673,7 @@ func TestConnectionIsLocked(t *testing.T) {
 	if _, err := k.d.Commit(t.Context(), k.d.Plan(ir.NewPrograms(program()))); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.d.sweep(t.Context()); err != nil {
+	if err := k.d.drains.sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if k.n < 4 {

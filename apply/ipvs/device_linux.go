@@ -16,14 +16,6 @@ import (
 // device accesses kube-ipvs0 through rtnetlink.
 type device struct{ *client }
 
-func dialDevice() (*device, error) {
-	s, err := dial(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, err
-	}
-	return &device{s}, nil
-}
-
 // index returns the index of the device; 0 if it does not exist.
 func (d *device) index(ctx context.Context) (index uint32, err error) {
 	ask := message(unix.RTM_GETLINK, 0, make([]byte, unix.SizeofIfInfomsg), func(ae *netlink.AttributeEncoder) {

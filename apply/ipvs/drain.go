@@ -2,9 +2,12 @@ package ipvs
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -15,12 +18,17 @@ import (
 // sweepEvery is how often draining real servers are checked.
 const sweepEvery = 5 * time.Second
 
-// drains are the real servers that keep only their existing connections. The kernel stores that
-// they drain, since their weight is 0, but not since when.
-type drains struct {
-	deadline time.Duration
-	now      func() time.Time
-	of       map[drainKey]drain
+// drainer is the connection for changes, with the real servers that keep only their existing
+// connections. The kernel stores that they drain, since their weight is 0, but not since when.
+type drainer struct {
+	log       *slog.Logger // optional
+	deadline  time.Duration
+	now       func() time.Time
+	published atomic.Pointer[[]apply.Drain] // readable during a commit
+
+	mu sync.Mutex // held while k is in use
+	k  kernel
+	of map[drainKey]drain
 }
 
 type drainKey struct {
@@ -34,12 +42,8 @@ type drain struct {
 	conns   uint32
 }
 
-func newDrains(deadline time.Duration, now func() time.Time) drains {
-	return drains{deadline: deadline, now: now, of: map[drainKey]drain{}}
-}
-
 // start records a drain. If it is already known, only conns is updated.
-func (d *drains) start(server ir.Match, to netip.AddrPort, service ir.Name, conns uint32) {
+func (d *drainer) start(server ir.Match, to netip.AddrPort, service ir.Name, conns uint32) {
 	k := drainKey{server, to}
 	one, known := d.of[k]
 	if !known {
@@ -49,9 +53,9 @@ func (d *drains) start(server ir.Match, to netip.AddrPort, service ir.Name, conn
 	d.of[k] = one
 }
 
-func (d *drains) forget(server ir.Match, to netip.AddrPort) { delete(d.of, drainKey{server, to}) }
+func (d *drainer) forget(server ir.Match, to netip.AddrPort) { delete(d.of, drainKey{server, to}) }
 
-func (d *drains) forgetServer(server ir.Match) {
+func (d *drainer) forgetServer(server ir.Match) {
 	for k := range d.of {
 		if k.server == server {
 			delete(d.of, k)
@@ -60,8 +64,9 @@ func (d *drains) forgetServer(server ir.Match) {
 }
 
 // observe records the draining real servers of our virtual servers in states that were read. They
-// may have started to drain before this process started.
-func (d *drains) observe(states ir.PerFamily[*state]) {
+// may have started to drain before this process started. The caller holds the lock.
+func (d *drainer) observe(states ir.PerFamily[*state]) {
+	defer d.publish()
 	for _, s := range ir.Present(states) {
 		for key, v := range s.servers {
 			if !drainable(key.Protocol) || !s.owned(key) {
@@ -77,7 +82,7 @@ func (d *drains) observe(states ir.PerFamily[*state]) {
 }
 
 // known returns a function that reports whether a real server is draining.
-func (d *drains) known() func(ir.Match, netip.AddrPort) bool {
+func (d *drainer) known() func(ir.Match, netip.AddrPort) bool {
 	all := make(map[drainKey]bool, len(d.of))
 	for k := range d.of {
 		all[k] = true
@@ -86,7 +91,7 @@ func (d *drains) known() func(ir.Match, netip.AddrPort) bool {
 }
 
 // list returns the drains, sorted.
-func (d *drains) list() []apply.Drain {
+func (d *drainer) list() []apply.Drain {
 	all := make([]apply.Drain, 0, len(d.of))
 	for k, one := range d.of {
 		all = append(all, apply.Drain{Service: one.service, Frontend: k.server, Backend: k.to, Since: one.since, Connections: int(one.conns)})
@@ -100,27 +105,35 @@ func (d *drains) list() []apply.Drain {
 	return all
 }
 
-// observeDrains records the draining real servers in states that were read.
-func (d *Dataplane) observeDrains(found ir.PerFamily[*state]) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.drains.observe(found)
-	d.publish()
-}
-
-// publish publishes the drains for Counters.
-func (d *Dataplane) publish() {
-	list := d.drains.list()
+// publish makes the drains readable for Counters.
+func (d *drainer) publish() {
+	list := d.list()
 	d.published.Store(&list)
 }
 
+// run sweeps until ctx ends.
+func (d *drainer) run(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := d.sweep(ctx); err != nil && ctx.Err() == nil && d.log != nil {
+				d.log.Error("backends that drain", "err", err)
+			}
+		}
+	}
+}
+
 // sweep removes the real servers that have no connections left, or whose drain deadline has passed.
-func (d *Dataplane) sweep(ctx context.Context) error {
+func (d *drainer) sweep(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer d.publish()
 	servers := map[ir.Match]bool{}
-	for k := range d.drains.of {
+	for k := range d.of {
 		servers[k.server] = true
 	}
 	var over []request
@@ -129,32 +142,32 @@ func (d *Dataplane) sweep(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for k, one := range d.drains.of {
+		for k, one := range d.of {
 			if k.server != key {
 				continue
 			}
 			switch now, ok := current[k.to]; {
 			case !ok || now.weight > 0: // another program removed it or ended its drain
-				delete(d.drains.of, k)
-			case now.conns == 0 || d.drains.now().Sub(one.since) >= d.drains.deadline:
+				delete(d.of, k)
+			case now.conns == 0 || d.now().Sub(one.since) >= d.deadline:
 				over = append(over, request{op: removeDest, family: ir.FamilyOf(key.Addr),
 					server: &rules.VirtualServer{Key: key, Port: ir.ServicePort{Service: one.service}}, dest: &rules.RealServer{AddrPort: k.to}})
 				d.logDeadline(k, one, now.conns)
 			default:
 				one.conns = now.conns
-				d.drains.of[k] = one
+				d.of[k] = one
 			}
 		}
 	}
 	if len(over) == 0 {
 		return nil
 	}
-	c := commit{Dataplane: d, rejected: apply.Refusals{}}
+	c := commit{drains: d, rejected: apply.Refusals{}}
 	return c.do(ctx, over)
 }
 
 // logDeadline logs connections that end at the deadline.
-func (d *Dataplane) logDeadline(k drainKey, one drain, conns uint32) {
+func (d *drainer) logDeadline(k drainKey, one drain, conns uint32) {
 	if d.log == nil || conns == 0 {
 		return
 	}

@@ -3,7 +3,6 @@ package ipvs
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/proxyc/proxyc/apply"
 )
@@ -36,7 +35,7 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 		default: // a token is already pending
 		}
 	}
-	d.background.all.Go(func() { d.sweepUntil(ctx) })
+	d.background.all.Go(func() { d.drains.run(ctx) })
 	tables, err := d.rules.Drift(ctx)
 	if tables != nil {
 		d.background.all.Go(func() {
@@ -50,9 +49,9 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 			}
 		})
 	}
-	run, listenErr := d.k.listen(ctx, func(err error) {
-		if err != nil && d.log != nil {
-			d.log.Error("changes of kube-ipvs0 by others", "err", err)
+	run, listenErr := d.drains.k.listen(ctx, func(err error) {
+		if log := d.drains.log; err != nil && log != nil {
+			log.Error("changes of kube-ipvs0 by others", "err", err)
 		}
 		report()
 	})
@@ -61,19 +60,4 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	}
 	d.background.all.Go(run)
 	return tokens, err
-}
-
-func (d *Dataplane) sweepUntil(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if err := d.sweep(ctx); err != nil && ctx.Err() == nil && d.log != nil {
-				d.log.Error("backends that drain", "err", err)
-			}
-		}
-	}
 }

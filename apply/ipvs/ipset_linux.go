@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -36,14 +37,6 @@ var errNoSets = errors.New("the kernel has no ip_set")
 
 // ipset is a connection to ip_set.
 type ipset struct{ *client }
-
-func dialSets() (*ipset, error) {
-	s, err := dial(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, err
-	}
-	return &ipset{s}, nil
-}
 
 // setsHead is the size of the header before the attributes.
 const setsHead = 4 // struct nfgenmsg
@@ -79,23 +72,14 @@ func (s *ipset) hasType(ctx context.Context, t rules.SetType, f ir.Family) error
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
 		return errNoSets
 	case errors.Is(err, errSetType), errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("ipset type %s: the kernel has none: modprobe ip_set_%s", t, moduleOf(t))
+		return fmt.Errorf("ipset type %s: the kernel has none: modprobe %s", t, moduleOf(t))
 	}
 	return wrap("ipset type "+t.String(), err)
 }
 
+// moduleOf returns the kernel module of a type: hash:ip,port is in ip_set_hash_ipport.
 func moduleOf(t rules.SetType) string {
-	var b []byte
-	for _, c := range t.String() {
-		switch c {
-		case ':':
-			b = append(b, '_')
-		case ',':
-		default:
-			b = append(b, byte(c))
-		}
-	}
-	return string(b)
+	return "ip_set_" + strings.NewReplacer(":", "_", ",", "").Replace(t.String())
 }
 
 // familyOf returns the family of the sets of a type; bitmaps have none.

@@ -15,9 +15,9 @@ import (
 
 // node is the kernel of one network namespace.
 type node struct {
-	ipvs   *genl
-	sets   *ipset
-	device *device
+	ipvs   *genl // nil if the kernel lacks ip_vs
+	sets   ipset
+	device device
 }
 
 // dialNode connects to the kernel in the network namespace of the calling thread. lacks contains
@@ -28,10 +28,10 @@ func dialNode(ctx context.Context) (n *node, lacks []error, err error) {
 		lacks, err = append(lacks, err), nil
 	}
 	if err == nil {
-		n.sets, err = dialSets()
+		n.sets.client, err = dial(unix.NETLINK_NETFILTER)
 	}
 	if err == nil {
-		n.device, err = dialDevice()
+		n.device.client, err = dial(unix.NETLINK_ROUTE)
 	}
 	if err != nil {
 		n.close()
@@ -41,17 +41,11 @@ func dialNode(ctx context.Context) (n *node, lacks []error, err error) {
 }
 
 func (n *node) close() error {
-	var errs []error
+	var err error
 	if n.ipvs != nil {
-		errs = append(errs, n.ipvs.close())
+		err = n.ipvs.close()
 	}
-	if n.sets != nil {
-		errs = append(errs, n.sets.close())
-	}
-	if n.device != nil {
-		errs = append(errs, n.device.close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, n.sets.close(), n.device.close())
 }
 
 // read reads the state of a family. Features that the kernel lacks count as empty.

@@ -1,9 +1,9 @@
 package ipvs
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
@@ -240,16 +240,12 @@ func (r *request) origin() ir.Origin {
 
 // describe returns the options of a virtual server in ipvsadm syntax.
 func describe(v *rules.VirtualServer) string {
-	var b strings.Builder
-	b.WriteString("-s " + v.Scheduler)
+	text := "-s " + v.Scheduler
 	if v.Flags&rules.Persistent != 0 {
-		b.WriteString(" -p " + v.Timeout.String())
+		text += " -p " + v.Timeout.String()
 	}
 	if rest := v.Flags &^ rules.Persistent; rest != 0 {
-		b.WriteString(" flags 0x")
-		const digits = "0123456789abcdef"
-		b.WriteByte(digits[rest>>4&15])
-		b.WriteByte(digits[rest&15])
+		text += fmt.Sprintf(" flags 0x%02x", uint32(rest))
 	}
-	return b.String()
+	return text
 }
