@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,7 +18,7 @@ import (
 const maxStaleRetries = 20
 
 // errUnread is the error of a commit before the first Read.
-var errUnread = errors.New("HNS: what it has is not known: it has to be read first")
+var errUnread = errors.New("HNS: its state is unknown: read it first")
 
 // Commit executes a Plan.
 func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, error) {
@@ -36,7 +35,7 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	case p.desired.Full:
 		d.desired = p.want
 	case p.state != nil && p.state != d.state:
-		d.adopt(p)
+		d.state = p.state.merged(d.state, p.without)
 	}
 	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}}
 	err := c.run()
@@ -50,34 +49,6 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	defer d.mu.Unlock()
 	d.absent = c.absent()
 	return result, nil
-}
-
-// adopt replaces the known state by that of a comparison, except for objects that commits changed
-// since it started.
-func (d *Dataplane) adopt(p *Plan) {
-	have, found := d.state, p.state
-	keep := func(object string) bool { return p.without[object] }
-	for k := range have.balancers {
-		if keep(k.object()) && found.balancers[k] != have.balancers[k] {
-			found.balancers[k] = have.balancers[k]
-		}
-	}
-	for k := range maps.Clone(found.balancers) {
-		if keep(k.object()) && have.balancers[k] == nil {
-			delete(found.balancers, k)
-		}
-	}
-	for a, e := range have.byAddr {
-		if keep(endpointObject(a)) {
-			found.byAddr[a], found.byID[e.ID] = e, e
-		}
-	}
-	for a, e := range maps.Clone(found.byAddr) {
-		if keep(endpointObject(a)) && have.byAddr[a] == nil {
-			found.remove(e)
-		}
-	}
-	d.state = found
 }
 
 // commit is the execution of a Plan.
@@ -151,20 +122,20 @@ func (c *commit) prepare() error {
 				return err
 			}
 			if n.ID != c.s.network.ID {
-				return fmt.Errorf("HNS: network %s was made anew", n.Name)
+				return fmt.Errorf("HNS: network %s was recreated", n.Name)
 			}
 			c.s.network = *n
 		}
 		for f := range ir.Present(c.w.node) {
 			if ip := c.w.nodeIP.Of(f); c.s.hostMACs[ip] == "" {
-				return fmt.Errorf("the node's address %s must be on an interface of the host, by which overlay network %s reaches it", ip, c.s.network.Name)
+				return fmt.Errorf("the node's address %s must be on an interface of the host, for overlay network %s", ip, c.s.network.Name)
 			}
 		}
 	}
 	if c.w.hns.EnableDSR && !c.s.can.DSR {
-		return errors.New("winkernel.enableDSR: must be false: this version of HNS has no direct server return")
+		return errors.New("winkernel.enableDSR: must be false: this version of HNS does not support direct server return")
 	}
-	if len(c.missing()) == 0 {
+	if len(c.p.missing(c.s, c.w)) == 0 {
 		return nil
 	}
 	g, err := c.host.Summarize()
@@ -179,66 +150,23 @@ func (c *commit) prepare() error {
 	return nil
 }
 
-// missing returns the pods of this node that the plan requires and that have no known endpoint.
-func (c *commit) missing() map[netip.Addr]struct{} {
-	missing := map[netip.Addr]struct{}{}
-	for _, ch := range slices.Concat(c.p.changes, c.p.news) {
-		c.missingOf(ch.claim, missing)
-	}
-	if !c.p.desired.Full {
-		for _, of := range c.p.desired.Changes.All() {
-			for _, one := range of {
-				if one.New == nil {
-					continue
-				}
-				for f := range ir.Present(c.w.node) {
-					for _, a := range c.w.addresses(f, one.New) {
-						if n := c.w.endpoints[a]; n != nil && n.role() == rules.LocalPod && c.podMissing(a) {
-							missing[a] = struct{}{}
-						}
-					}
-				}
-			}
-		}
-	}
-	return missing
-}
-
-func (c *commit) missingOf(want *claim, missing map[netip.Addr]struct{}) {
-	if want.Kind == rules.HealthCheck {
-		return
-	}
-	for _, ref := range want.HCN.HostComputeEndpoints {
-		a, _ := netip.ParseAddr(ref)
-		if n := c.w.endpoints[a]; n != nil && n.role() == rules.LocalPod && c.podMissing(a) {
-			missing[a] = struct{}{}
-		}
-	}
-}
-
-// podMissing reports whether the host has no pod endpoint with an address.
-func (c *commit) podMissing(a netip.Addr) bool {
-	e := c.s.byAddr[a]
-	return e == nil || c.s.stale(c.w, a, e)
-}
-
 // absent returns the required pods of this node that have no endpoint in HNS.
 func (c *commit) absent() map[netip.Addr]struct{} {
 	out := map[netip.Addr]struct{}{}
 	if !c.p.desired.Full && c.Dataplane.absent != nil {
 		out = c.Dataplane.absent
 		for a := range out {
-			if c.w.endpoints[a] == nil || !c.podMissing(a) {
+			if c.w.endpoints[a] == nil || !c.s.podMissing(c.w, a) {
 				delete(out, a)
 			}
 		}
-		for a := range c.missing() {
+		for a := range c.p.missing(c.s, c.w) {
 			out[a] = struct{}{}
 		}
 		return out
 	}
 	for a, n := range c.w.endpoints {
-		if n.role() == rules.LocalPod && c.podMissing(a) {
+		if n.role() == rules.LocalPod && c.s.podMissing(c.w, a) {
 			out[a] = struct{}{}
 		}
 	}
@@ -255,7 +183,7 @@ func (c *commit) delete(remove func(string) error, id string) error {
 		return err
 	}, id)
 	if lost && !c.p.desired.Full {
-		return fmt.Errorf("HNS lost %s, which it had", id)
+		return fmt.Errorf("HNS lost %s", id)
 	}
 	return err
 }
@@ -286,7 +214,7 @@ func (c *commit) removeBalancer(r removal) error {
 	}
 	c.s.obsoleteBalancers = slices.DeleteFunc(c.s.obsoleteBalancers, func(l *LoadBalancer) bool { return l.ID == r.have.ID })
 	if err != nil {
-		c.o.Log.Warn("HNS does not remove what nobody needs", "object", r.object(), "id", r.have.ID, "err", err)
+		c.o.Log.Warn("HNS does not remove an unused object", "object", r.object(), "id", r.have.ID, "err", err)
 		*c.busy.At(r.family)++
 		c.s.obsoleteBalancers = append(c.s.obsoleteBalancers, r.have)
 	}
@@ -311,7 +239,7 @@ func (c *commit) addEndpoint(n *need) error {
 	e, err := c.host.CreateEndpoint(c.s.network.ID, c.s.endpoint(c.w, n))
 	if err != nil {
 		if isAlreadyExists(err) && !c.p.desired.Full {
-			return fmt.Errorf("%s: what HNS has is not what it had: %w", endpointObject(n.Address), err)
+			return fmt.Errorf("%s: the state of HNS has changed: %w", endpointObject(n.Address), err)
 		}
 		return c.refuseUsers(n, fmt.Errorf("%s: %w", endpointObject(n.Address), err))
 	}
@@ -386,10 +314,10 @@ func (c *commit) create(ch change, want *rules.HostComputeLoadBalancer) error {
 	id, err := c.host.CreateLoadBalancer(want)
 	if err != nil {
 		if isNotFound(err) || isAlreadyExists(err) && !c.p.desired.Full && c.s.foreign[ch.key] == "" {
-			return fmt.Errorf("%s: what HNS has is not what it had: %w", ch.object(), err)
+			return fmt.Errorf("%s: the state of HNS has changed: %w", ch.object(), err)
 		}
 		if other := c.s.foreign[ch.key]; isAlreadyExists(err) && other != "" {
-			err = fmt.Errorf("load balancer %s of somebody else has it: %w", other, err)
+			err = fmt.Errorf("load balancer %s of another program uses it: %w", other, err)
 		}
 		return c.refuse(ch.claim.service, fmt.Errorf("%s: %w", ch.object(), err))
 	}
@@ -407,18 +335,12 @@ func (c *commit) removeEndpoint(e *Endpoint) error {
 			return err
 		}
 		*c.busy.At(ir.FamilyOf(a))++
-		c.addObsolete(e)
+		c.s.addObsolete(e)
 		return nil
 	}
 	c.s.obsoleteEndpoints = slices.DeleteFunc(c.s.obsoleteEndpoints, func(x *Endpoint) bool { return x.ID == e.ID })
 	c.s.remove(e)
 	return nil
-}
-
-func (c *commit) addObsolete(e *Endpoint) {
-	if !slices.ContainsFunc(c.s.obsoleteEndpoints, func(x *Endpoint) bool { return x.ID == e.ID }) {
-		c.s.obsoleteEndpoints = append(c.s.obsoleteEndpoints, e)
-	}
 }
 
 // removeStale retries removals that failed in earlier commits.

@@ -50,13 +50,13 @@ type Options struct {
 }
 
 // errTooOld is the error of a service without schema 2. It is permanent.
-var errTooOld = errors.New("needs 9.2 or newer, of Windows Server 2019")
+var errTooOld = errors.New("must be 9.2 or newer (Windows Server 2019)")
 
 // New returns the Dataplane of a host. It fails if the service is too old. If the service does not
 // respond yet, each Read tries again.
 func New(host Host, o Options) (*Dataplane, error) {
 	if o.Network == "" {
-		return nil, errors.New("winkernel.networkName: must be the name of the HNS network, and KUBE_NETWORK is not set")
+		return nil, errors.New("winkernel.networkName: must be the name of the HNS network, as KUBE_NETWORK is not set")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -122,7 +122,7 @@ func (d *Dataplane) read(ctx context.Context) (*state, error) {
 func (d *Dataplane) network() (*Network, error) {
 	n, err := d.host.Network(d.o.Network)
 	if errors.Is(err, ErrNoNetwork) {
-		return nil, fmt.Errorf("winkernel.networkName: must name a network of HNS, which has no %q (yet): the container network makes it", d.o.Network)
+		return nil, fmt.Errorf("winkernel.networkName: must be an HNS network: %q does not exist yet; the container network creates it", d.o.Network)
 	}
 	return n, err
 }
@@ -247,7 +247,7 @@ func (d *Dataplane) poll(ctx context.Context, drift chan<- struct{}) {
 		began := d.commits.Load()
 		g, err := d.host.Summarize()
 		if err != nil {
-			d.o.Log.Warn("looking at HNS", "err", err)
+			d.o.Log.Warn("HNS cannot be checked for changes", "err", err)
 			before = map[string]bool{} // the next result differs in any case
 			continue
 		}

@@ -273,7 +273,7 @@ func TestRefusedService(t *testing.T) {
 	if !ok || len(refused) != 1 || refused[0].Service.Name != "s001" {
 		t.Fatalf("%v, refused %v", ok, refused)
 	}
-	for _, want := range []string{"10.96.0.12:80/tcp", "somebody else", "0x803b0013"} {
+	for _, want := range []string{"10.96.0.12:80/tcp", "another program", "0x803b0013"} {
 		if !strings.Contains(refused[0].Reason.Error(), want) {
 			t.Errorf("the reason lacks %q: %v", want, refused[0].Reason)
 		}
@@ -376,7 +376,7 @@ func TestCompareRepairs(t *testing.T) {
 func TestOldHost(t *testing.T) {
 	w := world{1: {remote: []int{1}}}
 	old := hnstest.New(hns.Version{Major: 9, Minor: 1})
-	if _, err := hns.New(hnstest.Host{Service: old}, hns.Options{Network: "l2"}); err == nil || !strings.Contains(err.Error(), "HNS 9.1: needs 9.2") {
+	if _, err := hns.New(hnstest.Host{Service: old}, hns.Options{Network: "l2"}); err == nil || !strings.Contains(err.Error(), "HNS 9.1: must be 9.2") {
 		t.Errorf("HNS 9.1: %v", err)
 	}
 	old.Stop()

@@ -1,9 +1,11 @@
 package hns
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	rules "github.com/proxyc/proxyc/render/hns"
@@ -119,11 +121,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	text := e.Text
-	if text == "" {
-		text = e.Code.String()
-	}
-	return fmt.Sprintf("HNS: %s: %s (%#x)", e.Call, text, uint32(e.Code))
+	return fmt.Sprintf("HNS: %s: %s (%#x)", e.Call, cmp.Or(e.Text, "failed"), uint32(e.Code))
 }
 
 // Code is a Windows error code: an HRESULT of HCN, or a system error.
@@ -151,23 +149,6 @@ const (
 	Timeout            Code = 0x5b4
 )
 
-var codeTexts = map[Code]string{
-	NetworkNotFound: "the network was not found", EndpointNotFound: "the endpoint was not found",
-	PolicyNotFound: "the policy was not found", PortAlreadyExists: "the port already exists",
-	ManagerStopped: "the manager is stopped", EntityHasReference: "the object has references",
-	AlreadyExists: "it already exists", ElementNotFound: "it was not found", AccessDenied: "access is denied",
-	NotImplemented: "not implemented", ServiceDisabled: "the service is disabled", ServiceNotActive: "the service is not started",
-	ServerUnavailable: "the service is not there", ServerTooBusy: "the service is too busy",
-	CallFailed: "the call failed", CallDidNotExecute: "the call failed and did not execute", Timeout: "it took too long",
-}
-
-func (c Code) String() string {
-	if t, ok := codeTexts[c]; ok {
-		return t
-	}
-	return "it failed"
-}
-
 // CodeOf returns the code of an HRESULT. For system errors it is the low 16 bits.
 func CodeOf(hresult uint32) Code {
 	if hresult&0x1fff0000 == 0x00070000 {
@@ -178,16 +159,8 @@ func CodeOf(hresult uint32) Code {
 
 // hasCode reports whether err is an error of the service with one of codes.
 func hasCode(err error, codes ...Code) bool {
-	var e *Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	for _, c := range codes {
-		if e.Code == c {
-			return true
-		}
-	}
-	return false
+	e, ok := errors.AsType[*Error](err)
+	return ok && slices.Contains(codes, e.Code)
 }
 
 // isNotFound reports whether err means that an object does not exist.
@@ -201,7 +174,7 @@ func isAlreadyExists(err error) bool { return hasCode(err, AlreadyExists, PortAl
 // isRejected reports whether the service processed a request and rejected it. It is false if the
 // service was not reachable, or did not state a reason.
 func isRejected(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && !hasCode(err, NetworkNotFound, ManagerStopped, AccessDenied, ServiceDisabled, ServiceNotActive,
+	_, ok := errors.AsType[*Error](err)
+	return ok && !hasCode(err, NetworkNotFound, ManagerStopped, AccessDenied, ServiceDisabled, ServiceNotActive,
 		ServerUnavailable, ServerTooBusy, CallFailed, CallDidNotExecute, Timeout)
 }

@@ -233,6 +233,35 @@ func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 	}
 }
 
+// missing returns the pods of this node that the Plan requires and that have no known endpoint.
+func (p *Plan) missing(s *state, w *desired) map[netip.Addr]struct{} {
+	missing := map[netip.Addr]struct{}{}
+	add := func(a netip.Addr) {
+		if n := w.endpoints[a]; n != nil && n.role() == rules.LocalPod && s.podMissing(w, a) {
+			missing[a] = struct{}{}
+		}
+	}
+	for _, c := range slices.Concat(p.changes, p.news) {
+		if c.claim.Kind == rules.HealthCheck {
+			continue
+		}
+		for _, ref := range c.claim.HCN.HostComputeEndpoints {
+			a, _ := netip.ParseAddr(ref)
+			add(a)
+		}
+	}
+	for _, of := range p.desired.Changes.All() { // none if the Plan is full
+		for _, one := range of {
+			for f := range ir.Present(w.node) {
+				for _, a := range w.addresses(f, one.New) {
+					add(a)
+				}
+			}
+		}
+	}
+	return missing
+}
+
 func mappingText(l *rules.HostComputeLoadBalancer) string {
 	m := l.PortMappings[0]
 	text := fmt.Sprintf("to port %d, flags %d/%d", m.InternalPort, l.Flags, m.Flags)

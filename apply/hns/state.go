@@ -79,10 +79,43 @@ func (s *state) add(e *Endpoint) {
 	}
 }
 
+// addObsolete records an endpoint of a proxy that is to be removed.
 func (s *state) addObsolete(e *Endpoint) {
-	if s.createdByProxy(e) {
+	if s.createdByProxy(e) && !slices.ContainsFunc(s.obsoleteEndpoints, func(x *Endpoint) bool { return x.ID == e.ID }) {
 		s.obsoleteEndpoints = append(s.obsoleteEndpoints, e)
 	}
+}
+
+// podMissing reports whether the host has no pod endpoint with an address.
+func (s *state) podMissing(w *desired, a netip.Addr) bool {
+	e := s.byAddr[a]
+	return e == nil || s.stale(w, a, e)
+}
+
+// merged returns the state that a comparison read, with those objects of the known state that
+// commits changed since it started.
+func (s *state) merged(known *state, changed map[string]bool) *state {
+	for k, l := range known.balancers {
+		if changed[k.object()] {
+			s.balancers[k] = l
+		}
+	}
+	for k := range s.balancers {
+		if changed[k.object()] && known.balancers[k] == nil {
+			delete(s.balancers, k)
+		}
+	}
+	for a, e := range known.byAddr {
+		if changed[endpointObject(a)] {
+			s.byAddr[a], s.byID[e.ID] = e, e
+		}
+	}
+	for a, e := range s.byAddr {
+		if changed[endpointObject(a)] && known.byAddr[a] == nil {
+			s.remove(e)
+		}
+	}
+	return s
 }
 
 // remove removes an endpoint.
