@@ -270,10 +270,10 @@ func (in *input) checkNode() error {
 // outage describes a loss of contact with the API server that is longer than UnreadyAfter; ""
 // otherwise.
 func (in *input) outage() string {
-	lost := in.contact.Outage()
+	outage := in.contact.Outage()
 	after := in.process.UnreadyAfter
-	if ago := time.Since(lost.Since); !lost.Since.IsZero() && after > 0 && ago >= after {
-		return fmt.Sprintf("no contact with the API server for %s: %s: %s", ago.Round(time.Second), lost.Resource, lost.Cause)
+	if ago := time.Since(outage.Lost); !outage.Lost.IsZero() && after > 0 && ago >= after {
+		return fmt.Sprintf("no contact with the API server for %s: %s: %s", ago.Round(time.Second), outage.Resource, outage.Cause)
 	}
 	return ""
 }
@@ -311,8 +311,8 @@ func (in *input) report(st *status.Status) {
 
 func newAPIServer(contact *watch.Contact) *status.APIServer {
 	api := &status.APIServer{Server: contact.Server(), Resources: contact.Resources()}
-	if lost := contact.Outage(); !lost.Since.IsZero() {
-		api.Lost, api.Cause, api.Fix = lost.Since, lost.Resource+": "+lost.Cause, lost.Fix
+	if outage := contact.Outage(); !outage.Lost.IsZero() {
+		api.Lost, api.Cause, api.Fix = outage.Lost, outage.Resource+": "+outage.Cause, outage.Fix
 	}
 	return api
 }

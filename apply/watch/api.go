@@ -196,13 +196,13 @@ func (a *API) waitUntilServed(ctx context.Context, k kind, synced func()) bool {
 			return false
 		case err == nil:
 			if refused {
-				a.Log.Info("the API server gives " + k.name + " now")
+				a.Log.Info("the API server serves " + k.name + " now")
 				a.Contact.resource(k.name).expect(k.optional)
 			}
 			return true
 		case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 			if !refused {
-				a.Log.Info("the API server does not give "+k.name+": going on without", "err", err)
+				a.Log.Info("the API server does not serve "+k.name+": continuing without them", "err", err)
 			}
 			refused = true
 			a.Contact.resource(k.name).recordUnavailable(cmp.Or(err.Error(), string(apierrors.ReasonForError(err))))
@@ -276,9 +276,9 @@ func (s *sink) reduced(obj any) (out any) {
 func (s *sink) report(b broken, said map[string]string) any {
 	last := s.last(b.name)
 	if said[b.key()] != b.why {
-		what := "an object is broken, and left out"
+		what := "an object is broken: skipped"
 		if last != nil {
-			what = "an object is broken, and stays as it was"
+			what = "an object is broken: its previous version is kept"
 		}
 		s.log.Error(what, "kind", s.name, "object", b.key(), "err", b.why)
 	}

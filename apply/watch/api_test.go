@@ -354,8 +354,8 @@ func TestUndecodableObject(t *testing.T) {
 				t.Errorf("the watch began %d times, want once", n)
 			}
 			for _, want := range []string{
-				"broken, and left out\" kind=services object=ns/bad ",
-				"broken, and stays as it was\" kind=services object=ns/a ",
+				"broken: skipped\" kind=services object=ns/bad ",
+				"broken: its previous version is kept\" kind=services object=ns/a ",
 			} {
 				_, after, found := strings.Cut(said.String(), want)
 				if line, _, _ := strings.Cut(after, "\n"); !found || !strings.Contains(line, way.why) || strings.Contains(after, want) {

@@ -40,7 +40,7 @@ func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Conf
 	if c.Kubeconfig == "" && master == "" {
 		out, err = rest.InClusterConfig()
 		if err != nil {
-			err = fmt.Errorf("clientConnection.kubeconfig: neither it nor --master is set, and this is no pod of a cluster: %w", err)
+			err = fmt.Errorf("clientConnection.kubeconfig: must be set, as neither --master nor a pod's ServiceAccount is available: %w", err)
 		}
 	} else {
 		out, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
@@ -69,9 +69,9 @@ func asKubectl(file, context, userAgent string) (*rest.Config, error) {
 	out, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, errors.New("--kubeconfig: no cluster is known: give a file, or set KUBECONFIG; there is no ~/.kube/config, and this is no pod of a cluster")
+		return nil, errors.New("--kubeconfig: no cluster is configured: set --kubeconfig or KUBECONFIG; ~/.kube/config does not exist, and this is not a pod")
 	case err != nil && isOtherKind(file):
-		return nil, fmt.Errorf("--kubeconfig: %s: must be a kubeconfig (apiVersion: v1, kind: Config), and is an object of another kind", file)
+		return nil, fmt.Errorf("--kubeconfig: %s: must be a kubeconfig (apiVersion: v1, kind: Config), is an object of another kind", file)
 	case err != nil:
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}

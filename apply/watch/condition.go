@@ -157,7 +157,7 @@ func (c *NodeCondition) run(ctx context.Context, client rest.Interface) {
 		}
 		if err := c.write(ctx, client, want); err != nil {
 			if ctx.Err() == nil {
-				c.Log.Error("condition "+string(ServicesProgrammed)+" cannot be written: will be tried again", "after", wait, "err", err)
+				c.Log.Error("condition "+string(ServicesProgrammed)+" cannot be written: retrying", "after", wait, "err", err)
 			}
 			next = now.Add(wait)
 			wait = min(2*wait, conditionMaxRetry)

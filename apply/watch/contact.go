@@ -32,7 +32,7 @@ type Contact struct {
 	mu        sync.Mutex
 	server    string
 	resources map[string]*ResourceState
-	outage    Outage
+	outage    ResourceState
 }
 
 // ResourceState is the state of one resource.
@@ -63,15 +63,6 @@ func (h *ResourceState) silenceLimit() time.Duration {
 		return silentAfter
 	}
 	return staleAfter
-}
-
-// Outage describes a loss of contact with the API server.
-type Outage struct {
-	Since    time.Time // zero if there is contact
-	Resource string
-	Cause    string
-	Fix      string // "" if unknown
-	failure  string // Cause without details
 }
 
 const (
@@ -119,8 +110,8 @@ func (c *Contact) Resources() []ResourceState {
 	return out
 }
 
-// Outage returns the current outage. Since is zero if there is none.
-func (c *Contact) Outage() Outage {
+// Outage returns the current outage. Lost is zero if there is none.
+func (c *Contact) Outage() ResourceState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.outage
@@ -166,15 +157,15 @@ func (r resourceContact) change(f func(*ResourceState)) {
 	at := r.now()
 	r.mu.Unlock()
 	switch {
-	case !now.Since.IsZero() && before.failure != now.failure:
-		r.log.Warn(now.failure+": the rules stay as they are", withFix(now.Fix, "resource", now.Resource, "err", now.Cause)...)
-	case !before.Since.IsZero() && now.Since.IsZero():
-		r.log.Info("contact with the API server is back", "after", at.Sub(before.Since).Round(time.Millisecond), "cause", before.Cause)
+	case !now.Lost.IsZero() && before.failure != now.failure:
+		r.log.Warn(now.failure+": the rules are kept", withFix(now.Fix, "resource", now.Resource, "err", now.Cause)...)
+	case !before.Lost.IsZero() && now.Lost.IsZero():
+		r.log.Info("contact with the API server is restored", "after", at.Sub(before.Lost).Round(time.Millisecond), "cause", before.Cause)
 	}
 	switch {
 	case !is.Optional:
 	case was.Lost.IsZero() && !is.Lost.IsZero():
-		r.log.Warn(r.name+" cannot be read: the rules depend on those that were read last", withFix(is.Fix, "err", is.Cause)...)
+		r.log.Warn(r.name+" cannot be read: the rules use the last objects that were read", withFix(is.Fix, "err", is.Cause)...)
 	case !was.Lost.IsZero() && is.Lost.IsZero() && is.Unavailable == "":
 		r.log.Info(r.name+" can be read again", "after", at.Sub(was.Lost).Round(time.Millisecond))
 	}
@@ -202,13 +193,13 @@ func failureOf(err error) string {
 }
 
 // firstOutage returns the required resource that was lost first.
-func (c *Contact) firstOutage() (s Outage) {
+func (c *Contact) firstOutage() (first ResourceState) {
 	for _, name := range slices.Sorted(maps.Keys(c.resources)) {
-		if h := c.resources[name]; !h.Optional && !h.Lost.IsZero() && (s.Since.IsZero() || h.Lost.Before(s.Since)) {
-			s = Outage{h.Lost, name, h.Cause, h.Fix, h.failure}
+		if h := c.resources[name]; !h.Optional && !h.Lost.IsZero() && (first.Lost.IsZero() || h.Lost.Before(first.Lost)) {
+			first = *h
 		}
 	}
-	return s
+	return first
 }
 
 // recordOpenWatch records that a watch stays open. Events are expected on it.

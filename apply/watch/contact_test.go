@@ -130,11 +130,11 @@ func cutOff(t *testing.T) (*way, *fakeAPI, *follower, *lockedBuffer) {
 }
 
 // outage waits until the API has an outage, or has none.
-func (g *follower) outage(want bool) Outage {
+func (g *follower) outage(want bool) ResourceState {
 	g.t.Helper()
 	for deadline := time.Now().Add(40 * time.Second); ; time.Sleep(time.Millisecond) {
 		s := g.Contact.Outage()
-		if !s.Since.IsZero() == want {
+		if !s.Lost.IsZero() == want {
 			return s
 		}
 		if time.Now().After(deadline) {
@@ -156,7 +156,7 @@ func timesSaid(t *testing.T, log *lockedBuffer, what string) int {
 
 const (
 	lostSaid = `level=WARN msg="contact with the API server is lost`
-	backSaid = `level=INFO msg="contact with the API server is back`
+	backSaid = `level=INFO msg="contact with the API server is restored`
 )
 
 // A server that refuses connections is logged once, and its return once.
@@ -168,8 +168,8 @@ func TestContactRefused(t *testing.T) {
 	}
 	began := time.Now()
 	w.shut()
-	if s := g.outage(true); s.Cause == "" || s.Since.Before(began) {
-		t.Errorf("silence since %s, %s before: cause %q", s.Since, began.Sub(s.Since), s.Cause)
+	if s := g.outage(true); s.Cause == "" || s.Lost.Before(began) {
+		t.Errorf("silence since %s, %s before: cause %q", s.Lost, began.Sub(s.Lost), s.Cause)
 	}
 	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(g.Contact.Outage().Cause, "connection refused"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -261,7 +261,7 @@ func TestContactEnds(t *testing.T) {
 		c.resource("services").expect(false)
 		b := &recordingBody{ReadCloser: io.NopCloser(iotest.ErrReader(errors.New("broken"))), of: c.resource("services"), ctx: tt.ctx}
 		b.Read(make([]byte, 1))
-		if lost := !c.Outage().Since.IsZero(); lost != tt.lost {
+		if lost := !c.Outage().Lost.IsZero(); lost != tt.lost {
 			t.Errorf("%s: contact lost: %t, want %t", tt.name, lost, tt.lost)
 		}
 	}
@@ -283,9 +283,9 @@ func TestContactRefusal(t *testing.T) {
 		log    string
 		fix    string
 	}{
-		{"401", refused(metav1.StatusReasonUnauthorized), `msg="the API server refuses this account: the rules stay as they are" resource=services`, "renew the credentials"},
-		{"403", refused(metav1.StatusReasonForbidden), `msg="the API server refuses this account: the rules stay as they are" resource=services`, "ClusterRole"},
-		{"CA", &rest.Config{Host: secure.URL}, `msg="the TLS handshake with the API server fails: the rules stay as they are"`, "certificate-authority"},
+		{"401", refused(metav1.StatusReasonUnauthorized), `msg="the API server refuses this account: the rules are kept" resource=services`, "renew the credentials"},
+		{"403", refused(metav1.StatusReasonForbidden), `msg="the API server refuses this account: the rules are kept" resource=services`, "ClusterRole"},
+		{"CA", &rest.Config{Host: secure.URL}, `msg="the TLS handshake with the API server fails: the rules are kept"`, "certificate-authority"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			said := &lockedBuffer{}
@@ -383,8 +383,8 @@ func TestContactSilent(t *testing.T) {
 		s.do()
 		c.checkSilence()
 		lost := c.Outage()
-		if lost.Resource != s.want || s.want != "" && !lost.Since.Equal(silent) {
-			t.Errorf("%s: lost: %q since %s, want %q since %s", s.name, lost.Resource, lost.Since, s.want, silent)
+		if lost.Resource != s.want || s.want != "" && !lost.Lost.Equal(silent) {
+			t.Errorf("%s: lost: %q since %s, want %q since %s", s.name, lost.Resource, lost.Lost, s.want, silent)
 		}
 	}
 	if lost, back := strings.Count(said.String(), lostSaid), strings.Count(said.String(), backSaid); lost != 3 || back != 3 {

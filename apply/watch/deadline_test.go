@@ -102,7 +102,7 @@ func TestDeadlines(t *testing.T) {
 func TestSilenceLasts(t *testing.T) {
 	c := NewContact(slog.New(slog.DiscardHandler), time.Now)
 	c.resource("services").expect(false)
-	lost := func() bool { return !c.Outage().Since.IsZero() }
+	lost := func() bool { return !c.Outage().Lost.IsZero() }
 	c.resource("services").recordLoss(&timeoutError{noEvent, staleAfter})
 	if c.resource("services").recordOpenWatch(); lost() {
 		t.Error("lost, though a watch opened, and the server never sent bookmarks")
@@ -168,7 +168,7 @@ func TestOptionalDoesNotBlock(t *testing.T) {
 			g.waitSynced()
 			g.until(has("a"))
 			g.eventually("ServiceCIDRs are lost", func() bool { return strings.Contains(g.heard("servicecidrs").Cause, fault.cause) })
-			if o := g.Contact.Outage(); !o.Since.IsZero() {
+			if o := g.Contact.Outage(); !o.Lost.IsZero() {
 				t.Errorf("contact counts as lost: %+v", o)
 			}
 			fault.end(f)

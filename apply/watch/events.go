@@ -106,14 +106,14 @@ func (e *Events) send(event queued) bool {
 		e.waiting[of]++
 		return true
 	default:
-		e.Log.Warn("too many events", "reason", event.Reason, "note", event.Note)
+		e.Log.Warn("the event queue is full", "reason", event.Reason, "note", event.Note)
 		return false
 	}
 }
 
 // drop logs an event above the limits at debug level. The sender has already logged its content.
 func (e *Events) drop(event Event) {
-	e.Log.Debug("an event too many", "service", event.Service.String(), "reason", event.Reason, "note", event.Note)
+	e.Log.Debug("an event exceeds the limits", "service", event.Service.String(), "reason", event.Reason, "note", event.Note)
 }
 
 // run sends events until ctx ends.
@@ -169,7 +169,7 @@ func (e *Events) dequeued(of string) {
 func (e *Events) post(ctx context.Context, client rest.Interface, object *eventsv1.Event) {
 	err := client.Post().Namespace(object.Namespace).Resource("events").Body(object).Do(ctx).Error()
 	if err != nil && ctx.Err() == nil {
-		e.Log.Warn("an event was not taken", "reason", object.Reason, "err", err)
+		e.Log.Warn("an event cannot be sent", "reason", object.Reason, "err", err)
 	}
 }
 

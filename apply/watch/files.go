@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -95,7 +94,7 @@ func (f *Files) find() ([]files.File, error) {
 		}
 		for _, p := range found.Passed {
 			if skipped[p.Name] = true; !f.skipped[p.Name] {
-				f.Log.Warn("is not read: it is no file", "path", p.Name, "is", p.Is)
+				f.Log.Warn("skipped: not a file", "path", p.Name, "is", p.Is)
 			}
 		}
 		for _, u := range found.Unreadable {
@@ -135,13 +134,7 @@ func (regular) Open(name string) (fs.File, error) {
 // Run reads the files, calls read with the result, and follows the files until ctx ends. After a
 // failed read it tries again when something changes or Reread requests it.
 func (f *Files) Run(ctx context.Context, read func(error)) error {
-	w, err := watchPaths(f.Paths, newNotifier)
-	if err == nil && w.pollReason != nil {
-		f.Log.Warn("changes of the snapshot are looked for every "+pollEvery.String(), "err", w.pollReason)
-	}
-	read(f.Read()) // after setting the watch, so that no change is missed
-	if err != nil {
-		return err
-	}
-	return w.run(ctx, time.After, f.Reread, func() { read(f.Read()) })
+	return Paths(ctx, f.Paths, f.Reread, func(why error) {
+		f.Log.Warn("polling the snapshot for changes every "+pollEvery.String(), "err", why)
+	}, func() { read(f.Read()) })
 }

@@ -481,7 +481,7 @@ func TestFilesRefused(t *testing.T) {
 func TestFilesPolled(t *testing.T) {
 	dir := t.TempDir()
 	refused := errors.New("too many open files")
-	w, err := pollPaths([]string{filepath.Join(dir, "live")}, 10*time.Millisecond, refused)
+	w, err := newPathWatch([]string{filepath.Join(dir, "live")}, newPoller(10*time.Millisecond), refused)
 	if err != nil || w.pollReason != refused {
 		t.Fatal(err, w.pollReason)
 	}

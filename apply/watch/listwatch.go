@@ -89,7 +89,7 @@ func (t *objectTypes) checkList(list runtime.Object) (metav1.ListInterface, erro
 	}
 	meta, err := apimeta.ListAccessor(list)
 	if err == nil && meta.GetResourceVersion() == "" {
-		err = errors.New("is no list of an API server: metadata.resourceVersion is missing")
+		err = errors.New("must be a list from an API server: metadata.resourceVersion is missing")
 	}
 	return meta, err
 }
@@ -130,9 +130,9 @@ func (p *paging) check(token string, page runtime.Object, of objectTypes) error 
 	switch next := meta.GetContinue(); {
 	case next == "":
 	case next == token:
-		return fmt.Errorf("the list does not end: page %d has the continue token of the page before", p.pages)
+		return fmt.Errorf("the list does not end: page %d has the continue token of the previous page", p.pages)
 	case p.pages >= maxPages:
-		return fmt.Errorf("the list does not end: page %d has a continue token, and a list may have %d pages", p.pages, maxPages)
+		return fmt.Errorf("the list does not end: page %d has a continue token, and lists are limited to %d pages", p.pages, maxPages)
 	}
 	return nil
 }
@@ -146,9 +146,9 @@ func (r resourceContact) recordUndecodable(ctx context.Context, began time.Time,
 		return
 	}
 	if err.Error() == "" {
-		err = errors.New("it is a Status without a message")
+		err = errors.New("a Status without a message")
 	}
-	r.recordLossUnlessNewer(began, fmt.Errorf("the answer cannot be read: %w", err))
+	r.recordLossUnlessNewer(began, fmt.Errorf("the response cannot be decoded: %w", err))
 }
 
 // recordedWatch is a watch whose events are recorded.
@@ -209,7 +209,7 @@ func (r resourceContact) recordWatch(ctx context.Context, of objectTypes, w watc
 		default:
 		}
 		if holds.Stop() && !told && ctx.Err() == nil {
-			r.recordLossUnlessNewer(began, errors.New("a watch ended at once, without an event"))
+			r.recordLossUnlessNewer(began, errors.New("the watch ended immediately, without an event"))
 		}
 	}()
 	return a
@@ -241,5 +241,5 @@ func foreignResponse(resp *http.Response) string {
 	if err == nil && slices.ContainsFunc(newCodecs().SupportedMediaTypes(), known) {
 		return ""
 	}
-	return fmt.Sprintf("the answer, %s with %s, is no API server's", resp.Status, is)
+	return fmt.Sprintf("the answer, %s with %s, is not from an API server", resp.Status, is)
 }

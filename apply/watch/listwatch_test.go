@@ -45,7 +45,7 @@ func TestContactForeign(t *testing.T) {
 		answer func(http.ResponseWriter, *http.Request)
 		cause  string
 	}{
-		{"HTML", page("text/html; charset=utf-8", "<html>maintenance</html>"), "200 OK with text/html; charset=utf-8, is no API server's"},
+		{"HTML", page("text/html; charset=utf-8", "<html>maintenance</html>"), "200 OK with text/html; charset=utf-8, is not from an API server"},
 		{"garbage", page("application/json", "\x00\xffgarbage"), "invalid character"},
 		{"other JSON", page("application/json", `{"status":"maintenance"}`), ""},
 		{"half a body", half, "unexpected EOF"},
@@ -200,7 +200,7 @@ func TestEndlessPages(t *testing.T) {
 		}
 	}
 	p.check("", page("a"), of)
-	if err := p.check("a", page("a"), of); err == nil || !strings.Contains(err.Error(), "page 2 has the continue token of the page before") {
+	if err := p.check("a", page("a"), of); err == nil || !strings.Contains(err.Error(), "page 2 has the continue token of the previous page") {
 		t.Errorf("a token that is repeated: %v", err)
 	}
 	f := newFakeAPI(t)
@@ -279,8 +279,8 @@ func TestUnavailable(t *testing.T) {
 		}
 		again <- time.Time{}
 	}
-	timesSaid(t, said, "the API server gives servicecidrs now")
-	if n := strings.Count(said.String(), "going on without"); n != 1 {
+	timesSaid(t, said, "the API server serves servicecidrs now")
+	if n := strings.Count(said.String(), "continuing without them"); n != 1 {
 		t.Errorf("told %d times that there are none", n)
 	}
 	g.eventually("ServiceCIDRs are followed", func() bool { return f.Watches("servicecidrs") > 0 })

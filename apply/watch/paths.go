@@ -28,13 +28,13 @@ const (
 // If the kernel cannot report changes, Paths calls polled with the reason and polls every 5 s.
 func Paths(ctx context.Context, paths []string, again <-chan struct{}, polled func(why error), changed func()) error {
 	w, err := watchPaths(paths, newNotifier)
-	if err != nil {
-		return err
-	}
-	if w.pollReason != nil {
+	if err == nil && w.pollReason != nil {
 		polled(w.pollReason)
 	}
 	changed() // after setting the watches, so that no change is missed
+	if err != nil {
+		return err
+	}
 	return w.run(ctx, time.After, again, changed)
 }
 
@@ -78,39 +78,28 @@ type notifier interface {
 	Close()
 }
 
-// watchPaths watches with the notices of first, or polls if first fails.
+// watchPaths watches with the notifier of first, or polls if first fails.
 func watchPaths(paths []string, first func() (notifier, error)) (*pathWatch, error) {
 	n, err := first()
-	if err != nil {
-		return pollPaths(paths, pollEvery, err)
-	}
-	w, err := newWatched(paths, n)
-	if err != nil {
-		return pollPaths(paths, pollEvery, err)
-	}
-	return w, nil
-}
-
-func pollPaths(paths []string, every time.Duration, why error) (*pathWatch, error) {
-	w, err := newWatched(paths, newPoller(every))
 	if err == nil {
-		w.pollReason = why
+		var w *pathWatch
+		if w, err = newPathWatch(paths, n, nil); err == nil {
+			return w, nil
+		}
 	}
-	return w, err
+	return newPathWatch(paths, newPoller(pollEvery), err)
 }
 
-func newWatched(paths []string, n notifier) (*pathWatch, error) {
-	w := &pathWatch{notifier: n}
-	for _, p := range paths {
-		abs, err := filepath.Abs(p)
-		if err == nil {
-			w.paths = append(w.paths, abs)
-			continue
-		}
-		n.Close()
-		return nil, fmt.Errorf("watching %s: %w", p, err)
+func newPathWatch(paths []string, n notifier, pollReason error) (*pathWatch, error) {
+	w := &pathWatch{notifier: n, pollReason: pollReason, paths: make([]string, len(paths))}
+	var err error
+	for i := 0; err == nil && i < len(paths); i++ {
+		w.paths[i], err = filepath.Abs(paths[i])
 	}
-	if err := w.arm(); err != nil {
+	if err == nil {
+		err = w.arm()
+	}
+	if err != nil {
 		n.Close()
 		return nil, fmt.Errorf("watching files: %w", err)
 	}

@@ -76,7 +76,7 @@ func open(data []byte) (u runtime.Unknown, err error) {
 }
 
 // errProto is the error for data that is no such message.
-var errProto = errors.New("is no protobuf message whose fields all have a length")
+var errProto = errors.New("must be a protobuf message of length-delimited fields")
 
 // field reads a length-delimited field.
 func field(data []byte) (number protowire.Number, value, rest []byte, err error) {

@@ -208,7 +208,7 @@ func ReadRecording(data []byte) (events []Recorded, cut bool, err error) {
 			break
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("line %d: must be an event such as proxyc record writes: %w", n, err))
+			errs = append(errs, fmt.Errorf("line %d: must be an event in the format of proxyc record: %w", n, err))
 			continue
 		}
 		events = append(events, e)
@@ -230,14 +230,14 @@ func (e *Recorded) read(line []byte) error {
 		return err
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		return errors.New("something stands behind it")
+		return errors.New("unexpected data after the object")
 	}
 	types := []string{Added, Modified, Deleted, Synced}
 	if !slices.Contains(types, e.Type) {
 		return fmt.Errorf("type: must be %s, got %q", strings.Join(types, ", "), e.Type)
 	}
 	if (e.Type == Synced) != (e.Object == nil) {
-		return fmt.Errorf("object: must be there but for %s", Synced)
+		return fmt.Errorf("object: must be set except for %s", Synced)
 	}
 	if e.Type == Synced {
 		return nil
@@ -247,7 +247,7 @@ func (e *Recorded) read(line []byte) error {
 	case !slices.Contains(recordedKinds, kind):
 		return fmt.Errorf("object.kind: must be %s, got %q", strings.Join(recordedKinds, ", "), kind)
 	case name.Name == "":
-		return errors.New("object.metadata.name: must be given")
+		return errors.New("object.metadata.name: must be set")
 	}
 	return nil
 }

@@ -172,20 +172,20 @@ func TestReadRecording(t *testing.T) {
 		{good + good[:20] + "\n", 1, true, ""}, // an editor added the newline
 		{good[:20], 0, true, "has no event"},
 		{good + strings.Replace(good, "SYNCED", "SYNCD", 1), 1, false,
-			`line 2: must be an event such as proxyc record writes: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "SYNCD"`},
-		{good + "x\n", 1, false, "line 2: must be an event such as proxyc record writes: invalid character 'x' looking for beginning of value"},
-		{strings.Replace(good, "}", "}x", 1) + good, 1, false, "line 1: must be an event such as proxyc record writes: something stands behind it"},
-		{strings.Replace(good, "}", "} {}", 1) + good, 1, false, "line 1: must be an event such as proxyc record writes: something stands behind it"},
+			`line 2: must be an event in the format of proxyc record: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "SYNCD"`},
+		{good + "x\n", 1, false, "line 2: must be an event in the format of proxyc record: invalid character 'x' looking for beginning of value"},
+		{strings.Replace(good, "}", "}x", 1) + good, 1, false, "line 1: must be an event in the format of proxyc record: unexpected data after the object"},
+		{strings.Replace(good, "}", "} {}", 1) + good, 1, false, "line 1: must be an event in the format of proxyc record: unexpected data after the object"},
 		{strings.Replace(good, "\n", " \r\n", 1) + good, 2, false, ""},
 		{good + of("DELETED", `{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"b"}}`), 2, false, ""},
 		{good + of("DELETED", `{"apiVersion":"v1","kind":"Servize","metadata":{"name":"a","namespace":"b"}}`), 1, false,
-			`line 2: must be an event such as proxyc record writes: object.kind: must be Service, EndpointSlice, Node, ServiceCIDR, got "Servize"`},
+			`line 2: must be an event in the format of proxyc record: object.kind: must be Service, EndpointSlice, Node, ServiceCIDR, got "Servize"`},
 		{good + of("ADDED", `[]`), 1, false,
-			`line 2: must be an event such as proxyc record writes: object.kind: must be Service, EndpointSlice, Node, ServiceCIDR, got ""`},
-		{good + of("DELETED", `{"apiVersion":"v1","kind":"Node","metadata":{}}`), 1, false, "line 2: must be an event such as proxyc record writes: object.metadata.name: must be given"},
+			`line 2: must be an event in the format of proxyc record: object.kind: must be Service, EndpointSlice, Node, ServiceCIDR, got ""`},
+		{good + of("DELETED", `{"apiVersion":"v1","kind":"Node","metadata":{}}`), 1, false, "line 2: must be an event in the format of proxyc record: object.metadata.name: must be set"},
 		{"", 0, false, "has no event"},
-		{good + "x\n" + strings.Replace(good, "SYNCED", "NONE", 1), 1, false, "line 2: must be an event such as proxyc record writes: invalid character 'x' looking for beginning of value\n" +
-			`line 3: must be an event such as proxyc record writes: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "NONE"`},
+		{good + "x\n" + strings.Replace(good, "SYNCED", "NONE", 1), 1, false, "line 2: must be an event in the format of proxyc record: invalid character 'x' looking for beginning of value\n" +
+			`line 3: must be an event in the format of proxyc record: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "NONE"`},
 	} {
 		events, cut, err := ReadRecording([]byte(c.text))
 		text := ""

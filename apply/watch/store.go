@@ -286,7 +286,7 @@ func (s *Store) replace(log *slog.Logger, change func(*snapshot.Snapshot) snapsh
 	})
 	for i, gone := range [...]int{d.ServicesGone, d.SlicesGone} {
 		if all := after[i] == 0 && gone > 0; all || gone >= massDeletion && gone > before[i]/2 {
-			log.Warn("most objects are gone at once: their rules go, too", "kind", [...]string{"Services", "EndpointSlices"}[i],
+			log.Warn("most objects were deleted at the same time: their rules are removed", "kind", [...]string{"Services", "EndpointSlices"}[i],
 				"before", before[i], "removed", gone, "now", after[i])
 		}
 	}

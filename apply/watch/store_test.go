@@ -164,7 +164,7 @@ func TestStoreGone(t *testing.T) {
 		before, stay, new int
 		want              string
 	}{
-		{2, 0, 0, "level=WARN msg=\"most objects are gone at once: their rules go, too\" kind=Services before=2 removed=2 now=0"},
+		{2, 0, 0, "level=WARN msg=\"most objects were deleted at the same time: their rules are removed\" kind=Services before=2 removed=2 now=0"},
 		{30, 10, 1, "kind=Services before=30 removed=20 now=11"},
 		{30, 20, 0, ""},
 		{9, 1, 0, ""},
