@@ -110,7 +110,7 @@ func TestContact(t *testing.T) {
 			t.Fatal(err)
 		}
 		log := string(text)
-		lost, back := strings.Count(log, "contact with the API server is lost"), strings.Count(log, "contact with the API server is back")
+		lost, back := strings.Count(log, "contact with the API server is lost"), strings.Count(log, "contact with the API server is restored")
 		if lost != i+1 || back != i+1 || strings.Contains(log, "Failed to watch") || strings.Contains(log, "watch ended") {
 			t.Errorf("%s: logged %d times that contact is lost, %d times that it is back:\n%s", way.name, lost, back, log)
 		}

@@ -64,7 +64,7 @@ func (d *device) probe(ctx context.Context) error {
 	err := d.send(ctx, newLink("proxyc-probe", func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_NUM_TX_QUEUES, 0) }))
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("device %s: the kernel has no dummy devices: modprobe dummy", ir.IPVSDevice)
+		return fmt.Errorf("device %s: the kernel does not support dummy devices: modprobe dummy", ir.IPVSDevice)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOMEM): // supported; the kernel rejects the missing queue
 		return nil
 	}

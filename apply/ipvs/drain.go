@@ -121,7 +121,7 @@ func (d *drainer) run(ctx context.Context) {
 			return
 		case <-tick.C:
 			if err := d.sweep(ctx); err != nil && ctx.Err() == nil && d.log != nil {
-				d.log.Error("backends that drain", "err", err)
+				d.log.Error("draining backends cannot be checked", "err", err)
 			}
 		}
 	}
@@ -171,6 +171,6 @@ func (d *drainer) logDeadline(k drainKey, one drain, conns uint32) {
 	if d.log == nil || conns == 0 {
 		return
 	}
-	d.log.Warn("a backend has drained for as long as it may: its connections end", "frontend", k.server.String(), "backend", k.to.String(),
+	d.log.Warn("the drain deadline of a backend has passed: its connections are closed", "frontend", k.server.String(), "backend", k.to.String(),
 		"service", strings.TrimPrefix(one.service.String(), "/"), "since", one.since, "connections", conns)
 }

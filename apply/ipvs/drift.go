@@ -51,7 +51,7 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	}
 	run, listenErr := d.drains.k.listen(ctx, func(err error) {
 		if log := d.drains.log; err != nil && log != nil {
-			log.Error("changes of kube-ipvs0 by others", "err", err)
+			log.Error("cannot watch kube-ipvs0 for foreign changes", "err", err)
 		}
 		report()
 	})

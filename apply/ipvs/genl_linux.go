@@ -320,7 +320,7 @@ func (g *genl) scheduler(ctx context.Context, name string) error {
 	}))
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("ipvs.scheduler: the kernel has none that is called %q: modprobe ip_vs_%s", name, name)
+		return fmt.Errorf("ipvs.scheduler: the kernel has no scheduler %q: modprobe ip_vs_%s", name, name)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EAFNOSUPPORT): // it exists; or there is no IPv6, which adding a virtual server reports
 		return nil
 	}

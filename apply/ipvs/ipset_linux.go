@@ -267,7 +267,7 @@ func (s *ipset) destroy(ctx context.Context, name string) error {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, errSetBusy):
-		return errors.New("iptables rules refer to it, which must go first")
+		return errors.New("iptables rules use it: remove them first")
 	}
 	return err
 }

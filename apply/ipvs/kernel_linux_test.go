@@ -51,7 +51,7 @@ func TestOpenNamesWhatLacks(t *testing.T) {
 			d.Close()
 			t.Fatal("a scheduler that no kernel has was taken")
 		}
-		want := []string{`ipvs.scheduler: the kernel has none that is called "none-such": modprobe ip_vs_none-such`}
+		want := []string{`ipvs.scheduler: the kernel has no scheduler "none-such": modprobe ip_vs_none-such`}
 		if _, noIPVS := dialIPVS(t.Context()); noIPVS != nil {
 			want = []string{"the kernel has no ip_vs: modprobe ip_vs"}
 		}

@@ -133,18 +133,18 @@ func (s *state) ruleset(f ir.Family) *rules.Ruleset {
 		const followed = rules.Persistent | rules.Fallback | rules.SourceHash
 		switch {
 		case v.Flags&rules.Persistent != 0 && !have.singleAddress:
-			r.Unclear[key] = "clients stick by networks"
+			r.Unclear[key] = "clients keep their backend by network"
 		case v.Flags&^followed != 0:
-			r.Unclear[key] = "has flags besides, in " + describe(&v)
+			r.Unclear[key] = "has other flags: " + describe(&v)
 		}
 		for to, d := range have.dests {
 			switch {
 			case d.weight == 0:
 				continue
 			case !d.standard:
-				r.Unclear[key] = "real server " + to.String() + " is not masqueraded, or takes a limited number of connections"
+				r.Unclear[key] = "real server " + to.String() + " is not masqueraded, or limits its connections"
 			case d.weight > 1:
-				r.Unclear[key] = "real server " + to.String() + " has another weight than 1"
+				r.Unclear[key] = "real server " + to.String() + " has a weight other than 1"
 			}
 			v.RealServers = append(v.RealServers, rules.RealServer{AddrPort: to, Weight: d.weight})
 		}

@@ -85,7 +85,7 @@ func (s *client) sendAll(ctx context.Context, n int, request func(i int) netlink
 		err := s.Do(ctx, func(c *socket.Conn) error {
 			sent, err := c.SendMessages(batch)
 			if err != nil {
-				return fmt.Errorf("asking the kernel: %w", err)
+				return fmt.Errorf("sending to the kernel: %w", err)
 			}
 			return receiveAcks(c, sent, func(i int, err error) { refused(from+i, err) })
 		})
@@ -135,7 +135,7 @@ func (s *client) send(ctx context.Context, m netlink.Message) error {
 func (s *client) sendForOneReply(ctx context.Context, m netlink.Message) error {
 	return errnoOf(s.Do(ctx, func(c *socket.Conn) error {
 		if _, err := c.Send(m); err != nil {
-			return fmt.Errorf("asking the kernel: %w", err)
+			return fmt.Errorf("sending to the kernel: %w", err)
 		}
 		for _, err := range c.Answers() {
 			return err
@@ -159,7 +159,7 @@ func (s *client) dump(ctx context.Context, m netlink.Message, head int, begin fu
 		begin()
 		return s.Ask(ctx, m, func(data []byte) error {
 			if len(data) < head {
-				return errors.New("the kernel's answer is too short")
+				return errors.New("the kernel's reply is too short")
 			}
 			each(data)
 			return nil

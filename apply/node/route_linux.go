@@ -23,7 +23,7 @@ type RouteQuery struct {
 }
 
 // ErrNoInterface is returned for an incoming interface that does not exist.
-var ErrNoInterface = errors.New("there is no such interface")
+var ErrNoInterface = errors.New("no such interface")
 
 // Route returns the interface through which the kernel of the calling thread's namespace sends a
 // packet; "" if the packet is for the node itself. refused is the reason if the kernel drops it. It
@@ -48,7 +48,7 @@ func Route(s RouteQuery) (out, refused string, err error) {
 	case errors.Is(err, unix.EINVAL) && s.In == "":
 		return "", "a blackhole route or rule", nil
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EXDEV):
-		return "", "a blackhole route or rule, or rp_filter, which takes no such source by " + s.In, nil
+		return "", "a blackhole route or rule, or rp_filter, which rejects this source on " + s.In, nil
 	case errors.Is(err, unix.EACCES):
 		return "", "a route or rule that prohibits it", nil
 	case errors.Is(err, unix.EHOSTUNREACH):

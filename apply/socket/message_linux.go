@@ -16,10 +16,10 @@ import (
 // which report interruption. It does not limit the wait for each datagram, and it copies each one.
 
 var (
-	errSequence = errors.New("the kernel's answer is to another request")
-	errNoAnswer = fmt.Errorf("the kernel gave no answer within %s", Timeout)
-	errShort    = errors.New("the kernel's answer is cut short")
-	errLength   = errors.New("the kernel's answer is longer than the buffer")
+	errSequence = errors.New("the kernel's reply is to another request")
+	errNoAnswer = fmt.Errorf("the kernel did not reply within %s", Timeout)
+	errShort    = errors.New("the kernel's reply is truncated")
+	errLength   = errors.New("the kernel's reply is longer than the buffer")
 )
 
 // Ask sends a request, and passes each answer to each, which must not keep its

@@ -239,7 +239,7 @@ func (s *Socket) Ask(ctx context.Context, m netlink.Message, each func(data []by
 }
 
 // ErrInterrupted is the error of a list that changed during each reading.
-var ErrInterrupted = errors.New("the list changes faster than it can be read")
+var ErrInterrupted = errors.New("the list changed during each attempt to read it")
 
 const maxAttempts = 10
 

@@ -58,7 +58,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	limits := fitLimits(DefaultLimits)
 	d.proxy = NewProxy(Options{Limits: limits, DialTimeouts: rules.DialTimeouts(), Log: o.Log})
 	if !o.ReadOnly {
-		d.log.Info("carrying connections in this process", "connections", limits.Connections, "udpClients", limits.Sessions, "listeners", limits.Listeners)
+		d.log.Info("proxying connections in this process", "connections", limits.Connections, "udpClients", limits.Sessions, "listeners", limits.Listeners)
 	}
 	return d, nil
 }
@@ -211,7 +211,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 		}
 		for _, l := range f.listeners {
 			if err := d.proxy.Reserve(f.family, l.Port, l.Reserved); err != nil {
-				d.log.Warn("another program has a port of a Service", "service", l.Port.Service.String(), "port", l.Port.String(), "err", err)
+				d.log.Warn("another program uses a port of a Service", "service", l.Port.Service.String(), "port", l.Port.String(), "err", err)
 			}
 		}
 	}
@@ -254,7 +254,7 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 				opened = append(opened, KeyOf(f.family, l))
 			}
 			if at.Port() != l.Listen.Port() {
-				d.log.Info("a proxy port is taken by another program", "port", l.Port.String(), "wanted", l.Listen.Port(), "got", at.Port())
+				d.log.Info("another program uses a proxy port", "port", l.Port.String(), "wanted", l.Listen.Port(), "got", at.Port())
 				moved[l.Port] = at.Port()
 			}
 			d.proxy.Update(f.family, l)
@@ -328,26 +328,26 @@ func (d *Dataplane) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	err := d.removeServiceRules(ctx)
+	err := removeServiceRules(ctx, d.rules, d.state)
 	d.proxy.CloseListeners()
 	return errors.Join(err, d.rules.Close())
 }
 
 // removeServiceRules removes the rules of Services. It keeps the chains, whose rules keep existing
 // connections tracked.
-func (d *Dataplane) removeServiceRules(ctx context.Context) error {
-	found, err := d.rules.Rulesets(ctx)
+func removeServiceRules(ctx context.Context, in *iptables.Dataplane, state ir.PerFamily[*lowered]) error {
+	found, err := in.Rulesets(ctx)
 	if err != nil {
 		return err
 	}
 	var have, idle tables.Rulesets
 	for f, r := range ir.Present(found.PerFamily) {
 		ours := rules.Chains(r)
-		if now := d.state.Of(f); now != nil && len(ours.Nat.Chains) > 0 { // otherwise they are of another mode
+		if now := state.Of(f); now != nil && len(ours.Nat.Chains) > 0 { // otherwise they are of another mode
 			*have.At(f), *idle.At(f) = ours, now.lower.Rules(&rules.Fragment{})
 		}
 	}
-	_, err = d.rules.Commit(ctx, d.rules.Difference(have, idle))
+	_, err = in.Commit(ctx, in.Difference(have, idle))
 	return err
 }
 

@@ -429,7 +429,7 @@ func TestListenerLimit(t *testing.T) {
 		want := programs(ir.Userspace{}, service("a", "10.96.0.9", 30079, "10.244.1.9:8080"), big, service("web", "10.96.0.10", 0, "10.244.1.10:8080"))
 		w.d.proxy.sockets.limit = 4
 		_, r := w.apply(want)
-		if len(r.Refused) != 1 || r.Refused[0].Service.Name != "big" || !strings.Contains(r.Refused[0].Reason.Error(), "its listener: the process may have 4 sockets for listeners") {
+		if len(r.Refused) != 1 || r.Refused[0].Service.Name != "big" || !strings.Contains(r.Refused[0].Reason.Error(), "its listener: the process has reached its limit of 4 listener sockets") {
 			t.Errorf("refused: %v", r.Refused)
 		}
 		if diff := cmp.Diff([]string{w.leads("a", 30079), w.leads("a", 80), w.leads("web", 80)}, w.nat()); diff != "" {

@@ -139,7 +139,7 @@ func (l *Localhost) open(f ir.Family, want *rules.Listener) {
 			l.failed = map[Key]*rules.Listener{}
 		}
 		if l.failed[key] = want; !before {
-			l.log.Error("a node port is not served at localhost, and all else of its Service is: will be tried again",
+			l.log.Error("a node port is not served on localhost: retrying; the rest of the Service is served",
 				"service", want.Port.Service.String(), "port", want.Port.String(), "listen", want.Listen.String(), "err", err)
 		}
 		l.report(f, want, err)
@@ -148,7 +148,7 @@ func (l *Localhost) open(f ir.Family, want *rules.Listener) {
 	p.Update(f, want)
 	if before {
 		delete(l.failed, key)
-		l.log.Info("a node port is served at localhost, after failures", "port", want.Port.String(), "listen", want.Listen.String())
+		l.log.Info("a node port is served on localhost again", "port", want.Port.String(), "listen", want.Listen.String())
 		l.report(f, want, nil)
 	}
 }

@@ -235,7 +235,7 @@ func (l *listener) suspend(on bool) {
 	case err == nil:
 		l.suspended.Store(on)
 	case !errors.Is(err, errors.ErrUnsupported): // otherwise connections are accepted and reset
-		l.proxy.warnings.warn("a listener does not follow its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
+		l.proxy.warnings.warn("a listener cannot be updated for its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
 	}
 }
 
@@ -419,7 +419,7 @@ func (s *socketLimit) acquire(exceed bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.limit > 0 && s.used >= s.limit && !exceed {
-		return fmt.Errorf("the process may have %d sockets for listeners, and all are in use", s.limit)
+		return fmt.Errorf("the process has reached its limit of %d listener sockets", s.limit)
 	}
 	s.used++
 	return nil

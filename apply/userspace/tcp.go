@@ -104,7 +104,7 @@ func (l *listener) accept(socket *tcpSocket) {
 		case p.connections.slots <- struct{}{}:
 		default:
 			l.counts.waited.Add(1)
-			p.warnings.warn("as many connections as can be carried: others wait", "limit", p.Connections, "servicePort", l.key.Port.String())
+			p.warnings.warn("the limit of connections is reached: further connections wait", "limit", p.Connections, "servicePort", l.key.Port.String())
 			select {
 			case p.connections.slots <- struct{}{}:
 			case <-l.closed:
@@ -214,7 +214,7 @@ func (l *listener) dial(ctx context.Context, from netip.Addr) *net.TCPConn {
 		}
 		l.counts.dialFailures.Add(1)
 		if log := l.proxy.Log; log != nil {
-			log.Debug("a backend does not answer", "servicePort", l.key.Port.String(), "backend", to.String(), "err", err)
+			log.Debug("a backend does not respond", "servicePort", l.key.Port.String(), "backend", to.String(), "err", err)
 		}
 	}
 	return nil

@@ -70,7 +70,7 @@ func (l *listener) listenUDP(at netip.AddrPort) (serve func(), err error) {
 			err = ipv4.NewPacketConn(conn).SetControlMessage(ipv4.FlagDst, true)
 		}
 		if log := l.proxy.Log; err != nil && log != nil {
-			log.Debug("to which address a datagram was sent is not known", "servicePort", l.key.Port.String(), "err", err)
+			log.Debug("the destination addresses of datagrams are unknown", "servicePort", l.key.Port.String(), "err", err)
 		}
 	}
 	s := &udpSocket{UDPConn: conn, listener: l, sessions: map[udpClient]*session{}}
@@ -199,7 +199,7 @@ func (s *udpSocket) session(from udpClient) *session {
 	}
 	if p := s.listener.proxy; p.sessions.Add(1) > int64(p.Sessions) {
 		p.sessions.Add(-1)
-		p.warnings.warn("as many UDP clients as can be served: what others send is dropped", "limit", p.Sessions, "servicePort", s.listener.key.Port.String())
+		p.warnings.warn("the limit of UDP clients is reached: datagrams of other clients are dropped", "limit", p.Sessions, "servicePort", s.listener.key.Port.String())
 		return nil
 	}
 	one := s.connect(from)
@@ -223,7 +223,7 @@ func (s *udpSocket) connect(from udpClient) *session {
 	conn, err := net.DialUDP(network(s.listener.key), nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		s.listener.counts.dialFailures.Add(1)
-		s.listener.proxy.warnings.warn("a UDP client gets no socket", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
+		s.listener.proxy.warnings.warn("no socket for a UDP client", "servicePort", s.listener.key.Port.String(), "backend", to.String(), "err", err)
 		return nil
 	}
 	one := &session{client: from, backend: to, conn: conn, began: time.Now()}

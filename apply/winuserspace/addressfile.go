@@ -34,7 +34,7 @@ func (n addressFile) read() (map[netip.Addr]bool, error) {
 	}
 	var list addressList
 	if err := json.Unmarshal(data, &list); err != nil {
-		return nil, fmt.Errorf("%s: must list the addresses that proxyc added: %w: remove the file, and by hand those addresses of Services that are to go", string(n), err)
+		return nil, fmt.Errorf("%s: must list the addresses that proxyc added: %w: remove the file, and remove obsolete addresses of Services manually", string(n), err)
 	}
 	all := make(map[netip.Addr]bool, len(list.Addresses))
 	for _, a := range list.Addresses {

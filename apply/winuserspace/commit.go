@@ -103,7 +103,7 @@ func (c *commit) run(ctx context.Context) error {
 	c.listen()
 	for _, a := range c.p.remove {
 		if err := c.host.Remove(a); err != nil {
-			c.o.Log.Warn("an address that no Service wants any longer stays", "address", a.String(), "err", err)
+			c.o.Log.Warn("an unused address cannot be removed", "address", a.String(), "err", err)
 			*c.busy.At(ir.FamilyOf(a))++
 			continue
 		}
@@ -119,7 +119,7 @@ func (c *commit) record(noted map[netip.Addr]bool) error {
 		return nil
 	}
 	if err := c.file.write(noted); err != nil {
-		return fmt.Errorf("noting the addresses of Services: %w", err)
+		return fmt.Errorf("recording the addresses of Services: %w", err)
 	}
 	c.s.added = maps.Clone(noted)
 	return nil
@@ -148,7 +148,7 @@ func (c *commit) waitReady(ctx context.Context) error {
 			case is && now.State == Ready:
 				delete(waiting, a)
 			case is && now.State == Duplicate:
-				c.refuseAt(a, errors.New("another machine on the service interface's network has it"))
+				c.refuseAt(a, errors.New("another machine on the service interface's network uses it"))
 				delete(waiting, a)
 			}
 		}
@@ -160,7 +160,7 @@ func (c *commit) waitReady(ctx context.Context) error {
 			return ctx.Err()
 		case <-late:
 			for a := range waiting {
-				c.refuseAt(a, fmt.Errorf("cannot be listened at %s after it was added", readyTimeout))
+				c.refuseAt(a, fmt.Errorf("not usable %s after it was added", readyTimeout))
 			}
 			return nil
 		case <-c.o.Tick(readyEvery):

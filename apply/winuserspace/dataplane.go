@@ -170,7 +170,7 @@ func (d *Dataplane) isMissing() bool {
 	began := d.commits.Load()
 	addrs, err := d.host.Addresses()
 	if err != nil {
-		d.o.Log.Warn("looking at the node's addresses", "err", err)
+		d.o.Log.Warn("the node's addresses cannot be checked", "err", err)
 		return false
 	}
 	s := newState(addrs, nil)

@@ -290,7 +290,7 @@ func TestNeverReady(t *testing.T) {
 	}
 	w.host.tentative = 1 << 30
 	_, r := w.apply(service("web", ir.TCP, at("127.96.0.10:20080"), backend(t, "a")))
-	if err := r.Error(); err == nil || !strings.Contains(err.Error(), "address 127.96.0.10: cannot be listened at 15s after it was added") {
+	if err := r.Error(); err == nil || !strings.Contains(err.Error(), "address 127.96.0.10: not usable 15s after it was added") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -51,11 +51,11 @@ type NoInterface struct {
 }
 
 func (e *NoInterface) Error() string {
-	return fmt.Sprintf("interface %q, for the addresses of Services, is not there: set %s to one of %s", e.Name, InterfaceVariable, strings.Join(e.Have, ", "))
+	return fmt.Sprintf("interface %q, for the addresses of Services, does not exist: set %s to one of %s", e.Name, InterfaceVariable, strings.Join(e.Have, ", "))
 }
 
 // errUnread is the error of a commit before the first Read.
-var errUnread = errors.New("the node's addresses are not known: they have to be read first")
+var errUnread = errors.New("the node's addresses are unknown: read them first")
 
 // searchList returns the suffixes for names that a DNS service cannot resolve: none, the cluster
 // domains that kube-proxy assumed until 1.21, and the node's own suffixes (USR-21).

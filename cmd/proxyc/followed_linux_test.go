@@ -119,8 +119,8 @@ func TestTraceKernelAsksForRoutes(t *testing.T) {
 		{"rule", "ip rule add to 10.244.0.0/16 blackhole", "ip rule del to 10.244.0.0/16 blackhole", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a blackhole route or rule"}},
 		{"rule by the mark", "ip rule add fwmark 0x4000/0x4000 blackhole", "ip rule del fwmark 0x4000/0x4000 blackhole", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a blackhole route or rule"}},
 		{"no route", "ip route flush table main; ip route add 192.0.2.0/24 dev eth0", "ip route add 10.244.1.0/24 dev cni0", "192.0.2.200", exitFindings, []string{"=> dropped\n"}},
-		{"rp_filter", "sysctl -w net.ipv4.conf.eth0.rp_filter=1; ip route add 192.0.2.200 dev eth1", "sysctl -w net.ipv4.conf.eth0.rp_filter=0; ip route del 192.0.2.200 dev eth1", "192.0.2.200@eth0", exitFindings, []string{"=> dropped\n", "rp_filter, which takes no such source by eth0\n"}},
-		{"no interface", "true", "true", "192.0.2.200@eth7", exitFindings, []string{"not looked at: routes and forwarding: eth7: there is no such interface\n"}},
+		{"rp_filter", "sysctl -w net.ipv4.conf.eth0.rp_filter=1; ip route add 192.0.2.200 dev eth1", "sysctl -w net.ipv4.conf.eth0.rp_filter=0; ip route del 192.0.2.200 dev eth1", "192.0.2.200@eth0", exitFindings, []string{"=> dropped\n", "rp_filter, which rejects this source on eth0\n"}},
+		{"no interface", "true", "true", "192.0.2.200@eth7", exitFindings, []string{"not looked at: routes and forwarding: eth7: no such interface\n"}},
 		{"no machine", "true", "true", "0.0.0.0@eth0", exitFindings, []string{"not looked at: routes and forwarding: no machine has the address 0.0.0.0\n"}},
 		{"all undone", "true", "true", "192.0.2.200", exitDone, []string{served}},
 	}
