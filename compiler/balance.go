@@ -40,7 +40,7 @@ func (c *cluster) balancePass(s *service) {
 	case why != "":
 		s.warn(diag.BalanceNoEffect, balanceField, "has no effect: "+why)
 	default:
-		s.tables.crowded = s.tables.finding(diag.BalanceNoEffect, "has no effect: "+s.tables.tooMany())
+		s.tables.noRoom = s.tables.finding(diag.BalanceNoEffect, "has no effect: "+s.tables.tooMany())
 		if more > slots {
 			s.tables.fitting = s.tables.finding(diag.BalanceFewSlots, fmt.Sprintf("%d slots are few for the endpoints of a port: use maglev-%d, which has more", slots, more))
 		}

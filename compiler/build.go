@@ -230,7 +230,7 @@ func rebase(routes []ir.Route, index [ir.Local + 1]int) []ir.Route {
 func (b *builder) frontend(p *port, kind ir.Kind, match ir.Match, origin ir.Origin, s *kindRoutes) {
 	f := ir.Frontend{
 		Kind: kind, Match: match, Port: p.ServicePort, Policy: s.policy, Routes: s.routes,
-		Else: s.otherwise, ElseOrigin: s.otherwiseOrigin, Origin: origin,
+		Fallback: s.otherwise, FallbackOrigin: s.otherwiseOrigin, Origin: origin,
 	}
 	if kind == ir.LoadBalancer {
 		f.SourceRanges = b.ranges

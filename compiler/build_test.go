@@ -177,7 +177,7 @@ func lines(programs ir.Programs) []string {
 					words = append(words, routeText(s.Pools[r.Pool], r))
 				}
 				if !ir.RoutesAll(f.Routes) {
-					words = append(words, f.Else.String())
+					words = append(words, f.Fallback.String())
 				}
 				out = append(out, strings.Join(words, " "))
 			}

@@ -61,7 +61,7 @@ type entry struct {
 	compiled ir.PerFamily[*ir.Service] // each Service as if it were alone; nil if not in the family
 	final    ir.PerFamily[*ir.Service] // after the conflicts and slots passes
 	tables   *tables
-	crowded  bool // its tables do not fit
+	noRoom   bool // its tables do not fit
 	diags    diag.List
 	lost     ir.PerFamily[diag.List] // from the conflicts pass
 }

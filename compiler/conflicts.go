@@ -121,7 +121,7 @@ func (c *claims) add(e *entry, s *ir.Service) {
 			c.shared[m] = contested
 		default:
 			c.only[m] = mine
-			c.take(m, claim{}, true)
+			c.claimNode(m, claim{}, true)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func (c *claims) remove(e *entry, s *ir.Service) {
 	for m := range matches(s) {
 		contested := c.shared[m]
 		if contested == nil {
-			c.take(m, c.only[m], false)
+			c.claimNode(m, c.only[m], false)
 			delete(c.only, m)
 			continue
 		}
@@ -175,9 +175,9 @@ func (c *claims) note(m ir.Match, owner claim) {
 	}
 }
 
-// take records that one of the node's own addresses, which belonged to owner, is
+// claimNode records that one of the node's own addresses, which belonged to owner, is
 // claimed now (on) or free.
-func (c *claims) take(m ir.Match, owner claim, on bool) {
+func (c *claims) claimNode(m ir.Match, owner claim, on bool) {
 	if !c.own[m.Addr] {
 		return
 	}

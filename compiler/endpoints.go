@@ -228,7 +228,7 @@ func (c *cluster) mergeDuplicates(s *service, list []endpoint) []endpoint {
 			loser, *last = *last, e
 		}
 		if !alike(last, &loser) {
-			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.EndpointTwice, Object: sliceObject(loser.slice), Path: c.endpointField(loser.slice, loser.index),
+			s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.EndpointDuplicate, Object: sliceObject(loser.slice), Path: c.endpointField(loser.slice, loser.index),
 				Msg: e.addrPort.String() + " differs in " + sliceObject(last.slice) + ", " + c.endpointField(last.slice, last.index) + ", which is used"})
 		}
 	}

@@ -28,7 +28,7 @@ type nodeInput struct {
 // newNodeInput returns the snapshot's part of the input for the node that the
 // facts name.
 func newNodeInput(snap *snapshot.Snapshot, facts Facts) nodeInput {
-	return nodeInput{facts: facts, object: snap.Node(facts.NodeName), broken: snap.NodeLeftOut(facts.NodeName) != nil,
+	return nodeInput{facts: facts, object: snap.Node(facts.NodeName), broken: snap.SkippedNode(facts.NodeName) != nil,
 		nodes: snap.Nodes(), cidrs: snap.ServiceCIDRs()}
 }
 

@@ -186,7 +186,7 @@ func checkValid(t *testing.T, programs ir.Programs) {
 // next.
 func TestUpdatesFoldToCompile(t *testing.T) {
 	facts := Facts{NodeName: "node1"}
-	crowded := 0 // Services whose tables did not fit, and did later
+	noRoom := 0 // Services whose tables did not fit, and did later
 	for seed := range uint64(300) {
 		c := random(seed)
 		cfg, snap := c.config(), snapshotOf()
@@ -199,11 +199,11 @@ func TestUpdatesFoldToCompile(t *testing.T) {
 			}
 			full := map[*entry]bool{}
 			for _, e := range incremental.order {
-				full[e] = e.crowded
+				full[e] = e.noRoom
 			}
 			changes, said := incremental.Update(dirty)
 			for _, e := range incremental.order {
-				count(&crowded, full[e] && e.tables != nil && !e.crowded && !slices.Contains(dirty, e.name))
+				count(&noRoom, full[e] && e.tables != nil && !e.noRoom && !slices.Contains(dirty, e.name))
 			}
 			maps.Copy(findings, said)
 			maps.DeleteFunc(findings, func(_ ir.Name, list diag.List) bool { return len(list) == 0 })
@@ -230,8 +230,8 @@ func TestUpdatesFoldToCompile(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	if crowded < 10 {
-		t.Errorf("%d times a Service found room as another one changed: too few to tell anything", crowded)
+	if noRoom < 10 {
+		t.Errorf("%d times a Service found room as another one changed: too few to tell anything", noRoom)
 	}
 }
 

@@ -190,7 +190,7 @@ func (c *cluster) dropDuplicates(s *service) {
 		nodePorts = map[number]int{}
 	)
 	leave := func(field string, first int) {
-		s.report(diag.PortTwice, field, "is that of "+c.names.ports.at(first)+" too, for the same protocol: the port is skipped")
+		s.report(diag.PortDuplicate, field, "is that of "+c.names.ports.at(first)+" too, for the same protocol: the port is skipped")
 	}
 	kept := byIndex[:0]
 	for _, p := range byIndex {
@@ -203,7 +203,7 @@ func (c *cluster) dropDuplicates(s *service) {
 			continue
 		}
 		if first, taken := nodePorts[number{p.Protocol, p.nodePort}]; taken {
-			s.report(diag.PortTwice, c.names.nodePorts.at(p.index), "is that of "+c.names.ports.at(first)+" too, which keeps it")
+			s.report(diag.PortDuplicate, c.names.nodePorts.at(p.index), "is that of "+c.names.ports.at(first)+" too, which keeps it")
 			p.nodePort = 0
 		}
 		names[p.ServicePort], numbers[number{p.Protocol, p.number}] = p.index, p.index
@@ -297,7 +297,7 @@ func (s *service) address(kind ir.Kind, text, field string) {
 	case kind.Rank() < v.addrs[i].kind.Rank():
 		s.outrank(v, i, address{addr, kind, field})
 	default:
-		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPTwice, Object: s.object, Path: field, Msg: text + " is in " + v.addrs[i].field + " already, which is used"})
+		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPDuplicate, Object: s.object, Path: field, Msg: text + " is in " + v.addrs[i].field + " already, which is used"})
 	}
 }
 
@@ -310,7 +310,7 @@ func (s *service) outrank(v *view, i int, lb address) {
 	if field := v.addrs[i].field; len(v.ranges) > 0 {
 		s.warn(diag.VIPBothKinds, lb.field, lb.String()+" is in "+field+" too: spec.loadBalancerSourceRanges applies to both")
 	} else {
-		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPTwice, Object: s.object, Path: field, Msg: lb.String() + " is in " + lb.field + " too, which is used"})
+		s.diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.VIPDuplicate, Object: s.object, Path: field, Msg: lb.String() + " is in " + lb.field + " too, which is used"})
 	}
 	v.addrs[i] = lb
 }

@@ -21,7 +21,7 @@ type tables struct {
 	ir.Maglev                   // of each
 	frontends ir.PerFamily[int] // number of frontends with a table
 
-	fitting, crowded diag.List // findings if the tables fit, and if they do not
+	fitting, noRoom diag.List // findings if the tables fit, and if they do not
 }
 
 // need returns the number of slots that a Service requires. t may be nil. It
@@ -53,7 +53,7 @@ func (s *slots) add(e *entry) {
 func (s *slots) remove(e *entry) {
 	if e.tables != nil {
 		delete(s.wanted, e)
-		e.crowded, s.moved = false, true
+		e.noRoom, s.moved = false, true
 	}
 }
 
@@ -67,12 +67,12 @@ func (s *slots) settle(touched func(*entry)) {
 	var taken ir.PerFamily[int]
 	for _, e := range slices.SortedFunc(maps.Keys(s.wanted), (*entry).age) {
 		n := e.tables.need()
-		crowded := taken.IPv4+n.IPv4 > maxSlots || taken.IPv6+n.IPv6 > maxSlots
-		if !crowded {
+		noRoom := taken.IPv4+n.IPv4 > maxSlots || taken.IPv6+n.IPv6 > maxSlots
+		if !noRoom {
 			taken.IPv4, taken.IPv6 = taken.IPv4+n.IPv4, taken.IPv6+n.IPv6
 		}
-		if crowded != e.crowded {
-			e.crowded = crowded
+		if noRoom != e.noRoom {
+			e.noRoom = noRoom
 			touched(e)
 		}
 	}
@@ -81,7 +81,7 @@ func (s *slots) settle(touched func(*entry)) {
 // slotsPass removes the tables of a Service for which there is no room. Its
 // backends are then chosen at random.
 func slotsPass(e *entry, s *ir.Service) *ir.Service {
-	if !e.crowded || s == nil {
+	if !e.noRoom || s == nil {
 		return s
 	}
 	out := *s
@@ -97,8 +97,8 @@ func (e *entry) tabled() diag.List {
 	switch {
 	case e.tables == nil:
 		return nil
-	case e.crowded:
-		return e.tables.crowded
+	case e.noRoom:
+		return e.tables.noRoom
 	}
 	return e.tables.fitting
 }

@@ -293,7 +293,7 @@ func TestReasons(t *testing.T) {
 			if pool.Reason != c.pool || end.Reason != c.end {
 				t.Errorf("got pool %q and backend %q, want %q and %q", pool.Reason, end.Reason, c.pool, c.end)
 			}
-			empty := s.Frontends[len(s.Frontends)-1].ElseOrigin
+			empty := s.Frontends[len(s.Frontends)-1].FallbackOrigin
 			if empty.Field != c.emptyField || empty.Reason != c.empty {
 				t.Errorf("empty: got %q %q, want %q %q", empty.Field, empty.Reason, c.emptyField, c.empty)
 			}

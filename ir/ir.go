@@ -215,12 +215,12 @@ type Frontend struct {
 	// modes with StableBackends; nil selects at random. All sources then have one
 	// route, to a pool without affinity.
 	Maglev *Maglev `json:"maglev,omitzero"`
-	// Else is the verdict for new connections without a route, usually because no
+	// Fallback is the verdict for new connections without a route, usually because no
 	// backend exists. The JSON name "empty" is kept for compatibility with
 	// earlier documents.
-	Else       Verdict `json:"empty"`
-	ElseOrigin Origin  `json:"emptyOrigin,omitzero"` // reason for missing routes; set unless RoutesAll
-	Origin     Origin  `json:"origin"`
+	Fallback       Verdict `json:"empty"`
+	FallbackOrigin Origin  `json:"emptyOrigin,omitzero"` // reason for missing routes; set unless RoutesAll
+	Origin         Origin  `json:"origin"`
 }
 
 // Compare orders by Kind, then Match.

@@ -123,7 +123,7 @@ func TestValidate(t *testing.T) {
 			b[1] = b[0]
 		}},
 		{"route: has no origin", func(p *ir.Program) { p.Services[0].Frontends[0].Routes[0].Origin = ir.Origin{} }},
-		{"reject: has no origin", func(p *ir.Program) { p.Services[1].Frontends[0].ElseOrigin = ir.Origin{} }},
+		{"reject: has no origin", func(p *ir.Program) { p.Services[1].Frontends[0].FallbackOrigin = ir.Origin{} }},
 		{"affinity timeout must be", func(p *ir.Program) { p.Services[4].Pools[0].Affinity.Timeout = 1 }},
 		{"cannot have this match", func(p *ir.Program) { p.Services[0].Frontends[0].Match.Addr = netip.MustParseAddr("fd00::1") }},
 		{"must be a masked IPv4 prefix", func(p *ir.Program) { p.Node.Detector.Prefix = netip.MustParsePrefix("10.244.0.1/16") }},

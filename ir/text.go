@@ -209,7 +209,7 @@ func (t *text) service(s *Service) {
 			t.line(2, m.Origin, "maglev", strconv.FormatUint(uint64(m.Slots), 10))
 		}
 		if !RoutesAll(f.Routes) {
-			t.line(2, f.ElseOrigin, "else", f.Else.String())
+			t.line(2, f.FallbackOrigin, "else", f.Fallback.String())
 		}
 	}
 	if h := s.Health; h != nil {

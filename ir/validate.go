@@ -206,7 +206,7 @@ func (v *validator) frontend(f *Frontend, s *Service, used []bool) {
 		v.origin(name+": route", r.Origin)
 	}
 	if !RoutesAll(f.Routes) {
-		v.origin(name+": "+f.Else.String(), f.ElseOrigin)
+		v.origin(name+": "+f.Fallback.String(), f.FallbackOrigin)
 	}
 	v.maglev(name, f, s)
 }

@@ -43,7 +43,7 @@ func newFileFollower(t *testing.T) *fileFollower {
 	return &fileFollower{
 		follower: newFollower(testConfig(ir.ModeNFTables), store, compiler.Facts{NodeName: "node1"}, log, func(watch.Event) {}),
 		t:        t, said: said,
-		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List, []*snapshot.LeftOut) {}},
+		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List, []*snapshot.Skipped) {}},
 	}
 }
 

@@ -132,7 +132,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 				seen = append(seen, statFile(p.Files, path))
 			}
 		},
-		Report: func(l diag.List, broken []*snapshot.LeftOut) {
+		Report: func(l diag.List, broken []*snapshot.Skipped) {
 			for _, f := range l {
 				logDiagnostic(in.log, f)
 			}
@@ -335,7 +335,7 @@ func (b *brokenObjects) set(kind string, why map[string]string) {
 }
 
 // setLeftOut sets the objects of files that are broken.
-func (b *brokenObjects) setLeftOut(all []*snapshot.LeftOut) {
+func (b *brokenObjects) setLeftOut(all []*snapshot.Skipped) {
 	are := make([]status.Broken, len(all))
 	for i, l := range all {
 		kind, object, _ := strings.Cut(l.Object, " ")

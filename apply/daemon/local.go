@@ -42,7 +42,7 @@ func (t *tally) add(s *ir.Service, n int) {
 		// Drop means traffic policy Local without local endpoints (PKT-9). Without any endpoint it is
 		// Reject (PKT-8).
 		at := side{f.Port, f.Kind.External()}
-		if f.Else != ir.Drop || counted[at] {
+		if f.Fallback != ir.Drop || counted[at] {
 			continue
 		}
 		if counted == nil {

@@ -12,7 +12,7 @@ func TestTally(t *testing.T) {
 		return ir.ServicePort{Service: ir.Name{Namespace: "ns", Name: "a"}, Port: name, Protocol: ir.TCP}
 	}
 	front := func(kind ir.Kind, p string, empty ir.Verdict) ir.Frontend {
-		return ir.Frontend{Kind: kind, Port: port(p), Policy: ir.Local, Else: empty}
+		return ir.Frontend{Kind: kind, Port: port(p), Policy: ir.Local, Fallback: empty}
 	}
 	service := func(name string, frontends ...ir.Frontend) *ir.Service {
 		return &ir.Service{Name: ir.Name{Namespace: "ns", Name: name}, Frontends: frontends}

@@ -35,7 +35,7 @@ func program(f ir.Family, n int, node, cluster, pod, vip string) *ir.Program {
 		s := ir.Service{Name: ir.Name{Namespace: "default", Name: fmt.Sprintf("s%d", i)}}
 		port := ir.ServicePort{Service: s.Name, Port: "p", Protocol: ir.TCP}
 		origin := ir.Origin{Object: "Service " + s.Name.String()}
-		f := ir.Frontend{Match: ir.Match{Addr: clusterIP, Protocol: ir.TCP, Port: 80}, Port: port, Origin: origin, ElseOrigin: origin}
+		f := ir.Frontend{Match: ir.Match{Addr: clusterIP, Protocol: ir.TCP, Port: 80}, Port: port, Origin: origin, FallbackOrigin: origin}
 		outside := f
 		if i%7 != 3 {
 			pool := ir.Pool{Port: port}

@@ -27,7 +27,7 @@ func program() *ir.Program {
 	for i := range p.Services {
 		for j := range p.Services[i].Frontends {
 			f := &p.Services[i].Frontends[j]
-			f.Else = ir.Reject
+			f.Fallback = ir.Reject
 			if n := len(f.Routes); n > 1 && f.Policy == ir.Local {
 				f.Routes = f.Routes[n-1:]
 			}

@@ -141,7 +141,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 				var big *rules.Set // for the two backends with port 8080
 				for i := range r.Sets {
 					s := &r.Sets[i]
-					if s.Size > rules.MostClients {
+					if s.Size > rules.MaxClients {
 						big = s
 					}
 					sent, err := codec.Parse(codec.EncodeSet(s, f, 1))
@@ -152,7 +152,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 						t.Errorf("%s: declared with a size", s.Name)
 					}
 				}
-				if big == nil || big.Size != 2*rules.MostClients {
+				if big == nil || big.Size != 2*rules.MaxClients {
 					t.Fatalf("no map for two backends: %+v", big)
 				}
 				fill := func(clients string) {
@@ -163,7 +163,7 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 				case "of an older version":
 					old := rules.Lower(p)
 					for i := range old.Sets {
-						old.Sets[i].Size = min(old.Sets[i].Size, rules.MostClients)
+						old.Sets[i].Size = min(old.Sets[i].Size, rules.MaxClients)
 					}
 					if _, err := once(t, n, rules.NewTables(old)); err != nil {
 						t.Fatal(err)
@@ -189,12 +189,12 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 				if way != "new" && len(slices.Collect(plan.Operations)) != map[string]int{"of an older version": 1, "by changes": 0}[way] {
 					t.Errorf("operations: %v", slices.Collect(plan.Operations))
 				}
-				fill(clients(2*rules.MostClients-known, 11, f))
+				fill(clients(2*rules.MaxClients-known, 11, f))
 				listed := n.nft(t, "", "list", "map", f.NFT(), "proxyc", big.Name)
 				if !strings.Contains(listed, "size 131070") {
 					t.Errorf("%.300s", listed)
 				}
-				if got := strings.Count(listed, " expires "); got != 2*rules.MostClients {
+				if got := strings.Count(listed, " expires "); got != 2*rules.MaxClients {
 					t.Errorf("%d clients", got)
 				}
 			})
@@ -215,7 +215,7 @@ func TestForeignAffinityEntries(t *testing.T) {
 			}
 			var name string
 			for _, s := range want.Of(f).Sets {
-				if s.Timeout > 0 && s.Size > rules.MostClients {
+				if s.Timeout > 0 && s.Size > rules.MaxClients {
 					name = s.Name
 				}
 			}

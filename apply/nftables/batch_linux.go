@@ -114,7 +114,7 @@ func (b *batch) declare(c *change) {
 	for _, s := range c.sets.create {
 		b.lastSet++
 		b.create(c, unix.NFT_MSG_NEWSET, codec.EncodeSet(s, c.family, b.lastSet), purpose{object: "set " + s.Name, set: s})
-		if s.Size > rules.MostClients {
+		if s.Size > rules.MaxClients {
 			b.resize(c, s)
 		}
 	}

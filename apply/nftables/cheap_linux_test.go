@@ -80,7 +80,7 @@ func commonService(f ir.Family, i, n int) ir.Service {
 			routes = nil
 		}
 		m.Protocol = ir.TCP
-		s.Frontends = append(s.Frontends, ir.Frontend{Kind: kind, Match: m, Port: port, Routes: routes, Else: otherwise, Origin: s.Origin, ElseOrigin: s.Origin})
+		s.Frontends = append(s.Frontends, ir.Frontend{Kind: kind, Match: m, Port: port, Routes: routes, Fallback: otherwise, Origin: s.Origin, FallbackOrigin: s.Origin})
 	}
 	all := ir.Route{From: ir.Any, SNAT: true}
 	add(ir.ClusterIP, ir.Match{Addr: nftest.Addr(f, "10.96.0.10"), Port: uint16(i)}, ir.Reject, ir.Route{From: ir.Pods}, all)

@@ -26,7 +26,7 @@ func guarded(i, ports, ranges, from int) *ir.Service {
 	for p := range ports {
 		s.Frontends = append(s.Frontends, ir.Frontend{Kind: ir.LoadBalancer, Port: ir.ServicePort{Service: s.Name, Port: fmt.Sprint("p", p), Protocol: ir.TCP},
 			Match:        ir.Match{Addr: netip.AddrFrom4([4]byte{203, byte(i >> 16), byte(i >> 8), byte(i)}), Protocol: ir.TCP, Port: uint16(1 + p)},
-			SourceRanges: list, Else: ir.Drop, ElseOrigin: s.Origin, Origin: s.Origin})
+			SourceRanges: list, Fallback: ir.Drop, FallbackOrigin: s.Origin, Origin: s.Origin})
 	}
 	return s
 }

@@ -33,7 +33,7 @@ type Files struct {
 	Begin func()
 	// Report is called with the findings of each read, and with the objects that have errors. The Store
 	// keeps their last good versions, if there were any.
-	Report func(diag.List, []*snapshot.LeftOut)
+	Report func(diag.List, []*snapshot.Skipped)
 	// Reread requests another read, whether or not something changed; optional.
 	Reread <-chan struct{}
 
@@ -52,7 +52,7 @@ func (f *Files) Read() error {
 	}
 	snap := snapshot.New()
 	var diags diag.List
-	reader := manifest.Reader{Most: diag.MostAlike, CutOff: diag.Error, Forget: true}
+	reader := manifest.Reader{MaxSimilar: diag.MaxSimilar, Truncated: diag.Error, NoPositions: true}
 	left := cmp.Or(f.Limit, files.Unlimited)
 	for _, file := range found {
 		data, err := files.Read(regular{}, file.Name, &left)
@@ -72,12 +72,12 @@ func (f *Files) Read() error {
 			return errors.New(d.String())
 		}
 	}
-	if why := reader.Lacks(snap); why != "" && !f.AllowEmpty {
+	if why := reader.Missing(snap); why != "" && !f.AllowEmpty {
 		return fmt.Errorf("%s: %s: use --allow-empty if that is intended", strings.Join(f.Paths, ", "), why)
 	}
 	f.Store.View(snap.Keep)
 	diags.Add(snap.Finish()...)
-	f.Report(diags.Sorted().Fewer(diag.MostAlike), snap.LeftOut())
+	f.Report(diags.Sorted().Summarize(diag.MaxSimilar), snap.Skipped())
 	f.Store.replace(f.Log, func(s *snapshot.Snapshot) snapshot.Dirty { return s.Update(snap) })
 	return nil
 }

@@ -33,7 +33,7 @@ func followFiles(t *testing.T, paths ...string) (*follower, <-chan diag.List) {
 	t.Helper()
 	reports := make(chan diag.List, 100)
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Paths: paths, Store: g.Store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(l diag.List, _ []*snapshot.LeftOut) { reports <- l }}
+	f := &Files{Paths: paths, Store: g.Store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(l diag.List, _ []*snapshot.Skipped) { reports <- l }}
 	done := make(chan error, 1)
 	go func() {
 		done <- f.Run(t.Context(), func(err error) {
@@ -182,7 +182,7 @@ func TestFilesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
 	again, reads := make(chan struct{}), make(chan error)
-	f := &Files{Paths: []string{path}, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.LeftOut) {}, Reread: again}
+	f := &Files{Paths: []string{path}, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}, Reread: again}
 	done := make(chan error, 1)
 	go func() { done <- f.Run(t.Context(), func(err error) { reads <- err }) }()
 	t.Cleanup(func() { <-done })
@@ -227,7 +227,7 @@ func TestFilesHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
 	s := NewStore(time.Now)
-	f := &Files{Paths: []string{path}, Store: s, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.LeftOut) {}}
+	f := &Files{Paths: []string{path}, Store: s, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
 	if err := f.Read(); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestFilesParentReplaced(t *testing.T) {
 	put("dir", "a")
 	put("next", "b")
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Paths: []string{filepath.Join(root, "dir", "live.yaml")}, Store: g.Store, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.LeftOut) {}}
+	f := &Files{Paths: []string{filepath.Join(root, "dir", "live.yaml")}, Store: g.Store, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
 	reads := make(chan error, 100)
 	done := make(chan error, 1)
 	go func() { done <- f.Run(t.Context(), func(err error) { reads <- err }) }()
@@ -456,7 +456,7 @@ func TestFilesRefused(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "cluster.yaml")
 			write(t, path, serviceYAML("a", "10.0.0.1"))
 			s := NewStore(time.Now)
-			f := &Files{Paths: []string{path}, Store: s, Limit: 1000, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.LeftOut) {}}
+			f := &Files{Paths: []string{path}, Store: s, Limit: 1000, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
 			if err := f.Read(); err != nil {
 				t.Fatal(err)
 			}

@@ -185,7 +185,7 @@ func service(name string, protocol ir.Protocol, at []string, backends ...netip.A
 	}
 	s := ir.Service{Name: id, Origin: ir.Origin{Object: "Service " + id.String()}, Pools: []ir.Pool{pool}}
 	for _, text := range at {
-		f := ir.Frontend{Kind: ir.ClusterIP, Port: port, Match: ir.Match{Protocol: protocol}, Else: ir.Reject}
+		f := ir.Frontend{Kind: ir.ClusterIP, Port: port, Match: ir.Match{Protocol: protocol}, Fallback: ir.Reject}
 		var n uint16
 		if _, err := fmt.Sscanf(text, "node:%d", &n); err == nil {
 			f.Kind, f.Match.Port = ir.NodePort, n

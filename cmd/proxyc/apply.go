@@ -83,11 +83,11 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
 	}
-	j.Reader.CutOff, j.AllowEmpty, j.EmptyHint = diag.Error, c.AllowEmpty || c.InitOnly, ", or use --allow-empty if that is intended"
+	j.Reader.Truncated, j.AllowEmpty, j.EmptyHint = diag.Error, c.AllowEmpty || c.InitOnly, ", or use --allow-empty if that is intended"
 	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
 		return e.finish(j, errReported)
 	}
-	if why := j.Reader.Lacks(j.Snapshot); why != "" && !c.InitOnly && !c.AllowEmpty {
+	if why := j.Reader.Missing(j.Snapshot); why != "" && !c.InitOnly && !c.AllowEmpty {
 		if wholeFile(j.Diags) { // a truncated file explains an empty snapshot, which is then not intended
 			return e.finish(j, errReported)
 		}

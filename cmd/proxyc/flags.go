@@ -143,7 +143,7 @@ func (c namespaceChoice) of(list diag.List) diag.List {
 
 func (c namespaceChoice) tells(d diag.Diagnostic) bool {
 	of := namespaceOf(d)
-	return c.Namespace == "" || of == c.Namespace || of == "" && d.Severity == diag.Error || d.Code.Unread() || d.Code == diag.FileCutOff
+	return c.Namespace == "" || of == c.Namespace || of == "" && d.Severity == diag.Error || d.Code.Unreadable() || d.Code == diag.FileTruncated
 }
 
 // namespaceOf returns the namespace of a finding's object; "" if it has none.

@@ -83,7 +83,7 @@ func (c *configFlags) setConfig(file string) { c.Config = &file }
 func (in *input) load(e *env) (*review.Input, error) {
 	j := &review.Input{Snapshot: snapshot.New(), Each: in.Each}
 	if in.wholeFiles {
-		j.Reader.CutOff = diag.Error
+		j.Reader.Truncated = diag.Error
 	}
 	j.Reader.Strict = in.asWritten
 	usable, err := in.read(e, j)

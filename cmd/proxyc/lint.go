@@ -80,7 +80,7 @@ func (c *lintCmd) Run(e *env) error {
 	}
 	report := lint.Report{Version: build.Read().Version}
 	report.Findings, report.Suppressed = accepted.Apply(c.of(j.Diags.Sorted()), written)
-	if unread := slices.DeleteFunc(slices.Clone(report.Findings), func(d diag.Diagnostic) bool { return !d.Code.Unread() }); c.WriteBaseline != "" && len(unread) > 0 {
+	if unread := slices.DeleteFunc(slices.Clone(report.Findings), func(d diag.Diagnostic) bool { return !d.Code.Unreadable() }); c.WriteBaseline != "" && len(unread) > 0 {
 		e.report(unread)
 		return errReported
 	} else if c.WriteBaseline != "" {

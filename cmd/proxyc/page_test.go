@@ -71,7 +71,7 @@ func (a *askedOfPage) want(e *sim.Evaluator, pkt sim.Packet) pageAnswer {
 	if o.Affinity {
 		out.Affinity = o.Timeout.String()
 	}
-	for _, e := range o.Else {
+	for _, e := range o.Fallback {
 		out.Others = append(out.Others, e.Fate.String())
 	}
 	for _, s := range steps {

@@ -156,7 +156,7 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 		return t, nil
 	case len(c.Snapshot) > 0:
 		j := &review.Input{Snapshot: snapshot.New()}
-		j.Reader.CutOff = diag.Error // the written snapshot would not show it
+		j.Reader.Truncated = diag.Error // the written snapshot would not show it
 		readable := e.readSnapshot(j, c.Snapshot, int64(c.Limit))
 		if t.left = e.finish(j, nil); !readable || wholeFile(j.Diags) {
 			return nil, errReported

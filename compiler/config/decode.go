@@ -35,7 +35,7 @@ func (d *decoder) report(sev diag.Severity, code diag.Code, n *yaml.Node, path, 
 // wrong reports a value of the wrong type.
 func (d *decoder) wrong(n *yaml.Node, path, want, hint string) {
 	sev := diag.Error
-	if isGone(path) {
+	if isRemoved(path) {
 		sev = diag.Warning
 	}
 	d.report(sev, diag.ConfigType, n, path, "must be "+want+", got "+describe(n), hint)
@@ -129,7 +129,7 @@ func (d *decoder) section(n *yaml.Node, v reflect.Value, path string) {
 	}
 	for _, p := range d.pairs(n, path) {
 		field, ok := fields[p.key.Value]
-		if !ok || isGone(join(path, p.key.Value)) {
+		if !ok || isRemoved(join(path, p.key.Value)) {
 			d.finite(p.value, join(path, p.key.Value), 0)
 		}
 		if !ok {
@@ -276,7 +276,7 @@ func (d *decoder) put(pairs []pair, p pair, path string) []pair {
 	for i, old := range pairs {
 		if old.key.Value == p.key.Value {
 			msg := fmt.Sprintf("duplicate key, first at line %d; the last value is used", d.place(old.key).line)
-			d.sloppy(diag.ConfigKeyTwice, p.key, join(path, p.key.Value), msg, "")
+			d.sloppy(diag.ConfigKeyDuplicate, p.key, join(path, p.key.Value), msg, "")
 			pairs[i] = p
 			return pairs
 		}

@@ -13,9 +13,9 @@ type Field struct {
 	Means   string
 }
 
-// isGone reports whether kube-proxy no longer recognizes a field, so that it
+// isRemoved reports whether kube-proxy no longer recognizes a field, so that it
 // accepts any value.
-func isGone(path string) bool {
+func isRemoved(path string) bool {
 	return path == "udpIdleTimeout" || path == "resourceContainer" || path == "conntrack.max"
 }
 

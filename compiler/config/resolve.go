@@ -58,7 +58,7 @@ func (f *Flags) Resolve(read func(path string) ([]byte, error), strict bool) (*R
 		return nil, r.diags
 	}
 	setDefaults(r.c, r.sources)
-	r.direct()
+	r.setPaths()
 	gates := r.featureGates()
 	if r.file == "" {
 		r.flagsOnly(gates)
@@ -142,9 +142,9 @@ func (r *resolver) setList(flag, path string, values []string) {
 	r.set(flag, path, reflect.ValueOf(list))
 }
 
-// direct applies the flags that set one path each, and reports given flags
+// setPaths applies the flags that set one path each, and reports given flags
 // without effect.
-func (r *resolver) direct() {
+func (r *resolver) setPaths() {
 	v := reflect.ValueOf(r.flags).Elem()
 	for i := range v.NumField() {
 		field, tag := v.Field(i), v.Type().Field(i).Tag
@@ -154,7 +154,7 @@ func (r *resolver) direct() {
 		flag := flagName(tag)
 		path := tag.Get("config")
 		switch {
-		case r.dead(tag):
+		case r.noEffectFlag(tag):
 			r.removedFlag(flag, tag)
 		case has(tag, "address") && !r.address(flag, field.Elem().String()):
 		case r.file != "" && !has(tag, "keep"):
@@ -171,8 +171,8 @@ func (r *resolver) direct() {
 	}
 }
 
-// dead reports whether a flag has lost its effect in the requested mode.
-func (r *resolver) dead(tag reflect.StructTag) bool {
+// noEffectFlag reports whether a flag has lost its effect in the requested mode.
+func (r *resolver) noEffectFlag(tag reflect.StructTag) bool {
 	return has(tag, "until") && !(has(tag, "userspace") && r.c.ProxyMode() == ir.ModeUserspace)
 }
 

@@ -5,75 +5,75 @@ package diag
 // each code, and the hundreds of the numbers are its groups.
 type Code string
 
-// Unread reports whether the code means that text could not be read. Its content
+// Unreadable reports whether the code means that text could not be read. Its content
 // was not checked, so such a finding cannot be suppressed.
-func (c Code) Unread() bool { return c == FileUnreadable || c == NotYAML }
+func (c Code) Unreadable() bool { return c == FileUnreadable || c == NotYAML }
 
-// Takes reports whether the code means that a Service claims an address owned by
+// Hijacks reports whether the code means that a Service claims an address owned by
 // something else.
-func (c Code) Takes() bool {
+func (c Code) Hijacks() bool {
 	return c == ExternalIPOfNode || c == ExternalIPInside || c == ExternalIPKnown
 }
 
 // Files and objects.
 const (
-	FileUnreadable Code = "PX101"
-	FilePassedOver Code = "PX102"
-	FileCutOff     Code = "PX103"
-	NotYAML        Code = "PX104"
-	NoKind         Code = "PX105"
-	NearKind       Code = "PX106"
-	FieldType      Code = "PX107"
-	FieldUnknown   Code = "PX108"
-	FieldTwice     Code = "PX109"
-	ObjectTwice    Code = "PX110"
-	ObjectName     Code = "PX111"
-	FieldWord      Code = "PX112"
-	NoServices     Code = "PX113"
-	NoSlices       Code = "PX114"
-	NoClusterIP    Code = "PX115"
-	FromEndpoints  Code = "PX116"
-	NotSuppressing Code = "PX117"
-	OtherProxy     Code = "PX118"
-	PortsMissing   Code = "PX119"
-	NodeAddress    Code = "PX120"
-	AnnotationKey  Code = "PX121"
+	FileUnreadable  Code = "PX101"
+	FileSkipped     Code = "PX102"
+	FileTruncated   Code = "PX103"
+	NotYAML         Code = "PX104"
+	NoKind          Code = "PX105"
+	KindMisspelt    Code = "PX106"
+	FieldType       Code = "PX107"
+	FieldUnknown    Code = "PX108"
+	FieldDuplicate  Code = "PX109"
+	ObjectDuplicate Code = "PX110"
+	ObjectName      Code = "PX111"
+	FieldWord       Code = "PX112"
+	NoServices      Code = "PX113"
+	NoSlices        Code = "PX114"
+	NoClusterIP     Code = "PX115"
+	FromEndpoints   Code = "PX116"
+	NotSuppressing  Code = "PX117"
+	OtherProxy      Code = "PX118"
+	PortsMissing    Code = "PX119"
+	NodeAddress     Code = "PX120"
+	AnnotationKey   Code = "PX121"
 )
 
 // Configuration and node.
 const (
-	ConfigValue       Code = "PX201"
-	ConfigType        Code = "PX202"
-	ConfigKey         Code = "PX203"
-	ConfigKeyTwice    Code = "PX204"
-	ConfigMissing     Code = "PX205"
-	ConfigSecond      Code = "PX206"
-	ConfigNoEffect    Code = "PX207"
-	FlagNoEffect      Code = "PX208"
-	FlagValue         Code = "PX209"
-	GateRefused       Code = "PX210"
-	GateNoEffect      Code = "PX211"
-	GateForeign       Code = "PX212"
-	ClusterCIDRFamily Code = "PX213"
-	NodeCIDRFamily    Code = "PX214"
-	NodePortsFamily   Code = "PX215"
-	AddressFamily     Code = "PX216"
-	NodePortsAll      Code = "PX217"
-	NoPodRange        Code = "PX218"
-	NodeUnknown       Code = "PX219"
-	NodeAddresses     Code = "PX220"
-	PodRangeOutside   Code = "PX221"
-	NodePortsNowhere  Code = "PX222"
+	ConfigValue        Code = "PX201"
+	ConfigType         Code = "PX202"
+	ConfigKey          Code = "PX203"
+	ConfigKeyDuplicate Code = "PX204"
+	ConfigMissing      Code = "PX205"
+	ConfigSecond       Code = "PX206"
+	ConfigNoEffect     Code = "PX207"
+	FlagNoEffect       Code = "PX208"
+	FlagValue          Code = "PX209"
+	GateRefused        Code = "PX210"
+	GateNoEffect       Code = "PX211"
+	GateForeign        Code = "PX212"
+	ClusterCIDRFamily  Code = "PX213"
+	NodeCIDRFamily     Code = "PX214"
+	NodePortsFamily    Code = "PX215"
+	AddressFamily      Code = "PX216"
+	NodePortsAll       Code = "PX217"
+	NoPodRange         Code = "PX218"
+	NodeUnknown        Code = "PX219"
+	NodeAddresses      Code = "PX220"
+	PodRangeOutside    Code = "PX221"
+	NodePortsNowhere   Code = "PX222"
 )
 
 // Services.
 const (
 	PortValue         Code = "PX301"
-	PortTwice         Code = "PX302"
+	PortDuplicate     Code = "PX302"
 	VIPValue          Code = "PX303"
 	FamilyNoAddress   Code = "PX304"
 	VIPNotServed      Code = "PX305"
-	VIPTwice          Code = "PX306"
+	VIPDuplicate      Code = "PX306"
 	VIPBothKinds      Code = "PX307"
 	TooManyFrontends  Code = "PX308"
 	AffinityTimeout   Code = "PX309"
@@ -93,7 +93,7 @@ const (
 	EndpointAddress      Code = "PX404"
 	EndpointUnusable     Code = "PX405"
 	EndpointMulticast    Code = "PX406"
-	EndpointTwice        Code = "PX407"
+	EndpointDuplicate    Code = "PX407"
 	NoEndpoints          Code = "PX410"
 	NoEndpointsByHand    Code = "PX411"
 	NoneReady            Code = "PX412"

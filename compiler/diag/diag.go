@@ -125,38 +125,38 @@ func (l *List) Sort() {
 	*l = slices.Compact(*l)
 }
 
-// MostAlike is the default limit of similar findings that are reported one by
+// MaxSimilar is the default limit of similar findings that are reported one by
 // one.
-const MostAlike = 5
+const MaxSimilar = 5
 
-// Fewer summarizes similar findings: if there are more than most, the first one
+// Summarize summarizes similar findings: if there are more than most, the first one
 // replaces all and has a count. Similar findings have the same severity, text
 // (except the actual value) and field, in objects of one kind. Warnings about
 // addresses that a Service claims from another owner are never summarized,
 // because the summary would hide the owners and ports.
-func (l List) Fewer(most int) List {
+func (l List) Summarize(most int) List {
 	counts := map[Diagnostic]int{}
 	for _, d := range l {
-		counts[d.gist()] += 1 + d.More
+		counts[d.similarityKey()] += 1 + d.More
 	}
 	var out List
 	for _, d := range l {
-		gist := d.gist()
-		switch n := counts[gist]; {
+		similarityKey := d.similarityKey()
+		switch n := counts[similarityKey]; {
 		case n <= 0: // summarized
 			continue
 		case n > most:
 			d.More = n - 1
-			counts[gist] = 0
+			counts[similarityKey] = 0
 		}
 		out = append(out, d)
 	}
 	return out
 }
 
-// gist returns the common part of similar findings.
-func (d Diagnostic) gist() Diagnostic {
-	if d.Code.Takes() && d.Severity != Info {
+// similarityKey returns the common part of similar findings.
+func (d Diagnostic) similarityKey() Diagnostic {
+	if d.Code.Hijacks() && d.Severity != Info {
 		d.More = 0
 		return d
 	}

@@ -4,8 +4,8 @@ package diag
 // similar findings and counts the rest, so that memory does not grow with the
 // input. The zero value keeps all.
 type Gatherer struct {
-	// Most is the limit of similar findings, as in Fewer; 0 keeps all.
-	Most int
+	// MaxSimilar is the limit of similar findings, as in Summarize; 0 keeps all.
+	MaxSimilar int
 
 	list   List // findings, if all are kept
 	groups map[Diagnostic]*group
@@ -20,20 +20,20 @@ type group struct {
 // Add adds a finding. If the finding is kept, Add calls complete, which fills in
 // expensive fields. complete is optional.
 func (g *Gatherer) Add(d Diagnostic, complete func(*Diagnostic)) {
-	if g.Most == 0 {
+	if g.MaxSimilar == 0 {
 		g.list.Add(completed(d, complete))
 		return
 	}
 	if g.groups == nil {
 		g.groups = map[Diagnostic]*group{}
 	}
-	gist := d.gist()
-	of := g.groups[gist]
+	similarityKey := d.similarityKey()
+	of := g.groups[similarityKey]
 	if of == nil {
 		of = new(group)
-		g.groups[gist] = of
+		g.groups[similarityKey] = of
 	}
-	if of.count++; of.count <= g.Most {
+	if of.count++; of.count <= g.MaxSimilar {
 		of.held.Add(completed(d, complete))
 	} else {
 		of.held = of.held[:1:1]

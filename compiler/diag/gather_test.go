@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Gathering findings in order yields the same as Fewer of all of them.
+// Gathering findings in order yields the same as Summarize of all of them.
 func TestGathererIsFewer(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -18,13 +18,13 @@ func TestGathererIsFewer(t *testing.T) {
 				Path: fmt.Sprintf("spec.ports[%d]", rng.IntN(9)), Msg: fmt.Sprintf("must be %d, got %d", rng.IntN(4), rng.IntN(100))})
 		}
 		for most := range 6 {
-			g := Gatherer{Most: most}
+			g := Gatherer{MaxSimilar: most}
 			for _, d := range all {
 				g.Add(d, nil)
 			}
 			want := all.Sorted()
 			if most > 0 {
-				want = want.Fewer(most)
+				want = want.Summarize(most)
 			}
 			if diff := cmp.Diff(want, g.List(), cmp.Transformer("nil", func(l List) []Diagnostic { return append([]Diagnostic{}, l...) })); diff != "" {
 				t.Fatalf("most %d (-want +got):\n%s", most, diff)
@@ -33,7 +33,7 @@ func TestGathererIsFewer(t *testing.T) {
 	}
 	// Findings that already have a count.
 	twice := List{{Severity: Error, Line: 1, Msg: "x", More: 9}, {Severity: Error, Line: 2, Msg: "x", More: 4}}
-	if got := twice.Fewer(5); len(got) != 1 || got[0].More != 14 {
+	if got := twice.Summarize(5); len(got) != 1 || got[0].More != 14 {
 		t.Errorf("got %v, want one of 15", got)
 	}
 }
@@ -41,7 +41,7 @@ func TestGathererIsFewer(t *testing.T) {
 // A similar finding is counted without keeping or completing it, so that it uses
 // no memory.
 func TestGathererHoldsFew(t *testing.T) {
-	g := Gatherer{Most: 5}
+	g := Gatherer{MaxSimilar: 5}
 	completed := 0
 	add := func() {
 		g.Add(Diagnostic{Severity: Error, Object: "Service", Msg: "must be a, got b"}, func(*Diagnostic) { completed++ })

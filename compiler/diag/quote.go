@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// mostQuoted is the maximum number of bytes of a value in a message. An
+// maxQuoted is the maximum number of bytes of a value in a message. An
 // annotation may have 256 KiB, and each message is in the log of every node.
-const mostQuoted = 100
+const maxQuoted = 100
 
 // Quote quotes a value of the input for a message, in Go syntax. It truncates a
 // long value and appends its length.
@@ -25,11 +25,11 @@ func Short(value string) string {
 
 // cut truncates a long value. rest states its length in bytes.
 func cut(value string) (head, rest string) {
-	if len(value) <= mostQuoted {
+	if len(value) <= maxQuoted {
 		return value, ""
 	}
-	n := mostQuoted
-	for n > mostQuoted-utf8.UTFMax && !utf8.RuneStart(value[n]) {
+	n := maxQuoted
+	for n > maxQuoted-utf8.UTFMax && !utf8.RuneStart(value[n]) {
 		n--
 	}
 	return value[:n], fmt.Sprintf("… (%d bytes)", len(value))

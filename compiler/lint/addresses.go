@@ -63,7 +63,7 @@ func externalAddresses(c *cluster, s *service) {
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
 		default:
-			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) && !c.younger(s, addr) {
+			if whose := c.inside(s, addr); whose != "" && c.hijacks(s, path) && !c.younger(s, addr) {
 				c.warn(s, diag.ExternalIPInside, path, text+" is "+whose+": the Service receives its packets")
 			}
 		}
@@ -80,12 +80,12 @@ func externalAddresses(c *cluster, s *service) {
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
 		case c.externals[addr] != nil && c.externals[addr].older(s):
-			if c.takes(s, path) {
+			if c.hijacks(s, path) {
 				c.warn(s, diag.ExternalIPInside, path, in.IP+" is an external IP of "+c.externals[addr].Object+": the Service receives its packets")
 			}
 		case c.vips[addr].kind == ir.LoadBalancer && c.vips[addr].service != s: // controllers share an address among Services; PX501 reports a port that two Services claim
 		default:
-			if whose := c.inside(s, addr); whose != "" && c.takes(s, path) {
+			if whose := c.inside(s, addr); whose != "" && c.hijacks(s, path) {
 				c.warn(s, diag.ExternalIPInside, path, in.IP+" is "+whose+": the Service receives its packets")
 			}
 		}
@@ -103,9 +103,9 @@ func (c *cluster) known(s *service, path string, addr netip.Addr) {
 	c.warn(s, diag.ExternalIPKnown, path, addr.String()+" is "+knownAddrs(addr)+": packets from pods to it go to the Service's endpoints")
 }
 
-// takes reports whether the Service serves at least one port of an external
+// hijacks reports whether the Service serves at least one port of an external
 // address. PX501 reports the ports that it does not serve.
-func (c *cluster) takes(s *service, path string) bool {
+func (c *cluster) hijacks(s *service, path string) bool {
 	return c.leftOut[place{s.Object, path}] < len(s.Ports)
 }
 

@@ -148,7 +148,7 @@ func sliceFamilies(c *cluster, s *service) {
 // decoded does exist.
 func orphans(c *cluster) {
 	for _, slice := range c.Snapshot.Orphans() {
-		if c.Snapshot.ServiceLeftOut(slice.Service) != nil {
+		if c.Snapshot.SkippedService(slice.Service) != nil {
 			continue
 		}
 		c.addEndpoint(slice, diag.Warning, diag.SliceOrphan, "metadata.labels", "Service "+slice.Service.String()+" does not exist: the slice is not used")
@@ -178,7 +178,7 @@ func endpoints(c *cluster, s *service) {
 			}
 		}
 		for f, of := range found {
-			c.tellEndpoint(slice, f.code, of.first, of.n-1)
+			c.reportEndpoint(slice, f.code, of.first, of.n-1)
 		}
 	}
 }
@@ -279,7 +279,7 @@ func (c *cluster) ofPod(s *service, e *snapshot.Endpoint, addr netip.Addr) bool 
 	return len(s.written.Selector) > 0
 }
 
-func (c *cluster) tellEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i, more int) {
+func (c *cluster) reportEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i, more int) {
 	e, severity, path := &slice.Endpoints[i], diag.Warning, field(slice, i)
 	var msg string
 	switch code {

@@ -151,7 +151,7 @@ func newCluster(in Input) *cluster {
 	c.pods, c.cidrs = newRanges(pods), newRanges(cidrs)
 	_, known, _ := in.Snapshot.Count()
 	c.hasSlices = known > 0
-	for _, l := range in.Snapshot.LeftOut() {
+	for _, l := range in.Snapshot.Skipped() {
 		if l.Service.Name != "" && !l.IsService() {
 			c.lost[l.Service], c.hasSlices = true, true
 		}
@@ -168,7 +168,7 @@ func leftOut(found diag.List) map[place]int {
 	at := map[place]int{}
 	for _, d := range found {
 		switch d.Code {
-		case diag.EndpointAddress, diag.EndpointUnusable, diag.EndpointTwice:
+		case diag.EndpointAddress, diag.EndpointUnusable, diag.EndpointDuplicate:
 			path := strings.TrimSuffix(d.Path, ".ip")
 			if strings.HasPrefix(path, "endpoints[") {
 				path = strings.TrimSuffix(path, ".addresses[0]")

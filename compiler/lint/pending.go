@@ -12,10 +12,10 @@ type Pending map[ir.Name]string
 // Has reports whether a Service is pending.
 func (p Pending) Has(name ir.Name) bool { _, ok := p[name]; return ok }
 
-// Mend adapts findings to Services that the API server has not seen. It removes
+// Adjust adapts findings to Services that the API server has not seen. It removes
 // findings about a missing health check port, which the API server allocates, and
 // lowers a missing address to an info.
-func (p Pending) Mend(list diag.List) (out diag.List) {
+func (p Pending) Adjust(list diag.List) (out diag.List) {
 	objects := map[string]bool{}
 	for _, object := range p {
 		objects[object] = true

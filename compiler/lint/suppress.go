@@ -140,7 +140,7 @@ func (s *Suppressions) Apply(list diag.List, written map[string]manifest.Written
 	}
 	for _, d := range list {
 		key := annotation{d.Object, string(d.Code)}
-		if d.Code.Unread() {
+		if d.Code.Unreadable() {
 			left = append(left, d)
 		} else if _, ok := ignored[key]; ok && d.Severity != diag.Error {
 			ignored[key] = true

@@ -19,7 +19,7 @@ type Snapshot struct {
 	legacy   map[ir.Name][]*EndpointSlice // made from v1 Endpoints, by their name
 	nodes    map[string]*Node
 	cidrs    map[string]*ServiceCIDR
-	leftOut  map[string]*LeftOut // skipped objects of files, by Object
+	skipped  map[string]*Skipped // skipped objects of files, by Object
 	// workloads are those of files, by Object. Only commands that assume endpoints use them.
 	workloads map[string]*Workload
 	backends  map[string][]Backend // of files, by Object
@@ -35,7 +35,7 @@ func New() *Snapshot {
 		legacy:    map[ir.Name][]*EndpointSlice{},
 		nodes:     map[string]*Node{},
 		cidrs:     map[string]*ServiceCIDR{},
-		leftOut:   map[string]*LeftOut{},
+		skipped:   map[string]*Skipped{},
 		workloads: map[string]*Workload{},
 		backends:  map[string][]Backend{},
 		customs:   map[string]bool{},

@@ -61,7 +61,7 @@ func (s *Snapshot) Update(o *Snapshot) Dirty {
 		setOrDelete(s.cidrs, name, new)
 		d.Node = true
 	})
-	s.leftOut = o.leftOut
+	s.skipped = o.skipped
 	return d
 }
 

@@ -329,7 +329,7 @@ func (c category) proxyc(t *testing.T) string {
 	}
 	out := "cluster" + list(picked[ir.Cluster]) + " local" + list(picked[ir.Local])
 	if len(svc.Pools) == 0 {
-		out += " " + svc.Frontends[0].Else.String()
+		out += " " + svc.Frontends[0].Fallback.String()
 	}
 	return out
 }

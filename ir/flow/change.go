@@ -55,7 +55,7 @@ func changeOf(src netip.Addr, a, b sim.Outcome) Change {
 		c.Kept = [2]string{clientAddr(src, a, b, both), clientAddr(src, b, a, both)}
 	}
 	if same := c.Before == c.After && c.Affinity[0] == c.Affinity[1] && c.Kept[0] == c.Kept[1] &&
-		len(c.Added)+len(c.Removed) == 0; same || a.Shares != nil || b.Shares != nil || a.Else != nil || b.Else != nil || (a.Choice == "") != (b.Choice == "") {
+		len(c.Added)+len(c.Removed) == 0; same || a.Shares != nil || b.Shares != nil || a.Fallback != nil || b.Fallback != nil || (a.Choice == "") != (b.Choice == "") {
 		c.Exact = [2]string{a.String(), b.String()}
 	}
 	return c
@@ -146,14 +146,14 @@ func clientAddr(src netip.Addr, o, other sim.Outcome, at func(sim.Destination) b
 // client's address.
 func (c *Change) key(anyAddr bool) string {
 	k := fmt.Sprint(c.Before, c.After, c.Added, "-", c.Removed, c.Affinity, c.Exact)
-	if !anyAddr && c.TellsAddr() {
+	if !anyAddr && c.ChangesAddr() {
 		k += strings.Join(c.Kept[:], ">")
 	}
 	return k
 }
 
-// TellsAddr reports whether the change affects the client's address.
-func (c *Change) TellsAddr() bool { return c.Kept[0] != c.Kept[1] }
+// ChangesAddr reports whether the change affects the client's address.
+func (c *Change) ChangesAddr() bool { return c.Kept[0] != c.Kept[1] }
 
 // unaddressed reports whether the client's address is unknown on a side that
 // serves the flow.
@@ -183,7 +183,7 @@ func (c *Change) String() string {
 		parts = append(parts, percent(c.Moved)+" of connections move")
 	}
 	switch {
-	case !c.TellsAddr():
+	case !c.ChangesAddr():
 	case c.Before != c.After:
 		parts = append(parts, "client address "+c.Kept[1])
 	default:

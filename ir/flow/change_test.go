@@ -45,7 +45,7 @@ func TestChange(t *testing.T) {
 		{"begins with affinity", refused, sticky(to(a), time.Hour), "refused → served; +10.0.0.1:80; client address kept; affinity none → 1h0m0s", 0},
 		{"shares", to(a, b), sim.Outcome{Fate: sim.Accepted, Destinations: []sim.Destination{a, b}, Shares: []uint32{250000, 750000}},
 			"25 % of connections move; 10.0.0.1:80 10.0.0.2:80 → 10.0.0.1:80(25%) 10.0.0.2:80(75%)", 0.25},
-		{"by chance", to(a), sim.Outcome{Fate: sim.Dropped, Destinations: []sim.Destination{a}, Else: []sim.FateShare{{Fate: sim.Accepted, Share: 500000}}},
+		{"by chance", to(a), sim.Outcome{Fate: sim.Dropped, Destinations: []sim.Destination{a}, Fallback: []sim.FateShare{{Fate: sim.Accepted, Share: 500000}}},
 			"served → dropped; 10.0.0.1:80 → dropped (50%) or 10.0.0.1:80 (50%)", 0},
 	} {
 		got := changeOf(client, tt.was, tt.is)

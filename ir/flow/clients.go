@@ -162,7 +162,7 @@ func newNetwork(n Network, of prove.Node, a, b *ir.Program) *network {
 // isPod reports whether packets from an interface count as packets from pods of
 // the node.
 func (n *network) isPod(in string) bool {
-	return slices.ContainsFunc(n.detectors, func(d sim.Interface) bool { return d.Holds(in) })
+	return slices.ContainsFunc(n.detectors, func(d sim.Interface) bool { return d.Matches(in) })
 }
 
 // split reports whether one of the interfaces that rules name detects pods.
@@ -188,7 +188,7 @@ func wayOf(c *prove.Class) (w way, not []string) {
 			name += "*"
 		}
 		switch {
-		case !in.Holds(c.Packet.In):
+		case !in.Matches(c.Packet.In):
 			not = append(not, name)
 		case w.in == "" || !in.Prefix || len(name) > len(w.in): // the most specific
 			w.in = name

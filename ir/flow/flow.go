@@ -64,10 +64,10 @@ type Destination struct {
 	Rest  netip.Prefix  // as in prove.Class
 	Ports []sim.Ports   // unless Match has one
 	Every bool          // of a node port: all addresses at which it answers on either side
-	// Taken reports that this is an external IP that the Service has only on the
+	// Hijacked reports that this is an external IP that the Service has only on the
 	// second side. Its traffic then moves to the Service from another Service, a
 	// node or the outside.
-	Taken bool
+	Hijacked bool
 }
 
 // Service is the changes of one Service, or of destinations without a Service.
@@ -306,7 +306,7 @@ func (s *side) frontend(c *prove.Class) *ir.Frontend {
 func (d *describer) to(c *prove.Class) (Destination, ir.Name) {
 	for _, s := range [...]*side{d.sides[1], d.sides[0]} {
 		if f := s.frontend(c); f != nil {
-			to := Destination{Kind: f.Kind.String(), Match: f.Match, Taken: taken(d.sides[0].frontend(c), f)}
+			to := Destination{Kind: f.Kind.String(), Match: f.Match, Hijacked: hijacked(d.sides[0].frontend(c), f)}
 			if f.Match.IsNodePort() {
 				to.Addrs, to.Rest = []prove.Addrs{c.Dst}, c.Rest
 			}
@@ -317,16 +317,16 @@ func (d *describer) to(c *prove.Class) (Destination, ir.Name) {
 	for _, s := range [...]*side{d.sides[1], d.sides[0]} {
 		if f := s.owner[c.Packet.Dst]; f != nil && c.Dst.First == c.Dst.Last {
 			to.Kind = "other ports of " + f.Kind.String()
-			to.Taken = taken(d.sides[0].owner[c.Packet.Dst], f)
+			to.Hijacked = hijacked(d.sides[0].owner[c.Packet.Dst], f)
 			return to, f.Port.Service
 		}
 	}
 	return to, ir.Name{}
 }
 
-// taken reports whether a frontend is an external IP that its Service did not
+// hijacked reports whether a frontend is an external IP that its Service did not
 // have before. was is the frontend before; it may be nil.
-func taken(was, is *ir.Frontend) bool {
+func hijacked(was, is *ir.Frontend) bool {
 	return is.Kind == ir.ExternalIP && (was == nil || was.Port.Service != is.Port.Service)
 }
 

@@ -76,26 +76,26 @@ type Entry struct {
 	Names []ir.Name
 }
 
-// mostApart is the maximum number of Services with the same changes that are
+// maxSeparate is the maximum number of Services with the same changes that are
 // reported separately.
-const mostApart = 2
+const maxSeparate = 2
 
 // Entries groups equal changes of many Services: the same kinds of clients and
 // nodes, the same fates, and the same number of backends. Other changes of these
 // Services remain separate. So do external IPs that a Service takes over, because
 // their owners differ.
 func Entries(services []Service) (entries []Entry) {
-	in := map[string][]int{} // the Services with a change of a likeness
+	in := map[string][]int{} // the Services with a change with a similarity key
 	for i := range services {
-		for _, key := range services[i].likenesses() {
+		for _, key := range services[i].similarityKeys() {
 			if list := in[key]; len(list) == 0 || list[len(list)-1] != i {
 				in[key] = append(list, i)
 			}
 		}
 	}
-	together := map[string]string{} // by likeness; equal for likenesses of the same Services
+	together := map[string]string{} // by similarity key; equal for keys of the same Services
 	for key, list := range in {
-		if len(list) > mostApart {
+		if len(list) > maxSeparate {
 			together[key] = fmt.Sprint(list)
 		}
 	}
@@ -122,7 +122,7 @@ func Entries(services []Service) (entries []Entry) {
 			}
 			return &shared[set].Service
 		}
-		keys := s.likenesses()
+		keys := s.similarityKeys()
 		for j := range s.Flows {
 			if to := of(keys[j]); to != nil {
 				to.Flows = append(to.Flows, s.Flows[j])
@@ -144,21 +144,21 @@ func Entries(services []Service) (entries []Entry) {
 	return entries
 }
 
-// likenesses returns for each flow and note a key that is equal for similar
+// similarityKeys returns for each flow and note a key that is equal for similar
 // changes.
-func (s *Service) likenesses() (keys []string) {
+func (s *Service) similarityKeys() (keys []string) {
 	for i := range s.Flows {
 		f := &s.Flows[i]
 		c := &f.Change
 		var b strings.Builder
-		if f.takes() {
+		if f.hijacks() {
 			fmt.Fprint(&b, s.Name)
 		}
 		fmt.Fprint(&b, s.Action, s.Name == ir.Name{}, f.Nodes, clientsKind(f.From), c.Before, c.After, len(c.Added), len(c.Removed), percent(c.Moved), c.Exact, f.Design)
 		if c.Affinity[0] != c.Affinity[1] {
 			fmt.Fprint(&b, c.Affinity)
 		}
-		if c.TellsAddr() {
+		if c.ChangesAddr() {
 			for _, what := range c.Kept {
 				if strings.HasPrefix(what, maskedBut) { // to backends of the Service
 					what = maskedBut
@@ -182,23 +182,23 @@ func (s *Service) likenesses() (keys []string) {
 	return keys
 }
 
-// takes reports whether a flow is to an external IP that its Service takes over,
+// hijacks reports whether a flow is to an external IP that its Service takes over,
 // other than by a difference of the modes.
-func (f *Flow) takes() bool {
-	return f.Design == 0 && slices.ContainsFunc(f.To, func(to Destination) bool { return to.Taken })
+func (f *Flow) hijacks() bool {
+	return f.Design == 0 && slices.ContainsFunc(f.To, func(to Destination) bool { return to.Hijacked })
 }
 
-// TakenText describes the external IPs that a Service takes over, with their
+// HijackedText describes the external IPs that a Service takes over, with their
 // ports; "" if none.
-func (s *Service) TakenText() string {
+func (s *Service) HijackedText() string {
 	var all []Destination
 	told := map[string]bool{}
 	for i := range s.Flows {
-		if !s.Flows[i].takes() {
+		if !s.Flows[i].hijacks() {
 			continue
 		}
 		for _, to := range s.Flows[i].To {
-			if text := to.String(); to.Taken && !told[text] {
+			if text := to.String(); to.Hijacked && !told[text] {
 				told[text] = true
 				all = append(all, to)
 			}

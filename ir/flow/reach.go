@@ -62,11 +62,11 @@ func (s *frontends) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	if !has {
 		return sim.Outcome{}
 	}
-	all := sim.Cuts{TellSelves: cuts.TellSelves}
+	all := sim.Cuts{SplitHairpins: cuts.SplitHairpins}
 	out := s.Evaluator.Outcome(pkt, &all)
 	cuts.Sources = append(cuts.Sources, all.Sources...)
 	cuts.SourceLists = append(cuts.SourceLists, all.SourceLists...)
-	cuts.Selves = append(cuts.Selves, all.Selves...)
+	cuts.Hairpins = append(cuts.Hairpins, all.Hairpins...)
 	cuts.Interfaces = append(cuts.Interfaces, all.Interfaces...)
 	return out
 }

@@ -145,9 +145,9 @@ func (s *service) frontend(k key, policy ir.Policy, otherwise ir.Verdict, routes
 	for i := range routes {
 		routes[i].Origin = s.s.Origin
 	}
-	f := ir.Frontend{Kind: k.kind, Match: m, Port: s.port, Policy: policy, Routes: routes, Else: otherwise, Origin: s.s.Origin}
+	f := ir.Frontend{Kind: k.kind, Match: m, Port: s.port, Policy: policy, Routes: routes, Fallback: otherwise, Origin: s.s.Origin}
 	if !ir.RoutesAll(routes) {
-		f.ElseOrigin = ir.Origin{Object: s.s.Origin.Object, Reason: "no ready endpoint"}
+		f.FallbackOrigin = ir.Origin{Object: s.s.Origin.Object, Reason: "no ready endpoint"}
 	}
 	s.s.Frontends = append(s.s.Frontends, f)
 	return &s.s.Frontends[len(s.s.Frontends)-1]

@@ -36,9 +36,9 @@ type found struct {
 	endless string // the reason for giving up
 }
 
-// mostClasses is the maximum number of classes of packets to one destination. A
+// maxClasses is the maximum number of classes of packets to one destination. A
 // cluster's rules have at most some thousands.
-const mostClasses = 1 << 21
+const maxClasses = 1 << 21
 
 // finding is a class whose packets are not proved to have the same outcome.
 type finding struct {
@@ -244,24 +244,24 @@ func (e *explorer) ask(c *Class) {
 	e.classes++
 	e.cuts.Reset()
 	a := e.sides[0].Outcome(c.Packet, &e.cuts)
-	n := len(e.cuts.Selves)
+	n := len(e.cuts.Hairpins)
 	b := e.sides[1].Outcome(c.Packet, &e.cuts)
-	e.cutSelves(a.Destinations, b.Destinations, e.cuts.Selves[:n], e.cuts.Selves[n:])
-	if e.endless = e.cuts.Endless; e.endless == "" && e.classes == mostClasses {
-		e.endless = fmt.Sprintf("more than %d classes of packets to %s", mostClasses, c.Dst.First)
+	e.cutHairpins(a.Destinations, b.Destinations, e.cuts.Hairpins[:n], e.cuts.Hairpins[n:])
+	if e.endless = e.cuts.Endless; e.endless == "" && e.classes == maxClasses {
+		e.endless = fmt.Sprintf("more than %d classes of packets to %s", maxClasses, c.Dst.First)
 	}
 	if len(e.cuts.Unknown) > 0 || !a.Equal(b) {
 		e.list = append(e.list, finding{Difference{*c, a, b}, slices.Clone(e.cuts.Unknown)})
 	}
 }
 
-// cutSelves divides the sources at the backends whose own connections differ from
+// cutHairpins divides the sources at the backends whose own connections differ from
 // those of other clients. In one case, a client that is the backend is
 // masqueraded on only one side. In the other case, the sides differ only at that
 // backend, and are equal for that client. a and b are the sorted destinations of
 // other clients. selvesA and selvesB are the backends that are masqueraded for
 // themselves.
-func (e *explorer) cutSelves(a, b []sim.Destination, selvesA, selvesB []netip.Addr) {
+func (e *explorer) cutHairpins(a, b []sim.Destination, selvesA, selvesB []netip.Addr) {
 	if len(selvesA)+len(selvesB) == 0 {
 		return
 	}
@@ -375,7 +375,7 @@ func (w *interfaces) of(in sim.Interface) string {
 	}
 	narrower := func(name string) bool {
 		return slices.ContainsFunc(w.known, func(k sim.Interface) bool {
-			return k.Holds(name) && (!k.Prefix || len(k.Name) > len(in.Name))
+			return k.Matches(name) && (!k.Prefix || len(k.Name) > len(in.Name))
 		})
 	}
 	name := in.Name
@@ -388,7 +388,7 @@ func (w *interfaces) of(in sim.Interface) string {
 // other returns a name that matches no constant.
 func (w *interfaces) other() string {
 	holds := func(name string) bool {
-		return slices.ContainsFunc(w.known, func(in sim.Interface) bool { return in.Holds(name) })
+		return slices.ContainsFunc(w.known, func(in sim.Interface) bool { return in.Matches(name) })
 	}
 	name := otherIn
 	for first := 'a'; holds(name); first++ { // most first letters occur in no constant

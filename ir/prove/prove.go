@@ -194,7 +194,7 @@ func compare(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take f
 		wait.Go(func() {
 			ended := func() bool { return ctx.Err() != nil }
 			e := newExplorer(n, a, b, ended)
-			e.cuts.TellSelves = joinSelves
+			e.cuts.SplitHairpins = joinSelves
 			for at := w; at < len(order) && !ended(); at += workers {
 				i := order[at]
 				of := e.explore(all[i])

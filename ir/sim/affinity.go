@@ -12,9 +12,9 @@ type Way struct {
 	Chance
 	// Memory is the client entries that rules add on the path.
 	Memory []Remembered
-	// Asked are the memories that were consulted and did not contain the client,
+	// Missed are the memories that were consulted and did not contain the client,
 	// Knew those that did.
-	Asked, Knew []Memory
+	Missed, Hit []Memory
 }
 
 // Remembered is a client in a memory of rules, such as a dynamic set.
@@ -27,7 +27,7 @@ type Remembered struct {
 type Memory struct {
 	Name    string
 	Timeout time.Duration // of an entry; Forever if it does not expire
-	Leads   bool          // the memory contains the destination
+	Pins    bool          // the memory contains the destination
 }
 
 // WithAffinity returns the Outcome of all ways of a packet from an unknown
@@ -46,7 +46,7 @@ func WithAffinity(ways []Way, again func([]Remembered) []Way, doubt func(string)
 		if ways[i].Fate == Accepted {
 			accepted++
 		}
-		for _, m := range ways[i].Asked {
+		for _, m := range ways[i].Missed {
 			if !met[m] {
 				if met == nil {
 					met = map[Memory]bool{}
@@ -65,12 +65,12 @@ func WithAffinity(ways []Way, again func([]Remembered) []Way, doubt func(string)
 		}
 		known, unknown := false, false
 		for _, next := range again(first.Memory) {
-			if len(next.Knew) == 0 {
+			if len(next.Hit) == 0 {
 				unknown = true
 				continue
 			}
 			known = true
-			m := next.Knew[0]
+			m := next.Hit[0]
 			if next.Fate != Accepted || next.Destination != first.Destination {
 				doubt(m.Name + ": leads a client that it knows elsewhere than before")
 			}
@@ -91,12 +91,12 @@ func WithAffinity(ways []Way, again func([]Remembered) []Way, doubt func(string)
 		doubt("clients of some backends are remembered, of others not")
 	}
 	for _, m := range asked {
-		if m.Leads {
+		if m.Pins {
 			continue
 		}
 		for _, known := range again([]Remembered{{In: m.Name}}) {
 			same := func(c Chance) bool { return c.Fate == known.Fate && c.Destination == known.Destination }
-			if len(known.Knew) > 0 && !slices.ContainsFunc(chances, same) {
+			if len(known.Hit) > 0 && !slices.ContainsFunc(chances, same) {
 				doubt(m.Name + ": what becomes of a client that it knows becomes of no other")
 			}
 		}

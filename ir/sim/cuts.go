@@ -16,15 +16,15 @@ import (
 type Cuts struct {
 	Sources     []netip.Prefix
 	SourceLists [][]netip.Prefix // of sources; read-only
-	// TellSelves enables Selves. Otherwise these addresses are added to Sources.
-	// Selves are addresses of backends. A client with such an address differs
+	// SplitHairpins enables Hairpins. Otherwise these addresses are added to Sources.
+	// Hairpins are addresses of backends. A client with such an address differs
 	// from others only in the masquerading of its hairpin connection.
-	TellSelves bool
-	Selves     []netip.Addr
-	Ports      [][]uint16 // lists of destination ports; read-only
-	PortSets   []*PortSet // sets of destination ports, where only membership matters
-	Ranges     []Ports    // of destination ports
-	Interfaces []Interface
+	SplitHairpins bool
+	Hairpins      []netip.Addr
+	Ports         [][]uint16 // lists of destination ports; read-only
+	PortSets      []*PortSet // sets of destination ports, where only membership matters
+	Ranges        []Ports    // of destination ports
+	Interfaces    []Interface
 	// Unknown are matches and statements with unknown meaning on the packet's
 	// path. The Outcome may then be wrong.
 	Unknown []string
@@ -86,8 +86,8 @@ type Interface struct {
 	Prefix bool
 }
 
-// Holds reports whether an interface name matches.
-func (i Interface) Holds(name string) bool {
+// Matches reports whether an interface name matches.
+func (i Interface) Matches(name string) bool {
 	if i.Prefix {
 		return len(name) >= len(i.Name) && name[:len(i.Name)] == i.Name
 	}
@@ -96,7 +96,7 @@ func (i Interface) Holds(name string) bool {
 
 // Reset removes all collected constants.
 func (c *Cuts) Reset() {
-	*c = Cuts{c.Sources[:0], c.SourceLists[:0], c.TellSelves, c.Selves[:0], c.Ports[:0], c.PortSets[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
+	*c = Cuts{c.Sources[:0], c.SourceLists[:0], c.SplitHairpins, c.Hairpins[:0], c.Ports[:0], c.PortSets[:0], c.Ranges[:0], c.Interfaces[:0], c.Unknown[:0], ""}
 }
 
 // Source records a comparison of the source address with a prefix.
@@ -122,13 +122,13 @@ func (c *Cuts) SourceAddr(a netip.Addr) {
 	}
 }
 
-// Self records a comparison of the source address with that of a different
+// Hairpin records a comparison of the source address with that of a different
 // backend, to detect a hairpin connection. The result affects only masquerading.
-func (c *Cuts) Self(a netip.Addr) {
+func (c *Cuts) Hairpin(a netip.Addr) {
 	switch {
 	case c == nil:
-	case c.TellSelves:
-		c.Selves = append(c.Selves, a)
+	case c.SplitHairpins:
+		c.Hairpins = append(c.Hairpins, a)
 	default:
 		c.SourceAddr(a)
 	}

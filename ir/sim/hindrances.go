@@ -67,17 +67,17 @@ func (h *hindrances) frontend(f *ir.Frontend) {
 		h.add(nil, ir.Origin{Object: f.SourceRanges[0].Origin.Object, Field: "spec.loadBalancerSourceRanges"},
 			"the source ranges must hold %s, and are %s", h.pkt.Src, strings.Join(ranges, ", "))
 	}
-	if slices.ContainsFunc(f.Routes, func(r ir.Route) bool { return h.holds(r.From) }) {
+	if slices.ContainsFunc(f.Routes, func(r ir.Route) bool { return h.matches(r.From) }) {
 		return
 	}
 	where := ""
 	if f.Policy == ir.Local {
 		where = " on node " + h.program.Node.Name
-		if f.Else == ir.Drop {
+		if f.Fallback == ir.Drop {
 			where += ", or the traffic policy Cluster"
 		}
 	}
-	h.add(f, f.ElseOrigin, "%s must have a ready endpoint%s", f.Port, where)
+	h.add(f, f.FallbackOrigin, "%s must have a ready endpoint%s", f.Port, where)
 }
 
 // nodePort adds all hindrances of a node port.

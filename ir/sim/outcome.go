@@ -47,8 +47,8 @@ type Outcome struct {
 	// to the Destinations, as returned by ir.MaglevChoice; "" for random
 	// selection.
 	Choice string
-	// Else are further possible Fates, for example if some backends are refused.
-	Else []FateShare
+	// Fallback are further possible Fates, for example if some backends are refused.
+	Fallback []FateShare
 }
 
 // FateShare is the probability of a Fate, in millionths.
@@ -115,7 +115,7 @@ func Shared(chances []Chance) Outcome {
 		case !known:
 			o.Fate, known = f, true
 		default:
-			o.Else = append(o.Else, FateShare{f, millionth(fates[f], total)})
+			o.Fallback = append(o.Fallback, FateShare{f, millionth(fates[f], total)})
 		}
 	}
 	alike := true
@@ -127,7 +127,7 @@ func Shared(chances []Chance) Outcome {
 	if !alike {
 		o.Shares = shares
 	}
-	if len(o.Destinations)+len(o.Else) > 1 {
+	if len(o.Destinations)+len(o.Fallback) > 1 {
 		o.Choice = choiceOf(chances)
 	}
 	return o
@@ -162,7 +162,7 @@ func (o Outcome) Chances() (all []Chance) {
 		}
 	}
 	first := 1.0
-	for _, e := range o.Else {
+	for _, e := range o.Fallback {
 		add(e.Fate, float64(e.Share)/1e6)
 		first -= float64(e.Share) / 1e6
 	}
@@ -178,19 +178,19 @@ func (o Outcome) Equal(other Outcome) bool {
 	return o.Fate == other.Fate && o.Affinity == other.Affinity && o.Choice == other.Choice && slices.Equal(o.Destinations, other.Destinations) &&
 		(o.Timeout == other.Timeout || o.Timeout == 0 || other.Timeout == 0) &&
 		slices.EqualFunc(o.Shares, other.Shares, near) &&
-		slices.EqualFunc(o.Else, other.Else, func(a, b FateShare) bool { return a.Fate == b.Fate && near(a.Share, b.Share) })
+		slices.EqualFunc(o.Fallback, other.Fallback, func(a, b FateShare) bool { return a.Fate == b.Fate && near(a.Share, b.Share) })
 }
 
 // String returns the outcome on one line: "10.244.1.10:8080
 // 10.244.2.10:8080+snat". Several fates have probabilities: "rejected (50%) or
 // 10.244.1.10:8080 (50%)".
 func (o Outcome) String() string {
-	if len(o.Else) == 0 {
+	if len(o.Fallback) == 0 {
 		return o.text(o.Fate)
 	}
 	percent := func(share uint32) string { return fmt.Sprintf(" (%.4g%%)", float64(share)/1e4) }
 	rest, others := uint32(1e6), ""
-	for _, e := range o.Else {
+	for _, e := range o.Fallback {
 		rest -= min(rest, e.Share)
 		others += " or " + o.text(e.Fate) + percent(e.Share)
 	}

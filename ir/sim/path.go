@@ -11,16 +11,16 @@ type Path struct {
 
 // Met is a rule that affected a packet, a chain's policy, or another element (NoRule).
 type Met struct {
-	Table   string `json:"table"` // "ip proxyc", "nat"
-	Chain   string `json:"chain"`
-	Rule    int    `json:"rule,omitempty"` // from 1; 0 for the chain's policy
-	Text    string `json:"text"`           // as listed by the tool, with the matching element of a map
-	Drops   bool   `json:"drops,omitempty"`
-	Lacks   bool   `json:"lacks,omitempty"`   // its map lacks an element for a random number, which Text contains
-	Foreign bool   `json:"foreign,omitempty"` // of neither proxyc nor kube-proxy; set by package review/rules
-	Leads   bool   `json:"-"`                 // it forwards the packet to another chain or accepts it, without a final decision
-	NoRule  bool   `json:"-"`                 // an element of a set, a server, an address of a device, or a route, named by Chain
-	Element string `json:"-"`                 // the matching element of a named set or map; "" if none
+	Table    string `json:"table"` // "ip proxyc", "nat"
+	Chain    string `json:"chain"`
+	Rule     int    `json:"rule,omitempty"` // from 1; 0 for the chain's policy
+	Text     string `json:"text"`           // as listed by the tool, with the matching element of a map
+	Drops    bool   `json:"drops,omitempty"`
+	Missing  bool   `json:"lacks,omitempty"`   // its map lacks an element for a random number, which Text contains
+	Foreign  bool   `json:"foreign,omitempty"` // of neither proxyc nor kube-proxy; set by package review/rules
+	Forwards bool   `json:"-"`                 // it forwards the packet to another chain or accepts it, without a final decision
+	NoRule   bool   `json:"-"`                 // an element of a set, a server, an address of a device, or a route, named by Chain
+	Element  string `json:"-"`                 // the matching element of a named set or map; "" if none
 }
 
 // Where returns the place of the rule: table, chain and number.

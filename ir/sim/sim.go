@@ -100,7 +100,7 @@ func (t *tracer) trace() Outcome {
 		if t.guards(f) && !t.admitted(f) {
 			return Outcome{Fate: Dropped}
 		}
-		t.step(f.ElseOrigin, "no route: mode %s goes on to node ports", node.Mode)
+		t.step(f.FallbackOrigin, "no route: mode %s goes on to node ports", node.Mode)
 	}
 	if answers {
 		t.step(port.Origin, "%s on the node's address %s is the NodePort of %s", port.Match, pkt.Dst, port.Port)
@@ -136,7 +136,7 @@ func (t *tracer) frontend(s *ir.Service, f, other *ir.Frontend) Outcome {
 		return Outcome{Fate: Dropped}
 	}
 	for i := range f.Routes {
-		if r := &f.Routes[i]; t.holds(r.From) {
+		if r := &f.Routes[i]; t.matches(r.From) {
 			return t.accept(f, &s.Pools[r.Pool], r)
 		}
 	}
@@ -207,8 +207,8 @@ func (t *tracer) admitted(f *ir.Frontend) bool {
 	return false
 }
 
-// holds reports whether the packet's source is in a scope.
-func (t *tracer) holds(s ir.Scope) bool {
+// matches reports whether the packet's source is in a scope.
+func (t *tracer) matches(s ir.Scope) bool {
 	node := &t.program.Node
 	switch s {
 	case ir.Pods:
@@ -293,7 +293,7 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		hairpin := false
 		if b.Local || t.caps.Has(ir.HairpinRemote) || t.locals[backendOf{b.AddrPort, f.Match.Protocol}] {
 			hairpin = b.AddrPort.Addr() == t.pkt.Src
-			t.cutSelf(b, p.Affinity != nil && !masquerade)
+			t.cutHairpin(b, p.Affinity != nil && !masquerade)
 		}
 		here := t.deliveredHere(b)
 		switch addr := b.AddrPort.Addr(); {
@@ -328,15 +328,15 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 	return out
 }
 
-// cutSelf records that the client may be a backend. marks reports whether only
+// cutHairpin records that the client may be a backend. marks reports whether only
 // its hairpin connection is marked for masquerade before the translation.
-func (t *tracer) cutSelf(b *ir.Backend, marks bool) {
+func (t *tracer) cutHairpin(b *ir.Backend, marks bool) {
 	switch addr := b.AddrPort.Addr(); {
 	case t.cuts == nil:
 	case addr == t.pkt.Src, t.deliveredHere(b), marks && t.behind(b.AddrPort, true) != t.behind(b.AddrPort, false):
 		t.cuts.SourceAddr(addr)
 	default:
-		t.cuts.Self(addr)
+		t.cuts.Hairpin(addr)
 	}
 }
 

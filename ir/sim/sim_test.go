@@ -158,7 +158,7 @@ func TestTraceTwoThatRefuse(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := &p.Services[0]
-			s.Frontends = append(s.Frontends, ir.Frontend{Kind: ir.ExternalIP, Else: ir.Drop,
+			s.Frontends = append(s.Frontends, ir.Frontend{Kind: ir.ExternalIP, Fallback: ir.Drop,
 				Match: ir.Match{Addr: pkt.Dst, Protocol: ir.TCP, Port: 30083}})
 			if got := sim.Trace(p, pkt).String(); got != want {
 				t.Errorf("%s: from %s: got %s, want %s", mode, tt.from, got, want)

@@ -11,16 +11,16 @@ import (
 // endpoint exists (PKT-8), dropped if only other nodes have one (PKT-9).
 func (t *tracer) noRoute(f *ir.Frontend) Outcome {
 	if !t.caps.Has(ir.Refuses) {
-		t.step(f.ElseOrigin, "no route: mode %s leaves the packet alone", t.program.Node.Mode)
+		t.step(f.FallbackOrigin, "no route: mode %s leaves the packet alone", t.program.Node.Mode)
 		return Outcome{}
 	}
 	vip := f.Kind == ir.ExternalIP || f.Kind == ir.LoadBalancer
 	if vip && t.pkt.FromNode() && !t.caps.Has(ir.EmptyFromNode) && !t.own.Has(t.pkt.Dst) {
-		t.step(f.ElseOrigin, "no route: mode %s leaves what the node itself sends to an external address alone", t.program.Node.Mode)
+		t.step(f.FallbackOrigin, "no route: mode %s leaves what the node itself sends to an external address alone", t.program.Node.Mode)
 		return Outcome{}
 	}
-	t.step(f.ElseOrigin, "no route: %s", f.Else)
-	if f.Else == ir.Drop {
+	t.step(f.FallbackOrigin, "no route: %s", f.Fallback)
+	if f.Fallback == ir.Drop {
 		return Outcome{Fate: Dropped}
 	}
 	return Outcome{Fate: Rejected}

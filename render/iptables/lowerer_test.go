@@ -44,7 +44,7 @@ func (h *history) service(name ir.Name) *ir.Service {
 		routes = nil
 	}
 	f := ir.Frontend{Match: ir.Match{Addr: h.addr(2), Protocol: ir.TCP, Port: uint16(80 + h.random.IntN(2))},
-		Port: port, Routes: routes, Origin: origin, ElseOrigin: origin}
+		Port: port, Routes: routes, Origin: origin, FallbackOrigin: origin}
 	s.Frontends = append(s.Frontends, f)
 	f.Kind, f.Match.Addr = ir.LoadBalancer, h.addr(3)
 	if h.random.IntN(2) == 0 {

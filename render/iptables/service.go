@@ -175,8 +175,8 @@ func (l *lowering) usable(routes []ir.Route) []ir.Route {
 // nodes have endpoints (PKT-9). The rules are in the filter table, where an
 // address that was not translated is still the one that the client used.
 func (l *lowering) empty(f *ir.Frontend, r Rule, text string) {
-	r.origin = &f.ElseOrigin
-	switch f.Else {
+	r.origin = &f.FallbackOrigin
+	switch f.Fallback {
 	case ir.Reject:
 		r.Target, r.Comment = Reject, clean(text+" has no endpoints")
 	case ir.Drop:

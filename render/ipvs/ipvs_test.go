@@ -21,7 +21,7 @@ func program(f ir.Family) *ir.Program {
 	for i := range p.Services {
 		for j := range p.Services[i].Frontends {
 			fe := &p.Services[i].Frontends[j]
-			fe.Else = ir.Reject
+			fe.Fallback = ir.Reject
 			if n := len(fe.Routes); fe.Kind.External() && fe.Policy == ir.Local && n > 0 {
 				fe.Routes = []ir.Route{{From: ir.Any, Pool: fe.Routes[n-1].Pool, Origin: fe.Routes[n-1].Origin}}
 			}

@@ -42,7 +42,7 @@ func affinityMap(p *ir.Pool, port uint16) string {
 	return cut("affinity-" + poolName(p.Port, policyName(p.Policy), strconv.Itoa(int(port)), p.Affinity.Timeout.String()))
 }
 
-// mapSize returns the maximum number of clients in the map of a port: MostClients
+// mapSize returns the maximum number of clients in the map of a port: MaxClients
 // for each backend, as in kube-proxy. It is rounded up to a power of two, so that
 // few changes of endpoints change it.
 func mapSize(p *ir.Pool, port uint16) uint32 {
@@ -52,7 +52,7 @@ func mapSize(p *ir.Pool, port uint16) uint32 {
 			n++
 		}
 	}
-	return MostClients << min(bits.Len(uint(n-1)), 15)
+	return MaxClients << min(bits.Len(uint(n-1)), 15)
 }
 
 // backendPorts returns the ports of the pool's backends.

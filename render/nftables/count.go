@@ -83,7 +83,7 @@ func rootName(m marks, nodePort bool) string {
 func countingChains(node *ir.Node, inUse [2][]int) (all []Chain) {
 	var more []Chain
 	for nodePort, marks := range [2][]marks{{usualMarks(node), markAll}, {markAll}} {
-		asking := questions(nodePort == 1, inUse[nodePort], &more)
+		asking := countRules(nodePort == 1, inUse[nodePort], &more)
 		for _, m := range marks {
 			all = append(all, Chain{Name: rootName(m, nodePort == 1), Rules: slices.Concat(markRules(node, m), asking)})
 		}
@@ -91,10 +91,10 @@ func countingChains(node *ir.Node, inUse [2][]int) (all []Chain) {
 	return append(all, more...)
 }
 
-// questions returns rules that distinguish the numbers and jump to the chain of
+// countRules returns rules that distinguish the numbers and jump to the chain of
 // the remaining one. They do not select a backend themselves: for each new rule
 // with a lookup, the kernel traverses all backends.
-func questions(nodePort bool, numbers []int, more *[]Chain) (rules []Rule) {
+func countRules(nodePort bool, numbers []int, more *[]Chain) (rules []Rule) {
 	origin := fixed("frontends are told apart by the number of their backends")
 	for len(numbers) > 1 {
 		k := bestBit(numbers)
@@ -108,7 +108,7 @@ func questions(nodePort bool, numbers []int, more *[]Chain) (rules []Rule) {
 		}
 		to := numbersName(nodePort, with)
 		if len(with) > 1 {
-			*more = append(*more, Chain{Name: to, Rules: questions(nodePort, with, more)})
+			*more = append(*more, Chain{Name: to, Rules: countRules(nodePort, with, more)})
 		}
 		rules = append(rules, Rule{
 			[]Stmt{MatchSet{Key: frontendTerms(nodePort), Set: (countSets[btoi(nodePort)] + SetID(k)).String()}, Verdict{Goto, to}},

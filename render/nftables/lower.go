@@ -318,11 +318,11 @@ func hairpin(p ir.Protocol, b *ir.Backend) Element {
 // exists (PKT-8), dropped if only other nodes have one (PKT-9).
 func (l *lowering) refuse(f *lowerable, id SetID) {
 	v := Verdict{Kind: Drop}
-	if f.Else == ir.Reject {
+	if f.Fallback == ir.Reject {
 		v.Kind = Continue // to the rejecting rule
 	}
 	e := f.element(v)
-	e.Origin = &f.ElseOrigin
+	e.Origin = &f.FallbackOrigin
 	l.add(id, e)
 }
 

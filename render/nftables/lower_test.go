@@ -127,7 +127,7 @@ func TestSourceRangesAreShared(t *testing.T) {
 		s := ir.Service{Name: ir.Name{Namespace: "ns", Name: fmt.Sprint("web", i)}}
 		for port := range uint16(3) {
 			s.Frontends = append(s.Frontends, ir.Frontend{Kind: ir.LoadBalancer, Match: ir.Match{Addr: netip.MustParseAddr("203.0.113.1"), Port: uint16(100*i) + port, Protocol: ir.TCP},
-				SourceRanges: lists[name], Port: ir.ServicePort{Service: s.Name}, Else: ir.Drop, Origin: ir.Origin{Object: "Service"}})
+				SourceRanges: lists[name], Port: ir.ServicePort{Service: s.Name}, Fallback: ir.Drop, Origin: ir.Origin{Object: "Service"}})
 		}
 		p.Services = append(p.Services, s)
 		for _, e := range LowerService(&p.Node, p.Family, &s).Elements[FirewallLists] {

@@ -127,7 +127,7 @@ type Set struct {
 	Data     Data
 	Interval bool          // the last part of the key is a prefix
 	Timeout  time.Duration // not 0: rules add elements, which expire after Timeout without use
-	// Size is the maximum number of elements that rules may add: MostClients by
+	// Size is the maximum number of elements that rules may add: MaxClients by
 	// default, or more if set. 0 in a set from a kernel or listing means that it
 	// is unknown.
 	Size     uint32
@@ -141,8 +141,8 @@ type Set struct {
 	Remembered  []netip.Addr // of an affinity map: the destinations of its elements, without duplicates
 }
 
-// OddShape returns why a Key cannot represent the keys of the set, or "".
-func (s *Set) OddShape() string {
+// UnsupportedKey returns why a Key cannot represent the keys of the set, or "".
+func (s *Set) UnsupportedKey() string {
 	var n [TypeNet + 1]int
 	for i, t := range s.Key {
 		if t == TypeNet && (!s.Interval || i != len(s.Key)-1) {
@@ -167,8 +167,8 @@ const Anonymous = "anonymous "
 // expire.
 const NoTimeout = 1
 
-// MostClients is the kernel's default size of a set that rules update.
-const MostClients = 65535
+// MaxClients is the kernel's default size of a set that rules update.
+const MaxClients = 65535
 
 // Data is the type of data of a map's elements.
 type Data uint8

@@ -19,9 +19,9 @@ import (
 // all sets, so ten thousand sets take as long as hundreds of thousands of rules,
 // and most lists are short. A long list is a set with one rule.
 
-// mostRangeRules is the maximum number of ranges as rules. A packet traverses all
+// maxRangeRules is the maximum number of ranges as rules. A packet traverses all
 // of them.
-const mostRangeRules = 8
+const maxRangeRules = 8
 
 const sourcesPrefix = "sources-"
 
@@ -66,7 +66,7 @@ func (l *lowering) sources(f *lowerable) string {
 	if len(rest) > 0 && rest[0].Prefix.Bits() == 0 {
 		return ""
 	}
-	if len(rest) <= mostRangeRules {
+	if len(rest) <= maxRangeRules {
 		own, rest = sorted(slices.Concat(own, rest)), nil
 	}
 	var c Chain
@@ -130,7 +130,7 @@ func sourcesName(ranges []*ir.SourceRange, set string) string {
 // contains them if the node may use them as its source. Without the separation,
 // Services with the same list would each need a set.
 func ownAddresses(svc *ir.Service, ranges []*ir.SourceRange) (own, rest []*ir.SourceRange) {
-	if len(ranges) <= mostRangeRules {
+	if len(ranges) <= maxRangeRules {
 		return nil, ranges
 	}
 	addrs := map[netip.Addr]bool{}
@@ -146,7 +146,7 @@ func ownAddresses(svc *ir.Service, ranges []*ir.SourceRange) (own, rest []*ir.So
 			rest = append(rest, r)
 		}
 	}
-	if len(own) > mostRangeRules {
+	if len(own) > maxRangeRules {
 		return nil, ranges
 	}
 	return own, rest

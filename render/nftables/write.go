@@ -64,7 +64,7 @@ func (o *output) table(r *Ruleset) {
 // size sets the size of an existing map. For a map that is declared with its
 // size, the kernel allocates memory for all elements immediately, 2 MB for 65535.
 func (o *output) size(s *Set, f ir.Family) {
-	if s.Size > MostClients {
+	if s.Size > MaxClients {
 		o.add("add map ", f.NFT(), " ", Table, " ", s.Name, " { ", s.typeText(f), "; size ", strconv.FormatUint(uint64(s.Size), 10),
 			"; flags dynamic,timeout; timeout ", strconv.FormatInt(int64(s.Timeout/time.Second), 10), "s; }\n")
 	}
@@ -80,7 +80,7 @@ func (o *output) set(s *Set, f ir.Family) {
 	case s.Interval:
 		o.add("\t\tflags interval\n")
 	case s.Timeout > 0:
-		// No size: the kernel sets it to MostClients when a rule updates the map,
+		// No size: the kernel sets it to MaxClients when a rule updates the map,
 		// see size.
 		o.add("\t\tflags dynamic,timeout\n\t\ttimeout ",
 			strconv.FormatInt(int64(s.Timeout/time.Second), 10), "s\n")

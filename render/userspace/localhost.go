@@ -16,7 +16,7 @@ func Localhost(f ir.Family, s *ir.Service) []Listener {
 		if front := &s.Frontends[i]; front.Match.IsNodePort() && front.Match.Protocol == ir.TCP {
 			l := Listener{Port: front.Port, Listen: netip.AddrPortFrom(f.Localhost(), front.Match.Port), Origin: front.Origin}
 			if ir.RoutesAll(front.Routes) {
-				l.leadTo(&s.Pools[front.Routes[len(front.Routes)-1].Pool])
+				l.forwardTo(&s.Pools[front.Routes[len(front.Routes)-1].Pool])
 			}
 			all = append(all, l)
 		}

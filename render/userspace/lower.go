@@ -89,12 +89,12 @@ func (n *Node) listener(s *ir.Service, name ir.ServicePort, port uint16) Listene
 	if !found {
 		return l
 	}
-	l.leadTo(&s.Pools[i])
+	l.forwardTo(&s.Pools[i])
 	return l
 }
 
-// leadTo sets the backends of a listener from a pool.
-func (l *Listener) leadTo(p *ir.Pool) {
+// forwardTo sets the backends of a listener from a pool.
+func (l *Listener) forwardTo(p *ir.Pool) {
 	l.Origin = p.Origin
 	for _, b := range p.Backends {
 		l.Backends = append(l.Backends, b.AddrPort)

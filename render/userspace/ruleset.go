@@ -38,9 +38,9 @@ type Listener struct {
 	// Reserved are sockets that are bound and never served. They prevent other
 	// programs on the node from using a node port or an external IP's port
 	// (USR-3).
-	Reserved    []netip.AddrPort
-	Origin  ir.Origin   // of the pool, or of the Service if no endpoint is ready
-	origins []ir.Origin // of Backends
+	Reserved []netip.AddrPort
+	Origin   ir.Origin   // of the pool, or of the Service if no endpoint is ready
+	origins  []ir.Origin // of Backends
 }
 
 // Object returns the name of a listener in messages: "listener

@@ -26,7 +26,7 @@ func program() *ir.Program {
 		s.Pools = slices.DeleteFunc(s.Pools, func(p ir.Pool) bool { return p.Policy == ir.Local })
 		for j := range s.Frontends {
 			f := &s.Frontends[j]
-			f.SourceRanges, f.Else, f.Routes = nil, ir.Reject, nil
+			f.SourceRanges, f.Fallback, f.Routes = nil, ir.Reject, nil
 			if len(s.Pools) > 0 {
 				f.Routes = []ir.Route{{From: ir.Any, SNAT: true}}
 			}

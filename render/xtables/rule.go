@@ -134,8 +134,8 @@ func (p *parser) addTest(t test) {
 	p.r.tests = append(p.r.tests, t)
 }
 
-// cannot adds an unsupported match.
-func (p *parser) cannot(what string) {
+// unsupported adds an unsupported match.
+func (p *parser) unsupported(what string) {
 	p.not = false
 	if p.odd[what] {
 		return
@@ -165,11 +165,11 @@ func (p *parser) option() {
 		case p.module == "addrtype":
 			p.address = &addrType{}
 		case !slices.Contains(modules, p.module):
-			p.cannot("match " + p.module)
+			p.unsupported("match " + p.module)
 		}
 		return
 	case "-j", "-g":
-		p.leads(word, p.next())
+		p.forwards(word, p.next())
 		return
 	case "-p":
 		p.protocol(p.next())
@@ -195,7 +195,7 @@ func (p *parser) option() {
 		return
 	}
 	if strings.HasPrefix(word, "-") && !p.odd["match "+p.module] {
-		p.cannot(strings.TrimSpace("match " + p.module + " " + word))
+		p.unsupported(strings.TrimSpace("match " + p.module + " " + word))
 	}
 	p.not = false
 }
@@ -218,7 +218,7 @@ func (p *parser) addrs(text string, field nftables.Field) {
 		addr, err1 := netip.ParseAddr(a)
 		mask, err2 := netip.ParseAddr(m)
 		if err1 != nil || err2 != nil {
-			p.cannot("address " + text)
+			p.unsupported("address " + text)
 			return
 		}
 		p.add(func(q *nfteval.Passing) answer { return is(under(addressOf(q, field), mask) == under(addr, mask)) })
@@ -226,7 +226,7 @@ func (p *parser) addrs(text string, field nftables.Field) {
 	}
 	v, ok := parseAddrs(text)
 	if !ok || !familyOf(p.family, text) {
-		p.cannot("address " + text)
+		p.unsupported("address " + text)
 		return
 	}
 	p.add(func(q *nfteval.Passing) answer { return is(v.contains(addressOf(q, field))) })
@@ -262,7 +262,7 @@ func (p *parser) iface(pattern string, in bool) {
 		if !known {
 			return unsure, "the interface of the packet is not known here"
 		}
-		return is(with.Holds(got) && (got != "" || pattern == "+")), ""
+		return is(with.Matches(got) && (got != "" || pattern == "+")), ""
 	})
 }
 
@@ -344,7 +344,7 @@ func (p *parser) ports(list []string, dst, src bool) {
 	for _, text := range list {
 		low, high, ok := parsePorts(text, ":")
 		if !ok {
-			p.cannot("port " + text)
+			p.unsupported("port " + text)
 			return
 		}
 		ranges = append(ranges, [2]uint16{low, high})

@@ -18,8 +18,8 @@ var inert = []string{"LOG", "NFLOG", "ULOG", "TRACE", "AUDIT", "TCPMSS", "CHECKS
 // unknown are targets that affect the packet in an unsupported way.
 var unknown = []string{"NFQUEUE", "QUEUE", "TPROXY", "NETMAP", "CLUSTERIP", "SYNPROXY", "DNPT", "SNPT", "CONNMARK", "CT"}
 
-// leads parses the target of a rule.
-func (p *parser) leads(option, name string) {
+// forwards parses the target of a rule.
+func (p *parser) forwards(option, name string) {
 	p.target = name
 	if slices.Contains(inert, name) {
 		return

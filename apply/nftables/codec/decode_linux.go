@@ -70,7 +70,7 @@ func foreignAttribute(s *rules.Set, a Fields, f ir.Family) string {
 		return desc.Uint32(unix.NFTA_SET_DESC_SIZE)
 	}
 	has, want := size(a), size(ours)
-	if s.Timeout > 0 && has >= rules.MostClients && has%rules.MostClients == 0 {
+	if s.Timeout > 0 && has >= rules.MaxClients && has%rules.MaxClients == 0 {
 		s.Size = has
 	} else if has != want {
 		return fmt.Sprintf("size %d", has)

@@ -53,7 +53,7 @@ func (f Files) Expand(name string, diags *diag.List) ([]files.File, error) {
 		return nil, err
 	}
 	for _, p := range found.Passed {
-		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FilePassedOver, File: p.Name, Msg: "is not read: it is " + p.Is})
+		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FileSkipped, File: p.Name, Msg: "is not read: it is " + p.Is})
 	}
 	for _, u := range found.Unreadable {
 		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: u.Name, Msg: u.Err.Error()})

@@ -97,7 +97,7 @@ func (j *Input) checkNode(name string) {
 func (j *Input) Findings() diag.List {
 	list := j.Diags.Sorted()
 	if !j.Each {
-		list = list.Fewer(diag.MostAlike)
+		list = list.Summarize(diag.MaxSimilar)
 	}
 	j.Locate(list)
 	return list
@@ -120,9 +120,9 @@ func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
 	}
 	if !j.Each && !j.Reader.Strict { // lint applies annotations and baselines before findings are grouped
-		j.Reader.Most = diag.MostAlike
+		j.Reader.MaxSimilar = diag.MaxSimilar
 	}
-	j.Reader.CutOff = cmp.Or(j.Reader.CutOff, diag.Warning)
+	j.Reader.Truncated = cmp.Or(j.Reader.Truncated, diag.Warning)
 	var all []files.File
 	for _, name := range names {
 		expanded, err := from.Expand(name, &j.Diags)
@@ -142,7 +142,7 @@ func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
 			continue
 		}
 		if len(bytes.TrimSpace(data)) == 0 && !j.AllowEmpty {
-			j.Diags.Add(diag.Diagnostic{Severity: j.Reader.CutOff, Code: diag.FileCutOff, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + j.EmptyHint})
+			j.Diags.Add(diag.Diagnostic{Severity: j.Reader.Truncated, Code: diag.FileTruncated, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + j.EmptyHint})
 		}
 		list := j.Reader.Decode(j.Snapshot, f.Name, data, f.FromDirectory)
 		if slices.ContainsFunc(list, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {

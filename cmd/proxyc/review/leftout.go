@@ -71,7 +71,7 @@ func (l LeftOut) Of(name ir.Name, which string) string {
 		if why := compiler.Skipped(svc); why != "" {
 			return "Service " + name.String() + which + " has no rules: " + why
 		}
-	} else if left := l.snap.ServiceLeftOut(name); left != nil {
+	} else if left := l.snap.SkippedService(name); left != nil {
 		return "Service " + name.String() + which + " is left out: " + left.Why
 	}
 	if errs := l.errors["Service "+name.String()]; len(errs) > 0 {
@@ -88,7 +88,7 @@ func (l LeftOut) At(addr netip.Addr, nodePort uint16) (says []string) {
 			says = append(says, l.Of(svc.Name, which(addr, has)))
 		}
 	}
-	for _, left := range l.snap.LeftOut() {
+	for _, left := range l.snap.Skipped() {
 		has := slices.Contains(left.Addrs, addr)
 		if left.IsService() && (has || nodePort != 0 && slices.Contains(left.NodePorts, int32(nodePort))) {
 			says = append(says, l.Of(left.Service, which(addr, has)))

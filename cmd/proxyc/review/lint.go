@@ -19,7 +19,7 @@ func (j *Input) Lint() {
 	for _, slice := range slices.Concat(j.Snapshot.Orphans(), j.Snapshot.Unlabelled()) { // slices that no Service refers to
 		j.Diags.Add(compiler.Faults(slice)...)
 	}
-	j.Diags = j.pending.Mend(j.Diags)
+	j.Diags = j.pending.Adjust(j.Diags)
 	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return (unnamed || j.NoSnapshot) && d.Code == diag.NodeUnknown })
 	j.Diags.Add(j.Advice()...)
 	j.Diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags, Written: j.Reader.Written(), Pending: j.pending})...)
@@ -28,7 +28,7 @@ func (j *Input) Lint() {
 // Complete adds positions to a report, and sorts it by them. With fewer, it groups equal findings.
 func (j *Input) Complete(r *lint.Report, fewer bool) {
 	if fewer {
-		r.Findings = r.Findings.Fewer(diag.MostAlike)
+		r.Findings = r.Findings.Summarize(diag.MaxSimilar)
 	}
 	j.Locate(r.Findings)
 	r.Findings.Sort()

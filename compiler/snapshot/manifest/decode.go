@@ -31,7 +31,7 @@ import (
 //
 // Call Finish after the last file. file is only for diagnostics.
 func Decode(s *snapshot.Snapshot, file string, data []byte) diag.List {
-	r := Reader{Forget: true}
+	r := Reader{NoPositions: true}
 	return r.Decode(s, file, data, false)
 }
 
@@ -46,19 +46,19 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 	data = withoutLogs(plainLines(data))
 	parts := split(data)
 	lines := lineCounter{data: data}
-	found := diag.Gatherer{Most: r.Most}
-	foreign := diag.Gatherer{Most: r.Most} // reported only if the file contains an object that is read
-	configs := diag.Gatherer{Most: r.Most} // reported only if the file contains no object that is read
+	found := diag.Gatherer{MaxSimilar: r.MaxSimilar}
+	foreign := diag.Gatherer{MaxSimilar: r.MaxSimilar} // reported only if the file contains an object that is read
+	configs := diag.Gatherer{MaxSimilar: r.MaxSimilar} // reported only if the file contains no object that is read
 	typed, read := !fromDirectory, fromDirectory
 	for first := 0; first < len(parts); first += batch {
 		some := parts[first:min(first+batch, len(parts))]
 		results := decodeAll(some, r.Strict)
 		if last := len(results) - 1; first+last == len(parts)-1 {
 			if parts[first+last].yaml != nil && data[len(data)-1] != '\n' {
-				results[last].doubt()
+				results[last].hintTruncated()
 			}
 			if !results[last].hasErrors() {
-				r.cutOff(&foreign, file, data, &parts[first+last])
+				r.reportTruncated(&foreign, file, data, &parts[first+last])
 			}
 		}
 		for i, result := range results {
@@ -78,8 +78,8 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 					to = &configs
 				}
 				why := r.report(to, d, at)
-				if d.left != nil {
-					d.left.skip(s, why)
+				if d.skipped != nil {
+					d.skipped.skip(s, why)
 				}
 			}
 			for _, o := range result.objects {
@@ -88,10 +88,10 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 				o.put(s)
 				s.Unskip(o.name)
 				if twice {
-					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.ObjectTwice, Object: o.name,
+					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.ObjectDuplicate, Object: o.name,
 						Msg: "is a duplicate: it replaces the previous one"}}, at)
 				}
-				r.note(&o, at)
+				r.record(&o, at)
 			}
 		}
 	}
@@ -166,7 +166,7 @@ type placed struct {
 	syntax  bool    // the text is neither YAML nor JSON
 	untyped bool    // an apiVersion or a kind is missing
 	config  bool    // the file belongs to another flag
-	left    *object // the object that is skipped because of this finding; nil if unknown
+	skipped *object // the object that is skipped because of this finding; nil if unknown
 }
 
 // An object is ready to be added to a Snapshot, where it replaces an object of
@@ -177,7 +177,7 @@ type object struct {
 	index   []int                         // in the Lists of a YAML part
 	has     func(*snapshot.Snapshot) bool // reports whether an object of this name exists
 	put     func(*snapshot.Snapshot)
-	left    func() snapshot.LeftOut // describes the object if it is skipped; nil if only the name is known
+	skipped func() snapshot.Skipped // describes the object if it is skipped; nil if only the name is known
 	written Written
 }
 
@@ -187,9 +187,9 @@ func (o *object) skip(s *snapshot.Snapshot, why diag.Diagnostic) {
 	if o.name == "" || o.has != nil && o.has(s) {
 		return
 	}
-	var l snapshot.LeftOut
-	if o.left != nil {
-		l = o.left()
+	var l snapshot.Skipped
+	if o.skipped != nil {
+		l = o.skipped()
 	}
 	l.Object = o.name
 	s.Skip(l, why)
@@ -219,7 +219,7 @@ func (p *part) decode(strict bool) result {
 	switch {
 	case p.problem != "":
 		code := diag.NotYAML
-		if p.lost {
+		if p.truncated {
 			code = diag.FileUnreadable
 		}
 		r.fail(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: code, Msg: p.problem}})
@@ -282,9 +282,9 @@ func (p *part) decodeYAML(r *result) {
 // codeOf returns the code of a syntax error.
 func codeOf(err error) diag.Code {
 	var syntax *syntaxError
-	var twice *twiceError
-	if errors.As(err, &twice) || errors.As(err, &syntax) && syntax.twice != "" {
-		return diag.FieldTwice
+	var duplicate *duplicateError
+	if errors.As(err, &duplicate) || errors.As(err, &syntax) && syntax.duplicate != "" {
+		return diag.FieldDuplicate
 	}
 	return diag.NotYAML
 }
@@ -296,8 +296,8 @@ var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 // from 1 if known, and the message.
 func yamlError(doc []byte, err error) (line, column int, msg string) {
 	msg = err.Error()
-	if twice := (*twiceError)(nil); errors.As(err, &twice) {
-		return twice.key.Line - 1, twice.key.Column, msg
+	if duplicate := (*duplicateError)(nil); errors.As(err, &duplicate) {
+		return duplicate.key.Line - 1, duplicate.key.Column, msg
 	}
 	if m := yamlLine.FindStringSubmatch(msg); m != nil {
 		line, _ = strconv.Atoi(m[1])
@@ -368,9 +368,9 @@ func noTokenAt(doc []byte, from int) (line, column int) {
 
 func (r *result) fail(d placed) { r.diags = append(r.diags, d) }
 
-// doubt adds a hint to findings about invalid text in a file without a final line
+// hintTruncated adds a hint to findings about invalid text in a file without a final line
 // break, which may be truncated.
-func (r *result) doubt() {
+func (r *result) hintTruncated() {
 	for i := range r.diags {
 		if d := &r.diags[i]; d.Object == "" {
 			d.Hint = "the file ends in the middle of a line: is it cut off?"
@@ -415,7 +415,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		if f := misspelt(l.apiVersion, l.kind); f != nil {
 			// It is skipped as an object of the kind that was meant: see Keep.
 			meant := cmp.Or(nearKind(group, l.kind), l.kind)
-			report(placed{field: f.path, left: &object{name: l.named(meant, meant)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+			report(placed{field: f.path, skipped: &object{name: l.named(meant, meant)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		}
 		return
 	}
@@ -424,7 +424,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	o.line, o.index = line, index
 	if err != nil {
 		offset, path, msg := explain(l.text, err)
-		at := placed{field: path, index: index, left: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}}
+		at := placed{field: path, index: index, skipped: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}}
 		at.line, at.column = where(l.start + offset)
 		at.syntax = path == "" && at.column > 0 && offset > 0
 		r.fail(at)
@@ -432,11 +432,11 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	usable := true
 	for _, f := range findings {
-		var left *object
+		var skipped *object
 		if f.severity == diag.Error {
-			usable, left = false, &o
+			usable, skipped = false, &o
 		}
-		report(placed{field: f.path, left: left, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+		report(placed{field: f.path, skipped: skipped, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 	}
 	if usable {
 		r.objects = append(r.objects, o)

@@ -240,7 +240,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestDecodeTellsDocument(t *testing.T) {
+func TestDecodeReportsDocument(t *testing.T) {
 	in := "# first\n---\n" + svcA + "---\nx: 1\n---\n{\"a\":1}{\"a\":2}"
 	var got []int
 	for _, d := range Decode(snapshot.New(), "f", []byte(in)) {
@@ -251,7 +251,7 @@ func TestDecodeTellsDocument(t *testing.T) {
 	}
 }
 
-func TestDecodeFillsIn(t *testing.T) {
+func TestDecodeDefaults(t *testing.T) {
 	name := ir.Name{Namespace: "default", Name: "a"}
 	base := snapshot.Service{Name: name, Object: "Service default/a", Type: "ClusterIP"}
 	cases := []struct {
@@ -296,7 +296,7 @@ func TestDecodeFillsIn(t *testing.T) {
 	}
 }
 
-func TestDecodeFillsInSlice(t *testing.T) {
+func TestDecodeDefaultsOfSlice(t *testing.T) {
 	for _, version := range []string{"v1", "v1beta1"} {
 		in := strings.Replace(sliceA, "v1", version, 1) + "ports: [{port: 80}, {name: null, port: null, protocol: UDP}, {name: '', port: 0, protocol: null}, {name: b}]\n"
 		s := snapshot.New()
@@ -415,7 +415,7 @@ func TestOtherKindsAreSilent(t *testing.T) {
 }
 
 // A Service that cannot be served is reported with the missing field.
-func TestServiceLacks(t *testing.T) {
+func TestServiceMissingField(t *testing.T) {
 	for spec, want := range map[string]string{
 		"{clusterIP: 10.96.0.1, quite: [{port: 80}]}":                     "error: f:1:68: Service b/a: spec.ports: must have a port, unless spec.clusterIP is None",
 		"{type: LoadBalancer, ports: [{port: 80}]}":                       "warning: f:1:68: Service b/a: spec.clusterIP: is not set: the Service has no rules (the API server allocates it: save the Service from there, or set an address)",
@@ -431,8 +431,8 @@ func TestServiceLacks(t *testing.T) {
 		if got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", spec, got, want)
 		}
-		if left := len(snap.Services()) == 0; left != strings.HasPrefix(want, "error") {
-			t.Errorf("%s: left out: %v", spec, left)
+		if skipped := len(snap.Services()) == 0; skipped != strings.HasPrefix(want, "error") {
+			t.Errorf("%s: left out: %v", spec, skipped)
 		}
 	}
 }

@@ -19,8 +19,8 @@ func TestScanIsLinear(t *testing.T) {
 		if err := s.value(); err != nil {
 			t.Fatal(err)
 		}
-		if most := 3 * len(s.data); s.looked > most {
-			t.Errorf("%.20s...: %d bytes looked at of %d", text, s.looked, len(s.data))
+		if most := 3 * len(s.data); s.examined > most {
+			t.Errorf("%.20s...: %d bytes looked at of %d", text, s.examined, len(s.data))
 		}
 	}
 	for _, line := range []string{"....\n", "----\n", "...-\n----\n", "---\n", "...\n", "text\n"} {
@@ -29,8 +29,8 @@ func TestScanIsLinear(t *testing.T) {
 		for next := 0; next < len(data); {
 			_, next = e.after(next)
 		}
-		if looked := e.dashes.looked + e.dots.looked; looked > 3*len(data) {
-			t.Errorf("%q: %d bytes looked at of %d", line, looked, len(data))
+		if examined := e.dashes.examined + e.dots.examined; examined > 3*len(data) {
+			t.Errorf("%q: %d bytes looked at of %d", line, examined, len(data))
 		}
 	}
 }
@@ -75,7 +75,7 @@ func TestFindingsAreFew(t *testing.T) {
 		"no objects": func(n int) string { return strings.Repeat("---\na: b\n", n) },
 	} {
 		const n = 3 * batch
-		r := Reader{Most: 5}
+		r := Reader{MaxSimilar: 5}
 		list := r.Decode(snapshot.New(), "f", []byte(join(n)), false)
 		if len(list) != 1 || list[0].More != n-1 || list[0].Column == 0 {
 			t.Errorf("%s: %d findings, the first one: %+v", name, len(list), list[:1])

@@ -42,28 +42,28 @@ func listPath(index []int, array bool) string {
 // parses only brackets and strings, which is much faster than decoding. The
 // decoder reports errors inside an object.
 type scanner struct {
-	data   []byte
-	pos    int
-	index  []int // in the open Lists
-	array  bool  // the outermost of them is an array
-	leaves []leaf
-	looked int // bytes examined while scanning strings
+	data     []byte
+	pos      int
+	index    []int // in the open Lists
+	array    bool  // the outermost of them is an array
+	leaves   []leaf
+	examined int // bytes examined while scanning strings
 }
 
 // A syntaxError is a position at which the scanner cannot continue.
 type syntaxError struct {
-	offset int
-	cut    bool   // the text ends here
-	twice  string // the duplicate key of a List
-	msg    string
+	offset    int
+	truncated bool   // the text ends here
+	duplicate string // the duplicate key of a List
+	msg       string
 }
 
 func (e *syntaxError) Error() string {
-	if e.cut {
+	if e.truncated {
 		return "cut off: the JSON is incomplete"
 	}
-	if e.twice != "" {
-		return "key " + strconv.Quote(e.twice) + " of a List is duplicate"
+	if e.duplicate != "" {
+		return "key " + strconv.Quote(e.duplicate) + " of a List is duplicate"
 	}
 	return "invalid JSON: " + e.msg
 }
@@ -120,7 +120,7 @@ func (s *scanner) object() error {
 	var l leaf
 	list := false
 	var seen [len(listKeys)]bool
-	var twice *syntaxError
+	var duplicate *syntaxError
 	s.pos++
 	for n := 0; ; n++ {
 		more, err := s.more('}', n == 0)
@@ -136,8 +136,8 @@ func (s *scanner) object() error {
 			return err
 		}
 		if i := slices.Index(listKeys[:], key); i >= 0 {
-			if seen[i] && twice == nil {
-				twice = &syntaxError{offset: at, twice: key}
+			if seen[i] && duplicate == nil {
+				duplicate = &syntaxError{offset: at, duplicate: key}
 			}
 			seen[i] = true
 		}
@@ -156,9 +156,9 @@ func (s *scanner) object() error {
 			return err
 		}
 	}
-	if twice != nil && isListKind(l.kind) {
+	if duplicate != nil && isListKind(l.kind) {
 		s.leaves = s.leaves[:first]
-		return twice
+		return duplicate
 	}
 	if list && isListKind(l.kind) {
 		inherit(s.leaves[first:], &l, len(s.index))
@@ -287,18 +287,18 @@ func (s *scanner) quoted() error {
 			i := bytes.IndexByte(s.data[min(s.pos, len(s.data)):], '"')
 			if i < 0 {
 				s.pos = len(s.data)
-				return &syntaxError{offset: start, cut: true}
+				return &syntaxError{offset: start, truncated: true}
 			}
-			s.looked += i + 1
+			s.examined += i + 1
 			end = s.pos + i
 		}
 		esc := bytes.IndexByte(s.data[s.pos:end], '\\')
 		if esc < 0 {
-			s.looked += end - s.pos
+			s.examined += end - s.pos
 			s.pos = end + 1
 			return nil
 		}
-		s.looked += esc + 1
+		s.examined += esc + 1
 		s.pos += esc + 2
 	}
 }
@@ -341,7 +341,7 @@ func (s *scanner) peek() byte {
 
 func (s *scanner) unexpected(where string) error {
 	if s.pos >= len(s.data) {
-		return &syntaxError{offset: len(s.data), cut: true}
+		return &syntaxError{offset: len(s.data), truncated: true}
 	}
 	return &syntaxError{offset: s.pos, msg: fmt.Sprintf("unexpected %q %s", s.data[s.pos], where)}
 }

@@ -84,10 +84,10 @@ func misspelt(apiVersion, kind string) *finding {
 		if meant == "" {
 			return nil
 		}
-		return &finding{severity: diag.Error, code: diag.NearKind, path: "kind", // the group is Kubernetes' own, so the API server rejects it
+		return &finding{severity: diag.Error, code: diag.KindMisspelt, path: "kind", // the group is Kubernetes' own, so the API server rejects it
 			msg: "is not a supported kind: the object is skipped: got " + diag.Quote(kind), hint: "did you mean " + meant + "?"}
 	}
-	f := finding{severity: diag.Warning, code: diag.NearKind, path: "apiVersion",
+	f := finding{severity: diag.Warning, code: diag.KindMisspelt, path: "apiVersion",
 		msg:  "must be " + strings.Join(versions, " or ") + ", got " + diag.Quote(apiVersion) + ": the object is skipped",
 		hint: diag.DidYouMean(apiVersion, versions)}
 	switch {
@@ -130,14 +130,14 @@ func decodeService(text []byte, read unmarshal) (object, []finding, error) {
 	strict, err := read(text, &in)
 	defaultService(&in)
 	svc := snapshot.FromService(&in)
-	return object{name: svc.Object, written: writtenService(&in, svc.ProxyName), left: func() snapshot.LeftOut { return leftOutService(svc) },
+	return object{name: svc.Object, written: writtenService(&in, svc.ProxyName), skipped: func() snapshot.Skipped { return skippedService(svc) },
 		has: func(s *snapshot.Snapshot) bool { return s.Service(svc.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetService(svc) },
 	}, append(strict, checkService(&in)...), err
 }
 
-func leftOutService(s *snapshot.Service) snapshot.LeftOut {
-	out := snapshot.LeftOut{Service: s.Name, Addrs: s.Addrs()}
+func skippedService(s *snapshot.Service) snapshot.Skipped {
+	out := snapshot.Skipped{Service: s.Name, Addrs: s.Addrs()}
 	for _, p := range s.Ports {
 		if p.NodePort != 0 {
 			out.NodePorts = append(out.NodePorts, p.NodePort)
@@ -162,7 +162,7 @@ func finishSlice(in *discoveryv1.EndpointSlice, text []byte, strict []finding, e
 	defaultNamespace(&in.ObjectMeta)
 	defaultEndpointPorts(in.Ports, text)
 	slice := snapshot.FromEndpointSlice(in)
-	return object{name: slice.Object, written: writtenMeta(&in.ObjectMeta), left: func() snapshot.LeftOut { return snapshot.LeftOut{Service: slice.Service} },
+	return object{name: slice.Object, written: writtenMeta(&in.ObjectMeta), skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: slice.Service} },
 		has: func(s *snapshot.Snapshot) bool { return s.Slice(slice.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetSlice(slice) },
 	}, append(strict, checkSlice(in)...), err
@@ -173,7 +173,7 @@ func decodeEndpoints(text []byte, read unmarshal) (object, []finding, error) {
 	strict, err := read(text, &in)
 	defaultNamespace(&in.ObjectMeta)
 	name, slices := snapshot.NameOf(&in.ObjectMeta), snapshot.FromEndpoints(&in)
-	return object{name: snapshot.ObjectName("Endpoints", snapshot.NameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), left: func() snapshot.LeftOut { return snapshot.LeftOut{Service: name} },
+	return object{name: snapshot.ObjectName("Endpoints", snapshot.NameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: name} },
 		has: func(s *snapshot.Snapshot) bool { return s.HasEndpoints(name) },
 		put: func(s *snapshot.Snapshot) { s.SetEndpoints(name, slices) },
 	}, append(strict, checkEndpoints(&in)...), err

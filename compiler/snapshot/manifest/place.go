@@ -17,17 +17,17 @@ import (
 // object is, so that findings about fields can have positions. It keeps the files
 // in memory, and parses positions only on demand. The zero value is ready to use.
 type Reader struct {
-	// Most is the limit of similar findings about a file that are reported one by
+	// MaxSimilar is the limit of similar findings about a file that are reported one by
 	// one; further ones are counted. 0 means no limit.
-	Most int
-	// CutOff is the severity of a readable file that may be truncated; 0 disables
+	MaxSimilar int
+	// Truncated is the severity of a readable file that may be truncated; 0 disables
 	// the check. If the API server would reject the last object, it is an error.
-	CutOff diag.Severity
+	Truncated diag.Severity
 	// Strict also reports fields that resemble no field of the API, which the API
 	// server drops, too.
 	Strict bool
-	// Forget disables recording of positions and written fields; Locate then finds none.
-	Forget bool
+	// NoPositions disables recording of positions and written fields; Locate then finds none.
+	NoPositions bool
 
 	at      map[string]place   // by the object's name: "Service ns/web"
 	written map[string]Written // by the same name
@@ -48,12 +48,12 @@ type place struct {
 	index     []int // in the Lists of a YAML part
 }
 
-// note records the position and the written fields of an object.
-func (r *Reader) note(o *object, at place) {
+// record records the position and the written fields of an object.
+func (r *Reader) record(o *object, at place) {
 	if r.sliced == "" && o.written.Sliced {
 		r.sliced = o.name
 	}
-	if r.Forget {
+	if r.NoPositions {
 		return
 	}
 	if r.at == nil {
@@ -217,10 +217,10 @@ func (p *place) of(n *yaml.Node) position {
 
 // column returns the column of a node in bytes; the parser counts characters.
 func (p *part) column(n *yaml.Node) int {
-	if !p.looked && slices.ContainsFunc(p.yaml, func(c byte) bool { return c >= utf8.RuneSelf }) {
+	if !p.indexed && slices.ContainsFunc(p.yaml, func(c byte) bool { return c >= utf8.RuneSelf }) {
 		p.lines = bytes.Split(p.yaml, []byte("\n"))
 	}
-	p.looked = true
+	p.indexed = true
 	if n.Line > len(p.lines) {
 		return n.Column
 	}

@@ -8,16 +8,16 @@ import (
 // A part is a section of a file that is decoded separately: a JSON object that is
 // not a List, an item of a YAML List, or a YAML document.
 type part struct {
-	leaf           // of JSON; for an item of a YAML List only the List's type and the index
-	doc     int    // 1-based number of the document
-	yaml    []byte // a document, or an item with its dash
-	item    bool
-	closed  bool   // the List continues after its last item, so the item is complete
-	problem string // error at start, if nothing can be decoded
-	lost    bool   // with a problem: a truncated text, of which nothing is used
+	leaf             // of JSON; for an item of a YAML List only the List's type and the index
+	doc       int    // 1-based number of the document
+	yaml      []byte // a document, or an item with its dash
+	item      bool
+	closed    bool   // the List continues after its last item, so the item is complete
+	problem   string // error at start, if nothing can be decoded
+	truncated bool   // with a problem: a truncated text, of which nothing is used
 
-	looked bool
-	lines  [][]byte // lines of yaml, set on first use if byte and character columns differ
+	indexed bool
+	lines   [][]byte // lines of yaml, set on first use if byte and character columns differ
 }
 
 // split splits a file into parts. It examines only lines, brackets and strings,
@@ -109,10 +109,10 @@ func (e *ends) after(start int) (end, next int) {
 // marks searches repeatedly for a marker. It keeps the last match until the
 // search passes it.
 type marks struct {
-	sign   string
-	at     int
-	known  bool
-	looked int // bytes examined by the search
+	sign     string
+	at       int
+	known    bool
+	examined int // bytes examined by the search
 }
 
 // next returns the offset of the marker at or after from, or the length of data
@@ -125,7 +125,7 @@ func (m *marks) next(data []byte, from int) int {
 	if i := bytes.Index(data[from:], []byte(m.sign)); i >= 0 {
 		m.at = from + i
 	}
-	m.looked += m.at - from
+	m.examined += m.at - from
 	return m.at
 }
 
@@ -166,8 +166,8 @@ func isJSON(text []byte) bool {
 	return len(rest) == 0 || rest[0] == '"' || rest[0] == '}'
 }
 
-// nothingTaken ends the message about a truncated text.
-const nothingTaken = "; it is ignored completely"
+// ignoredText ends the message about a truncated text.
+const ignoredText = "; it is ignored completely"
 
 // splitJSON splits a sequence of JSON objects and arrays into parts.
 func splitJSON(parts []part, doc *int, data []byte, start int) []part {
@@ -182,8 +182,8 @@ func splitJSON(parts []part, doc *int, data []byte, start int) []part {
 			err = s.unexpected("after the object")
 		}
 		syntax := (*syntaxError)(nil)
-		if errors.As(err, &syntax) && syntax.cut {
-			return append(parts, part{leaf: leaf{start: syntax.offset}, doc: *doc, problem: syntax.Error() + nothingTaken, lost: true})
+		if errors.As(err, &syntax) && syntax.truncated {
+			return append(parts, part{leaf: leaf{start: syntax.offset}, doc: *doc, problem: syntax.Error() + ignoredText, truncated: true})
 		}
 		for _, l := range s.leaves {
 			parts = append(parts, part{leaf: l, doc: *doc})
@@ -200,8 +200,8 @@ func splitJSON(parts []part, doc *int, data []byte, start int) []part {
 func splitYAML(parts []part, doc int, text []byte, start int) []part {
 	items, list := listItems(text)
 	if list == nil {
-		if cut := cutOff(text, items); cut != "" {
-			return append(parts, part{leaf: leaf{start: start + len(text)}, doc: doc, problem: cut + nothingTaken, lost: true})
+		if truncated := truncation(text, items); truncated != "" {
+			return append(parts, part{leaf: leaf{start: start + len(text)}, doc: doc, problem: truncated + ignoredText, truncated: true})
 		}
 		return append(parts, part{leaf: leaf{start: start}, doc: doc, yaml: text})
 	}
@@ -214,9 +214,9 @@ func splitYAML(parts []part, doc int, text []byte, start int) []part {
 	return parts
 }
 
-// cutOff returns a message if the end of a List is missing, or "". kubectl and oc
+// truncation returns a message if the end of a List is missing, or "". kubectl and oc
 // write the kind of a List after the items.
-func cutOff(text []byte, items [][2]int) string {
+func truncation(text []byte, items [][2]int) string {
 	if len(items) == 0 {
 		return ""
 	}

@@ -56,7 +56,7 @@ func TestWritten(t *testing.T) {
 	if d := cmp.Diff(want, r.Written()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	forgets := Reader{Forget: true}
+	forgets := Reader{NoPositions: true}
 	if forgets.Decode(snapshot.New(), "f", []byte(in), false); forgets.Written() != nil {
 		t.Errorf("recorded despite Forget: %v", forgets.Written())
 	}

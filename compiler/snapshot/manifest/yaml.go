@@ -21,36 +21,36 @@ func toJSON(doc []byte) (text []byte, lines bool, err error) {
 	}
 	out, err := yaml.YAMLToJSONStrict(doc)
 	if err != nil {
-		if twice := findTwice(doc); twice != nil {
-			return nil, false, twice
+		if duplicate := findDuplicate(doc); duplicate != nil {
+			return nil, false, duplicate
 		}
 		out, err = yaml.YAMLToJSON(doc) // a merged key may equal an explicit one
 	}
 	return out, false, err
 }
 
-// A twiceError is a duplicate key of a mapping.
-type twiceError struct {
+// A duplicateError is a duplicate key of a mapping.
+type duplicateError struct {
 	key *goyaml.Node
 }
 
-func (e *twiceError) Error() string {
+func (e *duplicateError) Error() string {
 	return "key " + strconv.Quote(e.key.Value) + " is duplicate: the object is ignored"
 }
 
-// findTwice returns the first duplicate key in a document, or nil.
-func findTwice(doc []byte) *twiceError {
+// findDuplicate returns the first duplicate key in a document, or nil.
+func findDuplicate(doc []byte) *duplicateError {
 	var root goyaml.Node
 	if goyaml.Unmarshal(doc, &root) != nil {
 		return nil
 	}
-	var find func(n *goyaml.Node) *twiceError
-	find = func(n *goyaml.Node) *twiceError {
+	var find func(n *goyaml.Node) *duplicateError
+	find = func(n *goyaml.Node) *duplicateError {
 		seen := map[string]bool{}
 		for i, child := range n.Content {
 			if isKey := n.Kind == goyaml.MappingNode && i%2 == 0 && child.Kind == goyaml.ScalarNode; isKey {
 				if seen[child.Value] {
-					return &twiceError{child}
+					return &duplicateError{child}
 				}
 				seen[child.Value] = true
 			} else if e := find(child); e != nil {
@@ -335,7 +335,7 @@ func (t *transcoder) plain(text []byte) {
 		t.out = append(t.out, text...)
 	case isInt(text):
 		t.out = append(t.out, text...)
-	case isLetter(c) && !isWord(text), c == '/', '0' <= c && c <= '9' && isNoNumber(text):
+	case isLetter(c) && !isWord(text), c == '/', '0' <= c && c <= '9' && isNotNumber(text):
 		t.quote(text)
 	default:
 		t.fail = true
@@ -356,9 +356,9 @@ func isInt(text []byte) bool {
 	return true
 }
 
-// isNoNumber reports whether a text that starts with a digit is certainly a
+// isNotNumber reports whether a text that starts with a digit is certainly a
 // string: an address, a CIDR, a time, an identifier, a quantity.
-func isNoNumber(text []byte) bool {
+func isNotNumber(text []byte) bool {
 	dots, dashes := 0, 0
 	for _, c := range text {
 		switch c {

@@ -118,14 +118,14 @@ type Packet struct {
 // lists is the state of the lists of recent along a path. It is immutable.
 type lists struct {
 	memory      []sim.Remembered // entries for the client that were added
-	asked, knew []sim.Memory     // lists without and with the client
+	missed, hit []sim.Memory     // lists without and with the client
 }
 
 // trip is the state that all paths of a packet share.
 type trip struct {
 	known              []sim.Remembered  // entries for the client at the start
 	hook               string            // the built-in chain
-	tell               func(*chain, int) // called with each rule that affected the packet; optional
+	report             func(*chain, int) // called with each rule that affected the packet; optional
 	rules, ways, depth int
 }
 
@@ -133,7 +133,7 @@ type trip struct {
 func (t *Packet) way() sim.Way {
 	w := sim.Way{Chance: sim.Chance{Weight: t.Chance}}
 	if t.lists != nil {
-		w.Memory, w.Asked, w.Knew = t.lists.memory, t.lists.asked, t.lists.knew
+		w.Memory, w.Missed, w.Hit = t.lists.memory, t.lists.missed, t.lists.hit
 	}
 	switch {
 	case t.Fate == iptables.Drop:
@@ -153,11 +153,11 @@ type Walker struct {
 	has         func(p *Packet, set iptables.InSet) bool
 	filter, nat map[string]*chain // by name, including the built-in ones
 
-	mostRules, mostWays int // limits for one packet; rules without loops never exceed them
+	maxRules, maxWays int // limits for one packet; rules without loops never exceed them
 }
 
-// mostDepth is the maximum nesting of chains. nf_tables allows 16.
-const mostDepth = 64
+// maxDepth is the maximum nesting of chains. nf_tables allows 16.
+const maxDepth = 64
 
 // NewWalker returns a Walker for a node with its own addresses. has looks up the
 // node's ipsets; nil if it has none. The cost is linear in the number of rules.
@@ -166,7 +166,7 @@ func NewWalker(r *iptables.Ruleset, own *sim.Own, has func(p *Packet, set iptabl
 	for _, size := range r.Size() {
 		n += size
 	}
-	return &Walker{own: own, has: has, filter: index(&r.Filter), nat: index(&r.Nat), mostRules: 1<<12 + 8*n, mostWays: 1<<12 + n}
+	return &Walker{own: own, has: has, filter: index(&r.Filter), nat: index(&r.Nat), maxRules: 1<<12 + 8*n, maxWays: 1<<12 + n}
 }
 
 // Filter returns the possible states of a packet after a built-in chain of the
@@ -268,9 +268,9 @@ func (e *Walker) builtIn(table map[string]*chain, name string, t Packet, ends []
 // index from on. A packet with Continue returns to the rule after the jump to the
 // chain.
 func (e *Walker) walk(c *chain, from int, t Packet, ends []Packet) []Packet {
-	if t.trip.depth++; t.trip.depth > mostDepth {
-		t.Cuts.GiveUp(fmt.Sprintf("table %s, chain %s: chains call each other more than %d deep", c.table, c.name, mostDepth))
-		t.trip.rules = e.mostRules
+	if t.trip.depth++; t.trip.depth > maxDepth {
+		t.Cuts.GiveUp(fmt.Sprintf("table %s, chain %s: chains call each other more than %d deep", c.table, c.name, maxDepth))
+		t.trip.rules = e.maxRules
 	}
 	ends = e.rules(c, from, t, ends)
 	t.trip.depth--
@@ -280,8 +280,8 @@ func (e *Walker) walk(c *chain, from int, t Packet, ends []Packet) []Packet {
 func (e *Walker) rules(c *chain, from int, t Packet, ends []Packet) []Packet {
 	at := e.begin(c, &t, from)
 	for i := at.next(); i >= 0; i = at.next() {
-		if t.trip.rules >= e.mostRules || t.trip.ways >= e.mostWays {
-			t.Cuts.GiveUp(fmt.Sprintf("table %s: a packet meets more rules than %d, or goes more ways than %d", c.table, e.mostRules, e.mostWays))
+		if t.trip.rules >= e.maxRules || t.trip.ways >= e.maxWays {
+			t.Cuts.GiveUp(fmt.Sprintf("table %s: a packet meets more rules than %d, or goes more ways than %d", c.table, e.maxRules, e.maxWays))
 			break
 		}
 		t.trip.rules++
@@ -292,8 +292,8 @@ func (e *Walker) rules(c *chain, from int, t Packet, ends []Packet) []Packet {
 		if r.Target == iptables.Jump && r.to.missing {
 			c.doubt(r.Rule, &t, "chain "+r.Chain+" is not there")
 		}
-		if t.trip.tell != nil && (r.Target != iptables.Continue || r.Raw != "") {
-			t.trip.tell(c, i)
+		if t.trip.report != nil && (r.Target != iptables.Continue || r.Raw != "") {
+			t.trip.report(c, i)
 		}
 		taken := t
 		splits := r.OneIn > 1
@@ -308,7 +308,7 @@ func (e *Walker) rules(c *chain, from int, t Packet, ends []Packet) []Packet {
 			ends = append(ends, taken)
 		case iptables.Jump:
 			ends = e.walk(r.to, 0, taken, ends)
-			if back := comeBack(ends[begun:]); back > 0 {
+			if back := moveReturned(ends[begun:]); back > 0 {
 				if back == 1 && !splits {
 					t = ends[begun]
 					ends = slices.Delete(ends, begun, begun+1)
@@ -345,9 +345,9 @@ func (e *Walker) rules(c *chain, from int, t Packet, ends []Packet) []Packet {
 	return append(ends, t)
 }
 
-// comeBack moves the packets that return from a chain to the front, and returns
+// moveReturned moves the packets that return from a chain to the front, and returns
 // their number.
-func comeBack(ends []Packet) (back int) {
+func moveReturned(ends []Packet) (back int) {
 	for i := range ends {
 		if ends[i].Fate == iptables.Continue {
 			ends[back], ends[i] = ends[i], ends[back]
@@ -420,7 +420,7 @@ func (e *Walker) matches(c *chain, r *iptables.Rule, t *Packet) bool {
 		}
 		with := inputInterface(r.In)
 		t.Cuts.Interface(with)
-		if !holds(iptables.In, with.Holds(t.In)) {
+		if !holds(iptables.In, with.Matches(t.In)) {
 			return false
 		}
 	}
@@ -465,10 +465,10 @@ func remembered(r *iptables.Recent, t *Packet) bool {
 		m.Timeout = sim.Forever
 	}
 	if slices.Contains(t.trip.known, sim.Remembered{In: r.Name}) {
-		l.knew = append(slices.Clip(l.knew), m)
+		l.hit = append(slices.Clip(l.hit), m)
 		return true
 	}
-	l.asked = append(slices.Clip(l.asked), m)
+	l.missed = append(slices.Clip(l.missed), m)
 	return false
 }
 

@@ -187,7 +187,7 @@ func TestFrontendsOfAServicePortShareChains(t *testing.T) {
 	for i := range web.Frontends { // routes that differ from its siblings', which no compiler creates but the IR allows
 		if f := &web.Frontends[i]; f.Kind == ir.NodePort {
 			f.Routes = []ir.Route{{From: ir.ThisNode, Pool: f.Routes[0].Pool}}
-			f.Else = ir.Drop
+			f.Fallback = ir.Drop
 		}
 	}
 	hold(t, p, sources, destinations(p))

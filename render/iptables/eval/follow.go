@@ -41,16 +41,16 @@ func isPolicy(r *iptables.Rule) bool { return *r == iptables.Rule{Target: iptabl
 // NewPlain is NewWalker without lookups and merged chains. Every rule is
 // evaluated in turn, so that each can be reported.
 func NewPlain(r *iptables.Ruleset, own *sim.Own, has func(p *Packet, set iptables.InSet) bool) *Walker {
-	return &Walker{own: own, has: has, filter: indexed(&r.Filter, 0), nat: indexed(&r.Nat, 0), mostRules: 1 << 20, mostWays: 1 << 16}
+	return &Walker{own: own, has: has, filter: indexed(&r.Filter, 0), nat: indexed(&r.Nat, 0), maxRules: 1 << 20, maxWays: 1 << 16}
 }
 
-// Telling returns a packet for a Walker from NewPlain. tell is called with each
+// Reporting returns a packet for a Walker from NewPlain. tell is called with each
 // rule that affects the packet.
-func (p Packet) Telling(f ir.Family, tell func(sim.Met)) Packet {
-	p.trip = &trip{tell: func(c *chain, i int) {
+func (p Packet) Reporting(f ir.Family, report func(sim.Met)) Packet {
+	p.trip = &trip{report: func(c *chain, i int) {
 		rule := c.rules[i].Rule
 		m := sim.Met{Table: c.table, Chain: c.name, Rule: i + 1, Text: rule.Raw, Drops: rule.Target == iptables.Drop || rule.Target == iptables.Reject,
-			Leads: rule.Target == iptables.Jump || rule.Target == iptables.Return && !iptables.BuiltIn(c.name)}
+			Forwards: rule.Target == iptables.Jump || rule.Target == iptables.Return && !iptables.BuiltIn(c.name)}
 		if m.Text == "" {
 			one := *rule
 			one.CommentLast = false // the order in parsed rules is unknown
@@ -59,7 +59,7 @@ func (p Packet) Telling(f ir.Family, tell func(sim.Met)) Packet {
 		if i+1 == len(c.rules) && iptables.BuiltIn(c.name) && isPolicy(rule) {
 			m.Rule, m.Text = 0, "policy DROP"
 		}
-		tell(m)
+		report(m)
 	}}
 	return p
 }

@@ -141,7 +141,7 @@ func (x *indexer) add(c *chain, rules []iptables.Rule, jump *iptables.Rule) {
 			}
 		}
 		switch {
-		case r.Target == iptables.Jump && r.Raw == "" && x.leadsOn(r):
+		case r.Target == iptables.Jump && r.Raw == "" && x.forwards(r):
 			x.open = append(x.open, r.Chain)
 			x.add(c, x.rules[r.Chain], r)
 			x.open = x.open[:len(x.open)-1]
@@ -153,10 +153,10 @@ func (x *indexer) add(c *chain, rules []iptables.Rule, jump *iptables.Rule) {
 	}
 }
 
-// leadsOn reports whether the rules of a chain can replace a jump to it: the jump
+// forwards reports whether the rules of a chain can replace a jump to it: the jump
 // matches only addresses and ports, is the only one to the chain, and all rules
 // of the chain match some of these.
-func (x *indexer) leadsOn(jump *iptables.Rule) bool {
+func (x *indexer) forwards(jump *iptables.Rule) bool {
 	if x.long == 0 || x.refs[jump.Chain] != 1 || slices.Contains(x.open, jump.Chain) || !narrows(jump) {
 		return false
 	}

@@ -26,11 +26,11 @@ type Evaluator struct {
 	// elements of sets that contain only ports.
 	alike map[ipvs.Set]*sim.PortSet
 	// ports of virtual servers, by address and protocol.
-	servers map[ir.Match][]uint16
-	strays  []netip.Addr // ClusterIPs in the set that the node does not have
-	sent    bool         // OUTPUT is evaluated for balanced packets, because foreign rules there may match them
+	servers    map[ir.Match][]uint16
+	unassigned []netip.Addr // ClusterIPs in the set that the node does not have
+	sent       bool         // OUTPUT is evaluated for balanced packets, because foreign rules there may match them
 
-	told func(sim.Met) // called with each rule and element that a packet matches; optional
+	report func(sim.Met) // called with each rule and element that a packet matches; optional
 }
 
 // NewEvaluator indexes a Ruleset. The cost is linear in its size. own contains
@@ -61,7 +61,7 @@ func newEvaluator(r *ipvs.Ruleset, own *sim.Own, walker func(*iptables.Ruleset, 
 			e.ports[list] = append(e.ports[list], x.Number)
 		}
 		if x.Set == ipvs.ClusterIP && !e.own.Has(x.Addr) {
-			e.strays = append(e.strays, x.Addr)
+			e.unassigned = append(e.unassigned, x.Addr)
 		}
 	}
 	for _, s := range ipvs.Sets() {
@@ -157,8 +157,8 @@ func (e *Evaluator) output(p ipteval.Packet) sim.Outcome {
 
 // delivered reports whether packets to an address are delivered to the node.
 func (e *Evaluator) delivered(a netip.Addr) bool {
-	if e.told != nil && e.Carries(a) {
-		e.told(sim.Met{NoRule: true, Table: TableDevice, Chain: ir.IPVSDevice, Text: a.String()})
+	if e.report != nil && e.Carries(a) {
+		e.report(sim.Met{NoRule: true, Table: TableDevice, Chain: ir.IPVSDevice, Text: a.String()})
 	}
 	return e.own.Has(a)
 }
@@ -226,8 +226,8 @@ func (e *Evaluator) balance(p ipteval.Packet, v *ipvs.VirtualServer) sim.Outcome
 	ways := make([]sim.Chance, len(v.RealServers))
 	stopped := false
 	for i, rs := range v.RealServers {
-		if e.told != nil {
-			e.told(sim.Met{NoRule: true, Table: TableServers, Chain: v.Key.String(), Text: rs.Command(v.Key)})
+		if e.report != nil {
+			e.report(sim.Met{NoRule: true, Table: TableServers, Chain: v.Key.String(), Text: rs.Command(v.Key)})
 		}
 		after := p
 		after.Dst, after.Port, after.Translated = rs.AddrPort.Addr(), rs.AddrPort.Port(), true
@@ -285,8 +285,8 @@ func (e *Evaluator) server(p ipteval.Packet) *ipvs.VirtualServer {
 	switch {
 	case v == nil && slices.Contains(ports, 0):
 		p.Cuts.Doubt("ipvs " + ir.Match{Addr: p.Dst, Protocol: p.Protocol}.String() + ": a virtual server takes the ports that no other does")
-	case v != nil && e.told != nil:
-		e.told(sim.Met{NoRule: true, Table: TableServers, Chain: key.String(), Text: v.Command()})
+	case v != nil && e.report != nil:
+		e.report(sim.Met{NoRule: true, Table: TableServers, Chain: key.String(), Text: v.Command()})
 	}
 	return v
 }
@@ -294,8 +294,8 @@ func (e *Evaluator) server(p ipteval.Packet) *ipvs.VirtualServer {
 // inSet reports whether an ipset contains a packet.
 func (e *Evaluator) inSet(p *ipteval.Packet, in iptables.InSet) bool {
 	key, has := e.lookUp(p, in)
-	if has && e.told != nil {
-		e.told(sim.Met{NoRule: true, Table: TableSets, Chain: in.Set, Text: key.String()})
+	if has && e.report != nil {
+		e.report(sim.Met{NoRule: true, Table: TableSets, Chain: in.Set, Text: key.String()})
 	}
 	return has
 }
@@ -342,7 +342,7 @@ func (e *Evaluator) cutSource(p *ipteval.Packet) {
 	}
 	p.Cuts.SourceAddr(p.Dst)
 	e.plain.HasSource(p.Src, p.Cuts)
-	for _, a := range e.strays {
+	for _, a := range e.unassigned {
 		p.Cuts.SourceAddr(a)
 	}
 }

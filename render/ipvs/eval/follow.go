@@ -38,13 +38,13 @@ func (f *Follower) Follow(pkt sim.Packet) sim.Path { return f.FollowMarked(pkt, 
 func (f *Follower) FollowMarked(pkt sim.Packet, mark uint32, translated bool) sim.Path {
 	var way sim.Path
 	e := f.evaluator
-	e.told = func(m sim.Met) {
+	e.report = func(m sim.Met) {
 		if !slices.Contains(way.Met, m) {
 			way.Met = append(way.Met, m)
 		}
 	}
 	var cuts sim.Cuts
-	way.Outcome = e.outcome(ipteval.Packet{Packet: pkt, Mark: mark, DNAT: translated, Cuts: &cuts}.Telling(e.Family, e.told))
+	way.Outcome = e.outcome(ipteval.Packet{Packet: pkt, Mark: mark, DNAT: translated, Cuts: &cuts}.Reporting(e.Family, e.report))
 	way.Unknown = cuts.Doubts()
 	return way
 }

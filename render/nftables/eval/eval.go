@@ -40,9 +40,9 @@ type Evaluator struct {
 	handed map[uint32]bool
 	flags  string
 
-	tables               sync.Map // *slots by slotsKey, created on first use
-	mostRules, mostPaths int      // limits for one packet; a table of this size without loops never exceeds them
-	seen                 memory
+	tables             sync.Map // *slots by slotsKey, created on first use
+	maxRules, maxPaths int      // limits for one packet; a table of this size without loops never exceeds them
+	seen               memory
 }
 
 // Named sets the name of the table, with its family, for doubts. It returns the
@@ -56,7 +56,7 @@ func (e *Evaluator) Named(name string) *Evaluator {
 func NewEvaluator(r *nftables.Ruleset, own *sim.Own) *Evaluator {
 	e := &Evaluator{own: own, name: r.Family.NFT() + " " + nftables.Table, family: r.Family,
 		chains: make(map[string]*nftables.Chain, len(r.Chains)), sets: make(map[string]*indexed, len(r.Sets)),
-		mostRules: 1 << 12, mostPaths: 1 << 12}
+		maxRules: 1 << 12, maxPaths: 1 << 12}
 	for flag := range strings.FieldsFuncSeq(r.Flags, func(c rune) bool { return c == ',' || c == ' ' }) {
 		switch flag {
 		case "dormant":
@@ -69,7 +69,7 @@ func NewEvaluator(r *nftables.Ruleset, own *sim.Own) *Evaluator {
 	for i := range r.Chains {
 		c := &r.Chains[i]
 		e.chains[c.Name] = c
-		e.mostRules += 8 * len(c.Rules)
+		e.maxRules += 8 * len(c.Rules)
 		if c.Base != nil {
 			e.hooks[c.Base.Hook] = append(e.hooks[c.Base.Hook], c)
 		}
@@ -85,7 +85,7 @@ func NewEvaluator(r *nftables.Ruleset, own *sim.Own) *Evaluator {
 	}
 	for i := range r.Sets {
 		e.sets[r.Sets[i].Name] = newIndexed(&r.Sets[i])
-		e.mostPaths += len(r.Sets[i].Elements)
+		e.maxPaths += len(r.Sets[i].Elements)
 	}
 	for i := range r.Chains {
 		for _, rule := range r.Chains[i].Rules {
@@ -209,17 +209,17 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []sim.Remembered, visit func(*walk)) {
 	var path []choicePoint
 	for n := 0; ; n++ {
-		if n == e.mostPaths {
+		if n == e.maxPaths {
 			cuts.GiveUp(fmt.Sprintf("table %s: chance leads a packet more ways than %d", e.name, n))
 			return
 		}
 		w := &walk{Evaluator: e, pkt: pkt, cuts: cuts, src: pkt.Src, dst: pkt.Dst, port: pkt.Port, path: path, known: known}
 		if e.translated != nil {
-			w.arrive(e.translated)
+			w.translate(e.translated)
 		}
 		w.way.Chance = w.chance(w.fate())
-		if w.rules > e.mostRules {
-			cuts.GiveUp(fmt.Sprintf("table %s: a packet meets more rules than %d, some again and again", e.name, e.mostRules))
+		if w.rules > e.maxRules {
+			cuts.GiveUp(fmt.Sprintf("table %s: a packet meets more rules than %d, some again and again", e.name, e.maxRules))
 			return
 		}
 		visit(w)
@@ -424,7 +424,7 @@ func (w *walk) hook(h nftables.Hook, nat bool) step {
 		s := w.walk(c)
 		if s == next && c.Base.Drop {
 			w.chain, w.rule = c.Name, 0
-			w.tell(nil, true, false)
+			w.record(nil, true, false)
 			s = dropped
 		}
 		w.chain, w.rule = "", 0
@@ -476,7 +476,7 @@ func (w *walk) walk(c *nftables.Chain) step {
 	}()
 	for i := range c.Rules {
 		w.chain, w.rule, w.element = c.Name, i+1, ""
-		if w.rules++; w.rules > w.mostRules {
+		if w.rules++; w.rules > w.maxRules {
 			return dropped
 		}
 		switch s := w.run(&c.Rules[i]); s {

@@ -79,8 +79,8 @@ func (e *Evaluator) FollowBefore(pkt sim.Packet) (way sim.Path, mark uint32) {
 	return way, mark
 }
 
-// arrive applies the earlier translation to the packet.
-func (w *walk) arrive(d *sim.Destination) {
+// translate applies the earlier translation to the packet.
+func (w *walk) translate(d *sim.Destination) {
 	w.dnat, w.snat = d.AddrPort != netip.AddrPortFrom(w.dst, w.port), d.SNAT
 	w.dst, w.port = d.AddrPort.Addr(), d.AddrPort.Port()
 }
@@ -142,9 +142,9 @@ func (e *Evaluator) follow(pkt sim.Packet) sim.Path {
 	return sim.Path{Outcome: o, Met: met, Unknown: cuts.Unknown}
 }
 
-// Lacked reports whether the last followed packet was looked up as an element and
+// Missed reports whether the last followed packet was looked up as an element and
 // not found. element has the notation of sim.Met.
-func (e *Evaluator) Lacked(element string) bool { return e.missed[element] }
+func (e *Evaluator) Missed(element string) bool { return e.missed[element] }
 
 // Holds reports whether a table that is not qualified has a reported rule at the
 // same place.
@@ -157,9 +157,9 @@ func (e *Evaluator) Holds(m *sim.Met) bool {
 	return ok && (found == "" || strings.HasPrefix(found, ": ")) // followed by the data of a map
 }
 
-// looked records the element of a named set that matches the packet, or that none
+// recordLookup records the element of a named set that matches the packet, or that none
 // does.
-func (w *walk) looked(l *indexed, key nftables.Key, found bool) {
+func (w *walk) recordLookup(l *indexed, key nftables.Key, found bool) {
 	if !w.follows || l.Interval || l.Timeout > 0 || strings.Contains(l.Name, nftables.Anonymous) {
 		return
 	}
@@ -177,32 +177,32 @@ func (w *walk) looked(l *indexed, key nftables.Key, found bool) {
 	w.missed[element] = true
 }
 
-// told records the current rule, with its own verdict v or a verdict found in a
+// recordVerdict records the current rule, with its own verdict v or a verdict found in a
 // map.
-func (w *walk) told(v nftables.Verdict, found *nftables.Verdict) {
+func (w *walk) recordVerdict(v nftables.Verdict, found *nftables.Verdict) {
 	drops := v.Kind == nftables.Drop || v.Kind == nftables.Reject
-	w.tell(found, drops, !drops)
+	w.record(found, drops, !drops)
 }
 
-// tell records that the current rule affected the packet, by its own verdict or
+// record records that the current rule affected the packet, by its own verdict or
 // by one that it found.
-func (w *walk) tell(found *nftables.Verdict, drops, leads bool) {
+func (w *walk) record(found *nftables.Verdict, drops, leads bool) {
 	if !w.follows {
 		return
 	}
-	m := sim.Met{Text: "policy drop", Drops: drops, Leads: leads}
+	m := sim.Met{Text: "policy drop", Drops: drops, Forwards: leads}
 	if w.rule > 0 {
 		m.Text = w.text(&w.chains[w.chain].Rules[w.rule-1])
 		if found != nil {
 			m.Text += ": " + string(found.AppendText(nil, w.family))
 		}
 	}
-	w.meets(m)
+	w.recordEffect(m)
 }
 
-// lacks records that a map has no element for a random number. This is always a
+// recordMissing records that a map has no element for a random number. This is always a
 // fault if the map has elements for others.
-func (w *walk) lacks(l nftables.LookupDNAT) {
+func (w *walk) recordMissing(l nftables.LookupDNAT) {
 	set := w.sets[l.Map]
 	if !w.follows || set == nil || set.odd != "" || set.Timeout > 0 || !set.fits(l.Key) {
 		return
@@ -217,12 +217,12 @@ func (w *walk) lacks(l nftables.LookupDNAT) {
 	}
 	if picked > 0 {
 		w.step -= picked // the key makes the same choices again
-		w.meets(sim.Met{Text: "map " + l.Map + " lacks " + set.KeyText(w.key(set.Set, l.Key)), Lacks: true})
+		w.recordEffect(sim.Met{Text: "map " + l.Map + " lacks " + set.KeyText(w.key(set.Set, l.Key)), Missing: true})
 	}
 }
 
-// meets records an effect on the packet at the current rule.
-func (w *walk) meets(m sim.Met) {
+// recordEffect records an effect on the packet at the current rule.
+func (w *walk) recordEffect(m sim.Met) {
 	m.Table, m.Chain, m.Rule, m.Element = w.name, w.chain, w.rule, w.element
 	if table, chain, ok := strings.Cut(w.chain, ", chain "); ok {
 		m.Table, m.Chain = table, chain
@@ -258,8 +258,8 @@ func (w *walk) text(rule *nftables.Rule) string {
 	return string(b)
 }
 
-// mostLiteral is the maximum number of elements of a set in the text of a rule.
-const mostLiteral = 8
+// maxLiteral is the maximum number of elements of a set in the text of a rule.
+const maxLiteral = 8
 
 // literal returns the elements of a set in the notation of a rule.
 func literal(s *nftables.Set) string {
@@ -268,7 +268,7 @@ func literal(s *nftables.Set) string {
 	}
 	var words []string
 	for i := range s.Elements {
-		if i == mostLiteral {
+		if i == maxLiteral {
 			words = append(words, "…")
 			break
 		}

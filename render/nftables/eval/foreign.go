@@ -27,7 +27,7 @@ func (w *walk) foreign(s Foreign) step {
 		return endRule
 	}
 	if !p.reported {
-		w.told(v, nil)
+		w.recordVerdict(v, nil)
 	}
 	return w.decide(v)
 }
@@ -111,7 +111,7 @@ func (p *Passing) Masquerade() {
 
 func (p *Passing) report(drops bool) {
 	if !p.reported {
-		p.tell(nil, drops, false)
+		p.record(nil, drops, false)
 		p.reported = true
 	}
 }
@@ -148,10 +148,10 @@ func (p *Passing) Remember(list string) {
 // Remembers reports whether a list contains the client.
 func (p *Passing) Remembers(m sim.Memory) bool {
 	if slices.Contains(p.known, sim.Remembered{In: m.Name}) {
-		p.way.Knew = append(p.way.Knew, m)
+		p.way.Hit = append(p.way.Hit, m)
 		return true
 	}
-	p.way.Asked = append(p.way.Asked, m)
+	p.way.Missed = append(p.way.Missed, m)
 	return false
 }
 

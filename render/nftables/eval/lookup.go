@@ -127,7 +127,7 @@ func (l *indexed) without(k nftables.Key, p parts) nftables.Key {
 func newIndexed(s *nftables.Set) *indexed {
 	l := &indexed{Set: s, odd: s.Unsupported}
 	if l.odd == "" {
-		l.odd = s.OddShape()
+		l.odd = s.UnsupportedKey()
 	}
 	switch {
 	case l.odd != "":

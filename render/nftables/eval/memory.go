@@ -25,17 +25,17 @@ func (w *walk) recall(l *indexed, terms []nftables.Term) *nftables.Element {
 		w.doubt("set %s: rules fill it, and look for other than clients in it", l.Name)
 	case l.Data != nftables.NoData && l.Data != nftables.AddrData:
 		w.doubt("set %s: rules fill it, with other than addresses", l.Name)
-	case l.Size > 0 && l.Size < nftables.MostClients:
+	case l.Size > 0 && l.Size < nftables.MaxClients:
 		w.doubt("set %s: has room for %d clients only", l.Name, l.Size)
 	}
-	m := sim.Memory{Name: l.Name, Timeout: l.forgets(), Leads: l.Data != nftables.NoData}
+	m := sim.Memory{Name: l.Name, Timeout: l.forgets(), Pins: l.Data != nftables.NoData}
 	for _, k := range w.known {
 		if k.In == l.Name {
-			w.way.Knew = append(w.way.Knew, m)
+			w.way.Hit = append(w.way.Hit, m)
 			return &nftables.Element{To: netip.AddrPortFrom(k.To, 0)}
 		}
 	}
-	w.way.Asked = append(w.way.Asked, m)
+	w.way.Missed = append(w.way.Missed, m)
 	return nil
 }
 
@@ -124,8 +124,8 @@ func (m *memory) asked(reads []read, to []netip.AddrPort) {
 	}
 }
 
-// mostTold is the maximum number of reported doubts about maps.
-const mostTold = 10
+// maxDoubts is the maximum number of reported doubts about maps.
+const maxDoubts = 10
 
 // Doubts returns the doubts that do not depend on a single packet: a map may
 // forward clients to a destination that is not one of their backends. It must be
@@ -145,8 +145,8 @@ func (e *Evaluator) Doubts() (all []string) {
 		}
 	}
 	slices.SortFunc(all, strings.Compare)
-	if n := len(all) - mostTold; n > 0 {
-		all = append(all[:mostTold], fmt.Sprintf("table %s: and %d more such", e.name, n))
+	if n := len(all) - maxDoubts; n > 0 {
+		all = append(all[:maxDoubts], fmt.Sprintf("table %s: and %d more such", e.name, n))
 	}
 	return all
 }

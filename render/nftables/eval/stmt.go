@@ -32,7 +32,7 @@ func (w *walk) stmt(s nftables.Stmt) step {
 		return holds((w.find(s.Set, s.Key) != nil) != s.Not)
 	case nftables.SetMark:
 		w.ownMark(s.Mask)
-		w.tell(nil, false, false)
+		w.record(nil, false, false)
 		w.setMark(w.mark | s.Mask)
 	case nftables.ClearMark:
 		w.ownMark(s.Mask)
@@ -49,7 +49,7 @@ func (w *walk) stmt(s nftables.Stmt) step {
 	case nftables.Masquerade:
 		return w.masquerade()
 	case nftables.Verdict:
-		w.told(s, nil)
+		w.recordVerdict(s, nil)
 		return w.decide(s)
 	case Foreign:
 		return w.foreign(s)
@@ -91,7 +91,7 @@ func (w *walk) lookupVerdict(l nftables.LookupVerdict) step {
 	if e == nil {
 		return endRule
 	}
-	w.told(e.Verdict, &e.Verdict)
+	w.recordVerdict(e.Verdict, &e.Verdict)
 	return w.decide(e.Verdict)
 }
 
@@ -124,7 +124,7 @@ func (w *walk) find(set string, terms []nftables.Term) *nftables.Element {
 		return w.slotOfAny(l, key, mod)
 	}
 	e := l.find(key)
-	w.looked(l, key, e != nil)
+	w.recordLookup(l, key, e != nil)
 	return e
 }
 
@@ -218,7 +218,7 @@ func (w *walk) matchInterface(m nftables.MatchInterface) step {
 	}
 	with := sim.Interface{Name: m.Name, Prefix: m.Prefix}
 	w.cuts.Interface(with)
-	return holds(with.Holds(w.in) != m.Not)
+	return holds(with.Matches(w.in) != m.Not)
 }
 
 func (w *walk) matchLocal(m nftables.MatchLocal) step {
@@ -253,13 +253,13 @@ func (w *walk) lookupDNAT(l nftables.LookupDNAT) step {
 		}
 	}
 	if e == nil {
-		w.lacks(l)
+		w.recordMissing(l)
 		return endRule
 	}
 	if !e.To.Addr().IsValid() {
 		w.doubt("map %s: translates to no address", l.Map)
 	}
-	w.tell(nil, false, false)
+	w.record(nil, false, false)
 	w.dst, w.dnat = e.To.Addr(), true
 	if port := cmp.Or(l.Port, e.To.Port()); port != 0 {
 		w.port = port
@@ -271,7 +271,7 @@ func (w *walk) masquerade() step {
 	if !w.base.NAT || w.base.Hook != nftables.Postrouting {
 		w.doubt("masquerades where the kernel does not")
 	}
-	w.tell(nil, false, false)
+	w.record(nil, false, false)
 	w.snat = true
 	return accepted
 }

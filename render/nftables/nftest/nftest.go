@@ -116,8 +116,8 @@ func Service(f ir.Family, proto ir.Protocol, n int, affinity bool) ir.Service {
 		} else {
 			m.Addr = Addr(f, at+strconv.Itoa(n))
 		}
-		s.Frontends = append(s.Frontends, ir.Frontend{Kind: kind, Match: m, Port: port, Routes: routes, Else: otherwise,
-			ElseOrigin: why, Origin: why})
+		s.Frontends = append(s.Frontends, ir.Frontend{Kind: kind, Match: m, Port: port, Routes: routes, Fallback: otherwise,
+			FallbackOrigin: why, Origin: why})
 		return &s.Frontends[len(s.Frontends)-1]
 	}
 	inside := []ir.Route{route(ir.Pods, cluster, false), route(ir.ThisNode, cluster, true)}

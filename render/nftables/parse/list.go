@@ -388,7 +388,7 @@ func (p *listParser) typesOf(s *nftables.Set) {
 // elements parses "{ key : data, … }".
 func (p *listParser) elements(s *nftables.Set) error {
 	return p.eachElement(func(e *listed) {
-		if s.Unsupported == "" && s.OddShape() == "" && !p.element(s, e) {
+		if s.Unsupported == "" && s.UnsupportedKey() == "" && !p.element(s, e) {
 			s.Foreign = true // the result of a lookup in this set is unknown
 		}
 	})

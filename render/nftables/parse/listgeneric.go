@@ -35,7 +35,7 @@ func (v scalar) within(lo, hi scalar) bool {
 		return lo.addr.BitLen() == v.addr.BitLen() && lo.addr.Compare(v.addr) <= 0 && v.addr.Compare(hi.addr) <= 0
 	case lo.name != "":
 		stem, prefix := strings.CutSuffix(lo.name, "*")
-		return v.name != "" && sim.Interface{Name: stem, Prefix: prefix}.Holds(v.name)
+		return v.name != "" && sim.Interface{Name: stem, Prefix: prefix}.Matches(v.name)
 	}
 	return lo.number <= v.number && v.number <= hi.number
 }

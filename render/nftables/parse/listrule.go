@@ -170,7 +170,7 @@ func (p *listParser) odd(stmts []nftables.Stmt) bool {
 	for _, s := range stmts {
 		name, _ := nftables.KeyOf(s)
 		i := slices.IndexFunc(p.r.Sets, func(s nftables.Set) bool { return s.Name == name })
-		if name != "" && i >= 0 && (p.r.Sets[i].Unsupported != "" || p.r.Sets[i].Foreign || p.r.Sets[i].OddShape() != "") {
+		if name != "" && i >= 0 && (p.r.Sets[i].Unsupported != "" || p.r.Sets[i].Foreign || p.r.Sets[i].UnsupportedKey() != "") {
 			return true
 		}
 	}

@@ -338,7 +338,7 @@ func (d *Diff) markdown(w *bytes.Buffer) error {
 func writeMore(w io.Writer, entries []flow.Entry, begun int) {
 	lines, omitted := &bytes.Buffer{}, 0
 	for _, g := range entries {
-		text := g.TakenText()
+		text := g.HijackedText()
 		if text != "" && !fits(lines, mostTaken, fmt.Sprintf("- %s: %s\n", lint.Cell(serviceName(g.Name)), lint.Cell(text))) {
 			omitted++
 		}
@@ -446,7 +446,7 @@ func (d *Diff) serviceJSON(s *flow.Service) serviceJSON {
 		states := [2]stateJSON{}
 		for side, fate := range [...]sim.Fate{c.Before, c.After} {
 			states[side] = stateJSON{Fate: fate.String(), Exact: c.Exact[side], Cause: f.Cause[side].String(), Place: d.place(side, f.Cause[side])}
-			if c.TellsAddr() {
+			if c.ChangesAddr() {
 				states[side].ClientAddress = c.Kept[side]
 			}
 			if c.Affinity[side] != 0 {

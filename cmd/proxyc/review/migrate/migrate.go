@@ -142,7 +142,7 @@ func newFindings(was, is *review.Input) (found diag.List) {
 	was.Lint()
 	is.Lint()
 	all := lint.Report{Findings: is.Diags.Sorted()}
-	found = all.Since(lint.Report{Findings: was.Diags}).Findings.Fewer(diag.MostAlike)
+	found = all.Since(lint.Report{Findings: was.Diags}).Findings.Summarize(diag.MaxSimilar)
 	is.Locate(found)
 	return found
 }

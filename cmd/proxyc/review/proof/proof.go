@@ -300,7 +300,7 @@ func parting(a, b []sim.Met) (ruleA, ruleB *sim.Met) {
 		i++
 	}
 	at := func(list, other []sim.Met) *sim.Met {
-		if k := slices.IndexFunc(list, func(m sim.Met) bool { return m.Lacks }); k >= 0 {
+		if k := slices.IndexFunc(list, func(m sim.Met) bool { return m.Missing }); k >= 0 {
 			return &list[k]
 		}
 		switch {

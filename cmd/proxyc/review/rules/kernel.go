@@ -73,7 +73,7 @@ func foreign(m *sim.Met) bool {
 func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, on nfteval.Machine) Path {
 	f := nfteval.NewFollower(r, own).On(on)
 	c := PathOf(f.Follow(pkt))
-	c.lacks = f.Lacked
+	c.lacks = f.Missed
 	return c
 }
 
@@ -129,7 +129,7 @@ func (c Path) blame(again refollow) (guilty []sim.Met, free Path, without remove
 	for grew := true; grew; {
 		grew = false
 		for _, m := range free.Met {
-			if m.Foreign && m.Table != tableRoutes && !m.Lacks && !m.Leads && !without[placeOf(&m)] {
+			if m.Foreign && m.Table != tableRoutes && !m.Missing && !m.Forwards && !without[placeOf(&m)] {
 				without, grew = without.with(placeOf(&m)), true
 				all = append(all, m)
 			}
@@ -223,7 +223,7 @@ func (f *KernelTrace) departs(want, have Path, without removed, again refollow) 
 		}
 		lacks := i < len(wanted) && !has(ours, &wanted[i])
 		switch {
-		case i < len(ours) && ours[i].Lacks:
+		case i < len(ours) && ours[i].Missing:
 			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", ours[i].Where(), ours[i].Text))
 			return nil
 		case lacks && wanted[i].NoRule: // without this rule, the packet meets other rules, which are no cause

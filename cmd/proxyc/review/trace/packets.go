@@ -96,7 +96,7 @@ func isBackendWord(word string) bool {
 
 // Met reports whether the fate of the packet is as expected.
 func (r *Result) Met() bool {
-	if r.Expect == nil || *r.Expect == r.fate() && len(r.Outcome.Else) == 0 {
+	if r.Expect == nil || *r.Expect == r.fate() && len(r.Outcome.Fallback) == 0 {
 		return true
 	}
 	words := strings.Fields(*r.Expect)

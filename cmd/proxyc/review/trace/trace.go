@@ -133,7 +133,7 @@ func (t *Trace) json() TraceJSON {
 		Choice:     t.Outcome.Choice,
 		Hindrances: t.hindrances,
 	}
-	for _, e := range t.Outcome.Else {
+	for _, e := range t.Outcome.Fallback {
 		out.Others = append(out.Others, e.Fate.String())
 	}
 	for _, d := range t.Outcome.Destinations {

@@ -54,7 +54,7 @@ func snapshots(t *testing.T) map[string][]byte {
 // as truncated or as empty.
 func told(data []byte) (s *snapshot.Snapshot, refused bool) {
 	s = snapshot.New()
-	r := Reader{Most: 5, CutOff: diag.Error, Forget: true}
+	r := Reader{MaxSimilar: 5, Truncated: diag.Error, NoPositions: true}
 	for _, d := range r.Decode(s, "f", data, false) {
 		refused = refused || d.Severity == diag.Error && d.Object == ""
 	}
@@ -65,7 +65,7 @@ func told(data []byte) (s *snapshot.Snapshot, refused bool) {
 // No complete file is reported as truncated.
 func TestWholeFilesAreNotCut(t *testing.T) {
 	for name, data := range snapshots(t) {
-		r := Reader{CutOff: diag.Error, Forget: true}
+		r := Reader{Truncated: diag.Error, NoPositions: true}
 		for _, d := range r.Decode(snapshot.New(), name, data, true) {
 			if strings.Contains(d.Msg, "cut off") {
 				t.Error(d)

@@ -18,11 +18,11 @@ func NoSlices(service string) string {
 	return "has no EndpointSlice, but in every cluster " + service + " has one because of its selector"
 }
 
-// Lacks returns what the Snapshot of this Reader lacks compared with any cluster,
+// Missing returns what the Snapshot of this Reader lacks compared with any cluster,
 // and which rules a node would lose because of it, or "". A failed or incomplete
 // kubectl command produces such a file. A cluster without Services is valid: it
 // has Nodes.
-func (r *Reader) Lacks(s *snapshot.Snapshot) string {
+func (r *Reader) Missing(s *snapshot.Snapshot) string {
 	if services, _, nodes := s.Count(); services+nodes == 0 {
 		return "has no Service and no Node, and all rules for Services would be removed"
 	}

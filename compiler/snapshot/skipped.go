@@ -10,10 +10,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// LeftOut is an object that a file contains and the Snapshot does not, because
+// Skipped is an object that a file contains and the Snapshot does not, because
 // the API server would reject it. Commands that look it up report that reason
 // instead of a missing object.
-type LeftOut struct {
+type Skipped struct {
 	Object  string  // "Service ns/web", as in findings
 	Service ir.Name // the Service itself, or the Service of its endpoints; zero for other kinds
 	// Addrs and NodePorts are those that could be decoded from a Service.
@@ -23,7 +23,7 @@ type LeftOut struct {
 }
 
 // IsService reports whether the object is a Service.
-func (l *LeftOut) IsService() bool { return strings.HasPrefix(l.Object, "Service ") }
+func (l *Skipped) IsService() bool { return strings.HasPrefix(l.Object, "Service ") }
 
 // Addrs returns the addresses to which clients connect. It omits invalid ones.
 func (s *Service) Addrs() (addrs []netip.Addr) {
@@ -40,22 +40,22 @@ func (s *Service) Addrs() (addrs []netip.Addr) {
 }
 
 // Skip records that an object was skipped because of a finding.
-func (s *Snapshot) Skip(o LeftOut, why diag.Diagnostic) {
-	l := s.leftOut[o.Object]
+func (s *Snapshot) Skip(o Skipped, why diag.Diagnostic) {
+	l := s.skipped[o.Object]
 	if l == nil {
 		l = &o
-		s.leftOut[o.Object] = l
+		s.skipped[o.Object] = l
 	}
 	why.Object = ""
 	l.Why = strings.TrimPrefix(l.Why+"; "+why.String(), "; ")
 }
 
 // Unskip removes the record of a skipped object: one of its name was added.
-func (s *Snapshot) Unskip(object string) { delete(s.leftOut, object) }
+func (s *Snapshot) Unskip(object string) { delete(s.skipped, object) }
 
 // Keep adds the last good versions of the objects that s skips, from an older Snapshot.
 func (s *Snapshot) Keep(old *Snapshot) {
-	for object := range s.leftOut {
+	for object := range s.skipped {
 		kind, of, _ := strings.Cut(object, " ")
 		namespace, name, ok := strings.Cut(of, "/")
 		if !ok {
@@ -85,19 +85,19 @@ func keep[K comparable, V any](in, from map[K]V, key K) {
 	}
 }
 
-// LeftOut returns the skipped objects, sorted by name.
-func (s *Snapshot) LeftOut() []*LeftOut {
-	return slices.SortedFunc(maps.Values(s.leftOut), func(a, b *LeftOut) int { return strings.Compare(a.Object, b.Object) })
+// Skipped returns the skipped objects, sorted by name.
+func (s *Snapshot) Skipped() []*Skipped {
+	return slices.SortedFunc(maps.Values(s.skipped), func(a, b *Skipped) int { return strings.Compare(a.Object, b.Object) })
 }
 
-// ServiceLeftOut returns the skipped Service of a name, or nil.
-func (s *Snapshot) ServiceLeftOut(name ir.Name) *LeftOut {
-	return s.leftOut[ObjectName("Service", name)]
+// SkippedService returns the skipped Service of a name, or nil.
+func (s *Snapshot) SkippedService(name ir.Name) *Skipped {
+	return s.skipped[ObjectName("Service", name)]
 }
 
-// NodeLeftOut returns the skipped Node of a name, or nil.
-func (s *Snapshot) NodeLeftOut(name string) *LeftOut {
-	return s.leftOut[ObjectName("Node", ir.Name{Name: name})]
+// SkippedNode returns the skipped Node of a name, or nil.
+func (s *Snapshot) SkippedNode(name string) *Skipped {
+	return s.skipped[ObjectName("Node", ir.Name{Name: name})]
 }
 
 // Finish reports findings that require all files.

@@ -14,10 +14,10 @@ import (
 // The rest of a truncated YAML file may still be a list of valid documents. The
 // end of the file can then show that it was truncated.
 
-// mayBeCut returns the evidence that a YAML file was truncated, or "". refused
+// mayBeTruncated returns the evidence that a YAML file was truncated, or "". refused
 // reports whether the API server would reject the last object. last is the last
 // part of the file.
-func mayBeCut(data []byte, last *part) (why string, refused bool) {
+func mayBeTruncated(data []byte, last *part) (why string, refused bool) {
 	if last.yaml == nil || last.closed {
 		return "", false
 	}
@@ -49,10 +49,10 @@ func (p *part) unfinished() (why string, refused bool) {
 	if decoderOf(version, kind) == nil || json.Unmarshal(l.text, &o) != nil {
 		return "", false
 	}
-	if field := o.lacks(kind); field != "" {
+	if field := o.missing(kind); field != "" {
 		return "ends with " + named(kind, o.Metadata.Name) + " without " + field, true
 	}
-	if field := o.serverLacks(kind); field != "" {
+	if field := o.missingFromServer(kind); field != "" {
 		return "ends with " + named(kind, o.Metadata.Name) + " without " + field + ", which every object from an API server has", false
 	}
 	return "", false
@@ -96,9 +96,9 @@ type outline struct {
 	Ports     *[]struct{ Port, Protocol json.RawMessage }
 }
 
-// lacks returns a missing field without which the API server rejects the object,
+// missing returns a missing field without which the API server rejects the object,
 // or "".
-func (o *outline) lacks(kind string) string {
+func (o *outline) missing(kind string) string {
 	if o.Metadata.Name == "" {
 		return "metadata.name"
 	}
@@ -125,10 +125,10 @@ func (o *outline) lacks(kind string) string {
 	return ""
 }
 
-// serverLacks returns a missing field that is the last one in every object from
+// missingFromServer returns a missing field that is the last one in every object from
 // an API server, or "". It applies only to objects whose metadata shows that they
 // are from an API server.
-func (o *outline) serverLacks(kind string) string {
+func (o *outline) missingFromServer(kind string) string {
 	if m := &o.Metadata; m.UID == "" && m.ResourceVersion == "" && m.CreationTimestamp == nil {
 		return ""
 	}
@@ -147,14 +147,14 @@ func (o *outline) serverLacks(kind string) string {
 	return ""
 }
 
-// cutOff reports evidence that the file was truncated.
-func (r *Reader) cutOff(to *diag.Gatherer, file string, data []byte, last *part) {
-	why, refused := mayBeCut(data, last)
-	if r.CutOff == 0 || why == "" {
+// reportTruncated reports evidence that the file was truncated.
+func (r *Reader) reportTruncated(to *diag.Gatherer, file string, data []byte, last *part) {
+	why, refused := mayBeTruncated(data, last)
+	if r.Truncated == 0 || why == "" {
 		return
 	}
 	end := len(bytes.TrimRight(data, "\n"))
-	d := diag.Diagnostic{Severity: r.CutOff, Code: diag.FileCutOff, File: file, Doc: last.doc, Msg: "may be cut off: it " + why,
+	d := diag.Diagnostic{Severity: r.Truncated, Code: diag.FileTruncated, File: file, Doc: last.doc, Msg: "may be cut off: it " + why,
 		Line:   1 + bytes.Count(data[:end], []byte("\n")),
 		Column: end - bytes.LastIndexByte(data[:end], '\n')}
 	switch {
