@@ -215,7 +215,7 @@ func (in *input) waitForPodRanges(ctx context.Context) bool {
 		}
 		if !told {
 			told = true
-			in.log.Warn(why + "; the rules stay as they are")
+			in.log.Warn(why + "; the rules are unchanged")
 			in.health.SetNotReady(why)
 		}
 		select {

@@ -64,7 +64,7 @@ var rights = [...]struct {
 func (e *apiCheck) run(ctx context.Context) {
 	const check = "API server"
 	if e.Err != nil {
-		e.add(check, Error, "mend clientConnection.kubeconfig", "%s", e.Err)
+		e.add(check, Error, "correct clientConnection.kubeconfig", "%s", e.Err)
 		return
 	}
 	var version struct{ GitVersion string }
@@ -107,7 +107,7 @@ func (e *apiCheck) rights(ctx context.Context) {
 					Group: r.group, Resource: r.resource, Verb: verb}},
 			}
 			if _, err := e.request(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, &review); err != nil {
-				e.add(check, Warning, "ask with kubectl auth can-i", "are not known: %s", err)
+				e.add(check, Warning, "check with kubectl auth can-i", "unknown: %s", err)
 				return
 			}
 			if !review.Status.Allowed {
@@ -125,7 +125,7 @@ func (e *apiCheck) rights(ctx context.Context) {
 		e.add(check, s, "grant them by a ClusterRole, as docs/deploy/rbac.yaml does", "may not %s %s%s", strings.Join(refused, ", "), r.resource, without)
 	}
 	if ok {
-		e.add(check, OK, "", "are all there")
+		e.add(check, OK, "", "all granted")
 	}
 }
 
@@ -150,7 +150,7 @@ func (e *apiCheck) node(ctx context.Context) {
 		addr, err := netip.ParseAddr(a.Address)
 		if err == nil && !slices.Contains(e.addrs.Of(ir.FamilyOf(addr)), addr.Unmap().String()) {
 			ok = false
-			e.add(check, Error, "run it in the node's network namespace, or mend --node-ip of the kubelet", "%s has address %s, which no interface here has", e.NodeName, a.Address)
+			e.add(check, Error, "run it in the node's network namespace, or correct --node-ip of the kubelet", "%s has address %s, which no interface here has", e.NodeName, a.Address)
 		}
 	}
 	if ok {

@@ -27,7 +27,7 @@ func (e *examination) conntrack(context.Context) {
 		e.add(check, Warning, "modprobe nf_conntrack", "the kernel does not track connections yet")
 		return
 	}
-	const raise = "raise conntrack.maxPerCore of the configuration, or find who opens so many (conntrack -L)"
+	const raise = "raise conntrack.maxPerCore of the configuration, or find the source of the connections (conntrack -L)"
 	switch percent := count * 100 / maximum; {
 	case percent >= fullError:
 		e.add(check, Error, raise, "%d of %d entries are used: new connections are dropped", count, maximum)
@@ -42,9 +42,9 @@ func (e *examination) conntrack(context.Context) {
 	}
 	lost := conntrackLosses(text)
 	for _, of := range [...]struct{ column, means, do string }{
-		{"drop", "packets were dropped, as the table was full or an entry could not be made", raise},
-		{"early_drop", "connections were forgotten to make room", raise},
-		{"insert_failed", "packets were dropped, as two of one flow raced", "nothing where it stays; DNS over UDP from many clients at once is the usual cause"},
+		{"drop", "packets were dropped, because the table was full or an entry could not be created", raise},
+		{"early_drop", "connections were evicted to make room", raise},
+		{"insert_failed", "packets were dropped, because two packets of one flow raced", "nothing if the number is stable; the usual cause is DNS over UDP from many clients at once"},
 	} {
 		if n := lost[of.column]; n > 0 {
 			e.add(check+" "+of.column, Warning, of.do, "%d %s since the kernel started", n, of.means)

@@ -102,11 +102,11 @@ func (e *examination) add(check string, s Status, do, found string, args ...any)
 func (e *examination) modes(ctx context.Context) {
 	if e.Lock != nil {
 		if err := e.Lock(); err != nil {
-			do := "have /run/proxyc writable, for root"
+			do := "make /run/proxyc writable for root"
 			if errors.Is(err, syscall.ENOSPC) {
 				do = "free space in /run"
 			}
-			e.add("lock", Error, do, "cannot be written, and no mode works without, nor was tried: %s", err)
+			e.add("lock", Error, do, "cannot be written, so no mode can work, and none was tried: %s", err)
 			return
 		}
 	}
@@ -114,9 +114,9 @@ func (e *examination) modes(ctx context.Context) {
 		check := "mode " + string(m)
 		switch err := e.Try(ctx, m); {
 		case err == nil:
-			e.add(check, OK, "", "the rules of a small cluster were written, in a network namespace made for that")
+			e.add(check, OK, "", "the rules of a small cluster were written in a temporary network namespace")
 		case m == e.Mode:
-			e.add(check, Error, "do as it says, or choose another mode", "is the configured one and does not work: %s", err)
+			e.add(check, Error, "fix the reported error, or choose another mode", "the configured mode does not work: %s", err)
 		default:
 			e.add(check, Warning, "nothing, unless you want this mode", "does not work: %s", err)
 		}
@@ -133,7 +133,7 @@ func (e *examination) settings(context.Context) {
 	case err != nil:
 		e.add("settings", Warning, "mount /proc/sys, or run in the node's namespaces", "%s", err)
 	case len(differ) == 0:
-		e.add("settings", OK, "", "are as the configuration wants them")
+		e.add("settings", OK, "", "match the configuration")
 	}
 }
 
@@ -170,7 +170,7 @@ func (e *examination) forwarding(context.Context) {
 func (e *examination) localhost(context.Context) {
 	if e.Mode.Capabilities().Has(ir.ProxiesLocalhost) && sysctl.RoutesLocalnet(e.Root) {
 		e.add("localhost", Warning, "sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it",
-			"net.ipv4.conf.all.route_localnet is 1, which mode %s does not need: machines on the same link reach what listens on 127.0.0.1, unless rules of others, such as kubelet's chain KUBE-FIREWALL, keep them from it", e.Mode)
+			"net.ipv4.conf.all.route_localnet is 1, which mode %s does not need: machines on the same link can reach listeners on 127.0.0.1, unless foreign rules, such as kubelet's chain KUBE-FIREWALL, prevent it", e.Mode)
 	}
 }
 
@@ -183,10 +183,10 @@ func (e *examination) fastpath(context.Context) {
 	}
 	for _, name := range bridges {
 		if on := sysctl.CallsIPTables(e.Root, name); on != "" {
-			e.add(check, Warning, "0, where pods of this node reach each other by its routes, not over the bridge",
-				"what pods send by bridge %s is translated before the flowtable sees it, and half of each connection gains nothing: %s", name, on)
+			e.add(check, Warning, "set it to 0 if pods of this node reach each other by routes, not through the bridge",
+				"packets of pods on bridge %s are translated before they reach the flowtable, so one direction of each connection does not use the fast path: %s", name, on)
 		} else {
-			e.add(check, OK, "", "what pods send by bridge %s takes it", name)
+			e.add(check, OK, "", "packets of pods on bridge %s use it", name)
 		}
 	}
 }
@@ -196,16 +196,16 @@ func (e *examination) variants(ctx context.Context) {
 	const check = "iptables"
 	counts, err := e.RuleCounts(ctx)
 	if err != nil {
-		e.add(check, Warning, "run it by hand", "%s", err)
+		e.add(check, Warning, "run it manually", "%s", err)
 		return
 	}
 	nft, hasNFT := counts["nft"]
 	legacy, hasLegacy := counts["legacy"]
 	switch {
 	case nft > 0 && legacy > 0:
-		e.add(check, Warning, "have all programs use one of them (update-alternatives --set iptables …), and flush the other", "both variants hold rules, and packets meet both: %d of nft, %d of legacy", nft, legacy)
+		e.add(check, Warning, "configure all programs to use one variant (update-alternatives --set iptables …), and flush the other", "both variants have rules, and packets pass both: %d of nft, %d of legacy", nft, legacy)
 	case !hasNFT && !hasLegacy:
-		e.add(check, OK, "", "its tools are not here, or hold no tables; mode nftables needs none")
+		e.add(check, OK, "", "no tools, or no tables; mode nftables requires none")
 	default:
 		e.add(check, OK, "", "rules: %d of nft, %d of legacy", nft, legacy)
 	}
@@ -213,19 +213,19 @@ func (e *examination) variants(ctx context.Context) {
 
 // interference checks the effects of foreign rules on packets to Services.
 func (e *examination) interference(ctx context.Context) {
-	const check = "rules of others"
+	const check = "foreign rules"
 	found, err := e.Interference(ctx)
 	if err != nil {
 		e.add(check, Warning, "run as root, in the node's network namespace", "%s", err)
 	}
 	for _, rule := range found.Drops {
-		e.add(check, Warning, "see that it lets packets to Services, and from them to pods, pass", "may drop: %s (%s)", rule, owner(rule))
+		e.add(check, Warning, "check that it accepts packets to Services and to their pods", "may drop: %s (%s)", rule, owner(rule))
 	}
 	for _, rule := range found.Diverts {
-		e.add(check, Warning, "see that it does not match addresses of Services", "may divert: %s (%s)", rule, owner(rule))
+		e.add(check, Warning, "check that it does not match addresses of Services", "may divert: %s (%s)", rule, owner(rule))
 	}
 	if err == nil && len(found.Drops)+len(found.Diverts) == 0 {
-		e.add(check, OK, "", "none that may drop packets to Services or keep them from ours; whether some set our mark or translate sources is not looked at")
+		e.add(check, OK, "", "none that may drop or divert packets to Services; not checked: rules that set proxyc's mark or translate sources")
 	}
 }
 
@@ -238,10 +238,10 @@ func owner(rule string) string {
 		{"libvirt", "libvirt"}, {"lxc", "LXC"}, {"podman", "Podman"}, {"netavark", "Podman"},
 	} {
 		if strings.Contains(lower, o.sign) {
-			return o.name + "'s, by its name"
+			return "probably of " + o.name
 		}
 	}
-	return "nobody's that is known by its name"
+	return "unknown owner"
 }
 
 // leftovers checks for rules of kube-proxy, or of proxyc in other modes.
@@ -257,7 +257,7 @@ func (e *examination) leftovers(ctx context.Context) {
 		who = e.Writer()
 	}
 	if len(left) == 0 && who != "" {
-		e.add("rules", Error, "proxyc status, which says what the daemon waits for, or that it does not answer", "nobody has any for Services here, although %s writes them", who)
+		e.add("rules", Error, "run proxyc status: it shows what the daemon waits for", "there are none for Services, although %s writes them", who)
 	}
 	var peer []string
 	for _, l := range left {
@@ -266,14 +266,14 @@ func (e *examination) leftovers(ctx context.Context) {
 		}
 	}
 	if len(peer) == 0 {
-		e.add(check, OK, "", "has no rules here")
+		e.add(check, OK, "", "has no rules on this node")
 		return
 	}
 	if who != "" {
-		e.add(check, Warning, "stop one of them", "its rules are here beside those of %s: %s", who, strings.Join(peer, ", "))
+		e.add(check, Warning, "stop one of them", "its rules exist in addition to those of %s: %s", who, strings.Join(peer, ", "))
 		return
 	}
-	e.add(check, Warning, "nothing, to review beside it; to take the node over: stop it, then proxyc apply --yes-takeover, or proxyc watch", "its rules are here: %s", strings.Join(peer, ", "))
+	e.add(check, Warning, "nothing, if you only review; to take over the node, stop kube-proxy, then run proxyc apply --yes-takeover or proxyc watch", "its rules exist: %s", strings.Join(peer, ", "))
 }
 
 func (e *examination) writer(context.Context) {
@@ -304,6 +304,6 @@ func (e *examination) interfaces(context.Context) {
 		}
 	}
 	if len(e.addrs.IPv4)+len(e.addrs.IPv6) == 0 {
-		e.add("addresses", Error, "run in the node's network namespace (hostNetwork: true)", "no interface has one that other machines could know")
+		e.add("addresses", Error, "run in the node's network namespace (hostNetwork: true)", "no interface has an address that other machines can reach")
 	}
 }

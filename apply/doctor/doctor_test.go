@@ -88,7 +88,7 @@ func TestLocalhost(t *testing.T) {
 			t.Fatal(err)
 		}
 		found := (&Node{Root: sysctl.Root(root), Mode: tt.mode}).Examine(t.Context())
-		if told := is(found, "localhost", Warning, "reach what listens on 127.0.0.1"); told != tt.told {
+		if told := is(found, "localhost", Warning, "reach listeners on 127.0.0.1"); told != tt.told {
 			t.Errorf("mode %s, %s: told %t", tt.mode, tt.value, told)
 		}
 	}
@@ -99,7 +99,7 @@ func TestKubeProxyBesideDaemon(t *testing.T) {
 	n := &Node{Leftovers: func(context.Context) ([]apply.Leftover, error) {
 		return []apply.Leftover{{Object: "table ip kube-proxy", KubeProxy: true}}, nil
 	}}
-	for who, found := range map[string]string{"": "its rules are here: table ip kube-proxy", "process 7": "its rules are here beside those of process 7: table ip kube-proxy"} {
+	for who, found := range map[string]string{"": "its rules exist: table ip kube-proxy", "process 7": "its rules exist in addition to those of process 7: table ip kube-proxy"} {
 		n.Writer = func() string { return who }
 		got := n.Examine(t.Context())
 		expect(t, got, "kube-proxy", Warning, found)
@@ -120,8 +120,8 @@ func TestFastpath(t *testing.T) {
 	}
 	n := &Node{Root: sysctl.Root(root), Bridges: func() ([]string, error) { return []string{"cni0"}, nil }}
 	for value, want := range map[string]Finding{
-		"0": {Status: OK, Found: "what pods send by bridge cni0 takes it"},
-		"1": {Status: Warning, Found: "half of each connection gains nothing: net.bridge.bridge-nf-call-iptables = 1"},
+		"0": {Status: OK, Found: "packets of pods on bridge cni0 use it"},
+		"1": {Status: Warning, Found: "one direction of each connection does not use the fast path: net.bridge.bridge-nf-call-iptables = 1"},
 	} {
 		if err := os.WriteFile(setting, []byte(value+"\n"), 0o644); err != nil {
 			t.Fatal(err)
@@ -212,7 +212,7 @@ func TestAPI(t *testing.T) {
 	}{
 		{"no nodes", fakeAPI{version: well, rights: without(role, "nodes"), date: now, address: "192.0.2.11"}, "Node", Error, "nodes is forbidden"},
 		{"well", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.11"}, "Node", OK, "node1 has addresses"},
-		{"well", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.11"}, "rights", OK, "all there"},
+		{"well", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.11"}, "rights", OK, "all granted"},
 		{"well", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.11"}, "clock", OK, "agrees"},
 		{"well", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.11"}, "API server", OK, "v1.36.3"},
 		{"another node", fakeAPI{version: well, rights: role, date: now, address: "192.0.2.12"}, "Node", Error, "192.0.2.12, which no interface"},

@@ -134,7 +134,7 @@ const Unlimited = math.MaxInt64 - 1
 // ErrTooMuch is returned when the limit is exceeded.
 var ErrTooMuch = errors.New("too much")
 
-// TooMuch returns the error for exceeding the limit. what is its subject: "with it the snapshot"
+// TooMuch returns the error for exceeding the limit. what is its subject: "with this file, the snapshot"
 // after the name of a file.
 func TooMuch(what string, limit int64) error {
 	return fmt.Errorf("%s has more than the %d bytes of --snapshot-limit", what, limit)

@@ -57,7 +57,7 @@ func (f *Files) Read() error {
 	for _, file := range found {
 		data, err := files.Read(regular{}, file.Name, &left)
 		if errors.Is(err, files.ErrTooMuch) {
-			err = files.TooMuch("with it the snapshot", f.Limit)
+			err = files.TooMuch("with this file, the snapshot", f.Limit)
 		}
 		if err == nil && !f.AllowEmpty && len(bytes.TrimSpace(data)) == 0 {
 			err = errors.New("is empty, as a failed kubectl leaves a file behind: write it again, or use --allow-empty if that is intended")

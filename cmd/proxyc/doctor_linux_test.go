@@ -55,7 +55,7 @@ func TestDoctor(t *testing.T) {
 	well := look(0, "--proxy-mode", "nftables", "--try", "nftables,iptables")
 	expect(well, "mode nftables", doctor.OK, "were written")
 	expect(well, "mode iptables", doctor.OK, "were written")
-	expect(well, "rules of others", doctor.OK, "none")
+	expect(well, "foreign rules", doctor.OK, "none")
 	expect(well, "kube-proxy", doctor.OK, "no rules")
 	expect(well, "addresses", doctor.OK, "192.0.2.11")
 	expect(well, "lock", doctor.OK, "no proxyc")
@@ -64,8 +64,8 @@ func TestDoctor(t *testing.T) {
 	// the kinds that doctor looks for, so it does not deny that they exist.
 	must("iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-d", "10.96.0.97", "-j", "MARK", "--set-mark", "0x4000")
 	must("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.244.1.97", "-j", "MASQUERADE")
-	expect(look(0, "--proxy-mode", "nftables", "--try", "nftables"), "rules of others", doctor.OK,
-		"none that may drop packets to Services or keep them from ours; whether some set our mark or translate sources is not looked at")
+	expect(look(0, "--proxy-mode", "nftables", "--try", "nftables"), "foreign rules", doctor.OK,
+		"none that may drop or divert packets to Services; not checked: rules that set proxyc's mark or translate sources")
 	must("nft", "flush", "ruleset")
 	if out, code := run("nft", "list", "ruleset"); code != 0 || out != "" {
 		t.Errorf("doctor left rules on the node:\n%s", out)
@@ -80,7 +80,7 @@ func TestDoctor(t *testing.T) {
 	must("nft", "table ip kube-proxy { chain services { }; }")
 	ill := look(1, "--try", "nftables")
 	expect(ill, "forwarding", doctor.Error, "net.ipv4.ip_forward is 0")
-	expect(ill, "rules of others", doctor.Warning, "inet firewalld chain f, hook forward, priority 10: policy drop (firewalld's, by its name)")
+	expect(ill, "foreign rules", doctor.Warning, "inet firewalld chain f, hook forward, priority 10: policy drop (probably of firewalld)")
 	expect(ill, "iptables", doctor.Warning, "both variants hold rules")
 	expect(ill, "lock", doctor.OK, "written by process ")
 	expect(ill, "kube-proxy", doctor.Warning, "table ip kube-proxy")
@@ -91,7 +91,7 @@ func TestDoctor(t *testing.T) {
 	}
 	w.process.Signal(syscall.SIGSTOP)
 	must("nft", "flush", "ruleset")
-	expect(look(1, "--try", "nftables"), "rules", doctor.Error, "nobody has any for Services here, although process ")
+	expect(look(1, "--try", "nftables"), "rules", doctor.Error, "there are none for Services, although process ")
 	w.process.Signal(syscall.SIGCONT)
 
 	without := look(1, "--try", "nftables", "--kubeconfig", "none")

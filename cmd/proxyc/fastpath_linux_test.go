@@ -61,7 +61,7 @@ func TestWatchFastpath(t *testing.T) {
 			return struct{}{}, strings.Contains(must("nft", "list", "table", "inet", "proxyc-fastpath"), "eth1")
 		})
 		out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "doctor", "--proxy-mode", "nftables", "--try", "nftables"))
-		if text := fmt.Sprint(string(out), err); !strings.Contains(text, "warning  fast path: what pods send by bridge cni0 is translated before") {
+		if text := fmt.Sprint(string(out), err); !strings.Contains(text, "warning  fast path: packets of pods on bridge cni0 are translated before") {
 			t.Errorf("doctor says nothing of the bridge:\n%s", text)
 		}
 		must("sysctl", "-w", call+"iptables=0")
