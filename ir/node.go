@@ -101,7 +101,7 @@ func (a *NodePortAddrs) Has(addr netip.Addr, local bool) bool {
 type DetectMode uint8
 
 const (
-	DetectNone      DetectMode = iota // not possible in this family: no packet counts as a pod's
+	DetectNone      DetectMode = iota // not possible in this family: no packet is treated as a pod
 	DetectCIDR                        // by source address: modes ClusterCIDR and NodeCIDR
 	DetectInterface                   // by input interface: mode BridgeInterface
 	DetectPrefix                      // by prefix of its name: mode InterfaceNamePrefix
@@ -120,7 +120,7 @@ type Detector struct {
 
 // IsPod reports whether a packet from src, received on interface in, counts as a
 // pod's ("local" in detectLocalMode). in is empty for packets from the node
-// itself, which an interface mode never counts as a pod's.
+// itself, which an interface mode never treats as a pod.
 func (d *Detector) IsPod(src netip.Addr, in string) bool {
 	switch d.Mode {
 	case DetectCIDR:

@@ -15,7 +15,7 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 		drops       = "nft 'table inet one { chain f { type filter hook forward priority 10; ip daddr 10.244.1.10 drop; }; }'"
 		dropsToo    = "nft 'table inet two { chain f { type filter hook forward priority 20; policy drop; }; }'"
 		counts      = "nft insert rule ip proxyc nat-prerouting meta mark set meta mark or 0x0"
-		lacks       = "table ip proxyc, chain nat-postrouting lacks, or does not come to: "
+		lacks       = "table ip proxyc, chain nat-postrouting: missing or not reached: "
 	)
 	for _, tt := range []struct {
 		name, plane string
@@ -26,17 +26,17 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 		{"a foreign rule is harmless", "nftables", []string{marks}, nil},
 		{"ours is missing beside a harmless foreign rule", "nftables", []string{masquerades, marks}, []string{lacks}},
 		{"ours is missing behind a foreign rule that drops", "nftables", []string{masquerades, drops},
-			[]string{"table inet one, chain f, rule 1, which is none of proxyc's, drops the packet", lacks}},
+			[]string{"table inet one, chain f, rule 1 (foreign) drops the packet", lacks}},
 		{"two drop", "nftables", []string{drops, marks, dropsToo},
-			[]string{"table inet one, chain f, rule 1, which is none of proxyc's, drops the packet", "table inet two, chain f, which is none of proxyc's, drops the packet: policy drop"}},
+			[]string{"table inet one, chain f, rule 1 (foreign) drops the packet", "table inet two, chain f (foreign) drops the packet: policy drop"}},
 		{"two drop", "iptables-nft", []string{"iptables-nft -I FORWARD -d 10.244.1.10 -j DROP", marks, drops},
 			[]string{"table filter, chain FORWARD, rule 1, which", "table inet one, chain f, rule 1, which"}},
 		{"two drop", "iptables-legacy", []string{"iptables-legacy -I FORWARD -d 10.244.1.10 -j DROP; iptables-legacy -P FORWARD DROP; iptables-legacy -I FORWARD 2 -p tcp -j DROP"},
 			[]string{"table filter, chain FORWARD, rule 1, which", "table filter, chain FORWARD, rule 2, which"}},
 		{"a policy behind ours", "iptables-legacy", []string{"iptables-legacy -F KUBE-FORWARD; iptables-legacy -P FORWARD DROP"},
-			[]string{"table filter, chain FORWARD, which is none of proxyc's, drops the packet: policy drop", "table filter, chain KUBE-FORWARD lacks, or does not come to: "}},
+			[]string{"table filter, chain FORWARD (foreign) drops the packet: policy drop", "table filter, chain KUBE-FORWARD: missing or not reached: "}},
 		{"ours is missing beside a harmless foreign rule", "iptables-nft", []string{"iptables-nft -t nat -F KUBE-POSTROUTING; iptables-nft -t nat -I PREROUTING -d 10.96.0.10 -j MARK --set-xmark 0x4000/0x4000"},
-			[]string{"table nat, chain KUBE-POSTROUTING lacks, or does not come to: "}},
+			[]string{"table nat, chain KUBE-POSTROUTING: missing or not reached: "}},
 		{"a harmless rule in ours", "nftables", []string{counts, masquerades}, []string{lacks}},
 	} {
 		t.Run(tt.plane+" "+tt.name, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
 	for _, plane := range []string{"nftables", "iptables-nft"} {
 		t.Run(plane, func(t *testing.T) {
 			t.Parallel()
-			const told = "replies are not followed: foreign rules that may drop: inet foo chain c"
+			const told = "replies are not traced; foreign rules that may drop them: inet foo chain c"
 			w, _ := inTopology(t, plane)
 			if out, code := w.proxyc("apply"); code != 0 {
 				t.Fatal(out)
@@ -114,7 +114,7 @@ items:
 	}
 	w.shell("nft delete element ip proxyc firewall-lists '{ 203.0.113.31 . tcp . 80 }'")
 	out, code := w.proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "203.0.113.31:80")
-	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "because: table ip proxyc, chain firewall-check does not do, as there is no element 203.0.113.31 . tcp . 80 of firewall-lists: ") {
+	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "because: table ip proxyc, chain firewall-check: without effect, as element 203.0.113.31 . tcp . 80 of firewall-lists is missing: ") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 	w.shell("nft delete element ip proxyc service-ips '{ 10.96.0.31 . tcp . 80 }'")

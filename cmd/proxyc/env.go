@@ -110,7 +110,7 @@ func (e *env) doing(what string) { e.progress.Doing(what) }
 
 // comparing shows the progress of a packet comparison.
 func (e *env) comparing(ctx context.Context) context.Context {
-	e.doing("comparing what becomes of packets, destinations")
+	e.doing("comparing packets, destinations")
 	return prove.WithProgress(ctx, e.progress.Count)
 }
 

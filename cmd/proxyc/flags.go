@@ -41,7 +41,7 @@ type dirName string
 // UnmarshalText rejects an empty name, as from an unset variable in a script.
 func (d *dirName) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
-		return errors.New("must name a directory, got nothing")
+		return errors.New("must name a directory, got \"\"")
 	}
 	*d = dirName(text)
 	return nil

@@ -108,7 +108,7 @@ func TestTraceKernelAsksForRoutes(t *testing.T) {
 		{"no forwarding", "sysctl -w net.ipv4.ip_forward=0", "sysctl -w net.ipv4.ip_forward=1", "192.0.2.200", exitFindings,
 			[]string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: net.ipv4.conf.eth0.forwarding is 0\n"}},
 		{"no forwarding of pods", "sysctl -w net.ipv4.conf.cni0.forwarding=0", "sysctl -w net.ipv4.conf.cni0.forwarding=1", "192.0.2.200", exitFindings,
-			[]string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: net.ipv4.conf.cni0.forwarding is 0, so that replies go nowhere\n"}},
+			[]string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: net.ipv4.conf.cni0.forwarding is 0, so replies are lost\n"}},
 		{"no forwarding, from node", "sysctl -w net.ipv4.ip_forward=0", "sysctl -w net.ipv4.ip_forward=1", "node", exitDone, []string{"=> 10.244.1.10:8080"}},
 		{"blackhole", "ip route add blackhole 10.244.1.10", "ip route del blackhole 10.244.1.10", "192.0.2.200", exitFindings, []string{"=> dropped\n", "because: route to 10.244.1.10 from 192.0.2.200 by eth0: a blackhole route or rule, or rp_filter"}},
 		{"blackhole, from node", "ip route add blackhole 10.244.1.10", "ip route del blackhole 10.244.1.10", "node", exitFindings, []string{"=> dropped\n", "because: route to 10.244.1.10: a blackhole route or rule\n"}},
@@ -120,8 +120,8 @@ func TestTraceKernelAsksForRoutes(t *testing.T) {
 		{"rule by the mark", "ip rule add fwmark 0x4000/0x4000 blackhole", "ip rule del fwmark 0x4000/0x4000 blackhole", "192.0.2.200", exitFindings, []string{"=> dropped\n", "a blackhole route or rule"}},
 		{"no route", "ip route flush table main; ip route add 192.0.2.0/24 dev eth0", "ip route add 10.244.1.0/24 dev cni0", "192.0.2.200", exitFindings, []string{"=> dropped\n"}},
 		{"rp_filter", "sysctl -w net.ipv4.conf.eth0.rp_filter=1; ip route add 192.0.2.200 dev eth1", "sysctl -w net.ipv4.conf.eth0.rp_filter=0; ip route del 192.0.2.200 dev eth1", "192.0.2.200@eth0", exitFindings, []string{"=> dropped\n", "rp_filter, which rejects this source on eth0\n"}},
-		{"no interface", "true", "true", "192.0.2.200@eth7", exitFindings, []string{"not looked at: routes and forwarding: eth7: no such interface\n"}},
-		{"no machine", "true", "true", "0.0.0.0@eth0", exitFindings, []string{"not looked at: routes and forwarding: no machine has the address 0.0.0.0\n"}},
+		{"no interface", "true", "true", "192.0.2.200@eth7", exitFindings, []string{"not checked: routes and forwarding: eth7: no such interface\n"}},
+		{"no machine", "true", "true", "0.0.0.0@eth0", exitFindings, []string{"not checked: routes and forwarding: no machine has the address 0.0.0.0\n"}},
 		{"all undone", "true", "true", "192.0.2.200", exitDone, []string{served}},
 	}
 	for _, plane := range []string{"nftables", "iptables-nft", "iptables-legacy"} {
@@ -146,7 +146,7 @@ func TestTraceKernelAsksForRoutes(t *testing.T) {
 				}
 				passes := strings.Contains(out, "=> 10.244.1.10:8080")
 				if strings.Contains(out, "=> not known\n") { // what would be, were routes as they should
-					passes = strings.Contains(out, "if that does nothing to the packet: 10.244.1.10:8080+snat\n")
+					passes = strings.Contains(out, "if that has no effect on the packet: 10.244.1.10:8080+snat\n")
 				}
 				wait := time.Second
 				if passes {
@@ -202,14 +202,14 @@ func TestTraceKernelNamesTheCause(t *testing.T) {
 		plane, does string
 		want        []string // the causes, each by a part
 	}{
-		{"nftables", docker + "iptables-nft -P FORWARD DROP", []string{"table ip filter, chain FORWARD, which is none of proxyc's, drops the packet: policy drop"}},
-		{"nftables", "nft delete table ip proxyc", []string{"table ip proxyc is not there"}},
-		{"nftables", docker + "nft delete table ip proxyc", []string{"table ip proxyc is not there"}},
+		{"nftables", docker + "iptables-nft -P FORWARD DROP", []string{"table ip filter, chain FORWARD (foreign) drops the packet: policy drop"}},
+		{"nftables", "nft delete table ip proxyc", []string{"table ip proxyc is missing"}},
+		{"nftables", docker + "nft delete table ip proxyc", []string{"table ip proxyc is missing"}},
 		{"nftables", docker + "iptables-nft -P FORWARD DROP; nft delete table ip proxyc",
-			[]string{"table ip proxyc is not there", "table ip filter, chain FORWARD, which is none of proxyc's, drops the packet: policy drop"}},
-		{"nftables", docker + "nft flush chain ip proxyc nat-prerouting", []string{"table ip proxyc, chain nat-prerouting lacks, or does not come to: jump services"}},
-		{"iptables-nft", docker + "iptables-nft -t nat -D PREROUTING 1", []string{"table nat, chain PREROUTING lacks, or does not come to: "}},
-		{"iptables-nft", docker + "iptables-nft -A FORWARD -p tcp --dport 8080 -j DROP", []string{"table filter, chain FORWARD, rule 6, which is none of proxyc's, drops the packet: "}},
+			[]string{"table ip proxyc is missing", "table ip filter, chain FORWARD (foreign) drops the packet: policy drop"}},
+		{"nftables", docker + "nft flush chain ip proxyc nat-prerouting", []string{"table ip proxyc, chain nat-prerouting: missing or not reached: jump services"}},
+		{"iptables-nft", docker + "iptables-nft -t nat -D PREROUTING 1", []string{"table nat, chain PREROUTING: missing or not reached: "}},
+		{"iptables-nft", docker + "iptables-nft -A FORWARD -p tcp --dport 8080 -j DROP", []string{"table filter, chain FORWARD, rule 6 (foreign) drops the packet: "}},
 	} {
 		t.Run(tt.plane+" "+tt.does, func(t *testing.T) {
 			t.Parallel()
@@ -226,7 +226,7 @@ func TestTraceKernelNamesTheCause(t *testing.T) {
 				t.Errorf("exit %d, want the causes %q in:\n%s", code, tt.want, out)
 			}
 			proof, code := w.proxyc("prove", "ir", "kernel")
-			if gone := strings.Contains(tt.does, "delete table"); gone && code != exitFindings || gone != strings.Contains(proof, "table ip proxyc is not there\n") {
+			if gone := strings.Contains(tt.does, "delete table"); gone && code != exitFindings || gone != strings.Contains(proof, "table ip proxyc is missing\n") {
 				t.Errorf("prove: exit %d:\n%s", code, proof)
 			}
 		})

@@ -130,14 +130,14 @@ func TestDemoLive(t *testing.T) {
 			}
 			text := d.out.String()
 			for _, want := range []string{
-				`=> 10\.244\.1\.10:8080 10\.244\.1\.11:8080\n  really: by web-1, which sees 10\.244\.1\.20; by web-2, which sees 10\.244\.1\.20\n`,
-				`\+snat 10\.244\.1\.11:8080\+snat\n  really: by web-1, which sees 10\.244\.1\.1; by web-2, which sees 10\.244\.1\.1\n`,
-				`=> rejected\n(?:  .*\n)*?  really: refused\n`,
-				`=> dropped\n(?:  .*\n)*?  really: no answer\n`,
-				`The pod web-2 dies\n.*in force after .*\n(?:.*\n)*?  => 10\.244\.1\.10:8080\n  really: by web-1, which sees 10\.244\.1\.20\n`,
-				`Somebody else adds a rule: .*\n  really: no answer\n`,
-				`because: table inet firewall, chain forward, rule 1, which is none of proxyc's, drops the packet`,
-				`# All went as trace says\.`,
+				`=> 10\.244\.1\.10:8080 10\.244\.1\.11:8080\n  actual: by web-1, client address 10\.244\.1\.20; by web-2, client address 10\.244\.1\.20\n`,
+				`\+snat 10\.244\.1\.11:8080\+snat\n  actual: by web-1, client address 10\.244\.1\.1; by web-2, client address 10\.244\.1\.1\n`,
+				`=> rejected\n(?:  .*\n)*?  actual: refused\n`,
+				`=> dropped\n(?:  .*\n)*?  actual: no answer\n`,
+				`Pod web-2 is killed\n.*applied after .*\n(?:.*\n)*?  => 10\.244\.1\.10:8080\n  actual: by web-1, client address 10\.244\.1\.20\n`,
+				`Another program adds a rule: .*\n  actual: no answer\n`,
+				`because: table inet firewall, chain forward, rule 1 (foreign) drops the packet`,
+				`# All connections match their traces\.`,
 			} {
 				if !regexp.MustCompile(want).MatchString(text) {
 					t.Errorf("want %s in\n%s", want, text)
@@ -162,7 +162,7 @@ func TestDemoLiveLeavesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := startDemo(t)
-			d.until("rules", func() bool { return strings.Contains(d.out.String(), "in force after") })
+			d.until("rules", func() bool { return strings.Contains(d.out.String(), "applied after") })
 			if n := len(d.processes()); n < 6 {
 				t.Fatalf("%d processes: %v", n, d.processes())
 			}
@@ -185,7 +185,7 @@ func TestDemoLiveRefuses(t *testing.T) {
 	for args, want := range map[string]string{
 		"demo --live --mode ipvs": `--live: mode must be nftables or iptables, got "ipvs"`,
 		"demo --live --write x":   "--live, --write: cannot be combined",
-		"demo --part node":        "--part: is for --live alone",
+		"demo --part node":        "--part: is only for --live",
 	} {
 		var stderr strings.Builder
 		e := testEnv(t, disk.OS{}, strings.Fields(args)...)

@@ -90,7 +90,7 @@ func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
 					passes := strings.Contains(out, "  => 10.244.")
 					stops := strings.Contains(out, "  => dropped\n") || strings.Contains(out, "  => rejected\n")
 					switch {
-					case strings.Contains(out, "not understood") || strings.Contains(out, "not looked at") || passes == stops:
+					case strings.Contains(out, "unsupported") || strings.Contains(out, "not checked") || passes == stops:
 						t.Errorf("%s to %s: the rules are not followed:\n%s", from.host, to, out)
 					case passes != (err == nil), passes != (code == exitDone):
 						t.Errorf("%s to %s: exit %d, and in truth %v:\n%s", from.host, to, code, err, out)
@@ -131,7 +131,7 @@ func TestTraceKernelReportsNoFateBeyondUnknownRules(t *testing.T) {
 				}
 				return
 			}
-			if code != exitFindings || !strings.Contains(out, "  => not known\n") || !strings.Contains(out, "not understood: "+tt.want) {
+			if code != exitFindings || !strings.Contains(out, "  => not known\n") || !strings.Contains(out, "unsupported: "+tt.want) {
 				t.Errorf("exit %d, want 1, no fate, and %q in:\n%s", code, tt.want, out)
 			}
 			out, _ = w.proxyc("trace", "--kernel", "-o", "json", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")

@@ -97,7 +97,7 @@ func TestProgressCounts(t *testing.T) {
 	show()
 	end()
 	show()
-	want := cleared + "proxyc: comparing what becomes of packets, destinations: 3 of 40 ..." + cleared
+	want := cleared + "proxyc: comparing packets, destinations: 3 of 40 ..." + cleared
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}

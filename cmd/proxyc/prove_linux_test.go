@@ -21,8 +21,8 @@ func TestProveKernel(t *testing.T) {
 	for _, tt := range []struct{ plane, mode, fault, finds string }{
 		{"nftables", "nftables", "nft delete element ip proxyc service-ips { 10.96.0.97 . tcp . 80 }", "kernel  rejected"},
 		{"nftables", "nftables", "nft insert rule ip proxyc services ip daddr 10.96.0.97 drop", "kernel  dropped"},
-		{"nftables", "nftables", "nft insert rule ip proxyc services ip saddr . ip daddr { 192.0.2.77 . 10.96.0.97 } drop", "not understood: table ip proxyc, chain services, rule 1: "},
-		{"nftables", "nftables", "nft add set ip proxyc evil { type ipv4_addr ; elements = { 192.0.2.77 } ; } ; insert rule ip proxyc services ip saddr @evil drop", "not understood: table ip proxyc, chain services, rule 1: "},
+		{"nftables", "nftables", "nft insert rule ip proxyc services ip saddr . ip daddr { 192.0.2.77 . 10.96.0.97 } drop", "unsupported: table ip proxyc, chain services, rule 1: "},
+		{"nftables", "nftables", "nft add set ip proxyc evil { type ipv4_addr ; elements = { 192.0.2.77 } ; } ; insert rule ip proxyc services ip saddr @evil drop", "unsupported: table ip proxyc, chain services, rule 1: "},
 		{"iptables-nft", "iptables", "iptables-nft -t nat -I KUBE-SERVICES -d 10.96.0.97 -j ACCEPT", "kernel  not ours"},
 		{"iptables-legacy", "iptables", "iptables-legacy -t filter -I KUBE-FORWARD -s 198.51.100.7 -j DROP", "from 198.51.100.7/32"},
 		{"ipvs", "ipvs", "ipvsadm -d -t 10.96.0.97:80 -r 10.244.1.97:8080", "kernel  rejected"},
@@ -145,7 +145,7 @@ func TestProveListing(t *testing.T) {
 	if out, code := run("nft", "insert", "rule", "ip", "proxyc", "services", "limit", "rate", "1/second"); code != 0 {
 		t.Fatal(out)
 	}
-	listings("not understood: table ip proxyc, chain services, rule 1: limit", 1)
+	listings("unsupported: table ip proxyc, chain services, rule 1: limit", 1)
 }
 
 // The daemon proves each change if configured, and serves the rules in force at its socket.

@@ -44,7 +44,7 @@ func TestReplayNetns(t *testing.T) {
 		return string(out)
 	}
 	for _, wrong := range []string{"x/" + name, "../netns/" + name, name + "-none"} {
-		if out, err := replay("run.jsonl", "--netns="+wrong); err == nil || !strings.Contains(out, "--netns: must name a network namespace, as ip netns add makes one") {
+		if out, err := replay("run.jsonl", "--netns="+wrong); err == nil || !strings.Contains(out, "--netns: must name a network namespace, as created by ip netns add") {
 			t.Errorf("--netns=%s: %v, %s", wrong, err, out)
 		}
 	}

@@ -87,7 +87,7 @@ func (c *snapshotCmd) Run(e *env) (err error) {
 		fmt.Fprintf(e.stderr, "%s: %s\n", c.Out, countsOf(t.objects))
 	}
 	if flags := nodeFlags(&t.facts); flags != "" {
-		fmt.Fprintf(e.stderr, "the node: %s\n", flags)
+		fmt.Fprintf(e.stderr, "flags for the node: %s\n", flags)
 	}
 	return t.left
 }

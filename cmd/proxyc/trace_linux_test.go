@@ -50,12 +50,12 @@ func TestKernelOfAnotherMode(t *testing.T) {
 	t.Parallel()
 	haveIPVS := applytest.HaveIPVS(t)
 	for _, tt := range []struct{ plane, mode, want string }{
-		{"nftables", "iptables", "this node has the rules of mode nftables (table ip proxyc) and none of mode iptables"},
-		{"nftables", "ipvs", "this node has the rules of mode nftables (table ip proxyc) and none of mode ipvs"},
-		{"iptables-nft", "nftables", "this node has the rules of mode iptables (iptables-nft nat KUBE-NODEPORTS) and none of mode nftables"},
-		{"iptables-legacy", "nftables", "this node has the rules of mode iptables (iptables-legacy nat KUBE-NODEPORTS) and none of mode nftables"},
-		{"iptables-nft", "ipvs", "this node has the rules of mode iptables (iptables-nft nat KUBE-NODEPORTS) and none of mode ipvs"},
-		{"ipvs", "iptables", "this node has the rules of mode ipvs (iptables-nft nat KUBE-LOAD-BALANCER) and none of mode iptables"},
+		{"nftables", "iptables", "this node has rules of mode nftables (table ip proxyc), and none of the configured mode iptables"},
+		{"nftables", "ipvs", "this node has rules of mode nftables (table ip proxyc), and none of the configured mode ipvs"},
+		{"iptables-nft", "nftables", "this node has rules of mode iptables (iptables-nft nat KUBE-NODEPORTS), and none of the configured mode nftables"},
+		{"iptables-legacy", "nftables", "this node has rules of mode iptables (iptables-legacy nat KUBE-NODEPORTS), and none of the configured mode nftables"},
+		{"iptables-nft", "ipvs", "this node has rules of mode iptables (iptables-nft nat KUBE-NODEPORTS), and none of the configured mode ipvs"},
+		{"ipvs", "iptables", "this node has rules of mode ipvs (iptables-nft nat KUBE-LOAD-BALANCER), and none of the configured mode iptables"},
 	} {
 		t.Run(tt.plane+" "+tt.mode, func(t *testing.T) {
 			t.Parallel()
@@ -81,19 +81,19 @@ func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ plane, does, want string }{
 		{"nftables", "iptables-legacy -t filter -L -n; nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy accept; }'", ""},
-		{"nftables", "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", "because: table legacy iptables filter, chain FORWARD, rule 1, which is none of proxyc's, drops the packet"},
-		{"nftables", "iptables-legacy -P FORWARD DROP", "because: table legacy iptables filter, chain FORWARD, which is none of proxyc's, drops the packet: policy drop"},
+		{"nftables", "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", "because: table legacy iptables filter, chain FORWARD, rule 1 (foreign) drops the packet"},
+		{"nftables", "iptables-legacy -P FORWARD DROP", "because: table legacy iptables filter, chain FORWARD (foreign) drops the packet: policy drop"},
 		{"nftables", "nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy accept; }'; nft add rule netdev ev in tcp dport 80 drop",
-			"not looked at: table netdev ev has 1 rule, "},
-		{"nftables", "nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy drop; }'", "not looked at: table netdev ev has a chain with the policy drop"},
+			"not checked: table netdev ev has 1 rule, "},
+		{"nftables", "nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy drop; }'", "not checked: table netdev ev has a chain with the policy drop"},
 		{"iptables-nft", "iptables-nft -t mangle -L -n; iptables-nft -t raw -N empty; iptables-legacy -t filter -L -n", ""},
 		{"iptables-nft", "iptables-nft -t mangle -A FORWARD -p tcp --dport 8080 -j DROP", "because: table mangle, chain FORWARD, rule 1, "},
 		{"iptables-nft", "iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j DROP; iptables-nft -t raw -A OUTPUT -p tcp -j NOTRACK", "because: table raw, chain PREROUTING, rule 1, "},
-		{"iptables-nft", "iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j NOTRACK", "because: table raw, chain PREROUTING, rule 1, which is none of proxyc's, decides about the packet"},
+		{"iptables-nft", "iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j NOTRACK", "because: table raw, chain PREROUTING, rule 1 (foreign) determines the result"},
 		{"iptables-nft", "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", "because: table legacy iptables filter, chain FORWARD, rule 1, "},
 		{"iptables-legacy", "iptables-legacy -t mangle -A FORWARD -p tcp --dport 8080 -j DROP", "because: table mangle, chain FORWARD, rule 1, "},
 		{"iptables-legacy", "nft add table ip filter; nft add chain ip filter FORWARD '{ type filter hook forward priority 0; }'; nft add rule ip filter FORWARD tcp dport 8080 drop",
-			"table ip filter, chain FORWARD, rule 1, which is none of proxyc's, drops the packet"},
+			"table ip filter, chain FORWARD, rule 1 (foreign) drops the packet"},
 	} {
 		t.Run(tt.plane+" "+tt.does, func(t *testing.T) {
 			t.Parallel()
@@ -106,7 +106,7 @@ func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
 				code = exitDone
 			}
 			out, got := w.proxyc("trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")
-			if got != code || !strings.Contains(out, tt.want) || tt.want == "" && strings.Contains(out, "not looked at") {
+			if got != code || !strings.Contains(out, tt.want) || tt.want == "" && strings.Contains(out, "not checked") {
 				t.Errorf("exit %d, want %d and %q in:\n%s", got, code, tt.want, out)
 			}
 		})
@@ -125,7 +125,7 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 		want        []string
 	}{
 		{"ip ev type nat hook prerouting priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
-			[]string{"=> 10.244.1.12:8080\n", "wanted: 10.244.1.97:8080", "because: table ip ev, chain p, rule 1, which is none of proxyc's, decides about the packet"}},
+			[]string{"=> 10.244.1.12:8080\n", "expected: 10.244.1.97:8080", "because: table ip ev, chain p, rule 1 (foreign) determines the result"}},
 		{"inet ev type nat hook prerouting priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat ip to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
 			[]string{"=> 10.244.1.12:8080\n", "because: table inet ev, chain p, rule 1, "}},
 		{"ip ev type nat hook output priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "node", exitFindings,
@@ -133,11 +133,11 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 		{"ip ev type nat hook output priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitDone, []string{served}},
 		{"ip ev type nat hook prerouting priority -90", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitDone, []string{served}},
 		{"ip ev type nat hook prerouting priority -100", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
-			[]string{"not understood: table ip ev, chain p: has the priority of others", "if it is: 10.244.1.12:8080"}},
+			[]string{"unsupported: table ip ev, chain p: has the same priority as another chain", "if it comes first: 10.244.1.12:8080"}},
 		{"ip ev type nat hook prerouting priority -100", "ip daddr 10.96.0.97 ip dscp 1 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
-			[]string{"not understood: table ip ev, chain p, rule 1: "}},
+			[]string{"unsupported: table ip ev, chain p, rule 1: "}},
 		{"ip ev type filter hook prerouting priority -100", "ip daddr 10.96.0.97 drop", "10.244.1.5@cni0", exitFindings,
-			[]string{"not understood: table ip ev, chain p: has the priority of others, so that nobody knows who is first; if it is: dropped"}},
+			[]string{"unsupported: table ip ev, chain p: has the same priority as another chain, so the order is unknown; if it comes first: dropped"}},
 		{"ip ev type filter hook prerouting priority -100", "ip daddr 10.96.0.98 drop", "10.244.1.5@cni0", exitDone, []string{served}},
 		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.96.0.97 drop", "10.244.1.5@cni0", exitFindings, []string{"=> dropped\n", "because: table ip ev, chain p, rule 1, "}},
 		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.244.1.97 drop", "10.244.1.5@cni0", exitDone, []string{served}},
@@ -146,12 +146,12 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 		{"ip ev type nat hook postrouting priority 110", "ip daddr 10.244.1.97 masquerade", "10.244.1.5@cni0", exitFindings,
 			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1, "}},
 		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.96.0.97 meta mark set mark or 0x4000", "10.244.1.5@cni0", exitFindings,
-			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1, which is none of proxyc's, decides about the packet"}},
+			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1 (foreign) determines the result"}},
 		{"ip ev type filter hook output priority -150", "ip daddr 10.96.0.97 meta mark set mark and 0xffffbfff", "node", exitDone, []string{"=> 10.244.1.97:8080+snat\n"}},
 		{"ip ev type filter hook prerouting priority -150", "meta mark set mark or 0x4000; }; chain q { type filter hook prerouting priority -150; meta mark set mark and 0xffffbfff", "10.244.1.5@cni0", exitFindings,
-			[]string{"not understood: table ip ev, chain q: has the priority of others, so that nobody knows who is first; if it is: 10.244.1.97:8080+snat"}},
+			[]string{"unsupported: table ip ev, chain q: has the same priority as another chain, so the order is unknown; if it comes first: 10.244.1.97:8080+snat"}},
 		{"ip ev type filter hook forward priority -10", "meta mark set mark or 0x4000", "10.244.1.5@cni0", exitFindings,
-			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1, which is none of proxyc's, decides about the packet"}},
+			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1 (foreign) determines the result"}},
 	}
 	for _, variant := range []string{"nft", "legacy"} {
 		plane := "iptables-" + variant
@@ -200,7 +200,7 @@ func TestProveKernelPrintsCommandsThatRun(t *testing.T) {
 					if !strings.HasPrefix(command, "proxyc trace ") {
 						continue
 					}
-					if traced, code := w.run("sh", "-c", command); code != exitFindings || !strings.Contains(traced, "is not wanted") {
+					if traced, code := w.run("sh", "-c", command); code != exitFindings || !strings.Contains(traced, "is not expected") {
 						t.Errorf("%s: exit %d:\n%s", command, code, traced)
 					}
 					if shown++; shown == 5 {
@@ -234,7 +234,7 @@ func TestTraceKernelNamesLostBackends(t *testing.T) {
 			for _, want := range []string{
 				"=> rejected (25%) or " + left + "(66.67%) " + left + "+snat(33.33%) (75%)\n", ": map backends lacks " + lost + "\n", "because: table ip proxyc, chain ",
 			} {
-				if code != exitFindings || !strings.Contains(out, want) || strings.Contains(out, "is not wanted") || strings.Count(out, "because") != 1 {
+				if code != exitFindings || !strings.Contains(out, want) || strings.Contains(out, "is not expected") || strings.Count(out, "because") != 1 {
 					t.Errorf("exit %d, want 1, one cause and %q in:\n%s", code, want, out)
 				}
 			}
@@ -279,7 +279,7 @@ func TestTraceKernelNamesElements(t *testing.T) {
 				code = exitDone
 			}
 			out, got := w.proxyc("trace", "--kernel", "--from", "192.0.2.77@cni0", "--to", tt.to)
-			if got != code || !strings.Contains(out, tt.want) || strings.Contains(out, "not understood") {
+			if got != code || !strings.Contains(out, tt.want) || strings.Contains(out, "unsupported") {
 				t.Errorf("exit %d, want %d and %q in:\n%s", got, code, tt.want, out)
 			}
 			if tt.to == "10.96.0.97:80" && !strings.Contains(out, "(affinity)") {
@@ -293,7 +293,7 @@ func TestTraceKernelNamesElements(t *testing.T) {
 func TestTraceKernelTellsOperands(t *testing.T) {
 	t.Parallel()
 	for rule, want := range map[string]string{
-		"tcp dport 8080 drop":                                        "rule 1, which is none of proxyc's, drops the packet: meta l4proto tcp th dport 8080 drop",
+		"tcp dport 8080 drop":                                        "rule 1 (foreign) drops the packet: meta l4proto tcp th dport 8080 drop",
 		"tcp dport { 80, 8080 } drop":                                "meta l4proto tcp th dport { 80, 8080 } drop",
 		"ip daddr { 10.244.0.0/16, 10.9.0.1 } drop":                  "ip daddr { 10.9.0.1/32, 10.244.0.0/16 } drop",
 		"tcp dport { 1, 2, 3, 4, 5, 6, 7, 8, 9, 8080 } drop":         "th dport { 1, 2, 3, 4, 5, 6, 7, 8, … } drop",

@@ -195,7 +195,7 @@ func TestPage(t *testing.T) {
 	b.to("#findings")
 	b.has("#findings", "PX413", "new", "new/services.yaml:22", "Why it matters")
 	b.to("#diff")
-	b.has("#diff", "5 are no longer served", "3 Services, alike", "shop/cart", "served → dropped", "on node1")
+	b.has("#diff", "5 are no longer served", "3 Services with the same change", "shop/cart", "served → dropped", "on node1")
 	b.to("#reach")
 	b.has("#reach", "LoadBalancer 203.0.113.30:443/tcp", "all but 198.51.100.0/24", "dropped")
 	b.do(chromedp.SetValue("#reach-fate", "refused"), chromedp.Evaluate(`document.getElementById("reach-fate").dispatchEvent(new Event("change"))`, nil))
@@ -204,7 +204,7 @@ func TestPage(t *testing.T) {
 	}
 
 	b.to("#services/shop%2Fedge")
-	b.has("#service", "shop/edge", "Who may reach it", "PX422", "Differences")
+	b.has("#service", "shop/edge", "Who can reach it", "PX422", "Differences")
 	drawn := eval[string](b, `document.querySelector("#service svg").textContent`)
 	for _, want := range []string{"LoadBalancer 203.0.113.10:443/tcp", "Local", "this node: masqueraded", "https Cluster", "10.244.1.10:8443 here", "−\u00a010.244.3.10:8443"} {
 		if !strings.Contains(drawn, want) {
@@ -231,7 +231,7 @@ func TestChangesWithoutService(t *testing.T) {
 	run(t, dir, "report", "-c", "config.yaml", "-s", "cluster.yaml", "-s", "network.yaml", "--against", "cluster.yaml", "-o", "report.html")
 	b := open(t, filepath.Join(dir, "report.html"))
 	b.to("#diff")
-	b.has("#diff", "no Service's", "other addresses of 10.97.0.0/16")
+	b.has("#diff", "no Service", "other addresses of 10.97.0.0/16")
 	b.to("#services")
 	b.do(chromedp.SetValue("#show", "changed"), chromedp.Evaluate(`document.getElementById("show").dispatchEvent(new Event("change"))`, nil))
 	if names := eval[[]string](b, `[...document.querySelectorAll("#list .row")].map(e => e.innerText)`); len(names) > 0 {
@@ -271,7 +271,7 @@ func TestKeyboard(t *testing.T) {
 	// Every link of the sections is reachable, and opens its section.
 	b.do(chromedp.Evaluate(`document.querySelector("nav a[href='#trace']").focus()`, nil), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#from"))
 	b.do(chromedp.Focus("#from"), chromedp.KeyEvent("192.0.2.200"), chromedp.Focus("#to"), chromedp.KeyEvent("203.0.113.30:443"), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#course .outcome"))
-	b.has("#course", "dropped", "outside the ranges 198.51.100.0/24", "the source ranges must hold 192.0.2.200")
+	b.has("#course", "dropped", "outside the ranges 198.51.100.0/24", "the source ranges must contain 192.0.2.200")
 }
 
 // TestTrace compares the form with proxyc trace, by the packets that both accept.

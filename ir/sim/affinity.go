@@ -88,7 +88,7 @@ func WithAffinity(ways []Way, again func([]Remembered) []Way, doubt func(string)
 	}
 	o.Affinity = sticky > 0
 	if o.Affinity && sticky < accepted {
-		doubt("clients of some backends are remembered, of others not")
+		doubt("some backends have affinity, others have none")
 	}
 	for _, m := range asked {
 		if m.Pins {

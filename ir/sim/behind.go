@@ -21,7 +21,7 @@ func (t *tracer) behind(to netip.AddrPort, marked bool) Fate {
 	local := t.own.Has(m.Addr)
 	if f != nil && t.caps.Has(ir.GuardsTranslated) && len(f.SourceRanges) > 0 && t.usable(f) {
 		t.step(ir.Origin{Object: f.SourceRanges[0].Origin.Object, Field: "spec.loadBalancerSourceRanges"},
-			"%s is the %s of %s, whose source ranges admit nothing that was translated: dropped", m, f.Kind, f.Port)
+			"%s is the %s of %s, whose source ranges admit no translated packet: dropped", m, f.Kind, f.Port)
 		return Dropped
 	}
 	if marked && !local && !t.pkt.FromNode() && t.caps.Has(ir.ForwardsMarked) {
@@ -67,7 +67,7 @@ func (t *tracer) refusal(f *ir.Frontend, local bool) Fate {
 		}
 	}
 	if f != nil {
-		t.step(f.Origin, "%s, the destination now, is the %s of %s", f.Match, f.Kind, f.Port)
+		t.step(f.Origin, "%s, the new destination, is the %s of %s", f.Match, f.Kind, f.Port)
 		if o := t.noRoute(f); o.Fate != NotOurs {
 			return o.Fate
 		}

@@ -28,7 +28,7 @@ func (e *Evaluator) Hindrances(pkt Packet) []Hindrance {
 	}
 	h := hindrances{tracer: &t}
 	for _, r := range t.refused {
-		h.add(nil, r.backend.Origin, "endpoint %s must be where packets are not %s", r.backend.AddrPort, r.fate)
+		h.add(nil, r.backend.Origin, "endpoint %s must be at an address where packets are not %s", r.backend.AddrPort, r.fate)
 	}
 	if len(h.found) > 0 {
 		return h.found
@@ -65,7 +65,7 @@ func (h *hindrances) frontend(f *ir.Frontend) {
 			ranges[i] = r.Prefix.String()
 		}
 		h.add(nil, ir.Origin{Object: f.SourceRanges[0].Origin.Object, Field: "spec.loadBalancerSourceRanges"},
-			"the source ranges must hold %s, and are %s", h.pkt.Src, strings.Join(ranges, ", "))
+			"the source ranges must contain %s; they are %s", h.pkt.Src, strings.Join(ranges, ", "))
 	}
 	if slices.ContainsFunc(f.Routes, func(r ir.Route) bool { return h.matches(r.From) }) {
 		return
@@ -83,7 +83,7 @@ func (h *hindrances) frontend(f *ir.Frontend) {
 // nodePort adds all hindrances of a node port.
 func (h *hindrances) nodePort(f *ir.Frontend) {
 	if ports := &h.program.Node.NodePorts; !ports.Has(h.pkt.Dst, true) {
-		h.add(nil, ports.Origin, "node ports must answer on %s, for that of %s", h.pkt.Dst, f.Port)
+		h.add(nil, ports.Origin, "node ports must answer on %s, for the NodePort of %s", h.pkt.Dst, f.Port)
 	}
 	h.frontend(f)
 }
@@ -106,7 +106,7 @@ func (h *hindrances) near() bool {
 	}
 	for _, f := range of {
 		has := ports[f.Port.Service.String()]
-		h.add(nil, ir.Origin{Object: f.Origin.Object, Field: "spec.ports"}, "%s must have port %d/%s at its %s, and has %s",
+		h.add(nil, ir.Origin{Object: f.Origin.Object, Field: "spec.ports"}, "%s must have port %d/%s at its %s; it has %s",
 			f.Port.Service, h.pkt.Port, h.pkt.Protocol, f.Kind, strings.Join(slices.Compact(has), ", "))
 	}
 	if len(of) > 0 {

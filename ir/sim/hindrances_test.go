@@ -17,13 +17,13 @@ func TestHindrances(t *testing.T) {
 		want     []string
 	}{
 		{pod, "10.96.0.10:80", nil},
-		{denied, "203.0.113.14:80", []string{"the source ranges must hold 198.18.7.7, and are 198.51.100.0/24"}},
-		{denied, "203.0.113.13:80", []string{"the source ranges must hold 198.18.7.7, and are 198.51.100.0/24", "default/none must have a ready endpoint"}},
+		{denied, "203.0.113.14:80", []string{"the source ranges must contain 198.18.7.7; they are 198.51.100.0/24"}},
+		{denied, "203.0.113.13:80", []string{"the source ranges must contain 198.18.7.7; they are 198.51.100.0/24", "default/none must have a ready endpoint"}},
 		{outside, "192.0.2.11:30082", []string{"default/remote must have a ready endpoint on node node1, or the traffic policy Cluster"}},
-		{pod, "10.96.0.10:81", []string{"default/web must have port 81/tcp at its ClusterIP, and has 80/tcp"}},
+		{pod, "10.96.0.10:81", []string{"default/web must have port 81/tcp at its ClusterIP; it has 80/tcp"}},
 		{pod, "10.96.7.7:80", []string{"a Service with rules must have 10.96.7.7, an address of the service network 10.96.0.0/16"}},
 		{pod, "192.0.2.12:30083", []string{"192.0.2.12 must be an address of node node1, for the NodePort of default/none", "default/none must have a ready endpoint"}},
-		{"127.0.0.1", "127.0.0.1:30080", []string{"node ports must answer on 127.0.0.1, for that of default/web"}},
+		{"127.0.0.1", "127.0.0.1:30080", []string{"node ports must answer on 127.0.0.1, for the NodePort of default/web"}},
 		{pod, "198.51.100.1:80", nil},
 		{pod, "[fd00::1]:80", nil},
 	} {

@@ -39,7 +39,7 @@ func ParsePacket(from, to string) (Packet, error) {
 		src, err = netip.ParseAddr(addr)
 	}
 	if err != nil {
-		return Packet{}, fmt.Errorf("source %q: must be IP or IP:PORT, with @INTERFACE for what comes in by one", from)
+		return Packet{}, fmt.Errorf("source %q: must be IP[:PORT][@INTERFACE]", from)
 	}
 	match := to
 	if !strings.Contains(match, "/") {

@@ -100,7 +100,7 @@ func (t *tracer) trace() Outcome {
 		if t.guards(f) && !t.admitted(f) {
 			return Outcome{Fate: Dropped}
 		}
-		t.step(f.FallbackOrigin, "no route: mode %s goes on to node ports", node.Mode)
+		t.step(f.FallbackOrigin, "no route: mode %s continues with node ports", node.Mode)
 	}
 	if answers {
 		t.step(port.Origin, "%s on the node's address %s is the NodePort of %s", port.Match, pkt.Dst, port.Port)
@@ -158,7 +158,7 @@ func (t *tracer) refusing(f, other *ir.Frontend) *ir.Frontend {
 		first, why = port, "node port"
 	}
 	if first != f {
-		t.step(first.Origin, "no route, and none at %s: in mode %s the %s says how it is refused", first.Match, t.program.Node.Mode, why)
+		t.step(first.Origin, "no route, and none at %s: in mode %s the %s decides how it is refused", first.Match, t.program.Node.Mode, why)
 	}
 	return first
 }
@@ -185,8 +185,8 @@ func (t *tracer) admitted(f *ir.Frontend) bool {
 	src := t.pkt.Src
 	if t.caps.Has(ir.CarriesVIPs) && t.pkt.FromNode() && t.toItself() {
 		src = t.program.Node.IP
-		t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, and so it is the source"},
-			"source %s counts as the node's address", t.pkt.Src)
+		t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, so it is the source"},
+			"source %s is treated as the node's address", t.pkt.Src)
 	}
 	if _, ok := t.rangesOf(f).Find(src, t.cuts); ok {
 		if t.explain {
@@ -215,9 +215,9 @@ func (t *tracer) matches(s ir.Scope) bool {
 		t.cutDetector(&node.Detector)
 		local := node.Detector.IsPod(t.pkt.Src, t.pkt.In)
 		if local {
-			t.step(node.Detector.Origin, "source %s counts as a pod's", t.sourceText())
+			t.step(node.Detector.Origin, "source %s is treated as a pod", t.sourceText())
 		} else {
-			t.step(node.Detector.Origin, "source %s does not count as a pod's", t.sourceText())
+			t.step(node.Detector.Origin, "source %s is not treated as a pod", t.sourceText())
 		}
 		return local
 	case ir.ThisNode:
@@ -263,7 +263,7 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		case r.SNAT:
 			t.step(r.Origin, "route from %s: masqueraded", r.From)
 		case masquerade:
-			t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, and so it is the source"},
+			t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, so it is the source"},
 				"route from %s: masqueraded, since the source is the ClusterIP itself", r.From)
 		default:
 			t.step(r.Origin, "route from %s: the source address is kept", r.From)
@@ -277,7 +277,7 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 			t.step(p.Origin, "one of %d backends of %s %s, at random", len(p.Backends), p.Port, p.Policy)
 		}
 		if p.Affinity != nil {
-			t.step(p.Affinity.Origin, "a client stays with its backend until %s without a new connection have passed", p.Affinity.Timeout)
+			t.step(p.Affinity.Origin, "a client keeps its backend until %s pass without a new connection", p.Affinity.Timeout)
 		}
 	}
 	out := Outcome{Fate: Accepted, Destinations: make([]Destination, 0, len(p.Backends))}
@@ -298,7 +298,7 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		here := t.deliveredHere(b)
 		switch addr := b.AddrPort.Addr(); {
 		case t.carried[addr] && !t.own.Has(addr):
-			t.step(b.Origin, "%s: the node has the address itself, as one of a Service: the packet ends there", b.AddrPort)
+			t.step(b.Origin, "%s: the node itself has this Service address: the packet ends there", b.AddrPort)
 		case here && masquerade:
 			t.step(b.Origin, "%s: on the node itself, where nothing is masqueraded", b.AddrPort)
 		case hairpin && !masquerade:

@@ -11,12 +11,12 @@ import (
 // endpoint exists (PKT-8), dropped if only other nodes have one (PKT-9).
 func (t *tracer) noRoute(f *ir.Frontend) Outcome {
 	if !t.caps.Has(ir.Refuses) {
-		t.step(f.FallbackOrigin, "no route: mode %s leaves the packet alone", t.program.Node.Mode)
+		t.step(f.FallbackOrigin, "no route: mode %s ignores the packet", t.program.Node.Mode)
 		return Outcome{}
 	}
 	vip := f.Kind == ir.ExternalIP || f.Kind == ir.LoadBalancer
 	if vip && t.pkt.FromNode() && !t.caps.Has(ir.EmptyFromNode) && !t.own.Has(t.pkt.Dst) {
-		t.step(f.FallbackOrigin, "no route: mode %s leaves what the node itself sends to an external address alone", t.program.Node.Mode)
+		t.step(f.FallbackOrigin, "no route: mode %s ignores packets from the node itself to external addresses", t.program.Node.Mode)
 		return Outcome{}
 	}
 	t.step(f.FallbackOrigin, "no route: %s", f.Fallback)
@@ -74,7 +74,7 @@ func (t *tracer) checksHealth() bool {
 	if !t.checks.Has(t.pkt.Port, t.cuts) {
 		return false
 	}
-	t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, and so it answers there"}, "port %d is that of a health check: left alone", t.pkt.Port)
+	t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, so it answers there"}, "port %d is a health check port: not proxied", t.pkt.Port)
 	return true
 }
 
@@ -83,7 +83,7 @@ func (t *tracer) checksHealth() bool {
 func (t *tracer) undefinedPort(s *ir.Service, kind ir.Kind, rejects bool) {
 	if t.translated {
 		if rejects {
-			t.step(s.Origin, "%s is the %s of %s, where nothing is translated again: rejected", t.pkt.Dst, kind, s.Name)
+			t.step(s.Origin, "%s is the %s of %s, which is not translated a second time: rejected", t.pkt.Dst, kind, s.Name)
 		}
 		return
 	}
@@ -93,7 +93,7 @@ func (t *tracer) undefinedPort(s *ir.Service, kind ir.Kind, rejects bool) {
 			ports = append(ports, fmt.Sprintf("%d/%s", f.Match.Port, f.Match.Protocol))
 		}
 	}
-	fate := "left alone"
+	fate := "not proxied"
 	if rejects {
 		fate = "rejected"
 	}

@@ -13,4 +13,4 @@ import (
 var Files embed.FS
 
 // ErrDiffers is the error if some connections differ from their traces.
-var ErrDiffers = errors.New("not all connections went as trace says")
+var ErrDiffers = errors.New("some connections differ from their traces")

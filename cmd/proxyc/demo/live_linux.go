@@ -60,7 +60,7 @@ func World(ctx context.Context, out, errs io.Writer, mode string) (code int, err
 // Node runs the node and prints the events on it.
 func Node(ctx context.Context, out, errs io.Writer, mode string) error {
 	if os.Getpid() != 1 {
-		return errors.New("--part: is for --live alone")
+		return errors.New("--part: is only for --live")
 	}
 	n := &liveNode{out: out, errors: errs, mode: mode, dir: "/run/demo", pods: map[string]*livePod{}}
 	return n.play(ctx)
@@ -104,7 +104,7 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 	if err := n.furnish(); err != nil {
 		return fmt.Errorf("namespaces: %w", err)
 	}
-	n.say("# A node, three pods and a client outside, each a network namespace of this process")
+	n.say("# One node, three pods and an external client, each in its own network namespace")
 	for _, p := range []*livePod{{name: "web-1", addr: netip.MustParseAddr("10.244.1.10")}, {name: "web-2", addr: netip.MustParseAddr("10.244.1.11")},
 		{name: "shopper", addr: netip.MustParseAddr("10.244.1.20")}, {name: "outside", addr: netip.MustParseAddr("192.0.2.200")}} {
 		if err := n.start(ctx, p); err != nil {
@@ -129,7 +129,7 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	n.say("in force after %s: %s", time.Since(began).Round(time.Millisecond), st.Operations)
+	n.say("applied after %s: %s", time.Since(began).Round(time.Millisecond), st.Operations)
 	for _, x := range []struct {
 		shows, from, to string
 	}{
@@ -148,10 +148,10 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 		}
 	}
 	if n.differs {
-		n.say("\nnot all connections went as trace says")
+		n.say("\nsome connections differ from their traces")
 		return ErrDiffers
 	}
-	n.say("\n# All went as trace says. Namespaces, rules and files go with this process.")
+	n.say("\n# All connections match their traces. Namespaces, rules and files are removed with this process.")
 	return nil
 }
 
@@ -241,7 +241,7 @@ func (n *liveNode) until(ctx context.Context, what string, holds func() bool) er
 	for !holds() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: not within a minute; the daemon's log:\n%s", what, n.log.String())
+			return fmt.Errorf("%s: not done within a minute; the daemon's log:\n%s", what, n.log.String())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -290,10 +290,10 @@ func (n *liveNode) compare(ctx context.Context, shows, from, to string) error {
 	if err != nil {
 		return err
 	}
-	n.say("  really: %s", strings.Join(got, "; "))
+	n.say("  actual: %s", strings.Join(got, "; "))
 	if want := n.expected(&t, from); !slices.Equal(got, want) {
 		n.differs = true
-		n.say("  and should be: %s", strings.Join(want, "; "))
+		n.say("  expected: %s", strings.Join(want, "; "))
 	}
 	return nil
 }
@@ -313,7 +313,7 @@ func (n *liveNode) expected(t *trace.Trace, from string) (all []string) {
 		}
 		for _, p := range n.pods {
 			if p.addr == d.AddrPort.Addr() {
-				all = append(all, fmt.Sprintf("by %s, which sees %s", p.name, seen))
+				all = append(all, fmt.Sprintf("by %s, client address %s", p.name, seen))
 			}
 		}
 	}
@@ -323,7 +323,7 @@ func (n *liveNode) expected(t *trace.Trace, from string) (all []string) {
 
 // endpointDies kills a pod, and then removes it from the EndpointSlice.
 func (n *liveNode) endpointDies(ctx context.Context) error {
-	n.say("\n# The pod web-2 dies")
+	n.say("\n# Pod web-2 is killed")
 	n.pods["web-2"].Kill()
 	if err := n.cluster("web-1"); err != nil {
 		return err
@@ -336,7 +336,7 @@ func (n *liveNode) endpointDies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.say("its EndpointSlices are without it: in force after %s", time.Since(began).Round(time.Millisecond))
+	n.say("removed from its EndpointSlices: applied after %s", time.Since(began).Round(time.Millisecond))
 	return n.compare(ctx, "The same connection", "shopper", "10.96.0.10:80")
 }
 
@@ -345,9 +345,9 @@ const foreign = "table inet firewall { chain forward { type filter hook forward 
 
 // foreignRule adds a foreign rule, and lets trace find it.
 func (n *liveNode) foreignRule(ctx context.Context) error {
-	n.say("\n# Somebody else adds a rule: nft '%s'", foreign)
+	n.say("\n# Another program adds a rule: nft '%s'", foreign)
 	if _, err := proc.Run(ctx, nil, "nft", foreign); errors.Is(err, exec.ErrNotFound) {
-		n.say("left out: there is no nft")
+		n.say("skipped: nft is not installed")
 		return nil
 	} else if err != nil {
 		return err
@@ -356,7 +356,7 @@ func (n *liveNode) foreignRule(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.say("  really: %s\n\n# Where it is lost: proxyc trace --kernel", strings.Join(got, "; "))
+	n.say("  actual: %s\n\n# The rule that drops it: proxyc trace --kernel", strings.Join(got, "; "))
 	out, err := proc.Run(ctx, nil, n.self, "trace", "--kernel", "--status-socket", n.socket(), "--from", n.pods["shopper"].source(), "--to", "10.96.0.10:80")
 	if failed, ok := errors.AsType[*proc.Error](err); err != nil && (!ok || failed.Code != codeDiffers) {
 		return err
@@ -372,7 +372,7 @@ func (n *liveNode) foreignRule(ctx context.Context) error {
 func Pod(in io.Reader, out io.Writer) error {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		words := strings.Fields(lines.Text())
-		answer := "not understood"
+		answer := "unsupported"
 		switch {
 		case len(words) == 4 && words[0] == "up":
 			answer = "ready"
@@ -422,7 +422,7 @@ func podUp(name, addr, gate string) error {
 				return
 			}
 			client, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
-			fmt.Fprintf(conn, "by %s, which sees %s\n", name, client)
+			fmt.Fprintf(conn, "by %s, client address %s\n", name, client)
 			conn.Close()
 		}
 	}()

@@ -78,7 +78,7 @@ func settingsOf(p *ir.Program) (all []Setting) {
 	if n.IP.IsValid() {
 		all = append(all, Setting{What: family + " address of the node", Value: n.IP.String()})
 	}
-	pods := "cannot be told from others"
+	pods := "cannot be detected"
 	switch d := &n.Detector; d.Mode {
 	case ir.DetectCIDR:
 		pods = "from " + d.Prefix.String()

@@ -113,10 +113,10 @@
     const changed = page.diff ? page.diff.doc.counts : null;
     fill($("overview"), 
       h("h2", {id: "overview-h"}, "Overview"),
-      h("p", {}, "Mode ", h("b", {}, o.mode), ", " + ((o.families || []).join(" and ") || "no Service of any family") + ", as node ", h("b", {}, o.node), " has it",
+      h("p", {}, "Mode ", h("b", {}, o.mode), ", " + ((o.families || []).join(" and ") || "no family") + ", node ", h("b", {}, o.node),
         o.nodes > 1 ? ", of " + count(o.nodes, "node") : "", "."),
       h("p", {id: "inputs"}, page.cluster && ["Cluster ", h("b", {}, page.cluster), ". "], "Files: " + page.inputs.join(", "), page.before && ", compared with " + page.before.join(", "),
-        page.date && ", the newest of " + page.date, "."),
+        page.date && ", the newest dated " + page.date, "."),
       h("ul", {class: "tiles"},
         tile(o.services, o.services === 1 ? "Service with rules" : "Services with rules", "#services"),
         o.frontends.map((n, i) => n > 0 && tile(n, "frontends: " + kinds[i])),
@@ -126,12 +126,12 @@
       h("ul", {class: "tiles"},
         ["error", "warning", "info"].map(s => tile(counts[s], s === "info" ? "findings: info" : "findings: " + s + "s", "#findings")),
         changed && ["added", "changed", "removed"].map(a => tile(changed[a], "Services " + a, "#diff"))),
-      page.diff && h("p", {}, page.diff.summary || "No flow changes, and no setting."),
+      page.diff && h("p", {}, page.diff.summary || "No flow or setting changes."),
       o.unserved.length > 0 && [h("h3", {}, "Services that leave some clients unserved"), listed(o.unserved)],
-      h("h3", {}, "What all Services share"),
+      h("h3", {}, "Settings for all Services"),
       table("Settings", ["", "value", "decided by"], o.settings.map(s =>
         h("tr", {}, h("th", {scope: "row"}, s.what), h("td", {class: "mono"}, s.value), h("td", {class: "faint"}, s.origin || "")))),
-      h("footer", {}, "Made by proxyc " + page.version + ". Keys: / searches, arrows walk the list of Services. Decided is the first packet of each connection; existing connections, network policies and the pods' network are not looked at."));
+      h("footer", {}, "Written by proxyc " + page.version + ". Keys: / searches, arrow keys move in the list of Services. Results are for the first packet of each connection. Existing connections, network policies and the pod network are not considered."));
   }
 
   // listed names Services, the first of very many.
@@ -238,9 +238,9 @@
     if (s.why) out.push(h("p", {}, "Has no rules: " + s.why));
     else if (Object.keys(s.families).length === 0) out.push(h("p", {}, "Has no rules on node " + node.name + "."));
     for (const [family, svc] of Object.entries(s.families)) {
-      out.push(h("figure", {}, h("figcaption", {}, "The way of " + family + " packets on node " + node.name), drawing(svc, s.name, family, change)));
+      out.push(h("figure", {}, h("figcaption", {}, "Path of " + family + " packets on node " + node.name), drawing(svc, s.name, family, change)));
     }
-    if (s.reach.length > 0) out.push(h("h4", {}, "Who may reach it"), matrix(s.reach, false));
+    if (s.reach.length > 0) out.push(h("h4", {}, "Who can reach it"), matrix(s.reach, false));
     for (const [family, svc] of Object.entries(s.families)) out.push(frontends(svc, family), backends(svc, family));
     if (found.length > 0) out.push(h("h4", {}, "Findings"), h("ul", {class: "plain"}, found.map(f => h("li", {}, finding(f)))));
     if (change) out.push(h("h4", {}, "Differences"), ...flows(change));
@@ -256,7 +256,7 @@
       rows.push(h("tr", {}, h("td", {class: "mono"}, f.kind + " " + sim.matchText(f.match), h("span", {class: "origin"}, sim.originText(f.origin))),
         h("td", {}, f.policy), h("td", {}, (f.sourceRanges || []).map(r => h("div", {class: "mono"}, r.prefix)), !f.sourceRanges && "everybody"), h("td", {}, ways)));
     }
-    return h("details", {}, h("summary", {}, family + ": " + count(rows.length, "frontend") + ", with what decides"),
+    return h("details", {}, h("summary", {}, family + ": " + count(rows.length, "frontend") + ", with the deciding fields"),
       table("Frontends, " + family, ["frontend", "traffic policy", "admits", "clients → pool"], rows));
   }
 
@@ -317,7 +317,7 @@
     }
     const pools = (svc.pools || []).map(p => {
       const head = box([[poolText(p), "strong"], [count(p.backends.length, "backend"), ""],
-        ...(p.affinity ? [["sticks for " + p.affinity.timeout, ""]] : [])]);
+        ...(p.affinity ? [["affinity for " +  p.affinity.timeout, ""]] : [])]);
       const has = new Set(p.backends.map(b => b.addrPort));
       const lines = p.backends.map(b => added.has(b.addrPort) ? ["+\u00a0" + b.addrPort + (b.local ? " here" : ""), "added"] : [b.addrPort + (b.local ? " here" : ""), ""]);
       for (const gone of removed) if (!has.has(gone) && samePort(gone, p)) lines.push(["−\u00a0" + gone, "removed"]);
@@ -392,7 +392,7 @@
     const width = x - between + 2;
     const id = ("way-" + family + "-" + name).replace(/[^\w-]/g, "-");
     const out = s("svg", {width, height: height + top + 2, viewBox: "0 0 " + width + " " + (height + top + 2), role: "img", "aria-labelledby": id + "-t " + id + "-d"},
-      s("title", {id: id + "-t"}, "The way of " + family + " packets to " + name), s("desc", {id: id + "-d"}, told.join(". ")));
+      s("title", {id: id + "-t"}, "Path of " + family + " packets to " + name), s("desc", {id: id + "-d"}, told.join(". ")));
     columns.forEach((c, i) => c.length > 0 && out.append(s("text", {class: "head", x: c.x, y: 14}, heads[i])));
     for (const [a, b, at] of edges) {
       const x1 = a.x + a.wide, y1 = at === undefined ? a.y + a.height / 2 : a.y + padding + at * line + line / 2 - 1, x2 = b.x, y2 = b.y + b.height / 2, bend = between / 2;
@@ -419,8 +419,8 @@
   const kinds = ["outside", "pods on this node", "pods elsewhere", "pods", "this node"];
   function matrix(rows, named) {
     const has = kinds.filter(k => rows.some(r => r.from.some(c => c.kind === k)));
-    return table("Who may reach what", [...(named ? ["Service"] : []), "to", ...has], rows.map((r, i) => h("tr", {},
-      named && h("th", {scope: "row"}, i > 0 && rows[i - 1].service === r.service ? h("span", {class: "hidden-text"}, r.service) : r.service === "/" ? "no Service's" : serviceLink(r.service)),
+    return table("Who can reach what", [...(named ? ["Service"] : []), "to", ...has], rows.map((r, i) => h("tr", {},
+      named && h("th", {scope: "row"}, i > 0 && rows[i - 1].service === r.service ? h("span", {class: "hidden-text"}, r.service) : r.service === "/" ? "no Service" : serviceLink(r.service)),
       h("td", {class: "mono"}, r.to),
       has.map(k => {
         const clients = r.from.filter(c => c.kind === k);
@@ -455,13 +455,13 @@
       const words = text.value.toLowerCase().split(/\s+/).filter(Boolean), want = fate.value;
       const rows = node.reach.filter(r => words.every(w => (r.service + " " + r.to).toLowerCase().includes(w)) &&
         (want === "any" || (want === "for some clients only" ? new Set(r.from.map(c => c.fate)).size > 1 : r.from.some(c => fates[c.fate][0] === want))));
-      fill(body, paged(rows, 100, page => rows.length === 0 ? h("p", {}, "Nothing is like that.") : matrix(page, true)));
+      fill(body, paged(rows, 100, page => rows.length === 0 ? h("p", {}, "No row matches.") : matrix(page, true)));
     };
     text.addEventListener("input", refill);
     fate.addEventListener("change", refill);
-    fill($("reach"), h("h2", {id: "reach-h"}, "Who may reach what"),
-      h("p", {class: "faint"}, "For every first packet, at node " + node.name + ": each row is a frontend, each column a kind of client. A backend that is led to itself is masqueraded, and not told apart."),
-      h("div", {class: "bar"}, h("label", {for: "reach-words"}, "With the words"), text, h("label", {for: "reach-fate"}, "where clients are"), fate), body);
+    fill($("reach"), h("h2", {id: "reach-h"}, "Who can reach what"),
+      h("p", {class: "faint"}, "Results for the first packet of each connection at node " + node.name + ": each row is a frontend, each column a kind of client.  Connections of a backend to itself are masqueraded, and have no column."),
+      h("div", {class: "bar"}, h("label", {for: "reach-words"}, "Search"), text, h("label", {for: "reach-fate"}, "Result"), fate), body);
     refill();
   }
 
@@ -471,7 +471,7 @@
     const where = f.file ? f.file + (f.line ? ":" + f.line + (f.column ? ":" + f.column : "") : "") : "";
     return [tag(f.severity), " ", h("b", {}, f.code), f.isNew && [" ", tag("added", "new")], " ", h("span", {class: "mono"}, [f.object, f.field].filter(Boolean).join(": ")), ": ", f.message,
       f.hint && " (" + f.hint + ")", f.more && " (and " + count(f.more, "other") + " like it)", where && h("span", {class: "origin mono"}, where),
-      (f.why || f.do) && h("details", {}, h("summary", {}, "Why it matters, and what to do"), f.why && h("p", {}, f.why), f.do && h("p", {}, f.do))];
+      (f.why || f.do) && h("details", {}, h("summary", {}, "Effect and fix"), f.why && h("p", {}, f.why), f.do && h("p", {}, f.do))];
   }
 
   // suppressed names the objects that suppress findings about themselves, with these.
@@ -496,9 +496,9 @@
     };
     which.addEventListener("change", refill);
     fill($("findings"), h("h2", {id: "findings-h"}, "Findings"),
-      h("p", {class: "faint"}, "What proxyc lint says." + (page.findings.suppressed && page.findings.suppressed.length ? " " + count(page.findings.suppressed.length, "finding") + " suppressed by annotations." : "")),
+      h("p", {class: "faint"}, "Findings of proxyc lint." + (page.findings.suppressed && page.findings.suppressed.length ? " " + count(page.findings.suppressed.length, "finding") + " suppressed by annotations." : "")),
       hidden.length > 0 && paged(hidden, 200, part => h("ul", {class: "plain"}, part)),
-      list.length > 0 ? h("div", {class: "bar"}, h("label", {for: "severity"}, "Show"), which) : h("p", {}, "Nothing was found."), body);
+      list.length > 0 ? h("div", {class: "bar"}, h("label", {for: "severity"}, "Show"), which) : h("p", {}, "No findings."), body);
     if (list.length > 0) refill();
   }
 
@@ -543,18 +543,18 @@
   function diff() {
     const out = [h("h2", {id: "diff-h"}, "Differences")];
     if (!page.diff) {
-      fill($("diff"), ...out, h("p", {}, "There is nothing to compare with: proxyc report --against OLD."));
+      fill($("diff"), ...out, h("p", {}, "No comparison. To compare, run proxyc report --against OLD."));
       return;
     }
     const {doc, summary, entries} = page.diff;
-    out.push(h("p", {}, summary || "No flow changes, and no setting."));
+    out.push(h("p", {}, summary || "No flow or setting changes."));
     if (doc.settings.length > 0) {
       out.push(h("h3", {}, "Settings"), table("Settings", ["setting", "before", "after"], doc.settings.map(d =>
         h("tr", {}, h("th", {scope: "row"}, d.path + (d.nodes ? " (" + nodesText(d.nodes) + ")" : "")), h("td", {class: "mono"}, d.before || "none"), h("td", {class: "mono"}, d.after || "none")))));
     }
     if (entries.length > 0) {
       out.push(h("h3", {}, "Services"), ...paged(entries, 50, part => part.map(e => h("div", {class: "entry"},
-        h("h4", {}, tag(e.service.action), " ", e.names.length === 1 ? e.names[0] ? serviceLink(e.names[0]) : "no Service's" : count(e.names.length, "Service") + ", alike; in the first of them:"),
+        h("h4", {}, tag(e.service.action), " ", e.names.length === 1 ? e.names[0] ? serviceLink(e.names[0]) : "no Service" : count(e.names.length, "Service") + " with the same change, shown for the first:"),
         e.names.length > 1 && listed(e.names), flows(e.service)))));
     }
     fill($("diff"), out);
@@ -589,7 +589,7 @@
       history.replaceState(null, "", "#trace?" + new URLSearchParams({from: from.value, to: to.value}));
     };
     fill($("trace"), h("h2", {id: "trace-h"}, "Trace a packet"),
-      h("p", {class: "faint"}, "The first packet of a new connection, as it meets the rules of node " + node.name + "."),
+      h("p", {class: "faint"}, "The first packet of a new connection, in the rules of node " + node.name + "."),
       h("form", {submit: run},
         h("label", {for: "from"}, "From"), from, h("div", {class: "bar"}, h("span", {id: "from-help", class: "faint"}, "IP or IP@INTERFACE; for example"), chips),
         h("label", {for: "to"}, "To"), to, h("div", {class: "bar"}, h("span", {id: "to-help", class: "faint"}, "IP:PORT, IP:PORT/udp or NAMESPACE/NAME:PORT"), h("button", {class: "main", type: "submit"}, "Trace"))), out);
@@ -629,10 +629,10 @@
       h("h3", {}, h("span", {class: "mono"}, src + (pkt.in ? "@" + pkt.in : " (the node)") + " → " + at)),
       h("p", {class: "outcome"}, [t.fate, ...t.others].map((f, i) => [i > 0 && " or, by chance, ", tag(...fates[f])]), served ? " by " + (t.destinations.length === 1 ? "" : "one of ") + count(t.destinations.length, "backend") : ""),
       served && h("ul", {class: "plain"}, t.destinations.map(d => h("li", {}, h("span", {class: "mono"}, d.address), d.masquerade ? ", which sees an address of the node" : ", which sees the client's address")),
-        t.affinity && h("li", {}, "The client stays with its backend for " + t.affinity + ".")),
+        t.affinity && h("li", {}, "The client keeps its backend for " + t.affinity + ".")),
       elsewhere && elsewhere !== node.name && t.fate === "not ours" && h("p", {}, dst + " is an address of node " + elsewhere + ", whose rules decide: choose that node."),
       h("h4", {}, "Step by step"), h("ol", {class: "steps"}, steps(t.steps)),
-      t.hindrances.length > 0 && [h("h4", {}, "For it to pass"), h("ul", {class: "plain"}, steps(t.hindrances))],
+      t.hindrances.length > 0 && [h("h4", {}, "Required for it to be served"), h("ul", {class: "plain"}, steps(t.hindrances))],
       h("h4", {}, "The same on the command line"), h("pre", {}, "proxyc trace -c CONFIG -s SNAPSHOT --hostname-override " + shellWord(node.name) + " --from " + shellWord(src + (pkt.in ? "@" + pkt.in : "")) + " --to " + at),
     ];
   }
@@ -683,7 +683,7 @@
     for (const id of ["reach", "trace"]) $(id).hidden = true;
     const some = shown.slice(0, printedMost);
     fill($("printed"), h("h2", {}, "Services"),
-      shown.length > some.length && h("p", {}, "The first " + some.length + " of " + count(shown.length, "Service") + "; a search chooses others."), some.map(x => service(x, "h3")));
+      shown.length > some.length && h("p", {}, "The first " + some.length + " of " + count(shown.length, "Service") + ". Use the search for others."), some.map(x => service(x, "h3")));
     $("printed").hidden = false;
   });
   addEventListener("afterprint", () => {

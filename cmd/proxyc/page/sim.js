@@ -149,7 +149,7 @@ const sim = (() => {
         if (!answers) return this.frontend(vip);
         if ((f.routes || []).length > 0 || !this.can("NodePortBehindEmpty")) return this.frontend(vip, port.frontend);
         if (this.guards(f) && !this.admitted(f)) return {fate: "dropped"};
-        this.step(f.emptyOrigin, "no route: mode " + node.mode + " goes on to node ports");
+        this.step(f.emptyOrigin, "no route: mode " + node.mode + " continues with node ports");
       }
       if (answers) {
         const f = port.frontend;
@@ -178,7 +178,7 @@ const sim = (() => {
       let first = vip, why = "address";
       if (this.can("NodePortRefusesFirst") && !this.fromNode) [first, why] = [port, "node port"];
       if (first !== f) {
-        this.step(first.origin, "no route, and none at " + matchText(first.match) + ": in mode " + this.node.mode + " the " + why + " says how it is refused");
+        this.step(first.origin, "no route, and none at " + matchText(first.match) + ": in mode " + this.node.mode + " the " + why + " decides how it is refused");
       }
       return first;
     }
@@ -193,7 +193,7 @@ const sim = (() => {
       let src = this.pkt.src;
       if (this.can("CarriesVIPs") && this.fromNode && this.src === this.dst) {
         src = this.node.ip ? parseAddr(this.node.ip) : null;
-        this.step({object: "config", field: "mode", reason: "the node has the address, and so it is the source"}, "source " + this.src + " counts as the node's address");
+        this.step({object: "config", field: "mode", reason: "the node has the address, so it is the source"}, "source " + this.src + " is treated as the node's address");
       }
       for (const r of f.sourceRanges) {
         if (src && contains(r.prefix, src)) {
@@ -221,7 +221,7 @@ const sim = (() => {
       if (scope === "pods") {
         const pod = this.isPod();
         const source = this.fromNode ? this.src : this.src + " on " + this.pkt.in;
-        this.step(this.node.detector.origin, "source " + source + (pod ? " counts" : " does not count") + " as a pod's");
+        this.step(this.node.detector.origin, "source " + source + (pod ? " is treated" : " is not treated") + " as a pod");
         return pod;
       }
       if (scope === "node") {
@@ -237,19 +237,19 @@ const sim = (() => {
       const masquerade = Boolean(r.snat) || ownVIP;
       if (r.snat) this.step(r.origin, "route from " + r.from + ": masqueraded");
       else if (masquerade) {
-        this.step({object: "config", field: "mode", reason: "the node has the address, and so it is the source"},
+        this.step({object: "config", field: "mode", reason: "the node has the address, so it is the source"},
           "route from " + r.from + ": masqueraded, since the source is the ClusterIP itself");
       } else this.step(r.origin, "route from " + r.from + ": the source address is kept");
       const of = portText(pool.port) + " " + pool.policy;
       if (pool.backends.length === 1) this.step(pool.origin, "the only backend of " + of);
       else this.step(pool.origin, "one of " + pool.backends.length + " backends of " + of + (f.maglev && this.can("StableBackends") ? ", by the client's address and port" : ", at random"));
-      if (pool.affinity) this.step(pool.affinity.origin, "a client stays with its backend until " + pool.affinity.timeout + " without a new connection have passed");
+      if (pool.affinity) this.step(pool.affinity.origin, "a client keeps its backend until " + pool.affinity.timeout + " pass without a new connection");
       const found = new Map();
       for (const b of pool.backends) {
         const [addr, port] = splitHostPort(b.addrPort), a = parseAddr(addr);
         const hairpin = Boolean(b.local || this.can("HairpinRemote") || this.x.locals.has(b.addrPort + "/" + f.match.protocol)) && addr === this.src;
         const here = this.can("KeepsClient") && !this.fromNode && (this.own(a, addr) || this.x.carried.has(addr));
-        if (this.x.carried.has(addr) && !this.own(a, addr)) this.step(b.origin, b.addrPort + ": the node has the address itself, as one of a Service: the packet ends there");
+        if (this.x.carried.has(addr) && !this.own(a, addr)) this.step(b.origin, b.addrPort + ": the node itself has this Service address: the packet ends there");
         else if (here && masquerade) this.step(b.origin, b.addrPort + ": on the node itself, where nothing is masqueraded");
         else if (hairpin && !masquerade) this.step(b.origin, b.addrPort + ": the source itself, so masqueraded (hairpin)");
         else this.step(b.origin, b.addrPort);
@@ -272,7 +272,7 @@ const sim = (() => {
       const there = this.x.at.get(key(addr, pkt.protocol, port)), f = there && there.frontend;
       if (f && this.can("GuardsTranslated") && (f.sourceRanges || []).length && (f.routes || []).some(r => r.from !== "pods" || this.node.detector.mode !== "none")) {
         this.step({object: f.sourceRanges[0].origin.object, field: "spec.loadBalancerSourceRanges"},
-          matchText(f.match) + " is the " + f.kind + " of " + portText(f.port) + ", whose source ranges admit nothing that was translated: dropped");
+          matchText(f.match) + " is the " + f.kind + " of " + portText(f.port) + ", whose source ranges admit no translated packet: dropped");
         return "dropped";
       }
       if (marked && !local && !this.fromNode && this.can("ForwardsMarked")) return "accepted";
@@ -290,7 +290,7 @@ const sim = (() => {
         f = f ? this.refusing(f, np) : np;
       }
       if (f) {
-        this.step(f.origin, matchText(f.match) + ", the destination now, is the " + f.kind + " of " + portText(f.port));
+        this.step(f.origin, matchText(f.match) + ", the new destination, is the " + f.kind + " of " + portText(f.port));
         const {fate} = this.noRoute(f);
         if (fate !== "not ours") return fate;
       }
@@ -299,12 +299,12 @@ const sim = (() => {
 
     noRoute(f) {
       if (!this.can("Refuses")) {
-        this.step(f.emptyOrigin, "no route: mode " + this.node.mode + " leaves the packet alone");
+        this.step(f.emptyOrigin, "no route: mode " + this.node.mode + " ignores the packet");
         return {fate: "not ours"};
       }
       const vip = f.kind === "ExternalIP" || f.kind === "LoadBalancer";
       if (vip && this.fromNode && !this.can("EmptyFromNode") && !this.own(this.pkt.dst, this.dst)) {
-        this.step(f.emptyOrigin, "no route: mode " + this.node.mode + " leaves what the node itself sends to an external address alone");
+        this.step(f.emptyOrigin, "no route: mode " + this.node.mode + " ignores packets from the node itself to external addresses");
         return {fate: "not ours"};
       }
       this.step(f.emptyOrigin, "no route: " + f.empty);
@@ -314,7 +314,7 @@ const sim = (() => {
     unclaimed(local) {
       const {pkt} = this, owned = this.x.vips.has(this.dst);
       if (owned && this.can("CarriesVIPs") && pkt.protocol === "tcp" && this.x.checks.has(pkt.port)) {
-        this.step({object: "config", field: "mode", reason: "the node has the address, and so it answers there"}, "port " + pkt.port + " is that of a health check: left alone");
+        this.step({object: "config", field: "mode", reason: "the node has the address, so it answers there"}, "port " + pkt.port + " is a health check port: not proxied");
         return {fate: "not ours"};
       }
       const fate = this.unallocated(local);
@@ -329,9 +329,9 @@ const sim = (() => {
         const is = this.dst + " is the " + owner.frontend.kind + " of " + nameText(owner.service.name);
         const ports = owner.service.frontends.filter(f => f.match.addr === this.dst).map(f => f.match.port + "/" + f.match.protocol);
         if (!this.translated) {
-          this.step({object: owner.service.origin.object, field: "spec.ports"}, is + ", which has only " + ports.join(", ") + ": " + (rejects ? "rejected" : "left alone"));
+          this.step({object: owner.service.origin.object, field: "spec.ports"}, is + ", which has only " + ports.join(", ") + ": " + (rejects ? "rejected" : "not proxied"));
         } else if (rejects) {
-          this.step(owner.service.origin, is + ", where nothing is translated again: rejected");
+          this.step(owner.service.origin, is + ", which is not translated a second time: rejected");
         }
         return rejects ? "rejected" : "not ours";
       }
@@ -353,7 +353,7 @@ const sim = (() => {
       const ofFrontend = f => {
         if ((f.sourceRanges || []).length && !this.admitted(f)) {
           add({object: f.sourceRanges[0].origin.object, field: "spec.loadBalancerSourceRanges"},
-            "the source ranges must hold " + this.src + ", and are " + f.sourceRanges.map(r => r.prefix).join(", "));
+            "the source ranges must contain " + this.src + "; they are " + f.sourceRanges.map(r => r.prefix).join(", "));
         }
         if ((f.routes || []).some(r => this.holds(r.from))) return;
         let where = "";
@@ -361,7 +361,7 @@ const sim = (() => {
         add(f.emptyOrigin, portText(f.port) + " must have a ready endpoint" + where);
       };
       const ofNodePort = f => {
-        if (!hasNodePorts(node.nodePorts, pkt.dst, true)) add(node.nodePorts.origin, "node ports must answer on " + this.dst + ", for that of " + portText(f.port));
+        if (!hasNodePorts(node.nodePorts, pkt.dst, true)) add(node.nodePorts.origin, "node ports must answer on " + this.dst + ", for the NodePort of " + portText(f.port));
         ofFrontend(f);
       };
       const near = () => {
@@ -377,7 +377,7 @@ const sim = (() => {
         for (const f of of) {
           const name = nameText(f.port.service);
           const has = ports.get(name).filter((p, i, all) => i === 0 || p !== all[i - 1]).join(", ");
-          add({object: f.origin.object, field: "spec.ports"}, name + " must have port " + pkt.port + "/" + pkt.protocol + " at its " + f.kind + ", and has " + has);
+          add({object: f.origin.object, field: "spec.ports"}, name + " must have port " + pkt.port + "/" + pkt.protocol + " at its " + f.kind + "; it has " + has);
         }
         if (of.length > 0) return true;
         for (const c of node.serviceCIDRs || []) {
@@ -411,7 +411,7 @@ const sim = (() => {
     const t = new Tracer(x, pkt);
     const out = {destinations: [], affinity: "", others: [], ...t.trace(), steps: t.steps, hindrances: []};
     if (out.fate !== "accepted" && familyOf(pkt.dst) === x.program.family) {
-      out.hindrances = t.refused.map(r => ({text: "endpoint " + r.address + " must be where packets are not " + r.fate, origin: originText(r.origin)}));
+      out.hindrances = t.refused.map(r => ({text: "endpoint " + r.address + " must be at an address where packets are not " + r.fate, origin: originText(r.origin)}));
       if (out.hindrances.length === 0) out.hindrances = new Tracer(x, pkt).hindrances();
     }
     return out;

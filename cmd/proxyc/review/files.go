@@ -27,7 +27,7 @@ func (f Files) ReadFile(name string) ([]byte, error) {
 	left := int64(configLimit)
 	data, err := f.Read(name, &left)
 	if errors.Is(err, files.ErrTooMuch) {
-		err = fmt.Errorf("must have no more than %dMi, has more", configLimit>>20)
+		err = fmt.Errorf("must be at most %dMi", configLimit>>20)
 	}
 	return data, err
 }

@@ -63,7 +63,7 @@ func (j *Input) NoSuchNode(flag string) error {
 	field, got := "--hostname-override", fmt.Sprintf("got %q", j.Facts.NodeName)
 	switch {
 	case j.OfHost:
-		got = fmt.Sprintf("it is not given, and this machine's name is %q", j.Facts.NodeName)
+		got = fmt.Sprintf("it is not set, and this machine's name is %q", j.Facts.NodeName)
 	case flag == "":
 		field = "hostnameOverride of the configuration"
 	}
@@ -135,7 +135,7 @@ func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
 	for _, f := range all {
 		data, err := from.Read(f.Name, &left)
 		if errors.Is(err, files.ErrTooMuch) {
-			fail(f.Name, files.TooMuch("with it the snapshot", limit))
+			fail(f.Name, files.TooMuch("with this file, the snapshot", limit))
 			break
 		} else if err != nil {
 			fail(f.Name, err)
@@ -194,7 +194,7 @@ func (j *Input) CheckAddrs(facts compiler.Facts, programs ir.Programs) {
 		if p.Node.IPVS != nil && p.Node.NodePorts.Assigned() && slices.ContainsFunc(p.Services, hasNodePort) {
 			j.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NodeAddresses, Object: "Node " + facts.NodeName, Path: "status.addresses",
 				Msg:  "has the only addresses that are known offline: in mode ipvs node ports answer at no others",
-				Hint: "name the others with --node-address IP@INTERFACE, or take this machine's with --live"})
+				Hint: "name the others with --node-address IP@INTERFACE, or use this machine's with --live"})
 			return
 		}
 	}

@@ -55,10 +55,10 @@ var Modes = map[ir.Mode]Mode{
 		Follow:   func(p *ir.Program) Follower { return xtables.NewFollower(iptables.Lower(p), sim.OwnOfNode(p)) },
 		Chain:    iptables.ChainNodePorts,
 		Linux: &Linux{
-			Needs:       []string{"iptables-save, iptables-restore and their twins for IPv6, of the variant (nft or legacy) that others on the node use"},
+			Needs:       []string{"iptables-save, iptables-restore and their IPv6 counterparts, of the variant (nft or legacy) that other programs on the node use"},
 			Save:        saveIPTables,
 			Look:        "proxyc prove INPUT --mode iptables ir kernel",
-			Connections: "open connections go on",
+			Connections: "open connections continue",
 		},
 	},
 	ir.ModeIPVS: {
@@ -68,10 +68,10 @@ var Modes = map[ir.Mode]Mode{
 		Chain:    iptables.ChainLoadBalancer,
 		Linux: &Linux{
 			Needs: []string{"ip_vs and its scheduler, and dummy devices, in the kernel or as modules",
-				"ipset, and iptables of the variant (nft or legacy) that others on the node use"},
+				"ipset, and iptables of the variant (nft or legacy) that other programs on the node use"},
 			Save:        saveIPTables + "; ipset save >before.ipset; ipvsadm -Sn >before.ipvs",
 			Look:        "proxyc apply INPUT --mode ipvs --check",
-			Connections: "open connections go on; virtual servers stay as long as their connections do (docs/operate.md)",
+			Connections: "open connections continue; virtual servers remain until their connections end (docs/operate.md)",
 		},
 	},
 	ir.ModeNFTables: {
@@ -80,10 +80,10 @@ var Modes = map[ir.Mode]Mode{
 		Follow:   func(p *ir.Program) Follower { return nfteval.NewFollower(nftables.Lower(p), sim.OwnOfNode(p)) },
 		OwnTable: true,
 		Linux: &Linux{
-			Needs:       []string{"Linux 5.13 or newer; no tool; nft 1.0.1 or newer to list the rules"},
+			Needs:       []string{"Linux 5.13 or later; nft 1.0.1 or later, only to list the rules"},
 			Save:        "nft list ruleset >before",
 			Look:        "proxyc prove INPUT --mode nftables ir kernel",
-			Connections: "open connections go on",
+			Connections: "open connections continue",
 		},
 	},
 	ir.ModeKernelspace: {
@@ -97,8 +97,8 @@ var Modes = map[ir.Mode]Mode{
 		},
 		Chain: iptables.ChainPortalsContainer,
 		Linux: &Linux{
-			Needs: []string{"proxyc watch, which carries the connections itself; apply does not write the mode",
-				"iptables of the variant (nft or legacy) that others on the node use"},
+			Needs: []string{"proxyc watch, which forwards the connections itself; apply does not support the mode",
+				"iptables of the variant (nft or legacy) that other programs on the node use"},
 			Save:        saveIPTables,
 			Look:        "proxyc status",
 			Connections: "connections through the process end with it",

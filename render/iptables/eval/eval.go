@@ -30,7 +30,7 @@ func NewEvaluator(r *iptables.Ruleset, own *sim.Own) *Evaluator {
 func Doubts(r *iptables.Ruleset) (doubts []string) {
 	for _, t := range r.Tables() {
 		for _, chain := range t.Pinned {
-			doubts = append(doubts, fmt.Sprintf("table %s: a chain of others leads to %s", t.Name, chain))
+			doubts = append(doubts, fmt.Sprintf("table %s: a foreign chain leads to %s", t.Name, chain))
 		}
 	}
 	return doubts
@@ -290,7 +290,7 @@ func (e *Walker) rules(c *chain, from int, t Packet, ends []Packet) []Packet {
 			continue
 		}
 		if r.Target == iptables.Jump && r.to.missing {
-			c.doubt(r.Rule, &t, "chain "+r.Chain+" is not there")
+			c.doubt(r.Rule, &t, "chain "+r.Chain+" is missing")
 		}
 		if t.trip.report != nil && (r.Target != iptables.Continue || r.Raw != "") {
 			t.trip.report(c, i)

@@ -456,7 +456,7 @@ func (w *walk) call(name string) step {
 	c := w.chains[name]
 	switch {
 	case c == nil:
-		w.doubt("chain %s is not there", name)
+		w.doubt("chain %s is missing", name)
 	case c.Base != nil:
 		w.doubt("jumps to the base chain %s", name)
 	case w.depth == maxDepth:

@@ -74,7 +74,7 @@ func (e *Evaluator) FollowBefore(pkt sim.Packet) (way sim.Path, mark uint32) {
 		mark |= m
 	}
 	if len(e.handed) > 1 {
-		way.Unknown = append(way.Unknown, fmt.Sprintf("nf_tables of others: chance, or who is first, decides whether a packet has the mark 0x%x, for rules of iptables", mark))
+		way.Unknown = append(way.Unknown, fmt.Sprintf("foreign nf_tables: chance, or the order of chains, decides whether a packet has the mark 0x%x, for rules of iptables", mark))
 	}
 	return way, mark
 }
@@ -101,7 +101,7 @@ func (e *Evaluator) Follow(pkt sim.Packet) sim.Path {
 		*hook = listed
 		way.Unknown = append(way.Unknown, other.Unknown...)
 		if !other.Outcome.Equal(way.Outcome) {
-			way.Unknown = append(way.Unknown, fmt.Sprintf("%s: has the priority of others, so that nobody knows who is first; if it is: %s", e.where(first.Name), other.Outcome))
+			way.Unknown = append(way.Unknown, fmt.Sprintf("%s: has the same priority as another chain, so the order is unknown; if it comes first: %s", e.where(first.Name), other.Outcome))
 		}
 	}
 	slices.Sort(way.Unknown)

@@ -44,7 +44,7 @@ func (w *walk) update(u nftables.Update) {
 	l := w.sets[u.Map]
 	switch {
 	case l == nil:
-		w.doubt("set %s is not there", u.Map)
+		w.doubt("set %s is missing", u.Map)
 		return
 	case l.odd != "":
 		w.doubt("set %s: %s", u.Map, l.odd)

@@ -99,7 +99,7 @@ func (w *walk) lookupVerdict(l nftables.LookupVerdict) step {
 func (w *walk) find(set string, terms []nftables.Term) *nftables.Element {
 	l := w.sets[set]
 	if l == nil {
-		w.doubt("set %s is not there", set)
+		w.doubt("set %s is missing", set)
 		return nil
 	}
 	if l.odd != "" {

@@ -94,7 +94,7 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, compare c
 	pods := append(was.Pods(), is.Pods()...)
 	for i, n := range nodes[0] {
 		if len(d.Unknown) > 0 {
-			d.Unknown = append(d.Unknown, fmt.Sprintf("nodes: %d of %d are compared", i, len(nodes[0])))
+			d.Unknown = append(d.Unknown, fmt.Sprintf("%d of %d nodes are compared", i, len(nodes[0])))
 			break
 		}
 		d.Nodes = append(d.Nodes, n.NodeName)

@@ -84,7 +84,7 @@ func compacted(names []string) []string {
 
 func serviceName(n ir.Name) string {
 	if n == (ir.Name{}) {
-		return "no Service's"
+		return "no Service"
 	}
 	return n.String()
 }
@@ -131,7 +131,7 @@ func (d *Diff) WriteText(w io.Writer, wide bool) error {
 	for _, g := range d.entries(wide) {
 		title := sign(g.Action) + " " + serviceName(g.Name)
 		if n := len(g.Names); n > 1 {
-			title = fmt.Sprintf("%s %d Services, %s, alike; in the first of them:", sign(g.Action), n, namesText(g.Names, shownNames))
+			title = fmt.Sprintf("%s %d Services with the same change: %s. Shown for the first:", sign(g.Action), n, namesText(g.Names, shownNames))
 		}
 		fmt.Fprintln(w, title)
 		last := ""
@@ -184,9 +184,9 @@ func sources(c config.Difference, wide bool) string {
 func (d *Diff) writeSummary(w io.Writer, mark string) error {
 	wrong := ""
 	if d.Wrong > 0 {
-		wrong = fmt.Sprintf(" Errors: in %d objects, which are compared without what is wrong.", d.Wrong)
+		wrong = fmt.Sprintf(" Errors: %d objects, compared without their invalid parts.", d.Wrong)
 		if d.Wrong == 1 {
-			wrong = " Errors: in 1 object, which is compared without what is wrong."
+			wrong = " Errors: 1 object, compared without its invalid parts."
 		}
 	}
 	if d.Empty() {
@@ -207,10 +207,10 @@ func (d *Diff) writeSummary(w io.Writer, mark string) error {
 		}
 	}
 	add(n.Lost, "is no longer served", "are no longer served")
-	add(n.Served, "begins to be served", "begin to be served")
-	add(n.Backends, "has other backends", "have other backends")
-	add(n.Same, "is served otherwise", "are served otherwise")
-	add(n.Other, "is not served, in another way", "are not served, in another way")
+	add(n.Served, "is newly served", "are newly served")
+	add(n.Backends, "has different backends", "have different backends")
+	add(n.Same, "is served differently", "are served differently")
+	add(n.Other, "remains unserved, with another result", "remain unserved, with another result")
 	text := fmt.Sprintf("Services: %d added, %d changed, %d removed.", n.Added, n.Changed, n.Removed)
 	if n.Flows > 0 {
 		text += fmt.Sprintf(" Flows: %s.", strings.Join(parts, ", "))
@@ -220,7 +220,7 @@ func (d *Diff) writeSummary(w io.Writer, mark string) error {
 		text += fmt.Sprintf(" Nodes: %d compared.", len(d.Nodes))
 	}
 	if len(d.Unknown) > 0 {
-		text += " Not known: " + strings.Join(d.Unknown, "; ") + "."
+		text += " Unknown: " + strings.Join(d.Unknown, "; ") + "."
 	}
 	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text+wrong, mark)
 	return err
@@ -234,7 +234,7 @@ func (d *Diff) writeStat(w io.Writer) error {
 	}
 	for _, s := range d.Services {
 		n := flow.Count([]flow.Service{s})
-		fmt.Fprintf(w, " %s %-*s | %d lost, %d begin, %d other backends, %d else\n", sign(s.Action), width, serviceName(s.Name),
+		fmt.Fprintf(w, " %s %-*s | %d lost, %d new, %d other backends, %d other\n", sign(s.Action), width, serviceName(s.Name),
 			n.Lost, n.Served, n.Backends, n.Same+n.Other+len(s.Notes))
 	}
 	return d.writeSummary(w, "")
@@ -272,7 +272,7 @@ func fits(w *bytes.Buffer, most int, line string) bool {
 func (d *Diff) markdown(w *bytes.Buffer) error {
 	fmt.Fprintf(w, "### proxyc diff\n\n")
 	if d.Empty() && d.Wrong == 0 {
-		_, err := fmt.Fprintln(w, "No flow changes, and no setting.")
+		_, err := fmt.Fprintln(w, "No flow or setting changes.")
 		return err
 	}
 	if err := d.writeSummary(w, "**"); err != nil {
@@ -293,7 +293,7 @@ func (d *Diff) markdown(w *bytes.Buffer) error {
 			row(fmt.Sprintf("%s (%s)", lint.Cell(f.What), lint.Cell(strings.Join(compacted(f.Nodes), ", "))), f.Before, f.After)
 		}
 		if left > 0 {
-			fmt.Fprintf(w, "\n%d settings more: `proxyc diff -o text` has them.\n", left)
+			fmt.Fprintf(w, "\n%d more settings: `proxyc diff -o text` lists them.\n", left)
 		}
 	}
 	if len(d.Services) == 0 {
@@ -343,16 +343,16 @@ func writeMore(w io.Writer, entries []flow.Entry, begun int) {
 			omitted++
 		}
 	}
-	more := fmt.Sprintf("\n%d entries more", len(entries))
+	more := fmt.Sprintf("\n%d more entries", len(entries))
 	if begun > 0 {
-		more += fmt.Sprintf(", %d of them with their first lines above", begun)
+		more += fmt.Sprintf(", %d of them partly above", begun)
 	}
-	more += ": `proxyc diff -o text` has them."
+	more += ": `proxyc diff -o text` lists them."
 	if lines.Len()+omitted > 0 {
-		more += " Of external IPs, Services take there:\n"
+		more += " In them, Services claim these external IPs:\n"
 	}
 	if omitted > 0 {
-		fmt.Fprintf(lines, "- and %d Services take more\n", omitted)
+		fmt.Fprintf(lines, "- and those of %d more Services\n", omitted)
 	}
 	fmt.Fprintf(w, "%s\n%s", more, lines)
 }

@@ -115,7 +115,7 @@ func (r *reading) find(programs ir.Programs, left review.LeftOut) *Explanation {
 // shared describes a chain or set that belongs to no single Service. It returns "" for other names.
 func shared(name string) string {
 	if countSet.MatchString(name) {
-		return "set " + name + " has the frontends in whose number of backends this bit is set, and has nothing now"
+		return "set " + name + " contains the frontends in whose number of backends this bit is set; it is empty"
 	}
 	return fixed[name]
 }
@@ -198,53 +198,53 @@ func (x *Explanation) answers(b netip.AddrPort) string {
 	for _, p := range x.Services {
 		for _, pool := range p.Service.Pools {
 			if slices.ContainsFunc(pool.Backends, func(have ir.Backend) bool { return have.AddrPort == b }) {
-				return b.String() + " answers, a backend of " + pool.Port.String()
+				return "the reply comes from " + b.String() + ", a backend of " + pool.Port.String()
 			}
 		}
 		for _, k := range p.Service.Draining {
 			if slices.ContainsFunc(k.Backends, func(have ir.Backend) bool { return have.AddrPort == b }) {
-				return b.String() + " answers, which gets no new clients"
+				return "the reply comes from " + b.String() + ", which is draining: it receives no new clients"
 			}
 		}
 	}
-	return b.String() + " answers, which is no backend of it, or no more"
+	return "the reply comes from " + b.String() + ", which is not, or no longer, a backend"
 }
 
 // fixed describes the kube-proxy chains and proxyc sets that belong to no single Service.
 var fixed = map[string]string{
-	"KUBE-SERVICES":          "KUBE-SERVICES leads packets to the chains of Services, by address and port; in table filter it refuses those without endpoints",
-	"KUBE-NODEPORTS":         "KUBE-NODEPORTS leads packets to node ports to the chains of Services; in table filter it lets health checks in",
-	"KUBE-POSTROUTING":       "KUBE-POSTROUTING masquerades what KUBE-MARK-MASQ has marked",
-	"KUBE-MARK-MASQ":         "KUBE-MARK-MASQ marks packets that KUBE-POSTROUTING is to masquerade",
-	"KUBE-FORWARD":           "KUBE-FORWARD accepts marked packets and those of connections, and drops what connection tracking takes for invalid",
+	"KUBE-SERVICES":          "KUBE-SERVICES sends packets to the chains of Services, by address and port; in table filter it rejects packets to Services without endpoints",
+	"KUBE-NODEPORTS":         "KUBE-NODEPORTS sends packets to node ports to the chains of Services; in table filter it accepts health checks",
+	"KUBE-POSTROUTING":       "KUBE-POSTROUTING masquerades packets that KUBE-MARK-MASQ marked",
+	"KUBE-MARK-MASQ":         "KUBE-MARK-MASQ marks packets that KUBE-POSTROUTING masquerades",
+	"KUBE-FORWARD":           "KUBE-FORWARD accepts marked packets and packets of established connections, and drops packets that connection tracking reports as invalid",
 	"KUBE-PROXY-FIREWALL":    "KUBE-PROXY-FIREWALL drops clients outside loadBalancerSourceRanges",
-	"KUBE-EXTERNAL-SERVICES": "KUBE-EXTERNAL-SERVICES refuses packets to external addresses of Services without endpoints",
-	"KUBE-FIREWALL":          "KUBE-FIREWALL is the kubelet's, too: it drops what comes to loopback addresses from elsewhere",
-	"KUBE-PROXY-CANARY":      "KUBE-PROXY-CANARY is empty: kube-proxy sees by it that somebody flushed the tables",
-	"KUBE-KUBELET-CANARY":    "KUBE-KUBELET-CANARY is the kubelet's: it sees by it that somebody flushed the tables",
-	"mark-for-masquerade":    "mark-for-masquerade marks packets that chain masquerading is to masquerade",
-	"masquerading":           "masquerading masquerades what mark-for-masquerade has marked",
-	"firewall-check":         "firewall-check drops clients outside loadBalancerSourceRanges, by the chains to which map firewall-lists (kube-proxy's: firewall-ips) leads",
-	"reject-chain":           "reject-chain is kube-proxy's: it refuses packets to Services without endpoints",
-	"cluster-ips-check":      "cluster-ips-check refuses packets to ClusterIPs at ports that no Service has, and drops those to ClusterIPs of no Service",
+	"KUBE-EXTERNAL-SERVICES": "KUBE-EXTERNAL-SERVICES rejects packets to external addresses of Services without endpoints",
+	"KUBE-FIREWALL":          "KUBE-FIREWALL, which the kubelet uses too, drops packets from other machines to loopback addresses",
+	"KUBE-PROXY-CANARY":      "KUBE-PROXY-CANARY is empty: if it is missing, kube-proxy detects that the tables were flushed",
+	"KUBE-KUBELET-CANARY":    "KUBE-KUBELET-CANARY belongs to the kubelet: if it is missing, the kubelet detects that the tables were flushed",
+	"mark-for-masquerade":    "mark-for-masquerade marks packets that chain masquerading masquerades",
+	"masquerading":           "masquerading masquerades packets that mark-for-masquerade marked",
+	"firewall-check":         "firewall-check drops clients outside loadBalancerSourceRanges, with the chains of map firewall-lists (kube-proxy: firewall-ips)",
+	"reject-chain":           "reject-chain belongs to kube-proxy: it rejects packets to Services without endpoints",
+	"cluster-ips-check":      "cluster-ips-check rejects packets to ClusterIPs at ports that no Service has, and drops packets to unused addresses of the service network",
 
-	"service-ips":               "map service-ips says how packets to each address and port of a Service are served, and has nothing now",
-	"service-nodeports":         "map service-nodeports says how packets to each node port are served, and has nothing now",
-	"inside-ips":                "map inside-ips leads pods and the node itself where the source decides (externalTrafficPolicy Local), by address and port, and has nothing now",
-	"inside-nodeports":          "map inside-nodeports leads pods and the node itself where the source decides (externalTrafficPolicy Local), by node port, and has nothing now",
-	"outside-ips":               "map outside-ips leads other clients where the source decides (externalTrafficPolicy Local), by address and port, and has nothing now",
-	"outside-nodeports":         "map outside-nodeports leads other clients where the source decides (externalTrafficPolicy Local), by node port, and has nothing now",
-	"backends":                  "map backends has the backends of each address and port, and has nothing now",
-	"nodeport-backends":         "map nodeport-backends has the backends of each node port, and has nothing now",
-	"outside-backends":          "map outside-backends has the backends of each address and port for clients from outside, and has nothing now",
-	"outside-nodeport-backends": "map outside-nodeport-backends has the backends of each node port for clients from outside, and has nothing now",
-	"no-endpoint-services":      "map no-endpoint-services refuses or drops packets to addresses and ports of Services without endpoints, and has nothing now",
-	"no-endpoint-nodeports":     "map no-endpoint-nodeports refuses or drops packets to node ports of Services without endpoints, and has nothing now",
-	"firewall-lists":            "map firewall-lists leads packets to addresses and ports at which loadBalancerSourceRanges hold to the chain of the ranges that are admitted, and has nothing now",
-	"cluster-ips":               "set cluster-ips has every ClusterIP, and has nothing now",
-	"hairpin-connections":       "set hairpin-connections has the backends on this node, as their own clients, and has nothing now",
-	"affinity-ips":              "map affinity-ips leads connections to the chains that remember clients, by backend and frontend, and has nothing now",
-	"affinity-nodeports":        "map affinity-nodeports leads connections to node ports to the chains that remember clients, and has nothing now",
+	"service-ips":               "map service-ips contains the action for packets to each address and port of a Service; it is empty",
+	"service-nodeports":         "map service-nodeports contains the action for packets to each node port; it is empty",
+	"inside-ips":                "map inside-ips contains the chain for pods and the node itself by address and port, if the source decides (externalTrafficPolicy Local); it is empty",
+	"inside-nodeports":          "map inside-nodeports contains the chain for pods and the node itself by node port, if the source decides (externalTrafficPolicy Local); it is empty",
+	"outside-ips":               "map outside-ips contains the chain for other clients by address and port, if the source decides (externalTrafficPolicy Local); it is empty",
+	"outside-nodeports":         "map outside-nodeports contains the chain for other clients by node port, if the source decides (externalTrafficPolicy Local); it is empty",
+	"backends":                  "map backends contains the backends of each address and port; it is empty",
+	"nodeport-backends":         "map nodeport-backends contains the backends of each node port; it is empty",
+	"outside-backends":          "map outside-backends contains the backends of each address and port for external clients; it is empty",
+	"outside-nodeport-backends": "map outside-nodeport-backends contains the backends of each node port for external clients; it is empty",
+	"no-endpoint-services":      "map no-endpoint-services rejects or drops packets to addresses and ports of Services without endpoints; it is empty",
+	"no-endpoint-nodeports":     "map no-endpoint-nodeports rejects or drops packets to node ports of Services without endpoints; it is empty",
+	"firewall-lists":            "map firewall-lists contains the chain of admitted ranges for addresses and ports with loadBalancerSourceRanges; it is empty",
+	"cluster-ips":               "set cluster-ips contains every ClusterIP; it is empty",
+	"hairpin-connections":       "set hairpin-connections contains the backends on this node, as their own clients; it is empty",
+	"affinity-ips":              "map affinity-ips contains the chain that stores clients, by backend and frontend; it is empty",
+	"affinity-nodeports":        "map affinity-nodeports contains the chain that stores clients of node ports; it is empty",
 }
 
 // subject is what the user asks about: a Service, an address or a node port.

@@ -96,10 +96,10 @@ func (s *subject) otherPorts(programs ir.Programs) string {
 		}
 	}
 	if len(has) == 0 {
-		return " (trace --to tells what becomes of packets to it)"
+		return " (trace --to shows what happens to packets to it)"
 	}
 	slices.Sort(has)
-	return fmt.Sprintf(" (%s has the ports %s; trace --to tells what becomes of packets to another)", s.addr, strings.Join(slices.Compact(has), ", "))
+	return fmt.Sprintf(" (%s has the ports %s; trace --to shows what happens to packets to another)", s.addr, strings.Join(slices.Compact(has), ", "))
 }
 
 // numbered sets the subject's ports if its port name is a number and not the name of a port.

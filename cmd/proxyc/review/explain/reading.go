@@ -103,7 +103,7 @@ func address(text, protoText string, hasProto bool) (s subject, err error) {
 		s.addr = s.addr.Unmap()
 	}
 	if hasProto && s.port == 0 {
-		return s, fmt.Errorf("%s: a protocol needs a port, as in %s/%s", whole, hostPort(strings.Trim(host, "[]"), "PORT"), protoText)
+		return s, fmt.Errorf("%s: a protocol requires a port, as in %s/%s", whole, hostPort(strings.Trim(host, "[]"), "PORT"), protoText)
 	}
 	return s, nil
 }

@@ -34,7 +34,7 @@ func CheckMode(flag, mode string) error {
 			names = append(names, string(m))
 		}
 	}
-	return fmt.Errorf("%s: must be one of the modes %s, got %q", flag, strings.Join(names, ", "), mode)
+	return fmt.Errorf("%s: must be one of %s, got %q", flag, strings.Join(names, ", "), mode)
 }
 
 // Migration is the plan of a change to another mode.
@@ -54,7 +54,7 @@ type Migration struct {
 func New(was, is *review.Input) (*Migration, error) {
 	m := &Migration{was: was, is: is, From: was.Config.ProxyMode(), To: is.Config.ProxyMode()}
 	if m.From == m.To {
-		return nil, fmt.Errorf("--to: must be another mode than %s, which the nodes have", m.From)
+		return nil, fmt.Errorf("--to: must differ from the current mode %s", m.From)
 	}
 	return m, cmp.Or(CheckMode("mode", string(m.From)), CheckMode("--to", string(m.To)))
 }
@@ -131,8 +131,8 @@ func needsOf(was, p *ir.Program) (needs []string) {
 		needs = append(needs, fmt.Sprintf("sysctl %s=%s, which proxyc sets", s.Name(), s.Want))
 	}
 	if was != nil && sysctl.RequiresLocalnet(&was.Node) && !sysctl.RequiresLocalnet(&p.Node) {
-		needs = append(needs, "sysctl net.ipv4.conf.all.route_localnet=0, unless another program needs 1, which mode "+string(was.Node.Mode)+
-			" set for node ports at localhost and does not reset: the rules that protect listeners on 127.0.0.1 from other machines are removed")
+		needs = append(needs, "sysctl net.ipv4.conf.all.route_localnet=0, unless another program needs 1. Mode "+string(was.Node.Mode)+
+			" sets 1 for node ports at localhost and does not reset it, and its rules that protect listeners on 127.0.0.1 from other machines are removed")
 	}
 	return needs
 }
@@ -167,17 +167,17 @@ func (m *Migration) steps(config string, snapshot []string) {
 	}
 	m.Steps = []Step{
 		{"before, on node " + node, []string{from.Save, apply(m.To, " --yes-takeover --dry-run")},
-			"the plan removes what is of mode " + string(m.From) + " and kube-proxy's, and nothing else"},
-		{"canary: node " + node + " alone; nothing else may write its rules meanwhile: keep kube-proxy and proxyc watch off it", []string{apply(m.To, " --yes-takeover")},
-			"it ends with exit code 0; " + from.Connections},
-		{"look", []string{look(m.To), fmt.Sprintf("proxyc trace %s --mode %s --packets flows.jsonl", on, m.To)},
-			"the rules equal the compiled ones, and the expected flows work; refusals and time-outs of clients do not increase"},
-		{"the other nodes, one after the other: mode: " + string(m.To) + " in the configuration, and the label that docs/deploy/daemonset.yaml selects",
-			[]string{"kubectl label node NODE service-proxy=proxyc"}, "proxyc status says that the kernel is as it should be; /readyz is 200"},
+			"the plan removes only the rules of mode " + string(m.From) + " and of kube-proxy"},
+		{"canary: node " + node + " alone, without a running kube-proxy or proxyc watch", []string{apply(m.To, " --yes-takeover")},
+			"exit code 0; " + from.Connections},
+		{"check", []string{look(m.To), fmt.Sprintf("proxyc trace %s --mode %s --packets flows.jsonl", on, m.To)},
+			"the rules equal the compiled ones, the expected flows work, and clients report no more refusals and timeouts than before"},
+		{"the other nodes, one at a time: set mode: " + string(m.To) + " in the configuration, and the label that docs/deploy/daemonset.yaml selects",
+			[]string{"kubectl label node NODE service-proxy=proxyc"}, "proxyc status shows synced yes; /readyz returns 200"},
 		{"back, at any time", []string{apply(m.From, " --yes-takeover")}, "then " + look(m.From)},
 	}
 	if m.To == ir.ModeNFTables && m.From == ir.ModeIPTables {
-		m.Steps[4].Look += ". kube-proxy itself has a gap when it comes to mode nftables beside rules of mode iptables, not on this way (docs/operate.md)"
+		m.Steps[4].Look += ". A change of mode by kube-proxy itself interrupts Services, this way does not (docs/operate.md)"
 	}
 }
 
@@ -185,7 +185,7 @@ func (m *Migration) steps(config string, snapshot []string) {
 // every Service has its own paragraph.
 func (m *Migration) WriteText(w io.Writer, wide bool) error {
 	fmt.Fprintf(w, "from mode %s to mode %s: %s\n", m.From, m.To, strings.Join(m.flows.Nodes, ", "))
-	fmt.Fprintf(w, "\nWhat changes, by proof of the rules of both modes: %d classes of packets\n\n", m.flows.Classes)
+	fmt.Fprintf(w, "\nChanges, proved from the rules of both modes for %d classes of packets\n\n", m.flows.Classes)
 	if m.flows.Empty() {
 		fmt.Fprintln(w, "nothing")
 	} else if err := m.flows.WriteText(w, wide); err != nil {
@@ -203,13 +203,13 @@ func (m *Migration) WriteText(w io.Writer, wide bool) error {
 			fmt.Fprintf(w, "- %s\n", line)
 		}
 	}
-	list("What the nodes need", m.Needs, "nothing")
+	list("Requirements of the nodes", m.Needs, "nothing")
 	var found []string
 	for _, d := range m.Findings {
 		found = append(found, lint.Line(d))
 	}
-	list("What lint finds in mode "+string(m.To)+" alone", found, "nothing")
-	list("Rules of others that need kube-proxy's chains", m.Neighbours, m.noNeighbours())
+	list("Lint findings only in mode "+string(m.To), found, "nothing")
+	list("Foreign rules that use kube-proxy's chains", m.Neighbours, m.noNeighbours())
 	fmt.Fprint(w, "\nSteps\n\n")
 	for i, s := range m.Steps {
 		fmt.Fprintf(w, "%d. %s\n", i+1, s.Title)
@@ -225,7 +225,7 @@ func (m *Migration) noNeighbours() string {
 	if m.dumped {
 		return "none in the dumps"
 	}
-	return "not looked for: give what iptables-save prints on a node (--dump FILE)"
+	return "not checked: add the output of iptables-save on a node (--dump FILE)"
 }
 
 // WriteJSON writes a document of kind Migration.

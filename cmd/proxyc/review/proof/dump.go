@@ -32,11 +32,11 @@ type dumpFiles struct {
 type printed string
 
 const (
-	savedRules   printed = "what iptables-save prints"
-	nftList      printed = "what nft list ruleset prints"
-	nftJSON      printed = "what nft -j list ruleset prints"
-	savedSets    printed = "what ipset save prints"
-	savedServers printed = "what ipvsadm -Sn prints"
+	savedRules   printed = "the output of iptables-save"
+	nftList      printed = "the output of nft list ruleset"
+	nftJSON      printed = "the output of nft -j list ruleset"
+	savedSets    printed = "the output of ipset save"
+	savedServers printed = "the output of ipvsadm -Sn"
 )
 
 // printedBy returns the tool that printed a text. It looks at the first line that is not a comment.
@@ -70,24 +70,24 @@ func (d *dumpFiles) add(file, text string) error {
 	case nftList:
 		return d.nft(file, text)
 	case nftJSON:
-		return fmt.Errorf("is %s: give %s", nftJSON, nftList)
+		return fmt.Errorf("is %s: use %s", nftJSON, nftList)
 	case savedSets:
 		if d.ipvs[0] != "" {
-			return fmt.Errorf("holds sets, as %s does", d.ipvs[0])
+			return fmt.Errorf("contains sets, like %s", d.ipvs[0])
 		}
 		d.sets, d.ipvs[0] = text, file
 		return nil
 	case savedServers:
 		return d.ipvsadm(file, text)
 	}
-	return fmt.Errorf("is neither what iptables-save prints (*nat) nor what nft list ruleset prints (table ip …), ipset save (create …) or ipvsadm -Sn (-A -t …)")
+	return fmt.Errorf("must be the output of iptables-save (*nat), nft list ruleset (table ip …), ipset save (create …) or ipvsadm -Sn (-A -t …)")
 }
 
 // tellsAll returns an error if a dump of iptables-save omits a table. Only a comment in the dump
 // says so.
 func tellsAll(text string) error {
 	if strings.Contains(text, "is incompatible, use 'nft' tool") {
-		return errors.New("is not whole: of a table it says only that it is incompatible")
+		return errors.New("is incomplete: it omits a table as incompatible")
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func tellsAll(text string) error {
 // only records the file of a family, and returns an error for a second one.
 func (d *dumpFiles) only(f ir.Family, file string) error {
 	if first := d.from.Of(f); first != "" {
-		return fmt.Errorf("holds %s rules, as %s does", f, first)
+		return fmt.Errorf("contains %s rules, like %s", f, first)
 	}
 	*d.from.At(f) = file
 	return nil
@@ -103,7 +103,7 @@ func (d *dumpFiles) only(f ir.Family, file string) error {
 
 func (d *dumpFiles) ipvsadm(file, text string) (err error) {
 	if d.ipvs[1] != "" {
-		return fmt.Errorf("holds virtual servers, as %s does", d.ipvs[1])
+		return fmt.Errorf("contains virtual servers, like %s", d.ipvs[1])
 	}
 	d.ipvs[1] = file
 	d.servers, err = ipvsparse.ParseServers(text)
@@ -120,7 +120,7 @@ func (d *dumpFiles) iptables(file, text string) error {
 		f = ir.IPv6
 	}
 	if d.programs.Of(f) == nil {
-		return fmt.Errorf("holds %s rules, and the node has no %s address", f, f)
+		return fmt.Errorf("contains %s rules, but the node has no %s address", f, f)
 	}
 	d.dump = savedRules
 	r, err := iptparse.Parse(f, text)
@@ -142,7 +142,7 @@ func (d *dumpFiles) nft(file, text string) error {
 	d.dump = nftList
 	tables, err := nftparse.ParseList(text)
 	if err != nil && strings.Contains(text, "\ndelete table ") {
-		return fmt.Errorf("is what nft -f loads, as compile writes it, and not what nft list ruleset prints: the rules that compile writes are the side mode:nftables")
+		return fmt.Errorf("is input of nft -f, as compile writes it, not the output of nft list ruleset: for the rules that compile writes, use side mode:nftables")
 	} else if err != nil {
 		return err
 	}
@@ -157,9 +157,9 @@ func (d *dumpFiles) nft(file, text string) error {
 		p := d.programs.Of(f)
 		switch {
 		case p == nil:
-			return fmt.Errorf("holds a table of %s, and the node has no %s address", f, f)
+			return fmt.Errorf("contains a table of %s, but the node has no %s address", f, f)
 		case d.from.Of(f) == file:
-			return fmt.Errorf("holds a table of proxyc and one of kube-proxy: list one of them, with nft list table %s %s", t.Family, t.Name)
+			return fmt.Errorf("contains a table of proxyc and one of kube-proxy: list only one, with nft list table %s %s", t.Family, t.Name)
 		}
 		if err := d.only(f, file); err != nil {
 			return fmt.Errorf("table %s %s: %w", t.Family, t.Name, err)
@@ -167,7 +167,7 @@ func (d *dumpFiles) nft(file, text string) error {
 		d.table(t.Family+" "+t.Name, t.Ruleset, sim.OwnOfNode(p))
 	}
 	if !found {
-		return fmt.Errorf("holds no table of proxyc or kube-proxy")
+		return fmt.Errorf("contains no table of proxyc or kube-proxy")
 	}
 	return nil
 }
@@ -179,10 +179,10 @@ func (d *dumpFiles) end() error {
 		if has == "" {
 			has, lacks = d.ipvs[1], "ipset save"
 		}
-		return fmt.Errorf("%s: is of mode ipvs, whose rules mean nothing without what %s prints: name that, too", has, lacks)
+		return fmt.Errorf("%s: is of mode ipvs: add the output of %s", has, lacks)
 	}
 	if d.ipvs[0] != "" && d.rules == (ir.PerFamily[*iptables.Ruleset]{}) {
-		return fmt.Errorf("%s: is of mode ipvs: name what iptables-save prints, too", d.ipvs[0])
+		return fmt.Errorf("%s: is of mode ipvs: add the output of iptables-save", d.ipvs[0])
 	}
 	for f, r := range ir.Present(d.rules) {
 		own := sim.OwnOfNode(d.programs.Of(f))
@@ -230,7 +230,7 @@ func othersIn(text string, r *iptables.Ruleset) (others []string) {
 	}
 	for where, n := range rules {
 		if n -= jumps[where]; n > 0 {
-			others = append(others, fmt.Sprintf("%s: %d rules of others", where, n))
+			others = append(others, fmt.Sprintf("%s: %d foreign rules", where, n))
 		}
 	}
 	slices.Sort(others)

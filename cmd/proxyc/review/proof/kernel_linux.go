@@ -29,7 +29,7 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 	var gone []string
 	switch of := review.Modes[mode]; {
 	case of.Follow == nil:
-		return fmt.Errorf("kernel: the rules of mode %s cannot be asked", mode)
+		return fmt.Errorf("kernel: the rules of mode %s cannot be read", mode)
 	case of.OwnTable:
 		dataplane, err := kernelnftables.Open(ctx, apply.Options{ReadOnly: true})
 		if err != nil {
@@ -43,7 +43,7 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 		for f, p := range ir.Present(programs) {
 			if r := tables.Of(f); r != nil {
 				if !r.Exists {
-					gone = append(gone, "table "+rules.TableOf(f)+" is not there")
+					gone = append(gone, "table "+rules.TableOf(f)+" is missing")
 				}
 				d.table(rules.TableOf(f), r, sim.OwnOfNode(p))
 			}

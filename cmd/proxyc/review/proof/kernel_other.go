@@ -11,5 +11,5 @@ import (
 
 // kernel returns an error: only Linux has the rules.
 func (d *Side) kernel(context.Context, ir.Programs, string) error {
-	return errors.New("kernel: needs Linux")
+	return errors.New("kernel: requires Linux")
 }

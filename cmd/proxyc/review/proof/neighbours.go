@@ -16,7 +16,7 @@ var ownTargets = []string{"ACCEPT", "DROP", "REJECT", "RETURN", "MARK", "MASQUER
 // rules that jump to such a chain, and rules inside one that jump elsewhere. An incomplete dump is
 // an error.
 func Neighbours(file, text string) (found []string, err error) {
-	const wanted = "give " + string(savedRules) + " on a node"
+	const wanted = "use " + string(savedRules) + " on a node"
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("is empty: " + wanted)
 	}
@@ -26,7 +26,7 @@ func Neighbours(file, text string) (found []string, err error) {
 	switch as := printedBy(text); as {
 	case savedRules:
 	case "":
-		return nil, fmt.Errorf("is not %s, which begins with a table (*nat)", savedRules)
+		return nil, fmt.Errorf("must be %s, which begins with a table (*nat)", savedRules)
 	default:
 		return nil, fmt.Errorf("is %s: %s", as, wanted)
 	}

@@ -78,7 +78,7 @@ func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, err
 				has, lacks = b, a
 			}
 			if lacks.dump == "" || len(p.Services) > 0 {
-				out.OneSided = append(out.OneSided, fmt.Sprintf("%s: only %s has rules of it%s", f, has.name, lacks.missing(f)))
+				out.OneSided = append(out.OneSided, fmt.Sprintf("%s: only %s has rules%s", f, has.name, lacks.missing(f)))
 			}
 			continue
 		}
@@ -261,7 +261,7 @@ func (d *differs) from() string {
 	}
 	text := strings.Join(words, ", ")
 	if len(d.From) == 1 && d.From[0].Bits() == 0 {
-		text = "anybody"
+		text = "any source"
 	}
 	if d.In != "" {
 		text += " by " + d.In
@@ -334,7 +334,7 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 				break
 			}
 			last = d.To
-			fmt.Fprintf(w, "%s  %s\n", d.To, cmp.Or(d.Frontend, "no Service's"))
+			fmt.Fprintf(w, "%s  %s\n", d.To, cmp.Or(d.Frontend, "no Service"))
 		}
 		fmt.Fprintf(w, "  from %s\n", d.from())
 		side := func(name, fate string, by *sim.Met) {
@@ -351,7 +351,7 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 		}
 	}
 	for _, u := range p.Unknown {
-		fmt.Fprintf(w, "not understood: %s\n", u)
+		fmt.Fprintf(w, "unsupported: %s\n", u)
 	}
 	for _, o := range p.OneSided {
 		fmt.Fprintf(w, "not compared: %s\n", o)

@@ -49,7 +49,7 @@ func (d *Side) missing(f ir.Family) string {
 	case d.dump == savedRules:
 		tool = "iptables-save"
 	}
-	return "; add to " + d.name + " what " + tool + " prints on the node"
+	return "; add the output of " + tool + " on the node to " + d.name
 }
 
 func (d *Side) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }
@@ -126,7 +126,7 @@ func (r *Reader) Read(ctx context.Context, name string) (*Side, error) {
 	read := func(file string) ([]byte, error) {
 		text, err := r.Files.Read(file, &left)
 		if errors.Is(err, files.ErrTooMuch) {
-			err = files.TooMuch("with it the side", r.Limit)
+			err = files.TooMuch("with this file, the side", r.Limit)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
@@ -190,7 +190,7 @@ var ErrWrongMode = errors.New("the configuration has errors in this mode")
 // ofMode compiles the input for a mode and adds the rules.
 func (r *Reader) ofMode(d *Side, mode string) error {
 	if _, known := review.Modes[ir.Mode(mode)]; !known {
-		return fmt.Errorf("%s: must be one of the modes %s", d.name, strings.Join(provable(), ", "))
+		return fmt.Errorf("%s: must be one of %s", d.name, strings.Join(provable(), ", "))
 	}
 	resolved, findings := r.Resolve(mode)
 	if findings.HasErrors() {

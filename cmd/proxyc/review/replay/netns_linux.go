@@ -16,7 +16,7 @@ func Enter(name string) error {
 	if err != nil {
 		return err
 	}
-	const must = "--netns: must name a network namespace, as ip netns add makes one"
+	const must = "--netns: must name a network namespace, as created by ip netns add"
 	if name != filepath.Base(name) {
 		return fmt.Errorf("%s, got path %s", must, name)
 	}

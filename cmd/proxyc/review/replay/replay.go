@@ -111,7 +111,7 @@ func (p *Player) playAll(ctx context.Context, events []watch.Recorded) error {
 		}
 	}
 	if !p.inForce {
-		return fmt.Errorf("%s: ends before all is there that there was at first", p.File)
+		return fmt.Errorf("%s: ends before the initial objects are complete", p.File)
 	}
 	return nil
 }

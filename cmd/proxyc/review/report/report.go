@@ -184,8 +184,8 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	if r.Source.Cluster != "" {
 		title += ": " + lint.Cell(r.Source.Cluster)
 	}
-	fmt.Fprintf(w, "### %s\n\nMode %s, %s, as node %s has it: **%d Services** with rules, %d without; %d backends behind %s.\n",
-		title, o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no Service of any family"), lint.Cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
+	fmt.Fprintf(w, "### %s\n\nMode %s, %s, node %s: **%d Services** with rules, %d without; %d backends behind %s.\n",
+		title, o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no family"), lint.Cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
 	if n := len(o.Unserved); n > 0 {
 		names := o.Unserved[:min(n, shownUnserved)]
 		more := ""
@@ -201,7 +201,7 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 			return err
 		}
 		found = r.fresh
-		fmt.Fprint(w, "\nOf the findings, those that are new:\n")
+		fmt.Fprint(w, "\nNew findings:\n")
 	}
 	fmt.Fprintln(w)
 	return found.Write(w, "markdown")

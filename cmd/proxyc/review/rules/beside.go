@@ -33,7 +33,7 @@ func beside(f *ipvseval.Follower, pkt sim.Packet, sent bool, own *sim.Own, table
 			if m.Drops {
 				does = "drops"
 			}
-			c.Unknown = append(c.Unknown, fmt.Sprintf("%s: %s at the priority of iptables, so that nobody knows who is first; if it is: %s", m.Where(), does, level.Outcome))
+			c.Unknown = append(c.Unknown, fmt.Sprintf("%s: %s at the priority of iptables, so the order is unknown; if it comes first: %s", m.Where(), does, level.Outcome))
 		}
 	case sim.Accepted:
 		c.each(func(d sim.Destination) Path {

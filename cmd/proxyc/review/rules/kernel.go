@@ -81,7 +81,7 @@ func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, on nfteval.Mac
 func wants(p *ir.Program, pkt sim.Packet) (Path, error) {
 	follower := review.Modes[p.Node.Mode].Follow
 	if follower == nil {
-		return Path{}, fmt.Errorf("--kernel: the rules of mode %s cannot be followed", p.Node.Mode)
+		return Path{}, fmt.Errorf("--kernel: the rules of mode %s cannot be traced", p.Node.Mode)
 	}
 	f := follower(p)
 	c := PathOf(f.Follow(pkt))
@@ -169,18 +169,18 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 		return nil
 	}
 	if have.gone != "" {
-		f.Causes = append(f.Causes, have.gone+" is not there")
+		f.Causes = append(f.Causes, have.gone+" is missing")
 	}
 	guilty, free, without, err := have.blame(again)
 	if err != nil {
 		return err
 	}
 	for i := range guilty {
-		m, does := &guilty[i], "decides about"
+		m, does := &guilty[i], "determines the result"
 		if m.Drops {
-			does = "drops"
+			does = "drops the packet"
 		}
-		f.Causes = append(f.Causes, fmt.Sprintf("%s, which is none of proxyc's, %s the packet: %s", m.Where(), does, m.Text))
+		f.Causes = append(f.Causes, fmt.Sprintf("%s (foreign) %s: %s", m.Where(), does, m.Text))
 	}
 	for i := range free.Met {
 		if m := &free.Met[i]; m.Table == tableRoutes {
@@ -194,7 +194,7 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 		return err
 	}
 	if w, h := want.Outcome, have.Outcome; w.Affinity != h.Affinity || w.Timeout != h.Timeout {
-		f.Causes = append(f.Causes, fmt.Sprintf("a client stays with its backend for %s, wanted: %s", stays(h), stays(w)))
+		f.Causes = append(f.Causes, fmt.Sprintf("a client keeps its backend for %s, expected: %s", stays(h), stays(w)))
 	}
 	return nil
 }
@@ -244,15 +244,15 @@ func (f *KernelTrace) departs(want, have Path, without removed, again refollow) 
 					break // reached only because no earlier rule stopped the packet
 				}
 			}
-			f.Causes = append(f.Causes, fmt.Sprintf("%s is not wanted: %s", ours[i].Where(), ours[i].Text))
+			f.Causes = append(f.Causes, fmt.Sprintf("%s is not expected: %s", ours[i].Where(), ours[i].Text))
 		}
 		if lacks {
 			wanted[i].Rule = 0
-			does := "lacks, or does not come to"
+			does := "missing or not reached"
 			if element := wanted[i].Element; element != "" && have.lacks != nil && have.lacks(element) {
-				does = "does not do, as there is no element " + element
+				does = "without effect, as element " + element + " is missing"
 			}
-			f.Causes = append(f.Causes, fmt.Sprintf("%s %s: %s", wanted[i].Where(), does, wanted[i].Text))
+			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s: %s", wanted[i].Where(), does, wanted[i].Text))
 		}
 		return nil
 	}
@@ -271,28 +271,28 @@ func (f *KernelTrace) WriteText(w io.Writer) error {
 		m := &f.Rules[i]
 		text := fmt.Sprintf("%3d. %s: %s", i+1, m.Where(), m.Text)
 		if m.Foreign {
-			text += "  # none of proxyc's"
+			text += "  # foreign"
 		}
 		fmt.Fprintln(&b, text)
 	}
 	fmt.Fprintf(&b, "  => %s\n", f.Result)
 	if f.Result != f.Wanted {
-		fmt.Fprintf(&b, "  wanted: %s\n", f.Wanted)
+		fmt.Fprintf(&b, "  expected: %s\n", f.Wanted)
 	}
 	for _, u := range f.Unknown {
-		fmt.Fprintf(&b, "  not understood: %s\n", u)
+		fmt.Fprintf(&b, "  unsupported: %s\n", u)
 	}
 	for _, l := range f.Left {
-		fmt.Fprintf(&b, "  not looked at: %s\n", l)
+		fmt.Fprintf(&b, "  not checked: %s\n", l)
 	}
 	if f.Assumed != "" {
-		fmt.Fprintf(&b, "  if that does nothing to the packet: %s\n", f.Assumed)
+		fmt.Fprintf(&b, "  if that has no effect on the packet: %s\n", f.Assumed)
 	}
 	for _, c := range f.Causes {
 		fmt.Fprintf(&b, "  because: %s\n", c)
 	}
 	for _, r := range f.Replies {
-		fmt.Fprintf(&b, "  replies are not followed: foreign rules that may drop: %s\n", r)
+		fmt.Fprintf(&b, "  replies are not traced; foreign rules that may drop them: %s\n", r)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -304,7 +304,7 @@ func (f *KernelTrace) WriteText(w io.Writer) error {
 func Trace(ctx context.Context, s *trace.Scene, from, to, variant string) (*KernelTrace, error) {
 	pkt, node, err := s.Packet(from, to)
 	if err == nil && node != s.Node {
-		err = fmt.Errorf("--kernel: the packet meets the rules of Node %s, whose kernel is not this one", node)
+		err = fmt.Errorf("--kernel: the packet meets the rules of Node %s, not those of this machine", node)
 	}
 	if err != nil {
 		return nil, err

@@ -62,7 +62,7 @@ func CheckMode(ctx context.Context, mode ir.Mode, variant string) error {
 	if object == "" {
 		return nil
 	}
-	return fmt.Errorf("this node has the rules of mode %s (%s) and none of mode %s, which the configuration says: give its configuration with -c, or --mode %s", other, object, mode, other)
+	return fmt.Errorf("this node has rules of mode %s (%s), and none of the configured mode %s: use its configuration with -c, or --mode %s", other, object, mode, other)
 }
 
 // inKernel reads all rules in this kernel and returns a function that follows a packet through them
@@ -94,7 +94,7 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	}
 	listed, err := tools.Run(ctx, nil, "nft", "list", "ruleset")
 	if err != nil {
-		left = append(left, "nf_tables of others: "+err.Error())
+		left = append(left, "foreign nf_tables: "+err.Error())
 	}
 	own := sim.OwnOfNode(p)
 	if p.Node.IPVS != nil {

@@ -15,5 +15,5 @@ func cameBy(pkt sim.Packet) sim.Packet { return pkt }
 
 // inKernel returns an error: only Linux has the rules.
 func inKernel(context.Context, *ir.Program, sim.Packet, string) (refollow, []string, error) {
-	return nil, nil, errors.New("--kernel: needs Linux")
+	return nil, nil, errors.New("--kernel: requires Linux")
 }

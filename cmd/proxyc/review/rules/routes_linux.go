@@ -45,7 +45,7 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, e
 			refused = cmp.Or(node.ForwardingDisabled(ir.FamilyOf(s.Dst), s.In), refused)
 		}
 		if replies := node.ForwardingDisabled(ir.FamilyOf(s.Dst), out); !pkt.FromNode() && out != "" && refused == "" && replies != "" {
-			refused = replies + ", so that replies go nowhere"
+			refused = replies + ", so replies are lost"
 		}
 		if refused == "" {
 			return goes

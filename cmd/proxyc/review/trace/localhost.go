@@ -26,7 +26,7 @@ func (t *Trace) localhost(p *ir.Program, pkt sim.Packet, steps []sim.Step) bool 
 	t.hindrances = nil // they concern rules
 	t.tell(port.Origin, "%d/%s is the NodePort of %s", pkt.Port, pkt.Protocol, port.Port)
 	gate := ir.Origin{Object: "config", Field: "featureGates." + config.GateLocalhost}
-	t.tell(gate, "proxyc watch listens there, and makes a connection of its own to a backend")
+	t.tell(gate, "proxyc watch listens there, and opens its own connection to a backend")
 	all := userspace.Localhost(p.Family, service)
 	l := all[slices.IndexFunc(all, func(l userspace.Listener) bool { return l.Listen.Port() == pkt.Port })]
 	if len(l.Backends) == 0 {
@@ -34,9 +34,9 @@ func (t *Trace) localhost(p *ir.Program, pkt sim.Packet, steps []sim.Step) bool 
 		t.Outcome = sim.Outcome{Fate: sim.Rejected}
 		return true
 	}
-	t.tell(l.Origin, "one of %d backends in turn, the next one where one does not answer", len(l.Backends))
+	t.tell(l.Origin, "one of %d backends in turn; if it does not answer, the next one", len(l.Backends))
 	if t.Outcome = (sim.Outcome{Fate: sim.Accepted, Affinity: l.Affinity > 0, Timeout: l.Affinity}); l.Affinity > 0 {
-		t.tell(l.Origin, "all clients on the node stay with one backend until %s without a new connection have passed", l.Affinity)
+		t.tell(l.Origin, "all clients on the node keep one backend until %s pass without a new connection", l.Affinity)
 	}
 	for _, b := range l.Backends {
 		t.Outcome.Destinations = append(t.Outcome.Destinations, sim.Destination{AddrPort: b, SNAT: true})
@@ -49,15 +49,15 @@ func whyNotLocalhost(p *ir.Program, pkt sim.Packet) string {
 	localhost := p.Family.Localhost().String()
 	switch caps := p.Node.Mode.Capabilities(); {
 	case p.Node.NodePorts.Proxied && pkt.Protocol != ir.TCP:
-		return "watch serves TCP alone at " + localhost
+		return "watch serves only TCP at " + localhost
 	case p.Node.NodePorts.Proxied:
-		return "watch serves them at " + localhost + " alone"
+		return "watch serves them only at " + localhost
 	case caps.Has(ir.ProxiesLocalhost):
 		return "in mode " + string(p.Node.Mode) + " watch serves them at " + localhost + " over TCP with feature gate " + config.GateLocalhost + " and localhost in nodePortAddresses"
 	case caps.Has(ir.LocalhostByProcess):
-		return "nodePortAddresses does not hold it"
+		return "nodePortAddresses does not contain it"
 	case caps.Has(ir.LocalhostNodePorts) && p.Family == ir.IPv4:
-		return "iptables.localhostNodePorts is false, or nodePortAddresses does not hold it"
+		return "iptables.localhostNodePorts is false, or nodePortAddresses does not contain it"
 	}
 	return "mode " + string(p.Node.Mode) + " does not serve node ports at " + p.Family.String() + " loopback addresses"
 }

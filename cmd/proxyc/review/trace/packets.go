@@ -50,7 +50,7 @@ func ReadPackets(from review.Files, name string, limit int64) (all []Expectation
 		case err != nil:
 			errs = append(errs, fmt.Errorf(`%smust be JSON such as {"from": "node", "to": "10.96.0.10:80", "expect": "accepted"}: %w`, one.Where, err))
 		case dec.More():
-			errs = append(errs, fmt.Errorf("%smust have one packet in a line", one.Where))
+			errs = append(errs, fmt.Errorf("%smust have one packet per line", one.Where))
 		case one.From == "" || one.To == "":
 			errs = append(errs, fmt.Errorf("%smust have from and to", one.Where))
 		default:
@@ -62,7 +62,7 @@ func ReadPackets(from review.Files, name string, limit int64) (all []Expectation
 		}
 	}
 	if err = errors.Join(errs...); err == nil && len(all) == 0 {
-		err = fmt.Errorf("%s: has no packet", name)
+		err = fmt.Errorf("%s: contains no packet", name)
 	}
 	return all, err
 }

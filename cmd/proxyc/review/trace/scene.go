@@ -152,7 +152,7 @@ func (s *Scene) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
 	if node.IP.IsValid() {
 		return node.IP, nil
 	}
-	return netip.Addr{}, fmt.Errorf("node %q has no address of the family of %s in the snapshot; give IP", node.Name, dst)
+	return netip.Addr{}, fmt.Errorf("the snapshot has no address of node %q in the family of %s: use IP", node.Name, dst)
 }
 
 // otherNode returns the address from which another Node sends.
@@ -218,7 +218,7 @@ func (s *Scene) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr, 
 	}
 	src, on, ok := s.Snapshot.Pod(ir.Name{Namespace: namespace, Name: name}, p.Family)
 	if !ok {
-		return src, "", by, fmt.Errorf("no EndpointSlice of the snapshot has an %s address of Pod %s/%s; give IP@INTERFACE", p.Family, namespace, name)
+		return src, "", by, fmt.Errorf("no EndpointSlice of the snapshot has an %s address of Pod %s/%s: use IP@INTERFACE", p.Family, namespace, name)
 	}
 	by = origin{"Pod " + pod + " runs on", s.Node}
 	if p.Node.HasAddr(src) { // host network: the node sends the packet
@@ -308,7 +308,7 @@ func (s *Scene) Trace(from, to string) (Trace, error) {
 	t := Trace{Packet: pkt}
 	start := by.node
 	if home != "" && home != start {
-		t.tell(nodeOrigin(home), "%s is of Node %s, whose rules its packets meet first (--hostname-override %s); this is one that comes to %s as it was sent", pkt.Src, home, home, start)
+		t.tell(nodeOrigin(home), "%s belongs to Node %s, whose rules its packets meet first (--hostname-override %s). This trace starts at %s, with the packet unchanged", pkt.Src, home, home, start)
 	}
 	if start != s.Node && by.text != "" {
 		t.tell(nodeOrigin(start), "%s Node %s, whose rules its packets meet", by.text, start)
@@ -370,7 +370,7 @@ func (s *Scene) at(t *Trace, node, end string, pkt sim.Packet) (goesOn bool, err
 	if f := s.unknown(p, pkt); f != nil {
 		t.unknown, t.hindrances = true, nil
 		t.tell(ir.Origin{Object: nodeOrigin(s.Node).Object, Field: "status.addresses"},
-			"whether Node %s has the address %s is not known offline; there %s is the NodePort of %s: name it with --node-address %s@INTERFACE, or use --live",
+			"it is unknown offline whether Node %s has address %s, where %s is the NodePort of %s: add --node-address %s@INTERFACE, or use --live",
 			s.Node, pkt.Dst, strings.TrimPrefix(f.Match.String(), "node:"), f.Port, pkt.Dst)
 		return false, nil
 	}

@@ -95,11 +95,11 @@ func (s *Scene) resolve(to, from string) (string, error) {
 	case first == nil:
 		why := ""
 		if left := s.left.Of(t.Service, ""); left != "" {
-			why = ": of " + left
+			why = "; " + left
 		}
 		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q%s", t.Service, strings.Join(has, ", "), strings.TrimSuffix(t.Port+"/"+t.protocol, "/"), why)
 	case len(found) > 1 && t.Port == "":
-		return to, fmt.Errorf("--to: Service %s has the ports %s: say which, as in %s:%s", t.Service, strings.Join(has, ", "), t.Service, has[0])
+		return to, fmt.Errorf("--to: Service %s has several ports, %s: add one, as in %s:%s", t.Service, strings.Join(has, ", "), t.Service, has[0])
 	}
 	return net.JoinHostPort(first.Match.Addr.String(), strconv.Itoa(int(first.Match.Port))) + "/" + first.Match.Protocol.String(), nil
 }

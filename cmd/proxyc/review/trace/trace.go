@@ -86,7 +86,7 @@ func (t *Trace) Text() string {
 	}
 	fmt.Fprintf(&b, "  => %s\n", t.result())
 	if len(t.hindrances) > 0 {
-		fmt.Fprintf(&b, "  for it to pass:\n")
+		fmt.Fprintf(&b, "  required for it to be served:\n")
 	}
 	for _, h := range t.hindrances {
 		fmt.Fprintln(&b, line("   - ", h.Step))
