@@ -148,7 +148,11 @@ func (c *cluster) parsePort(s *service, i int) (port, bool) {
 	}
 	n, ok := number(in.Port)
 	if !ok {
-		s.report(diag.PortValue, c.names.portNumbers.at(i), "must be 1-65535, got "+strconv.Itoa(int(in.Port)))
+		got := "is 0 or not set"
+		if in.Port != 0 {
+			got = "got " + strconv.Itoa(int(in.Port))
+		}
+		s.report(diag.PortValue, c.names.portNumbers.at(i), "must be 1-65535, "+got)
 		return port{}, false
 	}
 	p := port{ServicePort: ir.ServicePort{Service: s.Name, Port: in.Name, Protocol: protocol}, index: i, number: n}
@@ -261,6 +265,8 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 		s.report(diag.VIPValue, field, "must be an IP address, got "+diag.Quote(text))
 	case unusableVIP(ir.ClusterIP, addr) != "":
 		s.report(diag.VIPValue, field, "must be an address that a Service can have, got "+text+", which is "+unusableVIP(ir.ClusterIP, addr))
+	case want != "" && want != ir.IPv4.String() && want != ir.IPv6.String():
+		s.report(diag.VIPValue, field, "is skipped: its family in spec.ipFamilies must be IPv4 or IPv6, got "+diag.Quote(want))
 	case want != "" && ir.FamilyOf(addr).String() != want:
 		s.report(diag.VIPValue, field, "must be "+want+" as spec.ipFamilies has it, got "+diag.Quote(text))
 	case s.view(addr).has(ir.ClusterIP):

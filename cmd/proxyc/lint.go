@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/proxyc/proxyc/apply/build"
@@ -136,9 +137,9 @@ func listChecks(w io.Writer) error {
 
 // explainCode prints a code's row of docs/reference/codes.md, and the effect.
 func explainCode(w io.Writer, code string) error {
-	c, ok := diag.ByCode()[diag.Code(code)]
+	c, ok := diag.ByCode()[diag.Code(strings.ToUpper(code))]
 	if !ok {
-		return fmt.Errorf("--explain: must be a code of lint --list, got %q", code)
+		return fmt.Errorf("--explain: must be a code of lint --list, such as PX418, got %q (docs/reference/differences.md describes codes of other forms)", code)
 	}
 	_, err := fmt.Fprintf(w, "%s (%s): %s\n\nEffect: %s\nFix: %s\n", c.Code, c.Severity, c.Title, c.Why, c.Do)
 	return err

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,12 +39,14 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 			p.path = p.Selected().Path()
 			noteRepeated(p.Path, note)
 			if p.path != daemonVerb {
-				noteNameless(p.Path, note)
+				p.noteNameless(note)
 			}
 			return p
 		}
+		selectsNode := false
 		if of, ok := errors.AsType[*kong.ParseError](err); ok && of.Context.Selected() != nil {
 			p.path = of.Context.Selected().Path()
+			selectsNode = slices.ContainsFunc(of.Context.Flags(), func(f *kong.Flag) bool { return f.Name == nodeFlag })
 		}
 		rest, is := without(args, err, "unknown flag ")
 		if !is && unknown { // possibly its value
@@ -51,6 +55,9 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 				continue
 			}
 		}
+		if name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "unknown flag "), ","); is && selectsNode && slices.Contains(nodeWords, name) {
+			err = fmt.Errorf("unknown flag %s, did you mean \"--%s\"?", name, nodeFlag)
+		}
 		note(err)
 		if !is {
 			return p
@@ -58,6 +65,11 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 		args = rest
 	}
 }
+
+// nodeFlag is the flag that selects the node, as in kube-proxy; nodeWords are names that users try.
+const nodeFlag = "hostname-override"
+
+var nodeWords = []string{"--node", "--node-name", "--nodename", "--hostname"}
 
 // noteRepeated reports flags tagged once that were given more than once. kong would use the last
 // one, as kube-proxy does for its own flags.
@@ -79,13 +91,15 @@ const daemonVerb = "watch"
 
 // noteNameless reports flags whose value must be a file name but is empty, as from an unset
 // variable. Otherwise an unintended file, or none, would be used.
-func noteNameless(path []*kong.Path, note func(error)) {
-	for _, at := range path {
+func (p *parsed) noteNameless(note func(error)) {
+	for _, at := range p.Path {
 		if at.Flag == nil || at.Flag.PlaceHolder != "FILE" {
 			continue
 		}
-		if v := reflect.Indirect(at.Flag.Target); v.Kind() == reflect.String && v.Len() == 0 {
-			note(fmt.Errorf("%s: must name a file, got \"\"", at.Flag.ShortSummary()))
+		name := at.Flag.ShortSummary() + ": "
+		noted := slices.ContainsFunc(p.wrong, func(err error) bool { return strings.HasPrefix(err.Error(), name) })
+		if v := reflect.Indirect(at.Flag.Target); v.Kind() == reflect.String && v.Len() == 0 && !noted {
+			note(errors.New(name + `must name a file, got ""`))
 		}
 	}
 }
@@ -132,10 +146,21 @@ type noting struct {
 func (m noting) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	was := reflect.New(target.Type()).Elem()
 	was.Set(target)
+	if text := ctx.Scan.Peek().String(); negative.MatchString(text) && !ctx.Value.IsBool() {
+		ctx.Scan.Pop()
+		ctx.Scan.PushTyped(text, kong.FlagValueToken) // kube-proxy accepts --oom-score-adj -998
+	}
+	next := ctx.Scan.Peek()
 	err := m.Mapper.Decode(ctx, target)
+	if err != nil && !next.IsValue() {
+		err = errors.New("requires a value")
+		if !next.IsEOL() {
+			ctx.Scan.PushToken(next) // it is a flag
+		}
+	}
 	if v := ctx.Value; err == nil && v.Enum != "" && target.Kind() == reflect.String && !slices.Contains(v.EnumSlice(), target.String()) {
 		err = fmt.Errorf("must be one of %s, got %q", strings.Join(v.EnumSlice(), ", "), target.String())
-		was.SetString(v.Default)
+		was.SetString(cmp.Or(v.Default, v.EnumSlice()[0])) // kong would report "" as another error
 	}
 	if err != nil {
 		target.Set(was)
@@ -143,6 +168,9 @@ func (m noting) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	}
 	return nil
 }
+
+// negative matches arguments that are values although they start with a minus sign.
+var negative = regexp.MustCompile(`^-[0-9]`)
 
 // notingSwitch is a noting for flags without a required value.
 type notingSwitch struct{ noting }

@@ -1,9 +1,11 @@
 package manifest
 
 import (
+	"cmp"
 	"errors"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,57 +96,60 @@ func findings(refused []error, v any) (out []finding) {
 		if strings.HasPrefix(e.Error(), "unknown") {
 			f.severity, f.code, f.msg = diag.Warning, diag.FieldUnknown, "is not a field of the API, which drops it"
 			parent, name := path[:max(strings.LastIndexByte(path, '.'), 0)], path[strings.LastIndexByte(path, '.')+1:]
-			f.hint = diag.DidYouMean(name, keysAt(reflect.TypeOf(v), parent))
+			unset, all := keysAt(reflect.ValueOf(v), parent)
+			f.hint = cmp.Or(diag.DidYouMean(name, unset), diag.DidYouMean(name, all))
 		}
 		out = append(out, f)
 	}
 	return out
 }
 
-// keysAt returns the JSON keys of the struct at a path below a type, or nil if it
-// is not a struct.
-func keysAt(t reflect.Type, path string) []string {
+// keysAt returns the JSON keys of the struct at a path below a value, and those of its fields that
+// are not set. Both are nil if it is not a struct.
+func keysAt(v reflect.Value, path string) (unset, all []string) {
 	for _, step := range strings.Split(path, ".") {
-		step, _, _ = strings.Cut(step, "[")
-		if t = element(t); step == "" {
-			continue
+		key, index, isElement := strings.Cut(strings.TrimSuffix(step, "]"), "[")
+		if key != "" {
+			v = fieldAt(v, key)
 		}
-		if t.Kind() != reflect.Struct {
-			return nil
+		if v = indirect(v); isElement && v.Kind() == reflect.Slice {
+			if i, err := strconv.Atoi(index); err == nil && i < v.Len() {
+				v = indirect(v.Index(i))
+			}
 		}
-		next, ok := fieldAt(t, step)
-		if !ok {
-			return nil
-		}
-		t = next
 	}
-	if t = element(t); t.Kind() != reflect.Struct {
-		return nil
+	if v.Kind() != reflect.Struct {
+		return nil, nil
 	}
-	var keys []string
-	for _, f := range reflect.VisibleFields(t) {
+	for _, f := range reflect.VisibleFields(v.Type()) {
 		if key := jsonKey(f); key != "" {
-			keys = append(keys, key)
+			all = append(all, key)
+			if v.FieldByIndex(f.Index).IsZero() {
+				unset = append(unset, key)
+			}
 		}
 	}
-	return keys
+	return unset, all
 }
 
-// element returns the type without pointers and lists.
-func element(t reflect.Type) reflect.Type {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
-		t = t.Elem()
+// indirect returns the value that a pointer points to.
+func indirect(v reflect.Value) reflect.Value {
+	for v.Kind() == reflect.Pointer {
+		v = v.Elem()
 	}
-	return t
+	return v
 }
 
-func fieldAt(t reflect.Type, key string) (reflect.Type, bool) {
-	for _, f := range reflect.VisibleFields(t) {
-		if jsonKey(f) == key {
-			return f.Type, true
+// fieldAt returns the field with a JSON key; invalid if there is none.
+func fieldAt(v reflect.Value, key string) reflect.Value {
+	if v = indirect(v); v.Kind() == reflect.Struct {
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			if jsonKey(f) == key {
+				return v.FieldByIndex(f.Index)
+			}
 		}
 	}
-	return nil, false
+	return reflect.Value{}
 }
 
 func jsonKey(f reflect.StructField) string {

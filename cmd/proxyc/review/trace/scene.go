@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -93,7 +94,7 @@ func (s *Scene) packet(from, to string) (pkt sim.Packet, by origin, err error) {
 	any4, any6 := "0.0.0.0", "::"
 	if pkt, err = sim.ParsePacket(any4, to); err != nil {
 		if pkt, err = sim.ParsePacket(any6, to); err != nil {
-			return pkt, by, fmt.Errorf("--to: %w", err)
+			return pkt, by, cmp.Or(checkPort(to), fmt.Errorf("--to: %w", err))
 		}
 	}
 	p := programFor(s.Programs, pkt.Dst)

@@ -127,3 +127,16 @@ func (s *Scene) noClusterIP(name ir.Name) string {
 	}
 	return fmt.Sprintf("there is no Service %s%s", name, review.NearestService(s.Programs, name))
 }
+
+// checkPort returns an error if the port of an address is invalid.
+func checkPort(to string) error {
+	text, _, _ := strings.Cut(to, "/")
+	host, port, err := net.SplitHostPort(text)
+	if _, notAddr := netip.ParseAddr(host); err != nil || notAddr != nil {
+		return nil
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("--to: port must be 1-65535, got %q", port)
+	}
+	return nil
+}
