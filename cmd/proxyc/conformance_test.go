@@ -143,8 +143,8 @@ func ofRules(t *testing.T, o applytest.Outcome) (out conformanceOutcome) {
 	return out
 }
 
-// conformanceNode is node1 as proxyc trace knows it offline: a configuration, a
-// snapshot, and which addresses it has by which interface.
+// conformanceNode is the offline input of proxyc trace for node1: a configuration, a snapshot, and
+// the addresses of each interface.
 type conformanceNode struct {
 	mode  ir.Mode
 	files memFiles

@@ -145,7 +145,7 @@ func percent(was, now int) string {
 	return fmt.Sprintf(" (%+.1f %%)", 100*float64(now-was)/float64(was))
 }
 
-// What is worse and what is better both differ from what is recorded.
+// Both higher and lower counts differ from the recorded ones.
 func TestCountsDiffer(t *testing.T) {
 	with := func(release string, c counts) *recorded {
 		return &recorded{release, map[string]map[string]counts{"kernel": {"load": c}}}

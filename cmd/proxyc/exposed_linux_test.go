@@ -14,8 +14,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// When the rules go that keep other machines from what listens on localhost, while the
-// kernel routes such addresses for node ports there, somebody is told how to end that.
+// If the rules that protect listeners on localhost are removed while route_localnet is 1, a warning
+// states how to reset it.
 func TestLocalhostExposed(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "iptables-nft")

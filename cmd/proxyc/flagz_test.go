@@ -42,7 +42,7 @@ func TestFlagz(t *testing.T) {
 	}
 }
 
-// The file is in force, whatever the command line has beside it.
+// Values of the configuration file override those of other flags.
 func TestFlagzWithFile(t *testing.T) {
 	got := flagsOf(t, "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\nipvs: {syncPeriod: 7s}\n", "--config=c.yaml", "--proxy-mode=nftables", "-v=3")
 	want := map[string]string{"config": "c.yaml", "proxy-mode": "ipvs", "ipvs-sync-period": "7s", "v": "3"}

@@ -211,7 +211,7 @@ func TestWatchHoldsAnotherMode(t *testing.T) {
 	})
 }
 
-// What the kernel does not support in its own mode is omitted, and the status has the reason.
+// Saved rules of a mode that the kernel does not support are not restored; status reports the reason.
 func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

@@ -179,7 +179,7 @@ func TestDemoLiveLeavesNothing(t *testing.T) {
 	}
 }
 
-// What the demo cannot do it refuses.
+// The demo rejects unsupported flags.
 func TestDemoLiveRefuses(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{

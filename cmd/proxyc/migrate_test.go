@@ -16,8 +16,8 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// What migrate predicts for the recorded cases between modes iptables and nftables is
-// where, and only where, real packets under real kube-proxy met another fate in the other mode.
+// migrate predicts a difference between modes iptables and nftables exactly for those recorded cases
+// in which packets under real kube-proxy had different results.
 func TestMigrateConformance(t *testing.T) {
 	exceptions, err := applytest.LoadExceptions("../../docs/conformance.md")
 	if err != nil {

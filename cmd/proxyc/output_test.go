@@ -99,7 +99,7 @@ func (f *syncedFiles) Rename(from, to string) error {
 	return f.OS.Rename(from, to)
 }
 
-// What replaces a file, as the boot file is replaced, is on the disk before.
+// A new version of a file, such as the boot file, is synced before it replaces the old one.
 func TestWriteFileIsOnDisk(t *testing.T) {
 	files := &syncedFiles{t: t, synced: map[string]bool{}}
 	name := filepath.Join(t.TempDir(), "boot")

@@ -43,7 +43,7 @@ var placedObjects = []placed{
 	{"no kind", `{"name":"BAD-1"}`, "object", "kind: must be set"},
 }
 
-// around are objects beside the one that is wrong.
+// around are the valid objects of the file.
 const around = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node1"}}
 {"apiVersion":"v1","kind":"Service","metadata":{"namespace":"ns","name":"w"},"spec":{"clusterIP":"10.96.0.9","ports":[{"port":80}]}}`
 

@@ -38,7 +38,7 @@ func (w *watched) load(file string, tool ...string) {
 	}
 }
 
-// The fate that trace --kernel reports beside the rules of network plugins is that of real packets.
+// With rules of network plugins, trace --kernel reports the same results as real packets have.
 func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
 	t.Parallel()
 	for i, tt := range []struct{ plane, plugin, tool string }{

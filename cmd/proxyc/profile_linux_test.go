@@ -278,8 +278,7 @@ var dangerous = strings.Fields(`acct add_key bpf chroot delete_module fanotify_i
 	move_pages name_to_handle_at nfsservctl open_by_handle_at open_tree perf_event_open personality pivot_root process_madvise process_vm_readv process_vm_writev
 	ptrace quotactl quotactl_fd reboot request_key setns settimeofday swapoff swapon umount umount2 unshare userfaultfd vhangup vmsplice`)
 
-// What the profile allows exists, and is nothing that is dangerous; new namespaces are made
-// by none of what it allows.
+// The profile allows only existing system calls, no dangerous ones, and none that creates namespaces.
 func TestSeccompProfileIsNarrow(t *testing.T) {
 	t.Parallel()
 	p, err := readProfile(profileFile)

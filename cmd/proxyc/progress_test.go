@@ -83,7 +83,7 @@ func oneAfterOther(text string, parts []string) bool {
 	return true
 }
 
-// What is counted is told when the line is written again.
+// The line shows the counts when it is next written.
 func TestProgressCounts(t *testing.T) {
 	var out bytes.Buffer
 	var show func()

@@ -96,9 +96,8 @@ func TestProveKernelNamesOthers(t *testing.T) {
 	}
 }
 
-// What nft lists of our own rules is read whole, as it writes them with its various
-// options, and with what somebody counts in them. Whatever else is in a chain is named
-// with it.
+// prove reads all of proxyc's own rules in the output of nft list, with any of its options and with
+// added counters. It reports other rules in a chain together with the chain.
 func TestProveListing(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

@@ -50,7 +50,7 @@ func playPage(t *testing.T, name string) {
 	}
 }
 
-// variable is one that a reader has to set, and that is used where nobody did.
+// variable matches shell variables that a reader has to set.
 var variable = regexp.MustCompile(`\$[A-Z_]+|\$\{[A-Z_]+\}`)
 
 // session runs the commands of a block, the lines that begin with "$ ", and

@@ -135,9 +135,8 @@ func written(t *testing.T, programs ir.Programs, diags diag.List) string {
 	return anyOf.ReplaceAllString(text, "one $1$2")
 }
 
-// TestRedactKeepsShape: what is compiled of redacted objects and configuration is what is
-// compiled of the originals, with the stand-ins; the same packets, with theirs, meet the same fates,
-// and what is proved, and what differs from another Program, is the same.
+// TestRedactKeepsShape: apart from stand-ins, redacted objects and configuration compile to the same
+// rules as the originals, packets have the same results, and proofs and differences are equal.
 func TestRedactKeepsShape(t *testing.T) {
 	start := applytest.Seed(t)
 	for seed := start; seed < start+120; seed++ {
@@ -203,7 +202,7 @@ func TestRedactNodeAlone(t *testing.T) {
 	}
 }
 
-// Who may read the redacted file need not read the originals.
+// The file of stand-ins is readable only for its owner.
 func TestStandInsAreTheOwners(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keep")
 	taken := &taken{objects: &snapshot.Objects{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}}}}

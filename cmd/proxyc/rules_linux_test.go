@@ -23,7 +23,7 @@ import (
 	"github.com/proxyc/proxyc/render/userspace"
 )
 
-// ruleModes are the modes that have iptables rules beside something else.
+// ruleModes are the modes that use iptables rules in addition to another mechanism.
 var ruleModes = map[ir.Mode]func(*ir.Program) *rules.Ruleset{
 	ir.ModeIPVS:      func(p *ir.Program) *rules.Ruleset { return ipvs.Lower(p).Rules },
 	ir.ModeUserspace: func(p *ir.Program) *rules.Ruleset { return userspace.Lower(p).Rules },
@@ -132,7 +132,7 @@ func feedTool(t *testing.T, text, name string, args ...string) {
 	}
 }
 
-// hasBalancedMatch reports whether the kernel knows the match on what ipvs took.
+// hasBalancedMatch reports whether the kernel supports the match on packets of ipvs.
 func hasBalancedMatch(t *testing.T, v iptables.Variant) bool {
 	t.Helper()
 	known := false

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// With --live the node has the addresses of the machine's interfaces, and sends
-// and gets packets by them.
+// With --live, the node has the addresses of the machine's interfaces, and sends and receives packets
+// on them.
 func TestTraceLive(t *testing.T) {
 	for _, test := range []struct {
 		from, to string
@@ -29,7 +29,7 @@ func TestTraceLive(t *testing.T) {
 		e := testEnv(t, files, append([]string{"trace", "-c", "config", "-s", "cluster", "--from", test.from, "--to", test.to}, test.args...)...)
 		e.stdout = &out
 		code := run(e)
-		// What would have to change may follow.
+		// Hindrances may follow.
 		way, rest, _ := strings.Cut(out.String(), "\n")
 		_, end, _ := strings.Cut(rest, "\n  => ")
 		end, _, _ = strings.Cut(end, "\n")

@@ -75,8 +75,8 @@ var deniable = map[string]uint32{
 var needless = strings.Fields(`bpf fdatasync fsync inotify_add_watch inotify_init1 io_uring_setup membarrier mount openat2
 	perf_event_open pidfd_open pidfd_send_signal prlimit64 rseq sched_getaffinity setns statx sysinfo timerfd_create uname unshare waitid`)
 
-// Whatever system call a seccomp profile refuses, the daemon comes into force and
-// follows, or says why it does not.
+// If a seccomp profile denies a system call, the daemon either applies rules and follows changes, or
+// reports the reason why it does not.
 func TestWatchDenied(t *testing.T) {
 	t.Parallel()
 	for name, number := range deniable {

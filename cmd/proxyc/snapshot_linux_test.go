@@ -9,8 +9,8 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
-// TestSnapshotLive asks a daemon what it knows: it compiles to what the daemon's own files do, after a
-// change, too, and redacted it has no name of theirs.
+// TestSnapshotLive saves a daemon's objects. They compile to the same rules as the daemon's own files,
+// also after a change. A redacted snapshot contains no original name.
 func TestSnapshotLive(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")

@@ -116,17 +116,17 @@ var harmless = regexp.MustCompile(strings.Join([]string{
 	`@ inside-ips: `, `@ service-ips-by-source: (.*@inside-ips|accept)$`, `@ outside-backends: .*203\.0\.113\.31`, `@ backends: 203\.0\.113\.31`,
 	// No node port lacks endpoints, no backend is on the node, and affinity is of a TCP port that is no node port.
 	`@no-endpoint-nodeports reject$`, `@ (filter|affinity)-input: `, `@ affinity-nodeports: `, `(udp|sctp) dport .* @affinity-ips$`,
-	// Only what comes in for the node asks there, and no Service has an address of the node.
+	// Only packets to the node itself are looked up there, and no Service has an address of the node.
 	`@ service-endpoints-check: `,
-	// What has no endpoints is rejected by two rules.
+	// Two rules reject packets to a Service without endpoints.
 	`@ no-endpoint-services: .*10\.96\.0\.80`, `^reject ->  @ cluster-ips-check: .*@no-endpoint-services`,
 	// It has TCP ports.
 	`(udp|sctp) ct original .* @firewall-lists$`,
-	// No rule looks there: no pool has more than two backends, none of a node port one, and none is of Maglev's.
+	// No rule uses these sets: no pool has more than two backends, none of a node port one, and none is of Maglev's.
 	`@ count-(2|4|8|16|32)-ips: `, `@ count-\d+-nodeports: `, `@ maglev-`,
-	// Only pods and the node, whom its source ranges do not admit, are sent there.
+	// Only packets from pods and the node reach this chain, and the source ranges do not admit them.
 	`@ masq-nonlocal-lb-2: `, `@ lb-outside-nodeport-1: }$`, // whose end begins it
-	// What is looked up before is found, so nothing comes there.
+	// An earlier lookup matches every packet.
 	`^accept; -> drop; @ nat-(prerouting|output): `, `@ service-nodeports-by-source: accept$`,
 	// 192.0.2.11 is no address of the loopback interface.
 	`192\.0\.2\.11 ip daddr != 127\.0\.0\.0/8`,
