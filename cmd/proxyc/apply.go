@@ -53,8 +53,8 @@ type cleanupCmd struct {
 	KeepKubeProxy bool `help:"Remove only proxyc's rules, beside a running kube-proxy."`
 }
 
-// lookOnly reports whether the command must not write.
-func (c *applyCmd) lookOnly() bool { return c.DryRun || c.Check }
+// readOnly reports whether the command must not write.
+func (c *applyCmd) readOnly() bool { return c.DryRun || c.Check }
 
 func (c *applyCmd) Run(e *env) (err error) {
 	if c.DryRun && c.Check {
@@ -78,7 +78,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 	j.Resolved = resolved
 	if c.Cleanup {
 		e.report(j.Diags)
-		return cleanUp(ctx, e, false, c.lookOnly())
+		return cleanUp(ctx, e, false, c.readOnly())
 	}
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
@@ -100,7 +100,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 		return e.finish(j, err)
 	}
 	if lack := daemon.MissingPodRanges(j.Config, j.Snapshot, j.Facts.NodeName); lack != "" && !c.InitOnly {
-		return e.finish(j, errors.New("missing: "+lack+"; the rules stay as they are"))
+		return e.finish(j, errors.New("missing: "+lack+"; the rules are unchanged"))
 	}
 	if err := needRoot("apply"); err != nil {
 		return e.finish(j, err)
@@ -132,7 +132,7 @@ func wholeFile(all diag.List) bool {
 // converge applies the Programs to the node once.
 func (c *applyCmd) converge(ctx context.Context, e *env, j *review.Input, programs ir.Programs) error {
 	once := &oneshot.Apply{Config: j.Config, Programs: programs, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout,
-		IPVS: c.ipvsFlags.options(), DryRun: c.lookOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly,
+		IPVS: c.ipvsFlags.options(), DryRun: c.readOnly(), Takeover: c.YesTakeover, SettingsOnly: c.InitOnly,
 		Waiting: func(why error) { fmt.Fprintf(e.stderr, "waiting for another proxyc process to stop: %s\n", why) }}
 	done, err := once.Run(ctx)
 	if done == nil {

@@ -71,11 +71,11 @@ func run(e *env) (code int) {
 			panic(r)
 		}
 	}()
-	e, over := e.telling()
+	e, over := e.withProgress()
 	defer over()
-	e, colours, plain := e.colouring()
+	e, colours, plain := e.withColours()
 	defer plain()
-	e, end := e.visibly()
+	e, end := e.withEscapes()
 	defer end()
 	e, flush := e.naming()
 	defer flush()
@@ -86,7 +86,7 @@ func run(e *env) (code int) {
 	}
 	ctx := parse(parser, args)
 	if len(ctx.wrong) > 0 {
-		ctx.tell(e)
+		ctx.printErrors(e)
 		return exitBad
 	}
 	if slices.Contains(coloured, ctx.path) {

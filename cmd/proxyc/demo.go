@@ -55,9 +55,9 @@ func (c *demoCmd) Run(e *env) error {
 		if err := c.writeRules(w, j.Facts.NodeName, programs); err != nil {
 			return err
 		}
-		scene := trace.NewScene(j, programs)
+		tracer := trace.NewTracer(j, programs)
 		for _, p := range demoPackets {
-			t, err := scene.Trace(p.from, p.to)
+			t, err := tracer.Trace(p.from, p.to)
 			if err != nil {
 				return err
 			}
@@ -153,7 +153,7 @@ func (c *demoCmd) live(e *env) (err error) {
 	}
 	ctx, stop := untilSignal(&err)
 	defer stop()
-	code, err := demo.World(ctx, e.stdout, e.stderr, c.Mode)
+	code, err := demo.Run(ctx, e.stdout, e.stderr, c.Mode)
 	switch code {
 	case exitFindings:
 		return errFindings

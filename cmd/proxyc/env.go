@@ -92,17 +92,17 @@ func (e *env) calls(command string) string {
 	return command
 }
 
-// telling returns an env that shows progress on stderr until the first other output, and a function
-// that stops this.
-func (e *env) telling() (*env, func()) {
+// withProgress returns an env that shows progress on stderr until the first other output, and a
+// function that stops this.
+func (e *env) withProgress() (*env, func()) {
 	if !e.terminal {
 		return e, func() {}
 	}
 	p := terminal.NewProgress(e.stderr, e.regularly)
-	told := *e
-	told.progress = p
-	told.stdout, told.stderr = p.Writer(e.stdout), p.Writer(e.stderr)
-	return &told, p.End
+	shown := *e
+	shown.progress = p
+	shown.stdout, shown.stderr = p.Writer(e.stdout), p.Writer(e.stderr)
+	return &shown, p.End
 }
 
 // doing shows the current step.
@@ -118,9 +118,9 @@ func (e *env) comparing(ctx context.Context) context.Context {
 // documents.
 var coloured = []string{"apply", "diff", "doctor", "explain", "lint", "migrate", "prove", "status", "trace"}
 
-// colouring returns an env that shows colors on terminals: on standard error immediately, and on
+// withColours returns an env that shows colors on terminals: on standard error immediately, and on
 // standard output after begin is called.
-func (e *env) colouring() (coloured *env, begin, end func()) {
+func (e *env) withColours() (coloured *env, begin, end func()) {
 	out, err := terminal.NewPainter(e.stdout), terminal.NewPainter(e.stderr)
 	if e.colourErr {
 		err.Begin()
@@ -135,8 +135,9 @@ func (e *env) colouring() (coloured *env, begin, end func()) {
 	return &shown, begin, func() { out.End(); err.End() }
 }
 
-// visibly returns an env whose output escapes invisible characters, and a function that ends this.
-func (e *env) visibly() (*env, func()) {
+// withEscapes returns an env whose output escapes invisible characters, and a function that ends
+// this.
+func (e *env) withEscapes() (*env, func()) {
 	out, err := terminal.NewVisible(e.stdout), terminal.NewVisible(e.stderr)
 	shown := *e
 	shown.stdout, shown.stderr = out, err

@@ -138,10 +138,10 @@ func (c namespaceChoice) has(name ir.Name) bool {
 // namespaces are unknown. It also includes errors without a namespace, such as those of the
 // configuration and of Nodes, which concern every namespace.
 func (c namespaceChoice) of(list diag.List) diag.List {
-	return slices.DeleteFunc(slices.Clone(list), func(d diag.Diagnostic) bool { return !c.tells(d) })
+	return slices.DeleteFunc(slices.Clone(list), func(d diag.Diagnostic) bool { return !c.includes(d) })
 }
 
-func (c namespaceChoice) tells(d diag.Diagnostic) bool {
+func (c namespaceChoice) includes(d diag.Diagnostic) bool {
 	of := namespaceOf(d)
 	return c.Namespace == "" || of == c.Namespace || of == "" && d.Severity == diag.Error || d.Code.Unreadable() || d.Code == diag.FileTruncated
 }

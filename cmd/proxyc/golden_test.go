@@ -245,7 +245,7 @@ func (g *golden) checkPackets(t *testing.T, mode ir.Mode, snap *snapshot.Snapsho
 			continue
 		}
 		name := fmt.Sprintf("%s: %s %s", mode, row.from, row.to)
-		pkt, _, err := (&trace.Scene{Snapshot: snap, Node: programs.IPv4.Node.Name, Programs: programs}).Packet(row.from, row.to)
+		pkt, _, err := (&trace.Tracer{Snapshot: snap, Node: programs.IPv4.Node.Name, Programs: programs}).Packet(row.from, row.to)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -16,8 +16,8 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// migrate predicts a difference between modes iptables and nftables exactly for those recorded cases
-// in which packets under real kube-proxy had different results.
+// migrate predicts a difference between modes iptables and nftables exactly for those recorded
+// cases in which packets under real kube-proxy had different results.
 func TestMigrateConformance(t *testing.T) {
 	exceptions, err := applytest.LoadExceptions("../../docs/conformance.md")
 	if err != nil {
@@ -122,7 +122,7 @@ func packetOf(t *testing.T, f *applytest.Flow, snap *snapshot.Snapshot, programs
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &trace.Scene{Snapshot: snap, Node: "node1", Programs: programs, Interfaces: topologyFacts().Interfaces, AllAddrsKnown: true}
+	s := &trace.Tracer{Snapshot: snap, Node: "node1", Programs: programs, Interfaces: topologyFacts().Interfaces, AllAddrsKnown: true}
 	pkt, _, err := s.Packet(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
 	if err != nil {
 		t.Fatal(err)

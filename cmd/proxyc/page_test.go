@@ -168,7 +168,7 @@ func caseAsked(t *testing.T, c *applytest.Case, mode ir.Mode) (all []*askedOfPag
 	eachStage(t, c, func(n int, stage applytest.Step, data []byte) {
 		snap, _ := reviewtest.Decode(data)
 		programs, _ := reviewtest.Compile(t, cfg, snap, topologyFacts())
-		scene := trace.NewScene(&review.Input{Resolved: &config.Resolved{Config: cfg}, Snapshot: snap, Facts: topologyFacts()}, programs)
+		tracer := trace.NewTracer(&review.Input{Resolved: &config.Resolved{Config: cfg}, Snapshot: snap, Facts: topologyFacts()}, programs)
 		of := map[*ir.Program]*askedOfPage{}
 		for j := range stage.Flows {
 			f := &stage.Flows[j]
@@ -179,7 +179,7 @@ func caseAsked(t *testing.T, c *applytest.Case, mode ir.Mode) (all []*askedOfPag
 			if err != nil {
 				t.Fatal(err)
 			}
-			pkt, _, err := scene.Packet(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
+			pkt, _, err := tracer.Packet(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
 			if err != nil {
 				t.Fatal(err)
 			}

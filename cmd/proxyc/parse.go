@@ -122,13 +122,13 @@ func noteValues(n *kong.Node, note func(error)) {
 		values = append(values, f.Value)
 	}
 	for _, v := range values {
-		m := noting{v.Mapper, note}
+		m := collector{v.Mapper, note}
 		v.Mapper = m
 		if _, ok := m.Mapper.(kong.BoolMapper); ok {
-			v.Mapper = notingSwitch{m}
+			v.Mapper = collectingSwitch{m}
 		}
 		if _, ok := m.Mapper.(kong.BoolMapperExt); ok {
-			v.Mapper = notingPointer{m}
+			v.Mapper = collectingPointer{m}
 		}
 	}
 	for _, child := range n.Children {
@@ -136,14 +136,14 @@ func noteValues(n *kong.Node, note func(error)) {
 	}
 }
 
-// noting is a Mapper that records errors.
-type noting struct {
+// collector is a Mapper that records errors.
+type collector struct {
 	kong.Mapper
 	note func(error)
 }
 
 // Decode keeps the previous value after an error.
-func (m noting) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+func (m collector) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	was := reflect.New(target.Type()).Elem()
 	was.Set(target)
 	if text := ctx.Scan.Peek().String(); negative.MatchString(text) && !ctx.Value.IsBool() {
@@ -172,25 +172,25 @@ func (m noting) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 // negative matches arguments that are values although they start with a minus sign.
 var negative = regexp.MustCompile(`^-[0-9]`)
 
-// notingSwitch is a noting for flags without a required value.
-type notingSwitch struct{ noting }
+// collectingSwitch is a collector for flags without a required value.
+type collectingSwitch struct{ collector }
 
-func (m notingSwitch) IsBool() bool { return m.Mapper.(kong.BoolMapper).IsBool() }
+func (m collectingSwitch) IsBool() bool { return m.Mapper.(kong.BoolMapper).IsBool() }
 
-// notingPointer is a noting for flags whose target determines whether they require a value.
-type notingPointer struct{ noting }
+// collectingPointer is a collector for flags whose target determines whether they require a value.
+type collectingPointer struct{ collector }
 
-func (m notingPointer) IsBoolFromValue(v reflect.Value) bool {
+func (m collectingPointer) IsBoolFromValue(v reflect.Value) bool {
 	return m.Mapper.(kong.BoolMapperExt).IsBoolFromValue(v)
 }
 
-// tell prints all errors of the command line, and where to find help.
-func (p parsed) tell(e *env) {
+// printErrors prints all errors of the command line, and where to find help.
+func (p parsed) printErrors(e *env) {
 	var verb any
 	if p.Context != nil && p.Selected() != nil {
 		verb = p.Selected().Target.Addr().Interface()
 	}
-	e.tellWrong(verb, p.wrong)
+	e.printErrors(verb, p.wrong)
 	called := p.path
 	if called != "" {
 		called += " "
@@ -198,9 +198,9 @@ func (p parsed) tell(e *env) {
 	fmt.Fprintf(e.stderr, "Run \"%s\" for usage.\n", e.calls("proxyc "+called+"--help"))
 }
 
-// tellWrong prints the errors of a command line and of the configuration that it selects, which
+// printErrors prints the errors of a command line and of the configuration that it selects, which
 // would be reported next.
-func (e *env) tellWrong(verb any, wrong []error) {
+func (e *env) printErrors(verb any, wrong []error) {
 	for _, err := range wrong {
 		fmt.Fprintf(e.stderr, "proxyc: %s\n", strings.TrimSpace(err.Error()))
 	}

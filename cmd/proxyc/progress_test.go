@@ -87,7 +87,7 @@ func oneAfterOther(text string, parts []string) bool {
 func TestProgressCounts(t *testing.T) {
 	var out bytes.Buffer
 	var show func()
-	e, end := (&env{stderr: &out, terminal: true, regularly: func(_, _ time.Duration, f func()) func() { show = f; return func() {} }}).telling()
+	e, end := (&env{stderr: &out, terminal: true, regularly: func(_, _ time.Duration, f func()) func() { show = f; return func() {} }}).withProgress()
 	ctx := e.comparing(t.Context())
 	if ctx == t.Context() || out.Len() > 0 {
 		t.Fatalf("told at once: %q", out.String())

@@ -75,7 +75,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	if err != nil {
 		return e.finish(j, err)
 	}
-	p.Blame(a, b, c.All)
+	p.FindCauses(a, b, c.All)
 	p.Trace = strings.Join(append([]string{"proxyc trace"}, given(k, "output", "all", "timeout")...), " ")
 	if c.A == proof.Kernel || c.B == proof.Kernel {
 		p.Trace += " --kernel"

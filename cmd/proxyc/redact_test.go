@@ -112,11 +112,12 @@ func inOrder(text string) string {
 
 var sorted = regexp.MustCompile(`^( (\[|\d)|(Service|EndpointSlice|Node|config)\b.*: )`)
 
-// anyOf matches where a reason names one endpoint of several: the first by its address, which redaction
-// does not keep in order.
+// anyOf matches where a reason names one endpoint of several: the first by its address, which
+// redaction does not keep in order.
 var anyOf = regexp.MustCompile(`\S+ (?:(is not ready|has none)|(and \d+ more))`)
 
-// suchAs matches the same in a finding about shared endpoints, with the Service that has that one, too.
+// suchAs matches the same in a finding about shared endpoints, with the Service that has that one,
+// too.
 var suchAs = regexp.MustCompile(`such as \S+ with Service \S+:`)
 
 // written is the canonical text of Programs, without what aligns it, and what was found.
@@ -135,8 +136,8 @@ func written(t *testing.T, programs ir.Programs, diags diag.List) string {
 	return anyOf.ReplaceAllString(text, "one $1$2")
 }
 
-// TestRedactKeepsShape: apart from stand-ins, redacted objects and configuration compile to the same
-// rules as the originals, packets have the same results, and proofs and differences are equal.
+// TestRedactKeepsShape: apart from stand-ins, redacted objects and configuration compile to the
+// same rules as the originals, packets have the same results, and proofs and differences are equal.
 func TestRedactKeepsShape(t *testing.T) {
 	start := applytest.Seed(t)
 	for seed := start; seed < start+120; seed++ {
@@ -192,12 +193,12 @@ func TestRedactKeepsShape(t *testing.T) {
 
 // A daemon's node may stand in no object: its name goes all the same.
 func TestRedactNodeAlone(t *testing.T) {
-	taken := &taken{objects: new(snapshot.Objects), facts: compiler.Facts{NodeName: "secret",
+	content := &content{objects: new(snapshot.Objects), facts: compiler.Facts{NodeName: "secret",
 		Interfaces: []compiler.Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.77/24")}}}}}
-	if err := new(snapshotCmd).redact(testEnv(t, memFiles{}), taken); err != nil {
+	if err := new(snapshotCmd).redact(testEnv(t, memFiles{}), content); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := nodeFlags(&taken.facts), "--hostname-override node-1 --node-address 192.0.0.0/24@eth0"; got != want {
+	if got, want := nodeFlags(&content.facts), "--hostname-override node-1 --node-address 192.0.0.0/24@eth0"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -205,8 +206,8 @@ func TestRedactNodeAlone(t *testing.T) {
 // The file of stand-ins is readable only for its owner.
 func TestStandInsAreTheOwners(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keep")
-	taken := &taken{objects: &snapshot.Objects{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}}}}
-	if err := (&snapshotCmd{StandIns: file}).redact(testEnv(t, disk.OS{}), taken); err != nil {
+	content := &content{objects: &snapshot.Objects{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}}}}
+	if err := (&snapshotCmd{StandIns: file}).redact(testEnv(t, disk.OS{}), content); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(file)

@@ -47,8 +47,8 @@ type snapshotCmd struct {
 	ConfigOut string   `name:"config-out" placeholder:"FILE" help:"Output file of the effective configuration."`
 }
 
-// taken is the content of a snapshot.
-type taken struct {
+// content is the content of a snapshot.
+type content struct {
 	objects *snapshot.Objects
 	config  *config.Config // nil if unknown
 	facts   compiler.Facts // of the daemon's node, if any
@@ -62,7 +62,7 @@ func (c *snapshotCmd) Run(e *env) (err error) {
 	if err := c.check(); err != nil {
 		return err
 	}
-	t, err := c.take(ctx, e)
+	t, err := c.read(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -107,14 +107,15 @@ func (c *snapshotCmd) check() error {
 	case c.ConfigOut != "" && c.Config == "" && !live:
 		return errors.New("--config-out: requires --config or --status-socket")
 	}
-	if err := c.apart(); err != nil {
+	if err := c.checkOutputs(); err != nil {
 		return err
 	}
 	return oneStdin(append([]string{c.Config}, c.Snapshot...)...)
 }
 
-// apart rejects equal destinations, in particular for the originals and the redacted objects.
-func (c *snapshotCmd) apart() error {
+// checkOutputs rejects equal destinations, in particular for the originals and the redacted
+// objects.
+func (c *snapshotCmd) checkOutputs() error {
 	flags := map[string]string{c.Out: "--output"}
 	for _, one := range []struct{ flag, file string }{{"--config-out", c.ConfigOut}, {"--stand-ins", c.StandIns}} {
 		if before := flags[one.file]; before != "" {
@@ -127,9 +128,9 @@ func (c *snapshotCmd) apart() error {
 	return nil
 }
 
-// take reads the objects.
-func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
-	t := new(taken)
+// read reads the objects.
+func (c *snapshotCmd) read(ctx context.Context, e *env) (*content, error) {
+	t := new(content)
 	if c.Config != "" {
 		var diags diag.List
 		flags := configFlags{}
@@ -145,7 +146,7 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 	case c.Socket != "":
 		ctx, cancel := context.WithTimeout(ctx, review.AnswerTimeout)
 		defer cancel()
-		known, err := review.AskKnown(ctx, c.Socket)
+		known, err := review.FetchKnown(ctx, c.Socket)
 		if err != nil {
 			return nil, fmt.Errorf("--status-socket %s: %w", c.Socket, err)
 		}
@@ -176,7 +177,7 @@ func (c *snapshotCmd) take(ctx context.Context, e *env) (*taken, error) {
 }
 
 // redact replaces names and addresses in the objects.
-func (c *snapshotCmd) redact(e *env, t *taken) error {
+func (c *snapshotCmd) redact(e *env, t *content) error {
 	var addrs []netip.Prefix
 	for _, i := range t.facts.Interfaces {
 		addrs = append(addrs, i.Addrs...)

@@ -40,12 +40,12 @@ func (c *statusCmd) Run(e *env) error {
 		return c.badAddress(": " + unknown.Err)
 	}
 	if err != nil {
-		return c.nobody(err, host.Writer())
+		return c.noAnswer(err, host.Writer())
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return c.nobody(err, host.Writer())
+		return c.noAnswer(err, host.Writer())
 	}
 	var st status.Status
 	if err := json.Unmarshal(body, &st); err != nil || resp.StatusCode != http.StatusOK {
@@ -67,9 +67,9 @@ func (c *statusCmd) badAddress(why string) error {
 	return fmt.Errorf("--address: must be IP:PORT or unix:PATH, got %s%s", c.Address, why)
 }
 
-// nobody returns an error that no daemon answers, with the process that writes the rules
+// noAnswer returns an error that no daemon answers, with the process that writes the rules
 // nevertheless; "" if none is known.
-func (c *statusCmd) nobody(err error, writer string) error {
+func (c *statusCmd) noAnswer(err error, writer string) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		err = failed.Err // the message already contains the address
 	}

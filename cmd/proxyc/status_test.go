@@ -85,7 +85,7 @@ func TestStatusSays(t *testing.T) {
 		{&url.Error{Op: "Get", Err: context.DeadlineExceeded}, "process 7 (proxyc watch)",
 			"the daemon at 127.0.0.1:10249 does not answer within 5s: it is stopped or hangs; process 7 (proxyc watch) writes this node's rules: use --address with its metrics server, or --address unix:PATH with its --status-socket"},
 	} {
-		if got := c.nobody(tc.err, tc.writer).Error(); got != tc.want {
+		if got := c.noAnswer(tc.err, tc.writer).Error(); got != tc.want {
 			t.Errorf("%v, %q:\ngot  %s\nwant %s", tc.err, tc.writer, got, tc.want)
 		}
 	}

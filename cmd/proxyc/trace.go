@@ -54,7 +54,7 @@ func (c *traceCmd) Run(e *env, k *kong.Context) error {
 		}
 		return err
 	}
-	results, failed := trace.NewScene(job, programs).TraceAll(wanted)
+	results, failed := trace.NewTracer(job, programs).TraceAll(wanted)
 	failed = errors.Join(unread, failed)
 	if failed != nil && len(results) == 0 {
 		return e.finish(job, failed)
@@ -103,7 +103,7 @@ func (c *traceCmd) kernel(e *env) error {
 	if err != nil {
 		return err
 	}
-	f, err := rules.Trace(context.Background(), trace.NewScene(job, programs), c.From, c.To, variantOf(c.Variant))
+	f, err := rules.Trace(context.Background(), trace.NewTracer(job, programs), c.From, c.To, variantOf(c.Variant))
 	if err != nil {
 		return e.finish(job, err)
 	}

@@ -54,7 +54,7 @@ type watchCmd struct {
 // Run runs the daemon.
 func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	if wrong := c.wrong(); len(wrong) > 0 {
-		e.tellWrong(c, wrong)
+		e.printErrors(c, wrong)
 		return errReported
 	}
 	var diags diag.List
@@ -134,7 +134,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		ReportOptions: daemon.ReportOptions{
 			Version: build.Read().Version, StatusSocket: c.Socket, UnreadyAfter: c.Unready, NodeCondition: c.Condition,
 			Flags: func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
-			Trace: trace.WriteScene,
+			Trace: trace.WriteTrace,
 		},
 		Hostname: e.hostname,
 		Stdout:   e.stdout, Stderr: e.stderr,

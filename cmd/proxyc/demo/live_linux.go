@@ -40,9 +40,9 @@ var Unsupported error
 // if the kernel differs from the IR.
 const codeDiffers = 1
 
-// World creates the namespaces, in which this program runs again as "demo --part=node --mode=MODE".
+// Run creates the namespaces, in which this program runs again as "demo --part=node --mode=MODE".
 // It returns that process's exit code and error.
-func World(ctx context.Context, out, errs io.Writer, mode string) (code int, err error) {
+func Run(ctx context.Context, out, errs io.Writer, mode string) (code int, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -93,7 +93,7 @@ var (
 	livePodGate  = netip.MustParseAddr("10.244.1.1") // to pods
 )
 
-func (n *liveNode) say(format string, args ...any) { fmt.Fprintf(n.out, format+"\n", args...) }
+func (n *liveNode) printf(format string, args ...any) { fmt.Fprintf(n.out, format+"\n", args...) }
 
 func (n *liveNode) socket() string { return filepath.Join(n.dir, "status.sock") }
 
@@ -101,21 +101,21 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 	if n.self, err = os.Executable(); err != nil {
 		return err
 	}
-	if err := n.furnish(); err != nil {
+	if err := n.setUp(); err != nil {
 		return fmt.Errorf("namespaces: %w", err)
 	}
-	n.say("# One node, three pods and an external client, each in its own network namespace")
+	n.printf("# One node, three pods and an external client, each in its own network namespace")
 	for _, p := range []*livePod{{name: "web-1", addr: netip.MustParseAddr("10.244.1.10")}, {name: "web-2", addr: netip.MustParseAddr("10.244.1.11")},
 		{name: "shopper", addr: netip.MustParseAddr("10.244.1.20")}, {name: "outside", addr: netip.MustParseAddr("192.0.2.200")}} {
 		if err := n.start(ctx, p); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		n.say("%-8s %s", p.name, p.addr)
+		n.printf("%-8s %s", p.name, p.addr)
 	}
 	if err := n.cluster("web-1", "web-2"); err != nil {
 		return err
 	}
-	n.say("\n# proxyc watch writes the node's rules (%s)", n.mode)
+	n.printf("\n# proxyc watch writes the node's rules (%s)", n.mode)
 	began := time.Now()
 	if _, err := proc.Beside(ctx, &n.log, false, n.self, "watch", "-c", filepath.Join(n.dir, "config.yaml"), "-s", filepath.Join(n.dir, "cluster.yaml"), "--status-socket", n.socket()); err != nil {
 		return err
@@ -123,13 +123,13 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 	var st status.Status
 	err = n.until(ctx, "rules", func() bool {
 		var asking error
-		st, asking = review.AskStatus(ctx, n.socket())
+		st, asking = review.FetchStatus(ctx, n.socket())
 		return asking == nil && st.Synced
 	})
 	if err != nil {
 		return err
 	}
-	n.say("applied after %s: %s", time.Since(began).Round(time.Millisecond), st.Operations)
+	n.printf("applied after %s: %s", time.Since(began).Round(time.Millisecond), st.Operations)
 	for _, x := range []struct {
 		shows, from, to string
 	}{
@@ -142,21 +142,21 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for _, step := range []func(context.Context) error{n.endpointDies, n.foreignRule} {
+	for _, step := range []func(context.Context) error{n.killEndpoint, n.foreignRule} {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
 	if n.differs {
-		n.say("\nsome connections differ from their traces")
+		n.printf("\nsome connections differ from their traces")
 		return ErrDiffers
 	}
-	n.say("\n# All connections match their traces. Namespaces, rules and files are removed with this process.")
+	n.printf("\n# All connections match their traces. Namespaces, rules and files are removed with this process.")
 	return nil
 }
 
-// furnish sets up the node: its mounts, and a network with forwarding.
-func (n *liveNode) furnish() error {
+// setUp sets up the node: its mounts, and a network with forwarding.
+func (n *liveNode) setUp() error {
 	lo, err := netlink.LinkByName("lo")
 	return errors.Join(err,
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
@@ -254,7 +254,7 @@ func (n *liveNode) trace(from, to string) (trace.Trace, error) {
 	if err != nil {
 		return trace.Trace{}, err
 	}
-	return trace.NewScene(j, programs).Trace(n.pods[from].source(), to)
+	return trace.NewTracer(j, programs).Trace(n.pods[from].source(), to)
 }
 
 // tries is the number of connections. The probability that all reach the same one of two backends
@@ -278,7 +278,7 @@ func (n *liveNode) connect(from, to string) (got []string, err error) {
 
 // compare traces a connection, opens it, and prints whether the results are equal.
 func (n *liveNode) compare(ctx context.Context, shows, from, to string) error {
-	n.say("\n# %s: %s to %s", shows, from, to)
+	n.printf("\n# %s: %s to %s", shows, from, to)
 	t, err := n.trace(from, to)
 	if err != nil {
 		return err
@@ -290,10 +290,10 @@ func (n *liveNode) compare(ctx context.Context, shows, from, to string) error {
 	if err != nil {
 		return err
 	}
-	n.say("  actual: %s", strings.Join(got, "; "))
+	n.printf("  actual: %s", strings.Join(got, "; "))
 	if want := n.expected(&t, from); !slices.Equal(got, want) {
 		n.differs = true
-		n.say("  expected: %s", strings.Join(want, "; "))
+		n.printf("  expected: %s", strings.Join(want, "; "))
 	}
 	return nil
 }
@@ -321,9 +321,9 @@ func (n *liveNode) expected(t *trace.Trace, from string) (all []string) {
 	return slices.Compact(all)
 }
 
-// endpointDies kills a pod, and then removes it from the EndpointSlice.
-func (n *liveNode) endpointDies(ctx context.Context) error {
-	n.say("\n# Pod web-2 is killed")
+// killEndpoint kills a pod, and then removes it from the EndpointSlice.
+func (n *liveNode) killEndpoint(ctx context.Context) error {
+	n.printf("\n# Pod web-2 is killed")
 	n.pods["web-2"].Kill()
 	if err := n.cluster("web-1"); err != nil {
 		return err
@@ -336,7 +336,7 @@ func (n *liveNode) endpointDies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.say("removed from its EndpointSlices: applied after %s", time.Since(began).Round(time.Millisecond))
+	n.printf("removed from its EndpointSlices: applied after %s", time.Since(began).Round(time.Millisecond))
 	return n.compare(ctx, "The same connection", "shopper", "10.96.0.10:80")
 }
 
@@ -345,9 +345,9 @@ const foreign = "table inet firewall { chain forward { type filter hook forward 
 
 // foreignRule adds a foreign rule, and lets trace find it.
 func (n *liveNode) foreignRule(ctx context.Context) error {
-	n.say("\n# Another program adds a rule: nft '%s'", foreign)
+	n.printf("\n# Another program adds a rule: nft '%s'", foreign)
 	if _, err := proc.Run(ctx, nil, "nft", foreign); errors.Is(err, exec.ErrNotFound) {
-		n.say("skipped: nft is not installed")
+		n.printf("skipped: nft is not installed")
 		return nil
 	} else if err != nil {
 		return err
@@ -356,7 +356,7 @@ func (n *liveNode) foreignRule(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.say("  actual: %s\n\n# The rule that drops it: proxyc trace --kernel", strings.Join(got, "; "))
+	n.printf("  actual: %s\n\n# The rule that drops it: proxyc trace --kernel", strings.Join(got, "; "))
 	out, err := proc.Run(ctx, nil, n.self, "trace", "--kernel", "--status-socket", n.socket(), "--from", n.pods["shopper"].source(), "--to", "10.96.0.10:80")
 	if failed, ok := errors.AsType[*proc.Error](err); err != nil && (!ok || failed.Code != codeDiffers) {
 		return err

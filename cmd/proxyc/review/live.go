@@ -21,9 +21,9 @@ func Live(socket string) (*Input, ir.Programs, error) {
 	var programs ir.Programs
 	ctx, cancel := context.WithTimeout(context.Background(), AnswerTimeout)
 	defer cancel()
-	known, err := AskKnown(ctx, socket)
+	known, err := FetchKnown(ctx, socket)
 	if err == nil {
-		programs, err = LiveIR(ctx, socket)
+		programs, err = FetchIR(ctx, socket)
 	}
 	if err == nil && programs.IPv4 == nil {
 		err = errors.New("no rules are applied yet")
@@ -34,8 +34,8 @@ func Live(socket string) (*Input, ir.Programs, error) {
 	return &Input{Resolved: &config.Resolved{Config: known.Config}, Snapshot: known.Snapshot.Snapshot(), Facts: known.Facts, errors: errorsOf(known.Findings)}, programs, nil
 }
 
-// AskKnown reads a daemon's input from its status socket.
-func AskKnown(ctx context.Context, socket string) (known status.Known, err error) {
+// FetchKnown reads a daemon's input from its status socket.
+func FetchKnown(ctx context.Context, socket string) (known status.Known, err error) {
 	err = askDaemon(ctx, socket, status.KnownPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&known) })
 	if known.Snapshot == nil {
 		known.Snapshot = new(snapshot.Document)
@@ -43,14 +43,14 @@ func AskKnown(ctx context.Context, socket string) (known status.Known, err error
 	return known, err
 }
 
-// AskStatus reads a daemon's status from its status socket.
-func AskStatus(ctx context.Context, socket string) (st status.Status, err error) {
+// FetchStatus reads a daemon's status from its status socket.
+func FetchStatus(ctx context.Context, socket string) (st status.Status, err error) {
 	err = askDaemon(ctx, socket, status.StatusPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&st) })
 	return st, err
 }
 
-// LiveIR reads a daemon's applied Programs from its status socket.
-func LiveIR(ctx context.Context, socket string) (programs ir.Programs, err error) {
+// FetchIR reads a daemon's applied Programs from its status socket.
+func FetchIR(ctx context.Context, socket string) (programs ir.Programs, err error) {
 	ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
 	defer cancel()
 	err = askDaemon(ctx, socket, status.IRPath, func(r io.Reader) (err error) {

@@ -31,9 +31,9 @@ type Diff struct {
 	sides    [2]*review.Input // the inputs, which locate the causes
 }
 
-// place returns the position of a cause in the files of a side as FILE:LINE:COLUMN, or "" if the
+// position returns the position of a cause in the files of a side as FILE:LINE:COLUMN, or "" if the
 // cause is in no file.
-func (d *Diff) place(side int, c flow.Cause) string {
+func (d *Diff) position(side int, c flow.Cause) string {
 	if c.Object == "" || d.sides[side] == nil {
 		return ""
 	}

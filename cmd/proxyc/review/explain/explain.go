@@ -18,7 +18,7 @@ import (
 // Explanation is the result of Find.
 type Explanation struct {
 	What     string         `json:"what"`
-	Says     []string       `json:"says,omitempty"`     // sentences
+	Notes    []string       `json:"says,omitempty"`     // sentences
 	Services []partOf       `json:"services,omitempty"` // matching parts of the IR
 	Entries  []entryJSON    `json:"entries,omitempty"`  // matching rules and elements
 	Hint     string         `json:"-"`                  // similar names or ports, if nothing was found
@@ -39,11 +39,11 @@ type entryJSON struct {
 }
 
 // Empty reports whether nothing was found.
-func (x *Explanation) Empty() bool { return len(x.Says)+len(x.Services)+len(x.Entries) == 0 }
+func (x *Explanation) Empty() bool { return len(x.Notes)+len(x.Services)+len(x.Entries) == 0 }
 
 // WriteText writes the sentences, the parts of Services, and a line for each rule or element.
 func (x *Explanation) WriteText(w io.Writer) error {
-	for _, s := range x.Says {
+	for _, s := range x.Notes {
 		if _, err := fmt.Fprintln(w, s); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (r *reading) find(programs ir.Programs, left review.LeftOut) *Explanation {
 	_, _, rendered := review.Outputs(programs)
 	x := new(Explanation)
 	if r.words != "" {
-		x.take(rendered, func(e render.Entry) bool {
+		x.addEntries(rendered, func(e render.Entry) bool {
 			return strings.Contains(" "+e.Where+" ", r.words) || strings.Contains(" "+e.String()+" ", r.words) || e.Text != "" && e.Text == withoutChain(e, r.words)
 		})
 	}
@@ -98,13 +98,13 @@ func (r *reading) find(programs ir.Programs, left review.LeftOut) *Explanation {
 		}
 	}
 	if r.flow.IsValid() && !x.Empty() {
-		x.Says = append(x.Says, x.answers(r.flow))
+		x.Notes = append(x.Notes, x.replyText(r.flow))
 	}
 	if what := shared(strings.TrimSpace(r.words)); what != "" && x.Empty() {
-		x.Says = append(x.Says, what)
+		x.Notes = append(x.Notes, what)
 	}
 	if m := leadsTo.FindStringSubmatch(r.words); m != nil && fixed[m[1]] != "" && x.Empty() {
-		x.Says = append(x.Says, fixed[m[1]])
+		x.Notes = append(x.Notes, fixed[m[1]])
 	}
 	if x.Empty() && x.Hint == "" {
 		x.Hint = nearestName(strings.TrimSpace(r.words), programs)
@@ -135,8 +135,8 @@ func withoutChain(e render.Entry, words string) string {
 	return rest
 }
 
-// take adds the rules and elements for which is returns true.
-func (x *Explanation) take(rendered render.Rendered, is func(render.Entry) bool) {
+// addEntries adds the rules and elements for which is returns true.
+func (x *Explanation) addEntries(rendered render.Rendered, is func(render.Entry) bool) {
 	for e := range rendered.Explain {
 		if is(e) {
 			x.entries = append(x.entries, e)
@@ -151,7 +151,7 @@ func (x *Explanation) take(rendered render.Rendered, is func(render.Entry) bool)
 
 // subject adds the parts and entries of a subject, or the reason why its Service has no rules.
 func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.Rendered, left review.LeftOut) {
-	if s.isNobody() {
+	if s.isUnknown() {
 		return
 	}
 	for _, p := range programs.All() {
@@ -162,9 +162,9 @@ func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.
 		}
 	}
 	pieces := s.pieces(programs)
-	x.take(rendered, func(e render.Entry) bool { return s.isEntry(e) || pieces.has(e) })
+	x.addEntries(rendered, func(e render.Entry) bool { return s.isEntry(e) || pieces.has(e) })
 	if x.Empty() {
-		x.Says = append(x.Says, s.leftOut(left)...)
+		x.Notes = append(x.Notes, s.leftOut(left)...)
 	}
 	if x.Empty() {
 		x.Hint = s.nearest(programs)
@@ -174,7 +174,7 @@ func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.
 		if s.backend.IsValid() {
 			says += " for its endpoint " + s.backend.String()
 		}
-		x.Says = append(x.Says, says)
+		x.Notes = append(x.Notes, says)
 	}
 }
 
@@ -193,8 +193,9 @@ func (s *subject) leftOut(left review.LeftOut) []string {
 	return left.At(s.addr, nodePort)
 }
 
-// answers says whether a backend that replies in a flow belongs to one of the frontends found.
-func (x *Explanation) answers(b netip.AddrPort) string {
+// replyText describes whether a backend that replies in a flow belongs to one of the frontends
+// found.
+func (x *Explanation) replyText(b netip.AddrPort) string {
 	for _, p := range x.Services {
 		for _, pool := range p.Service.Pools {
 			if slices.ContainsFunc(pool.Backends, func(have ir.Backend) bool { return have.AddrPort == b }) {
@@ -259,8 +260,8 @@ type subject struct {
 	chain   string         // kube-proxy chain that identifies the subject
 }
 
-// isNobody reports whether only the name of the subject's chain is known.
-func (s *subject) isNobody() bool { return s.service == (ir.Name{}) && !s.isAddr() }
+// isUnknown reports whether only the name of the subject's chain is known.
+func (s *subject) isUnknown() bool { return s.service == (ir.Name{}) && !s.isAddr() }
 
 // isAddr reports whether the subject is an address, a port or both.
 func (s *subject) isAddr() bool { return s.addr.IsValid() || s.port != 0 }

@@ -39,15 +39,15 @@ func CheckMode(flag, mode string) error {
 
 // Migration is the plan of a change to another mode.
 type Migration struct {
-	was, is    *review.Input
-	From, To   ir.Mode
-	flows      *diff.Diff
-	Unknown    []string // what could not be compared
-	Needs      []string
-	Findings   diag.List // findings that only the new mode has
-	Neighbours []string  // foreign rules that depend on the old mode
-	dumped     bool      // set if AddDump has looked for foreign rules
-	Steps      []Step
+	was, is   *review.Input
+	From, To  ir.Mode
+	flows     *diff.Diff
+	Unknown   []string // what could not be compared
+	Needs     []string
+	Findings  diag.List // findings that only the new mode has
+	Dependent []string  // foreign rules that depend on the old mode
+	dumped    bool      // set if AddDump has looked for foreign rules
+	Steps     []Step
 }
 
 // New returns the Migration between two inputs that differ only in their modes.
@@ -62,8 +62,8 @@ func New(was, is *review.Input) (*Migration, error) {
 // AddDump looks for foreign rules in the output of iptables-save on a node. It serves the verbs
 // compare and plan.
 func (m *Migration) AddDump(file, text string) error {
-	found, err := proof.Neighbours(file, text)
-	m.Neighbours = append(m.Neighbours, found...)
+	found, err := proof.DependentRules(file, text)
+	m.Dependent = append(m.Dependent, found...)
 	m.dumped = true
 	return err
 }
@@ -83,7 +83,7 @@ func (m *Migration) Plan(config string, snapshot []string) {
 
 // Empty reports whether the comparison was complete and found no difference.
 func (m *Migration) Empty() bool {
-	return len(m.flows.Services)+len(m.Unknown)+len(m.Findings)+len(m.Neighbours) == 0
+	return len(m.flows.Services)+len(m.Unknown)+len(m.Findings)+len(m.Dependent) == 0
 }
 
 // Step is one step of the plan.
@@ -209,7 +209,7 @@ func (m *Migration) WriteText(w io.Writer, wide bool) error {
 		found = append(found, lint.Line(d))
 	}
 	list("Lint findings only in mode "+string(m.To), found, "nothing")
-	list("Foreign rules that use kube-proxy's chains", m.Neighbours, m.noNeighbours())
+	list("Foreign rules that use kube-proxy's chains", m.Dependent, m.noDependent())
 	fmt.Fprint(w, "\nSteps\n\n")
 	for i, s := range m.Steps {
 		fmt.Fprintf(w, "%d. %s\n", i+1, s.Title)
@@ -221,7 +221,7 @@ func (m *Migration) WriteText(w io.Writer, wide bool) error {
 	return nil
 }
 
-func (m *Migration) noNeighbours() string {
+func (m *Migration) noDependent() string {
 	if m.dumped {
 		return "none in the dumps"
 	}
@@ -244,7 +244,7 @@ func (m *Migration) WriteJSON(w io.Writer) error {
 		Findings   []string        `json:"findings"`
 		Neighbours []string        `json:"neighbours"`
 		Steps      []Step          `json:"steps"`
-	}{m.From, m.To, json.RawMessage(flows.String()), lines(m.Unknown), lines(m.Needs), []string{}, lines(m.Neighbours), m.Steps}
+	}{m.From, m.To, json.RawMessage(flows.String()), lines(m.Unknown), lines(m.Needs), []string{}, lines(m.Dependent), m.Steps}
 	for _, d := range m.Findings {
 		out.Findings = append(out.Findings, lint.Line(d))
 	}

@@ -83,9 +83,9 @@ func (d *dumpFiles) add(file, text string) error {
 	return fmt.Errorf("must be the output of iptables-save (*nat), nft list ruleset (table ip …), ipset save (create …) or ipvsadm -Sn (-A -t …)")
 }
 
-// tellsAll returns an error if a dump of iptables-save omits a table. Only a comment in the dump
-// says so.
-func tellsAll(text string) error {
+// checkComplete returns an error if a dump of iptables-save omits a table. Only a comment in the
+// dump says so.
+func checkComplete(text string) error {
 	if strings.Contains(text, "is incompatible, use 'nft' tool") {
 		return errors.New("is incomplete: it omits a table as incompatible")
 	}
@@ -130,7 +130,7 @@ func (d *dumpFiles) iptables(file, text string) error {
 	if err := d.only(f, file); err != nil {
 		return err
 	}
-	if err := tellsAll(text); err != nil {
+	if err := checkComplete(text); err != nil {
 		return err
 	}
 	d.leftOut = append(d.leftOut, othersIn(text, r)...)

@@ -269,32 +269,32 @@ func (d *differs) from() string {
 	return text
 }
 
-// Blame adds the rules that cause the differences to the destinations that WriteText prints.
-func (p *Proof) Blame(a, b *Side, all bool) {
-	last, told := "", 0
+// FindCauses adds the rules that cause the differences to the destinations that WriteText prints.
+func (p *Proof) FindCauses(a, b *Side, all bool) {
+	last, shown := "", 0
 	for i := range p.Differences {
 		d := &p.Differences[i]
 		if d.To != last {
-			if last, told = d.To, told+1; told > mostDestinations && !all {
+			if last, shown = d.To, shown+1; shown > mostDestinations && !all {
 				return
 			}
 		}
 		pkt := d.first.Packet
 		f := ir.FamilyOf(pkt.Dst)
-		course := func(side *Side) []sim.Met {
+		path := func(side *Side) []sim.Met {
 			if follow := side.follow.Of(f); follow != nil {
 				return follow(pkt)
 			}
 			return nil
 		}
-		d.RuleA, d.RuleB = parting(course(a), course(b))
+		d.RuleA, d.RuleB = divergence(path(a), path(b))
 	}
 }
 
-// parting returns the rules at which two paths diverge: rules on one path that are not on the
+// divergence returns the rules at which two paths diverge: rules on one path that are not on the
 // other. If the first rules differ, as those of proxyc and kube-proxy do, it returns the last rule
 // of each that drops, accepts, translates or balances. A missing map element is always the cause.
-func parting(a, b []sim.Met) (ruleA, ruleB *sim.Met) {
+func divergence(a, b []sim.Met) (ruleA, ruleB *sim.Met) {
 	i := 0
 	for i < len(a) && i < len(b) && a[i].Same(&b[i]) {
 		i++
@@ -325,11 +325,11 @@ const mostDestinations = 20
 // destinations.
 func (p *Proof) WriteText(w io.Writer, all bool) error {
 	width := max(len(p.A), len(p.B))
-	last, told := "", 0
+	last, shown := "", 0
 	for i := range p.Differences {
 		d := &p.Differences[i]
 		if d.To != last {
-			if told++; told > mostDestinations && !all {
+			if shown++; shown > mostDestinations && !all {
 				fmt.Fprintf(w, "and more: --all shows them\n")
 				break
 			}

@@ -163,7 +163,7 @@ func (r *Reader) Read(ctx context.Context, name string) (*Side, error) {
 		}
 		return d, dumped.end()
 	case kind == "live" && arg != "":
-		read, err := review.LiveIR(ctx, arg)
+		read, err := review.FetchIR(ctx, arg)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}

@@ -244,10 +244,10 @@ func (p *Player) expect(at string) error {
 	if len(p.Packets) == 0 {
 		return nil
 	}
-	scene := trace.NewScene(p.Input, p.Plane.Applied().Programs())
+	tracer := trace.NewTracer(p.Input, p.Plane.Applied().Programs())
 	broken := false
 	for _, x := range p.Packets {
-		t, err := scene.Trace(x.From, x.To)
+		t, err := tracer.Trace(x.From, x.To)
 		one := trace.Result{Trace: t, Expectation: x}
 		if err == nil && one.Met() {
 			continue

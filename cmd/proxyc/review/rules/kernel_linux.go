@@ -257,7 +257,7 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 	return func(gone removed) Path {
 		rest := *held
 		rest.Rules = ipteval.Disarmed(r, gone.ofIPTables)
-		return beside(ipvseval.NewFollower(&rest, own), pkt, true, own.With(held.Carries), nfteval.Disarmed(tables, gone.ofNFT))
+		return followTables(ipvseval.NewFollower(&rest, own), pkt, true, own.With(held.Carries), nfteval.Disarmed(tables, gone.ofNFT))
 	}, append(left, others...), nil
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// cameBy returns the packet unchanged: routes are unknown.
-func cameBy(pkt sim.Packet) sim.Packet { return pkt }
+// withInterface returns the packet unchanged: routes are unknown.
+func withInterface(pkt sim.Packet) sim.Packet { return pkt }
 
 // inKernel returns an error: only Linux has the rules.
 func inKernel(context.Context, *ir.Program, sim.Packet, string) (refollow, []string, error) {

@@ -167,7 +167,7 @@ func TestFollowIPVSNamesFaults(t *testing.T) {
 			for _, e := range held.Addresses() {
 				held.Bound[e.Addr] = e.Addr.String() != tt.unbound
 			}
-			want, err := wants(p, tt.packet)
+			want, err := expected(p, tt.packet)
 			if err != nil {
 				t.Fatal(err)
 			}

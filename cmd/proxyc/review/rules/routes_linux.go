@@ -10,8 +10,8 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// cameBy returns the packet with the interface of the route to its source.
-func cameBy(pkt sim.Packet) sim.Packet {
+// withInterface returns the packet with the interface of the route to its source.
+func withInterface(pkt sim.Packet) sim.Packet {
 	if pkt.FromNode() {
 		return pkt
 	}
@@ -23,7 +23,7 @@ func cameBy(pkt sim.Packet) sim.Packet {
 
 // routed applies routes to the packet's paths: a packet is dropped if the kernel has no route for
 // it, or would not forward its replies. A packet that the node sends also needs a route to its
-// original destination. sent is that of beside. left lists what was not checked.
+// original destination. sent is that of followTables. left lists what was not checked.
 func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own) (left []string, err error) {
 	if len(c.Outcome.Destinations) == 0 {
 		return nil, nil

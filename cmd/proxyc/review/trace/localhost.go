@@ -20,23 +20,23 @@ func (t *Trace) localhost(p *ir.Program, pkt sim.Packet, steps []sim.Step) bool 
 	addrs := &p.Node.NodePorts
 	if !addrs.Proxied || pkt.Dst != p.Family.Localhost() || pkt.Protocol != ir.TCP {
 		t.Steps = append(t.Steps, steps...)
-		t.tell(addrs.Origin, "%s", whyNotLocalhost(p, pkt))
+		t.addStep(addrs.Origin, "%s", whyNotLocalhost(p, pkt))
 		return true
 	}
 	t.hindrances = nil // they concern rules
-	t.tell(port.Origin, "%d/%s is the NodePort of %s", pkt.Port, pkt.Protocol, port.Port)
+	t.addStep(port.Origin, "%d/%s is the NodePort of %s", pkt.Port, pkt.Protocol, port.Port)
 	gate := ir.Origin{Object: "config", Field: "featureGates." + config.GateLocalhost}
-	t.tell(gate, "proxyc watch listens there, and opens its own connection to a backend")
+	t.addStep(gate, "proxyc watch listens there, and opens its own connection to a backend")
 	all := userspace.Localhost(p.Family, service)
 	l := all[slices.IndexFunc(all, func(l userspace.Listener) bool { return l.Listen.Port() == pkt.Port })]
 	if len(l.Backends) == 0 {
-		t.tell(l.Origin, "no backend: it does not listen")
+		t.addStep(l.Origin, "no backend: it does not listen")
 		t.Outcome = sim.Outcome{Fate: sim.Rejected}
 		return true
 	}
-	t.tell(l.Origin, "one of %d backends in turn; if it does not answer, the next one", len(l.Backends))
+	t.addStep(l.Origin, "one of %d backends in turn; if it does not answer, the next one", len(l.Backends))
 	if t.Outcome = (sim.Outcome{Fate: sim.Accepted, Affinity: l.Affinity > 0, Timeout: l.Affinity}); l.Affinity > 0 {
-		t.tell(l.Origin, "all clients on the node keep one backend until %s pass without a new connection", l.Affinity)
+		t.addStep(l.Origin, "all clients on the node keep one backend until %s pass without a new connection", l.Affinity)
 	}
 	for _, b := range l.Backends {
 		t.Outcome.Destinations = append(t.Outcome.Destinations, sim.Destination{AddrPort: b, SNAT: true})

@@ -108,7 +108,7 @@ func (r *Result) Met() bool {
 
 // TraceAll traces packets. It returns the results of those that it could trace, and an error for
 // the others.
-func (s *Scene) TraceAll(wanted []Expectation) ([]Result, error) {
+func (s *Tracer) TraceAll(wanted []Expectation) ([]Result, error) {
 	results := make([]Result, 0, len(wanted))
 	var errs []error
 	for _, x := range wanted {
@@ -124,7 +124,7 @@ func (s *Scene) TraceAll(wanted []Expectation) ([]Result, error) {
 
 // Write writes the trace of each packet, or only one line if its fate is as expected.
 func Write(w io.Writer, all []Result, many bool) (err error) {
-	say := func(format string, args ...any) {
+	printf := func(format string, args ...any) {
 		_, writing := fmt.Fprintf(w, format, args...)
 		err = errors.Join(err, writing)
 	}
@@ -132,17 +132,17 @@ func Write(w io.Writer, all []Result, many bool) (err error) {
 	for i := range all {
 		r := &all[i]
 		if many && r.Expect != nil && r.Met() {
-			say("ok: %s -> %s => %s\n", SenderOf(r.Packet), DestinationOf(r.Packet), r.result())
+			printf("ok: %s -> %s => %s\n", SenderOf(r.Packet), DestinationOf(r.Packet), r.result())
 			continue
 		}
-		say("%s", r.Text())
+		printf("%s", r.Text())
 		if !r.Met() {
 			failed++
-			say("  %sexpected: %s\n", r.Where, *r.Expect)
+			printf("  %sexpected: %s\n", r.Where, *r.Expect)
 		}
 	}
 	if many {
-		say("%d packets, %d not as expected\n", len(all), failed)
+		printf("%d packets, %d not as expected\n", len(all), failed)
 	}
 	return err
 }

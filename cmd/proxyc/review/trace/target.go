@@ -54,7 +54,7 @@ func ParseTarget(to, namespace string) (t target, ok bool, err error) {
 
 // resolve returns the address of a name: the ClusterIP of the Service, as DNS returns it. For a
 // dual-stack Service, it prefers the client's family, then the first family.
-func (s *Scene) resolve(to, from string) (string, error) {
+func (s *Tracer) resolve(to, from string) (string, error) {
 	pod, _ := strings.CutPrefix(from, "pod:")
 	namespace := ""
 	if pod != from {
@@ -105,7 +105,7 @@ func (s *Scene) resolve(to, from string) (string, error) {
 }
 
 // clusterIPs returns the frontends at the ClusterIPs of a Service, in the node's order of families.
-func (s *Scene) clusterIPs(name ir.Name) (all []*ir.Frontend) {
+func (s *Tracer) clusterIPs(name ir.Name) (all []*ir.Frontend) {
 	for _, p := range s.Programs.All() {
 		i, ok := slices.BinarySearchFunc(p.Services, name, func(svc ir.Service, name ir.Name) int { return svc.Name.Compare(name) })
 		if !ok {
@@ -121,7 +121,7 @@ func (s *Scene) clusterIPs(name ir.Name) (all []*ir.Frontend) {
 }
 
 // noClusterIP returns the reason why a Service has no ClusterIP on this node.
-func (s *Scene) noClusterIP(name ir.Name) string {
+func (s *Tracer) noClusterIP(name ir.Name) string {
 	if left := s.left.Of(name, ""); left != "" {
 		return left
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// With --live, the node has the addresses of the machine's interfaces, and sends and receives packets
-// on them.
+// With --live, the node has the addresses of the machine's interfaces, and sends and receives
+// packets on them.
 func TestTraceLive(t *testing.T) {
 	for _, test := range []struct {
 		from, to string

@@ -12,15 +12,15 @@ import (
 // ownTargets are the other targets of rules in kube-proxy's chains, besides the chains.
 var ownTargets = []string{"ACCEPT", "DROP", "REJECT", "RETURN", "MARK", "MASQUERADE", "DNAT", "REDIRECT"}
 
-// Neighbours returns the foreign rules in an iptables dump that depend on kube-proxy's chains:
+// DependentRules returns the foreign rules in an iptables dump that depend on kube-proxy's chains:
 // rules that jump to such a chain, and rules inside one that jump elsewhere. An incomplete dump is
 // an error.
-func Neighbours(file, text string) (found []string, err error) {
+func DependentRules(file, text string) (found []string, err error) {
 	const wanted = "use " + string(savedRules) + " on a node"
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("is empty: " + wanted)
 	}
-	if err := tellsAll(text); err != nil {
+	if err := checkComplete(text); err != nil {
 		return nil, err
 	}
 	switch as := printedBy(text); as {

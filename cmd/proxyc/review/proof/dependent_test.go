@@ -24,7 +24,7 @@ COMMIT
 -A KUBE-FORWARD -m comment --comment "counts"
 COMMIT
 `
-	found, err := Neighbours("node1.save", dump)
+	found, err := DependentRules("node1.save", dump)
 	if err != nil {
 		t.Fatal(err)
 	}

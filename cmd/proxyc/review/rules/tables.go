@@ -11,12 +11,12 @@ import (
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
-// beside follows a packet through iptables and foreign nf_tables tables in the order in which the
-// kernel calls them: first the chains before nat at the hooks that translate destinations, then
+// followTables follows a packet through iptables and foreign nf_tables tables in the order in which
+// the kernel calls them: first the chains before nat at the hooks that translate destinations, then
 // iptables with the resulting mark, then the other chains with the resulting packet. The first
 // translation counts. sent says that a balanced packet leaves like one that the node sends, as in
 // ipvs.
-func beside(f *ipvseval.Follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftables.Ruleset) Path {
+func followTables(f *ipvseval.Follower, pkt sim.Packet, sent bool, own *sim.Own, tables *nftables.Ruleset) Path {
 	first := func(b *nftables.Base) bool { return b.Destination() && b.Priority < nftables.PriorityDNAT }
 	before, mark := nfteval.NewFollower(nfteval.With(tables, first), own).FollowBefore(pkt)
 	c := PathOf(before)

@@ -14,9 +14,9 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Scene is the context of a trace besides the rules: senders, interfaces, and the owners of
+// Tracer is the context of a trace besides the rules: senders, interfaces, and the owners of
 // addresses.
-type Scene struct {
+type Tracer struct {
 	Snapshot *snapshot.Snapshot
 	Node     string      // name of this node
 	Programs ir.Programs // Programs of this node
@@ -32,7 +32,7 @@ type Scene struct {
 }
 
 // evaluator returns the evaluator of a Program.
-func (s *Scene) evaluator(p *ir.Program) *sim.Evaluator {
+func (s *Tracer) evaluator(p *ir.Program) *sim.Evaluator {
 	e := s.evaluators[p]
 	if e == nil {
 		e = sim.NewEvaluator(p)
@@ -47,9 +47,9 @@ func (s *Scene) evaluator(p *ir.Program) *sim.Evaluator {
 // outside is the default name of the interface on which a packet arrives.
 const outside = "eth0"
 
-// NewScene returns the Scene of an input. programs are the Programs in force on its node.
-func NewScene(j *review.Input, programs ir.Programs) *Scene {
-	s := &Scene{Snapshot: j.Snapshot, Node: j.Facts.NodeName, Programs: programs,
+// NewTracer returns the Tracer of an input. programs are the Programs in force on its node.
+func NewTracer(j *review.Input, programs ir.Programs) *Tracer {
+	s := &Tracer{Snapshot: j.Snapshot, Node: j.Facts.NodeName, Programs: programs,
 		Interfaces: j.Facts.Interfaces, AllAddrsKnown: j.Facts.AllAddrsKnown(), left: review.LeftOutOf(j)}
 	if s.Interfaces == nil {
 		s.Interfaces = j.Facts.Named
@@ -77,14 +77,14 @@ type origin struct {
 
 // Packet returns the packet for the --from and --to of a trace, and the node whose rules it meets
 // first.
-func (s *Scene) Packet(from, to string) (pkt sim.Packet, node string, err error) {
+func (s *Tracer) Packet(from, to string) (pkt sim.Packet, node string, err error) {
 	pkt, by, err := s.packet(from, to)
 	return pkt, by.node, err
 }
 
 // packet parses the --from and --to of a trace and returns the packet as the rules of the sender's
 // node see it.
-func (s *Scene) packet(from, to string) (pkt sim.Packet, by origin, err error) {
+func (s *Tracer) packet(from, to string) (pkt sim.Packet, by origin, err error) {
 	by.node = s.Node
 	if to, err = s.resolve(to, from); err != nil {
 		return pkt, by, err
@@ -121,7 +121,7 @@ func programFor(programs ir.Programs, addr netip.Addr) *ir.Program {
 }
 
 // address parses IP[:PORT][@INTERFACE]. Brackets are optional for an IPv6 address without a port.
-func (s *Scene) address(node *ir.Node, from string) (src netip.Addr, port uint16, in string, err error) {
+func (s *Tracer) address(node *ir.Node, from string) (src netip.Addr, port uint16, in string, err error) {
 	text, in, named := strings.Cut(from, "@")
 	client, err := netip.ParseAddrPort(text)
 	if src, port = client.Addr(), client.Port(); err != nil {
@@ -131,7 +131,7 @@ func (s *Scene) address(node *ir.Node, from string) (src netip.Addr, port uint16
 		return src, 0, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, node:NAME or IP[:PORT][@INTERFACE], got %q", from)
 	}
 	if in == "" && !node.HasAddr(src) {
-		in = s.way(node, src)
+		in = s.arrivesOn(node, src)
 	}
 	return src, port, in, nil
 }
@@ -139,7 +139,7 @@ func (s *Scene) address(node *ir.Node, from string) (src netip.Addr, port uint16
 // nodeSource returns the source address of packets that the node sends, as the kernel selects it:
 // dst if the node owns it, as it owns the addresses on kube-ipvs0 in mode ipvs; else the address of
 // the interface whose network contains dst; else the primary address.
-func (s *Scene) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
+func (s *Tracer) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
 	node := &p.Node
 	if dst.IsLoopback() {
 		return p.Family.Localhost(), nil
@@ -157,7 +157,7 @@ func (s *Scene) nodeSource(p *ir.Program, dst netip.Addr) (netip.Addr, error) {
 }
 
 // otherNode returns the address from which another Node sends.
-func (s *Scene) otherNode(name string, dst netip.Addr) (netip.Addr, origin, error) {
+func (s *Tracer) otherNode(name string, dst netip.Addr) (netip.Addr, origin, error) {
 	by := origin{"the packet comes from", name}
 	if name == s.Node {
 		src, err := s.nodeSource(programFor(s.Programs, dst), dst)
@@ -170,7 +170,7 @@ func (s *Scene) otherNode(name string, dst netip.Addr) (netip.Addr, origin, erro
 	if err != nil {
 		return netip.Addr{}, by, err
 	}
-	there := Scene{Snapshot: s.Snapshot, Node: name, Programs: ir.NewPrograms(p)}
+	there := Tracer{Snapshot: s.Snapshot, Node: name, Programs: ir.NewPrograms(p)}
 	src, err := there.nodeSource(p, dst)
 	return src, by, err
 }
@@ -184,7 +184,7 @@ func carries(p *ir.Program, addr netip.Addr) bool {
 
 // network returns the interface of this node whose network contains an address, and the node's own
 // address in that network.
-func (s *Scene) network(addr netip.Addr) (name string, own netip.Addr, ok bool) {
+func (s *Tracer) network(addr netip.Addr) (name string, own netip.Addr, ok bool) {
 	best := -1
 	for _, i := range s.Interfaces {
 		for _, p := range i.Addrs {
@@ -196,9 +196,9 @@ func (s *Scene) network(addr netip.Addr) (name string, own netip.Addr, ok bool) 
 	return name, own, best >= 0
 }
 
-// way returns the interface on which packets from an address arrive: the interface of its network,
-// else that of the node's primary address.
-func (s *Scene) way(node *ir.Node, src netip.Addr) string {
+// arrivesOn returns the interface on which packets from an address arrive: the interface of its
+// network, else that of the node's primary address.
+func (s *Tracer) arrivesOn(node *ir.Node, src netip.Addr) string {
 	if name, _, ok := s.network(src); ok {
 		return name
 	}
@@ -212,7 +212,7 @@ func (s *Scene) way(node *ir.Node, src netip.Addr) string {
 
 // pod returns the address of a pod from the EndpointSlices that name it, and the interface on which
 // its packets arrive at its node.
-func (s *Scene) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr, in string, by origin, err error) {
+func (s *Tracer) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr, in string, by origin, err error) {
 	namespace, name, ok := strings.Cut(pod, "/")
 	if !ok || namespace == "" || name == "" {
 		return src, "", by, fmt.Errorf("must be pod:NAMESPACE/NAME, got %q", "pod:"+pod)
@@ -256,7 +256,7 @@ func PodInterface(node *ir.Node) string {
 }
 
 // owner returns the other Node whose object lists an address, or "".
-func (s *Scene) owner(addr netip.Addr) string {
+func (s *Tracer) owner(addr netip.Addr) string {
 	for _, n := range s.Snapshot.Nodes() {
 		for _, a := range n.Addresses {
 			if got, err := netip.ParseAddr(a.Address); err == nil && got.Unmap() == addr && n.Name != s.Node {
@@ -269,7 +269,7 @@ func (s *Scene) owner(addr netip.Addr) string {
 
 // home returns the other node that sends packets with source address src, because it or one of its
 // pods has the address. It returns "" if there is none.
-func (s *Scene) home(src netip.Addr) string {
+func (s *Tracer) home(src netip.Addr) string {
 	if node := s.owner(src); node != "" {
 		return node
 	}
@@ -290,7 +290,7 @@ func (s *Scene) home(src netip.Addr) string {
 
 // Trace follows a packet through the rules of the node where it starts, and then through those of
 // the node that owns its destination address.
-func (s *Scene) Trace(from, to string) (Trace, error) {
+func (s *Tracer) Trace(from, to string) (Trace, error) {
 	pkt, by, err := s.packet(from, to)
 	if err != nil {
 		return Trace{}, err
@@ -309,10 +309,10 @@ func (s *Scene) Trace(from, to string) (Trace, error) {
 	t := Trace{Packet: pkt}
 	start := by.node
 	if home != "" && home != start {
-		t.tell(nodeOrigin(home), "%s belongs to Node %s, whose rules its packets meet first (--hostname-override %s). This trace starts at %s, with the packet unchanged", pkt.Src, home, home, start)
+		t.addStep(nodeOrigin(home), "%s belongs to Node %s, whose rules its packets meet first (--hostname-override %s). This trace starts at %s, with the packet unchanged", pkt.Src, home, home, start)
 	}
 	if start != s.Node && by.text != "" {
-		t.tell(nodeOrigin(start), "%s Node %s, whose rules its packets meet", by.text, start)
+		t.addStep(nodeOrigin(start), "%s Node %s, whose rules its packets meet", by.text, start)
 	}
 	if start != end {
 		if on, err := s.at(&t, start, end, pkt); !on || err != nil {
@@ -323,11 +323,11 @@ func (s *Scene) Trace(from, to string) (Trace, error) {
 		return t, nil
 	}
 	if start != end || end != s.Node {
-		t.tell(nodeOrigin(end), "%s is an address of Node %s, whose rules decide", pkt.Dst, end)
+		t.addStep(nodeOrigin(end), "%s is an address of Node %s, whose rules decide", pkt.Dst, end)
 	}
 	if start != end {
 		if pkt.In = outside; end == s.Node {
-			pkt.In = s.way(&programFor(s.Programs, pkt.Dst).Node, pkt.Src)
+			pkt.In = s.arrivesOn(&programFor(s.Programs, pkt.Dst).Node, pkt.Src)
 		}
 	}
 	_, err = s.at(&t, end, end, pkt)
@@ -335,7 +335,7 @@ func (s *Scene) Trace(from, to string) (Trace, error) {
 }
 
 // rules returns the Program of a node for packets to an address.
-func (s *Scene) rules(node string, dst netip.Addr) (*ir.Program, error) {
+func (s *Tracer) rules(node string, dst netip.Addr) (*ir.Program, error) {
 	switch {
 	case node == s.Node:
 		return programFor(s.Programs, dst), nil
@@ -347,7 +347,7 @@ func (s *Scene) rules(node string, dst netip.Addr) (*ir.Program, error) {
 
 // at traces a packet through the rules of a node, and reports whether the packet continues
 // unchanged.
-func (s *Scene) at(t *Trace, node, end string, pkt sim.Packet) (goesOn bool, err error) {
+func (s *Tracer) at(t *Trace, node, end string, pkt sim.Packet) (continues bool, err error) {
 	p, err := s.rules(node, pkt.Dst)
 	if err != nil {
 		return false, err
@@ -370,7 +370,7 @@ func (s *Scene) at(t *Trace, node, end string, pkt sim.Packet) (goesOn bool, err
 	}
 	if f := s.unknown(p, pkt); f != nil {
 		t.unknown, t.hindrances = true, nil
-		t.tell(ir.Origin{Object: nodeOrigin(s.Node).Object, Field: "status.addresses"},
+		t.addStep(ir.Origin{Object: nodeOrigin(s.Node).Object, Field: "status.addresses"},
 			"it is unknown offline whether Node %s has address %s, where %s is the NodePort of %s: add --node-address %s@INTERFACE, or use --live",
 			s.Node, pkt.Dst, strings.TrimPrefix(f.Match.String(), "node:"), f.Port, pkt.Dst)
 		return false, nil
@@ -381,7 +381,7 @@ func (s *Scene) at(t *Trace, node, end string, pkt sim.Packet) (goesOn bool, err
 
 // leftOut returns steps for the Services missing from the rules that a packet without a matching
 // frontend may be for.
-func (s *Scene) leftOut(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
+func (s *Tracer) leftOut(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
 	for i := range p.Services {
 		for _, f := range p.Services[i].Frontends {
 			if m := f.Match; (m.Addr == pkt.Dst || m.IsNodePort() && p.Node.HasAddr(pkt.Dst)) && m.Port == pkt.Port && m.Protocol == pkt.Protocol {
@@ -400,7 +400,7 @@ func (s *Scene) leftOut(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
 }
 
 // hindrances returns everything that keeps a packet from being served, with the nearest match.
-func (s *Scene) hindrances(p *ir.Program, pkt sim.Packet) (all []hindrance) {
+func (s *Tracer) hindrances(p *ir.Program, pkt sim.Packet) (all []hindrance) {
 	for _, h := range s.evaluator(p).Hindrances(pkt) {
 		one := hindrance{Step: h.Step}
 		if h.Frontend != nil && (len(s.Snapshot.Services()) > 0) {
@@ -423,7 +423,7 @@ func nodeOrigin(node string) ir.Origin { return ir.Origin{Object: "Node " + node
 
 // unknown returns the node port that would serve an unmatched packet if this node had its
 // destination address. Offline, proxyc knows only the addresses in the Node object.
-func (s *Scene) unknown(p *ir.Program, pkt sim.Packet) *ir.Frontend {
+func (s *Tracer) unknown(p *ir.Program, pkt sim.Packet) *ir.Frontend {
 	if s.AllAddrsKnown || p.Node.HasAddr(pkt.Dst) || !p.Node.NodePorts.Has(pkt.Dst, true) ||
 		carries(p, pkt.Dst) {
 		return nil
