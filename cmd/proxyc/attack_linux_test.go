@@ -48,13 +48,9 @@ func TestWatchManyConnections(t *testing.T) {
 	const limit = 64 << 20 // bytes: what docs/deploy asks for
 	connections := max(2500, applytest.Fewer(10_000))
 	most := syscall.Rlimit{Cur: 20_000, Max: 20_000}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &most); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &most))
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	before := peak(t, w.process.Pid)
 	header := "GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 900<<10)
 	var writing sync.WaitGroup

@@ -42,9 +42,7 @@ func (w *watched) peer() (end func()) {
 		w.t.Fatal(err)
 	}
 	name := filepath.Join(w.t.TempDir(), "kube-proxy")
-	if err := os.WriteFile(name, sleep, 0o755); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, os.WriteFile(name, sleep, 0o755))
 	cmd := w.ns.Command(context.Background(), name, "3600")
 	wait, err := w.ns.Start(cmd)
 	if err != nil {
@@ -86,9 +84,7 @@ func TestWatchKubeProxyBeside(t *testing.T) {
 			}
 			t.Parallel()
 			w := newWatched(t, tc.plane)
-			w.write("cluster.yaml", applytest.Services("a"))
-			w.start("proxyc", "watch")
-			w.until("first sync", synced)
+			w.sync(applytest.Services("a"))
 			there := func() bool {
 				out, err := w.ns.Run(w.ns.Command(t.Context(), tc.list[0], tc.list[1:]...))
 				if err != nil {

@@ -29,9 +29,7 @@ endpoints: [{addresses: [10.244.1.11], conditions: {ready: true}}]
 func TestClosedRangesAreTold(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", closedCluster)
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(closedCluster)
 	const told = "no IPv4 range is valid: the load balancer's IPv4 addresses admit no client"
 	out, _ := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status"))
 	if !strings.Contains(string(out), told) {

@@ -83,9 +83,7 @@ func compileHNS(t *testing.T, c *applytest.Case, family string, cluster []byte) 
 		}
 		LoadBalancers []struct{ LoadBalancer rules.HostComputeLoadBalancer }
 	}
-	if err := json.Unmarshal(stdout.Bytes(), &out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(stdout.Bytes(), &out))
 	state := applytest.HNSState{LoadBalancers: []string{}, Endpoints: []string{}}
 	there := map[string]bool{}
 	for _, e := range out.Endpoints {

@@ -113,9 +113,7 @@ func eachStage(t *testing.T, c *applytest.Case, visit func(n int, stage applytes
 		t.Fatal(err)
 	}
 	for i, stage := range c.Stages() {
-		if err := objects.Step(stage); err != nil {
-			t.Fatal(err)
-		}
+		must(t, objects.Step(stage))
 		cluster, err := objects.File()
 		if err != nil {
 			t.Fatal(err)
@@ -137,9 +135,7 @@ func ofRules(t *testing.T, o applytest.Outcome) (out conformanceOutcome) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(text, &out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(text, &out))
 	return out
 }
 
@@ -165,9 +161,7 @@ func (n *conformanceNode) trace(t *testing.T, from, to string) trace.TraceJSON {
 		t.Fatalf("%v: exit code %d: %s", args, code, &stderr)
 	}
 	var out trace.TraceJSON
-	if err := json.Unmarshal(stdout.Bytes(), &out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(stdout.Bytes(), &out))
 	return out
 }
 

@@ -168,9 +168,7 @@ func countText(t *testing.T, mode ir.Mode) counts {
 		n := mallocs(func() {
 			programs, _ := compiler.Compile(cfg, snap, compiler.Facts{NodeName: "node1"})
 			for _, o := range review.Modes[mode].Lower(programs).Outputs() {
-				if err := o.Write(&written); err != nil {
-					t.Fatal(err)
-				}
+				must(t, o.Write(&written))
 			}
 		})
 		all = append(all, counts{allocated: n, "bytes": int(written)})
@@ -220,9 +218,7 @@ func (f *fileSource) set(text string) {
 func listOf(t *testing.T, objects []any) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := bench.WriteList(&b, slices.Values(objects)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, bench.WriteList(&b, slices.Values(objects)))
 	return b.Bytes()
 }
 

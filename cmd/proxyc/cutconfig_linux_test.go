@@ -24,9 +24,7 @@ func TestWatchConfigCutOff(t *testing.T) {
 	w.until("the file without a line break at its end", synced)
 	writeInPlace := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(w.file("config"), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(w.file("config"), []byte(text), 0o644))
 	}
 	inForce := func(what, cidr string) {
 		t.Helper()

@@ -25,9 +25,7 @@ func TestCapabilityTable(t *testing.T) {
 	}
 	is := capabilityTable.ReplaceAllLiteralString(string(was), "<!-- capabilities -->\n"+capabilities()+"<!-- /capabilities -->")
 	if *update {
-		if err := os.WriteFile(name, []byte(is), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(is), 0o644))
 		return
 	}
 	if diff := cmp.Diff(string(was), is); diff != "" {

@@ -54,13 +54,9 @@ func allText(t testing.TB, w *reviewtest.World, order func(n int, swap func(i, j
 	var b strings.Builder
 	_, all, rendered := review.Outputs(programs)
 	for _, o := range all {
-		if err := o.Write(&b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, o.Write(&b))
 	}
-	if err := review.WriteExplain(&b, rendered); err != nil {
-		t.Fatal(err)
-	}
+	must(t, review.WriteExplain(&b, rendered))
 	b.WriteString(diagnosticsText(diags))
 	return b.String()
 }

@@ -206,9 +206,7 @@ func (g *golden) compile(t *testing.T) []section {
 		programs, diags := reviewtest.Compile(t, cfg, snap, facts)
 		if i == 0 {
 			var text bytes.Buffer
-			if err := ir.WriteText(&text, withServices(programs, g.whole)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ir.WriteText(&text, withServices(programs, g.whole)))
 			out = append(out, section{"diagnostics", diagnosticsText(append(slices.Clone(decoding), diags...))}, section{"ir", text.String()})
 		}
 		g.checkPackets(t, mode, snap, programs)
@@ -343,7 +341,5 @@ func (g *golden) rewrite(t *testing.T, got []section) {
 	for _, s := range got {
 		g.archive.Files = append(g.archive.Files, txtar.File{Name: s.name, Data: []byte(s.text)})
 	}
-	if err := os.WriteFile(g.path, txtar.Format(g.archive), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(g.path, txtar.Format(g.archive), 0o644))
 }

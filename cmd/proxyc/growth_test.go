@@ -67,9 +67,7 @@ func TestGrowth(t *testing.T) {
 			t.Run(g.name+"/"+string(mode), func(t *testing.T) {
 				steps := func(n int) int {
 					snapshot := filepath.Join(dir, "cluster.yaml")
-					if err := os.WriteFile(snapshot, []byte(node+g.make(n)), 0o644); err != nil {
-						t.Fatal(err)
-					}
+					must(t, os.WriteFile(snapshot, []byte(node+g.make(n)), 0o644))
 					return countSteps(t, program, "compile", "-s", snapshot, "--hostname-override", "node1", "--mode", string(mode))
 				}
 				const n = 1500
@@ -85,9 +83,7 @@ func TestGrowth(t *testing.T) {
 		t.Run("prove/source ranges/"+string(mode), func(t *testing.T) {
 			steps := func(n int) int {
 				snapshot := filepath.Join(dir, "ranges.yaml")
-				if err := os.WriteFile(snapshot, []byte(node+growths[0].make(n)), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(snapshot, []byte(node+growths[0].make(n)), 0o644))
 				return countSteps(t, program, "prove", "-s", snapshot, "--hostname-override", "node1", "--mode", string(mode), "ir", "mode:"+string(mode))
 			}
 			const n = 400
@@ -103,12 +99,8 @@ func TestGrowth(t *testing.T) {
 			steps := func(n int) int {
 				snapshot := filepath.Join(dir, "mixed.yaml")
 				var text bytes.Buffer
-				if err := cluster.WriteList(&text, cluster.Cluster{Services: n, Endpoints: 5}.Objects()); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(snapshot, text.Bytes(), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, cluster.WriteList(&text, cluster.Cluster{Services: n, Endpoints: 5}.Objects()))
+				must(t, os.WriteFile(snapshot, text.Bytes(), 0o644))
 				return countSteps(t, program, "prove", "-s", snapshot, "--hostname-override", "node1", "--mode", string(mode), "ir", "mode:"+string(mode))
 			}
 			const n = 200
@@ -134,9 +126,7 @@ func TestDiffGrowth(t *testing.T) {
 				fmt.Sprintf("{addresses: [%s], nodeName: node1}, %s", last, strings.Trim(list(n-1, func(i int) string {
 					return fmt.Sprintf("{addresses: [10.244.%d.%d], nodeName: node1}", i/100, 2*(i%100))
 				}), "[]")), 1)
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o644))
 		return file
 	}
 	for _, mode := range ir.Modes() {

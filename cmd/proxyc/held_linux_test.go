@@ -36,9 +36,7 @@ func (w *watched) serveAPI(text string) *httptest.Server {
 	lists := map[string][]any{}
 	for doc := range strings.SplitSeq(text, "---\n") {
 		var object map[string]any
-		if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, yaml.Unmarshal([]byte(doc), &object))
 		for resource, of := range listedKinds {
 			if object["kind"] == of.kind {
 				lists[resource] = append(lists[resource], object)
@@ -107,11 +105,7 @@ func (w *watched) repairs(what, service string) {
 func TestWatchHoldsBootFile(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.args = append(w.args, "--boot-from", w.file("boot"))
-		w.write("cluster.yaml", applytest.Services("a"))
-		w.start("proxyc", "watch")
-		w.until("first sync", synced)
-		w.stop(syscall.SIGTERM)
+		w.saveBootFile()
 		config := w.withoutServer()
 		w.start("proxyc", "watch")
 		held := func(from string) func(status.Status) bool {
@@ -137,9 +131,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 				t.Errorf("%s: %d, want %d", path, code, want)
 			}
 		}
-		if err := os.Remove(w.file("boot")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(w.file("boot")))
 		w.write("config", strings.Replace(config, "verbosity: 4", "verbosity: 5", 1))
 		w.until("the rules of before are held", held("the previous configuration"))
 		w.repairs("after another configuration", "a")
@@ -150,11 +142,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 func TestWatchBootFileOfAnother(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.args = append(w.args, "--boot-from", w.file("boot"))
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
-	w.stop(syscall.SIGTERM)
+	w.saveBootFile()
 	w.flush()
 	w.withoutServer()
 	w.args[slices.Index(w.args, "node1")] = "node2"
@@ -173,14 +161,8 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 func TestWatchHoldsAnotherMode(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.args = append(w.args, "--boot-from", w.file("boot"))
-		w.write("cluster.yaml", applytest.Services("a"))
-		w.start("proxyc", "watch")
-		w.until("first sync", synced)
-		w.stop(syscall.SIGTERM)
-		if err := os.Remove(w.file("cluster.yaml")); err != nil {
-			t.Fatal(err)
-		}
+		w.saveBootFile()
+		must(t, os.Remove(w.file("cluster.yaml")))
 		w.start("proxyc", "watch")
 		held := func(from string) func(status.Status) bool {
 			return func(st status.Status) bool { return !st.Synced && st.Restored == from }
@@ -215,18 +197,12 @@ func TestWatchHoldsAnotherMode(t *testing.T) {
 func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.args = append(w.args, "--boot-from", w.file("boot"))
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
-	w.stop(syscall.SIGTERM)
+	w.saveBootFile()
 	boot, err := os.ReadFile(w.file("boot"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(w.file("boot"), bytes.ReplaceAll(boot, []byte(`"nftables"`), []byte(`"kernelspace"`)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(w.file("boot"), bytes.ReplaceAll(boot, []byte(`"nftables"`), []byte(`"kernelspace"`)), 0o600))
 	w.withoutServer()
 	w.start("proxyc", "watch")
 	st := w.until("the file is left out", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
@@ -240,14 +216,8 @@ func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
 func TestWatchBootFileCutOff(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.args = append(w.args, "--boot-from", w.file("boot"))
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
-	w.stop(syscall.SIGTERM)
-	if err := os.Truncate(w.file("boot"), 1000); err != nil {
-		t.Fatal(err)
-	}
+	w.saveBootFile()
+	must(t, os.Truncate(w.file("boot"), 1000))
 	w.withoutServer()
 	w.start("proxyc", "watch")
 	const why = "is truncated"
@@ -312,9 +282,7 @@ func TestWatchStartTellsOfLoss(t *testing.T) {
 		for name := 'a'; name < 'a'+15; name++ {
 			names = append(names, string(name))
 		}
-		w.write("cluster.yaml", applytest.Services(names...))
-		w.start("proxyc", "watch")
-		w.until("first sync", synced)
+		w.sync(applytest.Services(names...))
 		w.stop(syscall.SIGTERM)
 		const told = `"most Services from before the start no longer exist: their rules are removed" frontends removed=`
 		starts := func(what, cluster string, warned int) {

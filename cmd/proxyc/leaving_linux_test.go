@@ -31,9 +31,7 @@ func TestWatchLeavesIPVS(t *testing.T) {
 	t.Cleanup(func() { topo.Close() })
 	w := newWatched(t, "ipvs")
 	w.ns = topo.Namespace("node1")
-	w.write("cluster.yaml", nodePortYAML)
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(nodePortYAML)
 	kept := dialKept(t, topo, "pod1b", "10.96.0.10:80")
 
 	began := time.Now()

@@ -17,12 +17,8 @@ func TestHostIsLiberal(t *testing.T) {
 	for _, liberal := range []string{"0", "1"} {
 		t.Run(liberal, func(t *testing.T) {
 			w := newWatched(t, "iptables-nft")
-			if err := w.ns.Sysctl("netfilter/nf_conntrack_tcp_be_liberal=" + liberal); err != nil {
-				t.Fatal(err)
-			}
-			w.write("cluster.yaml", applytest.Services("a"))
-			w.start("proxyc", "watch")
-			w.until("first sync", synced)
+			must(t, w.ns.Sysctl("netfilter/nf_conntrack_tcp_be_liberal="+liberal))
+			w.sync(applytest.Services("a"))
 			if drops := strings.Contains(w.rules(), "--ctstate INVALID"); drops == (liberal == "1") {
 				t.Errorf("packets in state INVALID are dropped: %t\n%s", drops, w.rules())
 			}

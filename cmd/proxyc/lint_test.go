@@ -47,12 +47,8 @@ func readLintCase(t *testing.T, code diag.Code) *lintCase {
 	}
 	write := func(name string, put func(path string) error) {
 		path := filepath.Join(c.dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := put(path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, put(path))
 		first, _, _ := strings.Cut(name, "/")
 		c.have[first] = true
 	}
@@ -190,9 +186,7 @@ func (c *lintCase) record(t *testing.T, want string) {
 	t.Helper()
 	c.archive.Files = slices.DeleteFunc(c.archive.Files, func(f txtar.File) bool { return f.Name == "want" })
 	c.archive.Files = append(c.archive.Files, txtar.File{Name: "want", Data: []byte(want)})
-	if err := os.WriteFile(c.name, txtar.Format(c.archive), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(c.name, txtar.Format(c.archive), 0o644))
 }
 
 // No case is without a check, and the table is in order.
@@ -247,9 +241,7 @@ func TestLintCodes(t *testing.T) {
 		}
 	}
 	if *update {
-		if err := os.WriteFile(name, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(b.String()), 0o644))
 		return
 	}
 	was, err := os.ReadFile(name)

@@ -32,9 +32,7 @@ func startDemo(t *testing.T, args ...string) *liveDemo {
 	d.mark = "PROXYC_DEMO_OF=" + strings.ReplaceAll(t.Name(), "/", "-") + "-" + strconv.Itoa(os.Getpid())
 	d.cmd.Env = append(os.Environ(), d.mark)
 	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out
-	if err := d.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.cmd.Start())
 	go func() { d.ended <- d.cmd.Wait() }()
 	t.Cleanup(func() { d.cmd.Process.Kill() })
 	return d
@@ -166,9 +164,7 @@ func TestDemoLiveLeavesNothing(t *testing.T) {
 			if n := len(d.processes()); n < 6 {
 				t.Fatalf("%d processes: %v", n, d.processes())
 			}
-			if err := ends.how(d); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ends.how(d))
 			if code := d.end(); code != ends.code {
 				t.Errorf("exit code %d, want %d", code, ends.code)
 			}

@@ -37,9 +37,7 @@ func TestLogFile(t *testing.T) {
 	holds(path, 1)
 
 	// A start goes on in the same file.
-	if err := log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, log.Close())
 	if log, err = openLogFile(path, 100); err != nil {
 		t.Fatal(err)
 	}
@@ -48,12 +46,8 @@ func TestLogFile(t *testing.T) {
 	holds(path, 1)
 
 	// A directory stands where the old one would go.
-	if err := os.Remove(path + ".old"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(path+".old", "in the way"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path+".old"))
+	must(t, os.MkdirAll(filepath.Join(path+".old", "in the way"), 0o700))
 	write(4)
 	holds(path, 5)
 }

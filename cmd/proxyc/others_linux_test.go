@@ -168,9 +168,7 @@ func TestMarkOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	o := others{w}
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	o.tool("", "nft", "table inet m { chain c { type filter hook postrouting priority 0; meta mark set 0; }; }")
 	const rule = "inet m chain c, hook postrouting, priority 0: clears mark 0x4000 in chain c"
 	w.until("the rule is told", func(st status.Status) bool { return slices.Contains(st.MayDivert, rule) })

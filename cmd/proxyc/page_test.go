@@ -213,9 +213,7 @@ document.getElementById("out").textContent = JSON.stringify(JSON.parse(document.
 }));
 document.getElementById("data").remove();
 </script>`, data, program)
-	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte(text), 0o644))
 	cmd := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+name)
 	var stderr bytes.Buffer

@@ -32,9 +32,7 @@ func TestParityList(t *testing.T) {
 		t.Fatal(err)
 	}
 	var cases []parityCase
-	if err := yaml.UnmarshalStrict(data, &cases); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict(data, &cases))
 	seen := map[string]bool{}
 	for _, c := range cases {
 		name := cmp.Or(c.Name, strings.Join(c.Args, " "))

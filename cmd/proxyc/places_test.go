@@ -59,9 +59,7 @@ func TestPlaces(t *testing.T) {
 	}
 	indented := func(object string) string {
 		var b bytes.Buffer
-		if err := json.Indent(&b, []byte(object), "", "  "); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Indent(&b, []byte(object), "", "  "))
 		return b.String()
 	}
 	forms := []struct {
@@ -229,12 +227,8 @@ func writePlaced(t *testing.T, file, text string) {
 		w.Close()
 		data = b.Bytes()
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	must(t, os.WriteFile(file, data, 0o644))
 }
 
 var hasPlace = regexp.MustCompile(`^(error|warning|info): \S+:\d+:\d+: `)

@@ -194,9 +194,7 @@ func manifestOf(t *testing.T) (corev1.Container, []corev1.Volume) {
 		t.Fatal(err)
 	}
 	var set appsv1.DaemonSet
-	if err := yaml.UnmarshalStrict(text, &set); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict(text, &set))
 	pod := set.Spec.Template.Spec
 	return pod.Containers[0], pod.Volumes
 }
@@ -227,9 +225,7 @@ func (w *watched) containerOf() container {
 		v := volume{Name: m.Name, From: w.onNode(m.Name), At: m.MountPath, ReadOnly: m.ReadOnly}
 		i := slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
 		if at := volumes[i].HostPath; at != nil && *at.Type == corev1.HostPathFileOrCreate {
-			if err := os.WriteFile(v.From, nil, 0o600); err != nil {
-				w.t.Fatal(err)
-			}
+			must(w.t, os.WriteFile(v.From, nil, 0o600))
 		} else if err := os.MkdirAll(v.From, 0o755); err != nil { // as a kubelet makes it
 			w.t.Fatal(err)
 		}

@@ -35,9 +35,7 @@ func TestProveKernel(t *testing.T) {
 				t.Skip("the kernel has no ip_vs")
 			}
 			w := newWatched(t, tt.plane)
-			w.write("cluster.yaml", applytest.Services("a"))
-			w.start("proxyc", "watch")
-			w.until("first sync", synced)
+			w.sync(applytest.Services("a"))
 			w.stop(syscall.SIGTERM)
 			prove := func() (string, int) {
 				cmd := w.ns.Command(t.Context(), "proxyc", slices.Concat([]string{"prove"}, w.args, []string{"ir", "kernel"})...)

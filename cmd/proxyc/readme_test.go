@@ -40,9 +40,7 @@ func playPage(t *testing.T, name string) {
 		return session(t, dir, block)
 	})
 	if *update {
-		if err := os.WriteFile(name, is, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, is, 0o644))
 		return
 	}
 	if diff := cmp.Diff(string(was), string(is)); diff != "" {

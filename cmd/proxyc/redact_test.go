@@ -124,9 +124,7 @@ var suchAs = regexp.MustCompile(`such as \S+ with Service \S+:`)
 func written(t *testing.T, programs ir.Programs, diags diag.List) string {
 	t.Helper()
 	var out strings.Builder
-	if err := review.WriteFormat(&out, programs, "ir"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, review.WriteFormat(&out, programs, "ir"))
 	for _, d := range diags.Sorted() {
 		fmt.Fprintln(&out, d)
 	}
@@ -157,9 +155,7 @@ func TestRedactKeepsShape(t *testing.T) {
 		red := redacted{redact.New(objects, cfg, w.Facts.NodeName, addrs...)}
 		red.Objects(objects)
 		var file strings.Builder
-		if err := objects.Write(&file); err != nil {
-			t.Fatal(err)
-		}
+		must(t, objects.Write(&file))
 		again := snapshot.New()
 		for _, d := range manifest.Decode(again, "redacted", []byte(file.String())) {
 			if d.Severity == diag.Error {
@@ -195,9 +191,7 @@ func TestRedactKeepsShape(t *testing.T) {
 func TestRedactNodeAlone(t *testing.T) {
 	content := &content{objects: new(snapshot.Objects), facts: compiler.Facts{NodeName: "secret",
 		Interfaces: []compiler.Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.77/24")}}}}}
-	if err := new(snapshotCmd).redact(testEnv(t, memFiles{}), content); err != nil {
-		t.Fatal(err)
-	}
+	must(t, new(snapshotCmd).redact(testEnv(t, memFiles{}), content))
 	if got, want := nodeFlags(&content.facts), "--hostname-override node-1 --node-address 192.0.0.0/24@eth0"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -207,9 +201,7 @@ func TestRedactNodeAlone(t *testing.T) {
 func TestStandInsAreTheOwners(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keep")
 	content := &content{objects: &snapshot.Objects{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "secret"}}}}}
-	if err := (&snapshotCmd{StandIns: file}).redact(testEnv(t, disk.OS{}), content); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (&snapshotCmd{StandIns: file}).redact(testEnv(t, disk.OS{}), content))
 	info, err := os.Stat(file)
 	if err != nil {
 		t.Fatal(err)

@@ -33,9 +33,7 @@ func TestWatchFailedSync(t *testing.T) {
 	} {
 		t.Run(plane.name, func(t *testing.T) {
 			w := newWatched(t, plane.name)
-			w.write("cluster.yaml", applytest.Services("a"))
-			w.start("proxyc", "watch")
-			w.until("first sync", synced)
+			w.sync(applytest.Services("a"))
 			w.readyz("first sync", http.StatusOK, "")
 			release := w.own(plane.table)
 			w.readyz("while the table has an owner", http.StatusServiceUnavailable, plane.reason)
@@ -95,12 +93,8 @@ func TestWatchRefusesService(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "iptables-nft")
 	path := w.file("bin")
-	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path+"/iptables-nft-restore", []byte(picky), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(path, 0o755))
+	must(t, os.WriteFile(path+"/iptables-nft-restore", []byte(picky), 0o755))
 	w.env = []string{"PATH=" + path + ":" + os.Getenv("PATH"), "BEHIND=" + os.Getenv("PATH")}
 	w.write("cluster.yaml", applytest.Services("a"))
 	w.start("proxyc", "watch")

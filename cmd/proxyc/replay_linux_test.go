@@ -25,9 +25,7 @@ func TestReplayNetns(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range archive.Files {
-		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600))
 	}
 	name := named(t, ns)
 	replay := func(args ...string) (string, error) {
@@ -68,18 +66,14 @@ func TestReplayNetns(t *testing.T) {
 // named gives a namespace a name, as ip netns does, until the test ends.
 func named(t *testing.T, ns *applytest.Namespace) string {
 	t.Helper()
-	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll("/run/netns", 0o755))
 	f, err := os.CreateTemp("/run/netns", "proxyc-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
 	t.Cleanup(func() { os.Remove(f.Name()) })
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), f.Name(), "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), f.Name(), "", unix.MS_BIND, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(f.Name(), unix.MNT_DETACH); err != nil {
 			t.Error(err)

@@ -32,9 +32,7 @@ func TestInterrupted(t *testing.T) {
 	defer close(over)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":%q}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`, server.URL)
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(kubeconfig, []byte(text), 0o600))
 	for _, args := range []string{
 		"compile -s -", "lint -s -", "report -s -", "migrate -s - --to ipvs", "prove -s - ir mode:nftables", "diff -s - --new-mode iptables", "trace -s - --from 10.244.1.10 --to 10.96.0.10:80/tcp",
 		"snapshot --kubeconfig " + kubeconfig,
@@ -46,9 +44,7 @@ func TestInterrupted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Start())
 		if strings.Contains(args, "-s -") {
 			// More than a pipe holds: the write ends when the program has begun to read.
 			if _, err := stdin.Write([]byte(strings.Repeat("#\n", 1<<16))); err != nil {

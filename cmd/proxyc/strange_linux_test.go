@@ -18,9 +18,7 @@ import (
 func TestWatchWakesTablesOfIPTables(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "iptables-nft")
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	for _, table := range []string{"ip nat", "ip6 filter"} {
 		if out, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "add table "+table+" { flags dormant; }")); err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -39,9 +37,7 @@ func TestWatchWakesTablesOfIPTables(t *testing.T) {
 func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	nft := func(command string) {
 		t.Helper()
 		if out, err := w.ns.Run(w.ns.Command(t.Context(), "nft", command)); err != nil {

@@ -47,9 +47,7 @@ func checkWithTools(t *testing.T, mode ir.Mode, outputs []render.Output) {
 	files := map[string]bool{}
 	for _, o := range outputs {
 		files[o.File] = true
-		if err := os.WriteFile(filepath.Join(dir, o.File), []byte(outputText(t, o)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, o.File), []byte(outputText(t, o)), 0o644))
 	}
 	var script []string
 	for _, check := range toolChecks {

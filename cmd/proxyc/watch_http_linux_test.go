@@ -80,9 +80,7 @@ const localCluster = `{apiVersion: v1, kind: Service, metadata: {name: l, namesp
 func TestWatchMetrics(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.write("cluster.yaml", applytest.Services("a"))
-		w.start("proxyc", "watch")
-		w.until("first sync", synced)
+		w.sync(applytest.Services("a"))
 		w.write("cluster.yaml", applytest.Services("a", "b")+localCluster)
 		w.until("a change", func(st status.Status) bool { return synced(st) && st.LastKind == "change" })
 		for _, path := range []string{"/healthz", "/livez"} {
@@ -214,9 +212,7 @@ func TestWatchDebugPages(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.write("config", fmt.Sprintf(watchConfig, "nftables")+"enableProfiling: true\n")
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	w.write("cluster.yaml", applytest.Services("a", "b"))
 	w.until("a change", func(st status.Status) bool { return synced(st) && st.LastKind == "change" })
 	body := w.page("/debug/proxyc/plan")
@@ -433,9 +429,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 	t.Run("refused boot file", func(t *testing.T) {
 		w := start(t)
 		hurry(w, w.withoutServer())
-		if err := os.WriteFile(w.file("boot"), []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(w.file("boot"), []byte("{"), 0o600))
 		w.start("proxyc", "watch", "--boot-from", w.file("boot"))
 		st := w.until("it is refused", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
 		w.until("it has waited for long", late(w, st.Started))
@@ -462,9 +456,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 		st := w.until("it is refused", refused)
 		w.until("it has waited for long", late(w, st.Started))
 		answers(w, map[string]int{"/livez": 200, "/healthz": 200, "/readyz": 503})
-		if err := os.Remove(w.file("refuse")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(w.file("refuse")))
 		w.until("the rules are in force", synced)
 		answers(w, map[string]int{"/livez": 200, "/healthz": 200, "/readyz": 200})
 		refuse()

@@ -102,12 +102,8 @@ func (w *watched) file(name string) string { return filepath.Join(w.dir, name) }
 func (w *watched) write(name, text string) {
 	w.t.Helper()
 	temp := w.file(name + ".next")
-	if err := os.WriteFile(temp, []byte(text), 0o644); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.Rename(temp, w.file(name)); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, os.WriteFile(temp, []byte(text), 0o644))
+	must(w.t, os.Rename(temp, w.file(name)))
 }
 
 // start starts the daemon under a name.
@@ -124,6 +120,22 @@ func (w *watched) start(name string, args ...string) {
 	w.process = cmd.Process
 	w.wait = sync.OnceValue(wait)
 	w.t.Cleanup(func() { w.process.Kill(); w.wait() })
+}
+
+// sync starts the daemon with a snapshot, and waits for the first sync.
+func (w *watched) sync(cluster string) {
+	w.t.Helper()
+	w.write("cluster.yaml", cluster)
+	w.start("proxyc", "watch")
+	w.until("first sync", synced)
+}
+
+// saveBootFile runs the daemon until its boot file contains Service ns/a.
+func (w *watched) saveBootFile() {
+	w.t.Helper()
+	w.args = append(w.args, "--boot-from", w.file("boot"))
+	w.sync(applytest.Services("a"))
+	w.stop(syscall.SIGTERM)
 }
 
 // stop ends the daemon, and returns how long that took.
@@ -210,9 +222,7 @@ func eachDataplane(t *testing.T, test func(t *testing.T, w *watched)) {
 func TestWatchFollows(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.write("cluster.yaml", applytest.Services("a"))
-		w.start("proxyc", "watch")
-		w.until("first sync", synced)
+		w.sync(applytest.Services("a"))
 		w.holds(time.Second, "a", true)
 		w.write("cluster.yaml", applytest.Services("b"))
 		w.holds(5*time.Second, "b", true)
@@ -230,9 +240,7 @@ func TestWatchBareNames(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.cwd = w.dir
 	w.args = []string{"-c", "config", "-s", "cluster.yaml", "--hostname-override", "node1"}
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	w.write("cluster.yaml", applytest.Services("b"))
 	w.holds(5*time.Second, "b", true)
 	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
@@ -243,9 +251,7 @@ func TestWatchBareNames(t *testing.T) {
 func TestWatchSnapshotRewritten(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	file, err := os.Create(w.file("cluster.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -262,13 +268,9 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 	file.Close()
 	refused(1)
 	whole := applytest.Services("a", "b")
-	if err := os.WriteFile(w.file("cluster.yaml"), []byte(whole[:len(whole)-20]), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(w.file("cluster.yaml"), []byte(whole[:len(whole)-20]), 0o644))
 	refused(2)
-	if err := os.WriteFile(w.file("cluster.yaml"), []byte(whole), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(w.file("cluster.yaml"), []byte(whole), 0o644))
 	w.holds(5*time.Second, "b", true)
 	if !w.has("a") {
 		t.Error("the Service is gone")
@@ -286,9 +288,7 @@ func TestWatchKeepsBrokenObject(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	whole := applytest.Services("a", "b")
-	w.write("cluster.yaml", whole)
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(whole)
 	w.write("cluster.yaml", strings.Replace(whole, "ports: [{port: 80}]", "ports: [{port: many}]", 1)+applytest.Services("c"))
 	w.holds(20*time.Second, "c", true)
 	st := w.until("the object is reported", func(st status.Status) bool { return len(st.Broken) > 0 })
@@ -333,9 +333,7 @@ func TestWatchRestart(t *testing.T) {
 func TestWatchRepairsDrift(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.write("cluster.yaml", applytest.Services("a"))
-		w.start("proxyc", "watch")
-		w.until("first sync", synced)
+		w.sync(applytest.Services("a"))
 		for _, f := range w.plane.flushes {
 			before, _ := w.status()
 			if _, err := w.ns.Run(w.ns.Command(t.Context(), "sh", "-c", f.command)); err != nil {
@@ -370,11 +368,7 @@ func (w *watched) flush() {
 func TestWatchBootFrom(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.args = append(w.args, "--boot-from", w.file("boot"))
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
-	w.stop(syscall.SIGTERM)
+	w.saveBootFile()
 	w.flush()
 	w.withoutServer()
 	w.start("proxyc", "watch")
@@ -406,16 +400,12 @@ func TestWatchReadsFirst(t *testing.T) {
 	if now := timeout(); now != before || w.rules() != empty {
 		t.Errorf("a start that failed left timeout %s, was %s, and the rules\n%s", now, before, w.rules())
 	}
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	if now := timeout(); now != "3600" {
 		t.Errorf("timeout %s, want 3600", now)
 	}
 	w.stop(syscall.SIGTERM) // the boot file is written
-	if err := os.Remove(w.file("cluster.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(w.file("cluster.yaml")))
 	w.flush()
 	w.start("proxyc", "watch")
 	w.holds(5*time.Second, "a", true)
@@ -496,9 +486,7 @@ func (w *watched) ask(t *testing.T, at, path string) int {
 func TestWatchConfigChange(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	w.write("config", "nonsense: true\n")
 	within(w, 5*time.Second, "the error is told", func() (struct{}, bool) {
 		return struct{}{}, strings.Contains(w.log.String(), "the configuration file is rejected: the current configuration is kept")
@@ -579,9 +567,7 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 	if !w.has("a") {
 		t.Errorf("rules are gone:\n%s", w.rules())
 	}
-	if err := os.Remove(w.file("broken")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(w.file("broken")))
 	st := w.until("the new one is in force", func(st status.Status) bool { return synced(st) && st.Config.Modified.After(before.Config.Modified) })
 	if st.PID != before.PID || len(st.Rejected) > 0 || !strings.Contains(w.rules(), "10.244.0.0/17") {
 		t.Errorf("status %+v, before %+v; rules:\n%s", st, before, w.rules())
@@ -594,9 +580,7 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	w.write("cluster.yaml", "")
 	w.until("the refusal", func(st status.Status) bool { return len(st.Rejected) == 1 })
 	config := fmt.Sprintf(watchConfig, "nftables")
@@ -697,9 +681,7 @@ func TestWatchNodeAddress(t *testing.T) {
 func TestApplyTellsThatItWaits(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
+	w.sync(applytest.Services("a"))
 	var stderr strings.Builder
 	cmd := w.ns.Command(t.Context(), "proxyc", append([]string{"apply", "--lock-timeout", "1100ms"}, w.args...)...)
 	cmd.Stderr = &stderr
@@ -715,9 +697,7 @@ func TestApplyTellsThatItWaits(t *testing.T) {
 func TestLookBesideDaemon(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.write("cluster.yaml", applytest.Services("a"))
-		w.start("proxyc", "watch")
-		w.until("first sync", synced)
+		w.sync(applytest.Services("a"))
 		w.write("other.yaml", applytest.Services("a", "b"))
 		config := slices.DeleteFunc(slices.Clone(w.args), func(arg string) bool { return arg == "-s" || arg == w.file("cluster.yaml") })
 		for _, step := range []struct {

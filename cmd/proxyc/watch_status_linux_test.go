@@ -92,9 +92,7 @@ func TestWatchRejectedSnapshot(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.write("cluster.yaml", applytest.Services("a"))
 	then := time.Now().Add(-time.Hour).Truncate(time.Second)
-	if err := os.Chtimes(w.file("cluster.yaml"), then, then); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(w.file("cluster.yaml"), then, then))
 	w.start("proxyc", "watch", "--boot-from", w.file("missing/boot"))
 	w.until("the first sync", synced)
 	w.write("cluster.yaml", "")
@@ -177,9 +175,7 @@ func TestWatchGoodAgain(t *testing.T) {
 	for i, broken := range []func(name string){
 		func(name string) { w.write(name, "{ [") },
 		func(name string) {
-			if err := os.Remove(w.file(name)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(w.file(name)))
 		},
 	} {
 		for name, good := range map[string]string{"cluster.yaml": cluster, "config": config} {

@@ -193,7 +193,7 @@ func TestPage(t *testing.T) {
 	b.has("#overview", "Mode nftables", "node node1", "6 changed", "shop/web")
 
 	b.to("#findings")
-	b.has("#findings", "PX413", "new", "new/services.yaml:22", "Why it matters")
+	b.has("#findings", "PX413", "new", "new/services.yaml:22", "Effect and fix")
 	b.to("#diff")
 	b.has("#diff", "5 are no longer served", "3 Services with the same change", "shop/cart", "served → dropped", "on node1")
 	b.to("#reach")
