@@ -30,9 +30,9 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 		{"two drop", "nftables", []string{drops, marks, dropsToo},
 			[]string{"table inet one, chain f, rule 1 (foreign) drops the packet", "table inet two, chain f (foreign) drops the packet: policy drop"}},
 		{"two drop", "iptables-nft", []string{"iptables-nft -I FORWARD -d 10.244.1.10 -j DROP", marks, drops},
-			[]string{"table filter, chain FORWARD, rule 1, which", "table inet one, chain f, rule 1, which"}},
+			[]string{"table filter, chain FORWARD, rule 1 (foreign)", "table inet one, chain f, rule 1 (foreign)"}},
 		{"two drop", "iptables-legacy", []string{"iptables-legacy -I FORWARD -d 10.244.1.10 -j DROP; iptables-legacy -P FORWARD DROP; iptables-legacy -I FORWARD 2 -p tcp -j DROP"},
-			[]string{"table filter, chain FORWARD, rule 1, which", "table filter, chain FORWARD, rule 2, which"}},
+			[]string{"table filter, chain FORWARD, rule 1 (foreign)", "table filter, chain FORWARD, rule 2 (foreign)"}},
 		{"a policy behind ours", "iptables-legacy", []string{"iptables-legacy -F KUBE-FORWARD; iptables-legacy -P FORWARD DROP"},
 			[]string{"table filter, chain FORWARD (foreign) drops the packet: policy drop", "table filter, chain KUBE-FORWARD: missing or not reached: "}},
 		{"ours is missing beside a harmless foreign rule", "iptables-nft", []string{"iptables-nft -t nat -F KUBE-POSTROUTING; iptables-nft -t nat -I PREROUTING -d 10.96.0.10 -j MARK --set-xmark 0x4000/0x4000"},
@@ -119,7 +119,7 @@ items:
 	}
 	w.shell("nft delete element ip proxyc service-ips '{ 10.96.0.31 . tcp . 80 }'")
 	out, code = w.proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "10.96.0.31:80")
-	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "there is no element 10.96.0.31 . tcp . 80 of service-ips: ") {
+	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "as element 10.96.0.31 . tcp . 80 of service-ips is missing: ") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 }

@@ -81,7 +81,7 @@ func TestDoctor(t *testing.T) {
 	ill := look(1, "--try", "nftables")
 	expect(ill, "forwarding", doctor.Error, "net.ipv4.ip_forward is 0")
 	expect(ill, "foreign rules", doctor.Warning, "inet firewalld chain f, hook forward, priority 10: policy drop (probably of firewalld)")
-	expect(ill, "iptables", doctor.Warning, "both variants hold rules")
+	expect(ill, "iptables", doctor.Warning, "both variants have rules")
 	expect(ill, "lock", doctor.OK, "written by process ")
 	expect(ill, "kube-proxy", doctor.Warning, "table ip kube-proxy")
 

@@ -134,7 +134,7 @@ func TestDemoLive(t *testing.T) {
 				`=> dropped\n(?:  .*\n)*?  actual: no answer\n`,
 				`Pod web-2 is killed\n.*applied after .*\n(?:.*\n)*?  => 10\.244\.1\.10:8080\n  actual: by web-1, client address 10\.244\.1\.20\n`,
 				`Another program adds a rule: .*\n  actual: no answer\n`,
-				`because: table inet firewall, chain forward, rule 1 (foreign) drops the packet`,
+				`because: table inet firewall, chain forward, rule 1 \(foreign\) drops the packet`,
 				`# All connections match their traces\.`,
 			} {
 				if !regexp.MustCompile(want).MatchString(text) {

@@ -20,10 +20,10 @@ func TestProgress(t *testing.T) {
 		args []string
 		says []string
 	}{
-		{[]string{"diff", "-c", "../../" + config, "-s", "../../testdata/review/old", "-S", "../../testdata/review/new", "--all-nodes"}, []string{"reading the cluster", "compiling", "comparing what becomes of packets"}},
-		{[]string{"prove", "-c", "../../" + config, "-s", "../../testdata/review/old", "--hostname-override", "node1", "ir", "mode:nftables"}, []string{"reading the cluster", "compiling", "comparing what becomes of packets"}},
+		{[]string{"diff", "-c", "../../" + config, "-s", "../../testdata/review/old", "-S", "../../testdata/review/new", "--all-nodes"}, []string{"reading the cluster", "compiling", "comparing packets"}},
+		{[]string{"prove", "-c", "../../" + config, "-s", "../../testdata/review/old", "--hostname-override", "node1", "ir", "mode:nftables"}, []string{"reading the cluster", "compiling", "comparing packets"}},
 		{[]string{"lint", "-c", "../../" + config, "-s", "../../testdata/review/old"}, []string{"reading the cluster", "linting"}},
-		{[]string{"migrate", "-c", "../../" + config, "-s", "../../testdata/review/old", "--from", "iptables", "--to", "nftables", "--all-nodes"}, []string{"reading the cluster", "compiling", "comparing what becomes of packets"}},
+		{[]string{"migrate", "-c", "../../" + config, "-s", "../../testdata/review/old", "--from", "iptables", "--to", "nftables", "--all-nodes"}, []string{"reading the cluster", "compiling", "comparing packets"}},
 		{[]string{"compile", "-c", "../../" + config, "-s", "../../testdata/review/old", "--hostname-override", "node1"}, []string{"reading the cluster", "compiling"}},
 	} {
 		run := func(terminal bool) (string, []string) {

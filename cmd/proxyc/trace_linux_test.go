@@ -87,11 +87,11 @@ func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
 			"not checked: table netdev ev has 1 rule, "},
 		{"nftables", "nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy drop; }'", "not checked: table netdev ev has a chain with the policy drop"},
 		{"iptables-nft", "iptables-nft -t mangle -L -n; iptables-nft -t raw -N empty; iptables-legacy -t filter -L -n", ""},
-		{"iptables-nft", "iptables-nft -t mangle -A FORWARD -p tcp --dport 8080 -j DROP", "because: table mangle, chain FORWARD, rule 1, "},
-		{"iptables-nft", "iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j DROP; iptables-nft -t raw -A OUTPUT -p tcp -j NOTRACK", "because: table raw, chain PREROUTING, rule 1, "},
+		{"iptables-nft", "iptables-nft -t mangle -A FORWARD -p tcp --dport 8080 -j DROP", "because: table mangle, chain FORWARD, rule 1 (foreign) "},
+		{"iptables-nft", "iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j DROP; iptables-nft -t raw -A OUTPUT -p tcp -j NOTRACK", "because: table raw, chain PREROUTING, rule 1 (foreign) "},
 		{"iptables-nft", "iptables-nft -t raw -A PREROUTING -p tcp --dport 80 -j NOTRACK", "because: table raw, chain PREROUTING, rule 1 (foreign) determines the result"},
-		{"iptables-nft", "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", "because: table legacy iptables filter, chain FORWARD, rule 1, "},
-		{"iptables-legacy", "iptables-legacy -t mangle -A FORWARD -p tcp --dport 8080 -j DROP", "because: table mangle, chain FORWARD, rule 1, "},
+		{"iptables-nft", "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", "because: table legacy iptables filter, chain FORWARD, rule 1 (foreign) "},
+		{"iptables-legacy", "iptables-legacy -t mangle -A FORWARD -p tcp --dport 8080 -j DROP", "because: table mangle, chain FORWARD, rule 1 (foreign) "},
 		{"iptables-legacy", "nft add table ip filter; nft add chain ip filter FORWARD '{ type filter hook forward priority 0; }'; nft add rule ip filter FORWARD tcp dport 8080 drop",
 			"table ip filter, chain FORWARD, rule 1 (foreign) drops the packet"},
 	} {
@@ -127,9 +127,9 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 		{"ip ev type nat hook prerouting priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
 			[]string{"=> 10.244.1.12:8080\n", "expected: 10.244.1.97:8080", "because: table ip ev, chain p, rule 1 (foreign) determines the result"}},
 		{"inet ev type nat hook prerouting priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat ip to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
-			[]string{"=> 10.244.1.12:8080\n", "because: table inet ev, chain p, rule 1, "}},
+			[]string{"=> 10.244.1.12:8080\n", "because: table inet ev, chain p, rule 1 (foreign) "}},
 		{"ip ev type nat hook output priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "node", exitFindings,
-			[]string{"=> 10.244.1.12:8080\n", "because: table ip ev, chain p, rule 1, "}},
+			[]string{"=> 10.244.1.12:8080\n", "because: table ip ev, chain p, rule 1 (foreign) "}},
 		{"ip ev type nat hook output priority -110", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitDone, []string{served}},
 		{"ip ev type nat hook prerouting priority -90", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitDone, []string{served}},
 		{"ip ev type nat hook prerouting priority -100", "ip daddr 10.96.0.97 tcp dport 80 dnat to 10.244.1.12:8080", "10.244.1.5@cni0", exitFindings,
@@ -139,12 +139,12 @@ func TestTraceKernelFollowsPriorities(t *testing.T) {
 		{"ip ev type filter hook prerouting priority -100", "ip daddr 10.96.0.97 drop", "10.244.1.5@cni0", exitFindings,
 			[]string{"unsupported: table ip ev, chain p: has the same priority as another chain, so the order is unknown; if it comes first: dropped"}},
 		{"ip ev type filter hook prerouting priority -100", "ip daddr 10.96.0.98 drop", "10.244.1.5@cni0", exitDone, []string{served}},
-		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.96.0.97 drop", "10.244.1.5@cni0", exitFindings, []string{"=> dropped\n", "because: table ip ev, chain p, rule 1, "}},
+		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.96.0.97 drop", "10.244.1.5@cni0", exitFindings, []string{"=> dropped\n", "because: table ip ev, chain p, rule 1 (foreign) "}},
 		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.244.1.97 drop", "10.244.1.5@cni0", exitDone, []string{served}},
 		{"ip ev type filter hook forward priority 0", "ip daddr 10.96.0.97 drop", "10.244.1.5@cni0", exitDone, []string{served}},
 		{"ip ev type filter hook forward priority 0; policy drop", "ct status dnat accept", "10.244.1.5@cni0", exitDone, []string{served}},
 		{"ip ev type nat hook postrouting priority 110", "ip daddr 10.244.1.97 masquerade", "10.244.1.5@cni0", exitFindings,
-			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1, "}},
+			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1 (foreign) "}},
 		{"ip ev type filter hook prerouting priority -150", "ip daddr 10.96.0.97 meta mark set mark or 0x4000", "10.244.1.5@cni0", exitFindings,
 			[]string{"=> 10.244.1.97:8080+snat\n", "because: table ip ev, chain p, rule 1 (foreign) determines the result"}},
 		{"ip ev type filter hook output priority -150", "ip daddr 10.96.0.97 meta mark set mark and 0xffffbfff", "node", exitDone, []string{"=> 10.244.1.97:8080+snat\n"}},
@@ -260,8 +260,8 @@ func TestTraceKernelNamesElements(t *testing.T) {
 		"addressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.244.1.77]}]\n"
 	for _, tt := range []struct{ does, to, want string }{
 		{"nft list set ip proxyc affinity-addresses", "10.96.0.97:80", ""},
-		{"nft delete element ip proxyc affinity-addresses '{ 10.96.0.97 }'", "10.96.0.97:80", "as there is no element 10.96.0.97 of affinity-addresses: "},
-		{"nft delete element ip proxyc firewall-lists '{ 203.0.113.10 . tcp . 80 }'", "203.0.113.10:80", "as there is no element 203.0.113.10 . tcp . 80 of firewall-lists: "},
+		{"nft delete element ip proxyc affinity-addresses '{ 10.96.0.97 }'", "10.96.0.97:80", "as element 10.96.0.97 of affinity-addresses is missing: "},
+		{"nft delete element ip proxyc firewall-lists '{ 203.0.113.10 . tcp . 80 }'", "203.0.113.10:80", "as element 203.0.113.10 . tcp . 80 of firewall-lists is missing: "},
 	} {
 		t.Run(tt.does, func(t *testing.T) {
 			t.Parallel()

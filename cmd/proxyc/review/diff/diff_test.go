@@ -253,9 +253,9 @@ func TestDiffMarkdownIsBounded(t *testing.T) {
 		all  bool // nothing is omitted
 	}{
 		{"few", Diff{Services: services(2, 3)}, []string{`[a]\(http:&#8203;//example.com) \| @&#8203;all`, "ns/s1", "health check 2 of s1"}, true},
-		{"one Service with many lines", Diff{Services: services(1, 1000)}, []string{"health check 0 of s0", "\n1 more entries, 1 of them partly above: `proxyc diff -o text` has them.\n"}, false},
+		{"one Service with many lines", Diff{Services: services(1, 1000)}, []string{"health check 0 of s0", "\n1 more entries, 1 of them partly above: `proxyc diff -o text` lists them.\n"}, false},
 		{"many Services", Diff{Services: services(1000, 10)}, []string{"more entries", "health check 9 of s0"}, false},
-		{"facts of nodes", Diff{Facts: facts, Services: services(50, 1)}, []string{"more settings", "health check 0 of s0", "\n10 more entries:  "}, false},
+		{"facts of nodes", Diff{Facts: facts, Services: services(50, 1)}, []string{"more settings", "health check 0 of s0", "\n10 more entries: "}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var text bytes.Buffer

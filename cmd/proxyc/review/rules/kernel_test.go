@@ -129,7 +129,7 @@ func TestFollowIPVSNamesFaults(t *testing.T) {
 			because: []string{"ipvs 10.96.0.10:80/tcp: missing or not reached: -A -t 10.96.0.10:80 -s rr"}},
 		{name: "real server added", at: `^-A -t 10\.96\.0\.10:80 .*\n`, by: "$0-a -t 10.96.0.10:80 -r 9.9.9.9:53 -m -w 1\n", packet: outside,
 			result:  "9.9.9.9:53+snat 10.244.1.10:8080+snat 10.244.2.10:8080+snat",
-			because: []string{"ipvs 10.96.0.10:80/tcp is not expected:  -a -t 10.96.0.10:80 -r 9.9.9.9:53 -m -w 1"}},
+			because: []string{"ipvs 10.96.0.10:80/tcp is not expected: -a -t 10.96.0.10:80 -r 9.9.9.9:53 -m -w 1"}},
 		{name: "element removed", at: `^add KUBE-CLUSTER-IP 10\.96\.0\.10,tcp:80\n`, packet: outside, result: "rejected",
 			because: []string{"ipset KUBE-CLUSTER-IP: missing or not reached: 10.96.0.10,tcp:80"}},
 		{name: "address gone", unbound: "10.96.0.10", packet: outside, result: "10.96.0.10:80+snat",

@@ -22,8 +22,8 @@ type Trace struct {
 	unknown    bool        // the fate depends on unknown facts
 }
 
-// tell adds a step that no rule causes.
-func (t *Trace) tell(o ir.Origin, format string, args ...any) {
+// addStep adds a step that no rule causes.
+func (t *Trace) addStep(o ir.Origin, format string, args ...any) {
 	t.Steps = append(t.Steps, sim.Step{Text: fmt.Sprintf(format, args...), Origin: o})
 }
 
@@ -144,9 +144,9 @@ func (t *Trace) json() TraceJSON {
 
 func (t *Trace) writeJSON(w io.Writer) error { return review.WriteDocument(w, "Trace", "  ", t.json()) }
 
-// WriteScene traces a packet in the state of a daemon, and writes it like proxyc trace.
-func WriteScene(w io.Writer, s daemon.TraceInput) error {
-	t, err := (&Scene{Snapshot: s.Snapshot, Node: s.Node, Programs: s.Programs, Interfaces: s.Interfaces, AllAddrsKnown: true,
+// WriteTrace traces a packet in the state of a daemon, and writes it like proxyc trace.
+func WriteTrace(w io.Writer, s daemon.TraceInput) error {
+	t, err := (&Tracer{Snapshot: s.Snapshot, Node: s.Node, Programs: s.Programs, Interfaces: s.Interfaces, AllAddrsKnown: true,
 		left: review.LeftOutOfDaemon(s.Snapshot, s.Findings)}).Trace(s.From, s.To)
 	if err != nil {
 		return err
