@@ -166,8 +166,8 @@ func (d *Diff) WriteText(w io.Writer, wide bool) error {
 // cause returns the cause of a flow on one side, with its position.
 func (d *Diff) cause(f *flow.Flow, side int, at string) string {
 	text := f.Cause[side].String()
-	if place := d.place(side, f.Cause[side]); place != "" {
-		text += at + place
+	if position := d.position(side, f.Cause[side]); position != "" {
+		text += at + position
 	}
 	return text
 }
@@ -445,7 +445,7 @@ func (d *Diff) serviceJSON(s *flow.Service) serviceJSON {
 		}
 		states := [2]stateJSON{}
 		for side, fate := range [...]sim.Fate{c.Before, c.After} {
-			states[side] = stateJSON{Fate: fate.String(), Exact: c.Exact[side], Cause: f.Cause[side].String(), Place: d.place(side, f.Cause[side])}
+			states[side] = stateJSON{Fate: fate.String(), Exact: c.Exact[side], Cause: f.Cause[side].String(), Place: d.position(side, f.Cause[side])}
 			if c.ChangesAddr() {
 				states[side].ClientAddress = c.Kept[side]
 			}

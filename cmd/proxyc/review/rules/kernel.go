@@ -39,7 +39,7 @@ type KernelTrace struct {
 // notKnown is the result for a packet whose path has unknown parts.
 const notKnown = "not known"
 
-// tableRoutes is the table name of a route, which appears in place of a rule.
+// tableRoutes is the table name of a route, which appears instead of a rule.
 const tableRoutes = "route"
 
 // Path is the effect of all rules, proxyc's and foreign ones, on a packet.
@@ -77,8 +77,8 @@ func followNFT(r *nftables.Ruleset, own *sim.Own, pkt sim.Packet, on nfteval.Mac
 	return c
 }
 
-// wants returns the effect of the rules that proxyc writes for a Program on a packet.
-func wants(p *ir.Program, pkt sim.Packet) (Path, error) {
+// expected returns the effect of the rules that proxyc writes for a Program on a packet.
+func expected(p *ir.Program, pkt sim.Packet) (Path, error) {
 	follower := review.Modes[p.Node.Mode].Follow
 	if follower == nil {
 		return Path{}, fmt.Errorf("--kernel: the rules of mode %s cannot be traced", p.Node.Mode)
@@ -91,27 +91,29 @@ func wants(p *ir.Program, pkt sim.Packet) (Path, error) {
 	return c, nil
 }
 
-// place is the position of a rule or a policy.
-type place struct {
+// position is the position of a rule or a policy.
+type position struct {
 	table, chain string
 	rule         int // as in sim.Met
 }
 
-func placeOf(m *sim.Met) place { return place{m.Table, m.Chain, m.Rule} }
+func positionOf(m *sim.Met) position { return position{m.Table, m.Chain, m.Rule} }
 
 // removed is the set of rules and policies that are ignored.
-type removed map[place]bool
+type removed map[position]bool
 
 // ofNFT reports whether a qualified nf_tables rule is removed.
 func (r removed) ofNFT(chain string, rule int) bool {
 	table, chain, _ := strings.Cut(chain, ", chain ")
-	return r[place{table, chain, rule}]
+	return r[position{table, chain, rule}]
 }
 
-func (r removed) ofIPTables(table, chain string, rule int) bool { return r[place{table, chain, rule}] }
+func (r removed) ofIPTables(table, chain string, rule int) bool {
+	return r[position{table, chain, rule}]
+}
 
 // with returns a copy of r that also contains p.
-func (r removed) with(p place) removed {
+func (r removed) with(p position) removed {
 	more := maps.Clone(r)
 	more[p] = true
 	return more
@@ -120,17 +122,17 @@ func (r removed) with(p place) removed {
 // refollow follows the same packet again and ignores the removed rules.
 type refollow func(removed) (Path, error)
 
-// blame returns the smallest list of foreign rules whose removal has the same effect as the removal
+// findCauses returns the smallest list of foreign rules whose removal has the same effect as the removal
 // of all foreign rules that decide about the packet, in the order in which the packet meets them.
 // It also returns the path without those rules.
-func (c Path) blame(again refollow) (guilty []sim.Met, free Path, without removed, err error) {
+func (c Path) findCauses(again refollow) (causes []sim.Met, free Path, without removed, err error) {
 	var all []sim.Met
 	without, free = removed{}, c
 	for grew := true; grew; {
 		grew = false
 		for _, m := range free.Met {
-			if m.Foreign && m.Table != tableRoutes && !m.Missing && !m.Forwards && !without[placeOf(&m)] {
-				without, grew = without.with(placeOf(&m)), true
+			if m.Foreign && m.Table != tableRoutes && !m.Missing && !m.Forwards && !without[positionOf(&m)] {
+				without, grew = without.with(positionOf(&m)), true
 				all = append(all, m)
 			}
 		}
@@ -143,7 +145,7 @@ func (c Path) blame(again refollow) (guilty []sim.Met, free Path, without remove
 	needed := without
 	for _, m := range all {
 		less := maps.Clone(needed)
-		delete(less, placeOf(&m))
+		delete(less, positionOf(&m))
 		with, err := again(less)
 		if err != nil {
 			return nil, c, nil, err
@@ -151,10 +153,10 @@ func (c Path) blame(again refollow) (guilty []sim.Met, free Path, without remove
 		if with.Outcome.Equal(free.Outcome) {
 			needed = less
 		} else {
-			guilty = append(guilty, m)
+			causes = append(causes, m)
 		}
 	}
-	return guilty, free, without, nil
+	return causes, free, without, nil
 }
 
 // compare describes how the path in the kernel differs from the desired one, and why. A rule is a
@@ -171,12 +173,12 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 	if have.gone != "" {
 		f.Causes = append(f.Causes, have.gone+" is missing")
 	}
-	guilty, free, without, err := have.blame(again)
+	causes, free, without, err := have.findCauses(again)
 	if err != nil {
 		return err
 	}
-	for i := range guilty {
-		m, does := &guilty[i], "determines the result"
+	for i := range causes {
+		m, does := &causes[i], "determines the result"
 		if m.Drops {
 			does = "drops the packet"
 		}
@@ -190,27 +192,27 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 	if have.gone != "" {
 		return nil
 	}
-	if err := f.departs(want, free, without, again); err != nil || len(f.Causes) > 0 {
+	if err := f.findDeviation(want, free, without, again); err != nil || len(f.Causes) > 0 {
 		return err
 	}
 	if w, h := want.Outcome, have.Outcome; w.Affinity != h.Affinity || w.Timeout != h.Timeout {
-		f.Causes = append(f.Causes, fmt.Sprintf("a client keeps its backend for %s, expected: %s", stays(h), stays(w)))
+		f.Causes = append(f.Causes, fmt.Sprintf("a client keeps its backend for %s, expected: %s", affinityText(h), affinityText(w)))
 	}
 	return nil
 }
 
-// stays returns as text how long a client stays with its backend.
-func stays(o sim.Outcome) string {
+// affinityText returns as text how long a client stays with its backend.
+func affinityText(o sim.Outcome) string {
 	if !o.Affinity {
 		return "one connection"
 	}
 	return o.Timeout.String()
 }
 
-// departs describes where the packet leaves the desired path in proxyc's own rules while the
+// findDeviation describes where the packet leaves the desired path in proxyc's own rules while the
 // foreign rules in without are ignored. Even if the outcome is then as desired, a missing rule of
 // proxyc can be what lets foreign rules do harm, such as an accept before a policy.
-func (f *KernelTrace) departs(want, have Path, without removed, again refollow) error {
+func (f *KernelTrace) findDeviation(want, have Path, without removed, again refollow) error {
 	foreign := func(m sim.Met) bool { return m.Foreign }
 	wanted := slices.DeleteFunc(slices.Clone(want.Met), foreign)
 	has := func(list []sim.Met, m *sim.Met) bool {
@@ -228,7 +230,7 @@ func (f *KernelTrace) departs(want, have Path, without removed, again refollow) 
 			return nil
 		case lacks && wanted[i].NoRule: // without this rule, the packet meets other rules, which are no cause
 		case i < len(ours) && !has(wanted, &ours[i]):
-			if at := placeOf(&ours[i]); !ours[i].NoRule && !without[at] {
+			if at := positionOf(&ours[i]); !ours[i].NoRule && !without[at] {
 				rest, err := again(without.with(at))
 				if err != nil {
 					return err
@@ -301,7 +303,7 @@ func (f *KernelTrace) WriteText(w io.Writer) error {
 // Trace traces a packet through the rules in this kernel and compares it with the desired outcome.
 // from and to have the syntax of package trace. variant is the iptables variant to read; "" selects
 // the one that the node uses.
-func Trace(ctx context.Context, s *trace.Scene, from, to, variant string) (*KernelTrace, error) {
+func Trace(ctx context.Context, s *trace.Tracer, from, to, variant string) (*KernelTrace, error) {
 	pkt, node, err := s.Packet(from, to)
 	if err == nil && node != s.Node {
 		err = fmt.Errorf("--kernel: the packet meets the rules of Node %s, not those of this machine", node)
@@ -310,10 +312,10 @@ func Trace(ctx context.Context, s *trace.Scene, from, to, variant string) (*Kern
 		return nil, err
 	}
 	if !strings.Contains(from, "@") {
-		pkt = cameBy(pkt)
+		pkt = withInterface(pkt)
 	}
 	p := s.Programs.Of(ir.FamilyOf(pkt.Dst))
-	want, err := wants(p, pkt)
+	want, err := expected(p, pkt)
 	if err != nil {
 		return nil, err
 	}
