@@ -1,6 +1,7 @@
 package ir
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -165,10 +166,7 @@ func (v *validator) backends(what string, backends []Backend, seen map[netip.Add
 }
 
 func comparePools(a, b *Pool) int {
-	if c := a.Port.Compare(b.Port); c != 0 {
-		return c
-	}
-	return int(a.Policy) - int(b.Policy)
+	return cmp.Or(a.Port.Compare(b.Port), int(a.Policy)-int(b.Policy))
 }
 
 func (v *validator) frontend(f *Frontend, s *Service, used []bool) {

@@ -45,7 +45,7 @@ func (v *validator) errorf(path, format string, args ...any) {
 
 func (v *validator) general() {
 	c := v.c
-	v.atLeast("clientConnection.burst", c.ClientConnection.Burst, 0)
+	v.notBelowZero("clientConnection.burst", c.ClientConnection.Burst)
 	if c.ClientConnection.Burst == 0 && c.ClientConnection.QPS > 0 {
 		v.errorf("clientConnection.burst", "must be more than 0 if qps is, got 0")
 	}
@@ -191,10 +191,10 @@ func (v *validator) nodePortAddresses() {
 func (v *validator) conntrack() {
 	t := v.c.Conntrack
 	if t.MaxPerCore != nil {
-		v.atLeast("conntrack.maxPerCore", *t.MaxPerCore, 0)
+		v.notBelowZero("conntrack.maxPerCore", *t.MaxPerCore)
 	}
 	if t.Min != nil {
-		v.atLeast("conntrack.min", *t.Min, 0)
+		v.notBelowZero("conntrack.min", *t.Min)
 	}
 	if t.TCPEstablishedTimeout != nil {
 		v.notNegative("conntrack.tcpEstablishedTimeout", *t.TCPEstablishedTimeout)
@@ -306,9 +306,9 @@ func (v *validator) within(path string, n, lo, hi int32) {
 	}
 }
 
-func (v *validator) atLeast(path string, n, lo int32) {
-	if n < lo {
-		v.errorf(path, "must be %d or more, got %d", lo, n)
+func (v *validator) notBelowZero(path string, n int32) {
+	if n < 0 {
+		v.errorf(path, "must be 0 or more, got %d", n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ func sourceRanges(c *cluster, s *service) {
 		return
 	}
 	if !s.isBalancer() {
-		c.warn(s, diag.RangesNoEffect, rangesField, "has no effect: the Service is of type "+typeOf(s)+", and has no address of a load balancer")
+		c.warn(s, diag.RangesNoEffect, rangesField, "has no effect: the Service is of type "+cmp.Or(s.Type, "ClusterIP")+", and has no address of a load balancer")
 		return
 	}
 	var list []source
@@ -62,13 +63,6 @@ func sourceRanges(c *cluster, s *service) {
 	if len(s.ExternalIPs) > 0 {
 		c.warn(s, diag.RangesExternalIP, "spec.externalIPs", "admits every client, regardless of "+rangesField+", which applies only to the load balancer's addresses")
 	}
-}
-
-func typeOf(s *service) string {
-	if s.Type == "" {
-		return "ClusterIP"
-	}
-	return s.Type
 }
 
 // reached reports whether the load balancer has, or may get, an address of the

@@ -26,41 +26,29 @@ func (s *Snapshot) Slice(name ir.Name) *EndpointSlice { return s.slices[name] }
 // Update makes the content of s equal to that of o. It keeps equal objects of s.
 func (s *Snapshot) Update(o *Snapshot) Dirty {
 	var d Dirty
-	update(s.services, o.services, func(name ir.Name, new *Service) {
-		setOrDelete(s.services, name, new)
+	replace(s.services, o.services, func(name ir.Name, ok bool) {
 		d.Services = append(d.Services, name)
 		d.ServiceObjects++
-		if new == nil {
+		if !ok {
 			d.ServicesGone++
 		}
 	})
-	update(s.slices, o.slices, func(name ir.Name, new *EndpointSlice) {
+	eachChange(s.slices, o.slices, func(name ir.Name, new *EndpointSlice, ok bool) {
 		d.SliceObjects++
-		if new == nil {
+		if !ok {
 			d.SlicesGone++
 			d.Services = append(d.Services, s.DeleteSlice(name)...)
 		} else {
 			d.Services = append(d.Services, s.SetSlice(new)...)
 		}
 	})
-	updateFunc(s.legacy, o.legacy, func(a, b []*EndpointSlice) bool { return reflect.DeepEqual(a, b) },
-		func(name ir.Name, new []*EndpointSlice, there bool) {
-			if there {
-				s.SetEndpoints(name, new)
-			} else {
-				s.DeleteEndpoints(name)
-			}
-			d.Services = append(d.Services, name)
-			d.SliceObjects++
-		})
-	update(s.nodes, o.nodes, func(name string, new *Node) {
-		setOrDelete(s.nodes, name, new)
-		d.Node = true
+	replace(s.legacy, o.legacy, func(name ir.Name, _ bool) {
+		d.Services = append(d.Services, name)
+		d.SliceObjects++
 	})
-	update(s.cidrs, o.cidrs, func(name string, new *ServiceCIDR) {
-		setOrDelete(s.cidrs, name, new)
-		d.Node = true
-	})
+	node := func(string, bool) { d.Node = true }
+	replace(s.nodes, o.nodes, node)
+	replace(s.cidrs, o.cidrs, node)
 	s.skipped = o.skipped
 	return d
 }
@@ -94,14 +82,22 @@ func byName[K comparable, T any](all []*T, name func(*T) K) map[K]*T {
 	return m
 }
 
-// update calls change for every key whose value differs, with nil for a key that
-// is only in have. change may modify have.
-func update[K comparable, T any](have, want map[K]*T, change func(K, *T)) {
-	updateFunc(have, want, func(a, b *T) bool { return a == b || reflect.DeepEqual(a, b) },
-		func(key K, new *T, _ bool) { change(key, new) })
+// replace makes have equal to want. It calls changed for every key whose value
+// differs; ok is false for a removed one.
+func replace[K comparable, V any](have, want map[K]V, changed func(key K, ok bool)) {
+	eachChange(have, want, func(key K, new V, ok bool) {
+		if ok {
+			have[key] = new
+		} else {
+			delete(have, key)
+		}
+		changed(key, ok)
+	})
 }
 
-func updateFunc[K comparable, V any](have, want map[K]V, equal func(a, b V) bool, change func(key K, new V, there bool)) {
+// eachChange calls change for every key whose value differs. ok is false for a key
+// that is only in have. change may modify have.
+func eachChange[K comparable, V any](have, want map[K]V, change func(key K, new V, ok bool)) {
 	if reflect.ValueOf(have).Pointer() == reflect.ValueOf(want).Pointer() {
 		return
 	}
@@ -112,16 +108,10 @@ func updateFunc[K comparable, V any](have, want map[K]V, equal func(a, b V) bool
 		}
 	}
 	for key, new := range want {
-		if old, ok := have[key]; !ok || !equal(old, new) {
+		old, ok := have[key]
+		same := ok && reflect.ValueOf(old).Pointer() == reflect.ValueOf(new).Pointer()
+		if !same && (!ok || !reflect.DeepEqual(old, new)) {
 			change(key, new, true)
 		}
-	}
-}
-
-func setOrDelete[K comparable, T any](m map[K]*T, key K, v *T) {
-	if v == nil {
-		delete(m, key)
-	} else {
-		m[key] = v
 	}
 }

@@ -487,7 +487,6 @@ func (r *reversePath) option(word string) bool {
 
 // statistic is the match of that name.
 type statistic struct {
-	mode  string
 	share float64
 	not   bool
 }
@@ -505,7 +504,6 @@ func (p *parser) statisticOption(word string) bool {
 	n, err := strconv.ParseFloat(value, 64)
 	switch word {
 	case "--mode":
-		s.mode = value
 		return value == "random" || value == "nth"
 	case "--probability":
 		s.share = n

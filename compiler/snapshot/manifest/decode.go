@@ -322,26 +322,11 @@ func yamlError(doc []byte, err error) (line, column int, msg string) {
 // noKeyAt returns the position of the first key that is not a scalar: the line
 // from 0 and the column from 1.
 func noKeyAt(doc []byte) (line, column int) {
-	var root yaml.Node
-	if yaml.Unmarshal(doc, &root) != nil {
+	key := findKey(doc, func(_, key *yaml.Node) bool { return key.Kind != yaml.ScalarNode && key.Kind != yaml.AliasNode })
+	if key == nil {
 		return 0, 0
 	}
-	var find func(n *yaml.Node) *yaml.Node
-	find = func(n *yaml.Node) *yaml.Node {
-		for i, child := range n.Content {
-			if n.Kind == yaml.MappingNode && i%2 == 0 && child.Kind != yaml.ScalarNode && child.Kind != yaml.AliasNode {
-				return child
-			}
-			if found := find(child); found != nil {
-				return found
-			}
-		}
-		return nil
-	}
-	if key := find(&root); key != nil {
-		return key.Line - 1, key.Column
-	}
-	return 0, 0
+	return key.Line - 1, key.Column
 }
 
 // noTokenAt returns the position of the first character that causes diag.NoToken,

@@ -299,15 +299,10 @@ func findItems(text []byte) int {
 		return -1
 	}
 	at += len(line) + 1
-	if !isDash(bytes.TrimRight(firstLine(rest[indentation(rest):]), "\n")) {
+	if line, _, _ = bytes.Cut(rest[indentation(rest):], []byte("\n")); !isDash(line) {
 		return -1
 	}
 	return at
-}
-
-func firstLine(text []byte) []byte {
-	line, _, _ := bytes.Cut(text, []byte("\n"))
-	return line
 }
 
 // listOf parses the text around the items and returns the type of the List.

@@ -40,21 +40,39 @@ func (e *duplicateError) Error() string {
 
 // findDuplicate returns the first duplicate key in a document, or nil.
 func findDuplicate(doc []byte) *duplicateError {
+	type entry struct {
+		mapping *goyaml.Node
+		key     string
+	}
+	seen := map[entry]bool{}
+	key := findKey(doc, func(mapping, key *goyaml.Node) bool {
+		e := entry{mapping, key.Value}
+		if key.Kind != goyaml.ScalarNode || seen[e] {
+			return key.Kind == goyaml.ScalarNode
+		}
+		seen[e] = true
+		return false
+	})
+	if key == nil {
+		return nil
+	}
+	return &duplicateError{key}
+}
+
+// findKey returns the first key of a mapping for which is returns true, or nil.
+func findKey(doc []byte, is func(mapping, key *goyaml.Node) bool) *goyaml.Node {
 	var root goyaml.Node
 	if goyaml.Unmarshal(doc, &root) != nil {
 		return nil
 	}
-	var find func(n *goyaml.Node) *duplicateError
-	find = func(n *goyaml.Node) *duplicateError {
-		seen := map[string]bool{}
+	var find func(n *goyaml.Node) *goyaml.Node
+	find = func(n *goyaml.Node) *goyaml.Node {
 		for i, child := range n.Content {
-			if isKey := n.Kind == goyaml.MappingNode && i%2 == 0 && child.Kind == goyaml.ScalarNode; isKey {
-				if seen[child.Value] {
-					return &duplicateError{child}
-				}
-				seen[child.Value] = true
-			} else if e := find(child); e != nil {
-				return e
+			if n.Kind == goyaml.MappingNode && i%2 == 0 && is(n, child) {
+				return child
+			}
+			if key := find(child); key != nil {
+				return key
 			}
 		}
 		return nil

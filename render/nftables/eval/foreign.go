@@ -85,13 +85,13 @@ func (p *Passing) Mark() (packet, connection uint32) { return p.mark, p.ctmark }
 func (p *Passing) SetMark(packet, connection uint32) {
 	p.setMark(packet)
 	p.ctmark = connection
-	p.report(false)
+	p.report()
 }
 
 // Untrack exempts the packet from connection tracking.
 func (p *Passing) Untrack() {
 	p.untracked = true
-	p.report(false)
+	p.report()
 }
 
 // Redirect changes the destination of the packet. A port of 0 keeps the port.
@@ -100,18 +100,18 @@ func (p *Passing) Redirect(to netip.AddrPort) {
 	if to.Port() != 0 {
 		p.port = to.Port()
 	}
-	p.report(false)
+	p.report()
 }
 
 // Masquerade changes the source address of the connection.
 func (p *Passing) Masquerade() {
 	p.snat = true
-	p.report(false)
+	p.report()
 }
 
-func (p *Passing) report(drops bool) {
+func (p *Passing) report() {
 	if !p.reported {
-		p.record(nil, drops, false)
+		p.record(nil, false, false)
 		p.reported = true
 	}
 }
