@@ -16,7 +16,7 @@ import (
 // methods are safe for concurrent use.
 //
 // An entry is deleted only if it is stale by the rules in force after it was read. New rules may
-// send a flow to a new endpoint before Ended reports that they are in force. By the previous rules
+// send a flow to a new endpoint before EndCommit reports that they are in force. By the previous rules
 // such a flow would look stale.
 type Cleaner struct {
 	clean   func(context.Context, *Selector, func([]Stale) ([]Stale, error)) (int, error)
@@ -48,7 +48,7 @@ func NewCleaner(longest time.Duration, done func(Cleaned)) *Cleaner {
 		inForce: ir.PerFamily[*frontends]{IPv4: &frontends{}, IPv6: &frontends{}}}
 }
 
-// BeginCommit records that the kernel's rules are about to change. Until Ended, the rules in force
+// BeginCommit records that the kernel's rules are about to change. Until EndCommit, the rules in force
 // are unknown.
 func (c *Cleaner) BeginCommit() {
 	c.mu.Lock()
@@ -59,7 +59,7 @@ func (c *Cleaner) BeginCommit() {
 }
 
 // NoteRemoved records frontends that a failed sync may have removed. A later sync does not find
-// them, so Ended does not receive them. Their flows are checked with those of the next full sync.
+// them, so EndCommit does not receive them. Their flows are checked with those of the next full sync.
 func (c *Cleaner) NoteRemoved(removed []ir.Match) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

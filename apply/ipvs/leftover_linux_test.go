@@ -93,7 +93,7 @@ func TestRemoveSetInUse(t *testing.T) {
 			t.Fatalf("leftovers: got %v, want one", objects(left))
 		}
 		err := left[0].Remove(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "KUBE-CLUSTER-IP: iptables rules refer to it") {
+		if err == nil || !strings.Contains(err.Error(), "KUBE-CLUSTER-IP: iptables rules use it") {
 			t.Errorf("remove a set in use: got error %v", err)
 		}
 		if d := cmp.Diff("KUBE-CLUSTER-IP", sh(t, "ipset list -n")); d != "" {

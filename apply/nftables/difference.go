@@ -17,7 +17,7 @@ import (
 //	compareNotified elements that were changed        the same elements
 //
 // It compares sets and chains by name, and elements by key. Elements that were read as
-// expected are in neither: see found.against.
+// expected are in neither: see state.unmatched.
 func difference(have, want *rules.Ruleset) *change {
 	c := &change{family: want.Family, owners: ownersIn(have)}
 	c.compareSets(have, want)

@@ -355,7 +355,7 @@ func (p *Plan) operations(ops operations) {
 // Without returns the Plan without some objects. It returns false if it creates a table or flushes
 // a set, since these are then filled completely.
 func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
-	rest := &Plan{} // not planned x0: what was wanted may be outdated
+	rest := &Plan{} // without desired: it may be outdated
 	for f, c := range ir.Present(p.families) {
 		if c.table.drop || c.table.create || slices.ContainsFunc(c.sets.elements, func(e elementChange) bool { return e.flush }) {
 			return nil, false

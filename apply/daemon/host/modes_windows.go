@@ -19,7 +19,7 @@ import (
 
 var errNotLinux error
 
-// dataplanes contains all modes, in the order of removing their leftovers.
+// modes contains all modes, in the order of removing their leftovers.
 var modes = [...]Mode{
 	{
 		mode: ir.ModeKernelspace,

@@ -18,7 +18,7 @@ import (
 	"github.com/proxyc/proxyc/render/xtables"
 )
 
-// Mode is the back end of one proxy mode. Its dataplane is in the table of package apply/daemon.
+// Mode is the back end of one proxy mode. Its dataplane is in the table of package apply/daemon/host.
 type Mode struct {
 	// Lower returns the rules of one node's Programs.
 	Lower func(ir.Programs) render.Rendered
