@@ -35,7 +35,7 @@ func TestWatchConfigCutOff(t *testing.T) {
 	for what, cut := range map[string]string{"in a line": whole[:len(whole)-1], "behind a line": first} {
 		writeInPlace(cut)
 		w.until("refused, as it is cut off "+what, func(st status.Status) bool {
-			return synced(st) && st.Mode == "nftables" && len(st.Rejected) == 1 && strings.Contains(st.Rejected[0].Reason, "cut off")
+			return synced(st) && st.Mode == "nftables" && len(st.Rejected) == 1 && strings.Contains(st.Rejected[0].Reason, "truncated")
 		})
 		if !strings.Contains(w.rules(), "10.244.0.0/16") {
 			t.Errorf("in force, though cut off %s:\n%s", what, w.rules())

@@ -48,7 +48,7 @@ func TestTraceKernelWithEqualPriorities(t *testing.T) {
 	const inet = "nft 'table inet zzz { chain p { type nat hook prerouting priority dstnat; ip daddr 10.96.0.10 tcp dport 80 dnat ip to 10.244.1.11:8080; }; }'"
 	const filter = "nft 'table ip aaa { chain p { type filter hook prerouting priority -100; ip daddr 10.96.0.10 drop; }; }'"
 	const pass = "iptables-nft -t nat -A PREROUTING -d 10.96.0.11 -j DNAT --to 10.244.1.11; iptables-nft -t nat -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE; iptables-nft -A FORWARD -s 172.17.0.0/16 -j DROP"
-	const doubt = "so that nobody knows who is first"
+	const doubt = "so the order is unknown"
 	for _, tt := range []struct {
 		name     string
 		commands []string

@@ -32,7 +32,7 @@ func TestSnapshotLive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		flags := regexp.MustCompile(`(?m)^the node: (.*)$`).FindSubmatch(out)
+		flags := regexp.MustCompile(`(?m)^flags for the node: (.*)$`).FindSubmatch(out)
 		if flags == nil {
 			t.Fatalf("no flags of the node: %s", out)
 		}
