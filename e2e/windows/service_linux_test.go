@@ -167,7 +167,7 @@ func TestService(t *testing.T) {
 	configure("late")
 	c.scm("start")
 	contains("start", func() string { return c.scm("query") }, running)
-	contains("start", logged, "the container network makes it")
+	contains("start", logged, "the container network creates it")
 	if got := c.scm("stop"); got != stopped {
 		t.Errorf("stopped while it starts: %s", got)
 	}
@@ -184,7 +184,7 @@ func TestService(t *testing.T) {
 		}
 		return err
 	})
-	contains("start with a full log", logged, "the container network makes it")
+	contains("start with a full log", logged, "the container network creates it")
 	network := h.AddNetwork(hnstest.Network{Name: "late", Type: overlay, Ipams: hnstest.Subnets("10.244.1.0/24"),
 		Policies: []hnstest.Policy{hnstest.RemoteSubnet("10.244.2.0/24", "192.0.2.12")}})
 	h.AddPod(network, netip.MustParseAddr("10.244.1.10"))
