@@ -104,7 +104,7 @@ func (u *upgraded) read() {
 	if err != nil {
 		u.t.Fatal(err)
 	}
-	if got := strings.Count(string(log), "the previous rules are restored"); got != u.starts-1 {
+	if got := strings.Count(string(log), `from="the boot file `); got != u.starts-1 { // in the words of both versions
 		u.t.Fatalf("of %d boot files %d were put in force:\n%s", u.starts-1, got, u.proxy.Tail())
 	}
 }
