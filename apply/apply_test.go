@@ -65,20 +65,20 @@ func (m *memory) Read(context.Context, ir.Programs) error {
 	return nil
 }
 
-// told is a memory that remembers what it was to expect.
-type told struct {
+// reported is a memory that records what it was given to expect.
+type reported struct {
 	*memory
 	expected []rules
 }
 
-func (t *told) Read(ctx context.Context, want ir.Programs) error {
+func (t *reported) Read(ctx context.Context, want ir.Programs) error {
 	t.expected = append(t.expected, rulesOf(want))
 	return t.memory.Read(ctx, want)
 }
 
 // Each Read gets what the next Plan wants, also after Services were refused.
 func TestReadForWhatIsPlanned(t *testing.T) {
-	d := &told{memory: &memory{has: rules{}}}
+	d := &reported{memory: &memory{has: rules{}}}
 	if _, _, err := Once(t.Context(), d, want(rules{a: 80, b: 666}), yes); err != nil {
 		t.Fatal(err)
 	}

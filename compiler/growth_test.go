@@ -57,7 +57,7 @@ func TestCrowdsGrowLinearly(t *testing.T) {
 				cost *crowdCost
 			}{{n, &small}, {2 * n, &large}} {
 				*at.cost = costOfCrowd(at.n, of.mode, of.add)
-				for what, findings := range map[string]int{"all": at.cost.found, "another winner": at.cost.told} {
+				for what, findings := range map[string]int{"all": at.cost.found, "another winner": at.cost.reported} {
 					if most := of.each * (at.n + 1); findings > most {
 						t.Errorf("%s: %d findings about %d objects, want at most %d", what, findings, at.n, most)
 					}
@@ -78,8 +78,8 @@ func TestCrowdsGrowLinearly(t *testing.T) {
 
 // crowdCost is the cost of a crowd: findings, and allocated bytes.
 type crowdCost struct {
-	found, last, told int
-	all, one, winner  uint64
+	found, last, reported int
+	all, one, winner      uint64
 }
 
 func costOfCrowd(n int, mode ir.Mode, add func(*snapshot.Snapshot, int)) (cost crowdCost) {
@@ -90,14 +90,14 @@ func costOfCrowd(n int, mode ir.Mode, add func(*snapshot.Snapshot, int)) (cost c
 	var c *Compiler
 	cost.all = allocated(func() { c = New(newConfig(mode), snap, Facts{NodeName: "node1"}) })
 	cost.found = len(c.Diagnostics())
-	update := func(i int) (bytes uint64, told int) {
+	update := func(i int) (bytes uint64, reported int) {
 		add(snap, i)
 		var findings Findings
 		bytes = allocated(func() { _, findings = c.Update([]ir.Name{ns(crowdName(i))}) })
 		return bytes, len(findings.List())
 	}
 	cost.one, cost.last = update(n + 1)
-	cost.winner, cost.told = update(0)
+	cost.winner, cost.reported = update(0)
 	return cost
 }
 

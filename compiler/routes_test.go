@@ -24,10 +24,10 @@ func TestRoutes(t *testing.T) {
 		external string // externalTrafficPolicy Cluster
 		local    string // externalTrafficPolicy Local
 	}{
-		{"pods are told from others", []ir.Mode{ir.ModeIPTables, ir.ModeNFTables}, func(*config.Config) {},
+		{"pods are reported from others", []ir.Mode{ir.ModeIPTables, ir.ModeNFTables}, func(*config.Config) {},
 			"pods→10.1.0.1,10.2.0.1 any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1,10.2.0.1+snat",
 			"pods→10.1.0.1,10.2.0.1 node→10.1.0.1,10.2.0.1+snat any→10.1.0.1"},
-		{"pods are not told from others", []ir.Mode{ir.ModeIPTables, ir.ModeNFTables}, noDetector,
+		{"pods are not reported from others", []ir.Mode{ir.ModeIPTables, ir.ModeNFTables}, noDetector,
 			"any→10.1.0.1,10.2.0.1", "any→10.1.0.1,10.2.0.1+snat", "node→10.1.0.1,10.2.0.1+snat any→10.1.0.1"},
 		{"masqueradeAll", []ir.Mode{ir.ModeIPTables, ir.ModeNFTables}, masqueradeAll,
 			"any→10.1.0.1,10.2.0.1+snat", "any→10.1.0.1,10.2.0.1+snat",

@@ -100,7 +100,7 @@ func TestSlotsOfANode(t *testing.T) {
 			[]string{"a", "c"}, []string{beside}},
 	} {
 		objects := append(endpointsOf("a", "b", "c", "d"), tc.services...)
-		for _, order := range []string{"as told", "backwards"} {
+		for _, order := range []string{"as reported", "backwards"} {
 			c := New(newConfig(ir.ModeNFTables), snapshotOf(objects...), Facts{NodeName: "node1"})
 			names, said := haveTables(t, c)
 			if d := cmp.Diff(tc.want, names) + cmp.Diff(tc.said, said); d != "" {
@@ -151,7 +151,7 @@ func TestSlotsChangeHands(t *testing.T) {
 		names, effect := haveTables(t, c)
 		for i, got := range [][]string{names, changed, said} {
 			if want := []string{step.want, step.changed, step.said}[i]; strings.Join(got, " ") != want {
-				t.Errorf("%s: got %q of have tables, changed, told of: want %q", step.name, got, want)
+				t.Errorf("%s: got %q of have tables, changed, reported of: want %q", step.name, got, want)
 			}
 		}
 		all, allSaid := haveTables(t, New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"}))

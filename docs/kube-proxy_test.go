@@ -251,7 +251,7 @@ func sources(t *testing.T) (files []string) {
 			return filepath.SkipDir
 		case d.IsDir():
 		case slices.Contains([]string{".go", ".md", ".txtar", ".yaml"}, filepath.Ext(name)) || name == "Makefile":
-			// The cases that a range cannot be told from are this test's own.
+			// The cases that a range cannot be distinguished from are this test's own.
 			if name != "kube-proxy_test.go" {
 				files = append(files, path)
 			}

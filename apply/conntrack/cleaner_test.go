@@ -233,9 +233,9 @@ func TestCleanerTriesAgain(t *testing.T) {
 		close(k.goOn)
 		fail := errors.New("no buffer space")
 		began := time.Now()
-		var told []string
+		var reported []string
 		c := NewCleaner(4*time.Second, func(d Cleaned) {
-			told = append(told, fmt.Sprint(time.Since(began), " ", d.Deleted, " ", d.Err))
+			reported = append(reported, fmt.Sprint(time.Since(began), " ", d.Deleted, " ", d.Err))
 		})
 		c.clean = func(ctx context.Context, sel *Selector, pick func([]Stale) ([]Stale, error)) (int, error) {
 			if fail != nil {
@@ -270,8 +270,8 @@ func TestCleanerTriesAgain(t *testing.T) {
 		pass(time.Minute)
 		want := []string{"0s 0 no buffer space", "1s 0 no buffer space", "3s 0 no buffer space", "7s 0 no buffer space", "11s 0 no buffer space",
 			"12s 0 no buffer space", "16s 1 <nil>", "1m12s 0 gone again", "1m12.5s 0 <nil>"}
-		if diff := cmp.Diff(want, told); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
+		if diff := cmp.Diff(want, reported); diff != "" {
+			t.Errorf("reported (-want +got):\n%s", diff)
 		}
 		if c.Busy() || c.waiting != (ir.PerFamily[*scope]{}) {
 			t.Error("something waits in the end")

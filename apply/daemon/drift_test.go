@@ -23,13 +23,13 @@ func TestStatusFought(t *testing.T) {
 	for i := range 18 {
 		st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: tableGone})
 		st.setSynced(true)
-		well, got := printed(t, st.told(0))
+		well, got := printed(t, st.reported(0))
 		if fought := i >= 2; well == fought || strings.Contains(got, "fought") != fought {
 			t.Errorf("after repair %d, well: %t:\n%s", i+1, well, got)
 		}
 		now = now.Add(time.Second)
 	}
-	_, got := printed(t, st.told(0))
+	_, got := printed(t, st.reported(0))
 	for _, want := range []string{
 		"fought       rules were changed and repaired 18 times in the last minute: stop the program that changes them (nft (process 7))\n",
 		"last drift   2026-01-02T03:04:22Z: 88 added, 0 changed, 0 removed\n             by nft (process 7)\n             table ip proxyc is gone\n",
@@ -39,13 +39,13 @@ func TestStatusFought(t *testing.T) {
 		}
 	}
 	now = now.Add(time.Minute)
-	if well, got := printed(t, st.told(0)); !well || strings.Contains(got, "fought") || !strings.Contains(got, "last drift") {
+	if well, got := printed(t, st.reported(0)); !well || strings.Contains(got, "fought") || !strings.Contains(got, "last drift") {
 		t.Errorf("a minute after, well: %t:\n%s", well, got)
 	}
 	more := reconcile.Done{Drift: apply.Count{Added: 30}, DriftFirst: []apply.Operation{{Verb: apply.Add, Object: "ip proxyc set a"}}, DriftMore: 29}
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now, Done: more})
 	st.setSynced(true)
-	if _, got := printed(t, st.told(0)); !strings.Contains(got, "             add ip proxyc set a\n             and 29 more\n") {
+	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "             add ip proxyc set a\n             and 29 more\n") {
 		t.Errorf("a list that is cut does not say what follows:\n%s", got)
 	}
 }
@@ -61,7 +61,7 @@ func TestDriftLog(t *testing.T) {
 	}
 	l.logRepairs(&change)
 	if n := strings.Count(said.String(), "\n"); n != 21 {
-		t.Errorf("the first repair is told in %d lines, want 21:\n%s", n, said.String())
+		t.Errorf("the first repair is reported in %d lines, want 21:\n%s", n, said.String())
 	}
 	if got := said.String(); strings.Contains(got, "service=") || !strings.Contains(got, `by="nft (process 7)" have=drop`) || !strings.Contains(got, `operations=91 "not logged"=71`) {
 		t.Errorf("said:\n%s", got)

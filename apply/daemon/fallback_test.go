@@ -10,11 +10,11 @@ import (
 
 func TestFallback(t *testing.T) {
 	tests := []struct {
-		name   string
-		wanted ir.Mode
-		lacks  map[ir.Mode]bool
-		mode   ir.Mode
-		told   bool
+		name     string
+		wanted   ir.Mode
+		lacks    map[ir.Mode]bool
+		mode     ir.Mode
+		reported bool
 	}{
 		{"what is wanted", ir.ModeIPVS, nil, ir.ModeIPVS, false},
 		{"no ip_vs", ir.ModeIPVS, map[ir.Mode]bool{ir.ModeIPVS: true}, ir.ModeIPTables, true},
@@ -39,7 +39,7 @@ func TestFallback(t *testing.T) {
 			if got.Config.ProxyMode() != tt.mode {
 				t.Errorf("got %s, want %s", got.Config.Mode, tt.mode)
 			}
-			if wanted, reason := f.insteadOf(tt.mode); (wanted != "") != tt.told || tt.told && (wanted != tt.wanted || reason == "") {
+			if wanted, reason := f.insteadOf(tt.mode); (wanted != "") != tt.reported || tt.reported && (wanted != tt.wanted || reason == "") {
 				t.Errorf("instead of %q because of %q", wanted, reason)
 			}
 			if resolved.Config.ProxyMode() != tt.wanted {

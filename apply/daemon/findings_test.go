@@ -93,7 +93,7 @@ func TestFindings(t *testing.T) {
 	wrong := func() compiler.Findings {
 		return compiler.Findings{web: diag.List{{Severity: diag.Error, Object: "Service ns/web", Msg: "is wrong"}}}
 	}
-	told := func(what string, want int) {
+	reported := func(what string, want int) {
 		t.Helper()
 		if got := strings.Count(said.String(), "is wrong"); got != want || events != want {
 			t.Errorf("%s: logged %d times, %d events, want %d", what, got, events, want)
@@ -102,16 +102,16 @@ func TestFindings(t *testing.T) {
 	f.replace(wrong())
 	f.update(wrong())
 	f.replace(wrong())
-	told("the same", 1)
+	reported("the same", 1)
 	f.update(compiler.Findings{web: nil})
 	f.update(wrong())
-	told("gone and back", 2)
+	reported("gone and back", 2)
 	f.replace(compiler.Findings{})
 	if first, total := f.first(10); len(first) != 0 || total != 0 || len(f.of) != 0 {
 		t.Errorf("%d findings of %d are shown, and %d remembered, want none", len(first), total, len(f.of))
 	}
 	f.replace(compiler.Findings{{}: diag.List{{Severity: diag.Warning, Object: "Node n", Msg: "doubtful"}, {Severity: diag.Info, Msg: "by the way"}}})
-	told("the node is no Service", 2)
+	reported("the node is no Service", 2)
 	for i := range 3 * shownFindings {
 		name := ir.Name{Namespace: "ns", Name: fmt.Sprint(i)}
 		f.update(compiler.Findings{name: diag.List{{Severity: diag.Error, Object: "Service " + name.String(), Msg: "bad"}}})

@@ -127,13 +127,13 @@ func TestFollowerInterfaces(t *testing.T) {
 	all("first", reconcile.Full, true)
 	all("nothing", reconcile.Full, false)
 	f.interfaces = func() ([]compiler.Interface, error) { return eth0("192.0.2.1/24", "192.0.2.2/24"), nil }
-	all("nobody told", reconcile.Change, false)
+	all("nothing reported", reconcile.Change, false)
 	all("found by a full sync", reconcile.Full, true)
 	f.store.SetInterfaces(eth0("192.0.2.1/24"))
 	select {
 	case <-f.Changed():
 	default:
-		t.Error("an address went: not told")
+		t.Error("an address went: not reported")
 	}
 	all("an address went", reconcile.Change, true)
 	f.store.SetInterfaces(append(eth0("192.0.2.1/24"), compiler.Interface{Name: "pod0", Addrs: eth0("192.0.2.1/32")[0].Addrs}))

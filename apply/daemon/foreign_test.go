@@ -76,7 +76,7 @@ func TestToldRules(t *testing.T) {
 		`level=INFO msg="a foreign rule was removed" rule="iptables nat PREROUTING"`:                                   1,
 	} {
 		if n := strings.Count(said.String(), want); n != times {
-			t.Errorf("%q is told %d times, want %d:\n%s", want, n, times, said.String())
+			t.Errorf("%q is reported %d times, want %d:\n%s", want, n, times, said.String())
 		}
 	}
 }

@@ -55,8 +55,8 @@ func (s *testStatus) synced(sync *reconcile.Sync) {
 	s.add(sync)
 }
 
-// told returns the Status with a number of pending changes.
-func (s *testStatus) told(pending int) status.Status {
+// reported returns the Status with a number of pending changes.
+func (s *testStatus) reported(pending int) status.Status {
 	with := s.collector
 	with.parts = append([]func(*status.Status){func(st *status.Status) { st.Pending = pending }}, s.parts...)
 	return with.get()
@@ -73,7 +73,7 @@ func TestStatusOfDrains(t *testing.T) {
 	older := drain
 	older.Service = ir.Name{} // started by an earlier process
 	st.setDraining(func() []apply.Drain { return []apply.Drain{drain, older} })
-	_, got := printed(t, st.told(0))
+	_, got := printed(t, st.reported(0))
 	for _, want := range []string{
 		"draining     Service ns/web: 10.96.0.1:80/tcp -> 10.244.0.1:8080, for 1m0s: 3 connections\n",
 		"draining     10.96.0.1:80/tcp -> 10.244.0.1:8080, for 1m0s: 3 connections\n",
@@ -92,7 +92,7 @@ func TestStatusOfEasing(t *testing.T) {
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setSynced(true)
 	st.foreign.Easing = &status.Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []status.Busy{{Object: "virtual server 10.96.0.1:80/tcp", Connections: 3}, {Object: "ipset KUBE-LOOP-BACK", Connections: 3}}}
-	well, got := printed(t, st.told(0))
+	well, got := printed(t, st.reported(0))
 	const want = `kept         virtual server 10.96.0.1:80/tcp, for 1m0s until its connections end: 3
 kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
              the rest is removed at 2026-01-02T04:03:05Z, in 59m0s
@@ -101,7 +101,7 @@ kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
 		t.Errorf("well: %t, want %q in\n%s", well, want, got)
 	}
 	st.foreign.Easing = nil
-	if _, got := printed(t, st.told(0)); strings.Contains(got, "kept") {
+	if _, got := printed(t, st.reported(0)); strings.Contains(got, "kept") {
 		t.Errorf("after its end:\n%s", got)
 	}
 }
@@ -111,7 +111,7 @@ func TestStatus(t *testing.T) {
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return at.Add(10 * time.Second) })
 	check := func(pending int, want string) {
 		t.Helper()
-		well, got := printed(t, st.told(pending))
+		well, got := printed(t, st.reported(pending))
 		if diff := cmp.Diff(want, got); diff != "" || well {
 			t.Errorf("well: %t, output (-want +got):\n%s", well, diff)
 		}
@@ -163,14 +163,14 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 	st.setSynced(true)
 	st.set("services", nil)
 	st.set("nodes", nil)
-	if well, got := printed(t, st.told(0)); !well || !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") || strings.Contains(got, "broken") {
+	if well, got := printed(t, st.reported(0)); !well || !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") || strings.Contains(got, "broken") {
 		t.Errorf("after all is well:\n%s", got)
 	}
-	if well, got := printed(t, st.told(1)); well || !strings.Contains(got, "synced       no") {
+	if well, got := printed(t, st.reported(1)); well || !strings.Contains(got, "synced       no") {
 		t.Errorf("while a change waits:\n%s", got)
 	}
 	st.setSynced(false)
-	if _, got := printed(t, st.told(0)); !strings.Contains(got, "synced       no") {
+	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "synced       no") {
 		t.Errorf("while a sync waits:\n%s", got)
 	}
 }
@@ -188,11 +188,11 @@ func TestStatusDown(t *testing.T) {
 	st.setDown("healthz server", "0.0.0.0:10256", taken)
 	st.setDown("metrics server", "127.0.0.1:10249", nil)
 	const want = "not served   healthz server at 0.0.0.0:10256, since 7s ago: listen tcp :10256: bind: address already in use; rules are still updated\n"
-	if well, got := printed(t, st.told(0)); well || !strings.Contains(got, want) || !strings.Contains(got, "synced       yes") || strings.Contains(got, "metrics server") {
+	if well, got := printed(t, st.reported(0)); well || !strings.Contains(got, want) || !strings.Contains(got, "synced       yes") || strings.Contains(got, "metrics server") {
 		t.Errorf("well: %t, want %q in\n%s", well, want, got)
 	}
 	st.setDown("healthz server", "0.0.0.0:10256", nil)
-	if well, got := printed(t, st.told(0)); !well || strings.Contains(got, "not served") {
+	if well, got := printed(t, st.reported(0)); !well || strings.Contains(got, "not served") {
 		t.Errorf("well: %t, after it serves:\n%s", well, got)
 	}
 }
@@ -208,12 +208,12 @@ func TestStatusCutOff(t *testing.T) {
 	st.setRejected("/etc/live.yaml", "")
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
 	st.setSynced(true)
-	told := st.told(0)
-	told.Objects = status.Objects{Services: 3, EndpointSlices: 4, Nodes: 1}
-	told.APIServer = &status.APIServer{Server: "https://192.0.2.1:6443", Resources: []watch.ResourceState{
+	reported := st.reported(0)
+	reported.Objects = status.Objects{Services: 3, EndpointSlices: 4, Nodes: 1}
+	reported.APIServer = &status.APIServer{Server: "https://192.0.2.1:6443", Resources: []watch.ResourceState{
 		{Resource: "nodes", Last: now.Add(-40 * time.Second)}, {Resource: "services"}}}
-	told.Config = &status.File{Path: "/etc/config.yaml", Modified: now.Add(-time.Hour)}
-	told.BootFile = &status.File{Path: "/var/boot.json"}
+	reported.Config = &status.File{Path: "/etc/config.yaml", Modified: now.Add(-time.Hour)}
+	reported.BootFile = &status.File{Path: "/var/boot.json"}
 	const want = `node         node1
 mode         nftables
 version      v1.2.3, process 4711, up 1h0m0s
@@ -229,22 +229,22 @@ rejected     the newest version of /etc/config.yaml, 0s ago: config.yaml:4: mode
              and earlier ones, since 1m0s ago
 last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 `
-	well, got := printed(t, told)
+	well, got := printed(t, reported)
 	if diff := cmp.Diff(want, got); diff != "" || well {
 		t.Errorf("well: %t (-want +got):\n%s", well, diff)
 	}
 	st.setRejected("/etc/config.yaml", "")
-	told.Rejected = nil
-	if well, got := printed(t, told); !well || strings.Contains(got, "rejected") {
+	reported.Rejected = nil
+	if well, got := printed(t, reported); !well || strings.Contains(got, "rejected") {
 		t.Errorf("well: %t, and nothing is rejected:\n%s", well, got)
 	}
-	told.APIServer.Resources = append(told.APIServer.Resources, watch.ResourceState{Resource: "servicecidrs", Optional: true, Lost: now.Add(-time.Minute), Cause: "no answer for 10s"})
-	if well, got := printed(t, told); well || !strings.Contains(got, "servicecidrs never (no answer for 10s)\n") {
+	reported.APIServer.Resources = append(reported.APIServer.Resources, watch.ResourceState{Resource: "servicecidrs", Optional: true, Lost: now.Add(-time.Minute), Cause: "no answer for 10s"})
+	if well, got := printed(t, reported); well || !strings.Contains(got, "servicecidrs never (no answer for 10s)\n") {
 		t.Errorf("well: %t, and ServiceCIDRs cannot be read:\n%s", well, got)
 	}
-	told.APIServer.Lost, told.APIServer.Cause, told.APIServer.Fix = now.Add(-6*time.Minute), "services: connection refused", "check the address"
-	told.Reason = "no contact with the API server for 6m0s"
-	well, got = printed(t, told)
+	reported.APIServer.Lost, reported.APIServer.Cause, reported.APIServer.Fix = now.Add(-6*time.Minute), "services: connection refused", "check the address"
+	reported.Reason = "no contact with the API server for 6m0s"
+	well, got = printed(t, reported)
 	for _, line := range []string{
 		"synced       yes\nnot ready    no contact with the API server for 6m0s\n",
 		"cut off      since 2026-01-02T02:59:05Z, 6m0s ago: services: connection refused\n             fix: check the address\n",
@@ -258,10 +258,10 @@ last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 // Reasons of several lines stay in their column.
 func TestStatusLines(t *testing.T) {
 	st := newTestStatus(ir.ModeUserspace, time.Now)
-	told := st.told(0)
-	told.InsteadOf, told.InsteadOfReason = ir.ModeIPVS, "no ip_vs\nno iptables"
+	reported := st.reported(0)
+	reported.InsteadOf, reported.InsteadOfReason = ir.ModeIPVS, "no ip_vs\nno iptables"
 	want := "mode         userspace, instead of ipvs: no ip_vs\n             no iptables\nversion "
-	if _, got := printed(t, told); !strings.Contains(got, want) {
+	if _, got := printed(t, reported); !strings.Contains(got, want) {
 		t.Errorf("want %q in\n%s", want, got)
 	}
 }
@@ -277,32 +277,32 @@ func TestStatusTroubles(t *testing.T) {
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
 	st.setSynced(true)
 	want := "last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed\nlast change  2026-01-02T03:04:05Z, full: 0 added, 0 changed, 12 removed\n"
-	if well, got := printed(t, st.told(0)); !well || !strings.Contains(got, want) {
+	if well, got := printed(t, st.reported(0)); !well || !strings.Contains(got, want) {
 		t.Errorf("well: %t, want %q in:\n%s", well, want, got)
 	}
 	st.setRejected("s.yaml", "is cut off")
 	now = now.Add(40 * time.Second)
-	if _, got := printed(t, st.told(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 40s ago: is cut off\n") || strings.Contains(got, "before it") {
+	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 40s ago: is cut off\n") || strings.Contains(got, "before it") {
 		t.Errorf("one refusal:\n%s", got)
 	}
 	st.setRejected("s.yaml", "is empty")
 	now = now.Add(2 * time.Second)
-	if _, got := printed(t, st.told(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 2s ago: is empty\n             and earlier ones, since 42s ago\n") {
+	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 2s ago: is empty\n             and earlier ones, since 42s ago\n") {
 		t.Errorf("two refusals:\n%s", got)
 	}
 	st.setRejected("s.yaml", "")
-	told := st.told(0)
-	told.BootFile = &status.File{Path: "boot", Error: "no space left on device"}
-	if well, _ := printed(t, told); well {
+	reported := st.reported(0)
+	reported.BootFile = &status.File{Path: "boot", Error: "no space left on device"}
+	if well, _ := printed(t, reported); well {
 		t.Error("well, although the boot file cannot be written")
 	}
 	st.foreign.KubeProxy = &status.KubeProxy{State: status.Removed, Since: now}
-	if well, _ := printed(t, st.told(0)); !well {
+	if well, _ := printed(t, st.reported(0)); !well {
 		t.Error("not well, although what kube-proxy left was removed")
 	}
 	for _, of := range []status.KubeProxyState{status.Maintained, status.LeftOver} {
 		st.foreign.KubeProxy = &status.KubeProxy{State: of, Since: now}
-		if well, _ := printed(t, st.told(0)); well {
+		if well, _ := printed(t, st.reported(0)); well {
 			t.Errorf("well, although kube-proxy's rules are %s", of)
 		}
 	}

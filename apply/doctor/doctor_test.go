@@ -66,7 +66,7 @@ func TestConntrack(t *testing.T) {
 		expect(t, found, "conntrack early_drop", Warning, "31 connections")
 		expect(t, found, "conntrack insert_failed", Warning, "10 packets")
 		if is(found, "conntrack drop", Warning, "") {
-			t.Errorf("a column of zeros is told: %+v", found)
+			t.Errorf("a column of zeros is reported: %+v", found)
 		}
 	}
 	expect(t, (&Node{Root: sysctl.Root(t.TempDir())}).Examine(t.Context()), "conntrack", Warning, "does not track")
@@ -80,16 +80,16 @@ func TestLocalhost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		value string
-		mode  ir.Mode
-		told  bool
+		value    string
+		mode     ir.Mode
+		reported bool
 	}{{"1", ir.ModeNFTables, true}, {"0", ir.ModeNFTables, false}, {"1", ir.ModeIPTables, false}} {
 		if err := os.WriteFile(setting, []byte(tt.value+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		found := (&Node{Root: sysctl.Root(root), Mode: tt.mode}).Examine(t.Context())
-		if told := is(found, "localhost", Warning, "reach listeners on 127.0.0.1"); told != tt.told {
-			t.Errorf("mode %s, %s: told %t", tt.mode, tt.value, told)
+		if reported := is(found, "localhost", Warning, "reach listeners on 127.0.0.1"); reported != tt.reported {
+			t.Errorf("mode %s, %s: reported %t", tt.mode, tt.value, reported)
 		}
 	}
 }

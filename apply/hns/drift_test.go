@@ -14,10 +14,10 @@ import (
 // It ignores own changes and other pods.
 func TestDrift(t *testing.T) {
 	m := newMachine(t, server2022, false)
-	looks, told := make(chan time.Time), make(chan map[netip.Addr]struct{}, 100)
+	looks, reported := make(chan time.Time), make(chan map[netip.Addr]struct{}, 100)
 	d, err := hns.New(hnstest.Host{Service: m.Service}, hns.Options{Network: "l2",
 		HostMACs: func() (map[netip.Addr]string, error) { return nil, nil },
-		Local:    func(addrs map[netip.Addr]struct{}) { told <- addrs },
+		Local:    func(addrs map[netip.Addr]struct{}) { reported <- addrs },
 		Tick:     func(time.Duration) <-chan time.Time { return looks }})
 	if err != nil {
 		t.Fatal(err)
@@ -84,10 +84,10 @@ func TestDrift(t *testing.T) {
 	default:
 	}
 	var last map[netip.Addr]struct{}
-	for len(told) > 0 {
-		last = <-told
+	for len(reported) > 0 {
+		last = <-reported
 	}
 	if _, ok := last[localPod(ir.IPv4, 21)]; !ok {
-		t.Errorf("the pod is not told of: %v", last)
+		t.Errorf("the pod is not reported: %v", last)
 	}
 }

@@ -60,16 +60,16 @@ func TestLegacy(t *testing.T) {
 			applytest.InNamespace(t, func() {
 				legacy(t, "iptables-restore", theirs)
 				legacy(t, "ip6tables-restore", theirs6)
-				told := 0
-				m := OpenLegacy(func(bool) { told++ })
+				reported := 0
+				m := OpenLegacy(func(bool) { reported++ })
 				nothing := func() bool { return true }
 				look := func(all bool, want int, when string) {
 					t.Helper()
 					if m.next = (time.Time{}); !all {
 						m.next = time.Now().Add(time.Hour)
 					}
-					if m.poll(false); told != want {
-						t.Errorf("told %d times %s, want %d", told, when, want)
+					if m.poll(false); reported != want {
+						t.Errorf("reported %d times %s, want %d", reported, when, want)
 					}
 				}
 				look(true, 0, "before the first work of our own")
@@ -80,7 +80,7 @@ func TestLegacy(t *testing.T) {
 				legacy(t, tc.tool, tc.stdin, strings.Fields(tc.args)...)
 				look(false, count(tc.sizes), "by the sizes")
 				look(true, count(tc.want), "in all")
-				look(true, count(tc.want), "though it was told before")
+				look(true, count(tc.want), "though it was reported before")
 				m.Own(nothing)
 				look(true, count(tc.want), "though it was repaired")
 			})
@@ -91,38 +91,38 @@ func TestLegacy(t *testing.T) {
 // A foreign change immediately before our own is reported, even if it keeps the sizes and the next
 // complete read is not due. A change during our own counts as ours.
 func TestLegacyBetween(t *testing.T) {
-	watched(t, func(m *Legacy, told *int) {
+	watched(t, func(m *Legacy, reported *int) {
 		m.next = time.Now().Add(time.Hour)
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
 		m.Own(func() bool {
-			if *told != 1 {
-				t.Errorf("told %d times, want 1", *told)
+			if *reported != 1 {
+				t.Errorf("reported %d times, want 1", *reported)
 			}
 			legacy(t, "iptables", "", "-t", "filter", "-F")
 			return true
 		})
-		if m.poll(true); *told != 1 {
-			t.Errorf("told %d times, want 1: the second change is our own", *told)
+		if m.poll(true); *reported != 1 {
+			t.Errorf("reported %d times, want 1: the second change is our own", *reported)
 		}
 	})
 }
 
 // If other programs may have changed the tables during our own change, this is reported.
 func TestLegacyUncertain(t *testing.T) {
-	watched(t, func(m *Legacy, told *int) {
-		if m.Own(func() bool { return false }); *told != 1 {
-			t.Errorf("told %d times, want 1", *told)
+	watched(t, func(m *Legacy, reported *int) {
+		if m.Own(func() bool { return false }); *reported != 1 {
+			t.Errorf("reported %d times, want 1", *reported)
 		}
 	})
 }
 
 // The state after our own change is known when it ends.
 func TestLegacyAtOnce(t *testing.T) {
-	watched(t, func(m *Legacy, told *int) {
+	watched(t, func(m *Legacy, reported *int) {
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
 		m.next = time.Time{}
-		if m.poll(false); *told != 1 {
-			t.Errorf("told %d times of a rule that was replaced, want 1", *told)
+		if m.poll(false); *reported != 1 {
+			t.Errorf("reported %d times of a rule that was replaced, want 1", *reported)
 		}
 	})
 }
@@ -130,17 +130,17 @@ func TestLegacyAtOnce(t *testing.T) {
 // A foreign change immediately after our own is not attributed to us, even if the next complete
 // read is not due.
 func TestLegacyRightAfter(t *testing.T) {
-	watched(t, func(m *Legacy, told *int) {
+	watched(t, func(m *Legacy, reported *int) {
 		m.next = time.Now().Add(time.Hour)
 		m.Own(func() bool { return true })
 		m.next = time.Now().Add(time.Hour) // Own sets it by the duration of the read, which may be shorter than that of the tool
 		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
-		if m.poll(false); *told != 0 {
-			t.Errorf("told %d times while it rests", *told)
+		if m.poll(false); *reported != 0 {
+			t.Errorf("reported %d times while it rests", *reported)
 		}
 		m.next = time.Time{}
-		if m.poll(false); *told != 1 {
-			t.Errorf("told %d times of a rule that was replaced, want 1", *told)
+		if m.poll(false); *reported != 1 {
+			t.Errorf("reported %d times of a rule that was replaced, want 1", *reported)
 		}
 	})
 }
@@ -148,30 +148,30 @@ func TestLegacyRightAfter(t *testing.T) {
 // A foreign change is also reported if the previous one was not repaired, in which case we made no
 // change in between.
 func TestLegacyGoesOn(t *testing.T) {
-	watched(t, func(m *Legacy, told *int) {
+	watched(t, func(m *Legacy, reported *int) {
 		for i, chain := range []string{"OTHERS", "MORE-OF-OTHERS"} {
 			legacy(t, "iptables", "", "-t", "nat", "-N", chain)
 			m.poll(false)
-			if m.poll(false); *told != i+1 {
-				t.Errorf("told %d times after change %d", *told, i+1)
+			if m.poll(false); *reported != i+1 {
+				t.Errorf("reported %d times after change %d", *reported, i+1)
 			}
 		}
 	})
 }
 
 // watched runs f with a monitor after an own change, and counts its reports.
-func watched(t *testing.T, f func(m *Legacy, told *int)) {
+func watched(t *testing.T, f func(m *Legacy, reported *int)) {
 	t.Helper()
 	applytest.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	applytest.InNamespace(t, func() {
-		told := 0
-		m := OpenLegacy(func(bool) { told++ })
+		reported := 0
+		m := OpenLegacy(func(bool) { reported++ })
 		m.Own(func() bool {
 			legacy(t, "iptables-restore", theirs)
 			return true
 		})
-		f(m, &told)
+		f(m, &reported)
 	})
 }
 

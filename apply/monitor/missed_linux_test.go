@@ -34,8 +34,8 @@ func listening(t *testing.T, notify func(missed bool)) (m *NFT, nft func(script 
 
 // Notifications that overflow a small buffer are reported as missed, and later ones are received.
 func TestMissedMessages(t *testing.T) {
-	told := make(chan bool, 10_000)
-	m, nft := listening(t, func(missed bool) { told <- missed })
+	reported := make(chan bool, 10_000)
+	m, nft := listening(t, func(missed bool) { reported <- missed })
 	if err := m.events.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel uses its minimum
 		t.Fatal(err)
 	}
@@ -53,12 +53,12 @@ func TestMissedMessages(t *testing.T) {
 		limit := time.After(20 * time.Second)
 		for {
 			select {
-			case missed := <-told:
+			case missed := <-reported:
 				if missed == want {
 					return
 				}
 			case <-limit:
-				t.Fatalf("%s is not told", what)
+				t.Fatalf("%s is not reported", what)
 			}
 		}
 	}

@@ -11,20 +11,20 @@ import (
 // Changes made in OwnMuted send no notifications. A foreign transaction at the same time is reported
 // as an unknown change, and later ones are reported as usual.
 func TestOwnMuted(t *testing.T) {
-	told := make(chan bool, 100)
-	m, nft := listening(t, func(missed bool) { told <- missed })
+	reported := make(chan bool, 100)
+	m, nft := listening(t, func(missed bool) { reported <- missed })
 	done := make(chan struct{})
 	go func() { defer close(done); m.Run(t.Context()) }()
 	t.Cleanup(func() { m.Close(); <-done })
 	wait := func(what string, want bool) {
 		t.Helper()
 		select {
-		case missed := <-told:
+		case missed := <-reported:
 			if missed != want {
-				t.Fatalf("%s is told with missed %t, want %t", what, missed, want)
+				t.Fatalf("%s is reported with missed %t, want %t", what, missed, want)
 			}
 		case <-time.After(applytest.ScaledTimeout(20 * time.Second)):
-			t.Fatalf("%s is not told", what)
+			t.Fatalf("%s is not reported", what)
 		}
 	}
 	nft("table ip proxyc { set s { type ipv4_addr; }; }")
@@ -40,8 +40,8 @@ func TestOwnMuted(t *testing.T) {
 		}
 	}
 	m.OwnMuted(work(0))
-	if touched := m.Changes(); touched.Any() || len(told) > 0 {
-		t.Fatalf("of our own work %d tokens are told, and %+v", len(told), touched)
+	if touched := m.Changes(); touched.Any() || len(reported) > 0 {
+		t.Fatalf("of our own work %d tokens are reported, and %+v", len(reported), touched)
 	}
 	nft("add element ip proxyc s { 10.0.1.1 }")
 	wait("a transaction after the work", false)

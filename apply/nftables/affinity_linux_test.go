@@ -233,14 +233,14 @@ func TestForeignAffinityEntries(t *testing.T) {
 				t.Fatal(err)
 			}
 			plan := newPlan(have, want)
-			var told []string
+			var reported []string
 			for op := range plan.Differences {
-				told = append(told, fmt.Sprintf("%s %s %s", op.Verb, op.Object, strings.Join(op.Have, ", ")))
+				reported = append(reported, fmt.Sprintf("%s %s %s", op.Verb, op.Object, strings.Join(op.Have, ", ")))
 			}
 			wanted := fmt.Sprintf("change %s proxyc set %s clients of %s, clients of %s", f.NFT(), name,
 				nftest.AddrPort(f, "203.0.113.66:0").Addr(), nftest.AddrPort(f, "203.0.113.67:0").Addr())
-			if len(told) != 1 || told[0] != wanted || plan.Empty() {
-				t.Errorf("told %q, want %q", told, wanted)
+			if len(reported) != 1 || reported[0] != wanted || plan.Empty() {
+				t.Errorf("reported %q, want %q", reported, wanted)
 			}
 			if _, err := n.Commit(t.Context(), plan); err != nil {
 				t.Fatal(err)

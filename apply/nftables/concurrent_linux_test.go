@@ -162,7 +162,7 @@ func TestReadDuringChangesOfOurTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(log.String(), "tries=5") || !strings.Contains(log.String(), "table=proxyc") {
-		t.Errorf("the tries are not told: %s", &log)
+		t.Errorf("the tries are not reported: %s", &log)
 	}
 	log.Reset()
 	have, err := n.reader.read(t.Context(), nil)

@@ -23,7 +23,7 @@ import (
 func requireCounts(t testing.TB) {
 	t.Helper()
 	if !linuxAtLeast(6, 17) {
-		t.Skip("Linux tells the number of elements from 6.17 on")
+		t.Skip("Linux reports the number of elements from 6.17 on")
 	}
 }
 

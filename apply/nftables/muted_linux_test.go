@@ -48,7 +48,7 @@ func TestLargeCommitIsMuted(t *testing.T) {
 	}
 	select {
 	case <-drift:
-		t.Error("our own commits are told")
+		t.Error("our own commits are reported")
 	default:
 	}
 	n.nft(t, "delete element ip proxyc cluster-ips { 10.96.0.10 }", "-f", "-")

@@ -67,7 +67,7 @@ func TestNotifiedElementsAreCompared(t *testing.T) {
 		select {
 		case <-drift:
 		case <-time.After(10 * time.Second):
-			t.Fatalf("%s: not told", a.script)
+			t.Fatalf("%s: not reported", a.script)
 		}
 		got, err := plane.Compare(t.Context())
 		if err != nil {
@@ -110,7 +110,7 @@ func TestFailedComparison(t *testing.T) {
 		select {
 		case <-drift:
 		case <-time.After(10 * time.Second):
-			t.Fatal("not told")
+			t.Fatal("not reported")
 		}
 	}
 	remove(0)

@@ -62,7 +62,7 @@ func (n node) sync(t *testing.T, programs ir.Programs) (ops []string) {
 func TestOwnedTables(t *testing.T) {
 	first := newNode(t).another(t, apply.Options{OwnTables: true})
 	if !first.writer.ownTables {
-		t.Skip("the kernel knows no tables with an owner that persist")
+		t.Skip("the kernel does not support persistent tables with an owner")
 	}
 	programs := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
 	first.nft(t, "table ip kube-proxy { chain services { }; }\ntable ip other { chain c { accept; }; }\n", "-f", "/dev/stdin")
@@ -159,11 +159,11 @@ func TestNoOwnedTables(t *testing.T) {
 		}
 		return do()
 	}
-	var told bytes.Buffer
-	n.writer.log = slog.New(slog.NewTextHandler(&told, nil))
+	var reported bytes.Buffer
+	n.writer.log = slog.New(slog.NewTextHandler(&reported, nil))
 	n.writer.claimOwnership()
-	if n.writer.ownTables || strings.Count(told.String(), "\n") != 1 || !strings.Contains(told.String(), "repaired, not prevented") {
-		t.Errorf("owns %t, and says %s", n.writer.ownTables, told.String())
+	if n.writer.ownTables || strings.Count(reported.String(), "\n") != 1 || !strings.Contains(reported.String(), "repaired, not prevented") {
+		t.Errorf("owns %t, and says %s", n.writer.ownTables, reported.String())
 	}
 	n.sync(t, ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6)))
 	n.nft(t, "add rule ip proxyc services drop", "-f", "/dev/stdin")

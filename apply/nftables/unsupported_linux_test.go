@@ -146,7 +146,7 @@ func TestUnsupportedRulesAreDescribed(t *testing.T) {
 	if _, err := once(t, n, want); err != nil {
 		t.Fatal(err)
 	}
-	for rule, told := range map[string]string{
+	for rule, reported := range map[string]string{
 		"counter drop":                                 "counter drop",
 		"ip saddr 10.0.0.0/8 drop":                     "ip saddr 10.0.0.0/8 drop",
 		"ip daddr 1.2.3.4 tcp dport 80 accept":         "<ip daddr 1.2.3.4 meta l4proto tcp th dport 80 accept>",
@@ -176,15 +176,15 @@ func TestUnsupportedRulesAreDescribed(t *testing.T) {
 		}
 		plan := newPlan(have, want)
 		got := slices.Collect(plan.Differences)
-		if len(got) != 1 || got[0].Object != "ip proxyc chain services" || !slices.Equal(got[0].Have, []string{told}) || got[0].Want != nil {
-			t.Errorf("%s: want have %q, got %+v", rule, told, got)
+		if len(got) != 1 || got[0].Object != "ip proxyc chain services" || !slices.Equal(got[0].Have, []string{reported}) || got[0].Want != nil {
+			t.Errorf("%s: want have %q, got %+v", rule, reported, got)
 		}
 		if _, err := n.Commit(t.Context(), plan); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// And what is missing.
-	for script, told := range map[string]apply.Operation{
+	for script, reported := range map[string]apply.Operation{
 		"flush chain ip proxyc lb-2":                    {Verb: apply.Change, Object: "ip proxyc chain lb-2", Want: []string{"dnat ip addr . port to ip daddr . meta l4proto . th dport . numgen random mod 2 map @backends"}},
 		"add element ip proxyc cluster-ips { 9.9.9.9 }": {Verb: apply.Remove, Object: "ip proxyc cluster-ips 9.9.9.9", Have: []string{"9.9.9.9"}},
 	} {
@@ -200,7 +200,7 @@ func TestUnsupportedRulesAreDescribed(t *testing.T) {
 		for i := range got {
 			got[i].Origin = ir.Origin{}
 		}
-		if diff := cmp.Diff([]apply.Operation{told}, got); diff != "" {
+		if diff := cmp.Diff([]apply.Operation{reported}, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", script, diff)
 		}
 		if _, err := n.Commit(t.Context(), plan); err != nil {
@@ -247,7 +247,7 @@ func TestRulesOfNFT(t *testing.T) {
 			for op := range plan.Differences {
 				ops = append(ops, op.Verb.String()+" "+op.Object+": "+strings.Join(op.Have, "; "))
 				if op.Verb == apply.Change && strings.Contains(op.Object, " chain ") && len(op.Have) == 0 {
-					t.Errorf("change %s: not told what it has", op.Object)
+					t.Errorf("change %s: does not report what the kernel has", op.Object)
 				}
 			}
 			for _, name := range w.named {

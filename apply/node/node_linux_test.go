@@ -111,14 +111,14 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	ip("link add eth0 type bridge")
-	told := make(chan struct{}, 1)
+	reported := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		ended <- ns.Do(func() error {
 			return Watch(ctx, func() {
 				select {
-				case told <- struct{}{}:
+				case reported <- struct{}{}:
 				default:
 				}
 			})
@@ -127,9 +127,9 @@ func TestWatch(t *testing.T) {
 	wait := func(what string) {
 		t.Helper()
 		select {
-		case <-told:
+		case <-reported:
 		case <-time.After(10 * time.Second):
-			t.Fatalf("%s: not told", what)
+			t.Fatalf("%s: not reported", what)
 		}
 	}
 	wait("the start")

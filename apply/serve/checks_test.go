@@ -228,7 +228,7 @@ func TestCheckPortInUse(t *testing.T) {
 	c.Sync(loopback, want)
 	wantWeights(t, "released", map[uint16]int{taken: 1, free: 2})
 	if want := []string{fmt.Sprintf("ns/web %d: <nil>", taken)}; !slices.Equal(*failed, want) || c.Failing() != "" {
-		t.Errorf("after release: told %q, want %q; failing: %q", *failed, want, c.Failing())
+		t.Errorf("after release: reported %q, want %q; failing: %q", *failed, want, c.Failing())
 	}
 }
 
@@ -242,7 +242,7 @@ func TestCheckTriedAgain(t *testing.T) {
 	c.Sync(loopback, checks{web: {Port: two, Local: 1}})
 	c.Change(map[ir.Name]*ir.HealthCheck{web: {Port: one, Local: 1}})
 	if len(*failed) != 3 || (*failed)[1] != fmt.Sprintf("ns/web %d: <nil>", two) {
-		t.Fatalf("told: %q, want a port that fails, that it is over, and another", *failed)
+		t.Fatalf("reported: %q, want a port that fails, that it is over, and another", *failed)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	again, waits, ended := make(chan time.Time), make(chan struct{}), make(chan struct{})
@@ -263,7 +263,7 @@ func TestCheckTriedAgain(t *testing.T) {
 	<-waits
 	try()
 	if len(*failed) != 3 {
-		t.Errorf("told at each try: %q", *failed)
+		t.Errorf("reported at each try: %q", *failed)
 	}
 	first.Close()
 	try()
@@ -304,7 +304,7 @@ func TestChecksChange(t *testing.T) {
 	c.Change(map[ir.Name]*ir.HealthCheck{web: {Port: taken, Local: 4}})
 	c.Change(nil)
 	if len(*failed) != 1 {
-		t.Errorf("failed: got %q, want that it is told once", *failed)
+		t.Errorf("failed: got %q, want that it is reported once", *failed)
 	}
 	l.Close()
 	c.Change(map[ir.Name]*ir.HealthCheck{api: nil})

@@ -203,17 +203,17 @@ func TestServerTellsThatItIsDown(t *testing.T) {
 		After: func(time.Duration) <-chan time.Time { return again }, Down: func(err error) { reports <- err }})
 	for range 2 {
 		if err := <-reports; err == nil || !strings.Contains(err.Error(), "address already in use") {
-			t.Errorf("told %v while another program holds the port", err)
+			t.Errorf("reported %v while another program holds the port", err)
 		}
 		again <- time.Time{}
 	}
 	if err := <-reports; err == nil {
-		t.Error("told that it serves")
+		t.Error("reported that it serves")
 	}
 	taken.Close()
 	again <- time.Time{}
 	if err := <-reports; err != nil {
-		t.Errorf("told %v after the port is free", err)
+		t.Errorf("reported %v after the port is free", err)
 	}
 	cancel()
 	<-done

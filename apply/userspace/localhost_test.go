@@ -40,21 +40,21 @@ func programsOf(services ...ir.Service) ir.Programs {
 	return ir.Programs{IPv4: &ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{Proxied: true}}, Services: services}}
 }
 
-// told contains the last result of each failed listener.
-type told struct {
+// reported contains the last result of each failed listener.
+type reported struct {
 	mu   sync.Mutex
 	last map[ir.ServicePort]error
 	n    int
 }
 
-func (x *told) tell(_ ir.Family, l *rules.Listener, err error) {
+func (x *reported) tell(_ ir.Family, l *rules.Listener, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.last[l.Port] = err
 	x.n++
 }
 
-func (x *told) failing() (list []string) {
+func (x *reported) failing() (list []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for port, err := range x.last {
@@ -65,9 +65,9 @@ func (x *told) failing() (list []string) {
 	return list
 }
 
-func newLocalhost(t *testing.T) (*Localhost, *told) {
+func newLocalhost(t *testing.T) (*Localhost, *reported) {
 	t.Helper()
-	l, x := &Localhost{}, &told{last: map[ir.ServicePort]error{}}
+	l, x := &Localhost{}, &reported{last: map[ir.ServicePort]error{}}
 	l.Configure(slog.New(slog.DiscardHandler), x.tell)
 	t.Cleanup(func() {
 		l.Close()
@@ -155,7 +155,7 @@ func TestLocalhostTaken(t *testing.T) {
 		t.Errorf("reached %q", got)
 	}
 	if got := x.failing(); len(got) != 1 || got[0] != "taken" {
-		t.Errorf("told of %v", got)
+		t.Errorf("reported: %v", got)
 	}
 	if left := Unserved(want); len(left) != 0 {
 		t.Errorf("nobody listens at %v", left)
@@ -184,11 +184,11 @@ func TestLocalhostGivesUp(t *testing.T) {
 	defer other.Close()
 	l.Replace(programsOf(nodePort("taken", other.Addr().(*net.TCPAddr).AddrPort().Port(), named(t, "a"))))
 	if len(x.failing()) != 1 {
-		t.Fatal("not told")
+		t.Fatal("not reported")
 	}
 	l.Close()
 	if got := x.failing(); len(got) != 0 || l.retryTimer != nil {
-		t.Errorf("still told of %v", got)
+		t.Errorf("still reported: %v", got)
 	}
 }
 

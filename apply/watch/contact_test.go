@@ -179,16 +179,16 @@ func TestContactRefused(t *testing.T) {
 	w.listen()
 	g.outage(false)
 	if n := timesSaid(t, said, backSaid); n != 1 {
-		t.Errorf("the return is told %d times", n)
+		t.Errorf("the return is reported %d times", n)
 	}
 	if _, line, _ := strings.Cut(said.String(), backSaid); strings.Contains(strings.SplitAfter(line, "\n")[0], "err=") {
-		t.Errorf("the return is told with an error:%s", line)
+		t.Errorf("the return is reported with an error:%s", line)
 	}
 	if n := timesSaid(t, said, lostSaid); n != 1 {
-		t.Errorf("the loss is told %d times", n)
+		t.Errorf("the loss is reported %d times", n)
 	}
 	if strings.Contains(said.String(), "watch ended") {
-		t.Errorf("each try is told:\n%s", said.String())
+		t.Errorf("each try is reported:\n%s", said.String())
 	}
 	f.Send("services", "ADDED", service("b", "10.0.0.2"))
 	g.until(has("b"))
@@ -212,7 +212,7 @@ func TestContactVanished(t *testing.T) {
 	w.listen()
 	g.outage(false)
 	if lost, back := timesSaid(t, said, lostSaid), timesSaid(t, said, backSaid); lost != 1 || back != 1 {
-		t.Errorf("told %d times that contact is lost, and %d times that it is back", lost, back)
+		t.Errorf("reported %d times that contact is lost, and %d times that it is back", lost, back)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestContactNever(t *testing.T) {
 		g.Contact.resource("services").recordLoss(errors.New("dial: connection refused"))
 	}
 	if n := timesSaid(t, said, lostSaid); n != 1 || strings.Contains(said.String(), "level=ERROR") {
-		t.Errorf("told %d times:\n%s", n, said.String())
+		t.Errorf("reported %d times:\n%s", n, said.String())
 	}
 	select {
 	case <-g.synced:
@@ -388,7 +388,7 @@ func TestContactSilent(t *testing.T) {
 		}
 	}
 	if lost, back := strings.Count(said.String(), lostSaid), strings.Count(said.String(), backSaid); lost != 3 || back != 3 {
-		t.Errorf("told %d times that contact is lost, %d times that it is back, want 3:\n%s", lost, back, said.String())
+		t.Errorf("reported %d times that contact is lost, %d times that it is back, want 3:\n%s", lost, back, said.String())
 	}
 }
 

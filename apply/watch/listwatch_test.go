@@ -93,9 +93,9 @@ func TestContactForeign(t *testing.T) {
 			})
 			f.Instead(nil)
 			g.outage(false)
-			g.eventually("its return is told, too", func() bool { return strings.Count(said.String(), backSaid) >= 2 })
+			g.eventually("its return is reported, too", func() bool { return strings.Count(said.String(), backSaid) >= 2 })
 			if lost, back := strings.Count(said.String(), lostSaid), strings.Count(said.String(), backSaid); lost != 2 || back != 2 {
-				t.Errorf("told %d times that contact is lost, and %d times that it is back, want twice", lost, back)
+				t.Errorf("reported %d times that contact is lost, and %d times that it is back, want twice", lost, back)
 			}
 		})
 	}
@@ -281,7 +281,7 @@ func TestUnavailable(t *testing.T) {
 	}
 	timesSaid(t, said, "the API server serves servicecidrs now")
 	if n := strings.Count(said.String(), "continuing without them"); n != 1 {
-		t.Errorf("told %d times that there are none", n)
+		t.Errorf("reported %d times that there are none", n)
 	}
 	g.eventually("ServiceCIDRs are followed", func() bool { return f.Watches("servicecidrs") > 0 })
 }

@@ -205,10 +205,10 @@ func TestArrivals(t *testing.T) {
 	s.Delete("EndpointSlice", name("a-1"))
 	s.Set(&snapshot.Node{Name: "node1"})
 	at := Arrival{Service: name("a"), At: time.Unix(5, 0)}
-	told := at
-	told.Triggered = trigger
+	reported := at
+	reported.Triggered = trigger
 	s.Follow(func(_ *snapshot.Snapshot, c Changes) {
-		if diff := cmp.Diff([]Arrival{at, told, at, at}, c.Arrivals); diff != "" {
+		if diff := cmp.Diff([]Arrival{at, reported, at, at}, c.Arrivals); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		c.AddArrivals(make([]Arrival, maxTriggers)...)

@@ -75,7 +75,7 @@ func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
 	for _, plane := range []string{"nftables", "iptables-nft"} {
 		t.Run(plane, func(t *testing.T) {
 			t.Parallel()
-			const told = "replies are not traced; foreign rules that may drop them: inet foo chain c"
+			const reported = "replies are not traced; foreign rules that may drop them: inet foo chain c"
 			w, _ := inTopology(t, plane)
 			if out, code := w.proxyc("apply"); code != 0 {
 				t.Fatal(out)
@@ -91,8 +91,8 @@ func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
 				t.Errorf("without rules of others:\n%s", out)
 			}
 			w.shell("nft 'table inet foo { chain c { type filter hook forward priority 0; policy drop; ct state new accept; }; }'")
-			if out := trace(); !strings.Contains(out, told) {
-				t.Errorf("want %q in:\n%s", told, out)
+			if out := trace(); !strings.Contains(out, reported) {
+				t.Errorf("want %q in:\n%s", reported, out)
 			}
 		})
 	}

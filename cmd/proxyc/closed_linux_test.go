@@ -30,12 +30,12 @@ func TestClosedRangesAreTold(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.sync(closedCluster)
-	const told = "no IPv4 range is valid: the load balancer's IPv4 addresses admit no client"
+	const reported = "no IPv4 range is valid: the load balancer's IPv4 addresses admit no client"
 	out, _ := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status"))
-	if !strings.Contains(string(out), told) {
+	if !strings.Contains(string(out), reported) {
 		t.Errorf("status does not tell it:\n%s", out)
 	}
-	if !strings.Contains(w.log.String(), told) {
+	if !strings.Contains(w.log.String(), reported) {
 		t.Error("the log does not tell it")
 	}
 	if rules := w.rules(); !strings.Contains(rules, `203.0.113.11 . tcp . 80 comment "ns/closed" : goto sources-`) || !strings.Contains(rules, "ip saddr 0.0.0.0 return\n\t\tdrop\n") {

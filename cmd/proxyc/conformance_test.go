@@ -173,18 +173,18 @@ func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *applyte
 		t.Fatalf("%s: %v", key, err)
 	}
 	to := dst.String() + "/" + proto
-	told := n.trace(t, sourceOf(t, f.From, dst.Addr()), to)
-	src := told.From
-	if told.Interface != "" {
-		src += "@" + told.Interface
+	reported := n.trace(t, sourceOf(t, f.From, dst.Addr()), to)
+	src := reported.From
+	if reported.Interface != "" {
+		src += "@" + reported.Interface
 	}
 	pkt, err := sim.ParsePacket(src, to)
 	if err != nil {
 		t.Fatalf("%s: %v", key, err)
 	}
-	outcome := outcomeOf(t, &told)
+	outcome := outcomeOf(t, &reported)
 	if got := predict(f, pkt, outcome); !sameOutcome(f, got, want) {
-		steps, _ := json.MarshalIndent(told, "", "  ")
+		steps, _ := json.MarshalIndent(reported, "", "  ")
 		t.Errorf("%s: prediction differs (-record +predicted):\n%s%s", key, cmp.Diff(want, got), steps)
 	}
 	p := programs.Of(ir.FamilyOf(pkt.Dst))

@@ -40,7 +40,7 @@ func TestLocalhostExposed(t *testing.T) {
 			t.Errorf("mode iptables: %s", said)
 		}
 		if said := leave(); !strings.Contains(said, warning) {
-			t.Errorf("%s: %q is not told in %q", name, warning, said)
+			t.Errorf("%s: %q is not reported in %q", name, warning, said)
 		}
 		if said := run("cleanup"); strings.Contains(said, warning) {
 			t.Errorf("nothing went, and yet: %s", said)

@@ -78,6 +78,6 @@ func TestWatchFastpath(t *testing.T) {
 		t.Errorf("the log tells %d times that there is no flowtable, and %d times that there is one; listing it: %v", tells[0], tells[1], err)
 	}
 	if log := w.log.String(); strings.Count(log, warning) != bridge || strings.Count(log, ended) != bridge {
-		t.Errorf("the bridge is told of otherwise than %d times, or its end is:\n%s", bridge, log)
+		t.Errorf("the bridge is not reported %d times, or its end is:\n%s", bridge, log)
 	}
 }

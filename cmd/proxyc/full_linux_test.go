@@ -31,6 +31,6 @@ func TestNoSpaceForLock(t *testing.T) {
 	}
 	w.until("the first sync", synced)
 	if n := strings.Count(w.log.String(), again); n != 1 {
-		t.Errorf("told %d times, want once", n)
+		t.Errorf("reported %d times, want once", n)
 	}
 }

@@ -95,7 +95,7 @@ func (w *watched) repairs(what, service string) {
 		}
 		w.holds(5*time.Second, service, true)
 	}
-	w.until("the repair is told, "+what, func(st status.Status) bool {
+	w.until("the repair is reported, "+what, func(st status.Status) bool {
 		return st.LastDrift != nil && (before.LastDrift == nil || st.LastDrift.At.After(before.LastDrift.At))
 	})
 }
@@ -121,7 +121,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 		if n := strings.Count(w.log.String(), "the previous rules are restored"); n != 1 {
-			t.Errorf("told %d times", n)
+			t.Errorf("reported %d times", n)
 		}
 		if drift := value(t, w.page("/metrics"), "proxyc_drift_repaired_total"); drift == "0" {
 			t.Error("the repair is not counted")
@@ -284,7 +284,7 @@ func TestWatchStartTellsOfLoss(t *testing.T) {
 		}
 		w.sync(applytest.Services(names...))
 		w.stop(syscall.SIGTERM)
-		const told = `"most Services from before the start no longer exist: their rules are removed" frontends removed=`
+		const reported = `"most Services from before the start no longer exist: their rules are removed" frontends removed=`
 		starts := func(what, cluster string, warned int) {
 			t.Helper()
 			w.write("cluster.yaml", cluster)
@@ -292,8 +292,8 @@ func TestWatchStartTellsOfLoss(t *testing.T) {
 			w.start("proxyc", "watch", "--allow-empty")
 			w.until("the first sync", synced)
 			w.stop(syscall.SIGTERM)
-			if n := strings.Count(w.log.String(), told); n != warned {
-				t.Errorf("%s: told %d times, want %d", what, n, warned)
+			if n := strings.Count(w.log.String(), reported); n != warned {
+				t.Errorf("%s: reported %d times, want %d", what, n, warned)
 			}
 		}
 		starts("most stay", applytest.Services(names[:10]...), 0)

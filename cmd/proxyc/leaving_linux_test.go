@@ -37,7 +37,7 @@ func TestWatchLeavesIPVS(t *testing.T) {
 	began := time.Now()
 	w.write("config", fmt.Sprintf(watchConfig, "nftables"))
 	keeps := func(st status.Status) bool { return st.Mode == "nftables" && synced(st) && st.Easing != nil }
-	st := w.until("what connections keep is told", keeps)
+	st := w.until("what connections keep is reported", keeps)
 	e := st.Easing
 	if e.Since.Before(began) || e.Since.After(st.Now) || e.Until.Sub(e.Since) != apply.DrainDeadline {
 		t.Errorf("since %s until %s, began %s, now %s", e.Since, e.Until, began, st.Now)

@@ -171,7 +171,7 @@ func TestMarkOfOthers(t *testing.T) {
 	w.sync(applytest.Services("a"))
 	o.tool("", "nft", "table inet m { chain c { type filter hook postrouting priority 0; meta mark set 0; }; }")
 	const rule = "inet m chain c, hook postrouting, priority 0: clears mark 0x4000 in chain c"
-	w.until("the rule is told", func(st status.Status) bool { return slices.Contains(st.MayDivert, rule) })
+	w.until("the rule is reported", func(st status.Status) bool { return slices.Contains(st.MayDivert, rule) })
 	if out := o.tool("", append([]string{"proxyc", "apply", "--check"}, w.args...)...); !strings.Contains(out, "foreign rules that may divert: "+rule) {
 		t.Errorf("apply --check:\n%s", out)
 	}

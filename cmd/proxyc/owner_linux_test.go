@@ -30,19 +30,19 @@ func TestWatchOwnsTables(t *testing.T) {
 	}
 	refused := func() {
 		t.Helper()
-		if told, err := tell("nft", "flush", "table", "ip", "proxyc"); err == nil || !w.has("a") {
-			t.Errorf("nft flushes the table of a daemon: %s", told)
+		if reported, err := tell("nft", "flush", "table", "ip", "proxyc"); err == nil || !w.has("a") {
+			t.Errorf("nft flushes the table of a daemon: %s", reported)
 		}
-		if told, err := tell("nft", "flush", "ruleset"); err != nil || !w.has("a") {
-			t.Errorf("nft flushes all: %s", told)
+		if reported, err := tell("nft", "flush", "ruleset"); err != nil || !w.has("a") {
+			t.Errorf("nft flushes all: %s", reported)
 		}
 	}
 	refused()
-	if told, err := tell("proxyc", "cleanup"); err == nil || !strings.Contains(told, "held by process") || !w.has("a") {
-		t.Errorf("cleanup beside the daemon: %s", told)
+	if reported, err := tell("proxyc", "cleanup"); err == nil || !strings.Contains(reported, "held by process") || !w.has("a") {
+		t.Errorf("cleanup beside the daemon: %s", reported)
 	}
-	if told, err := tell("proxyc", append([]string{"apply", "--check"}, w.args...)...); err != nil {
-		t.Errorf("a check beside the daemon: %s", told)
+	if reported, err := tell("proxyc", append([]string{"apply", "--check"}, w.args...)...); err != nil {
+		t.Errorf("a check beside the daemon: %s", reported)
 	}
 	w.write("cluster.yaml", applytest.Services("a", "b"))
 	w.holds(5e9, "b", true)
@@ -63,7 +63,7 @@ func TestWatchOwnsTables(t *testing.T) {
 	w.start("proxyc", "watch")
 	w.until("a daemon that wants no owner", synced)
 	w.stop(syscall.SIGTERM)
-	if told, err := tell("proxyc", "cleanup"); err != nil || w.has("a") {
-		t.Errorf("cleanup: %s", told)
+	if reported, err := tell("proxyc", "cleanup"); err != nil || w.has("a") {
+		t.Errorf("cleanup: %s", reported)
 	}
 }

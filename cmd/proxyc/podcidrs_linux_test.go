@@ -48,7 +48,7 @@ func TestWatchWaitsForPodCIDRs(t *testing.T) {
 		}
 	}
 	if log := w.log.String(); !strings.Contains(log, "names no pod range: the previous ranges remain effective") {
-		t.Error("not told of")
+		t.Error("not reported of")
 	}
 	before := w.rules()
 	w.stop(syscall.SIGTERM)
@@ -68,14 +68,14 @@ func TestWatchWaitsForPodCIDRs(t *testing.T) {
 	if code := w.ask(t, "127.0.0.1:10256", "/livez"); code != http.StatusOK {
 		t.Errorf("/livez: %d", code)
 	}
-	var told []string
+	var reported []string
 	for line := range strings.Lines(w.log.String()) {
 		if strings.Contains(line, why) {
-			told = append(told, line)
+			reported = append(reported, line)
 		}
 	}
-	if len(told) != 1 || !strings.HasPrefix(told[0], "W") {
-		t.Errorf("told: %q", told)
+	if len(reported) != 1 || !strings.HasPrefix(reported[0], "W") {
+		t.Errorf("reported: %q", reported)
 	}
 	if diff := cmp.Diff(before, w.rules()); diff != "" {
 		t.Errorf("the rules of before do not stay (-want +got):\n%s", diff)

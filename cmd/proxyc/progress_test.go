@@ -35,7 +35,7 @@ func TestProgress(t *testing.T) {
 			e.stdout, e.stderr = &all, &all
 			e.regularly = func(after, every time.Duration, f func()) func() {
 				if after != time.Second {
-					t.Errorf("%s: told after %s, want a second", verb.args[0], after)
+					t.Errorf("%s: reported after %s, want a second", verb.args[0], after)
 				}
 				f()
 				return func() { stopped = true }
@@ -90,7 +90,7 @@ func TestProgressCounts(t *testing.T) {
 	e, end := (&env{stderr: &out, terminal: true, regularly: func(_, _ time.Duration, f func()) func() { show = f; return func() {} }}).withProgress()
 	ctx := e.comparing(t.Context())
 	if ctx == t.Context() || out.Len() > 0 {
-		t.Fatalf("told at once: %q", out.String())
+		t.Fatalf("reported at once: %q", out.String())
 	}
 	e.progress.Count(0, 40)
 	e.progress.Count(3, 0)

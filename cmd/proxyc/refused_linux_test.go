@@ -37,7 +37,7 @@ func TestWatchFailedSync(t *testing.T) {
 			w.readyz("first sync", http.StatusOK, "")
 			release := w.own(plane.table)
 			w.readyz("while the table has an owner", http.StatusServiceUnavailable, plane.reason)
-			st := w.until("the error is told", func(st status.Status) bool { return st.LastError != nil })
+			st := w.until("the error is reported", func(st status.Status) bool { return st.LastError != nil })
 			if st.Synced || len(st.Quarantined) > 0 || !strings.Contains(st.LastError.Error, plane.reason) {
 				t.Errorf("want not synced and no Service to blame, got %+v", st)
 			}

@@ -23,11 +23,11 @@ func TestWatchWakesTablesOfIPTables(t *testing.T) {
 		if out, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "add table "+table+" { flags dormant; }")); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		within(w, 5*time.Second, table+" is in force again, and that is told", func() (struct{}, bool) {
+		within(w, 5*time.Second, table+" is in force again, and that is reported", func() (struct{}, bool) {
 			drift := w.until("a status", func(status.Status) bool { return true }).LastDrift
-			told := drift != nil && len(drift.First) == 1 && drift.First[0].Object == "table "+table
+			reported := drift != nil && len(drift.First) == 1 && drift.First[0].Object == "table "+table
 			out, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "list table "+table))
-			return struct{}{}, told && err == nil && !strings.Contains(string(out), "dormant")
+			return struct{}{}, reported && err == nil && !strings.Contains(string(out), "dormant")
 		})
 	}
 }
@@ -94,13 +94,13 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 			t.Errorf("%s: a start leaves\n%s", attack.command, rules)
 		}
 		nft(attack.command)
-		within(w, 10*time.Second, fmt.Sprintf("%q is undone and told", attack.command), func() (struct{}, bool) {
+		within(w, 10*time.Second, fmt.Sprintf("%q is undone and reported", attack.command), func() (struct{}, bool) {
 			drift := w.until("a status", func(status.Status) bool { return true }).LastDrift
-			told := drift != nil && slices.ContainsFunc(drift.First, func(op apply.Operation) bool {
+			reported := drift != nil && slices.ContainsFunc(drift.First, func(op apply.Operation) bool {
 				return op.Object == attack.named && strings.Join(op.Have, "; ") == attack.have
 			})
-			told = told && (attack.have == "" || strings.Contains(w.log.String(), attack.have))
-			return struct{}{}, told && !strings.Contains(w.rules(), attack.trace) && w.has("a")
+			reported = reported && (attack.have == "" || strings.Contains(w.log.String(), attack.have))
+			return struct{}{}, reported && !strings.Contains(w.rules(), attack.trace) && w.has("a")
 		})
 	}
 }

@@ -184,7 +184,7 @@ func TestUserspaceEnds(t *testing.T) {
 		t.Error("a connection outlived the process that carries it")
 	}
 	if !strings.Contains(w.log.String(), "remaining connections were closed") {
-		t.Error("that a connection was cut off is not told")
+		t.Error("that a connection was cut off is not reported")
 	}
 }
 
@@ -228,7 +228,7 @@ func TestUserspaceApply(t *testing.T) {
 		return string(out), err
 	}
 	if _, err := run(); err == nil || !strings.Contains(err.Error(), "use proxyc watch") {
-		t.Errorf("apply: want to be told of watch, got %v", err)
+		t.Errorf("apply: want to be reported of watch, got %v", err)
 	}
 	if out, err := run("--dry-run"); err != nil || !strings.Contains(out, "total: ") {
 		t.Errorf("apply --dry-run: %s, %v", out, err)

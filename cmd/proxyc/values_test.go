@@ -24,8 +24,8 @@ func TestDurationsAreNotNegative(t *testing.T) {
 			for value, want := range map[string]string{"-5s": "", "5": "", "": "", "0": "ok", "1h30m": "ok"} {
 				for _, args := range [][]string{{"--" + f.Name + "=" + value}, {"--" + f.Name, value}} {
 					_, err := parser.Parse(slices.Concat(strings.Fields(verb.Path()), args))
-					told := err != nil && strings.Contains(err.Error(), "--"+f.Name+": must be a duration such as 30s or 1h30m, not negative, got \""+value+"\"")
-					if told != (want == "") {
+					reported := err != nil && strings.Contains(err.Error(), "--"+f.Name+": must be a duration such as 30s or 1h30m, not negative, got \""+value+"\"")
+					if reported != (want == "") {
 						t.Errorf("%s %q: got %v", verb.Path(), args, err)
 					}
 				}

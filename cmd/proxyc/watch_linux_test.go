@@ -345,7 +345,7 @@ func TestWatchRepairsDrift(t *testing.T) {
 			} else {
 				w.holds(2*time.Second, "a", true)
 			}
-			within(w, limit, f.command+": the drift is told", func() (struct{}, bool) {
+			within(w, limit, f.command+": the drift is reported", func() (struct{}, bool) {
 				st, ok := w.status()
 				return struct{}{}, ok && synced(st) && st.LastDrift != nil && (before.LastDrift == nil || st.LastDrift.At.After(before.LastDrift.At))
 			})
@@ -452,7 +452,7 @@ func TestWatchDeadServer(t *testing.T) {
 	}
 	warned := regexp.MustCompile(`(?m)^W\d{4} .*\] "contact with the API server is lost`)
 	if n := len(warned.FindAllString(w.log.String(), -1)); n != 1 {
-		t.Errorf("told %d times", n)
+		t.Errorf("reported %d times", n)
 	}
 	for path, want := range map[string]int{"/livez": 200, "/readyz": 503} {
 		if code := w.ask(t, "127.0.0.1:10256", path); code != want {
@@ -488,7 +488,7 @@ func TestWatchConfigChange(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.sync(applytest.Services("a"))
 	w.write("config", "nonsense: true\n")
-	within(w, 5*time.Second, "the error is told", func() (struct{}, bool) {
+	within(w, 5*time.Second, "the error is reported", func() (struct{}, bool) {
 		return struct{}{}, strings.Contains(w.log.String(), "the configuration file is rejected: the current configuration is kept")
 	})
 	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
@@ -522,7 +522,7 @@ func TestWatchConfigNotInForce(t *testing.T) {
 				t.Errorf("status %+v, before %+v", st, before)
 			}
 			if n := strings.Count(w.log.String(), "the configuration cannot be applied"); n != 1 {
-				t.Errorf("told %d times", n)
+				t.Errorf("reported %d times", n)
 			}
 			w.write("cluster.yaml", applytest.Services("b"))
 			w.holds(5*time.Second, "b", true)

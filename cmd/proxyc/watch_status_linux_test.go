@@ -58,7 +58,7 @@ func TestWatchHealthCheckTaken(t *testing.T) {
 		return struct{}{}, err == nil && code == http.StatusOK
 	})
 	if n := strings.Count(w.log.String(), fmt.Sprintf("%q", "healthCheckNodePort does not serve, retrying")); n != 1 {
-		t.Errorf("told %d times in the log, want once", n)
+		t.Errorf("reported %d times in the log, want once", n)
 	}
 }
 

@@ -2,8 +2,8 @@
 // as the manifests of a Git repository. It assigns stand-ins for what the API server would allocate,
 // and adds the endpoints that the cluster would make from workloads.
 //
-// A stand-in depends only on what it stands for, such as the ClusterIP of a Service, so that two
-// states of a repository have the same ones. Nothing uses their addresses: 240.0.0.0/4 is reserved
+// A stand-in is derived from what it stands for, such as the ClusterIP of a Service, so that two
+// states of a repository have the same ones. Their addresses are not in use: 240.0.0.0/4 is reserved
 // (RFC 1112), and 100::/64 is for discarded packets (RFC 6666).
 package assume
 
@@ -145,8 +145,8 @@ func (s *StandIns) use(port int32, of string) {
 }
 
 // Complete adds to a snapshot what a cluster would. written are the fields of its objects that the
-// Snapshot does not keep. node is the node that is reviewed. It returns the Services that have no ClusterIP of their own, with their
-// object names in diagnostics.
+// Snapshot does not keep. node is the node that is reviewed. Complete returns the Services without
+// a ClusterIP of their own, with their object names in diagnostics.
 func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest.Written, node string) map[ir.Name]string {
 	services := snap.Services()
 	for _, svc := range services {
@@ -304,8 +304,8 @@ func (c *cluster) assume(svc *snapshot.Service, w *manifest.Written) {
 	}
 }
 
-// pods returns the pods of a workload, each assumed to be ready. They are spread over the Nodes. Without
-// Nodes, they are on the node that is reviewed.
+// pods returns the pods of a workload, each assumed to be ready. They are spread over the Nodes.
+// Without Nodes, they are on the node that is reviewed.
 func (c *cluster) pods(load *snapshot.Workload, family ir.Family) (out []snapshot.Endpoint) {
 	nodes := c.snap.Nodes()
 	n := load.Pods
@@ -355,30 +355,22 @@ func portsOf(svc *snapshot.Service, w *manifest.Written, load *snapshot.Workload
 		if i < len(w.TargetPorts) {
 			target = w.TargetPorts[i]
 		}
-		port, ok := TargetPort(load, target, p.Protocol)
-		if ok {
+		if port, ok := targetPort(load, target, p.Protocol); ok {
 			out = append(out, snapshot.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: port, HasName: true, HasPort: true})
 		}
 	}
 	return out
 }
 
-// TargetPort returns the number of a target port on the pods of a workload, and whether they have it.
-func TargetPort(load *snapshot.Workload, target intstr.IntOrString, protocol string) (int32, bool) {
+// targetPort returns the number of a target port on the pods of a workload, and whether they have it.
+func targetPort(load *snapshot.Workload, target intstr.IntOrString, protocol string) (int32, bool) {
 	if target.Type == intstr.Int {
 		return target.IntVal, true
 	}
 	for _, p := range load.Ports {
-		if p.Name == target.StrVal && protocolOf(string(p.Protocol)) == protocolOf(protocol) {
+		if p.Name == target.StrVal && cmp.Or(p.Protocol, corev1.ProtocolTCP) == cmp.Or(corev1.Protocol(protocol), corev1.ProtocolTCP) {
 			return p.ContainerPort, true
 		}
 	}
 	return 0, false
-}
-
-func protocolOf(text string) string {
-	if text == "" {
-		return string(corev1.ProtocolTCP)
-	}
-	return text
 }

@@ -2,6 +2,7 @@ package assume
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"net/netip"
 	"regexp"
@@ -65,8 +66,8 @@ func (s *StandIns) Replace(text []byte) []byte {
 func (s *StandIns) replace(text []byte) []byte {
 	return standIn.ReplaceAllFunc(text, func(found []byte) []byte {
 		m := standIn.FindSubmatch(found)
-		if number := append(m[6], m[8]...); len(number) > 0 {
-			port, _ := strconv.ParseInt(string(number), 10, 32)
+		if number := cmp.Or(string(m[6]), string(m[8])); number != "" {
+			port, _ := strconv.ParseInt(number, 10, 32)
 			name := s.PortName(int32(port))
 			if name == "" {
 				return found

@@ -337,10 +337,10 @@ func hintsNowhere(c *cluster, s *service) {
 		return
 	}
 	for _, slice := range s.slices {
-		told := map[string]bool{}
+		reported := map[string]bool{}
 		tell := func(i int, what string) {
-			if !told[what] {
-				told[what] = true
+			if !reported[what] {
+				reported[what] = true
 				c.addEndpoint(slice, diag.Info, diag.HintsNowhere, field(slice, i)+".hints", slice.Endpoints[i].Address+" is hinted for "+what)
 			}
 		}

@@ -299,8 +299,8 @@ func some(names []string, total int) string {
 // snapshot should contain slices, its reader reports them.
 func noSlices(c *cluster) {
 	judged := func(s *service) bool { return s.proxied && !s.pending }
-	told := func(s *service) bool { return s.written.Sliced }
-	if !c.hasSlices && slices.ContainsFunc(c.services, judged) && !slices.ContainsFunc(c.services, told) {
+	sliced := func(s *service) bool { return s.written.Sliced }
+	if !c.hasSlices && slices.ContainsFunc(c.services, judged) && !slices.ContainsFunc(c.services, sliced) {
 		c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NoSlices, Msg: "the snapshot has no EndpointSlice: the endpoints of Services are not checked"})
 	}
 }

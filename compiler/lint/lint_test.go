@@ -71,9 +71,9 @@ func TestSuppressions(t *testing.T) {
 				t.Errorf("%q: %s: suppressed: %t", line, of, !want[i])
 			}
 		}
-		told := slices.ContainsFunc(left, func(d diag.Diagnostic) bool { return d.Code == diag.NotSuppressing && d.Line == 1 && d.File == "f" })
-		if told != (len(out) == 0) {
-			t.Errorf("%q: suppresses %d, and is told to suppress nothing: %t", line, len(out), told)
+		reported := slices.ContainsFunc(left, func(d diag.Diagnostic) bool { return d.Code == diag.NotSuppressing && d.Line == 1 && d.File == "f" })
+		if reported != (len(out) == 0) {
+			t.Errorf("%q: suppresses %d, and is reported to suppress nothing: %t", line, len(out), reported)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestAnnotations(t *testing.T) {
 	if !slices.ContainsFunc(left, func(d diag.Diagnostic) bool {
 		return d.Code == diag.NotSuppressing && strings.Contains(d.Msg, "PX501")
 	}) {
-		t.Errorf("PX501 suppresses nothing, which is not told: %v", left)
+		t.Errorf("PX501 suppresses nothing, which is not reported: %v", left)
 	}
 }
 

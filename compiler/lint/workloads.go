@@ -53,21 +53,21 @@ func (c *cluster) unmatched(s *service, all []*snapshot.Workload) {
 	near := false
 	for _, w := range all {
 		var wrong []string
-		close := false
+		misspelt := false
 		for _, key := range slices.Sorted(maps.Keys(s.written.Selector)) {
 			want := s.written.Selector[key]
 			switch has, ok := w.Labels[key]; {
 			case ok && has == want:
 			case ok:
 				wrong = append(wrong, key+"="+has)
-				close = close || diag.Nearest(want, []string{has}) != ""
+				misspelt = misspelt || diag.Nearest(want, []string{has}) != ""
 			default:
 				wrong = append(wrong, "no label "+key)
-				close = close || diag.Nearest(key, slices.Collect(maps.Keys(w.Labels))) != ""
+				misspelt = misspelt || diag.Nearest(key, slices.Collect(maps.Keys(w.Labels))) != ""
 			}
 		}
-		if close && !near || close == near && len(wrong) < fewest {
-			best, fewest, differs, near = w, len(wrong), wrong, close
+		if misspelt && !near || misspelt == near && len(wrong) < fewest {
+			best, fewest, differs, near = w, len(wrong), wrong, misspelt
 		}
 	}
 	msg := "matches no workload of the input"

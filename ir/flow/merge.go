@@ -192,14 +192,14 @@ func (f *Flow) hijacks() bool {
 // ports; "" if none.
 func (s *Service) HijackedText() string {
 	var all []Destination
-	told := map[string]bool{}
+	shown := map[string]bool{}
 	for i := range s.Flows {
 		if !s.Flows[i].hijacks() {
 			continue
 		}
 		for _, to := range s.Flows[i].To {
-			if text := to.String(); to.Hijacked && !told[text] {
-				told[text] = true
+			if text := to.String(); to.Hijacked && !shown[text] {
+				shown[text] = true
 				all = append(all, to)
 			}
 		}

@@ -20,7 +20,7 @@ func Reach(ctx context.Context, where Network, p *ir.Program) ([]Service, error)
 		return nil, err
 	}
 	if len(r.Doubts) > 0 { // Programs cause no doubts, except for too many classes
-		return nil, fmt.Errorf("node %s: cannot be told, because of %s", p.Node.Name, r.Doubts[0].Unknown[0])
+		return nil, fmt.Errorf("node %s: cannot be evaluated, because of %s", p.Node.Name, r.Doubts[0].Unknown[0])
 	}
 	return Describe(where, node, nothing, p, r.Differences), nil
 }

@@ -309,10 +309,10 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 		// With affinity, chains for each backend mark hairpins before the
 		// translation.
 		marked := masquerade || hairpin && p.Affinity != nil
-		told := len(t.steps)
+		before := len(t.steps)
 		if fate := t.behind(b.AddrPort, marked); fate != Accepted {
 			t.refused = append(t.refused, refusedBackend{b, fate})
-			t.by.Last = because(b, t.steps[told:])
+			t.by.Last = because(b, t.steps[before:])
 			continue
 		}
 		out.Destinations = append(out.Destinations, Destination{b.AddrPort, (masquerade || hairpin) && !here})

@@ -203,7 +203,7 @@ func TestAssignPorts(t *testing.T) {
 		t.Errorf("%d unserved, ports (-want +got):\n%s", len(unserved), diff)
 	}
 	if got := output(t, "listeners", p); !strings.Contains(got, `"IPv4 default/`) {
-		t.Errorf("unserved is not told:\n%s", got)
+		t.Errorf("unserved is not reported:\n%s", got)
 	}
 	// The kernel's choice, offline.
 	p.Node.Userspace.PortMin, p.Node.Userspace.PortMax = 0, 0

@@ -53,7 +53,7 @@ func TestProvedChanges(t *testing.T) {
 		}
 	}
 	line := "not proved   Service " + b.Name.String() + ": proxyc trace --from node --to 10.96.0.10:80/tcp: is rejected, must be dropped\n"
-	told := func(when string, want bool) {
+	reported := func(when string, want bool) {
 		t.Helper()
 		now := status()
 		var got strings.Builder
@@ -62,19 +62,19 @@ func TestProvedChanges(t *testing.T) {
 		}
 	}
 	change(false, ir.Change{Name: a.Name, New: a}, ir.Change{Name: b.Name, New: b})
-	told("after a change to what is wrong", true)
+	reported("after a change to what is wrong", true)
 	change(false, ir.Change{Name: a.Name, Old: a, New: a})
-	told("after a change of another", true)
+	reported("after a change of another", true)
 	wrong = nil
 	change(false, ir.Change{Name: b.Name, Old: b, New: b})
-	told("after a change to what is right", false)
+	reported("after a change to what is right", false)
 	wrong = map[ir.Name]bool{b.Name: true}
 	change(false, ir.Change{Name: b.Name, Old: b, New: b})
 	change(false, ir.Change{Name: b.Name, Old: b})
-	told("after it went", false)
+	reported("after it went", false)
 	change(false, ir.Change{Name: b.Name, New: b})
 	change(true)
-	told("after everything changed", false)
+	reported("after everything changed", false)
 	if want := []ir.Name{a.Name, b.Name, a.Name, b.Name, b.Name, b.Name}; len(asked) != len(want) {
 		t.Errorf("asked about %v, want %v", asked, want)
 	}

@@ -80,7 +80,7 @@ func runWith(t *testing.T, set, play func(w *world)) {
 			w.log = append(w.log, line)
 			if s.Kind == Full && s.Err == nil {
 				if diff := cmp.Diff(lower(dataplane.applied.Programs()), lower(apply.Without(s.Work.Programs, s.Done.Refused))); diff != "" {
-					t.Errorf("%s: what is told to be in force (-applied +told):\n%s", line, diff)
+					t.Errorf("%s: what is reported to be in force (-applied +reported):\n%s", line, diff)
 				}
 			}
 		}
@@ -184,9 +184,9 @@ func TestReconcilerTidies(t *testing.T) {
 		w.pass(time.Minute)
 		w.logged("0s full: busy", "1s full", "1s tidy: busy", "2s tidy: busy", "4s tidy: busy", "5s change", "8s tidy: <nil>")
 		w.log = nil
-		untidy <- func(err error) { w.log = append(w.log, fmt.Sprint("told: ", err)) }
+		untidy <- func(err error) { w.log = append(w.log, fmt.Sprint("reported: ", err)) }
 		w.pass(time.Minute)
-		w.logged("1m5s tidy: busy", "told: busy", "1m6s tidy: <nil>")
+		w.logged("1m5s tidy: busy", "reported: busy", "1m6s tidy: <nil>")
 	})
 }
 
@@ -284,20 +284,20 @@ func TestReconcilerChangesBesideTidying(t *testing.T) {
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change")
-		told := make(chan struct{})
-		go func() { untidy <- func(error) { close(told) } }()
+		reported := make(chan struct{})
+		go func() { untidy <- func(error) { close(reported) } }()
 		tidied <- nil
 		w.pass(time.Minute)
 		select {
-		case <-told:
-			t.Error("told before the round that was asked for")
+		case <-reported:
+			t.Error("reported before the round that was asked for")
 		default:
 		}
 		w.want(svc("a", 2))
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "2m0s change")
 		tidied <- nil
-		<-told
+		<-reported
 	})
 }
 

@@ -17,7 +17,7 @@ import (
 type rules map[ir.Name]uint16
 
 // fake is a Dataplane whose kernel refuses port 666 and leaves the Service as it
-// is then, and which fails when told to.
+// is then, and which fails when asked to.
 type fake struct {
 	rules rules
 	fail  error // of the next Read, Compare or Commit
@@ -296,7 +296,7 @@ func TestSyncQuarantine(t *testing.T) {
 			t.Errorf("%s: in force (-want +got):\n%s", step.name, diff)
 		}
 		if diff := cmp.Diff(step.inForce, named(lower(dataplane.Applied().Programs()))); diff != "" {
-			t.Errorf("%s: told to be in force (-want +got):\n%s", step.name, diff)
+			t.Errorf("%s: reported to be in force (-want +got):\n%s", step.name, diff)
 		}
 	}
 }

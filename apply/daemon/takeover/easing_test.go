@@ -35,7 +35,7 @@ func TestEasing(t *testing.T) {
 					want = &status.Easing{Since: time.Unix(0, 0), Until: time.Unix(3600, 0), Kept: []status.Busy{{Object: "virtual server", Connections: conns}}}
 				}
 				if diff := cmp.Diff(want, e.current()); diff != "" {
-					t.Errorf("%s: told (-want +got):\n%s", end, diff)
+					t.Errorf("%s: reported (-want +got):\n%s", end, diff)
 				}
 			}()
 			if n, err := e.step(t.Context()); n != over || err != fails || len(e.left) > 0 != left {

@@ -15,12 +15,12 @@ import (
 	"github.com/proxyc/proxyc/apply/sysctl"
 )
 
-// A kernel that makes no flowtable is told of once, and none is tried for interfaces that
-// come; where it makes one, that is told once.
+// A kernel that makes no flowtable is reported once, and none is tried for interfaces that
+// come; where it makes one, that is reported once.
 func TestFastpathLogsOnce(t *testing.T) {
 	ns := applytest.RequireNamespace(t)
-	var told bytes.Buffer
-	f := New(ns.Fd(), apply.Fastpath{Interfaces: []string{"*"}, Packets: 20}, slog.New(slog.NewTextHandler(&told, nil)))
+	var reported bytes.Buffer
+	f := New(ns.Fd(), apply.Fastpath{Interfaces: []string{"*"}, Packets: 20}, slog.New(slog.NewTextHandler(&reported, nil)))
 	for range 3 {
 		f.ensure()
 	}
@@ -29,15 +29,15 @@ func TestFastpathLogsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	tables := string(out)
-	if strings.Count(told.String(), "\n") != 1 || strings.Contains(tables, Table) == (f.failed != "") || strings.Contains(told.String(), "WARN") != (f.failed != "") {
-		t.Errorf("tables %q, %s", tables, told.String())
+	if strings.Count(reported.String(), "\n") != 1 || strings.Contains(tables, Table) == (f.failed != "") || strings.Contains(reported.String(), "WARN") != (f.failed != "") {
+		t.Errorf("tables %q, %s", tables, reported.String())
 	}
 }
 
-// What br_netfilter keeps from the fast path is told once of each bridge, when that begins and when it ends.
+// What br_netfilter keeps from the fast path is reported once of each bridge, when that begins and when it ends.
 func TestFastpathLogsBridges(t *testing.T) {
-	var told bytes.Buffer
-	f := New(0, apply.Fastpath{Interfaces: []string{"*"}}, slog.New(slog.NewTextHandler(&told, nil)))
+	var reported bytes.Buffer
+	f := New(0, apply.Fastpath{Interfaces: []string{"*"}}, slog.New(slog.NewTextHandler(&reported, nil)))
 	f.root = sysctl.Root(t.TempDir())
 	f.devices = map[int]netlink.Link{2: &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}, 3: &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}}
 	setting := filepath.Join(string(f.root), "proc/sys/net/bridge/bridge-nf-call-iptables")
@@ -49,9 +49,9 @@ func TestFastpathLogsBridges(t *testing.T) {
 		if err := os.WriteFile(setting, []byte(c.value+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		told.Reset()
+		reported.Reset()
 		f.checkBridges()
-		is := told.String()
+		is := reported.String()
 		if (is == "") != (c.level == "") || strings.Count(is, "\n") > 1 || !strings.Contains(is, c.level) || is != "" && !strings.Contains(is, "interface=cni0") ||
 			strings.Contains(is, `settings="net.bridge.bridge-nf-call-iptables = 1"`) != (c.level == on) {
 			t.Errorf("%s: want %q: %s", c.value, c.level, is)

@@ -50,9 +50,9 @@ func snapshots(t *testing.T) map[string][]byte {
 	return out
 }
 
-// told decodes a file as the daemon does. It reports whether the file is refused,
+// reported decodes a file as the daemon does. It reports whether the file is refused,
 // as truncated or as empty.
-func told(data []byte) (s *snapshot.Snapshot, refused bool) {
+func reported(data []byte) (s *snapshot.Snapshot, refused bool) {
 	s = snapshot.New()
 	r := Reader{MaxSimilar: 5, Truncated: diag.Error, NoPositions: true}
 	for _, d := range r.Decode(s, "f", data, false) {
@@ -84,7 +84,7 @@ func TestCutsAreRefused(t *testing.T) {
 	}
 	cuts, silent, atLines := 0, 0, 0
 	for name, data := range files {
-		whole, refused := told(data)
+		whole, refused := reported(data)
 		if refused || !bytes.Contains(data, []byte("\nkind: ")) {
 			continue // refused already, or JSON
 		}
@@ -93,7 +93,7 @@ func TestCutsAreRefused(t *testing.T) {
 			step = 31
 		}
 		check := func(n int) {
-			got, refused := told(data[:n])
+			got, refused := reported(data[:n])
 			if refused || cmp.Equal(whole, got, equate, cmp.AllowUnexported(snapshot.Snapshot{})) {
 				cuts++
 				return // reported, or nothing is lost
@@ -120,7 +120,7 @@ func TestCutsAreRefused(t *testing.T) {
 func TestCutDocumentsOfAnAPIServer(t *testing.T) {
 	last := strings.LastIndex(served, "---\n") + len("---\n")
 	for n := last; n < len(served); n++ {
-		_, refused := told([]byte(served[:n]))
+		_, refused := reported([]byte(served[:n]))
 		rest := served[n:]
 		complete := strings.HasPrefix(rest, "- name: https") || strings.HasPrefix(rest, "---")
 		if !refused && n > last && !complete {
