@@ -40,6 +40,7 @@ func (c *diffCmd) Run(e *env) error {
 	if !byFlow && c.Namespace != "" {
 		return fmt.Errorf("-o: must be one of %s with --namespace, got %q", strings.Join(diff.FormNames(), ", "), c.Output)
 	}
+	c.onlyReal = !byFlow && c.Output != "ir" // rules contain no stand-ins
 	was, is, err := c.sides(e)
 	if err != nil {
 		return err

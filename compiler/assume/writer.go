@@ -13,7 +13,10 @@ import (
 
 // standIn matches addresses that may be stand-ins, with the kind of frontend before them, and ports
 // of nodes.
-var standIn = regexp.MustCompile(`(ClusterIP |LoadBalancer )?(?:\b(24[4-7]\.\d{1,3}\.\d{1,3}\.\d{1,3})|(\[?)\b(100::[0-9a-f:]+)\]?)|(NodePort (?:node:)?|health-check |health check on port |node ports, such as )([3-6]\d{4})\b|(\d:)([3-6]\d{4})/(?:tcp|udp|sctp)`)
+var standIn = regexp.MustCompile(`(ClusterIP |LoadBalancer )?(?:\b(24[4-7]\.\d{1,3}\.\d{1,3}\.\d{1,3})|(\[?)\b(100::[0-9a-f:]*[0-9a-f])\]?)|(NodePort (?:node:)?|health-check |health check on port |node ports, such as )([3-6]\d{4})\b|(\d:)([3-6]\d{4})/(?:tcp|udp|sctp)`)
+
+// command matches lines with a trace command, or in JSON its flags.
+var command = regexp.MustCompile(`\bproxyc trace |^\s*"trace": `)
 
 // Writer replaces stand-ins in the lines that are written to it by what they stand for.
 type Writer struct {
@@ -47,10 +50,15 @@ func (w *Writer) Flush() error {
 	return err
 }
 
-// Replace returns a text in which names replace stand-ins. What follows " # " stays in its column.
+// Replace returns a text in which names replace stand-ins, except in commands, which need addresses.
+// What follows " # " stays in its column.
 func (s *StandIns) Replace(text []byte) []byte {
 	var out []byte
 	for line := range bytes.Lines(text) {
+		if command.Match(line) {
+			out = append(out, line...)
+			continue
+		}
 		replaced := s.replace(line)
 		at := bytes.Index(line, []byte(" # "))
 		if i := bytes.Index(replaced, []byte(" # ")); i >= 0 && at >= 0 && i != at {

@@ -204,7 +204,7 @@ func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.E
 	}
 	if _, fate := c.towardsService(slice, addr); fate != "" {
 		faults = append(faults, fault{diag.EndpointIsVIP, fate})
-	} else if len(s.written.Selector) > 0 && c.outside(e, addr) {
+	} else if len(s.written.Selector) > 0 && !slice.Assumed() && c.outside(e, addr) {
 		faults = append(faults, fault{code: diag.EndpointOutside})
 	}
 	return faults

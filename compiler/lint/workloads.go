@@ -107,8 +107,12 @@ func (c *cluster) targetPort(s *service, i int, target intstr.IntOrString, selec
 		if len(names) > 0 {
 			list = "they have " + strings.Join(names, ", ")
 		}
+		effect := "connections are rejected"
+		if s.ClusterIP == "None" {
+			effect = "its DNS record for the port is missing"
+		}
 		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.TargetPortUnknown, Object: s.Object, Path: path, Hint: diag.DidYouMean(target.StrVal, names),
-			Msg: fmt.Sprintf("no container of %s has a %s port named %q, %s: connections are rejected", objectsOf(selected), protocolOf(p.Protocol), target.StrVal, list)}
+			Msg: fmt.Sprintf("no container of %s has a %s port named %q, %s: %s", objectsOf(selected), protocolOf(p.Protocol), target.StrVal, list, effect)}
 		c.found.Add(d)
 	case declares:
 		c.info(s, diag.TargetPortUndeclared, path, fmt.Sprintf("no container of %s declares %s port %d", objectsOf(selected), protocolOf(p.Protocol), target.IntVal))
@@ -120,7 +124,7 @@ func (c *cluster) targetPort(s *service, i int, target intstr.IntOrString, selec
 func backendPorts(c *cluster) {
 	for _, b := range c.Snapshot.Backends() {
 		svc := c.Snapshot.Service(b.Service)
-		if svc == nil || svc.HasPort(&b) {
+		if svc == nil || svc.Type == "ExternalName" || svc.HasPort(&b) {
 			continue
 		}
 		want := b.Name
