@@ -33,7 +33,7 @@ const maxWords = 30000
 
 var (
 	codeBlock = regexp.MustCompile("(?ms)^```.*?^```$|^(?:    .*\n)+")
-	oddWords  = regexp.MustCompile(`(?i)\b(tells?|reported|minds|hears?|heard|mends?|puts back|whoever|whose-ever|anybody|nobody|somebody|others'|is let be|gives? way|for all that|by the clock|at once|anew)\b`)
+	oddWords  = regexp.MustCompile(`(?i)\b(tells?|told|minds|hears?|heard|mends?|puts back|whoever|whose-ever|anybody|nobody|somebody|others'|is let be|gives? way|for all that|by the clock|at once|anew)\b`)
 	sentence  = regexp.MustCompile(`[.!?]\)?\s+\S`)
 	wordLike  = regexp.MustCompile(`[0-9A-Za-z]`)
 	// helpText is what a flag's or a verb's tag says.
