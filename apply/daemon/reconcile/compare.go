@@ -87,6 +87,15 @@ func (c *comparison) inForce() ir.Programs {
 // errReplace is returned if a repair is not possible concurrently with Changes.
 var errReplace = errors.New("the rules must be compared again without concurrent changes")
 
+// remaining returns the differences that the comparison found, without objects that Changes wrote since
+// it began. It returns false if these cannot be separated.
+func (c *comparison) remaining() (apply.Plan, bool) {
+	if c.plan.Empty() || len(c.wrote) == 0 {
+		return c.plan, true
+	}
+	return c.plan.Without(c.wrote)
+}
+
 // finish repairs the differences of a comparison that has ended.
 func (r *Reconciler) finish(ctx context.Context, c *comparison) {
 	r.running = nil
@@ -103,7 +112,16 @@ func (r *Reconciler) finish(ctx context.Context, c *comparison) {
 		r.end(ctx, s)
 		return
 	}
-	s.Done, s.Err = r.repair(ctx, c)
+	plan, ok := c.remaining()
+	if found := !ok || !plan.Empty(); found && r.state.Doubts == c.doubts {
+		r.state.doubt(r.Now()) // until the repair, which clears it
+		c.doubts = r.state.Doubts
+		r.report()
+	}
+	s.Done, s.Err = Done{}, errReplace
+	if ok {
+		s.Done, s.Err = r.repair(ctx, plan, c)
+	}
 	if errors.Is(s.Err, errReplace) {
 		r.next.replace, r.state.Known = true, r.known
 		r.state.doubt(r.Now())

@@ -229,6 +229,28 @@ func TestReconcilerChangesBesideComparison(t *testing.T) {
 	})
 }
 
+// A comparison may find a difference that no notification reported. The node is not ready until it is
+// repaired.
+func TestReconcilerNotReadyDuringRepair(t *testing.T) {
+	var during []bool // for each commit, whether the rules counted as in force
+	runWith(t, func(w *world) {
+		w.Committing = func() { during = append(during, w.state.InForce()) }
+	}, func(w *world) {
+		w.want(svc("a", 1))
+		w.pass(time.Minute)
+		w.dataplane.rules[svc("a", 0).Name] = 9 // by another program, without a notification
+		during = nil
+		w.pass(time.Hour)
+		w.logged("0s full", "1s change", "1h0m0s full")
+		if diff := cmp.Diff([]bool{false}, during); diff != "" {
+			t.Errorf("in force during the repair (-want +got):\n%s", diff)
+		}
+		if !w.state.InForce() {
+			t.Errorf("not in force after the repair: %s", w.state.NotReady())
+		}
+	})
+}
+
 // What was touched by somebody during a comparison is compared after it.
 func TestReconcilerSeesDriftDuringComparison(t *testing.T) {
 	run(t, func(w *world) {

@@ -100,19 +100,11 @@ func (w *Writer) converge(ctx context.Context, programs ir.Programs, done *Done)
 	return nil
 }
 
-// repair commits the differences that a comparison found, except objects that Changes wrote since it
-// began.
-func (w *Writer) repair(ctx context.Context, c *comparison) (done Done, err error) {
+// repair commits the remaining differences of a comparison.
+func (w *Writer) repair(ctx context.Context, plan apply.Plan, c *comparison) (done Done, err error) {
 	done.Refused = w.quarantined()
-	if c.plan.Empty() {
+	if plan.Empty() {
 		return done, nil
-	}
-	plan := c.plan
-	if len(c.wrote) > 0 {
-		var ok bool
-		if plan, ok = plan.Without(c.wrote); !ok {
-			return done, errReplace
-		}
 	}
 	done.recordDrift(plan, apply.ChangedBy(w.Dataplane))
 	refused, err := w.commit(ctx, plan, &done)
