@@ -109,7 +109,7 @@ type Service struct {
 	Name      Name         `json:"name"`
 	Frontends []Frontend   `json:"frontends,omitzero"` // canonical order, see Frontend.Compare
 	Pools     []Pool       `json:"pools,omitzero"`     // by Port, then Policy; Route.Pool is an index
-	Draining  []Draining   `json:"kept,omitzero"`      // by Port; UDP only
+	Draining  []Draining   `json:"draining,omitzero"`  // by Port; UDP only
 	Health    *HealthCheck `json:"health,omitzero"`    // nil unless type LoadBalancer with externalTrafficPolicy Local
 	HNS       *HNSService  `json:"hns,omitzero"`       // mode kernelspace only
 	Origin    Origin       `json:"origin"`
@@ -216,10 +216,9 @@ type Frontend struct {
 	// route, to a pool without affinity.
 	Maglev *Maglev `json:"maglev,omitzero"`
 	// Fallback is the verdict for new connections without a route, usually because no
-	// backend exists. The JSON name is that in boot files of
-	// other versions, to and from which nodes are upgraded and downgraded.
-	Fallback       Verdict `json:"empty"`
-	FallbackOrigin Origin  `json:"emptyOrigin,omitzero"` // reason for missing routes; set unless RoutesAll
+	// backend exists.
+	Fallback       Verdict `json:"fallback"`
+	FallbackOrigin Origin  `json:"fallbackOrigin,omitzero"` // reason for missing routes; set unless RoutesAll
 	Origin         Origin  `json:"origin"`
 }
 
@@ -290,8 +289,7 @@ type Backend struct {
 // Draining is the serving endpoints of a UDP port that no pool of the port
 // contains, because of termination, traffic policy or hints. They get no new
 // clients but keep their existing ones, as with TCP connections (DMN-30). They
-// appear in no rule. The JSON name "kept" is that in boot
-// files of other versions, and is used in text, too.
+// appear in no rule.
 type Draining struct {
 	Port     ServicePort `json:"port"`
 	Backends []Backend   `json:"backends"` // ordered as in a Pool; never empty

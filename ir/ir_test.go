@@ -127,15 +127,15 @@ func TestValidate(t *testing.T) {
 		{"affinity timeout must be", func(p *ir.Program) { p.Services[4].Pools[0].Affinity.Timeout = 1 }},
 		{"cannot have this match", func(p *ir.Program) { p.Services[0].Frontends[0].Match.Addr = netip.MustParseAddr("fd00::1") }},
 		{"must be a masked IPv4 prefix", func(p *ir.Program) { p.Node.Detector.Prefix = netip.MustParsePrefix("10.244.0.1/16") }},
-		{"kept of default/sticky: has no backends", func(p *ir.Program) { p.Services[4].Draining[0].Backends = nil }},
-		{"kept of default/sticky: backend 10.244.1.10:8080 stands twice", func(p *ir.Program) {
+		{"draining of default/sticky: has no backends", func(p *ir.Program) { p.Services[4].Draining[0].Backends = nil }},
+		{"draining of default/sticky: backend 10.244.1.10:8080 stands twice", func(p *ir.Program) {
 			p.Services[4].Draining[0].Backends = p.Services[4].Pools[0].Backends[:1]
 		}},
-		{"kept of default/sticky:web: no UDP frontend is of this port", func(p *ir.Program) { p.Services[4].Draining[0].Port.Port = "web" }},
-		{"kept of default/local: no UDP frontend is of this port", func(p *ir.Program) {
+		{"draining of default/sticky:web: no UDP frontend is of this port", func(p *ir.Program) { p.Services[4].Draining[0].Port.Port = "web" }},
+		{"draining of default/local: no UDP frontend is of this port", func(p *ir.Program) {
 			p.Services[0].Draining = []ir.Draining{{Port: p.Services[0].Pools[0].Port}}
 		}},
-		{"kept of default/sticky: must come after", func(p *ir.Program) {
+		{"draining of default/sticky: must come after", func(p *ir.Program) {
 			p.Services[4].Draining = append(p.Services[4].Draining, p.Services[4].Draining[0])
 		}},
 		{"maglev: slots must be one of [251 ", func(p *ir.Program) {

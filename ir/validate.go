@@ -130,7 +130,7 @@ func (v *validator) service(s *Service) {
 func (v *validator) draining(s *Service) {
 	for i := range s.Draining {
 		d := &s.Draining[i]
-		name := "kept of " + d.Port.String()
+		name := "draining of " + d.Port.String()
 		v.origin(name, d.Origin)
 		if i > 0 && s.Draining[i-1].Port.Compare(d.Port) >= 0 {
 			v.errorf("%s: must come after %s", name, s.Draining[i-1].Port)

@@ -252,7 +252,7 @@
     for (const f of svc.frontends || []) {
       const ways = (f.routes || []).map(r => h("div", {}, scope(r.from, f) + " → " + poolText(svc.pools[r.pool]) + ", " + (r.snat ? "masqueraded" : "address kept"),
         h("span", {class: "origin"}, sim.originText(r.origin))));
-      if (leftOver(f)) ways.push(h("div", {class: verdict(f)}, "else " + verdict(f), h("span", {class: "origin"}, sim.originText(f.emptyOrigin))));
+      if (leftOver(f)) ways.push(h("div", {class: verdict(f)}, "else " + verdict(f), h("span", {class: "origin"}, sim.originText(f.fallbackOrigin))));
       rows.push(h("tr", {}, h("td", {class: "mono"}, f.kind + " " + sim.matchText(f.match), h("span", {class: "origin"}, sim.originText(f.origin))),
         h("td", {}, f.policy), h("td", {}, (f.sourceRanges || []).map(r => h("div", {class: "mono"}, r.prefix)), !f.sourceRanges && "everybody"), h("td", {}, ways)));
     }
@@ -269,7 +269,7 @@
       table("Backends, " + family, ["pool", "backend", "", "decided by"], rows));
   }
 
-  const verdict = f => f.empty === "drop" ? "dropped" : "refused";
+  const verdict = f => f.fallback === "drop" ? "dropped" : "refused";
   const leftOver = f => !(f.routes || []).length || f.routes[f.routes.length - 1].from !== "any";
   const poolText = p => (p.port.port || p.port.protocol) + " " + p.policy;
   function scope(from, f) {
@@ -326,7 +326,7 @@
     });
     const groups = new Map();
     for (const f of svc.frontends || []) {
-      const like = JSON.stringify([f.policy, f.port, (f.routes || []).map(r => [r.from, r.pool, r.snat]), leftOver(f) && f.empty, (f.sourceRanges || []).map(r => r.prefix)]);
+      const like = JSON.stringify([f.policy, f.port, (f.routes || []).map(r => [r.from, r.pool, r.snat]), leftOver(f) && f.fallback, (f.sourceRanges || []).map(r => r.prefix)]);
       if (!groups.has(like)) groups.set(like, []);
       groups.get(like).push(f);
     }

@@ -149,7 +149,7 @@ const sim = (() => {
         if (!answers) return this.frontend(vip);
         if ((f.routes || []).length > 0 || !this.can("NodePortBehindEmpty")) return this.frontend(vip, port.frontend);
         if (this.guards(f) && !this.admitted(f)) return {fate: "dropped"};
-        this.step(f.emptyOrigin, "no route: mode " + node.mode + " continues with node ports");
+        this.step(f.fallbackOrigin, "no route: mode " + node.mode + " continues with node ports");
       }
       if (answers) {
         const f = port.frontend;
@@ -299,16 +299,16 @@ const sim = (() => {
 
     noRoute(f) {
       if (!this.can("Refuses")) {
-        this.step(f.emptyOrigin, "no route: mode " + this.node.mode + " ignores the packet");
+        this.step(f.fallbackOrigin, "no route: mode " + this.node.mode + " ignores the packet");
         return {fate: "not ours"};
       }
       const vip = f.kind === "ExternalIP" || f.kind === "LoadBalancer";
       if (vip && this.fromNode && !this.can("EmptyFromNode") && !this.own(this.pkt.dst, this.dst)) {
-        this.step(f.emptyOrigin, "no route: mode " + this.node.mode + " ignores packets from the node itself to external addresses");
+        this.step(f.fallbackOrigin, "no route: mode " + this.node.mode + " ignores packets from the node itself to external addresses");
         return {fate: "not ours"};
       }
-      this.step(f.emptyOrigin, "no route: " + f.empty);
-      return {fate: f.empty === "drop" ? "dropped" : "rejected"};
+      this.step(f.fallbackOrigin, "no route: " + f.fallback);
+      return {fate: f.fallback === "drop" ? "dropped" : "rejected"};
     }
 
     unclaimed(local) {
@@ -357,8 +357,8 @@ const sim = (() => {
         }
         if ((f.routes || []).some(r => this.holds(r.from))) return;
         let where = "";
-        if (f.policy === "Local") where = " on node " + node.name + (f.empty === "drop" ? ", or the traffic policy Cluster" : "");
-        add(f.emptyOrigin, portText(f.port) + " must have a ready endpoint" + where);
+        if (f.policy === "Local") where = " on node " + node.name + (f.fallback === "drop" ? ", or the traffic policy Cluster" : "");
+        add(f.fallbackOrigin, portText(f.port) + " must have a ready endpoint" + where);
       };
       const ofNodePort = f => {
         if (!hasNodePorts(node.nodePorts, pkt.dst, true)) add(node.nodePorts.origin, "node ports must answer on " + this.dst + ", for the NodePort of " + portText(f.port));
