@@ -54,11 +54,15 @@ var errNoHistory = errors.New("no earlier revision of proxyc")
 // releaseApart is the number of commits between two releases if there are no tags.
 const releaseApart = 100
 
+// oldestReadable is the first commit with today's form of boot files, which each version must read
+// of the other.
+const oldestReadable = "2fd0c5c4b99d33b0d0d5bae67d634c18355d041b"
+
 // Previous builds proxyc at a revision, and returns the path of its executable in dir, and the
 // commit's name. The revision "" is the previous release: the newest tag before the last commit.
-// Without tags it is the commit releaseApart before it, or the first of a shallow clone. If the
-// source is no clone, has only one commit, or cannot be built, the error is one for which
-// NoHistory is true.
+// Without tags it is the commit releaseApart before it, or the first of a shallow clone, but not
+// older than oldestReadable. If the source is no clone, has only one commit, or cannot be built,
+// the error is one for which NoHistory is true.
 func Previous(ctx context.Context, dir, revision string) (binary, commit string, err error) {
 	if _, ok := prepared(proxyc); ok {
 		return "", "", fmt.Errorf("%w: nothing can be built here", errNoHistory)
@@ -82,6 +86,9 @@ func Previous(ctx context.Context, dir, revision string) (binary, commit string,
 				return "", "", err
 			}
 			revision = log[strings.LastIndexByte(log, '\n')+1:]
+		}
+		if _, err := git("merge-base", "--is-ancestor", revision, oldestReadable); err == nil {
+			revision = oldestReadable
 		}
 	}
 	if commit, err = git("rev-parse", "--verify", revision+"^{commit}"); err != nil {
