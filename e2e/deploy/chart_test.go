@@ -32,6 +32,7 @@ const (
 
 // TestMain silences Helm, which logs every link that it follows in the chart.
 func TestMain(m *testing.M) {
+	runTool()
 	log.SetOutput(io.Discard)
 	os.Exit(m.Run())
 }
