@@ -8,17 +8,19 @@
 #	-s FILE     snapshot of the cluster; NEW is then compared with the cluster
 #	-f FILE     contracts that must hold
 #	-p FILE     packets with expected results
+#	-n NODE     node on which the packets arrive
 #	-e EFFECTS  effects of the change that must not occur, such as opens,lost
 #
 # Options with an empty value have no effect.
 set -u
-config= snapshot= contracts= packets= effects= code=0
-while getopts c:s:f:p:e: option; do
+config= snapshot= contracts= packets= node= effects= code=0
+while getopts c:s:f:p:n:e: option; do
 	case $option in
 	c) config=$OPTARG ;;
 	s) snapshot=$OPTARG ;;
 	f) contracts=$OPTARG ;;
 	p) packets=$OPTARG ;;
+	n) node=$OPTARG ;;
 	e) effects=$OPTARG ;;
 	*) exit 2 ;;
 	esac
@@ -79,6 +81,6 @@ if [ -n "$contracts" ]; then
 	new assert -f "$contracts" >"$out/contracts.txt" || failed contracts $?
 fi
 if [ -n "$packets" ]; then
-	new trace --packets "$packets" >"$out/packets.txt" || failed packets $?
+	new trace ${node:+--node "$node"} --packets "$packets" >"$out/packets.txt" || failed packets $?
 fi
 exit $code
