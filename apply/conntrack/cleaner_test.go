@@ -279,6 +279,42 @@ func TestCleanerTriesAgain(t *testing.T) {
 	})
 }
 
+// A Cleaner deletes the flows of removed frontends that the one before it did not check.
+func TestCleanerResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		address := func(text string) []ir.Match {
+			return []ir.Match{{Addr: netip.MustParseAddr(text), Protocol: ir.UDP, Port: 53}}
+		}
+		failing := NewCleaner(time.Second, func(Cleaned) {})
+		failing.clean = func(context.Context, *Selector, func([]Stale) ([]Stale, error)) (int, error) {
+			return 0, errors.New("no buffer space")
+		}
+		w := to(t, newPod)
+		w.Removed = address("10.96.0.98")
+		failing.EndCommit(w)
+		failing.run(t.Context()) // failed: it waits again
+		failing.NoteRemoved(address("10.96.0.99"))
+		failing.clean = func(context.Context, *Selector, func([]Stale) ([]Stale, error)) (int, error) {
+			return 0, context.Canceled
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		failing.run(ended) // interrupted
+
+		c, k := cleaning(t, flow(1, newPod), entry(ir.UDP, "192.0.2.200:9", "10.96.0.98:53", oldPod), entry(ir.UDP, "192.0.2.200:9", "10.96.0.99:53", oldPod))
+		c.Resume(nil)
+		c.Resume(failing)
+		w = to(t, newPod)
+		w.All = true
+		w.Programs.IPv4.Services = []ir.Service{*w.Changes.IPv4[0].New}
+		c.BeginCommit()
+		c.EndCommit(w)
+		k.goOn <- struct{}{}
+		synctest.Wait()
+		left(t, k, flow(1, newPod))
+	})
+}
+
 // The set of flows that cannot be deleted is bounded.
 func TestCleanerForgets(t *testing.T) {
 	s := &scope{some: map[ir.Match]bool{}, removed: map[ir.Match]bool{}}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/node"
@@ -138,8 +139,9 @@ type process struct {
 	retry      retry
 	cluster    cluster
 	handover   handover
-	lastHealth *serve.Health // of the last session; nil before the first
-	stuck      bool          // a session did not end, and still uses its resources
+	lastHealth *serve.Health      // of the last session; nil before the first
+	lastFlows  *conntrack.Cleaner // of the last session; nil before the first
+	stuck      bool               // a session did not end, and still uses its resources
 
 	programmed atomic.Bool // rules for an API server's objects were applied once
 }

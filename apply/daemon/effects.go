@@ -36,6 +36,8 @@ func newEffects(s *session, checks checks) *effects {
 	e := &effects{checks: checks, localhost: &s.handover.localhost, condition: s.input.condition,
 		programmed: &s.programmed, proxies: servesLocalhost(cfg), metrics: s.metrics, faults: s.faults, log: s.log.Logger}
 	e.flows = conntrack.NewCleaner(cfg.SyncPeriod(), e.cleaned)
+	e.flows.Resume(s.lastFlows)
+	s.lastFlows = e.flows
 	e.localhost.Configure(e.log, e.localhostChanged)
 	if s.BootFrom != "" {
 		e.boot = &bootFile{files: s.Files, path: s.BootFrom, log: e.log}

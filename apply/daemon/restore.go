@@ -137,6 +137,10 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 
 // after does the work after a sync of restored Programs.
 func (h *restorer) after(s *reconcile.Sync, from string) (ok bool) {
+	if s.Incomplete {
+		h.effects.flows.NoteRemoved(s.Done.Removed)
+		return false
+	}
 	defer h.observer.record(s) // last, since readers of the status rely on the rest
 	if !h.settled(s) {
 		return false

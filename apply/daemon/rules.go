@@ -161,6 +161,10 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 
 // synced does the work after a sync.
 func (r *rules) synced(s *reconcile.Sync) {
+	if s.Incomplete {
+		r.effects.flows.NoteRemoved(s.Done.Removed)
+		return
+	}
 	defer r.observer.record(s) // last, since readers of the status rely on the rest
 	if !r.settled(s) {
 		return

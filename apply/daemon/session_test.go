@@ -75,6 +75,23 @@ func newTestSession(t *testing.T, mode string) *session {
 	return s
 }
 
+// The flows of frontends that a sync removed while the configuration changed are checked by the next
+// session.
+func TestInterruptedSync(t *testing.T) {
+	s := newTestSession(t, "nftables")
+	removed := []ir.Match{{Addr: netip.MustParseAddr("10.96.0.9"), Protocol: ir.UDP, Port: 53}}
+	s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Err: context.Canceled, Incomplete: true, Done: reconcile.Done{Removed: removed}})
+	next, err := newSession(s.process, s.config, nil, s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
+	next.rules.effects.flows.EndCommit(conntrack.Work{Programs: programs, All: true})
+	if next.rules.effects.pending() == "" {
+		t.Error("the next session does not check the flows")
+	}
+}
+
 // A commit that could not remove all stale objects counts once.
 func TestCleanupFailures(t *testing.T) {
 	s := newTestSession(t, "nftables")

@@ -125,6 +125,8 @@ func (r *Reconciler) finish(ctx context.Context, c *comparison) {
 	if errors.Is(s.Err, errReplace) {
 		r.next.replace, r.state.Known = true, r.known
 		r.state.doubt(r.Now())
+		s.Incomplete = true
+		r.Synced(s)
 		r.report()
 		return
 	}

@@ -61,6 +61,9 @@ type Sync struct {
 	Work         Work
 	Done         Done
 	Err          error
+	// Incomplete reports that the sync was interrupted or must be repeated. It may have removed
+	// frontends that the next one does not find.
+	Incomplete bool
 }
 
 // Reconciler schedules the syncs of a Writer's Dataplane to the Programs of a Source.
@@ -197,10 +200,11 @@ func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 
 // end reports a sync.
 func (r *Reconciler) end(ctx context.Context, s *Sync) {
-	if ctx.Err() != nil {
+	s.Incomplete = ctx.Err() != nil
+	r.Synced(s)
+	if s.Incomplete {
 		return
 	}
-	r.Synced(s)
 	r.report()
 	if s.Err == nil {
 		r.Tidy.first(ctx)

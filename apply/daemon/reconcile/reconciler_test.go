@@ -52,8 +52,10 @@ type world struct {
 	drift     chan struct{}
 	began     time.Time
 	log       []string
-	state     State        // as reported last
-	passed    atomic.Int64 // shows the race detector that what a test sets comes before pass
+	state     State // as reported last
+	// incomplete are the frontends that incomplete syncs removed.
+	incomplete []ir.Match
+	passed     atomic.Int64 // shows the race detector that what a test sets comes before pass
 }
 
 // run starts a Reconciler in a bubble whose time passes only while everybody waits.
@@ -76,6 +78,10 @@ func runWith(t *testing.T, set, play func(w *world)) {
 			line := time.Since(w.began).String() + " " + s.Kind.String()
 			if s.Err != nil {
 				line += ": " + s.Err.Error()
+			}
+			if s.Incomplete {
+				w.incomplete = append(w.incomplete, s.Done.Removed...)
+				return
 			}
 			w.log = append(w.log, line)
 			if s.Kind == Full && s.Err == nil {
@@ -121,6 +127,39 @@ func (w *world) logged(lines ...string) {
 	if diff := cmp.Diff(lines, w.log); diff != "" {
 		w.t.Errorf("syncs (-want +got):\n%s", diff)
 	}
+}
+
+// ending is a Dataplane whose commits end the Reconciler.
+type ending struct {
+	*fake
+	end func()
+}
+
+func (e *ending) Commit(ctx context.Context, plan apply.Plan) (apply.Result, error) {
+	e.end()
+	return e.fake.Commit(ctx, plan)
+}
+
+// Nobody would know of a frontend that is removed while the Reconciler ends.
+func TestReconcilerReportsInterruptedSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dataplane, writer := newWriter()
+		dataplane.rules = rules{{Namespace: "default", Name: "gone"}: 53}
+		ctx, cancel := context.WithCancel(t.Context())
+		writer.Dataplane = &ending{dataplane, cancel}
+		var incomplete []ir.Match
+		r := &Reconciler{Writer: *writer, Schedule: Schedule{Min: time.Second, Retry: time.Second, Full: time.Hour},
+			Source: &fakeSource{changed: make(chan struct{}, 1), last: want(), now: want()}, Report: func(State) {}, Now: time.Now, After: time.After,
+			Synced: func(s *Sync) {
+				if s.Incomplete {
+					incomplete = append(incomplete, s.Done.Removed...)
+				}
+			}}
+		r.Run(ctx)
+		if want := []ir.Match{{Port: 53}}; !cmp.Equal(incomplete, want, cmp.Comparer(func(a, b ir.Match) bool { return a == b })) {
+			t.Errorf("removed: %v, want %v", incomplete, want)
+		}
+	})
 }
 
 func TestReconcilerFollows(t *testing.T) {

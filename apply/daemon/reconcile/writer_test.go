@@ -156,7 +156,14 @@ func (p *fakePlan) Operations(yield func(apply.Operation) bool) {
 	}
 }
 
-func (p *fakePlan) RemovedFrontends() []ir.Match { return nil }
+func (p *fakePlan) RemovedFrontends() (removed []ir.Match) {
+	for name, port := range p.have {
+		if p.want[name] == 0 {
+			removed = append(removed, ir.Match{Port: port})
+		}
+	}
+	return removed
+}
 
 func (p *fakePlan) Without(objects map[string]bool) (apply.Plan, bool) {
 	rest := &fakePlan{have: maps.Clone(p.have), want: maps.Clone(p.want), part: true}
