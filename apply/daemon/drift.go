@@ -14,7 +14,8 @@ import (
 const (
 	// driftSpan is the period in which repairs are counted, and their log lines limited.
 	driftSpan = time.Minute
-	// driftLines bounds the log lines about repairs in driftSpan, except those about the first.
+	// driftLines bounds the log lines about operations in driftSpan, except those of the first
+	// repair, and those with the result of a repair.
 	driftLines = 25
 	// maxRepairs bounds the counted repairs.
 	maxRepairs = 1000
@@ -27,7 +28,8 @@ type drift struct {
 	now func() time.Time
 
 	began time.Time // start of the current driftSpan
-	lines int       // lines logged in it
+	lines int       // lines about operations logged in it
+	sums  int       // results logged in it
 	quiet int       // repairs in it that were not logged
 
 	mu      sync.Mutex
@@ -41,13 +43,11 @@ func (d *drift) logRepairs(done *reconcile.Done) {
 		if d.quiet > 0 {
 			d.log.Warn("another program keeps changing the rules: proxyc status shows how often", "not logged", d.quiet, "by", status.Authors(done.DriftBy))
 		}
-		d.began, d.lines, d.quiet = d.now(), 0, 0
+		d.began, d.lines, d.sums, d.quiet = d.now(), 0, 0, 0
 	}
-	lines := len(done.DriftGone) + len(done.DriftFirst) + 1
-	level := slog.LevelWarn
+	lines, more, level := len(done.DriftGone)+len(done.DriftFirst), done.DriftMore, slog.LevelWarn
 	if d.lines > 0 && d.lines+lines > driftLines {
-		d.quiet++
-		level = slog.LevelDebug
+		more, level = more+lines, slog.LevelDebug
 	} else {
 		d.lines += lines
 	}
@@ -61,8 +61,14 @@ func (d *drift) logRepairs(done *reconcile.Done) {
 			"have", strings.Join(op.Have, "; "), "want", strings.Join(op.Want, "; "))...)
 	}
 	args := []any{"operations", done.Drift.Total()}
-	if done.DriftMore > 0 {
-		args = append(args, "not logged", done.DriftMore)
+	if more > 0 {
+		args = append(args, "not logged", more)
+	}
+	if level = slog.LevelWarn; d.sums == driftLines {
+		d.quiet++
+		level = slog.LevelDebug
+	} else {
+		d.sums++
 	}
 	say("the rules are repaired", args...)
 }
