@@ -18,7 +18,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -144,11 +143,8 @@ func (s *StandIns) use(port int32, of string) {
 	s.used[port] = of
 }
 
-// Complete adds to a snapshot what a cluster would. written are the fields of its objects that the
-// Snapshot does not keep. node is the node that is reviewed. Complete returns the Services without
-// a ClusterIP of their own, with their object names in diagnostics.
-func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest.Written, node string) map[ir.Name]string {
-	services := snap.Services()
+// observe records the ports of Services.
+func (s *StandIns) observe(services []*snapshot.Service) {
 	for _, svc := range services {
 		for _, p := range svc.Ports {
 			for _, used := range []int32{p.Port, p.NodePort} {
@@ -158,6 +154,14 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 			}
 		}
 	}
+}
+
+// Complete adds to a snapshot what a cluster would. written are the fields of its objects that the
+// Snapshot does not keep. node is the node that is reviewed. Complete returns the Services without
+// a ClusterIP of their own, with their object names in diagnostics.
+func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest.Written, node string) map[ir.Name]string {
+	services := snap.Services()
+	s.observe(services)
 	pending := map[ir.Name]string{}
 	first := primary(snap)
 	c := cluster{StandIns: s, snap: snap, workloads: workloadsOf(snap), node: node}
@@ -182,41 +186,50 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 // a ClusterIP has what they gave it: nothing is missing.
 func (s *StandIns) allocate(svc *snapshot.Service, w *manifest.Written, first ir.Family) *snapshot.Service {
 	full := *svc
-	name := svc.Name.String()
-	if full.ClusterIP == "" {
-		if len(full.IPFamilies) == 0 {
-			full.IPFamilies = []string{first.String()}
-		}
-		if w.DualStack && len(full.IPFamilies) == 1 {
-			full.IPFamilies = append(slices.Clone(full.IPFamilies), otherFamily(full.IPFamilies[0]))
-		}
-		full.ClusterIPs = nil
-		for _, f := range full.IPFamilies {
-			full.ClusterIPs = append(full.ClusterIPs, s.addr(familyOf(f), "ClusterIP of "+name).String())
-		}
-		full.ClusterIP = full.ClusterIPs[0]
-	}
-	balancer := full.Type == string(corev1.ServiceTypeLoadBalancer)
-	if svc.ClusterIP != "" || !balancer && full.Type != string(corev1.ServiceTypeNodePort) {
+	if svc.ClusterIP != "" {
 		return &full
 	}
-	if !balancer || !w.NoNodePorts {
+	full.IPFamilies, full.ClusterIPs = familiesOf(svc, w, first), nil
+	for _, f := range full.IPFamilies {
+		full.ClusterIPs = append(full.ClusterIPs, s.addr(familyOf(f), "ClusterIP of "+svc.Name.String()).String())
+	}
+	full.ClusterIP = full.ClusterIPs[0]
+	s.fill(&full, w, len(full.LoadBalancer) == 0)
+	return &full
+}
+
+// familiesOf returns the families of a Service without ClusterIP.
+func familiesOf(svc *snapshot.Service, w *manifest.Written, first ir.Family) []string {
+	families := svc.IPFamilies
+	if len(families) == 0 {
+		families = []string{first.String()}
+	}
+	if w.DualStack() && len(families) == 1 {
+		families = append(slices.Clone(families), otherFamily(families[0]))
+	}
+	return families
+}
+
+// fill adds the ports that the type of a Service needs, and if balance is set the addresses of its load
+// balancer.
+func (s *StandIns) fill(full *snapshot.Service, w *manifest.Written, balance bool) {
+	name := full.Name.String()
+	if needsNodePorts(full) && !(balanced(full) && w.NoNodePorts) {
 		full.Ports = slices.Clone(full.Ports)
 		for i := range full.Ports {
 			if p := &full.Ports[i]; p.NodePort == 0 {
-				p.NodePort = s.port("of " + portName(svc, i))
+				p.NodePort = s.port("of " + portName(full, i))
 			}
 		}
 	}
-	if balancer && full.ExternalLocal && full.HealthPort == 0 {
+	if needsHealthPort(full) && full.HealthPort == 0 {
 		full.HealthPort = s.port("of " + name)
 	}
-	if balancer && len(full.LoadBalancer) == 0 {
+	if balanced(full) && balance {
 		for _, f := range full.IPFamilies {
 			full.LoadBalancer = append(full.LoadBalancer, snapshot.Ingress{IP: s.addr(familyOf(f), "LoadBalancer of "+name).String()})
 		}
 	}
-	return &full
 }
 
 // portName returns a Service and its port, by name or else by number.
@@ -277,9 +290,8 @@ func workloadsOf(snap *snapshot.Snapshot) map[string][]*snapshot.Workload {
 
 // Selected returns the workloads whose pods a Service selects.
 func Selected(workloads []*snapshot.Workload, selector map[string]string) (out []*snapshot.Workload) {
-	of := labels.SelectorFromSet(selector)
 	for _, w := range workloads {
-		if of.Matches(labels.Set(w.Labels)) {
+		if contains(w.Labels, selector) {
 			out = append(out, w)
 		}
 	}
@@ -289,30 +301,43 @@ func Selected(workloads []*snapshot.Workload, selector map[string]string) (out [
 // assume adds an EndpointSlice for each family of a Service and workload that it selects.
 func (c *cluster) assume(svc *snapshot.Service, w *manifest.Written) {
 	for _, load := range Selected(c.workloads[svc.Name.Namespace], w.Selector) {
-		ports := portsOf(svc, w, load)
-		for _, family := range svc.IPFamilies {
-			slice := &snapshot.EndpointSlice{
-				Name:        ir.Name{Namespace: svc.Name.Namespace, Name: strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", svc.Name.Name, load.Kind, load.Name.Name, family))},
-				Object:      snapshot.AssumedFrom + load.Object,
-				Service:     svc.Name,
-				AddressType: family,
-				Ports:       ports,
-				Endpoints:   c.pods(load, familyOf(family)),
-			}
+		for _, slice := range c.slicesOf(svc, portsOf(svc, w, load), load, span{0, c.number(load)}) {
 			c.snap.SetSlice(slice)
 		}
 	}
 }
 
-// pods returns the pods of a workload, each assumed to be ready. They are spread over the Nodes.
-// Without Nodes, they are on the node that is reviewed.
-func (c *cluster) pods(load *snapshot.Workload, family ir.Family) (out []snapshot.Endpoint) {
-	nodes := c.snap.Nodes()
-	n := load.Pods
-	if n == snapshot.PerNode {
-		n = max(1, len(nodes))
+// slicesOf returns an EndpointSlice for each family of a Service, with some pods of a workload.
+func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort, load *snapshot.Workload, pods span) (out []*snapshot.EndpointSlice) {
+	for _, family := range svc.IPFamilies {
+		out = append(out, &snapshot.EndpointSlice{
+			Name:        ir.Name{Namespace: svc.Name.Namespace, Name: strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", svc.Name.Name, load.Kind, load.Name.Name, family))},
+			Object:      snapshot.AssumedFrom + load.Object,
+			Service:     svc.Name,
+			AddressType: family,
+			Ports:       ports,
+			Endpoints:   c.pods(load, familyOf(family), pods),
+		})
 	}
-	for i := range n {
+	return out
+}
+
+// span is a range of the pods of a workload.
+type span struct{ from, to int }
+
+// number returns the number of pods of a workload.
+func (c *cluster) number(load *snapshot.Workload) int {
+	if load.Pods == snapshot.PerNode {
+		return max(1, len(c.snap.Nodes()))
+	}
+	return load.Pods
+}
+
+// pods returns some pods of a workload, each assumed to be ready. They are spread over the Nodes.
+// Without Nodes, they are on the node that is reviewed.
+func (c *cluster) pods(load *snapshot.Workload, family ir.Family, some span) (out []snapshot.Endpoint) {
+	nodes := c.snap.Nodes()
+	for i := some.from; i < some.to; i++ {
 		name := fmt.Sprintf("%s-%d", load.Name.Name, i)
 		if load.Kind == "Pod" {
 			name = load.Name.Name

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"maps"
 	"reflect"
 
 	"github.com/proxyc/proxyc/ir"
@@ -51,6 +52,25 @@ func (s *Snapshot) Update(o *Snapshot) Dirty {
 	replace(s.cidrs, o.cidrs, node)
 	s.skipped = o.skipped
 	return d
+}
+
+// Overlay adds the objects of o, which replace those of the same name, except Services, which the
+// caller merges. An object that o skips keeps its version in s.
+func (s *Snapshot) Overlay(o *Snapshot) {
+	for _, slice := range o.slices {
+		s.SetSlice(slice)
+	}
+	for object, l := range o.skipped {
+		if _, ok := s.skipped[object]; !ok {
+			s.skipped[object] = l
+		}
+	}
+	maps.Copy(s.legacy, o.legacy)
+	maps.Copy(s.nodes, o.nodes)
+	maps.Copy(s.cidrs, o.cidrs)
+	maps.Copy(s.workloads, o.workloads)
+	maps.Copy(s.backends, o.backends)
+	maps.Copy(s.customs, o.customs)
 }
 
 // ReplaceServices replaces all Services.

@@ -18,7 +18,9 @@ type Workload struct {
 	Object string // "Deployment shop/web", as in findings
 	Owner  string // the object that controls this one, such as "Deployment shop/web"; "" for none
 	// Pods is the number of pods that run at the same time; PerNode for one on each Node.
-	Pods        int
+	Pods int
+	// AnyNumber reports that the object does not set Pods, and that a cluster may have others.
+	AnyNumber   bool
 	Labels      map[string]string // of each pod
 	Ports       []corev1.ContainerPort
 	HostNetwork bool
@@ -55,6 +57,9 @@ func (s *Snapshot) AddCustom(namespace string) { s.customs[namespace] = true }
 
 // SetWorkload adds or replaces a workload.
 func (s *Snapshot) SetWorkload(w *Workload) { s.workloads[w.Object] = w }
+
+// DeleteWorkload removes a workload.
+func (s *Snapshot) DeleteWorkload(object string) { delete(s.workloads, object) }
 
 // HasWorkload reports whether there is a workload of an object.
 func (s *Snapshot) HasWorkload(object string) bool { return s.workloads[object] != nil }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -128,9 +130,12 @@ func nearKind(group, kind string) string {
 func decodeService(text []byte, read unmarshal) (object, []finding, error) {
 	var in corev1.Service
 	strict, err := read(text, &in)
+	targets := slices.ContainsFunc(in.Spec.Ports, func(p corev1.ServicePort) bool { return p.TargetPort != intstr.IntOrString{} })
 	defaultService(&in)
 	svc := snapshot.FromService(&in)
-	return object{name: svc.Object, written: writtenService(&in, svc.ProxyName), skipped: func() snapshot.Skipped { return skippedService(svc) },
+	written := writtenService(&in, svc.ProxyName)
+	written.NoTargets = !targets
+	return object{name: svc.Object, written: written, skipped: func() snapshot.Skipped { return skippedService(svc) },
 		has: func(s *snapshot.Snapshot) bool { return s.Service(svc.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetService(svc) },
 	}, append(strict, checkService(&in)...), err

@@ -21,13 +21,20 @@ import (
 // Written is the fields of an object that affect no packet and that lint checks.
 type Written struct {
 	Ignore       string               // annotation proxyc.dev/lint-ignore
+	Labels       map[string]string    // metadata.labels of Services and workloads
 	Selector     map[string]string    // spec.selector
 	TargetPorts  []intstr.IntOrString // spec.ports[i].targetPort, with the default
+	NoTargets    bool                 // no port has a targetPort, as in the output of proxyc snapshot
 	Sliced       bool                 // the Service is served and has a selector, so that any cluster has an EndpointSlice of it
-	DualStack    bool                 // spec.ipFamilyPolicy requests two families
+	FamilyPolicy string               // spec.ipFamilyPolicy
 	NoNodePorts  bool                 // spec.allocateLoadBalancerNodePorts is false
 	Distribution string               // spec.trafficDistribution
 	Kernel       string               // status.nodeInfo.kernelVersion
+}
+
+// DualStack reports whether a Service requests two families.
+func (w *Written) DualStack() bool {
+	return w.FamilyPolicy != "" && w.FamilyPolicy != string(corev1.IPFamilyPolicySingleStack)
 }
 
 // Written returns the written fields of all objects, by their names in
@@ -40,7 +47,7 @@ func writtenMeta(m *metav1.ObjectMeta) Written {
 
 func writtenService(s *corev1.Service, foreign bool) Written {
 	w := writtenMeta(&s.ObjectMeta)
-	w.Selector = s.Spec.Selector
+	w.Labels, w.Selector = s.Labels, s.Spec.Selector
 	for _, p := range s.Spec.Ports {
 		if p.TargetPort == (intstr.IntOrString{}) {
 			p.TargetPort = intstr.FromInt32(p.Port)
@@ -48,9 +55,7 @@ func writtenService(s *corev1.Service, foreign bool) Written {
 		w.TargetPorts = append(w.TargetPorts, p.TargetPort)
 	}
 	w.Sliced = len(w.Selector) > 0 && !foreign && s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
-	if p := s.Spec.IPFamilyPolicy; p != nil {
-		w.DualStack = *p != corev1.IPFamilyPolicySingleStack
-	}
+	w.FamilyPolicy = string(ptr.Deref(s.Spec.IPFamilyPolicy, ""))
 	w.NoNodePorts = !ptr.Deref(s.Spec.AllocateLoadBalancerNodePorts, true)
 	if d := s.Spec.TrafficDistribution; d != nil {
 		w.Distribution = *d

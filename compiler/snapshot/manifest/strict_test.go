@@ -50,7 +50,7 @@ func TestWritten(t *testing.T) {
 		t.Fatal(diags)
 	}
 	want := map[string]Written{
-		"Service x/a": {Ignore: "PX604", Selector: map[string]string{"app": "a"}, DualStack: true, NoNodePorts: true, Distribution: "PreferClose"},
+		"Service x/a": {Ignore: "PX604", Selector: map[string]string{"app": "a"}, NoTargets: true, FamilyPolicy: "PreferDualStack", NoNodePorts: true, Distribution: "PreferClose"},
 		"Node node1":  {Kernel: "6.1.0"},
 	}
 	if d := cmp.Diff(want, r.Written()); d != "" {

@@ -89,7 +89,8 @@ func decodeWorkload(kind string, pods func(*workloadFields) (int, *podTemplate))
 		if template == nil {
 			template = &podTemplate{}
 		}
-		w := &snapshot.Workload{Kind: kind, Name: name, Object: snapshot.ObjectName(kind, name), Pods: n, Labels: template.Metadata.Labels,
+		w := &snapshot.Workload{Kind: kind, Name: name, Object: snapshot.ObjectName(kind, name),
+			Pods: n, AnyNumber: in.Spec.Replicas == nil && kind != "Pod" && n != 0, Labels: template.Metadata.Labels,
 			HostNetwork: template.Spec.HostNetwork, NodeName: template.Spec.NodeName}
 		if owner := metav1.GetControllerOfNoCopy(&in.Metadata); owner != nil {
 			w.Owner = snapshot.ObjectName(owner.Kind, ir.Name{Namespace: name.Namespace, Name: owner.Name})
@@ -108,7 +109,9 @@ func decodeWorkload(kind string, pods func(*workloadFields) (int, *podTemplate))
 		if err != nil { // a Snapshot keeps no earlier version of a workload: see Keep
 			return object{name: w.Object, has: func(*snapshot.Snapshot) bool { return true }}, nil, err
 		}
-		return object{name: w.Object, written: writtenMeta(&in.Metadata),
+		written := writtenMeta(&in.Metadata)
+		written.Labels = in.Metadata.Labels
+		return object{name: w.Object, written: written,
 			has: func(s *snapshot.Snapshot) bool { return s.HasWorkload(w.Object) },
 			put: func(s *snapshot.Snapshot) { s.SetWorkload(w) },
 		}, nil, nil

@@ -1,0 +1,253 @@
+package assume
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// An Overlay is a set of manifests that is applied to the snapshot of a cluster.
+type Overlay struct {
+	Objects *snapshot.Snapshot
+	// Was are the written fields of the snapshot's objects. Written are those of all objects, where
+	// those of the Overlay have replaced the snapshot's.
+	Was, Written map[string]manifest.Written
+	Prune        []Selection
+	Node         string // of assumed pods if there are no Nodes
+	// OnlyReal leaves out what has a stand-in instead of an address.
+	OnlyReal bool
+}
+
+// A Selection selects objects by namespace and labels, both if both are set.
+type Selection struct {
+	Namespace string
+	Labels    map[string]string
+	text      string
+}
+
+// has reports whether an object is selected.
+func (s *Selection) has(name ir.Name, labels map[string]string) bool {
+	return (s.Namespace == "" || s.Namespace == name.Namespace) && contains(labels, s.Labels)
+}
+
+// ParseSelection parses KEY=VALUE pairs with commas between them, in which key namespace is that of the
+// object and any other a label.
+func ParseSelection(text string) (s Selection, err error) {
+	s.text = text
+	for pair := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" || key == "namespace" && (value == "" || s.Namespace != "") {
+			return s, fmt.Errorf("must be namespace=NAME, LABEL=VALUE, or both with a comma, got %q", text)
+		}
+		if key == "namespace" {
+			s.Namespace = value
+			continue
+		}
+		if s.Labels == nil {
+			s.Labels = map[string]string{}
+		}
+		s.Labels[key] = value
+	}
+	return s, nil
+}
+
+// contains reports whether labels have all pairs of a selector.
+func contains(labels, selector map[string]string) bool {
+	for key, value := range selector {
+		if has, ok := labels[key]; !ok || has != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Check returns an error about a Selection that selects nothing.
+func (o *Overlay) Check(snap *snapshot.Snapshot) error {
+	for _, s := range o.Prune {
+		found, labelled := false, false
+		for _, of := range []*snapshot.Snapshot{snap, o.Objects} {
+			written := o.Was
+			if of == o.Objects {
+				written = o.Written
+			}
+			for _, svc := range of.Services() {
+				labels := written[svc.Object].Labels
+				found, labelled = found || s.has(svc.Name, labels), labelled || of == snap && len(labels) > 0
+			}
+			for _, w := range of.Workloads() {
+				found = found || s.has(w.Name, written[w.Object].Labels)
+			}
+		}
+		switch {
+		case len(s.Labels) > 0 && !labelled:
+			return errors.New("--prune: no Service of the snapshot has labels: save the snapshot with kubectl get -o yaml, or use namespace=NAME")
+		case !found:
+			return fmt.Errorf("--prune: must select an object of the snapshot or the overlay, got %q", s.text)
+		}
+	}
+	return nil
+}
+
+// Apply changes a snapshot as kubectl apply of the manifests would, and as the controllers of the
+// cluster would then. It keeps what they allocated. A manifest that the API server rejects is a
+// finding, and the snapshot keeps its object.
+func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) {
+	s.observe(snap.Services())
+	a := &applied{Overlay: o, cluster: cluster{StandIns: s, snap: snap, node: o.Node},
+		before: map[ir.Name]*snapshot.Service{}, namespaces: map[string][]*pod{}, byName: map[ir.Name]*pod{}, at: map[place]*pod{}, missing: map[*snapshot.Workload]span{}}
+	snap.Overlay(o.Objects)
+	for _, svc := range o.Objects.Services() {
+		old := snap.Service(svc.Name)
+		if old != nil {
+			if why := immutable(svc, old); why != nil {
+				o.Written[svc.Object] = o.Was[svc.Object]
+				found.Add(*why)
+				continue
+			}
+			svc = a.merge(svc, old)
+		}
+		a.before[svc.Name] = old
+		snap.SetService(svc)
+		snap.Unskip(svc.Object)
+		a.namespaces[svc.Name.Namespace] = nil
+	}
+	gone := a.prune()
+	for _, w := range append(o.Objects.Workloads(), gone...) {
+		a.namespaces[w.Name.Namespace] = nil
+	}
+	a.workloads = workloadsOf(snap)
+	for _, w := range gone {
+		a.workloads[w.Name.Namespace] = append(a.workloads[w.Name.Namespace], w)
+	}
+	a.findPods()
+	for _, svc := range snap.Services() {
+		if _, ok := a.namespaces[svc.Name.Namespace]; ok {
+			a.derive(svc)
+		}
+	}
+	return found
+}
+
+func hasClusterIP(s *snapshot.Service) bool {
+	return s.Type != string(corev1.ServiceTypeExternalName) && s.ClusterIP != ""
+}
+
+// immutable returns the finding about a change of the ClusterIP, which the API server rejects.
+func immutable(svc, old *snapshot.Service) *diag.Diagnostic {
+	if !hasClusterIP(svc) || !hasClusterIP(old) || svc.ClusterIP == old.ClusterIP {
+		return nil
+	}
+	return &diag.Diagnostic{Severity: diag.Error, Code: diag.VIPValue, Object: svc.Object, Path: "spec.clusterIP",
+		Msg:  fmt.Sprintf("must be %s, as in the snapshot, got %s: the API server rejects the change, and the object of the snapshot is kept", old.ClusterIP, diag.Quote(svc.ClusterIP)),
+		Hint: "remove it, or delete the Service first"}
+}
+
+// merge returns a Service after kubectl apply of its manifest. Fields of the manifest win, and those
+// that it does not set have the default. What was allocated is kept while the type needs it, as in
+// patchAllocatedValues and dropTypeDependentFields of the API server.
+func (a *applied) merge(svc, old *snapshot.Service) *snapshot.Service {
+	w, was := a.Written[svc.Object], a.Was[svc.Object]
+	policy := cmp.Or(w.FamilyPolicy, was.FamilyPolicy)
+	changed := policy != was.FamilyPolicy
+	w.FamilyPolicy = policy
+	a.Written[svc.Object] = w
+	out := *svc
+	out.Created, out.LoadBalancer = old.Created, nil
+	if svc.Type != string(corev1.ServiceTypeExternalName) && hasClusterIP(old) {
+		out.ClusterIP = old.ClusterIP
+		if len(svc.ClusterIPs) <= len(old.ClusterIPs) {
+			out.ClusterIPs, out.IPFamilies = old.ClusterIPs, old.IPFamilies
+		}
+		if n := min(1, len(out.ClusterIPs)); policy == string(corev1.IPFamilyPolicySingleStack) {
+			out.ClusterIPs, out.IPFamilies = out.ClusterIPs[:n], out.IPFamilies[:min(1, len(out.IPFamilies))]
+		}
+	}
+	out.Ports = slices.Clone(svc.Ports)
+	if needsNodePorts(svc) && needsNodePorts(old) {
+		keepNodePorts(out.Ports, old.Ports)
+	}
+	if needsHealthPort(svc) && needsHealthPort(old) && svc.HealthPort == 0 {
+		out.HealthPort = old.HealthPort
+	}
+	if balanced(svc) && balanced(old) {
+		out.LoadBalancer = old.LoadBalancer
+	}
+	if a.OnlyReal || !hasClusterIP(&out) || out.ClusterIP == corev1.ClusterIPNone {
+		return &out
+	}
+	if len(out.IPFamilies) == 1 && changed && w.DualStack() && (policy == string(corev1.IPFamilyPolicyRequireDualStack) || a.serves(otherFamily(out.IPFamilies[0]))) {
+		second := otherFamily(out.IPFamilies[0])
+		out.IPFamilies = []string{out.IPFamilies[0], second}
+		out.ClusterIPs = []string{out.ClusterIP, a.addr(familyOf(second), "ClusterIP of "+svc.Name.String()).String()}
+	}
+	a.fill(&out, &w, !balanced(old))
+	return &out
+}
+
+// serves reports whether the cluster has Services of a family.
+func (a *applied) serves(family string) bool {
+	return slices.ContainsFunc(a.snap.Services(), func(s *snapshot.Service) bool { return slices.Contains(s.IPFamilies, family) })
+}
+
+func balanced(s *snapshot.Service) bool { return s.Type == string(corev1.ServiceTypeLoadBalancer) }
+
+func needsNodePorts(s *snapshot.Service) bool {
+	return balanced(s) || s.Type == string(corev1.ServiceTypeNodePort)
+}
+
+func needsHealthPort(s *snapshot.Service) bool { return balanced(s) && s.ExternalLocal }
+
+// keepNodePorts sets the missing node ports to those of the same port and protocol, whose list item
+// apply merges, or else of the same name, as the API server does.
+func keepNodePorts(ports, old []snapshot.ServicePort) {
+	used := map[int32]bool{}
+	for _, p := range ports {
+		used[p.NodePort] = true
+	}
+	for _, same := range []func(p, o *snapshot.ServicePort) bool{
+		func(p, o *snapshot.ServicePort) bool { return p.Port == o.Port && p.Protocol == o.Protocol },
+		func(p, o *snapshot.ServicePort) bool { return p.Name == o.Name },
+	} {
+		for i := range ports {
+			for j := range old {
+				if p, o := &ports[i], &old[j]; p.NodePort == 0 && same(p, o) && !used[o.NodePort] {
+					p.NodePort, used[o.NodePort] = o.NodePort, true
+				}
+			}
+		}
+	}
+}
+
+// prune removes the selected objects that the Overlay lacks, and returns the workloads among them,
+// without pods.
+func (a *applied) prune() (gone []*snapshot.Workload) {
+	selected := func(object string, name ir.Name) bool {
+		return slices.ContainsFunc(a.Prune, func(s Selection) bool { return s.has(name, a.Was[object].Labels) })
+	}
+	api := ir.Name{Namespace: corev1.NamespaceDefault, Name: "kubernetes"} // the API server's own
+	for _, svc := range a.snap.Services() {
+		if svc.Name == api || a.Objects.Service(svc.Name) != nil || !selected(svc.Object, svc.Name) {
+			continue
+		}
+		a.snap.DeleteService(svc.Name)
+		a.replace(svc.Name, nil)
+	}
+	for _, w := range a.snap.Workloads() {
+		if !a.Objects.HasWorkload(w.Object) && selected(w.Object, w.Name) {
+			a.snap.DeleteWorkload(w.Object)
+			none := *w
+			none.Pods, none.AnyNumber = 0, false
+			gone = append(gone, &none)
+		}
+	}
+	return gone
+}

@@ -1,0 +1,247 @@
+package assume
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+)
+
+// apply decodes a snapshot and manifests, applies these, and completes the result for node n1.
+func apply(t *testing.T, s *StandIns, cluster, manifests string, prune ...string) (*snapshot.Snapshot, []string) {
+	t.Helper()
+	snap, r := snapshot.New(), manifest.Reader{}
+	o := Overlay{Objects: snapshot.New(), Was: map[string]manifest.Written{}, Node: "n1"}
+	diags := r.Decode(snap, "cluster", []byte(cluster), false)
+	for object, w := range r.Written() {
+		o.Was[object] = w
+	}
+	diags.Add(r.Decode(o.Objects, "manifests", []byte(manifests), false)...)
+	if diags.HasErrors() {
+		t.Fatal(diags)
+	}
+	o.Written = r.Written()
+	for _, text := range prune {
+		selection, err := ParseSelection(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Prune = append(o.Prune, selection)
+	}
+	var found []string
+	for _, d := range s.Apply(snap, &o) {
+		found = append(found, d.String())
+	}
+	s.Complete(snap, r.Written(), "n1")
+	return snap, found
+}
+
+// describe returns the fields of a Service that the API server allocates, with the names of stand-ins.
+func describe(s *StandIns, svc *snapshot.Service) string {
+	name := func(text string) string {
+		if a, err := netip.ParseAddr(text); err == nil && s.Name(a) != "" {
+			return s.Name(a)
+		}
+		return text
+	}
+	port := func(p int32) string {
+		if standIn := s.PortName(p); standIn != "" {
+			return standIn
+		}
+		return fmt.Sprint(p)
+	}
+	words := []string{svc.Type}
+	for _, a := range svc.ClusterIPs {
+		words = append(words, name(a))
+	}
+	words = append(words, svc.IPFamilies...)
+	for _, p := range svc.Ports {
+		words = append(words, fmt.Sprintf("%s:%d:%s", p.Name, p.Port, port(p.NodePort)))
+	}
+	if svc.HealthPort != 0 {
+		words = append(words, "health "+port(svc.HealthPort))
+	}
+	for _, in := range svc.LoadBalancer {
+		words = append(words, name(in.IP))
+	}
+	return strings.Join(append(words, svc.SourceRanges...), " ")
+}
+
+// What was allocated stays while the type needs it, and the rest is that of the manifest.
+func TestApplyServices(t *testing.T) {
+	const balanced = "type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32000, clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ipFamilies: [IPv4], ipFamilyPolicy: SingleStack, " +
+		"loadBalancerSourceRanges: [192.0.2.0/24], ports: [{name: a, port: 80, protocol: TCP, nodePort: 30080}, {name: b, port: 81, protocol: TCP, nodePort: 30081}]}\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}"
+	const dual = "type: ClusterIP, clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1, fd00::1], ipFamilies: [IPv4, IPv6], ipFamilyPolicy: PreferDualStack, ports: [{port: 80, protocol: TCP}]"
+	const single = "type: ClusterIP, clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ipFamilies: [IPv4], ipFamilyPolicy: SingleStack, ports: [{port: 80, protocol: TCP}]"
+	const local = "type: LoadBalancer, externalTrafficPolicy: Local, "
+	const ab = "ports: [{name: a, port: 80}, {name: b, port: 81}]"
+	tests := []struct{ name, was, manifest, want string }{
+		{"the same", balanced, local + "loadBalancerSourceRanges: [192.0.2.0/24], " + ab,
+			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:30081 health 32000 203.0.113.1 192.0.2.0/24"},
+		{"source ranges are removed", balanced, local + ab, "LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:30081 health 32000 203.0.113.1"},
+		{"policy Cluster", balanced, "type: LoadBalancer, " + ab, "LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:30081 203.0.113.1"},
+		{"type NodePort", balanced, "type: NodePort, " + ab, "NodePort 10.96.0.1 IPv4 a:80:30080 b:81:30081"},
+		{"type ClusterIP", balanced, ab, "ClusterIP 10.96.0.1 IPv4 a:80:0 b:81:0"},
+		{"type ExternalName", balanced, "type: ExternalName, externalName: example.com", "ExternalName"},
+		{"ports swap names", balanced, local + "ports: [{name: b, port: 80}, {name: a, port: 81}]", "LoadBalancer 10.96.0.1 IPv4 b:80:30080 a:81:30081 health 32000 203.0.113.1"},
+		{"another port", balanced, local + "ports: [{name: a, port: 8080}]", "LoadBalancer 10.96.0.1 IPv4 a:8080:30080 health 32000 203.0.113.1"},
+		{"a new port", balanced, local + "ports: [{name: a, port: 80}, {name: b, port: 81}, {name: c, port: 82}]",
+			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:30081 c:82:of shop/web:c health 32000 203.0.113.1"},
+		{"no new node ports", balanced, local + "allocateLoadBalancerNodePorts: false, ports: [{name: a, port: 80}, {name: c, port: 82}]",
+			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 c:82:0 health 32000 203.0.113.1"},
+		{"a node port that another port had", balanced, local + "ports: [{name: a, port: 80, nodePort: 30081}, {name: b, port: 81}]",
+			"LoadBalancer 10.96.0.1 IPv4 a:80:30081 b:81:of shop/web:b health 32000 203.0.113.1"},
+		{"type LoadBalancer", single, "type: LoadBalancer, ports: [{port: 80}]", "LoadBalancer 10.96.0.1 IPv4 :80:of shop/web:80 LoadBalancer of shop/web"},
+		{"two families stay", dual, "ports: [{port: 80}]", "ClusterIP 10.96.0.1 fd00::1 IPv4 IPv6 :80:0"},
+		{"two families stay with an address", dual, "clusterIP: 10.96.0.1, ports: [{port: 80}]", "ClusterIP 10.96.0.1 fd00::1 IPv4 IPv6 :80:0"},
+		{"one family", dual, "ipFamilyPolicy: SingleStack, ports: [{port: 80}]", "ClusterIP 10.96.0.1 IPv4 :80:0"},
+		{"a second family", single, "ipFamilyPolicy: RequireDualStack, ports: [{port: 80}]", "ClusterIP 10.96.0.1 ClusterIP of shop/web IPv4 IPv6 :80:0"},
+		{"no second family in the cluster", single, "ipFamilyPolicy: PreferDualStack, ports: [{port: 80}]", "ClusterIP 10.96.0.1 IPv4 :80:0"},
+		{"no family to add", strings.Replace(single, "SingleStack", "PreferDualStack", 1), "ipFamilyPolicy: PreferDualStack, ports: [{port: 80}]", "ClusterIP 10.96.0.1 IPv4 :80:0"},
+		{"from ExternalName", "type: ExternalName, externalName: example.com", "ports: [{port: 80}]", "ClusterIP ClusterIP of shop/web IPv4 :80:0"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var s StandIns
+			snap, found := apply(t, &s, service("web", tt.was), service("web", tt.manifest))
+			if got := describe(&s, snap.Services()[0]); got != tt.want || found != nil {
+				t.Errorf("got  %s\nwant %s\n%v", got, tt.want, found)
+			}
+		})
+	}
+	var s StandIns
+	for _, ip := range []string{"10.96.0.9", "None"} {
+		snap, found := apply(t, &s, service("web", single), service("web", "clusterIP: "+ip+", ports: [{port: 81}]"))
+		if svc := snap.Services()[0]; svc.ClusterIP != "10.96.0.1" || svc.Ports[0].Port != 80 || len(found) != 1 || !strings.Contains(found[0], "the API server rejects the change") {
+			t.Errorf("%s: the Service is %v, findings %q", ip, svc, found)
+		}
+	}
+}
+
+func sliceOf(service, name, family, ports string, endpoints ...string) string {
+	text := fmt.Sprintf("---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {namespace: shop, name: %s, labels: {kubernetes.io/service-name: %s}}\naddressType: %s\nports: [%s]\nendpoints:\n", name, service, family, ports)
+	for _, e := range endpoints {
+		pod, rest, _ := strings.Cut(e, "@")
+		addr, node, _ := strings.Cut(rest, " ")
+		node, more, _ := strings.Cut(node, " ")
+		text += fmt.Sprintf("- {addresses: [%q], nodeName: %s, targetRef: {kind: Pod, name: %s}%s}\n", addr, node, pod, more)
+	}
+	return text
+}
+
+// Endpoints stay as far as they apply. Others are added or removed, as the cluster would.
+func TestApplyEndpoints(t *testing.T) {
+	const web = "clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ipFamilies: [IPv4], ipFamilyPolicy: SingleStack, selector: {app: web}, ports: [{name: http, port: 80, protocol: TCP, targetPort: http}]"
+	const http = "{name: http, port: 8080, protocol: TCP}"
+	const template = "template: {metadata: {labels: {app: web}}, spec: {containers: [{ports: [{name: http, containerPort: 8080}]}]}}"
+	const given = "selector: {app: web}, ports: [{name: http, port: 80, targetPort: http}]"
+	const nodes = "---\n{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: z1}}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n" +
+		"---\n{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {topology.kubernetes.io/zone: z2}}, status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}}\n"
+	const one, two = "web-7d4b9c8f6d-2x4zb@10.0.0.1 n1", "web-7d4b9c8f6d-5hkrt@10.0.0.2 n2"
+	base := nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, one, two)
+	deployment := func(spec string) string { return workload("apps/v1", "Deployment", "web", spec) }
+	const first = "EndpointSlice shop/web-1: "
+	tests := []struct {
+		name, was, manifests string
+		prune                string
+		want                 []string
+	}{
+		{name: "the same", manifests: service("web", given) + deployment("replicas: 2, "+template),
+			want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "only the workload, no number", manifests: deployment(template),
+			want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "one more", manifests: deployment("replicas: 3, " + template),
+			want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`, `assumed from Deployment shop/web: pod 2 of Deployment shop/web on "n1", http=8080`}},
+		{name: "one less: not the one that is ready", was: nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, one+" , conditions: {ready: false}", two),
+			manifests: deployment("replicas: 1, " + template), want: []string{first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "none", manifests: deployment("replicas: 0, " + template)},
+		{name: "a terminating pod does not count", was: nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, one+" , conditions: {terminating: true}", two),
+			manifests: deployment("replicas: 1, " + template), want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "a StatefulSet loses its last pod", was: nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, "web-10@10.0.0.1 n1", "web-9@10.0.0.2 n2"),
+			manifests: workload("apps/v1", "StatefulSet", "web", "replicas: 1, "+template), want: []string{first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "the pods of another workload stay", was: nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, one, "web-canary-7d4b9c8f6d-5hkrt@10.0.0.2 n2"),
+			manifests: deployment("replicas: 1, " + template), want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "another workload comes", manifests: workload("apps/v1", "Deployment", "web-canary", "replicas: 1, "+template),
+			want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`, `assumed from Deployment shop/web-canary: pod 0 of Deployment shop/web-canary on "n1", http=8080`}},
+		{name: "names that a person wrote", was: nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, "web-a@10.0.0.1 n1", "web-b@10.0.0.2 n2"),
+			manifests: deployment("replicas: 1, " + template), want: []string{first + `10.0.0.1 on "n1", http=8080`}},
+		{name: "a pruned workload", was: base + deployment("replicas: 2, "+template), manifests: service("web", given), prune: "namespace=shop"},
+		{name: "other labels of the pods", manifests: deployment(strings.Replace(template, "app: web", "app: wep", 1))},
+		{name: "another target", manifests: service("web", strings.Replace(given, "targetPort: http", "targetPort: 9090", 1)),
+			want: []string{first + `10.0.0.1 on "n1", http=9090`, first + `10.0.0.2 on "n2", http=9090`}},
+		{name: "another name of the port", manifests: service("web", strings.Replace(given, "name: http", "name: web", 1)),
+			want: []string{first + `10.0.0.1 on "n1", web=8080`, first + `10.0.0.2 on "n2", web=8080`}},
+		{name: "a target that no container has", manifests: service("web", strings.Replace(given, "targetPort: http", "targetPort: htp", 1)) + deployment(template),
+			want: []string{first + `10.0.0.1 on "n1", `, first + `10.0.0.2 on "n2", `}},
+		{name: "another port of the container", manifests: deployment(strings.Replace(template, "8080", "9090", 1)),
+			want: []string{first + `10.0.0.1 on "n1", http=9090`, first + `10.0.0.2 on "n2", http=9090`}},
+		{name: "the network of the node", manifests: deployment(strings.Replace(template, "spec: {", "spec: {hostNetwork: true, ", 1)),
+			want: []string{first + `192.0.2.1 on "n1", http=8080`, first + `192.0.2.2 on "n2", http=8080`}},
+		{name: "no longer the network of the node", was: nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, "web-7d4b9c8f6d-2x4zb@192.0.2.1 n1"),
+			manifests: deployment(template), want: []string{first + `pod 0 of Deployment shop/web on "n1", http=8080`}},
+		{name: "a selector that no pod has", manifests: service("web", strings.Replace(given, "app: web", "app: wep", 1))},
+		{name: "a selector with a label that may be missing", manifests: service("web", strings.Replace(given, "app: web", "app: web, tier: a", 1))},
+		{name: "a selector without one of two labels", was: strings.Replace(base, "app: web", "app: web, tier: a", 1), manifests: service("web", given),
+			want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "a new Service of the same pods", was: strings.NewReplacer("name: web}", "name: old}", "service-name: web", "service-name: old").Replace(base), manifests: service("web", given),
+			want: []string{"assumed from " + first + `10.0.0.1 on "n1", http=8080`, "assumed from " + first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "no selector before: the endpoints are someone's own", was: strings.Replace(base, "selector: {app: web}, ", "", 1), manifests: service("web", given),
+			want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "v1 Endpoints", was: nodes + service("web", web) + "---\n{apiVersion: v1, kind: Endpoints, metadata: {namespace: shop, name: web}, subsets: [{addresses: [{ip: 10.0.0.1, nodeName: n1, targetRef: {kind: Pod, name: web-a}}, {ip: 10.0.0.2, nodeName: n2, targetRef: {kind: Pod, name: web-b}}], ports: [{name: http, port: 8080}]}]}\n",
+			manifests: deployment("replicas: 1, " + template), want: []string{`Endpoints shop/web: 10.0.0.1 on "n1", http=8080`}},
+		{name: "the manifests have the EndpointSlice", manifests: service("web", given) + deployment("replicas: 0, "+template) + sliceOf("web", "web-1", "IPv4", http, "web-a@10.0.0.9 n1"),
+			want: []string{first + `10.0.0.9 on "n1", http=8080`}},
+		{name: "a second family", manifests: service("web", "ipFamilyPolicy: RequireDualStack, "+given),
+			want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`,
+				"assumed from " + first + `pod web-7d4b9c8f6d-2x4zb on "n1", http=8080`, "assumed from " + first + `pod web-7d4b9c8f6d-5hkrt on "n2", http=8080`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var s StandIns
+			if tt.was == "" {
+				tt.was = base
+			}
+			var prune []string
+			if tt.prune != "" {
+				prune = []string{tt.prune}
+			}
+			snap, found := apply(t, &s, tt.was, tt.manifests, prune...)
+			slices.Sort(tt.want)
+			if d := cmp.Diff(tt.want, endpoints(&s, snap)); d != "" || found != nil {
+				t.Errorf("%v (-want +got):\n%s", found, d)
+			}
+		})
+	}
+}
+
+// New endpoints have hints where the others do, and all have those of a new traffic distribution.
+func TestApplyHints(t *testing.T) {
+	const hinted = ", hints: {forZones: [{name: z1}]}"
+	base := "---\n{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: z1}}}\n" +
+		service("web", "clusterIP: 10.96.0.1, ipFamilies: [IPv4], selector: {app: web}, trafficDistribution: PreferClose, ports: [{port: 80, protocol: TCP}]") +
+		sliceOf("web", "web-1", "IPv4", `{name: "", port: 80, protocol: TCP}`, "web-0@10.0.0.1 n1 "+hinted)
+	load := workload("apps/v1", "StatefulSet", "web", "replicas: 2, template: {metadata: {labels: {app: web}}}")
+	for distribution, want := range map[string]string{"PreferClose": "[z1] [], [z1] []", "PreferSameNode": "[z1] [n1], [z1] [n1]", "": "[] [], [] []"} {
+		spec := "selector: {app: web}, ports: [{port: 80}]"
+		if distribution != "" {
+			spec += ", trafficDistribution: " + distribution
+		}
+		var s StandIns
+		snap, _ := apply(t, &s, base, service("web", spec)+load)
+		var got []string
+		for _, slice := range snap.Slices(snap.Services()[0].Name) {
+			for i := range slice.Endpoints {
+				got = append(got, fmt.Sprint(slice.Endpoints[i].ZoneHints(), " ", slice.Endpoints[i].NodeHints()))
+			}
+		}
+		if got := strings.Join(got, ", "); got != want {
+			t.Errorf("%q: got %s, want %s", distribution, got, want)
+		}
+	}
+}
