@@ -30,8 +30,8 @@ type diffCmd struct {
 // Run compiles both sides, and prints the flows or lines that differ.
 func (c *diffCmd) Run(e *env) error {
 	ctx := context.Background()
-	if c.NewConfig == "" && len(c.NewSnapshot) == 0 && c.NewMode == nil {
-		return errors.New("nothing to compare with: use --new-config, --new-snapshot or --new-mode")
+	if c.NewConfig == "" && len(c.NewSnapshot)+len(c.Overlay) == 0 && c.NewMode == nil {
+		return errors.New("nothing to compare with: use --new-config, --new-snapshot, --new-mode or --overlay")
 	}
 	write, byFlow := diff.Form(c.Output)
 	if !byFlow && c.chosen() {
@@ -101,7 +101,8 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 		return nil, nil, err
 	}
 	c.wholeFiles, c.anyNode = true, c.chosen()
-	was, err = c.load(start())
+	before := c.withoutOverlay()
+	was, err = before.load(start())
 	if err != nil && !errors.Is(err, errReported) {
 		return nil, nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -33,19 +34,21 @@ type configFlags struct {
 // input is the input of every command that compiles.
 type input struct {
 	configFlags
-	Snapshot       []string `short:"s" placeholder:"FILE" sep:"none" help:"Snapshot of the cluster: a file, a directory, or - for standard input. It contains Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them, compressed with gzip or not. Of a directory, all .yaml, .yml and .json files are read, with or without .gz, except hidden ones. May be repeated."`
-	Limit          byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
-	Each           bool     `name:"all-findings" help:"Print each finding, instead of one line for many alike."`
-	anyNode        bool     // the node name is irrelevant
-	noSnapshot     bool     // the snapshot is optional
-	wholeFiles     bool     // a truncated or empty file is an error
-	asWritten      bool     // report fields that rules do not use, for lint
-	onlyReal       bool     // the snapshot is not completed: the output is for a kernel
-	modeFlag       string   // name of the mode flag; "" for --mode
-	NodeAddress    []string `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. IP may have a prefix length. May be repeated."`
-	Live           bool     `help:"Use the addresses of this machine's network interfaces."`
-	HNSNetworkType string   `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network (mode kernelspace): L2Bridge or Overlay."`
-	HNSEndpoint    []string `name:"hns-endpoint" placeholder:"IP" help:"Address of a local HNS endpoint (mode kernelspace). The endpoint is local, regardless of nodeName. May be repeated."`
+	Snapshot       []string    `short:"s" placeholder:"FILE" sep:"none" help:"Snapshot of the cluster: a file, a directory, or - for standard input. It contains Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them, compressed with gzip or not. Of a directory, all .yaml, .yml and .json files are read, with or without .gz, except hidden ones. May be repeated."`
+	Overlay        []string    `placeholder:"FILE" sep:"none" help:"Manifests to apply to the snapshot, as kubectl apply would: a file, a directory, or - for standard input. May be repeated."`
+	Prune          []selection `placeholder:"SELECTION" sep:"none" help:"Remove the selected Services and workloads that --overlay lacks, as kubectl apply --prune would. SELECTION is namespace=NAME, LABEL=VALUE, or both with a comma. May be repeated."`
+	Limit          byteSize    `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
+	Each           bool        `name:"all-findings" help:"Print each finding, instead of one line for many alike."`
+	anyNode        bool        // the node name is irrelevant
+	noSnapshot     bool        // the snapshot is optional
+	wholeFiles     bool        // a truncated or empty file is an error
+	asWritten      bool        // report fields that rules do not use, for lint
+	onlyReal       bool        // the snapshot is not completed: the output is for a kernel
+	modeFlag       string      // name of the mode flag; "" for --mode
+	NodeAddress    []string    `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. IP may have a prefix length. May be repeated."`
+	Live           bool        `help:"Use the addresses of this machine's network interfaces."`
+	HNSNetworkType string      `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network (mode kernelspace): L2Bridge or Overlay."`
+	HNSEndpoint    []string    `name:"hns-endpoint" placeholder:"IP" help:"Address of a local HNS endpoint (mode kernelspace). The endpoint is local, regardless of nodeName. May be repeated."`
 }
 
 var errNoSnapshot = errors.New("-s: missing snapshot: save the output of kubectl get services,endpointslices,nodes -A -o yaml")
@@ -124,7 +127,9 @@ func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 		return false, err
 	case in.Cleanup || in.InitOnly:
 		return false, errors.New("--cleanup, --init-only: change a node, and apply only to watch")
-	case len(in.Snapshot) == 0 && usable && !in.noSnapshot:
+	case len(in.Prune) > 0 && len(in.Overlay) == 0:
+		return false, errors.New("--prune: requires --overlay")
+	case len(in.Snapshot) == 0 && (len(in.Overlay) > 0 || usable && !in.noSnapshot):
 		return false, errNoSnapshot
 	}
 	if !e.readSnapshot(j, in.Snapshot, int64(in.Limit)) || !usable {
@@ -135,12 +140,25 @@ func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 	if err := e.setNode(j); err != nil {
 		return false, err
 	}
+	if len(in.Overlay) > 0 {
+		e.doing("applying the overlay")
+		usable, err = j.ReadOverlay(e.inputs(), in.Overlay, &assume.Overlay{Prune: selections(in.Prune), OnlyReal: in.onlyReal}, e.standIns)
+		if err != nil || !usable {
+			return false, err
+		}
+	}
 	return true, in.readAddresses(e, j)
+}
+
+// withoutOverlay returns the input before the overlay is applied.
+func (in input) withoutOverlay() input {
+	in.Overlay, in.Prune = nil, nil
+	return in
 }
 
 // names returns the files of the input.
 func (in *input) names() []string {
-	return append([]string{deref(in.Config)}, in.Snapshot...)
+	return slices.Concat([]string{deref(in.Config)}, in.Snapshot, in.Overlay)
 }
 
 // writeConfigTo writes the effective configuration and ends the command, like kube-proxy.
@@ -202,6 +220,9 @@ func (c *source) check(k *kong.Context) error {
 		return nil
 	}
 	var idle []string
+	if len(c.Overlay) > 0 {
+		idle = append(idle, "--overlay")
+	}
 	for _, at := range k.Path {
 		if f := at.Flag; f != nil && f.Group != nil && f.Group.Key == kubeProxyFlags && !f.Tag.Has("daemon") && !slices.Contains(idle, "--"+f.Name) {
 			idle = append(idle, "--"+f.Name)

@@ -109,12 +109,12 @@ func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	compared := len(c.Against) > 0 || c.AgainstConfig != ""
+	compared := len(c.Against)+len(c.Overlay) > 0 || c.AgainstConfig != ""
 	c.asWritten, c.anyNode, c.wholeFiles = true, true, true
 	if is, err = c.load(start()); err != nil || !compared {
 		return nil, is, err
 	}
-	before := c.input
+	before := c.withoutOverlay()
 	if len(c.Against) > 0 {
 		before.Snapshot = c.Against
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -41,6 +42,8 @@ type Input struct {
 	pending    lint.Pending // Services that the API server has not seen
 	AllowEmpty bool         // empty files are intended: do not report them
 	EmptyHint  string       // end of the hint about an empty file: the flag that allows it
+	limit      int64        // of the size of the files; 0 for none
+	left       int64        // of it
 }
 
 // NoSuchNode returns an error if the node name is not among the Nodes of a snapshot that has some.
@@ -114,42 +117,12 @@ func (j *Input) Locate(list diag.List) {
 // ReadSnapshot reads all files of a snapshot, of at most limit bytes together (0 for no limit). It
 // reports whether all could be read; findings describe the others.
 func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
-	readable := true
-	fail := func(name string, err error) {
-		readable = false
-		j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
-	}
 	if !j.Each && !j.Reader.Strict { // lint applies annotations and baselines before findings are grouped
 		j.Reader.MaxSimilar = diag.MaxSimilar
 	}
 	j.Reader.Truncated = cmp.Or(j.Reader.Truncated, diag.Warning)
-	var all []files.File
-	for _, name := range names {
-		expanded, err := from.Expand(name, &j.Diags)
-		if err != nil {
-			fail(name, err)
-		}
-		all = append(all, expanded...)
-	}
-	left := cmp.Or(limit, files.Unlimited)
-	for _, f := range all {
-		data, err := from.Read(f.Name, &left)
-		if errors.Is(err, files.ErrTooMuch) {
-			fail(f.Name, files.TooMuch("with this file, the snapshot", limit))
-			break
-		} else if err != nil {
-			fail(f.Name, err)
-			continue
-		}
-		if len(bytes.TrimSpace(data)) == 0 && !j.AllowEmpty {
-			j.Diags.Add(diag.Diagnostic{Severity: j.Reader.Truncated, Code: diag.FileTruncated, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + j.EmptyHint})
-		}
-		list := j.Reader.Decode(j.Snapshot, f.Name, data, f.FromDirectory)
-		if slices.ContainsFunc(list, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {
-			readable = false // it is no snapshot
-		}
-		j.Diags.Add(list...)
-	}
+	j.limit, j.left = limit, cmp.Or(limit, files.Unlimited)
+	readable := j.decode(from, names, j.Snapshot)
 	j.Diags.Add(j.Snapshot.Finish()...)
 	if readable && len(names) > 0 && len(j.Snapshot.Services()) == 0 {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
@@ -159,6 +132,63 @@ func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoSlices, Msg: "the snapshot " + manifest.NoSlices(service) + ": no Service has a backend", Hint: wholeSnapshot})
 	}
 	return readable
+}
+
+// decode adds the objects in files to a snapshot, and reports whether all could be read.
+func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
+	readable := true
+	fail := func(name string, err error) {
+		readable = false
+		j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
+	}
+	var all []files.File
+	for _, name := range names {
+		expanded, err := from.Expand(name, &j.Diags)
+		if err != nil {
+			fail(name, err)
+		}
+		all = append(all, expanded...)
+	}
+	for _, f := range all {
+		data, err := from.Read(f.Name, &j.left)
+		if errors.Is(err, files.ErrTooMuch) {
+			fail(f.Name, files.TooMuch("with this file, the snapshot", j.limit))
+			break
+		} else if err != nil {
+			fail(f.Name, err)
+			continue
+		}
+		if len(bytes.TrimSpace(data)) == 0 && !j.AllowEmpty {
+			j.Diags.Add(diag.Diagnostic{Severity: j.Reader.Truncated, Code: diag.FileTruncated, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + j.EmptyHint})
+		}
+		list := j.Reader.Decode(to, f.Name, data, f.FromDirectory)
+		if slices.ContainsFunc(list, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {
+			readable = false // it is no snapshot
+		}
+		j.Diags.Add(list...)
+	}
+	return readable
+}
+
+// ReadOverlay reads the manifests of an Overlay, and applies them to the snapshot. It reports whether
+// all could be read.
+func (j *Input) ReadOverlay(from Files, names []string, o *assume.Overlay, s *assume.StandIns) (readable bool, err error) {
+	o.Objects, o.Was, o.Node = snapshot.New(), maps.Clone(j.Reader.Written()), j.Facts.NodeName
+	readable = j.decode(from, names, o.Objects)
+	if o.Written = j.Reader.Written(); !readable {
+		return false, nil
+	}
+	if err := o.Check(j.Snapshot); err != nil {
+		return true, err
+	}
+	j.Diags.Add(s.Apply(j.Snapshot, o)...)
+	allocated := map[string]bool{}
+	for _, svc := range o.Objects.Services() {
+		merged := j.Snapshot.Service(svc.Name)
+		allocated[svc.Object] = merged.ClusterIP != ""
+	}
+	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return d.Code == diag.NoClusterIP && allocated[d.Object] })
+	return true, nil
 }
 
 // Assume completes the snapshot as a cluster would.
