@@ -22,7 +22,7 @@ type lintCmd struct {
 	List          bool     `help:"List all checks."`
 	Explain       string   `placeholder:"CODE" help:"Explain a code, such as PX418: the condition, its effect and the fix."`
 	Output        string   `short:"o" enum:"text,json,sarif,github,markdown" default:"text" help:"Output: text, json, sarif (2.1.0), github (commands of its workflows), or markdown."`
-	FailOn        string   `enum:"error,warning,info" default:"info" help:"Lowest severity for exit code 1: error, warning or info. Errors cause exit code 2."`
+	FailOn        string   `enum:"error,warning,info" default:"warning" help:"Lowest severity for exit code 1: error, warning or info."`
 	Suppress      []string `placeholder:"FILE" sep:"none" help:"File with accepted findings. Each line is CODE, CODE OBJECT or CODE OBJECT: FIELD, with * as a wildcard, and the reason after a #. May be repeated. In an object, annotation proxyc.dev/lint-ignore lists codes."`
 	NoAnnotations bool     `help:"Ignore the annotation proxyc.dev/lint-ignore of objects."`
 	Baseline      string   `placeholder:"FILE" help:"File with earlier findings, as --write-baseline wrote it."`
@@ -81,7 +81,8 @@ func (c *lintCmd) Run(e *env) error {
 	}
 	report := lint.Report{Version: build.Read().Version}
 	report.Findings, report.Suppressed = accepted.Apply(c.of(j.Diags.Sorted()), written)
-	if unread := slices.DeleteFunc(slices.Clone(report.Findings), func(d diag.Diagnostic) bool { return !d.Code.Unreadable() }); c.WriteBaseline != "" && len(unread) > 0 {
+	unread := slices.DeleteFunc(slices.Clone(report.Findings), func(d diag.Diagnostic) bool { return !d.Code.Unreadable() })
+	if c.WriteBaseline != "" && len(unread) > 0 {
 		e.report(unread)
 		return errReported
 	} else if c.WriteBaseline != "" {
@@ -90,17 +91,15 @@ func (c *lintCmd) Run(e *env) error {
 			return err
 		})
 	}
-	fails := func(least diag.Severity) bool {
-		return slices.ContainsFunc(report.Findings, func(d diag.Diagnostic) bool { return d.Severity <= least })
-	}
-	bad, found := fails(diag.Error), fails(severities()[c.FailOn])
+	least := severities()[c.FailOn]
+	found := slices.ContainsFunc(report.Findings, func(d diag.Diagnostic) bool { return d.Severity <= least })
 	people := c.Output == "text" || c.Output == "markdown"
 	j.Complete(&report, people && !c.Each)
 	if err := report.Write(e.stdout, c.Output); err != nil {
 		return err
 	}
 	switch {
-	case bad:
+	case len(unread) > 0 || !usable: // not everything was checked
 		return errReported
 	case found:
 		return errFindings

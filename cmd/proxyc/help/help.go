@@ -79,10 +79,10 @@ func Verbs() map[string]Verb {
 		}, [...]string{"nothing changes", "something changes, or the change cannot be determined", badInput}},
 		"lint": {[]string{
 			"proxyc lint -c config.yaml -s cluster.yaml",
-			"proxyc lint -s manifests/ --fail-on warning -o github",
+			"proxyc lint -s manifests/ -o github",
 			"proxyc lint -c config.yaml -s cluster.yaml --write-baseline known.txt",
 			"proxyc lint -c config.yaml -s cluster.yaml --baseline known.txt -o sarif",
-		}, [...]string{"no findings, or none as severe as --fail-on", "findings, none of them an error", badInput + ", or findings that are errors"}},
+		}, [...]string{"no findings, or none as severe as --fail-on", "findings", badInput + ", or an invalid configuration"}},
 		"report": {[]string{
 			"proxyc report -c config.yaml -s cluster.yaml -o report.html",
 			"proxyc report -c config.yaml -s new.yaml --against old.yaml --all-nodes -o report.html",
