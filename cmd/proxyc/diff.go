@@ -11,7 +11,6 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
 	"github.com/proxyc/proxyc/compiler/diag"
-	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 )
 
@@ -24,6 +23,8 @@ type diffCmd struct {
 	NewConfig   string   `short:"C" placeholder:"FILE" help:"New configuration; by default the same."`
 	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"New snapshot; by default the same."`
 	NewMode     *string  `placeholder:"MODE" help:"New mode; by default the same."`
+	FailOn      []string `placeholder:"EFFECT" help:"Effects that cause exit code 1; by default all: opens, lost, client-address, spread, other, backends. Separate several by commas."`
+	Ignore      []string `placeholder:"EFFECT" help:"Effects to ignore, in the same form. They are only counted. Effect backends is that of new and removed pods."`
 	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output: text, wide, json, markdown, stat, ir, or a text of the mode. Format wide lists each Service separately, with a trace for each change. Formats ir and those of the mode, as for compile, show the lines that differ."`
 }
 
@@ -40,6 +41,17 @@ func (c *diffCmd) Run(e *env) error {
 	if !byFlow && c.Namespace != "" {
 		return fmt.Errorf("-o: must be one of %s with --namespace, got %q", strings.Join(diff.FormNames(), ", "), c.Output)
 	}
+	if !byFlow && len(c.FailOn)+len(c.Ignore) > 0 {
+		return fmt.Errorf("-o: must be one of %s with --fail-on and --ignore, got %q", strings.Join(diff.FormNames(), ", "), c.Output)
+	}
+	failOn, err := effects("--fail-on", c.FailOn)
+	ignore, err2 := effects("--ignore", c.Ignore)
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	if c.FailOn == nil {
+		failOn = flow.Effects()
+	}
 	c.onlyReal = !byFlow && c.Output != "ir" // rules contain no stand-ins
 	was, is, err := c.sides(e)
 	if err != nil {
@@ -51,16 +63,19 @@ func (c *diffCmd) Run(e *env) error {
 	if byFlow {
 		ctx, cancel := c.limit(e.comparing(ctx))
 		defer cancel()
-		found, err := diff.Compare(ctx, was, is, c.nodes(), c.compare)
+		found, err := diff.Compare(ctx, was, is, c.nodes(), c.has, flow.CompareOf)
 		wrong, err := finishBoth(e, was, is, err)
 		if err != nil {
 			return err
 		}
 		found.Wrong = wrong
+		if c.Ignore != nil {
+			found.Ignore(ignore)
+		}
 		if err := review.Buffered(e.stdout, func(w io.Writer) error { return write(w, found) }); err != nil {
 			return err
 		}
-		return compared(found.Empty(), wrong)
+		return compared(!found.Has(failOn), wrong)
 	}
 	text, err := diff.Lines(was.Compile(), is.Compile(), c.Output)
 	wrong, err := finishBoth(e, was, is, err)
@@ -73,13 +88,26 @@ func (c *diffCmd) Run(e *env) error {
 	return compared(len(text) == 0, wrong)
 }
 
-// compare compares the selected Services.
-func (c *diffCmd) compare(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error) {
-	return flow.CompareOf(ctx, where, a, b, c.has)
+// effects parses the words of a flag, and reports all that are unknown.
+func effects(flag string, words []string) (all []flow.Effect, err error) {
+	known := map[string]flow.Effect{}
+	var names []string
+	for _, e := range flow.Effects() {
+		known[e.String()] = e
+		names = append(names, e.String())
+	}
+	for _, word := range words {
+		e, ok := known[word]
+		if !ok {
+			err = errors.Join(err, fmt.Errorf("%s: must be one of %s, got %q%s", flag, strings.Join(names, ", "), word, review.DidYouMean(word, names)))
+		}
+		all = append(all, e)
+	}
+	return all, err
 }
 
-// compared returns the error of a comparison: whether there are differences, and how many objects
-// have errors.
+// compared returns the error of a comparison: whether there are differences that matter, and how
+// many objects have errors.
 func compared(same bool, wrong int) error {
 	switch {
 	case wrong > 0:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
@@ -94,15 +96,7 @@ func originOf(o ir.Origin) string {
 // random worlds in every mode, and for the flows of the conformance cases. It runs
 // sim.js in a browser.
 func TestPageTraces(t *testing.T) {
-	browser, err := exec.LookPath("chromium")
-	if err != nil {
-		if slices.ContainsFunc([]string{"chromium", "all"}, func(name string) bool {
-			return slices.Contains(strings.Split(os.Getenv("PROXYC_REQUIRE"), ","), name)
-		}) {
-			t.Fatalf("PROXYC_REQUIRE: %v", err)
-		}
-		t.Skipf("needs chromium, see make setup: %v", err)
-	}
+	browser := chromium(t)
 	asked := append(randomAsked(t), conformanceAsked(t)...)
 	answers := askPage(t, browser, asked)
 	fates, modes, wrong := map[string]int{}, map[ir.Mode]int{}, 0
@@ -124,6 +118,45 @@ func TestPageTraces(t *testing.T) {
 	t.Logf("%v %v", fates, modes)
 	if len(fates) != 4 || len(modes) != len(ir.Modes()) {
 		t.Error("not every fate, or not every mode: the test shows too little")
+	}
+}
+
+// chromium returns the browser.
+func chromium(t *testing.T) string {
+	t.Helper()
+	browser, err := exec.LookPath("chromium")
+	if err != nil {
+		if slices.ContainsFunc([]string{"chromium", "all"}, func(name string) bool {
+			return slices.Contains(strings.Split(os.Getenv("PROXYC_REQUIRE"), ","), name)
+		}) {
+			t.Fatalf("PROXYC_REQUIRE: %v", err)
+		}
+		t.Skipf("needs chromium, see make setup: %v", err)
+	}
+	return browser
+}
+
+// TestPageDiff: a report shows differences by effect, those that open access in red.
+func TestPageDiff(t *testing.T) {
+	browser, file := chromium(t), filepath.Join(t.TempDir(), "report.html")
+	const dir = "../../testdata/review/"
+	args := []string{"report", "-c", dir + "config.yaml", "-s", dir + "old", "--against", dir + "new", "--all-nodes", "-o", file}
+	if code := run(testEnv(t, disk.OS{}, args...)); code != exitDone {
+		t.Fatalf("exit code %d", code)
+	}
+	dom := string(dumpDOM(t, browser, file+"#diff"))
+	var got []string
+	for _, m := range regexp.MustCompile(`<div class="entry ([a-z-]+)"><h4><span class="tag ([a-z-]+)">([a-z-]+)</span>`).FindAllStringSubmatch(dom, -1) {
+		if m[1] != m[2] || m[1] != m[3] {
+			t.Errorf("entry of effect %s has the tag %s", m[1], m[3])
+		}
+		got = append(got, m[1])
+	}
+	if want := []string{"opens", "opens", "opens", "client-address", "other", "backends", "backends"}; !slices.Equal(got, want) {
+		t.Errorf("entries have effects %v, want %v", got, want)
+	}
+	if !regexp.MustCompile(`(?m)\.opens \{ color: var\(--bad\); \}$`).MatchString(dom) || !strings.Contains(dom, `<div class="opens">dropped → served</div>`) {
+		t.Error("what opens is not red")
 	}
 }
 
@@ -214,21 +247,29 @@ document.getElementById("out").textContent = JSON.stringify(JSON.parse(document.
 document.getElementById("data").remove();
 </script>`, data, program)
 	must(t, os.WriteFile(name, []byte(text), 0o644))
+	out := dumpDOM(t, browser, name)
+	_, rest, _ := strings.Cut(string(out), `<pre id="out">`)
+	rest, _, _ = strings.Cut(rest, "</pre>")
+	if err := json.Unmarshal([]byte(html.UnescapeString(rest)), &answers); err != nil {
+		t.Fatalf("%v\n%.2000s", err, out)
+	}
+	if len(answers) != len(asked) {
+		t.Fatalf("%d answers, want %d", len(answers), len(asked))
+	}
+	return answers
+}
+
+// dumpDOM returns the elements of a page after its scripts ran.
+func dumpDOM(t *testing.T, browser, file string) []byte {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+name)
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+t.TempDir(),
+		"--virtual-time-budget=60000", "--dump-dom", "file://"+file)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &stderr)
 	}
-	_, rest, _ := strings.Cut(string(out), `<pre id="out">`)
-	rest, _, _ = strings.Cut(rest, "</pre>")
-	if err := json.Unmarshal([]byte(html.UnescapeString(rest)), &answers); err != nil {
-		t.Fatalf("%v\n%.2000s\n%s", err, out, &stderr)
-	}
-	if len(answers) != len(asked) {
-		t.Fatalf("%d answers, want %d", len(answers), len(asked))
-	}
-	return answers
+	return out
 }

@@ -12,6 +12,7 @@ import (
 
 // Change is the difference between the outcomes of a flow on the two sides.
 type Change struct {
+	Effect        Effect
 	Before, After sim.Fate
 	// Added and Removed are the backends of only one side, sorted.
 	Added, Removed []netip.AddrPort
@@ -143,13 +144,16 @@ func clientAddr(src netip.Addr, o, other sim.Outcome, at func(sim.Destination) b
 }
 
 // key is equal for changes that are reported together. anyAddr ignores the
-// client's address.
+// client's address, and the effect that may depend on it.
 func (c *Change) key(anyAddr bool) string {
 	k := fmt.Sprint(c.Before, c.After, c.Added, "-", c.Removed, c.Affinity, c.Exact)
-	if !anyAddr && c.ChangesAddr() {
+	if anyAddr {
+		return k
+	}
+	if c.ChangesAddr() {
 		k += strings.Join(c.Kept[:], ">")
 	}
-	return k
+	return k + c.Effect.String()
 }
 
 // ChangesAddr reports whether the change affects the client's address.

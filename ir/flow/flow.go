@@ -68,12 +68,16 @@ type Destination struct {
 	// second side. Its traffic then moves to the Service from another Service, a
 	// node or the outside.
 	Hijacked bool
+	// Open reports that this is an external frontend to which the flow adds the
+	// last clients outside: anyone reaches it after the change.
+	Open bool
 }
 
 // Service is the changes of one Service, or of destinations without a Service.
 type Service struct {
 	Name   ir.Name // zero for destinations without a Service
 	Action Action
+	Effect Effect // of all its changes, if they are separated by effect
 	Flows  []Flow
 	// Notes are changes that affect no first packet: health checks, draining
 	// clients.
@@ -97,6 +101,7 @@ func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 // Note is a difference outside of flows.
 type Note struct {
+	Effect        Effect
 	What          string
 	Before, After string // "" for nothing
 	Family        ir.Family
@@ -349,9 +354,13 @@ func (d *describer) destination(all []prove.Difference) (flows []owned) {
 		}
 		g.classes = append(g.classes, &all[i].Class)
 	}
+	was, is := d.sides[0].frontend(&all[0].Class), d.sides[1].frontend(&all[0].Class)
 	changes := make([]Change, len(all))
 	for i := range all {
-		changes[i] = changeOf(all[i].Packet.Src, all[i].A, all[i].B)
+		c, pkt, a, b := &changes[i], all[i].Packet, &all[i].A, &all[i].B
+		*c = changeOf(pkt.Src, *a, *b)
+		moved := a.Fate == sim.Accepted && b.Fate == sim.Accepted && len(c.Added)+len(c.Removed) > 0
+		c.Effect = effectOf(c, a, b, d.sides[0].claim(was, pkt, moved), d.sides[1].claim(is, pkt, moved))
 		if changes[i].unaddressed() {
 			loose = append(loose, i)
 			continue
@@ -378,6 +387,7 @@ func (d *describer) destination(all []prove.Difference) (flows []owned) {
 		f := Flow{Family: d.family, To: []Destination{to}, From: d.clients(dst, carried, g.classes), Change: g.change, Example: *g.first, Design: d.design.Of(g.first), Classes: len(g.classes)}
 		for i := range f.From {
 			f.From[i].Itself = isBackend(&f.From[i], g.first)
+			f.To[0].Open = f.To[0].Open || f.Change.Effect == Opens && f.From[i].Kind == Outside && d.open(is)
 		}
 		d.explain(&f)
 		flows = append(flows, owned{name, f})

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/sim"
 )
 
 // Merger merges the changes of several nodes and both families.
@@ -102,7 +101,7 @@ func Entries(services []Service) (entries []Entry) {
 	known := map[string]bool{}
 	for i := range services {
 		s := &services[i]
-		own := Entry{Service{Name: s.Name, Action: s.Action}, []ir.Name{s.Name}}
+		own := Entry{Service{Name: s.Name, Action: s.Action, Effect: s.Effect}, []ir.Name{s.Name}}
 		shared := map[string]*Entry{}
 		var order []string
 		of := func(key string) *Service {
@@ -113,7 +112,7 @@ func Entries(services []Service) (entries []Entry) {
 			case known[set]:
 				return nil // reported with the first of these Services
 			case shared[set] == nil:
-				e := &Entry{Service: Service{Name: s.Name, Action: s.Action}}
+				e := &Entry{Service: Service{Name: s.Name, Action: s.Action, Effect: s.Effect}}
 				for _, j := range in[key] {
 					e.Names = append(e.Names, services[j].Name)
 				}
@@ -154,7 +153,7 @@ func (s *Service) similarityKeys() (keys []string) {
 		if f.hijacks() {
 			fmt.Fprint(&b, s.Name)
 		}
-		fmt.Fprint(&b, s.Action, s.Name == ir.Name{}, f.Nodes, clientsKind(f.From), c.Before, c.After, len(c.Added), len(c.Removed), percent(c.Moved), c.Exact, f.Design)
+		fmt.Fprint(&b, s.Effect, s.Action, s.Name == ir.Name{}, f.Nodes, clientsKind(f.From), c.Before, c.After, len(c.Added), len(c.Removed), percent(c.Moved), c.Exact, f.Design)
 		if c.Affinity[0] != c.Affinity[1] {
 			fmt.Fprint(&b, c.Affinity)
 		}
@@ -177,7 +176,7 @@ func (s *Service) similarityKeys() (keys []string) {
 		keys = append(keys, b.String())
 	}
 	for _, n := range s.Notes {
-		keys = append(keys, fmt.Sprint("#", s.Action, n.Nodes, n.What, n.Before == "", n.After == ""))
+		keys = append(keys, fmt.Sprint("#", s.Effect, s.Action, n.Nodes, n.What, n.Before == "", n.After == ""))
 	}
 	return keys
 }
@@ -217,47 +216,32 @@ func clientsKind(all []Clients) string {
 
 // Counts are the numbers of changes.
 type Counts struct {
-	Added    int `json:"added"` // Services
-	Changed  int `json:"changed"`
-	Removed  int `json:"removed"`
-	Flows    int `json:"flows"`
-	Lost     int `json:"lost"`     // flows that are no longer served
-	Served   int `json:"served"`   // flows that are newly served
-	Other    int `json:"other"`    // served neither before nor after
-	Backends int `json:"backends"` // served by other backends
-	Same     int `json:"same"`     // served by the same backends with other changes
+	Added   int            `json:"added"` // Services
+	Changed int            `json:"changed"`
+	Removed int            `json:"removed"`
+	Effects map[Effect]int `json:"effects"` // flows and notes, by effect
 }
 
-// Count counts changes.
-func Count(services []Service) (n Counts) {
+// Count counts changes. The changes of a Service may be separate by effect.
+func Count(services []Service) Counts {
+	n := Counts{Effects: map[Effect]int{}}
+	for _, e := range Effects() {
+		n.Effects[e] = 0
+	}
+	known := map[ir.Name]bool{{}: true}
 	for i := range services {
 		s := &services[i]
-		switch {
-		case s.Name == (ir.Name{}):
-		case s.Action == Added:
-			n.Added++
-		case s.Action == Removed:
-			n.Removed++
-		default:
-			n.Changed++
-		}
-		n.Flows += len(s.Flows)
 		for j := range s.Flows {
-			c := &s.Flows[j].Change
-			before, after := c.Before == sim.Accepted, c.After == sim.Accepted
-			switch {
-			case before && !after:
-				n.Lost++
-			case !before && after:
-				n.Served++
-			case !before:
-				n.Other++
-			case len(c.Added)+len(c.Removed) > 0:
-				n.Backends++
-			default:
-				n.Same++
-			}
+			n.Effects[s.Flows[j].Change.Effect]++
 		}
+		for j := range s.Notes {
+			n.Effects[s.Notes[j].Effect]++
+		}
+		if known[s.Name] {
+			continue
+		}
+		known[s.Name] = true
+		*[...]*int{Changed: &n.Changed, Added: &n.Added, Removed: &n.Removed}[s.Action]++
 	}
 	return n
 }
@@ -280,15 +264,22 @@ func DestinationsText(all []Destination) string {
 
 // String describes the destination.
 func (d *Destination) String() string {
+	text := ""
 	switch {
 	case len(d.Ports) > 0:
 		return d.addrs() + ": " + d.ports()
 	case !d.Match.IsNodePort():
-		return d.Kind + " " + d.Match.String()
-	case d.Every:
-		return fmt.Sprintf("%s %d/%s", d.Kind, d.Match.Port, d.Match.Protocol)
+		text = d.Kind + " " + d.Match.String()
+	default:
+		text = fmt.Sprintf("%s %d/%s", d.Kind, d.Match.Port, d.Match.Protocol)
+		if !d.Every {
+			text += " at " + d.addrWords()
+		}
 	}
-	return fmt.Sprintf("%s %d/%s at %s", d.Kind, d.Match.Port, d.Match.Protocol, d.addrWords())
+	if d.Open {
+		text += " (open to anyone)"
+	}
+	return text
 }
 
 // addrs describes the addresses of a destination without a frontend.

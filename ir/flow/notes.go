@@ -11,17 +11,23 @@ import (
 
 // notes adds changes that affect no first packet.
 func (d *describer) notes() {
-	family := d.sides[0].Family
 	for _, c := range ir.Diff(d.sides[0].Program, d.sides[1].Program) {
 		was, is := notesOf(c.Old), notesOf(c.New)
 		for _, what := range sortedKeys(was, is) {
 			if was[what] != is[what] {
 				s := d.service(c.Name)
-				s.Notes = append(s.Notes, Note{What: what, Before: was[what], After: is[what], Family: family})
+				n := Note{What: what, Before: was[what], After: is[what], Family: d.family, Effect: Other}
+				if strings.HasPrefix(what, draining) {
+					n.Effect = Backends
+				}
+				s.Notes = append(s.Notes, n)
 			}
 		}
 	}
 }
+
+// draining begins notes about endpoints that only keep their clients.
+const draining = "UDP clients that "
 
 // notesOf returns the properties of a Service outside of flows.
 func notesOf(s *ir.Service) map[string]string {
@@ -41,7 +47,7 @@ func notesOf(s *ir.Service) map[string]string {
 		for _, b := range d.Backends {
 			addrs = append(addrs, b.AddrPort.String())
 		}
-		notes["UDP clients that "+cmp.Or(d.Port.Port, "the port")+" keeps"] = strings.Join(addrs, ", ")
+		notes[draining+cmp.Or(d.Port.Port, "the port")+" keeps"] = strings.Join(addrs, ", ")
 	}
 	if h := s.HNS; h != nil && (h.PreserveDIP || h.NoOptimize) {
 		notes["HNS"] = fmt.Sprintf("preserve destination %t, recreate %t", h.PreserveDIP, h.NoOptimize)

@@ -22,7 +22,15 @@ func Reach(ctx context.Context, where Network, p *ir.Program) ([]Service, error)
 	if len(r.Doubts) > 0 { // Programs cause no doubts, except for too many classes
 		return nil, fmt.Errorf("node %s: cannot be evaluated, because of %s", p.Node.Name, r.Doubts[0].Unknown[0])
 	}
-	return Describe(where, node, nothing, p, r.Differences), nil
+	services := Describe(where, node, nothing, p, r.Differences)
+	for _, s := range services {
+		for _, f := range s.Flows {
+			for i := range f.To {
+				f.To[i].Open = false // nothing changes
+			}
+		}
+	}
+	return services, nil
 }
 
 // frontends is a side that implements a Program at the ports of its frontends,

@@ -48,6 +48,13 @@ func (e *Evaluator) Decide(pkt Packet) Deciding {
 	return t.by
 }
 
+// Pool returns the pool that receives an Accepted packet; nil for other packets.
+func (e *Evaluator) Pool(pkt Packet) *ir.Pool {
+	t := tracer{Evaluator: e, pkt: pkt}
+	t.trace()
+	return t.by.Pool
+}
+
 type tracer struct {
 	*Evaluator
 	pkt     Packet

@@ -65,9 +65,10 @@ func Verbs() map[string]Verb {
 		"diff": {[]string{
 			"proxyc diff -c config.yaml -s old.yaml -S new.yaml",
 			"proxyc diff -c config.yaml -s old.yaml -S new.yaml --all-nodes -o markdown",
+			"proxyc diff -c config.yaml -s old.yaml -S new.yaml --fail-on opens,lost --ignore backends",
 			"proxyc diff -c old.yaml -C new.yaml -s cluster.yaml -o nftables",
 			"proxyc diff -c config.yaml -s cluster.yaml --new-mode nftables",
-		}, [...]string{"no difference", "differences", badInput}},
+		}, [...]string{"no difference, or none with an effect of --fail-on", "differences, or an incomplete comparison", badInput + ", or objects with errors"}},
 		"prove": {[]string{
 			"proxyc prove -c config.yaml -s cluster.yaml --mode nftables ir kernel",
 			"proxyc prove -c config.yaml -s cluster.yaml --mode iptables ir dump:node17.iptables-save",

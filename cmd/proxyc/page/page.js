@@ -52,7 +52,7 @@
 
   let node;          // what is known of the chosen node
   let all = [];      // its Services, by name
-  const changes = new Map(), findings = new Map(); // by Service
+  const changes = new Map(), findings = new Map(); // by Service; changes separately by effect, the most dangerous first
 
   // ---- the data of a node
 
@@ -91,7 +91,7 @@
   }
 
   function indexPage() {
-    for (const s of (page.diff ? page.diff.doc.services : [])) changes.set(s.name, s);
+    for (const s of (page.diff ? page.diff.doc.services : [])) changes.set(s.name, [...(changes.get(s.name) || []), s]);
     const known = new Set((page.new ? page.new.findings : []).map(findingKey));
     for (const f of page.findings.findings) {
       f.isNew = known.has(findingKey(f));
@@ -125,8 +125,9 @@
         o.without > 0 && tile(o.without, "Services without rules")),
       h("ul", {class: "tiles"},
         ["error", "warning", "info"].map(s => tile(counts[s], s === "info" ? "findings: info" : "findings: " + s + "s", "#findings")),
-        changed && ["added", "changed", "removed"].map(a => tile(changed[a], "Services " + a, "#diff"))),
-      page.diff && h("p", {}, page.diff.summary || "No flow or setting changes."),
+        changed && ["added", "changed", "removed"].map(a => tile(changed[a], "Services " + a, "#diff")),
+        changed && changed.effects.opens > 0 && h("li", {class: "opens"}, h("b", {}, figure(changed.effects.opens)), h("a", {href: "#diff"}, "changes that open access"))),
+      page.diff && h("p", {}, page.diff.summary),
       o.unserved.length > 0 && [h("h3", {}, "Services that leave some clients unserved"), listed(o.unserved)],
       h("h3", {}, "Settings for all Services"),
       table("Settings", ["", "value", "decided by"], o.settings.map(s =>
@@ -186,7 +187,7 @@
       const s = shown[i], change = changes.get(s.name), found = findings.get(s.name);
       const row = h("div", {class: "row", id: "row-" + i, role: "option", "aria-selected": String(i === chosen), "aria-setsize": shown.length, "aria-posinset": i + 1,
         click: () => pick(i)},
-        h("div", {}, change && h("span", {class: "dot tag " + change.action}, change.action), found && h("span", {class: "dot tag " + worst(found)}, worst(found)), s.name),
+        h("div", {}, change && h("span", {class: "dot tag " + change[0].effect}, change[0].effect), found && h("span", {class: "dot tag " + worst(found)}, worst(found)), s.name),
         h("div", {class: "mono"}, s.at));
       row.style.top = i * rowHeight + "px";
       out.push(row);
@@ -234,7 +235,7 @@
 
   function service(s, heading) {
     const change = changes.get(s.name), found = findings.get(s.name) || [];
-    const out = [h(heading, {}, s.name, " ", change && tag(change.action))];
+    const out = [h(heading, {}, s.name, " ", change && tag(change[0].action))];
     if (s.why) out.push(h("p", {}, "Has no rules: " + s.why));
     else if (Object.keys(s.families).length === 0) out.push(h("p", {}, "Has no rules on node " + node.name + "."));
     for (const [family, svc] of Object.entries(s.families)) {
@@ -243,7 +244,7 @@
     if (s.reach.length > 0) out.push(h("h4", {}, "Who can reach it"), matrix(s.reach, false));
     for (const [family, svc] of Object.entries(s.families)) out.push(frontends(svc, family), backends(svc, family));
     if (found.length > 0) out.push(h("h4", {}, "Findings"), h("ul", {class: "plain"}, found.map(f => h("li", {}, finding(f)))));
-    if (change) out.push(h("h4", {}, "Differences"), ...flows(change));
+    if (change) out.push(h("h4", {}, "Differences"), ...change.map(c => h("div", {class: "entry " + c.effect}, h("p", {}, tag(c.effect)), flows(c))));
     return out;
   }
 
@@ -310,7 +311,7 @@
       return clients.get(who);
     };
     const added = new Set(), removed = new Set();
-    for (const f of change ? change.flows : []) {
+    for (const f of (change || []).flatMap(c => c.flows)) {
       if (f.family !== family || !f.nodes.includes(node.name)) continue;
       for (const b of f.added || []) added.add(b.address);
       for (const b of f.removed || []) removed.add(b.address);
@@ -516,20 +517,20 @@
     }).join(", ");
   }
 
-  // flows are the changes of one Service.
+  // flows are the changes of one Service with one effect.
   function flows(change) {
     const out = [];
     if (change.flows.length > 0) {
       out.push(table("Flows", ["to", "clients", "change", "decided by"], change.flows.map(f => {
         const parts = [];
-        if (f.before.fate !== f.after.fate) parts.push([fates[f.after.fate][0], fateWords[f.before.fate] + " → " + fateWords[f.after.fate]]);
+        if (f.before.fate !== f.after.fate) parts.push([change.effect === "opens" ? "opens" : fates[f.after.fate][0], fateWords[f.before.fate] + " → " + fateWords[f.after.fate]]);
         for (const b of f.added || []) parts.push(["added", "+\u00a0" + b.address]);
         for (const b of f.removed || []) parts.push(["removed", "−\u00a0" + b.address]);
         if (f.moved) parts.push(["", Math.round(f.moved * 100) + " % of connections move"]);
         if (f.after.clientAddress !== f.before.clientAddress && f.after.clientAddress) parts.push(["", "client address " + (f.before.clientAddress ? f.before.clientAddress + " → " : "") + f.after.clientAddress]);
         if (f.after.affinity !== f.before.affinity) parts.push(["", "affinity " + (f.before.affinity || "none") + " → " + (f.after.affinity || "none")]);
         const everywhere = f.nodes.length === page.diff.doc.nodes.length;
-        return h("tr", {}, h("td", {class: "mono"}, f.to.map(t => h("div", {}, t))), h("td", {}, clientsText(f.from), !everywhere && h("span", {class: "origin"}, "on " + nodesText(f.nodes))),
+        return h("tr", {}, h("td", {class: "mono"}, f.to.map(t => h("div", {}, (page.diff.both ? f.family + " " : "") + t))), h("td", {}, clientsText(f.from), !everywhere && h("span", {class: "origin"}, "on " + nodesText(f.nodes))),
           h("td", {}, parts.map(([k, t]) => h("div", {class: k}, t))),
           h("td", {class: "faint"}, f.before.cause === f.after.cause ? f.after.cause : [h("div", {}, "was: " + f.before.cause), h("div", {}, "is: " + f.after.cause)]));
       })));
@@ -547,15 +548,15 @@
       return;
     }
     const {doc, summary, entries} = page.diff;
-    out.push(h("p", {}, summary || "No flow or setting changes."));
+    out.push(h("p", {}, summary));
+    if (entries.length > 0) {
+      out.push(h("h3", {}, "Services"), ...paged(entries, 50, part => part.map(e => h("div", {class: "entry " + e.service.effect},
+        h("h4", {}, tag(e.service.effect), " ", tag(e.service.action), " ", e.names.length === 1 ? e.names[0] ? serviceLink(e.names[0]) : "no Service" : count(e.names.length, "Service") + " with the same change, shown for the first:"),
+        e.names.length > 1 && listed(e.names), flows(e.service)))));
+    }
     if (doc.settings.length > 0) {
       out.push(h("h3", {}, "Settings"), table("Settings", ["setting", "before", "after"], doc.settings.map(d =>
         h("tr", {}, h("th", {scope: "row"}, d.path + (d.nodes ? " (" + nodesText(d.nodes) + ")" : "")), h("td", {class: "mono"}, d.before || "none"), h("td", {class: "mono"}, d.after || "none")))));
-    }
-    if (entries.length > 0) {
-      out.push(h("h3", {}, "Services"), ...paged(entries, 50, part => part.map(e => h("div", {class: "entry"},
-        h("h4", {}, tag(e.service.action), " ", e.names.length === 1 ? e.names[0] ? serviceLink(e.names[0]) : "no Service" : count(e.names.length, "Service") + " with the same change, shown for the first:"),
-        e.names.length > 1 && listed(e.names), flows(e.service)))));
     }
     fill($("diff"), out);
   }

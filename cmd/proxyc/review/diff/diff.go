@@ -24,11 +24,21 @@ type Diff struct {
 	Nodes    []string // compared nodes
 	Config   []config.Difference
 	Facts    []nodeFact
-	Services []flow.Service
-	Classes  int
-	Unknown  []string         // what was not compared because the time was up
-	Wrong    int              // objects with errors; their invalid parts are ignored
-	sides    [2]*review.Input // the inputs, which locate the causes
+	Services []flow.Service // by effect
+	Compared Compared
+	Unknown  []string            // what was not compared because the time was up
+	Ignored  map[flow.Effect]int // changes that Ignore removed
+	Wrong    int                 // objects with errors; their invalid parts are ignored
+	sides    [2]*review.Input    // the inputs, which locate the causes
+	// bothFamilies reports that flows of both families change.
+	bothFamilies bool
+}
+
+// Compared is the size of a comparison.
+type Compared struct {
+	Services     int `json:"services"`     // with rules on the first node
+	Destinations int `json:"destinations"` // their frontends
+	Classes      int `json:"classes"`      // of packets, at destinations where something may differ
 }
 
 // position returns the position of a cause in the files of a side as FILE:LINE:COLUMN, or "" if the
@@ -54,8 +64,33 @@ type nodeFact struct {
 }
 
 // Empty reports whether the comparison was complete and found no difference.
-func (d *Diff) Empty() bool {
-	return len(d.Config)+len(d.Facts)+len(d.Services)+len(d.Unknown) == 0
+func (d *Diff) Empty() bool { return !d.Has(flow.Effects()) }
+
+// Has reports whether a change has one of the effects, or may have it because the comparison is
+// incomplete. Settings have effect flow.Other.
+func (d *Diff) Has(effects []flow.Effect) bool {
+	return len(d.Unknown) > 0 || d.settings() > 0 && slices.Contains(effects, flow.Other) ||
+		slices.ContainsFunc(d.Services, func(s flow.Service) bool { return slices.Contains(effects, s.Effect) })
+}
+
+// settings returns the number of settings and facts that differ.
+func (d *Diff) settings() int { return len(d.Config) + len(d.Facts) }
+
+// Ignore removes and counts the changes with some effects.
+func (d *Diff) Ignore(effects []flow.Effect) {
+	var ignored, rest []flow.Service
+	for _, s := range d.Services {
+		if slices.Contains(effects, s.Effect) {
+			ignored = append(ignored, s)
+		} else {
+			rest = append(rest, s)
+		}
+	}
+	d.Services, d.Ignored = rest, flow.Count(ignored).Effects
+	if slices.Contains(effects, flow.Other) {
+		d.Ignored[flow.Other] += d.settings()
+		d.Config, d.Facts = nil, nil
+	}
 }
 
 // Nodes selects the nodes for which two sides are compared. The zero value selects the node that
@@ -68,13 +103,16 @@ type Nodes struct {
 // Any reports whether nodes are selected explicitly.
 func (c Nodes) Any() bool { return c.All || len(c.Names) > 0 }
 
-// comparison returns the changes between two Programs of one node and family, and the number of
-// packet classes that it compared.
-type comparison func(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error)
+// comparison returns the changes of the selected Services between two Programs of one node and
+// family, and the number of packet classes that it compared.
+type comparison func(ctx context.Context, where flow.Network, a, b *ir.Program, of func(ir.Name) bool) ([]flow.Service, int, error)
 
-// Compare compares two sides for the selected nodes, or for the node that the configuration names
-// if none is selected.
-func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, compare comparison) (*Diff, error) {
+// All selects all Services.
+func All(ir.Name) bool { return true }
+
+// Compare compares the selected Services of two sides for the selected nodes, or for the node that
+// the configuration names if none is selected.
+func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(ir.Name) bool, compare comparison) (*Diff, error) {
 	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), sides: [2]*review.Input{was, is}}
 	facts := factsByWhat{}
 	nodes := [2][]compiler.Facts{{was.Facts}, {is.Facts}}
@@ -97,27 +135,89 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, compare c
 			d.Unknown = append(d.Unknown, fmt.Sprintf("%d of %d nodes are compared", i, len(nodes[0])))
 			break
 		}
-		d.Nodes = append(d.Nodes, n.NodeName)
 		before, after := a(), b()
 		where := flow.Network{Here: append(was.PodsOn(n.NodeName), is.PodsOn(nodes[1][i].NodeName)...), Pods: pods}
+		if err := d.add(ctx, &merged, n.NodeName, where, before, after, of, compare); err != nil {
+			return nil, err
+		}
 		for _, f := range ir.Families() {
-			pa, pb := before.Of(f), after.Of(f)
-			if pa == nil && pb == nil {
-				continue
-			}
-			services, classes, err := compare(ctx, where, pa, pb)
-			if why := flow.Unfinished(""); errors.As(err, &why) {
-				d.Unknown = append(d.Unknown, fmt.Sprintf("node %s, %s: %s", n.NodeName, f, why))
-			} else if err != nil {
-				return nil, err
-			}
-			d.Classes += classes
-			merged.Add(n.NodeName, services)
-			facts.compare(n.NodeName, f, pa, pb)
+			facts.compare(n.NodeName, f, before.Of(f), after.Of(f))
 		}
 	}
-	d.Services, d.Facts = merged.Services(), facts.list()
+	d.Facts = facts.list()
+	d.setServices(merged.Services())
 	return d, nil
+}
+
+// ComparePrograms compares the Programs of one node.
+func ComparePrograms(ctx context.Context, node string, where flow.Network, was, is ir.Programs) (*Diff, error) {
+	var d Diff
+	var merged flow.Merger
+	if err := d.add(ctx, &merged, node, where, was, is, All, flow.CompareOf); err != nil {
+		return nil, err
+	}
+	d.setServices(merged.Services())
+	return &d, nil
+}
+
+// setServices sets the changes of both families on all nodes.
+func (d *Diff) setServices(services []flow.Service) {
+	changes := map[ir.Family]bool{}
+	for _, s := range services {
+		for i := range s.Flows {
+			changes[s.Flows[i].Family] = true
+		}
+	}
+	d.Services, d.bothFamilies = flow.ByEffect(services), len(changes) > 1
+}
+
+// add compares the Programs of a node, and adds the changes to merged.
+func (d *Diff) add(ctx context.Context, merged *flow.Merger, node string, where flow.Network, was, is ir.Programs, of func(ir.Name) bool, compare comparison) error {
+	d.Nodes = append(d.Nodes, node)
+	if len(d.Nodes) == 1 {
+		d.count(was, is, of)
+	}
+	for _, f := range ir.Families() {
+		a, b := was.Of(f), is.Of(f)
+		if a == nil && b == nil {
+			continue
+		}
+		services, classes, err := compare(ctx, where, a, b, of)
+		if why := flow.Unfinished(""); errors.As(err, &why) {
+			d.Unknown = append(d.Unknown, fmt.Sprintf("node %s, %s: %s", node, f, why))
+		} else if err != nil {
+			return err
+		}
+		d.Compared.Classes += classes
+		merged.Add(node, services)
+	}
+	return nil
+}
+
+// count counts the selected Services of a node and their frontends, on both sides together.
+func (d *Diff) count(was, is ir.Programs, of func(ir.Name) bool) {
+	services, frontends := map[ir.Name]bool{}, map[ir.Family]map[ir.Match]bool{}
+	for _, programs := range [...]ir.Programs{was, is} {
+		for f, p := range ir.Present(programs) {
+			if frontends[f] == nil {
+				frontends[f] = map[ir.Match]bool{}
+			}
+			for i := range p.Services {
+				s := &p.Services[i]
+				if !of(s.Name) {
+					continue
+				}
+				services[s.Name] = true
+				for j := range s.Frontends {
+					frontends[f][s.Frontends[j].Match] = true
+				}
+			}
+		}
+	}
+	d.Compared.Services = len(services)
+	for _, at := range frontends {
+		d.Compared.Destinations += len(at)
+	}
 }
 
 // nodesOf returns the facts about the selected nodes on both sides, in the same order. It adds

@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
@@ -105,7 +106,8 @@ func namesText(names []ir.Name, most int) string {
 // shownNames is the maximum number of Service names in the title of a group.
 const shownNames = 3
 
-// entries returns the entries of the output. If each is set, every Service has its own entry.
+// entries returns the entries of the output, by effect. If each is set, every Service has its own
+// entry.
 func (d *Diff) entries(each bool) (entries []flow.Entry) {
 	if !each {
 		return flow.Entries(d.Services)
@@ -116,51 +118,95 @@ func (d *Diff) entries(each bool) (entries []flow.Entry) {
 	return entries
 }
 
+// sections returns the entries of each effect, for effects with entries or settings.
+func (d *Diff) sections(each bool) iter.Seq2[flow.Effect, []flow.Entry] {
+	return func(yield func(flow.Effect, []flow.Entry) bool) {
+		entries := d.entries(each)
+		for _, e := range flow.Effects() {
+			n := 0
+			for n < len(entries) && entries[n].Effect == e {
+				n++
+			}
+			if (n > 0 || e == flow.Other && d.settings() > 0) && !yield(e, entries[:n]) {
+				return
+			}
+			entries = entries[n:]
+		}
+	}
+}
+
 // WriteText writes a paragraph for each change. If wide is set, every Service has its own
 // paragraph, and each change has a trace command.
 func (d *Diff) WriteText(w io.Writer, wide bool) error {
-	if len(d.Config)+len(d.Facts) > 0 {
-		fmt.Fprintln(w, "settings")
-		for _, c := range d.Config {
-			fmt.Fprintf(w, "  ~ %s: %s%s\n", c.Path, arrow(c.Before.Value, c.After.Value), sources(c, wide))
+	for effect, entries := range d.sections(wide) {
+		fmt.Fprintf(w, "%s: %s\n", effect, effect.Meaning())
+		if effect == flow.Other {
+			d.writeSettings(w, wide)
 		}
-		for _, f := range d.Facts {
-			fmt.Fprintf(w, "  %s %s: %s%s\n", valueSign(f.Before, f.After), f.What, arrow(f.Before, f.After), " on "+strings.Join(compacted(f.Nodes), ", "))
-		}
-	}
-	for _, g := range d.entries(wide) {
-		title := sign(g.Action) + " " + serviceName(g.Name)
-		if n := len(g.Names); n > 1 {
-			title = fmt.Sprintf("%s %d Services with the same change: %s. Shown for the first:", sign(g.Action), n, namesText(g.Names, shownNames))
-		}
-		fmt.Fprintln(w, title)
-		last := ""
-		for i := range g.Flows {
-			f := &g.Flows[i]
-			if to := flow.DestinationsText(f.To); to != last {
-				fmt.Fprintf(w, "    %s\n", to)
-				last = to
-			}
-			fmt.Fprintf(w, "      %s: %s%s\n", flow.ClientsText(f.From), f.Change.String(), d.onNodes(f.Nodes))
-			fmt.Fprintf(w, "        was: %s\n        is:  %s\n", d.cause(f, 0, "  # "), d.cause(f, 1, "  # "))
-			if f.Design != 0 {
-				fmt.Fprintf(w, "        by design: %s\n", f.Design)
-			}
-			if wide {
-				for _, b := range f.Added {
-					fmt.Fprintf(w, "        +%s: %s\n", b.AddrPort, b.Origin)
-				}
-				for _, b := range f.Removed {
-					fmt.Fprintf(w, "        -%s: %s\n", b.AddrPort, b.Origin)
-				}
-				fmt.Fprintf(w, "        proxyc trace %s\n", review.PacketFlags(f.Example.Packet))
-			}
-		}
-		for _, n := range g.Notes {
-			fmt.Fprintf(w, "    %s %s: %s%s\n", n.Family, n.What, arrow(n.Before, n.After), d.onNodes(n.Nodes))
+		for i := range entries {
+			d.writeEntry(w, &entries[i], wide)
 		}
 	}
 	return d.writeSummary(w, "")
+}
+
+func (d *Diff) writeSettings(w io.Writer, wide bool) {
+	if d.settings() > 0 {
+		fmt.Fprintln(w, "settings")
+	}
+	for _, c := range d.Config {
+		source := ""
+		if wide {
+			source = fmt.Sprintf("  # %s, %s", c.Before.Source, c.After.Source)
+		}
+		fmt.Fprintf(w, "  ~ %s: %s%s\n", c.Path, arrow(c.Before.Value, c.After.Value), source)
+	}
+	for _, f := range d.Facts {
+		fmt.Fprintf(w, "  %s %s: %s on %s\n", valueSign(f.Before, f.After), f.What, arrow(f.Before, f.After), strings.Join(compacted(f.Nodes), ", "))
+	}
+}
+
+func (d *Diff) writeEntry(w io.Writer, g *flow.Entry, wide bool) {
+	title := sign(g.Action) + " " + serviceName(g.Name)
+	if n := len(g.Names); n > 1 {
+		title = fmt.Sprintf("%s %d Services with the same change: %s. Shown for the first:", sign(g.Action), n, namesText(g.Names, shownNames))
+	}
+	fmt.Fprintln(w, title)
+	last := ""
+	for i := range g.Flows {
+		f := &g.Flows[i]
+		if to := d.to(f); to != last {
+			fmt.Fprintf(w, "    %s\n", to)
+			last = to
+		}
+		fmt.Fprintf(w, "      %s: %s%s\n", flow.ClientsText(f.From), f.Change.String(), d.onNodes(f.Nodes))
+		fmt.Fprintf(w, "        was: %s\n        is:  %s\n", d.cause(f, 0, "  # "), d.cause(f, 1, "  # "))
+		if f.Design != 0 {
+			fmt.Fprintf(w, "        by design: %s\n", f.Design)
+		}
+		if wide {
+			for _, b := range f.Added {
+				fmt.Fprintf(w, "        +%s: %s\n", b.AddrPort, b.Origin)
+			}
+			for _, b := range f.Removed {
+				fmt.Fprintf(w, "        -%s: %s\n", b.AddrPort, b.Origin)
+			}
+			fmt.Fprintf(w, "        proxyc trace %s\n", review.PacketFlags(f.Example.Packet))
+		}
+	}
+	for _, n := range g.Notes {
+		fmt.Fprintf(w, "    %s %s: %s%s\n", n.Family, n.What, arrow(n.Before, n.After), d.onNodes(n.Nodes))
+	}
+}
+
+// to describes the destinations of a flow. It names the family if both families change, since node
+// ports and stand-ins look the same in both.
+func (d *Diff) to(f *flow.Flow) string {
+	text := flow.DestinationsText(f.To)
+	if d.bothFamilies {
+		text = f.Family.String() + " " + text
+	}
+	return text
 }
 
 // cause returns the cause of a flow on one side, with its position.
@@ -172,70 +218,63 @@ func (d *Diff) cause(f *flow.Flow, side int, at string) string {
 	return text
 }
 
-// sources returns the text that names the source of a setting.
-func sources(c config.Difference, wide bool) string {
-	if !wide {
-		return ""
-	}
-	return fmt.Sprintf("  # %s, %s", c.Before.Source, c.After.Source)
-}
-
-// writeSummary writes the number of differences.
+// writeSummary writes the numbers of differences, and the size of the comparison.
 func (d *Diff) writeSummary(w io.Writer, mark string) error {
-	wrong := ""
-	if d.Wrong > 0 {
-		wrong = fmt.Sprintf(" Errors: %d objects, compared without their invalid parts.", d.Wrong)
-		if d.Wrong == 1 {
-			wrong = " Errors: 1 object, compared without its invalid parts."
-		}
+	text, ignored := "No flow changes.", effectsText(d.Ignored)
+	switch n := flow.Count(d.Services); {
+	case len(d.Services) > 0:
+		text = fmt.Sprintf("Services: %d added, %d changed, %d removed. Changes: %s.", n.Added, n.Changed, n.Removed, effectsText(n.Effects))
+	case len(d.Unknown) > 0:
+		text = "No known flow changes."
+	case ignored != "":
+		text = "No other flow changes."
 	}
-	if d.Empty() {
-		if wrong == "" {
-			return nil
-		}
-		_, err := fmt.Fprintf(w, "%s%s%s\n", mark, "Nothing else differs."+wrong, mark)
-		return err
-	}
-	n := flow.Count(d.Services)
-	var parts []string
-	add := func(count int, one, many string) {
-		switch {
-		case count == 1:
-			parts = append(parts, "1 "+one)
-		case count > 1:
-			parts = append(parts, fmt.Sprintf("%d %s", count, many))
-		}
-	}
-	add(n.Lost, "is no longer served", "are no longer served")
-	add(n.Served, "is newly served", "are newly served")
-	add(n.Backends, "has different backends", "have different backends")
-	add(n.Same, "is served differently", "are served differently")
-	add(n.Other, "remains unserved, with another result", "remain unserved, with another result")
-	text := fmt.Sprintf("Services: %d added, %d changed, %d removed.", n.Added, n.Changed, n.Removed)
-	if n.Flows > 0 {
-		text += fmt.Sprintf(" Flows: %s.", strings.Join(parts, ", "))
-	}
-	text += fmt.Sprintf(" Settings: %d changed.", len(d.Config)+len(d.Facts))
-	if len(d.Nodes) > 1 {
-		text += fmt.Sprintf(" Nodes: %d compared.", len(d.Nodes))
-	}
+	text += fmt.Sprintf(" Settings: %d changed.", d.settings())
 	if len(d.Unknown) > 0 {
 		text += " Unknown: " + strings.Join(d.Unknown, "; ") + "."
+	} else {
+		text += fmt.Sprintf(" Compared: %s, %s, %s.", counted(d.Compared.Services, "Service"), counted(d.Compared.Destinations, "destination"), counted(len(d.Nodes), "node"))
 	}
-	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text+wrong, mark)
+	if ignored != "" {
+		text += " Ignored: " + ignored + "."
+	}
+	switch {
+	case d.Wrong == 1:
+		text += " Errors: 1 object, compared without its invalid parts."
+	case d.Wrong > 1:
+		text += fmt.Sprintf(" Errors: %d objects, compared without their invalid parts.", d.Wrong)
+	}
+	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text, mark)
 	return err
 }
 
-// writeStat writes a line for each Service with the number of its flows that differ.
-func (d *Diff) writeStat(w io.Writer) error {
-	width := 0
-	for _, s := range d.Services {
-		width = max(width, len(serviceName(s.Name)))
+// counted returns a number of things.
+func counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
 	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// effectsText returns the numbers of changes by effect, without zeros.
+func effectsText(counts map[flow.Effect]int) string {
+	var parts []string
+	for _, e := range flow.Effects() {
+		if counts[e] > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", e, counts[e]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// writeStat writes a line for each effect on each Service, with the number of changes.
+func (d *Diff) writeStat(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	for _, s := range d.Services {
-		n := flow.Count([]flow.Service{s})
-		fmt.Fprintf(w, " %s %-*s | %d lost, %d new, %d other backends, %d other\n", sign(s.Action), width, serviceName(s.Name),
-			n.Lost, n.Served, n.Backends, n.Same+n.Other+len(s.Notes))
+		fmt.Fprintf(t, "%s\t%s %s\t%s\n", s.Effect, sign(s.Action), serviceName(s.Name), counted(len(s.Flows)+len(s.Notes), "change"))
+	}
+	if err := t.Flush(); err != nil {
+		return err
 	}
 	return d.writeSummary(w, "")
 }
@@ -244,7 +283,7 @@ func (d *Diff) writeStat(w io.Writer) error {
 // and a character has at least one byte.
 const (
 	shownEntries = 40       // complete entries
-	mostSettings = 12 << 10 // bytes of the table of settings and all above it
+	mostSettings = 12 << 10 // bytes of all settings
 	mostEntries  = 44 << 10 // bytes up to the end of the entries
 	mostTaken    = 16 << 10 // bytes of the lines below the entries
 )
@@ -271,66 +310,79 @@ func fits(w *bytes.Buffer, most int, line string) bool {
 
 func (d *Diff) markdown(w *bytes.Buffer) error {
 	fmt.Fprintf(w, "### proxyc diff\n\n")
-	if d.Empty() && d.Wrong == 0 {
-		_, err := fmt.Fprintln(w, "No flow or setting changes.")
-		return err
-	}
 	if err := d.writeSummary(w, "**"); err != nil {
 		return err
 	}
-	if len(d.Config)+len(d.Facts) > 0 {
-		fmt.Fprint(w, "\n| setting | before | after |\n|---|---|---|\n")
-		left := 0
-		row := func(what, before, after string) {
-			if !fits(w, mostSettings, fmt.Sprintf("| %s | %s | %s |\n", what, lint.Cell(before), lint.Cell(after))) {
-				left++
-			}
-		}
-		for _, c := range d.Config {
-			row(lint.Cell(c.Path), c.Before.Value, c.After.Value)
-		}
-		for _, f := range d.Facts {
-			row(fmt.Sprintf("%s (%s)", lint.Cell(f.What), lint.Cell(strings.Join(compacted(f.Nodes), ", "))), f.Before, f.After)
-		}
-		if left > 0 {
-			fmt.Fprintf(w, "\n%d more settings: `proxyc diff -o text` lists them.\n", left)
-		}
-	}
-	if len(d.Services) == 0 {
+	if d.settings()+len(d.Services) == 0 {
 		return nil
 	}
-	fmt.Fprint(w, "\n| | Service | to | clients | change | decided by |\n|---|---|---|---|---|---|\n")
+	fmt.Fprint(w, "\n| effect | | Service | to | clients | change | decided by |\n|---|---|---|---|---|---|---|\n")
 	var left []flow.Entry
-	begun := 0
-	for i, g := range d.entries(false) {
-		shown, omitted := 0, i >= shownEntries
-		row := func(line string) {
-			if omitted = omitted || !fits(w, mostEntries, line); !omitted {
-				shown++
+	begun, entries, settings := 0, 0, 0
+	for effect, section := range d.sections(false) {
+		if effect == flow.Other {
+			settings = d.markdownSettings(w)
+		}
+		for i := range section {
+			shown, omitted := d.markdownEntry(w, &section[i], entries >= shownEntries)
+			if entries++; !omitted {
+				continue
 			}
-		}
-		name := namesText(g.Names, shownNames)
-		for j := range g.Flows {
-			f := &g.Flows[j]
-			row(fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", sign(g.Action), lint.Cell(name), lint.Cell(flow.DestinationsText(f.To)), lint.Cell(flow.ClientsText(f.From)),
-				lint.Cell(f.Change.String()+d.onNodes(f.Nodes)), "was: "+lint.Cell(d.cause(f, 0, ", "))+"<br>is: "+lint.Cell(d.cause(f, 1, ", "))))
-			name = ""
-		}
-		for _, n := range g.Notes {
-			row(fmt.Sprintf("| %s | %s | | | %s | |\n", sign(g.Action), lint.Cell(name), lint.Cell(n.Family.String()+" "+n.What+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes))))
-			name = ""
-		}
-		if omitted {
-			left = append(left, g)
+			left = append(left, section[i])
 			if shown > 0 {
 				begun++
 			}
 		}
 	}
+	if settings > 0 {
+		fmt.Fprintf(w, "\n%d more settings: `proxyc diff -o text` lists them.\n", settings)
+	}
 	if len(left) > 0 {
 		writeMore(w, left, begun)
 	}
 	return nil
+}
+
+// markdownSettings writes a row for each setting. It returns the number of those that it omits.
+func (d *Diff) markdownSettings(w *bytes.Buffer) (omitted int) {
+	most := min(w.Len()+mostSettings, mostEntries)
+	row := func(before, after, what string) {
+		if !fits(w, most, fmt.Sprintf("| %s | %s | | setting %s | | %s | |\n", flow.Other, valueSign(before, after), lint.Cell(what), lint.Cell(arrow(before, after)))) {
+			omitted++
+		}
+	}
+	for _, c := range d.Config {
+		row(c.Before.Value, c.After.Value, c.Path)
+	}
+	for _, f := range d.Facts {
+		row(f.Before, f.After, fmt.Sprintf("%s (%s)", f.What, strings.Join(compacted(f.Nodes), ", ")))
+	}
+	return omitted
+}
+
+// markdownEntry writes a row for each change of an entry, unless omitted is set, until one does not
+// fit. It returns the number of rows, and whether some are omitted.
+func (d *Diff) markdownEntry(w *bytes.Buffer, g *flow.Entry, omitted bool) (shown int, _ bool) {
+	name := namesText(g.Names, shownNames)
+	row := func(cells ...string) {
+		line := fmt.Sprintf("| %s | %s | %s |", g.Effect, sign(g.Action), lint.Cell(name))
+		for _, c := range cells {
+			line += " " + c + " |"
+		}
+		if omitted = omitted || !fits(w, mostEntries, line+"\n"); !omitted {
+			shown++
+		}
+		name = ""
+	}
+	for i := range g.Flows {
+		f := &g.Flows[i]
+		row(lint.Cell(d.to(f)), lint.Cell(flow.ClientsText(f.From)), lint.Cell(f.Change.String()+d.onNodes(f.Nodes)),
+			"was: "+lint.Cell(d.cause(f, 0, ", "))+"<br>is: "+lint.Cell(d.cause(f, 1, ", ")))
+	}
+	for _, n := range g.Notes {
+		row("", "", lint.Cell(n.Family.String()+" "+n.What+": "+arrow(n.Before, n.After)+d.onNodes(n.Nodes)), "")
+	}
+	return shown, omitted
 }
 
 // writeMore ends a comment with the number of entries that it omits or truncates. It always lists
@@ -360,13 +412,14 @@ func writeMore(w io.Writer, entries []flow.Entry, begun int) {
 // The document of -o json.
 type (
 	diffJSON struct {
-		Nodes    []string      `json:"nodes"`
-		Settings []settingJSON `json:"settings"`
-		Services []serviceJSON `json:"services"`
-		Counts   flow.Counts   `json:"counts"`
-		Classes  int           `json:"classes"`           // compared classes of packets
-		Unknown  []string      `json:"unknown,omitempty"` // what was not compared because the time was up
-		Wrong    int           `json:"objectsWithErrors,omitzero"`
+		Nodes    []string            `json:"nodes"`
+		Settings []settingJSON       `json:"settings"`
+		Services []serviceJSON       `json:"services"`
+		Counts   flow.Counts         `json:"counts"`
+		Compared Compared            `json:"compared"`
+		Ignored  map[flow.Effect]int `json:"ignored,omitempty"`
+		Unknown  []string            `json:"unknown,omitempty"` // what was not compared because the time was up
+		Wrong    int                 `json:"objectsWithErrors,omitzero"`
 	}
 	settingJSON struct {
 		Path    string     `json:"path"`
@@ -376,6 +429,7 @@ type (
 		Sources *[2]string `json:"sources,omitempty"`
 	}
 	serviceJSON struct {
+		Effect flow.Effect `json:"effect"`
 		Name   string      `json:"name"` // "" if the flow belongs to no Service
 		Action flow.Action `json:"action"`
 		Flows  []flowJSON  `json:"flows"`
@@ -418,7 +472,7 @@ type (
 // WriteJSON writes a document of kind Diff.
 func (d *Diff) WriteJSON(w io.Writer) error {
 	out := diffJSON{Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
-		Counts: flow.Count(d.Services), Classes: d.Classes, Unknown: d.Unknown, Wrong: d.Wrong}
+		Counts: flow.Count(d.Services), Compared: d.Compared, Ignored: d.Ignored, Unknown: d.Unknown, Wrong: d.Wrong}
 	for _, c := range d.Config {
 		out.Settings = append(out.Settings, settingJSON{Path: c.Path, Before: c.Before.Value, After: c.After.Value, Sources: &[2]string{c.Before.Source, c.After.Source}})
 	}
@@ -432,7 +486,7 @@ func (d *Diff) WriteJSON(w io.Writer) error {
 }
 
 func (d *Diff) serviceJSON(s *flow.Service) serviceJSON {
-	out := serviceJSON{Action: s.Action, Flows: []flowJSON{}}
+	out := serviceJSON{Effect: s.Effect, Action: s.Action, Flows: []flowJSON{}}
 	if s.Name != (ir.Name{}) {
 		out.Name = s.Name.String()
 	}
@@ -480,8 +534,9 @@ func (d *Diff) PageJSON() (json.RawMessage, error) {
 	out := struct {
 		Doc     json.RawMessage `json:"doc"`
 		Summary string          `json:"summary"`
+		Both    bool            `json:"both"` // both families change
 		Entries []entry         `json:"entries"`
-	}{Entries: []entry{}}
+	}{Both: d.bothFamilies, Entries: []entry{}}
 	var doc, summary bytes.Buffer
 	if err := d.WriteJSON(&doc); err != nil {
 		return nil, err

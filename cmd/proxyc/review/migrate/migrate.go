@@ -70,7 +70,7 @@ func (m *Migration) AddDump(file, text string) error {
 
 // Compare computes the differences on the selected nodes.
 func (m *Migration) Compare(ctx context.Context, chosen diff.Nodes) (err error) {
-	m.flows, err = diff.Compare(ctx, m.was, m.is, chosen, m.prove)
+	m.flows, err = diff.Compare(ctx, m.was, m.is, chosen, diff.All, m.prove)
 	return err
 }
 
@@ -95,7 +95,7 @@ type Step struct {
 
 // prove compares the rules of both modes for every first packet. It describes differences by the
 // meaning of the rules.
-func (m *Migration) prove(ctx context.Context, where flow.Network, a, b *ir.Program) ([]flow.Service, int, error) {
+func (m *Migration) prove(ctx context.Context, where flow.Network, a, b *ir.Program, _ func(ir.Name) bool) ([]flow.Service, int, error) {
 	services, doubts, classes, err := Prove(ctx, where, a, b)
 	m.Unknown = append(m.Unknown, doubts...)
 	slices.Sort(m.Unknown)
@@ -185,10 +185,8 @@ func (m *Migration) steps(config string, snapshot []string) {
 // every Service has its own paragraph.
 func (m *Migration) WriteText(w io.Writer, wide bool) error {
 	fmt.Fprintf(w, "from mode %s to mode %s: %s\n", m.From, m.To, strings.Join(m.flows.Nodes, ", "))
-	fmt.Fprintf(w, "\nChanges, proved from the rules of both modes for %d classes of packets\n\n", m.flows.Classes)
-	if m.flows.Empty() {
-		fmt.Fprintln(w, "nothing")
-	} else if err := m.flows.WriteText(w, wide); err != nil {
+	fmt.Fprintf(w, "\nChanges, proved from the rules of both modes for %d classes of packets\n\n", m.flows.Compared.Classes)
+	if err := m.flows.WriteText(w, wide); err != nil {
 		return err
 	}
 	for _, u := range m.Unknown {

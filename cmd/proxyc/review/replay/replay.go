@@ -211,19 +211,10 @@ func (p *Player) show(ctx context.Context, at string, was, is ir.Programs) error
 	case p.Output == "none":
 		return nil
 	case byFlow:
-		d := &diff.Diff{Nodes: []string{p.Facts.NodeName}}
-		var merged flow.Merger
 		where := flow.Network{Here: p.PodsOn(p.Facts.NodeName), Pods: p.Pods()}
-		for _, f := range ir.Families() {
-			services, classes, err := flow.Compare(ctx, where, was.Of(f), is.Of(f))
-			if err != nil {
-				return err
-			}
-			d.Classes += classes
-			merged.Add(p.Facts.NodeName, services)
-		}
-		if d.Services = merged.Services(); d.Empty() {
-			return nil
+		d, err := diff.ComparePrograms(ctx, p.Facts.NodeName, where, was, is)
+		if err != nil || d.Empty() {
+			return err
 		}
 		if err := write(&text, d); err != nil {
 			return err

@@ -73,7 +73,7 @@ func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes) (*Report
 	if was != nil {
 		was.Facts.NodeName = is.Facts.NodeName
 		var err error
-		if r.Diff, err = diff.Compare(ctx, was, is, chosen, flow.Compare); err != nil {
+		if r.Diff, err = diff.Compare(ctx, was, is, chosen, diff.All, flow.CompareOf); err != nil {
 			return r, err
 		}
 	}

@@ -1,0 +1,148 @@
+package flow
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+// Effect is what a change means to the operator of a cluster.
+type Effect uint8
+
+// All effects, the most dangerous first.
+const (
+	Opens         Effect = iota // clients are served that were not, or by another Service
+	Lost                        // clients are no longer served, or the destination is removed
+	ClientAddress               // backends receive another client address
+	Spread                      // connections are distributed in another way
+	Other                       // anything else, such as dropped instead of rejected
+	Backends                    // only endpoints are added or removed
+)
+
+// Effects returns all effects, the most dangerous first.
+func Effects() []Effect { return []Effect{Opens, Lost, ClientAddress, Spread, Other, Backends} }
+
+// String returns the effect's word in flags and output.
+func (e Effect) String() string {
+	return [...]string{"opens", "lost", "client-address", "spread", "other", "backends"}[e]
+}
+
+// MarshalText returns the same as String.
+func (e Effect) MarshalText() ([]byte, error) { return []byte(e.String()), nil }
+
+// Meaning describes the effect.
+func (e Effect) Meaning() string {
+	return [...]string{
+		"clients can reach what they could not reach before",
+		"clients are no longer served, or the destination is removed",
+		"backends receive another client address",
+		"connections are distributed in another way",
+		"other results, health checks and settings",
+		"only endpoints are added or removed",
+	}[e]
+}
+
+// claim is what a side has at the destination of a class of packets.
+type claim struct {
+	owner  ir.Name // the Service with a frontend there; zero for none
+	admits bool    // the frontend has no source ranges, or they contain the client
+	// selection is how the endpoints that receive the packets are selected: by policy, hints or
+	// readiness. It is set only if both sides serve the packets with different endpoints.
+	selection string
+}
+
+// effectOf returns the effect of a change for one class of packets. a and b are the outcomes, was
+// and is are the claims before and after.
+func effectOf(c *Change, a, b *sim.Outcome, was, is claim) Effect {
+	const precision = 3 // of shares in the output of tools, in millionths
+	before, after := served(a), served(b)
+	none := ir.Name{}
+	switch {
+	case before == 0 && (after > 0 || was.owner == is.owner && !was.admits && is.admits), // the endpoints may become ready later
+		after > 0 && was.owner != is.owner && len(c.Added) > 0:
+		return Opens
+	case before > after+precision, was.owner != none && is.owner == none:
+		return Lost
+	case before == 0:
+		return Other
+	case c.Kept[0] != c.Kept[1] && c.Kept[0] != "" && c.Kept[1] != "":
+		return ClientAddress
+	case after > before+precision, len(c.Added)+len(c.Removed) == 0, c.Affinity[0] != c.Affinity[1],
+		was.selection != is.selection, (a.Choice == "") != (b.Choice == ""):
+		return Spread
+	}
+	return Backends
+}
+
+// served returns the share of connections that reach a backend, in millionths.
+func served(o *sim.Outcome) (share uint32) {
+	rest := uint32(1e6)
+	for _, f := range o.Fallback {
+		rest -= min(rest, f.Share)
+		if f.Fate == sim.Accepted {
+			share += f.Share
+		}
+	}
+	if o.Fate == sim.Accepted {
+		share += rest
+	}
+	return share
+}
+
+// claim returns the side's claim to packets at a frontend, which may be nil.
+func (s *side) claim(f *ir.Frontend, pkt sim.Packet, moved bool) (c claim) {
+	if f == nil {
+		return claim{admits: true}
+	}
+	c = claim{owner: f.Port.Service, admits: len(f.SourceRanges) == 0 ||
+		slices.ContainsFunc(f.SourceRanges, func(r ir.SourceRange) bool { return r.Prefix.Contains(pkt.Src) })}
+	if p := s.Pool(pkt); moved && p != nil {
+		c.selection = fmt.Sprint(p.Policy, p.Backends[0].Origin.Reason)
+	}
+	return c
+}
+
+// open reports whether a frontend is external and admits all clients outside.
+func (n *network) open(f *ir.Frontend) bool {
+	if f == nil || !f.Kind.External() {
+		return false
+	}
+	ranges := make([]netip.Prefix, len(f.SourceRanges))
+	for i := range f.SourceRanges {
+		ranges[i] = f.SourceRanges[i].Prefix
+	}
+	return len(ranges) == 0 || len(n.outside.without(n.never).without(rangesOf(n.family, ranges...))) == 0
+}
+
+// ByEffect returns the changes of each Service separately by effect, the most dangerous effect
+// first, then by name.
+func ByEffect(services []Service) (out []Service) {
+	for _, s := range services {
+		slices.SortStableFunc(s.Flows, func(a, b Flow) int { return cmp.Compare(a.Change.Effect, b.Change.Effect) })
+		slices.SortStableFunc(s.Notes, func(a, b Note) int { return cmp.Compare(a.Effect, b.Effect) })
+		flows, notes := s.Flows, s.Notes
+		for _, e := range Effects() {
+			part := Service{Name: s.Name, Action: s.Action, Effect: e}
+			part.Flows, flows = cut(flows, func(f *Flow) bool { return f.Change.Effect == e })
+			part.Notes, notes = cut(notes, func(n *Note) bool { return n.Effect == e })
+			if len(part.Flows)+len(part.Notes) > 0 {
+				out = append(out, part)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Service) int { return cmp.Or(cmp.Compare(a.Effect, b.Effect), a.Name.Compare(b.Name)) })
+	return out
+}
+
+// cut splits a list before the first element that is not selected.
+func cut[T any](list []T, selected func(*T) bool) (first, rest []T) {
+	n := 0
+	for n < len(list) && selected(&list[n]) {
+		n++
+	}
+	return list[:n:n], list[n:]
+}

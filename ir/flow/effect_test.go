@@ -1,0 +1,81 @@
+package flow
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/sim"
+)
+
+func TestEffect(t *testing.T) {
+	to := func(backends ...string) sim.Outcome {
+		var all []sim.Destination
+		for _, b := range backends {
+			all = append(all, sim.Destination{AddrPort: netip.MustParseAddrPort(b)})
+		}
+		return sim.NewOutcome(false, all)
+	}
+	hidden := func(o sim.Outcome) sim.Outcome {
+		for i := range o.Destinations {
+			o.Destinations[i].SNAT = true
+		}
+		return o
+	}
+	sticky := func(o sim.Outcome) sim.Outcome { o.Affinity, o.Timeout = true, time.Hour; return o }
+	// partly is served with a share of some millionths, and dropped otherwise.
+	partly := func(o sim.Outcome, share uint32) sim.Outcome {
+		o.Fate, o.Fallback = sim.Dropped, []sim.FateShare{{Fate: sim.Accepted, Share: share}}
+		return o
+	}
+	weighted := func(o sim.Outcome, shares ...uint32) sim.Outcome { o.Shares = shares; return o }
+	dropped, refused, none := sim.Outcome{Fate: sim.Dropped}, sim.Outcome{Fate: sim.Rejected}, sim.Outcome{}
+	const a, b, c = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
+	web, other := ir.Name{Namespace: "shop", Name: "web"}, ir.Name{Namespace: "shop", Name: "other"}
+	mine, taken, gone := claim{owner: web, admits: true}, claim{owner: other, admits: true}, claim{admits: true}
+	closed := claim{owner: web}
+	by := func(selection string) claim { return claim{web, true, selection} }
+	for _, tt := range []struct {
+		name   string
+		before claim
+		was    sim.Outcome
+		after  claim
+		is     sim.Outcome
+		want   Effect
+	}{
+		{"dropped by source ranges", closed, dropped, mine, to(a), Opens},
+		{"refused", mine, refused, mine, to(a), Opens},
+		{"a new Service", gone, none, mine, to(a), Opens},
+		{"a new Service without endpoints", gone, none, mine, refused, Other},
+		{"partly served now", mine, dropped, mine, partly(to(a), 10), Opens},
+		{"source ranges admit a client, without endpoints", closed, dropped, mine, refused, Opens},
+		{"source ranges exclude a client, without endpoints", mine, refused, closed, dropped, Other},
+		{"another Service takes the address", mine, to(a), taken, to(b), Opens},
+		{"another Service takes address and endpoints", mine, to(a), taken, sticky(to(a)), Spread},
+		{"no endpoint", mine, to(a), mine, refused, Lost},
+		{"source ranges exclude a client", mine, to(a), closed, dropped, Lost},
+		{"partly lost", mine, to(a, b), mine, partly(to(a), 500000), Lost},
+		{"less is served", mine, partly(to(a), 500000), mine, partly(to(a), 333333), Lost},
+		{"more is served", mine, partly(to(a), 500000), mine, to(a), Spread},
+		{"removed", mine, to(a), gone, none, Lost},
+		{"removed without endpoints", mine, refused, gone, none, Lost},
+		{"dropped instead of refused", mine, refused, mine, dropped, Other},
+		{"at ports without a Service", gone, refused, gone, none, Other},
+		{"masqueraded", mine, to(a, b), mine, hidden(to(a, b)), ClientAddress},
+		{"masqueraded to others", mine, to(a), mine, hidden(to(b)), ClientAddress},
+		{"masqueraded, with affinity", mine, to(a), mine, sticky(hidden(to(a))), ClientAddress},
+		{"affinity", mine, to(a, b), mine, sticky(to(a, b)), Spread},
+		{"affinity and one more", mine, to(a), mine, sticky(to(a, b)), Spread},
+		{"weights", mine, to(a, b), mine, weighted(to(a, b), 250000, 750000), Spread},
+		{"only local endpoints", by("cluster"), to(a, b), by("local"), to(a), Spread},
+		{"one more", by("cluster"), to(a), by("cluster"), to(a, b), Backends},
+		{"one less", by("cluster"), to(a, b), by("cluster"), to(a), Backends},
+		{"all others", by("cluster"), to(a), by("cluster"), to(b, c), Backends},
+	} {
+		change := changeOf(netip.MustParseAddr("192.0.2.1"), tt.was, tt.is)
+		if got := effectOf(&change, &tt.was, &tt.is, tt.before, tt.after); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
