@@ -250,13 +250,7 @@ func (v *visitor) service(s *corev1.Service) {
 		v.set(Port, &spec.Ports[i].Name)
 		word(v, &spec.Ports[i].Protocol)
 	}
-	if len(spec.Selector) > 0 {
-		selector := map[string]string{}
-		for key, value := range spec.Selector {
-			selector[v.name(Label, key)] = v.name(Label, value)
-		}
-		spec.Selector = selector
-	}
+	spec.Selector, s.Labels = v.labels(spec.Selector), v.labels(s.Labels)
 	for i := range s.Status.LoadBalancer.Ingress {
 		in := &s.Status.LoadBalancer.Ingress[i]
 		v.addr(&in.IP)
@@ -264,6 +258,22 @@ func (v *visitor) service(s *corev1.Service) {
 			word(v, in.IPMode)
 		}
 	}
+}
+
+// labels replaces keys and values, except keys that affect packets.
+func (v *visitor) labels(all map[string]string) map[string]string {
+	if len(all) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(all))
+	for key, value := range all {
+		if key != snapshot.LabelProxyName && key != corev1.IsHeadlessService {
+			v.set(Label, &key)
+		}
+		v.set(Label, &value)
+		out[key] = value
+	}
+	return out
 }
 
 func (v *visitor) slice(s *discoveryv1.EndpointSlice) {

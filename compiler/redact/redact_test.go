@@ -120,6 +120,7 @@ func TestObjects(t *testing.T) {
 	o.Endpoints[0].Subsets[0].Ports[0].Protocol, o.Nodes[0].Status.Addresses[0].Type = "secret-protocol", "secret-kind"
 	o.Services[0].Annotations = map[string]string{snapshot.AnnotationBalance: "secret-balance"}
 	o.Services[1].Spec.Selector = map[string]string{"secret": "secret-value"}
+	o.Services[1].Labels = map[string]string{"secret": "secret-value", "secret-team": ""}
 	for _, m := range []*metav1.ObjectMeta{&o.Services[1].ObjectMeta, &o.Slices[0].ObjectMeta, &o.Nodes[0].ObjectMeta, &o.ServiceCIDRs[0].ObjectMeta} {
 		m.Annotations = map[string]string{snapshot.AnnotationIgnore: "PX604, secret,PX803 PX99secret"}
 	}
@@ -135,7 +136,7 @@ func TestObjects(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		`"name":"svc-2"`, `"kubernetes.io/service-name":"svc-2"`, `"selector":{"label-1":"label-2"}`, `"clusterIP":"None"`, `"clusterIP":"010.`,
+		`"name":"svc-2"`, `"kubernetes.io/service-name":"svc-2"`, `"selector":{"label-1":"label-3"}`, `"clusterIP":"None"`, `"clusterIP":"010.`,
 		`"ports":[{"name":"port-2","port":80,"protocol":"TCP"},{"name":"port-1","port":81,"protocol":"TCP"}]`, `"externalIPs":["200.0.0.0","text-11","::ffff:10.0.4.0"]`,
 		`"loadBalancerSourceRanges":[" 196.0.0.0/24 ","196.0.0.1/24","text-02","10.0.0.0/16","0.0.0.0/0"]`, `"forNodes":[{"name":"node-1"}]`, `"127.0.0.1"`,
 		`"annotations":{"proxyc.dev/lint-ignore":"PX604, text-02,PX803 text-01"}`,

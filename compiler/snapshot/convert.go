@@ -19,7 +19,7 @@ import (
 
 // Labels and annotations that the API packages do not define.
 const (
-	labelProxyName        = "service.kubernetes.io/service-proxy-name"
+	LabelProxyName        = "service.kubernetes.io/service-proxy-name"
 	annotationPreserveDIP = "preserve-destination"
 	annotationNoOptimize  = "winProxyOptimization"
 )
@@ -42,7 +42,7 @@ func FromService(in *corev1.Service) *Service {
 		Name:          NameOf(&in.ObjectMeta),
 		Object:        ObjectName("Service", NameOf(&in.ObjectMeta)),
 		Created:       in.CreationTimestamp.Time,
-		ProxyName:     has(in.Labels, labelProxyName),
+		ProxyName:     has(in.Labels, LabelProxyName),
 		Type:          intern(string(spec.Type)),
 		ClusterIP:     spec.ClusterIP,
 		ClusterIPs:    clone(spec.ClusterIPs),

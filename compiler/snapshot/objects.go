@@ -15,7 +15,7 @@ import (
 )
 
 // Objects are the API objects for a Snapshot, reduced to the fields that decide
-// about packets or that lint checks. They contain no managed fields, no unused
+// about packets or that reviews check. They contain no managed fields, no unused
 // annotations, and only the names of pods.
 type Objects struct {
 	Services     []*corev1.Service
@@ -35,6 +35,9 @@ func Trim(obj any) any {
 	case *corev1.Service:
 		out := FromService(in).api()
 		keepIgnore(&out.ObjectMeta, &in.ObjectMeta)
+		for key, value := range in.Labels {
+			metav1.SetMetaDataLabel(&out.ObjectMeta, key, value)
+		}
 		out.Spec.Selector, out.Spec.IPFamilyPolicy = in.Spec.Selector, in.Spec.IPFamilyPolicy
 		out.Spec.AllocateLoadBalancerNodePorts, out.Spec.TrafficDistribution = in.Spec.AllocateLoadBalancerNodePorts, in.Spec.TrafficDistribution
 		return out
@@ -112,7 +115,7 @@ func (s *Service) api() *corev1.Service {
 			ExternalIPs: clone(s.ExternalIPs), LoadBalancerSourceRanges: clone(s.SourceRanges), HealthCheckNodePort: s.HealthPort}}
 	spec := &out.Spec
 	if s.ProxyName {
-		metav1.SetMetaDataLabel(&out.ObjectMeta, labelProxyName, "other")
+		metav1.SetMetaDataLabel(&out.ObjectMeta, LabelProxyName, "other")
 	}
 	if s.PreserveDIP {
 		metav1.SetMetaDataAnnotation(&out.ObjectMeta, annotationPreserveDIP, "true")

@@ -249,7 +249,7 @@ func (r *protoReader) meta(f protoField, out *protoMeta) {
 			switch key, value := r.entry(f); string(key) {
 			case discoveryv1.LabelServiceName:
 				out.service = intern(string(value))
-			case labelProxyName:
+			case LabelProxyName:
 				out.proxyName = true
 			case corev1.IsHeadlessService:
 				out.headless = true

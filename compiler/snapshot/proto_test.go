@@ -44,7 +44,7 @@ func fullService() *corev1.Service {
 func fullMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, GenerateName: "g", Namespace: "ns", UID: "u", ResourceVersion: "4711", Generation: 3,
 		CreationTimestamp: metav1.Unix(1_700_000_000, 0), DeletionTimestamp: new(metav1.Unix(1_700_000_001, 0)),
-		Labels: map[string]string{"a": "b", discoveryv1.LabelServiceName: "web", labelProxyName: "", corev1.IsHeadlessService: ""},
+		Labels: map[string]string{"a": "b", discoveryv1.LabelServiceName: "web", LabelProxyName: "", corev1.IsHeadlessService: ""},
 		Annotations: map[string]string{"c": "d", corev1.EndpointsLastChangeTriggerTime: "2024-01-02T03:04:05.6Z",
 			annotationPreserveDIP: "true", annotationNoOptimize: "disabled"},
 		OwnerReferences: []metav1.OwnerReference{{Name: "o", Controller: new(true)}}, Finalizers: []string{"f"},

@@ -78,6 +78,7 @@ func TestTrim(t *testing.T) {
 	svc.Spec.Selector, svc.Spec.AllocateLoadBalancerNodePorts = map[string]string{"app": "web"}, new(false)
 	svc.Spec.TrafficDistribution, svc.Spec.IPFamilyPolicy = new("PreferClose"), new(corev1.IPFamilyPolicyPreferDualStack)
 	svc.Annotations[snapshot.AnnotationIgnore] = "PX501"
+	svc.Labels = map[string]string{snapshot.LabelProxyName: "cilium", "team": "x"}
 	objects.Nodes[0].Status.NodeInfo.KernelVersion = "6.1.0"
 	trimmed := snapshot.Objects{}
 	for _, o := range []any{svc, objects.Services[1], objects.Slices[0], objects.Nodes[0], objects.ServiceCIDRs[0]} {

@@ -18,7 +18,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// Written is the fields of an object that affect no packet and that lint checks.
+// Written is the fields of an object that affect no packet and that reviews check.
 type Written struct {
 	Ignore       string               // annotation proxyc.dev/lint-ignore
 	Labels       map[string]string    // metadata.labels of Services and workloads
