@@ -128,8 +128,8 @@ func (e *explorer) explore(d destination) found {
 	return e.found
 }
 
-// port compares packets to one of the ports, and divides ports at recorded
-// constants.
+// port compares packets to one of the ports, and divides ports, if not nil, at
+// recorded constants.
 func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port uint16) {
 	class := Class{Dst: d.Addrs, Rest: d.rest, Protocol: protocol,
 		Packet: sim.Packet{Dst: d.First, Protocol: protocol, Port: port}}
@@ -155,14 +155,8 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port 
 			sources.asked[src] = true
 			class.Packet.Src = src
 			e.ask(&class)
-			for _, list := range e.cuts.Ports {
-				ports.cutAll(list)
-			}
-			for _, r := range e.cuts.Ranges {
-				ports.cut(r)
-			}
-			for _, set := range e.cuts.PortSets {
-				ports.split(set)
+			if ports != nil {
+				ports.cutAt(&e.cuts)
 			}
 			for _, in := range e.cuts.Interfaces {
 				ways.cut(in)

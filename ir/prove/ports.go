@@ -157,6 +157,19 @@ func (p *ports) split(set *sim.PortSet) {
 	p.whole = false
 }
 
+// cutAt divides all ranges at the constants that an evaluation recorded.
+func (p *ports) cutAt(cuts *sim.Cuts) {
+	for _, list := range cuts.Ports {
+		p.cutAll(list)
+	}
+	for _, r := range cuts.Ranges {
+		p.cut(r)
+	}
+	for _, set := range cuts.PortSets {
+		p.split(set)
+	}
+}
+
 // complete sets the ports of a class. All classes must be known.
 func (p *ports) complete(c *Class) {
 	i, found := slices.BinarySearch(p.firsts, c.Packet.Port)

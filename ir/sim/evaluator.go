@@ -116,6 +116,9 @@ func (e *Evaluator) Outcome(pkt Packet, cuts *Cuts) Outcome {
 	return t.trace()
 }
 
+// Frontend returns the frontend with a match, or nil.
+func (e *Evaluator) Frontend(m ir.Match) *ir.Frontend { return e.at[m].frontend }
+
 // Destinations calls yield for the prefixes with which destinations are compared,
 // possibly with duplicates.
 func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
