@@ -36,7 +36,7 @@ var layers = []string{
 	"apply/doctor",
 	"cmd/proxyc/disk cmd/proxyc/help cmd/proxyc/page cmd/proxyc/review cmd/proxyc/terminal",
 	"cmd/proxyc/review/diff cmd/proxyc/review/trace",
-	"cmd/proxyc/demo cmd/proxyc/review/explain cmd/proxyc/review/report cmd/proxyc/review/rules",
+	"cmd/proxyc/demo cmd/proxyc/review/contract cmd/proxyc/review/explain cmd/proxyc/review/report cmd/proxyc/review/rules",
 	"cmd/proxyc/review/proof",
 	"cmd/proxyc/review/migrate cmd/proxyc/review/replay",
 	"cmd/proxyc",

@@ -34,6 +34,7 @@ type cli struct {
 	Trace    traceCmd    `cmd:"" help:"Trace a packet through the rules, step by step."`
 	Explain  explainCmd  `cmd:"" help:"Show which Services and fields a rule, address or port comes from."`
 	Diff     diffCmd     `cmd:"" help:"Show which flows and settings a change affects."`
+	Assert   assertCmd   `cmd:"" help:"Check that contracts hold: which clients may reach which Services."`
 	Prove    proveCmd    `cmd:"" help:"Prove that two sets of rules handle every first packet alike."`
 	Migrate  migrateCmd  `cmd:"" help:"Plan a change of the proxy mode, and its way back."`
 	Lint     lintCmd     `cmd:"" help:"Check a configuration and a snapshot for errors and risks."`

@@ -116,7 +116,7 @@ func (e *env) comparing(ctx context.Context) context.Context {
 
 // coloured are the commands whose output is text for people. Others print rules, configurations and
 // documents.
-var coloured = []string{"apply", "diff", "doctor", "explain", "lint", "migrate", "prove", "status", "trace"}
+var coloured = []string{"apply", "assert", "diff", "doctor", "explain", "lint", "migrate", "prove", "status", "trace"}
 
 // withColours returns an env that shows colors on terminals: on standard error immediately, and on
 // standard output after begin is called.

@@ -322,6 +322,30 @@ func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort,
 	return out
 }
 
+// Nodes adds addresses to Nodes without any. Without Nodes, it adds the node that is reviewed.
+func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) {
+	nodes := snap.Nodes()
+	if len(nodes) == 0 {
+		nodes = []*snapshot.Node{{Name: node}}
+	}
+	for _, n := range nodes {
+		if len(n.Addresses) > 0 {
+			continue
+		}
+		full := *n
+		for _, f := range ir.Families() {
+			full.Addresses = append(full.Addresses, snapshot.NodeAddress{Type: string(corev1.NodeInternalIP), Address: s.addr(f, "Node "+n.Name).String()})
+		}
+		snap.SetNode(&full)
+	}
+}
+
+// Pods returns the pods of a workload. node is the node that is reviewed.
+func (s *StandIns) Pods(snap *snapshot.Snapshot, load *snapshot.Workload, family ir.Family, node string) []snapshot.Endpoint {
+	c := cluster{StandIns: s, snap: snap, node: node}
+	return c.pods(load, family, span{0, c.number(load)})
+}
+
 // span is a range of the pods of a workload.
 type span struct{ from, to int }
 

@@ -74,6 +74,10 @@ func Verbs() map[string]Verb {
 			"proxyc prove -c config.yaml -s cluster.yaml --mode iptables ir dump:node17.iptables-save",
 			"proxyc prove -c config.yaml -s cluster.yaml mode:iptables mode:nftables",
 		}, [...]string{"equal", "different, or not provable", badInput}},
+		"assert": {[]string{
+			"proxyc assert -f contracts.yaml -c config.yaml -s cluster.yaml",
+			"proxyc assert -f contracts.yaml -s manifests/ -o json",
+		}, [...]string{"all contracts hold", "a contract is violated, or not checked", badInput}},
 		"migrate": {[]string{
 			"proxyc migrate -c config.yaml -s cluster.yaml --from iptables --to nftables --all-nodes",
 			"proxyc migrate -c config.yaml -s cluster.yaml --to nftables --dump node17.iptables-save -o json",
@@ -158,7 +162,7 @@ func Args(args []string) (rest []string, all bool) {
 
 // Offline are the commands that neither change a node nor run on one, so they do not use the
 // daemon's flags.
-var Offline = []string{"compile", "trace", "explain", "diff", "prove", "migrate", "lint", "report", "replay", "config defaults", "config show"}
+var Offline = []string{"compile", "trace", "explain", "diff", "prove", "assert", "migrate", "lint", "report", "replay", "config defaults", "config show"}
 
 // printHelp prints the help of a command: one line per flag, without most of kube-proxy's flags, or
 // all flags with their full texts if all is set. calls formats the command lines of examples.

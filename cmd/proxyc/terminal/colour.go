@@ -35,8 +35,8 @@ var paints = []paint{
 	{regexp.MustCompile(`^(\+) `), green},
 	{regexp.MustCompile(`^(-) `), red},
 	{regexp.MustCompile(`^(~) `), yellow},
-	{regexp.MustCompile(`^(equal): `), green},
-	{regexp.MustCompile(`^(different|not provable)\b`), red},
+	{regexp.MustCompile(`^(equal|holds): `), green},
+	{regexp.MustCompile(`^(different|not provable|violated|not checked)\b`), red},
 	{regexp.MustCompile(`(?m) (# .*)$`), faint},
 }
 

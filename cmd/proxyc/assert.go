@@ -1,0 +1,52 @@
+package main
+
+import (
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/contract"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+type assertCmd struct {
+	input
+	nodeChoice
+
+	Contracts []string `short:"f" name:"contracts" required:"" sep:"none" placeholder:"FILE" help:"Contracts: documents of kind Contracts. May be repeated."`
+	Output    string   `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+}
+
+// Run decides the contracts on the selected nodes; by default on all Nodes of the snapshot.
+func (c *assertCmd) Run(e *env) error {
+	if err := oneStdin(append(c.names(), c.Contracts...)...); err != nil {
+		return err
+	}
+	contracts, err := contract.Read(e.inputs(), c.Contracts)
+	if err != nil {
+		return err
+	}
+	c.wholeFiles, c.anyNode = true, true
+	j, err := c.load(e)
+	if err != nil {
+		return err
+	}
+	e.standIns.Nodes(j.Snapshot, j.Facts.NodeName)
+	nodes, err := diff.FactsOf(j, diff.Nodes{Names: c.Node, All: len(c.Node) == 0})
+	if err != nil {
+		return e.finish(j, err)
+	}
+	r := contract.Check(j, nodes, contracts, func(w *snapshot.Workload, f ir.Family) []snapshot.Endpoint {
+		return e.standIns.Pods(j.Snapshot, w, f, j.Facts.NodeName)
+	})
+	write := r.WriteText
+	if c.Output == "json" {
+		write = r.WriteJSON
+	}
+	if err := e.finish(j, review.Buffered(e.stdout, write)); err != nil {
+		return err
+	}
+	if !r.Holds() {
+		return errFindings
+	}
+	return nil
+}

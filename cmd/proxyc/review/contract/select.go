@@ -1,0 +1,156 @@
+package contract
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// leave records that a part of the contract is not checked.
+func (c *Checked) leave(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(c.Unchecked, text) {
+		c.Unchecked = append(c.Unchecked, text)
+	}
+}
+
+// missing records that an entry of the contract selects nothing, unless the contract is optional.
+func (c *Checked) missing(path, format string, args ...any) {
+	if !c.Optional {
+		c.leave("%s: %s", path, fmt.Sprintf(format, args...))
+	}
+}
+
+// selectServices selects the Services and ports of a contract. Each entry must select something.
+func (r *checkRun) selectServices(c *Checked) {
+	to := &c.Destinations
+	written := r.input.Reader.Written()
+	names, namespaces, ports := entries{}, entries{}, entries{}
+	chosen := make([]bool, len(to.ports))
+	for _, svc := range r.input.Snapshot.Services() {
+		namespaces[svc.Name.Namespace] = true
+		if len(to.Services.Namespaces) > 0 && !slices.Contains(to.Services.Namespaces, svc.Name.Namespace) {
+			continue
+		}
+		names[svc.Name.Name] = true
+		if len(to.Services.Names) > 0 && !slices.Contains(to.Services.Names, svc.Name.Name) || !includes(written[svc.Object].Labels, to.Services.Labels) {
+			continue
+		}
+		c.services++
+		r.of[svc.Name] = append(r.of[svc.Name], selected{c, to.portsOf(svc, chosen)})
+		for _, p := range svc.Ports {
+			ports[p.Name] = true
+		}
+	}
+	c.entries("destinations.services.namespaces", "no Service is in namespace", to.Services.Namespaces, namespaces)
+	c.entries("destinations.services.names", "no Service is named", to.Services.Names, names)
+	if c.services == 0 && len(c.Unchecked) == 0 {
+		c.missing("destinations.services", "no Service of the input is selected")
+	}
+	for i, is := range chosen {
+		if !is && c.services > 0 {
+			c.missing(fmt.Sprintf("destinations.ports[%d]", i), "no selected Service has port %s%s", to.Ports[i], review.DidYouMean(to.ports[i].name, ports.names()))
+		}
+	}
+}
+
+// entries are the names that a list of a contract may have.
+type entries map[string]bool
+
+func (e entries) names() (out []string) {
+	for name := range e {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// entries reports the entries of a list that do not exist.
+func (c *Checked) entries(path, what string, list []string, all entries) {
+	for i, name := range list {
+		if !all[name] {
+			c.missing(fmt.Sprintf("%s[%d]", path, i), "%s %q%s", what, name, review.DidYouMean(name, all.names()))
+		}
+	}
+}
+
+// portsOf returns the selected ports of a Service; nil for all. It marks the entries that select one.
+func (d *Destinations) portsOf(svc *snapshot.Service, chosen []bool) map[portKey]bool {
+	if len(d.ports) == 0 {
+		return nil
+	}
+	out := map[portKey]bool{}
+	for _, p := range svc.Ports {
+		protocol, ok := ir.ParseProtocol(p.Protocol)
+		if !ok {
+			protocol = ir.TCP
+		}
+		for i, choice := range d.ports {
+			is := choice.name == p.Name
+			if choice.number != 0 {
+				is = int32(choice.number) == p.Port
+			}
+			if is && (choice.protocol == 0 || choice.protocol == protocol) {
+				chosen[i], out[portKey{p.Name, protocol}] = true, true
+			}
+		}
+	}
+	return out
+}
+
+// includes reports whether labels have all of some values.
+func includes(labels, some map[string]string) bool {
+	for key, value := range some {
+		if got, ok := labels[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// checkClients reports clients that the input does not have.
+func (c *Checked) checkClients(j *review.Input) {
+	nodes := entries{}
+	for _, n := range j.Snapshot.Nodes() {
+		nodes[n.Name] = true
+	}
+	c.entries("clients.nodes", "no Node is named", c.Clients.Nodes.Names, nodes)
+	m := c.members
+	if m.Pods == nil {
+		return
+	}
+	if m.Pods.any() && len(m.ranges) > 0 || slices.ContainsFunc(m.pods, func(p *pod) bool { return m.Pods.selects(p) != no }) {
+		return
+	}
+	text := "no pod of the input is selected"
+	if len(m.ranges) > 0 {
+		text += ", so that any address of the pod ranges may be one"
+	}
+	c.missing("clients.pods", "%s", text)
+}
+
+// finish reports required frontends that do not exist, and orders the violations.
+func (c *Checked) finish() {
+	if c.Require != always && c.Require != keeps {
+		return
+	}
+	if len(c.seen) == 0 && len(c.Unchecked) == 0 {
+		c.missing("destinations", "the selected Services have no such frontend")
+	}
+	for i, name := range c.Destinations.Services.Names {
+		if len(c.seen) > 0 && c.services > 0 && !c.hasFrontend(name) {
+			c.missing(fmt.Sprintf("destinations.services.names[%d]", i), "Service %s has no such frontend", name)
+		}
+	}
+}
+
+func (c *Checked) hasFrontend(name string) bool {
+	for seen := range c.seen {
+		if seen.port.Service.Name == name {
+			return true
+		}
+	}
+	return false
+}
