@@ -81,6 +81,10 @@ func (m *misses) add(o ir.Origin, text string) { m.found = append(m.found, Miss{
 
 // none reports a slice with a similar owner label, for a Service without slices.
 func (m *misses) none(snap *snapshot.Snapshot) []Miss {
+	if len(snap.Workloads()) > 0 {
+		m.add(ir.Origin{Object: "Service " + m.port.Service.String(), Field: "spec.selector"}, "no EndpointSlice belongs to the Service, and the selector matches no workload")
+		return m.found
+	}
 	m.add(ir.Origin{}, "no EndpointSlice has label kubernetes.io/service-name "+strconv.Quote(m.port.Service.Name)+" in namespace "+m.port.Service.Namespace)
 	byOwner := map[string]*snapshot.EndpointSlice{}
 	var owners []string
@@ -106,6 +110,10 @@ func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
 	}
 	if slices.ContainsFunc(slice.Ports, is) {
 		return true
+	}
+	if slice.Assumed() {
+		m.add(ir.Origin{Object: strings.TrimPrefix(slice.Object, snapshot.AssumedFrom), Field: "spec.template.spec.containers"}, "no container has the targetPort of "+portName(m.port.Port)+" for "+m.port.Protocol.String())
+		return false
 	}
 	want := portName(m.port.Port) + " for " + m.port.Protocol.String()
 	var has []string
@@ -145,7 +153,9 @@ func portName(name string) string {
 
 // endpoints reports endpoints that have the port and do not serve it.
 func (m *misses) endpoints(slice *snapshot.EndpointSlice) {
-	if len(slice.Endpoints) == 0 {
+	if len(slice.Endpoints) == 0 && slice.Assumed() {
+		m.add(ir.Origin{Object: strings.TrimPrefix(slice.Object, snapshot.AssumedFrom), Field: "spec.replicas"}, "the workload has 0 replicas")
+	} else if len(slice.Endpoints) == 0 {
 		m.add(ir.Origin{Object: sliceObject(slice), Field: "endpoints"}, "the slice has no endpoint")
 	}
 	for i := range slice.Endpoints {

@@ -27,7 +27,6 @@ func (c *explainCmd) Run(e *env, k *kong.Context) error {
 	if err := explain.Check(c.What); err != nil {
 		return err
 	}
-	c.onlyReal = true // rules have no stand-ins
 	job, programs, err := c.programs(e)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ import (
 )
 
 // StandIns are the stand-ins of one or several snapshots. Snapshots that are compared share them.
-// The zero value is ready to use. They are not safe for concurrent use.
+// The zero value is ready to use, and nil has none. They are not safe for concurrent use.
 type StandIns struct {
 	addrs  map[string]netip.Addr // by what they stand for
 	ports  map[string]int32
@@ -35,7 +36,12 @@ type StandIns struct {
 }
 
 // Name returns what an address stands for, such as "ClusterIP of shop/web"; "" for other addresses.
-func (s *StandIns) Name(a netip.Addr) string { return s.owners[a] }
+func (s *StandIns) Name(a netip.Addr) string {
+	if s == nil {
+		return ""
+	}
+	return s.owners[a]
+}
 
 // PortName returns what a port of nodes stands for, such as "shop/web:http"; "" for other ports.
 func (s *StandIns) PortName(port int32) string {
@@ -44,6 +50,38 @@ func (s *StandIns) PortName(port int32) string {
 		return ""
 	}
 	return of
+}
+
+// IsPod reports whether an address stands for that of a pod.
+func (s *StandIns) IsPod(a netip.Addr) bool { return strings.HasPrefix(s.Name(a), "pod ") }
+
+// printed matches the names of addresses.
+var printed = regexp.MustCompile(`(?:ClusterIP of|LoadBalancer of|pod \d+ of [A-Za-z]+) [a-z0-9-]+/[a-z0-9.-]*[a-z0-9]`)
+
+// Addresses returns a text in which stand-ins of a family replace their names.
+func (s *StandIns) Addresses(f ir.Family, text string) string {
+	if s == nil {
+		return text
+	}
+	return printed.ReplaceAllStringFunc(text, func(name string) string {
+		a, ok := s.addrs[f.String()+" "+name]
+		switch {
+		case !ok:
+			return name
+		case f == ir.IPv6:
+			return "[" + a.String() + "]"
+		}
+		return a.String()
+	})
+}
+
+// WithoutNames returns a text in which an address that is no stand-in replaces all names of
+// stand-ins, to check its syntax.
+func WithoutNames(text string) string { return printed.ReplaceAllString(text, "192.0.2.1") }
+
+// Mentioned reports whether a text contains the address of a stand-in. It is false without stand-ins.
+func (s *StandIns) Mentioned(text string) bool {
+	return s != nil && s.Len() > 0 && string(s.names([]byte(text))) != text
 }
 
 // Names returns all stand-ins, as text, with what they stand for.
@@ -164,7 +202,7 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 	s.observe(services)
 	pending := map[ir.Name]string{}
 	first := primary(snap)
-	c := cluster{StandIns: s, snap: snap, workloads: workloadsOf(snap), node: node}
+	c := cluster{StandIns: s, snap: snap, workloads: NewWorkloads(snap.Workloads()), node: node}
 	for _, svc := range services {
 		if svc.Type == string(corev1.ServiceTypeExternalName) || svc.ProxyName {
 			continue
@@ -180,6 +218,22 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 		}
 	}
 	return pending
+}
+
+// AddNode adds a Node with an address for each family of the Services to a snapshot without Nodes,
+// so that clients reach its node ports. It reports whether it did.
+func (s *StandIns) AddNode(snap *snapshot.Snapshot, name string) bool {
+	if len(snap.Nodes()) > 0 || name == "" {
+		return false
+	}
+	n := &snapshot.Node{Name: name}
+	for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
+		if slices.ContainsFunc(snap.Services(), func(svc *snapshot.Service) bool { return slices.Contains(svc.IPFamilies, f.String()) }) {
+			n.Addresses = append(n.Addresses, snapshot.NodeAddress{Type: string(corev1.NodeInternalIP), Address: s.addr(f, "Node "+name).String()})
+		}
+	}
+	snap.SetNode(n)
+	return true
 }
 
 // allocate returns a Service with what the API server and its controllers would add. A Service with
@@ -276,47 +330,34 @@ func primary(snap *snapshot.Snapshot) ir.Family {
 type cluster struct {
 	*StandIns
 	snap      *snapshot.Snapshot
-	workloads map[string][]*snapshot.Workload // by namespace
-	node      string                          // of pods if there are no Nodes
-}
-
-func workloadsOf(snap *snapshot.Snapshot) map[string][]*snapshot.Workload {
-	all := map[string][]*snapshot.Workload{}
-	for _, w := range snap.Workloads() {
-		all[w.Name.Namespace] = append(all[w.Name.Namespace], w)
-	}
-	return all
-}
-
-// Selected returns the workloads whose pods a Service selects.
-func Selected(workloads []*snapshot.Workload, selector map[string]string) (out []*snapshot.Workload) {
-	for _, w := range workloads {
-		if contains(w.Labels, selector) {
-			out = append(out, w)
-		}
-	}
-	return out
+	workloads Workloads
+	node      string // of pods if there are no Nodes
 }
 
 // assume adds an EndpointSlice for each family of a Service and workload that it selects.
 func (c *cluster) assume(svc *snapshot.Service, w *manifest.Written) {
-	for _, load := range Selected(c.workloads[svc.Name.Namespace], w.Selector) {
-		for _, slice := range c.slicesOf(svc, portsOf(svc, w, load), load, span{0, c.number(load)}) {
+	for _, load := range c.workloads.Select(svc.Name.Namespace, w.Selector) {
+		for _, slice := range c.slicesOf(svc, portsOf(svc, w, load), load, span{0, c.number(load)}, w.Selector) {
 			c.snap.SetSlice(slice)
 		}
 	}
 }
 
-// slicesOf returns an EndpointSlice for each family of a Service, with some pods of a workload.
-func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort, load *snapshot.Workload, pods span) (out []*snapshot.EndpointSlice) {
+// slicesOf returns an EndpointSlice for each family of a Service, with some pods of a workload, or
+// the one of them that the selector names.
+func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort, load *snapshot.Workload, some span, selector map[string]string) (out []*snapshot.EndpointSlice) {
 	for _, family := range svc.IPFamilies {
+		pods := c.pods(load, familyOf(family), some)
+		if name, one := selector[podName]; one {
+			pods = slices.DeleteFunc(pods, func(e snapshot.Endpoint) bool { return e.Pod != name })
+		}
 		out = append(out, &snapshot.EndpointSlice{
 			Name:        ir.Name{Namespace: svc.Name.Namespace, Name: strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", svc.Name.Name, load.Kind, load.Name.Name, family))},
 			Object:      snapshot.AssumedFrom + load.Object,
 			Service:     svc.Name,
 			AddressType: family,
 			Ports:       ports,
-			Endpoints:   c.pods(load, familyOf(family), pods),
+			Endpoints:   pods,
 		})
 	}
 	return out
@@ -417,7 +458,7 @@ func targetPort(load *snapshot.Workload, target intstr.IntOrString, protocol str
 		return target.IntVal, true
 	}
 	for _, p := range load.Ports {
-		if p.Name == target.StrVal && cmp.Or(p.Protocol, corev1.ProtocolTCP) == cmp.Or(corev1.Protocol(protocol), corev1.ProtocolTCP) {
+		if p.Name == target.StrVal && p.ContainerPort > 0 && p.ContainerPort <= 65535 && cmp.Or(p.Protocol, corev1.ProtocolTCP) == cmp.Or(corev1.Protocol(protocol), corev1.ProtocolTCP) {
 			return p.ContainerPort, true
 		}
 	}

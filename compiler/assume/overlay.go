@@ -124,10 +124,7 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 	for _, w := range append(o.Objects.Workloads(), gone...) {
 		a.namespaces[w.Name.Namespace] = nil
 	}
-	a.workloads = workloadsOf(snap)
-	for _, w := range gone {
-		a.workloads[w.Name.Namespace] = append(a.workloads[w.Name.Namespace], w)
-	}
+	a.workloads = NewWorkloads(append(snap.Workloads(), gone...))
 	a.findPods()
 	for _, svc := range snap.Services() {
 		if _, ok := a.namespaces[svc.Name.Namespace]; ok {

@@ -49,7 +49,7 @@ type pod struct {
 func (a *applied) findPods() {
 	loads := map[ir.Name][]*snapshot.Workload{}
 	for namespace := range a.namespaces {
-		for _, w := range a.workloads[namespace] {
+		for _, w := range a.workloads.In(namespace) {
 			loads[w.Name] = append(loads[w.Name], w)
 		}
 	}
@@ -87,7 +87,7 @@ func (a *applied) findPods() {
 		}
 	}
 	for namespace := range a.namespaces {
-		for _, w := range a.workloads[namespace] {
+		for _, w := range a.workloads.In(namespace) {
 			a.scale(w, made[w])
 		}
 	}
@@ -134,7 +134,7 @@ func (a *applied) guess(service ir.Name, pods []*pod) {
 	if len(selector) == 0 || slices.ContainsFunc(pods, func(p *pod) bool { return p.load != nil }) {
 		return
 	}
-	loads := Selected(a.workloads[service.Namespace], selector)
+	loads := a.workloads.Select(service.Namespace, selector)
 	if len(loads) != 1 {
 		return
 	}
@@ -201,7 +201,7 @@ func (a *applied) derive(svc *snapshot.Service) {
 		d.old, d.given = old, true
 		d.anew = old == nil || len(was.Selector) > 0 && !maps.Equal(was.Selector, d.w.Selector)
 	}
-	d.loads = Selected(a.workloads[svc.Name.Namespace], d.w.Selector)
+	d.loads = a.workloads.Select(svc.Name.Namespace, d.w.Selector)
 	has := map[*pod]bool{}
 	var out []*snapshot.EndpointSlice
 	for _, slice := range d.have {
@@ -237,7 +237,7 @@ func (a *applied) derive(svc *snapshot.Service) {
 			if !d.given && d.w.NoTargets && len(d.have) > 0 {
 				ports = d.have[0].Ports
 			}
-			out = append(out, a.slicesOf(svc, ports, load, n)...)
+			out = append(out, a.slicesOf(svc, ports, load, n, d.w.Selector)...)
 		}
 	}
 	if out = d.hint(out, was.Distribution); !slices.Equal(out, d.have) {
@@ -251,9 +251,15 @@ func (d *derived) keeps(p *pod) bool {
 	case p.gone:
 		return false
 	case d.applies(p.load) || d.anew && p.load != nil:
-		return slices.Contains(d.loads, p.load)
+		return d.selects(p)
 	}
 	return !d.anew || contains(p.labels, d.w.Selector)
+}
+
+// selects reports whether the Service selects a pod of a known workload.
+func (d *derived) selects(p *pod) bool {
+	name, one := d.w.Selector[podName]
+	return slices.Contains(d.loads, p.load) && (!one || p.name == name)
 }
 
 // gains reports whether a pod that was no endpoint of the Service becomes one.
@@ -262,7 +268,7 @@ func (d *derived) gains(p *pod) bool {
 	case p.gone || p.ending:
 		return false
 	case p.load != nil:
-		return (d.anew || d.applies(p.load)) && slices.Contains(d.loads, p.load)
+		return (d.anew || d.applies(p.load)) && d.selects(p)
 	}
 	return d.anew && contains(p.labels, d.w.Selector)
 }

@@ -38,6 +38,7 @@ const (
 	PortsMissing    Code = "PX119"
 	NodeAddress     Code = "PX120"
 	AnnotationKey   Code = "PX121"
+	KindsIgnored    Code = "PX122"
 )
 
 // Configuration and node.
@@ -113,6 +114,9 @@ const (
 	TargetPortUnknown    Code = "PX426"
 	TargetPortUndeclared Code = "PX427"
 	BackendPort          Code = "PX428"
+	WorkloadSelector     Code = "PX429"
+	WorkloadService      Code = "PX430"
+	BackendService       Code = "PX431"
 )
 
 // Conflicts over addresses and ports.

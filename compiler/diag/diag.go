@@ -162,6 +162,9 @@ func (d Diagnostic) similarityKey() Diagnostic {
 	}
 	kind, _, _ := strings.Cut(d.Object, " ")
 	msg, _, _ := strings.Cut(d.Msg, ", got ")
+	if d.Code == ObjectDuplicate {
+		msg, _, _ = strings.Cut(msg, ", at ")
+	}
 	return Diagnostic{Severity: d.Severity, Code: d.Code, Object: kind, Path: withoutNumbers(d.Path), Msg: msg, Hint: d.Hint}
 }
 

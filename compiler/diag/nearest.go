@@ -30,6 +30,15 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
+// Misspelling returns the known name nearest to name, or "" if all differ in more than two letters.
+// Unlike the words of a language, names of objects often differ in part of their letters.
+func Misspelling(name string, known []string) string {
+	if near := Nearest(name, known); near != "" && distance(name, near) <= 2 {
+		return near
+	}
+	return ""
+}
+
 // NearestFirst returns the known names sorted by edit distance to name.
 func NearestFirst(name string, known []string) []string {
 	known = slices.Clone(known)

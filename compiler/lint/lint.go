@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/inet"
@@ -34,6 +35,8 @@ type Input struct {
 	// Pending holds the Services that the API server has not seen yet, as
 	// returned by Complete.
 	Pending Pending
+	// Ignored holds the number of objects of each kind that the Snapshot does not use.
+	Ignored map[string]int
 }
 
 // Check returns the findings of all checks, sorted.
@@ -66,7 +69,7 @@ func Refused(in Input) diag.List {
 
 // clusterChecks returns the checks that run once for the cluster.
 func clusterChecks() []func(*cluster) {
-	return []func(*cluster){noSlices, nodePortsFamily, nodePortsNowhere, cidrsOverlap, orphans, backendPorts, mode, localhostNodePorts, kernels}
+	return []func(*cluster){noSlices, nodePortsFamily, nodePortsNowhere, cidrsOverlap, orphans, backendPorts, governed, ignored, mode, localhostNodePorts, kernels}
 }
 
 // serviceChecks returns the checks that run for each Service with its slices.
@@ -87,21 +90,23 @@ type cluster struct {
 	services []*service // by name
 	found    diag.List
 
-	nodes     []*snapshot.Node
-	only      bool // only the first Node is known: other nodes and selectors are not checked
-	zones     map[string]bool
-	nodeAddrs map[netip.Addr]string // name of the Node with the address
-	hasSlices bool
-	workloads []*snapshot.Workload    // of manifests
-	lost      map[ir.Name]bool        // Services with endpoints that were not decoded
-	externals map[netip.Addr]*service // the oldest Service with an external IP
-	endpoints map[netip.Addr]string   // the Service with the endpoint, if the address belongs to a pod as far as known
-	leftOut   map[place]int           // number of findings with which the compiler skipped a part of the place
-	vips      map[netip.Addr]vip
-	pods      ranges              // of clusterCIDR, or of the Nodes if it is empty
-	cidrs     ranges              // of the ServiceCIDRs
-	nodePorts map[uint16]*service // TCP only, the first by name
-	health    map[int32]*service  // the first by name
+	nodes      []*snapshot.Node
+	only       bool // only the first Node is known: other nodes and selectors are not checked
+	zones      map[string]bool
+	nodeAddrs  map[netip.Addr]string // name of the Node with the address
+	hasSlices  bool
+	workloads  assume.Workloads        // of manifests
+	compared   int                     // comparisons of selectors with workloads
+	servicesIn map[string][]string     // names, by namespace
+	lost       map[ir.Name]bool        // Services with endpoints that were not decoded
+	externals  map[netip.Addr]*service // the oldest Service with an external IP
+	endpoints  map[netip.Addr]string   // the Service with the endpoint, if the address belongs to a pod as far as known
+	leftOut    map[place]int           // number of findings with which the compiler skipped a part of the place
+	vips       map[netip.Addr]vip
+	pods       ranges              // of clusterCIDR, or of the Nodes if it is empty
+	cidrs      ranges              // of the ServiceCIDRs
+	nodePorts  map[uint16]*service // TCP only, the first by name
+	health     map[int32]*service  // the first by name
 }
 
 // place is a field of an object.
@@ -127,7 +132,7 @@ func newCluster(in Input) *cluster {
 	c := &cluster{Input: in, config: in.Config.Config, nodes: in.Snapshot.Nodes(),
 		zones: map[string]bool{}, nodeAddrs: map[netip.Addr]string{}, lost: map[ir.Name]bool{},
 		externals: map[netip.Addr]*service{}, endpoints: map[netip.Addr]string{}, leftOut: leftOut(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
-	c.workloads = in.Snapshot.Workloads()
+	c.workloads, c.servicesIn = assume.NewWorkloads(in.Snapshot.Workloads()), map[string][]string{}
 	c.caps = c.config.ProxyMode().Capabilities()
 	c.only = len(c.nodes) == 1 && c.nodes[0].Only
 	var pods, cidrs []netip.Prefix
@@ -191,6 +196,7 @@ func (c *cluster) add(svc *snapshot.Service) {
 		}
 	}
 	c.services = append(c.services, s)
+	c.servicesIn[svc.Name.Namespace] = append(c.servicesIn[svc.Name.Namespace], svc.Name.Name)
 	if !s.proxied {
 		return
 	}

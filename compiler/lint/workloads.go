@@ -6,11 +6,12 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // workloads compares Services with the workloads of manifests, where no EndpointSlice of a cluster
@@ -19,18 +20,12 @@ func workloads(c *cluster, s *service) {
 	if len(s.written.Selector) == 0 || s.ProxyName || s.Type == "ExternalName" {
 		return
 	}
-	var all []*snapshot.Workload
-	for _, w := range c.workloads {
-		if w.Name.Namespace == s.Name.Namespace {
-			all = append(all, w)
-		}
-	}
-	if len(all) == 0 || slices.ContainsFunc(s.slices, func(slice *snapshot.EndpointSlice) bool { return !slice.Assumed() }) {
+	if slices.ContainsFunc(s.slices, func(slice *snapshot.EndpointSlice) bool { return !slice.Assumed() }) {
 		return
 	}
-	selected := assume.Selected(all, s.written.Selector)
+	selected := c.workloads.Select(s.Name.Namespace, s.written.Selector)
 	if len(selected) == 0 {
-		c.unmatched(s, all)
+		c.unmatched(s)
 		return
 	}
 	if len(selected) > 1 {
@@ -46,39 +41,135 @@ func workloads(c *cluster, s *service) {
 	}
 }
 
-// unmatched reports a selector that matches no workload, with the labels that come nearest.
-func (c *cluster) unmatched(s *service, all []*snapshot.Workload) {
-	best, fewest := (*snapshot.Workload)(nil), len(s.written.Selector)
-	var differs []string
-	near := false
-	for _, w := range all {
-		var wrong []string
-		misspelt := false
-		for _, key := range slices.Sorted(maps.Keys(s.written.Selector)) {
-			want := s.written.Selector[key]
-			switch has, ok := w.Labels[key]; {
-			case ok && has == want:
-			case ok:
-				wrong = append(wrong, key+"="+has)
-				misspelt = misspelt || diag.Nearest(want, []string{has}) != ""
-			default:
-				wrong = append(wrong, "no label "+key)
-				misspelt = misspelt || diag.Nearest(key, slices.Collect(maps.Keys(w.Labels))) != ""
-			}
+// unmatched reports a selector that matches no workload, with the labels that come nearest. It is
+// only an info where the input has other objects that may make the pods, unless a label is nearly
+// the same.
+func (c *cluster) unmatched(s *service) {
+	msg := "matches no workload of namespace " + s.Name.Namespace
+	if elsewhere := c.workloads.Select("", s.written.Selector); len(elsewhere) > 0 {
+		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.SelectorUnmatched, Object: s.Object, Path: "spec.selector", Msg: msg + ", but " + objectsOf(elsewhere) + " of another one"}
+		if s.Name.Namespace == corev1.NamespaceDefault {
+			d.Hint = "set metadata.namespace"
 		}
-		if misspelt && !near || misspelt == near && len(wrong) < fewest {
-			best, fewest, differs, near = w, len(wrong), wrong, misspelt
-		}
+		c.found.Add(d)
+		return
 	}
-	msg := "matches no workload of the input"
+	all := c.workloads.In(s.Name.Namespace)
+	if len(all) == 0 {
+		return // the input has no workloads at all, or not those of the namespace
+	}
+	best, near := (*snapshot.Workload)(nil), false
+	if c.compared += len(all); c.compared <= mostCompared {
+		best, near = nearestWorkload(s.written.Selector, all)
+	}
 	if best != nil {
-		msg += fmt.Sprintf(": the nearest, %s, has %s", best.Object, strings.Join(differs, " and "))
+		msg += fmt.Sprintf(": the nearest, %s, has %s", best.Object, strings.Join(differences(s.written.Selector, best), " and "))
 	}
 	severity := diag.Warning
-	if c.Snapshot.Customs(s.Name.Namespace) && !near {
-		severity, msg = diag.Info, msg+"; the controller of a custom resource may make the pods"
+	switch {
+	case best != nil && setLater(s.written.Selector, best):
+		severity, msg = diag.Info, msg+", which a program may give a pod when it runs"
+	case c.Snapshot.Customs(s.Name.Namespace) && !near:
+		severity, msg = diag.Info, msg+"; another object of the input may make the pods"
 	}
 	c.addService(s, severity, diag.SelectorUnmatched, "spec.selector", msg)
+}
+
+// mostCompared bounds the comparisons of selectors with workloads that they do not match, which are
+// only for the message.
+const mostCompared = 1 << 20
+
+// nearestWorkload returns the workload whose labels need the fewest changes to match a selector, and
+// whether one of them looks misspelt. Such a workload is nearer than others.
+func nearestWorkload(selector map[string]string, all []*snapshot.Workload) (best *snapshot.Workload, near bool) {
+	fewest := len(selector)
+	for _, w := range all {
+		wrong, misspelt := 0, false
+		for key, want := range selector {
+			switch has, ok := w.Labels[key]; {
+			case ok && has == want:
+				continue
+			case ok:
+				misspelt = misspelt || diag.Nearest(want, []string{has}) != ""
+			default:
+				misspelt = misspelt || misspeltKey(key, want, w.Labels)
+			}
+			wrong++
+		}
+		if misspelt && !near || misspelt == near && wrong < fewest {
+			best, fewest, near = w, wrong, misspelt
+		}
+	}
+	return best, near
+}
+
+// misspeltKey reports whether one of the labels has the wanted value, and a key that is nearly the
+// wanted one.
+func misspeltKey(key, want string, has map[string]string) bool {
+	prefix, name := cutKey(key)
+	for k, v := range has {
+		p, n := cutKey(k)
+		if v == want && (p == prefix && diag.Nearest(name, []string{n}) != "" || n == name && diag.Nearest(prefix, []string{p}) != "") {
+			return true
+		}
+	}
+	return false
+}
+
+// cutKey cuts the key of a label into its prefix and name.
+func cutKey(key string) (prefix, name string) {
+	i := strings.LastIndexByte(key, '/') + 1
+	return key[:i], key[i:]
+}
+
+// setLater reports whether the labels of a workload lack only those labels of a selector that
+// programs give their pods when they run, such as the primary of a database.
+func setLater(selector map[string]string, w *snapshot.Workload) bool {
+	for key, want := range selector {
+		_, name := cutKey(key)
+		has, ok := w.Labels[key]
+		later := strings.HasSuffix(strings.ToLower(name), "role") || strings.HasPrefix(name, "vault-")
+		if ok && has != want || !ok && !later {
+			return false
+		}
+	}
+	return true
+}
+
+// differences lists the labels of a workload that a selector does not match.
+func differences(selector map[string]string, w *snapshot.Workload) (out []string) {
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		if has, ok := w.Labels[key]; !ok {
+			out = append(out, "no label "+key)
+		} else if has != selector[key] {
+			out = append(out, key+"="+has)
+		}
+	}
+	return out
+}
+
+// governed reports StatefulSets whose serviceName no Service of the input has.
+func governed(c *cluster) {
+	for _, w := range c.workloads.All {
+		name := ir.Name{Namespace: w.Name.Namespace, Name: w.ServiceName}
+		if w.Kind != "StatefulSet" || w.ServiceName == "" || c.Snapshot.Service(name) != nil || c.Snapshot.SkippedService(name) != nil {
+			continue
+		}
+		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.WorkloadService, Object: w.Object, Path: "spec.serviceName",
+			Msg: "names Service " + name.String() + ", which the input does not have: its pods have no DNS names of their own", Hint: c.nearService(name)}
+		if d.Hint == "" {
+			d.Severity = diag.Info
+		}
+		c.found.Add(d)
+	}
+}
+
+// nearService returns a hint with the Service of the namespace whose name differs by a misspelling.
+func (c *cluster) nearService(name ir.Name) string {
+	if near := diag.Misspelling(name.Name, c.servicesIn[name.Namespace]); near != "" {
+		return "did you mean " + near + "?"
+	}
+	return ""
 }
 
 // targetPort reports a target port that no container of the selected workloads has.
@@ -124,7 +215,11 @@ func (c *cluster) targetPort(s *service, i int, target intstr.IntOrString, selec
 func backendPorts(c *cluster) {
 	for _, b := range c.Snapshot.Backends() {
 		svc := c.Snapshot.Service(b.Service)
-		if svc == nil || svc.Type == "ExternalName" || svc.HasPort(&b) {
+		if svc == nil {
+			c.noBackend(&b)
+			continue
+		}
+		if svc.Type == "ExternalName" || svc.HasPort(&b) {
 			continue
 		}
 		want := b.Name
@@ -142,6 +237,32 @@ func backendPorts(c *cluster) {
 		}
 		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.BackendPort, Object: b.Object, Path: b.Path, Hint: diag.DidYouMean(b.Name, names),
 			Msg: fmt.Sprintf("%s has no port %s, only %s: it cannot be reached", svc.Object, want, strings.Join(has, ", "))})
+	}
+}
+
+// noBackend reports a reference to a Service that the input does not have.
+func (c *cluster) noBackend(b *snapshot.Backend) {
+	if c.Snapshot.SkippedService(b.Service) != nil {
+		return
+	}
+	d := diag.Diagnostic{Severity: diag.Info, Code: diag.BackendService, Object: b.Object, Path: strings.TrimSuffix(b.Path, ".port") + ".name",
+		Msg: "names Service " + b.Service.String() + ", which the input does not have", Hint: c.nearService(b.Service)}
+	if d.Hint != "" {
+		d.Severity = diag.Warning
+	}
+	c.found.Add(d)
+}
+
+// ignored reports the objects of other kinds.
+func ignored(c *cluster) {
+	total := 0
+	var kinds []string
+	for _, kind := range slices.Sorted(maps.Keys(c.Ignored)) {
+		total += c.Ignored[kind]
+		kinds = append(kinds, fmt.Sprintf("%s %d", kind, c.Ignored[kind]))
+	}
+	if total > 0 && len(c.workloads.All) > 0 {
+		c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.KindsIgnored, Msg: fmt.Sprintf("objects of other kinds are ignored: %d (%s)", total, strings.Join(kinds, ", "))})
 	}
 }
 

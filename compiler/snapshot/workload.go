@@ -24,6 +24,7 @@ type Workload struct {
 	Labels      map[string]string // of each pod
 	Ports       []corev1.ContainerPort
 	HostNetwork bool
+	ServiceName string // spec.serviceName of a StatefulSet
 	// NodeName and IPs are set for a Pod that runs: spec.nodeName and status.podIPs.
 	NodeName string
 	IPs      []string

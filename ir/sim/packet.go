@@ -23,6 +23,17 @@ type Packet struct {
 	// In is the input interface. It is empty for packets from a process of the
 	// node; Src is then an address of the node.
 	In string
+	// Within, if valid, is an address of the range to which Src belongs, if Src is unknown and stands
+	// for an address of a pod. Ranges are compared with it.
+	Within netip.Addr
+}
+
+// class returns the address that decides which ranges contain the source.
+func (p *Packet) class() netip.Addr {
+	if p.Within.IsValid() {
+		return p.Within
+	}
+	return p.Src
 }
 
 // FromNode reports whether the packet is from the node itself.

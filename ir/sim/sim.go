@@ -189,7 +189,7 @@ func (t *tracer) guards(f *ir.Frontend) bool {
 // (PKT-10), except the load balancer's own addresses if the node is in a range
 // (PKT-11).
 func (t *tracer) admitted(f *ir.Frontend) bool {
-	src := t.pkt.Src
+	src := t.pkt.class()
 	if t.caps.Has(ir.CarriesVIPs) && t.pkt.FromNode() && t.toItself() {
 		src = t.program.Node.IP
 		t.step(ir.Origin{Object: "config", Field: "mode", Reason: "the node has the address, so it is the source"},
@@ -220,7 +220,7 @@ func (t *tracer) matches(s ir.Scope) bool {
 	switch s {
 	case ir.Pods:
 		t.cutDetector(&node.Detector)
-		local := node.Detector.IsPod(t.pkt.Src, t.pkt.In)
+		local := node.Detector.IsPod(t.pkt.class(), t.pkt.In)
 		if local {
 			t.step(node.Detector.Origin, "source %s is treated as a pod", t.sourceText())
 		} else {

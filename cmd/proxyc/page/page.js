@@ -16,11 +16,20 @@
   // parts are nodes and texts of lists in lists, without what there is not.
   const parts = list => list.flat(Infinity).filter(c => c !== undefined && c !== null && c !== false && c !== "").map(c => typeof c === "string" ? named(c) : c);
   // named replaces stand-ins for addresses by what they stand for.
-  const standIn = /(ClusterIP |LoadBalancer )?(\b24[4-7](?:\.\d+){3}|\[?\b100::[0-9a-f:]+\]?)|(NodePort )(?:node:)?(\d+)/g;
-  const named = text => page?.standIns ? text.replace(standIn, (found, kind = "", addr = "", port = "", number) => {
-    const name = page.standIns[number || addr.replace(/[[\]]/g, "")];
-    return !name ? found : port + (name.startsWith(kind) ? "" : kind) + name;
+  const standIn = /(?:\b\d+(?:\.\d+){3}|\[[0-9a-f:]+\]|\bnode):([3-6]\d{4})(?=\/(?:tcp|udp|sctp))|(ClusterIP |LoadBalancer )?(\b24[4-7](?:\.\d+){3}|\[?\b100::[0-9a-f:]+\]?)|(NodePort (?:node:)?|health check on port |such as )([3-6]\d{4})\b/g;
+  const named = text => page?.standIns ? text.replace(standIn, (found, own, kind = "", addr = "", port = "", number) => {
+    const name = page.standIns[own || number || addr.replace(/[[\]]/g, "")];
+    if (own) return name ? "NodePort " + name : found.replace(/^.*(?=:\d+$)/, named);
+    if (name && port === "such as ") return port + "the one";
+    return !name ? found : port.replace("node:", "") + (name.startsWith(kind) ? "" : kind) + name;
   }) : text;
+  // unnamed is the address of a sender, of a family, for which a name stands; or the text itself.
+  const unnamed = (text, six) => {
+    for (const [addr, name] of Object.entries(page.standIns || {})) {
+      if ((text === name || text.startsWith(name + "@")) && /[.:]/.test(addr) && addr.includes(":") === six) return addr + text.slice(name.length);
+    }
+    return text;
+  };
   const fill = (e, ...children) => e.replaceChildren(...parts(children));
   const numbers = new Intl.NumberFormat("en"), figure = n => numbers.format(n);
   const count = (n, one, many) => figure(n) + " " + (n === 1 ? one : many || one + "s");
@@ -393,7 +402,7 @@
     const width = x - between + 2;
     const id = ("way-" + family + "-" + name).replace(/[^\w-]/g, "-");
     const out = s("svg", {width, height: height + top + 2, viewBox: "0 0 " + width + " " + (height + top + 2), role: "img", "aria-labelledby": id + "-t " + id + "-d"},
-      s("title", {id: id + "-t"}, "Path of " + family + " packets to " + name), s("desc", {id: id + "-d"}, told.join(". ")));
+      s("title", {id: id + "-t"}, "Path of " + family + " packets to " + name), s("desc", {id: id + "-d"}, named(told.join(". "))));
     columns.forEach((c, i) => c.length > 0 && out.append(s("text", {class: "head", x: c.x, y: 14}, heads[i])));
     for (const [a, b, at] of edges) {
       const x1 = a.x + a.wide, y1 = at === undefined ? a.y + a.height / 2 : a.y + padding + at * line + line / 2 - 1, x2 = b.x, y2 = b.y + b.height / 2, bend = between / 2;
@@ -579,7 +588,7 @@
     };
     const chips = ["outside", "pod on this node", "pod elsewhere", "this node"].map(kind => h("button", {type: "button", click: () => {
       const example = sender(kind);
-      if (example) from.value = example;
+      if (example) from.value = named(example);
       if (to.value) run();
     }}, kind));
     const run = e => {
@@ -595,22 +604,23 @@
         h("label", {for: "from"}, "From"), from, h("div", {class: "bar"}, h("span", {id: "from-help", class: "faint"}, "IP or IP@INTERFACE; for example"), chips),
         h("label", {for: "to"}, "To"), to, h("div", {class: "bar"}, h("span", {id: "to-help", class: "faint"}, "IP:PORT, IP:PORT/udp or NAMESPACE/NAME:PORT"), h("button", {class: "main", type: "submit"}, "Trace"))), out);
     trace.fill = (a, b) => {
-      if (b) to.value = b;
-      if (a) from.value = a;
+      if (b) to.value = named(b);
+      if (a) from.value = named(a);
       else if (b) from.value = sender("outside") || "";
       if (a || b) run();
     };
   }
 
-  // resolve returns what the name of a Service stands for: its ClusterIP; or the text itself.
+  // resolve returns what the name of a Service stands for: its ClusterIP, or the kind of frontend before it; or the text itself.
   function resolve(to) {
-    const m = /^([a-z0-9-]+\/[a-z0-9.-]+)(?::([\w-]+))?(?:\/(tcp|udp|sctp))?$/i.exec(to);
+    const m = /^(?:(ClusterIP|ExternalIP|LoadBalancer|NodePort) of )?([a-z0-9-]+\/[a-z0-9.-]+)(?::([\w-]+))?(?:\/(tcp|udp|sctp))?$/i.exec(to);
     if (!m) return to;
-    const one = all.find(x => x.name === m[1]);
+    const kind = m.splice(1, 1)[0] || "ClusterIP", one = all.find(x => x.name === m[1]);
     if (!one) throw new Error("there is no Service " + m[1]);
-    const fronts = Object.values(one.families).flatMap(x => x.frontends || []).filter(f => f.kind === "ClusterIP");
+    const fronts = Object.values(one.families).flatMap(x => x.frontends || []).filter(f => f.kind === kind);
     const f = fronts.find(f => (!m[2] || f.port.port === m[2] || String(f.match.port) === m[2]) && (!m[3] || f.match.protocol === m[3].toLowerCase()));
     if (!f) throw new Error("Service " + m[1] + " has the ports " + [...new Set(fronts.map(f => f.port.port || f.match.port))].join(", ") + ", not " + (m[2] || "any"));
+    if (kind === "NodePort") return sim.hostPort(node.programs[0].node.ip, f.match.port) + "/" + f.match.protocol;
     return sim.matchText(f.match);
   }
 
@@ -618,10 +628,14 @@
   const shellWord = word => /^[\w@%+=:,./[\]-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
 
   function course(from, to) {
-    const pkt = sim.packet(from, resolve(to)), side = node.sides[sim.familyOf(pkt.dst)];
+    const target = resolve(to), pkt = sim.packet(unnamed(from, target.startsWith("[")), target), side = node.sides[sim.familyOf(pkt.dst)];
     if (!side) throw new Error("node " + node.name + " has no rules of this family");
     const src = sim.formatAddr(pkt.src), dst = sim.formatAddr(pkt.dst), own = side.own.has(src);
     if (!from.includes("@") && !own) pkt.in = "eth0";
+    if (/^pod /.test(page.standIns?.[src])) { // it has an address of the pods' range
+      const range = [...(node.here || []), ...(node.pods || [])].find(x => x.includes(":") === src.includes(":"));
+      if (range) pkt.within = sim.parseAddr(range.split("/")[0]);
+    }
     const t = sim.trace(side, pkt), at = sim.hostPort(dst, pkt.port) + "/" + pkt.protocol;
     const served = t.fate === "accepted" || t.others.includes("accepted"); // maybe by chance
     const steps = list => list.map(x => h("li", {}, x.text, x.origin && h("span", {class: "origin"}, x.origin)));
@@ -634,7 +648,7 @@
       elsewhere && elsewhere !== node.name && t.fate === "not ours" && h("p", {}, dst + " is an address of node " + elsewhere + ", whose rules decide: choose that node."),
       h("h4", {}, "Step by step"), h("ol", {class: "steps"}, steps(t.steps)),
       t.hindrances.length > 0 && [h("h4", {}, "Required for it to be served"), h("ul", {class: "plain"}, steps(t.hindrances))],
-      h("h4", {}, "The same on the command line"), h("pre", {}, "proxyc trace -c CONFIG -s SNAPSHOT --hostname-override " + shellWord(node.name) + " --from " + shellWord(src + (pkt.in ? "@" + pkt.in : "")) + " --to " + at),
+      h("h4", {}, "The same on the command line"), h("pre", {}, "proxyc trace -c CONFIG -s SNAPSHOT --hostname-override " + shellWord(node.name) + " --from " + shellWord(named(src + (pkt.in ? "@" + pkt.in : ""))) + " --to " + shellWord(named(at))),
     ];
   }
 

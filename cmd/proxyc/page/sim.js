@@ -190,7 +190,7 @@ const sim = (() => {
     }
 
     admitted(f) {
-      let src = this.pkt.src;
+      let src = this.pkt.within || this.pkt.src;
       if (this.can("CarriesVIPs") && this.fromNode && this.src === this.dst) {
         src = this.node.ip ? parseAddr(this.node.ip) : null;
         this.step({object: "config", field: "mode", reason: "the node has the address, so it is the source"}, "source " + this.src + " is treated as the node's address");
@@ -210,7 +210,7 @@ const sim = (() => {
     isPod() {
       const d = this.node.detector;
       switch (d.mode) {
-        case "cidr": return contains(d.prefix, this.pkt.src);
+        case "cidr": return contains(d.prefix, this.pkt.within || this.pkt.src);
         case "interface": return this.pkt.in === d.interface;
         case "prefix": return this.pkt.in !== "" && this.pkt.in.startsWith(d.interface || "");
       }

@@ -37,13 +37,15 @@ type Input struct {
 	// OnlyHere reports that the rules of other nodes are unknown.
 	OnlyHere bool
 	// NoSnapshot reports that no snapshot was given.
-	NoSnapshot bool
-	errors     objectErrors // from a daemon
-	pending    lint.Pending // Services that the API server has not seen
-	AllowEmpty bool         // empty files are intended: do not report them
-	EmptyHint  string       // end of the hint about an empty file: the flag that allows it
-	limit      int64        // of the size of the files; 0 for none
-	left       int64        // of it
+	NoSnapshot  bool
+	errors      objectErrors     // from a daemon
+	pending     lint.Pending     // Services that the API server has not seen
+	StandIns    *assume.StandIns // of the snapshot; nil if it is not completed
+	standInNode bool             // the node is not in the input
+	AllowEmpty  bool             // empty files are intended: do not report them
+	EmptyHint   string           // end of the hint about an empty file: the flag that allows it
+	limit       int64            // of the size of the files; 0 for none
+	left        int64            // of it
 }
 
 // NoSuchNode returns an error if the node name is not among the Nodes of a snapshot that has some.
@@ -76,8 +78,7 @@ func (j *Input) NoSuchNode(flag string) error {
 // Compile returns the Programs of the Input's node.
 func (j *Input) Compile() ir.Programs {
 	programs, diags := compiler.Compile(j.Config, j.Snapshot, j.Facts)
-	j.Diags.Add(diags...)
-	j.checkNode(j.Facts.NodeName)
+	j.addCompiled(diags, j.Facts.NodeName)
 	j.CheckAddrs(j.Facts, programs)
 	return programs
 }
@@ -87,9 +88,14 @@ func (j *Input) WarnRefused() {
 	j.Diags.Add(lint.Refused(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags})...)
 }
 
-// checkNode checks the configuration against the address families of a Node of the snapshot, if
-// known.
-func (j *Input) checkNode(name string) {
+// addCompiled adds the findings of a compilation for a node, and those of the configuration about
+// the address families of its Node, if known. The families of a stand-in are no reason for any.
+func (j *Input) addCompiled(diags diag.List, name string) {
+	if j.standInNode {
+		j.Diags.Add(slices.DeleteFunc(diags, func(d diag.Diagnostic) bool { return d.Code == diag.NoPodRange })...)
+		return
+	}
+	j.Diags.Add(diags...)
 	if families, ok := compiler.NodeFamilies(j.Config, j.Snapshot.Node(name), j.Facts.Interfaces); ok {
 		j.Diags.Add(j.CheckNode(families)...)
 	}
@@ -193,13 +199,20 @@ func (j *Input) ReadOverlay(from Files, names []string, o *assume.Overlay, s *as
 
 // Assume completes the snapshot as a cluster would.
 func (j *Input) Assume(s *assume.StandIns) {
-	j.pending = s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName)
+	j.StandIns, j.pending = s, s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName)
+	written := len(j.pending) > 0 || len(j.Snapshot.Workloads()) > 0
+	if written && j.Facts.Interfaces == nil && j.Facts.Named == nil && j.Config.DetectLocalMode != config.DetectNodeCIDR {
+		j.standInNode = s.AddNode(j.Snapshot, j.Facts.NodeName)
+	}
 	if !j.Reader.Strict && len(j.pending) > 0 {
 		j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return d.Code == diag.NoClusterIP })
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NoClusterIP,
 			Msg: fmt.Sprintf("Services without clusterIP: %d; they are handled as if the API server had allocated it", len(j.pending))})
 	}
 }
+
+// Pending reports whether the API server has not seen a Service.
+func (j *Input) Pending(name ir.Name) bool { return j.pending.Has(name) }
 
 // wholeSnapshot is the fix for a snapshot without any object of a kind.
 const wholeSnapshot = "a snapshot is the output of kubectl get services,endpointslices,nodes -A -o yaml"
@@ -238,8 +251,7 @@ func hasNodePort(s ir.Service) bool {
 // on the node is done once.
 func (j *Input) CompileNodes(nodes []compiler.Facts, yield func(i int, programs ir.Programs) bool) {
 	compiler.CompileNodes(j.Config, j.Snapshot, nodes, func(i int, programs ir.Programs, diags diag.List) bool {
-		j.Diags.Add(diags...)
-		j.checkNode(nodes[i].NodeName)
+		j.addCompiled(diags, nodes[i].NodeName)
 		return yield(i, programs)
 	})
 }

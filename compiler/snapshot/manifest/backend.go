@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -32,16 +34,27 @@ func decodeBackends(kind string) decoder {
 		defaultNamespace(&in.Metadata)
 		name := snapshot.ObjectName(kind, snapshot.NameOf(&in.Metadata))
 		var all []snapshot.Backend
+		var found []finding
 		find(in.Spec, "spec", func(path string, fields map[string]any) {
-			if b, ok := backendOf(fields, in.Metadata.Namespace); ok {
-				b.Object, b.Path = name, path+b.Path
+			b, got := backendOf(fields, in.Metadata.Namespace)
+			b.Object, b.Path = name, path+b.Path
+			if text, is := got.(string); is && b.Service.Name != "" {
+				f := finding{severity: diag.Warning, code: diag.FieldType, path: b.Path, msg: "must be a whole number, got " + diag.Quote(text) + ": the API server rejects the " + kind}
+				if kind == "Ingress" {
+					if f.path += ".number"; number(numeric(text)) == 0 {
+						f.hint = "a named port is in field name"
+					}
+				}
+				found, b.Port = append(found, f), number(numeric(text))
+			}
+			if b.Service.Name != "" && (b.Port != 0 || b.Name != "") {
 				all = append(all, b)
 			}
 		})
 		return object{name: name, written: writtenMeta(&in.Metadata),
 			has: func(s *snapshot.Snapshot) bool { return s.HasBackends(name) },
 			put: func(s *snapshot.Snapshot) { s.SetBackends(name, all) },
-		}, nil, nil
+		}, found, nil
 	}
 }
 
@@ -61,24 +74,28 @@ func find(v any, path string, visit func(path string, fields map[string]any)) {
 }
 
 // backendOf returns the reference in a backend of an Ingress, {service: {name, port: {number, name}}},
-// or in a backendRef of a route, {kind, namespace, name, port}.
-func backendOf(fields map[string]any, namespace string) (b snapshot.Backend, ok bool) {
+// or in a backendRef of a route, {kind, namespace, name, port}; without a name if it is none. got is
+// the value of the port's number.
+func backendOf(fields map[string]any, namespace string) (b snapshot.Backend, got any) {
 	if service, is := fields["service"].(map[string]any); is {
 		port, _ := service["port"].(map[string]any)
 		b.Service = ir.Name{Namespace: namespace, Name: text(service["name"])}
 		b.Port, b.Name, b.Path = number(port["number"]), text(port["name"]), ".service.port"
-		return b, b.Service.Name != "" && (b.Port != 0 || b.Name != "")
+		return b, port["number"]
 	}
 	if kind := text(fields["kind"]); kind != "" && kind != "Service" || text(fields["group"]) != "" {
-		return b, false
+		return b, nil
 	}
 	if of := text(fields["namespace"]); of != "" {
 		namespace = of
 	}
 	b.Service, b.Port, b.Path = ir.Name{Namespace: namespace, Name: text(fields["name"])}, number(fields["port"]), ".port"
-	return b, b.Service.Name != "" && b.Port != 0
+	return b, fields["port"]
 }
 
 func text(v any) string { s, _ := v.(string); return s }
 
 func number(v any) int32 { n, _ := v.(int64); return int32(n) }
+
+// numeric returns the number that a text contains; 0 for other texts.
+func numeric(text string) int64 { n, _ := strconv.ParseInt(text, 10, 32); return n }

@@ -67,6 +67,12 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 			for _, namespace := range result.customs {
 				s.AddCustom(namespace)
 			}
+			for _, kind := range result.ignored {
+				if r.ignored == nil {
+					r.ignored = map[string]int{}
+				}
+				r.ignored[kind]++
+			}
 			at := place{file: file, line: lines.at(some[i].start), part: &some[i]}
 			at.col = some[i].start - lines.start + 1
 			for _, d := range result.diags {
@@ -89,7 +95,7 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 				s.Unskip(o.name)
 				if twice {
 					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.ObjectDuplicate, Object: o.name,
-						Msg: "is a duplicate: it replaces the previous one"}}, at)
+						Msg: "is a duplicate: it replaces the previous one" + r.previous(o.name)}}, at)
 				}
 				r.record(&o, at)
 			}
@@ -153,7 +159,8 @@ type result struct {
 	diags   []placed
 	typed   bool     // some object has an apiVersion and a kind
 	slices  bool     // some object is an EndpointSlice or v1 Endpoints
-	customs []string // namespaces of custom resources
+	customs []string // namespaces of objects that may make pods: custom resources, and workloads with errors
+	ignored []string // kinds of the objects of other kinds
 	read    unmarshal
 }
 
@@ -251,6 +258,11 @@ func (p *part) decodeYAML(r *result) {
 	text, lines, err := toJSON(doc)
 	if err != nil {
 		line, column, msg := yamlError(doc, err)
+		if at := template.FindIndex(doc); at != nil {
+			before := doc[:at[1]-1]
+			line, column = bytes.Count(before, []byte("\n")), at[1]-1-bytes.LastIndexByte(before, '\n')
+			msg = "contains a template that was not rendered: use the output of helm template or kustomize build"
+		}
 		r.fail(placed{line: line, column: column, syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: codeOf(err), Path: p.path(), Msg: msg}})
 		return
 	}
@@ -289,6 +301,9 @@ func codeOf(err error) diag.Code {
 	return diag.NotYAML
 }
 
+// template matches an action of a template, up to its second brace, where YAML expects a value.
+var template = regexp.MustCompile(`(?m)(?:^\s*|[:-] )\{\{`)
+
 // yamlLine matches the position in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
@@ -312,9 +327,6 @@ func yamlError(doc []byte, err error) (line, column int, msg string) {
 	} else if strings.HasPrefix(msg, "invalid map key: ") {
 		line, column = noKeyAt(doc)
 		msg = "a key must be text, got a mapping or a list"
-		if bytes.Contains(doc, []byte("{{")) {
-			msg += ` (is "{{" part of a template? use the output of helm template)`
-		}
 	}
 	return line, column, "invalid YAML: " + msg
 }
@@ -400,7 +412,10 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		if f := misspelt(l.apiVersion, l.kind); f != nil {
 			// It is skipped as an object of the kind that was meant: see Keep.
 			meant := cmp.Or(nearKind(group, l.kind), l.kind)
+			r.customs = append(r.customs, l.meta().Namespace)
 			report(placed{field: f.path, skipped: &object{name: l.named(meant, meant)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+		} else {
+			r.ignored = append(r.ignored, l.kind)
 		}
 		return
 	}
@@ -408,6 +423,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	o, findings, err := decode(l.text, r.read)
 	o.line, o.index = line, index
 	if err != nil {
+		r.customs = append(r.customs, l.meta().Namespace)
 		offset, path, msg := explain(l.text, err)
 		at := placed{field: path, index: index, skipped: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}}
 		at.line, at.column = where(l.start + offset)

@@ -202,6 +202,9 @@ func checkEnums(s *corev1.Service) []finding {
 	if p := spec.IPFamilyPolicy; p != nil {
 		check("spec.ipFamilyPolicy", string(*p), "spec.ipFamilies is used", "SingleStack", "PreferDualStack", "RequireDualStack")
 	}
+	if p := spec.IPFamilyPolicy; p != nil && *p == corev1.IPFamilyPolicySingleStack && len(spec.IPFamilies) > 1 {
+		out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: "spec.ipFamilyPolicy", msg: "must be PreferDualStack or RequireDualStack with two ipFamilies, got SingleStack: the API server rejects the Service"})
+	}
 	if d := spec.TrafficDistribution; d != nil {
 		check("spec.trafficDistribution", *d, "the hints of the EndpointSlices are used", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)
 	}

@@ -81,6 +81,12 @@ func misspelt(apiVersion, kind string) *finding {
 			versions = append(versions, strings.TrimPrefix(k.group+"/"+k.version, "/"))
 		}
 	}
+	for _, k := range workloadGroups {
+		known = known || k.group == group
+		if k.kind == kind && k.group != "extensions" {
+			versions = append(versions, strings.TrimPrefix(k.group+"/v1", "/"))
+		}
+	}
 	if len(versions) == 0 {
 		meant := nearKind(group, kind)
 		if meant == "" {
@@ -104,18 +110,28 @@ func misspelt(apiVersion, kind string) *finding {
 // nearKind returns the supported kind for which kind is a probable error: another
 // case, a truncation, a plural or a misspelling.
 func nearKind(group, kind string) string {
-	if isListKind(kind) || group == "" && kind == "Pod" { // two letters from Node
+	if isListKind(kind) {
 		return ""
 	}
-	var names []string
+	var all []string
 	for _, k := range readKinds {
-		if k.group != group {
-			continue
+		if k.group == group {
+			all = append(all, k.kind)
 		}
-		if strings.EqualFold(kind, k.kind+"s") || len(kind) > 3 && len(kind) < len(k.kind) && strings.EqualFold(kind, k.kind[:len(kind)]) {
-			return k.kind
+	}
+	for _, k := range workloadGroups {
+		if k.group == group {
+			all = append(all, k.kind)
 		}
-		names = append(names, k.kind)
+	}
+	if group == "networking.k8s.io" {
+		all = append(all, "Ingress")
+	}
+	names := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == "Pod" }) // too short for a distance
+	for _, name := range all {
+		if strings.EqualFold(kind, name+"s") || len(kind) > 3 && len(kind) < len(name) && strings.EqualFold(kind, name[:len(kind)]) {
+			return name
+		}
 	}
 	if group == "" {
 		names = append(names, "List")

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +34,7 @@ type Reader struct {
 	written map[string]Written // by the same name
 	sliced  string             // the first Service for which Written.Sliced is true
 	slices  bool               // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
+	ignored map[string]int     // the number of objects of each other kind
 	shared  map[*part]*yaml.Node
 	last    place // the last object that was looked up, and its fields
 	fields  fields
@@ -61,6 +63,18 @@ func (r *Reader) record(o *object, at place) {
 	}
 	r.written[o.name] = o.written
 	r.at[o.name] = at
+}
+
+// Ignored returns the number of objects of each kind that a Snapshot does not use.
+func (r *Reader) Ignored() map[string]int { return r.ignored }
+
+// previous returns where an object of a name is, for the end of a message; "" if it is unknown.
+func (r *Reader) previous(name string) string {
+	at, ok := r.at[name]
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf(", at %s:%d", at.file, r.indexed(&at).find("").line)
 }
 
 // Locate adds the file, line and column of the field to findings that have an

@@ -81,6 +81,7 @@ func danglingKey(text []byte) string {
 type outline struct {
 	Metadata struct {
 		Name              string
+		GenerateName      string
 		UID               string
 		ResourceVersion   string
 		CreationTimestamp *string
@@ -99,7 +100,7 @@ type outline struct {
 // missing returns a missing field without which the API server rejects the object,
 // or "".
 func (o *outline) missing(kind string) string {
-	if o.Metadata.Name == "" {
+	if o.Metadata.Name+o.Metadata.GenerateName == "" {
 		return "metadata.name"
 	}
 	switch kind {

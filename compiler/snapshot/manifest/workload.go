@@ -1,13 +1,21 @@
 package manifest
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -16,7 +24,7 @@ import (
 // their versions.
 var workloadGroups = [...]struct {
 	group, kind string
-	pods        func(*workloadFields) (int, *podTemplate)
+	pods        func(*workloadFields) pods
 }{
 	{"", "Pod", pod},
 	{"", "ReplicationController", replicas},
@@ -31,75 +39,114 @@ var workloadGroups = [...]struct {
 	{"batch", "CronJob", cronJob},
 }
 
-// podFields are the fields of a PodSpec that decide which packets its containers receive. Other
-// fields are not checked: they do not concern a Service proxy.
-type podFields struct {
-	HostNetwork    bool             `json:"hostNetwork"`
-	NodeName       string           `json:"nodeName"`
-	Containers     []containerField `json:"containers"`
-	InitContainers []containerField `json:"initContainers"`
-}
-
-type containerField struct {
-	Ports         []corev1.ContainerPort `json:"ports"`
-	RestartPolicy string                 `json:"restartPolicy"`
-}
-
-type podTemplate struct {
-	Metadata struct {
-		Labels map[string]string `json:"labels"`
-	} `json:"metadata"`
-	Spec podFields `json:"spec"`
-}
-
 // workloadFields are the fields of all these kinds together.
 type workloadFields struct {
+	metav1.TypeMeta `json:",inline"`
+
 	Metadata metav1.ObjectMeta `json:"metadata"`
-	Spec     struct {
-		HostNetwork    bool             `json:"hostNetwork"`
-		NodeName       string           `json:"nodeName"`
-		Containers     []containerField `json:"containers"`
-		InitContainers []containerField `json:"initContainers"`
-		Replicas       *int32           `json:"replicas"`
-		Parallelism    *int32           `json:"parallelism"`
-		Suspend        bool             `json:"suspend"`
-		Template       *podTemplate     `json:"template"`
-		JobTemplate    struct {
-			Spec struct {
-				Parallelism *int32      `json:"parallelism"`
-				Template    podTemplate `json:"template"`
-			} `json:"spec"`
-		} `json:"jobTemplate"`
-	} `json:"spec"`
-	Status struct {
-		Phase  string         `json:"phase"`
-		PodIPs []corev1.PodIP `json:"podIPs"`
-	} `json:"status"`
+	Spec     workloadSpec      `json:"spec"`
+	Status   podStatus         `json:"status"`
 }
 
-// decodeWorkload returns the decoder of a kind of workload. pods returns the number of pods and
-// their template.
-func decodeWorkload(kind string, pods func(*workloadFields) (int, *podTemplate)) decoder {
-	return func(text []byte, _ unmarshal) (object, []finding, error) {
+// workloadSpec has the fields of all specs. A Pod has those of the PodSpec, which the other kinds
+// have in their template.
+type workloadSpec struct {
+	corev1.PodSpec `json:",inline"`
+
+	Replicas    *int32                  `json:"replicas"`
+	Parallelism *int32                  `json:"parallelism"`
+	Suspend     bool                    `json:"suspend"`
+	ServiceName string                  `json:"serviceName"`
+	Selector    json.RawMessage         `json:"selector"`
+	Template    *corev1.PodTemplateSpec `json:"template"`
+	JobTemplate *struct {
+		Metadata unread       `json:"metadata"`
+		Spec     workloadSpec `json:"spec"`
+	} `json:"jobTemplate"`
+
+	BackoffLimit                         unread `json:"backoffLimit"`
+	BackoffLimitPerIndex                 unread `json:"backoffLimitPerIndex"`
+	CompletionMode                       unread `json:"completionMode"`
+	Completions                          unread `json:"completions"`
+	ConcurrencyPolicy                    unread `json:"concurrencyPolicy"`
+	FailedJobsHistoryLimit               unread `json:"failedJobsHistoryLimit"`
+	ManagedBy                            unread `json:"managedBy"`
+	ManualSelector                       unread `json:"manualSelector"`
+	MaxFailedIndexes                     unread `json:"maxFailedIndexes"`
+	MinReadySeconds                      unread `json:"minReadySeconds"`
+	Ordinals                             unread `json:"ordinals"`
+	Paused                               unread `json:"paused"`
+	PersistentVolumeClaimRetentionPolicy unread `json:"persistentVolumeClaimRetentionPolicy"`
+	PodFailurePolicy                     unread `json:"podFailurePolicy"`
+	PodManagementPolicy                  unread `json:"podManagementPolicy"`
+	PodReplacementPolicy                 unread `json:"podReplacementPolicy"`
+	ProgressDeadlineSeconds              unread `json:"progressDeadlineSeconds"`
+	RevisionHistoryLimit                 unread `json:"revisionHistoryLimit"`
+	RollbackTo                           unread `json:"rollbackTo"` // of extensions/v1beta1
+	Schedule                             unread `json:"schedule"`
+	StartingDeadlineSeconds              unread `json:"startingDeadlineSeconds"`
+	Strategy                             unread `json:"strategy"`
+	SuccessPolicy                        unread `json:"successPolicy"`
+	SuccessfulJobsHistoryLimit           unread `json:"successfulJobsHistoryLimit"`
+	TTLSecondsAfterFinished              unread `json:"ttlSecondsAfterFinished"`
+	TimeZone                             unread `json:"timeZone"`
+	UpdateStrategy                       unread `json:"updateStrategy"`
+	VolumeClaimTemplates                 unread `json:"volumeClaimTemplates"`
+}
+
+// unread is a field whose value does not concern a Service proxy.
+type unread struct{}
+
+// UnmarshalJSON accepts any value.
+func (unread) UnmarshalJSON([]byte) error { return nil }
+
+// podStatus is the status of a Pod. The other fields, and those of the other kinds, are not checked.
+type podStatus struct {
+	Phase  corev1.PodPhase `json:"phase"`
+	PodIPs []corev1.PodIP  `json:"podIPs"`
+}
+
+// UnmarshalJSON accepts other fields.
+func (s *podStatus) UnmarshalJSON(text []byte) error {
+	type fields podStatus
+	return kjson.UnmarshalCaseSensitivePreserveInts(text, (*fields)(s))
+}
+
+// pods are what a workload makes.
+type pods struct {
+	count    int    // snapshot.PerNode for one on each Node
+	field    string // of the count
+	template *corev1.PodTemplateSpec
+	path     string // of the template; "" for a Pod
+}
+
+// helmHook is the annotation of objects that exist only during an action of Helm, such as a test.
+const helmHook = "helm.sh/hook"
+
+// decodeWorkload returns the decoder of a kind of workload.
+func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
+	return func(text []byte, read unmarshal) (object, []finding, error) {
 		var in workloadFields
-		err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in)
+		found, err := read(text, &in)
 		defaultNamespace(&in.Metadata)
+		in.Metadata.Name = cmp.Or(in.Metadata.Name, in.Metadata.GenerateName)
 		name := snapshot.NameOf(&in.Metadata)
-		n, template := pods(&in)
-		if template == nil {
-			template = &podTemplate{}
+		p := made(&in)
+		if p.template == nil {
+			p.template = &corev1.PodTemplateSpec{}
 		}
+		spec := &p.template.Spec
 		w := &snapshot.Workload{Kind: kind, Name: name, Object: snapshot.ObjectName(kind, name),
-			Pods: n, AnyNumber: in.Spec.Replicas == nil && kind != "Pod" && n != 0, Labels: template.Metadata.Labels,
-			HostNetwork: template.Spec.HostNetwork, NodeName: template.Spec.NodeName}
+			Pods: p.count, AnyNumber: in.Spec.Replicas == nil && kind != "Pod" && p.count != 0, Labels: p.template.Labels,
+			HostNetwork: spec.HostNetwork, NodeName: spec.NodeName, ServiceName: in.Spec.ServiceName}
 		if owner := metav1.GetControllerOfNoCopy(&in.Metadata); owner != nil {
 			w.Owner = snapshot.ObjectName(owner.Kind, ir.Name{Namespace: name.Namespace, Name: owner.Name})
 		}
-		for _, c := range template.Spec.Containers {
+		for _, c := range spec.Containers {
 			w.Ports = append(w.Ports, c.Ports...)
 		}
-		for _, c := range template.Spec.InitContainers {
-			if c.RestartPolicy == string(corev1.ContainerRestartPolicyAlways) { // a sidecar (KEP-753)
+		for _, c := range spec.InitContainers {
+			if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways { // a sidecar (KEP-753)
 				w.Ports = append(w.Ports, c.Ports...)
 			}
 		}
@@ -109,42 +156,115 @@ func decodeWorkload(kind string, pods func(*workloadFields) (int, *podTemplate))
 		if err != nil { // a Snapshot keeps no earlier version of a workload: see Keep
 			return object{name: w.Object, has: func(*snapshot.Snapshot) bool { return true }}, nil, err
 		}
+		if in.Metadata.Name != in.Metadata.GenerateName {
+			found = append(found, checkMeta(&in.Metadata)...)
+		}
+		found = append(found, checkSelector(kind, in.Spec.Selector, w.Labels)...)
+		found = append(found, checkPods(kind, &p)...)
+		w.Pods = p.count
+		_, hook := in.Metadata.Annotations[helmHook]
 		written := writtenMeta(&in.Metadata)
 		written.Labels = in.Metadata.Labels
 		return object{name: w.Object, written: written,
 			has: func(s *snapshot.Snapshot) bool { return s.HasWorkload(w.Object) },
-			put: func(s *snapshot.Snapshot) { s.SetWorkload(w) },
-		}, nil, nil
+			put: func(s *snapshot.Snapshot) {
+				if !hook {
+					s.SetWorkload(w)
+				}
+			},
+		}, found, nil
 	}
 }
 
-func replicas(in *workloadFields) (int, *podTemplate) {
-	return int(ptr.Deref(in.Spec.Replicas, 1)), in.Spec.Template
+func replicas(in *workloadFields) pods {
+	return pods{int(ptr.Deref(in.Spec.Replicas, 1)), "spec.replicas", in.Spec.Template, "spec.template."}
 }
 
-func onePerNode(in *workloadFields) (int, *podTemplate) { return snapshot.PerNode, in.Spec.Template }
-
-func job(in *workloadFields) (int, *podTemplate) {
-	if in.Spec.Suspend {
-		return 0, in.Spec.Template
-	}
-	return int(ptr.Deref(in.Spec.Parallelism, 1)), in.Spec.Template
+func onePerNode(in *workloadFields) pods {
+	return pods{snapshot.PerNode, "", in.Spec.Template, "spec.template."}
 }
 
-func cronJob(in *workloadFields) (int, *podTemplate) {
-	if in.Spec.Suspend {
-		return 0, &in.Spec.JobTemplate.Spec.Template
+func job(in *workloadFields) pods { return jobOf(&in.Spec, false, "spec.") }
+
+func cronJob(in *workloadFields) pods {
+	if in.Spec.JobTemplate == nil {
+		return pods{count: 1}
 	}
-	return int(ptr.Deref(in.Spec.JobTemplate.Spec.Parallelism, 1)), &in.Spec.JobTemplate.Spec.Template
+	return jobOf(&in.Spec.JobTemplate.Spec, in.Spec.Suspend, "spec.jobTemplate.spec.")
 }
 
-func pod(in *workloadFields) (int, *podTemplate) {
-	t := &podTemplate{Spec: podFields{in.Spec.HostNetwork, in.Spec.NodeName, in.Spec.Containers, in.Spec.InitContainers}}
-	t.Metadata.Labels = in.Metadata.Labels
-	if in.Status.Phase == string(corev1.PodSucceeded) || in.Status.Phase == string(corev1.PodFailed) {
-		return 0, t
+func jobOf(spec *workloadSpec, suspended bool, path string) pods {
+	p := pods{int(ptr.Deref(spec.Parallelism, 1)), path + "parallelism", spec.Template, path + "template."}
+	if suspended || spec.Suspend {
+		p.count = 0
 	}
-	return 1, t
+	return p
+}
+
+func pod(in *workloadFields) pods {
+	t := &corev1.PodTemplateSpec{Spec: in.Spec.PodSpec}
+	t.Labels = in.Metadata.Labels
+	if in.Status.Phase == corev1.PodSucceeded || in.Status.Phase == corev1.PodFailed {
+		return pods{template: t}
+	}
+	return pods{count: 1, template: t}
+}
+
+// checkSelector reports a selector that does not match the workload's own pods.
+func checkSelector(kind string, text json.RawMessage, has map[string]string) []finding {
+	if len(text) == 0 || kind == "Job" || kind == "CronJob" || kind == "Pod" { // the API server sets that of a Job
+		return nil
+	}
+	var of metav1.LabelSelector
+	into := any(&of)
+	if kind == "ReplicationController" {
+		into = &of.MatchLabels
+	}
+	err := kjson.UnmarshalCaseSensitivePreserveInts(text, into)
+	selector, wrong := metav1.LabelSelectorAsSelector(&of)
+	if err = cmp.Or(err, wrong); err != nil {
+		return []finding{{severity: diag.Warning, code: diag.FieldType, path: "spec.selector", msg: "must be a label selector: the API server rejects the " + kind}}
+	}
+	if selector.Matches(labels.Set(has)) {
+		return nil
+	}
+	var differs []string
+	for _, key := range slices.Sorted(maps.Keys(of.MatchLabels)) {
+		if got, ok := has[key]; !ok {
+			differs = append(differs, "no label "+key)
+		} else if got != of.MatchLabels[key] {
+			differs = append(differs, key+"="+got)
+		}
+	}
+	why := "does not match the labels of the pod template"
+	if len(differs) > 0 {
+		why += ", which has " + strings.Join(differs, " and ")
+	}
+	return []finding{{severity: diag.Warning, code: diag.WorkloadSelector, path: "spec.selector", msg: why + ": the API server rejects the " + kind}}
+}
+
+// checkPods reports numbers of pods and ports that the API server rejects.
+func checkPods(kind string, p *pods) (out []finding) {
+	if p.count < 0 && p.field != "" {
+		out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: p.field, msg: fmt.Sprintf("must be 0 or more, got %d: the API server rejects the %s", p.count, kind)})
+		p.count = 0
+	}
+	list := func(path string, all []corev1.Container) {
+		for i := range all {
+			for j, port := range all[i].Ports {
+				at := fmt.Sprintf("%s[%d].ports[%d]", path, i, j)
+				if n := port.ContainerPort; n < 1 || n > 65535 {
+					out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: at + ".containerPort", msg: fmt.Sprintf("must be 1-65535, got %d: the API server rejects the %s", n, kind)})
+				}
+				if port.Name != "" && (!isName(port.Name, 15, "-") || strings.Contains(port.Name, "--") || !strings.ContainsFunc(port.Name, unicode.IsLower)) {
+					out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: at + ".name", msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 15, with a letter, got %s: the API server rejects the %s", diag.Quote(port.Name), kind)})
+				}
+			}
+		}
+	}
+	list(p.path+"spec.containers", p.template.Spec.Containers)
+	list(p.path+"spec.initContainers", p.template.Spec.InitContainers)
+	return out
 }
 
 // isCustom reports whether a group belongs to custom resources, which may make pods of their own.

@@ -23,6 +23,7 @@ type Explanation struct {
 	Entries  []entryJSON    `json:"entries,omitempty"`  // matching rules and elements
 	Hint     string         `json:"-"`                  // similar names or ports, if nothing was found
 	entries  []render.Entry // the entries behind Entries
+	in       *review.Input
 }
 
 // partOf is a part of a Service in the IR of a family.
@@ -77,16 +78,15 @@ func Find(what string, in *review.Input, programs ir.Programs) (*Explanation, er
 	for i := range r.subjects {
 		r.subjects[i].numbered(programs)
 	}
-	x := r.find(programs, review.LeftOutOf(in))
-	x.What = what
+	x := &Explanation{What: what, in: in}
+	x.find(&r, programs, review.LeftOutOf(in))
 	return x, nil
 }
 
 // find returns the rules that contain the words of the text. If there are none, it returns the
 // explanation of the first subject that exists.
-func (r *reading) find(programs ir.Programs, left review.LeftOut) *Explanation {
+func (x *Explanation) find(r *reading, programs ir.Programs, left review.LeftOut) {
 	_, _, rendered := review.Outputs(programs)
-	x := new(Explanation)
 	if r.words != "" {
 		x.addEntries(rendered, func(e render.Entry) bool {
 			return strings.Contains(" "+e.Where+" ", r.words) || strings.Contains(" "+e.String()+" ", r.words) || e.Text != "" && e.Text == withoutChain(e, r.words)
@@ -109,7 +109,11 @@ func (r *reading) find(programs ir.Programs, left review.LeftOut) *Explanation {
 	if x.Empty() && x.Hint == "" {
 		x.Hint = nearestName(strings.TrimSpace(r.words), programs)
 	}
-	return x
+	for i, p := range x.Services {
+		if name := p.Service.Name; x.in.Pending(name) && (i == 0 || x.Services[i-1].Service.Name != name) {
+			x.Notes = append(x.Notes, "Service "+name.String()+" has no clusterIP yet, which the API server allocates: without it no rule is written")
+		}
+	}
 }
 
 // shared describes a chain or set that belongs to no single Service. It returns "" for other names.
@@ -135,10 +139,10 @@ func withoutChain(e render.Entry, words string) string {
 	return rest
 }
 
-// addEntries adds the rules and elements for which is returns true.
+// addEntries adds the rules and elements for which is returns true. Rules contain no stand-ins.
 func (x *Explanation) addEntries(rendered render.Rendered, is func(render.Entry) bool) {
 	for e := range rendered.Explain {
-		if is(e) {
+		if is(e) && !x.in.Pending(e.Port.Service) && !x.in.StandIns.Mentioned(e.Where+" "+e.Text) {
 			x.entries = append(x.entries, e)
 			one := entryJSON{Where: e.Where, Text: e.Text, Origin: e.Origin}
 			if e.Port != (ir.ServicePort{}) {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/assume"
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
@@ -75,7 +77,7 @@ func (x Expectation) Check() error {
 	if x.Expect == nil || slices.Contains(fates, *x.Expect) {
 		return nil
 	}
-	words := strings.Fields(*x.Expect)
+	words := strings.Fields(assume.WithoutNames(*x.Expect))
 	if len(words) == 0 || slices.ContainsFunc(words, func(word string) bool { return !isBackendWord(word) }) {
 		return fmt.Errorf("%s--expect: must be %s, or backends such as 10.244.1.10:8080+snat, got %q", x.Where, strings.Join(fates, ", "), *x.Expect)
 	}
@@ -116,6 +118,10 @@ func (s *Tracer) TraceAll(wanted []Expectation) ([]Result, error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s%w", x.Where, err))
 			continue
+		}
+		if x.Expect != nil {
+			text := s.standIns.Addresses(ir.FamilyOf(t.Packet.Dst), *x.Expect)
+			x.Expect = &text
 		}
 		results = append(results, Result{t, x})
 	}

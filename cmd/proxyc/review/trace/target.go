@@ -14,8 +14,9 @@ import (
 )
 
 // target is a --to that names a Service: NAMESPACE/NAME:PORT or a DNS name. PORT is a name or a
-// number.
+// number. "KIND of " before it selects another frontend than the ClusterIP.
 type target struct {
+	kind     ir.Kind
 	Service  ir.Name
 	Port     string
 	protocol string // "tcp"; "" for any
@@ -25,8 +26,15 @@ type target struct {
 // default namespace, that of the client pod.
 func ParseTarget(to, namespace string) (t target, ok bool, err error) {
 	host, rest := to, ""
-	if i := strings.LastIndexByte(to, ':'); i >= 0 {
-		host, rest = to[:i], to[i+1:]
+	t.kind = ir.ClusterIP
+	if kind, of, ok := strings.Cut(to, " of "); ok {
+		if t.kind, ok = kindOf(kind); !ok {
+			return t, true, fmt.Errorf("--to: %q: must begin with the kind of a frontend: %s", to, strings.Join(kinds(), ", "))
+		}
+		host = of
+	}
+	if i := strings.LastIndexByte(host, ':'); i >= 0 {
+		host, rest = host[:i], host[i+1:]
 	}
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || strings.ContainsAny(host, "[]:") {
 		return t, false, nil
@@ -52,8 +60,27 @@ func ParseTarget(to, namespace string) (t target, ok bool, err error) {
 	return t, true, nil
 }
 
-// resolve returns the address of a name: the ClusterIP of the Service, as DNS returns it. For a
-// dual-stack Service, it prefers the client's family, then the first family.
+// kinds returns the kinds of frontends that a target can name.
+func kinds() (names []string) {
+	for _, k := range []ir.Kind{ir.ClusterIP, ir.ExternalIP, ir.LoadBalancer, ir.NodePort} {
+		names = append(names, k.String())
+	}
+	return names
+}
+
+// kindOf returns the kind of frontend with a name.
+func kindOf(name string) (ir.Kind, bool) {
+	for _, k := range []ir.Kind{ir.ClusterIP, ir.ExternalIP, ir.LoadBalancer, ir.NodePort} {
+		if strings.EqualFold(k.String(), name) {
+			return k, true
+		}
+	}
+	return ir.ClusterIP, false
+}
+
+// resolve returns the address of a name: the ClusterIP of the Service, as DNS returns it, or the
+// first address of the named kind. That of a node port is the primary address of this node. For a
+// dual-stack Service, resolve prefers the client's family, then the first family.
 func (s *Tracer) resolve(to, from string) (string, error) {
 	pod, _ := strings.CutPrefix(from, "pod:")
 	namespace := ""
@@ -68,8 +95,8 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 	addr, _ := netip.ParseAddr(strings.Trim(client, "[]"))
 	var has, protocols []string // all ports; protocols of the requested port
 	found := map[ir.Match]bool{}
-	var first *ir.Frontend
-	for _, f := range s.clusterIPs(t.Service) {
+	var first *ir.Match
+	for _, f := range s.frontends(t.Service, t.kind) {
 		name := strconv.Itoa(int(f.Match.Port))
 		has = append(has, cmp.Or(f.Port.Port, name))
 		if t.Port != "" && t.Port != name && t.Port != f.Port.Port {
@@ -80,15 +107,15 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 			continue
 		}
 		found[ir.Match{Protocol: f.Match.Protocol, Port: f.Match.Port}] = true
-		if first == nil || addr.IsValid() && first.Match.Addr.Is4() != addr.Is4() {
-			first = f
+		if first == nil || addr.IsValid() && first.Addr.Is4() != addr.Is4() {
+			first = &f.Match
 		}
 	}
 	slices.Sort(has)
 	has = slices.Compact(has)
 	switch {
 	case first == nil && len(has) == 0:
-		return to, fmt.Errorf("--to: %s", s.noClusterIP(t.Service))
+		return to, fmt.Errorf("--to: %s", s.noFrontend(t))
 	case first == nil && t.Port != "" && len(protocols) > 0:
 		slices.Sort(protocols)
 		return to, fmt.Errorf("--to: port %s of Service %s is for %s, got %q", t.Port, t.Service, strings.Join(slices.Compact(protocols), " and "), t.protocol)
@@ -101,31 +128,41 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 	case len(found) > 1 && t.Port == "":
 		return to, fmt.Errorf("--to: Service %s has several ports, %s: add one, as in %s:%s", t.Service, strings.Join(has, ", "), t.Service, has[0])
 	}
-	return net.JoinHostPort(first.Match.Addr.String(), strconv.Itoa(int(first.Match.Port))) + "/" + first.Match.Protocol.String(), nil
+	return net.JoinHostPort(first.Addr.String(), strconv.Itoa(int(first.Port))) + "/" + first.Protocol.String(), nil
 }
 
-// clusterIPs returns the frontends at the ClusterIPs of a Service, in the node's order of families.
-func (s *Tracer) clusterIPs(name ir.Name) (all []*ir.Frontend) {
+// frontends returns the frontends of a kind of a Service, in the node's order of families. Those of
+// node ports have the primary address of the node.
+func (s *Tracer) frontends(name ir.Name, kind ir.Kind) (all []ir.Frontend) {
 	for _, p := range s.Programs.All() {
 		i, ok := slices.BinarySearchFunc(p.Services, name, func(svc ir.Service, name ir.Name) int { return svc.Name.Compare(name) })
 		if !ok {
 			continue
 		}
-		for j := range p.Services[i].Frontends {
-			if f := &p.Services[i].Frontends[j]; f.Kind == ir.ClusterIP {
-				all = append(all, f)
+		for _, f := range p.Services[i].Frontends {
+			if f.Kind != kind {
+				continue
 			}
+			if kind == ir.NodePort {
+				if f.Match.Addr = p.Node.IP; !f.Match.Addr.IsValid() {
+					continue
+				}
+			}
+			all = append(all, f)
 		}
 	}
 	return all
 }
 
-// noClusterIP returns the reason why a Service has no ClusterIP on this node.
-func (s *Tracer) noClusterIP(name ir.Name) string {
-	if left := s.left.Of(name, ""); left != "" {
+// noFrontend returns the reason why a Service has no frontend of a kind on this node.
+func (s *Tracer) noFrontend(t target) string {
+	if left := s.left.Of(t.Service, ""); left != "" {
 		return left
 	}
-	return fmt.Sprintf("there is no Service %s%s", name, review.NearestService(s.Programs, name))
+	if t.kind != ir.ClusterIP && len(s.frontends(t.Service, ir.ClusterIP)) > 0 {
+		return fmt.Sprintf("Service %s has no %s on node %s", t.Service, t.kind, s.Node)
+	}
+	return fmt.Sprintf("there is no Service %s%s", t.Service, review.NearestService(s.Programs, t.Service))
 }
 
 // checkPort returns an error if the port of an address is invalid.

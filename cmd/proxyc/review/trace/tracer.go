@@ -9,6 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -27,6 +28,8 @@ type Tracer struct {
 	left          review.LeftOut // objects that the Programs do not contain
 	// elsewhere returns the Programs of another node, or nil if they are unknown.
 	elsewhere func(node string) ir.Programs
+
+	standIns *assume.StandIns // of the snapshot; nil for none
 
 	evaluators map[*ir.Program]*sim.Evaluator // created on first use
 }
@@ -50,7 +53,7 @@ const outside = "eth0"
 // NewTracer returns the Tracer of an input. programs are the Programs in force on its node.
 func NewTracer(j *review.Input, programs ir.Programs) *Tracer {
 	s := &Tracer{Snapshot: j.Snapshot, Node: j.Facts.NodeName, Programs: programs,
-		Interfaces: j.Facts.Interfaces, AllAddrsKnown: j.Facts.AllAddrsKnown(), left: review.LeftOutOf(j)}
+		Interfaces: j.Facts.Interfaces, AllAddrsKnown: j.Facts.AllAddrsKnown(), left: review.LeftOutOf(j), standIns: j.StandIns}
 	if s.Interfaces == nil {
 		s.Interfaces = j.Facts.Named
 	}
@@ -98,7 +101,10 @@ func (s *Tracer) packet(from, to string) (pkt sim.Packet, by origin, err error) 
 		}
 	}
 	p := programFor(s.Programs, pkt.Dst)
-	if pod, ok := strings.CutPrefix(from, "pod:"); ok {
+	from = s.standIns.Addresses(p.Family, from)
+	if pod, ok := s.assumed(from); ok {
+		pkt.Src, pkt.In, by, err = s.podAt(p, pod, pkt.Dst)
+	} else if pod, ok := strings.CutPrefix(from, "pod:"); ok {
 		pkt.Src, pkt.In, by, err = s.pod(p, pod, pkt.Dst)
 	} else if from == "node" {
 		pkt.Src, err = s.nodeSource(p, pkt.Dst)
@@ -107,6 +113,7 @@ func (s *Tracer) packet(from, to string) (pkt sim.Packet, by origin, err error) 
 	} else {
 		pkt.Src, pkt.SrcPort, pkt.In, err = s.address(&p.Node, from)
 	}
+	pkt.Within = s.within(p, pkt.Src)
 	if err == nil && !p.Family.Has(pkt.Src) {
 		err = fmt.Errorf("source %s and destination %s are of different families", pkt.Src, pkt.Dst)
 	}
@@ -210,6 +217,13 @@ func (s *Tracer) arrivesOn(node *ir.Node, src netip.Addr) string {
 	return outside
 }
 
+// podOn is a pod on a node; "" if the node is unknown.
+type podOn struct {
+	name string // "shop/web-0"
+	addr netip.Addr
+	node string
+}
+
 // pod returns the address of a pod from the EndpointSlices that name it, and the interface on which
 // its packets arrive at its node.
 func (s *Tracer) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr, in string, by origin, err error) {
@@ -221,14 +235,51 @@ func (s *Tracer) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr,
 	if !ok {
 		return src, "", by, fmt.Errorf("no EndpointSlice of the snapshot has an %s address of Pod %s/%s: use IP@INTERFACE", p.Family, namespace, name)
 	}
-	by = origin{"Pod " + pod + " runs on", s.Node}
+	return s.podAt(p, podOn{pod, src, on}, dst)
+}
+
+// assumed returns the pod that a stand-in stands for.
+func (s *Tracer) assumed(from string) (podOn, bool) {
+	src, err := netip.ParseAddr(strings.Trim(from, "[]"))
+	if err != nil || !s.standIns.IsPod(src) {
+		return podOn{}, false
+	}
+	on, ok := s.Snapshot.EndpointNode(src)
+	return podOn{s.standIns.Name(src), src, on}, ok
+}
+
+// within returns an address of the pod range of an assumed pod, as detection sees it: of its Node,
+// or else of the cluster. It returns no address for other sources.
+func (s *Tracer) within(p *ir.Program, src netip.Addr) (in netip.Addr) {
+	if !s.standIns.IsPod(src) {
+		return in
+	}
+	on, _ := s.Snapshot.EndpointNode(src)
+	if n := s.Snapshot.Node(on); n != nil {
+		for _, r := range n.PodCIDRs {
+			if p.Family.Has(r.Addr()) {
+				return r.Addr()
+			}
+		}
+	}
+	if d := &p.Node.Detector; d.Mode == ir.DetectCIDR {
+		return d.Prefix.Addr()
+	}
+	return in
+}
+
+// podAt returns the source address of a pod's packets, and the interface on which they arrive at
+// its node.
+func (s *Tracer) podAt(p *ir.Program, pod podOn, dst netip.Addr) (src netip.Addr, in string, by origin, err error) {
+	src = pod.addr
+	by = origin{"Pod " + pod.name + " runs on", s.Node}
 	if p.Node.HasAddr(src) { // host network: the node sends the packet
 		src, err = s.nodeSource(p, dst)
 		return src, "", by, err
 	}
-	if on != "" && on != s.Node {
-		by.node = on
-		if s.owner(src) == on {
+	if pod.node != "" && pod.node != s.Node {
+		by.node = pod.node
+		if s.owner(src) == pod.node {
 			return src, "", by, nil
 		}
 		return src, PodInterface(&p.Node), by, nil
