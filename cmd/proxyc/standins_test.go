@@ -45,7 +45,7 @@ const standInNodes = `---
 func standInsOf(t *testing.T, manifests ...string) *regexp.Regexp {
 	t.Helper()
 	var s assume.StandIns
-	parts := []string{`\b2(?:4\d|5[0-5])\.\d+\.\d+\.\d+\b(?:[^/]|$)`, `\b100::`} // not a range such as 240.0.0.0/6
+	parts := []string{`\b2(?:4\d|5[0-5])\.\d+\.\d+\.\d+\b(?:[^/]|$)`, `(?:^|[^0-9a-f:])100::[0-9a-f:]*(?:[^/0-9a-f:]|$)`} // not a range such as 240.0.0.0/6
 	for _, text := range manifests {
 		snap, r := snapshot.New(), manifest.Reader{}
 		if diags := r.Decode(snap, "f", []byte(text), false); diags.HasErrors() {

@@ -259,8 +259,8 @@ func (p *part) decodeYAML(r *result) {
 	if err != nil {
 		line, column, msg := yamlError(doc, err)
 		if at := template.FindIndex(doc); at != nil {
-			before := doc[:at[1]-1]
-			line, column = bytes.Count(before, []byte("\n")), at[1]-1-bytes.LastIndexByte(before, '\n')
+			before := doc[:at[1]-len("{{")]
+			line, column = bytes.Count(before, []byte("\n")), len(before)-bytes.LastIndexByte(before, '\n')
 			msg = "contains a template that was not rendered: use the output of helm template or kustomize build"
 		}
 		r.fail(placed{line: line, column: column, syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: codeOf(err), Path: p.path(), Msg: msg}})
