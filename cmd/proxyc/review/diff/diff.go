@@ -221,7 +221,7 @@ func (d *Diff) count(was, is ir.Programs, of func(ir.Name) bool) {
 }
 
 // nodesOf returns the facts about the selected nodes on both sides, in the same order. It adds
-// nodes that only one side has to facts.
+// nodes that only one side has to facts. If no side has Nodes, the node is that of the configuration.
 func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][]compiler.Facts, err error) {
 	names := slices.Clone(chosen.Names)
 	if chosen.All {
@@ -245,8 +245,8 @@ func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][
 			nodes[1] = append(nodes[1], is.Others(name))
 		}
 	}
-	if len(nodes[0]) == 0 && len(facts) == 0 {
-		return nodes, errors.New("--all-nodes: the snapshots have no Node")
+	if len(names) == 0 { // manifests without Nodes: one is assumed
+		nodes = [2][]compiler.Facts{{was.Facts}, {is.Facts}}
 	}
 	return nodes, nil
 }
