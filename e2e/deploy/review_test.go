@@ -238,8 +238,11 @@ func TestAction(t *testing.T) {
 				t.Errorf("%s must show what opens of shop/admin alone:\n%s", name, text)
 			}
 		}
-		if text := j.read("review/report.html"); !strings.Contains(text, "shop/admin") {
-			t.Error("the report lacks shop/admin")
+		if text := j.read("review/report.html"); !strings.Contains(text, "<title>proxyc report</title>") || !strings.HasSuffix(text, "</html>\n") {
+			t.Error("the report is not complete")
+		}
+		if text := j.read("review/lint.sarif"); !strings.Contains(text, `"version": "2.1.0"`) {
+			t.Errorf("lint.sarif is:\n%s", text)
 		}
 		args, err := os.ReadFile(j.gh)
 		must(t, err)
