@@ -145,6 +145,9 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 		other.Mode, other.modeFlag = c.NewMode, "--new-mode"
 	}
 	is, wrong := other.load(start()) // whatever the first side has, to name what is wrong of both
+	if was != nil && is != nil {
+		review.AssumeNode(was, is)
+	}
 	return was, is, cmp.Or(err, wrong)
 }
 

@@ -220,22 +220,6 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 	return pending
 }
 
-// AddNode adds a Node with an address for each family of the Services to a snapshot without Nodes,
-// so that clients reach its node ports. It reports whether it did.
-func (s *StandIns) AddNode(snap *snapshot.Snapshot, name string) bool {
-	if len(snap.Nodes()) > 0 || name == "" {
-		return false
-	}
-	n := &snapshot.Node{Name: name}
-	for _, f := range []ir.Family{ir.IPv4, ir.IPv6} {
-		if slices.ContainsFunc(snap.Services(), func(svc *snapshot.Service) bool { return slices.Contains(svc.IPFamilies, f.String()) }) {
-			n.Addresses = append(n.Addresses, snapshot.NodeAddress{Type: string(corev1.NodeInternalIP), Address: s.addr(f, "Node "+name).String()})
-		}
-	}
-	snap.SetNode(n)
-	return true
-}
-
 // allocate returns a Service with what the API server and its controllers would add. A Service with
 // a ClusterIP has what they gave it: nothing is missing.
 func (s *StandIns) allocate(svc *snapshot.Service, w *manifest.Written, first ir.Family) *snapshot.Service {
@@ -363,10 +347,11 @@ func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort,
 	return out
 }
 
-// Nodes adds addresses to Nodes without any. Without Nodes, it adds the node that is reviewed.
-func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) {
+// Nodes adds addresses of the families of the Services to Nodes without any. Without Nodes, it adds
+// the node that is reviewed, so that clients reach its node ports, and returns true.
+func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) (added bool) {
 	nodes := snap.Nodes()
-	if len(nodes) == 0 {
+	if added = len(nodes) == 0; added {
 		nodes = []*snapshot.Node{{Name: node}}
 	}
 	for _, n := range nodes {
@@ -375,10 +360,13 @@ func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) {
 		}
 		full := *n
 		for _, f := range ir.Families() {
-			full.Addresses = append(full.Addresses, snapshot.NodeAddress{Type: string(corev1.NodeInternalIP), Address: s.addr(f, "Node "+n.Name).String()})
+			if slices.ContainsFunc(snap.Services(), func(svc *snapshot.Service) bool { return slices.Contains(svc.IPFamilies, f.String()) }) {
+				full.Addresses = append(full.Addresses, snapshot.NodeAddress{Type: string(corev1.NodeInternalIP), Address: s.addr(f, "Node "+n.Name).String()})
+			}
 		}
 		snap.SetNode(&full)
 	}
+	return added
 }
 
 // Pods returns the pods of a workload. node is the node that is reviewed.

@@ -57,8 +57,9 @@ func (w *Writer) Flush() error {
 	return err
 }
 
-// columns are those of comments in the text of the IR and of traces. Names move them by wider.
-var columns = [...]int{56, 72}
+// columns are those of comments in the text of the IR, and of traces with their indentation in other
+// output. Names move them by wider.
+var columns = [...]int{56, 72, 76}
 
 const wider = 28
 
@@ -82,7 +83,7 @@ func (w *Writer) replace(text []byte) []byte {
 		said := bytes.TrimRight(replaced[:i], " ")
 		pad := at - len(bytes.TrimRight(line[:at], " "))
 		switch column := utf8.RuneCount(line[:at]); {
-		case slices.Contains(columns[:], column):
+		case pad > 1 || slices.Contains(columns[:], column):
 			w.column = column + wider
 			pad = max(0, w.column-utf8.RuneCount(said))
 		case pad == 0: // the line was too long

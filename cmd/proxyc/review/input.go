@@ -202,12 +202,21 @@ func (j *Input) Assume(s *assume.StandIns) {
 	j.StandIns, j.pending = s, s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName)
 	written := len(j.pending) > 0 || len(j.Snapshot.Workloads()) > 0
 	if written && j.Facts.Interfaces == nil && j.Facts.Named == nil && j.Config.DetectLocalMode != config.DetectNodeCIDR {
-		j.standInNode = s.AddNode(j.Snapshot, j.Facts.NodeName)
+		j.standInNode = s.Nodes(j.Snapshot, j.Facts.NodeName)
 	}
 	if !j.Reader.Strict && len(j.pending) > 0 {
 		j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return d.Code == diag.NoClusterIP })
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NoClusterIP,
 			Msg: fmt.Sprintf("Services without clusterIP: %d; they are handled as if the API server had allocated it", len(j.pending))})
+	}
+}
+
+// AssumeNode makes both sides of a comparison assume the node if one of them does.
+func AssumeNode(a, b *Input) {
+	if a.standInNode != b.standInNode {
+		for _, j := range [...]*Input{a, b} {
+			j.standInNode = j.StandIns.Nodes(j.Snapshot, j.Facts.NodeName) || j.standInNode
+		}
 	}
 }
 
