@@ -149,6 +149,16 @@ type Result struct {
 	// Failed are the families whose rules caused the error. It is empty if both did,
 	// or if the family is unknown.
 	Failed []ir.Family
+	// Balancers are the failed calls about load balancers (Windows).
+	Balancers []BalancerFailure
+}
+
+// BalancerFailure is a call that did not add, change or remove a load balancer. Type and Cause are
+// the labels of kube-proxy's metrics: lb_type and error.
+type BalancerFailure struct {
+	Verb        Verb
+	Family      ir.Family
+	Type, Cause string
 }
 
 // Refusal is one Service whose rules the kernel refused.

@@ -122,6 +122,11 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 			m.SyncPartialSeconds.Of(f).Observe(seconds)
 		}
 	}
+	for _, commit := range s.Done.Commits {
+		for _, f := range commit.Result.Balancers {
+			m.BalancerFailures.Of(f).Inc()
+		}
+	}
 	if s.Err != nil {
 		c.countFailure(s)
 		c.countPending()

@@ -39,7 +39,7 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	}
 	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}}
 	err := c.run()
-	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy}
+	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy, Balancers: c.failures}
 	if err != nil || len(c.refusals) > 0 {
 		d.state, d.desired = nil, nil
 		return result, err
@@ -60,6 +60,7 @@ type commit struct {
 	w        *desired
 	refusals apply.Refusals
 	busy     ir.PerFamily[int]
+	failures []apply.BalancerFailure
 }
 
 // refuse records a rejected Service. Other errors end the commit.
@@ -202,7 +203,7 @@ func deleteTwice(remove func(string) error, id string) error {
 }
 
 func (c *commit) removeBalancer(r removal) error {
-	err := c.delete(c.host.DeleteLoadBalancer, r.have.ID)
+	err := c.deleteBalancer(r.key, r.have)
 	if err != nil && r.service != (ir.Name{}) {
 		return c.refuse(r.service, fmt.Errorf("its %s cannot be removed: %w", r.object(), err))
 	}
@@ -283,16 +284,15 @@ func (c *commit) changeBalancer(ch change) error {
 			c.s.balancers[ch.key] = &LoadBalancer{ch.have.ID, *want}
 			return nil
 		}
-		switch {
-		case hasCode(err, NotImplemented):
+		if hasCode(err, NotImplemented) {
 			c.s.can.Modify = false
 			c.cannotModify()
-		case !isRejected(err) || isNotFound(err):
+		} else if c.failed(apply.Change, ch.key, ch.claim.Kind, err); !isRejected(err) || isNotFound(err) {
 			return err
 		}
 		// HNS rejects this modification: replace the load balancer.
 	}
-	if err := c.delete(c.host.DeleteLoadBalancer, ch.have.ID); err != nil {
+	if err := c.deleteBalancer(ch.key, ch.have); err != nil {
 		return c.refuse(ch.claim.service, fmt.Errorf("its old %s cannot be removed: %w", ch.object(), err))
 	}
 	delete(c.s.balancers, ch.key)
@@ -313,6 +313,7 @@ func (c *commit) addBalancer(ch change) error {
 func (c *commit) create(ch change, want *rules.HostComputeLoadBalancer) error {
 	id, err := c.host.CreateLoadBalancer(want)
 	if err != nil {
+		c.failed(apply.Add, ch.key, ch.claim.Kind, err)
 		if isNotFound(err) || isAlreadyExists(err) && !c.p.desired.Full && c.s.foreign[ch.key] == "" {
 			return fmt.Errorf("%s: the state of HNS has changed: %w", ch.object(), err)
 		}

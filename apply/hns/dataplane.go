@@ -13,6 +13,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/hns"
 )
 
 // Dataplane is the Host Networking Service of one node.
@@ -24,7 +25,8 @@ type Dataplane struct {
 	state   *state                   // nil if unknown
 	desired *desired                 // desired content of state
 	applied apply.Applied
-	commits atomic.Uint64 // incremented when a commit starts and when it ends
+	commits atomic.Uint64         // incremented when a commit starts and when it ends
+	stuck   map[string]rules.Kind // load balancers whose removal failed, by id
 
 	mu     sync.Mutex              // protects absent
 	absent map[netip.Addr]struct{} // required pods of this node without an endpoint in HNS
@@ -64,7 +66,7 @@ func New(host Host, o Options) (*Dataplane, error) {
 	if o.Tick == nil {
 		o.Tick = time.After
 	}
-	d := &Dataplane{host: host, o: o}
+	d := &Dataplane{host: host, o: o, stuck: map[string]rules.Kind{}}
 	if _, err := d.features(); errors.Is(err, errTooOld) {
 		return nil, err
 	}

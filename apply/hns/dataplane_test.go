@@ -313,6 +313,58 @@ func TestStuckLoadBalancer(t *testing.T) {
 	m.check(w, "after the deletion worked")
 }
 
+// Failed calls about load balancers are counted by their call, the kind of the load balancer, and
+// the cause.
+func TestBalancerFailures(t *testing.T) {
+	m := newMachine(t, newest, false)
+	w := world{1: {local: []int{1}, kinds: []ir.Kind{ir.NodePort}}, 2: {local: []int{2}}, 3: {local: []int{3}}}
+	stick := func(vip string, stuck bool) {
+		for _, l := range m.LoadBalancers() {
+			if strings.Join(l.FrontendVIPs, "") == vip {
+				m.Stick(l.ID, stuck)
+			}
+		}
+	}
+	check := func(step string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, m.failures); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step, diff)
+		}
+		m.failures = nil
+	}
+
+	m.foreign("10.96.0.14", 80) // the ClusterIP of Service 3
+	now := w.programs(false)
+	m.settle(ir.Programs{}, now, false)
+	check("an address of another program", "add IPv4 clusterip port_already_exists")
+
+	delete(w, 3)
+	now = w.programs(false)
+	m.settle(ir.Programs{}, now, false)
+	stick("10.96.0.12", true)
+	stick("", true)
+	delete(w, 1)
+	next := w.programs(false)
+	m.settle(now, next, true)
+	check("removals that fail", "remove IPv4 clusterip other", "remove IPv4 nodeport other", "remove IPv6 nodeport other")
+	w[2] = &service{local: []int{2, 4}}
+	now, next = next, w.programs(false)
+	m.settle(now, next, true)
+	check("removals that fail again", "remove IPv4 clusterip other", "remove IPv4 nodeport other", "remove IPv6 nodeport other")
+
+	stick("10.96.0.12", false)
+	stick("", false)
+	m.Before = func(c hnstest.Call) uint32 {
+		if c.Name == "ModifyLoadBalancer" {
+			return 0x803b001e
+		}
+		return 0
+	}
+	w[2] = &service{local: []int{4}}
+	m.settle(next, w.programs(false), true)
+	check("modifications that fail", "change IPv4 clusterip invalid_ip", "change IPv6 clusterip invalid_ip")
+}
+
 // A pod whose endpoint is created after its Service is served from then on.
 func TestLatePod(t *testing.T) {
 	m := newMachine(t, server2022, false)
@@ -400,7 +452,7 @@ func TestOldHost(t *testing.T) {
 // commit fails as a whole, and nothing is written before everything is read again.
 func TestUnreachable(t *testing.T) {
 	ctx := context.Background()
-	for _, result := range []uint32{0x800706ba, 0x800706be, 0x80070426, 0x803b0020} {
+	for _, result := range []uint32{0x800706b5, 0x800706ba, 0x800706be, 0x80070426, 0x803b0020} {
 		m := newMachine(t, server2022, false)
 		w := world{1: {local: []int{1}, remote: []int{1}}}
 		now := w.programs(false)

@@ -134,6 +134,7 @@ const (
 	EndpointNotFound   Code = 0x803b0002
 	PolicyNotFound     Code = 0x803b0008
 	PortAlreadyExists  Code = 0x803b0013
+	InvalidIP          Code = 0x803b001e
 	ManagerStopped     Code = 0x803b0020
 	EntityHasReference Code = 0x803b002c
 	AlreadyExists      Code = 0xb7
@@ -142,6 +143,7 @@ const (
 	NotImplemented     Code = 0x80004001
 	ServiceDisabled    Code = 0x422
 	ServiceNotActive   Code = 0x426
+	UnknownInterface   Code = 0x6b5 // RPC: the service does not run yet
 	ServerUnavailable  Code = 0x6ba // RPC
 	ServerTooBusy      Code = 0x6bb // RPC
 	CallFailed         Code = 0x6be // RPC
@@ -176,5 +178,5 @@ func isAlreadyExists(err error) bool { return hasCode(err, AlreadyExists, PortAl
 func isRejected(err error) bool {
 	_, ok := errors.AsType[*Error](err)
 	return ok && !hasCode(err, NetworkNotFound, ManagerStopped, AccessDenied, ServiceDisabled, ServiceNotActive,
-		ServerUnavailable, ServerTooBusy, CallFailed, CallDidNotExecute, Timeout)
+		UnknownInterface, ServerUnavailable, ServerTooBusy, CallFailed, CallDidNotExecute, Timeout)
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -27,10 +28,11 @@ var (
 type machine struct {
 	*hns.Dataplane
 	*hnstest.Service
-	t       *testing.T
-	network string
-	overlay bool // with direct server return, as recommended for overlays
-	noMAC   bool // no interface has the node's address
+	t        *testing.T
+	network  string
+	overlay  bool     // with direct server return, as recommended for overlays
+	noMAC    bool     // no interface has the node's address
+	failures []string // of all commits
 }
 
 // newMachine returns a host with some pods, and objects of another program.
@@ -289,6 +291,9 @@ func (m *machine) commit(p apply.Plan) (apply.Result, error) {
 	m.t.Helper()
 	planned := slices.Collect(p.Differences)
 	result, err := m.Commit(context.Background(), p)
+	for _, f := range result.Balancers {
+		m.failures = append(m.failures, strings.Join([]string{f.Verb.String(), f.Family.String(), f.Type, f.Cause}, " "))
+	}
 	if diff := cmp.Diff(planned, slices.Collect(p.Differences)); diff != "" {
 		m.t.Errorf("Commit changed the Plan (-before +after):\n%s", diff)
 	}

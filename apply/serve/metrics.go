@@ -50,6 +50,9 @@ type Metrics struct {
 	LocalhostListeners PerFamily[prometheus.Gauge]   // nftables
 	LocalhostFailures  PerFamily[prometheus.Counter] // nftables
 
+	// BalancerFailures count failed calls to HNS about load balancers.
+	BalancerFailures PerBalancer // kernelspace
+
 	ConntrackSeconds PerFamily[prometheus.Observer] // iptables, ipvs, nftables
 	ConntrackDeleted PerFamily[prometheus.Counter]  // iptables, ipvs, nftables
 
@@ -81,6 +84,7 @@ type (
 	PerTrafficPolicy[M any] func(labels ...string) M
 	PerCode                 func(labels ...string) prometheus.Counter
 	PerVerb                 func(labels ...string) prometheus.Counter
+	PerBalancer             map[apply.Verb]func(labels ...string) prometheus.Counter
 	PerSince                func(labels ...string) prometheus.Observer
 )
 
@@ -100,6 +104,11 @@ func (p PerTrafficPolicy[M]) Of(external bool, f ir.Family) M {
 
 // Of returns the counter of an HTTP status code.
 func (p PerCode) Of(code int) prometheus.Counter { return p(strconv.Itoa(code)) }
+
+// Of returns the counter of a failure.
+func (p PerBalancer) Of(f apply.BalancerFailure) prometheus.Counter {
+	return p[f.Verb](f.Family.String(), f.Type, f.Cause)
+}
 
 // Of returns the counter of a verb.
 func (p PerVerb) Of(v apply.Verb) prometheus.Counter { return p(v.String()) }
@@ -124,6 +133,7 @@ var (
 	partialSyncs = []ir.Mode{ir.ModeIPTables, ir.ModeNFTables} // with full and partial syncs
 	restoring    = []ir.Mode{ir.ModeIPTables, ir.ModeIPVS}
 	iptables     = []ir.Mode{ir.ModeIPTables}
+	kernelspace  = []ir.Mode{ir.ModeKernelspace}
 	nftables     = []ir.Mode{ir.ModeNFTables}
 	proxying     = []ir.Mode{ir.ModeUserspace, ir.ModeNFTables} // in nftables, for traffic to localhost
 )
@@ -178,6 +188,15 @@ func NewMetrics(mode ir.Mode, version string) *Metrics {
 			"Listeners for node ports on localhost.", familyLabel),
 		LocalhostFailures: r.counter(nftables, "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
 			"Failures to open a listener for a node port on localhost.", familyLabel),
+
+		BalancerFailures: PerBalancer{
+			apply.Add: r.counter(kernelspace, "kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total",
+				"Cumulative proxy winkernel lb create failures", familyLabel, "lb_type", "error"),
+			apply.Change: r.counter(kernelspace, "kubeproxy_sync_proxy_rules_winkernel_lb_update_failures_total",
+				"Cumulative proxy winkernel lb update failures", familyLabel, "lb_type", "error"),
+			apply.Remove: r.counter(kernelspace, "kubeproxy_sync_proxy_rules_winkernel_lb_delete_failures_total",
+				"Cumulative proxy winkernel lb delete failures", familyLabel, "lb_type", "error"),
+		},
 
 		ConntrackSeconds: r.histogram(linux, "kubeproxy_conntrack_reconciler_sync_duration_seconds",
 			"Duration of a search for stale conntrack entries.", syncBuckets(), familyLabel),

@@ -40,7 +40,7 @@ func touch(m *Metrics) {
 	}
 	for _, c := range []prometheus.Counter{
 		m.EndpointChanges, m.ServiceChanges, m.RestoreFailures.Of(f), m.PartialRestoreFailures.Of(f), m.NFTSyncFailures.Of(f), m.NFTCleanupFailures.Of(f),
-		m.LocalhostFailures.Of(f), m.ConntrackDeleted.Of(f), m.ConntrackFailures.Of(f), m.LeftoverFailures, m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs, m.ProofDifferences,
+		m.LocalhostFailures.Of(f), m.BalancerFailures.Of(apply.BalancerFailure{Verb: apply.Change, Family: f, Type: "nodeport", Cause: "other"}), m.ConntrackDeleted.Of(f), m.ConntrackFailures.Of(f), m.LeftoverFailures, m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs, m.ProofDifferences,
 		m.Client.Requests("200", "GET", "h:1"), m.Client.Retries("500", "GET", "h:1"),
 		m.Client.TransportCalls("miss"), m.Client.TransportsCollected("deleted"), m.Client.RotationsCollected,
 		m.Client.CAReloads("success", "updated"), m.Client.PluginCalls("0", "no_error"),
@@ -117,6 +117,7 @@ func TestMetricsByMode(t *testing.T) {
 		{nft, "counter kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total {ip_family=IPv6}"},
 		{nft, "gauge kubeproxy_nftables_localhost_nodeport_listeners {ip_family=IPv6}"},
 		{nft, "counter kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total {ip_family=IPv6}"},
+		{hns, "counter kubeproxy_sync_proxy_rules_winkernel_lb_update_failures_total {error=other,ip_family=IPv6,lb_type=nodeport}"},
 		{nft | usp, "gauge proxyc_proxy_listeners {ip_family=IPv6,protocol=tcp}"},
 		{nft | usp, "gauge proxyc_proxy_listeners {ip_family=IPv6,protocol=udp}"},
 		{nft | usp, "gauge proxyc_proxy_clients {ip_family=IPv6,protocol=tcp}"},
