@@ -57,10 +57,20 @@ type Counters struct {
 	// LocalhostNodePorts returns how many connections to node ports at localhost
 	// were accepted.
 	LocalhostNodePorts func(context.Context) (packets uint64, err error)
+	// LocalhostRejected returns how many packets to node ports at localhost were rejected, since the
+	// rules were written.
+	LocalhostRejected func(context.Context) ([]Rejected, error)
 	// Draining returns the draining backends. It reads their connections from the kernel.
 	Draining func() []Drain
 	// Proxied counts the connections that the process proxies, for each family and protocol.
 	Proxied func() []Proxied
+}
+
+// Rejected counts the rejected packets of one family and protocol.
+type Rejected struct {
+	Family   ir.Family
+	Protocol ir.Protocol
+	Packets  uint64
 }
 
 // Proxied counts the proxied connections of one family and protocol.

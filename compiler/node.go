@@ -255,7 +255,8 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 	}
 	addrs.Prefixes = sortPrefixes(addrs.Prefixes)
 	addrs.Loopback = in.loopbackNodePorts(family, addrs)
-	addrs.Proxied = len(localhost) > 0 && in.caps().Has(ir.ProxiesLocalhost) && in.cfg.Enabled(config.GateLocalhost)
+	addrs.Rejected = in.caps().Has(ir.ProxiesLocalhost) && in.cfg.Enabled(config.GateLocalhost)
+	addrs.Proxied = len(localhost) > 0 && addrs.Rejected
 	if !addrs.Loopback && !addrs.Proxied {
 		in.checkLocalhost(family, localhost, diags)
 	}
@@ -263,11 +264,11 @@ func (in nodeInput) nodePorts(family ir.Family, primary netip.Addr, diags *diag.
 }
 
 // namesLocalhost reports whether an entry of nodePortAddresses covers only
-// loopback addresses. Only then does kube-proxy serve localhost in mode nftables
-// (KEP-6032).
+// loopback addresses, 127.0.0.1 or not. Only then does kube-proxy serve localhost
+// in mode nftables (KEP-6032).
 func namesLocalhost(family ir.Family, entry string, p netip.Prefix) bool {
 	return entry == config.NodePortsLocalhost ||
-		p.IsValid() && p.Contains(family.Localhost()) && p.Bits() >= family.Loopback().Bits()
+		p.IsValid() && family.Has(p.Addr()) && p.Masked().Addr().IsLoopback()
 }
 
 // checkLocalhost reports entries of nodePortAddresses that request localhost in a

@@ -237,8 +237,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// defaultMode is proxyc's own event. kube-proxy 1.36 only logs the mode that it chooses.
-const defaultMode = "DefaultMode"
+// defaultMode is an event of kube-proxy 1.37. kube-proxy 1.36 only logs the mode that it chooses.
+const defaultMode = "KubeProxyDefaultMode"
 
 // eventsOf returns the events that a proxy sends on a node where a port is in use. They are by
 // reason, without names, times and messages.

@@ -107,8 +107,7 @@ const (
 	// distinguished between two Services that share an endpoint (IPV-16).
 	ConfusesShared
 	// ProxiesLocalhost: a process can serve node ports at localhost over TCP,
-	// where the rules do not (KEP-6032). UDP and SCTP are rejected there, because
-	// nothing listens.
+	// where the rules do not (KEP-6032). They reject the others there.
 	ProxiesLocalhost
 	// LocalhostByProcess: LocalhostNodePorts also applies to ::1, and does not
 	// depend on iptables.localhostNodePorts, because the rules redirect to a

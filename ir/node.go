@@ -62,8 +62,17 @@ type NodePortAddrs struct {
 	Loopback bool             `json:"loopback,omitzero"` // also loopback addresses in All or Prefixes (iptables: IPv4; userspace)
 	// Proxied reports whether a process serves node ports at Localhost over TCP,
 	// where the rules accept them (nftables, KEP-6032).
-	Proxied bool   `json:"proxied,omitzero"`
-	Origin  Origin `json:"origin"`
+	Proxied bool `json:"proxied,omitzero"`
+	// Rejected reports whether node ports at loopback addresses are rejected, over
+	// TCP only unless Proxied (nftables, KEP-6032).
+	Rejected bool   `json:"rejected,omitzero"`
+	Origin   Origin `json:"origin"`
+}
+
+// RejectsLocalhost reports whether a protocol's node ports are rejected at loopback
+// addresses.
+func (a *NodePortAddrs) RejectsLocalhost(p Protocol) bool {
+	return a.Rejected && !(a.Proxied && p == TCP)
 }
 
 // Assigned reports whether the set depends on the addresses that the node

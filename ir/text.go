@@ -88,18 +88,20 @@ func (t *text) program(p *Program) {
 		t.setting("address", a.String())
 	}
 	a := &n.NodePorts
-	loopback := ""
+	addresses, loopback, rejected := "listed", "", ""
+	if a.All {
+		addresses = "all"
+	}
 	switch {
 	case a.Loopback:
 		loopback = "loopback"
 	case a.Proxied:
 		loopback = "localhost-proxied"
 	}
-	if a.All {
-		t.line(1, a.Origin, "node-ports all", loopback)
-	} else {
-		t.line(1, a.Origin, "node-ports listed", loopback)
+	if a.Rejected {
+		rejected = "localhost-rejected"
 	}
+	t.line(1, a.Origin, "node-ports", addresses, loopback, rejected)
 	for _, pre := range a.Prefixes {
 		kind := "address"
 		if pre.Assigned {

@@ -110,8 +110,12 @@ func (e *effects) countLocalhost() {
 	}
 }
 
-// measureProxied exports the proxied connections, if there may be any.
+// measureProxied exports the proxied connections, and the packets that are rejected instead, if
+// there may be any.
 func (e *effects) measureProxied(c apply.Counters) {
+	if c.LocalhostRejected != nil && e.proxies {
+		e.metrics.CountLocalhostRejected(bounded(c.LocalhostRejected))
+	}
 	if c.Proxied == nil && e.proxies {
 		c.Proxied = e.localhost.Counts
 	}

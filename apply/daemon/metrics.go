@@ -88,6 +88,15 @@ func (c *counters) measureStore() {
 // counterTimeout bounds the reads of kernel counters during a scrape.
 const counterTimeout = 2 * time.Second
 
+// bounded limits the time of a read.
+func bounded[T any](read func(context.Context) (T, error)) func() (T, error) {
+	return func() (T, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), counterTimeout)
+		defer cancel()
+		return read(ctx)
+	}
+}
+
 // measurePackets exports the kernel's counters of a dataplane.
 func (c *counters) measurePackets(of apply.Counters) {
 	if of.Draining != nil {
@@ -95,13 +104,6 @@ func (c *counters) measurePackets(of apply.Counters) {
 	}
 	if of.InvalidDropped == nil {
 		return
-	}
-	bounded := func(read func(context.Context) (uint64, error)) serve.KernelNumber {
-		return func() (uint64, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), counterTimeout)
-			defer cancel()
-			return read(ctx)
-		}
 	}
 	c.CountPackets(serve.PacketCounters{
 		InvalidDropped:     bounded(of.InvalidDropped),

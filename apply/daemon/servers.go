@@ -15,12 +15,11 @@ import (
 // lastEvent is how long the end of the process waits until its last event is sent.
 const lastEvent = 900 * time.Millisecond
 
-// startEvents returns the events about the node at a start, with kube-proxy's reasons. DefaultMode
-// is proxyc's own: kube-proxy 1.36 only logs the default.
+// startEvents returns the events about the node at a start, with kube-proxy's reasons.
 func startEvents(r *config.Resolved) []watch.Event {
 	events := []watch.Event{startEvent("Starting", "")}
 	if r.ModeDefaulted() {
-		events = append(events, startEvent("DefaultMode",
+		events = append(events, startEvent("KubeProxyDefaultMode",
 			"mode is not set, "+string(r.Config.ProxyMode())+" is used: set it, since kube-proxy 1.40 will use nftables"))
 	}
 	return append(events, host.ModeOf(r.Config.ProxyMode()).Events...)

@@ -122,7 +122,7 @@ func TestFeatureMetrics(t *testing.T) {
 	}
 	for line, on := range map[string]bool{
 		`{name="ContextualLogging",stage="BETA"}`: false, `{name="LoggingAlphaOptions",stage="ALPHA"}`: true, `{name="ComponentFlagz",stage="BETA"}`: true,
-		`{name="NFTablesProxyMode",stage=""}`: true, `{name="AllBeta",stage="BETA"}`: false, `{name="MemoryQoS",stage="ALPHA"}`: true,
+		`{name="NFTablesProxyMode",stage=""}`: true, `{name="AllBeta",stage="BETA"}`: false, `{name="KubeProxyNFTablesLocalhostNodePorts",stage="ALPHA"}`: true,
 	} {
 		if got, ok := lines[line]; !ok || got != on {
 			t.Errorf("%s is %t (there: %t), want %t", line, got, ok, on)
@@ -200,7 +200,7 @@ func TestStartEvents(t *testing.T) {
 		want   []string
 	}{
 		{"mode: nftables", []string{"Normal Starting"}},
-		{"", []string{"Normal Starting", "Warning DefaultMode"}},
+		{"", []string{"Normal Starting", "Warning KubeProxyDefaultMode"}},
 		{"mode: ipvs", []string{"Normal Starting", "Warning IPVSDeprecation"}},
 	} {
 		file := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + tt.config + "\n"

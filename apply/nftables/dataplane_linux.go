@@ -35,6 +35,7 @@ var (
 	_ apply.Dataplane      = (*Dataplane)(nil)
 	_ apply.LeftoverFinder = (*Dataplane)(nil)
 	_ apply.Attributor     = (*Dataplane)(nil)
+	_ apply.Counted        = (*Dataplane)(nil)
 	_ apply.Totaller       = (*Plan)(nil)
 	_ apply.GoneLister     = (*Plan)(nil)
 )

@@ -3,6 +3,7 @@ package serve
 import (
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,31 @@ func (m *Metrics) CountPackets(c PacketCounters) {
 		"Packets dropped in conntrack state INVALID.", nil, nil), prometheus.CounterValue, c.InvalidDropped})
 	m.registry.add(iptables, kernelNumber{prometheus.NewDesc("kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
 		"Accepted connections to node ports on localhost.", nil, nil), prometheus.CounterValue, c.LocalhostNodePorts})
+}
+
+// CountLocalhostRejected exports how many packets to node ports at localhost were rejected. They are
+// read at each scrape, and omitted if they cannot be read.
+func (m *Metrics) CountLocalhostRejected(read func() ([]apply.Rejected, error)) {
+	m.registry.add(nftables, rejected{prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+		"Number of packets rejected on localhost NodePorts. UDP and SCTP are always rejected; TCP is rejected when the localhost NodePort proxy is not running",
+		[]string{familyLabel, "protocol"}, nil), read})
+}
+
+type rejected struct {
+	desc *prometheus.Desc
+	read func() ([]apply.Rejected, error)
+}
+
+func (c rejected) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+func (c rejected) Collect(ch chan<- prometheus.Metric) {
+	all, err := c.read()
+	if err != nil {
+		return
+	}
+	for _, r := range all {
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(r.Packets), r.Family.String(), strings.ToUpper(r.Protocol.String()))
+	}
 }
 
 // CountDraining exports the number of draining backends. n is called at each scrape.

@@ -49,6 +49,9 @@ func touch(m *Metrics) {
 	}
 	one := func() (uint64, error) { return 1, nil }
 	m.CountPackets(PacketCounters{one, one})
+	m.CountLocalhostRejected(func() ([]apply.Rejected, error) {
+		return []apply.Rejected{{Family: f, Protocol: ir.UDP, Packets: 1}}, nil
+	})
 	m.MeasureConntrack(one, one)
 	m.MeasureStore(func() int { return 1 })
 	m.MeasureProxy(func() []apply.Proxied {
@@ -117,6 +120,7 @@ func TestMetricsByMode(t *testing.T) {
 		{nft, "counter kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total {ip_family=IPv6}"},
 		{nft, "gauge kubeproxy_nftables_localhost_nodeport_listeners {ip_family=IPv6}"},
 		{nft, "counter kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total {ip_family=IPv6}"},
+		{nft, "counter kubeproxy_nftables_localhost_nodeport_rejected_packets_total {ip_family=IPv6,protocol=UDP}"},
 		{hns, "counter kubeproxy_sync_proxy_rules_winkernel_lb_update_failures_total {error=other,ip_family=IPv6,lb_type=nodeport}"},
 		{nft | usp, "gauge proxyc_proxy_listeners {ip_family=IPv6,protocol=tcp}"},
 		{nft | usp, "gauge proxyc_proxy_listeners {ip_family=IPv6,protocol=udp}"},

@@ -30,11 +30,12 @@ func Conntrack(c *config.Conntrack, host Host) []Setting {
 		out = append(out, conntrack(key, field, value))
 	}
 	if n := conntrackMax(c, host.CPUs); n > 0 {
-		add("nf_conntrack_max", "conntrack.maxPerCore", n)
+		limit := conntrack("nf_conntrack_max", "conntrack.maxPerCore", n)
 		// The kernel does not grow the hash table with the limit. Use four entries per bucket.
-		s := conntrack("", "conntrack.maxPerCore", n/4)
-		s.Path, s.AtLeast = hashsize, true
-		out = append(out, s)
+		buckets := conntrack("", "conntrack.maxPerCore", n/4)
+		buckets.Path = hashsize
+		limit.AtLeast, buckets.AtLeast = true, true // kube-proxy lowers the limit before 1.37
+		out = append(out, limit, buckets)
 	}
 	if n := seconds(c.TCPEstablishedTimeout); n > 0 {
 		add("nf_conntrack_tcp_timeout_established", "conntrack.tcpEstablishedTimeout", n)

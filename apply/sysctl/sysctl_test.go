@@ -74,6 +74,28 @@ func TestConntrack(t *testing.T) {
 	}
 }
 
+// The limit of connections and the hash table grow, each by itself, and never shrink.
+func TestConntrackLimitOnlyGrows(t *testing.T) {
+	for _, c := range []struct{ limit, buckets, want string }{
+		{"65536", "16384", "net.netfilter.nf_conntrack_max = 131072 (was 65536); /" + hashsize + " = 32768 (was 16384)"},
+		{"500000", "1024", "/" + hashsize + " = 32768 (was 1024)"},
+		{"500000", "125000", ""},
+	} {
+		root := tree(t, map[string]string{"proc/sys/net/netfilter/nf_conntrack_max": c.limit + "\n", hashsize: c.buckets + "\n"})
+		differing, err := Diff(root, Conntrack(&config.Conntrack{MaxPerCore: ptr(int32(32768))}, Host{CPUs: 4}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range differing {
+			got = append(got, s.String())
+		}
+		if got := strings.Join(got, "; "); got != c.want {
+			t.Errorf("%s of %s: got %q, want %q", c.limit, c.buckets, got, c.want)
+		}
+	}
+}
+
 func TestDataplane(t *testing.T) {
 	localnet := []string{"net.ipv4.conf.all.route_localnet=1 iptables.localhostNodePorts"}
 	vs := func(more ...string) []string {

@@ -96,6 +96,12 @@ func TestLocalhost(t *testing.T) {
 	kept := w.answered("first", atLocalhost4)
 	w.answered("first", atLocalhost6)
 	w.answered("first", atNode)
+	// UDP is rejected, although another program of the node listens there.
+	var server net.PacketConn
+	if err := w.ns.Do(func() (err error) { server, err = net.ListenPacket("udp", "127.0.0.1:30053"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
 	if conn, err := w.ns.Dial(t.Context(), "udp", netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:30053")); err == nil {
 		conn.SetDeadline(time.Now().Add(5 * time.Second))
 		io.WriteString(conn, "?")
@@ -107,6 +113,8 @@ func TestLocalhost(t *testing.T) {
 	for _, want := range []string{
 		`kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv4"} 1`, `kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv6"} 1`,
 		`kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{ip_family="IPv4"} 0`,
+		`kubeproxy_nftables_localhost_nodeport_rejected_packets_total{ip_family="IPv4",protocol="UDP"} 1`,
+		`kubeproxy_nftables_localhost_nodeport_rejected_packets_total{ip_family="IPv6",protocol="SCTP"} 0`,
 		`proxyc_proxy_clients_total{ip_family="IPv6",protocol="tcp"} 1`,
 	} {
 		if !strings.Contains(metrics, want+"\n") {
@@ -129,6 +137,12 @@ func TestLocalhost(t *testing.T) {
 	w.write("cluster.yaml", localhostCluster)
 	w.answered("policy Cluster", atLocalhost4)
 
+	w.write("config", strings.Replace(localhostConfig(true), "[primary, localhost]", "[primary]", 1))
+	w.refused("without localhost", atLocalhost4)
+	within(w, 10*time.Second, "without localhost: a rejected packet", func() (struct{}, bool) {
+		w.refused("without localhost", atLocalhost4)
+		return struct{}{}, strings.Contains(w.page("/metrics"), `rejected_packets_total{ip_family="IPv4",protocol="TCP"} `)
+	})
 	w.write("config", localhostConfig(false))
 	w.refused("without the gate", atLocalhost4)
 	w.refused("without the gate", atLocalhost6)

@@ -75,14 +75,14 @@ This page is generated (` + "`go test ./compiler/config -run Docs -update`" + `)
 const gatesHead = `
 ## Feature gates
 
-featureGates accepts the gates of kube-proxy 1.36 with their defaults. Unknown gates, changes of locked gates, and gates without a required gate are errors. Metric ` + "`kubernetes_feature_enabled`" + ` shows all gates. These gates have an effect:
+featureGates accepts the gates of kube-proxy 1.37 with their defaults. Unknown gates, changes of locked gates, and gates without a required gate are errors. Metric ` + "`kubernetes_feature_enabled`" + ` shows all gates. These gates have an effect:
 
 | Gate | Stage | Default | Effect if true |
 |---|---|---|---|
 `
 
 const gatesFoot = `
-All other gates have no effect, which a finding reports. Gates of other releases are warnings; kube-proxy 1.36 does not start with them:
+All other gates have no effect, which a finding reports. Gates of other releases are warnings; kube-proxy 1.37 does not start with them:
 
 | Gate | Status |
 |---|---|
@@ -126,7 +126,7 @@ func TestConfigurationDocs(t *testing.T) {
 
 const flagsHead = `# Flags of kube-proxy
 
-` + "`proxyc compile`, `apply` and `watch`" + ` accept every flag of kube-proxy 1.36 on Linux and Windows, and every flag of releases since 1.14. ` + "`-c` and `--mode`" + ` are proxyc's own. ` + "`proxyc VERB --help=all`" + ` prints all flags.
+` + "`proxyc compile`, `apply` and `watch`" + ` accept every flag of kube-proxy 1.37 on Linux and Windows, and every flag of releases since 1.14. ` + "`-c` and `--mode`" + ` are proxyc's own. ` + "`proxyc VERB --help=all`" + ` prints all flags.
 
 | rule | exception |
 |---|---|

@@ -7,7 +7,7 @@ import (
 )
 
 // Flags is kube-proxy's command line, to be embedded in a kong grammar. It
-// contains every flag of 1.36 and of the manuals since 1.14, and proxyc's own
+// contains every flag of 1.37 and of the manuals since 1.14, and proxyc's own
 // --mode. nil means not set. If two flags set the same field, the later in this
 // order wins.
 //

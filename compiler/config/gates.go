@@ -34,14 +34,14 @@ func Effects() []Effect {
 		{gateExternalIPs, "spec.externalIPs of Services are served."},
 		{GateFlagz, "`/flagz` of the metrics server."},
 		{GateStatusz, "`/statusz` of the metrics server."},
-		{gateIPVS, "Mode `ipvs` can be chosen (a gate of release 1.37)."},
-		{GateLocalhost, "`watch` in mode `nftables` serves node ports at 127.0.0.1 and ::1 over TCP, if nodePortAddresses contains these (KEP-6032, a gate of release 1.37)."},
+		{gateIPVS, "Mode `ipvs` can be chosen."},
+		{GateLocalhost, "`watch` in mode `nftables` serves node ports at 127.0.0.1 and ::1 over TCP, if nodePortAddresses contains these. All other packets to node ports there are rejected and counted (KEP-6032)."},
 		{gateLoggingAlpha, "logging.options.*.splitStream and infoBufferSize can be set."},
 		{gateLoggingBeta, "logging.format `json` can be chosen."},
 	}
 }
 
-// gatesOfOthers returns gates of the service proxy that kube-proxy 1.36 does not
+// gatesOfOthers returns gates of the service proxy that kube-proxy 1.37 does not
 // recognize, with their state and the release.
 func gatesOfOthers() map[string]string {
 	return map[string]string{
@@ -61,24 +61,19 @@ func gatesOfOthers() map[string]string {
 		"LoadBalancerIPMode":                "always on since release 1.32",
 		"ServiceTrafficDistribution":        "always on since release 1.33",
 		"StableLoadBalancerNodeSet":         "always on since release 1.30",
-
-		"NFTablesNetlink": "of release 1.37; proxyc always speaks netlink",
 	}
 }
 
-// gate is a feature gate of kube-proxy 1.36.
+// gate is a feature gate of kube-proxy 1.37.
 type gate struct {
 	stage  string
 	on     bool // by default
 	locked bool
 }
 
-// gates returns all gates by name, including proxyc's additional ones.
+// gates returns all gates by name.
 func gates() map[string]gate {
-	all := map[string]gate{
-		allAlpha: {stage: "ALPHA"}, allBeta: {stage: "BETA"},
-		gateIPVS: {stage: "DEPRECATED", on: true}, GateLocalhost: {stage: "ALPHA"},
-	}
+	all := map[string]gate{allAlpha: {stage: "ALPHA"}, allBeta: {stage: "BETA"}}
 	for _, g := range gateGroups() {
 		for name := range strings.FieldsSeq(g.names) {
 			all[name] = gate{g.stage, g.on, g.locked}

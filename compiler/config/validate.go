@@ -177,13 +177,16 @@ func (v *validator) clusterCIDR() {
 
 func (v *validator) nodePortAddresses() {
 	for i, entry := range v.c.NodePortAddresses {
+		path := fmt.Sprintf("nodePortAddresses[%d]", i)
 		switch entry {
 		case NodePortsPrimary, NodePortsLocalhost, NodePortsAll:
+			if slices.Contains(v.c.NodePortAddresses[:i], entry) { // the same CIDR twice is no error
+				v.errorf(path, "must occur only once, got %q again", entry)
+			}
 			continue
 		}
 		if _, ok := inet.ParsePrefix(entry); !ok {
-			v.errorf(fmt.Sprintf("nodePortAddresses[%d]", i),
-				`must be a CIDR such as "192.168.0.0/16", or one of primary, localhost, all, got %q`, entry)
+			v.errorf(path, `must be a CIDR such as "192.168.0.0/16", or one of primary, localhost, all, got %q`, entry)
 		}
 	}
 }

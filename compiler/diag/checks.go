@@ -122,7 +122,7 @@ func Groups() []Group {
 				"No behaviour of proxyc depends on it.",
 				"Nothing, or remove it."},
 			{GateForeign, Warning, "a feature gate belongs to another release or component",
-				"kube-proxy 1.36 does not start with it.",
+				"kube-proxy 1.37 does not start with it.",
 				"Remove it."},
 			{ClusterCIDRFamily, Warning, "clusterCIDR lacks a family of the node",
 				"Pods of that family are masqueraded like external clients. Without the primary family kube-proxy may not start.",

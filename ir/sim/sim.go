@@ -118,6 +118,10 @@ func (t *tracer) trace() Outcome {
 		if local && t.caps.Has(ir.EmptyNodePortAnyAddr) && !ir.RoutesAll(port.Routes) {
 			return t.noRoute(port)
 		}
+		if pkt.Dst.IsLoopback() && node.NodePorts.RejectsLocalhost(pkt.Protocol) {
+			t.step(ir.Origin{Object: "config", Field: "featureGates"}, "node ports over %s at loopback addresses are rejected (KEP-6032)", pkt.Protocol)
+			return Outcome{Fate: Rejected}
+		}
 	}
 	return t.unclaimed(local)
 }

@@ -65,7 +65,7 @@ func checkChains(node *ir.Node, family ir.Family, guarded bool) []Chain {
 			fixed("loadBalancerSourceRanges come before all that refuses")}}
 	}
 	return []Chain{
-		{Name: chainServiceEndpoints, Rules: slices.Concat(guard, nodePortRules(node, family, NoEndpointPorts, refused), []Rule{noEndpoints})},
+		{Name: chainServiceEndpoints, Rules: slices.Concat(guard, localhostRules(node, family), nodePortRules(node, family, NoEndpointPorts, refused), []Rule{noEndpoints})},
 		{Name: chainClusterIPsCheck, Rules: slices.Concat(guard, []Rule{noEndpoints}, clusterIPsCheck(node))},
 	}
 }
@@ -116,6 +116,37 @@ func nodePortRules(node *ir.Node, family ir.Family, id SetID, then Verdict) []Ru
 		rules = append(rules, rule(p.Origin, match...))
 	}
 	return rules
+}
+
+// localhostRules count and reject packets to node ports at loopback addresses. Each
+// protocol has its counter, which the metrics export.
+func localhostRules(node *ir.Node, family ir.Family) (rules []Rule) {
+	for _, p := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+		if node.NodePorts.RejectsLocalhost(p) {
+			rules = append(rules, Rule{[]Stmt{MatchNet{DstAddr, family.Loopback(), false}, MatchProto{p},
+				MatchSet{Key: frontendTerms(true), Set: LocalhostPorts.String()}, Counter{}, Verdict{Kind: Reject}},
+				ir.Origin{Object: "config", Field: "featureGates", Reason: "node ports at localhost that no process serves (KEP-6032)"}})
+		}
+	}
+	return rules
+}
+
+// RejectsLocalhost returns the protocol of a rule that rejects node ports at loopback
+// addresses, or 0.
+func (r *Rule) RejectsLocalhost() (p ir.Protocol) {
+	rejects := false
+	for _, s := range r.Stmts {
+		switch s := s.(type) {
+		case MatchProto:
+			p = s.Protocol
+		case MatchSet:
+			rejects = rejects || s.Set == LocalhostPorts.String()
+		}
+	}
+	if !rejects {
+		return 0
+	}
+	return p
 }
 
 // bySource distinguishes pods and the node, which are inside, from other sources.

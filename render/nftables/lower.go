@@ -230,6 +230,9 @@ func (l *lowering) frontend(f *lowerable) {
 		l.refuse(f, maps.empty)
 	}
 	l.guard(f)
+	if f.Match.IsNodePort() && l.node.NodePorts.RejectsLocalhost(f.Match.Protocol) {
+		l.add(LocalhostPorts, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.Origin})
+	}
 	if f.Kind == ir.ClusterIP && !f.Match.IsNodePort() {
 		l.addShared(ClusterIPs, Element{Key: Key{Addr: f.Match.Addr}, Origin: &f.Origin})
 	}

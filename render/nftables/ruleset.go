@@ -247,6 +247,7 @@ const (
 	AffinityPorts                    // the same for node ports
 	MaglevBackends                   // backends of an address and port by the client's slot
 	MaglevPortBackends               // the same for a node port
+	LocalhostPorts                   // node ports that are rejected at loopback addresses
 
 	// CountIPs+k contains the frontends whose number of backends has bit k set.
 	CountIPs
@@ -278,6 +279,7 @@ var fixedSets = withCounts([setCount]Set{
 	AffinityPorts:       {Name: "affinity-nodeports", Key: append([]Type{TypeAddr, TypePort}, nodePortKey...), Data: VerdictData},
 	MaglevBackends:      {Name: "maglev-backends", Key: append(frontendKey[:3:3], TypeSlot), Data: AddrPortData},
 	MaglevPortBackends:  {Name: "maglev-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
+	LocalhostPorts:      {Name: "localhost-nodeports", Key: nodePortKey},
 })
 
 var (

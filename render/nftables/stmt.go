@@ -122,8 +122,7 @@ type (
 	}
 	// Masquerade changes the source of the connection to the node's address.
 	Masquerade struct{}
-	// Counter counts packets and bytes without affecting them. Only rules from a
-	// kernel or a listing contain it.
+	// Counter counts packets and bytes without affecting them.
 	Counter struct{}
 	// Unsupported is a statement from a kernel or a listing that none of the
 	// types above can represent. Our rules never contain it, and nft cannot parse

@@ -39,7 +39,7 @@ var modes = [...]Mode{
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return ipvs.Open(ctx, o) },
 		leftovers: ipvs.Leftovers,
 		Events: []watch.Event{{Warning: true, Reason: "IPVSDeprecation", Action: "StartKubeProxy",
-			Note: "The ipvs proxier is now deprecated and may be removed in a future release. Please use 'nftables' instead."}},
+			Note: "The ipvs proxier has been deprecated and will be disabled by default in Kubernetes 1.40 and removed in Kubernetes 1.43. Migrate to the 'nftables' proxier instead."}},
 	},
 	{
 		mode: ir.ModeUserspace, within: ir.ModeIPTables,

@@ -55,6 +55,20 @@ func sameInstructions(stmts []rules.Stmt, code []Instruction, f ir.Family) bool 
 	return true
 }
 
+// Packets returns how many packets the counter of a rule has counted; 0 without one.
+func Packets(a Fields) uint64 {
+	code, err := Instructions(a[unix.NFTA_RULE_EXPRESSIONS])
+	if err != nil {
+		return 0
+	}
+	for _, c := range code {
+		if c.Name == "counter" {
+			return c.Uint64(unix.NFTA_COUNTER_PACKETS)
+		}
+	}
+	return 0
+}
+
 // Instruction is one expression of a rule.
 type Instruction struct {
 	Name string

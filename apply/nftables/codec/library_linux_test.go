@@ -16,7 +16,7 @@ import (
 
 // ofLibrary makes google/nftables' type of an expression. It keeps this list to itself.
 var ofLibrary = map[string]func() expr.Any{
-	"bitwise": func() expr.Any { return &expr.Bitwise{} }, "cmp": func() expr.Any { return &expr.Cmp{} }, "ct": func() expr.Any { return &expr.Ct{} },
+	"bitwise": func() expr.Any { return &expr.Bitwise{} }, "counter": func() expr.Any { return &expr.Counter{} }, "cmp": func() expr.Any { return &expr.Cmp{} }, "ct": func() expr.Any { return &expr.Ct{} },
 	"dynset": func() expr.Any { return &expr.Dynset{} }, "fib": func() expr.Any { return &expr.Fib{} },
 	"hash": func() expr.Any { return &expr.Hash{} }, "immediate": func() expr.Any { return &expr.Immediate{} },
 	"lookup": func() expr.Any { return &expr.Lookup{} }, "masq": func() expr.Any { return &expr.Masq{} }, "meta": func() expr.Any { return &expr.Meta{} },

@@ -49,7 +49,7 @@ func Node(f ir.Family) ir.Node {
 		Name: "node1", Mode: ir.ModeNFTables, MasqueradeBit: 14,
 		IP:           Addr(f, "192.0.2.11"),
 		Addrs:        []netip.Addr{Addr(f, "192.0.2.11"), Addr(f, "10.244.1.1")},
-		NodePorts:    ir.NodePortAddrs{All: true, Origin: ir.Origin{Object: "config", Field: "nodePortAddresses"}},
+		NodePorts:    ir.NodePortAddrs{All: true, Rejected: true, Origin: ir.Origin{Object: "config", Field: "nodePortAddresses"}},
 		Detector:     ir.Detector{Mode: ir.DetectCIDR, Prefix: Prefix(f, "10.244.0.0/16"), Origin: ir.Origin{Object: "config", Field: "clusterCIDR"}},
 		ServiceCIDRs: []ir.CIDR{{Prefix: Prefix(f, "10.96.0.0/16"), Origin: ir.Origin{Object: "ServiceCIDR kubernetes"}}},
 	}

@@ -185,7 +185,7 @@ func (p *listParser) known() ([]nftables.Stmt, bool) {
 		p.next()
 		return nil, true
 	case p.take("counter"):
-		for p.take("packets") || p.take("bytes") {
+		for p.take("packets") || p.take("bytes") || p.take("name") {
 			p.next()
 		}
 		return one(nftables.Counter{})

@@ -18,7 +18,7 @@ func (t *Trace) localhost(p *ir.Program, pkt sim.Packet, steps []sim.Step) bool 
 		return false
 	}
 	addrs := &p.Node.NodePorts
-	if !addrs.Proxied || pkt.Dst != p.Family.Localhost() || pkt.Protocol != ir.TCP {
+	if !addrs.Proxied || pkt.Dst != p.Family.Localhost() {
 		t.Steps = append(t.Steps, steps...)
 		t.addStep(addrs.Origin, "%s", whyNotLocalhost(p, pkt))
 		return true
@@ -48,8 +48,6 @@ func (t *Trace) localhost(p *ir.Program, pkt sim.Packet, steps []sim.Step) bool 
 func whyNotLocalhost(p *ir.Program, pkt sim.Packet) string {
 	localhost := p.Family.Localhost().String()
 	switch caps := p.Node.Mode.Capabilities(); {
-	case p.Node.NodePorts.Proxied && pkt.Protocol != ir.TCP:
-		return "watch serves only TCP at " + localhost
 	case p.Node.NodePorts.Proxied:
 		return "watch serves them only at " + localhost
 	case caps.Has(ir.ProxiesLocalhost):
