@@ -55,6 +55,13 @@ func (e *Evaluator) Pool(pkt Packet) *ir.Pool {
 	return t.by.Pool
 }
 
+// Forwarding is Decide without the last decision, which is expensive to describe.
+func (e *Evaluator) Forwarding(pkt Packet) Deciding {
+	t := tracer{Evaluator: e, pkt: pkt}
+	t.trace()
+	return t.by
+}
+
 type tracer struct {
 	*Evaluator
 	pkt     Packet

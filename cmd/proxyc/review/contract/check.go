@@ -64,9 +64,9 @@ type At struct {
 }
 
 type violationKey struct {
-	frontend frontendKey
-	possible bool
-	cause    ir.Origin
+	frontend      frontendKey
+	possible      bool
+	object, field string
 }
 
 type frontendKey struct {
@@ -75,9 +75,9 @@ type frontendKey struct {
 }
 
 type groupKey struct {
-	kind          ir.Kind
-	possible      bool
-	field, reason string
+	kind     ir.Kind
+	possible bool
+	field    string // of the cause, without indexes
 }
 
 // selected is a contract that selects ports of a Service.
@@ -101,10 +101,11 @@ type checkRun struct {
 func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, standIns func(*snapshot.Workload, ir.Family) []snapshot.Endpoint) *Result {
 	r := checkRun{&Result{input: j}, map[ir.Name][]selected{}}
 	n := newNetwork(j, standIns)
+	services := j.Snapshot.Services()
 	for _, c := range contracts {
 		one := &Checked{Contract: c, members: newMembers(&c.Clients, n), seen: map[frontendKey]bool{}, at: map[violationKey]*At{}, groups: map[groupKey]*Violation{}}
 		r.Contracts = append(r.Contracts, one)
-		r.selectServices(one)
+		r.selectServices(one, services)
 		one.checkClients(j)
 	}
 	j.CompileNodes(nodes, func(i int, programs ir.Programs) bool {
@@ -195,6 +196,7 @@ type worker struct {
 	known      map[string]*reach
 	key        bytes.Buffer
 	classes    []class
+	some       []hit
 }
 
 // class is a set of packets to an address and port.
@@ -233,10 +235,11 @@ type verdict struct {
 	answer answer
 }
 
+// service returns the violations of a Service, and the frontends that are checked for the first time.
 func (w *worker) service(s *ir.Service, of []selected) (hits []hit) {
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
-		var some []hit
+		some := w.some[:0]
 		for _, c := range of {
 			if c.Destinations.kinds[f.Kind] && (c.ports == nil || c.ports[portKey{f.Port.Port, f.Port.Protocol}]) {
 				some = append(some, hit{contract: c.Checked, frontend: f})
@@ -255,7 +258,12 @@ func (w *worker) service(s *ir.Service, of []selected) (hits []hit) {
 				w.decide(&some[j], at)
 			}
 		}
-		hits = append(hits, some...)
+		for j := range some {
+			if h := &some[j]; h.violated || !h.contract.seen[frontendKey{f.Port, f.Kind}] {
+				hits = append(hits, *h)
+			}
+		}
+		w.some = some
 	}
 	return hits
 }
@@ -274,7 +282,7 @@ func (w *worker) reach(f *ir.Frontend, dst netip.Addr) *reach {
 			served: len(d.A.Destinations) > 0, unserved: d.A.Fate != sim.Accepted || len(d.A.Fallback) > 0}
 		c.masked, c.maskedAt = masked(d.A.Destinations, d.Packet.Src)
 		if shared { // packets are for the node port only if they get to it
-			if c.served && w.evaluator.Decide(d.Packet).Frontend != f {
+			if c.served && w.evaluator.Forwarding(d.Packet).Frontend != f {
 				c.served = false
 			}
 			c.unserved = false
@@ -327,7 +335,7 @@ func (w *worker) decide(h *hit, at *reach) {
 	if v.src.IsValid() {
 		h.packet.Src = v.src
 	}
-	h.cause = cause(h.contract.Require, h.frontend, w.evaluator.Decide(h.packet), h.packet.Src)
+	h.cause = w.cause(h)
 }
 
 func (w *worker) verdict(c *Checked) (best verdict) {
@@ -371,19 +379,22 @@ func (w *worker) verdict(c *Checked) (best verdict) {
 }
 
 // cause returns the field that causes a violation.
-func cause(require string, f *ir.Frontend, by sim.Deciding, src netip.Addr) sim.Step {
-	switch {
-	case require == always:
-		return by.Last
-	case by.Route != nil && require == keeps:
-		o := by.Route.Origin
-		if o.Object == "default" { // of a field of the Service
-			o.Object, o.Field = "Service "+f.Port.Service.String(), "spec."+o.Field
+func (w *worker) cause(h *hit) sim.Step {
+	f := h.frontend
+	switch h.contract.Require {
+	case always:
+		return w.evaluator.Decide(h.packet).Last
+	case keeps:
+		if by := w.evaluator.Forwarding(h.packet); by.Route != nil {
+			o := by.Route.Origin
+			if o.Object == "default" { // of a field of the Service
+				o.Object, o.Field = "Service "+f.Port.Service.String(), "spec."+o.Field
+			}
+			return sim.Step{Origin: o}
 		}
-		return sim.Step{Origin: o}
 	}
 	for _, r := range f.SourceRanges {
-		if r.Prefix.Contains(src) {
+		if r.Prefix.Contains(h.packet.Src) {
 			return sim.Step{Origin: r.Origin}
 		}
 	}
@@ -398,7 +409,7 @@ var numbers = regexp.MustCompile(`\d+`)
 // add adds a violation on a node.
 func (c *Checked) add(e *sim.Evaluator, node string, h *hit) {
 	f := h.frontend
-	key := violationKey{frontendKey{f.Port, f.Kind}, h.possible, h.cause.Origin}
+	key := violationKey{frontendKey{f.Port, f.Kind}, h.possible, h.cause.Origin.Object, h.cause.Origin.Field}
 	at := c.at[key]
 	if at != nil {
 		if at.Nodes[len(at.Nodes)-1] != node { // the other family has added it
@@ -408,7 +419,7 @@ func (c *Checked) add(e *sim.Evaluator, node string, h *hit) {
 	}
 	at = &At{f.Port, f.Kind, h.packet, h.possible, h.cause, []string{node}}
 	c.at[key] = at
-	like := groupKey{f.Kind, h.possible, numbers.ReplaceAllString(h.cause.Origin.Field, ""), numbers.ReplaceAllString(h.cause.Origin.Reason, "")}
+	like := groupKey{f.Kind, h.possible, numbers.ReplaceAllString(h.cause.Origin.Field, "")}
 	v := c.groups[like]
 	if v == nil {
 		outcome, steps := e.Explain(h.packet)

@@ -15,17 +15,19 @@ import (
 
 // network is what an input states about the addresses of pods and nodes.
 type network struct {
-	ranges []netip.Prefix // of pods
+	ranges []netip.Prefix // of pods, without those in others
 	pods   []*pod
 	at     map[netip.Addr]*place
 	known  []netip.Addr // the keys of at, sorted
+	places []*place     // of known
 }
 
 // place is what has an address.
 type place struct {
 	node string // the node that has it as its own; "" for none
 	pods []*pod
-	on   string // the node from which its packets come; "" if unknown
+	on   string     // the node from which its packets come; "" if unknown
+	last netip.Addr // the last known address that follows without a gap
 }
 
 // pod is a pod of the input.
@@ -40,7 +42,12 @@ type pod struct {
 // newNetwork collects the pods of EndpointSlices, and those of workloads. A workload's pods have the
 // addresses of the cluster's pod ranges. If these are unknown, standIns returns their addresses.
 func newNetwork(j *review.Input, standIns func(*snapshot.Workload, ir.Family) []snapshot.Endpoint) *network {
-	n := &network{ranges: j.Pods(), at: map[netip.Addr]*place{}}
+	n := &network{at: map[netip.Addr]*place{}}
+	for _, r := range slices.SortedFunc(slices.Values(j.Pods()), func(a, b netip.Prefix) int { return a.Bits() - b.Bits() }) {
+		if !contains(n.ranges, r.Addr()).IsValid() {
+			n.ranges = append(n.ranges, r.Masked())
+		}
+	}
 	byName := map[ir.Name]*pod{}
 	of := func(name ir.Name) *pod {
 		p := byName[name]
@@ -106,6 +113,14 @@ func newNetwork(j *review.Input, standIns func(*snapshot.Workload, ir.Family) []
 		}
 	}
 	n.known = slices.SortedFunc(maps.Keys(n.at), netip.Addr.Compare)
+	n.places = make([]*place, len(n.known))
+	for i, a := range slices.Backward(n.known) {
+		n.places[i] = n.at[a]
+		n.places[i].last = a
+		if i+1 < len(n.known) && a.Next() == n.known[i+1] {
+			n.places[i].last = n.places[i+1].last
+		}
+	}
 	return n
 }
 
@@ -178,8 +193,8 @@ func newMembers(c *Clients, n *network) *members {
 	case c.Anyone:
 		m.some[yes] = n.known
 	case c.Pods != nil || !c.Nodes.IsZero():
-		for _, a := range n.known {
-			at := n.at[a]
+		for i, a := range n.known {
+			at := n.places[i]
 			is := m.owner(at)
 			if is != no {
 				m.some[is] = append(m.some[is], a)
@@ -358,6 +373,8 @@ func (m *members) first(v *view, p *packets, space netip.Prefix, want answer) ne
 		is, end := m.unknown(a), a // end is the last address that is known to have the same answer
 		if p := contains(martians, a); p.IsValid() {
 			end = ir.LastOf(p)
+		} else if at := m.at[a]; at != nil {
+			end = at.last
 		} else if p := contains(m.ranges, a); is != want && p.IsValid() {
 			end = ir.LastOf(p)
 		} else if p := contains(m.external, a); is != want && p.IsValid() {

@@ -32,7 +32,7 @@ type finding struct {
 func TestRandomContracts(t *testing.T) {
 	worlds := uint64(40)
 	if testing.Short() {
-		worlds = 6
+		worlds = 10
 	}
 	violated, held, possible := 0, 0, 0
 	for _, mode := range ir.Modes() {

@@ -62,7 +62,7 @@ func (r *Result) WriteText(w io.Writer) error {
 
 // certain reports whether a possible violation is certain on another node.
 func (c *Checked) certain(at *At) bool {
-	return c.at[violationKey{frontendKey{at.Port, at.Kind}, false, at.Cause.Origin}] != nil
+	return c.at[violationKey{frontendKey{at.Port, at.Kind}, false, at.Cause.Origin.Object, at.Cause.Origin.Field}] != nil
 }
 
 // cause returns the cause of a violation with its position.

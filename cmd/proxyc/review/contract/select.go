@@ -24,12 +24,12 @@ func (c *Checked) missing(path, format string, args ...any) {
 }
 
 // selectServices selects the Services and ports of a contract. Each entry must select something.
-func (r *checkRun) selectServices(c *Checked) {
+func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service) {
 	to := &c.Destinations
 	written := r.input.Reader.Written()
 	names, namespaces, ports := entries{}, entries{}, entries{}
 	chosen := make([]bool, len(to.ports))
-	for _, svc := range r.input.Snapshot.Services() {
+	for _, svc := range services {
 		namespaces[svc.Name.Namespace] = true
 		if len(to.Services.Namespaces) > 0 && !slices.Contains(to.Services.Namespaces, svc.Name.Namespace) {
 			continue
