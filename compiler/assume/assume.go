@@ -151,8 +151,8 @@ func (s *StandIns) podAddr(f ir.Family, of, workload string, i int) netip.Addr {
 // The ports of stand-ins. A cluster's node ports are usually from 30000 to 32767.
 const firstPort, lastPort = 33000, 65535
 
-// port returns the stand-in for a node port or health check port; 0 if there is none left.
-func (s *StandIns) port(of string) int32 {
+// portOf returns the stand-in for a node port or health check port; 0 if there is none left.
+func (s *StandIns) portOf(of string) int32 {
 	if p, ok := s.ports[of]; ok {
 		return p
 	}
@@ -256,12 +256,12 @@ func (s *StandIns) fill(full *snapshot.Service, w *manifest.Written, balance boo
 		full.Ports = slices.Clone(full.Ports)
 		for i := range full.Ports {
 			if p := &full.Ports[i]; p.NodePort == 0 {
-				p.NodePort = s.port("of " + portName(full, i))
+				p.NodePort = s.portOf("of " + portName(full, i))
 			}
 		}
 	}
 	if needsHealthPort(full) && full.HealthPort == 0 {
-		full.HealthPort = s.port("of " + name)
+		full.HealthPort = s.portOf("of " + name)
 	}
 	if balanced(full) && balance {
 		for _, f := range full.IPFamilies {

@@ -113,7 +113,7 @@ func TestIdentity(t *testing.T) {
 	}
 	ports := map[int32]bool{}
 	for i := range lastPort - firstPort + 2 {
-		p := crowded.port(fmt.Sprint(i))
+		p := crowded.portOf(fmt.Sprint(i))
 		if last := i > lastPort-firstPort; ports[p] || last != (p == 0) {
 			t.Fatalf("port %d of %d", p, i)
 		}
@@ -192,7 +192,7 @@ func TestWorkloads(t *testing.T) {
 func TestWriter(t *testing.T) {
 	var s StandIns
 	four, six := s.addr(ir.IPv4, "ClusterIP of shop/web"), s.addr(ir.IPv6, "LoadBalancer of shop/web")
-	port := s.port("of shop/web:http")
+	port := s.portOf("of shop/web:http")
 	in := fmt.Sprintf("ClusterIP %s:80/tcp       # a\n10.0.0.1:%d [%s]:80 NodePort node:%d/tcp 244.0.0.1\nports of %s: 1-79\nproxyc trace --to %s:80\nno end %s", four, port, six, port, six, four, four)
 	want := fmt.Sprintf("ClusterIP of shop/web:80/tcp # a\n10.0.0.1:%d LoadBalancer of shop/web:80 NodePort of shop/web:http/tcp 244.0.0.1\nports of LoadBalancer of shop/web: 1-79\nproxyc trace --to 'ClusterIP of shop/web:80'\nno end ClusterIP of shop/web", port)
 	for size := range len(in) {

@@ -8,14 +8,9 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
-
-// standIn matches what may contain a stand-in: an address of a node with a port, an address with the
-// kind of frontend before it, or a port of nodes.
-var standIn = regexp.MustCompile(`(\b\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:]+\]|\bnode):([3-6]\d{4})(/(?:tcp|udp|sctp))` +
-	`|(ClusterIP |LoadBalancer )?(?:\b(24[4-7]\.\d{1,3}\.\d{1,3}\.\d{1,3})|\[?\b(100::[0-9a-f:]*[0-9a-f])\]?)` +
-	`|(NodePort (?:node:)?|health-check |health check on port |such as |"port": |\b)([3-6]\d{4})(/(?:tcp|udp|sctp))?\b`)
 
 // command matches lines with a trace command, or in JSON its flags.
 var command = regexp.MustCompile(`\bproxyc trace |^\s*"trace": `)
@@ -70,7 +65,7 @@ func (w *Writer) replace(text []byte) []byte {
 	}
 	var out []byte
 	for line := range bytes.Lines(text) {
-		if command.Match(line) {
+		if bytes.Contains(line, []byte("trace")) && command.Match(line) {
 			out = append(out, word.ReplaceAllFunc(line, w.of.quoted)...)
 			continue
 		}
@@ -89,7 +84,8 @@ func (w *Writer) replace(text []byte) []byte {
 		case pad == 0: // the line was too long
 			pad = max(0, w.column-utf8.RuneCount(said))
 		}
-		out = slices.Concat(out, said, bytes.Repeat([]byte(" "), pad), replaced[i:])
+		out = append(append(out, said...), bytes.Repeat([]byte(" "), pad)...)
+		out = append(out, replaced[i:]...)
 	}
 	return out
 }
@@ -105,41 +101,117 @@ func (s *StandIns) quoted(word []byte) []byte {
 
 // names returns a text in which names replace stand-ins.
 func (s *StandIns) names(text []byte) []byte {
-	return standIn.ReplaceAllFunc(text, func(found []byte) []byte {
-		m := standIn.FindSubmatch(found)
-		if len(m[2]) > 0 { // an address of a node
-			if name := s.portName(m[2]); name != "" {
-				return fmt.Appendf(nil, "NodePort %s%s", name, m[3])
+	out, done := text[:0:0], 0
+	for i := 0; i < len(text); i++ {
+		if i > 0 && isWord(text[i-1]) {
+			continue
+		}
+		start, end, name := s.address(text, i)
+		if name == "" {
+			start, end, name = s.port(text, i)
+		}
+		if name != "" && start >= done {
+			out = append(append(out, text[done:start]...), name...)
+			done, i = end, end-1
+		}
+	}
+	if done == 0 {
+		return text
+	}
+	return append(out, text[done:]...)
+}
+
+func isWord(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '.' || c == '_'
+}
+
+// address returns the extent of an address that begins at i, with the kind of frontend before it,
+// and its name; "" if it is no stand-in.
+func (s *StandIns) address(text []byte, i int) (start, end int, name string) {
+	rest := text[i:]
+	if !bytes.HasPrefix(rest, []byte("24")) && !bytes.HasPrefix(rest, []byte("100::")) {
+		return 0, 0, ""
+	}
+	end = i
+	for end < len(text) && (isWord(text[end]) || text[end] == ':' && rest[1] == '0') {
+		end++
+	}
+	a, err := netip.ParseAddr(strings.TrimRight(string(text[i:end]), ":."))
+	if err != nil || s.Name(a) == "" {
+		return 0, 0, ""
+	}
+	start, end, name = i, i+len(a.String()), s.Name(a)
+	if start > 0 && text[start-1] == '[' && end < len(text) && text[end] == ']' {
+		start, end = start-1, end+1
+	}
+	if protocol := after(text, end+1+digits); end+digits < len(text) && text[end] == ':' && protocol != "" {
+		if port := s.portName(text[end+1 : end+1+digits]); port != "" { // of a node
+			return start, end + 1 + digits, "NodePort " + port
+		}
+	}
+	for _, kind := range []string{"ClusterIP ", "LoadBalancer "} {
+		if bytes.HasSuffix(text[:start], []byte(kind)) {
+			if !strings.HasPrefix(name, kind) {
+				name = kind + name
 			}
-			return fmt.Appendf(nil, "%s:%s%s", s.names(m[1]), m[2], m[3])
+			return start - len(kind), end, name
 		}
-		if len(m[8]) > 0 {
-			name := s.portName(m[8])
-			switch before, protocol := string(m[7]), string(m[9]); {
-			case name == "" || before+protocol == "":
-				return found
-			case before == "NodePort node:":
-				return []byte("NodePort " + name + protocol)
-			case before == "such as ":
-				return []byte(before + "the one")
-			case before == `"port": `:
-				return fmt.Appendf(nil, "%s%q", before, "port "+name)
-			case before == "":
-				return []byte("port " + name + protocol)
-			default:
-				return []byte(before + name + protocol)
+	}
+	return start, end, name
+}
+
+// digits is the number of digits of the port of a stand-in.
+const digits = 5
+
+// after returns the protocol at i, such as "/tcp"; "" for other texts.
+func after(text []byte, i int) string {
+	for _, protocol := range []string{"/tcp", "/udp", "/sctp"} {
+		if i <= len(text) && bytes.HasPrefix(text[i:], []byte(protocol)) {
+			return protocol
+		}
+	}
+	return ""
+}
+
+// port returns the extent of a port that begins at i, with what is before it, and its name; "" if it
+// is no stand-in.
+func (s *StandIns) port(text []byte, i int) (start, end int, name string) {
+	end = i + digits
+	if text[i] < '3' || text[i] > '6' || end > len(text) || end < len(text) && isWord(text[end]) && text[end] != '.' {
+		return 0, 0, ""
+	}
+	of := s.portName(text[i:end])
+	if of == "" {
+		return 0, 0, ""
+	}
+	protocol, before := after(text, end), string(text[max(0, i-50):i])
+	ends := func(with string) bool { return strings.HasSuffix(before, with) }
+	switch {
+	case ends(":") && protocol != "": // an address of a node
+		start = i - 1
+		if start > 0 && text[start-1] == ']' {
+			start = bytes.LastIndexByte(text[:start], '[')
+		} else {
+			for start > 0 && isWord(text[start-1]) {
+				start--
 			}
 		}
-		a, err := netip.ParseAddr(string(m[5]) + string(m[6]))
-		name := s.Name(a)
-		if err != nil || name == "" {
-			return found
+		if kind := []byte("NodePort "); bytes.HasSuffix(text[:start], kind) {
+			start -= len(kind)
 		}
-		if kind := m[4]; !bytes.HasPrefix([]byte(name), kind) {
-			name = string(kind) + name
-		}
-		return []byte(name)
-	})
+		return start, end, "NodePort " + of
+	case ends("NodePort node:"):
+		return i - len("NodePort node:"), end, "NodePort " + of
+	case ends("such as "):
+		return i, end + len(protocol), "the one"
+	case ends(`"port": `):
+		return i, end, strconv.Quote("port " + of)
+	case ends("NodePort "), ends("health-check "), ends("health check on port "):
+		return i, end, of
+	case protocol != "" && !ends("-"):
+		return i, end, "port " + of
+	}
+	return 0, 0, ""
 }
 
 // portName is PortName of a port as text.
