@@ -25,6 +25,7 @@ type diffCmd struct {
 	NewMode     *string  `placeholder:"MODE" help:"New mode; by default the same."`
 	FailOn      []string `placeholder:"EFFECT" help:"Effects that cause exit code 1; by default all: opens, lost, client-address, spread, other, backends. Separate several by commas."`
 	Ignore      []string `placeholder:"EFFECT" help:"Effects to ignore, in the same form. They are only counted. Effect backends is that of new and removed pods."`
+	NewAccess   bool     `help:"Show only access that opens: who can reach what. Exit code 1 if there is any."`
 	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output: text, wide, json, markdown, stat, ir, or a text of the mode. Format wide lists each Service separately, with a trace for each change. Formats ir and those of the mode, as for compile, show the lines that differ."`
 }
 
@@ -52,6 +53,15 @@ func (c *diffCmd) Run(e *env) error {
 	if c.FailOn == nil {
 		failOn = flow.Effects()
 	}
+	if c.NewAccess {
+		if c.Output != "text" && c.Output != "json" || len(c.FailOn)+len(c.Ignore) > 0 {
+			return errors.New("--new-access: requires -o text or json, and cannot be combined with --fail-on and --ignore")
+		}
+		failOn = []flow.Effect{flow.Opens}
+		if c.Output == "text" {
+			write = func(w io.Writer, d *diff.Diff) error { return d.WriteAccess(w) }
+		}
+	}
 	c.onlyReal = !byFlow && c.Output != "ir" // rules contain no stand-ins
 	was, is, err := c.sides(e)
 	if err != nil {
@@ -71,6 +81,9 @@ func (c *diffCmd) Run(e *env) error {
 		found.Wrong = wrong
 		if c.Ignore != nil {
 			found.Ignore(ignore)
+		}
+		if c.NewAccess {
+			found.Ignore(flow.Effects()[flow.Opens+1:])
 		}
 		if err := review.Buffered(e.stdout, func(w io.Writer) error { return write(w, found) }); err != nil {
 			return err

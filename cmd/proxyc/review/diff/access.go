@@ -1,0 +1,36 @@
+package diff
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/proxyc/proxyc/ir/flow"
+)
+
+// WriteAccess writes a line for each set of clients that can reach something new.
+func (d *Diff) WriteAccess(w io.Writer) error {
+	var lines []string
+	nodes := map[string][]string{}
+	for _, s := range d.Services {
+		for i := range s.Flows {
+			f := &s.Flows[i]
+			if f.Change.Effect != flow.Opens {
+				continue
+			}
+			line := fmt.Sprintf("%s can now reach %s of %s", flow.ClientsText(f.From), flow.DestinationsText(f.To), serviceName(s.Name))
+			if nodes[line] == nil { // other nodes may have other backends
+				lines = append(lines, line)
+			}
+			nodes[line] = append(nodes[line], f.Nodes...)
+		}
+	}
+	for _, line := range lines {
+		fmt.Fprintf(w, "%s%s\n", line, d.onNodes(nodes[line]))
+	}
+	text := fmt.Sprintf("New access: %d.", len(lines))
+	if len(d.Unknown) > 0 {
+		text += " The comparison is incomplete."
+	}
+	_, err := fmt.Fprintln(w, text)
+	return err
+}
