@@ -108,14 +108,22 @@ func (s *side) claim(f *ir.Frontend, pkt sim.Packet, moved bool) (c claim) {
 
 // open reports whether a frontend is external and admits all clients outside.
 func (n *network) open(f *ir.Frontend) bool {
-	if f == nil || !f.Kind.External() {
-		return false
+	return f != nil && f.Kind.External() && len(n.outside.without(n.never).without(n.admitted(f))) == 0
+}
+
+// admitted returns the clients that the source ranges of a frontend admit.
+func (n *network) admitted(f *ir.Frontend) ranges {
+	if len(f.SourceRanges) == 0 {
+		return n.all
 	}
-	ranges := make([]netip.Prefix, len(f.SourceRanges))
+	return rangesOf(n.family, sourceRanges(f)...)
+}
+
+func sourceRanges(f *ir.Frontend) (all []netip.Prefix) {
 	for i := range f.SourceRanges {
-		ranges[i] = f.SourceRanges[i].Prefix
+		all = append(all, f.SourceRanges[i].Prefix)
 	}
-	return len(ranges) == 0 || len(n.outside.without(n.never).without(rangesOf(n.family, ranges...))) == 0
+	return all
 }
 
 // ByEffect returns the changes of each Service separately by effect, the most dangerous effect

@@ -23,7 +23,38 @@ func (d *describer) notes() {
 				s.Notes = append(s.Notes, n)
 			}
 		}
+		if c.Old != nil && c.New != nil && !d.sides[1].Node.Mode.Capabilities().Has(ir.GuardEmpty) {
+			d.sourceRanges(c.New)
+		}
 	}
+}
+
+// sourceRanges adds changes of source ranges that apply only while there are endpoints. They open
+// what the next endpoint serves.
+func (d *describer) sourceRanges(s *ir.Service) {
+	for i := range s.Frontends {
+		is := &s.Frontends[i]
+		was := d.sides[0].at[is.Match]
+		if was == nil || len(was.Routes)+len(is.Routes) > 0 || was.Port.Service != s.Name || slices.Equal(sourceRanges(was), sourceRanges(is)) {
+			continue
+		}
+		n := Note{What: fmt.Sprintf("source ranges of %s %s, once an endpoint is ready", is.Kind, is.Match),
+			Before: rangesText(was), After: rangesText(is), Family: d.family, Effect: Other}
+		if len(d.admitted(is).without(d.admitted(was))) > 0 {
+			n.Effect = Opens
+		}
+		service := d.service(s.Name)
+		service.Notes = append(service.Notes, n)
+	}
+}
+
+// rangesText describes the clients that a frontend admits.
+func rangesText(f *ir.Frontend) string {
+	const shown = 4
+	if list := sourceRanges(f); len(list) > 0 {
+		return some(list, shown)
+	}
+	return "anyone"
 }
 
 // draining begins notes about endpoints that only keep their clients.
