@@ -2,7 +2,6 @@ package flow
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -50,10 +49,17 @@ func (e Effect) Meaning() string {
 type claim struct {
 	owner  ir.Name // the Service with a frontend there; zero for none
 	admits bool    // the frontend has no source ranges, or they contain the client
-	// selection is how the endpoints that receive the packets are selected: by policy, hints or
-	// readiness. It is set only if both sides serve the packets with different endpoints.
-	selection string
+	selection
 }
+
+// selection is how the endpoints that receive packets are selected: by policy, hints or readiness. It
+// is set only if both sides serve the packets with different endpoints.
+type selection struct {
+	policy ir.Policy
+	reason string // of each endpoint
+}
+
+func selectionOf(p *ir.Pool) selection { return selection{p.Policy, p.Backends[0].Origin.Reason} }
 
 // effectOf returns the effect of a change for one class of packets. a and b are the outcomes, was
 // and is are the claims before and after.
@@ -100,8 +106,16 @@ func (s *side) claim(f *ir.Frontend, pkt sim.Packet, moved bool) (c claim) {
 	}
 	c = claim{owner: f.Port.Service, admits: len(f.SourceRanges) == 0 ||
 		slices.ContainsFunc(f.SourceRanges, func(r ir.SourceRange) bool { return r.Prefix.Contains(pkt.Src) })}
-	if p := s.Pool(pkt); moved && p != nil {
-		c.selection = fmt.Sprint(p.Policy, p.Backends[0].Origin.Reason)
+	if !moved || len(f.Routes) == 0 {
+		return c
+	}
+	pools := s.services[c.owner].Pools
+	c.selection = selectionOf(&pools[f.Routes[0].Pool])
+	if allOf(f.Routes, func(r ir.Route) bool { return selectionOf(&pools[r.Pool]) == c.selection }) {
+		return c
+	}
+	if p := s.Pool(pkt); p != nil {
+		c.selection = selectionOf(p)
 	}
 	return c
 }

@@ -35,7 +35,7 @@ func TestEffect(t *testing.T) {
 	web, other := ir.Name{Namespace: "shop", Name: "web"}, ir.Name{Namespace: "shop", Name: "other"}
 	mine, taken, gone := claim{owner: web, admits: true}, claim{owner: other, admits: true}, claim{admits: true}
 	closed := claim{owner: web}
-	by := func(selection string) claim { return claim{web, true, selection} }
+	by := func(p ir.Policy) claim { return claim{web, true, selection{policy: p}} }
 	for _, tt := range []struct {
 		name   string
 		before claim
@@ -68,10 +68,10 @@ func TestEffect(t *testing.T) {
 		{"affinity", mine, to(a, b), mine, sticky(to(a, b)), Spread},
 		{"affinity and one more", mine, to(a), mine, sticky(to(a, b)), Spread},
 		{"weights", mine, to(a, b), mine, weighted(to(a, b), 250000, 750000), Spread},
-		{"only local endpoints", by("cluster"), to(a, b), by("local"), to(a), Spread},
-		{"one more", by("cluster"), to(a), by("cluster"), to(a, b), Backends},
-		{"one less", by("cluster"), to(a, b), by("cluster"), to(a), Backends},
-		{"all others", by("cluster"), to(a), by("cluster"), to(b, c), Backends},
+		{"only local endpoints", by(ir.Cluster), to(a, b), by(ir.Local), to(a), Spread},
+		{"one more", by(ir.Cluster), to(a), by(ir.Cluster), to(a, b), Backends},
+		{"one less", by(ir.Cluster), to(a, b), by(ir.Cluster), to(a), Backends},
+		{"all others", by(ir.Cluster), to(a), by(ir.Cluster), to(b, c), Backends},
 	} {
 		change := changeOf(netip.MustParseAddr("192.0.2.1"), tt.was, tt.is)
 		if got := effectOf(&change, &tt.was, &tt.is, tt.before, tt.after); got != tt.want {
