@@ -185,7 +185,7 @@ func TestDecode(t *testing.T) {
 			diags: "error f:12:5: Service default/b: spec.ports[1].name: is duplicate: the object is skipped"},
 		{name: "key twice, in flow style", in: svcA + "---\napiVersion: v1\nkind: Service\nmetadata: {name: b,\n  name: c}\n", want: "Service x/a",
 			diags: "error f:9:3: key \"name\" is duplicate: the object is ignored"},
-		{name: "key twice, in an item in flow style", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata: {name: b}\nspec: {}\nspec: {}\n", nodeN), want: "Node n1,Service x/a",
+		{name: "key twice, in an item in flow style", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata: {\"name\": b}\nspec: {}\nspec: {}\n", nodeN), want: "Node n1,Service x/a",
 			diags: "error f:11:3: items[1]: key \"spec\" is duplicate: the object is ignored"},
 		{name: "key beside a merged one", in: "apiVersion: v1\nkind: Service\nmetadata: {name: b}\nspec:\n  clusterIP: 10.0.0.2\n  ports:\n  - &p {port: 80, name: a}\n  - <<: *p\n    port: 81\n    name: b\n", want: "Service default/b"},
 		{name: "key of a List twice", in: "apiVersion: v1\nkind: List\nitems:\n- {}\nitems:\n- " + jsonA + "\n", diags: "error f:5:1: key \"items\" is duplicate: the object is ignored"},

@@ -24,6 +24,7 @@ var seeds = []string{
 	"&a a: &b x\nc: *b\n<<: {d: e}\n!!str f: !!int \"7\"\n? g\n: h\n",
 	"\"a\": 1\n'b': 2\n1: 3\ntrue: 4\nc d: 5\n.: {}\nf:x: {}\nk/l.m-n_o: 6\n~: 7\n",
 	"a: 1\n  b: 2\n", "a:\n\tb: 1\n", "a: b: c\n", "a: - b\n", "- a\nb: c\n", "a: \x01\n", "- a # \x00", "a: \xff\n", "a: \u00e9\n", "a: @x\n", "a: `x\n", "a: %x\n", "- -\n- - -\n",
+	"a: [b, {c: 1, d: \"e, f\"}, 'g', 10.0.0.1, true, [], {}] # h\n- i\n", "a: {b: [c, d], e: {f: g-h}}\n", "a: [1,2 ,  3]\n", "a: [b,]\n", "a: {b: 1, b: 2}\n", "a: {b:c}\n", "a: {b}\n", "a: [b: c]\n", "a: [-, b]\n", "a: [b c]\n", "a: [b\n  ]\n", "- [a, b]: c\n", "- {a: b}\n- [c]x\n", "a: [y, no, 0x1, 1.5, -1, .5, ~]\n",
 	"a: 1\na: 2\n", "a: {}x\n", "a: []  # c\n", "a: 'b'c\n", "# only\n", "a: b #\n", "a:  # c\n  b\n", "a: |  # c\n  b\n", "a: |\nb: 1\n", "a: |\n  x", "a: b:\n", "a:b\n", "a: -\n", "a: -x\n", "a: .\n", "a: =\n",
 }
 

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -81,7 +82,7 @@ func findKey(doc []byte, is func(mapping, key *goyaml.Node) bool) *goyaml.Node {
 }
 
 // A transcoder reads block YAML line by line and writes JSON. It sets fail for
-// anything else (anchors, tags, flow collections, folded or multi-line text,
+// anything else (anchors, tags, folded or multi-line text, other than simple flow collections,
 // unusual numbers, anything but printable ASCII); its output is then invalid.
 type transcoder struct {
 	in   []byte
@@ -293,12 +294,7 @@ func (t *transcoder) scalar(text []byte) {
 	case '\'':
 		after = t.single(text)
 	case '{', '[':
-		if len(text) < 2 || text[1] != text[0]+2 { // {} or []
-			t.fail = true
-			return
-		}
-		t.out = append(t.out, text[:2]...)
-		after = text[2:]
+		after = t.flow(text, 0)
 	default:
 		t.plain(text)
 		return
@@ -306,6 +302,67 @@ func (t *transcoder) scalar(text []byte) {
 	if rest := bytes.TrimLeft(after, " "); len(rest) > 0 && (rest[0] != '#' || len(rest) == len(after)) {
 		t.fail = true
 	}
+}
+
+// flow writes a flow mapping or list on one line, and returns the rest. Its keys are those of block
+// mappings, each once, and its unquoted texts are words.
+func (t *transcoder) flow(text []byte, depth int) []byte {
+	end := text[0] + 2
+	t.out = append(t.out, text[0])
+	rest := bytes.TrimLeft(text[1:], " ")
+	var keys [][]byte
+	for n := 0; len(rest) > 0 && depth < 100 && !t.fail; n++ {
+		if rest[0] == end && n == 0 {
+			t.out = append(t.out, end)
+			return rest[1:]
+		}
+		if n > 0 {
+			t.out = append(t.out, ',')
+		}
+		if end == '}' {
+			key, value, ok := splitKey(rest)
+			if rest = bytes.TrimLeft(value, " "); !ok || len(rest) == 0 || slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
+				break
+			}
+			keys = append(keys, key)
+			t.quote(key)
+			t.out = append(t.out, ':')
+		}
+		switch rest[0] {
+		case '"':
+			rest = t.double(rest)
+		case '\'':
+			rest = t.single(rest)
+		case '{', '[':
+			rest = t.flow(rest, depth+1)
+		default:
+			word := 0
+			for word < len(rest) && isOfWord(rest[word]) {
+				word++
+			}
+			if word == 0 {
+				t.fail = true
+				return nil
+			}
+			t.plain(rest[:word])
+			rest = rest[word:]
+		}
+		if rest = bytes.TrimLeft(rest, " "); len(rest) > 0 && rest[0] == end {
+			t.out = append(t.out, end)
+			return rest[1:]
+		}
+		if len(rest) == 0 || rest[0] != ',' {
+			break
+		}
+		rest = bytes.TrimLeft(rest[1:], " ")
+	}
+	t.fail = true
+	return nil
+}
+
+// isOfWord reports whether a character of an unquoted text has no meaning in YAML.
+func isOfWord(c byte) bool {
+	return isLetter(c) || '0' <= c && c <= '9' || c == '.' || c == '/' || c == '-' || c == '_'
 }
 
 // double writes a double-quoted text and returns the rest. It accepts only
