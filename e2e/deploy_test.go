@@ -79,7 +79,7 @@ func TestDaemonSet(t *testing.T) {
 	within := *machine // like kubectl exec, with the container's capabilities
 	within.Capabilities = []string{"net_admin", "net_raw"}
 	eventually(t, 30*time.Second, "status at the socket", func() error {
-		q := n.runAs(t, "status", &within, "/usr/local/bin/proxyc", "status", "--address=unix:/run/proxyc/status.sock")
+		q := n.runAs(t, "status", &within, "/usr/local/bin/proxyc", "status", "--status-socket=/run/proxyc/status.sock")
 		if err := q.Wait(ctx); err != nil {
 			return fmt.Errorf("%w\n%s", err, q.Tail())
 		}

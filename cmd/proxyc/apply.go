@@ -93,10 +93,10 @@ func (c *applyCmd) Run(e *env) (err error) {
 		}
 		return e.finish(j, fmt.Errorf("-s: the snapshot %s: use --allow-empty if that is intended", why))
 	}
-	if err := e.setNode(j); err != nil {
+	if err := e.setNode(j, ""); err != nil {
 		return err
 	}
-	if err := j.NoSuchNode(deref(c.HostnameOverride)); err != nil && !c.InitOnly { // otherwise rules without addresses, zone and endpoints would replace the node's own
+	if err := j.NoSuchNode("--hostname-override", deref(c.HostnameOverride) != ""); err != nil && !c.InitOnly { // otherwise rules without addresses, zone and endpoints would replace the node's own
 		return e.finish(j, err)
 	}
 	if lack := daemon.MissingPodRanges(j.Config, j.Snapshot, j.Facts.NodeName); lack != "" && !c.InitOnly {

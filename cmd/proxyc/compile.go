@@ -21,32 +21,35 @@ import (
 
 type compileCmd struct {
 	input
+	nodeChoice
 
-	Output   string  `short:"o" placeholder:"FORMAT" help:"Output: by default the mode's own text. Others are iptables, ip6tables, nftables, ipvsadm, ipset, hns, ir, ir-json, or another text of the mode."`
-	OutDir   dirName `placeholder:"DIR" help:"Write all files of the mode, and a README, into a directory. The README explains how to load each file."`
-	Explain  bool    `help:"Print the Service, port and field behind each rule, instead of the rules. With --out-dir, the table is written beside the rules."`
-	AllNodes bool    `help:"Compile for every Node, each into its own directory below --out-dir."`
+	Output  string  `short:"o" placeholder:"FORMAT" help:"Output: by default the mode's own text. Others are iptables, ip6tables, nftables, ipvsadm, ipset, hns, ir, ir-json, or another text of the mode."`
+	OutDir  dirName `placeholder:"DIR" help:"Write all files of the mode, and a README, into a directory. The README explains how to load each file. Each of several nodes has its own directory below DIR."`
+	Explain bool    `help:"Print the Service, port and field behind each rule, instead of the rules. With --out-dir, the table is written beside the rules."`
 }
 
 func (c *compileCmd) Run(e *env) error {
+	several := c.chosen() && c.one() == ""
 	switch {
 	case c.AllNodes && c.OutDir == "":
 		return errors.New("--all-nodes: requires --out-dir")
+	case several && c.OutDir == "":
+		return errors.New("--node: several nodes require --out-dir")
 	case c.OutDir != "" && c.Output != "":
 		return errors.New("-o: cannot be combined with --out-dir, which writes every file of the mode")
 	case c.Explain && c.Output != "":
 		return errors.New("-o: cannot be combined with --explain, which prints its own table")
 	}
-	c.anyNode = c.AllNodes
+	c.anyNode, c.node = several, c.one()
 	c.onlyReal = c.Output != "ir"
 	job, err := c.load(e)
 	if err != nil {
 		return err
 	}
-	if c.AllNodes {
+	if several {
 		// It selects the Node that --node-address belongs to.
 		if name := deref(c.HostnameOverride); name != "" && job.Snapshot.Node(name) == nil {
-			return e.finish(job, fmt.Errorf("--hostname-override: must be a Node of the snapshot with --all-nodes, got %q", name))
+			return e.finish(job, fmt.Errorf("--hostname-override: must be a Node of the snapshot with several nodes, got %q", name))
 		}
 		return c.allNodes(e, job)
 	}
@@ -66,11 +69,19 @@ func (c *compileCmd) write(e *env, job *review.Input) error {
 	return review.WriteFormat(e.stdout, programs, c.Output)
 }
 
-// allNodes compiles for every Node of the snapshot. Decoding, and other work that does not depend
+// allNodes compiles for the selected Nodes of the snapshot. Decoding, and other work that does not depend
 // on the node, is done once.
 func (c *compileCmd) allNodes(e *env, job *review.Input) error {
 	var nodes []compiler.Facts
+	for _, name := range c.Node {
+		if job.Snapshot.Node(name) == nil {
+			return e.finish(job, fmt.Errorf("--node: must name a Node of the snapshot, got %q", name))
+		}
+	}
 	for _, n := range job.Snapshot.Nodes() {
+		if !c.AllNodes && !slices.Contains(c.Node, n.Name) {
+			continue
+		}
 		if strings.ContainsAny(n.Name, `/\`) || strings.HasPrefix(n.Name, ".") {
 			job.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ObjectName, Object: "Node " + n.Name, Path: "metadata.name", Msg: "must be usable as the name of a directory"})
 			continue

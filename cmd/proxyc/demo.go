@@ -113,7 +113,7 @@ func (c *demoCmd) job(e *env) (*review.Input, error) {
 	}
 	j.Diags = append(diags, manifest.Decode(j.Snapshot, "demo/cluster.yaml", cluster)...)
 	j.Resolved = resolved
-	return j, e.setNode(j)
+	return j, e.setNode(j, "")
 }
 
 func (c *demoCmd) write(e *env) error {

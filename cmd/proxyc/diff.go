@@ -36,7 +36,7 @@ func (c *diffCmd) Run(e *env) error {
 		return errors.New("nothing to compare with: use --new-config, --new-snapshot, --new-mode or --overlay")
 	}
 	write, byFlow := diff.Form(c.Output)
-	if !byFlow && c.chosen() {
+	if !byFlow && c.chosen() && c.one() == "" {
 		return fmt.Errorf("-o: must be one of %s with --node and --all-nodes, got %q", strings.Join(diff.FormNames(), ", "), c.Output)
 	}
 	if !byFlow && c.Namespace != "" {
@@ -62,6 +62,7 @@ func (c *diffCmd) Run(e *env) error {
 			write = func(w io.Writer, d *diff.Diff) error { return d.WriteAccess(w) }
 		}
 	}
+	c.anyNode, c.node = byFlow && c.chosen(), c.one()
 	c.onlyReal = !byFlow && c.Output != "ir" // rules contain no stand-ins
 	was, is, err := c.sides(e)
 	if err != nil {
@@ -141,7 +142,7 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c.wholeFiles, c.anyNode = true, c.chosen()
+	c.wholeFiles = true
 	before := c.withoutOverlay()
 	was, err = before.load(start())
 	if err != nil && !errors.Is(err, errReported) {
@@ -152,7 +153,7 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 		other.setConfig(c.NewConfig)
 	}
 	if len(c.NewSnapshot) > 0 {
-		other.Snapshot = c.NewSnapshot
+		other.Snapshot, other.Context = c.NewSnapshot, ""
 	}
 	if c.NewMode != nil {
 		other.Mode, other.modeFlag = c.NewMode, "--new-mode"

@@ -37,6 +37,7 @@ type env struct {
 	progress  *terminal.Progress
 	// standIns are those of all snapshots that the command reads. Output contains their names.
 	standIns *assume.StandIns
+	fetched  *fetched
 }
 
 func osEnv() *env {
@@ -148,7 +149,7 @@ func (e *env) withEscapes() (*env, func()) {
 // the rest of it.
 func (e *env) naming() (*env, func()) {
 	named := *e
-	named.standIns = new(assume.StandIns)
+	named.standIns, named.fetched = new(assume.StandIns), new(fetched)
 	out, err := assume.NewWriter(e.stdout, named.standIns), assume.NewWriter(e.stderr, named.standIns)
 	named.stdout, named.stderr = out, err
 	return &named, func() { _, _ = out.Flush(), err.Flush() }

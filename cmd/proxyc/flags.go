@@ -24,10 +24,23 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
+// oneNode selects the node of a command.
+type oneNode struct {
+	Node string `once:"" placeholder:"NAME" help:"Node whose rules are used. By default it is that of --hostname-override or of the configuration."`
+}
+
 // nodeChoice selects the nodes of a command.
 type nodeChoice struct {
-	Node     []string `placeholder:"NAME" sep:"none" help:"Node of the snapshots to compare. May be repeated."`
-	AllNodes bool     `help:"Compare all Nodes of the snapshots."`
+	Node     []string `placeholder:"NAME" sep:"none" help:"Node whose rules are used. May be repeated. By default it is that of --hostname-override or of the configuration."`
+	AllNodes bool     `help:"Use the rules of all Nodes of the snapshots."`
+}
+
+// one returns the only selected node; "" if none is, or several are.
+func (c *nodeChoice) one() string {
+	if c.AllNodes || len(c.Node) != 1 {
+		return ""
+	}
+	return c.Node[0]
 }
 
 // chosen reports whether nodes are selected.

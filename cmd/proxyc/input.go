@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -35,6 +38,7 @@ type configFlags struct {
 type input struct {
 	configFlags
 	Snapshot       []string    `short:"s" placeholder:"FILE" sep:"none" help:"Snapshot of the cluster: a file, a directory, or - for standard input. It contains Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them, compressed with gzip or not. Of a directory, all .yaml, .yml and .json files are read, with or without .gz, except hidden ones. May be repeated."`
+	Context        string      `placeholder:"NAME" help:"Read the cluster from its API server instead, with this context of the kubeconfig. --kubeconfig without --snapshot does so with the current context."`
 	Overlay        []string    `placeholder:"FILE" sep:"none" help:"Manifests to apply to the snapshot, as kubectl apply would: a file, a directory, or - for standard input. May be repeated."`
 	Prune          []selection `placeholder:"SELECTION" sep:"none" help:"Remove the selected Services and workloads that --overlay lacks, as kubectl apply --prune would. SELECTION is namespace=NAME, LABEL=VALUE, or both with a comma. May be repeated."`
 	Limit          byteSize    `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
@@ -44,6 +48,8 @@ type input struct {
 	wholeFiles     bool        // a truncated or empty file is an error
 	asWritten      bool        // report fields that rules do not use, for lint
 	onlyReal       bool        // the snapshot is not completed: the output is for a kernel
+	node           string      // of --node
+	from           string      // of --from, whose node is used by default
 	modeFlag       string      // name of the mode flag; "" for --mode
 	NodeAddress    []string    `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. IP may have a prefix length. May be repeated."`
 	Live           bool        `help:"Use the addresses of this machine's network interfaces."`
@@ -51,7 +57,7 @@ type input struct {
 	HNSEndpoint    []string    `name:"hns-endpoint" placeholder:"IP" help:"Address of a local HNS endpoint (mode kernelspace). The endpoint is local, regardless of nodeName. May be repeated."`
 }
 
-var errNoSnapshot = errors.New("-s: missing snapshot: save the output of kubectl get services,endpointslices,nodes -A -o yaml")
+var errNoSnapshot = errors.New("-s: missing snapshot: save the output of kubectl get services,endpointslices,nodes -A -o yaml, or read the cluster with --context")
 
 // errDone ends a command early with success.
 var errDone = errors.New("done")
@@ -96,14 +102,18 @@ func (in *input) load(e *env) (*review.Input, error) {
 	if !usable || wholeFile(j.Diags) {
 		return nil, e.finish(j, errReported)
 	}
-	if !in.anyNode && j.OfHost { // files are usually read on other machines than the nodes
-		if err := j.NoSuchNode(""); err != nil {
-			return nil, e.finish(j, err)
-		}
-	}
 	e.doing("compiling")
 	if !in.onlyReal {
 		j.Assume(e.standIns)
+	}
+	if name := trace.NodeOf(in.from, j.Snapshot); name != "" && j.OfHost && !in.Live {
+		fmt.Fprintf(e.stderr, "node: %s, by --from (--node selects another)\n", name)
+		j.Facts.NodeName, j.OfHost = name, false
+	}
+	if !in.anyNode && (j.OfHost || j.Chosen) { // files are usually read on other machines than the nodes
+		if err := j.NoSuchNode("--node", j.Chosen); err != nil {
+			return nil, e.finish(j, err)
+		}
 	}
 	return j, nil
 }
@@ -119,6 +129,9 @@ func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 			f.Object, f.Path = in.modeFlag, ""
 		}
 	}
+	if in.online() { // the configuration has no use for it, but the command has
+		findings = slices.DeleteFunc(findings, func(d diag.Diagnostic) bool { return d.Object == "--kubeconfig" && d.Severity != diag.Error })
+	}
 	j.Diags.Add(findings...)
 	usable = !findings.HasErrors()
 	switch {
@@ -129,15 +142,35 @@ func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 		return false, errors.New("--cleanup, --init-only: change a node, and apply only to watch")
 	case len(in.Prune) > 0 && len(in.Overlay) == 0:
 		return false, errors.New("--prune: requires --overlay")
-	case len(in.Snapshot) == 0 && (len(in.Overlay) > 0 || usable && !in.noSnapshot):
+	case len(in.Snapshot) > 0 && in.Context != "":
+		return false, errors.New("--snapshot, --context: use only one")
+	case !in.online() && len(in.Snapshot) == 0 && (len(in.Overlay) > 0 || usable && !in.noSnapshot):
 		return false, errNoSnapshot
 	}
-	if !e.readSnapshot(j, in.Snapshot, int64(in.Limit)) || !usable {
+	readable := false
+	if in.online() {
+		objects, err := e.fetch(deref(in.Kubeconfig), in.Context)
+		if err != nil {
+			return false, err
+		}
+		j.ReadCluster(objects, int64(in.Limit))
+		readable = true
+	} else {
+		readable = e.readSnapshot(j, in.Snapshot, int64(in.Limit))
+	}
+	if !readable || !usable {
 		return false, nil
 	}
-	j.Resolved, j.NoSnapshot = resolved, len(in.Snapshot) == 0
+	j.Resolved, j.NoSnapshot = resolved, len(in.Snapshot) == 0 && !in.online()
 	j.Facts.HNSNetworkType = in.HNSNetworkType
-	if err := e.setNode(j); err != nil {
+	node := in.node
+	if other := deref(in.HostnameOverride); other != "" && node != "" && other != node {
+		if !in.anyNode {
+			return false, fmt.Errorf("--node, --hostname-override: must name the same node, got %s and %s", node, other)
+		}
+		node = "" // --node-address is for the other
+	}
+	if err := e.setNode(j, node); err != nil {
 		return false, err
 	}
 	if len(in.Overlay) > 0 {
@@ -154,6 +187,39 @@ func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 func (in input) withoutOverlay() input {
 	in.Overlay, in.Prune = nil, nil
 	return in
+}
+
+// online reports whether the cluster is read from an API server. kube-proxy's --kubeconfig has no
+// effect beside a snapshot.
+func (in *input) online() bool {
+	return len(in.Snapshot) == 0 && (in.Context != "" || deref(in.Kubeconfig) != "")
+}
+
+// fetched are the objects of an API server.
+type fetched struct{ text []byte }
+
+// fetch returns the objects of an API server. A command reads them only once, so that its two sides
+// have the same.
+func (e *env) fetch(kubeconfig, name string) ([]byte, error) {
+	if e.fetched != nil && e.fetched.text != nil {
+		return e.fetched.text, nil
+	}
+	e.doing("reading the cluster")
+	from := clusterFlags{kubeconfig, name}
+	cluster, err := from.cluster(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	objects, broken, err := cluster.List(context.Background())
+	if err := errors.Join(err, broken); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = objects.Write(&out)
+	if e.fetched != nil {
+		e.fetched.text = out.Bytes()
+	}
+	return out.Bytes(), err
 }
 
 // names returns the files of the input.
@@ -173,10 +239,11 @@ func writeConfigTo(e *env, file string, cfg *config.Config) error {
 	return errDone
 }
 
-// setNode sets the node name; the default is the host name (SNAP-70).
-func (e *env) setNode(j *review.Input) error {
-	name, err := node.Name(j.NodeName, e.hostname)
-	j.Facts.NodeName, j.OfHost = name, j.NodeName == ""
+// setNode sets the node name: that of --node, or else of the configuration, or else the host name
+// (SNAP-70).
+func (e *env) setNode(j *review.Input, chosen string) error {
+	name, err := node.Name(cmp.Or(chosen, j.NodeName), e.hostname)
+	j.Facts.NodeName, j.OfHost, j.Chosen = name, cmp.Or(chosen, j.NodeName) == "", chosen != ""
 	return err
 }
 
@@ -203,6 +270,7 @@ func (e *env) readSnapshot(j *review.Input, names []string, limit int64) bool {
 // daemon.
 type source struct {
 	input
+	oneNode
 	IR     string `name:"ir" placeholder:"FILE" help:"Read the IR that compile -o ir-json wrote, instead of a configuration. With --snapshot, facts that no rule contains come from the snapshot."`
 	Socket string `name:"status-socket" placeholder:"PATH" help:"Read rules and cluster from the daemon at this socket. --live does so if no --snapshot is given."`
 }
@@ -223,6 +291,9 @@ func (c *source) check(k *kong.Context) error {
 	if len(c.Overlay) > 0 {
 		idle = append(idle, "--overlay")
 	}
+	if c.Node != "" {
+		idle = append(idle, "--node")
+	}
 	for _, at := range k.Path {
 		if f := at.Flag; f != nil && f.Group != nil && f.Group.Key == kubeProxyFlags && !f.Tag.Has("daemon") && !slices.Contains(idle, "--"+f.Name) {
 			idle = append(idle, "--"+f.Name)
@@ -237,16 +308,16 @@ func (c *source) check(k *kong.Context) error {
 // programs returns the applied Programs, and their input if known.
 func (c *source) programs(e *env) (*review.Input, ir.Programs, error) {
 	switch {
-	case c.Socket != "" && (c.IR != "" || len(c.Snapshot) > 0):
+	case c.Socket != "" && (c.IR != "" || len(c.Snapshot) > 0 || c.Context != ""):
 		return nil, ir.Programs{}, errSourceTwice
 	case c.Socket != "":
 		return review.Live(c.Socket)
-	case c.Live && c.IR == "" && len(c.Snapshot) == 0:
+	case c.Live && c.IR == "" && len(c.Snapshot) == 0 && !c.online():
 		return nil, ir.Programs{}, errors.New("--live: requires -s, or --status-socket PATH of the daemon")
 	case c.IR != "":
 		return c.written(e)
 	}
-	c.wholeFiles = true // the output would not show that something is missing
+	c.wholeFiles, c.node = true, c.Node // the output would not show that something is missing
 	j, err := c.load(e)
 	if err != nil {
 		return nil, ir.Programs{}, err

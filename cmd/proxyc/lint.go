@@ -18,6 +18,7 @@ import (
 
 type lintCmd struct {
 	input
+	oneNode
 	namespaceChoice
 	List          bool     `help:"List all checks."`
 	Explain       string   `placeholder:"CODE" help:"Explain a code, such as PX418: the condition, its effect and the fix."`
@@ -57,12 +58,17 @@ func (c *lintCmd) Run(e *env) error {
 			return errReported
 		}
 	}
-	c.anyNode, c.noSnapshot = true, deref(c.Config) != ""
+	c.noSnapshot, c.node = deref(c.Config) != "", c.Node
 	j := &review.Input{Snapshot: snapshot.New(), Each: true}
 	j.Reader.Strict = true
 	usable, err := c.read(e, j)
 	if err != nil {
 		return err
+	}
+	if usable && j.Chosen {
+		if err := j.NoSuchNode("--node", true); err != nil {
+			return err
+		}
 	}
 	if usable {
 		e.doing("linting")

@@ -30,7 +30,7 @@ func (c *migrateCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	c.wholeFiles, c.asWritten, c.anyNode = true, true, c.chosen()
+	c.wholeFiles, c.asWritten, c.anyNode, c.node = true, true, c.chosen(), c.one()
 	side := func(flag, mode string) (*review.Input, error) {
 		in := c.input
 		if mode != "" {
@@ -69,7 +69,11 @@ func (c *migrateCmd) Run(e *env) error {
 	if wrong > 0 { // a plan requires valid objects
 		return errReported
 	}
-	m.Plan(deref(c.Config), c.Snapshot)
+	snapshot := c.Snapshot
+	if c.online() {
+		snapshot = []string{"cluster.json"} // which proxyc snapshot writes
+	}
+	m.Plan(deref(c.Config), snapshot)
 	write := func(w io.Writer) error { return m.WriteText(w, c.Output == "wide") }
 	if c.Output == "json" {
 		write = m.WriteJSON

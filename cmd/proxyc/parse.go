@@ -43,10 +43,14 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 			}
 			return p
 		}
-		selectsNode := false
+		selects := "" // the flag that selects the node
 		if of, ok := errors.AsType[*kong.ParseError](err); ok && of.Context.Selected() != nil {
 			p.path = of.Context.Selected().Path()
-			selectsNode = slices.ContainsFunc(of.Context.Flags(), func(f *kong.Flag) bool { return f.Name == nodeFlag })
+			for _, f := range of.Context.Flags() {
+				if i := slices.Index(nodeFlags, f.Name); i >= 0 && selects != nodeFlags[0] {
+					selects = f.Name
+				}
+			}
 		}
 		rest, is := without(args, err, "unknown flag ")
 		if !is && unknown { // possibly its value
@@ -55,8 +59,8 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 				continue
 			}
 		}
-		if name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "unknown flag "), ","); is && selectsNode && slices.Contains(nodeWords, name) {
-			err = fmt.Errorf("unknown flag %s, did you mean \"--%s\"?", name, nodeFlag)
+		if name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "unknown flag "), ","); is && selects != "" && slices.Contains(nodeWords, name) {
+			err = fmt.Errorf("unknown flag %s, did you mean \"--%s\"?", name, selects)
 		}
 		note(err)
 		if !is {
@@ -66,8 +70,9 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 	}
 }
 
-// nodeFlag is the flag that selects the node, as in kube-proxy; nodeWords are names that users try.
-const nodeFlag = "hostname-override"
+// nodeFlags select the node: that of offline verbs, and that of kube-proxy. nodeWords are names that
+// users try.
+var nodeFlags = []string{"node", "hostname-override"}
 
 var nodeWords = []string{"--node", "--node-name", "--nodename", "--hostname"}
 

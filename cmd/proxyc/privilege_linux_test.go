@@ -290,9 +290,9 @@ func (w *watched) runIn(c container) (trouble string) {
 			}
 		}
 	}
-	socket := "unix:" + w.onNode("lock", "status.sock")
+	socket := w.onNode("lock", "status.sock")
 	well := func() bool {
-		_, err := w.ns.Run(w.ns.Command(w.t.Context(), "proxyc", "status", "--address", socket))
+		_, err := w.ns.Run(w.ns.Command(w.t.Context(), "proxyc", "status", "--status-socket", socket))
 		return err == nil
 	}
 	flow := "conntrack -I -t 3600 -u SEEN_REPLY -s 198.18.0.1 -d 10.96.0.5 -r 10.244.1.5 -q 198.18.0.1 -p udp --sport 1000 --dport 53 --reply-port-src 53 --reply-port-dst 1000"

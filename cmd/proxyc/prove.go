@@ -21,9 +21,10 @@ import (
 
 type proveCmd struct {
 	input
+	oneNode
 	comparingTime
 
-	A       string `arg:"" placeholder:"SIDE" help:"First side: mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:SOCKET or kernel. mode:MODE is the rules that proxyc writes in that mode. ir is the meaning of configuration and snapshot. ir:FILE is the output of compile -o ir-json. dump:FILE is the output of iptables-save, ip6tables-save or nft list ruleset, and for mode ipvs also of ipset save and ipvsadm -Sn, with rules of proxyc or kube-proxy. live:SOCKET is the effective state of the daemon with that --status-socket. kernel is the rules of this node."`
+	A       string `arg:"" placeholder:"SIDE" help:"First side: mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:PATH or kernel. mode:MODE is the rules that proxyc writes in that mode. ir is the meaning of configuration and snapshot. ir:FILE is the output of compile -o ir-json. dump:FILE is the output of iptables-save, ip6tables-save or nft list ruleset, and for mode ipvs also of ipset save and ipvsadm -Sn, with rules of proxyc or kube-proxy. live:PATH is the effective state of the daemon with that --status-socket. kernel is the rules of this node."`
 	B       string `arg:"" placeholder:"SIDE" help:"Second side. --snapshot-limit applies to the files of each side."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 	Variant string `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables that side kernel reads: auto, nft or legacy. auto is the one that the node uses."`
@@ -55,7 +56,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	c.wholeFiles = true
+	c.wholeFiles, c.node = true, c.Node
 	j, err := c.load(start())
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 
 type replayCmd struct {
 	configFlags
+	oneNode
 	File        string   `arg:"" help:"Recording, compressed with gzip or not; - for standard input."`
 	Until       string   `placeholder:"TIME" help:"Stop after the last change before a time. It is a time such as 2026-01-02T03:04:05Z, or a duration such as 90s after the initial objects."`
 	Packets     string   `placeholder:"FILE" help:"Packets with expected results, as for trace --packets. Stop at the first change after which a result differs, and exit 1."`
@@ -101,7 +102,7 @@ func (c *replayCmd) player(ctx context.Context, e *env) (*replay.Player, error) 
 	}
 	e.report(j.Diags)
 	j.Diags = nil
-	if err := e.setNode(j); err != nil {
+	if err := e.setNode(j, c.Node); err != nil {
 		return nil, err
 	}
 	if j.Facts.Named, err = parseNodeAddresses(c.NodeAddress); err != nil {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,9 +56,19 @@ func (c *reportCmd) Run(e *env) error {
 		r.Diff.Wrong = wrong
 	}
 	from := &r.Source
-	from.Cluster, from.Inputs, from.Before = c.Cluster, inputFiles(c.names()...), inputFiles(append([]string{c.AgainstConfig}, c.Against...)...)
+	from.Cluster, from.Inputs, from.Before = cmp.Or(c.Cluster, c.Context), inputFiles(c.names()...), inputFiles(append([]string{c.AgainstConfig}, c.Against...)...)
+	if len(from.Before) == 0 && len(c.Overlay) > 0 {
+		before := c.withoutOverlay()
+		from.Before = inputFiles(before.names()...)
+	}
 	from.StandIns = e.standIns.Names()
-	from.Date = e.newest(append(slices.Clone(from.Inputs), from.Before...))
+	dated := append(slices.Clone(from.Inputs), from.Before...)
+	if c.online() {
+		from.Inputs, dated = append(from.Inputs, "API server"), nil
+	}
+	if from.Date, err = e.date(dated); err != nil {
+		return err
+	}
 	whole := func(w io.Writer) error { return review.Buffered(w, func(w io.Writer) error { return write(r, w) }) }
 	if file != "" {
 		err = e.writeFile(file, whole)
@@ -69,6 +82,21 @@ func (c *reportCmd) Run(e *env) error {
 // inputFiles returns the names that are not empty.
 func inputFiles(names ...string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
+}
+
+// date returns the date of a report: SOURCE_DATE_EPOCH, as in reproducible builds, or else that of the
+// newest file. It does not depend on the time of the report.
+func (e *env) date(names []string) (time.Time, error) {
+	const name = "SOURCE_DATE_EPOCH"
+	text := os.Getenv(name)
+	if text == "" {
+		return e.newest(names), nil
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%s: must be a number of seconds, got %q", name, text)
+	}
+	return time.Unix(seconds, 0), nil
 }
 
 // newest returns the modification time of the newest of files, or of those in directories; zero if
@@ -110,13 +138,13 @@ func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 		return nil, nil, err
 	}
 	compared := len(c.Against)+len(c.Overlay) > 0 || c.AgainstConfig != ""
-	c.asWritten, c.anyNode, c.wholeFiles = true, true, true
+	c.asWritten, c.anyNode, c.wholeFiles, c.node = true, true, true, c.one()
 	if is, err = c.load(start()); err != nil || !compared {
 		return nil, is, err
 	}
 	before := c.withoutOverlay()
 	if len(c.Against) > 0 {
-		before.Snapshot = c.Against
+		before.Snapshot, before.Context = c.Against, ""
 	}
 	if c.AgainstConfig != "" {
 		before.setConfig(c.AgainstConfig)

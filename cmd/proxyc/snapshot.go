@@ -86,7 +86,7 @@ func (c *snapshotCmd) Run(e *env) (err error) {
 	if c.Out != review.StandardInput {
 		fmt.Fprintf(e.stderr, "%s: %s\n", c.Out, countsOf(t.objects))
 	}
-	if flags := nodeFlags(&t.facts); flags != "" {
+	if flags := nodeAddressFlags(&t.facts); flags != "" {
 		fmt.Fprintf(e.stderr, "flags for the node: %s\n", flags)
 	}
 	return t.left
@@ -206,9 +206,9 @@ func (c *snapshotCmd) redact(e *env, t *content) error {
 	})
 }
 
-// nodeFlags returns the flags of compile that provide a daemon's facts about its node; "" without
+// nodeAddressFlags returns the flags of compile that provide a daemon's facts about its node; "" without
 // any.
-func nodeFlags(f *compiler.Facts) string {
+func nodeAddressFlags(f *compiler.Facts) string {
 	if f.NodeName == "" {
 		return ""
 	}

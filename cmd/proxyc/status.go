@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
@@ -17,7 +17,8 @@ import (
 )
 
 type statusCmd struct {
-	Address string `default:"127.0.0.1:10249" placeholder:"ADDRESS" help:"Daemon: IP:PORT of its metrics server, or unix:PATH of its --status-socket."`
+	Address string `placeholder:"IP:PORT" help:"Metrics server of the daemon (default 127.0.0.1:10249)."`
+	Socket  string `name:"status-socket" placeholder:"PATH" help:"Ask the daemon at this socket, instead of its metrics server."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 	Ignore  bool   `name:"ignore-findings" help:"Exit 0 even if objects of the cluster have errors."`
 }
@@ -25,10 +26,13 @@ type statusCmd struct {
 func (c *statusCmd) Run(e *env) error {
 	ctx, cancel := context.WithTimeout(context.Background(), review.AnswerTimeout)
 	defer cancel()
-	server, client := c.Address, http.DefaultClient
-	if path, ok := strings.CutPrefix(c.Address, status.UnixPrefix); ok {
-		server, client = "localhost", review.UnixClient(path)
-	} else if _, port, err := net.SplitHostPort(c.Address); err != nil || port == "" {
+	server, client := cmp.Or(c.Address, defaultAddress), http.DefaultClient
+	switch _, port, err := net.SplitHostPort(server); {
+	case c.Socket != "" && c.Address != "":
+		return errors.New("--address, --status-socket: use only one")
+	case c.Socket != "":
+		server, client = "localhost", review.UnixClient(c.Socket)
+	case err != nil || port == "":
 		return c.badAddress("")
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+server+status.StatusPath, nil)
@@ -49,7 +53,7 @@ func (c *statusCmd) Run(e *env) error {
 	}
 	var st status.Status
 	if err := json.Unmarshal(body, &st); err != nil || resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: is not a proxyc daemon: it answers %s", c.Address, resp.Status)
+		return fmt.Errorf("%s: is not a proxyc daemon: it answers %s", c.daemon(), resp.Status)
 	}
 	if c.Output == "json" {
 		err = review.WriteDocument(e.stdout, "Status", "  ", json.RawMessage(body))
@@ -62,9 +66,15 @@ func (c *statusCmd) Run(e *env) error {
 	return err
 }
 
+// defaultAddress is the default of metricsBindAddress.
+const defaultAddress = "127.0.0.1:10249"
+
+// daemon returns where the daemon is asked.
+func (c *statusCmd) daemon() string { return cmp.Or(c.Socket, c.Address, defaultAddress) }
+
 // badAddress rejects an address that cannot have a server.
 func (c *statusCmd) badAddress(why string) error {
-	return fmt.Errorf("--address: must be IP:PORT or unix:PATH, got %s%s", c.Address, why)
+	return fmt.Errorf("--address: must be IP:PORT, got %s%s", c.Address, why)
 }
 
 // noAnswer returns an error that no daemon answers, with the process that writes the rules
@@ -73,15 +83,15 @@ func (c *statusCmd) noAnswer(err error, writer string) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		err = failed.Err // the message already contains the address
 	}
-	why := fmt.Sprintf("no daemon answers at %s: %v", c.Address, err)
+	why := fmt.Sprintf("no daemon answers at %s: %v", c.daemon(), err)
 	if errors.Is(err, context.DeadlineExceeded) {
-		why = fmt.Sprintf("the daemon at %s does not answer within %s: it is stopped or hangs", c.Address, review.AnswerTimeout)
+		why = fmt.Sprintf("the daemon at %s does not answer within %s: it is stopped or hangs", c.daemon(), review.AnswerTimeout)
 	}
 	switch {
 	case writer != "":
-		why += "; " + writer + " writes this node's rules: use --address with its metrics server, or --address unix:PATH with its --status-socket"
-	case !strings.HasPrefix(c.Address, status.UnixPrefix):
-		why += "; if it uses another metricsBindAddress or --status-socket PATH, use --address (unix:PATH)"
+		why += "; " + writer + " writes this node's rules: use --address with its metrics server, or its --status-socket"
+	case c.Socket == "":
+		why += "; if it uses another metricsBindAddress or a --status-socket, use --address or --status-socket"
 	}
 	return errors.New(why)
 }

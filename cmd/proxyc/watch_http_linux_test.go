@@ -247,7 +247,7 @@ func TestWatchStatusSocket(t *testing.T) {
 	w.args = append(w.args, "--status-socket", w.file("socket"))
 	w.write("cluster.yaml", applytest.Services("a"))
 	ask := func() (string, error) {
-		out, err := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "--address", "unix:"+w.file("socket")))
+		out, err := w.ns.Run(w.ns.Command(context.Background(), "proxyc", "status", "--status-socket", w.file("socket")))
 		return string(out), err
 	}
 	for _, end := range []os.Signal{syscall.SIGKILL, syscall.SIGTERM} { // the second start finds what the first left

@@ -77,7 +77,7 @@ func TestGate(t *testing.T) {
 				return
 			}
 			for _, want := range []string{
-				"p1 -c proxyc -- /usr/local/bin/proxyc status --ignore-findings --address unix:/run/proxyc/status.sock",
+				"p1 -c proxyc -- /usr/local/bin/proxyc status --ignore-findings --status-socket /run/proxyc/status.sock",
 				"p2 -c proxyc -- /usr/local/bin/proxyc prove -c /var/lib/kube-proxy/config.conf --hostname-override n2 -s - ir kernel",
 			} {
 				if calls := string(read(t, asked)); !strings.Contains(calls, want) {

@@ -28,7 +28,7 @@ func Verbs() map[string]Verb {
 	return map[string]Verb{
 		"compile": {[]string{
 			getAll,
-			"proxyc compile -c config.yaml -s cluster.yaml --hostname-override node1",
+			"proxyc compile -c config.yaml -s cluster.yaml --node node1",
 			"proxyc compile -c config.yaml -s cluster.yaml --mode ipvs --out-dir out",
 			"proxyc compile -c config.yaml -s cluster.yaml --all-nodes --out-dir out",
 		}, [...]string{"done", "", badInput + "; the rules of all valid objects are written"}},
@@ -43,7 +43,7 @@ func Verbs() map[string]Verb {
 		}, [...]string{"ended by a signal, or completed --cleanup, --init-only or --write-config-to", "", badInput + ", or a condition that stops the daemon"}},
 		"status": {[]string{
 			"proxyc status",
-			"proxyc status --address unix:/run/proxyc.sock -o json",
+			"proxyc status --status-socket /run/proxyc.sock -o json",
 		}, [...]string{"the daemon answers, and the kernel matches", "the daemon answers, and the kernel does not match, or is not verified", "no daemon answers, or invalid usage"}},
 		"doctor": {[]string{
 			"proxyc doctor",
@@ -68,6 +68,7 @@ func Verbs() map[string]Verb {
 			"proxyc diff -c config.yaml -s old.yaml -S new.yaml --fail-on opens,lost --ignore backends",
 			"proxyc diff -c old.yaml -C new.yaml -s cluster.yaml -o nftables",
 			"proxyc diff -c config.yaml -s cluster.yaml --new-mode nftables",
+			"proxyc diff -c config.yaml --context prod --overlay manifests/ --all-nodes",
 		}, [...]string{"no difference, or none with an effect of --fail-on", "differences, or an incomplete comparison", badInput + ", or objects with errors"}},
 		"prove": {[]string{
 			"proxyc prove -c config.yaml -s cluster.yaml --mode nftables ir kernel",
@@ -115,9 +116,9 @@ func Verbs() map[string]Verb {
 			"proxyc record -o run.jsonl",
 		}, [...]string{"ended by a signal", "", badInput}},
 		"replay": {[]string{
-			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl",
-			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl --packets packets.jsonl -o none",
-			"proxyc replay -c config.yaml --hostname-override node1 run.jsonl --until 2026-01-02T03:04:05Z --netns scratch",
+			"proxyc replay -c config.yaml --node node1 run.jsonl",
+			"proxyc replay -c config.yaml --node node1 run.jsonl --packets packets.jsonl -o none",
+			"proxyc replay -c config.yaml --node node1 run.jsonl --until 2026-01-02T03:04:05Z --netns scratch",
 		}, [...]string{"replayed to the end, or to --until", "a packet had an unexpected result, or rules do not match", badInput + ", or the kernel rejected a change"}},
 		"demo": {[]string{
 			"proxyc demo --mode iptables",

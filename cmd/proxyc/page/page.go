@@ -28,10 +28,10 @@ import (
 type Page struct {
 	Version string   `json:"version"` // of the program
 	Cluster string   `json:"cluster,omitempty"`
-	Inputs  []string `json:"inputs"`           // input files
-	Before  []string `json:"before,omitempty"` // input files of the previous side
-	// Date is when the newest of the files was written, in RFC 3339 format; "" if unknown. It does not
-	// depend on the time of the report: equal files give equal pages.
+	Inputs  []string `json:"inputs"`           // input files, and the API server
+	Before  []string `json:"before,omitempty"` // input files, and the API server of the previous side
+	// Date is SOURCE_DATE_EPOCH, or when the newest of the files was written, in RFC 3339 format; "" if
+	// unknown. It does not depend on the time of the report: equal files give equal pages.
 	Date     string   `json:"date,omitempty"`
 	Overview Overview `json:"overview"`
 	// Findings and New are documents of lint -o json: all findings, and those that the previous side

@@ -33,6 +33,7 @@ type Input struct {
 	Facts    compiler.Facts
 	Diags    diag.List
 	OfHost   bool // the node name is the machine's
+	Chosen   bool // the node name is that of --node
 	Each     bool // print each finding
 	// OnlyHere reports that the rules of other nodes are unknown.
 	OnlyHere bool
@@ -49,8 +50,8 @@ type Input struct {
 }
 
 // NoSuchNode returns an error if the node name is not among the Nodes of a snapshot that has some.
-// flag is the value of --hostname-override; "" if the configuration sets the name.
-func (j *Input) NoSuchNode(flag string) error {
+// flag is the flag that selects the node. If it is not given, the configuration sets the name.
+func (j *Input) NoSuchNode(flag string, given bool) error {
 	all := j.Snapshot.Nodes()
 	if len(all) == 0 || j.Snapshot.Node(j.Facts.NodeName) != nil {
 		return nil
@@ -65,11 +66,11 @@ func (j *Input) NoSuchNode(flag string) error {
 	if more := len(names) - shown; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	field, got := "--hostname-override", fmt.Sprintf("got %q", j.Facts.NodeName)
+	field, got := flag, fmt.Sprintf("got %q", j.Facts.NodeName)
 	switch {
 	case j.OfHost:
 		got = fmt.Sprintf("it is not set, and this machine's name is %q", j.Facts.NodeName)
-	case flag == "":
+	case !given:
 		field = "hostnameOverride of the configuration"
 	}
 	return fmt.Errorf("%s: must name a Node of the snapshot, which has %s; %s", field, text, got)
@@ -123,21 +124,45 @@ func (j *Input) Locate(list diag.List) {
 // ReadSnapshot reads all files of a snapshot, of at most limit bytes together (0 for no limit). It
 // reports whether all could be read; findings describe the others.
 func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {
+	j.begin(limit)
+	readable := j.decode(from, names, j.Snapshot)
+	j.finish(readable && len(names) > 0)
+	return readable
+}
+
+// begin prepares to read files of at most limit bytes together.
+func (j *Input) begin(limit int64) {
 	if !j.Each && !j.Reader.Strict { // lint applies annotations and baselines before findings are grouped
 		j.Reader.MaxSimilar = diag.MaxSimilar
 	}
 	j.Reader.Truncated = cmp.Or(j.Reader.Truncated, diag.Warning)
 	j.limit, j.left = limit, cmp.Or(limit, files.Unlimited)
-	readable := j.decode(from, names, j.Snapshot)
+}
+
+// ReadCluster reads the objects of an API server. Findings about them have no positions. The limit is
+// that of an overlay.
+func (j *Input) ReadCluster(objects []byte, limit int64) {
+	j.begin(limit)
+	list := j.Reader.Decode(j.Snapshot, "", objects, false)
+	for i := range list {
+		list[i].Line, list[i].Column = 0, 0
+	}
+	j.Diags.Add(list...)
+	j.Reader.ForgetPositions()
+	j.finish(true)
+}
+
+// finish adds findings that require all files of a snapshot. whole reports that there are files, and
+// that all could be read.
+func (j *Input) finish(whole bool) {
 	j.Diags.Add(j.Snapshot.Finish()...)
-	if readable && len(names) > 0 && len(j.Snapshot.Services()) == 0 {
+	if whole && len(j.Snapshot.Services()) == 0 {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
 			Hint: wholeSnapshot})
 	}
-	if service := j.Reader.Unsliced(); readable && service != "" && len(j.Snapshot.Workloads()) == 0 {
+	if service := j.Reader.Unsliced(); whole && service != "" && len(j.Snapshot.Workloads()) == 0 {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoSlices, Msg: "the snapshot " + manifest.NoSlices(service) + ": no Service has a backend", Hint: wholeSnapshot})
 	}
-	return readable
 }
 
 // decode adds the objects in files to a snapshot, and reports whether all could be read.

@@ -77,6 +77,9 @@ func (r *Reader) previous(name string) string {
 	return fmt.Sprintf(", at %s:%d", at.file, r.indexed(&at).find("").line)
 }
 
+// ForgetPositions forgets the positions of all objects so far.
+func (r *Reader) ForgetPositions() { clear(r.at) }
+
 // Locate adds the file, line and column of the field to findings that have an
 // object but no position. If the field is not in the file, the closest enclosing
 // one is used. Findings about one object should be consecutive, because the

@@ -234,13 +234,13 @@ func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		switch a, b := was.Snapshot.Node(name), is.Snapshot.Node(name); {
-		case a == nil && b == nil:
+		case a == nil && b == nil && len(was.Snapshot.Nodes())+len(is.Snapshot.Nodes()) > 0:
 			return nodes, fmt.Errorf("--node: must name a Node of the snapshots, got %q", name)
-		case a == nil:
+		case a == nil && b != nil:
 			facts.add(name, "Node", "", "in the snapshot")
-		case b == nil:
+		case a != nil && b == nil:
 			facts.add(name, "Node", "in the snapshot", "")
-		default:
+		default: // or manifests without Nodes
 			nodes[0] = append(nodes[0], was.Others(name))
 			nodes[1] = append(nodes[1], is.Others(name))
 		}

@@ -91,7 +91,7 @@ func (d *Side) program(p *ir.Program) {
 }
 
 // sideForms lists the names of sides, for errors and help.
-const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:SOCKET or kernel"
+const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:PATH or kernel"
 
 // Kernel names the side of the rules in this node's kernel.
 const Kernel = "kernel"

@@ -97,8 +97,8 @@ func (p *Player) playAll(ctx context.Context, events []watch.Recorded) error {
 			if p.Within > 0 {
 				p.Until = event.At.Add(p.Within)
 			}
-			if p.OfHost {
-				if err := p.NoSuchNode(""); err != nil {
+			if p.OfHost || p.Chosen {
+				if err := p.NoSuchNode("--node", p.Chosen); err != nil {
 					return err
 				}
 			}

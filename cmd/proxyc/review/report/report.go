@@ -41,8 +41,16 @@ type Source struct {
 	Cluster  string            // name of the cluster; "" if not given
 	Inputs   []string          // files
 	Before   []string          // files of the earlier side
-	Date     time.Time         // date of the newest file; zero if unknown
+	Date     time.Time         // zero if unknown
 	StandIns map[string]string // of the inputs: see page.Page
+}
+
+// date returns the date as text; "" if unknown.
+func (s *Source) date() string {
+	if s.Date.IsZero() {
+		return ""
+	}
+	return s.Date.UTC().Format(time.RFC3339)
 }
 
 // Errors returns the findings of both sides that are errors.
@@ -142,9 +150,7 @@ func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 func (r *Report) WriteHTML(w io.Writer) error {
 	p := page.Page{Version: r.findings.Version, Overview: r.overview, Without: r.without, Nodes: r.nodes, Addresses: map[string]string{},
 		Cluster: r.Source.Cluster, Inputs: r.Source.Inputs, Before: r.Source.Before, StandIns: r.Source.StandIns}
-	if !r.Source.Date.IsZero() {
-		p.Date = r.Source.Date.UTC().Format(time.RFC3339)
-	}
+	p.Date = r.Source.date()
 	for _, n := range r.is.Snapshot.Nodes() {
 		for _, a := range n.Addresses {
 			p.Addresses[a.Address] = n.Name
@@ -186,6 +192,16 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "### %s\n\nMode %s, %s, node %s: **%d Services** with rules, %d without; %d backends behind %s.\n",
 		title, o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no family"), lint.Cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
+	if len(r.Source.Inputs) > 0 {
+		fmt.Fprintf(w, "\nInputs: %s", lint.Cell(strings.Join(r.Source.Inputs, ", ")))
+		if len(r.Source.Before) > 0 {
+			fmt.Fprintf(w, ", compared with %s", lint.Cell(strings.Join(r.Source.Before, ", ")))
+		}
+		if date := r.Source.date(); date != "" {
+			fmt.Fprintf(w, ". Date: %s", date)
+		}
+		fmt.Fprintln(w, ".")
+	}
 	if n := len(o.Unserved); n > 0 {
 		names := o.Unserved[:min(n, shownUnserved)]
 		more := ""

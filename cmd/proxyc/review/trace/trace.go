@@ -9,6 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
@@ -155,4 +156,22 @@ func WriteTrace(w io.Writer, s daemon.TraceInput) error {
 		return t.writeJSON(w)
 	}
 	return t.WriteText(w)
+}
+
+// NodeOf returns the node of a sender, as far as a snapshot has it; "" for other senders.
+func NodeOf(from string, snap *snapshot.Snapshot) string {
+	if name, ok := strings.CutPrefix(from, "node:"); ok && snap.Node(name) != nil {
+		return name
+	}
+	name, ok := strings.CutPrefix(from, "pod:")
+	namespace, name, both := strings.Cut(name, "/")
+	if !ok || !both {
+		return ""
+	}
+	for _, f := range ir.Families() {
+		if _, node, ok := snap.Pod(ir.Name{Namespace: namespace, Name: name}, f); ok && node != "" {
+			return node
+		}
+	}
+	return ""
 }

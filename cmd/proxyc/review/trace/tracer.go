@@ -360,7 +360,7 @@ func (s *Tracer) Trace(from, to string) (Trace, error) {
 	t := Trace{Packet: pkt}
 	start := by.node
 	if home != "" && home != start {
-		t.addStep(nodeOrigin(home), "%s belongs to Node %s, whose rules its packets meet first (--hostname-override %s). This trace starts at %s, with the packet unchanged", pkt.Src, home, home, start)
+		t.addStep(nodeOrigin(home), "%s belongs to Node %s, whose rules its packets meet first (--node %s). This trace starts at %s, with the packet unchanged", pkt.Src, home, home, start)
 	}
 	if start != s.Node && by.text != "" {
 		t.addStep(nodeOrigin(start), "%s Node %s, whose rules its packets meet", by.text, start)

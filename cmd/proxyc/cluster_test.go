@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+)
+
+// Every offline verb reads a cluster from its API server, once, as from a snapshot of it.
+func TestContext(t *testing.T) {
+	const dir = "../../testdata/review/new"
+	snap := snapshot.New()
+	for _, name := range []string{"endpoints.yaml", "nodes.yaml", "services.yaml"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diags := manifest.Decode(snap, name, text); len(diags) > 0 {
+			t.Fatal(diags)
+		}
+	}
+	objects := snap.Document().Objects()
+	services := corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	for _, o := range objects.Services {
+		services.Items = append(services.Items, *o)
+	}
+	endpoints := discoveryv1.EndpointSliceList{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	for _, o := range objects.Slices {
+		endpoints.Items = append(endpoints.Items, *o)
+	}
+	nodes := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	for _, o := range objects.Nodes {
+		nodes.Items = append(nodes.Items, *o)
+	}
+	lists, asked := map[string]any{"services": services, "endpointslices": endpoints, "nodes": nodes}, map[string]int{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked[path.Base(r.URL.Path)]++
+		list, ok := lists[path.Base(r.URL.Path)]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(list)
+	}))
+	defer server.Close()
+	here := t.TempDir()
+	kubeconfig, file := filepath.Join(here, "kubeconfig"), filepath.Join(here, "cluster.json")
+	const form = `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":%q}}],"contexts":[{"name":"prod","context":{"cluster":"a"}}],"current-context":"prod"}`
+	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, form, server.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	proxyc := func(args ...string) (stdout, stderr string, code int) {
+		var out, errs bytes.Buffer
+		e := osEnv()
+		e.args, e.stdout, e.stderr, e.terminal = args, &out, &errs, false
+		code = run(e)
+		return out.String(), errs.String(), code
+	}
+	if _, errs, code := proxyc("snapshot", "--kubeconfig", kubeconfig, "-o", file); code != exitDone {
+		t.Fatal(errs)
+	}
+	for _, verb := range []string{
+		"compile --node node1 -o ir",
+		"lint --node node1 --mode ipvs",
+		"trace --node node1 --from 192.0.2.200 --to 203.0.113.10:443",
+		"explain --node node1 203.0.113.10",
+		"diff --all-nodes --new-mode ipvs -o stat",
+		"prove --node node2 ir mode:nftables",
+		"migrate --all-nodes --to ipvs",
+		"report --node node3 -o markdown",
+	} {
+		args := append(strings.Fields(verb), "-c", "../../testdata/review/config.yaml")
+		want, _, wantCode := proxyc(append(args, "-s", file)...)
+		for _, from := range [][]string{{"--kubeconfig", kubeconfig}, {"--kubeconfig", kubeconfig, "--context", "prod"}} {
+			clear(asked)
+			got, errs, code := proxyc(append(args, from...)...)
+			// Files have positions and names.
+			normal := func(text string) string {
+				text = strings.NewReplacer(file, "cluster.json", "report: prod", "report").Replace(text)
+				text = regexp.MustCompile("`cluster.json:\\d+`|  # cluster.json:\\d+:\\d+|cluster.json:\\d+:\\d+: ").ReplaceAllString(text, "")
+				var lines []string
+				for line := range strings.Lines(text) {
+					if !strings.HasPrefix(line, "Inputs: ") {
+						lines = append(lines, line)
+					}
+				}
+				slices.Sort(lines) // findings are sorted by position
+				return strings.Join(lines, "")
+			}
+			if code != wantCode || normal(got) != normal(want) {
+				t.Errorf("%s %s: exit code %d, want %d\n%s\ngot\n%s\nwant\n%s", verb, from, code, wantCode, errs, got, want)
+			}
+			if asked["services"] != 1 {
+				t.Errorf("%s: Services were requested %d times", verb, asked["services"])
+			}
+		}
+	}
+	if _, errs, code := proxyc("compile", "--context", "prod", "-s", file); code != exitBad || !strings.Contains(errs, "--snapshot, --context: use only one") {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+	// Beside a snapshot, --kubeconfig is that of kube-proxy's command line.
+	if _, errs, code := proxyc("compile", "--node", "node1", "--kubeconfig", "none", "-s", file); code != exitDone {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+}
