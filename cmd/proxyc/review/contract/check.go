@@ -4,13 +4,12 @@
 package contract
 
 import (
-	"bytes"
 	"cmp"
-	"fmt"
 	"net/netip"
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -194,7 +193,7 @@ type worker struct {
 	classifier *prove.Classifier
 	nodePorts  []netip.Addr
 	known      map[string]*reach
-	key        bytes.Buffer
+	key        []byte
 	classes    []class
 	some       []hit
 }
@@ -296,19 +295,21 @@ func (w *worker) reach(f *ir.Frontend, dst netip.Addr) *reach {
 		}
 		w.classes = append(w.classes, c)
 	}
-	w.key.Reset()
-	fmt.Fprint(&w.key, f.Match.IsNodePort())
+	key := strconv.AppendBool(w.key[:0], f.Match.IsNodePort())
 	for i := range w.classes {
 		c := &w.classes[i]
 		if c.in != "" {
-			fmt.Fprint(&w.key, c.in, c.First, c.Last)
+			key = append(append(key, c.in...), '@')
+			key = c.Last.AppendTo(append(c.First.AppendTo(key), '-'))
 		}
-		fmt.Fprint(&w.key, c.served, c.unserved, c.masked, c.maskedAt)
+		key = strconv.AppendBool(strconv.AppendBool(strconv.AppendBool(key, c.served), c.unserved), c.masked)
+		key = strconv.AppendBool(c.maskedAt.AppendTo(key), c.anyIn)
 	}
-	at := w.known[w.key.String()]
+	w.key = key
+	at := w.known[string(key)]
 	if at == nil {
 		at = &reach{map[*Checked]verdict{}}
-		w.known[w.key.String()] = at
+		w.known[string(key)] = at
 	}
 	return at
 }

@@ -37,7 +37,7 @@ func TestRandomContracts(t *testing.T) {
 	violated, held, possible := 0, 0, 0
 	for _, mode := range ir.Modes() {
 		for n := range worlds {
-			r := reviewtest.New(7, n)
+			r := reviewtest.New(7, n+9)
 			j := randomInput(r, mode)
 			contracts := randomContracts(t, r, 8)
 			nodes := []compiler.Facts{j.Facts, j.Others("node2"), j.Others("node3")}
