@@ -121,6 +121,18 @@ func (j *Input) Locate(list diag.List) {
 	}
 }
 
+// Position returns the position of an object's field in the files of the Input as FILE:LINE:COLUMN,
+// or "" if it is in no file.
+func (j *Input) Position(object, field string) string {
+	one := make(diag.List, 1) // diag.List finds the position of a finding
+	one[0].Object, one[0].Path = object, field
+	j.Locate(one)
+	if one[0].File == "" || one[0].Line == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d:%d", one[0].File, one[0].Line, one[0].Column)
+}
+
 // ReadSnapshot reads all files of a snapshot, of at most limit bytes together (0 for no limit). It
 // reports whether all could be read; findings describe the others.
 func (j *Input) ReadSnapshot(from Files, names []string, limit int64) bool {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
@@ -71,9 +70,8 @@ func (r *Result) cause(at *At) string {
 		return at.Cause.Text
 	}
 	text := at.Cause.Origin.String()
-	one := diag.List{{Object: at.Cause.Origin.Object, Path: at.Cause.Origin.Field}}
-	if r.input.Locate(one); one[0].File != "" && one[0].Line > 0 {
-		text += fmt.Sprintf("  # %s:%d:%d", one[0].File, one[0].Line, one[0].Column)
+	if position := r.input.Position(at.Cause.Origin.Object, at.Cause.Origin.Field); position != "" {
+		text += "  # " + position
 	}
 	return text
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
-	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 )
@@ -47,13 +46,7 @@ func (d *Diff) position(side int, c flow.Cause) string {
 	if c.Object == "" || d.sides[side] == nil {
 		return ""
 	}
-	one := make(diag.List, 1) // diag.List finds the position of a finding
-	one[0].Object, one[0].Path = c.Object, c.Field
-	d.sides[side].Locate(one)
-	if one[0].File == "" || one[0].Line == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%s:%d:%d", one[0].File, one[0].Line, one[0].Column)
+	return d.sides[side].Position(c.Object, c.Field)
 }
 
 // nodeFact is one difference in the facts about nodes.
