@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/windows/svc/eventlog"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
+	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
@@ -143,7 +144,8 @@ func (s *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 
 // logged runs the daemon with its output written to the log.
 func (s *handler) logged(ctx context.Context) error {
-	log, err := openLogFile(filepath.Join(host.DataDir(), "proxyc.log"), logFileSize)
+	path := filepath.Join(host.DataDir(), "proxyc.log")
+	log, err := disk.OpenLogFile(path, logFileSize)
 	if err != nil {
 		return err
 	}
@@ -151,7 +153,7 @@ func (s *handler) logged(ctx context.Context) error {
 	s.env.stdout, s.env.stderr = log, log
 	switch err = s.run(ctx); {
 	case errors.Is(err, errReported):
-		return fmt.Errorf("see %s", log.path)
+		return fmt.Errorf("see %s", path)
 	case err != nil:
 		fmt.Fprintln(log, "proxyc:", err)
 	}

@@ -1,6 +1,7 @@
-package main
+package disk
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,7 @@ import (
 // old one cannot be moved away.
 func TestLogFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "logs", "proxyc.log")
-	log, err := openLogFile(path, 100)
+	log, err := OpenLogFile(path, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +38,10 @@ func TestLogFile(t *testing.T) {
 	holds(path, 1)
 
 	// A start goes on in the same file.
-	must(t, log.Close())
-	if log, err = openLogFile(path, 100); err != nil {
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if log, err = OpenLogFile(path, 100); err != nil {
 		t.Fatal(err)
 	}
 	write(2)
@@ -46,8 +49,9 @@ func TestLogFile(t *testing.T) {
 	holds(path, 1)
 
 	// A directory stands where the old one would go.
-	must(t, os.Remove(path+".old"))
-	must(t, os.MkdirAll(filepath.Join(path+".old", "in the way"), 0o700))
+	if err := errors.Join(os.Remove(path+".old"), os.MkdirAll(filepath.Join(path+".old", "in the way"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
 	write(4)
 	holds(path, 5)
 }

@@ -1,4 +1,4 @@
-package main
+package disk
 
 import (
 	"os"
@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// logFile is a log of bounded size.
-type logFile struct {
+// LogFile is a log of bounded size.
+type LogFile struct {
 	path string
 	max  int64
 
@@ -16,15 +16,16 @@ type logFile struct {
 	size int64
 }
 
-func openLogFile(path string, max int64) (*logFile, error) {
+// OpenLogFile opens or creates a log with at most max bytes. One old file is kept.
+func OpenLogFile(path string, max int64) (*LogFile, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	l := &logFile{path: path, max: max}
+	l := &LogFile{path: path, max: max}
 	return l, l.open()
 }
 
-func (l *logFile) open() (err error) {
+func (l *LogFile) open() (err error) {
 	if l.file, err = os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func (l *logFile) open() (err error) {
 }
 
 // Write appends a message to the log. If the file is full, it starts another one first.
-func (l *logFile) Write(b []byte) (int, error) {
+func (l *LogFile) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.size > 0 && l.size+int64(len(b)) > l.max {
@@ -51,7 +52,7 @@ func (l *logFile) Write(b []byte) (int, error) {
 
 // rotate starts another file. If the current one cannot be moved, because another process has it
 // open, it is kept: a log that is too long is better than none.
-func (l *logFile) rotate() error {
+func (l *LogFile) rotate() error {
 	l.file.Close()
 	movedErr := os.Rename(l.path, l.path+".old")
 	if err := l.open(); err != nil {
@@ -64,7 +65,7 @@ func (l *logFile) rotate() error {
 }
 
 // Close closes the file.
-func (l *logFile) Close() error {
+func (l *LogFile) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.file.Close()
