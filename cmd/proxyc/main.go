@@ -12,7 +12,7 @@ func main() {
 		// A compilation allocates and keeps much memory, and then ends. Rare garbage collection saves a
 		// third of its time, and the limit bounds it for large clusters.
 		debug.SetGCPercent(400)
-		debug.SetMemoryLimit(640 << 20)
+		debug.SetMemoryLimit(1 << 30)
 	}
 	os.Exit(run(osEnv()))
 }

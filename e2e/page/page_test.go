@@ -195,7 +195,7 @@ func TestPage(t *testing.T) {
 	b.to("#findings")
 	b.has("#findings", "PX413", "new", "new/services.yaml:22", "Effect and fix")
 	b.to("#diff")
-	b.has("#diff", "5 are no longer served", "3 Services with the same change", "shop/cart", "served → dropped", "on node1")
+	b.has("#diff", "lost 5", "3 Services with the same change", "shop/cart", "served → dropped", "on node1")
 	b.to("#reach")
 	b.has("#reach", "LoadBalancer 203.0.113.30:443/tcp", "all but 198.51.100.0/24", "dropped")
 	b.do(chromedp.SetValue("#reach-fate", "refused"), chromedp.Evaluate(`document.getElementById("reach-fate").dispatchEvent(new Event("change"))`, nil))
@@ -457,7 +457,7 @@ func TestPrint(t *testing.T) {
 	if eval[bool](b, `["nav", "#list", "header form"].some(s => document.querySelector(s).checkVisibility())`) {
 		t.Error("forms are printed")
 	}
-	b.has("main", "Overview", "PX413", "5 are no longer served", "shop/stock")
+	b.has("main", "Overview", "PX413", "lost 5", "shop/stock")
 }
 
 // TestPictures takes screenshots for review, if PROXYC_PICTURES names a directory.

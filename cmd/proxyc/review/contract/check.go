@@ -36,9 +36,9 @@ type Checked struct {
 	Violations []*Violation
 
 	members  *members
-	services int                  // selected ones
-	seen     map[frontendKey]bool // checked frontends
-	at       map[violationKey]*At
+	services int // selected ones
+	numbers  *frontendNumbers
+	checked  map[int32][]*At // by frontend: its violations, without duplicates
 	groups   map[groupKey]*Violation
 }
 
@@ -60,17 +60,33 @@ type At struct {
 	Possible bool
 	Cause    sim.Step // the deciding field, or a text without a field
 	Nodes    []string
+	frontend int32
 }
 
-type violationKey struct {
-	frontend      frontendKey
-	possible      bool
-	object, field string
+// is reports whether a violation has a kind and cause.
+func (a *At) is(possible bool, cause *ir.Origin) bool {
+	return a.Possible == possible && a.Cause.Origin.Object == cause.Object && a.Cause.Origin.Field == cause.Field
 }
 
 type frontendKey struct {
 	port ir.ServicePort
 	kind ir.Kind
+}
+
+// frontendNumbers numbers frontends, since many contracts look up the same ones on many nodes.
+type frontendNumbers struct {
+	of   map[frontendKey]int32
+	keys []frontendKey
+}
+
+// number returns the number of a frontend.
+func (n *frontendNumbers) number(k frontendKey) int32 {
+	i, ok := n.of[k]
+	if !ok {
+		i = int32(len(n.keys))
+		n.of[k], n.keys = i, append(n.keys, k)
+	}
+	return i
 }
 
 type groupKey struct {
@@ -93,16 +109,17 @@ type portKey struct {
 // checkRun is the state of a check.
 type checkRun struct {
 	*Result
-	of map[ir.Name][]selected
+	of      map[ir.Name][]selected
+	numbers *frontendNumbers
 }
 
 // Check decides contracts on some nodes. standIns returns the pods of a workload.
 func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, standIns func(*snapshot.Workload, ir.Family) []snapshot.Endpoint) *Result {
-	r := checkRun{&Result{input: j}, map[ir.Name][]selected{}}
+	r := checkRun{&Result{input: j}, map[ir.Name][]selected{}, &frontendNumbers{of: map[frontendKey]int32{}}}
 	n := newNetwork(j, standIns)
 	services := j.Snapshot.Services()
 	for _, c := range contracts {
-		one := &Checked{Contract: c, members: newMembers(&c.Clients, n), seen: map[frontendKey]bool{}, at: map[violationKey]*At{}, groups: map[groupKey]*Violation{}}
+		one := &Checked{Contract: c, members: newMembers(&c.Clients, n), numbers: r.numbers, checked: map[int32][]*At{}, groups: map[groupKey]*Violation{}}
 		r.Contracts = append(r.Contracts, one)
 		r.selectServices(one, services)
 		one.checkClients(j)
@@ -139,7 +156,7 @@ func (r *checkRun) program(p *ir.Program) {
 	var wait sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		wait.Go(func() {
-			w := worker{view: v, evaluator: evaluator, classifier: prove.NewClassifier(node, evaluator), nodePorts: ports, known: map[string]*reach{}}
+			w := worker{view: v, evaluator: evaluator, classifier: prove.NewClassifier(node, evaluator), numbers: r.numbers, nodePorts: ports, known: map[string]*reach{}}
 			for i := int(next.Add(1)) - 1; i < len(p.Services); i = int(next.Add(1)) - 1 {
 				if of := r.of[p.Services[i].Name]; len(of) > 0 {
 					found[i] = w.service(&p.Services[i], of)
@@ -151,7 +168,12 @@ func (r *checkRun) program(p *ir.Program) {
 	for _, hits := range found {
 		for i := range hits {
 			h := &hits[i]
-			h.contract.seen[frontendKey{h.frontend.Port, h.frontend.Kind}] = true
+			if h.number == unnumbered {
+				h.number = r.numbers.number(frontendKey{h.frontend.Port, h.frontend.Kind})
+			}
+			if _, known := h.contract.checked[h.number]; !known {
+				h.contract.checked[h.number] = nil
+			}
 			if h.violated {
 				h.contract.add(evaluator, p.Node.Name, h)
 			}
@@ -180,15 +202,20 @@ func nodePortAddrs(n *ir.Node) (out []netip.Addr) {
 type hit struct {
 	contract *Checked
 	frontend *ir.Frontend
+	number   int32 // of the frontend, or unnumbered
 	violated bool
 	possible bool
 	packet   sim.Packet
 	cause    sim.Step
 }
 
+// unnumbered is the number of a frontend that no contract has checked.
+const unnumbered = -1
+
 // worker checks Services of one Program.
 type worker struct {
 	*view
+	numbers    *frontendNumbers // not changed meanwhile
 	evaluator  *sim.Evaluator
 	classifier *prove.Classifier
 	nodePorts  []netip.Addr
@@ -239,9 +266,13 @@ func (w *worker) service(s *ir.Service, of []selected) (hits []hit) {
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
 		some := w.some[:0]
+		number, known := w.numbers.of[frontendKey{f.Port, f.Kind}]
+		if !known {
+			number = unnumbered
+		}
 		for _, c := range of {
 			if c.Destinations.kinds[f.Kind] && (c.ports == nil || c.ports[portKey{f.Port.Port, f.Port.Protocol}]) {
-				some = append(some, hit{contract: c.Checked, frontend: f})
+				some = append(some, hit{contract: c.Checked, frontend: f, number: number})
 			}
 		}
 		if len(some) == 0 {
@@ -258,9 +289,12 @@ func (w *worker) service(s *ir.Service, of []selected) (hits []hit) {
 			}
 		}
 		for j := range some {
-			if h := &some[j]; h.violated || !h.contract.seen[frontendKey{f.Port, f.Kind}] {
-				hits = append(hits, *h)
+			if h := &some[j]; !h.violated {
+				if _, checked := h.contract.checked[number]; checked {
+					continue
+				}
 			}
+			hits = append(hits, some[j])
 		}
 		w.some = some
 	}
@@ -389,7 +423,7 @@ func (w *worker) cause(h *hit) sim.Step {
 		if by := w.evaluator.Forwarding(h.packet); by.Route != nil {
 			o := by.Route.Origin
 			if o.Object == "default" { // of a field of the Service
-				o.Object, o.Field = "Service "+f.Port.Service.String(), "spec."+o.Field
+				o.Object, o.Field = f.Origin.Object, "spec."+o.Field
 			}
 			return sim.Step{Origin: o}
 		}
@@ -400,27 +434,28 @@ func (w *worker) cause(h *hit) sim.Step {
 		}
 	}
 	if f.Kind == ir.LoadBalancer && len(f.SourceRanges) == 0 {
-		return sim.Step{Origin: ir.Origin{Object: "Service " + f.Port.Service.String(), Field: "spec.loadBalancerSourceRanges", Reason: "not set"}}
+		return sim.Step{Origin: ir.Origin{Object: f.Origin.Object, Field: "spec.loadBalancerSourceRanges", Reason: "not set"}}
 	}
 	return sim.Step{Origin: f.Origin}
 }
 
-var numbers = regexp.MustCompile(`\d+`)
+var digits = regexp.MustCompile(`\d+`)
 
 // add adds a violation on a node.
 func (c *Checked) add(e *sim.Evaluator, node string, h *hit) {
 	f := h.frontend
-	key := violationKey{frontendKey{f.Port, f.Kind}, h.possible, h.cause.Origin.Object, h.cause.Origin.Field}
-	at := c.at[key]
-	if at != nil {
-		if at.Nodes[len(at.Nodes)-1] != node { // the other family has added it
-			at.Nodes = append(at.Nodes, node)
+	known := c.checked[h.number]
+	for _, at := range known {
+		if at.is(h.possible, &h.cause.Origin) {
+			if at.Nodes[len(at.Nodes)-1] != node { // the other family has added it
+				at.Nodes = append(at.Nodes, node)
+			}
+			return
 		}
-		return
 	}
-	at = &At{f.Port, f.Kind, h.packet, h.possible, h.cause, []string{node}}
-	c.at[key] = at
-	like := groupKey{f.Kind, h.possible, numbers.ReplaceAllString(h.cause.Origin.Field, "")}
+	at := &At{f.Port, f.Kind, h.packet, h.possible, h.cause, []string{node}, h.number}
+	c.checked[h.number] = append(known, at)
+	like := groupKey{f.Kind, h.possible, digits.ReplaceAllString(h.cause.Origin.Field, "")}
 	v := c.groups[like]
 	if v == nil {
 		outcome, steps := e.Explain(h.packet)

@@ -36,7 +36,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	counts := map[string]int{}
 	for _, c := range r.Contracts {
 		counts[c.status()]++
-		fmt.Fprintf(w, "%s: %s: %s, %s (%s)\n", c.status(), c.Name, c.Require, count(len(c.seen), "frontend"), c.place)
+		fmt.Fprintf(w, "%s: %s: %s, %s (%s)\n", c.status(), c.Name, c.Require, count(len(c.checked), "frontend"), c.place)
 		for _, text := range c.Unchecked {
 			fmt.Fprintf(w, "  not checked: %s\n", text)
 		}
@@ -61,7 +61,7 @@ func (r *Result) WriteText(w io.Writer) error {
 
 // certain reports whether a possible violation is certain on another node.
 func (c *Checked) certain(at *At) bool {
-	return c.at[violationKey{frontendKey{at.Port, at.Kind}, false, at.Cause.Origin.Object, at.Cause.Origin.Field}] != nil
+	return slices.ContainsFunc(c.checked[at.frontend], func(o *At) bool { return o.is(false, &at.Cause.Origin) })
 }
 
 // cause returns the cause of a violation with its position.
@@ -126,7 +126,7 @@ type (
 func (r *Result) WriteJSON(w io.Writer) error {
 	out := resultJSON{Nodes: r.Nodes, Contracts: []contractJSON{}}
 	for _, c := range r.Contracts {
-		one := contractJSON{Name: c.Name, Place: c.place, Require: c.Require, Status: c.status(), Frontends: len(c.seen), Unchecked: c.Unchecked}
+		one := contractJSON{Name: c.Name, Place: c.place, Require: c.Require, Status: c.status(), Frontends: len(c.checked), Unchecked: c.Unchecked}
 		for _, v := range c.Violations {
 			for i, at := range v.At {
 				j := violationJSON{at.Port.String(), at.Kind.String(), at.Nodes, r.cause(at), at.Possible, review.PacketFlags(at.Packet), nil}

@@ -136,18 +136,19 @@ func (c *Checked) finish() {
 	if c.Require != always && c.Require != keeps {
 		return
 	}
-	if len(c.seen) == 0 && len(c.Unchecked) == 0 {
+	if len(c.checked) == 0 && len(c.Unchecked) == 0 {
 		c.missing("destinations", "the selected Services have no such frontend")
 	}
 	for i, name := range c.Destinations.Services.Names {
-		if len(c.seen) > 0 && c.services > 0 && !c.hasFrontend(name) {
+		if len(c.checked) > 0 && c.services > 0 && !c.hasFrontend(name) {
 			c.missing(fmt.Sprintf("destinations.services.names[%d]", i), "Service %s has no such frontend", name)
 		}
 	}
 }
 
 func (c *Checked) hasFrontend(name string) bool {
-	for seen := range c.seen {
+	for number := range c.checked {
+		seen := &c.numbers.keys[number]
 		if seen.port.Service.Name == name {
 			return true
 		}
