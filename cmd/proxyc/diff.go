@@ -63,7 +63,7 @@ func (c *diffCmd) Run(e *env) error {
 		}
 	}
 	c.anyNode, c.node = byFlow && c.chosen(), c.one()
-	c.onlyReal = !byFlow && c.Output != "ir" // rules contain no stand-ins
+	c.onlyReal = !byFlow && c.Output != "ir" && c.Output != "ir-json" // rules contain no stand-ins
 	was, is, err := c.sides(e)
 	if err != nil {
 		return err

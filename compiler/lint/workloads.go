@@ -222,7 +222,7 @@ func backendPorts(c *cluster) {
 		if svc.Type == "ExternalName" || svc.HasPort(&b) {
 			continue
 		}
-		want := b.Name
+		want := fmt.Sprintf("named %q", b.Name)
 		if b.Port != 0 {
 			want = fmt.Sprint(b.Port)
 		}
@@ -235,8 +235,12 @@ func backendPorts(c *cluster) {
 			}
 			has = append(has, text)
 		}
+		only := "no port"
+		if len(has) > 0 {
+			only = "only " + strings.Join(has, ", ")
+		}
 		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.BackendPort, Object: b.Object, Path: b.Path, Hint: diag.DidYouMean(b.Name, names),
-			Msg: fmt.Sprintf("%s has no port %s, only %s: it cannot be reached", svc.Object, want, strings.Join(has, ", "))})
+			Msg: fmt.Sprintf("%s has no port %s, %s: it cannot be reached", svc.Object, want, only)})
 	}
 }
 
