@@ -29,7 +29,7 @@ type Diff struct {
 	Ignored  map[flow.Effect]int // changes that Ignore removed
 	Wrong    int                 // objects with errors; their invalid parts are ignored
 	sides    [2]*review.Input    // the inputs, which locate the causes
-	// bothFamilies reports that flows of both families change.
+	// bothFamilies reports that flows of both families change, or that a Service gets or loses one.
 	bothFamilies bool
 }
 
@@ -161,7 +161,7 @@ func (d *Diff) setServices(services []flow.Service) {
 			changes[s.Flows[i].Family] = true
 		}
 	}
-	d.Services, d.bothFamilies = flow.ByEffect(services), len(changes) > 1
+	d.Services, d.bothFamilies = flow.ByEffect(services), d.bothFamilies || len(changes) > 1
 }
 
 // add compares the Programs of a node, and adds the changes to merged.
@@ -182,9 +182,24 @@ func (d *Diff) add(ctx context.Context, merged *flow.Merger, node string, where 
 			return err
 		}
 		d.Compared.Classes += classes
+		for i := range services {
+			if s := &services[i]; s.Action != flow.Changed && has(was, s.Name) && has(is, s.Name) { // it gets or loses a family
+				s.Action, d.bothFamilies = flow.Changed, true
+			}
+		}
 		merged.Add(node, services)
 	}
 	return nil
+}
+
+// has reports whether a Service has rules in any family.
+func has(programs ir.Programs, name ir.Name) bool {
+	for _, p := range ir.Present(programs) {
+		if _, ok := slices.BinarySearchFunc(p.Services, name, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) }); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // count counts the selected Services of a node and their frontends, on both sides together.
