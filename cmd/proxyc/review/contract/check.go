@@ -280,7 +280,9 @@ func (w *worker) service(s *ir.Service, of []selected) (hits []hit) {
 		}
 		addrs := []netip.Addr{f.Match.Addr}
 		if f.Match.IsNodePort() {
-			addrs = w.nodePorts
+			if addrs = w.nodePorts; len(addrs) == 0 {
+				continue // it answers nowhere, and is not checked
+			}
 		}
 		for _, dst := range addrs {
 			at := w.reach(f, dst)

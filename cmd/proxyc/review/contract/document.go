@@ -275,7 +275,7 @@ func (c *checker) clients(path string, to *Clients) {
 		if a, alone := netip.ParseAddr(text); alone == nil {
 			p, err = netip.PrefixFrom(a, a.BitLen()), nil
 		}
-		if err != nil {
+		if err != nil || p.Addr().Is4In6() {
 			c.wrong(fmt.Sprintf("%s.external[%d]", path, i), "must be a CIDR such as 198.51.100.0/24, got %q", text)
 			continue
 		}
