@@ -88,7 +88,7 @@ func TestRecord(t *testing.T) {
 		t.Errorf("first: %q", words(got))
 	}
 	same := svc.DeepCopy()
-	same.Annotations = map[string]string{"nobody": "reads"}
+	same.Annotations = map[string]string{"unknown": "x"}
 	server.Send("services", "MODIFIED", same)
 	changed := svc.DeepCopy()
 	changed.Spec.ClusterIP = "10.0.0.3"

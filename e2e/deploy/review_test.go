@@ -280,7 +280,7 @@ func TestAction(t *testing.T) {
 		j := newJob(t, func(dir string) { replace(t, filepath.Join(dir, "chart/values.yaml"), "9000", "9001") })
 		err := j.run(map[string]string{"render": "helm template chart", "comment": "false"})
 		if err == nil || !strings.Contains(err.Error(), "exit status 1") {
-			t.Errorf("a port that nobody can reach any more: the action must fail with exit code 1, got %v", err)
+			t.Errorf("the old port is lost: the action must fail with exit code 1, got %v", err)
 		}
 		if text := j.read("review/comment.md"); !strings.Contains(text, "lost") {
 			t.Errorf("the comment lacks what is lost:\n%s", text)

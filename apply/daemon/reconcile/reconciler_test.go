@@ -140,7 +140,7 @@ func (e *ending) Commit(ctx context.Context, plan apply.Plan) (apply.Result, err
 	return e.fake.Commit(ctx, plan)
 }
 
-// Nobody would know of a frontend that is removed while the Reconciler ends.
+// A sync that ends the Reconciler reports the frontends that it removed.
 func TestReconcilerReportsInterruptedSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dataplane, writer := newWriter()

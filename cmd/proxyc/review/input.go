@@ -12,7 +12,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler"
@@ -61,11 +60,7 @@ func (j *Input) NoSuchNode(flag string, given bool) error {
 	for i, n := range all {
 		names[i] = n.Name
 	}
-	names = diag.NearestFirst(j.Facts.NodeName, names)
-	text := strings.Join(names[:min(shown, len(names))], ", ")
-	if more := len(names) - shown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
+	text := FirstOf(diag.NearestFirst(j.Facts.NodeName, names), shown, func(n string) string { return n })
 	field, got := flag, fmt.Sprintf("got %q", j.Facts.NodeName)
 	switch {
 	case j.OfHost:

@@ -44,6 +44,27 @@ func ShellWord(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
+// FirstOf joins the first words of a list, at most most, and counts the others.
+func FirstOf[T any](list []T, most int, word func(T) string) string {
+	words := make([]string, 0, most)
+	for _, one := range list[:min(most, len(list))] {
+		words = append(words, word(one))
+	}
+	text := strings.Join(words, ", ")
+	if more := len(list) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// Counted returns a number of things, whose plural ends in s.
+func Counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // portText returns the name of a service port, or "-" for none.
 func portText(p ir.ServicePort) string {
 	if p == (ir.ServicePort{}) {

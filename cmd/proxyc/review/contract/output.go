@@ -36,7 +36,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	counts := map[string]int{}
 	for _, c := range r.Contracts {
 		counts[c.status()]++
-		fmt.Fprintf(w, "%s: %s: %s, %s (%s)\n", c.status(), c.Name, c.Require, count(len(c.checked), "frontend"), c.place)
+		fmt.Fprintf(w, "%s: %s: %s, %s (%s)\n", c.status(), c.Name, c.Require, review.Counted(len(c.checked), "frontend"), c.place)
 		for _, text := range c.Unchecked {
 			fmt.Fprintf(w, "  not checked: %s\n", text)
 		}
@@ -45,7 +45,7 @@ func (r *Result) WriteText(w io.Writer) error {
 			if at.Possible && !slices.ContainsFunc(v.At, func(at *At) bool { return !c.certain(at) }) {
 				continue // for the same reason as on other nodes
 			}
-			fmt.Fprintf(w, "  %s on %s\n", first(v.At, 3, func(at *At) string { return at.Kind.String() + " of " + at.Port.String() }), first(at.Nodes, 5, func(n string) string { return n }))
+			fmt.Fprintf(w, "  %s on %s\n", review.FirstOf(v.At, 3, func(at *At) string { return at.Kind.String() + " of " + at.Port.String() }), review.FirstOf(at.Nodes, 5, func(n string) string { return n }))
 			fmt.Fprintf(w, "    cause: %s\n", r.cause(at))
 			if at.Possible {
 				fmt.Fprintf(w, "    only if %s is the address of a selected pod, which the input does not state\n", at.Packet.Src)
@@ -74,26 +74,6 @@ func (r *Result) cause(at *At) string {
 		text += "  # " + position
 	}
 	return text
-}
-
-// first joins the first words of a list, and counts the others.
-func first[T any](list []T, most int, word func(T) string) string {
-	words := make([]string, 0, most)
-	for _, one := range list[:min(most, len(list))] {
-		words = append(words, word(one))
-	}
-	text := strings.Join(words, ", ")
-	if more := len(list) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // The document of -o json.

@@ -68,12 +68,7 @@ func (d *Diff) onNodes(nodes []string) string {
 	if len(nodes) == len(d.Nodes) {
 		return ""
 	}
-	const shown = 5
-	text := " (on " + strings.Join(nodes[:min(shown, len(nodes))], ", ")
-	if more := len(nodes) - shown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text + ")"
+	return " (on " + review.FirstOf(nodes, 5, func(n string) string { return n }) + ")"
 }
 
 // compacted returns the names sorted and without duplicates.
@@ -88,19 +83,6 @@ func serviceName(n ir.Name) string {
 		return "no Service"
 	}
 	return n.String()
-}
-
-// namesText returns the first Service names of a group and the number of the others.
-func namesText(names []ir.Name, most int) string {
-	words := make([]string, 0, most)
-	for _, n := range names[:min(most, len(names))] {
-		words = append(words, serviceName(n))
-	}
-	text := strings.Join(words, ", ")
-	if more := len(names) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
 
 // shownNames is the maximum number of Service names in the title of a group.
@@ -169,7 +151,7 @@ func (d *Diff) writeSettings(w io.Writer, wide bool) {
 func (d *Diff) writeEntry(w io.Writer, g *flow.Entry, wide bool) {
 	title := sign(g.Action) + " " + serviceName(g.Name)
 	if n := len(g.Names); n > 1 {
-		title = fmt.Sprintf("%s %d Services with the same change: %s. Shown for the first:", sign(g.Action), n, namesText(g.Names, shownNames))
+		title = fmt.Sprintf("%s %d Services with the same change: %s. Shown for the first:", sign(g.Action), n, review.FirstOf(g.Names, shownNames, serviceName))
 	}
 	fmt.Fprintln(w, title)
 	last := ""
@@ -233,7 +215,7 @@ func (d *Diff) writeSummary(w io.Writer, mark string) error {
 	if len(d.Unknown) > 0 {
 		text += " Unknown: " + strings.Join(d.Unknown, "; ") + "."
 	} else {
-		text += fmt.Sprintf(" Compared: %s, %s, %s.", counted(d.Compared.Services, "Service"), counted(d.Compared.Destinations, "destination"), counted(len(d.Nodes), "node"))
+		text += fmt.Sprintf(" Compared: %s, %s, %s.", review.Counted(d.Compared.Services, "Service"), review.Counted(d.Compared.Destinations, "destination"), review.Counted(len(d.Nodes), "node"))
 	}
 	if ignored != "" {
 		text += " Ignored: " + ignored + "."
@@ -246,14 +228,6 @@ func (d *Diff) writeSummary(w io.Writer, mark string) error {
 	}
 	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text, mark)
 	return err
-}
-
-// counted returns a number of things.
-func counted(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // effectsText returns the numbers of changes by effect, without zeros.
@@ -271,7 +245,7 @@ func effectsText(counts map[flow.Effect]int) string {
 func (d *Diff) writeStat(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	for _, s := range d.Services {
-		fmt.Fprintf(t, "%s\t%s %s\t%s\n", s.Effect, sign(s.Action), serviceName(s.Name), counted(len(s.Flows)+len(s.Notes), "change"))
+		fmt.Fprintf(t, "%s\t%s %s\t%s\n", s.Effect, sign(s.Action), serviceName(s.Name), review.Counted(len(s.Flows)+len(s.Notes), "change"))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -363,7 +337,7 @@ func (d *Diff) markdownSettings(w *bytes.Buffer) (omitted int) {
 // markdownEntry writes a row for each change of an entry, unless omitted is set, until one does not
 // fit. It returns the number of rows, and whether some are omitted.
 func (d *Diff) markdownEntry(w *bytes.Buffer, g *flow.Entry, omitted bool) (shown int, _ bool) {
-	name := namesText(g.Names, shownNames)
+	name := review.FirstOf(g.Names, shownNames, serviceName)
 	row := func(cells ...string) {
 		line := fmt.Sprintf("| %s | %s | %s |", g.Effect, sign(g.Action), lint.Cell(name))
 		for _, c := range cells {
