@@ -59,7 +59,7 @@ func (c *Cleaner) BeginCommit() {
 }
 
 // Resume records the removed frontends whose flows another Cleaner, which has ended, did not check.
-// It may be nil.
+// ended may be nil.
 func (c *Cleaner) Resume(ended *Cleaner) {
 	if ended == nil {
 		return

@@ -14,8 +14,8 @@ import (
 const (
 	// driftSpan is the period in which repairs are counted, and their log lines limited.
 	driftSpan = time.Minute
-	// driftLines bounds the log lines about operations in driftSpan, except those of the first
-	// repair, and those with the result of a repair.
+	// driftLines bounds the log lines about operations in driftSpan, and the lines with the result of
+	// a repair. All operations of the first repair are logged.
 	driftLines = 25
 	// maxRepairs bounds the counted repairs.
 	maxRepairs = 1000
@@ -27,10 +27,10 @@ type drift struct {
 	log *slog.Logger
 	now func() time.Time
 
-	began time.Time // start of the current driftSpan
-	lines int       // lines about operations logged in it
-	sums  int       // results logged in it
-	quiet int       // repairs in it that were not logged
+	began   time.Time // start of the current driftSpan
+	lines   int       // lines about operations logged in it
+	results int       // logged in it
+	quiet   int       // repairs in it that were not logged
 
 	mu      sync.Mutex
 	last    *status.LastDrift // nil if there was none
@@ -43,7 +43,7 @@ func (d *drift) logRepairs(done *reconcile.Done) {
 		if d.quiet > 0 {
 			d.log.Warn("another program keeps changing the rules: proxyc status shows how often", "not logged", d.quiet, "by", status.Authors(done.DriftBy))
 		}
-		d.began, d.lines, d.sums, d.quiet = d.now(), 0, 0, 0
+		d.began, d.lines, d.results, d.quiet = d.now(), 0, 0, 0
 	}
 	lines, more, level := len(done.DriftGone)+len(done.DriftFirst), done.DriftMore, slog.LevelWarn
 	if d.lines > 0 && d.lines+lines > driftLines {
@@ -64,11 +64,11 @@ func (d *drift) logRepairs(done *reconcile.Done) {
 	if more > 0 {
 		args = append(args, "not logged", more)
 	}
-	if level = slog.LevelWarn; d.sums == driftLines {
+	if level = slog.LevelWarn; d.results == driftLines {
 		d.quiet++
 		level = slog.LevelDebug
 	} else {
-		d.sums++
+		d.results++
 	}
 	say("the rules are repaired", args...)
 }

@@ -87,8 +87,8 @@ func (c *comparison) inForce() ir.Programs {
 // errReplace is returned if a repair is not possible concurrently with Changes.
 var errReplace = errors.New("the rules must be compared again without concurrent changes")
 
-// remaining returns the differences that the comparison found, without objects that Changes wrote since
-// it began. It returns false if these cannot be separated.
+// remaining returns the differences that the comparison found, except on objects that Changes wrote
+// since it began. It returns false if these cannot be separated.
 func (c *comparison) remaining() (apply.Plan, bool) {
 	if c.plan.Empty() || len(c.wrote) == 0 {
 		return c.plan, true

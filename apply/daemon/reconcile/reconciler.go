@@ -62,7 +62,7 @@ type Sync struct {
 	Done         Done
 	Err          error
 	// Incomplete reports that the sync was interrupted or must be repeated. It may have removed
-	// frontends that the next one does not find.
+	// frontends that the next sync no longer finds.
 	Incomplete bool
 }
 

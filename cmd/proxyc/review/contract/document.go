@@ -137,7 +137,7 @@ func Read(from review.Files, names []string) (all []*Contract, err error) {
 		known[c.Name] = c.place
 	}
 	if len(errs) == 0 && len(all) == 0 {
-		errs = append(errs, fmt.Errorf("%s: contain no contract", strings.Join(names, ", ")))
+		errs = append(errs, fmt.Errorf("%s: no contract", strings.Join(names, ", ")))
 	}
 	return all, errors.Join(errs...)
 }
