@@ -38,7 +38,9 @@ type Checked struct {
 	members  *members
 	services int // selected ones
 	numbers  *frontendNumbers
-	checked  map[int32][]*At // by frontend: its violations, without duplicates
+	checked  map[int32][]*At    // by frontend: its violations, without duplicates
+	families map[ir.Family]bool // of the frontends
+	outside  []bool             // by entry of Clients.External: it has a client outside
 	groups   map[groupKey]*Violation
 }
 
@@ -111,15 +113,17 @@ type checkRun struct {
 	*Result
 	of      map[ir.Name][]selected
 	numbers *frontendNumbers
+	network *network
 }
 
 // Check decides contracts on some nodes. standIns returns the pods of a workload.
 func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, standIns func(*snapshot.Workload, ir.Family) []snapshot.Endpoint) *Result {
-	r := checkRun{&Result{input: j}, map[ir.Name][]selected{}, &frontendNumbers{of: map[frontendKey]int32{}}}
 	n := newNetwork(j, standIns)
+	r := checkRun{&Result{input: j}, map[ir.Name][]selected{}, &frontendNumbers{of: map[frontendKey]int32{}}, n}
 	services := j.Snapshot.Services()
 	for _, c := range contracts {
-		one := &Checked{Contract: c, members: newMembers(&c.Clients, n), numbers: r.numbers, checked: map[int32][]*At{}, groups: map[groupKey]*Violation{}}
+		one := &Checked{Contract: c, members: newMembers(&c.Clients, n), numbers: r.numbers, checked: map[int32][]*At{}, groups: map[groupKey]*Violation{},
+			families: map[ir.Family]bool{}, outside: make([]bool, len(c.Clients.external))}
 		r.Contracts = append(r.Contracts, one)
 		r.selectServices(one, services)
 		one.checkClients(j)
@@ -141,14 +145,20 @@ func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, stand
 func (r *checkRun) program(p *ir.Program) {
 	node := prove.NodeOf(p)
 	evaluator := sim.NewEvaluator(p)
-	v := &view{node: p.Node.Name, detector: &p.Node.Detector, never: map[netip.Addr]bool{}}
+	v := &view{node: p.Node.Name, family: p.Family, detector: &p.Node.Detector, never: map[netip.Addr]bool{}}
 	for _, a := range node.Addrs {
 		v.never[a] = true
 	}
 	for i := range p.Services {
 		for j := range p.Services[i].Frontends {
-			v.never[p.Services[i].Frontends[j].Match.Addr] = true
+			a := p.Services[i].Frontends[j].Match.Addr
+			if at := r.network.at[a]; at == nil || at.node == "" || node.Carries != nil && node.Carries(a) { // another Node may have it, too
+				v.never[a] = true
+			}
 		}
+	}
+	for _, c := range r.Contracts {
+		c.meet(v)
 	}
 	ports := nodePortAddrs(&p.Node)
 	found := make([][]hit, len(p.Services))
@@ -168,6 +178,7 @@ func (r *checkRun) program(p *ir.Program) {
 	for _, hits := range found {
 		for i := range hits {
 			h := &hits[i]
+			h.contract.families[p.Family] = true
 			if h.number == unnumbered {
 				h.number = r.numbers.number(frontendKey{h.frontend.Port, h.frontend.Kind})
 			}
@@ -292,7 +303,7 @@ func (w *worker) service(s *ir.Service, of []selected) (hits []hit) {
 		}
 		for j := range some {
 			if h := &some[j]; !h.violated {
-				if _, checked := h.contract.checked[number]; checked {
+				if _, checked := h.contract.checked[number]; checked && h.contract.families[w.family] {
 					continue
 				}
 			}
@@ -310,10 +321,11 @@ func (w *worker) reach(f *ir.Frontend, dst netip.Addr) *reach {
 		return cmp.Or(cmp.Compare(a.Packet.In, b.Packet.In), a.Src.First.Compare(b.Src.First))
 	})
 	shared := f.Match.IsNodePort() && w.evaluator.Frontend(ir.Match{Addr: dst, Protocol: f.Match.Protocol, Port: f.Match.Port}) != nil
+	anyIn := len(all) > 0 && !splits(w.detector, all[0].Named) // all classes of a port name the same interfaces
 	w.classes = w.classes[:0]
 	for i := range all {
 		d := &all[i]
-		c := class{packets: packets{d.Src, d.Packet.In, !splits(w.detector, d.Named), f.Match.IsNodePort(), netip.Addr{}}, example: d.Packet,
+		c := class{packets: packets{d.Src, d.Packet.In, anyIn, f.Match.IsNodePort(), netip.Addr{}}, example: d.Packet,
 			served: len(d.A.Destinations) > 0, unserved: d.A.Fate != sim.Accepted || len(d.A.Fallback) > 0}
 		c.masked, c.maskedAt = masked(d.A.Destinations, d.Packet.Src)
 		if shared { // packets are for the node port only if they get to it
@@ -331,7 +343,7 @@ func (w *worker) reach(f *ir.Frontend, dst netip.Addr) *reach {
 		}
 		w.classes = append(w.classes, c)
 	}
-	key := strconv.AppendBool(w.key[:0], f.Match.IsNodePort())
+	key := strconv.AppendBool(strconv.AppendBool(w.key[:0], f.Match.IsNodePort()), anyIn)
 	for i := range w.classes {
 		c := &w.classes[i]
 		if c.in != "" {
@@ -339,7 +351,7 @@ func (w *worker) reach(f *ir.Frontend, dst netip.Addr) *reach {
 			key = c.Last.AppendTo(append(c.First.AppendTo(key), '-'))
 		}
 		key = strconv.AppendBool(strconv.AppendBool(strconv.AppendBool(key, c.served), c.unserved), c.masked)
-		key = strconv.AppendBool(c.maskedAt.AppendTo(key), c.anyIn)
+		key = c.maskedAt.AppendTo(key)
 	}
 	w.key = key
 	at := w.known[string(key)]

@@ -258,6 +258,7 @@ func contains(list []netip.Prefix, a netip.Addr) netip.Prefix {
 // view is what one node receives.
 type view struct {
 	node     string
+	family   ir.Family
 	never    map[netip.Addr]bool // never the source of incoming packets: addresses of the node and of Services
 	detector *ir.Detector
 }

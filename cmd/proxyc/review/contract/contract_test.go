@@ -392,7 +392,8 @@ func (d *judge) exists(p *ir.Program, pkt sim.Packet) bool {
 		return own
 	}
 	dropped := pkt.Src.IsLoopback() || pkt.Src.IsMulticast() || pkt.Src.IsUnspecified() || pkt.Src.Is4() && (pkt.Src.As4()[0] == 0 || pkt.Src == netip.AddrFrom4([4]byte{255, 255, 255, 255}))
-	return !pkt.Dst.IsLoopback() && !own && !d.services[p][pkt.Src] && !dropped
+	on, _ := d.owners(pkt.Src)
+	return !pkt.Dst.IsLoopback() && !own && (!d.services[p][pkt.Src] || on != "" && !carried(pkt.Src)) && !dropped
 }
 
 // owners returns the Node that has an address, and the pods that have it.

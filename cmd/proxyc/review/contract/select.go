@@ -2,11 +2,13 @@ package contract
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/prove"
 )
 
 // leave records that a part of the contract is not checked.
@@ -131,8 +133,41 @@ func (c *Checked) checkClients(j *review.Input) {
 	c.missing("clients.pods", "%s", text)
 }
 
-// finish reports required frontends that do not exist, and orders the violations.
+// meet marks the entries of Clients.External that have a client outside which can send packets to a
+// node.
+func (c *Checked) meet(v *view) {
+	for i, p := range c.Clients.external {
+		if !c.outside[i] && v.family.Has(p.Addr()) {
+			all := packets{Addrs: prove.Addrs{First: p.Addr(), Last: ir.LastOf(p)}}
+			c.outside[i] = c.members.first(v, &all, p, yes).IsValid()
+		}
+	}
+}
+
+// checkExternal reports entries of Clients.External without clients. A list for both families may
+// have entries of a family without frontends.
+func (c *Checked) checkExternal() {
+	if c.Clients.Anyone || len(c.checked) == 0 {
+		return
+	}
+	same := func(p netip.Prefix) bool { return c.families[ir.FamilyOf(p.Addr())] }
+	if len(c.Clients.external) > 0 && !slices.ContainsFunc(c.Clients.external, same) {
+		c.missing("clients.external", "no selected frontend is %s", ir.FamilyOf(c.Clients.external[0].Addr()))
+	}
+	for i, p := range c.Clients.external {
+		switch {
+		case c.outside[i] || !same(p):
+		case contains(martians, p.Addr()).IsValid():
+			c.missing(fmt.Sprintf("clients.external[%d]", i), "no packet from outside has a source in %s", c.Clients.External[i])
+		default:
+			c.missing(fmt.Sprintf("clients.external[%d]", i), "%s has only addresses of pods, Nodes and Services, which clients.pods and clients.nodes select", c.Clients.External[i])
+		}
+	}
+}
+
+// finish reports clients and required frontends that do not exist.
 func (c *Checked) finish() {
+	c.checkExternal()
 	if c.Require != always && c.Require != keeps {
 		return
 	}
