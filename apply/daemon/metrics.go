@@ -19,7 +19,7 @@ import (
 // newMetrics returns the metrics of a configuration. Counters of failures and operations exist from
 // the start, so that the first one is visible as an increase.
 func newMetrics(cfg *config.Config, version string) *serve.Metrics {
-	m := serve.NewMetrics(cfg.ProxyMode(), version)
+	m := serve.NewMetrics(cfg.ProxyMode(), version, cfg.Enabled(config.GateNativeHistograms))
 	for _, f := range cfg.Features() {
 		value := 0.0
 		if f.On {

@@ -105,7 +105,7 @@ func get(t *testing.T, at net.Addr, host, path string) (code int, body string) {
 // Clients that send endless headers or hold connections use little memory, and do not block others.
 func TestServerUnfinishedHeaders(t *testing.T) {
 	h := NewHealth(timeout, newClock().now)
-	at := started(t, &Server{Name: "healthz server", Addr: "127.0.0.1:0", Handler: h.Handler(NewMetrics(ir.ModeNFTables, "test"))})
+	at := started(t, &Server{Name: "healthz server", Addr: "127.0.0.1:0", Handler: h.Handler(NewMetrics(ir.ModeNFTables, "test", false))})
 	before := inUse()
 	header := "GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 900<<10)
 	for range 300 {
@@ -211,7 +211,7 @@ func TestServerProfile(t *testing.T) {
 // A client that does not read its trace blocks neither other traces nor the end of its own. The
 // runtime makes one trace at a time.
 func TestTraceBesideDeaf(t *testing.T) {
-	h := (&Debug{Metrics: NewMetrics(ir.ModeNFTables, "v1"), Profiling: true}).Handler()
+	h := (&Debug{Metrics: NewMetrics(ir.ModeNFTables, "v1", false), Profiling: true}).Handler()
 	writing, until := make(chan bool), make(chan struct{})
 	var all sync.WaitGroup
 	for _, page := range []string{"trace", "profile"} {

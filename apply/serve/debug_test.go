@@ -21,7 +21,7 @@ func newDebug() *Debug {
 		Name:         "kube-proxy",
 		Version:      "v1.2.3",
 		Mode:         ir.ModeNFTables,
-		Metrics:      NewMetrics(ir.ModeNFTables, "v1.2.3"),
+		Metrics:      NewMetrics(ir.ModeNFTables, "v1.2.3", false),
 		Config:       func() any { return config.Default() },
 		Flags:        func() map[string]string { return map[string]string{"v": "2", "config": "/etc/x"} },
 		Started:      started,

@@ -122,7 +122,7 @@ func TestProbes(t *testing.T) {
 			h := NewHealth(timeout, c.now)
 			h.SetNode(&Node{})
 			tt.happen(h, c)
-			handler := h.Handler(NewMetrics(ir.ModeNFTables, "test"))
+			handler := h.Handler(NewMetrics(ir.ModeNFTables, "test", false))
 			if d := cmp.Diff(tt.healthz, ask(handler, "GET", "/healthz", nil)); d != "" {
 				t.Errorf("/healthz (-want +got):\n%s", d)
 			}
@@ -164,7 +164,7 @@ func TestReadyz(t *testing.T) {
 	pending, outage, followUp, otherProxy := 0, "", "", ""
 	h.Pending, h.Outage, h.FollowUp = func() int { return pending }, func() string { return outage }, func() string { return followUp }
 	h.OtherProxy = func() string { return otherProxy }
-	handler := h.Handler(NewMetrics(ir.ModeNFTables, "test"))
+	handler := h.Handler(NewMetrics(ir.ModeNFTables, "test", false))
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -213,7 +213,7 @@ func TestHealthClockSet(t *testing.T) {
 
 func TestProbeHeadersAndPaths(t *testing.T) {
 	h := NewHealth(timeout, newClock().now)
-	handler := h.Handler(NewMetrics(ir.ModeNFTables, "test"))
+	handler := h.Handler(NewMetrics(ir.ModeNFTables, "test", false))
 	for path, want := range map[string]int{
 		"/healthz": 503, "/livez": 200, "/readyz": 503, // no Node is known
 		"/": 404, "/healthz/": 404, "/healthz/ping": 404, "/metrics": 404, "/livezz": 404,
@@ -231,7 +231,7 @@ func TestProbeHeadersAndPaths(t *testing.T) {
 
 func TestProbesAreCounted(t *testing.T) {
 	h := NewHealth(timeout, newClock().now)
-	m := NewMetrics(ir.ModeIPVS, "test")
+	m := NewMetrics(ir.ModeIPVS, "test", false)
 	handler := h.Handler(m)
 	ask(handler, "GET", "/healthz", nil)
 	h.SetNode(&Node{})

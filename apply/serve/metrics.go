@@ -138,9 +138,10 @@ var (
 	proxying     = []ir.Mode{ir.ModeUserspace, ir.ModeNFTables} // in nftables, for traffic to localhost
 )
 
-// NewMetrics returns the metrics of a mode and of the process. version is proxyc's version.
-func NewMetrics(mode ir.Mode, version string) *Metrics {
-	r := registrar{prometheus.NewRegistry(), mode}
+// NewMetrics returns the metrics of a mode and of the process. version is proxyc's version. native
+// adds native buckets to histograms (feature gate NativeHistograms).
+func NewMetrics(mode ir.Mode, version string, native bool) *Metrics {
+	r := registrar{prometheus.NewRegistry(), mode, native}
 	r.MustRegister(
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)),
@@ -254,7 +255,8 @@ func programmingBuckets() []float64 {
 // registrar registers the metrics that a mode exports.
 type registrar struct {
 	*prometheus.Registry
-	mode ir.Mode
+	mode   ir.Mode
+	native bool
 }
 
 func (r registrar) add(modes []ir.Mode, c prometheus.Collector) {
@@ -276,7 +278,11 @@ func (r registrar) gauge(modes []ir.Mode, name, help string, labels ...string) f
 }
 
 func (r registrar) histogram(modes []ir.Mode, name, help string, buckets []float64, labels ...string) func(...string) prometheus.Observer {
-	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	opts := prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
+	if r.native {
+		opts.NativeHistogramBucketFactor, opts.NativeHistogramMaxBucketNumber = 1.1, 160 // as component-base
+	}
+	v := prometheus.NewHistogramVec(opts, labels)
 	r.add(modes, v)
 	return v.WithLabelValues
 }

@@ -188,7 +188,7 @@ func TestMetricsByMode(t *testing.T) {
 				}
 			}
 			slices.Sort(want)
-			m := NewMetrics(mode, "v1.2.3")
+			m := NewMetrics(mode, "v1.2.3", false)
 			touch(m)
 			if d := cmp.Diff(want, exported(t, m)); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
@@ -198,7 +198,7 @@ func TestMetricsByMode(t *testing.T) {
 }
 
 func TestBuckets(t *testing.T) {
-	m := NewMetrics(ir.ModeIPTables, "v1")
+	m := NewMetrics(ir.ModeIPTables, "v1", false)
 	touch(m)
 	families, err := m.registry.Gather()
 	if err != nil {
@@ -233,7 +233,7 @@ func TestBuckets(t *testing.T) {
 }
 
 func TestTrafficPolicyLabels(t *testing.T) {
-	m := NewMetrics(ir.ModeIPVS, "v1")
+	m := NewMetrics(ir.ModeIPVS, "v1", false)
 	m.NoLocalEndpoints.Of(true, ir.IPv4).Set(1)
 	m.NoLocalEndpoints.Of(false, ir.IPv4).Set(2)
 	body := ask(m.Handler(), "GET", "/metrics", nil).Body
@@ -249,7 +249,7 @@ func TestTrafficPolicyLabels(t *testing.T) {
 
 // A counter that cannot be read is omitted; the others are exported.
 func TestCountPackets(t *testing.T) {
-	m := NewMetrics(ir.ModeIPTables, "v1")
+	m := NewMetrics(ir.ModeIPTables, "v1", false)
 	n, fails := uint64(7), error(nil)
 	m.CountPackets(PacketCounters{func() (uint64, error) { return n, fails }, func() (uint64, error) { return n + 1, nil }})
 	scrape := func() string {
@@ -271,7 +271,7 @@ func TestCountPackets(t *testing.T) {
 }
 
 func TestMeasureContact(t *testing.T) {
-	m := NewMetrics(ir.ModeNFTables, "v1")
+	m := NewMetrics(ir.ModeNFTables, "v1", false)
 	m.MeasureContact(func() []Contact {
 		return []Contact{{Resource: "nodes", At: time.Unix(12, 5e8)}, {Resource: "services", Lost: true}}
 	})
@@ -287,7 +287,7 @@ func TestMeasureContact(t *testing.T) {
 }
 
 func TestProcessMetrics(t *testing.T) {
-	body := ask(NewMetrics(ir.ModeNFTables, "v1").Handler(), "GET", "/metrics", nil).Body
+	body := ask(NewMetrics(ir.ModeNFTables, "v1", false).Handler(), "GET", "/metrics", nil).Body
 	for _, name := range []string{
 		"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds",
 		"go_goroutines", "go_memstats_alloc_bytes", "go_sched_goroutines_goroutines",
@@ -316,7 +316,7 @@ func (d deaf) Write(b []byte) (int, error) {
 
 // Clients that do not read their responses do not block other scrapes.
 func TestScrapeBesideDeaf(t *testing.T) {
-	h := NewMetrics(ir.ModeNFTables, "v1").Handler()
+	h := NewMetrics(ir.ModeNFTables, "v1", false).Handler()
 	writing, until := make(chan bool), make(chan struct{})
 	var all sync.WaitGroup
 	for range 32 {
@@ -330,6 +330,31 @@ func TestScrapeBesideDeaf(t *testing.T) {
 	}
 	close(until)
 	all.Wait()
+}
+
+// Histograms have native buckets, which the protobuf format contains, if the gate is on.
+func TestNativeHistograms(t *testing.T) {
+	for _, native := range []bool{true, false} {
+		m := NewMetrics(ir.ModeNFTables, "v1", native)
+		m.EventSeconds.Observe(0.5)
+		families, err := m.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, family := range families {
+			if family.GetName() != "proxyc_event_to_kernel_seconds" {
+				continue
+			}
+			h := family.GetMetric()[0].GetHistogram()
+			if found = true; len(h.GetBucket()) != 15 || (len(h.GetPositiveSpan()) > 0) != native {
+				t.Errorf("native %t: %v", native, h)
+			}
+		}
+		if !found {
+			t.Error("the histogram is missing")
+		}
+	}
 }
 
 // slow is a collector that waits.
@@ -350,7 +375,7 @@ func (s slow) Collect(to chan<- prometheus.Metric) {
 // are gathered once for all waiting scrapes.
 func TestScrapeTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewMetrics(ir.ModeNFTables, "v1")
+		m := NewMetrics(ir.ModeNFTables, "v1", false)
 		until, gathered := make(chan struct{}), new(atomic.Int32)
 		m.registry.MustRegister(slow{until, gathered})
 		h := m.Handler()

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMeasure(t *testing.T) {
-	m := serve.NewMetrics(ir.ModeNFTables, "test")
+	m := serve.NewMetrics(ir.ModeNFTables, "test", false)
 	Measure(&m.Client)
 	f := newFakeAPI(t)
 	g := follow(t, f)

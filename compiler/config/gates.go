@@ -11,15 +11,16 @@ import (
 
 // Gates with an effect.
 const (
-	gateExternalIPs  = "AllowServiceExternalIPs"
-	gateIPVS         = "KubeProxyIPVS"
-	GateLocalhost    = "KubeProxyNFTablesLocalhostNodePorts"
-	gateLoggingAlpha = "LoggingAlphaOptions"
-	gateLoggingBeta  = "LoggingBetaOptions"
-	GateFlagz        = "ComponentFlagz"
-	GateStatusz      = "ComponentStatusz"
-	allAlpha         = "AllAlpha" // sets all unset gates of a stage
-	allBeta          = "AllBeta"
+	gateExternalIPs      = "AllowServiceExternalIPs"
+	gateIPVS             = "KubeProxyIPVS"
+	GateLocalhost        = "KubeProxyNFTablesLocalhostNodePorts"
+	gateLoggingAlpha     = "LoggingAlphaOptions"
+	gateLoggingBeta      = "LoggingBetaOptions"
+	GateNativeHistograms = "NativeHistograms"
+	GateFlagz            = "ComponentFlagz"
+	GateStatusz          = "ComponentStatusz"
+	allAlpha             = "AllAlpha" // sets all unset gates of a stage
+	allBeta              = "AllBeta"
 )
 
 // Effect describes a gate that changes proxyc's behaviour, for the reference
@@ -38,6 +39,7 @@ func Effects() []Effect {
 		{GateLocalhost, "`watch` in mode `nftables` serves node ports at 127.0.0.1 and ::1 over TCP, if nodePortAddresses contains these. All other packets to node ports there are rejected and counted (KEP-6032)."},
 		{gateLoggingAlpha, "logging.options.*.splitStream and infoBufferSize can be set."},
 		{gateLoggingBeta, "logging.format `json` can be chosen."},
+		{GateNativeHistograms, "Histograms also have native buckets, which responses in the protobuf format contain."},
 	}
 }
 
