@@ -84,6 +84,30 @@ func (s *StandIns) Mentioned(text string) bool {
 	return s != nil && s.Len() > 0 && string(s.names([]byte(text))) != text
 }
 
+// blocks are the ranges of the stand-ins for addresses. No client has another address of them.
+var blocks = [...]netip.Prefix{netip.MustParsePrefix("244.0.0.0/6"), netip.MustParsePrefix("100::/64")}
+
+// Shown returns prefixes without the parts of blocks, except for the stand-ins of small parts.
+func (s *StandIns) Shown(list []netip.Prefix) (out []netip.Prefix) {
+	const small = 8 // bits
+	if s == nil || s.Len() == 0 {
+		return list
+	}
+	for _, p := range list {
+		switch {
+		case !slices.ContainsFunc(blocks[:], func(b netip.Prefix) bool { return b.Bits() <= p.Bits() && b.Contains(p.Addr()) }):
+			out = append(out, p)
+		case p.Addr().BitLen()-p.Bits() <= small:
+			for a := p.Addr(); p.Contains(a); a = a.Next() {
+				if s.Name(a) != "" {
+					out = append(out, netip.PrefixFrom(a, a.BitLen()))
+				}
+			}
+		}
+	}
+	return out
+}
+
 // Names returns all stand-ins, as text, with what they stand for.
 func (s *StandIns) Names() map[string]string {
 	all := make(map[string]string, s.Len())

@@ -212,3 +212,20 @@ func TestWriter(t *testing.T) {
 		}
 	}
 }
+
+// Output shows stand-ins, but none of the ranges beside them, which no client has.
+func TestShown(t *testing.T) {
+	var s StandIns
+	var list []netip.Prefix
+	for i := range 3 {
+		a := s.podAddr(ir.IPv4, fmt.Sprintf("pod %d of Deployment shop/web", i), "Deployment shop/web", i)
+		list = append(list, netip.PrefixFrom(a, a.BitLen()))
+	}
+	real := netip.MustParsePrefix("240.0.0.0/6")
+	beside, _ := list[0].Addr().Prefix(12)
+	around, _ := list[0].Addr().Prefix(24)
+	got := s.Shown([]netip.Prefix{real, beside, around})
+	if want := append([]netip.Prefix{real}, list...); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

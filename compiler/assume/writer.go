@@ -144,6 +144,11 @@ func (s *StandIns) address(text []byte, i int) (start, end int, name string) {
 	if start > 0 && text[start-1] == '[' && end < len(text) && text[end] == ']' {
 		start, end = start-1, end+1
 	}
+	for _, one := range []string{"/32\"", "/128\""} { // a prefix in JSON
+		if bytes.HasPrefix(text[end:], []byte(one)) {
+			return start, end + len(one) - 1, name
+		}
+	}
 	if protocol := after(text, end+1+digits); end+digits < len(text) && text[end] == ':' && protocol != "" {
 		if port := s.portName(text[end+1 : end+1+digits]); port != "" { // of a node
 			return start, end + 1 + digits, "NodePort " + port

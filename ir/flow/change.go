@@ -28,6 +28,12 @@ type Change struct {
 	// Exact is the full outcome of both sides, set if the other fields do not
 	// show the difference, such as shares of backends.
 	Exact [2]string
+	// Workloads are those of Added that the Service did not have, sorted; "" for
+	// endpoints of none.
+	Workloads []string
+	// Waits describes what a new destination without endpoints waits for; "" for
+	// others.
+	Waits string
 }
 
 // Values of Change.Kept.
@@ -146,7 +152,7 @@ func clientAddr(src netip.Addr, o, other sim.Outcome, at func(sim.Destination) b
 // key is equal for changes that are reported together. anyAddr ignores the
 // client's address, and the effect that may depend on it.
 func (c *Change) key(anyAddr bool) string {
-	k := fmt.Sprint(c.Before, c.After, c.Added, "-", c.Removed, c.Affinity, c.Exact)
+	k := fmt.Sprint(c.Before, c.After, c.Added, "-", c.Removed, c.Affinity, c.Exact, c.Workloads, c.Waits)
 	if anyAddr {
 		return k
 	}
@@ -196,10 +202,34 @@ func (c *Change) String() string {
 	if c.Affinity[0] != c.Affinity[1] && (c.Before == c.After || c.Affinity[1] != noAffinity) {
 		parts = append(parts, "affinity "+AffinityText(c.Affinity[0])+" → "+AffinityText(c.Affinity[1]))
 	}
+	if len(c.Workloads) > 0 {
+		parts = append(parts, "to "+c.WorkloadsText()+" now")
+	}
+	if c.Waits != "" {
+		parts = append(parts, c.Waits)
+	}
 	if c.Exact != [2]string{} {
 		parts = append(parts, c.Exact[0]+" → "+c.Exact[1])
 	}
 	return strings.Join(parts, "; ")
+}
+
+// WorkloadsText describes the workloads that a Service did not have: "workloads shop/api, shop/db".
+func (c *Change) WorkloadsText() string {
+	words := slices.DeleteFunc(slices.Clone(c.Workloads), func(w string) bool { return w == "" })
+	text := strings.Join(words, ", ")
+	switch {
+	case len(words) == 0:
+		return "endpoints of no known workload"
+	case len(words) == 1:
+		text = "workload " + text
+	default:
+		text = "workloads " + text
+	}
+	if len(words) < len(c.Workloads) {
+		text += " and endpoints of no known workload"
+	}
+	return text
 }
 
 func orNone(s string) string {

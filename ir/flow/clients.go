@@ -31,11 +31,23 @@ func (k Kind) String() string {
 // MarshalText returns the kind in words.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// Network describes the known pod ranges. It affects only the descriptions of
-// clients.
+// Network describes what the Programs lack. It affects only the descriptions and
+// effects of changes. All fields are optional.
 type Network struct {
 	Here []netip.Prefix // ranges of pods on the node
 	Pods []netip.Prefix // ranges of all pods
+	// Shown returns the prefixes of a list that are shown.
+	Shown func([]netip.Prefix) []netip.Prefix
+	// Sides are the workloads before and after.
+	Sides [2]Workloads
+}
+
+// Workloads are the workloads of a side. They are safe for concurrent use.
+type Workloads interface {
+	// Endpoints returns the addresses behind a Service, each with its workloads.
+	Endpoints(ir.Name) map[netip.Addr][]string
+	// Paused returns a workload without pods behind a new Service; "" for none.
+	Paused(ir.Name) string
 }
 
 // Clients are all or some clients of one kind.
@@ -129,10 +141,15 @@ type network struct {
 	outside    ranges          // not pods
 	elsewhere  ranges          // pods on other nodes
 	detectors  []sim.Interface // that detect pods
+	shown      func([]netip.Prefix) []netip.Prefix
+	workloads  [2]Workloads
 }
 
 func newNetwork(n Network, of prove.Node, a, b *ir.Program) *network {
-	x := &network{family: of.Family}
+	x := &network{family: of.Family, shown: n.Shown, workloads: n.Sides}
+	if x.shown == nil {
+		x.shown = func(all []netip.Prefix) []netip.Prefix { return all }
+	}
 	own := []netip.Prefix{}
 	for _, addr := range of.Addrs {
 		own = append(own, netip.PrefixFrom(addr, addr.BitLen()))
@@ -220,7 +237,7 @@ func (n *network) clients(dst netip.Addr, carried bool, classes []*prove.Class) 
 			if carried || dst.IsLoopback() { // the kernel uses it as the source, too
 				own = ranges{{First: dst, Last: dst}}
 			}
-			out = append(out, clientsOf(ThisNode, own, of[w], nil, "")...)
+			out = append(out, n.clientsOf(ThisNode, own, of[w], nil, "")...)
 			continue
 		}
 		from := len(out)
@@ -238,31 +255,35 @@ func (n *network) clients(dst netip.Addr, carried bool, classes []*prove.Class) 
 // address.
 func (n *network) incoming(out []Clients, in string, of ranges, split bool) []Clients {
 	if in != "" && n.isPod(in) {
-		return append(out, clientsOf(PodsHere, n.all, of, n.never, in)...)
+		return append(out, n.clientsOf(PodsHere, n.all, of, n.never, in)...)
 	}
-	out = append(out, clientsOf(Outside, n.outside, of, n.never, in)...)
+	out = append(out, n.clientsOf(Outside, n.outside, of, n.never, in)...)
 	switch {
 	case split: // those on the node use another interface
-		return append(out, clientsOf(PodsElsewhere, n.pods, of, n.never, in)...)
+		return append(out, n.clientsOf(PodsElsewhere, n.pods, of, n.never, in)...)
 	case len(n.here) == 0:
-		return append(out, clientsOf(Pods, n.pods, of, n.never, in)...)
+		return append(out, n.clientsOf(Pods, n.pods, of, n.never, in)...)
 	}
-	out = append(out, clientsOf(PodsHere, n.here, of, n.never, in)...)
-	return append(out, clientsOf(PodsElsewhere, n.elsewhere, of, n.never, in)...)
+	out = append(out, n.clientsOf(PodsHere, n.here, of, n.never, in)...)
+	return append(out, n.clientsOf(PodsElsewhere, n.elsewhere, of, n.never, in)...)
 }
 
 // clientsOf returns the clients of one kind among some, or nil. Addresses in
 // never are not clients.
-func clientsOf(k Kind, all, some, never ranges, in string) []Clients {
+func (n *network) clientsOf(k Kind, all, some, never ranges, in string) []Clients {
 	meant := some.within(all)
 	if len(meant.without(never)) == 0 {
 		return nil
 	}
-	but := all.without(meant).without(never)
+	but := n.shown(all.without(meant).without(never).prefixes())
 	if len(but) == 0 {
 		return []Clients{{Kind: k, All: true, Interface: in}}
 	}
-	return []Clients{{Kind: k, Prefixes: meant.prefixes(), But: but.prefixes(), Interface: in}}
+	prefixes := n.shown(meant.prefixes())
+	if len(prefixes) == 0 {
+		return nil
+	}
+	return []Clients{{Kind: k, Prefixes: prefixes, But: but, Interface: in}}
 }
 
 func allOf[T any](list []T, has func(T) bool) bool {

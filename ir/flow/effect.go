@@ -19,7 +19,7 @@ const (
 	ClientAddress               // backends receive another client address
 	Spread                      // connections are distributed in another way
 	Other                       // anything else, such as dropped instead of rejected
-	Backends                    // only endpoints are added or removed
+	Backends                    // only endpoints of the same workloads are added or removed
 )
 
 // Effects returns all effects, the most dangerous first.
@@ -49,6 +49,7 @@ func (e Effect) Meaning() string {
 type claim struct {
 	owner  ir.Name // the Service with a frontend there; zero for none
 	admits bool    // the frontend has no source ranges, or they contain the client
+	paused string  // the workload whose next pod the frontend serves; "" for none
 	selection
 }
 
@@ -68,8 +69,8 @@ func effectOf(c *Change, a, b *sim.Outcome, was, is claim) Effect {
 	before, after := served(a), served(b)
 	none := ir.Name{}
 	switch {
-	case before == 0 && (after > 0 || was.owner == is.owner && !was.admits && is.admits), // the endpoints may become ready later
-		after > 0 && was.owner != is.owner && len(c.Added) > 0:
+	case before == 0 && (after > 0 || is.admits && (was.owner == is.owner && !was.admits || is.paused != "")), // the endpoints may become ready later
+		after > 0 && was.owner != is.owner && len(c.Added) > 0, len(c.Workloads) > 0:
 		return Opens
 	case before > after+precision, was.owner != none && is.owner == none:
 		return Lost
@@ -118,6 +119,51 @@ func (s *side) claim(f *ir.Frontend, pkt sim.Packet, moved bool) (c claim) {
 		c.selection = selectionOf(p)
 	}
 	return c
+}
+
+// endpoints returns the addresses behind a frontend with their workloads; nil if these are unknown.
+func (n *network) endpoints(side int, f *ir.Frontend) map[netip.Addr][]string {
+	if f == nil || n.workloads[side] == nil {
+		return nil
+	}
+	return n.workloads[side].Endpoints(f.Port.Service)
+}
+
+// paused returns the workload of Workloads.Paused after the change.
+func (n *network) paused(service ir.Name) string {
+	if n.workloads[1] == nil {
+		return ""
+	}
+	return n.workloads[1].Paused(service)
+}
+
+// newWorkloads returns the workloads of added backends that no address before belongs to; "" for
+// backends of none, if all before have one.
+func newWorkloads(before, after map[netip.Addr][]string, added []netip.AddrPort) (out []string) {
+	known := map[string]bool{}
+	for _, of := range before {
+		known[""] = known[""] || len(of) == 0
+		for _, w := range of {
+			known[w] = true
+		}
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	for _, at := range added {
+		of, has := after[at.Addr()]
+		if has && len(of) == 0 {
+			of = []string{""}
+		}
+		for _, w := range of {
+			if !known[w] {
+				known[w] = true
+				out = append(out, w)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // open reports whether a frontend is external and admits all clients outside.

@@ -35,7 +35,7 @@ func TestEffect(t *testing.T) {
 	web, other := ir.Name{Namespace: "shop", Name: "web"}, ir.Name{Namespace: "shop", Name: "other"}
 	mine, taken, gone := claim{owner: web, admits: true}, claim{owner: other, admits: true}, claim{admits: true}
 	closed := claim{owner: web}
-	by := func(p ir.Policy) claim { return claim{web, true, selection{policy: p}} }
+	by := func(p ir.Policy) claim { return claim{owner: web, admits: true, selection: selection{policy: p}} }
 	for _, tt := range []struct {
 		name   string
 		before claim
@@ -48,6 +48,8 @@ func TestEffect(t *testing.T) {
 		{"refused", mine, refused, mine, to(a), Opens},
 		{"a new Service", gone, none, mine, to(a), Opens},
 		{"a new Service without endpoints", gone, none, mine, refused, Other},
+		{"a new Service, whose workload is scaled to zero", gone, none, claim{owner: web, admits: true, paused: "Deployment shop/web"}, refused, Opens},
+		{"the same, outside of its source ranges", gone, none, claim{owner: web, paused: "Deployment shop/web"}, dropped, Other},
 		{"partly served now", mine, dropped, mine, partly(to(a), 10), Opens},
 		{"source ranges admit a client, without endpoints", closed, dropped, mine, refused, Opens},
 		{"source ranges exclude a client, without endpoints", mine, refused, closed, dropped, Other},

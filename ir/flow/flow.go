@@ -355,12 +355,25 @@ func (d *describer) destination(all []prove.Difference) (flows []owned) {
 		g.classes = append(g.classes, &all[i].Class)
 	}
 	was, is := d.sides[0].frontend(&all[0].Class), d.sides[1].frontend(&all[0].Class)
+	behind := sync.OnceValues(func() (before, after map[netip.Addr][]string) { return d.endpoints(0, was), d.endpoints(1, is) })
 	changes := make([]Change, len(all))
 	for i := range all {
 		c, pkt, a, b := &changes[i], all[i].Packet, &all[i].A, &all[i].B
 		*c = changeOf(pkt.Src, *a, *b)
 		moved := a.Fate == sim.Accepted && b.Fate == sim.Accepted && len(c.Added)+len(c.Removed) > 0
-		c.Effect = effectOf(c, a, b, d.sides[0].claim(was, pkt, moved), d.sides[1].claim(is, pkt, moved))
+		if moved && len(c.Added) > 0 {
+			before, after := behind()
+			c.Workloads = newWorkloads(before, after, c.Added)
+		}
+		before, after := d.sides[0].claim(was, pkt, moved), d.sides[1].claim(is, pkt, moved)
+		if before.owner != after.owner && after.admits && is != nil && len(is.Routes) == 0 {
+			after.paused = d.paused(after.owner)
+			c.Waits = "opens nothing yet, without an endpoint"
+			if after.paused != "" {
+				c.Waits = "opens as soon as " + after.paused + " has a pod"
+			}
+		}
+		c.Effect = effectOf(c, a, b, before, after)
 		if changes[i].unaddressed() {
 			loose = append(loose, i)
 			continue

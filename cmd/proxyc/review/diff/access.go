@@ -17,7 +17,14 @@ func (d *Diff) WriteAccess(w io.Writer) error {
 			if f.Change.Effect != flow.Opens {
 				continue
 			}
-			line := fmt.Sprintf("%s can now reach %s of %s", flow.ClientsText(f.From), flow.DestinationsText(f.To), serviceName(s.Name))
+			what := flow.DestinationsText(f.To)
+			if len(f.Change.Workloads) > 0 {
+				what = f.Change.WorkloadsText() + " through " + what
+			}
+			line := fmt.Sprintf("%s can now reach %s of %s", flow.ClientsText(f.From), what, serviceName(s.Name))
+			if f.Change.Waits != "" {
+				line += ": " + f.Change.Waits
+			}
 			if nodes[line] == nil { // other nodes may have other backends
 				lines = append(lines, line)
 			}

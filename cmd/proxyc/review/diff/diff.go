@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -109,10 +110,11 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), sides: [2]*review.Input{was, is}}
 	facts := factsByWhat{}
 	nodes := [2][]compiler.Facts{{was.Facts}, {is.Facts}}
+	var added []compiler.Facts
 	a, b := was.Compile, is.Compile
 	if chosen.Any() {
 		var err error
-		if nodes, err = nodesOf(was, is, chosen, facts); err != nil {
+		if nodes, added, err = nodesOf(was, is, chosen, facts); err != nil {
 			return nil, err
 		}
 		var stopA, stopB func()
@@ -123,13 +125,14 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	}
 	var merged flow.Merger
 	pods := append(was.Pods(), is.Pods()...)
+	workloads := [2]flow.Workloads{was.Workloads(), is.Workloads()}
 	for i, n := range nodes[0] {
 		if len(d.Unknown) > 0 {
 			d.Unknown = append(d.Unknown, fmt.Sprintf("%d of %d nodes are compared", i, len(nodes[0])))
 			break
 		}
 		before, after := a(), b()
-		where := flow.Network{Here: append(was.PodsOn(n.NodeName), is.PodsOn(nodes[1][i].NodeName)...), Pods: pods}
+		where := flow.Network{Here: append(was.PodsOn(n.NodeName), is.PodsOn(nodes[1][i].NodeName)...), Pods: pods, Shown: is.StandIns.Shown, Sides: workloads}
 		if err := d.add(ctx, &merged, n.NodeName, where, before, after, of, compare); err != nil {
 			return nil, err
 		}
@@ -137,9 +140,56 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 			facts.compare(n.NodeName, f, before.Of(f), after.Of(f))
 		}
 	}
+	if err := d.addNew(ctx, &merged, was, is, added, pods, of); err != nil {
+		return nil, err
+	}
 	d.Facts = facts.list()
 	d.setServices(merged.Services())
 	return d, nil
+}
+
+// addNew adds the access that Nodes open which only the second side has: to their node ports, and to
+// addresses of Services that are theirs.
+func (d *Diff) addNew(ctx context.Context, merged *flow.Merger, was, is *review.Input, nodes []compiler.Facts, pods []netip.Prefix, of func(ir.Name) bool) error {
+	next, stop := is.CompileEach(nodes)
+	defer stop()
+	for _, n := range nodes {
+		d.Nodes = append(d.Nodes, n.NodeName)
+		for _, p := range ir.Present(next()) {
+			where := flow.Network{Here: is.PodsOn(n.NodeName), Pods: pods, Shown: is.StandIns.Shown}
+			services, _, err := flow.CompareOf(ctx, where, nil, atNode(p), of)
+			if why := flow.Unfinished(""); errors.As(err, &why) {
+				d.Unknown = append(d.Unknown, fmt.Sprintf("node %s, %s: %s", n.NodeName, p.Family, why))
+			} else if err != nil {
+				return err
+			}
+			services = slices.DeleteFunc(services, func(s flow.Service) bool { return s.Name == ir.Name{} })
+			for i := range services {
+				s := &services[i]
+				s.Notes, s.Flows = nil, slices.DeleteFunc(s.Flows, func(f flow.Flow) bool { return f.Change.Effect != flow.Opens })
+				if was.Snapshot.Service(s.Name) != nil {
+					s.Action = flow.Changed
+				}
+			}
+			merged.Add(n.NodeName, services)
+		}
+	}
+	return nil
+}
+
+// atNode returns a Program with only the frontends at addresses of the node.
+func atNode(p *ir.Program) *ir.Program {
+	out := *p
+	out.Services = nil
+	for _, s := range p.Services {
+		s.Frontends = slices.DeleteFunc(slices.Clone(s.Frontends), func(f ir.Frontend) bool {
+			return !f.Match.IsNodePort() && !p.Node.HasAddr(f.Match.Addr)
+		})
+		if len(s.Frontends) > 0 {
+			out.Services = append(out.Services, s)
+		}
+	}
+	return &out
 }
 
 // ComparePrograms compares the Programs of one node.
@@ -229,8 +279,8 @@ func (d *Diff) count(was, is ir.Programs, of func(ir.Name) bool) {
 }
 
 // nodesOf returns the facts about the selected nodes on both sides, in the same order. It adds
-// nodes that only one side has to facts. If no side has Nodes, the node is that of the configuration.
-func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][]compiler.Facts, err error) {
+// nodes that only one side has to facts, and returns those of the second side. If no side has Nodes, the node is that of the configuration.
+func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][]compiler.Facts, added []compiler.Facts, err error) {
 	names := slices.Clone(chosen.Names)
 	if chosen.All {
 		for _, j := range [...]*review.Input{was, is} {
@@ -243,9 +293,10 @@ func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][
 	for _, name := range slices.Compact(names) {
 		switch a, b := was.Snapshot.Node(name), is.Snapshot.Node(name); {
 		case a == nil && b == nil && len(was.Snapshot.Nodes())+len(is.Snapshot.Nodes()) > 0:
-			return nodes, fmt.Errorf("--node: must name a Node of the snapshots, got %q", name)
+			return nodes, nil, fmt.Errorf("--node: must name a Node of the snapshots, got %q", name)
 		case a == nil && b != nil:
 			facts.add(name, "Node", "", "in the snapshot")
+			added = append(added, is.Others(name))
 		case a != nil && b == nil:
 			facts.add(name, "Node", "in the snapshot", "")
 		default: // or manifests without Nodes
@@ -256,12 +307,12 @@ func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][
 	if len(names) == 0 { // manifests without Nodes: one is assumed
 		nodes = [2][]compiler.Facts{{was.Facts}, {is.Facts}}
 	}
-	return nodes, nil
+	return nodes, added, nil
 }
 
 // FactsOf returns the facts about the selected nodes.
 func FactsOf(j *review.Input, chosen Nodes) ([]compiler.Facts, error) {
-	nodes, err := nodesOf(j, j, chosen, factsByWhat{})
+	nodes, _, err := nodesOf(j, j, chosen, factsByWhat{})
 	return nodes[0], err
 }
 

@@ -173,12 +173,17 @@ func (d *Diff) writeEntry(w io.Writer, g *flow.Entry, wide bool) {
 			for _, b := range f.Removed {
 				fmt.Fprintf(w, "        -%s: %s\n", b.AddrPort, b.Origin)
 			}
-			fmt.Fprintf(w, "        proxyc trace %s\n", review.PacketFlags(f.Example.Packet))
+			fmt.Fprintf(w, "        proxyc trace %s\n", traceFlags(f))
 		}
 	}
 	for _, n := range g.Notes {
 		fmt.Fprintf(w, "    %s %s: %s%s\n", n.Family, n.What, arrow(n.Before, n.After), d.onNodes(n.Nodes))
 	}
+}
+
+// traceFlags returns the flags of trace for the first packet of a flow, on the first node with it.
+func traceFlags(f *flow.Flow) string {
+	return "--node " + review.ShellWord(slices.Min(f.Nodes)) + " " + review.PacketFlags(f.Example.Packet)
 }
 
 // to describes the destinations of a flow. It names the family if both families change, since node
@@ -410,17 +415,19 @@ type (
 		Notes  []noteJSON  `json:"notes,omitempty"`
 	}
 	flowJSON struct {
-		Family  ir.Family      `json:"family"`
-		To      []string       `json:"to"`
-		From    []flow.Clients `json:"from"`
-		Before  stateJSON      `json:"before"`
-		After   stateJSON      `json:"after"`
-		Added   []backendJSON  `json:"added,omitempty"`
-		Removed []backendJSON  `json:"removed,omitempty"`
-		Moved   float64        `json:"moved,omitempty"`  // share of connections that move, 0 to 1
-		Design  string         `json:"design,omitempty"` // capabilities in which the modes differ, if they are the reason
-		Nodes   []string       `json:"nodes"`
-		Trace   string         `json:"trace"` // flags of proxyc trace
+		Family    ir.Family      `json:"family"`
+		To        []string       `json:"to"`
+		From      []flow.Clients `json:"from"`
+		Before    stateJSON      `json:"before"`
+		After     stateJSON      `json:"after"`
+		Added     []backendJSON  `json:"added,omitempty"`
+		Removed   []backendJSON  `json:"removed,omitempty"`
+		Moved     float64        `json:"moved,omitempty"`     // share of connections that move, 0 to 1
+		Workloads []string       `json:"workloads,omitempty"` // of added backends, that the Service did not have; "" for none
+		Waits     string         `json:"waits,omitempty"`     // what a new destination without endpoints waits for
+		Design    string         `json:"design,omitempty"`    // capabilities in which the modes differ, if they are the reason
+		Nodes     []string       `json:"nodes"`
+		Trace     string         `json:"trace"` // flags of proxyc trace
 	}
 	stateJSON struct {
 		Fate          string `json:"fate"`
@@ -467,7 +474,7 @@ func (d *Diff) serviceJSON(s *flow.Service) serviceJSON {
 	for i := range s.Flows {
 		f := &s.Flows[i]
 		c := &f.Change
-		one := flowJSON{Family: f.Family, From: f.From, Moved: c.Moved, Design: f.Design.String(), Nodes: compacted(f.Nodes), Trace: review.PacketFlags(f.Example.Packet)}
+		one := flowJSON{Family: f.Family, From: f.From, Moved: c.Moved, Workloads: c.Workloads, Waits: c.Waits, Design: f.Design.String(), Nodes: compacted(f.Nodes), Trace: traceFlags(f)}
 		for j := range f.To {
 			one.To = append(one.To, f.To[j].String())
 		}

@@ -126,7 +126,7 @@ func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 		d := page.NodeData{Name: name, Programs: programs, Here: r.is.PodsOn(name), Pods: r.is.Pods(), Interface: trace.PodInterface(&programs.IPv4.Node)}
 		var merged flow.Merger
 		for _, p := range ir.Present(programs) {
-			services, err := flow.Reach(ctx, flow.Network{Here: d.Here, Pods: d.Pods}, p)
+			services, err := flow.Reach(ctx, flow.Network{Here: d.Here, Pods: d.Pods, Shown: r.is.StandIns.Shown}, p)
 			if err != nil {
 				return err
 			}

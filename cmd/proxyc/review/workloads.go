@@ -1,0 +1,129 @@
+package review
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/proxyc/proxyc/compiler/assume"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Workloads are the workloads of an Input, by what Services need of them. It is safe for concurrent use.
+type Workloads struct {
+	*Input
+	everywhere func() map[netip.Addr][]string // by address of an endpoint, except those of Nodes, which many share
+	selected   func() assume.Workloads
+}
+
+// Workloads returns the workloads of the Input, which may not change afterwards.
+func (j *Input) Workloads() *Workloads {
+	w := &Workloads{Input: j}
+	w.everywhere = sync.OnceValue(func() map[netip.Addr][]string {
+		all := map[netip.Addr][]string{}
+		for _, slice := range j.Snapshot.Document().Slices {
+			w.add(all, slice)
+		}
+		for _, n := range j.Snapshot.Nodes() {
+			for _, text := range n.Addresses {
+				if a, err := netip.ParseAddr(text.Address); err == nil {
+					delete(all, a)
+				}
+			}
+		}
+		return all
+	})
+	w.selected = sync.OnceValue(func() assume.Workloads { return assume.NewWorkloads(j.Snapshot.Workloads()) })
+	return w
+}
+
+// Endpoints returns the addresses behind a Service, each with the workloads that it belongs to:
+// NAMESPACE/NAME, none if the input does not state it. An address in slices of several Services
+// belongs to the workloads of all of them.
+func (w *Workloads) Endpoints(service ir.Name) map[netip.Addr][]string {
+	all := map[netip.Addr][]string{}
+	for _, slice := range w.Snapshot.Slices(service) {
+		w.add(all, slice)
+	}
+	for a := range all {
+		if of := w.everywhere()[a]; len(of) > 0 {
+			all[a] = of
+		}
+	}
+	return all
+}
+
+// add adds the addresses of a slice.
+func (w *Workloads) add(to map[netip.Addr][]string, slice *snapshot.EndpointSlice) {
+	object := strings.TrimPrefix(slice.Object, snapshot.AssumedFrom)
+	for i := range slice.Endpoints {
+		e := &slice.Endpoints[i]
+		if !e.Addr.IsValid() {
+			continue
+		}
+		of := ""
+		switch pod := (ir.Name{Namespace: slice.Name.Namespace, Name: e.Pod}); {
+		case slice.Assumed() && !strings.HasPrefix(object, "EndpointSlice "):
+			of = w.workload(object)
+		case e.Pod != "":
+			of = w.workload(snapshot.ObjectName("Pod", pod))
+		}
+		switch all := to[e.Addr]; {
+		case of != "" && !slices.Contains(all, of):
+			to[e.Addr] = append(all, of)
+		case all == nil:
+			to[e.Addr] = nil
+		}
+	}
+}
+
+// made matches what controllers append to the name of an object for those that they make from it. Pods
+// have random letters after the hash of a ReplicaSet or the time of a Job, or they have a number.
+var made = map[string]*regexp.Regexp{
+	"Pod":        regexp.MustCompile(`(-(` + letter + `{6,10}|\d{8,}))?-` + letter + `{5}$|-\d+$`),
+	"ReplicaSet": regexp.MustCompile(`-` + letter + `{1,10}$`),
+	"Job":        regexp.MustCompile(`-\d{8,}$`),
+}
+
+// letter matches the letters of k8s.io/apimachinery/pkg/util/rand.
+const letter = `[bcdfghjklmnpqrstvwxz2456789]`
+
+// workload returns the workload that an object belongs to, as NAMESPACE/NAME. The name decides only
+// if the input does not state the owner.
+func (w *Workloads) workload(object string) string {
+	const owners = 3 // at most
+	known := w.Snapshot.Workload(object)
+	for range owners {
+		if known != nil && known.Owner != "" {
+			object = known.Owner
+			known = w.Snapshot.Workload(object)
+		}
+	}
+	kind, name, _ := strings.Cut(object, " ")
+	if known != nil && kind != "ReplicaSet" && kind != "Job" {
+		return name
+	}
+	if suffix := made[kind]; suffix != nil {
+		name = suffix.ReplaceAllString(name, "")
+	}
+	return name
+}
+
+// Paused returns a workload without pods that a Service selects; "" for none. It considers only
+// Services that the API server has not seen: those of others have EndpointSlices.
+func (w *Workloads) Paused(service ir.Name) string {
+	svc := w.Snapshot.Service(service)
+	if svc == nil || !w.Pending(service) {
+		return ""
+	}
+	all := w.selected()
+	for _, one := range all.Select(service.Namespace, w.Reader.Written()[svc.Object].Selector) {
+		if one.Pods == 0 {
+			return one.Object
+		}
+	}
+	return ""
+}
