@@ -144,6 +144,9 @@ type Result struct {
 	// Busy is the number of objects that the kernel still uses, so that they could not be removed. They
 	// have no effect, and a later Commit removes them.
 	Busy ir.PerFamily[int]
+	// Stuck are the objects that no Service needs, and that this or an earlier Commit could not remove.
+	// Clients still reach them. Later Commits retry.
+	Stuck []Stuck
 	// Tables count the rules of dataplanes that have them in tables.
 	Tables []TableCount
 	// Failed are the families whose rules caused the error. It is empty if both did,
@@ -167,6 +170,21 @@ type Refusal struct {
 	Reason  error // the kernel's
 }
 
+// Stuck is an object that the kernel refuses to remove.
+type Stuck struct {
+	Object  string
+	Service ir.Name // that needed it; zero if unknown
+	Reason  error
+}
+
+func (s *Stuck) Error() string {
+	of := s.Object
+	if s.Service != (ir.Name{}) {
+		of += " of Service " + s.Service.String()
+	}
+	return of + ": the kernel does not remove it: " + s.Reason.Error()
+}
+
 // Refusals are the Services that a commit skips, with the first reason of each.
 type Refusals map[ir.Name]error
 
@@ -185,11 +203,14 @@ func (r Refusals) List() (all []Refusal) {
 	return all
 }
 
-// Error joins the Refusals into one error; nil if there are none.
+// Error joins the Refusals and stuck objects into one error; nil if there are none.
 func (r *Result) Error() error {
 	var errs []error
 	for _, one := range r.Refused {
 		errs = append(errs, fmt.Errorf("%s: the kernel refuses its rules: %w", "Service "+one.Service.String(), one.Reason))
+	}
+	for i := range r.Stuck {
+		errs = append(errs, &r.Stuck[i])
 	}
 	return errors.Join(errs...)
 }

@@ -21,7 +21,7 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	}
 	if err := Converge(ctx, d, want, plan, func(p Plan) ([]Refusal, error) {
 		result, err := d.Commit(ctx, p)
-		done.Refused = append(done.Refused, result.Refused...)
+		done.Refused, done.Stuck = append(done.Refused, result.Refused...), result.Stuck
 		return result.Refused, err
 	}); err != nil {
 		return plan, done, err
@@ -30,7 +30,11 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	if err := d.Read(ctx, want); err != nil {
 		return plan, done, readBack(err)
 	}
-	if rest := d.Plan(want); !rest.Empty() {
+	rest := d.Plan(want)
+	if len(done.Stuck) > 0 {
+		return plan, done, nil // its removal is still planned; the result contains the reason
+	}
+	if !rest.Empty() {
 		_, total := Summary(rest)
 		return plan, done, fmt.Errorf("the node does not match the committed rules (%s missing): another program changes them", total)
 	}

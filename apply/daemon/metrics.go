@@ -153,7 +153,7 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 	m.Operations.Of(apply.Change).Add(float64(s.Done.Operations.Changed))
 	m.Operations.Of(apply.Remove).Add(float64(s.Done.Operations.Removed))
 	m.DriftRepairs.Add(float64(s.Done.Drift.Total()))
-	m.Quarantined.Set(float64(len(s.Done.Refused)))
+	m.Quarantined.Set(float64(len(s.Done.Refused) + len(s.Done.Stuck)))
 	c.countTables(s.Done.Commits)
 	c.countBusy(s.Done.Commits)
 	for _, f := range ir.Families() {

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/proofs"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/serve"
@@ -20,9 +21,10 @@ type observer struct {
 	proofs   *proofs.Proofs
 	log      *slog.Logger
 
-	followed bool      // a sync of compiled objects succeeded: later ones apply changes
-	requests uint64    // for a sync, in the last State
-	waiting  time.Time // in the last State
+	followed bool            // a sync of compiled objects succeeded: later ones apply changes
+	requests uint64          // for a sync, in the last State
+	waiting  time.Time       // in the last State
+	stuck    map[string]bool // objects after the last sync
 }
 
 // report records the state of the Reconciler.
@@ -78,11 +80,28 @@ func (o *observer) logSync(s *reconcile.Sync) {
 	for _, r := range s.Done.RefusedNow {
 		o.log.Error("the kernel refuses the rules of a Service: it is quarantined until it changes or the next full sync", "service", r.Service.String(), "err", r.Reason)
 	}
+	o.logStuck(s.Done.Stuck)
 	say := o.log.Debug
 	if s.Done.Operations.Total() > 0 && s.Kind == reconcile.Full && s.Done.Drift.Total() == 0 {
 		say = o.log.Info
 	}
 	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
+}
+
+// logStuck logs new stuck objects, and those that no longer are.
+func (o *observer) logStuck(stuck []apply.Stuck) {
+	now := map[string]bool{}
+	for i, s := range stuck {
+		if now[s.Object] = true; !o.stuck[s.Object] {
+			o.log.Error("clients reach a removed object: the removal is retried", "err", &stuck[i])
+		}
+	}
+	for object := range o.stuck {
+		if !now[object] {
+			o.log.Info("a stuck object was removed", "object", object)
+		}
+	}
+	o.stuck = now
 }
 
 // maxRemoved is how many frontends a start may remove before logRemoved warns, if others remain.

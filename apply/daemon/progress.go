@@ -44,9 +44,12 @@ func (p *progress) add(sync *reconcile.Sync) {
 	if st.Operations.Total() > 0 {
 		st.LastChange = &status.LastChange{At: st.LastSync, Kind: st.LastKind, Operations: st.Operations}
 	}
-	st.Quarantined = nil
+	st.Quarantined, st.Stuck = nil, nil
 	for _, r := range sync.Done.Refused {
 		st.Quarantined = append(st.Quarantined, status.Refused{Service: r.Service.String(), Reason: r.Reason.Error()})
+	}
+	for i := range sync.Done.Stuck {
+		st.Stuck = append(st.Stuck, sync.Done.Stuck[i].Error())
 	}
 }
 

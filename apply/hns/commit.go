@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -37,14 +38,16 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	case p.state != nil && p.state != d.state:
 		d.state = p.state.merged(d.state, p.without)
 	}
-	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}}
+	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}, open: map[key]bool{}}
+	c.before = sync.OnceValue(func() *desired { return newDesired(d.applied.Programs(), &c.s.network, c.s.can) })
 	err := c.run()
-	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy, Balancers: c.failures}
+	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy, Balancers: c.failures, Stuck: c.stuckBalancers()}
 	if err != nil || len(c.refusals) > 0 {
 		d.state, d.desired = nil, nil
 		return result, err
 	}
 	d.applied.Take(p.desired)
+	d.forgetRemoved()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.absent = c.absent()
@@ -59,8 +62,12 @@ type commit struct {
 	s        *state
 	w        *desired
 	refusals apply.Refusals
-	busy     ir.PerFamily[int]
+	busy     ir.PerFamily[int] // endpoints
 	failures []apply.BalancerFailure
+	before   func() *desired // desired state before this commit; it lowers all Services, once
+	open     map[key]bool    // removed load balancers whose replacements do not exist yet
+	skipped  bool            // the context ended before some steps
+	rejected bool            // HNS rejected the removal of an unneeded load balancer
 }
 
 // refuse records a rejected Service. Other errors end the commit.
@@ -76,38 +83,53 @@ func (c *commit) run() error {
 	if err := c.prepare(); err != nil {
 		return err
 	}
-	if err := each(c, c.p.removals, c.removeBalancer); err != nil {
+	if err := each(c, c.p.removals, nil, c.removeBalancer); err != nil {
 		return err
 	}
-	if err := each(c, c.p.replaced, c.replaceEndpoint); err != nil {
+	if err := each(c, c.p.replaced, c.freed, c.replaceEndpoint); err != nil {
 		return err
 	}
-	if err := each(c, c.p.added, c.addEndpoint); err != nil {
+	if err := each(c, c.p.added, func(*need) bool { return len(c.open) > 0 }, c.addEndpoint); err != nil {
 		return err
 	}
-	if err := each(c, c.p.changes, c.changeBalancer); err != nil {
+	if err := each(c, c.p.changes, nil, c.changeBalancer); err != nil {
 		return err
 	}
-	if err := each(c, c.p.news, c.addBalancer); err != nil {
+	if err := each(c, c.p.news, func(n change) bool { return c.open[n.key] }, c.addBalancer); err != nil {
 		return err
 	}
-	if err := each(c, c.p.unused, c.removeEndpoint); err != nil {
+	if err := each(c, c.p.unused, nil, c.removeEndpoint); err != nil {
 		return err
+	}
+	if c.skipped {
+		return c.ctx.Err()
 	}
 	return c.removeStale()
 }
 
-// each executes steps in order, until one fails or the context ends.
-func each[T any](c *commit, steps []T, do func(T) error) error {
+// each executes steps in order, until one fails. After the end of the context it executes only steps
+// that complete the replacement of a removed load balancer.
+func each[T any](c *commit, steps []T, completes func(T) bool, do func(T) error) error {
 	for _, step := range steps {
-		if err := c.ctx.Err(); err != nil {
-			return err
+		if c.ctx.Err() != nil && (completes == nil || !completes(step)) {
+			c.skipped = true
+			continue
 		}
 		if err := do(step); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// freed reports whether an endpoint can be replaced for removed load balancers: no other one uses it.
+func (c *commit) freed(r replacement) bool {
+	for _, l := range c.s.balancers {
+		if slices.ContainsFunc(l.HostComputeEndpoints, func(id string) bool { return strings.EqualFold(id, r.have.ID) }) {
+			return false
+		}
+	}
+	return len(c.open) > 0
 }
 
 // prepare checks for objects that may have been added since the last read: remote subnets, which
@@ -203,20 +225,23 @@ func deleteTwice(remove func(string) error, id string) error {
 }
 
 func (c *commit) removeBalancer(r removal) error {
+	replaced := r.service != (ir.Name{})
 	err := c.deleteBalancer(r.key, r.have)
-	if err != nil && r.service != (ir.Name{}) {
+	if err != nil && replaced {
 		return c.refuse(r.service, fmt.Errorf("its %s cannot be removed: %w", r.object(), err))
 	}
 	if err != nil && !isRejected(err) {
 		return err
+	}
+	if replaced {
+		c.open[r.key] = true
 	}
 	if have := c.s.balancers[r.key]; have != nil && have.ID == r.have.ID {
 		delete(c.s.balancers, r.key)
 	}
 	c.s.obsoleteBalancers = slices.DeleteFunc(c.s.obsoleteBalancers, func(l *LoadBalancer) bool { return l.ID == r.have.ID })
 	if err != nil {
-		c.o.Log.Warn("HNS does not remove an unused object", "object", r.object(), "id", r.have.ID, "err", err)
-		*c.busy.At(r.family)++
+		c.rejected = true
 		c.s.obsoleteBalancers = append(c.s.obsoleteBalancers, r.have)
 	}
 	return nil
@@ -300,6 +325,7 @@ func (c *commit) changeBalancer(ch change) error {
 }
 
 func (c *commit) addBalancer(ch change) error {
+	defer delete(c.open, ch.key)
 	if c.refusals[ch.claim.service] != nil {
 		return nil
 	}
@@ -344,9 +370,9 @@ func (c *commit) removeEndpoint(e *Endpoint) error {
 	return nil
 }
 
-// removeStale retries removals that failed in earlier commits.
+// removeStale retries removals that failed in earlier commits, unless one fails.
 func (c *commit) removeStale() error {
-	if c.p.desired.Full || c.busy != (ir.PerFamily[int]{}) {
+	if c.p.desired.Full || c.rejected || c.busy != (ir.PerFamily[int]{}) {
 		return nil
 	}
 	for _, l := range slices.Clone(c.s.obsoleteBalancers[:min(maxStaleRetries, len(c.s.obsoleteBalancers))]) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
-	rules "github.com/proxyc/proxyc/render/hns"
 )
 
 // Dataplane is the Host Networking Service of one node.
@@ -25,8 +24,8 @@ type Dataplane struct {
 	state   *state                   // nil if unknown
 	desired *desired                 // desired content of state
 	applied apply.Applied
-	commits atomic.Uint64         // incremented when a commit starts and when it ends
-	stuck   map[string]rules.Kind // load balancers whose removal failed, by id
+	commits atomic.Uint64     // incremented when a commit starts and when it ends
+	stuck   map[string]*stuck // load balancers that HNS refused to remove, by id
 
 	mu     sync.Mutex              // protects absent
 	absent map[netip.Addr]struct{} // required pods of this node without an endpoint in HNS
@@ -66,7 +65,7 @@ func New(host Host, o Options) (*Dataplane, error) {
 	if o.Tick == nil {
 		o.Tick = time.After
 	}
-	d := &Dataplane{host: host, o: o, stuck: map[string]rules.Kind{}}
+	d := &Dataplane{host: host, o: o, stuck: map[string]*stuck{}}
 	if _, err := d.features(); errors.Is(err, errTooOld) {
 		return nil, err
 	}

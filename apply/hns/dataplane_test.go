@@ -305,12 +305,83 @@ func TestStuckLoadBalancer(t *testing.T) {
 	if refused, ok := m.settle(now, next, true); !ok || len(refused) > 0 {
 		t.Fatalf("%v, refused %v", ok, refused)
 	}
+	want := []string{"load balancer 10.96.0.12:80/tcp of Service ns/s001: the kernel does not remove it: "}
+	check := func(step string, want ...string) {
+		t.Helper()
+		if len(m.stuck) != len(want) || len(want) == 1 && !strings.HasPrefix(m.stuck[0], want[0]) {
+			t.Errorf("%s: stuck %q, want %q", step, m.stuck, want)
+		}
+	}
+	check("a deletion", want...)
+	m.settle(next, next, true)
+	check("a retry", want...)
+	if _, ok := m.settle(ir.Programs{}, next, false); !ok {
+		t.Fatal("after a read")
+	}
+	check("after a read", want...)
+	plan, err := m.Compare(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rest, _ := plan.Without(map[string]bool{"load balancer 10.96.0.12:80/tcp": true}); !rest.Empty() {
+		t.Errorf("a comparison finds %v", slices.Collect(rest.Operations))
+	} else if _, err := m.commit(rest); err != nil {
+		t.Fatal(err)
+	}
+	check("after a comparison", want...)
 	now = next
 	m.Stick(stuck, false)
 	w[2] = &service{local: []int{3}}
 	next = w.programs(false)
 	m.settle(now, next, true)
 	m.check(w, "after the deletion worked")
+	check("after the deletion worked")
+}
+
+// A shutdown during the replacement of load balancers leaves none of them removed.
+func TestEndDuringReplacement(t *testing.T) {
+	for n := 1; ; n++ {
+		m := newMachine(t, server2022, false)
+		w := world{}
+		for i := range 3 {
+			w[i] = &service{local: []int{1}, remote: []int{i}, kinds: []ir.Kind{ir.NodePort}, noOptimize: true}
+		}
+		now := w.programs(false)
+		m.settle(ir.Programs{}, now, false)
+		for i := range 3 {
+			w[i] = &service{local: []int{1}, remote: []int{i, i + 3}, kinds: []ir.Kind{ir.NodePort}, noOptimize: true}
+		}
+		next := w.programs(false)
+		var changes ir.Changes
+		for f, p := range ir.Present(next) {
+			*changes.At(f) = ir.Diff(now.Of(f), p)
+		}
+		before := len(m.LoadBalancers())
+		ctx, end := context.WithCancel(context.Background())
+		calls := 0
+		m.Before = func(hnstest.Call) uint32 {
+			if calls++; calls == n {
+				end()
+			}
+			return 0
+		}
+		_, err := m.Commit(ctx, m.PlanChanges(m.Applied().From(changes)))
+		m.Before = nil
+		end()
+		if got := len(m.LoadBalancers()); got != before {
+			t.Errorf("the end at call %d leaves %d load balancers of %d", n, got, before)
+		}
+		if refused, ok := m.settle(ir.Programs{}, next, false); !ok || len(refused) > 0 {
+			t.Fatalf("call %d: %v, refused %v", n, ok, refused)
+		}
+		m.check(w, fmt.Sprintf("call %d", n))
+		if calls < n {
+			if err != nil {
+				t.Error(err)
+			}
+			break
+		}
+	}
 }
 
 // Failed calls about load balancers are counted by their call, the kind of the load balancer, and

@@ -2,8 +2,12 @@ package hns
 
 import (
 	"errors"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/hns"
 )
 
@@ -12,39 +16,68 @@ func (c *commit) failed(verb apply.Verb, k key, kind rules.Kind, err error) {
 	c.failures = append(c.failures, apply.BalancerFailure{Verb: verb, Family: k.family, Type: typeLabels[kind], Cause: cause(err)})
 }
 
-// deleteBalancer deletes a load balancer. If HNS rejects this, it records the failure and the kind
-// for later attempts: HNS does not store the kind, and the Service may be unknown by then.
+// stuck is a load balancer that HNS refuses to remove. HNS stores neither the Service nor the kind,
+// which are unknown to later commits.
+type stuck struct {
+	service ir.Name
+	kind    rules.Kind
+	reason  error
+}
+
+// deleteBalancer deletes a load balancer, and records a failure.
 func (c *commit) deleteBalancer(k key, have *LoadBalancer) error {
 	err := c.delete(c.host.DeleteLoadBalancer, have.ID)
 	if _, ok := errors.AsType[*Error](err); !ok {
-		delete(c.stuck, have.ID)
 		return err
 	}
-	kind, known := c.stuck[have.ID]
-	if !known {
-		kind = c.kindOf(k, have)
-		c.stuck[have.ID] = kind
+	known := c.stuck[have.ID]
+	if known == nil {
+		known = c.describe(k, have)
 	}
-	c.failed(apply.Remove, k, kind, err)
+	known.reason = err
+	if isRejected(err) { // otherwise HNS is unreachable
+		c.stuck[have.ID] = known
+	}
+	c.failed(apply.Remove, k, known.kind, err)
 	return err
 }
 
-// kindOf returns the kind of an existing load balancer: that of the Service that requires it, or
-// required it before this commit. If no Service did, an external IP stands for all external
-// addresses. It lowers all Services, and is called only for the first failure of a load balancer.
-func (c *commit) kindOf(k key, l *LoadBalancer) rules.Kind {
-	for _, w := range []*desired{c.w, newDesired(c.applied.Programs(), &c.s.network, c.s.can)} {
-		if claims := w.balancers[k]; len(claims) > 0 {
-			return claims[0].Kind
-		}
+// describe returns the kind of an existing load balancer and its Service: the one that requires it,
+// or required it before this commit. If no Service did, an external IP stands for all external
+// addresses.
+func (c *commit) describe(k key, l *LoadBalancer) *stuck {
+	claims := c.w.balancers[k]
+	if len(claims) == 0 {
+		claims = c.before().balancers[k]
 	}
 	switch {
+	case len(claims) > 0:
+		return &stuck{service: claims[0].service, kind: claims[0].Kind}
 	case k.match.IsNodePort():
-		return rules.NodePort
+		return &stuck{kind: rules.NodePort}
 	case l.PortMappings[0].Flags&rules.VipExternalIP != 0:
-		return rules.ExternalIP
+		return &stuck{kind: rules.ExternalIP}
 	}
-	return rules.ClusterIP
+	return &stuck{kind: rules.ClusterIP}
+}
+
+// stuckBalancers returns the load balancers that no Service needs and that HNS did not remove.
+func (c *commit) stuckBalancers() (all []apply.Stuck) {
+	for _, l := range c.s.obsoleteBalancers {
+		if s := c.stuck[l.ID]; s != nil {
+			k, _ := keyOf(l)
+			all = append(all, apply.Stuck{Object: k.object(), Service: s.service, Reason: s.reason})
+		}
+	}
+	slices.SortFunc(all, func(a, b apply.Stuck) int { return strings.Compare(a.Object, b.Object) })
+	return all
+}
+
+// forgetRemoved forgets stuck load balancers that no longer exist.
+func (d *Dataplane) forgetRemoved() {
+	maps.DeleteFunc(d.stuck, func(id string, _ *stuck) bool {
+		return !slices.ContainsFunc(d.state.obsoleteBalancers, func(l *LoadBalancer) bool { return l.ID == id })
+	})
 }
 
 // typeLabels are kube-proxy's names of the kinds in metrics.

@@ -105,6 +105,16 @@ func (s *state) merged(known *state, changed map[string]bool) *state {
 			delete(s.balancers, k)
 		}
 	}
+	in := func(l *LoadBalancer) bool {
+		k, _ := keyOf(l)
+		return changed[k.object()]
+	}
+	s.obsoleteBalancers = slices.DeleteFunc(s.obsoleteBalancers, in)
+	for _, l := range known.obsoleteBalancers {
+		if in(l) {
+			s.obsoleteBalancers = append(s.obsoleteBalancers, l)
+		}
+	}
 	for a, e := range known.byAddr {
 		if changed[endpointObject(a)] {
 			s.byAddr[a], s.byID[e.ID] = e, e

@@ -33,6 +33,7 @@ type machine struct {
 	overlay  bool     // with direct server return, as recommended for overlays
 	noMAC    bool     // no interface has the node's address
 	failures []string // of all commits
+	stuck    []string // after the last commit
 }
 
 // newMachine returns a host with some pods, and objects of another program.
@@ -291,6 +292,10 @@ func (m *machine) commit(p apply.Plan) (apply.Result, error) {
 	m.t.Helper()
 	planned := slices.Collect(p.Differences)
 	result, err := m.Commit(context.Background(), p)
+	m.stuck = nil
+	for i := range result.Stuck {
+		m.stuck = append(m.stuck, result.Stuck[i].Error())
+	}
 	for _, f := range result.Balancers {
 		m.failures = append(m.failures, strings.Join([]string{f.Verb.String(), f.Family.String(), f.Type, f.Cause}, " "))
 	}

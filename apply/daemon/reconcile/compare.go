@@ -16,7 +16,7 @@ import (
 type comparison struct {
 	began  time.Time
 	doubts uint64          // number of doubts when it began
-	wrote  map[string]bool // objects that Changes wrote since it began
+	wrote  map[string]bool // objects that Changes wrote since it began, and stuck ones
 
 	plan     apply.Plan   // difference from the kernel's content to the applied Programs
 	err      error        // of the reading
@@ -27,7 +27,7 @@ type comparison struct {
 // compare begins to read the kernel. Changes do not wait for it, since reading the rules of a whole
 // cluster takes long.
 func (r *Reconciler) compare(ctx context.Context, doubts uint64) {
-	c := &comparison{began: r.Now(), doubts: doubts, wrote: map[string]bool{}}
+	c := &comparison{began: r.Now(), doubts: doubts, wrote: r.stuckObjects()}
 	running := make(chan *comparison, 1)
 	r.comparison, r.running = c, running
 	go func() {

@@ -108,11 +108,24 @@ func (k *kernel) Commit(ctx context.Context, p apply.Plan) (result apply.Result,
 		}
 		switch port := plan.want[op.Service]; port {
 		case 0:
-			delete(after, op.Service)
+			if k.chance(4) {
+				k.stuck[op.Service] = true
+			} else {
+				delete(after, op.Service)
+			}
 		case 666:
 			result.Refused = append(result.Refused, apply.Refusal{Service: op.Service, Reason: errors.New("no")})
 		default:
 			after[op.Service] = port
+			delete(k.stuck, op.Service)
+		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(k.stuck), ir.Name.Compare) {
+		if k.chance(2) {
+			result.Stuck = append(result.Stuck, apply.Stuck{Object: name.String(), Reason: errors.New("no")})
+		} else {
+			delete(after, name)
+			delete(k.stuck, name)
 		}
 	}
 	switch {
@@ -303,7 +316,7 @@ func TestHistories(t *testing.T) {
 
 func play(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
-	k := &kernel{fake: fake{rules: rules{}}, r: r, faulty: true, strict: seed%2 == 0, full: 20 * time.Second, began: time.Now()}
+	k := &kernel{fake: fake{rules: rules{}, stuck: map[ir.Name]bool{}}, r: r, faulty: true, strict: seed%2 == 0, full: 20 * time.Second, began: time.Now()}
 	if seed%4 < 2 {
 		k.full = time.Hour // nothing but the doubts leads to a comparison
 	}

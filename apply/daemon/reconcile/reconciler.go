@@ -31,6 +31,7 @@ type Done struct {
 	Operations apply.Count
 	Removed    []ir.Match      // frontends
 	Refused    []apply.Refusal // quarantined Services, which the kernel refuses
+	Stuck      []apply.Stuck   // objects that the kernel does not remove
 	// Commits were made one after the other. There are several if the kernel refused something.
 	Commits    []Commit
 	RefusedNow []apply.Refusal // refused in this sync
@@ -189,13 +190,30 @@ func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 		r.next.applying.fail(&r.Schedule, s.Ended)
 		return
 	}
+	s.Done.Stuck = r.stuck
 	r.state.Known, r.state.Refused = true, s.Done.Refused
 	r.next.applying = retry{}
+	defer r.settleStuck(s.Ended)
 	if doubts != nil {
 		r.next.comparing, r.next.compared = retry{}, s.Ended
 		r.state.clear(*doubts, s.Ended)
 	}
 	r.state.apply(version, s.Ended)
+}
+
+// settleStuck schedules the next removal of stuck objects.
+func (r *Reconciler) settleStuck(now time.Time) {
+	was := len(r.state.Stuck)
+	r.state.Stuck = r.stuck
+	switch {
+	case len(r.stuck) == 0:
+		r.next.removing = retry{}
+		if was > 0 { // comparisons excluded the objects
+			r.state.doubt(now)
+		}
+	case !now.Before(r.next.removing.at):
+		r.next.removing.fail(&r.Schedule, now)
+	}
 }
 
 // end reports a sync.

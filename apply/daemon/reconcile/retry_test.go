@@ -243,3 +243,49 @@ func TestChangeTakenBeforeItsEvent(t *testing.T) {
 		}
 	})
 }
+
+// An object that the kernel does not remove keeps the node unready. Its removal is retried at growing
+// distances, other changes are applied, and comparisons do not mistake it for a foreign change.
+func TestReconcilerStuck(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 777), svc("b", 1))
+		w.pass(time.Minute)
+		synced, drift, unready := w.Synced, 0, 0
+		w.Synced = func(s *Sync) {
+			drift += s.Done.Drift.Total()
+			synced(s)
+		}
+		w.Report = func(st State) {
+			if w.state = st; st.NotReady() != "" {
+				unready++
+			} else if w.dataplane.rules[svc("a", 0).Name] != 0 && st.Applied > 2 {
+				t.Error("ready, and clients reach a removed Service")
+			}
+		}
+		w.log = nil
+		w.dataplane.sticks = true
+		w.want(svc("b", 1))
+		w.pass(10 * time.Second)
+		w.logged("1m0s change", "1m1s change", "1m3s change", "1m7s change")
+		if want := "clients reach 1 removed objects: ns/a of Service ns/a: the kernel does not remove it: no"; w.state.NotReady() != want {
+			t.Errorf("stuck: %q, want %q", w.state.NotReady(), want)
+		}
+		w.drift <- struct{}{}
+		w.pass(2 * time.Hour)
+		w.want(svc("b", 2))
+		w.pass(time.Second)
+		w.drift <- struct{}{}
+		w.pass(time.Minute)
+		if got := named(w.dataplane.rules)["b"]; got != 2 || drift != 0 || len(w.state.Stuck) != 1 {
+			t.Errorf("another Service has port %d, drift %d, stuck %v", got, drift, w.state.Stuck)
+		}
+		w.dataplane.sticks = false
+		w.pass(31 * time.Second)
+		if diff := cmp.Diff(map[string]uint16{"b": 2}, named(w.dataplane.rules)); diff != "" || w.state.NotReady() != "" || drift != 0 {
+			t.Errorf("afterwards: %q, drift %d, rules (-want +got):\n%s", w.state.NotReady(), drift, diff)
+		}
+		w.log = nil
+		w.pass(50 * time.Minute)
+		w.logged()
+	})
+}

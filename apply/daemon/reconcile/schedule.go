@@ -54,6 +54,7 @@ type timing struct {
 	compared  time.Time // end of the last successful Replace or Compare
 	applying  retry     // of Replaces
 	comparing retry     // of comparisons
+	removing  retry     // of removals of stuck objects
 	replace   bool      // a repair is not possible concurrently with Changes
 }
 
@@ -71,7 +72,11 @@ func (t *timing) due(s *Schedule, state *State, running bool) (time.Time, bool) 
 	case state.Doubts != state.Cleared:
 		return later(earliest, t.comparing.at), true
 	}
-	return t.compared.Add(s.Full), true
+	next := t.compared.Add(s.Full)
+	if at := later(earliest, t.removing.at); len(state.Stuck) > 0 && at.Before(next) {
+		return at, true // of a Change without changes
+	}
+	return next, true
 }
 
 // comparisonDue reports whether a sync at a time has to read the kernel.

@@ -22,7 +22,8 @@ type Writer struct {
 
 	known      bool // the kernel's content is what the Dataplane last applied
 	refused    map[ir.Name]refusal
-	comparison *comparison // the concurrent reading; nil if there is none, or its result is obsolete
+	stuck      []apply.Stuck // after the last commit
+	comparison *comparison   // the concurrent reading; nil if there is none, or its result is obsolete
 }
 
 // refusal is a quarantined Service with its desired version.
@@ -44,7 +45,11 @@ func (w *Writer) Replace(ctx context.Context, programs ir.Programs) (done Done, 
 		return done, err
 	}
 	if known {
-		done.recordDrift(w.Dataplane.Plan(expected), apply.ChangedBy(w.Dataplane))
+		plan := w.Dataplane.Plan(expected)
+		if rest, ok := plan.Without(w.stuckObjects()); ok {
+			plan = rest
+		}
+		done.recordDrift(plan, apply.ChangedBy(w.Dataplane))
 	}
 	w.refused = nil
 	err = w.converge(ctx, programs, &done)
@@ -130,12 +135,24 @@ func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]app
 	}
 	result, err := w.Dataplane.Commit(ctx, plan)
 	w.known = err == nil && len(result.Refused) == 0
+	if w.known {
+		w.stuck = result.Stuck
+	}
 	done.recordCommit(plan, result) // after the commit: naming the operations takes time, and packets need not wait
 	if err != nil {
 		done.RefusedNow = append(done.RefusedNow, result.Refused...)
 		return nil, err
 	}
 	return result.Refused, nil
+}
+
+// stuckObjects returns the objects that the kernel did not remove. They are no foreign change.
+func (w *Writer) stuckObjects() map[string]bool {
+	objects := map[string]bool{}
+	for _, s := range w.stuck {
+		objects[s.Object] = true
+	}
+	return objects
 }
 
 // quarantine excludes refused Services of the programs from further syncs.

@@ -28,6 +28,8 @@ type fake struct {
 	commits, comparisons   int
 	slow                   chan struct{} // a Compare takes until there is one; nil: no time
 	whole                  bool          // its plans cannot be divided
+	sticks                 bool          // port 777 cannot be removed
+	stuck                  map[ir.Name]bool
 
 	found   rules
 	applied apply.Applied
@@ -117,6 +119,7 @@ func (d *fake) Commit(_ context.Context, p apply.Plan) (result apply.Result, err
 		}
 		d.rules[name] = port
 	}
+	d.keepStuck(before, want, &result)
 	switch {
 	case len(result.Refused) > 0:
 	case plan.programs.IPv4 != nil:
@@ -125,6 +128,24 @@ func (d *fake) Commit(_ context.Context, p apply.Plan) (result apply.Result, err
 		d.applied.Change(plan.changes)
 	}
 	return result, nil
+}
+
+// keepStuck keeps removed rules of port 777 while they stick.
+func (d *fake) keepStuck(before, want rules, result *apply.Result) {
+	for name, port := range before {
+		if _, ok := want[name]; !ok && port == 777 {
+			d.stuck[name] = true
+		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(d.stuck), ir.Name.Compare) {
+		if d.sticks {
+			d.rules[name] = 777
+			result.Stuck = append(result.Stuck, apply.Stuck{Object: name.String(), Service: name, Reason: errors.New("no")})
+		} else {
+			delete(d.rules, name)
+			delete(d.stuck, name)
+		}
+	}
 }
 
 func (d *fake) Applied() *apply.Applied                        { return &d.applied }
@@ -208,7 +229,7 @@ func named(r rules) map[string]uint16 {
 }
 
 func newWriter() (*fake, *Writer) {
-	d := &fake{rules: rules{}}
+	d := &fake{rules: rules{}, stuck: map[ir.Name]bool{}}
 	return d, &Writer{Dataplane: d}
 }
 

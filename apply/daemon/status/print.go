@@ -62,6 +62,9 @@ func (st *Status) printSyncs(line func(name, format string, args ...any)) {
 	for _, q := range st.Quarantined {
 		line("quarantined", "Service %s: %s", q.Service, q.Reason)
 	}
+	for _, s := range st.Stuck {
+		line("stuck", "%s", s)
+	}
 }
 
 // printDraining prints what existing connections keep.

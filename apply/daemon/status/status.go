@@ -78,6 +78,8 @@ type Syncs struct {
 	// Operations are those of the last sync.
 	Operations  apply.Count `json:"operations"`
 	Quarantined []Refused   `json:"quarantined,omitempty"`
+	// Stuck are the objects without a Service that the kernel does not remove, with the reasons.
+	Stuck []string `json:"stuck,omitempty"`
 	// LastChange is the last sync with operations; LastSync may be later.
 	LastChange *LastChange `json:"lastChange,omitempty"`
 	LastError  *LastError  `json:"lastError,omitempty"` // stays after a success
@@ -301,7 +303,7 @@ func (st *Status) Healthy() bool {
 // NodeHealthy is Healthy without errors in objects, which their authors have to fix.
 func (st *Status) NodeHealthy() bool {
 	return st.Synced && !st.LastDrift.contested() &&
-		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.Warning() == "" && st.APIServer.healthy() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving+len(st.Quarantined) == 0
+		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.Warning() == "" && st.APIServer.healthy() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving+len(st.Quarantined)+len(st.Stuck) == 0
 }
 
 // healthy reports whether every resource can be read, including optional ones.
