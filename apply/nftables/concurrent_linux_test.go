@@ -212,3 +212,75 @@ func TestReadWithLostMessages(t *testing.T) {
 	}
 	holds(t, "after that", n, want)
 }
+
+// Own commits that change rules during a reading do not hide foreign rules, which are the reason for
+// the reading.
+func TestReadRulesDuringOwnCommits(t *testing.T) {
+	n := newNode(t)
+	if _, err := once(t, n, manyServices()); err != nil {
+		t.Fatal(err)
+	}
+	chain := func(name string) conn.Message {
+		return aboutTable(unix.NFT_MSG_NEWCHAIN, rules.Table, named(unix.NFTA_CHAIN_NAME, name))
+	}
+	rule := func(chain string) conn.Message {
+		m := aboutTable(unix.NFT_MSG_NEWRULE, rules.Table, named(unix.NFTA_RULE_CHAIN, chain))
+		m.Append, m.Create = true, true
+		return m
+	}
+	own := n.other(t) // our commits, which have a connection of their own
+	if err := own.commit(t.Context(), chain("ours"), chain("foreign"), rule("foreign")); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // more than one answer contains
+		filled := []conn.Message{}
+		for range 1000 {
+			filled = append(filled, rule("ours"))
+		}
+		if err := own.commit(t.Context(), filled...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, tries := 0, 0
+	complete, err := n.reader.listRules(t.Context(), ir.IPv4, codec.EncodeTable(rules.Table), func() {
+		found = 0
+		tries++
+	}, func(a codec.Fields) error {
+		switch a.Text(unix.NFTA_RULE_CHAIN) {
+		case "foreign":
+			found++
+		case "ours":
+			if tries > 1 {
+				return nil
+			}
+			tries++
+			n.writer.commits.Add(1)
+			defer n.writer.commits.Add(1)
+			return own.commit(t.Context(), aboutTable(unix.NFT_MSG_DELRULE, rules.Table, named(unix.NFTA_RULE_CHAIN, "ours")))
+		}
+		return nil
+	})
+	if err != nil || !complete || found != 1 || tries != 3 {
+		t.Fatalf("the foreign rule was read %d times after %d tries (complete: %v, %v)", found, tries-1, complete, err)
+	}
+}
+
+// A scrape of the counters does not wait for a reading, and asks for one chain.
+func TestCountersDuringRead(t *testing.T) {
+	n := newNode(t)
+	if _, err := once(t, n, both(func(f ir.Family) *ir.Program {
+		p := nftest.Program(f)
+		p.Node.NodePorts.Rejected = true
+		return p
+	})); err != nil {
+		t.Fatal(err)
+	}
+	n.reader.mu.Lock() // a reading runs
+	defer n.reader.mu.Unlock()
+	requests := 0
+	n.reader.conn.Request = func(_ []conn.Message, do func() error) error { requests++; return do() }
+	got, err := n.Counters().LocalhostRejected(t.Context())
+	if err != nil || len(got) == 0 || requests != 2 {
+		t.Errorf("%v, %v after %d requests, want the counters after 2", got, err, requests)
+	}
+}

@@ -2,12 +2,14 @@ package nftables
 
 import (
 	"context"
+	"errors"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/ir"
+	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
 // Counters implements apply.Counted.
@@ -16,19 +18,17 @@ func (d *Dataplane) Counters() apply.Counters {
 }
 
 // localhostRejected reads the counters of the rules that reject packets to node ports at localhost.
-// It waits until a read in progress ends.
+// It reads only their chain, and waits for at most one request of a read in progress.
 func (r *reader) localhostRejected(ctx context.Context) (all []apply.Rejected, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for _, f := range ir.Families() {
-		packets := map[ir.Protocol]uint64{} // a dump may repeat a rule
-		_, err := r.list(ctx, unix.NFT_MSG_GETRULE, f, func(a codec.Fields) error {
+		packets := map[ir.Protocol]uint64{}
+		_, err := r.listRules(ctx, f, codec.RulesOf(rules.LocalhostChain), func() { clear(packets) }, func(a codec.Fields) error {
 			if _, rule := codec.DecodeRule(a, f); rule.RejectsLocalhost() != 0 {
 				packets[rule.RejectsLocalhost()] = codec.Packets(a)
 			}
 			return nil
 		})
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.ENOENT) { // no table or chain yet
 			return nil, err
 		}
 		for p, n := range packets {

@@ -154,7 +154,12 @@ func (r *reader) readTable(ctx context.Context, f ir.Family, e *expected) (_ *ru
 
 // list lists objects of our table.
 func (r *reader) list(ctx context.Context, typ uint16, f ir.Family, each func(codec.Fields) error) (interrupted bool, err error) {
-	return r.conn.List(ctx, typ, codec.Family(f), codec.EncodeTable(rules.Table), func(a codec.Fields) error {
+	return r.listOf(ctx, typ, f, codec.EncodeTable(rules.Table), each)
+}
+
+// listOf is list for a part of our table.
+func (r *reader) listOf(ctx context.Context, typ uint16, f ir.Family, part []byte, each func(codec.Fields) error) (interrupted bool, err error) {
+	return r.conn.List(ctx, typ, codec.Family(f), part, func(a codec.Fields) error {
 		if a.Text(unix.NFTA_TABLE_NAME) != rules.Table { // the first attribute of all kinds; the kernel may ignore the query
 			return nil
 		}
@@ -351,14 +356,34 @@ func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) (reliable boo
 		return true, err
 	}
 	chains := chainsByName(t)
-	_, err = r.list(ctx, unix.NFT_MSG_GETRULE, t.Family, func(a codec.Fields) error {
+	complete, err := r.listRules(ctx, t.Family, codec.EncodeTable(rules.Table), func() {
+		for _, c := range chains {
+			c.Rules = nil
+		}
+	}, func(a codec.Fields) error {
 		name, rule := codec.DecodeRule(a, t.Family)
 		if c := chains[name]; c != nil {
 			c.Rules = append(c.Rules, rule)
 		}
 		return nil
 	})
-	return reliable, err
+	return reliable && complete, err
+}
+
+// listRules lists the rules of a part of our table. The kernel continues at the number of rules of
+// the part that it has returned. If our own commits change rules meanwhile, it may omit foreign ones,
+// so restart is called and the list repeated. Changes of foreign tables do not matter, and readOnce
+// notices foreign changes of ours.
+func (r *reader) listRules(ctx context.Context, f ir.Family, part []byte, restart func(), each func(codec.Fields) error) (complete bool, err error) {
+	for range maxDumps {
+		restart()
+		commits := r.writer.commits.Load()
+		interrupted, err := r.listOf(ctx, unix.NFT_MSG_GETRULE, f, part, each)
+		if err != nil || !interrupted || r.writer.commits.Load() == commits && commits%2 == 0 {
+			return true, err
+		}
+	}
+	return false, nil
 }
 
 // listChains lists the chains without their rules. The kernel lists the chains of all tables, and

@@ -131,6 +131,9 @@ func localhostRules(node *ir.Node, family ir.Family) (rules []Rule) {
 	return rules
 }
 
+// LocalhostChain is the chain with the rules for which RejectsLocalhost returns a protocol.
+const LocalhostChain = chainServiceEndpoints
+
 // RejectsLocalhost returns the protocol of a rule that rejects node ports at loopback
 // addresses, or 0.
 func (r *Rule) RejectsLocalhost() (p ir.Protocol) {
