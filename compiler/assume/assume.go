@@ -345,7 +345,7 @@ type cluster struct {
 // assume adds an EndpointSlice for each family of a Service and workload that it selects.
 func (c *cluster) assume(svc *snapshot.Service, w *manifest.Written) {
 	for _, load := range c.workloads.Select(svc.Name.Namespace, w.Selector) {
-		for _, slice := range c.slicesOf(svc, portsOf(svc, w, load), load, span{0, c.number(load)}, w.Selector) {
+		for _, slice := range c.slicesOf(svc, PortsOf(svc, w, load), load, span{0, c.number(load)}, w.Selector) {
 			c.snap.SetSlice(slice)
 		}
 	}
@@ -449,9 +449,9 @@ func (c *cluster) addrOf(load *snapshot.Workload, family ir.Family, i int, node 
 	return c.podAddr(family, fmt.Sprintf("pod %d of %s", i, load.Object), load.Object, i)
 }
 
-// portsOf returns the ports of a Service on the pods of a workload. A named target port that no
+// PortsOf returns the ports of a Service on the pods of a workload. A named target port that no
 // container has is left out, as the EndpointSlice controller does.
-func portsOf(svc *snapshot.Service, w *manifest.Written, load *snapshot.Workload) (out []snapshot.EndpointPort) {
+func PortsOf(svc *snapshot.Service, w *manifest.Written, load *snapshot.Workload) (out []snapshot.EndpointPort) {
 	for i, p := range svc.Ports {
 		target := intstr.FromInt32(p.Port)
 		if i < len(w.TargetPorts) {

@@ -233,7 +233,7 @@ func (a *applied) derive(svc *snapshot.Service) {
 	out = d.secondFamily(out)
 	for _, load := range d.loads {
 		if n := a.missing[load]; n.from < n.to && !a.OnlyReal && (d.anew || a.applies(load)) {
-			ports := portsOf(svc, &d.w, load)
+			ports := PortsOf(svc, &d.w, load)
 			if !d.given && d.w.NoTargets && len(d.have) > 0 {
 				ports = d.have[0].Ports
 			}

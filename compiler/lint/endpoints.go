@@ -67,6 +67,8 @@ func noEndpoints(c *cluster, s *service) {
 		code, path, why = diag.NoEndpointsByHand, "spec.selector", "is not set, and no EndpointSlice exists: "
 	}
 	switch all := total.IPv4 + total.IPv6; {
+	case all == 0 && s.explained:
+		return
 	case all == 0:
 		c.warn(s, code, path, why+"the Service has no endpoint, so connections are rejected")
 		return
@@ -84,7 +86,7 @@ func noEndpoints(c *cluster, s *service) {
 // unservedPorts reports Service ports that no slice lists with the same name and
 // protocol.
 func unservedPorts(c *cluster, s *service) {
-	if !c.judged(s) {
+	if !c.judged(s) || s.explained {
 		return
 	}
 	protocols := map[string][]string{} // by name

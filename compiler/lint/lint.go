@@ -96,6 +96,7 @@ type cluster struct {
 	nodeAddrs  map[netip.Addr]string // name of the Node with the address
 	hasSlices  bool
 	workloads  assume.Workloads        // of manifests
+	customs    assume.Workloads        // other objects that may make pods
 	compared   int                     // comparisons of selectors with workloads
 	servicesIn map[string][]string     // names, by namespace
 	lost       map[ir.Name]bool        // Services with endpoints that were not decoded
@@ -124,15 +125,18 @@ type service struct {
 	written manifest.Written
 	pending bool // has no address yet
 	proxied bool // served by kube-proxy
-	slices  []*snapshot.EndpointSlice
-	inFam   ir.PerFamily[bool]
+	// explained reports that a comparison with workloads explains a lack of endpoints.
+	explained bool
+	slices    []*snapshot.EndpointSlice
+	inFam     ir.PerFamily[bool]
 }
 
 func newCluster(in Input) *cluster {
 	c := &cluster{Input: in, config: in.Config.Config, nodes: in.Snapshot.Nodes(),
 		zones: map[string]bool{}, nodeAddrs: map[netip.Addr]string{}, lost: map[ir.Name]bool{},
 		externals: map[netip.Addr]*service{}, endpoints: map[netip.Addr]string{}, leftOut: leftOut(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
-	c.workloads, c.servicesIn = assume.NewWorkloads(in.Snapshot.Workloads()), map[string][]string{}
+	c.workloads, c.customs = assume.NewWorkloads(in.Snapshot.Workloads()), assume.NewWorkloads(in.Snapshot.Customs())
+	c.servicesIn = map[string][]string{}
 	c.caps = c.config.ProxyMode().Capabilities()
 	c.only = len(c.nodes) == 1 && c.nodes[0].Only
 	var pods, cidrs []netip.Prefix

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -28,11 +29,15 @@ func workloads(c *cluster, s *service) {
 		c.unmatched(s)
 		return
 	}
-	if len(selected) > 1 {
-		c.info(s, diag.SelectorSeveral, "spec.selector", "selects the pods of "+objectsOf(selected)+": each is a backend")
+	backends := slices.DeleteFunc(slices.Clone(selected), func(w *snapshot.Workload) bool {
+		return len(s.Ports) > 0 && len(assume.PortsOf(s.Service, &s.written, w)) == 0
+	})
+	if len(backends) > 1 {
+		c.info(s, diag.SelectorSeveral, "spec.selector", "selects the pods of "+objectsOf(backends)+": each is a backend")
 	}
-	if !slices.ContainsFunc(selected, func(w *snapshot.Workload) bool { return w.Pods != 0 }) {
-		c.info(s, diag.NoEndpoints, "spec.selector", "selects "+objectsOf(selected)+" with 0 replicas: the Service has no endpoint, so connections are rejected")
+	if len(backends) > 0 && !slices.ContainsFunc(backends, func(w *snapshot.Workload) bool { return w.Pods != 0 }) {
+		c.info(s, diag.NoEndpoints, "spec.selector", "selects "+objectsOf(backends)+" with 0 replicas: the Service has no endpoint, so connections are rejected")
+		s.explained = true
 	}
 	for i, target := range s.written.TargetPorts {
 		if i < len(s.Ports) {
@@ -46,12 +51,18 @@ func workloads(c *cluster, s *service) {
 // the same.
 func (c *cluster) unmatched(s *service) {
 	msg := "matches no workload of namespace " + s.Name.Namespace
+	if own := c.customs.Select(s.Name.Namespace, s.written.Selector); len(own) > 0 {
+		s.explained = true
+		c.info(s, diag.SelectorUnmatched, "spec.selector", msg+", but "+objectsOf(own)+", from which no endpoints are assumed")
+		return
+	}
 	if elsewhere := c.workloads.Select("", s.written.Selector); len(elsewhere) > 0 {
 		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.SelectorUnmatched, Object: s.Object, Path: "spec.selector", Msg: msg + ", but " + objectsOf(elsewhere) + " of another one"}
 		if s.Name.Namespace == corev1.NamespaceDefault {
 			d.Hint = "set metadata.namespace"
 		}
 		c.found.Add(d)
+		s.explained = true
 		return
 	}
 	all := c.workloads.In(s.Name.Namespace)
@@ -69,10 +80,11 @@ func (c *cluster) unmatched(s *service) {
 	switch {
 	case best != nil && setLater(s.written.Selector, best):
 		severity, msg = diag.Info, msg+", which a program may give a pod when it runs"
-	case c.Snapshot.Customs(s.Name.Namespace) && !near:
+	case len(c.customs.In(s.Name.Namespace)) > 0 && !near:
 		severity, msg = diag.Info, msg+"; another object of the input may make the pods"
 	}
 	c.addService(s, severity, diag.SelectorUnmatched, "spec.selector", msg)
+	s.explained = true
 }
 
 // mostCompared bounds the comparisons of selectors with workloads that they do not match, which are
@@ -202,9 +214,13 @@ func (c *cluster) targetPort(s *service, i int, target intstr.IntOrString, selec
 		if s.ClusterIP == "None" {
 			effect = "its DNS record for the port is missing"
 		}
-		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.TargetPortUnknown, Object: s.Object, Path: path, Hint: diag.DidYouMean(target.StrVal, names),
-			Msg: fmt.Sprintf("no container of %s has a %s port named %q, %s: %s", objectsOf(selected), protocolOf(p.Protocol), target.StrVal, list, effect)}
-		c.found.Add(d)
+		hint := diag.DidYouMean(target.StrVal, names)
+		if isNumber(target.StrVal) {
+			hint = "write " + target.StrVal + " without quotes: text is the name of a port"
+		}
+		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.TargetPortUnknown, Object: s.Object, Path: path, Hint: hint,
+			Msg: fmt.Sprintf("no container of %s has a %s port named %q, %s: %s", objectsOf(selected), protocolOf(p.Protocol), target.StrVal, list, effect)})
+		s.explained = true
 	case declares:
 		c.info(s, diag.TargetPortUndeclared, path, fmt.Sprintf("no container of %s declares %s port %d", objectsOf(selected), protocolOf(p.Protocol), target.IntVal))
 	}
@@ -231,7 +247,7 @@ func backendPorts(c *cluster) {
 			text := fmt.Sprint(p.Port)
 			if p.Name != "" {
 				names = append(names, p.Name)
-				text += " (" + p.Name + ")"
+				text += fmt.Sprintf(" (named %q)", p.Name)
 			}
 			has = append(has, text)
 		}
@@ -239,10 +255,17 @@ func backendPorts(c *cluster) {
 		if len(has) > 0 {
 			only = "only " + strings.Join(has, ", ")
 		}
-		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.BackendPort, Object: b.Object, Path: b.Path, Hint: diag.DidYouMean(b.Name, names),
+		hint := diag.DidYouMean(b.Name, names)
+		if isNumber(b.Name) {
+			hint = "a number is in field number"
+		}
+		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.BackendPort, Object: b.Object, Path: b.Path, Hint: hint,
 			Msg: fmt.Sprintf("%s has no port %s, %s: it cannot be reached", svc.Object, want, only)})
 	}
 }
+
+// isNumber reports whether a name has only digits.
+func isNumber(name string) bool { return name != "" && strings.Trim(name, "0123456789") == "" }
 
 // noBackend reports a reference to a Service that the input does not have.
 func (c *cluster) noBackend(b *snapshot.Backend) {

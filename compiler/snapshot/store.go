@@ -23,7 +23,7 @@ type Snapshot struct {
 	// workloads are those of files, by Object. Only commands that assume endpoints use them.
 	workloads map[string]*Workload
 	backends  map[string][]Backend // of files, by Object
-	customs   map[string]bool      // namespaces in which files have custom resources
+	customs   map[string]*Workload // other objects of files that may make pods, by Object
 }
 
 // New returns an empty Snapshot.
@@ -38,7 +38,7 @@ func New() *Snapshot {
 		skipped:   map[string]*Skipped{},
 		workloads: map[string]*Workload{},
 		backends:  map[string][]Backend{},
-		customs:   map[string]bool{},
+		customs:   map[string]*Workload{},
 	}
 }
 

@@ -43,18 +43,21 @@ const AssumedFrom = "assumed from "
 // Workloads returns the objects that make pods, sorted by kind and name. It omits those that
 // another one of them controls, whose pods are the same.
 func (s *Snapshot) Workloads() []*Workload {
-	all := slices.SortedFunc(maps.Values(s.workloads), func(a, b *Workload) int {
-		return cmp.Or(a.Name.Compare(b.Name), strings.Compare(a.Kind, b.Kind))
-	})
-	return slices.DeleteFunc(all, func(w *Workload) bool { return s.workloads[w.Owner] != nil })
+	return slices.DeleteFunc(sorted(s.workloads), func(w *Workload) bool { return s.workloads[w.Owner] != nil })
 }
 
-// Customs reports whether files have custom resources in a namespace. Their controllers may make
-// pods and Services.
-func (s *Snapshot) Customs(namespace string) bool { return s.customs[namespace] }
+func sorted(all map[string]*Workload) []*Workload {
+	return slices.SortedFunc(maps.Values(all), func(a, b *Workload) int {
+		return cmp.Or(a.Name.Compare(b.Name), strings.Compare(a.Object, b.Object))
+	})
+}
 
-// AddCustom records that files have custom resources in a namespace.
-func (s *Snapshot) AddCustom(namespace string) { s.customs[namespace] = true }
+// Customs returns the objects of files that may make pods in a way that is unknown: custom resources,
+// and workloads with errors. Each has only its name, and the labels of a pod template.
+func (s *Snapshot) Customs() []*Workload { return sorted(s.customs) }
+
+// SetCustom adds or replaces such an object.
+func (s *Snapshot) SetCustom(w *Workload) { s.customs[w.Object] = w }
 
 // SetWorkload adds or replaces a workload.
 func (s *Snapshot) SetWorkload(w *Workload) { s.workloads[w.Object] = w }

@@ -36,8 +36,11 @@ func decodeBackends(kind string) decoder {
 		var all []snapshot.Backend
 		var found []finding
 		find(in.Spec, "spec", func(path string, fields map[string]any) {
-			b, got := backendOf(fields, in.Metadata.Namespace)
+			b, got := backendOf(path, fields, in.Metadata.Namespace)
 			b.Object, b.Path = name, path+b.Path
+			if b.Service.Name != "" && b.Name == "" && got == nil {
+				found = append(found, finding{severity: diag.Warning, code: diag.BackendPort, path: b.Path, msg: "must be set for a Service: the API server rejects the " + kind})
+			}
 			if text, is := got.(string); is && b.Service.Name != "" {
 				f := finding{severity: diag.Warning, code: diag.FieldType, path: b.Path, msg: "must be a whole number, got " + diag.Quote(text) + ": the API server rejects the " + kind}
 				if kind == "Ingress" {
@@ -74,14 +77,17 @@ func find(v any, path string, visit func(path string, fields map[string]any)) {
 }
 
 // backendOf returns the reference in a backend of an Ingress, {service: {name, port: {number, name}}},
-// or in a backendRef of a route, {kind, namespace, name, port}; without a name if it is none. got is
-// the value of the port's number.
-func backendOf(fields map[string]any, namespace string) (b snapshot.Backend, got any) {
+// or in a backendRef of a route, {kind, namespace, name, port}; without a name if it is none. path is
+// that of the fields. got is the value of the port's number.
+func backendOf(path string, fields map[string]any, namespace string) (b snapshot.Backend, got any) {
 	if service, is := fields["service"].(map[string]any); is {
 		port, _ := service["port"].(map[string]any)
 		b.Service = ir.Name{Namespace: namespace, Name: text(service["name"])}
 		b.Port, b.Name, b.Path = number(port["number"]), text(port["name"]), ".service.port"
 		return b, port["number"]
+	}
+	if key, _, _ := strings.Cut(path[strings.LastIndexByte(path, '.')+1:], "["); key != "backendRefs" && key != "backendRef" {
+		return b, nil
 	}
 	if kind := text(fields["kind"]); kind != "" && kind != "Service" || text(fields["group"]) != "" {
 		return b, nil

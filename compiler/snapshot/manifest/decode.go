@@ -64,8 +64,8 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 		for i, result := range results {
 			typed, read = typed || result.typed, read || len(result.objects) > 0
 			r.slices = r.slices || result.slices
-			for _, namespace := range result.customs {
-				s.AddCustom(namespace)
+			for _, w := range result.customs {
+				s.SetCustom(w)
 			}
 			for _, kind := range result.ignored {
 				if r.ignored == nil {
@@ -157,10 +157,10 @@ func (c *lineCounter) at(offset int) int {
 type result struct {
 	objects []object
 	diags   []placed
-	typed   bool     // some object has an apiVersion and a kind
-	slices  bool     // some object is an EndpointSlice or v1 Endpoints
-	customs []string // namespaces of objects that may make pods: custom resources, and workloads with errors
-	ignored []string // kinds of the objects of other kinds
+	typed   bool                 // some object has an apiVersion and a kind
+	slices  bool                 // some object is an EndpointSlice or v1 Endpoints
+	customs []*snapshot.Workload // see Snapshot.Customs
+	ignored []string             // kinds of the objects of other kinds
 	read    unmarshal
 }
 
@@ -407,12 +407,12 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	if decode == nil {
 		if isCustom(group) {
-			r.customs = append(r.customs, l.meta().Namespace)
+			r.customs = append(r.customs, l.custom())
 		}
 		if f := misspelt(l.apiVersion, l.kind); f != nil {
 			// It is skipped as an object of the kind that was meant: see Keep.
 			meant := cmp.Or(nearKind(group, l.kind), l.kind)
-			r.customs = append(r.customs, l.meta().Namespace)
+			r.customs = append(r.customs, l.custom())
 			report(placed{field: f.path, skipped: &object{name: l.named(meant, meant)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		} else {
 			r.ignored = append(r.ignored, l.kind)
@@ -423,7 +423,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	o, findings, err := decode(l.text, r.read)
 	o.line, o.index = line, index
 	if err != nil {
-		r.customs = append(r.customs, l.meta().Namespace)
+		r.customs = append(r.customs, l.custom())
 		offset, path, msg := explain(l.text, err)
 		at := placed{field: path, index: index, skipped: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}}
 		at.line, at.column = where(l.start + offset)
@@ -487,6 +487,22 @@ func (l *leaf) meta() *metav1.ObjectMeta {
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // an undecodable object has no name
 	defaultNamespace(&in.Metadata)
 	return &in.Metadata
+}
+
+// custom returns an object that may make pods, as far as it can be decoded.
+func (l *leaf) custom() *snapshot.Workload {
+	var in struct {
+		Spec struct {
+			Template struct {
+				Metadata struct {
+					Labels map[string]string `json:"labels"`
+				} `json:"metadata"`
+			} `json:"template"`
+		} `json:"spec"`
+	}
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // most have no template
+	name := snapshot.NameOf(l.meta())
+	return &snapshot.Workload{Name: name, Object: snapshot.ObjectName(l.kind, name), Labels: in.Spec.Template.Metadata.Labels}
 }
 
 // shorten truncates a text for a message.
