@@ -69,7 +69,7 @@ func (c *compileCmd) allNodes(e *env, job *review.Input) error {
 	var nodes []compiler.Facts
 	for _, name := range c.Node {
 		if job.Snapshot.Node(name) == nil {
-			return e.finish(job, fmt.Errorf("--node: must name a Node of the snapshot, got %q", name))
+			return e.finish(job, review.UnknownNode("--node", name, fmt.Sprintf("got %q", name), job.Snapshot))
 		}
 	}
 	for _, n := range job.Snapshot.Nodes() {

@@ -1,7 +1,9 @@
 package snapshot
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -38,10 +40,39 @@ func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node st
 	return addr, node, ok
 }
 
+// Pods returns the pods with an address of a family as NAMESPACE/NAME, sorted.
+func (s *Snapshot) Pods(family ir.Family) []string {
+	names := map[string]bool{}
+	for slice := range s.all {
+		for i := range slice.Endpoints {
+			if e := &slice.Endpoints[i]; e.Pod != "" && family.Has(e.Addr) {
+				names[slice.Name.Namespace+"/"+e.Pod] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// all yields the EndpointSlices, and then the v1 Endpoints.
+func (s *Snapshot) all(yield func(*EndpointSlice) bool) {
+	for _, slice := range s.slices {
+		if !yield(slice) {
+			return
+		}
+	}
+	for _, owned := range s.legacy {
+		for _, slice := range owned {
+			if !yield(slice) {
+				return
+			}
+		}
+	}
+}
+
 // EndpointNode reports whether an address belongs to an endpoint, and returns the
 // endpoint's node, or "" if unknown.
 func (s *Snapshot) EndpointNode(addr netip.Addr) (node string, ok bool) {
-	look := func(slice *EndpointSlice) {
+	for slice := range s.all {
 		for i := range slice.Endpoints {
 			if e := &slice.Endpoints[i]; e.Addr == addr {
 				ok = true
@@ -49,14 +80,6 @@ func (s *Snapshot) EndpointNode(addr netip.Addr) (node string, ok bool) {
 					node = e.NodeName
 				}
 			}
-		}
-	}
-	for _, slice := range s.slices {
-		look(slice)
-	}
-	for _, owned := range s.legacy {
-		for _, slice := range owned {
-			look(slice)
 		}
 	}
 	return node, ok

@@ -51,16 +51,9 @@ type Input struct {
 // NoSuchNode returns an error if the node name is not among the Nodes of a snapshot that has some.
 // flag is the flag that selects the node. If it is not given, the configuration sets the name.
 func (j *Input) NoSuchNode(flag string, given bool) error {
-	all := j.Snapshot.Nodes()
-	if len(all) == 0 || j.Snapshot.Node(j.Facts.NodeName) != nil {
+	if len(j.Snapshot.Nodes()) == 0 || j.Snapshot.Node(j.Facts.NodeName) != nil {
 		return nil
 	}
-	const shown = 10
-	names := make([]string, len(all))
-	for i, n := range all {
-		names[i] = n.Name
-	}
-	text := FirstOf(diag.NearestFirst(j.Facts.NodeName, names), shown, func(n string) string { return n })
 	field, got := flag, fmt.Sprintf("got %q", j.Facts.NodeName)
 	switch {
 	case j.OfHost:
@@ -68,7 +61,7 @@ func (j *Input) NoSuchNode(flag string, given bool) error {
 	case !given:
 		field = "hostnameOverride of the configuration"
 	}
-	return fmt.Errorf("%s: must name a Node of the snapshot, which has %s; %s", field, text, got)
+	return UnknownNode(field, j.Facts.NodeName, got, j.Snapshot)
 }
 
 // Compile returns the Programs of the Input's node.

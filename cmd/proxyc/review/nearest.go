@@ -1,7 +1,13 @@
 package review
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -20,6 +26,20 @@ func NearestService(programs ir.Programs, name ir.Name) string {
 		names = append(names, svc.Name.String())
 	}
 	return DidYouMean(name.String(), names)
+}
+
+// UnknownNode returns the error about a name that no Node of the snapshots has. It begins with the
+// field of the name, and ends with got.
+func UnknownNode(field, name, got string, snapshots ...*snapshot.Snapshot) error {
+	known := map[string]bool{}
+	for _, s := range snapshots {
+		for _, n := range s.Nodes() {
+			known[n.Name] = true
+		}
+	}
+	const shown = 10
+	text := FirstOf(diag.NearestFirst(name, slices.Collect(maps.Keys(known))), shown, func(n string) string { return n })
+	return fmt.Errorf("%s: must name a Node of the snapshot, which has %s; %s", field, cmp.Or(text, "none"), got)
 }
 
 // Services yields the Services of both families; one in both is yielded twice.

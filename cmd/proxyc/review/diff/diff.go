@@ -293,7 +293,7 @@ func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][
 	for _, name := range slices.Compact(names) {
 		switch a, b := was.Snapshot.Node(name), is.Snapshot.Node(name); {
 		case a == nil && b == nil && len(was.Snapshot.Nodes())+len(is.Snapshot.Nodes()) > 0:
-			return nodes, nil, fmt.Errorf("--node: must name a Node of the snapshots, got %q", name)
+			return nodes, nil, review.UnknownNode("--node", name, fmt.Sprintf("got %q", name), was.Snapshot, is.Snapshot)
 		case a == nil && b != nil:
 			facts.add(name, "Node", "", "in the snapshot")
 			added = append(added, is.Others(name))

@@ -55,7 +55,7 @@ func ParseTarget(to, namespace string) (t target, ok bool, err error) {
 		return t, true, fmt.Errorf("--to: %q: protocol must be tcp, udp or sctp", to)
 	}
 	if t.Service.Namespace == "" || t.Service.Name == "" {
-		return t, true, fmt.Errorf("--to: must be IP:PORT[/PROTO], NAMESPACE/NAME:PORT or the DNS name of a Service, NAME.NAMESPACE.svc:PORT, got %q", to)
+		return t, true, fmt.Errorf("--to: must be IP:PORT[/PROTO], NAMESPACE/NAME:PORT, NodePort of NAMESPACE/NAME:PORT, or the DNS name of a Service, NAME.NAMESPACE.svc:PORT, got %q", to)
 	}
 	return t, true, nil
 }
@@ -96,10 +96,14 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 	var has, protocols []string // all ports; protocols of the requested port
 	found := map[ir.Match]bool{}
 	var first *ir.Match
+	numbers := map[ir.ServicePort]string{} // of the Service, also those behind node ports
+	for _, f := range s.frontends(t.Service, ir.ClusterIP) {
+		numbers[f.Port] = strconv.Itoa(int(f.Match.Port))
+	}
 	for _, f := range s.frontends(t.Service, t.kind) {
 		name := strconv.Itoa(int(f.Match.Port))
 		has = append(has, cmp.Or(f.Port.Port, name))
-		if t.Port != "" && t.Port != name && t.Port != f.Port.Port {
+		if t.Port != "" && t.Port != name && t.Port != f.Port.Port && t.Port != numbers[f.Port] {
 			continue
 		}
 		protocols = append(protocols, f.Match.Protocol.String())

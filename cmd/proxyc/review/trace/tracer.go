@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/assume"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -171,7 +172,7 @@ func (s *Tracer) otherNode(name string, dst netip.Addr) (netip.Addr, origin, err
 		return src, origin{node: name}, err
 	}
 	if s.Snapshot.Node(name) == nil {
-		return netip.Addr{}, by, fmt.Errorf("the snapshot has no Node %q", name)
+		return netip.Addr{}, by, review.UnknownNode("node:NAME", name, fmt.Sprintf("got %q", name), s.Snapshot)
 	}
 	p, err := s.rules(name, dst)
 	if err != nil {
@@ -229,13 +230,28 @@ type podOn struct {
 func (s *Tracer) pod(p *ir.Program, pod string, dst netip.Addr) (src netip.Addr, in string, by origin, err error) {
 	namespace, name, ok := strings.Cut(pod, "/")
 	if !ok || namespace == "" || name == "" {
-		return src, "", by, fmt.Errorf("must be pod:NAMESPACE/NAME, got %q", "pod:"+pod)
+		return src, "", by, fmt.Errorf("must be pod:NAMESPACE/NAME, got %q%s", "pod:"+pod, s.nearPods(pod, p.Family))
 	}
 	src, on, ok := s.Snapshot.Pod(ir.Name{Namespace: namespace, Name: name}, p.Family)
 	if !ok {
-		return src, "", by, fmt.Errorf("no EndpointSlice of the snapshot has an %s address of Pod %s/%s: use IP@INTERFACE", p.Family, namespace, name)
+		return src, "", by, fmt.Errorf("no EndpointSlice of the snapshot has an %s address of Pod %s/%s: use IP@INTERFACE%s", p.Family, namespace, name, s.nearPods(pod, p.Family))
 	}
 	return s.podAt(p, podOn{pod, src, on}, dst)
+}
+
+// nearPods returns a hint with the pods of a family whose names are nearest to a text: those that
+// contain it, or else those that differ least. It returns "" if there are no pods.
+func (s *Tracer) nearPods(text string, family ir.Family) string {
+	all := s.Snapshot.Pods(family)
+	near := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !strings.Contains(name, text) })
+	if len(near) == 0 {
+		near = all
+	}
+	if len(near) == 0 {
+		return ""
+	}
+	const shown = 5
+	return fmt.Sprintf(" (pods: %s)", review.FirstOf(diag.NearestFirst(text, near), shown, func(n string) string { return n }))
 }
 
 // assumed returns the pod that a stand-in stands for.
