@@ -10,7 +10,12 @@ import (
 
 // explain sets the cause on each side.
 func (d *describer) explain(f *Flow) {
-	by := [2]sim.Deciding{d.sides[0].Decide(f.Example.Packet), d.sides[1].Decide(f.Example.Packet)}
+	var by [2]sim.Deciding
+	for i, s := range d.sides {
+		if by[i] = s.Forwarding(f.Example.Packet); by[i].Pool == nil { // the last decision is the cause
+			by[i] = s.Decide(f.Example.Packet)
+		}
+	}
 	for i := range d.sides {
 		f.Cause[i] = f.Change.cause(by[i], by[1-i])
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -152,14 +153,24 @@ func clientAddr(src netip.Addr, o, other sim.Outcome, at func(sim.Destination) b
 // key is equal for changes that are reported together. anyAddr ignores the
 // client's address, and the effect that may depend on it.
 func (c *Change) key(anyAddr bool) string {
-	k := fmt.Sprint(c.Before, c.After, c.Added, "-", c.Removed, c.Affinity, c.Exact, c.Workloads, c.Waits)
+	k := []byte{byte(c.Before), byte(c.After)}
+	for _, list := range [...][]netip.AddrPort{c.Added, c.Removed} {
+		for _, b := range list {
+			k = append(b.AppendTo(k), ' ')
+		}
+		k = append(k, '-')
+	}
+	for i := range c.Affinity {
+		k = append(append(strconv.AppendInt(k, int64(c.Affinity[i]), 10), ' '), c.Exact[i]...)
+	}
+	k = append(k, c.Waits...) // Added decides about Workloads
 	if anyAddr {
-		return k
+		return string(k)
 	}
 	if c.ChangesAddr() {
-		k += strings.Join(c.Kept[:], ">")
+		k = append(append(append(k, c.Kept[0]...), '>'), c.Kept[1]...)
 	}
-	return k + c.Effect.String()
+	return string(append(k, byte(c.Effect)))
 }
 
 // ChangesAddr reports whether the change affects the client's address.

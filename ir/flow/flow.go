@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 
 	"github.com/proxyc/proxyc/ir"
@@ -128,14 +128,7 @@ func CompareOf(ctx context.Context, where Network, a, b *ir.Program, of func(ir.
 	changes := ir.Diff(a, b)
 	node := NodeOf(a, b)
 	d := newDescriber(where, node, a, b)
-	var mu sync.Mutex
-	parts := map[int][]owned{} // by the number of the destination
-	r, err := prove.CompareAt(ctx, node, d.sides[0], d.sides[1], both(touched(a, b, changes), ofServices(a, b, of)), func(i int, of []prove.Difference) {
-		flows := d.flows(of)
-		mu.Lock()
-		defer mu.Unlock()
-		parts[i] = flows
-	})
+	r, services, err := d.compare(ctx, d.sides[0], d.sides[1], both(touched(a, b, changes), ofServices(a, b, of)))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -147,15 +140,30 @@ func CompareOf(ctx context.Context, where Network, a, b *ir.Program, of func(ir.
 		}
 		unfinished = Unfinished(why)
 	}
-	services := d.services(func(yield func([]owned) bool) {
+	return slices.DeleteFunc(services, func(s Service) bool { return !of(s.Name) }), r.Classes, unfinished
+}
+
+// compare compares two sides that implement the Programs at some destinations.
+func (d *describer) compare(ctx context.Context, a, b prove.Side, at func(prove.Addrs) bool) (*prove.Result, []Service, error) {
+	var mu sync.Mutex
+	parts := map[int][]owned{} // by the number of the destination
+	r, err := prove.CompareAt(ctx, d.node, a, b, at, func(i int, of []prove.Difference) {
+		flows := d.flows(of)
+		mu.Lock()
+		defer mu.Unlock()
+		parts[i] = flows
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, d.services(func(yield func([]owned) bool) {
 		for _, i := range slices.Sorted(maps.Keys(parts)) {
 			if !yield(parts[i]) {
 				return
 			}
 			delete(parts, i)
 		}
-	})
-	return slices.DeleteFunc(services, func(s Service) bool { return !of(s.Name) }), r.Classes, unfinished
+	}), nil
 }
 
 // orEmpty replaces a nil Program by an empty one.
@@ -431,17 +439,22 @@ func isBackend(c *Clients, of *prove.Difference) bool {
 // key is equal for flows that are reported together, regardless of their
 // destinations.
 func (f *Flow) key() string {
-	var b strings.Builder
-	b.WriteString(f.Family.String())
+	k := []byte{byte(f.Family)}
 	if len(f.To[0].Ports) > 0 {
-		b.WriteString(" of no frontend ")
+		k = append(k, " of no frontend "...)
 	}
-	b.WriteString(f.Change.key(false))
+	k = append(k, f.Change.key(false)...)
 	for i := range f.From {
-		b.WriteString(f.From[i].String())
-		fmt.Fprint(&b, f.From[i].Prefixes)
+		c := &f.From[i]
+		k = append(strconv.AppendBool(strconv.AppendBool(append(k, byte(c.Kind)), c.All), c.Itself), c.Interface...)
+		for _, list := range [...][]netip.Prefix{c.Prefixes, c.But} {
+			k = append(k, '|')
+			for _, p := range list {
+				k = append(p.AppendTo(k), ' ')
+			}
+		}
 	}
-	return b.String()
+	return string(k)
 }
 
 // joinDestinations merges flows that differ only in their destinations.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
@@ -14,15 +13,14 @@ import (
 // that have no frontend.
 func Reach(ctx context.Context, where Network, p *ir.Program) ([]Service, error) {
 	nothing := orEmpty(nil, p)
-	node := NodeOf(nothing, p)
-	r, err := prove.CompareAt(ctx, node, sim.NewEvaluator(nothing), newFrontends(p), anywhere, nil)
+	d := newDescriber(where, NodeOf(nothing, p), nothing, p)
+	r, services, err := d.compare(ctx, d.sides[0], newFrontends(p), anywhere)
 	if err != nil {
 		return nil, err
 	}
 	if len(r.Doubts) > 0 { // Programs cause no doubts, except for too many classes
 		return nil, fmt.Errorf("node %s: cannot be evaluated, because of %s", p.Node.Name, r.Doubts[0].Unknown[0])
 	}
-	services := Describe(where, node, nothing, p, r.Differences)
 	for _, s := range services {
 		for _, f := range s.Flows {
 			for i := range f.To {

@@ -452,6 +452,10 @@ type (
 
 // WriteJSON writes a document of kind Diff.
 func (d *Diff) WriteJSON(w io.Writer) error {
+	return review.WriteDocument(w, "Diff", "  ", d.document())
+}
+
+func (d *Diff) document() diffJSON {
 	out := diffJSON{Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
 		Counts: flow.Count(d.Services), Compared: d.Compared, Ignored: d.Ignored, Unknown: d.Unknown, Wrong: d.Wrong}
 	for _, c := range d.Config {
@@ -463,7 +467,7 @@ func (d *Diff) WriteJSON(w io.Writer) error {
 	for i := range d.Services {
 		out.Services = append(out.Services, d.serviceJSON(&d.Services[i]))
 	}
-	return review.WriteDocument(w, "Diff", "  ", out)
+	return out
 }
 
 func (d *Diff) serviceJSON(s *flow.Service) serviceJSON {
@@ -505,7 +509,7 @@ func backendsJSON(all []flow.Backend) (out []backendJSON) {
 	return out
 }
 
-// PageJSON returns the document of diff -o json for the page. It groups the same change of many
+// PageJSON returns the fields of diff -o json for the page. It groups the same change of many
 // Services into one entry, and includes the summary.
 func (d *Diff) PageJSON() (json.RawMessage, error) {
 	type entry struct {
@@ -513,19 +517,16 @@ func (d *Diff) PageJSON() (json.RawMessage, error) {
 		Service serviceJSON `json:"service"`
 	}
 	out := struct {
-		Doc     json.RawMessage `json:"doc"`
-		Summary string          `json:"summary"`
-		Both    bool            `json:"both"` // both families change
-		Entries []entry         `json:"entries"`
-	}{Both: d.bothFamilies, Entries: []entry{}}
-	var doc, summary bytes.Buffer
-	if err := d.WriteJSON(&doc); err != nil {
-		return nil, err
-	}
+		Doc     diffJSON `json:"doc"`
+		Summary string   `json:"summary"`
+		Both    bool     `json:"both"` // both families change
+		Entries []entry  `json:"entries"`
+	}{Doc: d.document(), Both: d.bothFamilies, Entries: []entry{}}
+	var summary bytes.Buffer
 	if err := d.writeSummary(&summary, ""); err != nil {
 		return nil, err
 	}
-	out.Doc, out.Summary = doc.Bytes(), strings.TrimSpace(summary.String())
+	out.Summary = strings.TrimSpace(summary.String())
 	for _, g := range d.entries(false) {
 		one := entry{Service: d.serviceJSON(&g.Service)}
 		for _, n := range g.Names {
