@@ -327,7 +327,7 @@ func TestCleanerForgets(t *testing.T) {
 	in := match(t, "10.96.0.10:53/udp")
 	s.some[in] = true
 	f.update(ir.IPv4, &w)
-	if s = s.bounded(f); len(s.removed) != maxRemoved || len(s.some) != 1 || !s.some[in] {
+	if dropped := s.bound(f); dropped != 10 || len(s.removed) != maxRemoved || len(s.some) != 1 || !s.some[in] {
 		t.Errorf("%d frontends that are gone and %d that are not, want %d and 1", len(s.removed), len(s.some), maxRemoved)
 	}
 }
@@ -361,6 +361,10 @@ func TestCleanerAfterFailedSync(t *testing.T) {
 		}
 		if c.NoteRemoved(many); len(c.removed) > maxRemoved {
 			t.Errorf("%d frontends are kept", len(c.removed))
+		}
+		next := NewCleaner(time.Minute, nil)
+		if next.Resume(c); next.takeDropped() != maxRemoved {
+			t.Error("the frontends above the limit are dropped silently")
 		}
 	})
 }

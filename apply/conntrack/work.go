@@ -146,17 +146,18 @@ func (s *scope) union(o *scope) *scope {
 // maxRemoved bounds the removed frontends of a scope whose flows could not be deleted.
 const maxRemoved = 10_000
 
-// bounded drops frontends that are no longer in force, and removed ones above maxRemoved. Both
-// would accumulate while deletions fail.
-func (s *scope) bounded(f *frontends) *scope {
+// bound drops frontends that are no longer in force, and removed ones above maxRemoved. Both would
+// accumulate while deletions fail. It returns the number of dropped removed ones.
+func (s *scope) bound(f *frontends) (dropped int) {
 	maps.DeleteFunc(s.some, func(m ir.Match, _ bool) bool { return !f.has(m) })
 	for m := range s.removed {
 		if len(s.removed) <= maxRemoved {
 			break
 		}
 		delete(s.removed, m)
+		dropped++
 	}
-	return s
+	return dropped
 }
 
 // selector returns the Selector of the scope.
