@@ -56,7 +56,27 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
+	removeUnused(dir, path)
 	return &Lock{f}, nil
+}
+
+// removeUnused removes the files of other locks in dir that no process holds. A process that is killed
+// leaves its file, and its network namespace may never have another one.
+func removeUnused(dir, used string) {
+	all, _ := filepath.Glob(filepath.Join(dir, "proxyc-*.lock"))
+	for _, path := range all {
+		if path == used {
+			continue
+		}
+		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && isAt(f, path) {
+			os.Remove(path)
+		}
+		f.Close()
+	}
 }
 
 // CheckLock returns why a lock could not be written in dir; nil if it could. It writes another file
