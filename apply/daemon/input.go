@@ -125,7 +125,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 	readable := make(chan error, 1)
 	in.first.readable = readable
 	var seen []*status.File // files being read; for one goroutine
-	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, Reread: in.again,
+	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, NodeName: in.node, Reread: in.again,
 		Begin: func() { // before reading, so that a change meanwhile counts as later
 			seen = nil
 			for _, path := range p.Snapshot {
@@ -344,6 +344,12 @@ func (b *brokenObjects) setLeftOut(all []*snapshot.Skipped) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.are = are
+}
+
+func (b *brokenObjects) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.are)
 }
 
 func (b *brokenObjects) report(st *status.Status) {

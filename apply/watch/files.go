@@ -29,6 +29,9 @@ type Files struct {
 	// AllowEmpty accepts an empty snapshot as a cluster without Services. Otherwise it is rejected as
 	// the output of a failed kubectl.
 	AllowEmpty bool
+	// NodeName is optional. A snapshot with Nodes must contain the one of this name: rules without its
+	// addresses, zone and endpoints would replace the node's own.
+	NodeName string
 	// Begin is optional. It is called before each read.
 	Begin func()
 	// Report is called with the findings of each read, and with the objects that have errors. The Store
@@ -77,6 +80,10 @@ func (f *Files) Read() error {
 	}
 	f.Store.View(snap.Keep)
 	diags.Add(snap.Finish()...)
+	if others := snap.Nodes(); f.NodeName != "" && len(others) > 0 && snap.Node(f.NodeName) == nil {
+		return fmt.Errorf("%s: must contain Node %s, as it contains Node %s: add it, or set --hostname-override to the name of the node",
+			strings.Join(f.Paths, ", "), f.NodeName, others[0].Name)
+	}
 	f.Report(diags.Sorted().Summarize(diag.MaxSimilar), snap.Skipped())
 	f.Store.replace(f.Log, func(s *snapshot.Snapshot) snapshot.Dirty { return s.Update(snap) })
 	return nil

@@ -448,6 +448,7 @@ func TestFilesRefused(t *testing.T) {
 		{"empty list", "apiVersion: v1\nitems: []\nkind: List\n", "no Service and no Node", true},
 		{"no EndpointSlice", "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: ns}\nspec: {selector: {app: web}, clusterIP: 10.0.0.1, ports: [{port: 80}]}\n",
 			"has no EndpointSlice, but in every cluster Service ns/a has one", true},
+		{"Node of another", "apiVersion: v1\nkind: Node\nmetadata: {name: node2}\n", "must contain Node node1, as it contains Node node2", false},
 		{"cut off after a line", whole[:strings.LastIndex(whole, "kind: List")], "cut off", false},
 		{"cut off in a line", whole[:strings.Index(whole, "10.0.0.2")], "cut off", false},
 		{"too long", whole + strings.Repeat("#\n", 1000), "more than the 1000 bytes of --snapshot-limit", false},
@@ -456,7 +457,7 @@ func TestFilesRefused(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "cluster.yaml")
 			write(t, path, serviceYAML("a", "10.0.0.1"))
 			s := NewStore(time.Now)
-			f := &Files{Paths: []string{path}, Store: s, Limit: 1000, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
+			f := &Files{Paths: []string{path}, Store: s, Limit: 1000, NodeName: "node1", Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
 			if err := f.Read(); err != nil {
 				t.Fatal(err)
 			}
