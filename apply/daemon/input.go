@@ -346,6 +346,7 @@ func (b *brokenObjects) setLeftOut(all []*snapshot.Skipped) {
 	b.are = are
 }
 
+// count returns the number of broken objects.
 func (b *brokenObjects) count() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -56,11 +56,10 @@ type counters struct {
 	tallies  ir.PerFamily[tally]
 }
 
-// measureFindings exports the numbers of findings.
-func (c *counters) measureFindings() {
-	for _, severity := range [...]diag.Severity{diag.Error, diag.Warning} {
-		c.MeasureFindings(severity.String(), func() int { return c.follower.findings.count(severity) })
-	}
+// measureFindings exports the numbers of findings. Each broken object is an error.
+func (c *counters) measureFindings(broken *brokenObjects) {
+	c.MeasureFindings(diag.Error.String(), func() int { return c.follower.findings.count(diag.Error) + broken.count() })
+	c.MeasureFindings(diag.Warning.String(), func() int { return c.follower.findings.count(diag.Warning) })
 }
 
 // measureConntrack exports the usage of the conntrack table.

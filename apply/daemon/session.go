@@ -129,7 +129,7 @@ func (s *session) measure() {
 	c := s.rules.observer.counters
 	c.measureStore()
 	c.measureConntrack()
-	c.measureFindings()
+	c.measureFindings(&s.input.broken)
 	s.metrics.MeasureProblems(s.problems)
 	if s.input.contact != nil {
 		s.metrics.MeasureContact(s.input.contacts)
