@@ -126,6 +126,7 @@ func (r *Reconciler) finish(ctx context.Context, c *comparison) {
 		r.next.replace, r.state.Known = true, r.known
 		r.state.doubt(r.Now())
 		s.Incomplete = true
+		r.repairs.addRepeated(&s.Done)
 		r.Synced(s)
 		r.report()
 		return

@@ -85,6 +85,7 @@ type Reconciler struct {
 	After func(time.Duration) <-chan time.Time
 
 	state   State
+	repairs Done // of syncs that failed or are repeated, which the next successful one reports
 	next    timing
 	running chan *comparison // receives the running comparison when it ends; nil if none is running
 }
@@ -186,11 +187,15 @@ func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 	r.known = s.Err == nil
 	if s.Err != nil {
 		r.comparison = nil // it began in another State
+		r.repairs.addDrift(&s.Done)
+		s.Done.clearDrift()
 		r.state.fail(s.Ended, s.Err)
 		r.next.applying.fail(&r.Schedule, s.Ended)
 		return
 	}
 	s.Done.Stuck = r.stuck
+	s.Done.addRepeated(&r.repairs)
+	r.repairs = Done{}
 	r.state.Known, r.state.Refused = true, s.Done.Refused
 	r.next.applying = retry{}
 	defer r.settleStuck(s.Ended)

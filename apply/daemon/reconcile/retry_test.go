@@ -289,3 +289,51 @@ func TestReconcilerStuck(t *testing.T) {
 		w.logged()
 	})
 }
+
+// The drift of a repair that fails, or that the kernel partly refuses, is reported once, by the sync
+// that repeats it.
+func TestReconcilerReportsFailedRepair(t *testing.T) {
+	for name, breaks := range map[string]func(w *world){
+		"fails": func(w *world) { w.dataplane.commitFails = true },
+		"fails beside a Change": func(w *world) {
+			w.dataplane.slow, w.dataplane.commitFails = make(chan struct{}), false
+		},
+		"is refused": func(w *world) { w.dataplane.accepts = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(w *world) {
+				w.dataplane.accepts = true
+				w.want(svc("a", 666), svc("b", 1), svc("c", 1))
+				w.pass(time.Minute)
+				drift, first := 0, []string{}
+				synced := w.Synced
+				w.Synced = func(s *Sync) {
+					if !s.Incomplete && s.Err == nil {
+						drift += s.Done.Drift.Total()
+						for _, op := range s.Done.DriftFirst {
+							first = append(first, op.Object)
+						}
+					}
+					synced(s)
+				}
+				delete(w.dataplane.rules, svc("a", 0).Name)
+				w.dataplane.rules[svc("b", 0).Name] = 9
+				breaks(w)
+				w.drift <- struct{}{}
+				if w.dataplane.slow != nil {
+					w.pass(time.Second)
+					w.want(svc("a", 666), svc("b", 1), svc("c", 2))
+					w.pass(time.Second)
+					w.dataplane.commitFails = true
+					close(w.dataplane.slow)
+				}
+				w.pass(100 * time.Millisecond)
+				w.dataplane.commitFails = false
+				w.pass(time.Minute)
+				if diff := cmp.Diff([]string{"ns/a", "ns/b"}, first); drift != 2 || diff != "" {
+					t.Errorf("drift %d, operations (-want +got):\n%s", drift, diff)
+				}
+			})
+		})
+	}
+}

@@ -46,7 +46,7 @@ func (w *Writer) Replace(ctx context.Context, programs ir.Programs) (done Done, 
 	}
 	if known {
 		plan := w.Dataplane.Plan(expected)
-		if rest, ok := plan.Without(w.stuckObjects()); ok {
+		if rest, ok := plan.Without(w.stuckObjects()); ok && len(w.stuck) > 0 {
 			plan = rest
 		}
 		done.recordDrift(plan, apply.ChangedBy(w.Dataplane))
@@ -245,4 +245,35 @@ func (d *Done) recordCommit(plan apply.Plan, result apply.Result) {
 	d.Operations.Removed += total.Removed
 	d.Commits = append(d.Commits, Commit{First: first, Result: result})
 	d.Removed = append(d.Removed, plan.RemovedFrontends()...)
+}
+
+// addDrift adds the drift that an earlier sync found.
+func (d *Done) addDrift(earlier *Done) {
+	d.Drift.Added += earlier.Drift.Added
+	d.Drift.Changed += earlier.Drift.Changed
+	d.Drift.Removed += earlier.Drift.Removed
+	d.DriftGone = union(earlier.DriftGone, d.DriftGone)
+	d.DriftBy = union(earlier.DriftBy, d.DriftBy)
+	all := slices.Concat(earlier.DriftFirst, d.DriftFirst)
+	d.DriftFirst = all[:min(driftShown, len(all))]
+	d.DriftMore += earlier.DriftMore + len(all) - len(d.DriftFirst)
+}
+
+func (d *Done) clearDrift() {
+	d.Drift, d.DriftGone, d.DriftFirst, d.DriftMore, d.DriftBy = apply.Count{}, nil, nil, 0, nil
+}
+
+// addRepeated adds what an earlier sync did that is repeated. Services that it refused are refused
+// again, or were not the reason.
+func (d *Done) addRepeated(earlier *Done) {
+	d.addDrift(earlier)
+	d.Operations.Added += earlier.Operations.Added
+	d.Operations.Changed += earlier.Operations.Changed
+	d.Operations.Removed += earlier.Operations.Removed
+	d.Commits = append(slices.Clip(earlier.Commits), d.Commits...)
+}
+
+// union returns the texts of both lists, without duplicates.
+func union(a, b []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(a, b))))
 }

@@ -23,6 +23,7 @@ type fake struct {
 	fail  error // of the next Read, Compare or Commit
 	// fails has all of them fail, and comparisonFails each Compare.
 	fails, comparisonFails bool
+	commitFails            bool
 	accepts                bool // port 666, too
 	reads                  int
 	commits, comparisons   int
@@ -96,6 +97,9 @@ func (d *fake) Commit(_ context.Context, p apply.Plan) (result apply.Result, err
 	}
 	if err := d.failure(); err != nil {
 		return result, err
+	}
+	if d.commitFails {
+		return result, errBusy
 	}
 	have, want := maps.Clone(plan.have), maps.Clone(plan.want)
 	if plan.part {
