@@ -67,7 +67,7 @@ type Metrics struct {
 	Operations       PerVerb // completed operations
 	ProofDifferences prometheus.Counter
 	DriftRepairs     prometheus.Counter  // operations that reverted a change of another program
-	Quarantined      prometheus.Gauge    // Services that the kernel rejects, and objects that it does not remove
+	Quarantined      prometheus.Gauge    // refused Services and stuck objects
 	EventSeconds     prometheus.Observer // from the arrival of an event until it is applied
 	// ChangeSeconds is observed once for each change of a Service or EndpointSlice when its rules are
 	// committed. Deletions are included, the initial sync is not.
@@ -216,7 +216,7 @@ func NewMetrics(mode ir.Mode, version string, native bool) *Metrics {
 		ProofDifferences: r.counter(allModes, "proxyc_proof_differences_total",
 			"Differences between the rules of a changed Service and the IR (--prove).")(),
 		Quarantined: r.gauge(allModes, "proxyc_quarantined_services",
-			"Services that the kernel refuses, and objects that it does not remove.")(),
+			"Refused Services, and load balancers that HNS does not delete.")(),
 		EventSeconds: r.histogram(allModes, "proxyc_event_to_kernel_seconds",
 			"Time from the arrival of an event until its rules were applied.", syncBuckets())(),
 		ChangeSeconds: PerSince(r.histogram(allModes, "proxyc_change_to_packet_seconds",
