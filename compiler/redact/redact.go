@@ -175,6 +175,10 @@ func (v *visitor) objects(o *snapshot.Objects) {
 	for _, n := range o.Nodes {
 		v.meta(&n.ObjectMeta, Node)
 		v.cidrs(n.Spec.PodCIDRs)
+		for i := range n.Spec.Taints {
+			v.set(Label, &n.Spec.Taints[i].Key)
+			v.set(Label, &n.Spec.Taints[i].Value)
+		}
 		for i := range n.Status.Addresses {
 			word(v, &n.Status.Addresses[i].Type)
 			v.addr(&n.Status.Addresses[i].Address)
@@ -239,6 +243,9 @@ func (v *visitor) service(s *corev1.Service) {
 	}
 	spec := &s.Spec
 	word(v, &spec.Type)
+	if spec.LoadBalancerClass != nil {
+		v.set(Text, spec.LoadBalancerClass)
+	}
 	for i := range spec.IPFamilies {
 		word(v, &spec.IPFamilies[i])
 	}

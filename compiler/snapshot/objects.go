@@ -40,6 +40,7 @@ func Trim(obj any) any {
 		}
 		out.Spec.Selector, out.Spec.IPFamilyPolicy = in.Spec.Selector, in.Spec.IPFamilyPolicy
 		out.Spec.AllocateLoadBalancerNodePorts, out.Spec.TrafficDistribution = in.Spec.AllocateLoadBalancerNodePorts, in.Spec.TrafficDistribution
+		out.Spec.LoadBalancerClass, out.Spec.PublishNotReadyAddresses = in.Spec.LoadBalancerClass, in.Spec.PublishNotReadyAddresses
 		return out
 	case *discoveryv1.EndpointSlice:
 		out := FromEndpointSlice(in).api()
@@ -48,7 +49,7 @@ func Trim(obj any) any {
 	case *corev1.Node:
 		out := FromNode(in).api()
 		keepIgnore(&out.ObjectMeta, &in.ObjectMeta)
-		out.Status.NodeInfo.KernelVersion = in.Status.NodeInfo.KernelVersion
+		out.Status.NodeInfo.KernelVersion, out.Spec.Taints = in.Status.NodeInfo.KernelVersion, in.Spec.Taints
 		return out
 	case *networkingv1.ServiceCIDR:
 		out := FromServiceCIDR(in).api()

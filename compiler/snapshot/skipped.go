@@ -25,6 +25,17 @@ type Skipped struct {
 // IsService reports whether the object is a Service.
 func (l *Skipped) IsService() bool { return strings.HasPrefix(l.Object, "Service ") }
 
+// Skipped describes the Service as a skipped object.
+func (s *Service) Skipped() Skipped {
+	out := Skipped{Object: s.Object, Service: s.Name, Addrs: s.Addrs()}
+	for _, p := range s.Ports {
+		if p.NodePort != 0 {
+			out.NodePorts = append(out.NodePorts, p.NodePort)
+		}
+	}
+	return out
+}
+
 // Addrs returns the addresses to which clients connect. It omits invalid ones.
 func (s *Service) Addrs() (addrs []netip.Addr) {
 	all := slices.Concat([]string{s.ClusterIP}, s.ClusterIPs, s.ExternalIPs)

@@ -25,6 +25,14 @@ type Workload struct {
 	Ports       []corev1.ContainerPort
 	HostNetwork bool
 	ServiceName string // spec.serviceName of a StatefulSet
+	Selector    string // spec.selector, in a form to compare; "" if unknown
+	First       int    // the ordinal of the first pod of a StatefulSet
+	Indexed     bool   // each pod of a Job has an index
+	// Tolerations, NodeSelector and Affinity select the Nodes of the pods. Affinity is the part that is
+	// required; nil for none.
+	Tolerations  []corev1.Toleration
+	NodeSelector map[string]string
+	Affinity     *corev1.NodeSelector
 	// NodeName and IPs are set for a Pod that runs: spec.nodeName and status.podIPs.
 	NodeName string
 	IPs      []string

@@ -433,6 +433,12 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	usable := true
 	for _, f := range findings {
+		if f.rejected != "" {
+			o.written.Rejected = append(o.written.Rejected, Rejection{diag.Diagnostic{Severity: diag.Error, Code: f.code, Object: o.name, Path: f.path, Msg: f.rejected, Hint: f.hint}, f.ofType})
+		}
+		if f.msg == "" {
+			continue
+		}
 		var skipped *object
 		if f.severity == diag.Error {
 			usable, skipped = false, &o

@@ -27,6 +27,12 @@ type finding struct {
 	code      diag.Code
 	path, msg string
 	hint      string
+	// rejected is the part of msg because of which the API server rejects the object, "" if it accepts
+	// it. A finding with no msg is not reported by itself: no rule depends on it.
+	rejected string
+	// ofType reports that the API server drops the field instead, if only the type of the Service
+	// changes.
+	ofType bool
 }
 
 // defaultNamespace sets the namespace of an object without one.
@@ -138,7 +144,61 @@ func checkService(s *corev1.Service) []finding {
 	if len(out) == 0 {
 		out = checkServed(&s.Spec)
 	}
-	return slices.Concat(out, checkEnums(s), checkUnused(&s.Spec))
+	return slices.Concat(out, checkEnums(s), checkUnused(&s.Spec), checkExclusive(&s.Spec))
+}
+
+// exclusive are fields of a Service that the API server rejects beside others.
+var exclusive = [...]struct {
+	wrong       func(*corev1.ServiceSpec) bool
+	code        diag.Code
+	path, fault string
+	hint        string
+}{
+	{func(s *corev1.ServiceSpec) bool {
+		return s.ExternalTrafficPolicy != "" && !exposed(s) && (len(s.ExternalIPs) == 0 || s.Type != corev1.ServiceTypeClusterIP)
+	}, diag.FieldWord, "spec.externalTrafficPolicy", "must not be set without type NodePort or LoadBalancer", "set spec.type, or remove it"},
+	{func(s *corev1.ServiceSpec) bool {
+		return s.HealthCheckNodePort != 0 && !(balanced(s) && s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal)
+	}, diag.PortValue, "spec.healthCheckNodePort", "must not be set without type LoadBalancer and externalTrafficPolicy Local", "remove it"},
+	{func(s *corev1.ServiceSpec) bool { return s.LoadBalancerClass != nil && !balanced(s) },
+		diag.FieldWord, "spec.loadBalancerClass", withoutBalancer, setBalancer},
+	{func(s *corev1.ServiceSpec) bool { return s.AllocateLoadBalancerNodePorts != nil && !balanced(s) },
+		diag.FieldWord, "spec.allocateLoadBalancerNodePorts", withoutBalancer, setBalancer},
+	{func(s *corev1.ServiceSpec) bool { return len(s.LoadBalancerSourceRanges) > 0 && !balanced(s) },
+		diag.CIDRValue, "spec.loadBalancerSourceRanges", withoutBalancer, setBalancer},
+	{func(s *corev1.ServiceSpec) bool { return s.ClusterIP == corev1.ClusterIPNone && exposed(s) },
+		diag.VIPValue, "spec.clusterIP", "must not be None with type NodePort or LoadBalancer", "set spec.type: ClusterIP, or remove it"},
+	{func(s *corev1.ServiceSpec) bool { return s.ClusterIP != "" && s.Type == corev1.ServiceTypeExternalName },
+		diag.VIPValue, "spec.clusterIP", "must not be set with type ExternalName", "remove it"},
+}
+
+const (
+	withoutBalancer = "must not be set without type LoadBalancer"
+	setBalancer     = "set spec.type: LoadBalancer, or remove it"
+)
+
+func balanced(s *corev1.ServiceSpec) bool { return s.Type == corev1.ServiceTypeLoadBalancer }
+
+func exposed(s *corev1.ServiceSpec) bool { return balanced(s) || s.Type == corev1.ServiceTypeNodePort }
+
+// checkExclusive finds fields that the API server rejects beside others. No rule depends on it.
+func checkExclusive(spec *corev1.ServiceSpec) (out []finding) {
+	for i := range exclusive {
+		if x := &exclusive[i]; x.wrong(spec) {
+			out = append(out, finding{code: x.code, path: x.path, rejected: x.fault, ofType: true, hint: x.hint})
+		}
+	}
+	for i, p := range spec.Ports {
+		for _, o := range spec.Ports[:i] {
+			if p.Name != "" && p.Name == o.Name {
+				out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].name", i), rejected: "must be unique in the Service, got " + diag.Quote(p.Name), hint: "use another name"})
+			}
+			if p.NodePort != 0 && p.NodePort == o.NodePort && p.Protocol == o.Protocol {
+				out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].nodePort", i), rejected: fmt.Sprintf("must be unique in the Service, got %d", p.NodePort), hint: "use another port, or remove it"})
+			}
+		}
+	}
+	return out
 }
 
 // checkUnused reports fields that the API server rejects and that do not affect
@@ -146,24 +206,25 @@ func checkService(s *corev1.Service) []finding {
 func checkUnused(spec *corev1.ServiceSpec) []finding {
 	var out []finding
 	if spec.Type == corev1.ServiceTypeExternalName && spec.ExternalName == "" {
-		out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: "spec.externalName", msg: "must be set with type ExternalName: the API server rejects the Service, and no rule is written for it"})
+		out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: "spec.externalName", rejected: "must be set with type ExternalName", msg: "must be set with type ExternalName: the API server rejects the Service, and no rule is written for it"})
 	}
 	if ips := spec.ClusterIPs; len(ips) > 0 && spec.ClusterIP != ips[0] {
-		out = append(out, finding{severity: diag.Warning, code: diag.VIPValue, path: "spec.clusterIP",
-			msg: fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %s: spec.clusterIPs is used", ips[0], diag.Quote(spec.ClusterIP))})
+		fault := fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %s", ips[0], diag.Quote(spec.ClusterIP))
+		out = append(out, finding{severity: diag.Warning, code: diag.VIPValue, path: "spec.clusterIP", rejected: fault, msg: fault + ": spec.clusterIPs is used"})
 	}
 	for i, p := range spec.Ports {
 		path := fmt.Sprintf("spec.ports[%d]", i)
 		if p.Name == "" && len(spec.Ports) > 1 {
-			out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: path + ".name", msg: "must be set if there are several ports: the API server rejects the Service"})
+			out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: path + ".name", rejected: "must be set if there are several ports", msg: "must be set if there are several ports: the API server rejects the Service"})
 		}
 		if p.NodePort != 0 && spec.Type == corev1.ServiceTypeClusterIP {
-			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".nodePort",
-				msg: fmt.Sprintf("must not be set with type ClusterIP, got %d: the API server rejects the Service; here the port is served, as in kube-proxy", p.NodePort), hint: "set spec.type: NodePort, or remove it"})
+			fault := fmt.Sprintf("must not be set with type ClusterIP, got %d", p.NodePort)
+			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".nodePort", rejected: fault, ofType: true,
+				msg: fault + ": the API server rejects the Service; here the port is served, as in kube-proxy", hint: "set spec.type: NodePort, or remove it"})
 		}
 		if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n != p.Port && (n < 1 || n > 65535) {
-			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".targetPort",
-				msg: fmt.Sprintf("must be 1-65535, got %d: the ports of the EndpointSlices are used", n)})
+			fault := fmt.Sprintf("must be 1-65535, got %d", n)
+			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".targetPort", rejected: fault, msg: fault + ": the ports of the EndpointSlices are used"})
 		}
 	}
 	return out
@@ -189,7 +250,12 @@ func checkEnums(s *corev1.Service) []finding {
 	var out []finding
 	check := func(path, got, counts string, allowed ...string) {
 		if got != "" && !slices.Contains(allowed, got) {
-			out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: path, msg: fmt.Sprintf("must be %s, got %s: %s", strings.Join(allowed, " or "), diag.Quote(got), counts), hint: diag.DidYouMean(got, allowed)})
+			fault := fmt.Sprintf("must be %s, got %s", strings.Join(allowed, " or "), diag.Quote(got))
+			f := finding{severity: diag.Warning, code: diag.FieldWord, path: path, msg: fault + ": " + counts, hint: diag.DidYouMean(got, allowed)}
+			if strings.HasPrefix(path, "spec.") { // kubectl apply ignores the status
+				f.rejected = fault
+			}
+			out = append(out, f)
 		}
 	}
 	spec := &s.Spec
@@ -203,7 +269,8 @@ func checkEnums(s *corev1.Service) []finding {
 		check("spec.ipFamilyPolicy", string(*p), "spec.ipFamilies is used", "SingleStack", "PreferDualStack", "RequireDualStack")
 	}
 	if p := spec.IPFamilyPolicy; p != nil && *p == corev1.IPFamilyPolicySingleStack && len(spec.IPFamilies) > 1 {
-		out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: "spec.ipFamilyPolicy", msg: "must be PreferDualStack or RequireDualStack with two ipFamilies, got SingleStack: the API server rejects the Service"})
+		const fault = "must be PreferDualStack or RequireDualStack with two ipFamilies, got SingleStack"
+		out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: "spec.ipFamilyPolicy", rejected: fault, ofType: true, msg: fault + ": the API server rejects the Service"})
 	}
 	if d := spec.TrafficDistribution; d != nil {
 		check("spec.trafficDistribution", *d, "the hints of the EndpointSlices are used", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)

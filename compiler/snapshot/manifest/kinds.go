@@ -151,20 +151,10 @@ func decodeService(text []byte, read unmarshal) (object, []finding, error) {
 	svc := snapshot.FromService(&in)
 	written := writtenService(&in, svc.ProxyName)
 	written.NoTargets = !targets
-	return object{name: svc.Object, written: written, skipped: func() snapshot.Skipped { return skippedService(svc) },
+	return object{name: svc.Object, written: written, skipped: svc.Skipped,
 		has: func(s *snapshot.Snapshot) bool { return s.Service(svc.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetService(svc) },
 	}, append(strict, checkService(&in)...), err
-}
-
-func skippedService(s *snapshot.Service) snapshot.Skipped {
-	out := snapshot.Skipped{Service: s.Name, Addrs: s.Addrs()}
-	for _, p := range s.Ports {
-		if p.NodePort != 0 {
-			out.NodePorts = append(out.NodePorts, p.NodePort)
-		}
-	}
-	return out
 }
 
 func decodeSlice(text []byte, read unmarshal) (object, []finding, error) {

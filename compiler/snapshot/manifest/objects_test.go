@@ -12,7 +12,7 @@ import (
 )
 
 // fullCluster is a cluster with a value in every field that is used.
-const fullCluster = `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: ns, creationTimestamp: "2026-01-02T03:04:05Z", labels: {team: x, service.kubernetes.io/service-proxy-name: cilium}, annotations: {preserve-destination: "true", winProxyOptimization: disabled, other: x, proxyc.dev/lint-ignore: PX501}}, spec: {type: LoadBalancer, clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1, "fd00::1"], ipFamilies: [IPv4, IPv6], externalIPs: [192.0.2.1, ""], ports: [{name: web, port: 80, protocol: UDP, nodePort: 30080, targetPort: http}, {port: 81}], loadBalancerSourceRanges: [" 10.0.0.0/8"], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}, internalTrafficPolicy: Local, externalTrafficPolicy: Local, healthCheckNodePort: 32000, selector: {app: web}, trafficDistribution: PreferClose, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false}, status: {loadBalancer: {ingress: [{ip: 203.0.113.1, ipMode: Proxy}, {hostname: x}]}}}
+const fullCluster = `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: ns, creationTimestamp: "2026-01-02T03:04:05Z", labels: {team: x, service.kubernetes.io/service-proxy-name: cilium}, annotations: {preserve-destination: "true", winProxyOptimization: disabled, other: x, proxyc.dev/lint-ignore: PX501}}, spec: {type: LoadBalancer, clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1, "fd00::1"], ipFamilies: [IPv4, IPv6], externalIPs: [192.0.2.1, ""], ports: [{name: web, port: 80, protocol: UDP, nodePort: 30080, targetPort: http}, {port: 81}], loadBalancerSourceRanges: [" 10.0.0.0/8"], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}, internalTrafficPolicy: Local, externalTrafficPolicy: Local, healthCheckNodePort: 32000, selector: {app: web}, trafficDistribution: PreferClose, loadBalancerClass: example.com/internal, publishNotReadyAddresses: true, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false}, status: {loadBalancer: {ingress: [{ip: 203.0.113.1, ipMode: Proxy}, {hostname: x}]}}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: b, namespace: ns}, spec: {clusterIP: None, ports: [{port: 80}]}}
 ---
@@ -20,7 +20,7 @@ const fullCluster = `{apiVersion: v1, kind: Service, metadata: {name: a, namespa
 ---
 {apiVersion: v1, kind: Endpoints, metadata: {name: c, namespace: ns}, subsets: [{addresses: [{ip: 10.1.0.1}, {ip: "fd00::2", nodeName: node1}, {ip: 10.1.0.3}], ports: [{port: 80}]}, {addresses: [{ip: 10.1.0.2, targetRef: {kind: Pod, name: q}}], ports: [{port: 81}]}]}
 ---
-{apiVersion: v1, kind: Node, metadata: {name: node1, labels: {topology.kubernetes.io/zone: z}}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}], nodeInfo: {kernelVersion: 6.1.0}}}
+{apiVersion: v1, kind: Node, metadata: {name: node1, labels: {topology.kubernetes.io/zone: z}}, spec: {podCIDR: 10.1.0.0/24, taints: [{key: a, effect: NoSchedule}]}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}], nodeInfo: {kernelVersion: 6.1.0}}}
 ---
 {apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: k}, spec: {cidrs: [10.0.0.0/16]}}
 `
@@ -79,7 +79,8 @@ func TestTrim(t *testing.T) {
 	svc.Spec.TrafficDistribution, svc.Spec.IPFamilyPolicy = new("PreferClose"), new(corev1.IPFamilyPolicyPreferDualStack)
 	svc.Annotations[snapshot.AnnotationIgnore] = "PX501"
 	svc.Labels = map[string]string{snapshot.LabelProxyName: "cilium", "team": "x"}
-	objects.Nodes[0].Status.NodeInfo.KernelVersion = "6.1.0"
+	svc.Spec.LoadBalancerClass, svc.Spec.PublishNotReadyAddresses = new("example.com/internal"), true
+	objects.Nodes[0].Status.NodeInfo.KernelVersion, objects.Nodes[0].Spec.Taints = "6.1.0", []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}
 	trimmed := snapshot.Objects{}
 	for _, o := range []any{svc, objects.Services[1], objects.Slices[0], objects.Nodes[0], objects.ServiceCIDRs[0]} {
 		trimmed.Add(snapshot.Trim(o))

@@ -21,15 +21,26 @@ import (
 // Written is the fields of an object that affect no packet and that reviews check.
 type Written struct {
 	Ignore       string               // annotation proxyc.dev/lint-ignore
-	Labels       map[string]string    // metadata.labels of Services and workloads
-	Selector     map[string]string    // spec.selector
+	Labels       map[string]string    // metadata.labels of Services, workloads and Nodes
+	Selector     map[string]string    // spec.selector of a Service
 	TargetPorts  []intstr.IntOrString // spec.ports[i].targetPort, with the default
 	NoTargets    bool                 // no port has a targetPort, as in the output of proxyc snapshot
 	Sliced       bool                 // the Service is served and has a selector, so that any cluster has an EndpointSlice of it
 	FamilyPolicy string               // spec.ipFamilyPolicy
 	NoNodePorts  bool                 // spec.allocateLoadBalancerNodePorts is false
 	Distribution string               // spec.trafficDistribution
+	NotReady     bool                 // spec.publishNotReadyAddresses
+	Class        string               // spec.loadBalancerClass
 	Kernel       string               // status.nodeInfo.kernelVersion
+	Taints       []corev1.Taint       // spec.taints of a Node
+	Rejected     []Rejection
+}
+
+// Rejection is a reason why the API server rejects an object.
+type Rejection struct {
+	diag.Diagnostic
+	// OfType reports that it drops the field instead, if only the type of a Service changes.
+	OfType bool
 }
 
 // DualStack reports whether a Service requests two families.
@@ -57,15 +68,14 @@ func writtenService(s *corev1.Service, foreign bool) Written {
 	w.Sliced = len(w.Selector) > 0 && !foreign && s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
 	w.FamilyPolicy = string(ptr.Deref(s.Spec.IPFamilyPolicy, ""))
 	w.NoNodePorts = !ptr.Deref(s.Spec.AllocateLoadBalancerNodePorts, true)
-	if d := s.Spec.TrafficDistribution; d != nil {
-		w.Distribution = *d
-	}
+	w.Distribution, w.Class = ptr.Deref(s.Spec.TrafficDistribution, ""), ptr.Deref(s.Spec.LoadBalancerClass, "")
+	w.NotReady = s.Spec.PublishNotReadyAddresses
 	return w
 }
 
 func writtenNode(n *corev1.Node) Written {
 	w := writtenMeta(&n.ObjectMeta)
-	w.Kernel = n.Status.NodeInfo.KernelVersion
+	w.Kernel, w.Labels, w.Taints = n.Status.NodeInfo.KernelVersion, n.Labels, n.Spec.Taints
 	return w
 }
 

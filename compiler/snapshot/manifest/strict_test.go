@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
@@ -43,15 +45,17 @@ func TestStrict(t *testing.T) {
 // Fields that affect no packet are recorded by object unless Forget.
 func TestWritten(t *testing.T) {
 	const in = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x, annotations: {proxyc.dev/lint-ignore: PX604}}\n" +
-		"spec: {clusterIP: None, selector: {app: a}, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false, trafficDistribution: PreferClose}\n---\n" +
-		"apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nstatus: {nodeInfo: {kernelVersion: 6.1.0}}\n"
+		"spec: {clusterIP: None, selector: {app: a}, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false, loadBalancerClass: c, publishNotReadyAddresses: true, trafficDistribution: PreferClose}\n---\n" +
+		"apiVersion: v1\nkind: Node\nmetadata: {name: node1, labels: {a: b}}\nspec: {taints: [{key: a, effect: NoSchedule}]}\nstatus: {nodeInfo: {kernelVersion: 6.1.0}}\n"
 	r := Reader{}
 	if diags := r.Decode(snapshot.New(), "f", []byte(in), false); len(diags) > 0 {
 		t.Fatal(diags)
 	}
 	want := map[string]Written{
-		"Service x/a": {Ignore: "PX604", Selector: map[string]string{"app": "a"}, NoTargets: true, FamilyPolicy: "PreferDualStack", NoNodePorts: true, Distribution: "PreferClose"},
-		"Node node1":  {Kernel: "6.1.0"},
+		"Service x/a": {Ignore: "PX604", Selector: map[string]string{"app": "a"}, NoTargets: true, FamilyPolicy: "PreferDualStack", NoNodePorts: true, Distribution: "PreferClose", Class: "c", NotReady: true, Rejected: []Rejection{
+			{diag.Diagnostic{Severity: diag.Error, Code: diag.FieldWord, Object: "Service x/a", Path: "spec.loadBalancerClass", Msg: withoutBalancer, Hint: setBalancer}, true},
+			{diag.Diagnostic{Severity: diag.Error, Code: diag.FieldWord, Object: "Service x/a", Path: "spec.allocateLoadBalancerNodePorts", Msg: withoutBalancer, Hint: setBalancer}, true}}},
+		"Node node1": {Kernel: "6.1.0", Labels: map[string]string{"a": "b"}, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}},
 	}
 	if d := cmp.Diff(want, r.Written()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -53,9 +54,13 @@ type workloadFields struct {
 type workloadSpec struct {
 	corev1.PodSpec `json:",inline"`
 
-	Replicas    *int32                  `json:"replicas"`
-	Parallelism *int32                  `json:"parallelism"`
-	Suspend     bool                    `json:"suspend"`
+	Replicas    *int32                 `json:"replicas"`
+	Parallelism *int32                 `json:"parallelism"`
+	Suspend     bool                   `json:"suspend"`
+	Completion  batchv1.CompletionMode `json:"completionMode"`
+	Ordinals    struct {
+		Start int `json:"start"`
+	} `json:"ordinals"`
 	ServiceName string                  `json:"serviceName"`
 	Selector    json.RawMessage         `json:"selector"`
 	Template    *corev1.PodTemplateSpec `json:"template"`
@@ -66,7 +71,6 @@ type workloadSpec struct {
 
 	BackoffLimit                         unread `json:"backoffLimit"`
 	BackoffLimitPerIndex                 unread `json:"backoffLimitPerIndex"`
-	CompletionMode                       unread `json:"completionMode"`
 	Completions                          unread `json:"completions"`
 	ConcurrencyPolicy                    unread `json:"concurrencyPolicy"`
 	FailedJobsHistoryLimit               unread `json:"failedJobsHistoryLimit"`
@@ -74,7 +78,6 @@ type workloadSpec struct {
 	ManualSelector                       unread `json:"manualSelector"`
 	MaxFailedIndexes                     unread `json:"maxFailedIndexes"`
 	MinReadySeconds                      unread `json:"minReadySeconds"`
-	Ordinals                             unread `json:"ordinals"`
 	Paused                               unread `json:"paused"`
 	PersistentVolumeClaimRetentionPolicy unread `json:"persistentVolumeClaimRetentionPolicy"`
 	PodFailurePolicy                     unread `json:"podFailurePolicy"`
@@ -138,7 +141,11 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		spec := &p.template.Spec
 		w := &snapshot.Workload{Kind: kind, Name: name, Object: snapshot.ObjectName(kind, name),
 			Pods: p.count, AnyNumber: in.Spec.Replicas == nil && kind != "Pod" && p.count != 0, Labels: p.template.Labels,
-			HostNetwork: spec.HostNetwork, NodeName: spec.NodeName, ServiceName: in.Spec.ServiceName}
+			HostNetwork: spec.HostNetwork, NodeName: spec.NodeName, ServiceName: in.Spec.ServiceName, First: in.Spec.Ordinals.Start,
+			Indexed: in.Spec.Completion == batchv1.IndexedCompletion, Tolerations: spec.Tolerations, NodeSelector: spec.NodeSelector}
+		if a := spec.Affinity; a != nil && a.NodeAffinity != nil {
+			w.Affinity = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+		}
 		if owner := metav1.GetControllerOfNoCopy(&in.Metadata); owner != nil {
 			w.Owner = snapshot.ObjectName(owner.Kind, ir.Name{Namespace: name.Namespace, Name: owner.Name})
 		}
@@ -159,7 +166,9 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		if in.Metadata.Name != in.Metadata.GenerateName {
 			found = append(found, checkMeta(&in.Metadata)...)
 		}
-		found = append(found, checkSelector(kind, in.Spec.Selector, w.Labels)...)
+		var wrong []finding
+		w.Selector, wrong = checkSelector(kind, in.Spec.Selector, w.Labels)
+		found = append(found, wrong...)
 		found = append(found, checkPods(kind, &p)...)
 		w.Pods = p.count
 		_, hook := in.Metadata.Annotations[helmHook]
@@ -210,10 +219,11 @@ func pod(in *workloadFields) pods {
 	return pods{count: 1, template: t}
 }
 
-// checkSelector reports a selector that does not match the workload's own pods.
-func checkSelector(kind string, text json.RawMessage, has map[string]string) []finding {
+// checkSelector returns the text of a selector. It reports one that does not match the workload's own
+// pods.
+func checkSelector(kind string, text json.RawMessage, has map[string]string) (string, []finding) {
 	if len(text) == 0 || kind == "Job" || kind == "CronJob" || kind == "Pod" { // the API server sets that of a Job
-		return nil
+		return "", nil
 	}
 	var of metav1.LabelSelector
 	into := any(&of)
@@ -222,11 +232,14 @@ func checkSelector(kind string, text json.RawMessage, has map[string]string) []f
 	}
 	err := kjson.UnmarshalCaseSensitivePreserveInts(text, into)
 	selector, wrong := metav1.LabelSelectorAsSelector(&of)
+	reject := func(code diag.Code, fault string) (string, []finding) {
+		return "", []finding{{severity: diag.Warning, code: code, path: "spec.selector", rejected: fault, msg: fault + ": the API server rejects the " + kind}}
+	}
 	if err = cmp.Or(err, wrong); err != nil {
-		return []finding{{severity: diag.Warning, code: diag.FieldType, path: "spec.selector", msg: "must be a label selector: the API server rejects the " + kind}}
+		return reject(diag.FieldType, "must be a label selector")
 	}
 	if selector.Matches(labels.Set(has)) {
-		return nil
+		return selector.String(), nil
 	}
 	var differs []string
 	for _, key := range slices.Sorted(maps.Keys(of.MatchLabels)) {
@@ -240,13 +253,16 @@ func checkSelector(kind string, text json.RawMessage, has map[string]string) []f
 	if len(differs) > 0 {
 		why += ", which has " + strings.Join(differs, " and ")
 	}
-	return []finding{{severity: diag.Warning, code: diag.WorkloadSelector, path: "spec.selector", msg: why + ": the API server rejects the " + kind}}
+	return reject(diag.WorkloadSelector, why)
 }
 
 // checkPods reports numbers of pods and ports that the API server rejects.
 func checkPods(kind string, p *pods) (out []finding) {
+	reject := func(code diag.Code, path, fault string) {
+		out = append(out, finding{severity: diag.Warning, code: code, path: path, rejected: fault, msg: fault + ": the API server rejects the " + kind})
+	}
 	if p.count < 0 && p.field != "" {
-		out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: p.field, msg: fmt.Sprintf("must be 0 or more, got %d: the API server rejects the %s", p.count, kind)})
+		reject(diag.FieldWord, p.field, fmt.Sprintf("must be 0 or more, got %d", p.count))
 		p.count = 0
 	}
 	list := func(path string, all []corev1.Container) {
@@ -254,10 +270,10 @@ func checkPods(kind string, p *pods) (out []finding) {
 			for j, port := range all[i].Ports {
 				at := fmt.Sprintf("%s[%d].ports[%d]", path, i, j)
 				if n := port.ContainerPort; n < 1 || n > 65535 {
-					out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: at + ".containerPort", msg: fmt.Sprintf("must be 1-65535, got %d: the API server rejects the %s", n, kind)})
+					reject(diag.PortValue, at+".containerPort", fmt.Sprintf("must be 1-65535, got %d", n))
 				}
 				if port.Name != "" && (!isName(port.Name, 15, "-") || strings.Contains(port.Name, "--") || !strings.ContainsFunc(port.Name, unicode.IsLower)) {
-					out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: at + ".name", msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 15, with a letter, got %s: the API server rejects the %s", diag.Quote(port.Name), kind)})
+					reject(diag.ObjectName, at+".name", "must be lower-case letters, digits and -, at most 15, with a letter, got "+diag.Quote(port.Name))
 				}
 			}
 		}
