@@ -36,7 +36,7 @@ func (c *assertCmd) Run(e *env) error {
 		return e.finish(j, err)
 	}
 	r := contract.Check(j, nodes, contracts, func(w *snapshot.Workload, f ir.Family) []snapshot.Endpoint {
-		return e.standIns.Pods(j.Snapshot, w, f, j.Facts.NodeName)
+		return e.standIns.Pods(j.Snapshot, j.Reader.Written(), w, f, j.Facts.NodeName)
 	})
 	write := r.WriteText
 	if c.Output == "json" {

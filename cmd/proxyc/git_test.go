@@ -130,7 +130,7 @@ func TestFaultsInManifests(t *testing.T) {
 		{"client address lost", "prod", "  externalTrafficPolicy: Local\n", "", diff,
 			[]string{"~ edge/gateway", "client address kept → masqueraded"}},
 		{"database opened", "prod", "  selector: {app: db, role: primary}\n", "  selector: {app: db, role: primary}\n  type: NodePort\n", diff,
-			[]string{"~ shop/db", "NodePort of shop/db:postgres/tcp", "outside", "not proxied → served"}},
+			[]string{"~ shop/db", "NodePort of shop/db:5432/tcp", "outside", "not proxied → served"}},
 		{"no replicas", "prod", "replicas: 2", "replicas: 0", diff,
 			[]string{"~ shop/api", "served → refused", "is:  Service shop/api: spec.ports[0] (no endpoints)"}},
 		{"affinity removed", "prod", "  sessionAffinity: ClientIP\n", "", diff, []string{"~ shop/api", "affinity"}},

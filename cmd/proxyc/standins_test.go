@@ -51,7 +51,7 @@ func standInsOf(t *testing.T, manifests ...string) *regexp.Regexp {
 		if diags := r.Decode(snap, "f", []byte(text), false); diags.HasErrors() {
 			t.Fatal(diags)
 		}
-		s.Complete(snap, r.Written(), "n1")
+		s.Complete(snap, r.Written(), "n1", nil)
 	}
 	for text := range s.Names() {
 		parts = append(parts, `\b`+regexp.QuoteMeta(text)+`\b`)
@@ -95,7 +95,7 @@ func TestNoOutputHasStandIns(t *testing.T) {
 				continue
 			}
 			for _, from := range []string{"pod:shop/web-0", "pod 2 of StatefulSet shop/api", "node", "198.51.100.7", "2001:db8:1::7"} {
-				for _, to := range []string{"shop/web:http", "LoadBalancer of shop/web:80/tcp", "NodePort of shop/api:http", "shop/gone:80", "real.shop:80"} {
+				for _, to := range []string{"shop/web:http", "LoadBalancer of shop/web:80/tcp", "NodePort of shop/api:80", "shop/gone:80", "real.shop:80"} {
 					add("trace", []string{"text", "json"}, append(m, "--from", from, "--to", to)...)
 				}
 			}
@@ -160,9 +160,9 @@ func checkPageHasNoStandIns(t *testing.T, page string, raw *regexp.Regexp) {
 	trace := func(from, to string) string { return "trace?" + url.Values{"from": {from}, "to": {to}}.Encode() }
 	for section, want := range map[string]string{
 		"overview": "Overview", "services/shop%2Fweb": "pod 0 of Deployment shop/web", "services/shop%2Fapi": "pod 1 of StatefulSet shop/api:8080",
-		"reach": "NodePort of shop/api:http", "findings": "PX115", "diff": "LoadBalancer of shop/web",
+		"reach": "NodePort of shop/api:80", "findings": "PX115", "diff": "LoadBalancer of shop/web",
 		trace("198.51.100.7@eth0", "LoadBalancer of shop/web:http"):                 "pod 1 of Deployment shop/web:8080",
-		trace("198.51.100.7@eth0", "NodePort of shop/api:http/tcp"):                 "pod 1 of StatefulSet shop/api:8080",
+		trace("198.51.100.7@eth0", "NodePort of shop/api:80/tcp"):                   "pod 1 of StatefulSet shop/api:8080",
 		trace("pod 0 of Deployment shop/web@pod", "ClusterIP of shop/api:http/tcp"): "is treated as a pod",
 	} {
 		cmd := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

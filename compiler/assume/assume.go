@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
@@ -33,6 +34,9 @@ type StandIns struct {
 	ports  map[string]int32
 	owners map[netip.Addr]string
 	used   map[int32]string // ports of nodes, and of Services, with what uses them
+	// given are the ports of Services with stand-ins, and families those of Services.
+	given    map[ir.Name][]snapshot.ServicePort
+	families map[string]bool
 }
 
 // Name returns what an address stands for, such as "ClusterIP of shop/web"; "" for other addresses.
@@ -43,13 +47,18 @@ func (s *StandIns) Name(a netip.Addr) string {
 	return s.owners[a]
 }
 
-// PortName returns what a port of nodes stands for, such as "shop/web:http"; "" for other ports.
+// PortName returns what a port of nodes stands for, such as "of shop/web:80"; "" for other ports.
 func (s *StandIns) PortName(port int32) string {
-	of := s.used[port]
-	if s.ports[of] != port {
+	if s == nil || s.ports[s.used[port]] != port {
 		return ""
 	}
-	return of
+	return withoutProtocol(s.used[port])
+}
+
+// withoutProtocol returns the name of a port that differs only in the protocol from another one.
+func withoutProtocol(of string) string {
+	name, _, _ := strings.Cut(of, " (")
+	return name
 }
 
 // IsPod reports whether an address stands for that of a pod.
@@ -115,7 +124,7 @@ func (s *StandIns) Names() map[string]string {
 		all[a.String()] = of
 	}
 	for of, p := range s.ports {
-		all[strconv.Itoa(int(p))] = of
+		all[strconv.Itoa(int(p))] = withoutProtocol(of)
 	}
 	return all
 }
@@ -219,57 +228,110 @@ func (s *StandIns) observe(services []*snapshot.Service) {
 }
 
 // Complete adds to a snapshot what a cluster would. written are the fields of its objects that the
-// Snapshot does not keep. node is the node that is reviewed. Complete returns the Services without
-// a ClusterIP of their own, with their object names in diagnostics.
-func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest.Written, node string) map[ir.Name]string {
-	services := snap.Services()
-	s.observe(services)
-	pending := map[ir.Name]string{}
-	first := primary(snap)
-	c := cluster{StandIns: s, snap: snap, workloads: NewWorkloads(snap.Workloads()), node: node}
-	for _, svc := range services {
-		if svc.Type == string(corev1.ServiceTypeExternalName) || svc.ProxyName {
+// Snapshot does not keep. node is the node that is reviewed, and pods are the known ranges of pods.
+// Complete returns the Services without a ClusterIP of their own, with their object names in
+// diagnostics. It removes the objects that the API server rejects, and returns findings about them.
+func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest.Written, node string, pods []netip.Prefix) (pending map[ir.Name]string, found diag.List) {
+	s.observe(snap.Services())
+	c := s.cluster(snap, written, node, pods)
+	found = c.admit()
+	c.workloads = NewWorkloads(snap.Workloads())
+	pending = map[ir.Name]string{}
+	for _, svc := range snap.Services() {
+		if svc.Type == externalName || svc.ProxyName {
 			continue
 		}
 		w := written[svc.Object]
 		if svc.ClusterIP == "" {
 			pending[svc.Name] = svc.Object
 		}
-		full := s.allocate(svc, &w, first)
+		full := c.allocate(svc, &w)
 		snap.SetService(full)
+		for _, f := range full.IPFamilies {
+			setIn(&s.families, f, true)
+		}
 		if len(w.Selector) > 0 && full.ClusterIP != corev1.ClusterIPNone && len(snap.Slices(svc.Name)) == 0 {
 			c.assume(full, &w)
 		}
 	}
-	return pending
+	return pending, found
+}
+
+const externalName = string(corev1.ServiceTypeExternalName)
+
+// setIn sets a value in a map, which it makes if necessary.
+func setIn[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[key] = value
+}
+
+// admit removes the objects that the API server rejects from manifests that it has not seen.
+func (c *cluster) admit() (found diag.List) {
+	for _, w := range c.snap.Workloads() {
+		written := c.written[w.Object]
+		if wrong := because(rejectedWorkload(w, nil, &written), false); wrong != nil {
+			found.Add(wrong...)
+			c.snap.DeleteWorkload(w.Object)
+			c.snap.AddCustom(w.Name.Namespace) // its pods are unknown
+		}
+	}
+	reject := func(svc *snapshot.Service, wrong diag.List) {
+		wrong = because(wrong, false)
+		found.Add(wrong...)
+		c.skip(svc, wrong)
+	}
+	fresh := map[ir.Name]*snapshot.Service{}
+	for _, svc := range c.snap.Services() {
+		if svc.ClusterIP != "" || svc.Type == externalName || svc.ProxyName {
+			continue
+		}
+		w := c.written[svc.Object]
+		if wrong := c.rejected(&change{svc: svc, w: &w}); wrong != nil {
+			reject(svc, wrong)
+			continue
+		}
+		fresh[svc.Name] = nil
+	}
+	c.taken(fresh, reject)
+	return found
 }
 
 // allocate returns a Service with what the API server and its controllers would add. A Service with
 // a ClusterIP has what they gave it: nothing is missing.
-func (s *StandIns) allocate(svc *snapshot.Service, w *manifest.Written, first ir.Family) *snapshot.Service {
+func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written) *snapshot.Service {
 	full := *svc
 	if svc.ClusterIP != "" {
 		return &full
 	}
-	full.IPFamilies, full.ClusterIPs = familiesOf(svc, w, first), nil
+	full.IPFamilies, full.ClusterIPs = c.familiesOf(svc, w), nil
 	for _, f := range full.IPFamilies {
-		full.ClusterIPs = append(full.ClusterIPs, s.addr(familyOf(f), "ClusterIP of "+svc.Name.String()).String())
+		full.ClusterIPs = append(full.ClusterIPs, c.addr(familyOf(f), "ClusterIP of "+svc.Name.String()).String())
 	}
 	full.ClusterIP = full.ClusterIPs[0]
-	s.fill(&full, w, len(full.LoadBalancer) == 0)
+	c.fill(&full, w, len(full.LoadBalancer) == 0)
 	return &full
 }
 
 // familiesOf returns the families of a Service without ClusterIP.
-func familiesOf(svc *snapshot.Service, w *manifest.Written, first ir.Family) []string {
+func (c *cluster) familiesOf(svc *snapshot.Service, w *manifest.Written) []string {
 	families := svc.IPFamilies
 	if len(families) == 0 {
-		families = []string{first.String()}
+		families = []string{ir.IPv4.String()}
+		if len(c.families) > 0 {
+			families = c.families[:1]
+		}
 	}
-	if w.DualStack() && len(families) == 1 {
-		families = append(slices.Clone(families), otherFamily(families[0]))
+	if other := otherFamily(families[0]); len(families) == 1 && w.DualStack() && (w.FamilyPolicy == string(corev1.IPFamilyPolicyRequireDualStack) || c.serves(other)) {
+		families = append(slices.Clone(families), other)
 	}
 	return families
+}
+
+// serves reports whether Services of the cluster can have a family, as far as known.
+func (c *cluster) serves(family string) bool {
+	return len(c.families) == 0 || slices.Contains(c.families, family)
 }
 
 // fill adds the ports that the type of a Service needs, and if balance is set the addresses of its load
@@ -279,10 +341,20 @@ func (s *StandIns) fill(full *snapshot.Service, w *manifest.Written, balance boo
 	if needsNodePorts(full) && !(balanced(full) && w.NoNodePorts) {
 		full.Ports = slices.Clone(full.Ports)
 		for i := range full.Ports {
-			if p := &full.Ports[i]; p.NodePort == 0 {
-				p.NodePort = s.portOf("of " + portName(full, i))
+			full.Ports[i].NodePort = cmp.Or(full.Ports[i].NodePort, s.ports[portName(full, i)])
+		}
+		keepNodePorts(full.Ports, s.given[full.Name]) // of another snapshot, as after an update
+		var given []snapshot.ServicePort
+		for i := range full.Ports {
+			p := &full.Ports[i]
+			if p.NodePort == 0 {
+				p.NodePort = s.portOf(portName(full, i))
+			}
+			if s.PortName(p.NodePort) != "" {
+				given = append(given, *p)
 			}
 		}
+		setIn(&s.given, full.Name, given)
 	}
 	if needsHealthPort(full) && full.HealthPort == 0 {
 		full.HealthPort = s.portOf("of " + name)
@@ -294,13 +366,14 @@ func (s *StandIns) fill(full *snapshot.Service, w *manifest.Written, balance boo
 	}
 }
 
-// portName returns a Service and its port, by name or else by number.
+// portName returns what the node port of a Service's port stands for.
 func portName(svc *snapshot.Service, i int) string {
 	p := svc.Ports[i]
-	if p.Name != "" {
-		return svc.Name.String() + ":" + p.Name
+	name := fmt.Sprintf("of %s:%d", svc.Name, p.Port)
+	if p.Protocol != "" && p.Protocol != string(corev1.ProtocolTCP) {
+		name += " (" + p.Protocol + ")"
 	}
-	return fmt.Sprintf("%s:%d", svc.Name, p.Port)
+	return name
 }
 
 func familyOf(text string) ir.Family {
@@ -317,75 +390,148 @@ func otherFamily(text string) string {
 	return ir.IPv6.String()
 }
 
-// primary returns the family of a Service without ipFamilies in this cluster.
-func primary(snap *snapshot.Snapshot) ir.Family {
-	for _, c := range snap.ServiceCIDRs() {
-		for _, p := range c.CIDRs {
-			return ir.FamilyOf(p.Addr())
-		}
-	}
-	for _, n := range snap.Nodes() {
-		for _, a := range n.Addresses {
-			if addr, err := netip.ParseAddr(a.Address); err == nil {
-				return ir.FamilyOf(addr)
-			}
-		}
-	}
-	return ir.IPv4
-}
-
 // cluster makes EndpointSlices as the EndpointSlice controller of a cluster does.
 type cluster struct {
 	*StandIns
 	snap      *snapshot.Snapshot
+	written   map[string]manifest.Written
 	workloads Workloads
 	node      string // of pods if there are no Nodes
+	// allocates are the families of the ServiceCIDRs, nil if unknown. families are those that Services
+	// can have, the default first; nil if unknown.
+	allocates, families []string
+	// nodes are the Nodes, once nodesFor has read them. tainted reports that one has a taint, and
+	// labelled are the keys of their labels.
+	nodes    []*snapshot.Node
+	tainted  bool
+	labelled map[string]bool
+}
+
+// cluster returns the cluster of a snapshot. pods are the ranges of the configuration and the Nodes.
+func (s *StandIns) cluster(snap *snapshot.Snapshot, written map[string]manifest.Written, node string, pods []netip.Prefix) cluster {
+	c := cluster{StandIns: s, snap: snap, written: written, node: node, labelled: map[string]bool{}}
+	add := func(list *[]string, a netip.Addr) {
+		if family := ir.FamilyOf(a).String(); a.IsValid() && s.Name(a) == "" && !slices.Contains(*list, family) {
+			*list = append(*list, family)
+		}
+	}
+	for _, cidr := range snap.ServiceCIDRs() {
+		for _, p := range cidr.CIDRs {
+			add(&c.allocates, p.Addr())
+		}
+	}
+	if c.families = c.allocates; c.families != nil {
+		return c
+	}
+	texts := func(all []string) {
+		for _, text := range all {
+			a, _ := netip.ParseAddr(text)
+			add(&c.families, a)
+		}
+	}
+	services := snap.Services()
+	if first := snap.Service(apiServer); first != nil {
+		texts(first.ClusterIPs)
+	}
+	for _, n := range snap.Nodes() {
+		for _, a := range n.Addresses {
+			if a.Type == string(corev1.NodeInternalIP) {
+				texts([]string{a.Address})
+			}
+		}
+	}
+	for _, p := range pods {
+		add(&c.families, p.Addr())
+	}
+	for _, svc := range services {
+		texts(svc.ClusterIPs)
+	}
+	for _, svc := range services {
+		for _, f := range svc.IPFamilies {
+			// A headless Service may have a family that the cluster does not allocate.
+			if len(c.families) > 0 && svc.ClusterIP != corev1.ClusterIPNone && !slices.Contains(c.families, f) && s.Name(addrIn(svc, f)) == "" {
+				c.families = append(c.families, f)
+			}
+		}
+	}
+	return c
+}
+
+// apiServer is the name of the Service of the API server.
+var apiServer = ir.Name{Namespace: corev1.NamespaceDefault, Name: "kubernetes"}
+
+// addrIn returns the ClusterIP of a Service in a family.
+func addrIn(svc *snapshot.Service, family string) netip.Addr {
+	for _, text := range svc.ClusterIPs {
+		if a, err := netip.ParseAddr(text); err == nil && ir.FamilyOf(a).String() == family {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // assume adds an EndpointSlice for each family of a Service and workload that it selects.
 func (c *cluster) assume(svc *snapshot.Service, w *manifest.Written) {
 	for _, load := range c.workloads.Select(svc.Name.Namespace, w.Selector) {
 		for _, slice := range c.slicesOf(svc, PortsOf(svc, w, load), load, span{0, c.number(load)}, w.Selector) {
+			for i := range slice.Endpoints {
+				if e := &slice.Endpoints[i]; c.snap.Node(e.NodeName) != nil {
+					c.setHints(e, w.Distribution != "", w.Distribution == corev1.ServiceTrafficDistributionPreferSameNode)
+				}
+			}
 			c.snap.SetSlice(slice)
 		}
 	}
 }
 
-// slicesOf returns an EndpointSlice for each family of a Service, with some pods of a workload, or
-// the one of them that the selector names.
+// setHints sets the hints of an endpoint for its zone and node, as far as they are known.
+func (c *cluster) setHints(e *snapshot.Endpoint, zone, node bool) {
+	var h snapshot.Hints
+	if n := c.snap.Node(e.NodeName); zone && n != nil && n.Zone != "" {
+		h.Zones = []string{n.Zone}
+	}
+	if node && e.NodeName != "" {
+		h.Nodes = []string{e.NodeName}
+	}
+	if e.Hints = nil; h.Zones != nil || h.Nodes != nil {
+		e.Hints = &h
+	}
+}
+
+// slicesOf returns an EndpointSlice for each family of a Service, with those of some pods of a
+// workload that a selector names.
 func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort, load *snapshot.Workload, some span, selector map[string]string) (out []*snapshot.EndpointSlice) {
+	one, _ := podsWith(load, selector)
 	for _, family := range svc.IPFamilies {
-		pods := c.pods(load, familyOf(family), some)
-		if name, one := selector[podName]; one {
-			pods = slices.DeleteFunc(pods, func(e snapshot.Endpoint) bool { return e.Pod != name })
-		}
 		out = append(out, &snapshot.EndpointSlice{
 			Name:        ir.Name{Namespace: svc.Name.Namespace, Name: strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", svc.Name.Name, load.Kind, load.Name.Name, family))},
 			Object:      snapshot.AssumedFrom + load.Object,
 			Service:     svc.Name,
 			AddressType: family,
 			Ports:       ports,
-			Endpoints:   pods,
+			Endpoints:   c.pods(load, familyOf(family), some, one),
 		})
 	}
 	return out
 }
 
-// Nodes adds addresses of the families of the Services to Nodes without any. Without Nodes, it adds
-// the node that is reviewed, so that clients reach its node ports, and returns true.
+// Nodes adds addresses to Nodes without any, of the families that Services of any snapshot have.
+// Without Nodes, it adds the node that is reviewed, so that clients reach its node ports, and returns
+// true. Call it again after another snapshot is completed.
 func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) (added bool) {
 	nodes := snap.Nodes()
 	if added = len(nodes) == 0; added {
 		nodes = []*snapshot.Node{{Name: node}}
 	}
 	for _, n := range nodes {
-		if len(n.Addresses) > 0 {
+		if slices.ContainsFunc(n.Addresses, func(a snapshot.NodeAddress) bool { addr, _ := netip.ParseAddr(a.Address); return s.Name(addr) == "" }) {
 			continue
 		}
 		full := *n
+		full.Addresses = nil
 		for _, f := range ir.Families() {
-			if slices.ContainsFunc(snap.Services(), func(svc *snapshot.Service) bool { return slices.Contains(svc.IPFamilies, f.String()) }) {
-				full.Addresses = append(full.Addresses, snapshot.NodeAddress{Type: string(corev1.NodeInternalIP), Address: s.addr(f, "Node "+n.Name).String()})
+			if s.families[f.String()] || len(s.families) == 0 && f == ir.IPv4 {
+				full.Addresses = append(full.Addresses, snapshot.NodeAddress{Type: string(corev1.NodeInternalIP), Address: s.addr(f, objectOf(n)).String()})
 			}
 		}
 		snap.SetNode(&full)
@@ -393,29 +539,40 @@ func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) (added bool) {
 	return added
 }
 
-// Pods returns the pods of a workload. node is the node that is reviewed.
-func (s *StandIns) Pods(snap *snapshot.Snapshot, load *snapshot.Workload, family ir.Family, node string) []snapshot.Endpoint {
-	c := cluster{StandIns: s, snap: snap, node: node}
-	return c.pods(load, family, span{0, c.number(load)})
+// Pods returns the pods of a workload. written are the fields of the objects that the Snapshot does not
+// keep. node is the node that is reviewed.
+func (s *StandIns) Pods(snap *snapshot.Snapshot, written map[string]manifest.Written, load *snapshot.Workload, family ir.Family, node string) []snapshot.Endpoint {
+	c := cluster{StandIns: s, snap: snap, written: written, node: node, labelled: map[string]bool{}}
+	return c.pods(load, family, span{0, c.number(load)}, everyPod)
 }
 
 // span is a range of the pods of a workload.
 type span struct{ from, to int }
 
-// number returns the number of pods of a workload.
+// number returns the number of pods of a workload. A Node has room for one on its network.
 func (c *cluster) number(load *snapshot.Workload) int {
-	if load.Pods == snapshot.PerNode {
-		return max(1, len(c.snap.Nodes()))
+	if load.Pods != snapshot.PerNode && !(load.HostNetwork && load.Pods > 1) {
+		return load.Pods
 	}
-	return load.Pods
+	nodes := len(c.nodesFor(load))
+	switch {
+	case len(c.nodes) == 0:
+		return 1
+	case load.Pods == snapshot.PerNode:
+		return nodes
+	}
+	return min(load.Pods, nodes)
 }
 
 // pods returns some pods of a workload, each assumed to be ready. They are spread over the Nodes.
-// Without Nodes, they are on the node that is reviewed.
-func (c *cluster) pods(load *snapshot.Workload, family ir.Family, some span) (out []snapshot.Endpoint) {
-	nodes := c.snap.Nodes()
+// Without Nodes, they are on the node that is reviewed. one is the ordinal of the only one, or everyPod.
+func (c *cluster) pods(load *snapshot.Workload, family ir.Family, some span, one int) (out []snapshot.Endpoint) {
+	nodes := c.nodesFor(load)
 	for i := some.from; i < some.to; i++ {
-		name := fmt.Sprintf("%s-%d", load.Name.Name, i)
+		if one != everyPod && one != load.First+i {
+			continue
+		}
+		name := fmt.Sprintf("%s-%d", load.Name.Name, load.First+i)
 		if load.Kind == "Pod" {
 			name = load.Name.Name
 		}
@@ -423,17 +580,23 @@ func (c *cluster) pods(load *snapshot.Workload, family ir.Family, some span) (ou
 		if load.NodeName == "" && len(nodes) > 0 {
 			e.NodeName = nodes[i%len(nodes)].Name
 		}
-		e.Addr = c.addrOf(load, family, i, c.snap.Node(e.NodeName))
-		e.Address = e.Addr.String()
-		out = append(out, e)
+		if e.Addr = c.addrOf(load, family, i, e.NodeName); e.Addr.IsValid() {
+			e.Address = e.Addr.String()
+			out = append(out, e)
+		}
 	}
 	return out
 }
 
-// addrOf returns the address of a pod: its own, that of its node, or a stand-in.
-func (c *cluster) addrOf(load *snapshot.Workload, family ir.Family, i int, node *snapshot.Node) netip.Addr {
+// addrOf returns the address of a pod: its own, that of its node, or a stand-in. It is invalid if the
+// node has none of the family.
+func (c *cluster) addrOf(load *snapshot.Workload, family ir.Family, i int, on string) netip.Addr {
 	texts := load.IPs
-	if load.HostNetwork && node != nil {
+	if load.HostNetwork {
+		node := c.snap.Node(on)
+		if node == nil || len(node.Addresses) == 0 {
+			return c.addr(family, "Node "+on) // see Nodes
+		}
 		texts = nil
 		for _, a := range node.Addresses {
 			if a.Type == string(corev1.NodeInternalIP) {
@@ -445,6 +608,9 @@ func (c *cluster) addrOf(load *snapshot.Workload, family ir.Family, i int, node 
 		if a, err := netip.ParseAddr(text); err == nil && ir.FamilyOf(a) == family {
 			return a
 		}
+	}
+	if load.HostNetwork {
+		return netip.Addr{}
 	}
 	return c.podAddr(family, fmt.Sprintf("pod %d of %s", i, load.Object), load.Object, i)
 }

@@ -21,7 +21,7 @@ func complete(t *testing.T, s *StandIns, manifests string) *snapshot.Snapshot {
 	if diags := r.Decode(snap, "f", []byte(manifests), false); diags.HasErrors() {
 		t.Fatal(diags)
 	}
-	s.Complete(snap, r.Written(), "n1")
+	s.Complete(snap, r.Written(), "n1", nil)
 	return snap
 }
 
@@ -36,7 +36,7 @@ func TestAllocate(t *testing.T) {
 	snap := complete(t, &s, service("plain", ports)+
 		service("dual", "ipFamilyPolicy: RequireDualStack, "+ports)+
 		service("six", "ipFamilies: [IPv6], "+ports)+
-		service("node", "type: NodePort, ports: [{port: 80}, {name: b, port: 81, nodePort: 30000}]")+
+		service("node", "type: NodePort, ports: [{name: a, port: 80}, {name: b, port: 81, nodePort: 30000}]")+
 		service("balanced", "type: LoadBalancer, externalTrafficPolicy: Local, "+ports)+
 		service("direct", "type: LoadBalancer, allocateLoadBalancerNodePorts: false, "+ports)+
 		service("headless", "clusterIP: None, "+ports)+
@@ -79,7 +79,7 @@ func TestAllocate(t *testing.T) {
 		"dual":     "ClusterIP of shop/dual (IPv4), ClusterIP of shop/dual (IPv6)",
 		"six":      "ClusterIP of shop/six (IPv6)",
 		"node":     "ClusterIP of shop/node (IPv4), node port of shop/node:80, node port 30000",
-		"balanced": "ClusterIP of shop/balanced (IPv4), LoadBalancer of shop/balanced (IPv4), node port of shop/balanced:http, node port of shop/balanced:dns, health of shop/balanced",
+		"balanced": "ClusterIP of shop/balanced (IPv4), LoadBalancer of shop/balanced (IPv4), node port of shop/balanced:80, node port of shop/balanced:53, health of shop/balanced",
 		"direct":   "ClusterIP of shop/direct (IPv4), LoadBalancer of shop/direct (IPv4)",
 		"headless": "None", "name": "", "real": "10.96.0.10, node port 30001",
 	}
@@ -227,5 +227,202 @@ func TestShown(t *testing.T) {
 	got := s.Shown([]netip.Prefix{real, beside, around})
 	if want := append([]netip.Prefix{real}, list...); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Manifests that no API server has seen have the same rules. The others remain.
+func TestRejected(t *testing.T) {
+	const ports = "ports: [{port: 80}]"
+	var s StandIns
+	snap, r := snapshot.New(), manifest.Reader{}
+	r.Decode(snap, "f", []byte(service("web", ports)+service("words", "externalTrafficPolicy: local, type: NodePort, "+ports)+
+		service("one", "type: NodePort, ports: [{port: 80, nodePort: 30000}]")+service("two", "type: NodePort, ports: [{port: 80, nodePort: 30000}]")+
+		service("none", "type: ClusterIP, ports: [{port: 80, nodePort: 30001}]")+
+		service("twice", "ports: [{name: a, port: 80}, {name: a, port: 81}]")+
+		service("real", "clusterIP: 10.96.0.1, externalTrafficPolicy: local, ports: [{port: 80, nodePort: 30000}]")+
+		workload("apps/v1", "Deployment", "web", "selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: wep}}}")), false)
+	_, found := s.Complete(snap, r.Written(), "n1", nil)
+	var got []string
+	for _, d := range found {
+		object, rest, _ := strings.Cut(strings.TrimPrefix(d.String(), "error: "), ": spec.")
+		path, rest, _ := strings.Cut(rest, ": ")
+		if !strings.Contains(rest, ": the API server rejects the ") {
+			t.Error(d)
+		}
+		got = append(got, object+" "+path)
+	}
+	slices.Sort(got)
+	want := []string{"Deployment shop/web selector", "Service shop/none ports[0].nodePort", "Service shop/one ports[0].nodePort",
+		"Service shop/twice ports[1].name", "Service shop/two ports[0].nodePort", "Service shop/words externalTrafficPolicy"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if all := snap.Services(); len(all) != 2 || len(snap.Workloads()) != 0 || snap.SkippedService(ir.Name{Namespace: "shop", Name: "two"}) == nil {
+		t.Errorf("%d Services remain, %d workloads", len(all), len(snap.Workloads()))
+	}
+}
+
+// PreferDualStack has a second family if the cluster may have it, and the default is the cluster's.
+func TestFamilies(t *testing.T) {
+	const four, six = "---\n{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n",
+		"---\n{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDRs: [\"fd00::/64\"]}}\n"
+	real := func(families string) string { return service("real", families+", ports: [{port: 80}]") }
+	for _, tt := range []struct{ in, pods, want string }{
+		{"", "", "IPv4 IPv6"},
+		{four, "", "IPv4"},
+		{"", "10.244.0.0/16", "IPv4"},
+		{"", "10.244.0.0/16 fd00::/64", "IPv4 IPv6"},
+		{four, "fd00::/64", "IPv4 IPv6"},
+		{six, "fd00::/64", "IPv6"},
+		{real("clusterIP: 10.96.0.1"), "", "IPv4"},
+		{real("clusterIP: \"fd00::1\""), "", "IPv6"},
+		{real("clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1, \"fd00::1\"]"), "", "IPv4 IPv6"},
+		{real("clusterIP: None, ipFamilies: [IPv4, IPv6]") + four, "", "IPv4"},
+		{real("ipFamilies: [IPv6]") + four, "", "IPv4 IPv6"},
+		{"---\n{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [10.96.0.0/16]}}\n", "fd00::/64", "IPv4"},
+	} {
+		var s StandIns
+		snap, r := snapshot.New(), manifest.Reader{}
+		r.Decode(snap, "f", []byte(tt.in+service("web", "ipFamilyPolicy: PreferDualStack, ports: [{port: 80}]")), false)
+		var pods []netip.Prefix
+		for _, text := range strings.Fields(tt.pods) {
+			pods = append(pods, netip.MustParsePrefix(text))
+		}
+		s.Complete(snap, r.Written(), "n1", pods)
+		if got := strings.Join(snap.Service(ir.Name{Namespace: "shop", Name: "web"}).IPFamilies, " "); got != tt.want {
+			t.Errorf("%s %s: got %s, want %s", tt.in, tt.pods, got, tt.want)
+		}
+	}
+}
+
+// A port keeps its stand-in with another name or another number, as in a cluster.
+func TestNodePortStays(t *testing.T) {
+	const both = "type: NodePort, ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53}, {name: web, port: 80}]"
+	var s StandIns
+	of := func(spec string) (out []int32) {
+		for _, p := range complete(t, &s, service("web", spec)).Services()[0].Ports {
+			out = append(out, p.NodePort)
+		}
+		return out
+	}
+	first := of(both)
+	if first[0] == first[1] || s.PortName(first[0]) != "of shop/web:53" || s.PortName(first[1]) != "of shop/web:53" {
+		t.Errorf("node ports %v, %q", first, s.Names())
+	}
+	for _, spec := range []string{strings.Replace(both, "name: web", "name: http", 1), strings.Replace(both, "80", "8080", 1), strings.Replace(both, "dns-tcp", "tcp", 1), both} {
+		of(both)
+		if got := of(spec); !slices.Equal(got, first) {
+			t.Errorf("%s: node ports %v, before %v", spec, got, first)
+		}
+	}
+	if got := of("type: NodePort, ports: [{name: web, port: 53}, {name: a, port: 80}]"); got[0] != first[1] || got[1] != first[2] {
+		t.Errorf("the number decides before the name: %v, before %v", got, first)
+	}
+}
+
+// Pods run on Nodes that their workload tolerates and selects, and have the hints of the controller.
+func TestPlaces(t *testing.T) {
+	node := func(name, rest string) string {
+		return fmt.Sprintf("---\n{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {topology.kubernetes.io/zone: z-%s%s, status: {addresses: [{type: InternalIP, address: 192.0.2.%s}]}}\n", name, name, rest, name[1:])
+	}
+	nodes := node("n1", "}}, spec: {taints: [{key: node-role.kubernetes.io/control-plane, effect: NoSchedule}]}") +
+		node("n2", ", role: edge}}, spec: {taints: [{key: soft, effect: PreferNoSchedule}, {key: node.kubernetes.io/unschedulable, effect: NoSchedule}]}") + node("n3", "}}")
+	tests := []struct{ kind, spec, pod, service, want string }{
+		{"DaemonSet", "", "", "", "n2 n3"},
+		{"DaemonSet", "", "tolerations: [{operator: Exists}]", "", "n1 n2 n3"},
+		{"DaemonSet", "", "tolerations: [{key: node-role.kubernetes.io/control-plane, effect: NoSchedule}]", "", "n1 n2 n3"},
+		{"DaemonSet", "", "tolerations: [{key: node-role.kubernetes.io/control-plane, effect: NoExecute, operator: Exists}]", "", "n2 n3"},
+		{"DaemonSet", "", "nodeSelector: {role: edge}", "", "n2"},
+		{"DaemonSet", "", "nodeSelector: {role: core}", "", ""},
+		{"DaemonSet", "", "nodeSelector: {kubernetes.io/os: linux}", "", "n2 n3"}, // which the Nodes do not show
+		{"DaemonSet", "", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: role, operator: DoesNotExist}]}]}}}", "", "n3"},
+		{"DaemonSet", "", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [n3]}]}, {matchExpressions: [{key: role, operator: In, values: [edge]}]}]}}}", "", "n2 n3"},
+		{"Deployment", "replicas: 3, ", "", "", "n3 n3 n3"}, // n2 is cordoned
+		{"Deployment", "replicas: 2, ", "nodeSelector: {role: core}", "", "n1 n2"},
+		{"Deployment", "replicas: 5, ", "hostNetwork: true, tolerations: [{operator: Exists}]", "", "n1 n2 n3"},
+		{"Deployment", "", "", "trafficDistribution: PreferClose, ", "n3[z-n3] []"},
+		{"Deployment", "", "", "trafficDistribution: PreferSameNode, ", "n3[z-n3] [n3]"},
+	}
+	for _, tt := range tests {
+		var s StandIns
+		snap := complete(t, &s, nodes+service("web", tt.service+"selector: {app: web}, ports: [{port: 80}]")+
+			workload("apps/v1", tt.kind, "web", tt.spec+"template: {metadata: {labels: {app: web}}, spec: {"+tt.pod+"}}"))
+		var got []string
+		for _, slice := range snap.Slices(ir.Name{Namespace: "shop", Name: "web"}) {
+			for _, e := range slice.Endpoints {
+				text := e.NodeName
+				if e.Hints != nil {
+					text += fmt.Sprint(e.ZoneHints(), e.NodeHints())
+				}
+				got = append(got, text)
+			}
+		}
+		if got := strings.Join(got, " "); got != tt.want {
+			t.Errorf("%s {%s%s}: pods on %s, want %s", tt.kind, tt.spec, tt.pod, got, tt.want)
+		}
+	}
+}
+
+// Without Nodes, a pod on the network of its node has the address that the Node gets.
+func TestHostNetworkWithoutNodes(t *testing.T) {
+	var s StandIns
+	snap := complete(t, &s, service("web", "selector: {app: web}, ports: [{port: 80}]")+
+		workload("apps/v1", "Deployment", "web", "replicas: 2, template: {metadata: {labels: {app: web}}, spec: {hostNetwork: true}}"))
+	s.Nodes(snap, "n1")
+	pods := snap.Slices(ir.Name{Namespace: "shop", Name: "web"})[0].Endpoints
+	if addrs := snap.Node("n1").Addresses; len(pods) != 1 || len(addrs) != 1 || pods[0].Address != addrs[0].Address || s.IsPod(pods[0].Addr) {
+		t.Errorf("pods %v, node %v", pods, addrs)
+	}
+	// Another snapshot, with no Service, has the same.
+	none := complete(t, &s, "")
+	s.Nodes(none, "n1")
+	if d := cmp.Diff(snap.Node("n1"), none.Node("n1"), cmp.AllowUnexported(netip.Prefix{})); d != "" {
+		t.Errorf("the Node differs without Services:\n%s", d)
+	}
+	// A second family of another snapshot is added.
+	complete(t, &s, service("web", "ipFamilies: [IPv6], ports: [{port: 80}]"))
+	if s.Nodes(none, "n1"); len(none.Node("n1").Addresses) != 2 {
+		t.Errorf("the Node has %v", none.Node("n1").Addresses)
+	}
+}
+
+// Labels that controllers give pods when they run select them.
+func TestRuntimeLabels(t *testing.T) {
+	const template = "template: {metadata: {labels: {app: web}}}"
+	set := workload("apps/v1", "StatefulSet", "web", "replicas: 3, "+template)
+	later := workload("apps/v1", "StatefulSet", "web", "replicas: 2, ordinals: {start: 5}, "+template)
+	job := workload("batch/v1", "Job", "web", "parallelism: 2, "+template)
+	indexed := workload("batch/v1", "Job", "web", "parallelism: 2, completionMode: Indexed, "+template)
+	cron := workload("batch/v1", "CronJob", "web", "jobTemplate: {spec: {"+template+"}}")
+	for _, tt := range []struct{ load, selector, want string }{
+		{set, "statefulset.kubernetes.io/pod-name: web-1", "web-1"},
+		{set, "statefulset.kubernetes.io/pod-name: web-3", ""},
+		{set, "statefulset.kubernetes.io/pod-name: wep-1", ""},
+		{set, "app: web, apps.kubernetes.io/pod-index: \"2\"", "web-2"},
+		{set, "statefulset.kubernetes.io/pod-name: web-1, apps.kubernetes.io/pod-index: \"2\"", ""},
+		{set, "app: wep, apps.kubernetes.io/pod-index: \"2\"", ""},
+		{set, "job-name: web", ""},
+		{later, "app: web", "web-5 web-6"},
+		{later, "apps.kubernetes.io/pod-index: \"6\"", "web-6"},
+		{job, "job-name: web", "web-0 web-1"},
+		{job, "batch.kubernetes.io/job-name: web, app: web", "web-0 web-1"},
+		{job, "job-name: wep", ""},
+		{job, "controller-uid: u", "web-0 web-1"},
+		{job, "batch.kubernetes.io/job-completion-index: \"1\"", ""},
+		{indexed, "batch.kubernetes.io/job-completion-index: \"1\"", "web-1"},
+		{cron, "job-name: web-28000000", "web-0"},
+		{cron, "job-name: other", ""},
+	} {
+		var s StandIns
+		snap := complete(t, &s, tt.load+service("web", "selector: {"+tt.selector+"}, ports: [{port: 80}]"))
+		var got []string
+		for _, slice := range snap.Slices(ir.Name{Namespace: "shop", Name: "web"}) {
+			for _, e := range slice.Endpoints {
+				got = append(got, e.Pod)
+			}
+		}
+		if got := strings.Join(got, " "); got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.selector, got, tt.want)
+		}
 	}
 }

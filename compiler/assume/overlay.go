@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -23,6 +24,7 @@ type Overlay struct {
 	Was, Written map[string]manifest.Written
 	Prune        []Selection
 	Node         string // of assumed pods if there are no Nodes
+	PodRanges    []netip.Prefix
 	// OnlyReal leaves out what has a stand-in instead of an address.
 	OnlyReal bool
 }
@@ -102,17 +104,31 @@ func (o *Overlay) Check(snap *snapshot.Snapshot) error {
 // finding, and the snapshot keeps its object.
 func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) {
 	s.observe(snap.Services())
-	a := &applied{Overlay: o, cluster: cluster{StandIns: s, snap: snap, node: o.Node},
-		before: map[ir.Name]*snapshot.Service{}, namespaces: map[string][]*pod{}, byName: map[ir.Name]*pod{}, at: map[place]*pod{}, missing: map[*snapshot.Workload]span{}}
+	rejected := func(kept bool, wrong diag.List) {
+		o.Written[wrong[0].Object] = o.Was[wrong[0].Object]
+		found.Add(because(wrong, kept)...)
+	}
+	kept := map[string]bool{}
+	for _, w := range o.Objects.Workloads() {
+		written, old := o.Written[w.Object], snap.Workload(w.Object)
+		if wrong := rejectedWorkload(w, old, &written); wrong != nil {
+			rejected(old != nil, wrong)
+			o.Objects.DeleteWorkload(w.Object)
+			kept[w.Object] = true
+		}
+	}
 	snap.Overlay(o.Objects)
+	a := &applied{Overlay: o, cluster: s.cluster(snap, o.Written, o.Node, o.PodRanges), kept: kept,
+		before: map[ir.Name]*snapshot.Service{}, namespaces: map[string][]*pod{}, byName: map[ir.Name]*pod{}, at: map[place]*pod{}, missing: map[*snapshot.Workload]span{}}
 	for _, svc := range o.Objects.Services() {
-		old := snap.Service(svc.Name)
-		if old != nil {
-			if why := immutable(svc, old); why != nil {
-				o.Written[svc.Object] = o.Was[svc.Object]
-				found.Add(*why)
-				continue
+		old, w, was := snap.Service(svc.Name), o.Written[svc.Object], o.Was[svc.Object]
+		if wrong := a.rejected(&change{svc, old, &w, &was}); wrong != nil {
+			if rejected(old != nil, wrong); old == nil {
+				a.skip(svc, wrong)
 			}
+			continue
+		}
+		if old != nil {
 			svc = a.merge(svc, old)
 		}
 		a.before[svc.Name] = old
@@ -121,6 +137,15 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 		a.namespaces[svc.Name.Namespace] = nil
 	}
 	gone := a.prune()
+	a.taken(a.before, func(svc *snapshot.Service, wrong diag.List) {
+		old := a.before[svc.Name]
+		if rejected(old != nil, wrong); old != nil {
+			snap.SetService(old)
+		} else {
+			a.skip(svc, wrong)
+		}
+		delete(a.before, svc.Name)
+	})
 	for _, w := range append(o.Objects.Workloads(), gone...) {
 		a.namespaces[w.Name.Namespace] = nil
 	}
@@ -134,19 +159,7 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 	return found
 }
 
-func hasClusterIP(s *snapshot.Service) bool {
-	return s.Type != string(corev1.ServiceTypeExternalName) && s.ClusterIP != ""
-}
-
-// immutable returns the finding about a change of the ClusterIP, which the API server rejects.
-func immutable(svc, old *snapshot.Service) *diag.Diagnostic {
-	if !hasClusterIP(svc) || !hasClusterIP(old) || svc.ClusterIP == old.ClusterIP {
-		return nil
-	}
-	return &diag.Diagnostic{Severity: diag.Error, Code: diag.VIPValue, Object: svc.Object, Path: "spec.clusterIP",
-		Msg:  fmt.Sprintf("must be %s, as in the snapshot, got %s: the API server rejects the change, and the object of the snapshot is kept", old.ClusterIP, diag.Quote(svc.ClusterIP)),
-		Hint: "remove it, or delete the Service first"}
-}
+func hasClusterIP(s *snapshot.Service) bool { return s.Type != externalName && s.ClusterIP != "" }
 
 // merge returns a Service after kubectl apply of its manifest. Fields of the manifest win, and those
 // that it does not set have the default. What was allocated is kept while the type needs it, as in
@@ -159,7 +172,7 @@ func (a *applied) merge(svc, old *snapshot.Service) *snapshot.Service {
 	a.Written[svc.Object] = w
 	out := *svc
 	out.Created, out.LoadBalancer = old.Created, nil
-	if svc.Type != string(corev1.ServiceTypeExternalName) && hasClusterIP(old) {
+	if svc.Type != externalName && hasClusterIP(old) {
 		out.ClusterIP = old.ClusterIP
 		if len(svc.ClusterIPs) <= len(old.ClusterIPs) {
 			out.ClusterIPs, out.IPFamilies = old.ClusterIPs, old.IPFamilies
@@ -188,11 +201,6 @@ func (a *applied) merge(svc, old *snapshot.Service) *snapshot.Service {
 	}
 	a.fill(&out, &w, !balanced(old))
 	return &out
-}
-
-// serves reports whether the cluster has Services of a family.
-func (a *applied) serves(family string) bool {
-	return slices.ContainsFunc(a.snap.Services(), func(s *snapshot.Service) bool { return slices.Contains(s.IPFamilies, family) })
 }
 
 func balanced(s *snapshot.Service) bool { return s.Type == string(corev1.ServiceTypeLoadBalancer) }
@@ -230,16 +238,15 @@ func (a *applied) prune() (gone []*snapshot.Workload) {
 	selected := func(object string, name ir.Name) bool {
 		return slices.ContainsFunc(a.Prune, func(s Selection) bool { return s.has(name, a.Was[object].Labels) })
 	}
-	api := ir.Name{Namespace: corev1.NamespaceDefault, Name: "kubernetes"} // the API server's own
 	for _, svc := range a.snap.Services() {
-		if svc.Name == api || a.Objects.Service(svc.Name) != nil || !selected(svc.Object, svc.Name) {
+		if svc.Name == apiServer || a.Objects.Service(svc.Name) != nil || !selected(svc.Object, svc.Name) {
 			continue
 		}
 		a.snap.DeleteService(svc.Name)
 		a.replace(svc.Name, nil)
 	}
 	for _, w := range a.snap.Workloads() {
-		if !a.Objects.HasWorkload(w.Object) && selected(w.Object, w.Name) {
+		if !a.Objects.HasWorkload(w.Object) && !a.kept[w.Object] && selected(w.Object, w.Name) {
 			a.snap.DeleteWorkload(w.Object)
 			none := *w
 			none.Pods, none.AnyNumber = 0, false

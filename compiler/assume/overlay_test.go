@@ -11,6 +11,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // apply decodes a snapshot and manifests, applies these, and completes the result for node n1.
@@ -38,7 +39,7 @@ func apply(t *testing.T, s *StandIns, cluster, manifests string, prune ...string
 	for _, d := range s.Apply(snap, &o) {
 		found = append(found, d.String())
 	}
-	s.Complete(snap, r.Written(), "n1")
+	s.Complete(snap, r.Written(), "n1", nil)
 	return snap, found
 }
 
@@ -92,11 +93,11 @@ func TestApplyServices(t *testing.T) {
 		{"ports swap names", balanced, local + "ports: [{name: b, port: 80}, {name: a, port: 81}]", "LoadBalancer 10.96.0.1 IPv4 b:80:30080 a:81:30081 health 32000 203.0.113.1"},
 		{"another port", balanced, local + "ports: [{name: a, port: 8080}]", "LoadBalancer 10.96.0.1 IPv4 a:8080:30080 health 32000 203.0.113.1"},
 		{"a new port", balanced, local + "ports: [{name: a, port: 80}, {name: b, port: 81}, {name: c, port: 82}]",
-			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:30081 c:82:of shop/web:c health 32000 203.0.113.1"},
+			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:30081 c:82:of shop/web:82 health 32000 203.0.113.1"},
 		{"no new node ports", balanced, local + "allocateLoadBalancerNodePorts: false, ports: [{name: a, port: 80}, {name: c, port: 82}]",
 			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 c:82:0 health 32000 203.0.113.1"},
 		{"a node port that another port had", balanced, local + "ports: [{name: a, port: 80, nodePort: 30081}, {name: b, port: 81}]",
-			"LoadBalancer 10.96.0.1 IPv4 a:80:30081 b:81:of shop/web:b health 32000 203.0.113.1"},
+			"LoadBalancer 10.96.0.1 IPv4 a:80:30081 b:81:of shop/web:81 health 32000 203.0.113.1"},
 		{"type LoadBalancer", single, "type: LoadBalancer, ports: [{port: 80}]", "LoadBalancer 10.96.0.1 IPv4 :80:of shop/web:80 LoadBalancer of shop/web"},
 		{"two families stay", dual, "ports: [{port: 80}]", "ClusterIP 10.96.0.1 fd00::1 IPv4 IPv6 :80:0"},
 		{"two families stay with an address", dual, "clusterIP: 10.96.0.1, ports: [{port: 80}]", "ClusterIP 10.96.0.1 fd00::1 IPv4 IPv6 :80:0"},
@@ -226,6 +227,12 @@ func TestApplyHints(t *testing.T) {
 	base := "---\n{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: z1}}}\n" +
 		service("web", "clusterIP: 10.96.0.1, ipFamilies: [IPv4], selector: {app: web}, trafficDistribution: PreferClose, ports: [{port: 80, protocol: TCP}]") +
 		sliceOf("web", "web-1", "IPv4", `{name: "", port: 80, protocol: TCP}`, "web-0@10.0.0.1 n1 "+hinted)
+	// Hints for nodes need no Node and no zone.
+	var bare StandIns
+	snap, _ := apply(t, &bare, strings.ReplaceAll(base[strings.Index(base, "---\napi"):], hinted, ""), service("web", "selector: {app: web}, trafficDistribution: PreferSameNode, ports: [{port: 80}]"))
+	if e := snap.Slices(snap.Services()[0].Name)[0].Endpoints[0]; fmt.Sprint(e.ZoneHints(), e.NodeHints()) != "[] [n1]" {
+		t.Errorf("without Nodes the hints are %v %v", e.ZoneHints(), e.NodeHints())
+	}
 	load := workload("apps/v1", "StatefulSet", "web", "replicas: 2, template: {metadata: {labels: {app: web}}}")
 	for distribution, want := range map[string]string{"PreferClose": "[z1] [], [z1] []", "PreferSameNode": "[z1] [n1], [z1] [n1]", "": "[] [], [] []"} {
 		spec := "selector: {app: web}, ports: [{port: 80}]"
@@ -243,5 +250,117 @@ func TestApplyHints(t *testing.T) {
 		if got := strings.Join(got, ", "); got != want {
 			t.Errorf("%q: got %s, want %s", distribution, got, want)
 		}
+	}
+}
+
+// The readiness of endpoints follows a change of publishNotReadyAddresses, as the EndpointSlice
+// controller sets it.
+func TestApplyPublish(t *testing.T) {
+	const real = "clusterIP: 10.96.0.1, ipFamilies: [IPv4], selector: {app: web}, ports: [{port: 80, protocol: TCP}]"
+	const given = "selector: {app: web}, ports: [{port: 80}]"
+	pods := func(service string, unready bool) string {
+		return sliceOf(service, service+"-1", "IPv4", `{name: "", port: 80, protocol: TCP}`,
+			"web-a@10.0.0.1 n1 , conditions: {ready: true, serving: true, terminating: false}",
+			fmt.Sprintf("web-b@10.0.0.2 n1 , conditions: {ready: %t, serving: false, terminating: false}", unready),
+			fmt.Sprintf("web-c@10.0.0.3 n1 , conditions: {ready: %t, serving: true, terminating: true}", unready))
+	}
+	const publish = ", publishNotReadyAddresses: true"
+	tests := []struct{ name, was, manifest, want string }{
+		{"set", service("web", real) + pods("web", false), given + publish, "10.0.0.1 10.0.0.2 10.0.0.3"},
+		{"unset", service("web", real+publish) + pods("web", true), given, "10.0.0.1"},
+		{"the same", service("web", real+publish) + pods("web", true), given + publish, "10.0.0.1 10.0.0.2 10.0.0.3"},
+		{"a new Service", service("old", real) + pods("old", false), given + publish, "10.0.0.1 10.0.0.2"}, // web-c ends
+		{"a new Service beside one that publishes", service("old", real+publish) + pods("old", true), given, "10.0.0.1"},
+	}
+	for _, tt := range tests {
+		var s StandIns
+		snap, _ := apply(t, &s, tt.was, service("web", tt.manifest))
+		var ready []string
+		for _, slice := range snap.Slices(ir.Name{Namespace: "shop", Name: "web"}) {
+			for _, e := range slice.Endpoints {
+				if e.Ready {
+					ready = append(ready, e.Address)
+				}
+			}
+		}
+		if got := strings.Join(ready, " "); got != tt.want {
+			t.Errorf("%s: ready are %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// An object that the API server rejects remains as it was, with all reasons. Others are applied.
+func TestApplyRejected(t *testing.T) {
+	const cluster = "clusterIP: 10.96.0.%d, clusterIPs: [10.96.0.%d], ipFamilies: [IPv4], ipFamilyPolicy: SingleStack, "
+	real := func(i int, spec string) string { return fmt.Sprintf(cluster, i, i) + spec }
+	base := service("web", real(1, "type: LoadBalancer, loadBalancerClass: a.example/a, externalTrafficPolicy: Local, healthCheckNodePort: 32000, ports: [{port: 80, protocol: TCP, nodePort: 30080}]")) +
+		service("dns", real(2, "type: NodePort, ports: [{port: 53, protocol: UDP, nodePort: 30053}]")) +
+		workload("apps/v1", "Deployment", "web", "selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}}")
+	const balancer = "type: LoadBalancer, externalTrafficPolicy: Local, "
+	const ports = "ports: [{port: 80}]"
+	const kept = ": the API server rejects the change, and the object of the snapshot is kept"
+	const web, remove = "Service shop/web: spec.", " (remove it, or delete the Service first)"
+	tests := []struct {
+		name, manifests string
+		want            []string
+	}{
+		{"the same class", service("web", balancer+"loadBalancerClass: a.example/a, "+ports), nil},
+		{"no class, which a webhook may set", service("web", balancer+ports), nil},
+		{"another class", service("web", balancer+"loadBalancerClass: b.example/b, "+ports),
+			[]string{web + `loadBalancerClass: must be a.example/a, as in the snapshot, got "b.example/b"` + kept + remove}},
+		{"fields that another type drops", service("web", "type: ClusterIP, externalTrafficPolicy: Local, loadBalancerClass: a.example/a, healthCheckNodePort: 32000, ports: [{port: 80, nodePort: 30080}]"), nil},
+		{"the same fields with other values", service("web", "type: ClusterIP, externalTrafficPolicy: Cluster, loadBalancerClass: b.example/b, ports: [{port: 80, nodePort: 30081}]"), []string{
+			web + "externalTrafficPolicy: must not be set without type NodePort or LoadBalancer" + kept + " (set spec.type, or remove it)",
+			web + "loadBalancerClass: must not be set without type LoadBalancer" + kept + " (set spec.type: LoadBalancer, or remove it)",
+			web + "ports[0].nodePort: must not be set with type ClusterIP, got 30081" + kept + " (set spec.type: NodePort, or remove it)"}},
+		{"source ranges, which no type drops", service("web", "loadBalancerSourceRanges: [192.0.2.0/24], "+ports),
+			[]string{web + "loadBalancerSourceRanges: must not be set without type LoadBalancer" + kept + " (set spec.type: LoadBalancer, or remove it)"}},
+		{"another family", service("web", balancer+"ipFamilies: [IPv6], "+ports), []string{web + `ipFamilies[0]: must be IPv4, as in the snapshot, got "IPv6"` + kept + remove}},
+		{"another health check port", service("web", balancer+"healthCheckNodePort: 32001, "+ports), []string{web + `healthCheckNodePort: must be 32000, as in the snapshot, got "32001"` + kept + remove}},
+		{"words", service("web", "type: LoadBalancr, externalTrafficPolicy: local, internalTrafficPolicy: Node, "+ports), []string{
+			web + `externalTrafficPolicy: must be Cluster or Local, got "local"` + kept + " (did you mean Local?)",
+			web + "externalTrafficPolicy: must not be set without type NodePort or LoadBalancer" + kept + " (set spec.type, or remove it)",
+			web + `internalTrafficPolicy: must be Cluster or Local, got "Node"` + kept,
+			web + `type: must be ClusterIP or NodePort or LoadBalancer or ExternalName, got "LoadBalancr"` + kept + " (did you mean LoadBalancer?)"}},
+		{"a node port of another Service, whatever its protocol", service("api", "type: NodePort, ports: [{port: 80, nodePort: 30053}]") + service("web", balancer+"ports: [{port: 80, nodePort: 30053}]"), []string{
+			"Service shop/api: spec.ports[0].nodePort: must not be 30053, which Service shop/dns has: the API server rejects the Service (use another port, or remove it)",
+			web + "ports[0].nodePort: must not be 30053, which Service shop/dns has" + kept + " (use another port, or remove it)"}},
+		{"a health check port", service("api", "type: NodePort, ports: [{port: 80, nodePort: 32000}]"),
+			[]string{"Service shop/api: spec.ports[0].nodePort: must not be 32000, which Service shop/web has: the API server rejects the Service (use another port, or remove it)"}},
+		{"a node port that another Service releases", service("api", "type: NodePort, ports: [{port: 80, nodePort: 30053}]") + service("dns", "type: NodePort, ports: [{port: 53, protocol: UDP, nodePort: 30054}]"), nil},
+		{"a node port that another Service would release, if it were not rejected", service("api", "type: NodePort, ports: [{port: 80, nodePort: 30053}]") + service("dns", "type: NodePort, clusterIP: 10.96.0.9, ports: [{port: 53, protocol: UDP, nodePort: 30054}]"), []string{
+			"Service shop/api: spec.ports[0].nodePort: must not be 30053, which Service shop/dns has: the API server rejects the Service (use another port, or remove it)",
+			`Service shop/dns: spec.clusterIP: must be 10.96.0.2, as in the snapshot, got "10.96.0.9"` + kept + remove}},
+		{"two new Services", service("api", "type: NodePort, ports: [{port: 80, nodePort: 30001}]") + service("cart", "type: NodePort, ports: [{port: 80, nodePort: 30001}]"),
+			[]string{"Service shop/cart: spec.ports[0].nodePort: must not be 30001, which Service shop/api has: the API server rejects the Service (use another port, or remove it)"}},
+		{"two families of one", service("api", "ipFamilyPolicy: RequireDualStack, "+ports) + service("cart", "ipFamilies: [IPv6], "+ports) + "---\n{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [10.96.0.0/16]}}\n", []string{
+			"Service shop/api: spec.ipFamilyPolicy: must not be RequireDualStack with ServiceCIDRs of IPv4 only: the API server rejects the Service (use PreferDualStack)",
+			"Service shop/cart: spec.ipFamilies[0]: must be a family of the ServiceCIDRs, IPv4, got IPv6: the API server rejects the Service (remove it)"}},
+		{"another selector of a workload", workload("apps/v1", "Deployment", "web", "selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api}}}"),
+			[]string{`Deployment shop/web: spec.selector: must be app=web, as in the snapshot, got "app=api"` + kept + " (use another name, or delete the Deployment first)"}},
+		{"a selector that does not match", workload("apps/v1", "StatefulSet", "db", "selector: {matchLabels: {app: db}}, template: {metadata: {labels: {app: web}}}"),
+			[]string{"StatefulSet shop/db: spec.selector: does not match the labels of the pod template, which has app=web: the API server rejects the StatefulSet"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var s StandIns
+			snap, found := apply(t, &s, base, tt.manifests+service("other", ports))
+			for i, text := range found {
+				found[i] = strings.TrimPrefix(text, "error: ")
+			}
+			slices.Sort(found)
+			if d := cmp.Diff(tt.want, found); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			web, dns := snap.Service(ir.Name{Namespace: "shop", Name: "web"}), snap.Service(ir.Name{Namespace: "shop", Name: "dns"})
+			if snap.Service(ir.Name{Namespace: "shop", Name: "other"}) == nil || snap.Workload("StatefulSet shop/db") != nil || snap.Workload("Deployment shop/web").Labels["app"] != "web" {
+				t.Error("another object is missing, or a rejected one is there")
+			}
+			for _, text := range tt.want {
+				if strings.HasPrefix(text, "Service shop/web") && (web.Type != "LoadBalancer" || web.Ports[0].NodePort != 30080) || strings.HasPrefix(text, "Service shop/dns") && dns.Ports[0].NodePort != 30053 {
+					t.Errorf("the object is not kept: %+v, %+v", web, dns)
+				}
+			}
+		})
 	}
 }

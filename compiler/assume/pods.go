@@ -21,6 +21,7 @@ type applied struct {
 	cluster
 	*Overlay
 	before     map[ir.Name]*snapshot.Service // of the Overlay's Services; nil for a new one
+	kept       map[string]bool               // workloads of the Overlay that the API server rejects
 	namespaces map[string][]*pod             // the pods of each namespace that changes
 	byName     map[ir.Name]*pod
 	at         map[place]*pod
@@ -187,13 +188,13 @@ type derived struct {
 // derive changes the EndpointSlices of a Service if the Overlay affects its pods or their ports.
 func (a *applied) derive(svc *snapshot.Service) {
 	d := derived{applied: a, svc: svc, old: svc, w: a.Written[svc.Object], have: a.snap.Slices(svc.Name)}
-	if len(d.w.Selector) == 0 || svc.Type == string(corev1.ServiceTypeExternalName) || svc.ClusterIP == corev1.ClusterIPNone || a.Objects.HasEndpoints(svc.Name) ||
+	if len(d.w.Selector) == 0 || svc.Type == externalName || svc.ClusterIP == corev1.ClusterIPNone || a.Objects.HasEndpoints(svc.Name) ||
 		slices.ContainsFunc(d.have, func(s *snapshot.EndpointSlice) bool { return a.Objects.Slice(s.Name) == s }) {
 		return
 	}
 	if svc.ClusterIP == "" {
 		allocated := *svc
-		allocated.IPFamilies = familiesOf(svc, &d.w, primary(a.snap))
+		allocated.IPFamilies = a.familiesOf(svc, &d.w)
 		svc, d.svc = &allocated, &allocated
 	}
 	was := a.was(svc.Name)
@@ -258,8 +259,11 @@ func (d *derived) keeps(p *pod) bool {
 
 // selects reports whether the Service selects a pod of a known workload.
 func (d *derived) selects(p *pod) bool {
-	name, one := d.w.Selector[podName]
-	return slices.Contains(d.loads, p.load) && (!one || p.name == name)
+	one, ok := podsWith(p.load, d.w.Selector)
+	if n, numbered := podNumber(p.load, p.name); one != everyPod && (!numbered || n != one) {
+		return false
+	}
+	return ok && slices.Contains(d.loads, p.load)
 }
 
 // gains reports whether a pod that was no endpoint of the Service becomes one.
@@ -284,7 +288,7 @@ func (d *derived) split(slice *snapshot.EndpointSlice, name, object string, has 
 			continue
 		}
 		ports := d.ports(slice, p)
-		same = !d.move(p, &e) && same && slices.Equal(ports, slice.Ports)
+		same = !d.move(p, &e) && !d.publish(slice.Service, &e) && same && slices.Equal(ports, slice.Ports)
 		at := slices.IndexFunc(out, func(s *snapshot.EndpointSlice) bool { return slices.Equal(s.Ports, ports) })
 		if at < 0 {
 			at = len(out)
@@ -304,6 +308,16 @@ func (d *derived) split(slice *snapshot.EndpointSlice, name, object string, has 
 	return out
 }
 
+// publish sets the readiness of an endpoint that the EndpointSlice of a Service has, if only one of the
+// two Services publishes addresses that are not ready, and reports whether it changes.
+func (d *derived) publish(by ir.Name, e *snapshot.Endpoint) bool {
+	was := e.Ready
+	if d.w.NotReady != d.was(by).NotReady {
+		e.Ready = d.w.NotReady || e.Serving && !e.Terminating
+	}
+	return e.Ready != was
+}
+
 // move sets the address of a pod that enters or leaves the network of its node, and reports whether
 // it does.
 func (d *derived) move(p *pod, e *snapshot.Endpoint) bool {
@@ -315,8 +329,11 @@ func (d *derived) move(p *pod, e *snapshot.Endpoint) bool {
 	if onHost == p.load.HostNetwork || d.OnlyReal && onHost {
 		return false
 	}
-	e.Addr = d.addrOf(p.load, ir.FamilyOf(e.Addr), p.i, node)
-	e.Address = e.Addr.String()
+	addr := d.addrOf(p.load, ir.FamilyOf(e.Addr), p.i, e.NodeName)
+	if !addr.IsValid() {
+		return false
+	}
+	e.Addr, e.Address = addr, addr.String()
 	return true
 }
 
@@ -421,14 +438,7 @@ func (d *derived) hint(out []*snapshot.EndpointSlice, was string) []*snapshot.En
 		hinted := *slice
 		hinted.Endpoints = slices.Clone(slice.Endpoints)
 		for j := range hinted.Endpoints {
-			e := &hinted.Endpoints[j]
-			e.Hints = nil
-			if node := d.snap.Node(e.NodeName); zones && node != nil && node.Zone != "" {
-				e.Hints = &snapshot.Hints{Zones: []string{node.Zone}}
-				if nodes {
-					e.Hints.Nodes = []string{node.Name}
-				}
-			}
+			d.setHints(&hinted.Endpoints[j], zones, nodes)
 		}
 		out[i] = &hinted
 	}

@@ -1,7 +1,7 @@
 package assume
 
 import (
-	"maps"
+	"strconv"
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -36,27 +36,95 @@ func (x *Workloads) In(namespace string) []*snapshot.Workload {
 	return x.byLabel[label{namespace: namespace}]
 }
 
-// podName is the label that the StatefulSet controller gives each pod: its name.
-const podName = "statefulset.kubernetes.io/pod-name"
-
-// Select returns the workloads of a namespace, or with "" of all namespaces, whose pods have the
-// labels of a selector that is not empty.
+// Select returns the workloads of a namespace, or with "" of all namespaces, that have or may have
+// pods with the labels of a selector that is not empty.
 func (x *Workloads) Select(namespace string, selector map[string]string) (out []*snapshot.Workload) {
-	pod, onePod := selector[podName]
-	if onePod {
-		selector = maps.Clone(selector)
-		delete(selector, podName)
-	}
 	some, first := x.In(namespace), true
+	if namespace == "" {
+		some = x.All
+	}
 	for key, value := range selector {
+		if runtimeLabels[key] != nil {
+			continue
+		}
 		if has := x.byLabel[label{namespace, key, value}]; first || len(has) < len(some) {
 			some, first = has, false
 		}
 	}
 	for _, w := range some {
-		if contains(w.Labels, selector) && (!onePod || w.Kind == "StatefulSet" && strings.HasPrefix(pod, w.Name.Name+"-")) {
+		if _, ok := podsWith(w, selector); ok {
 			out = append(out, w)
 		}
 	}
 	return out
+}
+
+// everyPod is the number of no pod: all pods of a workload are meant.
+const everyPod = -1
+
+// podsWith reports whether a workload has pods with the labels of a selector, and returns the ordinal
+// or index of the only one, or everyPod.
+func podsWith(w *snapshot.Workload, selector map[string]string) (one int, ok bool) {
+	one = everyPod
+	for key, value := range selector {
+		if has, set := w.Labels[key]; set {
+			if has != value {
+				return one, false
+			}
+			continue
+		}
+		of := runtimeLabels[key]
+		if of == nil {
+			return one, false
+		}
+		i, has := of(w, value)
+		if !has || one != everyPod && i != everyPod && i != one {
+			return one, false
+		}
+		one = max(one, i)
+	}
+	return one, true
+}
+
+// runtimeLabels are the labels that controllers give pods when they run. Each function reports whether
+// pods of a workload have a value, and which.
+var runtimeLabels = map[string]func(w *snapshot.Workload, value string) (one int, ok bool){
+	"statefulset.kubernetes.io/pod-name": func(w *snapshot.Workload, value string) (int, bool) {
+		text, ok := strings.CutPrefix(value, w.Name.Name+"-")
+		return ordinal(text, ok && w.Kind == "StatefulSet")
+	},
+	"apps.kubernetes.io/pod-index": func(w *snapshot.Workload, value string) (int, bool) {
+		return ordinal(value, w.Kind == "StatefulSet")
+	},
+	"batch.kubernetes.io/job-completion-index": func(w *snapshot.Workload, value string) (int, bool) {
+		return ordinal(value, w.Indexed)
+	},
+	"batch.kubernetes.io/job-name":       jobName,
+	"job-name":                           jobName,
+	"batch.kubernetes.io/controller-uid": jobUID,
+	"controller-uid":                     jobUID,
+}
+
+func ordinal(text string, ok bool) (int, bool) {
+	i, err := strconv.Atoi(text)
+	return i, ok && err == nil && i >= 0
+}
+
+// jobName accepts the name of a Job, or of one that a CronJob makes.
+func jobName(w *snapshot.Workload, value string) (int, bool) {
+	return everyPod, w.Kind == "Job" && value == w.Name.Name || w.Kind == "CronJob" && strings.HasPrefix(value, w.Name.Name+"-")
+}
+
+// jobUID accepts any value, which the API server makes.
+func jobUID(w *snapshot.Workload, _ string) (int, bool) {
+	return everyPod, w.Kind == "Job" || w.Kind == "CronJob"
+}
+
+// podNumber returns the ordinal or index of a pod of a workload, by its name.
+func podNumber(w *snapshot.Workload, pod string) (int, bool) {
+	text, ok := strings.CutPrefix(pod, w.Name.Name+"-")
+	if w.Kind != "StatefulSet" {
+		text, _, _ = strings.Cut(text, "-")
+	}
+	return ordinal(text, ok)
 }

@@ -278,7 +278,7 @@ func Groups() []Group {
 			{BackendPort, Warning, "an Ingress or route names a port that the Service does not have",
 				"Clients of this backend get an error.",
 				"Use a port of the Service."},
-			{WorkloadSelector, Warning, "a workload's selector does not match its own pods",
+			{WorkloadSelector, Error, "a workload's selector does not match its own pods",
 				"The API server rejects the workload. Its Services have no endpoints.",
 				"Use the same labels in spec.selector and in the labels of the pod template."},
 			{WorkloadService, Warning, "a StatefulSet's serviceName names no Service of the input",

@@ -620,7 +620,7 @@
     const kind = m.splice(1, 1)[0] || "ClusterIP", one = all.find(x => x.name === m[1]);
     if (!one) throw new Error("there is no Service " + m[1]);
     const fronts = Object.values(one.families).flatMap(x => x.frontends || []).filter(f => f.kind === kind);
-    const f = fronts.find(f => (!m[2] || f.port.port === m[2] || String(f.match.port) === m[2]) && (!m[3] || f.match.protocol === m[3].toLowerCase()));
+    const f = fronts.find(f => (!m[2] || f.port.port === m[2] || String(f.match.port) === m[2] || page.standIns?.[f.match.port]?.endsWith(":" + m[2])) && (!m[3] || f.match.protocol === m[3].toLowerCase()));
     if (!f) throw new Error("Service " + m[1] + " has the ports " + [...new Set(fronts.map(f => f.port.port || f.match.port))].join(", ") + ", not " + (m[2] || "any"));
     if (kind === "NodePort") return sim.hostPort(node.programs[0].node.ip, f.match.port) + "/" + f.match.protocol;
     return sim.matchText(f.match);

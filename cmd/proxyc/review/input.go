@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler"
@@ -42,6 +43,7 @@ type Input struct {
 	pending     lint.Pending     // Services that the API server has not seen
 	StandIns    *assume.StandIns // of the snapshot; nil if it is not completed
 	standInNode bool             // the node is not in the input
+	assumesNode bool             // missing Nodes and addresses of theirs have stand-ins
 	AllowEmpty  bool             // empty files are intended: do not report them
 	EmptyHint   string           // end of the hint about an empty file: the flag that allows it
 	limit       int64            // of the size of the files; 0 for none
@@ -204,7 +206,7 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 // ReadOverlay reads the manifests of an Overlay, and applies them to the snapshot. It reports whether
 // all could be read.
 func (j *Input) ReadOverlay(from Files, names []string, o *assume.Overlay, s *assume.StandIns) (readable bool, err error) {
-	o.Objects, o.Was, o.Node = snapshot.New(), maps.Clone(j.Reader.Written()), j.Facts.NodeName
+	o.Objects, o.Was, o.Node, o.PodRanges = snapshot.New(), maps.Clone(j.Reader.Written()), j.Facts.NodeName, j.Pods()
 	readable = j.decode(from, names, o.Objects)
 	if o.Written = j.Reader.Written(); !readable {
 		return false, nil
@@ -212,7 +214,7 @@ func (j *Input) ReadOverlay(from Files, names []string, o *assume.Overlay, s *as
 	if err := o.Check(j.Snapshot); err != nil {
 		return true, err
 	}
-	j.Diags.Add(s.Apply(j.Snapshot, o)...)
+	j.addRejected(s.Apply(j.Snapshot, o))
 	allocated := map[string]bool{}
 	for _, svc := range o.Objects.Services() {
 		merged := j.Snapshot.Service(svc.Name)
@@ -222,11 +224,31 @@ func (j *Input) ReadOverlay(from Files, names []string, o *assume.Overlay, s *as
 	return true, nil
 }
 
+// addRejected adds findings about objects that the API server rejects. They replace warnings about the
+// same fields.
+func (j *Input) addRejected(found diag.List) {
+	type field struct {
+		diag.Code
+		object string
+	}
+	paths := map[field][]string{}
+	for _, d := range found {
+		paths[field{d.Code, d.Object}] = append(paths[field{d.Code, d.Object}], d.Path)
+	}
+	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool {
+		return slices.ContainsFunc(paths[field{d.Code, d.Object}], func(path string) bool { return strings.HasSuffix(d.Path, path) })
+	})
+	j.Diags.Add(found...)
+}
+
 // Assume completes the snapshot as a cluster would.
 func (j *Input) Assume(s *assume.StandIns) {
-	j.StandIns, j.pending = s, s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName)
-	written := len(j.pending) > 0 || len(j.Snapshot.Workloads()) > 0
-	if written && j.Facts.Interfaces == nil && j.Facts.Named == nil && j.Config.DetectLocalMode != config.DetectNodeCIDR {
+	written := len(j.Snapshot.Workloads()) > 0
+	pending, rejected := s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName, j.Pods())
+	j.addRejected(rejected)
+	j.StandIns, j.pending = s, pending
+	written = written || len(j.pending)+len(rejected) > 0
+	if j.assumesNode = written && j.Facts.Interfaces == nil && j.Facts.Named == nil && j.Config.DetectLocalMode != config.DetectNodeCIDR; j.assumesNode {
 		j.standInNode = s.Nodes(j.Snapshot, j.Facts.NodeName)
 	}
 	if !j.Reader.Strict && len(j.pending) > 0 {
@@ -238,7 +260,7 @@ func (j *Input) Assume(s *assume.StandIns) {
 
 // AssumeNode makes both sides of a comparison assume the node if one of them does.
 func AssumeNode(a, b *Input) {
-	if a.standInNode != b.standInNode {
+	if a.assumesNode || b.assumesNode {
 		for _, j := range [...]*Input{a, b} {
 			j.standInNode = j.StandIns.Nodes(j.Snapshot, j.Facts.NodeName) || j.standInNode
 		}

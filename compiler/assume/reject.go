@@ -1,0 +1,209 @@
+package assume
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// change is a Service of a manifest, and its version in the snapshot; nil for a new one.
+type change struct {
+	svc, old *snapshot.Service
+	w, was   *manifest.Written
+}
+
+// immutable are the fields of a Service that the API server does not let change. values returns two
+// equal texts if it accepts the change.
+var immutable = [...]struct {
+	path   string
+	code   diag.Code
+	values func(*change) (from, to string)
+}{
+	{"spec.clusterIP", diag.VIPValue, func(c *change) (from, to string) {
+		if hasClusterIP(c.svc) && hasClusterIP(c.old) {
+			from, to = c.old.ClusterIP, c.svc.ClusterIP
+		}
+		return from, to
+	}},
+	{"spec.clusterIPs[1]", diag.VIPValue, func(c *change) (from, to string) {
+		if len(c.svc.ClusterIPs) == 2 && len(c.old.ClusterIPs) == 2 {
+			from, to = c.old.ClusterIPs[1], c.svc.ClusterIPs[1]
+		}
+		return from, to
+	}},
+	{"spec.ipFamilies[0]", diag.FieldWord, func(c *change) (from, to string) {
+		if c.svc.ClusterIP == "" && c.svc.Type != externalName && hasClusterIP(c.old) && c.old.ClusterIP != corev1.ClusterIPNone && len(c.svc.IPFamilies) > 0 && len(c.old.IPFamilies) > 0 {
+			from, to = c.old.IPFamilies[0], c.svc.IPFamilies[0]
+		}
+		return from, to
+	}},
+	{"spec.loadBalancerClass", diag.FieldWord, func(c *change) (from, to string) {
+		if balanced(c.svc) && balanced(c.old) && c.w.Class != "" { // a webhook may have set it
+			from, to = c.was.Class, c.w.Class
+		}
+		return from, to
+	}},
+	{"spec.healthCheckNodePort", diag.PortValue, func(c *change) (from, to string) {
+		if needsHealthPort(c.svc) && needsHealthPort(c.old) && c.svc.HealthPort != 0 && c.old.HealthPort != 0 {
+			from, to = fmt.Sprint(c.old.HealthPort), fmt.Sprint(c.svc.HealthPort)
+		}
+		return from, to
+	}},
+}
+
+// rejected returns the reasons why the API server rejects a Service.
+func (c *cluster) rejected(x *change) (found diag.List) {
+	for _, r := range x.w.Rejected {
+		if !r.OfType || x.old == nil || !x.drops(r.Path) {
+			found.Add(r.Diagnostic)
+		}
+	}
+	add := func(path string, code diag.Code, hint, format string, args ...any) {
+		found.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: x.svc.Object, Path: path, Msg: fmt.Sprintf(format, args...), Hint: hint})
+	}
+	if x.old != nil {
+		for _, f := range immutable {
+			if from, to := f.values(x); from != to {
+				add(f.path, f.code, "remove it, or delete the Service first", "must be %s, as in the snapshot, got %s", cmp.Or(from, "unset"), diag.Quote(to))
+			}
+		}
+	}
+	if c.allocates == nil || x.svc.Type == externalName || x.svc.ClusterIP == corev1.ClusterIPNone {
+		return found
+	}
+	for i, f := range x.svc.IPFamilies {
+		if !slices.Contains(c.allocates, f) && (f == ir.IPv4.String() || f == ir.IPv6.String()) {
+			add(fmt.Sprintf("spec.ipFamilies[%d]", i), diag.FieldWord, "remove it", "must be a family of the ServiceCIDRs, %s, got %s", strings.Join(c.allocates, " or "), f)
+		}
+	}
+	if x.w.FamilyPolicy == string(corev1.IPFamilyPolicyRequireDualStack) && len(c.allocates) == 1 {
+		add("spec.ipFamilyPolicy", diag.FieldWord, "use PreferDualStack", "must not be RequireDualStack with ServiceCIDRs of %s only", c.allocates[0])
+	}
+	return found
+}
+
+// drops reports whether the API server drops a field that the new type of a Service does not have,
+// since it is the same as before (dropTypeDependentFields).
+func (x *change) drops(path string) bool {
+	svc, old := x.svc, x.old
+	switch path {
+	case "spec.externalTrafficPolicy":
+		return (needsNodePorts(old) || len(old.ExternalIPs) > 0) && svc.ExternalLocal == old.ExternalLocal
+	case "spec.healthCheckNodePort":
+		return needsHealthPort(old) && svc.HealthPort == old.HealthPort
+	case "spec.loadBalancerClass":
+		return balanced(old) && x.w.Class == x.was.Class
+	case "spec.allocateLoadBalancerNodePorts":
+		return balanced(old) && x.w.NoNodePorts == x.was.NoNodePorts
+	case "spec.clusterIP":
+		return svc.Type == externalName && hasClusterIP(old) && svc.ClusterIP == old.ClusterIP
+	case "spec.ipFamilyPolicy":
+		return slices.Equal(svc.IPFamilies, old.IPFamilies)
+	}
+	return strings.HasSuffix(path, ".nodePort") && needsNodePorts(old) && slices.Equal(nodePorts(svc), nodePorts(old))
+}
+
+// nodePorts returns the node ports of a Service, sorted.
+func nodePorts(svc *snapshot.Service) (out []int32) {
+	for _, p := range svc.Ports {
+		out = append(out, p.NodePort)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// taken calls reject for each Service of a manifest with a node port of another Service, until no two
+// have the same. before are the versions of the manifests' Services in the snapshot, nil for new ones;
+// reject restores them. The API server allocates a number once for all protocols.
+func (c *cluster) taken(before map[ir.Name]*snapshot.Service, reject func(*snapshot.Service, diag.List)) {
+	for again := true; again; {
+		again = false
+		by := map[int32]*snapshot.Service{}
+		for _, given := range []bool{false, true} {
+			for _, svc := range c.snap.Services() {
+				old, changed := before[svc.Name]
+				var found diag.List
+				for path, port := range allocated(svc) {
+					if kept := !changed || old != nil && hasPort(old, port); kept == given || c.PortName(port) != "" {
+						continue
+					}
+					if owner := by[port]; owner == nil {
+						by[port] = svc
+					} else if given && owner != svc {
+						found.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.PortValue, Object: svc.Object, Path: path,
+							Msg: fmt.Sprintf("must not be %d, which %s has", port, owner.Object), Hint: "use another port, or remove it"})
+					}
+				}
+				if found != nil {
+					reject(svc, found)
+					again = true
+				}
+			}
+		}
+	}
+}
+
+// allocated yields the fields of a Service with ports that the API server allocates.
+func allocated(svc *snapshot.Service) func(yield func(path string, port int32) bool) {
+	return func(yield func(string, int32) bool) {
+		for i, p := range svc.Ports {
+			if p.NodePort != 0 && !yield(fmt.Sprintf("spec.ports[%d].nodePort", i), p.NodePort) {
+				return
+			}
+		}
+		if svc.HealthPort != 0 {
+			yield("spec.healthCheckNodePort", svc.HealthPort)
+		}
+	}
+}
+
+func hasPort(svc *snapshot.Service, port int32) bool {
+	for _, has := range allocated(svc) {
+		if has == port {
+			return true
+		}
+	}
+	return false
+}
+
+// because returns findings with the effect that the API server rejects the object. kept reports that
+// its version in the snapshot remains.
+func because(found diag.List, kept bool) diag.List {
+	for i := range found {
+		if found[i].Msg += ": the API server rejects the "; kept {
+			found[i].Msg += "change, and the object of the snapshot is kept"
+		} else {
+			kind, _, _ := strings.Cut(found[i].Object, " ")
+			found[i].Msg += kind
+		}
+	}
+	return found
+}
+
+// skip removes a Service of the snapshot that the API server rejects.
+func (c *cluster) skip(svc *snapshot.Service, found diag.List) {
+	c.snap.DeleteService(svc.Name)
+	for _, d := range found {
+		c.snap.Skip(svc.Skipped(), d)
+	}
+}
+
+// rejectedWorkload returns the reasons why the API server rejects a workload. old is nil for a new one.
+func rejectedWorkload(w, old *snapshot.Workload, written *manifest.Written) (found diag.List) {
+	for _, r := range written.Rejected {
+		found.Add(r.Diagnostic)
+	}
+	if old != nil && w.Kind != "ReplicationController" && w.Selector != "" && old.Selector != "" && w.Selector != old.Selector {
+		found.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.WorkloadSelector, Object: w.Object, Path: "spec.selector",
+			Msg: fmt.Sprintf("must be %s, as in the snapshot, got %s", old.Selector, diag.Quote(w.Selector)), Hint: "use another name, or delete the " + w.Kind + " first"})
+	}
+	return found
+}
