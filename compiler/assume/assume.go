@@ -400,7 +400,7 @@ type cluster struct {
 	// allocates are the families of the ServiceCIDRs, nil if unknown. families are those that Services
 	// can have, the default first; nil if unknown.
 	allocates, families []string
-	// nodes are the Nodes, once nodesFor has read them. tainted reports that one has a taint, and
+	// nodes are the Nodes, once readNodes has read them. tainted reports that one has a taint, and
 	// labelled are the keys of their labels.
 	nodes    []*snapshot.Node
 	tainted  bool
@@ -409,7 +409,7 @@ type cluster struct {
 
 // cluster returns the cluster of a snapshot. pods are the ranges of the configuration and the Nodes.
 func (s *StandIns) cluster(snap *snapshot.Snapshot, written map[string]manifest.Written, node string, pods []netip.Prefix) cluster {
-	c := cluster{StandIns: s, snap: snap, written: written, node: node, labelled: map[string]bool{}}
+	c := cluster{StandIns: s, snap: snap, written: written, node: node}
 	add := func(list *[]string, a netip.Addr) {
 		if family := ir.FamilyOf(a).String(); a.IsValid() && s.Name(a) == "" && !slices.Contains(*list, family) {
 			*list = append(*list, family)
@@ -542,7 +542,7 @@ func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) (added bool) {
 // Pods returns the pods of a workload. written are the fields of the objects that the Snapshot does not
 // keep. node is the node that is reviewed.
 func (s *StandIns) Pods(snap *snapshot.Snapshot, written map[string]manifest.Written, load *snapshot.Workload, family ir.Family, node string) []snapshot.Endpoint {
-	c := cluster{StandIns: s, snap: snap, written: written, node: node, labelled: map[string]bool{}}
+	c := cluster{StandIns: s, snap: snap, written: written, node: node}
 	return c.pods(load, family, span{0, c.number(load)}, everyPod)
 }
 

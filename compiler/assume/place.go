@@ -14,32 +14,39 @@ import (
 // nodesFor returns the Nodes where the pods of a workload run. A workload other than a DaemonSet gets a
 // Node in any case: the cluster may add one.
 func (c *cluster) nodesFor(load *snapshot.Workload) []*snapshot.Node {
-	if c.nodes == nil {
-		c.nodes = c.snap.Nodes()
-		for _, n := range c.nodes {
-			w := c.written[objectOf(n)]
-			c.tainted = c.tainted || len(w.Taints) > 0
-			for key := range w.Labels {
-				c.labelled[key] = true
-			}
-		}
-	}
+	c.readNodes()
 	if !c.tainted && len(load.NodeSelector) == 0 && load.Affinity == nil {
 		return c.nodes
 	}
-	fits := slices.DeleteFunc(slices.Clone(c.nodes), func(n *snapshot.Node) bool { return !c.fits(load, n) })
+	fits := slices.DeleteFunc(slices.Clone(c.nodes), func(n *snapshot.Node) bool { return !c.fits(load, n, false) })
 	if len(fits) == 0 && load.Pods != snapshot.PerNode {
 		return c.nodes
 	}
 	return fits
 }
 
+// readNodes reads the Nodes once.
+func (c *cluster) readNodes() {
+	if c.nodes != nil {
+		return
+	}
+	c.nodes, c.labelled = c.snap.Nodes(), map[string]bool{}
+	for _, n := range c.nodes {
+		w := c.written[objectOf(n)]
+		c.tainted = c.tainted || len(w.Taints) > 0
+		for key := range w.Labels {
+			c.labelled[key] = true
+		}
+	}
+}
+
 func objectOf(n *snapshot.Node) string { return "Node " + n.Name }
 
-// fits reports whether the pods of a workload can run on a Node.
-func (c *cluster) fits(load *snapshot.Workload, n *snapshot.Node) bool {
+// fits reports whether the pods of a workload can run on a Node. A running one remains in spite of
+// taints with effect NoSchedule.
+func (c *cluster) fits(load *snapshot.Workload, n *snapshot.Node, running bool) bool {
 	for _, t := range c.written[objectOf(n)].Taints {
-		if t.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(load, &t) {
+		if (t.Effect == corev1.TaintEffectNoExecute || t.Effect == corev1.TaintEffectNoSchedule && !running) && !tolerates(load, &t) {
 			return false
 		}
 	}

@@ -167,8 +167,12 @@ func (a *applied) scale(w *snapshot.Workload, pods []*pod) {
 		}
 		return cmp.Or(len(p.name)-len(q.name), strings.Compare(p.name, q.name))
 	})
+	a.readNodes()
 	for i, p := range pods {
 		p.i, p.gone = i, i >= n
+		if node := a.snap.Node(p.places[0].Endpoints[p.places[0].i].NodeName); w.Pods == snapshot.PerNode && a.applies(w) && node != nil {
+			p.gone = p.gone || !a.fits(w, node, true)
+		}
 	}
 	a.missing[w] = span{len(pods), n}
 }
