@@ -49,7 +49,7 @@ func (s *StandIns) Name(a netip.Addr) string {
 
 // PortName returns what a port of nodes stands for, such as "of shop/web:80"; "" for other ports.
 func (s *StandIns) PortName(port int32) string {
-	if s == nil || s.ports[s.used[port]] != port {
+	if s.ports[s.used[port]] != port {
 		return ""
 	}
 	return withoutProtocol(s.used[port])
@@ -274,7 +274,7 @@ func (c *cluster) admit() (found diag.List) {
 		if wrong := because(rejectedWorkload(w, nil, &written), false); wrong != nil {
 			found.Add(wrong...)
 			c.snap.DeleteWorkload(w.Object)
-			c.snap.AddCustom(w.Name.Namespace) // its pods are unknown
+			c.snap.SetCustom(w) // its pods are unknown
 		}
 	}
 	reject := func(svc *snapshot.Service, wrong diag.List) {

@@ -102,9 +102,6 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 	}
 	for _, f := range s.frontends(t.Service, t.kind) {
 		name := strconv.Itoa(int(f.Match.Port))
-		if of := s.standIns.PortName(int32(f.Match.Port)); of != "" { // "of shop/web:80"
-			name = of[strings.LastIndexByte(of, ':')+1:]
-		}
 		has = append(has, cmp.Or(f.Port.Port, name))
 		if t.Port != "" && t.Port != name && t.Port != f.Port.Port && t.Port != numbers[f.Port] {
 			continue
