@@ -118,8 +118,11 @@ func (r *Reconciler) finish(ctx context.Context, c *comparison) {
 		c.doubts = r.state.Doubts
 		r.report()
 	}
+	// A foreign edit of an excluded object may be later than the Change that wrote it. The comparison may
+	// have read it already, so that no other one does.
+	edited := (r.state.Doubts != c.doubts || len(r.Drift) > 0) && ok && apply.Total(plan) != apply.Total(c.plan)
 	s.Done, s.Err = Done{}, errReplace
-	if ok {
+	if ok && !edited {
 		s.Done, s.Err = r.repair(ctx, plan, c)
 	}
 	if errors.Is(s.Err, errReplace) {

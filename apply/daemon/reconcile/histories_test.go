@@ -34,8 +34,13 @@ type kernel struct {
 	// does; otherwise it writes what the plan says, as iptables-restore does.
 	strict bool
 	full   time.Duration // between comparisons that nothing asks for
-	log    []string
-	began  time.Time
+	// notified is a kernel that reports what foreign edits changed: a comparison reads only that,
+	// unless the one before failed.
+	notified   bool
+	edited     map[ir.Name]bool // since the last comparison began to read
+	compareAll bool
+	log        []string
+	began      time.Time
 }
 
 func (k *kernel) note(format string, args ...any) {
@@ -75,7 +80,8 @@ func (k *kernel) Compare(ctx context.Context) (apply.Plan, error) {
 	k.mu.Unlock()
 	k.takeTime()
 	k.mu.Lock()
-	have := maps.Clone(k.rules)
+	have, edited, all := maps.Clone(k.rules), k.edited, k.compareAll || !k.notified
+	k.edited, k.compareAll = map[ir.Name]bool{}, false
 	if k.r.IntN(2) == 0 {
 		applied = k.applied.Programs()
 	}
@@ -86,9 +92,14 @@ func (k *kernel) Compare(ctx context.Context) (apply.Plan, error) {
 	k.note("a comparison ends")
 	if k.chance(6) {
 		k.note("it fails")
+		k.compareAll = true
 		return nil, errors.New("compare")
 	}
-	return &fakePlan{have: have, want: lower(applied), whole: k.r.IntN(4) == 0, part: true}, nil
+	want := lower(applied)
+	for _, of := range []rules{have, want} {
+		maps.DeleteFunc(of, func(n ir.Name, _ uint16) bool { return !all && !edited[n] })
+	}
+	return &fakePlan{have: have, want: want, whole: k.r.IntN(4) == 0, part: true}, nil
 }
 
 func (k *kernel) Commit(ctx context.Context, p apply.Plan) (result apply.Result, err error) {
@@ -119,6 +130,9 @@ func (k *kernel) Commit(ctx context.Context, p apply.Plan) (result apply.Result,
 			after[op.Service] = port
 			delete(k.stuck, op.Service)
 		}
+	}
+	if plan.programs.IPv4 != nil {
+		maps.DeleteFunc(k.stuck, func(n ir.Name, _ bool) bool { return plan.want[n] != 0 })
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(k.stuck), ir.Name.Compare) {
 		if k.chance(2) {
@@ -255,6 +269,9 @@ func (h *history) edit(name string, port uint16, later time.Duration) {
 	h.unheard++
 	h.mu.Unlock()
 	time.AfterFunc(later, func() {
+		h.k.mu.Lock()
+		h.k.edited[svc(name, 0).Name] = true
+		h.k.mu.Unlock()
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.unheard--
@@ -316,7 +333,7 @@ func TestHistories(t *testing.T) {
 
 func play(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
-	k := &kernel{fake: fake{rules: rules{}, stuck: map[ir.Name]bool{}}, r: r, faulty: true, strict: seed%2 == 0, full: 20 * time.Second, began: time.Now()}
+	k := &kernel{fake: fake{rules: rules{}, stuck: map[ir.Name]bool{}}, r: r, faulty: true, strict: seed%2 == 0, notified: seed%3 == 0, edited: map[ir.Name]bool{}, full: 20 * time.Second, began: time.Now()}
 	if seed%4 < 2 {
 		k.full = time.Hour // nothing but the doubts leads to a comparison
 	}

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/ir"
 )
 
 var errBusy = errors.New("busy")
@@ -336,4 +338,52 @@ func TestReconcilerReportsFailedRepair(t *testing.T) {
 			})
 		})
 	}
+}
+
+// noticing is a Dataplane whose comparisons read only what foreign edits changed since the last one
+// began to read, which each does after a token in start.
+type noticing struct {
+	*fake
+	edited map[ir.Name]bool
+	start  chan struct{}
+}
+
+func (n *noticing) Compare(ctx context.Context) (apply.Plan, error) {
+	<-n.start
+	edited := n.edited
+	n.edited = map[ir.Name]bool{}
+	p, err := n.fake.Compare(ctx)
+	plan := p.(*fakePlan)
+	for _, of := range []rules{plan.have, plan.want} {
+		maps.DeleteFunc(of, func(name ir.Name, _ uint16) bool { return !edited[name] })
+	}
+	plan.part = true
+	return plan, err
+}
+
+// A foreign edit after a Change of the same object, both while a comparison runs, is repaired: the
+// comparison leaves the object out, and the next one no longer reads it.
+func TestReconcilerEditAfterChangeDuringComparison(t *testing.T) {
+	n := &noticing{edited: map[ir.Name]bool{}}
+	runWith(t, func(w *world) {
+		n.fake, n.start, w.Dataplane = w.dataplane, make(chan struct{}, 100), n
+	}, func(w *world) {
+		a := svc("a", 0).Name
+		w.want(svc("a", 1))
+		w.pass(time.Minute)
+		w.drift <- struct{}{} // for something else
+		w.pass(time.Second)
+		w.want(svc("a", 2))
+		w.pass(2 * time.Second)
+		n.rules[a], n.edited[a] = 9, true
+		w.drift <- struct{}{}
+		w.pass(time.Millisecond)
+		for range 100 {
+			n.start <- struct{}{}
+		}
+		w.pass(time.Minute)
+		if w.state.NotReady() != "" || n.rules[a] != 2 {
+			t.Errorf("port %d, %q, want port 2 and a ready node", n.rules[a], w.state.NotReady())
+		}
+	})
 }
