@@ -175,6 +175,7 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
 	}
 	var all []files.File
+	var empty []diag.Diagnostic
 	for _, name := range names {
 		expanded, err := from.Expand(name, &j.Diags)
 		if err != nil {
@@ -191,8 +192,8 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 			fail(f.Name, err)
 			continue
 		}
-		if len(bytes.TrimSpace(data)) == 0 && !j.AllowEmpty {
-			j.Diags.Add(diag.Diagnostic{Severity: j.Reader.Truncated, Code: diag.FileTruncated, File: f.Name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + j.EmptyHint})
+		if manifest.IsEmpty(data) {
+			empty = append(empty, emptyFile(j.Reader.Truncated, f.Name, len(bytes.TrimSpace(data)) > 0, j.EmptyHint))
 		}
 		list := j.Reader.Decode(to, f.Name, data, f.FromDirectory)
 		if slices.ContainsFunc(list, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {
@@ -200,7 +201,29 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		}
 		j.Diags.Add(list...)
 	}
+	for _, d := range empty {
+		if none := len(empty) == len(all); none && !j.AllowEmpty {
+			d.Severity, readable = diag.Error, false
+		} else if j.AllowEmpty || d.Msg == noObject {
+			continue
+		}
+		j.Diags.Add(d)
+	}
 	return readable
+}
+
+const noObject = "contains no object"
+
+// emptyFile returns the finding about a file without any object. A file may have comments.
+func emptyFile(severity diag.Severity, name string, comments bool, allow string) diag.Diagnostic {
+	d := diag.Diagnostic{Severity: severity, Code: diag.FileTruncated, File: name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + allow}
+	switch {
+	case comments:
+		d.Msg, d.Hint = noObject, wholeSnapshot+allow
+	case name == StandardInput:
+		d.File, d.Hint = "standard input", "check that the command before it succeeds"+allow
+	}
+	return d
 }
 
 // ReadOverlay reads the manifests of an Overlay, and applies them to the snapshot. It reports whether

@@ -43,6 +43,23 @@ func split(data []byte) []part {
 	return parts
 }
 
+// IsEmpty reports whether a file contains at most comments and empty documents. A
+// List without items is not empty.
+func IsEmpty(data []byte) bool {
+	data = plainLines(data)
+	for start := 0; start < len(data); {
+		line, sign := significant(data, start)
+		if sign == len(data) {
+			break
+		}
+		if sign > line || !isMarker(data[sign:]) {
+			return false
+		}
+		start = sign + len("---")
+	}
+	return true
+}
+
 // plainLines returns the text without a byte order mark and with line feeds as
 // line breaks. YAML treats all line breaks alike, and JSON ignores them.
 func plainLines(data []byte) []byte {
