@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strings"
 	"sync"
 
@@ -66,10 +69,21 @@ func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Conf
 func asKubectl(file, context, userAgent string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
-	out, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context}).ClientConfig()
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
+	out, err := loader.ClientConfig()
+	raw, unreadable := loader.RawConfig()
+	unknown := unreadable == nil && context != "" && raw.Contexts[context] == nil
 	switch {
+	case unknown && len(raw.Contexts) > 0:
+		return nil, fmt.Errorf("--context: must be a context of the kubeconfig, which has %s, got %q", strings.Join(slices.Sorted(maps.Keys(raw.Contexts)), ", "), context)
+	case unknown && file == "":
+		return nil, errors.New("--context: no kubeconfig was found: set --kubeconfig or KUBECONFIG; ~/.kube/config does not exist")
+	case clientcmd.IsEmptyConfig(err) && len(raw.Contexts) > 0:
+		return nil, fmt.Errorf("--kubeconfig: has no current context: select one with --context: %s", strings.Join(slices.Sorted(maps.Keys(raw.Contexts)), ", "))
 	case clientcmd.IsEmptyConfig(err):
 		return nil, errors.New("--kubeconfig: no cluster is configured: set --kubeconfig or KUBECONFIG; ~/.kube/config does not exist, and this is not a pod")
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("--kubeconfig: %s: %w", file, fs.ErrNotExist)
 	case err != nil && isOtherKind(file):
 		return nil, fmt.Errorf("--kubeconfig: %s: must be a kubeconfig (apiVersion: v1, kind: Config), is an object of another kind", file)
 	case err != nil:

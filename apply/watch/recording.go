@@ -208,6 +208,9 @@ func ReadRecording(data []byte) (events []Recorded, cut bool, err error) {
 			break
 		}
 		if err != nil {
+			if _, is := errors.AsType[*json.SyntaxError](err); is || errors.Is(err, io.ErrUnexpectedEOF) {
+				err = errors.New("is not JSON")
+			}
 			errs = append(errs, fmt.Errorf("line %d: must be an event in the format of proxyc record: %w", n, err))
 			continue
 		}
