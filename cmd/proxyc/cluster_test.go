@@ -97,7 +97,7 @@ func TestContext(t *testing.T) {
 				text = regexp.MustCompile("`cluster.json:\\d+`|  # cluster.json:\\d+:\\d+|cluster.json:\\d+:\\d+: ").ReplaceAllString(text, "")
 				var lines []string
 				for line := range strings.Lines(text) {
-					if !strings.HasPrefix(line, "Inputs: ") {
+					if !strings.HasPrefix(line, "Inputs: ") && !strings.HasPrefix(strings.TrimSpace(line), "proxyc snapshot ") {
 						lines = append(lines, line)
 					}
 				}
@@ -106,6 +106,9 @@ func TestContext(t *testing.T) {
 			}
 			if code != wantCode || normal(got) != normal(want) {
 				t.Errorf("%s %s: exit code %d, want %d\n%s\ngot\n%s\nwant\n%s", verb, from, code, wantCode, errs, got, want)
+			}
+			if take := "       proxyc snapshot -o cluster.json " + strings.Join(from, " ") + "\n"; strings.HasPrefix(verb, "migrate") && !strings.Contains(got, take) {
+				t.Errorf("%s: no step is %s\n%s", verb, take, got)
 			}
 			if asked["services"] != 1 {
 				t.Errorf("%s: Services were requested %d times", verb, asked["services"])

@@ -69,11 +69,17 @@ func (c *migrateCmd) Run(e *env) error {
 	if wrong > 0 { // a plan requires valid objects
 		return errReported
 	}
-	snapshot := c.Snapshot
+	snapshot, take := c.Snapshot, ""
 	if c.online() {
-		snapshot = []string{"cluster.json"} // which proxyc snapshot writes
+		snapshot, take = []string{"cluster.json"}, "proxyc snapshot -o cluster.json"
+		if file := deref(c.Kubeconfig); file != "" {
+			take += " --kubeconfig " + review.ShellWord(file)
+		}
+		if c.Context != "" {
+			take += " --context " + review.ShellWord(c.Context)
+		}
 	}
-	m.Plan(deref(c.Config), snapshot)
+	m.Plan(deref(c.Config), snapshot, take)
 	write := func(w io.Writer) error { return m.WriteText(w, c.Output == "wide") }
 	if c.Output == "json" {
 		write = m.WriteJSON

@@ -34,7 +34,7 @@ func CheckMode(flag, mode string) error {
 			names = append(names, string(m))
 		}
 	}
-	return fmt.Errorf("%s: must be one of %s, got %q", flag, strings.Join(names, ", "), mode)
+	return fmt.Errorf("%s: %w", flag, review.NotOneOf(mode, names))
 }
 
 // Migration is the plan of a change to another mode.
@@ -75,10 +75,11 @@ func (m *Migration) Compare(ctx context.Context, chosen diff.Nodes) (err error) 
 }
 
 // Plan adds the lint findings that only the new mode has, and the steps. Their commands name the
-// configuration file ("" if none was given) and the snapshot files.
-func (m *Migration) Plan(config string, snapshot []string) {
+// configuration file ("" if none was given) and the snapshot files, which the command take writes ("" if
+// they exist).
+func (m *Migration) Plan(config string, snapshot []string, take string) {
 	m.Findings = newFindings(m.was, m.is)
-	m.steps(config, snapshot)
+	m.steps(config, snapshot, take)
 }
 
 // Empty reports whether the comparison was complete and found no difference.
@@ -148,7 +149,7 @@ func newFindings(was, is *review.Input) (found diag.List) {
 }
 
 // steps returns the steps: one node first, then the others, and the way back.
-func (m *Migration) steps(config string, snapshot []string) {
+func (m *Migration) steps(config string, snapshot []string, take string) {
 	node := m.flows.Nodes[0]
 	in := "-c " + review.ShellWord(cmp.Or(config, "config.yaml"))
 	for _, name := range snapshot {
@@ -175,6 +176,9 @@ func (m *Migration) steps(config string, snapshot []string) {
 		{"the other nodes, one at a time: set mode: " + string(m.To) + " in the configuration, and the label that docs/deploy/daemonset.yaml selects",
 			[]string{"kubectl label node NODE service-proxy=proxyc"}, "proxyc status shows synced yes; /readyz returns 200"},
 		{"back, at any time", []string{apply(m.From, " --yes-takeover")}, "then " + look(m.From)},
+	}
+	if take != "" {
+		m.Steps[0].Commands = append([]string{take}, m.Steps[0].Commands...)
 	}
 	if m.To == ir.ModeNFTables && m.From == ir.ModeIPTables {
 		m.Steps[4].Look += ". A change of mode by kube-proxy itself interrupts Services, this way does not (docs/operate.md)"
