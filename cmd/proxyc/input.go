@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -336,9 +335,9 @@ func (c *source) written(e *env) (*review.Input, ir.Programs, error) {
 	if err != nil {
 		return nil, ir.Programs{}, fmt.Errorf("%s: %w", c.IR, err)
 	}
-	programs, err := ir.ReadJSON(bytes.NewReader(text))
+	programs, err := review.ParseIR(c.IR, text)
 	if err != nil {
-		return nil, ir.Programs{}, fmt.Errorf("%s: must be the output of compile -o ir-json: %w", c.IR, notIR(text, err))
+		return nil, ir.Programs{}, err
 	}
 	if programs.IPv4 == nil || programs.IPv6 == nil {
 		return nil, ir.Programs{}, fmt.Errorf("%s: must contain the programs of IPv4 and IPv6", c.IR)
@@ -350,20 +349,6 @@ func (c *source) written(e *env) (*review.Input, ir.Programs, error) {
 	}
 	j.Facts.NodeName, j.OnlyHere = programs.IPv4.Node.Name, true
 	return j, programs, nil
-}
-
-// notIR describes a text that is no IR, instead of an error about its fields.
-func notIR(text []byte, err error) error {
-	var head struct{ APIVersion, Kind string }
-	switch wrong := json.Unmarshal(text, &head); {
-	case len(bytes.TrimSpace(text)) == 0:
-		return errors.New("is empty")
-	case wrong != nil:
-		return errors.New("is not JSON of that form")
-	case head.Kind != ir.DocumentKind:
-		return fmt.Errorf("kind must be %s, got %q", ir.DocumentKind, head.Kind)
-	}
-	return err
 }
 
 var errStdinTwice = errors.New("standard input can be used only once")

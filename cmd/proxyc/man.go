@@ -3,12 +3,15 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/help"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 )
 
 type manCmd struct {
@@ -21,7 +24,8 @@ func (c *manCmd) Run(e *env) error {
 	if c.Write == "" {
 		node := help.PageOf(app, strings.Join(c.Verb, " "))
 		if node == nil {
-			return fmt.Errorf("%q: unknown verb", strings.Join(c.Verb, " "))
+			verb := strings.Join(c.Verb, " ")
+			return fmt.Errorf("%q: unknown verb%s", verb, review.DidYouMean(verb, slices.Collect(maps.Keys(help.Verbs()))))
 		}
 		return help.WritePage(e.stdout, app, node)
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 )
@@ -43,14 +45,10 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 			}
 			return p
 		}
-		selects := "" // the flag that selects the node
+		var command *kong.Node
 		if of, ok := errors.AsType[*kong.ParseError](err); ok && of.Context.Selected() != nil {
-			p.path = of.Context.Selected().Path()
-			for _, f := range of.Context.Flags() {
-				if i := slices.Index(nodeFlags, f.Name); i >= 0 && selects != nodeFlags[0] {
-					selects = f.Name
-				}
-			}
+			command = of.Context.Selected()
+			p.path = command.Path()
 		}
 		rest, is := without(args, err, "unknown flag ")
 		if !is && unknown { // possibly its value
@@ -59,10 +57,7 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 				continue
 			}
 		}
-		if name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "unknown flag "), ","); is && selects != "" && slices.Contains(nodeWords, name) {
-			err = fmt.Errorf("unknown flag %s, did you mean \"--%s\"?", name, selects)
-		}
-		note(err)
+		note(hinted(err, command))
 		if !is {
 			return p
 		}
@@ -70,11 +65,66 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 	}
 }
 
-// nodeFlags select the node: that of offline verbs, and that of kube-proxy. nodeWords are names that
+// nodeFlags select the node: that of offline verbs, or else that of kube-proxy. nodeWords are names that
 // users try.
 var nodeFlags = []string{"node", "hostname-override"}
 
 var nodeWords = []string{"--node", "--node-name", "--nodename", "--hostname"}
+
+// looksLikeFile matches arguments that are probably files.
+var looksLikeFile = regexp.MustCompile(`/|\.(ya?ml|json)(\.gz)?$`)
+
+// flagName matches a suggestion of kong.
+var flagName = regexp.MustCompile(`"--[^"]+"`)
+
+// hinted returns an error of kong with the most similar flags first, or with an example of what is
+// missing. command is nil if it is unknown.
+func hinted(err error, command *kong.Node) error {
+	if command == nil {
+		return err
+	}
+	text := err.Error()
+	if name, is := strings.CutPrefix(text, "unexpected argument "); is && looksLikeFile.MatchString(name) && slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return f.Name == "snapshot" }) {
+		return fmt.Errorf("%s: pass a snapshot with -s, and a configuration with -c", err)
+	}
+	if rest, is := strings.CutPrefix(text, "unknown flag "); is {
+		name, _, _ := strings.Cut(rest, ",")
+		near := diag.NearestFirst(`"`+name+`"`, flagName.FindAllString(rest, -1))
+		for _, known := range nodeFlags {
+			if slices.Contains(nodeWords, name) && slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return f.Name == known }) {
+				near = []string{`"--` + known + `"`}
+				break
+			}
+		}
+		if !strings.HasPrefix(name, "--") { // one letter is near to any
+			near = nil
+		}
+		const shown = 3
+		switch near = near[:min(shown, len(near))]; len(near) {
+		case 0:
+			return errors.New("unknown flag " + name)
+		case 1:
+			return fmt.Errorf("unknown flag %s, did you mean %s?", name, near[0])
+		}
+		return fmt.Errorf("unknown flag %s, did you mean one of %s?", name, strings.Join(near, ", "))
+	}
+	missing, is := strings.CutPrefix(text, "missing flags: ")
+	if !is {
+		if missing, is = strings.CutPrefix(text, "expected "); !is {
+			return err
+		}
+		missing = strings.ReplaceAll(missing, `"`, "")
+		for _, arg := range command.Positional {
+			if sentence, _, _ := strings.Cut(arg.Help, ". "); strings.HasPrefix(missing, arg.Summary()) {
+				missing += ": " + strings.TrimSuffix(sentence, ".")
+			}
+		}
+	}
+	for _, example := range help.Verbs()[command.Path()].Examples {
+		return fmt.Errorf("missing %s, as in: %s", missing, example)
+	}
+	return err
+}
 
 // noteRepeated reports flags tagged once that were given more than once. kong would use the last
 // one, as kube-proxy does for its own flags.
@@ -94,17 +144,26 @@ func noteRepeated(path []*kong.Path, note func(error)) {
 // daemonVerb accepts kube-proxy's flags like kube-proxy, where an empty --config is no file.
 const daemonVerb = "watch"
 
-// noteNameless reports flags whose value must be a file name but is empty, as from an unset
-// variable. Otherwise an unintended file, or none, would be used.
+// noteNameless reports flags whose value must be a name but is empty, as from an unset variable.
+// Otherwise an unintended object, or none, would be used. kube-proxy's flags may be empty, except
+// files.
 func (p *parsed) noteNameless(note func(error)) {
 	for _, at := range p.Path {
-		if at.Flag == nil || at.Flag.PlaceHolder != "FILE" {
+		f, want := at.Flag, "must name a file"
+		switch {
+		case f == nil:
+			continue
+		case f.PlaceHolder == "NAME" && (f.Group == nil || f.Group.Key != kubeProxyFlags):
+			want = "must be a name"
+		case f.PlaceHolder != "FILE" && f.PlaceHolder != "PATH":
 			continue
 		}
-		name := at.Flag.ShortSummary() + ": "
+		name := f.ShortSummary() + ": "
 		noted := slices.ContainsFunc(p.wrong, func(err error) bool { return strings.HasPrefix(err.Error(), name) })
-		if v := reflect.Indirect(at.Flag.Target); v.Kind() == reflect.String && v.Len() == 0 && !noted {
-			note(errors.New(name + `must name a file, got ""`))
+		v := reflect.Indirect(f.Target)
+		list, _ := v.Interface().([]string)
+		if empty := v.Kind() == reflect.String && v.Len() == 0 || slices.Contains(list, ""); empty && !noted {
+			note(errors.New(name + want + `, got ""`))
 		}
 	}
 }
@@ -163,8 +222,14 @@ func (m collector) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 			ctx.Scan.PushToken(next) // it is a flag
 		}
 	}
-	if v := ctx.Value; err == nil && v.Enum != "" && target.Kind() == reflect.String && !slices.Contains(v.EnumSlice(), target.String()) {
-		err = fmt.Errorf("must be one of %s, got %q", strings.Join(v.EnumSlice(), ", "), target.String())
+	v := ctx.Value
+	if list, is := target.Interface().([]string); is && err == nil && v.Enum != "" {
+		if i := slices.IndexFunc(list, func(one string) bool { return !slices.Contains(v.EnumSlice(), one) }); i >= 0 {
+			err = review.NotOneOf(list[i], v.EnumSlice())
+		}
+	}
+	if err == nil && v.Enum != "" && target.Kind() == reflect.String && !slices.Contains(v.EnumSlice(), target.String()) {
+		err = review.NotOneOf(target.String(), v.EnumSlice())
 		was.SetString(cmp.Or(v.Default, v.EnumSlice()[0])) // kong would report "" as another error
 	}
 	if err != nil {

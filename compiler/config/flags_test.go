@@ -262,7 +262,7 @@ logging:
 			{"mode", `"nftables"`, "--mode"}, {"nodePortAddresses", `["primary"]`, "default of mode nftables"},
 		}},
 		{name: "wrong mode", node: "file", args: []string{"--mode=nft"}, diag: []string{
-			`error: --mode: must be one of iptables, ipvs, nftables, kernelspace, userspace, got "nft"`,
+			`error: --mode: must be one of iptables, ipvs, nftables, kernelspace, userspace, got "nft" (did you mean nftables?)`,
 		}},
 	}
 	for _, tt := range tests {

@@ -33,6 +33,14 @@ func Parse(file string, data []byte, strict bool) (*Config, diag.List) {
 }
 
 func parse(file string, data []byte, strict bool) (*Config, sources, diag.List) {
+	c, from, l := parseAny(file, data, strict)
+	if line, column := diag.TemplateOf(data); column > 0 && l.HasErrors() {
+		l = diag.List{{Severity: diag.Error, Code: diag.NotYAML, File: file, Line: line, Column: column, Msg: diag.Template}}
+	}
+	return c, from, l
+}
+
+func parseAny(file string, data []byte, strict bool) (*Config, sources, diag.List) {
 	d := &decoder{file: file, strict: strict, sources: sources{}}
 	d.place = placeIn(data)
 	root := d.root(data)
@@ -247,21 +255,19 @@ func (d *decoder) indentation(block *yaml.Node) int {
 	return 0
 }
 
-// clusterKinds are the kinds of a snapshot, which may be passed in place of a
-// configuration by mistake.
-var clusterKinds = [...]string{"List", "Service", "ServiceList", "EndpointSlice", "EndpointSliceList", "Endpoints", "EndpointsList", "Node", "NodeList", "ServiceCIDR", "ServiceCIDRList"}
-
 // header checks apiVersion and kind (CFG-2), and reports whether the document may
 // be a configuration.
 func (d *decoder) header(root *yaml.Node) bool {
 	ok := true
-	if n := lookup(root, "kind"); n != nil && slices.Contains(clusterKinds[:], n.Value) {
-		article := "a "
-		if strings.HasPrefix(n.Value, "E") {
-			article = "an "
+	if kind := lookup(root, "kind"); kind != nil {
+		version := ""
+		if n := lookup(root, "apiVersion"); n != nil {
+			version = n.Value
 		}
-		d.report(diag.Error, diag.ConfigMissing, root, "", "is "+article+n.Value+": pass it with -s", "")
-		return false
+		if msg := diag.WrongFile("-c", version, kind.Value); msg != "" {
+			d.report(diag.Error, diag.ConfigMissing, root, "", msg, "")
+			return false
+		}
 	}
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
 		n := lookup(root, want.key)

@@ -144,7 +144,7 @@ conntrack:
 		}},
 		{name: "tags and whole numbers", body: "hostnameOverride: !!binary aGVsbG8=\nenableProfiling: !!bool 'true'\nlogging: {flushFrequency: 1e9}\n"},
 		{name: "numbers that JSON lacks", body: "nope: {a: [.inf]}\nresourceContainer: .nan\n", want: []string{
-			`warning: c.yaml:3:1: nope: unknown key, it has no effect (did you mean mode?)`,
+			`warning: c.yaml:3:1: nope: unknown key, it has no effect`,
 			`error: c.yaml:3:12: nope: must be a number that JSON supports, got .inf`,
 			`warning: c.yaml:4:1: resourceContainer: must be a string, got .nan (put it in quotes)`,
 			`error: c.yaml:4:20: resourceContainer: must be a number that JSON supports, got .nan`,
@@ -176,8 +176,8 @@ func TestLoadHeader(t *testing.T) {
 			`error: c.yaml:1:1: kind: missing, must be "KubeProxyConfiguration"`,
 			`error: c.yaml:1:1: mode: must be a string, got 3 (put it in quotes)`,
 		}},
-		{"wrong", "kind: Pod\napiVersion: v1\nspec: {}\n", []string{
-			`error: c.yaml:1:1: kind: must be "KubeProxyConfiguration", got "Pod"`,
+		{"wrong", "kind: Secret\napiVersion: v1\nspec: {}\n", []string{
+			`error: c.yaml:1:1: kind: must be "KubeProxyConfiguration", got "Secret"`,
 			`error: c.yaml:2:1: apiVersion: must be "kubeproxy.config.k8s.io/v1alpha1", got "v1"`,
 		}},
 		{"binary", "\x00\x01", []string{`error: c.yaml:1:1: not YAML or JSON: control characters are not allowed`}},

@@ -6,19 +6,26 @@ import (
 	"strings"
 )
 
-// DidYouMean returns a hint with the known name nearest to name, or "" if none is
-// near.
+// DidYouMean returns a hint with the known name nearest to name, or else the only
+// one that begins with it. It returns "" if there is none.
 func DidYouMean(name string, known []string) string {
-	if best := Nearest(name, known); best != "" {
-		return "did you mean " + best + "?"
+	best := Nearest(name, known)
+	if best == "" && name != "" {
+		begin := slices.DeleteFunc(slices.Clone(known), func(k string) bool { return !strings.HasPrefix(k, name) })
+		if len(begin) == 1 {
+			best = begin[0]
+		}
 	}
-	return ""
+	if best == "" {
+		return ""
+	}
+	return "did you mean " + best + "?"
 }
 
 // Nearest returns the known name with the smallest edit distance, or "" if all
-// differ in more than a third of their letters.
+// differ in more than a third of their letters. One letter may always differ.
 func Nearest(name string, known []string) string {
-	best, bestDistance := "", max(len(name)/3, 2)+1
+	best, bestDistance := "", max(len(name)/3, 1)+1
 	for _, k := range known {
 		if strings.EqualFold(k, name) {
 			return k
@@ -50,8 +57,8 @@ func NearestFirst(name string, known []string) []string {
 	return known
 }
 
-// distance returns the Levenshtein distance: the number of letters to insert,
-// delete or replace.
+// distance returns the number of letters to insert, delete or replace, or to swap
+// with the next one.
 func distance(a, b string) int {
 	if len(a) > 100 { // no known name is near
 		return len(a)
@@ -60,8 +67,10 @@ func distance(a, b string) int {
 	for j := range row {
 		row[j] = j
 	}
+	var prev []int
 	for i := range len(a) {
-		prev := slices.Clone(row)
+		before := prev
+		prev = slices.Clone(row)
 		row[0] = i + 1
 		for j := range len(b) {
 			cost := 1
@@ -69,6 +78,9 @@ func distance(a, b string) int {
 				cost = 0
 			}
 			row[j+1] = min(prev[j+1]+1, row[j]+1, prev[j]+cost)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
 		}
 	}
 	return row[len(b)]

@@ -57,6 +57,9 @@ func (s *Suppressions) Read(file, text string) (errs diag.List) {
 		if !strings.HasPrefix(code, "PX") {
 			errs.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: file, Line: number, Column: 1,
 				Msg: fmt.Sprintf("must begin with the code of a check, such as %s, got %q", diag.RangesNodePort, code)})
+			if len(s.lines) == 0 {
+				return errs // it is another file
+			}
 			continue
 		}
 		l := &line{file: file, number: number, text: strings.TrimSuffix(strings.TrimSpace(code+" "+strings.TrimSpace(rest)), ":"), why: strings.TrimSpace(why)}

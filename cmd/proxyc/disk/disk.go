@@ -48,7 +48,7 @@ func (OS) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
 
 func (OS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 
-func (OS) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o755) }
+func (OS) MkdirAll(dir string) error { return ofFile(dir, os.MkdirAll(dir, 0o755)) }
 
 func (OS) Create(name string) (io.WriteCloser, error) {
 	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, OwnerOnly)
@@ -106,6 +106,9 @@ func Write(d Disk, name string, readers fs.FileMode, write func(io.Writer) error
 	if err != nil {
 		return ofFile(name, err)
 	}
+	if info, err := d.Stat(file); err == nil && info.IsDir() {
+		return fmt.Errorf("%s: is a directory", name)
+	}
 	if special != nil {
 		return errors.Join(write(special), special.Close())
 	}
@@ -123,6 +126,9 @@ func Write(d Disk, name string, readers fs.FileMode, write func(io.Writer) error
 // ofFile replaces the name of the temporary file in an error.
 func ofFile(name string, err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: directory %s does not exist", name, filepath.Dir(name))
+		}
 		return fmt.Errorf("%s: %w", name, at.Err)
 	}
 	if at, ok := errors.AsType[*os.LinkError](err); ok {

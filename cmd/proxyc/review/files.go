@@ -45,9 +45,6 @@ func (f Files) Expand(name string, diags *diag.List) ([]files.File, error) {
 	if name == StandardInput {
 		return []files.File{{Name: name}}, nil
 	}
-	if name == "" {
-		return nil, errors.New("-s: must name a file or a directory, got \"\"")
-	}
 	found, err := files.Find(f.System, name)
 	if err != nil {
 		return nil, err

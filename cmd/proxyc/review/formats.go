@@ -1,7 +1,10 @@
 package review
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -43,4 +46,22 @@ type FormatError struct {
 
 func (e *FormatError) Error() string {
 	return fmt.Sprintf("-o: mode %s writes %s, got %q%s", e.Mode, strings.Join(e.Writes, ", "), e.got, DidYouMean(e.got, e.Writes))
+}
+
+// ParseIR parses the output of compile -o ir-json. name is that of its file.
+func ParseIR(name string, text []byte) (ir.Programs, error) {
+	programs, err := ir.ReadJSON(bytes.NewReader(text))
+	if err == nil {
+		return programs, nil
+	}
+	var head struct{ APIVersion, Kind string }
+	switch wrong := json.Unmarshal(text, &head); {
+	case len(bytes.TrimSpace(text)) == 0:
+		err = errors.New("is empty")
+	case wrong != nil:
+		err = errors.New("is not JSON of that form")
+	case head.Kind != ir.DocumentKind:
+		err = fmt.Errorf("kind must be %s, got %q", ir.DocumentKind, head.Kind)
+	}
+	return programs, fmt.Errorf("%s: must be the output of compile -o ir-json: %w", name, err)
 }

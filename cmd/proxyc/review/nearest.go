@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -19,13 +20,28 @@ func DidYouMean(name string, known []string) string {
 	return ""
 }
 
-// NearestService returns a hint with the Service whose name is most similar; "" for none.
+// NotOneOf returns the error about a value that none of the known ones equals.
+func NotOneOf(value string, known []string) error {
+	return fmt.Errorf("must be one of %s, got %q%s", strings.Join(known, ", "), value, DidYouMean(value, known))
+}
+
+// NearestService returns a hint with the Service whose name is most similar: of the same namespace,
+// or else of a similar one. It returns "" for none.
 func NearestService(programs ir.Programs, name ir.Name) string {
-	var names []string
+	var names, namespaces []string
 	for svc := range Services(programs) {
-		names = append(names, svc.Name.String())
+		if svc.Name.Namespace == name.Namespace {
+			names = append(names, svc.Name.Name)
+		} else if svc.Name.Name == name.Name {
+			namespaces = append(namespaces, svc.Name.Namespace)
+		}
 	}
-	return DidYouMean(name.String(), names)
+	if near := diag.Nearest(name.Name, names); near != "" {
+		name.Name = near
+	} else if name.Namespace = diag.Nearest(name.Namespace, namespaces); name.Namespace == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %s?)", name)
 }
 
 // UnknownNode returns the error about a name that no Node of the snapshots has. It begins with the

@@ -258,10 +258,8 @@ func (p *part) decodeYAML(r *result) {
 	text, lines, err := toJSON(doc)
 	if err != nil {
 		line, column, msg := yamlError(doc, err)
-		if at := template.FindIndex(doc); at != nil {
-			before := doc[:at[1]-len("{{")]
-			line, column = bytes.Count(before, []byte("\n")), len(before)-bytes.LastIndexByte(before, '\n')
-			msg = "contains a template that was not rendered: use the output of helm template or kustomize build"
+		if at, in := diag.TemplateOf(doc); in > 0 {
+			line, column, msg = at-1, in, diag.Template
 		}
 		r.fail(placed{line: line, column: column, syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: codeOf(err), Path: p.path(), Msg: msg}})
 		return
@@ -300,9 +298,6 @@ func codeOf(err error) diag.Code {
 	}
 	return diag.NotYAML
 }
-
-// template matches an action of a template, up to its second brace, where YAML expects a value.
-var template = regexp.MustCompile(`(?m)(?:^\s*|[:-] )\{\{`)
 
 // yamlLine matches the position in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
@@ -401,8 +396,8 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	decode := decoderOf(l.apiVersion, l.kind)
 	group, _ := splitVersion(l.apiVersion)
-	if decode == nil && group == "kubeproxy.config.k8s.io" {
-		report(placed{config: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: "is a " + l.kind + ": pass it with -c"}})
+	if msg := diag.WrongFile("-s", l.apiVersion, l.kind); decode == nil && msg != "" {
+		report(placed{config: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: msg}})
 		return
 	}
 	if decode == nil {

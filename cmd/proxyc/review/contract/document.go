@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -137,7 +139,7 @@ func Read(from review.Files, names []string) (all []*Contract, err error) {
 		known[c.Name] = c.place
 	}
 	if len(errs) == 0 && len(all) == 0 {
-		errs = append(errs, fmt.Errorf("%s: no contract", strings.Join(names, ", ")))
+		errs = append(errs, fmt.Errorf("%s: contains no contract: must have a document with apiVersion: %s, kind: %s and a list of contracts", strings.Join(names, ", "), ir.APIVersion, Kind))
 	}
 	return all, errors.Join(errs...)
 }
@@ -146,6 +148,9 @@ func Read(from review.Files, names []string) (all []*Contract, err error) {
 func parse(file string, text []byte) (all []*Contract, errs []error) {
 	positions, typed := yaml.NewDecoder(bytes.NewReader(text)), yaml.NewDecoder(bytes.NewReader(text))
 	typed.KnownFields(true)
+	if line, column := diag.TemplateOf(text); column > 0 {
+		return nil, []error{fmt.Errorf("%s:%d:%d: %s", file, line, column, diag.Template)}
+	}
 	for {
 		var node yaml.Node
 		var doc Document
@@ -154,7 +159,19 @@ func parse(file string, text []byte) (all []*Contract, errs []error) {
 		} else if err != nil {
 			return all, append(errs, fmt.Errorf("%s: %w", file, err))
 		}
-		if err := typed.Decode(&doc); err != nil {
+		var head struct {
+			APIVersion string `yaml:"apiVersion"`
+			Kind       string `yaml:"kind"`
+		}
+		_ = node.Decode(&head) // another form is an error of the Document
+		if msg := diag.WrongFile("-f of proxyc assert", head.APIVersion, head.Kind); msg != "" {
+			return all, append(errs, fmt.Errorf("%s:%d:%d: %s", file, node.Content[0].Line, node.Content[0].Column, msg))
+		}
+		err := typed.Decode(&doc)
+		if node.Content[0].ShortTag() == "!!null" {
+			continue // an empty document
+		}
+		if err != nil {
 			errs = append(errs, decodeErrors(file, err)...)
 		}
 		c := checker{file: file, at: map[string]*yaml.Node{}}
@@ -171,9 +188,13 @@ var (
 	wrongLine  = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
 	wrongField = regexp.MustCompile(`field (\S+) not found in type \S+`)
 	wrongType  = regexp.MustCompile("cannot unmarshal !!\\w+(?: `(.*)`)? into (\\S+)")
-	keys       = []string{"apiVersion", "kind", "contracts", "name", "clients", "destinations", "require", "optional", "anyone", "external",
-		"pods", "nodes", "namespace", "labels", "services", "frontends", "ports", "namespaces", "names"}
 )
+
+// fieldsIn are the fields of a Document, with the field that contains them.
+var fieldsIn = map[string]string{"apiVersion": "the document", "kind": "the document", "contracts": "the document",
+	"name": "contracts", "clients": "contracts", "destinations": "contracts", "require": "contracts", "optional": "contracts",
+	"anyone": "clients", "external": "clients", "pods": "clients", "nodes": "clients", "namespace": "pods", "labels": "pods or services",
+	"services": "destinations", "frontends": "destinations", "ports": "destinations", "namespaces": "services", "names": "services"}
 
 // decodeErrors returns the errors of the YAML decoder, each with its line.
 func decodeErrors(file string, err error) (out []error) {
@@ -187,7 +208,11 @@ func decodeErrors(file string, err error) (out []error) {
 			where, text = file+":"+m[1], text[len(m[0]):]
 		}
 		if m := wrongField.FindStringSubmatch(text); m != nil {
-			text = fmt.Sprintf("unknown field %q%s", m[1], review.DidYouMean(m[1], keys))
+			hint := review.DidYouMean(m[1], slices.Sorted(maps.Keys(fieldsIn)))
+			if in := fieldsIn[m[1]]; in != "" {
+				hint = ", which belongs to " + in
+			}
+			text = fmt.Sprintf("unknown field %q%s", m[1], hint)
 		}
 		if m := wrongType.FindStringSubmatch(text); m != nil {
 			want := "an object"

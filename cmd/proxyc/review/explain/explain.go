@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
 )
@@ -107,7 +108,7 @@ func (x *Explanation) find(r *reading, programs ir.Programs, left review.LeftOut
 		x.Notes = append(x.Notes, fixed[m[1]])
 	}
 	if x.Empty() && x.Hint == "" {
-		x.Hint = nearestName(strings.TrimSpace(r.words), programs)
+		x.Hint = trace.NearestName(strings.TrimSpace(r.words), programs)
 	}
 	for i, p := range x.Services {
 		if name := p.Service.Name; x.in.Pending(name) && (i == 0 || x.Services[i-1].Service.Name != name) {

@@ -13,31 +13,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// nearestName returns a hint that lists the Services with a name in any namespace, for a text that
-// names no namespace, with the requested port. It returns "" if there are none.
-func nearestName(text string, programs ir.Programs) string {
-	const anywhere = "*"
-	t, ok, err := trace.ParseTarget(text, anywhere)
-	if !ok || err != nil {
-		return ""
-	}
-	var names []string
-	for svc := range review.Services(programs) {
-		if svc.Name.Name == t.Service.Name && (t.Service.Namespace == anywhere || t.Service.Namespace == svc.Name.Namespace) {
-			names = append(names, strings.TrimSuffix(svc.Name.String()+":"+t.Port, ":"))
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	slices.Sort(names)
-	const shown = 3
-	if names = slices.Compact(names); len(names) > shown {
-		names = append(names[:shown], "one of another namespace")
-	}
-	return fmt.Sprintf(" (did you mean %s?)", strings.Join(names, " or "))
-}
-
 // nearest returns a hint for a subject that does not exist: Services with similar names, the ports
 // of its Service, or the ports of its address. It returns "" if there are none.
 func (s *subject) nearest(programs ir.Programs) string {
@@ -61,7 +36,7 @@ func (s *subject) nearest(programs ir.Programs) string {
 	ports = slices.Compact(ports)
 	switch {
 	case !known:
-		return cmp.Or(review.NearestService(programs, s.service), nearestName(strings.TrimSuffix(s.service.Name+":"+s.name, ":"), programs))
+		return cmp.Or(review.NearestService(programs, s.service), trace.NearestName(strings.TrimSuffix(s.service.Name+":"+s.name, ":"), programs))
 	case len(ports) == 0:
 		return ""
 	}

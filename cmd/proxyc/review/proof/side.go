@@ -1,7 +1,6 @@
 package proof
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -144,9 +143,9 @@ func (r *Reader) Read(ctx context.Context, name string) (*Side, error) {
 		if err != nil {
 			return nil, err
 		}
-		programs, err := ir.ReadJSON(bytes.NewReader(text))
+		programs, err := review.ParseIR(arg, text)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", arg, err)
+			return nil, err
 		}
 		d.meaning(programs)
 		return d, nil
@@ -172,7 +171,11 @@ func (r *Reader) Read(ctx context.Context, name string) (*Side, error) {
 	case name == Kernel:
 		return d, d.kernel(ctx, r.Programs, r.Variant)
 	}
-	return nil, fmt.Errorf("%q: must be %s", name, sideForms)
+	hint := ""
+	if slices.Contains(provable(), name) {
+		hint = " (did you mean mode:" + name + "?)"
+	}
+	return nil, fmt.Errorf("%q: must be %s%s", name, sideForms, hint)
 }
 
 // meaning adds the meaning of Programs.
@@ -190,7 +193,7 @@ var ErrWrongMode = errors.New("the configuration has errors in this mode")
 // ofMode compiles the input for a mode and adds the rules.
 func (r *Reader) ofMode(d *Side, mode string) error {
 	if _, known := review.Modes[ir.Mode(mode)]; !known {
-		return fmt.Errorf("%s: must be one of %s", d.name, strings.Join(provable(), ", "))
+		return fmt.Errorf("mode:MODE: %w", review.NotOneOf(mode, provable()))
 	}
 	resolved, findings := r.Resolve(mode)
 	if findings.HasErrors() {

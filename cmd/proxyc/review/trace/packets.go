@@ -50,7 +50,13 @@ func ReadPackets(from review.Files, name string, limit int64) (all []Expectation
 		dec.DisallowUnknownFields()
 		switch err := dec.Decode(&one); {
 		case err != nil:
-			errs = append(errs, fmt.Errorf(`%smust be JSON such as {"from": "node", "to": "10.96.0.10:80", "expect": "accepted"}: %w`, one.Where, err))
+			if _, is := errors.AsType[*json.SyntaxError](err); is || errors.Is(err, io.ErrUnexpectedEOF) {
+				err = errors.New("is not JSON")
+			}
+			err = fmt.Errorf(`%smust be JSON such as {"from": "node", "to": "10.96.0.10:80", "expect": "accepted"}: %w`, one.Where, err)
+			if errs = append(errs, err); len(all) == 0 && len(errs) == 1 && i == 0 {
+				return nil, err // it is another file
+			}
 		case dec.More():
 			errs = append(errs, fmt.Errorf("%smust have one packet per line", one.Where))
 		case one.From == "" || one.To == "":
@@ -79,7 +85,7 @@ func (x Expectation) Check() error {
 	}
 	words := strings.Fields(assume.WithoutNames(*x.Expect))
 	if len(words) == 0 || slices.ContainsFunc(words, func(word string) bool { return !isBackendWord(word) }) {
-		return fmt.Errorf("%s--expect: must be %s, or backends such as 10.244.1.10:8080+snat, got %q", x.Where, strings.Join(fates, ", "), *x.Expect)
+		return fmt.Errorf("%s--expect: must be %s, or backends such as 10.244.1.10:8080+snat, got %q%s", x.Where, strings.Join(fates, ", "), *x.Expect, review.DidYouMean(*x.Expect, fates))
 	}
 	return nil
 }

@@ -60,6 +60,31 @@ func ParseTarget(to, namespace string) (t target, ok bool, err error) {
 	return t, true, nil
 }
 
+// NearestName returns a hint that lists the Services with a name in any namespace, for a text that
+// names no namespace, with the requested port. It returns "" if there are none.
+func NearestName(text string, programs ir.Programs) string {
+	const anywhere = "*"
+	t, ok, err := ParseTarget(text, anywhere)
+	if !ok || err != nil {
+		return ""
+	}
+	var names []string
+	for svc := range review.Services(programs) {
+		if svc.Name.Name == t.Service.Name && (t.Service.Namespace == anywhere || t.Service.Namespace == svc.Name.Namespace) {
+			names = append(names, strings.TrimSuffix(svc.Name.String()+":"+t.Port, ":"))
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	const shown = 3
+	if names = slices.Compact(names); len(names) > shown {
+		names = append(names[:shown], "one of another namespace")
+	}
+	return fmt.Sprintf(" (did you mean %s?)", strings.Join(names, " or "))
+}
+
 // kinds returns the kinds of frontends that a target can name.
 func kinds() (names []string) {
 	for _, k := range []ir.Kind{ir.ClusterIP, ir.ExternalIP, ir.LoadBalancer, ir.NodePort} {
@@ -88,8 +113,11 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 		namespace, _, _ = strings.Cut(pod, "/")
 	}
 	t, ok, err := ParseTarget(to, namespace)
-	if !ok || err != nil {
-		return to, err
+	if err != nil {
+		return to, fmt.Errorf("%w%s", err, NearestName(to, s.Programs))
+	}
+	if !ok {
+		return to, nil
 	}
 	client, _, _ := strings.Cut(from, "@")
 	addr, _ := netip.ParseAddr(strings.Trim(client, "[]"))
@@ -128,7 +156,7 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 		if left := s.left.Of(t.Service, ""); left != "" {
 			why = "; " + left
 		}
-		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q%s", t.Service, strings.Join(has, ", "), strings.TrimSuffix(t.Port+"/"+t.protocol, "/"), why)
+		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q%s", t.Service, strings.Join(has, ", "), strings.TrimSuffix(t.Port+"/"+t.protocol, "/"), cmp.Or(why, review.DidYouMean(t.Port, has)))
 	case len(found) > 1 && t.Port == "":
 		return to, fmt.Errorf("--to: Service %s has several ports, %s: add one, as in %s:%s", t.Service, strings.Join(has, ", "), t.Service, has[0])
 	}

@@ -136,7 +136,11 @@ func (s *Tracer) address(node *ir.Node, from string) (src netip.Addr, port uint1
 		src, err = netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
 	}
 	if err != nil || named && in == "" {
-		return src, 0, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, node:NAME or IP[:PORT][@INTERFACE], got %q", from)
+		hint := ""
+		if s.Snapshot.Node(from) != nil {
+			hint = " (did you mean node:" + from + "?)"
+		}
+		return src, 0, "", fmt.Errorf("must be pod:NAMESPACE/NAME, node, node:NAME or IP[:PORT][@INTERFACE], got %q%s", from, hint)
 	}
 	if in == "" && !node.HasAddr(src) {
 		in = s.arrivesOn(node, src)
