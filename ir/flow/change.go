@@ -29,9 +29,9 @@ type Change struct {
 	// Exact is the full outcome of both sides, set if the other fields do not
 	// show the difference, such as shares of backends.
 	Exact [2]string
-	// Workloads are those of Added that the Service did not have, sorted; "" for
-	// endpoints of none.
-	Workloads []string
+	// Targets are the workloads and ports of Added that the Service did not have:
+	// "workload shop/db", "port 9090".
+	Targets []string
 	// Waits describes what a new destination without endpoints waits for; "" for
 	// others.
 	Waits string
@@ -163,7 +163,7 @@ func (c *Change) key(anyAddr bool) string {
 	for i := range c.Affinity {
 		k = append(append(strconv.AppendInt(k, int64(c.Affinity[i]), 10), ' '), c.Exact[i]...)
 	}
-	k = append(k, c.Waits...) // Added decides about Workloads
+	k = append(k, c.Waits...) // Added decides about Targets
 	if anyAddr {
 		return string(k)
 	}
@@ -213,8 +213,8 @@ func (c *Change) String() string {
 	if c.Affinity[0] != c.Affinity[1] && (c.Before == c.After || c.Affinity[1] != noAffinity) {
 		parts = append(parts, "affinity "+AffinityText(c.Affinity[0])+" → "+AffinityText(c.Affinity[1]))
 	}
-	if len(c.Workloads) > 0 {
-		parts = append(parts, "to "+c.WorkloadsText()+" now")
+	if len(c.Targets) > 0 {
+		parts = append(parts, "to "+strings.Join(c.Targets, ", ")+" now")
 	}
 	if c.Waits != "" {
 		parts = append(parts, c.Waits)
@@ -223,24 +223,6 @@ func (c *Change) String() string {
 		parts = append(parts, c.Exact[0]+" → "+c.Exact[1])
 	}
 	return strings.Join(parts, "; ")
-}
-
-// WorkloadsText describes the workloads that a Service did not have: "workloads shop/api, shop/db".
-func (c *Change) WorkloadsText() string {
-	words := slices.DeleteFunc(slices.Clone(c.Workloads), func(w string) bool { return w == "" })
-	text := strings.Join(words, ", ")
-	switch {
-	case len(words) == 0:
-		return "endpoints of no known workload"
-	case len(words) == 1:
-		text = "workload " + text
-	default:
-		text = "workloads " + text
-	}
-	if len(words) < len(c.Workloads) {
-		text += " and endpoints of no known workload"
-	}
-	return text
 }
 
 func orNone(s string) string {

@@ -280,8 +280,8 @@ func (n *network) clientsOf(k Kind, all, some, never ranges, in string) []Client
 		return []Clients{{Kind: k, All: true, Interface: in}}
 	}
 	prefixes := n.shown(meant.prefixes())
-	if len(prefixes) == 0 {
-		return nil
+	if len(prefixes) == 0 { // somebody uses them after all
+		prefixes = meant.prefixes()
 	}
 	return []Clients{{Kind: k, Prefixes: prefixes, But: but, Interface: in}}
 }

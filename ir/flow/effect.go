@@ -2,8 +2,10 @@ package flow
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -70,7 +72,7 @@ func effectOf(c *Change, a, b *sim.Outcome, was, is claim) Effect {
 	none := ir.Name{}
 	switch {
 	case before == 0 && (after > 0 || is.admits && (was.owner == is.owner && !was.admits || is.paused != "")), // the endpoints may become ready later
-		after > 0 && was.owner != is.owner && len(c.Added) > 0, len(c.Workloads) > 0:
+		after > 0 && was.owner != is.owner && len(c.Added) > 0, len(c.Targets) > 0:
 		return Opens
 	case before > after+precision, was.owner != none && is.owner == none:
 		return Lost
@@ -137,33 +139,65 @@ func (n *network) paused(service ir.Name) string {
 	return n.workloads[1].Paused(service)
 }
 
-// newWorkloads returns the workloads of added backends that no address before belongs to; "" for
-// backends of none, if all before have one.
-func newWorkloads(before, after map[netip.Addr][]string, added []netip.AddrPort) (out []string) {
-	known := map[string]bool{}
+// newTargets returns the workloads and ports of added backends that no backend before has. Addresses
+// without a workload are alike.
+func newTargets(before, after map[netip.Addr][]string, ports map[uint16]bool, added []netip.AddrPort) (out []string) {
+	const none = "endpoints of no known workload"
+	known := map[string]bool{} // with and without kinds
 	for _, of := range before {
-		known[""] = known[""] || len(of) == 0
+		known[none] = known[none] || len(of) == 0
 		for _, w := range of {
-			known[w] = true
+			_, name := kindOf(w)
+			known[w], known["any "+name] = true, true
 		}
 	}
-	if len(known) == 0 {
-		return nil
+	add := func(is bool, what string) {
+		if !is && !slices.Contains(out, what) {
+			out = append(out, what)
+		}
 	}
 	for _, at := range added {
 		of, has := after[at.Addr()]
-		if has && len(of) == 0 {
-			of = []string{""}
+		if has && len(of) == 0 && len(known) > 0 {
+			add(known[none], none)
 		}
 		for _, w := range of {
-			if !known[w] {
-				known[w] = true
-				out = append(out, w)
+			kind, name := kindOf(w)
+			if kind == "" {
+				add(known["any "+name] || len(known) == 0, "workload "+w)
+			} else {
+				add(known[w] || known[name] || len(known) == 0, w)
 			}
 		}
+		add(ports[at.Port()], fmt.Sprintf("port %d", at.Port()))
 	}
 	slices.Sort(out)
 	return out
+}
+
+// kindOf returns the kind of a workload, "" if it is unknown, and the rest.
+func kindOf(workload string) (kind, name string) {
+	kind, name, _ = strings.Cut(workload, " ")
+	if strings.Contains(kind, "/") {
+		return "", workload
+	}
+	return kind, name
+}
+
+// ports returns the ports of the backends of a frontend's Service port, whatever the pool.
+func (s *side) ports(f *ir.Frontend) map[uint16]bool {
+	all := map[uint16]bool{}
+	if f == nil {
+		return all
+	}
+	for _, p := range s.services[f.Port.Service].Pools {
+		if p.Port == f.Port {
+			for _, b := range p.Backends {
+				all[b.AddrPort.Port()] = true
+			}
+		}
+	}
+	return all
 }
 
 // open reports whether a frontend is external and admits all clients outside.

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -78,6 +79,38 @@ func TestEffect(t *testing.T) {
 		change := changeOf(netip.MustParseAddr("192.0.2.1"), tt.was, tt.is)
 		if got := effectOf(&change, &tt.was, &tt.is, tt.before, tt.after); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestNewTargets(t *testing.T) {
+	at := func(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+	behind := func(of ...string) map[netip.Addr][]string {
+		return map[netip.Addr][]string{at("10.0.0.1:80").Addr(): of}
+	}
+	const none = "endpoints of no known workload"
+	for _, tt := range []struct {
+		name          string
+		before, after map[netip.Addr][]string
+		added         string
+		want          []string
+	}{
+		{"the same", behind("Deployment shop/web"), behind("Deployment shop/web"), "10.0.0.1:80", nil},
+		{"of unknown kind before", behind("shop/web"), behind("Deployment shop/web"), "10.0.0.1:80", nil},
+		{"of unknown kind after", behind("Deployment shop/web"), behind("shop/web"), "10.0.0.1:80", nil},
+		{"another kind", behind("Deployment shop/web"), behind("StatefulSet shop/web"), "10.0.0.1:80", []string{"StatefulSet shop/web"}},
+		{"another name", behind("Deployment shop/web"), behind("shop/db"), "10.0.0.1:80", []string{"workload shop/db"}},
+		{"one of two", behind("Deployment shop/web"), behind("Deployment shop/web", "Deployment shop/db"), "10.0.0.1:80", []string{"Deployment shop/db"}},
+		{"none after", behind("Deployment shop/web"), behind(), "10.0.0.1:80", []string{none}},
+		{"none before", behind(), behind("Deployment shop/web"), "10.0.0.1:80", []string{"Deployment shop/web"}},
+		{"always none", behind(), behind(), "10.0.0.1:80", nil},
+		{"another port", behind(), behind(), "10.0.0.1:81", []string{"port 81"}},
+		{"nothing known", nil, nil, "10.0.0.1:80", nil},
+		{"host network", behind("Deployment shop/web"), behind("Deployment shop/web in the host network"), "10.0.0.1:80", []string{"Deployment shop/web in the host network"}},
+	} {
+		got := newTargets(tt.before, tt.after, map[uint16]bool{80: true}, []netip.AddrPort{at(tt.added)})
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }

@@ -363,15 +363,17 @@ func (d *describer) destination(all []prove.Difference) (flows []owned) {
 		g.classes = append(g.classes, &all[i].Class)
 	}
 	was, is := d.sides[0].frontend(&all[0].Class), d.sides[1].frontend(&all[0].Class)
-	behind := sync.OnceValues(func() (before, after map[netip.Addr][]string) { return d.endpoints(0, was), d.endpoints(1, is) })
+	targets := sync.OnceValue(func() func([]netip.AddrPort) []string {
+		before, after, ports := d.endpoints(0, was), d.endpoints(1, is), d.sides[0].ports(was)
+		return func(added []netip.AddrPort) []string { return newTargets(before, after, ports, added) }
+	})
 	changes := make([]Change, len(all))
 	for i := range all {
 		c, pkt, a, b := &changes[i], all[i].Packet, &all[i].A, &all[i].B
 		*c = changeOf(pkt.Src, *a, *b)
 		moved := a.Fate == sim.Accepted && b.Fate == sim.Accepted && len(c.Added)+len(c.Removed) > 0
 		if moved && len(c.Added) > 0 {
-			before, after := behind()
-			c.Workloads = newWorkloads(before, after, c.Added)
+			c.Targets = targets()(c.Added)
 		}
 		before, after := d.sides[0].claim(was, pkt, moved), d.sides[1].claim(is, pkt, moved)
 		if before.owner != after.owner && after.admits && is != nil && len(is.Routes) == 0 {

@@ -154,7 +154,7 @@ func (s *Service) similarityKeys() (keys []string) {
 			fmt.Fprint(&b, s.Name)
 		}
 		fmt.Fprint(&b, s.Effect, s.Action, s.Name == ir.Name{}, f.Nodes, clientsKind(f.From), c.Before, c.After, len(c.Added), len(c.Removed), percent(c.Moved), c.Exact, f.Design)
-		fmt.Fprint(&b, c.Workloads, c.Waits)
+		fmt.Fprint(&b, c.Targets, c.Waits)
 		if c.Affinity[0] != c.Affinity[1] {
 			fmt.Fprint(&b, c.Affinity)
 		}

@@ -536,7 +536,7 @@
         for (const b of f.added || []) parts.push(["added", "+\u00a0" + b.address]);
         for (const b of f.removed || []) parts.push(["removed", "−\u00a0" + b.address]);
         if (f.moved) parts.push(["", Math.round(f.moved * 100) + " % of connections move"]);
-        for (const w of f.workloads || []) parts.push(["opens", "to workload " + (w || "unknown") + " now"]);
+        if (f.targets) parts.push(["opens", "to " + f.targets.join(", ") + " now"]);
         if (f.waits) parts.push(["", f.waits]);
         if (f.after.clientAddress !== f.before.clientAddress && f.after.clientAddress) parts.push(["", "client address " + (f.before.clientAddress ? f.before.clientAddress + " → " : "") + f.after.clientAddress]);
         if (f.after.affinity !== f.before.affinity) parts.push(["", "affinity " + (f.before.affinity || "none") + " → " + (f.after.affinity || "none")]);

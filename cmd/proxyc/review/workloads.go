@@ -1,6 +1,7 @@
 package review
 
 import (
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -15,24 +16,25 @@ import (
 // Workloads are the workloads of an Input, by what Services need of them. It is safe for concurrent use.
 type Workloads struct {
 	*Input
-	everywhere func() map[netip.Addr][]string // by address of an endpoint, except those of Nodes, which many share
+	everywhere func() map[netip.Addr][]string // by address of an endpoint
+	hosts      map[netip.Addr]bool            // addresses of Nodes, which many workloads share
 	selected   func() assume.Workloads
 }
 
 // Workloads returns the workloads of the Input, which may not change afterwards.
 func (j *Input) Workloads() *Workloads {
-	w := &Workloads{Input: j}
+	w := &Workloads{Input: j, hosts: map[netip.Addr]bool{}}
+	for _, n := range j.Snapshot.Nodes() {
+		for _, text := range n.Addresses {
+			if a, err := netip.ParseAddr(text.Address); err == nil {
+				w.hosts[a] = true
+			}
+		}
+	}
 	w.everywhere = sync.OnceValue(func() map[netip.Addr][]string {
 		all := map[netip.Addr][]string{}
 		for _, slice := range j.Snapshot.Document().Slices {
 			w.add(all, slice)
-		}
-		for _, n := range j.Snapshot.Nodes() {
-			for _, text := range n.Addresses {
-				if a, err := netip.ParseAddr(text.Address); err == nil {
-					delete(all, a)
-				}
-			}
 		}
 		return all
 	})
@@ -40,16 +42,22 @@ func (j *Input) Workloads() *Workloads {
 	return w
 }
 
-// Endpoints returns the addresses behind a Service, each with the workloads that it belongs to:
-// NAMESPACE/NAME, none if the input does not state it. An address in slices of several Services
-// belongs to the workloads of all of them.
+// Endpoints returns the serving addresses behind a Service, each with the workloads that it belongs
+// to: "Deployment shop/web", or "shop/web" if only the name of the pod is known; none if the input
+// does not state it. An address in slices of several Services belongs to the workloads of all of
+// them, except for the host network.
 func (w *Workloads) Endpoints(service ir.Name) map[netip.Addr][]string {
 	all := map[netip.Addr][]string{}
+	serving := map[netip.Addr]bool{}
 	for _, slice := range w.Snapshot.Slices(service) {
 		w.add(all, slice)
+		for _, e := range slice.Endpoints {
+			serving[e.Addr] = serving[e.Addr] || e.Ready || e.Serving
+		}
 	}
+	maps.DeleteFunc(all, func(a netip.Addr, _ []string) bool { return !serving[a] })
 	for a := range all {
-		if of := w.everywhere()[a]; len(of) > 0 {
+		if of := w.everywhere()[a]; len(of) > 0 && !w.hosts[a] {
 			all[a] = of
 		}
 	}
@@ -71,6 +79,9 @@ func (w *Workloads) add(to map[netip.Addr][]string, slice *snapshot.EndpointSlic
 		case e.Pod != "":
 			of = w.workload(snapshot.ObjectName("Pod", pod))
 		}
+		if of != "" && w.hosts[e.Addr] {
+			of += " in the host network"
+		}
 		switch all := to[e.Addr]; {
 		case of != "" && !slices.Contains(all, of):
 			to[e.Addr] = append(all, of)
@@ -91,8 +102,8 @@ var made = map[string]*regexp.Regexp{
 // letter matches the letters of k8s.io/apimachinery/pkg/util/rand.
 const letter = `[bcdfghjklmnpqrstvwxz2456789]`
 
-// workload returns the workload that an object belongs to, as NAMESPACE/NAME. The name decides only
-// if the input does not state the owner.
+// workload returns the workload that an object belongs to, with its kind if the input states it. The
+// name decides only if the input does not state the owner.
 func (w *Workloads) workload(object string) string {
 	const owners = 3 // at most
 	known := w.Snapshot.Workload(object)
@@ -103,20 +114,18 @@ func (w *Workloads) workload(object string) string {
 		}
 	}
 	kind, name, _ := strings.Cut(object, " ")
-	if known != nil && kind != "ReplicaSet" && kind != "Job" {
-		return name
+	suffix := made[kind]
+	if suffix == nil || known != nil && kind == "Pod" {
+		return object
 	}
-	if suffix := made[kind]; suffix != nil {
-		name = suffix.ReplaceAllString(name, "")
-	}
-	return name
+	return suffix.ReplaceAllString(name, "")
 }
 
 // Paused returns a workload without pods that a Service selects; "" for none. It considers only
-// Services that the API server has not seen: those of others have EndpointSlices.
+// Services that the cluster has not seen: the others have an EndpointSlice, even without endpoints.
 func (w *Workloads) Paused(service ir.Name) string {
 	svc := w.Snapshot.Service(service)
-	if svc == nil || !w.Pending(service) {
+	if svc == nil || slices.ContainsFunc(w.Snapshot.Slices(service), func(s *snapshot.EndpointSlice) bool { return !s.Assumed() }) {
 		return ""
 	}
 	all := w.selected()

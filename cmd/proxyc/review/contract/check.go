@@ -151,8 +151,11 @@ func (r *checkRun) program(p *ir.Program) {
 	}
 	for i := range p.Services {
 		for j := range p.Services[i].Frontends {
-			a := p.Services[i].Frontends[j].Match.Addr
-			if at := r.network.at[a]; at == nil || at.node == "" || node.Carries != nil && node.Carries(a) { // another Node may have it, too
+			f := &p.Services[i].Frontends[j]
+			a := f.Match.Addr
+			at := r.network.at[a]
+			elsewhere := f.Kind == ir.ExternalIP || at != nil && at.node != "" // somebody else may have the address, too
+			if !elsewhere || node.Carries != nil && node.Carries(a) {
 				v.never[a] = true
 			}
 		}

@@ -373,17 +373,19 @@ func (d *judge) packet(c *Contract, p *ir.Program, evaluator *sim.Evaluator, f *
 // exists reports whether a node can receive a packet.
 func (d *judge) exists(p *ir.Program, pkt sim.Packet) bool {
 	node, known := d.carrying[p]
+	carried := func(a netip.Addr) bool { return node.Carries != nil && node.Carries(a) }
 	if !known {
 		node = prove.NodeOf(p)
 		d.carrying[p] = node
 		d.services[p] = map[netip.Addr]bool{}
 		for _, s := range p.Services {
 			for _, f := range s.Frontends {
-				d.services[p][f.Match.Addr] = true
+				if f.Kind != ir.ExternalIP || carried(f.Match.Addr) {
+					d.services[p][f.Match.Addr] = true
+				}
 			}
 		}
 	}
-	carried := func(a netip.Addr) bool { return node.Carries != nil && node.Carries(a) }
 	own := slices.Contains(node.Addrs, pkt.Src)
 	if pkt.In == "" {
 		if pkt.Dst.IsLoopback() || !slices.Contains(node.Addrs, pkt.Dst) && carried(pkt.Dst) {

@@ -3,6 +3,7 @@ package diff
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir/flow"
 )
@@ -18,8 +19,8 @@ func (d *Diff) WriteAccess(w io.Writer) error {
 				continue
 			}
 			what := flow.DestinationsText(f.To)
-			if len(f.Change.Workloads) > 0 {
-				what = f.Change.WorkloadsText() + " through " + what
+			if len(f.Change.Targets) > 0 {
+				what = strings.Join(f.Change.Targets, ", ") + " through " + what
 			}
 			line := fmt.Sprintf("%s can now reach %s of %s", flow.ClientsText(f.From), what, serviceName(s.Name))
 			if f.Change.Waits != "" {

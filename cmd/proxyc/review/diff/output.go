@@ -415,19 +415,19 @@ type (
 		Notes  []noteJSON  `json:"notes,omitempty"`
 	}
 	flowJSON struct {
-		Family    ir.Family      `json:"family"`
-		To        []string       `json:"to"`
-		From      []flow.Clients `json:"from"`
-		Before    stateJSON      `json:"before"`
-		After     stateJSON      `json:"after"`
-		Added     []backendJSON  `json:"added,omitempty"`
-		Removed   []backendJSON  `json:"removed,omitempty"`
-		Moved     float64        `json:"moved,omitempty"`     // share of connections that move, 0 to 1
-		Workloads []string       `json:"workloads,omitempty"` // of added backends, that the Service did not have; "" for none
-		Waits     string         `json:"waits,omitempty"`     // what a new destination without endpoints waits for
-		Design    string         `json:"design,omitempty"`    // capabilities in which the modes differ, if they are the reason
-		Nodes     []string       `json:"nodes"`
-		Trace     string         `json:"trace"` // flags of proxyc trace
+		Family  ir.Family      `json:"family"`
+		To      []string       `json:"to"`
+		From    []flow.Clients `json:"from"`
+		Before  stateJSON      `json:"before"`
+		After   stateJSON      `json:"after"`
+		Added   []backendJSON  `json:"added,omitempty"`
+		Removed []backendJSON  `json:"removed,omitempty"`
+		Moved   float64        `json:"moved,omitempty"`   // share of connections that move, 0 to 1
+		Targets []string       `json:"targets,omitempty"` // workloads and ports of added backends that the Service did not have
+		Waits   string         `json:"waits,omitempty"`   // what a new destination without endpoints waits for
+		Design  string         `json:"design,omitempty"`  // capabilities in which the modes differ, if they are the reason
+		Nodes   []string       `json:"nodes"`
+		Trace   string         `json:"trace"` // flags of proxyc trace
 	}
 	stateJSON struct {
 		Fate          string `json:"fate"`
@@ -478,7 +478,7 @@ func (d *Diff) serviceJSON(s *flow.Service) serviceJSON {
 	for i := range s.Flows {
 		f := &s.Flows[i]
 		c := &f.Change
-		one := flowJSON{Family: f.Family, From: f.From, Moved: c.Moved, Workloads: c.Workloads, Waits: c.Waits, Design: f.Design.String(), Nodes: compacted(f.Nodes), Trace: traceFlags(f)}
+		one := flowJSON{Family: f.Family, From: f.From, Moved: c.Moved, Targets: c.Targets, Waits: c.Waits, Design: f.Design.String(), Nodes: compacted(f.Nodes), Trace: traceFlags(f)}
 		for j := range f.To {
 			one.To = append(one.To, f.To[j].String())
 		}
