@@ -54,7 +54,11 @@ func (c code) String() string { return c.family + "-" + strconv.Itoa(c.n) }
 
 // key is the file of behaviours; its comment describes the fields.
 type key struct {
-	Version    string       `json:"kube-proxy"`
+	Version string `json:"kube-proxy"`
+	Changed []struct {
+		KubeProxy string `json:"kube-proxy"`
+		Proxyc    string `json:"proxyc"`
+	} `json:"changed"`
 	Behaviours []*behaviour `json:"behaviours"`
 }
 
@@ -127,7 +131,7 @@ func TestDifferences(t *testing.T) {
 
 proxyc handles packets, objects and commands as kube-proxy %s does, except for the intentional differences below. Mode userspace is compared with kube-proxy 1.25.
 
-`+"`docs/kube-proxy.yaml`"+` lists all %d behaviours, equal ones included. Each has a code that comments and tests cite, its source in kube-proxy, and its tests. This page is generated from that file (`+"`go test ./docs -run Differences -update`"+`).
+This page is generated from `+"`docs/kube-proxy.yaml`"+`, which lists all %d behaviours with their codes, sources and tests.
 `, k.Version, len(k.Behaviours))
 	for _, f := range families {
 		fmt.Fprintf(&b, "\n## %s\n\n| code | kube-proxy | proxyc |\n|---|---|---|\n", f.title)
@@ -148,6 +152,13 @@ proxyc handles packets, objects and commands as kube-proxy %s does, except for t
 			b.Reset()
 			b.WriteString(out + "No differences.\n")
 		}
+	}
+	b.WriteString("\n## Changes since kube-proxy 1.36.3\n\n| kube-proxy | proxyc |\n|---|---|\n")
+	for _, c := range k.Changed {
+		if c.Proxyc == "" {
+			c.Proxyc = "same"
+		}
+		fmt.Fprintf(&b, "| %s | %s |\n", c.KubeProxy, c.Proxyc)
 	}
 	if *update {
 		if err := os.WriteFile(differencesPage, []byte(b.String()), 0o644); err != nil {

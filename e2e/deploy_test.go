@@ -237,7 +237,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// defaultMode is an event of kube-proxy 1.37. kube-proxy 1.36 only logs the mode that it chooses.
+// defaultMode is an event that kube-proxy loses, since it records the event before it starts to send
+// events.
 const defaultMode = "KubeProxyDefaultMode"
 
 // eventsOf returns the events that a proxy sends on a node where a port is in use. They are by

@@ -129,6 +129,9 @@ localhost
 [10.0.0.0/8, fd00::/8]
 [010.0.0.0/08]
 [primary]
+[primary, 10.0.0.0/8]
+[all, localhost]
+[all, all]
 [[]]
 [{}]
 [{filePattern: a}]
@@ -155,8 +158,7 @@ text
 // intentional reports whether only one of the two accepts a value. testdata/parity gives most
 // reasons.
 func intentional(path, value string) bool {
-	return path == "nodePortAddresses" && strings.Contains(value, "localhost") ||
-		path == "ipvs.scheduler" && strings.Contains(value, ",") || // no scheduler has such a name: proxyc reads flags after a comma
+	return path == "ipvs.scheduler" && strings.Contains(value, ",") || // no scheduler has such a name: proxyc reads flags after a comma
 		path == "hostnameOverride" && value == `" "` // kube-proxy rejects it only when it starts
 }
 

@@ -93,7 +93,7 @@ func TestProbes(t *testing.T) {
 
 func answer(t *testing.T, h *serve.Health, path string, start time.Time) probe {
 	rec := httptest.NewRecorder()
-	h.Handler(serve.NewMetrics(ir.ModeNFTables, "test")).ServeHTTP(rec, httptest.NewRequest("GET", path, nil))
+	h.Handler(serve.NewMetrics(ir.ModeNFTables, "test", false)).ServeHTTP(rec, httptest.NewRequest("GET", path, nil))
 	var s serve.Status
 	if err := json.Unmarshal(rec.Body.Bytes(), &s); err != nil {
 		t.Fatal(err)

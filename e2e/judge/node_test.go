@@ -9,12 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // TestNodePortAddresses checks that nodePortAddresses selects the same addresses of the node's
-// interfaces.
+// interfaces, and localhost.
 func TestNodePortAddresses(t *testing.T) {
 	const table = "proxy-util"
 	diffs := loadDifferences(t, "nodePorts")
@@ -31,6 +32,13 @@ func TestNodePortAddresses(t *testing.T) {
 				}](t, f.Is)
 				w.family = family(v.Family)
 				w.settings.NodePortAddresses = fmt.Sprint(v.Addresses)
+			case "explicitLoopback":
+				n++
+				nft := newWorld(t, ir.ModeNFTables)
+				nft.family, nft.settings = w.family, w.settings
+				nft.settings.FeatureGates = map[string]bool{config.GateLocalhost: true}
+				diffs.compare(t, fmt.Sprintf("nodePorts %s %s: localhost", w.family, w.settings.NodePortAddresses),
+					text(decode[bool](t, f.Is)), text(nft.program().Node.NodePorts.Proxied))
 			case "nodeIPs":
 				n++
 				v := decode[struct {
@@ -55,7 +63,52 @@ func TestNodePortAddresses(t *testing.T) {
 			}
 		}
 	}
-	if n < 26 {
+	if n < 35 {
+		t.Errorf("only %d cases", n)
+	}
+}
+
+// TestKeywords checks that keywords in nodePortAddresses select the same addresses as what
+// kube-proxy replaces them by.
+func TestKeywords(t *testing.T) {
+	diffs := loadDifferences(t, "keywords")
+	n := 0
+	for _, test := range load(t, "cmd-kube-proxy-app") {
+		for _, f := range test.Facts {
+			v := decode[struct {
+				Addresses, Expanded []string
+				NodeIPs             map[string]netip.Addr
+			}](t, f.Is)
+			for _, family := range ir.Families() {
+				n++
+				selected := func(addresses []string) string {
+					w := newWorld(t, ir.ModeNFTables)
+					w.family, w.local = family, []string{"10.1.2.3", "fd01::2", "192.0.2.1", "2001:db8::1"}
+					w.settings = settings{NodePortAddresses: fmt.Sprint(addresses), FeatureGates: map[string]bool{config.GateLocalhost: true}}
+					for _, ip := range v.NodeIPs {
+						if !ip.IsLoopback() {
+							w.settings.NodeIP += " " + ip.String()
+							w.local = append(w.local, ip.String())
+						}
+					}
+					ports := w.program().Node.NodePorts
+					var out []string
+					for _, l := range w.local {
+						if addr := netip.MustParseAddr(l); family.Has(addr) && ports.Has(addr, true) {
+							out = append(out, l)
+						}
+					}
+					if ports.Proxied {
+						out = append(out, "localhost")
+					}
+					slices.Sort(out)
+					return text(list(out))
+				}
+				diffs.compare(t, fmt.Sprintf("keywords %s %s", test.Test, family), selected(v.Expanded), selected(v.Addresses))
+			}
+		}
+	}
+	if n < 16 {
 		t.Errorf("only %d cases", n)
 	}
 }

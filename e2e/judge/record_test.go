@@ -67,6 +67,8 @@ var taps = []tap{
 	{"pkg/proxy/healthcheck/service_health.go", "hcHandler.ServeHTTP", false, `said := &tapeResponse{ResponseWriter: resp}; resp = said; defer said.sayCheck(h)`},
 	{"pkg/proxy/util/nodeport_addresses.go", "NewNodePortAddresses", false, `tape.Say("nodePorts", map[string]any{"family": family, "addresses": cidrStrings})`},
 	{"pkg/proxy/util/nodeport_addresses.go", "GetNodeIPs", true, `tapeNodeIPs(npa, nw, r0)`},
+	{"pkg/proxy/util/nodeport_addresses.go", "ContainsExplicitLoopback", true, `tape.Say("explicitLoopback", r0)`},
+	{"cmd/kube-proxy/app/server.go", "expandNodePortAddressKeywords", true, `tape.Say("keywords", map[string]any{"addresses": nodePortAddresses, "nodeIPs": nodeIPs, "expanded": r0})`},
 	{"pkg/proxy/util/utils.go", "GetClusterIPByFamily", true, `tapeClusterIP(ipFamily, service, r0)`},
 	{"pkg/proxy/util/utils.go", "ShouldSkipService", true, `tapeSkip(service, r0)`},
 }
@@ -88,7 +90,9 @@ var tables = []table{
 	// It counts reads of the table, and the tap reads it, too.
 	{"pkg/proxy/conntrack", "^TestPerformanceCleanStaleEntries$", []string{"services", "service", "slices", "slice", "conntrack"}},
 	{"pkg/proxy/healthcheck", "", []string{"server", "updated", "queued", "probe", "checks", "counts", "check"}},
-	{"pkg/proxy/util", "", []string{"nodePorts", "nodeIPs", "clusterIP", "skip"}},
+	{"pkg/proxy/util", "", []string{"nodePorts", "nodeIPs", "explicitLoopback", "clusterIP", "skip"}},
+	// Its other tests start servers and read files.
+	{"cmd/kube-proxy/app", "^Test[^_]", []string{"keywords"}},
 }
 
 func (t table) file() string {

@@ -65,6 +65,7 @@ type settings struct {
 
 	Labels                            map[string]string
 	MasqueradeAll, LocalhostNodePorts bool
+	FeatureGates                      map[string]bool
 }
 
 func newWorld(t *testing.T, mode ir.Mode) *world {
@@ -185,8 +186,8 @@ func (w *world) nodeName() string {
 func (w *world) config() *config.Config {
 	s := w.settings
 	node := &snapshot.Node{Name: w.nodeName(), Zone: s.Labels[corev1.LabelTopologyZone]}
-	if s.NodeIP != "" {
-		node.Addresses = []snapshot.NodeAddress{{Type: "InternalIP", Address: s.NodeIP}}
+	for ip := range strings.FieldsSeq(s.NodeIP) {
+		node.Addresses = append(node.Addresses, snapshot.NodeAddress{Type: "InternalIP", Address: ip})
 	}
 	w.snap.SetNode(node)
 	if s.ServiceCIDRs != "" {
@@ -205,6 +206,7 @@ func (w *world) config() *config.Config {
 		"mode": string(w.mode), in: section,
 		"hostnameOverride": w.nodeName(),
 		"clusterCIDR":      strings.TrimPrefix(s.PodsFrom, "-s "),
+		"featureGates":     s.FeatureGates,
 	}
 	if ports := strings.Fields(strings.Trim(s.NodePortAddresses, "[]")); !slices.Equal(ports, []string{"0.0.0.0/0"}) && !slices.Equal(ports, []string{"::/0"}) {
 		c["nodePortAddresses"] = ports
