@@ -15,16 +15,15 @@ import (
 )
 
 var (
-	casesFlag      = flag.String("cases", "../../testdata/conformance", "directory with cases/ and expected/")
-	exceptionsFlag = flag.String("exceptions", "../../docs/conformance.md", "page that lists the intentional differences")
-	caseFlag       = flag.String("case", "", "play only cases whose names match")
-	modesFlag      = flag.String("modes", "nftables,iptables,userspace", "modes to play")
-	variantFlag    = flag.String("variant", "", "variant of iptables: nft or legacy; chosen by proxyc when empty")
-	familiesFlag   = flag.String("families", "ipv4,ipv6", "families to play")
-	throughFlag    = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), watch (the daemon), compile (the text, loaded by the distribution's tools)")
-	proxycFlag     = flag.String("proxyc", "", "binary to use; built from this module when empty")
-	fastpathFlag   = flag.Bool("fastpath", false, "with -through watch and mode nftables: use the fast path for connections from their first reply")
-	jobsFlag       = flag.Int("jobs", 2*runtime.NumCPU(), "number of concurrent cases")
+	casesFlag    = flag.String("cases", "../../testdata/conformance", "directory with cases/ and expected/")
+	caseFlag     = flag.String("case", "", "play only cases whose names match")
+	modesFlag    = flag.String("modes", "nftables,iptables,userspace", "modes to play")
+	variantFlag  = flag.String("variant", "", "variant of iptables: nft or legacy; chosen by proxyc when empty")
+	familiesFlag = flag.String("families", "ipv4,ipv6", "families to play")
+	throughFlag  = flag.String("through", "apply", "how rules reach the node: apply (proxyc apply), watch (the daemon), compile (the text, loaded by the distribution's tools)")
+	proxycFlag   = flag.String("proxyc", "", "binary to use; built from this module when empty")
+	fastpathFlag = flag.Bool("fastpath", false, "with -through watch and mode nftables: use the fast path for connections from their first reply")
+	jobsFlag     = flag.Int("jobs", 2*runtime.NumCPU(), "number of concurrent cases")
 )
 
 // chosen returns a filter of the cases: those of the choice whose names match -case.
@@ -45,10 +44,6 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
 	only := chosen(t)
-	exceptions, err := LoadExceptions(*exceptionsFlag)
-	if err != nil {
-		t.Fatal(err)
-	}
 	apply, daemon := throughProxyc(t)
 	table := &strings.Builder{}
 	w := tabwriter.NewWriter(table, 0, 0, 3, ' ', 0)
@@ -60,7 +55,7 @@ func TestConformance(t *testing.T) {
 				runner.Apply = nil
 			}
 			suite := &Suite{Runner: runner, Family: family,
-				Dir: os.DirFS(*casesFlag), Exceptions: exceptions, Only: only(mode, family), Jobs: *jobsFlag}
+				Dir: os.DirFS(*casesFlag), Only: only(mode, family), Jobs: *jobsFlag}
 			var score Score
 			t.Run(mode+"/"+family, func(t *testing.T) { score = suite.Play(t) })
 			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%.0f\n", mode, family,
@@ -76,15 +71,11 @@ func TestConformance(t *testing.T) {
 func TestConformanceStable(t *testing.T) {
 	t.Parallel()
 	RequireRoot(t)
-	exceptions, err := LoadExceptions(*exceptionsFlag)
-	if err != nil {
-		t.Fatal(err)
-	}
 	only := chosen(t)
 	apply, daemon := throughProxyc(t)
 	for family := range strings.SplitSeq(*familiesFlag, ",") {
 		suite := &Suite{Runner: &Runner{Mode: "nftables", Apply: apply, Daemon: daemon}, Family: family,
-			Dir: os.DirFS(*casesFlag), Exceptions: exceptions, Only: only("nftables", family), Jobs: *jobsFlag,
+			Dir: os.DirFS(*casesFlag), Only: only("nftables", family), Jobs: *jobsFlag,
 			Change: func(c *Case) { c.Annotate("proxyc.dev/balance", "maglev") }}
 		t.Run(family, func(t *testing.T) {
 			if suite.Play(t).Flows == 0 {

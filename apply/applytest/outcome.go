@@ -11,8 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"sigs.k8s.io/yaml"
 )
 
 // An Outcome is the result of one flow, in the form of the records:
@@ -182,45 +180,6 @@ type Exception struct {
 	Differs  string   `json:"differs"` // the capability that causes the difference, if any
 }
 
-// LoadExceptions reads the exceptions in a Markdown page.
-func LoadExceptions(file string) ([]Exception, error) {
-	markdown, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	exceptions, err := ParseExceptions(markdown)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return exceptions, nil
-}
-
-// ParseExceptions parses the exceptions in the fenced YAML blocks of a Markdown text.
-func ParseExceptions(markdown []byte) ([]Exception, error) {
-	var all []Exception
-	for rest := markdown; ; {
-		_, after, ok := bytes.Cut(rest, []byte("```yaml\n"))
-		if !ok {
-			return all, nil
-		}
-		block, after, ok := bytes.Cut(after, []byte("\n```"))
-		if !ok {
-			return nil, fmt.Errorf("a yaml block does not end")
-		}
-		rest = after
-		var list []Exception
-		if err := yaml.UnmarshalStrict(block, &list); err != nil {
-			return nil, err
-		}
-		for _, e := range list {
-			if e.Why == "" || e.Want == nil {
-				return nil, fmt.Errorf("exception %s %q: needs want and why", e.Case, e.Flow)
-			}
-		}
-		all = append(all, list...)
-	}
-}
-
 // matches reports whether the exception applies to the flow.
 func (e *Exception) matches(mode, family, name, key string) bool {
 	flow := e.Flow
@@ -256,9 +215,9 @@ func (o Outcome) twin() Outcome {
 	return twinTree(map[string]any(o.normal())).(map[string]any)
 }
 
-// recorded returns the outcome of a flow, or of its IPv4 twin if the case was not recorded over
+// Recorded returns the outcome of a flow, or of its IPv4 twin if the case was not recorded over
 // IPv6.
-func (r *Records) recorded(family, name, key string) Outcome {
+func (r *Records) Recorded(family, name, key string) Outcome {
 	if family == IPv6 && r.Results[IPv6][name] == nil {
 		for twin, o := range r.Results[IPv4][name] {
 			if Twin(twin) == key {
@@ -271,7 +230,7 @@ func (r *Records) recorded(family, name, key string) Outcome {
 
 // Want returns the expected outcome of a flow: the recorded one, or that of an exception, and why.
 func (r *Records) Want(mode, family, name, key string, exceptions []Exception) (want Outcome, why string) {
-	want = r.recorded(family, name, key)
+	want = r.Recorded(family, name, key)
 	for _, e := range exceptions {
 		if e.matches(mode, family, name, key) {
 			want, why = e.Want, e.Why

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,14 +11,13 @@ import (
 
 // A Suite is all cases of one mode and family, with the expected results.
 type Suite struct {
-	Runner     *Runner
-	Family     string
-	Dir        fs.FS // contains cases/ and expected/MODE.json
-	Exceptions []Exception
-	Only       func(name string) bool // selects cases
-	Change     func(*Case)            // modifies each case before it runs; optional
-	Jobs       int                    // concurrent cases
-	Record     *Records               // receives the outcomes of cases without records; optional
+	Runner *Runner
+	Family string
+	Dir    fs.FS                  // contains cases/ and expected/MODE.json
+	Only   func(name string) bool // selects cases
+	Change func(*Case)            // modifies each case before it runs; optional
+	Jobs   int                    // concurrent cases
+	Record *Records               // receives the outcomes of cases without records; optional
 }
 
 // A Score is the result of a Suite.
@@ -34,9 +32,10 @@ type Score struct {
 func (s *Suite) Play(t testing.TB) (score Score) {
 	began := time.Now()
 	records := s.Record
+	var exceptions []Exception
 	if records == nil {
 		var err error
-		if records, err = s.records(); err != nil {
+		if records, exceptions, err = s.records(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,7 +49,7 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 	}
 	runner := *s.Runner
 	if s.Record == nil {
-		runner.Answered = records.Answered(runner.Mode, s.Family, s.Exceptions)
+		runner.Answered = records.Answered(runner.Mode, s.Family, exceptions)
 	}
 	jobs := make(chan struct{}, s.Jobs)
 	var wg sync.WaitGroup
@@ -68,7 +67,7 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 			results, err := runner.Run(context.Background(), c)
 			var diffs []Difference
 			if s.Record == nil { // otherwise it is being recorded
-				diffs = records.Compare(s.Runner.Mode, s.Family, c, results, s.Exceptions)
+				diffs = records.Compare(s.Runner.Mode, s.Family, c, results, exceptions)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -83,22 +82,19 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 	return score
 }
 
-// records returns the records of the mode. userspace has none: it is compared with mode iptables,
-// as far as they are equal.
-func (s *Suite) records() (*Records, error) {
+// records returns the records of the mode, and the exceptions from them. userspace has no records:
+// it is compared with mode iptables, as far as they are equal.
+func (s *Suite) records() (*Records, []Exception, error) {
 	if s.Runner.Mode != "userspace" {
-		return LoadRecords(s.Dir, "expected/"+s.Runner.Mode+".json")
+		records, err := LoadRecords(s.Dir, "expected/"+s.Runner.Mode+".json")
+		return records, nil, err
 	}
 	records, err := LoadRecords(s.Dir, "expected/iptables.json")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	more, err := LoadModeExceptions(s.Dir, s.Runner.Mode)
-	if err != nil {
-		return nil, err
-	}
-	s.Exceptions = append(slices.Clip(s.Exceptions), more...)
-	return records.FromNode(s.Runner.Mode), nil
+	exceptions, err := LoadModeExceptions(s.Dir, s.Runner.Mode)
+	return records.FromNode(s.Runner.Mode), exceptions, err
 }
 
 // add counts a case that ran, or was skipped.

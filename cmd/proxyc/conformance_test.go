@@ -32,12 +32,8 @@ type conformanceOutcome struct {
 }
 
 // TestConformance compares the simulator, and the rules of each mode, with recorded packets under
-// real kube-proxy. It accepts the same intended differences as the test in package apply.
+// real kube-proxy.
 func TestConformance(t *testing.T) {
-	exceptions, err := applytest.LoadExceptions("../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	chosen := applytest.Choice(t, conformanceDir)
 	flows := 0
 	for _, mode := range []ir.Mode{ir.ModeIPTables, ir.ModeNFTables, ir.ModeIPVS} {
@@ -57,8 +53,7 @@ func TestConformance(t *testing.T) {
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", mode, family, c.Name), func(t *testing.T) {
 					flows += replayCase(t, c, mode, func(key string) applytest.Outcome {
-						want, _ := records.Want(string(mode), family, c.Name, key, exceptions)
-						return want
+						return records.Recorded(family, c.Name, key)
 					})
 				})
 			}

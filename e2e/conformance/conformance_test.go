@@ -30,7 +30,6 @@ type way struct {
 	name, mode string
 	args       []string // of proxyc
 	only       string   // the cases to play, a regular expression
-	peer       bool     // kube-proxy can also be played this way
 	short      string   // the family with -short
 }
 
@@ -41,9 +40,9 @@ const shortCases = "^(affinity-endpoint-loss|dual-stack|endpoint-updates|establi
 	"service-before-after-slice|service-delete|target-port-update|type-change|udp-endpoint-replaced)$"
 
 var ways = []way{
-	{name: "nftables", mode: "nftables", peer: true, short: applytest.IPv4},
-	{name: "ipvs", mode: "ipvs", peer: true, short: applytest.IPv4},
-	{name: "iptables-nft", mode: "iptables", args: []string{"--iptables-variant", "nft"}, peer: true, short: applytest.IPv6},
+	{name: "nftables", mode: "nftables", short: applytest.IPv4},
+	{name: "ipvs", mode: "ipvs", short: applytest.IPv4},
+	{name: "iptables-nft", mode: "iptables", args: []string{"--iptables-variant", "nft"}, short: applytest.IPv6},
 	// Other variants differ in how rules are read, written and matched, not in what is compiled.
 	{name: "iptables-legacy", mode: "iptables", args: []string{"--iptables-variant", "legacy"}, short: applytest.IPv4,
 		only: "^(affinity|clusterip|dual|endpoint|established|hairpin|health|lb-source|nodeport|no-endpoints|service-delete|type-change|udp)"},
@@ -60,18 +59,11 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exceptions, err := applytest.LoadExceptions("../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), applytest.ScaledTimeout(15*time.Minute)) // the tools may have to be built
 	defer cancel()
 	program, err := program(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
-	}
-	if program.peer {
-		exceptions = nil // the records are its own
 	}
 	var records *applytest.Records
 	if *recordFlag != "" {
@@ -93,7 +85,7 @@ func TestConformance(t *testing.T) {
 	w := tabwriter.NewWriter(table, 0, 0, 3, ' ', 0)
 	fmt.Fprintf(w, "%s\tfamily\tcases\tflows\tdifferences\tseconds\n", program.name)
 	for _, way := range ways {
-		if program.peer && !way.peer {
+		if !program.plays(way) {
 			continue
 		}
 		if !waysChosen.MatchString(way.name) || way.mode == "ipvs" && !applytest.HaveIPVS(t) {
@@ -109,10 +101,9 @@ func TestConformance(t *testing.T) {
 					t.Skip("make test-all plays it")
 				}
 				suite := &applytest.Suite{
-					Runner:     &applytest.Runner{Mode: way.mode, Daemon: daemon(pool, program, way)},
-					Family:     family,
-					Dir:        os.DirFS("../../testdata/conformance"),
-					Exceptions: exceptions,
+					Runner: &applytest.Runner{Mode: way.mode, Daemon: daemon(pool, program, way)},
+					Family: family,
+					Dir:    os.DirFS("../../testdata/conformance"),
 					Only: func(name string) bool {
 						return chosen.MatchString(name) && only.MatchString(name) && (testing.Short() || applytest.Left(way.name+family+name))
 					},

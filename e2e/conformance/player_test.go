@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -37,6 +39,15 @@ func program(ctx context.Context, dir string) (e executable, err error) {
 		e.path, err = kube.Proxyc(ctx, dir)
 	}
 	return e, err
+}
+
+// plays reports whether the program can be played in a way. kube-proxy uses the iptables in PATH.
+func (e executable) plays(w way) bool {
+	if !e.peer || w.mode != "iptables" {
+		return true
+	}
+	version, err := exec.Command("iptables", "--version").Output()
+	return err == nil && strings.Contains(string(version), "legacy") == (w.name == "iptables-legacy")
 }
 
 // A player keeps a cluster's objects equal to those of a snapshot file, and detects when the
