@@ -173,7 +173,7 @@ func TestReadRecording(t *testing.T) {
 		{good[:20], 0, true, "has no event"},
 		{good + strings.Replace(good, "SYNCED", "SYNCD", 1), 1, false,
 			`line 2: must be an event in the format of proxyc record: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "SYNCD"`},
-		{good + "x\n", 1, false, "line 2: must be an event in the format of proxyc record: invalid character 'x' looking for beginning of value"},
+		{good + "x\n", 1, false, "line 2: must be an event in the format of proxyc record: is not JSON"},
 		{strings.Replace(good, "}", "}x", 1) + good, 1, false, "line 1: must be an event in the format of proxyc record: unexpected data after the object"},
 		{strings.Replace(good, "}", "} {}", 1) + good, 1, false, "line 1: must be an event in the format of proxyc record: unexpected data after the object"},
 		{strings.Replace(good, "\n", " \r\n", 1) + good, 2, false, ""},
@@ -184,7 +184,7 @@ func TestReadRecording(t *testing.T) {
 			`line 2: must be an event in the format of proxyc record: object.kind: must be Service, EndpointSlice, Node, ServiceCIDR, got ""`},
 		{good + of("DELETED", `{"apiVersion":"v1","kind":"Node","metadata":{}}`), 1, false, "line 2: must be an event in the format of proxyc record: object.metadata.name: must be set"},
 		{"", 0, false, "has no event"},
-		{good + "x\n" + strings.Replace(good, "SYNCED", "NONE", 1), 1, false, "line 2: must be an event in the format of proxyc record: invalid character 'x' looking for beginning of value\n" +
+		{good + "x\n" + strings.Replace(good, "SYNCED", "NONE", 1), 1, false, "line 2: must be an event in the format of proxyc record: is not JSON\n" +
 			`line 3: must be an event in the format of proxyc record: type: must be ADDED, MODIFIED, DELETED, SYNCED, got "NONE"`},
 	} {
 		events, cut, err := ReadRecording([]byte(c.text))
