@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -32,6 +33,14 @@ func WriteJSON(w io.Writer, programs Programs) error {
 		d.Programs = append(d.Programs, p)
 	}
 	return enc.Encode(d)
+}
+
+// IsJSON reports whether data may be a document written by WriteJSON, of any version and possibly
+// truncated.
+func IsJSON(data []byte) bool {
+	const start = `{"apiVersion":"proxyc.dev/`
+	text := strings.Join(strings.Fields(string(data[:min(len(data), 100)])), "")
+	return strings.HasPrefix(text, start) || strings.HasPrefix(start, text)
 }
 
 // ReadJSON reads a document written by WriteJSON and validates it. Unknown fields

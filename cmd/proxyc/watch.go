@@ -53,7 +53,7 @@ type watchCmd struct {
 
 // Run runs the daemon.
 func (c *watchCmd) Run(e *env, k *kong.Context) error {
-	if wrong := c.wrong(); len(wrong) > 0 {
+	if wrong := c.wrong(e); len(wrong) > 0 {
 		e.printErrors(c, wrong)
 		return errReported
 	}
@@ -99,7 +99,11 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 }
 
 // wrong returns the errors of the daemon's own flags.
-func (c *watchCmd) wrong() (wrong []error) {
+func (c *watchCmd) wrong(e *env) (wrong []error) {
+	// The daemon replaces its boot file, so it must not be the file of another flag.
+	if there, err := e.inputs().ReadFile(c.BootFrom); c.BootFrom != "" && err == nil && !ir.IsJSON(there) {
+		wrong = append(wrong, fmt.Errorf("--boot-from: must be a new file or a boot file, got %s", c.BootFrom))
+	}
 	for _, arg := range c.Rest {
 		if arg != "" { // kube-proxy accepts empty arguments, as from unset variables
 			wrong = append(wrong, fmt.Errorf("watch accepts only flags, got %q", arg))
