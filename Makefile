@@ -10,9 +10,10 @@ VM_PACKAGES = qemu-system-x86 kmod
 WINDOWS_PACKAGES = wine64 gcc-mingw-w64-x86-64-win32
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps strace zsh fish
 PAGE_PACKAGES = chromium
+CLUSTER_PACKAGES = gcc libc6-dev jq openssh-client openssl
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test test-root test-modules test-all test-rest e2e-tools e2e soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench measure release image demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test test-root test-modules test-all test-rest e2e-tools e2e cluster cluster-down e2e-kubernetes soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench measure release image demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -74,12 +75,29 @@ test-rest: e2e-tools
 # e2e-tools builds the real etcd, kube-apiserver and kube-proxy, and mode userspace of kube-proxy 1.25.
 # The first build takes minutes; later ones use Go's cache.
 e2e-tools:
-	cd e2e && for tool in $$($(GO) list tool); do $(GO) tool -n $$tool || exit 1; done
+	cd e2e && for tool in $$($(GO) list tool | grep -E 'etcd|kube-(apiserver|proxy)$$'); do $(GO) tool -n $$tool || exit 1; done
 	cd e2e/userspace && $(GO) build -o /dev/null .
 
 # e2e tests proxyc with them and with real packets.
 e2e: e2e-tools
 	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) $$($(GO) list ./... | grep -v /windows)
+
+# cluster starts a cluster with real kubelets on this machine, and prints how to look around. It takes PROXY, MODE, IPTABLES,
+# DUAL and NODES (e2e/kubernetes/env.sh). The first build takes half an hour.
+cluster: cluster-tools
+	e2e/kubernetes/up.sh
+
+cluster-tools:
+	$(call install,$(CLUSTER_PACKAGES))
+	e2e/kubernetes/build.sh
+	e2e/kubernetes/images.sh
+
+cluster-down:
+	e2e/kubernetes/down.sh
+
+# e2e-kubernetes runs Kubernetes' own tests in the running cluster, or in one of its own. FOCUS and SKIP select specs.
+e2e-kubernetes: cluster-tools
+	e2e/kubernetes/run.sh
 
 # setup-windows installs wine, and a compiler for the libraries that wine lacks.
 setup-windows:

@@ -1,0 +1,53 @@
+# Settings and functions of all scripts here; sourced, not run. docs/development.md describes their use.
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+WORK=${WORK:-${XDG_CACHE_HOME:-$HOME/.cache}/proxyc-cluster}   # on a real disk: overlayfs cannot be stacked on overlayfs
+BIN=$WORK/bin                      # programs of build.sh
+DEB=$WORK/deb                      # containerd, runc, CNI plugins and sshd, unpacked but not installed
+IMG=$WORK/img                      # image archives of images.sh
+RUN=${RUN:-$WORK/run}              # the running cluster: pids, keys, logs, disks of nodes
+NODES=${NODES:-3}
+PROXY=${PROXY:-proxyc}             # proxyc or kube-proxy
+MODE=${MODE:-nftables}
+IPTABLES=${IPTABLES:-nft}          # nft or legacy: the variant of iptables on the nodes
+CNI=${CNI:-bridge}                 # bridge or ptp
+DUAL=${DUAL:-}                     # 1: both families, IPv4 first
+NET=10.90.0                        # nodes: .1 is the control plane, .11 node1, .12 node2 ...
+PODS=10.244                        # pods of node N: $PODS.N.0/24
+SVCS=10.96                         # Services: $SVCS.0.0/16
+NET6=fd00:90: PODS6=fd00:244: SVCS6=fd00:96:   # with DUAL: $NET6:11, $PODS6N::/64, $SVCS6:/112
+LBS=10.91                         # load balancers
+DNS_IP=$SVCS.0.10
+PATH=$WORK/iptables/$IPTABLES:$BIN:$DEB/usr/bin:$DEB/usr/sbin:$PATH:/usr/sbin:/sbin
+if [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; then CGROUP=${CGROUP:-v2}; else CGROUP=${CGROUP:-v1}; fi
+export WORK RUN NODES PROXY MODE IPTABLES CNI DUAL PATH CGROUP KUBECACHEDIR=$RUN/kubectl-cache
+
+say() { printf '%(%T)T %s\n' -1 "$*" >&2; }
+die() { say "error: $*"; exit 1; }
+
+# both V4 V6 prints the values of all families of the cluster, as flags expect them.
+both() { if [ -n "$DUAL" ]; then echo "$1,$2"; else echo "$1"; fi; }
+
+# retry SECONDS COMMAND... repeats the command until it succeeds.
+retry() {
+	local end=$((SECONDS + $1)); shift
+	until "$@" >/dev/null 2>&1; do
+		[ $SECONDS -lt $end ] || return 1
+		sleep 0.3
+	done
+}
+
+# in_ns NAME COMMAND... runs a command in the namespaces of ctl, node1, node2 ... It also moves the process into their
+# cgroups: entering a cgroup namespace does not, and a kubelet outside its root would create its pods there.
+in_ns() {
+	local pid; pid=$(cat "$RUN/$1.pid"); shift
+	nsenter -t "$pid" -n -m -u -i -C -p -- sh -c '
+		for d in /sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/*/cgroup.procs; do [ ! -e "$d" ] || echo $$ >"$d"; done
+		exec "$@"' sh "$@"
+}
+k() { in_ns ctl kubectl --kubeconfig "$RUN/kubeconfig" "$@"; }
+
+# down_after PID takes the cluster down when the process ends, even if it is killed, unless the file up exists then.
+down_after() {
+	setsid bash -c 'tail --pid="$1" -f /dev/null; [ -e "$RUN/up" ] || exec "$2/down.sh"' sh "$1" "$HERE" </dev/null >/dev/null 2>&1 &
+}

@@ -1,0 +1,26 @@
+#!/bin/bash
+# Runs Kubernetes' own end-to-end tests against the running cluster; without one, it starts one and takes it down again.
+# FOCUS and SKIP are regular expressions of specs, PROCS the number of specs at a time. Skips the specs of skip.txt.
+# Prints one line for each spec: result, seconds, name. Writes log, report.json and results.tsv to $OUT.
+. "$(dirname "$0")/env.sh"
+if [ ! -e "$RUN/up" ]; then
+	"$HERE/up.sh" >/dev/null
+	rm "$RUN/up"                                                      # so the cluster ends with this script
+	down_after $$
+fi
+out=${OUT:-$WORK/results/$PROXY-$MODE${DUAL:+-dual}}
+mkdir -p "$out"; rm -f "$out"/{report.json,results.tsv}
+skip=$(sed -n 's/^\([^#].*\)  #.*/\1/p' "$HERE/skip.txt" | paste -sd'|')
+[ -n "$DUAL" ] || skip+='|\[Feature:IPv6DualStack\]'
+start=$SECONDS code=0
+KUBE_SSH_KEY_PATH=$RUN/ssh.key in_ns ctl ginkgo --procs="${PROCS:-6}" --focus="${FOCUS:-\[sig-network\]}" --skip="$skip|${SKIP-\[Disruptive\]}" \
+	--no-color --timeout=3h --output-dir="$out" --json-report=report.json "$BIN/e2e.test" -- \
+	--provider="${PROVIDER:-local}" --kubeconfig="$RUN/kubeconfig" --kubectl-path="$BIN/kubectl" --num-nodes="$NODES" \
+	--allowed-not-ready-nodes=0 --node-os-distro=debian --disable-log-dump --dump-logs-on-failure=false --report-dir="$out" \
+	>"$out/log" 2>&1 || code=$?
+[ -e "$out/report.json" ] || { tail -n 30 "$out/log"; die "no report: $out/log"; }
+jq -r '.[].SpecReports[] | select(.LeafNodeType == "It" and .State != "pending" and (.State != "skipped" or (.Failure.Message // "") != ""))
+	| [.State, (.RunTime / 1e9 | round), (.ContainerHierarchyTexts + [.LeafNodeText] | join(" ")), (if .State == "skipped" then .Failure.Message else "" end)] | @tsv' \
+	"$out/report.json" | sort -t $'\t' -k3 | tee "$out/results.tsv"
+say "$(cut -f1 "$out/results.tsv" | sort | uniq -c | xargs): $((SECONDS - start)) s"
+exit $code

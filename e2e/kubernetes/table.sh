@@ -1,0 +1,21 @@
+#!/bin/bash
+# Joins the results of runs into docs/reference/kubernetes-e2e.tsv: a row for each spec, a column for each run in
+# $WORK/results.
+. "$(dirname "$0")/env.sh"
+export LC_ALL=C
+cd "$WORK/results"
+runs=(*)
+awk -F '\t' -v OFS='\t' -v runs="${runs[*]}" '
+	BEGIN { n = split(runs, run, " ") }
+	{ split(FILENAME, part, "/"); state[$3, part[1]] = $1; specs[$3] }
+	END {
+		line = "spec"
+		for (i = 1; i <= n; i++) line = line OFS run[i]
+		print line
+		fflush()
+		for (s in specs) {
+			line = s
+			for (i = 1; i <= n; i++) line = line OFS ((s, run[i]) in state ? state[s, run[i]] : "-")
+			print line | "sort"
+		}
+	}' "${runs[@]/%//results.tsv}" >"$HERE/../../docs/reference/kubernetes-e2e.tsv"
