@@ -212,7 +212,7 @@ func TestHostname(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var out strings.Builder
 			e := testEnv(t, disk.OS{}, "compile", "-s", "-", "-o", "ir")
-			e.hostname, e.stdout = test.host, &out
+			e.hostname, e.stdout, e.stdin = test.host, &out, strings.NewReader("{apiVersion: v1, kind: List, items: []}")
 			if got := run(e); got != test.want {
 				t.Errorf("exit code %d, want %d", got, test.want)
 			}
