@@ -18,8 +18,8 @@ func portion(delta *rules.Delta) (have, want *rules.Ruleset) {
 	have.Chains = values(delta.RemovedChains, delta.Rewritten)
 	want.Chains = values(delta.AddedChains, delta.Rules)
 	old, now := delta.Removed, delta.Added // of shared sets
-	for i := range delta.Services {
-		s := &delta.Services[i]
+	for i := range delta.Ports {
+		s := &delta.Ports[i]
 		for id := range old {
 			if !slices.Contains(rules.SharedSets(), rules.SetID(id)) {
 				o, n := trimEqual(rules.SetID(id), s.Old.Elements[id], s.New.Elements[id])
@@ -47,8 +47,8 @@ func portion(delta *rules.Delta) (have, want *rules.Ruleset) {
 	for _, s := range delta.AddedLists {
 		want.Sets = append(want.Sets, *s)
 	}
-	for i := range delta.Services {
-		s := &delta.Services[i]
+	for i := range delta.Ports {
+		s := &delta.Ports[i]
 		have.Sets, want.Sets = append(have.Sets, s.Old.Maps...), append(want.Sets, s.New.Maps...)
 		addOwnChains(s, have, want)
 	}
@@ -66,9 +66,9 @@ func values(a, b []*rules.Chain) []rules.Chain {
 	return all
 }
 
-// addOwnChains adds the Service's own chains that it had and still has. A Delta lists those
+// addOwnChains adds the port's own chains that it had and still has. A Delta lists those
 // that it gets or loses. Shared chains with one name have the same rules.
-func addOwnChains(s *rules.ServiceDelta, have, want *rules.Ruleset) {
+func addOwnChains(s *rules.PortDelta, have, want *rules.Ruleset) {
 	for i := range s.New.Chains {
 		c := &s.New.Chains[i]
 		if c.Port == (ir.ServicePort{}) {
@@ -80,7 +80,7 @@ func addOwnChains(s *rules.ServiceDelta, have, want *rules.Ruleset) {
 	}
 }
 
-// trimEqual returns the elements of one Service in one set without those that are equal at
+// trimEqual returns the elements of one port in one set without those that are equal at
 // both ends, which are nearly all. It keeps those that affect affinity maps.
 func trimEqual(id rules.SetID, old, now []rules.Element) (o, n []rules.Element) {
 	if !fingerprinted(id) || len(old) == 0 || len(now) == 0 {
@@ -97,7 +97,7 @@ func trimEqual(id rules.SetID, old, now []rules.Element) (o, n []rules.Element) 
 	return old, now
 }
 
-// join is append that never writes into the array of one Service.
+// join is append that never writes into the array of one port.
 func join(all, more []rules.Element) []rules.Element {
 	if len(all) == 0 {
 		return slices.Clip(more)

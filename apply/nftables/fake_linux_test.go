@@ -329,8 +329,12 @@ func (f fake) holds(t *testing.T, want rules.Tables) {
 // TestHistories is TestStateHoldsHistories and TestKernelHoldsHistories without a kernel. Plans by
 // changes and plans by reading are accepted, and have the same result.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(5) {
+	for seed := range uint64(6) {
 		random := rand.New(rand.NewPCG(seed, 2))
+		as := func(p *ir.Program) *ir.Program { return p }
+		if seed%2 == 1 {
+			as = oneService
+		}
 		byState, byReading := fake{}, fake{}
 		empty := both(func(f ir.Family) *ir.Program { return &ir.Program{Family: f, Node: nftest.Node(f)} })
 		byState.commit(t, newPlan(rules.Tables{}, empty))
@@ -344,16 +348,40 @@ func TestHistories(t *testing.T) {
 				if step%3 > 0 { // most of the time one Service changes, or few
 					now = some(programs[f], now, random)
 				}
-				*plan.families.At(f) = update(states[f], &now.Node, changes(programs[f], now)...)
+				*plan.families.At(f) = update(states[f], &now.Node, changes(as(programs[f]), as(now))...)
 				programs[f] = now
 			}
-			want := lower(programs[ir.IPv4], programs[ir.IPv6])
+			want := lower(as(programs[ir.IPv4]), as(programs[ir.IPv6]))
 			byState.commit(t, plan)
 			byState.holds(t, want)
 			byReading.commit(t, newPlan(byReading.read(), want))
 			byReading.holds(t, want)
 		}
 	}
+}
+
+// oneService returns a Program with the Services of another one as ports of a single Service.
+func oneService(p *ir.Program) *ir.Program {
+	if p == nil {
+		return nil
+	}
+	whole := &ir.Service{Name: ir.Name{Namespace: "ns", Name: "all"}, Origin: ir.Origin{Object: "Service ns/all"}}
+	var parts []*ir.Service
+	for i := range p.Services {
+		s := p.Services[i]
+		rename := func(port *ir.ServicePort) { port.Service, port.Port = whole.Name, s.Name.Name }
+		s.Frontends, s.Pools = slices.Clone(s.Frontends), slices.Clone(s.Pools)
+		for j := range s.Frontends {
+			rename(&s.Frontends[j].Port)
+		}
+		for j := range s.Pools {
+			rename(&s.Pools[j].Port)
+		}
+		parts = append(parts, &s)
+	}
+	one := *p
+	one.Services = []ir.Service{*ir.Join(whole, parts)}
+	return &one
 }
 
 // The fake behaves like the kernel: both accept the same batches, and reject the same messages of

@@ -23,7 +23,18 @@ func TestStateHoldsHistories(t *testing.T) {
 	}
 	states := map[ir.Family]*rules.Lowerer{ir.IPv4: rules.NewLowerer(ir.IPv4), ir.IPv6: rules.NewLowerer(ir.IPv6)}
 	programs := map[ir.Family]*ir.Program{}
+	as := func(p *ir.Program) *ir.Program { return p }
 	for step := range 200 {
+		if step == 100 { // the Services become ports of one
+			plan := &Plan{}
+			for f, s := range states {
+				*plan.families.At(f) = update(s, &programs[f].Node, changes(programs[f], oneService(programs[f]))...)
+			}
+			if _, err := n.Commit(t.Context(), plan); err != nil {
+				t.Fatal(err)
+			}
+			as = oneService
+		}
 		plan := &Plan{}
 		for _, f := range ir.Families() { // in order, so that a seed says all
 			s := states[f]
@@ -32,14 +43,14 @@ func TestStateHoldsHistories(t *testing.T) {
 			if step%3 > 0 { // most of the time one Service changes, or few
 				now = some(programs[f], now, random)
 			}
-			*plan.families.At(f) = update(s, &now.Node, changes(programs[f], now)...)
+			*plan.families.At(f) = update(s, &now.Node, changes(as(programs[f]), as(now))...)
 			programs[f] = now
 		}
 		if _, err := n.Commit(t.Context(), plan); err != nil {
 			t.Fatalf("step %d: %v", step, err)
 		}
 		if step%20 == 0 {
-			holds(t, "the history", n, lower(programs[ir.IPv4], programs[ir.IPv6]))
+			holds(t, "the history", n, lower(as(programs[ir.IPv4]), as(programs[ir.IPv6])))
 			if t.Failed() {
 				t.Fatalf("at step %d", step)
 			}
@@ -47,7 +58,7 @@ func TestStateHoldsHistories(t *testing.T) {
 	}
 	plan := &Plan{}
 	for f, s := range states {
-		*plan.families.At(f) = update(s, &programs[f].Node, changes(programs[f], &ir.Program{})...)
+		*plan.families.At(f) = update(s, &programs[f].Node, changes(as(programs[f]), &ir.Program{})...)
 	}
 	if _, err := n.Commit(t.Context(), plan); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -20,8 +21,10 @@ func keepSlots(old, now *ir.Service) *ir.Service {
 	}
 	return withSlots(now, func(p int) []netip.AddrPort {
 		pool := &now.Pools[p]
-		i := slices.IndexFunc(old.Pools, func(o ir.Pool) bool { return o.Port == pool.Port && o.Policy == pool.Policy })
-		if i < 0 {
+		i, found := slices.BinarySearchFunc(old.Pools, pool, func(o ir.Pool, p *ir.Pool) int {
+			return cmp.Or(o.Port.Compare(p.Port), cmp.Compare(o.Policy, p.Policy))
+		})
+		if !found {
 			return nil
 		}
 		slots := make([]netip.AddrPort, len(old.Pools[i].Backends))

@@ -3,7 +3,9 @@
 package irtest
 
 import (
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
@@ -156,4 +158,42 @@ func (s *service) frontend(k key, policy ir.Policy, otherwise ir.Verdict, routes
 func (s *service) ranges() []ir.SourceRange {
 	return []ir.SourceRange{{Prefix: netip.MustParsePrefix("198.51.100.0/24"),
 		Origin: origin(s.s.Origin.Object, "spec.loadBalancerSourceRanges[0]")}}
+}
+
+// Ports returns a random version of Service ns/ports, with up to six ports. Equal ports of two
+// versions are frequent.
+func Ports(r *rand.Rand) *ir.Service {
+	s := &ir.Service{Name: ir.Name{Namespace: "ns", Name: "ports"}, Origin: origin("Service ns/ports", "")}
+	for i := range 6 { // the order of ports is not that of frontends
+		port := ir.ServicePort{Service: s.Name, Port: string(rune('a' + i)), Protocol: ir.TCP}
+		if r.IntN(5) == 0 {
+			continue
+		}
+		f := ir.Frontend{Match: ir.Match{Addr: netip.MustParseAddr("10.96.0.20"), Protocol: ir.TCP, Port: uint16(90 - i)}, Port: port,
+			Fallback: ir.Reject, Origin: origin("Service ns/ports", "spec.ports")}
+		np := f
+		np.Kind, np.Match = ir.NodePort, ir.Match{Protocol: ir.TCP, Port: uint16(30100 + i)}
+		if backends := r.IntN(3); backends > 0 {
+			for policy := range ir.Policy(1 + i%2) {
+				pool := ir.Pool{Port: port, Policy: policy, Origin: origin("Service ns/ports", "")}
+				if i%3 == 0 {
+					pool.Affinity = &ir.Affinity{Timeout: time.Hour, Origin: pool.Origin}
+				}
+				for j := range backends {
+					pool.Backends = append(pool.Backends, ir.Backend{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(1 + j), byte(10 + r.IntN(2))}), 8080),
+						Local: j == 0, Origin: pool.Origin})
+				}
+				s.Pools = append(s.Pools, pool)
+			}
+			last := len(s.Pools) - 1
+			f.Routes = []ir.Route{{From: ir.Pods, Pool: last - i%2, Origin: s.Origin}, {From: ir.Any, Pool: last - i%2, SNAT: true, Origin: s.Origin}}
+			np.Routes = []ir.Route{{From: ir.Any, Pool: last, SNAT: true, Origin: s.Origin}}
+		}
+		s.Frontends = append(s.Frontends, f, np)
+		if r.IntN(4) == 0 {
+			s.Draining = append(s.Draining, ir.Draining{Port: port, Backends: []ir.Backend{{AddrPort: netip.MustParseAddrPort("10.244.1.99:8080"), Origin: s.Origin}}, Origin: s.Origin})
+		}
+	}
+	slices.SortFunc(s.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
+	return s
 }

@@ -84,11 +84,9 @@ func (l *lowering) affinity(svc *ir.Service) []stickyPool {
 				Timeout: p.Affinity.Timeout, Size: mapSize(p, port), Port: p.Port, Origin: p.Affinity.Origin,
 			})
 		}
-		for j := range i {
-			if sticky[j].name != "" && svc.Pools[j].Port == p.Port {
-				s.sibling, s.members = j, members(p)
-				sticky[j].sibling, sticky[j].members = i, members(&svc.Pools[j])
-			}
+		if j := i - 1; j >= 0 && sticky[j].name != "" && svc.Pools[j].Port == p.Port {
+			s.sibling, s.members = j, members(p)
+			sticky[j].sibling, sticky[j].members = i, members(&svc.Pools[j])
 		}
 	}
 	return sticky

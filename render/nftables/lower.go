@@ -96,6 +96,7 @@ type lowering struct {
 	lists     map[listOf]string   // chains of source ranges by list; empty if the list admits all clients
 	made      map[string]struct{} // the chains and sets of source ranges in frag
 	shared    map[sharedElement]struct{}
+	whole     *ir.Service // the Service whose ports are lowered
 }
 
 type sharedElement struct {
@@ -108,14 +109,20 @@ func newLowering(node *ir.Node, family ir.Family) *lowering {
 		lists: map[listOf]string{}, made: map[string]struct{}{}}
 }
 
-// clear resets the state and keeps its memory.
-func (l *lowering) clear() {
+// clear begins a Service. It resets the state and keeps its memory.
+func (l *lowering) clear(svc *ir.Service) {
+	l.clearPort()
+	clear(l.lists)
+	clear(l.made)
+	l.guards, l.whole = false, svc
+}
+
+// clearPort begins a port of the Service. It keeps the state of source ranges, which ports share.
+func (l *lowering) clearPort() {
 	clear(l.names)
 	clear(l.remembers)
 	clear(l.shared)
-	clear(l.lists)
-	clear(l.made)
-	l.affine, l.guards = [2]bool{}, false
+	l.affine = [2]bool{}
 	f := &l.frag
 	for id := range f.Elements {
 		f.Elements[id] = f.Elements[id][:0]
@@ -163,6 +170,12 @@ func (l *lowering) addShared(id SetID, e Element) {
 }
 
 func (l *lowering) service(svc *ir.Service) {
+	l.whole = svc
+	l.ports(svc)
+}
+
+// ports lowers some ports of the Service.
+func (l *lowering) ports(svc *ir.Service) {
 	sticky := l.affinity(svc)
 	for i := range svc.Frontends {
 		l.frontend(&lowerable{svc, &svc.Frontends[i], sticky})

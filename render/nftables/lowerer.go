@@ -11,6 +11,10 @@ import (
 // elements without data. A shared part is removed with its last user. All other
 // parts belong to one Service. A change is therefore lowered from that Service
 // alone, regardless of the number of Services.
+//
+// The users are the ports of Services, so that only ports that differ are
+// lowered. Parts for source ranges are an exception: their user is the Service,
+// all of whose ports are then lowered.
 type Lowerer struct {
 	family  ir.Family
 	users   map[string]int // of chains
@@ -26,8 +30,8 @@ func NewLowerer(f ir.Family) *Lowerer {
 
 // Delta is the change of a table.
 type Delta struct {
-	Family   ir.Family
-	Services []ServiceDelta
+	Family ir.Family
+	Ports  []PortDelta
 	// The shared parts that are newly used or no longer used: chains, sets of
 	// source ranges, and elements of SharedSets.
 	AddedChains, RemovedChains []*Chain
@@ -38,23 +42,29 @@ type Delta struct {
 	Added, Removed   [setCount][]Element
 }
 
-// ServiceDelta is the part of one Service before and after a change, shared parts
-// included.
-type ServiceDelta struct{ Old, New Fragment }
+// PortDelta is the part of one port of a Service before and after a change, shared
+// parts included.
+type PortDelta struct{ Old, New Fragment }
 
 // Change applies changes, whose old Services must be the Lowerer's current ones,
 // and returns the change of the table. The node's settings must not have changed.
 func (l *Lowerer) Change(node *ir.Node, changes ...ir.Change) *Delta {
-	d := &Delta{Family: l.family, Services: make([]ServiceDelta, len(changes))}
-	// Acquire before releasing, so that a chain that moves between Services
-	// remains.
-	for i, c := range changes {
-		s := &d.Services[i]
-		s.Old, s.New = l.lower(node, c.Old), l.lower(node, c.New)
-		l.acquire(&s.New, d)
+	d := &Delta{Family: l.family, Ports: make([]PortDelta, 0, len(changes))}
+	for _, c := range changes {
+		old, now := portLowering(node, l.family, c.Old), portLowering(node, l.family, c.New)
+		guarded := hasSourceRanges(c.Old) || hasSourceRanges(c.New)
+		for _, port := range c.ByPort() {
+			if guarded || !port.Equivalent() {
+				d.Ports = append(d.Ports, PortDelta{old.port(port.Old), now.port(port.New)})
+			}
+		}
 	}
-	for i := range d.Services {
-		l.release(&d.Services[i].Old, d)
+	// Acquire before releasing, so that a chain that moves between ports remains.
+	for i := range d.Ports {
+		l.acquire(&d.Ports[i].New, d)
+	}
+	for i := range d.Ports {
+		l.release(&d.Ports[i].Old, d)
 	}
 	l.depend(node, d)
 	return d
@@ -97,21 +107,44 @@ func (l *Lowerer) depend(node *ir.Node, d *Delta) {
 func (l *Lowerer) Fill(p *ir.Program) {
 	one := newLowering(&p.Node, l.family)
 	for i := range p.Services {
-		one.clear()
-		one.service(&p.Services[i])
-		var d Delta
-		l.acquire(&one.frag, &d)
-		for _, c := range d.AddedChains {
-			l.inUse.note(c.Name, true)
+		svc := &p.Services[i]
+		one.clear(svc)
+		for _, port := range (ir.Change{New: svc}).ByPort() {
+			one.clearPort()
+			one.ports(port.New)
+			var d Delta
+			l.acquire(&one.frag, &d)
+			for _, c := range d.AddedChains {
+				l.inUse.note(c.Name, true)
+			}
 		}
 	}
 }
 
-func (l *Lowerer) lower(node *ir.Node, svc *ir.Service) Fragment {
+// portLowering lowers the ports of a Service; nil for nil.
+func portLowering(node *ir.Node, f ir.Family, svc *ir.Service) *lowering {
+	if svc == nil {
+		return nil
+	}
+	l := newLowering(node, f)
+	l.whole = svc
+	return l
+}
+
+// port returns the Fragment of the next port, which contains only that port.
+func (l *lowering) port(svc *ir.Service) Fragment {
 	if svc == nil {
 		return Fragment{}
 	}
-	return LowerService(node, l.family, svc)
+	l.frag = Fragment{}
+	l.clearPort()
+	l.reserve([]ir.Service{*svc})
+	l.ports(svc)
+	return l.frag
+}
+
+func hasSourceRanges(svc *ir.Service) bool {
+	return svc != nil && slices.ContainsFunc(svc.Frontends, func(f ir.Frontend) bool { return len(f.SourceRanges) > 0 })
 }
 
 // acquire counts the parts of a Fragment and records newly used ones.

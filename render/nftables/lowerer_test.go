@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/irtest"
 )
 
 // After the last Service is removed, nothing is counted, and everything that was
@@ -100,6 +102,46 @@ func TestFill(t *testing.T) {
 	filled.Fill(p)
 	if d := cmp.Diff(changed, filled, cmp.AllowUnexported(Lowerer{}, inUse{}, sharedElement{}), cmpopts.EquateComparable(netip.Addr{})); d != "" {
 		t.Errorf("(-changed +filled):\n%s", d)
+	}
+}
+
+// A Lowerer that followed changes of ports is equal to one that is filled with the last version.
+// Only ports that differ are lowered, unless the Service has source ranges.
+func TestLowererLowersChangedPorts(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	node := testNode(ir.IPv4)
+	ranges := []ir.SourceRange{{Prefix: netip.MustParsePrefix("198.51.100.0/24")}}
+	for range 30 {
+		l := NewLowerer(ir.IPv4)
+		var old *ir.Service
+		for range 20 {
+			c := ir.Change{Old: old, New: irtest.Ports(random)}
+			guarded := hasSourceRanges(old)
+			if random.IntN(4) == 0 {
+				guarded = true
+				for i := range c.New.Frontends {
+					c.New.Frontends[i].SourceRanges = ranges
+				}
+			}
+			lowered := 0
+			for _, port := range c.ByPort() {
+				if guarded || !port.Equivalent() {
+					lowered++
+				}
+			}
+			if d := l.Change(&node, c); len(d.Ports) != lowered {
+				t.Errorf("%d ports were lowered, want %d", len(d.Ports), lowered)
+			}
+			old = c.New
+			filled := NewLowerer(ir.IPv4)
+			filled.Fill(&ir.Program{Family: ir.IPv4, Node: node, Services: []ir.Service{*old}})
+			if d := cmp.Diff(l, filled, cmp.AllowUnexported(Lowerer{}, inUse{}, sharedElement{}), cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{})); d != "" {
+				t.Fatalf("(-changed +filled):\n%s", d)
+			}
+		}
+		if l.Change(&node, ir.Change{Old: old}); len(l.users)+len(l.lists)+len(l.wanters) > 0 {
+			t.Fatalf("without Services it remembers %v, %v and %v", l.users, l.lists, l.wanters)
+		}
 	}
 }
 
