@@ -151,11 +151,11 @@ func TestFollowerWaits(t *testing.T) {
 	early := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	f.addWaiting(watch.Changes{Since: early, ServiceEvents: 1, Triggers: []watch.Trigger{{Family: ir.IPv4, At: early}}})
 	f.addWaiting(watch.Changes{Since: early.Add(time.Second), ServiceEvents: 2})
-	got := f.takeWaiting()
+	got := f.takeWaiting(nil)
 	if !got.Since.Equal(early) || got.ServiceEvents != 3 || len(got.Triggers) != 1 {
 		t.Errorf("waiting: %+v", got)
 	}
-	if rest := f.takeWaiting(); !rest.Since.IsZero() || rest.ServiceEvents != 0 {
+	if rest := f.takeWaiting(nil); !rest.Since.IsZero() || rest.ServiceEvents != 0 {
 		t.Errorf("still waiting: %+v", rest)
 	}
 }

@@ -21,8 +21,8 @@ import (
 
 // scheduleOf returns when rules are written, according to the configuration's periods.
 func scheduleOf(cfg *config.Config) reconcile.Schedule {
-	every := cmp.Or(host.ModeOf(cfg.ProxyMode()).CompareEvery, apply.CompareEvery)
-	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: every}
+	mode := host.ModeOf(cfg.ProxyMode())
+	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: cmp.Or(mode.CompareEvery, apply.CompareEvery), Limit: mode.Limit}
 }
 
 // rules are the rules of a session in the kernel. [session.shutdown] releases what they own.

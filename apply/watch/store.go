@@ -52,8 +52,9 @@ type Changes struct {
 // endpoints.kubernetes.io/last-change-trigger-time, which the network programming latency is
 // measured from (SNAP-47).
 type Trigger struct {
-	Family ir.Family
-	At     time.Time
+	Family  ir.Family
+	Service ir.Name
+	At      time.Time
 }
 
 // Arrival is when a change of a Service or its endpoints arrived.
@@ -234,7 +235,7 @@ func (s *Store) Set(obj any) {
 				s.arrival.Triggered = obj.Triggered
 			}
 			if !obj.Triggered.IsZero() {
-				c.AddTriggers(Trigger{familyOf(obj), obj.Triggered})
+				c.AddTriggers(Trigger{familyOf(obj), obj.Service, obj.Triggered})
 			}
 			d.Services = snap.SetSlice(obj)
 		case *snapshot.Node:
