@@ -1,9 +1,6 @@
 package ir
 
-import (
-	"iter"
-	"slices"
-)
+import "slices"
 
 // The ports of a Service are independent of each other. ByPort divides a change by port, and Join
 // combines ports.
@@ -11,28 +8,26 @@ import (
 // ByPort yields the change of each port, in order. Its Old and New contain only what belongs to the
 // port, and neither Health nor HNS. Unchanged ports are included. The change of a Service with one
 // port is yielded as it is.
-func (c Change) ByPort() iter.Seq2[ServicePort, Change] {
-	return func(yield func(ServicePort, Change) bool) {
-		if port, ok := c.onlyPort(); ok {
-			yield(port, c)
-			return
+func (c Change) ByPort(yield func(ServicePort, Change) bool) {
+	if port, ok := c.onlyPort(); ok {
+		yield(port, c)
+		return
+	}
+	old, now := portsOf(c.Old), portsOf(c.New)
+	for len(old)+len(now) > 0 {
+		part, order := Change{Name: c.Name}, len(now)-len(old) // if one of them is empty
+		if len(old) > 0 && len(now) > 0 {
+			order = old[0].port.Compare(now[0].port)
 		}
-		old, now := portsOf(c.Old), portsOf(c.New)
-		for len(old)+len(now) > 0 {
-			part, order := Change{Name: c.Name}, len(now)-len(old) // if one of them is empty
-			if len(old) > 0 && len(now) > 0 {
-				order = old[0].port.Compare(now[0].port)
-			}
-			var port ServicePort
-			if order <= 0 {
-				port, part.Old, old = old[0].port, &old[0].Service, old[1:]
-			}
-			if order >= 0 {
-				port, part.New, now = now[0].port, &now[0].Service, now[1:]
-			}
-			if !yield(port, part) {
-				return
-			}
+		var port ServicePort
+		if order <= 0 {
+			port, part.Old, old = old[0].port, &old[0].Service, old[1:]
+		}
+		if order >= 0 {
+			port, part.New, now = now[0].port, &now[0].Service, now[1:]
+		}
+		if !yield(port, part) {
+			return
 		}
 	}
 }

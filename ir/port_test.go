@@ -22,7 +22,7 @@ func TestJoinPorts(t *testing.T) {
 		c := ir.Change{Old: irtest.Ports(random), New: irtest.Ports(random)}
 		var old, now []*ir.Service
 		var ports []ir.ServicePort
-		for port, part := range c.ByPort() {
+		for port, part := range c.ByPort {
 			ports = append(ports, port)
 			for _, side := range []struct {
 				part *ir.Service
@@ -54,7 +54,7 @@ func TestByPortOfAddedService(t *testing.T) {
 	s := irtest.Ports(rand.New(rand.NewPCG(1, 1)))
 	for _, c := range []ir.Change{{New: s}, {Old: s}} {
 		n := 0
-		for _, part := range c.ByPort() {
+		for _, part := range c.ByPort {
 			n++
 			if (part.Old == nil) != (c.Old == nil) || (part.New == nil) != (c.New == nil) {
 				t.Errorf("%+v", part)
@@ -64,7 +64,7 @@ func TestByPortOfAddedService(t *testing.T) {
 			t.Errorf("%d ports", n)
 		}
 	}
-	for range (ir.Change{}).ByPort() {
+	for range (ir.Change{}).ByPort {
 		t.Error("nothing has a port")
 	}
 }
@@ -150,7 +150,7 @@ func BenchmarkByPort(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		for _, part := range (ir.Change{Old: s, New: s}).ByPort() {
+		for _, part := range (ir.Change{Old: s, New: s}).ByPort {
 			if !part.Equivalent() {
 				b.Fatal("differs")
 			}

@@ -53,7 +53,7 @@ func (l *Lowerer) Change(node *ir.Node, changes ...ir.Change) *Delta {
 	for _, c := range changes {
 		old, now := portLowering(node, l.family, c.Old), portLowering(node, l.family, c.New)
 		guarded := hasSourceRanges(c.Old) || hasSourceRanges(c.New)
-		for _, port := range c.ByPort() {
+		for _, port := range c.ByPort {
 			if guarded || !port.Equivalent() {
 				d.Ports = append(d.Ports, PortDelta{old.port(port.Old), now.port(port.New)})
 			}
@@ -109,7 +109,7 @@ func (l *Lowerer) Fill(p *ir.Program) {
 	for i := range p.Services {
 		svc := &p.Services[i]
 		one.clear(svc)
-		for _, port := range (ir.Change{New: svc}).ByPort() {
+		for _, port := range (ir.Change{New: svc}).ByPort {
 			one.clearPort()
 			one.ports(port.New)
 			var d Delta

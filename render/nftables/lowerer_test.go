@@ -124,7 +124,7 @@ func TestLowererLowersChangedPorts(t *testing.T) {
 				}
 			}
 			lowered := 0
-			for _, port := range c.ByPort() {
+			for _, port := range c.ByPort {
 				if guarded || !port.Equivalent() {
 					lowered++
 				}

@@ -99,7 +99,7 @@ func (q *queue) add(f ir.Family, c ir.Change, limit int) {
 	e.New, e.moves, e.ports = c.New, movesOf(e.Old, c.New), nil
 	if e.work = work(e.Change); limit > 0 && e.work > limit {
 		e.work = 0
-		for name, c := range e.ByPort() {
+		for name, c := range e.ByPort {
 			e.ports = append(e.ports, port{name, c})
 			if !c.Equivalent() {
 				e.work += work(c)
