@@ -245,12 +245,23 @@ func (a *applied) prune() (gone []*snapshot.Workload) {
 		a.snap.DeleteService(svc.Name)
 		a.replace(svc.Name, nil)
 	}
+	before := map[string]bool{}
 	for _, w := range a.snap.Workloads() {
+		before[w.Object] = true
 		if !a.Objects.HasWorkload(w.Object) && !a.kept[w.Object] && selected(w.Object, w.Name) {
 			a.snap.DeleteWorkload(w.Object)
 			none := *w
 			none.Pods, none.AnyNumber = 0, false
 			gone = append(gone, &none)
+		}
+	}
+	for collected := len(gone) > 0; collected; { // the ReplicaSets and Pods of the removed workloads
+		collected = false
+		for _, w := range a.snap.Workloads() {
+			if !before[w.Object] {
+				a.snap.DeleteWorkload(w.Object)
+				collected = true
+			}
 		}
 	}
 	return gone

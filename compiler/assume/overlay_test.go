@@ -148,6 +148,10 @@ func TestApplyEndpoints(t *testing.T) {
 	base := nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, one, two)
 	deployment := func(spec string) string { return workload("apps/v1", "Deployment", "web", spec) }
 	const first = "EndpointSlice shop/web-1: "
+	owned := func(pod, by, app string) string {
+		name, _, _ := strings.Cut(pod, "@")
+		return fmt.Sprintf("---\n{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: %s, labels: {app: %s}, ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: %s, uid: a, controller: true}]}, spec: {containers: [{ports: [{name: http, containerPort: 8080}]}]}}\n", name, app, by)
+	}
 	tests := []struct {
 		name, was, manifests string
 		prune                string
@@ -166,6 +170,11 @@ func TestApplyEndpoints(t *testing.T) {
 			manifests: deployment("replicas: 1, " + template), want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
 		{name: "a StatefulSet loses its last pod", was: nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, "web-10@10.0.0.1 n1", "web-9@10.0.0.2 n2"),
 			manifests: workload("apps/v1", "StatefulSet", "web", "replicas: 1, "+template), want: []string{first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "none, with Pods of a ReplicaSet that is missing", was: base + deployment("replicas: 2, selector: {matchLabels: {app: web}}, "+template) + owned(one, "web-7d4b9c8f6d", "web") + owned(two, "web-7d4b9c8f6d", "web"),
+			manifests: deployment("replicas: 0, selector: {matchLabels: {app: web}}, " + template)},
+		{name: "none, with a Pod of another ReplicaSet", was: base + deployment("replicas: 2, selector: {matchLabels: {app: web}}, "+template) + owned(one, "web-7d4b9c8f6d", "web") + owned(two, "canary-7d4b9c8f6d", "web"),
+			manifests: deployment("replicas: 0, selector: {matchLabels: {app: web}}, " + template), want: []string{first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "a pruned workload with Pods", was: base + deployment("replicas: 2, "+template) + owned(one, "web-7d4b9c8f6d", "web") + owned(two, "web-7d4b9c8f6d", "web"), manifests: service("web", given), prune: "namespace=shop"},
 		{name: "the pods of another workload stay", was: nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, one, "web-canary-7d4b9c8f6d-5hkrt@10.0.0.2 n2"),
 			manifests: deployment("replicas: 1, " + template), want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
 		{name: "another workload comes", manifests: workload("apps/v1", "Deployment", "web-canary", "replicas: 1, "+template),

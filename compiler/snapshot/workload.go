@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -51,7 +52,29 @@ const AssumedFrom = "assumed from "
 // Workloads returns the objects that make pods, sorted by kind and name. It omits those that
 // another one of them controls, whose pods are the same.
 func (s *Snapshot) Workloads() []*Workload {
-	return slices.DeleteFunc(sorted(s.workloads), func(w *Workload) bool { return s.workloads[w.Owner] != nil })
+	return slices.DeleteFunc(sorted(s.workloads), s.owned)
+}
+
+// makers are the kinds whose pods another kind owns, which may be missing in the input. The owner has
+// their name and a suffix.
+var makers = map[string]string{"ReplicaSet": "Deployment", "Job": "CronJob"}
+
+// owned reports whether another workload controls one.
+func (s *Snapshot) owned(w *Workload) bool {
+	if s.workloads[w.Owner] != nil {
+		return true
+	}
+	kind, name, _ := strings.Cut(w.Owner, " ")
+	i := strings.LastIndexByte(name, '-')
+	if i < 0 || makers[kind] == "" {
+		return false
+	}
+	maker := s.workloads[makers[kind]+" "+name[:i]]
+	if maker == nil {
+		return false
+	}
+	selector, err := labels.Parse(maker.Selector)
+	return err == nil && selector.Matches(labels.Set(w.Labels))
 }
 
 func sorted(all map[string]*Workload) []*Workload {
