@@ -62,7 +62,7 @@ func (c *diffCmd) Run(e *env) error {
 			write = func(w io.Writer, d *diff.Diff) error { return d.WriteAccess(w) }
 		}
 	}
-	c.anyNode, c.node = byFlow && c.chosen(), c.one()
+	c.anyNode, c.node, c.namespace = byFlow && c.chosen(), c.one(), c.Namespace
 	c.onlyReal = !byFlow && c.Output != "ir" && c.Output != "ir-json" // rules contain no stand-ins
 	was, is, err := c.sides(e)
 	if err != nil {

@@ -27,6 +27,7 @@ func (c *explainCmd) Run(e *env, k *kong.Context) error {
 	if err := explain.Check(c.What); err != nil {
 		return err
 	}
+	c.namespace = c.Namespace
 	job, programs, err := c.programs(e)
 	if err != nil {
 		return err

@@ -92,7 +92,7 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 
 // namespaceFlag is kubectl's -n for commands that accept names.
 type namespaceFlag struct {
-	Namespace string `short:"n" once:"" placeholder:"NAME" help:"Default namespace of Services and pods."`
+	Namespace string `short:"n" once:"" placeholder:"NAME" help:"Default namespace of Services and pods, and of objects without one."`
 }
 
 // pod adds the namespace to a pod as the source of a packet: pod:NAME.
@@ -124,7 +124,7 @@ func (f namespaceFlag) service(text string) string {
 
 // namespaceChoice is kubectl's -n and -A for commands that print several Services.
 type namespaceChoice struct {
-	Namespace     string `short:"n" once:"" placeholder:"NAME" help:"Show only the objects of this namespace."`
+	Namespace     string `short:"n" once:"" placeholder:"NAME" help:"Show only the objects of this namespace. Objects without one belong to it."`
 	AllNamespaces bool   `short:"A" help:"Show the objects of all namespaces (default)."`
 }
 

@@ -48,6 +48,7 @@ type input struct {
 	asWritten      bool        // report fields that rules do not use, for lint
 	onlyReal       bool        // the snapshot is not completed: the output is for a kernel
 	node           string      // of --node
+	namespace      string      // of --namespace, for objects without one
 	from           string      // of --from, whose node is used by default
 	modeFlag       string      // name of the mode flag; "" for --mode
 	NodeAddress    []string    `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. IP may have a prefix length. May be repeated."`
@@ -122,6 +123,7 @@ func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 	if err := oneStdin(in.names()...); err != nil {
 		return false, err
 	}
+	j.Reader.Namespace = in.namespace
 	resolved, findings := in.Resolve(e.inputs().ReadFile, in.Strict)
 	for i := range findings {
 		if f := &findings[i]; in.modeFlag != "" && f.Object == "--mode" {

@@ -58,7 +58,7 @@ func (c *lintCmd) Run(e *env) error {
 			return errReported
 		}
 	}
-	c.noSnapshot, c.node = deref(c.Config) != "", c.Node
+	c.noSnapshot, c.node, c.namespace = deref(c.Config) != "", c.Node, c.Namespace
 	j := &review.Input{Snapshot: snapshot.New(), Each: true}
 	j.Reader.Strict = true
 	usable, err := c.read(e, j)

@@ -47,7 +47,7 @@ func (c *traceCmd) Run(e *env, k *kong.Context) error {
 			wanted[i].From, wanted[i].To = c.pod(wanted[i].From), c.service(wanted[i].To)
 		}
 	}
-	c.from = c.From
+	c.from, c.namespace = c.From, c.Namespace
 	job, programs, err := c.programs(e)
 	if err != nil {
 		if unread != nil {

@@ -277,24 +277,29 @@ func (c *cluster) admit() (found diag.List) {
 			c.snap.SetCustom(w) // its pods are unknown
 		}
 	}
-	reject := func(svc *snapshot.Service, wrong diag.List) {
-		wrong = because(wrong, false)
-		found.Add(wrong...)
-		c.skip(svc, wrong)
-	}
-	fresh := map[ir.Name]*snapshot.Service{}
+	numbers := owners{}
+	var fresh []*snapshot.Service
 	for _, svc := range c.snap.Services() {
-		if svc.ClusterIP != "" || svc.Type == externalName || svc.ProxyName {
-			continue
+		if svc.ClusterIP == "" && svc.Type != externalName && !svc.ProxyName {
+			fresh = append(fresh, svc)
+		} else {
+			c.set(numbers, svc, nil)
 		}
-		w := c.written[svc.Object]
-		if wrong := c.rejected(&change{svc: svc, w: &w}); wrong != nil {
-			reject(svc, wrong)
-			continue
-		}
-		fresh[svc.Name] = nil
 	}
-	c.taken(fresh, reject)
+	for _, svc := range c.inOrder(fresh) {
+		w := c.written[svc.Object]
+		wrong := c.rejected(&change{svc: svc, w: &w})
+		if wrong == nil {
+			wrong = c.taken(numbers, svc, nil)
+		}
+		if wrong != nil {
+			wrong = because(wrong, false)
+			found.Add(wrong...)
+			c.skip(svc, wrong)
+			continue
+		}
+		c.set(numbers, svc, nil)
+	}
 	return found
 }
 

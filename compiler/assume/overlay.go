@@ -120,32 +120,32 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 	snap.Overlay(o.Objects)
 	a := &applied{Overlay: o, cluster: s.cluster(snap, o.Written, o.Node, o.PodRanges), kept: kept,
 		before: map[ir.Name]*snapshot.Service{}, namespaces: map[string][]*pod{}, byName: map[ir.Name]*pod{}, at: map[place]*pod{}, missing: map[*snapshot.Workload]span{}}
-	for _, svc := range o.Objects.Services() {
+	numbers := owners{}
+	for _, svc := range snap.Services() {
+		a.set(numbers, svc, nil)
+	}
+	for _, svc := range a.inOrder(o.Objects.Services()) {
 		old, w, was := snap.Service(svc.Name), o.Written[svc.Object], o.Was[svc.Object]
-		if wrong := a.rejected(&change{svc, old, &w, &was}); wrong != nil {
+		wrong := a.rejected(&change{svc, old, &w, &was})
+		if wrong == nil {
+			if old != nil {
+				svc = a.merge(svc, old)
+			}
+			wrong = a.taken(numbers, svc, old)
+		}
+		if wrong != nil {
 			if rejected(old != nil, wrong); old == nil {
 				a.skip(svc, wrong)
 			}
 			continue
 		}
-		if old != nil {
-			svc = a.merge(svc, old)
-		}
+		a.set(numbers, svc, old)
 		a.before[svc.Name] = old
 		snap.SetService(svc)
 		snap.Unskip(svc.Object)
 		a.namespaces[svc.Name.Namespace] = nil
 	}
 	gone := a.prune()
-	a.taken(a.before, func(svc *snapshot.Service, wrong diag.List) {
-		old := a.before[svc.Name]
-		if rejected(old != nil, wrong); old != nil {
-			snap.SetService(old)
-		} else {
-			a.skip(svc, wrong)
-		}
-		delete(a.before, svc.Name)
-	})
 	for _, w := range append(o.Objects.Workloads(), gone...) {
 		a.namespaces[w.Name.Namespace] = nil
 	}
@@ -239,7 +239,7 @@ func (a *applied) prune() (gone []*snapshot.Workload) {
 		return slices.ContainsFunc(a.Prune, func(s Selection) bool { return s.has(name, a.Was[object].Labels) })
 	}
 	for _, svc := range a.snap.Services() {
-		if svc.Name == apiServer || a.Objects.Service(svc.Name) != nil || !selected(svc.Object, svc.Name) {
+		if svc.Name == apiServer || a.Objects.Service(svc.Name) != nil || a.Objects.SkippedService(svc.Name) != nil || !selected(svc.Object, svc.Name) {
 			continue
 		}
 		a.snap.DeleteService(svc.Name)

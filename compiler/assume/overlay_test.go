@@ -340,7 +340,16 @@ func TestApplyRejected(t *testing.T) {
 			web + "ports[0].nodePort: must not be 30053, which Service shop/dns has" + kept + " (use another port, or remove it)"}},
 		{"a health check port", service("api", "type: NodePort, ports: [{port: 80, nodePort: 32000}]"),
 			[]string{"Service shop/api: spec.ports[0].nodePort: must not be 32000, which Service shop/web has: the API server rejects the Service (use another port, or remove it)"}},
-		{"a node port that another Service releases", service("api", "type: NodePort, ports: [{port: 80, nodePort: 30053}]") + service("dns", "type: NodePort, ports: [{port: 53, protocol: UDP, nodePort: 30054}]"), nil},
+		{"a node port that another Service has released", service("dns", "type: NodePort, ports: [{port: 53, protocol: UDP, nodePort: 30054}]") + service("api", "type: NodePort, ports: [{port: 80, nodePort: 30053}]"), nil},
+		{"a node port that a later Service releases", service("api", "type: NodePort, ports: [{port: 80, nodePort: 30053}]") + service("dns", "type: NodePort, ports: [{port: 53, protocol: UDP, nodePort: 30054}]"),
+			[]string{"Service shop/api: spec.ports[0].nodePort: must not be 30053, which Service shop/dns has: the API server rejects the Service (use another port, or remove it)"}},
+		{"two Services swap their node ports", service("web", balancer+"ports: [{port: 80, nodePort: 30053}]") + service("dns", "type: NodePort, ports: [{port: 53, protocol: UDP, nodePort: 30080}]"), []string{
+			"Service shop/dns: spec.ports[0].nodePort: must not be 30080, which Service shop/web has" + kept + " (use another port, or remove it)",
+			web + "ports[0].nodePort: must not be 30053, which Service shop/dns has" + kept + " (use another port, or remove it)"}},
+		{"a clusterIP of another Service", service("api", "clusterIP: 10.96.0.2, ports: [{port: 81}]"),
+			[]string{"Service shop/api: spec.clusterIPs[0]: must not be 10.96.0.2, which Service shop/dns has: the API server rejects the Service (use another address, or remove it)"}},
+		{"a clusterIP outside of the ServiceCIDRs", service("api", "clusterIP: 10.97.0.2, ports: [{port: 81}]") + "---\n{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [10.96.0.0/16]}}\n",
+			[]string{"Service shop/api: spec.clusterIPs[0]: must be an address of the ServiceCIDRs, got 10.97.0.2: the API server rejects the Service (remove it)"}},
 		{"a node port that another Service would release, if it were not rejected", service("api", "type: NodePort, ports: [{port: 80, nodePort: 30053}]") + service("dns", "type: NodePort, clusterIP: 10.96.0.9, ports: [{port: 53, protocol: UDP, nodePort: 30054}]"), []string{
 			"Service shop/api: spec.ports[0].nodePort: must not be 30053, which Service shop/dns has: the API server rejects the Service (use another port, or remove it)",
 			`Service shop/dns: spec.clusterIP: must be 10.96.0.2, as in the snapshot, got "10.96.0.9"` + kept + remove}},
@@ -375,5 +384,59 @@ func TestApplyRejected(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A manifest with a value that the API server rejects keeps the Service of the snapshot.
+func TestApplyValues(t *testing.T) {
+	const was = "clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ipFamilies: [IPv4], ipFamilyPolicy: SingleStack, ports: [{port: 80, protocol: TCP}]"
+	const name = "lower-case letters, digits and -, at most 15, with a letter, got "
+	tests := []struct{ manifest, want string }{
+		{"ports: [{port: 80, protocol: tcp}]", `ports[0].protocol: must be TCP, UDP or SCTP, got "tcp"`},
+		{"ports: [{port: 70000}]", "ports[0].port: must be 1-65535, got 70000"},
+		{"ports: [{name: a, port: 80}, {name: b, port: 80}]", "ports[1].port: must be unique in the Service for protocol TCP, got 80"},
+		{"type: NodePort, ports: [{port: 80, nodePort: -1}]", "ports[0].nodePort: must be 1-65535, got -1"},
+		{`ports: [{port: 80, targetPort: "9000"}]`, "ports[0].targetPort: must be " + name + `"9000"`},
+		{"ports: [{port: 80, targetPort: HTTP}]", "ports[0].targetPort: must be " + name + `"HTTP"`},
+		{"ports: [{port: 80, targetPort: metrics-and-more}]", "ports[0].targetPort: must be " + name + `"metrics-and-more"`},
+		{"ports: [{port: 80, appProtocol: a b}]", `ports[0].appProtocol: must be letters, digits, -, _ and ., with or without a domain and /, got "a b"`},
+		{"ports: [{name: a, port: 80}, {name: a, port: 81}]", `ports[1].name: must be unique in the Service, got "a"`},
+		{"type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.1], ports: [{port: 80}]", `loadBalancerSourceRanges[0]: must be a CIDR, got "10.0.0.1"`},
+		{"type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: -5, ports: [{port: 80}]", "healthCheckNodePort: must be 1-65535, got -5"},
+		{"type: LoadBalancer, loadBalancerClass: a b, ports: [{port: 80}]", `loadBalancerClass: must be letters, digits, -, _ and ., with or without a domain and /, got "a b"`},
+		{"externalIPs: [example.com], ports: [{port: 80}]", `externalIPs[0]: must be an IP address, got "example.com"`},
+		{"externalIPs: [127.0.0.1], ports: [{port: 80}]", `externalIPs[0]: must be an address that a Service can have, got "127.0.0.1"`},
+		{"clusterIP: ten, ports: [{port: 80}]", `clusterIPs[0]: must be an IP address, got "ten"`},
+		{"sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}, ports: [{port: 80}]", "sessionAffinityConfig.clientIP.timeoutSeconds: must be 1-86400 seconds, got 0"},
+		{"sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 90000}}, ports: [{port: 80}]", "sessionAffinityConfig.clientIP.timeoutSeconds: must be 1-86400 seconds, got 90000"},
+		{"selector: {app: a b}, ports: [{port: 80}]", `selector.app: must be letters, digits, -, _ and ., at most 63, got "a b"`},
+		{"selector: {a b: c}, ports: [{port: 80}]", `selector: must be keys of letters, digits, -, _ and ., at most 63, with or without a domain and /, got "a b"`},
+		{"type: ExternalName, externalName: a_b", `externalName: must be a DNS name in lower case, got "a_b"`},
+		{"sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}, ports: [{port: 80}]", ""}, // dropped with sessionAffinity None
+		{"type: ExternalName, externalName: a.example.com.", ""},
+		{"type: LoadBalancer, loadBalancerSourceRanges: [' 10.0.0.0/8'], ports: [{port: 80, targetPort: a-1, nodePort: 0, appProtocol: a.example/b}]", ""},
+	}
+	for _, tt := range tests {
+		var s StandIns
+		snap, found := apply(t, &s, service("web", was), service("web", tt.manifest))
+		svc := snap.Services()[0]
+		if tt.want == "" {
+			if found != nil {
+				t.Errorf("%s: %q", tt.manifest, found)
+			}
+			continue
+		}
+		if svc.Type != "ClusterIP" || len(svc.Ports) != 1 || svc.Ports[0].Port != 80 || svc.Ports[0].Protocol != "TCP" || svc.ExternalIPs != nil || svc.AffinityIP {
+			t.Errorf("%s: the Service is %+v", tt.manifest, svc)
+		}
+		if !slices.ContainsFunc(found, func(text string) bool {
+			return strings.HasPrefix(text, "Service shop/web: spec."+tt.want+": the API server rejects the change, ")
+		}) {
+			t.Errorf("%s:\ngot  %q\nwant %s", tt.manifest, found, tt.want)
+		}
+	}
+	var s StandIns
+	if snap, found := apply(t, &s, service("web", was), service("a.b", was)); len(found) != 1 || !strings.Contains(found[0], `metadata.name: must be lower-case letters, digits and -, at most 63, got "a.b"`) || len(snap.Services()) != 1 {
+		t.Errorf("a name with a dot: %q", found)
 	}
 }

@@ -3,12 +3,14 @@ package assume
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
@@ -79,6 +81,17 @@ func (c *cluster) rejected(x *change) (found diag.List) {
 	if c.allocates == nil || x.svc.Type == externalName || x.svc.ClusterIP == corev1.ClusterIPNone {
 		return found
 	}
+	if x.old == nil || !hasClusterIP(x.old) {
+		var cidrs []netip.Prefix
+		for _, s := range c.snap.ServiceCIDRs() {
+			cidrs = append(cidrs, s.CIDRs...)
+		}
+		for i, text := range x.svc.ClusterIPs {
+			if a, ok := inet.ParseAddr(text); ok && !slices.ContainsFunc(cidrs, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) }) {
+				add(fmt.Sprintf("spec.clusterIPs[%d]", i), diag.VIPValue, "remove it", "must be an address of the ServiceCIDRs, got %s", text)
+			}
+		}
+	}
 	for i, f := range x.svc.IPFamilies {
 		if !slices.Contains(c.allocates, f) && (f == ir.IPv4.String() || f == ir.IPv6.String()) {
 			add(fmt.Sprintf("spec.ipFamilies[%d]", i), diag.FieldWord, "remove it", "must be a family of the ServiceCIDRs, %s, got %s", strings.Join(c.allocates, " or "), f)
@@ -120,54 +133,71 @@ func nodePorts(svc *snapshot.Service) (out []int32) {
 	return slices.Compact(out)
 }
 
-// taken calls reject for each Service of a manifest with a node port of another Service, until no two
-// have the same. before are the versions of the manifests' Services in the snapshot, nil for new ones;
-// reject restores them. The API server allocates a number once for all protocols.
-func (c *cluster) taken(before map[ir.Name]*snapshot.Service, reject func(*snapshot.Service, diag.List)) {
-	for again := true; again; {
-		again = false
-		by := map[int32]*snapshot.Service{}
-		for _, given := range []bool{false, true} {
-			for _, svc := range c.snap.Services() {
-				old, changed := before[svc.Name]
-				var found diag.List
-				for path, port := range allocated(svc) {
-					if kept := !changed || old != nil && hasPort(old, port); kept == given || c.PortName(port) != "" {
-						continue
-					}
-					if owner := by[port]; owner == nil {
-						by[port] = svc
-					} else if given && owner != svc {
-						found.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.PortValue, Object: svc.Object, Path: path,
-							Msg: fmt.Sprintf("must not be %d, which %s has", port, owner.Object), Hint: "use another port, or remove it"})
-					}
-				}
-				if found != nil {
-					reject(svc, found)
-					again = true
-				}
+// inOrder returns Services in the order of the input, in which kubectl apply applies them.
+func (c *cluster) inOrder(all []*snapshot.Service) []*snapshot.Service {
+	slices.SortStableFunc(all, func(a, b *snapshot.Service) int {
+		return cmp.Compare(c.written[a.Object].Order, c.written[b.Object].Order)
+	})
+	return all
+}
+
+// owners are the Services with the addresses and ports that the API server allocates, as text. It
+// allocates a port once for all protocols.
+type owners map[string]*snapshot.Service
+
+// taken returns findings about allocations that another Service has. old is the previous version of
+// the Service, nil for a new one.
+func (c *cluster) taken(by owners, svc, old *snapshot.Service) (found diag.List) {
+	for path, value := range c.allocated(svc) {
+		if owner := by[value]; owner != nil && owner.Name != svc.Name && (old == nil || !c.has(old, value)) {
+			d := diag.Diagnostic{Severity: diag.Error, Code: diag.PortValue, Object: svc.Object, Path: path,
+				Msg: fmt.Sprintf("must not be %s, which %s has", value, owner.Object), Hint: "use another port, or remove it"}
+			if strings.HasPrefix(path, "spec.clusterIP") {
+				d.Code, d.Hint = diag.VIPValue, "use another address, or remove it"
 			}
+			found.Add(d)
+		}
+	}
+	return found
+}
+
+// set changes the allocations of a Service from those of its previous version, nil for a new one.
+func (c *cluster) set(by owners, svc, old *snapshot.Service) {
+	if old != nil {
+		for _, value := range c.allocated(old) {
+			if by[value] == old {
+				delete(by, value)
+			}
+		}
+	}
+	for _, value := range c.allocated(svc) {
+		if by[value] == nil {
+			by[value] = svc
 		}
 	}
 }
 
-// allocated yields the fields of a Service with ports that the API server allocates.
-func allocated(svc *snapshot.Service) func(yield func(path string, port int32) bool) {
-	return func(yield func(string, int32) bool) {
-		for i, p := range svc.Ports {
-			if p.NodePort != 0 && !yield(fmt.Sprintf("spec.ports[%d].nodePort", i), p.NodePort) {
+// allocated yields the fields of a Service with allocated addresses and ports that are no stand-ins.
+func (c *cluster) allocated(svc *snapshot.Service) func(yield func(path, value string) bool) {
+	return func(yield func(string, string) bool) {
+		for i, text := range svc.ClusterIPs {
+			if a, ok := inet.ParseAddr(text); ok && c.Name(a) == "" && svc.Type != externalName && !yield(fmt.Sprintf("spec.clusterIPs[%d]", i), a.String()) {
 				return
 			}
 		}
-		if svc.HealthPort != 0 {
-			yield("spec.healthCheckNodePort", svc.HealthPort)
+		port := func(path string, n int32) bool { return n == 0 || c.PortName(n) != "" || yield(path, fmt.Sprint(n)) }
+		for i, p := range svc.Ports {
+			if !port(fmt.Sprintf("spec.ports[%d].nodePort", i), p.NodePort) {
+				return
+			}
 		}
+		port("spec.healthCheckNodePort", svc.HealthPort)
 	}
 }
 
-func hasPort(svc *snapshot.Service, port int32) bool {
-	for _, has := range allocated(svc) {
-		if has == port {
+func (c *cluster) has(svc *snapshot.Service, value string) bool {
+	for _, has := range c.allocated(svc) {
+		if has == value {
 			return true
 		}
 	}

@@ -241,7 +241,7 @@ func (j *Input) ReadOverlay(from Files, names []string, o *assume.Overlay, s *as
 	allocated := map[string]bool{}
 	for _, svc := range o.Objects.Services() {
 		merged := j.Snapshot.Service(svc.Name) // nil if the API server rejects a new Service
-		allocated[svc.Object] = merged != nil && merged.ClusterIP != ""
+		allocated[svc.Object] = merged == nil || merged.ClusterIP != ""
 	}
 	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return d.Code == diag.NoClusterIP && allocated[d.Object] })
 	return true, nil

@@ -23,7 +23,7 @@ func namesBackends(group, kind string) bool {
 
 // decodeBackends returns the decoder of a kind for which namesBackends is true.
 func decodeBackends(kind string) decoder {
-	return func(text []byte, _ unmarshal) (object, []finding, error) {
+	return func(text []byte, namespace string, _ unmarshal) (object, []finding, error) {
 		var in struct {
 			Metadata metav1.ObjectMeta `json:"metadata"`
 			Spec     any               `json:"spec"`
@@ -31,7 +31,7 @@ func decodeBackends(kind string) decoder {
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &in); err != nil {
 			return object{has: func(*snapshot.Snapshot) bool { return true }}, nil, err
 		}
-		defaultNamespace(&in.Metadata)
+		defaultNamespace(&in.Metadata, namespace)
 		name := snapshot.ObjectName(kind, snapshot.NameOf(&in.Metadata))
 		var all []snapshot.Backend
 		var found []finding

@@ -52,7 +52,7 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 	typed, read := !fromDirectory, fromDirectory
 	for first := 0; first < len(parts); first += batch {
 		some := parts[first:min(first+batch, len(parts))]
-		results := decodeAll(some, r.Strict)
+		results := r.decodeAll(some)
 		if last := len(results) - 1; first+last == len(parts)-1 {
 			if parts[first+last].yaml != nil && data[len(data)-1] != '\n' {
 				results[last].hintTruncated()
@@ -161,7 +161,9 @@ type result struct {
 	slices  bool                 // some object is an EndpointSlice or v1 Endpoints
 	customs []*snapshot.Workload // see Snapshot.Customs
 	ignored []string             // kinds of the objects of other kinds
-	read    unmarshal
+	// namespace and read are for decoders.
+	namespace string
+	read      unmarshal
 }
 
 type placed struct {
@@ -203,14 +205,14 @@ func (o *object) skip(s *snapshot.Snapshot, why diag.Diagnostic) {
 }
 
 // decodeAll decodes parts in parallel. The results have the order of the parts.
-func decodeAll(parts []part, strict bool) []result {
+func (r *Reader) decodeAll(parts []part) []result {
 	results := make([]result, len(parts))
 	workers := min(runtime.GOMAXPROCS(0), len(parts))
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
 			for i := w; i < len(parts); i += workers {
-				results[i] = parts[i].decode(strict)
+				results[i] = parts[i].decode(r.Namespace, r.Strict)
 			}
 		})
 	}
@@ -218,8 +220,8 @@ func decodeAll(parts []part, strict bool) []result {
 	return results
 }
 
-func (p *part) decode(strict bool) result {
-	r := result{read: lenient}
+func (p *part) decode(namespace string, strict bool) result {
+	r := result{namespace: namespace, read: lenient}
 	if strict {
 		r.read = strictly
 	}
@@ -402,23 +404,23 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	if decode == nil {
 		if isCustom(group) {
-			r.customs = append(r.customs, l.custom())
+			r.customs = append(r.customs, l.custom(r.namespace))
 		}
 		if f := misspelt(l.apiVersion, l.kind); f != nil {
 			// It is skipped as an object of the kind that was meant: see Keep.
 			meant := cmp.Or(nearKind(group, l.kind), l.kind)
-			r.customs = append(r.customs, l.custom())
-			report(placed{field: f.path, skipped: &object{name: l.named(meant, meant)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+			r.customs = append(r.customs, l.custom(r.namespace))
+			report(placed{field: f.path, skipped: &object{name: l.named(meant, meant, r.namespace)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant, r.namespace), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		} else {
 			r.ignored = append(r.ignored, l.kind)
 		}
 		return
 	}
 	r.slices = r.slices || l.kind == "EndpointSlice" || l.kind == "Endpoints"
-	o, findings, err := decode(l.text, r.read)
+	o, findings, err := decode(l.text, r.namespace, r.read)
 	o.line, o.index = line, index
 	if err != nil {
-		r.customs = append(r.customs, l.custom())
+		r.customs = append(r.customs, l.custom(r.namespace))
 		offset, path, msg := explain(l.text, err)
 		at := placed{field: path, index: index, skipped: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}}
 		at.line, at.column = where(l.start + offset)
@@ -472,8 +474,8 @@ func (l *leaf) refusal() string {
 
 // named returns the name of an object of a misspelt kind, as one of the kind or of the one that was
 // meant.
-func (l *leaf) named(kind, meant string) string {
-	m := l.meta()
+func (l *leaf) named(kind, meant, namespace string) string {
+	m := l.meta(namespace)
 	if meant == "Node" || meant == "ServiceCIDR" { // has no namespace
 		m.Namespace = ""
 	}
@@ -481,17 +483,17 @@ func (l *leaf) named(kind, meant string) string {
 }
 
 // meta returns the metadata of an object, as far as they can be decoded, with a namespace.
-func (l *leaf) meta() *metav1.ObjectMeta {
+func (l *leaf) meta(namespace string) *metav1.ObjectMeta {
 	var in struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // an undecodable object has no name
-	defaultNamespace(&in.Metadata)
+	defaultNamespace(&in.Metadata, namespace)
 	return &in.Metadata
 }
 
 // custom returns an object that may make pods, as far as it can be decoded.
-func (l *leaf) custom() *snapshot.Workload {
+func (l *leaf) custom(namespace string) *snapshot.Workload {
 	var in struct {
 		Spec struct {
 			Template struct {
@@ -502,7 +504,7 @@ func (l *leaf) custom() *snapshot.Workload {
 		} `json:"spec"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // most have no template
-	name := snapshot.NameOf(l.meta())
+	name := snapshot.NameOf(l.meta(namespace))
 	return &snapshot.Workload{Name: name, Object: snapshot.ObjectName(l.kind, name), Labels: in.Spec.Template.Metadata.Labels}
 }
 

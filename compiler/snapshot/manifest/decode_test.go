@@ -288,7 +288,7 @@ func TestDecodeDefaults(t *testing.T) {
 			if err := yaml.UnmarshalStrict([]byte("{metadata: {name: a}, spec: "+c.spec+"}"), &in); err != nil {
 				t.Fatal(err)
 			}
-			defaultService(&in)
+			defaultService(&in, "")
 			if diff := cmp.Diff(&want, snapshot.FromService(&in), equate); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -35,19 +36,17 @@ type finding struct {
 	ofType bool
 }
 
-// defaultNamespace sets the namespace of an object without one.
-func defaultNamespace(m *metav1.ObjectMeta) {
-	if m.Namespace == "" {
-		m.Namespace = metav1.NamespaceDefault
-	}
+// defaultNamespace sets the namespace of an object without one; "" is default.
+func defaultNamespace(m *metav1.ObjectMeta, namespace string) {
+	m.Namespace = cmp.Or(m.Namespace, namespace, metav1.NamespaceDefault)
 }
 
 // defaultService sets the defaults of type, cluster IPs, families, protocols and
 // target ports. The families are those of all clusterIPs, so that a hand-written
 // Service with two addresses is in both. The compiler sets the affinity timeout,
 // and records that it is a default.
-func defaultService(s *corev1.Service) {
-	defaultNamespace(&s.ObjectMeta)
+func defaultService(s *corev1.Service, namespace string) {
+	defaultNamespace(&s.ObjectMeta, namespace)
 	spec := &s.Spec
 	if spec.Type == "" {
 		spec.Type = corev1.ServiceTypeClusterIP
@@ -144,7 +143,7 @@ func checkService(s *corev1.Service) []finding {
 	if len(out) == 0 {
 		out = checkServed(&s.Spec)
 	}
-	return slices.Concat(out, checkEnums(s), checkUnused(&s.Spec), checkExclusive(&s.Spec))
+	return slices.Concat(out, checkEnums(s), checkUnused(&s.Spec), checkExclusive(&s.Spec), checkValues(s))
 }
 
 // exclusive are fields of a Service that the API server rejects beside others.
@@ -192,6 +191,9 @@ func checkExclusive(spec *corev1.ServiceSpec) (out []finding) {
 		for _, o := range spec.Ports[:i] {
 			if p.Name != "" && p.Name == o.Name {
 				out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].name", i), rejected: "must be unique in the Service, got " + diag.Quote(p.Name), hint: "use another name"})
+			}
+			if p.Port == o.Port && p.Protocol == o.Protocol {
+				out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].port", i), rejected: fmt.Sprintf("must be unique in the Service for protocol %s, got %d", p.Protocol, p.Port), hint: "use another port, or remove it"})
 			}
 			if p.NodePort != 0 && p.NodePort == o.NodePort && p.Protocol == o.Protocol {
 				out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].nodePort", i), rejected: fmt.Sprintf("must be unique in the Service, got %d", p.NodePort), hint: "use another port, or remove it"})

@@ -23,9 +23,10 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// A decoder decodes the JSON of one kind as the API server does, using read. The
-// object has a name even in case of an error, if the name is readable.
-type decoder func(text []byte, read unmarshal) (object, []finding, error)
+// A decoder decodes the JSON of one kind as the API server does, using read. namespace is that of an
+// object without one, "" for default. The object has a name even in case of an error, if the name is
+// readable.
+type decoder func(text []byte, namespace string, read unmarshal) (object, []finding, error)
 
 // readKinds are the kinds that a Snapshot uses, in each supported version.
 var readKinds = [...]struct {
@@ -143,11 +144,11 @@ func nearKind(group, kind string) string {
 	return meant
 }
 
-func decodeService(text []byte, read unmarshal) (object, []finding, error) {
+func decodeService(text []byte, namespace string, read unmarshal) (object, []finding, error) {
 	var in corev1.Service
 	strict, err := read(text, &in)
 	targets := slices.ContainsFunc(in.Spec.Ports, func(p corev1.ServicePort) bool { return p.TargetPort != intstr.IntOrString{} })
-	defaultService(&in)
+	defaultService(&in, namespace)
 	svc := snapshot.FromService(&in)
 	written := writtenService(&in, svc.ProxyName)
 	written.NoTargets = !targets
@@ -157,20 +158,20 @@ func decodeService(text []byte, read unmarshal) (object, []finding, error) {
 	}, append(strict, checkService(&in)...), err
 }
 
-func decodeSlice(text []byte, read unmarshal) (object, []finding, error) {
+func decodeSlice(text []byte, namespace string, read unmarshal) (object, []finding, error) {
 	var in discoveryv1.EndpointSlice
 	strict, err := read(text, &in)
-	return finishSlice(&in, text, strict, err)
+	return finishSlice(&in, text, namespace, strict, err)
 }
 
-func decodeSliceV1beta1(text []byte, read unmarshal) (object, []finding, error) {
+func decodeSliceV1beta1(text []byte, namespace string, read unmarshal) (object, []finding, error) {
 	var in discoveryv1beta1.EndpointSlice
 	strict, err := read(text, &in)
-	return finishSlice(sliceFromV1beta1(&in), text, strict, err)
+	return finishSlice(sliceFromV1beta1(&in), text, namespace, strict, err)
 }
 
-func finishSlice(in *discoveryv1.EndpointSlice, text []byte, strict []finding, err error) (object, []finding, error) {
-	defaultNamespace(&in.ObjectMeta)
+func finishSlice(in *discoveryv1.EndpointSlice, text []byte, namespace string, strict []finding, err error) (object, []finding, error) {
+	defaultNamespace(&in.ObjectMeta, namespace)
 	defaultEndpointPorts(in.Ports, text)
 	slice := snapshot.FromEndpointSlice(in)
 	return object{name: slice.Object, written: writtenMeta(&in.ObjectMeta), skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: slice.Service} },
@@ -179,10 +180,10 @@ func finishSlice(in *discoveryv1.EndpointSlice, text []byte, strict []finding, e
 	}, append(strict, checkSlice(in)...), err
 }
 
-func decodeEndpoints(text []byte, read unmarshal) (object, []finding, error) {
+func decodeEndpoints(text []byte, namespace string, read unmarshal) (object, []finding, error) {
 	var in corev1.Endpoints
 	strict, err := read(text, &in)
-	defaultNamespace(&in.ObjectMeta)
+	defaultNamespace(&in.ObjectMeta, namespace)
 	name, slices := snapshot.NameOf(&in.ObjectMeta), snapshot.FromEndpoints(&in)
 	return object{name: snapshot.ObjectName("Endpoints", snapshot.NameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: name} },
 		has: func(s *snapshot.Snapshot) bool { return s.HasEndpoints(name) },
@@ -190,7 +191,7 @@ func decodeEndpoints(text []byte, read unmarshal) (object, []finding, error) {
 	}, append(strict, checkEndpoints(&in)...), err
 }
 
-func decodeNode(text []byte, read unmarshal) (object, []finding, error) {
+func decodeNode(text []byte, _ string, read unmarshal) (object, []finding, error) {
 	var in corev1.Node
 	strict, err := read(text, &in)
 	defaultNode(&in)
@@ -201,7 +202,7 @@ func decodeNode(text []byte, read unmarshal) (object, []finding, error) {
 	}, append(strict, checkNode(&in)...), err
 }
 
-func decodeServiceCIDR(text []byte, read unmarshal) (object, []finding, error) {
+func decodeServiceCIDR(text []byte, _ string, read unmarshal) (object, []finding, error) {
 	var in networkingv1.ServiceCIDR
 	strict, err := read(text, &in)
 	in.Namespace = ""

@@ -27,17 +27,20 @@ type Reader struct {
 	// Strict also reports fields that resemble no field of the API, which the API
 	// server drops, too.
 	Strict bool
+	// Namespace is that of objects without one; "" for default.
+	Namespace string
 	// NoPositions disables recording of positions and written fields; Locate then finds none.
 	NoPositions bool
 
-	at      map[string]place   // by the object's name: "Service ns/web"
-	written map[string]Written // by the same name
-	sliced  string             // the first Service for which Written.Sliced is true
-	slices  bool               // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
-	ignored map[string]int     // the number of objects of each other kind
-	shared  map[*part]*yaml.Node
-	last    place // the last object that was looked up, and its fields
-	fields  fields
+	at       map[string]place   // by the object's name: "Service ns/web"
+	written  map[string]Written // by the same name
+	recorded int                // objects so far
+	sliced   string             // the first Service for which Written.Sliced is true
+	slices   bool               // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
+	ignored  map[string]int     // the number of objects of each other kind
+	shared   map[*part]*yaml.Node
+	last     place // the last object that was looked up, and its fields
+	fields   fields
 	// Counters of work, for tests.
 	parsed, objects int
 }
@@ -61,6 +64,8 @@ func (r *Reader) record(o *object, at place) {
 	if r.at == nil {
 		r.at, r.written = map[string]place{}, map[string]Written{}
 	}
+	r.recorded++
+	o.written.Order = r.recorded
 	r.written[o.name] = o.written
 	r.at[o.name] = at
 }

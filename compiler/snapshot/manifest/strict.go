@@ -34,6 +34,7 @@ type Written struct {
 	Kernel       string               // status.nodeInfo.kernelVersion
 	Taints       []corev1.Taint       // spec.taints of a Node
 	Rejected     []Rejection
+	Order        int // of the objects in the input
 }
 
 // Rejection is a reason why the API server rejects an object.

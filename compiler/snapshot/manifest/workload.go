@@ -7,12 +7,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	kjson "sigs.k8s.io/json"
 
@@ -128,10 +128,10 @@ const helmHook = "helm.sh/hook"
 
 // decodeWorkload returns the decoder of a kind of workload.
 func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
-	return func(text []byte, read unmarshal) (object, []finding, error) {
+	return func(text []byte, namespace string, read unmarshal) (object, []finding, error) {
 		var in workloadFields
 		found, err := read(text, &in)
-		defaultNamespace(&in.Metadata)
+		defaultNamespace(&in.Metadata, namespace)
 		in.Metadata.Name = cmp.Or(in.Metadata.Name, in.Metadata.GenerateName)
 		name := snapshot.NameOf(&in.Metadata)
 		p := made(&in)
@@ -272,8 +272,8 @@ func checkPods(kind string, p *pods) (out []finding) {
 				if n := port.ContainerPort; n < 1 || n > 65535 {
 					reject(diag.PortValue, at+".containerPort", fmt.Sprintf("must be 1-65535, got %d", n))
 				}
-				if port.Name != "" && (!isName(port.Name, 15, "-") || strings.Contains(port.Name, "--") || !strings.ContainsFunc(port.Name, unicode.IsLower)) {
-					reject(diag.ObjectName, at+".name", "must be lower-case letters, digits and -, at most 15, with a letter, got "+diag.Quote(port.Name))
+				if port.Name != "" && len(validation.IsValidPortName(port.Name)) > 0 {
+					reject(diag.ObjectName, at+".name", "must be "+portName+", got "+diag.Quote(port.Name))
 				}
 			}
 		}
