@@ -33,7 +33,8 @@ type Dataplane interface {
 	// follows the size of the cluster. It reads no kernel and changes nothing.
 	Plan(want ir.Programs) Plan
 	// PlanChanges returns the difference that changes make to what was last applied.
-	// Its cost follows the changes. Old of each Change is the applied Service: see
+	// Its cost follows the changes. It may read what they require, and Commit returns the
+	// error of that. Old of each Change is the applied Service: see
 	// Applied.From. The Dataplane keeps changes, and may alter them. The caller
 	// commits the Plan next, or reads the node.
 	PlanChanges(changes ir.Changes) Plan

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -32,15 +33,18 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	}
 	d.commits.Add(1)
 	defer d.commits.Add(1)
+	err := p.err
 	switch {
 	case p.desired.Full:
 		d.desired = p.want
-	case p.state != nil && p.state != d.state:
-		d.state = p.state.merged(d.state, p.without)
+	case p.read != nil:
+		err = d.merge(p)
 	}
 	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}, open: map[key]bool{}}
 	c.before = sync.OnceValue(func() *desired { return newDesired(d.applied.Programs(), &c.s.network, c.s.can) })
-	err := c.run()
+	if err == nil {
+		err = c.run()
+	}
 	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy, Balancers: c.failures, Stuck: c.stuckBalancers()}
 	if err != nil || len(c.refusals) > 0 {
 		d.state, d.desired = nil, nil
@@ -52,6 +56,27 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	defer d.mu.Unlock()
 	d.absent = c.absent()
 	return result, nil
+}
+
+// merge replaces the known state by the one that a comparison read. Pods that a commit found since
+// then are kept if they still exist.
+func (d *Dataplane) merge(p *Plan) error {
+	s := p.read.merged(d.state, p.without)
+	found := slices.DeleteFunc(slices.Collect(maps.Values(d.state.byID)), func(e *Endpoint) bool { return !s.isNewPod(e) })
+	d.state = s
+	if len(found) == 0 {
+		return nil
+	}
+	g, err := d.host.Summarize()
+	if err != nil {
+		return err
+	}
+	for _, e := range found {
+		if slices.ContainsFunc(g.Endpoints, func(x Endpoint) bool { return x.ID == e.ID }) {
+			s.add(e)
+		}
+	}
+	return nil
 }
 
 // commit is the execution of a Plan.
@@ -132,8 +157,8 @@ func (c *commit) freed(r replacement) bool {
 	return len(c.open) > 0
 }
 
-// prepare checks for objects that may have been added since the last read: remote subnets, which
-// endpoints of an overlay require, and endpoints of new pods.
+// prepare checks the configuration, and reads the remote subnets, which endpoints of an overlay
+// require and which may have been added since the last read.
 func (c *commit) prepare() error {
 	if c.s.network.Overlay() {
 		if len(c.p.added)+len(c.p.news) > 0 {
@@ -158,38 +183,19 @@ func (c *commit) prepare() error {
 	if c.w.hns.EnableDSR && !c.s.can.DSR {
 		return errors.New("winkernel.enableDSR: must be false: this version of HNS does not support direct server return")
 	}
-	if len(c.p.missing(c.s, c.w)) == 0 {
-		return nil
-	}
-	g, err := c.host.Summarize()
-	if err != nil {
-		return err
-	}
-	for i := range g.Endpoints {
-		if e := &g.Endpoints[i]; e.Network == c.s.network.ID && !e.Remote && c.s.byID[e.ID] == nil {
-			c.s.add(e)
-		}
-	}
 	return nil
 }
 
 // absent returns the required pods of this node that have no endpoint in HNS.
 func (c *commit) absent() map[netip.Addr]struct{} {
-	out := map[netip.Addr]struct{}{}
-	if !c.p.desired.Full && c.Dataplane.absent != nil {
+	all, out := maps.Keys(c.w.endpoints), map[netip.Addr]struct{}{}
+	if !c.p.desired.Full && c.p.read == nil {
 		out = c.Dataplane.absent
-		for a := range out {
-			if c.w.endpoints[a] == nil || !c.s.podMissing(c.w, a) {
-				delete(out, a)
-			}
-		}
-		for a := range c.p.missing(c.s, c.w) {
-			out[a] = struct{}{}
-		}
-		return out
+		maps.DeleteFunc(out, func(a netip.Addr, _ struct{}) bool { return !c.w.podMissing(c.s, a) })
+		all = slices.Values(c.p.missing)
 	}
-	for a, n := range c.w.endpoints {
-		if n.role() == rules.LocalPod && c.s.podMissing(c.w, a) {
+	for a := range all {
+		if c.w.podMissing(c.s, a) {
 			out[a] = struct{}{}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -176,17 +177,19 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 		s = newState(Network{}, Features{}, nil, "", nil, nil, &Summary{})
 	}
 	p := compare(s, newDesired(want, &s.network, s.can))
-	p.state, p.desired = s, apply.Desired{Full: true, Programs: want}
+	p.desired = apply.Desired{Full: true, Programs: want}
 	return p
 }
 
-// PlanChanges plans the changed Services only.
+// PlanChanges plans the changed Services, and those that share an endpoint with them that changes. It
+// first requests missing pods from HNS.
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := &Plan{want: d.desired, endpointNames: map[string]string{}, desired: apply.Desired{Changes: changes}}
 	if d.desired == nil || d.state == nil {
 		return p
 	}
 	keys, addrs := map[key]bool{}, map[netip.Addr]bool{}
+	uses := map[netip.Addr]int{} // by changed Services
 	for f, of := range changes.All() {
 		for _, c := range of {
 			for _, k := range d.desired.drop(f, c.Old) {
@@ -195,17 +198,48 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 			for _, k := range d.desired.add(f, c.New) {
 				keys[k] = true
 			}
-			for _, s := range []*ir.Service{c.Old, c.New} {
-				for _, a := range d.desired.addresses(f, s) {
-					addrs[a] = true
-				}
+			for _, a := range d.desired.addresses(f, c.Old) {
+				addrs[a] = true
+			}
+			for _, a := range d.desired.addresses(f, c.New) {
+				addrs[a] = true
+				uses[a]++
 			}
 		}
 	}
-	p.state = d.state
+	obsolete := len(d.state.obsoleteEndpoints)
+	var found []netip.Addr
+	if p.missing = d.desired.missing(d.state, keys, addrs); len(p.missing) > 0 {
+		found, p.err = d.findPods()
+	}
 	p.endpoints(d.state, d.desired, addrs)
+	p.unused = append(p.unused, d.state.obsoleteEndpoints[obsolete:]...)
+	shared := map[string]bool{} // references that other Services have to endpoints that change
+	for _, a := range slices.Concat(found, p.replacedAddrs()) {
+		if n := d.desired.endpoints[a]; n != nil && n.uses > uses[a] {
+			shared[n.Ref] = true
+		}
+	}
+	if len(shared) > 0 {
+		d.desired.addUsers(keys, shared)
+	}
 	p.balancers(d.state, d.desired, keys)
 	return p
+}
+
+// findPods adds the endpoints of new pods to the known state, and returns their addresses.
+func (d *Dataplane) findPods() (found []netip.Addr, err error) {
+	g, err := d.host.Summarize()
+	if err != nil {
+		return nil, err
+	}
+	for i := range g.Endpoints {
+		if e := &g.Endpoints[i]; d.state.isNewPod(e) {
+			d.state.add(e)
+			found = append(found, e.Addrs...)
+		}
+	}
+	return found, nil
 }
 
 // Compare lists the objects of the host, and compares them with the applied Programs.
@@ -215,7 +249,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 		return nil, err
 	}
 	p := compare(s, newDesired(d.applied.Programs(), &s.network, s.can))
-	p.state = s
+	p.read = s
 	return p, nil
 }
 

@@ -2,6 +2,7 @@ package hns
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -135,6 +136,38 @@ func (w *desired) use(e rules.Endpoint, service ir.Name, n int) {
 	}
 	if have.uses <= 0 {
 		delete(w.endpoints, e.Address)
+	}
+}
+
+// missing returns the pods of this node without an endpoint, among some addresses and those that the
+// load balancers of some keys require.
+func (w *desired) missing(s *state, keys map[key]bool, addrs map[netip.Addr]bool) []netip.Addr {
+	all := maps.Clone(addrs)
+	for k := range keys {
+		if claims := w.balancers[k]; len(claims) > 0 {
+			for _, ref := range claims[0].HCN.HostComputeEndpoints {
+				if a, err := netip.ParseAddr(ref); err == nil {
+					all[a] = true
+				}
+			}
+		}
+	}
+	maps.DeleteFunc(all, func(a netip.Addr, _ bool) bool { return !w.podMissing(s, a) })
+	return slices.Collect(maps.Keys(all))
+}
+
+// podMissing reports whether an address is of a required pod of this node without an endpoint.
+func (w *desired) podMissing(s *state, a netip.Addr) bool {
+	n, e := w.endpoints[a], s.byAddr[a]
+	return n != nil && n.role() == rules.LocalPod && (e == nil || s.stale(w, a, e))
+}
+
+// addUsers adds the keys of all load balancers that use some endpoints.
+func (w *desired) addUsers(keys map[key]bool, refs map[string]bool) {
+	for k, claims := range w.balancers {
+		if slices.ContainsFunc(claims[0].HCN.HostComputeEndpoints, func(ref string) bool { return refs[ref] }) {
+			keys[k] = true
+		}
 	}
 }
 

@@ -7,7 +7,8 @@
 //     trusted, since an unreachable object may still exist.
 //   - Objects of proxyc and kube-proxy are adopted. Matching ones are kept, and objects
 //     of other programs are not changed.
-//   - The plan and its order are pure functions, on all systems.
+//   - The plan and its order are pure functions, on all systems. Only the plan of a change requests
+//     its missing pods from HNS first, since the CNI plugin creates their endpoints.
 //
 // A change of one Service requires calls only for that Service. Each call takes milliseconds, and
 // listing requires three calls per object.

@@ -17,8 +17,10 @@ import (
 type Plan struct {
 	desired apply.Desired
 	want    *desired
-	state   *state // the compared state; nil for the known one
+	read    *state // by a comparison; nil for other Plans
 	without map[string]bool
+	missing []netip.Addr // pods of this node that changed Services require, without an endpoint before
+	err     error        // of the request for these
 	// endpointNames are the addresses of the endpoints of removed or changed load balancers, by id.
 	// They are recorded here since the state changes with the commit.
 	endpointNames map[string]string
@@ -102,6 +104,17 @@ func (p *Plan) endpoints(s *state, w *desired, addrs map[netip.Addr]bool) {
 			p.replaced = append(p.replaced, replacement{have, want})
 		}
 	}
+}
+
+// replacedAddrs returns the addresses of endpoints to remove or replace.
+func (p *Plan) replacedAddrs() (addrs []netip.Addr) {
+	for _, r := range p.replaced {
+		addrs = append(addrs, r.need.Address)
+	}
+	for _, e := range p.unused {
+		addrs = append(addrs, e.Addrs...)
+	}
+	return addrs
 }
 
 // balancers plans the load balancers of some keys, after the endpoints.
@@ -231,35 +244,6 @@ func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 			return
 		}
 	}
-}
-
-// missing returns the pods of this node that the Plan requires and that have no known endpoint.
-func (p *Plan) missing(s *state, w *desired) map[netip.Addr]struct{} {
-	missing := map[netip.Addr]struct{}{}
-	add := func(a netip.Addr) {
-		if n := w.endpoints[a]; n != nil && n.role() == rules.LocalPod && s.podMissing(w, a) {
-			missing[a] = struct{}{}
-		}
-	}
-	for _, c := range slices.Concat(p.changes, p.news) {
-		if c.claim.Kind == rules.HealthCheck {
-			continue
-		}
-		for _, ref := range c.claim.HCN.HostComputeEndpoints {
-			a, _ := netip.ParseAddr(ref)
-			add(a)
-		}
-	}
-	for _, of := range p.desired.Changes.All() { // none if the Plan is full
-		for _, one := range of {
-			for f := range ir.Present(w.node) {
-				for _, a := range w.addresses(f, one.New) {
-					add(a)
-				}
-			}
-		}
-	}
-	return missing
 }
 
 func mappingText(l *rules.HostComputeLoadBalancer) string {

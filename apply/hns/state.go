@@ -86,10 +86,9 @@ func (s *state) addObsolete(e *Endpoint) {
 	}
 }
 
-// podMissing reports whether the host has no pod endpoint with an address.
-func (s *state) podMissing(w *desired, a netip.Addr) bool {
-	e := s.byAddr[a]
-	return e == nil || s.stale(w, a, e)
+// isNewPod reports whether an endpoint is of a pod of this node that is not in the state.
+func (s *state) isNewPod(e *Endpoint) bool {
+	return e.Network == s.network.ID && !e.Remote && s.byID[e.ID] == nil
 }
 
 // merged returns the state that a comparison read, with those objects of the known state that
