@@ -120,6 +120,7 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 	snap.Overlay(o.Objects)
 	a := &applied{Overlay: o, cluster: s.cluster(snap, o.Written, o.Node, o.PodRanges), kept: kept,
 		before: map[ir.Name]*snapshot.Service{}, namespaces: map[string][]*pod{}, byName: map[ir.Name]*pod{}, at: map[place]*pod{}, missing: map[*snapshot.Workload]span{}}
+	a.mirror()
 	numbers := owners{}
 	for _, svc := range snap.Services() {
 		a.set(numbers, svc, nil)

@@ -152,6 +152,11 @@ func TestApplyEndpoints(t *testing.T) {
 		name, _, _ := strings.Cut(pod, "@")
 		return fmt.Sprintf("---\n{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: %s, labels: {app: %s}, ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: %s, uid: a, controller: true}]}, spec: {containers: [{ports: [{name: http, containerPort: 8080}]}]}}\n", name, app, by)
 	}
+	withoutSelector := strings.Replace(service("web", web), "selector: {app: web}, ", "", 1)
+	mirrored := strings.Replace(sliceOf("web", "web-1", "IPv4", http, "a@10.0.0.9 n1"), "labels: {", "labels: {endpointslice.kubernetes.io/managed-by: endpointslicemirroring-controller.k8s.io, ", 1)
+	endpointsOf := func(subsets string) string {
+		return "---\n{apiVersion: v1, kind: Endpoints, metadata: {namespace: shop, name: web}, subsets: " + subsets + "}\n"
+	}
 	tests := []struct {
 		name, was, manifests string
 		prune                string
@@ -207,6 +212,14 @@ func TestApplyEndpoints(t *testing.T) {
 			want: []string{"assumed from " + first + `10.0.0.1 on "n1", http=8080`, "assumed from " + first + `10.0.0.2 on "n2", http=8080`}},
 		{name: "no selector before: the endpoints are someone's own", was: strings.Replace(base, "selector: {app: web}, ", "", 1), manifests: service("web", given),
 			want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
+		{name: "no selector before: the pods are endpoints, too", was: withoutSelector + sliceOf("web", "web-1", "IPv4", http, "a@10.0.0.9 n1") + service("old", web) + sliceOf("old", "old-1", "IPv4", http, one) + deployment("replicas: 1, "+template),
+			manifests: service("web", given), want: []string{first + `10.0.0.9 on "n1", http=8080`, `assumed from EndpointSlice shop/old-1: 10.0.0.1 on "n1", http=8080`}},
+		{name: "no selector before: the endpoints are mirrored", was: withoutSelector + mirrored + service("old", web) + sliceOf("old", "old-1", "IPv4", http, one) + deployment("replicas: 1, "+template),
+			manifests: service("web", given), want: []string{`assumed from EndpointSlice shop/old-1: 10.0.0.1 on "n1", http=8080`}},
+		{name: "mirrored Endpoints", was: withoutSelector + mirrored, manifests: endpointsOf("[{addresses: [{ip: 10.0.0.8}], ports: [{name: http, port: 8080}]}]"), want: []string{`Endpoints shop/web: 10.0.0.8 on "", http=8080`}},
+		{name: "mirrored Endpoints beside an EndpointSlice", was: withoutSelector + mirrored + sliceOf("web", "web-2", "IPv4", http, "b@10.0.0.7 n1"), manifests: endpointsOf("[{addresses: [{ip: 10.0.0.8}], ports: [{name: http, port: 8080}]}]"),
+			want: []string{`EndpointSlice shop/web-2: 10.0.0.7 on "n1", http=8080`, `Endpoints shop/web: 10.0.0.8 on "", http=8080`}},
+		{name: "no more mirrored Endpoints", was: withoutSelector + mirrored, manifests: endpointsOf("[]")},
 		{name: "v1 Endpoints", was: nodes + service("web", web) + "---\n{apiVersion: v1, kind: Endpoints, metadata: {namespace: shop, name: web}, subsets: [{addresses: [{ip: 10.0.0.1, nodeName: n1, targetRef: {kind: Pod, name: web-a}}, {ip: 10.0.0.2, nodeName: n2, targetRef: {kind: Pod, name: web-b}}], ports: [{name: http, port: 8080}]}]}\n",
 			manifests: deployment("replicas: 1, " + template), want: []string{`Endpoints shop/web: 10.0.0.1 on "n1", http=8080`}},
 		{name: "the manifests have the EndpointSlice", manifests: service("web", given) + deployment("replicas: 0, "+template) + sliceOf("web", "web-1", "IPv4", http, "web-a@10.0.0.9 n1"),

@@ -206,10 +206,20 @@ func (a *applied) derive(svc *snapshot.Service) {
 		d.old, d.given = old, true
 		d.anew = old == nil || len(was.Selector) > 0 && !maps.Equal(was.Selector, d.w.Selector)
 	}
+	controlled, own := d.have, []*snapshot.EndpointSlice(nil)
+	if d.old != nil && len(was.Selector) == 0 { // the EndpointSlice controller made none
+		d.anew = true
+		for _, slice := range d.have {
+			if !slice.FromEndpoints && !a.mirrored(slice) {
+				own = append(own, slice)
+			}
+		}
+		controlled = nil
+	}
 	d.loads = a.workloads.Select(svc.Name.Namespace, d.w.Selector)
 	has := map[*pod]bool{}
 	var out []*snapshot.EndpointSlice
-	for _, slice := range d.have {
+	for _, slice := range controlled {
 		out = append(out, d.split(slice, slice.Name.Name, slice.Object, func(p *pod) bool {
 			has[p] = true
 			return d.keeps(p)
@@ -245,7 +255,7 @@ func (a *applied) derive(svc *snapshot.Service) {
 			out = append(out, a.slicesOf(svc, ports, load, n, d.w.Selector)...)
 		}
 	}
-	if out = d.hint(out, was.Distribution); !slices.Equal(out, d.have) {
+	if out = append(d.hint(out, was.Distribution), own...); !slices.Equal(out, d.have) {
 		a.replace(svc.Name, out)
 	}
 }
@@ -447,6 +457,38 @@ func (d *derived) hint(out []*snapshot.EndpointSlice, was string) []*snapshot.En
 		out[i] = &hinted
 	}
 	return out
+}
+
+// mirror replaces the EndpointSlices that a controller made from v1 Endpoints which the Overlay has.
+func (a *applied) mirror() {
+	for _, svc := range a.snap.Services() {
+		if !a.Objects.HasEndpoints(svc.Name) || len(a.Written[svc.Object].Selector) > 0 {
+			continue
+		}
+		have := a.snap.Slices(svc.Name)
+		if !slices.ContainsFunc(have, a.mirrored) {
+			continue
+		}
+		for _, slice := range have {
+			if a.mirrored(slice) {
+				a.snap.DeleteSlice(slice.Name)
+			}
+		}
+		if len(a.snap.Slices(svc.Name)) == 0 || a.snap.Slices(svc.Name)[0].FromEndpoints {
+			continue
+		}
+		for _, made := range a.Objects.Slices(svc.Name) { // beside those of others
+			slice := *made
+			slice.Name.Name = strings.ToLower(fmt.Sprintf("%s-%d-%s", svc.Name.Name, slice.Subset, slice.AddressType))
+			slice.FromEndpoints, slice.Addresses = false, nil
+			a.snap.SetSlice(&slice)
+		}
+	}
+}
+
+// mirrored reports whether a controller made an EndpointSlice of the snapshot from v1 Endpoints.
+func (a *applied) mirrored(slice *snapshot.EndpointSlice) bool {
+	return a.Was[slice.Object].ManagedBy == "endpointslicemirroring-controller.k8s.io"
 }
 
 // replace replaces the EndpointSlices of a Service.

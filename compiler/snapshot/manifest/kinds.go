@@ -173,8 +173,9 @@ func decodeSliceV1beta1(text []byte, namespace string, read unmarshal) (object, 
 func finishSlice(in *discoveryv1.EndpointSlice, text []byte, namespace string, strict []finding, err error) (object, []finding, error) {
 	defaultNamespace(&in.ObjectMeta, namespace)
 	defaultEndpointPorts(in.Ports, text)
-	slice := snapshot.FromEndpointSlice(in)
-	return object{name: slice.Object, written: writtenMeta(&in.ObjectMeta), skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: slice.Service} },
+	slice, written := snapshot.FromEndpointSlice(in), writtenMeta(&in.ObjectMeta)
+	written.ManagedBy = in.Labels[discoveryv1.LabelManagedBy]
+	return object{name: slice.Object, written: written, skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: slice.Service} },
 		has: func(s *snapshot.Snapshot) bool { return s.Slice(slice.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetSlice(slice) },
 	}, append(strict, checkSlice(in)...), err

@@ -33,6 +33,7 @@ type Written struct {
 	Class        string               // spec.loadBalancerClass
 	Kernel       string               // status.nodeInfo.kernelVersion
 	Taints       []corev1.Taint       // spec.taints of a Node
+	ManagedBy    string               // label endpointslice.kubernetes.io/managed-by of an EndpointSlice
 	Rejected     []Rejection
 	Order        int // of the objects in the input
 }
