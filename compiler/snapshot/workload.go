@@ -52,7 +52,8 @@ const AssumedFrom = "assumed from "
 // Workloads returns the objects that make pods, sorted by kind and name. It omits those that
 // another one of them controls, whose pods are the same.
 func (s *Snapshot) Workloads() []*Workload {
-	return slices.DeleteFunc(sorted(s.workloads), s.owned)
+	selectors := map[string]labels.Selector{} // parsed once, of the makers of many Pods
+	return slices.DeleteFunc(sorted(s.workloads), func(w *Workload) bool { return s.owned(w, selectors) })
 }
 
 // makers are the kinds whose pods another kind owns, which may be missing in the input. The owner has
@@ -60,7 +61,7 @@ func (s *Snapshot) Workloads() []*Workload {
 var makers = map[string]string{"ReplicaSet": "Deployment", "Job": "CronJob"}
 
 // owned reports whether another workload controls one.
-func (s *Snapshot) owned(w *Workload) bool {
+func (s *Snapshot) owned(w *Workload, selectors map[string]labels.Selector) bool {
 	if s.workloads[w.Owner] != nil {
 		return true
 	}
@@ -73,8 +74,15 @@ func (s *Snapshot) owned(w *Workload) bool {
 	if maker == nil {
 		return false
 	}
-	selector, err := labels.Parse(maker.Selector)
-	return err == nil && selector.Matches(labels.Set(w.Labels))
+	selector := selectors[maker.Selector]
+	if selector == nil {
+		var err error
+		if selector, err = labels.Parse(maker.Selector); err != nil {
+			selector = labels.Nothing()
+		}
+		selectors[maker.Selector] = selector
+	}
+	return selector.Matches(labels.Set(w.Labels))
 }
 
 func sorted(all map[string]*Workload) []*Workload {
