@@ -478,7 +478,7 @@ func addrIn(svc *snapshot.Service, family string) netip.Addr {
 // assume adds an EndpointSlice for each family of a Service and workload that it selects.
 func (c *cluster) assume(svc *snapshot.Service, w *manifest.Written) {
 	for _, load := range c.workloads.Select(svc.Name.Namespace, w.Selector) {
-		for _, slice := range c.slicesOf(svc, PortsOf(svc, w, load), load, span{0, c.number(load)}, w.Selector) {
+		for _, slice := range c.slicesOf(svc, PortsOf(svc, w, load), load, indices(c.number(load)), w.Selector) {
 			for i := range slice.Endpoints {
 				if e := &slice.Endpoints[i]; c.snap.Node(e.NodeName) != nil {
 					c.setHints(e, w.Distribution != "", w.Distribution == corev1.ServiceTrafficDistributionPreferSameNode)
@@ -505,7 +505,7 @@ func (c *cluster) setHints(e *snapshot.Endpoint, zone, node bool) {
 
 // slicesOf returns an EndpointSlice for each family of a Service, with those of some pods of a
 // workload that a selector names.
-func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort, load *snapshot.Workload, some span, selector map[string]string) (out []*snapshot.EndpointSlice) {
+func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort, load *snapshot.Workload, some []int, selector map[string]string) (out []*snapshot.EndpointSlice) {
 	one, _ := podsWith(load, selector)
 	for _, family := range svc.IPFamilies {
 		out = append(out, &snapshot.EndpointSlice{
@@ -548,32 +548,40 @@ func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) (added bool) {
 // keep. node is the node that is reviewed.
 func (s *StandIns) Pods(snap *snapshot.Snapshot, written map[string]manifest.Written, load *snapshot.Workload, family ir.Family, node string) []snapshot.Endpoint {
 	c := cluster{StandIns: s, snap: snap, written: written, node: node}
-	return c.pods(load, family, span{0, c.number(load)}, everyPod)
+	return c.pods(load, family, indices(c.number(load)), everyPod)
 }
 
-// span is a range of the pods of a workload.
-type span struct{ from, to int }
+// indices returns the indices of the first n pods of a workload.
+func indices(n int) (out []int) {
+	for i := range n {
+		out = append(out, i)
+	}
+	return out
+}
 
 // number returns the number of pods of a workload. A Node has room for one on its network.
 func (c *cluster) number(load *snapshot.Workload) int {
-	if load.Pods != snapshot.PerNode && !(load.HostNetwork && load.Pods > 1) {
+	onePerNode := load.Pods == snapshot.PerNode || load.HostNetwork && load.Pods > 1
+	if !onePerNode {
 		return load.Pods
 	}
 	nodes := len(c.nodesFor(load))
 	switch {
-	case len(c.nodes) == 0:
+	case len(c.nodes) == 0 && onePerNode:
 		return 1
 	case load.Pods == snapshot.PerNode:
 		return nodes
+	case onePerNode:
+		return min(load.Pods, nodes)
 	}
-	return min(load.Pods, nodes)
+	return load.Pods
 }
 
 // pods returns some pods of a workload, each assumed to be ready. They are spread over the Nodes.
 // Without Nodes, they are on the node that is reviewed. one is the ordinal of the only one, or everyPod.
-func (c *cluster) pods(load *snapshot.Workload, family ir.Family, some span, one int) (out []snapshot.Endpoint) {
+func (c *cluster) pods(load *snapshot.Workload, family ir.Family, some []int, one int) (out []snapshot.Endpoint) {
 	nodes := c.nodesFor(load)
-	for i := some.from; i < some.to; i++ {
+	for _, i := range some {
 		if one != everyPod && one != load.First+i {
 			continue
 		}

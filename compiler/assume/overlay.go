@@ -117,9 +117,21 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 			kept[w.Object] = true
 		}
 	}
+	old := map[string]*snapshot.Workload{}
+	for _, w := range snap.Workloads() {
+		old[w.Object] = w
+	}
 	snap.Overlay(o.Objects)
+	for _, w := range o.Objects.Workloads() {
+		if was := old[w.Object]; was != nil && w.AnyNumber && slices.Contains(scalable, w.Kind) {
+			scaled := *w
+			scaled.Pods = was.Pods
+			snap.SetWorkload(&scaled)
+		}
+	}
 	a := &applied{Overlay: o, cluster: s.cluster(snap, o.Written, o.Node, o.PodRanges), kept: kept,
-		before: map[ir.Name]*snapshot.Service{}, namespaces: map[string][]*pod{}, byName: map[ir.Name]*pod{}, at: map[place]*pod{}, missing: map[*snapshot.Workload]span{}}
+		before: map[ir.Name]*snapshot.Service{}, namespaces: map[string][]*pod{}, byName: map[ir.Name]*pod{}, at: map[place]*pod{},
+		old: old, sliced: map[string]bool{}, missing: map[*snapshot.Workload][]int{}}
 	a.mirror()
 	numbers := owners{}
 	for _, svc := range snap.Services() {
@@ -159,6 +171,9 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 	}
 	return found
 }
+
+// scalable are the kinds whose number of pods the cluster keeps if a manifest does not set it.
+var scalable = []string{"Deployment", "StatefulSet", "ReplicaSet", "ReplicationController"}
 
 func hasClusterIP(s *snapshot.Service) bool { return s.Type != externalName && s.ClusterIP != "" }
 

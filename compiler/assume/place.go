@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
@@ -15,7 +16,7 @@ import (
 // Node in any case: the cluster may add one.
 func (c *cluster) nodesFor(load *snapshot.Workload) []*snapshot.Node {
 	c.readNodes()
-	if !c.tainted && len(load.NodeSelector) == 0 && load.Affinity == nil {
+	if !c.tainted && !constrained(load) {
 		return c.nodes
 	}
 	fits := slices.DeleteFunc(slices.Clone(c.nodes), func(n *snapshot.Node) bool { return !c.fits(load, n, false) })
@@ -23,6 +24,17 @@ func (c *cluster) nodesFor(load *snapshot.Workload) []*snapshot.Node {
 		return c.nodes
 	}
 	return fits
+}
+
+// constrained reports whether the pods of a workload require Nodes with labels or names.
+func constrained(load *snapshot.Workload) bool {
+	return len(load.NodeSelector) > 0 || load.Affinity != nil
+}
+
+// samePlacement reports whether the pods of two workloads can run on the same Nodes.
+func samePlacement(a, b *snapshot.Workload) bool {
+	same := equality.Semantic.DeepEqual
+	return same(a.NodeSelector, b.NodeSelector) && same(a.Affinity, b.Affinity) && same(a.Tolerations, b.Tolerations)
 }
 
 // readNodes reads the Nodes once.

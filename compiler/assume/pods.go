@@ -25,7 +25,9 @@ type applied struct {
 	namespaces map[string][]*pod             // the pods of each namespace that changes
 	byName     map[ir.Name]*pod
 	at         map[place]*pod
-	missing    map[*snapshot.Workload]span // pods that no EndpointSlice has yet
+	old        map[string]*snapshot.Workload // of the snapshot, by Object
+	sliced     map[string]bool               // the workloads whose pods the EndpointSlices of a Service show
+	missing    map[*snapshot.Workload][]int  // the indices of pods that no EndpointSlice has yet
 }
 
 // place is an endpoint.
@@ -55,12 +57,21 @@ func (a *applied) findPods() {
 		}
 	}
 	services := map[ir.Name][]*pod{}
+	earlier := NewWorkloads(slices.Collect(maps.Values(a.old)))
 	for _, slice := range a.snap.Document().Slices {
 		namespace := slice.Name.Namespace
 		if _, ok := a.namespaces[namespace]; !ok {
 			continue
 		}
 		selector := a.was(slice.Service).Selector
+		if _, ok := services[slice.Service]; !ok && len(selector) > 0 {
+			services[slice.Service] = nil
+			for _, w := range earlier.Select(namespace, selector) {
+				if one, _ := podsWith(w, selector); one == everyPod {
+					a.sliced[w.Object] = true
+				}
+			}
+		}
 		for i, e := range slice.Endpoints {
 			key := ir.Name{Namespace: namespace, Name: cmp.Or(e.Pod, e.Address)}
 			p := a.byName[key]
@@ -151,13 +162,62 @@ func (a *applied) applies(w *snapshot.Workload) bool {
 	return w != nil && a.Objects.HasWorkload(w.Object)
 }
 
-// scale marks the pods for which their workload has no room, and notes the missing ones. A number
-// that the Overlay does not set stays.
+// scale marks the pods that a workload loses, and notes those that it gains. What the Overlay does not
+// change stays as the snapshot shows it: pods that are pending there, and those of a rollout.
 func (a *applied) scale(w *snapshot.Workload, pods []*pod) {
-	n := a.number(w)
-	if kept := a.snap.HasWorkload(w.Object) && (w.AnyNumber || !a.applies(w)); kept && len(pods) > 0 {
-		n = len(pods)
+	if a.snap.Workload(w.Object) == nil { // pruned
+		for _, p := range pods {
+			p.gone = true
+		}
+		return
 	}
+	a.readNodes()
+	old, n, perNode := a.old[w.Object], a.number(w), w.Pods == snapshot.PerNode
+	var was int
+	if old != nil {
+		was = a.number(old)
+	}
+	var nodes []*snapshot.Node
+	if perNode {
+		nodes = a.nodesFor(w)
+	}
+	index(w, pods, nodes)
+	// Without the workload in the snapshot, the number that the manifest does not set is that of the pods.
+	unset := old == nil && w.AnyNumber && len(pods) > 0
+	if unset && !perNode {
+		n = slices.MaxFunc(pods, func(p, q *pod) int { return p.i - q.i }).i + 1
+	}
+	resized := old == nil || !perNode && (n != was || w.First != old.First)
+	moved := a.applies(w) && (old == nil || !samePlacement(old, w))
+	used, left := map[int]bool{}, map[int]bool{}
+	for _, p := range pods {
+		node := a.snap.Node(p.node())
+		left[p.i] = moved && node != nil && !a.fits(w, node, perNode || old == nil)
+		p.gone = left[p.i] || resized && !unset && (p.i < 0 || p.i >= n)
+		used[p.i] = used[p.i] || !p.gone
+	}
+	had := func(i int) bool { // in the snapshot, perhaps without an endpoint
+		switch {
+		case unset:
+			return true
+		case old == nil || !a.sliced[w.Object]:
+			return false
+		case perNode:
+			return len(nodes) == 0 || a.fits(old, nodes[i], false)
+		}
+		i += w.First - old.First
+		return i >= 0 && i < was
+	}
+	for i := range n {
+		if !used[i] && (left[i] || !had(i)) {
+			a.missing[w] = append(a.missing[w], i)
+		}
+	}
+}
+
+// index sets the indices of the pods of a workload: the ordinal in a StatefulSet, that of the Node in a
+// DaemonSet, whose nodes these are, and otherwise the order in which scaling down keeps them.
+func index(w *snapshot.Workload, pods []*pod, nodes []*snapshot.Node) {
 	slices.SortStableFunc(pods, func(p, q *pod) int {
 		switch {
 		case p.ready && !q.ready:
@@ -167,15 +227,24 @@ func (a *applied) scale(w *snapshot.Workload, pods []*pod) {
 		}
 		return cmp.Or(len(p.name)-len(q.name), strings.Compare(p.name, q.name))
 	})
-	a.readNodes()
+	ordinals := w.Kind == "StatefulSet"
 	for i, p := range pods {
-		p.i, p.gone = i, i >= n
-		if node := a.snap.Node(p.places[0].Endpoints[p.places[0].i].NodeName); w.Pods == snapshot.PerNode && a.applies(w) && node != nil {
-			p.gone = p.gone || !a.fits(w, node, true)
+		p.i = len(nodes) + i
+		if at := slices.IndexFunc(nodes, func(n *snapshot.Node) bool { return n.Name == p.node() }); at >= 0 {
+			p.i = at
+		}
+		_, ok := podNumber(w, p.name)
+		ordinals = ordinals && ok
+	}
+	for _, p := range pods {
+		if number, _ := podNumber(w, p.name); ordinals {
+			p.i = number - w.First
 		}
 	}
-	a.missing[w] = span{len(pods), n}
 }
+
+// node returns the name of the Node where a pod runs.
+func (p *pod) node() string { return p.places[0].Endpoints[p.places[0].i].NodeName }
 
 // derived makes the EndpointSlices of one Service, as the EndpointSlice controller would.
 type derived struct {
@@ -186,7 +255,9 @@ type derived struct {
 	given bool                 // the Service is in the Overlay
 	anew  bool                 // its selector is new
 	loads []*snapshot.Workload // those that it selects
-	have  []*snapshot.EndpointSlice
+	// samePorts reports that its ports and their targets are those of the snapshot.
+	samePorts bool
+	have      []*snapshot.EndpointSlice
 }
 
 // derive changes the EndpointSlices of a Service if the Overlay affects its pods or their ports.
@@ -206,6 +277,12 @@ func (a *applied) derive(svc *snapshot.Service) {
 		d.old, d.given = old, true
 		d.anew = old == nil || len(was.Selector) > 0 && !maps.Equal(was.Selector, d.w.Selector)
 	}
+	if len(d.have) == 0 && d.old != nil && !d.anew && len(was.Selector) > 0 {
+		return // see Complete
+	}
+	d.samePorts = d.old != nil && slices.Equal(was.TargetPorts, d.w.TargetPorts) && slices.EqualFunc(d.old.Ports, svc.Ports, func(p, q snapshot.ServicePort) bool {
+		return p.Name == q.Name && p.Protocol == q.Protocol && p.Port == q.Port
+	})
 	controlled, own := d.have, []*snapshot.EndpointSlice(nil)
 	if d.old != nil && len(was.Selector) == 0 { // the EndpointSlice controller made none
 		d.anew = true
@@ -247,12 +324,12 @@ func (a *applied) derive(svc *snapshot.Service) {
 	}
 	out = d.secondFamily(out)
 	for _, load := range d.loads {
-		if n := a.missing[load]; n.from < n.to && !a.OnlyReal && (d.anew || a.applies(load)) {
+		if some := a.missing[load]; len(some) > 0 && !a.OnlyReal && (d.anew || a.applies(load)) {
 			ports := PortsOf(svc, &d.w, load)
 			if !d.given && d.w.NoTargets && len(d.have) > 0 {
 				ports = d.have[0].Ports
 			}
-			out = append(out, a.slicesOf(svc, ports, load, n, d.w.Selector)...)
+			out = append(out, a.slicesOf(svc, ports, load, some, d.w.Selector)...)
 		}
 	}
 	if out = append(d.hint(out, was.Distribution), own...); !slices.Equal(out, d.have) {
@@ -265,10 +342,17 @@ func (d *derived) keeps(p *pod) bool {
 	switch {
 	case p.gone:
 		return false
+	case !d.anew && d.unchanged(p, func(old, now *snapshot.Workload) bool { return maps.Equal(old.Labels, now.Labels) }):
+		return true // a running pod may have more labels
 	case d.applies(p.load) || d.anew && p.load != nil:
 		return d.selects(p)
 	}
 	return !d.anew || contains(p.labels, d.w.Selector)
+}
+
+// unchanged reports whether the workload of a pod is in the snapshot, and a part of it is the same.
+func (a *applied) unchanged(p *pod, same func(old, now *snapshot.Workload) bool) bool {
+	return p.load != nil && a.old[p.load.Object] != nil && same(a.old[p.load.Object], p.load)
 }
 
 // selects reports whether the Service selects a pod of a known workload.
@@ -340,7 +424,7 @@ func (d *derived) move(p *pod, e *snapshot.Endpoint) bool {
 		return false
 	}
 	onHost := slices.ContainsFunc(node.Addresses, func(a snapshot.NodeAddress) bool { return a.Address == e.Address })
-	if onHost == p.load.HostNetwork || d.OnlyReal && onHost {
+	if onHost == p.load.HostNetwork || d.OnlyReal && onHost || d.unchanged(p, func(old, now *snapshot.Workload) bool { return old.HostNetwork == now.HostNetwork }) {
 		return false
 	}
 	addr := d.addrOf(p.load, ir.FamilyOf(e.Addr), p.i, e.NodeName)
@@ -353,6 +437,9 @@ func (d *derived) move(p *pod, e *snapshot.Endpoint) bool {
 
 // ports returns the ports of the Service on a pod of an EndpointSlice.
 func (d *derived) ports(slice *snapshot.EndpointSlice, p *pod) (out []snapshot.EndpointPort) {
+	if slice.Service == d.svc.Name && d.samePorts && d.unchanged(p, func(old, now *snapshot.Workload) bool { return slices.Equal(old.Ports, now.Ports) }) {
+		return slice.Ports // running pods may have others
+	}
 	if !d.given && (d.w.NoTargets || !d.applies(p.load)) {
 		if slice.Service != d.svc.Name && len(d.have) > 0 {
 			return d.have[0].Ports
