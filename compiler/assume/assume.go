@@ -559,10 +559,11 @@ func indices(n int) (out []int) {
 	return out
 }
 
-// number returns the number of pods of a workload. A Node has room for one on its network.
+// number returns the number of pods of a workload. A Node has room for one on its network. Without a
+// Node that they require, all pods are pending.
 func (c *cluster) number(load *snapshot.Workload) int {
 	onePerNode := load.Pods == snapshot.PerNode || load.HostNetwork && load.Pods > 1
-	if !onePerNode {
+	if !onePerNode && (!constrained(load) || load.NodeName != "") {
 		return load.Pods
 	}
 	nodes := len(c.nodesFor(load))
@@ -573,6 +574,8 @@ func (c *cluster) number(load *snapshot.Workload) int {
 		return nodes
 	case onePerNode:
 		return min(load.Pods, nodes)
+	case nodes == 0 && len(c.nodes) > 0:
+		return 0
 	}
 	return load.Pods
 }

@@ -338,7 +338,9 @@ func TestPlaces(t *testing.T) {
 		{"DaemonSet", "", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: role, operator: DoesNotExist}]}]}}}", "", "n3"},
 		{"DaemonSet", "", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [n3]}]}, {matchExpressions: [{key: role, operator: In, values: [edge]}]}]}}}", "", "n2 n3"},
 		{"Deployment", "replicas: 3, ", "", "", "n3 n3 n3"}, // n2 is cordoned
-		{"Deployment", "replicas: 2, ", "nodeSelector: {role: core}", "", "n1 n2"},
+		{"Deployment", "replicas: 2, ", "nodeSelector: {role: core}", "", ""},
+		{"Deployment", "replicas: 2, ", "nodeSelector: {topology.kubernetes.io/zone: z-n1}", "", ""}, // which has a taint
+		{"Deployment", "replicas: 2, ", "nodeName: n1, nodeSelector: {role: core}", "", "n1 n1"},
 		{"Deployment", "replicas: 5, ", "hostNetwork: true, tolerations: [{operator: Exists}]", "", "n1 n2 n3"},
 		{"Deployment", "", "", "trafficDistribution: PreferClose, ", "n3[z-n3] []"},
 		{"Deployment", "", "", "trafficDistribution: PreferSameNode, ", "n3[z-n3] [n3]"},

@@ -202,6 +202,7 @@ func TestApplyEndpoints(t *testing.T) {
 			manifests: workload("apps/v1", "DaemonSet", "web", strings.Replace(template, "spec: {", "spec: {tolerations: [{operator: Exists}], ", 1)), want: []string{first + `10.0.0.2 on "n2", http=8080`, `assumed from DaemonSet shop/web: pod 0 of DaemonSet shop/web on "n1", http=8080`}},
 		{name: "a Deployment that selects another Node", was: base + deployment("replicas: 2, "+template), manifests: deployment("replicas: 2, " + strings.Replace(template, "spec: {", "spec: {nodeSelector: {topology.kubernetes.io/zone: z2}, ", 1)),
 			want: []string{first + `10.0.0.2 on "n2", http=8080`, `assumed from Deployment shop/web: pod 0 of Deployment shop/web on "n2", http=8080`}},
+		{name: "a Deployment that selects no Node", was: base + deployment("replicas: 2, "+template), manifests: deployment("replicas: 2, " + strings.Replace(template, "spec: {", "spec: {nodeSelector: {topology.kubernetes.io/zone: z3}, ", 1))},
 		{name: "a DaemonSet on a cordoned Node", was: strings.Replace(nodes, "status:", "spec: {taints: [{key: a, effect: NoSchedule}]}, status:", 1) + service("web", web) + sliceOf("web", "web-1", "IPv4", http, "web-2x4zb@10.0.0.1 n1", "web-5hkrt@10.0.0.2 n2"),
 			manifests: workload("apps/v1", "DaemonSet", "web", template), want: []string{first + `10.0.0.1 on "n1", http=8080`, first + `10.0.0.2 on "n2", http=8080`}},
 		{name: "names that a person wrote", was: nodes + service("web", web) + sliceOf("web", "web-1", "IPv4", http, "web-a@10.0.0.1 n1", "web-b@10.0.0.2 n2"),

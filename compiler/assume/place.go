@@ -13,14 +13,14 @@ import (
 )
 
 // nodesFor returns the Nodes where the pods of a workload run. A workload other than a DaemonSet gets a
-// Node in any case: the cluster may add one.
+// Node in spite of taints if it requires none in particular: the cluster may add one.
 func (c *cluster) nodesFor(load *snapshot.Workload) []*snapshot.Node {
 	c.readNodes()
 	if !c.tainted && !constrained(load) {
 		return c.nodes
 	}
 	fits := slices.DeleteFunc(slices.Clone(c.nodes), func(n *snapshot.Node) bool { return !c.fits(load, n, false) })
-	if len(fits) == 0 && load.Pods != snapshot.PerNode {
+	if len(fits) == 0 && load.Pods != snapshot.PerNode && !constrained(load) {
 		return c.nodes
 	}
 	return fits
