@@ -48,6 +48,7 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy, Balancers: c.failures, Stuck: c.stuckBalancers()}
 	if err != nil || len(c.refusals) > 0 {
 		d.state, d.desired = nil, nil
+		d.setObjects(nil)
 		return result, err
 	}
 	d.applied.Take(p.desired)
@@ -214,6 +215,9 @@ func (c *commit) delete(remove func(string) error, id string) error {
 	if lost && !c.p.desired.Full {
 		return fmt.Errorf("HNS lost %s", id)
 	}
+	if err == nil {
+		c.recordObject(id, false)
+	}
 	return err
 }
 
@@ -276,6 +280,9 @@ func (c *commit) addEndpoint(n *need) error {
 		return c.refuseUsers(n, fmt.Errorf("%s: %w", endpointObject(n.Address), err))
 	}
 	c.s.add(&e)
+	if e.Remote {
+		c.recordObject(e.ID, true)
+	}
 	return nil
 }
 
@@ -354,7 +361,9 @@ func (c *commit) create(ch change, want *rules.HostComputeLoadBalancer) error {
 		}
 		return c.refuse(ch.claim.service, fmt.Errorf("%s: %w", ch.object(), err))
 	}
-	c.s.balancers[ch.key] = &LoadBalancer{strings.ToLower(id), *want}
+	id = strings.ToLower(id)
+	c.s.balancers[ch.key] = &LoadBalancer{id, *want}
+	c.recordObject(id, true)
 	return nil
 }
 

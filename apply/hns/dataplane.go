@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -28,8 +27,9 @@ type Dataplane struct {
 	commits atomic.Uint64     // incremented when a commit starts and when it ends
 	stuck   map[string]*stuck // load balancers that HNS refused to remove, by id
 
-	mu     sync.Mutex              // protects absent
-	absent map[netip.Addr]struct{} // required pods of this node without an endpoint in HNS
+	mu      sync.Mutex              // protects the following
+	objects map[string]bool         // that were read or created; nil if unknown
+	absent  map[netip.Addr]struct{} // required pods of this node without an endpoint in HNS
 
 	cancel  context.CancelFunc // ends the goroutine of Drift; nil without one
 	polling sync.WaitGroup
@@ -84,8 +84,12 @@ func (d *Dataplane) Close() error {
 
 // Read lists the objects of the host.
 func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) (err error) {
-	d.state, err = d.read(ctx)
-	return err
+	if d.state, err = d.read(ctx); err != nil {
+		d.setObjects(nil)
+		return err
+	}
+	d.setObjects(d.state.objects)
+	return nil
 }
 
 // read lists the objects of the host. It does not wait for a commit.
@@ -118,7 +122,9 @@ func (d *Dataplane) read(ctx context.Context) (*state, error) {
 		return nil, err
 	}
 	d.reportLocal(endpoints)
-	return newState(*n, can, macs, d.o.RootEndpoint, endpoints, balancers, g), nil
+	s := newState(*n, can, macs, d.o.RootEndpoint, endpoints, balancers, g)
+	s.objects = objectsOf(g)
+	return s, nil
 }
 
 func (d *Dataplane) network() (*Network, error) {
@@ -260,9 +266,9 @@ func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 // exist.
 const pollEvery = 30 * time.Second
 
-// Drift checks the host periodically. It sends a token if the load balancers or remote endpoints
-// changed since the last check without a commit in between, or if a pod's endpoint exists that a
-// load balancer waits for.
+// Drift checks the host periodically. It sends a token if another program has added or removed load
+// balancers or remote endpoints, or if a pod's endpoint exists that a load balancer waits for. It
+// reports each object once.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	ctx, d.cancel = context.WithCancel(ctx)
 	drift := make(chan struct{}, 1)
@@ -271,8 +277,7 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 }
 
 func (d *Dataplane) poll(ctx context.Context, drift chan<- struct{}) {
-	var before map[string]bool // nil if unknown
-	var at uint64
+	var reported map[string]bool
 	for {
 		select {
 		case <-ctx.Done():
@@ -283,24 +288,28 @@ func (d *Dataplane) poll(ctx context.Context, drift chan<- struct{}) {
 		g, err := d.host.Summarize()
 		if err != nil {
 			d.o.Log.Warn("HNS cannot be checked for changes", "err", err)
-			before = map[string]bool{} // the next result differs in any case
 			continue
 		}
 		d.reportLocal(g.Endpoints)
-		now := idsOf(g)
-		quiet := before != nil && at == began && began == d.commits.Load() && began%2 == 0
-		if quiet && !maps.Equal(before, now) || d.awaited(g) {
-			select {
-			case drift <- struct{}{}:
-			default:
+		found := d.unexpected(g)
+		if began%2 == 1 || began != d.commits.Load() {
+			continue // g may contain part of a commit; the next check finds everything that this one would
+		}
+		for id := range found {
+			if !reported[id] {
+				select {
+				case drift <- struct{}{}:
+				default:
+				}
+				break
 			}
 		}
-		before, at = now, began
+		reported = found
 	}
 }
 
-// idsOf returns the ids of objects that a proxy may have created.
-func idsOf(g *Summary) map[string]bool {
+// objectsOf returns the ids of objects that a proxy may have created.
+func objectsOf(g *Summary) map[string]bool {
 	ids := map[string]bool{}
 	for _, e := range g.Endpoints {
 		if e.Remote {
@@ -313,16 +322,49 @@ func idsOf(g *Summary) map[string]bool {
 	return ids
 }
 
-// awaited reports whether an endpoint exists that load balancers wait for.
-func (d *Dataplane) awaited(g *Summary) bool {
+// unexpected returns the objects that other programs added or removed, and the pods that load
+// balancers wait for.
+func (d *Dataplane) unexpected(g *Summary) map[string]bool {
+	found, now := map[string]bool{}, objectsOf(g)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.objects == nil {
+		return found
+	}
+	for id := range now {
+		if !d.objects[id] {
+			found[id] = true
+		}
+	}
+	for id := range d.objects {
+		if !now[id] {
+			found[id] = true
+		}
+	}
 	for _, e := range g.Endpoints {
 		for _, a := range e.Addrs {
 			if _, ok := d.absent[a]; ok && !e.Remote {
-				return true
+				found[e.ID] = true
 			}
 		}
 	}
-	return false
+	return found
+}
+
+// setObjects replaces the objects that Drift expects.
+func (d *Dataplane) setObjects(objects map[string]bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.objects = objects
+}
+
+// recordObject records that the proxy created or removed an object.
+func (d *Dataplane) recordObject(id string, exists bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if exists {
+		d.objects[id] = true
+	} else {
+		delete(d.objects, id)
+	}
 }

@@ -2,6 +2,7 @@ package hns_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func TestDrift(t *testing.T) {
 		looks <- time.Time{}
 		select {
 		case <-drift:
-			looks <- time.Time{} // the result becomes the known state
+			looks <- time.Time{}
 			select {
 			case <-drift:
 			default:
@@ -64,9 +65,23 @@ func TestDrift(t *testing.T) {
 	if look() {
 		t.Error("what the proxy does itself is no news")
 	}
-	m.Remove(m.LoadBalancers()[0].ID)
+	remove := func(vip string) {
+		m.Remove(m.LoadBalancers()[slices.IndexFunc(m.LoadBalancers(), func(l hnstest.LoadBalancer) bool { return slices.Contains(l.FrontendVIPs, vip) })].ID)
+	}
+	remove("10.96.0.12")
 	if !look() {
 		t.Error("a load balancer went, and nobody noticed")
+	}
+	remove("fd00:96::b")
+	now = next
+	w[2] = &service{local: []int{3}, remote: []int{3}}
+	next = w.programs(false)
+	m.settle(now, next, true)
+	if !look() {
+		t.Error("a load balancer went beside a commit, and nobody noticed")
+	}
+	if look() {
+		t.Error("the same removal is news again")
 	}
 	now = next
 	w[1] = &service{local: []int{1, 21}, remote: []int{1}}

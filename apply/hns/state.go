@@ -20,6 +20,7 @@ type state struct {
 	root      string                // id of the endpoint of that name; "" if it does not exist
 	balancers map[key]*LoadBalancer // of proxyc or kube-proxy
 	foreign   map[key]string        // ids of other programs' load balancers
+	objects   map[string]bool       // ids of all load balancers and remote endpoints when it was read
 	// obsoleteBalancers and obsoleteEndpoints are duplicates made by a proxy. They are to be removed.
 	obsoleteBalancers []*LoadBalancer
 	obsoleteEndpoints []*Endpoint
