@@ -123,7 +123,7 @@ func (d *Dataplane) read(ctx context.Context) (*state, error) {
 	}
 	d.reportLocal(endpoints)
 	s := newState(*n, can, macs, d.o.RootEndpoint, endpoints, balancers, g)
-	s.objects = objectsOf(g)
+	s.objects = objectsOf(g, n)
 	return s, nil
 }
 
@@ -262,13 +262,12 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 // Applied returns the Programs that were last known to be applied.
 func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
-// pollEvery is how often Drift checks the host. A check makes two calls, however many objects
-// exist.
+// pollEvery is how often Drift checks the host. A check makes six calls, however many objects exist.
 const pollEvery = 30 * time.Second
 
 // Drift checks the host periodically. It sends a token if another program has added or removed load
-// balancers or remote endpoints, or if a pod's endpoint exists that a load balancer waits for. It
-// reports each object once.
+// balancers, remote endpoints or remote subnets, or if a pod's endpoint exists that a load balancer
+// waits for. It reports each object once.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	ctx, d.cancel = context.WithCancel(ctx)
 	drift := make(chan struct{}, 1)
@@ -285,13 +284,17 @@ func (d *Dataplane) poll(ctx context.Context, drift chan<- struct{}) {
 		case <-d.o.Tick(pollEvery):
 		}
 		began := d.commits.Load()
-		g, err := d.host.Summarize()
+		n, err := d.network()
+		var g *Summary
+		if err == nil {
+			g, err = d.host.Summarize()
+		}
 		if err != nil {
 			d.o.Log.Warn("HNS cannot be checked for changes", "err", err)
 			continue
 		}
 		d.reportLocal(g.Endpoints)
-		found := d.unexpected(g)
+		found := d.unexpected(g, n)
 		if began%2 == 1 || began != d.commits.Load() {
 			continue // g may contain part of a commit; the next check finds everything that this one would
 		}
@@ -308,9 +311,13 @@ func (d *Dataplane) poll(ctx context.Context, drift chan<- struct{}) {
 	}
 }
 
-// objectsOf returns the ids of objects that a proxy may have created.
-func objectsOf(g *Summary) map[string]bool {
+// objectsOf returns the ids of objects that a proxy may have created, and the remote subnets of the
+// network.
+func objectsOf(g *Summary, n *Network) map[string]bool {
 	ids := map[string]bool{}
+	for _, s := range n.RemoteSubnets {
+		ids[s.Prefix.String()+" at "+s.Provider.String()] = true
+	}
 	for _, e := range g.Endpoints {
 		if e.Remote {
 			ids[e.ID] = true
@@ -324,8 +331,8 @@ func objectsOf(g *Summary) map[string]bool {
 
 // unexpected returns the objects that other programs added or removed, and the pods that load
 // balancers wait for.
-func (d *Dataplane) unexpected(g *Summary) map[string]bool {
-	found, now := map[string]bool{}, objectsOf(g)
+func (d *Dataplane) unexpected(g *Summary, n *Network) map[string]bool {
+	found, now := map[string]bool{}, objectsOf(g, n)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.objects == nil {

@@ -16,14 +16,8 @@ import (
 func TestDrift(t *testing.T) {
 	m := newMachine(t, server2022, false)
 	looks, reported := make(chan time.Time), make(chan map[netip.Addr]struct{}, 100)
-	d, err := hns.New(hnstest.Host{Service: m.Service}, hns.Options{Network: "l2",
-		HostMACs: func() (map[netip.Addr]string, error) { return nil, nil },
-		Local:    func(addrs map[netip.Addr]struct{}) { reported <- addrs },
-		Tick:     func(time.Duration) <-chan time.Time { return looks }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Dataplane = d
+	m.start(hns.Options{Local: func(addrs map[netip.Addr]struct{}) { reported <- addrs },
+		Tick: func(time.Duration) <-chan time.Time { return looks }})
 	w := world{1: {local: []int{1}, remote: []int{1}}}
 	now := w.programs(false)
 	m.settle(ir.Programs{}, now, false)

@@ -4,7 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/proxyc/proxyc/apply/hns"
 	"github.com/proxyc/proxyc/apply/hns/hnstest"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -96,6 +98,36 @@ func TestNewPodDuringComparison(t *testing.T) {
 		m.settle(next, w.programs(m.overlay), true)
 		m.checkServed("after another change", "10.96.0.12", "10.244.1.25")
 	})
+}
+
+// A comparison follows after a remote subnet was added, and corrects endpoints that are older.
+func TestLateSubnet(t *testing.T) {
+	m := newMachine(t, server2022, true)
+	m.SetPolicies(m.network)
+	looks := make(chan time.Time)
+	m.start(hns.Options{Tick: func(time.Duration) <-chan time.Time { return looks }})
+	w := world{1: {remote: []int{1}}}
+	m.settle(ir.Programs{}, w.programs(true), false)
+	drift, err := m.Drift(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.SetPolicies(m.network, hnstest.RemoteSubnet("10.244.2.0/24", "192.0.2.12"))
+	looks <- time.Time{}
+	looks <- time.Time{} // the first check has ended
+	select {
+	case <-drift:
+	default:
+		t.Fatal("the check does not report the subnet")
+	}
+	plan, err := m.Compare(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.commit(plan); err != nil {
+		t.Fatal(err)
+	}
+	m.check(w, "after the repair")
 }
 
 // A change that replaces an endpoint also plans the other Services that use it.

@@ -58,14 +58,18 @@ func newMachine(t *testing.T, v hns.Version, overlay bool) *machine {
 }
 
 // restart creates a new Dataplane without state.
-func (m *machine) restart() {
-	d, err := hns.New(hnstest.Host{Service: m.Service}, hns.Options{Network: "l2", RootEndpoint: "cbr0",
-		HostMACs: func() (map[netip.Addr]string, error) {
-			if m.noMAC {
-				return nil, nil
-			}
-			return map[netip.Addr]string{nodeIP: hostMAC}, nil
-		}})
+func (m *machine) restart() { m.start(hns.Options{}) }
+
+// start creates a new Dataplane with the options of the machine.
+func (m *machine) start(o hns.Options) {
+	o.Network, o.RootEndpoint = "l2", "cbr0"
+	o.HostMACs = func() (map[netip.Addr]string, error) {
+		if m.noMAC {
+			return nil, nil
+		}
+		return map[netip.Addr]string{nodeIP: hostMAC}, nil
+	}
+	d, err := hns.New(hnstest.Host{Service: m.Service}, o)
 	if err != nil {
 		m.t.Fatal(err)
 	}
