@@ -290,7 +290,7 @@ func TestRefusedService(t *testing.T) {
 // A failed removal of a load balancer is retried, and does not block a required one.
 func TestStuckLoadBalancer(t *testing.T) {
 	m := newMachine(t, server2022, false)
-	w := world{1: {local: []int{1}}, 2: {local: []int{2}}}
+	w := world{1: {local: []int{1}, remote: []int{1}}, 2: {local: []int{2}}}
 	now := w.programs(false)
 	m.settle(ir.Programs{}, now, false)
 	var stuck string

@@ -125,6 +125,14 @@ func (s *state) merged(known *state, changed map[string]bool) *state {
 			s.remove(e)
 		}
 	}
+	s.obsoleteEndpoints = slices.DeleteFunc(s.obsoleteEndpoints, func(e *Endpoint) bool {
+		return changed[endpointObject(e.Addrs[0])] && known.byID[e.ID] == nil
+	})
+	for _, e := range known.obsoleteEndpoints {
+		if s.byID[e.ID] != nil {
+			s.addObsolete(s.byID[e.ID])
+		}
+	}
 	return s
 }
 
