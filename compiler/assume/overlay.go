@@ -131,7 +131,7 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 	}
 	a := &applied{Overlay: o, cluster: s.cluster(snap, o.Written, o.Node, o.PodRanges), kept: kept,
 		before: map[ir.Name]*snapshot.Service{}, namespaces: map[string][]*pod{}, byName: map[ir.Name]*pod{}, at: map[place]*pod{},
-		old: old, sliced: map[string]bool{}, missing: map[*snapshot.Workload][]int{}}
+		made: map[*snapshot.Workload][]*pod{}, old: old, sliced: map[string]bool{}, missing: map[*snapshot.Workload][]int{}}
 	a.mirror()
 	numbers := owners{}
 	for _, svc := range snap.Services() {

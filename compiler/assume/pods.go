@@ -25,6 +25,7 @@ type applied struct {
 	namespaces map[string][]*pod             // the pods of each namespace that changes
 	byName     map[ir.Name]*pod
 	at         map[place]*pod
+	made       map[*snapshot.Workload][]*pod // those that are not terminating
 	old        map[string]*snapshot.Workload // of the snapshot, by Object
 	sliced     map[string]bool               // the workloads whose pods the EndpointSlices of a Service show
 	missing    map[*snapshot.Workload][]int  // the indices of pods that no EndpointSlice has yet
@@ -90,17 +91,16 @@ func (a *applied) findPods() {
 	for _, service := range slices.SortedFunc(maps.Keys(services), ir.Name.Compare) {
 		a.guess(service, services[service])
 	}
-	made := map[*snapshot.Workload][]*pod{}
 	for _, pods := range a.namespaces {
 		for _, p := range pods {
 			if p.load != nil && !p.ending {
-				made[p.load] = append(made[p.load], p)
+				a.made[p.load] = append(a.made[p.load], p)
 			}
 		}
 	}
 	for namespace := range a.namespaces {
 		for _, w := range a.workloads.In(namespace) {
-			a.scale(w, made[w])
+			a.scale(w, a.made[w])
 		}
 	}
 }
@@ -304,7 +304,7 @@ func (a *applied) derive(svc *snapshot.Service) {
 	}
 	added := map[*snapshot.EndpointSlice]map[*pod]bool{}
 	var sources []*snapshot.EndpointSlice
-	for _, p := range a.namespaces[svc.Name.Namespace] {
+	for _, p := range d.candidates() {
 		if has[p] || !d.gains(p) {
 			continue
 		}
@@ -362,6 +362,22 @@ func (d *derived) selects(p *pod) bool {
 		return false
 	}
 	return ok && slices.Contains(d.loads, p.load)
+}
+
+// candidates returns the pods of the workloads that the Service selects, and if its selector is new, those
+// of none.
+func (d *derived) candidates() (out []*pod) {
+	for _, load := range d.loads {
+		out = append(out, d.made[load]...)
+	}
+	if d.anew {
+		for _, p := range d.namespaces[d.svc.Name.Namespace] {
+			if p.load == nil {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
 }
 
 // gains reports whether a pod that was no endpoint of the Service becomes one.
