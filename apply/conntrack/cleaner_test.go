@@ -294,6 +294,7 @@ func TestCleanerResumes(t *testing.T) {
 		failing.EndCommit(w)
 		failing.run(t.Context()) // failed: it waits again
 		failing.NoteRemoved(address("10.96.0.99"))
+		failing.NoteRemoved(address("fd00:10:96::99")) // of a family that is not served any more
 		failing.clean = func(context.Context, *Selector, func([]Stale) ([]Stale, error)) (int, error) {
 			return 0, context.Canceled
 		}
@@ -301,7 +302,8 @@ func TestCleanerResumes(t *testing.T) {
 		cancel()
 		failing.run(ended) // interrupted
 
-		c, k := cleaning(t, flow(1, newPod), entry(ir.UDP, "192.0.2.200:9", "10.96.0.98:53", oldPod), entry(ir.UDP, "192.0.2.200:9", "10.96.0.99:53", oldPod))
+		c, k := cleaning(t, flow(1, newPod), entry(ir.UDP, "192.0.2.200:9", "10.96.0.98:53", oldPod), entry(ir.UDP, "192.0.2.200:9", "10.96.0.99:53", oldPod),
+			entry(ir.UDP, "[2001:db8::200]:9", "[fd00:10:96::99]:53", "[fd00:10:244::5]:53"))
 		c.Resume(nil)
 		c.Resume(failing)
 		w = to(t, newPod)
@@ -309,7 +311,9 @@ func TestCleanerResumes(t *testing.T) {
 		w.Programs.IPv4.Services = []ir.Service{*w.Changes.IPv4[0].New}
 		c.BeginCommit()
 		c.EndCommit(w)
-		k.goOn <- struct{}{}
+		for range ir.Families() {
+			k.goOn <- struct{}{}
+		}
 		synctest.Wait()
 		left(t, k, flow(1, newPod))
 	})

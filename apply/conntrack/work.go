@@ -110,23 +110,30 @@ type scope struct {
 }
 
 // update records the rules in force after a sync in one family. It returns the scope to check, or
-// nil if the sync did not include the family.
+// nil if there is none. A sync need not include the family: it may be served no longer, and have
+// removed frontends. Flows of its node ports are not checked, since its addresses are unknown.
 func (f *frontends) update(of ir.Family, w *Work) *scope {
 	p := w.Programs.Of(of)
-	if p == nil {
+	some := cmp.Or(p, w.Programs.IPv4, w.Programs.IPv6)
+	if some == nil {
 		return nil
 	}
-	s := &scope{all: w.All, some: map[ir.Match]bool{}, removed: map[ir.Match]bool{}}
-	if w.All {
-		f.replace(p)
-	} else {
-		for _, m := range f.change(p.Node, w.Changes.Of(of)) {
-			s.some[m] = true
+	s := &scope{all: w.All && p != nil, some: map[ir.Match]bool{}, removed: map[ir.Match]bool{}}
+	for _, m := range w.Removed {
+		mayHave := p != nil && m.IsNodePort() || !m.IsNodePort() && ir.FamilyOf(m.Addr) == of
+		if mayHave && m.Protocol == ir.UDP && !some.Node.Mode.ByProcess() {
+			s.removed[m] = true
 		}
 	}
-	for _, m := range w.Removed {
-		if !p.Node.Mode.ByProcess() && m.Protocol == ir.UDP && (m.IsNodePort() || ir.FamilyOf(m.Addr) == of) {
-			s.removed[m] = true
+	switch {
+	case p == nil && len(s.removed) == 0:
+		return nil
+	case p == nil:
+	case w.All:
+		f.replace(p)
+	default:
+		for _, m := range f.change(p.Node, w.Changes.Of(of)) {
+			s.some[m] = true
 		}
 	}
 	return s
