@@ -33,18 +33,15 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	}
 	d.commits.Add(1)
 	defer d.commits.Add(1)
-	err := p.err
 	switch {
 	case p.desired.Full:
 		d.desired = p.want
 	case p.read != nil:
-		err = d.merge(p)
+		d.state = p.read.merged(d.state, p.without)
 	}
 	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}, open: map[key]bool{}}
 	c.before = sync.OnceValue(func() *desired { return newDesired(d.applied.Programs(), &c.s.network, c.s.can) })
-	if err == nil {
-		err = c.run()
-	}
+	err := c.run()
 	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy, Balancers: c.failures, Stuck: c.stuckBalancers()}
 	if err != nil || len(c.refusals) > 0 {
 		d.state, d.desired = nil, nil
@@ -57,27 +54,6 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	defer d.mu.Unlock()
 	d.absent = c.absent()
 	return result, nil
-}
-
-// merge replaces the known state by the one that a comparison read. Pods that a commit found since
-// then are kept if they still exist.
-func (d *Dataplane) merge(p *Plan) error {
-	s := p.read.merged(d.state, p.without)
-	found := slices.DeleteFunc(slices.Collect(maps.Values(d.state.byID)), func(e *Endpoint) bool { return !s.isNewPod(e) })
-	d.state = s
-	if len(found) == 0 {
-		return nil
-	}
-	g, err := d.host.Summarize()
-	if err != nil {
-		return err
-	}
-	for _, e := range found {
-		if slices.ContainsFunc(g.Endpoints, func(x Endpoint) bool { return x.ID == e.ID }) {
-			s.add(e)
-		}
-	}
-	return nil
 }
 
 // commit is the execution of a Plan.
@@ -161,6 +137,9 @@ func (c *commit) freed(r replacement) bool {
 // prepare checks the configuration, and reads the remote subnets, which endpoints of an overlay
 // require and which may have been added since the last read.
 func (c *commit) prepare() error {
+	if c.p.err != nil {
+		return c.p.err
+	}
 	if c.s.network.Overlay() {
 		if len(c.p.added)+len(c.p.news) > 0 {
 			if !c.w.hns.SourceVIP.IsValid() {

@@ -93,7 +93,7 @@ func (s *state) isNewPod(e *Endpoint) bool {
 }
 
 // merged returns the state that a comparison read, with those objects of the known state that
-// commits changed since it started.
+// commits changed since it started. Pods that these found are missing until a change requires them.
 func (s *state) merged(known *state, changed map[string]bool) *state {
 	for k, l := range known.balancers {
 		if changed[k.object()] {
