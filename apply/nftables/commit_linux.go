@@ -54,6 +54,21 @@ func (w *writer) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
 	}
 }
 
+// watchCommits begins a try to dump a list. The function that it returns ends the try, and reports
+// whether no commit ran meanwhile. A second try waits until the commit in progress ends. After
+// maxDumpsDuringCommits tries, commits wait until the try ends.
+func (w *writer) watchCommits(try int) (undisturbed func() bool) {
+	if try > 0 {
+		w.mu.Lock()
+		if try >= maxDumpsDuringCommits {
+			return func() bool { w.mu.Unlock(); return true }
+		}
+		w.mu.Unlock()
+	}
+	before := w.commits.Load()
+	return func() bool { return before%2 == 0 && w.commits.Load() == before }
+}
+
 // maxPlans is how often a commit reads the tables and plans again, if other programs change them
 // each time. After that it attributes rejections to Services. The next comparison retries them.
 const maxPlans = 3
@@ -64,7 +79,11 @@ func (w *writer) replan(ctx context.Context, plan *Plan) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.commits.Add(1)
+	w.mu.Unlock() // a reading may lock it
 	have, err := w.reader.read(ctx, nil)
+	w.mu.Lock()
+	w.commits.Add(1)
 	if err != nil {
 		return nil, err
 	}

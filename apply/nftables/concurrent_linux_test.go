@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -242,7 +243,7 @@ func TestReadRulesDuringOwnCommits(t *testing.T) {
 		}
 	}
 	found, tries := 0, 0
-	complete, err := n.reader.listRules(t.Context(), ir.IPv4, codec.EncodeTable(rules.Table), func() {
+	err := n.reader.listRules(t.Context(), ir.IPv4, codec.EncodeTable(rules.Table), func() {
 		found = 0
 		tries++
 	}, func(a codec.Fields) error {
@@ -260,8 +261,71 @@ func TestReadRulesDuringOwnCommits(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || !complete || found != 1 || tries != 3 {
-		t.Fatalf("the foreign rule was read %d times after %d tries (complete: %v, %v)", found, tries-1, complete, err)
+	if err != nil || found != 1 || tries != 3 {
+		t.Fatalf("the foreign rule was read %d times after %d tries (%v)", found, tries-1, err)
+	}
+}
+
+// Own commits that remove elements during a reading do not hide foreign ones, however many commits
+// there are.
+func TestReadElementsDuringOwnCommits(t *testing.T) {
+	n := newNode(t)
+	want := manyServices()
+	if _, err := once(t, n, want); err != nil {
+		t.Fatal(err)
+	}
+	set := setsByName(want.IPv4)[rules.ServiceIPs.String()]
+	const others = 5000 // in many answers
+	var foreign []rules.Element
+	for i := range others {
+		e := set.Elements[i%len(set.Elements)]
+		e.Key.Addr = netip.AddrFrom4([4]byte{172, 31, byte(i >> 8), byte(i)})
+		foreign = append(foreign, e)
+	}
+	send := func(to *Dataplane, typ uint16, elements []rules.Element) error {
+		b := &batch{}
+		b.elements(&change{family: ir.IPv4}, typ, set, elements, false)
+		return other{t, to}.commit(context.Background(), b.messages...)
+	}
+	if err := send(n.other(t).Dataplane, unix.NFT_MSG_NEWSETELEM, foreign); err != nil {
+		t.Fatal(err)
+	}
+	read := func() (found int, own []rules.Element) {
+		s := *set
+		s.Elements = nil
+		reliable, err := n.reader.readElements(t.Context(), ir.IPv4, &s, rules.ServiceIPs, nil)
+		if err != nil || !reliable {
+			t.Fatalf("reliable: %v, %v", reliable, err)
+		}
+		for _, e := range s.Elements {
+			if e.Key.Addr.As4()[0] == 172 {
+				found++
+			} else {
+				own = append(own, e)
+			}
+		}
+		return found, own
+	}
+	found, own := read() // in the order of a dump
+	if found != others {
+		t.Fatalf("%d foreign elements, want %d", found, others)
+	}
+	dumps, commits := 0, 0
+	n.reader.conn.Request = func(_ []conn.Message, do func() error) error { dumps++; return do() }
+	n.reader.conn.Fault = func() error { // between the answers
+		if commits == dumps || !n.writer.mu.TryLock() {
+			return nil
+		}
+		defer n.writer.mu.Unlock()
+		commits++
+		n.writer.commits.Add(1)
+		defer n.writer.commits.Add(1)
+		some := own[:100]
+		own = own[100:]
+		return send(n.Dataplane, unix.NFT_MSG_DELSETELEM, some)
+	}
+	if found, _ := read(); found != others || commits != maxDumpsDuringCommits || dumps != commits+1 {
+		t.Errorf("%d foreign elements after %d commits and %d dumps, want %d", found, commits, dumps, others)
 	}
 }
 

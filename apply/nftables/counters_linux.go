@@ -22,7 +22,7 @@ func (d *Dataplane) Counters() apply.Counters {
 func (r *reader) localhostRejected(ctx context.Context) (all []apply.Rejected, err error) {
 	for _, f := range ir.Families() {
 		packets := map[ir.Protocol]uint64{}
-		_, err := r.listRules(ctx, f, codec.RulesOf(rules.LocalhostChain), func() { clear(packets) }, func(a codec.Fields) error {
+		err := r.listRules(ctx, f, codec.RulesOf(rules.LocalhostChain), func() { clear(packets) }, func(a codec.Fields) error {
 			if _, rule := codec.DecodeRule(a, f); rule.RejectsLocalhost() != 0 {
 				packets[rule.RejectsLocalhost()] = codec.Packets(a)
 			}

@@ -20,7 +20,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// reader reads our tables. It has a connection of its own, so that it does not delay commits.
+// reader reads our tables. It has a connection of its own, so that it rarely delays commits.
 type reader struct {
 	log        *slog.Logger // optional
 	writer     *writer
@@ -196,7 +196,7 @@ func isForeign(t *rules.Ruleset) bool {
 // of a read.
 const (
 	maxDumps              = 20
-	maxDumpsDuringCommits = 1 // if our own commits change it
+	maxDumpsDuringCommits = 3 // after which our own commits wait for the next dump
 )
 
 // canResize reports whether the kernel can change the size of a set.
@@ -288,8 +288,8 @@ func (r *reader) readAffinity(ctx context.Context, f ir.Family, s *rules.Set) er
 // readElements dumps the elements of a set. If a set has grown, the kernel moves it to a larger
 // hash table some time after the commit. A dump continues at the number of elements that it has
 // returned so far, so during the move it may repeat some and omit as many others. It is then
-// repeated. It is repeated once more if our own commits change elements meanwhile. Elements with a
-// fingerprint in m are marked there, and not kept; m may be nil.
+// repeated. It is also repeated if our own commits remove elements meanwhile, since it may then omit
+// foreign ones. Elements with a fingerprint in m are marked there, and not kept; m may be nil.
 func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *setFingerprints) (all bool, err error) {
 	for try := range maxDumps {
 		s.Elements, s.Foreign = s.Elements[:0], false
@@ -297,7 +297,7 @@ func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id
 			clear(m.present)
 		}
 		repeat := false
-		commits := r.writer.commits.Load()
+		undisturbed := r.writer.watchCommits(try)
 		var comments codec.Comments
 		var edges []codec.Edge
 		_, err := r.conn.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
@@ -317,10 +317,11 @@ func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id
 			repeat = repeat || marked
 			return err
 		})
+		complete := undisturbed()
 		if s.Interval {
 			s.Elements, s.Foreign = codec.Intervals(edges)
 		}
-		if err != nil || !repeat && !hasDuplicates(s.Elements) && (r.writer.commits.Load() == commits || try >= maxDumpsDuringCommits) {
+		if err != nil || complete && !repeat && !hasDuplicates(s.Elements) {
 			return true, err
 		}
 	}
@@ -356,7 +357,7 @@ func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) (reliable boo
 		return true, err
 	}
 	chains := chainsByName(t)
-	complete, err := r.listRules(ctx, t.Family, codec.EncodeTable(rules.Table), func() {
+	return reliable, r.listRules(ctx, t.Family, codec.EncodeTable(rules.Table), func() {
 		for _, c := range chains {
 			c.Rules = nil
 		}
@@ -367,23 +368,21 @@ func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) (reliable boo
 		}
 		return nil
 	})
-	return reliable && complete, err
 }
 
 // listRules lists the rules of a part of our table. The kernel continues at the number of rules of
 // the part that it has returned. If our own commits change rules meanwhile, it may omit foreign ones,
 // so restart is called and the list repeated. Changes of foreign tables do not matter, and readOnce
 // notices foreign changes of ours.
-func (r *reader) listRules(ctx context.Context, f ir.Family, part []byte, restart func(), each func(codec.Fields) error) (complete bool, err error) {
-	for range maxDumps {
+func (r *reader) listRules(ctx context.Context, f ir.Family, part []byte, restart func(), each func(codec.Fields) error) error {
+	for try := 0; ; try++ {
 		restart()
-		commits := r.writer.commits.Load()
+		undisturbed := r.writer.watchCommits(try)
 		interrupted, err := r.listOf(ctx, unix.NFT_MSG_GETRULE, f, part, each)
-		if err != nil || !interrupted || r.writer.commits.Load() == commits && commits%2 == 0 {
-			return true, err
+		if undisturbed() || err != nil || !interrupted {
+			return err
 		}
 	}
-	return false, nil
 }
 
 // listChains lists the chains without their rules. The kernel lists the chains of all tables, and
