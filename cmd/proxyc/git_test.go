@@ -110,7 +110,7 @@ func TestFaultsInManifests(t *testing.T) {
 		{"port of a route missing", "prod", "    - name: api\n      port: 80", "    - name: api", lint,
 			[]string{"HTTPRoute shop/api: spec.rules[0].backendRefs[0].port: must be set for a Service"}},
 		{"targetPort as text", "prod", "targetPort: grpc", `targetPort: "9090"`, lint,
-			[]string{"Service shop/api: spec.ports[1].targetPort: no container", "write 9090 without quotes"}},
+			[]string{"Service shop/api: spec.ports[1].targetPort: must be lower-case letters", "write 9090 without quotes"}},
 		{"Service of a route", "prod", "    - name: api\n      port: 80", "    - name: apis\n      port: 80", lint,
 			[]string{"HTTPRoute shop/api: spec.rules[0].backendRefs[0].name: names Service shop/apis", "did you mean api?"}},
 		{"serviceName", "staging", "serviceName: staging-redis-headless", "serviceName: staging-redis-headles", lint,
@@ -121,7 +121,7 @@ func TestFaultsInManifests(t *testing.T) {
 			[]string{"Service default/web: spec.selector: matches no workload of namespace default, but Deployment shop/web"}},
 		{"object twice", "prod", "  name: db-pods\n", "  name: db\n", lint, []string{"Service shop/db: is a duplicate", "data.yaml:1"}},
 		{"protocol of DNS", "dev", "targetPort: dns, protocol: UDP", "targetPort: dns", lint,
-			[]string{"Service dev/dns: spec.ports[0].targetPort: no container", "TCP port named \"dns\""}},
+			[]string{"Service dev/dns: spec.ports[1].port: must be unique in the Service for protocol TCP, got 53"}},
 
 		{"source ranges removed", "prod", "  loadBalancerSourceRanges:\n  - 192.0.2.0/24\n", "", diff,
 			[]string{"~ shop/admin", "outside but 192.0.2.0/24, this node: dropped → served", "is:  Service shop/admin: spec.loadBalancerSourceRanges (not set)"}},

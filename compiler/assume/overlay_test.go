@@ -390,6 +390,11 @@ func TestApplyRejected(t *testing.T) {
 			"Service shop/cart: spec.ipFamilies[0]: must be a family of the ServiceCIDRs, IPv4, got IPv6: the API server rejects the Service (remove it)"}},
 		{"another selector of a workload", workload("apps/v1", "Deployment", "web", "selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api}}}"),
 			[]string{`Deployment shop/web: spec.selector: must be app=web, as in the snapshot, got "app=api"` + kept + " (use another name, or delete the Deployment first)"}},
+		{"another restart policy", workload("apps/v1", "Deployment", "web", "template: {metadata: {labels: {app: api}}, spec: {restartPolicy: Never}}"),
+			[]string{`Deployment shop/web: spec.template.spec.restartPolicy: must be Always in a Deployment, got "Never"` + kept}},
+		{"another host port", workload("apps/v1", "Deployment", "web", "template: {metadata: {labels: {app: a b}}, spec: {hostNetwork: true, containers: [{ports: [{containerPort: 80, hostPort: 81}]}]}}"), []string{
+			`Deployment shop/web: spec.template.metadata.labels.app: must be letters, digits, -, _ and ., at most 63, got "a b"` + kept,
+			"Deployment shop/web: spec.template.spec.containers[0].ports[0].hostPort: must be containerPort with hostNetwork, which is 80, got 81" + kept}},
 		{"a selector that does not match", workload("apps/v1", "StatefulSet", "db", "selector: {matchLabels: {app: db}}, template: {metadata: {labels: {app: web}}}"),
 			[]string{"StatefulSet shop/db: spec.selector: does not match the labels of the pod template, which has app=web: the API server rejects the StatefulSet"}},
 	}

@@ -12,10 +12,12 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// judged reports whether the snapshot contains all endpoints of the Service.
-// Endpoints that were not decoded are reported elsewhere.
+// judged reports whether the snapshot contains all endpoints of the Service. Those of a pending one
+// are unknown, unless the input has an EndpointSlice of it. Endpoints that were not decoded are
+// reported elsewhere.
 func (c *cluster) judged(s *service) bool {
-	return c.hasSlices && s.proxied && !s.pending && !c.lost[s.Name]
+	given := func(slice *snapshot.EndpointSlice) bool { return !slice.Assumed() }
+	return c.hasSlices && s.proxied && (!s.pending || slices.ContainsFunc(s.slices, given)) && !c.lost[s.Name]
 }
 
 // of returns the Service's slices of a family.

@@ -92,10 +92,14 @@ func (c *cluster) unmatched(s *service) {
 const mostCompared = 1 << 20
 
 // nearestWorkload returns the workload whose labels need the fewest changes to match a selector, and
-// whether one of them looks misspelt. Such a workload is nearer than others.
+// whether one of them looks misspelt. Of several such workloads, a misspelt one is nearest. But none
+// is nearer than one that lacks only labels that are set later.
 func nearestWorkload(selector map[string]string, all []*snapshot.Workload) (best *snapshot.Workload, near bool) {
 	fewest := len(selector)
 	for _, w := range all {
+		if setLater(selector, w) {
+			return w, false
+		}
 		wrong, misspelt := 0, false
 		for key, want := range selector {
 			switch has, ok := w.Labels[key]; {
@@ -108,7 +112,7 @@ func nearestWorkload(selector map[string]string, all []*snapshot.Workload) (best
 			}
 			wrong++
 		}
-		if misspelt && !near || misspelt == near && wrong < fewest {
+		if wrong < fewest || wrong == fewest && misspelt && !near {
 			best, fewest, near = w, wrong, misspelt
 		}
 	}

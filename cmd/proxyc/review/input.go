@@ -175,6 +175,7 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
 	}
 	var all []files.File
+	rendered := true // no directory is for kustomize to render
 	var empty []diag.Diagnostic
 	for _, name := range names {
 		expanded, err := from.Expand(name, &j.Diags)
@@ -191,6 +192,11 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		} else if err != nil {
 			fail(f.Name, err)
 			continue
+		}
+		if rendered && f.FromDirectory && manifest.Transforms(f.Name, data) {
+			rendered, readable = false, false
+			j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: f.Name,
+				Msg: "changes other files, which are not what is applied", Hint: "use kustomize build DIR | proxyc ... with - as the file"})
 		}
 		if manifest.IsEmpty(data) {
 			empty = append(empty, emptyFile(j.Reader.Truncated, f.Name, len(bytes.TrimSpace(data)) > 0, j.EmptyHint))

@@ -170,6 +170,7 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		w.Selector, wrong = checkSelector(kind, in.Spec.Selector, w.Labels)
 		found = append(found, wrong...)
 		found = append(found, checkPods(kind, &p)...)
+		found = append(found, checkTemplate(kind, &p)...)
 		w.Pods = p.count
 		_, hook := in.Metadata.Annotations[helmHook]
 		written := writtenMeta(&in.Metadata)
@@ -281,6 +282,32 @@ func checkPods(kind string, p *pods) (out []finding) {
 	list(p.path+"spec.containers", p.template.Spec.Containers)
 	list(p.path+"spec.initContainers", p.template.Spec.InitContainers)
 	return out
+}
+
+// checkTemplate finds the values of a template of pods that the API server rejects.
+func checkTemplate(kind string, p *pods) []finding {
+	var v values
+	v.labels(p.path+"metadata.labels", p.template.Labels)
+	spec := &p.template.Spec
+	switch policy := spec.RestartPolicy; kind {
+	case "Pod":
+	case "Job", "CronJob":
+		if policy == corev1.RestartPolicyAlways {
+			v.add(diag.FieldWord, p.path+"spec.restartPolicy", "OnFailure or Never in a "+kind, string(policy))
+		}
+	default:
+		if policy != "" && policy != corev1.RestartPolicyAlways {
+			v.add(diag.FieldWord, p.path+"spec.restartPolicy", "Always in a "+kind, string(policy))
+		}
+	}
+	for i, c := range spec.Containers {
+		for j, port := range c.Ports {
+			if spec.HostNetwork && port.HostPort != 0 && port.HostPort != port.ContainerPort {
+				v.add(diag.PortValue, fmt.Sprintf("%sspec.containers[%d].ports[%d].hostPort", p.path, i, j), fmt.Sprintf("containerPort with hostNetwork, which is %d", port.ContainerPort), port.HostPort)
+			}
+		}
+	}
+	return v
 }
 
 // isCustom reports whether a group belongs to custom resources, which may make pods of their own.
