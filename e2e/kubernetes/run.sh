@@ -13,7 +13,7 @@ mkdir -p "$out"; rm -f "$out"/{report.json,results.tsv}
 skip=$(sed -n 's/^\([^#].*\)  #.*/\1/p' "$HERE/skip.txt" | paste -sd'|')
 [ -n "$DUAL" ] || skip+='|\[Feature:IPv6DualStack\]'
 start=$SECONDS code=0
-KUBE_SSH_KEY_PATH=$RUN/ssh.key in_ns ctl ginkgo --procs="${PROCS:-6}" --focus="${FOCUS:-\[sig-network\]}" --skip="$skip|${SKIP-\[Disruptive\]}" \
+KUBE_SSH_USER=root KUBE_SSH_KEY_PATH=$RUN/ssh.key in_ns ctl ginkgo --procs="${PROCS:-6}" --focus="${FOCUS:-\[sig-network\]}" --skip="$skip|${SKIP-\[Disruptive\]}" \
 	--no-color --timeout=3h --output-dir="$out" --json-report=report.json "$BIN/e2e.test" -- \
 	--provider="${PROVIDER:-local}" --kubeconfig="$RUN/kubeconfig" --kubectl-path="$BIN/kubectl" --num-nodes="$NODES" \
 	--allowed-not-ready-nodes=0 --node-os-distro=debian --disable-log-dump --dump-logs-on-failure=false --report-dir="$out" \

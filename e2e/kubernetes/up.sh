@@ -143,9 +143,9 @@ node() {
 	local name=$1 n=${1#node} dir=$RUN/$1 archive
 	mkdir -p "$dir/cni"
 	# Pods use a bridge, or one veth each as in kind. A bridge needs hairpin so that a pod can reach itself through a Service.
-	local bridge='' range6='' route6=''
+	local bridge='' range6='' route6='' loopback6=''
 	[ "$CNI" != bridge ] || bridge='"bridge": "cni0", "isGateway": true, "hairpinMode": true,'
-	[ -z "$DUAL" ] || { range6=", [{\"subnet\": \"${PODS6}$n::/64\"}]" route6=', {"dst": "::/0"}'; }
+	[ -z "$DUAL" ] || { range6=", [{\"subnet\": \"${PODS6}$n::/64\"}]" route6=', {"dst": "::/0"}' loopback6=', "::1/128"'; }
 	cat >"$dir/cni/10-proxyc.conflist" <<-J
 	{"cniVersion": "0.3.1", "name": "proxyc", "plugins": [
 	  {"type": "$CNI", $bridge "ipMasq": false, "mtu": 1500,
@@ -207,7 +207,7 @@ node() {
 	Y
 	# The tests of localhost node ports need them in mode nftables. The others serve them by default.
 	[ "$MODE" != nftables ] || cat >>"$dir/proxy.yaml" <<-Y
-	nodePortAddresses: [primary, 127.0.0.0/8${DUAL:+, "::1/128"}]
+	nodePortAddresses: [primary, 127.0.0.0/8$loopback6]
 	featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}
 	Y
 	daemon "$name" "$name.containerd" containerd -c "$dir/containerd.toml"
@@ -216,7 +216,7 @@ node() {
 		ctr "$name" -n k8s.io images import "$archive" >>"$RUN/log/$name.import.log" 2>&1 || die "$name: import of $archive"
 	done
 	daemon "$name" "$name.kubelet" kubelet --config "$dir/kubelet.yaml" --kubeconfig "$RUN/$name.kubeconfig" --hostname-override "$name" \
-		--node-ip "$(both $NET.1$n ${NET6}:1$n)" --node-labels "topology.kubernetes.io/zone=zone$n" --v "${V:-2}"
+		--node-ip "$(both $NET.1$n ${NET6}:1$n)" --node-labels "topology.kubernetes.io/zone=zone$(((n - 1) % 3 + 1))" --v "${V:-2}"
 	daemon "$name" "$name.sshd" env LD_LIBRARY_PATH="$(echo "$DEB"/usr/lib/*-linux-gnu)" "$DEB/usr/sbin/sshd" -D -e -f /dev/null \
 		-o HostKey="$RUN/sshd.key" -o AuthorizedKeysFile="$RUN/authorized_keys" -o StrictModes=no -o PidFile=none -o "SetEnv=PATH=$PATH"
 }
@@ -251,6 +251,7 @@ spec:
         command: [sh, -c, 'PATH=$WORK/iptables/$IPTABLES:$BIN:\$PATH exec "\$@" --config $RUN/\$NODE/proxy.yaml', sh, $command]
         env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
         securityContext: {privileged: true}
+        readinessProbe: {httpGet: {port: 10256, path: /healthz}}
         volumeMounts:
         - {name: work, mountPath: $WORK, readOnly: true}
         - {name: run, mountPath: $RUN, readOnly: true}
