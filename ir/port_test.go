@@ -19,7 +19,7 @@ import (
 func TestJoinPorts(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
-		c := ir.Change{Old: irtest.Ports(random), New: irtest.Ports(random)}
+		c := ir.Change{Old: irtest.Ports(random.IntN), New: irtest.Ports(random.IntN)}
 		var old, now []*ir.Service
 		var ports []ir.ServicePort
 		for port, part := range c.ByPort {
@@ -51,7 +51,7 @@ func TestJoinPorts(t *testing.T) {
 }
 
 func TestByPortOfAddedService(t *testing.T) {
-	s := irtest.Ports(rand.New(rand.NewPCG(1, 1)))
+	s := irtest.Ports(rand.New(rand.NewPCG(1, 1)).IntN)
 	for _, c := range []ir.Change{{New: s}, {Old: s}} {
 		n := 0
 		for _, part := range c.ByPort {

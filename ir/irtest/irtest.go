@@ -3,7 +3,6 @@
 package irtest
 
 import (
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
@@ -161,26 +160,26 @@ func (s *service) ranges() []ir.SourceRange {
 }
 
 // Ports returns a random version of Service ns/ports, with up to six ports. Equal ports of two
-// versions are frequent.
-func Ports(r *rand.Rand) *ir.Service {
+// versions are frequent. intn returns a random number below n.
+func Ports(intn func(n int) int) *ir.Service {
 	s := &ir.Service{Name: ir.Name{Namespace: "ns", Name: "ports"}, Origin: origin("Service ns/ports", "")}
 	for i := range 6 { // the order of ports is not that of frontends
 		port := ir.ServicePort{Service: s.Name, Port: string(rune('a' + i)), Protocol: ir.TCP}
-		if r.IntN(5) == 0 {
+		if intn(5) == 0 {
 			continue
 		}
 		f := ir.Frontend{Match: ir.Match{Addr: netip.MustParseAddr("10.96.0.20"), Protocol: ir.TCP, Port: uint16(90 - i)}, Port: port,
 			Fallback: ir.Reject, Origin: origin("Service ns/ports", "spec.ports")}
 		np := f
 		np.Kind, np.Match = ir.NodePort, ir.Match{Protocol: ir.TCP, Port: uint16(30100 + i)}
-		if backends := r.IntN(3); backends > 0 {
+		if backends := intn(3); backends > 0 {
 			for policy := range ir.Policy(1 + i%2) {
 				pool := ir.Pool{Port: port, Policy: policy, Origin: origin("Service ns/ports", "")}
 				if i%3 == 0 {
 					pool.Affinity = &ir.Affinity{Timeout: time.Hour, Origin: pool.Origin}
 				}
 				for j := range backends {
-					pool.Backends = append(pool.Backends, ir.Backend{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(1 + j), byte(10 + r.IntN(2))}), 8080),
+					pool.Backends = append(pool.Backends, ir.Backend{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(1 + j), byte(10 + intn(2))}), 8080),
 						Local: j == 0, Origin: pool.Origin})
 				}
 				s.Pools = append(s.Pools, pool)
@@ -190,7 +189,7 @@ func Ports(r *rand.Rand) *ir.Service {
 			np.Routes = []ir.Route{{From: ir.Any, Pool: last, SNAT: true, Origin: s.Origin}}
 		}
 		s.Frontends = append(s.Frontends, f, np)
-		if r.IntN(4) == 0 {
+		if intn(4) == 0 {
 			s.Draining = append(s.Draining, ir.Draining{Port: port, Backends: []ir.Backend{{AddrPort: netip.MustParseAddrPort("10.244.1.99:8080"), Origin: s.Origin}}, Origin: s.Origin})
 		}
 	}

@@ -115,7 +115,7 @@ func TestLowererLowersChangedPorts(t *testing.T) {
 		l := NewLowerer(ir.IPv4)
 		var old *ir.Service
 		for range 20 {
-			c := ir.Change{Old: old, New: irtest.Ports(random)}
+			c := ir.Change{Old: old, New: irtest.Ports(random.IntN)}
 			guarded := hasSourceRanges(old)
 			if random.IntN(4) == 0 {
 				guarded = true

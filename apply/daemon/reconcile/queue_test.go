@@ -394,7 +394,7 @@ func TestQueueHistories(t *testing.T) {
 					at := familyName{f, ir.Name{Namespace: "ns", Name: name}}
 					c := ir.Change{Name: at.name, Old: wanted[at]}
 					if random.IntN(8) > 0 {
-						c.New = irtest.Ports(random)
+						c.New = irtest.Ports(random.IntN)
 						c.New.Name = at.name
 					}
 					if c.Old == nil && c.New == nil {
