@@ -31,6 +31,13 @@ func (c *Count) Add(v Verb) {
 	}
 }
 
+// Sum adds the operations of another count.
+func (c *Count) Sum(o Count) {
+	c.Added += o.Added
+	c.Changed += o.Changed
+	c.Removed += o.Removed
+}
+
 // Summary counts a Plan's operations by Service, ordered by name, with the fixed part first. total
 // counts all.
 func Summary(p Plan) (byService []Count, total Count) {

@@ -126,15 +126,14 @@ func (f *frontends) update(of ir.Family, w *Work) *scope {
 		}
 	}
 	switch {
-	case p == nil && len(s.removed) == 0:
-		return nil
-	case p == nil:
-	case w.All:
+	case p != nil && w.All:
 		f.replace(p)
-	default:
+	case p != nil:
 		for _, m := range f.change(p.Node, w.Changes.Of(of)) {
 			s.some[m] = true
 		}
+	case len(s.removed) == 0:
+		return nil
 	}
 	return s
 }

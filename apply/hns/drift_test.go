@@ -75,7 +75,7 @@ func TestDrift(t *testing.T) {
 	next = w.programs(false)
 	m.settle(now, next, true)
 	if !look() {
-		t.Error("a load balancer went beside a commit, and nobody noticed")
+		t.Error("no token for a load balancer that was removed beside a commit")
 	}
 	if look() {
 		t.Error("the same removal is news again")

@@ -8,7 +8,7 @@ api() { curl -sS --fail-with-body --cacert "$RUN/api.crt" -H "Authorization: Bea
 server=https://$NET.1:6443
 nodes() { seq -f "$NET.1%g" "$NODES"; }
 
-# Each line: namespace, name, ports of health checks, the wanted address and the address in the status; "-" for none.
+# services prints a line for each Service: namespace, name, port of the health check, wanted address, address in the status. "-" is none.
 services() {
 	api "$server/api/v1/services" | jq -r --arg from "$SVCS." --arg to "$LBS." '.items[]
 		| (.spec.type == "LoadBalancer" and .spec.loadBalancerClass == null) as $ours

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/env.sh"
 K8S=$(cd "$HERE/.." && go list -m -f "{{.Dir}}" k8s.io/kubernetes)
 mkdir -p "$IMG"
-# The images are kept while their contents are: the release, and this script.
+# The images are built again if the release or this script changes.
 key=$(cat "$BIN/version" "$0" | sha256sum)
 [ "$(cat "$IMG/key" 2>/dev/null)" != "$key" ] || exit 0
 rm -rf "$IMG"/*.tar "$IMG"/root-* "$IMG/key"
@@ -106,11 +106,9 @@ image "$E2E/agnhost:$(tag Agnhost)" "$r" '["/agnhost"]' '["pause"]'
 image "$E2E/glibc-dns-testing:$(tag GlibcDnsTesting)" "$r" null '["sleep", "3600"]'
 
 # regression-issue-74839, for conntrack.go.
-if [ -x "$BIN/regression-issue-74839" ]; then
-	r=$IMG/root-74839; rm -rf "$r"; mkdir -p "$r"
-	cp "$BIN/regression-issue-74839" "$r/"
-	image "$E2E/regression-issue-74839:$(tag RegressionIssue74839)" "$r" '["/regression-issue-74839"]' null
-fi
+r=$IMG/root-74839; rm -rf "$r"; mkdir -p "$r"
+cp "$BIN/regression-issue-74839" "$r/"
+image "$E2E/regression-issue-74839:$(tag RegressionIssue74839)" "$r" '["/regression-issue-74839"]' null
 
 # nginx, for endpoints.go and endpointslice.go: Debian's, with its default site.
 r=$IMG/root-nginx; rm -rf "$r"; mkdir -p "$r"

@@ -240,18 +240,14 @@ func (d *Done) recordDrift(plan apply.Plan, by []string) {
 // recordCommit records the operations of a committed Plan.
 func (d *Done) recordCommit(plan apply.Plan, result apply.Result) {
 	first, total := apply.First(plan, OperationsShown)
-	d.Operations.Added += total.Added
-	d.Operations.Changed += total.Changed
-	d.Operations.Removed += total.Removed
+	d.Operations.Sum(total)
 	d.Commits = append(d.Commits, Commit{First: first, Result: result})
 	d.Removed = append(d.Removed, plan.RemovedFrontends()...)
 }
 
 // addDrift adds the drift that an earlier sync found.
 func (d *Done) addDrift(earlier *Done) {
-	d.Drift.Added += earlier.Drift.Added
-	d.Drift.Changed += earlier.Drift.Changed
-	d.Drift.Removed += earlier.Drift.Removed
+	d.Drift.Sum(earlier.Drift)
 	d.DriftGone = union(earlier.DriftGone, d.DriftGone)
 	d.DriftBy = union(earlier.DriftBy, d.DriftBy)
 	all := slices.Concat(earlier.DriftFirst, d.DriftFirst)
@@ -267,9 +263,7 @@ func (d *Done) clearDrift() {
 // again, or were not the reason.
 func (d *Done) addRepeated(earlier *Done) {
 	d.addDrift(earlier)
-	d.Operations.Added += earlier.Operations.Added
-	d.Operations.Changed += earlier.Operations.Changed
-	d.Operations.Removed += earlier.Operations.Removed
+	d.Operations.Sum(earlier.Operations)
 	d.Commits = append(slices.Clip(earlier.Commits), d.Commits...)
 }
 
