@@ -1,6 +1,10 @@
 package manifest
 
-import "github.com/proxyc/proxyc/compiler/snapshot"
+import (
+	"cmp"
+
+	"github.com/proxyc/proxyc/compiler/snapshot"
+)
 
 // Unsliced returns a Service with a selector if the input contains no
 // EndpointSlice at all, not even a skipped one. In any cluster such a Service has
@@ -20,13 +24,13 @@ func NoSlices(service string) string {
 
 // Missing returns what the Snapshot of this Reader lacks compared with any cluster,
 // and which rules a node would lose because of it, or "". A failed or incomplete
-// kubectl command produces such a file. A cluster without Services is valid: it
-// has Nodes.
+// kubectl command produces such a file, and manifests in Git lack clusterIPs, too.
+// A cluster without Services is valid: it has Nodes.
 func (r *Reader) Missing(s *snapshot.Snapshot) string {
 	if services, _, nodes := s.Count(); services+nodes == 0 {
 		return "has no Service and no Node, and all rules for Services would be removed"
 	}
-	if service := r.Unsliced(); service != "" {
+	if service := cmp.Or(r.sliced, r.selects); service != "" && !r.slices {
 		return NoSlices(service) + ", and all backends would be removed"
 	}
 	return ""

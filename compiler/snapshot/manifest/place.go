@@ -36,6 +36,7 @@ type Reader struct {
 	written  map[string]Written // by the same name
 	recorded int                // objects so far
 	sliced   string             // the first Service for which Written.Sliced is true
+	selects  string             // the first Service for which Written.Selects is true
 	slices   bool               // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
 	ignored  map[string]int     // the number of objects of each other kind
 	shared   map[*part]*yaml.Node
@@ -57,6 +58,9 @@ type place struct {
 func (r *Reader) record(o *object, at place) {
 	if r.sliced == "" && o.written.Sliced {
 		r.sliced = o.name
+	}
+	if r.selects == "" && o.written.Selects {
+		r.selects = o.name
 	}
 	if r.NoPositions {
 		return

@@ -25,6 +25,7 @@ type Written struct {
 	Selector     map[string]string    // spec.selector of a Service
 	TargetPorts  []intstr.IntOrString // spec.ports[i].targetPort, with the default
 	NoTargets    bool                 // no port has a targetPort, as in the output of proxyc snapshot
+	Selects      bool                 // the Service is served, or will be, and has a selector
 	Sliced       bool                 // the Service is served and has a selector, so that any cluster has an EndpointSlice of it
 	FamilyPolicy string               // spec.ipFamilyPolicy
 	NoNodePorts  bool                 // spec.allocateLoadBalancerNodePorts is false
@@ -67,7 +68,8 @@ func writtenService(s *corev1.Service, foreign bool) Written {
 		}
 		w.TargetPorts = append(w.TargetPorts, p.TargetPort)
 	}
-	w.Sliced = len(w.Selector) > 0 && !foreign && s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
+	w.Selects = len(w.Selector) > 0 && !foreign && s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != corev1.ClusterIPNone
+	w.Sliced = w.Selects && s.Spec.ClusterIP != ""
 	w.FamilyPolicy = string(ptr.Deref(s.Spec.IPFamilyPolicy, ""))
 	w.NoNodePorts = !ptr.Deref(s.Spec.AllocateLoadBalancerNodePorts, true)
 	w.Distribution, w.Class = ptr.Deref(s.Spec.TrafficDistribution, ""), ptr.Deref(s.Spec.LoadBalancerClass, "")
