@@ -26,7 +26,7 @@ type Diff struct {
 	Facts    []nodeFact
 	Services []flow.Service // by effect
 	Compared Compared
-	Unknown  []string            // what was not compared because the time was up
+	Unknown  []string            // what was not compared: the time was up, or there is no common Node
 	Ignored  map[flow.Effect]int // changes that Ignore removed
 	Wrong    int                 // objects with errors; their invalid parts are ignored
 	sides    [2]*review.Input    // the inputs, which locate the causes
@@ -122,6 +122,9 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 		defer stopA()
 		b, stopB = is.CompileEach(nodes[1])
 		defer stopB()
+	}
+	if len(nodes[0]) == 0 {
+		d.Unknown = append(d.Unknown, "no Node is in both snapshots, so no flow is compared: to apply manifests to a snapshot, pass them with --overlay")
 	}
 	var merged flow.Merger
 	pods := append(was.Pods(), is.Pods()...)
