@@ -133,9 +133,10 @@ func (q *queue) take(hand func(*queued) (ir.Change, bool)) (now ir.Changes) {
 
 // divide returns the change of some ports that differ, within a limit but at least of one, and
 // whether these are all. It continues after those of the last call. It does not divide a Service
-// that is added or removed: while only some of its ports existed, the others would be rejected.
+// that is added, removed or gets other addresses: while only some of its ports existed there, the
+// others would be rejected.
 func (e *queued) divide(limit int) (ir.Change, bool) {
-	if e.Old == nil || e.New == nil || e.moves.ports {
+	if e.Old == nil || e.New == nil || e.moves.ports || len(e.moves.added) > 0 && len(e.moves.removed) > 0 {
 		return e.Change, true
 	}
 	begin, found := slices.BinarySearchFunc(e.ports, e.after, func(p port, n ir.ServicePort) int { return p.Compare(n) })

@@ -63,6 +63,9 @@ func runDivided(t *testing.T, play func(w *divided)) {
 		synced := w.Synced
 		w.Synced = func(s *Sync) {
 			synced(s)
+			if name := many(1, 1).Name; s.Err == nil && w.queue.has(name) != (s.Work.Waits != nil && s.Work.Waits(name)) {
+				t.Errorf("%v: a %v sync reports that the Service waits: %t", time.Since(w.began), s.Kind, s.Work.Waits != nil)
+			}
 			line := fmt.Sprintf("%v", s.Ended.Sub(w.began).Round(100*time.Millisecond))
 			for _, c := range s.Work.Changes.IPv4 {
 				line += " " + c.Name.Name
@@ -218,6 +221,18 @@ func TestAddedServiceIsWhole(t *testing.T) {
 	})
 }
 
+// A Service that is recreated with another ClusterIP changes as a whole.
+func TestOtherAddressIsWhole(t *testing.T) {
+	old, now := many(9, 1), many(9, 1)
+	for i := range now.Frontends {
+		now.Frontends[i].Match.Addr = netip.MustParseAddr("10.96.0.99")
+	}
+	var q queue
+	if got := q.next(ir.Changes{IPv4: []ir.Change{{Name: old.Name, Old: &old, New: &now}}}, 9); !q.empty() || got.IPv4[0].New != &now {
+		t.Errorf("divided: %v", got)
+	}
+}
+
 // Ports are added and removed one after the other.
 func TestPortsAreDivided(t *testing.T) {
 	runDivided(t, func(w *divided) {
@@ -241,8 +256,13 @@ func TestDividedChangeBesideDrift(t *testing.T) {
 				w.drift <- struct{}{}
 			}
 		}
+		changed := time.Now()
 		w.want(svc("a", 1), many(60, 2))
-		w.pass(10 * time.Second)
+		w.pass(3 * time.Second)
+		if !w.state.Waiting.Equal(changed) {
+			t.Errorf("the change of %v waits since %v", changed, w.state.Waiting)
+		}
+		w.pass(7 * time.Second)
 		full := slices.IndexFunc(w.changes, func(s string) bool { return strings.HasSuffix(s, "full") })
 		if n := len(w.changes); full < 0 || full == n-1 || n < 30 {
 			t.Errorf("sync %d of %d is full", full+1, n)

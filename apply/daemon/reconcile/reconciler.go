@@ -163,9 +163,6 @@ func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 		limit = 0
 	}
 	s.Work.Changes = r.queue.next(s.Work.Changes, limit)
-	if !r.queue.empty() {
-		s.Work.Waits = r.queue.has
-	}
 	changed := len(s.Work.Changes.IPv4)+len(s.Work.Changes.IPv6) > 0
 	if (changed || s.Work.All) && version == r.state.Applied { // no event has reported it yet
 		r.state.want(s.Began)
@@ -245,6 +242,9 @@ func (r *Reconciler) settleStuck(now time.Time) {
 // end reports a sync.
 func (r *Reconciler) end(ctx context.Context, s *Sync) {
 	s.Incomplete = ctx.Err() != nil
+	if !r.queue.empty() {
+		s.Work.Waits = r.queue.has
+	}
 	r.Synced(s)
 	if s.Incomplete {
 		return

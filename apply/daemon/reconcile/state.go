@@ -80,7 +80,9 @@ func (s *State) fail(now time.Time, err error) {
 
 // apply records that the kernel contains a version. Later versions wait from now on.
 func (s *State) apply(version uint64, now time.Time) {
-	s.Applied, s.wantedAt = version, now
+	if version != s.Applied { // not a part of a later version
+		s.Applied, s.wantedAt = version, now
+	}
 	s.clearErr()
 }
 
