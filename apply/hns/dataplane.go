@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -267,7 +268,7 @@ const pollEvery = 30 * time.Second
 
 // Drift checks the host periodically. It sends a token if another program has added or removed load
 // balancers, remote endpoints or remote subnets, or if a pod's endpoint exists that a load balancer
-// waits for. It reports each object once.
+// waits for. It reports each difference once, and its end.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	ctx, d.cancel = context.WithCancel(ctx)
 	drift := make(chan struct{}, 1)
@@ -298,13 +299,11 @@ func (d *Dataplane) poll(ctx context.Context, drift chan<- struct{}) {
 		if began%2 == 1 || began != d.commits.Load() {
 			continue // g may contain part of a commit; the next check finds everything that this one would
 		}
-		for id := range found {
-			if !reported[id] {
-				select {
-				case drift <- struct{}{}:
-				default:
-				}
-				break
+		// An object may be found no longer since another program reverted its change after the repair.
+		if !maps.Equal(found, reported) {
+			select {
+			case drift <- struct{}{}:
+			default:
 			}
 		}
 		reported = found

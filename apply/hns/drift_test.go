@@ -80,6 +80,11 @@ func TestDrift(t *testing.T) {
 	if look() {
 		t.Error("the same removal is news again")
 	}
+	for _, policies := range [][]hnstest.Policy{{hnstest.RemoteSubnet("10.244.9.0/24", "192.0.2.19")}, nil} {
+		if m.SetPolicies(m.network, policies...); !look() {
+			t.Errorf("no token after the remote subnets became %v", policies)
+		}
+	}
 	now = next
 	w[1] = &service{local: []int{1, 21}, remote: []int{1}}
 	next = w.programs(false)
