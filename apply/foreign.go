@@ -63,14 +63,14 @@ func (e RuleEffect) toOurs() bool { return strings.HasPrefix(e.To, "KUBE-") }
 func (i *Interference) Add(c ForeignChain, mark uint32) error {
 	if c.Policy != "" {
 		i.Drops = append(i.Drops, c.Where+": "+c.Policy)
-	} else if err := c.find(&i.Drops, "", RuleEffect.drops); err != nil {
+	} else if err := c.find(&i.Drops, "", func(_ string, e RuleEffect) bool { return e.drops() }); err != nil {
 		return err
 	}
 	if !c.Translates && !c.Marks {
 		return nil
 	}
-	// If the chain jumps to ours, only the rules before that jump matter, and accepted packets
-	// bypass ours.
+	// If the chain jumps to ours, only the rules before that jump matter. Packets bypass ours that these
+	// accept, or return from the chain.
 	before, err := c.Rules(c.Name)
 	if err != nil {
 		return err
@@ -86,17 +86,19 @@ func (i *Interference) Add(c ForeignChain, mark uint32) error {
 		}
 	}
 	if c.Translates {
-		err = c.find(&i.Diverts, "", func(e RuleEffect) bool { return e.diverts() || jump >= 0 && e.is("accept") })
+		err = c.find(&i.Diverts, "", func(chain string, e RuleEffect) bool {
+			return e.diverts() || jump >= 0 && (e.is("accept") || e.is("return") && chain == c.Name)
+		})
 	}
 	if c.Marks && err == nil {
-		err = c.find(&i.Diverts, fmt.Sprintf("clears mark %#x", mark), func(e RuleEffect) bool { return e.Clears&mark != 0 })
+		err = c.find(&i.Diverts, fmt.Sprintf("clears mark %#x", mark), func(_ string, e RuleEffect) bool { return e.Clears&mark != 0 })
 	}
 	return err
 }
 
 // find appends the nearest chain with a matching rule to found, if any, with the effect of the
 // rule, or with does if that is set.
-func (c *ForeignChain) find(found *[]string, does string, matches func(RuleEffect) bool) error {
+func (c *ForeignChain) find(found *[]string, does string, matches func(chain string, e RuleEffect) bool) error {
 	seen := map[string]bool{}
 	for todo := []string{c.Name}; len(todo) > 0; todo = todo[1:] {
 		chain := todo[0]
@@ -109,7 +111,7 @@ func (c *ForeignChain) find(found *[]string, does string, matches func(RuleEffec
 			return err
 		}
 		for _, e := range list {
-			if matches(e) {
+			if matches(chain, e) {
 				*found = append(*found, c.Where+": "+cmp.Or(does, e.Does)+" in chain "+chain)
 				return nil
 			}

@@ -56,12 +56,15 @@ func TestInterferenceDiverts(t *testing.T) {
 		{[]apply.RuleEffect{ours, {Does: "DNAT"}, {Does: "ACCEPT"}, {To: "far"}}, ""},
 		{[]apply.RuleEffect{{Does: "DNAT"}, ours}, "DNAT in chain base"},
 		{[]apply.RuleEffect{{Does: "ACCEPT"}, ours}, "ACCEPT in chain base"},
+		{[]apply.RuleEffect{{Does: "RETURN"}, ours}, "RETURN in chain base"},
+		{[]apply.RuleEffect{{Does: "return"}}, ""},
+		{[]apply.RuleEffect{{To: "near"}, ours}, ""}, // returns to the base chain
 		{[]apply.RuleEffect{{To: "far"}, ours}, "notrack in chain far"},
 		{[]apply.RuleEffect{{Does: "snat"}, ours}, ""},
 		{[]apply.RuleEffect{{Does: "accept"}}, ""},
 		{[]apply.RuleEffect{{Does: "redirect"}}, "redirect in chain base"},
 	} {
-		chains := map[string][]apply.RuleEffect{"base": c.rules, "far": {{Does: "notrack"}}}
+		chains := map[string][]apply.RuleEffect{"base": c.rules, "far": {{Does: "notrack"}}, "near": {{Does: "return"}}}
 		checkDiverts(t, c.rules, c.want, interference(t, apply.ForeignChain{Translates: true}, chains))
 		checkDiverts(t, c.rules, "", interference(t, apply.ForeignChain{Marks: true}, chains))
 	}

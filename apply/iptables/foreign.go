@@ -139,4 +139,4 @@ func maskedOf(words []string, option string) (number, mask uint32) {
 }
 
 // verdicts are the relevant targets. Others are chains, or continue.
-var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK"}
+var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK", "RETURN"}

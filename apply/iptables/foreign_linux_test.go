@@ -48,6 +48,7 @@ COMMIT
 -A PREROUTING -d 10.96.0.10 -j ACCEPT
 -A PREROUTING -j KUBE-SERVICES
 -A PREROUTING -j DOCKER
+-A OUTPUT -d 10.96.0.11 -j RETURN
 -A OUTPUT -j KUBE-SERVICES
 -A OUTPUT -p tcp -j SIDECAR
 -A DOCKER -p tcp -j DNAT --to-destination 10.244.1.99:1
@@ -73,6 +74,7 @@ COMMIT
 		}, Diverts: []string{
 			"iptables-legacy table mangle chain POSTROUTING: clears mark 0x4000 in chain POSTROUTING",
 			"iptables-legacy table nat chain PREROUTING: ACCEPT in chain PREROUTING",
+			"iptables-legacy table nat chain OUTPUT: RETURN in chain OUTPUT",
 			"iptables-legacy table nat chain POSTROUTING: clears mark 0x4000 in chain POSTROUTING",
 			"iptables-legacy table raw chain OUTPUT: NOTRACK in chain OUTPUT",
 		}}

@@ -223,6 +223,8 @@ func appendVerdict(out []foreignRule, data []byte) []foreignRule {
 		e.Does = "drop"
 	case rules.Accept:
 		e.Does = "accept"
+	case rules.Return:
+		e.Does = "return"
 	}
 	if err != nil || e == (apply.RuleEffect{}) {
 		return out

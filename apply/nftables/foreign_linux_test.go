@@ -29,7 +29,7 @@ func TestInterference(t *testing.T) {
 table ip asleep { flags dormant; chain c { type filter hook input priority -5; policy drop; }; }
 table ip filter {
 	chain PREROUTING { type nat hook prerouting priority -100; meta l4proto tcp accept; jump KUBE-SERVICES; dnat to 10.244.1.99; }
-	chain OUTPUT { type nat hook output priority -100; jump KUBE-SERVICES; accept; }
+	chain OUTPUT { type nat hook output priority -100; ip daddr 10.96.0.11 return; jump KUBE-SERVICES; accept; }
 	chain KUBE-SERVICES { }
 	chain KUBE-FIREWALL { drop; }
 	chain INPUT { type filter hook input priority 0; jump KUBE-FIREWALL; }
@@ -67,6 +67,7 @@ table inet route { chain c { type route hook output priority -150; ip daddr 10.9
 		"inet divert chain early, hook prerouting, priority -150: dnat in chain early",
 		"inet divert chain local, hook output, priority -100: redirect in chain proxy",
 		"inet divert chain raw, hook output, priority -300: notrack in chain raw",
+		"ip filter chain OUTPUT, hook output, priority -100: return in chain OUTPUT",
 		"ip filter chain PREROUTING, hook prerouting, priority -100: accept in chain PREROUTING",
 	}}
 	if d := cmp.Diff(want, got); d != "" {
