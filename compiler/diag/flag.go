@@ -8,8 +8,8 @@ import (
 // snapshotKinds are kinds of a snapshot that may be passed in place of another document.
 var snapshotKinds = []string{"List", "Service", "EndpointSlice", "Endpoints", "Node", "ServiceCIDR", "Pod", "Deployment", "StatefulSet", "DaemonSet", "Ingress"}
 
-// WrongFile returns the message about a document that a flag does not read: the one that does. It
-// returns "" if none is known, or if it is the same.
+// WrongFile returns the message about a document that another flag reads. It returns "" if flag
+// reads it, or if no flag is known.
 func WrongFile(flag, apiVersion, kind string) string {
 	group, _, grouped := strings.Cut(apiVersion, "/")
 	article, what, right := "a ", "", ""
@@ -23,7 +23,7 @@ func WrongFile(flag, apiVersion, kind string) string {
 	case slices.Contains(snapshotKinds, kind) || slices.Contains(snapshotKinds, strings.TrimSuffix(kind, "List")):
 		what, right = ", which belongs to a snapshot", "-s"
 	}
-	if right == "" || right == flag {
+	if right == "" || right == flag || kind == "" {
 		return ""
 	}
 	if strings.ContainsRune("AEIOU", rune(kind[0])) {
