@@ -225,11 +225,8 @@ func (d *Diff) writeSummary(w io.Writer, mark string) error {
 	if ignored != "" {
 		text += " Ignored: " + ignored + "."
 	}
-	switch {
-	case d.Wrong == 1:
-		text += " Errors: 1 object, compared without its invalid parts."
-	case d.Wrong > 1:
-		text += fmt.Sprintf(" Errors: %d objects, compared without their invalid parts.", d.Wrong)
+	if d.Wrong > 0 {
+		text += fmt.Sprintf(" Errors: %s, not fully compared.", review.Counted(d.Wrong, "object"))
 	}
 	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text, mark)
 	return err
