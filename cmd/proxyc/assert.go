@@ -4,8 +4,6 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/contract"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
-	"github.com/proxyc/proxyc/compiler/snapshot"
-	"github.com/proxyc/proxyc/ir"
 )
 
 type assertCmd struct {
@@ -35,9 +33,7 @@ func (c *assertCmd) Run(e *env) error {
 	if err != nil {
 		return e.finish(j, err)
 	}
-	r := contract.Check(j, nodes, contracts, func(w *snapshot.Workload, f ir.Family) []snapshot.Endpoint {
-		return e.standIns.Pods(j.Snapshot, j.Reader.Written(), w, f, j.Facts.NodeName)
-	})
+	r := contract.Check(j, nodes, contracts, e.standIns.Pods(j.Snapshot, j.Reader.Written(), j.Facts.NodeName))
 	write := r.WriteText
 	if c.Output == "json" {
 		write = r.WriteJSON

@@ -19,7 +19,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -33,9 +32,9 @@ type StandIns struct {
 	addrs  map[string]netip.Addr // by what they stand for
 	ports  map[string]int32
 	owners map[netip.Addr]string
-	used   map[int32]string // ports of nodes, and of Services, with what uses them
-	// given are the ports of Services with stand-ins, and families those of Services.
-	given    map[ir.Name][]snapshot.ServicePort
+	used   map[int32]string                   // ports of nodes, and of Services, with what uses them
+	given  map[ir.Name][]snapshot.ServicePort // the ports of Services whose node ports are stand-ins
+	// families are the families of the Services.
 	families map[string]bool
 }
 
@@ -55,7 +54,7 @@ func (s *StandIns) PortName(port int32) string {
 	return withoutProtocol(s.used[port])
 }
 
-// withoutProtocol returns the name of a port that differs only in the protocol from another one.
+// withoutProtocol returns the name of a port without the protocol, which portName adds.
 func withoutProtocol(of string) string {
 	name, _, _ := strings.Cut(of, " (")
 	return name
@@ -93,10 +92,11 @@ func (s *StandIns) Mentioned(text string) bool {
 	return s != nil && s.Len() > 0 && string(s.names([]byte(text))) != text
 }
 
-// blocks are the ranges of the stand-ins for addresses. No client has another address of them.
+// blocks contain the stand-ins for addresses. Clients have no other addresses in them.
 var blocks = [...]netip.Prefix{netip.MustParsePrefix("244.0.0.0/6"), netip.MustParsePrefix("100::/64")}
 
-// Shown returns prefixes without the parts of blocks, except for the stand-ins of small parts.
+// Shown returns the prefixes to show: those outside blocks, and instead of a small one in blocks its
+// stand-ins.
 func (s *StandIns) Shown(list []netip.Prefix) (out []netip.Prefix) {
 	const small = 8 // bits
 	if s == nil || s.Len() == 0 {
@@ -173,10 +173,8 @@ func (s *StandIns) podAddr(f ir.Family, of, workload string, i int) netip.Addr {
 		if _, used := s.owners[a]; used {
 			continue
 		}
-		if s.addrs == nil {
-			s.addrs, s.owners = map[string]netip.Addr{}, map[netip.Addr]string{}
-		}
-		s.addrs[key], s.owners[a] = a, of
+		setIn(&s.addrs, key, a)
+		setIn(&s.owners, a, of)
 		return a
 	}
 }
@@ -196,22 +194,11 @@ func (s *StandIns) portOf(of string) int32 {
 		if _, used := s.used[p]; used {
 			continue
 		}
-		if s.ports == nil {
-			s.ports = map[string]int32{}
-		}
-		s.ports[of] = p
-		s.use(p, of)
+		setIn(&s.ports, of, p)
+		setIn(&s.used, p, of)
 		return p
 	}
 	return 0
-}
-
-// use records what uses a port.
-func (s *StandIns) use(port int32, of string) {
-	if s.used == nil {
-		s.used = map[int32]string{}
-	}
-	s.used[port] = of
 }
 
 // observe records the ports of Services.
@@ -220,7 +207,7 @@ func (s *StandIns) observe(services []*snapshot.Service) {
 		for _, p := range svc.Ports {
 			for _, used := range []int32{p.Port, p.NodePort} {
 				if _, standIn := s.ports[s.used[used]]; used >= firstPort && !standIn {
-					s.use(used, svc.Name.String())
+					setIn(&s.used, used, svc.Name.String())
 				}
 			}
 		}
@@ -267,42 +254,6 @@ func setIn[K comparable, V any](m *map[K]V, key K, value V) {
 	(*m)[key] = value
 }
 
-// admit removes the objects that the API server rejects from manifests that it has not seen.
-func (c *cluster) admit() (found diag.List) {
-	for _, w := range c.snap.Workloads() {
-		written := c.written[w.Object]
-		if wrong := because(rejectedWorkload(w, nil, &written), false); wrong != nil {
-			found.Add(wrong...)
-			c.snap.DeleteWorkload(w.Object)
-			c.snap.SetCustom(w) // its pods are unknown
-		}
-	}
-	numbers := owners{}
-	var fresh []*snapshot.Service
-	for _, svc := range c.snap.Services() {
-		if svc.ClusterIP == "" && svc.Type != externalName && !svc.ProxyName {
-			fresh = append(fresh, svc)
-		} else {
-			c.set(numbers, svc, nil)
-		}
-	}
-	for _, svc := range c.inOrder(fresh) {
-		w := c.written[svc.Object]
-		wrong := c.rejected(&change{svc: svc, w: &w})
-		if wrong == nil {
-			wrong = c.taken(numbers, svc, nil)
-		}
-		if wrong != nil {
-			wrong = because(wrong, false)
-			found.Add(wrong...)
-			c.skip(svc, wrong)
-			continue
-		}
-		c.set(numbers, svc, nil)
-	}
-	return found
-}
-
 // allocate returns a Service with what the API server and its controllers would add. A Service with
 // a ClusterIP has what they gave it: nothing is missing.
 func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written) *snapshot.Service {
@@ -328,15 +279,20 @@ func (c *cluster) familiesOf(svc *snapshot.Service, w *manifest.Written) []strin
 			families = c.families[:1]
 		}
 	}
-	if other := otherFamily(families[0]); len(families) == 1 && w.DualStack() && (w.FamilyPolicy == string(corev1.IPFamilyPolicyRequireDualStack) || c.serves(other)) {
-		families = append(slices.Clone(families), other)
-	}
-	return families
+	return c.dualStack(families, w)
 }
 
-// serves reports whether Services of the cluster can have a family, as far as known.
-func (c *cluster) serves(family string) bool {
-	return len(c.families) == 0 || slices.Contains(c.families, family)
+// dualStack returns the families of a Service, with the second one if the Service requests it and the
+// cluster has it, as far as known.
+func (c *cluster) dualStack(families []string, w *manifest.Written) []string {
+	if len(families) != 1 || !w.DualStack() {
+		return families
+	}
+	other := otherFamily(families[0])
+	if len(c.families) > 0 && !slices.Contains(c.families, other) && w.FamilyPolicy != string(corev1.IPFamilyPolicyRequireDualStack) {
+		return families
+	}
+	return []string{families[0], other}
 }
 
 // fill adds the ports that the type of a Service needs, and if balance is set the addresses of its load
@@ -475,51 +431,6 @@ func addrIn(svc *snapshot.Service, family string) netip.Addr {
 	return netip.Addr{}
 }
 
-// assume adds an EndpointSlice for each family of a Service and workload that it selects.
-func (c *cluster) assume(svc *snapshot.Service, w *manifest.Written) {
-	for _, load := range c.workloads.Select(svc.Name.Namespace, w.Selector) {
-		for _, slice := range c.slicesOf(svc, PortsOf(svc, w, load), load, indices(c.number(load)), w.Selector) {
-			for i := range slice.Endpoints {
-				if e := &slice.Endpoints[i]; c.snap.Node(e.NodeName) != nil {
-					c.setHints(e, w.Distribution != "", w.Distribution == corev1.ServiceTrafficDistributionPreferSameNode)
-				}
-			}
-			c.snap.SetSlice(slice)
-		}
-	}
-}
-
-// setHints sets the hints of an endpoint for its zone and node, as far as they are known.
-func (c *cluster) setHints(e *snapshot.Endpoint, zone, node bool) {
-	var h snapshot.Hints
-	if n := c.snap.Node(e.NodeName); zone && n != nil && n.Zone != "" {
-		h.Zones = []string{n.Zone}
-	}
-	if node && e.NodeName != "" {
-		h.Nodes = []string{e.NodeName}
-	}
-	if e.Hints = nil; h.Zones != nil || h.Nodes != nil {
-		e.Hints = &h
-	}
-}
-
-// slicesOf returns an EndpointSlice for each family of a Service, with those of some pods of a
-// workload that a selector names.
-func (c *cluster) slicesOf(svc *snapshot.Service, ports []snapshot.EndpointPort, load *snapshot.Workload, some []int, selector map[string]string) (out []*snapshot.EndpointSlice) {
-	one, _ := podsWith(load, selector)
-	for _, family := range svc.IPFamilies {
-		out = append(out, &snapshot.EndpointSlice{
-			Name:        ir.Name{Namespace: svc.Name.Namespace, Name: strings.ToLower(fmt.Sprintf("%s-%s-%s-%s", svc.Name.Name, load.Kind, load.Name.Name, family))},
-			Object:      snapshot.AssumedFrom + load.Object,
-			Service:     svc.Name,
-			AddressType: family,
-			Ports:       ports,
-			Endpoints:   c.pods(load, familyOf(family), some, one),
-		})
-	}
-	return out
-}
-
 // Nodes adds addresses to Nodes without any, of the families that Services of any snapshot have.
 // Without Nodes, it adds the node that is reviewed, so that clients reach its node ports, and returns
 // true. Call it again after another snapshot is completed.
@@ -542,119 +453,4 @@ func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) (added bool) {
 		snap.SetNode(&full)
 	}
 	return added
-}
-
-// Pods returns the pods of a workload. written are the fields of the objects that the Snapshot does not
-// keep. node is the node that is reviewed.
-func (s *StandIns) Pods(snap *snapshot.Snapshot, written map[string]manifest.Written, load *snapshot.Workload, family ir.Family, node string) []snapshot.Endpoint {
-	c := cluster{StandIns: s, snap: snap, written: written, node: node}
-	return c.pods(load, family, indices(c.number(load)), everyPod)
-}
-
-// indices returns the indices of the first n pods of a workload.
-func indices(n int) (out []int) {
-	for i := range n {
-		out = append(out, i)
-	}
-	return out
-}
-
-// number returns the number of pods of a workload. A Node has room for one on its network. Without a
-// Node that they require, all pods are pending.
-func (c *cluster) number(load *snapshot.Workload) int {
-	onePerNode := load.Pods == snapshot.PerNode || load.HostNetwork && load.Pods > 1
-	if !onePerNode && (!constrained(load) || load.NodeName != "") {
-		return load.Pods
-	}
-	nodes := len(c.nodesFor(load))
-	switch {
-	case len(c.nodes) == 0 && onePerNode:
-		return 1
-	case load.Pods == snapshot.PerNode:
-		return nodes
-	case onePerNode:
-		return min(load.Pods, nodes)
-	case nodes == 0 && len(c.nodes) > 0:
-		return 0
-	}
-	return load.Pods
-}
-
-// pods returns some pods of a workload, each assumed to be ready. They are spread over the Nodes.
-// Without Nodes, they are on the node that is reviewed. one is the ordinal of the only one, or everyPod.
-func (c *cluster) pods(load *snapshot.Workload, family ir.Family, some []int, one int) (out []snapshot.Endpoint) {
-	nodes := c.nodesFor(load)
-	for _, i := range some {
-		if one != everyPod && one != load.First+i {
-			continue
-		}
-		name := fmt.Sprintf("%s-%d", load.Name.Name, load.First+i)
-		if load.Kind == "Pod" {
-			name = load.Name.Name
-		}
-		e := snapshot.Endpoint{Pod: name, NodeName: cmp.Or(load.NodeName, c.node), Ready: true, Serving: true}
-		if load.NodeName == "" && len(nodes) > 0 {
-			e.NodeName = nodes[i%len(nodes)].Name
-		}
-		if e.Addr = c.addrOf(load, family, i, e.NodeName); e.Addr.IsValid() {
-			e.Address = e.Addr.String()
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
-// addrOf returns the address of a pod: its own, that of its node, or a stand-in. It is invalid if the
-// node has none of the family.
-func (c *cluster) addrOf(load *snapshot.Workload, family ir.Family, i int, on string) netip.Addr {
-	texts := load.IPs
-	if load.HostNetwork {
-		node := c.snap.Node(on)
-		if node == nil || len(node.Addresses) == 0 {
-			return c.addr(family, "Node "+on) // see Nodes
-		}
-		texts = nil
-		for _, a := range node.Addresses {
-			if a.Type == string(corev1.NodeInternalIP) {
-				texts = append(texts, a.Address)
-			}
-		}
-	}
-	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && ir.FamilyOf(a) == family {
-			return a
-		}
-	}
-	if load.HostNetwork {
-		return netip.Addr{}
-	}
-	return c.podAddr(family, fmt.Sprintf("pod %d of %s", i, load.Object), load.Object, i)
-}
-
-// PortsOf returns the ports of a Service on the pods of a workload. A named target port that no
-// container has is left out, as the EndpointSlice controller does.
-func PortsOf(svc *snapshot.Service, w *manifest.Written, load *snapshot.Workload) (out []snapshot.EndpointPort) {
-	for i, p := range svc.Ports {
-		target := intstr.FromInt32(p.Port)
-		if i < len(w.TargetPorts) {
-			target = w.TargetPorts[i]
-		}
-		if port, ok := targetPort(load, target, p.Protocol); ok {
-			out = append(out, snapshot.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: port, HasName: true, HasPort: true})
-		}
-	}
-	return out
-}
-
-// targetPort returns the number of a target port on the pods of a workload, and whether they have it.
-func targetPort(load *snapshot.Workload, target intstr.IntOrString, protocol string) (int32, bool) {
-	if target.Type == intstr.Int {
-		return target.IntVal, true
-	}
-	for _, p := range load.Ports {
-		if p.Name == target.StrVal && p.ContainerPort > 0 && p.ContainerPort <= 65535 && cmp.Or(p.Protocol, corev1.ProtocolTCP) == cmp.Or(corev1.Protocol(protocol), corev1.ProtocolTCP) {
-			return p.ContainerPort, true
-		}
-	}
-	return 0, false
 }

@@ -210,10 +210,9 @@ func (a *applied) merge(svc, old *snapshot.Service) *snapshot.Service {
 	if a.OnlyReal || !hasClusterIP(&out) || out.ClusterIP == corev1.ClusterIPNone {
 		return &out
 	}
-	if len(out.IPFamilies) == 1 && changed && w.DualStack() && (policy == string(corev1.IPFamilyPolicyRequireDualStack) || a.serves(otherFamily(out.IPFamilies[0]))) {
-		second := otherFamily(out.IPFamilies[0])
-		out.IPFamilies = []string{out.IPFamilies[0], second}
-		out.ClusterIPs = []string{out.ClusterIP, a.addr(familyOf(second), "ClusterIP of "+svc.Name.String()).String()}
+	if all := a.dualStack(out.IPFamilies, &w); changed && len(all) > len(out.IPFamilies) {
+		out.IPFamilies = all
+		out.ClusterIPs = []string{out.ClusterIP, a.addr(familyOf(all[1]), "ClusterIP of "+svc.Name.String()).String()}
 	}
 	a.fill(&out, &w, !balanced(old))
 	return &out
@@ -264,7 +263,7 @@ func (a *applied) prune() (gone []*snapshot.Workload) {
 	before := map[string]bool{}
 	for _, w := range a.snap.Workloads() {
 		before[w.Object] = true
-		if !a.Objects.HasWorkload(w.Object) && !a.kept[w.Object] && selected(w.Object, w.Name) {
+		if a.Objects.Workload(w.Object) == nil && !a.kept[w.Object] && selected(w.Object, w.Name) {
 			a.snap.DeleteWorkload(w.Object)
 			none := *w
 			none.Pods, none.AnyNumber = 0, false

@@ -2,6 +2,8 @@ package assume
 
 import (
 	"cmp"
+	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // nodesFor returns the Nodes where the pods of a workload run. A workload other than a DaemonSet gets a
@@ -109,4 +113,93 @@ func tolerates(load *snapshot.Workload, t *corev1.Taint) bool {
 		return (has.Effect == "" || has.Effect == t.Effect) && (has.Key == "" || has.Key == t.Key) &&
 			(has.Operator == corev1.TolerationOpExists || cmp.Or(has.Operator, corev1.TolerationOpEqual) == corev1.TolerationOpEqual && has.Value == t.Value)
 	})
+}
+
+// Pods returns a function that returns the pods of a workload. written are the fields of the objects
+// that the Snapshot does not keep. node is the node that is reviewed.
+func (s *StandIns) Pods(snap *snapshot.Snapshot, written map[string]manifest.Written, node string) func(*snapshot.Workload, ir.Family) []snapshot.Endpoint {
+	c := cluster{StandIns: s, snap: snap, written: written, node: node}
+	return func(load *snapshot.Workload, family ir.Family) []snapshot.Endpoint {
+		return c.pods(load, family, indices(c.number(load)), everyPod)
+	}
+}
+
+// indices returns the indices of the first n pods of a workload.
+func indices(n int) (out []int) {
+	for i := range n {
+		out = append(out, i)
+	}
+	return out
+}
+
+// number returns the number of pods of a workload. A Node has room for one on its network. Without a
+// Node that they require, all pods are pending.
+func (c *cluster) number(load *snapshot.Workload) int {
+	onePerNode := load.Pods == snapshot.PerNode || load.HostNetwork && load.Pods > 1
+	if !onePerNode && (!constrained(load) || load.NodeName != "") {
+		return load.Pods
+	}
+	nodes := len(c.nodesFor(load))
+	switch {
+	case len(c.nodes) == 0 && onePerNode:
+		return 1
+	case load.Pods == snapshot.PerNode:
+		return nodes
+	case onePerNode:
+		return min(load.Pods, nodes)
+	case nodes == 0 && len(c.nodes) > 0:
+		return 0
+	}
+	return load.Pods
+}
+
+// pods returns some pods of a workload, each assumed to be ready. They are spread over the Nodes.
+// Without Nodes, they are on the node that is reviewed. one is the ordinal of the only one, or everyPod.
+func (c *cluster) pods(load *snapshot.Workload, family ir.Family, some []int, one int) (out []snapshot.Endpoint) {
+	nodes := c.nodesFor(load)
+	for _, i := range some {
+		if one != everyPod && one != load.First+i {
+			continue
+		}
+		name := fmt.Sprintf("%s-%d", load.Name.Name, load.First+i)
+		if load.Kind == "Pod" {
+			name = load.Name.Name
+		}
+		e := snapshot.Endpoint{Pod: name, NodeName: cmp.Or(load.NodeName, c.node), Ready: true, Serving: true}
+		if load.NodeName == "" && len(nodes) > 0 {
+			e.NodeName = nodes[i%len(nodes)].Name
+		}
+		if e.Addr = c.addrOf(load, family, i, e.NodeName); e.Addr.IsValid() {
+			e.Address = e.Addr.String()
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// addrOf returns the address of a pod: its own, that of its node, or a stand-in. It is invalid if the
+// node has none of the family.
+func (c *cluster) addrOf(load *snapshot.Workload, family ir.Family, i int, on string) netip.Addr {
+	texts := load.IPs
+	if load.HostNetwork {
+		node := c.snap.Node(on)
+		if node == nil || len(node.Addresses) == 0 {
+			return c.addr(family, "Node "+on) // see Nodes
+		}
+		texts = nil
+		for _, a := range node.Addresses {
+			if a.Type == string(corev1.NodeInternalIP) {
+				texts = append(texts, a.Address)
+			}
+		}
+	}
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil && ir.FamilyOf(a) == family {
+			return a
+		}
+	}
+	if load.HostNetwork {
+		return netip.Addr{}
+	}
+	return c.podAddr(family, fmt.Sprintf("pod %d of %s", i, load.Object), load.Object, i)
 }

@@ -61,6 +61,42 @@ var immutable = [...]struct {
 	}},
 }
 
+// admit removes the objects that the API server rejects from manifests that it has not seen.
+func (c *cluster) admit() (found diag.List) {
+	for _, w := range c.snap.Workloads() {
+		written := c.written[w.Object]
+		if wrong := because(rejectedWorkload(w, nil, &written), false); wrong != nil {
+			found.Add(wrong...)
+			c.snap.DeleteWorkload(w.Object)
+			c.snap.SetCustom(w) // its pods are unknown
+		}
+	}
+	numbers := owners{}
+	var fresh []*snapshot.Service
+	for _, svc := range c.snap.Services() {
+		if svc.ClusterIP == "" && svc.Type != externalName && !svc.ProxyName {
+			fresh = append(fresh, svc)
+		} else {
+			c.set(numbers, svc, nil)
+		}
+	}
+	for _, svc := range c.inOrder(fresh) {
+		w := c.written[svc.Object]
+		wrong := c.rejected(&change{svc: svc, w: &w})
+		if wrong == nil {
+			wrong = c.taken(numbers, svc, nil)
+		}
+		if wrong != nil {
+			wrong = because(wrong, false)
+			found.Add(wrong...)
+			c.skip(svc, wrong)
+			continue
+		}
+		c.set(numbers, svc, nil)
+	}
+	return found
+}
+
 // rejected returns the reasons why the API server rejects a Service.
 func (c *cluster) rejected(x *change) (found diag.List) {
 	for _, r := range x.w.Rejected {

@@ -59,7 +59,7 @@ func (x *Workloads) Select(namespace string, selector map[string]string) (out []
 	return out
 }
 
-// everyPod is the number of no pod: all pods of a workload are meant.
+// everyPod stands for all pods of a workload, in place of the number of one.
 const everyPod = -1
 
 // podsWith reports whether a workload has pods with the labels of a selector, and returns the ordinal

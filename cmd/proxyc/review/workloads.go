@@ -3,7 +3,6 @@ package review
 import (
 	"maps"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -91,17 +90,6 @@ func (w *Workloads) add(to map[netip.Addr][]string, slice *snapshot.EndpointSlic
 	}
 }
 
-// made matches what controllers append to the name of an object for those that they make from it. Pods
-// have random letters after the hash of a ReplicaSet or the time of a Job, or they have a number.
-var made = map[string]*regexp.Regexp{
-	"Pod":        regexp.MustCompile(`(-(` + letter + `{6,10}|\d{8,}))?-` + letter + `{5}$|-\d+$`),
-	"ReplicaSet": regexp.MustCompile(`-` + letter + `{1,10}$`),
-	"Job":        regexp.MustCompile(`-\d{8,}$`),
-}
-
-// letter matches the letters of k8s.io/apimachinery/pkg/util/rand.
-const letter = `[bcdfghjklmnpqrstvwxz2456789]`
-
 // workload returns the workload that an object belongs to, with its kind if the input states it. The
 // name decides only if the input does not state the owner.
 func (w *Workloads) workload(object string) string {
@@ -114,11 +102,11 @@ func (w *Workloads) workload(object string) string {
 		}
 	}
 	kind, name, _ := strings.Cut(object, " ")
-	suffix := made[kind]
-	if suffix == nil || known != nil && kind == "Pod" {
+	maker, made := assume.MakerName(kind, name)
+	if !made || known != nil && kind == "Pod" {
 		return object
 	}
-	return suffix.ReplaceAllString(name, "")
+	return maker
 }
 
 // Paused returns a workload without pods that a Service selects; "" for none. It considers only
