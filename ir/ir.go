@@ -3,6 +3,7 @@ package ir
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -100,6 +101,11 @@ type Program struct {
 	Family   Family    `json:"family"`
 	Node     Node      `json:"node"`
 	Services []Service `json:"services,omitzero"` // by Name
+}
+
+// Find returns the index of a Service, or that at which it can be inserted, and whether it exists.
+func (p *Program) Find(name Name) (int, bool) {
+	return slices.BinarySearchFunc(p.Services, name, func(s Service, n Name) int { return s.Name.Compare(n) })
 }
 
 // Service is the unit of incremental work: one Kubernetes Service with all its

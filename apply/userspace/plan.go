@@ -163,12 +163,12 @@ func (p *Plan) service(f ir.Family, name ir.Name) *ir.Service {
 		}
 		return nil
 	}
-	all := p.Programs.Of(f).Services
-	i, ok := slices.BinarySearchFunc(all, name, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) })
+	program := p.Programs.Of(f)
+	i, ok := program.Find(name)
 	if !ok {
 		return nil
 	}
-	return &all[i]
+	return &program.Services[i]
 }
 
 // revised returns the plan with rules for listeners that use other ports, and without rejected

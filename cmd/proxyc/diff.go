@@ -10,7 +10,6 @@ import (
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
-	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir/flow"
 )
 
@@ -167,29 +166,14 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 
 // finishBoth prints the findings of both sides, each with the positions in its own files. It
 // returns the number of objects with errors. Those are compared as on a node, without their invalid
-// parts; otherwise the author of one object could block the comparison of all others. A side that
-// could not be read completely is not compared, which the error states.
+// parts, or as in the snapshot if the API server rejects their change. Otherwise the author of one
+// object could block the comparison of all others. A side that could not be read completely is not
+// compared, which the error states.
 func finishBoth(e *env, was, is *review.Input, err error) (wrong int, _ error) {
 	was.Diags = append(was.Findings(), is.Findings()...)
-	wrong, all := wrongObjects(was.Diags)
+	wrong, all := diff.WrongObjects(was.Diags)
 	if finished := e.finish(was, err); err != nil || !all {
 		return 0, finished
 	}
 	return wrong, nil
-}
-
-// wrongObjects returns the number of objects with errors, and whether all errors are about objects,
-// rather than files or settings.
-func wrongObjects(findings diag.List) (n int, all bool) {
-	objects := map[string]bool{}
-	for _, d := range findings {
-		if d.Severity != diag.Error {
-			continue
-		}
-		if d.Object == "" || strings.HasPrefix(d.Object, "--") {
-			return 0, false
-		}
-		objects[d.Object] = true
-	}
-	return len(objects), true
 }

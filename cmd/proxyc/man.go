@@ -22,9 +22,9 @@ type manCmd struct {
 func (c *manCmd) Run(e *env) error {
 	app := kong.Must(&cli{}, grammar(io.Discard, io.Discard)...).Model
 	if c.Write == "" {
-		node := help.PageOf(app, strings.Join(c.Verb, " "))
+		verb := strings.Join(c.Verb, " ")
+		node := help.PageOf(app, verb)
 		if node == nil {
-			verb := strings.Join(c.Verb, " ")
 			return fmt.Errorf("%q: unknown verb%s", verb, review.DidYouMean(verb, slices.Collect(maps.Keys(help.Verbs()))))
 		}
 		return help.WritePage(e.stdout, app, node)

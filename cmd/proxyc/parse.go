@@ -57,73 +57,12 @@ func parse(k *kong.Kong, args []string) (p parsed) {
 				continue
 			}
 		}
-		note(hinted(err, command))
+		note(help.Explain(err, command))
 		if !is {
 			return p
 		}
 		args = rest
 	}
-}
-
-// nodeFlags select the node: that of offline verbs, or else that of kube-proxy. nodeWords are names that
-// users try.
-var nodeFlags = []string{"node", "hostname-override"}
-
-var nodeWords = []string{"--node", "--node-name", "--nodename", "--hostname"}
-
-// looksLikeFile matches arguments that are probably files.
-var looksLikeFile = regexp.MustCompile(`/|\.(ya?ml|json)(\.gz)?$`)
-
-// flagName matches a suggestion of kong.
-var flagName = regexp.MustCompile(`"--[^"]+"`)
-
-// hinted returns an error of kong with the most similar flags first, or with an example of what is
-// missing. command is nil if it is unknown.
-func hinted(err error, command *kong.Node) error {
-	if command == nil {
-		return err
-	}
-	text := err.Error()
-	if name, is := strings.CutPrefix(text, "unexpected argument "); is && looksLikeFile.MatchString(name) && slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return f.Name == "snapshot" }) {
-		return fmt.Errorf("%s: pass a snapshot with -s, and a configuration with -c", err)
-	}
-	if rest, is := strings.CutPrefix(text, "unknown flag "); is {
-		name, _, _ := strings.Cut(rest, ",")
-		near := diag.NearestFirst(`"`+name+`"`, flagName.FindAllString(rest, -1))
-		for _, known := range nodeFlags {
-			if slices.Contains(nodeWords, name) && slices.ContainsFunc(command.Flags, func(f *kong.Flag) bool { return f.Name == known }) {
-				near = []string{`"--` + known + `"`}
-				break
-			}
-		}
-		if !strings.HasPrefix(name, "--") { // one letter is near to any
-			near = nil
-		}
-		const shown = 3
-		switch near = near[:min(shown, len(near))]; len(near) {
-		case 0:
-			return errors.New("unknown flag " + name)
-		case 1:
-			return fmt.Errorf("unknown flag %s, did you mean %s?", name, near[0])
-		}
-		return fmt.Errorf("unknown flag %s, did you mean one of %s?", name, strings.Join(near, ", "))
-	}
-	missing, is := strings.CutPrefix(text, "missing flags: ")
-	if !is {
-		if missing, is = strings.CutPrefix(text, "expected "); !is {
-			return err
-		}
-		missing = strings.ReplaceAll(missing, `"`, "")
-		for _, arg := range command.Positional {
-			if sentence, _, _ := strings.Cut(arg.Help, ". "); strings.HasPrefix(missing, arg.Summary()) {
-				missing += ": " + strings.TrimSuffix(sentence, ".")
-			}
-		}
-	}
-	for _, example := range help.Verbs()[command.Path()].Examples {
-		return fmt.Errorf("missing %s, as in: %s", missing, example)
-	}
-	return err
 }
 
 // noteRepeated reports flags tagged once that were given more than once. kong would use the last

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/report"
 	"github.com/proxyc/proxyc/compiler/diag"
 )
@@ -47,7 +48,7 @@ func (c *reportCmd) Run(e *env) error {
 	}
 	r, err := report.New(ctx, was, is, c.nodes())
 	errs := r.Errors()
-	wrong, all := wrongObjects(errs)
+	wrong, all := diff.WrongObjects(errs)
 	if err != nil || !all { // nothing is reported about incomplete input
 		e.report(errs)
 		return reportedIf(errs, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -74,7 +75,7 @@ func (c *cluster) unmatched(s *service) {
 		best, near = nearestWorkload(s.written.Selector, all)
 	}
 	if best != nil {
-		msg += fmt.Sprintf(": the nearest, %s, has %s", best.Object, strings.Join(differences(s.written.Selector, best), " and "))
+		msg += fmt.Sprintf(": the nearest, %s, has %s", best.Object, strings.Join(manifest.Mismatches(s.written.Selector, best.Labels), " and "))
 	}
 	severity := diag.Warning
 	switch {
@@ -150,18 +151,6 @@ func setLater(selector map[string]string, w *snapshot.Workload) bool {
 		}
 	}
 	return true
-}
-
-// differences lists the labels of a workload that a selector does not match.
-func differences(selector map[string]string, w *snapshot.Workload) (out []string) {
-	for _, key := range slices.Sorted(maps.Keys(selector)) {
-		if has, ok := w.Labels[key]; !ok {
-			out = append(out, "no label "+key)
-		} else if has != selector[key] {
-			out = append(out, key+"="+has)
-		}
-	}
-	return out
 }
 
 // governed reports StatefulSets whose serviceName no Service of the input has.

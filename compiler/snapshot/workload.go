@@ -106,6 +106,3 @@ func (s *Snapshot) DeleteWorkload(object string) { delete(s.workloads, object) }
 
 // Workload returns the workload of an object, or nil.
 func (s *Snapshot) Workload(object string) *Workload { return s.workloads[object] }
-
-// HasWorkload reports whether there is a workload of an object.
-func (s *Snapshot) HasWorkload(object string) bool { return s.workloads[object] != nil }

@@ -157,19 +157,21 @@ func newTargets(before, after map[netip.Addr][]string, ports map[uint16]bool, ad
 		}
 	}
 	for _, at := range added {
+		add(ports[at.Port()], fmt.Sprintf("port %d", at.Port()))
 		of, has := after[at.Addr()]
-		if has && len(of) == 0 && len(known) > 0 {
+		switch {
+		case !has || len(before) == 0: // nothing to compare
+			continue
+		case len(of) == 0:
 			add(known[none], none)
 		}
 		for _, w := range of {
-			kind, name := kindOf(w)
-			if kind == "" {
-				add(known["any "+name] || len(known) == 0, "workload "+w)
+			if kind, name := kindOf(w); kind == "" {
+				add(known["any "+name], "workload "+w)
 			} else {
-				add(known[w] || known[name] || len(known) == 0, w)
+				add(known[w] || known[name], w)
 			}
 		}
-		add(ports[at.Port()], fmt.Sprintf("port %d", at.Port()))
 	}
 	slices.Sort(out)
 	return out

@@ -69,7 +69,7 @@ func (c *comparison) inForce() ir.Programs {
 				continue
 			}
 			for _, one := range of {
-				at, found := slices.BinarySearchFunc(p.Services, one.Name, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) })
+				at, found := p.Find(one.Name)
 				switch {
 				case one.New != nil && found:
 					p.Services[at] = *one.New

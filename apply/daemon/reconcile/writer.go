@@ -164,7 +164,7 @@ func (w *Writer) quarantine(refused []apply.Refusal, programs ir.Programs, done 
 	for _, one := range refused {
 		left := refusal{Refusal: one}
 		for f, program := range ir.Present(programs) {
-			if j, ok := slices.BinarySearchFunc(program.Services, one.Service, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) }); ok {
+			if j, ok := program.Find(one.Service); ok {
 				*left.wanted.At(f) = &program.Services[j]
 			}
 		}

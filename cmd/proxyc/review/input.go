@@ -198,7 +198,7 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 			j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: f.Name,
 				Msg: "changes other files, which are not what is applied", Hint: "use kustomize build DIR | proxyc ... with - as the file"})
 		}
-		if manifest.IsEmpty(data) {
+		if !j.AllowEmpty && manifest.IsEmpty(data) {
 			empty = append(empty, emptyFile(j.Reader.Truncated, f.Name, len(bytes.TrimSpace(data)) > 0, j.EmptyHint))
 		}
 		list := j.Reader.Decode(to, f.Name, data, f.FromDirectory)
@@ -208,9 +208,9 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		j.Diags.Add(list...)
 	}
 	for _, d := range empty {
-		if none := len(empty) == len(all); none && !j.AllowEmpty {
+		if len(empty) == len(all) {
 			d.Severity, readable = diag.Error, false
-		} else if j.AllowEmpty || d.Msg == noObject {
+		} else if d.Msg == noObject {
 			continue
 		}
 		j.Diags.Add(d)
@@ -272,11 +272,10 @@ func (j *Input) addRejected(found diag.List) {
 
 // Assume completes the snapshot as a cluster would.
 func (j *Input) Assume(s *assume.StandIns) {
-	written := len(j.Snapshot.Workloads()) > 0
 	pending, rejected := s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName, j.Pods())
 	j.addRejected(rejected)
 	j.StandIns, j.pending = s, pending
-	written = written || len(j.pending)+len(rejected) > 0
+	written := len(pending)+len(rejected)+len(j.Snapshot.Workloads()) > 0
 	if j.assumesNode = written && j.Facts.Interfaces == nil && j.Facts.Named == nil && j.Config.DetectLocalMode != config.DetectNodeCIDR; j.assumesNode {
 		j.standInNode = s.Nodes(j.Snapshot, j.Facts.NodeName)
 	}

@@ -403,13 +403,13 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		return
 	}
 	if decode == nil {
-		if isCustom(group) {
+		f := misspelt(l.apiVersion, l.kind)
+		if f != nil || isCustom(group) {
 			r.customs = append(r.customs, l.custom(r.namespace))
 		}
-		if f := misspelt(l.apiVersion, l.kind); f != nil {
+		if f != nil {
 			// It is skipped as an object of the kind that was meant: see Keep.
 			meant := cmp.Or(nearKind(group, l.kind), l.kind)
-			r.customs = append(r.customs, l.custom(r.namespace))
 			report(placed{field: f.path, skipped: &object{name: l.named(meant, meant, r.namespace)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant, r.namespace), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		} else {
 			r.ignored = append(r.ignored, l.kind)

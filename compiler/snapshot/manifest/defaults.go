@@ -36,6 +36,12 @@ type finding struct {
 	ofType bool
 }
 
+// rejects returns a finding about a fault for which the API server rejects an object, with the effect
+// of the fault.
+func rejects(code diag.Code, path, fault, effect string) finding {
+	return finding{severity: diag.Warning, code: code, path: path, rejected: fault, msg: fault + ": " + effect}
+}
+
 // defaultNamespace sets the namespace of an object without one; "" is default.
 func defaultNamespace(m *metav1.ObjectMeta, namespace string) {
 	m.Namespace = cmp.Or(m.Namespace, namespace, metav1.NamespaceDefault)
@@ -208,25 +214,24 @@ func checkExclusive(spec *corev1.ServiceSpec) (out []finding) {
 func checkUnused(spec *corev1.ServiceSpec) []finding {
 	var out []finding
 	if spec.Type == corev1.ServiceTypeExternalName && spec.ExternalName == "" {
-		out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: "spec.externalName", rejected: "must be set with type ExternalName", msg: "must be set with type ExternalName: the API server rejects the Service, and no rule is written for it"})
+		out = append(out, rejects(diag.ObjectName, "spec.externalName", "must be set with type ExternalName", "the API server rejects the Service, and no rule is written for it"))
 	}
 	if ips := spec.ClusterIPs; len(ips) > 0 && spec.ClusterIP != ips[0] {
 		fault := fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %s", ips[0], diag.Quote(spec.ClusterIP))
-		out = append(out, finding{severity: diag.Warning, code: diag.VIPValue, path: "spec.clusterIP", rejected: fault, msg: fault + ": spec.clusterIPs is used"})
+		out = append(out, rejects(diag.VIPValue, "spec.clusterIP", fault, "spec.clusterIPs is used"))
 	}
 	for i, p := range spec.Ports {
 		path := fmt.Sprintf("spec.ports[%d]", i)
 		if p.Name == "" && len(spec.Ports) > 1 {
-			out = append(out, finding{severity: diag.Warning, code: diag.ObjectName, path: path + ".name", rejected: "must be set if there are several ports", msg: "must be set if there are several ports: the API server rejects the Service"})
+			out = append(out, rejects(diag.ObjectName, path+".name", "must be set if there are several ports", "the API server rejects the Service"))
 		}
 		if p.NodePort != 0 && spec.Type == corev1.ServiceTypeClusterIP {
-			fault := fmt.Sprintf("must not be set with type ClusterIP, got %d", p.NodePort)
-			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".nodePort", rejected: fault, ofType: true,
-				msg: fault + ": the API server rejects the Service; here the port is served, as in kube-proxy", hint: "set spec.type: NodePort, or remove it"})
+			f := rejects(diag.PortValue, path+".nodePort", fmt.Sprintf("must not be set with type ClusterIP, got %d", p.NodePort), "the API server rejects the Service; here the port is served, as in kube-proxy")
+			f.ofType, f.hint = true, "set spec.type: NodePort, or remove it"
+			out = append(out, f)
 		}
-		if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n != p.Port && (n < 1 || n > 65535) {
-			fault := fmt.Sprintf("must be 1-65535, got %d", n)
-			out = append(out, finding{severity: diag.Warning, code: diag.PortValue, path: path + ".targetPort", rejected: fault, msg: fault + ": the ports of the EndpointSlices are used"})
+		if n := p.TargetPort.IntVal; p.TargetPort.Type == intstr.Int && n != p.Port && !isPort(n) {
+			out = append(out, rejects(diag.PortValue, path+".targetPort", fmt.Sprintf("must be 1-65535, got %d", n), "the ports of the EndpointSlices are used"))
 		}
 	}
 	return out
@@ -250,12 +255,12 @@ func checkServed(spec *corev1.ServiceSpec) []finding {
 // with certain values and treats all others alike.
 func checkEnums(s *corev1.Service) []finding {
 	var out []finding
-	check := func(path, got, counts string, allowed ...string) {
+	check := func(path, got, effect string, allowed ...string) {
 		if got != "" && !slices.Contains(allowed, got) {
-			fault := fmt.Sprintf("must be %s, got %s", strings.Join(allowed, " or "), diag.Quote(got))
-			f := finding{severity: diag.Warning, code: diag.FieldWord, path: path, msg: fault + ": " + counts, hint: diag.DidYouMean(got, allowed)}
-			if strings.HasPrefix(path, "spec.") { // kubectl apply ignores the status
-				f.rejected = fault
+			f := rejects(diag.FieldWord, path, fmt.Sprintf("must be %s, got %s", strings.Join(allowed, " or "), diag.Quote(got)), effect)
+			f.hint = diag.DidYouMean(got, allowed)
+			if strings.HasPrefix(path, "status.") { // kubectl apply ignores it
+				f.rejected = ""
 			}
 			out = append(out, f)
 		}
@@ -271,8 +276,9 @@ func checkEnums(s *corev1.Service) []finding {
 		check("spec.ipFamilyPolicy", string(*p), "spec.ipFamilies is used", "SingleStack", "PreferDualStack", "RequireDualStack")
 	}
 	if p := spec.IPFamilyPolicy; p != nil && *p == corev1.IPFamilyPolicySingleStack && len(spec.IPFamilies) > 1 {
-		const fault = "must be PreferDualStack or RequireDualStack with two ipFamilies, got SingleStack"
-		out = append(out, finding{severity: diag.Warning, code: diag.FieldWord, path: "spec.ipFamilyPolicy", rejected: fault, ofType: true, msg: fault + ": the API server rejects the Service"})
+		f := rejects(diag.FieldWord, "spec.ipFamilyPolicy", "must be PreferDualStack or RequireDualStack with two ipFamilies, got SingleStack", "the API server rejects the Service")
+		f.ofType = true
+		out = append(out, f)
 	}
 	if d := spec.TrafficDistribution; d != nil {
 		check("spec.trafficDistribution", *d, "the hints of the EndpointSlices are used", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)

@@ -64,11 +64,9 @@ func checkValues(s *corev1.Service) []finding {
 		if p.Protocol != corev1.ProtocolTCP && p.Protocol != corev1.ProtocolUDP && p.Protocol != corev1.ProtocolSCTP {
 			v.add(diag.PortValue, path("protocol"), "TCP, UDP or SCTP", string(p.Protocol))
 		}
-		if name := p.TargetPort.StrVal; p.TargetPort.Type == intstr.String {
-			if len(validation.IsValidPortName(name)) > 0 {
-				if v.add(diag.PortValue, path("targetPort"), portName, name); numeric(name) != 0 {
-					v[len(v)-1].hint = "write " + name + " without quotes: text is the name of a port"
-				}
+		if name := p.TargetPort.StrVal; p.TargetPort.Type == intstr.String && len(validation.IsValidPortName(name)) > 0 {
+			if v.add(diag.PortValue, path("targetPort"), portName, name); numeric(name) != 0 {
+				v[len(v)-1].hint = "write " + name + " without quotes: text is the name of a port"
 			}
 		}
 		if name := ptr.Deref(p.AppProtocol, ""); name != "" && len(validation.IsQualifiedName(name)) > 0 {
@@ -76,24 +74,23 @@ func checkValues(s *corev1.Service) []finding {
 		}
 	}
 	for i, text := range spec.ClusterIPs {
-		_, ok := inet.ParseAddr(text)
-		if !ok && (i > 0 || text != corev1.ClusterIPNone) {
+		if _, ok := inet.ParseAddr(text); !ok && (i > 0 || text != corev1.ClusterIPNone) {
 			v.add(diag.VIPValue, fmt.Sprintf("spec.clusterIPs[%d]", i), "an IP address", text)
 		}
 	}
 	for i, text := range spec.ExternalIPs {
-		a, ok := inet.ParseAddr(text)
-		path := func() string { return fmt.Sprintf("spec.externalIPs[%d]", i) }
-		if !ok {
-			v.add(diag.VIPValue, path(), "an IP address", text)
+		want := ""
+		if a, ok := inet.ParseAddr(text); !ok {
+			want = "an IP address"
+		} else if a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast() {
+			want = "an address that a Service can have"
 		}
-		if ok && (a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast()) {
-			v.add(diag.VIPValue, path(), "an address that a Service can have", text)
+		if want != "" {
+			v.add(diag.VIPValue, fmt.Sprintf("spec.externalIPs[%d]", i), want, text)
 		}
 	}
 	for i, text := range spec.LoadBalancerSourceRanges {
-		_, ok := inet.ParsePrefix(strings.TrimSpace(text))
-		if !ok {
+		if _, ok := inet.ParsePrefix(strings.TrimSpace(text)); !ok {
 			v.add(diag.RangeValue, fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), "a CIDR", text)
 		}
 	}
@@ -109,10 +106,8 @@ func checkValues(s *corev1.Service) []finding {
 	if class := ptr.Deref(spec.LoadBalancerClass, ""); class != "" && len(validation.IsQualifiedName(class)) > 0 {
 		v.add(diag.FieldWord, "spec.loadBalancerClass", "letters, digits, -, _ and ., with or without a domain and /", class)
 	}
-	if name := strings.TrimSuffix(spec.ExternalName, "."); name != "" && spec.Type == corev1.ServiceTypeExternalName {
-		if len(validation.IsDNS1123Subdomain(name)) > 0 {
-			v.add(diag.ObjectName, "spec.externalName", "a DNS name in lower case", spec.ExternalName)
-		}
+	if name := strings.TrimSuffix(spec.ExternalName, "."); name != "" && spec.Type == corev1.ServiceTypeExternalName && len(validation.IsDNS1123Subdomain(name)) > 0 {
+		v.add(diag.ObjectName, "spec.externalName", "a DNS name in lower case", spec.ExternalName)
 	}
 	return v
 }

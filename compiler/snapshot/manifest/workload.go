@@ -176,7 +176,7 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		written := writtenMeta(&in.Metadata)
 		written.Labels = in.Metadata.Labels
 		return object{name: w.Object, written: written,
-			has: func(s *snapshot.Snapshot) bool { return s.HasWorkload(w.Object) },
+			has: func(s *snapshot.Snapshot) bool { return s.Workload(w.Object) != nil },
 			put: func(s *snapshot.Snapshot) {
 				if !hook {
 					s.SetWorkload(w)
@@ -233,34 +233,36 @@ func checkSelector(kind string, text json.RawMessage, has map[string]string) (st
 	}
 	err := kjson.UnmarshalCaseSensitivePreserveInts(text, into)
 	selector, wrong := metav1.LabelSelectorAsSelector(&of)
-	reject := func(code diag.Code, fault string) (string, []finding) {
-		return "", []finding{{severity: diag.Warning, code: code, path: "spec.selector", rejected: fault, msg: fault + ": the API server rejects the " + kind}}
-	}
+	effect := "the API server rejects the " + kind
 	if err = cmp.Or(err, wrong); err != nil {
-		return reject(diag.FieldType, "must be a label selector")
+		return "", []finding{rejects(diag.FieldType, "spec.selector", "must be a label selector", effect)}
 	}
 	if selector.Matches(labels.Set(has)) {
 		return selector.String(), nil
 	}
-	var differs []string
-	for _, key := range slices.Sorted(maps.Keys(of.MatchLabels)) {
-		if got, ok := has[key]; !ok {
-			differs = append(differs, "no label "+key)
-		} else if got != of.MatchLabels[key] {
-			differs = append(differs, key+"="+got)
-		}
-	}
 	why := "does not match the labels of the pod template"
-	if len(differs) > 0 {
+	if differs := Mismatches(of.MatchLabels, has); len(differs) > 0 {
 		why += ", which has " + strings.Join(differs, " and ")
 	}
-	return reject(diag.WorkloadSelector, why)
+	return "", []finding{rejects(diag.WorkloadSelector, "spec.selector", why, effect)}
+}
+
+// Mismatches describes the labels because of which a selector does not match.
+func Mismatches(selector, has map[string]string) (out []string) {
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		if got, ok := has[key]; !ok {
+			out = append(out, "no label "+key)
+		} else if got != selector[key] {
+			out = append(out, key+"="+got)
+		}
+	}
+	return out
 }
 
 // checkPods reports numbers of pods and ports that the API server rejects.
 func checkPods(kind string, p *pods) (out []finding) {
 	reject := func(code diag.Code, path, fault string) {
-		out = append(out, finding{severity: diag.Warning, code: code, path: path, rejected: fault, msg: fault + ": the API server rejects the " + kind})
+		out = append(out, rejects(code, path, fault, "the API server rejects the "+kind))
 	}
 	if p.count < 0 && p.field != "" {
 		reject(diag.FieldWord, p.field, fmt.Sprintf("must be 0 or more, got %d", p.count))
@@ -270,7 +272,7 @@ func checkPods(kind string, p *pods) (out []finding) {
 		for i := range all {
 			for j, port := range all[i].Ports {
 				at := fmt.Sprintf("%s[%d].ports[%d]", path, i, j)
-				if n := port.ContainerPort; n < 1 || n > 65535 {
+				if n := port.ContainerPort; !isPort(n) {
 					reject(diag.PortValue, at+".containerPort", fmt.Sprintf("must be 1-65535, got %d", n))
 				}
 				if port.Name != "" && len(validation.IsValidPortName(port.Name)) > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 )
@@ -28,7 +29,7 @@ type Diff struct {
 	Compared Compared
 	Unknown  []string            // what was not compared: the time was up, or there is no common Node
 	Ignored  map[flow.Effect]int // changes that Ignore removed
-	Wrong    int                 // objects with errors; their invalid parts are ignored
+	Wrong    int                 // objects with errors, which are not fully compared
 	sides    [2]*review.Input    // the inputs, which locate the causes
 	// bothFamilies reports that flows of both families change, or that a Service gets or loses one.
 	bothFamilies bool
@@ -97,6 +98,22 @@ type Nodes struct {
 // Any reports whether nodes are selected explicitly.
 func (c Nodes) Any() bool { return c.All || len(c.Names) > 0 }
 
+// WrongObjects returns the number of objects with errors, and whether all errors are about objects,
+// rather than files or settings.
+func WrongObjects(findings diag.List) (n int, all bool) {
+	objects := map[string]bool{}
+	for _, d := range findings {
+		if d.Severity != diag.Error {
+			continue
+		}
+		if d.Object == "" || strings.HasPrefix(d.Object, "--") {
+			return 0, false
+		}
+		objects[d.Object] = true
+	}
+	return len(objects), true
+}
+
 // comparison returns the changes of the selected Services between two Programs of one node and
 // family, and the number of packet classes that it compared.
 type comparison func(ctx context.Context, where flow.Network, a, b *ir.Program, of func(ir.Name) bool) ([]flow.Service, int, error)
@@ -151,8 +168,8 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	return d, nil
 }
 
-// addNew adds the access that Nodes open which only the second side has: to their node ports, and to
-// addresses of Services that are theirs.
+// addNew adds the access that new Nodes open, which only the second side has: to their node ports, and
+// to addresses of Services that are theirs.
 func (d *Diff) addNew(ctx context.Context, merged *flow.Merger, was, is *review.Input, nodes []compiler.Facts, pods []netip.Prefix, of func(ir.Name) bool) error {
 	next, stop := is.CompileEach(nodes)
 	defer stop()
@@ -161,9 +178,7 @@ func (d *Diff) addNew(ctx context.Context, merged *flow.Merger, was, is *review.
 		for _, p := range ir.Present(next()) {
 			where := flow.Network{Here: is.PodsOn(n.NodeName), Pods: pods, Shown: is.StandIns.Shown}
 			services, _, err := flow.CompareOf(ctx, where, nil, atNode(p), of)
-			if why := flow.Unfinished(""); errors.As(err, &why) {
-				d.Unknown = append(d.Unknown, fmt.Sprintf("node %s, %s: %s", n.NodeName, p.Family, why))
-			} else if err != nil {
+			if err := d.unfinished(n.NodeName, p.Family, err); err != nil {
 				return err
 			}
 			services = slices.DeleteFunc(services, func(s flow.Service) bool { return s.Name == ir.Name{} })
@@ -229,9 +244,7 @@ func (d *Diff) add(ctx context.Context, merged *flow.Merger, node string, where 
 			continue
 		}
 		services, classes, err := compare(ctx, where, a, b, of)
-		if why := flow.Unfinished(""); errors.As(err, &why) {
-			d.Unknown = append(d.Unknown, fmt.Sprintf("node %s, %s: %s", node, f, why))
-		} else if err != nil {
+		if err := d.unfinished(node, f, err); err != nil {
 			return err
 		}
 		d.Compared.Classes += classes
@@ -245,10 +258,19 @@ func (d *Diff) add(ctx context.Context, merged *flow.Merger, node string, where 
 	return nil
 }
 
+// unfinished records that a comparison is unfinished, and returns any other error.
+func (d *Diff) unfinished(node string, f ir.Family, err error) error {
+	if why := flow.Unfinished(""); errors.As(err, &why) {
+		d.Unknown = append(d.Unknown, fmt.Sprintf("node %s, %s: %s", node, f, why))
+		return nil
+	}
+	return err
+}
+
 // has reports whether a Service has rules in any family.
 func has(programs ir.Programs, name ir.Name) bool {
 	for _, p := range ir.Present(programs) {
-		if _, ok := slices.BinarySearchFunc(p.Services, name, func(s ir.Service, n ir.Name) int { return s.Name.Compare(n) }); ok {
+		if _, ok := p.Find(name); ok {
 			return true
 		}
 	}
@@ -281,8 +303,9 @@ func (d *Diff) count(was, is ir.Programs, of func(ir.Name) bool) {
 	}
 }
 
-// nodesOf returns the facts about the selected nodes on both sides, in the same order. It adds
-// nodes that only one side has to facts, and returns those of the second side. If no side has Nodes, the node is that of the configuration.
+// nodesOf returns the facts about the selected nodes that both sides have, in the same order, and
+// about those that only the second side has. It adds the nodes of only one side to facts. If no side
+// has Nodes, the node is that of the configuration.
 func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][]compiler.Facts, added []compiler.Facts, err error) {
 	names := slices.Clone(chosen.Names)
 	if chosen.All {

@@ -178,7 +178,7 @@ func (m *Migration) steps(config string, snapshot []string, take string) {
 		{"back, at any time", []string{apply(m.From, " --yes-takeover")}, "then " + look(m.From)},
 	}
 	if take != "" {
-		m.Steps[0].Commands = append([]string{take}, m.Steps[0].Commands...)
+		m.Steps[0].Commands = slices.Insert(m.Steps[0].Commands, 0, take)
 	}
 	if m.To == ir.ModeNFTables && m.From == ir.ModeIPTables {
 		m.Steps[4].Look += ". A change of mode by kube-proxy itself interrupts Services, this way does not (docs/operate.md)"

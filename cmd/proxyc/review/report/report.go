@@ -202,13 +202,8 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 		}
 		fmt.Fprintln(w, ".")
 	}
-	if n := len(o.Unserved); n > 0 {
-		names := o.Unserved[:min(n, shownUnserved)]
-		more := ""
-		if n > len(names) {
-			more = fmt.Sprintf(" and %d more", n-len(names))
-		}
-		fmt.Fprintf(w, "\nServices that leave some clients unserved: %s%s.\n", lint.Cell(strings.Join(names, ", ")), more)
+	if len(o.Unserved) > 0 {
+		fmt.Fprintf(w, "\nServices that leave some clients unserved: %s.\n", lint.Cell(review.FirstOf(o.Unserved, shownUnserved, func(n string) string { return n })))
 	}
 	found := &r.findings
 	if r.Diff != nil {

@@ -167,7 +167,7 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 // node ports have the primary address of the node.
 func (s *Tracer) frontends(name ir.Name, kind ir.Kind) (all []ir.Frontend) {
 	for _, p := range s.Programs.All() {
-		i, ok := slices.BinarySearchFunc(p.Services, name, func(svc ir.Service, name ir.Name) int { return svc.Name.Compare(name) })
+		i, ok := p.Find(name)
 		if !ok {
 			continue
 		}
