@@ -1,7 +1,9 @@
 package peer
 
 import (
+	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
@@ -42,8 +44,10 @@ var forms = []struct {
 	{"list, JSON, gzip", jsonType, "gzip", ""},
 	{"list, protobuf", protobufType, "identity", ""},
 	{"list, protobuf, gzip", protobufType, "gzip", ""},
-	{"WatchList stream, JSON", jsonType, "gzip", stream},
-	{"WatchList stream, protobuf", protobufType + ";stream=watch", "gzip", stream},
+	{"WatchList stream, JSON", jsonType, "identity", stream},
+	{"WatchList stream, JSON, gzip", jsonType, "gzip", stream},
+	{"WatchList stream, protobuf", protobufType + ";stream=watch", "identity", stream},
+	{"WatchList stream, protobuf, gzip", protobufType + ";stream=watch", "gzip", stream},
 }
 
 const stream = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
@@ -62,7 +66,8 @@ func wires(ctx context.Context, api kubernetes.Interface) (all []wire, err error
 	return all, nil
 }
 
-// bytesOf counts the bytes of a response's body as sent.
+// bytesOf counts the bytes of a response's body as sent: until its end, or until the bookmark
+// after a stream's initial events.
 func bytesOf(ctx context.Context, api kubernetes.Interface, uri, accept, encoding string) (int64, error) {
 	body, err := api.Discovery().RESTClient().Get().RequestURI(uri).
 		SetHeader("Accept", accept).SetHeader("Accept-Encoding", encoding).Stream(ctx)
@@ -70,21 +75,48 @@ func bytesOf(ctx context.Context, api kubernetes.Interface, uri, accept, encodin
 		return 0, err
 	}
 	defer body.Close()
-	return copyUntil(body, []byte(metav1.InitialEventsAnnotationKey))
+	sent := &counter{r: body}
+	plain, err := decoded(sent)
+	if err != nil {
+		return 0, err
+	}
+	err = readUntil(plain, []byte(metav1.InitialEventsAnnotationKey))
+	return sent.n, err
 }
 
-// copyUntil counts bytes until the end, or until it has read mark, which is in the last of a
-// stream's initial events.
-func copyUntil(r io.Reader, mark []byte) (n int64, err error) {
+// A counter counts the bytes read from r.
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// decoded returns r without gzip. The first bytes decide, because the API server compresses lists
+// only above 128 KiB, and WatchList streams since 1.37 (feature WatchListCompression).
+func decoded(r io.Reader) (io.Reader, error) {
+	b := bufio.NewReader(r)
+	first, err := b.Peek(2)
+	if err != nil || !bytes.Equal(first, []byte{0x1f, 0x8b}) {
+		return b, err
+	}
+	return gzip.NewReader(b)
+}
+
+// readUntil reads until the end, or until it has read mark.
+func readUntil(r io.Reader, mark []byte) error {
 	seen, chunk := []byte{}, make([]byte, 1<<16)
 	for {
 		got, err := r.Read(chunk)
-		n += int64(got)
 		if seen = append(seen, chunk[:got]...); err == io.EOF || bytes.Contains(seen, mark) {
-			return n, nil
+			return nil
 		}
 		if err != nil {
-			return n, err
+			return err
 		}
 		seen = append(seen[:0], seen[max(0, len(seen)-len(mark)):]...)
 	}
