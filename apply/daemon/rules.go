@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -118,7 +117,7 @@ func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
 	r.observer.progress.setDraining(counters.Draining)
 	r.effects.measureProxied(counters)
 	return reconcile.Reconciler{
-		Writer:   reconcile.Writer{Dataplane: r.dataplane, Committing: r.effects.flows.BeginCommit, Trim: debug.FreeOSMemory},
+		Writer:   reconcile.Writer{Dataplane: r.dataplane, Committing: r.effects.flows.BeginCommit, Trim: trim},
 		Schedule: scheduleOf(r.config.Config),
 		Source:   r.input.follower,
 		Drift:    r.drift(ctx, r.dataplane),
@@ -155,7 +154,6 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 			watchPeer()
 		})
 	}
-	setGCPercent(garbageAtRest)
 	rec.Run(ctx)
 }
 

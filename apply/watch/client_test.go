@@ -44,6 +44,23 @@ func TestOneConnection(t *testing.T) {
 	}
 }
 
+// Requests ask for uncompressed responses.
+func TestNoCompression(t *testing.T) {
+	asked := make(chan http.Header, 1)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header }))
+	defer server.Close()
+	c, err := newClients(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, NewContact(slog.New(slog.DiscardHandler), time.Now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.core.Get().Resource("things").Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if encoding := (<-asked).Get("Accept-Encoding"); encoding != "" && encoding != "identity" {
+		t.Errorf("Accept-Encoding: got %q, want none", encoding)
+	}
+}
+
 // A failed first request does not block the others.
 func TestFirstFails(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
