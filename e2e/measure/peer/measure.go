@@ -21,6 +21,7 @@ type result struct {
 	Program  string               `json:"program"`
 	Mode     string               `json:"mode"`
 	Values   map[string]float64   `json:"values"`
+	Runs     []map[string]float64 `json:"runs"` // Values are their medians
 	Samples  map[string][]float64 `json:"samples"`
 	Requests []request            `json:"requests"` // to the API server
 	Errors   []string             `json:"errors,omitempty"`
@@ -50,7 +51,7 @@ type part struct {
 
 // measure starts a program, and then runs all parts. If a part fails the others still run, except
 // after a failed start.
-func (s *subject) measure(ctx context.Context, save func()) {
+func (s *subject) measure(ctx context.Context) {
 	began := time.Now()
 	defer s.end()
 	for _, p := range s.parts() {
@@ -62,7 +63,6 @@ func (s *subject) measure(ctx context.Context, save func()) {
 			fmt.Fprintf(s.log, "%s %s: %s: %v\n", s.found.Mode, s.name, p.name, err)
 			s.found.Errors = append(s.found.Errors, fmt.Sprintf("%s: %v", p.name, err))
 		}
-		save()
 		if s.proxy == nil || err != nil && p.name == "start" {
 			break
 		}

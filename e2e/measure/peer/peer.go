@@ -24,6 +24,7 @@ type options struct {
 	programs   []string
 	minSync    time.Duration
 	ownFirst   bool
+	repeat     int // runs of each program in each mode; their medians count
 	rounds     int
 	atOnce     int           // changes in a burst
 	seconds    time.Duration // of connecting
@@ -67,6 +68,7 @@ func parse(to *scenario.Run, args []string) (o options, plots string, err error)
 	programNames := flags.String("programs", peerName+","+proxycName, "programs to measure, separated by commas")
 	flags.DurationVar(&o.minSync, "min-sync", 1, "minSyncPeriod of both")
 	order := flags.String("order", "peer-first", "peer-first or proxyc-first")
+	flags.IntVar(&o.repeat, "repeat", 1, "`number` of runs, whose medians are shown")
 	flags.IntVar(&o.rounds, "rounds", 20, "`number` of changes of each kind")
 	flags.IntVar(&o.atOnce, "burst", 100, "`number` of changes at once")
 	flags.DurationVar(&o.seconds, "load", 5*time.Second, "how long to connect as fast as possible")
@@ -86,8 +88,8 @@ func parse(to *scenario.Run, args []string) (o options, plots string, err error)
 	for _, p := range o.programs {
 		wrong = append(wrong, oneOf("programs", p, peerName, proxycName))
 	}
-	if o.cluster.Services < 1 || o.cluster.Endpoints < 1 || o.rounds < 1 || o.atOnce < 1 {
-		wrong = append(wrong, errors.New("-services, -endpoints, -rounds and -burst: each must be at least 1"))
+	if o.cluster.Services < 1 || o.cluster.Endpoints < 1 || o.repeat < 1 || o.rounds < 1 || o.atOnce < 1 {
+		wrong = append(wrong, errors.New("-services, -endpoints, -repeat, -rounds and -burst: each must be at least 1"))
 	}
 	return o, plots, errors.Join(wrong...)
 }

@@ -24,7 +24,7 @@ func TestSmall(t *testing.T) {
 		modes = append(modes, "nftables")
 	}
 	err := scenario.Start("peer", t.Output(), t.Output(), func(r *scenario.Run) error {
-		return Run(t.Context(), r, []string{"-services", "50", "-endpoints", "2", "-rounds", "2", "-burst", "5", "-modes", strings.Join(modes, ","),
+		return Run(t.Context(), r, []string{"-services", "50", "-endpoints", "2", "-repeat", "2", "-rounds", "2", "-burst", "5", "-modes", strings.Join(modes, ","),
 			"-load", "200ms", "-rest", "1s", "-limit", "1m", "-start-limit", "1m", "-json", file, "-svg", plots})
 	})
 	if err != nil {
@@ -69,8 +69,8 @@ func checkResult(t *testing.T, found *result) {
 		}
 	}
 	for _, key := range []string{"endpoint", "added", "removed", "burst"} {
-		if len(found.Samples[key]) != 2 {
-			t.Errorf("%s: want 2 samples, got %v", key, found.Samples[key])
+		if len(found.Samples[key]) != 4 {
+			t.Errorf("%s: want 2 samples in each of 2 runs, got %v", key, found.Samples[key])
 		}
 	}
 	streamed := func(r request) bool {
@@ -106,7 +106,7 @@ func TestTable(t *testing.T) {
 	}}
 	table := pairs([]*report{r})[0].table()
 	for _, want := range []string{
-		"| one endpoint changed, median | 2000 | < 1.00 | 2000 | ms |",
+		"| one endpoint changed, median | 10000 | < 0.20 | 2000 | ms |",
 		"| new connections per second, last Service | 3.00 | 30.0 | 10.0 | 1/s |",
 		"| start to all Services in the kernel | ? | 3.00 | ? | s |",
 		"- not measured: burst: a\n",

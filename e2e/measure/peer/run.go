@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/e2e/kube"
+	"github.com/proxyc/proxyc/e2e/measure/sample"
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
 )
 
@@ -57,19 +58,44 @@ func run(ctx context.Context, to *scenario.Run, o options) (*report, error) {
 			if !slices.Contains(o.programs, p.name) {
 				continue
 			}
-			found := &result{Program: p.name, Mode: name, Values: map[string]float64{}, Samples: map[string][]float64{}}
+			found := &result{Program: p.name, Mode: name, Samples: map[string][]float64{}}
 			r.Results = append(r.Results, found)
-			s := &subject{setup: setup{p, modes[name], to.Dir, o.minSync}, options: o, api: c.Client(), log: to.Log, found: found}
-			if err := measureOn(ctx, c, s, save); err != nil {
-				found.Errors = append(found.Errors, err.Error())
+			for range o.repeat {
+				once := &result{Program: p.name, Mode: name, Values: map[string]float64{}, Samples: map[string][]float64{}}
+				s := &subject{setup: setup{p, modes[name], to.Dir, o.minSync}, options: o, api: c.Client(), log: to.Log, found: once}
+				if err := measureOn(ctx, c, s); err != nil {
+					once.Errors = append(once.Errors, err.Error())
+				}
+				found.add(once)
+				save()
 			}
-			save()
 			if ctx.Err() != nil {
 				return r, nil // what was found is shown
 			}
 		}
 	}
 	return r, nil
+}
+
+// add adds a run to a result, whose values are the medians of those that all runs have.
+func (r *result) add(run *result) {
+	r.Runs = append(r.Runs, run.Values)
+	r.Requests, r.Errors = run.Requests, append(r.Errors, run.Errors...)
+	for key, samples := range run.Samples {
+		r.Samples[key] = append(r.Samples[key], samples...)
+	}
+	r.Values = map[string]float64{}
+	for key := range run.Values {
+		var all []float64
+		for _, values := range r.Runs {
+			if v, ok := values[key]; ok {
+				all = append(all, v)
+			}
+		}
+		if slices.Sort(all); len(all) == len(r.Runs) {
+			r.Values[key] = sample.Quantile(all, 0.5)
+		}
+	}
 }
 
 // prepare fills the cluster.
@@ -95,7 +121,7 @@ func prepare(ctx context.Context, c *kube.Cluster, o options, r *report, log io.
 }
 
 // measureOn measures a program on a node, and counts its requests.
-func measureOn(ctx context.Context, c *kube.Cluster, s *subject, save func()) (err error) {
+func measureOn(ctx context.Context, c *kube.Cluster, s *subject) (err error) {
 	if err := reset(ctx, s.api, s.atOnce); err != nil {
 		return err
 	}
@@ -104,7 +130,7 @@ func measureOn(ctx context.Context, c *kube.Cluster, s *subject, save func()) (e
 	}
 	defer func() { err = errors.Join(err, s.lab.Close()) }()
 	began := time.Now()
-	s.measure(ctx, save)
+	s.measure(ctx)
 	if s.started.IsZero() {
 		s.started = time.Now() // all requests so far were for the start
 	}
@@ -123,7 +149,7 @@ func (o options) describe() map[string]any {
 		order = "proxyc-first"
 	}
 	return map[string]any{"services": o.cluster.Services, "endpoints": o.cluster.Endpoints, "mix": mix,
-		"minSync": o.minSync.String(), "order": order, "rounds": o.rounds, "burst": o.atOnce}
+		"minSync": o.minSync.String(), "order": order, "repeat": o.repeat, "rounds": o.rounds, "burst": o.atOnce}
 }
 
 func readReport(file string) (*report, error) {

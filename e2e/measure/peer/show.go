@@ -109,8 +109,8 @@ func (p pair) table() string {
 	for _, r := range []*result{p.own, p.peer} {
 		p.notes(&b, r)
 	}
-	fmt.Fprintf(&b, "Order: %v; %v changes of each kind, %v at once; the API server took the cluster in %.0f s.\n\n",
-		p.Options["order"], p.Options["rounds"], p.Options["burst"], p.Load)
+	fmt.Fprintf(&b, "Order: %v; medians of %v runs; %v changes of each kind, %v at once; the API server took the cluster in %.0f s.\n\n",
+		p.Options["order"], p.Options["repeat"], p.Options["rounds"], p.Options["burst"], p.Load)
 	for _, name := range slices.Sorted(maps.Keys(p.Versions)) {
 		fmt.Fprintf(&b, "- %s: %s\n", name, p.Versions[name])
 	}
