@@ -218,17 +218,11 @@ func (r *retry) wait(ctx context.Context) bool {
 	}
 }
 
-// Garbage collection targets (GOGC): until the initial objects are compiled, and afterwards.
+// Garbage collection targets (GOGC): while the initial objects arrive, and afterwards.
 const (
 	garbageAtStart = 100
 	garbageAtRest  = 25
 )
-
-// trim returns free memory to the operating system, and keeps the heap small from then on.
-func trim() {
-	setGCPercent(garbageAtRest)
-	debug.FreeOSMemory()
-}
 
 // setGCPercent sets the garbage collection target unless the environment does. For a daemon a small
 // heap matters more than the duration of a compilation.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -117,7 +118,7 @@ func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
 	r.observer.progress.setDraining(counters.Draining)
 	r.effects.measureProxied(counters)
 	return reconcile.Reconciler{
-		Writer:   reconcile.Writer{Dataplane: r.dataplane, Committing: r.effects.flows.BeginCommit, Trim: trim},
+		Writer:   reconcile.Writer{Dataplane: r.dataplane, Committing: r.effects.flows.BeginCommit, Trim: debug.FreeOSMemory},
 		Schedule: scheduleOf(r.config.Config),
 		Source:   r.input.follower,
 		Drift:    r.drift(ctx, r.dataplane),
@@ -154,6 +155,7 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 			watchPeer()
 		})
 	}
+	setGCPercent(garbageAtRest)
 	rec.Run(ctx)
 }
 
