@@ -155,7 +155,6 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 			watchPeer()
 		})
 	}
-	setGCPercent(garbageAtRest)
 	rec.Run(ctx)
 }
 
