@@ -25,7 +25,10 @@ type rulesPlan struct {
 
 func (p rulesPlan) Empty() bool                          { return len(p.ops) == 0 }
 func (p rulesPlan) RemovedFrontends() []ir.Match         { return nil }
-func (p rulesPlan) Without(map[string]bool) (Plan, bool) { return nil, false }
+func (p rulesPlan) Without(objects map[string]bool) (Plan, bool) {
+	p.ops = slices.DeleteFunc(slices.Clone(p.ops), func(o Operation) bool { return objects[o.Object] })
+	return p, true
+}
 func (p rulesPlan) Operations(yield func(Operation) bool) {
 	for _, op := range p.ops {
 		if !yield(op) {
@@ -58,6 +61,7 @@ type memory struct {
 	found     rules
 	fail      error
 	spoil     func(rules)
+	stuck     []Stuck // result of each Commit
 }
 
 func (m *memory) Read(context.Context, ir.Programs) error {
@@ -135,6 +139,7 @@ func (m *memory) Commit(_ context.Context, p Plan) (result Result, err error) {
 	if m.spoil != nil {
 		m.spoil(m.has)
 	}
+	result.Stuck = m.stuck
 	return result, nil
 }
 
@@ -184,6 +189,17 @@ func TestOnce(t *testing.T) {
 		m := &memory{has: have, spoil: func(r rules) { delete(r, c) }}
 		if _, _, err := Once(t.Context(), m, want(goal), yes); err == nil || !strings.Contains(err.Error(), "1 added") {
 			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("beside a stuck object, others must still hold", func(t *testing.T) {
+		stuck := []Stuck{{Object: "1", Reason: errors.New("busy")}} // the port of a
+		m := &memory{has: rules{a: 1}, stuck: stuck, spoil: func(r rules) { r[a] = 1 }}
+		if _, result, err := Once(t.Context(), m, want(rules{b: 2}), yes); err != nil || len(result.Stuck) != 1 {
+			t.Errorf("got %v, stuck %v", err, result.Stuck)
+		}
+		m = &memory{has: rules{a: 1}, stuck: stuck, spoil: func(r rules) { r[a] = 1; delete(r, b) }}
+		if _, _, err := Once(t.Context(), m, want(rules{b: 2}), yes); err == nil || !strings.Contains(err.Error(), "1 added") {
+			t.Errorf("b is missing: got %v", err)
 		}
 	})
 	t.Run("what is refused is not there, and named", func(t *testing.T) {

@@ -31,8 +31,15 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 		return plan, done, readBack(err)
 	}
 	rest := d.Plan(want)
-	if len(done.Stuck) > 0 {
-		return plan, done, nil // its removal is still planned; the result contains the reason
+	if len(done.Stuck) > 0 { // their removal is still planned; the result contains the reasons
+		objects := map[string]bool{}
+		for _, s := range done.Stuck {
+			objects[s.Object] = true
+		}
+		var ok bool
+		if rest, ok = rest.Without(objects); !ok {
+			return plan, done, nil
+		}
 	}
 	if !rest.Empty() {
 		_, total := Summary(rest)
