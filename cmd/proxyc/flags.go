@@ -31,8 +31,8 @@ type oneNode struct {
 
 // nodeChoice selects the nodes of a command.
 type nodeChoice struct {
-	Node     []string `placeholder:"NAME" sep:"none" help:"Node whose rules are used. May be repeated. By default it is that of --hostname-override or of the configuration."`
-	AllNodes bool     `help:"Use the rules of all Nodes of the snapshots."`
+	Node     []string `xor:"nodes" placeholder:"NAME" sep:"none" help:"Node whose rules are used. May be repeated. By default it is that of --hostname-override or of the configuration."`
+	AllNodes bool     `xor:"nodes" help:"Use the rules of all Nodes of the snapshots."`
 }
 
 // one returns the only selected node; "" if none is, or several are.
