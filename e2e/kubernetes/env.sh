@@ -11,13 +11,14 @@ PROXY=${PROXY:-proxyc}             # proxyc or kube-proxy
 MODE=${MODE:-nftables}
 IPTABLES=${IPTABLES:-nft}          # nft or legacy: the variant of iptables on the nodes
 CNI=${CNI:-bridge}                 # bridge or ptp
-DUAL=${DUAL:-}                     # 1: both families, IPv4 first
+DUAL=${DUAL:-}                     # 4 or 6: both families, this one first
 NET=10.90.0                        # nodes: .1 is the control plane, .11 node1, .12 node2 ...
 PODS=10.244                        # pods of node N: $PODS.N.0/24
 SVCS=10.96                         # Services: $SVCS.0.0/16
 NET6=fd00:90: PODS6=fd00:244: SVCS6=fd00:96:   # with DUAL: $NET6:11, $PODS6N::/64, $SVCS6:/112
 LBS=10.91                         # load balancers
 DNS_IP=$SVCS.0.10
+ADDRESS=$NET.1; [ "$DUAL" != 6 ] || ADDRESS=${NET6}:1   # of the API server
 PATH=$WORK/iptables/$IPTABLES:$BIN:$DEB/usr/bin:$DEB/usr/sbin:$PATH:/usr/sbin:/sbin
 if [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; then CGROUP=${CGROUP:-v2}; else CGROUP=${CGROUP:-v1}; fi
 export WORK RUN NODES PROXY MODE IPTABLES CNI DUAL PATH CGROUP KUBECACHEDIR=$RUN/kubectl-cache
@@ -26,7 +27,11 @@ say() { printf '%(%T)T %s\n' -1 "$*" >&2; }
 die() { say "error: $*"; exit 1; }
 
 # both V4 V6 prints the values of all families of the cluster, as flags expect them.
-both() { if [ -n "$DUAL" ]; then echo "$1,$2"; else echo "$1"; fi; }
+both() { case $DUAL in 4) echo "$1,$2" ;; 6) echo "$2,$1" ;; *) echo "$1" ;; esac; }
+POD_RANGE=$(both $PODS.0.0/16 ${PODS6}:/32)
+
+# image NAME prints the name of an image.
+image() { tar -xOf "$IMG/$1.tar" manifest.json | jq -r '.[0].RepoTags[0]'; }
 
 # retry SECONDS COMMAND... repeats the command until it succeeds.
 retry() {

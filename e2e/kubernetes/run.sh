@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs Kubernetes' own end-to-end tests against the running cluster; without one, it starts one and takes it down again.
 # FOCUS and SKIP are regular expressions of specs, PROCS the number of specs at a time. Skips the specs of skip.txt.
+# CHANGES is a list of proxies and modes that take turns while specs run: "kube-proxy:nftables proxyc:nftables proxyc:iptables".
 # Prints one line for each spec: result, seconds, name. Writes log, report.json and results.tsv to $OUT.
 . "$(dirname "$0")/env.sh"
 if [ ! -e "$RUN/up" ]; then
@@ -8,11 +9,24 @@ if [ ! -e "$RUN/up" ]; then
 	rm "$RUN/up"                                                      # so the cluster ends with this script
 	down_after $$
 fi
-out=${OUT:-$WORK/results/$PROXY-$MODE${DUAL:+-dual}}
-mkdir -p "$out"; rm -f "$out"/{report.json,results.tsv}
+name=$PROXY-$MODE
+[ "$MODE" != iptables ] || name+=-$IPTABLES
+[ -z "${CHANGES:-}" ] || name=changes
+out=${OUT:-$WORK/results/$name${DUAL:+-dual$DUAL}}
+mkdir -p "$out"; rm -f "$out"/{report.json,results.tsv,changes}
 skip=$(sed -n 's/^\([^#].*\)  #.*/\1/p' "$HERE/skip.txt" | paste -sd'|')
 [ -n "$DUAL" ] || skip+='|\[Feature:IPv6DualStack\]'
 start=$SECONDS code=0
+if [ -n "${CHANGES:-}" ]; then
+	: >"$out/changes"
+	while :; do
+		for to in $CHANGES; do
+			PROXY=${to%:*} MODE=${to#*:} "$HERE/proxy.sh" 2>>"$out/changes" && say "$to runs" 2>>"$out/changes" || true
+			sleep "${PAUSE:-20}"
+		done
+	done &
+	trap 'kill '$! EXIT
+fi
 KUBE_SSH_USER=root KUBE_SSH_KEY_PATH=$RUN/ssh.key in_ns ctl ginkgo --procs="${PROCS:-6}" --focus="${FOCUS:-\[sig-network\]}" --skip="$skip|${SKIP-\[Disruptive\]}" \
 	--no-color --timeout=3h --output-dir="$out" --json-report=report.json "$BIN/e2e.test" -- \
 	--provider="${PROVIDER:-local}" --kubeconfig="$RUN/kubeconfig" --kubectl-path="$BIN/kubectl" --num-nodes="$NODES" \
@@ -23,4 +37,5 @@ jq -r '.[].SpecReports[] | select(.LeafNodeType == "It" and .State != "pending" 
 	| [.State, (.RunTime / 1e9 | round), (.ContainerHierarchyTexts + [.LeafNodeText] | join(" ")), (if .State == "skipped" then .Failure.Message else "" end)] | @tsv' \
 	"$out/report.json" | sort -t $'\t' -k3 | tee "$out/results.tsv"
 say "$(cut -f1 "$out/results.tsv" | sort | uniq -c | xargs): $((SECONDS - start)) s"
+[ ! -e "$out/changes" ] || { grep -c runs "$out/changes" | sed 's/$/ changes of the proxy/' >&2; ! grep error "$out/changes" || code=1; }
 exit $code

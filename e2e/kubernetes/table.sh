@@ -1,13 +1,13 @@
 #!/bin/bash
 # Joins the results of runs into docs/reference/kubernetes-e2e.tsv: a row for each spec, a column for each run in
-# $WORK/results.
+# $WORK/results. Directories whose names differ only behind a dot are one run: proxyc-nftables, proxyc-nftables.slow.
 . "$(dirname "$0")/env.sh"
 export LC_ALL=C
 cd "$WORK/results"
-runs=(*)
+mapfile -t runs < <(printf '%s\n' * | sed 's/\..*//' | sort -u)
 awk -F '\t' -v OFS='\t' -v runs="${runs[*]}" '
 	BEGIN { n = split(runs, run, " ") }
-	{ split(FILENAME, part, "/"); state[$3, part[1]] = $1; specs[$3] }
+	{ split(FILENAME, part, "[./]"); state[$3, part[1]] = $1; specs[$3] }
 	END {
 		line = "spec"
 		for (i = 1; i <= n; i++) line = line OFS run[i]
@@ -18,4 +18,4 @@ awk -F '\t' -v OFS='\t' -v runs="${runs[*]}" '
 			for (i = 1; i <= n; i++) line = line OFS ((s, run[i]) in state ? state[s, run[i]] : "-")
 			print line | "sort"
 		}
-	}' "${runs[@]/%//results.tsv}" >"$HERE/../../docs/reference/kubernetes-e2e.tsv"
+	}' */results.tsv >"$HERE/../../docs/reference/kubernetes-e2e.tsv"

@@ -91,7 +91,7 @@ say "namespaces: $((SECONDS - started)) s"
 
 cd "$RUN"
 openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=proxyc-cluster -keyout api.key -out api.crt \
-	-addext "subjectAltName=IP:$NET.1,IP:$SVCS.0.1,IP:127.0.0.1,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local" 2>/dev/null
+	-addext "subjectAltName=IP:$NET.1,IP:$SVCS.0.1,IP:${NET6}:1,IP:${SVCS6}:1,IP:127.0.0.1,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local" 2>/dev/null
 openssl genrsa -out sa.key 2048 2>/dev/null
 ssh-keygen -q -t ed25519 -N '' -f ssh.key
 ssh-keygen -q -t ed25519 -N '' -f sshd.key
@@ -120,32 +120,30 @@ for n in $(seq "$NODES"); do user "node$n.kubeconfig" "system:node:node$n" syste
 # ---- control plane
 
 service_range=$(both $SVCS.0.0/16 ${SVCS6}:/112)
-pod_range=$(both $PODS.0.0/16 ${PODS6}:/32)
 daemon ctl etcd etcd --data-dir "$RUN/ctl/etcd" --log-level warn --unsafe-no-fsync \
 	--listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
-daemon ctl kube-apiserver kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address $NET.1 --advertise-address $NET.1 --secure-port 6443 \
+daemon ctl kube-apiserver kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address "$(if [ "$DUAL" = 6 ]; then echo ::; else echo $NET.1; fi)" --advertise-address "$ADDRESS" --secure-port 6443 \
 	--tls-cert-file "$RUN/api.crt" --tls-private-key-file "$RUN/api.key" --token-auth-file "$RUN/tokens.csv" --authorization-mode Node,RBAC \
 	--service-account-key-file "$RUN/sa.key" --service-account-signing-key-file "$RUN/sa.key" --service-account-issuer https://kubernetes.default.svc.cluster.local \
 	--enable-admission-plugins NodeRestriction --allow-privileged --service-cluster-ip-range "$service_range" --kubelet-preferred-address-types InternalIP
 retry 90 k get --raw /readyz || die "the API server is not ready: $RUN/log/kube-apiserver.log"
 say "API server: $((SECONDS - started)) s"
 daemon ctl kube-controller-manager kube-controller-manager --kubeconfig "$RUN/controllers.kubeconfig" --service-account-private-key-file "$RUN/sa.key" \
-	--root-ca-file "$RUN/api.crt" --use-service-account-credentials --leader-elect=false --cluster-cidr "$pod_range" --service-cluster-ip-range "$service_range" \
+	--root-ca-file "$RUN/api.crt" --use-service-account-credentials --leader-elect=false --cluster-cidr "$POD_RANGE" --service-cluster-ip-range "$service_range" \
 	--allocate-node-cidrs=false
 daemon ctl kube-scheduler kube-scheduler --kubeconfig "$RUN/scheduler.kubeconfig" --leader-elect=false
 
 # ---- nodes
 
-image() { tar -xOf "$IMG/$1.tar" manifest.json | jq -r '.[0].RepoTags[0]'; }
 pause_image=$(image pause)
 ctr() { in_ns "$1" ctr -a /run/containerd/containerd.sock "${@:2}"; }
 node() {
 	local name=$1 n=${1#node} dir=$RUN/$1 archive
 	mkdir -p "$dir/cni"
 	# Pods use a bridge, or one veth each as in kind. A bridge needs hairpin so that a pod can reach itself through a Service.
-	local bridge='' range6='' route6='' loopback6=''
+	local bridge='' range6='' route6=''
 	[ "$CNI" != bridge ] || bridge='"bridge": "cni0", "isGateway": true, "hairpinMode": true,'
-	[ -z "$DUAL" ] || { range6=", [{\"subnet\": \"${PODS6}$n::/64\"}]" route6=', {"dst": "::/0"}' loopback6=', "::1/128"'; }
+	[ -z "$DUAL" ] || { range6=", [{\"subnet\": \"${PODS6}$n::/64\"}]" route6=', {"dst": "::/0"}'; }
 	cat >"$dir/cni/10-proxyc.conflist" <<-J
 	{"cniVersion": "0.3.1", "name": "proxyc", "plugins": [
 	  {"type": "$CNI", $bridge "ipMasq": false, "mtu": 1500,
@@ -192,24 +190,6 @@ node() {
 	syncFrequency: 1m
 	shutdownGracePeriod: 0s
 	Y
-	# The conntrack table's size belongs to the machine, not to the namespace.
-	cat >"$dir/proxy.yaml" <<-Y
-	apiVersion: kubeproxy.config.k8s.io/v1alpha1
-	kind: KubeProxyConfiguration
-	mode: $MODE
-	clusterCIDR: $pod_range
-	hostnameOverride: $name
-	clientConnection: {kubeconfig: $RUN/proxy.kubeconfig}
-	healthzBindAddress: 0.0.0.0:10256
-	metricsBindAddress: 127.0.0.1:10249
-	oomScoreAdj: 0
-	conntrack: {maxPerCore: 0, min: 0}
-	Y
-	# The tests of localhost node ports need them in mode nftables. The others serve them by default.
-	[ "$MODE" != nftables ] || cat >>"$dir/proxy.yaml" <<-Y
-	nodePortAddresses: [primary, 127.0.0.0/8$loopback6]
-	featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}
-	Y
 	daemon "$name" "$name.containerd" containerd -c "$dir/containerd.toml"
 	retry 30 ctr "$name" version || die "containerd does not start: $RUN/log/$name.containerd.log"
 	for archive in "$IMG"/*.tar; do
@@ -227,46 +207,9 @@ say "nodes started: $((SECONDS - started)) s"
 
 # ---- proxies and DNS
 
-case $PROXY in
-proxyc) command="proxyc, watch" ;;
-kube-proxy) command="kube-proxy" ;;
-*) die "PROXY=$PROXY: use proxyc or kube-proxy" ;;
-esac
-# A DaemonSet like that of kubeadm, whose labels the tests know.
-k apply -f - >/dev/null <<Y
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: kube-proxy, namespace: kube-system, labels: {k8s-app: kube-proxy}}
-spec:
-  selector: {matchLabels: {k8s-app: kube-proxy}}
-  template:
-    metadata: {labels: {k8s-app: kube-proxy}}
-    spec:
-      hostNetwork: true
-      priorityClassName: system-node-critical
-      tolerations: [{operator: Exists}]
-      containers:
-      - name: proxy
-        image: $(image distroless-iptables)
-        command: [sh, -c, 'PATH=$WORK/iptables/$IPTABLES:$BIN:\$PATH exec "\$@" --config $RUN/\$NODE/proxy.yaml', sh, $command]
-        env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
-        securityContext: {privileged: true}
-        readinessProbe: {httpGet: {port: 10256, path: /healthz}}
-        volumeMounts:
-        - {name: work, mountPath: $WORK, readOnly: true}
-        - {name: run, mountPath: $RUN, readOnly: true}
-        - {name: var, mountPath: /var/lib/proxyc}
-        - {name: socket, mountPath: /run}
-        - {name: modules, mountPath: /lib/modules, readOnly: true}
-      volumes:
-      - {name: work, hostPath: {path: $WORK}}
-      - {name: run, hostPath: {path: $RUN}}
-      - {name: var, hostPath: {path: /var/lib/proxyc, type: DirectoryOrCreate}}
-      - {name: socket, hostPath: {path: /run}}
-      - {name: modules, hostPath: {path: /lib/modules, type: DirectoryOrCreate}}
-Y
-ready() { [ "$(k get nodes --no-headers | grep -c ' Ready ')" = "$NODES" ] && k -n kube-system rollout status daemonset kube-proxy --timeout 1s; }
-retry 120 ready || { k get nodes; k -n kube-system get pods; die "the nodes or their proxies are not ready: $RUN/log"; }
+ready() { [ "$(k get nodes --no-headers | grep -c ' Ready ')" = "$NODES" ]; }
+retry 120 ready || { k get nodes; die "the nodes are not ready: $RUN/log"; }
+"$HERE/proxy.sh"
 say "nodes ready: $((SECONDS - started)) s"
 
 cat >dns.conf <<C
@@ -304,5 +247,6 @@ $NODES nodes run $PROXY in mode $MODE. To look around:
   $HERE/exec ctl kubectl get pods -A -o wide
   $HERE/exec node1 nft list ruleset
   $HERE/exec node1 proxyc status
+To run another proxy: PROXY=kube-proxy MODE=iptables $HERE/proxy.sh
 The kubeconfig is $RUN/kubeconfig. Its API server is reachable from ctl and the nodes. make cluster-down ends the cluster.
 T
