@@ -65,5 +65,5 @@ k -n kube-system rollout status daemonset kube-proxy --timeout 180s >/dev/null |
 	{ k -n kube-system get pods -o wide; die "$PROXY is not ready on all nodes: $RUN/log"; }
 # kube-proxy leaves the rules of proxyc (docs/operate.md, Roll back).
 if [ "$before" = proxyc ] && [ "$PROXY" = kube-proxy ]; then
-	for n in $(seq "$NODES"); do retry 60 in_ns "node$n" proxyc cleanup --keep-kube-proxy --config "$RUN/node$n/$config" || die "node$n: proxyc cleanup --keep-kube-proxy fails"; done
+	for n in $(seq "$NODES"); do retry 60 in_ns "node$n" proxyc cleanup --keep-kube-proxy || die "node$n: proxyc cleanup --keep-kube-proxy fails"; done
 fi
