@@ -4,11 +4,7 @@
 # CHANGES is a list of proxies and modes that take turns while specs run: "kube-proxy:nftables proxyc:nftables proxyc:iptables".
 # Prints one line for each spec: result, seconds, name. Writes log, report.json and results.tsv to $OUT.
 . "$(dirname "$0")/env.sh"
-if [ ! -e "$RUN/up" ]; then
-	"$HERE/up.sh" >/dev/null
-	rm "$RUN/up"                                                      # so the cluster ends with this script
-	down_after $$
-fi
+[ -e "$RUN/up" ] || OWNER=$$ "$HERE/up.sh" >/dev/null
 name=$PROXY-$MODE
 [ "$MODE" != iptables ] || name+=-$IPTABLES
 [ -z "${CHANGES:-}" ] || name=changes

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Starts a cluster on this machine: a control plane and $NODES nodes, each in its own namespaces (network, mount, UTS, IPC,
-# PID, cgroup). In the current namespaces it changes nothing except cgroups below its own. down.sh removes everything.
+# PID, cgroup). In the current namespaces it changes nothing except cgroups below its own. down.sh removes everything. With
+# OWNER the cluster ends with that process.
 . "$(dirname "$0")/env.sh"
 [ ! -e "$RUN/up" ] || die "a cluster is running: make cluster-down ends it"
 "$HERE/down.sh"
 mkdir -p "$RUN/log"
-down_after $$
+down_after "${OWNER:-$$}"
 started=$SECONDS
 
 # ---- namespaces
@@ -240,7 +241,7 @@ addressType: IPv4
 endpoints: [{addresses: ["$NET.1"], conditions: {ready: true}}]
 ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
 Y
-touch up
+[ -n "${OWNER:-}" ] || touch up
 say "up after $((SECONDS - started)) s"
 cat <<T
 $NODES nodes run $PROXY in mode $MODE. To look around:
