@@ -23,8 +23,8 @@ type rulesPlan struct {
 	have, want rules
 }
 
-func (p rulesPlan) Empty() bool                          { return len(p.ops) == 0 }
-func (p rulesPlan) RemovedFrontends() []ir.Match         { return nil }
+func (p rulesPlan) Empty() bool                  { return len(p.ops) == 0 }
+func (p rulesPlan) RemovedFrontends() []ir.Match { return nil }
 func (p rulesPlan) Without(objects map[string]bool) (Plan, bool) {
 	p.ops = slices.DeleteFunc(slices.Clone(p.ops), func(o Operation) bool { return objects[o.Object] })
 	return p, true
