@@ -25,9 +25,11 @@ func TestHelpListsOnce(t *testing.T) {
 
 // Every verb has examples and exit codes, and each example is one that it takes.
 func TestHelpOfEveryVerb(t *testing.T) {
-	parser := kong.Must(&cli{}, append(grammar(io.Discard, io.Discard), help.Options(false, new(env).calls)...)...)
+	parser := func() *kong.Kong {
+		return kong.Must(&cli{}, append(grammar(io.Discard, io.Discard), help.Options(false, new(env).calls)...)...)
+	}
 	all := help.Verbs()
-	for _, verb := range parser.Model.Leaves(true) {
+	for _, verb := range parser().Model.Leaves(true) {
 		u, ok := all[verb.Path()]
 		if !ok || len(u.Examples) == 0 || u.Exits[exitDone] == "" || u.Exits[exitBad] == "" {
 			t.Errorf("%s: no examples or no exit codes", verb.Path())
@@ -40,7 +42,7 @@ func TestHelpOfEveryVerb(t *testing.T) {
 				continue
 			}
 			own++
-			ctx, err := parser.Parse(dashed(strings.Fields(args)))
+			ctx, err := parser().Parse(dashed(strings.Fields(args))) // a parser remembers flags of one parse for the next
 			if err != nil {
 				t.Errorf("%s: %v", example, err)
 			} else if got := ctx.Selected().Path(); got != verb.Path() {
