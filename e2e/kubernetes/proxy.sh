@@ -9,6 +9,8 @@ esac
 # A new name for each mode, so that the DaemonSet changes with the mode. The size of the conntrack table belongs to the
 # machine, not to the namespace. The tests of localhost node ports need them in mode nftables; other modes serve them by default.
 config=proxy-$MODE.yaml
+loopback6=
+[ -z "$DUAL" ] || loopback6=', "::1/128"'
 for n in $(seq "$NODES"); do
 	cat >"$RUN/node$n/$config" <<-Y
 	apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -23,7 +25,7 @@ for n in $(seq "$NODES"); do
 	conntrack: {maxPerCore: 0, min: 0}
 	Y
 	[ "$MODE" != nftables ] || cat >>"$RUN/node$n/$config" <<-Y
-	nodePortAddresses: [primary, 127.0.0.0/8${DUAL:+, "::1/128"}]
+	nodePortAddresses: [primary, 127.0.0.0/8$loopback6]
 	featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}
 	Y
 done
