@@ -186,6 +186,15 @@ func (s *Stuck) Error() string {
 	return of + ": the kernel does not remove it: " + s.Reason.Error()
 }
 
+// StuckObjects returns the objects that the kernel did not remove. They are no foreign change.
+func StuckObjects(all []Stuck) map[string]bool {
+	objects := map[string]bool{}
+	for _, s := range all {
+		objects[s.Object] = true
+	}
+	return objects
+}
+
 // Refusals are the Services that a commit skips, with the first reason of each.
 type Refusals map[ir.Name]error
 

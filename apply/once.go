@@ -32,12 +32,8 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	}
 	rest := d.Plan(want)
 	if len(done.Stuck) > 0 { // their removal is still planned; the result contains the reasons
-		objects := map[string]bool{}
-		for _, s := range done.Stuck {
-			objects[s.Object] = true
-		}
 		var ok bool
-		if rest, ok = rest.Without(objects); !ok {
+		if rest, ok = rest.Without(StuckObjects(done.Stuck)); !ok {
 			return plan, done, nil
 		}
 	}

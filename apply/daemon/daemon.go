@@ -218,7 +218,8 @@ func (r *retry) wait(ctx context.Context) bool {
 	}
 }
 
-// Garbage collection targets (GOGC): until the initial objects are compiled, and afterwards.
+// Garbage collection targets (GOGC): while the initial objects arrive, most of which is garbage,
+// and afterwards.
 const (
 	garbageAtStart = 100
 	garbageAtRest  = 25

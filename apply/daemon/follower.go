@@ -23,7 +23,6 @@ type follower struct {
 	facts compiler.Facts
 	// interfaces reads the node's network interfaces.
 	interfaces func() ([]compiler.Interface, error)
-	compiled   func() // called after all Services were compiled; optional
 	log        *slog.Logger
 
 	compiler *compiler.Compiler
@@ -66,9 +65,6 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 		if f.compiler == nil || c.Node || moved || c.Interfaces != nil && f.compiler.NodeDiffers(f.facts) {
 			w.All = true
 			f.compiler = compiler.New(f.cfg, snap, f.facts)
-			if f.compiled != nil {
-				f.compiled()
-			}
 			found := f.compiler.Findings()
 			report = func() { f.findings.replace(found) }
 		} else {

@@ -86,7 +86,6 @@ func newInput(s *session) *input {
 	}
 	in.follower = newFollower(s.config.Config, in.store, compiler.Facts{NodeName: in.node, TCPBeLiberal: host.Liberal()}, log, in.events.Send)
 	in.follower.interfaces = host.Interfaces
-	in.follower.compiled = func() { setGCPercent(garbageAtRest) } // the sync that follows needs more memory than the compilation
 	return in
 }
 

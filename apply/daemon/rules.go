@@ -155,6 +155,7 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 			watchPeer()
 		})
 	}
+	setGCPercent(garbageAtRest)
 	rec.Run(ctx)
 }
 

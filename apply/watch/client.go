@@ -127,7 +127,7 @@ func newCodecs() runtime.NegotiatedSerializer {
 
 func newClients(base *rest.Config, contact *Contact) (*clients, error) {
 	shared := rest.CopyConfig(base)
-	shared.DisableCompression = true // it costs the server and the node more time than the bytes (WatchListCompression of Kubernetes 1.37)
+	shared.DisableCompression = true // compressing a stream takes longer than sending it (WatchListCompression, Kubernetes 1.37)
 	if shared.NegotiatedSerializer == nil {
 		shared.NegotiatedSerializer = newCodecs()
 	}

@@ -270,7 +270,7 @@ func (h *history) nftEdit(iptables bool) string {
 		return "nft flush chain " + own + " " + pick(h, chains...)
 	case choice == 3 && len(chains) > 0:
 		return "nft insert rule " + own + " " + pick(h, chains...) + " counter return"
-	case choice == 4 && len(chains) > 0: // a table without ours would be another program's
+	case choice == 4 && len(chains) > 0: // the daemon refuses a table that has only foreign chains
 		return "nft add chain " + own + " foreign"
 	case choice == 5 && len(sets) > 0:
 		return "nft flush set " + own + " " + pick(h, sets...).name

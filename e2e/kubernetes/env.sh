@@ -25,6 +25,7 @@ export WORK RUN NODES PROXY MODE IPTABLES CNI DUAL PATH CGROUP KUBECACHEDIR=$RUN
 
 say() { printf '%(%T)T %s\n' -1 "$*" >&2; }
 die() { say "error: $*"; exit 1; }
+case $DUAL in '' | 4 | 6) ;; *) die "DUAL=$DUAL: use 4 or 6" ;; esac
 
 # both V4 V6 prints the values of all families of the cluster, as flags expect them.
 both() { case $DUAL in 4) echo "$1,$2" ;; 6) echo "$2,$1" ;; *) echo "$1" ;; esac; }

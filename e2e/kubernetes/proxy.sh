@@ -6,8 +6,8 @@ proxyc) command="proxyc, watch" ;;
 kube-proxy) command="kube-proxy" ;;
 *) die "PROXY=$PROXY: use proxyc or kube-proxy" ;;
 esac
-# A new name for each mode, so that the DaemonSet changes with the mode. The size of the conntrack table belongs to the
-# machine, not to the namespace. The tests of localhost node ports need them in mode nftables; other modes serve them by default.
+# The name contains the mode, so that the DaemonSet changes with it. The size of the conntrack table belongs to the machine,
+# not to the namespace. The tests of localhost node ports need them in mode nftables; other modes serve them by default.
 config=proxy-$MODE.yaml
 loopback6=
 [ -z "$DUAL" ] || loopback6=', "::1/128"'

@@ -27,7 +27,7 @@ type comparison struct {
 // compare begins to read the kernel. Changes do not wait for it, since reading the rules of a whole
 // cluster takes long.
 func (r *Reconciler) compare(ctx context.Context, doubts uint64) {
-	c := &comparison{began: r.Now(), doubts: doubts, wrote: r.stuckObjects()}
+	c := &comparison{began: r.Now(), doubts: doubts, wrote: apply.StuckObjects(r.stuck)}
 	running := make(chan *comparison, 1)
 	r.comparison, r.running = c, running
 	go func() {

@@ -46,7 +46,7 @@ func (w *Writer) Replace(ctx context.Context, programs ir.Programs) (done Done, 
 	}
 	if known {
 		plan := w.Dataplane.Plan(expected)
-		if rest, ok := plan.Without(w.stuckObjects()); ok && len(w.stuck) > 0 {
+		if rest, ok := plan.Without(apply.StuckObjects(w.stuck)); ok && len(w.stuck) > 0 {
 			plan = rest
 		}
 		done.recordDrift(plan, apply.ChangedBy(w.Dataplane))
@@ -144,15 +144,6 @@ func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]app
 		return nil, err
 	}
 	return result.Refused, nil
-}
-
-// stuckObjects returns the objects that the kernel did not remove. They are no foreign change.
-func (w *Writer) stuckObjects() map[string]bool {
-	objects := map[string]bool{}
-	for _, s := range w.stuck {
-		objects[s.Object] = true
-	}
-	return objects
 }
 
 // quarantine excludes refused Services of the programs from further syncs.

@@ -33,8 +33,7 @@ const (
 
 // until tries new connections to addresses from the client until each has had the wanted result,
 // and returns the time of the last one. This measures what the kernel does with packets, not how
-// the rules are arranged. The resolution is
-// 0.2 ms, or 1 % of the time waited if that is more.
+// the rules are arranged. The resolution is 0.2 ms, or 1 % of the time waited if that is more.
 func (l *lab) until(ctx context.Context, want answer, addrs ...netip.AddrPort) (at time.Time, err error) {
 	pending, began, timeout := slices.Clone(addrs), time.Now(), shortWait
 	if want == noReply {
