@@ -244,6 +244,31 @@ func TestPortsAreDivided(t *testing.T) {
 	})
 }
 
+// While versions of a large Service arrive faster than all its parts are applied, the first of them
+// waits, but parts are progress.
+func TestPartsAreProgress(t *testing.T) {
+	runDivided(t, func(w *divided) {
+		w.want(many(60, 1))
+		w.pass(time.Minute)
+		first, before := time.Now(), w.state.Parts
+		for n := range byte(20) {
+			w.want(many(60, 2+n))
+			parts := w.state.Parts
+			w.pass(time.Second)
+			if w.state.Parts == parts {
+				t.Errorf("%v: no progress", time.Since(w.began))
+			}
+		}
+		if !w.state.Waiting.Equal(first) {
+			t.Errorf("waits since %v, want %v", w.state.Waiting, first)
+		}
+		w.pass(time.Minute)
+		if after := w.state.Parts; !w.state.Waiting.IsZero() || after == before {
+			t.Errorf("at rest: waits since %v, %d parts", w.state.Waiting, after-before)
+		}
+	})
+}
+
 // A comparison with the kernel does not wait for all parts, however many there are.
 func TestDividedChangeBesideDrift(t *testing.T) {
 	runDivided(t, func(w *divided) {
