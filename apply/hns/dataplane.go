@@ -329,7 +329,7 @@ func objectsOf(g *Summary, n *Network) map[string]bool {
 }
 
 // unexpected returns the objects that other programs added or removed, and the pods that load
-// balancers wait for.
+// balancers wait for. The values state whether they exist.
 func (d *Dataplane) unexpected(g *Summary, n *Network) map[string]bool {
 	found, now := map[string]bool{}, objectsOf(g, n)
 	d.mu.Lock()
@@ -344,7 +344,7 @@ func (d *Dataplane) unexpected(g *Summary, n *Network) map[string]bool {
 	}
 	for id := range d.objects {
 		if !now[id] {
-			found[id] = true
+			found[id] = false
 		}
 	}
 	for _, e := range g.Endpoints {

@@ -85,6 +85,19 @@ func TestDrift(t *testing.T) {
 			t.Errorf("no token after the remote subnets became %v", policies)
 		}
 	}
+	read := func() { // as a sync does, which takes over foreign changes
+		if err := m.Read(t.Context(), next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read()
+	look()
+	m.SetPolicies(m.network, hnstest.RemoteSubnet("10.244.9.0/24", "192.0.2.19"))
+	look()
+	read()
+	if m.SetPolicies(m.network); !look() {
+		t.Error("no token after a change that a sync has read was reverted")
+	}
 	now = next
 	w[1] = &service{local: []int{1, 21}, remote: []int{1}}
 	next = w.programs(false)
