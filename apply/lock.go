@@ -12,6 +12,26 @@ import (
 // Lock is held by the one process that may change a node's rules.
 type Lock struct{ file *os.File }
 
+// Note returns the text that an owner of the lock left in memory for the next one, about the rules in
+// the kernel; "" without one. It is lost, like the rules, when the node starts again.
+func (l *Lock) Note() string {
+	text, _ := os.ReadFile(l.noteFile())
+	return string(text)
+}
+
+// SetNote replaces the note; "" removes it.
+func (l *Lock) SetNote(text string) error {
+	if text != "" {
+		return os.WriteFile(l.noteFile(), []byte(text), 0o600)
+	}
+	if err := os.Remove(l.noteFile()); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (l *Lock) noteFile() string { return strings.TrimSuffix(l.file.Name(), ".lock") + ".note" }
+
 // lockEvery is the interval of attempts to acquire a lock. A context cannot interrupt a blocking wait.
 const lockEvery = 20 * time.Millisecond
 

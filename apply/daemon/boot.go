@@ -8,20 +8,32 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // bootFile stores the Programs that were last applied. The methods of a nil bootFile do nothing.
+//
+// While the kernel contains exactly the rules of the file, a note beside the lock names the file. After
+// a restart, rules without a note may be newer than the file.
 type bootFile struct {
 	files Files
 	path  string
 	log   *slog.Logger
+	lock  *apply.Lock // keeps the note
 
-	changed atomic.Bool            // the applied Programs changed since the last write
+	mu      sync.Mutex // also held while the note changes, so that it is removed before each commit
+	begun   int        // commits
+	applied int        // commits before the last change of the applied Programs
+	changed bool       // the applied Programs changed since the last write
+	noted   bool       // there may be a note
+	wasRead string     // id of the file that was read
+
 	failed  atomic.Pointer[string] // why the file does not contain the applied Programs; nil if it does
 	refused atomic.Pointer[string] // why the content of the file was rejected; nil if it was not
 }
@@ -35,6 +47,7 @@ func (b *bootFile) read(node string) (programs ir.Programs, ok bool) {
 	if b == nil {
 		return ir.Programs{}, false
 	}
+	b.wasRead = b.id()
 	data, err := b.files.ReadFile(b.path)
 	if err != nil {
 		if !os.IsNotExist(err) {
@@ -89,10 +102,50 @@ func (b *bootFile) name() string {
 	return "the boot file " + b.path
 }
 
+// id identifies the current content of the file; "" if there is none.
+func (b *bootFile) id() string {
+	info, err := b.files.Stat(b.path)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%s, %d bytes of %s\n", b.path, info.Size(), info.ModTime().Format(time.RFC3339Nano))
+}
+
+// isCurrent reports whether the kernel contains the rules of the file that was read, unless another
+// program changed them.
+func (b *bootFile) isCurrent() bool { return b.wasRead != "" && b.lock.Note() == b.wasRead }
+
+// beginCommit records that the kernel's rules may differ from the file from now on.
+func (b *bootFile) beginCommit() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.begun++
+	if b.noted {
+		b.noted = b.lock.SetNote("") != nil
+	}
+}
+
+// note records that the kernel contains the rules of the file with an id, unless a commit began after
+// the first ones.
+func (b *bootFile) note(id string, commits int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.begun != commits {
+		return nil
+	}
+	b.noted = true
+	return b.lock.SetNote(id)
+}
+
 // markChanged records that the applied Programs changed.
 func (b *bootFile) markChanged() {
 	if b != nil {
-		b.changed.Store(true)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.changed, b.applied = true, b.begun
 	}
 }
 
@@ -117,12 +170,22 @@ func (b *bootFile) run(ctx context.Context, applied func() ir.Programs) {
 
 // write reports whether there was a change to write.
 func (b *bootFile) write(applied func() ir.Programs) bool {
-	if !b.changed.Swap(false) {
+	b.mu.Lock()
+	changed, commits := b.changed, b.applied
+	b.changed = false
+	b.mu.Unlock()
+	if !changed {
 		return false
 	}
 	programs := applied()
-	if err := b.files.WriteFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) }); err != nil {
-		b.changed.Store(true) // the cause, such as a full disk, may disappear
+	err := b.files.WriteFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) })
+	if err == nil {
+		err = b.note(b.id(), commits)
+	}
+	if err != nil {
+		b.mu.Lock()
+		b.changed = true // the cause, such as a full disk, may disappear
+		b.mu.Unlock()
 		why := err.Error()
 		if was := b.failed.Swap(&why); was == nil || *was != why {
 			b.log.Error("the boot file is outdated, retrying to write it", "file", b.path, "err", err)

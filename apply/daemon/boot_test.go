@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/compiler"
@@ -40,6 +41,67 @@ func (d *diskFiles) WriteFile(name string, write func(io.Writer) error) error {
 	return os.WriteFile(name, b.Bytes(), 0o600)
 }
 
+func newBootFile(t *testing.T, files Files) *bootFile {
+	t.Helper()
+	lock, err := apply.AcquireLock(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lock.Release() })
+	return &bootFile{files: files, path: filepath.Join(t.TempDir(), "boot"), lock: lock, log: slog.New(slog.DiscardHandler), noted: true}
+}
+
+// The file counts as current only while no commit began after those that it contains, and no other
+// file replaced it.
+func TestBootFileCurrent(t *testing.T) {
+	var during func() // while the file is written
+	applied := func() ir.Programs {
+		if during != nil {
+			during()
+		}
+		return ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
+	}
+	disk := &diskFiles{}
+	b := newBootFile(t, disk)
+	check := func(what string, want bool) {
+		t.Helper()
+		restarted := &bootFile{files: disk, path: b.path, log: b.log, lock: b.lock}
+		if restarted.read(""); restarted.isCurrent() != want {
+			t.Errorf("%s: current %t, want %t", what, !want, want)
+		}
+	}
+	write := func() { b.beginCommit(); b.markChanged(); b.write(applied) }
+	check("no file", false)
+	write()
+	check("written", true)
+	b.beginCommit()
+	check("a commit began", false)
+	b.markChanged()
+	check("a commit ended", false)
+	b.write(applied)
+	check("written again", true)
+	during = b.beginCommit
+	write()
+	check("a commit began while it was written", false)
+	during = nil
+	write()
+	disk.full = true
+	write()
+	check("the disk is full", false)
+	disk.full = false
+	b.write(applied)
+	check("the write was retried", true)
+	if err := os.WriteFile(b.path, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check("another file", false)
+	write()
+	b = &bootFile{files: disk, path: b.path, log: b.log, lock: b.lock, noted: true} // of a new process
+	check("a restart", true)
+	b.beginCommit()
+	check("a commit after a restart", false)
+}
+
 // A file that other users can write is rejected: they could otherwise control the node's packets.
 func TestBootFileOfOthers(t *testing.T) {
 	applied := func() ir.Programs {
@@ -47,7 +109,8 @@ func TestBootFileOfOthers(t *testing.T) {
 		return ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: node}, &ir.Program{Family: ir.IPv6, Node: node})
 	}
 	var log bytes.Buffer
-	b := &bootFile{files: &diskFiles{}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.NewTextHandler(&log, nil))}
+	b := newBootFile(t, &diskFiles{})
+	b.log = slog.New(slog.NewTextHandler(&log, nil))
 	b.markChanged()
 	b.write(applied)
 	if _, ok := b.read("node1"); !ok {
@@ -105,7 +168,7 @@ func file(b *bootFile) *status.File {
 func TestBootFileFaults(t *testing.T) {
 	applied := func() ir.Programs { return ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6}) }
 	disk := &diskFiles{full: true}
-	b := &bootFile{files: disk, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
+	b := newBootFile(t, disk)
 	b.markChanged()
 	b.write(applied)
 	if _, err := os.Stat(b.path); err == nil {
@@ -130,7 +193,7 @@ func TestBootFile(t *testing.T) {
 	snap := snapshot.New()
 	manifest.Decode(snap, "cluster", []byte(applytest.Services("a")))
 	programs, _ := compiler.Compile(testConfig(ir.ModeNFTables), snap, compiler.Facts{NodeName: "node1"})
-	b := &bootFile{files: &diskFiles{}, path: filepath.Join(t.TempDir(), "boot"), log: slog.New(slog.DiscardHandler)}
+	b := newBootFile(t, &diskFiles{})
 	applied := func() ir.Programs { return programs }
 	if b.write(applied) {
 		t.Error("wrote although nothing was offered")

@@ -71,13 +71,13 @@ func (p *progress) programs() ir.Programs {
 	return applied()
 }
 
-// setRestored sets the source of restored rules; "" if rules of objects are applied. It reports
-// whether it changed.
-func (p *progress) setRestored(from string) bool {
+// setRestored sets the source of restored rules, and when it was saved; "" if rules of objects are
+// applied. It reports whether the source changed.
+func (p *progress) setRestored(from string, saved time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	changed := p.syncs.Restored != from
-	p.syncs.Restored, p.syncs.Synced = from, false
+	p.syncs.Restored, p.syncs.RestoredOf, p.syncs.Synced = from, saved, false
 	return changed
 }
 

@@ -5,9 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
@@ -18,18 +22,21 @@ import (
 // lastPrograms are the Programs that were applied before a session, possibly in another mode.
 type lastPrograms struct {
 	ir.Programs
-	from string // their source: "the boot file boot.json"; "" if there are none for this node
+	from  string    // their source: "the boot file boot.json"; "" if there are none for this node
+	saved time.Time // modification time of the boot file; zero if they are not from it
 }
 
 // lastPrograms returns the Programs of the previous session, or else those of the boot file.
 func (r *rules) lastPrograms() lastPrograms {
 	if previous := r.process.handover.previous; previous != nil {
 		if programs := previous.Applied().Programs(); programs.IPv4 != nil {
-			return lastPrograms{programs, "the previous configuration"}
+			return lastPrograms{Programs: programs, from: "the previous configuration"}
 		}
 	}
-	if programs, ok := r.effects.boot.read(r.input.node); ok {
-		return lastPrograms{programs, r.effects.boot.name()}
+	if boot := r.effects.boot; boot != nil {
+		if programs, ok := boot.read(r.input.node); ok {
+			return lastPrograms{programs, boot.name(), statFile(boot.files, boot.path).Modified}
+		}
 	}
 	return lastPrograms{}
 }
@@ -63,7 +70,7 @@ func (h *restorer) restore(ctx context.Context, rec reconcile.Reconciler, last l
 	if err == nil {
 		return restored
 	}
-	if err = fmt.Errorf("is for mode %s, whose rules cannot be restored: %w", modeOf(last.Programs), err); last.from == h.effects.boot.name() {
+	if err = fmt.Errorf("is for mode %s, whose rules cannot be restored: %w", modeOf(last.Programs), err); !last.saved.IsZero() {
 		h.effects.boot.reject(err)
 	} else {
 		h.log.Error("the previous rules are not restored", "from", last.from, "err", err)
@@ -105,14 +112,22 @@ func (h *restorer) restoreOther(ctx context.Context, rec reconcile.Reconciler, l
 	return restored, nil
 }
 
-// start starts a Reconciler with constant Programs, and reports whether its first sync succeeded.
+// start starts a Reconciler with constant Programs, and reports whether its first sync succeeded. If the
+// kernel may contain newer rules than the Programs, it keeps those, and starts nothing.
 func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last lastPrograms) (restored bool) {
+	if !last.saved.IsZero() {
+		if why := h.newer(ctx, rec.Dataplane, last.Programs); why != "" {
+			h.effects.boot.reject(fmt.Errorf("may be older than %s, which are kept: it was saved %s ago", why, time.Since(last.saved).Round(time.Second)))
+			h.stop = func() {}
+			return true
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	h.observer.progress.setApplied(rec.Dataplane.Applied().Programs)
 	first := make(chan bool, 1)
 	rec.Source = unchanging(last.Programs)
 	rec.Synced = func(s *reconcile.Sync) {
-		ok := h.after(s, last.from)
+		ok := h.after(s, last)
 		select {
 		case first <- ok:
 		default: // not the first sync
@@ -126,7 +141,7 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 	h.stop = func() {
 		cancel()
 		running.Wait()
-		h.observer.progress.setRestored("")
+		h.observer.progress.setRestored("", time.Time{})
 	}
 	select {
 	case restored = <-first:
@@ -135,8 +150,37 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 	return restored
 }
 
+// newer returns the rules in the kernel that may be newer than the Programs of the boot file; "" if there
+// are none. Own rules are incomplete, and then worth less than old ones, if a family of the Programs has
+// no frontends.
+func (h *restorer) newer(ctx context.Context, dataplane apply.Dataplane, saved ir.Programs) string {
+	mode := modeOf(saved)
+	leftovers, _ := host.Leftovers(ctx, mode, dataplane) // errors are those of other modes
+	if peer := host.OfKubeProxy(leftovers); len(peer) > 0 {
+		return "the rules of kube-proxy (" + strings.Join(peer, ", ") + ")"
+	}
+	if h.effects.boot.isCurrent() || mode.ByProcess() {
+		return ""
+	}
+	if err := dataplane.Read(ctx, ir.Programs{}); err != nil {
+		return "" // the first sync fails as well, and is retried
+	}
+	var empty ir.Programs
+	for f, p := range ir.Present(saved) {
+		*empty.At(f) = &ir.Program{Family: f, Node: p.Node}
+	}
+	served := dataplane.Plan(empty).RemovedFrontends()
+	for f, p := range ir.Present(saved) {
+		has := slices.ContainsFunc(served, func(m ir.Match) bool { return f.Has(m.Addr) })
+		if !has && slices.ContainsFunc(p.Services, func(s ir.Service) bool { return len(s.Frontends) > 0 }) {
+			return ""
+		}
+	}
+	return "the rules in the kernel"
+}
+
 // after does the work after a sync of restored Programs.
-func (h *restorer) after(s *reconcile.Sync, from string) (ok bool) {
+func (h *restorer) after(s *reconcile.Sync, last lastPrograms) (ok bool) {
 	if s.Incomplete {
 		h.effects.flows.NoteRemoved(s.Done.Removed)
 		return false
@@ -145,14 +189,25 @@ func (h *restorer) after(s *reconcile.Sync, from string) (ok bool) {
 	if !h.settled(s) {
 		return false
 	}
-	if h.observer.progress.setRestored(from) {
-		h.log.Info("the previous rules are restored, and kept until objects are received", "from", from, "operations", s.Done.Operations.String())
+	if h.observer.progress.setRestored(last.from, last.saved) {
+		h.logRestored(last, s.Done.Operations)
 	}
 	// Flows that are valid for newer objects than these are not stale. Clients may however have
 	// connected while rules were missing.
 	h.effects.flows.NoteRemoved(s.Done.Removed)
 	h.effects.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, All: s.Done.Drift.Total() > 0})
 	return true
+}
+
+// logRestored logs that Programs are restored. Those of the boot file may be old.
+func (h *restorer) logRestored(last lastPrograms, operations apply.Count) {
+	level, age := slog.LevelInfo, []any(nil)
+	if !last.saved.IsZero() {
+		level, age = slog.LevelWarn, []any{"saved", last.saved.Format(time.RFC3339), "age", time.Since(last.saved).Round(time.Second).String()}
+		h.effects.boot.note(h.effects.boot.wasRead, 0) // without the note, the next start repairs less
+	}
+	h.log.Log(context.Background(), level, "the previous rules are restored, and kept until objects are received",
+		append([]any{"from", last.from, "operations", operations.String()}, age...)...)
 }
 
 // release stops the restorer and waits, since two Reconcilers must not write the same rules.

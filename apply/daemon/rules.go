@@ -80,6 +80,11 @@ func (r *rules) open(ctx context.Context) (err error) {
 	if r.lock, err = r.acquireLock(ctx); err != nil {
 		return err
 	}
+	if boot := r.effects.boot; boot != nil {
+		boot.lock = r.lock
+	} else if err := r.lock.SetNote(""); err != nil { // no boot file contains the rules that follow
+		return err
+	}
 	r.dataplane, err = host.Open(ctx, r.config.Config.ProxyMode(), r.options(r.config.Config))
 	return err
 }
@@ -144,6 +149,7 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	r.running.Go(func() { r.input.follower.watchInterfaces(ctx) })
 	r.running.Go(func() { r.takeover.Follow(ctx) })
 	rec.Synced = r.synced
+	rec.Committing = func() { r.effects.boot.beginCommit(); r.effects.flows.BeginCommit() }
 	rec.Source = proofs.Source{Source: r.input.follower, Proofs: r.observer.proofs}
 	t := r.takeover
 	t.Begin() // before the first sync, which takes over existing rules

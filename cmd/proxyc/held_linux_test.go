@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -117,7 +119,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 		w.repairs("from the boot file", "a")
 		w.until("it still is", held("the boot file "+w.file("boot")))
 		text, _ := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")) // it exits 1
-		if want := "restored     rules of the boot file " + w.file("boot") + ": "; !strings.Contains(string(text), want) {
+		if want := "restored     rules of the boot file " + w.file("boot") + ", saved "; !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 		if n := strings.Count(w.log.String(), "the previous rules are restored"); n != 1 {
@@ -136,6 +138,76 @@ func TestWatchHoldsBootFile(t *testing.T) {
 		w.until("the rules of before are held", held("the previous configuration"))
 		w.repairs("after another configuration", "a")
 	})
+}
+
+// A boot file that is older than the rules in the kernel does not replace them: the daemon was killed
+// before it saved a change. If the rules are gone, the old ones are better than none. The log has their
+// age.
+func TestWatchBootFileOlder(t *testing.T) {
+	t.Parallel()
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		w.saveBootFile()
+		w.start("proxyc", "watch")
+		w.until("the first sync", synced)
+		within(w, 5*time.Second, "the boot file is written", func() (struct{}, bool) {
+			info, err := os.Stat(w.file("boot"))
+			return struct{}{}, err == nil && info.ModTime().After(w.started)
+		})
+		w.write("cluster.yaml", applytest.Services("a", "b"))
+		w.until("the second Service", func(st status.Status) bool { return synced(st) && st.Objects.Services == 2 })
+		w.stop(syscall.SIGKILL)
+		if boot, err := os.ReadFile(w.file("boot")); err != nil || strings.Contains(string(boot), "10.96.0.98") {
+			t.Fatalf("the boot file is new, or unreadable: %v", err)
+		}
+		w.withoutServer()
+		w.start("proxyc", "watch")
+		st := w.until("the file is rejected", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
+		const why = "may be older than the rules in the kernel, which are kept: it was saved "
+		if st.Restored != "" || st.Synced || !strings.HasPrefix(st.BootFile.Refused, why) || !strings.Contains(w.log.String(), why) {
+			t.Errorf("restored %q, synced %t, rejected: %s", st.Restored, st.Synced, st.BootFile.Refused)
+		}
+		if !w.has("a") || !w.has("b") {
+			t.Error("newer rules were replaced")
+		}
+		w.stop(syscall.SIGTERM)
+		if w.flush(); w.has("b") { // other modes than nftables
+			if out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "cleanup")); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		}
+		must(t, os.Chtimes(w.file("boot"), time.Time{}, time.Now().Add(-time.Hour)))
+		w.start("proxyc", "watch")
+		w.until("the boot file is restored", func(st status.Status) bool { return st.Restored != "" })
+		w.holds(time.Second, "a", true)
+		if !regexp.MustCompile(`W.* "the previous rules are restored, .* age="1h0m`).MatchString(w.log.String()) {
+			t.Error("no warning has the age of the rules")
+		}
+		text, _ := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")) // it exits 1
+		if want := "restored     rules of the boot file " + w.file("boot") + ", saved 1h0m"; !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	})
+}
+
+// Rules of kube-proxy are newer than a boot file: kube-proxy served the node since.
+func TestWatchBootFileAfterKubeProxy(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.saveBootFile()
+	w.flush()
+	if out, code := w.run("nft", "-f", filepath.Join("..", "..", "testdata", "apply", "takeover", "kube-proxy.nft")); code != 0 {
+		t.Fatal(out)
+	}
+	before := w.rules()
+	w.withoutServer()
+	w.start("proxyc", "watch")
+	st := w.until("the file is rejected", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
+	if want := "may be older than the rules of kube-proxy (table ip kube-proxy"; st.Restored != "" || !strings.HasPrefix(st.BootFile.Refused, want) {
+		t.Errorf("restored %q, rejected: %s, want %s", st.Restored, st.BootFile.Refused, want)
+	}
+	if w.rules() != before {
+		t.Error("the rules of kube-proxy were replaced")
+	}
 }
 
 // The boot file of another node, from an image or a shared directory, is ignored.

@@ -45,6 +45,7 @@ type watched struct {
 	plane watchedPlane
 
 	process *os.Process
+	started time.Time // the process
 	wait    func() error
 	log     *applytest.Buffer
 	cwd     string    // the daemon's; empty: the test's
@@ -113,11 +114,12 @@ func (w *watched) start(name string, args ...string) {
 	cmd.Stdout, cmd.Stderr, cmd.Dir = w.log, w.log, w.cwd
 	// A program with the race detector otherwise sleeps for a second before it ends.
 	cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), w.env...)
+	began := time.Now()
 	wait, err := w.ns.Start(cmd)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.process = cmd.Process
+	w.process, w.started = cmd.Process, began
 	w.wait = sync.OnceValue(wait)
 	w.t.Cleanup(func() { w.process.Kill(); w.wait() })
 }

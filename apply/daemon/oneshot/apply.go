@@ -36,6 +36,9 @@ func lockToWrite(ctx context.Context, timeout time.Duration, readOnly bool, wait
 	if err != nil {
 		return nil, err
 	}
+	if err := lock.SetNote(""); err != nil { // no boot file contains the rules that follow
+		return nil, errors.Join(err, lock.Release())
+	}
 	return lock.Release, nil
 }
 

@@ -34,7 +34,11 @@ func (st *Status) Print(w io.Writer) error {
 		line("not ready", "%s", st.Reason)
 	}
 	if st.Restored != "" {
-		line("restored", "rules of %s: repaired if another program changes them, but not updated", st.Restored)
+		saved := ""
+		if !st.RestoredOf.IsZero() {
+			saved = fmt.Sprintf(", saved %s ago", age(st.Now, st.RestoredOf))
+		}
+		line("restored", "rules of %s%s: repaired if another program changes them, but not updated", st.Restored, saved)
 	}
 	if st.Generation == 0 {
 		line("in force", "nothing yet by this process: foreign changes of existing rules are not repaired")

@@ -71,6 +71,8 @@ type Syncs struct {
 	// Restored is the source of rules that are kept while there are no objects: "the boot file
 	// boot.json"; "" if there are objects, or no such rules.
 	Restored string `json:"restored,omitempty"`
+	// RestoredOf is when the boot file was saved; zero if Restored is not the boot file.
+	RestoredOf time.Time `json:"restoredOf,omitzero"`
 	// Generation counts successful syncs.
 	Generation int       `json:"generation"`
 	LastSync   time.Time `json:"lastSync,omitzero"`
