@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -85,7 +86,18 @@ func (f *Files) Read() error {
 			strings.Join(f.Paths, ", "), f.NodeName, others[0].Name)
 	}
 	f.Report(diags.Sorted().Summarize(diag.MaxSimilar), snap.Skipped())
-	f.Store.replace(f.Log, func(s *snapshot.Snapshot) snapshot.Dirty { return s.Update(snap) })
+	var gone []string
+	f.Store.replace(f.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
+		for _, svc := range s.Services() {
+			if snap.Service(svc.Name) == nil {
+				gone = append(gone, svc.Name.String())
+			}
+		}
+		return s.Update(snap)
+	})
+	if len(gone) > 0 { // on purpose, or the file was cut off between two objects
+		f.Log.Warn("Services are no longer in the snapshot: their rules are removed", "removed", len(gone), "services", strings.Join(apply.Lines(gone), ", "))
+	}
 	return nil
 }
 

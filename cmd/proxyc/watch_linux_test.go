@@ -277,6 +277,11 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 	if !w.has("a") {
 		t.Error("the Service is gone")
 	}
+	w.write("cluster.yaml", whole[:strings.Index(whole, "kind: Service\nmetadata: {name: b")-len("apiVersion: v1\n")])
+	w.holds(5*time.Second, "b", false)
+	if want := `"Services are no longer in the snapshot: their rules are removed" removed=1 services="ns/b"`; !strings.Contains(w.log.String(), want) {
+		t.Errorf("a cut between two documents: not logged: %s", want)
+	}
 	w.write("cluster.yaml", "")
 	refused(3)
 	w.stop(syscall.SIGTERM)
