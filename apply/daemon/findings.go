@@ -12,6 +12,7 @@ import (
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -23,8 +24,9 @@ type findings struct {
 	send  func(watch.Event)
 	lines map[string]*lines // by namespace; only for the goroutine that updates
 
-	mu sync.Mutex
-	of compiler.Findings // each list is sorted
+	mu   sync.Mutex
+	of   compiler.Findings // each list is sorted
+	read diag.List         // findings of the last reading of files
 }
 
 func newFindings(log *slog.Logger, now func() time.Time, send func(watch.Event)) *findings {
@@ -83,6 +85,15 @@ func (f *findings) replace(all compiler.Findings) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.of = all
+}
+
+// setRead sets the findings of a reading of files. Those about broken objects are reported with these.
+func (f *findings) setRead(all diag.List, broken []*snapshot.Skipped) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.read = slices.DeleteFunc(slices.Clone(all), func(d diag.Diagnostic) bool {
+		return slices.ContainsFunc(broken, func(b *snapshot.Skipped) bool { return b.Object == d.Object })
+	})
 }
 
 // update sets the findings about some Services.
@@ -149,6 +160,11 @@ func (f *findings) count(severity diag.Severity) (n int) {
 			}
 		}
 	}
+	for i := range f.read {
+		if f.read[i].Severity == severity {
+			n++
+		}
+	}
 	return n
 }
 
@@ -166,13 +182,17 @@ func (f *findings) first(most int) (first []status.Finding, total int) {
 	turns := map[string]int{}
 	names := slices.SortedFunc(maps.Keys(f.of), ir.Name.Compare)
 	for _, severity := range [...]diag.Severity{diag.Error, diag.Warning} {
-		for _, name := range names {
-			for i := range f.of[name] {
-				if d := &f.of[name][i]; d.Severity == severity {
-					all = append(all, ranked{d, turns[name.Namespace]})
-					turns[name.Namespace]++
+		add := func(namespace string, list diag.List) {
+			for i := range list {
+				if d := &list[i]; d.Severity == severity {
+					all = append(all, ranked{d, turns[namespace]})
+					turns[namespace]++
 				}
 			}
+		}
+		add("", f.read)
+		for _, name := range names {
+			add(name.Namespace, f.of[name])
 		}
 	}
 	total = len(all)

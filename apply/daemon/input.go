@@ -137,6 +137,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 				logDiagnostic(in.log, f)
 			}
 			in.broken.setLeftOut(broken)
+			in.follower.findings.setRead(l, broken)
 		}}
 	begun := false
 	running.Go(func() {

@@ -305,12 +305,37 @@ func TestWatchKeepsBrokenObject(t *testing.T) {
 	if !w.has("a") || !w.has("b") {
 		t.Error("a Service lost its rules")
 	}
-	if out, code := w.run("proxyc", "status"); code != 0 || !strings.Contains(out, "Service ns/a") {
-		t.Errorf("status exited %d, want 0 and the object:\n%s", code, out)
+	for ignore, want := range map[string]int{"--ignore-findings=false": exitFindings, "--ignore-findings": 0} {
+		if out, code := w.run("proxyc", "status", ignore); code != want || !strings.Contains(out, "Service ns/a") {
+			t.Errorf("status %s exited %d, want %d and the object:\n%s", ignore, code, want, out)
+		}
 	}
 	w.write("cluster.yaml", applytest.Services("b", "c"))
 	w.holds(20*time.Second, "a", false)
 	w.until("nothing is broken", func(st status.Status) bool { return len(st.Broken) == 0 })
+}
+
+// The status names every problem of a file: with its objects, and with those that have no name.
+func TestWatchShowsFindingsOfFiles(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.sync(strings.Replace(applytest.Services("a", "b"), "ports: [{port: 80}]", "internalTrafficPolicy: Nope, ports: [{port: 80}]", 1) +
+		applytest.Services("b") + strings.Replace(applytest.Services("c"), "name: c, ", "", 1))
+	out, code := w.run("proxyc", "status")
+	for _, want := range []string{
+		"finding      warning: Service ns/a: spec.internalTrafficPolicy: must be Cluster or Local, got \"Nope\"",
+		"finding      warning: Service ns/b: is a duplicate: it replaces the previous one",
+		"broken       Service: ",
+	} {
+		if !strings.Contains(out, "\n"+want) {
+			t.Errorf("no row %q", want)
+		}
+	}
+	if code != exitFindings || t.Failed() {
+		t.Errorf("status exited %d, want %d:\n%s", code, exitFindings, out)
+	}
+	w.write("cluster.yaml", applytest.Services("a", "b"))
+	w.until("nothing is found", func(st status.Status) bool { return st.Healthy() && st.FindingsTotal == 1 }) // the Node is not in the file
 }
 
 // A restart finds all in place, and the rules stay in between.

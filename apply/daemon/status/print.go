@@ -94,7 +94,7 @@ func (st *Status) printFindings(line func(name, format string, args ...any)) {
 		line("retrying", "%s, since %s ago: %s", r.What, age(st.Now, r.Since), r.Error)
 	}
 	for _, b := range st.Broken {
-		line("broken", "%s %s: %s", b.Kind, b.Object, b.Reason)
+		line("broken", "%s: %s", strings.TrimSpace(b.Kind+" "+b.Object), b.Reason) // it may lack a name
 	}
 	for _, u := range st.Unproved {
 		line("not proved", "Service %s: %s", u.Service, u.Text())

@@ -299,7 +299,7 @@ type Known struct {
 //   - Servers and proofs have no failures.
 //   - The boot file is current, and kube-proxy has no rules.
 func (st *Status) Healthy() bool {
-	return st.NodeHealthy() && !slices.ContainsFunc(st.Findings, Finding.isError)
+	return st.NodeHealthy() && len(st.Broken) == 0 && !slices.ContainsFunc(st.Findings, Finding.isError)
 }
 
 // NodeHealthy is Healthy without errors in objects, which their authors have to fix.
