@@ -114,7 +114,7 @@ func TestWatchBesideOtherPrograms(t *testing.T) {
 					t.Errorf("%s: rules of others (-before +after):\n%s", when, d)
 				}
 			}
-			o.tool("", append([]string{"proxyc", "apply"}, w.args...)...)
+			applied := o.tool("", append([]string{"proxyc", "apply"}, w.args...)...)
 			same("after apply")
 			checked := o.tool("", append([]string{"proxyc", "apply", "--check"}, w.args...)...)
 			same("after apply --check")
@@ -132,6 +132,9 @@ func TestWatchBesideOtherPrograms(t *testing.T) {
 			} {
 				if !strings.Contains(checked, want) {
 					t.Errorf("apply --check does not tell %q:\n%s", want, checked)
+				}
+				if want != "nothing to change" && !strings.Contains(applied, want) {
+					t.Errorf("apply does not report %q:\n%s", want, applied)
 				}
 			}
 			if strings.Contains(checked, "clears mark") {
@@ -183,4 +186,18 @@ func TestMarkOfOthers(t *testing.T) {
 	w.until("the new bit", func(st status.Status) bool {
 		return slices.Contains(st.MayDivert, strings.Replace(rule, "0x4000", "0x100000", 1))
 	})
+}
+
+// A status that gets no answer names the foreign rule that drops the packets.
+func TestStatusBehindForeignDrop(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.sync(applytest.Services("a"))
+	if out, code := w.run("nft", "table inet fw { chain in { type filter hook input priority 0; iifname lo tcp dport 10249 drop; }; chain out { type filter hook forward priority 0; policy drop; }; }"); code != 0 {
+		t.Fatal(out)
+	}
+	out, code := w.run("proxyc", "status")
+	if want := "it is stopped or hangs, or a foreign rule drops the packets: inet fw chain in, hook input, priority 0: drop in chain in; process "; code != exitBad || !strings.Contains(out, want) {
+		t.Errorf("status: exit %d, want %q in\n%s", code, want, out)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
@@ -44,12 +45,12 @@ func (c *statusCmd) Run(e *env) error {
 		return c.badAddress(": " + unknown.Err)
 	}
 	if err != nil {
-		return c.noAnswer(err, host.Writer())
+		return c.noAnswer(err, host.Writer(), localDrops())
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return c.noAnswer(err, host.Writer())
+		return c.noAnswer(err, host.Writer(), nil)
 	}
 	var st status.Status
 	if err := json.Unmarshal(body, &st); err != nil || resp.StatusCode != http.StatusOK {
@@ -77,15 +78,38 @@ func (c *statusCmd) badAddress(why string) error {
 	return fmt.Errorf("--address: must be IP:PORT, got %s%s", c.Address, why)
 }
 
+// localDrops returns the foreign rules that may drop packets to processes of this node, as far as they
+// are known.
+func localDrops() (drops []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), review.AnswerTimeout)
+	defer cancel()
+	found, err := host.Interference(ctx, 0)
+	if err != nil {
+		return nil // the user is not root, or the system is not Linux
+	}
+	for _, rule := range found.Drops {
+		for _, hook := range []string{"hook output", "hook input", "chain OUTPUT:", "chain INPUT:"} {
+			if strings.Contains(rule, hook) {
+				drops = append(drops, rule)
+				break
+			}
+		}
+	}
+	return drops
+}
+
 // noAnswer returns an error that no daemon answers, with the process that writes the rules
-// nevertheless; "" if none is known.
-func (c *statusCmd) noAnswer(err error, writer string) error {
+// nevertheless; "" if none is known. drops are foreign rules that may drop the request.
+func (c *statusCmd) noAnswer(err error, writer string, drops []string) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		err = failed.Err // the message already contains the address
 	}
 	why := fmt.Sprintf("no daemon answers at %s: %v", c.daemon(), err)
 	if errors.Is(err, context.DeadlineExceeded) {
 		why = fmt.Sprintf("the daemon at %s does not answer within %s: it is stopped or hangs", c.daemon(), review.AnswerTimeout)
+		if c.Socket == "" && len(drops) > 0 {
+			why += ", or a foreign rule drops the packets: " + strings.Join(drops, "; ")
+		}
 	}
 	switch {
 	case writer != "":

@@ -70,7 +70,7 @@ type Report struct {
 	Plan      apply.Plan
 	Exposed   string            // warning of Exposed about the leftovers
 	Stale     []conntrack.Stale // deleted flows
-	// Foreign are foreign rules, which stay; not a difference. Only a dry run checks for them.
+	// Foreign are foreign rules, which stay; not a difference.
 	Foreign apply.Interference
 	// Unserved are node ports on localhost that are required and that no process serves; not a
 	// difference, since rules cannot serve them.
@@ -167,12 +167,9 @@ func (t *Apply) commit(ctx context.Context, dataplane apply.Dataplane, leftovers
 	}
 	var staleErr error
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)
-	if t.DryRun {
-		var othersErr error
-		out.Foreign, othersErr = host.Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark())
-		staleErr = errors.Join(staleErr, othersErr)
-	}
-	return out, errors.Join(err, staleErr)
+	var foreignErr error
+	out.Foreign, foreignErr = host.Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark())
+	return out, errors.Join(err, staleErr, foreignErr)
 }
 
 // removed returns the names of the removed leftovers.
