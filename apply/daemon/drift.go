@@ -46,8 +46,10 @@ func (d *drift) logRepairs(done *reconcile.Done) {
 		d.began, d.lines, d.results, d.quiet = d.now(), 0, 0, 0
 	}
 	lines, more, level := len(done.DriftGone)+len(done.DriftFirst), done.DriftMore, slog.LevelWarn
+	args := []any{"operations", done.Drift.Total()}
 	if d.lines > 0 && d.lines+lines > driftLines {
 		more, level = more+lines, slog.LevelDebug
+		args = append(args, "first", firstRepair(done), "by", status.Authors(done.DriftBy))
 	} else {
 		d.lines += lines
 	}
@@ -56,11 +58,10 @@ func (d *drift) logRepairs(done *reconcile.Done) {
 		say("another program removed proxyc's rules", "object", what, "by", status.Authors(done.DriftBy))
 	}
 	for _, op := range done.DriftFirst {
-		args := []any{"repair", op.Verb.String(), "object", op.Object}
-		say("another program changed the rules", append(withService(args, op.Service), "by", status.Authors(done.DriftBy),
+		of := []any{"repair", op.Verb.String(), "object", op.Object}
+		say("another program changed the rules", append(withService(of, op.Service), "by", status.Authors(done.DriftBy),
 			"have", strings.Join(op.Have, "; "), "want", strings.Join(op.Want, "; "))...)
 	}
-	args := []any{"operations", done.Drift.Total()}
 	if more > 0 {
 		args = append(args, "not logged", more)
 	}
@@ -71,6 +72,22 @@ func (d *drift) logRepairs(done *reconcile.Done) {
 		d.results++
 	}
 	say("the rules are repaired", args...)
+}
+
+// firstRepair returns what a repair restored first. The rest may be a consequence.
+func firstRepair(done *reconcile.Done) string {
+	if len(done.DriftGone) > 0 {
+		return done.DriftGone[0] + " was removed"
+	}
+	if len(done.DriftFirst) == 0 {
+		return ""
+	}
+	op := &done.DriftFirst[0]
+	text := op.Verb.String() + " " + op.Object
+	if len(op.Have) > 0 {
+		text += ", which had: " + strings.Join(op.Have, "; ")
+	}
+	return text
 }
 
 // add records the repairs of a sync.

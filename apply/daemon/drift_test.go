@@ -70,7 +70,7 @@ func TestDriftLog(t *testing.T) {
 		l.logRepairs(&tableGone)
 		now = now.Add(400 * time.Millisecond)
 	}
-	if got := said.String(); !strings.Contains(got, `msg="the rules are repaired" operations=88 "not logged"=1`) {
+	if got := said.String(); !strings.Contains(got, `msg="the rules are repaired" operations=88 first="table ip proxyc was removed" by="nft (process 7)" "not logged"=1`) {
 		t.Errorf("a repair whose operations are not logged is not logged either:\n%s", got)
 	}
 	if n := strings.Count(said.String(), "\n"); n > 50 {
@@ -80,5 +80,12 @@ func TestDriftLog(t *testing.T) {
 	if got := said.String(); !strings.Contains(got, `msg="another program keeps changing the rules: proxyc status shows how often" "not logged"=126`) ||
 		!strings.Contains(got, `msg="another program removed proxyc's rules" object="table ip proxyc" by="nft (process 7)"`) {
 		t.Errorf("said after a minute:\n%s", got)
+	}
+	l.logRepairs(&change)
+	said.Reset()
+	l.logRepairs(&reconcile.Done{Drift: apply.Count{Added: 30, Changed: 1}, DriftBy: change.DriftBy, DriftMore: 11,
+		DriftFirst: append([]apply.Operation{{Verb: apply.Change, Object: "table ip proxyc", Have: []string{"flags dormant"}}}, change.DriftFirst[1:]...)})
+	if got := said.String(); !strings.Contains(got, `operations=31 first="change table ip proxyc, which had: flags dormant" by="nft (process 7)" "not logged"=31`) {
+		t.Errorf("a repair beyond the limit: said:\n%s", got)
 	}
 }
