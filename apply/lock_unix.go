@@ -27,12 +27,12 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 		return nil, err
 	}
 	if err := ownDir(dir); err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+		return nil, notWritable(dir, err)
 	}
 	var f *os.File
 	for { // until the locked file is still at the path: its previous owner removes it
 		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600); err != nil {
-			return nil, fmt.Errorf("lock: %w", err)
+			return nil, notWritable(dir, err)
 		}
 		try := func() error {
 			if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) || isAt(f, path) {
@@ -58,6 +58,15 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 	}
 	removeUnused(dir, path)
 	return &Lock{f}, nil
+}
+
+// notWritable adds the fix, if known, to the error of a lock that cannot be written in dir.
+func notWritable(dir string, err error) error {
+	fix := ""
+	if errors.Is(err, unix.EROFS) {
+		fix = fmt.Sprintf(": mount %s writable; the lock shows who writes the node's rules, and only --dry-run and --check need none", dir)
+	}
+	return fmt.Errorf("lock: %w%s", err, fix)
 }
 
 // removeUnused removes the files of other locks in dir that no process holds. A process that is killed

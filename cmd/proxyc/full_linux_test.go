@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -11,6 +12,25 @@ import (
 
 // fullRun has a command run where /run has no space for another file.
 const fullRun = `mount -t tmpfs -o size=1m,nr_inodes=2,mode=755 tmpfs /run && mkdir -m 700 /run/proxyc && exec proxyc "$@"`
+
+// If /run is read-only, every writing command names the fix, and cleanup can at least show what it
+// would remove.
+func TestReadOnlyLock(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.sync(applytest.Services("a"))
+	w.stop(syscall.SIGTERM)
+	const readOnlyRun = `mount -t tmpfs -o ro,mode=755 tmpfs /run && exec proxyc "$@"`
+	for _, verb := range [][]string{{"cleanup"}, append([]string{"apply"}, w.args...), append([]string{"watch"}, w.args...)} {
+		out, code := w.run("unshare", append([]string{"--mount", "sh", "-c", readOnlyRun, "sh"}, verb...)...)
+		if want := "lock: mkdir /run/proxyc: read-only file system: mount /run/proxyc writable; "; code != exitBad || !strings.Contains(out, want) {
+			t.Errorf("%s: exit %d, want %q in:\n%s", verb[0], code, want, out)
+		}
+	}
+	if out, code := w.run("unshare", "--mount", "sh", "-c", readOnlyRun, "sh", "cleanup", "--dry-run"); code != 0 || !strings.Contains(out, "remove table ip proxyc\n") {
+		t.Errorf("cleanup --dry-run: exit %d:\n%s", code, out)
+	}
+}
 
 // If there is no space for the lock file, doctor reports that, and reports no mode as broken. The
 // daemon retries until there is space.
