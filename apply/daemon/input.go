@@ -188,13 +188,21 @@ func (in *input) missing() string {
 	case <-in.first.objects:
 		return in.missingPodRanges()
 	default:
+		return in.waiting()
+	}
+}
+
+// waiting describes what is missing before the Store contains all initial objects.
+func (in *input) waiting() string {
+	if in.contact == nil {
 		return "waiting for the initial objects"
 	}
+	return "waiting for the initial objects from API server " + in.contact.Server()
 }
 
 // wait waits for the complete input. It returns false if ctx ends before.
 func (in *input) wait(ctx context.Context) bool {
-	in.health.SetNotReady("waiting for the initial objects")
+	in.health.SetNotReady(in.waiting())
 	select {
 	case <-ctx.Done():
 		return false

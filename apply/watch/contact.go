@@ -31,6 +31,7 @@ type Contact struct {
 
 	mu        sync.Mutex
 	server    string
+	slow      bool // a request has no answer for slowAfter, and that was logged
 	resources map[string]*ResourceState
 	outage    ResourceState
 }
@@ -72,6 +73,9 @@ const (
 	// silentAfter replaces staleAfter for a resource that had objects but no bookmark. A watch lasts
 	// at most 10 minutes, as client-go requests, and the server answers the next one.
 	silentAfter = 15 * time.Minute
+	// slowAfter is how long a request may be without an answer before Contact logs that. It counts as
+	// lost only after responseTimeout.
+	slowAfter = 10 * time.Second
 	// silenceCheck is how often Contact checks for silent resources.
 	silenceCheck = 10 * time.Second
 )
@@ -158,12 +162,14 @@ func (r resourceContact) change(f func(*ResourceState)) {
 	r.mu.Unlock()
 	switch {
 	case !now.Lost.IsZero() && before.failure != now.failure:
-		r.log.Warn(now.failure+": the rules are kept", withFix(now.Fix, "resource", now.Resource, "err", now.Cause)...)
+		r.log.Warn(now.failure+": the rules are kept", withFix(now.Fix, "resource", now.Resource, "server", r.Server(), "err", now.Cause)...)
 	case !before.Lost.IsZero() && now.Lost.IsZero():
 		r.log.Info("contact with the API server is restored", "after", at.Sub(before.Lost).Round(time.Millisecond), "cause", before.Cause)
 	}
 	switch {
 	case !is.Optional:
+	case was.Lost.IsZero() && !is.Lost.IsZero() && is.Last.IsZero():
+		r.log.Warn(r.name+" cannot be read: none were read so far", withFix(is.Fix, "err", is.Cause)...)
 	case was.Lost.IsZero() && !is.Lost.IsZero():
 		r.log.Warn(r.name+" cannot be read: the rules use the last objects that were read", withFix(is.Fix, "err", is.Cause)...)
 	case !was.Lost.IsZero() && is.Lost.IsZero() && is.Unavailable == "":
@@ -327,7 +333,15 @@ func (l *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) 
 	h := l.resources[resource]
 	optional := h != nil && h.Optional
 	l.mu.Unlock()
+	slow := time.AfterFunc(slowAfter, func() {
+		if h != nil && r.Method == http.MethodGet && l.setSlow(true) {
+			l.log.Warn("the API server does not answer: waiting", "server", l.Server(), "resource", resource, "for", slowAfter.String())
+		}
+	})
 	resp, err := l.next.RoundTrip(r)
+	if slow.Stop(); err == nil && l.setSlow(false) {
+		l.log.Info("the API server answers again", "server", l.Server())
+	}
 	switch {
 	case h == nil || r.Method != http.MethodGet || r.Context().Err() != nil:
 		return resp, err
@@ -349,6 +363,15 @@ func (l *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) 
 		l.resource(resource).recordLoss(rejectionOf(resp))
 	}
 	return resp, err
+}
+
+// setSlow sets whether requests are without an answer, and reports whether that is new.
+func (c *Contact) setSlow(is bool) (changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changed = c.slow != is
+	c.slow = is
+	return changed
 }
 
 // rejectionOf returns the error in a server's response.

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -414,4 +416,53 @@ func TestContactBookmark(t *testing.T) {
 			t.Fatal("the bookmark is not heard")
 		}
 	}
+}
+
+// A server that does not answer is named after slowAfter, once, and again when it answers. An optional
+// resource that was never read is reported as such.
+func TestContactSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said bytes.Buffer
+		c := NewContact(slog.New(slog.NewTextHandler(&said, nil)), time.Now)
+		c.resource("servicecidrs").expect(true)
+		answers := time.Now().Add(3 * slowAfter)
+		over := c.transport(roundTrip(func(r *http.Request) (*http.Response, error) {
+			select {
+			case <-time.After(time.Until(answers)):
+				return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}, nil
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
+		}), "https://192.0.2.1:6443")
+		ask := func(after time.Duration) {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://192.0.2.1:6443/apis/networking.k8s.io/v1/servicecidrs", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers = time.Now().Add(after)
+			if resp, err := over.RoundTrip(r); err == nil {
+				resp.Body.Close()
+			}
+		}
+		logged := func(after time.Duration, want ...string) {
+			t.Helper()
+			said.Reset()
+			ask(after)
+			text := said.String()
+			for _, one := range want {
+				if !strings.Contains(text, one) {
+					t.Errorf("an answer after %s: no %q in\n%s", after, one, text)
+				}
+			}
+			if n := strings.Count(text, "\n"); n != len(want) {
+				t.Errorf("an answer after %s: %d lines, want %d:\n%s", after, n, len(want), text)
+			}
+		}
+		const slow, again = `msg="the API server does not answer: waiting" server=https://192.0.2.1:6443 resource=servicecidrs for=10s`, `msg="the API server answers again" server=https://192.0.2.1:6443`
+		logged(slowAfter - 1)
+		logged(slowAfter+time.Second, slow, again)
+		logged(2*responseTimeout, slow, `msg="servicecidrs cannot be read: none were read so far" err="no answer for 1m10s"`)
+		c.resource("servicecidrs").recordEvent()
+		logged(2*responseTimeout, `msg="servicecidrs cannot be read: the rules use the last objects that were read"`)
+	})
 }

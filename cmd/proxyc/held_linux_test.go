@@ -112,7 +112,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 		w.start("proxyc", "watch")
 		held := func(from string) func(status.Status) bool {
 			return func(st status.Status) bool {
-				return !st.Synced && strings.Contains(st.Restored, from) && st.Reason == "waiting for the initial objects"
+				return !st.Synced && strings.Contains(st.Restored, from) && strings.HasPrefix(st.Reason, "waiting for the initial objects")
 			}
 		}
 		w.until("the boot file is held", held("the boot file "+w.file("boot")))
@@ -219,7 +219,7 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	w.withoutServer()
 	w.args[slices.Index(w.args, "node1")] = "node2"
 	w.start("proxyc", "watch")
-	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the initial objects" })
+	st := w.until("the first objects are waited for", func(st status.Status) bool { return strings.HasPrefix(st.Reason, "waiting for the initial objects") })
 	if st.Restored != "" || w.has("a") {
 		t.Errorf("held %q, and the rules\n%s", st.Restored, w.rules())
 	}
@@ -293,7 +293,7 @@ func TestWatchBootFileCutOff(t *testing.T) {
 	w.withoutServer()
 	w.start("proxyc", "watch")
 	const why = "is truncated"
-	st := w.until("the first objects are waited for", func(st status.Status) bool { return st.Reason == "waiting for the initial objects" })
+	st := w.until("the first objects are waited for", func(st status.Status) bool { return strings.HasPrefix(st.Reason, "waiting for the initial objects") })
 	if st.Restored != "" || st.BootFile == nil || st.BootFile.Refused != why {
 		t.Errorf("held %q, boot file %+v, want it refused: %s", st.Restored, st.BootFile, why)
 	}

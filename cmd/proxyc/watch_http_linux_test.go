@@ -422,7 +422,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 		w := start(t)
 		hurry(w, w.withoutServer())
 		w.start("proxyc", "watch")
-		st := w.until("it waits", func(st status.Status) bool { return st.Reason == "waiting for the initial objects" })
+		st := w.until("it waits", func(st status.Status) bool { return strings.HasPrefix(st.Reason, "waiting for the initial objects") })
 		w.until("it has waited for long", late(w, st.Started))
 		answers(w, waits)
 	})

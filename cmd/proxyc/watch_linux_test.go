@@ -464,6 +464,34 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u
 	return config
 }
 
+// An API server that accepts connections and does not answer is named, long before it counts as lost.
+func TestWatchSilentServer(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.withoutServer()
+	if err := w.ns.Do(func() error {
+		silent, err := net.Listen("tcp4", "127.0.0.1:1")
+		if err == nil {
+			t.Cleanup(func() { silent.Close() })
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.start("proxyc", "watch")
+	const server = "http://127.0.0.1:1"
+	within(w, 20*time.Second, "/readyz names the server", func() (struct{}, bool) {
+		_, body, _ := w.get(healthPort, "/readyz")
+		return struct{}{}, strings.Contains(body, "from API server "+server)
+	})
+	within(w, 30*time.Second, "the warning", func() (struct{}, bool) {
+		return struct{}{}, strings.Contains(w.log.String(), `"the API server does not answer: waiting" server="`+server+`" resource="`)
+	})
+	if n := strings.Count(w.log.String(), "the API server does not answer"); n != 1 {
+		t.Errorf("reported %d times, want once", n)
+	}
+}
+
 // A request to a missing server is reported as such.
 func TestWatchDeadServer(t *testing.T) {
 	t.Parallel()
@@ -473,7 +501,7 @@ func TestWatchDeadServer(t *testing.T) {
 	w.until("the loss of contact", func(st status.Status) bool { return st.APIServer != nil && !st.APIServer.Lost.IsZero() && !st.Synced })
 	cmd := w.ns.Command(t.Context(), "proxyc", "status")
 	out, _ := w.ns.Run(cmd)
-	for _, want := range []string{"synced       no: waiting for the initial objects\n", "API server   http://127.0.0.1:1\n",
+	for _, want := range []string{"synced       no: waiting for the initial objects from API server http://127.0.0.1:1\n", "API server   http://127.0.0.1:1\n",
 		"connect: connection refused\n", "services never", "config       " + w.file("config") + " of "} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("want %q in\n%s", want, out)
