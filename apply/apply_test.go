@@ -187,7 +187,7 @@ func TestOnce(t *testing.T) {
 	})
 	t.Run("a commit that does not hold is an error", func(t *testing.T) {
 		m := &memory{has: have, spoil: func(r rules) { delete(r, c) }}
-		if _, _, err := Once(t.Context(), m, want(goal), yes); err == nil || !strings.Contains(err.Error(), "1 added") {
+		if _, _, err := Once(t.Context(), m, want(goal), yes); err == nil || !strings.Contains(err.Error(), "changes the committed rules: add 1: stop") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -198,7 +198,7 @@ func TestOnce(t *testing.T) {
 			t.Errorf("got %v, stuck %v", err, result.Stuck)
 		}
 		m = &memory{has: rules{a: 1}, stuck: stuck, spoil: func(r rules) { r[a] = 1; delete(r, b) }}
-		if _, _, err := Once(t.Context(), m, want(rules{b: 2}), yes); err == nil || !strings.Contains(err.Error(), "1 added") {
+		if _, _, err := Once(t.Context(), m, want(rules{b: 2}), yes); err == nil || !strings.Contains(err.Error(), "changes the committed rules: add 2: stop") {
 			t.Errorf("b is missing: got %v", err)
 		}
 	})

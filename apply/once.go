@@ -38,8 +38,7 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 		}
 	}
 	if !rest.Empty() {
-		_, total := Summary(rest)
-		return plan, done, fmt.Errorf("the node does not match the committed rules (%s missing): another program changes them", total)
+		return plan, done, fmt.Errorf("another program changes the committed rules: %s: stop that program, then apply again", firstOf(rest))
 	}
 	return plan, done, nil
 }
@@ -58,6 +57,19 @@ func Converge(ctx context.Context, d Dataplane, want ir.Programs, plan Plan, com
 		}
 		plan = d.Plan(want)
 	}
+}
+
+// firstOf names the first difference of a Plan, and counts the others.
+func firstOf(p Plan) string {
+	if gone := GoneIn(p); len(gone) > 0 {
+		return gone[0].What + " is gone"
+	}
+	first, total := First(p, 1)
+	text := first[0].Verb.String() + " " + first[0].Object
+	if more := total.Total() - 1; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 func readBack(err error) error { return fmt.Errorf("reading the committed rules back: %w", err) }
