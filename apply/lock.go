@@ -13,21 +13,21 @@ import (
 type Lock struct{ file *os.File }
 
 // Note returns the text that an owner of the lock left in memory for the next one, about the rules in
-// the kernel; "" without one. It is lost, like the rules, when the node starts again.
-func (l *Lock) Note() string {
-	text, _ := os.ReadFile(l.noteFile())
-	return string(text)
+// the kernel. It is lost, like the rules, when the node starts again.
+func (l *Lock) Note() (text string, ok bool) {
+	data, err := os.ReadFile(l.noteFile())
+	return string(data), !errors.Is(err, os.ErrNotExist)
 }
 
-// SetNote replaces the note; "" removes it.
-func (l *Lock) SetNote(text string) error {
-	if text != "" {
-		return os.WriteFile(l.noteFile(), []byte(text), 0o600)
+// SetNote replaces the note. If that fails, it is empty or unchanged.
+func (l *Lock) SetNote(text string) error { return os.WriteFile(l.noteFile(), []byte(text), 0o600) }
+
+// ClearNote empties the note, if there is one: the rules that follow are not those that it is about.
+func (l *Lock) ClearNote() error {
+	if _, ok := l.Note(); !ok {
+		return nil
 	}
-	if err := os.Remove(l.noteFile()); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return l.SetNote("")
 }
 
 func (l *Lock) noteFile() string { return strings.TrimSuffix(l.file.Name(), ".lock") + ".note" }

@@ -19,20 +19,20 @@ import (
 
 // bootFile stores the Programs that were last applied. The methods of a nil bootFile do nothing.
 //
-// While the kernel contains exactly the rules of the file, a note beside the lock names the file. After
-// a restart, rules without a note may be newer than the file.
+// While the kernel contains exactly the rules of the file, a note beside the lock has its path; otherwise
+// it is empty. After a restart, rules with an empty note may be newer than the file. Without a note, the
+// node was restarted, or an older version wrote the rules.
 type bootFile struct {
 	files Files
 	path  string
 	log   *slog.Logger
 	lock  *apply.Lock // keeps the note
 
-	mu      sync.Mutex // also held while the note changes, so that it is removed before each commit
+	mu      sync.Mutex // also held while the note changes, so that it is empty before each commit
 	begun   int        // commits
 	applied int        // commits before the last change of the applied Programs
 	changed bool       // the applied Programs changed since the last write
-	noted   bool       // there may be a note
-	wasRead string     // id of the file that was read
+	cleared bool       // the note is empty
 
 	failed  atomic.Pointer[string] // why the file does not contain the applied Programs; nil if it does
 	refused atomic.Pointer[string] // why the content of the file was rejected; nil if it was not
@@ -47,7 +47,6 @@ func (b *bootFile) read(node string) (programs ir.Programs, ok bool) {
 	if b == nil {
 		return ir.Programs{}, false
 	}
-	b.wasRead = b.id()
 	data, err := b.files.ReadFile(b.path)
 	if err != nil {
 		if !os.IsNotExist(err) {
@@ -102,18 +101,12 @@ func (b *bootFile) name() string {
 	return "the boot file " + b.path
 }
 
-// id identifies the current content of the file; "" if there is none.
-func (b *bootFile) id() string {
-	info, err := b.files.Stat(b.path)
-	if err != nil {
-		return ""
-	}
-	return fmt.Sprintf("%s, %d bytes of %s\n", b.path, info.Size(), info.ModTime().Format(time.RFC3339Nano))
+// isCurrent reports whether the kernel contains the rules of the file, unless another program changed
+// them.
+func (b *bootFile) isCurrent() bool {
+	path, ok := b.lock.Note()
+	return !ok || path == b.path
 }
-
-// isCurrent reports whether the kernel contains the rules of the file that was read, unless another
-// program changed them.
-func (b *bootFile) isCurrent() bool { return b.wasRead != "" && b.lock.Note() == b.wasRead }
 
 // beginCommit records that the kernel's rules may differ from the file from now on.
 func (b *bootFile) beginCommit() {
@@ -123,21 +116,21 @@ func (b *bootFile) beginCommit() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.begun++
-	if b.noted {
-		b.noted = b.lock.SetNote("") != nil
+	if !b.cleared {
+		b.cleared = b.lock.SetNote("") == nil
 	}
 }
 
-// note records that the kernel contains the rules of the file with an id, unless a commit began after
-// the first ones.
-func (b *bootFile) note(id string, commits int) error {
+// note records that the kernel contains the rules of the file, unless a commit began after the first
+// ones.
+func (b *bootFile) note(commits int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.begun != commits {
 		return nil
 	}
-	b.noted = true
-	return b.lock.SetNote(id)
+	b.cleared = false
+	return b.lock.SetNote(b.path)
 }
 
 // markChanged records that the applied Programs changed.
@@ -180,7 +173,7 @@ func (b *bootFile) write(applied func() ir.Programs) bool {
 	programs := applied()
 	err := b.files.WriteFile(b.path, func(w io.Writer) error { return ir.WriteJSON(w, programs) })
 	if err == nil {
-		err = b.note(b.id(), commits)
+		err = b.note(commits)
 	}
 	if err != nil {
 		b.mu.Lock()

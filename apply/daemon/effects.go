@@ -40,7 +40,7 @@ func newEffects(s *session, checks checks) *effects {
 	s.lastFlows = e.flows
 	e.localhost.Configure(e.log, e.localhostChanged)
 	if s.BootFrom != "" {
-		e.boot = &bootFile{files: s.Files, path: s.BootFrom, log: e.log, noted: true}
+		e.boot = &bootFile{files: s.Files, path: s.BootFrom, log: e.log}
 	}
 	return e
 }

@@ -204,7 +204,7 @@ func (h *restorer) logRestored(last lastPrograms, operations apply.Count) {
 	level, age := slog.LevelInfo, []any(nil)
 	if !last.saved.IsZero() {
 		level, age = slog.LevelWarn, []any{"saved", last.saved.Format(time.RFC3339), "age", time.Since(last.saved).Round(time.Second).String()}
-		h.effects.boot.note(h.effects.boot.wasRead, 0) // without the note, the next start repairs less
+		h.effects.boot.note(0) // without the note, the next start repairs less
 	}
 	h.log.Log(context.Background(), level, "the previous rules are restored, and kept until objects are received",
 		append([]any{"from", last.from, "operations", operations.String()}, age...)...)

@@ -36,7 +36,7 @@ func lockToWrite(ctx context.Context, timeout time.Duration, readOnly bool, wait
 	if err != nil {
 		return nil, err
 	}
-	if err := lock.SetNote(""); err != nil { // no boot file contains the rules that follow
+	if err := lock.ClearNote(); err != nil { // no boot file contains the rules that follow
 		return nil, errors.Join(err, lock.Release())
 	}
 	return lock.Release, nil
