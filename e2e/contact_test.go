@@ -99,6 +99,9 @@ func TestContact(t *testing.T) {
 			t.Errorf("%s: cause %q", way.name, c.APIServer.Cause)
 		}
 		eventually(t, 10*time.Second, "not ready", probe("/readyz", 503))
+		if _, body, err := p.Get(t.Context(), "http://127.0.0.1:10256/readyz"); err != nil || !strings.Contains(string(body), n.gate.Addr()) {
+			t.Errorf("%s: /readyz does not name the server: %s, %v", way.name, body, err)
+		}
 		if err := probe("/livez", 200)(); err != nil {
 			t.Error(err)
 		}

@@ -282,7 +282,7 @@ func (in *input) outage() string {
 	outage := in.contact.Outage()
 	after := in.process.UnreadyAfter
 	if ago := time.Since(outage.Lost); !outage.Lost.IsZero() && after > 0 && ago >= after {
-		return fmt.Sprintf("no contact with the API server for %s: %s: %s", ago.Round(time.Second), outage.Resource, outage.Cause)
+		return fmt.Sprintf("no contact with API server %s for %s: %s: %s", in.contact.Server(), ago.Round(time.Second), outage.Resource, outage.Cause)
 	}
 	return ""
 }

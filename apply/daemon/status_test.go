@@ -243,10 +243,10 @@ last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 		t.Errorf("well: %t, and ServiceCIDRs cannot be read:\n%s", well, got)
 	}
 	reported.APIServer.Lost, reported.APIServer.Cause, reported.APIServer.Fix = now.Add(-6*time.Minute), "services: connection refused", "check the address"
-	reported.Reason = "no contact with the API server for 6m0s"
+	reported.Reason = "no contact with API server https://192.0.2.1:6443 for 6m0s"
 	well, got = printed(t, reported)
 	for _, line := range []string{
-		"synced       yes\nnot ready    no contact with the API server for 6m0s\n",
+		"synced       yes\nnot ready    no contact with API server https://192.0.2.1:6443 for 6m0s\n",
 		"cut off      since 2026-01-02T02:59:05Z, 6m0s ago: services: connection refused\n             fix: check the address\n",
 	} {
 		if !strings.Contains(got, line) || well {
