@@ -45,7 +45,11 @@ func (c *statusCmd) Run(e *env) error {
 		return c.badAddress(": " + unknown.Err)
 	}
 	if err != nil {
-		return c.noAnswer(err, host.Writer(), localDrops())
+		var drops []string
+		if c.Socket == "" && errors.Is(err, context.DeadlineExceeded) {
+			drops = localDrops()
+		}
+		return c.noAnswer(err, host.Writer(), drops)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
@@ -107,7 +111,7 @@ func (c *statusCmd) noAnswer(err error, writer string, drops []string) error {
 	why := fmt.Sprintf("no daemon answers at %s: %v", c.daemon(), err)
 	if errors.Is(err, context.DeadlineExceeded) {
 		why = fmt.Sprintf("the daemon at %s does not answer within %s: it is stopped or hangs", c.daemon(), review.AnswerTimeout)
-		if c.Socket == "" && len(drops) > 0 {
+		if len(drops) > 0 {
 			why += ", or a foreign rule drops the packets: " + strings.Join(drops, "; ")
 		}
 	}
