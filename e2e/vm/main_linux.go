@@ -13,6 +13,10 @@
 // processor, which is some 20 times slower. The suites therefore are static binaries that are
 // built outside.
 //
+// Debian's user-mode Linux 6.1 needs no emulation, but cannot replace this kernel: it lacks
+// NF_TABLES_IPV4, NF_TABLES_IPV6, NF_TABLES_INET and NFT_FLOW_OFFLOAD. Neither mode nftables nor
+// the nft variant of iptables works there.
+//
 // The program is also the first process of the machine (guest_linux.go).
 package main
 
