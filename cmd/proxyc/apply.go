@@ -153,7 +153,10 @@ func (c *applyCmd) finish(e *env, r outcome, err error) error {
 	if printErr := printing(e.stdout, c.operationsShown()); printErr != nil {
 		return cmp.Or(err, printErr)
 	}
-	e.warnExposed(r.Exposed)
+	e.warn(r.Exposed)
+	if r.ForeignErr != nil {
+		e.warn("foreign rules are not known: " + r.ForeignErr.Error())
+	}
 	if err == nil && c.Check && !r.Empty() {
 		return errFindings
 	}
@@ -249,13 +252,13 @@ func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 		}
 	})
 	if !dryRun {
-		e.warnExposed(host.Exposed(found))
+		e.warn(host.Exposed(found))
 	}
 	return err
 }
 
-// warnExposed prints the warning of daemon.Exposed.
-func (e *env) warnExposed(text string) {
+// warn prints a warning, unless it is empty.
+func (e *env) warn(text string) {
 	if text != "" {
 		fmt.Fprintln(e.stderr, "warning: "+text)
 	}

@@ -201,3 +201,20 @@ func TestStatusBehindForeignDrop(t *testing.T) {
 		t.Errorf("status: exit %d, want %q in\n%s", code, want, out)
 	}
 }
+
+// If foreign rules cannot be read, since the tools of their iptables variant are missing, apply
+// nevertheless succeeds: its rules are in force.
+func TestApplyUnreadableForeign(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.write("cluster.yaml", applytest.Services("a"))
+	w.must("iptables-legacy -N foreign")
+	args := append([]string{"-c", `proxyc=$(command -v proxyc); PATH=/nonexistent exec "$proxyc" "$@"`, "sh", "apply"}, w.args...)
+	out, code := w.run("sh", args...)
+	if want := "foreign rules are not known: "; code != 0 || !strings.Contains(out, want) || !w.has("a") {
+		t.Errorf("apply: exit %d, want 0 and %q:\n%s", code, want, out)
+	}
+	if out, code := w.run("sh", append(args, "--check")...); code != exitBad {
+		t.Errorf("apply --check: exit %d, want %d:\n%s", code, exitBad, out)
+	}
+}

@@ -72,6 +72,8 @@ type Report struct {
 	Stale     []conntrack.Stale // deleted flows
 	// Foreign are foreign rules, which stay; not a difference.
 	Foreign apply.Interference
+	// ForeignErr is why a write does not know them. It is no failure of the write.
+	ForeignErr error
 	// Unserved are node ports on localhost that are required and that no process serves; not a
 	// difference, since rules cannot serve them.
 	Unserved []string
@@ -167,9 +169,13 @@ func (t *Apply) commit(ctx context.Context, dataplane apply.Dataplane, leftovers
 	}
 	var staleErr error
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)
+	err = errors.Join(err, staleErr)
 	var foreignErr error
-	out.Foreign, foreignErr = host.Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark())
-	return out, errors.Join(err, staleErr, foreignErr)
+	if out.Foreign, foreignErr = host.Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark()); t.DryRun {
+		return out, errors.Join(err, foreignErr)
+	}
+	out.ForeignErr = foreignErr
+	return out, err
 }
 
 // removed returns the names of the removed leftovers.
