@@ -19,16 +19,9 @@ func (l *Lock) Note() (text string, ok bool) {
 	return string(data), !errors.Is(err, os.ErrNotExist)
 }
 
-// SetNote replaces the note. If that fails, it is empty or unchanged.
+// SetNote replaces the note. If that fails, it is empty or unchanged. Every process that writes rules
+// sets it before, if only to "": without a note, the node was restarted, or an older version wrote them.
 func (l *Lock) SetNote(text string) error { return os.WriteFile(l.noteFile(), []byte(text), 0o600) }
-
-// ClearNote empties the note, if there is one: the rules that follow are not those that it is about.
-func (l *Lock) ClearNote() error {
-	if _, ok := l.Note(); !ok {
-		return nil
-	}
-	return l.SetNote("")
-}
 
 func (l *Lock) noteFile() string { return strings.TrimSuffix(l.file.Name(), ".lock") + ".note" }
 

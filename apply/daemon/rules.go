@@ -82,7 +82,7 @@ func (r *rules) open(ctx context.Context) (err error) {
 	}
 	if boot := r.effects.boot; boot != nil {
 		boot.lock = r.lock
-	} else if err := r.lock.ClearNote(); err != nil { // no boot file contains the rules that follow
+	} else if err := r.lock.SetNote(""); err != nil { // no boot file contains the rules that follow
 		return err
 	}
 	r.dataplane, err = host.Open(ctx, r.config.Config.ProxyMode(), r.options(r.config.Config))

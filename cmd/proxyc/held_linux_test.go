@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
 	"github.com/proxyc/proxyc/apply/applytest"
@@ -208,6 +209,43 @@ func TestWatchBootFileAfterKubeProxy(t *testing.T) {
 	if w.rules() != before {
 		t.Error("the rules of kube-proxy were replaced")
 	}
+}
+
+// Rules of apply are newer than a boot file, also in another mode, and on a node that was restarted
+// since the file was saved.
+func TestWatchBootFileAfterApply(t *testing.T) {
+	t.Parallel()
+	for _, plane := range []string{"nftables"} {
+		t.Run(plane, func(t *testing.T) {
+			w := newWatched(t, "nftables")
+			w.saveBootFile()
+			w.flush()
+			must(t, os.Remove(w.note()))
+			w.plane = dataplanes[plane]
+			config := w.withoutServer()
+			w.write("config", fmt.Sprintf(watchConfig, w.plane.mode))
+			w.write("cluster.yaml", applytest.Services("a", "b"))
+			if out, code := w.run("proxyc", "apply", "-c", w.file("config"), "-s", w.file("cluster.yaml"), "--hostname-override", "node1"); code != 0 {
+				t.Fatalf("apply: exit %d:\n%s", code, out)
+			}
+			w.write("config", config)
+			w.start("proxyc", "watch")
+			st := w.until("the file is rejected", func(st status.Status) bool {
+				return st.Restored != "" || st.BootFile != nil && st.BootFile.Refused != ""
+			})
+			if st.Restored != "" || !w.has("b") {
+				t.Errorf("restored %q, and the rules\n%s", st.Restored, w.rules())
+			}
+		})
+	}
+}
+
+// note is the file beside the node's lock.
+func (w *watched) note() string {
+	w.t.Helper()
+	var st unix.Stat_t
+	must(w.t, w.ns.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &st) }))
+	return fmt.Sprintf("/run/proxyc/proxyc-%d.note", st.Ino)
 }
 
 // The boot file of another node, from an image or a shared directory, is ignored.

@@ -20,26 +20,16 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// lockToWrite acquires the node's lock. Read-only commands do not need it, so they can check a node
+// acquireLock acquires the node's lock. Read-only commands do not need it, so they can check a node
 // whose daemon holds it: the kernel returns each table as it is between two commits. waiting is as
-// in acquireLock.
-func lockToWrite(ctx context.Context, timeout time.Duration, readOnly bool, waiting func(why error)) (release func() error, err error) {
-	if readOnly {
-		return func() error { return nil }, nil
-	}
+// in host.AcquireLock.
+func acquireLock(ctx context.Context, timeout time.Duration, waiting func(why error)) (*apply.Lock, error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	lock, err := host.AcquireLock(ctx, waiting)
-	if err != nil {
-		return nil, err
-	}
-	if err := lock.ClearNote(); err != nil { // no boot file contains the rules that follow
-		return nil, errors.Join(err, lock.Release())
-	}
-	return lock.Release, nil
+	return host.AcquireLock(ctx, waiting)
 }
 
 // Apply applies Programs to a node once.
@@ -92,11 +82,19 @@ func (t *Apply) Run(ctx context.Context) (*Report, error) {
 	if err := t.check(node.Mode); err != nil { // before any change
 		return nil, err
 	}
-	release, err := lockToWrite(ctx, t.LockTimeout, t.DryRun, t.Waiting)
-	if err != nil {
-		return nil, err
+	if !t.DryRun {
+		lock, err := acquireLock(ctx, t.LockTimeout, t.Waiting)
+		if err != nil {
+			return nil, err
+		}
+		defer lock.Release()
+		if !t.SettingsOnly {
+			err = lock.SetNote("") // no boot file contains the rules that follow
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	defer release()
 	if t.SettingsOnly {
 		return t.set()
 	}

@@ -16,11 +16,13 @@ const cleanupTimeout = 5 * time.Second
 // keepPeer it removes what proxyc left on a node that kube-proxy manages again. With readOnly it
 // removes nothing. It calls found with the leftovers before it removes them.
 func Cleanup(ctx context.Context, keepPeer, readOnly bool, found func([]apply.Leftover)) error {
-	release, err := lockToWrite(ctx, cleanupTimeout, readOnly, func(error) {})
-	if err != nil {
-		return err
+	if !readOnly {
+		lock, err := acquireLock(ctx, cleanupTimeout, func(error) {})
+		if err != nil {
+			return err
+		}
+		defer lock.Release()
 	}
-	defer release()
 	leftovers, err := host.Leftovers(ctx, "", nil)
 	if keepPeer {
 		if err == nil {
