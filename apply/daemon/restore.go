@@ -162,6 +162,11 @@ func (h *restorer) newer(ctx context.Context, dataplane apply.Dataplane, saved i
 	if h.effects.boot.isCurrent() || mode.ByProcess() {
 		return ""
 	}
+	for _, l := range leftovers {
+		if !l.Eased {
+			return "the rules of another mode (" + l.Object + ")"
+		}
+	}
 	if err := dataplane.Read(ctx, ir.Programs{}); err != nil {
 		return "" // the first sync fails as well, and is retried
 	}

@@ -215,7 +215,7 @@ func TestWatchBootFileAfterKubeProxy(t *testing.T) {
 // since the file was saved.
 func TestWatchBootFileAfterApply(t *testing.T) {
 	t.Parallel()
-	for _, plane := range []string{"nftables"} {
+	for _, plane := range []string{"nftables", "iptables-nft"} {
 		t.Run(plane, func(t *testing.T) {
 			w := newWatched(t, "nftables")
 			w.saveBootFile()
