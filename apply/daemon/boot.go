@@ -19,7 +19,7 @@ import (
 
 // bootFile stores the Programs that were last applied. The methods of a nil bootFile do nothing.
 //
-// While the kernel contains exactly the rules of the file, a note beside the lock has its path; otherwise
+// While the kernel contains no newer rules than the file, a note beside the lock has its path; otherwise
 // it is empty. After a restart, rules with an empty note may be newer than the file. Without a note, the
 // node was restarted, or an older version wrote the rules.
 type bootFile struct {

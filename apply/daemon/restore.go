@@ -121,6 +121,8 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 			h.stop = func() {}
 			return true
 		}
+		begin := rec.Committing
+		rec.Committing = func() { h.effects.boot.note(0); begin() } // else a start after a crash would keep a part of the rules
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	h.observer.progress.setApplied(rec.Dataplane.Applied().Programs)
@@ -209,7 +211,6 @@ func (h *restorer) logRestored(last lastPrograms, operations apply.Count) {
 	level, age := slog.LevelInfo, []any(nil)
 	if !last.saved.IsZero() {
 		level, age = slog.LevelWarn, []any{"saved", last.saved.Format(time.RFC3339), "age", time.Since(last.saved).Round(time.Second).String()}
-		h.effects.boot.note(0) // without the note, the next start repairs less
 	}
 	h.log.Log(context.Background(), level, "the previous rules are restored, and kept until objects are received",
 		append([]any{"from", last.from, "operations", operations.String()}, age...)...)

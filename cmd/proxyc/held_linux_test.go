@@ -240,6 +240,25 @@ func TestWatchBootFileAfterApply(t *testing.T) {
 	}
 }
 
+// A daemon that is killed while it restores the boot file leaves a part of its rules. They do not count
+// as newer.
+func TestWatchKilledWhileRestoring(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "iptables-nft")
+	w.saveBootFile()
+	must(t, os.WriteFile(w.note(), nil, 0o600))
+	w.own("ip nat") // each commit fails
+	w.withoutServer()
+	w.start("proxyc", "watch")
+	within(w, 20*time.Second, "the note has the boot file", func() (struct{}, bool) {
+		note, err := os.ReadFile(w.note())
+		return struct{}{}, err == nil && string(note) == w.file("boot")
+	})
+	if st, ok := w.status(); !ok || st.Restored != "" {
+		t.Errorf("restored %q", st.Restored)
+	}
+}
+
 // note is the file beside the node's lock.
 func (w *watched) note() string {
 	w.t.Helper()
