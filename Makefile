@@ -10,10 +10,10 @@ VM_PACKAGES = qemu-system-x86 kmod
 WINDOWS_PACKAGES = wine64 gcc-mingw-w64-x86-64-win32
 PACKAGES  = nftables iptables ipset ipvsadm conntrack iproute2 procps strace zsh fish
 PAGE_PACKAGES = chromium
-CLUSTER_PACKAGES = gcc libc6-dev jq openssh-client openssl
+CLUSTER_PACKAGES = gcc libc6-dev curl jq openssh-client openssl
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test test-root test-modules test-all test-rest e2e-tools e2e cluster cluster-down e2e-kubernetes soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench measure release image demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test test-root test-modules test-all test-rest e2e-tools e2e cluster cluster-down e2e-kubernetes test-kubernetes soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench measure release image demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -67,6 +67,8 @@ test-modules:
 # SHARE=k/n, the k-th of n shares of their work.
 test-all:
 	$(MAKE) test SHORT=
+	$(MAKE) e2e-kubernetes
+	$(MAKE) e2e-kubernetes FOCUS='\[sig-network\].*\[Disruptive\]' SKIP= PROCS=1
 
 test-rest: e2e-tools
 	.ci/untouched PROXYC_REQUIRE=all PROXYC_SHARE=$(SHARE) GO=$(GO) .ci/left -parallel 4 -timeout 30m
@@ -88,7 +90,7 @@ cluster: cluster-tools
 	e2e/kubernetes/up.sh
 
 cluster-tools:
-	$(call install,$(CLUSTER_PACKAGES))
+	$(call install,$(PACKAGES) $(CLUSTER_PACKAGES))
 	e2e/kubernetes/build.sh
 	e2e/kubernetes/images.sh
 
@@ -96,8 +98,12 @@ cluster-down:
 	e2e/kubernetes/down.sh
 
 # e2e-kubernetes runs Kubernetes' own tests in the running cluster, or in one of its own. FOCUS and SKIP select specs.
+# test-kubernetes runs those of ci.txt.
 e2e-kubernetes: cluster-tools
 	e2e/kubernetes/run.sh
+
+test-kubernetes: cluster-tools
+	FOCUS="$$(paste -sd'|' e2e/kubernetes/ci.txt)" SKIP= e2e/kubernetes/run.sh
 
 # setup-windows installs wine, and a compiler for the libraries that wine lacks.
 setup-windows:

@@ -30,6 +30,7 @@ case $DUAL in '' | 4 | 6) ;; *) die "DUAL=$DUAL: use 4 or 6" ;; esac
 # both V4 V6 prints the values of all families of the cluster, as flags expect them.
 both() { case $DUAL in 4) echo "$1,$2" ;; 6) echo "$2,$1" ;; *) echo "$1" ;; esac; }
 POD_RANGE=$(both $PODS.0.0/16 ${PODS6}:/32)
+SERVICE_RANGE=$(both $SVCS.0.0/16 ${SVCS6}:/112)
 
 # image NAME prints the name of an image.
 image() { tar -xOf "$IMG/$1.tar" manifest.json | jq -r '.[0].RepoTags[0]'; }

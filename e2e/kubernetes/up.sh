@@ -120,17 +120,13 @@ for n in $(seq "$NODES"); do user "node$n.kubeconfig" "system:node:node$n" syste
 
 # ---- control plane
 
-service_range=$(both $SVCS.0.0/16 ${SVCS6}:/112)
 daemon ctl etcd etcd --data-dir "$RUN/ctl/etcd" --log-level warn --unsafe-no-fsync \
 	--listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380
-daemon ctl kube-apiserver kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address "$(if [ "$DUAL" = 6 ]; then echo ::; else echo $NET.1; fi)" --advertise-address "$ADDRESS" --secure-port 6443 \
-	--tls-cert-file "$RUN/api.crt" --tls-private-key-file "$RUN/api.key" --token-auth-file "$RUN/tokens.csv" --authorization-mode Node,RBAC \
-	--service-account-key-file "$RUN/sa.key" --service-account-signing-key-file "$RUN/sa.key" --service-account-issuer https://kubernetes.default.svc.cluster.local \
-	--enable-admission-plugins NodeRestriction --allow-privileged --service-cluster-ip-range "$service_range" --kubelet-preferred-address-types InternalIP
+daemon ctl kube-apiserver "$HERE/apiserver.sh"
 retry 90 k get --raw /readyz || die "the API server is not ready: $RUN/log/kube-apiserver.log"
 say "API server: $((SECONDS - started)) s"
 daemon ctl kube-controller-manager kube-controller-manager --kubeconfig "$RUN/controllers.kubeconfig" --service-account-private-key-file "$RUN/sa.key" \
-	--root-ca-file "$RUN/api.crt" --use-service-account-credentials --leader-elect=false --cluster-cidr "$POD_RANGE" --service-cluster-ip-range "$service_range" \
+	--root-ca-file "$RUN/api.crt" --use-service-account-credentials --leader-elect=false --cluster-cidr "$POD_RANGE" --service-cluster-ip-range "$SERVICE_RANGE" \
 	--allocate-node-cidrs=false
 daemon ctl kube-scheduler kube-scheduler --kubeconfig "$RUN/scheduler.kubeconfig" --leader-elect=false
 
