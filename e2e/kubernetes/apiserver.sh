@@ -31,6 +31,7 @@ while sleep 1; do
 	nft 'add table inet restart
 		add chain inet restart input { type filter hook input priority 0; }
 		add rule inet restart input ip daddr 127.0.0.1 accept
+		add rule inet restart input ip6 daddr ::1 accept
 		add rule inet restart input tcp dport 6443 drop'
 	kill -KILL $pid               # the tests delete the Pod with grace period 0
 	wait $pid || true
