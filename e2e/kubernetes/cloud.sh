@@ -8,6 +8,10 @@ api() { curl -sS --fail-with-body --cacert "$RUN/api.crt" -H "Authorization: Bea
 server=https://$NET.1:6443
 client=$LBS.255.1
 ip addr add "$client/32" dev lo
+# Packets to a load balancer that does not exist, or has no healthy node, are dropped: a bridge without ports has no neighbour.
+ip link add lb type bridge
+ip link set lb arp off up
+ip route add "$LBS.0.0/16" dev lb src "$client"
 sysctl -qw net.ipv4.fib_multipath_hash_policy=1
 nodes() { seq -f "$NET.1%g" "$NODES"; }
 
@@ -39,7 +43,7 @@ while sleep 1; do
 		done
 		seen[$want]=1
 		if [ "${routed[$want]:-}" != "$hops" ]; then
-			if [ -n "$hops" ]; then ip route replace "$want" src "$client" $hops; else ip route replace blackhole "$want"; fi
+			if [ -n "$hops" ]; then ip route replace "$want" src "$client" $hops; else ip route del "$want"; fi
 			routed[$want]=$hops
 		fi
 		[ "$have" = "$want" ] || set_status "$namespace" "$name" "[{\"ip\": \"$want\"}]"
