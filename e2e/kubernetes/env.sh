@@ -56,5 +56,6 @@ k() { in_ns ctl kubectl --kubeconfig "$RUN/kubeconfig" "$@"; }
 
 # down_after PID takes the cluster down when the process ends, even if it is killed, unless the file up exists then.
 down_after() {
-	setsid bash -c 'tail --pid="$1" -f /dev/null; [ -e "$RUN/up" ] || exec "$2/down.sh"' sh "$1" "$HERE" </dev/null >/dev/null 2>&1 &
+	echo "$1" >"$RUN/owner"
+	setsid bash -c 'tail --pid="$1" -f /dev/null; [ -e "$RUN/up" ] || exec "$2/down.sh" "$1"' sh "$1" "$HERE" </dev/null >/dev/null 2>&1 &
 }

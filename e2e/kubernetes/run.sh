@@ -5,7 +5,16 @@
 # CHANGES is a list of proxies and modes that take turns while specs run: "kube-proxy:nftables proxyc:nftables proxyc:iptables".
 # Prints one line for each spec: result, seconds, name. Writes log, report.json and results.tsv to $OUT.
 . "$(dirname "$0")/env.sh"
-[ -e "$RUN/up" ] || OWNER=$$ "$HERE/up.sh" >/dev/null
+changer='' own=''
+at_end() {
+	[ -z "$changer" ] || kill "$changer" || true
+	[ -z "$own" ] || "$HERE/down.sh" $$
+}
+trap at_end EXIT
+if [ ! -e "$RUN/up" ]; then
+	own=1
+	OWNER=$$ "$HERE/up.sh" >/dev/null
+fi
 name=$PROXY-$MODE
 [ "$MODE" != iptables ] || name+=-$IPTABLES
 [ -z "${CHANGES:-}" ] || name=changes
@@ -23,7 +32,7 @@ if [ -n "${CHANGES:-}" ]; then
 			sleep "${PAUSE:-20}"
 		done
 	done &
-	trap 'kill '$! EXIT
+	changer=$!
 fi
 KUBE_SSH_USER=root KUBE_SSH_KEY_PATH=$RUN/ssh.key in_ns ctl ginkgo --procs="${PROCS:-6}" --focus="${FOCUS:-\[sig-network\]}" --skip="$skip${SKIP:+|$SKIP}" \
 	--no-color --timeout=3h --output-dir="$out" --json-report=report.json "$BIN/e2e.test" -- \
