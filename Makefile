@@ -103,7 +103,7 @@ e2e-kubernetes: cluster-tools
 	e2e/kubernetes/run.sh
 
 test-kubernetes: cluster-tools
-	FOCUS="$$(paste -sd'|' e2e/kubernetes/ci.txt)" SKIP= e2e/kubernetes/run.sh
+	OUT=$${TMPDIR:-/tmp}/test-kubernetes FOCUS="$$(paste -sd'|' e2e/kubernetes/ci.txt)" SKIP= e2e/kubernetes/run.sh
 
 # setup-windows installs wine, and a compiler for the libraries that wine lacks.
 setup-windows:
