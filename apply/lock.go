@@ -10,18 +10,27 @@ import (
 )
 
 // Lock is held by the one process that may change a node's rules.
-type Lock struct{ file *os.File }
+type Lock struct {
+	file *os.File
+	owns string // identifies the network namespace whose rules it protects
+}
 
 // Note returns the text that an owner of the lock left in memory for the next one, about the rules in
 // the kernel. It is lost, like the rules, when the node starts again.
 func (l *Lock) Note() (text string, ok bool) {
 	data, err := os.ReadFile(l.noteFile())
-	return string(data), !errors.Is(err, os.ErrNotExist)
+	text, owns, _ := strings.Cut(string(data), "\n")
+	if errors.Is(err, os.ErrNotExist) || owns != "" && owns != l.owns {
+		return "", false
+	}
+	return text, true
 }
 
 // SetNote replaces the note. If that fails, it is empty or unchanged. Every process that writes rules
 // sets it before, if only to "": without a note, the node was restarted, or an older version wrote them.
-func (l *Lock) SetNote(text string) error { return os.WriteFile(l.noteFile(), []byte(text), 0o600) }
+func (l *Lock) SetNote(text string) error {
+	return os.WriteFile(l.noteFile(), []byte(text+"\n"+l.owns), 0o600)
+}
 
 func (l *Lock) noteFile() string { return strings.TrimSuffix(l.file.Name(), ".lock") + ".note" }
 

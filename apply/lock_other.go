@@ -1,4 +1,4 @@
-//go:build !unix && !windows
+//go:build !linux && !windows
 
 package apply
 
@@ -7,7 +7,7 @@ import (
 	"errors"
 )
 
-// AcquireLock fails: only Unix has the lock.
+// AcquireLock fails: only Linux and Windows have the lock.
 func AcquireLock(context.Context, string) (*Lock, error) {
 	return nil, errors.New("lock: not on this system")
 }
@@ -15,7 +15,7 @@ func AcquireLock(context.Context, string) (*Lock, error) {
 // CheckLock looks at nothing.
 func CheckLock(string) error { return nil }
 
-// LockOwner returns nothing: only Unix has the lock.
+// LockOwner returns nothing: only Linux and Windows have the lock.
 func LockOwner(string) string { return "" }
 
 // Release gives the lock back.

@@ -35,7 +35,7 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return &Lock{f}, nil
+	return &Lock{file: f}, nil
 }
 
 // CheckLock looks at nothing.

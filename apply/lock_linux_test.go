@@ -1,5 +1,3 @@
-//go:build unix
-
 package apply
 
 import (
@@ -80,6 +78,32 @@ func TestLockIsItsOwners(t *testing.T) {
 	if _, err := AcquireLock(t.Context(), others); err == nil || !strings.Contains(err.Error(), "must be a directory owned by user 0") {
 		t.Errorf("in a directory of somebody else: %v", err)
 	}
+}
+
+// A note counts only in its own network namespace: the kernel uses the inode of an ended one again. A
+// note that could not be written, or was not completed, counts as empty.
+func TestNoteOfAnotherNamespace(t *testing.T) {
+	lock, err := AcquireLock(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Release()
+	check := func(l *Lock, text string, ok bool) {
+		t.Helper()
+		if gotText, gotOK := l.Note(); gotText != text || gotOK != ok {
+			t.Errorf("note %q, %t, want %q, %t", gotText, gotOK, text, ok)
+		}
+	}
+	check(lock, "", false)
+	if err := lock.SetNote("one"); err != nil {
+		t.Fatal(err)
+	}
+	check(lock, "one", true)
+	check(&Lock{lock.file, lock.owns + "1"}, "", false)
+	if err := os.Truncate(lock.noteFile(), 0); err != nil {
+		t.Fatal(err)
+	}
+	check(lock, "", true)
 }
 
 // The lock's file goes with the lock, and however many come and go, one at a time has it.

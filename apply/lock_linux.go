@@ -1,5 +1,3 @@
-//go:build unix
-
 package apply
 
 import (
@@ -9,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -57,7 +56,22 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	removeUnused(dir, path)
-	return &Lock{f}, nil
+	return &Lock{f, namespaceCookie()}, nil
+}
+
+// namespaceCookie identifies the calling thread's network namespace until the next boot. The number of
+// its inode, and with it the name of the note, is used again. It is "" before Linux 5.14.
+func namespaceCookie() string {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return ""
+	}
+	return strconv.FormatUint(cookie, 10)
 }
 
 // notWritable adds the fix, if known, to the error of a lock that cannot be written in dir.
