@@ -145,7 +145,9 @@ func (r *rules) drift(ctx context.Context, of apply.Dataplane) <-chan struct{} {
 func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	r.observer.progress.setApplied(r.dataplane.Applied().Programs)
 	r.wrote.Store(true)
-	r.running.Go(func() { r.effects.boot.run(ctx, r.dataplane.Applied().Programs) })
+	saving, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSaving() // after the last sync, which the boot file then contains
+	r.running.Go(func() { r.effects.boot.run(saving, r.dataplane.Applied().Programs) })
 	r.running.Go(func() { r.input.follower.watchInterfaces(ctx) })
 	r.running.Go(func() { r.takeover.Follow(ctx) })
 	rec.Synced = r.synced
@@ -169,6 +171,9 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 func (r *rules) synced(s *reconcile.Sync) {
 	if s.Incomplete {
 		r.effects.flows.NoteRemoved(s.Done.Removed)
+		if s.Err == nil { // at the end of the session
+			r.effects.boot.markChanged()
+		}
 		return
 	}
 	defer r.observer.record(s) // last, since readers of the status rely on the rest

@@ -93,6 +93,23 @@ func TestInterruptedSync(t *testing.T) {
 	}
 }
 
+// The boot file contains the last change before a stop, unless its commit failed.
+func TestBootFileAfterStop(t *testing.T) {
+	for _, err := range []error{nil, context.Canceled} {
+		s := newTestSession(t, "nftables")
+		boot := newBootFile(t, &diskFiles{})
+		s.rules.effects.boot = boot
+		boot.beginCommit()
+		s.rules.synced(&reconcile.Sync{Kind: reconcile.Change, Err: err, Incomplete: true})
+		boot.write(func() ir.Programs {
+			return ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
+		})
+		if boot.isCurrent() != (err == nil) {
+			t.Errorf("commit %v: current %t", err, boot.isCurrent())
+		}
+	}
+}
+
 // A commit that could not remove all stale objects counts once.
 func TestCleanupFailures(t *testing.T) {
 	s := newTestSession(t, "nftables")

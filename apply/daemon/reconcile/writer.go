@@ -130,6 +130,9 @@ func (w *Writer) trim() {
 // commit commits a Plan, and returns newly refused Services. Unless there are none, the kernel's
 // content is unknown afterwards.
 func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]apply.Refusal, error) {
+	if err := ctx.Err(); err != nil { // nothing is written, so the content stays known
+		return nil, err
+	}
 	if w.Committing != nil {
 		w.Committing()
 	}

@@ -257,6 +257,20 @@ func TestSyncFollows(t *testing.T) {
 	}
 }
 
+// A sync that ends before its commit leaves the kernel's content known.
+func TestSyncEndsBeforeCommit(t *testing.T) {
+	_, r := newWriter()
+	if _, err := r.Replace(t.Context(), want(svc("a", 1))); err != nil {
+		t.Fatal(err)
+	}
+	r.Committing = func() { t.Error("a commit began") }
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Change(ended, from(want(svc("a", 1)), want(svc("a", 2)))); !errors.Is(err, context.Canceled) || !r.known {
+		t.Errorf("%v, known %t", err, r.known)
+	}
+}
+
 // A start with everything in place commits nothing.
 func TestSyncAdopts(t *testing.T) {
 	dataplane, r := newWriter()
