@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
@@ -84,22 +86,15 @@ func (c *statusCmd) badAddress(why string) error {
 
 // localDrops returns the foreign rules that may drop packets to processes of this node, as far as they
 // are known.
-func localDrops() (drops []string) {
+func localDrops() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), review.AnswerTimeout)
 	defer cancel()
 	found, err := host.Interference(ctx, 0)
 	if err != nil {
 		return nil // the user is not root, or the system is not Linux
 	}
-	for _, rule := range found.Drops {
-		for _, hook := range []string{"hook output", "hook input", "chain OUTPUT:", "chain INPUT:"} {
-			if strings.Contains(rule, hook) {
-				drops = append(drops, rule)
-				break
-			}
-		}
-	}
-	return drops
+	local := regexp.MustCompile(`hook (out|in)put|chain (OUT|IN)PUT:`)
+	return slices.DeleteFunc(found.Drops, func(rule string) bool { return !local.MatchString(rule) })
 }
 
 // noAnswer returns an error that no daemon answers, with the process that writes the rules

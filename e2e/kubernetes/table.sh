@@ -1,7 +1,7 @@
 #!/bin/bash
 # Joins the results of runs into docs/reference/kubernetes-e2e.tsv: a row for each spec, a column for each run in
-# $WORK/results. Directories whose names differ only behind a dot are one run, and results
-# replace skips: proxyc-nftables, proxyc-nftables.slow.
+# $WORK/results. Directories whose names differ only after a dot are one run: proxyc-nftables, proxyc-nftables.slow. A spec
+# that one of them skipped has the result of the other.
 . "$(dirname "$0")/env.sh"
 export LC_ALL=C
 cd "$WORK/results"

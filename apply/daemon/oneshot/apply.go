@@ -62,7 +62,7 @@ type Report struct {
 	Stale     []conntrack.Stale // deleted flows
 	// Foreign are foreign rules, which stay; not a difference.
 	Foreign apply.Interference
-	// ForeignErr is why a write does not know them. It is no failure of the write.
+	// ForeignErr is why Foreign is unknown. The rules were written nevertheless; a dry run fails instead.
 	ForeignErr error
 	// Unserved are node ports on localhost that are required and that no process serves; not a
 	// difference, since rules cannot serve them.
@@ -89,10 +89,9 @@ func (t *Apply) Run(ctx context.Context) (*Report, error) {
 		}
 		defer lock.Release()
 		if !t.SettingsOnly {
-			err = lock.SetNote("") // no boot file contains the rules that follow
-		}
-		if err != nil {
-			return nil, err
+			if err := lock.SetNote(""); err != nil { // no boot file contains the rules that follow
+				return nil, err
+			}
 		}
 	}
 	if t.SettingsOnly {
