@@ -50,7 +50,7 @@ const (
 // differ from their initial state, from their state after our last change, and from the last
 // reported one.
 func OpenLegacy(notify func(missed bool)) *Legacy {
-	m := &Legacy{interval: pollInterval, notify: notify, done: make(chan struct{}), tables: openLegacyTables()}
+	m := &Legacy{interval: pollInterval, notify: notify, done: make(chan struct{})}
 	now := m.read(true)
 	m.seen = &now
 	return m

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/proxyc/proxyc/apply/applytest"
 )
 
@@ -103,6 +105,34 @@ func TestLegacyBetween(t *testing.T) {
 		})
 		if m.poll(true); *reported != 1 {
 			t.Errorf("reported %d times, want 1: the second change is our own", *reported)
+		}
+	})
+}
+
+// Tables whose sockets could not be opened at first are watched as soon as they can be. Their first
+// reading counts as a change, since nobody knows what happened before.
+func TestLegacyWithoutSocket(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	applytest.InNamespace(t, func() {
+		legacy(t, "iptables-restore", theirs)
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}); err != nil {
+			t.Fatal(err)
+		}
+		reported := 0
+		m := OpenLegacy(func(bool) { reported++ })
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if m.poll(true); reported != 1 {
+			t.Errorf("reported %d times at the first reading, want 1", reported)
+		}
+		legacy(t, "iptables", "", "-t", "nat", "-R", "KUBE-SERVICES", "1", "-d", "10.96.0.2/32", "-j", "KUBE-SVC-A")
+		if m.poll(true); reported != 2 {
+			t.Errorf("reported %d times after a foreign change, want 2", reported)
 		}
 	})
 }

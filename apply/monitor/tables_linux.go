@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"os"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -49,21 +50,32 @@ type entriesHead struct {
 // countersSize is the size of struct xt_counters.
 const countersSize = 16
 
-// legacyTables contains a raw socket per family, in the network namespace in which it was opened;
-// nil if the kernel lacks the family.
-type legacyTables [len(legacyFamilies)]*os.File
+// legacyTables contains a raw socket per family, in the network namespace in which it was opened. A
+// socket that cannot be opened, because of a limit or a missing family, is tried again at each read: until
+// then, the tables of the family count as empty.
+type legacyTables struct {
+	mu      sync.Mutex
+	closed  bool
+	sockets [len(legacyFamilies)]*os.File
+}
 
-func openLegacyTables() (t legacyTables) {
-	for i, family := range legacyFamilies {
-		if fd, err := unix.Socket(family.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err == nil {
-			t[i] = os.NewFile(uintptr(fd), "tables of iptables")
+// socket returns the socket of a family; nil if it cannot be opened.
+func (t *legacyTables) socket(i int) *os.File {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sockets[i] == nil && !t.closed {
+		if fd, err := unix.Socket(legacyFamilies[i].domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err == nil {
+			t.sockets[i] = os.NewFile(uintptr(fd), "tables of iptables")
 		}
 	}
-	return t
+	return t.sockets[i]
 }
 
 func (t *legacyTables) close() (err error) {
-	for _, socket := range t {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for _, socket := range t.sockets {
 		if socket != nil {
 			err = errors.Join(err, socket.Close())
 		}
@@ -95,10 +107,11 @@ func (t *legacyTables) digest() uint64 {
 
 func (t *legacyTables) each(f func(of legacyFamily, fd int, info *tableInfo)) {
 	for i, family := range legacyFamilies {
-		if t[i] == nil {
+		file := t.socket(i)
+		if file == nil {
 			continue
 		}
-		socket, err := t[i].SyscallConn()
+		socket, err := file.SyscallConn()
 		if err != nil {
 			continue
 		}
