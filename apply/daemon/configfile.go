@@ -8,7 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -25,10 +29,33 @@ type loaded struct {
 	info fs.FileInfo // state of the file with this content; nil if unknown
 }
 
-// refusedConfig is a valid configuration that could not be applied.
+// refusedConfig is a valid configuration that could not be applied. The cause may be temporary, so it
+// is retried.
 type refusedConfig struct {
-	config *config.Config
-	err    error
+	config   *config.Config
+	err      error
+	failures int // consecutive
+}
+
+// First and longest wait before a refused configuration is retried. They are longer than for other
+// work, since each attempt starts two sessions, which read all rules.
+const (
+	firstRetry   = 10 * time.Second
+	longestRetry = time.Hour
+)
+
+// again returns the refusal after another failure; r is the refusal before, or nil.
+func (r *refusedConfig) again(cfg *config.Config, err error) *refusedConfig {
+	now := &refusedConfig{config: cfg, err: err, failures: 1}
+	if r != nil && reflect.DeepEqual(r.config, cfg) {
+		now.failures += r.failures
+	}
+	return now
+}
+
+// wait returns the wait before the next attempt.
+func (r *refusedConfig) wait() time.Duration {
+	return apply.Backoff(r.failures, firstRetry, longestRetry)
 }
 
 func (p *process) loaded(resolved *config.Resolved) *loaded {
@@ -77,11 +104,31 @@ func (*configChanged) Error() string { return "the configuration changed" }
 // configFile watches the file of the current configuration.
 type configFile struct {
 	process *process
-	of      *loaded        // current configuration
-	refused *refusedConfig // a configuration that could not be applied; optional
-	again   chan struct{}  // receives a token to read the file again
+	of      *loaded       // current configuration
+	again   chan struct{} // receives a token to read the file again
 	log     *slog.Logger
 	faults  *faults
+
+	refused    atomic.Pointer[refusedConfig] // the file's content, if it could not be applied
+	version    *loaded                       // last valid version of the current configuration: comments may differ
+	read       bool                          // the file was read in this session
+	unreadable int                           // consecutive failures to read it
+}
+
+// newConfigFile returns the file of the current configuration. refused is another one that could
+// not be applied; optional.
+func newConfigFile(p *process, of *loaded, refused *refusedConfig, log *slog.Logger, faults *faults) *configFile {
+	c := &configFile{process: p, of: of, version: of, again: make(chan struct{}, 1), log: log, faults: faults}
+	c.refused.Store(refused)
+	return c
+}
+
+// pending describes a configuration that waits to be applied; "" for none.
+func (c *configFile) pending() string {
+	if r := c.refused.Load(); r != nil {
+		return "the newest configuration could not be applied, and is retried: " + r.err.Error()
+	}
+	return ""
 }
 
 // watch returns *configChanged when the file contains another configuration. It reports an invalid
@@ -96,17 +143,13 @@ func (c *configFile) watch(ctx context.Context) error {
 	polled := func(why error) {
 		c.log.Warn("the configuration file has no change notifications: polling it", "err", why)
 	}
-	applied := c.of // the file's current version: comments may differ
-	err := watch.Paths(ctx, []string{path}, c.again, polled, func() {
-		now, changed := c.read(applied)
-		switch {
-		case now == nil:
-		case changed:
+	err := watch.Paths(ctx, []string{path}, c.again, polled, func() (retry time.Duration) {
+		next, retry := c.next()
+		if next != nil {
 			c.log.Info("the configuration changed: restarting with it")
-			cancel(&configChanged{now})
-		default:
-			applied = now
+			cancel(&configChanged{next})
 		}
+		return retry
 	})
 	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {
 		return changed
@@ -117,33 +160,49 @@ func (c *configFile) watch(ctx context.Context) error {
 	return nil
 }
 
-// read reads the file, and reports whether its configuration differs from the current one. It
-// returns nil if the file is rejected.
-func (c *configFile) read(applied *loaded) (now *loaded, changed bool) {
+// next reads the file. It returns the configuration if that is to be applied instead of the current
+// one, and otherwise when to read the file again, even if it does not change; 0 for never. A
+// configuration that could not be applied is retried after its wait, or earlier if something
+// requests that the file be read.
+func (c *configFile) next() (next *loaded, retry time.Duration) {
 	path := c.process.ConfigFile
+	reject := func(why string) { c.faults.setRejected(path, why) }
 	now, diags := c.process.load()
 	if diags.HasErrors() {
 		for _, f := range diags {
 			logDiagnostic(c.log, f)
 		}
 		c.log.Error("the configuration file is rejected: the current configuration is kept")
-		c.faults.setRejected(path, firstError(diags))
-		return nil, false
+		reject(firstError(diags))
+		if slices.ContainsFunc(diags, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {
+			c.unreadable++
+			return nil, apply.Backoff(c.unreadable, apply.FirstRetry, watch.LongestRetry)
+		}
+		c.refused.Store(nil)
+		return nil, 0
 	}
-	if r := c.refused; r != nil && reflect.DeepEqual(now.Config, r.config) {
-		c.faults.setRejected(path, r.err.Error())
-		return nil, false
+	again := c.read
+	c.read, c.unreadable = true, 0
+	if reflect.DeepEqual(now.Config, c.of.Config) {
+		c.version = now
+		c.refused.Store(nil)
+		if c.faults.setRejected(path, "") {
+			c.log.Info("the configuration file is valid again and contains the current configuration")
+		}
+		return nil, 0
 	}
-	changed = !reflect.DeepEqual(now.Config, c.of.Config)
-	if changed && now.truncated(applied) {
+	if r := c.refused.Load(); r != nil && !again && reflect.DeepEqual(now.Config, r.config) {
+		reject(r.err.Error())
+		return nil, r.wait()
+	}
+	if now.truncated(c.version) {
 		c.log.Error("the configuration file is rejected: the current configuration is kept", "file", path, "err", errTruncated)
-		c.faults.setRejected(path, errTruncated.Error())
-		return nil, false
+		reject(errTruncated.Error())
+		c.refused.Store(nil)
+		return nil, 0
 	}
-	if rejected := c.faults.setRejected(path, ""); rejected && !changed {
-		c.log.Info("the configuration file is valid again and contains the current configuration")
-	}
-	return now, changed
+	c.faults.setRejected(path, "")
+	return now, 0
 }
 
 // report adds the file to a Status.

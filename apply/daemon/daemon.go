@@ -147,8 +147,8 @@ type process struct {
 }
 
 // run runs consecutive sessions until ctx ends or no configuration can be applied. If a
-// configuration cannot be applied, run returns to the previous one. If that fails, too, run retries
-// with increasing waits.
+// configuration cannot be applied, run returns to the previous one, and retries. If that fails, too,
+// run retries both with increasing waits.
 func (p *process) run(ctx context.Context, now *loaded) error {
 	var last *loaded // last applied configuration; nil before the first
 	var refused *refusedConfig
@@ -163,18 +163,22 @@ func (p *process) run(ctx context.Context, now *loaded) error {
 			wrote = s.rules.wrote.Load()
 		}
 		if wrote {
+			if now != last {
+				refused = nil
+			}
 			last, p.retry.failures = now, 0
 		}
 		_, ofRules := errors.AsType[*rulesError](err)
 		switch {
 		case err == nil && next != nil:
-			now, refused = next, nil
+			now = next
 		case err != nil && last != nil && now != last:
-			log.Error("the configuration cannot be applied: returning to the previous one", "err", err)
+			refused = refused.again(now.Config, err)
+			log.Error("the configuration cannot be applied: returning to the previous one, and retrying", "after", refused.wait(), "err", err)
 			if s != nil {
 				s.rules.sysctls.restore()
 			}
-			now, refused = last, &refusedConfig{now.Config, err}
+			now = last
 		case ofRules && now == last && !wrote:
 			wait := p.retry.fail(err, now.Config.SyncPeriod())
 			log.Error("the previous configuration cannot be applied either: retrying both", "after", wait, "err", err)

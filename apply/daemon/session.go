@@ -56,7 +56,7 @@ func newSession(p *process, of *loaded, refused *refusedConfig, log *logging.Log
 	s.foreign = newForeignRules(func(ctx context.Context) (apply.Interference, error) {
 		return host.Interference(ctx, 1<<cfg.MasqueradeBit())
 	}, log.Logger, time.Now)
-	s.file = &configFile{process: p, of: of, refused: refused, again: make(chan struct{}, 1), log: log.Logger, faults: s.faults}
+	s.file = newConfigFile(p, of, refused, log.Logger, s.faults)
 	s.status = s.newCollector()
 	s.servers = newServers(s, hosts)
 	s.prepareHealth()
@@ -117,7 +117,7 @@ func (s *session) newCollector() *collector {
 func (s *session) prepareHealth() {
 	s.health.SetNode(s.cluster.state)
 	s.health.Pending = s.cluster.store.Pending
-	s.health.FollowUp = s.rules.effects.pending
+	s.health.FollowUp = func() string { return cmp.Or(s.rules.effects.pending(), s.file.pending()) }
 	s.health.OtherProxy = s.rules.takeover.Warning
 	if s.input.contact != nil {
 		s.health.Outage = s.input.outage

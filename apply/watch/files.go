@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/files"
@@ -151,9 +152,20 @@ func (regular) Open(name string) (fs.File, error) {
 }
 
 // Run reads the files, calls read with the result, and follows the files until ctx ends. After a
-// failed read it tries again when something changes or Reread requests it.
+// failed read it tries again when something changes or Reread requests it. If a file cannot be read,
+// it also tries again after a while.
 func (f *Files) Run(ctx context.Context, read func(error)) error {
+	unreadable := 0 // consecutive
 	return Paths(ctx, f.Paths, f.Reread, func(why error) {
 		f.Log.Warn("polling the snapshot for changes every "+pollEvery.String(), "err", why)
-	}, func() { read(f.Read()) })
+	}, func() (retry time.Duration) {
+		err := f.Read()
+		read(err)
+		if _, ok := errors.AsType[*fs.PathError](err); !ok {
+			unreadable = 0
+			return 0
+		}
+		unreadable++
+		return apply.Backoff(unreadable, apply.FirstRetry, LongestRetry)
+	})
 }

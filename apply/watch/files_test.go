@@ -365,9 +365,10 @@ func TestFilesBeingWritten(t *testing.T) {
 			}
 			p.asked <- d
 			return p.tick
-		}, nil, func() {
+		}, nil, 0, func() time.Duration {
 			data, _ := os.ReadFile(path)
 			changed <- string(data)
+			return 0
 		})
 	}()
 	t.Cleanup(func() { <-done })
@@ -425,7 +426,7 @@ func TestFilesNeverAtRest(t *testing.T) {
 				return latest
 			}
 			return nil // the files never settle
-		}, nil, func() { changed <- struct{}{} })
+		}, nil, 0, func() time.Duration { changed <- struct{}{}; return 0 })
 	}()
 	t.Cleanup(func() { <-done })
 	write(t, path, serviceYAML("a", "10.0.0.1"))
@@ -478,6 +479,52 @@ func TestFilesRefused(t *testing.T) {
 	}
 }
 
+// failing is a notifier that watches once.
+type failing struct {
+	notifier
+	watched bool
+}
+
+func (f *failing) watch(dirs map[string]interest) error {
+	if f.watched {
+		return errors.New("no space left on device")
+	}
+	f.watched = true
+	return f.notifier.watch(dirs)
+}
+
+// If the kernel refuses further watches, for a directory that was added, the files are polled.
+func TestFilesNoMoreWatches(t *testing.T) {
+	polled, read := make(chan error, 1), make(chan struct{}, 100)
+	again := make(chan struct{}, 1)
+	done := make(chan error, 1)
+	go func() {
+		done <- followPaths(t.Context(), []string{t.TempDir()}, func() (notifier, error) {
+			n, err := newNotifier()
+			return &failing{notifier: n}, err
+		}, again, func(why error) { polled <- why }, func() time.Duration { read <- struct{}{}; return 0 })
+	}()
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	<-read
+	again <- struct{}{} // it watches again
+	select {
+	case why := <-polled:
+		if !strings.Contains(why.Error(), "no space left on device") {
+			t.Error(why)
+		}
+	case err := <-done:
+		done <- nil
+		t.Fatalf("it ended: %v", err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("not polled")
+	}
+	<-read
+}
+
 // If the kernel provides no inotify instance, changes are found by polling.
 func TestFilesPolled(t *testing.T) {
 	dir := t.TempDir()
@@ -493,7 +540,9 @@ func TestFilesPolled(t *testing.T) {
 	}
 	changed := make(chan struct{}, 100)
 	done := make(chan error, 1)
-	go func() { done <- w.run(t.Context(), time.After, nil, func() { changed <- struct{}{} }) }()
+	go func() {
+		done <- w.run(t.Context(), time.After, nil, 0, func() time.Duration { changed <- struct{}{}; return 0 })
+	}()
 	t.Cleanup(func() {
 		if err := <-done; err != nil {
 			t.Error(err)

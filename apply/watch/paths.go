@@ -20,22 +20,37 @@ const (
 	openTimeout = 5 * time.Second
 	// maxDelay bounds the wait, so that a file that always changes does not block the others.
 	maxDelay = 30 * time.Second
+	// LongestRetry is the longest wait before a file that could not be read is read again. The cause may
+	// be temporary, such as a limit of open files, and removing it changes no file.
+	LongestRetry = 5 * time.Minute
 )
 
 // Paths calls changed in this goroutine: once at the start, after each change of a path or of an
-// entry in a directory, and when again requests it. It returns when ctx ends.
+// entry in a directory, when again requests it, and after the wait that changed returns, unless that
+// is 0. It returns when ctx ends, or with an error if a path cannot be made absolute.
 //
-// If the kernel cannot report changes, Paths calls polled with the reason and polls every 5 s.
-func Paths(ctx context.Context, paths []string, again <-chan struct{}, polled func(why error), changed func()) error {
-	w, err := watchPaths(paths, newNotifier)
-	if err == nil && w.pollReason != nil {
-		polled(w.pollReason)
+// If the kernel cannot report changes, or no longer, Paths calls polled with the reason and polls
+// every 5 s.
+func Paths(ctx context.Context, paths []string, again <-chan struct{}, polled func(why error), changed func() (retry time.Duration)) error {
+	return followPaths(ctx, paths, newNotifier, again, polled, changed)
+}
+
+// followPaths is Paths with the notifier of open.
+func followPaths(ctx context.Context, paths []string, open func() (notifier, error), again <-chan struct{}, polled func(why error), changed func() (retry time.Duration)) error {
+	for {
+		w, err := watchPaths(paths, open)
+		if err == nil && w.pollReason != nil {
+			polled(w.pollReason)
+		}
+		retry := changed() // after setting the watches, so that no change is missed
+		if err != nil {
+			return err
+		}
+		if err = w.run(ctx, time.After, again, retry, changed); err == nil {
+			return nil
+		}
+		open = func() (notifier, error) { return nil, err }
 	}
-	changed() // after setting the watches, so that no change is missed
-	if err != nil {
-		return err
-	}
-	return w.run(ctx, time.After, again, changed)
 }
 
 // fileEvent is a change of a name in a directory.
@@ -226,11 +241,15 @@ func (w *pathWatch) relevant(h fileEvent) bool {
 }
 
 // run calls changed after each change until ctx ends, and closes the watch. It waits until files
-// that are being written are closed or unchanged for patience. A request on again does not wait.
-func (w *pathWatch) run(ctx context.Context, after func(time.Duration) <-chan time.Time, again <-chan struct{}, changed func()) error {
+// that are being written are closed or unchanged for patience. It also calls changed when again
+// requests it, and after the wait that changed returned; retry is the first one.
+func (w *pathWatch) run(ctx context.Context, after func(time.Duration) <-chan time.Time, again <-chan struct{}, retry time.Duration, changed func() (retry time.Duration)) error {
 	defer w.Close()
 	open := map[string]bool{} // written, and not closed
-	var quiet, latest <-chan time.Time
+	var quiet, latest, due <-chan time.Time
+	if retry > 0 {
+		due = after(retry)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -257,12 +276,15 @@ func (w *pathWatch) run(ctx context.Context, after func(time.Duration) <-chan ti
 		case <-quiet:
 		case <-latest:
 		case <-again:
+		case <-due:
 		}
-		quiet, latest = nil, nil
+		quiet, latest, due = nil, nil, nil
 		clear(open)
 		if err := w.arm(); err != nil {
 			return fmt.Errorf("watching files: %w", err)
 		}
-		changed()
+		if retry := changed(); retry > 0 {
+			due = after(retry)
+		}
 	}
 }

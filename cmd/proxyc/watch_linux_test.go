@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon/status"
@@ -560,7 +562,7 @@ func TestWatchConfigChange(t *testing.T) {
 }
 
 // A new configuration that is valid, but cannot be put in force, changes
-// nothing, and status says so.
+// nothing, is tried again, and status and /readyz say so.
 func TestWatchConfigNotInForce(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]struct{ from, to, why string }{
@@ -581,17 +583,66 @@ func TestWatchConfigNotInForce(t *testing.T) {
 			if st.PID != before.PID || !st.Started.Equal(before.Started) || !st.Config.Modified.Equal(before.Config.Modified) || st.Mode != "nftables" {
 				t.Errorf("status %+v, before %+v", st, before)
 			}
-			if n := strings.Count(w.log.String(), "the configuration cannot be applied"); n != 1 {
-				t.Errorf("reported %d times", n)
-			}
+			within(w, 40*time.Second, "another attempt", func() (struct{}, bool) {
+				return struct{}{}, strings.Count(w.log.String(), "the configuration cannot be applied: returning to the previous one") == 2
+			})
+			w.readyz("the one before is in force", http.StatusServiceUnavailable, change.why)
 			w.write("cluster.yaml", applytest.Services("b"))
 			w.holds(5*time.Second, "b", true)
 			w.write("config", strings.Replace(whole, "10.244.0.0/16", "10.244.0.0/17", 1))
 			w.until("the next one is in force", func(st status.Status) bool {
 				return synced(st) && len(st.Rejected) == 0 && st.Config.Modified.After(before.Config.Modified)
 			})
+			w.readyz("the next one is in force", http.StatusOK, "")
 		})
 	}
+}
+
+// A configuration that could not be put in force for a temporary reason is in force once that has
+// gone, though its file does not change again.
+func TestWatchConfigRetried(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "iptables-nft")
+	tool, err := exec.LookPath("iptables-nft-restore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, os.WriteFile(w.file("iptables-nft-restore"), fmt.Appendf(nil, "#!/bin/sh\nif rm %s 2>/dev/null; then exit 4; fi\nexec %s \"$@\"\n", w.file("broken"), tool), 0o755))
+	w.env = append(w.env, "PATH="+w.dir+":"+os.Getenv("PATH"))
+	w.sync(applytest.Services("a"))
+	w.write("broken", "")
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "10.244.0.0/16", "10.244.0.0/17", 1))
+	within(w, 20*time.Second, "the failure", func() (struct{}, bool) {
+		return struct{}{}, strings.Contains(w.log.String(), "the configuration cannot be applied: returning to the previous one")
+	})
+	within(w, 40*time.Second, "the new one is in force", func() (struct{}, bool) {
+		st, ok := w.status()
+		return struct{}{}, ok && synced(st) && len(st.Rejected) == 0 && strings.Contains(w.rules(), "10.244.0.0/17")
+	})
+	w.readyz("the new one is in force", http.StatusOK, "")
+}
+
+// Files that could not be read, because too many files were open, are read once that has gone,
+// though they do not change again.
+func TestWatchUnreadableFiles(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.sync(applytest.Services("a"))
+	limit := unix.Rlimit{}
+	must(t, unix.Prlimit(w.process.Pid, unix.RLIMIT_NOFILE, nil, &limit))
+	must(t, unix.Prlimit(w.process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}, nil))
+	w.write("cluster.yaml", applytest.Services("b"))
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
+	for _, what := range []string{"the configuration file", "the snapshot"} {
+		within(w, 20*time.Second, what+" is unreadable", func() (struct{}, bool) {
+			return struct{}{}, strings.Contains(w.log.String(), what+" is rejected: the current")
+		})
+	}
+	must(t, unix.Prlimit(w.process.Pid, unix.RLIMIT_NOFILE, &limit, nil))
+	w.holds(20*time.Second, "b", true)
+	w.until("the new configuration is in force", func(st status.Status) bool {
+		return synced(st) && len(st.Rejected) == 0 && strings.Contains(w.rules(), "10.244.0.0/17")
+	})
 }
 
 // While the tools fail, neither a new configuration nor the one before it can be put in force.
