@@ -4,8 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -97,20 +99,47 @@ func podCIDRs(snap *snapshot.Snapshot, node string) []netip.Prefix {
 	return nil
 }
 
-// readInterfaces stores the node's interfaces in the Store.
-func (f *follower) readInterfaces() {
+// readInterfaces stores the node's interfaces in the Store, and reports whether it could.
+func (f *follower) readInterfaces() bool {
 	now, err := f.interfaces()
 	if err != nil {
 		f.log.Error("reading the node's network interfaces", "err", err)
-		return
+		return false
 	}
 	f.store.SetInterfaces(now)
+	return true
 }
 
-// watchInterfaces reads the interfaces after each change of an address, until ctx ends.
+// watchInterfaces reads the interfaces after each change of an address, until ctx ends. After a
+// failure it tries again.
 func (f *follower) watchInterfaces(ctx context.Context) {
-	if err := node.Watch(ctx, f.readInterfaces); err != nil {
-		f.log.Error("the node's addresses are not watched: changes take effect at the next full sync", "err", err)
+	changed := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		err := node.Watch(ctx, func() {
+			select {
+			case changed <- struct{}{}:
+			default: // a token is already pending
+			}
+		})
+		if err != nil {
+			f.log.Error("the node's addresses are not watched: changes take effect at the next full sync", "err", err)
+		}
+	})
+	var retry <-chan time.Time
+	for failures := 1; ; failures++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-retry:
+		}
+		if retry = nil; f.readInterfaces() {
+			failures = 0
+			continue
+		}
+		retry = time.After(apply.Backoff(failures, apply.FirstRetry, f.cfg.SyncPeriod()))
 	}
 }
 

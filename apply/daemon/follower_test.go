@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -142,6 +143,33 @@ func TestFollowerInterfaces(t *testing.T) {
 	all("not readable", reconcile.Full, false)
 	if len(f.facts.Interfaces) != 2 {
 		t.Error("interfaces that cannot be read count as none")
+	}
+}
+
+// Interfaces that could not be read are read again, without a further change of an address.
+func TestFollowerReadsInterfacesAgain(t *testing.T) {
+	f := newFileFollower(t)
+	f.set(applytest.Services("a"))
+	f.Take(reconcile.Full)
+	failed := false
+	f.interfaces = func() ([]compiler.Interface, error) {
+		if !failed {
+			failed = true
+			return nil, errors.New("no buffer space available")
+		}
+		return []compiler.Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); f.watchInterfaces(ctx) }()
+	defer func() { cancel(); <-done }()
+	select {
+	case <-f.Changed():
+	case <-time.After(20 * time.Second):
+		t.Fatal("not read again")
+	}
+	if !f.Take(reconcile.Change).All {
+		t.Error("the address is not applied")
 	}
 }
 

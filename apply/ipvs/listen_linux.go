@@ -14,7 +14,7 @@ import (
 
 // listen also reports the removal of the device.
 func (n *node) listen(ctx context.Context, report func(error)) (func(), error) {
-	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_ROUTE, Setup: func(nl *netlink.Conn) error {
+	s, err := socket.New(socket.Config{Protocol: unix.NETLINK_ROUTE, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(
 			nl.SetReadBuffer(receiveBuffer),
 			nl.JoinGroup(unix.RTNLGRP_LINK), nl.JoinGroup(unix.RTNLGRP_IPV4_IFADDR), nl.JoinGroup(unix.RTNLGRP_IPV6_IFADDR),
@@ -23,6 +23,7 @@ func (n *node) listen(ctx context.Context, report func(error)) (func(), error) {
 	if err != nil {
 		return nil, wrap("listening to addresses", err)
 	}
+	s.Connect() // before reading the index; Follow tries again
 	index, err := n.device.index(ctx)
 	if err != nil {
 		s.Close()

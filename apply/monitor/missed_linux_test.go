@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/applytest"
 )
@@ -65,4 +66,44 @@ func TestMissedMessages(t *testing.T) {
 	wait("that messages were missed", true)
 	nft("add table ip proxyc\n")
 	wait("a change of ours after that", false)
+}
+
+// A monitor that cannot listen at first reports that messages may be missed, and listens later.
+func TestListensLater(t *testing.T) {
+	ns := applytest.RequireNamespace(t)
+	reported := make(chan bool, 100)
+	attempts := 0 // one goroutine at a time opens connections
+	var m *NFT
+	if err := ns.Do(func() (err error) {
+		m, err = openNFT(NFTables, func(missed bool) { reported <- missed }, func(nl *netlink.Conn) error {
+			if attempts++; attempts < 4 {
+				return unix.ENOBUFS
+			}
+			return nl.JoinGroup(unix.NFNLGRP_NFTABLES)
+		})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); m.Run(t.Context()) }()
+	t.Cleanup(func() { m.Close(); <-done })
+	want := func(what string, missed bool) {
+		t.Helper()
+		select {
+		case got := <-reported:
+			if got != missed {
+				t.Fatalf("%s: missed: %t, want %t", what, got, missed)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s is not reported", what)
+		}
+	}
+	want("the first attempt of Run", true)
+	want("the second one", true)
+	want("that messages before the third one were missed", true)
+	if out, err := ns.Run(ns.Command(context.WithoutCancel(t.Context()), "nft", "add table ip proxyc")); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	want("a change of ours", false)
 }

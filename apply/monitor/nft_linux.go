@@ -35,24 +35,28 @@ const eventBuffer = 8 << 20
 
 // OpenNFT monitors the network namespace of the calling thread. It calls notify, from another
 // goroutine, when another program changed something that concerns us, or when notifications were
-// missed.
+// missed. While it cannot listen, it tries again, and calls notify at intervals of at most 10 s.
 func OpenNFT(concern Filter, notify func(missed bool)) (*NFT, error) {
-	events, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, Setup: func(nl *netlink.Conn) error {
+	return openNFT(concern, notify, func(nl *netlink.Conn) error {
 		return errors.Join(nl.SetReadBuffer(eventBuffer), nl.JoinGroup(unix.NFNLGRP_NFTABLES))
-	}})
+	})
+}
+
+func openNFT(concern Filter, notify func(missed bool), listen func(*netlink.Conn) error) (*NFT, error) {
+	events, err := socket.New(socket.Config{Protocol: unix.NETLINK_NETFILTER, Setup: listen})
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
-	queries, err := conn.Dial(0)
+	queries, err := conn.New(0)
 	if err != nil {
 		events.Close()
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
 	}
 	m := &NFT{filter: concern, events: events, queries: queries, notify: notify}
 	m.seen.own = ownNames()
-	if m.seen.last, err = m.queries.Generation(context.Background()); err != nil {
-		m.Close()
-		return nil, fmt.Errorf("listening to nf_tables: %w", err)
+	events.Connect() // before reading the generation; Run tries again
+	if m.seen.last, err = queries.Generation(context.Background()); err != nil {
+		m.suspect()
 	}
 	return m, nil
 }

@@ -65,18 +65,26 @@ type Conn struct {
 	buffer   *[bufferSize]byte
 }
 
-// Dial opens a Socket.
+// Dial opens a Socket, and its connection.
 func Dial(c Config) (*Socket, error) {
-	s := &Socket{config: c}
-	var err error
-	if s.netns, err = namespace(c.NetNS); err == nil {
-		s.conn, err = s.dial()
-	}
+	s, err := New(c)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.Connect(); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// New returns a Socket without a connection, which Connect or the first exchange opens.
+func New(c Config) (*Socket, error) {
+	netns, err := namespace(c.NetNS)
+	if err != nil {
+		return nil, err
+	}
+	return &Socket{config: c, netns: netns}, nil
 }
 
 // namespace returns the namespace behind a descriptor, or, for 0, that of the
@@ -129,20 +137,32 @@ func (s *Socket) dial() (*Conn, error) {
 	return &Conn{Conn: nl, raw: raw}, nil
 }
 
+// Connect opens the connection if there is none.
+func (s *Socket) Connect() error {
+	_, err := s.connect()
+	return err
+}
+
 // connect returns the connection, after dialing it if there is none.
 func (s *Socket) connect() (*Conn, error) {
+	c, _, err := s.redial()
+	return c, err
+}
+
+// redial is connect, and reports whether it dialed.
+func (s *Socket) redial() (c *Conn, dialed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, os.ErrClosed
+		return nil, false, os.ErrClosed
 	}
 	if s.conn == nil {
-		var err error
 		if s.conn, err = s.dial(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
+		dialed = true
 	}
-	return s.conn, nil
+	return s.conn, dialed, nil
 }
 
 // drop closes a connection. The next exchange dials.
@@ -261,9 +281,26 @@ func RetryInterrupted(read func() (interrupted bool, err error)) error {
 // it cannot dial, it calls lost at growing intervals.
 func (s *Socket) Follow(ctx context.Context, each func(netlink.Message), lost func(error)) {
 	defer context.AfterFunc(ctx, func() { s.Close() })()
-	failures := 0 // since the last notification
-	for {
-		err := s.Do(ctx, func(c *Conn) error {
+	var cause error
+	for failures := 0; ; failures++ { // since the last notification
+		if failures > 1 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(apply.Backoff(failures-1, apply.FirstRetry, maxPause)):
+			}
+		}
+		_, dialed, err := s.redial()
+		switch {
+		case errors.Is(err, os.ErrClosed) || ctx.Err() != nil:
+			return
+		case err != nil:
+			cause = err
+			lost(cause)
+			continue
+		case dialed || cause != nil:
+			lost(cause)
+		}
+		cause = s.Do(ctx, func(c *Conn) error {
 			for m, err := range c.receiveAll(forever) {
 				if err != nil {
 					return err
@@ -273,16 +310,6 @@ func (s *Socket) Follow(ctx context.Context, each func(netlink.Message), lost fu
 			}
 			return nil
 		})
-		if failures++; failures > 1 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(apply.Backoff(failures-1, apply.FirstRetry, maxPause)):
-			}
-		}
-		if _, dialErr := s.connect(); errors.Is(dialErr, os.ErrClosed) || ctx.Err() != nil {
-			return
-		}
-		lost(err)
 	}
 }
 

@@ -34,14 +34,26 @@ const readBuffer = 32 << 20
 // Dial opens a connection to the network namespace of a file descriptor, or of the calling thread
 // if netns is 0.
 func Dial(netns int) (*Conn, error) {
-	s, err := socket.Dial(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
+	c, err := New(netns)
+	if err == nil {
+		if err = c.Connect(); err == nil {
+			return c, nil
+		}
+		c.Close()
+	}
+	return nil, fmt.Errorf("nf_tables: %w", err)
+}
+
+// New is Dial for a connection that the first exchange opens.
+func New(netns int) (*Conn, error) {
+	s, err := socket.New(socket.Config{Protocol: unix.NETLINK_NETFILTER, NetNS: netns, Setup: func(nl *netlink.Conn) error {
 		return errors.Join(
 			nl.SetOption(netlink.ExtendedAcknowledge, true), // reports the rejected element
 			nl.SetReadBuffer(readBuffer),
 		)
 	}})
 	if err != nil {
-		return nil, fmt.Errorf("nf_tables: %w", err)
+		return nil, err
 	}
 	return &Conn{Socket: s, Request: Direct}, nil
 }
