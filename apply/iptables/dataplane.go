@@ -56,11 +56,15 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 // OpenWith is like Open for the rules of another mode.
 func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Dataplane, error) {
 	t := &tools{Variant: Variant(o.IPTables), wait: cmp.Or(o.LockTimeout, 5*time.Second), run: withDeadline(run.To, toolDeadline)}
-	if err := t.detect(ctx); err != nil {
+	missing, err := t.detect(ctx)
+	if err != nil {
 		return nil, err
 	}
 	if o.Log != nil {
 		o.Log.Info("using iptables", "variant", t.Variant)
+		for _, why := range missing {
+			o.Log.Warn("the kernel lacks a family: its Services get no rules", "err", why)
+		}
 	}
 	return &Dataplane{tables: &tables{tools: t, maxNFT: maxRulesNFT, log: o.Log, readOnly: o.ReadOnly}, lowering: lowering}, nil
 }

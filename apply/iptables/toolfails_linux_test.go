@@ -13,7 +13,8 @@ import (
 )
 
 // failures are ways in which a tool fails without evidence about the kernel.
-var failures = map[string]string{"killed": "kill -9 $$", "without memory": "echo 'Cannot allocate memory' >&2; exit 4"}
+var failures = map[string]string{"killed": "kill -9 $$", "without memory": "echo 'Cannot allocate memory' >&2; exit 4",
+	"without a socket": "echo 'iptables-save v1.8.9 (legacy): Cannot initialize: No buffer space available' >&2; exit 1"}
 
 // failOnce makes the next run of a tool fail. The returned function fails the test if there was
 // none.

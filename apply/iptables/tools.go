@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,50 +63,53 @@ type tools struct {
 }
 
 // unsupported reports whether a tool's error means that the tool does not exist, or that the kernel
-// lacks a feature: xtables exits with 1 to 3 then. A tool that was killed, could not start, or did
-// not get the lock is not evidence for that.
+// lacks a feature. The exit status alone is no evidence: it is 1 for a lack of memory, too. A family
+// that counted as unsupported for a temporary reason would get no rules.
 func unsupported(err error) bool {
 	if exit, ok := errors.AsType[interface {
 		error
 		ExitCode() int
 	}](err); ok {
-		return 1 <= exit.ExitCode() && exit.ExitCode() <= 3
+		return 1 <= exit.ExitCode() && exit.ExitCode() <= 3 && lacking.MatchString(err.Error())
 	}
 	return errors.Is(err, exec.ErrNotFound)
 }
+
+// lacking matches what the tools print if the kernel lacks a feature: "Address family not supported
+// by protocol", "Table does not exist (do you need to insmod?)", and the texts of other C libraries.
+var lacking = regexp.MustCompile(`(?i)not supported|not implemented|do you need to insmod`)
 
 // Families returns the families that the kernel supports. Plans contain only these.
 func (t *tools) Families() []ir.Family { return slices.Clone(t.families) }
 
 // detect determines the variant that the node uses, the version, and the families that the kernel
-// supports.
-func (t *tools) detect(ctx context.Context) error {
+// supports. It returns why it lacks one.
+func (t *tools) detect(ctx context.Context) (missing []error, err error) {
 	if t.Variant == "" {
 		v, err := t.detectVariant(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		t.Variant = v
 	}
 	out, err := t.output(ctx, tool(ir.IPv4, t.Variant, "restore"), "--version")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t.version = parseVersion(out)
-	var missing []error
 	for _, f := range ir.Families() {
 		if _, err := t.exists(ctx, f, "nat", "POSTROUTING"); unsupported(err) {
 			missing = append(missing, err)
 			continue
 		} else if err != nil {
-			return err
+			return nil, err
 		}
 		t.families = append(t.families, f)
 	}
 	if len(t.families) == 0 {
-		return missing[0] // the errors of all families are alike
+		return nil, missing[0] // the errors of all families are alike
 	}
-	return nil
+	return missing, nil
 }
 
 // tool returns the name of a tool: iptables-nft-restore.
