@@ -9,7 +9,6 @@ import (
 	"os"
 	"reflect"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -109,26 +108,25 @@ type configFile struct {
 	log     *slog.Logger
 	faults  *faults
 
-	refused    atomic.Pointer[refusedConfig] // the file's content, if it could not be applied
-	version    *loaded                       // last valid version of the current configuration: comments may differ
-	read       bool                          // the file was read in this session
-	unreadable int                           // consecutive failures to read it
+	refused    *refusedConfig // the file's content, if it could not be applied
+	version    *loaded        // last valid version of the current configuration: comments may differ
+	read       bool           // the file was read in this session
+	unreadable int            // consecutive failures to read it
 }
 
 // newConfigFile returns the file of the current configuration. refused is another one that could
 // not be applied; optional.
 func newConfigFile(p *process, of *loaded, refused *refusedConfig, log *slog.Logger, faults *faults) *configFile {
-	c := &configFile{process: p, of: of, version: of, again: make(chan struct{}, 1), log: log, faults: faults}
-	c.refused.Store(refused)
+	c := &configFile{process: p, of: of, refused: refused, version: of, again: make(chan struct{}, 1), log: log, faults: faults}
+	if refused != nil {
+		c.reject(refused.err.Error(), true) // before the first sync can be the last one
+	}
 	return c
 }
 
-// pending describes a configuration that waits to be applied; "" for none.
-func (c *configFile) pending() string {
-	if r := c.refused.Load(); r != nil {
-		return "the newest configuration could not be applied, and is retried: " + r.err.Error()
-	}
-	return ""
+// reject records why the newest version is rejected.
+func (c *configFile) reject(why string, retried bool) {
+	c.faults.setRejected(c.process.ConfigFile, why, retried)
 }
 
 // watch returns *configChanged when the file contains another configuration. It reports an invalid
@@ -165,43 +163,37 @@ func (c *configFile) watch(ctx context.Context) error {
 // configuration that could not be applied is retried after its wait, or earlier if something
 // requests that the file be read.
 func (c *configFile) next() (next *loaded, retry time.Duration) {
-	path := c.process.ConfigFile
-	reject := func(why string) { c.faults.setRejected(path, why) }
 	now, diags := c.process.load()
 	if diags.HasErrors() {
 		for _, f := range diags {
 			logDiagnostic(c.log, f)
 		}
 		c.log.Error("the configuration file is rejected: the current configuration is kept")
-		reject(firstError(diags))
-		if slices.ContainsFunc(diags, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {
-			c.unreadable++
-			return nil, apply.Backoff(c.unreadable, apply.FirstRetry, watch.LongestRetry)
+		unreadable := slices.ContainsFunc(diags, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable })
+		if _, err := c.process.Files.Stat(c.process.ConfigFile); !unreadable || errors.Is(err, fs.ErrNotExist) {
+			c.reject(firstError(diags), false)
+			return nil, 0
 		}
-		c.refused.Store(nil)
-		return nil, 0
+		c.reject(firstError(diags), true)
+		c.unreadable++
+		return nil, apply.Backoff(c.unreadable, apply.FirstRetry, watch.LongestRetry)
 	}
-	again := c.read
+	first := !c.read
 	c.read, c.unreadable = true, 0
-	if reflect.DeepEqual(now.Config, c.of.Config) {
+	switch {
+	case reflect.DeepEqual(now.Config, c.of.Config):
 		c.version = now
-		c.refused.Store(nil)
-		if c.faults.setRejected(path, "") {
+		if c.faults.setRejected(c.process.ConfigFile, "", false) {
 			c.log.Info("the configuration file is valid again and contains the current configuration")
 		}
 		return nil, 0
-	}
-	if r := c.refused.Load(); r != nil && !again && reflect.DeepEqual(now.Config, r.config) {
-		reject(r.err.Error())
-		return nil, r.wait()
-	}
-	if now.truncated(c.version) {
-		c.log.Error("the configuration file is rejected: the current configuration is kept", "file", path, "err", errTruncated)
-		reject(errTruncated.Error())
-		c.refused.Store(nil)
+	case first && c.refused != nil && reflect.DeepEqual(now.Config, c.refused.config):
+		return nil, c.refused.wait()
+	case now.truncated(c.version):
+		c.log.Error("the configuration file is rejected: the current configuration is kept", "file", c.process.ConfigFile, "err", errTruncated)
+		c.reject(errTruncated.Error(), false)
 		return nil, 0
 	}
-	c.faults.setRejected(path, "")
 	return now, 0
 }
 

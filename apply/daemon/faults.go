@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -35,15 +36,15 @@ func without[T any](list []T, is func(*T) bool) (rest []T, entry *T) {
 	return rest, entry
 }
 
-// setRejected sets why the newest version of a file was rejected; "" if it was accepted. It reports
-// whether the previous version was rejected.
-func (f *faults) setRejected(path, why string) (was bool) {
+// setRejected sets why the newest version of a file was rejected; "" if it was accepted. retried is
+// set if it is tried again without a change. It reports whether the previous version was rejected.
+func (f *faults) setRejected(path, why string, retried bool) (was bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	rest, before := without(f.current.Rejected, func(r *status.Rejected) bool { return r.Path == path })
 	if why != "" {
 		at := f.now()
-		now := status.Rejected{Path: path, Since: at, At: at, Reason: why}
+		now := status.Rejected{Path: path, Since: at, At: at, Reason: why, Retried: retried}
 		if before != nil {
 			now.Since = before.Since
 		}
@@ -51,6 +52,18 @@ func (f *faults) setRejected(path, why string) (was bool) {
 	}
 	f.current.Rejected = rest
 	return before != nil
+}
+
+// pending describes a file whose newest version is tried again; "" if there is none.
+func (f *faults) pending() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.current.Rejected {
+		if r.Retried {
+			return fmt.Sprintf("the newest version of %s could not be applied, and is retried: %s", r.Path, r.Reason)
+		}
+	}
+	return ""
 }
 
 // setRetrying sets the error of work that is retried; nil after success. It returns the new and the

@@ -117,7 +117,10 @@ func (f *follower) watchInterfaces(ctx context.Context) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() {
-		err := node.Watch(ctx, func() {
+		err := node.Watch(ctx, func(missed error) {
+			if missed != nil {
+				f.log.Warn("changes of the node's addresses may have been missed: reading all", "err", missed)
+			}
 			select {
 			case changed <- struct{}{}:
 			default: // a token is already pending

@@ -150,7 +150,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 			} else {
 				why = err.Error()
 			}
-			rejected := in.faults.setRejected(strings.Join(p.Snapshot, ", "), why)
+			rejected := in.faults.setRejected(strings.Join(p.Snapshot, ", "), why, watch.Unreadable(err))
 			switch {
 			case !begun:
 				begun = true

@@ -201,11 +201,11 @@ func TestStatusDown(t *testing.T) {
 func TestStatusCutOff(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })
-	st.setRejected("/etc/config.yaml", "config.yaml:3: mode: unknown")
-	st.setRejected("/etc/live.yaml", "is empty")
+	st.setRejected("/etc/config.yaml", "config.yaml:3: mode: unknown", false)
+	st.setRejected("/etc/live.yaml", "is empty", false)
 	now = now.Add(time.Minute)
-	st.setRejected("/etc/config.yaml", "config.yaml:4: mode: unknown")
-	st.setRejected("/etc/live.yaml", "")
+	st.setRejected("/etc/config.yaml", "config.yaml:4: mode: unknown", false)
+	st.setRejected("/etc/live.yaml", "", false)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
 	st.setSynced(true)
 	reported := st.reported(0)
@@ -233,7 +233,7 @@ last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 	if diff := cmp.Diff(want, got); diff != "" || well {
 		t.Errorf("well: %t (-want +got):\n%s", well, diff)
 	}
-	st.setRejected("/etc/config.yaml", "")
+	st.setRejected("/etc/config.yaml", "", false)
 	reported.Rejected = nil
 	if well, got := printed(t, reported); !well || strings.Contains(got, "rejected") {
 		t.Errorf("well: %t, and nothing is rejected:\n%s", well, got)
@@ -280,17 +280,17 @@ func TestStatusTroubles(t *testing.T) {
 	if well, got := printed(t, st.reported(0)); !well || !strings.Contains(got, want) {
 		t.Errorf("well: %t, want %q in:\n%s", well, want, got)
 	}
-	st.setRejected("s.yaml", "is cut off")
+	st.setRejected("s.yaml", "is cut off", false)
 	now = now.Add(40 * time.Second)
 	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 40s ago: is cut off\n") || strings.Contains(got, "before it") {
 		t.Errorf("one refusal:\n%s", got)
 	}
-	st.setRejected("s.yaml", "is empty")
+	st.setRejected("s.yaml", "is empty", false)
 	now = now.Add(2 * time.Second)
 	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 2s ago: is empty\n             and earlier ones, since 42s ago\n") {
 		t.Errorf("two refusals:\n%s", got)
 	}
-	st.setRejected("s.yaml", "")
+	st.setRejected("s.yaml", "", false)
 	reported := st.reported(0)
 	reported.BootFile = &status.File{Path: "boot", Error: "no space left on device"}
 	if well, _ := printed(t, reported); well {

@@ -16,7 +16,7 @@ func (d *Dataplane) ChangedBy() []string { return d.monitor.ChangedBy() }
 // Drift monitors foreign transactions by notifications, or the tables by polling in the legacy
 // variant.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
-	return d.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
+	return d.monitor.Start(ctx, d.log, func(notify func(missed error)) (monitor.Monitor, error) {
 		if d.Variant == Legacy {
 			return monitor.OpenLegacy(notify), nil
 		}

@@ -23,12 +23,8 @@ func (n *node) listen(ctx context.Context, report func(error)) (func(), error) {
 	if err != nil {
 		return nil, wrap("listening to addresses", err)
 	}
-	s.Connect() // before reading the index; Follow tries again
-	index, err := n.device.index(ctx)
-	if err != nil {
-		s.Close()
-		return nil, err
-	}
+	s.Connect()                     // before reading the index; Follow tries again
+	index, _ := n.device.index(ctx) // a comparison finds what this misses
 	l := listener{ownPort: n.device.PID, index: index}
 	return func() {
 		s.Follow(ctx, func(m netlink.Message) {

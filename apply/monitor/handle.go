@@ -25,15 +25,15 @@ type Handle struct {
 }
 
 // Start opens a Monitor and runs it until ctx or Close ends it. The channel receives a token when
-// another program may have changed the rules. Missed notifications are also logged; log is
-// optional.
-func (h *Handle) Start(ctx context.Context, log *slog.Logger, open func(notify func(missed bool)) (Monitor, error)) (<-chan struct{}, error) {
+// another program may have changed the rules. If changes may have been missed, the reason is also
+// logged; log is optional.
+func (h *Handle) Start(ctx context.Context, log *slog.Logger, open func(notify func(missed error)) (Monitor, error)) (<-chan struct{}, error) {
 	tokens := make(chan struct{}, 1)
-	m, err := open(func(missed bool) {
+	m, err := open(func(missed error) {
 		select {
 		case tokens <- struct{}{}:
-			if missed && log != nil {
-				log.Warn("messages about changes of the rules were missed: comparing all")
+			if missed != nil && log != nil {
+				log.Warn("changes of the rules may have been missed: comparing all", "err", missed)
 			}
 		default: // a token is already pending
 		}

@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"time"
@@ -22,7 +23,7 @@ import (
 // after them is ours.
 type Legacy struct {
 	interval time.Duration
-	notify   func(missed bool)
+	notify   func(missed error)
 	done     chan struct{}
 	tables   legacyTables
 
@@ -49,12 +50,14 @@ const (
 // OpenLegacy polls the network namespace of the calling thread. It calls notify when the tables
 // differ from their initial state, from their state after our last change, and from the last
 // reported one.
-func OpenLegacy(notify func(missed bool)) *Legacy {
+func OpenLegacy(notify func(missed error)) *Legacy {
 	m := &Legacy{interval: pollInterval, notify: notify, done: make(chan struct{})}
 	now := m.read(true)
 	m.seen = &now
 	return m
 }
+
+var errUncertain = errors.New("a tool failed, or ran without the lock")
 
 // Own calls work, which changes the tables. Its changes are certain if the caller holds the lock of
 // the iptables tools from before this call until it returns.
@@ -67,7 +70,7 @@ func (m *Legacy) Own(work func() (certain bool)) {
 	defer m.mu.Unlock()
 	m.busy, m.seen = false, &now
 	if !certain {
-		m.notify(true)
+		m.notify(errUncertain)
 	}
 }
 
@@ -121,7 +124,7 @@ func (m *Legacy) poll(all bool) {
 	case m.busy || m.seen != was: // an own change or another look started meanwhile
 	case now.sizes != was.sizes, now.read && now.digest != was.digest:
 		m.seen = &now // report it only once, even if it is not repaired
-		m.notify(false)
+		m.notify(nil)
 	}
 }
 

@@ -63,7 +63,7 @@ func TestLegacy(t *testing.T) {
 				legacy(t, "iptables-restore", theirs)
 				legacy(t, "ip6tables-restore", theirs6)
 				reported := 0
-				m := OpenLegacy(func(bool) { reported++ })
+				m := OpenLegacy(func(error) { reported++ })
 				nothing := func() bool { return true }
 				look := func(all bool, want int, when string) {
 					t.Helper()
@@ -122,7 +122,7 @@ func TestLegacyWithoutSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		reported := 0
-		m := OpenLegacy(func(bool) { reported++ })
+		m := OpenLegacy(func(error) { reported++ })
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func watched(t *testing.T, f func(m *Legacy, reported *int)) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	applytest.InNamespace(t, func() {
 		reported := 0
-		m := OpenLegacy(func(bool) { reported++ })
+		m := OpenLegacy(func(error) { reported++ })
 		m.Own(func() bool {
 			legacy(t, "iptables-restore", theirs)
 			return true

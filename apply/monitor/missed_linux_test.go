@@ -14,7 +14,7 @@ import (
 )
 
 // listening opens an NFT in a new namespace. nft runs a script there.
-func listening(t *testing.T, notify func(missed bool)) (m *NFT, nft func(script string)) {
+func listening(t *testing.T, notify func(missed error)) (m *NFT, nft func(script string)) {
 	t.Helper()
 	ns := applytest.RequireNamespace(t)
 	if err := ns.Do(func() (err error) {
@@ -36,7 +36,7 @@ func listening(t *testing.T, notify func(missed bool)) (m *NFT, nft func(script 
 // Notifications that overflow a small buffer are reported as missed, and later ones are received.
 func TestMissedMessages(t *testing.T) {
 	reported := make(chan bool, 10_000)
-	m, nft := listening(t, func(missed bool) { reported <- missed })
+	m, nft := listening(t, func(missed error) { reported <- missed != nil })
 	if err := m.events.Set(func(nl *netlink.Conn) error { return nl.SetReadBuffer(1) }); err != nil { // the kernel uses its minimum
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestListensLater(t *testing.T) {
 	attempts := 0 // one goroutine at a time opens connections
 	var m *NFT
 	if err := ns.Do(func() (err error) {
-		m, err = openNFT(NFTables, func(missed bool) { reported <- missed }, func(nl *netlink.Conn) error {
+		m, err = openNFT(NFTables, func(missed error) { reported <- missed != nil }, func(nl *netlink.Conn) error {
 			if attempts++; attempts < 4 {
 				return unix.ENOBUFS
 			}

@@ -12,7 +12,7 @@ import (
 // as an unknown change, and later ones are reported as usual.
 func TestOwnMuted(t *testing.T) {
 	reported := make(chan bool, 100)
-	m, nft := listening(t, func(missed bool) { reported <- missed })
+	m, nft := listening(t, func(missed error) { reported <- missed != nil })
 	done := make(chan struct{})
 	go func() { defer close(done); m.Run(t.Context()) }()
 	t.Cleanup(func() { m.Close(); <-done })

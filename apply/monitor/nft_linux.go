@@ -26,7 +26,7 @@ type NFT struct {
 
 	mu     sync.Mutex
 	seen   transactions
-	notify func(missed bool)
+	notify func(missed error)
 }
 
 // eventBuffer is the receive buffer in bytes. It has room for large changes, which send one
@@ -34,15 +34,16 @@ type NFT struct {
 const eventBuffer = 8 << 20
 
 // OpenNFT monitors the network namespace of the calling thread. It calls notify, from another
-// goroutine, when another program changed something that concerns us, or when notifications were
-// missed. While it cannot listen, it tries again, and calls notify at intervals of at most 10 s.
-func OpenNFT(concern Filter, notify func(missed bool)) (*NFT, error) {
+// goroutine, when another program changed something that concerns us, and with an error when
+// notifications may have been missed. While it cannot listen, it tries again, and calls notify at
+// intervals of at most a minute.
+func OpenNFT(concern Filter, notify func(missed error)) (*NFT, error) {
 	return openNFT(concern, notify, func(nl *netlink.Conn) error {
 		return errors.Join(nl.SetReadBuffer(eventBuffer), nl.JoinGroup(unix.NFNLGRP_NFTABLES))
 	})
 }
 
-func openNFT(concern Filter, notify func(missed bool), listen func(*netlink.Conn) error) (*NFT, error) {
+func openNFT(concern Filter, notify func(missed error), listen func(*netlink.Conn) error) (*NFT, error) {
 	events, err := socket.New(socket.Config{Protocol: unix.NETLINK_NETFILTER, Setup: listen})
 	if err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", err)
@@ -56,7 +57,7 @@ func openNFT(concern Filter, notify func(missed bool), listen func(*netlink.Conn
 	m.seen.own = ownNames()
 	events.Connect() // before reading the generation; Run tries again
 	if m.seen.last, err = queries.Generation(context.Background()); err != nil {
-		m.suspect()
+		m.suspect(err)
 	}
 	return m, nil
 }
@@ -78,7 +79,7 @@ func (m *NFT) Own(work func() (certain bool)) {
 	from, err := m.queries.Generation(context.Background())
 	if err != nil {
 		work()
-		m.suspect()
+		m.suspect(err)
 		return
 	}
 	m.mu.Lock()
@@ -91,18 +92,18 @@ func (m *NFT) Own(work func() (certain bool)) {
 	m.mu.Unlock()
 	switch {
 	case err != nil:
-		m.suspect()
+		m.suspect(err)
 	case foreign:
-		m.notify(false)
+		m.notify(nil)
 	}
 }
 
 // suspect reports that other programs may have changed anything.
-func (m *NFT) suspect() {
+func (m *NFT) suspect(why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seen.changes = Changes{Other: true}
-	m.notify(true)
+	m.notify(why)
 }
 
 // OwnMuted is Own for changes without notifications. work returns the number of its transactions.
@@ -117,8 +118,12 @@ func (m *NFT) OwnMuted(work func() (transactions uint32)) {
 	made := work()
 	joined := m.events.Set(func(nl *netlink.Conn) error { return nl.JoinGroup(unix.NFNLGRP_NFTABLES) })
 	after, asked := m.queries.Generation(context.Background())
-	if errors.Join(err, joined, asked) != nil || after-before != made { // generations wrap around
-		m.suspect()
+	why := errors.Join(err, joined, asked)
+	if why == nil && after-before != made { // generations wrap around
+		why = errors.New("another program made a transaction meanwhile")
+	}
+	if why != nil {
+		m.suspect(why)
 	}
 }
 
@@ -155,7 +160,7 @@ func (m *NFT) Run(ctx context.Context) {
 			one := parseGeneration(msg.Data)
 			one.changes, touched = touched, Changes{}
 			if m.seen.add(one) {
-				m.notify(false)
+				m.notify(nil)
 			}
 		case touched.Other || !m.relevant(kind, msg.Data):
 		case kind == unix.NFT_MSG_NEWSETELEM || kind == unix.NFT_MSG_DELSETELEM:
@@ -163,12 +168,15 @@ func (m *NFT) Run(ctx context.Context) {
 		default:
 			touched.add(Changes{Other: true})
 		}
-	}, func(error) {
+	}, func(err error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		touched = Changes{}
 		m.seen.lost()
-		m.notify(true)
+		if err == nil {
+			err = errors.New("the first attempt failed")
+		}
+		m.notify(fmt.Errorf("listening to nf_tables: %w", err))
 	})
 }
 

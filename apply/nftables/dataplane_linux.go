@@ -170,7 +170,7 @@ func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	if d.fastpath != nil {
 		d.fastpath.Start(ctx)
 	}
-	return d.writer.monitor.Start(ctx, d.log, func(notify func(bool)) (monitor.Monitor, error) {
+	return d.writer.monitor.Start(ctx, d.log, func(notify func(missed error)) (monitor.Monitor, error) {
 		nft, err := monitor.OpenNFT(monitor.NFTables, notify)
 		d.writer.nft = nft
 		return nft, err

@@ -116,7 +116,7 @@ func TestWatch(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- ns.Do(func() error {
-			return Watch(ctx, func() {
+			return Watch(ctx, func(error) {
 				select {
 				case reported <- struct{}{}:
 				default:

@@ -9,7 +9,7 @@ import (
 )
 
 // Watch calls changed once, and after each change of an address, until ctx ends.
-func Watch(ctx context.Context, changed func()) error {
+func Watch(ctx context.Context, changed func(missed error)) error {
 	notified := make(chan struct{}, 1)
 	// Windows calls the callback in its own thread, which must not block.
 	notify := windows.NewCallback(func(_, _ uintptr, _ uint32) uintptr {
@@ -24,13 +24,13 @@ func Watch(ctx context.Context, changed func()) error {
 		return fmt.Errorf("listening to interface addresses: %w", err)
 	}
 	defer windows.CancelMibChangeNotify2(handle)
-	changed() // after registering, so that no change is missed
+	changed(nil) // after registering, so that no change is missed
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-notified:
-			changed()
+			changed(nil)
 		}
 	}
 }

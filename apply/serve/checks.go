@@ -262,12 +262,23 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	}
 	check.server = newHTTPServer(rejectForeignHosts(check, c.Hosts), c.Log, c.connections)
 	go func() {
-		defer close(check.done)
-		if err := check.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		err := check.server.Serve(l)
+		close(check.done)
+		if !errors.Is(err, http.ErrServerClosed) {
 			c.Log.Error("the health check server failed", "service", service.String(), "address", at, "err", err)
+			c.lost(check, at, err)
 		}
 	}()
 	return check, nil
+}
+
+// lost records that a check's server ended, so that it is started again.
+func (c *HealthChecks) lost(of *check, at netip.AddrPort, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[of.service][at] == of {
+		set(&c.failed, of.service, failure{&ir.HealthCheck{Port: at.Port(), Local: int(of.local.Load())}, err})
+	}
 }
 
 // ended reports whether the server ended with an error.

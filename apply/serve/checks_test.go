@@ -3,6 +3,7 @@ package serve
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -329,6 +330,15 @@ func TestCheckEnded(t *testing.T) {
 	wantWeights(t, "ended", map[uint16]int{port: -1})
 	c.Sync(loopback, want)
 	wantWeights(t, "opened anew", map[uint16]int{port: 1})
+	for at, check := range c.open[web] {
+		check.close()
+		c.lost(check, at, errors.New("cannot allocate memory"))
+	}
+	if c.Failing() == "" {
+		t.Error("the end is not reported")
+	}
+	c.Change(nil)
+	wantWeights(t, "opened without a change", map[uint16]int{port: 1})
 }
 
 func TestListenAddrs(t *testing.T) {

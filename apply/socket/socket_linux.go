@@ -78,10 +78,11 @@ func Dial(c Config) (*Socket, error) {
 	return s, nil
 }
 
-// New returns a Socket without a connection, which Connect or the first exchange opens.
+// New returns a Socket without a connection, which Connect or the first exchange opens. It fails
+// only if NetNS is invalid.
 func New(c Config) (*Socket, error) {
 	netns, err := namespace(c.NetNS)
-	if err != nil {
+	if err != nil && c.NetNS != 0 {
 		return nil, err
 	}
 	return &Socket{config: c, netns: netns}, nil
@@ -112,6 +113,12 @@ func (s *Socket) dial() (*Conn, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	config := &netlink.Config{}
+	if s.netns == nil {
+		var err error
+		if s.netns, err = namespace(0); err != nil {
+			return nil, fmt.Errorf("network namespace: %w", err)
+		}
+	}
 	if s.netns != nil {
 		of, err := s.netns.Stat()
 		here, err2 := os.Stat(threadNamespace)
@@ -278,7 +285,8 @@ func RetryInterrupted(read func() (interrupted bool, err error)) error {
 // Follow passes the kernel's notifications to each, until ctx ends or the Socket
 // is closed. If notifications were lost, it dials again, and calls lost: after
 // dialing, so that a change is either in what lost reads or notified later. While
-// it cannot dial, it calls lost at growing intervals.
+// it cannot dial, it calls lost at growing intervals. If it dials first, it calls
+// lost without an error.
 func (s *Socket) Follow(ctx context.Context, each func(netlink.Message), lost func(error)) {
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	var cause error
@@ -313,5 +321,5 @@ func (s *Socket) Follow(ctx context.Context, each func(netlink.Message), lost fu
 	}
 }
 
-// maxPause is the longest interval at which Follow retries.
-const maxPause = 10 * time.Second
+// maxPause is the longest interval at which Follow retries. Its callers then read everything.
+const maxPause = time.Minute

@@ -323,3 +323,32 @@ func FuzzMessages(f *testing.F) {
 		}
 	})
 }
+
+// New succeeds while no file can be opened. The first exchange later opens what is needed.
+func TestNewWithoutFiles(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{Protocol: unix.NETLINK_ROUTE})
+	var refused error
+	if err == nil {
+		refused = s.Connect()
+	}
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if refused == nil {
+		t.Error("connected without files")
+	}
+	if err := s.Connect(); err != nil {
+		t.Error(err)
+	}
+}

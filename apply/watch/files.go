@@ -151,6 +151,13 @@ func (regular) Open(name string) (fs.File, error) {
 	return file, nil
 }
 
+// Unreadable reports whether an error of Read means that a file exists, and could not be read. The
+// cause may be temporary.
+func Unreadable(err error) bool {
+	_, ok := errors.AsType[syscall.Errno](err)
+	return ok && !errors.Is(err, fs.ErrNotExist)
+}
+
 // Run reads the files, calls read with the result, and follows the files until ctx ends. After a
 // failed read it tries again when something changes or Reread requests it. If a file cannot be read,
 // it also tries again after a while.
@@ -161,7 +168,7 @@ func (f *Files) Run(ctx context.Context, read func(error)) error {
 	}, func() (retry time.Duration) {
 		err := f.Read()
 		read(err)
-		if _, ok := errors.AsType[*fs.PathError](err); !ok {
+		if !Unreadable(err) {
 			unreadable = 0
 			return 0
 		}

@@ -22,7 +22,7 @@ const (
 	maxDelay = 30 * time.Second
 	// LongestRetry is the longest wait before a file that could not be read is read again. The cause may
 	// be temporary, such as a limit of open files, and removing it changes no file.
-	LongestRetry = 5 * time.Minute
+	LongestRetry = 30 * time.Second
 )
 
 // Paths calls changed in this goroutine: once at the start, after each change of a path or of an

@@ -634,11 +634,12 @@ func TestWatchUnreadableFiles(t *testing.T) {
 	w.write("cluster.yaml", applytest.Services("b"))
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
 	for _, what := range []string{"the configuration file", "the snapshot"} {
-		within(w, 20*time.Second, what+" is unreadable", func() (struct{}, bool) {
-			return struct{}{}, strings.Contains(w.log.String(), what+" is rejected: the current")
+		within(w, 20*time.Second, what+" is unreadable, and the next attempt is 4 s later", func() (struct{}, bool) {
+			return struct{}{}, strings.Count(w.log.String(), what+" is rejected: the current") == 3
 		})
 	}
 	must(t, unix.Prlimit(w.process.Pid, unix.RLIMIT_NOFILE, &limit, nil))
+	w.readyz("before they are read", http.StatusServiceUnavailable, "is retried: ")
 	w.holds(20*time.Second, "b", true)
 	w.until("the new configuration is in force", func(st status.Status) bool {
 		return synced(st) && len(st.Rejected) == 0 && strings.Contains(w.rules(), "10.244.0.0/17")

@@ -151,6 +151,8 @@ type Rejected struct {
 	Since  time.Time `json:"since"` // first rejection after an accepted version
 	At     time.Time `json:"at"`    // of the newest version
 	Reason string    `json:"reason"`
+	// Retried is set if the cause may be temporary: the version is tried again, and /readyz is 503.
+	Retried bool `json:"retried,omitempty"`
 }
 
 type Retry struct {
