@@ -253,6 +253,7 @@ func TestPartsAreProgress(t *testing.T) {
 		first, before := time.Now(), w.state.Parts
 		for n := range byte(20) {
 			w.want(many(60, 2+n))
+			synctest.Wait()
 			parts := w.state.Parts
 			w.pass(time.Second)
 			if w.state.Parts == parts {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,6 +20,7 @@ type rules map[ir.Name]uint16
 // fake is a Dataplane whose kernel refuses port 666 and leaves the Service as it
 // is then, and which fails when asked to.
 type fake struct {
+	mu    sync.Mutex // held while the kernel works: a comparison runs beside commits
 	rules rules
 	fail  error // of the next Read, Compare or Commit
 	// fails has all of them fail, and comparisonFails each Compare.
@@ -54,6 +56,8 @@ func (d *fake) failure() error {
 }
 
 func (d *fake) Read(context.Context, ir.Programs) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.reads++
 	d.found = maps.Clone(d.rules)
 	return d.failure()
@@ -78,9 +82,11 @@ func (d *fake) PlanChanges(changes ir.Changes) apply.Plan {
 }
 
 func (d *fake) Compare(context.Context) (apply.Plan, error) {
+	d.mu.Lock()
 	d.reads++
 	d.comparisons++
 	p, err := &fakePlan{have: maps.Clone(d.rules), want: lower(d.applied.Programs()), whole: d.whole}, d.failure()
+	d.mu.Unlock()
 	if d.slow != nil {
 		<-d.slow
 	}
@@ -91,6 +97,8 @@ func (d *fake) Compare(context.Context) (apply.Plan, error) {
 }
 
 func (d *fake) Commit(_ context.Context, p apply.Plan) (result apply.Result, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	plan := p.(*fakePlan)
 	if !plan.Empty() {
 		d.commits++
