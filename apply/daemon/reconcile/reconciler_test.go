@@ -422,7 +422,7 @@ func TestReconcilerTellsOfCommits(t *testing.T) {
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
 		w.want(svc("a", 2), svc("b", 666)) // is refused, and a commit without it follows
-		w.pass(time.Minute)
+		w.pass(20 * time.Second)
 		if diff := cmp.Diff([]map[string]uint16{{}, {"a": 1}, {"a": 2}}, had); diff != "" || w.dataplane.commits == 0 {
 			t.Errorf("in force before each commit, of %d (-want +got):\n%s", w.dataplane.commits, diff)
 		}

@@ -147,11 +147,12 @@ func TestReconcilerBacksOffBesideComparison(t *testing.T) {
 	})
 }
 
-// A Service that the kernel refused is tried again by the next full comparison.
+// A Service that the kernel refused is tried again, at first soon, and then at ever longer intervals.
 func TestReconcilerTriesRefusedAgain(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 1), svc("b", 666))
-		w.pass(time.Minute)
+		w.pass(4 * time.Hour)
+		w.logged("0s full", "1s change", "31s full", "1m31s full", "3m31s full", "7m31s full", "15m31s full", "31m31s full", "1h3m31s full", "2h3m31s full", "3h3m31s full")
 		if got, want := w.state.NotReady(), "the kernel refuses the rules of 1 Services"; got != want || !w.state.InForce() {
 			t.Errorf("%q, want %q", got, want)
 		}

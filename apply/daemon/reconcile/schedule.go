@@ -23,7 +23,8 @@ type Schedule struct {
 	// the minimum sync interval). After a longer pause the first change is due immediately.
 	Min time.Duration
 	// Retry is the maximum wait after a failure (syncPeriod). The first wait is the maximum of Min and
-	// apply.FirstRetry. Each further one is twice as long.
+	// apply.FirstRetry. Each further one is twice as long. For refused Services, Retry is the first
+	// wait and Full the maximum.
 	Retry time.Duration
 	// Full is the interval of comparisons with the kernel.
 	Full time.Duration
@@ -58,6 +59,7 @@ type timing struct {
 	applying  retry     // of Replaces
 	comparing retry     // of comparisons
 	removing  retry     // of removals of stuck objects
+	admitting retry     // of refused Services
 	replace   bool      // a repair is not possible concurrently with Changes
 }
 
@@ -77,11 +79,20 @@ func (t *timing) due(s *Schedule, state *State, running, queued bool) (time.Time
 	case state.Doubts != state.Cleared:
 		return later(earliest, t.comparing.at), true
 	}
-	next := t.compared.Add(s.Full)
+	next := t.comparison(s, state)
 	if at := later(earliest, t.removing.at); len(state.Stuck) > 0 && at.Before(next) {
 		return at, true // of a Change without changes
 	}
 	return next, true
+}
+
+// comparison returns when the kernel is to be read although nothing happened.
+func (t *timing) comparison(s *Schedule, state *State) time.Time {
+	next := t.compared.Add(s.Full)
+	if len(state.Refused) > 0 && t.admitting.at.Before(next) {
+		return t.admitting.at
+	}
+	return next
 }
 
 // comparisonDue reports whether a sync at a time has to read the kernel.
@@ -89,7 +100,7 @@ func (t *timing) comparisonDue(s *Schedule, state *State, now time.Time) bool {
 	if state.Doubts != state.Cleared {
 		return !now.Before(t.comparing.at)
 	}
-	return !now.Before(t.compared.Add(s.Full))
+	return !now.Before(t.comparison(s, state))
 }
 
 func later(a, b time.Time) time.Time {
