@@ -257,7 +257,6 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 				d.log.Info("another program uses a proxy port", "port", l.Port.String(), "wanted", l.Listen.Port(), "got", at.Port())
 				moved[l.Port] = at.Port()
 			}
-			d.proxy.Update(f.family, l)
 		}
 		if len(moved)+len(out) > 0 {
 			again = true

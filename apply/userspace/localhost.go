@@ -145,7 +145,6 @@ func (l *Localhost) open(f ir.Family, want *rules.Listener) {
 		l.report(f, want, err)
 		return
 	}
-	p.Update(f, want)
 	if before {
 		delete(l.failed, key)
 		l.log.Info("a node port is served on localhost again", "port", want.Port.String(), "listen", want.Listen.String())

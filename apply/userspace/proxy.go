@@ -150,14 +150,21 @@ type listener struct {
 	closed    chan struct{}
 }
 
-// Open opens a listener at its address. If that port is in use, it tries the ports that elsewhere
-// yields; 0 is any port. It returns the listener's address. An open listener at another address is
-// replaced, and closed by CloseReplaced.
+// Open opens a listener at its address, or changes the backends of an open one. TCP connections to
+// removed backends continue; UDP clients of removed backends receive another. If the port is in use,
+// Open tries the ports that elsewhere yields; 0 is any port. It returns the listener's address. An open
+// listener at another address is replaced, and closed by CloseReplaced. After an error it is closed.
 func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield func(uint16) bool)) (netip.AddrPort, error) {
 	key := KeyOf(f, want)
 	old := p.get(key)
 	if old != nil && old.at == want.Listen {
-		return old.at, nil
+		err := old.update(want)
+		if err == nil {
+			return old.at, nil
+		}
+		p.warnings.warn("a listener no longer listens: opening it again", "servicePort", key.Port.String(), "listen", old.at.String(), "err", err)
+		p.CloseListener(key)
+		old = nil
 	}
 	if err := p.sockets.acquire(old != nil); err != nil { // a replaced listener is closed soon
 		return netip.AddrPort{}, err
@@ -189,8 +196,20 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	}
 	p.mu.Unlock()
 	p.work.Go(serve)
-	l.suspend(len(want.Backends) == 0)
+	if err := l.suspend(len(want.Backends) == 0); err != nil {
+		p.CloseListener(key)
+		return netip.AddrPort{}, err
+	}
 	return l.at, nil
+}
+
+// update changes the backends. After an error the listener does not listen.
+func (l *listener) update(want *rules.Listener) error {
+	l.balancer.set(want.Backends, want.Affinity)
+	if l.changed != nil {
+		l.changed()
+	}
+	return l.suspend(len(want.Backends) == 0)
 }
 
 // newListener returns a listener that is not open, with the balancer of its service port.
@@ -222,10 +241,10 @@ func (l *listener) releaseBalancer() {
 }
 
 // suspend makes a listener without backends keep its port without listening, so that clients are
-// rejected immediately. With on false the listener accepts again.
-func (l *listener) suspend(on bool) {
+// rejected immediately. With on false the listener accepts again. After an error it does not listen.
+func (l *listener) suspend(on bool) error {
 	if l.suspended.Load() == on {
-		return
+		return nil
 	}
 	do := l.suspendTCP
 	if l.key.Port.Protocol == ir.UDP {
@@ -234,10 +253,16 @@ func (l *listener) suspend(on bool) {
 	switch err := do(on); {
 	case err == nil:
 		l.suspended.Store(on)
-	case !errors.Is(err, errors.ErrUnsupported): // otherwise connections are accepted and reset
-		l.proxy.warnings.warn("a listener cannot be updated for its backends", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
+	case !on || errors.Is(err, errClosed):
+		return err
+	case !errors.Is(err, errors.ErrUnsupported): // connections are accepted and reset
+		l.proxy.warnings.warn("a listener without backends still listens", "servicePort", l.key.Port.String(), "listen", l.at.String(), "err", err)
 	}
+	return nil
 }
+
+// errClosed is the error of a listener that neither listens nor holds its port.
+var errClosed = errors.New("its socket is closed")
 
 // CloseReplaced closes replaced listeners. No rule may redirect to them any more.
 func (p *Proxy) CloseReplaced() {
@@ -290,20 +315,6 @@ func (p *Proxy) At(k Key) (at netip.AddrPort, ok bool) {
 		return l.at, true
 	}
 	return at, false
-}
-
-// Update changes the backends of an open listener. TCP connections to removed backends continue;
-// UDP clients of removed backends receive another.
-func (p *Proxy) Update(f ir.Family, want *rules.Listener) {
-	l := p.get(KeyOf(f, want))
-	if l == nil {
-		return
-	}
-	l.balancer.set(want.Backends, want.Affinity)
-	if l.changed != nil {
-		l.changed()
-	}
-	l.suspend(len(want.Backends) == 0)
 }
 
 // Reserve makes a listener hold exactly these sockets. The error names those that another program

@@ -61,6 +61,13 @@ func open(t *testing.T, p *Proxy, l *rules.Listener) netip.AddrPort {
 	return at
 }
 
+// update changes the backends of an open listener.
+func update(t *testing.T, p *Proxy, l *rules.Listener) {
+	t.Helper()
+	l.Listen, _ = p.At(KeyOf(ir.IPv4, l))
+	open(t, p, l)
+}
+
 // backend serves TCP connections until the test ends.
 func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 	t.Helper()
@@ -178,7 +185,7 @@ func TestHalfClosed(t *testing.T) {
 
 	// The reverse: the backend has closed its direction, and the client continues.
 	got := make(chan string, 1)
-	p.Update(ir.IPv4, listenerTo(ir.TCP, backend(t, func(c *net.TCPConn) {
+	update(t, p, listenerTo(ir.TCP, backend(t, func(c *net.TCPConn) {
 		io.WriteString(c, "bye\n")
 		c.CloseWrite()
 		all, _ := io.ReadAll(c)
@@ -225,7 +232,7 @@ func TestDeadBackends(t *testing.T) {
 			t.Errorf("reached %q", got)
 		}
 	}
-	p.Update(ir.IPv4, listenerTo(ir.TCP, dead(t)))
+	update(t, p, listenerTo(ir.TCP, dead(t)))
 	conn, err := net.Dial("tcp4", at.String())
 	if err == nil { // the reset may arrive with the connection
 		defer conn.Close()
@@ -320,12 +327,12 @@ func TestRefusesWithoutBackends(t *testing.T) {
 		if _, err := net.Dial("tcp4", at.String()); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Fatalf("want a refusal, got %v", err)
 		}
-		p.Update(ir.IPv4, listenerTo(ir.TCP, a))
+		update(t, p, listenerTo(ir.TCP, a))
 		c := dialTCP(t, at)
 		if got := hello(t, c); got != "a" {
 			t.Fatalf("reached %q", got)
 		}
-		p.Update(ir.IPv4, listenerTo(ir.TCP))
+		update(t, p, listenerTo(ir.TCP))
 		echoes(t, c, "going on")
 	}
 	p.CloseListener(Key{Family: ir.IPv4, Port: port(ir.TCP)})
@@ -345,11 +352,39 @@ func TestRefusesWithoutBackends(t *testing.T) {
 			l.Close()
 			t.Fatal("somebody else got the port")
 		}
-		p.Update(ir.IPv4, &rules.Listener{Port: port(ir.UDP), Listen: l.Listen, Backends: []netip.AddrPort{b}})
+		update(t, p, &rules.Listener{Port: port(ir.UDP), Listen: l.Listen, Backends: []netip.AddrPort{b}})
 		if got := asks(t, c, "!"); got != "b!" {
 			t.Fatalf("got %q", got)
 		}
-		p.Update(ir.IPv4, &rules.Listener{Port: port(ir.UDP), Listen: l.Listen})
+		update(t, p, &rules.Listener{Port: port(ir.UDP), Listen: l.Listen})
+	}
+}
+
+// A port that another program took while there were no backends is an error, and is served once it is
+// free.
+func TestPortTakenWithoutBackends(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("other systems accept, and reset")
+	}
+	p := newTestProxy(t, DefaultLimits)
+	l := listenerTo(ir.TCP)
+	l.Listen = open(t, p, l)
+	other, err := net.Listen("tcp4", l.Listen.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Backends = []netip.AddrPort{named(t, "a")}
+	for range 2 {
+		if _, err := p.Open(ir.IPv4, l, nil); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatalf("got %v, want that the port is in use", err)
+		}
+		if open, _ := p.Status(ir.IPv4, l); open {
+			t.Error("it counts as open")
+		}
+	}
+	other.Close()
+	if got := hello(t, dialTCP(t, open(t, p, l))); got != "a" {
+		t.Errorf("reached %q", got)
 	}
 }
 
@@ -359,7 +394,7 @@ func TestConnectionsGoOn(t *testing.T) {
 	at := open(t, p, listenerTo(ir.TCP, named(t, "old")))
 	c := dialTCP(t, at)
 	hello(t, c)
-	p.Update(ir.IPv4, listenerTo(ir.TCP, named(t, "new")))
+	update(t, p, listenerTo(ir.TCP, named(t, "new")))
 	echoes(t, c, "still here")
 	if got := hello(t, dialTCP(t, at)); got != "new" {
 		t.Errorf("a new connection reached %q", got)

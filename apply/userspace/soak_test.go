@@ -36,7 +36,7 @@ func TestSoak(t *testing.T) {
 	end := time.Now().Add(*soakFlag)
 	total, lost := 0, 0
 	for round := 0; round < 3*atOnce/batch || time.Now().Before(end); round++ {
-		p.Update(ir.IPv4, []*rules.Listener{listenerTo(ir.TCP, a, b), listenerTo(ir.TCP, b, c), listenerTo(ir.TCP, a, c)}[round%3])
+		update(t, p, []*rules.Listener{listenerTo(ir.TCP, a, b), listenerTo(ir.TCP, b, c), listenerTo(ir.TCP, a, c)}[round%3])
 		if len(held) == atOnce/batch {
 			if n := p.Connections(); n < atOnce-batch {
 				t.Errorf("round %d: %d connections are open, want %d", round, n, atOnce)

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -93,10 +94,11 @@ func (l *listener) suspendUDP(on bool) error {
 		conn, err := net.DialUDP(network(l.key), net.UDPAddrFromAddrPort(l.at), net.UDPAddrFromAddrPort(to))
 		if err != nil { // listen again, and drop datagrams
 			serve, again := l.listenUDP(l.at)
-			if again == nil {
-				l.proxy.work.Go(serve)
+			if again != nil {
+				return fmt.Errorf("%w: %w; %w", errClosed, err, again)
 			}
-			return errors.Join(err, again)
+			l.proxy.work.Go(serve)
+			return err
 		}
 		l.socket, l.changed = conn, nil
 		return nil

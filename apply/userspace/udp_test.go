@@ -124,7 +124,7 @@ func TestUDPBackendGoes(t *testing.T) {
 		c := dialUDP(t, at)
 		clients[asks(t, c, "")] = c
 	}
-	p.Update(ir.IPv4, listenerTo(ir.UDP, b))
+	update(t, p, listenerTo(ir.UDP, b))
 	for had, c := range clients {
 		if got := asks(t, c, ""); got != "b" {
 			t.Errorf("the client of %s reaches %q", had, got)

@@ -183,9 +183,7 @@ func (c *commit) listen() {
 		}
 		if _, err := c.proxy.Open(l.family, l.Listener, nil); err != nil {
 			c.refusals.Add(l.Port.Service, fmt.Errorf("%s: %w", l.Object(), err))
-			continue
 		}
-		c.proxy.Update(l.family, l.Listener)
 	}
 }
 
