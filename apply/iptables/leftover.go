@@ -36,7 +36,9 @@ func eachFamily(ctx context.Context, inUse *Dataplane, find func(*cleaner) ([]ap
 		t := inUse
 		if t == nil || t.Variant != v {
 			if v == Legacy {
-				if has, _ := hasLegacyTables(); !has {
+				if has, err := readableLegacyTables(); err != nil {
+					return nil, err
+				} else if !has {
 					continue
 				}
 			}
@@ -65,6 +67,15 @@ func hasLegacyTables() (has bool, err error) {
 	for _, f := range ir.Families() {
 		tables, unread := LegacyTables(f)
 		has, err = has || len(tables) > 0, errors.Join(err, unread)
+	}
+	return has, err
+}
+
+// readableLegacyTables is hasLegacyTables without the error of a process that may not read them.
+func readableLegacyTables() (has bool, err error) {
+	has, err = hasLegacyTables()
+	if errors.Is(err, fs.ErrPermission) {
+		err = nil
 	}
 	return has, err
 }
@@ -133,8 +144,8 @@ func (c *cleaner) leftovers(ctx context.Context, using bool) ([]apply.Leftover, 
 // Present returns the families whose nat table contains a chain: "iptables-nft nat KUBE-NODEPORTS".
 func (d *Dataplane) Present(ctx context.Context, chain string) (objects []string, err error) {
 	if d.Variant == Legacy {
-		if has, _ := hasLegacyTables(); !has {
-			return nil, nil
+		if has, err := readableLegacyTables(); !has || err != nil {
+			return nil, err
 		}
 	}
 	for _, f := range d.families {
