@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,15 +232,16 @@ func TestCleanerTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &tracking{goOn: make(chan struct{}), entries: []Entry{flow(1, oldPod), flow(2, newPod)}}
 		close(k.goOn)
-		fail := errors.New("no buffer space")
+		var fail atomic.Pointer[string] // why cleaning fails
+		fail.Store(new("no buffer space"))
 		began := time.Now()
 		var reported []string
 		c := NewCleaner(4*time.Second, func(d Cleaned) {
 			reported = append(reported, fmt.Sprint(time.Since(began), " ", d.Deleted, " ", d.Err))
 		})
 		c.clean = func(ctx context.Context, sel *Selector, pick func([]Stale) ([]Stale, error)) (int, error) {
-			if fail != nil {
-				return 0, fail
+			if why := fail.Load(); why != nil {
+				return 0, errors.New(*why)
 			}
 			return k.clean(ctx, sel, pick)
 		}
@@ -260,10 +262,10 @@ func TestCleanerTriesAgain(t *testing.T) {
 		c.EndCommit(to(t, oldPod)) // retried immediately
 		synctest.Wait()
 		left(t, k, flow(1, oldPod), flow(2, newPod))
-		fail = nil
+		fail.Store(nil)
 		pass(time.Minute)
 		left(t, k, flow(1, oldPod))
-		fail = errors.New("gone again")
+		fail.Store(new("gone again"))
 		c.EndCommit(to(t, newPod))
 		pass(500 * time.Millisecond)
 		c.EndCommit(Work{Programs: to(t).Programs, All: true}) // all Services are removed
