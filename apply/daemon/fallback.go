@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -37,12 +39,30 @@ func newFallback(ctx context.Context, o *Options) *fallback {
 		mode := cfg.ProxyMode()
 		options := host.Options(cfg, o.IPVS)
 		options.IPTables, options.LockTimeout, options.ReadOnly = o.IPTables, o.LockTimeout, true
-		dataplane, err := host.Open(ctx, mode, options)
-		if err != nil {
+		return thrice(ctx, func() error {
+			dataplane, err := host.Open(ctx, mode, options)
+			if err != nil {
+				return err
+			}
+			return dataplane.Close()
+		})
+	}}
+}
+
+// thrice calls open up to three times, a second apart, until it succeeds: it may fail for a temporary
+// reason, and a selection is permanent.
+func thrice(ctx context.Context, open func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := open()
+		if err == nil || attempt == 3 {
 			return err
 		}
-		return dataplane.Close()
-	}}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(apply.FirstRetry):
+		}
+	}
 }
 
 // settle replaces the mode of a configuration by the selected one. If the node supports none, the

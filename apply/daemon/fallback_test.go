@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -51,4 +52,23 @@ func TestFallback(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A mode that cannot be opened for a temporary reason is tried again, a mode that is not supported
+// at most twice.
+func TestFallbackTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tc := range []struct{ fails, want int }{{0, 1}, {2, 3}, {9, 3}} {
+			n := 0
+			err := thrice(t.Context(), func() error {
+				if n++; n <= tc.fails {
+					return errors.New("no buffer space available")
+				}
+				return nil
+			})
+			if n != tc.want || (err == nil) != (tc.fails < 3) {
+				t.Errorf("%d failures: %d attempts, %v", tc.fails, n, err)
+			}
+		}
+	})
 }
