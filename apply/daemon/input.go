@@ -299,8 +299,14 @@ func (in *input) contacts() []serve.Contact {
 	return all
 }
 
-// reportPending adds the changes that no sync has read yet to a Status.
-func (in *input) reportPending(st *status.Status) { st.Pending = in.store.Pending() }
+// reportPending adds the files that were read to a Status, and then the changes that no sync has read
+// yet. In this order, the changes of a file are not missed.
+func (in *input) reportPending(st *status.Status) {
+	if files := in.snapshot.Load(); files != nil {
+		st.Snapshot = *files
+	}
+	st.Pending = in.store.Pending()
+}
 
 // report adds the rest of the input to a Status. Findings are included before the sync of their
 // objects.
@@ -310,9 +316,6 @@ func (in *input) report(st *status.Status) {
 	})
 	if in.contact != nil {
 		st.APIServer = newAPIServer(in.contact)
-	}
-	if files := in.snapshot.Load(); files != nil {
-		st.Snapshot = *files
 	}
 	in.broken.report(st)
 	in.follower.findings.report(st)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -22,6 +23,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -61,6 +63,27 @@ func TestReadyComesLast(t *testing.T) {
 	s.rules.effects.checks.IPv4.Change(nil)
 	if r := s.health.Ready(); !r.Ready {
 		t.Errorf("not ready after a sync: %+v", r)
+	}
+}
+
+// If a Status contains new files, it is synced only after a sync has read them. A tool waits for that.
+func TestSyncedFiles(t *testing.T) {
+	for at := range len(newTestSession(t, "nftables").status.parts) {
+		s := newTestSession(t, "nftables")
+		s.rules.observer.report(reconcile.State{Known: true})
+		files := []*status.File{{Path: "new"}}
+		change := func(*status.Status) { // as input.readFiles
+			s.input.store.Set(&snapshot.Service{Name: ir.Name{Namespace: "ns", Name: "web"}})
+			s.input.snapshot.Store(&files)
+		}
+		s.status.parts = slices.Insert(s.status.parts, at, change)
+		if st := s.status.get(); st.Synced && len(st.Snapshot) > 0 {
+			t.Errorf("a change before part %d of the Status: synced with files that no sync has read", at)
+		}
+		s.status.parts = slices.Delete(s.status.parts, at, at+1)
+		if st := s.status.get(); st.Synced || len(st.Snapshot) == 0 || st.Pending == 0 {
+			t.Errorf("after the change: synced %t, %d files, %d pending changes", st.Synced, len(st.Snapshot), st.Pending)
+		}
 	}
 }
 
