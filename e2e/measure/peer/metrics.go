@@ -47,7 +47,7 @@ var metrics = []metric{
 	{"churn.rate", "new connections per second, while endpoints change", "1/s", 1, higher, true, 0},
 	{"churn.p50", "connect, one at a time, median", "µs", 1e6, lower, false, 0},
 	{"churn.p99", "p99", "µs", 1e6, lower, false, 0},
-	{"restart.gap", "restart: longest time without an answer", "ms", 1e3, lower, false, 1e-3},
+	{"restart.gap", "restart: longest wait for an answer", "ms", 1e3, lower, false, 1e-3},
 	{"restart.kernel", "restart: until a change made meanwhile is in the kernel", "s", 1, lower, true, resolution},
 	{"api.start", "bytes from the API server at start", "kB", 1e-3, lower, true, 0},
 	{"api.connections", "connections to the API server at start", "", 1, lower, false, 0},

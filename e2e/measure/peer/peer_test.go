@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"encoding/xml"
 	"errors"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/e2e/measure/scenario"
@@ -95,6 +97,28 @@ func checkXML(t *testing.T, name string) {
 		if err != nil {
 			t.Fatalf("%s: %v", filepath.Base(name), err)
 		}
+	}
+}
+
+// The longest wait includes all connections without an answer, but not the pause before the first.
+func TestLongestWait(t *testing.T) {
+	now := time.Unix(0, 0)
+	answers := []answer{atHome, noReply, noReply, moved, atHome}
+	connect := func() (got answer, err error) {
+		now = now.Add(time.Millisecond)
+		got, answers = answers[0], answers[1:]
+		return got, nil
+	}
+	pause := func() error {
+		now = now.Add(20 * time.Millisecond)
+		if len(answers) == 0 {
+			return context.Canceled
+		}
+		return nil
+	}
+	longest, err := longestWait(connect, pause, func() time.Time { return now })
+	if want := (3 + 2*20) * time.Millisecond; longest != want || err != nil {
+		t.Errorf("want %s, got %s and error %v", want, longest, err)
 	}
 }
 

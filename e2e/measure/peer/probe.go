@@ -168,22 +168,36 @@ func (l *lab) loadFor(d time.Duration, threads int, addrs ...netip.AddrPort) (lo
 	return out, err
 }
 
-// gaps connects once a millisecond until ctx ends, and returns the longest time between two
-// connections that reached an endpoint.
+// gaps connects once a millisecond until ctx ends, and returns the longest wait for an answer.
 func (l *lab) gaps(ctx context.Context, to netip.AddrPort) (longest time.Duration, err error) {
+	pause := func() error {
+		// time.Sleep ends late while the measured program uses all processors.
+		unix.Nanosleep(&unix.Timespec{Nsec: time.Millisecond.Nanoseconds()}, nil)
+		return ctx.Err()
+	}
 	return longest, l.client.Do(func() error {
 		defer raisePriority()()
-		for last := time.Now(); ctx.Err() == nil; time.Sleep(time.Millisecond) {
-			got, err := connect(to, longWait)
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			longest = max(longest, now.Sub(last))
-			if got != noReply {
-				last = now
-			}
-		}
-		return nil
+		longest, err = longestWait(func() (answer, error) { return connect(to, longWait) }, pause, time.Now)
+		return err
 	})
+}
+
+// longestWait connects until pause returns an error, and returns the longest time from the first
+// connection since an answer to the next answer. Pauses count only if a connection had no answer.
+func longestWait(connect func() (answer, error), pause func() error, now func() time.Time) (longest time.Duration, err error) {
+	var asked time.Time // zero if every connection was answered
+	for pause() == nil {
+		if asked.IsZero() {
+			asked = now()
+		}
+		got, err := connect()
+		if err != nil {
+			return longest, err
+		}
+		longest = max(longest, now().Sub(asked))
+		if got != noReply {
+			asked = time.Time{}
+		}
+	}
+	return longest, nil
 }
