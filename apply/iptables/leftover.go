@@ -235,14 +235,18 @@ func (c *cleaner) shared(ctx context.Context, p *Plan) (edit, error) {
 }
 
 // cleanCanaries removes the chains that only kube-proxy creates.
-func (c *cleaner) cleanCanaries(context.Context) error {
+func (c *cleaner) cleanCanaries(ctx context.Context) error {
+	with, err := c.tablesWith(ctx, c.family, canary)
+	if err != nil {
+		return err
+	}
 	one, err := c.chainTool(c.family)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, table := range sharedTables {
-		errs = append(errs, one.ClearAndDeleteChain(table, canary))
+	for _, table := range with {
+		errs = append(errs, one.ClearChain(table, canary), one.DeleteChain(table, canary))
 	}
 	return errors.Join(errs...)
 }
@@ -265,8 +269,8 @@ func (f *finder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// chainTool checks and removes single chains without reading tables.
+// chainTool removes single chains without reading tables.
 type chainTool interface {
-	ChainExists(table, chain string) (bool, error)
-	ClearAndDeleteChain(table, chain string) error
+	ClearChain(table, chain string) error
+	DeleteChain(table, chain string) error
 }

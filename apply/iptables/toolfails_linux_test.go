@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -84,5 +85,25 @@ func TestLeftoversWhileAToolFails(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A tool that fails once while the variant is detected is an error. The rules would otherwise go
+// into the other variant.
+func TestVariantWhileAToolFails(t *testing.T) {
+	applytest.RequireRoot(t)
+	for what, how := range failures {
+		t.Run(what, func(t *testing.T) {
+			applytest.InNamespace(t, func() {
+				shell(t, "", "iptables-nft", "-t", "mangle", "-N", rules.KubeletChains()[0])
+				shell(t, "", "iptables-legacy", "-t", "nat", "-N", rules.ChainServices)
+				struck := failOnce(t, asking(ir.IPv4, NFT), how)
+				target, err := Open(t.Context(), apply.Options{})
+				struck()
+				if err == nil {
+					t.Errorf("no error, and variant %s", target.Variant)
+				}
+			})
+		})
 	}
 }

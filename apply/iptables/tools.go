@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/proxyc/proxyc/ir"
@@ -57,27 +56,32 @@ type tools struct {
 	families []ir.Family // supported by the kernel
 	wait     time.Duration
 	run      runner
-
-	chainToolsMu sync.Mutex
-	chainTools   ir.PerFamily[chainTool] // nil until needed
 }
 
 // unsupported reports whether a tool's error means that the tool does not exist, or that the kernel
 // lacks a feature. The exit status alone is no evidence: it is 1 for a lack of memory, too. A family
 // that counted as unsupported for a temporary reason would get no rules.
 func unsupported(err error) bool {
-	if exit, ok := errors.AsType[interface {
-		error
-		ExitCode() int
-	}](err); ok {
-		return 1 <= exit.ExitCode() && exit.ExitCode() <= 3 && lacking.MatchString(err.Error())
-	}
-	return errors.Is(err, exec.ErrNotFound)
+	return says(err, 3, lacking) || errors.Is(err, exec.ErrNotFound)
 }
 
-// lacking matches what the tools print if the kernel lacks a feature: "Address family not supported
-// by protocol", "Table does not exist (do you need to insmod?)", and the texts of other C libraries.
-var lacking = regexp.MustCompile(`(?i)not supported|not implemented|do you need to insmod`)
+// says reports whether a tool ended with a status from 1 to most, and an error that matches.
+func says(err error, most int, text *regexp.Regexp) bool {
+	exit, ok := errors.AsType[interface {
+		error
+		ExitCode() int
+	}](err)
+	return ok && 1 <= exit.ExitCode() && exit.ExitCode() <= most && text.MatchString(err.Error())
+}
+
+var (
+	// lacking matches what the tools print if the kernel lacks a feature: "Address family not supported
+	// by protocol", "Table does not exist (do you need to insmod?)", and the texts of other C libraries.
+	lacking = regexp.MustCompile(`(?i)not supported|not implemented|do you need to insmod`)
+	// absent matches what iptables-nft prints for a chain that does not exist. 1.8.9 prints the same for
+	// one that only nft can show.
+	absent = regexp.MustCompile(`(?i)no chain/target/match by that name|no such file or directory|is incompatible, use 'nft' tool`)
+)
 
 // Families returns the families that the kernel supports. Plans contain only these.
 func (t *tools) Families() []ir.Family { return slices.Clone(t.families) }
@@ -280,9 +284,9 @@ func (t *tools) exists(ctx context.Context, f ir.Family, table, chain string) (b
 		err := t.save(ctx, f, table, &declared)
 		return declared.found, err
 	}
-	one, err := t.chainTool(f)
-	if err != nil {
-		return false, err
+	_, err := t.output(ctx, t.tool(f), "-t", table, "-S", chain, "1")
+	if says(err, 1, absent) {
+		return false, nil
 	}
-	return one.ChainExists(table, chain)
+	return err == nil, err
 }
