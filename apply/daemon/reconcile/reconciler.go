@@ -214,16 +214,9 @@ func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 	s.Done.Stuck = r.stuck
 	s.Done.addRepeated(&r.repairs)
 	r.repairs = Done{}
+	r.next.admit(&r.Schedule, r.state.Refused, s.Done.Refused, s.Ended)
 	r.state.Known, r.state.Refused = true, s.Done.Refused
 	r.next.applying = retry{}
-	switch replaced := doubts != nil; {
-	case len(s.Done.Refused) == 0:
-		r.next.admitting = retry{}
-	case replaced || r.next.admitting.failures == 0:
-		a := &r.next.admitting
-		a.failures++
-		a.at = s.Ended.Add(apply.Backoff(a.failures, r.Schedule.Retry, r.Schedule.Full))
-	}
 	defer r.settleStuck(s.Ended)
 	if doubts != nil {
 		r.next.comparing, r.next.compared = retry{}, s.Ended

@@ -147,6 +147,33 @@ func TestReconcilerBacksOffBesideComparison(t *testing.T) {
 	})
 }
 
+// A Service that the kernel refuses later than another is tried again as soon as the first one was.
+func TestReconcilerTriesEachRefusedSoon(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 1), svc("b", 666))
+		w.pass(70 * time.Minute)
+		w.log = nil
+		w.want(svc("a", 1), svc("b", 666), svc("c", 666))
+		w.pass(5 * time.Minute)
+		w.logged("1h10m0s change", "1h10m30s full", "1h11m30s full", "1h13m30s full")
+	})
+}
+
+// Syncs for other reasons do not delay the next attempt.
+func TestReconcilerTriesRefusedBesideDrift(t *testing.T) {
+	run(t, func(w *world) {
+		w.want(svc("a", 1), svc("b", 666))
+		w.pass(2 * time.Second)
+		for range 4 {
+			w.drift <- struct{}{}
+			w.pass(5 * time.Second)
+		}
+		w.log = nil
+		w.pass(2 * time.Minute)
+		w.logged("31s full", "1m31s full")
+	})
+}
+
 // A Service that the kernel refused is tried again, at first soon, and then at ever longer intervals.
 func TestReconcilerTriesRefusedAgain(t *testing.T) {
 	run(t, func(w *world) {

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -61,6 +62,27 @@ type timing struct {
 	removing  retry     // of removals of stuck objects
 	admitting retry     // of refused Services
 	replace   bool      // a repair is not possible concurrently with Changes
+}
+
+// admit schedules the next attempt to apply the Services that a sync was refused. It is early after a
+// first refusal of one: the cause may be temporary. Attempts for other reasons do not count.
+func (t *timing) admit(s *Schedule, before, refused []apply.Refusal, now time.Time) {
+	known := func(r apply.Refusal) bool {
+		return slices.ContainsFunc(before, func(b apply.Refusal) bool { return b.Service == r.Service })
+	}
+	a := &t.admitting
+	switch first := slices.ContainsFunc(refused, func(r apply.Refusal) bool { return !known(r) }); {
+	case len(refused) == 0:
+		*a = retry{}
+		return
+	case first:
+		a.failures = 1
+	case now.Before(a.at):
+		return
+	default:
+		a.failures++
+	}
+	a.at = now.Add(apply.Backoff(a.failures, s.Retry, s.Full))
 }
 
 // due returns when the next sync is due; false if only an event makes one due. running reports
