@@ -54,13 +54,21 @@ func (f *faults) setRejected(path, why string, retried bool) (was bool) {
 	return before != nil
 }
 
-// pending describes a file whose newest version is tried again; "" if there is none.
+// nodeAddresses is the retried work without which rules may lack an address of the node.
+const nodeAddresses = "reading the node's addresses"
+
+// pending describes input that is read or applied again; "" if there is none.
 func (f *faults) pending() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.current.Rejected {
 		if r.Retried {
 			return fmt.Sprintf("the newest version of %s could not be applied, and is retried: %s", r.Path, r.Reason)
+		}
+	}
+	for _, r := range f.current.Retrying {
+		if r.What == nodeAddresses {
+			return r.What + " failed, and is retried: " + r.Error
 		}
 	}
 	return ""

@@ -25,11 +25,14 @@ type follower struct {
 	facts compiler.Facts
 	// interfaces reads the node's network interfaces.
 	interfaces func() ([]compiler.Interface, error)
-	log        *slog.Logger
+	// retrying records the error of work that is retried; nil after success.
+	retrying func(work string, err error)
+	log      *slog.Logger
 
 	compiler *compiler.Compiler
 	waiting  watch.Changes // read, and not applied yet
 	findings *findings
+	again    chan struct{} // contains a token if watchInterfaces is to read the interfaces
 }
 
 // NewSource returns a Source that compiles the changes of a Store for a configuration and the facts
@@ -40,8 +43,8 @@ func NewSource(cfg *config.Config, store *watch.Store, facts compiler.Facts, log
 
 // newFollower returns a follower without state. send sends events about Services.
 func newFollower(cfg *config.Config, store *watch.Store, facts compiler.Facts, log *slog.Logger, send func(watch.Event)) *follower {
-	return &follower{cfg: cfg, store: store, facts: facts, log: log, findings: newFindings(log, time.Now, send),
-		interfaces: func() ([]compiler.Interface, error) { return facts.Interfaces, nil }}
+	return &follower{cfg: cfg, store: store, facts: facts, log: log, findings: newFindings(log, time.Now, send), again: make(chan struct{}, 1),
+		interfaces: func() ([]compiler.Interface, error) { return facts.Interfaces, nil }, retrying: func(string, error) {}}
 }
 
 func (f *follower) Changed() <-chan struct{} { return f.store.Changed() }
@@ -49,8 +52,8 @@ func (f *follower) Changed() <-chan struct{} { return f.store.Changed() }
 // Take compiles the changed Services. It compiles all Services at first, and when the node changed.
 // A full sync also reads the interfaces.
 func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
-	if k == reconcile.Full {
-		f.readInterfaces()
+	if k == reconcile.Full && !f.readInterfaces() {
+		f.readAgain()
 	}
 	var report func() // reports the findings after the Store is unlocked: writing a log may block
 	f.store.Follow(func(snap *snapshot.Snapshot, c watch.Changes) {
@@ -102,18 +105,24 @@ func podCIDRs(snap *snapshot.Snapshot, node string) []netip.Prefix {
 // readInterfaces stores the node's interfaces in the Store, and reports whether it could.
 func (f *follower) readInterfaces() bool {
 	now, err := f.interfaces()
-	if err != nil {
-		f.log.Error("reading the node's network interfaces", "err", err)
+	if f.retrying(nodeAddresses, err); err != nil {
 		return false
 	}
 	f.store.SetInterfaces(now)
 	return true
 }
 
+// readAgain makes watchInterfaces read the interfaces.
+func (f *follower) readAgain() {
+	select {
+	case f.again <- struct{}{}:
+	default: // a token is already pending
+	}
+}
+
 // watchInterfaces reads the interfaces after each change of an address, until ctx ends. After a
 // failure it tries again.
 func (f *follower) watchInterfaces(ctx context.Context) {
-	changed := make(chan struct{}, 1)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() {
@@ -121,10 +130,7 @@ func (f *follower) watchInterfaces(ctx context.Context) {
 			if missed != nil {
 				f.log.Warn("changes of the node's addresses may have been missed: reading all", "err", missed)
 			}
-			select {
-			case changed <- struct{}{}:
-			default: // a token is already pending
-			}
+			f.readAgain()
 		})
 		if err != nil {
 			f.log.Error("the node's addresses are not watched: changes take effect at the next full sync", "err", err)
@@ -135,7 +141,7 @@ func (f *follower) watchInterfaces(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
+		case <-f.again:
 		case <-retry:
 		}
 		if retry = nil; f.readInterfaces() {

@@ -86,6 +86,7 @@ func newInput(s *session) *input {
 	}
 	in.follower = newFollower(s.config.Config, in.store, compiler.Facts{NodeName: in.node, TCPBeLiberal: host.Liberal()}, log, in.events.Send)
 	in.follower.interfaces = host.Interfaces
+	in.follower.retrying = in.faults.retrying
 	return in
 }
 
@@ -279,6 +280,9 @@ func (in *input) checkNode() error {
 // outage describes a loss of contact with the API server that is longer than UnreadyAfter; ""
 // otherwise.
 func (in *input) outage() string {
+	if in.contact == nil {
+		return ""
+	}
 	outage := in.contact.Outage()
 	after := in.process.UnreadyAfter
 	if ago := time.Since(outage.Lost); !outage.Lost.IsZero() && after > 0 && ago >= after {

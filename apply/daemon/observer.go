@@ -53,6 +53,7 @@ func (o *observer) reportReason(st reconcile.State, why string) {
 	}
 	o.health.SetNotReady(why)
 	o.progress.setSynced(st.InForce())
+	o.counters.store.Acknowledge() // last, so that a change is always reported as pending or as not in force
 }
 
 // settle counts and logs a sync, and reports whether it succeeded.

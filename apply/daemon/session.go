@@ -117,11 +117,9 @@ func (s *session) newCollector() *collector {
 func (s *session) prepareHealth() {
 	s.health.SetNode(s.cluster.state)
 	s.health.Pending = s.cluster.store.Pending
-	s.health.FollowUp = func() string { return cmp.Or(s.rules.effects.pending(), s.faults.pending()) }
+	s.health.FollowUp = s.rules.effects.pending
 	s.health.OtherProxy = s.rules.takeover.Warning
-	if s.input.contact != nil {
-		s.health.Outage = s.input.outage
-	}
+	s.health.Outage = func() string { return cmp.Or(s.input.outage(), s.faults.pending()) }
 }
 
 // measure exports metrics that syncs do not count.

@@ -22,6 +22,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -66,24 +67,98 @@ func TestReadyComesLast(t *testing.T) {
 	}
 }
 
-// If a Status contains new files, it is synced only after a sync has read them. A tool waits for that.
-func TestSyncedFiles(t *testing.T) {
-	for at := range len(newTestSession(t, "nftables").status.parts) {
+// From the arrival of a change until it is applied, neither the Status nor the health say that the
+// kernel has it. Tools wait for that.
+func TestChangeIsNeverMissed(t *testing.T) {
+	files := []*status.File{{Path: "new"}}
+	change := func(s *session) { // as input.readFiles
+		s.input.store.Set(&snapshot.Service{Name: ir.Name{Namespace: "ns", Name: "web"}})
+		s.input.snapshot.Store(&files)
+	}
+	take := func(s *session) { s.input.follower.Take(reconcile.Change) }
+	record := func(s *session) { s.rules.observer.report(reconcile.State{Known: true, Wanted: 1}) }
+	steps := []func(*session){change, take, record}
+	start := func() *session {
 		s := newTestSession(t, "nftables")
+		record(s)
 		s.rules.observer.report(reconcile.State{Known: true})
-		files := []*status.File{{Path: "new"}}
-		change := func(*status.Status) { // as input.readFiles
+		return s
+	}
+	parts := len(start().status.parts)
+	for first := range parts {
+		for second := first; second <= parts; second++ { // the parts of a Status before the changes and before the rest
+			for n := range steps {
+				s := start()
+				s.status.parts = slices.Insert(s.status.parts, second, func(*status.Status) {
+					for _, step := range steps[n:] {
+						step(s)
+					}
+				})
+				s.status.parts = slices.Insert(s.status.parts, first, func(*status.Status) {
+					for _, step := range steps[:n] {
+						step(s)
+					}
+				})
+				if st := s.status.get(); st.Synced && len(st.Snapshot) > 0 {
+					t.Errorf("%d steps before part %d of a Status, the rest before part %d: synced with files whose changes are not applied", n, first, second)
+				}
+			}
+		}
+	}
+	s := start()
+	if r := s.health.Ready(); !r.Ready {
+		t.Errorf("before the change: %+v", r)
+	}
+	for i, step := range steps {
+		step(s)
+		if r, st := s.health.Ready(), s.status.get(); r.Ready || st.Synced {
+			t.Errorf("after step %d: %+v, synced: %t", i, r, st.Synced)
+		}
+	}
+	s.rules.observer.report(reconcile.State{Known: true, Wanted: 1, Applied: 1})
+	if r, st := s.health.Ready(), s.status.get(); !r.Ready || !st.Synced {
+		t.Errorf("applied: %+v, synced: %t", r, st.Synced)
+	}
+}
+
+// A file that is read again while the health is determined does not make the node ready before its
+// changes are applied.
+func TestReadyWhileFileIsRead(t *testing.T) {
+	s := newTestSession(t, "nftables")
+	s.rules.observer.report(reconcile.State{Known: true})
+	s.faults.setRejected("none", "too many open files", true)
+	pending := s.health.Pending
+	s.health.Pending = func() int {
+		defer func() {
 			s.input.store.Set(&snapshot.Service{Name: ir.Name{Namespace: "ns", Name: "web"}})
-			s.input.snapshot.Store(&files)
-		}
-		s.status.parts = slices.Insert(s.status.parts, at, change)
-		if st := s.status.get(); st.Synced && len(st.Snapshot) > 0 {
-			t.Errorf("a change before part %d of the Status: synced with files that no sync has read", at)
-		}
-		s.status.parts = slices.Delete(s.status.parts, at, at+1)
-		if st := s.status.get(); st.Synced || len(st.Snapshot) == 0 || st.Pending == 0 {
-			t.Errorf("after the change: synced %t, %d files, %d pending changes", st.Synced, len(st.Snapshot), st.Pending)
-		}
+			s.faults.setRejected("none", "", false)
+		}()
+		return pending()
+	}
+	if r := s.health.Ready(); r.Ready {
+		t.Error("ready without the file's changes")
+	}
+}
+
+// While the node's addresses cannot be read, it is not ready.
+func TestUnreadableAddresses(t *testing.T) {
+	s := newTestSession(t, "nftables")
+	f := s.input.follower
+	fails := errors.New("too many open files")
+	f.interfaces = func() ([]compiler.Interface, error) { return nil, fails }
+	f.Take(reconcile.Full)
+	s.rules.observer.report(reconcile.State{Known: true})
+	if r := s.health.Ready(); r.Ready || !strings.Contains(r.Reason, fails.Error()) {
+		t.Errorf("%+v", r)
+	}
+	if len(f.again) == 0 {
+		t.Error("they are not read again")
+	}
+	fails = nil
+	f.Take(reconcile.Full)
+	s.rules.observer.report(reconcile.State{Known: true})
+	if r := s.health.Ready(); !r.Ready {
+		t.Errorf("after success: %+v", r)
 	}
 }
 

@@ -19,7 +19,7 @@ type Health struct {
 	// FollowUp is optional. It returns the work that must complete before the rules count as applied,
 	// or "". Set it before use.
 	FollowUp func() string
-	// Outage is optional. It returns why the cluster's state is unknown, or "". The proxy is then not
+	// Outage is optional. It returns why the desired state is unknown, or "". The proxy is then not
 	// ready, but still healthy, since a restart would not help. Set it before use.
 	Outage func() string
 
@@ -174,7 +174,8 @@ func (h *Health) Ready() Ready {
 	h.mu.Lock()
 	waiting := h.waiting
 	h.mu.Unlock()
-	// FollowUp is called after waiting was read: a sync sets both when it ends.
+	// Each is read before what it turns into: an outage into pending changes, these into waiting, and a
+	// sync that ends it into a follow-up.
 	why := cmp.Or(waiting, outage, pending, call(h.FollowUp), call(h.OtherProxy))
 	return Ready{Ready: why == "", Reason: why}
 }

@@ -26,6 +26,7 @@ type Store struct {
 	interfaces []compiler.Interface
 	hosted     map[netip.Addr]struct{}
 	pending    Changes
+	taken      int     // changes of the last Follow, until Acknowledge
 	arrival    Arrival // the change that update applies
 }
 
@@ -96,12 +97,12 @@ func (s *Store) Reset() {
 	case <-s.changed:
 	default:
 	}
-	s.interfaces, s.hosted, s.pending = nil, nil, Changes{}
+	s.interfaces, s.hosted, s.pending, s.taken = nil, nil, Changes{}, 0
 	clear(s.dirty)
 }
 
 // Follow calls f with the Snapshot and the changes since the last call. The Snapshot does not
-// change until f returns.
+// change until f returns. The changes are pending until Acknowledge is called.
 func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,10 +110,19 @@ func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {
 	case <-s.changed:
 	default:
 	}
+	s.taken += s.unread()
 	c := s.pending
 	c.Services = slices.SortedFunc(maps.Keys(s.dirty), ir.Name.Compare)
 	s.pending, s.dirty = Changes{}, map[ir.Name]struct{}{} // a new map, since maps do not shrink
 	f(s.snap, c)
+}
+
+// Acknowledge ends that the changes of the last Follow are pending. Call it when they are recorded
+// elsewhere, so that there is no moment in which nothing reports them.
+func (s *Store) Acknowledge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken = 0
 }
 
 // View calls f with the Snapshot, which f must not change. The Store is locked until f returns.
@@ -129,13 +139,21 @@ func (s *Store) Events() (services, endpoints int) {
 	return s.pending.ServiceEvents, s.pending.EndpointEvents
 }
 
-// Pending returns the number of Services with pending changes. A change of the node counts as one.
+// Pending returns the number of Services with pending changes. A change of the node, of its
+// interfaces or of its pods counts as one each.
 func (s *Store) Pending() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.taken + s.unread()
+}
+
+// unread returns the number of changes since the last Follow.
+func (s *Store) unread() int {
 	n := len(s.dirty)
-	if s.pending.Node {
-		n++
+	for _, changed := range [...]bool{s.pending.Node, s.pending.Interfaces != nil, s.pending.Hosted != nil} {
+		if changed {
+			n++
+		}
 	}
 	return n
 }

@@ -34,6 +34,10 @@ func TestStorePending(t *testing.T) {
 			t.Errorf("changes: %+v", c)
 		}
 	})
+	if n := s.Pending(); n != 2 {
+		t.Errorf("%d pending until they are acknowledged, want 2", n)
+	}
+	s.Acknowledge()
 	s.Set(svc())
 	s.Set(&snapshot.Node{Name: "node1"})
 	s.Delete("Service", name("b"))
@@ -44,6 +48,11 @@ func TestStorePending(t *testing.T) {
 	}
 	if n := s.Pending(); n != 0 {
 		t.Errorf("%d pending, want none", n)
+	}
+	s.SetInterfaces([]compiler.Interface{{Name: "eth0"}})
+	s.SetHosted(map[netip.Addr]struct{}{})
+	if n := s.Pending(); n != 2 {
+		t.Errorf("%d pending, want the interfaces and the pods", n)
 	}
 }
 
@@ -70,6 +79,7 @@ func TestStoreNamesAreBounded(t *testing.T) {
 			t.Errorf("%d names, node %t, want %d and not the node", len(c.Services), c.Node, maxDeleted+1)
 		}
 	})
+	s.Acknowledge()
 	passing(3 * maxDeleted)
 	if n := s.Pending(); n > maxDeleted+3 { // the Service, its slice, and the node
 		t.Errorf("%d names wait", n)
