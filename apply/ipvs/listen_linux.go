@@ -23,18 +23,16 @@ func (n *node) listen(ctx context.Context, report func(error)) (func(), error) {
 	if err != nil {
 		return nil, wrap("listening to addresses", err)
 	}
-	s.Connect()                     // before reading the index; Follow tries again
-	index, _ := n.device.index(ctx) // a comparison finds what this misses
-	l := listener{ownPort: n.device.PID, index: index}
+	s.Connect() // before reading the index; Follow tries again
+	l := listener{ownPort: n.device.PID, device: func() (uint32, error) { return n.device.index(ctx) }}
+	l.readIndex()
 	return func() {
 		s.Follow(ctx, func(m netlink.Message) {
 			if l.isForeign(m) {
 				report(nil)
 			}
 		}, func(err error) {
-			if index, indexErr := n.device.index(ctx); indexErr == nil { // the device may have been created again
-				l.index = index
-			}
+			l.readIndex()                     // the device may have been created again
 			if errors.Is(err, unix.ENOBUFS) { // notifications exceeded the socket buffer
 				err = nil
 			}
@@ -45,8 +43,25 @@ func (n *node) listen(ctx context.Context, report func(error)) (func(), error) {
 
 // listener interprets notifications.
 type listener struct {
-	ownPort func() uint32 // netlink port of our own changes
-	index   uint32        // of kube-ipvs0; 0 if it did not exist yet
+	ownPort func() uint32          // netlink port of our own changes
+	device  func() (uint32, error) // reads the index of kube-ipvs0; 0 if it does not exist
+	index   uint32                 // of kube-ipvs0, as far as known
+	failed  bool                   // the index could not be read
+}
+
+func (l *listener) readIndex() {
+	index, err := l.device()
+	if l.failed = err != nil; err == nil {
+		l.index = index
+	}
+}
+
+// isDevice reports whether an index is that of kube-ipvs0, or may be.
+func (l *listener) isDevice(index uint32) bool {
+	if l.failed {
+		l.readIndex()
+	}
+	return l.failed || index == l.index
 }
 
 // isForeign reports whether a message is about a foreign change. The kernel reports the netlink
@@ -60,15 +75,15 @@ func (l *listener) isForeign(m netlink.Message) bool {
 	case unix.RTM_NEWLINK:
 		attributes(m.Data[min(len(m.Data), unix.SizeofIfInfomsg):], func(kind uint16, value []byte) {
 			if kind == unix.IFLA_IFNAME && text(value) == ir.IPVSDevice {
-				l.index = on
+				l.index, l.failed = on, false
 			}
 		})
 		return false
 	case unix.RTM_DELLINK:
-		return on == l.index
+		return l.isDevice(on)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		a := parseAddress(m.Data)
-		return on == l.index && m.Header.PID != l.ownPort() && !a.IsLinkLocalUnicast()
+		return l.isDevice(on) && m.Header.PID != l.ownPort() && !a.IsLinkLocalUnicast()
 	}
 	return false
 }
