@@ -265,7 +265,6 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 		err := check.server.Serve(l)
 		close(check.done)
 		if !errors.Is(err, http.ErrServerClosed) {
-			c.Log.Error("the health check server failed", "service", service.String(), "address", at, "err", err)
 			c.lost(check, at, err)
 		}
 	}()
@@ -274,10 +273,16 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 
 // lost records that a check's server ended, so that it is started again.
 func (c *HealthChecks) lost(of *check, at netip.AddrPort, err error) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open[of.service][at] == of {
+	lost := c.open[of.service][at] == of
+	if lost {
 		set(&c.failed, of.service, failure{&ir.HealthCheck{Port: at.Port(), Local: int(of.local.Load())}, err})
+	}
+	c.mu.Unlock()
+	if lost {
+		c.report([]report{{of.service, at.Port(), err}})
 	}
 }
 

@@ -3,7 +3,6 @@ package serve
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -316,29 +315,6 @@ func TestChecksChange(t *testing.T) {
 	l.Close()
 	c.Change(nil)
 	wantWeights(t, "failed, and gone since", map[uint16]int{one: -1, taken: 4})
-}
-
-// A server that ended with an error is opened again.
-func TestCheckEnded(t *testing.T) {
-	c, _ := newChecks(t, ir.IPv4)
-	port := freePort(t)
-	want := checks{web: {Port: port, Local: 1}}
-	c.Sync(loopback, want)
-	for _, check := range c.open[web] {
-		check.close()
-	}
-	wantWeights(t, "ended", map[uint16]int{port: -1})
-	c.Sync(loopback, want)
-	wantWeights(t, "opened anew", map[uint16]int{port: 1})
-	for at, check := range c.open[web] {
-		check.close()
-		c.lost(check, at, errors.New("cannot allocate memory"))
-	}
-	if c.Failing() == "" {
-		t.Error("the end is not reported")
-	}
-	c.Change(nil)
-	wantWeights(t, "opened without a change", map[uint16]int{port: 1})
 }
 
 func TestListenAddrs(t *testing.T) {
