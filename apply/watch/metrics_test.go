@@ -2,12 +2,20 @@ package watch
 
 import (
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/ir"
 )
+
+// TestMain registers the metrics before there is a client, as the daemon does: client-go reads its
+// variables without a lock.
+func TestMain(m *testing.M) {
+	Measure(&serve.NewMetrics(ir.ModeNFTables, "test", false).Client)
+	os.Exit(m.Run())
+}
 
 func TestMeasure(t *testing.T) {
 	m := serve.NewMetrics(ir.ModeNFTables, "test", false)
