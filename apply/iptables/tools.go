@@ -78,9 +78,9 @@ var (
 	// lacking matches what the tools print if the kernel lacks a feature: "Address family not supported
 	// by protocol", "Table does not exist (do you need to insmod?)", and the texts of other C libraries.
 	lacking = regexp.MustCompile(`(?i)not supported|not implemented|do you need to insmod`)
-	// absent matches what iptables-nft prints for a chain that does not exist. 1.8.9 prints the same for
-	// one that only nft can show.
-	absent = regexp.MustCompile(`(?i)no chain/target/match by that name|no such file or directory|is incompatible, use 'nft' tool`)
+	// absent matches what versions of iptables-nft print for a chain that does not exist. 1.8.9 prints
+	// "chain `X' in table `nat' is incompatible, use 'nft' tool", also for one that only nft can show.
+	absent = regexp.MustCompile(`(?i)no chain/target/match by that name|no such file or directory|incompatible`)
 )
 
 // Families returns the families that the kernel supports. Plans contain only these.
