@@ -105,11 +105,11 @@ func podCIDRs(snap *snapshot.Snapshot, node string) []netip.Prefix {
 // readInterfaces stores the node's interfaces in the Store, and reports whether it could.
 func (f *follower) readInterfaces() bool {
 	now, err := f.interfaces()
-	if f.retrying(nodeAddresses, err); err != nil {
-		return false
+	if err == nil {
+		f.store.SetInterfaces(now)
 	}
-	f.store.SetInterfaces(now)
-	return true
+	f.retrying(nodeAddresses, err) // last, so that new addresses are pending before their failure ends
+	return err == nil
 }
 
 // readAgain makes watchInterfaces read the interfaces.

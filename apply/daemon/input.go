@@ -303,8 +303,8 @@ func (in *input) contacts() []serve.Contact {
 	return all
 }
 
-// reportPending adds the files that were read to a Status, and then the changes that no sync has read
-// yet. In this order, the changes of a file are not missed.
+// reportPending adds the files that were read to a Status, and then the changes that wait for a
+// sync. In this order, the changes of a file are not missed.
 func (in *input) reportPending(st *status.Status) {
 	if files := in.snapshot.Load(); files != nil {
 		st.Snapshot = *files

@@ -67,8 +67,8 @@ func TestReadyComesLast(t *testing.T) {
 	}
 }
 
-// From the arrival of a change until it is applied, neither the Status nor the health say that the
-// kernel has it. Tools wait for that.
+// From the arrival of a change until it is applied, neither the Status nor the health report it as
+// applied. Tools wait for that.
 func TestChangeIsNeverMissed(t *testing.T) {
 	files := []*status.File{{Path: "new"}}
 	change := func(s *session) { // as input.readFiles
@@ -145,7 +145,7 @@ func TestUnreadableAddresses(t *testing.T) {
 	s := newTestSession(t, "nftables")
 	f := s.input.follower
 	fails := errors.New("too many open files")
-	f.interfaces = func() ([]compiler.Interface, error) { return nil, fails }
+	f.interfaces = func() ([]compiler.Interface, error) { return []compiler.Interface{{Name: "eth0"}}, fails }
 	f.Take(reconcile.Full)
 	s.rules.observer.report(reconcile.State{Known: true})
 	if r := s.health.Ready(); r.Ready || !strings.Contains(r.Reason, fails.Error()) {
@@ -155,6 +155,13 @@ func TestUnreadableAddresses(t *testing.T) {
 		t.Error("they are not read again")
 	}
 	fails = nil
+	record := f.retrying
+	f.retrying = func(work string, err error) { // the log may block here
+		record(work, err)
+		if r := s.health.Ready(); r.Ready {
+			t.Error("ready before the addresses are applied")
+		}
+	}
 	f.Take(reconcile.Full)
 	s.rules.observer.report(reconcile.State{Known: true})
 	if r := s.health.Ready(); !r.Ready {

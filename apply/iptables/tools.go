@@ -62,11 +62,11 @@ type tools struct {
 // lacks a feature. The exit status alone is no evidence: it is 1 for a lack of memory, too. A family
 // that counted as unsupported for a temporary reason would get no rules.
 func unsupported(err error) bool {
-	return says(err, 3, lacking) || errors.Is(err, exec.ErrNotFound)
+	return failedWith(err, 3, lacking) || errors.Is(err, exec.ErrNotFound)
 }
 
-// says reports whether a tool ended with a status from 1 to most, and an error that matches.
-func says(err error, most int, text *regexp.Regexp) bool {
+// failedWith reports whether a tool ended with a status from 1 to most, and an error that matches.
+func failedWith(err error, most int, text *regexp.Regexp) bool {
 	exit, ok := errors.AsType[interface {
 		error
 		ExitCode() int
@@ -79,7 +79,8 @@ var (
 	// by protocol", "Table does not exist (do you need to insmod?)", and the texts of other C libraries.
 	lacking = regexp.MustCompile(`(?i)not supported|not implemented|do you need to insmod`)
 	// absent matches what versions of iptables-nft print for a chain that does not exist. 1.8.9 prints
-	// "chain `X' in table `nat' is incompatible, use 'nft' tool", also for one that only nft can show.
+	// "chain `X' in table `nat' is incompatible, use 'nft' tool", and the same for an existing chain with
+	// rules that only nft supports.
 	absent = regexp.MustCompile(`(?i)no chain/target/match by that name|no such file or directory|incompatible`)
 )
 
@@ -285,7 +286,7 @@ func (t *tools) exists(ctx context.Context, f ir.Family, table, chain string) (b
 		return declared.found, err
 	}
 	_, err := t.output(ctx, t.tool(f), "-t", table, "-S", chain, "1")
-	if says(err, 1, absent) {
+	if failedWith(err, 1, absent) {
 		return false, nil
 	}
 	return err == nil, err

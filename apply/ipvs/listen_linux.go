@@ -56,12 +56,14 @@ func (l *listener) readIndex() {
 	}
 }
 
-// isDevice reports whether an index is that of kube-ipvs0, or may be.
+// isDevice reports whether an index may be that of kube-ipvs0. While that is unknown, each may be,
+// the last one included: kube-ipvs0 may have been removed meanwhile.
 func (l *listener) isDevice(index uint32) bool {
-	if l.failed {
+	unknown := l.failed
+	if unknown {
 		l.readIndex()
 	}
-	return l.failed || index == l.index
+	return unknown || index == l.index
 }
 
 // isForeign reports whether a message is about a foreign change. The kernel reports the netlink
@@ -83,7 +85,7 @@ func (l *listener) isForeign(m netlink.Message) bool {
 		return l.isDevice(on)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		a := parseAddress(m.Data)
-		return l.isDevice(on) && m.Header.PID != l.ownPort() && !a.IsLinkLocalUnicast()
+		return m.Header.PID != l.ownPort() && !a.IsLinkLocalUnicast() && l.isDevice(on)
 	}
 	return false
 }

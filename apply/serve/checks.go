@@ -273,17 +273,22 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 
 // lost records that a check's server ended, so that it is started again.
 func (c *HealthChecks) lost(of *check, at netip.AddrPort, err error) {
-	c.changing.Lock()
-	defer c.changing.Unlock()
+	failed := failure{&ir.HealthCheck{Port: at.Port(), Local: int(of.local.Load())}, err}
 	c.mu.Lock()
-	lost := c.open[of.service][at] == of
-	if lost {
-		set(&c.failed, of.service, failure{&ir.HealthCheck{Port: at.Port(), Local: int(of.local.Load())}, err})
+	if c.open[of.service][at] == of {
+		set(&c.failed, of.service, failed)
 	}
 	c.mu.Unlock()
-	if lost {
-		c.report([]report{{of.service, at.Port(), err}})
+	c.changing.Lock() // which may wait for a log that blocks
+	defer c.changing.Unlock()
+	c.mu.Lock()
+	lost := c.failed[of.service] == failed
+	c.mu.Unlock()
+	if !lost {
+		c.Log.Error("a health check server failed, and was started again", "service", of.service.String(), "address", at, "err", err)
+		return
 	}
+	c.report([]report{{of.service, at.Port(), err}})
 }
 
 // ended reports whether the server ended with an error.

@@ -5,34 +5,31 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A server whose socket fails is started again, without a change and by a change.
+// A server whose socket fails is reported and started again, without a change and by a change.
 func TestCheckEnded(t *testing.T) {
-	c, reports := newChecks(t, ir.IPv4)
+	c, _ := newChecks(t, ir.IPv4)
+	reports := make(chan error, 10)
+	c.Failed = func(_ ir.Name, _ uint16, err error) { reports <- err }
 	port := freePort(t)
 	want := checks{web: {Port: port, Local: 1}}
 	c.Sync(loopback, want)
-	wantReports := 0
 	for name, startAgain := range map[string]func(){"Change": func() { c.Change(nil) }, "Sync": func() { c.Sync(loopback, want) }} {
 		shutDown(t, netip.AddrPortFrom(loopback[0], port))
-		for deadline := time.Now().Add(10 * time.Second); c.Failing() == ""; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("the end is not reported")
-			}
+		if err := <-reports; err == nil || c.Failing() == "" {
+			t.Errorf("ended: reported %v, failing: %q", err, c.Failing())
 		}
 		wantWeights(t, "ended", map[uint16]int{port: -1})
 		startAgain()
-		wantReports += 2 // of the end, and of the start
-		wantWeights(t, "started again by "+name, map[uint16]int{port: 1})
-		if why := c.Failing(); why != "" || len(*reports) != wantReports {
-			t.Errorf("started again by %s: %q, reports %q", name, why, *reports)
+		if err := <-reports; err != nil || c.Failing() != "" {
+			t.Errorf("started again by %s: reported %v, failing: %q", name, err, c.Failing())
 		}
+		wantWeights(t, "started again by "+name, map[uint16]int{port: 1})
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // should send traffic to the node, and whether the kernel matches the desired rules. It is safe for
 // concurrent use.
 type Health struct {
-	// Pending is optional. It returns the number of changes that no sync has read yet. While there are
+	// Pending is optional. It returns the number of changes that wait for a sync. While there are
 	// any, the proxy is not ready. Set it before use.
 	Pending func() int
 	// FollowUp is optional. It returns the work that must complete before the rules count as applied,
@@ -174,8 +174,8 @@ func (h *Health) Ready() Ready {
 	h.mu.Lock()
 	waiting := h.waiting
 	h.mu.Unlock()
-	// Each is read before what it turns into: an outage into pending changes, these into waiting, and a
-	// sync that ends it into a follow-up.
+	// A change must not pass unseen: the end of an outage makes changes pending, a sync takes them and is
+	// waited for, and its end may begin a follow-up. So the reasons are read in this order.
 	why := cmp.Or(waiting, outage, pending, call(h.FollowUp), call(h.OtherProxy))
 	return Ready{Ready: why == "", Reason: why}
 }

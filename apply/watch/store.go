@@ -117,8 +117,8 @@ func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {
 	f(s.snap, c)
 }
 
-// Acknowledge ends that the changes of the last Follow are pending. Call it when they are recorded
-// elsewhere, so that there is no moment in which nothing reports them.
+// Acknowledge removes the changes of the last Follow from Pending. Call it after they are recorded
+// elsewhere. Each change is then always reported by something.
 func (s *Store) Acknowledge() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -214,7 +214,7 @@ func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 	s.Done.Stuck = r.stuck
 	s.Done.addRepeated(&r.repairs)
 	r.repairs = Done{}
-	r.next.admit(&r.Schedule, r.state.Refused, s.Done.Refused, s.Ended)
+	r.next.admit(&r.Schedule, r.state.Refused, s.Done.Refused, doubts != nil, s.Ended)
 	r.state.Known, r.state.Refused = true, s.Done.Refused
 	r.next.applying = retry{}
 	defer r.settleStuck(s.Ended)

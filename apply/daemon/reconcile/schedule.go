@@ -64,9 +64,10 @@ type timing struct {
 	replace   bool      // a repair is not possible concurrently with Changes
 }
 
-// admit schedules the next attempt to apply the Services that a sync was refused. It is early after a
-// first refusal of one: the cause may be temporary. Attempts for other reasons do not count.
-func (t *timing) admit(s *Schedule, before, refused []apply.Refusal, now time.Time) {
+// admit schedules the next attempt to apply the refused Services. The first attempt after a new refusal
+// is early, since the cause may be temporary. tried reports whether the sync tried all of them. Syncs
+// for other reasons do not count as attempts.
+func (t *timing) admit(s *Schedule, before, refused []apply.Refusal, tried bool, now time.Time) {
 	known := func(r apply.Refusal) bool {
 		return slices.ContainsFunc(before, func(b apply.Refusal) bool { return b.Service == r.Service })
 	}
@@ -77,7 +78,7 @@ func (t *timing) admit(s *Schedule, before, refused []apply.Refusal, now time.Ti
 		return
 	case first:
 		a.failures = 1
-	case now.Before(a.at):
+	case !tried || now.Before(a.at):
 		return
 	default:
 		a.failures++

@@ -89,7 +89,7 @@ type Syncs struct {
 
 // Inputs is the part of a Status about the input of the rules.
 type Inputs struct {
-	Pending int     `json:"pending"` // changes that no sync has begun to apply: Services, and the node
+	Pending int     `json:"pending"` // changes that wait for a sync: Services, and the node
 	Objects Objects `json:"objects"`
 	// APIServer is nil if the source is files.
 	APIServer *APIServer `json:"apiServer,omitempty"`

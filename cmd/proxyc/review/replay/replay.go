@@ -125,6 +125,7 @@ func (p *Player) step(ctx context.Context, event *watch.Recorded) error {
 		kind = reconcile.Full
 	}
 	work := p.source.Take(kind)
+	p.store.Acknowledge()
 	var done reconcile.Done
 	var err error
 	if first {
