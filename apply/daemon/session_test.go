@@ -89,16 +89,15 @@ func TestChangeIsNeverMissed(t *testing.T) {
 		for second := first; second <= parts; second++ { // the parts of a Status before the changes and before the rest
 			for n := range steps {
 				s := start()
-				s.status.parts = slices.Insert(s.status.parts, second, func(*status.Status) {
-					for _, step := range steps[n:] {
-						step(s)
-					}
-				})
-				s.status.parts = slices.Insert(s.status.parts, first, func(*status.Status) {
-					for _, step := range steps[:n] {
-						step(s)
-					}
-				})
+				before := func(part int, steps []func(*session)) {
+					s.status.parts = slices.Insert(s.status.parts, part, func(*status.Status) {
+						for _, step := range steps {
+							step(s)
+						}
+					})
+				}
+				before(second, steps[n:])
+				before(first, steps[:n])
 				if st := s.status.get(); st.Synced && len(st.Snapshot) > 0 {
 					t.Errorf("%d steps before part %d of a Status, the rest before part %d: synced with files whose changes are not applied", n, first, second)
 				}

@@ -8,7 +8,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// chainTool returns the tool of a family for single chains. goiptables.New runs the tool to read its version.
+// chainTool returns the tool of a family for single chains. goiptables.New runs the tool to read its
+// version.
 func (t *tools) chainTool(f ir.Family) (chainTool, error) {
 	protocol := goiptables.ProtocolIPv4
 	if f == ir.IPv6 {

@@ -56,8 +56,8 @@ func (l *listener) readIndex() {
 	}
 }
 
-// isDevice reports whether an index may be that of kube-ipvs0. While that is unknown, each may be,
-// the last one included: kube-ipvs0 may have been removed meanwhile.
+// isDevice reports whether an index may be that of kube-ipvs0. If that was unknown until now, each
+// may be: kube-ipvs0 may have been removed before its index could be read.
 func (l *listener) isDevice(index uint32) bool {
 	unknown := l.failed
 	if unknown {

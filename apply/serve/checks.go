@@ -282,7 +282,7 @@ func (c *HealthChecks) lost(of *check, at netip.AddrPort, err error) {
 	c.changing.Lock() // which may wait for a log that blocks
 	defer c.changing.Unlock()
 	c.mu.Lock()
-	lost := c.failed[of.service] == failed
+	lost := c.failed[of.service].HealthCheck == failed.HealthCheck
 	c.mu.Unlock()
 	if !lost {
 		c.Log.Error("a health check server failed, and was started again", "service", of.service.String(), "address", at, "err", err)

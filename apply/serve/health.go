@@ -174,8 +174,8 @@ func (h *Health) Ready() Ready {
 	h.mu.Lock()
 	waiting := h.waiting
 	h.mu.Unlock()
-	// A change must not pass unseen: the end of an outage makes changes pending, a sync takes them and is
-	// waited for, and its end may begin a follow-up. So the reasons are read in this order.
+	// The reasons were read in the order in which a change passes them: an outage delays it, it is
+	// pending, then waiting, and then it has a follow-up. So at least one of them reports it.
 	why := cmp.Or(waiting, outage, pending, call(h.FollowUp), call(h.OtherProxy))
 	return Ready{Ready: why == "", Reason: why}
 }
