@@ -25,6 +25,7 @@ type follower struct {
 	facts compiler.Facts
 	// interfaces reads the node's network interfaces.
 	interfaces func() ([]compiler.Interface, error)
+	reading    sync.Mutex // held until the result is stored, so that an older result never replaces a newer one
 	// retrying records the error of work that is retried; nil after success.
 	retrying func(work string, err error)
 	log      *slog.Logger
@@ -104,10 +105,12 @@ func podCIDRs(snap *snapshot.Snapshot, node string) []netip.Prefix {
 
 // readInterfaces stores the node's interfaces in the Store, and reports whether it could.
 func (f *follower) readInterfaces() bool {
+	f.reading.Lock()
 	now, err := f.interfaces()
 	if err == nil {
 		f.store.SetInterfaces(now)
 	}
+	f.reading.Unlock()
 	f.retrying(nodeAddresses, err) // last, so that new addresses are pending before their failure ends
 	return err == nil
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -233,4 +234,39 @@ func TestLogWithoutTheStore(t *testing.T) {
 	if written == 0 {
 		t.Error("nothing was found")
 	}
+}
+
+// A slow reading of the node's interfaces does not replace the result of a later one.
+func TestReadingsInOrder(t *testing.T) {
+	store := watch.NewStore(time.Now)
+	f := newFollower(testConfig(ir.ModeNFTables), store, compiler.Facts{}, slog.New(slog.DiscardHandler), func(watch.Event) {})
+	began, end := make(chan struct{}), make(chan struct{})
+	name := "old"
+	f.interfaces = func() ([]compiler.Interface, error) {
+		read := []compiler.Interface{{Name: name}}
+		if name == "old" {
+			name = "new"
+			close(began)
+			<-end
+		}
+		return read, nil
+	}
+	var first, second sync.WaitGroup
+	first.Go(func() { f.readInterfaces() })
+	<-began
+	later := make(chan struct{})
+	second.Go(func() { f.readInterfaces(); close(later) })
+	select {
+	case <-later:
+		t.Error("the second reading ended before the first one was stored")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(end)
+	first.Wait()
+	second.Wait()
+	store.Follow(func(_ *snapshot.Snapshot, c watch.Changes) {
+		if len(c.Interfaces) != 1 || c.Interfaces[0].Name != "new" {
+			t.Errorf("got %v, want the newer interfaces", c.Interfaces)
+		}
+	})
 }
