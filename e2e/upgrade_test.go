@@ -79,6 +79,9 @@ func (u *upgraded) begin(binary string) {
 func (u *upgraded) swap(binary string) {
 	u.t.Helper()
 	u.change()
+	if u.binary != proxyc { // may be a version whose boot file is rejected after a stop during a commit
+		u.converges(10*time.Second, "a change before the stop")
+	}
 	if _, err := u.proxy.Stop(); err != nil {
 		u.t.Error(err)
 	}

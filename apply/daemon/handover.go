@@ -8,6 +8,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -87,7 +88,7 @@ func (h *handover) drain(timeout time.Duration, log *logging.Logger) {
 }
 
 // lastWork is how long work in progress may continue after a signal, in a mode whose rules stay.
-const lastWork = 800 * time.Millisecond
+const lastWork = reconcile.CommitGrace + 300*time.Millisecond
 
 // lastWorkOf returns lastWork, or more for a mode whose rules have to be removed.
 func lastWorkOf(mode ir.Mode) time.Duration {

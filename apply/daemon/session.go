@@ -205,8 +205,7 @@ func (s *session) keepRules(ctx context.Context) error {
 // shutdown waits until everything has ended, in an order that other programs rely on:
 //
 //  1. The reconciler ends, after a commit, comparison or removal of leftovers in progress, and so
-//     do the goroutines that use the dataplane. The boot file is written concurrently, so it may
-//     lack a commit that ends after the signal.
+//     do the goroutines that use the dataplane. Then the boot file is written.
 //  2. The dataplane is closed, or kept for the next session until that has applied its rules. A
 //     mode whose process proxies connections removes its rules here.
 //  3. The lock is released. Another proxyc may write from now on.
@@ -216,7 +215,7 @@ func (s *session) keepRules(ctx context.Context) error {
 // The process then drains proxied connections, if no session follows ([process.run]).
 //
 // After a signal this must not take long. An interrupted commit leaves no partial Service, and the
-// next start continues from there.
+// next start continues from there. It does not restore the boot file, which may be older.
 func (s *session) shutdown(parent context.Context, cause error, others *sync.WaitGroup) {
 	mode := s.config.Config.ProxyMode()
 	_, another := errors.AsType[*configChanged](cause)

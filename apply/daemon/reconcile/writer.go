@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -31,6 +32,10 @@ type refusal struct {
 	apply.Refusal
 	wanted ir.PerFamily[*ir.Service]
 }
+
+// CommitGrace is how long a commit in progress may continue after its context ends. If it ended at
+// once, it could be in force although it failed.
+const CommitGrace = 500 * time.Millisecond
 
 // driftShown is the maximum number of drift operations in DriftFirst.
 const driftShown = 20
@@ -136,6 +141,8 @@ func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]app
 	if w.Committing != nil {
 		w.Committing()
 	}
+	ctx, cancel := outlasting(ctx, CommitGrace)
+	defer cancel()
 	result, err := w.Dataplane.Commit(ctx, plan)
 	w.known = err == nil && len(result.Refused) == 0
 	if w.known {
@@ -147,6 +154,13 @@ func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]app
 		return nil, err
 	}
 	return result.Refused, nil
+}
+
+// outlasting returns a context that ends a time after ctx.
+func outlasting(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(by, cancel) })
+	return longer, func() { stop(); cancel() }
 }
 
 // quarantine excludes refused Services of the programs from further syncs.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -276,6 +278,39 @@ func TestSyncEndsBeforeCommit(t *testing.T) {
 	cancel()
 	if _, err := r.Change(ended, from(want(svc("a", 1)), want(svc("a", 2)))); !errors.Is(err, context.Canceled) || !r.known {
 		t.Errorf("%v, known %t", err, r.known)
+	}
+}
+
+// slow is a Dataplane whose commits take a time, unless their context ends first.
+type slow struct {
+	*fake
+	took time.Duration
+}
+
+func (s *slow) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
+	select {
+	case <-time.After(s.took):
+		return s.fake.Commit(ctx, p)
+	case <-ctx.Done():
+		return apply.Result{}, ctx.Err()
+	}
+}
+
+// A commit in progress outlasts its sync, but not for long.
+func TestSyncEndsDuringCommit(t *testing.T) {
+	for _, tt := range []struct {
+		took time.Duration
+		err  error
+	}{{CommitGrace / 2, nil}, {2 * CommitGrace, context.Canceled}} {
+		synctest.Test(t, func(t *testing.T) {
+			dataplane, r := newWriter()
+			r.Dataplane = &slow{dataplane, tt.took}
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, nil)
+			defer cancel()
+			if _, err := r.Replace(ctx, want(svc("a", 1))); !errors.Is(err, tt.err) || r.known != (tt.err == nil) {
+				t.Errorf("a commit of %s: %v, known %t, want %v", tt.took, err, r.known, tt.err)
+			}
+		})
 	}
 }
 
