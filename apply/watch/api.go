@@ -161,7 +161,7 @@ func (a *API) follow(ctx context.Context, k kind, synced func()) {
 	contact := a.Contact.resource(k.name)
 	lw := contact.listWatch(k.types, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
-		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, onBookmark: contact.recordBookmark},
+		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, contact: contact},
 		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync, Clock: contextClock{ctx: ctx}})
 	r.RunWithContext(ctx)
 }
@@ -225,11 +225,11 @@ func (a *API) waitUntilServed(ctx context.Context, k kind, synced func()) bool {
 // broken, the last valid version stays in the Store until the object is deleted.
 type sink struct {
 	kind
-	log        *slog.Logger
-	synced     func()
-	onBookmark func()                                   // called for each bookmark
-	onBroken   func(kind string, why map[string]string) // optional
-	reported   map[string]string                        // errors of the broken objects, by namespace/name
+	log      *slog.Logger
+	synced   func()
+	contact  resourceContact
+	onBroken func(kind string, why map[string]string) // optional
+	reported map[string]string                        // errors of the broken objects, by namespace/name
 }
 
 var (
@@ -305,6 +305,7 @@ func (s *sink) notifyBroken() {
 }
 
 func (s *sink) Add(obj any) error {
+	defer s.contact.recordStored()
 	key, _ := cache.MetaNamespaceKeyFunc(obj)
 	switch obj := s.reduced(obj).(type) {
 	case nil: // an object of another kind
@@ -331,6 +332,7 @@ func (s *sink) Delete(obj any) error {
 	}
 	s.clearBroken(key)
 	s.remove(ir.Name(name))
+	s.contact.recordStored()
 	return nil
 }
 
@@ -353,13 +355,14 @@ func (s *sink) Replace(all []any, _ string) error {
 		s.notifyBroken()
 	}
 	s.replace(reduced)
+	s.contact.recordStored()
 	s.synced()
 	return nil
 }
 
 // Bookmark implements cache.ReflectorBookmarkStore.
 func (s *sink) Bookmark(string) error {
-	s.onBookmark()
+	s.contact.recordBookmark()
 	return nil
 }
 

@@ -208,26 +208,39 @@ func (c *Contact) firstOutage() (first ResourceState) {
 	return first
 }
 
-// recordOpenWatch records that a watch stays open. Events are expected on it.
-func (r resourceContact) recordOpenWatch() {
+// recordOpenWatch records that a watch stays open without an event. The resource is current then, unless
+// the watch begins with all objects. The second quiet watch on a server with bookmarks does not
+// restart the silence: it may be another one that never carries an event.
+func (r resourceContact) recordOpenWatch(all bool) {
 	r.change(func(h *ResourceState) {
-		if h.started = r.now(); !h.silent {
+		if !h.hasBookmarks || !h.started.After(h.Last) {
+			h.started = r.now()
+		}
+		if !h.silent && !all {
 			h.markFound()
 		}
 	})
 }
 
-// recordEvent records that an event, bookmark or list arrived. This is the frequent case.
+// recordEvent records that an event, bookmark or page of a list arrived.
 func (r resourceContact) recordEvent() {
 	r.mu.Lock()
-	h := r.resources[r.name]
-	if h != nil && h.Lost.IsZero() {
+	defer r.mu.Unlock()
+	if h := r.resources[r.name]; h != nil {
 		h.Last = r.now()
-		r.mu.Unlock()
-		return
 	}
+}
+
+// recordStored records that everything that arrived is stored: the resource is current. It usually
+// is already.
+func (r resourceContact) recordStored() {
+	r.mu.Lock()
+	h := r.resources[r.name]
+	lost := h != nil && !h.Lost.IsZero()
 	r.mu.Unlock()
-	r.change(func(h *ResourceState) { h.Last = r.now(); h.markFound() })
+	if lost {
+		r.change((*ResourceState).markFound)
+	}
 }
 
 // silenceLimit returns how long the watch of a request may be without an event.
@@ -240,9 +253,9 @@ func (c *Contact) silenceLimit(r *http.Request) time.Duration {
 	return silentAfter
 }
 
-// recordBookmark records that bookmarks arrive for a resource.
+// recordBookmark is recordStored for a bookmark.
 func (r resourceContact) recordBookmark() {
-	r.change(func(h *ResourceState) { h.hasBookmarks = true })
+	r.change(func(h *ResourceState) { h.hasBookmarks = true; h.markFound() })
 }
 
 // recordLoss records that a resource cannot be read.
@@ -270,7 +283,7 @@ func (h *ResourceState) markLost(now time.Time, err error) {
 	h.causeAt, h.Cause, h.Fix, h.failure = now, err.Error(), Remedy(err), failureOf(err)
 }
 
-// markFound records that the resource can be read.
+// markFound records that the resource is current.
 func (h *ResourceState) markFound() {
 	h.Lost, h.Cause, h.Fix, h.failure, h.silent = time.Time{}, "", "", "", false
 }

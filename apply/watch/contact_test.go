@@ -357,6 +357,7 @@ func TestContactSilent(t *testing.T) {
 	c := NewContact(slog.New(slog.NewTextHandler(&said, nil)), func() time.Time { return now })
 	c.resource("nodes").expect(false)
 	c.resource("services").expect(false)
+	arrives := func(name string) { r := c.resource(name); r.recordEvent(); r.recordStored() }
 	began, silent := now, now // silent is when the lost resource last had an event, before the loss was detected
 	steps := []struct {
 		name string
@@ -364,22 +365,22 @@ func TestContactSilent(t *testing.T) {
 		want string // the lost resource
 	}{
 		{"at first", func() {}, ""},
-		{"services come, without bookmarks", func() { c.resource("services").recordOpenWatch(); c.resource("services").recordEvent() }, ""},
+		{"services come, without bookmarks", func() { c.resource("services").recordOpenWatch(false); arrives("services") }, ""},
 		{"a minute", func() { now = now.Add(time.Minute) }, ""},
 		{"nothing of nodes", func() { now = now.Add(staleAfter) }, "nodes"},
 		{"nodes come", func() {
-			c.resource("nodes").recordOpenWatch()
-			c.resource("nodes").recordEvent()
+			c.resource("nodes").recordOpenWatch(false)
+			arrives("nodes")
 			c.resource("nodes").recordBookmark()
 			silent = now
 		}, ""},
 		{"a little less than long", func() { now = now.Add(staleAfter - time.Second) }, ""},
 		{"long", func() { now = now.Add(time.Second) }, "nodes"},
 		{"longer, and of services as well, which came before", func() { now = now.Add(time.Hour); silent = began }, "services"},
-		{"a bookmark, and services", func() { c.resource("nodes").recordEvent(); c.resource("services").recordEvent(); silent = now }, ""},
-		{"services without bookmarks for less than a watch lasts", func() { now = now.Add(silentAfter - time.Second); c.resource("nodes").recordEvent() }, ""},
+		{"a bookmark, and services", func() { arrives("nodes"); arrives("services"); silent = now }, ""},
+		{"services without bookmarks for less than a watch lasts", func() { now = now.Add(silentAfter - time.Second); arrives("nodes") }, ""},
 		{"for longer", func() { now = now.Add(time.Second) }, "services"},
-		{"the next watch begins", func() { c.resource("services").recordOpenWatch() }, ""},
+		{"the next watch begins", func() { c.resource("services").recordOpenWatch(false) }, ""},
 	}
 	for _, s := range steps {
 		s.do()
@@ -391,6 +392,53 @@ func TestContactSilent(t *testing.T) {
 	}
 	if lost, back := strings.Count(said.String(), lostSaid), strings.Count(said.String(), backSaid); lost != 3 || back != 3 {
 		t.Errorf("reported %d times that contact is lost, %d times that it is back, want 3:\n%s", lost, back, said.String())
+	}
+}
+
+// Watches that each break before a bookmark are a loss of contact: nothing arrives.
+func TestContactBreaksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewContact(slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now)
+		r := c.resource("services")
+		r.expect(false)
+		r.recordEvent()
+		r.recordBookmark()
+		began := time.Now()
+		for range 10 {
+			time.Sleep(20 * time.Second)
+			c.checkSilence()
+			r.recordLoss(errors.New("connection reset by peer"))
+			r.recordOpenWatch(false)
+		}
+		c.checkSilence()
+		if lost := c.Outage().Lost; lost.IsZero() || lost.After(began.Add(20*time.Second)) {
+			t.Errorf("lost since %s, want since %s at most", lost.Sub(began), 20*time.Second)
+		}
+	})
+}
+
+// Contact is restored when the Store has the objects of a server, not when it answers.
+func TestContactWhileListing(t *testing.T) {
+	for _, streams := range []bool{true, false} {
+		f := newFakeAPI(t)
+		f.noStream = !streams
+		f.objects["services"] = []any{service("a", "10.0.0.1")}
+		g := follow(t, f)
+		g.waitSynced()
+		f.Refuse("services", metav1.StatusReasonInternalError)
+		f.End("services", service("b", "10.0.0.2"))
+		g.outage(true)
+		g.Store.mu.Lock() // nothing is stored
+		refused := time.Now()
+		f.Refuse("", "")
+		g.eventually("the objects arrive", func() bool { return g.heard("services").Last.After(refused) })
+		g.Contact.resource("services").recordOpenWatch(true)
+		if g.Contact.Outage().Lost.IsZero() {
+			t.Errorf("streams %t: contact before the Store has the objects", streams)
+		}
+		g.Store.mu.Unlock()
+		g.until(has("b"))
+		g.outage(false)
 	}
 }
 
@@ -463,6 +511,7 @@ func TestContactSlow(t *testing.T) {
 		logged(slowAfter+time.Second, slow, again)
 		logged(2*responseTimeout, slow, `msg="servicecidrs cannot be read: none were read so far" err="no answer for 1m10s"`)
 		c.resource("servicecidrs").recordEvent()
+		c.resource("servicecidrs").recordStored()
 		logged(2*responseTimeout, `msg="servicecidrs cannot be read: the rules use the last objects that were read"`)
 	})
 }

@@ -104,18 +104,18 @@ func TestSilenceLasts(t *testing.T) {
 	c.resource("services").expect(false)
 	lost := func() bool { return !c.Outage().Lost.IsZero() }
 	c.resource("services").recordLoss(&timeoutError{noEvent, staleAfter})
-	if c.resource("services").recordOpenWatch(); lost() {
+	if c.resource("services").recordOpenWatch(false); lost() {
 		t.Error("lost, though a watch opened, and the server never sent bookmarks")
 	}
 	c.resource("services").recordBookmark()
 	c.resource("services").recordLoss(&timeoutError{noEvent, staleAfter})
 	c.resource("services").recordLoss(errors.New("connection refused"))
-	if c.resource("services").recordOpenWatch(); !lost() {
+	if c.resource("services").recordOpenWatch(false); !lost() {
 		t.Error("heard before a bookmark came")
 	}
-	c.resource("services").recordEvent()
+	c.resource("services").recordStored()
 	c.resource("services").recordLoss(errors.New("connection refused"))
-	if c.resource("services").recordOpenWatch(); lost() {
+	if c.resource("services").recordOpenWatch(false); lost() {
 		t.Error("lost after a refused connection, though a watch opened")
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 // Only objects, lists, events and bookmarks that can be decoded count as contact. A response alone
 // does not: a load balancer in front of the server may answer with a page of its own and code 200.
+// Lost contact is restored when the sink has stored them.
 
 // watchOpenAfter is how long a watch must stay open without an event to count as a watch. It may
 // have nothing to send, and the first bookmark arrives after a minute. A response that is no watch
@@ -52,7 +53,7 @@ func (r resourceContact) listWatch(of objectTypes, lw *cache.ListWatch) *cache.L
 				r.recordUndecodable(ctx, began, err)
 				return nil, err
 			}
-			return r.recordWatch(ctx, of, w), nil
+			return r.recordWatch(ctx, of, w, o.SendInitialEvents != nil && *o.SendInitialEvents), nil
 		},
 	}
 }
@@ -166,11 +167,12 @@ func (a *recordedWatch) Stop() {
 	a.Interface.Stop()
 }
 
-// recordWatch records the events of a watch, and whether it stays open.
-func (r resourceContact) recordWatch(ctx context.Context, of objectTypes, w watch.Interface) watch.Interface {
+// recordWatch records the events of a watch, and whether it stays open. all reports whether it begins
+// with all objects.
+func (r resourceContact) recordWatch(ctx context.Context, of objectTypes, w watch.Interface, all bool) watch.Interface {
 	a := &recordedWatch{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
 	began := r.now()
-	holds := time.AfterFunc(watchOpenAfter, func() { r.recordOpenWatch() })
+	holds := time.AfterFunc(watchOpenAfter, func() { r.recordOpenWatch(all) })
 	go func() {
 		defer close(a.events)
 		told := false
