@@ -118,7 +118,10 @@ func (f *Files) find() ([]files.File, error) {
 			}
 		}
 		for _, u := range found.Unreadable {
-			if !errors.Is(u.Err, fs.ErrNotExist) { // removed meanwhile, or a dangling link
+			switch _, err := os.Lstat(u.Name); {
+			case err == nil && errors.Is(u.Err, fs.ErrNotExist):
+				return nil, fmt.Errorf("%s: is a link to a missing file: remove the link, or restore the file", u.Name)
+			case !errors.Is(err, fs.ErrNotExist): // otherwise removed meanwhile
 				return nil, fmt.Errorf("%s: %w", u.Name, u.Err)
 			}
 		}
