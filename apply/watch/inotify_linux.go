@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inotify reports changes in directories. It uses inotify directly. Unlike portable libraries,
-// inotify reports when a file that was open for writing is closed.
+// inotify reports changes in directories and of files. It uses inotify directly. Unlike portable
+// libraries, inotify reports when a file that was open for writing is closed.
 type inotify struct {
 	out   chan fileEvent // closed when the kernel reports no more events
 	file  *os.File
@@ -20,12 +20,12 @@ type inotify struct {
 	stop  func()
 	done  chan struct{}
 
-	mu   sync.Mutex
-	dirs map[int32]string // by watch descriptor
+	mu    sync.Mutex
+	paths map[int32]string // by watch descriptor
 }
 
 // Masks of inotify events: entries that are added or removed, for every directory; and writes, for
-// directories with followed files.
+// files, and directories with followed files.
 const (
 	entryEvents = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 	writeEvents = unix.IN_MODIFY | unix.IN_CLOSE_WRITE
@@ -38,7 +38,7 @@ func newNotifier() (notifier, error) {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
 	n := &inotify{out: make(chan fileEvent), file: os.NewFile(uintptr(fd), "inotify"),
-		ended: make(chan struct{}), done: make(chan struct{}), dirs: map[int32]string{}}
+		ended: make(chan struct{}), done: make(chan struct{}), paths: map[int32]string{}}
 	n.stop = sync.OnceFunc(func() {
 		close(n.ended)
 		n.file.Close()
@@ -53,46 +53,49 @@ func (n *inotify) events() <-chan fileEvent { return n.out }
 // Close ends the watch.
 func (n *inotify) Close() { n.stop() }
 
-// watch watches exactly these directories. Missing directories are ignored.
-func (n *inotify) watch(dirs map[string]interest) error {
+// watch watches exactly these directories and files. Missing ones are ignored.
+func (n *inotify) watch(paths map[string]interest) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	conn, err := n.file.SyscallConn()
 	if err != nil {
 		return err
 	}
-	now := make(map[int32]string, len(dirs))
+	now := make(map[int32]string, len(paths))
 	var failed error
 	err = conn.Control(func(fd uintptr) {
-		for dir, of := range dirs {
+		for path, of := range paths {
 			var mask uint32 = entryEvents
-			if of.files {
+			switch {
+			case of.file:
+				mask = writeEvents
+			case of.files:
 				mask |= writeEvents
 			}
-			wd, err := unix.InotifyAddWatch(int(fd), dir, mask)
+			wd, err := unix.InotifyAddWatch(int(fd), path, mask)
 			switch {
 			case err == nil:
-				now[int32(wd)] = dir
+				now[int32(wd)] = path
 			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EACCES):
-				failed = errors.Join(failed, &os.PathError{Op: "inotify_add_watch", Path: dir, Err: err})
+				failed = errors.Join(failed, &os.PathError{Op: "inotify_add_watch", Path: path, Err: err})
 			}
 		}
-		for wd := range n.dirs {
+		for wd := range n.paths {
 			if _, wanted := now[wd]; !wanted {
 				unix.InotifyRmWatch(int(fd), uint32(wd)) // fails if the watch was already removed
 			}
 		}
 	})
-	n.dirs = now
+	n.paths = now
 	return errors.Join(err, failed)
 }
 
-// dir returns the directory of a watch, or false if it is no longer watched.
-func (n *inotify) dir(wd int32) (string, bool) {
+// path returns the path of a watch, or false if it is no longer watched.
+func (n *inotify) path(wd int32) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	dir, ok := n.dirs[wd]
-	return dir, ok
+	path, ok := n.paths[wd]
+	return path, ok
 }
 
 // read reports the kernel's events until the file is closed.
@@ -128,11 +131,11 @@ func (n *inotify) translate(wd int32, mask uint32, name string) (fileEvent, bool
 	if mask&unix.IN_Q_OVERFLOW != 0 {
 		return fileEvent{}, true
 	}
-	dir, ok := n.dir(wd)
+	path, ok := n.path(wd)
 	if !ok || mask&unix.IN_IGNORED != 0 {
 		return fileEvent{}, false
 	}
-	h := fileEvent{path: filepath.Join(dir, name), dir: mask&unix.IN_ISDIR != 0} // no name if the event is about the directory itself: its parent reports it, too
+	h := fileEvent{path: filepath.Join(path, name), dir: mask&unix.IN_ISDIR != 0} // no name if the event is about the path itself
 	switch {
 	case mask&unix.IN_MODIFY != 0:
 		h.kind = written

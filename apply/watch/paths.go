@@ -84,12 +84,13 @@ type interest struct {
 	names   map[string]bool
 	files   bool // some names are files, not only links and directories on the way
 	objects bool // all names of object files and directories are relevant, too
+	file    bool // it is a file, whose directory does not report writes through another mount
 }
 
-// notifier reports changes in directories.
+// notifier reports changes in directories and of files.
 type notifier interface {
 	events() <-chan fileEvent // closed after the last event
-	watch(dirs map[string]interest) error
+	watch(paths map[string]interest) error
 	Close()
 }
 
@@ -150,8 +151,8 @@ func sameKeys(a, b map[string]interest) bool {
 	return len(a) == len(b)
 }
 
-// addPath records the directories that an absolute path leads through. If the path is a directory
-// and end is set, it also records the files below. Missing entries are watched for.
+// addPath records the directories that an absolute path leads through. If end is set, it also records
+// the files below a directory, or the file itself. Missing entries are watched for.
 func (w *pathWatch) addPath(path string, end bool) {
 	const maxLinks = 40 // the kernel's limit (MAXSYMLINKS)
 	rest := parts(path)
@@ -182,10 +183,13 @@ func (w *pathWatch) addPath(path string, end bool) {
 		}
 		rest = append(parts(to), rest...)
 	}
-	if info, err := os.Lstat(at); !end || err != nil || !info.IsDir() {
-		return
+	switch info, err := os.Lstat(at); {
+	case !end || err != nil:
+	case info.IsDir():
+		w.addTree(at)
+	default:
+		w.interests[at] = interest{file: true}
 	}
-	w.addTree(at)
 }
 
 // addTree records a directory with followed files, and those below it. Unreadable directories are
