@@ -88,7 +88,7 @@ func (h *handover) drain(timeout time.Duration, log *logging.Logger) {
 }
 
 // lastWork is how long work in progress may continue after a signal, in a mode whose rules stay.
-const lastWork = reconcile.CommitGrace + 300*time.Millisecond
+const lastWork = reconcile.CommitGrace + 500*time.Millisecond
 
 // lastWorkOf returns lastWork, or more for a mode whose rules have to be removed.
 func lastWorkOf(mode ir.Mode) time.Duration {

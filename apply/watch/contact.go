@@ -209,14 +209,10 @@ func (c *Contact) firstOutage() (first ResourceState) {
 }
 
 // recordOpenWatch records that a watch stays open without an event. The resource is current then, unless
-// the watch begins with all objects. The second quiet watch on a server with bookmarks does not
-// restart the silence: it may be another one that never carries an event.
+// the watch begins with all objects.
 func (r resourceContact) recordOpenWatch(all bool) {
 	r.change(func(h *ResourceState) {
-		if !h.hasBookmarks || !h.started.After(h.Last) {
-			h.started = r.now()
-		}
-		if !h.silent && !all {
+		if h.started = r.now(); !h.silent && !all {
 			h.markFound()
 		}
 	})
@@ -239,7 +235,7 @@ func (r resourceContact) recordStored() {
 	lost := h != nil && !h.Lost.IsZero()
 	r.mu.Unlock()
 	if lost {
-		r.change((*ResourceState).markFound)
+		r.change((*ResourceState).markStored)
 	}
 }
 
@@ -255,7 +251,7 @@ func (c *Contact) silenceLimit(r *http.Request) time.Duration {
 
 // recordBookmark is recordStored for a bookmark.
 func (r resourceContact) recordBookmark() {
-	r.change(func(h *ResourceState) { h.hasBookmarks = true; h.markFound() })
+	r.change(func(h *ResourceState) { h.hasBookmarks = true; h.markStored() })
 }
 
 // recordLoss records that a resource cannot be read.
@@ -281,6 +277,13 @@ func (h *ResourceState) markLost(now time.Time, err error) {
 		}
 	}
 	h.causeAt, h.Cause, h.Fix, h.failure = now, err.Error(), Remedy(err), failureOf(err)
+}
+
+// markStored is markFound for everything that arrived, unless contact was lost afterwards.
+func (h *ResourceState) markStored() {
+	if !h.causeAt.After(h.Last) {
+		h.markFound()
+	}
 }
 
 // markFound records that the resource is current.

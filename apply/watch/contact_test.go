@@ -395,24 +395,24 @@ func TestContactSilent(t *testing.T) {
 	}
 }
 
-// Watches that each break before a bookmark are a loss of contact: nothing arrives.
-func TestContactBreaksAgain(t *testing.T) {
+// Contact that is lost while objects are stored stays lost.
+func TestContactLostWhileStoring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := NewContact(slog.New(slog.NewTextHandler(t.Output(), nil)), time.Now)
+		c := NewContact(slog.New(slog.DiscardHandler), time.Now)
 		r := c.resource("services")
 		r.expect(false)
-		r.recordEvent()
-		r.recordBookmark()
-		began := time.Now()
-		for range 10 {
-			time.Sleep(20 * time.Second)
-			c.checkSilence()
+		for _, stored := range []func(){r.recordStored, r.recordBookmark} {
+			r.recordEvent()
+			time.Sleep(time.Second)
 			r.recordLoss(errors.New("connection reset by peer"))
-			r.recordOpenWatch(false)
-		}
-		c.checkSilence()
-		if lost := c.Outage().Lost; lost.IsZero() || lost.After(began.Add(20*time.Second)) {
-			t.Errorf("lost since %s, want since %s at most", lost.Sub(began), 20*time.Second)
+			if stored(); c.Outage().Lost.IsZero() {
+				t.Error("there is contact")
+			}
+			time.Sleep(time.Second)
+			r.recordEvent()
+			if stored(); !c.Outage().Lost.IsZero() {
+				t.Error("there is no contact after another event")
+			}
 		}
 	})
 }

@@ -113,6 +113,7 @@ func TestSilenceLasts(t *testing.T) {
 	if c.resource("services").recordOpenWatch(false); !lost() {
 		t.Error("heard before a bookmark came")
 	}
+	c.resource("services").recordEvent()
 	c.resource("services").recordStored()
 	c.resource("services").recordLoss(errors.New("connection refused"))
 	if c.resource("services").recordOpenWatch(false); lost() {

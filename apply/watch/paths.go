@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,7 +133,7 @@ func (w *pathWatch) arm() error {
 			w.addPath(p, true)
 		}
 		// No event reports a directory that was added before its parent was watched.
-		if n > 0 && sameKeys(before, w.interests) {
+		if n > 0 && maps.EqualFunc(before, w.interests, interest.sameWatch) {
 			break
 		}
 		if err := w.notifier.watch(w.interests); err != nil {
@@ -142,17 +143,11 @@ func (w *pathWatch) arm() error {
 	return nil
 }
 
-func sameKeys(a, b map[string]interest) bool {
-	for dir := range a {
-		if _, ok := b[dir]; !ok {
-			return false
-		}
-	}
-	return len(a) == len(b)
-}
+// sameWatch reports whether a notifier watches both in the same way.
+func (i interest) sameWatch(j interest) bool { return i.file == j.file && i.files == j.files }
 
-// addPath records the directories that an absolute path leads through. If end is set, it also records
-// the files below a directory, or the file itself. Missing entries are watched for.
+// addPath records the directories that an absolute path leads through, and its file. If the path is a
+// directory and end is set, it also records the files below. Missing entries are watched for.
 func (w *pathWatch) addPath(path string, end bool) {
 	const maxLinks = 40 // the kernel's limit (MAXSYMLINKS)
 	rest := parts(path)
@@ -184,11 +179,11 @@ func (w *pathWatch) addPath(path string, end bool) {
 		rest = append(parts(to), rest...)
 	}
 	switch info, err := os.Lstat(at); {
-	case !end || err != nil:
-	case info.IsDir():
-		w.addTree(at)
-	default:
+	case err != nil:
+	case !info.IsDir():
 		w.interests[at] = interest{file: true}
+	case end:
+		w.addTree(at)
 	}
 }
 

@@ -35,7 +35,7 @@ type refusal struct {
 
 // CommitGrace is how long a commit in progress may continue after its context ends. If it ended at
 // once, it could be in force although it failed.
-const CommitGrace = 500 * time.Millisecond
+const CommitGrace = 400 * time.Millisecond
 
 // driftShown is the maximum number of drift operations in DriftFirst.
 const driftShown = 20
