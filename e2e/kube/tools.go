@@ -54,9 +54,9 @@ var errNoHistory = errors.New("no earlier revision of proxyc")
 // releaseApart is the number of commits between two releases if there are no tags.
 const releaseApart = 100
 
-// oldestReadable is the first commit with today's form of boot files, which each version must read
-// of the other.
-const oldestReadable = "2fd0c5c4b99d33b0d0d5bae67d634c18355d041b"
+// oldestReadable is the first commit with today's form of boot files and of the note about them, which
+// each version must read of the other.
+const oldestReadable = "6c50fa35e9cf5272ed6d45fdabd3d8f2ba7784a4"
 
 // Previous builds proxyc at a revision, and returns the path of its executable in dir, and the
 // commit's name. The revision "" is the previous release: the newest tag before the last commit.
