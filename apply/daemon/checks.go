@@ -44,7 +44,12 @@ func (c checks) failing() string {
 
 // sync applies the changes of a sync.
 func (c checks) sync(s *reconcile.Sync) {
+	var refused []ir.Name
+	for _, r := range s.Done.Refused {
+		refused = append(refused, r.Service)
+	}
 	for f, p := range s.Work.Programs.All() {
+		c.Of(f).SetRefused(refused)
 		if s.Kind != reconcile.Full {
 			changed := make(map[ir.Name]*ir.HealthCheck, len(s.Work.Changes.Of(f)))
 			for _, one := range s.Work.Changes.Of(f) {

@@ -67,6 +67,46 @@ func TestReadyComesLast(t *testing.T) {
 	}
 }
 
+// The health check of a Service without rules does not attract traffic to the node.
+func TestHealthCheckOfRefused(t *testing.T) {
+	free, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := free.Addr().String()
+	free.Close()
+	s := newTestSession(t, "iptables")
+	defer s.rules.effects.checks.close()
+	name := ir.Name{Namespace: "shop", Name: "web"}
+	service := ir.Service{Name: name, Health: &ir.HealthCheck{Port: netip.MustParseAddrPort(addr).Port(), Local: 1}}
+	programs := ir.NewPrograms(
+		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{service}},
+		&ir.Program{Family: ir.IPv6},
+	)
+	refused := []apply.Refusal{{Service: name, Reason: errors.New("no")}}
+	change := ir.Changes{IPv4: []ir.Change{{Name: name, New: &service}}}
+	for i, step := range []struct {
+		sync reconcile.Sync
+		code int
+	}{
+		{reconcile.Sync{Kind: reconcile.Full, Done: reconcile.Done{Refused: refused}}, http.StatusServiceUnavailable},
+		{reconcile.Sync{Kind: reconcile.Full}, http.StatusOK},
+		{reconcile.Sync{Kind: reconcile.Change, Done: reconcile.Done{Refused: refused}, Work: reconcile.Work{Changes: change}}, http.StatusServiceUnavailable},
+		{reconcile.Sync{Kind: reconcile.Change}, http.StatusOK},
+	} {
+		step.sync.Work.Programs = programs
+		s.rules.synced(&step.sync)
+		r, err := http.Get("http://" + addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != step.code {
+			t.Errorf("step %d: %s, want %d", i, r.Status, step.code)
+		}
+	}
+}
+
 // From the arrival of a change until it is applied, neither the Status nor the health report it as
 // applied. Tools wait for that.
 func TestChangeIsNeverMissed(t *testing.T) {

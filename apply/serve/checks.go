@@ -42,6 +42,7 @@ type HealthChecks struct {
 	open        map[ir.Name]sockets
 	listening   int                 // number of listening sockets
 	failed      map[ir.Name]failure // checks with an address that could not be opened
+	refused     map[ir.Name]bool
 }
 
 // failure is a check that does not serve on all its addresses.
@@ -107,6 +108,25 @@ func (c *HealthChecks) Change(changes map[ir.Name]*ir.HealthCheck) {
 	reports := c.change(all)
 	c.mu.Unlock()
 	c.report(reports)
+}
+
+// SetRefused sets the Services whose rules the kernel refuses. Without rules, this node has no endpoints
+// of them.
+func (c *HealthChecks) SetRefused(services []ir.Name) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.refused
+	c.refused = nil
+	for _, name := range services {
+		set(&c.refused, name, true)
+	}
+	for _, changed := range []map[ir.Name]bool{before, c.refused} {
+		for name := range changed {
+			for _, check := range c.open[name] {
+				check.refused.Store(c.refused[name])
+			}
+		}
+	}
 }
 
 // report is the arguments of a call of Failed.
@@ -210,6 +230,7 @@ func (c *HealthChecks) serve(name ir.Name, hc *ir.HealthCheck) {
 				errs = append(errs, err)
 				continue
 			}
+			check.refused.Store(c.refused[name])
 			open[at] = check
 		}
 		open[at].local.Store(int64(hc.Local))
@@ -238,6 +259,7 @@ type check struct {
 	service ir.Name
 	health  *Health
 	local   atomic.Int64 // ready endpoints on this node
+	refused atomic.Bool  // the kernel refuses the Service's rules
 	server  *http.Server
 	done    chan struct{} // closed when the server has ended
 }
@@ -318,6 +340,9 @@ func (c *check) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		Service:      c.service,
 		Local:        c.local.Load(),
 		ProxyHealthy: c.health.Status().Healthy, // the node's eligibility does not count
+	}
+	if c.refused.Load() {
+		body.Local = 0
 	}
 	text, err := json.MarshalIndent(body, "", "\t")
 	if err != nil {
