@@ -147,7 +147,7 @@ func (t *tables) restore(ctx context.Context, f ir.Family, in input) (err error)
 		return nil
 	case ok && locked(failed):
 		err = fmt.Errorf("%s: %s", name, lockedBy(lockFile(), t.wait))
-	case ok && failed.Code > 0:
+	case ok && failed.Code > 0 && !temporary.MatchString(failed.Stderr):
 		number, line := lineOf(failed.Stderr, in.text())
 		return &refused{&familyError{f, err}, number, line}
 	}
@@ -176,6 +176,10 @@ func (t *tables) runWithInput(ctx context.Context, in input, name string, args .
 // locked reports whether a legacy tool failed because another program holds the lock. Its exit
 // status, 4, has other meanings, too.
 func locked(failed *run.Error) bool { return strings.Contains(failed.Stderr, "xtables lock") }
+
+// temporary matches what the tools print for a reason that does not lie in the rules, whatever their
+// exit status.
+var temporary = regexp.MustCompile(`(?i)cannot allocate memory|out of memory|temporarily unavailable|no buffer space|interrupted system call|too many open files`)
 
 // lineNumber matches the line number in a tool's error: "line 7 failed", "Error occurred at line:
 // 7".

@@ -111,7 +111,8 @@ func collect(c *rules.Chain, candidates map[ir.Name]bool, of map[ir.Name][]rules
 	}
 }
 
-// search finds the rejected Services of a group by bisection.
+// search finds the rejected Services of a group by bisection. It tries each of them once more: another
+// program that writes without the lock causes rejections, too.
 func (p *probe) search(ctx context.Context, group []ir.Name) error {
 	for len(group) > 0 {
 		named, no, err := p.try(ctx, group)
@@ -130,7 +131,12 @@ func (p *probe) search(ctx context.Context, group []ir.Name) error {
 			group = group[half:]
 			continue
 		}
-		p.refused = append(p.refused, apply.Refusal{Service: named, Reason: no})
+		if _, no, err = p.try(ctx, []ir.Name{named}); err != nil {
+			return err
+		}
+		if no != nil {
+			p.refused = append(p.refused, apply.Refusal{Service: named, Reason: no})
+		}
 		group = slices.DeleteFunc(slices.Clone(group), func(s ir.Name) bool { return s == named })
 	}
 	return nil

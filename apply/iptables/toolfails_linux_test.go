@@ -1,14 +1,18 @@
 package iptables
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -66,6 +70,43 @@ func TestOpenWhileAToolFails(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Tools that fail in a commit for a while quarantine no Service: its rules would be removed.
+func TestCommitWhileToolsFail(t *testing.T) {
+	for _, tt := range []struct {
+		say      string
+		failures int
+	}{
+		{"line 3: RULE_APPEND failed (Cannot allocate memory): rule in chain X", 2},
+		{"iptables-restore: line 9 failed", 2}, // without a reason, as the legacy tools fail beside another writer
+	} {
+		t.Run(tt.say, func(t *testing.T) {
+			inNamespace(t, func(t *testing.T, v Variant) {
+				now, next := programs(1), programs(1)
+				next.IPv4.Services[0].Pools[0].Backends = next.IPv4.Services[0].Pools[0].Backends[:1]
+				target, _ := drifting(t, v, now)
+				left, works := tt.failures, target.run
+				target.run = func(ctx context.Context, in io.Reader, out io.Writer, name string, args ...string) error {
+					if strings.HasSuffix(name, "restore") && left > 0 {
+						left--
+						return run.To(ctx, in, out, "sh", "-c", "cat >/dev/null; echo '"+tt.say+"' >&2; exit 4")
+					}
+					return works(ctx, in, out, name, args...)
+				}
+				result, err := target.Commit(t.Context(), target.PlanChanges(target.Applied().From(changes(now, next))))
+				if err == nil || len(result.Refused) > 0 {
+					t.Errorf("error %v, refused %v, want only an error", err, result.Refused)
+				}
+				if err := target.Read(t.Context(), now); err != nil {
+					t.Fatal(err)
+				}
+				if plan := target.Plan(now); !plan.Empty() {
+					t.Error("the rules changed")
+				}
+			})
+		})
 	}
 }
 
