@@ -252,7 +252,8 @@ func (q *quarantine) result() apply.Result {
 }
 
 // without returns the Plan without the rejected parts. Expired entries of affinity maps are
-// ignored, and chains and sets that are still in use are kept. For other rejections the whole
+// ignored, and chains and sets that are still in use are kept. A rejection of the batch itself, or one
+// without a reason in the rules, such as a lack of memory, is an error. For other rejections the whole
 // Service is omitted. If stale is set, it returns a staleError for rejections that may be due to an
 // outdated Plan.
 func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, error) {
@@ -260,7 +261,7 @@ func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, er
 	drop := map[string]bool{} // chains and sets to keep
 	for _, r := range refusals {
 		switch {
-		case r.Message == nil:
+		case r.Message == nil, errors.Is(r.Err, unix.ENOMEM), errors.Is(r.Err, unix.ENOBUFS), errors.Is(r.Err, unix.EINTR):
 			return nil, r
 		case r.purge && errors.Is(r.Err, unix.ENOENT):
 		case r.removal && errors.Is(r.Err, unix.EBUSY):

@@ -326,6 +326,18 @@ func TestFailedReceives(t *testing.T) {
 	}
 }
 
+// A lack of memory refuses no Service: its rules would be removed.
+func TestNoMemory(t *testing.T) {
+	b := newBatch(newPlan(rules.Tables{}, rules.LowerAll(ir.NewPrograms(nftest.Program(ir.IPv4)))), nil)
+	for i := range b.messages {
+		var q quarantine
+		refused := b.refused([]conn.Refusal{{Index: i, Err: unix.ENOMEM}})
+		if _, err := q.without(nil, refused, false); !errors.Is(err, unix.ENOMEM) || len(q.refused) > 0 {
+			t.Errorf("%s: error %v, refused %v", refused[0].object, err, q.refused)
+		}
+	}
+}
+
 // inForce reports whether the node matches, except for one Service that may be rejected, and for
 // what it shares with others.
 func inForce(t *testing.T, n node, want ir.Programs, bad ir.Name) bool {
