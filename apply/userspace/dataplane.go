@@ -53,6 +53,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	}
 	if before != nil && before.proxy != nil {
 		d.proxy, before.proxy = before.proxy, nil
+		d.state = before.state // whose rules Close removes if nothing is applied before
 		return d, nil
 	}
 	limits := fitLimits(DefaultLimits)

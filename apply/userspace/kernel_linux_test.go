@@ -362,6 +362,25 @@ func TestPortRange(t *testing.T) {
 	})
 }
 
+// A Dataplane that took listeners over, and is closed before it applied anything, removes their rules.
+func TestCloseAfterTakeover(t *testing.T) {
+	inNamespace(t, func(w *world) {
+		w.apply(programs(ir.Userspace{}, service("web", "10.96.0.10", 0, "10.244.1.10:8080")))
+		next, err := Open(t.Context(), apply.Options{IPTables: "nft", Previous: w.d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range []*Dataplane{next, w.d} {
+			if err := d.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if list := w.nat(); len(list) > 0 {
+			t.Errorf("rules to closed listeners are left: %q", list)
+		}
+	})
+}
+
 // Close leaves neither rules that redirect nor listeners.
 func TestClose(t *testing.T) {
 	inNamespace(t, func(w *world) {
