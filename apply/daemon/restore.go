@@ -199,6 +199,7 @@ func (h *restorer) after(s *reconcile.Sync, last lastPrograms) (ok bool) {
 	if h.observer.progress.setRestored(last.from, last.saved) {
 		h.logRestored(last, s.Done.Operations)
 	}
+	h.effects.checks.sync(s)
 	// Flows that are valid for newer objects than these are not stale. Clients may however have
 	// connected while rules were missing.
 	h.effects.flows.NoteRemoved(s.Done.Removed)
