@@ -13,8 +13,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// handover is what sessions leave to the next one: a dataplane, and proxied connections.
+// handover is what sessions leave to the next one: the lock, a dataplane, and proxied connections.
 type handover struct {
+	lock *apply.Lock // nil before it is acquired. Between two sessions no other process may write
+
 	// previous is the dataplane of an earlier session; nil without one. It stays open until the next
 	// session has applied its rules. Connections through its process thus continue until no rule
 	// redirects to it.
@@ -26,16 +28,28 @@ type handover struct {
 }
 
 // leave closes the dataplane of a session that ends, or keeps it for another session. If this
-// session has not written rules, the previous dataplane is kept.
+// session has not written rules, a previous dataplane is kept instead. dataplane is nil if it was not
+// opened.
 func (h *handover) leave(dataplane apply.Dataplane, mode ir.Mode, another bool, log *slog.Logger) {
-	if another && h.previous == nil {
-		h.previous, h.mode = dataplane, mode
-		return
+	switch {
+	case dataplane == nil:
+	case another && (h.previous == nil || modeOf(dataplane.Applied().Programs()) != ""):
+		h.replace(dataplane, mode, log)
+	default:
+		h.close(dataplane, log)
 	}
-	h.close(dataplane, log)
 	if !another {
-		h.localhost.Close() // before another process may write and listen
-		h.closePrevious(log)
+		h.end(log)
+	}
+}
+
+// end closes everything, after which another process may listen and write.
+func (h *handover) end(log *slog.Logger) {
+	h.localhost.Close()
+	h.closePrevious(log)
+	if h.lock != nil {
+		h.lock.Release()
+		h.lock = nil
 	}
 }
 
@@ -66,7 +80,7 @@ func (h *handover) close(dataplane apply.Dataplane, log *slog.Logger) {
 // drain waits for proxied connections to end, after everything else has ended. At the timeout it
 // closes them.
 func (h *handover) drain(timeout time.Duration, log *logging.Logger) {
-	h.closePrevious(log.Logger) // in case the last session did not open a dataplane
+	h.end(log.Logger) // if no session followed the last one
 	draining := append(h.draining, &h.localhost)
 	carried := 0
 	for _, d := range draining {

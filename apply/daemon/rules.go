@@ -36,7 +36,6 @@ type rules struct {
 	takeover *takeover.Takeover
 	sysctls  *sysctls
 
-	lock      *apply.Lock     // nil before it is acquired
 	dataplane apply.Dataplane // nil before it is opened
 	running   sync.WaitGroup  // goroutines that use the dataplane
 	wrote     atomic.Bool     // the session has written rules
@@ -77,12 +76,15 @@ func (r *rules) run(ctx context.Context) error {
 // open acquires the lock and opens the dataplane, which reports missing kernel features. Nothing on
 // the node, including settings, changes before that.
 func (r *rules) open(ctx context.Context) (err error) {
-	if r.lock, err = r.acquireLock(ctx); err != nil {
-		return err
+	h := &r.process.handover
+	if h.lock == nil {
+		if h.lock, err = r.acquireLock(ctx); err != nil {
+			return err
+		}
 	}
 	if boot := r.effects.boot; boot != nil {
-		boot.lock = r.lock
-	} else if err := r.lock.SetNote(""); err != nil { // no boot file contains the rules that follow
+		boot.lock = h.lock
+	} else if err := h.lock.SetNote(""); err != nil { // no boot file contains the rules that follow
 		return err
 	}
 	r.dataplane, err = host.Open(ctx, r.config.Config.ProxyMode(), r.options(r.config.Config))

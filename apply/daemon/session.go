@@ -170,7 +170,7 @@ func (s *session) run(parent context.Context) (next *loaded, err error) {
 	}
 	run(&s.rules.running, s.keepRules)
 	<-ctx.Done()
-	s.shutdown(parent, context.Cause(ctx), &others)
+	s.shutdown(parent, &others)
 	return s.end(context.Cause(ctx))
 }
 
@@ -206,29 +206,23 @@ func (s *session) keepRules(ctx context.Context) error {
 //
 //  1. The reconciler ends, after a commit, comparison or removal of leftovers in progress, and so
 //     do the goroutines that use the dataplane. Then the boot file is written.
-//  2. The dataplane is closed, or kept for the next session until that has applied its rules. A
-//     mode whose process proxies connections removes its rules here.
-//  3. The lock is released. Another proxyc may write from now on.
-//  4. The servers have ended, and the health check ports are closed. The reconciler could have
+//  2. The dataplane and the lock are kept for the next session, until that has applied its rules.
+//     Without one, the dataplane is closed, and then the lock is released: another proxyc may write
+//     from now on. A mode whose process proxies connections removes its rules before.
+//  3. The servers have ended, and the health check ports are closed. The reconciler could have
 //     opened another one before.
 //
 // The process then drains proxied connections, if no session follows ([process.run]).
 //
 // After a signal this must not take long. An interrupted commit leaves no partial Service, and the
 // next start continues from there. It does not restore the boot file, which may be older.
-func (s *session) shutdown(parent context.Context, cause error, others *sync.WaitGroup) {
+func (s *session) shutdown(parent context.Context, others *sync.WaitGroup) {
 	mode := s.config.Config.ProxyMode()
-	_, another := errors.AsType[*configChanged](cause)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		s.rules.running.Wait()
-		if s.rules.dataplane != nil {
-			s.handover.leave(s.rules.dataplane, mode, another, s.log.Logger)
-		}
-		if s.rules.lock != nil {
-			s.rules.lock.Release()
-		}
+		s.handover.leave(s.rules.dataplane, mode, parent.Err() == nil, s.log.Logger)
 		others.Wait()
 		s.rules.effects.checks.close()
 	}()
