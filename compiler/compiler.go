@@ -130,11 +130,12 @@ func (c *Compiler) SetHNSEndpoints(now map[netip.Addr]struct{}) (moves bool) {
 		for _, slice := range c.cluster.snap.Slices(svc.Name) {
 			for i := range slice.Endpoints {
 				e := &slice.Endpoints[i]
-				if e.NodeName == c.node.facts.NodeName {
+				if e.NodeName != "" && e.NodeName == c.node.facts.NodeName {
 					continue
 				}
-				_, was := before[e.Addr]
-				if _, is := now[e.Addr]; was != is {
+				addr := e.Addr.Unmap()
+				_, was := before[addr]
+				if _, is := now[addr]; was != is {
 					return true
 				}
 			}

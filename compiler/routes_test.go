@@ -233,6 +233,10 @@ func TestHostedEndpointsChange(t *testing.T) {
 	if !c.SetHNSEndpoints(set()) {
 		t.Error("and it is when it goes")
 	}
+	mapped := New(newConfig(ir.ModeKernelspace), snapshotOf(newService("web", internalLocal), slice("web-1", "::ffff:10.1.0.3")), Facts{NodeName: "node2"})
+	if !mapped.SetHNSEndpoints(set("10.1.0.3")) {
+		t.Error("and so is one whose address is written as IPv6")
+	}
 	if New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1"}).SetHNSEndpoints(set("10.2.0.1")) {
 		t.Error("only mode kernelspace asks HNS")
 	}
