@@ -128,7 +128,7 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 
 // difference plans everything except the iptables rules.
 func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Plan {
-	p := &Plan{}
+	p, applied := &Plan{}, d.applied.Programs()
 	d.drains.mu.Lock()
 	known := d.drains.known()
 	d.drains.mu.Unlock()
@@ -143,7 +143,13 @@ func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Pla
 		if times := h.times.overriddenBy(wantedTimeouts(&program.Node)); times != h.times && !slices.ContainsFunc(p.grow, func(r request) bool { return r.op == setTimeouts }) {
 			p.grow = append(p.grow, request{op: setTimeouts, family: f, times: times, have: h.times.String()})
 		}
-		p.add(fullChange(h, rules.Lower(program), policy{d.manage, known}))
+		ours := map[ir.Match]bool{}
+		if before := applied.Of(f); before != nil && before != program {
+			for _, v := range rules.Lower(before).VirtualServers {
+				ours[v.Key] = true
+			}
+		}
+		p.add(fullChange(h, rules.Lower(program), policy{d.manage, ours, known}))
 	}
 	return p
 }

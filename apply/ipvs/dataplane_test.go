@@ -266,6 +266,33 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// The virtual servers of node ports go with an address that the node loses. Otherwise they would serve
+// again when it returns.
+func TestAddressLost(t *testing.T) {
+	b := newBench(t)
+	p := program()
+	b.once(p)
+	at := func(addr netip.Addr) (servers int) {
+		for key := range b.k.families.IPv4.servers {
+			if key.Addr == addr {
+				servers++
+			}
+		}
+		return servers
+	}
+	lost := p.Node.Addrs[len(p.Node.Addrs)-1]
+	if at(lost) == 0 {
+		t.Fatalf("no node port at %s", lost)
+	}
+	delete(b.k.families.IPv4.local, lost)
+	without := *p
+	without.Node.Addrs = slices.DeleteFunc(slices.Clone(p.Node.Addrs), func(a netip.Addr) bool { return a == lost })
+	b.once(&without)
+	if n := at(lost); n > 0 {
+		t.Errorf("%d virtual servers are left at %s", n, lost)
+	}
+}
+
 // A draining backend that is added again serves again.
 func TestDrainEndsWhenWanted(t *testing.T) {
 	b := newBench(t)

@@ -33,6 +33,8 @@ type sizes map[rules.Set]int
 type policy struct {
 	// manageAll removes virtual servers of every program, like kube-proxy.
 	manageAll bool
+	// ours are the applied virtual servers. The node may have lost the address of a node port since.
+	ours map[ir.Match]bool
 	// draining reports whether a drain of a real server is already tracked.
 	draining func(key ir.Match, to netip.AddrPort) bool
 }
@@ -166,7 +168,7 @@ func (p *Plan) addServers(c change) {
 		p.addDests(h, want.Family, v, c.policy)
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(have.servers), ir.Match.Compare) {
-		if wanted[key] || !c.manageAll && !have.owned(key) || excluded(key.Addr, want.ExcludeCIDRs) {
+		if wanted[key] || !c.manageAll && !c.ours[key] && !have.owned(key) || excluded(key.Addr, want.ExcludeCIDRs) {
 			continue
 		}
 		p.remove = append(p.remove, request{op: removeServer, family: want.Family, server: &have.servers[key].VirtualServer})
