@@ -348,3 +348,34 @@ func TestCountersDuringRead(t *testing.T) {
 		t.Errorf("%v, %v after %d requests, want the counters after 2", got, err, requests)
 	}
 }
+
+// An own commit that removes a set between its list and its dump does not make a comparison fail.
+func TestCompareWhileSetsGo(t *testing.T) {
+	for k := 1; ; k++ {
+		n := newNode(t)
+		p := nftest.Sticky(ir.IPv4, ir.TCP)
+		want := ir.NewPrograms(p)
+		if err := n.Read(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := n.Commit(t.Context(), n.Plan(want)); err != nil || r.Error() != nil {
+			t.Fatal(err, r.Error())
+		}
+		requests := 0
+		n.reader.conn.Request = func(_ []conn.Message, do func() error) error {
+			if requests++; requests == k {
+				removal := ir.Changes{IPv4: []ir.Change{{Name: p.Services[0].Name}}}
+				if r, err := n.Commit(t.Context(), n.PlanChanges(n.Applied().From(removal))); err != nil || r.Error() != nil {
+					t.Fatal(err, r.Error())
+				}
+			}
+			return do()
+		}
+		if _, err := n.Compare(t.Context()); err != nil {
+			t.Errorf("a commit before request %d: %v", k, err)
+		}
+		if requests < k {
+			break
+		}
+	}
+}

@@ -57,14 +57,18 @@ const maxReads = 5
 // its lists of unchanged tables are correct. If ours change during each of maxReads reads, the last
 // result is returned: the kernel rejects a commit that does not match its state, and the change
 // itself causes another comparison. A commit may run during a read, which then returns the state
-// before or after it.
+// before or after it; if the commit removed an object between a list and its dump, the read is repeated.
 //
 // Expected elements are marked in e, and not returned. e may be nil.
 func (r *reader) read(ctx context.Context, e *expected) (rules.Tables, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for try := 1; ; try++ {
+		undisturbed := r.writer.watchCommits(0)
 		have, consistent, err := r.readOnce(ctx, e)
+		if errors.Is(err, unix.ENOENT) && !undisturbed() {
+			consistent = false
+		}
 		if err == nil {
 			r.readAt = time.Now()
 		}
