@@ -179,7 +179,7 @@ func locked(failed *run.Error) bool { return strings.Contains(failed.Stderr, "xt
 
 // temporary matches what the tools print for a reason that does not lie in the rules, whatever their
 // exit status.
-var temporary = regexp.MustCompile(`(?i)cannot allocate memory|out of memory|temporarily unavailable|no buffer space|interrupted system call|too many open files`)
+var temporary = regexp.MustCompile(`(?i)cannot allocate memory|memory allocation problem|out of memory|temporarily unavailable|no buffer space|interrupted system call|too many open files|no file descriptors`)
 
 // lineNumber matches the line number in a tool's error: "line 7 failed", "Error occurred at line:
 // 7".

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,8 +112,9 @@ func collect(c *rules.Chain, candidates map[ir.Name]bool, of map[ir.Name][]rules
 	}
 }
 
-// search finds the rejected Services of a group by bisection. It tries each of them once more: another
-// program that writes without the lock causes rejections, too.
+// search finds the rejected Services of a group by bisection. It tries each of them once more, and then
+// no rules at all: a lack of memory, or another program that writes without the lock, causes rejections,
+// too, and the legacy tools do not print the reason.
 func (p *probe) search(ctx context.Context, group []ir.Name) error {
 	for len(group) > 0 {
 		named, no, err := p.try(ctx, group)
@@ -135,6 +137,9 @@ func (p *probe) search(ctx context.Context, group []ir.Name) error {
 			return err
 		}
 		if no != nil {
+			if _, always, err := p.try(ctx, nil); always != nil || err != nil {
+				return cmp.Or(err, error(always))
+			}
 			p.refused = append(p.refused, apply.Refusal{Service: named, Reason: no})
 		}
 		group = slices.DeleteFunc(slices.Clone(group), func(s ir.Name) bool { return s == named })

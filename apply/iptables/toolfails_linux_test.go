@@ -79,10 +79,12 @@ func TestCommitWhileToolsFail(t *testing.T) {
 		say      string
 		failures int
 	}{
-		{"line 3: RULE_APPEND failed (Cannot allocate memory): rule in chain X", 2},
+		{"line 3: RULE_APPEND failed (Cannot allocate memory): rule in chain X", 3},
+		{"iptables-nft-restore: line 3 failed: Memory allocation problem.", 3},
 		{"iptables-restore: line 9 failed", 2}, // without a reason, as the legacy tools fail beside another writer
+		{"iptables-restore: line 9 failed", 1000},
 	} {
-		t.Run(tt.say, func(t *testing.T) {
+		t.Run(fmt.Sprint(tt.failures, " ", tt.say), func(t *testing.T) {
 			inNamespace(t, func(t *testing.T, v Variant) {
 				now, next := programs(1), programs(1)
 				next.IPv4.Services[0].Pools[0].Backends = next.IPv4.Services[0].Pools[0].Backends[:1]
