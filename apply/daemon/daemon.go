@@ -170,6 +170,8 @@ func (p *process) run(ctx context.Context, now *loaded) error {
 		}
 		_, ofRules := errors.AsType[*rulesError](err)
 		switch {
+		case p.stuck:
+			return err
 		case err == nil && next != nil:
 			now = next
 		case err != nil && last != nil && now != last:
@@ -184,9 +186,7 @@ func (p *process) run(ctx context.Context, now *loaded) error {
 			log.Error("the previous configuration cannot be applied either: retrying both", "after", wait, "err", err)
 			refused = nil // the new configuration may not be the cause
 		default:
-			if !p.stuck {
-				p.handover.drain(p.DrainTimeout, log)
-			}
+			p.handover.drain(p.DrainTimeout, log)
 			return err
 		}
 	}

@@ -7,7 +7,7 @@
 //	  session      start and end of a session (session.go)
 //	    configFile   ends the session when its file has another configuration
 //	    input        objects of the cluster; the follower compiles those that changed
-//	    rules        lock, dataplane and reconciler
+//	    rules        dataplane and reconciler
 //	      restorer     applies the last Programs until there are objects
 //	      observer     health, metrics, log and status of syncs
 //	      effects      work after a sync: stale flows, health checks, boot file

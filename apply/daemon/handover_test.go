@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -103,8 +102,22 @@ func TestHandoverAfterFailure(t *testing.T) {
 	}
 }
 
-// While rules are restored, health checks answer.
+// While rules are restored or kept, health checks answer.
 func TestHealthCheckOfRestored(t *testing.T) {
+	for name, start := range map[string]func(h *restorer, programs ir.Programs) bool{
+		"restored": func(h *restorer, programs ir.Programs) bool {
+			return h.after(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}}, lastPrograms{Programs: programs, from: "the boot file"})
+		},
+		"newer rules are kept": func(h *restorer, programs ir.Programs) bool {
+			return h.start(t.Context(), reconcile.Reconciler{Writer: reconcile.Writer{Dataplane: &plane{}}}, lastPrograms{programs, "the boot file", time.Now()})
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testHealthCheckOfRestored(t, start) })
+	}
+}
+
+func testHealthCheckOfRestored(t *testing.T, start func(h *restorer, programs ir.Programs) bool) {
+	t.Helper()
 	free, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -118,9 +131,12 @@ func TestHealthCheckOfRestored(t *testing.T) {
 		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{service}},
 		&ir.Program{Family: ir.IPv6},
 	)
-	h := restorer{rules: s.rules}
-	if !h.after(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}}, lastPrograms{Programs: programs, from: "the boot file"}) {
-		t.Fatal(errors.New("not restored"))
+	s.rules.effects.boot = newBootFile(t, &diskFiles{})
+	if err := s.rules.effects.boot.lock.SetNote(""); err != nil {
+		t.Fatal(err)
+	}
+	if !start(&restorer{rules: s.rules}, programs) {
+		t.Fatal("not restored")
 	}
 	r, err := http.Get("http://" + addr)
 	if err != nil {

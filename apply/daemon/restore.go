@@ -118,6 +118,9 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 	if !last.saved.IsZero() {
 		if why := h.newer(ctx, rec.Dataplane, last.Programs); why != "" {
 			h.effects.boot.reject(fmt.Errorf("may be older than %s, which are kept: it was saved %s ago", why, time.Since(last.saved).Round(time.Second)))
+			if why == ownRules { // kube-proxy may serve its health checks
+				h.effects.checks.sync(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: last.Programs}})
+			}
 			h.stop = func() {}
 			return true
 		}
@@ -152,6 +155,9 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 	return restored
 }
 
+// ownRules are the node's rules in newer.
+const ownRules = "the rules in the kernel"
+
 // newer returns the rules in the kernel that may be newer than the Programs of the boot file; "" if there
 // are none. Own rules are incomplete, and then worth less than old ones, if a family of the Programs has
 // no frontends.
@@ -183,7 +189,7 @@ func (h *restorer) newer(ctx context.Context, dataplane apply.Dataplane, saved i
 			return ""
 		}
 	}
-	return "the rules in the kernel"
+	return ownRules
 }
 
 // after does the work after a sync of restored Programs.
@@ -199,11 +205,11 @@ func (h *restorer) after(s *reconcile.Sync, last lastPrograms) (ok bool) {
 	if h.observer.progress.setRestored(last.from, last.saved) {
 		h.logRestored(last, s.Done.Operations)
 	}
-	h.effects.checks.sync(s)
 	// Flows that are valid for newer objects than these are not stale. Clients may however have
 	// connected while rules were missing.
 	h.effects.flows.NoteRemoved(s.Done.Removed)
 	h.effects.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, All: s.Done.Drift.Total() > 0})
+	h.effects.checks.sync(s)
 	return true
 }
 

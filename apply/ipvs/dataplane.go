@@ -121,14 +121,14 @@ func (s *state) capacity() sizes {
 
 // Plan compares the state that was read with the Programs.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
-	p := d.difference(d.found, want)
+	p := d.difference(d.found, d.applied.Programs(), want)
 	p.rules, p.desired = d.rules.Plan(want), apply.Desired{Full: true, Programs: want}
 	return p
 }
 
 // difference plans everything except the iptables rules.
-func (d *Dataplane) difference(have ir.PerFamily[*state], want ir.Programs) *Plan {
-	p, applied := &Plan{}, d.applied.Programs()
+func (d *Dataplane) difference(have ir.PerFamily[*state], applied, want ir.Programs) *Plan {
+	p := &Plan{}
 	d.drains.mu.Lock()
 	known := d.drains.known()
 	d.drains.mu.Unlock()
@@ -185,7 +185,8 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := d.difference(found, d.applied.Programs())
+	applied := d.applied.Programs()
+	p := d.difference(found, applied, applied)
 	p.rules = tables
 	return p, nil
 }
