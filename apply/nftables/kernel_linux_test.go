@@ -594,6 +594,25 @@ func TestForeignContent(t *testing.T) {
 	}
 }
 
+// A table with our name and foreign chains in one family does not keep ours in the other.
+func TestForeignInOneFamily(t *testing.T) {
+	n := newNode(t)
+	if _, err := once(t, n, lower(nftest.Program(ir.IPv4))); err != nil {
+		t.Fatal(err)
+	}
+	n.nft(t, "table ip6 proxyc { chain mine { counter; }; }", "-f", "-")
+	err := n.Do(func() error {
+		left, err := Leftovers(t.Context(), false)
+		if len(left) != 1 || left[0].Object != "table ip proxyc" {
+			t.Errorf("cleanup would remove %v", left)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // A dump that repeats an element omits another one.
 func TestTwice(t *testing.T) {
 	a, b := rules.Element{Key: rules.Key{Port: 80}}, rules.Element{Key: rules.Key{Port: 443}}

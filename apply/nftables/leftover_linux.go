@@ -20,9 +20,9 @@ import (
 // proxyc's own, except that of the fast path. A kernel without nf_tables has none.
 func Leftovers(ctx context.Context, inUse bool) (left []apply.Leftover, err error) {
 	tables, err := proxyTables(ctx)
-	foreign := sync.OnceValue(func() bool { return hasForeignTables(ctx) })
+	foreign := sync.OnceValue(func() map[string]bool { return occupiedTables(ctx) })
 	for _, t := range tables {
-		if t.name != rules.Table || !inUse && !foreign() {
+		if t.name != rules.Table || !inUse && !foreign()[t.String()] {
 			left = append(left, apply.Leftover{Object: t.String(), KubeProxy: t.name == kubeProxyTable, Remove: t.remove})
 		}
 	}
@@ -77,15 +77,21 @@ func proxyTables(ctx context.Context) (tables []proxyTable, err error) {
 	return tables, nil
 }
 
-// hasForeignTables reports whether another program has tables with our name.
-func hasForeignTables(ctx context.Context) bool {
+// occupiedTables returns the tables of other programs with our name: "table ip proxyc".
+func occupiedTables(ctx context.Context) map[string]bool {
 	d, err := Open(ctx, apply.Options{ReadOnly: true})
 	if err != nil {
-		return false
+		return nil
 	}
 	defer d.Close()
-	_, is := errors.AsType[*apply.Foreign](d.Read(ctx, ir.Programs{}))
-	return is
+	all := map[string]bool{}
+	for _, f := range ir.Families() {
+		_, _, err := d.reader.readTable(ctx, f, nil)
+		if foreign, ok := errors.AsType[*apply.Foreign](err); ok {
+			all[foreign.Object] = true
+		}
+	}
+	return all
 }
 
 // remove deletes the table if it exists.
