@@ -120,7 +120,7 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 	case len(current.backends) == 0:
 		s.Why = "the Service has no endpoint left"
 		return s, translated
-	case !translated:
+	case !translated && !current.backends[e.From]: // an endpoint of the host's network may be at the address
 		s.Why = "older than the Service's endpoints: it was never translated"
 		return s, true
 	case !current.backends[e.From]:

@@ -91,6 +91,8 @@ func TestSelector(t *testing.T) {
 	primary.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{{Prefix: netip.MustParsePrefix("192.0.2.11/32")}}}
 	loopback := v4()
 	loopback.Node.NodePorts.Loopback = true
+	onHost := v4()
+	onHost.Services[0].Pools[0].Backends[0].AddrPort = addrPort("192.0.2.11:30053")
 	userspace := v4()
 	userspace.Node.Mode = ir.ModeUserspace
 
@@ -122,6 +124,7 @@ func TestSelector(t *testing.T) {
 		{name: "another one went before that", to: "10.96.0.13:53", from: "10.244.4.7:53", want: "10.96.0.13:53/udp 10.244.4.7:53 is no endpoint of the Service"},
 		{name: "before the Service", to: "10.96.0.10:53", from: "10.96.0.10:53", want: "10.96.0.10:53/udp " + older},
 		{name: "before the Service, load balancer", to: "203.0.113.1:53", from: "203.0.113.1:53", want: "203.0.113.1:53/udp " + older},
+		{name: "at an endpoint with the frontend's address", program: onHost, to: "192.0.2.11:30053", from: "192.0.2.11:30053"},
 		{name: "last endpoint went", to: "10.96.0.11:53", from: "10.244.1.5:53", want: "10.96.0.11:53/udp " + noEndpoint},
 		{name: "never an endpoint", to: "10.96.0.11:53", from: "10.96.0.11:53"},
 		{name: "Service went", to: "10.96.0.12:53", from: "10.244.1.5:53", gone: []string{"10.96.0.12:53/udp"}, want: "10.96.0.12:53/udp " + gone},
