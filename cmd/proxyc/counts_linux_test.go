@@ -282,7 +282,7 @@ func (p *countedPlane) sync(t *testing.T, f *fileSource, kind reconcile.Kind) co
 		if w := f.Take(kind); kind == reconcile.Full {
 			done, err = p.writer.Replace(t.Context(), w.Programs)
 		} else {
-			done, err = p.writer.Change(t.Context(), w.Changes)
+			done, err = p.writer.Change(t.Context(), &w.Changes)
 		}
 	})
 	if err != nil {

@@ -192,7 +192,7 @@ func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 			return
 		}
 	}
-	s.Done, s.Err = r.Change(ctx, s.Work.Changes)
+	s.Done, s.Err = r.Change(ctx, &s.Work.Changes)
 	r.settle(s, version, nil)
 	r.end(ctx, s)
 }

@@ -61,9 +61,11 @@ func (w *Writer) Replace(ctx context.Context, programs ir.Programs) (done Done, 
 	return done, err
 }
 
-// Change commits changes of Services. Its cost does not depend on the number of other Services.
-func (w *Writer) Change(ctx context.Context, changes ir.Changes) (done Done, err error) {
-	changes = w.readmit(changes)
+// Change commits changes of Services, and adds those of readmitted Services to them. Its cost does not
+// depend on the number of other Services.
+func (w *Writer) Change(ctx context.Context, all *ir.Changes) (done Done, err error) {
+	changes := w.readmit(*all)
+	*all = changes
 	plan := w.Dataplane.PlanChanges(w.Dataplane.Applied().From(changes))
 	w.comparison.recordWrites(plan)
 	refused, err := w.commit(ctx, plan, &done)

@@ -255,7 +255,8 @@ func TestSyncFollows(t *testing.T) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	b := want(svc("a", 1), svc("b", 3), svc("c", 4))
-	done, err := r.Change(ctx, from(a, b))
+	changes := from(a, b)
+	done, err := r.Change(ctx, &changes)
 	if err != nil || done.Operations != (apply.Count{Added: 1, Changed: 1}) {
 		t.Fatalf("%+v, %v", done, err)
 	}
@@ -276,7 +277,8 @@ func TestSyncEndsBeforeCommit(t *testing.T) {
 	r.Committing = func() { t.Error("a commit began") }
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.Change(ended, from(want(svc("a", 1)), want(svc("a", 2)))); !errors.Is(err, context.Canceled) || !r.known {
+	changes := from(want(svc("a", 1)), want(svc("a", 2)))
+	if _, err := r.Change(ended, &changes); !errors.Is(err, context.Canceled) || !r.known {
 		t.Errorf("%v, known %t", err, r.known)
 	}
 }
@@ -369,7 +371,8 @@ func TestSyncQuarantine(t *testing.T) {
 		if step.full {
 			done, err = r.Replace(ctx, step.want)
 		} else {
-			done, err = r.Change(ctx, from(last, step.want))
+			changes := from(last, step.want)
+			done, err = r.Change(ctx, &changes)
 		}
 		last = step.want
 		if err != nil || dataplane.reads-reads != step.reads || done.Drift != (apply.Count{}) {
@@ -404,9 +407,15 @@ func TestSyncReadmitsBothFamilies(t *testing.T) {
 	v4, v6 := svc("bad", 666), svc("bad", 6)
 	programs := want(v4)
 	programs.IPv6.Services = []ir.Service{v6}
+	if _, err := r.Replace(t.Context(), want()); err != nil {
+		t.Fatal(err)
+	}
 	r.quarantine([]apply.Refusal{{Service: name}}, programs, &Done{})
 	better := svc("bad", 4)
-	got := r.readmit(ir.Changes{IPv4: []ir.Change{{Name: name, New: &better}}})
+	got := ir.Changes{IPv4: []ir.Change{{Name: name, New: &better}}}
+	if _, err := r.Change(t.Context(), &got); err != nil {
+		t.Fatal(err)
+	}
 	if len(got.IPv6) != 1 || got.IPv6[0].New.Frontends[0].Match.Port != 6 || len(r.refused) != 0 {
 		t.Errorf("%+v, want the Service as it is in the other family, too", got)
 	}

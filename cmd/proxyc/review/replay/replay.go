@@ -138,7 +138,7 @@ func (p *Player) step(ctx context.Context, event *watch.Recorded) error {
 		done, err = p.writer.Replace(ctx, work.Programs)
 	} else {
 		was = only(work, func(c ir.Change) *ir.Service { return c.Old })
-		done, err = p.writer.Change(ctx, work.Changes)
+		done, err = p.writer.Change(ctx, &work.Changes)
 		work.Programs = only(work, func(c ir.Change) *ir.Service { return c.New })
 	}
 	at := fmt.Sprintf("%s:%d: %s %s", p.File, event.Line, event.At.Format("2006-01-02T15:04:05.000Z07:00"), event)
