@@ -147,3 +147,18 @@ func testHealthCheckOfRestored(t *testing.T, start func(h *restorer, programs ir
 		t.Errorf("%s: %s, %v", r.Status, body, err)
 	}
 }
+
+// Flows from before restored rules existed are checked.
+func TestFlowsOfRestored(t *testing.T) {
+	for added, want := range map[int]bool{0: false, 3: true} {
+		s := newTestSession(t, "nftables")
+		match := ir.Match{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.UDP, Port: 53}
+		service := ir.Service{Name: ir.Name{Namespace: "shop", Name: "dns"}, Frontends: []ir.Frontend{{Match: match}}}
+		programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Services: []ir.Service{service}}, &ir.Program{Family: ir.IPv6})
+		h := restorer{rules: s.rules}
+		h.after(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}, Done: reconcile.Done{Operations: apply.Count{Added: added}}}, lastPrograms{Programs: programs})
+		if got := s.rules.effects.flows.Busy(); got != want {
+			t.Errorf("%d rules were added: flows are checked: %t", added, got)
+		}
+	}
+}

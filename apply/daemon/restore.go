@@ -208,7 +208,8 @@ func (h *restorer) after(s *reconcile.Sync, last lastPrograms) (ok bool) {
 	// Flows that are valid for newer objects than these are not stale. Clients may however have
 	// connected while rules were missing.
 	h.effects.flows.NoteRemoved(s.Done.Removed)
-	h.effects.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, All: s.Done.Drift.Total() > 0})
+	missing := s.Done.Drift.Total() > 0 || s.Done.Operations.Added > 0
+	h.effects.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, All: missing})
 	h.effects.checks.sync(s)
 	return true
 }
