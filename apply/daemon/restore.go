@@ -163,7 +163,7 @@ const ownRules = "the rules in the kernel"
 // no frontends.
 func (h *restorer) newer(ctx context.Context, dataplane apply.Dataplane, saved ir.Programs) string {
 	mode := modeOf(saved)
-	leftovers, _ := host.Leftovers(ctx, mode, dataplane) // errors are those of other modes
+	leftovers, _ := host.Leftovers(ctx, mode, dataplane, true) // errors are those of other modes
 	if peer := host.OfKubeProxy(leftovers); len(peer) > 0 {
 		return "the rules of kube-proxy (" + strings.Join(peer, ", ") + ")"
 	}

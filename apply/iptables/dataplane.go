@@ -139,7 +139,7 @@ func (d *Dataplane) Applied() *apply.Applied { return &d.applied }
 
 // Leftovers returns iptables rules of other modes and of kube-proxy, in both variants.
 func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
-	return Leftovers(ctx, d)
+	return Leftovers(ctx, d, d.readOnly)
 }
 
 // Counters returns the packet counters of our rules.

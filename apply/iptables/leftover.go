@@ -22,43 +22,42 @@ const canary = "KUBE-PROXY-CANARY"
 // Leftovers returns what proxyc or kube-proxy left in each variant and family, in any mode that
 // uses iptables. It excludes the chains that inUse manages; inUse may be nil. It always includes
 // chains that only kube-proxy creates. It excludes chains of the kubelet, and KUBE-FIREWALL if the
-// kubelet uses it. Missing tools and families have no leftovers.
-func Leftovers(ctx context.Context, inUse *Dataplane) ([]apply.Leftover, error) {
-	return eachFamily(ctx, inUse, func(c *cleaner) ([]apply.Leftover, error) {
+// kubelet uses it. Missing tools and families have no leftovers. With readOnly nothing changes; otherwise
+// rules in proxyc's chains that prevent the tools from listing them are removed.
+func Leftovers(ctx context.Context, inUse *Dataplane, readOnly bool) ([]apply.Leftover, error) {
+	return eachFamily(ctx, inUse, readOnly, func(c *cleaner) ([]apply.Leftover, error) {
 		return c.leftovers(ctx, inUse != nil && c.tables == inUse.tables)
 	})
 }
 
-// eachFamily collects the leftovers of each variant and family.
-func eachFamily(ctx context.Context, inUse *Dataplane, find func(*cleaner) ([]apply.Leftover, error)) ([]apply.Leftover, error) {
+// eachFamily collects the leftovers of each variant and family. It continues after errors: a rule in one
+// that the tools cannot read is no reason to keep those in the others.
+func eachFamily(ctx context.Context, inUse *Dataplane, readOnly bool, find func(*cleaner) ([]apply.Leftover, error)) ([]apply.Leftover, error) {
 	var left []apply.Leftover
+	var errs []error
 	for _, v := range [...]Variant{NFT, Legacy} {
 		t := inUse
 		if t == nil || t.Variant != v {
 			if v == Legacy {
-				if has, err := readableLegacyTables(); err != nil {
-					return nil, err
-				} else if !has {
+				has, err := readableLegacyTables()
+				if errs = append(errs, err); !has {
 					continue
 				}
 			}
 			var err error
-			if t, err = Open(ctx, apply.Options{IPTables: string(v)}); err != nil {
+			if t, err = Open(ctx, apply.Options{IPTables: string(v), ReadOnly: readOnly}); err != nil {
 				if !unsupported(err) {
-					return nil, err
+					errs = append(errs, err)
 				}
 				continue
 			}
 		}
 		for _, f := range t.families {
 			l, err := find(&cleaner{t.tables, f})
-			if err != nil {
-				return nil, err
-			}
-			left = append(left, l...)
+			left, errs = append(left, l...), append(errs, err)
 		}
 	}
-	return left, nil
+	return left, errors.Join(errs...)
 }
 
 // hasLegacyTables reports whether the kernel has a table of the legacy variant, as far as they can

@@ -9,9 +9,10 @@ import (
 )
 
 // OwnLeftovers returns what proxyc left on a node that kube-proxy manages again. If kube-proxy's
-// canary chain exists, these are the chains that kube-proxy does not create; otherwise everything.
-func OwnLeftovers(ctx context.Context) ([]apply.Leftover, error) {
-	return eachFamily(ctx, nil, func(c *cleaner) ([]apply.Leftover, error) {
+// canary chain exists, these are the chains that kube-proxy does not create; otherwise everything. With
+// readOnly nothing changes.
+func OwnLeftovers(ctx context.Context, readOnly bool) ([]apply.Leftover, error) {
+	return eachFamily(ctx, nil, readOnly, func(c *cleaner) ([]apply.Leftover, error) {
 		with, err := c.tablesWith(ctx, c.family, canary)
 		switch {
 		case err != nil:

@@ -19,14 +19,14 @@ func TestOwnLeftovers(t *testing.T) {
 		shell(t, "*nat\n:KUBE-SVCS-0a60 - [0:0]\n:KUBE-HAIRPIN - [0:0]\n-A KUBE-SVCS-0a60 -d 10.96.0.10/32 -j KUBE-MARK-MASQ\n"+
 			"-A KUBE-SERVICES -d 10.96.0.0/16 -j KUBE-SVCS-0a60\nCOMMIT\n", tool(ir.IPv4, v, "restore"), "--noflush")
 		before := chains()
-		if _, err := OwnLeftovers(t.Context()); err == nil || !strings.Contains(err.Error(), "KUBE-SERVICES jumps to KUBE-SVCS-0a60") {
+		if _, err := OwnLeftovers(t.Context(), false); err == nil || !strings.Contains(err.Error(), "KUBE-SERVICES jumps to KUBE-SVCS-0a60") {
 			t.Errorf("want an error that names who needs a chain, got %v", err)
 		}
 		if after := chains(); after != before {
 			t.Errorf("changed what was needed:\n%s", after)
 		}
 		shell(t, "*nat\n-D KUBE-SERVICES -d 10.96.0.0/16 -j KUBE-SVCS-0a60\nCOMMIT\n", tool(ir.IPv4, v, "restore"), "--noflush")
-		left, err := OwnLeftovers(t.Context())
+		left, err := OwnLeftovers(t.Context(), false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -120,7 +120,7 @@ func TestLeftoversWhileAToolFails(t *testing.T) {
 				inNamespace(t, func(t *testing.T, v Variant) {
 					put(t, open(t, apply.Options{IPTables: string(v)}, 0), lower(programs(2)))
 					struck := failOnce(t, asking(f, v), how)
-					left, err := Leftovers(t.Context(), nil)
+					left, err := Leftovers(t.Context(), nil, false)
 					struck()
 					if err == nil {
 						t.Errorf("no error, and %d leftovers", len(left))

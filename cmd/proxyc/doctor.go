@@ -59,7 +59,7 @@ func (c *doctorCmd) Run(e *env) (err error) {
 			return host.Interference(ctx, 1<<resolved.Config.MasqueradeBit())
 		},
 		RuleCounts: host.RuleCounts, Writer: host.Writer, Lock: host.CheckLock, Interfaces: e.interfaces,
-		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return host.Leftovers(ctx, "", nil) },
+		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return host.Leftovers(ctx, "", nil, true) },
 	}
 	for _, m := range c.Modes {
 		n.Modes = append(n.Modes, ir.Mode(m))

@@ -31,7 +31,8 @@ type Mode struct {
 	// open opens the dataplane; nil if its rules can only be removed.
 	open func(context.Context, apply.Options) (apply.Dataplane, error)
 	// leftovers returns the leftovers of the mode if it is not open; nil if those of within are all.
-	leftovers func(context.Context) ([]apply.Leftover, error)
+	// Unless readOnly is set, it may remove rules that prevent a tool from listing the others.
+	leftovers func(ctx context.Context, readOnly bool) ([]apply.Leftover, error)
 	// Separate is set if the mode shares no chain with kube-proxy's rules of the same mode.
 	Separate bool
 	// Events are sent about the node at each start in the mode.
@@ -88,8 +89,8 @@ func CheckMode(mode ir.Mode, processes bool) error {
 var errNotConfigured = errors.New("leftovers were not searched")
 
 // Leftovers returns what proxyc and kube-proxy left on the node, in every mode. It excludes the
-// rules of the dataplane in use, which has the given mode; inUse may be nil.
-func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]apply.Leftover, error) {
+// rules of the dataplane in use, which has the given mode; inUse may be nil. With readOnly nothing changes.
+func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane, readOnly bool) ([]apply.Leftover, error) {
 	var all []apply.Leftover
 	var errs []error
 	within := ir.Mode("")
@@ -100,11 +101,11 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane) ([]appl
 		find := d.leftovers
 		switch {
 		case inUse != nil && d.mode == mode:
-			find = func(ctx context.Context) ([]apply.Leftover, error) { return apply.Leftovers(ctx, inUse) }
+			find = func(ctx context.Context, _ bool) ([]apply.Leftover, error) { return apply.Leftovers(ctx, inUse) }
 		case find == nil, inUse != nil && within != "" && d.mode == within:
 			continue
 		}
-		left, err := find(ctx)
+		left, err := find(ctx, readOnly)
 		if inUse != nil && errors.Is(err, errNotConfigured) {
 			continue // configured on every node that ever had that mode
 		}

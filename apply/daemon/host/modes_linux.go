@@ -26,18 +26,20 @@ var modes = [...]Mode{
 	{
 		mode: ir.ModeNFTables, Separate: true, Limit: 2500,
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return nftables.Open(ctx, o) },
-		leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
+		leftovers: func(ctx context.Context, _ bool) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
 	},
 	{
-		mode:      ir.ModeIPTables,
-		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return iptables.Open(ctx, o) },
-		leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return iptables.Leftovers(ctx, nil) },
+		mode: ir.ModeIPTables,
+		open: func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return iptables.Open(ctx, o) },
+		leftovers: func(ctx context.Context, readOnly bool) ([]apply.Leftover, error) {
+			return iptables.Leftovers(ctx, nil, readOnly)
+		},
 	},
 	{
 		// The kernel sends no notifications for virtual servers and sets.
 		mode: ir.ModeIPVS, within: ir.ModeIPTables, CompareEvery: time.Minute,
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return ipvs.Open(ctx, o) },
-		leftovers: ipvs.Leftovers,
+		leftovers: func(ctx context.Context, _ bool) ([]apply.Leftover, error) { return ipvs.Leftovers(ctx) },
 		Events: []watch.Event{{Warning: true, Reason: "IPVSDeprecation", Action: "StartKubeProxy",
 			Note: "The ipvs proxier has been deprecated and will be disabled by default in Kubernetes 1.40 and removed in Kubernetes 1.43. Migrate to the 'nftables' proxier instead."}},
 	},
@@ -76,7 +78,7 @@ var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules, 
 // kube-proxy's own objects were found. In mode ipvs kube-proxy creates only objects that proxyc
 // creates, too. Existing ones are then in use, and include the chains that mode iptables would
 // leave.
-func OwnLeftovers(ctx context.Context, known bool) ([]apply.Leftover, error) {
+func OwnLeftovers(ctx context.Context, known, readOnly bool) ([]apply.Leftover, error) {
 	tables, err := nftables.Leftovers(ctx, false)
 	if !known {
 		servers, serversErr := ipvs.Leftovers(ctx)
@@ -86,7 +88,7 @@ func OwnLeftovers(ctx context.Context, known bool) ([]apply.Leftover, error) {
 		}
 		return tables, errors.Join(err, serversErr)
 	}
-	chains, chainsErr := iptables.OwnLeftovers(ctx)
+	chains, chainsErr := iptables.OwnLeftovers(ctx, readOnly)
 	ours := slices.DeleteFunc(append(tables, chains...), func(l apply.Leftover) bool { return l.KubeProxy })
 	return ours, errors.Join(err, chainsErr)
 }

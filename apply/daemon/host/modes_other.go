@@ -25,7 +25,7 @@ func Interference(context.Context, uint32) (apply.Interference, error) {
 }
 
 // OwnLeftovers is supported only on Linux and Windows.
-func OwnLeftovers(context.Context, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
+func OwnLeftovers(context.Context, bool, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
 
 // Interfaces returns the network interfaces, ordered by name.
 func Interfaces() ([]compiler.Interface, error) { return node.Interfaces() }

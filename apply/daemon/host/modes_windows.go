@@ -24,7 +24,7 @@ var modes = [...]Mode{
 	{
 		mode: ir.ModeKernelspace,
 		open: func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return hns.Open(ctx, o) },
-		leftovers: func(ctx context.Context) ([]apply.Leftover, error) {
+		leftovers: func(ctx context.Context, _ bool) ([]apply.Leftover, error) {
 			network := os.Getenv("KUBE_NETWORK")
 			if network == "" {
 				return nil, fmt.Errorf("mode %s: %w: KUBE_NETWORK must contain the name of the cluster's HNS network, and is not set", ir.ModeKernelspace, errNotConfigured)
@@ -37,7 +37,7 @@ var modes = [...]Mode{
 		open: func(_ context.Context, o apply.Options) (apply.Dataplane, error) {
 			return winuserspace.Open(addressFile(), o), nil
 		},
-		leftovers: func(context.Context) ([]apply.Leftover, error) {
+		leftovers: func(context.Context, bool) ([]apply.Leftover, error) {
 			return winuserspace.Leftovers(winuserspace.Local(), addressFile())
 		},
 	},
@@ -81,7 +81,7 @@ func Interference(context.Context, uint32) (apply.Interference, error) {
 }
 
 // OwnLeftovers returns nothing: kube-proxy adopts the objects of proxyc.
-func OwnLeftovers(context.Context, bool) ([]apply.Leftover, error) { return nil, nil }
+func OwnLeftovers(context.Context, bool, bool) ([]apply.Leftover, error) { return nil, nil }
 
 // Facts adds facts from HNS: the type of the network, and the endpoints of this node.
 func Facts(cfg *config.Config, facts *compiler.Facts) error {

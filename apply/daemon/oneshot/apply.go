@@ -104,7 +104,7 @@ func (t *Apply) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	defer dataplane.Close()
-	leftovers, err := host.Leftovers(ctx, node.Mode, dataplane)
+	leftovers, err := host.Leftovers(ctx, node.Mode, dataplane, t.DryRun)
 	if err != nil {
 		return nil, err
 	}

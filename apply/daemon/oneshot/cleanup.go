@@ -23,10 +23,10 @@ func Cleanup(ctx context.Context, keepPeer, readOnly bool, found func([]apply.Le
 		}
 		defer lock.Release()
 	}
-	leftovers, err := host.Leftovers(ctx, "", nil)
+	leftovers, err := host.Leftovers(ctx, "", nil, readOnly)
 	if keepPeer {
 		if err == nil {
-			leftovers, err = host.OwnLeftovers(ctx, len(host.OfKubeProxy(leftovers)) > 0)
+			leftovers, err = host.OwnLeftovers(ctx, len(host.OfKubeProxy(leftovers)) > 0, readOnly)
 		}
 		if err != nil {
 			return err

@@ -66,7 +66,7 @@ func (t *Takeover) Tidy(ctx context.Context, inUse apply.Dataplane, done func())
 	if t.peer.maintained() {
 		return errors.New("kube-proxy runs beside proxyc")
 	}
-	leftovers, err := host.Leftovers(ctx, t.Mode, inUse)
+	leftovers, err := host.Leftovers(ctx, t.Mode, inUse, false)
 	kept, err := t.Remove(ctx, leftovers, err)
 	if len(kept) > 0 {
 		t.easing.add(ctx, eased{leftovers, kept})
