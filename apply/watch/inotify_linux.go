@@ -67,6 +67,8 @@ func (n *inotify) watch(paths map[string]interest) error {
 		for path, of := range paths {
 			var mask uint32 = entryEvents
 			switch {
+			case of.file && !isMount(path): // its directory reports everything
+				continue
 			case of.file:
 				mask = writeEvents
 			case of.files:
@@ -88,6 +90,17 @@ func (n *inotify) watch(paths map[string]interest) error {
 	})
 	n.paths = now
 	return errors.Join(err, failed)
+}
+
+// isMount reports whether a file is a mount of its own. Kernels before 5.8 do not tell: there are none
+// then.
+func isMount(path string) bool {
+	var file, dir unix.Statx_t
+	err := errors.Join(
+		unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &file),
+		unix.Statx(unix.AT_FDCWD, filepath.Dir(path), 0, unix.STATX_MNT_ID, &dir),
+	)
+	return err == nil && file.Mnt_id != dir.Mnt_id
 }
 
 // path returns the path of a watch, or false if it is no longer watched.

@@ -85,7 +85,7 @@ type interest struct {
 	names   map[string]bool
 	files   bool // some names are files, not only links and directories on the way
 	objects bool // all names of object files and directories are relevant, too
-	file    bool // it is a file, whose directory does not report writes through another mount
+	file    bool // it is a file; if it is a mount, its directory does not report writes to its source
 }
 
 // notifier reports changes in directories and of files.
