@@ -120,11 +120,11 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 	case len(current.backends) == 0:
 		s.Why = "the Service has no endpoint left"
 		return s, translated
-	case !translated && !current.backends[e.From]: // an endpoint of the host's network may be at the address
-		s.Why = "older than the Service's endpoints: it was never translated"
-		return s, true
-	case !current.backends[e.From]:
+	case !current.backends[e.From]: // an endpoint with hostNetwork may have the address of the frontend
 		s.Why = e.From.String() + " is no endpoint of the Service"
+		if !translated {
+			s.Why = "older than the Service's endpoints: it was never translated"
+		}
 		return s, true
 	case e.Unanswered && !current.admits(e.Client.Addr()):
 		s.Why = "spec.loadBalancerSourceRanges does not admit " + e.Client.Addr().String()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -118,19 +117,9 @@ func TestHealthCheckOfRestored(t *testing.T) {
 
 func testHealthCheckOfRestored(t *testing.T, start func(h *restorer, programs ir.Programs) bool) {
 	t.Helper()
-	free, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := free.Addr().String()
-	free.Close()
+	programs, _, addr := healthChecked(t)
 	s := newTestSession(t, "iptables")
 	defer s.rules.effects.checks.close()
-	service := ir.Service{Name: ir.Name{Namespace: "shop", Name: "web"}, Health: &ir.HealthCheck{Port: netip.MustParseAddrPort(addr).Port(), Local: 1}}
-	programs := ir.NewPrograms(
-		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{service}},
-		&ir.Program{Family: ir.IPv6},
-	)
 	s.rules.effects.boot = newBootFile(t, &diskFiles{})
 	if err := s.rules.effects.boot.lock.SetNote(""); err != nil {
 		t.Fatal(err)

@@ -155,7 +155,7 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 	return restored
 }
 
-// ownRules are the node's rules in newer.
+// ownRules is what newer returns for proxyc's own rules.
 const ownRules = "the rules in the kernel"
 
 // newer returns the rules in the kernel that may be newer than the Programs of the boot file; "" if there

@@ -206,9 +206,9 @@ func (s *session) keepRules(ctx context.Context) error {
 //
 //  1. The reconciler ends, after a commit, comparison or removal of leftovers in progress, and so
 //     do the goroutines that use the dataplane. Then the boot file is written.
-//  2. The dataplane and the lock are kept for the next session, until that has applied its rules.
-//     Without one, the dataplane is closed, and then the lock is released: another proxyc may write
-//     from now on. A mode whose process proxies connections removes its rules before.
+//  2. If another session follows, it receives the dataplane and the lock. Otherwise the dataplane is
+//     closed: a mode whose process proxies connections removes its rules. Then the lock is released,
+//     and another proxyc may write.
 //  3. The servers have ended, and the health check ports are closed. The reconciler could have
 //     opened another one before.
 //

@@ -67,24 +67,31 @@ func TestReadyComesLast(t *testing.T) {
 	}
 }
 
-// The health check of a Service without rules does not attract traffic to the node.
-func TestHealthCheckOfRefused(t *testing.T) {
+// healthChecked returns Programs with one Service, and the address of its health check.
+func healthChecked(t *testing.T) (programs ir.Programs, service *ir.Service, addr string) {
+	t.Helper()
 	free, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := free.Addr().String()
+	addr = free.Addr().String()
 	free.Close()
-	s := newTestSession(t, "iptables")
-	defer s.rules.effects.checks.close()
-	name := ir.Name{Namespace: "shop", Name: "web"}
-	service := ir.Service{Name: name, Health: &ir.HealthCheck{Port: netip.MustParseAddrPort(addr).Port(), Local: 1}}
-	programs := ir.NewPrograms(
-		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: []ir.Service{service}},
+	port := netip.MustParseAddrPort(addr).Port()
+	all := []ir.Service{{Name: ir.Name{Namespace: "shop", Name: "web"}, Health: &ir.HealthCheck{Port: port, Local: 1}}}
+	programs = ir.NewPrograms(
+		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: all},
 		&ir.Program{Family: ir.IPv6},
 	)
-	refused := []apply.Refusal{{Service: name, Reason: errors.New("no")}}
-	change := ir.Changes{IPv4: []ir.Change{{Name: name, New: &service}}}
+	return programs, &all[0], addr
+}
+
+// The health check of a Service without rules does not attract traffic to the node.
+func TestHealthCheckOfRefused(t *testing.T) {
+	programs, service, addr := healthChecked(t)
+	s := newTestSession(t, "iptables")
+	defer s.rules.effects.checks.close()
+	refused := []apply.Refusal{{Service: service.Name, Reason: errors.New("no")}}
+	change := ir.Changes{IPv4: []ir.Change{{Name: service.Name, New: service}}}
 	for i, step := range []struct {
 		sync reconcile.Sync
 		code int

@@ -177,8 +177,8 @@ func (t *tables) runWithInput(ctx context.Context, in input, name string, args .
 // status, 4, has other meanings, too.
 func locked(failed *run.Error) bool { return strings.Contains(failed.Stderr, "xtables lock") }
 
-// temporary matches what the tools print for a reason that does not lie in the rules, whatever their
-// exit status.
+// temporary matches errors of the tools that the rules do not cause. The exit status does not
+// distinguish them.
 var temporary = regexp.MustCompile(`(?i)cannot allocate memory|memory allocation problem|out of memory|temporarily unavailable|no buffer space|interrupted system call|too many open files|no file descriptors`)
 
 // lineNumber matches the line number in a tool's error: "line 7 failed", "Error occurred at line:

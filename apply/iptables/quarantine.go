@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,9 +111,7 @@ func collect(c *rules.Chain, candidates map[ir.Name]bool, of map[ir.Name][]rules
 	}
 }
 
-// search finds the rejected Services of a group by bisection. It tries each of them once more, and then
-// no rules at all: a lack of memory, or another program that writes without the lock, causes rejections,
-// too, and the legacy tools do not print the reason.
+// search finds the rejected Services of a group by bisection.
 func (p *probe) search(ctx context.Context, group []ir.Name) error {
 	for len(group) > 0 {
 		named, no, err := p.try(ctx, group)
@@ -133,18 +130,30 @@ func (p *probe) search(ctx context.Context, group []ir.Name) error {
 			group = group[half:]
 			continue
 		}
-		if _, no, err = p.try(ctx, []ir.Name{named}); err != nil {
+		if no, err = p.confirm(ctx, named); err != nil {
 			return err
 		}
 		if no != nil {
-			if _, always, err := p.try(ctx, nil); always != nil || err != nil {
-				return cmp.Or(err, error(always))
-			}
 			p.refused = append(p.refused, apply.Refusal{Service: named, Reason: no})
 		}
 		group = slices.DeleteFunc(slices.Clone(group), func(s ir.Name) bool { return s == named })
 	}
 	return nil
+}
+
+// confirm tries a rejected Service again, and returns its rejection; nil if there is none. A lack of
+// memory, or another program that writes without the lock, causes rejections, too, and the legacy tools
+// do not print the reason. So it also tries no rules at all, whose rejection is an error.
+func (p *probe) confirm(ctx context.Context, service ir.Name) (*refused, error) {
+	_, no, err := p.try(ctx, []ir.Name{service})
+	if err != nil || no == nil {
+		return nil, err
+	}
+	_, always, err := p.try(ctx, nil)
+	if err == nil && always != nil {
+		err = always
+	}
+	return no, err
 }
 
 // try returns the rejection of a group, and the Service of the reported line, if any.

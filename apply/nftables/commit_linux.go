@@ -252,9 +252,9 @@ func (q *quarantine) result() apply.Result {
 }
 
 // without returns the Plan without the rejected parts. Expired entries of affinity maps are
-// ignored, and chains and sets that are still in use are kept. A rejection of the batch itself, or one
-// without a reason in the rules, such as a lack of memory, is an error. For other rejections the whole
-// Service is omitted. If stale is set, it returns a staleError for rejections that may be due to an
+// ignored, and chains and sets that are still in use are kept. A rejection of the batch itself is an
+// error, and so is one that the rules do not cause, such as a lack of memory. For other rejections the
+// whole Service is omitted. If stale is set, it returns a staleError for rejections that may be due to an
 // outdated Plan.
 func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, error) {
 	services := map[ir.Name]bool{}

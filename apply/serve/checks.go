@@ -42,7 +42,8 @@ type HealthChecks struct {
 	open        map[ir.Name]sockets
 	listening   int                 // number of listening sockets
 	failed      map[ir.Name]failure // checks with an address that could not be opened
-	refused     map[ir.Name]bool
+
+	refused atomic.Pointer[map[ir.Name]bool] // of SetRefused
 }
 
 // failure is a check that does not serve on all its addresses.
@@ -113,20 +114,16 @@ func (c *HealthChecks) Change(changes map[ir.Name]*ir.HealthCheck) {
 // SetRefused sets the Services whose rules the kernel refuses. Without rules, this node has no endpoints
 // of them.
 func (c *HealthChecks) SetRefused(services []ir.Name) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before := c.refused
-	c.refused = nil
+	refused := make(map[ir.Name]bool, len(services))
 	for _, name := range services {
-		set(&c.refused, name, true)
+		refused[name] = true
 	}
-	for _, changed := range []map[ir.Name]bool{before, c.refused} {
-		for name := range changed {
-			for _, check := range c.open[name] {
-				check.refused.Store(c.refused[name])
-			}
-		}
-	}
+	c.refused.Store(&refused)
+}
+
+func (c *HealthChecks) isRefused(service ir.Name) bool {
+	refused := c.refused.Load()
+	return refused != nil && (*refused)[service]
 }
 
 // report is the arguments of a call of Failed.
@@ -230,7 +227,6 @@ func (c *HealthChecks) serve(name ir.Name, hc *ir.HealthCheck) {
 				errs = append(errs, err)
 				continue
 			}
-			check.refused.Store(c.refused[name])
 			open[at] = check
 		}
 		open[at].local.Store(int64(hc.Local))
@@ -257,9 +253,8 @@ func (c *HealthChecks) Close() { c.Sync(nil, nil) }
 // check is one listening socket.
 type check struct {
 	service ir.Name
-	health  *Health
+	of      *HealthChecks
 	local   atomic.Int64 // ready endpoints on this node
-	refused atomic.Bool  // the kernel refuses the Service's rules
 	server  *http.Server
 	done    chan struct{} // closed when the server has ended
 }
@@ -278,7 +273,7 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 		return nil, err
 	}
 	c.listening++
-	check := &check{service: service, health: c.Health, done: make(chan struct{})}
+	check := &check{service: service, of: c, done: make(chan struct{})}
 	if c.connections == nil {
 		c.connections = newConnections(within(maxChecks, checksPart))
 	}
@@ -339,9 +334,9 @@ func (c *check) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	body := checkBody{
 		Service:      c.service,
 		Local:        c.local.Load(),
-		ProxyHealthy: c.health.Status().Healthy, // the node's eligibility does not count
+		ProxyHealthy: c.of.Health.Status().Healthy, // the node's eligibility does not count
 	}
-	if c.refused.Load() {
+	if c.of.isRefused(c.service) {
 		body.Local = 0
 	}
 	text, err := json.MarshalIndent(body, "", "\t")

@@ -249,7 +249,7 @@ func TestBrokenObject(t *testing.T) {
 	has := map[string]bool{}
 	var said bytes.Buffer
 	var told map[string]string
-	s := &sink{contact: NewContact(slog.New(slog.DiscardHandler), time.Now).resource("services"), log: slog.New(slog.NewTextHandler(&said, nil)), onBroken: func(_ string, why map[string]string) { told = why }, kind: kind{
+	s := &sink{log: slog.New(slog.NewTextHandler(&said, nil)), onBroken: func(_ string, why map[string]string) { told = why }, kind: kind{
 		resource: resource{name: "things"},
 		reduce: func(obj any) any {
 			svc := obj.(*corev1.Service)
@@ -273,6 +273,7 @@ func TestBrokenObject(t *testing.T) {
 			return nil
 		},
 	}, synced: func() {}}
+	s.contact = NewContact(s.log, time.Now).resource("things")
 	for _, step := range []struct {
 		name string
 		do   func()

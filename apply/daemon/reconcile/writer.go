@@ -61,19 +61,18 @@ func (w *Writer) Replace(ctx context.Context, programs ir.Programs) (done Done, 
 	return done, err
 }
 
-// Change commits changes of Services, and adds those of readmitted Services to them. Its cost does not
-// depend on the number of other Services.
-func (w *Writer) Change(ctx context.Context, all *ir.Changes) (done Done, err error) {
-	changes := w.readmit(*all)
-	*all = changes
-	plan := w.Dataplane.PlanChanges(w.Dataplane.Applied().From(changes))
+// Change commits changes of Services. It adds the changes of readmitted Services to them. Its cost does
+// not depend on the number of other Services.
+func (w *Writer) Change(ctx context.Context, changes *ir.Changes) (done Done, err error) {
+	*changes = w.readmit(*changes)
+	plan := w.Dataplane.PlanChanges(w.Dataplane.Applied().From(*changes))
 	w.comparison.recordWrites(plan)
 	refused, err := w.commit(ctx, plan, &done)
 	if err != nil {
 		return done, err
 	}
 	if len(refused) == 0 {
-		w.comparison.recordChanges(changes)
+		w.comparison.recordChanges(*changes)
 		done.Refused = w.quarantined()
 		return done, nil
 	}
@@ -82,7 +81,7 @@ func (w *Writer) Change(ctx context.Context, all *ir.Changes) (done Done, err er
 	// rules of them that the Dataplane does not remember.
 	var wanted apply.Applied
 	wanted.Replace(w.Dataplane.Applied().Programs())
-	wanted.Change(changes)
+	wanted.Change(*changes)
 	programs := wanted.Programs()
 	w.quarantine(refused, programs, &done)
 	if err := w.Dataplane.Read(ctx, apply.Without(programs, w.quarantined())); err != nil {
