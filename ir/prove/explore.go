@@ -145,7 +145,7 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port 
 	}()
 	for j := 0; j < len(ways.names) && !e.stops(); j++ {
 		class.Packet.In = ways.names[j]
-		sources := newSources(e.node.Family)
+		sources := newSources(e.node.Family, class.neverSource())
 		from := len(e.list)
 		for k := 0; k < len(sources.firsts) && !e.stops(); k++ {
 			src, ok := e.source(&class, sources.firsts[k])
@@ -158,8 +158,10 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port 
 			if ports != nil {
 				ports.cutAt(&e.cuts)
 			}
-			for _, in := range e.cuts.Interfaces {
-				ways.cut(in)
+			if !d.First.IsLoopback() {
+				for _, in := range e.cuts.Interfaces {
+					ways.cut(in)
+				}
 			}
 			for _, p := range e.cuts.Sources {
 				sources.cut(p)
@@ -181,15 +183,16 @@ func (e *explorer) port(d destination, protocol ir.Protocol, ports *ports, port 
 type sources struct {
 	family ir.Family
 	last   netip.Addr // of all
+	never  netip.Addr // see Class.neverSource
 	firsts []netip.Addr
 	known  map[netip.Addr]bool
 	lists  map[*netip.Prefix]int // lists that were applied, with their lengths
 	asked  map[netip.Addr]bool
 }
 
-func newSources(f ir.Family) *sources {
+func newSources(f ir.Family, never netip.Addr) *sources {
 	lowest := f.Any().Addr()
-	return &sources{family: f, last: ir.LastOf(f.Any()), firsts: []netip.Addr{lowest}, known: map[netip.Addr]bool{lowest: true},
+	return &sources{family: f, last: ir.LastOf(f.Any()), never: never, firsts: []netip.Addr{lowest}, known: map[netip.Addr]bool{lowest: true},
 		lists: map[*netip.Prefix]int{}, asked: map[netip.Addr]bool{}}
 }
 
@@ -222,7 +225,7 @@ func (s *sources) cutAll(list []netip.Prefix) {
 }
 
 func (s *sources) cut(p netip.Prefix) {
-	if !s.family.Has(p.Addr()) {
+	if !s.family.Has(p.Addr()) || p.IsSingleIP() && p.Addr() == s.never {
 		return
 	}
 	for _, a := range [...]netip.Addr{p.Masked().Addr(), ir.LastOf(p).Next()} {
@@ -315,7 +318,8 @@ func cutAddr(all []sim.Destination, addr netip.Addr) (of, rest []sim.Destination
 // if it belongs to another class.
 func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) {
 	if !c.Packet.FromNode() {
-		for src = first; src.IsValid() && (e.isOwn[src] || src.IsLoopback() || e.carries(src)); src = src.Next() {
+		never := c.neverSource()
+		for src = first; src.IsValid() && (e.isOwn[src] || src == never || src.IsLoopback() || e.carries(src)); src = src.Next() {
 			if src.IsLoopback() && src.Is4() {
 				src = netip.AddrFrom4([4]byte{127, 255, 255, 255})
 			}
@@ -331,6 +335,16 @@ func (e *explorer) source(c *Class, first netip.Addr) (src netip.Addr, ok bool) 
 		return netip.Addr{}, false
 	}
 	return own[i], true
+}
+
+// neverSource returns the address that no incoming packet has as source: its
+// destination, because a machine delivers packets to itself. It is invalid if
+// there is none.
+func (c *Class) neverSource() netip.Addr {
+	if c.Packet.FromNode() || c.Dst.First != c.Dst.Last {
+		return netip.Addr{}
+	}
+	return c.Dst.First
 }
 
 // carries reports whether the node carries an address of a Service.

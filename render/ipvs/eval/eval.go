@@ -105,9 +105,7 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 		}
 	}
 	for i := range e.Elements {
-		// An address that is looked up only after balancing is never a packet's
-		// original destination.
-		if e.Elements[i].Set != ipvs.LoopBack && !one(e.Elements[i].Addr) {
+		if !one(e.Elements[i].Addr) {
 			return
 		}
 	}
