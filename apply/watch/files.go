@@ -42,6 +42,7 @@ type Files struct {
 	// Reread requests another read, whether or not something changed; optional.
 	Reread <-chan struct{}
 
+	read    int             // files in the last read that was accepted; their removal is deliberate
 	skipped map[string]bool // named paths that are not regular files
 }
 
@@ -57,7 +58,7 @@ func (f *Files) Read() error {
 	}
 	snap := snapshot.New()
 	var diags diag.List
-	reader := manifest.Reader{MaxSimilar: diag.MaxSimilar, Truncated: diag.Error, NoPositions: true}
+	reader := manifest.Reader{MaxSimilar: diag.MaxSimilar, Whole: true, NoPositions: true}
 	left := cmp.Or(f.Limit, files.Unlimited)
 	for _, file := range found {
 		data, err := files.Read(regular{}, file.Name, &left)
@@ -80,12 +81,20 @@ func (f *Files) Read() error {
 	if why := reader.Missing(snap); why != "" && !f.AllowEmpty {
 		return fmt.Errorf("%s: %s: use --allow-empty if that is intended", strings.Join(f.Paths, ", "), why)
 	}
-	f.Store.View(snap.Keep)
+	had := 0
+	f.Store.View(func(now *snapshot.Snapshot) {
+		snap.Keep(now)
+		had, _, _ = now.Count()
+	})
 	diags.Add(snap.Finish()...)
 	if others := snap.Nodes(); f.NodeName != "" && len(others) > 0 && snap.Node(f.NodeName) == nil {
 		return fmt.Errorf("%s: must contain Node %s, as it contains Node %s: add it, or set --hostname-override to the name of the node",
 			strings.Join(f.Paths, ", "), f.NodeName, others[0].Name)
 	}
+	if has, _, _ := snap.Count(); has*2 < had && len(found) >= f.read && (has > 0 || !f.AllowEmpty) {
+		return fmt.Errorf("%s: contains %d Services, but %d are in force: it may be cut off: if it is complete, restart the daemon", strings.Join(f.Paths, ", "), has, had)
+	}
+	f.read = len(found)
 	f.Report(diags.Sorted().Summarize(diag.MaxSimilar), snap.Skipped())
 	var gone []string
 	f.Store.replace(f.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
@@ -96,7 +105,7 @@ func (f *Files) Read() error {
 		}
 		return s.Update(snap)
 	})
-	if len(gone) > 0 { // on purpose, or the file was cut off between two objects
+	if len(gone) > 0 { // on purpose, or the file was cut off after most Services
 		f.Log.Warn("Services are no longer in the snapshot: their rules are removed", "removed", len(gone), "services", strings.Join(apply.Lines(gone), ", "))
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -240,6 +241,44 @@ func TestFilesHalfWritten(t *testing.T) {
 			t.Error("half a file changed the Snapshot")
 		}
 	})
+}
+
+// A file that contains fewer than half of the Services in force, or ends in the middle of a line, may be
+// incomplete: nothing changes, whatever --allow-empty says.
+func TestFilesLost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cluster.yaml")
+	text := func(names ...string) (out string) {
+		for i, n := range names {
+			out += "---\n" + serviceYAML(n, fmt.Sprintf("10.0.0.%d", i+1))
+		}
+		return out
+	}
+	write(t, path, text("a", "b", "c", "d", "e"))
+	s := NewStore(time.Now)
+	f := &Files{Paths: []string{path}, Store: s, AllowEmpty: true, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
+	if err := f.Read(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		text, want string
+		has        int
+	}{
+		{text("a", "b"), "contains 2 Services, but 5 are in force", 5},
+		{strings.TrimSuffix(text("a", "b", "c", "d"), "\n"), "ends in the middle of a line", 5},
+		{text("a", "b", "c"), "", 3},
+		{text("f", "g"), "", 2},
+		{"", "", 0},
+	} {
+		write(t, path, tc.text)
+		if err := f.Read(); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: got %v, want %q", tc.text, err, tc.want)
+		}
+		s.View(func(s *snapshot.Snapshot) {
+			if n, _, _ := s.Count(); n != tc.has {
+				t.Errorf("%q: %d Services, want %d", tc.text, n, tc.has)
+			}
+		})
+	}
 }
 
 // A named file is followed whatever its extension is.

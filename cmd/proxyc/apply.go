@@ -83,7 +83,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
 	}
-	j.Reader.Truncated, j.AllowEmpty, j.EmptyHint = diag.Error, c.AllowEmpty || c.InitOnly, ", or use --allow-empty if that is intended"
+	j.Reader.Whole, j.AllowEmpty, j.EmptyHint = true, c.AllowEmpty || c.InitOnly, ", or use --allow-empty if that is intended"
 	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
 		return e.finish(j, errReported)
 	}

@@ -23,7 +23,7 @@ func (c *assertCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	c.wholeFiles, c.anyNode, c.node = true, true, c.one()
+	c.anyNode, c.node = true, c.one()
 	j, err := c.load(e)
 	if err != nil {
 		return err

@@ -141,7 +141,6 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c.wholeFiles = true
 	before := c.withoutOverlay()
 	was, err = before.load(start())
 	if err != nil && !errors.Is(err, errReported) {

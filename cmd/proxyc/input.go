@@ -44,7 +44,6 @@ type input struct {
 	Each           bool        `name:"all-findings" help:"Print each finding, instead of one line for many alike."`
 	anyNode        bool        // the node name is irrelevant
 	noSnapshot     bool        // the snapshot is optional
-	wholeFiles     bool        // a truncated or empty file is an error
 	asWritten      bool        // report fields that rules do not use, for lint
 	onlyReal       bool        // the snapshot is not completed: the output is for a kernel
 	node           string      // of --node
@@ -91,9 +90,6 @@ func (c *configFlags) setConfig(file string) { c.Config = &file }
 // every command ends. An invalid object, however, is reported and skipped.
 func (in *input) load(e *env) (*review.Input, error) {
 	j := &review.Input{Snapshot: snapshot.New(), Each: in.Each}
-	if in.wholeFiles {
-		j.Reader.Truncated = diag.Error
-	}
 	j.Reader.Strict = in.asWritten
 	usable, err := in.read(e, j)
 	if err != nil {
@@ -318,7 +314,7 @@ func (c *source) programs(e *env) (*review.Input, ir.Programs, error) {
 	case c.IR != "":
 		return c.written(e)
 	}
-	c.wholeFiles, c.node = true, c.Node // the output would not show that something is missing
+	c.node = c.Node
 	j, err := c.load(e)
 	if err != nil {
 		return nil, ir.Programs{}, err

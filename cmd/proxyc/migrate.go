@@ -30,7 +30,7 @@ func (c *migrateCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	c.wholeFiles, c.asWritten, c.anyNode, c.node = true, true, c.chosen(), c.one()
+	c.asWritten, c.anyNode, c.node = true, c.chosen(), c.one()
 	side := func(flag, mode string) (*review.Input, error) {
 		in := c.input
 		if mode != "" {

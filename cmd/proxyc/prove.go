@@ -56,7 +56,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	c.wholeFiles, c.node = true, c.Node
+	c.node = c.Node
 	j, err := c.load(start())
 	if err != nil {
 		return err

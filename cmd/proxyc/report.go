@@ -139,7 +139,7 @@ func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 		return nil, nil, err
 	}
 	compared := len(c.Against)+len(c.Overlay) > 0 || c.AgainstConfig != ""
-	c.asWritten, c.anyNode, c.wholeFiles, c.node = true, true, true, c.one()
+	c.asWritten, c.anyNode, c.node = true, true, c.one()
 	if is, err = c.load(start()); err != nil || !compared {
 		return nil, is, err
 	}

@@ -157,7 +157,6 @@ func (c *snapshotCmd) read(ctx context.Context, e *env) (*content, error) {
 		return t, nil
 	case len(c.Snapshot) > 0:
 		j := &review.Input{Snapshot: snapshot.New()}
-		j.Reader.Truncated = diag.Error // the written snapshot would not show it
 		readable := e.readSnapshot(j, c.Snapshot, int64(c.Limit))
 		if t.left = e.finish(j, nil); !readable || wholeFile(j.Diags) {
 			return nil, errReported

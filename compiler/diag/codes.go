@@ -19,7 +19,6 @@ func (c Code) Hijacks() bool {
 const (
 	FileUnreadable  Code = "PX101"
 	FileSkipped     Code = "PX102"
-	FileTruncated   Code = "PX103"
 	NotYAML         Code = "PX104"
 	NoKind          Code = "PX105"
 	KindMisspelt    Code = "PX106"

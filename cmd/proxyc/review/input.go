@@ -137,7 +137,6 @@ func (j *Input) begin(limit int64) {
 	if !j.Each && !j.Reader.Strict { // lint applies annotations and baselines before findings are grouped
 		j.Reader.MaxSimilar = diag.MaxSimilar
 	}
-	j.Reader.Truncated = cmp.Or(j.Reader.Truncated, diag.Warning)
 	j.limit, j.left = limit, cmp.Or(limit, files.Unlimited)
 }
 
@@ -199,7 +198,7 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 				Msg: "changes other files, which are not what is applied", Hint: "use kustomize build DIR | proxyc ... with - as the file"})
 		}
 		if !j.AllowEmpty && manifest.IsEmpty(data) {
-			empty = append(empty, emptyFile(j.Reader.Truncated, f.Name, len(bytes.TrimSpace(data)) > 0, j.EmptyHint))
+			empty = append(empty, emptyFile(f.Name, len(bytes.TrimSpace(data)) > 0, j.EmptyHint))
 		}
 		list := j.Reader.Decode(to, f.Name, data, f.FromDirectory)
 		if slices.ContainsFunc(list, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {
@@ -208,12 +207,10 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		j.Diags.Add(list...)
 	}
 	for _, d := range empty {
-		if len(empty) == len(all) {
-			d.Severity, readable = diag.Error, false
-		} else if d.Msg == noObject {
-			continue
+		if len(empty) == len(all) || d.Msg != noObject && slices.Contains(names, cmp.Or(strings.TrimPrefix(d.File, "standard input"), StandardInput)) {
+			readable = false
+			j.Diags.Add(d)
 		}
-		j.Diags.Add(d)
 	}
 	return readable
 }
@@ -221,8 +218,8 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 const noObject = "contains no object"
 
 // emptyFile returns the finding about a file without any object. A file may have comments.
-func emptyFile(severity diag.Severity, name string, comments bool, allow string) diag.Diagnostic {
-	d := diag.Diagnostic{Severity: severity, Code: diag.FileTruncated, File: name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + allow}
+func emptyFile(name string, comments bool, allow string) diag.Diagnostic {
+	d := diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + allow}
 	switch {
 	case comments:
 		d.Msg, d.Hint = noObject, wholeSnapshot+allow

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,14 +52,6 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 	for first := 0; first < len(parts); first += batch {
 		some := parts[first:min(first+batch, len(parts))]
 		results := r.decodeAll(some)
-		if last := len(results) - 1; first+last == len(parts)-1 {
-			if parts[first+last].yaml != nil && data[len(data)-1] != '\n' {
-				results[last].hintTruncated()
-			}
-			if !results[last].hasErrors() {
-				r.reportTruncated(&foreign, file, data, &parts[first+last])
-			}
-		}
 		for i, result := range results {
 			typed, read = typed || result.typed, read || len(result.objects) > 0
 			r.slices = r.slices || result.slices
@@ -104,11 +95,24 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 	list := found.List()
 	if typed {
 		list.Add(foreign.List()...)
+		if r.Whole && len(parts) > 0 {
+			list.Add(inLine(file, data, &parts[len(parts)-1])...)
+		}
 	}
 	if !read {
 		list.Add(configs.List()...)
 	}
 	list.Sort()
+	return list
+}
+
+// inLine returns an error if YAML text does not end with a line break.
+func inLine(file string, data []byte, last *part) (list diag.List) {
+	if last.yaml != nil && data[len(data)-1] != '\n' {
+		list.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: file, Doc: last.doc,
+			Line: 1 + bytes.Count(data, []byte("\n")), Column: len(data) - bytes.LastIndexByte(data, '\n'),
+			Msg: "may be cut off: it ends in the middle of a line", Hint: "if it is complete, end it with a line break"})
+	}
 	return list
 }
 
@@ -361,22 +365,6 @@ func noTokenAt(doc []byte, from int) (line, column int) {
 }
 
 func (r *result) fail(d placed) { r.diags = append(r.diags, d) }
-
-// hintTruncated adds a hint to findings about invalid text in a file without a final line
-// break, which may be truncated.
-func (r *result) hintTruncated() {
-	for i := range r.diags {
-		if d := &r.diags[i]; d.Object == "" {
-			d.Hint = "the file ends in the middle of a line: is it cut off?"
-		}
-	}
-}
-
-// hasErrors reports whether there is an error about the text itself, which
-// already indicates truncation.
-func (r *result) hasErrors() bool {
-	return slices.ContainsFunc(r.diags, func(d placed) bool { return d.Severity == diag.Error && d.Object == "" })
-}
 
 // leaf decodes an object. index is its position in the Lists of a YAML part.
 // where returns the line of an offset in the scanned text, and the column if

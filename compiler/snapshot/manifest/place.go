@@ -21,9 +21,9 @@ type Reader struct {
 	// MaxSimilar is the limit of similar findings about a file that are reported one by
 	// one; further ones are counted. 0 means no limit.
 	MaxSimilar int
-	// Truncated is the severity of a readable file that may be truncated; 0 disables
-	// the check. If the API server would reject the last object, it is an error.
-	Truncated diag.Severity
+	// Whole rejects a YAML file that ends in the middle of a line, for files on a node: another program
+	// may be writing it.
+	Whole bool
 	// Strict also reports fields that resemble no field of the API, which the API
 	// server drops, too.
 	Strict bool

@@ -12,7 +12,6 @@ type part struct {
 	doc       int    // 1-based number of the document
 	yaml      []byte // a document, or an item with its dash
 	item      bool
-	closed    bool   // the List continues after its last item, so the item is complete
 	problem   string // error at start, if nothing can be decoded
 	truncated bool   // with a problem: a truncated text, of which nothing is used
 
@@ -222,22 +221,24 @@ func splitYAML(parts []part, doc int, text []byte, start int) []part {
 		}
 		return append(parts, part{leaf: leaf{start: start}, doc: doc, yaml: text})
 	}
-	closed := len(items) > 0 && len(bytes.TrimSpace(text[items[len(items)-1][1]:])) > 0
 	for i, item := range items {
 		l := []leaf{{start: start + item[0], index: []int{i}}}
 		inherit(l, list, 0)
-		parts = append(parts, part{leaf: l[0], doc: doc, yaml: text[item[0]:item[1]], item: true, closed: closed})
+		parts = append(parts, part{leaf: l[0], doc: doc, yaml: text[item[0]:item[1]], item: true})
 	}
 	return parts
 }
 
 // truncation returns a message if the end of a List is missing, or "". kubectl and oc
-// write the kind of a List after the items.
+// write the apiVersion of a List before the items, and the kind after them.
 func truncation(text []byte, items [][2]int) string {
 	if len(items) == 0 {
 		return ""
 	}
 	head, tail := text[:items[0][0]], text[items[len(items)-1][1]:]
+	if !bytes.Contains(append([]byte("\n"), head...), []byte("\napiVersion:")) {
+		return ""
+	}
 	for _, around := range [][]byte{head, tail} {
 		for line := range bytes.Lines(around) {
 			if bytes.HasPrefix(line, []byte("kind:")) && bytes.HasSuffix(line, []byte("\n")) {
