@@ -41,13 +41,28 @@ func TestListenUnix(t *testing.T) {
 		t.Errorf("left behind: %v", entries)
 	}
 
-	if err := os.WriteFile(path, []byte("precious"), 0o644); err != nil {
+	for _, file := range []string{path + ".next", path} {
+		if err := os.WriteFile(file, []byte("precious"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ListenUnix(t.Context(), path); err == nil || !strings.Contains(err.Error(), file+": must be free or a socket") {
+			t.Errorf("where a file is: %v", err)
+		}
+		if data, err := os.ReadFile(file); err != nil || string(data) != "precious" {
+			t.Errorf("the file: %q, %v", data, err)
+		}
+	}
+}
+
+// The lock's directory can be missing at the first start of a node.
+func TestListenUnixCreatesDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "proxyc")
+	l, err := ListenUnix(t.Context(), filepath.Join(dir, "status"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenUnix(t.Context(), path); err == nil || !strings.Contains(err.Error(), "must be free or a socket") {
-		t.Errorf("where a file is: %v", err)
-	}
-	if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
-		t.Errorf("the file: %q, %v", data, err)
+	defer l.Close()
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("directory: %v, %v", info, err)
 	}
 }

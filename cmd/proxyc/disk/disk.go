@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 )
 
 // Disk is the file system interface of the commands.
@@ -23,7 +21,7 @@ type Disk interface {
 	Create(name string) (io.WriteCloser, error)
 	// CreateTemp creates a file in dir whose name starts with a dot.
 	CreateTemp(dir string, mode fs.FileMode) (Temp, error)
-	// Destination resolves symbolic links. For a device or pipe, which must not be replaced by a file,
+	// Destination resolves symbolic links, except those of other users in a directory of all. For a device or pipe, which must not be replaced by a file,
 	// it also returns a writer.
 	Destination(name string) (file string, special io.WriteCloser, err error)
 	Rename(from, to string) error
@@ -48,13 +46,21 @@ func (OS) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
 
 func (OS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 
-func (OS) MkdirAll(dir string) error { return ofFile(dir, os.MkdirAll(dir, 0o755)) }
+func (OS) MkdirAll(dir string) error {
+	if err := checkLinks(dir); err != nil {
+		return err
+	}
+	return ofFile(dir, os.MkdirAll(dir, 0o755))
+}
 
 func (OS) Create(name string) (io.WriteCloser, error) {
 	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, OwnerOnly)
 }
 
 func (OS) Destination(name string) (string, io.WriteCloser, error) {
+	if err := checkLinks(name); err != nil {
+		return "", nil, err
+	}
 	if is, err := os.Stat(name); err == nil && !is.Mode().IsRegular() && !is.IsDir() {
 		special, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err != nil {
@@ -72,22 +78,9 @@ func (OS) Rename(from, to string) error { return os.Rename(from, to) }
 
 func (OS) Remove(name string) error { return os.Remove(name) }
 
-// abandoned is the age above which a temporary file is one that a killed program left.
-const abandoned = time.Hour
-
-// tempPrefix is the prefix of temporary file names.
-const tempPrefix = ".proxyc-"
-
-// CreateTemp also removes abandoned temporary files.
+// CreateTemp never removes the file of a killed program: its name could be that of a user's file.
 func (OS) CreateTemp(dir string, mode fs.FileMode) (Temp, error) {
-	entries, _ := os.ReadDir(dir) // the next step reports its errors
-	for _, e := range entries {
-		info, err := e.Info()
-		if err == nil && strings.HasPrefix(e.Name(), tempPrefix) && info.Mode().IsRegular() && time.Since(info.ModTime()) > abandoned {
-			os.Remove(filepath.Join(dir, e.Name()))
-		}
-	}
-	f, err := os.CreateTemp(dir, tempPrefix+"*")
+	f, err := os.CreateTemp(dir, ".proxyc-*")
 	if err != nil {
 		return nil, err
 	}
