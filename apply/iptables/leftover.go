@@ -239,13 +239,10 @@ func (c *cleaner) cleanCanaries(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	one, err := c.chainTool(c.family)
-	if err != nil {
-		return err
-	}
 	var errs []error
 	for _, table := range with {
-		errs = append(errs, one.ClearChain(table, canary), one.DeleteChain(table, canary))
+		removal := step{{table: table, drop: []*rules.Chain{{Name: canary}}}}
+		errs = append(errs, c.restore(ctx, c.family, removal.input(c.family)))
 	}
 	return errors.Join(errs...)
 }
@@ -266,10 +263,4 @@ func (f *finder) Write(p []byte) (int, error) {
 	f.found = f.found || bytes.Contains(f.seen, []byte(f.text))
 	f.seen = append(f.seen[:0], f.seen[max(0, len(f.seen)-len(f.text)):]...)
 	return len(p), nil
-}
-
-// chainTool removes single chains without reading tables.
-type chainTool interface {
-	ClearChain(table, chain string) error
-	DeleteChain(table, chain string) error
 }

@@ -282,9 +282,9 @@ func TestForeignChangesBeforeEachTry(t *testing.T) {
 	}
 }
 
-// After any failed receive, the next Read, Plan and Commit succeed, and so does a comparison. The
+// After any failed send or receive, the next Read, Plan and Commit succeed, and so does a comparison. The
 // connection is dialed again, so that queued answers are not taken for those to other requests.
-func TestFailedReceives(t *testing.T) {
+func TestFailedCalls(t *testing.T) {
 	n := newNode(t)
 	full := func(want ir.Programs) error {
 		if err := n.Read(t.Context(), ir.Programs{}); err != nil {
@@ -302,7 +302,7 @@ func TestFailedReceives(t *testing.T) {
 			t.Fatal(err)
 		}
 		made := 0
-		fail := func() error {
+		fail := func(string) error {
 			if made++; made == i {
 				return unix.ENOBUFS
 			}
@@ -318,10 +318,10 @@ func TestFailedReceives(t *testing.T) {
 			break
 		}
 		if err := full(b); err != nil {
-			t.Fatalf("after receive %d failed with %v: %v", i, failure, err)
+			t.Fatalf("after call %d failed with %v: %v", i, failure, err)
 		}
 		if plan, err := n.Compare(t.Context()); err != nil || !plan.Empty() {
-			t.Errorf("after receive %d failed with %v: %v, or the plan is not empty", i, failure, err)
+			t.Errorf("after call %d failed with %v: %v, or the plan is not empty", i, failure, err)
 		}
 	}
 }

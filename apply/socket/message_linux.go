@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netlink.Conn.Receive is not used. It does not return the flags of the message that ends a dump,
+// netlink.Conn's methods that send and receive are not used. After EINTR they wait for an event of the
+// socket, which may never come. Receive does not return the flags of the message that ends a dump,
 // which report interruption. It does not limit the wait for each datagram, and it copies each one.
 
 var (
@@ -52,6 +53,59 @@ func (c *Conn) Ask(m netlink.Message, each func(data []byte) error) (interrupted
 	return interrupted, nil
 }
 
+// Send sends a request, and returns it with its header.
+func (c *Conn) Send(m netlink.Message) (netlink.Message, error) {
+	sent, err := c.SendMessages([]netlink.Message{m})
+	return sent[0], err
+}
+
+// SendMessages sends requests in one piece, and returns them with their headers.
+func (c *Conn) SendMessages(all []netlink.Message) ([]netlink.Message, error) {
+	var raw []byte
+	for i := range all {
+		c.Sequence++
+		h := &all[i].Header
+		h.Length, h.Sequence, h.PID = uint32(unix.NLMSG_HDRLEN+len(all[i].Data)+3)&^3, c.Sequence, c.PID()
+		message, err := all[i].MarshalBinary()
+		if err != nil {
+			return all, err
+		}
+		raw = append(raw, message...)
+	}
+	return all, c.send([][]byte{raw})
+}
+
+// send makes one system call. It does not wait: the kernel handles a request before it returns.
+func (c *Conn) send(pieces [][]byte) (err error) {
+	failed := c.raw.Write(func(fd uintptr) bool {
+		err = c.attempt("sendmsg", func() error {
+			_, err := unix.SendmsgBuffers(int(fd), pieces, nil, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}, unix.MSG_DONTWAIT)
+			return err
+		})
+		return true
+	})
+	return errors.Join(failed, os.NewSyscallError("sendmsg", err))
+}
+
+// maxInterrupts is the number of attempts of a system call that signals interrupt.
+const maxInterrupts = 100
+
+// attempt makes a system call, and repeats it while a signal interrupts it.
+func (c *Conn) attempt(call string, do func() error) (err error) {
+	for range maxInterrupts {
+		if err = nil; c.fault != nil {
+			err = c.fault(call)
+		}
+		if err == nil {
+			err = do()
+		}
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return err
+}
+
 // Write sends messages that are complete, in one piece.
 func (c *Conn) Write(pieces [][]byte) error {
 	size := 0
@@ -64,14 +118,7 @@ func (c *Conn) Write(pieces [][]byte) error {
 		}
 		c.room = room
 	}
-	var sent error
-	err := c.raw.Write(func(fd uintptr) bool {
-		for sent = unix.EINTR; errors.Is(sent, unix.EINTR); {
-			_, sent = unix.SendmsgBuffers(int(fd), pieces, nil, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}, 0)
-		}
-		return !errors.Is(sent, unix.EAGAIN)
-	})
-	return errors.Join(err, sent)
+	return c.send(pieces)
 }
 
 // Answers receives messages one by one. A refusal is an error for which IsRejection
@@ -111,11 +158,6 @@ func (c *Conn) receiveAll(wait time.Duration) iter.Seq2[netlink.Message, error] 
 
 // receive reads one datagram from the kernel. It returns no data for one from another process.
 func (c *Conn) receive(wait time.Duration) (data []byte, err error) {
-	if c.fault != nil {
-		if err := c.fault(); err != nil {
-			return nil, os.NewSyscallError("recvfrom", err)
-		}
-	}
 	var until time.Time
 	if wait > 0 {
 		until = time.Now().Add(wait)
@@ -129,7 +171,10 @@ func (c *Conn) receive(wait time.Duration) (data []byte, err error) {
 	var n int
 	var from unix.Sockaddr
 	failed := c.raw.Read(func(fd uintptr) bool {
-		n, from, err = unix.Recvfrom(int(fd), c.buffer[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		err = c.attempt("recvfrom", func() (err error) {
+			n, from, err = unix.Recvfrom(int(fd), c.buffer[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+			return err
+		})
 		return wait == 0 || err != unix.EAGAIN
 	})
 	switch kernel, ok := from.(*unix.SockaddrNetlink); {

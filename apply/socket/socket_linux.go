@@ -44,9 +44,9 @@ type Config struct {
 type Socket struct {
 	config Config
 	netns  *os.File // nil if the kernel has no namespaces
-	// Fault, if set, is called before each receive, which fails with its error.
-	// It is for tests.
-	Fault func() error
+	// Fault, if set, is called before each system call that sends or receives, which
+	// fails with its error. It is for tests.
+	Fault func(call string) error
 
 	exchange sync.Mutex // held during an exchange, which owns the connection
 
@@ -58,9 +58,11 @@ type Socket struct {
 // Conn is one connection of a Socket, during an exchange.
 type Conn struct {
 	*netlink.Conn
+	// Sequence is the number of the last message that was sent.
+	Sequence uint32
 	raw      syscall.RawConn
 	room     int // size of the write buffer
-	fault    func() error
+	fault    func(call string) error
 	deadline time.Time // of the exchange; zero for none
 	buffer   *[bufferSize]byte
 }

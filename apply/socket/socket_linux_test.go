@@ -72,19 +72,31 @@ func TestDialsAgain(t *testing.T) {
 		fail func() error
 	}{
 		{"a receive fails", func() error {
-			s.Fault = func() error { return unix.ENOBUFS }
+			s.Fault = failing("recvfrom", unix.ENOBUFS, 1)
 			defer func() { s.Fault = nil }()
 			_, err := links(t.Context(), s)
 			return err
 		}},
 		{"the second receive fails", func() error {
-			n := 0
-			s.Fault = func() error {
-				if n++; n == 2 {
-					return unix.ENOMEM
-				}
-				return nil
-			}
+			s.Fault = failing("recvfrom", unix.ENOMEM, 2)
+			defer func() { s.Fault = nil }()
+			_, err := links(t.Context(), s)
+			return err
+		}},
+		{"a send fails", func() error {
+			s.Fault = failing("sendmsg", unix.EAGAIN, 1)
+			defer func() { s.Fault = nil }()
+			_, err := links(t.Context(), s)
+			return err
+		}},
+		{"signals interrupt each send", func() error {
+			s.Fault = failing("sendmsg", unix.EINTR, 0)
+			defer func() { s.Fault = nil }()
+			_, err := links(t.Context(), s)
+			return err
+		}},
+		{"signals interrupt each receive", func() error {
+			s.Fault = failing("recvfrom", unix.EINTR, 0)
 			defer func() { s.Fault = nil }()
 			_, err := links(t.Context(), s)
 			return err
@@ -114,6 +126,37 @@ func TestDialsAgain(t *testing.T) {
 		if names, err := links(t.Context(), s); names != "lo only-here " || err != nil {
 			t.Errorf("%s, and then: %q, %v", c.name, names, err)
 		}
+	}
+}
+
+// failing returns a Fault that makes the n-th call fail, or all if n is 0.
+func failing(call string, err error, n int) func(string) error {
+	made := 0
+	return func(is string) error {
+		if is == call {
+			made++
+		}
+		if is == call && (n == 0 || made == n) {
+			return err
+		}
+		return nil
+	}
+}
+
+// A system call that a signal interrupts is repeated at once: the kernel reports no event to wait for.
+func TestInterruptedCalls(t *testing.T) {
+	s, _ := route(t)
+	was, calls := s.PID(), 0
+	s.Fault = func(string) error {
+		if calls++; calls%2 == 1 {
+			return unix.EINTR
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), Timeout)
+	defer cancel()
+	if names, err := links(ctx, s); names != "lo " || err != nil || s.PID() != was || calls < 4 {
+		t.Errorf("%q, %v, after %d calls; same connection: %t", names, err, calls, s.PID() == was)
 	}
 }
 
@@ -199,7 +242,7 @@ func TestWhole(t *testing.T) {
 func TestFollow(t *testing.T) {
 	s, ip := route(t, unix.RTNLGRP_LINK)
 	fail := make(chan error, 1)
-	s.Fault = func() error {
+	s.Fault = func(string) error {
 		select {
 		case err := <-fail:
 			return err
@@ -245,7 +288,7 @@ func TestFollowPauses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Fault = func() error { return unix.ENOBUFS }
+		s.Fault = func(string) error { return unix.ENOBUFS }
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		lost := 0

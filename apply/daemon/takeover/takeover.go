@@ -104,5 +104,10 @@ func (t *Takeover) request(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return <-done
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

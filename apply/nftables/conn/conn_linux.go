@@ -18,8 +18,6 @@ import (
 // a removal waits until the kernel has freed the removed objects.
 type Conn struct {
 	*socket.Socket
-	// sequence is the number of the last message of a batch. The library numbers other requests.
-	sequence uint32
 	// Request wraps each exchange, which do makes; batch is nil for requests without one. Tests
 	// replace it to make requests fail before or after they take effect.
 	Request func(batch []Message, do func() error) error
@@ -92,8 +90,8 @@ func (c *Conn) Send(ctx context.Context, batch []Message) (refusals []Refusal, e
 	}
 	err = c.Request(batch, func() error {
 		return c.Do(ctx, func(nl *socket.Conn) (err error) {
-			first := c.sequence + 1
-			pieces, size := c.pieces(batch, nl.PID())
+			first := nl.Sequence + 1
+			pieces, size := frame(batch, nl)
 			if err := nl.Write(pieces); err != nil {
 				return fmt.Errorf("send %d bytes to nf_tables: %w", size, err)
 			}
@@ -114,17 +112,17 @@ func (c *Conn) Change(ctx context.Context, typ uint16, family byte, attrs []byte
 	return err
 }
 
-// pieces returns the messages of a batch with their headers, split into the pieces of one send
+// frame returns the messages of a batch with their headers, split into the pieces of one send
 // call, and their total size in bytes.
-func (c *Conn) pieces(batch []Message, pid uint32) (pieces [][]byte, size int) {
+func frame(batch []Message, nl *socket.Conn) (pieces [][]byte, size int) {
 	var last []byte
 	add := func(typ uint16, flags netlink.HeaderFlags, raw []byte) {
-		c.sequence++
+		nl.Sequence++
 		header := binary.NativeEndian.AppendUint32(raw[:0], uint32(len(raw)))
 		header = binary.NativeEndian.AppendUint16(header, typ)
 		header = binary.NativeEndian.AppendUint16(header, uint16(netlink.Request|flags))
-		header = binary.NativeEndian.AppendUint32(header, c.sequence)
-		binary.NativeEndian.AppendUint32(header, pid)
+		header = binary.NativeEndian.AppendUint32(header, nl.Sequence)
+		binary.NativeEndian.AppendUint32(header, nl.PID())
 		if behind := len(last); behind < cap(last) && &last[:behind+1][behind] == &raw[0] {
 			last = last[:behind+len(raw)]
 			pieces[len(pieces)-1] = last
@@ -134,11 +132,11 @@ func (c *Conn) pieces(batch []Message, pid uint32) (pieces [][]byte, size int) {
 		}
 		size += len(raw)
 	}
-	frame := func() []byte {
+	border := func() []byte {
 		raw := make([]byte, codec.NetlinkHead, codec.NetlinkHead+codec.NfgenHead)
 		return binary.BigEndian.AppendUint16(append(raw, 0, 0), unix.NFNL_SUBSYS_NFTABLES)
 	}
-	add(unix.NFNL_MSG_BATCH_BEGIN, 0, frame())
+	add(unix.NFNL_MSG_BATCH_BEGIN, 0, border())
 	for i := range batch {
 		m := &batch[i]
 		var flags netlink.HeaderFlags
@@ -154,7 +152,7 @@ func (c *Conn) pieces(batch []Message, pid uint32) (pieces [][]byte, size int) {
 		}
 		add(uint16(nfType(m.Type)), flags, m.Raw)
 	}
-	add(unix.NFNL_MSG_BATCH_END, 0, frame())
+	add(unix.NFNL_MSG_BATCH_END, 0, border())
 	return pieces, size
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	mdlayher "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -232,7 +233,7 @@ func (f *Keeper) checkBridges() {
 // Bridges returns the bridges in the flowtable of the process's network namespace, whichever
 // process created it.
 func Bridges() (bridges []string, err error) {
-	c, err := nftables.New()
+	c, err := nftables.New(limited)
 	if err != nil {
 		return nil, err
 	}
@@ -273,16 +274,25 @@ func (f *Keeper) interfaces() (map[int]netlink.Link, error) {
 	return found, nil
 }
 
-func (f *Keeper) handle() (*netlink.Handle, error) {
+func (f *Keeper) handle() (h *netlink.Handle, err error) {
 	if f.netns.IsOpen() {
-		return netlink.NewHandleAt(f.netns, unix.NETLINK_ROUTE)
+		h, err = netlink.NewHandleAt(f.netns, unix.NETLINK_ROUTE)
+	} else {
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 	}
-	return netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	return h, h.SetSocketTimeout(socket.Timeout)
 }
+
+// limited limits the time of a connection, which makes one request. Without a limit, the library can
+// wait forever after EINTR.
+var limited = nftables.WithSockOptions(func(c *mdlayher.Conn) error { return c.SetDeadline(time.Now().Add(socket.Timeout)) })
 
 // connect returns a connection that uses a new socket for each request.
 func (f *Keeper) connect() (*nftables.Conn, error) {
-	var options []nftables.ConnOption
+	options := []nftables.ConnOption{limited}
 	if f.netns.IsOpen() {
 		options = append(options, nftables.WithNetNSFd(int(f.netns)))
 	}
