@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -242,6 +243,22 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 		}
 	}
 	return pending, found
+}
+
+// Behind makes a stand-in for a pod the only endpoint of a Service, whose endpoints are unknown.
+func (s *StandIns) Behind(snap *snapshot.Snapshot, svc *snapshot.Service, w *manifest.Written, node string) {
+	(&applied{cluster: cluster{snap: snap}}).replace(svc.Name, nil)
+	load := &snapshot.Workload{Kind: "Service", Name: svc.Name, Object: svc.Object, Pods: 1, NodeName: node}
+	for i, target := range w.TargetPorts {
+		if target.Type == intstr.String && i < len(svc.Ports) {
+			p := &svc.Ports[i]
+			load.Ports = append(load.Ports, corev1.ContainerPort{Name: target.StrVal, ContainerPort: p.Port, Protocol: corev1.Protocol(p.Protocol)})
+		}
+	}
+	c := cluster{StandIns: s, snap: snap}
+	for _, slice := range c.slicesOf(svc, PortsOf(svc, w, load), load, []int{0}, nil) {
+		snap.SetSlice(slice)
+	}
 }
 
 const externalName = string(corev1.ServiceTypeExternalName)

@@ -159,17 +159,35 @@ func (a *applied) derive(svc *snapshot.Service) {
 	}
 }
 
-// keeps reports whether an endpoint of the Service remains one.
+// keeps reports whether an endpoint of the Service remains one. A running pod may have more labels than
+// its template, since programs set some. So an unchanged selector loses a pod only if the template does
+// not let the pod have a label.
 func (d *derived) keeps(p *pod) bool {
 	switch {
 	case p.gone:
 		return false
-	case !d.anew && d.unchanged(p, func(old, now *snapshot.Workload) bool { return maps.Equal(old.Labels, now.Labels) }):
-		return true // a running pod may have more labels
-	case d.applies(p.load) || d.anew && p.load != nil:
+	case d.anew:
 		return d.selects(p)
+	case !d.applies(p.load) || d.unchanged(p, func(old, now *snapshot.Workload) bool { return maps.Equal(old.Labels, now.Labels) }):
+		return true
 	}
-	return !d.anew || contains(p.labels, d.w.Selector)
+	for key, value := range d.w.Selector {
+		if has, set := p.load.Labels[key]; set && has != value || !set && d.removes(p, key) {
+			return false
+		}
+	}
+	return true
+}
+
+// removes reports whether the template of a pod's workload had a label in the snapshot, and has it no more.
+func (a *applied) removes(p *pod, key string) bool {
+	was := a.old[p.load.Object]
+	if was == nil {
+		return false
+	}
+	_, had := was.Labels[key]
+	_, has := p.load.Labels[key]
+	return had && !has
 }
 
 // unchanged reports whether the workload of a pod is in the snapshot, and a part of it is the same.
@@ -177,40 +195,35 @@ func (a *applied) unchanged(p *pod, same func(old, now *snapshot.Workload) bool)
 	return p.load != nil && a.old[p.load.Object] != nil && same(a.old[p.load.Object], p.load)
 }
 
-// selects reports whether the Service selects a pod of a known workload.
+// selects reports whether a pod has the labels of the Service's selector: those of its template, and
+// those that the selectors of the snapshot imply and the template does not contradict.
 func (d *derived) selects(p *pod) bool {
-	one, ok := podsWith(p.load, d.w.Selector)
-	if n, numbered := podNumber(p.load, p.name); one != everyPod && (!numbered || n != one) {
-		return false
+	if p.load == nil {
+		return contains(p.labels, d.w.Selector)
 	}
-	return ok && slices.Contains(d.loads, p.load)
+	rest := maps.Clone(d.w.Selector)
+	maps.DeleteFunc(rest, func(key, value string) bool {
+		_, set := p.load.Labels[key]
+		has, known := p.labels[key]
+		return !set && known && has == value && !d.removes(p, key)
+	})
+	one, ok := podsWith(p.load, rest)
+	n, numbered := podNumber(p.load, p.name)
+	return ok && (one == everyPod || numbered && n == one)
 }
 
-// candidates returns the pods of the workloads that the Service selects, and if its selector is new, those
-// of none.
+// candidates returns the pods that may become endpoints of the Service: if its selector is new, all of its
+// namespace, and otherwise those of the workloads that it selects.
 func (d *derived) candidates() (out []*pod) {
-	for _, load := range d.loads {
-		out = append(out, d.made[load]...)
-	}
 	if d.anew {
-		for _, p := range d.namespaces[d.svc.Name.Namespace] {
-			if p.load == nil {
-				out = append(out, p)
-			}
+		return d.namespaces[d.svc.Name.Namespace]
+	}
+	for _, load := range d.loads {
+		if d.applies(load) {
+			out = append(out, d.made[load]...)
 		}
 	}
 	return out
-}
-
-// gains reports whether a pod that was no endpoint of the Service becomes one.
-func (d *derived) gains(p *pod) bool {
-	switch {
-	case p.gone || p.ending:
-		return false
-	case p.load != nil:
-		return (d.anew || d.applies(p.load)) && d.selects(p)
-	}
-	return d.anew && contains(p.labels, d.w.Selector)
 }
 
 // gained returns parts of the EndpointSlices of other Services, with the pods that become endpoints of
@@ -219,7 +232,7 @@ func (d *derived) gained(has map[*pod]bool) (out []*snapshot.EndpointSlice) {
 	added := map[*snapshot.EndpointSlice]map[*pod]bool{}
 	var sources []*snapshot.EndpointSlice
 	for _, p := range d.candidates() {
-		if has[p] || !d.gains(p) {
+		if has[p] || p.gone || p.ending || !d.selects(p) {
 			continue
 		}
 		families := map[string]bool{}

@@ -1,6 +1,8 @@
 package assume
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,6 +59,36 @@ func (x *Workloads) Select(namespace string, selector map[string]string) (out []
 		}
 	}
 	return out
+}
+
+// Undecided returns what may make pods with the labels of a selector, which those of no workload have: a
+// workload whose template lacks labels that a program may set and has none with another value, or one of
+// the objects of other kinds, customs. It returns "" if there is none.
+func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map[string]string) (why string, custom bool) {
+	lacks := func(w *snapshot.Workload) (keys []string, ok bool) {
+		for _, key := range slices.Sorted(maps.Keys(selector)) {
+			if _, set := w.Labels[key]; set || runtimeLabels[key] != nil {
+				if _, ok := podsWith(w, map[string]string{key: selector[key]}); !ok {
+					return nil, false
+				}
+				continue
+			}
+			keys = append(keys, key)
+		}
+		return keys, true
+	}
+	fewest := len(selector) + 1
+	for _, w := range x.In(namespace) {
+		if keys, ok := lacks(w); ok && len(keys) < fewest {
+			why, fewest = w.Object+" has no label "+strings.Join(keys, " or ")+", which a program may give a pod", len(keys)
+		}
+	}
+	for _, w := range customs.In(namespace) {
+		if _, ok := lacks(w); ok && why == "" {
+			why, custom = w.Object+" may make its pods", true
+		}
+	}
+	return why, custom
 }
 
 // everyPod stands for all pods of a workload, in place of the number of one.

@@ -73,6 +73,13 @@ func (s *Snapshot) Overlay(o *Snapshot) {
 	maps.Copy(s.customs, o.customs)
 }
 
+// WithEndpoints returns a copy whose endpoints can be replaced.
+func (s *Snapshot) WithEndpoints() *Snapshot {
+	o := *s
+	o.slices, o.byOwner, o.legacy = maps.Clone(s.slices), maps.Clone(s.byOwner), maps.Clone(s.legacy)
+	return &o
+}
+
 // ReplaceServices replaces all Services.
 func (s *Snapshot) ReplaceServices(all []*Service) Dirty {
 	o := *s

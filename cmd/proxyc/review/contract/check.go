@@ -118,6 +118,8 @@ type checkRun struct {
 
 // Check decides contracts on some nodes. standIns returns the pods of a workload.
 func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, standIns func(*snapshot.Workload, ir.Family) []snapshot.Endpoint) *Result {
+	unknown, restore := review.AssumeEndpoints(j)
+	defer restore()
 	n := newNetwork(j, standIns)
 	r := checkRun{&Result{input: j}, map[ir.Name][]selected{}, &frontendNumbers{of: map[frontendKey]int32{}}, n}
 	services := j.Snapshot.Services()
@@ -125,7 +127,7 @@ func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, stand
 		one := &Checked{Contract: c, members: newMembers(&c.Clients, n), numbers: r.numbers, checked: map[int32][]*At{}, groups: map[groupKey]*Violation{},
 			families: map[ir.Family]bool{}, outside: make([]bool, len(c.Clients.external))}
 		r.Contracts = append(r.Contracts, one)
-		r.selectServices(one, services)
+		r.selectServices(one, services, unknown)
 		one.checkClients(j)
 	}
 	j.CompileNodes(nodes, func(i int, programs ir.Programs) bool {

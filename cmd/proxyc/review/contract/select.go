@@ -25,8 +25,9 @@ func (c *Checked) missing(path, format string, args ...any) {
 	}
 }
 
-// selectServices selects the Services and ports of a contract. Each entry must select something.
-func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service) {
+// selectServices selects the Services and ports of a contract. Each entry must select something. It is
+// not known whether Services with unknown endpoints are always served.
+func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service, unknown map[ir.Name]string) {
 	to := &c.Destinations
 	written := r.input.Reader.Written()
 	names, namespaces, ports := entries{}, entries{}, entries{}
@@ -41,6 +42,9 @@ func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service) {
 			continue
 		}
 		c.services++
+		if why := unknown[svc.Name]; why != "" && c.Require == always {
+			c.leave("%s: its endpoints are not known: %s", svc.Object, why)
+		}
 		r.of[svc.Name] = append(r.of[svc.Name], selected{c, to.portsOf(svc, chosen)})
 		for _, p := range svc.Ports {
 			ports[p.Name] = true

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -125,6 +126,8 @@ func All(ir.Name) bool { return true }
 // the configuration names if none is selected.
 func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(ir.Name) bool, compare comparison) (*Diff, error) {
 	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), sides: [2]*review.Input{was, is}}
+	unknown, restore := review.AssumeEndpoints(was, is)
+	defer restore()
 	facts := factsByWhat{}
 	nodes := [2][]compiler.Facts{{was.Facts}, {is.Facts}}
 	var added []compiler.Facts
@@ -162,6 +165,11 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	}
 	if err := d.addNew(ctx, &merged, was, is, added, pods, of); err != nil {
 		return nil, err
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(unknown), ir.Name.Compare) {
+		if of(name) {
+			d.Unknown = append(d.Unknown, fmt.Sprintf("endpoints of %s: %s", name, unknown[name]))
+		}
 	}
 	d.Facts = facts.list()
 	d.setServices(merged.Services())

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
@@ -30,7 +31,8 @@ type Tracer struct {
 	// elsewhere returns the Programs of another node, or nil if they are unknown.
 	elsewhere func(node string) ir.Programs
 
-	standIns *assume.StandIns // of the snapshot; nil for none
+	standIns *assume.StandIns          // of the snapshot; nil for none
+	unknowns func() map[ir.Name]string // Services with unknown endpoints, and the reasons; nil for none
 
 	evaluators map[*ir.Program]*sim.Evaluator // created on first use
 }
@@ -54,7 +56,7 @@ const outside = "eth0"
 // NewTracer returns the Tracer of an input. programs are the Programs in force on its node.
 func NewTracer(j *review.Input, programs ir.Programs) *Tracer {
 	s := &Tracer{Snapshot: j.Snapshot, Node: j.Facts.NodeName, Programs: programs,
-		Interfaces: j.Facts.Interfaces, AllAddrsKnown: j.Facts.AllAddrsKnown(), left: review.LeftOutOf(j), standIns: j.StandIns}
+		Interfaces: j.Facts.Interfaces, AllAddrsKnown: j.Facts.AllAddrsKnown(), left: review.LeftOutOf(j), standIns: j.StandIns, unknowns: sync.OnceValue(j.Unknown)}
 	if s.Interfaces == nil {
 		s.Interfaces = j.Facts.Named
 	}
@@ -429,6 +431,14 @@ func (s *Tracer) at(t *Trace, node, end string, pkt sim.Packet) (continues bool,
 	}
 	t.Outcome = outcome
 	t.hindrances = s.hindrances(p, pkt)
+	if all := s.evaluator(p).Hindrances(pkt); s.unknowns != nil && len(all) == 1 && all[0].Frontend != nil {
+		if of := all[0].Frontend.Port.Service; s.unknowns()[of] != "" {
+			t.unknown, t.hindrances = true, nil
+			t.Steps = append(t.Steps, steps[:len(steps)-1]...)
+			t.addStep(ir.Origin{Object: snapshot.ObjectName("Service", of), Field: "spec.selector"}, "the endpoints of %s are not known: %s", of, s.unknowns()[of])
+			return false, nil
+		}
+	}
 	if outcome.Fate != sim.NotOurs {
 		t.Steps = append(t.Steps, steps...)
 		return false, nil
