@@ -8,7 +8,6 @@
 package assume
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -33,10 +32,18 @@ type StandIns struct {
 	addrs  map[string]netip.Addr // by what they stand for
 	ports  map[string]int32
 	owners map[netip.Addr]string
-	used   map[int32]string                   // ports of nodes, and of Services, with what uses them
-	given  map[ir.Name][]snapshot.ServicePort // the ports of Services whose node ports are stand-ins
+	used   map[int32]string // ports of nodes, and of Services, with what uses them
+	// last are the Services of the snapshot that was completed last, of which those of the next one are
+	// updates.
+	last map[ir.Name]version
 	// families are the families of the Services.
 	families map[string]bool
+}
+
+// version is a version of a Service.
+type version struct {
+	*snapshot.Service
+	written manifest.Written
 }
 
 // Name returns what an address stands for, such as "ClusterIP of shop/web"; "" for other addresses.
@@ -225,6 +232,8 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 	found = c.admit()
 	c.workloads = NewWorkloads(snap.Workloads())
 	pending = map[ir.Name]string{}
+	last := s.last
+	s.last = map[ir.Name]version{}
 	for _, svc := range snap.Services() {
 		if svc.Type == externalName || svc.ProxyName {
 			continue
@@ -233,7 +242,8 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 		if svc.ClusterIP == "" {
 			pending[svc.Name] = svc.Object
 		}
-		full := c.allocate(svc, &w)
+		full := c.allocate(svc, &w, last[svc.Name])
+		s.last[svc.Name] = version{full, w}
 		snap.SetService(full)
 		for _, f := range full.IPFamilies {
 			setIn(&s.families, f, true)
@@ -271,15 +281,26 @@ func setIn[K comparable, V any](m *map[K]V, key K, value V) {
 	(*m)[key] = value
 }
 
-// allocate returns a Service with what the API server and its controllers would add. A Service with
-// a ClusterIP has what they gave it: nothing is missing.
-func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written) *snapshot.Service {
+// allocate returns a Service with what the API server and the controller of its load balancer would add
+// to an update of the last version. Each part that is missing has its stand-in, whatever else the
+// manifest sets.
+func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written, last version) *snapshot.Service {
 	full := *svc
-	if svc.ClusterIP != "" {
+	if w.Live && !incomplete(svc, w) {
 		return &full
 	}
-	full.IPFamilies, full.ClusterIPs = c.familiesOf(svc, w), nil
-	for _, f := range full.IPFamilies {
+	if svc.ClusterIP == "" || !balanced(svc) || !slices.ContainsFunc(svc.LoadBalancer, served) {
+		full.LoadBalancer = nil // the API server ignores the status of a manifest
+	}
+	if x := (&change{&full, last.Service, w, &last.written}); x.old != nil && len(x.immutable()) == 0 {
+		full = *x.keep()
+	}
+	if full.ClusterIP == corev1.ClusterIPNone {
+		return &full
+	}
+	full.IPFamilies = c.familiesOf(&full, w)
+	full.ClusterIPs = slices.Clone(full.ClusterIPs)
+	for _, f := range full.IPFamilies[min(len(full.ClusterIPs), len(full.IPFamilies)):] {
 		full.ClusterIPs = append(full.ClusterIPs, c.addr(familyOf(f), "ClusterIP of "+svc.Name.String()).String())
 	}
 	full.ClusterIP = full.ClusterIPs[0]
@@ -287,7 +308,19 @@ func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written) *snapshot
 	return &full
 }
 
-// familiesOf returns the families of a Service without ClusterIP.
+// incomplete reports whether a Service lacks an allocation that its type needs, so that it is no object of
+// an API server, whatever its metadata contain.
+func incomplete(svc *snapshot.Service, w *manifest.Written) bool {
+	return svc.ClusterIP == "" || svc.ClusterIP == corev1.ClusterIPNone && needsNodePorts(svc) || needsHealthPort(svc) && svc.HealthPort == 0 ||
+		needsNodePorts(svc) && !w.NoNodePorts && slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.NodePort == 0 })
+}
+
+// served reports whether a proxy serves an address of a load balancer.
+func served(in snapshot.Ingress) bool {
+	return in.IP != "" && in.IPMode != string(corev1.LoadBalancerIPModeProxy)
+}
+
+// familiesOf returns the families of a Service.
 func (c *cluster) familiesOf(svc *snapshot.Service, w *manifest.Written) []string {
 	families := svc.IPFamilies
 	if len(families) == 0 {
@@ -319,20 +352,10 @@ func (s *StandIns) fill(full *snapshot.Service, w *manifest.Written, balance boo
 	if needsNodePorts(full) && !(balanced(full) && w.NoNodePorts) {
 		full.Ports = slices.Clone(full.Ports)
 		for i := range full.Ports {
-			full.Ports[i].NodePort = cmp.Or(full.Ports[i].NodePort, s.ports[portName(full, i)])
-		}
-		keepNodePorts(full.Ports, s.given[full.Name]) // of another snapshot, as after an update
-		var given []snapshot.ServicePort
-		for i := range full.Ports {
-			p := &full.Ports[i]
-			if p.NodePort == 0 {
+			if p := &full.Ports[i]; p.NodePort == 0 {
 				p.NodePort = s.portOf(portName(full, i))
 			}
-			if s.PortName(p.NodePort) != "" {
-				given = append(given, *p)
-			}
 		}
-		setIn(&s.given, full.Name, given)
 	}
 	if needsHealthPort(full) && full.HealthPort == 0 {
 		full.HealthPort = s.portOf("of " + name)

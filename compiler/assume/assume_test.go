@@ -81,7 +81,7 @@ func TestAllocate(t *testing.T) {
 		"node":     "ClusterIP of shop/node (IPv4), node port of shop/node:80, node port 30000",
 		"balanced": "ClusterIP of shop/balanced (IPv4), LoadBalancer of shop/balanced (IPv4), node port of shop/balanced:80, node port of shop/balanced:53, health of shop/balanced",
 		"direct":   "ClusterIP of shop/direct (IPv4), LoadBalancer of shop/direct (IPv4)",
-		"headless": "None", "name": "", "real": "10.96.0.10, node port 30001",
+		"headless": "None", "name": "", "real": "10.96.0.10, LoadBalancer of shop/real (IPv4), node port 30001",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -239,7 +239,7 @@ func TestRejected(t *testing.T) {
 		service("one", "type: NodePort, ports: [{port: 80, nodePort: 30000}]")+service("two", "type: NodePort, ports: [{port: 80, nodePort: 30000}]")+
 		service("none", "type: ClusterIP, ports: [{port: 80, nodePort: 30001}]")+
 		service("twice", "ports: [{name: a, port: 80}, {name: a, port: 81}]")+
-		service("real", "clusterIP: 10.96.0.1, externalTrafficPolicy: local, ports: [{port: 80, nodePort: 30000}]")+
+		strings.Replace(service("real", "clusterIP: 10.96.0.1, externalTrafficPolicy: local, ports: [{port: 80, nodePort: 30000}]"), "name: real", "name: real, uid: u", 1)+
 		workload("apps/v1", "Deployment", "web", "selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: wep}}}")), false)
 	_, found := s.Complete(snap, r.Written(), "n1", nil)
 	var got []string

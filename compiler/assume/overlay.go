@@ -142,7 +142,7 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 		wrong := a.rejected(&change{svc, old, &w, &was})
 		if wrong == nil {
 			if old != nil {
-				svc = a.merge(svc, old)
+				svc = a.merge(&change{svc, old, &w, &was})
 			}
 			wrong = a.taken(numbers, svc, old)
 		}
@@ -153,6 +153,8 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 			continue
 		}
 		a.set(numbers, svc, old)
+		w.Rejected, w.Live = nil, old != nil && was.Live // the API server has completed the rest
+		o.Written[svc.Object] = w
 		a.before[svc.Name] = old
 		snap.SetService(svc)
 		snap.Unskip(svc.Object)
@@ -178,22 +180,32 @@ var scalable = []string{"Deployment", "StatefulSet", "ReplicaSet", "ReplicationC
 func hasClusterIP(s *snapshot.Service) bool { return s.Type != externalName && s.ClusterIP != "" }
 
 // merge returns a Service after kubectl apply of its manifest. Fields of the manifest win, and those
-// that it does not set have the default. What was allocated is kept while the type needs it, as in
+// that it does not set have the default.
+func (a *applied) merge(x *change) *snapshot.Service {
+	out := x.keep()
+	out.Created = x.old.Created
+	if a.OnlyReal || !hasClusterIP(out) || out.ClusterIP == corev1.ClusterIPNone {
+		return out
+	}
+	if all := a.dualStack(out.IPFamilies, x.w); x.w.FamilyPolicy != x.was.FamilyPolicy && len(all) > len(out.IPFamilies) {
+		out.IPFamilies = all
+		out.ClusterIPs = []string{out.ClusterIP, a.addr(familyOf(all[1]), "ClusterIP of "+out.Name.String()).String()}
+	}
+	a.fill(out, x.w, !balanced(x.old))
+	return out
+}
+
+// keep returns the Service with what its previous version has, while its type needs it, as in
 // patchAllocatedValues and dropTypeDependentFields of the API server.
-func (a *applied) merge(svc, old *snapshot.Service) *snapshot.Service {
-	w, was := a.Written[svc.Object], a.Was[svc.Object]
-	policy := cmp.Or(w.FamilyPolicy, was.FamilyPolicy)
-	changed := policy != was.FamilyPolicy
-	w.FamilyPolicy = policy
-	a.Written[svc.Object] = w
-	out := *svc
-	out.Created, out.LoadBalancer = old.Created, nil
+func (x *change) keep() *snapshot.Service {
+	svc, old, out := x.svc, x.old, *x.svc
+	x.w.FamilyPolicy = cmp.Or(x.w.FamilyPolicy, x.was.FamilyPolicy)
 	if svc.Type != externalName && hasClusterIP(old) {
 		out.ClusterIP = old.ClusterIP
 		if len(svc.ClusterIPs) <= len(old.ClusterIPs) {
 			out.ClusterIPs, out.IPFamilies = old.ClusterIPs, old.IPFamilies
 		}
-		if n := min(1, len(out.ClusterIPs)); policy == string(corev1.IPFamilyPolicySingleStack) {
+		if n := min(1, len(out.ClusterIPs)); x.w.FamilyPolicy == string(corev1.IPFamilyPolicySingleStack) {
 			out.ClusterIPs, out.IPFamilies = out.ClusterIPs[:n], out.IPFamilies[:min(1, len(out.IPFamilies))]
 		}
 	}
@@ -204,17 +216,9 @@ func (a *applied) merge(svc, old *snapshot.Service) *snapshot.Service {
 	if needsHealthPort(svc) && needsHealthPort(old) && svc.HealthPort == 0 {
 		out.HealthPort = old.HealthPort
 	}
-	if balanced(svc) && balanced(old) {
+	if out.LoadBalancer = nil; balanced(svc) && balanced(old) {
 		out.LoadBalancer = old.LoadBalancer
 	}
-	if a.OnlyReal || !hasClusterIP(&out) || out.ClusterIP == corev1.ClusterIPNone {
-		return &out
-	}
-	if all := a.dualStack(out.IPFamilies, &w); changed && len(all) > len(out.IPFamilies) {
-		out.IPFamilies = all
-		out.ClusterIPs = []string{out.ClusterIP, a.addr(familyOf(all[1]), "ClusterIP of "+svc.Name.String()).String()}
-	}
-	a.fill(&out, &w, !balanced(old))
 	return &out
 }
 
@@ -229,22 +233,18 @@ func needsHealthPort(s *snapshot.Service) bool { return balanced(s) && s.Externa
 // keepNodePorts sets the missing node ports to those of the same port and protocol, whose list item
 // apply merges, or else of the same name, as the API server does.
 func keepNodePorts(ports, old []snapshot.ServicePort) {
-	used := map[int32]bool{}
-	for _, p := range ports {
-		used[p.NodePort] = true
-	}
-	for _, same := range []func(p, o *snapshot.ServicePort) bool{
-		func(p, o *snapshot.ServicePort) bool { return p.Port == o.Port && p.Protocol == o.Protocol },
-		func(p, o *snapshot.ServicePort) bool { return p.Name == o.Name },
-	} {
+	find := func(same func(p, o *snapshot.ServicePort) bool) {
 		for i := range ports {
 			for j := range old {
-				if p, o := &ports[i], &old[j]; p.NodePort == 0 && same(p, o) && !used[o.NodePort] {
-					p.NodePort, used[o.NodePort] = o.NodePort, true
+				if p, o := &ports[i], &old[j]; p.NodePort == 0 && same(p, o) {
+					p.NodePort = o.NodePort
 				}
 			}
 		}
 	}
+	find(func(p, o *snapshot.ServicePort) bool { return p.Port == o.Port && p.Protocol == o.Protocol })
+	used := nodePorts(ports)
+	find(func(p, o *snapshot.ServicePort) bool { return p.Name == o.Name && !slices.Contains(used, o.NodePort) })
 }
 
 // prune removes the selected objects that the Overlay lacks, and returns the workloads among them,

@@ -96,8 +96,10 @@ func TestApplyServices(t *testing.T) {
 			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:30081 c:82:of shop/web:82 health 32000 203.0.113.1"},
 		{"no new node ports", balanced, local + "allocateLoadBalancerNodePorts: false, ports: [{name: a, port: 80}, {name: c, port: 82}]",
 			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 c:82:0 health 32000 203.0.113.1"},
-		{"a node port that another port had", balanced, local + "ports: [{name: a, port: 80, nodePort: 30081}, {name: b, port: 81}]",
-			"LoadBalancer 10.96.0.1 IPv4 a:80:30081 b:81:of shop/web:81 health 32000 203.0.113.1"},
+		{"TCP and UDP", strings.Replace(balanced, "{name: b, port: 81, protocol: TCP, nodePort: 30081}", "{name: b, port: 80, protocol: UDP, nodePort: 30080}", 1), local + "ports: [{name: a, port: 80, nodePort: 30080}, {name: b, port: 80, protocol: UDP}]",
+			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:80:30080 health 32000 203.0.113.1"},
+		{"a new port of a name whose node port remains", strings.Replace(balanced, "{name: b, port: 81, protocol: TCP, nodePort: 30081}", "{name: b, port: 80, protocol: UDP, nodePort: 30080}", 1), local + "ports: [{name: a, port: 80}, {name: b, port: 81, protocol: UDP}]",
+			"LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:of shop/web:81 health 32000 203.0.113.1"},
 		{"type LoadBalancer", single, "type: LoadBalancer, ports: [{port: 80}]", "LoadBalancer 10.96.0.1 IPv4 :80:of shop/web:80 LoadBalancer of shop/web"},
 		{"two families stay", dual, "ports: [{port: 80}]", "ClusterIP 10.96.0.1 fd00::1 IPv4 IPv6 :80:0"},
 		{"two families stay with an address", dual, "clusterIP: 10.96.0.1, ports: [{port: 80}]", "ClusterIP 10.96.0.1 fd00::1 IPv4 IPv6 :80:0"},
@@ -117,6 +119,10 @@ func TestApplyServices(t *testing.T) {
 		})
 	}
 	var s StandIns
+	swapped := local + "ports: [{name: a, port: 80, nodePort: 30081}, {name: b, port: 81}]"
+	if _, found := apply(t, &s, service("web", balanced), service("web", swapped)); len(found) != 1 || !strings.Contains(found[0], "ports[1].nodePort: must be unique in the Service, got 30081") {
+		t.Errorf("a node port that another port keeps: %q", found)
+	}
 	for _, ip := range []string{"10.96.0.9", "None"} {
 		snap, found := apply(t, &s, service("web", single), service("web", "clusterIP: "+ip+", ports: [{port: 81}]"))
 		if svc := snap.Services()[0]; svc.ClusterIP != "10.96.0.1" || svc.Ports[0].Port != 80 || len(found) != 1 || !strings.Contains(found[0], "the API server rejects the change") {

@@ -35,6 +35,12 @@ var immutable = [...]struct {
 		}
 		return from, to
 	}},
+	{"spec.type", diag.FieldWord, func(c *change) (from, to string) {
+		if c.svc.ClusterIP == "" && c.old.ClusterIP == corev1.ClusterIPNone && needsNodePorts(c.svc) {
+			from, to = string(corev1.ServiceTypeClusterIP), c.svc.Type // spec.clusterIP remains None
+		}
+		return from, to
+	}},
 	{"spec.clusterIPs[1]", diag.VIPValue, func(c *change) (from, to string) {
 		if len(c.svc.ClusterIPs) == 2 && len(c.old.ClusterIPs) == 2 {
 			from, to = c.old.ClusterIPs[1], c.svc.ClusterIPs[1]
@@ -74,7 +80,7 @@ func (c *cluster) admit() (found diag.List) {
 	numbers := owners{}
 	var fresh []*snapshot.Service
 	for _, svc := range c.snap.Services() {
-		if svc.ClusterIP == "" && svc.Type != externalName && !svc.ProxyName {
+		if w := c.written[svc.Object]; !svc.ProxyName && (!w.Live || incomplete(svc, &w) && svc.Type != externalName) {
 			fresh = append(fresh, svc)
 		} else {
 			c.set(numbers, svc, nil)
@@ -108,11 +114,7 @@ func (c *cluster) rejected(x *change) (found diag.List) {
 		found.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: x.svc.Object, Path: path, Msg: fmt.Sprintf(format, args...), Hint: hint})
 	}
 	if x.old != nil {
-		for _, f := range immutable {
-			if from, to := f.values(x); from != to {
-				add(f.path, f.code, "remove it, or delete the Service first", "must be %s, as in the snapshot, got %s", cmp.Or(from, "unset"), diag.Quote(to))
-			}
-		}
+		found.Add(x.immutable()...)
 	}
 	if c.allocates == nil || x.svc.Type == externalName || x.svc.ClusterIP == corev1.ClusterIPNone {
 		return found
@@ -139,6 +141,17 @@ func (c *cluster) rejected(x *change) (found diag.List) {
 	return found
 }
 
+// immutable returns findings about the fields that the API server does not let change.
+func (x *change) immutable() (found diag.List) {
+	for _, f := range immutable {
+		if from, to := f.values(x); from != to {
+			found.Add(diag.Diagnostic{Severity: diag.Error, Code: f.code, Object: x.svc.Object, Path: f.path, Hint: "remove it, or delete the Service first",
+				Msg: fmt.Sprintf("must be %s, as in the snapshot, got %s", cmp.Or(from, "unset"), diag.Quote(to))})
+		}
+	}
+	return found
+}
+
 // drops reports whether the API server drops a field that the new type of a Service does not have,
 // since it is the same as before (dropTypeDependentFields).
 func (x *change) drops(path string) bool {
@@ -157,16 +170,17 @@ func (x *change) drops(path string) bool {
 	case "spec.ipFamilyPolicy":
 		return slices.Equal(svc.IPFamilies, old.IPFamilies)
 	}
-	return strings.HasSuffix(path, ".nodePort") && needsNodePorts(old) && slices.Equal(nodePorts(svc), nodePorts(old))
+	return strings.HasSuffix(path, ".nodePort") && needsNodePorts(old) && !slices.ContainsFunc(nodePorts(svc.Ports), func(n int32) bool { return !slices.Contains(nodePorts(old.Ports), n) })
 }
 
-// nodePorts returns the node ports of a Service, sorted.
-func nodePorts(svc *snapshot.Service) (out []int32) {
-	for _, p := range svc.Ports {
-		out = append(out, p.NodePort)
+// nodePorts returns the node ports of ports that have one.
+func nodePorts(ports []snapshot.ServicePort) (out []int32) {
+	for _, p := range ports {
+		if p.NodePort != 0 {
+			out = append(out, p.NodePort)
+		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return out
 }
 
 // inOrder returns Services in the order of the input, in which kubectl apply applies them.
@@ -184,6 +198,12 @@ type owners map[string]*snapshot.Service
 // taken returns findings about allocations that another Service has. old is the previous version of
 // the Service, nil for a new one.
 func (c *cluster) taken(by owners, svc, old *snapshot.Service) (found diag.List) {
+	for i, p := range svc.Ports {
+		if p.NodePort != 0 && slices.ContainsFunc(svc.Ports[:i], func(o snapshot.ServicePort) bool { return o.NodePort == p.NodePort && o.Protocol == p.Protocol }) {
+			found.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.PortDuplicate, Object: svc.Object, Path: fmt.Sprintf("spec.ports[%d].nodePort", i),
+				Msg: fmt.Sprintf("must be unique in the Service, got %d, which the snapshot has", p.NodePort), Hint: "set another one"})
+		}
+	}
 	for path, value := range c.allocated(svc) {
 		if owner := by[value]; owner != nil && owner.Name != svc.Name && (old == nil || !c.has(old, value)) {
 			d := diag.Diagnostic{Severity: diag.Error, Code: diag.PortValue, Object: svc.Object, Path: path,

@@ -272,7 +272,7 @@ func (j *Input) Assume(s *assume.StandIns) {
 	pending, rejected := s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName, j.Pods())
 	j.addRejected(rejected)
 	j.StandIns, j.pending = s, pending
-	written := len(pending)+len(rejected)+len(j.Snapshot.Workloads()) > 0
+	written := s.Len()+len(rejected)+len(j.Snapshot.Workloads()) > 0
 	if j.assumesNode = written && j.Facts.Interfaces == nil && j.Facts.Named == nil && j.Config.DetectLocalMode != config.DetectNodeCIDR; j.assumesNode {
 		j.standInNode = s.Nodes(j.Snapshot, j.Facts.NodeName)
 	}

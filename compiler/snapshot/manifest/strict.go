@@ -36,7 +36,8 @@ type Written struct {
 	Taints       []corev1.Taint       // spec.taints of a Node
 	ManagedBy    string               // label endpointslice.kubernetes.io/managed-by of an EndpointSlice
 	Rejected     []Rejection
-	Order        int // of the objects in the input
+	Order        int  // of the objects in the input
+	Live         bool // metadata contains what only the API server sets
 }
 
 // Rejection is a reason why the API server rejects an object.
@@ -56,7 +57,7 @@ func (w *Written) DualStack() bool {
 func (r *Reader) Written() map[string]Written { return r.written }
 
 func writtenMeta(m *metav1.ObjectMeta) Written {
-	return Written{Ignore: m.Annotations[snapshot.AnnotationIgnore]}
+	return Written{Ignore: m.Annotations[snapshot.AnnotationIgnore], Live: m.UID != "" || m.ResourceVersion != "" || !m.CreationTimestamp.IsZero()}
 }
 
 func writtenService(s *corev1.Service, foreign bool) Written {
