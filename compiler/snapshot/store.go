@@ -24,6 +24,8 @@ type Snapshot struct {
 	workloads map[string]*Workload
 	backends  map[string][]Backend // of files, by Object
 	customs   map[string]*Workload // other objects of files that may make pods, by Object
+
+	uncompared map[string]Uncompared
 }
 
 // New returns an empty Snapshot.
@@ -39,6 +41,8 @@ func New() *Snapshot {
 		workloads: map[string]*Workload{},
 		backends:  map[string][]Backend{},
 		customs:   map[string]*Workload{},
+
+		uncompared: map[string]Uncompared{},
 	}
 }
 
@@ -47,7 +51,10 @@ func (s *Snapshot) SetService(svc *Service) { s.services[svc.Name] = svc }
 
 // DeleteService removes a Service. Its slices remain and wait for a new Service
 // (SNAP-6).
-func (s *Snapshot) DeleteService(name ir.Name) { delete(s.services, name) }
+func (s *Snapshot) DeleteService(name ir.Name) {
+	delete(s.services, name)
+	delete(s.uncompared, ObjectName(HeadlessService, name))
+}
 
 // Service returns a Service by name, or nil.
 func (s *Snapshot) Service(name ir.Name) *Service { return s.services[name] }

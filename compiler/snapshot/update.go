@@ -71,6 +71,7 @@ func (s *Snapshot) Overlay(o *Snapshot) {
 	maps.Copy(s.workloads, o.workloads)
 	maps.Copy(s.backends, o.backends)
 	maps.Copy(s.customs, o.customs)
+	s.applyUncompared(o)
 }
 
 // WithEndpoints returns a copy whose endpoints can be replaced.

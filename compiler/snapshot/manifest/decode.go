@@ -58,6 +58,9 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 			for _, w := range result.customs {
 				s.SetCustom(w)
 			}
+			for object, u := range result.uncompared {
+				s.SetUncompared(object, u)
+			}
 			for _, kind := range result.ignored {
 				if r.ignored == nil {
 					r.ignored = map[string]int{}
@@ -165,6 +168,8 @@ type result struct {
 	slices  bool                 // some object is an EndpointSlice or v1 Endpoints
 	customs []*snapshot.Workload // see Snapshot.Customs
 	ignored []string             // kinds of the objects of other kinds
+	// uncompared are those of the Snapshot, by object.
+	uncompared map[string]snapshot.Uncompared
 	// namespace and read are for decoders.
 	namespace string
 	read      unmarshal
@@ -383,6 +388,12 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	if l.apiVersion == "v1" && l.kind == "Status" {
 		report(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: l.refusal(), Hint: "write the file again, and check that the command succeeds"}})
 		return
+	}
+	if object, u := l.uncompared(r.namespace); object != "" {
+		if r.uncompared == nil {
+			r.uncompared = map[string]snapshot.Uncompared{}
+		}
+		r.uncompared[object] = u
 	}
 	decode := decoderOf(l.apiVersion, l.kind)
 	group, _ := splitVersion(l.apiVersion)

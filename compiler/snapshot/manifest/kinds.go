@@ -154,7 +154,10 @@ func decodeService(text []byte, namespace string, read unmarshal) (object, []fin
 	written.NoTargets = !targets
 	return object{name: svc.Object, written: written, skipped: svc.Skipped,
 		has: func(s *snapshot.Snapshot) bool { return s.Service(svc.Name) != nil },
-		put: func(s *snapshot.Snapshot) { s.SetService(svc) },
+		put: func(s *snapshot.Snapshot) {
+			s.SetService(svc)
+			setUncompared(s, &in, svc.Name)
+		},
 	}, append(strict, checkService(&in)...), err
 }
 

@@ -35,7 +35,12 @@ func (d *Diff) WriteAccess(w io.Writer) error {
 	for _, line := range lines {
 		fmt.Fprintf(w, "%s%s\n", line, d.onNodes(nodes[line]))
 	}
-	text := fmt.Sprintf("New access: %d.", len(lines))
+	d.writeNotCompared(w, false)
+	text := "New access"
+	if len(d.NotCompared) > 0 {
+		text += " to Services"
+	}
+	text += fmt.Sprintf(": %d.", len(lines))
 	if len(d.Unknown) > 0 {
 		text += " The comparison is incomplete."
 	}

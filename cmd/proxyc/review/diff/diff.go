@@ -30,8 +30,11 @@ type Diff struct {
 	Compared Compared
 	Unknown  []string            // what was not compared: the time was up, or there is no common Node
 	Ignored  map[flow.Effect]int // changes that Ignore removed
-	Wrong    int                 // objects with errors, which are not fully compared
-	sides    [2]*review.Input    // the inputs, which locate the causes
+	// NotCompared is what changed beside Services: Ingresses, routes, policies, custom resources, settings
+	// of load balancers, names of headless Services.
+	NotCompared []string
+	Wrong       int              // objects with errors, which are not fully compared
+	sides       [2]*review.Input // the inputs, which locate the causes
 	// bothFamilies reports that flows of both families change, or that a Service gets or loses one.
 	bothFamilies bool
 }
@@ -125,7 +128,7 @@ func All(ir.Name) bool { return true }
 // Compare compares the selected Services of two sides for the selected nodes, or for the node that
 // the configuration names if none is selected.
 func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(ir.Name) bool, compare comparison) (*Diff, error) {
-	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), sides: [2]*review.Input{was, is}}
+	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), NotCompared: notCompared(was.Snapshot, is.Snapshot, of), sides: [2]*review.Input{was, is}}
 	unknown, restore := review.AssumeEndpoints(was, is)
 	defer restore()
 	facts := factsByWhat{}

@@ -207,14 +207,20 @@ func (d *Diff) cause(f *flow.Flow, side int, at string) string {
 
 // writeSummary writes the numbers of differences, and the size of the comparison.
 func (d *Diff) writeSummary(w io.Writer, mark string) error {
-	text, ignored := "No flow changes.", effectsText(d.Ignored)
+	text, ignored, flows := "", effectsText(d.Ignored), "flow"
+	if len(d.NotCompared) > 0 {
+		flows = "flow of Services"
+	}
+	d.writeNotCompared(w, mark != "")
 	switch n := flow.Count(d.Services); {
 	case len(d.Services) > 0:
 		text = fmt.Sprintf("Services: %d added, %d changed, %d removed. Changes: %s.", n.Added, n.Changed, n.Removed, effectsText(n.Effects))
 	case len(d.Unknown) > 0:
-		text = "No known flow changes."
+		text = "No known " + flows + " changes."
 	case ignored != "":
-		text = "No other flow changes."
+		text = "No other " + flows + " changes."
+	default:
+		text = "No " + flows + " changes."
 	}
 	text += fmt.Sprintf(" Settings: %d changed.", d.settings())
 	if len(d.Unknown) > 0 {
@@ -396,6 +402,8 @@ type (
 		Ignored  map[flow.Effect]int `json:"ignored,omitempty"`
 		Unknown  []string            `json:"unknown,omitempty"` // what was not compared because the time was up
 		Wrong    int                 `json:"objectsWithErrors,omitzero"`
+
+		NotCompared []string `json:"notCompared,omitempty"` // changed objects and settings of other kinds
 	}
 	settingJSON struct {
 		Path    string     `json:"path"`
@@ -454,7 +462,7 @@ func (d *Diff) WriteJSON(w io.Writer) error {
 
 func (d *Diff) document() diffJSON {
 	out := diffJSON{Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
-		Counts: flow.Count(d.Services), Compared: d.Compared, Ignored: d.Ignored, Unknown: d.Unknown, Wrong: d.Wrong}
+		Counts: flow.Count(d.Services), Compared: d.Compared, Ignored: d.Ignored, Unknown: d.Unknown, Wrong: d.Wrong, NotCompared: d.NotCompared}
 	for _, c := range d.Config {
 		out.Settings = append(out.Settings, settingJSON{Path: c.Path, Before: c.Before.Value, After: c.After.Value, Sources: &[2]string{c.Before.Source, c.After.Source}})
 	}
