@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -121,6 +123,7 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 	for _, w := range snap.Workloads() {
 		old[w.Object] = w
 	}
+	o.keepStatus(snap)
 	snap.Overlay(o.Objects)
 	for _, w := range o.Objects.Workloads() {
 		if was := old[w.Object]; was != nil && w.AnyNumber && slices.Contains(scalable, w.Kind) {
@@ -143,6 +146,10 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 		if wrong == nil {
 			if old != nil {
 				svc = a.merge(&change{svc, old, &w, &was})
+			} else {
+				fresh := *svc // the API server does not accept what only it and controllers set
+				fresh.Created, fresh.LoadBalancer = time.Time{}, nil
+				svc = &fresh
 			}
 			wrong = a.taken(numbers, svc, old)
 		}
@@ -172,6 +179,42 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 		}
 	}
 	return found
+}
+
+// keepStatus makes the status of Nodes and Pods that of the snapshot: it is a subresource, which manifests
+// do not change. So are the fields that kubelets and controllers set, and the manifest does not.
+func (o *Overlay) keepStatus(snap *snapshot.Snapshot) {
+	for _, n := range o.Objects.Nodes() {
+		old, object := snap.Node(n.Name), objectOf(n)
+		if old == nil {
+			continue // the API server accepts the status of a new one
+		}
+		node, w, was := *n, o.Written[object], o.Was[object]
+		node.Addresses, node.Zone, node.Only = old.Addresses, cmp.Or(n.Zone, old.Zone), old.Only
+		if len(n.PodCIDRs) == 0 {
+			node.PodCIDRs = old.PodCIDRs
+		}
+		labels := maps.Clone(was.Labels)
+		for key, value := range w.Labels {
+			setIn(&labels, key, value)
+		}
+		if w.Kernel, w.Labels = was.Kernel, labels; len(w.Taints) == 0 {
+			w.Taints = was.Taints
+		}
+		o.Objects.SetNode(&node)
+		o.Written[object] = w
+	}
+	for _, w := range o.Objects.Workloads() {
+		if w.Kind != "Pod" {
+			continue
+		}
+		pod := *w
+		if pod.Pods, pod.IPs = 1, nil; snap.Workload(w.Object) != nil {
+			old := snap.Workload(w.Object)
+			pod.Pods, pod.IPs, pod.NodeName = old.Pods, old.IPs, cmp.Or(w.NodeName, old.NodeName)
+		}
+		o.Objects.SetWorkload(&pod)
+	}
 }
 
 // scalable are the kinds whose number of pods the cluster keeps if a manifest does not set it.

@@ -2,6 +2,7 @@ package assume
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -128,6 +129,32 @@ func TestApplyServices(t *testing.T) {
 		if svc := snap.Services()[0]; svc.ClusterIP != "10.96.0.1" || svc.Ports[0].Port != 80 || len(found) != 1 || !strings.Contains(found[0], "the API server rejects the change") {
 			t.Errorf("%s: the Service is %v, findings %q", ip, svc, found)
 		}
+	}
+}
+
+// The status of objects is that of the snapshot, as are the fields that controllers set.
+func TestApplyStatus(t *testing.T) {
+	var s StandIns
+	const cluster = "---\n{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: a, kubernetes.io/hostname: n1}}, spec: {podCIDRs: [10.0.1.0/24], taints: [{key: t, effect: NoSchedule}]}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}], nodeInfo: {kernelVersion: 6.1.0}}}\n" +
+		"---\n{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web}, spec: {nodeName: n1}, status: {phase: Running, podIPs: [{ip: 10.0.1.1}]}}\n"
+	snap, r := snapshot.New(), manifest.Reader{}
+	o := Overlay{Objects: snapshot.New()}
+	r.Decode(snap, "cluster", []byte(cluster+service("old", "clusterIP: 10.96.0.1, ports: [{port: 80}]")), false)
+	o.Was = maps.Clone(r.Written())
+	r.Decode(o.Objects, "manifests", []byte("---\n{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {role: edge}}}\n"+
+		"---\n{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web}, status: {phase: Failed}}\n"+
+		strings.Replace(service("new", "type: LoadBalancer, ports: [{port: 80}]"), "name: new", "name: new, uid: u, creationTimestamp: 1970-01-01T00:00:00Z", 1)+"status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}\n"), false)
+	o.Written = r.Written()
+	s.Apply(snap, &o)
+	n, pod := snap.Node("n1"), snap.Workload("Pod shop/web")
+	if w := o.Written["Node n1"]; len(n.Addresses) != 1 || len(n.PodCIDRs) != 1 || n.Zone != "a" || len(w.Taints) != 1 || w.Kernel != "6.1.0" || w.Labels["role"] != "edge" || w.Labels["kubernetes.io/hostname"] != "n1" {
+		t.Errorf("Node: %+v, %+v", n, w)
+	}
+	if pod.Pods != 1 || !slices.Equal(pod.IPs, []string{"10.0.1.1"}) || pod.NodeName != "n1" {
+		t.Errorf("Pod: %+v", pod)
+	}
+	if svc := snap.Service(ir.Name{Namespace: "shop", Name: "new"}); !svc.Created.IsZero() || svc.LoadBalancer != nil || o.Written[svc.Object].Live {
+		t.Errorf("a new Service: %+v", svc)
 	}
 }
 
