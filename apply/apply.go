@@ -45,10 +45,11 @@ type Dataplane interface {
 	// Plan.Without.
 	Compare(ctx context.Context) (Plan, error)
 	// Commit carries out a Plan of the same Dataplane, in an order such that no packet
-	// meets half a Service. It skips Services that the kernel refuses, commits the
-	// rest, and lists them in the Result. After an error or a refusal the kernel's
-	// content is unknown: Read and Plan follow. With an error, the Result describes
-	// what was done before it.
+	// meets half a Service. If the kernel refuses Services, the Result lists them, and
+	// the rules in force remain; see Converge. A mode without transactions may have
+	// changed other Services. After an error or a refusal the kernel's content is
+	// unknown: Read and Plan follow. With an error, the Result describes what was done
+	// before it.
 	Commit(ctx context.Context, p Plan) (Result, error)
 	// Applied returns what the last successful commit put in force, with pools in the
 	// order that is in force. Before the first commit it is empty. Only the Dataplane
@@ -195,7 +196,7 @@ func StuckObjects(all []Stuck) map[string]bool {
 	return objects
 }
 
-// Refusals are the Services that a commit skips, with the first reason of each.
+// Refusals are the Services that the kernel refuses, with the first reason of each.
 type Refusals map[ir.Name]error
 
 // Add adds a Service, unless it has a reason already.

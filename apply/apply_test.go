@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -125,17 +126,15 @@ func (m *memory) Commit(_ context.Context, p Plan) (result Result, err error) {
 	if m.fail != nil {
 		return result, m.fail
 	}
-	before := m.has
-	m.has = rules{}
 	for n, port := range p.(rulesPlan).want {
 		if port == 666 {
 			result.Refused = append(result.Refused, Refusal{n, errors.New("no")})
-			if port = before[n]; port == 0 {
-				continue
-			}
 		}
-		m.has[n] = port
 	}
+	if len(result.Refused) > 0 {
+		return result, nil
+	}
+	m.has = maps.Clone(p.(rulesPlan).want)
 	if m.spoil != nil {
 		m.spoil(m.has)
 	}
@@ -187,8 +186,23 @@ func TestOnce(t *testing.T) {
 	})
 	t.Run("a commit that does not hold is an error", func(t *testing.T) {
 		m := &memory{has: have, spoil: func(r rules) { delete(r, c) }}
-		if _, _, err := Once(t.Context(), m, want(goal), yes); err == nil || !strings.Contains(err.Error(), "changes the committed rules: add 1: stop") {
-			t.Errorf("got %v", err)
+		if _, _, err := Once(t.Context(), m, want(goal), yes); err == nil || !strings.Contains(err.Error(), "but returns others: add 1: apply --check") {
+			t.Errorf("a constant difference: got %v", err)
+		}
+		next := uint16(7)
+		m.spoil = func(r rules) { next++; r[c] = next }
+		if _, _, err := Once(t.Context(), m, want(rules{b: 3}), yes); err == nil || !strings.Contains(err.Error(), "changes the committed rules: remove 9: stop") {
+			t.Errorf("another program: got %v", err)
+		}
+		once := false
+		m = &memory{has: have, spoil: func(r rules) {
+			if !once {
+				once = true
+				delete(r, c)
+			}
+		}}
+		if _, _, err := Once(t.Context(), m, want(goal), yes); err != nil || !maps.Equal(m.has, goal) {
+			t.Errorf("another program that wrote once: got %v, state %v", err, m.has)
 		}
 	})
 	t.Run("beside a stuck object, others must still hold", func(t *testing.T) {
@@ -198,8 +212,15 @@ func TestOnce(t *testing.T) {
 			t.Errorf("got %v, stuck %v", err, result.Stuck)
 		}
 		m = &memory{has: rules{a: 1}, stuck: stuck, spoil: func(r rules) { r[a] = 1; delete(r, b) }}
-		if _, _, err := Once(t.Context(), m, want(rules{b: 2}), yes); err == nil || !strings.Contains(err.Error(), "changes the committed rules: add 2: stop") {
+		if _, _, err := Once(t.Context(), m, want(rules{b: 2}), yes); err == nil || !strings.Contains(err.Error(), "but returns others: add 2: apply --check") {
 			t.Errorf("b is missing: got %v", err)
+		}
+	})
+	t.Run("if all are refused, nothing changes", func(t *testing.T) {
+		m := &memory{has: have}
+		_, result, err := Once(t.Context(), m, want(rules{a: 666, b: 666}), yes)
+		if err == nil || !strings.Contains(err.Error(), "2 of 2 Services") || len(result.Refused) > 0 || !maps.Equal(m.has, have) {
+			t.Errorf("got %v, refused %v, state %v", err, result.Refused, m.has)
 		}
 	})
 	t.Run("what is refused is not there, and named", func(t *testing.T) {
@@ -209,6 +230,40 @@ func TestOnce(t *testing.T) {
 			t.Errorf("got %v, refused %v, state %v", err, result.Refused, m.has)
 		}
 	})
+}
+
+func TestSharedCause(t *testing.T) {
+	programs := func(n, without int) ir.Programs {
+		p := &ir.Program{Family: ir.IPv4}
+		for i := range n {
+			s := ir.Service{Name: ir.Name{Namespace: "ns", Name: fmt.Sprintf("s%04d", i)}}
+			if i < n-without {
+				s.Pools = make([]ir.Pool, 1)
+			}
+			p.Services = append(p.Services, s)
+		}
+		return ir.NewPrograms(p)
+	}
+	for _, tc := range []struct {
+		refused, of, without int // Services without endpoints
+		want                 bool
+	}{
+		{0, 0, 0, false}, {0, 5, 0, false},
+		{1, 1, 0, true}, {1, 2, 0, false}, {1, 1000, 0, false},
+		{1, 9, 8, true}, {1, 9, 9, false},
+		{2, 2, 0, true}, {2, 19, 0, true}, {2, 20, 0, false},
+		{9, 90, 0, false}, {9, 89, 0, true}, {9, 100, 91, true},
+		{10, 1000, 0, true},
+	} {
+		p := programs(tc.of, tc.without)
+		var refused []Refusal
+		for _, s := range p.IPv4.Services[:tc.refused] {
+			refused = append(refused, Refusal{s.Name, errors.New("no")})
+		}
+		if err := SharedCause(p, refused); (err != nil) != tc.want {
+			t.Errorf("%d refused of %d, %d without endpoints: %v, want an error: %t", tc.refused, tc.of, tc.without, err, tc.want)
+		}
+	}
 }
 
 func TestPrint(t *testing.T) {

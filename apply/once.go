@@ -19,44 +19,109 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	if plan.Empty() || !approve(plan) {
 		return plan, done, nil
 	}
-	if err := Converge(ctx, d, want, plan, func(p Plan) ([]Refusal, error) {
+	commit := func(p Plan) ([]Refusal, error) {
 		result, err := d.Commit(ctx, p)
-		done.Refused, done.Stuck = append(done.Refused, result.Refused...), result.Stuck
+		done.Stuck = result.Stuck
 		return result.Refused, err
-	}); err != nil {
+	}
+	var err error
+	if done.Refused, err = Converge(ctx, d, want, nil, plan, commit); err != nil {
 		return plan, done, err
 	}
+	left, err := difference(ctx, d, want, &done)
+	if left == nil {
+		return plan, done, err
+	}
+	// Another program may have written once. If a second commit leaves the same difference, it is permanent.
+	if _, err := commit(left); err != nil {
+		return plan, done, err
+	}
+	again, err := difference(ctx, d, want, &done)
+	switch {
+	case again == nil:
+		return plan, done, err
+	case firstOf(again) == firstOf(left):
+		return plan, done, fmt.Errorf("the kernel accepts the rules, but returns others: %s: apply --check shows them; another program changes them after each commit, or proxyc compares them wrongly", firstOf(again))
+	}
+	return plan, done, fmt.Errorf("another program changes the committed rules: %s: stop that program, then apply again", firstOf(again))
+}
+
+// difference reads the node, and returns its difference to the wanted Programs; nil if there is none.
+func difference(ctx context.Context, d Dataplane, want ir.Programs, done *Result) (Plan, error) {
 	want = Without(want, done.Refused)
 	if err := d.Read(ctx, want); err != nil {
-		return plan, done, readBack(err)
+		return nil, readBack(err)
 	}
 	rest := d.Plan(want)
 	if len(done.Stuck) > 0 { // their removal is still planned; the result contains the reasons
 		var ok bool
 		if rest, ok = rest.Without(StuckObjects(done.Stuck)); !ok {
-			return plan, done, nil
+			return nil, nil
 		}
 	}
-	if !rest.Empty() {
-		return plan, done, fmt.Errorf("another program changes the committed rules: %s: stop that program, then apply again", firstOf(rest))
+	if rest.Empty() {
+		return nil, nil
 	}
-	return plan, done, nil
+	return rest, nil
 }
 
-// Converge commits a plan for want. While the kernel refuses Services, it reads the node and commits
-// the difference to the rest. commit commits a Plan, and returns the refused Services.
-func Converge(ctx context.Context, d Dataplane, want ir.Programs, plan Plan, commit func(Plan) ([]Refusal, error)) error {
+// Converge commits a plan for the Programs without the Services that are refused already. While the
+// kernel refuses more, it reads the node and commits the difference to the rest. commit commits a Plan,
+// and returns the newly refused Services. It returns all refused ones. If their cause is shared, it
+// returns an error instead, and the rules in force remain.
+func Converge(ctx context.Context, d Dataplane, programs ir.Programs, refused []Refusal, plan Plan, commit func(Plan) ([]Refusal, error)) ([]Refusal, error) {
 	for {
-		refused, err := commit(plan)
-		if err != nil || len(refused) == 0 {
-			return err
+		more, err := commit(plan)
+		if err != nil || len(more) == 0 {
+			return refused, err
 		}
-		want = Without(want, refused)
+		refused = append(refused, more...)
+		if err := SharedCause(programs, refused); err != nil {
+			return nil, err
+		}
+		want := Without(programs, refused)
 		if err := d.Read(ctx, want); err != nil {
-			return readBack(err)
+			return nil, readBack(err)
 		}
 		plan = d.Plan(want)
 	}
+}
+
+// MaxRefused is the number of refused Services that shows a shared cause. A Dataplane need not search for
+// more.
+const MaxRefused = 10
+
+// SharedCause returns an error if so many Services are refused that their cause is the node's, such as its
+// configuration or its kernel: MaxRefused, several that are more than a tenth, or all that have endpoints.
+func SharedCause(programs ir.Programs, refused []Refusal) error {
+	all, served, out := map[ir.Name]bool{}, map[ir.Name]bool{}, map[ir.Name]bool{}
+	for _, r := range refused {
+		all[r.Service], out[r.Service] = true, true
+	}
+	for _, p := range ir.Present(programs) {
+		for i := range p.Services {
+			s := &p.Services[i]
+			all[s.Name] = true
+			if len(s.Pools) > 0 {
+				served[s.Name] = true
+			}
+		}
+	}
+	if len(served) == 0 {
+		served = all
+	}
+	others := 0
+	for name := range served {
+		if !out[name] {
+			others++
+		}
+	}
+	n := len(out)
+	if n == 0 || others > 0 && (n == 1 || n < MaxRefused && 10*n <= len(all)) {
+		return nil
+	}
+	first := refused[0]
+	return fmt.Errorf("the kernel refuses the rules of %d of %d Services, so they are not the cause: the previous rules stay in force: Service %s: %w", n, len(all), first.Service, first.Reason)
 }
 
 // firstOf names the first difference of a Plan, and counts the others.

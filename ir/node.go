@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Node is the node and its settings, shared by the Services of a Program.
@@ -125,6 +126,14 @@ type Detector struct {
 	Prefix    netip.Prefix `json:"prefix,omitzero"`    // DetectCIDR
 	Interface string       `json:"interface,omitzero"` // DetectInterface: its name; DetectPrefix: the prefix of the name
 	Origin    Origin       `json:"origin"`
+}
+
+// IsInterfaceName reports whether an interface may have a name, and the tools accept it: the kernel limits
+// length and characters, and + and * are wildcards of the tools.
+func IsInterfaceName(name string) bool {
+	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsFunc(name, func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsPrint(r) || strings.ContainsRune("/:\"'`\\+*!", r)
+	})
 }
 
 // IsPod reports whether a packet from src, received on interface in, counts as a

@@ -84,8 +84,8 @@ func (v *validator) node(n *Node) {
 	case DetectCIDR:
 		v.prefix("detector", d.Prefix)
 	case DetectInterface, DetectPrefix:
-		if d.Interface == "" {
-			v.errorf("detector: interface must not be empty")
+		if !IsInterfaceName(d.Interface) {
+			v.errorf("detector: interface must be a name, got %q", d.Interface)
 		}
 	}
 	if n.MasqueradeBit > 31 {

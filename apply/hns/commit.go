@@ -39,9 +39,10 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	case p.read != nil:
 		d.state = p.read.merged(d.state, p.without)
 	}
-	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}, open: map[key]bool{}}
+	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}, deleted: map[key]*LoadBalancer{}, open: map[key]bool{}}
 	c.before = sync.OnceValue(func() *desired { return newDesired(d.applied.Programs(), &c.s.network, c.s.can) })
 	err := c.run()
+	c.restore()
 	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy, Balancers: c.failures, Stuck: c.stuckBalancers()}
 	if err != nil || len(c.refusals) > 0 {
 		d.state, d.desired = nil, nil
@@ -64,11 +65,12 @@ type commit struct {
 	s        *state
 	w        *desired
 	refusals apply.Refusals
-	busy     ir.PerFamily[int] // endpoints
+	deleted  map[key]*LoadBalancer // that must be replaced
+	busy     ir.PerFamily[int]     // endpoints
 	failures []apply.BalancerFailure
 	before   func() *desired // desired state before this commit; it lowers all Services, once
 	open     map[key]bool    // removed load balancers whose replacements do not exist yet
-	skipped  bool            // the context ended before some steps
+	skipped  bool            // the commit ended before some steps
 	rejected bool            // HNS rejected the removal of an unneeded load balancer
 }
 
@@ -109,11 +111,25 @@ func (c *commit) run() error {
 	return c.removeStale()
 }
 
-// each executes steps in order, until one fails. After the end of the context it executes only steps
-// that complete the replacement of a removed load balancer.
+// restore creates deleted load balancers again if their replacements were rejected. HNS has no
+// transactions.
+func (c *commit) restore() {
+	if len(c.refusals) == 0 {
+		return
+	}
+	for k, l := range c.deleted {
+		if id, err := c.host.CreateLoadBalancer(&l.HostComputeLoadBalancer); err == nil {
+			c.recordObject(strings.ToLower(id), true)
+			delete(c.deleted, k)
+		}
+	}
+}
+
+// each executes steps in order, until one fails. After the end of the context, or if the cause of
+// rejections is shared, it executes only steps that complete the replacement of a removed load balancer.
 func each[T any](c *commit, steps []T, completes func(T) bool, do func(T) error) error {
 	for _, step := range steps {
-		if c.ctx.Err() != nil && (completes == nil || !completes(step)) {
+		if (c.ctx.Err() != nil || len(c.refusals) >= apply.MaxRefused) && (completes == nil || !completes(step)) {
 			c.skipped = true
 			continue
 		}
@@ -223,7 +239,7 @@ func (c *commit) removeBalancer(r removal) error {
 		return err
 	}
 	if replaced {
-		c.open[r.key] = true
+		c.open[r.key], c.deleted[r.key] = true, r.have
 	}
 	if have := c.s.balancers[r.key]; have != nil && have.ID == r.have.ID {
 		delete(c.s.balancers, r.key)
@@ -313,6 +329,7 @@ func (c *commit) changeBalancer(ch change) error {
 		return c.refuse(ch.claim.service, fmt.Errorf("its old %s cannot be removed: %w", ch.object(), err))
 	}
 	delete(c.s.balancers, ch.key)
+	c.deleted[ch.key] = ch.have
 	return c.create(ch, want)
 }
 
@@ -323,6 +340,7 @@ func (c *commit) addBalancer(ch change) error {
 	}
 	want := c.s.balancer(c.w, ch.key, ch.claim)
 	if want == nil { // its pods do not exist yet
+		delete(c.deleted, ch.key)
 		return nil
 	}
 	return c.create(ch, want)
@@ -341,6 +359,7 @@ func (c *commit) create(ch change, want *rules.HostComputeLoadBalancer) error {
 		return c.refuse(ch.claim.service, fmt.Errorf("%s: %w", ch.object(), err))
 	}
 	id = strings.ToLower(id)
+	delete(c.deleted, ch.key)
 	c.s.balancers[ch.key] = &LoadBalancer{id, *want}
 	c.recordObject(id, true)
 	return nil

@@ -28,8 +28,7 @@ type tables struct {
 	monitor  monitor.Handle
 }
 
-// Commit executes a Plan. If a run of the tool fails, it reverts the previous runs. If the kernel
-// rejects some Services, it commits the rest.
+// Commit executes a Plan. If a run of the tool fails, it reverts the previous runs.
 func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	plan, ok := p.(*Plan)
 	if !ok {
@@ -57,7 +56,7 @@ func (d *Dataplane) remember(p *Plan) {
 func (t *tables) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
 	err := t.allOrNothing(ctx, plan)
 	if no, ok := errors.AsType[*refused](err); ok {
-		return t.quarantine(ctx, plan, no)
+		return t.blame(ctx, plan, no)
 	}
 	if err != nil { // the tables are unchanged, or their state is unknown
 		return apply.Result{}, err
@@ -82,7 +81,7 @@ func (t *tables) allOrNothing(ctx context.Context, p *Plan) error {
 	}
 	// Even if ctx has ended, no partial change may remain.
 	if back := t.revert(context.WithoutCancel(ctx), p); back != nil {
-		return fmt.Errorf("%w; %v", err, back)
+		return fmt.Errorf("%v; %w", err, back) // whatever err is: the tables are in neither state
 	}
 	return err
 }

@@ -62,38 +62,20 @@ func (p *Plan) sized(sizes ir.PerFamily[[2]int]) *Plan {
 	return p
 }
 
-// differing removes equal chains from both states. It keeps equal chains with rules of Services
-// that have other changes, since a Service that the kernel rejects is omitted completely.
+// differing removes equal chains from both states.
 func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 	old, now := *have, *want
 	hs, ws := old.Tables(), now.Tables()
-	var unchanged [len(ws)]map[string]bool
-	affected := map[ir.Name]bool{}
 	for i, t := range ws {
-		unchanged[i] = map[string]bool{}
+		unchanged := map[string]bool{}
 		existing := chainsOf(hs[i])
 		for _, c := range t.Chains {
 			// A chain that is shared with the kubelet may always lack a rule.
 			if h := existing[c.Name]; h != nil && !rules.Shared(c.Name) && same(h.Rules, c.Rules) {
-				unchanged[i][c.Name] = true
-				continue
-			}
-			for j := range c.Rules {
-				affected[c.Rules[j].Service()] = true
+				unchanged[c.Name] = true
 			}
 		}
-	}
-	delete(affected, ir.Name{})
-	for i, t := range ws {
-		for _, c := range t.Chains {
-			for j := range c.Rules {
-				if affected[c.Rules[j].Service()] {
-					delete(unchanged[i], c.Name)
-					break
-				}
-			}
-		}
-		differs := func(name string) bool { return !unchanged[i][name] }
+		differs := func(name string) bool { return !unchanged[name] }
 		hs[i].Chains, t.Chains = only(hs[i].Chains, differs), only(t.Chains, differs)
 	}
 	return &old, &now

@@ -28,9 +28,9 @@ func (r *refused) Error() string {
 
 func (r *refused) Unwrap() error { return r.err }
 
-// quarantine finds the Services that cause the rejection of a Plan, and commits the rest. first is
-// the rejection of the whole Plan.
-func (t *tables) quarantine(ctx context.Context, p *Plan, first *refused) (apply.Result, error) {
+// blame finds the Services that cause the rejection of a Plan. first is the rejection of the whole Plan.
+// Nothing is committed.
+func (t *tables) blame(ctx context.Context, p *Plan, first *refused) (apply.Result, error) {
 	candidates := map[ir.Name]bool{}
 	for op := range p.Operations {
 		if op.Verb != apply.Remove && op.Service != (ir.Name{}) {
@@ -40,27 +40,10 @@ func (t *tables) quarantine(ctx context.Context, p *Plan, first *refused) (apply
 	probe := newProbe(t, p.want, candidates)
 	err := probe.search(ctx, slices.SortedFunc(maps.Keys(candidates), ir.Name.Compare))
 	err = errors.Join(err, probe.clear(ctx))
-	result := apply.Result{Refused: probe.refused}
 	if err != nil || len(probe.refused) == 0 {
-		return result, errors.Join(first, err)
+		err = errors.Join(first, err)
 	}
-	have, err := t.Rulesets(ctx)
-	if err != nil {
-		return result, errors.Join(first, err)
-	}
-	out := map[ir.Name]bool{}
-	for _, r := range probe.refused {
-		out[r.Service] = true
-	}
-	var rest rules.Rulesets
-	for f, r := range ir.Present(p.want.PerFamily) {
-		*rest.At(f) = r.Without(out)
-	}
-	again := newPlan(p.within(have), rest)
-	if err = t.allOrNothing(ctx, again); err == nil {
-		result.Tables = again.tables()
-	}
-	return result, err
+	return apply.Result{Refused: probe.refused}, err
 }
 
 // probe tests the rules of Services in a chain that nothing jumps to. It does not affect the rules
@@ -111,9 +94,10 @@ func collect(c *rules.Chain, candidates map[ir.Name]bool, of map[ir.Name][]rules
 	}
 }
 
-// search finds the rejected Services of a group by bisection.
+// search finds the rejected Services of a group by bisection. It ends when there are so many that the
+// cause is shared.
 func (p *probe) search(ctx context.Context, group []ir.Name) error {
-	for len(group) > 0 {
+	for len(group) > 0 && len(p.refused) < apply.MaxRefused {
 		named, no, err := p.try(ctx, group)
 		switch {
 		case err != nil:

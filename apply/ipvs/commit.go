@@ -30,11 +30,13 @@ func (c *commit) run(ctx context.Context, p *Plan) error {
 		func() error { return c.do(ctx, requestsIf(!first, p.bind)) },
 		func() error { return c.removeDrained(ctx) },
 		func() error { return c.do(ctx, p.remove) },
-		func() error { return c.rollBack(ctx, p) },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
+		}
+		if len(c.rejected) > 0 {
+			return c.rollBack(ctx, p)
 		}
 	}
 	return nil
@@ -161,21 +163,15 @@ func (c *commit) removeDrained(ctx context.Context) error {
 	return c.do(ctx, over)
 }
 
-// rollBack removes what was added for Services before the kernel rejected a part of them. No
-// Service is served partially.
+// rollBack removes what was added before the kernel rejected a Service.
 func (c *commit) rollBack(ctx context.Context, p *Plan) error {
-	if len(c.rejected) == 0 {
-		return nil
-	}
 	var back []request
-	for i := range p.bind {
-		if r := p.bind[i]; c.rejected[r.service()] != nil {
-			r.op = removeAddress
-			back = append(back, r)
-		}
+	for _, r := range p.bind {
+		r.op = removeAddress
+		back = append(back, r)
 	}
-	for i := range p.grow {
-		if r := p.grow[i]; r.op == addServer && c.rejected[r.service()] != nil {
+	for _, r := range p.grow {
+		if r.op == addServer {
 			r.op = removeServer
 			back = append(back, r)
 		}

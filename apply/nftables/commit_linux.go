@@ -112,7 +112,7 @@ func (w *writer) mayBeStale(ctx context.Context, p *Plan, refusals []refused) (b
 // object to remove does not.
 type staleError struct{ refused }
 
-// send sends a Plan. If the kernel rejects parts, it sends the rest.
+// send sends a Plan. If the kernel only keeps objects in use, it sends the rest.
 func (w *writer) send(ctx context.Context, p *Plan) (apply.Result, error) {
 	var out quarantine
 	for try := 0; ; try++ {
@@ -140,7 +140,7 @@ func (w *writer) send(ctx context.Context, p *Plan) (apply.Result, error) {
 			return out.result(), err
 		}
 		rest, err := out.without(p, refusals, stale)
-		if err != nil {
+		if err != nil || len(out.refused) > 0 {
 			return out.result(), err
 		}
 		p = rest
@@ -150,7 +150,7 @@ func (w *writer) send(ctx context.Context, p *Plan) (apply.Result, error) {
 		w.purgePending = true
 		return result, err
 	}
-	if p.purgesAll && len(result.Refused) == 0 { // the maps of rejected Services are not purged
+	if p.purgesAll {
 		w.purgePending = false
 	}
 	return result, nil
@@ -251,11 +251,10 @@ func (q *quarantine) result() apply.Result {
 	return apply.Result{Refused: q.refused, Busy: q.busy}
 }
 
-// without returns the Plan without the rejected parts. Expired entries of affinity maps are
-// ignored, and chains and sets that are still in use are kept. A rejection of the batch itself is an
-// error, and so is one that the rules do not cause, such as a lack of memory. For other rejections the
-// whole Service is omitted. If stale is set, it returns a staleError for rejections that may be due to an
-// outdated Plan.
+// without records the rejected Services, and returns the Plan without the removal of chains and sets
+// that are still in use. Expired entries of affinity maps are ignored. A rejection of the batch itself is
+// an error, and so is one that the rules do not cause, such as a lack of memory. If stale is set, it
+// returns a staleError for rejections that may be due to an outdated Plan.
 func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, error) {
 	services := map[ir.Name]bool{}
 	drop := map[string]bool{} // chains and sets to keep
@@ -288,7 +287,7 @@ func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, er
 			}
 		}
 	}
-	return p.withoutServices(services, drop), nil
+	return p.keeping(drop), nil
 }
 
 // mayBeStale reports whether the rejection may be due to an outdated Plan.

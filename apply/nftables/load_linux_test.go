@@ -53,8 +53,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Rejections during a load are reported as if the Plan held all elements, and the rest is
-// committed.
+// Rejections during a load are reported as if the Plan held all elements.
 func TestLoadRefused(t *testing.T) {
 	n := newNode(t)
 	good := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
@@ -68,14 +67,11 @@ func TestLoadRefused(t *testing.T) {
 	if len(r.Refused) != 1 || r.Refused[0].Service != s.Name {
 		t.Fatalf("refused: %v", r.Refused)
 	}
-	have, err := n.reader.read(t.Context(), nil)
-	if err != nil {
+	commitRest(t, n, bad, r)
+	if err := n.Read(t.Context(), ir.Programs{}); err != nil {
 		t.Fatal(err)
 	}
-	// What it shares with others stays, and goes when all is compared.
-	for op := range newPlan(have, rules.LowerAll(apply.Without(good, r.Refused))).Operations {
-		if op.Verb != apply.Remove || op.Service != (ir.Name{}) {
-			t.Errorf("not done: %s %s of %s", op.Verb, op.Object, op.Service)
-		}
+	for op := range n.Plan(apply.Without(good, r.Refused)).Operations {
+		t.Errorf("not done: %s %s of %s", op.Verb, op.Object, op.Service)
 	}
 }

@@ -373,19 +373,16 @@ func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
 	return rest, true
 }
 
-// withoutServices returns the Plan without changes of some Services, and without the removal of the
-// objects in keep.
-func (p *Plan) withoutServices(services map[ir.Name]bool, keep map[string]bool) *Plan {
+// keeping returns the Plan without the removal of some objects.
+func (p *Plan) keeping(objects map[string]bool) *Plan {
 	rest := *p
 	rest.families = ir.PerFamily[*change]{}
 	for f, c := range ir.Present(p.families) {
 		some := c.without(
-			func(ch *rules.Chain) bool { return services[ch.Port.Service] || keep["chain "+ch.Name] },
-			func(s *rules.Set) bool { return services[s.Port.Service] || keep["set "+s.Name] },
-			func(s *rules.Set, e *rules.Element) bool { return services[c.serviceOf(s, e)] })
-		some.table.removed = except(c.table.removed, func(o rules.Object) bool { return keep[o.Kind.String()+" "+o.Name] })
-		some.purge = except(c.purge, func(p purge) bool { return services[p.set.Port.Service] })
-		some.dropUnusedSources()
+			func(ch *rules.Chain) bool { return objects["chain "+ch.Name] },
+			func(s *rules.Set) bool { return objects["set "+s.Name] },
+			func(*rules.Set, *rules.Element) bool { return false })
+		some.table.removed = except(c.table.removed, func(o rules.Object) bool { return objects[o.Kind.String()+" "+o.Name] })
 		*rest.families.At(f) = some
 	}
 	return &rest

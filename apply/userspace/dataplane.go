@@ -191,7 +191,7 @@ func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
 }
 
 // Commit opens listeners, writes the rules that redirect to them, and closes listeners without
-// rules. A Service whose listener cannot be opened is rejected; the others are applied.
+// rules. A Service whose listener cannot be opened is rejected.
 func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	plan, ok := p.(*Plan)
 	if !ok {
@@ -199,8 +199,10 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	}
 	d.kept = ir.PerFamily[rules.Ports]{}
 	plan, refused := d.open(plan)
+	if len(refused) > 0 {
+		return apply.Result{Refused: refused}, nil
+	}
 	result, err := d.rules.Commit(ctx, plan.rules)
-	result.Refused = append(refused, result.Refused...)
 	if err != nil || len(result.Refused) > 0 {
 		return result, err // listeners without rules are harmless; the next Plan uses or closes them
 	}
@@ -219,8 +221,8 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	return result, nil
 }
 
-// open opens and updates the listeners of a Plan. If one is on another port than planned, or cannot
-// be opened, it returns a Plan with adapted rules.
+// open opens and updates the listeners of a Plan. If one is on another port than planned, it returns a
+// Plan with adapted rules.
 func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 	own := *p
 	again := false
@@ -259,9 +261,9 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 				moved[l.Port] = at.Port()
 			}
 		}
-		if len(moved)+len(out) > 0 {
+		if len(moved) > 0 {
 			again = true
-			*own.families.At(family) = f.revised(moved, out, p.service)
+			*own.families.At(family) = f.revised(moved, p.service)
 		}
 		refused = append(refused, out.List()...)
 	}

@@ -171,9 +171,8 @@ func (p *Plan) service(f ir.Family, name ir.Name) *ir.Service {
 	return &program.Services[i]
 }
 
-// revised returns the plan with rules for listeners that use other ports, and without rejected
-// Services.
-func (f *familyPlan) revised(moved rules.Ports, out apply.Refusals, service func(ir.Family, ir.Name) *ir.Service) *familyPlan {
+// revised returns the plan with rules for listeners that use other ports.
+func (f *familyPlan) revised(moved rules.Ports, service func(ir.Family, ir.Name) *ir.Service) *familyPlan {
 	own := *f
 	f = &own
 	ports := maps.Clone(f.ports)
@@ -189,24 +188,16 @@ func (f *familyPlan) revised(moved rules.Ports, out apply.Refusals, service func
 		ports[name] = n
 		again[name.Service] = true
 	}
-	put := func(name ir.Name, x *rules.Fragment) {
-		switch {
-		case f.others != nil:
-			f.others[name] = x
-		case x == nil:
-			delete(f.next.fragments, name)
-		default:
-			f.next.fragments[name] = *x
-		}
-	}
 	for name := range again {
-		if s := service(f.family, name); s != nil {
-			x := f.next.lower.LowerService(s, ports)
-			put(name, &x)
+		s := service(f.family, name)
+		if s == nil {
+			continue
 		}
-	}
-	for name := range out {
-		put(name, nil)
+		if x := f.next.lower.LowerService(s, ports); f.others != nil {
+			f.others[name] = &x
+		} else {
+			f.next.fragments[name] = x
+		}
 	}
 	return f
 }

@@ -19,8 +19,8 @@ const (
 	readyEvery   = 100 * time.Millisecond
 )
 
-// Commit executes a Plan. A Service whose address or listener is not available is rejected; the
-// others are applied.
+// Commit executes a Plan. A Service whose address or listener is not available is rejected. Then no
+// address is removed.
 func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, error) {
 	p, ok := plan.(*Plan)
 	if !ok {
@@ -101,6 +101,9 @@ func (c *commit) run(ctx context.Context) error {
 		return err
 	}
 	c.listen()
+	if len(c.refusals) > 0 {
+		return c.record(noted)
+	}
 	for _, a := range c.p.remove {
 		if err := c.host.Remove(a); err != nil {
 			c.o.Log.Warn("an unused address cannot be removed", "address", a.String(), "err", err)

@@ -122,3 +122,97 @@ func TestWatchRefusesService(t *testing.T) {
 		t.Errorf("want all, got\n%s", w.rules())
 	}
 }
+
+// If every Service is rejected, the cause is the node's: the rules in force remain, also those of another
+// mode, and no Service is blamed.
+func TestWatchKeepsRulesForSharedCause(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"iptables-nft", "iptables-legacy", "nftables", "ipvs"} {
+		t.Run(name, func(t *testing.T) {
+			if name == "ipvs" && !applytest.HaveIPVS(t) {
+				t.Skip("no ip_vs")
+			}
+			t.Parallel()
+			w := newWatched(t, name)
+			for _, tool := range []string{"iptables-nft-restore", "iptables-legacy-restore"} {
+				must(t, os.WriteFile(w.file(tool), []byte(fmt.Sprintf(fussy, w.file("fussy"), tool)), 0o755))
+			}
+			w.env = []string{"PATH=" + w.dir + ":" + os.Getenv("PATH"), "BEHIND=" + os.Getenv("PATH")}
+			before := []string{"a", "b", "c"}
+			w.sync(applytest.Services(before...))
+			w.readyz("first sync", http.StatusOK, "")
+			w.write("fussy", "")
+			mode := w.plane.mode
+			if mode == "nftables" {
+				mode = "iptables"
+			}
+			w.write("config", strings.Replace(fmt.Sprintf(watchConfig, mode), "clusterCIDR: 10.244.0.0/16", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}", 1))
+			w.readyz("while the tool rejects all", http.StatusServiceUnavailable, "the kernel refuses the rules of 3 of 3 Services, so they are not the cause: the previous rules stay in force: Service ns/")
+			st := w.until("another attempt", func(st status.Status) bool {
+				return st.LastError != nil && strings.Count(w.log.String(), "the sync failed") > 1
+			})
+			if len(st.Quarantined) > 0 {
+				t.Errorf("quarantined: %v", st.Quarantined)
+			}
+			for _, service := range before {
+				if !w.has(service) {
+					t.Errorf("Service %s has no rules:\n%s", service, w.rules())
+				}
+			}
+			must(t, os.Remove(w.file("fussy")))
+			w.readyz("when the tool accepts all", http.StatusOK, "")
+		})
+	}
+}
+
+// fussy is an iptables-restore that rejects rules of an interface while a file exists.
+const fussy = `#!/bin/sh
+text=$(cat; echo .)
+line=$(printf %%s "${text%%.}" | grep -n -m 1 -F -e "-i cni0" | cut -d: -f1)
+if [ -e %s ] && [ -n "$line" ]; then
+	echo "iptables-restore: line $line failed: bad interface" >&2
+	exit 4
+fi
+printf %%s "${text%%.}" | PATH="$BEHIND" %s "$@"
+`
+
+// The same with apply, which names the reason once.
+func TestApplyKeepsRulesForSharedCause(t *testing.T) {
+	for _, before := range []string{"nftables", "iptables"} {
+		t.Run(before, func(t *testing.T) {
+			w := newWatched(t, "iptables-nft")
+			must(t, os.WriteFile(w.file("iptables-nft-restore"), []byte(fmt.Sprintf(fussy, w.file("fussy"), "iptables-nft-restore")), 0o755))
+			apply := func(env ...string) (string, error) {
+				cmd := w.ns.Command(t.Context(), "proxyc", append([]string{"apply"}, w.args...)...)
+				cmd.Env = append(os.Environ(), env...)
+				out, err := w.ns.Run(cmd)
+				return string(out), err
+			}
+			w.write("cluster.yaml", applytest.Services("a", "b", "c"))
+			w.write("config", fmt.Sprintf(watchConfig, before))
+			if out, err := apply(); err != nil {
+				t.Fatal(err, out)
+			}
+			kept := w.allRules()
+			w.write("fussy", "")
+			w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "clusterCIDR: 10.244.0.0/16", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}", 1))
+			out, err := apply("PATH="+w.dir+":"+os.Getenv("PATH"), "BEHIND="+os.Getenv("PATH"))
+			if text := fmt.Sprint(out, err); err == nil || strings.Count(text, "bad interface") != 1 {
+				t.Errorf("got %v, want an error with the reason once:\n%s", err, out)
+			}
+			if now := w.allRules(); now != kept {
+				t.Errorf("the rules changed from\n%s\nto\n%s", kept, now)
+			}
+		})
+	}
+}
+
+// allRules returns the rules of modes iptables and nftables.
+func (w *watched) allRules() string {
+	w.t.Helper()
+	out, err := w.ns.Run(w.ns.Command(w.t.Context(), "sh", "-c", "iptables-nft-save 2>/dev/null | grep '^-A'; nft list table ip proxyc 2>/dev/null; true"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(out)
+}

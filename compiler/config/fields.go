@@ -78,8 +78,8 @@ func Fields() []Field {
 		{Path: "winkernel.forwardHealthCheckVip", Modes: "W", Since: "1.24", Means: "Forward the VIP for health check ports."},
 
 		{Path: "detectLocalMode", Depends: "`ClusterCIDR` on Linux", Allowed: "`ClusterCIDR`, `NodeCIDR`, `BridgeInterface`, `InterfaceNamePrefix`", Modes: "I P N", Since: "1.18", Means: "How pods are detected."},
-		{Path: "detectLocal.bridgeInterface", Allowed: "not empty in mode BridgeInterface", Modes: "I P N", Since: "1.24", Means: "Bridge of the pods."},
-		{Path: "detectLocal.interfaceNamePrefix", Allowed: "not empty in mode InterfaceNamePrefix", Modes: "I P N", Since: "1.24", Means: "Start of the names of the pods' interfaces."},
+		{Path: "detectLocal.bridgeInterface", Allowed: "a name of an interface in mode BridgeInterface", Modes: "I P N", Since: "1.24", Means: "Bridge of the pods."},
+		{Path: "detectLocal.interfaceNamePrefix", Allowed: "1-14 characters in mode InterfaceNamePrefix", Modes: "I P N", Since: "1.24", Means: "Start of the names of the pods' interfaces."},
 		{Path: "clusterCIDR", Allowed: "empty, a CIDR, or one of each family separated by a comma", Modes: "I P N U", Means: "Addresses of the cluster's pods, for detectLocalMode ClusterCIDR."},
 		{Path: "nodePortAddresses", Depends: "`[primary]` in mode nftables", Allowed: "CIDRs, `primary` (the Node's addresses), `localhost`, `all`", Modes: "I P N U", Means: "Addresses at which node ports answer; empty: all."},
 

@@ -124,7 +124,7 @@ var schedulers = [...]string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "d
 // exists.
 func (v *validator) scheduler() {
 	name, _, ok := ir.ParseScheduler(v.c.Scheduler())
-	if !ok {
+	if !ok || name != "" && !ir.IsInterfaceName(name) { // the kernel limits both names in the same way
 		v.errorf("ipvs.scheduler", `must be a name such as "rr", for mh and sh with flags such as "mh,mh-fallback,mh-port", got %q`, v.c.IPVS.Scheduler)
 		return
 	}
@@ -143,13 +143,28 @@ func (v *validator) detectLocal() {
 	case DetectBridgeInterface:
 		if c.DetectLocal.BridgeInterface == "" {
 			v.errorf("detectLocal.bridgeInterface", "must name an interface, because detectLocalMode is %s", DetectBridgeInterface)
+		} else {
+			v.interfaceName("detectLocal.bridgeInterface", "", c.DetectLocal.BridgeInterface)
 		}
 	case DetectInterfaceNamePrefix:
 		if c.DetectLocal.InterfaceNamePrefix == "" {
 			v.errorf("detectLocal.interfaceNamePrefix", "must be the prefix of interface names, because detectLocalMode is %s", DetectInterfaceNamePrefix)
+		} else {
+			v.interfaceName("detectLocal.interfaceNamePrefix", "+", c.DetectLocal.InterfaceNamePrefix)
 		}
 	default:
 		v.oneOf("detectLocalMode", c.DetectLocalMode, DetectClusterCIDR, DetectNodeCIDR, DetectBridgeInterface, DetectInterfaceNamePrefix)
+	}
+}
+
+// interfaceName checks a name to which the tools add a suffix. kube-proxy accepts any name, and all its
+// syncs fail.
+func (v *validator) interfaceName(path, suffix, name string) {
+	if m := v.c.ProxyMode(); m == ir.ModeKernelspace || m == ir.ModeUserspace {
+		return
+	}
+	if limit := 15 - len(suffix); !ir.IsInterfaceName(name) || len(name) > limit {
+		v.errorf(path, `must have 1-%d characters of a name that "ip link" lists, without @ and what follows, blanks, /, :, quotes, \, !, + and *, got %q`, limit, name)
 	}
 }
 

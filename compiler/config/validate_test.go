@@ -11,6 +11,12 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
+// Errors of names.
+const (
+	bridgeName = `detectLocal.bridgeInterface: must have 1-15 characters of a name that "ip link" lists, without @ and what follows, blanks, /, :, quotes, \, !, + and *, got `
+	prefixName = `detectLocal.interfaceNamePrefix: must have 1-14 characters of a name that "ip link" lists, without @ and what follows, blanks, /, :, quotes, \, !, + and *, got `
+)
+
 // Each rule with a violating value, and the valid values next to it.
 func TestValidate(t *testing.T) {
 	const vip = `must be IP:port such as "127.0.0.1:10249" or "[::1]:10249", port 1-65535, got `
@@ -86,6 +92,24 @@ func TestValidate(t *testing.T) {
 		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: br0}", ""},
 		{"", "detectLocalMode: InterfaceNamePrefix", `detectLocal.interfaceNamePrefix: must be the prefix of interface names, because detectLocalMode is InterfaceNamePrefix`},
 		{"", "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}", ""},
+		{"", "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: abcdefghijklmn}", ""},
+		{"", "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: abcdefghijklmno}", prefixName + `"abcdefghijklmno"`},
+		{"", "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali*}", prefixName + `"cali*"`},
+		{"", "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali+}", prefixName + `"cali+"`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: enp3s0f0.803}", ""},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: abcdefghijklmno}", ""},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: abcdefghijklmnop}", bridgeName + `"abcdefghijklmnop"`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: enp3s0f0.803@enp3s0f0}", bridgeName + `"enp3s0f0.803@enp3s0f0"`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: \"cni0\\n-A X\"}", bridgeName + `"cni0\n-A X"`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: .}", bridgeName + `"."`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: ..}", bridgeName + `".."`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: a/b}", bridgeName + `"a/b"`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: 'eth0:1'}", bridgeName + `"eth0:1"`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: ' '}", bridgeName + `" "`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: \"a'b\"}", bridgeName + `"a'b"`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: 'cni+'}", bridgeName + `"cni+"`},
+		{"", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: 'cni*'}", bridgeName + `"cni*"`},
+		{"", "mode: kernelspace\ndetectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: vEthernet (Ethernet)}", ""},
 		{"", "clusterCIDR: 10.0.0.0", `clusterCIDR: must be a CIDR, or one of each family such as "10.244.0.0/16" or "10.244.0.0/16,fd00:10:244::/56", got "10.0.0.0" in "10.0.0.0"`},
 		{"", "clusterCIDR: 10.0.0.0/8,11.0.0.0/8", `clusterCIDR: must be a CIDR, or one of each family such as "10.244.0.0/16" or "10.244.0.0/16,fd00:10:244::/56", got "10.0.0.0/8,11.0.0.0/8"`},
 		{"", "clusterCIDR: '10.0.0.0/8,fd00::/8,fd01::/16'", `clusterCIDR: must be a CIDR, or one of each family such as "10.244.0.0/16" or "10.244.0.0/16,fd00:10:244::/56", got "10.0.0.0/8,fd00::/8,fd01::/16"`},

@@ -280,30 +280,3 @@ func (r *Ruleset) WithoutRandomFully() *Ruleset {
 	}
 	return &plain
 }
-
-// Without returns the Ruleset without the rules of some Services. Rules that are
-// shared by address remain.
-func (r *Ruleset) Without(services map[ir.Name]bool) *Ruleset {
-	rest := *r
-	rest.Filter, rest.Nat = r.Filter.without(services), r.Nat.without(services)
-	return &rest
-}
-
-func (t Table) without(services map[ir.Name]bool) Table {
-	if len(services) == 0 {
-		return t
-	}
-	of := func(rule Rule) bool { return rule.port != nil && services[rule.port.Service] }
-	chains := t.Chains
-	t.Chains = make([]Chain, 0, len(chains))
-	for _, c := range chains {
-		if s, own := c.Service(); own && services[s] {
-			continue
-		}
-		if !Hairpin(c.Name) && slices.ContainsFunc(c.Rules, of) {
-			c.Rules = slices.DeleteFunc(slices.Clone(c.Rules), of)
-		}
-		t.Chains = append(t.Chains, c)
-	}
-	return t
-}

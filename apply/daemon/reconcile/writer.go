@@ -57,7 +57,7 @@ func (w *Writer) Replace(ctx context.Context, programs ir.Programs) (done Done, 
 		done.recordDrift(plan, apply.ChangedBy(w.Dataplane))
 	}
 	w.refused = nil
-	err = w.converge(ctx, programs, &done)
+	err = w.converge(ctx, programs, nil, &done)
 	return done, err
 }
 
@@ -83,27 +83,29 @@ func (w *Writer) Change(ctx context.Context, changes *ir.Changes) (done Done, er
 	wanted.Replace(w.Dataplane.Applied().Programs())
 	wanted.Change(*changes)
 	programs := wanted.Programs()
-	w.quarantine(refused, programs, &done)
-	if err := w.Dataplane.Read(ctx, apply.Without(programs, w.quarantined())); err != nil {
+	refused = append(w.quarantined(), refused...)
+	if err := apply.SharedCause(programs, refused); err != nil {
 		return done, err
 	}
-	err = w.converge(ctx, programs, &done)
+	if err := w.Dataplane.Read(ctx, apply.Without(programs, refused)); err != nil {
+		return done, err
+	}
+	err = w.converge(ctx, programs, refused, &done)
 	return done, err
 }
 
-// converge commits the difference between the kernel, as last read, and the Programs without
-// quarantined Services.
-func (w *Writer) converge(ctx context.Context, programs ir.Programs, done *Done) error {
-	want := apply.Without(programs, w.quarantined())
-	err := apply.Converge(ctx, w.Dataplane, want, w.Dataplane.Plan(want), func(plan apply.Plan) ([]apply.Refusal, error) {
+// converge commits the difference between the kernel, as last read, and the Programs without refused
+// Services, and quarantines these.
+func (w *Writer) converge(ctx context.Context, programs ir.Programs, refused []apply.Refusal, done *Done) error {
+	plan := w.Dataplane.Plan(apply.Without(programs, refused))
+	refused, err := apply.Converge(ctx, w.Dataplane, programs, refused, plan, func(plan apply.Plan) ([]apply.Refusal, error) {
 		w.trim() // planning for a whole cluster leaves much garbage
-		refused, err := w.commit(ctx, plan, done)
-		w.quarantine(refused, programs, done)
-		return refused, err
+		return w.commit(ctx, plan, done)
 	})
 	if err != nil {
 		return err
 	}
+	w.quarantine(refused, programs, done)
 	w.trim()
 	w.Dataplane.PlanChanges(ir.Changes{}) // so that the first change does not have to prepare the state for planning
 	w.trim()
@@ -150,11 +152,7 @@ func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]app
 		w.stuck = result.Stuck
 	}
 	done.recordCommit(plan, result) // after the commit: naming the operations takes time, and packets need not wait
-	if err != nil {
-		done.RefusedNow = append(done.RefusedNow, result.Refused...)
-		return nil, err
-	}
-	return result.Refused, nil
+	return result.Refused, err
 }
 
 // outlasting returns a context that ends a time after ctx.
@@ -166,11 +164,14 @@ func outlasting(ctx context.Context, by time.Duration) (context.Context, context
 
 // quarantine excludes refused Services of the programs from further syncs.
 func (w *Writer) quarantine(refused []apply.Refusal, programs ir.Programs, done *Done) {
-	done.RefusedNow = append(done.RefusedNow, refused...)
 	if w.refused == nil {
 		w.refused = map[ir.Name]refusal{}
 	}
 	for _, one := range refused {
+		if _, known := w.refused[one.Service]; known {
+			continue
+		}
+		done.RefusedNow = append(done.RefusedNow, one)
 		left := refusal{Refusal: one}
 		for f, program := range ir.Present(programs) {
 			if j, ok := program.Find(one.Service); ok {
@@ -246,12 +247,16 @@ func (d *Done) recordDrift(plan apply.Plan, by []string) {
 	}
 }
 
-// recordCommit records the operations of a committed Plan.
+// recordCommit records the operations of a committed Plan. There are none if Services were refused.
 func (d *Done) recordCommit(plan apply.Plan, result apply.Result) {
+	d.Removed = append(d.Removed, plan.RemovedFrontends()...)
+	if len(result.Refused) > 0 {
+		d.Commits = append(d.Commits, Commit{Result: result})
+		return
+	}
 	first, total := apply.First(plan, OperationsShown)
 	d.Operations.Sum(total)
 	d.Commits = append(d.Commits, Commit{First: first, Result: result})
-	d.Removed = append(d.Removed, plan.RemovedFrontends()...)
 }
 
 // addDrift adds the drift that an earlier sync found.
