@@ -225,7 +225,7 @@ func newSide(p *ir.Program) *side {
 }
 
 func newDescriber(where Network, node prove.Node, a, b *ir.Program) *describer {
-	return &describer{network: newNetwork(where, node, a, b), node: node, design: prove.NewDesign(a, b), sides: [2]*side{newSide(a), newSide(b)}, byName: map[ir.Name]*Service{}}
+	return &describer{network: newNetwork(where, node, a, b), node: node, design: prove.NewDesign(prove.MeantBy(a), prove.MeantBy(b)), sides: [2]*side{newSide(a), newSide(b)}, byName: map[ir.Name]*Service{}}
 }
 
 // Describe describes differences that prove found between two sides. The sides

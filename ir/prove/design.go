@@ -7,19 +7,34 @@ import (
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-// Design determines the capabilities that cause a difference between two modes,
+// Meant is a Program and the capabilities of the rules that implement it: those of
+// its mode, or of rules that were dumped.
+type Meant struct {
+	*ir.Program
+	Caps ir.Capability
+}
+
+// MeantBy returns a Program with the capabilities of its mode.
+func MeantBy(p *ir.Program) Meant {
+	if p == nil {
+		return Meant{}
+	}
+	return Meant{p, p.Node.Mode.Capabilities()}
+}
+
+// Design determines the capabilities that cause a difference between two sides,
 // both of which implement their Programs. It is safe for concurrent use.
 type Design struct {
-	a, b *ir.Program
+	a, b Meant
 
 	mu   sync.Mutex
 	made map[ir.Capability]*sim.Evaluator // Program a with these capabilities changed to those of b
 }
 
-// NewDesign returns a Design, or nil if the sides are not Programs of different
-// modes.
-func NewDesign(a, b *ir.Program) *Design {
-	if a == nil || b == nil || a.Node.Mode == b.Node.Mode {
+// NewDesign returns a Design, or nil if a side is not a Program, or if their
+// capabilities are equal.
+func NewDesign(a, b Meant) *Design {
+	if a.Program == nil || b.Program == nil || a.Caps == b.Caps {
 		return nil
 	}
 	return &Design{a: a, b: b, made: map[ir.Capability]*sim.Evaluator{}}
@@ -31,7 +46,7 @@ func (x *Design) Of(d *Difference) ir.Capability {
 	if x == nil {
 		return 0
 	}
-	apart := x.a.Node.Mode.Capabilities() ^ x.b.Node.Mode.Capabilities()
+	apart := x.a.Caps ^ x.b.Caps
 	if !d.Packet.Dst.IsLoopback() {
 		apart &^= ir.LocalhostNodePorts
 	}
@@ -53,11 +68,11 @@ func (x *Design) with(set ir.Capability) *sim.Evaluator {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.made[set] == nil {
-		p := *x.a
+		p := *x.a.Program
 		if set.Has(ir.LocalhostNodePorts) { // for loopback alone
 			p.Node.NodePorts = x.b.Node.NodePorts
 		}
-		x.made[set] = sim.NewEvaluatorWith(&p, p.Node.Mode.Capabilities()^set)
+		x.made[set] = sim.NewEvaluatorWith(&p, x.a.Caps^set)
 	}
 	return x.made[set]
 }

@@ -45,6 +45,8 @@ type Linux struct {
 // Follower follows packets through rules, one at a time.
 type Follower interface {
 	Follow(sim.Packet) sim.Path
+	// Toward returns the rules that a packet meets on a way to one of its results.
+	Toward(sim.Packet, sim.Chance) []sim.Met
 }
 
 // Modes is the table of modes. It does not cover their access to a kernel.

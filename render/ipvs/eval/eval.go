@@ -30,7 +30,8 @@ type Evaluator struct {
 	unassigned []netip.Addr // ClusterIPs in the set that the node does not have
 	sent       bool         // OUTPUT is evaluated for balanced packets, because foreign rules there may match them
 
-	report func(sim.Met) // called with each rule and element that a packet matches; optional
+	only   netip.AddrPort // the real server to consider; all if invalid
+	report func(sim.Met)  // called with each rule and element that a packet matches; optional
 }
 
 // NewEvaluator indexes a Ruleset. The cost is linear in its size. own contains
@@ -224,6 +225,9 @@ func (e *Evaluator) balance(p ipteval.Packet, v *ipvs.VirtualServer) sim.Outcome
 	ways := make([]sim.Chance, len(v.RealServers))
 	stopped := false
 	for i, rs := range v.RealServers {
+		if e.only.IsValid() && rs.AddrPort != e.only {
+			continue
+		}
 		if e.report != nil {
 			e.report(sim.Met{NoRule: true, Table: TableServers, Chain: v.Key.String(), Text: rs.Command(v.Key)})
 		}

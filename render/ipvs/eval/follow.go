@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/proxyc/proxyc/ir/sim"
@@ -31,6 +32,14 @@ func NewFollower(r *ipvs.Ruleset, own *sim.Own) *Follower {
 // elements, virtual and real servers, and the address of kube-ipvs0, in order. It
 // includes parts with unknown meaning.
 func (f *Follower) Follow(pkt sim.Packet) sim.Path { return f.FollowMarked(pkt, 0, false) }
+
+// Toward returns the path to one result. It omits real servers that do not lead
+// there.
+func (f *Follower) Toward(pkt sim.Packet, to sim.Chance) []sim.Met {
+	f.evaluator.only = to.AddrPort
+	defer func() { f.evaluator.only = netip.AddrPort{} }()
+	return f.Follow(pkt).Met
+}
 
 // FollowMarked is Follow for a packet with a mark of another program that was set
 // before the nat table. translated reports whether its destination was also

@@ -109,6 +109,17 @@ func (e *Evaluator) Follow(pkt sim.Packet) sim.Path {
 	return way
 }
 
+// Toward returns the rules on the first random path to a result.
+func (e *Evaluator) Toward(pkt sim.Packet, to sim.Chance) (met []sim.Met) {
+	var cuts sim.Cuts
+	e.paths(pkt, &cuts, nil, func(w *walk) {
+		if met == nil && w.way.Fate == to.Fate && (to.Fate != sim.Accepted || w.way.Destination == to.Destination) {
+			met = w.met
+		}
+	})
+	return met
+}
+
 // follow is Follow in the current order of the chains.
 func (e *Evaluator) follow(pkt sim.Packet) sim.Path {
 	var cuts sim.Cuts

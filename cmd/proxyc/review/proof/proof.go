@@ -16,7 +16,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
 	"github.com/proxyc/proxyc/ir/sim"
-	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
 )
 
 // Verdicts of a proof.
@@ -53,6 +52,7 @@ type differs struct {
 	RuleB    *sim.Met       `json:"ruleB,omitempty"`
 	Packet   string         `json:"packet"`           // flags of proxyc trace for one packet
 	Design   string         `json:"design,omitempty"` // capabilities that only one of the modes has (docs/reference/ir.md), if they are the reason
+	outcomes [2]sim.Outcome
 	sources  []prove.Addrs
 	first    prove.Class
 	ports    []sim.Ports
@@ -104,7 +104,9 @@ func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, err
 		for _, d := range r.Doubts {
 			out.Unknown = append(out.Unknown, d.Unknown...)
 		}
-		out.Differences = append(out.Differences, grouped(r.Differences, programs.Of(f), prove.NewDesign(a.programs.Of(f), b.programs.Of(f)))...)
+		p := programs.Of(f)
+		design := prove.NewDesign(a.meant(f, cmp.Or(b.programs.Of(f), p)), b.meant(f, cmp.Or(a.programs.Of(f), p)))
+		out.Differences = append(out.Differences, grouped(r.Differences, p, design)...)
 	}
 	if len(out.Families) == 0 {
 		return nil, fmt.Errorf("%s and %s have no family in common", a.name, b.name)
@@ -145,7 +147,7 @@ func grouped(all []prove.Difference, p *ir.Program, by *prove.Design) (out []dif
 		if !known {
 			i = len(out)
 			at[k] = i
-			one := differs{A: k.a, B: k.b, Design: k.design.String(), first: d.Class,
+			one := differs{A: k.a, B: k.b, Design: k.design.String(), first: d.Class, outcomes: [2]sim.Outcome{d.A, d.B},
 				Packet: review.PacketFlags(d.Packet)}
 			if !d.AnyIn {
 				one.In = d.Packet.In
@@ -269,65 +271,19 @@ func (d *differs) from() string {
 	return text
 }
 
-// FindCauses adds the rules that cause the differences to the destinations that WriteText prints.
-func (p *Proof) FindCauses(a, b *Side, all bool) {
-	last, shown := "", 0
-	for i := range p.Differences {
-		d := &p.Differences[i]
-		if d.To != last {
-			if last, shown = d.To, shown+1; shown > mostDestinations && !all {
-				return
-			}
-		}
-		pkt := d.first.Packet
-		f := ir.FamilyOf(pkt.Dst)
-		path := func(side *Side) []sim.Met {
-			if follow := side.follow.Of(f); follow != nil {
-				return follow(pkt)
-			}
-			return nil
-		}
-		d.RuleA, d.RuleB = divergence(path(a), path(b))
-	}
-}
-
-// divergence returns the rules at which two paths diverge: rules on one path that are not on the
-// other. If the first rules differ, as those of proxyc and kube-proxy do, it returns the last rule
-// of each that drops, accepts, translates or balances. A missing map element is always the cause.
-func divergence(a, b []sim.Met) (ruleA, ruleB *sim.Met) {
-	i := 0
-	for i < len(a) && i < len(b) && a[i].Same(&b[i]) {
-		i++
-	}
-	at := func(list, other []sim.Met) *sim.Met {
-		if k := slices.IndexFunc(list, func(m sim.Met) bool { return m.Missing }); k >= 0 {
-			return &list[k]
-		}
-		switch {
-		case i == 0:
-			for k := len(list) - 1; k >= 0; k-- {
-				if text := strings.ToLower(list[k].Text); list[k].Drops || list[k].Table == ipvseval.TableServers || strings.Contains(text, "dnat") || strings.HasSuffix(text, "accept") {
-					return &list[k]
-				}
-			}
-		case i < len(list) && !slices.ContainsFunc(other, func(o sim.Met) bool { return list[i].Same(&o) }):
-			return &list[i]
-		}
-		return nil
-	}
-	return at(a, b), at(b, a)
-}
-
 // mostDestinations is the maximum number of destinations that WriteText prints unless all is set.
 const mostDestinations = 20
 
 // WriteText writes the differences and the verdict. Unless all is set, it writes only the first
-// destinations.
+// destinations, and one line for all differences by the same design.
 func (p *Proof) WriteText(w io.Writer, all bool) error {
 	width := max(len(p.A), len(p.B))
 	last, shown := "", 0
 	for i := range p.Differences {
 		d := &p.Differences[i]
+		if d.Design != "" && !all {
+			continue
+		}
 		if d.To != last {
 			if shown++; shown > mostDestinations && !all {
 				fmt.Fprintf(w, "and more: --all shows them\n")
@@ -350,6 +306,9 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 			fmt.Fprintf(w, "    by design: %s\n", d.Design)
 		}
 	}
+	if !all {
+		p.writeDesigns(w)
+	}
 	for _, u := range p.Unknown {
 		fmt.Fprintf(w, "unsupported: %s\n", u)
 	}
@@ -365,6 +324,29 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 	}
 	_, err := fmt.Fprintf(w, "%s: %s and %s, %s, %d classes of packets\n", p.Verdict, p.A, p.B, strings.Join(families, " and "), p.Classes)
 	return err
+}
+
+// writeDesigns writes one line for each design.
+func (p *Proof) writeDesigns(w io.Writer) {
+	at := map[string][]string{} // destinations of a design
+	var designs []string
+	for i := range p.Differences {
+		d := &p.Differences[i]
+		if known := at[d.Design]; d.Design == "" || len(known) > 0 && known[len(known)-1] == d.To {
+			continue
+		}
+		if at[d.Design] == nil {
+			designs = append(designs, d.Design)
+		}
+		at[d.Design] = append(at[d.Design], d.To)
+	}
+	for _, design := range designs {
+		to := at[design][0]
+		if n := len(at[design]); n > 1 {
+			to = fmt.Sprintf("%d destinations, the first is %s", n, to)
+		}
+		fmt.Fprintf(w, "by design: %s: %s (--all shows all)\n", design, to)
+	}
 }
 
 // WriteJSON writes a document of kind Proof.

@@ -93,15 +93,16 @@ func TestRulesAreIndexedOnce(t *testing.T) {
 		programs, _ := reviewtest.Compile(t, reviewtest.ParseConfig(t, ir.ModeIPTables, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n")), snap, compiler.Facts{NodeName: "node1"})
 		side := &Side{}
 		side.program(programs.IPv4)
-		follows := side.follow.IPv4
+		toward := side.toward.IPv4
 		pkt, err := sim.ParsePacket("192.0.2.200@eth0", "10.96.0.5:80")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(follows(pkt)) == 0 {
+		to := sim.Trace(programs.IPv4, pkt).Chances()[0]
+		if len(toward(pkt, to)) == 0 {
 			t.Fatal("the packet meets no rule")
 		}
-		return testing.AllocsPerRun(3, func() { follows(pkt) })
+		return testing.AllocsPerRun(3, func() { toward(pkt, to) })
 	}
 	if few, many := allocations(100), allocations(1000); many > 2*few {
 		t.Errorf("a packet takes %v allocations among 100 Services, and %v among 1,000", few, many)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/cmd/proxyc/review/rules"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -24,17 +23,20 @@ import (
 	ipvseval "github.com/proxyc/proxyc/render/ipvs/eval"
 	"github.com/proxyc/proxyc/render/nftables"
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
+	nftparse "github.com/proxyc/proxyc/render/nftables/parse"
 	"github.com/proxyc/proxyc/render/xtables"
 )
 
 // Side is one side of a proof.
 type Side struct {
 	name     string
-	sides    ir.PerFamily[*prove.Side] // nil if the side does not have the family
-	follow   ir.PerFamily[follow]      // nil if the rules cannot be followed, or there are none
-	programs ir.Programs               // source of the side; nil for a dump
-	leftOut  []string                  // parts of a dump that are not compared
-	dump     printed                   // tool that printed the dump; "" if the side is not a dump
+	sides    ir.PerFamily[*prove.Side]   // nil if the side does not have the family
+	toward   ir.PerFamily[toward]        // nil if the rules cannot be followed, or there are none
+	programs ir.Programs                 // source of the side; nil for a dump
+	caps     ir.PerFamily[ir.Capability] // of a dump's rules
+	mode     ir.Mode                     // of the rules; "" if there are none
+	leftOut  []string                    // parts of a dump that are not compared
+	dump     printed                     // tool that printed the dump; "" if the side is not a dump
 }
 
 // missing returns what a dump without rules of a family needs in addition.
@@ -53,39 +55,54 @@ func (d *Side) missing(f ir.Family) string {
 
 func (d *Side) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }
 
-// follow returns the rules that a packet meets.
-type follow func(sim.Packet) []sim.Met
+// toward returns the rules that a packet meets on its way to one result.
+type toward func(sim.Packet, sim.Chance) []sim.Met
 
 // lazily creates a Follower for the first packet, because a Follower indexes all rules.
-func lazily(make func() review.Follower) follow {
+func lazily(make func() review.Follower) toward {
 	made := sync.OnceValue(make)
-	return func(pkt sim.Packet) []sim.Met { return rules.PathOf(made().Follow(pkt)).Met }
+	return func(pkt sim.Packet, to sim.Chance) []sim.Met { return made().Toward(pkt, to) }
+}
+
+// meant returns the Program of the side, for a dump that of the other side.
+func (d *Side) meant(f ir.Family, of *ir.Program) prove.Meant {
+	if caps := d.caps.Of(f); caps != 0 {
+		return prove.Meant{Program: of, Caps: caps}
+	}
+	return prove.MeantBy(d.programs.Of(f))
 }
 
 // table adds an nf_tables table such as "ip proxyc".
 func (d *Side) table(name string, r *nftables.Ruleset, own *sim.Own) {
+	d.mode = ir.ModeNFTables
+	*d.caps.At(r.Family) = nftparse.Capabilities(r)
 	d.set(r.Family, nfteval.NewEvaluator(r, own).Named(name))
-	*d.follow.At(r.Family) = lazily(func() review.Follower { return nfteval.NewFollower(r, own).Named(name) })
+	*d.toward.At(r.Family) = lazily(func() review.Follower { return nfteval.NewFollower(r, own).Named(name) })
 }
 
 // chains adds iptables rules.
 func (d *Side) chains(r *iptables.Ruleset, own *sim.Own) {
+	d.mode = ir.ModeIPTables
+	*d.caps.At(r.Family) = d.mode.Capabilities()
 	d.set(r.Family, ipteval.NewEvaluator(r, own))
-	*d.follow.At(r.Family) = lazily(func() review.Follower { return xtables.NewFollower(r, own) })
+	*d.toward.At(r.Family) = lazily(func() review.Follower { return xtables.NewFollower(r, own) })
 }
 
 // servers adds the rules and virtual servers of one family in mode ipvs.
 func (d *Side) servers(r *ipvs.Ruleset, own *sim.Own) {
+	d.mode = ir.ModeIPVS
+	*d.caps.At(r.Family) = d.mode.Capabilities()
 	d.set(r.Family, ipvseval.NewEvaluator(r, own))
-	*d.follow.At(r.Family) = lazily(func() review.Follower { return ipvseval.NewFollower(r, own) })
+	*d.toward.At(r.Family) = lazily(func() review.Follower { return ipvseval.NewFollower(r, own) })
 }
 
 // program adds the rules of a Program.
 func (d *Side) program(p *ir.Program) {
-	mode := review.Modes[p.Node.Mode]
+	d.mode = p.Node.Mode
+	mode := review.Modes[d.mode]
 	d.set(p.Family, mode.Evaluate(p))
 	if mode.Follow != nil {
-		*d.follow.At(p.Family) = lazily(func() review.Follower { return mode.Follow(p) })
+		*d.toward.At(p.Family) = lazily(func() review.Follower { return mode.Follow(p) })
 	}
 }
 

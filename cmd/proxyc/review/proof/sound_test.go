@@ -45,7 +45,14 @@ func dumps(t testing.TB, programs ir.Programs) (texts []string) {
 // proved compares the meaning of Programs with dumps.
 func proved(t testing.TB, programs ir.Programs, texts ...string) *Proof {
 	t.Helper()
-	meaning, dumped := &Side{name: "ir"}, &Side{name: "dump"}
+	p, _, _ := proving(t, programs, texts...)
+	return p
+}
+
+// proving is proved with both sides.
+func proving(t testing.TB, programs ir.Programs, texts ...string) (p *Proof, meaning, dumped *Side) {
+	t.Helper()
+	meaning, dumped = &Side{name: "ir"}, &Side{name: "dump"}
 	meaning.meaning(programs)
 	files := dumpFiles{Side: dumped, programs: programs}
 	for i, text := range texts {
@@ -60,7 +67,7 @@ func proved(t testing.TB, programs ir.Programs, texts ...string) *Proof {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return p, meaning, dumped
 }
 
 // change is an edit of a dump.

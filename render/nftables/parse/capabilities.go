@@ -1,0 +1,35 @@
+package parse
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/nftables"
+)
+
+// Capabilities returns the capabilities of the rules of one table, by which
+// releases of kube-proxy differ from the newest one and from proxyc.
+func Capabilities(r *nftables.Ruleset) ir.Capability {
+	caps := ir.ModeNFTables.Capabilities()
+	for i := range r.Chains {
+		switch c := &r.Chains[i]; {
+		case c.Name == "endpoints-check":
+			// 1.29 has no chain for other ports and addresses of ClusterIPs.
+			caps &^= ir.RejectUndefinedPorts | ir.DropUnallocated
+		case strings.HasPrefix(c.Name, "endpoint-") && marks(c):
+			// Before 1.36, the chain of each endpoint marks its hairpin
+			// connections, wherever the endpoint is.
+			caps = caps&^ir.HairpinByAddress | ir.HairpinRemote
+		}
+	}
+	return caps
+}
+
+// marks reports whether a chain marks packets for masquerade.
+func marks(c *nftables.Chain) bool {
+	return slices.ContainsFunc(c.Rules, func(r nftables.Rule) bool {
+		v, ok := r.Stmts[len(r.Stmts)-1].(nftables.Verdict)
+		return ok && v.Kind == nftables.Jump && v.Chain == "mark-for-masquerade"
+	})
+}
