@@ -9,6 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -73,7 +74,7 @@ func (c *compileCmd) allNodes(e *env, job *review.Input) error {
 		}
 	}
 	for _, n := range job.Snapshot.Nodes() {
-		if !c.AllNodes && !slices.Contains(c.Node, n.Name) {
+		if !c.AllNodes && !slices.Contains(c.Node, n.Name) || job.AssumedNodes() && n.Name == assume.OtherNode(job.Facts.NodeName) {
 			continue
 		}
 		if strings.ContainsAny(n.Name, `/\`) || strings.HasPrefix(n.Name, ".") {

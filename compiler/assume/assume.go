@@ -471,13 +471,17 @@ func addrIn(svc *snapshot.Service, family string) netip.Addr {
 	return netip.Addr{}
 }
 
+// OtherNode returns the name of the second of two assumed Nodes. Only pods of DaemonSets run there, so
+// that it shows what traffic policies do on Nodes without pods of a Service.
+func OtherNode(node string) string { return node + "-other" }
+
 // Nodes adds addresses to Nodes without any, of the families that Services of any snapshot have.
-// Without Nodes, it adds the node that is reviewed, so that clients reach its node ports, and returns
-// true. Call it again after another snapshot is completed.
+// Without Nodes, it adds the node that is reviewed, so that clients reach its node ports, and another
+// one, and returns true. Call it again after another snapshot is completed.
 func (s *StandIns) Nodes(snap *snapshot.Snapshot, node string) (added bool) {
 	nodes := snap.Nodes()
 	if added = len(nodes) == 0; added {
-		nodes = []*snapshot.Node{{Name: node}}
+		nodes = []*snapshot.Node{{Name: node}, {Name: OtherNode(node)}}
 	}
 	for _, n := range nodes {
 		if slices.ContainsFunc(n.Addresses, func(a snapshot.NodeAddress) bool { addr, _ := netip.ParseAddr(a.Address); return s.Name(addr) == "" }) {

@@ -35,6 +35,16 @@ func constrained(load *snapshot.Workload) bool {
 	return len(load.NodeSelector) > 0 || load.Affinity != nil
 }
 
+// everywhere reports whether the pods of a DaemonSet run on every Node of a usual cluster.
+func everywhere(load *snapshot.Workload) bool {
+	for key := range load.NodeSelector {
+		if key != corev1.LabelOSStable && key != corev1.LabelArchStable {
+			return false
+		}
+	}
+	return load.Affinity == nil
+}
+
 // samePlacement reports whether the pods of two workloads can run on the same Nodes.
 func samePlacement(a, b *snapshot.Workload) bool {
 	same := equality.Semantic.DeepEqual
@@ -47,6 +57,11 @@ func (c *cluster) readNodes() {
 		return
 	}
 	c.nodes, c.labelled = c.snap.Nodes(), map[string]bool{}
+	if other := c.snap.Node(OtherNode(c.node)); len(c.nodes) == 2 && other != nil && len(other.Addresses) > 0 {
+		if a, _ := netip.ParseAddr(other.Addresses[0].Address); c.Name(a) != "" {
+			c.nodes = []*snapshot.Node{} // see StandIns.Nodes
+		}
+	}
 	for _, n := range c.nodes {
 		w := c.written[objectOf(n)]
 		c.tainted = c.tainted || len(w.Taints) > 0
@@ -142,6 +157,9 @@ func (c *cluster) number(load *snapshot.Workload) int {
 	nodes := len(c.nodesFor(load))
 	switch {
 	case len(c.nodes) == 0 && onePerNode:
+		if load.Pods == snapshot.PerNode && everywhere(load) {
+			return 2 // see Nodes
+		}
 		return 1
 	case load.Pods == snapshot.PerNode:
 		return nodes
@@ -166,8 +184,12 @@ func (c *cluster) pods(load *snapshot.Workload, family ir.Family, some []int, on
 			name = load.Name.Name
 		}
 		e := snapshot.Endpoint{Pod: name, NodeName: cmp.Or(load.NodeName, c.node), Ready: true, Serving: true}
-		if load.NodeName == "" && len(nodes) > 0 {
+		switch {
+		case load.NodeName != "":
+		case len(nodes) > 0:
 			e.NodeName = nodes[i%len(nodes)].Name
+		case load.Pods == snapshot.PerNode && i > 0:
+			e.NodeName = OtherNode(c.node)
 		}
 		if e.Addr = c.addrOf(load, family, i, e.NodeName); e.Addr.IsValid() {
 			e.Address = e.Addr.String()

@@ -364,19 +364,22 @@ func hintsNowhere(c *cluster, s *service) {
 }
 
 // localAbsent reports Local traffic policies and the nodes that have no endpoint
-// for them.
+// for them. With mode ipvs, these use all endpoints, unless no frontend has policy
+// Cluster or is external (IPV-4).
 func localAbsent(c *cluster, s *service) {
-	external := s.ExternalLocal && (s.Type == "NodePort" || s.isBalancer() || len(s.ExternalIPs) > 0)
-	if !c.judged(s) || !external && !s.InternalLocal || len(c.nodes) == 0 || !c.caps.Has(ir.TrafficPolicies) || c.caps.Has(ir.LocalFallback) {
+	accessible := s.Type == "NodePort" || s.isBalancer() || len(s.ExternalIPs) > 0
+	falls := c.caps.Has(ir.LocalFallback)
+	external, internal := s.ExternalLocal && accessible && !falls, s.InternalLocal && !(accessible && falls)
+	if !c.hasSlices || !s.proxied || c.lost[s.Name] || !external && !internal || len(c.nodes) == 0 || !c.caps.Has(ir.TrafficPolicies) {
 		return
 	}
-	on, anywhere := map[string]bool{}, false
+	on, anywhere, given := map[string]bool{}, false, false
 	for _, slice := range s.slices {
 		for i := range slice.Endpoints {
 			e := &slice.Endpoints[i]
-			falls := e.Serving && e.Terminating && c.caps.Has(ir.Topology) // used if no other endpoint is on the node
-			if e.Ready || falls {
-				anywhere = true
+			ends := e.Serving && e.Terminating && c.caps.Has(ir.Topology) // used if no other endpoint is on the node
+			if e.Ready || ends {
+				anywhere, given = true, given || !slice.Assumed()
 				if c.Snapshot.Node(e.NodeName) != nil {
 					on[e.NodeName] = true
 				}
@@ -395,15 +398,22 @@ func localAbsent(c *cluster, s *service) {
 			}
 		}
 	}
-	where := strconv.Itoa(absent) + " of " + strconv.Itoa(len(c.nodes)) + " nodes: " + some(names, absent)
+	where := "no ready endpoint is on " + strconv.Itoa(absent) + " of " + strconv.Itoa(len(c.nodes)) + " nodes: " + some(names, absent) + ", which "
+	if !given {
+		where = "its pods are not on every node: the others "
+	}
 	if external {
 		severity, so := diag.Warning, "drop external packets"
 		if s.wantsHealth() && len(s.ExternalIPs) == 0 {
 			severity, so = diag.Info, "drop external packets, and report this to the load balancer by spec.healthCheckNodePort"
 		}
-		c.addService(s, severity, diag.ExternalLocalAbsent, "spec.externalTrafficPolicy", "is Local, and no ready endpoint is on "+where+", which "+so)
+		c.addService(s, severity, diag.ExternalLocalAbsent, "spec.externalTrafficPolicy", "is Local, and "+where+so)
 	}
-	if s.InternalLocal {
-		c.warn(s, diag.InternalLocalAbsent, "spec.internalTrafficPolicy", "is Local, and no ready endpoint is on "+where+", which drop the packets of their pods")
+	if internal {
+		do := "drop"
+		if falls {
+			do = "reject"
+		}
+		c.warn(s, diag.InternalLocalAbsent, "spec.internalTrafficPolicy", "is Local, and "+where+do+" the packets of their pods")
 	}
 }

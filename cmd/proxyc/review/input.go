@@ -292,6 +292,9 @@ func AssumeNode(a, b *Input) {
 	}
 }
 
+// AssumedNodes reports whether the Nodes of the snapshot are stand-ins.
+func (j *Input) AssumedNodes() bool { return j.standInNode }
+
 // Pending reports whether the API server has not seen a Service.
 func (j *Input) Pending(name ir.Name) bool { return j.pending.Has(name) }
 

@@ -93,6 +93,9 @@ func newNetwork(j *review.Input, standIns func(*snapshot.Workload, ir.Family) []
 			}
 		}
 	}
+	if len(n.ranges) == 0 && len(j.Snapshot.Workloads()) > 0 {
+		n.anyPods(j, standIns)
+	}
 	for _, p := range n.pods {
 		for _, a := range p.addrs {
 			to := n.place(a)
@@ -122,6 +125,27 @@ func newNetwork(j *review.Input, standIns func(*snapshot.Workload, ir.Family) []
 		}
 	}
 	return n
+}
+
+// anyPods adds a pod of each namespace with workloads on each Node, since any pod may run there. Its
+// labels are those of no contract.
+func (n *network) anyPods(j *review.Input, standIns func(*snapshot.Workload, ir.Family) []snapshot.Endpoint) {
+	namespaces := map[string]bool{}
+	for _, w := range j.Snapshot.Workloads() {
+		namespaces[w.Name.Namespace] = true
+	}
+	for _, node := range j.Snapshot.Nodes() {
+		for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
+			name := ir.Name{Namespace: namespace, Name: "any-on-" + node.Name}
+			p := &pod{name: name, labels: map[string]string{}, node: node.Name}
+			for _, f := range ir.Families() {
+				for _, e := range standIns(&snapshot.Workload{Kind: "Pod", Name: name, Object: "Node " + node.Name, Pods: 1, NodeName: node.Name}, f) {
+					p.addrs = append(p.addrs, e.Addr)
+				}
+			}
+			n.pods = append(n.pods, p)
+		}
+	}
 }
 
 func (n *network) place(a netip.Addr) *place {

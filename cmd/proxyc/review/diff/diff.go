@@ -132,6 +132,7 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	unknown, restore := review.AssumeEndpoints(was, is)
 	defer restore()
 	facts := factsByWhat{}
+	chosen.All = chosen.All || !chosen.Any() && was.AssumedNodes() && is.AssumedNodes()
 	nodes := [2][]compiler.Facts{{was.Facts}, {is.Facts}}
 	var added []compiler.Facts
 	a, b := was.Compile, is.Compile
@@ -162,6 +163,7 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 		if err := d.add(ctx, &merged, n.NodeName, where, before, after, of, compare); err != nil {
 			return nil, err
 		}
+		merged.Add(n.NodeName, distributions(was, is, of))
 		for _, f := range ir.Families() {
 			facts.compare(n.NodeName, f, before.Of(f), after.Of(f))
 		}
@@ -177,6 +179,28 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	d.Facts = facts.list()
 	d.setServices(merged.Services())
 	return d, nil
+}
+
+// distributions returns changes of spec.trafficDistribution, which have no effect on assumed Nodes.
+func distributions(was, is *review.Input, of func(ir.Name) bool) (out []flow.Service) {
+	if !was.AssumedNodes() || !is.AssumedNodes() {
+		return nil
+	}
+	for _, svc := range is.Snapshot.Services() {
+		old := was.Snapshot.Service(svc.Name)
+		if old == nil || !of(svc.Name) || len(svc.IPFamilies) == 0 {
+			continue
+		}
+		a, b := was.Reader.Written()[old.Object].Distribution, is.Reader.Written()[svc.Object].Distribution
+		if a != b && svc.ClusterIP != "None" {
+			family := ir.IPv4
+			if svc.IPFamilies[0] == ir.IPv6.String() {
+				family = ir.IPv6
+			}
+			out = append(out, flow.Service{Name: svc.Name, Notes: []flow.Note{{Effect: flow.Spread, What: "spec.trafficDistribution", Before: a, After: b, Family: family}}})
+		}
+	}
+	return out
 }
 
 // addNew adds the access that new Nodes open, which only the second side has: to their node ports, and
