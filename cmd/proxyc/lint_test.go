@@ -221,7 +221,7 @@ const codesHead = `# Codes of findings
 
 Every finding of ` + "`proxyc lint`" + ` has a code. ` + "`proxyc lint --explain PX418`" + ` prints the row of a code and the effect of the condition. ` + "`proxyc lint --list`" + ` prints all codes.
 
-- Severity is the usual one. A single finding can have another one; its line shows it.
+- A single finding can have another severity.
 - An error means that something is left out.
 - [Review](../review.md#lint) describes how to accept findings.
 

@@ -56,7 +56,7 @@ func (s *StandIns) Name(a netip.Addr) string {
 
 // PortName returns what a port of nodes stands for, such as "of shop/web:80"; "" for other ports.
 func (s *StandIns) PortName(port int32) string {
-	if s.ports[s.used[port]] != port {
+	if s == nil || s.ports[s.used[port]] != port {
 		return ""
 	}
 	return withoutProtocol(s.used[port])

@@ -38,6 +38,7 @@ const (
 	NodeAddress     Code = "PX120"
 	AnnotationKey   Code = "PX121"
 	KindsIgnored    Code = "PX122"
+	VersionRemoved  Code = "PX123"
 )
 
 // Configuration and node.
@@ -83,6 +84,9 @@ const (
 	BalanceValue      Code = "PX313"
 	BalanceNoEffect   Code = "PX314"
 	BalanceFewSlots   Code = "PX315"
+	NodePortRange     Code = "PX316"
+	ExternalNameIP    Code = "PX317"
+	HeadlessNoEffect  Code = "PX318"
 )
 
 // Endpoints.
@@ -116,6 +120,8 @@ const (
 	WorkloadSelector     Code = "PX429"
 	WorkloadService      Code = "PX430"
 	BackendService       Code = "PX431"
+	TargetPortProtocol   Code = "PX432"
+	SelectorJob          Code = "PX433"
 )
 
 // Conflicts over addresses and ports.

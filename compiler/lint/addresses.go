@@ -2,6 +2,8 @@ package lint
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -10,6 +12,8 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/inet"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -225,6 +229,45 @@ func healthPort(c *cluster, s *service) {
 	}
 	if other := c.nodePorts[uint16(s.HealthPort)]; other != nil {
 		c.warn(s, diag.HealthPortClaimed, path, port+" is a node port of "+other.Object+", which receives the health checks")
+	}
+}
+
+// The default of the API server's flag --service-node-port-range.
+const firstNodePort, lastNodePort = 30000, 32767
+
+// OtherRange reports whether a Service of a cluster has a node port outside the default range, so that
+// the cluster has another one.
+func OtherRange(s *snapshot.Snapshot, written map[string]manifest.Written) bool {
+	return slices.ContainsFunc(s.Services(), func(svc *snapshot.Service) bool {
+		return written[svc.Object].Live && len(unusual(svc)) > 0
+	})
+}
+
+// unusual returns the ports of nodes that are outside the default range, by their fields. The compiler
+// reports numbers that are no ports.
+func unusual(svc *snapshot.Service) map[string]int32 {
+	out := map[string]int32{}
+	add := func(path string, port int32) {
+		if 0 < port && port < firstNodePort || lastNodePort < port && port <= math.MaxUint16 {
+			out[path] = port
+		}
+	}
+	for i, p := range svc.Ports {
+		add(at("spec.ports", i)+".nodePort", p.NodePort)
+	}
+	add("spec.healthCheckNodePort", svc.HealthPort)
+	return out
+}
+
+// portRange reports ports that the API server does not allocate by default.
+func portRange(c *cluster, s *service) {
+	if c.OtherRange || s.written.Live {
+		return
+	}
+	for path, port := range unusual(s.Service) {
+		if c.StandIns.PortName(port) == "" {
+			c.warn(s, diag.NodePortRange, path, fmt.Sprintf("is %d, outside of %d to %d, the default of the API server's --service-node-port-range: with it, the API server rejects the Service", port, firstNodePort, lastNodePort))
+		}
 	}
 }
 

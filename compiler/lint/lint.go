@@ -35,6 +35,10 @@ type Input struct {
 	// Pending holds the Services that the API server has not seen yet, as
 	// returned by Complete.
 	Pending Pending
+	// StandIns are those of the Snapshot.
+	StandIns *assume.StandIns
+	// OtherRange reports that the cluster has node ports outside the default range.
+	OtherRange bool
 	// Ignored holds the number of objects of each kind that the Snapshot does not use.
 	Ignored map[string]int
 }
@@ -77,7 +81,7 @@ func serviceChecks() []func(*cluster, *service) {
 	return []func(*cluster, *service){
 		otherProxy, workloads,
 		noEndpoints, unservedPorts, sliceFamilies, endpoints, hints, hintsNowhere, localAbsent,
-		externalAddresses, clusterIPOutside, healthPort, ownPorts,
+		externalAddresses, clusterIPOutside, healthPort, ownPorts, portRange, headless,
 		sourceRanges, externalIPsEnd, preferClose,
 	}
 }
@@ -137,6 +141,7 @@ func newCluster(in Input) *cluster {
 		externals: map[netip.Addr]*service{}, endpoints: map[netip.Addr]string{}, leftOut: leftOut(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
 	c.workloads, c.customs = assume.NewWorkloads(in.Snapshot.Workloads()), assume.NewWorkloads(in.Snapshot.Customs())
 	c.servicesIn = map[string][]string{}
+	c.OtherRange = c.OtherRange || OtherRange(in.Snapshot, in.Written)
 	c.caps = c.config.ProxyMode().Capabilities()
 	c.only = len(c.nodes) == 1 && c.nodes[0].Only
 	var pods, cidrs []netip.Prefix

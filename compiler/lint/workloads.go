@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -33,7 +34,15 @@ func workloads(c *cluster, s *service) {
 	backends := slices.DeleteFunc(slices.Clone(selected), func(w *snapshot.Workload) bool {
 		return len(s.Ports) > 0 && len(assume.PortsOf(s.Service, &s.written, w)) == 0
 	})
-	if len(backends) > 1 {
+	jobs := slices.DeleteFunc(slices.Clone(backends), func(w *snapshot.Workload) bool { return w.Kind != "Job" && w.Kind != "CronJob" })
+	switch {
+	case len(jobs) > 0 && !namesJob(s.written.Selector) && (s.ClusterIP != "None" || len(jobs) < len(backends)):
+		effect := "connections go to them until they end"
+		if len(jobs) == len(backends) {
+			effect += ", and are rejected then"
+		}
+		c.warn(s, diag.SelectorJob, "spec.selector", "selects the pods of "+objectsOf(jobs)+": "+effect)
+	case len(backends) > 1:
 		c.info(s, diag.SelectorSeveral, "spec.selector", "selects the pods of "+objectsOf(backends)+": each is a backend")
 	}
 	if len(backends) > 0 && !slices.ContainsFunc(backends, func(w *snapshot.Workload) bool { return w.Pods != 0 }) {
@@ -153,20 +162,55 @@ func setLater(selector map[string]string, w *snapshot.Workload) bool {
 	return true
 }
 
-// governed reports StatefulSets whose serviceName no Service of the input has.
+// namesJob reports whether a selector has a label that controllers give only to pods of Jobs.
+func namesJob(selector map[string]string) bool {
+	for key := range selector {
+		if key == "job-name" || key == "controller-uid" || strings.HasPrefix(key, "batch.kubernetes.io/") {
+			return true
+		}
+	}
+	return false
+}
+
+// governed reports StatefulSets whose serviceName no headless Service of the input has. A missing
+// Service is only an info, unless another one seems to be meant.
 func governed(c *cluster) {
 	for _, w := range c.workloads.All {
 		name := ir.Name{Namespace: w.Name.Namespace, Name: w.ServiceName}
-		if w.Kind != "StatefulSet" || w.ServiceName == "" || c.Snapshot.Service(name) != nil || c.Snapshot.SkippedService(name) != nil {
+		svc := c.Snapshot.Service(name)
+		if w.Kind != "StatefulSet" || w.ServiceName == "" || svc != nil && svc.ClusterIP == "None" || c.Snapshot.SkippedService(name) != nil {
 			continue
 		}
-		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.WorkloadService, Object: w.Object, Path: "spec.serviceName",
-			Msg: "names Service " + name.String() + ", which the input does not have: its pods have no DNS names of their own", Hint: c.nearService(name)}
-		if d.Hint == "" {
-			d.Severity = diag.Info
+		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.WorkloadService, Object: w.Object, Path: "spec.serviceName", Hint: c.headlessOf(w)}
+		if svc != nil {
+			d.Msg = "names " + svc.Object + ", which is not headless: some DNS servers do not have the names of its pods"
+			d.Hint = cmp.Or(d.Hint, "set spec.clusterIP: None in a Service of this name")
+		} else {
+			d.Msg = "names Service " + name.String() + ", which the input does not have: its pods have no DNS names of their own"
+			if d.Hint = cmp.Or(c.nearService(name), d.Hint); d.Hint == "" {
+				d.Severity = diag.Info
+			}
 		}
 		c.found.Add(d)
 	}
+}
+
+// headlessOf returns a hint with the only headless Service that selects the pods of a workload.
+func (c *cluster) headlessOf(w *snapshot.Workload) (hint string) {
+	all := c.servicesIn[w.Name.Namespace]
+	if c.compared += len(all); c.compared > mostCompared {
+		return ""
+	}
+	for _, name := range all {
+		svc := c.Snapshot.Service(ir.Name{Namespace: w.Name.Namespace, Name: name})
+		if selector := c.Written[svc.Object].Selector; svc.ClusterIP == "None" && len(selector) > 0 && len(manifest.Mismatches(selector, w.Labels)) == 0 {
+			if hint != "" {
+				return ""
+			}
+			hint = "did you mean " + name + "?"
+		}
+	}
+	return hint
 }
 
 // nearService returns a hint with the Service of the namespace whose name differs by a misspelling.
@@ -180,43 +224,93 @@ func (c *cluster) nearService(name ir.Name) string {
 // targetPort reports a target port that no container of the selected workloads has.
 func (c *cluster) targetPort(s *service, i int, target intstr.IntOrString, selected []*snapshot.Workload) {
 	p := s.Ports[i]
-	path := fmt.Sprintf("spec.ports[%d].targetPort", i)
-	var names []string
-	declares := false // some container lists its ports
+	protocol, path := protocolOf(p.Protocol), at("spec.ports", i)
+	isMeant := func(has corev1.ContainerPort) bool {
+		return target.Type == intstr.String && has.Name == target.StrVal || target.Type == intstr.Int && has.ContainerPort == target.IntVal
+	}
+	var names, others []string // of ports with the protocol; other protocols of the target port
+	declares := false          // some container lists its ports
 	for _, w := range selected {
 		for _, has := range w.Ports {
-			if protocolOf(string(has.Protocol)) != protocolOf(p.Protocol) {
-				continue
-			}
-			declares = true
-			if target.Type == intstr.String && has.Name == target.StrVal || target.Type == intstr.Int && has.ContainerPort == target.IntVal {
+			switch of := protocolOf(string(has.Protocol)); {
+			case of == protocol && isMeant(has):
 				return
-			}
-			if has.Name != "" && !slices.Contains(names, has.Name) {
-				names = append(names, has.Name)
+			case of == protocol:
+				declares = true
+				if has.Name != "" && !slices.Contains(names, has.Name) {
+					names = append(names, has.Name)
+				}
+			case isMeant(has) && !slices.Contains(others, of):
+				others = append(others, of)
 			}
 		}
 	}
+	d := diag.Diagnostic{Severity: diag.Warning, Code: diag.TargetPortUndeclared, Object: s.Object, Path: path + ".targetPort"}
 	switch {
 	case target.Type == intstr.String:
-		list := "they name no port"
-		if len(names) > 0 {
-			list = "they have " + strings.Join(names, ", ")
+		c.namedPort(s, i, target.StrVal, names, others, selected)
+		return
+	case len(others) > 0:
+		d.Code, d.Path = diag.TargetPortProtocol, path+".protocol"
+		d.Msg = fmt.Sprintf("is %s, but the containers of %s declare port %d for %s, not %s: packets are refused, unless a process listens", protocol, objectsOf(selected), target.IntVal, strings.Join(others, " and "), protocol)
+		if s.serves(target, others) { // such as DNS, or HTTP/3 beside HTTP/2
+			d.Severity = diag.Info
 		}
-		effect := "connections are rejected"
-		if s.ClusterIP == "None" {
-			effect = "its DNS record for the port is missing"
+	case !declares:
+		return
+	default:
+		d.Msg = fmt.Sprintf("no container of %s declares %s port %d", objectsOf(selected), protocol, target.IntVal)
+		if only := onlyPort(selected, target.IntVal); only != 0 && len(s.Ports) == 1 {
+			d.Msg += fmt.Sprintf(", only %d: connections are refused, unless a process listens", only)
+			d.Hint = fmt.Sprintf("set targetPort: %d", only)
+		} else {
+			d.Severity = diag.Info
 		}
-		hint := diag.DidYouMean(target.StrVal, names)
-		if isNumber(target.StrVal) {
-			hint = "write " + target.StrVal + " without quotes: text is the name of a port"
-		}
-		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.TargetPortUnknown, Object: s.Object, Path: path, Hint: hint,
-			Msg: fmt.Sprintf("no container of %s has a %s port named %q, %s: %s", objectsOf(selected), protocolOf(p.Protocol), target.StrVal, list, effect)})
-		s.explained = true
-	case declares:
-		c.info(s, diag.TargetPortUndeclared, path, fmt.Sprintf("no container of %s declares %s port %d", objectsOf(selected), protocolOf(p.Protocol), target.IntVal))
 	}
+	c.found.Add(d)
+}
+
+// serves reports whether a port of the Service has the target port for one of the protocols.
+func (s *service) serves(target intstr.IntOrString, protocols []string) bool {
+	for i, p := range s.Ports {
+		if i < len(s.written.TargetPorts) && s.written.TargetPorts[i] == target && slices.Contains(protocols, protocolOf(p.Protocol)) {
+			return true
+		}
+	}
+	return false
+}
+
+// onlyPort returns the port of workloads that have no other one, and certainly not the wanted one;
+// otherwise 0.
+func onlyPort(all []*snapshot.Workload, wanted int32) (only int32) {
+	for i, w := range all {
+		if !w.AllPorts || slices.Contains(w.Numbers, wanted) || len(w.Ports) != 1 || i > 0 && w.Ports[0].ContainerPort != only {
+			return 0
+		}
+		only = w.Ports[0].ContainerPort
+	}
+	return only
+}
+
+// namedPort reports the name of a target port that no container has for the protocol.
+func (c *cluster) namedPort(s *service, i int, name string, names, others []string, selected []*snapshot.Workload) {
+	list := "they name no port"
+	if len(others) > 0 {
+		list = "but for " + strings.Join(others, " and ")
+	} else if len(names) > 0 {
+		list = "they have " + strings.Join(names, ", ")
+	}
+	effect := "connections are rejected"
+	if s.ClusterIP == "None" {
+		effect = "its DNS record for the port is missing"
+	}
+	hint := diag.DidYouMean(name, names)
+	if isNumber(name) {
+		hint = "write " + name + " without quotes: text is the name of a port"
+	}
+	c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.TargetPortUnknown, Object: s.Object, Path: at("spec.ports", i) + ".targetPort", Hint: hint,
+		Msg: fmt.Sprintf("no container of %s has a %s port named %q, %s: %s", objectsOf(selected), protocolOf(s.Ports[i].Protocol), name, list, effect)})
+	s.explained = true
 }
 
 // backendPorts reports references of Ingresses and routes to ports that a Service of the input does

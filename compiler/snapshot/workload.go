@@ -21,9 +21,13 @@ type Workload struct {
 	// Pods is the number of pods that run at the same time; PerNode for one on each Node.
 	Pods int
 	// AnyNumber reports that the object does not set Pods, and that a cluster may have others.
-	AnyNumber   bool
-	Labels      map[string]string // of each pod
-	Ports       []corev1.ContainerPort
+	AnyNumber bool
+	Labels    map[string]string // of each pod
+	Ports     []corev1.ContainerPort
+	// AllPorts reports that each container declares ports, and that nothing asks for more containers.
+	// Numbers are those in the commands, variables and probes of the containers: ports may be among them.
+	AllPorts    bool
+	Numbers     []int32
 	HostNetwork bool
 	ServiceName string // spec.serviceName of a StatefulSet
 	Selector    string // spec.selector, in a form to compare; "" if unknown

@@ -44,6 +44,7 @@ type Input struct {
 	StandIns    *assume.StandIns // of the snapshot; nil if it is not completed
 	standInNode bool             // the node is not in the input
 	assumesNode bool             // missing Nodes and addresses of theirs have stand-ins
+	otherRange  bool             // of node ports, before an overlay
 	AllowEmpty  bool             // empty files are intended: do not report them
 	EmptyHint   string           // end of the hint about an empty file: the flag that allows it
 	limit       int64            // of the size of the files; 0 for none
@@ -232,6 +233,7 @@ func emptyFile(name string, comments bool, allow string) diag.Diagnostic {
 // ReadOverlay reads the manifests of an Overlay, and applies them to the snapshot. It reports whether
 // all could be read.
 func (j *Input) ReadOverlay(from Files, names []string, o *assume.Overlay, s *assume.StandIns) (readable bool, err error) {
+	j.otherRange = lint.OtherRange(j.Snapshot, j.Reader.Written())
 	o.Objects, o.Was, o.Node, o.PodRanges = snapshot.New(), maps.Clone(j.Reader.Written()), j.Facts.NodeName, j.Pods()
 	readable = j.decode(from, names, o.Objects)
 	if o.Written = j.Reader.Written(); !readable {

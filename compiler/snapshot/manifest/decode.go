@@ -170,9 +170,11 @@ type result struct {
 	ignored []string             // kinds of the objects of other kinds
 	// uncompared are those of the Snapshot, by object.
 	uncompared map[string]snapshot.Uncompared
-	// namespace and read are for decoders.
+	// namespace and read are for decoders. strict also reports what the API server rejects only since
+	// some release.
 	namespace string
 	read      unmarshal
+	strict    bool
 }
 
 type placed struct {
@@ -230,7 +232,7 @@ func (r *Reader) decodeAll(parts []part) []result {
 }
 
 func (p *part) decode(namespace string, strict bool) result {
-	r := result{namespace: namespace, read: lenient}
+	r := result{namespace: namespace, read: lenient, strict: strict}
 	if strict {
 		r.read = strictly
 	}
@@ -426,6 +428,9 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		at.syntax = path == "" && at.column > 0 && offset > 0
 		r.fail(at)
 		return
+	}
+	if r.strict && !o.written.Live { // a cluster serves the versions of its objects
+		findings = append(findings, removal(l.apiVersion, l.kind)...)
 	}
 	usable := true
 	for _, f := range findings {

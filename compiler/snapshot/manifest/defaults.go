@@ -216,6 +216,10 @@ func checkUnused(spec *corev1.ServiceSpec) []finding {
 	if spec.Type == corev1.ServiceTypeExternalName && spec.ExternalName == "" {
 		out = append(out, rejects(diag.ObjectName, "spec.externalName", "must be set with type ExternalName", "the API server rejects the Service, and no rule is written for it"))
 	}
+	if a, ok := inet.ParseAddr(spec.ExternalName); ok && a.Is4() && spec.Type == corev1.ServiceTypeExternalName { // the API server rejects an IPv6 address
+		out = append(out, finding{severity: diag.Warning, code: diag.ExternalNameIP, path: "spec.externalName", msg: "must be the name of a host, got " + spec.ExternalName + ": DNS has no record for the Service",
+			hint: "use a headless Service without selector, and an EndpointSlice with the address"})
+	}
 	if ips := spec.ClusterIPs; len(ips) > 0 && spec.ClusterIP != ips[0] {
 		fault := fmt.Sprintf("must be spec.clusterIPs[0], which is %q, got %s", ips[0], diag.Quote(spec.ClusterIP))
 		out = append(out, rejects(diag.VIPValue, "spec.clusterIP", fault, "spec.clusterIPs is used"))

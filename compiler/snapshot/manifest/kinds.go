@@ -59,12 +59,40 @@ func decoderOf(apiVersion, kind string) decoder {
 		}
 	}
 	for _, k := range workloadGroups {
-		if k.kind == kind && k.group == group {
+		if k.kind == kind && k.group == group && (version == "v1" && group != "extensions" || removal(apiVersion, kind) != nil) {
 			return decodeWorkload(kind, k.pods)
 		}
 	}
 	if namesBackends(group, kind) {
 		return decodeBackends(kind)
+	}
+	return nil
+}
+
+// removed are the versions of these kinds that the API server has not served since a release 1.minor.
+// A test compares it with the tables of Kubernetes.
+var removed = [...]struct {
+	apiVersion, kinds string
+	minor             int
+	instead           string
+}{
+	{"apps/v1beta1", "Deployment StatefulSet", 16, "apps/v1"},
+	{"apps/v1beta2", "DaemonSet Deployment ReplicaSet StatefulSet", 16, "apps/v1"},
+	{"extensions/v1beta1", "DaemonSet Deployment ReplicaSet", 16, "apps/v1"},
+	{"extensions/v1beta1", "Ingress", 22, "networking.k8s.io/v1"},
+	{"networking.k8s.io/v1beta1", "Ingress", 22, "networking.k8s.io/v1"},
+	{"networking.k8s.io/v1beta1", "ServiceCIDR", 37, "networking.k8s.io/v1"},
+	{"batch/v1beta1", "CronJob", 25, "batch/v1"},
+	{"discovery.k8s.io/v1beta1", "EndpointSlice", 25, "discovery.k8s.io/v1"},
+}
+
+// removal returns the finding about a version that a release removed, or nil.
+func removal(apiVersion, kind string) []finding {
+	for _, r := range removed {
+		if r.apiVersion == apiVersion && slices.Contains(strings.Fields(r.kinds), kind) {
+			return []finding{{severity: diag.Warning, code: diag.VersionRemoved, path: "apiVersion", hint: "use " + r.instead,
+				msg: fmt.Sprintf("%s was removed in Kubernetes 1.%d: the API server rejects the %s", apiVersion, r.minor, kind)}}
+		}
 	}
 	return nil
 }

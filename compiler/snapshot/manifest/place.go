@@ -25,7 +25,7 @@ type Reader struct {
 	// may be writing it.
 	Whole bool
 	// Strict also reports fields that resemble no field of the API, which the API
-	// server drops, too.
+	// server drops, too, and versions that a release removed.
 	Strict bool
 	// Namespace is that of objects without one; "" for default.
 	Namespace string

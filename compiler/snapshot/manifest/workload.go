@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -149,13 +150,11 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		if owner := metav1.GetControllerOfNoCopy(&in.Metadata); owner != nil {
 			w.Owner = snapshot.ObjectName(owner.Kind, ir.Name{Namespace: name.Namespace, Name: owner.Name})
 		}
-		for _, c := range spec.Containers {
+		w.AllPorts = !injected(&p.template.ObjectMeta)
+		for _, c := range append(sidecars(spec), spec.Containers...) {
 			w.Ports = append(w.Ports, c.Ports...)
-		}
-		for _, c := range spec.InitContainers {
-			if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways { // a sidecar (KEP-753)
-				w.Ports = append(w.Ports, c.Ports...)
-			}
+			w.AllPorts = w.AllPorts && len(c.Ports) > 0
+			w.Numbers = append(w.Numbers, numbers(&c)...)
 		}
 		for _, ip := range in.Status.PodIPs {
 			w.IPs = append(w.IPs, ip.IP)
@@ -184,6 +183,55 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 			},
 		}, found, nil
 	}
+}
+
+// sidecars returns the init containers that run beside the containers (KEP-753).
+func sidecars(spec *corev1.PodSpec) (out []corev1.Container) {
+	for _, c := range spec.InitContainers {
+		if ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// wholeNumber matches a number that can be that of a port.
+var wholeNumber = regexp.MustCompile(`\b\d{1,5}\b`)
+
+// numbers returns the numbers in the command, the variables and the probes of a container.
+func numbers(c *corev1.Container) (out []int32) {
+	words := slices.Concat(c.Command, c.Args)
+	for _, v := range c.Env {
+		words = append(words, v.Value)
+	}
+	for _, text := range wholeNumber.FindAllString(strings.Join(words, " "), -1) {
+		out = append(out, int32(numeric(text)))
+	}
+	for _, p := range [...]*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+		switch {
+		case p == nil:
+		case p.HTTPGet != nil:
+			out = append(out, p.HTTPGet.Port.IntVal)
+		case p.TCPSocket != nil:
+			out = append(out, p.TCPSocket.Port.IntVal)
+		case p.GRPC != nil:
+			out = append(out, p.GRPC.Port)
+		}
+	}
+	return out
+}
+
+// injected reports whether a label or annotation asks a webhook for another container, as those of
+// service meshes do, such as linkerd.io/inject.
+func injected(m *metav1.ObjectMeta) bool {
+	for _, all := range [...]map[string]string{m.Labels, m.Annotations} {
+		for key := range all {
+			if strings.Contains(key, "inject") || key == "dapr.io/enabled" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func replicas(in *workloadFields) pods {

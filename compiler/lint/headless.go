@@ -1,0 +1,50 @@
+package lint
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// headless reports fields of a headless Service that no proxy uses, and that DNS does not replace.
+func headless(c *cluster, s *service) {
+	if s.ClusterIP != "None" || s.ProxyName {
+		return
+	}
+	for _, f := range [...]struct {
+		set          bool
+		path, effect string
+	}{
+		{s.AffinityIP, "spec.sessionAffinity", "clients choose a pod for each connection"},
+		{s.InternalLocal, "spec.internalTrafficPolicy", "clients connect to pods of all nodes"},
+		{s.written.Distribution != "", "spec.trafficDistribution", "clients connect to pods of all zones"},
+		{len(s.ExternalIPs) > 0, "spec.externalIPs", "the Service does not answer at these addresses"},
+	} {
+		if f.set {
+			c.warn(s, diag.HeadlessNoEffect, f.path, "has no effect in a headless Service: "+f.effect)
+		}
+	}
+	selected := c.workloads.Select(s.Name.Namespace, s.written.Selector)
+	for i, target := range s.written.TargetPorts {
+		if i >= len(s.Ports) || len(s.written.Selector) == 0 {
+			break
+		}
+		port, listens := s.Ports[i].Port, target.IntVal
+		declared := false // some container may listen at the port
+		for _, w := range selected {
+			declared = declared || slices.Contains(w.Numbers, port)
+			for _, has := range w.Ports {
+				declared = declared || has.ContainerPort == port
+				if target.Type == intstr.String && has.Name == target.StrVal {
+					listens = has.ContainerPort
+				}
+			}
+		}
+		if listens != 0 && listens != port && !declared {
+			c.warn(s, diag.HeadlessNoEffect, at("spec.ports", i)+".port", fmt.Sprintf("has no effect in a headless Service: clients connect to ports of the pods, which listen at %d, not %d", listens, port))
+		}
+	}
+}
