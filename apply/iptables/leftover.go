@@ -122,22 +122,26 @@ func (c *cleaner) leftovers(ctx context.Context, using bool) ([]apply.Leftover, 
 			Remove: remove,
 		})
 	}
+	var err error
 	if !using {
-		chains, err := c.removableChains(ctx)
-		if err != nil {
-			return nil, err
+		var chains []string
+		remove := c.clean
+		if chains, err = c.removableChains(ctx); errors.Is(err, errIncompatible) {
+			var found []chainKey
+			found, err = ownedChains(c.family)
+			for _, k := range found {
+				chains = append(chains, k.table+" "+k.chain)
+			}
+			remove = func(context.Context) error { return removeOwned(c.family) }
 		}
-		add(chains, false, c.clean)
+		add(chains, false, remove)
 	}
-	canaries, err := c.tablesWith(ctx, c.family, canary)
-	if err != nil {
-		return nil, err
-	}
+	canaries, canaryErr := c.tablesWith(ctx, c.family, canary)
 	for i := range canaries {
 		canaries[i] += " " + canary
 	}
 	add(canaries, true, c.cleanCanaries)
-	return left, nil
+	return left, errors.Join(err, canaryErr)
 }
 
 // Present returns the families whose nat table contains a chain: "iptables-nft nat KUBE-NODEPORTS".

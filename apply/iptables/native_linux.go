@@ -52,6 +52,82 @@ func wake(f ir.Family, table string) error {
 	})
 }
 
+// chainKey identifies a chain of a family.
+type chainKey struct{ table, chain string }
+
+// ownedChains returns the chains of proxyc and kube-proxy in tables filter and nat. It does not depend on
+// rules of others, beside which the tools list nothing.
+func ownedChains(f ir.Family) (all []chainKey, err error) {
+	err = withTable(f, "nat", func(c *conn.Conn) error {
+		_, err := c.List(context.Background(), unix.NFT_MSG_GETCHAIN, codec.Family(f), nil, func(a codec.Fields) error {
+			k := chainKey{a.Text(unix.NFTA_CHAIN_TABLE), a.Text(unix.NFTA_CHAIN_NAME)}
+			if (k.table == "filter" || k.table == "nat") && rules.Owned(k.chain) {
+				all = append(all, k)
+			}
+			return nil
+		})
+		return err
+	})
+	return all, err
+}
+
+// removeOwned removes the ownedChains and the jumps to them, all or none.
+func removeOwned(f ir.Family) error {
+	chains, err := ownedChains(f)
+	if err != nil || len(chains) == 0 {
+		return err
+	}
+	var batch []conn.Message
+	add := func(typ, table, chain uint16, k chainKey, handle uint64) {
+		batch = append(batch, conn.Message{Type: typ, Raw: append(append(make([]byte, codec.NetlinkHead), codec.Family(f), 0, 0, 0), codec.Encode(func(b *codec.Builder) {
+			b.Text(table, k.table)
+			b.Text(chain, k.chain)
+			if handle != 0 {
+				b.Uint64(unix.NFTA_RULE_HANDLE, handle)
+			}
+		})...)})
+	}
+	return withTable(f, "nat", func(c *conn.Conn) error {
+		_, err := c.List(context.Background(), unix.NFT_MSG_GETRULE, codec.Family(f), nil, func(a codec.Fields) error {
+			in := chainKey{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN)}
+			to := chainKey{in.table, jumpTarget(a[unix.NFTA_RULE_EXPRESSIONS])}
+			if rules.BuiltIn(in.chain) && slices.Contains(chains, to) {
+				add(unix.NFT_MSG_DELRULE, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, in, a.Uint64(unix.NFTA_RULE_HANDLE))
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, k := range chains {
+			add(unix.NFT_MSG_DELRULE, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, k, 0) // all its rules
+		}
+		for _, k := range chains {
+			add(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, k, 0)
+		}
+		refusals, err := c.Send(context.Background(), batch)
+		if len(refusals) > 0 {
+			return refusals[0]
+		}
+		return err
+	})
+}
+
+// jumpTarget returns the chain that a rule jumps to; "" for none.
+func jumpTarget(expressions []byte) string {
+	list, _ := codec.Attrs(expressions)
+	for _, item := range list {
+		path := codec.Fields{unix.NFTA_EXPR_DATA: item.Data}
+		for _, attr := range [...]uint16{unix.NFTA_EXPR_DATA, unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT} {
+			path, _ = codec.Parse(path[attr])
+		}
+		if chain := path.Text(unix.NFTA_VERDICT_CHAIN); chain != "" {
+			return chain
+		}
+	}
+	return ""
+}
+
 // native is a rule that nft created. If the iptables tools cannot translate it, they cannot list
 // its table at all.
 type native struct {

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -46,19 +47,19 @@ func (t *tables) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, e
 	}
 }
 
-// incompatible is what iptables-nft-save prints, with exit status 0, instead of a table with
+// errIncompatible is what iptables-nft-save prints, with exit status 0, instead of a table with
 // unknown rules.
-const incompatible = "is incompatible, use 'nft' tool"
+var errIncompatible = errors.New("is incompatible, use 'nft' tool")
 
 func (t *tables) listFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
 	saved := iptparse.NewParser(f)
 	for _, table := range [...]string{"filter", "nat"} {
-		unlisted := finder{text: incompatible}
+		unlisted := finder{text: errIncompatible.Error()}
 		if err := t.save(ctx, f, table, io.MultiWriter(saved, &unlisted)); err != nil {
 			return nil, err
 		}
 		if unlisted.found {
-			return nil, fmt.Errorf("%s: table %s %s", tool(f, t.Variant, "save"), table, incompatible)
+			return nil, fmt.Errorf("%s: table %s %w", tool(f, t.Variant, "save"), table, errIncompatible)
 		}
 	}
 	r, err := saved.Ruleset()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -216,5 +217,47 @@ func TestApplyUnreadableForeign(t *testing.T) {
 	}
 	if out, code := w.run("sh", append(args, "--check")...); code != exitBad {
 		t.Errorf("apply --check: exit %d, want %d:\n%s", code, exitBad, out)
+	}
+}
+
+// Rules that only nft supports, in tables of iptables, hinder neither mode nftables nor the removal of own
+// chains beside them.
+func TestApplyBesideNativeRules(t *testing.T) {
+	t.Parallel()
+	for _, before := range []string{"", "iptables"} {
+		t.Run(before, func(t *testing.T) {
+			w := newWatched(t, "nftables")
+			w.write("cluster.yaml", applytest.Services("a"))
+			if before != "" {
+				w.write("config", fmt.Sprintf(watchConfig, before))
+				if out, code := w.run("proxyc", append([]string{"apply", "--iptables-variant=nft"}, w.args...)...); code != 0 {
+					t.Fatal(out)
+				}
+				w.write("config", fmt.Sprintf(watchConfig, "nftables"))
+			}
+			const natives = "table ip filter { chain INPUT { type filter hook input priority 0; ct mark set numgen inc mod 2 accept; }; }; " +
+				"table ip nat { set x { type ipv4_addr; }; chain POSTROUTING { type nat hook postrouting priority 100; ip saddr @x masquerade; }; }"
+			if out, code := w.run("nft", natives); code != 0 {
+				t.Fatal(out)
+			}
+			if out, code := w.run("proxyc", append([]string{"apply"}, w.args...)...); code != 0 || !w.has("a") {
+				t.Errorf("apply: exit %d\n%s", code, out)
+			}
+			if rules := strings.ReplaceAll(w.rules(), "KUBE-FIREWALL", ""); strings.Contains(rules, "KUBE-") { // the kubelet's, too
+				t.Errorf("chains of mode iptables remain:\n%s", rules)
+			}
+			if out, code := w.run("proxyc", append([]string{"apply", "--check"}, w.args...)...); code != 0 {
+				t.Errorf("apply --check: exit %d\n%s", code, out)
+			}
+			w.start("proxyc", "watch")
+			w.readyz("beside the rules", http.StatusOK, "")
+			w.stop(syscall.SIGTERM)
+			if out, code := w.run("proxyc", "cleanup"); code != 0 || w.has("a") {
+				t.Errorf("cleanup: exit %d\n%s", code, out)
+			}
+			if rules := w.rules(); !strings.Contains(rules, "numgen inc mod 2 accept") || !strings.Contains(rules, "ip saddr @x masquerade") {
+				t.Errorf("foreign rules are missing:\n%s", rules)
+			}
+		})
 	}
 }

@@ -104,10 +104,7 @@ func (t *Apply) Run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	defer dataplane.Close()
-	leftovers, err := host.Leftovers(ctx, node.Mode, dataplane, t.DryRun)
-	if err != nil {
-		return nil, err
-	}
+	leftovers, unknown := host.Leftovers(ctx, node.Mode, dataplane, t.DryRun)
 	if peer := host.OfKubeProxy(leftovers); len(peer) > 0 && !t.Takeover && !t.DryRun {
 		return nil, fmt.Errorf("the node has kube-proxy's rules (%s): stop kube-proxy, then use --yes-takeover", strings.Join(peer, ", "))
 	}
@@ -120,7 +117,8 @@ func (t *Apply) Run(ctx context.Context) (*Report, error) {
 			out.Leftovers = append(out.Leftovers, l.Object)
 		}
 	}
-	return t.commit(ctx, dataplane, leftovers, out)
+	out, err = t.commit(ctx, dataplane, leftovers, out)
+	return out, errors.Join(err, unknown)
 }
 
 // check returns an error if a mode cannot be applied, or has no effect without a process.
