@@ -160,7 +160,7 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 		for _, e := range c.order {
 			count(&n, e.compiled.Of(f) != nil)
 		}
-		claims := newClaims(c.targets.Of(f).node, n)
+		claims := newClaims(&c.node, c.targets.Of(f).node, n)
 		*c.claims.At(f) = claims
 		shared := c.newShared(f)
 		*c.shared.At(f) = shared

@@ -15,11 +15,16 @@ import (
 // assigns a contested Match at random. Here a fixed order decides (SNAP-32). A
 // ClusterIP wins over a load balancer address, and that over an external IP, so
 // that a chosen address never overrides an allocated one. Among equal kinds the
-// older object wins, then the first by name.
+// older object wins, then the first by name. An author of files could choose all of
+// these. There, only a ClusterIP in a ServiceCIDR wins over other claims, and otherwise
+// no Service gets the Match.
 type claims struct {
 	only   map[ir.Match]claim    // claimed by one Service
 	shared map[ir.Match]*contest // claimed by several
 	moved  map[ir.Match]standing // since settle: changed matches, with their previous owners
+
+	files bool
+	cidrs []netip.Prefix // of the ServiceCIDRs
 
 	// own are the node's addresses where node ports answer. taken are those of
 	// them that a Service claims, by the node port that is hidden there.
@@ -39,24 +44,30 @@ type claim struct {
 type standing struct {
 	claim
 	created time.Time
+	tied    bool // there is no owner; what names the other Services changes with each of them
 }
 
-func (c claim) standing() standing {
-	if c.entry == nil {
-		return standing{}
+func (c *claims) standing(m ir.Match, owner claim) standing {
+	s := standing{claim: owner, tied: c.shared[m] != nil && c.shared[m].tied}
+	if owner.entry != nil {
+		s.created = owner.created
 	}
-	return standing{c, c.created}
+	return s
 }
 
 // contest is a Match that several Services claim.
 type contest struct {
 	by    map[*entry]ir.Kind
 	first claim // the owner; zero if not determined yet
+	tied  bool  // nothing decides between first, the first by name, and another claim: there is no owner
 }
 
-func newClaims(node *ir.Node, services int) *claims {
+func newClaims(in *nodeInput, node *ir.Node, services int) *claims {
 	c := &claims{only: make(map[ir.Match]claim, services), shared: map[ir.Match]*contest{}, moved: map[ir.Match]standing{},
-		own: map[netip.Addr]bool{}, taken: map[ir.Match][]netip.Addr{}}
+		own: map[netip.Addr]bool{}, taken: map[ir.Match][]netip.Addr{}, files: in.facts.Files}
+	for _, s := range in.cidrs {
+		c.cidrs = append(c.cidrs, s.CIDRs...)
+	}
 	for _, a := range node.Addrs {
 		if node.NodePorts.Has(a, true) {
 			c.own[a] = true
@@ -65,9 +76,31 @@ func newClaims(node *ir.Node, services int) *claims {
 	return c
 }
 
-// order compares by precedence; the winner comes first.
-func (c claim) order(o claim) int {
-	return cmp.Or(cmp.Compare(c.kind.Rank(), o.kind.Rank()), c.age(o.entry))
+// order compares two claims of a Match by precedence. It returns 0 if nothing decides.
+func (c *claims) order(m ir.Match, a, b claim) int {
+	c.compared++
+	if !c.files {
+		return cmp.Or(cmp.Compare(a.kind.Rank(), b.kind.Rank()), a.age(b.entry))
+	}
+	rank := func(of claim) int {
+		if of.kind == ir.ClusterIP && slices.ContainsFunc(c.cidrs, func(p netip.Prefix) bool { return p.Contains(m.Addr) }) {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Compare(rank(a), rank(b))
+}
+
+// contend compares a claim with the first one of a contest.
+func (c *claims) contend(m ir.Match, in *contest, mine claim) {
+	switch order := c.order(m, mine, in.first); {
+	case order < 0:
+		in.first, in.tied = mine, false
+	case order == 0:
+		if in.tied = true; mine.name.Compare(in.first.name) < 0 {
+			in.first = mine
+		}
+	}
 }
 
 // age compares by creation, the older first. An object without creationTimestamp,
@@ -108,16 +141,14 @@ func (c *claims) add(e *entry, s *ir.Service) {
 		switch {
 		case contested != nil:
 			c.note(m, contested.first)
-			if contested.by[e] = kind; contested.first.entry != nil && c.before(mine, contested.first) {
-				contested.first = mine
+			if contested.by[e] = kind; contested.first.entry != nil {
+				c.contend(m, contested, mine)
 			}
 		case one:
 			c.note(m, other)
 			delete(c.only, m)
 			contested = &contest{by: map[*entry]ir.Kind{e: kind, other.entry: other.kind}, first: other}
-			if c.before(mine, other) {
-				contested.first = mine
-			}
+			c.contend(m, contested, mine)
 			c.shared[m] = contested
 		default:
 			c.only[m] = mine
@@ -137,8 +168,8 @@ func (c *claims) remove(e *entry, s *ir.Service) {
 		}
 		c.note(m, contested.first)
 		delete(contested.by, e)
-		if contested.first.entry == e {
-			contested.first = claim{}
+		if contested.first.entry == e || contested.tied {
+			contested.first, contested.tied = claim{}, false
 		}
 		if len(contested.by) == 1 {
 			delete(c.shared, m)
@@ -163,15 +194,10 @@ func matches(s *ir.Service) func(func(ir.Match, ir.Kind) bool) {
 	}
 }
 
-func (c *claims) before(a, b claim) bool {
-	c.compared++
-	return a.order(b) < 0
-}
-
 // note records the owner of a Match before the first change since settle.
 func (c *claims) note(m ir.Match, owner claim) {
 	if _, noted := c.moved[m]; !noted {
-		c.moved[m] = owner.standing()
+		c.moved[m] = c.standing(m, owner)
 	}
 }
 
@@ -200,7 +226,7 @@ func (c *claims) claimNode(m ir.Match, owner claim, on bool) {
 // that were added or removed themselves.
 func (c *claims) settle(touched func(*entry)) {
 	for m, before := range c.moved {
-		if c.owner(m).standing() == before {
+		if now := c.standing(m, c.owner(m)); now == before && !now.tied {
 			continue
 		}
 		c.each(m, touched)
@@ -223,7 +249,7 @@ func (c *claims) each(m ir.Match, f func(*entry)) {
 	}
 }
 
-// owner returns the winning claim of a Match, or a zero claim.
+// owner returns the winning claim of a Match, or a zero claim if there is none.
 func (c *claims) owner(m ir.Match) claim {
 	contested := c.shared[m]
 	if contested == nil {
@@ -231,10 +257,15 @@ func (c *claims) owner(m ir.Match) claim {
 	}
 	if contested.first.entry == nil {
 		for e, kind := range contested.by {
-			if mine := (claim{e, kind}); contested.first.entry == nil || c.before(mine, contested.first) {
+			if mine := (claim{e, kind}); contested.first.entry == nil {
 				contested.first = mine
+			} else {
+				c.contend(m, contested, mine)
 			}
 		}
+	}
+	if contested.tied {
+		return claim{}
 	}
 	return contested.first
 }
@@ -261,8 +292,11 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 			if f.Match.IsNodePort() {
 				code = diag.NodePortClaimed
 			}
-			found.add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: f.Origin.Object, Path: f.Origin.Field,
-				Msg: f.Match.String() + " belongs to Service " + o.name.String() + ", " + o.why(mine) + ": it is skipped here"})
+			why := f.Match.String() + " is also that of Service " + c.rival(f.Match, e).String() + ", and no file can decide between them: neither Service has it"
+			if o.entry != nil {
+				why = f.Match.String() + " belongs to Service " + o.name.String() + ", " + o.why(mine) + ": it is skipped here"
+			}
+			found.add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: f.Origin.Object, Path: f.Origin.Field, Msg: why})
 			continue
 		}
 		if f.Match.IsNodePort() {
@@ -275,12 +309,26 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 	return s, found.list
 }
 
+// rival returns the first other Service in a contest without an owner.
+func (c *claims) rival(m ir.Match, e *entry) (name ir.Name) {
+	contested := c.shared[m]
+	if contested.first.entry != e {
+		return contested.first.name
+	}
+	for o := range contested.by {
+		if o != e && (name == ir.Name{} || o.name.Compare(name) < 0) {
+			name = o.name
+		}
+	}
+	return name
+}
+
 // hidden reports the node's addresses at which a node port does not answer
 // because another Service owns that address and port.
 func (c *claims) hidden(e *entry, f *ir.Frontend, found *byAddress) {
 	for _, a := range c.taken[f.Match] {
 		o := c.owner(ir.Match{Addr: a, Protocol: f.Match.Protocol, Port: f.Match.Port})
-		if o.entry == e || found.count(a, false) {
+		if o.entry == nil || o.entry == e || found.count(a, false) {
 			continue
 		}
 		found.add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortHidden, Object: f.Origin.Object, Path: f.Origin.Field,

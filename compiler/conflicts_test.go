@@ -2,8 +2,14 @@ package compiler
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -95,6 +101,59 @@ func TestHiddenNodePortFollows(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s:\n got %q\nwant %q", step.name, got, want)
+		}
+	}
+}
+
+// An author of files chooses times, addresses and status. So only a ClusterIP in a ServiceCIDR wins a Match:
+// otherwise no Service has it, and findings name both, after each change.
+func TestContestsInFiles(t *testing.T) {
+	snap := snapshotOf(newService("victim", clusterIP("10.96.0.1"), externalIPs("198.18.0.1"), nodePort(30080), on(2)),
+		func(s *snapshot.Snapshot) {
+			s.SetServiceCIDR(&snapshot.ServiceCIDR{Name: "kubernetes", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}})
+		})
+	c := New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1", Files: true})
+	for _, step := range []struct {
+		name, dirty string
+		do          object
+		want        map[string]string // owners and findings
+	}{
+		{"an older claim", "evil", newService("evil", clusterIP("10.96.0.2"), externalIPs("198.18.0.1"), on(1)),
+			map[string]string{"198.18.0.1:80/tcp": "", "node:30080/tcp": "victim", "victim": "evil", "evil": "victim"}},
+		{"the status of a load balancer", "evil", newService("evil", clusterIP("10.96.0.2"), loadBalancer("198.18.0.1"), nodePort(30080), on(1)),
+			map[string]string{"198.18.0.1:80/tcp": "", "node:30080/tcp": "", "victim": "evil", "evil": "victim"}},
+		{"a ClusterIP of no ServiceCIDR", "evil", newService("evil", clusterIP("198.18.0.1")),
+			map[string]string{"198.18.0.1:80/tcp": "", "victim": "evil", "evil": "victim"}},
+		{"one of a ServiceCIDR stays", "evil", newService("evil", clusterIP("10.96.0.2"), externalIPs("10.96.0.1"), on(1)),
+			map[string]string{"10.96.0.1:80/tcp": "victim", "198.18.0.1:80/tcp": "victim", "evil": "victim"}},
+		{"two others", "third", newService("third", clusterIP("10.96.0.3"), externalIPs("198.18.0.1", "10.96.0.1")),
+			map[string]string{"10.96.0.1:80/tcp": "victim", "198.18.0.1:80/tcp": "", "victim": "third", "evil": "victim", "third": "victim"}},
+		{"they are gone", "third", func(s *snapshot.Snapshot) { s.DeleteService(ns("third")) },
+			map[string]string{"10.96.0.1:80/tcp": "victim", "198.18.0.1:80/tcp": "victim", "evil": "victim"}},
+	} {
+		step.do(snap)
+		c.Update([]ir.Name{ns(step.dirty)})
+		if d := cmp.Diff(New(newConfig(ir.ModeNFTables), snap, Facts{NodeName: "node1", Files: true}).Diagnostics(), c.Diagnostics()); d != "" {
+			t.Errorf("%s: findings differ from those of a new compiler (-new +updated):\n%s", step.name, d)
+		}
+		owners := map[string]string{}
+		for _, s := range c.Programs().IPv4.Services {
+			for i := range s.Frontends {
+				owners[s.Frontends[i].Match.String()] = s.Name.Name
+			}
+		}
+		for what, want := range step.want {
+			if got, is := owners[what]; is || strings.Contains(what, ":") {
+				if got != want {
+					t.Errorf("%s: %s belongs to %q, want %q", step.name, what, got, want)
+				}
+				continue
+			}
+			if !slices.ContainsFunc(c.Diagnostics(), func(d diag.Diagnostic) bool {
+				return d.Object == "Service ns/"+what && strings.Contains(d.Msg, "Service ns/"+want)
+			}) {
+				t.Errorf("%s: no finding about %s names %s: %v", step.name, what, want, c.Diagnostics())
+			}
 		}
 	}
 }

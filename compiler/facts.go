@@ -16,6 +16,9 @@ type Facts struct {
 	// PodCIDRs are the last known pod ranges of the node. Mode NodeCIDR uses them
 	// if the Node object has none.
 	PodCIDRs []netip.Prefix
+	// Files reports that the objects are those of files, whose authors may set what an API server owns:
+	// times of creation, allocated addresses and ports, the status of load balancers.
+	Files bool
 	// TCPBeLiberal reports whether the kernel accepts out-of-window TCP packets
 	// (nf_conntrack_tcp_be_liberal), whichever program set it.
 	TCPBeLiberal bool

@@ -185,9 +185,9 @@ func checkValid(t *testing.T, programs ir.Programs) {
 // last state. The changes that Update returns transform each Program into the
 // next.
 func TestUpdatesFoldToCompile(t *testing.T) {
-	facts := Facts{NodeName: "node1"}
 	noRoom := 0 // Services whose tables did not fit, and did later
 	for seed := range uint64(300) {
+		facts := Facts{NodeName: "node1", Files: seed%4 == 0}
 		c := random(seed)
 		cfg, snap := c.config(), snapshotOf()
 		incremental := New(cfg, snap, facts)

@@ -84,7 +84,7 @@ func newInput(s *session) *input {
 		p.cluster.contact = in.contact
 		in.condition = in.newCondition()
 	}
-	in.follower = newFollower(s.config.Config, in.store, compiler.Facts{NodeName: in.node, TCPBeLiberal: host.Liberal()}, log, in.events.Send)
+	in.follower = newFollower(s.config.Config, in.store, compiler.Facts{NodeName: in.node, Files: len(p.Snapshot) > 0, TCPBeLiberal: host.Liberal()}, log, in.events.Send)
 	in.follower.interfaces = host.Interfaces
 	in.follower.retrying = in.faults.retrying
 	return in

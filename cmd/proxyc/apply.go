@@ -108,7 +108,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if j.Facts.Interfaces, err = e.interfaces(); err != nil {
 		return e.finish(j, err)
 	}
-	j.Facts.TCPBeLiberal = host.Liberal()
+	j.Facts.TCPBeLiberal, j.Facts.Files = host.Liberal(), true
 	if err := host.Facts(j.Config, &j.Facts); err != nil {
 		return e.finish(j, err)
 	}

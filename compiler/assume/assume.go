@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -243,6 +244,11 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 			pending[svc.Name] = svc.Object
 		}
 		full := c.allocate(svc, &w, last[svc.Name])
+		if _, known := last[svc.Name]; known {
+			full.Created = since(full)
+		} else if last != nil {
+			full.Created = time.Time{} // younger than what the last snapshot had, whatever it says
+		}
 		s.last[svc.Name] = version{full, w}
 		snap.SetService(full)
 		for _, f := range full.IPFamilies {
@@ -271,6 +277,14 @@ func (s *StandIns) Behind(snap *snapshot.Snapshot, svc *snapshot.Service, w *man
 	}
 }
 
+// since returns when a Service was created: early, if that is not known of one that exists.
+func since(svc *snapshot.Service) time.Time {
+	if svc.Created.IsZero() {
+		return time.Unix(1, 0)
+	}
+	return svc.Created
+}
+
 const externalName = string(corev1.ServiceTypeExternalName)
 
 // setIn sets a value in a map, which it makes if necessary.
@@ -289,6 +303,7 @@ func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written, last vers
 	if w.Live && !incomplete(svc, w) {
 		return &full
 	}
+	full.Created = time.Time{}
 	if svc.ClusterIP == "" || !balanced(svc) || !slices.ContainsFunc(svc.LoadBalancer, served) {
 		full.LoadBalancer = nil // the API server ignores the status of a manifest
 	}

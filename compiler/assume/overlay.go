@@ -138,7 +138,10 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 	a.mirror()
 	numbers := owners{}
 	for _, svc := range snap.Services() {
-		a.set(numbers, svc, nil)
+		existing := *svc
+		existing.Created = since(svc)
+		snap.SetService(&existing)
+		a.set(numbers, &existing, nil)
 	}
 	for _, svc := range a.inOrder(o.Objects.Services()) {
 		old, w, was := snap.Service(svc.Name), o.Written[svc.Object], o.Was[svc.Object]
@@ -226,7 +229,7 @@ func hasClusterIP(s *snapshot.Service) bool { return s.Type != externalName && s
 // that it does not set have the default.
 func (a *applied) merge(x *change) *snapshot.Service {
 	out := x.keep()
-	out.Created = x.old.Created
+	out.Created = since(x.old)
 	if a.OnlyReal || !hasClusterIP(out) || out.ClusterIP == corev1.ClusterIPNone {
 		return out
 	}
