@@ -17,6 +17,7 @@ import (
 //	Drainer         DrainerOf   userspace (both OSes)                  nothing to wait for
 //	Totaller        First       Plans of nftables                      counts Operations
 //	GoneLister      GoneIn      Plans of nftables                      nothing
+//	Mender          PlanShared  nftables, iptables, ipvs               nothing to repair
 //
 // A package declares which of them its types implement in one place, next to
 // "var _ apply.Dataplane", so that the compiler checks the signatures.
@@ -160,4 +161,19 @@ func GoneIn(p Plan) []Gone {
 		return p.Gone()
 	}
 	return nil
+}
+
+// Mender is a Dataplane that separates rules that no Service decides.
+type Mender interface {
+	// PlanShared reads the node, and returns the difference of the rules that no Service decides to those
+	// that the nodes of Programs require. Rules of Services stay as they are.
+	PlanShared(ctx context.Context, node ir.Programs) (Plan, error)
+}
+
+// PlanShared returns the repair of the rules that no Service decides; nil if they cannot be separated.
+func PlanShared(ctx context.Context, d Dataplane, node ir.Programs) (Plan, error) {
+	if d, ok := d.(Mender); ok {
+		return d.PlanShared(ctx, node)
+	}
+	return nil, nil
 }

@@ -120,8 +120,10 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 			h.effects.boot.reject(fmt.Errorf("may be older than %s, which are kept: it was saved %s ago", why, time.Since(last.saved).Round(time.Second)))
 			if why == ownRules { // kube-proxy may serve its health checks
 				h.effects.checks.sync(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: last.Programs}})
+				h.mend(ctx, rec, last.Programs)
+			} else {
+				h.stop = func() {}
 			}
-			h.stop = func() {}
 			return true
 		}
 		begin := rec.Committing
@@ -153,6 +155,39 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 	case <-ctx.Done():
 	}
 	return restored
+}
+
+// mendEvery is the interval of repairs without notifications.
+const mendEvery = 30 * time.Second
+
+// mend repairs rules that no Service decides until stop is called. A foreign one among them may be the
+// reason why the API server does not respond.
+func (h *restorer) mend(ctx context.Context, rec reconcile.Reconciler, last ir.Programs) {
+	ctx, cancel := context.WithCancel(ctx)
+	once := func() {
+		plan, err := apply.PlanShared(ctx, rec.Dataplane, last)
+		if err == nil && plan != nil && !plan.Empty() {
+			_, err = rec.Dataplane.Commit(ctx, plan)
+			first, total := apply.First(plan, 1)
+			h.log.Warn("another program changed rules that no Service decides: they are repaired", "operations", total.String(), "first", first[0].Object, "err", err)
+		} else if err != nil && ctx.Err() == nil {
+			h.log.Error("rules that no Service decides are not repaired", "err", err)
+		}
+	}
+	once()
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-rec.Drift:
+			case <-time.After(mendEvery):
+			}
+			once()
+		}
+	})
+	h.stop = func() { cancel(); running.Wait() }
 }
 
 // ownRules is what newer returns for proxyc's own rules.

@@ -25,6 +25,7 @@ var (
 	_ apply.Dataplane      = (*Dataplane)(nil)
 	_ apply.LeftoverFinder = (*Dataplane)(nil)
 	_ apply.Counted        = (*Dataplane)(nil)
+	_ apply.Mender         = (*Dataplane)(nil)
 )
 
 // Lowering renders Programs as tables. Modes that use iptables among other things have their own.
@@ -99,6 +100,23 @@ func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
 		}
 	}
 	return newPlan(old, now).sized(sizes)
+}
+
+// PlanShared plans the repair of chains and jumps that no Service decides. From a chain with rules of
+// Services, which their comments name, it only removes foreign rules.
+func (d *Dataplane) PlanShared(ctx context.Context, node ir.Programs) (apply.Plan, error) {
+	have, err := d.Rulesets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	want := d.lowering.All(node)
+	for f, w := range ir.Present(want.PerFamily) {
+		h := family(have, f)
+		for i, t := range w.Tables() {
+			t.Chains = sharedChains(h.Tables()[i].Chains, t.Chains)
+		}
+	}
+	return d.Difference(have, want), nil
 }
 
 // PlanChanges plans the changed Services only. It omits families without changes.

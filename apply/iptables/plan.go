@@ -81,6 +81,38 @@ func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 	return &old, &now
 }
 
+// sharedChains returns have with the chains of want that no Service decides.
+func sharedChains(have, want []rules.Chain) (all []rules.Chain) {
+	decided := func(r rules.Rule) bool {
+		return r.Service() != (ir.Name{}) && (r.Dst.IsValid() || r.Ports != rules.PortRange{}) || r.Target == rules.Jump && (rules.OfService(r.Chain) || rules.OnlyOurs(r.Chain))
+	}
+	fixed := map[string]*rules.Chain{}
+	for i := range want {
+		if c := &want[i]; !rules.OfService(c.Name) && !rules.OnlyOurs(c.Name) {
+			fixed[c.Name] = c
+		}
+	}
+	for _, c := range have {
+		if w := fixed[c.Name]; w != nil {
+			delete(fixed, c.Name)
+			if slices.ContainsFunc(slices.Concat(c.Rules, w.Rules), decided) {
+				c.Rules = slices.DeleteFunc(slices.Clone(c.Rules), func(r rules.Rule) bool {
+					return !decided(r) && !slices.ContainsFunc(w.Rules, func(o rules.Rule) bool { return o.Equal(&r) })
+				})
+			} else {
+				c = *w
+			}
+		}
+		all = append(all, c)
+	}
+	for _, c := range want {
+		if fixed[c.Name] != nil {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
 // only returns some chains in a new slice.
 func only(chains []rules.Chain, keep func(name string) bool) (some []rules.Chain) {
 	for _, c := range chains {

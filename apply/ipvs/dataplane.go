@@ -66,6 +66,7 @@ var (
 	_ apply.Dataplane      = (*Dataplane)(nil)
 	_ apply.LeftoverFinder = (*Dataplane)(nil)
 	_ apply.Counted        = (*Dataplane)(nil)
+	_ apply.Mender         = (*Dataplane)(nil)
 	_ apply.Attributor     = (*Dataplane)(nil)
 )
 
@@ -152,6 +153,12 @@ func (d *Dataplane) difference(have ir.PerFamily[*state], applied, want ir.Progr
 		p.add(fullChange(h, rules.Lower(program), policy{d.manage, ours, known}))
 	}
 	return p
+}
+
+// PlanShared plans the repair of the iptables rules, of which no Service decides any.
+func (d *Dataplane) PlanShared(ctx context.Context, node ir.Programs) (apply.Plan, error) {
+	tables, err := apply.PlanShared(ctx, d.rules, node)
+	return &Plan{rules: tables}, err
 }
 
 // PlanChanges plans the changed Services only.

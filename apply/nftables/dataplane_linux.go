@@ -36,6 +36,7 @@ var (
 	_ apply.LeftoverFinder = (*Dataplane)(nil)
 	_ apply.Attributor     = (*Dataplane)(nil)
 	_ apply.Counted        = (*Dataplane)(nil)
+	_ apply.Mender         = (*Dataplane)(nil)
 	_ apply.Totaller       = (*Plan)(nil)
 	_ apply.GoneLister     = (*Plan)(nil)
 )
@@ -94,6 +95,30 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 		p.purgeAll()
 	}
 	return p
+}
+
+// PlanShared plans the repair of chains that no Service decides, and the removal of foreign base chains.
+func (d *Dataplane) PlanShared(ctx context.Context, node ir.Programs) (apply.Plan, error) {
+	have, err := d.reader.read(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{}
+	for f, program := range ir.Present(node) {
+		h := tableIn(have, f)
+		if !h.Exists {
+			continue
+		}
+		want := *h
+		want.Chains = rules.Shared(&program.Node, f, h.Chains)
+		for _, c := range h.Chains {
+			if c.Base == nil && !slices.ContainsFunc(want.Chains, func(o rules.Chain) bool { return o.Name == c.Name }) {
+				want.Chains = append(want.Chains, c)
+			}
+		}
+		*p.families.At(f) = compareTables(h, &want)
+	}
+	return p, nil
 }
 
 // PlanChanges plans the changed Services only.

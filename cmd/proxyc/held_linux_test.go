@@ -143,7 +143,7 @@ func TestWatchHoldsBootFile(t *testing.T) {
 
 // A boot file that is older than the rules in the kernel does not replace them: the daemon was killed
 // before it saved a change. If the rules are gone, the old ones are better than none. The log has their
-// age.
+// age. Foreign rules in chains that no Service decides are removed meanwhile: they may block the API server.
 func TestWatchBootFileOlder(t *testing.T) {
 	t.Parallel()
 	eachDataplane(t, func(t *testing.T, w *watched) {
@@ -161,6 +161,7 @@ func TestWatchBootFileOlder(t *testing.T) {
 			t.Fatalf("the boot file is new, or unreadable: %v", err)
 		}
 		w.withoutServer()
+		w.lockOut()
 		w.start("proxyc", "watch")
 		st := w.until("the file is rejected", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
 		const why = "may be older than the rules in the kernel, which are kept: it was saved "
@@ -169,6 +170,12 @@ func TestWatchBootFileOlder(t *testing.T) {
 		}
 		if !w.has("a") || !w.has("b") {
 			t.Error("newer rules were replaced")
+		}
+		w.let()
+		w.lockOut()
+		w.let()
+		if !w.has("a") || !w.has("b") {
+			t.Error("rules of Services were removed with foreign ones")
 		}
 		w.stop(syscall.SIGTERM)
 		if w.flush(); w.has("b") { // other modes than nftables
@@ -187,6 +194,29 @@ func TestWatchBootFileOlder(t *testing.T) {
 		if want := "restored     rules of the boot file " + w.file("boot") + ", saved 1h0m"; !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	})
+}
+
+// lockOut makes chains that all packets to the node pass drop them.
+func (w *watched) lockOut() {
+	w.t.Helper()
+	command := "iptables-" + w.plane.variant + " -I KUBE-NODEPORTS -m comment --comment lockout -j DROP"
+	switch w.plane.mode {
+	case "nftables":
+		command = `nft insert rule ip proxyc filter-input drop comment lockout`
+		w.must("nft 'add chain ip proxyc foreign { type filter hook input priority -1; policy drop; }'")
+	case "ipvs":
+		command = strings.Replace(command, "NODEPORTS", "FORWARD", 1)
+	}
+	w.must(command)
+}
+
+// let waits until lockOut has no effect.
+func (w *watched) let() {
+	w.t.Helper()
+	within(w, 40*time.Second, "the foreign rules are removed", func() (struct{}, bool) {
+		out, err := w.ns.Run(w.ns.Command(w.t.Context(), "sh", "-c", "nft list ruleset; iptables-legacy-save"))
+		return struct{}{}, err == nil && !strings.Contains(string(out), "lockout") && !strings.Contains(string(out), "chain foreign")
 	})
 }
 

@@ -57,6 +57,15 @@ func (u *inUse) chains(node *ir.Node, family ir.Family) []Chain {
 	return slices.Concat([]Chain{postrouting(node, u.affine)}, checkChains(node, family, u.guarded), countingChains(node, u.numbers))
 }
 
+// Shared returns the chains that no Service decides, for a table with some chains.
+func Shared(node *ir.Node, family ir.Family, existing []Chain) []Chain {
+	var u inUse
+	for i := range existing {
+		u.note(existing[i].Name, true)
+	}
+	return slices.Concat(baseChains(), fixedChains(node, family), u.chains(node, family))
+}
+
 // depend updates the shared chains for the given chains, and appends the chains
 // that these require.
 func (r *Ruleset) depend(node *ir.Node, chains []Chain) []Chain {
