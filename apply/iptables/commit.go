@@ -90,7 +90,7 @@ func (t *tables) allOrNothing(ctx context.Context, p *Plan) error {
 func (t *tables) execute(ctx context.Context, p *Plan) (done int, err error) {
 	for _, f := range ir.Present(p.families) {
 		for _, s := range f.steps(t.maxRules()) {
-			if err := t.restore(ctx, f.want.Family, s.input(f.want.Family)); err != nil {
+			if err := t.change(ctx, f.want.Family, s); err != nil {
 				// The tool commits table by table, so the first of two may be committed.
 				return done + len(s) - 1, err
 			}
@@ -151,6 +151,25 @@ func (t *tables) restore(ctx context.Context, f ir.Family, in input) (err error)
 		return &refused{&familyError{f, err}, number, line}
 	}
 	return &familyError{f, err}
+}
+
+// change is restore of a step. In the nft variant, the kernel numbers changes, which shows whether the
+// tool made one.
+func (t *tables) change(ctx context.Context, f ir.Family, s step) error {
+	if t.Variant != NFT {
+		return t.restore(ctx, f, s.input(f))
+	}
+	before, err := generation(ctx)
+	if err != nil {
+		return err
+	}
+	if err := t.restore(ctx, f, s.input(f)); err != nil {
+		return err
+	}
+	if after, err := generation(context.WithoutCancel(ctx)); err != nil || after != before {
+		return err
+	}
+	return &familyError{f, fmt.Errorf("%s exited with status 0, but changed nothing", tool(f, t.Variant, "restore"))}
 }
 
 // own calls work, which changes the tables, within the monitor's Own.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/apply/nftables/conn"
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
@@ -126,6 +127,55 @@ func jumpTarget(expressions []byte) string {
 		}
 	}
 	return ""
+}
+
+// countTable counts the content of a table in the kernel.
+func countTable(ctx context.Context, f ir.Family, table string) (n content, err error) {
+	err = withTable(f, table, func(c *conn.Conn) error {
+		return socket.RetryInterrupted(func() (bool, error) {
+			n = content{}
+			chains, err := c.List(ctx, unix.NFT_MSG_GETCHAIN, codec.Family(f), nil, func(a codec.Fields) error {
+				if a.Text(unix.NFTA_CHAIN_TABLE) == table && a[unix.NFTA_CHAIN_HOOK] == nil {
+					n.chains++
+				}
+				return nil
+			})
+			if err != nil {
+				return false, err
+			}
+			rules, err := c.List(ctx, unix.NFT_MSG_GETRULE, codec.Family(f), codec.EncodeTable(table), func(a codec.Fields) error {
+				if a.Text(unix.NFTA_RULE_TABLE) == table {
+					n.rules++
+				}
+				return nil
+			})
+			return chains || rules, err
+		})
+	})
+	return n, err
+}
+
+// hasChain reports whether a table contains a chain.
+func hasChain(ctx context.Context, f ir.Family, table, chain string) (has bool, err error) {
+	err = withTable(f, table, func(c *conn.Conn) error {
+		found, err := c.Get(ctx, unix.NFT_MSG_GETCHAIN, codec.Family(f), codec.Encode(func(b *codec.Builder) {
+			b.Text(unix.NFTA_CHAIN_TABLE, table)
+			b.Text(unix.NFTA_CHAIN_NAME, chain)
+		}))
+		has = found != nil
+		return err
+	})
+	return has, err
+}
+
+// generation returns the number of the last change of any table.
+func generation(ctx context.Context) (uint32, error) {
+	c, err := conn.Dial(0)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	return c.Generation(ctx)
 }
 
 // native is a rule that nft created. If the iptables tools cannot translate it, they cannot list

@@ -3,6 +3,7 @@
 package iptables
 
 import (
+	"context"
 	"errors"
 
 	"github.com/proxyc/proxyc/ir"
@@ -17,5 +18,15 @@ func ownedChains(ir.Family) ([]chainKey, error) { return nil, nil }
 func removeOwned(ir.Family) error { return errors.ErrUnsupported }
 
 func dormant(ir.Family, string) (bool, error) { return false, nil }
+
+func countTable(context.Context, ir.Family, string) (content, error) {
+	return content{}, errors.ErrUnsupported
+}
+
+func hasChain(context.Context, ir.Family, string, string) (bool, error) {
+	return false, errors.ErrUnsupported
+}
+
+func generation(context.Context) (uint32, error) { return 0, errors.ErrUnsupported }
 
 func wake(ir.Family, string) error { return errors.ErrUnsupported }

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -51,15 +52,33 @@ func (t *tables) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, e
 // unknown rules.
 var errIncompatible = errors.New("is incompatible, use 'nft' tool")
 
-func (t *tables) listFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
+// listFamily lists our chains of a family. A list that lacks something is read again: the table may have
+// changed meanwhile.
+func (t *tables) listFamily(ctx context.Context, f ir.Family) (r *rules.Ruleset, err error) {
+	for range maxLists {
+		if r, err = t.listOnce(ctx, f); !errors.Is(err, errPartial) {
+			break
+		}
+	}
+	return r, err
+}
+
+// maxLists is how often a table is listed while the lists are partial.
+const maxLists = 5
+
+// errPartial is the error of a list that lacks chains or rules.
+var errPartial = errors.New("the list is partial")
+
+func (t *tables) listOnce(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
 	saved := iptparse.NewParser(f)
 	for _, table := range [...]string{"filter", "nat"} {
 		unlisted := finder{text: errIncompatible.Error()}
-		if err := t.save(ctx, f, table, io.MultiWriter(saved, &unlisted)); err != nil {
-			return nil, err
-		}
+		err := t.saveAll(ctx, f, table, io.MultiWriter(saved, &unlisted))
 		if unlisted.found {
 			return nil, fmt.Errorf("%s: table %s %w", tool(f, t.Variant, "save"), table, errIncompatible)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	r, err := saved.Ruleset()
@@ -67,4 +86,46 @@ func (t *tables) listFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, e
 		return nil, fmt.Errorf("%s: %w", tool(f, t.Variant, "save"), err)
 	}
 	return r, nil
+}
+
+// saveAll is save, and compares the number of chains and rules with the kernel's. If a request of
+// iptables-nft-save fails, for lack of memory, it prints a part of the table and exits with status 0.
+func (t *tables) saveAll(ctx context.Context, f ir.Family, table string, out io.Writer) error {
+	var saved counter
+	if err := t.save(ctx, f, table, io.MultiWriter(out, &saved)); err != nil || t.Variant != NFT {
+		return err
+	}
+	kernel, err := countTable(ctx, f, table)
+	if err == nil && (saved.chains < kernel.chains || saved.rules < kernel.rules) {
+		err = fmt.Errorf("%s: table %s: %w: %d of the kernel's %d chains, and %d of its %d rules",
+			tool(f, t.Variant, "save"), table, errPartial, saved.chains, kernel.chains, saved.rules, kernel.rules)
+	}
+	return err
+}
+
+// content is the number of rules and user-defined chains of a table.
+type content struct{ chains, rules int }
+
+// counter counts the content of a table in the output of iptables-save.
+type counter struct {
+	content
+	line []byte // the last line, until it is complete
+}
+
+func (c *counter) Write(text []byte) (int, error) {
+	n := len(text)
+	for {
+		line, rest, complete := bytes.Cut(text, []byte("\n"))
+		c.line = append(c.line, line...)
+		if !complete {
+			return n, nil
+		}
+		switch {
+		case bytes.HasPrefix(c.line, []byte("-A ")):
+			c.rules++
+		case bytes.HasPrefix(c.line, []byte(":")) && bytes.Contains(c.line, []byte(" - [")):
+			c.chains++
+		}
+		c.line, text = c.line[:0], rest
+	}
 }

@@ -286,8 +286,8 @@ func (t *tools) exists(ctx context.Context, f ir.Family, table, chain string) (b
 		return declared.found, err
 	}
 	_, err := t.output(ctx, t.tool(f), "-t", table, "-S", chain, "1")
-	if failedWith(err, 1, absent) {
-		return false, nil
+	if failedWith(err, 1, absent) { // also if a request of the tool fails
+		return hasChain(ctx, f, table, chain)
 	}
 	return err == nil, err
 }
