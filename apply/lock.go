@@ -56,7 +56,7 @@ func waitForLock(ctx context.Context, try func() error, held error) error {
 
 // lockOwner describes this process, in a lock file.
 func lockOwner() string {
-	return fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.Join(os.Args, " "))
+	return fmt.Sprintf("process %d (%s)\n", os.Getpid(), Redact(strings.Join(os.Args, " ")))
 }
 
 // lockError returns the error for a lock that could not be acquired. It names the owner, from

@@ -26,6 +26,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
@@ -50,11 +51,14 @@ func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Conf
 			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.Kubeconfig},
 			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: master}}).ClientConfig()
 		if err != nil {
-			err = fmt.Errorf("clientConnection.kubeconfig: %w", err)
+			err = fmt.Errorf("clientConnection.kubeconfig: %w", apply.RedactError(err))
 		}
 	}
 	if err != nil {
 		return nil, err
+	}
+	if err := hidePassword(out); err != nil {
+		return nil, fmt.Errorf("clientConnection.kubeconfig: %w", err)
 	}
 	out.AcceptContentTypes = c.AcceptContentTypes
 	out.ContentType = cmp.Or(c.ContentType, runtime.ContentTypeProtobuf)
@@ -62,6 +66,38 @@ func restConfig(c config.ClientConnection, master, userAgent string) (*rest.Conf
 	out.UserAgent = userAgent
 	return out, nil
 }
+
+// hidePassword moves the user and password of the server's URL to the fields for them, since errors, the
+// log and metrics contain the URL. They replace a token, as in net/http. It removes the query, which
+// client-go ignores.
+func hidePassword(c *rest.Config) error {
+	u, _, err := rest.DefaultServerUrlFor(c)
+	if err != nil || strings.Contains(u.Host+u.Path, "@") {
+		return errors.New("server: must be a URL such as https://192.0.2.1:6443; special characters in a user or password must be percent-encoded")
+	}
+	if u.User != nil {
+		c.Username = u.User.Username()
+		c.Password, _ = u.User.Password()
+		c.BearerToken, c.BearerTokenFile = "", ""
+	}
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		u.User, u.RawQuery, u.Fragment = nil, "", ""
+		c.Host = u.String()
+	}
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return redacting{next} })
+	return nil
+}
+
+// redacting removes passwords from errors, which can contain the URL of a proxy.
+type redacting struct{ http.RoundTripper }
+
+func (r redacting) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := r.RoundTripper.RoundTrip(request)
+	return response, apply.RedactError(err)
+}
+
+// WrappedRoundTripper lets client-go find the underlying transport.
+func (r redacting) WrappedRoundTripper() http.RoundTripper { return r.RoundTripper }
 
 // asKubectl returns the connection settings that kubectl would use: those of file, or else of
 // $KUBECONFIG, ~/.kube/config or the pod's service account. context selects the context; "" selects
@@ -87,6 +123,9 @@ func asKubectl(file, context, userAgent string) (*rest.Config, error) {
 	case err != nil && isOtherKind(file):
 		return nil, fmt.Errorf("--kubeconfig: %s: must be a kubeconfig (apiVersion: v1, kind: Config), is an object of another kind", file)
 	case err != nil:
+		return nil, fmt.Errorf("--kubeconfig: %w", apply.RedactError(err))
+	}
+	if err := hidePassword(out); err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
 	out.ContentType, out.UserAgent = runtime.ContentTypeProtobuf, userAgent

@@ -26,11 +26,11 @@ func flagsOf(t *testing.T, file string, args ...string) map[string]string {
 
 func TestFlagz(t *testing.T) {
 	got := flagsOf(t, "", "-s/dir", "-v", "4", "--masquerade-all", "--proxy_mode", "nftables", "--nodeport-addresses=10.0.0.0/8,192.0.2.0/24",
-		"--iptables-sync-period=1m", "--feature-gates=ContextualLogging=false,ComponentFlagz=true", "--vmodule=a=1,b=2", "--lock-timeout=5s", "--master=", "--healthz-port=0")
+		"--iptables-sync-period=1m", "--feature-gates=ContextualLogging=false,ComponentFlagz=true", "--vmodule=a=1,b=2", "--lock-timeout=5s", "--master=me:hunter2@host", "--healthz-port=0")
 	for name, want := range map[string]string{
 		"snapshot": "[/dir]", "v": "4", "masquerade-all": "true", "proxy-mode": "nftables", "mode": "nftables", "nodeport-addresses": "[10.0.0.0/8,192.0.2.0/24]",
 		"iptables-sync-period": "1m0s", "ipvs-sync-period": "30s", "feature-gates": "ComponentFlagz=true,ContextualLogging=false", "vmodule": "a=1,b=2", "lock-timeout": "5s",
-		"master": "", "config": "", "cleanup": "false", "healthz-port": "0", "metrics-port": "10249", "metrics-bind-address": "127.0.0.1:10249",
+		"master": "xxxxx@host", "config": "", "cleanup": "false", "healthz-port": "0", "metrics-port": "10249", "metrics-bind-address": "127.0.0.1:10249",
 		"oom-score-adj": "-999", "conntrack-tcp-timeout-established": "24h0m0s", "log-flush-frequency": "5s", "kube-api-qps": "5", "iptables-localhost-nodeports": "true",
 	} {
 		if value, ok := got[name]; !ok || value != want {

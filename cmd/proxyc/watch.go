@@ -207,7 +207,8 @@ func flagValues(k *kong.Context, cfg *config.Config) map[string]string {
 		if !ok {
 			value = valueText(reflect.ValueOf(k.FlagValue(flag)))
 		}
-		values[flag.Name] = value
+		name := "--" + flag.Name + "="
+		values[flag.Name] = strings.TrimPrefix(apply.Redact(name+value), name)
 	}
 	delete(values, "help")
 	return values
