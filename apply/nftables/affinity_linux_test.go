@@ -37,10 +37,16 @@ func TestAffinityForgetsRemovedBackends(t *testing.T) {
 	defer target.Close()
 	n := node{ns, target}
 	for _, f := range ir.Families() {
-		for _, way := range []string{"read and compared", "by changes"} {
+		for _, way := range []string{"read and compared", "by changes", "by changes, of a shared pool", "by changes, of a pool that is shared no more"} {
 			t.Run(f.String()+" "+way, func(t *testing.T) {
 				n.nft(t, "", "flush", "ruleset")
-				p := nftest.Sticky(f, ir.TCP)
+				p, smaller := nftest.Sticky(f, ir.TCP), nftest.Sticky(f, ir.TCP)
+				if strings.Contains(way, "shared") {
+					nftest.Crowd(f, &p.Services[0], 1, 150)
+					if !strings.Contains(way, "no more") {
+						smaller.Services[0].Frontends = p.Services[0].Frontends
+					}
+				}
 				if _, err := once(t, n, rules.NewTables(rules.Lower(p))); err != nil {
 					t.Fatal(err)
 				}
@@ -49,9 +55,9 @@ func TestAffinityForgetsRemovedBackends(t *testing.T) {
 
 				met := visitAll(t, topo, f)
 				goes := met["pod1c.100"]
-				smaller := without(nftest.Sticky(f, ir.TCP), goes)
-				switch way {
-				case "by changes":
+				smaller = without(smaller, goes)
+				switch {
+				case strings.HasPrefix(way, "by changes"):
 					_, err = n.Commit(t.Context(), planOf(update(state, &p.Node,
 						ir.Change{Name: p.Services[0].Name, Old: &p.Services[0], New: &smaller.Services[0]})))
 				default:

@@ -169,34 +169,44 @@ func (c *change) findPurges(have, want *rules.Ruleset) {
 
 // remembered returns the backends that rules add, by affinity map.
 func remembered(r *rules.Ruleset) map[string]map[netip.Addr]struct{} {
-	mapsOf := map[string][]string{} // chain → maps that it writes
+	mapsOf := map[string][]string{} // chain, or set of members → maps to which rules add them
 	for i := range r.Chains {
-		mapsOf[r.Chains[i].Name] = updates(&r.Chains[i])
+		updates(&r.Chains[i], mapsOf)
 	}
 	all := map[string]map[netip.Addr]struct{}{}
 	for i := range r.Sets {
-		if id := r.Sets[i].Name; id == rules.AffinityIPs.String() || id == rules.AffinityPorts.String() {
-			for _, e := range r.Sets[i].Elements {
-				for _, name := range mapsOf[e.Verdict.Chain] {
-					if all[name] == nil {
-						all[name] = map[netip.Addr]struct{}{}
-					}
-					all[name][e.Key.Addr] = struct{}{}
+		s := &r.Sets[i]
+		byFrontend := s.Name == rules.AffinityIPs.String() || s.Name == rules.AffinityPorts.String()
+		if !byFrontend && mapsOf[s.Name] == nil {
+			continue
+		}
+		for _, e := range s.Elements {
+			by := s.Name
+			if byFrontend {
+				by = e.Verdict.Chain
+			}
+			for _, name := range mapsOf[by] {
+				if all[name] == nil {
+					all[name] = map[netip.Addr]struct{}{}
 				}
+				all[name][e.Key.Addr] = struct{}{}
 			}
 		}
 	}
 	return all
 }
 
-// updates returns the maps to which a chain adds elements.
-func updates(c *rules.Chain) (names []string) {
+// updates adds the maps to which a chain adds elements, by its name, or by the set that limits them.
+func updates(c *rules.Chain, mapsOf map[string][]string) {
 	for _, r := range c.Rules {
+		by := c.Name
 		for _, s := range r.Stmts {
-			if u, ok := s.(rules.Update); ok {
-				names = append(names, u.Map)
+			switch s := s.(type) {
+			case rules.MatchSet:
+				by = s.Set
+			case rules.Update:
+				mapsOf[by] = append(mapsOf[by], s.Map)
 			}
 		}
 	}
-	return names
 }

@@ -66,7 +66,7 @@ func nameIn(t testing.TB, m *conn.Message, typ uint16) string {
 func purges(m *conn.Message) bool {
 	name, err := codec.First(m.Data()[codec.NfgenHead:], unix.NFTA_SET_ELEM_LIST_SET)
 	_, fixed := fixedSet(codec.CString(name))
-	return err == nil && m.Type == unix.NFT_MSG_DELSETELEM && !fixed && !rules.IsSources(codec.CString(name))
+	return err == nil && m.Type == unix.NFT_MSG_DELSETELEM && !fixed && !rules.HasElements(codec.CString(name))
 }
 
 // removedBy returns the fixed set from which a message removes elements, with these.

@@ -318,6 +318,9 @@ func (c *change) serviceOf(s *rules.Set, e *rules.Element) ir.Name {
 	if e.Frontend != nil {
 		return e.Frontend.Port.Service
 	}
+	if s.Port != (ir.ServicePort{}) {
+		return s.Port.Service
+	}
 	if m := matchOf(s, &e.Key); m.Port != 0 {
 		return c.owners(m).Service
 	}

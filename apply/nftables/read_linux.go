@@ -248,7 +248,7 @@ func (r *reader) readSet(ctx context.Context, f ir.Family, s *rules.Set, count i
 	if s.Timeout > 0 && s.Unsupported == "" {
 		return true, r.readAffinity(ctx, f, s)
 	}
-	if s.Unsupported != "" || !fixed && !rules.IsSources(s.Name) {
+	if s.Unsupported != "" || !fixed && !rules.HasElements(s.Name) {
 		s.Foreign = true // the set is removed with its elements
 		return true, nil
 	}

@@ -57,12 +57,12 @@ func adoptSlots(plan *Plan, want ir.Programs) (adopted ir.Programs, ok bool) {
 	return adopted, ok
 }
 
-// backendMaps are the maps with a slot in their keys.
+// backendMaps are the fixed maps with a slot in their keys. A shared pool has its own.
 var backendMaps = [...]rules.SetID{rules.Backends, rules.PortBackends, rules.OutsideBackends, rules.OutsidePortBackends}
 
 // slot is a key in a map.
 type slot struct {
-	of  rules.SetID
+	of  string
 	key rules.Key
 }
 
@@ -75,19 +75,20 @@ type moved struct {
 func movedIn(c *change) moved {
 	m := moved{map[ir.Name]bool{}, map[slot]netip.AddrPort{}}
 	for _, e := range c.sets.elements {
-		id, ok := fixedSet(e.set.Name)
-		if !ok || !slices.Contains(backendMaps[:], id) || len(e.removed) == 0 {
+		of := e.set.Name
+		id, ok := fixedSet(of)
+		if !rules.IsPool(of) && (!ok || !slices.Contains(backendMaps[:], id)) || len(e.removed) == 0 {
 			continue
 		}
 		for i := range e.added {
-			m.had[slot{id, e.added[i].Key}] = netip.AddrPort{}
+			m.had[slot{of, e.added[i].Key}] = netip.AddrPort{}
 		}
 		for i := range e.removed {
-			m.had[slot{id, e.removed[i].Key}] = e.removed[i].To
+			m.had[slot{of, e.removed[i].Key}] = e.removed[i].To
 		}
 		for i := range e.added {
-			if f := e.added[i].Frontend; f != nil && m.had[slot{id, e.added[i].Key}].IsValid() {
-				m.services[f.Port.Service] = true
+			if m.had[slot{of, e.added[i].Key}].IsValid() {
+				m.services[c.serviceOf(e.set, &e.added[i])] = true
 			}
 		}
 	}
@@ -97,10 +98,17 @@ func movedIn(c *change) moved {
 // slots returns the existing backends in the slots of a Service's pools. A pool may be in several
 // maps, once per frontend; the first one is used.
 func (m moved) slots(lowered rules.Fragment, svc *ir.Service) func(pool int) []netip.AddrPort {
+	var sets []rules.Set
+	for _, id := range backendMaps {
+		s := *id.Set()
+		s.Elements = lowered.Elements[id]
+		sets = append(sets, s)
+	}
+	sets = append(sets, slices.DeleteFunc(lowered.Maps, func(s rules.Set) bool { return !rules.IsPool(s.Name) })...)
 	return func(pool int) []netip.AddrPort {
 		backends := svc.Pools[pool].Backends
-		for _, id := range backendMaps {
-			elements := lowered.Elements[id]
+		for _, s := range sets {
+			elements := s.Elements
 			// An element has the origin of its own backend.
 			i := slices.IndexFunc(elements, func(e rules.Element) bool { return e.Origin == &backends[0].Origin })
 			if i < 0 {
@@ -108,7 +116,7 @@ func (m moved) slots(lowered rules.Fragment, svc *ir.Service) func(pool int) []n
 			}
 			slots := make([]netip.AddrPort, len(backends))
 			for n := range slots {
-				at := slot{id, elements[i].Key}
+				at := slot{s.Name, elements[i].Key}
 				at.key.Slot = uint32(n)
 				had, changes := m.had[at]
 				if !changes {

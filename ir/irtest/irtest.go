@@ -172,7 +172,11 @@ func Ports(intn func(n int) int) *ir.Service {
 			Fallback: ir.Reject, Origin: origin("Service ns/ports", "spec.ports")}
 		np := f
 		np.Kind, np.Match = ir.NodePort, ir.Match{Protocol: ir.TCP, Port: uint16(30100 + i)}
+		crowd := intn(8) == 0 // enough frontends and backends to share a pool
 		if backends := intn(3); backends > 0 {
+			if crowd {
+				backends = 13
+			}
 			for policy := range ir.Policy(1 + i%2) {
 				pool := ir.Pool{Port: port, Policy: policy, Origin: origin("Service ns/ports", "")}
 				if i%3 == 0 {
@@ -189,6 +193,11 @@ func Ports(intn func(n int) int) *ir.Service {
 			np.Routes = []ir.Route{{From: ir.Any, Pool: last, SNAT: true, Origin: s.Origin}}
 		}
 		s.Frontends = append(s.Frontends, f, np)
+		for n := byte(0); crowd && n < 40; n++ {
+			external := np
+			external.Kind, external.Match = ir.ExternalIP, ir.Match{Addr: netip.AddrFrom4([4]byte{198, 18, 0, n}), Protocol: ir.TCP, Port: uint16(90 - i)}
+			s.Frontends = append(s.Frontends, external)
+		}
 		if intn(4) == 0 {
 			s.Draining = append(s.Draining, ir.Draining{Port: port, Backends: []ir.Backend{{AddrPort: netip.MustParseAddrPort("10.244.1.99:8080"), Origin: s.Origin}}, Origin: s.Origin})
 		}

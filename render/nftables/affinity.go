@@ -26,6 +26,7 @@ import (
 // stickyPool is a pool's affinity state; zero without affinity.
 type stickyPool struct {
 	name    string
+	shared  bool                        // a pool of the port is shared: sets contain the members, not elements of frontends
 	sibling int                         // index of the sticky pool of the other policy and the same port, or -1
 	members map[netip.AddrPort]struct{} // its backends; nil if it has no sibling
 }
@@ -69,7 +70,7 @@ func backendPorts(p *ir.Pool) []uint16 {
 
 // affinity adds the maps of the Service's pools. It returns, by pool, what the
 // lowering of frontends requires.
-func (l *lowering) affinity(svc *ir.Service) []stickyPool {
+func (l *lowering) affinity(svc *ir.Service, shared sharing) []stickyPool {
 	sticky := make([]stickyPool, len(svc.Pools))
 	for i := range svc.Pools {
 		p := &svc.Pools[i]
@@ -87,6 +88,19 @@ func (l *lowering) affinity(svc *ir.Service) []stickyPool {
 		if j := i - 1; j >= 0 && sticky[j].name != "" && svc.Pools[j].Port == p.Port {
 			s.sibling, s.members = j, members(p)
 			sticky[j].sibling, sticky[j].members = i, members(&svc.Pools[j])
+		}
+	}
+	for i, s := range shared {
+		if s.random && sticky[i].name != "" {
+			sticky[i].shared = true
+			if j := sticky[i].sibling; j >= 0 {
+				sticky[j].shared = true
+			}
+		}
+	}
+	for i := range sticky {
+		if sticky[i].shared {
+			l.frag.Maps = append(l.frag.Maps, memberSets(&svc.Pools[i])...)
 		}
 	}
 	return sticky
@@ -115,6 +129,10 @@ func (l *lowering) remember(f *lowerable, pools ...int) {
 		}
 		if len(f.svc.Pools[pool].Backends) > 0 {
 			l.affinityOf(f)
+		}
+		if f.sticky[pool].shared && !f.Match.IsNodePort() {
+			l.add(AffinityPools, f.element(Verdict{Goto, l.rememberShared(f, pool)}))
+			return // the chain stores the backends of both pools
 		}
 		for k := range f.svc.Pools[pool].Backends {
 			b := &f.svc.Pools[pool].Backends[k]
@@ -163,6 +181,32 @@ func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 			[]Stmt{Update{affinityMap(p, port), Term{Field: OrigSrcAddr}, Term{Field: DstAddr}}},
 			p.Affinity.Origin,
 		})
+	}
+	l.frag.Chains = append(l.frag.Chains, c)
+	return name
+}
+
+// rememberShared returns the chain that stores the backends of a port with a shared
+// pool. A set for each map contains the backends that may be stored in it.
+func (l *lowering) rememberShared(f *lowerable, pool int) string {
+	port := f.svc.Pools[pool].Port
+	name := cut("remember-" + poolName(port, "shared"))
+	if _, ok := l.remembers[name]; ok {
+		return name
+	}
+	l.remembers[name] = struct{}{}
+	c := Chain{Name: name, Port: port}
+	for i := range f.svc.Pools {
+		p := &f.svc.Pools[i]
+		if p.Port != port || !f.sticky[i].shared {
+			continue
+		}
+		for _, to := range backendPorts(p) {
+			c.Rules = append(c.Rules, Rule{[]Stmt{
+				MatchSet{Key: []Term{{Field: DstAddr}, {Field: DstPort}}, Set: memberSet(p, to)},
+				Update{affinityMap(p, to), Term{Field: OrigSrcAddr}, Term{Field: DstAddr}},
+			}, p.Affinity.Origin})
+		}
 	}
 	l.frag.Chains = append(l.frag.Chains, c)
 	return name

@@ -55,7 +55,7 @@ func (l *lowering) verdict(f *lowerable, id SetID, t target, p *ir.Pool) Verdict
 // requires its own chain.
 func (l *lowering) usualVerdict(id SetID, t target) (v Verdict) {
 	switch {
-	case t.affinity != "" || t.maglev || bits.Len(uint(t.n)) > countBits:
+	case t.affinity != "" || t.pool != "" || t.maglev || bits.Len(uint(t.n)) > countBits:
 	case id == ServicePorts && t.marks == markAll, id == ServiceIPs && t.marks == usualMarks(l.node):
 		v.Kind = Continue
 	case id == ServiceIPs && t.marks == markAll:

@@ -185,10 +185,14 @@ func affinityChains(nodePort bool) []Chain {
 		input, common, set = chainAffinityPortsInput, chainAffinityPorts, AffinityPorts
 		key = slices.Delete(key, 2, 3)
 	}
+	var shared []Rule // at most one node port uses a pool, so it has elements
+	if !nodePort {
+		shared = byProtocol(key[2:], AffinityPools, remembered)
+	}
 	before := btoi(nodePort) // a distinct priority, so that the order is defined
 	return []Chain{
 		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT - before}, Rules: []Rule{affinityRule(nodePort)}},
-		{Name: common, Rules: byProtocol(key, set, remembered)},
+		{Name: common, Rules: append(byProtocol(key, set, remembered), shared...)},
 	}
 }
 

@@ -191,9 +191,13 @@ func TestAffinityPackets(t *testing.T) {
 	defer topo.Close()
 	node := topo.Namespace("node1")
 	for _, f := range families {
-		for _, proto := range []ir.Protocol{ir.TCP, ir.UDP} {
-			t.Run(f.String()+" "+proto.String(), func(t *testing.T) {
-				load(t, node, script(t, ir.NewPrograms(nftest.Sticky(f, proto))))
+		for n, proto := range []ir.Protocol{ir.TCP, ir.UDP, ir.TCP, ir.UDP} {
+			t.Run(f.String()+" "+proto.String()+[]string{"", " of a shared pool"}[n/2], func(t *testing.T) {
+				p := nftest.Sticky(f, proto)
+				if n >= 2 {
+					nftest.Crowd(f, &p.Services[0], 1, 150)
+				}
+				load(t, node, script(t, ir.NewPrograms(p)))
 				cluster := []string{"10.96.0.10:80", "192.0.2.11:30080"}
 				met := map[string]map[netip.AddrPort]bool{}
 				visit := func(from string, targets ...string) {

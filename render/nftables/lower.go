@@ -13,7 +13,7 @@ import (
 type Fragment struct {
 	Elements [setCount][]Element
 	Chains   []Chain
-	Maps     []Set // affinity maps, which rules fill
+	Maps     []Set // of a port: affinity maps, which rules fill, and the sets of shared pools
 	Lists    []Set // source ranges, which Fragments may share
 }
 
@@ -135,6 +135,7 @@ func (l *lowering) clearPort() {
 func (l *lowering) reserve(services []ir.Service) {
 	var n [setCount]int
 	for i := range services {
+		shared := l.sharing(&services[i])
 		for j := range services[i].Frontends {
 			f := &services[i].Frontends[j]
 			maps := &dispatchMaps[btoi(f.Match.IsNodePort())]
@@ -142,9 +143,12 @@ func (l *lowering) reserve(services []ir.Service) {
 			if f.Kind == ir.ClusterIP {
 				n[ClusterIPs]++
 			}
+			if len(f.Routes) == 0 || shared.has(f, f.Routes[0].Pool) {
+				continue
+			}
 			if f.Maglev != nil {
 				n[maglevTables[btoi(f.Match.IsNodePort())].set] += int(f.Maglev.Slots)
-			} else if len(f.Routes) > 0 {
+			} else {
 				n[maps.backends] += len(services[i].Pools[f.Routes[0].Pool].Backends)
 			}
 		}
@@ -176,9 +180,10 @@ func (l *lowering) service(svc *ir.Service) {
 
 // ports lowers some ports of the Service.
 func (l *lowering) ports(svc *ir.Service) {
-	sticky := l.affinity(svc)
+	shared := l.sharing(svc)
+	sticky := l.affinity(svc, shared)
 	for i := range svc.Frontends {
-		l.frontend(&lowerable{svc, &svc.Frontends[i], sticky})
+		l.frontend(&lowerable{svc, &svc.Frontends[i], sticky, shared})
 	}
 }
 
@@ -187,6 +192,7 @@ type lowerable struct {
 	svc *ir.Service
 	*ir.Frontend
 	sticky []stickyPool // by pool
+	shared sharing
 }
 
 // class is a class of packet sources; a route's scope is one of them, or all.
@@ -224,11 +230,17 @@ var dispatchMaps = [2]struct {
 	{ServicePorts, InsidePorts, OutsidePorts, NoEndpointPorts, PortBackends, chainPortsBySource},
 }
 
-func (l *lowering) frontend(f *lowerable) {
-	pods, node, others := choose(f.Frontend, pod), choose(f.Frontend, host), choose(f.Frontend, outsider)
+// choices returns the routes of pods, of the node and of other sources.
+func (l *lowering) choices(f *ir.Frontend) (pods, node, others choice) {
+	pods, node, others = choose(f, pod), choose(f, host), choose(f, outsider)
 	if l.node.Detector.Mode == ir.DetectNone {
 		pods = node // no source is detected as a pod: only the node is inside
 	}
+	return pods, node, others
+}
+
+func (l *lowering) frontend(f *lowerable) {
+	pods, node, others := l.choices(f.Frontend)
 	maps := &dispatchMaps[btoi(f.Match.IsNodePort())]
 	if m, ok := commonMarks(pods, node, others); ok {
 		l.dispatch(f, maps.all, others.pool, target{marks: m})
@@ -299,8 +311,13 @@ func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 		t.maglev, t.n = true, int(f.Maglev.Slots)
 	}
 	t.affinity = f.sticky[pool].name
+	if f.shared.has(f.Frontend, pool) {
+		t.pool, t.nodePort, t.outside = poolName(p.Port, policyName(p.Policy)), false, false
+	}
 	l.add(id, f.element(l.verdict(f, id, t, p)))
-
+	if t.pool != "" {
+		return // the chain has the backends
+	}
 	set := t.table().set
 	key := frontendKeyOf(f.Match)
 	slot := func(i int, b *ir.Backend) {
@@ -313,21 +330,22 @@ func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 		}
 	}
 	for i := range p.Backends {
-		b := &p.Backends[i]
 		if f.Maglev == nil {
-			slot(i, b)
-		}
-		if b.Local {
-			l.addShared(Hairpin, hairpin(f.Match.Protocol, b))
+			slot(i, &p.Backends[i])
 		}
 	}
+	l.hairpins(p)
 }
 
-// hairpin returns the element for a backend on this node, whose connections to
-// itself must be masqueraded (PKT-7).
-func hairpin(p ir.Protocol, b *ir.Backend) Element {
-	a := b.AddrPort.Addr()
-	return Element{Key: Key{Addr: a, Addr2: a, Proto: p, Port: b.AddrPort.Port()}, Origin: &b.Origin}
+// hairpins adds the elements of backends on this node, whose connections to
+// themselves must be masqueraded (PKT-7).
+func (l *lowering) hairpins(p *ir.Pool) {
+	for i := range p.Backends {
+		if b := &p.Backends[i]; b.Local {
+			a := b.AddrPort.Addr()
+			l.addShared(Hairpin, Element{Key: Key{Addr: a, Addr2: a, Proto: p.Port.Protocol, Port: b.AddrPort.Port()}, Origin: &b.Origin})
+		}
+	}
 }
 
 // refuse adds the verdict for packets without a route: rejected if no endpoint
@@ -347,12 +365,19 @@ func (l *lowering) chain(t target, p *ir.Pool) string {
 	if name, ok := l.names[t]; ok {
 		return name
 	}
-	c := Chain{Name: t.name(), Rules: balanceRules(t)}
-	if picks := t.picks(); picks != t {
+	c := Chain{Name: t.name()}
+	switch picks := t.picks(); {
+	case t.pool != "" && picks != t:
+		c.Rules = append(markRules(l.node, t.marks), Rule{[]Stmt{Verdict{Goto, l.chain(picks, p)}}, fixed("one chain for all frontends of the pool picks a backend")})
+	case t.pool != "":
+		c.Rules = append(stickyRules(t, p), l.sharedPool(t, p))
+	case picks != t:
 		c.Rules = slices.Concat(markRules(l.node, t.marks), stickyRules(t, p), []Rule{{[]Stmt{Verdict{Goto, l.chain(picks, p)}}, fixed("one chain for all frontends with as many backends picks one")}})
+	default:
+		c.Rules = balanceRules(t)
 	}
 	l.names[t] = c.Name
-	if t.affinity != "" {
+	if t.affinity != "" || t.pool != "" {
 		c.Port = p.Port
 	}
 	l.frag.Chains = append(l.frag.Chains, c)
@@ -374,12 +399,16 @@ func markRules(node *ir.Node, m marks) []Rule {
 // balanceRules select one of n backends at random, or by the client's address and
 // port.
 func balanceRules(t target) []Rule {
-	slot, why := Random, "connections are spread evenly, at random"
+	slot, origin := t.slot()
+	return []Rule{{[]Stmt{LookupDNAT{Key: append(slices.Clip(frontendTerms(t.nodePort)), slot), Map: t.table().set.String()}}, origin}}
+}
+
+// slot returns the part of a key that selects a backend.
+func (t target) slot() (Term, ir.Origin) {
 	if t.maglev {
-		slot, why = ClientHash, "the client's address and port choose, on every node alike"
+		return Term{ClientHash, uint32(t.n)}, fixed("the client's address and port choose, on every node alike")
 	}
-	key := append(slices.Clip(frontendTerms(t.nodePort)), Term{slot, uint32(t.n)})
-	return []Rule{{[]Stmt{LookupDNAT{Key: key, Map: t.table().set.String()}}, fixed(why)}}
+	return Term{Random, uint32(t.n)}, fixed("connections are spread evenly, at random")
 }
 
 // frontendTerms returns the key of a packet in the maps of frontends.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
+	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
 
 // Lowering Services one by one, in any order, yields the same as lowering all.
@@ -20,7 +21,7 @@ func TestFragmentsMakeTheWhole(t *testing.T) {
 	for _, f := range families {
 		p := richProgram(f)
 		want := Lower(p)
-		for _, order := range [][]int{{0, 1, 2, 3, 4, 5}, {5, 3, 1, 0, 2, 4}} {
+		for _, order := range [][]int{{0, 1, 2, 3, 4, 5, 6, 7, 8}, {5, 3, 7, 1, 6, 0, 8, 2, 4}} {
 			got := Fixed(&p.Node, f)
 			for _, i := range order {
 				unite(got, LowerService(&p.Node, f, &p.Services[i]))
@@ -244,3 +245,78 @@ func TestWriteError(t *testing.T) {
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, bytes.ErrTooLarge }
+
+// A pool that many frontends share has one map and one chain for each kind of masquerade: its
+// elements are the sum of frontends and backends, with affinity and stable backends, too.
+func TestSharedPoolsAreSums(t *testing.T) {
+	const addresses, backends = 90, 50
+	for name, shape := range map[string]struct {
+		affinity, stable, local bool
+		most                    int // elements and rules
+	}{
+		"random":       {most: 2*(addresses+backends) + 150},
+		"affinity":     {affinity: true, most: 3*(addresses+backends) + 150},
+		"by source":    {local: true, most: 5*addresses + 2*backends + 150},
+		"sticky local": {affinity: true, local: true, most: 6*addresses + 6*backends + 200},
+		"maglev":       {stable: true, most: 2*addresses + backends + 251 + 150},
+	} {
+		svc := richService(ir.IPv4, ir.TCP, 10, shape.affinity)
+		for i := range svc.Pools {
+			p := &svc.Pools[i]
+			for j := len(p.Backends); j < backends; j++ {
+				b := p.Backends[0]
+				b.AddrPort = addrPort(ir.IPv4, fmt.Sprintf("10.244.2.%d:8080", 100+j))
+				p.Backends = append(p.Backends, b)
+			}
+		}
+		of := ir.ExternalIP
+		if shape.local {
+			of = ir.LoadBalancer
+		}
+		one := svc.Frontends[slices.IndexFunc(svc.Frontends, func(f ir.Frontend) bool { return f.Kind == of })]
+		svc.Frontends = nil
+		for i := range addresses {
+			one.Match.Addr = addr(ir.IPv4, fmt.Sprintf("198.18.0.%d", 100+i))
+			svc.Frontends = append(svc.Frontends, one)
+		}
+		if shape.stable {
+			nftest.Stable(&svc, 251)
+		}
+		r := Lower(&ir.Program{Family: ir.IPv4, Node: testNode(ir.IPv4), Services: []ir.Service{svc}})
+		n := 0
+		for i := range r.Sets {
+			n += len(r.Sets[i].Elements)
+		}
+		for i := range r.Chains {
+			n += len(r.Chains[i].Rules)
+		}
+		if n > shape.most {
+			t.Errorf("%s: %d elements and rules for %d addresses and %d backends, want at most %d", name, n, addresses, backends, shape.most)
+		}
+	}
+}
+
+// A pool is shared if that saves elements. Other Services have the elements of before.
+func TestFewFrontendsOrBackendsDoNotShare(t *testing.T) {
+	svc := nftest.Shared(ir.IPv4, ir.TCP, 10, false)
+	shares := func(s ir.Service) bool {
+		r := Lower(&ir.Program{Family: ir.IPv4, Node: testNode(ir.IPv4), Services: []ir.Service{s}})
+		return slices.ContainsFunc(r.Sets, func(s Set) bool { return IsPool(s.Name) })
+	}
+	if !shares(svc) {
+		t.Error("40 addresses with 15 backends do not share")
+	}
+	few := svc
+	few.Frontends = slices.DeleteFunc(slices.Clone(svc.Frontends), func(f ir.Frontend) bool { return f.Match.Addr.IsValid() && f.Match.Addr.As4()[3] > 2 })
+	if shares(few) {
+		t.Error("few frontends share a pool")
+	}
+	few = svc
+	few.Pools = slices.Clone(svc.Pools)
+	for i := range few.Pools {
+		few.Pools[i].Backends = few.Pools[i].Backends[:minSlots-1]
+	}
+	if shares(few) {
+		t.Error("frontends share a pool of few backends")
+	}
+}

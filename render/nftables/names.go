@@ -74,6 +74,7 @@ type target struct {
 	n        int    // number of backends, or of slots with maglev
 	maglev   bool   // the client's hash selects the slot
 	affinity string // the pool's name; empty without affinity
+	pool     string // the pool's name, if it is shared
 }
 
 func (t target) table() backendTable {
@@ -86,19 +87,24 @@ func (t target) table() backendTable {
 // picks returns the target whose chain only selects a backend. There are few of
 // them, for two reasons. For each new element, the kernel traverses all rules
 // with a lookup in its map. For each such rule, it traverses all elements.
+// A shared pool is the only user of its map, and its chain contains its affinity.
 func (t target) picks() target {
-	t.marks, t.affinity = markNone, ""
+	if t.marks = markNone; t.pool == "" {
+		t.affinity = ""
+	}
 	return t
 }
 
 func (t target) prefix() string { return markPrefixes[t.marks] + t.table().prefix }
 
 func (t target) name() string {
-	s := t.prefix()
-	if t.affinity != "" {
-		return cut(s + t.affinity)
+	switch {
+	case t.pool != "":
+		return cut(markPrefixes[t.marks] + poolPrefixes[btoi(t.maglev)] + t.pool)
+	case t.affinity != "":
+		return cut(t.prefix() + t.affinity)
 	}
-	return s + strconv.Itoa(t.n)
+	return t.prefix() + strconv.Itoa(t.n)
 }
 
 // poolName returns a name for parts of a single service port. Eight characters of

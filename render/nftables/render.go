@@ -71,7 +71,7 @@ func (s *Set) explain(table string, yield func(render.Entry) bool) bool {
 	}
 	for i := range s.Elements {
 		e := &s.Elements[i]
-		entry := render.Entry{Where: table + s.Name + " " + s.KeyText(e.Key), Origin: *e.Origin}
+		entry := render.Entry{Where: table + s.Name + " " + s.KeyText(e.Key), Port: s.Port, Origin: *e.Origin}
 		if e.Frontend != nil {
 			entry.Match, entry.Port = e.Frontend.Match.String(), e.Frontend.Port
 		}

@@ -132,8 +132,8 @@ type Set struct {
 	// is unknown.
 	Size     uint32
 	Elements []Element
-	Port     ir.ServicePort // of affinity maps
-	Origin   ir.Origin      // of affinity maps
+	Port     ir.ServicePort // of affinity maps and sets of shared pools
+	Origin   ir.Origin      // the same
 	// Set only in sets that were read from a kernel or a listing.
 	Unsupported string       // in its declaration: "size 10"
 	Foreign     bool         // it has elements that Element cannot represent
@@ -245,6 +245,7 @@ const (
 	AffinityAddrs                    // addresses of frontends with affinity
 	AffinityIPs                      // connections with affinity, by backend and frontend
 	AffinityPorts                    // the same for node ports
+	AffinityPools                    // frontends with affinity of shared pools
 	MaglevBackends                   // backends of an address and port by the client's slot
 	MaglevPortBackends               // the same for a node port
 	LocalhostPorts                   // node ports that are rejected at loopback addresses
@@ -277,6 +278,7 @@ var fixedSets = withCounts([setCount]Set{
 	AffinityAddrs:       {Name: "affinity-addresses", Key: addrKey},
 	AffinityIPs:         {Name: "affinity-ips", Key: append([]Type{TypeAddr, TypePort}, frontendKey...), Data: VerdictData},
 	AffinityPorts:       {Name: "affinity-nodeports", Key: append([]Type{TypeAddr, TypePort}, nodePortKey...), Data: VerdictData},
+	AffinityPools:       {Name: "affinity-pools", Key: frontendKey, Data: VerdictData},
 	MaglevBackends:      {Name: "maglev-backends", Key: append(frontendKey[:3:3], TypeSlot), Data: AddrPortData},
 	MaglevPortBackends:  {Name: "maglev-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
 	LocalhostPorts:      {Name: "localhost-nodeports", Key: nodePortKey},
@@ -287,6 +289,8 @@ var (
 	netKey      = []Type{TypeNet}
 	frontendKey = []Type{TypeAddr, TypeProto, TypePort}
 	nodePortKey = []Type{TypeProto, TypePort}
+	backendKey  = []Type{TypeAddr, TypePort}
+	slotKey     = []Type{TypeProto, TypeSlot}
 )
 
 // Set returns the set's declaration, without elements.

@@ -173,7 +173,11 @@ func (e *queued) divide(limit int) (ir.Change, bool) {
 // an element that leads to a chain, and is removed from the maps of clients.
 const affinityWork = 5
 
-// work estimates the work for a change, in backends of frontends.
+// sharedFrom is the number of backends from which frontends share a pool, if there are many. Fewer
+// backends are counted for each frontend.
+const sharedFrom = 8
+
+// work estimates the work for a change, in frontends and backends.
 func work(c ir.Change) (n int) {
 	for _, s := range [...]*ir.Service{c.Old, c.New} {
 		if s == nil {
@@ -187,15 +191,22 @@ func work(c ir.Change) (n int) {
 					continue
 				}
 				last = r.Pool
-				each := 1
-				if s.Pools[last].Affinity != nil {
-					each = affinityWork
-				}
-				n += each * len(s.Pools[last].Backends)
+				n += workOfPool(&s.Pools[last], min(len(s.Pools[last].Backends), sharedFrom))
 			}
+		}
+		for i := range s.Pools {
+			n += workOfPool(&s.Pools[i], max(len(s.Pools[i].Backends)-sharedFrom, 0))
 		}
 	}
 	return n
+}
+
+// workOfPool returns the work for some backends of a pool.
+func workOfPool(p *ir.Pool, backends int) int {
+	if p.Affinity != nil {
+		backends *= affinityWork
+	}
+	return backends
 }
 
 func workOf(changes ir.Changes) (n int) {

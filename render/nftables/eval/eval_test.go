@@ -3,6 +3,7 @@ package eval
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -118,16 +119,31 @@ func TestEvalOfBrokenTables(t *testing.T) {
 
 // The evaluation must detect faults of a table. Otherwise it proves nothing.
 func TestEvalSeesFaults(t *testing.T) {
+	named := func(r *nftables.Ruleset, prefix string) *nftables.Set {
+		return &r.Sets[slices.IndexFunc(r.Sets, func(s nftables.Set) bool { return strings.HasPrefix(s.Name, prefix) })]
+	}
 	faults := map[string]func(*nftables.Ruleset){
-		"a backend is missing":    func(r *nftables.Ruleset) { r.Sets[nftables.Backends].Elements = r.Sets[nftables.Backends].Elements[1:] },
-		"the hairpin is missing":  func(r *nftables.Ruleset) { r.Sets[nftables.Hairpin].Elements = nil },
-		"nothing is remembered":   func(r *nftables.Ruleset) { r.Sets[nftables.AffinityIPs].Elements = nil },
-		"backends are forgotten":  func(r *nftables.Ruleset) { removeFirstRule(r, "nat-postrouting") },
-		"nothing guards":          func(r *nftables.Ruleset) { removeRules(r, "firewall-check") },
-		"no guard of what leaves": func(r *nftables.Ruleset) { removeFirstRule(r, "cluster-ips-check") },
-		"no guard of the node":    func(r *nftables.Ruleset) { removeFirstRule(r, "service-endpoints-check") },
+		"a backend of a shared pool is missing": func(r *nftables.Ruleset) {
+			s := named(r, "pool-")
+			s.Elements = s.Elements[1:]
+		},
+		"the members of a shared pool are missing": func(r *nftables.Ruleset) {
+			for i := range r.Sets {
+				if strings.HasPrefix(r.Sets[i].Name, "members-") {
+					r.Sets[i].Elements = nil
+				}
+			}
+		},
+		"no frontend of a shared pool remembers": func(r *nftables.Ruleset) { r.Sets[nftables.AffinityPools].Elements = nil },
+		"a backend is missing":                   func(r *nftables.Ruleset) { r.Sets[nftables.Backends].Elements = r.Sets[nftables.Backends].Elements[1:] },
+		"the hairpin is missing":                 func(r *nftables.Ruleset) { r.Sets[nftables.Hairpin].Elements = nil },
+		"nothing is remembered":                  func(r *nftables.Ruleset) { r.Sets[nftables.AffinityIPs].Elements = nil },
+		"backends are forgotten":                 func(r *nftables.Ruleset) { removeFirstRule(r, "nat-postrouting") },
+		"nothing guards":                         func(r *nftables.Ruleset) { removeRules(r, "firewall-check") },
+		"no guard of what leaves":                func(r *nftables.Ruleset) { removeFirstRule(r, "cluster-ips-check") },
+		"no guard of the node":                   func(r *nftables.Ruleset) { removeFirstRule(r, "service-endpoints-check") },
 		"nobody is admitted": func(r *nftables.Ruleset) {
-			r.Sets[slices.IndexFunc(r.Sets, func(s nftables.Set) bool { return nftables.IsSources(s.Name) })].Elements = nil
+			named(r, "sources-").Elements = nil
 		},
 		"nobody is guarded":       func(r *nftables.Ruleset) { r.Sets[nftables.FirewallLists].Elements = nil },
 		"no address is guarded":   func(r *nftables.Ruleset) { r.Sets[nftables.FirewallAddrs].Elements = nil },
@@ -137,6 +153,10 @@ func TestEvalSeesFaults(t *testing.T) {
 		"no masquerade":           func(r *nftables.Ruleset) { removeRules(r, "nat-postrouting") },
 		"a slot is missing": func(r *nftables.Ruleset) {
 			r.Sets[nftables.MaglevBackends].Elements = r.Sets[nftables.MaglevBackends].Elements[1:]
+		},
+		"a slot of a shared pool is missing": func(r *nftables.Ruleset) {
+			s := named(r, "maglev-pool-")
+			s.Elements = s.Elements[1:]
 		},
 		"slots are exchanged": func(r *nftables.Ruleset) { // without changing a backend's share
 			all := r.Sets[nftables.MaglevPortBackends].Elements

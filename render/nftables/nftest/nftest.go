@@ -4,6 +4,7 @@ package nftest
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,7 +70,25 @@ func Program(f ir.Family) *ir.Program {
 			p.Services = append(p.Services, s)
 		}
 	}
+	stable := Shared(f, ir.SCTP, 90, false)
+	Stable(&stable, 251)
+	p.Services = append(p.Services, Shared(f, ir.TCP, 70, false), Shared(f, ir.UDP, 80, true), stable)
 	return p
+}
+
+// Shared returns a Service like that of the function Service, whose pools are shared by more
+// frontends, and have 12 more backends.
+func Shared(f ir.Family, proto ir.Protocol, n int, affinity bool) ir.Service {
+	s := Service(f, proto, n, affinity)
+	for i := range s.Pools {
+		for j := range 12 {
+			b := s.Pools[i].Backends[0]
+			b.AddrPort = AddrPort(f, "10.244.1."+strconv.Itoa(100+j)+":8080")
+			s.Pools[i].Backends = append(s.Pools[i].Backends, b)
+		}
+	}
+	Crowd(f, &s, byte(n), 40)
+	return s
 }
 
 // Stable enables Maglev for all frontends that support it.
@@ -145,6 +164,26 @@ func Service(f ir.Family, proto ir.Protocol, n int, affinity bool) ir.Service {
 	front(ir.NodePort, "", 2, ir.Drop, inside...)
 	front(ir.NodePort, "", 3, ir.Reject)
 	return s
+}
+
+// Crowd adds n frontends like each of the first address of a kind, so that they share its pools.
+// Their addresses contain net.
+func Crowd(f ir.Family, s *ir.Service, net byte, n int) {
+	for kind := range ir.NodePort {
+		first := slices.IndexFunc(s.Frontends, func(f ir.Frontend) bool { return f.Kind == kind && len(f.Routes) > 0 })
+		for i := range n {
+			if first < 0 {
+				break
+			}
+			more := s.Frontends[first]
+			more.Match.Addr = netip.AddrFrom4([4]byte{198, 19 + byte(kind), net, byte(i)})
+			if f == ir.IPv6 {
+				more.Match.Addr = netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 1, 0x98, byte(kind), net, 15: byte(i)})
+			}
+			s.Frontends = append(s.Frontends, more)
+		}
+	}
+	slices.SortFunc(s.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
 }
 
 // Variants returns settings of a node that change the fixed part.
