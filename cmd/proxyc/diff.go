@@ -98,7 +98,7 @@ func (c *diffCmd) Run(e *env) error {
 	if _, err := e.stdout.Write(text); err != nil {
 		return err
 	}
-	return compared(len(text) == 0, wrong)
+	return compared(len(text)+len(is.NotRead) == 0, wrong)
 }
 
 // effects parses the words of a flag, and reports all that are unknown.
@@ -141,6 +141,7 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	c.partial = true
 	before := c.withoutOverlay()
 	was, err = before.load(start())
 	if err != nil && !errors.Is(err, errReported) {
@@ -159,6 +160,7 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 	is, wrong := other.load(start()) // whatever the first side has, to name what is wrong of both
 	if was != nil && is != nil {
 		review.AssumeNode(was, is)
+		review.CompareUnread(was, is)
 	}
 	return was, is, cmp.Or(err, wrong)
 }
@@ -169,7 +171,7 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 // object could block the comparison of all others. A side that could not be read completely is not
 // compared, which the error states.
 func finishBoth(e *env, was, is *review.Input, err error) (wrong int, _ error) {
-	was.Diags = append(was.Findings(), is.Findings()...)
+	was.Diags = review.FindingsOfBoth(was, is)
 	wrong, all := diff.WrongObjects(was.Diags)
 	if finished := e.finish(was, err); err != nil || !all {
 		return 0, finished

@@ -174,7 +174,7 @@ func (c namespaceChoice) of(list diag.List) diag.List {
 
 func (c namespaceChoice) includes(d diag.Diagnostic) bool {
 	of := namespaceOf(d)
-	return c.Namespace == "" || of == c.Namespace || of == "" && d.Severity == diag.Error || d.Code.Unreadable()
+	return c.Namespace == "" || of == c.Namespace || of == "" && (d.Severity == diag.Error || d.Code == diag.FileRendered) || d.Code.Unreadable()
 }
 
 // namespaceOf returns the namespace of a finding's object; "" if it has none.

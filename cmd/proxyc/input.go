@@ -45,6 +45,7 @@ type input struct {
 	anyNode        bool        // the node name is irrelevant
 	noSnapshot     bool        // the snapshot is optional
 	asWritten      bool        // report fields that rules do not use, for lint
+	partial        bool        // files of directories may be unreadable: the command compares them as text
 	onlyReal       bool        // the snapshot is not completed: the output is for a kernel
 	node           string      // of --node
 	namespace      string      // of --namespace, for objects without one
@@ -90,7 +91,7 @@ func (c *configFlags) setConfig(file string) { c.Config = &file }
 // every command ends. An invalid object, however, is reported and skipped.
 func (in *input) load(e *env) (*review.Input, error) {
 	j := &review.Input{Snapshot: snapshot.New(), Each: in.Each}
-	j.Reader.Strict = in.asWritten
+	j.Reader.Strict, j.Partial = in.asWritten, in.partial
 	usable, err := in.read(e, j)
 	if err != nil {
 		return nil, err

@@ -60,11 +60,12 @@ func (c *lintCmd) Run(e *env) error {
 	}
 	c.noSnapshot, c.node, c.namespace = deref(c.Config) != "", c.Node, c.Namespace
 	j := &review.Input{Snapshot: snapshot.New(), Each: true}
-	j.Reader.Strict = true
+	j.Reader.Strict, j.Partial = true, true
 	usable, err := c.read(e, j)
 	if err != nil {
 		return err
 	}
+	j.ReportUnread(diag.Warning, review.CheckRendered)
 	if usable && j.Chosen {
 		if err := j.NoSuchNode("--node", true); err != nil {
 			return err

@@ -139,7 +139,7 @@ func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 		return nil, nil, err
 	}
 	compared := len(c.Against)+len(c.Overlay) > 0 || c.AgainstConfig != ""
-	c.asWritten, c.anyNode, c.node = true, true, c.one()
+	c.asWritten, c.anyNode, c.partial, c.node = true, true, compared, c.one()
 	if is, err = c.load(start()); err != nil || !compared {
 		return nil, is, err
 	}
@@ -150,6 +150,8 @@ func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 	if c.AgainstConfig != "" {
 		before.setConfig(c.AgainstConfig)
 	}
-	was, err = before.load(start())
+	if was, err = before.load(start()); err == nil {
+		review.CompareUnread(was, is)
+	}
 	return was, is, err
 }

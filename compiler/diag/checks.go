@@ -86,6 +86,9 @@ func Groups() []Group {
 			{VersionRemoved, Warning, "an apiVersion was removed",
 				"The API server rejects the object, from the release in the message on.",
 				"Use the apiVersion in the message."},
+			{FileRendered, Warning, "files are rendered before they are applied",
+				"They are not checked: Helm or kustomize applies other text.",
+				"Check the output of helm template or kustomize build."},
 		}},
 		{"Configuration and node", []Check{
 			{ConfigValue, Error, "the configuration contains an invalid value",

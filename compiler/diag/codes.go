@@ -39,6 +39,7 @@ const (
 	AnnotationKey   Code = "PX121"
 	KindsIgnored    Code = "PX122"
 	VersionRemoved  Code = "PX123"
+	FileRendered    Code = "PX124"
 )
 
 // Configuration and node.

@@ -45,10 +45,15 @@ type Input struct {
 	standInNode bool             // the node is not in the input
 	assumesNode bool             // missing Nodes and addresses of theirs have stand-ins
 	otherRange  bool             // of node ports, before an overlay
-	AllowEmpty  bool             // empty files are intended: do not report them
-	EmptyHint   string           // end of the hint about an empty file: the flag that allows it
-	limit       int64            // of the size of the files; 0 for none
-	left        int64            // of it
+	// Partial accepts directories with files that cannot be read. The caller reports them.
+	Partial    bool
+	unread     map[string]unread
+	versions   map[string]version // of the files of directories, by name
+	NotRead    []string           // files that CompareUnread found to differ
+	AllowEmpty bool               // empty files are intended: do not report them
+	EmptyHint  string             // end of the hint about an empty file: the flag that allows it
+	limit      int64              // of the size of the files; 0 for none
+	left       int64              // of it
 }
 
 // NoSuchNode returns an error if the node name is not among the Nodes of a snapshot that has some.
@@ -158,6 +163,7 @@ func (j *Input) ReadCluster(objects []byte, limit int64) {
 // that all could be read.
 func (j *Input) finish(whole bool) {
 	j.Diags.Add(j.Snapshot.Finish()...)
+	whole = whole && len(j.unread) == 0
 	if whole && len(j.Snapshot.Services()) == 0 {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
 			Hint: wholeSnapshot})
@@ -174,56 +180,60 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		readable = false
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
 	}
-	var all []files.File
-	rendered := true // no directory is for kustomize to render
-	var empty []diag.Diagnostic
-	for _, name := range names {
-		expanded, err := from.Expand(name, &j.Diags)
-		if err != nil {
-			fail(name, err)
-		}
-		all = append(all, expanded...)
-	}
+	all := j.list(from, names, to != j.Snapshot, fail)
+	by := rendered(from, all)
+	var empty diag.List
 	for _, f := range all {
 		data, err := from.Read(f.Name, &j.left)
 		if errors.Is(err, files.ErrTooMuch) {
 			fail(f.Name, files.TooMuch("with this file, the snapshot", j.limit))
 			break
-		} else if err != nil {
-			fail(f.Name, err)
+		}
+		var broken diag.List
+		if err != nil {
+			broken.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: f.Name, Msg: err.Error()})
+		} else if by[f.Name] == "" {
+			if blank := len(bytes.TrimSpace(data)) == 0; !j.AllowEmpty && manifest.IsEmpty(data) {
+				d := emptyFile(f.Name, !blank, j.EmptyHint)
+				if blank && (!f.FromDirectory || j.Reader.Whole) {
+					broken.Add(d)
+				} else if empty.Add(d); blank && !j.Partial {
+					d.Severity, d.Code = diag.Info, diag.FileSkipped
+					j.Diags.Add(d)
+				}
+			}
+			for _, d := range j.Reader.Decode(to, f.Name, data, f.FromDirectory) {
+				if isBroken(d) {
+					broken.Add(d)
+				} else {
+					j.Diags.Add(d)
+				}
+			}
+		}
+		if f.FromDirectory {
+			j.leave(f.Name, f.below, data, unread{by: by[f.Name], why: broken})
 			continue
 		}
-		if rendered && f.FromDirectory && manifest.Transforms(f.Name, data) {
-			rendered, readable = false, false
-			j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: f.Name,
-				Msg: "changes other files, which are not what is applied", Hint: "use kustomize build DIR | proxyc ... with - as the file"})
-		}
-		if !j.AllowEmpty && manifest.IsEmpty(data) {
-			empty = append(empty, emptyFile(f.Name, len(bytes.TrimSpace(data)) > 0, j.EmptyHint))
-		}
-		list := j.Reader.Decode(to, f.Name, data, f.FromDirectory)
-		if slices.ContainsFunc(list, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) {
-			readable = false // it is no snapshot
-		}
-		j.Diags.Add(list...)
+		j.Diags.Add(broken...)
+		readable = readable && !slices.ContainsFunc(broken, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable }) // it is no snapshot
 	}
-	for _, d := range empty {
-		if len(empty) == len(all) || d.Msg != noObject && slices.Contains(names, cmp.Or(strings.TrimPrefix(d.File, "standard input"), StandardInput)) {
-			readable = false
-			j.Diags.Add(d)
-		}
+	if len(empty) > 0 && len(empty) == len(all) {
+		readable = false
+		j.Diags.Add(empty...)
+	}
+	if !j.Partial && len(j.unread) > 0 {
+		readable = false
+		j.ReportUnread(diag.Error, renderFirst)
 	}
 	return readable
 }
-
-const noObject = "contains no object"
 
 // emptyFile returns the finding about a file without any object. A file may have comments.
 func emptyFile(name string, comments bool, allow string) diag.Diagnostic {
 	d := diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: "is empty, as a failed kubectl leaves a file behind", Hint: "write it again" + allow}
 	switch {
 	case comments:
-		d.Msg, d.Hint = noObject, wholeSnapshot+allow
+		d.Msg, d.Hint = "contains no object", wholeSnapshot+allow
 	case name == StandardInput:
 		d.File, d.Hint = "standard input", "check that the command before it succeeds"+allow
 	}

@@ -42,6 +42,9 @@ const batch = 1024
 // in a directory: a file without any apiVersion and kind is then ignored, because
 // it is not a file of Kubernetes objects.
 func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDirectory bool) diag.List {
+	if fromDirectory && !r.Whole && !mayHaveObjects(data) {
+		return nil
+	}
 	data = withoutLogs(plainLines(data))
 	parts := split(data)
 	lines := lineCounter{data: data}

@@ -100,7 +100,8 @@ func TestDecodeForeign(t *testing.T) {
 		"a: 1\n---\nb: 2\n":              0,
 		"[1, 2]":                         0,
 		svcA + "---\na: 1\n":             1,
-		"{\"a\":":                        1,
+		"{\"a\":":                        0,
+		`{"apiVersion":"v1","kind":`:     1,
 		secret + "---\n" + "kind: Pod\n": 1,
 	} {
 		var r Reader

@@ -3,6 +3,7 @@ package diff
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ type Diff struct {
 	// NotCompared is what changed beside Services: Ingresses, routes, policies, custom resources, settings
 	// of load balancers, names of headless Services.
 	NotCompared []string
+	NotRead     []string         // files that differ, but whose objects are unknown
 	Wrong       int              // objects with errors, which are not fully compared
 	sides       [2]*review.Input // the inputs, which locate the causes
 	// bothFamilies reports that flows of both families change, or that a Service gets or loses one.
@@ -68,7 +70,7 @@ func (d *Diff) Empty() bool { return !d.Has(flow.Effects()) }
 // Has reports whether a change has one of the effects, or may have it because the comparison is
 // incomplete. Settings have effect flow.Other.
 func (d *Diff) Has(effects []flow.Effect) bool {
-	return len(d.Unknown) > 0 || d.settings() > 0 && slices.Contains(effects, flow.Other) ||
+	return len(d.Unknown)+len(d.NotRead) > 0 || d.settings() > 0 && slices.Contains(effects, flow.Other) ||
 		slices.ContainsFunc(d.Services, func(s flow.Service) bool { return slices.Contains(effects, s.Effect) })
 }
 
@@ -110,10 +112,10 @@ func WrongObjects(findings diag.List) (n int, all bool) {
 		if d.Severity != diag.Error {
 			continue
 		}
-		if d.Object == "" || strings.HasPrefix(d.Object, "--") {
+		if d.Object+d.File == "" || strings.HasPrefix(d.Object, "--") {
 			return 0, false
 		}
-		objects[d.Object] = true
+		objects[cmp.Or(d.Object, d.File)] = true
 	}
 	return len(objects), true
 }
@@ -128,7 +130,7 @@ func All(ir.Name) bool { return true }
 // Compare compares the selected Services of two sides for the selected nodes, or for the node that
 // the configuration names if none is selected.
 func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(ir.Name) bool, compare comparison) (*Diff, error) {
-	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), NotCompared: notCompared(was.Snapshot, is.Snapshot, of), sides: [2]*review.Input{was, is}}
+	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), NotCompared: notCompared(was.Snapshot, is.Snapshot, of), NotRead: is.NotRead, sides: [2]*review.Input{was, is}}
 	unknown, restore := review.AssumeEndpoints(was, is)
 	defer restore()
 	facts := factsByWhat{}

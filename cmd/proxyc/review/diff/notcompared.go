@@ -36,14 +36,19 @@ func notCompared(was, is *snapshot.Snapshot, of func(ir.Name) bool) (out []strin
 // shownNotCompared is the maximum number of objects in a line.
 const shownNotCompared = 5
 
-// writeNotCompared writes a line about what changed and was not compared, as a paragraph of markdown or
-// as text.
+// writeNotCompared writes lines about what changed and was not compared, as paragraphs of markdown or as
+// text.
 func (d *Diff) writeNotCompared(w io.Writer, paragraph bool) {
-	if len(d.NotCompared) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "Not compared: %s.\n", review.FirstOf(d.NotCompared, shownNotCompared, func(what string) string { return what }))
-	if paragraph {
-		fmt.Fprintln(w)
+	for _, line := range [...]struct {
+		title string
+		what  []string
+	}{{"Not compared", d.NotCompared}, {"Not compared, because their objects are unknown", d.NotRead}} {
+		if len(line.what) == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "%s: %s.\n", line.title, review.FirstOf(line.what, shownNotCompared, func(what string) string { return what }))
+		if paragraph {
+			fmt.Fprintln(w)
+		}
 	}
 }

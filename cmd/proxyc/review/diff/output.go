@@ -215,7 +215,7 @@ func (d *Diff) writeSummary(w io.Writer, mark string) error {
 	switch n := flow.Count(d.Services); {
 	case len(d.Services) > 0:
 		text = fmt.Sprintf("Services: %d added, %d changed, %d removed. Changes: %s.", n.Added, n.Changed, n.Removed, effectsText(n.Effects))
-	case len(d.Unknown) > 0:
+	case len(d.Unknown)+len(d.NotRead) > 0:
 		text = "No known " + flows + " changes."
 	case ignored != "":
 		text = "No other " + flows + " changes."
@@ -404,6 +404,7 @@ type (
 		Wrong    int                 `json:"objectsWithErrors,omitzero"`
 
 		NotCompared []string `json:"notCompared,omitempty"` // changed objects and settings of other kinds
+		NotRead     []string `json:"notRead,omitempty"`     // files that differ, but whose objects are unknown
 	}
 	settingJSON struct {
 		Path    string     `json:"path"`
@@ -462,7 +463,7 @@ func (d *Diff) WriteJSON(w io.Writer) error {
 
 func (d *Diff) document() diffJSON {
 	out := diffJSON{Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
-		Counts: flow.Count(d.Services), Compared: d.Compared, Ignored: d.Ignored, Unknown: d.Unknown, Wrong: d.Wrong, NotCompared: d.NotCompared}
+		Counts: flow.Count(d.Services), Compared: d.Compared, Ignored: d.Ignored, Unknown: d.Unknown, Wrong: d.Wrong, NotCompared: d.NotCompared, NotRead: d.NotRead}
 	for _, c := range d.Config {
 		out.Settings = append(out.Settings, settingJSON{Path: c.Path, Before: c.Before.Value, After: c.After.Value, Sources: &[2]string{c.Before.Source, c.After.Source}})
 	}

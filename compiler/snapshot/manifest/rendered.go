@@ -1,0 +1,160 @@
+package manifest
+
+import (
+	"bytes"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Rendered returns the files of directories that are not applied as they are: those of Helm charts, and
+// those that a kustomization changes. Each has the Chart.yaml or the kustomization as its value. read
+// returns the text of a file.
+func Rendered(names []string, read func(name string) []byte) map[string]string {
+	r := rendered{by: map[string]string{}, files: map[string]bool{}, at: map[string]*kustomization{}}
+	charts := map[string]string{} // by directory
+	for _, name := range names {
+		r.files[name] = true
+		switch filepath.Base(name) {
+		case "Chart.yaml":
+			charts[filepath.Dir(name)] = name
+		case "kustomization.yaml", "kustomization.yml":
+			if k := parseKustomization(name, read(name)); k != nil {
+				r.at[filepath.Dir(name)] = k
+			}
+		}
+	}
+	for _, name := range names {
+		for dir := filepath.Dir(name); len(charts) > 0; dir = filepath.Dir(dir) {
+			if chart, ok := charts[dir]; ok {
+				r.by[name] = chart // the outermost is the last one
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+		}
+	}
+	inner := map[*kustomization]bool{}
+	dirs := slices.Sorted(maps.Keys(r.at))
+	for _, dir := range dirs {
+		if r.at[dir].changes {
+			for _, k := range r.kustomizations(r.at[dir]) {
+				inner[k] = k != r.at[dir]
+			}
+		}
+	}
+	for _, nested := range [...]bool{false, true} { // the outer ones first, since their output contains the others
+		for _, dir := range dirs {
+			if k := r.at[dir]; inner[k] == nested && (k.changes || r.isRemote(k)) {
+				r.mark(k, k.name)
+			}
+		}
+	}
+	return r.by
+}
+
+// rendered is the state of Rendered.
+type rendered struct {
+	by    map[string]string
+	files map[string]bool
+	at    map[string]*kustomization // by directory
+}
+
+// kustomization is what kustomize builds in a directory.
+type kustomization struct {
+	name, dir string
+	// changes reports whether it does more to Services and workloads than to list them.
+	changes bool
+	listed  []string // resources, bases and components
+	texts   []string // all values, among which are the names of all files
+}
+
+// harmless are the fields of a kustomization on which no packet depends.
+var harmless = []string{"apiVersion", "kind", "metadata", "resources", "bases", "images", "configMapGenerator",
+	"secretGenerator", "generatorOptions", "buildMetadata", "sortOptions", "crds", "openapi"}
+
+// parseKustomization returns the kustomization in a file, or nil if it is none.
+func parseKustomization(name string, data []byte) *kustomization {
+	var in map[string]any
+	if yaml.Unmarshal(data, &in) != nil || strings.Contains(text(in["apiVersion"]), "toolkit.fluxcd.io") {
+		return nil
+	}
+	k := &kustomization{name: name, dir: filepath.Dir(name)}
+	for key, v := range in {
+		k.changes = k.changes || v != nil && !slices.Contains(harmless, key)
+		values := texts(v)
+		k.texts = append(k.texts, values...)
+		if key == "resources" || key == "bases" || key == "components" {
+			k.listed = append(k.listed, values...)
+		}
+	}
+	return k
+}
+
+// texts returns the texts in a value.
+func texts(v any) (out []string) {
+	switch v := v.(type) {
+	case string:
+		out = []string{v}
+	case []any:
+		for _, item := range v {
+			out = append(out, texts(item)...)
+		}
+	case map[string]any:
+		for _, field := range v {
+			out = append(out, texts(field)...)
+		}
+	}
+	return out
+}
+
+// isRemote reports whether a kustomization lists something that no file contains.
+func (r *rendered) isRemote(k *kustomization) bool {
+	return slices.ContainsFunc(k.listed, func(text string) bool {
+		path := filepath.Join(k.dir, text)
+		return !r.files[path] && r.at[path] == nil
+	})
+}
+
+// mark records what a kustomization reads.
+func (r *rendered) mark(k *kustomization, by string) {
+	r.set(k.name, by)
+	if !k.changes {
+		return
+	}
+	for _, of := range r.kustomizations(k) {
+		r.set(of.name, by)
+		for _, text := range of.texts {
+			if path := filepath.Join(of.dir, text); r.files[path] {
+				r.set(path, by)
+			}
+		}
+	}
+}
+
+func (r *rendered) set(name, by string) {
+	if r.by[name] == "" {
+		r.by[name] = by
+	}
+}
+
+// kustomizations returns a kustomization and those in the directories that it lists, with theirs.
+func (r *rendered) kustomizations(k *kustomization) []*kustomization {
+	all := []*kustomization{k}
+	for i := 0; i < len(all); i++ {
+		for _, text := range all[i].listed {
+			if of := r.at[filepath.Join(all[i].dir, text)]; of != nil && !slices.Contains(all, of) {
+				all = append(all, of)
+			}
+		}
+	}
+	return all
+}
+
+// mayHaveObjects reports whether a file of a directory may contain objects of Kubernetes.
+func mayHaveObjects(data []byte) bool {
+	return bytes.Contains(data, []byte("apiVersion")) && bytes.Contains(data, []byte("kind"))
+}
