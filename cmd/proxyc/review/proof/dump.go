@@ -133,6 +133,11 @@ func (d *dumpFiles) iptables(file, text string) error {
 	if err := checkComplete(text); err != nil {
 		return err
 	}
+	for _, t := range r.Tables() {
+		if !strings.Contains("\n"+text, "\n*"+t.Name+"\n") {
+			return fmt.Errorf("lacks table %s: use %s without -t", t.Name, savedRules)
+		}
+	}
 	d.leftOut = append(d.leftOut, othersIn(text, r)...)
 	*d.rules.At(f) = r
 	return nil
@@ -166,10 +171,13 @@ func (d *dumpFiles) nft(file, text string) error {
 		}
 		d.table(t.Family+" "+t.Name, t.Ruleset, sim.OwnOfNode(p))
 	}
-	if !found {
-		return fmt.Errorf("contains no table of proxyc or kube-proxy")
+	switch {
+	case found:
+		return nil
+	case strings.Contains(text, "chain KUBE-"):
+		return fmt.Errorf("contains no table of proxyc or kube-proxy, but chains of iptables-nft: use %s", savedRules)
 	}
-	return nil
+	return fmt.Errorf("contains no table of proxyc or kube-proxy")
 }
 
 // end builds the sides of rules that depend on several files.
