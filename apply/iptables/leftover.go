@@ -14,6 +14,7 @@ import (
 	"github.com/proxyc/proxyc/apply/run"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
 // canary is the chain with which kube-proxy detects flushes of three tables (IPT-33).
@@ -101,6 +102,17 @@ func SaveLegacy(ctx context.Context, f ir.Family) (string, error) {
 		}
 	}
 	return saved.String(), err
+}
+
+// Kept returns the chains that the removal of leftovers keeps in each variant and family, and for
+// whom: "iptables-nft filter KUBE-FIREWALL: the kubelet uses it".
+func Kept(ctx context.Context) (kept []string, err error) {
+	_, err = eachFamily(ctx, nil, true, func(c *cleaner) ([]apply.Leftover, error) {
+		of, err := c.kept(ctx)
+		kept = append(kept, of...)
+		return nil, err
+	})
+	return kept, err
 }
 
 // cleaner finds and removes the leftovers of a family.
@@ -235,6 +247,40 @@ func (c *cleaner) shared(ctx context.Context, p *Plan) (edit, error) {
 		}
 	}
 	return e, nil
+}
+
+// kept returns the chains that clean keeps, and for whom.
+func (c *cleaner) kept(ctx context.Context) (kept []string, err error) {
+	plan, err := c.planRemoval(ctx)
+	if err != nil {
+		return nil, err
+	}
+	have := plan.families.Of(c.family).have
+	saved := ""
+	if len(have.Filter.Pinned)+len(have.Nat.Pinned) > 0 {
+		if saved, err = c.Saved(ctx, c.family); err != nil {
+			return nil, err
+		}
+	}
+	err = iptparse.EachSaved(saved, func(table, line string) {
+		words := iptparse.SavedWords(line)
+		chain := iptparse.SavedTarget(words)
+		if len(words) > 1 && words[0] == "-A" && rules.Owned(chain) && !rules.Owned(words[1]) && !rules.BuiltIn(words[1]) {
+			kept = append(kept, fmt.Sprintf("%s: foreign chain %s jumps to it", c.describe([]string{table + " " + chain}), words[1]))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	removal, err := c.shared(ctx, plan)
+	if err == nil && len(removal.drop) == 0 {
+		for i := range have.Filter.Chains {
+			if name := have.Filter.Chains[i].Name; rules.Shared(name) {
+				kept = append(kept, c.describe([]string{have.Filter.Name + " " + name})+": the kubelet uses it")
+			}
+		}
+	}
+	return apply.Lines(slices.Compact(kept)), err
 }
 
 // cleanCanaries removes the chains that only kube-proxy creates.

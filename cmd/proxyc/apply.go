@@ -242,17 +242,24 @@ func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 		return err
 	}
 	var found []apply.Leftover
-	err := oneshot.Cleanup(ctx, keepKubeProxy, dryRun, func(leftovers []apply.Leftover) {
+	err := oneshot.Cleanup(ctx, keepKubeProxy, dryRun, func(leftovers []apply.Leftover, kept []string) {
 		found = leftovers
+		to := e.stdout
+		if len(leftovers) == 0 {
+			to = e.stderr
+		}
 		for _, l := range leftovers {
 			fmt.Fprintf(e.stdout, "remove %s\n", l.Object)
 		}
 		if len(leftovers) == 0 {
 			fmt.Fprintln(e.stdout, "nothing to remove")
 		}
+		for _, k := range kept {
+			fmt.Fprintf(to, "keep %s\n", k)
+		}
 	})
 	if !dryRun {
-		e.warn(host.Exposed(found))
+		e.warn(host.Exposed(found, ir.Programs{}))
 	}
 	return err
 }

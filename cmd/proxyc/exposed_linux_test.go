@@ -31,8 +31,8 @@ func TestLocalhostExposed(t *testing.T) {
 		return stderr.String()
 	}
 	writeDemo(t, dir)
-	apply := func(mode string) string {
-		return run(slices.Concat([]string{"apply", "-c", dir + "/config.yaml", "-s", dir + "/cluster.yaml", "--hostname-override", "node1", "--mode", mode})...)
+	apply := func(mode string, more ...string) string {
+		return run(slices.Concat([]string{"apply", "-c", dir + "/config.yaml", "-s", dir + "/cluster.yaml", "--hostname-override", "node1", "--mode", mode}, more)...)
 	}
 	const warning = "warning: net.ipv4.conf.all.route_localnet is 1, and the rules that protected localhost were removed"
 	for name, leave := range map[string]func() string{"another mode": func() string { return apply("nftables") }, "cleanup": func() string { return run("cleanup") }} {
@@ -45,6 +45,40 @@ func TestLocalhostExposed(t *testing.T) {
 		if said := run("cleanup"); strings.Contains(said, warning) {
 			t.Errorf("nothing went, and yet: %s", said)
 		}
+	}
+	// The rules of the other variant protect the listeners, and node ports on localhost need the setting.
+	for _, variant := range []string{"legacy", "nft"} {
+		if said := apply("iptables", "--iptables-variant", variant); strings.Contains(said, warning) {
+			t.Errorf("variant %s: %s", variant, said)
+		}
+	}
+}
+
+// Cleanup names the chains that it keeps, and who uses them.
+func TestCleanupNamesWhatItKeeps(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "iptables-nft")
+	dir := t.TempDir()
+	writeDemo(t, dir)
+	for _, args := range []string{
+		"proxyc apply -c " + dir + "/config.yaml -s " + dir + "/cluster.yaml --hostname-override node1 --mode iptables --iptables-variant nft",
+		"iptables-nft -t mangle -N KUBE-KUBELET-CANARY",
+		"iptables-nft -t nat -N CNI-HOSTPORT-SETMARK",
+		"iptables-nft -t nat -A CNI-HOSTPORT-SETMARK -j KUBE-MARK-MASQ",
+	} {
+		words := strings.Fields(args)
+		if out, code := w.run(words[0], words[1:]...); code != 0 {
+			t.Fatalf("%s: %s", args, out)
+		}
+	}
+	const kept = "keep iptables-nft nat KUBE-MARK-MASQ: foreign chain CNI-HOSTPORT-SETMARK jumps to it\nkeep iptables-nft filter KUBE-FIREWALL: the kubelet uses it\n"
+	for _, args := range [][]string{{"cleanup", "--dry-run"}, {"cleanup"}, {"cleanup"}} {
+		if out, code := w.run("proxyc", args...); code != 0 || !strings.Contains(out, kept) {
+			t.Errorf("%v: exit code %d: %s", args, code, out)
+		}
+	}
+	if out, code := w.run("iptables-nft", "-t", "nat", "-S", "KUBE-MARK-MASQ"); code != 0 {
+		t.Error(out)
 	}
 }
 

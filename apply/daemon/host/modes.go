@@ -115,9 +115,13 @@ func Leftovers(ctx context.Context, mode ir.Mode, inUse apply.Dataplane, readOnl
 }
 
 // Exposed returns a warning if removed leftovers protected listeners on localhost and the kernel
-// now accepts packets to them; otherwise "". Like kube-proxy, proxyc does not reset the setting,
-// since another program may depend on it.
-func Exposed(gone []apply.Leftover) string {
+// now accepts packets to them; otherwise "". The rules of applied Programs that require the setting
+// protect them, too. Like kube-proxy, proxyc does not reset the setting, since another program may
+// depend on it.
+func Exposed(gone []apply.Leftover, applied ir.Programs) string {
+	if p := applied.IPv4; p != nil && sysctl.RequiresLocalnet(&p.Node) {
+		return ""
+	}
 	guarded := slices.ContainsFunc(gone, func(l apply.Leftover) bool { return l.GuardsLocalhost })
 	if !guarded || !sysctl.RoutesLocalnet(Root) {
 		return ""

@@ -71,6 +71,9 @@ func RuleCounts(ctx context.Context) (map[string]int, error) {
 // FastpathBridges returns the bridges in the fast path of mode nftables.
 func FastpathBridges() ([]string, error) { return flowtable.Bridges() }
 
+// Kept returns what the removal of all leftovers keeps, and for whom.
+func Kept(ctx context.Context) ([]string, error) { return iptables.Kept(ctx) }
+
 // errNoPeer prevents the removal of the only rules of a node.
 var errNoPeer = errors.New("--keep-kube-proxy: kube-proxy has written no rules, so none would remain: start it first")
 

@@ -24,6 +24,9 @@ func Interference(context.Context, uint32) (apply.Interference, error) {
 	return apply.Interference{}, errNotLinux
 }
 
+// Kept returns nothing on this system.
+func Kept(context.Context) ([]string, error) { return nil, nil }
+
 // OwnLeftovers is supported only on Linux and Windows.
 func OwnLeftovers(context.Context, bool, bool) ([]apply.Leftover, error) { return nil, errNotLinux }
 

@@ -80,6 +80,9 @@ func Interference(context.Context, uint32) (apply.Interference, error) {
 	return apply.Interference{}, nil
 }
 
+// Kept returns nothing: no other program uses the objects of proxyc.
+func Kept(context.Context) ([]string, error) { return nil, nil }
+
 // OwnLeftovers returns nothing: kube-proxy adopts the objects of proxyc.
 func OwnLeftovers(context.Context, bool, bool) ([]apply.Leftover, error) { return nil, nil }
 

@@ -160,7 +160,7 @@ func (t *Apply) commit(ctx context.Context, dataplane apply.Dataplane, leftovers
 		var easeErr error
 		out.Kept, easeErr = host.Ease(ctx, leftovers)
 		err = errors.Join(err, easeErr)
-		out.Leftovers, out.Exposed = removed(leftovers, out.Kept), host.Exposed(leftovers)
+		out.Leftovers, out.Exposed = removed(leftovers, out.Kept), host.Exposed(leftovers, t.Programs)
 	}
 	var staleErr error
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)

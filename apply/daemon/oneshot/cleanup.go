@@ -14,8 +14,9 @@ const cleanupTimeout = 5 * time.Second
 
 // Cleanup removes what proxyc or kube-proxy left on the node, in every mode and family. With
 // keepPeer it removes what proxyc left on a node that kube-proxy manages again. With readOnly it
-// removes nothing. It calls found with the leftovers before it removes them.
-func Cleanup(ctx context.Context, keepPeer, readOnly bool, found func([]apply.Leftover)) error {
+// removes nothing. It calls found with the leftovers before it removes them, and with the objects
+// that it keeps, and for whom.
+func Cleanup(ctx context.Context, keepPeer, readOnly bool, found func(leftovers []apply.Leftover, kept []string)) error {
 	if !readOnly {
 		lock, err := acquireLock(ctx, cleanupTimeout, func(error) {})
 		if err != nil {
@@ -24,8 +25,13 @@ func Cleanup(ctx context.Context, keepPeer, readOnly bool, found func([]apply.Le
 		defer lock.Release()
 	}
 	leftovers, err := host.Leftovers(ctx, "", nil, readOnly)
+	kept, keptErr := host.Kept(ctx)
+	err = errors.Join(err, keptErr)
 	if keepPeer {
 		if err == nil {
+			for _, peer := range host.OfKubeProxy(leftovers) {
+				kept = append(kept, peer+": kube-proxy uses it")
+			}
 			leftovers, err = host.OwnLeftovers(ctx, len(host.OfKubeProxy(leftovers)) > 0, readOnly)
 		}
 		if err != nil {
@@ -33,7 +39,7 @@ func Cleanup(ctx context.Context, keepPeer, readOnly bool, found func([]apply.Le
 		}
 	}
 	if err == nil || len(leftovers) > 0 {
-		found(leftovers)
+		found(leftovers, kept)
 	}
 	if readOnly {
 		return err

@@ -68,6 +68,9 @@ func (t *Takeover) Tidy(ctx context.Context, inUse apply.Dataplane, done func())
 	}
 	leftovers, err := host.Leftovers(ctx, t.Mode, inUse, false)
 	kept, err := t.Remove(ctx, leftovers, err)
+	if warning := host.Exposed(leftovers, inUse.Applied().Programs()); warning != "" {
+		t.Log.Warn(warning)
+	}
 	if len(kept) > 0 {
 		t.easing.add(ctx, eased{leftovers, kept})
 	}
@@ -85,9 +88,6 @@ func (t *Takeover) Remove(ctx context.Context, leftovers []apply.Leftover, err e
 	kept, easeErr := host.Ease(ctx, leftovers)
 	for _, k := range kept {
 		t.Log.Info("kept until its connections end", "object", k.Object, "connections", k.Connections)
-	}
-	if warning := host.Exposed(leftovers); warning != "" {
-		t.Log.Warn(warning)
 	}
 	if err = errors.Join(err, easeErr); err != nil {
 		t.Failed()
