@@ -261,12 +261,12 @@ func unusual(svc *snapshot.Service) map[string]int32 {
 
 // portRange reports ports that the API server does not allocate by default.
 func portRange(c *cluster, s *service) {
-	if c.OtherRange || s.written.Live {
+	if c.OtherRange {
 		return
 	}
 	for path, port := range unusual(s.Service) {
 		if c.StandIns.PortName(port) == "" {
-			c.warn(s, diag.NodePortRange, path, fmt.Sprintf("is %d, outside of %d to %d, the default of the API server's --service-node-port-range: with it, the API server rejects the Service", port, firstNodePort, lastNodePort))
+			c.warn(s, diag.NodePortRange, path, fmt.Sprintf("is %d, outside %d to %d, the default of --service-node-port-range: with it, the API server rejects the Service", port, firstNodePort, lastNodePort))
 		}
 	}
 }

@@ -37,7 +37,7 @@ type Input struct {
 	Pending Pending
 	// StandIns are those of the Snapshot.
 	StandIns *assume.StandIns
-	// OtherRange reports that the cluster has node ports outside the default range.
+	// OtherRange is the result of the function, before an overlay.
 	OtherRange bool
 	// Ignored holds the number of objects of each kind that the Snapshot does not use.
 	Ignored map[string]int
@@ -141,7 +141,6 @@ func newCluster(in Input) *cluster {
 		externals: map[netip.Addr]*service{}, endpoints: map[netip.Addr]string{}, leftOut: leftOut(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
 	c.workloads, c.customs = assume.NewWorkloads(in.Snapshot.Workloads()), assume.NewWorkloads(in.Snapshot.Customs())
 	c.servicesIn = map[string][]string{}
-	c.OtherRange = c.OtherRange || OtherRange(in.Snapshot, in.Written)
 	c.caps = c.config.ProxyMode().Capabilities()
 	c.only = len(c.nodes) == 1 && c.nodes[0].Only
 	var pods, cidrs []netip.Prefix

@@ -44,7 +44,7 @@ type Input struct {
 	StandIns    *assume.StandIns // of the snapshot; nil if it is not completed
 	standInNode bool             // the node is not in the input
 	assumesNode bool             // missing Nodes and addresses of theirs have stand-ins
-	otherRange  bool             // of node ports, before an overlay
+	otherRange  bool             // of node ports of the snapshot, without an overlay
 	// Partial accepts directories with files that cannot be read. The caller reports them.
 	Partial    bool
 	unread     map[string]unread
@@ -163,6 +163,7 @@ func (j *Input) ReadCluster(objects []byte, limit int64) {
 // that all could be read.
 func (j *Input) finish(whole bool) {
 	j.Diags.Add(j.Snapshot.Finish()...)
+	j.otherRange = lint.OtherRange(j.Snapshot, j.Reader.Written())
 	whole = whole && len(j.unread) == 0
 	if whole && len(j.Snapshot.Services()) == 0 {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
@@ -243,7 +244,6 @@ func emptyFile(name string, comments bool, allow string) diag.Diagnostic {
 // ReadOverlay reads the manifests of an Overlay, and applies them to the snapshot. It reports whether
 // all could be read.
 func (j *Input) ReadOverlay(from Files, names []string, o *assume.Overlay, s *assume.StandIns) (readable bool, err error) {
-	j.otherRange = lint.OtherRange(j.Snapshot, j.Reader.Written())
 	o.Objects, o.Was, o.Node, o.PodRanges = snapshot.New(), maps.Clone(j.Reader.Written()), j.Facts.NodeName, j.Pods()
 	readable = j.decode(from, names, o.Objects)
 	if o.Written = j.Reader.Written(); !readable {
@@ -272,6 +272,7 @@ func (j *Input) addRejected(found diag.List) {
 	paths := map[field][]string{}
 	for _, d := range found {
 		paths[field{d.Code, d.Object}] = append(paths[field{d.Code, d.Object}], d.Path)
+		paths[field{diag.NoClusterIP, d.Object}] = []string{"spec.clusterIP"} // does not matter any more
 	}
 	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool {
 		return slices.ContainsFunc(paths[field{d.Code, d.Object}], func(path string) bool { return strings.HasSuffix(d.Path, path) })

@@ -259,7 +259,7 @@ func (p *part) column(n *yaml.Node) int {
 }
 
 // indexNode adds the positions of keys and list items in a node. It does not
-// follow aliases.
+// follow aliases: the position of a merged key is that of its "<<".
 func indexNode(n *yaml.Node, path string, p *place, out fields) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -267,12 +267,35 @@ func indexNode(n *yaml.Node, path string, p *place, out fields) {
 			inner := memberPath(path, n.Content[i].Value)
 			out[inner] = p.of(n.Content[i])
 			indexNode(n.Content[i+1], inner, p, out)
+			if n.Content[i].Tag == "!!merge" {
+				indexMerged(n.Content[i+1], path, out[inner], out)
+			}
 		}
 	case yaml.SequenceNode:
 		for i, item := range n.Content {
 			inner := itemPath(path, i)
 			out[inner] = p.of(item)
 			indexNode(item, inner, p, out)
+		}
+	}
+}
+
+// indexMerged adds a position of the keys that a value of "<<" merges. The mapping's own keys have others.
+func indexMerged(n *yaml.Node, path string, at position, out fields) {
+	switch n.Kind {
+	case yaml.AliasNode:
+		indexMerged(n.Alias, path, at, out)
+	case yaml.SequenceNode:
+		for _, item := range n.Content {
+			indexMerged(item, path, at, out)
+		}
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if inner := memberPath(path, n.Content[i].Value); n.Content[i].Tag == "!!merge" {
+				indexMerged(n.Content[i+1], path, at, out)
+			} else if _, own := out[inner]; !own {
+				out[inner] = at
+			}
 		}
 	}
 }

@@ -53,6 +53,8 @@ spec:
 		{"YAML List", "apiVersion: v1\nitems:\n- " + strings.ReplaceAll(nodeN, "\n", "\n  ") + "\n- " + item + "\nkind: List\n", []want{{"spec.ports[1].port", "21:7"}, {"", "8:3"}}},
 		{"YAML List with an anchor", "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: &m {name: b}\n- apiVersion: v1\n  kind: Service\n  metadata: *m\n  spec:\n    clusterIP: None\n",
 			[]want{{"spec.clusterIP", "11:5"}, {"metadata.name", "9:3"}, {"", "7:3"}}},
+		{"YAML List with merged mappings", "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata: &m {name: b, uid: u1}\n- apiVersion: v1\n  kind: Service\n  metadata:\n    uid: u2\n    <<: [*m]\n  spec:\n    clusterIP: None\n",
+			[]want{{"metadata.name", "11:5"}, {"metadata.uid", "10:5"}, {"spec.clusterIP", "13:5"}}},
 		{"flow YAML on the line of the separator", "--- {apiVersion: v1, kind: Service, metadata: {name: b}, spec: {clusterIP: None}}\n", []want{{"metadata.name", "1:48"}}},
 		{"JSON List", `{"kind":"List","items":[` + jsonN + `,` + object + `]}`, []want{{"spec.ports[1].port", "5:8"}, {"", "1:84"}, {"kind", "1:103"}}},
 		{"JSON array", "[\n " + object + "]", []want{{"spec.ports[1].port", "6:8"}, {"", "2:2"}}},

@@ -57,7 +57,13 @@ func (w *Written) DualStack() bool {
 func (r *Reader) Written() map[string]Written { return r.written }
 
 func writtenMeta(m *metav1.ObjectMeta) Written {
-	return Written{Ignore: m.Annotations[snapshot.AnnotationIgnore], Live: m.UID != "" || m.ResourceVersion != "" || !m.CreationTimestamp.IsZero()}
+	return Written{Ignore: m.Annotations[snapshot.AnnotationIgnore], Live: isLive(m)}
+}
+
+// isLive reports whether metadata contains what only the API server sets. CoreDNS's manifest has
+// resourceVersion 0, which no object in a cluster has.
+func isLive(m *metav1.ObjectMeta) bool {
+	return m.UID != "" || m.ResourceVersion != "" && m.ResourceVersion != "0" || !m.CreationTimestamp.IsZero()
 }
 
 func writtenService(s *corev1.Service, foreign bool) Written {
