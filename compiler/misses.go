@@ -29,7 +29,7 @@ const missesShown = 5
 // The cost is linear in the Service's slices; if there are none, in all slices of
 // the snapshot.
 func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Family, local bool) []Miss {
-	m := misses{cluster: cluster{names: newFieldNames()}, node: node, port: port, local: local, more: map[string]int{}}
+	m := misses{cluster: cluster{names: newFieldNames()}, snap: snap, node: node, port: port, local: local, more: map[string]int{}}
 	for _, l := range snap.Skipped() {
 		if l.Service == port.Service && !l.IsService() {
 			m.add(ir.Origin{}, l.Object+" is skipped: "+l.Why)
@@ -69,6 +69,7 @@ var plural = strings.NewReplacer("is ", "are ", "an unknown node", "unknown node
 // misses collects the result of Misses.
 type misses struct {
 	cluster
+	snap  *snapshot.Snapshot
 	node  string
 	port  ir.ServicePort
 	local bool
@@ -154,7 +155,11 @@ func portName(name string) string {
 // endpoints reports endpoints that have the port and do not serve it.
 func (m *misses) endpoints(slice *snapshot.EndpointSlice) {
 	if len(slice.Endpoints) == 0 && slice.Assumed() {
-		m.add(ir.Origin{Object: strings.TrimPrefix(slice.Object, snapshot.AssumedFrom), Field: "spec.replicas"}, "the workload has 0 replicas")
+		o := ir.Origin{Object: strings.TrimPrefix(slice.Object, snapshot.AssumedFrom), Field: "spec.replicas", Reason: "the workload has 0 replicas"}
+		if w := m.snap.Workload(o.Object); w != nil && w.Pending.Field != "" {
+			o = w.Pending
+		}
+		m.add(ir.Origin{Object: o.Object, Field: o.Field}, o.Reason)
 	} else if len(slice.Endpoints) == 0 {
 		m.add(ir.Origin{Object: sliceObject(slice), Field: "endpoints"}, "the slice has no endpoint")
 	}

@@ -3,8 +3,10 @@ package assume
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -43,6 +45,35 @@ func everywhere(load *snapshot.Workload) bool {
 		}
 	}
 	return load.Affinity == nil
+}
+
+// pending returns the field because of which no Node fits the pods of a workload.
+func (c *cluster) pending(load *snapshot.Workload) ir.Origin {
+	o := ir.Origin{Object: load.Object}
+	some := *load
+	some.Affinity, some.Tolerations = nil, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	none := func() bool {
+		return !slices.ContainsFunc(c.nodes, func(n *snapshot.Node) bool { return c.fits(&some, n, false) })
+	}
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(load.NodeSelector)) {
+		all = append(all, key+"="+load.NodeSelector[key])
+		if some.NodeSelector = map[string]string{key: load.NodeSelector[key]}; none() {
+			all = all[len(all)-1:]
+			break
+		}
+	}
+	switch some.NodeSelector = load.NodeSelector; {
+	case none():
+		o.Field, o.Reason = load.Template("spec.nodeSelector"), "no Node has label "+strings.Join(all, " and ")
+	default:
+		if some.Affinity = load.Affinity; none() {
+			o.Field, o.Reason = load.Template("spec.affinity"), "no Node meets the required node affinity"
+		} else {
+			o.Field, o.Reason = load.Template("spec.tolerations"), "the pods do not tolerate the taints of any Node that fits"
+		}
+	}
+	return o
 }
 
 // samePlacement reports whether the pods of two workloads can run on the same Nodes.

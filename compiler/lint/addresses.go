@@ -63,7 +63,7 @@ func externalAddresses(c *cluster, s *service) {
 		path := at("spec.externalIPs", i)
 		switch node, ofNode := c.nodeAddrs[addr]; {
 		case ofNode:
-			c.warn(s, diag.ExternalIPOfNode, path, text+" is an address of Node "+node+": packets to its ports go to the Service instead of the node's programs")
+			c.warn(s, diag.ExternalIPOfNode, path, text+c.ofNode(node))
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
 		default:
@@ -80,7 +80,7 @@ func externalAddresses(c *cluster, s *service) {
 		path := at("status.loadBalancer.ingress", i) + ".ip"
 		switch node, ofNode := c.nodeAddrs[addr]; {
 		case ofNode: // k3s' ServiceLB assigns node addresses to every Service
-			c.info(s, diag.ExternalIPOfNode, path, in.IP+" is an address of Node "+node+": packets to its ports go to the Service instead of the node's programs")
+			c.info(s, diag.ExternalIPOfNode, path, in.IP+c.ofNode(node))
 		case knownAddrs(addr) != "":
 			c.known(s, path, addr)
 		case c.externals[addr] != nil && c.externals[addr].older(s):
@@ -94,6 +94,15 @@ func externalAddresses(c *cluster, s *service) {
 			}
 		}
 	}
+}
+
+// ofNode describes the effect of an external address that is a Node's.
+func (c *cluster) ofNode(node string) string {
+	text := " is an address of Node " + node + ": "
+	if c.caps.Has(ir.CarriesVIPs) {
+		return text + "all nodes carry it in mode " + string(c.config.ProxyMode()) + ", so no other node reaches this Node at it, at any port"
+	}
+	return text + "packets to its ports go to the Service instead of the node's programs"
 }
 
 // younger reports whether an external IP of a Service is also the load balancer
@@ -301,7 +310,7 @@ func localhostNodePorts(c *cluster) {
 	var first, other string // the first node port, and the first that is not TCP
 	for _, s := range c.services {
 		for _, p := range s.Ports {
-			if !s.proxied || p.NodePort == 0 {
+			if !s.proxied || !s.inFam.IPv4 || p.NodePort == 0 { // 127.0.0.1 is IPv4
 				continue
 			}
 			port := strconv.Itoa(int(p.NodePort))

@@ -66,10 +66,12 @@ func noEndpoints(c *cluster, s *service) {
 	if c.only {
 		path, why = "", ""
 	} else if len(s.written.Selector) == 0 {
-		code, path, why = diag.NoEndpointsByHand, "spec.selector", "is not set, and no EndpointSlice exists: "
+		code, path, why = diag.NoEndpointsByHand, "spec.selector", "is not set, and no EndpointSlice has an endpoint: "
 	}
 	switch all := total.IPv4 + total.IPv6; {
 	case all == 0 && s.explained:
+		return
+	case all == 0 && c.unused(s, code):
 		return
 	case all == 0:
 		c.warn(s, code, path, why+"the Service has no endpoint, so connections are rejected")
@@ -83,6 +85,25 @@ func noEndpoints(c *cluster, s *service) {
 			c.warn(s, code, path, "has no endpoint in "+f.String()+", a family of the Service's clusterIPs: connections are rejected there")
 		}
 	}
+}
+
+// unused reports the EndpointSlices with endpoints of a Service that has no others, none of which it can
+// use. It returns false if there are none.
+func (c *cluster) unused(s *service, code diag.Code) (found bool) {
+	for _, slice := range c.Snapshot.Slices(s.Name) {
+		path, why := "addressType", "is "+slice.AddressType+", not a family of "+s.Object
+		switch {
+		case len(slice.Endpoints) == 0:
+			continue
+		case slice.Headless:
+			path, why = "metadata.labels", "label service.kubernetes.io/headless excludes the slice from rules"
+		case slice.AddressType != ir.IPv4.String() && slice.AddressType != ir.IPv6.String():
+			why = "is " + slice.AddressType + ", which no rule can use"
+		}
+		c.addEndpoint(slice, diag.Warning, code, path, why+": "+s.Object+" has no other endpoint, so connections are rejected")
+		found = true
+	}
+	return found
 }
 
 // unservedPorts reports Service ports that no slice lists with the same name and

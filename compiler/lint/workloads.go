@@ -45,7 +45,14 @@ func workloads(c *cluster, s *service) {
 	case len(backends) > 1:
 		c.info(s, diag.SelectorSeveral, "spec.selector", "selects the pods of "+objectsOf(backends)+": each is a backend")
 	}
-	if len(backends) > 0 && !slices.ContainsFunc(backends, func(w *snapshot.Workload) bool { return w.Pods != 0 }) {
+	waits := func(w *snapshot.Workload) bool { return w.Pending.Field != "" }
+	if len(backends) > 0 && !slices.ContainsFunc(backends, func(w *snapshot.Workload) bool { return w.Pods != 0 && !waits(w) }) {
+		if i := slices.IndexFunc(backends, waits); i >= 0 {
+			o := backends[i].Pending
+			c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoEndpoints, Object: o.Object, Path: o.Field, Msg: o.Reason + ": " + s.Object + " has no endpoint, so connections are rejected"})
+			s.explained = true
+			return
+		}
 		c.info(s, diag.NoEndpoints, "spec.selector", "selects "+objectsOf(backends)+" with 0 replicas: the Service has no endpoint, so connections are rejected")
 		s.explained = true
 	}

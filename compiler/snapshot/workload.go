@@ -38,9 +38,23 @@ type Workload struct {
 	Tolerations  []corev1.Toleration
 	NodeSelector map[string]string
 	Affinity     *corev1.NodeSelector
+	// Pending is the field because of which no Node has room for the pods, with the reason; zero if
+	// there is none. Package assume sets it.
+	Pending ir.Origin
 	// NodeName and IPs are set for a Pod that runs: spec.nodeName and status.podIPs.
 	NodeName string
 	IPs      []string
+}
+
+// Template returns the path of a field of the workload's pods.
+func (w *Workload) Template(field string) string {
+	switch w.Kind {
+	case "Pod":
+		return field
+	case "CronJob":
+		return "spec.jobTemplate.spec.template." + field
+	}
+	return "spec.template." + field
 }
 
 // PerNode is the number of pods of a DaemonSet.

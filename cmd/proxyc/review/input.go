@@ -305,6 +305,16 @@ func AssumeNode(a, b *Input) {
 	}
 }
 
+// Has reports whether a Service or workload is in the snapshot, by its object name.
+func (j *Input) Has(object string) bool {
+	if j.Snapshot.Workload(object) != nil {
+		return true
+	}
+	kind, text, _ := strings.Cut(object, " ")
+	namespace, name, _ := strings.Cut(text, "/")
+	return kind == "Service" && j.Snapshot.Service(ir.Name{Namespace: namespace, Name: name}) != nil
+}
+
 // AssumedNodes reports whether the Nodes of the snapshot are stand-ins.
 func (j *Input) AssumedNodes() bool { return j.standInNode }
 

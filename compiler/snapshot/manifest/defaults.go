@@ -313,6 +313,12 @@ func checkSlice(s *discoveryv1.EndpointSlice) []finding {
 			out = append(out, checkPortName(fmt.Sprintf("ports[%d].name", i), *p.Name)...)
 		}
 	}
+	for i := range s.Endpoints {
+		if all := s.Endpoints[i].Addresses; len(all) > 1 {
+			out = append(out, finding{severity: diag.Warning, code: diag.EndpointAddress, path: fmt.Sprintf("endpoints[%d].addresses[1]", i),
+				msg: "is ignored: rules use only the first address of an endpoint", hint: "write an endpoint for " + diag.Quote(all[1])})
+		}
+	}
 	return out
 }
 

@@ -263,6 +263,7 @@ func (d *Diff) setServices(services []flow.Service) {
 	changes := map[ir.Family]bool{}
 	for _, s := range services {
 		for i := range s.Flows {
+			d.name(&s.Flows[i])
 			changes[s.Flows[i].Family] = true
 		}
 	}
