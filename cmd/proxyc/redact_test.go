@@ -70,6 +70,7 @@ var (
 		{redact.Node, regexp.MustCompile(`^node\d$`)},
 		{redact.Zone, regexp.MustCompile(`^zone-\d$`)},
 		{redact.Range, regexp.MustCompile(`^kubernetes$`)},
+		{redact.Link, regexp.MustCompile(`^cni0?$`)},
 		{redact.Text, regexp.MustCompile(`^nonsense$`)},
 		{redact.Port, regexp.MustCompile(`^p\d$`)},
 	}
@@ -152,7 +153,7 @@ func TestRedactKeepsShape(t *testing.T) {
 		}
 		snap := w.Snapshot(nil)
 		objects := snap.Document().Objects()
-		red := redacted{redact.New(objects, cfg, w.Facts.NodeName, addrs...)}
+		red := redacted{redact.New(objects, cfg, w.Facts.NodeName, nil, addrs...)}
 		red.Objects(objects)
 		var file strings.Builder
 		must(t, objects.Write(&file))
@@ -192,7 +193,7 @@ func TestRedactNodeAlone(t *testing.T) {
 	content := &content{objects: new(snapshot.Objects), facts: compiler.Facts{NodeName: "secret",
 		Interfaces: []compiler.Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.77/24")}}}}}
 	must(t, new(snapshotCmd).redact(testEnv(t, memFiles{}), content))
-	if got, want := nodeAddressFlags(&content.facts), "--hostname-override node-1 --node-address 192.0.0.0/24@eth0"; got != want {
+	if got, want := nodeAddressFlags(&content.facts), "--hostname-override node-1 --node-address 192.0.0.0/24@link-1"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -217,13 +218,21 @@ func TestStandInsAreTheOwners(t *testing.T) {
 // tableName is what a Maglev table is called, of which redacted addresses make another one.
 var tableName = regexp.MustCompile(`(maglev:\d+):[0-9a-f]+`)
 
+// link is the interface that a packet comes from, whose name or prefix the configuration may contain.
+func (r redacted) link(name string) string {
+	if prefix := r.Name(redact.Link, "cni"); prefix != "cni" && strings.HasPrefix(name, "cni") {
+		return prefix + name[len("cni"):]
+	}
+	return r.Name(redact.Link, name)
+}
+
 func sameFates(t *testing.T, seed uint64, r *reviewtest.Random, red redacted, p, other *ir.Program) {
 	t.Helper()
 	a, b := sim.NewEvaluator(p), sim.NewEvaluator(other)
 	for range 50 {
 		pkt := r.Packet(p)
 		mapped := pkt
-		mapped.Src, mapped.Dst = red.Addr(pkt.Src), red.Addr(pkt.Dst)
+		mapped.Src, mapped.Dst, mapped.In = red.Addr(pkt.Src), red.Addr(pkt.Dst), red.link(pkt.In)
 		want, got := red.text(a.Outcome(pkt, nil).String()), b.Outcome(mapped, nil).String()
 		want, got = tableName.ReplaceAllString(want, "$1"), tableName.ReplaceAllString(got, "$1")
 		if want != got {

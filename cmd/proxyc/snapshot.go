@@ -178,16 +178,18 @@ func (c *snapshotCmd) read(ctx context.Context, e *env) (*content, error) {
 // redact replaces names and addresses in the objects.
 func (c *snapshotCmd) redact(e *env, t *content) error {
 	var addrs []netip.Prefix
+	var links []string
 	for _, i := range t.facts.Interfaces {
-		addrs = append(addrs, i.Addrs...)
+		addrs, links = append(addrs, i.Addrs...), append(links, i.Name)
 	}
-	r := redact.New(t.objects, t.config, t.facts.NodeName, addrs...)
+	r := redact.New(t.objects, t.config, t.facts.NodeName, links, addrs...)
 	r.Objects(t.objects)
 	if t.config != nil {
 		t.config = r.Config(t.config)
 	}
 	t.facts.NodeName = r.Name(redact.Node, t.facts.NodeName)
 	for i := range t.facts.Interfaces {
+		t.facts.Interfaces[i].Name = r.Name(redact.Link, t.facts.Interfaces[i].Name)
 		for j, a := range t.facts.Interfaces[i].Addrs {
 			t.facts.Interfaces[i].Addrs[j] = r.Prefix(a)
 		}

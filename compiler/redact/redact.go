@@ -32,6 +32,7 @@ const (
 	Port      Class = "port"
 	Range     Class = "range" // ServiceCIDRs
 	Label     Class = "label"
+	Link      Class = "link" // interfaces, and networks and endpoints of HNS
 	Text      Class = "text" // invalid text in place of an address, a code or a keyword
 )
 
@@ -43,8 +44,8 @@ type Redactor struct {
 }
 
 // New returns a Redactor for objects, a configuration (optional), the name of a
-// node (optional), and more ranges or addresses with prefix length.
-func New(o *snapshot.Objects, c *config.Config, node string, more ...netip.Prefix) *Redactor {
+// node (optional) and of its interfaces, and more ranges or addresses with prefix length.
+func New(o *snapshot.Objects, c *config.Config, node string, links []string, more ...netip.Prefix) *Redactor {
 	r := &Redactor{v4: newAddresses(false), v6: newAddresses(true), seen: map[netip.Prefix]bool{}, names: map[Class]map[string]string{}}
 	see := &visitor{
 		name: func(of Class, name string) string {
@@ -67,6 +68,9 @@ func New(o *snapshot.Objects, c *config.Config, node string, more ...netip.Prefi
 		see.config(c)
 	}
 	see.set(Node, &node)
+	for _, link := range links {
+		see.set(Link, &link)
+	}
 	for _, p := range more {
 		see.prefix(p)
 		if p != p.Masked() {
@@ -86,12 +90,12 @@ func New(o *snapshot.Objects, c *config.Config, node string, more ...netip.Prefi
 func (r *Redactor) Objects(o *snapshot.Objects) { r.visitor().objects(o) }
 
 // Config returns a copy of a configuration with stand-ins. It omits the access to
-// the API server and the file patterns of the log, which are free text and affect
-// no rule.
+// the API server, the file patterns of the log, and the removed field
+// resourceContainer, which are free text and affect no rule.
 func (r *Redactor) Config(c *config.Config) *config.Config {
 	out := *c
 	r.visitor().config(&out)
-	out.ClientConnection.Kubeconfig, out.ResourceContainer = "", ""
+	out.ClientConnection, out.ResourceContainer = config.ClientConnection{QPS: c.ClientConnection.QPS, Burst: c.ClientConnection.Burst}, ""
 	out.Logging.VModule = nil
 	return &out
 }
@@ -178,10 +182,14 @@ func (v *visitor) objects(o *snapshot.Objects) {
 		for i := range n.Spec.Taints {
 			v.set(Label, &n.Spec.Taints[i].Key)
 			v.set(Label, &n.Spec.Taints[i].Value)
+			word(v, &n.Spec.Taints[i].Effect)
 		}
 		for i := range n.Status.Addresses {
 			word(v, &n.Status.Addresses[i].Type)
 			v.addr(&n.Status.Addresses[i].Address)
+		}
+		if kernel := &n.Status.NodeInfo.KernelVersion; *kernel != "" { // without the builder's suffix
+			*kernel = version.FindString(*kernel)
 		}
 	}
 	for _, c := range o.ServiceCIDRs {
@@ -214,6 +222,8 @@ func (v *visitor) meta(m *metav1.ObjectMeta, of Class) {
 var (
 	ignoreWords = regexp.MustCompile(`[^, ]+`)
 	code        = regexp.MustCompile(`^PX\d+$`)
+	version     = regexp.MustCompile(`^\d+(\.\d+)*`)
+	portRange   = regexp.MustCompile(`^[\d+-]*$`)
 )
 
 // set replaces a name unless it is empty.
@@ -225,8 +235,10 @@ func (v *visitor) set(of Class, name *string) {
 
 // words are the valid keywords of all fields that require a keyword.
 var words = []string{"", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "TCP", "UDP", "SCTP", "IPv4", "IPv6", "FQDN", "VIP", "Proxy",
-	"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS",
-	"maglev", "maglev-251", "maglev-1021", "maglev-4099", "maglev-16381", "maglev-65537"}
+	"SingleStack", "PreferDualStack", "RequireDualStack", "PreferClose", "PreferSameZone", "PreferSameNode", "Local", "Cluster",
+	"NoSchedule", "PreferNoSchedule", "NoExecute", "InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS",
+	"maglev", "maglev-251", "maglev-1021", "maglev-4099", "maglev-16381", "maglev-65537",
+	"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "mh-port", "mh-fallback"}
 
 // word replaces an invalid keyword, which may be any text.
 func word[T ~string](v *visitor, text *T) {
@@ -243,6 +255,12 @@ func (v *visitor) service(s *corev1.Service) {
 	}
 	spec := &s.Spec
 	word(v, &spec.Type)
+	if spec.IPFamilyPolicy != nil {
+		word(v, spec.IPFamilyPolicy)
+	}
+	if spec.TrafficDistribution != nil {
+		word(v, spec.TrafficDistribution)
+	}
 	if spec.LoadBalancerClass != nil {
 		v.set(Text, spec.LoadBalancerClass)
 	}
@@ -403,14 +421,27 @@ func (v *visitor) config(c *config.Config) {
 	v.optional(&c.BindAddress)
 	v.hostPort(&c.HealthzBindAddress)
 	v.hostPort(&c.MetricsBindAddress)
-	v.optional(&c.Winkernel.SourceVip)
+	if c.Winkernel.SourceVip != "" {
+		v.addr(&c.Winkernel.SourceVip)
+	}
+	for _, name := range []*string{&c.Winkernel.NetworkName, &c.Winkernel.RootHnsEndpointName, &c.DetectLocal.BridgeInterface, &c.DetectLocal.InterfaceNamePrefix} {
+		v.set(Link, name)
+	}
+	scheduler := strings.Split(c.IPVS.Scheduler, ",") // with its flags
+	for i := range scheduler {
+		word(v, &scheduler[i])
+	}
+	c.IPVS.Scheduler = strings.Join(scheduler, ",")
+	if !portRange.MatchString(c.PortRange) {
+		v.set(Text, &c.PortRange)
+	}
 	clusters := strings.Split(c.ClusterCIDR, ",")
 	v.cidrs(clusters)
 	c.ClusterCIDR = strings.Join(clusters, ",")
 	for _, list := range []*[]string{&c.NodePortAddresses, &c.IPVS.ExcludeCIDRs} {
 		*list = slices.Clone(*list)
 		for i := range *list {
-			if text := &(*list)[i]; strings.Contains(*text, "/") { // otherwise a keyword
+			if text := &(*list)[i]; *text != config.NodePortsPrimary {
 				v.cidr(text)
 			}
 		}

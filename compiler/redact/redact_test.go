@@ -5,12 +5,17 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -49,14 +54,14 @@ func TestAddresses(t *testing.T) {
 			p, _ := a.Prefix(a.BitLen() - r.IntN(2)*r.IntN(a.BitLen()+1))
 			seen = append(seen, p)
 		}
-		red := New(new(snapshot.Objects), nil, "", seen...)
+		red := New(new(snapshot.Objects), nil, "", nil, seen...)
 		again := make([]netip.Prefix, len(seen))
 		for i, p := range seen {
 			if again[i] = red.Prefix(p); again[i].Bits() != p.Bits() || again[i] != again[i].Masked() {
 				t.Fatalf("seed %d: %s becomes %s", seed, p, again[i])
 			}
 		}
-		same := New(new(snapshot.Objects), nil, "", again...)
+		same := New(new(snapshot.Objects), nil, "", nil, again...)
 		for _, p := range again {
 			if same.Prefix(p) != p {
 				t.Errorf("seed %d: %s becomes %s: it is not known by its structure alone", seed, p, same.Prefix(p))
@@ -124,7 +129,7 @@ func TestObjects(t *testing.T) {
 	for _, m := range []*metav1.ObjectMeta{&o.Services[1].ObjectMeta, &o.Slices[0].ObjectMeta, &o.Nodes[0].ObjectMeta, &o.ServiceCIDRs[0].ObjectMeta} {
 		m.Annotations = map[string]string{snapshot.AnnotationIgnore: "PX604, secret,PX803 PX99secret"}
 	}
-	New(o, nil, "").Objects(o)
+	New(o, nil, "", nil).Objects(o)
 	var out bytes.Buffer
 	if err := o.Write(&out); err != nil {
 		t.Fatal(err)
@@ -155,7 +160,7 @@ func TestConfig(t *testing.T) {
 		ClientConnection: config.ClientConnection{Kubeconfig: "/secret"},
 		Logging:          config.Logging{Format: "text", VModule: []config.VModule{{FilePattern: "secret", Verbosity: 4}}}}
 	before := fmt.Sprintf("%+v", c)
-	got := New(new(snapshot.Objects), c, "").Config(c)
+	got := New(new(snapshot.Objects), c, "", nil).Config(c)
 	if fmt.Sprintf("%+v", c) != before {
 		t.Errorf("the configuration itself became %+v", c)
 	}
@@ -164,5 +169,97 @@ func TestConfig(t *testing.T) {
 		Logging: config.Logging{Format: "text"}}
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// fill sets all strings of a value to a text.
+func fill(v reflect.Value, text string) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), text)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), text)
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, text)
+		fill(value, text)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				fill(v.Field(i), text)
+			}
+		}
+	}
+}
+
+// No text of an object remains, whatever its field.
+func TestEveryFieldOfObjects(t *testing.T) {
+	for _, o := range []any{&corev1.Service{}, &discoveryv1.EndpointSlice{}, &corev1.Endpoints{}, &corev1.Node{}, &networkingv1.ServiceCIDR{}} {
+		fill(reflect.ValueOf(o).Elem(), "hunter2")
+		all := new(snapshot.Objects)
+		all.Add(snapshot.Trim(o))
+		New(all, nil, "", nil).Objects(all)
+		var out bytes.Buffer
+		if err := all.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out.String(), "hunter2") {
+			t.Errorf("%T: %s", o, out.String())
+		}
+	}
+}
+
+// stringFields calls f for each string of a value, and for each that a list or map can contain.
+func stringFields(v reflect.Value, path string, f func(path string, set func(string))) {
+	switch v.Kind() {
+	case reflect.String:
+		f(path, v.SetString)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			stringFields(v.Field(i), path+"."+v.Type().Field(i).Name, f)
+		}
+	case reflect.Slice, reflect.Map:
+		f(path, func(text string) { fill(v, text) })
+	}
+}
+
+// Each text of a configuration is replaced, unless the configuration would be invalid with other than
+// some fixed words.
+func TestEveryFieldOfConfig(t *testing.T) {
+	for _, mode := range []string{"iptables", "ipvs", "kernelspace"} {
+		c := func() *config.Config {
+			c := &config.Config{APIVersion: config.APIVersion, Kind: config.Kind, Mode: mode, DetectLocalMode: "InterfaceNamePrefix"}
+			c.DetectLocal.InterfaceNamePrefix = "if"
+			config.SetDefaults(c)
+			return c
+		}
+		var paths []string
+		stringFields(reflect.ValueOf(c()).Elem(), "", func(path string, _ func(string)) { paths = append(paths, path) })
+		free := 0
+		for _, path := range paths {
+			one := c()
+			stringFields(reflect.ValueOf(one).Elem(), "", func(at string, set func(string)) {
+				if at == path {
+					set("hunter2")
+				}
+			})
+			if config.Validate(one).HasErrors() || path == ".APIVersion" || path == ".Kind" { // Parse accepts only one
+				continue
+			}
+			free++
+			text, err := yaml.Marshal(New(new(snapshot.Objects), one, "", nil).Config(one))
+			if err != nil || strings.Contains(string(text), "hunter2") {
+				t.Errorf("%s remains: %v", path, err)
+			}
+		}
+		if free < 5 {
+			t.Errorf("mode %s: only %d fields accept any text", mode, free)
+		}
 	}
 }
