@@ -68,12 +68,12 @@ func (d Diagnostic) String() string {
 	if d.More > 0 {
 		fmt.Fprintf(&b, " (and %d more like it)", d.More)
 	}
-	return oneLine(b.String())
+	return OneLine(b.String())
 }
 
-// oneLine escapes invisible characters in Go syntax: control characters, and
+// OneLine escapes invisible characters in Go syntax: control characters, and
 // characters that are hidden or change the text direction.
-func oneLine(s string) string {
+func OneLine(s string) string {
 	if strings.IndexFunc(s, unseen) < 0 {
 		return s
 	}

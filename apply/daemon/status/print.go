@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -82,7 +83,7 @@ func (st *Status) printDraining(line func(name, format string, args ...any)) {
 	}
 	if e := st.Easing; e != nil {
 		for _, k := range e.Kept {
-			line("kept", "%s, for %s until its connections end: %d", k.Object, age(st.Now, e.Since), k.Connections)
+			line("kept", "%s, for %s until its connections end: %d", diag.OneLine(k.Object), age(st.Now, e.Since), k.Connections)
 		}
 		line("", "the rest is removed at %s, in %s", e.Until.Format(time.RFC3339), age(e.Until, st.Now))
 	}
@@ -94,7 +95,7 @@ func (st *Status) printFindings(line func(name, format string, args ...any)) {
 		line("retrying", "%s, since %s ago: %s", r.What, age(st.Now, r.Since), r.Error)
 	}
 	for _, b := range st.Broken {
-		line("broken", "%s: %s", strings.TrimSpace(b.Kind+" "+b.Object), b.Reason) // it may lack a name
+		line("broken", "%s", diag.OneLine(strings.TrimSpace(b.Kind+" "+b.Object)+": "+b.Reason)) // it may lack a name
 	}
 	for _, u := range st.Unproved {
 		line("not proved", "Service %s: %s", u.Service, u.Text())
@@ -119,13 +120,13 @@ func (st *Status) printForeign(line func(name, format string, args ...any)) {
 		st.LastDrift.print(line)
 	}
 	if k := st.KubeProxy; k != nil {
-		line("kube-proxy", "%s, since %s ago: %s", k.Text(), age(st.Now, k.Since), strings.Join(k.Objects, ", "))
+		line("kube-proxy", "%s, since %s ago: %s", diag.OneLine(k.Text()), age(st.Now, k.Since), strings.Join(k.Objects, ", "))
 	}
 	for _, rule := range st.MayDrop {
-		line("may drop", "foreign rules that may drop: %s", rule)
+		line("may drop", "foreign rules that may drop: %s", diag.OneLine(rule))
 	}
 	for _, rule := range st.MayDivert {
-		line("may divert", "foreign rules that may divert: %s", rule)
+		line("may divert", "foreign rules that may divert: %s", diag.OneLine(rule))
 	}
 }
 
@@ -212,15 +213,15 @@ func (d *LastDrift) print(line func(name, format string, args ...any)) {
 		line("", "by %s", Authors(d.By))
 	}
 	for _, what := range d.Gone {
-		line("", "%s is gone", what)
+		line("", "%s is gone", diag.OneLine(what))
 	}
 	for _, op := range d.First {
-		line("", "%s %s", op.Verb, op.Object)
+		line("", "%s %s", op.Verb, diag.OneLine(op.Object))
 		for _, l := range op.Have {
-			line("", "  have: %s", l)
+			line("", "  have: %s", diag.OneLine(l))
 		}
 		for _, l := range op.Want {
-			line("", "  want: %s", l)
+			line("", "  want: %s", diag.OneLine(l))
 		}
 	}
 	if d.More > 0 {
@@ -233,7 +234,7 @@ func Authors(programs []string) string {
 	if len(programs) == 0 {
 		return "unknown"
 	}
-	return strings.Join(programs, ", ")
+	return diag.OneLine(strings.Join(programs, ", "))
 }
 
 // Text describes the state.
