@@ -223,7 +223,7 @@ func Groups() []Group {
 				"Give name, port and protocol. Use each name once in a slice."},
 			{EndpointAddress, Error, "an endpoint's address is invalid, of the other family, or not the first",
 				"The address is left out.",
-				"Use an address of the slice's addressType, and an endpoint for each."},
+				"Use one address of the slice's addressType."},
 			{EndpointUnusable, Error, "an endpoint has a loopback or link-local address",
 				"The endpoint is left out: the address means another machine on each node. The API server rejects it.",
 				"Use an address that all nodes can reach."},
