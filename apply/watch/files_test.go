@@ -485,10 +485,11 @@ func TestFilesRefused(t *testing.T) {
 	}{
 		{"empty", "", "is empty", true},
 		{"blank", "\n \n", "is empty", true},
-		{"empty list", "apiVersion: v1\nitems: []\nkind: List\n", "no Service and no Node", true},
+		{"empty list", "apiVersion: v1\nitems: []\nkind: List\n", "no Service", true},
 		{"no EndpointSlice", "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: ns}\nspec: {selector: {app: web}, clusterIP: 10.0.0.1, ports: [{port: 80}]}\n",
 			"has no EndpointSlice, but in every cluster Service ns/a has one", true},
-		{"Node of another", "apiVersion: v1\nkind: Node\nmetadata: {name: node2}\n", "must contain Node node1, as it contains Node node2", false},
+		{"no Service", "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\n", "no Service", true},
+		{"Node of another", "apiVersion: v1\nkind: Node\nmetadata: {name: node2}\n---\n" + serviceYAML("a", "10.0.0.1"), "must contain Node node1, as it contains Node node2", false},
 		{"cut off after a line", whole[:strings.LastIndex(whole, "kind: List")], "cut off", false},
 		{"cut off in a line", whole[:strings.Index(whole, "10.0.0.2")], "cut off", false},
 		{"too long", whole + strings.Repeat("#\n", 1000), "more than the 1000 bytes of --snapshot-limit", false},

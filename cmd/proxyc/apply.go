@@ -30,7 +30,7 @@ type applyCmd struct {
 
 	DryRun      bool          `help:"Print the changes, and write nothing."`
 	Check       bool          `help:"Print the differences, write nothing, and exit 1 if there are any."`
-	AllowEmpty  bool          `help:"Accept a snapshot that looks incomplete. It contains neither a Service nor a Node, lacks the EndpointSlices of Services with selectors, or has an empty file, as after a failed kubectl. All rules for Services, or all backends, are then removed."`
+	AllowEmpty  bool          `help:"Accept a snapshot that looks incomplete. It contains no Service, lacks the EndpointSlices of Services with selectors, or has an empty file, as after a failed kubectl. All rules for Services, or all backends, are then removed."`
 	YesTakeover bool          `name:"yes-takeover" help:"Replace the rules of kube-proxy on this node."`
 	Output      string        `short:"o" enum:"text,wide,json" default:"text" help:"Output: text, wide or json. Format text counts operations by Service, and shows the first differences of --check. Format wide lists each operation with its origin, the actual and the desired state. Format json contains both."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables: auto, nft or legacy. auto is the one that the node uses."`

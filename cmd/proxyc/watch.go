@@ -32,7 +32,7 @@ import (
 type watchCmd struct {
 	configFlags
 	Snapshot    []string      `short:"s" placeholder:"PATH" sep:"none" help:"Follow a file or a directory instead of an API server. The forms are those of compile -s. May be repeated."`
-	AllowEmpty  bool          `name:"allow-empty" help:"Accept a --snapshot that looks incomplete. It contains neither a Service nor a Node, lacks the EndpointSlices of Services with selectors, or has an empty file, as after a failed kubectl. All rules for Services, or all backends, are then removed."`
+	AllowEmpty  bool          `name:"allow-empty" help:"Accept a --snapshot that looks incomplete. It contains no Service, lacks the EndpointSlices of Services with selectors, or has an empty file, as after a failed kubectl. All rules for Services, or all backends, are then removed."`
 	Limit       byteSize      `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
 	BootFrom    string        `name:"boot-from" placeholder:"FILE" help:"Save the last effective state to a file, and restore it at start. The rules are then written before the API server answers."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables: auto, nft or legacy. auto is the one that the node uses."`

@@ -25,10 +25,10 @@ func NoSlices(service string) string {
 // Missing returns what the Snapshot of this Reader lacks compared with any cluster,
 // and which rules a node would lose because of it, or "". A failed or incomplete
 // kubectl command produces such a file, and manifests in Git lack clusterIPs, too.
-// A cluster without Services is valid: it has Nodes.
+// Every cluster has Service default/kubernetes.
 func (r *Reader) Missing(s *snapshot.Snapshot) string {
-	if services, _, nodes := s.Count(); services+nodes == 0 {
-		return "has no Service and no Node, and all rules for Services would be removed"
+	if services, _, _ := s.Count(); services == 0 {
+		return "has no Service, and all rules for Services would be removed"
 	}
 	if service := cmp.Or(r.sliced, r.selects); service != "" && !r.slices {
 		return NoSlices(service) + ", and all backends would be removed"
