@@ -252,6 +252,14 @@ func (c *cleaner) shared(ctx context.Context, p *Plan) (edit, error) {
 // kept returns the chains that clean keeps, and for whom.
 func (c *cleaner) kept(ctx context.Context) (kept []string, err error) {
 	plan, err := c.planRemoval(ctx)
+	if errors.Is(err, errIncompatible) {
+		const name = "KUBE-FIREWALL"
+		has, err := hasChain(ctx, c.family, "filter", name)
+		if has {
+			kept = append(kept, c.describe([]string{"filter " + name})+": its table has rules that only nft supports")
+		}
+		return kept, err
+	}
 	if err != nil {
 		return nil, err
 	}
