@@ -88,6 +88,9 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 			for _, o := range result.objects {
 				at.index = o.index
 				twice := o.has(s)
+				if twice {
+					r.replaced(s, o.name)
+				}
 				o.put(s)
 				s.Unskip(o.name)
 				if twice {

@@ -38,6 +38,7 @@ type Reader struct {
 	sliced   string             // the first Service for which Written.Sliced is true
 	selects  string             // the first Service for which Written.Selects is true
 	slices   bool               // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
+	copies   map[string]int     // replaced objects of a name
 	ignored  map[string]int     // the number of objects of each other kind
 	shared   map[*part]*yaml.Node
 	last     place // the last object that was looked up, and its fields

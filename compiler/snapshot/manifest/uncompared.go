@@ -82,3 +82,30 @@ func setUncompared(s *snapshot.Snapshot, in *corev1.Service, name ir.Name) {
 		set(snapshot.HeadlessService, false, content)
 	}
 }
+
+// replaced records the object of a name before another of this name replaces it. Both may be applied, in
+// different clusters.
+func (r *Reader) replaced(s *snapshot.Snapshot, object string) {
+	at, ok := r.at[object]
+	if !ok {
+		return
+	}
+	text := at.part.text
+	var content any
+	if at.part.yaml != nil {
+		text, _, _ = toJSON(at.part.document())
+	}
+	if kjson.UnmarshalCaseSensitivePreserveInts(text, &content) != nil {
+		return
+	}
+	_, name, _ := strings.Cut(object, " ")
+	u := snapshot.Uncompared{Name: ir.Name{Name: name}, Content: content}
+	if namespace, name, ok := strings.Cut(name, "/"); ok {
+		u.Name = ir.Name{Namespace: namespace, Name: name}
+	}
+	if r.copies == nil {
+		r.copies = map[string]int{}
+	}
+	r.copies[object]++
+	s.SetUncompared(fmt.Sprintf("copy %d of %s", r.copies[object], object), u)
+}
