@@ -225,8 +225,8 @@ func numbers(c *corev1.Container) (out []int32) {
 // service meshes do, such as linkerd.io/inject.
 func injected(m *metav1.ObjectMeta) bool {
 	for _, all := range [...]map[string]string{m.Labels, m.Annotations} {
-		for key := range all {
-			if strings.Contains(key, "inject") || key == "dapr.io/enabled" {
+		for key, value := range all {
+			if (strings.Contains(key, "inject") || key == "dapr.io/enabled") && value != "false" && value != "disabled" {
 				return true
 			}
 		}
