@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -121,5 +122,31 @@ items:
 	out, code = w.proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "10.96.0.31:80")
 	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "as element 10.96.0.31 . tcp . 80 of service-ips is missing: ") {
 		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
+// Rules of kube-proxy that serve as desired are no cause of a foreign drop, although proxyc writes
+// other ones.
+func TestTraceKernelBlamesNoRuleOfKubeProxy(t *testing.T) {
+	t.Parallel()
+	for mode, load := range map[string]string{
+		"iptables": "sed 's/-m nfacct --nfacct-name *[^ ]*//' $TAKEOVER/kube-proxy.iptables | iptables-nft-restore",
+		"nftables": "nft -f $TAKEOVER/kube-proxy.nft",
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			w := newWatched(t, "nftables")
+			w.forwards()
+			dir, err := filepath.Abs("../../testdata/apply/takeover")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.shell("export TAKEOVER="+dir+"; "+load, "nft 'table inet fw { chain f { type filter hook forward priority -5; ip daddr 10.244.0.0/16 drop; }; }'")
+			out, code := w.run("proxyc", "trace", "-c", dir+"/config.yaml", "-s", dir+"/cluster.yaml", "--mode", mode, "--kernel", "--from", "10.244.1.5@cni0", "--to", "10.96.0.10:80")
+			const because = "  because: "
+			if code != exitFindings || strings.Count(out, because) != 1 || !strings.Contains(out, because+"table inet fw, chain f, rule 1 (foreign) drops the packet: ip daddr 10.244.0.0/16 drop\n") {
+				t.Errorf("exit code %d:\n%s", code, out)
+			}
+		})
 	}
 }

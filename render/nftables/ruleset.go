@@ -206,7 +206,7 @@ type Element struct {
 // Verdict ends the evaluation of a rule.
 type Verdict struct {
 	Kind  VerdictKind
-	Chain string // of Jump and Goto
+	Chain string // of Jump and Goto; of RejectWith, the answer: "tcp reset"
 }
 
 // VerdictKind is the action of a verdict.
@@ -220,6 +220,7 @@ const (
 	Accept               // final for this base chain
 	Return               // to the caller of this chain
 	Continue             // with the next statement of the rule; only in elements
+	RejectWith           // another answer than ICMP port unreachable; only in rules that were read
 )
 
 // SetID identifies one of the fixed sets and maps.

@@ -141,6 +141,8 @@ func (v Verdict) append(b []byte) []byte {
 		return append(b, "drop"...)
 	case Reject:
 		return append(b, "reject"...)
+	case RejectWith:
+		b = append(b, "reject with "...)
 	case Jump:
 		b = append(b, "jump "...)
 	case Goto:

@@ -3,6 +3,7 @@ package codec
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/bits"
 	"net/netip"
 
@@ -114,6 +115,23 @@ func decodeStmts(code []Instruction, f ir.Family) []rules.Stmt {
 	return stmts
 }
 
+// decodeReject decodes the answer of a rejecting rule.
+func decodeReject(c Instruction, f ir.Family) rules.Verdict {
+	kind, code := c.Uint32(unix.NFTA_REJECT_TYPE), byte(0)
+	if data := c.Fields[unix.NFTA_REJECT_ICMP_CODE]; len(data) > 0 {
+		code = data[0]
+	}
+	switch {
+	case kind == unix.NFT_REJECT_TCP_RST:
+		return rules.Verdict{Kind: rules.RejectWith, Chain: "tcp reset"}
+	case kind == unix.NFT_REJECT_ICMP_UNREACH && code == portUnreachable(f), kind == unix.NFT_REJECT_ICMPX_UNREACH && code == unix.NFT_REJECT_ICMPX_PORT_UNREACH:
+		return rules.Verdict{Kind: rules.Reject}
+	case kind == unix.NFT_REJECT_ICMPX_UNREACH:
+		return rules.Verdict{Kind: rules.RejectWith, Chain: fmt.Sprintf("icmpx %d", code)}
+	}
+	return rules.Verdict{Kind: rules.RejectWith, Chain: fmt.Sprintf("icmp %d", code)}
+}
+
 // decodeStmt decodes the first statement in the code, and returns the number of its instructions.
 func decodeStmt(code []Instruction, f ir.Family) (rules.Stmt, int) {
 	switch c := code[0]; c.Name {
@@ -125,7 +143,7 @@ func decodeStmt(code []Instruction, f ir.Family) (rules.Stmt, int) {
 	case "counter":
 		return rules.Counter{}, 1
 	case "reject":
-		return rules.Verdict{Kind: rules.Reject}, 1
+		return decodeReject(c, f), 1
 	case "masq":
 		return rules.Masquerade{}, 1
 	case "fib":

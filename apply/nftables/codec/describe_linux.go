@@ -124,6 +124,9 @@ func (d *description) instruction(c Instruction) {
 		d.print("masquerade")
 	case "redir":
 		d.print("redirect")
+	case "reject":
+		v := decodeReject(c, d.family)
+		d.print("%s", v.AppendText(nil, d.family))
 	case "nat":
 		d.print("%s", [...]string{"snat", "dnat"}[min(c.Uint32(unix.NFTA_NAT_TYPE), 1)])
 	default:

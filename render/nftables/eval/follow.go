@@ -191,7 +191,7 @@ func (w *walk) recordLookup(l *indexed, key nftables.Key, found bool) {
 // recordVerdict records the current rule, with its own verdict v or a verdict found in a
 // map.
 func (w *walk) recordVerdict(v nftables.Verdict, found *nftables.Verdict) {
-	drops := v.Kind == nftables.Drop || v.Kind == nftables.Reject
+	drops := v.Kind == nftables.Drop || v.Kind == nftables.Reject || v.Kind == nftables.RejectWith
 	w.record(found, drops, !drops)
 }
 

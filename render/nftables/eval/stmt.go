@@ -3,7 +3,9 @@ package eval
 import (
 	"cmp"
 	"net/netip"
+	"strings"
 
+	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/nftables"
 )
@@ -71,6 +73,8 @@ func (w *walk) decide(v nftables.Verdict) step {
 		return dropped
 	case nftables.Reject:
 		return rejected
+	case nftables.RejectWith:
+		return w.rejectWith(v)
 	case nftables.Accept:
 		return accepted
 	case nftables.Return:
@@ -84,6 +88,19 @@ func (w *walk) decide(v nftables.Verdict) step {
 		return s
 	}
 	return endChain
+}
+
+// rejectWith rejects a packet with another answer. Only our own rules need a
+// certain answer. A TCP reset answers nothing else than TCP.
+func (w *walk) rejectWith(v nftables.Verdict) step {
+	table, _, qualified := strings.Cut(w.chain, ", chain ")
+	if _, name, _ := strings.Cut(table, " "); !qualified || name == nftables.Table || name == "kube-proxy" {
+		w.doubt("%s, not with ICMP port unreachable", v.AppendText(nil, w.family))
+	}
+	if v.Chain == "tcp reset" && w.pkt.Protocol != ir.TCP {
+		return dropped
+	}
+	return rejected
 }
 
 func (w *walk) lookupVerdict(l nftables.LookupVerdict) step {

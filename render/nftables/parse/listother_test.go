@@ -32,6 +32,10 @@ func TestRulesOfOthers(t *testing.T) {
 		{`jhash ip saddr . th sport mod 251 seed 0x6d61676c offset 3 vmap @m`, []nftables.Stmt{nftables.Unsupported{What: `jhash ip saddr . th sport mod 251 seed 0x6d61676c offset 3 vmap @m`}}},
 		{`jhash ip saddr mod 251 seed 0x6d61676c vmap @m`, []nftables.Stmt{nftables.Unsupported{What: `jhash ip saddr mod 251 seed 0x6d61676c vmap @m`}}},
 		{`counter name "localhost-nodeport-rejected-udp" reject`, []nftables.Stmt{nftables.Counter{}, nftables.Verdict{Kind: nftables.Reject}}},
+		{`reject with icmpx port-unreachable`, []nftables.Stmt{nftables.Verdict{Kind: nftables.Reject}}},
+		{`reject with icmpx no-route`, []nftables.Stmt{nftables.Verdict{Kind: nftables.RejectWith, Chain: "icmpx no-route"}}},
+		{`reject with icmp type host-prohibited`, []nftables.Stmt{nftables.Verdict{Kind: nftables.RejectWith, Chain: "icmp host-prohibited"}}},
+		{`reject with tcp reset`, []nftables.Stmt{nftables.Verdict{Kind: nftables.RejectWith, Chain: "tcp reset"}}},
 		{`log prefix "new: " level info drop`, []nftables.Stmt{nftables.Verdict{Kind: nftables.Drop}}},
 	} {
 		r, _, err := ParseWhole(ir.IPv4, "table ip fw {\n\tchain one {\n\t\ttype filter hook input priority 0; policy accept;\n\t\t"+tt.rule+"\n\t}\n}\n", nil)

@@ -213,16 +213,7 @@ func (p *listParser) known() ([]nftables.Stmt, bool) {
 		}
 		return one(nftables.Masquerade{})
 	case p.take("reject"):
-		if p.take("with") {
-			if !p.take("icmp") && !p.take("icmpv6") && !p.take("icmpx") {
-				return nil, false
-			}
-			p.take("type")
-			if !p.take("port-unreachable") {
-				return nil, false
-			}
-		}
-		return one(nftables.Verdict{Kind: nftables.Reject})
+		return p.reject()
 	case p.take("drop"):
 		return one(nftables.Verdict{Kind: nftables.Drop})
 	case p.take("accept"):
@@ -251,6 +242,26 @@ func (p *listParser) known() ([]nftables.Stmt, bool) {
 		p.at = from
 	}
 	return p.match()
+}
+
+// reject parses the text after "reject".
+func (p *listParser) reject() ([]nftables.Stmt, bool) {
+	v := nftables.Verdict{Kind: nftables.Reject}
+	switch {
+	case !p.take("with"):
+	case p.take("tcp", "reset"):
+		v = nftables.Verdict{Kind: nftables.RejectWith, Chain: "tcp reset"}
+	default:
+		protocol := p.next()
+		if !slices.Contains([]string{"icmp", "icmpv6", "icmpx"}, protocol) {
+			return nil, false
+		}
+		p.take("type")
+		if code := p.next(); code != "port-unreachable" {
+			v = nftables.Verdict{Kind: nftables.RejectWith, Chain: protocol + " " + code}
+		}
+	}
+	return []nftables.Stmt{v}, true
 }
 
 // mark parses the text after "meta mark".

@@ -97,7 +97,7 @@ func Qualify(r *nftables.Ruleset, table string) *nftables.Ruleset {
 	chain := func(name string) string { return table + ", chain " + name }
 	set := func(name string) string { return table + ", set " + name }
 	verdict := func(v nftables.Verdict) nftables.Verdict {
-		if v.Chain != "" {
+		if v.Chain != "" && v.Kind != nftables.RejectWith {
 			v.Chain = chain(v.Chain)
 		}
 		return v

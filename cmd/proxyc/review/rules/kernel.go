@@ -170,12 +170,13 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 	if have.Outcome.Equal(want.Outcome) {
 		return nil
 	}
-	if have.gone != "" {
-		f.Causes = append(f.Causes, have.gone+" is missing")
-	}
 	causes, free, without, err := have.findCauses(again)
 	if err != nil {
 		return err
+	}
+	foreignOnly := free.Outcome.Equal(want.Outcome) // kube-proxy may serve instead of proxyc
+	if have.gone != "" && !foreignOnly {
+		f.Causes = append(f.Causes, have.gone+" is missing")
 	}
 	for i := range causes {
 		m, does := &causes[i], "determines the result"
@@ -188,6 +189,10 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 		if m := &free.Met[i]; m.Table == tableRoutes {
 			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", m.Where(), m.Text))
 		}
+	}
+	if foreignOnly {
+		f.findAccept(want, free)
+		return nil
 	}
 	if have.gone != "" {
 		return nil
@@ -209,9 +214,29 @@ func affinityText(o sim.Outcome) string {
 	return o.Timeout.String()
 }
 
+// findAccept names the first missing rule on the way to a rule that would have accepted the packet
+// before a foreign rule or policy of the same table. No other rule of ours is a cause if the outcome
+// is as desired without foreign rules.
+func (f *KernelTrace) findAccept(want, free Path) {
+	lacks := func(m sim.Met) bool {
+		return !m.Foreign && !m.NoRule && !slices.ContainsFunc(free.Met, func(o sim.Met) bool { return m.Same(&o) })
+	}
+	accepts := func(m sim.Met) bool { return strings.HasSuffix(m.Text, "-j ACCEPT") && lacks(m) }
+	last := slices.IndexFunc(want.Met, accepts)
+	if last < 0 {
+		return
+	}
+	first := last
+	for first > 0 && want.Met[first-1].Table == want.Met[last].Table && lacks(want.Met[first-1]) {
+		first--
+	}
+	m := want.Met[first]
+	m.Rule = 0
+	f.Causes = append(f.Causes, fmt.Sprintf("%s: missing or not reached: %s", m.Where(), m.Text))
+}
+
 // findDeviation describes where the packet leaves the desired path in proxyc's own rules while the
-// foreign rules in without are ignored. Even if the outcome is then as desired, a missing rule of
-// proxyc can be what lets foreign rules do harm, such as an accept before a policy.
+// foreign rules in without are ignored.
 func (f *KernelTrace) findDeviation(want, have Path, without removed, again refollow) error {
 	foreign := func(m sim.Met) bool { return m.Foreign }
 	wanted := slices.DeleteFunc(slices.Clone(want.Met), foreign)
