@@ -158,15 +158,17 @@ func (c *HealthChecks) Run(ctx context.Context, after func(time.Duration) <-chan
 	}
 }
 
-// Failing describes the first health check, by name, that does not listen; "" if all do.
+// Failing describes the first health check, by name, that does not listen because of the node; "" if there
+// is none. If two Services contest a port, the other one answers.
 func (c *HealthChecks) Failing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.failed) == 0 {
-		return ""
+	for _, name := range slices.SortedFunc(maps.Keys(c.failed), ir.Name.Compare) {
+		if _, ok := errors.AsType[*contested](c.failed[name].err); !ok {
+			return fmt.Sprintf("healthCheckNodePort %d of Service %s does not answer: %v", c.failed[name].Port, name, c.failed[name].err)
+		}
 	}
-	first := slices.MinFunc(slices.Collect(maps.Keys(c.failed)), ir.Name.Compare)
-	return fmt.Sprintf("healthCheckNodePort %d of Service %s does not answer: %v", c.failed[first].Port, first, c.failed[first].err)
+	return ""
 }
 
 // change closes removed ports before it opens others, so that a Service can reuse another's port.
@@ -223,6 +225,9 @@ func (c *HealthChecks) serve(name ir.Name, hc *ir.HealthCheck) {
 		at := netip.AddrPortFrom(a, hc.Port)
 		if open[at] == nil {
 			check, err := c.listen(name, at)
+			if other, ok := c.owner(at); err != nil && ok {
+				err = &contested{other}
+			}
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -237,6 +242,23 @@ func (c *HealthChecks) serve(name ir.Name, hc *ir.HealthCheck) {
 	if len(errs) > 0 {
 		set(&c.failed, name, failure{hc, errors.Join(errs...)})
 	}
+}
+
+// contested is the error of a port that another Service has, too.
+type contested struct{ by ir.Name }
+
+func (e *contested) Error() string {
+	return fmt.Sprintf("Service %s has the same healthCheckNodePort: set another one", e.by)
+}
+
+// owner returns the Service whose check listens at an address.
+func (c *HealthChecks) owner(at netip.AddrPort) (ir.Name, bool) {
+	for name, open := range c.open {
+		if open[at] != nil {
+			return name, true
+		}
+	}
+	return ir.Name{}, false
 }
 
 // set sets an entry of a map, and creates the map if it is nil.

@@ -273,14 +273,14 @@ func TestCheckTriedAgain(t *testing.T) {
 }
 
 // If two Services have the same port, one of them owns it, always the same one, until it is
-// removed.
+// removed. The other one's error names it. The node is not the cause.
 func TestChecksClaimTheSamePort(t *testing.T) {
 	c, failed := newChecks(t, ir.IPv4)
 	port := freePort(t)
 	c.Sync(loopback, checks{web: {Port: port, Local: 1}, api: {Port: port, Local: 2}})
 	wantWeights(t, "claimed twice", map[uint16]int{port: 2})
-	if len(*failed) != 1 || !strings.HasPrefix((*failed)[0], "ns/web ") {
-		t.Errorf("failed: got %q, want ns/web", *failed)
+	if want := fmt.Sprintf("ns/web %d: Service ns/api has the same healthCheckNodePort: set another one", port); len(*failed) != 1 || (*failed)[0] != want || c.Failing() != "" {
+		t.Errorf("failed: got %q, want %q; failing: %q", *failed, want, c.Failing())
 	}
 	c.Sync(loopback, checks{web: {Port: port, Local: 1}})
 	wantWeights(t, "the first has gone", map[uint16]int{port: 1})

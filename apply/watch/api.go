@@ -336,12 +336,43 @@ func (s *sink) Delete(obj any) error {
 	return nil
 }
 
+// manyBroken is the number of broken objects of which more than a tenth have a shared cause.
+const manyBroken = 10
+
+// sharedCause returns an error if so many reduced objects are broken, without a valid version, that they are
+// not the cause: all, or many. Replacing the stored ones would remove rules.
+func (s *sink) sharedCause(all []any) error {
+	var lost []broken
+	valid := 0
+	for _, obj := range all {
+		b, ok := obj.(broken)
+		switch {
+		case obj == nil:
+		case !ok, s.last(b.name) != nil:
+			valid++
+		default:
+			lost = append(lost, b)
+		}
+	}
+	if n := len(lost); n == 0 || valid > 0 && (n < manyBroken || 10*n <= len(all)) {
+		return nil
+	}
+	return fmt.Errorf("%d of %d objects cannot be decoded, so they are not the cause: none is used: %s: %s", len(lost), len(all), lost[0].key(), lost[0].why)
+}
+
 func (s *sink) Replace(all []any, _ string) error {
+	for i, obj := range all {
+		all[i] = s.reduced(obj)
+	}
+	if err := s.sharedCause(all); err != nil {
+		s.contact.recordLoss(err)
+		return err
+	}
 	said := s.reported
 	s.reported = nil
 	reduced := all[:0]
 	for _, obj := range all {
-		switch obj := s.reduced(obj).(type) {
+		switch obj := obj.(type) {
 		case nil:
 		case broken:
 			if last := s.report(obj, said); last != nil {

@@ -289,6 +289,8 @@ func TestBrokenObject(t *testing.T) {
 		{"goes", func() { s.Delete(service("b", "bad")) }, "a c", 2},
 		{"comes back broken", func() { s.Add(service("b", "bad")) }, "a c", 3},
 		{"relist without it", func() { s.Replace([]any{service("a", "")}, "") }, "a", 3},
+		{"relist of which all is broken", func() { s.Replace([]any{service("b", "bad"), service("c", "bad")}, "") }, "a", 3},
+		{"empty list", func() { s.Replace(nil, "") }, "", 3},
 	} {
 		step.do()
 		if got := strings.Join(slices.Sorted(maps.Keys(has)), " "); got != step.want {

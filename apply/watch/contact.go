@@ -56,6 +56,20 @@ type ResourceState struct {
 	causeAt      time.Time // when Cause was recorded
 	hasBookmarks bool      // bookmarks arrive
 	silent       bool      // lost because bookmarks are missing; only an event or list ends that
+
+	returned time.Time // when contact last returned
+	before   time.Time // Lost until then
+}
+
+// keepLoss keeps the start of an outage if contact returned for a moment only: each of a series of watches
+// may break after an event.
+func (h *ResourceState) keepLoss(was time.Time, now time.Time) {
+	switch {
+	case !was.IsZero() && h.Lost.IsZero():
+		h.before, h.returned = was, now
+	case was.IsZero() && !h.Lost.IsZero() && !h.returned.IsZero() && now.Sub(h.returned) < steadyAfter:
+		h.Lost = h.before
+	}
 }
 
 // silenceLimit returns how long the resource may be without an event before it counts as lost.
@@ -73,6 +87,8 @@ const (
 	// silentAfter replaces staleAfter for a resource that had objects but no bookmark. A watch lasts
 	// at most 10 minutes, as client-go requests, and the server answers the next one.
 	silentAfter = 15 * time.Minute
+	// steadyAfter is how long contact must last to end an outage for good.
+	steadyAfter = 30 * time.Second
 	// slowAfter is how long a request may be without an answer before Contact logs that. It counts as
 	// lost only after responseTimeout.
 	slowAfter = 10 * time.Second
@@ -154,6 +170,7 @@ func (r resourceContact) change(f func(*ResourceState)) {
 	if h := r.resources[r.name]; h != nil {
 		was = *h
 		f(h)
+		h.keepLoss(was.Lost, r.now())
 		is = *h
 	}
 	before, now := r.outage, r.firstOutage()

@@ -121,6 +121,40 @@ func TestSilenceLasts(t *testing.T) {
 	}
 }
 
+// A series of watches, each of which breaks soon after an event or after it opened, is one outage. Lasting
+// contact ends it.
+func TestOutageOfBreakingWatches(t *testing.T) {
+	start := time.Now()
+	now := start
+	c := NewContact(slog.New(slog.DiscardHandler), func() time.Time { return now })
+	r := c.resource("services")
+	r.expect(false)
+	since := func() time.Duration { return now.Sub(c.Outage().Lost) }
+	r.recordLoss(errors.New("connection reset"))
+	for i := range 60 {
+		now = now.Add(5 * time.Second)
+		if i%2 == 0 {
+			r.recordEvent()
+			r.recordStored()
+		} else {
+			r.recordOpenWatch(false)
+		}
+		if !c.Outage().Lost.IsZero() {
+			t.Fatal("lost, though contact has returned")
+		}
+		now = now.Add(2 * time.Second)
+		r.recordLoss(errors.New("connection reset"))
+	}
+	if got := since(); got != now.Sub(start) {
+		t.Errorf("lost for %s, want %s", got, now.Sub(start))
+	}
+	r.recordOpenWatch(false)
+	now = now.Add(steadyAfter)
+	if r.recordLoss(errors.New("connection reset")); since() != 0 {
+		t.Errorf("lost for %s after lasting contact", since())
+	}
+}
+
 // A silent watch ends without an error event, whose text would replace the cause.
 func TestSilenceIsTimeout(t *testing.T) {
 	if !utilnet.IsTimeout(&timeoutError{noEvent, staleAfter}) {
