@@ -33,7 +33,7 @@ func headless(c *cluster, s *service) {
 			break
 		}
 		port, listens := s.Ports[i].Port, target.IntVal
-		declared := false // some container may listen at the port
+		declared, severity := false, diag.Info // some container may listen at the port
 		for _, w := range selected {
 			declared = declared || slices.Contains(w.Numbers, port)
 			for _, has := range w.Ports {
@@ -41,10 +41,13 @@ func headless(c *cluster, s *service) {
 				if target.Type == intstr.String && has.Name == target.StrVal {
 					listens = has.ContainerPort
 				}
+				if has.ContainerPort == listens {
+					severity = diag.Warning
+				}
 			}
 		}
 		if listens != 0 && listens != port && !declared {
-			c.warn(s, diag.HeadlessNoEffect, at("spec.ports", i)+".port", fmt.Sprintf("has no effect in a headless Service: clients connect to ports of the pods, which listen at %d, not %d", listens, port))
+			c.addService(s, severity, diag.HeadlessNoEffect, at("spec.ports", i)+".port", fmt.Sprintf("has no effect in a headless Service: the pods serve targetPort %d, and nothing translates port %d", listens, port))
 		}
 	}
 }
