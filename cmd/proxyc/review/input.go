@@ -285,7 +285,8 @@ func (j *Input) Assume(s *assume.StandIns) {
 	pending, rejected := s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName, j.Pods())
 	j.addRejected(rejected)
 	j.StandIns, j.pending = s, pending
-	written := s.Len()+len(rejected)+len(j.Snapshot.Workloads()) > 0
+	services, _, nodes := j.Snapshot.Count()
+	written := s.Len()+len(rejected)+len(j.Snapshot.Workloads()) > 0 || services+nodes == 0
 	if j.assumesNode = written && j.Facts.Interfaces == nil && j.Facts.Named == nil && j.Config.DetectLocalMode != config.DetectNodeCIDR; j.assumesNode {
 		j.standInNode = s.Nodes(j.Snapshot, j.Facts.NodeName)
 	}
