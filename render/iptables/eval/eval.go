@@ -389,7 +389,9 @@ func (e *Walker) matches(c *chain, r *iptables.Rule, t *Packet) bool {
 		return false
 	}
 	if r.Mark.Mask != 0 {
-		e.ownMark(c, r, t, r.Mark.Mask)
+		if !iptables.Shared(c.name) { // where the kubelet drops what only its KUBE-MARK-DROP marks
+			e.ownMark(c, r, t, r.Mark.Mask)
+		}
 		if !holds(iptables.MarkMatch, t.Mark&r.Mark.Mask == r.Mark.Value) {
 			return false
 		}

@@ -170,6 +170,8 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 			first("the mark of the connection", "KUBE-SERVICES", "-m connmark --mark 0x1 -j RETURN"),
 			first("any mark", "KUBE-SERVICES", "-m mark ! --mark 0x0 -j ACCEPT"),
 			first("a mark of others", "KUBE-SERVICES", "-m mark --mark 0x8000/0x8000 -j ACCEPT"),
+			first("a mark that the kubelet does not set", "KUBE-FIREWALL", "-m mark ! --mark 0x8000/0x8000 -j DROP"),
+			first("the mark with which the kubelet drops", "KUBE-SERVICES", "-d 10.96.0.10/32 -j KUBE-MARK-DROP"),
 			first("a mark for others", "KUBE-SERVICES", "-j MARK --set-xmark 0x1000/0x1000"),
 			first("no mark for others", "KUBE-SERVICES", "-j MARK --set-xmark 0x0/0xffffffff"),
 			inNat("a source masqueraded", "KUBE-POSTROUTING", "-s 1.2.3.4/32 -j MASQUERADE"),
@@ -257,6 +259,7 @@ func TestDumpsThatAreEqual(t *testing.T) {
 		ir.ModeIPTables: {
 			{"rules with counters", `^-A`, "[12:345] -A"},
 			{"a comment", `^-A KUBE-SERVICES `, `-A KUBE-SERVICES -m comment --comment "here we are"` + "\n$0"},
+			{"a mark that only the kubelet sets", `^-A KUBE-FIREWALL `, "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n$0"},
 			{"a state that does not come", `^-A KUBE-SERVICES `, "-A KUBE-SERVICES -m conntrack --ctstate INVALID -j DROP\n$0"},
 		},
 	} {
