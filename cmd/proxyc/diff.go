@@ -143,6 +143,7 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 	}
 	c.partial = true
 	before := c.withoutOverlay()
+	e.standIns.Balance = true
 	was, err = before.load(start())
 	if err != nil && !errors.Is(err, errReported) {
 		return nil, nil, err

@@ -140,10 +140,12 @@ func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 	}
 	compared := len(c.Against)+len(c.Overlay) > 0 || c.AgainstConfig != ""
 	c.asWritten, c.anyNode, c.partial, c.node = true, true, compared, c.one()
-	if is, err = c.load(start()); err != nil || !compared {
+	if !compared {
+		is, err = c.load(start())
 		return nil, is, err
 	}
 	before := c.withoutOverlay()
+	e.standIns.Balance = true
 	if len(c.Against) > 0 {
 		before.Snapshot, before.Context = c.Against, ""
 	}
@@ -151,7 +153,9 @@ func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 		before.setConfig(c.AgainstConfig)
 	}
 	if was, err = before.load(start()); err == nil {
-		review.CompareUnread(was, is)
+		if is, err = c.load(start()); err == nil {
+			review.CompareUnread(was, is)
+		}
 	}
 	return was, is, err
 }

@@ -30,6 +30,9 @@ import (
 // StandIns are the stand-ins of one or several snapshots. Snapshots that are compared share them.
 // The zero value is ready to use, and nil has none. They are not safe for concurrent use.
 type StandIns struct {
+	// Balance gives an address to load balancers of a cluster that have none yet.
+	Balance bool
+
 	addrs  map[string]netip.Addr // by what they stand for
 	ports  map[string]int32
 	owners map[netip.Addr]string
@@ -41,10 +44,11 @@ type StandIns struct {
 	families map[string]bool
 }
 
-// version is a version of a Service.
+// version is a version of a Service, with its ports as the input sets them.
 type version struct {
 	*snapshot.Service
 	written manifest.Written
+	ports   []snapshot.ServicePort
 }
 
 // Name returns what an address stands for, such as "ClusterIP of shop/web"; "" for other addresses.
@@ -236,10 +240,11 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 	last := s.last
 	s.last = map[ir.Name]version{}
 	for _, svc := range snap.Services() {
+		w := written[svc.Object]
 		if svc.Type == externalName || svc.ProxyName {
+			s.last[svc.Name] = version{svc, w, svc.Ports}
 			continue
 		}
-		w := written[svc.Object]
 		if svc.ClusterIP == "" {
 			pending[svc.Name] = svc.Object
 		}
@@ -249,7 +254,7 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 		} else if last != nil {
 			full.Created = time.Time{} // younger than what the last snapshot had, whatever it says
 		}
-		s.last[svc.Name] = version{full, w}
+		s.last[svc.Name] = version{full, w, svc.Ports}
 		snap.SetService(full)
 		for _, f := range full.IPFamilies {
 			setIn(&s.families, f, true)
@@ -301,14 +306,21 @@ func setIn[K comparable, V any](m *map[K]V, key K, value V) {
 func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written, last version) *snapshot.Service {
 	full := *svc
 	if w.Live && !incomplete(svc, w) {
+		if c.Balance && len(svc.LoadBalancer) == 0 {
+			c.fill(&full, w, nil)
+		}
 		return &full
 	}
 	full.Created = time.Time{}
 	if svc.ClusterIP == "" || !balanced(svc) || !slices.ContainsFunc(svc.LoadBalancer, served) {
 		full.LoadBalancer = nil // the API server ignores the status of a manifest
 	}
-	if x := (&change{&full, last.Service, w, &last.written}); x.old != nil && len(x.immutable()) == 0 {
-		full = *x.keep()
+	x := &change{&full, last.Service, w, &last.written}
+	if x.old != nil && len(x.immutable()) > 0 {
+		x.old = nil // another object of this name
+	}
+	if x.old != nil {
+		full = *x.keep(func(p *snapshot.ServicePort) bool { return !last.written.Live && slices.Contains(last.ports, *p) })
 	}
 	if full.ClusterIP == corev1.ClusterIPNone {
 		return &full
@@ -319,15 +331,19 @@ func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written, last vers
 		full.ClusterIPs = append(full.ClusterIPs, c.addr(familyOf(f), "ClusterIP of "+svc.Name.String()).String())
 	}
 	full.ClusterIP = full.ClusterIPs[0]
-	c.fill(&full, w, len(full.LoadBalancer) == 0)
+	c.fill(&full, w, x.old)
 	return &full
 }
 
 // incomplete reports whether a Service lacks an allocation that its type needs, so that it is no object of
 // an API server, whatever its metadata contain.
 func incomplete(svc *snapshot.Service, w *manifest.Written) bool {
-	return svc.ClusterIP == "" || svc.ClusterIP == corev1.ClusterIPNone && needsNodePorts(svc) || needsHealthPort(svc) && svc.HealthPort == 0 ||
-		needsNodePorts(svc) && !w.NoNodePorts && slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.NodePort == 0 })
+	if svc.ClusterIP == corev1.ClusterIPNone {
+		return needsNodePorts(svc)
+	}
+	dual := len(svc.IPFamilies) > 1 || w.FamilyPolicy == string(corev1.IPFamilyPolicyRequireDualStack)
+	return svc.ClusterIP == "" || dual && len(svc.ClusterIPs) < 2 || needsHealthPort(svc) && svc.HealthPort == 0 ||
+		allocates(svc, w) && slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.NodePort == 0 })
 }
 
 // served reports whether a proxy serves an address of a load balancer.
@@ -360,14 +376,22 @@ func (c *cluster) dualStack(families []string, w *manifest.Written) []string {
 	return []string{families[0], other}
 }
 
-// fill adds the ports that the type of a Service needs, and if balance is set the addresses of its load
-// balancer.
-func (s *StandIns) fill(full *snapshot.Service, w *manifest.Written, balance bool) {
+// fill adds the ports that the type of a Service needs, and the addresses of its load balancer in families
+// that its previous version does not have.
+func (s *StandIns) fill(full *snapshot.Service, w *manifest.Written, old *snapshot.Service) {
 	name := full.Name.String()
-	if needsNodePorts(full) && !(balanced(full) && w.NoNodePorts) {
+	if allocates(full, w) {
 		full.Ports = slices.Clone(full.Ports)
 		for i := range full.Ports {
-			if p := &full.Ports[i]; p.NodePort == 0 {
+			p := &full.Ports[i]
+			same := slices.IndexFunc(full.Ports, func(o snapshot.ServicePort) bool {
+				return old == nil && o.Port == p.Port && o.NodePort != 0 && s.PortName(o.NodePort) == ""
+			})
+			switch {
+			case p.NodePort != 0:
+			case same >= 0: // of another protocol
+				p.NodePort = full.Ports[same].NodePort
+			default:
 				p.NodePort = s.portOf(portName(full, i))
 			}
 		}
@@ -375,8 +399,13 @@ func (s *StandIns) fill(full *snapshot.Service, w *manifest.Written, balance boo
 	if needsHealthPort(full) && full.HealthPort == 0 {
 		full.HealthPort = s.portOf("of " + name)
 	}
-	if balanced(full) && balance {
-		for _, f := range full.IPFamilies {
+	had := old != nil && balanced(old)
+	if !balanced(full) || !had && len(full.LoadBalancer) > 0 {
+		return
+	}
+	full.LoadBalancer = slices.Clone(full.LoadBalancer)
+	for _, f := range full.IPFamilies {
+		if !had || !slices.Contains(old.IPFamilies, f) {
 			full.LoadBalancer = append(full.LoadBalancer, snapshot.Ingress{IP: s.addr(familyOf(f), "LoadBalancer of "+name).String()})
 		}
 	}

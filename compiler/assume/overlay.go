@@ -228,7 +228,7 @@ func hasClusterIP(s *snapshot.Service) bool { return s.Type != externalName && s
 // merge returns a Service after kubectl apply of its manifest. Fields of the manifest win, and those
 // that it does not set have the default.
 func (a *applied) merge(x *change) *snapshot.Service {
-	out := x.keep()
+	out := x.keep(func(*snapshot.ServicePort) bool { return x.w.NoNodePorts && x.was.NoNodePorts })
 	out.Created = since(x.old)
 	if a.OnlyReal || !hasClusterIP(out) || out.ClusterIP == corev1.ClusterIPNone {
 		return out
@@ -237,13 +237,14 @@ func (a *applied) merge(x *change) *snapshot.Service {
 		out.IPFamilies = all
 		out.ClusterIPs = []string{out.ClusterIP, a.addr(familyOf(all[1]), "ClusterIP of "+out.Name.String()).String()}
 	}
-	a.fill(out, x.w, !balanced(x.old))
+	a.fill(out, x.w, x.old)
 	return out
 }
 
 // keep returns the Service with what its previous version has, while its type needs it, as in
-// patchAllocatedValues and dropTypeDependentFields of the API server.
-func (x *change) keep() *snapshot.Service {
+// patchAllocatedValues and dropTypeDependentFields of the API server. given reports that the manifest of the
+// previous version sets a node port, which apply removes if the new one does not.
+func (x *change) keep(given func(*snapshot.ServicePort) bool) *snapshot.Service {
 	svc, old, out := x.svc, x.old, *x.svc
 	x.w.FamilyPolicy = cmp.Or(x.w.FamilyPolicy, x.was.FamilyPolicy)
 	if svc.Type != externalName && hasClusterIP(old) {
@@ -257,7 +258,7 @@ func (x *change) keep() *snapshot.Service {
 	}
 	out.Ports = slices.Clone(svc.Ports)
 	if needsNodePorts(svc) && needsNodePorts(old) {
-		keepNodePorts(out.Ports, old.Ports)
+		keepNodePorts(out.Ports, old.Ports, given, allocates(svc, x.w) && allocates(old, x.was))
 	}
 	if needsHealthPort(svc) && needsHealthPort(old) && svc.HealthPort == 0 {
 		out.HealthPort = old.HealthPort
@@ -276,9 +277,14 @@ func needsNodePorts(s *snapshot.Service) bool {
 
 func needsHealthPort(s *snapshot.Service) bool { return balanced(s) && s.ExternalLocal }
 
+// allocates reports whether the API server gives each port of a Service a node port.
+func allocates(s *snapshot.Service, w *manifest.Written) bool {
+	return needsNodePorts(s) && !(balanced(s) && w.NoNodePorts)
+}
+
 // keepNodePorts sets the missing node ports to those of the same port and protocol, whose list item
-// apply merges, or else of the same name, as the API server does.
-func keepNodePorts(ports, old []snapshot.ServicePort) {
+// apply merges, or else if patch is set those of the same name, as the API server does.
+func keepNodePorts(ports, old []snapshot.ServicePort, given func(*snapshot.ServicePort) bool, patch bool) {
 	find := func(same func(p, o *snapshot.ServicePort) bool) {
 		for i := range ports {
 			for j := range old {
@@ -288,9 +294,13 @@ func keepNodePorts(ports, old []snapshot.ServicePort) {
 			}
 		}
 	}
-	find(func(p, o *snapshot.ServicePort) bool { return p.Port == o.Port && p.Protocol == o.Protocol })
+	find(func(p, o *snapshot.ServicePort) bool {
+		return p.Port == o.Port && p.Protocol == o.Protocol && !given(o)
+	})
 	used := nodePorts(ports)
-	find(func(p, o *snapshot.ServicePort) bool { return p.Name == o.Name && !slices.Contains(used, o.NodePort) })
+	find(func(p, o *snapshot.ServicePort) bool {
+		return patch && p.Name == o.Name && !slices.Contains(used, o.NodePort)
+	})
 }
 
 // prune removes the selected objects that the Overlay lacks, and returns the workloads among them,

@@ -53,6 +53,13 @@ var immutable = [...]struct {
 		}
 		return from, to
 	}},
+	{"spec.ipFamilyPolicy", diag.FieldWord, func(c *change) (from, to string) {
+		one := string(corev1.IPFamilyPolicySingleStack)
+		if policy := cmp.Or(c.w.FamilyPolicy, c.was.FamilyPolicy, one); hasClusterIP(c.old) && c.svc.Type != externalName && policy != one && c.w.Families == 1 && len(c.old.IPFamilies) == 2 {
+			from, to = one, policy // to release a family
+		}
+		return from, to
+	}},
 	{"spec.loadBalancerClass", diag.FieldWord, func(c *change) (from, to string) {
 		if balanced(c.svc) && balanced(c.old) && c.w.Class != "" { // a webhook may have set it
 			from, to = c.was.Class, c.w.Class
@@ -88,7 +95,13 @@ func (c *cluster) admit() (found diag.List) {
 	}
 	for _, svc := range c.inOrder(fresh) {
 		w := c.written[svc.Object]
-		wrong := c.rejected(&change{svc: svc, w: &w})
+		x := &change{svc: svc, w: &w}
+		if last, ok := c.last[svc.Name]; ok {
+			if x.old, x.was = last.Service, &last.written; len(x.immutable()) > 0 {
+				x.old = nil // another object of this name
+			}
+		}
+		wrong := c.rejected(x)
 		if wrong == nil {
 			wrong = c.taken(numbers, svc, nil)
 		}
@@ -115,6 +128,14 @@ func (c *cluster) rejected(x *change) (found diag.List) {
 	}
 	if x.old != nil {
 		found.Add(x.immutable()...)
+	}
+	policy := x.w.FamilyPolicy
+	if x.old != nil {
+		policy = cmp.Or(policy, x.was.FamilyPolicy)
+	}
+	headless := x.svc.ClusterIP == corev1.ClusterIPNone && len(x.w.Selector) == 0
+	if policy == "" && len(x.svc.IPFamilies) > 1 && len(x.svc.ClusterIPs) < 2 && x.svc.Type != externalName && !headless {
+		add("spec.ipFamilyPolicy", diag.FieldWord, "", "must be PreferDualStack or RequireDualStack with two families")
 	}
 	if c.allocates == nil || x.svc.Type == externalName || x.svc.ClusterIP == corev1.ClusterIPNone {
 		return found
@@ -167,7 +188,12 @@ func (x *change) drops(path string) bool {
 		return balanced(old) && x.w.NoNodePorts == x.was.NoNodePorts
 	case "spec.clusterIP":
 		return svc.Type == externalName && hasClusterIP(old) && svc.ClusterIP == old.ClusterIP
+	case "spec.ipFamilies":
+		return hasClusterIP(old) && slices.Equal(svc.IPFamilies, old.IPFamilies)
 	case "spec.ipFamilyPolicy":
+		if svc.Type == externalName {
+			return hasClusterIP(old) && x.w.FamilyPolicy == cmp.Or(x.was.FamilyPolicy, string(corev1.IPFamilyPolicySingleStack))
+		}
 		return slices.Equal(svc.IPFamilies, old.IPFamilies)
 	}
 	return strings.HasSuffix(path, ".nodePort") && needsNodePorts(old) && !slices.ContainsFunc(nodePorts(svc.Ports), func(n int32) bool { return !slices.Contains(nodePorts(old.Ports), n) })

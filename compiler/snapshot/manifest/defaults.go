@@ -175,6 +175,14 @@ var exclusive = [...]struct {
 		diag.VIPValue, "spec.clusterIP", "must not be None with type NodePort or LoadBalancer", "set spec.type: ClusterIP, or remove it"},
 	{func(s *corev1.ServiceSpec) bool { return s.ClusterIP != "" && s.Type == corev1.ServiceTypeExternalName },
 		diag.VIPValue, "spec.clusterIP", "must not be set with type ExternalName", "remove it"},
+	{func(s *corev1.ServiceSpec) bool {
+		return s.IPFamilyPolicy != nil && s.Type == corev1.ServiceTypeExternalName
+	},
+		diag.FieldWord, "spec.ipFamilyPolicy", "must not be set with type ExternalName", "remove it"},
+	{func(s *corev1.ServiceSpec) bool {
+		return len(s.IPFamilies) > 0 && s.Type == corev1.ServiceTypeExternalName
+	},
+		diag.FieldWord, "spec.ipFamilies", "must not be set with type ExternalName", "remove it"},
 }
 
 const (

@@ -176,10 +176,11 @@ func decodeService(text []byte, namespace string, read unmarshal) (object, []fin
 	var in corev1.Service
 	strict, err := read(text, &in)
 	targets := slices.ContainsFunc(in.Spec.Ports, func(p corev1.ServicePort) bool { return p.TargetPort != intstr.IntOrString{} })
+	families := len(in.Spec.IPFamilies)
 	defaultService(&in, namespace)
 	svc := snapshot.FromService(&in)
 	written := writtenService(&in, svc.ProxyName)
-	written.NoTargets = !targets
+	written.NoTargets, written.Families = !targets, families
 	return object{name: svc.Object, written: written, skipped: svc.Skipped,
 		has: func(s *snapshot.Snapshot) bool { return s.Service(svc.Name) != nil },
 		put: func(s *snapshot.Snapshot) {

@@ -28,6 +28,7 @@ type Written struct {
 	Selects      bool                 // the Service is served, or will be, and has a selector
 	Sliced       bool                 // the Service is served and has a selector, so that any cluster has an EndpointSlice of it
 	FamilyPolicy string               // spec.ipFamilyPolicy
+	Families     int                  // number of spec.ipFamilies, without the default
 	NoNodePorts  bool                 // spec.allocateLoadBalancerNodePorts is false
 	Distribution string               // spec.trafficDistribution
 	NotReady     bool                 // spec.publishNotReadyAddresses
