@@ -235,6 +235,13 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 	s.observe(snap.Services())
 	c := s.cluster(snap, written, node, pods)
 	found = c.admit()
+	for _, load := range snap.Workloads() {
+		if c.number(load) == 0 && load.Pods != 0 {
+			waits := *load
+			waits.Pending = c.pending(load)
+			snap.SetWorkload(&waits)
+		}
+	}
 	c.workloads = NewWorkloads(snap.Workloads())
 	pending = map[ir.Name]string{}
 	last := s.last

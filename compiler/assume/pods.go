@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
@@ -212,7 +214,7 @@ func (a *applied) scale(w *snapshot.Workload, pods []*pod) {
 	}
 	had := func(i int) bool { // in the snapshot, perhaps without an endpoint
 		switch {
-		case unset:
+		case unset && !(len(nodes) > 0 && (!constrained(w) || a.labelled[corev1.LabelHostname])): // a DaemonSet has pods wherever it fits
 			return true
 		case old == nil || !a.sliced[w.Object]:
 			return false

@@ -18,13 +18,7 @@ import (
 // assume adds an EndpointSlice for each family of a Service and workload that it selects.
 func (c *cluster) assume(svc *snapshot.Service, w *manifest.Written) {
 	for _, load := range c.workloads.Select(svc.Name.Namespace, w.Selector) {
-		n := c.number(load)
-		if n == 0 && load.Pods != 0 {
-			waits := *load
-			waits.Pending = c.pending(load)
-			c.snap.SetWorkload(&waits)
-		}
-		for _, slice := range c.slicesOf(svc, PortsOf(svc, w, load), load, indices(n), w.Selector) {
+		for _, slice := range c.slicesOf(svc, PortsOf(svc, w, load), load, indices(c.number(load)), w.Selector) {
 			for i := range slice.Endpoints {
 				if e := &slice.Endpoints[i]; c.snap.Node(e.NodeName) != nil {
 					c.setHints(e, w.Distribution != "", w.Distribution == corev1.ServiceTrafficDistributionPreferSameNode)

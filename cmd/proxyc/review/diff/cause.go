@@ -85,7 +85,7 @@ func (d *Diff) missing(at ir.Origin, f *flow.Flow, side int) (o ir.Origin, ok bo
 	return o, false
 }
 
-// unmatched returns the workload that made the endpoints of a Service, and no longer does.
+// unmatched returns the field of the workload that made the endpoints of a Service, and no longer does.
 func (d *Diff) unmatched(svc *snapshot.Service, was, is *review.Input) (o ir.Origin, ok bool) {
 	for _, of := range was.Workloads().Endpoints(svc.Name) {
 		for _, text := range of {
@@ -98,6 +98,10 @@ func (d *Diff) unmatched(svc *snapshot.Service, was, is *review.Input) (o ir.Ori
 				return w.Name.String() == name && (!named || w.Kind == kind)
 			})
 			switch {
+			case i >= 0 && all[i].Pending.Field != "":
+				return all[i].Pending, true
+			case i >= 0 && all[i].Pods == 0:
+				return ir.Origin{Object: all[i].Object, Field: "spec.replicas", Reason: "the workload has 0 replicas"}, true
 			case i >= 0:
 				return ir.Origin{Object: all[i].Object, Field: all[i].Template("metadata.labels"), Reason: "the selector does not match"}, true
 			case was.Snapshot.Workload(text) != nil:
