@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
@@ -10,7 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
@@ -178,5 +183,36 @@ func checkPageHasNoStandIns(t *testing.T, page string, raw *regexp.Regexp) {
 			_, text, _ = strings.Cut(text, "<main")
 			t.Errorf("%s: %q is missing:\n%.3000s", section, want, text)
 		}
+	}
+}
+
+// A manifest that does not change keeps all its stand-ins, whatever it sets. e2e.TestAdmission compares the
+// same manifests, and their changes, with a real API server.
+func TestStandInsRemain(t *testing.T) {
+	completed := 0
+	for _, p := range reviewtest.ServicePairs(41, 2000) {
+		text, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"namespace": "shop", "name": "web"}, "spec": p.Old})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s assume.StandIns
+		var versions [2]*snapshot.Service
+		for i := range versions {
+			snap, r := snapshot.New(), manifest.Reader{}
+			r.Decode(snap, "f", append(text, '\n'), false)
+			s.Complete(snap, r.Written(), "n1", nil)
+			if all := snap.Services(); len(all) > 0 {
+				full := *all[0]
+				full.Created = time.Time{}
+				versions[i] = &full
+				completed++
+			}
+		}
+		if d := cmp.Diff(versions[0], versions[1]); d != "" {
+			t.Errorf("%s (-once +again):\n%s", text, d)
+		}
+	}
+	if completed < 1000 {
+		t.Errorf("%d Services: too few to show anything", completed)
 	}
 }
