@@ -9,36 +9,43 @@ import (
 )
 
 // Limits of one Service on every node, in one family. A Service has a frontend
-// for each address and port, admits each source range at each of them, and sends
-// to each endpoint from each of them. Without limits, an object of some kilobytes
-// could use gigabytes on every node. Only these products are limited. Ports at
-// the ClusterIP and node ports are bounded by the size of an API object, and a
-// single port keeps all its endpoints.
+// for each address and port, admits each source range at each of them, and each
+// port has each endpoint, in modes without SharesBackends at each address. Without
+// limits, an object of some kilobytes could use gigabytes on every node. Only
+// these products are limited. Ports at the ClusterIP and node ports are bounded by
+// the size of an API object, and a single port keeps all its endpoints.
 //
-// Kubernetes is tested with 5,000 endpoints per Service. With 10 ports at a
-// ClusterIP, node ports and two load balancer addresses, these are 200,000
-// backends.
+// Kubernetes is tested with 5,000 endpoints per Service. With 10 ports, these are
+// 50,000 backends, and 200,000 at a ClusterIP, node ports and two load balancer
+// addresses.
 const (
 	maxFrontends = 10_000
 	maxAdmitted  = 20_000  // source ranges of all frontends; each is a rule or element in modes iptables and ipvs, and 250 bytes in the boot file
-	maxBackends  = 500_000 // endpoints of all frontends
+	maxBackends  = 500_000 // endpoints of all ports, or of all frontends
+	dear         = 5_000   // frontends at external addresses that a finding names; some kernels validate each in every commit
 )
 
 // boundsPass enforces the limits. It skips external IPs before load balancer
 // addresses, and within a kind the last ones. Then it skips the endpoints of the
-// last ports, so that these reject connections.
-func (c *cluster) boundsPass(s *service, f ir.Family) {
+// last ports, so that these reject connections. over is what exceeds the limits of
+// all Services: all external addresses are skipped, and the endpoints of all ports
+// but the first.
+func (c *cluster) boundsPass(s *service, f ir.Family, over excess) {
 	v := s.views.At(f)
-	offered := c.offered(s, f)
-	perAddr := 0 // backends of an address
-	for _, n := range offered {
-		perAddr += n
+	if len(v.addrs) == 0 {
+		return
 	}
-	frontends, admitted, backends := len(s.ports), 0, perAddr // of the ClusterIP, which is the first address
+	offered := c.offered(s, f, over.backends)
+	frontends, admitted, backends, perAddr := len(s.ports), 0, 0, 0 // of the ClusterIP, which is the first address
 	for i := range s.ports {
-		if s.ports[i].nodePort != 0 {
-			frontends++
-			backends += at(offered, i)
+		count(&frontends, s.ports[i].nodePort != 0)
+	}
+	own := frontends
+	for i, n := range offered {
+		backends += n
+		if !c.mode.SharesBackends() {
+			perAddr += n
+			backends += n * btoi(s.ports[i].nodePort != 0)
 		}
 	}
 	fits := func(kind ir.Kind) bool {
@@ -61,23 +68,46 @@ func (c *cluster) boundsPass(s *service, f ir.Family) {
 			}
 			return out
 		})
-		if len(left) > 0 {
-			s.report(diag.TooManyFrontends, left[0].field, s.tooMany(f, len(left), left[0], perAddr))
-		}
+		s.tooMany(left, s.limits(f, kind, perAddr))
 	}
-	if backends > maxBackends {
-		c.leaveEndpoints(s, f, offered)
+	*s.costs.At(f) = cost{frontends - own, admitted, c.multiplied(s, f)}
+	switch left := v.addrs[1:]; {
+	case over.frontends:
+		v.addrs = v.addrs[:1]
+		s.tooMany(left, over.why(func(c cost) int { return c.frontends }, "frontends at external addresses", f))
+	case frontends-own >= dear:
+		s.warn(diag.DearService, left[0].field, counted(len(s.ports), "port")+" at each of "+strconv.Itoa(len(left))+" external addresses are "+strconv.Itoa(frontends-own)+" frontends on every node")
+	}
+	switch {
+	case over.backends:
+		c.leaveEndpoints(s, f, offered, 0, over.why(func(c cost) int { return c.backends }, "endpoints of further ports", f))
+	case backends > maxBackends:
+		c.leaveEndpoints(s, f, offered, maxBackends, "a Service can have at most "+strconv.Itoa(maxBackends)+" backends of frontends in "+f.String())
 	}
 }
 
+// multiplied returns the number of endpoints of all ports after the first, before
+// any limit.
+func (c *cluster) multiplied(s *service, f ir.Family) (n int) {
+	for _, slice := range c.snap.Slices(s.Name) {
+		if slice.AddressType == f.String() {
+			n += max(min(len(slice.Ports), len(s.ports))-1, 0) * len(slice.Endpoints)
+		}
+	}
+	if !c.mode.SharesBackends() {
+		n *= len(s.views.Of(f).addrs)
+	}
+	return n
+}
+
 // offered returns the number of endpoints in the slices for each port, duplicates
-// included. It returns nil if the limit cannot be exceeded.
-func (c *cluster) offered(s *service, f ir.Family) []int {
+// included. It returns nil if the limit cannot be exceeded, unless always is set.
+func (c *cluster) offered(s *service, f ir.Family, always bool) []int {
 	all, bySlice := 0, c.snap.Slices(s.Name)
 	for _, slice := range bySlice {
 		all += len(slice.Ports) * len(slice.Endpoints)
 	}
-	if all*(len(s.views.Of(f).addrs)+1) <= maxBackends {
+	if !always && all*(len(s.views.Of(f).addrs)+1) <= maxBackends {
 		return nil
 	}
 	offered := make([]int, len(s.ports))
@@ -99,16 +129,9 @@ func (c *cluster) offered(s *service, f ir.Family) []int {
 	return offered
 }
 
-func at(list []int, i int) int {
-	if list == nil {
-		return 0
-	}
-	return list[i]
-}
-
 // leaveEndpoints skips the endpoints of the last ports in spec.ports, always all
 // endpoints of a port. It keeps those of the first port that has endpoints.
-func (c *cluster) leaveEndpoints(s *service, f ir.Family, offered []int) {
+func (c *cluster) leaveEndpoints(s *service, f ir.Family, offered []int, limit int, why string) {
 	order := make([]int, len(s.ports))
 	for i := range order {
 		order[i] = i
@@ -118,11 +141,11 @@ func (c *cluster) leaveEndpoints(s *service, f ir.Family, offered []int) {
 	v.over = make([]bool, len(s.ports))
 	backends, n, first := 0, 0, ""
 	for _, i := range order {
-		more := offered[i] * len(v.addrs)
-		if s.ports[i].nodePort != 0 {
-			more += offered[i]
+		more := offered[i]
+		if !c.mode.SharesBackends() {
+			more *= len(v.addrs) + btoi(s.ports[i].nodePort != 0)
 		}
-		if more == 0 || backends == 0 || backends+more <= maxBackends {
+		if more == 0 || backends == 0 || backends+more <= limit {
 			backends += more
 			continue
 		}
@@ -138,21 +161,36 @@ func (c *cluster) leaveEndpoints(s *service, f ir.Family, offered []int) {
 	if n > 1 {
 		what = "its endpoints and those of " + counted(n-1, "more port") + " are"
 	}
-	s.report(diag.TooManyBackends, first, what+" skipped, and connections are rejected: "+"a Service can have at most "+strconv.Itoa(maxBackends)+" backends of frontends in "+f.String())
+	s.report(diag.TooManyBackends, first, what+" skipped, and connections are rejected: "+why)
 }
 
-// tooMany returns the message for skipped addresses.
-func (s *service) tooMany(f ir.Family, n int, first address, backends int) string {
-	what := first.String() + " is"
-	if n > 1 {
-		what = first.String() + " and " + strconv.Itoa(n-1) + " more addresses are"
+// tooMany reports skipped addresses.
+func (s *service) tooMany(left []address, why string) {
+	if len(left) == 0 {
+		return
 	}
+	what := left[0].String() + " is"
+	if n := len(left); n > 1 {
+		what = left[0].String() + " and " + strconv.Itoa(n-1) + " more addresses are"
+	}
+	s.report(diag.TooManyFrontends, left[0].field, what+" left out, with "+counted(len(s.ports), "port")+" each: "+why)
+}
+
+// limits returns the limits of one Service that an address of a kind exceeds.
+func (s *service) limits(f ir.Family, kind ir.Kind, backends int) string {
 	why := "at most " + strconv.Itoa(maxFrontends) + " frontends"
-	if ranges := len(s.views.Of(f).ranges); first.kind == ir.LoadBalancer && ranges > 0 {
+	if ranges := len(s.views.Of(f).ranges); kind == ir.LoadBalancer && ranges > 0 {
 		why += " and " + strconv.Itoa(maxAdmitted) + " source ranges of frontends"
 	}
 	if backends > 0 {
 		why += " and " + strconv.Itoa(maxBackends) + " backends of frontends"
 	}
-	return what + " left out, with " + counted(len(s.ports), "port") + " each: a Service can have " + why + " in " + f.String()
+	return "a Service can have " + why + " in " + f.String()
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

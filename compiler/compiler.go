@@ -29,7 +29,7 @@ func CompileNodes(cfg *config.Config, snap *snapshot.Snapshot, nodes []Facts,
 	shared := newCluster(cfg, snap)
 	all := snap.Services()
 	services := make([]*service, len(all))
-	parallel(len(all), func(i int) { services[i] = shared.service(all[i]) })
+	parallel(len(all), func(i int) { services[i] = shared.service(all[i], ir.PerFamily[excess]{}) })
 	for i, facts := range nodes {
 		c := newCompiler(cfg, shared, facts)
 		c.fill(all, func(j int) *service { return services[j] })
@@ -48,6 +48,7 @@ type Compiler struct {
 	targets   ir.PerFamily[*nodeTarget]
 	claims    ir.PerFamily[*claims]
 	shared    ir.PerFamily[shared] // nil if shared endpoints are harmless
+	budgets   ir.PerFamily[*budget]
 	slots     slots
 	node      nodeInput
 	nodeDiags diag.List
@@ -60,6 +61,8 @@ type entry struct {
 	created  time.Time
 	compiled ir.PerFamily[*ir.Service] // each Service as if it were alone; nil if not in the family
 	final    ir.PerFamily[*ir.Service] // after the conflicts and slots passes
+	costs    ir.PerFamily[cost]
+	over     ir.PerFamily[excess]
 	tables   *tables
 	noRoom   bool // its tables do not fit
 	diags    diag.List
@@ -81,7 +84,7 @@ func (e *entry) diagnostics() diag.List {
 func New(cfg *config.Config, snap *snapshot.Snapshot, facts Facts) *Compiler {
 	c := newCompiler(cfg, newCluster(cfg, snap), facts)
 	all := snap.Services()
-	c.fill(all, func(i int) *service { return c.cluster.service(all[i]) })
+	c.fill(all, func(i int) *service { return c.cluster.service(all[i], ir.PerFamily[excess]{}) })
 	return c
 }
 
@@ -152,7 +155,17 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 	c.slots = slots{wanted: map[*entry]bool{}}
 	for i := range entries {
 		c.order = append(c.order, &entries[i])
-		c.slots.add(&entries[i])
+	}
+	for _, f := range ir.Families() {
+		b := newBudget(f)
+		*c.budgets.At(f) = b
+		for _, e := range c.order {
+			b.replace(e, cost{})
+		}
+	}
+	c.settleBudgets(func(e, next *entry) { *e = *next })
+	for _, e := range c.order {
+		c.slots.add(e)
 	}
 	c.slots.settle(func(*entry) {})
 	for _, f := range ir.Families() {
@@ -182,7 +195,7 @@ func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
 	if s == nil {
 		return
 	}
-	e.tables, e.diags = s.tables, s.diags
+	e.costs, e.tables, e.diags = s.costs, s.tables, s.diags
 	for f, t := range c.targets.All() {
 		*e.compiled.At(f) = t.compile(s)
 	}
@@ -263,15 +276,12 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Finding
 	for _, name := range dirty {
 		e := c.entry(name)
 		touch(e)
-		next := entry{name: name}
-		if svc := c.cluster.snap.Service(name); svc != nil {
-			c.compile(&next, svc, c.cluster.service(svc))
-		}
-		for f, shared := range c.shared.All() {
-			shared.replace(e, e.compiled.Of(f), next.compiled.Of(f), touch)
-		}
-		c.replace(e, &next)
+		c.take(e, c.next(e), touch)
 	}
+	c.settleBudgets(func(e, next *entry) {
+		touch(e)
+		c.take(e, next, touch)
+	})
 	for _, claims := range c.claims.All() {
 		claims.settle(touch)
 	}
@@ -296,6 +306,35 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Finding
 	return changes, findings
 }
 
+// next compiles the Service of an entry, or returns an empty entry.
+func (c *Compiler) next(e *entry) *entry {
+	next := entry{name: e.name, over: e.over}
+	if svc := c.cluster.snap.Service(e.name); svc != nil {
+		c.compile(&next, svc, c.cluster.service(svc, e.over))
+	}
+	return &next
+}
+
+// settleBudgets compiles the Services again that are now over a limit, or no
+// longer.
+func (c *Compiler) settleBudgets(take func(e, next *entry)) {
+	again := map[*entry]bool{}
+	for _, b := range c.budgets.All() {
+		b.settle(func(e *entry) { again[e] = true })
+	}
+	for e := range again {
+		take(e, c.next(e))
+	}
+}
+
+// take replaces an entry by a new version.
+func (c *Compiler) take(e, next *entry, touch func(*entry)) {
+	for f, shared := range c.shared.All() {
+		shared.replace(e, e.compiled.Of(f), next.compiled.Of(f), touch)
+	}
+	c.replace(e, next)
+}
+
 // replace makes e equal to next, and updates its claims and slots if they differ.
 func (c *Compiler) replace(e, next *entry) {
 	var moves ir.PerFamily[bool]
@@ -309,7 +348,13 @@ func (c *Compiler) replace(e, next *entry) {
 	if resize {
 		c.slots.remove(e)
 	}
-	e.created, e.compiled, e.tables, e.diags = next.created, next.compiled, next.tables, next.diags
+	costs, aged := e.costs, !e.created.Equal(next.created)
+	e.created, e.compiled, e.costs, e.tables, e.diags = next.created, next.compiled, next.costs, next.tables, next.diags
+	for f, b := range c.budgets.All() {
+		if aged || costs.Of(f) != e.costs.Of(f) {
+			b.replace(e, costs.Of(f))
+		}
+	}
 	if resize {
 		c.slots.add(e)
 	}

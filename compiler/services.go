@@ -18,6 +18,7 @@ type service struct {
 	object string // for Origins
 	ports  []port // by ir.ServicePort
 	views  ir.PerFamily[view]
+	costs  ir.PerFamily[cost]
 	tables *tables // of external frontends with policy Cluster; nil for random selection
 	diags  diag.List
 }
@@ -85,8 +86,8 @@ func Skipped(s *snapshot.Service) string {
 }
 
 // service validates a Service and joins it with its endpoints. It returns nil for
-// a skipped Service.
-func (c *cluster) service(svc *snapshot.Service) *service {
+// a skipped Service. over is what exceeds the limits of all Services.
+func (c *cluster) service(svc *snapshot.Service, over ir.PerFamily[excess]) *service {
 	if Skipped(svc) != "" {
 		return nil
 	}
@@ -95,7 +96,7 @@ func (c *cluster) service(svc *snapshot.Service) *service {
 		s.object = "Service " + svc.Name.String()
 	}
 	c.parsePorts(s)
-	c.parseAddrs(s)
+	c.parseAddrs(s, over)
 	for _, f := range ir.Families() {
 		if v := s.views.At(f); v.has(ir.ClusterIP) {
 			v.endpoints = c.endpointsPass(s, f)
@@ -221,7 +222,7 @@ func (c *cluster) dropDuplicates(s *service) {
 }
 
 // parseAddrs sets the views' source ranges and addresses.
-func (c *cluster) parseAddrs(s *service) {
+func (c *cluster) parseAddrs(s *service, over ir.PerFamily[excess]) {
 	c.sourceRanges(s)
 	if len(s.IPFamilies) == 0 {
 		c.clusterIP(s, s.ClusterIP, "spec.clusterIP", "")
@@ -249,7 +250,7 @@ func (c *cluster) parseAddrs(s *service) {
 		v := s.views.At(f)
 		slices.SortStableFunc(v.addrs, func(a, b address) int { return cmp.Compare(a.kind, b.kind) })
 		v.at = nil
-		c.boundsPass(s, f)
+		c.boundsPass(s, f, over.Of(f))
 	}
 	s.warnClosed()
 }

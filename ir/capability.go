@@ -164,6 +164,12 @@ const common = Refuses | SourceRanges | TrafficPolicies | KeepsClient | ServesSC
 // node, which forwards them.
 func (m Mode) ByProcess() bool { return m.Capabilities().Has(LocalhostByProcess) }
 
+// SharesBackends reports whether frontends share the backends of a pool. In other
+// modes the kernel has an entry for each backend of each frontend.
+func (m Mode) SharesBackends() bool {
+	return m == ModeIPTables || m == ModeNFTables || m == ModeUserspace
+}
+
 // Capabilities returns the capabilities of a mode, or 0 for an unknown mode.
 func (m Mode) Capabilities() Capability {
 	switch m {

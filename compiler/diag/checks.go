@@ -181,7 +181,7 @@ func Groups() []Group {
 				"The ranges apply here and in kube-proxy's nftables mode; kube-proxy's iptables mode admits every client.",
 				"Remove the address from spec.externalIPs."},
 			{TooManyFrontends, Error, "a Service has too many addresses and ports",
-				"Each node serves each port at each address; addresses beyond the limit are left out.",
+				"Each node serves each port at each address; addresses beyond the limits of a Service, of a namespace (50,000 frontends) or of a node (200,000) are left out, those of the youngest Services first.",
 				"Split the Service."},
 			{AffinityTimeout, Error, "a timeout of session affinity is invalid",
 				"The default of 10800 s applies; the API server rejects the value.",
@@ -210,6 +210,9 @@ func Groups() []Group {
 			{HeadlessNoEffect, Warning, "a field of a headless Service has no effect",
 				"No proxy serves the Service: DNS returns the addresses of the pods, and clients connect to ports of the pods.",
 				"Remove the field or spec.clusterIP. Use the pods' port."},
+			{DearService, Warning, "a Service has many ports at many external addresses",
+				"Each node serves each port at each address: their product costs memory, and time in each commit. All Services of a namespace can have 50,000 in a family.",
+				"Remove addresses, or split the Service by ports."},
 		}},
 		{"Endpoints", []Check{
 			{SliceNoService, Warning, "an EndpointSlice has no label of its Service",

@@ -88,6 +88,7 @@ const (
 	NodePortRange     Code = "PX316"
 	ExternalNameIP    Code = "PX317"
 	HeadlessNoEffect  Code = "PX318"
+	DearService       Code = "PX319"
 )
 
 // Endpoints.
