@@ -136,15 +136,33 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 		before: map[ir.Name]*snapshot.Service{}, namespaces: map[string][]*pod{}, byName: map[ir.Name]*pod{}, at: map[place]*pod{},
 		made: map[*snapshot.Workload][]*pod{}, old: old, sliced: map[string]bool{}, missing: map[*snapshot.Workload][]int{}}
 	a.mirror()
-	numbers := owners{}
+	a.applyServices(rejected)
+	gone := a.prune()
+	for _, w := range append(o.Objects.Workloads(), gone...) {
+		a.namespaces[w.Name.Namespace] = nil
+	}
+	a.workloads = NewWorkloads(append(snap.Workloads(), gone...))
+	a.findPods()
 	for _, svc := range snap.Services() {
+		if _, ok := a.namespaces[svc.Name.Namespace]; ok {
+			a.derive(svc)
+		}
+	}
+	return found
+}
+
+// applyServices applies the Services of the Overlay, in order, and calls rejected with the reasons why the
+// API server rejects one.
+func (a *applied) applyServices(rejected func(kept bool, wrong diag.List)) {
+	numbers := owners{}
+	for _, svc := range a.snap.Services() {
 		existing := *svc
 		existing.Created = since(svc)
-		snap.SetService(&existing)
+		a.snap.SetService(&existing)
 		a.set(numbers, &existing, nil)
 	}
-	for _, svc := range a.inOrder(o.Objects.Services()) {
-		old, w, was := snap.Service(svc.Name), o.Written[svc.Object], o.Was[svc.Object]
+	for _, svc := range a.inOrder(a.Objects.Services()) {
+		old, w, was := a.snap.Service(svc.Name), a.Written[svc.Object], a.Was[svc.Object]
 		wrong := a.rejected(&change{svc, old, &w, &was})
 		if wrong == nil {
 			if old != nil {
@@ -164,24 +182,12 @@ func (s *StandIns) Apply(snap *snapshot.Snapshot, o *Overlay) (found diag.List) 
 		}
 		a.set(numbers, svc, old)
 		w.Rejected, w.Live = nil, old != nil && was.Live // the API server has completed the rest
-		o.Written[svc.Object] = w
+		a.Written[svc.Object] = w
 		a.before[svc.Name] = old
-		snap.SetService(svc)
-		snap.Unskip(svc.Object)
+		a.snap.SetService(svc)
+		a.snap.Unskip(svc.Object)
 		a.namespaces[svc.Name.Namespace] = nil
 	}
-	gone := a.prune()
-	for _, w := range append(o.Objects.Workloads(), gone...) {
-		a.namespaces[w.Name.Namespace] = nil
-	}
-	a.workloads = NewWorkloads(append(snap.Workloads(), gone...))
-	a.findPods()
-	for _, svc := range snap.Services() {
-		if _, ok := a.namespaces[svc.Name.Namespace]; ok {
-			a.derive(svc)
-		}
-	}
-	return found
 }
 
 // keepStatus makes the status of Nodes and Pods that of the snapshot: it is a subresource, which manifests
