@@ -266,6 +266,11 @@ func (x *change) keep(given func(*snapshot.ServicePort) bool) *snapshot.Service 
 	if needsNodePorts(svc) && needsNodePorts(old) {
 		keepNodePorts(out.Ports, old.Ports, given, allocates(svc, x.w) && allocates(old, x.was))
 	}
+	for i := range out.Ports {
+		if !needsNodePorts(svc) {
+			out.Ports[i].NodePort = 0
+		}
+	}
 	if needsHealthPort(svc) && needsHealthPort(old) && svc.HealthPort == 0 {
 		out.HealthPort = old.HealthPort
 	}

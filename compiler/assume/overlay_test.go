@@ -89,6 +89,7 @@ func TestApplyServices(t *testing.T) {
 		{"source ranges are removed", balanced, local + ab, "LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:30081 health 32000 203.0.113.1"},
 		{"policy Cluster", balanced, "type: LoadBalancer, " + ab, "LoadBalancer 10.96.0.1 IPv4 a:80:30080 b:81:30081 203.0.113.1"},
 		{"type NodePort", balanced, "type: NodePort, " + ab, "NodePort 10.96.0.1 IPv4 a:80:30080 b:81:30081"},
+		{"type ClusterIP with a node port", balanced, "ports: [{name: a, port: 80, nodePort: 30080}]", "ClusterIP 10.96.0.1 IPv4 a:80:0"},
 		{"type ClusterIP", balanced, ab, "ClusterIP 10.96.0.1 IPv4 a:80:0 b:81:0"},
 		{"type ExternalName", balanced, "type: ExternalName, externalName: example.com", "ExternalName"},
 		{"ports swap names", balanced, local + "ports: [{name: b, port: 80}, {name: a, port: 81}]", "LoadBalancer 10.96.0.1 IPv4 b:80:30080 a:81:30081 health 32000 203.0.113.1"},

@@ -134,7 +134,7 @@ func (c *cluster) rejected(x *change) (found diag.List) {
 		policy = cmp.Or(policy, x.was.FamilyPolicy)
 	}
 	headless := x.svc.ClusterIP == corev1.ClusterIPNone && len(x.w.Selector) == 0
-	if policy == "" && len(x.svc.IPFamilies) > 1 && len(x.svc.ClusterIPs) < 2 && x.svc.Type != externalName && !headless {
+	if x.w.FamilyPolicy == "" && (policy == "" || policy == string(corev1.IPFamilyPolicySingleStack)) && len(x.svc.IPFamilies) > 1 && len(x.svc.ClusterIPs) < 2 && x.svc.Type != externalName && !headless {
 		add("spec.ipFamilyPolicy", diag.FieldWord, "", "must be PreferDualStack or RequireDualStack with two families")
 	}
 	if c.allocates == nil || x.svc.Type == externalName || x.svc.ClusterIP == corev1.ClusterIPNone {
