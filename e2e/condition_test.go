@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/proxyc/proxyc/e2e/kube"
 )
@@ -166,4 +169,56 @@ func (s *testEnv) patches(t *testing.T, since time.Time) (n int) {
 		}
 	}
 	return n
+}
+
+// TestNodeStatusPolicy checks that the policy restricts the right to the daemon's own Node, and to its
+// condition.
+func TestNodeStatusPolicy(t *testing.T) {
+	parallel(t)
+	cluster := clusterOf(t)
+	t.Cleanup(func() { cluster.DeleteAll(context.Background()) })
+	for _, file := range []string{"rbac.yaml", "policy.yaml"} {
+		objects, err := kube.Manifests("../docs/deploy/node-condition/" + file)
+		if err == nil {
+			err = cluster.Apply(t.Context(), objects...)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file == "policy.yaml" {
+			defer cluster.Delete(context.Background(), objects...)
+		}
+	}
+	for _, name := range []string{"node1", "node2"} {
+		if err := cluster.Apply(t.Context(), kube.Object{"apiVersion": "v1", "kind": "Node", "metadata": kube.Object{"name": name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heartbeat := 0
+	patch := func(of, node, condition string) error {
+		heartbeat++
+		request := cluster.Client().CoreV1().RESTClient().Patch(types.StrategicMergePatchType).Resource("nodes").Name(node).SubResource("status").
+			SetHeader("Impersonate-User", kube.ProxycUser).
+			Body(fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":"True","message":"%d"}]}}`, condition, heartbeat))
+		if of != "" {
+			request.SetHeader("Impersonate-Extra-authentication.kubernetes.io%2fnode-name", of)
+		}
+		return request.Do(t.Context()).Error()
+	}
+	eventually(t, 30*time.Second, "the policy is in force", func() error { // the API server compiles it asynchronously
+		if patch("node1", "node2", "ServicesProgrammed") == nil {
+			return errors.New("another Node can be patched")
+		}
+		return nil
+	})
+	for _, c := range []struct{ of, node, condition, want string }{
+		{"node1", "node1", "ServicesProgrammed", ""},
+		{"node1", "node2", "ServicesProgrammed", "only the status of its own Node"},
+		{"", "node1", "ServicesProgrammed", "only the status of its own Node"},
+		{"node1", "node1", "Ready", "only condition ServicesProgrammed"},
+	} {
+		if err := patch(c.of, c.node, c.condition); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("the daemon of node %q patches %s of %s: %v, want %q", c.of, c.condition, c.node, err, c.want)
+		}
+	}
 }

@@ -276,7 +276,7 @@ func TestNodeCondition(t *testing.T) {
 	if d := cmp.Diff(component, chart); d != "" {
 		t.Errorf("(-kustomize +chart):\n%s", d)
 	}
-	want := plain(t, "rbac.yaml", "daemonset.yaml", "node-condition/rbac.yaml")
+	want := plain(t, "rbac.yaml", "daemonset.yaml", "node-condition/rbac.yaml", "node-condition/policy.yaml")
 	main := at(want["DaemonSet proxyc"], "spec", "template", "spec", "containers", 0).(object)
 	main["args"] = append(main["args"].([]any), "--node-condition")
 	if d := cmp.Diff(want, chart); d != "" {
@@ -301,7 +301,7 @@ func kustomized(t *testing.T, text string) map[string]object {
 		t.Fatal(err)
 	}
 	for _, file := range []string{"rbac.yaml", "daemonset.yaml", "kustomization.yaml", "canary/kustomization.yaml",
-		"node-condition/kustomization.yaml", "node-condition/rbac.yaml"} {
+		"node-condition/kustomization.yaml", "node-condition/rbac.yaml", "node-condition/policy.yaml"} {
 		to := filepath.Join(dir, "deploy", file)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, read(t, filepath.Join(manifests, file)), 0o644)); err != nil {
 			t.Fatal(err)

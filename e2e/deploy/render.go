@@ -17,7 +17,9 @@ func Render(dir string, values []byte) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := chartutil.ToRenderValues(chart, given, chartutil.ReleaseOptions{Name: "proxyc", Namespace: "kube-system", IsInstall: true}, chartutil.DefaultCapabilities)
+	cluster := chartutil.DefaultCapabilities.Copy() // of the oldest Kubernetes that Helm knows
+	cluster.KubeVersion = chartutil.KubeVersion{Version: "v1.37.2", Major: "1", Minor: "37"}
+	all, err := chartutil.ToRenderValues(chart, given, chartutil.ReleaseOptions{Name: "proxyc", Namespace: "kube-system", IsInstall: true}, cluster)
 	if err != nil {
 		return nil, err
 	}
