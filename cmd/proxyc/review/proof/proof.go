@@ -322,7 +322,11 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 	for i, f := range p.Families {
 		families[i] = f.String()
 	}
-	_, err := fmt.Fprintf(w, "%s: %s and %s, %s, %d classes of packets\n", p.Verdict, p.A, p.B, strings.Join(families, " and "), p.Classes)
+	limit := "" // the line may be read alone
+	if len(p.OneSided)+len(p.LeftOut) > 0 {
+		limit = ", without the parts that are not compared"
+	}
+	_, err := fmt.Fprintf(w, "%s: %s and %s, %s, %d classes of packets%s\n", p.Verdict, p.A, p.B, strings.Join(families, " and "), p.Classes, limit)
 	return err
 }
 
