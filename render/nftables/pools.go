@@ -15,10 +15,13 @@ import (
 
 // The package documentation contains the measurements.
 const (
-	minSaved = 512 // elements that the map and the chain of a shared pool must save
+	minSaved = 256 // elements that the map and the chain of a shared pool must save
+	// affinityWeight is the number of elements for a backend with affinity, compared with another
+	// one: two, of which one is a verdict.
+	affinityWeight = 4
 	// minSlots is the minimum number of backends of a shared pool without affinity. For fewer, the
 	// verdict elements of frontends cost more time in each commit than the backends do.
-	minSlots = 8
+	minSlots = 4
 )
 
 // poolPrefixes are the prefixes of the maps and chains of shared pools, by maglev.
@@ -60,7 +63,7 @@ func (l *lowering) sharing(svc *ir.Service) sharing {
 	for i := range svc.Pools {
 		most = max(most, len(svc.Pools[i].Backends))
 	}
-	if 2*len(svc.Frontends)*most < minSaved && !slices.ContainsFunc(svc.Frontends, func(f ir.Frontend) bool { return f.Maglev != nil }) {
+	if 2*len(svc.Frontends)*most*affinityWeight < minSaved && !slices.ContainsFunc(svc.Frontends, func(f ir.Frontend) bool { return f.Maglev != nil }) {
 		return nil // nearly all Services
 	}
 	users, slots := make([][2]int, len(svc.Pools)), make([]int, len(svc.Pools))
@@ -84,6 +87,9 @@ func (l *lowering) sharing(svc *ir.Service) sharing {
 	for i, n := range users {
 		p := &svc.Pools[i]
 		backends := len(p.Backends)
+		if p.Affinity != nil {
+			backends *= affinityWeight
+		}
 		all[i].random = (n[0]-1)*backends >= minSaved && (backends >= minSlots || p.Affinity != nil)
 		all[i].maglev = (n[1]-1)*slots[i] >= minSaved
 	}

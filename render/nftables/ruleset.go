@@ -213,14 +213,14 @@ type Verdict struct {
 type VerdictKind uint8
 
 const (
-	Drop     VerdictKind = iota + 1
-	Reject               // ICMP port unreachable; not possible as a map's data
-	Jump                 // to Chain, and return
-	Goto                 // to Chain, and return to the caller of this chain
-	Accept               // final for this base chain
-	Return               // to the caller of this chain
-	Continue             // with the next statement of the rule; only in elements
-	RejectWith           // another answer than ICMP port unreachable; only in rules that were read
+	Drop       VerdictKind = iota + 1
+	Reject                 // ICMP port unreachable; not possible as a map's data
+	Jump                   // to Chain, and return
+	Goto                   // to Chain, and return to the caller of this chain
+	Accept                 // final for this base chain
+	Return                 // to the caller of this chain
+	Continue               // with the next statement of the rule; only in elements
+	RejectWith             // another answer than ICMP port unreachable; only in rules that were read
 )
 
 // SetID identifies one of the fixed sets and maps.

@@ -175,7 +175,7 @@ const affinityWork = 5
 
 // sharedFrom is the number of backends from which frontends share a pool, if there are many. Fewer
 // backends are counted for each frontend.
-const sharedFrom = 8
+const sharedFrom = 4
 
 // work estimates the work for a change, in frontends and backends.
 func work(c ir.Change) (n int) {
