@@ -32,7 +32,10 @@ func lintManifests(files ...string) []string {
 	return args
 }
 
-// Charts as they are common in the field have no warnings. Infos are true.
+// trueWarnings are the warnings about charts by chart. The Services of Harbor's StatefulSets are not headless.
+var trueWarnings = map[string]string{"harbor": "[PX430]"}
+
+// Charts as they are common in the field have no other warnings. Infos are true.
 func TestCharts(t *testing.T) {
 	files, err := filepath.Glob("../../testdata/charts/*.yaml")
 	if err != nil || len(files) < 30 {
@@ -41,7 +44,17 @@ func TestCharts(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
 			code, stdout, stderr := reviewed(append(lintManifests(file), "--fail-on", "warning")...)
-			if code != exitDone || stderr != "" {
+			want := exitDone
+			known := trueWarnings[strings.TrimSuffix(filepath.Base(file), ".yaml")]
+			if known != "" {
+				want = exitFindings
+			}
+			for line := range strings.Lines(stdout) {
+				if strings.HasPrefix(line, "warning: ") && (known == "" || !strings.Contains(line, known)) {
+					t.Error(line)
+				}
+			}
+			if code != want || stderr != "" {
 				t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 			}
 			if code, _, stderr := reviewed("compile", "-s", file, "-o", "ir"); code != exitDone || strings.Contains(stderr, "error:") {
@@ -132,7 +145,7 @@ func TestFaultsInManifests(t *testing.T) {
 		{"database opened", "prod", "  selector: {app: db, role: primary}\n", "  selector: {app: db, role: primary}\n  type: NodePort\n", diff,
 			[]string{"~ shop/db", "NodePort of shop/db:5432/tcp", "outside", "not proxied → served"}},
 		{"no replicas", "prod", "replicas: 2", "replicas: 0", diff,
-			[]string{"~ shop/api", "served → refused", "is:  Service shop/api: spec.ports[0] (no endpoints)"}},
+			[]string{"~ shop/api", "served → refused", "is:  Deployment shop/api: spec.replicas (the workload has 0 replicas)"}},
 		{"affinity removed", "prod", "  sessionAffinity: ClientIP\n", "", diff, []string{"~ shop/api", "affinity"}},
 		{"node port changed", "staging", "nodePort: 30080", "nodePort: 30081", diff, []string{"~ default/staging-shop", "30080", "served → not proxied", "30081"}},
 	}

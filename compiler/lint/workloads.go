@@ -287,16 +287,13 @@ func (s *service) serves(target intstr.IntOrString, protocols []string) bool {
 	return false
 }
 
-// onlyPort returns the port of workloads that have no other one, and certainly not the wanted one;
+// onlyPort returns the port of a single workload that has no other one, and certainly not the wanted one;
 // otherwise 0.
-func onlyPort(all []*snapshot.Workload, wanted int32) (only int32) {
-	for i, w := range all {
-		if !w.AllPorts || slices.Contains(w.Numbers, wanted) || len(w.Ports) != 1 || i > 0 && w.Ports[0].ContainerPort != only {
-			return 0
-		}
-		only = w.Ports[0].ContainerPort
+func onlyPort(all []*snapshot.Workload, wanted int32) int32 {
+	if len(all) != 1 || !all[0].AllPorts || len(all[0].Ports) != 1 || slices.Contains(all[0].Numbers, wanted) {
+		return 0
 	}
-	return only
+	return all[0].Ports[0].ContainerPort
 }
 
 // namedPort reports the name of a target port that no container has for the protocol.
