@@ -169,7 +169,7 @@ func TestHistoriesOfSharedPools(t *testing.T) {
 	replace(t, n.Dataplane, program(nil))
 	var old *ir.Service
 	became := [2]int{}
-	for step := range applytest.Fewer(40) {
+	for step := range 40 {
 		now := irtest.Ports(random.IntN)
 		changes := ir.Changes{}
 		changes.IPv4 = []ir.Change{{Name: now.Name, Old: old, New: now}}
