@@ -67,7 +67,7 @@ func TestStaleFlows(t *testing.T) {
 
 		at(world{1: service("pod1c")})
 		m.noFlows(clusterIP(2, IPv4))
-		at(world{})
+		at(world{}, "--allow-empty")
 		m.noFlows(clusterIP(1, IPv4), vip(1, IPv4), clusterIP(1, IPv6), "dport="+strconv.Itoa(nodePort(1, "UDP")))
 		direct.expect("pod1a")
 		if flows := m.flows(IPv4); !strings.Contains(flows, "dst=10.244.1.10 ") {
