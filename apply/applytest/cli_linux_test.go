@@ -139,7 +139,7 @@ func TestApplyErrors(t *testing.T) {
 		m := newMachine(t, nil)
 		config, cluster := takeoverFiles()
 		config, cluster = m.file("config.yaml", readFile(t, config)), m.file("cluster.yaml", readFile(t, cluster))
-		m.must(0, m.apply(p, config, m.file("none.yaml", world{}.snapshot(t))))
+		m.must(0, m.apply(p, config, m.file("none.yaml", world{}.snapshot(t)), "--allow-empty"))
 		before := m.dump()
 		clear := func(name string, r ran, words ...string) {
 			t.Helper()

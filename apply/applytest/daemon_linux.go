@@ -17,7 +17,7 @@ import (
 func ProxycWatch(binary string, args ...string) DaemonFunc {
 	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) (Daemon, error) {
 		d := &watch{node: node}
-		d.cmd = node.Command(context.WithoutCancel(ctx), binary, append([]string{"watch", "-c", configFile, "--snapshot", snapshotFile,
+		d.cmd = node.Command(context.WithoutCancel(ctx), binary, append([]string{"watch", "-c", configFile, "--snapshot", snapshotFile, "--allow-empty",
 			"--hostname-override", "node1", "--mode", mode}, args...)...)
 		var err error
 		if d.wait, err = node.Start(d.cmd); err != nil {

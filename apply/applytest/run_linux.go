@@ -35,7 +35,7 @@ type DaemonFunc func(ctx context.Context, node *Namespace, configFile, snapshotF
 // ProxycApply returns the [ApplyFunc] that runs `proxyc apply` of the given binary.
 func ProxycApply(binary string, args ...string) ApplyFunc {
 	return func(ctx context.Context, node *Namespace, configFile, snapshotFile, mode string) error {
-		_, err := node.Run(node.Command(ctx, binary, append([]string{"apply", "-c", configFile, "-s", snapshotFile,
+		_, err := node.Run(node.Command(ctx, binary, append([]string{"apply", "-c", configFile, "-s", snapshotFile, "--allow-empty",
 			"--hostname-override", "node1", "--mode", mode}, args...)...))
 		return err
 	}

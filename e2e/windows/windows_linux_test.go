@@ -254,7 +254,7 @@ func TestApply(t *testing.T) {
 	}
 	apply := func(code int, args ...string) string { // the mode and the network are Windows' own defaults
 		t.Helper()
-		return run(code, append([]string{"apply", "-s", windowsPath(file), "--hostname-override", "node1"}, args...)...)
+		return run(code, append([]string{"apply", "-s", windowsPath(file), "--allow-empty", "--hostname-override", "node1"}, args...)...)
 	}
 	apply(1, "--check")
 	if balancers, endpoints := h.State(""); len(balancers)+len(endpoints) != 0 {
@@ -272,7 +272,7 @@ func TestApply(t *testing.T) {
 	if out := apply(0, "--check"); !strings.Contains(out, "nothing to change") {
 		t.Errorf("--check: %s", out)
 	}
-	daemon, err := l.start(h, dir, "proxyc", l.proxyc, "watch", "-s", windowsPath(file), "--hostname-override", "node1")
+	daemon, err := l.start(h, dir, "proxyc", l.proxyc, "watch", "-s", windowsPath(file), "--allow-empty", "--hostname-override", "node1")
 	if err != nil {
 		t.Fatal(err)
 	}
