@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"reflect"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -26,9 +27,18 @@ func (s *Snapshot) SetUncompared(object string, u Uncompared) { s.uncompared[obj
 const HeadlessService = "headless Service"
 
 // applyUncompared adds those of manifests. As with kubectl apply, only fields that a manifest has can
-// change an object of the cluster.
+// change an object of the cluster. A snapshot without any object of a kind may have been saved without
+// them, so that those of manifests may exist. Titles of parts of Services, which it has, contain a blank.
 func (s *Snapshot) applyUncompared(o *Snapshot) {
+	kind := func(object string) string { return object[:max(0, strings.LastIndexByte(object, ' '))] }
+	saved := map[string]bool{}
+	for object := range s.uncompared {
+		saved[kind(object)] = true
+	}
 	for object, u := range o.uncompared {
+		if of := kind(object); !saved[of] && !strings.Contains(of, " ") {
+			continue
+		}
 		if old, ok := s.uncompared[object]; !ok || !contains(old.Content, u.Content) {
 			s.uncompared[object] = u
 		}
