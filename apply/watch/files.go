@@ -46,6 +46,10 @@ type Files struct {
 	skipped map[string]bool // named paths that are not regular files
 }
 
+// manyLost is the number of Services that a file cannot lose in one change if it also loses most of them. Small
+// files are written in one piece, and their owners remove a few Services at a time.
+const manyLost = 10
+
 // Read reads the files into the Store. It reads nothing from files that may be incomplete, or that
 // lack what every cluster has. The Store is then unchanged, and the error states the reason.
 func (f *Files) Read() error {
@@ -91,7 +95,7 @@ func (f *Files) Read() error {
 		return fmt.Errorf("%s: must contain Node %s, as it contains Node %s: add it, or set --hostname-override to the name of the node",
 			strings.Join(f.Paths, ", "), f.NodeName, others[0].Name)
 	}
-	if has, _, _ := snap.Count(); has*2 < had && len(found) >= f.read && (has > 0 || !f.AllowEmpty) {
+	if has, _, _ := snap.Count(); has*2 < had && had-has >= manyLost && len(found) >= f.read && (has > 0 || !f.AllowEmpty) {
 		return fmt.Errorf("%s: contains %d Services, but %d are in force: it may be cut off: if it is complete, restart the daemon", strings.Join(f.Paths, ", "), has, had)
 	}
 	f.read = len(found)

@@ -243,17 +243,17 @@ func TestFilesHalfWritten(t *testing.T) {
 	})
 }
 
-// A file that contains fewer than half of the Services in force, or ends in the middle of a line, may be
+// A file that lacks most of the Services in force, and at least ten, or ends in the middle of a line, may be
 // incomplete: nothing changes, whatever --allow-empty says.
 func TestFilesLost(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
-	text := func(names ...string) (out string) {
-		for i, n := range names {
-			out += "---\n" + serviceYAML(n, fmt.Sprintf("10.0.0.%d", i+1))
+	text := func(services int) (out string) {
+		for i := range services {
+			out += "---\n" + serviceYAML(fmt.Sprintf("s%d", i), fmt.Sprintf("10.0.0.%d", i+1))
 		}
 		return out
 	}
-	write(t, path, text("a", "b", "c", "d", "e"))
+	write(t, path, text(21))
 	s := NewStore(time.Now)
 	f := &Files{Paths: []string{path}, Store: s, AllowEmpty: true, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
 	if err := f.Read(); err != nil {
@@ -263,19 +263,21 @@ func TestFilesLost(t *testing.T) {
 		text, want string
 		has        int
 	}{
-		{text("a", "b"), "contains 2 Services, but 5 are in force", 5},
-		{strings.TrimSuffix(text("a", "b", "c", "d"), "\n"), "ends in the middle of a line", 5},
-		{text("a", "b", "c"), "", 3},
-		{text("f", "g"), "", 2},
+		{text(10), "contains 10 Services, but 21 are in force", 21},
+		{strings.TrimSuffix(text(20), "\n"), "ends in the middle of a line", 21},
+		{text(11), "", 11},
+		{text(1), "contains 1 Services, but 11 are in force", 11},
+		{text(10), "", 10},
+		{text(1), "", 1},
 		{"", "", 0},
 	} {
 		write(t, path, tc.text)
 		if err := f.Read(); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%q: got %v, want %q", tc.text, err, tc.want)
+			t.Errorf("%d bytes: got %v, want %q", len(tc.text), err, tc.want)
 		}
 		s.View(func(s *snapshot.Snapshot) {
 			if n, _, _ := s.Count(); n != tc.has {
-				t.Errorf("%q: %d Services, want %d", tc.text, n, tc.has)
+				t.Errorf("%d bytes: %d Services, want %d", len(tc.text), n, tc.has)
 			}
 		})
 	}
