@@ -48,12 +48,13 @@ type Input struct {
 	// Partial accepts directories with files that cannot be read. The caller reports them.
 	Partial    bool
 	unread     map[string]unread
-	versions   map[string]version // of the files of directories, by name
-	NotRead    []string           // files that CompareUnread found to differ
-	AllowEmpty bool               // empty files are intended: do not report them
-	EmptyHint  string             // end of the hint about an empty file: the flag that allows it
-	limit      int64              // of the size of the files; 0 for none
-	left       int64              // of it
+	versions   map[string]version  // of the files of directories, by name
+	listed     map[string][]string // by kustomization, both below what the command line names
+	NotRead    []string            // files that CompareUnread found to differ
+	AllowEmpty bool                // empty files are intended: do not report them
+	EmptyHint  string              // end of the hint about an empty file: the flag that allows it
+	limit      int64               // of the size of the files; 0 for none
+	left       int64               // of it
 }
 
 // NoSuchNode returns an error if the node name is not among the Nodes of a snapshot that has some.

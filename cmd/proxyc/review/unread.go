@@ -82,7 +82,13 @@ func (j *Input) leave(name, below string, data []byte, u unread) {
 		data = []byte(fmt.Sprint(u.why))
 	}
 	if j.unread == nil {
-		j.unread, j.versions = map[string]unread{}, map[string]version{}
+		j.unread, j.versions, j.listed = map[string]unread{}, map[string]version{}, map[string][]string{}
+	}
+	if strings.HasPrefix(filepath.Base(name), "kustomization.y") {
+		which, file, _ := strings.Cut(below, " ")
+		for _, path := range manifest.Listed(file, data) {
+			j.listed[below] = append(j.listed[below], which+" "+path)
+		}
 	}
 	u.version = version{below, sha256.Sum256(data)}
 	j.versions[name] = u.version
@@ -178,9 +184,28 @@ func CompareUnread(was, is *Input) {
 		is.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.FileRendered, Msg: fmt.Sprintf("not read, but equal on both sides: %s of charts and kustomizations, %s with errors, such as %s",
 			Counted(len(same)-len(broken), "file"), Counted(len(broken), "file"), append(broken, same...)[0])})
 	}
+	for below, old := range was.listed {
+		now := is.listed[below]
+		if now != nil && slices.ContainsFunc(append(slices.Clone(old), now...), func(path string) bool {
+			return slices.Contains(old, path) != slices.Contains(now, path) && was.has(path) && is.has(path)
+		}) {
+			_, file, _ := strings.Cut(below, " ")
+			is.NotRead = append(is.NotRead, file)
+		}
+	}
 	slices.Sort(is.NotRead)
 	is.NotRead = slices.Compact(is.NotRead)
 	is.ReportUnread(diag.Warning, renderFirst)
+}
+
+// has reports whether a side has a file or a directory.
+func (j *Input) has(below string) bool {
+	for _, v := range j.versions {
+		if v.below == below || strings.HasPrefix(v.below, below+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // sameConfig reports whether an object that no side reads means the same on both.

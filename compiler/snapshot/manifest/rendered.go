@@ -94,6 +94,16 @@ func parseKustomization(name string, data []byte) *kustomization {
 	return k
 }
 
+// Listed returns the files and directories that a kustomization in a file lists; nil if it is none.
+func Listed(name string, data []byte) (paths []string) {
+	if k := parseKustomization(name, data); k != nil {
+		for _, text := range k.listed {
+			paths = append(paths, filepath.Join(k.dir, text))
+		}
+	}
+	return paths
+}
+
 // texts returns the texts in a value.
 func texts(v any) (out []string) {
 	switch v := v.(type) {
