@@ -158,7 +158,7 @@ text
 // intentional reports whether only one of the two accepts a value. testdata/parity gives most
 // reasons.
 func intentional(path, value string) bool {
-	return path == "ipvs.scheduler" && strings.Contains(value, ",") || // no scheduler has such a name: proxyc reads flags after a comma
+	return path == "ipvs.scheduler" || // kube-proxy accepts names that no scheduler can have; proxyc also reads flags after a comma
 		path == "hostnameOverride" && value == `" "` // kube-proxy rejects it only when it starts
 }
 
