@@ -66,8 +66,8 @@ func (c *cluster) service(n int) kube.Object {
 	if c.chance(4) {
 		spec["internalTrafficPolicy"] = "Local"
 	}
-	if c.chance(5) { // several Services may claim it
-		spec["externalIPs"] = []any{fmt.Sprintf("198.51.100.%d", 1+c.r.IntN(4))}
+	if c.chance(5) { // only this Service claims it: in files, which apply --check reads, no claim would win
+		spec["externalIPs"] = []any{fmt.Sprintf("198.51.100.%d", n+1)}
 	}
 	if c.chance(3) {
 		spec["type"] = "NodePort"
