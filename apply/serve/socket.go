@@ -10,8 +10,8 @@ import (
 )
 
 // ListenUnix listens on a path that only the owner may open. It creates the directory, since the lock
-// may create the same one later, and replaces the socket of a process that died. Closing the listener removes the path. It is an error if another process accepts
-// connections there.
+// may create the same one later. It replaces the socket of a process that died. Closing the listener
+// removes the path. It is an error if another process accepts connections there.
 func ListenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
 		conn.Close()

@@ -21,8 +21,8 @@ type Disk interface {
 	Create(name string) (io.WriteCloser, error)
 	// CreateTemp creates a file in dir whose name starts with a dot.
 	CreateTemp(dir string, mode fs.FileMode) (Temp, error)
-	// Destination resolves symbolic links, except those of other users in a directory of all. For a device or pipe, which must not be replaced by a file,
-	// it also returns a writer.
+	// Destination resolves symbolic links. It refuses those that another user created in a directory
+	// such as /tmp. For a device or pipe, which must not be replaced by a file, it also returns a writer.
 	Destination(name string) (file string, special io.WriteCloser, err error)
 	Rename(from, to string) error
 	Remove(name string) error

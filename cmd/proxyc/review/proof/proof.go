@@ -322,7 +322,7 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 	for i, f := range p.Families {
 		families[i] = f.String()
 	}
-	limit := "" // the line may be read alone
+	limit := "" // scripts and people read this line alone
 	if len(p.OneSided)+len(p.LeftOut) > 0 {
 		limit = ", without the parts that are not compared"
 	}
