@@ -60,25 +60,26 @@ func (w *way) cause(other *way) *sim.Met {
 	if i := slices.IndexFunc(w.met, func(m sim.Met) bool { return m.Missing }); i >= 0 {
 		return &w.met[i]
 	}
+	shared := func(m *sim.Met, same func(a, b *sim.Met) bool) bool {
+		return w.mode == other.mode && slices.ContainsFunc(other.met, func(o sim.Met) bool { return same(m, &o) })
+	}
 	i := 0
 	for i < len(w.met) && i < len(other.met) && alike(&w.met[i], &other.met[i]) {
 		i++
 	}
 	var first *sim.Met // first rule that only this way has
-	if w.mode == other.mode && i < len(w.met) {
-		has := func(same func(a, b *sim.Met) bool) bool {
-			return slices.ContainsFunc(other.met, func(m sim.Met) bool { return same(&w.met[i], &m) })
-		}
-		if (len(other.met) == 0 || has(func(a, b *sim.Met) bool { return a.Table == b.Table })) && !has(alike) {
-			first = &w.met[i]
+	if w.mode == other.mode && i < len(w.met) && !shared(&w.met[i], alike) {
+		// An address or a virtual server is there or not, whatever else the other way meets.
+		if m := &w.met[i]; len(other.met) == 0 || m.NoRule || shared(m, func(a, b *sim.Met) bool { return a.Table == b.Table }) {
+			first = m
 		}
 	}
 	if w.Fate == sim.Accepted && w.Fate != other.Fate && first != nil {
 		return first
 	}
 	for k := len(w.met) - 1; k >= 0; k-- {
-		if w.decides(other, &w.met[k]) {
-			return &w.met[k]
+		if m := &w.met[k]; w.decides(other, m) && !shared(m, alike) {
+			return m
 		}
 	}
 	if first != nil && ends.MatchString(first.Text) {

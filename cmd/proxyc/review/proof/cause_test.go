@@ -60,3 +60,39 @@ func TestTheChangedRuleIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// A missing rule, address or virtual server is named by the side that has it.
+func TestTheMissingRuleIsNamed(t *testing.T) {
+	for mode, rows := range map[ir.Mode][]struct{ name, missing, want string }{
+		ir.ModeIPVS: {
+			{"virtual server", `^-A -t 10\.96\.0\.10:80 .*\n(?:-a -t 10\.96\.0\.10:80 .*\n)+`, `^-A -t 10\.96\.0\.10:80 `},
+			{"real servers", `^(?:-a -t 10\.96\.0\.10:80 .*\n)+`, `^-a -t 10\.96\.0\.10:80 `},
+		},
+		ir.ModeIPTables: {
+			{"jump", `^-A KUBE-SERVICES -d 10\.96\.0\.10/32 .*-j KUBE-SVC.*\n`, `-j KUBE-SVC`},
+		},
+	} {
+		programs := reviewtest.Demo(t, mode)
+		texts := dumps(t, programs)
+		for _, r := range rows {
+			t.Run(string(mode)+"/"+r.name, func(t *testing.T) {
+				changed := slices.Clone(texts)
+				reviewtest.Edit(t, changed, r.missing, "")
+				a, b := dump(t, programs, texts...), dump(t, programs, changed...)
+				p, err := Compare(t.Context(), a, b, programs)
+				if err != nil || p.Verdict != verdictDifferent {
+					t.Fatal(err, p.Verdict, p.Unknown)
+				}
+				p.FindCauses(a, b, false)
+				for _, d := range p.Differences {
+					if d.RuleA == nil || !regexp.MustCompile(r.want).MatchString(d.RuleA.Text) {
+						t.Errorf("%s from %s: missing: %v", d.To, d.from(), d.RuleA)
+					}
+					if d.RuleB != nil {
+						t.Errorf("%s from %s: named although it is right: %v", d.To, d.from(), d.RuleB)
+					}
+				}
+			})
+		}
+	}
+}

@@ -52,9 +52,19 @@ func proved(t testing.TB, programs ir.Programs, texts ...string) *Proof {
 // proving is proved with both sides.
 func proving(t testing.TB, programs ir.Programs, texts ...string) (p *Proof, meaning, dumped *Side) {
 	t.Helper()
-	meaning, dumped = &Side{name: "ir"}, &Side{name: "dump"}
+	meaning, dumped = &Side{name: "ir"}, dump(t, programs, texts...)
 	meaning.meaning(programs)
-	files := dumpFiles{Side: dumped, programs: programs}
+	p, err := Compare(t.Context(), meaning, dumped, programs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, meaning, dumped
+}
+
+// dump returns the side of a dump with these texts.
+func dump(t testing.TB, programs ir.Programs, texts ...string) *Side {
+	t.Helper()
+	files := dumpFiles{Side: &Side{name: "dump"}, programs: programs}
 	for i, text := range texts {
 		if err := files.add(fmt.Sprintf("dump%d", i), text); err != nil {
 			t.Fatal(err)
@@ -63,11 +73,7 @@ func proving(t testing.TB, programs ir.Programs, texts ...string) (p *Proof, mea
 	if err := files.end(); err != nil {
 		t.Fatal(err)
 	}
-	p, err := Compare(t.Context(), meaning, dumped, programs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p, meaning, dumped
+	return files.Side
 }
 
 // change is an edit of a dump.
