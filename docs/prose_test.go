@@ -28,9 +28,6 @@ var limits = map[string]int{
 	"architecture.md": 2500, "development.md": 2500, "dependencies.md": 1000, "conformance.md": 500,
 }
 
-// maxWords is the most words of the README and all pages together.
-const maxWords = 30000
-
 var (
 	codeBlock = regexp.MustCompile("(?ms)^```.*?^```$|^(?:    .*\n)+")
 	oddWords  = regexp.MustCompile(`(?i)\b(tells?|told|minds|hears?|heard|mends?|puts back|whoever|whose-ever|anybody|nobody|somebody|others'|is let be|gives? way|for all that|by the clock|at once|anew)\b`)
@@ -52,7 +49,6 @@ func TestProse(t *testing.T) {
 		got[key]++
 		examples[key] += "\n\t" + what
 	}
-	words := 0
 	for _, page := range proseFiles(t, "*.md") {
 		text := readFile(t, page)
 		n := countWords(text)
@@ -60,11 +56,7 @@ func TestProse(t *testing.T) {
 		if most := limits[name]; most > 0 && n > most {
 			t.Errorf("%s: %d words, at most %d", name, n, most)
 		}
-		words += n
 		checkPage(page, text, note)
-	}
-	if words > maxWords {
-		t.Errorf("%d words in all pages, at most %d", words, maxWords)
 	}
 	for _, golden := range proseFiles(t, "*.txtar") {
 		for _, m := range oddWords.FindAllString(readFile(t, golden), -1) {
@@ -103,7 +95,6 @@ func TestProse(t *testing.T) {
 			t.Errorf("%s: %d, accepted are %d:%s", key, got[key], accepted[key], examples[key])
 		}
 	}
-	t.Logf("%d words in all pages", words)
 }
 
 // proseFiles returns the README and pages, scripts and cases of lint, or files with flags.
