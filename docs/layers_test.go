@@ -30,7 +30,7 @@ var layers = []string{
 	"apply/iptables apply/nftables apply/hns apply/watch",
 	"apply/ipvs apply/userspace",
 	"apply/daemon/logging apply/daemon/reconcile apply/daemon/status apply/hns/hnstest apply/winuserspace",
-	"apply/daemon/host apply/daemon/proofs",
+	"apply/daemon/host",
 	"apply/daemon/oneshot apply/daemon/takeover",
 	"apply/daemon",
 	"apply/doctor",

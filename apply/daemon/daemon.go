@@ -78,9 +78,6 @@ type ReportOptions struct {
 	Flags func(*config.Config) map[string]string
 	// Trace writes the trace of a packet, for /debug/proxyc/trace.
 	Trace func(io.Writer, TraceInput) error
-	// Prove compares the rules of a Service, in the Programs' mode, with the IR, until the context
-	// ends. It returns the differences. nil disables proofs.
-	Prove func(context.Context, ir.Programs) []status.Unproved
 }
 
 // Files is the file system interface that a daemon uses.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/daemon/proofs"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/ir"
@@ -18,7 +17,6 @@ type observer struct {
 	counters *counters
 	progress *progress
 	drift    *drift
-	proofs   *proofs.Proofs
 	log      *slog.Logger
 
 	followed bool            // a sync of compiled objects succeeded: later ones apply changes
@@ -33,7 +31,6 @@ func (o *observer) report(st reconcile.State) { o.reportReason(st, st.NotReady()
 
 // reportReason is report, with the reason why the node is not ready; "" if it is.
 func (o *observer) reportReason(st reconcile.State, why string) {
-	o.proofs.Resume() // no sync is running
 	if requests := st.Wanted + st.Doubts; requests != o.requests {
 		o.requests = requests
 		for _, f := range ir.Families() {
@@ -64,7 +61,6 @@ func (o *observer) settle(s *reconcile.Sync) bool {
 		return false
 	}
 	o.logSync(s)
-	o.proofs.Add(s.Work)
 	return true
 }
 

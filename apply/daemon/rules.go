@@ -13,7 +13,6 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/host"
-	"github.com/proxyc/proxyc/apply/daemon/proofs"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/daemon/takeover"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -154,7 +153,6 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	r.running.Go(func() { r.takeover.Follow(ctx) })
 	rec.Synced = r.synced
 	rec.Committing = func() { r.effects.boot.beginCommit(); r.effects.flows.BeginCommit() }
-	rec.Source = proofs.Source{Source: r.input.follower, Proofs: r.observer.proofs}
 	t := r.takeover
 	t.Begin() // before the first sync, which takes over existing rules
 	watchPeer := sync.OnceFunc(func() { r.running.Go(func() { t.WatchKubeProxy(ctx) }) })

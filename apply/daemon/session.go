@@ -12,7 +12,6 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
-	"github.com/proxyc/proxyc/apply/daemon/proofs"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/daemon/takeover"
 	"github.com/proxyc/proxyc/apply/node"
@@ -80,7 +79,6 @@ func newRules(s *session, hosts []string) *rules {
 	p, cfg, log, events := s.process, s.config.Config, s.log.Logger, s.input.events
 	observer := &observer{
 		health: s.health, progress: &progress{}, drift: &drift{log: log, now: time.Now}, log: log,
-		proofs:   proofs.New(p.Prove, log, s.metrics.ProofDifferences.Inc),
 		counters: &counters{Metrics: s.metrics, store: p.cluster.store, follower: s.input.follower, began: time.Now()},
 	}
 	takeover := takeover.New(takeover.Options{Mode: cfg.ProxyMode(), Deadline: cmp.Or(p.IPVS.DrainDeadline, apply.DrainDeadline), Log: log,
@@ -106,7 +104,7 @@ func (s *session) newCollector() *collector {
 		s.input.reportPending,      // before the applied rules
 		r.observer.progress.report, // before their input, and the work that follows
 		r.effects.report, s.input.report,
-		r.observer.drift.report, r.observer.proofs.Report, r.takeover.Report,
+		r.observer.drift.report, r.takeover.Report,
 		s.faults.report, s.file.report,
 		func(st *status.Status) { st.Reason = s.health.Ready().Reason },
 	}
@@ -164,7 +162,7 @@ func (s *session) run(parent context.Context) (next *loaded, err error) {
 		run(&others, f)
 	}
 	for _, f := range [...]func(context.Context) error{
-		s.foreign.run, s.foreign.follow, s.log.Run, s.file.watch, s.reload, s.rules.observer.proofs.Run, s.rules.effects.checks.run,
+		s.foreign.run, s.foreign.follow, s.log.Run, s.file.watch, s.reload, s.rules.effects.checks.run,
 	} {
 		run(&others, f)
 	}

@@ -64,11 +64,10 @@ type Metrics struct {
 	Feature func(name, stage string) prometheus.Gauge
 
 	// proxyc's own metrics.
-	Operations       PerVerb // completed operations
-	ProofDifferences prometheus.Counter
-	DriftRepairs     prometheus.Counter  // operations that reverted a change of another program
-	Quarantined      prometheus.Gauge    // refused Services and stuck objects
-	EventSeconds     prometheus.Observer // from the arrival of an event until it is applied
+	Operations   PerVerb             // completed operations
+	DriftRepairs prometheus.Counter  // operations that reverted a change of another program
+	Quarantined  prometheus.Gauge    // refused Services and stuck objects
+	EventSeconds prometheus.Observer // from the arrival of an event until it is applied
 	// ChangeSeconds is observed once for each change of a Service or EndpointSlice when its rules are
 	// committed. Deletions are included, the initial sync is not.
 	ChangeSeconds PerSince
@@ -213,8 +212,6 @@ func NewMetrics(mode ir.Mode, version string, native bool) *Metrics {
 			"Completed operations on rules, chains and elements.", "verb"),
 		DriftRepairs: r.counter(allModes, "proxyc_drift_repaired_total",
 			"Operations that reverted foreign changes.")(),
-		ProofDifferences: r.counter(allModes, "proxyc_proof_differences_total",
-			"Differences between the rules of a changed Service and the IR (--prove).")(),
 		Quarantined: r.gauge(allModes, "proxyc_quarantined_services",
 			"Refused Services, and load balancers that HNS does not delete.")(),
 		EventSeconds: r.histogram(allModes, "proxyc_event_to_kernel_seconds",

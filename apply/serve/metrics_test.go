@@ -40,7 +40,7 @@ func touch(m *Metrics) {
 	}
 	for _, c := range []prometheus.Counter{
 		m.EndpointChanges, m.ServiceChanges, m.RestoreFailures.Of(f), m.PartialRestoreFailures.Of(f), m.NFTSyncFailures.Of(f), m.NFTCleanupFailures.Of(f),
-		m.LocalhostFailures.Of(f), m.BalancerFailures.Of(apply.BalancerFailure{Verb: apply.Change, Family: f, Type: "nodeport", Cause: "other"}), m.ConntrackDeleted.Of(f), m.ConntrackFailures.Of(f), m.LeftoverFailures, m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs, m.ProofDifferences,
+		m.LocalhostFailures.Of(f), m.BalancerFailures.Of(apply.BalancerFailure{Verb: apply.Change, Family: f, Type: "nodeport", Cause: "other"}), m.ConntrackDeleted.Of(f), m.ConntrackFailures.Of(f), m.LeftoverFailures, m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs,
 		m.Client.Requests("200", "GET", "h:1"), m.Client.Retries("500", "GET", "h:1"),
 		m.Client.TransportCalls("miss"), m.Client.TransportsCollected("deleted"), m.Client.RotationsCollected,
 		m.Client.CAReloads("success", "updated"), m.Client.PluginCalls("0", "no_error"),
@@ -159,7 +159,6 @@ func TestMetricsByMode(t *testing.T) {
 			"go_version=" + runtime.Version() + ",major=1,minor=2,platform=" + runtime.GOOS + "/" + runtime.GOARCH + "}"},
 		{all, "counter proxyc_operations_total {verb=change}"},
 		{all, "counter proxyc_drift_repaired_total {}"},
-		{all, "counter proxyc_proof_differences_total {}"},
 		{all, "gauge proxyc_quarantined_services {}"},
 		{all, "histogram proxyc_event_to_kernel_seconds {}"},
 		{all, "histogram proxyc_change_to_packet_seconds {since=arrival}"},

@@ -18,15 +18,12 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/daemon"
-	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/cmd/proxyc/review/proof"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/prove"
 )
 
 type watchCmd struct {
@@ -45,7 +42,6 @@ type watchCmd struct {
 	OwnTables   bool          `name:"nftables-owner" help:"Own the tables of mode nftables (Linux 6.9 or later). The kernel then rejects changes by other programs, and keeps the tables when the process ends."`
 	Fastpath    []string      `name:"nftables-fastpath" sep:"none" placeholder:"INTERFACE" help:"Interfaces of the kernel's fast path, such as eth0,veth* (mode nftables). Established connections to Services between them use a flowtable. Foreign forwarding rules do not see the packets of these connections. A star at the end of a name is a wildcard."`
 	FastAfter   uint32        `name:"nftables-fastpath-packets" default:"20" placeholder:"N" help:"Packets of a connection before it uses the fast path."`
-	Prove       bool          `name:"prove" help:"Prove the rules of changed Services after each change. Differences are logged, counted and part of the status."`
 	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows priority class of the process; by default inherited. The names are those of the same flag of kubelet."`
 	ipvsFlags
 	Rest []string `arg:"" optional:"" hidden:""`
@@ -143,11 +139,6 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		Hostname: e.hostname,
 		Stdout:   e.stdout, Stderr: e.stderr,
 		Files: fileSystem{e},
-	}
-	if c.Prove {
-		o.Prove = func(ctx context.Context, programs ir.Programs) []status.Unproved {
-			return proof.Unproved(prove.WithWorkers(ctx, 1), programs) // the other CPUs are for changing rules
-		}
 	}
 	if file := deref(c.Config); file != "-" {
 		o.ConfigFile = file

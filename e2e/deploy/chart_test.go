@@ -382,9 +382,9 @@ func TestMemory(t *testing.T) {
 
 // TestNoHostPaths checks that empty flags are omitted, together with what only they need.
 func TestNoHostPaths(t *testing.T) {
-	set := rendered(t, "{image: i, bootFile: '', statusSocket: '', extraArgs: [--prove]}")["DaemonSet proxyc"]
+	set := rendered(t, "{image: i, bootFile: '', statusSocket: '', extraArgs: [--node-condition]}")["DaemonSet proxyc"]
 	pod := at(set, "spec", "template", "spec")
-	want := []any{"--config=/var/lib/kube-proxy/config.conf", "--hostname-override=$(NODE_NAME)", "--prove"}
+	want := []any{"--config=/var/lib/kube-proxy/config.conf", "--hostname-override=$(NODE_NAME)", "--node-condition"}
 	if d := cmp.Diff(want, at(pod, "containers", 0, "args")); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

@@ -148,13 +148,6 @@ func WithProgress(ctx context.Context, f func(done, all int)) context.Context {
 
 type progressKey struct{}
 
-// WithWorkers returns a context whose comparisons use at most n processors.
-func WithWorkers(ctx context.Context, n int) context.Context {
-	return context.WithValue(ctx, workersKey{}, n)
-}
-
-type workersKey struct{}
-
 // Limit is a cancellation cause with which a comparison returns the result so
 // far, and the cause as a doubt, instead of an error.
 type Limit string
@@ -187,9 +180,6 @@ func compare(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take f
 	defer stop(nil)
 	var wait sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
-	if most, ok := ctx.Value(workersKey{}).(int); ok {
-		workers = min(workers, most)
-	}
 	for w := range workers {
 		wait.Go(func() {
 			ended := func() bool { return ctx.Err() != nil }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"regexp"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -264,9 +265,10 @@ func TestCompareEnds(t *testing.T) {
 // A comparison that is ended stops within a destination. It returns its result so
 // far only for a Limit, and the result is then never equal.
 func TestCompareEndsWithinDestinations(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	p := irtest.Program(ir.ModeNFTables)
 	for _, cause := range []error{prove.Limit("it takes too long"), errors.New("it is not wanted any more")} {
-		ctx, cancel := context.WithCancelCause(prove.WithWorkers(t.Context(), 1))
+		ctx, cancel := context.WithCancelCause(t.Context())
 		after := 0
 		side := stopping{sim.NewEvaluator(p), func(asked int) {
 			if asked == 20 {
@@ -293,6 +295,7 @@ func TestCompareEndsWithinDestinations(t *testing.T) {
 // are found first. Otherwise the author of a Service could influence the order by
 // its address.
 func TestCostlyLast(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	p := irtest.Program(ir.ModeNFTables)
 	costly := netip.MustParseAddr("1.0.0.1")
 	serve := func(name ir.Name, addr netip.Addr, backends int) ir.Service {
@@ -310,7 +313,7 @@ func TestCostlyLast(t *testing.T) {
 	}
 	faulty := *p
 	faulty.Services = p.Services[:1]
-	ctx, cancel := context.WithCancelCause(prove.WithWorkers(t.Context(), 1))
+	ctx, cancel := context.WithCancelCause(t.Context())
 	side := meeting{sim.NewEvaluator(p), func(pkt sim.Packet) {
 		if pkt.Dst == costly {
 			cancel(prove.Limit("it takes too long"))

@@ -97,12 +97,6 @@ func (st *Status) printFindings(line func(name, format string, args ...any)) {
 	for _, b := range st.Broken {
 		line("broken", "%s", diag.OneLine(strings.TrimSpace(b.Kind+" "+b.Object)+": "+b.Reason)) // it may lack a name
 	}
-	for _, u := range st.Unproved {
-		line("not proved", "Service %s: %s", u.Service, u.Text())
-	}
-	if st.Proving > 0 {
-		line("proving", "%d Services that changed", st.Proving)
-	}
 	for _, f := range st.Findings {
 		line("finding", "%s: %s", f.Severity, f.Text())
 	}

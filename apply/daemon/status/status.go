@@ -2,7 +2,6 @@
 package status
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -41,10 +40,6 @@ type Status struct {
 	// Draining are the backends that serve only existing connections, if the kernel tracks them (mode
 	// ipvs).
 	Draining []apply.Drain `json:"draining,omitempty"`
-	// Unproved are Services whose rules could not be proved to match the IR (--prove).
-	Unproved []Unproved `json:"unproved,omitempty"`
-	// Proving is the number of changed Services that are not proved yet.
-	Proving int `json:"proving,omitempty"`
 	// Findings are the first errors and warnings about objects, of FindingsTotal.
 	Findings      []Finding `json:"findings,omitempty"`
 	FindingsTotal int       `json:"findingsTotal,omitempty"`
@@ -174,29 +169,6 @@ type Refused struct {
 	Reason  string `json:"reason"`
 }
 
-// Unproved is a Service whose rules could not be proved to match the IR.
-type Unproved struct {
-	Service string `json:"service"`
-	Packet  string `json:"packet"` // an example, as flags of proxyc trace; "" if unknown
-	Want    string `json:"want"`   // AnyFate if it is unknown whether such a packet exists
-	Have    string `json:"have"`
-}
-
-// AnyFate is the Want of a packet whose fate only has to be known.
-const AnyFate = "known"
-
-// Text describes the difference.
-func (u *Unproved) Text() string {
-	shown := ""
-	if u.Packet != "" {
-		shown = "proxyc trace " + u.Packet + ": "
-	}
-	if u.Want == AnyFate {
-		return shown + u.Have
-	}
-	return fmt.Sprintf("%sis %s, must be %s", shown, u.Have, u.Want)
-}
-
 // Broken is an object whose newest version is ignored.
 type Broken struct {
 	Kind   string `json:"kind"`   // "services"
@@ -298,7 +270,7 @@ type Known struct {
 //
 //   - The kernel matches the desired rules, and no other program changes them continuously.
 //   - The input is current, from the API server or the newest files, and no object has errors.
-//   - Servers and proofs have no failures.
+//   - No server fails.
 //   - The boot file is current, and kube-proxy has no rules.
 func (st *Status) Healthy() bool {
 	return st.NodeHealthy() && len(st.Broken) == 0 && !slices.ContainsFunc(st.Findings, Finding.isError)
@@ -307,7 +279,7 @@ func (st *Status) Healthy() bool {
 // NodeHealthy is Healthy without errors in objects, which their authors have to fix.
 func (st *Status) NodeHealthy() bool {
 	return st.Synced && !st.LastDrift.contested() &&
-		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.Warning() == "" && st.APIServer.healthy() && len(st.Rejected)+len(st.Down)+len(st.Unproved)+st.Proving+len(st.Quarantined)+len(st.Stuck) == 0
+		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.Warning() == "" && st.APIServer.healthy() && len(st.Rejected)+len(st.Down)+len(st.Quarantined)+len(st.Stuck) == 0
 }
 
 // healthy reports whether every resource can be read, including optional ones.

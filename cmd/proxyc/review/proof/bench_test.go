@@ -37,7 +37,7 @@ func BenchmarkProve(b *testing.B) {
 	}
 }
 
-// BenchmarkProveChange proves a changed Service, as watch --prove does after the change, in
+// BenchmarkProveChange proves a changed Service, as replay --prove does after the change, in
 // clusters of different sizes.
 func BenchmarkProveChange(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {

@@ -156,9 +156,9 @@ func (p *Player) step(ctx context.Context, event *watch.Recorded) error {
 		}
 	}
 	if p.Prove {
-		for _, u := range proof.Unproved(ctx, work.Programs) {
+		for _, why := range proof.Unproved(ctx, work.Programs) {
 			p.unproved = true
-			if _, err := fmt.Fprintf(p.Out, "%s: %s\n", at, u.Text()); err != nil {
+			if _, err := fmt.Fprintf(p.Out, "%s: %s\n", at, why); err != nil {
 				return err
 			}
 		}
