@@ -2,9 +2,6 @@ package ir
 
 import "slices"
 
-// The ports of a Service are independent of each other. ByPort divides a change by port, and Join
-// combines ports.
-
 // ByPort yields the change of each port, in order. Its Old and New contain only what belongs to the
 // port, and neither Health nor HNS. Unchanged ports are included. The change of a Service with one
 // port is yielded as it is.
@@ -130,22 +127,6 @@ func appendMoved(to []Frontend, routes []Route, f *Frontend, by int) ([]Frontend
 	}
 	to[len(to)-1].Routes = moved
 	return to, routes
-}
-
-// Join returns a Service with the given ports, which ByPort yielded in this order. It is equal to
-// whole in all else.
-func Join(whole *Service, ports []*Service) *Service {
-	s := *whole
-	s.Frontends, s.Pools, s.Draining = make([]Frontend, 0, len(s.Frontends)), make([]Pool, 0, len(s.Pools)), nil
-	var routes []Route
-	for _, part := range ports {
-		for i := range part.Frontends {
-			s.Frontends, routes = appendMoved(s.Frontends, routes, &part.Frontends[i], len(s.Pools))
-		}
-		s.Pools, s.Draining = append(s.Pools, part.Pools...), append(s.Draining, part.Draining...)
-	}
-	slices.SortFunc(s.Frontends, func(a, b Frontend) int { return a.Compare(&b) })
-	return &s
 }
 
 // Equivalent reports whether both versions differ at most in their Origins.

@@ -43,7 +43,7 @@ func TestJoinPorts(t *testing.T) {
 			t.Errorf("ports: %v", ports)
 		}
 		for whole, parts := range map[*ir.Service][]*ir.Service{c.Old: old, c.New: now} {
-			if d := cmp.Diff(whole, ir.Join(whole, parts), byValue, cmpopts.EquateEmpty()); d != "" {
+			if d := cmp.Diff(whole, irtest.Join(whole, parts), byValue, cmpopts.EquateEmpty()); d != "" {
 				t.Fatalf("(-whole +joined):\n%s", d)
 			}
 		}

@@ -166,29 +166,10 @@ func (f *follower) addWaiting(c watch.Changes) {
 	f.waiting.EndpointEvents += c.EndpointEvents
 }
 
-// takeWaiting returns and removes the waiting changes that are now applied. later, if set, reports
-// Services that later syncs complete: their changes and the numbers of all events remain.
-func (f *follower) takeWaiting(later func(ir.Name) bool) (c watch.Changes) {
-	if later == nil {
-		c, f.waiting = f.waiting, c
-		return c
-	}
-	w := &f.waiting
-	c.Triggers, w.Triggers = divide(w.Triggers, func(t watch.Trigger) bool { return later(t.Service) })
-	c.Arrivals, w.Arrivals = divide(w.Arrivals, func(a watch.Arrival) bool { return later(a.Service) })
+// takeWaiting returns and removes the waiting changes, which are now applied.
+func (f *follower) takeWaiting() (c watch.Changes) {
+	c, f.waiting = f.waiting, c
 	return c
-}
-
-// divide returns the items without a property, and those with it.
-func divide[T any](all []T, has func(T) bool) (without, with []T) {
-	for _, one := range all {
-		if has(one) {
-			with = append(with, one)
-		} else {
-			without = append(without, one)
-		}
-	}
-	return without, with
 }
 
 // logDiagnostic logs a finding with the name of its object.

@@ -180,28 +180,12 @@ func TestFollowerWaits(t *testing.T) {
 	early := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	f.addWaiting(watch.Changes{Since: early, ServiceEvents: 1, Triggers: []watch.Trigger{{Family: ir.IPv4, At: early}}})
 	f.addWaiting(watch.Changes{Since: early.Add(time.Second), ServiceEvents: 2})
-	got := f.takeWaiting(nil)
+	got := f.takeWaiting()
 	if !got.Since.Equal(early) || got.ServiceEvents != 3 || len(got.Triggers) != 1 {
 		t.Errorf("waiting: %+v", got)
 	}
-	if rest := f.takeWaiting(nil); !rest.Since.IsZero() || rest.ServiceEvents != 0 {
+	if rest := f.takeWaiting(); !rest.Since.IsZero() || rest.ServiceEvents != 0 {
 		t.Errorf("still waiting: %+v", rest)
-	}
-}
-
-// Changes of a Service that later syncs complete are kept.
-func TestFollowerWaitsForLaterSyncs(t *testing.T) {
-	f := newFileFollower(t)
-	a, b := ir.Name{Namespace: "ns", Name: "a"}, ir.Name{Namespace: "ns", Name: "b"}
-	early := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	f.addWaiting(watch.Changes{Since: early, ServiceEvents: 2, Triggers: []watch.Trigger{{Service: a}, {Service: b}}, Arrivals: []watch.Arrival{{Service: b}, {Service: a}}})
-	got := f.takeWaiting(func(n ir.Name) bool { return n == b })
-	if !got.Since.IsZero() || got.ServiceEvents != 0 || len(got.Triggers) != 1 || got.Triggers[0].Service != a || len(got.Arrivals) != 1 || got.Arrivals[0].Service != a {
-		t.Errorf("applied: %+v", got)
-	}
-	got = f.takeWaiting(nil)
-	if !got.Since.Equal(early) || got.ServiceEvents != 2 || len(got.Triggers) != 1 || got.Triggers[0].Service != b || len(got.Arrivals) != 1 || got.Arrivals[0].Service != b {
-		t.Errorf("applied later: %+v", got)
 	}
 }
 

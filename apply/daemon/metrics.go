@@ -133,7 +133,7 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 		c.countPending()
 		return
 	}
-	now := c.follower.takeWaiting(s.Work.Waits)
+	now := c.follower.takeWaiting()
 	c.countPending()
 	m.ServiceChanges.Add(float64(now.ServiceEvents))
 	m.EndpointChanges.Add(float64(now.EndpointEvents))

@@ -22,7 +22,6 @@ type observer struct {
 	followed bool            // a sync of compiled objects succeeded: later ones apply changes
 	requests uint64          // for a sync, in the last State
 	waiting  time.Time       // in the last State
-	parts    uint64          // in the last State
 	stuck    map[string]bool // objects after the last sync
 }
 
@@ -38,8 +37,8 @@ func (o *observer) reportReason(st reconcile.State, why string) {
 		}
 	}
 	o.counters.countPending()
-	progress := !o.waiting.IsZero() && (st.Waiting != o.waiting || st.Parts != o.parts)
-	o.waiting, o.parts = st.Waiting, st.Parts
+	progress := !o.waiting.IsZero() && st.Waiting != o.waiting
+	o.waiting = st.Waiting
 	for _, f := range ir.Families() {
 		if progress || st.InForce() {
 			o.health.Updated(f)

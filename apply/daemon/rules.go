@@ -21,7 +21,7 @@ import (
 // scheduleOf returns when rules are written, according to the configuration's periods.
 func scheduleOf(cfg *config.Config) reconcile.Schedule {
 	mode := host.ModeOf(cfg.ProxyMode())
-	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: cmp.Or(mode.CompareEvery, apply.CompareEvery), Limit: mode.Limit}
+	return reconcile.Schedule{Min: cfg.MinSyncPeriod(), Retry: cfg.SyncPeriod(), Full: cmp.Or(mode.CompareEvery, apply.CompareEvery)}
 }
 
 // rules are the rules of a session in the kernel. [session.shutdown] releases what they own.

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -300,31 +299,6 @@ func TestFeatureMetrics(t *testing.T) {
 	if len(lines) < 240 {
 		t.Errorf("only %d gates", len(lines))
 	}
-}
-
-// Applied parts of a waiting version keep the daemon healthy, and nothing else does.
-func TestPartsKeepHealthy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newTestSession(t, "nftables")
-		s.rules.observer.report(reconcile.State{Known: true})
-		since := time.Now()
-		report := func(parts uint64) bool {
-			s.rules.observer.report(reconcile.State{Known: true, Wanted: 1, Waiting: since, Parts: parts})
-			return s.health.Status().Healthy
-		}
-		for i := range uint64(100) {
-			if time.Sleep(time.Minute); !report(i) {
-				t.Fatalf("unhealthy after %d parts", i)
-			}
-		}
-		for range 10 {
-			time.Sleep(time.Minute)
-			report(99)
-		}
-		if report(99) {
-			t.Error("healthy without progress")
-		}
-	})
 }
 
 // When the daemon is ready or synced, stale flows are deleted.

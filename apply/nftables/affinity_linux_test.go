@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
@@ -207,101 +205,6 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// parts is a Source of two versions of a Service.
-type parts struct {
-	changed chan struct{}
-	node    ir.Programs
-	next    chan ir.Changes
-}
-
-func (p *parts) Changed() <-chan struct{} { return p.changed }
-
-func (p *parts) Take(reconcile.Kind) reconcile.Work {
-	w := reconcile.Work{Programs: p.node}
-	select {
-	case w.Changes = <-p.next:
-	default:
-	}
-	return w
-}
-
-// A Service with affinity loses a backend, port by port. After each part the kernel contains what
-// was applied, and the maps of these ports have no client of the backend any more.
-func TestDividedAffinity(t *testing.T) {
-	n := newNode(t)
-	const ports = 6
-	source := &parts{changed: make(chan struct{}, 1), next: make(chan ir.Changes, 1)}
-	var changes ir.Changes
-	var fill strings.Builder
-	for _, f := range ir.Families() {
-		many := func(sticky *ir.Service) *ir.Service {
-			whole := &ir.Service{Name: sticky.Name}
-			var all []*ir.Service
-			for i := range ports {
-				s := *sticky
-				s.Frontends, s.Pools = slices.Clone(s.Frontends), slices.Clone(s.Pools)
-				for j := range s.Frontends {
-					s.Frontends[j].Port.Port = fmt.Sprint("p", i)
-					s.Frontends[j].Match.Port += uint16(i)
-				}
-				for j := range s.Pools {
-					s.Pools[j].Port.Port = fmt.Sprint("p", i)
-				}
-				all = append(all, &s)
-			}
-			return ir.Join(whole, all)
-		}
-		gone := nftest.AddrPort(f, "10.244.2.10:8080")
-		p := nftest.Sticky(f, ir.TCP)
-		now := many(&without(nftest.Sticky(f, ir.TCP), gone).Services[0])
-		p.Services[0] = *many(&p.Services[0])
-		*source.node.At(f) = p
-		*changes.At(f) = []ir.Change{{Name: p.Services[0].Name, Old: &p.Services[0], New: now}}
-		for _, s := range rules.Lower(p).Sets {
-			if s.Timeout > 0 && s.Size > rules.MaxClients {
-				fmt.Fprintf(&fill, "add element %s proxyc %s { %s : %s, %s : %s }\n", f.NFT(), s.Name, nftest.AddrPort(f, "198.51.100.1:0").Addr(), gone.Addr(),
-					nftest.AddrPort(f, "198.51.100.2:0").Addr(), nftest.AddrPort(f, "10.244.1.10:0").Addr())
-			}
-		}
-	}
-	clients := func(f ir.Family, client string) int {
-		return strings.Count(n.nft(t, "", "list", "table", f.NFT(), "proxyc"), nftest.AddrPort(f, client+":0").Addr().String()+" expires ")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	syncs, left := 0, 0
-	r := reconcile.Reconciler{Writer: reconcile.Writer{Dataplane: n.Dataplane}, Source: source, Now: time.Now, After: time.After,
-		Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour, Limit: 150}, Report: func(reconcile.State) {}}
-	r.Synced = func(s *reconcile.Sync) {
-		if s.Err != nil || len(s.Done.Refused) > 0 {
-			t.Error(s.Err, s.Done.Refused)
-		}
-		holds(t, fmt.Sprint("after sync ", syncs), n, rules.LowerAll(n.Applied().Programs()))
-		now := 0
-		for _, f := range ir.Families() {
-			now += clients(f, "198.51.100.1")
-			if syncs > 0 && clients(f, "198.51.100.2") != ports {
-				t.Errorf("%s: a client lost its backend", f)
-			}
-		}
-		if syncs == 0 {
-			n.nft(t, fill.String(), "-f", "-")
-			now = 2 * ports
-			source.next <- changes
-			source.changed <- struct{}{}
-		} else if now >= left {
-			t.Errorf("sync %d: %d clients of the backend, and %d before", syncs, now, left)
-		}
-		left = now
-		if syncs++; syncs > 1 && s.Work.Waits == nil || t.Failed() {
-			cancel()
-		}
-	}
-	r.Run(ctx)
-	if left > 0 || syncs < ports/2 {
-		t.Errorf("%d clients of the backend are left after %d syncs", left, syncs)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/ir/irtest"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
@@ -380,7 +381,7 @@ func oneService(p *ir.Program) *ir.Program {
 		parts = append(parts, &s)
 	}
 	one := *p
-	one.Services = []ir.Service{*ir.Join(whole, parts)}
+	one.Services = []ir.Service{*irtest.Join(whole, parts)}
 	return &one
 }
 

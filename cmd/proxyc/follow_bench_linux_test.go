@@ -143,8 +143,8 @@ func BenchmarkEventBeside(b *testing.B) {
 			b.ReportMetric(took[len(took)/2].Seconds()*1000, "ms-median")
 			b.ReportMetric(took[len(took)-1].Seconds()*1000, "ms-max")
 			if len(syncs) > 0 {
-				b.ReportMetric(float64(len(syncs))/rounds, "parts")
-				b.ReportMetric(slices.Max(syncs).Seconds()*1000, "ms-part")
+				b.ReportMetric(float64(len(syncs))/rounds, "syncs")
+				b.ReportMetric(slices.Max(syncs).Seconds()*1000, "ms-sync")
 			}
 		})
 	}
@@ -173,7 +173,7 @@ func runLoop(b *testing.B, services int) (*watch.Store, <-chan *reconcile.Sync) 
 		b.Fatal(err)
 	}
 	synced := make(chan *reconcile.Sync, 1)
-	l := &reconcile.Reconciler{Writer: reconcile.Writer{Dataplane: d}, Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour, Limit: host.ModeOf(ir.ModeNFTables).Limit}, Source: f, Drift: drift,
+	l := &reconcile.Reconciler{Writer: reconcile.Writer{Dataplane: d}, Schedule: reconcile.Schedule{Retry: time.Minute, Full: time.Hour}, Source: f, Drift: drift,
 		Report: func(reconcile.State) {}, Synced: func(s *reconcile.Sync) { synced <- s }, Now: time.Now, After: time.After}
 	done := make(chan struct{})
 	go func() { defer close(done); l.Run(ctx) }()

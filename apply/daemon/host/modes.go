@@ -25,9 +25,6 @@ type Mode struct {
 	// CompareEvery is the interval of comparisons with the kernel without other reasons (DMN-21, the
 	// maximum sync interval); 0 for one hour.
 	CompareEvery time.Duration
-	// Limit is the maximum work of a change; 0 if the fixed cost of a change is too high to divide it.
-	// See reconcile.Schedule.
-	Limit int
 	// open opens the dataplane; nil if its rules can only be removed.
 	open func(context.Context, apply.Options) (apply.Dataplane, error)
 	// leftovers returns the leftovers of the mode if it is not open; nil if those of within are all.

@@ -24,7 +24,7 @@ var errNotLinux error
 // modes contains all modes, in the order of removing their leftovers.
 var modes = [...]Mode{
 	{
-		mode: ir.ModeNFTables, Separate: true, Limit: 2500,
+		mode: ir.ModeNFTables, Separate: true,
 		open:      func(ctx context.Context, o apply.Options) (apply.Dataplane, error) { return nftables.Open(ctx, o) },
 		leftovers: func(ctx context.Context, _ bool) ([]apply.Leftover, error) { return nftables.Leftovers(ctx, false) },
 	},

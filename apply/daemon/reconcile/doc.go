@@ -20,8 +20,7 @@
 //   - Replace reads the kernel and commits the difference to the wanted Programs. It applies
 //     everything that was wanted, and clears every doubt, when it began.
 //   - Change commits the difference of changed Services. It applies what was wanted when it began,
-//     and clears no doubt. If that is more than Schedule.Limit, it commits a part, and the rest waits
-//     for further Changes. What was wanted is applied after the last of them.
+//     and clears no doubt.
 //   - Compare reads the kernel while Changes continue. The repair that follows commits the
 //     differences, except those of objects that Changes wrote meanwhile. It clears the doubts that
 //     existed when Compare began. Compare is valid only for the State in which it began. After a

@@ -34,7 +34,6 @@ type kernel struct {
 	// does; otherwise it writes what the plan says, as iptables-restore does.
 	strict bool
 	full   time.Duration // between comparisons that nothing asks for
-	limit  int           // of a Change
 	// notified is a kernel that reports what foreign edits changed: a comparison reads only that,
 	// unless the one before failed.
 	notified   bool
@@ -202,7 +201,7 @@ func (h *history) Take(kind Kind) Work {
 func (h *history) start() {
 	h.k.applied, h.k.found = apply.Applied{}, nil
 	r := &Reconciler{Writer: Writer{Dataplane: h.k}, Source: h, Drift: h.drift, Now: time.Now, After: time.After,
-		Schedule: Schedule{Min: time.Second, Retry: 30 * time.Second, Full: h.k.full, Limit: h.k.limit},
+		Schedule: Schedule{Min: time.Second, Retry: 30 * time.Second, Full: h.k.full},
 		Synced: func(s *Sync) {
 			h.k.mu.Lock()
 			defer h.k.mu.Unlock()
@@ -335,9 +334,6 @@ func TestHistories(t *testing.T) {
 func play(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	k := &kernel{fake: fake{rules: rules{}, stuck: map[ir.Name]bool{}}, r: r, faulty: true, strict: seed%2 == 0, notified: seed%3 == 0, edited: map[ir.Name]bool{}, full: 20 * time.Second, began: time.Now()}
-	if seed%5 == 0 {
-		k.limit = 1
-	}
 	if seed%4 < 2 {
 		k.full = time.Hour // nothing but the doubts leads to a comparison
 	}

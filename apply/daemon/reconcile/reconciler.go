@@ -15,8 +15,6 @@ type Work struct {
 	Changes  ir.Changes
 	// All reports whether more than Changes may differ, since the node changed.
 	All bool
-	// Waits, if set, reports whether later syncs complete the change of a Service.
-	Waits func(ir.Name) bool
 }
 
 // Source provides the desired Programs. One goroutine calls its methods.
@@ -89,8 +87,6 @@ type Reconciler struct {
 	state   State
 	repairs Done // of syncs that failed or are repeated, which the next successful one reports
 	next    timing
-	queue   queue
-	taken   uint64           // the wanted version when the Source was last asked
 	running chan *comparison // receives the running comparison when it ends; nil if none is running
 }
 
@@ -104,10 +100,10 @@ func (r *Reconciler) Run(ctx context.Context) {
 			return
 		}
 		var timer <-chan time.Time
-		at, ok := r.next.due(&r.Schedule, &r.state, r.running != nil, !r.queue.empty())
+		at, ok := r.next.due(&r.Schedule, &r.state, r.running != nil)
 		if ok {
 			wait := max(0, at.Sub(r.Now()))
-			if wait == 0 && r.queue.empty() { // otherwise events are received between two syncs
+			if wait == 0 {
 				r.sync(ctx, at)
 				continue
 			}
@@ -152,26 +148,12 @@ func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 	if compare || replace {
 		s.Kind = Full
 	}
-	if r.queue.empty() || s.Kind == Full || !later(due, s.Began).Before(r.next.ended.Add(r.Schedule.Min)) {
-		s.Work, r.taken = r.Source.Take(s.Kind), version
-	} else { // the minimum interval applies to the Source, not to changes that wait
-		s.Work.Programs = r.Dataplane.Applied().Node()
-		defer func(ended time.Time) { r.next.ended = ended }(r.next.ended)
-	}
-	limit := r.Schedule.Limit
-	if replace || s.Work.All || len(r.refused) > 0 {
-		limit = 0
-	}
-	s.Work.Changes = r.queue.next(s.Work.Changes, limit)
+	s.Work = r.Source.Take(s.Kind)
 	changed := len(s.Work.Changes.IPv4)+len(s.Work.Changes.IPv6) > 0
 	if (changed || s.Work.All) && version == r.state.Applied { // no event has reported it yet
 		r.state.want(s.Began)
 		r.report()
-		r.taken = r.state.Wanted
-	}
-	version = r.taken
-	if !r.queue.empty() {
-		version = r.state.Applied
+		version = r.state.Wanted
 	}
 	if s.Work.All {
 		replace, s.Kind = true, Full
@@ -243,9 +225,6 @@ func (r *Reconciler) settleStuck(now time.Time) {
 // end reports a sync.
 func (r *Reconciler) end(ctx context.Context, s *Sync) {
 	s.Incomplete = ctx.Err() != nil
-	if !r.queue.empty() {
-		s.Work.Waits = r.queue.has
-	}
 	r.Synced(s)
 	if s.Incomplete {
 		return

@@ -29,9 +29,6 @@ type Schedule struct {
 	Retry time.Duration
 	// Full is the interval of comparisons with the kernel.
 	Full time.Duration
-	// Limit is the maximum work of a Change, in backends of frontends; 0 for no maximum. The rest
-	// follows immediately, in further Changes.
-	Limit int
 }
 
 // backoff returns the wait after the last of a number of failures.
@@ -87,14 +84,12 @@ func (t *timing) admit(s *Schedule, before, refused []apply.Refusal, tried bool,
 }
 
 // due returns when the next sync is due; false if only an event makes one due. running reports
-// whether a comparison is running, and queued whether changes wait in the queue.
-func (t *timing) due(s *Schedule, state *State, running, queued bool) (time.Time, bool) {
+// whether a comparison is running.
+func (t *timing) due(s *Schedule, state *State, running bool) (time.Time, bool) {
 	earliest := t.ended.Add(s.Min)
 	switch {
 	case !state.Known, t.replace:
 		return later(earliest, t.applying.at), true
-	case queued:
-		return t.ended, true
 	case state.Wanted != state.Applied:
 		return earliest, true
 	case running: // the next comparison begins after this one

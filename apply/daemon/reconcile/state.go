@@ -27,8 +27,6 @@ type State struct {
 	// Waiting is the time of the oldest version that is not applied, or of the oldest doubt that is not
 	// cleared. It is zero if InForce.
 	Waiting time.Time
-	// Parts counts the syncs that applied a part of the version that waits.
-	Parts uint64
 
 	wantedAt, doubtedAt time.Time // parts of Waiting
 }
@@ -82,11 +80,8 @@ func (s *State) fail(now time.Time, err error) {
 
 // apply records that the kernel contains a version. Later versions wait from now on.
 func (s *State) apply(version uint64, now time.Time) {
-	switch {
-	case version != s.Applied:
+	if version != s.Applied {
 		s.Applied, s.wantedAt = version, now
-	case s.Wanted != s.Applied && s.Waiting.Equal(s.wantedAt): // a part of a later version
-		s.Parts++
 	}
 	s.clearErr()
 }
