@@ -29,7 +29,7 @@ type ForeignChain struct {
 	Name   string
 	Where  string // "ip filter chain FORWARD, hook forward, priority 0"
 	Policy string // "policy drop", if that is the policy; or empty
-	// Translates is set if packets pass the chain before our translation of destinations.
+	// Translates is set if packets pass the chain before our translation of destinations or sources.
 	Translates bool
 	// Marks is set if packets pass the chain after our rules set the masquerade mark, and before
 	// they match it.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -24,22 +25,24 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 		tables, _ := LegacyTables(f) // none without root
 		for _, table := range tables {
 			t := foreignTable{rules: map[string][]apply.RuleEffect{}}
-			err := run.To(ctx, nil, &t, tool(f, Legacy, "save"), "-t", table)
-			for _, c := range t.builtIn {
-				if err == nil {
-					c.Where = fmt.Sprintf("%s-legacy table %s chain %s", rules.Tool(f), table, c.Name)
-					c.Translates = c.Name == "PREROUTING" || c.Name == "OUTPUT"
-					// Tables filter and security come after nat, which sets the mark.
-					c.Marks = c.Name == "FORWARD" || c.Name == "POSTROUTING" || c.Name == "OUTPUT" && (table == "filter" || table == "security")
-					err = all.Add(c, mark)
-				}
-			}
-			if err != nil {
+			if err := run.To(ctx, nil, &t, tool(f, Legacy, "save"), "-t", table); err != nil {
 				return apply.Interference{}, err
 			}
+			t.addTo(&all, rules.Tool(f)+"-legacy ", table, mark)
 		}
 	}
 	return all, nil
+}
+
+// SavedInterference is Interference of rules in the output of iptables-save.
+func SavedInterference(saved string, mark uint32) (all apply.Interference) {
+	for text := range strings.SplitSeq("\n"+saved, "\n*") {
+		t := foreignTable{rules: map[string][]apply.RuleEffect{}}
+		io.WriteString(&t, text+"\n") // never fails
+		table, _, _ := strings.Cut(text, "\n")
+		t.addTo(&all, "", strings.TrimSpace(table), mark)
+	}
+	return all
 }
 
 // RuleCounts returns the number of rules of each variant in both families. It omits a variant whose
@@ -69,6 +72,17 @@ type foreignTable struct {
 	partial []byte // last line, until it is complete
 	builtIn []apply.ForeignChain
 	rules   map[string][]apply.RuleEffect // by chain
+}
+
+// addTo adds the effects of the table's chains. Their names begin with the tool.
+func (d *foreignTable) addTo(all *apply.Interference, tool, table string, mark uint32) {
+	for _, c := range d.builtIn {
+		c.Where = fmt.Sprintf("%stable %s chain %s", tool, table, c.Name)
+		c.Translates = c.Name == "PREROUTING" || c.Name == "OUTPUT" || c.Name == "POSTROUTING" && table == "nat"
+		// Tables filter and security come after nat, which sets the mark.
+		c.Marks = c.Name == "FORWARD" || c.Name == "POSTROUTING" || c.Name == "OUTPUT" && (table == "filter" || table == "security")
+		_ = all.Add(c, mark) // fails only if Rules do
+	}
 }
 
 func (d *foreignTable) Write(text []byte) (int, error) {

@@ -15,8 +15,9 @@ func Capabilities(r *nftables.Ruleset) ir.Capability {
 	for i := range r.Chains {
 		switch c := &r.Chains[i]; {
 		case c.Name == "endpoints-check":
-			// 1.29 has no chain for other ports and addresses of ClusterIPs.
-			caps &^= ir.RejectUndefinedPorts | ir.DropUnallocated
+			// 1.29 has no chain for other ports and addresses of ClusterIPs, and compares
+			// source ranges with packets whose destination it has translated.
+			caps &^= ir.RejectUndefinedPorts | ir.DropUnallocated | ir.SourceRanges
 		case strings.HasPrefix(c.Name, "endpoint-") && marks(c):
 			// Before 1.36, the chain of each endpoint marks its hairpin
 			// connections, wherever the endpoint is.

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -44,5 +45,5 @@ func DependentRules(file, text string) (found []string, err error) {
 			found = append(found, fmt.Sprintf("%s: table %s: chain %s leads to %s, which is not kube-proxy's: %s", file, table, chain, target, line))
 		}
 	})
-	return found, err
+	return found, cmp.Or(err, checkTables(text))
 }

@@ -1,12 +1,15 @@
 package proof
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/proxyc/proxyc/apply"
+	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
@@ -92,6 +95,16 @@ func checkComplete(text string) error {
 	return nil
 }
 
+// checkTables returns an error if a dump of iptables-save was written for one table.
+func checkTables(text string) error {
+	for _, table := range [...]string{"filter", "nat"} {
+		if !strings.Contains("\n"+text, "\n*"+table+"\n") {
+			return fmt.Errorf("lacks table %s: use %s without -t", table, savedRules)
+		}
+	}
+	return nil
+}
+
 // only records the file of a family, and returns an error for a second one.
 func (d *dumpFiles) only(f ir.Family, file string) error {
 	if first := d.from.Of(f); first != "" {
@@ -130,15 +143,10 @@ func (d *dumpFiles) iptables(file, text string) error {
 	if err := d.only(f, file); err != nil {
 		return err
 	}
-	if err := checkComplete(text); err != nil {
+	if err := cmp.Or(checkComplete(text), checkTables(text)); err != nil {
 		return err
 	}
-	for _, t := range r.Tables() {
-		if !strings.Contains("\n"+text, "\n*"+t.Name+"\n") {
-			return fmt.Errorf("lacks table %s: use %s without -t", t.Name, savedRules)
-		}
-	}
-	d.leftOut = append(d.leftOut, othersIn(text, r)...)
+	d.addOthers(othersIn(text, r), kerneliptables.SavedInterference(text, d.programs.Of(f).Node.MasqueradeMark()))
 	*d.rules.At(f) = r
 	return nil
 }
@@ -152,9 +160,10 @@ func (d *dumpFiles) nft(file, text string) error {
 		return err
 	}
 	found := false
+	var others []string
 	for _, t := range tables {
 		if t.Ruleset == nil {
-			d.leftOut = append(d.leftOut, "table "+t.Family+" "+t.Name)
+			others = append(others, "table "+t.Family+" "+t.Name)
 			continue
 		}
 		found = true
@@ -171,6 +180,13 @@ func (d *dumpFiles) nft(file, text string) error {
 		}
 		d.table(t.Family+" "+t.Name, t.Ruleset, sim.OwnOfNode(p))
 	}
+	var effects apply.Interference
+	for f, p := range ir.Present(d.programs) {
+		if err := addForeign(&effects, f, text, p.Node.MasqueradeMark()); err != nil {
+			return err
+		}
+	}
+	d.addOthers(others, effects)
 	switch {
 	case found:
 		return nil
@@ -178,6 +194,23 @@ func (d *dumpFiles) nft(file, text string) error {
 		return fmt.Errorf("contains no table of proxyc or kube-proxy, but chains of iptables-nft: use %s", savedRules)
 	}
 	return fmt.Errorf("contains no table of proxyc or kube-proxy")
+}
+
+// addOthers adds the foreign rules that may drop or divert, and other foreign parts by name.
+func (d *dumpFiles) addOthers(parts []string, effects apply.Interference) {
+	lines := effects.Lines()
+	slices.Sort(lines)
+	lines = slices.Compact(lines) // both families meet a table inet
+	d.leftOut = append(d.leftOut, lines...)
+	for _, part := range parts {
+		where, _, _ := strings.Cut(strings.TrimPrefix(part, "table "), ":")
+		if !slices.ContainsFunc(lines, func(line string) bool {
+			named := strings.Contains(line, " "+where+":") || strings.Contains(line, " "+where+" chain ")
+			return named && !strings.HasSuffix(line, ": policy DROP")
+		}) {
+			d.leftOut = append(d.leftOut, part)
+		}
+	}
 }
 
 // end builds the sides of rules that depend on several files.
@@ -208,7 +241,7 @@ func (d *dumpFiles) end() error {
 }
 
 // othersIn returns the parts of a dump that are not in r and that packets can meet before r's
-// rules: other tables, and rules and policies of built-in chains.
+// rules: other tables, and rules of built-in chains.
 func othersIn(text string, r *iptables.Ruleset) (others []string) {
 	builtIn := iptables.BuiltInChains()
 	jumps := map[string]int{}
@@ -227,8 +260,6 @@ func othersIn(text string, r *iptables.Ruleset) (others []string) {
 		words := iptparse.SavedWords(line)
 		switch {
 		case len(words) < 2:
-		case words[1] == "DROP" && strings.HasPrefix(words[0], ":"):
-			others = append(others, fmt.Sprintf("table %s chain %s: policy DROP", table, words[0][1:]))
 		case words[0] != "-A" && words[0] != "-I":
 		case table != r.Filter.Name && table != r.Nat.Name:
 			rules["table "+table]++

@@ -35,6 +35,7 @@ type Proof struct {
 	Differences []differs   `json:"differences,omitempty"`
 	Unknown     []string    `json:"unknown,omitempty"` // what proxyc does not understand
 	LeftOut     []string    `json:"leftOut,omitempty"` // parts of a dump that are not compared
+	Notes       []string    `json:"notes,omitempty"`   // what explains differences
 	Families    []ir.Family `json:"families"`
 	OneSided    []string    `json:"oneSided,omitempty"` // "IPv6: only mode:nftables"
 	Trace       string      `json:"-"`                  // command that shows a Packet
@@ -60,7 +61,7 @@ type differs struct {
 
 // Compare compares the families in parallel, so that each has its share of the time.
 func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, error) {
-	out := &Proof{A: a.name, B: b.name, Verdict: Equal, LeftOut: append(slices.Clone(a.leftOut), b.leftOut...)}
+	out := &Proof{A: a.name, B: b.name, Verdict: Equal, LeftOut: append(slices.Clone(a.leftOut), b.leftOut...), Notes: append(a.notes(b), b.notes(a)...)}
 	type result struct {
 		*prove.Result
 		err error
@@ -317,6 +318,9 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 	}
 	for _, o := range p.LeftOut {
 		fmt.Fprintf(w, "not compared: %s\n", o)
+	}
+	for _, n := range p.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
 	}
 	families := make([]string, len(p.Families))
 	for i, f := range p.Families {

@@ -53,6 +53,24 @@ func (d *Side) missing(f ir.Family) string {
 	return "; add the output of " + tool + " on the node to " + d.name
 }
 
+// notes explains differences between a dump and another side.
+func (d *Side) notes(other *Side) (notes []string) {
+	if d.dump == "" {
+		return nil
+	}
+	for _, p := range ir.Present(other.programs) {
+		if mode := p.Node.Mode; other.name == "ir" && mode != d.mode {
+			return []string{fmt.Sprintf("%s contains rules of mode %s, the configuration has mode %s: add --mode %s", d.name, d.mode, mode, d.mode)}
+		}
+	}
+	for _, caps := range d.caps.All() {
+		if d.mode == ir.ModeNFTables && caps != 0 && !caps.Has(ir.SourceRanges) {
+			notes = []string{d.name + " contains rules of kube-proxy 1.29, whose mode nftables was alpha: source ranges have no effect, and node ports of policy Local drop packets from the node itself"}
+		}
+	}
+	return notes
+}
+
 func (d *Side) set(f ir.Family, s prove.Side) { *d.sides.At(f) = &s }
 
 // toward returns the rules that a packet meets on its way to one result.
