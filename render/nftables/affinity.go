@@ -119,9 +119,9 @@ func members(p *ir.Pool) map[netip.AddrPort]struct{} {
 // remember adds elements that store the backends of a frontend's connections, for
 // each of the pools.
 func (l *lowering) remember(f *lowerable, pools ...int) {
-	id := AffinityIPs
+	id, shared := AffinityIPs, AffinityPools
 	if f.Match.IsNodePort() {
-		id = AffinityPorts
+		id, shared = AffinityPorts, AffinityPortPools
 	}
 	for i, pool := range pools {
 		if pool < 0 || f.sticky[pool].name == "" || i > 0 && pool == pools[0] {
@@ -130,8 +130,8 @@ func (l *lowering) remember(f *lowerable, pools ...int) {
 		if len(f.svc.Pools[pool].Backends) > 0 {
 			l.affinityOf(f)
 		}
-		if f.sticky[pool].shared && !f.Match.IsNodePort() {
-			l.add(AffinityPools, f.element(Verdict{Goto, l.rememberShared(f, pool)}))
+		if f.sticky[pool].shared {
+			l.add(shared, f.element(Verdict{Goto, l.rememberShared(f, pool)}))
 			return // the chain stores the backends of both pools
 		}
 		for k := range f.svc.Pools[pool].Backends {

@@ -179,20 +179,16 @@ func clusterIPsCheck(node *ir.Node) []Rule {
 // Services with affinity share them; affinityRule jumps to them. Packets to
 // backends on the node itself pass input instead of postrouting.
 func affinityChains(nodePort bool) []Chain {
-	input, common, set := chainAffinityInput, chainAffinity, AffinityIPs
+	input, common, set, pools := chainAffinityInput, chainAffinity, AffinityIPs, AffinityPools
 	key := []Term{{Field: DstAddr}, {Field: DstPort}, {Field: OrigDstAddr}, {Field: L4Proto}, {Field: OrigDstPort}}
 	if nodePort {
-		input, common, set = chainAffinityPortsInput, chainAffinityPorts, AffinityPorts
+		input, common, set, pools = chainAffinityPortsInput, chainAffinityPorts, AffinityPorts, AffinityPortPools
 		key = slices.Delete(key, 2, 3)
-	}
-	var shared []Rule // at most one node port uses a pool, so it has elements
-	if !nodePort {
-		shared = byProtocol(key[2:], AffinityPools, remembered)
 	}
 	before := btoi(nodePort) // a distinct priority, so that the order is defined
 	return []Chain{
 		{Name: input, Base: &Base{NAT: true, Hook: Input, Priority: PrioritySNAT - before}, Rules: []Rule{affinityRule(nodePort)}},
-		{Name: common, Rules: append(byProtocol(key, set, remembered), shared...)},
+		{Name: common, Rules: append(byProtocol(key, set, remembered), byProtocol(key[2:], pools, remembered)...)},
 	}
 }
 

@@ -196,6 +196,11 @@ func TestAffinityPackets(t *testing.T) {
 				p := nftest.Sticky(f, proto)
 				if n >= 2 {
 					nftest.Crowd(f, &p.Services[0], 1, 150)
+					for _, id := range []SetID{AffinityIPs, AffinityPorts} {
+						if n := len(Lower(p).Sets[id].Elements); n > 0 {
+							t.Errorf("%s has %d elements", id, n)
+						}
+					}
 				}
 				load(t, node, script(t, ir.NewPrograms(p)))
 				cluster := []string{"10.96.0.10:80", "192.0.2.11:30080"}

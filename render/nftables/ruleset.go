@@ -261,6 +261,7 @@ const (
 	AffinityIPs                      // connections with affinity, by backend and frontend
 	AffinityPorts                    // the same for node ports
 	AffinityPools                    // frontends with affinity of shared pools
+	AffinityPortPools                // the same for node ports
 	MaglevBackends                   // backends of an address and port by the client's slot
 	MaglevPortBackends               // the same for a node port
 	LocalhostPorts                   // node ports that are rejected at loopback addresses
@@ -294,6 +295,7 @@ var fixedSets = withCounts([setCount]Set{
 	AffinityIPs:         {Name: "affinity-ips", Key: append([]Type{TypeAddr, TypePort}, frontendKey...), Data: VerdictData},
 	AffinityPorts:       {Name: "affinity-nodeports", Key: append([]Type{TypeAddr, TypePort}, nodePortKey...), Data: VerdictData},
 	AffinityPools:       {Name: "affinity-pools", Key: frontendKey, Data: VerdictData},
+	AffinityPortPools:   {Name: "affinity-nodeport-pools", Key: nodePortKey, Data: VerdictData},
 	MaglevBackends:      {Name: "maglev-backends", Key: append(frontendKey[:3:3], TypeSlot), Data: AddrPortData},
 	MaglevPortBackends:  {Name: "maglev-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
 	LocalhostPorts:      {Name: "localhost-nodeports", Key: nodePortKey},

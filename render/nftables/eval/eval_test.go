@@ -134,14 +134,15 @@ func TestEvalSeesFaults(t *testing.T) {
 				}
 			}
 		},
-		"no frontend of a shared pool remembers": func(r *nftables.Ruleset) { r.Sets[nftables.AffinityPools].Elements = nil },
-		"a backend is missing":                   func(r *nftables.Ruleset) { r.Sets[nftables.Backends].Elements = r.Sets[nftables.Backends].Elements[1:] },
-		"the hairpin is missing":                 func(r *nftables.Ruleset) { r.Sets[nftables.Hairpin].Elements = nil },
-		"nothing is remembered":                  func(r *nftables.Ruleset) { r.Sets[nftables.AffinityIPs].Elements = nil },
-		"backends are forgotten":                 func(r *nftables.Ruleset) { removeFirstRule(r, "nat-postrouting") },
-		"nothing guards":                         func(r *nftables.Ruleset) { removeRules(r, "firewall-check") },
-		"no guard of what leaves":                func(r *nftables.Ruleset) { removeFirstRule(r, "cluster-ips-check") },
-		"no guard of the node":                   func(r *nftables.Ruleset) { removeFirstRule(r, "service-endpoints-check") },
+		"no frontend of a shared pool remembers":  func(r *nftables.Ruleset) { r.Sets[nftables.AffinityPools].Elements = nil },
+		"no node port of a shared pool remembers": func(r *nftables.Ruleset) { r.Sets[nftables.AffinityPortPools].Elements = nil },
+		"a backend is missing":                    func(r *nftables.Ruleset) { r.Sets[nftables.Backends].Elements = r.Sets[nftables.Backends].Elements[1:] },
+		"the hairpin is missing":                  func(r *nftables.Ruleset) { r.Sets[nftables.Hairpin].Elements = nil },
+		"nothing is remembered":                   func(r *nftables.Ruleset) { r.Sets[nftables.AffinityIPs].Elements = nil },
+		"backends are forgotten":                  func(r *nftables.Ruleset) { removeFirstRule(r, "nat-postrouting") },
+		"nothing guards":                          func(r *nftables.Ruleset) { removeRules(r, "firewall-check") },
+		"no guard of what leaves":                 func(r *nftables.Ruleset) { removeFirstRule(r, "cluster-ips-check") },
+		"no guard of the node":                    func(r *nftables.Ruleset) { removeFirstRule(r, "service-endpoints-check") },
 		"nobody is admitted": func(r *nftables.Ruleset) {
 			named(r, "sources-").Elements = nil
 		},
