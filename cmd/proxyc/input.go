@@ -100,7 +100,7 @@ func (in *input) load(e *env) (*review.Input, error) {
 		return nil, e.finish(j, errReported)
 	}
 	e.doing("compiling")
-	if !in.onlyReal {
+	if !in.onlyReal && !in.Live { // on a node, files are read as by apply -s
 		j.Assume(e.standIns)
 	}
 	if name := trace.NodeOf(in.from, j.Snapshot); name != "" && j.OfHost && !in.Live {
