@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/iptables"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
 // Tables of the nft variant are nf_tables tables. The iptables tools neither list nor change some
@@ -56,13 +58,16 @@ func wake(f ir.Family, table string) error {
 // chainKey identifies a chain of a family.
 type chainKey struct{ table, chain string }
 
-// ownedChains returns the chains of proxyc and kube-proxy in tables filter and nat. It does not depend on
-// rules of others, beside which the tools list nothing.
-func ownedChains(f ir.Family) (all []chainKey, err error) {
+// ownedChains returns the chains of proxyc and kube-proxy.
+func ownedChains(f ir.Family) ([]chainKey, error) { return chainsNamed(f, rules.Owned) }
+
+// chainsNamed returns chains of tables filter and nat. It does not depend on rules of others, beside
+// which the tools list nothing.
+func chainsNamed(f ir.Family, is func(name string) bool) (all []chainKey, err error) {
 	err = withTable(f, "nat", func(c *conn.Conn) error {
 		_, err := c.List(context.Background(), unix.NFT_MSG_GETCHAIN, codec.Family(f), nil, func(a codec.Fields) error {
 			k := chainKey{a.Text(unix.NFTA_CHAIN_TABLE), a.Text(unix.NFTA_CHAIN_NAME)}
-			if (k.table == "filter" || k.table == "nat") && rules.Owned(k.chain) {
+			if (k.table == "filter" || k.table == "nat") && is(k.chain) {
 				all = append(all, k)
 			}
 			return nil
@@ -72,10 +77,89 @@ func ownedChains(f ir.Family) (all []chainKey, err error) {
 	return all, err
 }
 
+// ownedJump is a rule of another chain that jumps to one of ours.
+type ownedJump struct {
+	in, to chainKey
+	handle uint64
+}
+
+// jumpsTo returns the jumps to some chains, in the order of the rules in each chain.
+func jumpsTo(f ir.Family, chains []chainKey) (all []ownedJump, err error) {
+	err = withTable(f, "nat", func(c *conn.Conn) error {
+		_, err := c.List(context.Background(), unix.NFT_MSG_GETRULE, codec.Family(f), nil, func(a codec.Fields) error {
+			in := chainKey{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN)}
+			to := chainKey{in.table, jumpTarget(a[unix.NFTA_RULE_EXPRESSIONS])}
+			if slices.Contains(chains, to) && !slices.Contains(chains, in) {
+				all = append(all, ownedJump{in, to, a.Uint64(unix.NFTA_RULE_HANDLE)})
+			}
+			return nil
+		})
+		return err
+	})
+	return all, err
+}
+
+// saveChains is saveAll for a table that the tools do not list as a whole, because rules of other
+// programs in it are only for nft. They list single chains, and check single rules.
+func (t *tables) saveChains(ctx context.Context, f ir.Family, table string, out io.Writer) error {
+	chains, err := chainsNamed(f, func(name string) bool { return rules.Owned(name) || rules.Shared(name) })
+	if err != nil {
+		return err
+	}
+	jumps, err := jumpsTo(f, chains)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "*%s\n", table)
+	for _, k := range chains {
+		if k.table != table {
+			continue
+		}
+		listed, err := t.output(ctx, t.tool(f), "-t", table, "-S", k.chain)
+		if err != nil {
+			return err
+		}
+		fmt.Fprint(out, strings.Replace(listed, "-N "+k.chain+"\n", ":"+k.chain+" - [0:0]\n", 1))
+	}
+	for _, j := range jumps {
+		if j.in.table != table {
+			continue
+		}
+		text, err := t.jumpText(ctx, f, j)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "-A %s %s\n", j.in.chain, text)
+	}
+	_, err = io.WriteString(out, "COMMIT\n")
+	return err
+}
+
+// jumpText returns the text of a jump in a chain that the tools may not list.
+func (t *tables) jumpText(ctx context.Context, f ir.Family, j ownedJump) (string, error) {
+	if !rules.BuiltIn(j.in.chain) {
+		return "-j " + j.to.chain, nil // only its target counts
+	}
+	for _, known := range rules.BuiltInJumps(j.in.table) {
+		text := string(known.Rule.Append(nil, f))
+		if known.Chain != j.in.chain || known.Rule.Chain != j.to.chain {
+			continue
+		}
+		if _, err := t.output(ctx, t.tool(f), slices.Concat([]string{"-t", j.in.table, "-C", j.in.chain}, iptparse.SavedWords(text))...); err == nil {
+			return text, nil
+		}
+	}
+	return "", fmt.Errorf("table %s %s chain %s: the jump to %s is not as proxyc writes it", f.NFT(), j.in.table, j.in.chain, j.to.chain)
+}
+
 // removeOwned removes the ownedChains and the jumps to them, all or none.
 func removeOwned(f ir.Family) error {
 	chains, err := ownedChains(f)
 	if err != nil || len(chains) == 0 {
+		return err
+	}
+	jumps, err := jumpsTo(f, chains)
+	if err != nil {
 		return err
 	}
 	var batch []conn.Message
@@ -88,24 +172,18 @@ func removeOwned(f ir.Family) error {
 			}
 		})...)})
 	}
+	for _, j := range jumps {
+		if rules.BuiltIn(j.in.chain) {
+			add(unix.NFT_MSG_DELRULE, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, j.in, j.handle)
+		}
+	}
+	for _, k := range chains {
+		add(unix.NFT_MSG_DELRULE, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, k, 0) // all its rules
+	}
+	for _, k := range chains {
+		add(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, k, 0)
+	}
 	return withTable(f, "nat", func(c *conn.Conn) error {
-		_, err := c.List(context.Background(), unix.NFT_MSG_GETRULE, codec.Family(f), nil, func(a codec.Fields) error {
-			in := chainKey{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN)}
-			to := chainKey{in.table, jumpTarget(a[unix.NFTA_RULE_EXPRESSIONS])}
-			if rules.BuiltIn(in.chain) && slices.Contains(chains, to) {
-				add(unix.NFT_MSG_DELRULE, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, in, a.Uint64(unix.NFTA_RULE_HANDLE))
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for _, k := range chains {
-			add(unix.NFT_MSG_DELRULE, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, k, 0) // all its rules
-		}
-		for _, k := range chains {
-			add(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, k, 0)
-		}
 		refusals, err := c.Send(context.Background(), batch)
 		if len(refusals) > 0 {
 			return refusals[0]
@@ -266,7 +344,8 @@ func (t *tables) removeNatives(f ir.Family) (removed bool, err error) {
 		}
 	}
 	if len(foreign) > 0 && !removed {
-		return false, errors.New("rules that nft made, and that iptables cannot read: " + strings.Join(foreign[:min(len(foreign), 5)], ", "))
+		return false, fmt.Errorf("rules that nft made, and that iptables cannot read: %s; move them to a table of another name, or use mode nftables",
+			strings.Join(foreign[:min(len(foreign), 5)], ", "))
 	}
 	return removed, nil
 }

@@ -5,6 +5,7 @@ package iptables
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -14,6 +15,10 @@ func (t *tables) removeNatives(ir.Family) (bool, error) { return false, nil }
 type chainKey struct{ table, chain string }
 
 func ownedChains(ir.Family) ([]chainKey, error) { return nil, nil }
+
+func (t *tables) saveChains(context.Context, ir.Family, string, io.Writer) error {
+	return errors.ErrUnsupported
+}
 
 func removeOwned(ir.Family) error { return errors.ErrUnsupported }
 

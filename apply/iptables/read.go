@@ -34,13 +34,17 @@ func (t *tables) Rulesets(ctx context.Context) (sets rules.Rulesets, err error) 
 // cause this, and tries again.
 func (t *tables) readFamily(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
 	for {
-		r, err := t.listFamily(ctx, f)
+		r, err := t.listFamily(ctx, f, t.saveAll)
 		if err == nil || ctx.Err() != nil {
 			return r, err
 		}
 		removed, why := t.removeNatives(f)
 		if why != nil {
-			return nil, fmt.Errorf("%w; %w", err, why)
+			r, errChains := t.listFamily(ctx, f, t.saveChains)
+			if errChains != nil {
+				return nil, fmt.Errorf("%w; %w; %w", err, why, errChains)
+			}
+			return r, nil
 		}
 		if !removed {
 			return nil, err
@@ -54,9 +58,9 @@ var errIncompatible = errors.New("is incompatible, use 'nft' tool")
 
 // listFamily lists our chains of a family. A list that lacks something is read again: the table may have
 // changed meanwhile.
-func (t *tables) listFamily(ctx context.Context, f ir.Family) (r *rules.Ruleset, err error) {
+func (t *tables) listFamily(ctx context.Context, f ir.Family, save saver) (r *rules.Ruleset, err error) {
 	for range maxLists {
-		if r, err = t.listOnce(ctx, f); !errors.Is(err, errPartial) {
+		if r, err = t.listOnce(ctx, f, save); !errors.Is(err, errPartial) {
 			break
 		}
 	}
@@ -69,11 +73,14 @@ const maxLists = 5
 // errPartial is the error of a list that lacks chains or rules.
 var errPartial = errors.New("the list is partial")
 
-func (t *tables) listOnce(ctx context.Context, f ir.Family) (*rules.Ruleset, error) {
+// saver writes the chains of a table as iptables-save does.
+type saver func(ctx context.Context, f ir.Family, table string, out io.Writer) error
+
+func (t *tables) listOnce(ctx context.Context, f ir.Family, save saver) (*rules.Ruleset, error) {
 	saved := iptparse.NewParser(f)
 	for _, table := range [...]string{"filter", "nat"} {
 		unlisted := finder{text: errIncompatible.Error()}
-		err := t.saveAll(ctx, f, table, io.MultiWriter(saved, &unlisted))
+		err := save(ctx, f, table, io.MultiWriter(saved, &unlisted))
 		if unlisted.found {
 			return nil, fmt.Errorf("%s: table %s %w", tool(f, t.Variant, "save"), table, errIncompatible)
 		}

@@ -220,30 +220,32 @@ func TestApplyUnreadableForeign(t *testing.T) {
 	}
 }
 
-// Rules that only nft supports, in tables of iptables, hinder neither mode nftables nor the removal of own
+// Rules that only nft supports, in tables of iptables, hinder neither a mode nor the removal of own
 // chains beside them.
 func TestApplyBesideNativeRules(t *testing.T) {
 	t.Parallel()
-	for _, before := range []string{"", "iptables"} {
-		t.Run(before, func(t *testing.T) {
-			w := newWatched(t, "nftables")
+	for _, tt := range []struct{ before, plane string }{{"", "nftables"}, {"iptables", "nftables"}, {"", "iptables-nft"}, {"iptables", "iptables-nft"}} {
+		t.Run(tt.before+" "+tt.plane, func(t *testing.T) {
+			w := newWatched(t, tt.plane)
+			before := tt.before
+			mode, _, _ := strings.Cut(tt.plane, "-")
 			w.write("cluster.yaml", applytest.Services("a"))
 			if before != "" {
 				w.write("config", fmt.Sprintf(watchConfig, before))
 				if out, code := w.run("proxyc", append([]string{"apply", "--iptables-variant=nft"}, w.args...)...); code != 0 {
 					t.Fatal(out)
 				}
-				w.write("config", fmt.Sprintf(watchConfig, "nftables"))
+				w.write("config", fmt.Sprintf(watchConfig, mode))
 			}
 			const natives = "table ip filter { chain INPUT { type filter hook input priority 0; ct mark set numgen inc mod 2 accept; }; }; " +
 				"table ip nat { set x { type ipv4_addr; }; chain POSTROUTING { type nat hook postrouting priority 100; ip saddr @x masquerade; }; }"
 			if out, code := w.run("nft", natives); code != 0 {
 				t.Fatal(out)
 			}
-			if out, code := w.run("proxyc", append([]string{"apply"}, w.args...)...); code != 0 || !w.has("a") {
+			if out, code := w.run("proxyc", append([]string{"apply"}, w.args...)...); code != 0 {
 				t.Errorf("apply: exit %d\n%s", code, out)
 			}
-			if rules := strings.ReplaceAll(w.rules(), "KUBE-FIREWALL", ""); strings.Contains(rules, "KUBE-") { // the kubelet's, too
+			if rules := strings.ReplaceAll(w.rules(), "KUBE-FIREWALL", ""); mode == "nftables" && strings.Contains(rules, "KUBE-") { // the kubelet's, too
 				t.Errorf("chains of mode iptables remain:\n%s", rules)
 			}
 			if out, code := w.run("proxyc", append([]string{"apply", "--check"}, w.args...)...); code != 0 {
@@ -251,11 +253,20 @@ func TestApplyBesideNativeRules(t *testing.T) {
 			}
 			w.start("proxyc", "watch")
 			w.readyz("beside the rules", http.StatusOK, "")
+			w.write("cluster.yaml", applytest.Services("a", "b"))
+			within(w, 20*time.Second, "the new Service is in force", func() (string, bool) {
+				out, code := w.run("proxyc", append([]string{"apply", "--check"}, w.args...)...)
+				return out, code == 0
+			})
 			w.stop(syscall.SIGTERM)
-			if out, code := w.run("proxyc", "cleanup"); code != 0 || w.has("a") {
+			if out, code := w.run("proxyc", "cleanup"); code != 0 {
 				t.Errorf("cleanup: exit %d\n%s", code, out)
 			}
-			if rules := w.rules(); !strings.Contains(rules, "numgen inc mod 2 accept") || !strings.Contains(rules, "ip saddr @x masquerade") {
+			rules, _ := w.run("nft", "list", "ruleset")
+			if strings.Contains(strings.ReplaceAll(rules, "KUBE-FIREWALL", ""), "KUBE-") || strings.Contains(rules, "proxyc") {
+				t.Errorf("own rules remain:\n%s", rules)
+			}
+			if !strings.Contains(rules, "numgen inc mod 2 accept") || !strings.Contains(rules, "ip saddr @x masquerade") {
 				t.Errorf("foreign rules are missing:\n%s", rules)
 			}
 		})
