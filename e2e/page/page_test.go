@@ -219,6 +219,21 @@ func TestPage(t *testing.T) {
 	b.has("#service", "dropped")
 }
 
+// TestOpens checks that effects are in order, and that changes that open access are red.
+func TestOpens(t *testing.T) {
+	file, dir := filepath.Join(t.TempDir(), "report.html"), repository+"/testdata/review"
+	run(t, dir, "report", "-c", "config.yaml", "-s", "old", "--against", "new", "--all-nodes", "-o", file)
+	b := open(t, file)
+	b.to("#diff")
+	got := eval[[]string](b, `[...document.querySelectorAll("#diff .entry")].map(e => e.className.replace("entry ", "") + "/" + e.querySelector(".tag").textContent)`)
+	if want := []string{"opens/opens", "opens/opens", "opens/opens", "client-address/client-address", "other/other", "backends/backends", "backends/backends"}; !slices.Equal(got, want) {
+		t.Errorf("entries have effects %v, want %v", got, want)
+	}
+	if !eval[bool](b, `[...document.querySelectorAll("#diff div.opens")].some(e => e.textContent === "dropped → served" && getComputedStyle(e).color === getComputedStyle(document.querySelector(".tag.opens")).color)`) {
+		t.Error("a change that opens access is not red")
+	}
+}
+
 // TestChangesWithoutService checks that a change that belongs to no Service is shown as a
 // difference, and not as a Service.
 func TestChangesWithoutService(t *testing.T) {
@@ -270,38 +285,122 @@ func TestKeyboard(t *testing.T) {
 
 	// Every link of the sections is reachable, and opens its section.
 	b.do(chromedp.Evaluate(`document.querySelector("nav a[href='#trace']").focus()`, nil), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#from"))
-	b.do(chromedp.Focus("#from"), chromedp.KeyEvent("192.0.2.200"), chromedp.Focus("#to"), chromedp.KeyEvent("203.0.113.30:443"), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#course .outcome"))
-	b.has("#course", "dropped", "outside the ranges 198.51.100.0/24", "the source ranges must contain 192.0.2.200")
+	b.do(chromedp.Focus("#from"), chromedp.KeyEvent("192.0.2.200"), chromedp.Focus("#to"), chromedp.KeyEvent("203.0.113.30:443"), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#course table"))
+	b.has("#course", "shop/admin", "LoadBalancer 203.0.113.30:443/tcp", "dropped", "all but 198.51.100.0/24")
 }
 
-// TestTrace compares the form with proxyc trace, by the packets that both accept.
+// TestTrace compares the stored results with proxyc trace. A packet without a stored result gets the command only.
 func TestTrace(t *testing.T) {
-	b := open(t, review(t))
 	dir := repository + "/testdata/review"
-	for _, packet := range [][2]string{
-		{"192.0.2.200", "203.0.113.10:443"}, {"192.0.2.200", "203.0.113.30:443"}, {"198.51.100.7", "203.0.113.30:443"},
-		{"10.244.1.40@pod", "10.96.0.20:80"}, {"10.244.1.40@pod", "shop/edge:https"}, {"192.0.2.11", "shop/edge:443"}, {"10.244.9.9", "192.0.2.11:30443"}, {"10.244.9.9", "10.96.0.99:1/udp"},
+	b := open(t, review(t))
+	for _, test := range []struct{ from, to, want string }{
+		{"192.0.2.200", "203.0.113.10:443", "served"}, {"192.0.2.200", "203.0.113.30:443", "dropped"}, {"198.51.100.7", "203.0.113.30:443/TCP", "served"},
+		{"10.244.1.40@pod", "10.96.0.20:80", "refused"}, {"10.244.9.9", "10.96.0.10:443", "served"}, {"10.244.9.9", "192.0.2.11:30443", "served"},
+		{"192.0.2.11", "10.96.0.30:443", "served"}, {"192.0.2.11", "203.0.113.30:443", "dropped"},
+		{"10.244.9.9", "10.96.0.99:1/udp", ""}, {"127.0.0.1", "10.96.0.30:443", ""}, {"192.0.2.11@eth0", "10.96.0.30:443", ""},
 	} {
-		b.to("#trace?from=" + packet[0] + "&to=" + packet[1])
-		var want struct {
-			Fate  string
-			Steps []struct{ Text string }
+		b.to("#trace?from=" + test.from + "&to=" + test.to)
+		if test.want == "" {
+			b.has("#course", "stores no result", "--from "+test.from+" --to "+test.to)
+			if strings.Contains(b.text("#course"), "served") {
+				t.Errorf("from %s to %s: has a result", test.from, test.to)
+			}
+			continue
 		}
-		if err := json.Unmarshal([]byte(run(t, dir, "trace", "-c", "config.yaml", "-s", "new", "--hostname-override", "node1", "--from", packet[0], "--to", packet[1], "-o", "json")), &want); err != nil {
+		var trace struct{ Fate string }
+		if err := json.Unmarshal([]byte(run(t, dir, "trace", "-c", "config.yaml", "-s", "new", "--hostname-override", "node1", "--from", test.from, "--to", strings.ToLower(test.to), "-o", "json")), &trace); err != nil {
 			t.Fatal(err)
 		}
-		word := map[string]string{"accepted": "served", "rejected": "refused", "dropped": "dropped", "not ours": "not proxied"}[want.Fate]
-		b.has("#course .outcome", word)
-		for _, s := range want.Steps {
-			b.has("#course .steps", s.Text)
+		if word := map[string]string{"accepted": "served", "rejected": "refused", "dropped": "dropped"}[trace.Fate]; word != test.want {
+			t.Errorf("from %s to %s: proxyc trace shows %s, want %s", test.from, test.to, word, test.want)
+		}
+		b.has("#course", test.want)
+		if n := eval[int](b, `document.querySelectorAll("#course td .tag").length`); n != 1 {
+			t.Errorf("from %s to %s: %d results", test.from, test.to, n)
 		}
 	}
+	b.to("#trace?from=&to=shop/edge:https") // all frontends, all clients
+	b.has("#course", "ClusterIP 10.96.0.10:443/tcp", "LoadBalancer 203.0.113.10:443/tcp", "outside", "this node", "--from IP --to shop/edge:https")
 	// The author of a link chooses words of a command that others copy.
 	b.to("#trace?from=10.1.1.1%40%24(id)%3B'&to=10.96.0.10:80")
-	b.has("#course pre", ` --from '10.1.1.1@$(id);'\''' --to 10.96.0.10:80/tcp`)
-	for input, want := range map[string]string{"from=nonsense&to=10.96.0.1:80": "must be IP or IP@INTERFACE", "from=10.1.1.1&to=shop/none:1": "there is no Service shop/none"} {
+	b.has("#course pre", ` --from '10.1.1.1@$(id);'\''' --to 10.96.0.10:80`)
+	for input, want := range map[string]string{"from=nonsense&to=10.96.0.1:80": "must be IP or IP@INTERFACE", "from=10.1.1.1&to=shop/none:1": "of a Service"} {
 		b.to("#trace?" + input)
 		b.has("#course", want)
+	}
+}
+
+// TestTraceBySource opens pages in which the result depends on the interface, the family and the node's own address.
+func TestTraceBySource(t *testing.T) {
+	dir := t.TempDir()
+	cluster := `apiVersion: v1
+kind: Node
+metadata: {name: one}
+spec: {podCIDRs: [10.244.1.0/24, "2001:db8:1::/64"]}
+status: {addresses: [{type: InternalIP, address: 192.0.2.11}, {type: InternalIP, address: "2001:db8::11"}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, "fd00::10"], ipFamilies: [IPv4, IPv6], loadBalancerSourceRanges: ["2001:db8:7::/48", 192.0.2.11/32], ports: [{name: http, port: 80, nodePort: 30080}]}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.5}, {ip: "2001:db8:5::5"}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-6, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv6
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: ["2001:db8:1::5"], nodeName: one, conditions: {ready: true}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.1.5], nodeName: one, conditions: {ready: true}}]
+`
+	config := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: one\nmode: %s\ndetectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: cali}\n"
+	for _, mode := range []string{"nftables", "ipvs"} {
+		for name, text := range map[string]string{"cluster.yaml": cluster, "config.yaml": fmt.Sprintf(config, mode)} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run(t, dir, "report", "-c", "config.yaml", "-s", "cluster.yaml", "-o", "report.html")
+		b := open(t, filepath.Join(dir, "report.html"))
+		compared := 0
+		for _, from := range []string{"198.51.100.7", "10.244.1.9@cali7", "10.244.1.9", "10.244.7.9", "192.0.2.11", "203.0.113.5", "2001:db8:7::1", "2001:DB8:1:0::9@cali0", "2001:db8:1::9", "2001:db8::11"} {
+			for _, to := range []string{"10.96.0.10:80", "203.0.113.5:80", "192.0.2.11:30080", "[fd00::10]:80", "[2001:db8:5:0::5]:80", "[2001:db8::11]:30080"} {
+				if strings.HasPrefix(to, "[") != strings.Contains(from, ":") {
+					continue
+				}
+				b.to("#trace?from=" + from + "&to=" + to)
+				got := eval[[]string](b, `[...document.querySelectorAll("#course td .tag, #course td .origin")].map(e => e.textContent)`)
+				if len(got) == 0 {
+					b.has("#course", "stores no result")
+					continue
+				}
+				compared++
+				var trace struct {
+					Fate         string
+					Destinations []struct{ Masquerade bool }
+				}
+				if err := json.Unmarshal([]byte(run(t, dir, "trace", "-c", "config.yaml", "-s", "cluster.yaml", "--from", from, "--to", to, "-o", "json")), &trace); err != nil {
+					t.Fatal(err)
+				}
+				word := map[string]string{"accepted": "✓ served", "rejected": "✕ refused", "dropped": "⌀ dropped"}[trace.Fate]
+				if trace.Fate == "accepted" {
+					word += " 1 backend, address " + map[bool]string{true: "masqueraded", false: "kept"}[trace.Destinations[0].Masquerade]
+				}
+				if strings.Join(got, " ") != word {
+					t.Errorf("mode %s, from %s to %s: the page shows %q, proxyc trace %q", mode, from, to, got, word)
+				}
+			}
+		}
+		t.Logf("mode %s: %d packets have a stored result", mode, compared)
+		if compared < 20 {
+			t.Errorf("mode %s: only %d packets have a stored result", mode, compared)
+		}
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"html/template"
 	"io"
 	"net/netip"
-	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
@@ -42,8 +41,6 @@ type Page struct {
 	Diff json.RawMessage `json:"diff,omitempty"`
 	// Without are the Services without rules, with the reason.
 	Without []Without `json:"without,omitempty"`
-	// Addresses are the names of Nodes, by address.
-	Addresses map[string]string `json:"addresses,omitempty"`
 	// StandIns maps addresses and node ports that the page does not show to the text in their place.
 	StandIns map[string]string `json:"standIns,omitempty"`
 	Nodes    []Node            `json:"-"`
@@ -58,73 +55,66 @@ type Without struct {
 // Node is the data of one node, compressed.
 type Node struct {
 	Name string
-	data string
+	Data template.HTML
 }
 
 // NodeData is the data of a node.
 type NodeData struct {
-	Name     string
-	Programs ir.Programs
-	// Reach contains the flows of both families.
-	Reach []flow.Service
-	// Here and Pods are the pod ranges of the node and the cluster, for example packets.
-	Here, Pods []netip.Prefix
-	// Interface is the incoming interface of the node's pods.
-	Interface string
+	Name     string        `json:"name"`
+	Carries  bool          `json:"carries"` // the node has the addresses of Services
+	Programs []*ir.Program `json:"programs"`
+	Reach    []Reach       `json:"reach"`
+	// Here and Pods are the pod ranges of the node and the cluster, to recognise clients.
+	Here []netip.Prefix `json:"here"`
+	Pods []netip.Prefix `json:"pods"`
 }
 
 // NewNode compresses the data of a node.
 func NewNode(d NodeData) (Node, error) {
-	mode := d.Programs.IPv4.Node.Mode
-	var programs []*ir.Program
-	for _, p := range ir.Present(d.Programs) {
-		programs = append(programs, p)
-	}
-	out := struct {
-		Name      string         `json:"name"`
-		Caps      []string       `json:"caps"`
-		Programs  []*ir.Program  `json:"programs"`
-		Reach     []reach        `json:"reach"`
-		Here      []netip.Prefix `json:"here"`
-		Pods      []netip.Prefix `json:"pods"`
-		Interface string         `json:"interface"`
-	}{d.Name, strings.Split(mode.Capabilities().String(), "|"), programs, reachOf(d.Reach), d.Here, d.Pods, d.Interface}
-	data, err := compress(out)
+	data, err := compress(d)
 	return Node{d.Name, data}, err
 }
 
-// reach is a row of the reachability matrix.
-type reach struct {
-	Service string   `json:"service"`
-	To      string   `json:"to"`
-	From    []client `json:"from"`
+// Reach is a row of the reachability matrix.
+type Reach struct {
+	Service  string          `json:"service"`
+	To       string          `json:"to"`
+	Addrs    [][2]netip.Addr `json:"addrs"` // ranges
+	Port     uint16          `json:"port"`
+	Protocol ir.Protocol     `json:"protocol"`
+	From     []client        `json:"from"`
 }
 
 // client is the result for some clients.
 type client struct {
-	Kind     string `json:"kind"`
-	Who      string `json:"who"` // the kind, if it means all such clients
-	Fate     string `json:"fate"`
-	Addr     string `json:"addr,omitempty"` // source address as seen by backends
-	Backends int    `json:"backends,omitempty"`
+	Kind string `json:"kind"`
+	Who  string `json:"who"` // the kind, if it means all such clients
+	// Prefixes or But, as in flow.Clients, whichever is shorter; none for all clients of the kind.
+	Prefixes  []netip.Prefix `json:"prefixes,omitempty"`
+	But       []netip.Prefix `json:"but,omitempty"`
+	Interface string         `json:"interface,omitempty"`
+	NotBy     []string       `json:"notBy,omitempty"`
+	Fate      string         `json:"fate"`
+	Addr      string         `json:"addr,omitempty"` // source address as seen by backends
+	Backends  int            `json:"backends,omitempty"`
 }
 
-// reachOf returns the rows for flows. It omits backends that connect to themselves: they are
+// ReachOf returns the rows for flows. It omits backends that connect to themselves: they are
 // handled like their neighbors, and masqueraded.
-func reachOf(services []flow.Service) []reach {
-	rows := []reach{}
+func ReachOf(services []flow.Service) []Reach {
+	rows := []Reach{}
 	for i := range services {
 		s := &services[i]
 		at := map[string]int{}
 		for j := range s.Flows {
 			f := &s.Flows[j]
 			for k := range f.To {
-				to := f.To[k].String()
-				row, known := at[to]
+				one := newReach(s.Name, f.Family, &f.To[k])
+				row, known := at[one.To]
 				if !known {
 					row = len(rows)
-					at[to] = row
-					rows = append(rows, reach{Service: s.Name.String(), To: to, From: []client{}})
+					at[one.To] = row
+					rows = append(rows, one)
 				}
 				for c := range f.From {
 					if who := &f.From[c]; !who.Itself {
@@ -137,8 +127,27 @@ func reachOf(services []flow.Service) []reach {
 	return rows
 }
 
+func newReach(name ir.Name, family ir.Family, to *flow.Destination) Reach {
+	m := to.Match
+	row := Reach{Service: name.String(), To: to.String(), Port: m.Port, Protocol: m.Protocol, From: []client{}}
+	if !m.IsNodePort() {
+		row.Addrs = [][2]netip.Addr{{m.Addr, m.Addr}}
+	} else if family == ir.IPv6 { // the same port has a row for IPv4
+		row.To += " (IPv6)"
+	}
+	for _, r := range to.Addrs {
+		row.Addrs = append(row.Addrs, [2]netip.Addr{r.First, r.Last})
+	}
+	return row
+}
+
 func clientOf(who *flow.Clients, c *flow.Change) client {
-	out := client{Kind: who.Kind.String(), Who: who.String(), Fate: c.After.String()}
+	out := client{Kind: who.Kind.String(), Who: who.String(), Interface: who.Interface, NotBy: who.NotBy, Fate: c.After.String()}
+	if len(who.But) < len(who.Prefixes) {
+		out.But = who.But
+	} else {
+		out.Prefixes = who.Prefixes
+	}
 	if c.After == sim.Accepted {
 		out.Addr, out.Backends = c.Kept[1], len(c.Added)
 	}
@@ -151,9 +160,6 @@ var pageHTML string
 //go:embed page.css
 var pageCSS string
 
-//go:embed sim.js
-var simJS string
-
 //go:embed page.js
 var pageJS string
 
@@ -165,27 +171,18 @@ func (p *Page) Write(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	type block struct {
-		Name string
-		Data template.HTML
-	}
 	fill := struct {
 		Title  string
 		Policy string
 		Style  template.CSS
 		Script template.JS
 		Page   template.HTML
-		Nodes  []block
-	}{Title: "proxyc report", Style: template.CSS(pageCSS), Script: template.JS(script()), Page: template.HTML(data)}
+		Nodes  []Node
+	}{Title: "proxyc report", Style: template.CSS(pageCSS), Script: template.JS(pageJS), Page: data, Nodes: p.Nodes}
 	fill.Policy = fmt.Sprintf("default-src 'none'; script-src '%s'; style-src '%s'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-		hash(script()), hash(pageCSS))
-	for _, n := range p.Nodes {
-		fill.Nodes = append(fill.Nodes, block{n.Name, template.HTML(n.data)})
-	}
+		hash(pageJS), hash(pageCSS))
 	return shell.Execute(w, fill)
 }
-
-func script() string { return simJS + pageJS }
 
 // hash returns the hash of a source for a Content-Security-Policy.
 func hash(source string) string {
@@ -194,7 +191,7 @@ func hash(source string) string {
 }
 
 // compress returns deflated JSON as base64, which cannot end its HTML element.
-func compress(v any) (string, error) {
+func compress(v any) (template.HTML, error) {
 	var out bytes.Buffer
 	encoder := base64.NewEncoder(base64.StdEncoding, &out)
 	deflate, err := flate.NewWriter(encoder, flate.DefaultCompression)
@@ -207,5 +204,5 @@ func compress(v any) (string, error) {
 	if err := errors.Join(deflate.Close(), encoder.Close()); err != nil {
 		return "", err
 	}
-	return out.String(), nil
+	return template.HTML(out.String()), nil
 }

@@ -1,3 +1,4 @@
+"use strict";
 // The page. What is shown of the cluster goes into the document as text alone.
 (() => {
   const $ = id => document.getElementById(id);
@@ -23,13 +24,6 @@
     if (name && port === "such as ") return port + "the one";
     return !name ? found : port.replace("node:", "") + (name.startsWith(kind) ? "" : kind) + name;
   }) : text;
-  // unnamed is the address of a sender, of a family, for which a name stands; or the text itself.
-  const unnamed = (text, six) => {
-    for (const [addr, name] of Object.entries(page.standIns || {})) {
-      if ((text === name || text.startsWith(name + "@")) && /[.:]/.test(addr) && addr.includes(":") === six) return addr + text.slice(name.length);
-    }
-    return text;
-  };
   const fill = (e, ...children) => e.replaceChildren(...parts(children));
   const numbers = new Intl.NumberFormat("en"), figure = n => numbers.format(n);
   const count = (n, one, many) => figure(n) + " " + (n === 1 ? one : many || one + "s");
@@ -37,6 +31,10 @@
   const fates = {"accepted": ["served", "✓ served"], "rejected": ["refused", "✕ refused"], "dropped": ["dropped", "⌀ dropped"], "not ours": ["faint", "– not proxied"]};
   // decoded is a part of the page's address, which may be cut off.
   const decoded = text => { try { return decodeURIComponent(text); } catch { return text; } };
+  const hostPort = (addr, port) => (addr.includes(":") ? "[" + addr + "]" : addr) + ":" + port;
+  const matchText = m => (m.addr === undefined ? "node:" + m.port : hostPort(m.addr, m.port)) + "/" + m.protocol;
+  const nameText = n => n.namespace + "/" + n.name;
+  const originText = o => o && o.object ? o.object + (o.field ? ": " + o.field : "") + (o.reason ? " (" + o.reason + ")" : "") : "";
   const serviceLink = name => h("a", {href: "#services/" + encodeURIComponent(name)}, name);
 
   // table makes a table that scrolls by itself where it is too wide.
@@ -48,13 +46,7 @@
 
   async function decode(element) {
     const text = element.textContent.trim();
-    let bytes;
-    if (Uint8Array.fromBase64) bytes = Uint8Array.fromBase64(text);
-    else {
-      const raw = atob(text);
-      bytes = new Uint8Array(raw.length);
-      for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
-    }
+    const bytes = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), c => c.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
     return JSON.parse(await new Response(stream).text());
   }
@@ -67,35 +59,23 @@
 
   async function choose(i) {
     node = await decode($("node-" + i));
-    node.sides = Object.fromEntries(node.programs.map(p => [p.family, sim.index(p, node.caps)]));
     const byName = new Map();
     const of = name => {
       let s = byName.get(name);
       if (!s) byName.set(name, s = {name, families: {}, reach: []});
       return s;
     };
-    for (const p of node.programs) {
-      for (const s of p.services || []) of(sim.nameText(s.name)).families[p.family] = s;
-    }
+    for (const p of node.programs) for (const s of p.services || []) of(nameText(s.name)).families[p.family] = s;
     for (const w of page.without || []) of(w.name).why = w.why;
     for (const name of changes.keys()) if (name) of(name); // what changes of no Service's has none
     for (const row of node.reach) if (byName.has(row.service)) of(row.service).reach.push(row);
     all = [...byName.values()].sort((a, b) => a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
     for (const s of all) {
-      const words = [s.name], at = [];
-      s.unserved = false;
-      for (const svc of Object.values(s.families)) {
-        for (const f of svc.frontends || []) {
-          const m = sim.matchText(f.match);
-          at.push(m);
-          words.push(f.kind, m, f.port.port || "");
-          const routes = f.routes || [];
-          if (routes.length === 0 || routes[routes.length - 1].from !== "any") s.unserved = true;
-        }
-        for (const p of svc.pools || []) for (const b of p.backends) words.push(b.addrPort);
-      }
+      const sides = Object.values(s.families), fronts = sides.flatMap(x => x.frontends || []), at = fronts.map(f => matchText(f.match));
+      s.unserved = fronts.some(leftOver);
       s.at = at.length > 0 ? at[0] + (at.length > 1 ? " and " + (at.length - 1) + " more" : "") : s.why || "has no rules on this node";
-      s.words = words.join(" ").toLowerCase();
+      const backends = sides.flatMap(x => x.pools || []).flatMap(p => p.backends.map(b => b.addrPort));
+      s.words = [s.name, ...at, ...fronts.flatMap(f => [f.kind, f.port.port || ""]), ...backends].join(" ").toLowerCase();
     }
   }
 
@@ -105,9 +85,7 @@
     for (const f of page.findings.findings) {
       f.isNew = known.has(findingKey(f));
       const m = /^(?:Service|EndpointSlice|Endpoints) (\S+\/\S+)$/.exec(f.object || "");
-      if (!m) continue;
-      if (!findings.has(m[1])) findings.set(m[1], []);
-      findings.get(m[1]).push(f);
+      if (m) findings.set(m[1], [...(findings.get(m[1]) || []), f]);
     }
   }
   const findingKey = f => [f.code, f.severity, f.object, f.field, f.message].join("|");
@@ -178,10 +156,8 @@
     const words = $("words").value.toLowerCase().split(/\s+/).filter(Boolean), of = shows[show.value];
     const name = shown[chosen] && shown[chosen].name;
     shown = all.filter(s => of(s) && words.every(w => s.words.includes(w)));
-    if (words.length > 0) { // what has the words in its name comes first
-      const named = s => words.every(w => s.name.includes(w));
-      shown = [...shown.filter(named), ...shown.filter(s => !named(s))];
-    }
+    const inName = s => words.every(w => s.name.includes(w)); // these are first
+    shown.sort((a, b) => inName(b) - inName(a));
     chosen = shown.findIndex(s => s.name === name);
     $("found").textContent = shown.length === all.length ? count(all.length, "Service") : figure(shown.length) + " of " + count(all.length, "Service");
     room.style.height = shown.length * rowHeight + "px";
@@ -202,8 +178,7 @@
       out.push(row);
     }
     fill(room, out);
-    if (chosen >= from && chosen < to) list.setAttribute("aria-activedescendant", "row-" + chosen);
-    else list.removeAttribute("aria-activedescendant");
+    list.setAttribute("aria-activedescendant", chosen >= from && chosen < to ? "row-" + chosen : "");
   }
   const worst = found => ["error", "warning", "info"].find(s => found.some(f => f.severity === s));
 
@@ -217,9 +192,7 @@
 
   function pick(i) {
     chosen = i;
-    const top = i * rowHeight;
-    if (top < list.scrollTop) list.scrollTop = top;
-    else if (top + rowHeight > list.scrollTop + list.clientHeight) list.scrollTop = top + rowHeight - list.clientHeight;
+    list.scrollTop = Math.max((i + 1) * rowHeight - list.clientHeight, Math.min(list.scrollTop, i * rowHeight));
     rows();
     const hash = "#services/" + encodeURIComponent(shown[i].name);
     if (location.hash !== hash) history.replaceState(null, "", hash);
@@ -234,10 +207,7 @@
       filter();
       i = shown.findIndex(s => s.name === name);
     }
-    if (i >= 0 && (i !== chosen || !detail.hasChildNodes())) {
-      list.scrollTop = i * rowHeight - list.clientHeight / 2;
-      pick(i);
-    }
+    if (i >= 0 && (i !== chosen || !detail.hasChildNodes())) pick(i);
   }
 
   // ---- one Service
@@ -261,9 +231,9 @@
     const rows = [];
     for (const f of svc.frontends || []) {
       const ways = (f.routes || []).map(r => h("div", {}, scope(r.from, f) + " → " + poolText(svc.pools[r.pool]) + ", " + (r.snat ? "masqueraded" : "address kept"),
-        h("span", {class: "origin"}, sim.originText(r.origin))));
-      if (leftOver(f)) ways.push(h("div", {class: verdict(f)}, "else " + verdict(f), h("span", {class: "origin"}, sim.originText(f.fallbackOrigin))));
-      rows.push(h("tr", {}, h("td", {class: "mono"}, f.kind + " " + sim.matchText(f.match), h("span", {class: "origin"}, sim.originText(f.origin))),
+        h("span", {class: "origin"}, originText(r.origin))));
+      if (leftOver(f)) ways.push(h("div", {class: verdict(f)}, "else " + verdict(f), h("span", {class: "origin"}, originText(f.fallbackOrigin))));
+      rows.push(h("tr", {}, h("td", {class: "mono"}, f.kind + " " + matchText(f.match), h("span", {class: "origin"}, originText(f.origin))),
         h("td", {}, f.policy), h("td", {}, (f.sourceRanges || []).map(r => h("div", {class: "mono"}, r.prefix)), !f.sourceRanges && "everybody"), h("td", {}, ways)));
     }
     return h("details", {}, h("summary", {}, family + ": " + count(rows.length, "frontend") + ", with the deciding fields"),
@@ -272,10 +242,10 @@
 
   function backends(svc, family) {
     const rows = (svc.pools || []).flatMap(p => p.backends.map(b => h("tr", {}, h("td", {}, poolText(p)), h("td", {class: "mono"}, b.addrPort),
-      h("td", {}, b.local ? "on this node" : ""), h("td", {class: "faint"}, sim.originText(b.origin)))));
+      h("td", {}, b.local ? "on this node" : ""), h("td", {class: "faint"}, originText(b.origin)))));
     if (rows.length === 0) return h("p", {}, family + ": no backend.");
     return h("details", {}, h("summary", {}, family + ": " + count(rows.length, "backend") + " in " + count(svc.pools.length, "pool")),
-      svc.pools.map(p => h("p", {class: "faint"}, poolText(p) + ": " + sim.originText(p.origin))),
+      svc.pools.map(p => h("p", {class: "faint"}, poolText(p) + ": " + originText(p.origin))),
       table("Backends, " + family, ["pool", "backend", "", "decided by"], rows));
   }
 
@@ -304,19 +274,14 @@
     const width = Math.min(longest, Math.max(...lines.map(l => l[0].length))) * glyph + 2 * padding;
     return {lines, width, height: lines.length * line + 2 * padding - 3};
   }
-  function few(lines, one) {
-    if (lines.length <= most) return lines;
-    return [...lines.slice(0, most - 1), ["and " + count(lines.length - most + 1, one) + " more", "faint"]];
-  }
+  const tallest = row => Math.max(...row.map(b => b.height));
+  const few = (lines, one) => lines.length <= most ? lines : [...lines.slice(0, most - 1), ["and " + count(lines.length - most + 1, one) + " more", "faint"]];
 
   function drawing(svc, name, family, change) {
-    const heads = ["client", "frontend", "traffic policy", "pool", "backends"], columns = [[], [], [], [], []], edges = [];
-    const clients = new Map(), told = [];
+    const heads = ["client", "frontend", "traffic policy", "pool", "backends"], told = [], edges = [];
+    const clients = new Map(), fronts = [], used = []; // boxes of clients; pairs of boxes: a frontend and its policy; a pool and its backends
     const client = who => {
-      if (!clients.has(who)) {
-        clients.set(who, box([[who, "strong"]]));
-        columns[0].push(clients.get(who));
-      }
+      if (!clients.has(who)) clients.set(who, box([[who, "strong"]]));
       return clients.get(who);
     };
     const added = new Set(), removed = new Set();
@@ -331,73 +296,50 @@
       const has = new Set(p.backends.map(b => b.addrPort));
       const lines = p.backends.map(b => added.has(b.addrPort) ? ["+\u00a0" + b.addrPort + (b.local ? " here" : ""), "added"] : [b.addrPort + (b.local ? " here" : ""), ""]);
       for (const gone of removed) if (!has.has(gone) && samePort(gone, p)) lines.push(["−\u00a0" + gone, "removed"]);
-      const at = box(few(lines, "backend"));
-      return {head, at};
+      return [head, box(few(lines, "backend"))];
     });
     const groups = new Map();
     for (const f of svc.frontends || []) {
       const like = JSON.stringify([f.policy, f.port, (f.routes || []).map(r => [r.from, r.pool, r.snat]), leftOver(f) && f.fallback, (f.sourceRanges || []).map(r => r.prefix)]);
-      if (!groups.has(like)) groups.set(like, []);
-      groups.get(like).push(f);
+      groups.set(like, [...(groups.get(like) || []), f]);
     }
-    const used = new Set();
     for (const group of groups.values()) {
       const f = group[0], routes = f.routes || [];
-      const front = box([[f.port.port ? "port " + f.port.port : "port without a name", "strong"], ...few(group.map(g => [g.kind + " " + sim.matchText(g.match), ""]), "frontend")]);
+      const front = box([[f.port.port ? "port " + f.port.port : "port without a name", "strong"], ...few(group.map(g => [g.kind + " " + matchText(g.match), ""]), "frontend")]);
       const lines = [[f.policy, "strong"]];
-      if (f.sourceRanges) {
-        const ranges = f.sourceRanges.map(r => r.prefix);
-        for (const r of few(ranges.map(r => ["only " + r, ""]), "range")) lines.push(r);
-        lines.push(["others dropped", "dropped"]);
-      }
+      if (f.sourceRanges) lines.push(...few(f.sourceRanges.map(r => ["only " + r.prefix, ""]), "range"), ["others dropped", "dropped"]);
       const starts = routes.map(r => {
         lines.push([scope(r.from, f) + ": " + (r.snat ? "masqueraded" : "address kept"), "served"]);
         return lines.length - 1;
       });
       if (leftOver(f)) lines.push([(routes.length > 0 ? "other clients: " : "all clients: ") + verdict(f), verdict(f)]);
       const policy = box(lines);
-      columns[1].push(front);
-      columns[2].push(policy);
+      fronts.push([front, policy]);
       const who = routes.map(r => scope(r.from, f));
       if (leftOver(f)) who.push(routes.length > 0 ? "other clients" : "all clients");
       for (const w of who) edges.push([client(w), front]);
       edges.push([front, policy]);
       routes.forEach((r, i) => {
-        const p = pools[r.pool];
-        if (!used.has(p)) {
-          used.add(p);
-          columns[3].push(p.head);
-          columns[4].push(p.at);
-          p.row = [p.head, p.at];
-          edges.push([p.head, p.at]);
-        }
-        edges.push([policy, p.head, starts[i]]);
+        if (!used.includes(pools[r.pool])) used.push(pools[r.pool]);
+        edges.push([policy, pools[r.pool][0], starts[i]]);
       });
-      told.push(group.map(g => g.kind + " " + sim.matchText(g.match)).join(", ") + ": " + lines.map(l => l[0]).join(", "));
+      told.push(group.map(g => g.kind + " " + matchText(g.match)).join(", ") + ": " + lines.map(l => l[0]).join(", "));
     }
-    const order = ["pods", "this node", "other clients", "all clients"];
-    columns[0].sort((a, b) => order.indexOf(a.lines[0][0]) - order.indexOf(b.lines[0][0]));
-    // Boxes of one row are as high as the highest of them.
-    const gap = 14, between = 40, top = 26;
-    const together = [[1, 2], [3, 4]];
-    for (const [a, b] of together) {
-      columns[a].forEach((x, i) => {
-        const room = Math.max(x.height, columns[b][i].height);
-        x.room = columns[b][i].room = room;
-      });
-    }
-    for (const c of columns[0]) c.room = c.height;
-    const heights = columns.map(c => c.reduce((sum, x) => sum + x.room + gap, -gap));
-    const height = Math.max(...heights, line), widths = columns.map(c => Math.max(60, ...c.map(x => x.width)));
+    edges.push(...used);
+    const stacks = [["pods", "this node", "other clients", "all clients"].filter(who => clients.has(who)).map(who => [client(who)]), fronts, used];
+    const gap = 14, between = 40, top = 26, heights = stacks.map(rows => rows.reduce((sum, row) => sum + tallest(row) + gap, -gap)), height = Math.max(...heights, line);
+    const columns = stacks.flatMap((rows, i) => (i === 0 ? [0] : [0, 1]).map(c => rows.map(row => row[c])));
     let x = 1;
-    columns.forEach((c, i) => {
-      let y = top + (height - heights[i]) / 2;
-      for (const one of c) {
-        Object.assign(one, {x, y: y + (one.room - one.height) / 2, wide: widths[i]});
-        y += one.room + gap;
-      }
-      c.x = x;
-      if (c.length > 0 || i < 3) x += widths[i] + between;
+    columns.forEach((boxes, i) => {
+      const stack = (i + 1) >> 1, wide = Math.max(60, ...boxes.map(b => b.width));
+      let y = top + (height - heights[stack]) / 2;
+      boxes.forEach((b, n) => { // the boxes of a row have the height of the tallest
+        const room = tallest(stacks[stack][n]);
+        Object.assign(b, {x, y: y + (room - b.height) / 2, wide});
+        y += room + gap;
+      });
+      boxes.x = x;
+      if (boxes.length > 0 || i < 3) x += wide + between;
     });
     const width = x - between + 2;
     const id = ("way-" + family + "-" + name).replace(/[^\w-]/g, "-");
@@ -409,20 +351,15 @@
       out.append(s("path", {class: "edge", d: `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 6} ${y2}`}),
         s("path", {class: "arrow", d: `M${x2} ${y2}l-7 -3.5v7z`}));
     }
-    for (const c of columns) {
-      for (const one of c) {
-        out.append(s("rect", {class: "box", x: one.x, y: one.y, width: one.wide, height: one.height, rx: 6}));
-        one.lines.forEach(([text, kind], i) => {
-          const long = text.length > longest;
-          const t = s("text", {x: one.x + padding, y: one.y + padding + i * line + 12, class: kind}, long ? text.slice(0, longest - 1) + "…" : text);
-          if (long) t.append(s("title", {}, text));
-          out.append(t);
-        });
-      }
+    for (const b of columns.flat()) {
+      out.append(s("rect", {class: "box", x: b.x, y: b.y, width: b.wide, height: b.height, rx: 6}), ...b.lines.map(([text, kind], i) => {
+        const long = text.length > longest;
+        return s("text", {x: b.x + padding, y: b.y + padding + i * line + 12, class: kind}, long ? text.slice(0, longest - 1) + "…" : text, ...long ? [s("title", {}, text)] : []);
+      }));
     }
     return out;
   }
-  const samePort = (address, p) => p.backends.some(b => sim.splitHostPort(b.addrPort)[1] === sim.splitHostPort(address)[1]);
+  const samePort = (address, p) => p.backends.some(b => b.addrPort.split(":").at(-1) === address.split(":").at(-1));
 
   // ---- who may reach what
 
@@ -452,9 +389,8 @@
       next.disabled = first + size >= rows.length;
     };
     const back = h("button", {type: "button", click: () => go(first - size)}, "Back"), next = h("button", {type: "button", click: () => go(first + size)}, "Next");
-    const bar = rows.length > size ? h("div", {class: "bar"}, back, next, at) : h("div", {class: "bar"}, at);
     go(0);
-    return [bar, body];
+    return [h("div", {class: "bar"}, rows.length > size && [back, next], at), body];
   }
 
   function reach() {
@@ -514,43 +450,19 @@
 
   // ---- differences
 
-  const fateWords = {"accepted": "served", "rejected": "refused", "dropped": "dropped", "not ours": "not proxied"};
-  function clientsText(from) {
-    const whole = new Set(from.filter(c => c.all).map(c => c.kind));
-    if (whole.size === from.length && whole.has("outside") && whole.has("this node") && (whole.has("pods") || whole.has("pods elsewhere") && whole.has("pods on this node"))) return "all clients";
-    return from.map(c => {
-      const some = (l, n) => l.slice(0, n).map(p => p.replace(/\/32$|(:.*)\/128$/, "$1")).join(", ") + (l.length > n ? " and " + (l.length - n) + " more" : "");
-      let t = c.kind;
-      if (!c.all) t = c.but && c.but.length < c.prefixes.length ? c.kind + " but " + some(c.but, 4) : some(c.prefixes, 4) + " (" + c.kind + ")";
-      return t + (c.interface ? " by " + c.interface : "");
-    }).join(", ");
-  }
+  const nodesText = nodes => nodes.slice(0, 5).join(", ") + (nodes.length > 5 ? " and " + (nodes.length - 5) + " more" : "");
+  const onNodes = nodes => nodes.length < page.diff.doc.nodes.length && h("span", {class: "origin"}, "on " + nodesText(nodes));
+  // effectOf is the class of a part of a change.
+  const effectOf = (f, text, opens) => ({"+": "added", "-": "removed"})[text[0]] || (f.before.fate !== f.after.fate && text.includes(" → ") && (opens ? "opens" : fates[f.after.fate][0]));
 
   // flows are the changes of one Service with one effect.
-  function flows(change) {
-    const out = [];
-    if (change.flows.length > 0) {
-      out.push(table("Flows", ["to", "clients", "change", "decided by"], change.flows.map(f => {
-        const parts = [];
-        if (f.before.fate !== f.after.fate) parts.push([change.effect === "opens" ? "opens" : fates[f.after.fate][0], fateWords[f.before.fate] + " → " + fateWords[f.after.fate]]);
-        for (const b of f.added || []) parts.push(["added", "+\u00a0" + b.address]);
-        for (const b of f.removed || []) parts.push(["removed", "−\u00a0" + b.address]);
-        if (f.moved) parts.push(["", Math.round(f.moved * 100) + " % of connections move"]);
-        if (f.targets) parts.push(["opens", "to " + f.targets.join(", ") + " now"]);
-        if (f.waits) parts.push(["", f.waits]);
-        if (f.after.clientAddress !== f.before.clientAddress && f.after.clientAddress) parts.push(["", "client address " + (f.before.clientAddress ? f.before.clientAddress + " → " : "") + f.after.clientAddress]);
-        if (f.after.affinity !== f.before.affinity) parts.push(["", "affinity " + (f.before.affinity || "none") + " → " + (f.after.affinity || "none")]);
-        const everywhere = f.nodes.length === page.diff.doc.nodes.length;
-        return h("tr", {}, h("td", {class: "mono"}, f.to.map(t => h("div", {}, (page.diff.both ? f.family + " " : "") + t))), h("td", {}, clientsText(f.from), !everywhere && h("span", {class: "origin"}, "on " + nodesText(f.nodes))),
-          h("td", {}, parts.map(([k, t]) => h("div", {class: k}, t))),
-          h("td", {class: "faint"}, f.before.cause === f.after.cause ? f.after.cause : [h("div", {}, "was: " + f.before.cause), h("div", {}, "is: " + f.after.cause)]));
-      })));
-    }
-    if (change.notes) out.push(h("ul", {class: "plain"}, change.notes.map(n => h("li", {}, n.family + " " + n.what + ": " + (n.before || "none") + " → " + (n.after || "none") +
-      (n.nodes && n.nodes.length < page.diff.doc.nodes.length ? " (on " + nodesText(n.nodes) + ")" : "")))));
-    return out;
-  }
-  const nodesText = nodes => nodes.slice(0, 5).join(", ") + (nodes.length > 5 ? " and " + (nodes.length - 5) + " more" : "");
+  const flows = change => [
+    change.flows.length > 0 && table("Flows", ["to", "clients", "change", "decided by"], change.flows.map(f => h("tr", {},
+      h("td", {class: "mono"}, f.to.map(t => h("div", {}, (page.diff.both ? f.family + " " : "") + t))), h("td", {}, f.clients, onNodes(f.nodes)),
+      h("td", {}, f.change.split(/; | (?=[+-])/).map(t => h("div", {class: effectOf(f, t, change.effect === "opens")}, t))),
+      h("td", {class: "faint"}, f.before.cause === f.after.cause ? f.after.cause : [h("div", {}, "was: " + f.before.cause), h("div", {}, "is: " + f.after.cause)])))),
+    change.notes && h("ul", {class: "plain"}, change.notes.map(n => h("li", {}, n.family + " " + n.what + ": " + (n.before || "none") + " → " + (n.after || "none"), n.nodes && onNodes(n.nodes)))),
+  ];
 
   function diff() {
     const out = [h("h2", {id: "diff-h"}, "Differences")];
@@ -572,85 +484,73 @@
     fill($("diff"), out);
   }
 
-  // ---- trace
+  // ---- trace: a packet among the stored results
 
   function trace() {
-    const from = h("input", {id: "from", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "from-help"});
-    const to = h("input", {id: "to", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "to-help"});
+    const [from, to] = ["from", "to"].map(id => h("input", {id, autocomplete: "off", spellcheck: "false", required: id === "to", "aria-describedby": id + "-help"}));
     const out = h("div", {id: "course", role: "status"});
-    const p4 = node.programs.find(p => p.family === "IPv4"), p6 = node.programs.find(p => p.family === "IPv6");
-    const inside = (prefix, n) => { const a = sim.parseAddr(prefix.split("/")[0]); return sim.formatAddr({v: a.v + n, bits: a.bits}); };
-    // examples of senders, of the family of the destination.
-    const sender = kind => {
-      const six = (resolve(to.value) || "").startsWith("["), p = six ? p6 : p4, of = list => (list || []).find(x => x.includes(":") === six);
-      const own = p && (p.node.ip || (p.node.addrs || [])[0]);
-      const here = of(node.here), elsewhere = (node.pods || []).find(x => x.includes(":") === six && x !== here && !(here && sim.contains(x, sim.parseAddr(here.split("/")[0])))) || of(node.pods);
-      return {"outside": (six ? "2001:db8:ffff::1" : "203.0.113.250") + "@eth0", "pod on this node": here && inside(here, 250n) + "@" + node.interface,
-        "pod elsewhere": elsewhere && inside(elsewhere, 250n) + "@eth0", "this node": own}[kind];
-    };
-    const chips = ["outside", "pod on this node", "pod elsewhere", "this node"].map(kind => h("button", {type: "button", click: () => {
-      const example = sender(kind);
-      if (example) from.value = named(example);
-      if (to.value) run();
-    }}, kind));
     const run = e => {
       if (e) e.preventDefault();
-      let result;
-      try { result = course(from.value.trim(), to.value.trim()); } catch (err) { result = h("p", {class: "error"}, err.message); }
-      fill(out, result);
+      try { fill(out, course(from.value.trim(), to.value.trim())); } catch (err) { fill(out, h("p", {class: "error"}, err.message)); }
       history.replaceState(null, "", "#trace?" + new URLSearchParams({from: from.value, to: to.value}));
     };
+    const help = (id, text, ...more) => h("div", {class: "bar"}, h("span", {id: id + "-help", class: "faint"}, text), more);
     fill($("trace"), h("h2", {id: "trace-h"}, "Trace a packet"),
-      h("p", {class: "faint"}, "The first packet of a new connection, in the rules of node " + node.name + "."),
-      h("form", {submit: run},
-        h("label", {for: "from"}, "From"), from, h("div", {class: "bar"}, h("span", {id: "from-help", class: "faint"}, "IP or IP@INTERFACE; for example"), chips),
-        h("label", {for: "to"}, "To"), to, h("div", {class: "bar"}, h("span", {id: "to-help", class: "faint"}, "IP:PORT, IP:PORT/udp or NAMESPACE/NAME:PORT"), h("button", {class: "main", type: "submit"}, "Trace"))), out);
+      h("p", {class: "faint"}, "The stored result for the first packet of a new connection at node " + node.name + ", and the command that shows every step."),
+      h("form", {submit: run}, h("label", {for: "from"}, "From"), from, help("from", "IP or IP@INTERFACE; empty for all clients"),
+        h("label", {for: "to"}, "To"), to, help("to", "IP:PORT, IP:PORT/udp or NAMESPACE/NAME:PORT", h("button", {class: "main", type: "submit"}, "Trace"))), out);
     trace.fill = (a, b) => {
-      if (b) to.value = named(b);
-      if (a) from.value = named(a);
-      else if (b) from.value = sender("outside") || "";
-      if (a || b) run();
+      [from.value, to.value] = [a, b];
+      if (b) run();
     };
   }
 
-  // resolve returns what the name of a Service stands for: its ClusterIP, or the kind of frontend before it; or the text itself.
-  function resolve(to) {
-    const m = /^(?:(ClusterIP|ExternalIP|LoadBalancer|NodePort) of )?([a-z0-9-]+\/[a-z0-9.-]+)(?::([\w-]+))?(?:\/(tcp|udp|sctp))?$/i.exec(to);
-    if (!m) return to;
-    const kind = m.splice(1, 1)[0] || "ClusterIP", one = all.find(x => x.name === m[1]);
-    if (!one) throw new Error("there is no Service " + m[1]);
-    const fronts = Object.values(one.families).flatMap(x => x.frontends || []).filter(f => f.kind === kind);
-    const f = fronts.find(f => (!m[2] || f.port.port === m[2] || String(f.match.port) === m[2] || page.standIns?.[f.match.port]?.endsWith(":" + m[2])) && (!m[3] || f.match.protocol === m[3].toLowerCase()));
-    if (!f) throw new Error("Service " + m[1] + " has the ports " + [...new Set(fronts.map(f => f.port.port || f.match.port))].join(", ") + ", not " + (m[2] || "any"));
-    if (kind === "NodePort") return sim.hostPort(node.programs[0].node.ip, f.match.port) + "/" + f.match.protocol;
-    return sim.matchText(f.match);
+  // bits returns an address as binary digits; "" for other texts.
+  function bits(text) {
+    const binary = (n, size) => Number(n).toString(2).padStart(size, "0"), v4 = text.split(".");
+    if (v4.length === 4 && v4.every(n => /^(0|[1-9]\d{0,2})$/.test(n) && n < 256)) return v4.map(n => binary(n, 8)).join("");
+    const url = "http://[" + text + "]";
+    if (!/^[\da-f:.]*:[\da-f:.]*$/i.test(text) || !URL.canParse(url)) return "";
+    const [head, tail] = new URL(url).hostname.slice(1, -1).split("::").map(part => part.split(":").filter(Boolean));
+    return [...head, ...(tail ? [...Array(8 - head.length - tail.length).fill("0"), ...tail] : [])].map(n => binary("0x" + n, 16)).join("");
+  }
+  const inside = (addr, prefixes) => (prefixes || []).some(p => {
+    const [base, length] = p.split("/"), at = bits(base);
+    return at.length === addr.length && at.startsWith(addr.slice(0, length));
+  });
+
+  // client returns the stored results for a source, one or none. Without an interface, an address of the node means the node.
+  function client(row, src, by, dst) {
+    const {detector, addrs} = node.programs.find(p => p.family === (src.length === 32 ? "IPv4" : "IPv6")).node, loopback = addr => inside(addr, ["127.0.0.0/8", "::1/128"]);
+    const own = (addrs || []).some(a => bits(a) === src), here = inside(src, node.here), pods = here || inside(src, node.pods) || detector.mode === "cidr" && inside(src, [detector.prefix]);
+    const carried = loopback(dst) || node.carries && !row.to.startsWith("NodePort"); // the kernel uses it as the source, too
+    const isNode = !by && (carried ? src === dst : own), named = x => x.endsWith("*") ? (by || "eth0").startsWith(x.slice(0, -1)) : (by || "eth0") === x;
+    if (!isNode && (own || loopback(src) || src === dst)) return [];
+    const split = row.from.some(c => c.interface && c.kind === "pods on this node"); // such pods are detected by interface
+    const has = {"outside": !pods, "pods": pods, "pods on this node": here || split, "pods elsewhere": pods && (split || !here), "this node": true};
+    return row.from.filter(c => (c.kind === "this node") === isNode && (isNode || (!c.interface || named(c.interface)) && !(c.notBy || []).some(named)) &&
+      (c.prefixes ? inside(src, c.prefixes) : has[c.kind] && !inside(src, c.but)));
   }
 
   // shellWord quotes a word of a command where a shell would take it for more: a link may name any interface.
   const shellWord = word => /^[\w@%+=:,./[\]-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
 
   function course(from, to) {
-    const target = resolve(to), pkt = sim.packet(unnamed(from, target.startsWith("[")), target), side = node.sides[sim.familyOf(pkt.dst)];
-    if (!side) throw new Error("node " + node.name + " has no rules of this family");
-    const src = sim.formatAddr(pkt.src), dst = sim.formatAddr(pkt.dst), own = side.own.has(src);
-    if (!from.includes("@") && !own) pkt.in = "eth0";
-    if (/^pod /.test(page.standIns?.[src])) { // it has an address of the pods' range
-      const range = [...(node.here || []), ...(node.pods || [])].find(x => x.includes(":") === src.includes(":"));
-      if (range) pkt.within = sim.parseAddr(range.split("/")[0]);
-    }
-    const t = sim.trace(side, pkt), at = sim.hostPort(dst, pkt.port) + "/" + pkt.protocol;
-    const served = t.fate === "accepted" || t.others.includes("accepted"); // maybe by chance
-    const steps = list => list.map(x => h("li", {}, x.text, x.origin && h("span", {class: "origin"}, x.origin)));
-    const elsewhere = page.addresses && page.addresses[dst];
+    const [, source, by] = /^([^@]*)@?(.*)$/s.exec(from), src = bits(source);
+    const [, v6, host = v6, port, protocol] = /^(?:\[(.+)\]|([^:]+)):([\w-]+)(?:\/(tcp|udp|sctp))?$/i.exec(to) || [], dst = bits(host || ""), service = all.find(s => s.name === host);
+    if (from && !src) throw new Error("source " + JSON.stringify(from) + ": must be IP or IP@INTERFACE");
+    if (!dst && !service) throw new Error("destination " + JSON.stringify(to) + ": must be IP:PORT, IP:PORT/PROTO or NAMESPACE/NAME:PORT of a Service, with PROTO tcp, udp or sctp");
+    if (src && dst && src.length !== dst.length) throw new Error("source " + source + " and destination " + host + " are of different families");
+    const named = r => Object.values(service.families).some(x => (x.frontends || []).some(f => f.port.port === port && f.match.port === r.port && f.match.protocol === r.protocol));
+    const found = node.reach.filter(r => (String(r.port) === port || service && r.service === host && named(r)) && r.protocol === (protocol || (service ? r.protocol : "tcp")).toLowerCase() &&
+      (service ? r.service === host && (!src || bits(r.addrs[0][0]).length === src.length) : r.addrs.some(([a, b]) => bits(a).length === dst.length && bits(a) <= dst && dst <= bits(b))));
+    const rows = src ? found.map(r => ({...r, from: client(r, src, by, dst || bits(r.addrs[0][0]))})) : found, missing = rows.filter(r => r.from.length === 0);
     return [
-      h("h3", {}, h("span", {class: "mono"}, src + (pkt.in ? "@" + pkt.in : " (the node)") + " → " + at)),
-      h("p", {class: "outcome"}, [t.fate, ...t.others].map((f, i) => [i > 0 && " or, by chance, ", tag(...fates[f])]), served ? " by " + (t.destinations.length === 1 ? "" : "one of ") + count(t.destinations.length, "backend") : ""),
-      served && h("ul", {class: "plain"}, t.destinations.map(d => h("li", {}, h("span", {class: "mono"}, d.address), d.masquerade ? ", which sees an address of the node" : ", which sees the client's address")),
-        t.affinity && h("li", {}, "The client keeps its backend for " + t.affinity + ".")),
-      elsewhere && elsewhere !== node.name && t.fate === "not ours" && h("p", {}, dst + " is an address of node " + elsewhere + ", whose rules decide: choose that node."),
-      h("h4", {}, "Step by step"), h("ol", {class: "steps"}, steps(t.steps)),
-      t.hindrances.length > 0 && [h("h4", {}, "Required for it to be served"), h("ul", {class: "plain"}, steps(t.hindrances))],
-      h("h4", {}, "The same on the command line"), h("pre", {}, "proxyc trace -c CONFIG -s SNAPSHOT --hostname-override " + shellWord(node.name) + " --from " + shellWord(named(src + (pkt.in ? "@" + pkt.in : ""))) + " --to " + shellWord(named(at))),
+      h("h3", {}, h("span", {class: "mono"}, (from || "all clients") + " → " + to)),
+      rows.filter(r => r.from.length > 0).map(r => matrix([r], true)),
+      found.length === 0 && h("p", {}, "No frontend of node " + node.name + " is at this destination. The page stores no results for others."),
+      missing.length > 0 && h("p", {}, "The page stores no result for this client at " + missing.map(r => r.to).join(", ") + "."),
+      h("h4", {}, "Step by step"), h("pre", {}, "proxyc trace -c CONFIG -s SNAPSHOT --hostname-override " + [node.name, "--from", from || "IP", "--to", to].map(shellWord).join(" ")),
     ];
   }
 
@@ -660,18 +560,19 @@
   const drawn = new Set();
   const draw = {overview, services, reach, findings: allFindings, diff, trace};
 
+  function drawOnce(section) {
+    if (!drawn.has(section)) draw[section]();
+    drawn.add(section);
+  }
+
   function route() {
     const [name, rest] = location.hash.slice(1).split(/[/?](.*)/s), section = sections.includes(name) ? name : "overview";
     if ($(section).hidden) scrollTo(0, 0);
     for (const id of sections) $(id).hidden = id !== section;
     for (const a of document.querySelectorAll("nav a")) {
-      if (a.getAttribute("href") === "#" + section) a.setAttribute("aria-current", "page");
-      else a.removeAttribute("aria-current");
+      a.ariaCurrent = a.getAttribute("href") === "#" + section ? "page" : null;
     }
-    if (!drawn.has(section)) {
-      drawn.add(section);
-      draw[section]();
-    }
+    drawOnce(section);
     if (section === "services") {
       rows();
       if (rest) open(decoded(rest));
@@ -683,22 +584,11 @@
     document.title = "proxyc report: " + (page.cluster ? page.cluster + ": " : "") + $(section).querySelector("h2").textContent;
   }
 
-  function redraw() {
-    drawn.clear();
-    shown = [];
-    chosen = -1;
-    route();
-  }
-
   // What is printed: everything but the forms, and the drawings of the Services that the list shows.
-  const printedMost = 200;
   addEventListener("beforeprint", () => {
-    for (const id of ["overview", "services", "findings", "diff"]) {
-      if (!drawn.has(id)) { drawn.add(id); draw[id](); }
-      $(id).hidden = id === "services";
-    }
-    for (const id of ["reach", "trace"]) $(id).hidden = true;
-    const some = shown.slice(0, printedMost);
+    for (const id of ["overview", "services", "findings", "diff"]) drawOnce(id);
+    for (const id of sections) $(id).hidden = ["services", "reach", "trace"].includes(id);
+    const some = shown.slice(0, 200);
     fill($("printed"), h("h2", {}, "Services"),
       shown.length > some.length && h("p", {}, "The first " + some.length + " of " + count(shown.length, "Service") + ". Use the search for others."), some.map(x => service(x, "h3")));
     $("printed").hidden = false;
@@ -740,7 +630,12 @@
     indexPage();
     blocks.forEach((b, i) => $("node").append(h("option", {value: i}, b.dataset.name)));
     $("nodes").hidden = blocks.length < 2;
-    $("node").addEventListener("change", async () => { await choose($("node").value); redraw(); });
+    $("node").addEventListener("change", async () => {
+      await choose($("node").value);
+      drawn.clear();
+      [shown, chosen] = [[], -1];
+      route();
+    });
     await choose(0);
     $("opening").hidden = true;
     route();

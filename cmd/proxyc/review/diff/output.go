@@ -433,7 +433,9 @@ type (
 		Waits   string         `json:"waits,omitempty"`   // what a new destination without endpoints waits for
 		Design  string         `json:"design,omitempty"`  // capabilities in which the modes differ, if they are the reason
 		Nodes   []string       `json:"nodes"`
-		Trace   string         `json:"trace"` // flags of proxyc trace
+		Trace   string         `json:"trace"`             // flags of proxyc trace
+		Clients string         `json:"clients,omitempty"` // From and the change as texts, for the page
+		Change  string         `json:"change,omitempty"`
 	}
 	stateJSON struct {
 		Fate          string `json:"fate"`
@@ -458,10 +460,11 @@ type (
 
 // WriteJSON writes a document of kind Diff.
 func (d *Diff) WriteJSON(w io.Writer) error {
-	return review.WriteDocument(w, "Diff", "  ", d.document())
+	return review.WriteDocument(w, "Diff", "  ", d.document(false))
 }
 
-func (d *Diff) document() diffJSON {
+// document returns the document. That of the page contains texts, too.
+func (d *Diff) document(page bool) diffJSON {
 	out := diffJSON{Nodes: d.Nodes, Settings: []settingJSON{}, Services: []serviceJSON{},
 		Counts: flow.Count(d.Services), Compared: d.Compared, Ignored: d.Ignored, Unknown: d.Unknown, Wrong: d.Wrong, NotCompared: d.NotCompared, NotRead: d.NotRead}
 	for _, c := range d.Config {
@@ -471,12 +474,12 @@ func (d *Diff) document() diffJSON {
 		out.Settings = append(out.Settings, settingJSON{Path: f.What, Nodes: compacted(f.Nodes), Before: f.Before, After: f.After})
 	}
 	for i := range d.Services {
-		out.Services = append(out.Services, d.serviceJSON(&d.Services[i]))
+		out.Services = append(out.Services, d.serviceJSON(&d.Services[i], page))
 	}
 	return out
 }
 
-func (d *Diff) serviceJSON(s *flow.Service) serviceJSON {
+func (d *Diff) serviceJSON(s *flow.Service, page bool) serviceJSON {
 	out := serviceJSON{Effect: s.Effect, Action: s.Action, Flows: []flowJSON{}}
 	if s.Name != (ir.Name{}) {
 		out.Name = s.Name.String()
@@ -485,6 +488,9 @@ func (d *Diff) serviceJSON(s *flow.Service) serviceJSON {
 		f := &s.Flows[i]
 		c := &f.Change
 		one := flowJSON{Family: f.Family, From: f.From, Moved: c.Moved, Targets: c.Targets, Waits: c.Waits, Design: f.Design.String(), Nodes: compacted(f.Nodes), Trace: traceFlags(f)}
+		if page {
+			one.Clients, one.Change = flow.ClientsText(f.From), c.String()
+		}
 		for j := range f.To {
 			one.To = append(one.To, f.To[j].String())
 		}
@@ -527,14 +533,14 @@ func (d *Diff) PageJSON() (json.RawMessage, error) {
 		Summary string   `json:"summary"`
 		Both    bool     `json:"both"` // both families change
 		Entries []entry  `json:"entries"`
-	}{Doc: d.document(), Both: d.bothFamilies, Entries: []entry{}}
+	}{Doc: d.document(true), Both: d.bothFamilies, Entries: []entry{}}
 	var summary bytes.Buffer
 	if err := d.writeSummary(&summary, ""); err != nil {
 		return nil, err
 	}
 	out.Summary = strings.TrimSpace(summary.String())
 	for _, g := range d.entries(false) {
-		one := entry{Service: d.serviceJSON(&g.Service)}
+		one := entry{Service: d.serviceJSON(&g.Service, true)}
 		for _, n := range g.Names {
 			name := ""
 			if n != (ir.Name{}) {

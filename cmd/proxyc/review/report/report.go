@@ -16,7 +16,6 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/page"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
-	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/lint"
@@ -123,16 +122,17 @@ func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 	defer stop()
 	for i := range facts {
 		programs, name := next(), facts[i].NodeName
-		d := page.NodeData{Name: name, Programs: programs, Here: r.is.PodsOn(name), Pods: r.is.Pods(), Interface: trace.PodInterface(&programs.IPv4.Node)}
+		d := page.NodeData{Name: name, Carries: programs.IPv4.Node.Mode.Capabilities().Has(ir.CarriesVIPs), Here: r.is.PodsOn(name), Pods: r.is.Pods()}
 		var merged flow.Merger
 		for _, p := range ir.Present(programs) {
+			d.Programs = append(d.Programs, p)
 			services, err := flow.Reach(ctx, flow.Network{Here: d.Here, Pods: d.Pods, Shown: r.is.StandIns.Shown}, p)
 			if err != nil {
 				return err
 			}
 			merged.Add(name, services)
 		}
-		d.Reach = merged.Services()
+		d.Reach = page.ReachOf(merged.Services())
 		node, err := page.NewNode(d)
 		if err != nil {
 			return err
@@ -148,14 +148,9 @@ func (r *Report) addNodes(ctx context.Context, chosen diff.Nodes) error {
 
 // WriteHTML writes the report as one self-contained page.
 func (r *Report) WriteHTML(w io.Writer) error {
-	p := page.Page{Version: r.findings.Version, Overview: r.overview, Without: r.without, Nodes: r.nodes, Addresses: map[string]string{},
+	p := page.Page{Version: r.findings.Version, Overview: r.overview, Without: r.without, Nodes: r.nodes,
 		Cluster: r.Source.Cluster, Inputs: r.Source.Inputs, Before: r.Source.Before, StandIns: r.Source.StandIns}
 	p.Date = r.Source.date()
-	for _, n := range r.is.Snapshot.Nodes() {
-		for _, a := range n.Addresses {
-			p.Addresses[a.Address] = n.Name
-		}
-	}
 	var err error
 	if p.Findings, err = raw(func(w io.Writer) error { return r.findings.Write(w, "json") }); err != nil {
 		return err
