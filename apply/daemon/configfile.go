@@ -138,10 +138,7 @@ func (c *configFile) watch(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	polled := func(why error) {
-		c.log.Warn("the configuration file has no change notifications: polling it", "err", why)
-	}
-	err := watch.Paths(ctx, []string{path}, c.again, polled, func() (retry time.Duration) {
+	watch.Poll(ctx, []string{path}, c.process.Poll, c.again, func() (retry time.Duration) {
 		next, retry := c.next()
 		if next != nil {
 			c.log.Info("the configuration changed: restarting with it")
@@ -151,9 +148,6 @@ func (c *configFile) watch(ctx context.Context) error {
 	})
 	if changed, ok := errors.AsType[*configChanged](context.Cause(ctx)); ok {
 		return changed
-	}
-	if err != nil { // everything else works without a watch
-		c.log.Error("the configuration file is not watched: changes have no effect until a restart", "err", err)
 	}
 	return nil
 }

@@ -44,6 +44,8 @@ type SourceOptions struct {
 	SnapshotLimit int64  // bytes; 0 for no limit
 	AllowEmpty    bool   // accept a snapshot that lacks what every cluster has
 	Master        string // address of the API server if no kubeconfig has one
+	// Poll is how often the files are examined for changes; 0 for once a second.
+	Poll time.Duration
 	// Reload requests that configuration and snapshot are read again; optional.
 	Reload <-chan os.Signal
 }

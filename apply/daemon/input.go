@@ -126,7 +126,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 	readable := make(chan error, 1)
 	in.first.readable = readable
 	var seen []*status.File // files being read; for one goroutine
-	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, NodeName: in.node, Reread: in.again,
+	files := &watch.Files{Paths: p.Snapshot, Store: in.store, Log: in.log, Limit: p.SnapshotLimit, AllowEmpty: p.AllowEmpty, NodeName: in.node, Reread: in.again, Every: p.Poll,
 		Begin: func() { // before reading, so that a change meanwhile counts as later
 			seen = nil
 			for _, path := range p.Snapshot {
@@ -142,7 +142,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 		}}
 	begun := false
 	running.Go(func() {
-		err := files.Run(ctx, func(err error) {
+		files.Run(ctx, func(err error) {
 			why := ""
 			if err == nil {
 				files := seen
@@ -165,9 +165,6 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 				in.log.Info("the snapshot is valid again")
 			}
 		})
-		if err != nil {
-			in.log.Error("the snapshot is not watched: changes have no effect until a restart", "err", err)
-		}
 	})
 	in.nodeState(&watch.NodeState{}) // without an API server the node counts as eligible
 }

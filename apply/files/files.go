@@ -31,13 +31,12 @@ type File struct {
 	// FromDirectory is set if the file was found in a directory rather than named. It may then contain
 	// no Kubernetes objects.
 	FromDirectory bool
+	Info          fs.FileInfo // when Find found it
 }
 
 // Found is the result of Find.
 type Found struct {
 	Files []File
-	// Directories are the path, if it is a directory, and all searched directories below it.
-	Directories []string
 	// Passed are skipped names that are neither files nor directories. Reading them would block.
 	Passed []Passed
 	// Unreadable are directories and files that could not be read.
@@ -72,7 +71,7 @@ func Find(sys System, path string) (*Found, error) {
 	}
 	found := new(Found)
 	if !info.IsDir() {
-		found.Files = []File{{Name: path}}
+		found.Files = []File{{Name: path, Info: info}}
 		return found, nil
 	}
 	found.walk(sys, path)
@@ -85,7 +84,6 @@ func (f *Found) walk(sys System, dir string) {
 		f.Unreadable = append(f.Unreadable, Unreadable{dir, Reason(err)})
 		return
 	}
-	f.Directories = append(f.Directories, dir)
 	for _, entry := range entries {
 		name := filepath.Join(dir, entry.Name())
 		switch {
@@ -99,7 +97,7 @@ func (f *Found) walk(sys System, dir string) {
 			case err != nil:
 				f.Unreadable = append(f.Unreadable, Unreadable{name, Reason(err)})
 			case info.Mode().IsRegular():
-				f.Files = append(f.Files, File{name, true})
+				f.Files = append(f.Files, File{name, true, info})
 			case !info.IsDir():
 				f.Passed = append(f.Passed, Passed{name, KindOf(info.Mode())})
 			}

@@ -41,6 +41,8 @@ type Files struct {
 	Report func(diag.List, []*snapshot.Skipped)
 	// Reread requests another read, whether or not something changed; optional.
 	Reread <-chan struct{}
+	// Every is how often the files are examined; 0 for once a second.
+	Every time.Duration
 
 	read    int             // files in the last read that was accepted; their removal is deliberate
 	skipped map[string]bool // named paths that are not regular files
@@ -177,11 +179,9 @@ func Unreadable(err error) bool {
 // Run reads the files, calls read with the result, and follows the files until ctx ends. After a
 // failed read it tries again when something changes or Reread requests it. If a file cannot be read,
 // it also tries again after a while.
-func (f *Files) Run(ctx context.Context, read func(error)) error {
+func (f *Files) Run(ctx context.Context, read func(error)) {
 	unreadable := 0 // consecutive
-	return Paths(ctx, f.Paths, f.Reread, func(why error) {
-		f.Log.Warn("polling the snapshot for changes every "+pollEvery.String(), "err", why)
-	}, func() (retry time.Duration) {
+	Poll(ctx, f.Paths, f.Every, f.Reread, func() (retry time.Duration) {
 		err := f.Read()
 		read(err)
 		if !Unreadable(err) {

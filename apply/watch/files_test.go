@@ -34,21 +34,21 @@ func followFiles(t *testing.T, paths ...string) (*follower, <-chan diag.List) {
 	t.Helper()
 	reports := make(chan diag.List, 100)
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Paths: paths, Store: g.Store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(l diag.List, _ []*snapshot.Skipped) { reports <- l }}
-	done := make(chan error, 1)
-	go func() {
-		done <- f.Run(t.Context(), func(err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}()
-	t.Cleanup(func() {
-		if err := <-done; err != nil {
+	f := pollingFiles(t, g.Store, paths...)
+	f.Report = func(l diag.List, _ []*snapshot.Skipped) { reports <- l }
+	runFiles(t, f, func(err error) {
+		if err != nil {
 			t.Error(err)
 		}
 	})
 	return g, reports
+}
+
+// runFiles runs a Files source until the test ends.
+func runFiles(t *testing.T, f *Files, read func(error)) {
+	done := make(chan struct{})
+	go func() { defer close(done); f.Run(t.Context(), read) }()
+	t.Cleanup(func() { <-done })
 }
 
 // Unlike the deletion of a Node on an API server, files without a Node remove it.
@@ -183,10 +183,9 @@ func TestFilesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
 	again, reads := make(chan struct{}), make(chan error)
-	f := &Files{Paths: []string{path}, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}, Reread: again}
-	done := make(chan error, 1)
-	go func() { done <- f.Run(t.Context(), func(err error) { reads <- err }) }()
-	t.Cleanup(func() { <-done })
+	f := pollingFiles(t, NewStore(time.Now), path)
+	f.Reread = again
+	runFiles(t, f, func(err error) { reads <- err })
 	for range 3 {
 		if err := <-reads; err != nil {
 			t.Fatal(err)
@@ -343,15 +342,8 @@ func TestFilesParentReplaced(t *testing.T) {
 	put("dir", "a")
 	put("next", "b")
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Paths: []string{filepath.Join(root, "dir", "live.yaml")}, Store: g.Store, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
 	reads := make(chan error, 100)
-	done := make(chan error, 1)
-	go func() { done <- f.Run(t.Context(), func(err error) { reads <- err }) }()
-	t.Cleanup(func() {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	runFiles(t, pollingFiles(t, g.Store, filepath.Join(root, "dir", "live.yaml")), func(err error) { reads <- err })
 	g.until(has("a"))
 	rename("dir", "old")
 	for err := range reads { // until the removal is noticed
@@ -365,116 +357,88 @@ func TestFilesParentReplaced(t *testing.T) {
 	g.until(has("c"))
 }
 
-// pace is a clock that a test controls. It reports the requested waits.
-type pace struct {
-	asked chan time.Duration
-	tick  chan time.Time
+// pollingFiles returns a Files source that notices changes quickly.
+func pollingFiles(t *testing.T, store *Store, paths ...string) *Files {
+	return &Files{Paths: paths, Store: store, Every: 25 * time.Millisecond, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(diag.List, []*snapshot.Skipped) {}}
 }
 
-// until waits for a requested wait of length want and counts the others.
-func (p *pace) until(t *testing.T, want time.Duration) (others int) {
-	t.Helper()
-	for {
-		select {
-		case got := <-p.asked:
-			if got == want {
-				return others
-			}
-			others++
-		case <-time.After(20 * time.Second):
-			t.Fatalf("nobody waits for %s", want)
+// A file is not read while it is being rewritten, however long that takes. A file that changes
+// at each poll does not block the others forever.
+func TestFilesBeingWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "live.yaml")
+	write(t, path, serviceYAML("a", "10.0.0.1"))
+	p := polled{paths: []string{path}}
+	p.begin()
+	changed := func(want bool) {
+		t.Helper()
+		if got := p.changed(); got != want {
+			t.Fatalf("changed: %t, want %t", got, want)
 		}
 	}
-}
-
-// A file is not read while it is being rewritten, however long that takes.
-func TestFilesBeingWritten(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "live.yaml")
-	write(t, path, serviceYAML("a", "10.0.0.1"))
-	w, err := watchPaths([]string{path}, newNotifier)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &pace{asked: make(chan time.Duration, 100), tick: make(chan time.Time)}
-	changed := make(chan string, 100)
-	done := make(chan error, 1)
-	go func() {
-		done <- w.run(t.Context(), func(d time.Duration) <-chan time.Time {
-			if d == maxDelay {
-				return nil
-			}
-			p.asked <- d
-			return p.tick
-		}, nil, 0, func() time.Duration {
-			data, _ := os.ReadFile(path)
-			changed <- string(data)
-			return 0
-		})
-	}()
-	t.Cleanup(func() { <-done })
-
+	changed(false)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0) // as a shell redirection does
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.until(t, openTimeout)
-	for range 3 {
-		file.WriteString(serviceYAML("b", "10.0.0.2") + "---\n")
-		if others := p.until(t, openTimeout); others > 0 {
-			t.Errorf("%d waits for less than %s while the file is open", others, openTimeout)
-		}
-	}
-	write(t, filepath.Join(dir, "other"), "") // an unrelated file
-	file.Close()
-	p.until(t, settleTime)
-	p.tick <- time.Time{}
-	if got := <-changed; strings.Count(got, "name: b") != 3 {
-		t.Errorf("read:\n%s", got)
-	}
-
-	// A file that stays open is read when it is unchanged for patience.
-	if file, err = os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0); err != nil {
-		t.Fatal(err)
-	}
 	defer file.Close()
-	p.until(t, openTimeout)
-	file.WriteString(serviceYAML("c", "10.0.0.3"))
-	p.until(t, openTimeout)
-	p.tick <- time.Time{}
-	if got := <-changed; !strings.Contains(got, "name: c") {
-		t.Errorf("read:\n%s", got)
+	for range maxUnsettled - 2 {
+		changed(false)
+		file.WriteString(serviceYAML("b", "10.0.0.2") + "---\n")
 	}
-	if len(changed) > 0 || len(p.asked) > 0 {
-		t.Errorf("%d more readings, %d more waits", len(changed), len(p.asked))
+	changed(false)
+	changed(true) // two polls agree
+	p.begin()
+	changed(false)
+	for range maxUnsettled - 1 {
+		file.WriteString(serviceYAML("c", "10.0.0.3") + "---\n")
+		changed(false)
 	}
+	file.WriteString(serviceYAML("c", "10.0.0.3") + "---\n")
+	changed(true)
 }
 
-// A file that changes continuously does not block changes of others.
-func TestFilesNeverAtRest(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "live.yaml")
-	w, err := watchPaths([]string{path}, newNotifier)
-	if err != nil {
-		t.Fatal(err)
+// Each change of a file, a link or a directory is seen, also one that keeps size and time.
+func TestFilesPolled(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	link := func(to string) error {
+		return errors.Join(os.Symlink(to, file("next")), os.Rename(file("next"), file("live")))
 	}
-	latest := make(chan time.Time, 1)
-	latest <- time.Time{}
-	changed := make(chan struct{}, 100)
-	done := make(chan error, 1)
-	go func() {
-		done <- w.run(t.Context(), func(d time.Duration) <-chan time.Time {
-			if d == maxDelay {
-				return latest
-			}
-			return nil // the files never settle
-		}, nil, 0, func() time.Duration { changed <- struct{}{}; return 0 })
-	}()
-	t.Cleanup(func() { <-done })
-	write(t, path, serviceYAML("a", "10.0.0.1"))
-	select {
-	case <-changed:
-	case <-time.After(20 * time.Second):
-		t.Fatal("nothing is read")
+	past := time.Now().Add(-time.Hour)
+	text := func(name, text string) error {
+		return errors.Join(os.WriteFile(file(name), []byte(text), 0o644), os.Chtimes(file(name), past, past))
+	}
+	p := polled{paths: []string{file("live")}}
+	p.begin()
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"a link to a directory", func() error {
+			return errors.Join(os.Mkdir(file("one"), 0o755), text("one/a.yaml", "x"), os.Mkdir(file("two"), 0o755), text("two/a.yaml", "y"), link("one"))
+		}},
+		{"another file", func() error { return text("one/b.yaml", "x") }},
+		{"another size", func() error { return text("one/a.yaml", "xy") }},
+		{"another time", func() error { return os.Chtimes(file("one/a.yaml"), past, past.Add(time.Millisecond)) }},
+		{"a removed file", func() error { return os.Remove(file("one/b.yaml")) }},
+		{"a file of the same size and time", func() error {
+			return errors.Join(text("other", "xy"), os.Chtimes(file("other"), past, past.Add(time.Millisecond)), os.Rename(file("other"), file("one/a.yaml")))
+		}},
+		{"a change of the link", func() error { return errors.Join(text("two/a.yaml", "xy"), link("two")) }},
+		{"permissions", func() error { return os.Chmod(file("two/a.yaml"), 0o600) }},
+		{"a link to a missing file", func() error { return os.Symlink("missing", file("two/b.yaml")) }},
+		{"a missing directory", func() error { return os.Remove(file("live")) }},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if first, then := p.changed(), p.changed(); first || !then {
+			t.Errorf("%s: changed %t, then %t, want only then", step.name, first, then)
+		}
+		p.begin()
+		if p.changed() {
+			t.Errorf("%s: changed after it was read", step.name)
+		}
 	}
 }
 
@@ -519,98 +483,4 @@ func TestFilesRefused(t *testing.T) {
 			}
 		})
 	}
-}
-
-// failing is a notifier that watches once.
-type failing struct {
-	notifier
-	watched bool
-}
-
-func (f *failing) watch(dirs map[string]interest) error {
-	if f.watched {
-		return errors.New("no space left on device")
-	}
-	f.watched = true
-	return f.notifier.watch(dirs)
-}
-
-// If the kernel refuses further watches, for a directory that was added, the files are polled.
-func TestFilesNoMoreWatches(t *testing.T) {
-	polled, read := make(chan error, 1), make(chan struct{}, 100)
-	again := make(chan struct{}, 1)
-	done := make(chan error, 1)
-	go func() {
-		done <- followPaths(t.Context(), []string{t.TempDir()}, func() (notifier, error) {
-			n, err := newNotifier()
-			return &failing{notifier: n}, err
-		}, again, func(why error) { polled <- why }, func() time.Duration { read <- struct{}{}; return 0 })
-	}()
-	t.Cleanup(func() {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	<-read
-	again <- struct{}{} // it watches again
-	select {
-	case why := <-polled:
-		if !strings.Contains(why.Error(), "no space left on device") {
-			t.Error(why)
-		}
-	case err := <-done:
-		done <- nil
-		t.Fatalf("it ended: %v", err)
-	case <-time.After(20 * time.Second):
-		t.Fatal("not polled")
-	}
-	<-read
-}
-
-// If the kernel provides no inotify instance, changes are found by polling.
-func TestFilesPolled(t *testing.T) {
-	dir := t.TempDir()
-	refused := errors.New("too many open files")
-	w, err := newPathWatch([]string{filepath.Join(dir, "live")}, newPoller(10*time.Millisecond), refused)
-	if err != nil || w.pollReason != refused {
-		t.Fatal(err, w.pollReason)
-	}
-	if w, err := watchPaths([]string{dir}, func() (notifier, error) { return nil, refused }); err != nil || w.pollReason != refused {
-		t.Error("refused, and not polled:", err)
-	} else {
-		w.Close()
-	}
-	changed := make(chan struct{}, 100)
-	done := make(chan error, 1)
-	go func() {
-		done <- w.run(t.Context(), time.After, nil, 0, func() time.Duration { changed <- struct{}{}; return 0 })
-	}()
-	t.Cleanup(func() {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	sees := func(what string, do func() error) {
-		t.Helper()
-		if err := do(); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-changed:
-		case <-time.After(20 * time.Second):
-			t.Fatalf("%s is not seen", what)
-		}
-	}
-	file := func(name string) string { return filepath.Join(dir, name) }
-	sees("a link to a directory", func() error {
-		return errors.Join(os.Mkdir(file("one"), 0o755), os.Mkdir(file("two"), 0o755), os.Symlink("one", file("live")))
-	})
-	sees("a file in it", func() error { return os.WriteFile(file("one/a.yaml"), []byte("x"), 0o644) })
-	sees("another size", func() error { return os.WriteFile(file("one/a.yaml"), []byte("xy"), 0o644) })
-	sees("a change of the link", func() error {
-		return errors.Join(os.Symlink("two", file("next")), os.Rename(file("next"), file("live")))
-	})
-	sees("a change of the link back", func() error {
-		return errors.Join(os.Symlink("one", file("next")), os.Rename(file("next"), file("live")))
-	})
 }

@@ -28,17 +28,10 @@ func TestFilesNotRegular(t *testing.T) {
 	write(t, filepath.Join(dir, "a.yaml"), serviceYAML("a", "10.0.0.1"))
 	var said lockedBuffer
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-	f := &Files{Paths: []string{dir}, Store: g.Store, Log: slog.New(slog.NewTextHandler(&said, nil)), Report: func(diag.List, []*snapshot.Skipped) {}}
-	done := make(chan error, 1)
-	go func() {
-		done <- f.Run(t.Context(), func(err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}()
-	t.Cleanup(func() {
-		if err := <-done; err != nil {
+	f := pollingFiles(t, g.Store, dir)
+	f.Log = slog.New(slog.NewTextHandler(&said, nil))
+	runFiles(t, f, func(err error) {
+		if err != nil {
 			t.Error(err)
 		}
 	})

@@ -34,6 +34,7 @@ type env struct {
 	colourOut, colourErr bool
 	// regularly is terminal.Regularly, or a test's replacement.
 	regularly func(after, every time.Duration, f func()) (stop func())
+	poll      time.Duration // how often the daemon examines its files; 0 for once a second
 	progress  *terminal.Progress
 	// standIns are those of all snapshots that the command reads. Output contains their names.
 	standIns *assume.StandIns

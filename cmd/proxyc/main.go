@@ -7,12 +7,15 @@ import (
 	"runtime/debug"
 )
 
-func main() {
+func main() { os.Exit(start(osEnv())) }
+
+// start runs the program in its own process.
+func start(e *env) int {
 	if os.Getenv("GOGC") == "" {
 		// A compilation allocates and keeps much memory, and then ends. Rare garbage collection saves a
 		// third of its time, and the limit bounds it for large clusters.
 		debug.SetGCPercent(400)
 		debug.SetMemoryLimit(1 << 30)
 	}
-	os.Exit(run(osEnv()))
+	return run(e)
 }

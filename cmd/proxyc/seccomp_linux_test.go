@@ -61,8 +61,8 @@ func deny(number uint32) error {
 var deniable = map[string]uint32{
 	"bpf": unix.SYS_BPF, "epoll_create1": unix.SYS_EPOLL_CREATE1, "eventfd2": unix.SYS_EVENTFD2,
 	"fchmod": unix.SYS_FCHMOD, "fdatasync": unix.SYS_FDATASYNC, "flock": unix.SYS_FLOCK, "fsync": unix.SYS_FSYNC,
-	"getrandom": unix.SYS_GETRANDOM, "getsockopt": unix.SYS_GETSOCKOPT, "inotify_add_watch": unix.SYS_INOTIFY_ADD_WATCH,
-	"inotify_init1": unix.SYS_INOTIFY_INIT1, "io_uring_setup": unix.SYS_IO_URING_SETUP, "listen": unix.SYS_LISTEN,
+	"getrandom": unix.SYS_GETRANDOM, "getsockopt": unix.SYS_GETSOCKOPT,
+	"io_uring_setup": unix.SYS_IO_URING_SETUP, "listen": unix.SYS_LISTEN,
 	"membarrier": unix.SYS_MEMBARRIER, "mount": unix.SYS_MOUNT, "openat2": unix.SYS_OPENAT2, "perf_event_open": unix.SYS_PERF_EVENT_OPEN,
 	"pidfd_open": unix.SYS_PIDFD_OPEN, "pidfd_send_signal": unix.SYS_PIDFD_SEND_SIGNAL, "prlimit64": unix.SYS_PRLIMIT64,
 	"recvmsg": unix.SYS_RECVMSG, "renameat": unix.SYS_RENAMEAT, "rseq": unix.SYS_RSEQ, "sched_getaffinity": unix.SYS_SCHED_GETAFFINITY,
@@ -72,7 +72,7 @@ var deniable = map[string]uint32{
 }
 
 // needless are those without which the daemon works all the same.
-var needless = strings.Fields(`bpf fdatasync fsync inotify_add_watch inotify_init1 io_uring_setup membarrier mount openat2
+var needless = strings.Fields(`bpf fdatasync fsync io_uring_setup membarrier mount openat2
 	perf_event_open pidfd_open pidfd_send_signal prlimit64 rseq sched_getaffinity setns statx sysinfo timerfd_create uname unshare waitid`)
 
 // If a seccomp profile denies a system call, the daemon either applies rules and follows changes, or

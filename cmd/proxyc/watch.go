@@ -126,6 +126,7 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 				return resolved, text, diags
 			},
 			Snapshot: c.Snapshot, SnapshotLimit: int64(c.Limit), AllowEmpty: c.AllowEmpty, Master: deref(c.Master),
+			Poll: e.poll,
 		},
 		RuleOptions: daemon.RuleOptions{
 			BootFrom: c.BootFrom, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),

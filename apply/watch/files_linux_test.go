@@ -1,8 +1,6 @@
 package watch
 
 import (
-	"context"
-	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
@@ -10,8 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/compiler/diag"
-	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // A file that is a mount is read again when its source is written in place, which the directory of
@@ -31,11 +27,7 @@ func TestFilesMounted(t *testing.T) {
 			}
 		})
 		g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
-		f := &Files{Paths: []string{path(mount)}, Store: g.Store, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(diag.List, []*snapshot.Skipped) {}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- f.Run(ctx, func(error) {}) }()
-		t.Cleanup(func() { cancel(); <-done })
+		runFiles(t, pollingFiles(t, g.Store, path(mount)), func(error) {})
 		g.until(has("a"))
 		for _, name := range []string{"b", "c"} {
 			write(t, source, serviceYAML(name, "10.0.0.2"))
