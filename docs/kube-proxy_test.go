@@ -54,11 +54,7 @@ func (c code) String() string { return c.family + "-" + strconv.Itoa(c.n) }
 
 // key is the file of behaviours; its comment describes the fields.
 type key struct {
-	Version string `json:"kube-proxy"`
-	Changed []struct {
-		KubeProxy string `json:"kube-proxy"`
-		Proxyc    string `json:"proxyc"`
-	} `json:"changed"`
+	Version    string       `json:"kube-proxy"`
 	Behaviours []*behaviour `json:"behaviours"`
 }
 
@@ -123,7 +119,7 @@ func TestKeyForm(t *testing.T) {
 	}
 }
 
-// TestDifferences renders the improved and the left out behaviours as a page.
+// TestDifferences renders the improved behaviours as a page.
 func TestDifferences(t *testing.T) {
 	k := readKey(t)
 	var b strings.Builder
@@ -134,31 +130,20 @@ proxyc handles packets, objects and commands as kube-proxy %s does, except for t
 This page is generated from `+"`docs/kube-proxy.yaml`"+`, which lists all %d behaviours with their codes, sources and tests.
 `, k.Version, len(k.Behaviours))
 	for _, f := range families {
-		fmt.Fprintf(&b, "\n## %s\n\n| code | kube-proxy | proxyc |\n|---|---|---|\n", f.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| kube-proxy | proxyc |\n|---|---|\n", f.title)
 		rows := 0
 		for _, of := range k.Behaviours {
-			if of.code(t).family != f.name || of.Improved+of.LeftOut == "" {
+			if of.code(t).family != f.name || of.Improved == "" {
 				continue
 			}
-			ours := of.Improved
-			if of.LeftOut != "" {
-				ours = "left out: " + of.LeftOut
-			}
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", of.Code, of.Phrase, ours)
+			fmt.Fprintf(&b, "| %s (%s) | %s |\n", of.Phrase, of.Code, of.Improved)
 			rows++
 		}
 		if rows == 0 {
-			out := strings.TrimSuffix(b.String(), "| code | kube-proxy | proxyc |\n|---|---|---|\n")
+			out := strings.TrimSuffix(b.String(), "| kube-proxy | proxyc |\n|---|---|\n")
 			b.Reset()
 			b.WriteString(out + "No differences.\n")
 		}
-	}
-	b.WriteString("\n## Changes since kube-proxy 1.36.3\n\n| kube-proxy | proxyc |\n|---|---|\n")
-	for _, c := range k.Changed {
-		if c.Proxyc == "" {
-			c.Proxyc = "same"
-		}
-		fmt.Fprintf(&b, "| %s | %s |\n", c.KubeProxy, c.Proxyc)
 	}
 	if *update {
 		if err := os.WriteFile(differencesPage, []byte(b.String()), 0o644); err != nil {

@@ -3,7 +3,6 @@ package config
 import (
 	"flag"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -64,12 +63,12 @@ proxyc reads kube-proxy's configuration: a KubeProxyConfiguration of kubeproxy.c
 - Durations are written like ` + "`30s`" + ` or ` + "`1h30m`" + `. ` + "`0s`" + ` means unset, except for conntrack.tcpEstablishedTimeout and conntrack.tcpCloseWaitTimeout.
 - ` + "`proxyc config show FILE`" + ` prints the values in force and the source of each.
 
-Modes: I iptables, P ipvs, N nftables, W kernelspace, U userspace. "Since" is the release that added the field, if later than the first; "until" is the release that removed its effect.
+Modes: I iptables, P ipvs, N nftables, W kernelspace, U userspace. A number is the release that added the field, if later than the first, or, after "until", the release that removed its effect.
 
 This page is generated (` + "`go test ./compiler/config -run Docs -update`" + `).
 
-| Field | Type | Default | Allowed | Modes | Since, until | Meaning |
-|---|---|---|---|---|---|---|
+| Field | Default | Allowed | Modes, release | Meaning |
+|---|---|---|---|---|
 `
 
 const gatesHead = `
@@ -82,10 +81,7 @@ featureGates accepts the gates of kube-proxy 1.37 with their defaults. Unknown g
 `
 
 const gatesFoot = `
-All other gates have no effect, which a finding reports. Gates of other releases are warnings; kube-proxy 1.37 does not start with them:
-
-| Gate | Status |
-|---|---|
+All other gates have no effect, which a finding reports. Gates of other components and releases are warnings; kube-proxy 1.37 does not start with them.
 `
 
 func TestConfigurationDocs(t *testing.T) {
@@ -101,15 +97,22 @@ func TestConfigurationDocs(t *testing.T) {
 		if f.Depends != "" {
 			def += "; " + f.Depends
 		}
-		life := f.Since
+		modes := f.Modes
+		if f.Since != "" {
+			modes += ", " + f.Since
+		}
 		if f.Until != "" {
-			life = "until " + f.Until
+			modes += ", until " + f.Until
+		}
+		allowed := kindOf(v.Type())
+		if f.Allowed != "" {
+			allowed += ": " + f.Allowed
 		}
 		means := f.Means
 		if f.Instead != "" {
 			means += " Use " + f.Instead + "."
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", f.Path, kindOf(v.Type()), def, f.Allowed, f.Modes, life, means)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", f.Path, def, allowed, modes, means)
 	}
 	b.WriteString(gatesHead)
 	for _, e := range Effects() {
@@ -117,10 +120,6 @@ func TestConfigurationDocs(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | %t | %s |\n", e.Gate, g.stage, g.on, e.Means)
 	}
 	b.WriteString(gatesFoot)
-	for _, name := range slices.Sorted(maps.Keys(gatesOfOthers())) {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", name, gatesOfOthers()[name])
-	}
-	fmt.Fprintf(&b, "\n%d gates of other components and of releases up to 1.16 are warnings, too.\n", len(strings.Fields(gatesOfOld)))
 	golden(t, "reference/configuration.md", b.String())
 }
 
@@ -141,39 +140,39 @@ Flags that set a field have its default and meaning ([configuration](configurati
 
 This page is generated (` + "`go test ./compiler/config -run Docs -update`" + `).
 
-| Flag | Sets | Kept with --config | No effect since | Meaning |
-|---|---|---|---|---|
+| Flag | Field |
+|---|---|
 `
 
 func TestFlagsDocs(t *testing.T) {
-	var b strings.Builder
-	b.WriteString(flagsHead)
+	var fields, others, none strings.Builder
 	for _, f := range flagFields() {
 		tag := f.Tag
 		name := "`" + flagName(tag) + "`"
 		if short := tag.Get("short"); short != "" && len(tag.Get("name")) > 1 {
 			name = "`-" + short + "`, " + name
 		}
-		sets := tag.Get("sets")
-		if path := tag.Get("config"); path != "" {
-			sets = "`" + path + "`"
-		}
-		kept := ""
 		if has(tag, "keep") {
-			kept = "yes"
+			name += " (kept)"
 		}
 		until := tag.Get("until")
 		if has(tag, "userspace") {
 			until += ", except in mode userspace"
 		}
-		help := tag.Get("help")
-		if tag.Get("config") != "" {
-			help = ""
+		sets, path := tag.Get("sets"), tag.Get("config")
+		if path != "" {
+			sets = "`" + path + "`"
 		}
-		if instead := tag.Get("instead"); instead != "" {
-			help = strings.TrimSpace(help + " Use " + instead + ".")
+		switch {
+		case until != "" && sets == "-":
+			fmt.Fprintf(&none, "- %s: %s\n", name, until)
+		case sets == "-":
+			fmt.Fprintf(&others, "| %s | %s |\n", name, strings.ReplaceAll(tag.Get("help"), "|", "\\|"))
+		case until != "":
+			fmt.Fprintf(&fields, "| %s | %s; no effect since %s |\n", name, sets, until)
+		default:
+			fmt.Fprintf(&fields, "| %s | %s |\n", name, sets)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, sets, kept, until, strings.ReplaceAll(help, "|", "\\|"))
 	}
-	golden(t, "reference/flags.md", b.String())
+	golden(t, "reference/flags.md", flagsHead+fields.String()+"\n| Other flag | Meaning |\n|---|---|\n"+others.String()+"\nNo effect since a release:\n\n"+none.String())
 }

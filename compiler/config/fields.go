@@ -57,7 +57,7 @@ func Fields() []Field {
 		{Path: "iptables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "I W U", Means: "Longest delay before a failed sync is retried; the first delay is one second. `/healthz` is 503 if a change waits twice as long. Comparisons with the kernel run every hour and after foreign changes."},
 		{Path: "iptables.minSyncPeriod", Allowed: "0 or more, in every mode", Modes: "I W U", Means: "Shortest time between two syncs."},
 
-		{Path: "ipvs.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "P", Means: "Longest delay before a failed sync is retried; the first delay is one second. `/healthz` is 503 if a change waits twice as long. Comparisons with the kernel run every minute and after foreign changes."},
+		{Path: "ipvs.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "P", Means: "As iptables.syncPeriod, but comparisons run every minute."},
 		{Path: "ipvs.minSyncPeriod", Depends: "`1s` without a file", Allowed: "0 or more", Modes: "P", Means: "Shortest time between two syncs."},
 		{Path: "ipvs.scheduler", Allowed: "a scheduler of the kernel; empty: `rr`", Modes: "P", Means: "How the kernel selects backends."},
 		{Path: "ipvs.excludeCIDRs", Allowed: "CIDRs", Modes: "P", Means: "Addresses whose virtual servers are kept."},
@@ -68,7 +68,7 @@ func Fields() []Field {
 
 		{Path: "nftables.masqueradeBit", Allowed: "0-31", Modes: "N", Since: "1.29", Means: "Bit of the packet mark that requests masquerade."},
 		{Path: "nftables.masqueradeAll", Modes: "N", Since: "1.29", Means: "Masquerade every packet to a cluster IP."},
-		{Path: "nftables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "N", Since: "1.29", Means: "Longest delay before a failed sync is retried; the first delay is one second. `/healthz` is 503 if a change waits twice as long. Comparisons with the kernel run every hour and after foreign changes."},
+		{Path: "nftables.syncPeriod", Allowed: "more than 0 and at least minSyncPeriod", Modes: "N", Since: "1.29", Means: "As iptables.syncPeriod."},
 		{Path: "nftables.minSyncPeriod", Allowed: "0 or more", Modes: "N", Since: "1.29", Means: "Shortest time between two syncs."},
 
 		{Path: "winkernel.networkName", Modes: "W", Since: "1.14", Means: "HNS network of the cluster; empty: KUBE_NETWORK of the environment."},
