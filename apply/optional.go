@@ -166,14 +166,15 @@ func GoneIn(p Plan) []Gone {
 // Mender is a Dataplane that separates rules that no Service decides.
 type Mender interface {
 	// PlanShared reads the node, and returns the difference of the rules that no Service decides to those
-	// that the nodes of Programs require. Rules of Services stay as they are.
-	PlanShared(ctx context.Context, node ir.Programs) (Plan, error)
+	// that the nodes of Programs require. Rules of Services stay as they are. If there are several Programs, chains
+	// about which they differ stay, too, and a family without rules of proxyc.
+	PlanShared(ctx context.Context, nodes ...ir.Programs) (Plan, error)
 }
 
 // PlanShared returns the repair of the rules that no Service decides; nil if they cannot be separated.
-func PlanShared(ctx context.Context, d Dataplane, node ir.Programs) (Plan, error) {
+func PlanShared(ctx context.Context, d Dataplane, nodes ...ir.Programs) (Plan, error) {
 	if d, ok := d.(Mender); ok {
-		return d.PlanShared(ctx, node)
+		return d.PlanShared(ctx, nodes...)
 	}
 	return nil, nil
 }

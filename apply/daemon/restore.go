@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,8 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -120,7 +123,7 @@ func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last las
 			h.effects.boot.reject(fmt.Errorf("may be older than %s, which are kept: it was saved %s ago", why, time.Since(last.saved).Round(time.Second)))
 			if why == ownRules { // kube-proxy may serve its health checks
 				h.effects.checks.sync(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: last.Programs}})
-				h.mend(ctx, rec, last.Programs)
+				h.mend(ctx, rec.Dataplane, rec.Drift, last.Programs)
 			} else {
 				h.stop = func() {}
 			}
@@ -162,12 +165,12 @@ const mendEvery = 30 * time.Second
 
 // mend repairs rules that no Service decides until stop is called. A foreign one among them may be the
 // reason why the API server does not respond.
-func (h *restorer) mend(ctx context.Context, rec reconcile.Reconciler, last ir.Programs) {
+func (h *restorer) mend(ctx context.Context, dataplane apply.Dataplane, drift <-chan struct{}, nodes ...ir.Programs) {
 	ctx, cancel := context.WithCancel(ctx)
 	once := func() {
-		plan, err := apply.PlanShared(ctx, rec.Dataplane, last)
+		plan, err := apply.PlanShared(ctx, dataplane, nodes...)
 		if err == nil && plan != nil && !plan.Empty() {
-			_, err = rec.Dataplane.Commit(ctx, plan)
+			_, err = dataplane.Commit(ctx, plan)
 			first, total := apply.First(plan, 1)
 			h.log.Warn("another program changed rules that no Service decides: they are repaired", "operations", total.String(), "first", first[0].Object, "err", err)
 		} else if err != nil && ctx.Err() == nil {
@@ -181,13 +184,37 @@ func (h *restorer) mend(ctx context.Context, rec reconcile.Reconciler, last ir.P
 			select {
 			case <-ctx.Done():
 				return
-			case <-rec.Drift:
+			case <-drift:
 			case <-time.After(mendEvery):
 			}
 			once()
 		}
 	})
 	h.stop = func() { cancel(); running.Wait() }
+}
+
+// mendUnknown is mend without Programs: it repairs what is the same for any Node, Service and
+// ServiceCIDR, if no object is known after a while.
+func (h *restorer) mendUnknown(ctx context.Context, rec reconcile.Reconciler) {
+	select {
+	case <-ctx.Done():
+	case <-h.input.first.objects:
+	case <-time.After(modeGrace):
+	}
+	cfg := h.config.Config
+	if ctx.Err() != nil || h.input.missing() == "" || cfg.ProxyMode().ByProcess() {
+		return
+	}
+	if leftovers, _ := host.Leftovers(ctx, cfg.ProxyMode(), rec.Dataplane, true); len(host.OfKubeProxy(leftovers)) > 0 {
+		return
+	}
+	facts, any := h.input.follower.facts, snapshot.New()
+	any.SetNode(&snapshot.Node{Name: facts.NodeName, Zone: "z", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25"), netip.MustParsePrefix("2001:db8::/64")},
+		Addresses: []snapshot.NodeAddress{{Type: "InternalIP", Address: "192.0.2.200"}, {Type: "InternalIP", Address: "2001:db8:1::1"}}})
+	any.SetServiceCIDR(&snapshot.ServiceCIDR{Name: "any", CIDRs: any.Node(facts.NodeName).PodCIDRs})
+	unknown, _ := compiler.Compile(cfg, snapshot.New(), facts)
+	known, _ := compiler.Compile(cfg, any, facts)
+	h.mend(ctx, rec.Dataplane, rec.Drift, unknown, known)
 }
 
 // ownRules is what newer returns for proxyc's own rules.

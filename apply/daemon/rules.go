@@ -56,6 +56,9 @@ func (r *rules) run(ctx context.Context) error {
 	h := restorer{rules: r}
 	defer h.release()
 	restored := last.from != "" && (!r.process.cluster.whole || r.input.missing() != "") && h.restore(ctx, rec, last)
+	if last.from == "" {
+		h.mendUnknown(ctx, rec)
+	}
 	if err := <-r.input.first.readable; err != nil && !restored && r.process.sessions == 0 {
 		return err
 	} else if err != nil {

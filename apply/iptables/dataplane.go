@@ -104,15 +104,22 @@ func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
 
 // PlanShared plans the repair of chains and jumps that no Service decides. From a chain with rules of
 // Services, which their comments name, it only removes foreign rules.
-func (d *Dataplane) PlanShared(ctx context.Context, node ir.Programs) (apply.Plan, error) {
+func (d *Dataplane) PlanShared(ctx context.Context, nodes ...ir.Programs) (apply.Plan, error) {
 	have, err := d.Rulesets(ctx)
 	if err != nil {
 		return nil, err
 	}
-	want := d.lowering.All(node)
+	want := d.lowering.All(nodes[0])
 	for f, w := range ir.Present(want.PerFamily) {
 		h := family(have, f)
+		if len(nodes) > 1 && !slices.ContainsFunc(h.Nat.Chains, func(c rules.Chain) bool { return rules.OnlyOurs(c.Name) }) {
+			*w = *h
+			continue
+		}
 		for i, t := range w.Tables() {
+			for _, other := range nodes[1:] {
+				agree(t, family(d.lowering.All(other), f).Tables()[i], h.Tables()[i].Jumps)
+			}
 			t.Chains = sharedChains(h.Tables()[i].Chains, t.Chains)
 		}
 	}

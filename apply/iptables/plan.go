@@ -81,6 +81,15 @@ func differing(have, want *rules.Ruleset) (h, w *rules.Ruleset) {
 	return &old, &now
 }
 
+// agree removes the chains of a table that differ in other. If the jumps differ, it sets the present ones.
+func agree(t, other *rules.Table, jumps []rules.BuiltInJump) {
+	chains := chainsOf(other)
+	t.Chains = slices.DeleteFunc(t.Chains, func(c rules.Chain) bool { return chains[c.Name] == nil || !same(c.Rules, chains[c.Name].Rules) })
+	if !slices.EqualFunc(t.Jumps, other.Jumps, equalJump) {
+		t.Jumps = jumps
+	}
+}
+
 // sharedChains returns have with the chains of want that no Service decides.
 func sharedChains(have, want []rules.Chain) (all []rules.Chain) {
 	decided := func(r rules.Rule) bool {

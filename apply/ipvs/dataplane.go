@@ -156,8 +156,8 @@ func (d *Dataplane) difference(have ir.PerFamily[*state], applied, want ir.Progr
 }
 
 // PlanShared plans the repair of the iptables rules, of which no Service decides any.
-func (d *Dataplane) PlanShared(ctx context.Context, node ir.Programs) (apply.Plan, error) {
-	tables, err := apply.PlanShared(ctx, d.rules, node)
+func (d *Dataplane) PlanShared(ctx context.Context, nodes ...ir.Programs) (apply.Plan, error) {
+	tables, err := apply.PlanShared(ctx, d.rules, nodes...)
 	return &Plan{rules: tables}, err
 }
 

@@ -98,19 +98,25 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 }
 
 // PlanShared plans the repair of chains that no Service decides, and the removal of foreign base chains.
-func (d *Dataplane) PlanShared(ctx context.Context, node ir.Programs) (apply.Plan, error) {
+func (d *Dataplane) PlanShared(ctx context.Context, nodes ...ir.Programs) (apply.Plan, error) {
 	have, err := d.reader.read(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{}
-	for f, program := range ir.Present(node) {
+	for f, program := range ir.Present(nodes[0]) {
 		h := tableIn(have, f)
 		if !h.Exists {
 			continue
 		}
 		want := *h
 		want.Chains = rules.Shared(&program.Node, f, h.Chains)
+		for _, other := range nodes[1:] {
+			chains := rules.Shared(&other.Of(f).Node, f, h.Chains)
+			want.Chains = slices.DeleteFunc(want.Chains, func(c rules.Chain) bool {
+				return !slices.ContainsFunc(chains, func(o rules.Chain) bool { return o.Name == c.Name && o.SameRules(&c, f) })
+			})
+		}
 		for _, c := range h.Chains {
 			if c.Base == nil && !slices.ContainsFunc(want.Chains, func(o rules.Chain) bool { return o.Name == c.Name }) {
 				want.Chains = append(want.Chains, c)

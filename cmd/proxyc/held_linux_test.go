@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
@@ -197,6 +198,32 @@ func TestWatchBootFileOlder(t *testing.T) {
 	})
 }
 
+// Without a boot file, foreign rules are removed from the chains that the configuration alone decides,
+// and rules that depend on objects stay.
+func TestWatchRepairsWithoutObjects(t *testing.T) {
+	t.Parallel()
+	eachDataplane(t, func(t *testing.T, w *watched) {
+		if w.plane.mode == "ipvs" || w.plane.mode == "userspace" {
+			t.Skip("not repaired without a boot file")
+		}
+		w.write("config", fmt.Sprintf(watchConfig, w.plane.mode)+"nodePortAddresses: [primary]\n")
+		w.write("cluster.yaml", nodeYAML+"---\n"+"{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: kubernetes}, spec: {cidrs: [10.96.0.0/12]}}\n---\n"+applytest.Services("a"))
+		if out, code := w.run("proxyc", append([]string{"apply"}, w.args...)...); code != 0 {
+			t.Fatal(out)
+		}
+		counts := regexp.MustCompile(`#.*|\[\d+:\d+\]|packets \d+ bytes \d+`)
+		rules := func() []string { return strings.Split(counts.ReplaceAllString(w.rules(), ""), "\n") }
+		before := rules()
+		w.write("config", w.withoutServer()+"nodePortAddresses: [primary]\n")
+		w.lockOut()
+		w.start("proxyc", "watch")
+		w.let()
+		if diff := cmp.Diff(before, rules()); diff != "" {
+			t.Errorf("rules (-before +after):\n%s", diff)
+		}
+	})
+}
+
 // lockOut makes chains that all packets to the node pass drop them.
 func (w *watched) lockOut() {
 	w.t.Helper()
@@ -215,7 +242,7 @@ func (w *watched) lockOut() {
 func (w *watched) let() {
 	w.t.Helper()
 	within(w, 40*time.Second, "the foreign rules are removed", func() (struct{}, bool) {
-		out, err := w.ns.Run(w.ns.Command(w.t.Context(), "sh", "-c", "nft list ruleset; iptables-legacy-save"))
+		out, err := w.ns.Run(w.ns.Command(w.t.Context(), "sh", "-c", "nft list ruleset; iptables-legacy-save; iptables-nft-save"))
 		return struct{}{}, err == nil && !strings.Contains(string(out), "lockout") && !strings.Contains(string(out), "chain foreign")
 	})
 }
