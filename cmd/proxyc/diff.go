@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,7 +97,7 @@ func (c *diffCmd) Run(e *env) error {
 	if _, err := e.stdout.Write(text); err != nil {
 		return err
 	}
-	return compared(len(text)+len(is.NotRead) == 0, wrong)
+	return compared(len(text)+len(is.NotRead)+len(review.OtherVersions(was, is, diff.All)) == 0, wrong)
 }
 
 // effects parses the words of a flag, and reports all that are unknown.
@@ -141,13 +140,6 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c.partial = true
-	before := c.withoutOverlay()
-	e.standIns.Balance = true
-	was, err = before.load(start())
-	if err != nil && !errors.Is(err, errReported) {
-		return nil, nil, err
-	}
 	other := c.input
 	if c.NewConfig != "" {
 		other.setConfig(c.NewConfig)
@@ -158,12 +150,7 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 	if c.NewMode != nil {
 		other.Mode, other.modeFlag = c.NewMode, "--new-mode"
 	}
-	is, wrong := other.load(start()) // whatever the first side has, to name what is wrong of both
-	if was != nil && is != nil {
-		review.AssumeNode(was, is)
-		review.CompareUnread(was, is)
-	}
-	return was, is, cmp.Or(err, wrong)
+	return e.sides(start, c.withoutOverlay(), other)
 }
 
 // finishBoth prints the findings of both sides, each with the positions in its own files. It

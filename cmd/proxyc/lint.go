@@ -65,7 +65,7 @@ func (c *lintCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	j.ReportUnread(diag.Warning, review.CheckRendered)
+	j.ReportUnread(diag.Info, review.CheckRendered, nil)
 	if usable && j.Chosen {
 		if err := j.NoSuchNode("--node", true); err != nil {
 			return err

@@ -139,23 +139,17 @@ func (c *reportCmd) sides(e *env) (was, is *review.Input, err error) {
 		return nil, nil, err
 	}
 	compared := len(c.Against)+len(c.Overlay) > 0 || c.AgainstConfig != ""
-	c.asWritten, c.anyNode, c.partial, c.node = true, true, compared, c.one()
+	c.asWritten, c.anyNode, c.node = true, true, c.one()
 	if !compared {
 		is, err = c.load(start())
 		return nil, is, err
 	}
 	before := c.withoutOverlay()
-	e.standIns.Balance = true
 	if len(c.Against) > 0 {
 		before.Snapshot, before.Context = c.Against, ""
 	}
 	if c.AgainstConfig != "" {
 		before.setConfig(c.AgainstConfig)
 	}
-	if was, err = before.load(start()); err == nil {
-		if is, err = c.load(start()); err == nil {
-			review.CompareUnread(was, is)
-		}
-	}
-	return was, is, err
+	return e.sides(start, before, c.input)
 }

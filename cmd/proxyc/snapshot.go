@@ -158,6 +158,9 @@ func (c *snapshotCmd) read(ctx context.Context, e *env) (*content, error) {
 	case len(c.Snapshot) > 0:
 		j := &review.Input{Snapshot: snapshot.New()}
 		readable := e.readSnapshot(j, c.Snapshot, int64(c.Limit))
+		if readable { // a snapshot is complete
+			j.ReportUnread(diag.Error, review.RenderFirst, nil)
+		}
 		if t.left = e.finish(j, nil); !readable || wholeFile(j.Diags) {
 			return nil, errReported
 		}

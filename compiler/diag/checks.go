@@ -86,7 +86,7 @@ func Groups() []Group {
 			{VersionRemoved, Warning, "an apiVersion was removed",
 				"The API server rejects the object, from the release in the message on.",
 				"Use the apiVersion in the message."},
-			{FileRendered, Warning, "files are rendered before they are applied",
+			{FileRendered, Info, "files are rendered before they are applied",
 				"They are not checked: Helm or kustomize applies other text.",
 				"Check the output of helm template or kustomize build."},
 		}},

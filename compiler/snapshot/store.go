@@ -51,10 +51,7 @@ func (s *Snapshot) SetService(svc *Service) { s.services[svc.Name] = svc }
 
 // DeleteService removes a Service. Its slices remain and wait for a new Service
 // (SNAP-6).
-func (s *Snapshot) DeleteService(name ir.Name) {
-	delete(s.services, name)
-	delete(s.uncompared, ObjectName(HeadlessService, name))
-}
+func (s *Snapshot) DeleteService(name ir.Name) { delete(s.services, name) }
 
 // Service returns a Service by name, or nil.
 func (s *Snapshot) Service(name ir.Name) *Service { return s.services[name] }

@@ -45,16 +45,15 @@ type Input struct {
 	standInNode bool             // the node is not in the input
 	assumesNode bool             // missing Nodes and addresses of theirs have stand-ins
 	otherRange  bool             // of node ports of the snapshot, without an overlay
-	// Partial accepts directories with files that cannot be read. The caller reports them.
+	// Partial accepts directories with broken files. The caller reports them, and those that are rendered.
 	Partial    bool
-	unread     map[string]unread
-	versions   map[string]version  // of the files of directories, by name
-	listed     map[string][]string // by kustomization, both below what the command line names
-	NotRead    []string            // files that CompareUnread found to differ
-	AllowEmpty bool                // empty files are intended: do not report them
-	EmptyHint  string              // end of the hint about an empty file: the flag that allows it
-	limit      int64               // of the size of the files; 0 for none
-	left       int64               // of it
+	files      map[string]*file  // of directories, by file.below
+	Hidden     map[string]string // files of directories that are not read, with what renders them: see Hide
+	NotRead    []string          // files that CompareUnread found to differ
+	AllowEmpty bool              // empty files are intended: do not report them
+	EmptyHint  string            // end of the hint about an empty file: the flag that allows it
+	limit      int64             // of the size of the files; 0 for none
+	left       int64             // of it
 }
 
 // NoSuchNode returns an error if the node name is not among the Nodes of a snapshot that has some.
@@ -165,7 +164,7 @@ func (j *Input) ReadCluster(objects []byte, limit int64) {
 func (j *Input) finish(whole bool) {
 	j.Diags.Add(j.Snapshot.Finish()...)
 	j.otherRange = lint.OtherRange(j.Snapshot, j.Reader.Written())
-	whole = whole && len(j.unread) == 0
+	whole = whole && j.count((*file).unread) == 0
 	if whole && len(j.Snapshot.Services()) == 0 {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
 			Hint: wholeSnapshot})
@@ -183,7 +182,6 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		j.Diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: name, Msg: err.Error()})
 	}
 	all := j.list(from, names, to != j.Snapshot, fail)
-	by := rendered(from, all)
 	var empty diag.List
 	for _, f := range all {
 		data, err := from.Read(f.Name, &j.left)
@@ -194,7 +192,7 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		var broken diag.List
 		if err != nil {
 			broken.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: f.Name, Msg: err.Error()})
-		} else if by[f.Name] == "" {
+		} else if f.by == "" {
 			if blank := len(bytes.TrimSpace(data)) == 0; !j.AllowEmpty && manifest.IsEmpty(data) {
 				d := emptyFile(f.Name, !blank, j.EmptyHint)
 				if blank && (!f.FromDirectory || j.Reader.Whole) {
@@ -213,7 +211,8 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 			}
 		}
 		if f.FromDirectory {
-			j.leave(f.Name, f.below, data, unread{by: by[f.Name], why: broken})
+			f.why = broken
+			j.keep(f, data)
 			continue
 		}
 		j.Diags.Add(broken...)
@@ -223,9 +222,9 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 		readable = false
 		j.Diags.Add(empty...)
 	}
-	if !j.Partial && len(j.unread) > 0 {
+	if !j.Partial && j.count(func(f *file) bool { return len(f.why) > 0 || j.Reader.Whole && f.by != "" }) > 0 {
 		readable = false
-		j.ReportUnread(diag.Error, renderFirst)
+		j.ReportUnread(diag.Error, RenderFirst, nil)
 	}
 	return readable
 }

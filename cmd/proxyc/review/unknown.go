@@ -3,9 +3,13 @@ package review
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/compiler/assume"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -25,6 +29,7 @@ func (j *Input) unknowns() map[ir.Name]unknown {
 		return out
 	}
 	loads, customs := assume.NewWorkloads(j.Snapshot.Workloads()), assume.NewWorkloads(j.Snapshot.Customs())
+	unread := j.Unread()
 	for _, svc := range j.Snapshot.Services() {
 		selector := j.Reader.Written()[svc.Object].Selector
 		if len(selector) == 0 || svc.ClusterIP == "" || svc.ClusterIP == "None" || len(j.Snapshot.Slices(svc.Name)) > 0 {
@@ -32,6 +37,8 @@ func (j *Input) unknowns() map[ir.Name]unknown {
 		}
 		if why, custom := loads.Undecided(&customs, svc.Name.Namespace, selector); why != "" {
 			out[svc.Name] = unknown{why: why, custom: custom}
+		} else if unread != "" && len(loads.Select(svc.Name.Namespace, selector)) == 0 {
+			out[svc.Name] = unknown{why: unread + " are not read, and may make its pods", custom: true}
 		} else if j.Pending(svc.Name) && len(loads.In(svc.Name.Namespace)) == 0 {
 			out[svc.Name] = unknown{why: "the input has no workload in namespace " + svc.Name.Namespace, alone: true}
 		}
@@ -48,30 +55,29 @@ func (j *Input) Unknown() map[ir.Name]string {
 	return out
 }
 
-// AssumeEndpoints gives each Service whose endpoints are unknown in an Input, or in one of two that are
-// compared, a stand-in for an endpoint in all of them, so that the rest of the Service is checked. It
-// returns the reasons for those whose endpoints may differ, and a function that restores the Inputs.
-func AssumeEndpoints(of ...*Input) (why map[ir.Name]string, restore func()) {
+// AssumeEndpoints returns Inputs in which each Service whose endpoints are unknown in an Input, or in one
+// of two that are compared, has a stand-in for an endpoint, so that the rest of the Service is checked. It
+// also returns the reasons for those whose endpoints may differ.
+func AssumeEndpoints(of ...*Input) (out []*Input, why map[ir.Name]string) {
 	why = map[ir.Name]string{}
-	before := map[*Input]*Input{}
 	sides := map[*Input]map[ir.Name]unknown{}
 	all := map[ir.Name]bool{}
 	for _, j := range of {
-		saved := *j
-		before[j], sides[j] = &saved, j.unknowns()
+		with := *j
+		with.Snapshot = j.Snapshot.WithEndpoints()
+		out, sides[j] = append(out, &with), j.unknowns()
 		for name := range sides[j] {
 			all[name] = true
 		}
 	}
 	for name := range all {
-		have := slices.DeleteFunc(slices.Clone(of), func(j *Input) bool { return j.Snapshot.Service(name) == nil })
+		have := slices.DeleteFunc(slices.Clone(out), func(j *Input) bool { return j.Snapshot.Service(name) == nil })
 		selector := func(j *Input) map[string]string {
 			return j.Reader.Written()[j.Snapshot.Service(name).Object].Selector
 		}
-		first, last := have[0], have[len(have)-1]
-		was, missing := sides[first][name]
-		is, missed := sides[last][name]
-		same := maps.Equal(selector(first), selector(last))
+		was, missing := sides[of[0]][name]
+		is, missed := sides[of[len(of)-1]][name]
+		same := maps.Equal(selector(have[0]), selector(have[len(have)-1]))
 		if missing != missed && (was.alone || is.alone || missed && same && !is.custom) {
 			continue // a workload or its label is removed or added
 		}
@@ -79,9 +85,6 @@ func AssumeEndpoints(of ...*Input) (why map[ir.Name]string, restore func()) {
 			why[name] = cmp.Or(is.why, was.why)
 		}
 		for _, j := range have {
-			if j.Snapshot == before[j].Snapshot {
-				j.Snapshot = j.Snapshot.WithEndpoints()
-			}
 			svc := j.Snapshot.Service(name)
 			w := j.Reader.Written()[svc.Object]
 			node := j.Facts.NodeName
@@ -91,9 +94,82 @@ func AssumeEndpoints(of ...*Input) (why map[ir.Name]string, restore func()) {
 			j.StandIns.Behind(j.Snapshot, svc, &w, node)
 		}
 	}
-	return why, func() {
-		for j, saved := range before {
-			j.Snapshot = saved.Snapshot
+	return out, why
+}
+
+// versions returns the versions of objects that occur several times, without fields on which no flow
+// depends. Labels of pods are left out unless a selector of an Input has the key.
+func (j *Input) versions(sides ...*Input) map[string][]manifest.Version {
+	keys := map[string]bool{}
+	for _, side := range append(sides, j) {
+		for _, w := range side.Reader.Written() {
+			for key := range w.Selector {
+				keys[key] = true
+			}
 		}
 	}
+	out := j.Reader.Versions()
+	for _, all := range out {
+		for i := range all {
+			w := &all[i].Written
+			w.Ignore, w.Labels, w.Rejected, w.Order = "", nil, nil, 0
+			if load, ok := all[i].Value.(*snapshot.Workload); ok {
+				pods := *load
+				pods.Labels = maps.Clone(load.Labels)
+				maps.DeleteFunc(pods.Labels, func(key, _ string) bool { return !keys[key] })
+				all[i].Value = &pods
+			}
+		}
+	}
+	return out
+}
+
+func sameVersion(a, b manifest.Version) bool { return reflect.DeepEqual(a, b) }
+
+// OtherVersions returns the objects of selected names that occur several times, of which versions that are
+// not compared differ.
+func OtherVersions(was, is *Input, of func(ir.Name) bool) (out []string) {
+	before, after := was.versions(is), is.versions(was)
+	all := maps.Clone(before)
+	maps.Copy(all, after)
+	for _, object := range slices.Sorted(maps.Keys(all)) {
+		var name ir.Name
+		var namespaced bool
+		_, text, _ := strings.Cut(object, " ")
+		if name.Namespace, name.Name, namespaced = strings.Cut(text, "/"); !namespaced {
+			name = ir.Name{Name: text}
+		}
+		old, now := before[object], after[object]
+		if of(name) && !slices.EqualFunc(old[:max(0, len(old)-1)], now[:max(0, len(now)-1)], sameVersion) {
+			out = append(out, object+" (one of several of this name)")
+		}
+	}
+	return out
+}
+
+// Ambiguous returns, by Service, the object that occurs several times with differences: the Service, or a
+// workload that it selects. Only the last one is in the Snapshot.
+func (j *Input) Ambiguous() map[ir.Name]string {
+	out := map[ir.Name]string{}
+	several := map[string]bool{}
+	var loads []*snapshot.Workload
+	for object, all := range j.versions() {
+		if several[object] = len(slices.CompactFunc(slices.Clone(all), sameVersion)) > 1; several[object] {
+			for _, v := range all {
+				if load, ok := v.Value.(*snapshot.Workload); ok {
+					loads = append(loads, load)
+				}
+			}
+		}
+	}
+	index := assume.NewWorkloads(loads)
+	for _, svc := range j.Snapshot.Services() {
+		selector := j.Reader.Written()[svc.Object].Selector
+		if several[svc.Object] {
+			out[svc.Name] = svc.Object
+		} else if of := index.Select(svc.Name.Namespace, selector); len(selector) > 0 && len(of) > 0 {
+			out[svc.Name] = of[0].Object
+		}
+	}
+	return out
 }

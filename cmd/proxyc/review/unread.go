@@ -15,27 +15,28 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
-// unread is a file of a directory whose objects are unknown.
-type unread struct {
-	version
-	by  string    // the Chart.yaml or kustomization that it is rendered with; "" if it is broken
-	why diag.List // of a broken file
-}
-
-// version is a version of a file.
-type version struct {
-	below string
-	sum   [sha256.Size]byte
-}
-
-// listed is a file with its name below what the command line names, which two sides share.
-type listed struct {
+// file is a file of a directory. Its objects are unknown if it is rendered before it is applied, or broken.
+type file struct {
 	files.File
-	below string
+	below string // its name below what the command line names, which two sides share
+	sum   [sha256.Size]byte
+	by    string    // the Chart.yaml or kustomization that it is rendered with, on any side; "" for none
+	why   diag.List // why it is broken
+	lists []string  // what a kustomization lists, as below
 }
 
-// list returns the files that names stand for. It fails for a name without files.
-func (j *Input) list(from Files, names []string, overlay bool, fail func(string, error)) (all []listed) {
+// unread reports whether the objects of the file are unknown.
+func (f *file) unread() bool { return f.by != "" || len(f.why) > 0 }
+
+// short returns the name below what the command line names.
+func short(below string) string {
+	_, name, _ := strings.Cut(below, " ")
+	return name
+}
+
+// list returns the files that names stand for, with what renders them. It fails for a name without files.
+func (j *Input) list(from Files, names []string, overlay bool, fail func(string, error)) (all []*file) {
+	var inside []string
 	for i, name := range names {
 		below := func(file string) string {
 			if rest, err := filepath.Rel(name, file); err == nil {
@@ -50,74 +51,87 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 		}
 		for _, d := range found {
 			if d.Severity == diag.Error {
-				j.leave(d.File, below(d.File), nil, unread{why: diag.List{d}})
+				j.keep(&file{File: files.File{Name: d.File}, below: below(d.File), why: diag.List{d}}, nil)
 			} else {
 				j.Diags.Add(d)
 			}
 		}
 		for _, f := range expanded {
-			all = append(all, listed{f, below(f.Name)})
+			if all = append(all, &file{File: f, below: below(f.Name)}); f.FromDirectory {
+				inside = append(inside, f.Name)
+			}
 		}
+	}
+	by := manifest.Rendered(inside, func(name string) []byte {
+		data, _ := from.ReadFile(name) // an error is reported when all files are read
+		return data
+	})
+	for _, f := range all {
+		f.by = cmp.Or(by[f.Name], j.Hidden[f.below])
 	}
 	return all
 }
 
-// rendered returns what manifest.Rendered returns for the files of directories.
-func rendered(from Files, all []listed) map[string]string {
-	var names []string
-	for _, f := range all {
-		if f.FromDirectory {
-			names = append(names, f.Name)
-		}
+// keep records a file of a directory with its text.
+func (j *Input) keep(f *file, data []byte) {
+	if j.files == nil {
+		j.files = map[string]*file{}
 	}
-	return manifest.Rendered(names, func(name string) []byte {
-		data, _ := from.ReadFile(name) // an error is reported when all files are read
-		return data
-	})
+	which, name, _ := strings.Cut(f.below, " ")
+	for _, path := range manifest.Listed(name, data) {
+		f.lists = append(f.lists, which+" "+path)
+	}
+	if data == nil { // it could not be read
+		data = []byte(fmt.Sprint(f.why))
+	}
+	f.sum = sha256.Sum256(data)
+	j.files[f.below] = f
 }
 
-// leave records a file, and its objects as unknown if they are. data is nil if it could not be read.
-func (j *Input) leave(name, below string, data []byte, u unread) {
-	if data == nil {
-		data = []byte(fmt.Sprint(u.why))
+// Unread returns what of the input is not read, because it is rendered: "3 files"; "" for nothing.
+func (j *Input) Unread() string {
+	n := j.count(func(f *file) bool { return f.by != "" })
+	if n == 0 {
+		return ""
 	}
-	if j.unread == nil {
-		j.unread, j.versions, j.listed = map[string]unread{}, map[string]version{}, map[string][]string{}
-	}
-	if strings.HasPrefix(filepath.Base(name), "kustomization.y") {
-		which, file, _ := strings.Cut(below, " ")
-		for _, path := range manifest.Listed(file, data) {
-			j.listed[below] = append(j.listed[below], which+" "+path)
+	return Counted(n, "file") + " of charts and kustomizations"
+}
+
+// count counts files of directories.
+func (j *Input) count(is func(*file) bool) (n int) {
+	for _, f := range j.files {
+		if is(f) {
+			n++
 		}
 	}
-	u.version = version{below, sha256.Sum256(data)}
-	j.versions[name] = u.version
-	if u.by != "" || len(u.why) > 0 {
-		j.unread[below] = u
-	}
+	return n
 }
 
 // Ends of hints about files to render.
 const (
 	CheckRendered = " | proxyc lint -s -"
-	renderFirst   = " >FILE, and use FILE"
+	RenderFirst   = " >FILE, and use FILE"
 )
 
 // ReportUnread adds findings about the files of directories whose objects are unknown: each broken
-// one, and one for those that are rendered, of a severity. use ends its hint.
-func (j *Input) ReportUnread(rendered diag.Severity, use string) {
+// one, and one for those that are rendered, of a severity. use ends its hint. It considers only the broken
+// files, and the charts and kustomizations, that have an entry in some, unless that is nil.
+func (j *Input) ReportUnread(rendered diag.Severity, use string, some map[string]bool) {
 	by := [2]map[string]int{{}, {}} // files of each kustomization and each chart
-	for _, name := range slices.Sorted(maps.Keys(j.unread)) {
-		u := j.unread[name]
-		j.Diags.Add(u.why...)
-		switch filepath.Base(u.by) {
+	for _, below := range slices.Sorted(maps.Keys(j.files)) {
+		f := j.files[below]
+		if !f.unread() || some != nil && !some[cmp.Or(f.by, below)] {
+			continue
+		}
+		j.Diags.Add(f.why...)
+		switch filepath.Base(f.by) {
 		case ".":
 		case "Chart.yaml":
-			by[1][u.by]++
+			by[1][f.by]++
 		default:
-			by[0][u.by] += 0
-			if _, file, _ := strings.Cut(name, " "); !strings.HasPrefix(filepath.Base(file), "kustomization.y") {
-				by[0][u.by]++
+			by[0][f.by] += 0
+			if !manifest.IsKustomization(below) {
+				by[0][f.by]++
 			}
 		}
 	}
@@ -156,77 +170,98 @@ func renderedFinding(by map[string]int, chart bool) (d diag.Diagnostic) {
 	return d
 }
 
+// Hide returns the files that the two sides of a comparison cannot compare, with what renders them: only
+// one side knows their objects. They belong to Input.Hidden.
+func Hide(was, is *Input) map[string]string {
+	hidden := map[string]string{}
+	for below, old := range was.files {
+		if now := is.files[below]; now != nil && (old.by == "") != (now.by == "") {
+			hidden[below] = old.by + now.by
+		}
+	}
+	return hidden
+}
+
 // CompareUnread compares the files whose objects are unknown on two sides. Equal ones cannot make a
 // difference: one finding counts them. It sets NotRead to the others, and adds findings about them.
 func CompareUnread(was, is *Input) {
-	all := map[string]unread{}
-	maps.Copy(all, was.unread)
-	maps.Copy(all, is.unread)
+	all := maps.Clone(was.files)
+	if all == nil {
+		all = map[string]*file{}
+	}
+	maps.Copy(all, is.files)
+	differs := map[string]bool{}
+	named := map[string]string{} // of both sides
+	for _, side := range [...]*Input{was, is} {
+		for below, f := range side.files {
+			named[f.Name] = below
+		}
+	}
 	var same, broken []string
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		_, file, _ := strings.Cut(name, " ")
-		old, had := was.unread[name]
-		now, has := is.unread[name]
-		if !had || !has || old.sum != now.sum || (old.by == "") != (now.by == "") || !sameConfig(was, is) {
-			if by := is.versions[now.by].below + was.versions[old.by].below; by != "" {
-				_, file, _ = strings.Cut(cmp.Or(is.versions[now.by].below, by), " ")
+	for _, below := range slices.Sorted(maps.Keys(all)) {
+		old, now := was.files[below], is.files[below]
+		switch has := all[below]; {
+		case !has.unread() && (old == nil || !old.unread()):
+			if lists(old, now, was, is) {
+				is.NotRead = append(is.NotRead, short(below))
 			}
-			is.NotRead = append(is.NotRead, file)
-			continue
+		case old != nil && now != nil && old.sum == now.sum && (old.by == "") == (now.by == "") && len(config.Differences(was.Resolved, is.Resolved)) == 0:
+			if same = append(same, short(below)); now.by == "" {
+				broken = append(broken, short(below))
+			}
+		default:
+			differs[cmp.Or(has.by, below)] = true
+			is.NotRead = append(is.NotRead, short(cmp.Or(named[has.by], below)))
 		}
-		if same = append(same, file); now.by == "" {
-			broken = append(broken, file)
-		}
-		delete(was.unread, name)
-		delete(is.unread, name)
 	}
 	if len(same) > 0 {
 		is.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.FileRendered, Msg: fmt.Sprintf("not read, but equal on both sides: %s of charts and kustomizations, %s with errors, such as %s",
 			Counted(len(same)-len(broken), "file"), Counted(len(broken), "file"), append(broken, same...)[0])})
 	}
-	for below, old := range was.listed {
-		now := is.listed[below]
-		if now != nil && slices.ContainsFunc(append(slices.Clone(old), now...), func(path string) bool {
-			return slices.Contains(old, path) != slices.Contains(now, path) && was.has(path) && is.has(path)
-		}) {
-			_, file, _ := strings.Cut(below, " ")
-			is.NotRead = append(is.NotRead, file)
-		}
-	}
 	slices.Sort(is.NotRead)
 	is.NotRead = slices.Compact(is.NotRead)
-	is.ReportUnread(diag.Warning, renderFirst)
+	is.ReportUnread(diag.Warning, RenderFirst, differs)
+}
+
+// lists reports whether a kustomization of one side lists something of both sides that the other's does not.
+func lists(old, now *file, was, is *Input) bool {
+	listed := func(f *file) (paths []string) {
+		if f != nil {
+			paths = f.lists
+		}
+		return paths
+	}
+	return slices.ContainsFunc(slices.Concat(listed(old), listed(now)), func(path string) bool {
+		return slices.Contains(listed(old), path) != slices.Contains(listed(now), path) && was.has(path) && is.has(path)
+	})
 }
 
 // has reports whether a side has a file or a directory.
-func (j *Input) has(below string) bool {
-	for _, v := range j.versions {
-		if v.below == below || strings.HasPrefix(v.below, below+"/") {
+func (j *Input) has(path string) bool {
+	for below := range j.files {
+		if below == path || strings.HasPrefix(below, path+"/") {
 			return true
 		}
 	}
 	return false
 }
 
-// sameConfig reports whether an object that no side reads means the same on both.
-func sameConfig(was, is *Input) bool {
-	return len(config.Differences(was.Resolved, is.Resolved)) == 0
-}
-
 // FindingsOfBoth returns the findings of both sides. An error that both have about an equal file is a
 // warning, since it did not change, and the object is missing on both.
 func FindingsOfBoth(was, is *Input) diag.List {
 	before, after := was.Findings(), is.Findings()
-	versions := map[version]bool{}
-	for _, v := range was.versions {
-		versions[v] = sameConfig(was, is)
+	equal := map[string]string{} // files of the second side, by the equal one of the first
+	for below, f := range is.files {
+		if old := was.files[below]; old != nil && old.sum == f.sum && len(config.Differences(was.Resolved, is.Resolved)) == 0 {
+			equal[old.Name] = f.Name
+		}
 	}
 	for i := range after {
 		d := &after[i]
 		same := func(old diag.Diagnostic) bool {
-			return old.Code == d.Code && old.Object == d.Object && old.Path == d.Path && old.Msg == d.Msg && was.versions[old.File] == is.versions[d.File]
+			return d.File != "" && equal[old.File] == d.File && old.Code == d.Code && old.Object == d.Object && old.Path == d.Path && old.Msg == d.Msg
 		}
-		if d.Severity == diag.Error && versions[is.versions[d.File]] && slices.ContainsFunc(before, same) {
+		if d.Severity == diag.Error && slices.ContainsFunc(before, same) {
 			before = slices.DeleteFunc(before, same)
 			d.Severity = diag.Warning
 		}

@@ -62,13 +62,10 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 				s.SetCustom(w)
 			}
 			for object, u := range result.uncompared {
-				s.SetUncompared(object, u)
+				s.AddUncompared(object, u)
 			}
 			for _, kind := range result.ignored {
-				if r.ignored == nil {
-					r.ignored = map[string]int{}
-				}
-				r.ignored[kind]++
+				setIn(&r.ignored, kind, r.ignored[kind]+1)
 			}
 			at := place{file: file, line: lines.at(some[i].start), part: &some[i]}
 			at.col = some[i].start - lines.start + 1
@@ -88,8 +85,8 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 			for _, o := range result.objects {
 				at.index = o.index
 				twice := o.has(s)
-				if twice {
-					r.replaced(s, o.name)
+				if was := r.at[o.name]; twice && was.value != nil {
+					setIn(&r.versions, o.name, append(r.versions[o.name], Version{was.value, r.written[o.name]}))
 				}
 				o.put(s)
 				s.Unskip(o.name)
@@ -199,6 +196,7 @@ type placed struct {
 // the same name.
 type object struct {
 	name    string
+	value   any // what the Snapshot contains; nil if reviews do not compare it
 	line    int
 	index   []int                         // in the Lists of a YAML part
 	has     func(*snapshot.Snapshot) bool // reports whether an object of this name exists
@@ -398,10 +396,7 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 		return
 	}
 	if object, u := l.uncompared(r.namespace); object != "" {
-		if r.uncompared == nil {
-			r.uncompared = map[string]snapshot.Uncompared{}
-		}
-		r.uncompared[object] = u
+		setIn(&r.uncompared, object, u)
 	}
 	decode := decoderOf(l.apiVersion, l.kind)
 	group, _ := splitVersion(l.apiVersion)

@@ -181,12 +181,9 @@ func decodeService(text []byte, namespace string, read unmarshal) (object, []fin
 	svc := snapshot.FromService(&in)
 	written := writtenService(&in, svc.ProxyName)
 	written.NoTargets, written.Families = !targets, families
-	return object{name: svc.Object, written: written, skipped: svc.Skipped,
+	return object{name: svc.Object, value: svc, written: written, skipped: svc.Skipped,
 		has: func(s *snapshot.Snapshot) bool { return s.Service(svc.Name) != nil },
-		put: func(s *snapshot.Snapshot) {
-			s.SetService(svc)
-			setUncompared(s, &in, svc.Name)
-		},
+		put: func(s *snapshot.Snapshot) { s.SetService(svc) },
 	}, append(strict, checkService(&in)...), err
 }
 
@@ -207,7 +204,7 @@ func finishSlice(in *discoveryv1.EndpointSlice, text []byte, namespace string, s
 	defaultEndpointPorts(in.Ports, text)
 	slice, written := snapshot.FromEndpointSlice(in), writtenMeta(&in.ObjectMeta)
 	written.ManagedBy = in.Labels[discoveryv1.LabelManagedBy]
-	return object{name: slice.Object, written: written, skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: slice.Service} },
+	return object{name: slice.Object, value: slice, written: written, skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: slice.Service} },
 		has: func(s *snapshot.Snapshot) bool { return s.Slice(slice.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetSlice(slice) },
 	}, append(strict, checkSlice(in)...), err
@@ -218,7 +215,7 @@ func decodeEndpoints(text []byte, namespace string, read unmarshal) (object, []f
 	strict, err := read(text, &in)
 	defaultNamespace(&in.ObjectMeta, namespace)
 	name, slices := snapshot.NameOf(&in.ObjectMeta), snapshot.FromEndpoints(&in)
-	return object{name: snapshot.ObjectName("Endpoints", snapshot.NameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta), skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: name} },
+	return object{name: snapshot.ObjectName("Endpoints", snapshot.NameOf(&in.ObjectMeta)), value: slices, written: writtenMeta(&in.ObjectMeta), skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: name} },
 		has: func(s *snapshot.Snapshot) bool { return s.HasEndpoints(name) },
 		put: func(s *snapshot.Snapshot) { s.SetEndpoints(name, slices) },
 	}, append(strict, checkEndpoints(&in)...), err
@@ -229,7 +226,7 @@ func decodeNode(text []byte, _ string, read unmarshal) (object, []finding, error
 	strict, err := read(text, &in)
 	defaultNode(&in)
 	node := snapshot.FromNode(&in)
-	return object{name: snapshot.ObjectName("Node", snapshot.NameOf(&in.ObjectMeta)), written: writtenNode(&in),
+	return object{name: snapshot.ObjectName("Node", snapshot.NameOf(&in.ObjectMeta)), value: node, written: writtenNode(&in),
 		has: func(s *snapshot.Snapshot) bool { return s.Node(node.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetNode(node) },
 	}, append(strict, checkNode(&in)...), err
@@ -240,7 +237,7 @@ func decodeServiceCIDR(text []byte, _ string, read unmarshal) (object, []finding
 	strict, err := read(text, &in)
 	in.Namespace = ""
 	cidr := snapshot.FromServiceCIDR(&in)
-	return object{name: snapshot.ObjectName("ServiceCIDR", snapshot.NameOf(&in.ObjectMeta)), written: writtenMeta(&in.ObjectMeta),
+	return object{name: snapshot.ObjectName("ServiceCIDR", snapshot.NameOf(&in.ObjectMeta)), value: cidr, written: writtenMeta(&in.ObjectMeta),
 		has: func(s *snapshot.Snapshot) bool { return s.ServiceCIDR(cidr.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetServiceCIDR(cidr) },
 	}, append(strict, checkServiceCIDR(&in)...), err

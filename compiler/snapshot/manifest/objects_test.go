@@ -92,7 +92,7 @@ func TestTrim(t *testing.T) {
 	delete(written, "Endpoints ns/c")
 	for _, all := range []map[string]Written{written, again} {
 		for object, w := range all {
-			w.TargetPorts, w.NoTargets, w.Labels, w.Order = nil, false, nil, 0 // lint uses targets only without EndpointSlices, which a cluster has
+			w.TargetPorts, w.NoTargets, w.Labels, w.Order, w.Settings = nil, false, nil, 0, nil // lint uses targets only without EndpointSlices, which a cluster has
 			all[object] = w
 		}
 	}

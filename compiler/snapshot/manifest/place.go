@@ -32,14 +32,14 @@ type Reader struct {
 	// NoPositions disables recording of positions and written fields; Locate then finds none.
 	NoPositions bool
 
-	at       map[string]place   // by the object's name: "Service ns/web"
-	written  map[string]Written // by the same name
-	recorded int                // objects so far
-	sliced   string             // the first Service for which Written.Sliced is true
-	selects  string             // the first Service for which Written.Selects is true
-	slices   bool               // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
-	copies   map[string]int     // replaced objects of a name
-	ignored  map[string]int     // the number of objects of each other kind
+	at       map[string]place     // by the object's name: "Service ns/web"
+	written  map[string]Written   // by the same name
+	recorded int                  // objects so far
+	sliced   string               // the first Service for which Written.Sliced is true
+	selects  string               // the first Service for which Written.Selects is true
+	slices   bool                 // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
+	versions map[string][]Version // replaced objects, by name
+	ignored  map[string]int       // the number of objects of each other kind
 	shared   map[*part]*yaml.Node
 	last     place // the last object that was looked up, and its fields
 	fields   fields
@@ -53,6 +53,23 @@ type place struct {
 	line, col int // 1-based, of the part's start
 	part      *part
 	index     []int // in the Lists of a YAML part
+	value     any   // of the object
+}
+
+// Version is one of several objects with the same name. Each may be applied, in another cluster.
+type Version struct {
+	Value   any // what a Snapshot contains, such as a *snapshot.Service
+	Written Written
+}
+
+// Versions returns the objects that occur several times, by name, in the order of the input. The last one
+// is in the Snapshot.
+func (r *Reader) Versions() map[string][]Version {
+	all := map[string][]Version{}
+	for object, replaced := range r.versions {
+		all[object] = append(slices.Clone(replaced), Version{r.at[object].value, r.written[object]})
+	}
+	return all
 }
 
 // record records the position and the written fields of an object.
@@ -66,13 +83,10 @@ func (r *Reader) record(o *object, at place) {
 	if r.NoPositions {
 		return
 	}
-	if r.at == nil {
-		r.at, r.written = map[string]place{}, map[string]Written{}
-	}
 	r.recorded++
-	o.written.Order = r.recorded
-	r.written[o.name] = o.written
-	r.at[o.name] = at
+	o.written.Order, at.value = r.recorded, o.value
+	setIn(&r.written, o.name, o.written)
+	setIn(&r.at, o.name, at)
 }
 
 // Ignored returns the number of objects of each kind that a Snapshot does not use.

@@ -18,10 +18,10 @@ func Rendered(names []string, read func(name string) []byte) map[string]string {
 	charts := map[string]string{} // by directory
 	for _, name := range names {
 		r.files[name] = true
-		switch filepath.Base(name) {
-		case "Chart.yaml":
+		switch {
+		case filepath.Base(name) == "Chart.yaml":
 			charts[filepath.Dir(name)] = name
-		case "kustomization.yaml", "kustomization.yml":
+		case IsKustomization(name):
 			if k := parseKustomization(name, read(name)); k != nil {
 				r.at[filepath.Dir(name)] = k
 			}
@@ -79,7 +79,10 @@ var harmless = []string{"apiVersion", "kind", "metadata", "resources", "bases", 
 // parseKustomization returns the kustomization in a file, or nil if it is none.
 func parseKustomization(name string, data []byte) *kustomization {
 	var in map[string]any
-	if yaml.Unmarshal(data, &in) != nil || strings.Contains(text(in["apiVersion"]), "toolkit.fluxcd.io") {
+	if yaml.Unmarshal(data, &in) != nil {
+		return nil
+	}
+	if of := text(in["apiVersion"]); of != "" && !strings.HasPrefix(of, "kustomize.config.k8s.io/") { // Flux has another Kustomization
 		return nil
 	}
 	k := &kustomization{name: name, dir: filepath.Dir(name)}
@@ -96,7 +99,7 @@ func parseKustomization(name string, data []byte) *kustomization {
 
 // Listed returns the files and directories that a kustomization in a file lists; nil if it is none.
 func Listed(name string, data []byte) (paths []string) {
-	if k := parseKustomization(name, data); k != nil {
+	if k := parseKustomization(name, data); IsKustomization(name) && k != nil {
 		for _, text := range k.listed {
 			paths = append(paths, filepath.Join(k.dir, text))
 		}

@@ -37,8 +37,9 @@ type Written struct {
 	Taints       []corev1.Taint       // spec.taints of a Node
 	ManagedBy    string               // label endpointslice.kubernetes.io/managed-by of an EndpointSlice
 	Rejected     []Rejection
-	Order        int  // of the objects in the input
-	Live         bool // metadata contains what only the API server sets
+	Settings     map[string]any // what programs of a cluster read of a Service, but no rule depends on
+	Order        int            // of the objects in the input
+	Live         bool           // metadata contains what only the API server sets
 }
 
 // Rejection is a reason why the API server rejects an object.
@@ -81,7 +82,7 @@ func writtenService(s *corev1.Service, foreign bool) Written {
 	w.FamilyPolicy = string(ptr.Deref(s.Spec.IPFamilyPolicy, ""))
 	w.NoNodePorts = !ptr.Deref(s.Spec.AllocateLoadBalancerNodePorts, true)
 	w.Distribution, w.Class = ptr.Deref(s.Spec.TrafficDistribution, ""), ptr.Deref(s.Spec.LoadBalancerClass, "")
-	w.NotReady = s.Spec.PublishNotReadyAddresses
+	w.NotReady, w.Settings = s.Spec.PublishNotReadyAddresses, settings(s)
 	return w
 }
 

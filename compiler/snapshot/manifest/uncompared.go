@@ -8,7 +8,6 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
-	"github.com/proxyc/proxyc/ir"
 )
 
 // uncompared returns the content of an object of another kind that may change traffic: networking
@@ -51,13 +50,10 @@ func annotationsOf(all map[string]string) map[string]any {
 	return out
 }
 
-// setUncompared adds what no rule for a Service depends on: its load balancer's settings, or the names
-// that a headless Service or one of type ExternalName has in DNS.
-func setUncompared(s *snapshot.Snapshot, in *corev1.Service, name ir.Name) {
+// settings returns what no rule for a Service depends on, but programs of a cluster read: of its load
+// balancer, or for the names in DNS that one of type ExternalName has, and any other if it is headless.
+func settings(in *corev1.Service) map[string]any {
 	spec := &in.Spec
-	set := func(kind string, part bool, content map[string]any) {
-		s.SetUncompared(snapshot.ObjectName(kind, name), snapshot.Uncompared{Name: name, Part: part, Content: content})
-	}
 	switch {
 	case spec.Type == corev1.ServiceTypeLoadBalancer:
 		content := annotationsOf(in.Annotations)
@@ -67,45 +63,24 @@ func setUncompared(s *snapshot.Snapshot, in *corev1.Service, name ir.Name) {
 		if spec.LoadBalancerIP != "" {
 			content["spec.loadBalancerIP"] = spec.LoadBalancerIP
 		}
-		set("load balancer settings of Service", true, content)
+		return content
 	case spec.Type == corev1.ServiceTypeExternalName:
-		set("ExternalName Service", false, map[string]any{"externalName": spec.ExternalName})
-	case spec.ClusterIP == corev1.ClusterIPNone:
-		content := map[string]any{}
-		for key, value := range spec.Selector {
-			content["selector."+key] = value
-		}
-		content["publishNotReadyAddresses"] = spec.PublishNotReadyAddresses
-		for i, p := range spec.Ports {
-			content[fmt.Sprintf("ports[%d]", i)] = fmt.Sprint(p.Name, p.Port, p.Protocol, p.TargetPort.String())
-		}
-		set(snapshot.HeadlessService, false, content)
+		return map[string]any{"externalName": spec.ExternalName}
 	}
+	content := map[string]any{"publishNotReadyAddresses": spec.PublishNotReadyAddresses}
+	for key, value := range spec.Selector {
+		content["selector."+key] = value
+	}
+	for i, p := range spec.Ports {
+		content[fmt.Sprintf("ports[%d]", i)] = fmt.Sprint(p.Name, p.Port, p.Protocol, p.TargetPort.String())
+	}
+	return content
 }
 
-// replaced records the object of a name before another of this name replaces it. Both may be applied, in
-// different clusters.
-func (r *Reader) replaced(s *snapshot.Snapshot, object string) {
-	at, ok := r.at[object]
-	if !ok {
-		return
+// setIn sets a value in a map, which it makes if necessary.
+func setIn[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
 	}
-	text := at.part.text
-	var content any
-	if at.part.yaml != nil {
-		text, _, _ = toJSON(at.part.document())
-	}
-	if kjson.UnmarshalCaseSensitivePreserveInts(text, &content) != nil {
-		return
-	}
-	_, name, _ := strings.Cut(object, " ")
-	u := snapshot.Uncompared{Name: ir.Name{Name: name}, Content: content}
-	if namespace, name, ok := strings.Cut(name, "/"); ok {
-		u.Name = ir.Name{Namespace: namespace, Name: name}
-	}
-	if r.copies == nil {
-		r.copies = map[string]int{}
-	}
-	r.copies[object]++
-	s.SetUncompared(fmt.Sprintf("copy %d of %s", r.copies[object], object), u)
+	(*m)[key] = value
 }

@@ -174,7 +174,7 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		_, hook := in.Metadata.Annotations[helmHook]
 		written := writtenMeta(&in.Metadata)
 		written.Labels = in.Metadata.Labels
-		return object{name: w.Object, written: written,
+		return object{name: w.Object, value: w, written: written,
 			has: func(s *snapshot.Snapshot) bool { return s.Workload(w.Object) != nil },
 			put: func(s *snapshot.Snapshot) {
 				if !hook {

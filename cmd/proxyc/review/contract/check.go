@@ -118,8 +118,10 @@ type checkRun struct {
 
 // Check decides contracts on some nodes. standIns returns the pods of a workload.
 func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, standIns func(*snapshot.Workload, ir.Family) []snapshot.Endpoint) *Result {
-	unknown, restore := review.AssumeEndpoints(j)
-	defer restore()
+	given, ambiguous, unread := j, j.Ambiguous(), j.Unread()
+	sides, unknown := review.AssumeEndpoints(j)
+	j = sides[0]
+	defer func() { given.Diags = j.Diags }()
 	n := newNetwork(j, standIns)
 	r := checkRun{&Result{input: j}, map[ir.Name][]selected{}, &frontendNumbers{of: map[frontendKey]int32{}}, n}
 	services := j.Snapshot.Services()
@@ -127,7 +129,10 @@ func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, stand
 		one := &Checked{Contract: c, members: newMembers(&c.Clients, n), numbers: r.numbers, checked: map[int32][]*At{}, groups: map[groupKey]*Violation{},
 			families: map[ir.Family]bool{}, outside: make([]bool, len(c.Clients.external))}
 		r.Contracts = append(r.Contracts, one)
-		r.selectServices(one, services, unknown)
+		r.selectServices(one, services, unknown, ambiguous)
+		if unread != "" && (len(c.Destinations.Services.Names) == 0 || len(one.Unchecked) > 0 || one.services == 0) {
+			one.leave("destinations.services: %s are not read, and may have more Services", unread)
+		}
 		one.checkClients(j)
 	}
 	j.CompileNodes(nodes, func(i int, programs ir.Programs) bool {

@@ -26,8 +26,8 @@ func (c *Checked) missing(path, format string, args ...any) {
 }
 
 // selectServices selects the Services and ports of a contract. Each entry must select something. It is
-// not known whether Services with unknown endpoints are always served.
-func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service, unknown map[ir.Name]string) {
+// not known whether Services with unknown endpoints are always served, nor what applies to different versions.
+func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service, unknown, ambiguous map[ir.Name]string) {
 	to := &c.Destinations
 	written := r.input.Reader.Written()
 	names, namespaces, ports := entries{}, entries{}, entries{}
@@ -44,6 +44,9 @@ func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service, unkn
 		c.services++
 		if why := unknown[svc.Name]; why != "" && c.Require == always {
 			c.leave("%s: its endpoints are not known: %s", svc.Object, why)
+		}
+		if object := ambiguous[svc.Name]; object != "" {
+			c.leave("%s: the input has different versions of %s, and only the last is checked", svc.Object, object)
 		}
 		r.of[svc.Name] = append(r.of[svc.Name], selected{c, to.portsOf(svc, chosen)})
 		for _, p := range svc.Ports {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
@@ -18,6 +19,7 @@ import (
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
 )
@@ -34,7 +36,7 @@ type Diff struct {
 	// NotCompared is what changed beside Services: Ingresses, routes, policies, custom resources, settings
 	// of load balancers, names of headless Services.
 	NotCompared []string
-	NotRead     []string         // files that differ, but whose objects are unknown
+	NotRead     []string         // files and objects that differ, but were not compared
 	Wrong       int              // objects with errors, which are not fully compared
 	sides       [2]*review.Input // the inputs, which locate the causes
 	// bothFamilies reports that flows of both families change, or that a Service gets or loses one.
@@ -130,9 +132,11 @@ func All(ir.Name) bool { return true }
 // Compare compares the selected Services of two sides for the selected nodes, or for the node that
 // the configuration names if none is selected.
 func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(ir.Name) bool, compare comparison) (*Diff, error) {
-	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), NotCompared: notCompared(was.Snapshot, is.Snapshot, of), NotRead: is.NotRead, sides: [2]*review.Input{was, is}}
-	unknown, restore := review.AssumeEndpoints(was, is)
-	defer restore()
+	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), NotCompared: notCompared(was, is, of), NotRead: append(is.NotRead, review.OtherVersions(was, is, of)...), sides: [2]*review.Input{was, is}}
+	given := d.sides
+	sides, unknown := review.AssumeEndpoints(was, is)
+	was, is = sides[0], sides[1]
+	defer func() { given[0].Diags, given[1].Diags = was.Diags, is.Diags }()
 	facts := factsByWhat{}
 	chosen.All = chosen.All || !chosen.Any() && was.AssumedNodes() && is.AssumedNodes()
 	nodes := [2][]compiler.Facts{{was.Facts}, {is.Facts}}
@@ -165,7 +169,7 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 		if err := d.add(ctx, &merged, n.NodeName, where, before, after, of, compare); err != nil {
 			return nil, err
 		}
-		merged.Add(n.NodeName, distributions(was, is, of))
+		merged.Add(n.NodeName, unassumed(was, is, of))
 		for _, f := range ir.Families() {
 			facts.compare(n.NodeName, f, before.Of(f), after.Of(f))
 		}
@@ -183,23 +187,26 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 	return d, nil
 }
 
-// distributions returns changes of spec.trafficDistribution, which have no effect on assumed Nodes.
-func distributions(was, is *review.Input, of func(ir.Name) bool) (out []flow.Service) {
-	if !was.AssumedNodes() || !is.AssumedNodes() {
-		return nil
-	}
+// unassumed returns changes of fields that have no effect on assumed Nodes or pods.
+func unassumed(was, is *review.Input, of func(ir.Name) bool) (out []flow.Service) {
 	for _, svc := range is.Snapshot.Services() {
 		old := was.Snapshot.Service(svc.Name)
-		if old == nil || !of(svc.Name) || len(svc.IPFamilies) == 0 {
+		if old == nil || !of(svc.Name) || len(svc.IPFamilies) == 0 || svc.ClusterIP == "None" {
 			continue
 		}
-		a, b := was.Reader.Written()[old.Object].Distribution, is.Reader.Written()[svc.Object].Distribution
-		if a != b && svc.ClusterIP != "None" {
-			family := ir.IPv4
-			if svc.IPFamilies[0] == ir.IPv6.String() {
-				family = ir.IPv6
-			}
-			out = append(out, flow.Service{Name: svc.Name, Notes: []flow.Note{{Effect: flow.Spread, What: "spec.trafficDistribution", Before: a, After: b, Family: family}}})
+		family, a, b := ir.IPv4, was.Reader.Written()[old.Object], is.Reader.Written()[svc.Object]
+		if svc.IPFamilies[0] == ir.IPv6.String() {
+			family = ir.IPv6
+		}
+		note := func(what, before, after string) {
+			out = append(out, flow.Service{Name: svc.Name, Notes: []flow.Note{{Effect: flow.Spread, What: what, Before: before, After: after, Family: family}}})
+		}
+		if a.Distribution != b.Distribution && was.AssumedNodes() && is.AssumedNodes() {
+			note("spec.trafficDistribution", a.Distribution, b.Distribution)
+		}
+		given := func(s *snapshot.EndpointSlice) bool { return !s.Assumed() }
+		if a.NotReady != b.NotReady && !slices.ContainsFunc(is.Snapshot.Slices(svc.Name), given) { // assumed pods are ready
+			note("spec.publishNotReadyAddresses", strconv.FormatBool(a.NotReady), strconv.FormatBool(b.NotReady))
 		}
 	}
 	return out

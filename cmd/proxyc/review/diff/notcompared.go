@@ -1,36 +1,83 @@
 package diff
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
 	"reflect"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
 // notCompared returns what differs between two sides beside the selected Services, sorted.
-func notCompared(was, is *snapshot.Snapshot, of func(ir.Name) bool) (out []string) {
-	before, after := was.Uncompared(), is.Uncompared()
+func notCompared(was, is *review.Input, of func(ir.Name) bool) (out []string) {
+	add := func(object string, had, has bool) {
+		switch {
+		case !had:
+			object += " (added)"
+		case !has:
+			object += " (removed)"
+		default:
+			object += " (changed)"
+		}
+		out = append(out, object)
+	}
+	before, after := was.Snapshot.Uncompared(), is.Snapshot.Uncompared()
 	all := maps.Clone(before)
 	maps.Copy(all, after)
-	for _, object := range slices.Sorted(maps.Keys(all)) {
+	for object, u := range all {
 		old, had := before[object]
-		now, has := after[object]
-		switch {
-		case !of(all[object].Name) || had && has && reflect.DeepEqual(old.Content, now.Content) || had != has && all[object].Part:
-		case !had:
-			out = append(out, object+" (added)")
-		case !has:
-			out = append(out, object+" (removed)")
-		default:
-			out = append(out, object+" (changed)")
+		if now, has := after[object]; of(u.Name) && !reflect.DeepEqual(old, now) {
+			add(object, had, has)
 		}
 	}
+	names := map[ir.Name]bool{}
+	for _, svc := range append(was.Snapshot.Services(), is.Snapshot.Services()...) {
+		names[svc.Name] = of(svc.Name)
+	}
+	for name, selected := range names {
+		a, old, had := beside(was, name)
+		b, now, has := beside(is, name)
+		switch {
+		case !selected || was.Snapshot.SkippedService(name) != nil || is.Snapshot.SkippedService(name) != nil: // an error names it
+		case a == b && !reflect.DeepEqual(old, now):
+			add(a+name.String(), true, true)
+		case a != b && cmp.Or(inDNS[a], inDNS[b]): // rules for a load balancer are compared
+			if !inDNS[a] {
+				a = b
+			}
+			add(a+name.String(), had, has)
+		}
+	}
+	slices.Sort(out)
 	return out
+}
+
+// inDNS contains the titles of Services without rules, which are names in DNS.
+var inDNS = map[string]bool{"ExternalName Service ": true, "headless Service ": true}
+
+// beside returns what programs of a cluster read of a Service beside its rules, with a title.
+func beside(j *review.Input, name ir.Name) (title string, settings map[string]any, ok bool) {
+	svc := j.Snapshot.Service(name)
+	if svc == nil {
+		return "", nil, false
+	}
+	switch settings = j.Reader.Written()[svc.Object].Settings; {
+	case svc.Type == string(corev1.ServiceTypeExternalName):
+		title = "ExternalName Service "
+	case svc.ClusterIP == corev1.ClusterIPNone:
+		title = "headless Service "
+	case svc.Type == string(corev1.ServiceTypeLoadBalancer):
+		title = "load balancer settings of Service "
+	default:
+		settings = nil
+	}
+	return title, settings, true
 }
 
 // shownNotCompared is the maximum number of objects in a line.
@@ -42,7 +89,7 @@ func (d *Diff) writeNotCompared(w io.Writer, paragraph bool) {
 	for _, line := range [...]struct {
 		title string
 		what  []string
-	}{{"Not compared", d.NotCompared}, {"Not compared, because their objects are unknown", d.NotRead}} {
+	}{{"Not compared", d.NotCompared}, {"Not compared, so that flows may differ", d.NotRead}} {
 		if len(line.what) == 0 {
 			continue
 		}
