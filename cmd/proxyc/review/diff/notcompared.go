@@ -8,8 +8,6 @@ import (
 	"reflect"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -68,11 +66,11 @@ func beside(j *review.Input, name ir.Name) (title string, settings map[string]an
 		return "", nil, false
 	}
 	switch settings = j.Reader.Written()[svc.Object].Settings; {
-	case svc.Type == string(corev1.ServiceTypeExternalName):
+	case svc.Type == "ExternalName":
 		title = "ExternalName Service "
-	case svc.ClusterIP == corev1.ClusterIPNone:
+	case svc.ClusterIP == "None":
 		title = "headless Service "
-	case svc.Type == string(corev1.ServiceTypeLoadBalancer):
+	case svc.Type == "LoadBalancer":
 		title = "load balancer settings of Service "
 	default:
 		settings = nil
