@@ -123,7 +123,16 @@ func (t *foreignTables) chain(ctx context.Context, family string, k chainKey) ap
 	if t.family == unix.NFPROTO_NETDEV || t.family == unix.NFPROTO_BRIDGE || base.Unsupported == codec.OtherHook {
 		return c
 	}
-	c.Translates, c.Marks = base.Passes()
+	switch base.Hook {
+	case rules.Prerouting, rules.Output:
+		c.Translates = base.Priority <= rules.PriorityDNAT
+		c.Marks = !c.Translates
+	case rules.Forward:
+		c.Marks = true
+	case rules.Postrouting:
+		c.Marks = base.Priority <= rules.PrioritySNAT
+		c.Translates = base.NAT && c.Marks
+	}
 	return c
 }
 

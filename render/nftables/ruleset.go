@@ -76,20 +76,6 @@ type Base struct {
 // translated.
 func (b *Base) Destination() bool { return b.Hook == Prerouting || b.Hook == Output }
 
-// Passes reports whether packets pass a foreign chain before our translation of their destinations
-// or sources, and whether they do so after our rules set the masquerade mark and before they match it.
-func (b *Base) Passes() (beforeNAT, marked bool) {
-	switch b.Hook {
-	case Prerouting, Output:
-		return b.Priority <= PriorityDNAT, b.Priority > PriorityDNAT
-	case Forward:
-		return false, true
-	case Postrouting:
-		return b.NAT && b.Priority <= PrioritySNAT, b.Priority <= PrioritySNAT
-	}
-	return false, false
-}
-
 // Hook is a hook of netfilter.
 type Hook uint8
 

@@ -181,10 +181,12 @@ func (d *dumpFiles) nft(file, text string) error {
 		d.table(t.Family+" "+t.Name, t.Ruleset, sim.OwnOfNode(p))
 	}
 	var effects apply.Interference
-	for f, p := range ir.Present(d.programs) {
-		if err := addForeign(&effects, f, text, p.Node.MasqueradeMark()); err != nil {
+	for _, f := range ir.Families() {
+		of, err := foreignRules(f, text)
+		if err != nil {
 			return err
 		}
+		effects.Drops, effects.Diverts = append(effects.Drops, of.Drops...), append(effects.Diverts, of.Diverts...)
 	}
 	d.addOthers(others, effects)
 	switch {
