@@ -262,6 +262,8 @@ func TestSharedCause(t *testing.T) {
 		}
 		if err := SharedCause(p, refused); (err != nil) != tc.want {
 			t.Errorf("%d refused of %d, %d without endpoints: %v, want an error: %t", tc.refused, tc.of, tc.without, err, tc.want)
+		} else if last := tc.refused - 1; err != nil && !strings.Contains(err.Error(), "namespace ns: ns/s0000") || err != nil && !strings.Contains(err.Error(), refused[last].Service.String()) {
+			t.Errorf("Services or namespace are not named: %v", err)
 		}
 	}
 }

@@ -3,6 +3,8 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -120,8 +122,21 @@ func SharedCause(programs ir.Programs, refused []Refusal) error {
 	if n == 0 || others > 0 && (n == 1 || n < MaxRefused && 10*n <= len(all)) {
 		return nil
 	}
-	first := refused[0]
-	return fmt.Errorf("the kernel refuses the rules of %d of %d Services, so they are not the cause: the previous rules stay in force: Service %s: %w", n, len(all), first.Service, first.Reason)
+	var names []string
+	namespaces := map[string]bool{}
+	for name := range out {
+		names, namespaces[name.Namespace] = append(names, name.String()), true
+	}
+	slices.Sort(names)
+	if more := len(names) - 2*MaxRefused; more > 0 {
+		names = append(names[:2*MaxRefused], fmt.Sprintf("%d more", more))
+	}
+	where, first := fmt.Sprintf("%d namespaces", len(namespaces)), refused[0]
+	if len(namespaces) == 1 {
+		where = "namespace " + first.Service.Namespace
+	}
+	return fmt.Errorf("the kernel refuses the rules of %d of %d Services, which counts as a failure of the node: the previous rules stay in force. The refused are of %s: %s. Service %s: %w",
+		n, len(all), where, strings.Join(names, ", "), first.Service, first.Reason)
 }
 
 // firstOf names the first difference of a Plan, and counts the others.

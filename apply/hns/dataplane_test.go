@@ -287,6 +287,25 @@ func TestRefusedService(t *testing.T) {
 	}
 }
 
+// If HNS rejects many Services, the cause counts as the node's, and what was in force remains.
+func TestSharedCause(t *testing.T) {
+	m := newMachine(t, server2022, false)
+	w := world{0: {remote: []int{1}}}
+	m.settle(ir.Programs{}, w.programs(false), false)
+	for i := 1; i <= 3; i++ {
+		w[i] = &service{remote: []int{i}}
+		m.foreign(fmt.Sprintf("10.96.0.%d", 11+i), 80)
+	}
+	_, _, err := apply.Once(t.Context(), m, w.programs(false), func(apply.Plan) bool { return true })
+	if err == nil || !strings.Contains(err.Error(), "the kernel refuses the rules of 3 of 4 Services, which counts as a failure of the node") {
+		t.Error(err)
+	}
+	balancers, _ := m.State(hostMAC)
+	if !slices.ContainsFunc(balancers, func(l string) bool { return strings.HasPrefix(l, "10.96.0.11 ") }) {
+		t.Errorf("the previous Service is gone: %q", balancers)
+	}
+}
+
 // A failed removal of a load balancer is retried, and does not block a required one.
 func TestStuckLoadBalancer(t *testing.T) {
 	m := newMachine(t, server2022, false)

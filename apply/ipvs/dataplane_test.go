@@ -435,6 +435,45 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
+// If the kernel rejects many Services, the cause counts as the node's, and what was in force remains.
+func TestSharedCause(t *testing.T) {
+	for _, op := range []operation{addElement, addServer, addDest, addAddress} {
+		b := newBench(t)
+		p := program()
+		before := *p
+		before.Services = p.Services[:1]
+		if op == addDest {
+			before.Services = slices.Clone(p.Services)
+			for i := range before.Services {
+				s := before.Services[i]
+				s.Pools = slices.Clone(s.Pools)
+				for j, pool := range p.Services[i].Pools {
+					s.Pools[j].Backends = pool.Backends[:min(1, len(pool.Backends))]
+				}
+				before.Services[i] = s
+			}
+		}
+		b.once(&before)
+		b.k.refuse = func(r *request) error {
+			if r.op == op {
+				return errors.New("no such scheduler")
+			}
+			return nil
+		}
+		_, _, err := apply.Once(t.Context(), b.Dataplane, ir.NewPrograms(p), func(apply.Plan) bool { return true })
+		if err == nil || !strings.Contains(err.Error(), "which counts as a failure of the node") {
+			t.Errorf("operation %d: %v", op, err)
+		}
+		for i := range before.Services {
+			for _, f := range before.Services[i].Frontends {
+				if len(f.Routes) > 0 && f.Match.Addr.IsValid() && b.k.families.IPv4.servers[f.Match] == nil {
+					t.Errorf("operation %d: no virtual server for %v", op, f.Match)
+				}
+			}
+		}
+	}
+}
+
 // A Service that iptables rejects is omitted everywhere else, too.
 func TestQuarantineOfRules(t *testing.T) {
 	b := newBench(t)

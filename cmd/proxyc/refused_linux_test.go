@@ -147,7 +147,7 @@ func TestWatchKeepsRulesForSharedCause(t *testing.T) {
 				mode = "iptables"
 			}
 			w.write("config", strings.Replace(fmt.Sprintf(watchConfig, mode), "clusterCIDR: 10.244.0.0/16", "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}", 1))
-			w.readyz("while the tool rejects all", http.StatusServiceUnavailable, "the kernel refuses the rules of 3 of 3 Services, so they are not the cause: the previous rules stay in force: Service ns/")
+			w.readyz("while the tool rejects all", http.StatusServiceUnavailable, "the kernel refuses the rules of 3 of 3 Services, which counts as a failure of the node: the previous rules stay in force. The refused are of namespace ns: ns/a, ns/b, ns/c. Service ns/")
 			st := w.until("another attempt", func(st status.Status) bool {
 				return st.LastError != nil && strings.Count(w.log.String(), "the sync failed") > 1
 			})
