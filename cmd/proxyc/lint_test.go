@@ -221,7 +221,7 @@ const codesHead = `# Codes of findings
 
 Every finding of ` + "`proxyc lint`" + ` has a code. ` + "`proxyc lint --explain PX418`" + ` prints the row of a code and the effect of the condition. ` + "`proxyc lint --list`" + ` prints all codes.
 
-A single finding can have another severity. An error means that something is left out. Without a fix in the table, the message has it. [Review](../review.md#lint) describes how to accept findings.
+A single finding can have another severity. An error means that the named piece is ignored. Without a fix in the table, the message has it. [Review](../review.md#lint) describes how to accept findings.
 
 This page is generated from ` + "`compiler/diag.Groups`" + ` (` + "`go test ./cmd/proxyc -run TestLintCodes -update`" + `).
 `
