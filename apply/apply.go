@@ -91,9 +91,6 @@ type Options struct {
 	// Log, if set, receives messages of goroutines of the Dataplane.
 	Log  *slog.Logger
 	IPVS IPVS
-	// Previous, if set, is the open Dataplane whose rules are applied. The caller closes it after the
-	// new one has applied its rules. One of the same mode may hand over its state in the process.
-	Previous Dataplane
 }
 
 // IPVS are the options of mode ipvs.

@@ -34,6 +34,9 @@ func (l *Lock) SetNote(text string) error {
 
 func (l *Lock) noteFile() string { return strings.TrimSuffix(l.file.Name(), ".lock") + ".note" }
 
+// Descriptor is the argument of InheritLock in the program that the process executes next.
+func (l *Lock) Descriptor() uintptr { return l.file.Fd() }
+
 // lockEvery is the interval of attempts to acquire a lock. A context cannot interrupt a blocking wait.
 const lockEvery = 20 * time.Millisecond
 

@@ -59,6 +59,16 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 	return &Lock{f, namespaceCookie()}, nil
 }
 
+// InheritLock returns the lock in dir that this process acquired before it executed itself again; nil if
+// the descriptor is not that of the lock.
+func InheritLock(dir string, descriptor uintptr) *Lock {
+	path, err := lockPath(dir)
+	if f := os.NewFile(descriptor, path); err == nil && f != nil && isAt(f, path) {
+		return &Lock{f, namespaceCookie()}
+	}
+	return nil
+}
+
 // namespaceCookie identifies the calling thread's network namespace until the next boot. The number of
 // its inode, and with it the name of the note, is used again. It is "" before Linux 5.14.
 func namespaceCookie() string {

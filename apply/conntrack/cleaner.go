@@ -62,23 +62,6 @@ func (c *Cleaner) BeginCommit() {
 	}
 }
 
-// Resume records the removed frontends whose flows another Cleaner, which has ended, did not check.
-// ended may be nil.
-func (c *Cleaner) Resume(ended *Cleaner) {
-	if ended == nil {
-		return
-	}
-	c.NoteRemoved(ended.clearRemoved())
-	ended.mu.Lock()
-	defer ended.mu.Unlock()
-	c.dropped += ended.dropped
-	for _, scopes := range []ir.PerFamily[*scope]{ended.waiting, ended.running} {
-		for _, s := range ir.Present(scopes) {
-			c.NoteRemoved(slices.Collect(maps.Keys(s.removed)))
-		}
-	}
-}
-
 // NoteRemoved records frontends that a failed sync may have removed. A later sync does not find
 // them, so EndCommit does not receive them. Their flows are checked with those of the next full sync.
 func (c *Cleaner) NoteRemoved(removed []ir.Match) {

@@ -281,46 +281,6 @@ func TestCleanerTriesAgain(t *testing.T) {
 	})
 }
 
-// A Cleaner deletes the flows of removed frontends that the one before it did not check.
-func TestCleanerResumes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		address := func(text string) []ir.Match {
-			return []ir.Match{{Addr: netip.MustParseAddr(text), Protocol: ir.UDP, Port: 53}}
-		}
-		failing := NewCleaner(time.Second, func(Cleaned) {})
-		failing.clean = func(context.Context, *Selector, func([]Stale) ([]Stale, error)) (int, error) {
-			return 0, errors.New("no buffer space")
-		}
-		w := to(t, newPod)
-		w.Removed = address("10.96.0.98")
-		failing.EndCommit(w)
-		failing.run(t.Context()) // failed: it waits again
-		failing.NoteRemoved(address("10.96.0.99"))
-		failing.NoteRemoved(address("fd00:10:96::99")) // of a family that is not served any more
-		failing.clean = func(context.Context, *Selector, func([]Stale) ([]Stale, error)) (int, error) {
-			return 0, context.Canceled
-		}
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		failing.run(ended) // interrupted
-
-		c, k := cleaning(t, flow(1, newPod), entry(ir.UDP, "192.0.2.200:9", "10.96.0.98:53", oldPod), entry(ir.UDP, "192.0.2.200:9", "10.96.0.99:53", oldPod),
-			entry(ir.UDP, "[2001:db8::200]:9", "[fd00:10:96::99]:53", "[fd00:10:244::5]:53"))
-		c.Resume(nil)
-		c.Resume(failing)
-		w = to(t, newPod)
-		w.All = true
-		w.Programs.IPv4.Services = []ir.Service{*w.Changes.IPv4[0].New}
-		c.BeginCommit()
-		c.EndCommit(w)
-		for range 2 { // families
-			k.goOn <- struct{}{}
-		}
-		synctest.Wait()
-		left(t, k, flow(1, newPod))
-	})
-}
-
 // The set of flows that cannot be deleted is bounded.
 func TestCleanerForgets(t *testing.T) {
 	s := &scope{some: map[ir.Match]bool{}, removed: map[ir.Match]bool{}}
@@ -368,8 +328,7 @@ func TestCleanerAfterFailedSync(t *testing.T) {
 		if c.NoteRemoved(many); len(c.removed) > maxRemoved {
 			t.Errorf("%d frontends are kept", len(c.removed))
 		}
-		next := NewCleaner(time.Minute, nil)
-		if next.Resume(c); next.takeDropped() != maxRemoved {
+		if c.takeDropped() != maxRemoved {
 			t.Error("the frontends above the limit are dropped silently")
 		}
 	})

@@ -93,13 +93,8 @@ func (b *bootFile) reject(err error) {
 	b.log.Error("the boot file is rejected", "file", b.path, "err", err)
 }
 
-// name returns the name of the file in messages; "" without one.
-func (b *bootFile) name() string {
-	if b == nil {
-		return ""
-	}
-	return "the boot file " + b.path
-}
+// name returns the name of the file in messages.
+func (b *bootFile) name() string { return "the boot file " + b.path }
 
 // isCurrent reports whether the kernel contains the rules of the file, unless another program changed
 // them.

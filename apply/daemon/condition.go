@@ -14,7 +14,7 @@ const conditionGrace = time.Minute
 // newCondition returns the maintainer of Node condition ServicesProgrammed; nil if it is not
 // enabled.
 func (in *input) newCondition() *watch.NodeCondition {
-	if !in.process.NodeCondition {
+	if !in.options.NodeCondition {
 		return nil
 	}
 	booted, err := node.BootTime()
@@ -30,8 +30,8 @@ func (in *input) newCondition() *watch.NodeCondition {
 func (in *input) programmed() (watch.Condition, bool) {
 	cut := in.outage()
 	switch {
-	case !in.process.programmed.Load():
-		sure := in.config.Config.ProxyMode().ByProcess() || time.Since(in.process.started) >= conditionGrace
+	case !in.inForce.Load():
+		sure := in.config.Config.ProxyMode().ByProcess() || time.Since(in.started) >= conditionGrace
 		return watch.Condition{Status: watch.False, Reason: "Starting", Message: "the rules of the API server's objects are not applied yet"}, sure
 	case !in.health.Status().Healthy:
 		return watch.Condition{Status: watch.False, Reason: "Behind", Message: "a change is not applied: " + in.health.Ready().Reason}, true

@@ -2,20 +2,16 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/node"
-	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -35,8 +31,8 @@ type Options struct {
 
 // SourceOptions select the configuration and the objects.
 type SourceOptions struct {
-	// Resolve reads the configuration and returns its findings. text is the content of ConfigFile.
-	Resolve func() (resolved *config.Resolved, text []byte, _ diag.List)
+	// Resolve reads the configuration and returns its findings.
+	Resolve func() (*config.Resolved, diag.List)
 	// ConfigFile is the file that Resolve reads; "" if there is none to watch.
 	ConfigFile string
 	// Snapshot contains files and directories to read instead of an API server.
@@ -102,19 +98,15 @@ type TraceInput struct {
 	Output     string               // "text" or "json"
 }
 
-// Run maintains the rules of the node until ctx ends. When the configuration file changes, it
-// starts a new session in the same process: rules stay, and equal ones are adopted. first is the
-// initial configuration.
+// Run maintains the rules of the node until ctx ends. If the configuration file changes, or the
+// configuration could not be applied after that, it returns a *Restart. first is the configuration.
 func Run(ctx context.Context, o *Options, first *config.Resolved) error {
-	p := &process{Options: o, started: time.Now()}
-	if o.ModeFallback {
-		p.fallback = newFallback(ctx, o)
-		own := *o
-		own.Resolve = p.fallback.resolve(o.Resolve)
-		p.Options = &own
-		first = p.fallback.settle(first)
+	setGCPercent(garbageAtStart)
+	s, err := newSession(ctx, o, first)
+	if err != nil {
+		return err
 	}
-	return p.run(ctx, p.loaded(first))
+	return s.run(ctx)
 }
 
 // InitOnly sets the kernel settings that the configuration requires, and nothing else.
@@ -125,100 +117,7 @@ func InitOnly(o *Options, cfg *config.Resolved) error {
 	if err != nil {
 		return err
 	}
-	return (&sysctls{cfg: cfg.Config, node: name, log: log.Logger}).write()
-}
-
-// process is the state that the sessions of a daemon share.
-type process struct {
-	*Options
-	fallback *fallback // nil if disabled
-	started  time.Time
-
-	sessions   int // number of ended sessions
-	retry      retry
-	cluster    cluster
-	handover   handover
-	lastHealth *serve.Health      // of the last session; nil before the first
-	lastFlows  *conntrack.Cleaner // of the last session; nil before the first
-	stuck      bool               // a session did not end, and still uses its resources
-
-	programmed atomic.Bool // rules for an API server's objects were applied once
-}
-
-// run runs consecutive sessions until ctx ends or no configuration can be applied. If a
-// configuration cannot be applied, run returns to the previous one, and retries. If that fails, too,
-// run retries both with increasing waits.
-func (p *process) run(ctx context.Context, now *loaded) error {
-	var last *loaded // last applied configuration; nil before the first
-	var refused *refusedConfig
-	for ; ; p.sessions++ {
-		setGCPercent(garbageAtStart)
-		log := logging.New(p.Stdout, p.Stderr, &now.Config.Logging)
-		var next *loaded
-		wrote := false
-		s, err := newSession(p, now, refused, log)
-		if err == nil {
-			next, err = s.run(ctx)
-			wrote = s.rules.wrote.Load()
-		}
-		if wrote {
-			if now != last {
-				refused = nil
-			}
-			last, p.retry.failures = now, 0
-		}
-		_, ofRules := errors.AsType[*rulesError](err)
-		switch {
-		case p.stuck:
-			return err
-		case err == nil && next != nil:
-			now = next
-		case err != nil && last != nil && now != last:
-			refused = refused.again(now.Config, err)
-			log.Error("the configuration cannot be applied: returning to the previous one, and retrying", "after", refused.wait(), "err", err)
-			if s != nil {
-				s.rules.sysctls.restore()
-			}
-			now = last
-		case ofRules && now == last && !wrote:
-			wait := p.retry.fail(err, now.Config.SyncPeriod())
-			log.Error("the previous configuration cannot be applied either: retrying both", "after", wait, "err", err)
-			refused = nil // the new configuration may not be the cause
-		default:
-			p.handover.drain(p.DrainTimeout, log)
-			return err
-		}
-	}
-}
-
-// rulesError is a failure to apply or maintain rules.
-type rulesError struct{ error }
-
-func (e *rulesError) Unwrap() error { return e.error }
-
-// retry schedules the next attempt with the last applied configuration.
-type retry struct {
-	failures int // consecutive
-	at       time.Time
-	err      error // of the last attempt
-}
-
-// fail records a failure, and returns the wait after it.
-func (r *retry) fail(err error, longest time.Duration) time.Duration {
-	r.failures++
-	wait := apply.Backoff(r.failures, apply.FirstRetry, max(longest, apply.FirstRetry))
-	r.at, r.err = time.Now().Add(wait), err
-	return wait
-}
-
-// wait waits until the next attempt. It returns false if ctx ends before.
-func (r *retry) wait(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(time.Until(r.at)):
-		return true
-	}
+	return writeSettings(cfg.Config, name, log.Logger)
 }
 
 // Garbage collection targets (GOGC): while the initial objects arrive, most of which is garbage,

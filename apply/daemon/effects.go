@@ -33,12 +33,10 @@ type effects struct {
 
 func newEffects(s *session, checks checks) *effects {
 	cfg := s.config.Config
-	e := &effects{checks: checks, localhost: &s.handover.localhost, condition: s.input.condition,
-		programmed: &s.programmed, proxies: servesLocalhost(cfg), metrics: s.metrics, faults: s.faults, log: s.log.Logger}
+	e := &effects{checks: checks, condition: s.input.condition,
+		programmed: &s.input.inForce, proxies: servesLocalhost(cfg), metrics: s.metrics, faults: s.faults, log: s.log.Logger}
 	e.flows = conntrack.NewCleaner(cfg.SyncPeriod(), e.cleaned)
-	e.flows.Resume(s.lastFlows)
-	s.lastFlows = e.flows
-	e.localhost.Configure(e.log, e.localhostChanged)
+	e.localhost = userspace.NewLocalhost(e.log, e.localhostChanged)
 	if s.BootFrom != "" {
 		e.boot = &bootFile{files: s.Files, path: s.BootFrom, log: e.log}
 	}

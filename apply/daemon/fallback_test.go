@@ -28,27 +28,18 @@ func TestFallback(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			lacks := tt.lacks
-			f := &fallback{chosen: map[ir.Mode]choice{}, possible: func(cfg *config.Config) error {
-				if lacks[cfg.ProxyMode()] {
+			cfg := &config.Config{Mode: string(tt.wanted)}
+			mode, reason := supported(cfg, func(cfg *config.Config) error {
+				if tt.lacks[cfg.ProxyMode()] {
 					return errors.New("the kernel has none")
 				}
 				return nil
-			}}
-			resolved := &config.Resolved{Config: &config.Config{Mode: string(tt.wanted)}}
-			got := f.settle(resolved)
-			if got.Config.ProxyMode() != tt.mode {
-				t.Errorf("got %s, want %s", got.Config.Mode, tt.mode)
+			})
+			if mode != tt.mode || (reason != nil) != tt.reported {
+				t.Errorf("got %s because of %v, want %s", mode, reason, tt.mode)
 			}
-			if wanted, reason := f.insteadOf(tt.mode); (wanted != "") != tt.reported || tt.reported && (wanted != tt.wanted || reason == "") {
-				t.Errorf("instead of %q because of %q", wanted, reason)
-			}
-			if resolved.Config.ProxyMode() != tt.wanted {
+			if cfg.ProxyMode() != tt.wanted {
 				t.Error("the configuration itself was changed")
-			}
-			lacks = nil // modules were loaded
-			if again := f.settle(resolved); again.Config.ProxyMode() != tt.mode {
-				t.Errorf("changed its mind: %s, then %s", tt.mode, again.Config.Mode)
 			}
 		})
 	}

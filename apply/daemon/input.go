@@ -22,30 +22,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// cluster is a session's knowledge of the cluster. The next session starts with it, even if the API
-// server is not reachable then.
-type cluster struct {
-	node    string // name of the daemon's node; for another one everything is read again
-	store   *watch.Store
-	whole   bool           // the Store contains all initial objects
-	state   *serve.Node    // of the API server's Node; nil if unknown or deleted
-	contact *watch.Contact // nil without an API server
-}
-
-// resume starts a session on a node with the knowledge of earlier sessions.
-func (c *cluster) resume(node string) {
-	if c.node != node {
-		*c = cluster{node: node, store: watch.NewStore(time.Now)}
-	}
-	c.store.Reset()
-}
-
 // input is the source of a session's rules: objects of an API server or of files, which fill the
 // Store, and the follower that compiles them.
 type input struct {
-	process  *process
-	config   *loaded
+	options  *Options
+	config   *config.Resolved
 	node     string
+	started  time.Time // the daemon
 	store    *watch.Store
 	follower *follower
 	health   *serve.Health
@@ -64,6 +47,7 @@ type apiServer struct {
 	contact   *watch.Contact       // nil without an API server
 	condition *watch.NodeCondition // nil if disabled
 	broken    brokenObjects
+	inForce   atomic.Bool // rules for the server's objects were applied once
 }
 
 // first is the state of the input at the start of a session.
@@ -75,16 +59,14 @@ type first struct {
 }
 
 func newInput(s *session) *input {
-	p, log := s.process, s.log.Logger
-	in := &input{process: p, config: s.config, node: p.cluster.node, store: p.cluster.store, health: s.health, log: log, faults: s.faults, again: make(chan struct{}, 1)}
-	if len(p.Snapshot) == 0 {
+	log := s.log.Logger
+	in := &input{options: s.Options, config: s.config, node: s.node, started: s.started, store: watch.NewStore(time.Now), health: s.health, log: log, faults: s.faults, again: make(chan struct{}, 1)}
+	if len(s.Snapshot) == 0 {
 		in.events = watch.NewEvents(in.node, log, time.Now)
 		in.contact = watch.NewContact(log, time.Now)
-		in.contact.Resume(p.cluster.contact)
-		p.cluster.contact = in.contact
 		in.condition = in.newCondition()
 	}
-	in.follower = newFollower(s.config.Config, in.store, compiler.Facts{NodeName: in.node, Files: len(p.Snapshot) > 0, TCPBeLiberal: host.Liberal()}, log, in.events.Send)
+	in.follower = newFollower(s.config.Config, in.store, compiler.Facts{NodeName: in.node, Files: len(s.Snapshot) > 0, TCPBeLiberal: host.Liberal()}, log, in.events.Send)
 	in.follower.interfaces = host.Interfaces
 	in.follower.retrying = in.faults.retrying
 	return in
@@ -94,11 +76,8 @@ func newInput(s *session) *input {
 func (in *input) start(ctx context.Context, running *sync.WaitGroup) error {
 	objects := make(chan struct{})
 	whole := sync.OnceFunc(func() { close(objects) })
-	if in.process.cluster.whole {
-		whole()
-	}
 	in.first.objects = objects
-	if len(in.process.Snapshot) > 0 {
+	if len(in.options.Snapshot) > 0 {
 		in.readFiles(ctx, running, whole)
 		return nil
 	}
@@ -107,7 +86,7 @@ func (in *input) start(ctx context.Context, running *sync.WaitGroup) error {
 
 // connect watches an API server.
 func (in *input) connect(ctx context.Context, running *sync.WaitGroup, whole func()) error {
-	p := in.process
+	p := in.options
 	api := &watch.API{NodeName: in.node, Store: in.store, Log: in.log, NodeState: in.nodeState, Broken: in.broken.set,
 		Resync: in.config.Config.ConfigSyncPeriod.Duration, Events: in.events, Contact: in.contact, Condition: in.condition}
 	if err := api.Connect(in.config.Config.ClientConnection, p.Master, "proxyc/"+p.Version); err != nil {
@@ -122,7 +101,7 @@ func (in *input) connect(ctx context.Context, running *sync.WaitGroup, whole fun
 
 // readFiles watches files.
 func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole func()) {
-	p := in.process
+	p := in.options
 	readable := make(chan error, 1)
 	in.first.readable = readable
 	var seen []*status.File // files being read; for one goroutine
@@ -176,7 +155,6 @@ func (in *input) nodeState(n *watch.NodeState) {
 	if n != nil {
 		state = &serve.Node{Terminating: n.Terminating, Taints: n.Taints}
 	}
-	in.process.cluster.state = state
 	in.health.SetNode(state)
 }
 
@@ -206,7 +184,6 @@ func (in *input) wait(ctx context.Context) bool {
 		return false
 	case <-in.first.objects:
 	}
-	in.process.cluster.whole = true
 	return in.waitForPodRanges(ctx) && ctx.Err() == nil // select chooses randomly if both are ready
 }
 
@@ -281,7 +258,7 @@ func (in *input) outage() string {
 		return ""
 	}
 	outage := in.contact.Outage()
-	after := in.process.UnreadyAfter
+	after := in.options.UnreadyAfter
 	if ago := time.Since(outage.Lost); !outage.Lost.IsZero() && after > 0 && ago >= after {
 		return fmt.Sprintf("no contact with API server %s for %s: %s: %s", in.contact.Server(), ago.Round(time.Second), outage.Resource, outage.Cause)
 	}

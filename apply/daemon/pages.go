@@ -20,7 +20,8 @@ import (
 
 // pages are the HTTP handlers of a session.
 type pages struct {
-	process  *process
+	options  *Options
+	started  time.Time
 	cfg      *config.Config
 	node     string
 	log      *logging.Logger
@@ -35,9 +36,9 @@ type pages struct {
 // public returns the handler of the metrics server.
 func (p *pages) public() http.Handler {
 	debug := &serve.Debug{
-		Name: "proxyc", Version: p.process.Version, Mode: p.cfg.ProxyMode(), Metrics: p.metrics,
+		Name: "proxyc", Version: p.options.Version, Mode: p.cfg.ProxyMode(), Metrics: p.metrics,
 		Config:    func() any { return p.cfg },
-		Started:   p.process.started,
+		Started:   p.started,
 		Profiling: p.cfg.EnableProfiling,
 		SetVerbosity: func(v uint32) error {
 			p.log.SetVerbosity(v)
@@ -50,7 +51,7 @@ func (p *pages) public() http.Handler {
 		},
 	}
 	if p.cfg.Enabled(config.GateFlagz) {
-		debug.Flags = func() map[string]string { return p.process.Flags(p.cfg) }
+		debug.Flags = func() map[string]string { return p.options.Flags(p.cfg) }
 	}
 	if p.cfg.Enabled(config.GateStatusz) {
 		debug.Now = time.Now
@@ -120,7 +121,7 @@ func (p *pages) trace(w io.Writer, input TraceInput) (err error) {
 	input.Findings, _ = p.follower.findings.first(math.MaxInt)
 	p.store.View(func(snap *snapshot.Snapshot) {
 		input.Snapshot = snap
-		err = p.process.Trace(w, input)
+		err = p.options.Trace(w, input)
 	})
 	return err
 }

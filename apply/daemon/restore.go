@@ -3,9 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,29 +14,26 @@ import (
 	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
-	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
-// lastPrograms are the Programs that were applied before a session, possibly in another mode.
+// lastPrograms are the Programs of the boot file; without any if it cannot be used.
 type lastPrograms struct {
 	ir.Programs
-	from  string    // their source: "the boot file boot.json"; "" if there are none for this node
-	saved time.Time // modification time of the boot file; zero if they are not from it
+	saved time.Time
 }
 
-// lastPrograms returns the Programs of the previous session, or else those of the boot file.
+// lastPrograms returns the Programs of the boot file. Those of another mode cannot be converted without
+// objects, so the rules in the kernel stay as they are.
 func (r *rules) lastPrograms() lastPrograms {
-	if previous := r.process.handover.previous; previous != nil {
-		if programs := previous.Applied().Programs(); programs.IPv4 != nil {
-			return lastPrograms{Programs: programs, from: "the previous configuration"}
-		}
-	}
-	if boot := r.effects.boot; boot != nil {
-		if programs, ok := boot.read(r.input.node); ok {
-			return lastPrograms{programs, boot.name(), statFile(boot.files, boot.path).Modified}
+	boot := r.effects.boot
+	if programs, ok := boot.read(r.input.node); ok {
+		if mode := modeOf(programs); mode == r.config.ProxyMode() {
+			return lastPrograms{programs, statFile(boot.files, boot.path).Modified}
+		} else {
+			r.log.Info("the boot file is of another mode: the rules in the kernel stay until objects are received", "file", boot.path, "mode", string(mode))
 		}
 	}
 	return lastPrograms{}
@@ -52,86 +47,28 @@ func modeOf(programs ir.Programs) ir.Mode {
 	return ""
 }
 
-// modeGrace is how long to wait for objects before rules of another mode than the configured one
-// are restored. The mode is usually changed while the API server responds. Writing rules of the old
-// mode briefly would then be useless.
-const modeGrace = 10 * time.Second
-
 // restorer applies the last Programs and repairs them while there are no objects.
 type restorer struct {
 	*rules
 	stop func() // nil if nothing is restored
 }
 
-// restore maintains Programs until release is called. It reports whether they could be applied at
-// first. If not, it retries.
-func (h *restorer) restore(ctx context.Context, rec reconcile.Reconciler, last lastPrograms) (restored bool) {
-	if modeOf(last.Programs) == h.config.Config.ProxyMode() {
-		return h.start(ctx, rec, last)
-	}
-	restored, err := h.restoreOther(ctx, rec, last)
-	if err == nil {
-		return restored
-	}
-	if err = fmt.Errorf("is for mode %s, whose rules cannot be restored: %w", modeOf(last.Programs), err); !last.saved.IsZero() {
-		h.effects.boot.reject(err)
-	} else {
-		h.log.Error("the previous rules are not restored", "from", last.from, "err", err)
-	}
-	return false
-}
-
-// restoreOther is restore for Programs of another mode than the configured one. They cannot be
-// converted without objects. Until there are any, a node with rules of its previous mode is better
-// off than one without rules. Their dataplane becomes the previous one, whose rules are removed after
-// those of this mode are applied.
-func (h *restorer) restoreOther(ctx context.Context, rec reconcile.Reconciler, last lastPrograms) (restored bool, err error) {
-	h.observer.health.SetNotReady(h.input.missing())
-	select {
-	case <-ctx.Done():
-	case <-h.input.first.objects:
-	case <-time.After(modeGrace):
-	}
-	if ctx.Err() != nil || h.input.missing() == "" {
-		return false, nil
-	}
-	cfg := *h.config.Config
-	cfg.Mode = string(modeOf(last.Programs))
-	differ, err := host.SettingsOf(&cfg, &last.IPv4.Node)
-	if err := errors.Join(err, sysctl.Write(host.Root, differ)); err != nil {
-		return false, err
-	}
-	dataplane, err := host.Open(ctx, cfg.ProxyMode(), h.options(&cfg))
-	if err != nil {
-		return false, err
-	}
-	h.process.handover.replace(dataplane, cfg.ProxyMode(), h.log)
-	ctx, cancel := context.WithCancel(ctx)
-	rec.Schedule, rec.Dataplane, rec.Drift = scheduleOf(&cfg), dataplane, h.drift(ctx, dataplane)
-	last.from += ", of mode " + cfg.Mode
-	restored = h.start(ctx, rec, last)
-	end := h.stop
-	h.stop = func() { end(); cancel() }
-	return restored, nil
-}
-
-// start starts a Reconciler with constant Programs, and reports whether its first sync succeeded. If the
-// kernel may contain newer rules than the Programs, it keeps those, and starts nothing.
+// start starts a Reconciler with constant Programs until release is called, and reports whether its first
+// sync succeeded. If the kernel may contain newer rules than the Programs, it keeps those, and starts
+// nothing.
 func (h *restorer) start(ctx context.Context, rec reconcile.Reconciler, last lastPrograms) (restored bool) {
-	if !last.saved.IsZero() {
-		if why := h.newer(ctx, rec.Dataplane, last.Programs); why != "" {
-			h.effects.boot.reject(fmt.Errorf("may be older than %s, which are kept: it was saved %s ago", why, time.Since(last.saved).Round(time.Second)))
-			if why == ownRules { // kube-proxy may serve its health checks
-				h.effects.checks.sync(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: last.Programs}})
-				h.mend(ctx, rec.Dataplane, rec.Drift, last.Programs)
-			} else {
-				h.stop = func() {}
-			}
-			return true
+	if why := h.newer(ctx, rec.Dataplane, last.Programs); why != "" {
+		h.effects.boot.reject(fmt.Errorf("may be older than %s, which are kept: it was saved %s ago", why, time.Since(last.saved).Round(time.Second)))
+		if why == ownRules { // kube-proxy may serve its health checks
+			h.effects.checks.sync(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: last.Programs}})
+			h.mend(ctx, rec.Dataplane, rec.Drift, last.Programs)
+		} else {
+			h.stop = func() {}
 		}
-		begin := rec.Committing
-		rec.Committing = func() { h.effects.boot.note(0); begin() } // else a start after a crash would keep a part of the rules
+		return true
 	}
+	begin := rec.Committing
+	rec.Committing = func() { h.effects.boot.note(0); begin() } // else a start after a crash would keep a part of the rules
 	ctx, cancel := context.WithCancel(ctx)
 	h.observer.progress.setApplied(rec.Dataplane.Applied().Programs)
 	first := make(chan bool, 1)
@@ -193,15 +130,18 @@ func (h *restorer) mend(ctx context.Context, dataplane apply.Dataplane, drift <-
 	h.stop = func() { cancel(); running.Wait() }
 }
 
+// mendAfter is how long mendUnknown waits for objects.
+const mendAfter = 10 * time.Second
+
 // mendUnknown is mend without Programs: it repairs what is the same for any Node, Service and
 // ServiceCIDR, if no object is known after a while.
 func (h *restorer) mendUnknown(ctx context.Context, rec reconcile.Reconciler) {
 	select {
 	case <-ctx.Done():
 	case <-h.input.first.objects:
-	case <-time.After(modeGrace):
+	case <-time.After(mendAfter):
 	}
-	cfg := h.config.Config
+	cfg := h.config
 	if ctx.Err() != nil || h.input.missing() == "" || cfg.ProxyMode().ByProcess() {
 		return
 	}
@@ -264,8 +204,9 @@ func (h *restorer) after(s *reconcile.Sync, last lastPrograms) (ok bool) {
 	if !h.settled(s) {
 		return false
 	}
-	if h.observer.progress.setRestored(last.from, last.saved) {
-		h.logRestored(last, s.Done.Operations)
+	if h.observer.progress.setRestored(h.effects.boot.name(), last.saved) {
+		h.log.Warn("the previous rules are restored, and kept until objects are received", "from", h.effects.boot.name(), "operations", s.Done.Operations.String(),
+			"saved", last.saved.Format(time.RFC3339), "age", time.Since(last.saved).Round(time.Second).String())
 	}
 	// Flows that are valid for newer objects than these are not stale. Clients may however have
 	// connected while rules were missing.
@@ -274,16 +215,6 @@ func (h *restorer) after(s *reconcile.Sync, last lastPrograms) (ok bool) {
 	h.effects.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, All: missing})
 	h.effects.checks.sync(s)
 	return true
-}
-
-// logRestored logs that Programs are restored. Those of the boot file may be old.
-func (h *restorer) logRestored(last lastPrograms, operations apply.Count) {
-	level, age := slog.LevelInfo, []any(nil)
-	if !last.saved.IsZero() {
-		level, age = slog.LevelWarn, []any{"saved", last.saved.Format(time.RFC3339), "age", time.Since(last.saved).Round(time.Second).String()}
-	}
-	h.log.Log(context.Background(), level, "the previous rules are restored, and kept until objects are received",
-		append([]any{"from", last.from, "operations", operations.String()}, age...)...)
 }
 
 // release stops the restorer and waits, since two Reconcilers must not write the same rules.

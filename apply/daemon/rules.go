@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,24 +25,24 @@ func scheduleOf(cfg *config.Config) reconcile.Schedule {
 
 // rules are the rules of a session in the kernel. [session.shutdown] releases what they own.
 type rules struct {
-	process  *process
-	config   *loaded
+	options  *Options
+	config   *config.Config
+	follows  *Restart // that started this program; nil if it is the first
 	log      *slog.Logger
 	input    *input
 	observer *observer
 	effects  *effects
 	takeover *takeover.Takeover
-	sysctls  *sysctls
 
+	lock      *apply.Lock     // nil before it is acquired
 	dataplane apply.Dataplane // nil before it is opened
 	running   sync.WaitGroup  // goroutines that use the dataplane
-	wrote     atomic.Bool     // the session has written rules
 }
 
 // run maintains the rules until ctx ends. It writes the kernel settings, applies the last Programs
 // if there are no objects yet, and then follows the input.
 func (r *rules) run(ctx context.Context) error {
-	r.sysctls.writeOOMScore()
+	writeOOMScore(r.config, r.log)
 	if err := r.open(ctx); err != nil {
 		return orDone(ctx, err)
 	}
@@ -55,11 +54,13 @@ func (r *rules) run(ctx context.Context) error {
 	r.running.Go(func() { r.effects.flows.Run(ctx) })
 	h := restorer{rules: r}
 	defer h.release()
-	restored := last.from != "" && (!r.process.cluster.whole || r.input.missing() != "") && h.restore(ctx, rec, last)
-	if last.from == "" {
+	restored := false
+	if last.IPv4 == nil {
 		h.mendUnknown(ctx, rec)
+	} else if r.input.missing() != "" {
+		restored = h.start(ctx, rec, last)
 	}
-	if err := <-r.input.first.readable; err != nil && !restored && r.process.sessions == 0 {
+	if err := <-r.input.first.readable; err != nil && !restored && r.follows == nil {
 		return err
 	} else if err != nil {
 		r.log.Error("the snapshot is rejected: the current objects are kept", "err", err)
@@ -78,45 +79,48 @@ func (r *rules) run(ctx context.Context) error {
 // open acquires the lock and opens the dataplane, which reports missing kernel features. Nothing on
 // the node, including settings, changes before that.
 func (r *rules) open(ctx context.Context) (err error) {
-	h := &r.process.handover
-	if h.lock == nil {
-		if h.lock, err = r.acquireLock(ctx); err != nil {
-			return err
-		}
-	}
-	if boot := r.effects.boot; boot != nil {
-		boot.lock = h.lock
-	} else if err := h.lock.SetNote(""); err != nil { // no boot file contains the rules that follow
+	if r.lock, err = r.acquireLock(ctx); err != nil {
 		return err
 	}
-	r.dataplane, err = host.Open(ctx, r.config.Config.ProxyMode(), r.options(r.config.Config))
+	if boot := r.effects.boot; boot != nil {
+		boot.lock = r.lock
+	} else if err := r.lock.SetNote(""); err != nil { // no boot file contains the rules that follow
+		return err
+	}
+	r.dataplane, err = host.Open(ctx, r.config.ProxyMode(), r.dataplaneOptions())
 	return err
 }
 
 // prepare starts the input and writes the kernel settings. It returns the last applied Programs.
 func (r *rules) prepare(ctx context.Context) (last lastPrograms, err error) {
-	last = r.lastPrograms() // before the previous dataplane may be closed
-	if h := &r.process.handover; h.mode == r.config.Config.ProxyMode() {
-		h.closePrevious(r.log)
-	}
+	last = r.lastPrograms()
 	if err := r.input.start(ctx, &r.running); err != nil {
 		return last, err
 	}
-	if last.from == "" && r.process.sessions == 0 { // nothing is applied: a failed start must not change anything
+	if last.IPv4 == nil && r.follows == nil { // nothing is applied: a failed start must not change anything
 		if err := <-r.input.first.readable; err != nil {
 			return last, err
 		}
 	}
-	return last, r.sysctls.write()
+	return last, writeSettings(r.config, r.input.node, r.log)
 }
 
-// options returns the options for opening a dataplane.
-func (r *rules) options(cfg *config.Config) apply.Options {
-	p := r.process
-	o := host.Options(cfg, p.IPVS)
+// close closes the dataplane, and node ports on localhost. Proxied connections continue.
+func (r *rules) close() {
+	r.effects.localhost.Close()
+	if r.dataplane != nil {
+		if err := r.dataplane.Close(); err != nil {
+			r.log.Error("closing the dataplane", "err", err)
+		}
+	}
+}
+
+// dataplaneOptions returns the options for opening the dataplane.
+func (r *rules) dataplaneOptions() apply.Options {
+	p := r.options
+	o := host.Options(r.config, p.IPVS)
 	o.IPTables, o.LockTimeout, o.Log = p.IPTables, p.LockTimeout, r.log
 	o.Local, o.OwnTables, o.Fastpath = r.input.store.SetHosted, p.OwnTables, p.Fastpath
-	o.Previous = p.handover.previous
 	return o
 }
 
@@ -128,17 +132,17 @@ func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
 	r.effects.measureProxied(counters)
 	return reconcile.Reconciler{
 		Writer:   reconcile.Writer{Dataplane: r.dataplane, Committing: r.effects.flows.BeginCommit, Trim: debug.FreeOSMemory},
-		Schedule: scheduleOf(r.config.Config),
+		Schedule: scheduleOf(r.config),
 		Source:   r.input.follower,
-		Drift:    r.drift(ctx, r.dataplane),
+		Drift:    r.drift(ctx),
 		Report:   r.observer.report,
 		Now:      time.Now, After: time.After,
 	}
 }
 
-// drift returns a channel with a token when a foreign program may have changed a dataplane's rules.
-func (r *rules) drift(ctx context.Context, of apply.Dataplane) <-chan struct{} {
-	drift, err := of.Drift(ctx)
+// drift returns a channel with a token when a foreign program may have changed the rules.
+func (r *rules) drift(ctx context.Context) <-chan struct{} {
+	drift, err := r.dataplane.Drift(ctx)
 	if err != nil {
 		r.log.Error("foreign changes of the rules are not watched: they are repaired at the next full sync", "err", err)
 	}
@@ -148,7 +152,6 @@ func (r *rules) drift(ctx context.Context, of apply.Dataplane) <-chan struct{} {
 // follow applies the compiled objects until ctx ends.
 func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	r.observer.progress.setApplied(r.dataplane.Applied().Programs)
-	r.wrote.Store(true)
 	saving, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSaving() // after the last sync, which the boot file then contains
 	r.running.Go(func() { r.effects.boot.run(saving, r.dataplane.Applied().Programs) })
@@ -161,10 +164,7 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	watchPeer := sync.OnceFunc(func() { r.running.Go(func() { t.WatchKubeProxy(ctx) }) })
 	rec.Tidy.Again = t.Requests
 	rec.Tidy.Do = func(ctx context.Context) error {
-		return t.Tidy(ctx, r.dataplane, func() {
-			r.process.handover.closePrevious(r.log)
-			watchPeer()
-		})
+		return t.Tidy(ctx, r.dataplane, watchPeer)
 	}
 	setGCPercent(garbageAtRest)
 	rec.Run(ctx)
@@ -183,7 +183,7 @@ func (r *rules) synced(s *reconcile.Sync) {
 	if !r.settled(s) {
 		return
 	}
-	if !r.observer.followed && r.process.sessions == 0 {
+	if !r.observer.followed && r.follows == nil {
 		r.observer.logRemoved(s)
 	}
 	r.observer.followed = true
@@ -216,6 +216,9 @@ const (
 // acquireLock waits until no other proxyc writes the node's rules. If the disk is full, it retries
 // for lockGrace.
 func (r *rules) acquireLock(ctx context.Context) (*apply.Lock, error) {
+	if r.follows != nil && r.follows.lock != nil {
+		return r.follows.lock, nil
+	}
 	health := r.observer.health
 	for began := time.Now(); ; {
 		lock, err := host.AcquireLock(ctx, func(why error) {

@@ -12,17 +12,26 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
+	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/daemon/takeover"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
 )
 
-// session is the state of the daemon for one configuration.
+// session is the state of the daemon, for one configuration.
 type session struct {
-	*process
-	config  *loaded
+	*Options
+	config  *config.Resolved
+	node    string
+	started time.Time
+	follows *Restart      // that started this program; nil if it is the first
+	again   chan struct{} // receives a token to apply the configuration again
+	stuck   bool          // parts did not end, and still use their resources
+
 	log     *logging.Logger
 	faults  *faults
 	health  *serve.Health
@@ -35,28 +44,38 @@ type session struct {
 	file    *configFile
 }
 
-// newSession returns a session for a configuration. refused is another one that could not be
-// applied; optional.
-func newSession(p *process, of *loaded, refused *refusedConfig, log *logging.Logger) (*session, error) {
-	name, err := node.Name(of.NodeName, p.Hostname)
+// newSession returns a session for a configuration.
+func newSession(ctx context.Context, o *Options, first *config.Resolved) (*session, error) {
+	log := logging.New(o.Stdout, o.Stderr, &first.Config.Logging)
+	name, err := node.Name(first.NodeName, o.Hostname)
 	if err != nil {
 		return nil, err
 	}
-	cfg := of.Config
-	s := &session{process: p, config: of, log: log, metrics: newMetrics(cfg, p.Version)}
-	p.cluster.resume(name)
+	var reason error
+	used := *first
+	if o.ModeFallback {
+		var mode ir.Mode
+		mode, reason = supported(first.Config, func(cfg *config.Config) error { return tryOpen(ctx, o, cfg) })
+		used.Config = inMode(first.Config, mode)
+	}
+	cfg := used.Config
+	s := &session{Options: o, config: &used, node: name, started: time.Now(), follows: inherit(), again: make(chan struct{}, 1),
+		log: log, metrics: newMetrics(cfg, o.Version)}
 	s.faults = &faults{log: log.Logger, now: time.Now}
 	s.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
-	s.health.Resume(p.lastHealth)
-	p.lastHealth = s.health
 	s.input = newInput(s)
-	hosts := hosts(name, p.Hostname)
+	hosts := hosts(name, o.Hostname)
 	s.rules = newRules(s, hosts)
 	s.foreign = newForeignRules(func(ctx context.Context) (apply.Interference, error) {
 		return host.Interference(ctx, 1<<cfg.MasqueradeBit())
 	}, log.Logger, time.Now)
-	s.file = newConfigFile(p, of, refused, log.Logger, s.faults)
+	s.file = newConfigFile(o, first.Config, log.Logger, s.faults)
 	s.status = s.newCollector()
+	if reason != nil {
+		s.status.process.InsteadOf, s.status.process.InsteadOfReason = first.Config.ProxyMode(), reason.Error()
+		log.Warn("this node does not support the configured mode: another one is used until the daemon stops",
+			"wanted", string(first.Config.ProxyMode()), "mode", string(cfg.ProxyMode()), "err", reason)
+	}
 	s.servers = newServers(s, hosts)
 	s.prepareHealth()
 	s.measure()
@@ -76,29 +95,22 @@ func hosts(nodeName string, hostname func() (string, error)) []string {
 
 // newRules returns the rules of a session.
 func newRules(s *session, hosts []string) *rules {
-	p, cfg, log, events := s.process, s.config.Config, s.log.Logger, s.input.events
+	cfg, log, events := s.config.Config, s.log.Logger, s.input.events
 	observer := &observer{
 		health: s.health, progress: &progress{}, drift: &drift{log: log, now: time.Now}, log: log,
-		counters: &counters{Metrics: s.metrics, store: p.cluster.store, follower: s.input.follower, began: time.Now()},
+		counters: &counters{Metrics: s.metrics, store: s.input.store, follower: s.input.follower, began: time.Now()},
 	}
-	takeover := takeover.New(takeover.Options{Mode: cfg.ProxyMode(), Deadline: cmp.Or(p.IPVS.DrainDeadline, apply.DrainDeadline), Log: log,
+	takeover := takeover.New(takeover.Options{Mode: cfg.ProxyMode(), Deadline: cmp.Or(s.IPVS.DrainDeadline, apply.DrainDeadline), Log: log,
 		Retrying: s.faults.retrying, Failed: s.metrics.LeftoverFailures.Inc, Repaired: observer.drift.repairedSince, Send: events.Send})
 	return &rules{
-		process: p, config: s.config, log: log, input: s.input, observer: observer, takeover: takeover,
+		options: s.Options, config: cfg, follows: s.follows, log: log, input: s.input, observer: observer, takeover: takeover,
 		effects: newEffects(s, newChecks(s.health, s.faults, events, log, hosts)),
-		sysctls: &sysctls{cfg: cfg, node: p.cluster.node, log: log},
 	}
 }
 
 // newCollector returns the collector of a session.
 func (s *session) newCollector() *collector {
-	mode := s.config.Config.ProxyMode()
-	st := &collector{now: time.Now, process: status.Process{Version: s.Version, PID: os.Getpid(), Started: s.started, Node: s.cluster.node, Mode: mode}}
-	if wanted, reason := s.fallback.insteadOf(mode); wanted != "" {
-		st.process.InsteadOf, st.process.InsteadOfReason = wanted, reason
-		s.log.Warn("this node does not support the configured mode: another one is used until the daemon stops",
-			"wanted", string(wanted), "mode", string(mode), "err", reason)
-	}
+	st := &collector{now: time.Now, process: status.Process{Version: s.Version, PID: os.Getpid(), Started: s.started, Node: s.node, Mode: s.config.Config.ProxyMode()}}
 	r := s.rules
 	st.parts = []func(*status.Status){
 		s.input.reportPending,      // before the applied rules
@@ -113,8 +125,7 @@ func (s *session) newCollector() *collector {
 
 // prepareHealth connects the health to everything besides the rules that readiness depends on.
 func (s *session) prepareHealth() {
-	s.health.SetNode(s.cluster.state)
-	s.health.Pending = s.cluster.store.Pending
+	s.health.Pending = s.input.store.Pending
 	s.health.FollowUp = s.rules.effects.pending
 	s.health.OtherProxy = s.rules.takeover.Warning
 	s.health.Outage = func() string { return cmp.Or(s.input.outage(), s.faults.pending()) }
@@ -144,8 +155,8 @@ func (s *session) problems() serve.Problems {
 		MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}
 }
 
-// run runs until ctx ends, or until an error or another configuration, which it returns.
-func (s *session) run(parent context.Context) (next *loaded, err error) {
+// run runs until ctx ends or there is an error, which may be a *Restart.
+func (s *session) run(parent context.Context) error {
 	defer s.log.Flush()
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -168,16 +179,21 @@ func (s *session) run(parent context.Context) (next *loaded, err error) {
 	}
 	run(&s.rules.running, s.keepRules)
 	<-ctx.Done()
-	s.shutdown(parent, &others)
-	return s.end(context.Cause(ctx))
+	cause := context.Cause(ctx)
+	restart, _ := errors.AsType[*Restart](cause)
+	s.shutdown(parent, restart, &others)
+	if restart != nil && parent.Err() == nil {
+		return restart
+	}
+	return s.end(parent, cause)
 }
 
 // announce sends the events of a start, and logs their warnings.
 func (s *session) announce() {
-	if s.retry.failures > 0 {
+	if s.follows != nil && s.follows.failures > 0 {
 		return // events are sent once
 	}
-	for _, e := range startEvents(s.config.Resolved) {
+	for _, e := range startEvents(s.config) {
 		s.input.events.Send(e)
 		if e.Warning {
 			s.log.Warn(e.Note)
@@ -185,71 +201,91 @@ func (s *session) announce() {
 	}
 }
 
-// keepRules applies and maintains the rules until ctx ends. After a failure of all configurations
-// it waits first.
-func (s *session) keepRules(ctx context.Context) error {
-	if s.retry.failures > 0 {
-		s.health.SetNotReady("no configuration can be applied: " + s.retry.err.Error())
-		if !s.retry.wait(ctx) {
-			return nil
-		}
-	}
-	if err := s.rules.run(ctx); err != nil {
-		return &rulesError{err}
-	}
-	return nil
-}
-
 // shutdown waits until everything has ended, in an order that other programs rely on:
 //
 //  1. The reconciler ends, after a commit, comparison or removal of leftovers in progress, and so
 //     do the goroutines that use the dataplane. Then the boot file is written.
-//  2. If another session follows, it receives the dataplane and the lock. Otherwise the dataplane is
-//     closed: a mode whose process proxies connections removes its rules. Then the lock is released,
-//     and another proxyc may write.
-//  3. The servers have ended, and the health check ports are closed. The reconciler could have
+//  2. The dataplane is closed: a mode whose process proxies connections removes its rules.
+//  3. The lock passes to the Restart. Without one it is released, and another proxyc may write.
+//  4. The servers have ended, and the health check ports are closed. The reconciler could have
 //     opened another one before.
-//
-// The process then drains proxied connections, if no session follows ([process.run]).
 //
 // After a signal this must not take long. An interrupted commit leaves no partial Service, and the
 // next start continues from there. It does not restore the boot file, which may be older.
-func (s *session) shutdown(parent context.Context, others *sync.WaitGroup) {
-	mode := s.config.Config.ProxyMode()
+func (s *session) shutdown(parent context.Context, restart *Restart, others *sync.WaitGroup) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		s.rules.running.Wait()
-		s.handover.leave(s.rules.dataplane, mode, parent.Err() == nil, s.log.Logger)
+		s.rules.close()
+		if restart != nil {
+			restart.lock = s.rules.lock
+		} else if s.rules.lock != nil {
+			s.rules.lock.Release()
+		}
 		others.Wait()
 		s.rules.effects.checks.close()
 	}()
-	var limit <-chan time.Time
-	if parent.Err() != nil {
-		limit = time.After(lastWorkOf(mode))
+	select {
+	case <-ended:
+		return
+	case <-parent.Done():
 	}
 	select {
 	case <-ended:
-	case <-limit:
+	case <-time.After(lastWorkOf(s.config.Config.ProxyMode())):
 		s.stuck = true
 		s.log.Warn("stopping during a sync")
 	}
 }
 
-// end returns the result of a session: another configuration, an error, or neither.
-func (s *session) end(cause error) (next *loaded, err error) {
-	if changed, ok := errors.AsType[*configChanged](cause); ok {
-		return changed.to, nil
+// lastWorkOf returns how long work in progress may continue after a signal: longer in a mode whose
+// rules have to be removed.
+func lastWorkOf(mode ir.Mode) time.Duration {
+	if mode.ByProcess() {
+		return 10 * time.Second
 	}
-	if !errors.Is(cause, context.Canceled) {
-		return nil, cause
+	return reconcile.CommitGrace + 500*time.Millisecond
+}
+
+// end ends the process. It returns the error that is the cause, if any.
+func (s *session) end(parent context.Context, cause error) error {
+	if parent.Err() != nil {
+		cause = nil
+		if s.config.Config.ProxyMode().ByProcess() {
+			s.log.Info("stopped: connections through this process have ended, and no rules redirect to it")
+		} else {
+			s.log.Info("stopped: the rules remain")
+		}
 	}
-	if s.config.Config.ProxyMode().ByProcess() {
-		s.log.Info("stopped: connections through this process have ended, and no rules redirect to it")
-	} else {
-		s.log.Info("stopped: the rules remain")
+	if !s.stuck {
+		s.drain()
 	}
-	return nil, nil
+	return cause
+}
+
+// drain waits for proxied connections to end, after everything else has ended. At the timeout it
+// closes them.
+func (s *session) drain() {
+	draining := []apply.Drainer{s.rules.effects.localhost}
+	if d, ok := apply.DrainerOf(s.rules.dataplane); ok {
+		draining = append(draining, d)
+	}
+	carried, cut := 0, 0
+	for _, d := range draining {
+		carried += d.Carried()
+	}
+	if carried > 0 {
+		s.log.Info("waiting for connections to end", "connections", carried, "at most", s.DrainTimeout.String())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.DrainTimeout)
+	defer cancel()
+	for _, d := range draining {
+		cut += d.Drain(ctx)
+	}
+	if cut > 0 {
+		s.log.Warn("remaining connections were closed", "connections", cut)
+	}
 }
 
 // reload forwards requests of Reload until ctx ends.
@@ -260,7 +296,7 @@ func (s *session) reload(ctx context.Context) error {
 			return nil
 		case sig := <-s.Reload:
 			s.log.Info("reading configuration and snapshot again", "signal", sig)
-			for _, again := range []chan struct{}{s.file.again, s.input.again} {
+			for _, again := range []chan struct{}{s.file.again, s.input.again, s.again} {
 				select {
 				case again <- struct{}{}:
 				default: // already requested

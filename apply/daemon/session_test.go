@@ -17,7 +17,6 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/conntrack"
-	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/watch"
@@ -218,29 +217,11 @@ func TestUnreadableAddresses(t *testing.T) {
 func newTestSession(t *testing.T, mode string) *session {
 	t.Helper()
 	cfg := testConfig(ir.Mode(mode))
-	s, err := newSession(&process{Options: &Options{SourceOptions: SourceOptions{Snapshot: []string{"none"}}}},
-		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, logging.New(io.Discard, io.Discard, &cfg.Logging))
+	s, err := newSession(t.Context(), &Options{Stdout: io.Discard, Stderr: io.Discard, SourceOptions: SourceOptions{Snapshot: []string{"none"}}}, &config.Resolved{Config: cfg, NodeName: "node1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// The flows of frontends that a sync removed while the configuration changed are checked by the next
-// session.
-func TestInterruptedSync(t *testing.T) {
-	s := newTestSession(t, "nftables")
-	removed := []ir.Match{{Addr: netip.MustParseAddr("10.96.0.9"), Protocol: ir.UDP, Port: 53}}
-	s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Err: context.Canceled, Incomplete: true, Done: reconcile.Done{Removed: removed}})
-	next, err := newSession(s.process, s.config, nil, s.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
-	next.rules.effects.flows.EndCommit(conntrack.Work{Programs: programs, All: true})
-	if next.rules.effects.pending() == "" {
-		t.Error("the next session does not check the flows")
-	}
 }
 
 // The boot file contains the last change before a stop, unless its commit failed.
@@ -327,8 +308,7 @@ func TestReadyWaitsForFlows(t *testing.T) {
 func TestRetriesAreTold(t *testing.T) {
 	var log strings.Builder
 	cfg := testConfig(ir.ModeNFTables)
-	s, err := newSession(&process{Options: &Options{SourceOptions: SourceOptions{Snapshot: []string{"none"}}}},
-		&loaded{Resolved: &config.Resolved{Config: cfg, NodeName: "node1"}}, nil, logging.New(io.Discard, &log, &cfg.Logging))
+	s, err := newSession(t.Context(), &Options{Stdout: io.Discard, Stderr: &log, SourceOptions: SourceOptions{Snapshot: []string{"none"}}}, &config.Resolved{Config: cfg, NodeName: "node1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,8 +403,7 @@ func TestChangesAreTimed(t *testing.T) {
 	}
 }
 
-// A session that ends writes no rules, even if all objects exist. The configuration would otherwise
-// count as applied, and the daemon would not return to the previous one.
+// A session that ends writes no rules, even if all objects exist.
 func TestWaitEnds(t *testing.T) {
 	s := newTestSession(t, "nftables")
 	objects := make(chan struct{})

@@ -48,21 +48,6 @@ func NewHealth(timeout time.Duration, now func() time.Time) *Health {
 	return &Health{timeout: timeout, now: now, progress: map[ir.Family]progress{}, waiting: "starting"}
 }
 
-// Resume copies the update times of the Health of an earlier configuration, which may be nil. Changes
-// that were queued there are queued again by the caller.
-func (h *Health) Resume(before *Health) {
-	if before == nil {
-		return
-	}
-	before.mu.Lock()
-	defer before.mu.Unlock()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for f, p := range before.progress {
-		h.progress[f] = progress{updated: p.updated}
-	}
-}
-
 // Queued records that a change waits to be applied.
 func (h *Health) Queued(f ir.Family) {
 	h.mu.Lock()

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -104,19 +103,6 @@ func Write(root Root, settings []Setting) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Undo returns the settings that restore the values from before Write, in reverse order. It
-// excludes settings that could not be written, or that another program has changed since.
-func Undo(root Root, written []Setting) []Setting {
-	var out []Setting
-	for _, s := range slices.Backward(written) {
-		if now, err := root.Read(s.Path); err == nil && s.satisfiedBy(now) {
-			s.Want, s.Have, s.AtLeast = s.Have, now, false
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 // Error is a setting that cannot be read or written.

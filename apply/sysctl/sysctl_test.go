@@ -210,26 +210,6 @@ func TestDiffAndWrite(t *testing.T) {
 	}
 }
 
-// Undo restores the previous values, except those that another program changed since, or that could
-// not be written.
-func TestUndo(t *testing.T) {
-	why := ir.Origin{Object: "config", Field: "f"}
-	root := tree(t, map[string]string{"proc/sys/a/b": "1\n", "proc/sys/a/c": "5\n", hashsize: "128\n"})
-	undo := Undo(root, []Setting{
-		{Path: "proc/sys/a/b", Want: "1", Have: "0", Why: why},
-		{Path: "proc/sys/a/c", Want: "6", Have: "7", Why: why},
-		{Path: "proc/sys/a/gone", Want: "1", Have: "0", Why: why},
-		{Path: hashsize, Want: "100", Have: "64", AtLeast: true, Why: why},
-	})
-	var got []string
-	for _, s := range undo {
-		got = append(got, s.String())
-	}
-	if got, want := strings.Join(got, "; "), "/"+hashsize+" = 64 (was 128); a.b = 0 (was 1)"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestErrors(t *testing.T) {
 	root := tree(t, map[string]string{"proc/sys/net/ipv4/ip_forward": "0\n"})
 	wanted := append(Dataplane(&ir.Node{Mode: ir.ModeIPVS, IPVS: &ir.IPVS{}}, Host{Kernel: Version{6, 1}}),

@@ -20,7 +20,7 @@ import (
 // Dataplane is a Proxy with its iptables rules.
 type Dataplane struct {
 	rules    *iptables.Dataplane
-	proxy    *Proxy // nil if another Dataplane took it over
+	proxy    *Proxy
 	readOnly bool
 	log      *slog.Logger
 
@@ -38,23 +38,15 @@ var (
 	_ apply.Drainer        = (*Dataplane)(nil)
 )
 
-// Open opens the Dataplane. It takes over the Proxy of Options.Previous, if set, with its listeners
-// and connections.
+// Open opens the Dataplane.
 func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	d := &Dataplane{readOnly: o.ReadOnly, log: o.Log}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
-	before, _ := o.Previous.(*Dataplane)
-	o.Previous = nil
 	var err error
 	if d.rules, err = iptables.Open(ctx, o); err != nil {
 		return nil, err
-	}
-	if before != nil && before.proxy != nil {
-		d.proxy, before.proxy = before.proxy, nil
-		d.state = before.state // whose rules Close removes if nothing is applied before
-		return d, nil
 	}
 	limits := fitLimits(DefaultLimits)
 	d.proxy = NewProxy(Options{Limits: limits, DialTimeouts: rules.DialTimeouts(), Log: o.Log})
@@ -207,7 +199,6 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 		return result, err // listeners without rules are harmless; the next Plan uses or closes them
 	}
 	d.remember(plan)
-	d.proxy.CloseReplaced()
 	for _, f := range ir.Present(plan.families) {
 		for _, s := range f.removed {
 			d.proxy.CloseListener(s.Key)
@@ -325,7 +316,7 @@ const closeTimeout = 5 * time.Second
 // Close removes the rules of Services, so that none redirects to a closed port, and closes the
 // listeners. Connections continue until Drain.
 func (d *Dataplane) Close() error {
-	if d.proxy == nil || d.readOnly {
+	if d.readOnly {
 		return d.rules.Close()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

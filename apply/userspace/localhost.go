@@ -33,13 +33,11 @@ type Localhost struct {
 // retryEvery is the interval at which failed listeners are retried.
 const retryEvery = 2 * time.Second
 
-// Configure sets the log and the function that receives failures of listeners. report is called with
-// the error after each failed attempt; the rest of the Service is served. It is called with nil
-// when the listener is open or no longer required. report must not call l.
-func (l *Localhost) Configure(log *slog.Logger, report func(f ir.Family, of *rules.Listener, err error)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.log, l.report = log, report
+// NewLocalhost returns a Localhost without listeners. report is called with the error after each failed
+// attempt to open one; the rest of the Service is served. It is called with nil when the listener is
+// open or no longer required. report must not call the Localhost.
+func NewLocalhost(log *slog.Logger, report func(f ir.Family, of *rules.Listener, err error)) *Localhost {
+	return &Localhost{log: log, report: report}
 }
 
 // Replace serves exactly the node ports of these Programs, if they require it.

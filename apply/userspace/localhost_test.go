@@ -67,8 +67,8 @@ func (x *reported) failing() (list []string) {
 
 func newLocalhost(t *testing.T) (*Localhost, *reported) {
 	t.Helper()
-	l, x := &Localhost{}, &reported{last: map[ir.ServicePort]error{}}
-	l.Configure(slog.New(slog.DiscardHandler), x.tell)
+	x := &reported{last: map[ir.ServicePort]error{}}
+	l := NewLocalhost(slog.New(slog.DiscardHandler), x.tell)
 	t.Cleanup(func() {
 		l.Close()
 		ended, cancel := context.WithCancel(context.Background())

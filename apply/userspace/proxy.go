@@ -81,7 +81,6 @@ type Proxy struct {
 	mu        sync.Mutex
 	listeners map[Key]*listener
 	balancers map[Key]*balancer // by service port, shared by its listeners
-	replaced  []*listener       // until CloseReplaced
 
 	counts ir.PerFamily[[2]counts] // of TCP and UDP
 }
@@ -128,11 +127,8 @@ func (p *Proxy) Counts() []apply.Proxied {
 	return all
 }
 
-// Connections returns the number of TCP connections. A nil Proxy has none.
+// Connections returns the number of TCP connections.
 func (p *Proxy) Connections() int {
-	if p == nil {
-		return 0
-	}
 	return len(p.connections.slots)
 }
 
@@ -152,8 +148,8 @@ type listener struct {
 
 // Open opens a listener at its address, or changes the backends of an open one. TCP connections to
 // removed backends continue; UDP clients of removed backends receive another. If the port is in use,
-// Open tries the ports that elsewhere yields; 0 is any port. It returns the listener's address. An open
-// listener at another address is replaced, and closed by CloseReplaced. After an error it is closed.
+// Open tries the ports that elsewhere yields; 0 is any port. It returns the listener's address. After an
+// error the listener is closed.
 func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield func(uint16) bool)) (netip.AddrPort, error) {
 	key := KeyOf(f, want)
 	old := p.get(key)
@@ -163,10 +159,9 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 			return old.at, nil
 		}
 		p.warnings.warn("a listener no longer listens: opening it again", "servicePort", key.Port.String(), "listen", old.at.String(), "err", err)
-		p.CloseListener(key)
-		old = nil
 	}
-	if err := p.sockets.acquire(old != nil); err != nil { // a replaced listener is closed soon
+	p.CloseListener(key)
+	if err := p.sockets.acquire(); err != nil {
 		return netip.AddrPort{}, err
 	}
 	l := p.newListener(key)
@@ -190,10 +185,6 @@ func (p *Proxy) Open(f ir.Family, want *rules.Listener, elsewhere func(yield fun
 	}
 	p.mu.Lock()
 	p.listeners[key] = l
-	if old != nil {
-		p.replaced = append(p.replaced, old)
-		l.reserved, old.reserved = old.reserved, nil
-	}
 	p.mu.Unlock()
 	p.work.Go(serve)
 	if err := l.suspend(len(want.Backends) == 0); err != nil {
@@ -264,17 +255,6 @@ func (l *listener) suspend(on bool) error {
 // errClosed is the error of a listener that neither listens nor holds its port.
 var errClosed = errors.New("its socket is closed")
 
-// CloseReplaced closes replaced listeners. No rule may redirect to them any more.
-func (p *Proxy) CloseReplaced() {
-	p.mu.Lock()
-	aside := p.replaced
-	p.replaced = nil
-	p.mu.Unlock()
-	for _, l := range aside {
-		l.close()
-	}
-}
-
 // listen opens the socket of a listener, and returns the function that serves it.
 func (l *listener) listen(at netip.AddrPort) (serve func(), err error) {
 	switch l.key.Port.Protocol {
@@ -331,7 +311,7 @@ func (p *Proxy) Reserve(f ir.Family, name ir.ServicePort, at []netip.AddrPort) e
 		if l.reserved[a] != nil {
 			continue
 		}
-		err := p.sockets.acquire(false)
+		err := p.sockets.acquire()
 		var s io.Closer
 		if err == nil {
 			if s, err = reserve(l.key, a); err != nil {
@@ -391,16 +371,11 @@ func (p *Proxy) CloseListeners() {
 	for _, k := range p.Keys() {
 		p.CloseListener(k)
 	}
-	p.CloseReplaced()
 }
 
 // Close closes all listeners and waits for TCP connections to end until ctx ends. It then closes
-// the remaining ones and returns their number. A read-only dataplane has a nil Proxy, for which
-// Close does nothing.
+// the remaining ones and returns their number.
 func (p *Proxy) Close(ctx context.Context) (cut int) {
-	if p == nil {
-		return 0
-	}
 	p.CloseListeners()
 	done := make(chan struct{})
 	go func() {
@@ -424,12 +399,11 @@ type socketLimit struct {
 	used  int
 }
 
-// acquire counts one more socket, or returns an error if the limit is reached and not exceeded on
-// purpose.
-func (s *socketLimit) acquire(exceed bool) error {
+// acquire counts one more socket, or returns an error if the limit is reached.
+func (s *socketLimit) acquire() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.limit > 0 && s.used >= s.limit && !exceed {
+	if s.limit > 0 && s.used >= s.limit {
 		return fmt.Errorf("the process has reached its limit of %d listener sockets", s.limit)
 	}
 	s.used++

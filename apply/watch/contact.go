@@ -101,17 +101,6 @@ func NewContact(log *slog.Logger, now func() time.Time) *Contact {
 	return &Contact{log: log, now: now, resources: map[string]*ResourceState{}}
 }
 
-// Resume copies the state of before, the Contact of an API that has ended. before may be nil.
-func (c *Contact) Resume(before *Contact) {
-	if before == nil {
-		return
-	}
-	c.outage = before.Outage()
-	for _, h := range before.Resources() {
-		c.resources[h.Resource] = &h
-	}
-}
-
 // Server returns the address of the API server, as configured.
 func (c *Contact) Server() string {
 	c.mu.Lock()

@@ -88,19 +88,6 @@ func NewStore(now func() time.Time) *Store {
 // Changed returns a channel that contains a token while changes are pending.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
-// Reset drops all state of followers, but keeps the Snapshot. The next follower receives the same as
-// the first one. Nothing may use the Store concurrently.
-func (s *Store) Reset() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case <-s.changed:
-	default:
-	}
-	s.interfaces, s.hosted, s.pending, s.taken = nil, nil, Changes{}, 0
-	clear(s.dirty)
-}
-
 // Follow calls f with the Snapshot and the changes since the last call. The Snapshot does not
 // change until f returns. The changes are pending until Acknowledge is called.
 func (s *Store) Follow(f func(*snapshot.Snapshot, Changes)) {

@@ -227,25 +227,3 @@ func TestArrivals(t *testing.T) {
 		}
 	})
 }
-
-// After a reset, a new follower receives the node's interfaces although they are unchanged, and the
-// Snapshot contains the changes that were pending.
-func TestStoreAnew(t *testing.T) {
-	s := NewStore(time.Now)
-	interfaces := []compiler.Interface{{Name: "eth0"}}
-	s.SetInterfaces(interfaces)
-	name := ir.Name{Namespace: "ns", Name: "a"}
-	s.Set(&snapshot.Service{Name: name})
-	s.Reset()
-	select {
-	case <-s.Changed():
-		t.Error("there is something to take before anything changed")
-	default:
-	}
-	s.SetInterfaces(interfaces)
-	s.Follow(func(snap *snapshot.Snapshot, c Changes) {
-		if snap.Service(name) == nil || len(c.Services) > 0 || len(c.Interfaces) != 1 {
-			t.Errorf("Services %v, changes %+v", snap.Services(), c)
-		}
-	})
-}

@@ -19,7 +19,7 @@ type Dataplane struct {
 	host  Host
 	o     Options
 	file  addressFile
-	proxy *userspace.Proxy // nil if another Dataplane took it over
+	proxy *userspace.Proxy
 
 	state   *state // nil if unknown
 	applied apply.Applied
@@ -46,9 +46,6 @@ type Options struct {
 	ReadOnly bool
 	// Suffixes are the node's own DNS suffixes (USR-21, DNS suffixes on Windows).
 	Suffixes []string
-	// Previous is the Dataplane to replace; optional. Its Proxy is taken over, with listeners and
-	// connections.
-	Previous *Dataplane
 	Log      *slog.Logger
 	// Tick returns a channel that receives a value after a duration; time.After if nil.
 	Tick func(time.Duration) <-chan time.Time
@@ -63,10 +60,6 @@ func New(host Host, o Options) *Dataplane {
 		o.Tick = time.After
 	}
 	d := &Dataplane{host: host, o: o, file: addressFile(o.AddressFile)}
-	if before := o.Previous; before != nil && before.proxy != nil {
-		d.proxy, before.proxy, d.o.Previous = before.proxy, nil, nil
-		return d
-	}
 	d.proxy = userspace.NewProxy(userspace.Options{Limits: userspace.DefaultLimits, DialTimeouts: rules.DialTimeouts(),
 		Suffixes: searchList(o.Suffixes), Log: o.Log})
 	return d
@@ -194,9 +187,7 @@ func (d *Dataplane) Close() error {
 		d.cancel()
 	}
 	d.polling.Wait()
-	if d.proxy != nil {
-		d.proxy.CloseListeners()
-	}
+	d.proxy.CloseListeners()
 	return nil
 }
 

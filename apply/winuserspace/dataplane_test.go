@@ -376,41 +376,6 @@ func TestBrokenNote(t *testing.T) {
 	}
 }
 
-// The next Dataplane takes over the connections of the previous one.
-func TestHandedOn(t *testing.T) {
-	w := newWorld(t)
-	web := service("web", ir.TCP, at("127.96.0.10:20080"), backend(t, "a"))
-	w.apply(web)
-	c, err := net.Dial("tcp4", "127.96.0.10:20080")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
-	buffer := make([]byte, 2)
-	if _, err := c.Read(buffer); err != nil {
-		t.Fatal(err)
-	}
-	before := w.d
-	w.d = New(w.host, Options{AddressFile: w.file, Tick: soon, Previous: before})
-	defer end(w.d)
-	if err := before.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if done, _ := w.apply(web); len(done) != 0 {
-		t.Errorf("all is as it was: %q", done)
-	}
-	if _, err := c.Write([]byte("x\n")); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := c.Read(buffer); err != nil || string(buffer[:n]) != "x\n" {
-		t.Errorf("%q, %v", buffer[:n], err)
-	}
-	if n := w.d.Carried(); n != 1 {
-		t.Errorf("%d connections", n)
-	}
-}
-
 // A read-only Dataplane changes nothing, and recognizes the daemon's listeners.
 func TestLook(t *testing.T) {
 	w := newWorld(t)

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/apply/daemon/status"
-	"github.com/proxyc/proxyc/ir"
 )
 
 // If the rules that protect listeners on localhost are removed while route_localnet is 1, a warning
@@ -79,37 +74,6 @@ func TestCleanupNamesWhatItKeeps(t *testing.T) {
 	}
 	if out, code := w.run("iptables-nft", "-t", "nat", "-S", "KUBE-MARK-MASQ"); code != 0 {
 		t.Error(out)
-	}
-}
-
-// A configuration that is refused before it is in force leaves no setting of the kernel behind.
-func TestRefusedConfigurationLeavesNoSetting(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", applytest.Services("a"))
-	settings := func() string {
-		t.Helper()
-		out, code := w.run("sysctl", "net.ipv4.conf.all.route_localnet", "net.netfilter.nf_conntrack_udp_timeout_stream")
-		if code != 0 {
-			t.Fatal(out)
-		}
-		return out
-	}
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
-	before := settings()
-	refused := strings.NewReplacer("conntrack: {", "conntrack: {udpTimeout: 2000000h, udpStreamTimeout: 77s, ", "localhostNodePorts: false", "localhostNodePorts: true").
-		Replace(fmt.Sprintf(watchConfig, "iptables")) // a time that the kernel cannot count is the refused setting
-	w.write("config", refused)
-	st := w.until("the configuration is refused", func(st status.Status) bool { return synced(st) && len(st.Rejected) > 0 })
-	if st.Mode != ir.ModeNFTables || !strings.Contains(w.log.String(), "nf_conntrack_udp_timeout: must be") {
-		t.Errorf("mode %s, refused for another reason: %v", st.Mode, st.Rejected)
-	}
-	if now := settings(); now != before {
-		t.Errorf("before:\n%s\nnow:\n%s", before, now)
-	}
-	if back := "route_localnet = 0 (was 1)"; !strings.Contains(w.log.String(), back) {
-		t.Errorf("the log does not tell %q", back)
 	}
 }
 

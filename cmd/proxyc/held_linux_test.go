@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -135,9 +134,11 @@ func TestWatchHoldsBootFile(t *testing.T) {
 				t.Errorf("%s: %d, want %d", path, code, want)
 			}
 		}
-		must(t, os.Remove(w.file("boot")))
+		before, _ := w.status()
 		w.write("config", strings.Replace(config, "verbosity: 4", "verbosity: 5", 1))
-		w.until("the rules of before are held", held("the previous configuration"))
+		w.until("the boot file is held under another configuration", func(st status.Status) bool {
+			return st.Started.After(before.Started) && held("the boot file "+w.file("boot"))(st)
+		})
 		w.repairs("after another configuration", "a")
 	})
 }
@@ -278,8 +279,8 @@ func TestWatchBootFileAfterApply(t *testing.T) {
 			w.saveBootFile()
 			w.flush()
 			must(t, os.Remove(w.note()))
-			w.plane = dataplanes[plane]
 			config := w.withoutServer()
+			w.plane = dataplanes[plane]
 			w.write("config", fmt.Sprintf(watchConfig, w.plane.mode))
 			w.write("cluster.yaml", applytest.Services("a", "b"))
 			if out, code := w.run("proxyc", "apply", "-c", w.file("config"), "-s", w.file("cluster.yaml"), "--hostname-override", "node1"); code != 0 {
@@ -342,58 +343,19 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	}
 }
 
-// If the mode changes while no object is known, the rules of the previous mode stay in force, after
-// a change of configuration as well as after a restart. They are removed when objects are known.
-func TestWatchHoldsAnotherMode(t *testing.T) {
-	t.Parallel()
-	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.saveBootFile()
-		must(t, os.Remove(w.file("cluster.yaml")))
-		w.start("proxyc", "watch")
-		held := func(from string) func(status.Status) bool {
-			return func(st status.Status) bool { return !st.Synced && st.Restored == from }
-		}
-		before, after := w.plane.mode, "nftables"
-		if before == after {
-			after = "iptables"
-		}
-		w.until("the boot file is held", held("the boot file "+w.file("boot")))
-		w.write("config", fmt.Sprintf(watchConfig, after))
-		w.until("the rules of before are held", held("the previous configuration, of mode "+before))
-		w.repairs("after a configuration of another mode", "a")
-		w.stop(syscall.SIGTERM)
-		w.flush() // some of it, in other modes than nftables
-		w.start("proxyc", "watch")
-		st := w.until("the boot file of another mode is held", held("the boot file "+w.file("boot")+", of mode "+before))
-		if string(st.Mode) != after || st.BootFile.Refused != "" {
-			t.Errorf("mode %s, and the boot file is refused: %s", st.Mode, st.BootFile.Refused)
-		}
-		w.holds(time.Second, "a", true)
-		w.repairs("after a start in another mode", "a")
-		w.write("cluster.yaml", applytest.Services("a", "b"))
-		w.until("the objects are in force", synced)
-		within(w, 10*time.Second, "there is what mode "+after+" wants, and no more", func() (string, bool) {
-			out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", append([]string{"apply", "--check"}, w.args[:len(w.args)-2]...)...))
-			return string(out), err == nil
-		})
-	})
-}
-
-// Saved rules of a mode that the kernel does not support are not restored; status reports the reason.
-func TestWatchHoldsNoModeThatIsNotThere(t *testing.T) {
+// A boot file of another mode is not restored: the rules in the kernel stay until objects are known.
+func TestWatchBootFileOfAnotherMode(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.saveBootFile()
-	boot, err := os.ReadFile(w.file("boot"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	must(t, os.WriteFile(w.file("boot"), bytes.ReplaceAll(boot, []byte(`"nftables"`), []byte(`"kernelspace"`)), 0o600))
-	w.withoutServer()
+	w.write("config", strings.Replace(w.withoutServer(), "mode: nftables", "mode: iptables", 1))
 	w.start("proxyc", "watch")
-	st := w.until("the file is left out", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
-	if want := "is for mode kernelspace, whose rules cannot be restored: mode: this system supports modes "; !strings.HasPrefix(st.BootFile.Refused, want) || st.Restored != "" {
-		t.Errorf("held %q, refused %q, want %q", st.Restored, st.BootFile.Refused, want)
+	st := w.until("the first objects are waited for", func(st status.Status) bool { return strings.HasPrefix(st.Reason, "waiting for the initial objects") })
+	if st.Mode != "iptables" || st.Restored != "" || st.BootFile.Refused != "" || !strings.Contains(w.log.String(), "the boot file is of another mode") {
+		t.Errorf("mode %s, restored %q, refused %q", st.Mode, st.Restored, st.BootFile.Refused)
+	}
+	if !w.has("a") {
+		t.Errorf("the rules are gone:\n%s", w.rules())
 	}
 }
 
@@ -427,37 +389,6 @@ func TestWatchBootFileCutOff(t *testing.T) {
 	if w.has("a") {
 		t.Error("the rules are back: status says that they are not put back")
 	}
-}
-
-// If the configuration changes while the API server is gone, it is put in force with the known
-// objects. The rules stay, and the node stays eligible.
-func TestWatchKeepsObjects(t *testing.T) {
-	t.Parallel()
-	eachDataplane(t, func(t *testing.T, w *watched) {
-		server := w.serveAPI(applytest.Services("a") + nodeYAML)
-		w.start("proxyc", "watch")
-		w.until("first sync", synced)
-		vanish(server)
-		lost := w.until("the loss of contact", func(st status.Status) bool { return !st.APIServer.Lost.IsZero() })
-		w.write("config", strings.Replace(fmt.Sprintf(watchConfig, w.plane.mode), "10.244.0.0/16", "10.245.0.0/16", 1))
-		w.until("the new configuration", func(status.Status) bool {
-			_, page, _ := w.get(metricsPort, "/configz")
-			return strings.Contains(page, "10.245.0.0/16")
-		})
-		st := w.until("it is in force", synced)
-		if st.Objects.Services != 1 || st.Restored != "" {
-			t.Errorf("objects %+v, held %q", st.Objects, st.Restored)
-		}
-		if !st.APIServer.Lost.Equal(lost.APIServer.Lost) {
-			t.Errorf("contact is lost since %s, was since %s", st.APIServer.Lost, lost.APIServer.Lost)
-		}
-		for _, path := range []string{"/livez", "/healthz", "/readyz"} {
-			if code := w.ask(t, "127.0.0.1:10256", path); code != 200 {
-				t.Errorf("%s: %d", path, code)
-			}
-		}
-		w.repairs("after another configuration", "a")
-	})
 }
 
 // A start that removes most of the rules in force reports it, as a running daemon does.

@@ -87,7 +87,7 @@ func (w *watched) answered(what, to string) net.Conn {
 const atLocalhost4, atLocalhost6, atNode = "127.0.0.1:30080", "[::1]:30080", "192.0.2.11:30080"
 
 // KEP-6032: node ports answer at localhost over TCP, in both families. Connections
-// outlive what becomes of endpoints, Service and configuration.
+// outlive what becomes of endpoints and Service.
 func TestLocalhost(t *testing.T) {
 	t.Parallel()
 	w := newLocalhost(t)
@@ -137,16 +137,21 @@ func TestLocalhost(t *testing.T) {
 	w.write("cluster.yaml", localhostCluster)
 	w.answered("policy Cluster", atLocalhost4)
 
+	if err := answers(kept); err != nil {
+		t.Errorf("the connection that there was: %v", err)
+	}
 	w.write("config", strings.Replace(localhostConfig(true), "[primary, localhost]", "[primary]", 1))
 	w.refused("without localhost", atLocalhost4)
 	within(w, 10*time.Second, "without localhost: a rejected packet", func() (struct{}, bool) {
 		w.refused("without localhost", atLocalhost4)
-		return struct{}{}, strings.Contains(w.page("/metrics"), `rejected_packets_total{ip_family="IPv4",protocol="TCP"} `)
+		_, metrics, _ := w.get(metricsPort, "/metrics")
+		return struct{}{}, strings.Contains(metrics, `rejected_packets_total{ip_family="IPv4",protocol="TCP"} `)
 	})
 	w.write("config", localhostConfig(false))
 	w.refused("without the gate", atLocalhost4)
 	w.refused("without the gate", atLocalhost6)
 	w.answered("without the gate", atNode)
+	w.until("without the gate", synced)
 	if strings.Contains(w.page("/metrics"), "localhost_nodeport") {
 		t.Error("without the gate there are metrics of it")
 	}
@@ -154,9 +159,6 @@ func TestLocalhost(t *testing.T) {
 	w.answered("with the gate again", atLocalhost4)
 	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
 	w.refused("mode iptables", atLocalhost4)
-	if err := answers(kept); err != nil {
-		t.Errorf("the connection that there was: %v", err)
-	}
 }
 
 // Takeover by another process: the next daemon listens after this one has ended, while this one

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"reflect"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -54,7 +55,7 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		return errReported
 	}
 	var diags diag.List
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := untilStopped()
 	defer stop()
 	resolved, err := c.resolve(e, &diags)
 	if err != nil {
@@ -88,9 +89,37 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	if err := setPriority(c.Priority); err != nil {
 		return err
 	}
-	return asService(ctx, e, resolved.Config.WindowsRunAsService, c.Drain, func(ctx context.Context) error {
+	err = asService(ctx, e, resolved.Config.WindowsRunAsService, c.Drain, func(ctx context.Context) error {
 		o.Stdout, o.Stderr = e.stdout, e.stderr // which differ in a service
 		return daemon.Run(ctx, o, resolved)
+	})
+	if restart, ok := errors.AsType[*daemon.Restart](err); ok {
+		signal.Ignore(syscall.SIGHUP) // the next program reads the files, and receives it then
+		if stop() {
+			return nil
+		}
+		return restart.Exec()
+	}
+	return err
+}
+
+// untilStopped returns a context that ends at SIGINT or SIGTERM. stop reports whether one was received.
+// Afterwards, they end the process.
+func untilStopped() (_ context.Context, stop func() bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	received := make(chan os.Signal, 1)
+	signal.Notify(received, syscall.SIGINT, syscall.SIGTERM)
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		if _, ok := <-received; ok {
+			cancel()
+		}
+	})
+	return ctx, sync.OnceValue(func() bool {
+		signal.Stop(received)
+		close(received)
+		waiting.Wait()
+		return ctx.Err() != nil
 	})
 }
 
@@ -118,13 +147,7 @@ func (c *watchCmd) wrong(e *env) (wrong []error) {
 func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 	o := &daemon.Options{
 		SourceOptions: daemon.SourceOptions{
-			Resolve: func() (_ *config.Resolved, text []byte, _ diag.List) {
-				resolved, diags := c.Resolve(func(name string) (_ []byte, err error) {
-					text, err = e.inputs().ReadFile(name)
-					return text, err
-				}, c.Strict)
-				return resolved, text, diags
-			},
+			Resolve:  func() (*config.Resolved, diag.List) { return c.Resolve(e.inputs().ReadFile, c.Strict) },
 			Snapshot: c.Snapshot, SnapshotLimit: int64(c.Limit), AllowEmpty: c.AllowEmpty, Master: deref(c.Master),
 			Poll: e.poll,
 		},

@@ -544,25 +544,68 @@ func (w *watched) ask(t *testing.T, at, path string) int {
 	return resp.StatusCode
 }
 
-// A new configuration is taken in place; one that is not valid is not.
+// A valid new configuration restarts the daemon, in the same process and with the rules in place; one
+// that is not valid changes nothing. Connections continue through the kernel's rules. No other daemon
+// gets the lock meanwhile.
 func TestWatchConfigChange(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t, "nftables")
-	w.sync(applytest.Services("a"))
+	w := newEcho(t)
+	w.write("config", fmt.Sprintf(watchConfig, "nftables"))
+	w.start("proxyc", "watch")
+	first := w.until("first sync", synced)
+	kept, err := w.reaches("10.96.0.10:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &applytest.Buffer{}
+	cmd := w.ns.Command(context.Background(), "proxyc", append([]string{"apply", "--lock-timeout", "1h"}, w.args...)...)
+	cmd.Stderr = other
+	wait, err := w.ns.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cmd.Process.Kill(); wait() }()
+	waits := fmt.Sprintf("held by process %d", first.PID)
+	within(w, 10*time.Second, "another process waits", func() (struct{}, bool) { return struct{}{}, strings.Contains(other.String(), waits) })
 	w.write("config", "nonsense: true\n")
-	within(w, 5*time.Second, "the error is reported", func() (struct{}, bool) {
-		return struct{}{}, strings.Contains(w.log.String(), "the configuration file is rejected: the current configuration is kept")
-	})
-	w.write("config", fmt.Sprintf(watchConfig, "iptables"))
-	w.until("the new mode", func(st status.Status) bool { return st.Mode == "iptables" && synced(st) })
-	within(w, 5*time.Second, "the table of the old mode goes", func() (struct{}, bool) {
-		_, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "list", "table", "ip", "proxyc"))
-		return struct{}{}, err != nil
-	})
+	st := w.until("the error is reported", func(st status.Status) bool { return len(st.Rejected) == 1 })
+	if !synced(st) || !st.Started.Equal(first.Started) || !strings.Contains(w.log.String(), "the configuration file is rejected: the current configuration is kept") {
+		t.Errorf("after an invalid file: %+v", st)
+	}
+	for _, mode := range []string{"nftables", "iptables", "nftables", "iptables"} {
+		before, _ := w.status()
+		config := fmt.Sprintf(watchConfig, mode)
+		if mode == string(before.Mode) {
+			config = strings.Replace(config, "verbosity: 4", "verbosity: 5", 1)
+		}
+		w.write("config", config)
+		st := w.until("the new configuration", func(st status.Status) bool {
+			return st.Started.After(before.Started) && string(st.Mode) == mode && synced(st) && len(st.Rejected) == 0
+		})
+		if st.PID != first.PID {
+			t.Errorf("mode %s: process %d became %d", mode, first.PID, st.PID)
+		}
+		if mode == string(before.Mode) && st.LastChange != nil {
+			t.Errorf("the same rules: %s", st.LastChange.Operations)
+		}
+		if err := answers(kept); err != nil {
+			t.Errorf("mode %s: the connection that there was: %v", mode, err)
+		}
+		if _, err := w.reaches("10.96.0.10:80"); err != nil {
+			t.Errorf("mode %s: a new connection: %v", mode, err)
+		}
+		within(w, 10*time.Second, "the rules of the mode alone", func() (struct{}, bool) {
+			_, err := w.ns.Run(w.ns.Command(t.Context(), "nft", "list", "table", "ip", "proxyc"))
+			return struct{}{}, (err == nil) == (mode == "nftables")
+		})
+	}
+	if cmd.ProcessState != nil || strings.Contains(other.String(), "proxyc: ") {
+		t.Errorf("another process got the lock:\n%s", other)
+	}
 }
 
-// A new configuration that is valid, but cannot be put in force, changes
-// nothing, is tried again, and status and /readyz say so.
+// A new configuration that is valid, but cannot be applied, leaves the rules as they are. It is tried
+// again, and status and /readyz have the reason, until the file has one that can be applied.
 func TestWatchConfigNotInForce(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]struct{ from, to, why string }{
@@ -571,28 +614,32 @@ func TestWatchConfigNotInForce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatched(t, "nftables")
-			w.write("cluster.yaml", applytest.Services("a"))
-			w.start("proxyc", "watch")
-			before := w.until("first sync", synced)
+			w.sync(applytest.Services("a"))
+			before, _ := w.status()
 			whole := fmt.Sprintf(watchConfig, "nftables")
 			w.write("config", strings.Replace(whole, change.from, change.to, 1))
-			refused := func(st status.Status) bool {
-				return synced(st) && len(st.Rejected) == 1 && st.Rejected[0].Path == w.file("config") && strings.Contains(st.Rejected[0].Reason, change.why)
+			reason := "the configuration cannot be applied, and is retried: "
+			refused := func(after time.Time) func(status.Status) bool {
+				return func(st status.Status) bool {
+					return st.Started.After(after) && !st.Synced && strings.HasPrefix(st.Reason, reason) && strings.Contains(st.Reason, change.why)
+				}
 			}
-			st := w.until("the one before is in force again", refused)
-			if st.PID != before.PID || !st.Started.Equal(before.Started) || !st.Config.Modified.Equal(before.Config.Modified) || st.Mode != "nftables" {
+			st := w.until("it is not applied", refused(before.Started))
+			if st.PID != before.PID || len(st.Retrying) != 1 {
 				t.Errorf("status %+v, before %+v", st, before)
 			}
-			within(w, 40*time.Second, "another attempt", func() (struct{}, bool) {
-				return struct{}{}, strings.Count(w.log.String(), "the configuration cannot be applied: returning to the previous one") == 2
+			w.readyz("it is not applied", http.StatusServiceUnavailable, change.why)
+			w.process.Signal(syscall.SIGHUP)
+			st = w.until("another attempt, at once", refused(st.Started))
+			within(w, 40*time.Second, "another attempt, later", func() (struct{}, bool) {
+				now, ok := w.status()
+				return struct{}{}, ok && refused(st.Started)(now)
 			})
-			w.readyz("the one before is in force", http.StatusServiceUnavailable, change.why)
-			w.write("cluster.yaml", applytest.Services("b"))
-			w.holds(5*time.Second, "b", true)
+			if !w.has("a") {
+				t.Errorf("the rules are gone:\n%s", w.rules())
+			}
 			w.write("config", strings.Replace(whole, "10.244.0.0/16", "10.244.0.0/17", 1))
-			w.until("the next one is in force", func(st status.Status) bool {
-				return synced(st) && len(st.Rejected) == 0 && st.Config.Modified.After(before.Config.Modified)
-			})
+			w.until("the next one is in force", func(st status.Status) bool { return synced(st) && len(st.Retrying) == 0 })
 			w.readyz("the next one is in force", http.StatusOK, "")
 		})
 	}
@@ -613,7 +660,7 @@ func TestWatchConfigRetried(t *testing.T) {
 	w.write("broken", "")
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "10.244.0.0/16", "10.244.0.0/17", 1))
 	within(w, 20*time.Second, "the failure", func() (struct{}, bool) {
-		return struct{}{}, strings.Contains(w.log.String(), "the configuration cannot be applied: returning to the previous one")
+		return struct{}{}, strings.Contains(w.log.String(), "applying the configuration: failed, retrying")
 	})
 	within(w, 40*time.Second, "the new one is in force", func() (struct{}, bool) {
 		st, ok := w.status()
@@ -646,8 +693,8 @@ func TestWatchUnreadableFiles(t *testing.T) {
 	})
 }
 
-// While the tools fail, neither a new configuration nor the one before it can be put in force.
-// The daemon tries both again, and the new one is in force once the tools work.
+// While the tools fail, a new configuration cannot be applied. The daemon tries again, and the
+// configuration is in force once the tools work.
 func TestWatchConfigWhileToolsFail(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "iptables-nft")
@@ -665,10 +712,7 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 	w.write("broken", "")
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "10.244.0.0/16", "10.244.0.0/17", 1))
 	w.readyz("while the tools fail", http.StatusServiceUnavailable, "broken, for a test")
-	within(w, 20*time.Second, "a second failure of the one before", func() (struct{}, bool) {
-		return struct{}{}, strings.Count(w.log.String(), "retrying both") == 2
-	})
-	w.readyz("while the tools fail", http.StatusServiceUnavailable, "no configuration can be applied")
+	w.readyz("while the tools fail", http.StatusServiceUnavailable, "the configuration cannot be applied, and is retried")
 	within(w, 20*time.Second, "/livez is 200", func() (int, bool) { // each attempt has its own server
 		code, _, err := w.get(healthPort, "/livez")
 		if err == nil && code != http.StatusOK {
@@ -687,23 +731,21 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 	w.readyz("the new one is in force", http.StatusOK, "")
 }
 
-// An unreadable snapshot during a change of configuration stops nothing: the previous objects stay
-// in use, whether the configuration can be put in force or not.
+// A change of configuration while the snapshot is invalid stops nothing: the rules stay until the
+// snapshot is valid.
 func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.sync(applytest.Services("a"))
 	w.write("cluster.yaml", "")
-	w.until("the refusal", func(st status.Status) bool { return len(st.Rejected) == 1 })
-	config := fmt.Sprintf(watchConfig, "nftables")
-	w.write("config", strings.Replace(config, "10.244.0.0/16", "10.244.0.0/17", 1))
+	first := w.until("the refusal", func(st status.Status) bool { return len(st.Rejected) == 1 })
+	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
 	w.until("the new configuration", func(st status.Status) bool {
-		return synced(st) && len(st.Rejected) == 1 && strings.Contains(w.rules(), "10.244.0.0/17")
+		return st.Started.After(first.Started) && len(st.Rejected) == 1 && st.Reason == "waiting for the initial objects"
 	})
-	w.repairs("under the new configuration", "a")
-	w.write("config", strings.Replace(config, "tcpEstablishedTimeout: 0s", "tcpEstablishedTimeout: 600000h", 1))
-	w.until("the one before is in force again", func(st status.Status) bool { return synced(st) && len(st.Rejected) == 2 })
-	w.repairs("under the one before", "a")
+	if !w.has("a") {
+		t.Errorf("the rules are gone:\n%s", w.rules())
+	}
 	w.write("cluster.yaml", applytest.Services("b"))
 	w.holds(5*time.Second, "b", true)
 	w.holds(time.Second, "a", false)

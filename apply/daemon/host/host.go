@@ -54,6 +54,10 @@ func Writer() string { return apply.LockOwner(lockDir) }
 // free.
 func CheckLock() error { return apply.CheckLock(lockDir) }
 
+// InheritLock returns the lock that this process acquired before it executed itself again; nil without
+// one.
+func InheritLock(descriptor uintptr) *apply.Lock { return apply.InheritLock(lockDir, descriptor) }
+
 // AcquireLock waits until no other proxyc writes the node's rules. It calls waiting with the owner
 // if that takes longer than a second.
 func AcquireLock(ctx context.Context, waiting func(why error)) (*apply.Lock, error) {
