@@ -283,9 +283,10 @@ func (p *part) decodeYAML(r *result) {
 	}
 	leaves, err := scanLeaves(text)
 	if err != nil {
-		at := placed{syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: codeOf(err), Path: p.path(), Msg: err.Error()}}
-		if syntax := (*syntaxError)(nil); lines && errors.As(err, &syntax) {
-			at.line = bytes.Count(text[:syntax.offset], []byte("\n"))
+		offset, msg, _ := invalid(err)
+		at := placed{syntax: true, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: codeOf(err), Path: p.path(), Msg: msg}}
+		if lines {
+			at.line = bytes.Count(text[:offset], []byte("\n"))
 		}
 		r.fail(at)
 		return
@@ -310,7 +311,7 @@ func (p *part) decodeYAML(r *result) {
 func codeOf(err error) diag.Code {
 	var syntax *syntaxError
 	var duplicate *duplicateError
-	if errors.As(err, &duplicate) || errors.As(err, &syntax) && syntax.duplicate != "" {
+	if errors.As(err, &duplicate) || errors.As(err, &syntax) && syntax.duplicate {
 		return diag.FieldDuplicate
 	}
 	return diag.NotYAML

@@ -2,11 +2,15 @@ package manifest
 
 import (
 	"bytes"
-	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // maxNesting is the maximum nesting of Lists.
@@ -38,50 +42,49 @@ func listPath(index []int, array bool) string {
 	return b.String()
 }
 
-// A scanner finds the objects in JSON text, including the items of Lists. It
-// parses only brackets and strings, which is much faster than decoding. The
-// decoder reports errors inside an object.
+// A reader reads JSON text. It accepts duplicate keys and invalid UTF-8, which the
+// decoder of objects handles.
+type reader struct {
+	*jsontext.Decoder
+	data []byte
+}
+
+func newReader(data []byte) reader {
+	return reader{jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)), data}
+}
+
+// next returns the offset of the next token.
+func (r *reader) next() int {
+	return len(r.data) - len(bytes.TrimLeft(r.data[r.InputOffset():], " \t\r\n,:"))
+}
+
+// A scanner finds the objects in JSON text, including the items of Lists.
 type scanner struct {
-	data     []byte
-	pos      int
-	index    []int // in the open Lists
-	array    bool  // the outermost of them is an array
-	leaves   []leaf
-	examined int // bytes examined while scanning strings
+	reader
+	index  []int // in the open Lists
+	array  bool  // the outermost of them is an array
+	leaves []leaf
 }
 
 // A syntaxError is a position at which the scanner cannot continue.
 type syntaxError struct {
 	offset    int
-	truncated bool   // the text ends here
-	duplicate string // the duplicate key of a List
+	duplicate bool // of a key of a List
 	msg       string
 }
 
-func (e *syntaxError) Error() string {
-	if e.truncated {
-		return "cut off: the JSON is incomplete"
-	}
-	if e.duplicate != "" {
-		return "key " + strconv.Quote(e.duplicate) + " of a List is duplicate"
-	}
-	return "invalid JSON: " + e.msg
-}
+func (e *syntaxError) Error() string { return e.msg }
 
 // scanLeaves returns the objects in one JSON value.
 func scanLeaves(data []byte) ([]leaf, error) {
-	s := scanner{data: data}
-	s.space()
+	s := scanner{reader: newReader(data)}
 	err := s.document()
-	if s.space(); err == nil && s.pos < len(data) {
-		err = s.unexpected("after the object")
-	}
 	return s.leaves, err
 }
 
 // document scans an object or an array of objects.
 func (s *scanner) document() error {
-	if s.peek() != '[' {
+	if s.PeekKind() != '[' {
 		return s.value()
 	}
 	s.array = true
@@ -91,121 +94,80 @@ func (s *scanner) document() error {
 
 // value scans an object, or adds a leaf for any other value in its place.
 func (s *scanner) value() error {
-	if s.space(); s.peek() == '{' {
-		return s.object()
+	start := s.next()
+	if s.PeekKind() == '{' {
+		return s.object(start)
 	}
-	start := s.pos
-	if err := s.skip(); err != nil {
-		return err
+	err := s.SkipValue()
+	if err == nil {
+		s.add(leaf{start: start})
 	}
-	s.add(leaf{text: s.data[start:s.pos], start: start})
-	return nil
+	return err
 }
 
+// add adds a leaf that ends here.
 func (s *scanner) add(l leaf) {
-	l.index, l.array = slices.Clone(s.index), s.array
+	l.text, l.index, l.array = s.data[l.start:s.InputOffset()], slices.Clone(s.index), s.array
 	s.leaves = append(s.leaves, l)
 }
 
 // listKeys are the keys of a List that the scanner uses.
 var listKeys = [...]string{"apiVersion", "kind", "items"}
 
-// object scans an object at '{'. The object is a List if it has items and its
-// kind ends in List; the kind may follow the items.
-func (s *scanner) object() error {
+// object scans an object. The object is a List if it has items and its kind ends
+// in List; the kind may follow the items.
+func (s *scanner) object(start int) error {
 	if len(s.index) > maxNesting {
-		return &syntaxError{offset: s.pos, msg: fmt.Sprintf("Lists are nested more than %d deep", maxNesting)}
+		return &syntaxError{offset: start, msg: fmt.Sprintf("invalid JSON: Lists are nested more than %d deep", maxNesting)}
 	}
-	start, first := s.pos, len(s.leaves)
-	var l leaf
-	list := false
+	_, err := s.ReadToken()
+	l, first, list := leaf{start: start}, len(s.leaves), false
 	var seen [len(listKeys)]bool
 	var duplicate *syntaxError
-	s.pos++
-	for n := 0; ; n++ {
-		more, err := s.more('}', n == 0)
-		if err != nil {
-			return err
-		}
-		if !more {
+	for err == nil && s.PeekKind() != '}' {
+		at := s.next()
+		var tok jsontext.Token
+		if tok, err = s.ReadToken(); err != nil {
 			break
 		}
-		at := s.pos
-		key, err := s.key()
-		if err != nil {
-			return err
-		}
+		key := tok.String()
 		if i := slices.Index(listKeys[:], key); i >= 0 {
 			if seen[i] && duplicate == nil {
-				duplicate = &syntaxError{offset: at, duplicate: key}
+				duplicate = &syntaxError{offset: at, duplicate: true, msg: "key " + strconv.Quote(key) + " of a List is duplicate"}
 			}
 			seen[i] = true
 		}
-		switch {
-		case key == "apiVersion" && s.peek() == '"':
-			l.apiVersion, err = s.text()
-		case key == "kind" && s.peek() == '"':
-			l.kind, err = s.text()
-		case key == "items" && s.peek() == '[':
+		switch kind := s.PeekKind(); {
+		case key == "items" && kind == '[':
 			list = true
 			err = s.items()
+		case kind == '"' && key == "apiVersion":
+			tok, err = s.ReadToken()
+			l.apiVersion = tok.String()
+		case kind == '"' && key == "kind":
+			tok, err = s.ReadToken()
+			l.kind = tok.String()
 		default:
-			err = s.skip()
-		}
-		if err != nil {
-			return err
+			err = s.SkipValue()
 		}
 	}
-	if duplicate != nil && isListKind(l.kind) {
+	if err == nil {
+		_, err = s.ReadToken()
+	}
+	switch isList := strings.HasSuffix(l.kind, "List"); {
+	case err != nil:
+		return err
+	case isList && duplicate != nil:
 		s.leaves = s.leaves[:first]
 		return duplicate
-	}
-	if list && isListKind(l.kind) {
+	case isList && list:
 		inherit(s.leaves[first:], &l, len(s.index))
 		return nil
 	}
-	l.text, l.start = s.data[start:s.pos], start
 	s.leaves = s.leaves[:first]
 	s.add(l)
 	return nil
 }
-
-// more advances to the next member of an object or array, or past its end.
-func (s *scanner) more(end byte, first bool) (bool, error) {
-	s.space()
-	if s.peek() == end {
-		s.pos++
-		return false, nil
-	}
-	if first {
-		return true, nil
-	}
-	if s.peek() != ',' {
-		return false, s.unexpected("instead of a comma")
-	}
-	s.pos++
-	s.space()
-	return true, nil
-}
-
-// key scans a field name and advances to its value.
-func (s *scanner) key() (string, error) {
-	if s.peek() != '"' {
-		return "", s.unexpected("instead of a field name")
-	}
-	key, err := s.text()
-	if err != nil {
-		return "", err
-	}
-	if s.space(); s.peek() != ':' {
-		return "", s.unexpected("after field name " + strconv.Quote(key))
-	}
-	s.pos++
-	s.space()
-	return key, nil
-}
-
-func isListKind(kind string) bool { return strings.HasSuffix(kind, "List") }
 
 // inherit sets the type of items in a typed List such as a ServiceList, because
 // the API server omits it there.
@@ -219,215 +181,91 @@ func inherit(items []leaf, list *leaf, depth int) {
 }
 
 func (s *scanner) items() error {
-	s.pos++
+	_, err := s.ReadToken()
+	depth := len(s.index)
 	s.index = append(s.index, 0)
-	for {
-		at := len(s.index) - 1
-		more, err := s.more(']', s.index[at] == 0)
-		if err != nil {
-			return err
-		}
-		if !more {
-			s.index = s.index[:at]
-			return nil
-		}
-		if err := s.value(); err != nil {
-			return err
-		}
-		s.index[at]++
+	for err == nil && s.PeekKind() != ']' {
+		err = s.value()
+		s.index[depth]++
 	}
+	s.index = s.index[:depth]
+	if err == nil {
+		_, err = s.ReadToken()
+	}
+	return err
 }
 
-// skip advances past a value of any type.
-func (s *scanner) skip() error {
-	start := s.pos
-	for depth := 0; s.pos < len(s.data); s.pos++ {
-		switch s.data[s.pos] {
-		case '"':
-			if err := s.quoted(); err != nil {
-				return err
+// invalid returns the position and the message of an error of a reader, and
+// whether the text is truncated.
+func invalid(err error) (offset int, msg string, truncated bool) {
+	var own *syntaxError
+	if errors.As(err, &own) {
+		return own.offset, own.msg, false
+	}
+	var syntax *jsontext.SyntacticError
+	if !errors.As(err, &syntax) {
+		return 0, err.Error(), false
+	}
+	if truncated = errors.Is(err, io.ErrUnexpectedEOF); truncated {
+		return int(syntax.ByteOffset), "cut off: the JSON is incomplete" + ignoredText, true
+	}
+	return int(syntax.ByteOffset), "invalid JSON: " + syntax.Err.Error() + ignoredText, false
+}
+
+// A token is a key, a value, or the start of an object or list.
+type token struct {
+	jsontext.Token
+	key    bool
+	start  int
+	reader *reader
+}
+
+// tokens returns the tokens in valid JSON text.
+func tokens(text []byte) iter.Seq[token] {
+	return func(yield func(token) bool) {
+		r := newReader(text)
+		for {
+			start := r.next()
+			tok, err := r.ReadToken()
+			if err != nil {
+				return
 			}
-			if depth == 0 {
-				return nil
-			}
-			s.pos--
-		case '{', '[':
-			depth++
-		case '}', ']':
-			if depth--; depth == 0 {
-				s.pos++
-				return nil
-			}
-			if depth < 0 {
-				return s.ended(start)
-			}
-		case ',', ' ', '\t', '\r', '\n':
-			if depth == 0 {
-				return s.ended(start)
-			}
-		}
-	}
-	return s.ended(start)
-}
-
-// ended checks that a number or literal is not empty.
-func (s *scanner) ended(start int) error {
-	if s.pos == start || s.data[start] == '{' || s.data[start] == '[' {
-		return s.unexpected("instead of a value")
-	}
-	return nil
-}
-
-// quoted advances past a string.
-func (s *scanner) quoted() error {
-	start := s.pos
-	s.pos++
-	for end := -1; ; {
-		if end < s.pos { // search once, not for each escape: the end may be far away
-			i := bytes.IndexByte(s.data[min(s.pos, len(s.data)):], '"')
-			if i < 0 {
-				s.pos = len(s.data)
-				return &syntaxError{offset: start, truncated: true}
-			}
-			s.examined += i + 1
-			end = s.pos + i
-		}
-		esc := bytes.IndexByte(s.data[s.pos:end], '\\')
-		if esc < 0 {
-			s.examined += end - s.pos
-			s.pos = end + 1
-			return nil
-		}
-		s.examined += esc + 1
-		s.pos += esc + 2
-	}
-}
-
-// text scans a string.
-func (s *scanner) text() (string, error) {
-	start := s.pos
-	if err := s.quoted(); err != nil {
-		return "", err
-	}
-	raw := s.data[start:s.pos]
-	if bytes.IndexByte(raw, '\\') < 0 {
-		return string(raw[1 : len(raw)-1]), nil
-	}
-	var out string
-	if err := json.Unmarshal(raw, &out); err != nil {
-		return "", &syntaxError{offset: start, msg: err.Error()}
-	}
-	return out, nil
-}
-
-func (s *scanner) space() {
-	for s.pos < len(s.data) {
-		switch s.data[s.pos] {
-		case ' ', '\t', '\r', '\n':
-			s.pos++
-		default:
-			return
-		}
-	}
-}
-
-// peek returns the next byte, or 0 at the end.
-func (s *scanner) peek() byte {
-	if s.pos < len(s.data) {
-		return s.data[s.pos]
-	}
-	return 0
-}
-
-func (s *scanner) unexpected(where string) error {
-	if s.pos >= len(s.data) {
-		return &syntaxError{offset: len(s.data), truncated: true}
-	}
-	return &syntaxError{offset: s.pos, msg: fmt.Sprintf("unexpected %q %s", s.data[s.pos], where)}
-}
-
-// pathAt returns the path of the value that a decoder had read at offset:
-// "spec.ports[0].port".
-func pathAt(text []byte, offset int64) (at string) {
-	walk(text, func(path func() string, end int64, _ json.Token) bool {
-		if end < offset {
-			return true
-		}
-		at = path()
-		return false
-	})
-	return at
-}
-
-// pathOf returns the path of the first value for which is returns true. field, a
-// path without indexes, restricts the search; "" matches any path.
-func pathOf(text []byte, field string, is func(json.Token) bool) (at string) {
-	walk(text, func(path func() string, _ int64, value json.Token) bool {
-		if !is(value) {
-			return true
-		}
-		p := path()
-		if field != "" && listIndex.ReplaceAllString(p, "") != field {
-			return true
-		}
-		at = p
-		return false
-	})
-	return at
-}
-
-// walk visits all values in an object, and objects and lists at their start,
-// until visit returns false. end is the decoder's offset after the value.
-func walk(text []byte, visit func(path func() string, end int64, value json.Token) bool) {
-	type frame struct {
-		key   string
-		index int // -1 in an object
-		value bool
-	}
-	var stack []frame
-	path := func() string {
-		var b strings.Builder
-		for _, f := range stack {
-			if f.index >= 0 {
-				fmt.Fprintf(&b, "[%d]", f.index-1)
-				continue
-			}
-			if b.Len() > 0 {
-				b.WriteByte('.')
-			}
-			b.WriteString(f.key)
-		}
-		return b.String()
-	}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	for {
-		tok, err := dec.Token()
-		if err != nil {
-			return
-		}
-		if delim, ok := tok.(json.Delim); ok && (delim == '}' || delim == ']') {
-			stack = stack[:len(stack)-1]
-			continue
-		}
-		if top := len(stack) - 1; top >= 0 {
-			switch f := &stack[top]; {
-			case f.index >= 0:
-				f.index++
-			case f.value:
-				f.value = false
-			default:
-				f.key, f.value = tok.(string), true
-				continue
+			kind, n := r.StackIndex(r.StackDepth())
+			if k := tok.Kind(); k != '}' && k != ']' && !yield(token{tok, kind == '{' && n%2 == 1, start, &r}) {
+				return
 			}
 		}
-		if !visit(path, dec.InputOffset(), tok) {
-			return
-		}
-		switch tok {
-		case json.Delim('{'):
-			stack = append(stack, frame{index: -1})
-		case json.Delim('['):
-			stack = append(stack, frame{index: 0})
+	}
+}
+
+// path returns the path of a token that was just read: "spec.ports[0].port".
+func (t *token) path() (path string) {
+	depth := 0
+	for name := range t.reader.StackPointer().Tokens() {
+		depth++
+		if kind, _ := t.reader.StackIndex(depth); kind == '[' {
+			path += "[" + name + "]"
+		} else {
+			path = memberPath(path, name)
 		}
 	}
+	return path
+}
+
+// pathOf returns the path of the first value for which is returns true; "" if
+// there is none.
+func pathOf(text []byte, is func(*token) bool) string {
+	for t := range tokens(text) {
+		if !t.key && is(&t) {
+			return t.path()
+		}
+	}
+	return ""
+}
+
+func memberPath(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
 }

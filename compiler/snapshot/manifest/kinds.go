@@ -12,12 +12,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	discoveryv1beta1 "k8s.io/api/discovery/v1beta1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	kjson "sigs.k8s.io/json"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -139,7 +139,7 @@ func misspelt(apiVersion, kind string) *finding {
 // nearKind returns the supported kind for which kind is a probable error: another
 // case, a truncation, a plural or a misspelling.
 func nearKind(group, kind string) string {
-	if isListKind(kind) {
+	if strings.HasSuffix(kind, "List") {
 		return ""
 	}
 	var all []string
@@ -246,42 +246,31 @@ func decodeServiceCIDR(text []byte, _ string, read unmarshal) (object, []finding
 // explain splits an error of the JSON decoder into the offset, the path of the
 // field if known, and the message.
 func explain(text []byte, err error) (offset int, path, msg string) {
-	if ok, at := kjson.SyntaxErrorOffset(err); ok {
-		return clamp(at-1, text), "", "invalid JSON: " + err.Error()
-	}
 	var when *time.ParseError
 	if errors.As(err, &when) {
-		isIt := func(v json.Token) bool { return v == when.Value || strconv.Quote(fmt.Sprint(v)) == when.Value }
-		return 0, pathOf(text, "", isIt), "must be a time such as 2006-01-02T15:04:05Z, got " + diag.Quote(strings.Trim(when.Value, `"`))
+		isIt := func(t *token) bool { return t.String() == when.Value || strconv.Quote(t.String()) == when.Value }
+		return 0, pathOf(text, isIt), "must be a time such as 2006-01-02T15:04:05Z, got " + diag.Quote(strings.Trim(when.Value, `"`))
 	}
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
 		return 0, "", err.Error()
 	}
 	msg = "must be " + typeName(wrong.Type) + ", got " + wrong.Value
-	path = pathAt(text, wrong.Offset)
+	path = pathOf(text, func(t *token) bool { return t.reader.InputOffset() >= wrong.Offset })
 	if !strings.HasPrefix(listIndex.ReplaceAllString(path, ""), wrong.Field) || wrong.Field == "" {
 		// A type with its own decoder counts offsets from its own start.
-		return 0, cmp.Or(pathOf(text, wrong.Field, func(v json.Token) bool { return isKind(v, wrong.Value) }), wrong.Field), msg
+		return 0, cmp.Or(pathOf(text, func(t *token) bool {
+			return isKind(t, wrong.Value) && (wrong.Field == "" || listIndex.ReplaceAllString(t.path(), "") == wrong.Field)
+		}), wrong.Field), msg
 	}
 	return clamp(wrong.Offset-1, text), path, msg
 }
 
 // isKind reports whether a value has a type in the JSON decoder's notation, such
 // as "bool" or "number 1.5".
-func isKind(v json.Token, kind string) bool {
+func isKind(t *token, kind string) bool {
 	kind, _, _ = strings.Cut(kind, " ")
-	switch v := v.(type) {
-	case bool:
-		return kind == "bool"
-	case string:
-		return kind == "string"
-	case float64:
-		return kind == "number"
-	case json.Delim:
-		return kind == "object" && v == '{' || kind == "array" && v == '['
-	}
-	return false
+	return kind == map[jsontext.Kind]string{'t': "bool", 'f': "bool", '"': "string", '0': "number", '{': "object", '[': "array"}[t.Kind()]
 }
 
 var listIndex = regexp.MustCompile(`\[\d+\]`)

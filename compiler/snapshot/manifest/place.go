@@ -169,9 +169,14 @@ func (r *Reader) index(p *place) fields {
 	r.objects++
 	out := fields{"": {p.line, p.col}}
 	if p.part.yaml == nil {
-		s := indexer{scanner: scanner{data: p.part.text}, out: out, place: p}
-		s.lines.data = p.part.text
-		s.value("")
+		lines := lineCounter{data: p.part.text}
+		for t := range tokens(p.part.text) { // the position of a member is that of its key
+			path := t.path()
+			if _, known := out[path]; known && !t.key {
+				continue
+			}
+			out[path] = p.sign(lines.at(t.start)-1, t.start-lines.start+1)
+		}
 		return out
 	}
 	node := r.document(p)
@@ -315,60 +320,4 @@ func indexMerged(n *yaml.Node, path string, at position, out fields) {
 	}
 }
 
-func memberPath(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
-
 func itemPath(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
-
-// indexer is indexNode for JSON.
-type indexer struct {
-	scanner
-	lines lineCounter
-	place *place
-	out   fields
-}
-
-func (s *indexer) value(path string) error {
-	var end byte
-	switch s.space(); s.peek() {
-	case '{':
-		end = '}'
-	case '[':
-		end = ']'
-	default:
-		return s.skip()
-	}
-	s.pos++
-	for i := 0; ; i++ {
-		more, err := s.more(end, i == 0)
-		if err != nil || !more {
-			return err
-		}
-		at, inner := s.pos, itemPath(path, i)
-		if end == '}' {
-			key, err := s.key()
-			if err != nil {
-				return err
-			}
-			inner = memberPath(path, key)
-		}
-		s.out[inner] = s.at(at)
-		if err := s.value(inner); err != nil {
-			return err
-		}
-	}
-}
-
-// at returns the position of an offset. Offsets must ascend.
-func (s *indexer) at(offset int) position {
-	line := s.lines.at(offset)
-	col := offset - s.lines.start + 1
-	if line == 1 {
-		col += s.place.col - 1
-	}
-	return position{s.place.line + line - 1, col}
-}

@@ -2,7 +2,7 @@ package manifest
 
 import (
 	"bytes"
-	"errors"
+	"strings"
 )
 
 // A part is a section of a file that is decoded separately: a JSON object that is
@@ -182,30 +182,22 @@ func isJSON(text []byte) bool {
 	return len(rest) == 0 || rest[0] == '"' || rest[0] == '}'
 }
 
-// ignoredText ends the message about a truncated text.
+// ignoredText ends the message about a text that cannot be read.
 const ignoredText = "; it is ignored completely"
 
 // splitJSON splits a sequence of JSON objects and arrays into parts.
 func splitJSON(parts []part, doc *int, data []byte, start int) []part {
-	s := scanner{data: data, pos: start}
-	for s.space(); s.pos < len(data); s.space() {
+	s := scanner{reader: newReader(data[start:])}
+	for s.next() < len(s.data) {
 		*doc++
 		s.leaves, s.index = s.leaves[:0], s.index[:0]
-		var err error
-		if c := s.peek(); c == '{' || c == '[' {
-			err = s.document()
-		} else {
-			err = s.unexpected("after the object")
-		}
-		syntax := (*syntaxError)(nil)
-		if errors.As(err, &syntax) && syntax.truncated {
-			return append(parts, part{leaf: leaf{start: syntax.offset}, doc: *doc, problem: syntax.Error() + ignoredText, truncated: true})
+		if err := s.document(); err != nil {
+			at, msg, truncated := invalid(err)
+			return append(parts, part{leaf: leaf{start: start + at}, doc: *doc, problem: msg, truncated: truncated})
 		}
 		for _, l := range s.leaves {
+			l.start += start
 			parts = append(parts, part{leaf: l, doc: *doc})
-		}
-		if syntax != nil {
-			return append(parts, part{leaf: leaf{start: syntax.offset}, doc: *doc, problem: syntax.Error()})
 		}
 	}
 	return parts
@@ -330,7 +322,7 @@ func listOf(head, tail []byte) *leaf {
 		return nil
 	}
 	leaves, err := scanLeaves(text)
-	if err != nil || len(leaves) != 1 || !isListKind(leaves[0].kind) {
+	if err != nil || len(leaves) != 1 || !strings.HasSuffix(leaves[0].kind, "List") {
 		return nil
 	}
 	return &leaves[0]
