@@ -75,7 +75,7 @@ func (o *observer) logSync(s *reconcile.Sync) {
 		o.drift.logRepairs(&s.Done)
 	}
 	for _, r := range s.Done.RefusedNow {
-		o.log.Error("the kernel refuses the rules of a Service: it is quarantined until it changes or the next full sync", "service", r.Service.String(), "err", r.Reason)
+		o.log.Error("the kernel refuses the rules of a Service: it has none until it changes or the next full sync", "service", r.Service.String(), "err", r.Reason)
 	}
 	o.logStuck(s.Done.Stuck)
 	say := o.log.Debug
@@ -95,7 +95,7 @@ func (o *observer) logStuck(stuck []apply.Stuck) {
 	}
 	for object := range o.stuck {
 		if !now[object] {
-			o.log.Info("a stuck object was removed", "object", object)
+			o.log.Info("an object that the kernel refused to remove was removed", "object", object)
 		}
 	}
 	o.stuck = now

@@ -148,11 +148,11 @@ generation   1
 pending      0
 objects      0 Services, 0 EndpointSlices, 0 Nodes
 last sync    2026-01-02T03:04:05Z, full: 1 added, 0 changed, 0 removed
-quarantined  Service ns/web: too long
+refused      Service ns/web: too long
 retrying     stale IPv4 UDP flows, since 0s ago: no buffer space
-broken       nodes node1: spec: bad
-broken       services ns/a: spec: bad
-broken       services ns/b: spec.ports: bad
+invalid      nodes node1: spec: bad
+invalid      services ns/a: spec: bad
+invalid      services ns/b: spec.ports: bad
 last error   2026-01-02T03:04:05Z, 10s ago: busy
 last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
              remove chain x
@@ -163,7 +163,7 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 	st.setSynced(true)
 	st.set("services", nil)
 	st.set("nodes", nil)
-	if well, got := printed(t, st.reported(0)); !well || !strings.Contains(got, "synced       yes") || strings.Contains(got, "quarantined") || strings.Contains(got, "broken") {
+	if well, got := printed(t, st.reported(0)); !well || !strings.Contains(got, "synced       yes") || strings.Contains(got, "refused") || strings.Contains(got, "invalid") {
 		t.Errorf("after all is well:\n%s", got)
 	}
 	if well, got := printed(t, st.reported(1)); well || !strings.Contains(got, "synced       no") {
@@ -225,7 +225,7 @@ API server   https://192.0.2.1:6443
 heard        nodes 40s ago, services never
 config       /etc/config.yaml of 2026-01-02T02:05:05Z
 boot file    /var/boot.json, does not exist
-rejected     the newest version of /etc/config.yaml, 0s ago: config.yaml:4: mode: unknown
+invalid      the newest version of /etc/config.yaml, 0s ago: config.yaml:4: mode: unknown
              and earlier ones, since 1m0s ago
 last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 `
@@ -282,12 +282,12 @@ func TestStatusTroubles(t *testing.T) {
 	}
 	st.setRejected("s.yaml", "is cut off", false)
 	now = now.Add(40 * time.Second)
-	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 40s ago: is cut off\n") || strings.Contains(got, "before it") {
+	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "invalid      the newest version of s.yaml, 40s ago: is cut off\n") || strings.Contains(got, "before it") {
 		t.Errorf("one refusal:\n%s", got)
 	}
 	st.setRejected("s.yaml", "is empty", false)
 	now = now.Add(2 * time.Second)
-	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "rejected     the newest version of s.yaml, 2s ago: is empty\n             and earlier ones, since 42s ago\n") {
+	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "invalid      the newest version of s.yaml, 2s ago: is empty\n             and earlier ones, since 42s ago\n") {
 		t.Errorf("two refusals:\n%s", got)
 	}
 	st.setRejected("s.yaml", "", false)

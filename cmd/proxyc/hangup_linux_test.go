@@ -64,7 +64,7 @@ func TestWatchStatusIsNotWell(t *testing.T) {
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "\nclusterCIDR", "\nhealthzBindAddress: 127.0.0.1:10257\nclusterCIDR", 1))
 	says("a free port", 0, "synced")
 	w.write("cluster.yaml", "")
-	says("the refused file", 1, "rejected     the newest version of "+w.file("cluster.yaml"))
+	says("the refused file", 1, "invalid      the newest version of "+w.file("cluster.yaml"))
 	w.write("cluster.yaml", strings.TrimSuffix(applytest.Services("c"), "\n"))
 	says("the file that was cut off", 1, "may be cut off: it ends in the middle of a line")
 	w.write("cluster.yaml", applytest.Services("c"))

@@ -327,7 +327,7 @@ func TestWatchShowsFindingsOfFiles(t *testing.T) {
 	for _, want := range []string{
 		"finding      warning: Service ns/a: spec.internalTrafficPolicy: must be Cluster or Local, got \"Nope\"",
 		"finding      warning: Service ns/b: is a duplicate: it replaces the previous one",
-		"broken       Service: ",
+		"invalid      Service: ",
 	} {
 		if !strings.Contains(out, "\n"+want) {
 			t.Errorf("no row %q", want)

@@ -65,10 +65,10 @@ func (st *Status) printSyncs(line func(name, format string, args ...any)) {
 		line("last change", "%s, %s: %s", c.At.Format(time.RFC3339), c.Kind, c.Operations)
 	}
 	for _, q := range st.Quarantined {
-		line("quarantined", "Service %s: %s", q.Service, q.Reason)
+		line("refused", "Service %s: %s", q.Service, q.Reason)
 	}
 	for _, s := range st.Stuck {
-		line("stuck", "%s", s)
+		line("refused", "%s", s)
 	}
 }
 
@@ -95,7 +95,7 @@ func (st *Status) printFindings(line func(name, format string, args ...any)) {
 		line("retrying", "%s, since %s ago: %s", r.What, age(st.Now, r.Since), r.Error)
 	}
 	for _, b := range st.Broken {
-		line("broken", "%s", diag.OneLine(strings.TrimSpace(b.Kind+" "+b.Object)+": "+b.Reason)) // it may lack a name
+		line("invalid", "%s", diag.OneLine(strings.TrimSpace(b.Kind+" "+b.Object)+": "+b.Reason)) // it may lack a name
 	}
 	for _, f := range st.Findings {
 		line("finding", "%s: %s", f.Severity, f.Text())
@@ -187,7 +187,11 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 		line("not served", "%s at %s, since %s ago: %s; %s", d.Server, d.Address, age(st.Now, d.Since), d.Reason, inForce)
 	}
 	for _, k := range st.Rejected {
-		line("rejected", "the newest version of %s, %s ago: %s", k.Path, age(st.Now, k.At), k.Reason)
+		word := "invalid"
+		if k.Retried {
+			word = "pending" // it could not be applied, and may be valid
+		}
+		line(word, "the newest version of %s, %s ago: %s", k.Path, age(st.Now, k.At), k.Reason)
 		if k.At.Sub(k.Since) >= time.Second {
 			line("", "and earlier ones, since %s ago", age(st.Now, k.Since))
 		}
