@@ -22,8 +22,8 @@ import (
 // so that the cost of PlanChanges follows the changed Services alone. What only some
 // modes can do is declared in optional.go.
 //
-// One goroutine calls the methods. Other goroutines may call Compare and Applied, and
-// use the channel that Drift returns.
+// One goroutine calls the methods. Other goroutines may call Applied, and use the channel
+// that Drift returns.
 type Dataplane interface {
 	// Read reads what the node has. The next Plan compares with it. want is what the
 	// node is expected to have: a Dataplane may read faster, and keep less, where the
@@ -38,12 +38,6 @@ type Dataplane interface {
 	// Applied.From. The Dataplane keeps changes, and may alter them. The caller
 	// commits the Plan next, or reads the node.
 	PlanChanges(changes ir.Changes) Plan
-	// Compare reads what the node has, and returns the difference from there to what
-	// was last applied. It costs as much as Read and Plan, or less where the kernel
-	// reported exactly which objects changed. It may run while another goroutine calls
-	// the other methods. Its Plan may then contain what these have committed: see
-	// Plan.Without.
-	Compare(ctx context.Context) (Plan, error)
 	// Commit carries out a Plan of the same Dataplane, in an order such that no packet
 	// meets half a Service. If the kernel refuses Services, the Result lists them, and
 	// the rules in force remain; see Converge. A mode without transactions may have
@@ -131,9 +125,6 @@ type Plan interface {
 	Differences(yield func(Operation) bool)
 	// RemovedFrontends returns the frontends that the commit removes from the node.
 	RemovedFrontends() []ir.Match
-	// Without returns the Plan without the operations on some objects. ok is false if the Plan cannot
-	// separate them.
-	Without(objects map[string]bool) (rest Plan, ok bool)
 }
 
 // Result is the result of a Commit.
@@ -174,6 +165,7 @@ type Stuck struct {
 	Object  string
 	Service ir.Name // that needed it; zero if unknown
 	Reason  error
+	Uses    []string // objects that remain with it
 }
 
 func (s *Stuck) Error() string {
@@ -184,11 +176,13 @@ func (s *Stuck) Error() string {
 	return of + ": the kernel does not remove it: " + s.Reason.Error()
 }
 
-// StuckObjects returns the objects that the kernel did not remove. They are no foreign change.
+// StuckObjects returns the objects that the kernel did not remove, and those that they use. They are no foreign change.
 func StuckObjects(all []Stuck) map[string]bool {
 	objects := map[string]bool{}
 	for _, s := range all {
-		objects[s.Object] = true
+		for _, object := range append(s.Uses, s.Object) {
+			objects[object] = true
+		}
 	}
 	return objects
 }

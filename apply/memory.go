@@ -17,7 +17,6 @@ type Memory struct {
 func (*Memory) Read(context.Context, ir.Programs) error        { return nil }
 func (*Memory) Plan(want ir.Programs) Plan                     { return given{Desired{Full: true, Programs: want}} }
 func (*Memory) PlanChanges(changes ir.Changes) Plan            { return given{Desired{Changes: changes}} }
-func (*Memory) Compare(context.Context) (Plan, error)          { return given{}, nil }
 func (m *Memory) Applied() *Applied                            { return &m.applied }
 func (*Memory) Drift(context.Context) (<-chan struct{}, error) { return nil, nil }
 func (*Memory) Close() error                                   { return nil }
@@ -34,8 +33,7 @@ func (m *Memory) Commit(_ context.Context, p Plan) (Result, error) {
 // given is a Plan without operations.
 type given struct{ Desired }
 
-func (given) Empty() bool                          { return false }
-func (given) Operations(func(Operation) bool)      {}
-func (given) Differences(func(Operation) bool)     {}
-func (given) RemovedFrontends() []ir.Match         { return nil }
-func (given) Without(map[string]bool) (Plan, bool) { return nil, false }
+func (given) Empty() bool                      { return false }
+func (given) Operations(func(Operation) bool)  {}
+func (given) Differences(func(Operation) bool) {}
+func (given) RemovedFrontends() []ir.Match     { return nil }

@@ -30,41 +30,48 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	if done.Refused, err = Converge(ctx, d, want, nil, plan, commit); err != nil {
 		return plan, done, err
 	}
-	left, err := difference(ctx, d, want, &done)
-	if left == nil {
+	left, rest, err := difference(ctx, d, want, &done)
+	if left == "" {
 		return plan, done, err
 	}
 	// Another program may have written once. If a second commit leaves the same difference, it is permanent.
-	if _, err := commit(left); err != nil {
+	if _, err := commit(rest); err != nil {
 		return plan, done, err
 	}
-	again, err := difference(ctx, d, want, &done)
-	switch {
-	case again == nil:
+	again, _, err := difference(ctx, d, want, &done)
+	switch again {
+	case "":
 		return plan, done, err
-	case firstOf(again) == firstOf(left):
-		return plan, done, fmt.Errorf("the kernel accepts the rules, but returns others: %s: apply --check shows them; another program changes them after each commit, or proxyc compares them wrongly", firstOf(again))
+	case left:
+		return plan, done, fmt.Errorf("the kernel accepts the rules, but returns others: %s: apply --check shows them; another program changes them after each commit, or proxyc compares them wrongly", again)
 	}
-	return plan, done, fmt.Errorf("another program changes the committed rules: %s: stop that program, then apply again", firstOf(again))
+	return plan, done, fmt.Errorf("another program changes the committed rules: %s: stop that program, then apply again", again)
 }
 
-// difference reads the node, and returns its difference to the wanted Programs; nil if there is none.
-func difference(ctx context.Context, d Dataplane, want ir.Programs, done *Result) (Plan, error) {
+// difference reads the node, and returns its difference to the wanted Programs as text and as a Plan.
+// The text is empty if there is none but stuck objects, for which the result contains the reasons.
+func difference(ctx context.Context, d Dataplane, want ir.Programs, done *Result) (text string, rest Plan, err error) {
 	want = Without(want, done.Refused)
 	if err := d.Read(ctx, want); err != nil {
-		return nil, readBack(err)
+		return "", nil, readBack(err)
 	}
-	rest := d.Plan(want)
-	if len(done.Stuck) > 0 { // their removal is still planned; the result contains the reasons
-		var ok bool
-		if rest, ok = rest.Without(StuckObjects(done.Stuck)); !ok {
-			return nil, nil
+	rest = d.Plan(want)
+	if gone := GoneIn(rest); len(gone) > 0 {
+		return gone[0].What + " is gone", rest, nil
+	}
+	stuck, n := StuckObjects(done.Stuck), 0
+	for op := range rest.Operations {
+		if stuck[op.Object] {
+			continue
+		}
+		if n++; n == 1 {
+			text = op.Verb.String() + " " + op.Object
 		}
 	}
-	if rest.Empty() {
-		return nil, nil
+	if n > 1 {
+		text += fmt.Sprintf(" and %d more", n-1)
 	}
-	return rest, nil
+	return text, rest, nil
 }
 
 // Converge commits a plan for the Programs without the Services that are refused already. While the
@@ -137,19 +144,6 @@ func SharedCause(programs ir.Programs, refused []Refusal) error {
 	}
 	return fmt.Errorf("the kernel refuses the rules of %d of %d Services, which counts as a failure of the node: the previous rules stay in force. The refused are of %s: %s. Service %s: %w",
 		n, len(all), where, strings.Join(names, ", "), first.Service, first.Reason)
-}
-
-// firstOf names the first difference of a Plan, and counts the others.
-func firstOf(p Plan) string {
-	if gone := GoneIn(p); len(gone) > 0 {
-		return gone[0].What + " is gone"
-	}
-	first, total := First(p, 1)
-	text := first[0].Verb.String() + " " + first[0].Object
-	if more := total.Total() - 1; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
 
 func readBack(err error) error { return fmt.Errorf("reading the committed rules back: %w", err) }

@@ -10,14 +10,15 @@ import (
 // an interface and a function that calls it. All callers use the function: it returns
 // what holds for a Dataplane or Plan without the ability.
 //
-//	ability         function    implemented by                         without it
-//	LeftoverFinder  Leftovers   nftables, iptables, ipvs, userspace    none
-//	Counted         CountersOf  iptables, ipvs, userspace (both OSes)  no counters
-//	Attributor      ChangedBy   nftables, iptables, ipvs, userspace    no programs
-//	Drainer         DrainerOf   userspace (both OSes)                  nothing to wait for
-//	Totaller        First       Plans of nftables                      counts Operations
-//	GoneLister      GoneIn      Plans of nftables                      nothing
-//	Mender          PlanShared  nftables, iptables, ipvs               nothing to repair
+//	ability           function        implemented by                         without it
+//	LeftoverFinder    Leftovers       nftables, iptables, ipvs, userspace    none
+//	Counted           CountersOf      iptables, ipvs, userspace (both OSes)  no counters
+//	ConcurrentReader  ConcurrentRead  iptables, userspace                    changes wait for Read
+//	Attributor        ChangedBy       nftables, iptables, ipvs, userspace    no programs
+//	Drainer           DrainerOf       userspace (both OSes)                  nothing to wait for
+//	Totaller          First           Plans of nftables                      counts Operations
+//	GoneLister        GoneIn          Plans of nftables                      nothing
+//	Mender            PlanShared      nftables, iptables, ipvs               nothing to repair
 //
 // A package declares which of them its types implement in one place, next to
 // "var _ apply.Dataplane", so that the compiler checks the signatures.
@@ -87,6 +88,21 @@ type Proxied struct {
 	// waited for another one to end; and UDP datagrams dropped for lack of a backend,
 	// or since there were too many clients.
 	Accepted, DialFailures, Unreachable, Waited, Dropped uint64
+}
+
+// ConcurrentReader is a Dataplane whose Read takes so long that changes should not wait for it.
+type ConcurrentReader interface {
+	// ReadConcurrently is Read, but may run while another goroutine calls the other methods. Its result
+	// replaces that of the last Read when use is called.
+	ReadConcurrently(ctx context.Context) (use func(), err error)
+}
+
+// ConcurrentRead returns the method of a ConcurrentReader; nil without one.
+func ConcurrentRead(d Dataplane) func(context.Context) (use func(), err error) {
+	if d, ok := d.(ConcurrentReader); ok {
+		return d.ReadConcurrently
+	}
+	return nil
 }
 
 // Attributor is a Dataplane that reports which programs changed its rules.

@@ -1,8 +1,11 @@
 package applytest
 
 import (
+	"context"
 	"fmt"
 	"strings"
+
+	"github.com/proxyc/proxyc/apply"
 )
 
 // Services returns a snapshot with a Service for each name, in namespace ns, with one endpoint
@@ -25,4 +28,13 @@ ports: [{port: 8080, name: ""}]
 `, name, name[0])
 	}
 	return b.String()
+}
+
+// Compare reads what a node has, and returns the difference from there to what was last applied.
+func Compare(ctx context.Context, d apply.Dataplane) (apply.Plan, error) {
+	applied := d.Applied().Programs()
+	if err := d.Read(ctx, applied); err != nil {
+		return nil, err
+	}
+	return d.Plan(applied), nil
 }

@@ -33,11 +33,8 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	}
 	d.commits.Add(1)
 	defer d.commits.Add(1)
-	switch {
-	case p.desired.Full:
+	if p.desired.Full {
 		d.desired = p.want
-	case p.read != nil:
-		d.state = p.read.merged(d.state, p.without)
 	}
 	c := &commit{Dataplane: d, ctx: ctx, p: p, s: d.state, w: d.desired, refusals: apply.Refusals{}, deleted: map[key]*LoadBalancer{}, open: map[key]bool{}}
 	c.before = sync.OnceValue(func() *desired { return newDesired(d.applied.Programs(), &c.s.network, c.s.can) })
@@ -185,7 +182,7 @@ func (c *commit) prepare() error {
 // absent returns the required pods of this node that have no endpoint in HNS.
 func (c *commit) absent() map[netip.Addr]struct{} {
 	all, out := maps.Keys(c.w.endpoints), map[netip.Addr]struct{}{}
-	if !c.p.desired.Full && c.p.read == nil {
+	if !c.p.desired.Full {
 		out = c.Dataplane.absent
 		maps.DeleteFunc(out, func(a netip.Addr, _ struct{}) bool { return !c.w.podMissing(c.s, a) })
 		all = slices.Values(c.p.missing)

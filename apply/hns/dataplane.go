@@ -84,16 +84,16 @@ func (d *Dataplane) Close() error {
 }
 
 // Read lists the objects of the host.
-func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) (err error) {
-	if d.state, err = d.read(ctx); err != nil {
-		d.setObjects(nil)
+func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) error {
+	s, err := d.read(ctx)
+	if err != nil {
 		return err
 	}
-	d.setObjects(d.state.objects)
+	d.state = s
+	d.setObjects(s.objects)
 	return nil
 }
 
-// read lists the objects of the host. It does not wait for a commit.
 func (d *Dataplane) read(ctx context.Context) (*state, error) {
 	can, err := d.features()
 	if err != nil {
@@ -247,17 +247,6 @@ func (d *Dataplane) findPods() (found []netip.Addr, err error) {
 		}
 	}
 	return found, nil
-}
-
-// Compare lists the objects of the host, and compares them with the applied Programs.
-func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
-	s, err := d.read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := compare(s, newDesired(d.applied.Programs(), &s.network, s.can))
-	p.read = s
-	return p, nil
 }
 
 // Applied returns the Programs that were last known to be applied.

@@ -66,7 +66,13 @@ func (c *commit) stuckBalancers() (all []apply.Stuck) {
 	for _, l := range c.s.obsoleteBalancers {
 		if s := c.stuck[l.ID]; s != nil {
 			k, _ := keyOf(l)
-			all = append(all, apply.Stuck{Object: k.object(), Service: s.service, Reason: s.reason})
+			one := apply.Stuck{Object: k.object(), Service: s.service, Reason: s.reason}
+			for _, id := range l.HostComputeEndpoints {
+				if e := c.s.byID[strings.ToLower(id)]; e != nil {
+					one.Uses = append(one.Uses, endpointObject(e.Addrs[0]))
+				}
+			}
+			all = append(all, one)
 		}
 	}
 	slices.SortFunc(all, func(a, b apply.Stuck) int { return strings.Compare(a.Object, b.Object) })

@@ -17,8 +17,6 @@ import (
 type Plan struct {
 	desired apply.Desired
 	want    *desired
-	read    *state // by a comparison; nil for other Plans
-	without map[string]bool
 	missing []netip.Addr // pods of this node that changed Services require, without an endpoint before
 	err     error        // of the request for these
 	// endpointNames are the addresses of the endpoints of removed or changed load balancers, by id.
@@ -291,36 +289,4 @@ func endpointText(e *Endpoint) string {
 
 func (p *Plan) needText(n *need) string {
 	return strings.TrimSpace(string(n.Role) + " " + n.HCN.MacAddress)
-}
-
-// Without returns the Plan without the operations on some objects. Endpoints of load balancers that
-// are not removed remain.
-func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
-	q := *p
-	q.without = objects
-	keep := func(k key) bool { return !objects[k.object()] }
-	used := map[string]bool{}
-	q.removals = filter(p.removals, func(r removal) bool {
-		if !keep(r.key) {
-			for _, id := range r.have.HostComputeEndpoints {
-				used[strings.ToLower(id)] = true
-			}
-		}
-		return keep(r.key)
-	})
-	q.changes = filter(p.changes, func(c change) bool { return keep(c.key) })
-	q.news = filter(p.news, func(c change) bool { return keep(c.key) })
-	q.replaced = filter(p.replaced, func(r replacement) bool { return !objects[endpointObject(r.need.Address)] })
-	q.added = filter(p.added, func(n *need) bool { return !objects[endpointObject(n.Address)] })
-	q.unused = filter(p.unused, func(e *Endpoint) bool { return !objects[endpointObject(e.Addrs[0])] && !used[e.ID] })
-	return &q, true
-}
-
-func filter[T any](all []T, keep func(T) bool) (some []T) {
-	for _, x := range all {
-		if keep(x) {
-			some = append(some, x)
-		}
-	}
-	return some
 }

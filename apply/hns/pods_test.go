@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/hns"
 	"github.com/proxyc/proxyc/apply/hns/hnstest"
 	"github.com/proxyc/proxyc/ir"
@@ -23,7 +24,7 @@ func (m *machine) checkServed(step, vip string, backends ...string) {
 	if _, got, _ := strings.Cut(balancers[at], " -> "); got != strings.Join(backends, " ") {
 		m.t.Errorf("%s: %s has %s, want %v", step, vip, got, backends)
 	}
-	plan, err := m.Compare(m.t.Context())
+	plan, err := applytest.Compare(m.t.Context(), m.Dataplane)
 	if err != nil || !plan.Empty() {
 		m.t.Errorf("%s: a comparison finds %v (%v)", step, slices.Collect(plan.Operations), err)
 	}
@@ -70,36 +71,6 @@ func TestNewPodOfOtherService(t *testing.T) {
 	})
 }
 
-// The repair of a comparison keeps pods that were found after it began.
-func TestNewPodDuringComparison(t *testing.T) {
-	eachHost(t, func(t *testing.T, m *machine) {
-		w := world{1: {local: []int{1}}, 2: {local: []int{2}}}
-		now := w.programs(m.overlay)
-		m.settle(ir.Programs{}, now, false)
-		for _, l := range m.LoadBalancers() {
-			if slices.Contains(l.FrontendVIPs, "10.96.0.13") {
-				m.Remove(l.ID)
-			}
-		}
-		found, err := m.Compare(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.pod(9)
-		w[1] = &service{local: []int{1, 9}}
-		next := w.programs(m.overlay)
-		m.settle(now, next, true)
-		rest, _ := found.Without(map[string]bool{"load balancer 10.96.0.12:80/tcp": true, "load balancer [fd00:96::b]:80/tcp": true})
-		if _, err := m.commit(rest); err != nil {
-			t.Fatal(err)
-		}
-		m.checkServed("after the repair", "10.96.0.13", "10.244.1.18")
-		w[1] = &service{local: []int{9}}
-		m.settle(next, w.programs(m.overlay), true)
-		m.checkServed("after another change", "10.96.0.12", "10.244.1.25")
-	})
-}
-
 // A comparison follows after a remote subnet was added, and corrects endpoints that are older.
 func TestLateSubnet(t *testing.T) {
 	m := newMachine(t, server2022, true)
@@ -120,7 +91,7 @@ func TestLateSubnet(t *testing.T) {
 	default:
 		t.Fatal("the check does not report the subnet")
 	}
-	plan, err := m.Compare(t.Context())
+	plan, err := applytest.Compare(t.Context(), m.Dataplane)
 	if err != nil {
 		t.Fatal(err)
 	}

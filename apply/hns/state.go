@@ -92,50 +92,6 @@ func (s *state) isNewPod(e *Endpoint) bool {
 	return e.Network == s.network.ID && !e.Remote && s.byID[e.ID] == nil
 }
 
-// merged returns the state that a comparison read, with those objects of the known state that
-// commits changed since it started. Pods that these found are missing until a change requires them.
-func (s *state) merged(known *state, changed map[string]bool) *state {
-	for k, l := range known.balancers {
-		if changed[k.object()] {
-			s.balancers[k] = l
-		}
-	}
-	for k := range s.balancers {
-		if changed[k.object()] && known.balancers[k] == nil {
-			delete(s.balancers, k)
-		}
-	}
-	in := func(l *LoadBalancer) bool {
-		k, _ := keyOf(l)
-		return changed[k.object()]
-	}
-	s.obsoleteBalancers = slices.DeleteFunc(s.obsoleteBalancers, in)
-	for _, l := range known.obsoleteBalancers {
-		if in(l) {
-			s.obsoleteBalancers = append(s.obsoleteBalancers, l)
-		}
-	}
-	for a, e := range known.byAddr {
-		if changed[endpointObject(a)] {
-			s.byAddr[a], s.byID[e.ID] = e, e
-		}
-	}
-	for a, e := range s.byAddr {
-		if changed[endpointObject(a)] && known.byAddr[a] == nil {
-			s.remove(e)
-		}
-	}
-	s.obsoleteEndpoints = slices.DeleteFunc(s.obsoleteEndpoints, func(e *Endpoint) bool {
-		return changed[endpointObject(e.Addrs[0])] && known.byID[e.ID] == nil
-	})
-	for _, e := range known.obsoleteEndpoints {
-		if s.byID[e.ID] != nil {
-			s.addObsolete(s.byID[e.ID])
-		}
-	}
-	return s
-}
-
 // remove removes an endpoint.
 func (s *state) remove(e *Endpoint) {
 	delete(s.byID, e.ID)

@@ -30,10 +30,11 @@ type machine struct {
 	*hnstest.Service
 	t        *testing.T
 	network  string
-	overlay  bool     // with direct server return, as recommended for overlays
-	noMAC    bool     // no interface has the node's address
-	failures []string // of all commits
-	stuck    []string // after the last commit
+	overlay  bool            // with direct server return, as recommended for overlays
+	noMAC    bool            // no interface has the node's address
+	failures []string        // of all commits
+	stuck    []string        // after the last commit
+	remains  map[string]bool // stuck objects, and those that they use
 }
 
 // newMachine returns a host with some pods, and objects of another program.
@@ -296,7 +297,7 @@ func (m *machine) commit(p apply.Plan) (apply.Result, error) {
 	m.t.Helper()
 	planned := slices.Collect(p.Differences)
 	result, err := m.Commit(context.Background(), p)
-	m.stuck = nil
+	m.stuck, m.remains = nil, apply.StuckObjects(result.Stuck)
 	for i := range result.Stuck {
 		m.stuck = append(m.stuck, result.Stuck[i].Error())
 	}

@@ -22,10 +22,11 @@ type Dataplane struct {
 }
 
 var (
-	_ apply.Dataplane      = (*Dataplane)(nil)
-	_ apply.LeftoverFinder = (*Dataplane)(nil)
-	_ apply.Counted        = (*Dataplane)(nil)
-	_ apply.Mender         = (*Dataplane)(nil)
+	_ apply.Dataplane        = (*Dataplane)(nil)
+	_ apply.LeftoverFinder   = (*Dataplane)(nil)
+	_ apply.Counted          = (*Dataplane)(nil)
+	_ apply.ConcurrentReader = (*Dataplane)(nil)
+	_ apply.Mender           = (*Dataplane)(nil)
 )
 
 // Lowering renders Programs as tables. Modes that use iptables among other things have their own.
@@ -71,9 +72,18 @@ func OpenWith(ctx context.Context, lowering Lowering, o apply.Options) (*Datapla
 }
 
 // Read reads our chains in the tables filter and nat.
-func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) (err error) {
-	d.have, err = d.Rulesets(ctx)
+func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) error {
+	use, err := d.ReadConcurrently(ctx)
+	if err == nil {
+		use()
+	}
 	return err
+}
+
+// ReadConcurrently runs only tools that read, which need no lock.
+func (d *Dataplane) ReadConcurrently(ctx context.Context) (use func(), err error) {
+	have, err := d.Rulesets(ctx)
+	return func() { d.have = have }, err
 }
 
 // Found returns the result of the last Read, for Difference.
@@ -148,15 +158,6 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := newPlan(have, want).sized(sizes)
 	p.desired.Changes = changes
 	return p
-}
-
-// Compare runs only tools that read, which need no lock.
-func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
-	have, err := d.Rulesets(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return d.Difference(have, d.lowering.All(d.applied.Programs())), nil
 }
 
 // Applied returns the Programs that were last known to be applied.

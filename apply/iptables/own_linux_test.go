@@ -112,7 +112,7 @@ func TestForeignChangesDuringOwn(t *testing.T) {
 				if got := reported(drift, foreign); got != foreign {
 					t.Fatalf("reported %t, want %t", got, foreign)
 				}
-				plan, err := target.Compare(t.Context())
+				plan, err := applytest.Compare(t.Context(), target)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -337,9 +337,6 @@ func jumpsOf(jumps []rules.BuiltInJump, builtIn string) (own, shared []rules.Bui
 	return own, shared
 }
 
-// Without returns false: each chain is written completely.
-func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
-
 // diffRules returns the rules that only one side has.
 func diffRules(have, want []rules.Rule) (added, removed []*rules.Rule) {
 	count := make(map[rules.Rule]int, len(have))

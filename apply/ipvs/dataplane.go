@@ -52,8 +52,6 @@ type Dataplane struct {
 	readOnly bool
 	drains   *drainer
 
-	reading kernel // a separate connection, so that Compare does not block a commit
-
 	found    ir.PerFamily[*state] // state from the last Read
 	capacity ir.PerFamily[sizes]  // capacity of the sets, in elements
 	applied  apply.Applied
@@ -70,17 +68,17 @@ var (
 	_ apply.Attributor     = (*Dataplane)(nil)
 )
 
-// newDataplane returns the Dataplane of a kernel. reading is a second connection for Compare.
-func newDataplane(k, reading kernel, tables apply.Dataplane, families []ir.Family, o apply.Options) *Dataplane {
+// newDataplane returns the Dataplane of a kernel.
+func newDataplane(k kernel, tables apply.Dataplane, families []ir.Family, o apply.Options) *Dataplane {
 	return &Dataplane{
-		families: families, rules: tables, manage: o.IPVS.ManageAll, readOnly: o.ReadOnly, reading: reading,
+		families: families, rules: tables, manage: o.IPVS.ManageAll, readOnly: o.ReadOnly,
 		drains: &drainer{log: o.Log, deadline: cmp.Or(o.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now, k: k, of: map[drainKey]drain{}},
 	}
 }
 
 // Read reads the state of the node, in families that have iptables.
 func (d *Dataplane) Read(ctx context.Context, want ir.Programs) error {
-	found, err := d.readOwn(ctx)
+	found, err := d.readAll(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,23 +89,15 @@ func (d *Dataplane) Read(ctx context.Context, want ir.Programs) error {
 	return d.rules.Read(ctx, want)
 }
 
-// readOwn reads over the connection of commits, which the sweep uses, too.
-func (d *Dataplane) readOwn(ctx context.Context) (ir.PerFamily[*state], error) {
+func (d *Dataplane) readAll(ctx context.Context) (all ir.PerFamily[*state], err error) {
 	d.drains.mu.Lock()
 	defer d.drains.mu.Unlock()
-	found, err := d.readAll(ctx, d.drains.k)
-	if err == nil {
-		d.drains.observe(found)
-	}
-	return found, err
-}
-
-func (d *Dataplane) readAll(ctx context.Context, k kernel) (all ir.PerFamily[*state], err error) {
 	for _, f := range d.families {
-		if *all.At(f), err = k.read(ctx, f); err != nil {
+		if *all.At(f), err = d.drains.k.read(ctx, f); err != nil {
 			return all, err
 		}
 	}
+	d.drains.observe(all)
 	return all, nil
 }
 
@@ -179,25 +169,6 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	return p
 }
 
-// Compare reads over its own connection. Draining backends are no difference.
-func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
-	found, err := d.readAll(ctx, d.reading)
-	if err != nil {
-		return nil, err
-	}
-	d.drains.mu.Lock()
-	d.drains.observe(found)
-	d.drains.mu.Unlock()
-	tables, err := d.rules.Compare(ctx)
-	if err != nil {
-		return nil, err
-	}
-	applied := d.applied.Programs()
-	p := d.difference(found, applied, applied)
-	p.rules = tables
-	return p, nil
-}
-
 // Commit executes a Plan. It adds sets, then virtual servers with their real servers, then rules,
 // then addresses. It removes in the opposite order.
 func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
@@ -256,5 +227,5 @@ func (d *Dataplane) Counters() apply.Counters {
 // Close ends the goroutines of Drift and closes the connections.
 func (d *Dataplane) Close() error {
 	d.background.close()
-	return errors.Join(d.rules.Close(), d.drains.k.close(), d.reading.close())
+	return errors.Join(d.rules.Close(), d.drains.k.close())
 }

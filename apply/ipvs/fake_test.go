@@ -262,9 +262,6 @@ func (t *fakeTables) PlanChanges(changes ir.Changes) apply.Plan {
 	after.Change(changes)
 	return &tablesPlan{have: rules.LowerRules(t.applied.Programs()), want: rules.LowerRules(after.Programs()), changes: changes}
 }
-func (t *fakeTables) Compare(context.Context) (apply.Plan, error) {
-	return &tablesPlan{have: t.have, want: rules.LowerRules(t.applied.Programs())}, t.err
-}
 func (t *fakeTables) Commit(_ context.Context, p apply.Plan) (apply.Result, error) {
 	plan := p.(*tablesPlan)
 	if t.met != nil {
@@ -302,7 +299,6 @@ func (p *tablesPlan) RemovedFrontends() (gone []ir.Match) {
 	}
 	return gone
 }
-func (p *tablesPlan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
 
 // difference describes the difference between a kernel and Programs; "" if there is none.
 func (k *fakeKernel) difference(want ir.Programs, tables *fakeTables) string {

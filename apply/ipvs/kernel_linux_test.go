@@ -314,7 +314,7 @@ func TestHistoriesOnTheKernel(t *testing.T) {
 			sh(t, "ip addr add "+a.String()+"/24 dev eth0")
 		}
 		families := ir.Families()
-		b.Dataplane = newDataplane(n, n, b.tables, families[:], apply.Options{})
+		b.Dataplane = newDataplane(n, b.tables, families[:], apply.Options{})
 		random := rand.New(rand.NewPCG(5, 5))
 		now := *all
 		now.Services = nil

@@ -43,11 +43,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	if err := errors.Join(append(lacks, n.probe(ctx, cmp.Or(o.IPVS.Scheduler, rules.DefaultScheduler), tables)...)...); err != nil {
 		return fail(err)
 	}
-	reading, _, err := dialNode(ctx)
-	if err != nil {
-		return fail(err)
-	}
-	return newDataplane(n, reading, tables, tables.Families(), o), nil
+	return newDataplane(n, tables, tables.Families(), o), nil
 }
 
 // ReadRuleset returns the state of a family in the network namespace of the calling thread, without

@@ -341,17 +341,4 @@ func (p *Plan) RemovedFrontends() []ir.Match {
 	return slices.Compact(gone)
 }
 
-// Without returns the Plan without the requests for some objects. It returns false if iptables
-// rules change, since those cannot be separated.
-func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
-	if p.rules != nil && !p.rules.Empty() {
-		return nil, false
-	}
-	rest := *p
-	for _, of := range rest.phases() {
-		*of = slices.DeleteFunc(slices.Clone(*of), func(r request) bool { return objects[r.object()] })
-	}
-	return &rest, true
-}
-
 var _ apply.Plan = (*Plan)(nil)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -25,9 +23,7 @@ type writer struct {
 	reader    *reader
 	ownTables bool // create the tables with this process as owner
 
-	mu      sync.Mutex // held during a commit
-	conn    *conn.Conn
-	commits atomic.Uint64 // incremented at the start and at the end of each commit
+	conn *conn.Conn
 	// purgePending is set if affinity maps may still contain removed backends.
 	purgePending bool
 
@@ -38,10 +34,6 @@ type writer struct {
 func (w *writer) close() error { return errors.Join(w.monitor.Close(), w.conn.Close()) }
 
 func (w *writer) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.commits.Add(1)
-	defer w.commits.Add(1)
 	for try := 1; ; try++ {
 		result, err := w.send(ctx, plan)
 		if _, stale := errors.AsType[*staleError](err); !stale || plan.want == nil {
@@ -54,21 +46,6 @@ func (w *writer) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
 	}
 }
 
-// watchCommits begins a try to dump a list. The function that it returns ends the try, and reports
-// whether no commit ran meanwhile. A second try waits until the commit in progress ends. After
-// maxDumpsDuringCommits tries, commits wait until the try ends.
-func (w *writer) watchCommits(try int) (undisturbed func() bool) {
-	if try > 0 {
-		w.mu.Lock()
-		if try >= maxDumpsDuringCommits {
-			return func() bool { w.mu.Unlock(); return true }
-		}
-		w.mu.Unlock()
-	}
-	before := w.commits.Load()
-	return func() bool { return before%2 == 0 && w.commits.Load() == before }
-}
-
 // maxPlans is how often a commit reads the tables and plans again, if other programs change them
 // each time. After that it attributes rejections to Services. The next comparison retries them.
 const maxPlans = 3
@@ -79,11 +56,7 @@ func (w *writer) replan(ctx context.Context, plan *Plan) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.commits.Add(1)
-	w.mu.Unlock() // a reading may lock it
 	have, err := w.reader.read(ctx, nil)
-	w.mu.Lock()
-	w.commits.Add(1)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -214,123 +213,8 @@ func TestReadWithLostMessages(t *testing.T) {
 	holds(t, "after that", n, want)
 }
 
-// Own commits that change rules during a reading do not hide foreign rules, which are the reason for
-// the reading.
-func TestReadRulesDuringOwnCommits(t *testing.T) {
-	n := newNode(t)
-	if _, err := once(t, n, manyServices()); err != nil {
-		t.Fatal(err)
-	}
-	chain := func(name string) conn.Message {
-		return aboutTable(unix.NFT_MSG_NEWCHAIN, rules.Table, named(unix.NFTA_CHAIN_NAME, name))
-	}
-	rule := func(chain string) conn.Message {
-		m := aboutTable(unix.NFT_MSG_NEWRULE, rules.Table, named(unix.NFTA_RULE_CHAIN, chain))
-		m.Append, m.Create = true, true
-		return m
-	}
-	own := n.other(t) // our commits, which have a connection of their own
-	if err := own.commit(t.Context(), chain("ours"), chain("foreign"), rule("foreign")); err != nil {
-		t.Fatal(err)
-	}
-	for range 5 { // more than one answer contains
-		filled := []conn.Message{}
-		for range 1000 {
-			filled = append(filled, rule("ours"))
-		}
-		if err := own.commit(t.Context(), filled...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	found, tries := 0, 0
-	err := n.reader.listRules(t.Context(), ir.IPv4, codec.EncodeTable(rules.Table), func() {
-		found = 0
-		tries++
-	}, func(a codec.Fields) error {
-		switch a.Text(unix.NFTA_RULE_CHAIN) {
-		case "foreign":
-			found++
-		case "ours":
-			if tries > 1 {
-				return nil
-			}
-			tries++
-			n.writer.commits.Add(1)
-			defer n.writer.commits.Add(1)
-			return own.commit(t.Context(), aboutTable(unix.NFT_MSG_DELRULE, rules.Table, named(unix.NFTA_RULE_CHAIN, "ours")))
-		}
-		return nil
-	})
-	if err != nil || found != 1 || tries != 3 {
-		t.Fatalf("the foreign rule was read %d times after %d tries (%v)", found, tries-1, err)
-	}
-}
-
-// Own commits that remove elements during a reading do not hide foreign ones, however many commits
-// there are.
-func TestReadElementsDuringOwnCommits(t *testing.T) {
-	n := newNode(t)
-	want := manyServices()
-	if _, err := once(t, n, want); err != nil {
-		t.Fatal(err)
-	}
-	set := setsByName(want.IPv4)[rules.ServiceIPs.String()]
-	const others = 5000 // in many answers
-	var foreign []rules.Element
-	for i := range others {
-		e := set.Elements[i%len(set.Elements)]
-		e.Key.Addr = netip.AddrFrom4([4]byte{172, 31, byte(i >> 8), byte(i)})
-		foreign = append(foreign, e)
-	}
-	send := func(to *Dataplane, typ uint16, elements []rules.Element) error {
-		b := &batch{}
-		b.elements(&change{family: ir.IPv4}, typ, set, elements, false)
-		return other{t, to}.commit(context.Background(), b.messages...)
-	}
-	if err := send(n.other(t).Dataplane, unix.NFT_MSG_NEWSETELEM, foreign); err != nil {
-		t.Fatal(err)
-	}
-	read := func() (found int, own []rules.Element) {
-		s := *set
-		s.Elements = nil
-		reliable, err := n.reader.readElements(t.Context(), ir.IPv4, &s, rules.ServiceIPs, nil)
-		if err != nil || !reliable {
-			t.Fatalf("reliable: %v, %v", reliable, err)
-		}
-		for _, e := range s.Elements {
-			if e.Key.Addr.As4()[0] == 172 {
-				found++
-			} else {
-				own = append(own, e)
-			}
-		}
-		return found, own
-	}
-	found, own := read() // in the order of a dump
-	if found != others {
-		t.Fatalf("%d foreign elements, want %d", found, others)
-	}
-	dumps, commits := 0, 0
-	n.reader.conn.Request = func(_ []conn.Message, do func() error) error { dumps++; return do() }
-	n.reader.conn.Fault = func(call string) error { // between the answers
-		if call != "recvfrom" || commits == dumps || !n.writer.mu.TryLock() {
-			return nil
-		}
-		defer n.writer.mu.Unlock()
-		commits++
-		n.writer.commits.Add(1)
-		defer n.writer.commits.Add(1)
-		some := own[:100]
-		own = own[100:]
-		return send(n.Dataplane, unix.NFT_MSG_DELSETELEM, some)
-	}
-	if found, _ := read(); found != others || commits != maxDumpsDuringCommits || dumps != commits+1 {
-		t.Errorf("%d foreign elements after %d commits and %d dumps, want %d", found, commits, dumps, others)
-	}
-}
-
-// A scrape of the counters does not wait for a reading, and asks for one chain.
-func TestCountersDuringRead(t *testing.T) {
+// A scrape of the counters asks for one chain.
+func TestCounters(t *testing.T) {
 	n := newNode(t)
 	if _, err := once(t, n, both(func(f ir.Family) *ir.Program {
 		p := nftest.Program(f)
@@ -339,43 +223,10 @@ func TestCountersDuringRead(t *testing.T) {
 	})); err != nil {
 		t.Fatal(err)
 	}
-	n.reader.mu.Lock() // a reading runs
-	defer n.reader.mu.Unlock()
 	requests := 0
 	n.reader.conn.Request = func(_ []conn.Message, do func() error) error { requests++; return do() }
 	got, err := n.Counters().LocalhostRejected(t.Context())
 	if err != nil || len(got) == 0 || requests != 2 {
 		t.Errorf("%v, %v after %d requests, want the counters after 2", got, err, requests)
-	}
-}
-
-// An own commit that removes a set between its list and its dump does not make a comparison fail.
-func TestCompareWhileSetsGo(t *testing.T) {
-	for k := 1; ; k++ {
-		n := newNode(t)
-		p := nftest.Sticky(ir.IPv4, ir.TCP)
-		want := ir.NewPrograms(p)
-		if err := n.Read(t.Context(), want); err != nil {
-			t.Fatal(err)
-		}
-		if r, err := n.Commit(t.Context(), n.Plan(want)); err != nil || r.Error() != nil {
-			t.Fatal(err, r.Error())
-		}
-		requests := 0
-		n.reader.conn.Request = func(_ []conn.Message, do func() error) error {
-			if requests++; requests == k {
-				removal := ir.Changes{IPv4: []ir.Change{{Name: p.Services[0].Name}}}
-				if r, err := n.Commit(t.Context(), n.PlanChanges(n.Applied().From(removal))); err != nil || r.Error() != nil {
-					t.Fatal(err, r.Error())
-				}
-			}
-			return do()
-		}
-		if _, err := n.Compare(t.Context()); err != nil {
-			t.Errorf("a commit before request %d: %v", k, err)
-		}
-		if requests < k {
-			break
-		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/nftables/codec"
+	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
@@ -18,15 +19,18 @@ func (d *Dataplane) Counters() apply.Counters {
 }
 
 // localhostRejected reads the counters of the rules that reject packets to node ports at localhost.
-// It reads only their chain, and waits for at most one request of a read in progress.
+// It reads only their chain, and waits for at most one request of a read or commit in progress.
 func (r *reader) localhostRejected(ctx context.Context) (all []apply.Rejected, err error) {
 	for _, f := range ir.Families() {
 		packets := map[ir.Protocol]uint64{}
-		err := r.listRules(ctx, f, codec.RulesOf(rules.LocalhostChain), func() { clear(packets) }, func(a codec.Fields) error {
-			if _, rule := codec.DecodeRule(a, f); rule.RejectsLocalhost() != 0 {
-				packets[rule.RejectsLocalhost()] = codec.Packets(a)
-			}
-			return nil
+		err := socket.RetryInterrupted(func() (bool, error) { // since a commit may run
+			clear(packets)
+			return r.listOf(ctx, unix.NFT_MSG_GETRULE, f, codec.RulesOf(rules.LocalhostChain), func(a codec.Fields) error {
+				if _, rule := codec.DecodeRule(a, f); rule.RejectsLocalhost() != 0 {
+					packets[rule.RejectsLocalhost()] = codec.Packets(a)
+				}
+				return nil
+			})
 		})
 		if err != nil && !errors.Is(err, unix.ENOENT) { // no table or chain yet
 			return nil, err

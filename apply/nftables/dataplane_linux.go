@@ -23,12 +23,9 @@ type Dataplane struct {
 	reader   *reader
 	writer   *writer
 
-	// compareAll makes the next Compare read everything. It is set after an error, since the
-	// notifications are lost.
-	compareAll bool
-	have       state // from the last Read
-	applied    apply.Applied
-	lowerers   ir.PerFamily[*rules.Lowerer] // for the applied Programs; nil until needed
+	have     state // from the last Read
+	applied  apply.Applied
+	lowerers ir.PerFamily[*rules.Lowerer] // for the applied Programs; nil until needed
 }
 
 var (
@@ -52,7 +49,7 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 	}
 	w := &writer{log: o.Log, conn: c}
 	d := &Dataplane{writer: w, log: o.Log, readOnly: o.ReadOnly}
-	if d.reader, err = newReader(netns, w, o); err != nil {
+	if d.reader, err = newReader(netns, c, o); err != nil {
 		w.close()
 		return nil, err
 	}
@@ -69,13 +66,14 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 // Close closes the connections.
 func (d *Dataplane) Close() error {
 	d.fastpath.Close()
-	return errors.Join(d.writer.close(), d.reader.close())
+	return errors.Join(d.writer.close(), d.reader.listener.Close())
 }
 
 // Read reads both tables consistently. It is faster, and keeps less, if they contain what the
 // Programs require.
 func (d *Dataplane) Read(ctx context.Context, want ir.Programs) (err error) {
 	d.have, err = d.reader.readExpected(ctx, want)
+	d.fastpath.Renew()
 	return err
 }
 
@@ -84,10 +82,12 @@ func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) {
 	return d.reader.read(ctx, nil)
 }
 
-// Plan compares what was read with what the Programs require.
+// Plan compares what was read with what the Programs require. Other slots than those that were applied
+// are a difference. If nothing was applied, existing slots are adopted.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
+	want = keepAllSlots(d.applied.Programs(), want)
 	p := planFor(d.have, want, d.writer.flags())
-	if adopted, ok := adoptSlots(p, want); ok {
+	if adopted, ok := adoptSlots(p, want); ok && d.applied.Node() == (ir.Programs{}) {
 		want, p = adopted, planFor(d.have, adopted, d.writer.flags())
 	}
 	p.desired = apply.Desired{Full: true, Programs: want}
@@ -146,27 +146,6 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 		*all.families.At(f) = planChanges(d.lowerers.Of(f).Change(&node.Node, changes.Of(f)...))
 	}
 	return all
-}
-
-// Compare reads the tables over the reader's connection. If the kernel reported foreign changes of
-// single elements only, it reads only these.
-func (d *Dataplane) Compare(ctx context.Context) (plan apply.Plan, err error) {
-	all := d.compareAll
-	defer func() { d.compareAll = err != nil }()
-	if d.writer.nft != nil && !all {
-		if keys, ok := parseNotified(d.writer.nft.Changes()); ok {
-			if p, err := d.compareNotified(ctx, keys); p != nil || err != nil {
-				return p, err
-			}
-		}
-	}
-	applied := d.applied.Programs()
-	have, err := d.reader.readExpected(ctx, applied)
-	if err != nil {
-		return nil, err
-	}
-	d.fastpath.Renew()
-	return planFor(have, applied, d.writer.flags()), nil
 }
 
 // Commit sends a Plan in one batch for both families. If the kernel rejects parts of some

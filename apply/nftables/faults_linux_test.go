@@ -177,9 +177,9 @@ func oneFault(t *testing.T, n node, refused bool, f *fault) (fired bool) {
 		client++
 		remember(client)
 	}
-	n.Dataplane.writer.conn.Request, n.Dataplane.reader.conn.Request = f.request, f.request
+	n.Dataplane.writer.conn.Request = f.request
 	result, err := n.Commit(t.Context(), plan)
-	n.Dataplane.writer.conn.Request, n.Dataplane.reader.conn.Request = conn.Direct, conn.Direct
+	n.Dataplane.writer.conn.Request = conn.Direct
 	if diff := cmp.Diff(planned, slices.Collect(plan.Operations)); diff != "" {
 		t.Errorf("Commit changed the Plan:\n%s", diff)
 	}
@@ -323,19 +323,19 @@ func TestFailedCalls(t *testing.T) {
 			}
 			return nil
 		}
-		n.writer.conn.Fault, n.reader.conn.Fault, n.reader.listener.Fault = fail, fail, fail
+		n.writer.conn.Fault, n.reader.listener.Fault = fail, fail
 		failure := full(b)
 		if failure == nil { // or later, in the comparison
-			_, failure = n.Compare(t.Context())
+			_, failure = applytest.Compare(t.Context(), n.Dataplane)
 		}
-		n.writer.conn.Fault, n.reader.conn.Fault, n.reader.listener.Fault = nil, nil, nil
+		n.writer.conn.Fault, n.reader.listener.Fault = nil, nil
 		if made < i {
 			break
 		}
 		if err := full(b); err != nil {
 			t.Fatalf("after call %d failed with %v: %v", i, failure, err)
 		}
-		if plan, err := n.Compare(t.Context()); err != nil || !plan.Empty() {
+		if plan, err := applytest.Compare(t.Context(), n.Dataplane); err != nil || !plan.Empty() {
 			t.Errorf("after call %d failed with %v: %v, or the plan is not empty", i, failure, err)
 		}
 	}

@@ -355,27 +355,6 @@ func (p *Plan) operations(ops operations) {
 	}
 }
 
-// Without returns the Plan without some objects. It returns false if it creates a table or flushes
-// a set, since these are then filled completely, and if it removes entries of affinity maps, since
-// later changes of backends affect which of them are obsolete.
-func (p *Plan) Without(objects map[string]bool) (apply.Plan, bool) {
-	if p.purges() {
-		return nil, false
-	}
-	rest := &Plan{} // without desired: it may be outdated
-	for f, c := range ir.Present(p.families) {
-		if c.table.drop || c.table.create || slices.ContainsFunc(c.sets.elements, func(e elementChange) bool { return e.flush }) {
-			return nil, false
-		}
-		table := f.NFT() + " " + rules.Table
-		*rest.families.At(f) = c.without(
-			func(ch *rules.Chain) bool { return objects[table+" chain "+ch.Name] },
-			func(s *rules.Set) bool { return objects[table+" set "+s.Name] },
-			func(s *rules.Set, e *rules.Element) bool { return objects[table+" "+s.Name+" "+s.KeyText(e.Key)] })
-	}
-	return rest, true
-}
-
 // keeping returns the Plan without the removal of some objects.
 func (p *Plan) keeping(objects map[string]bool) *Plan {
 	rest := *p

@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,32 +18,19 @@ import (
 	rules "github.com/proxyc/proxyc/render/nftables"
 )
 
-// reader reads our tables. It has a connection of its own, so that it rarely delays commits.
+// reader reads our tables.
 type reader struct {
 	log        *slog.Logger // optional
-	writer     *writer
 	readOnly   bool
 	lookupFrom int // minimum size of sets that are read by key
-
-	mu       sync.Mutex
-	conn     *conn.Conn
-	listener *conn.Listener // detects foreign changes during a read
-	readAt   time.Time      // time of the last complete read
+	conn       *conn.Conn
+	listener   *conn.Listener // detects foreign changes during a read
 }
 
-func newReader(netns int, w *writer, o apply.Options) (*reader, error) {
-	c, err := conn.Dial(netns)
-	if err != nil {
-		return nil, err
-	}
-	l, err := conn.DialListener(netns, w.conn)
-	if err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return &reader{log: o.Log, writer: w, readOnly: o.ReadOnly, lookupFrom: lookupFrom, conn: c, listener: l}, nil
+func newReader(netns int, c *conn.Conn, o apply.Options) (*reader, error) {
+	l, err := conn.DialListener(netns, c)
+	return &reader{log: o.Log, readOnly: o.ReadOnly, lookupFrom: lookupFrom, conn: c, listener: l}, err
 }
-
-func (r *reader) close() error { return errors.Join(r.conn.Close(), r.listener.Close()) }
 
 // maxReads is how often the tables are read if other programs change them meanwhile.
 const maxReads = 5
@@ -56,22 +41,12 @@ const maxReads = 5
 // Changes of foreign tables do not matter. The kernel counts changes of all tables together, but
 // its lists of unchanged tables are correct. If ours change during each of maxReads reads, the last
 // result is returned: the kernel rejects a commit that does not match its state, and the change
-// itself causes another comparison. A commit may run during a read, which then returns the state
-// before or after it; if the commit removed an object between a list and its dump, the read is repeated.
+// itself causes another comparison.
 //
 // Expected elements are marked in e, and not returned. e may be nil.
 func (r *reader) read(ctx context.Context, e *expected) (rules.Tables, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for try := 1; ; try++ {
-		undisturbed := r.writer.watchCommits(0)
 		have, consistent, err := r.readOnce(ctx, e)
-		if errors.Is(err, unix.ENOENT) && !undisturbed() {
-			consistent = false
-		}
-		if err == nil {
-			r.readAt = time.Now()
-		}
 		if consistent || ctx.Err() != nil {
 			return have, err
 		}
@@ -133,7 +108,7 @@ func (r *reader) readTable(ctx context.Context, f ir.Family, e *expected) (_ *ru
 	foreign := &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table}
 	flags := ours.Uint32(unix.NFTA_TABLE_FLAGS)
 	// A persistent table belongs to proxyc, and read-only programs may read it.
-	if flags&codec.NFTTableOwner != 0 && ours.Uint32(codec.NFTATableOwner) != r.writer.conn.PID() && !(r.readOnly && flags&codec.NFTTablePersist != 0) {
+	if flags&codec.NFTTableOwner != 0 && ours.Uint32(codec.NFTATableOwner) != r.conn.PID() && !(r.readOnly && flags&codec.NFTTablePersist != 0) {
 		foreign.Why = ownedByProcess
 		return nil, true, foreign
 	}
@@ -196,12 +171,9 @@ func isForeign(t *rules.Ruleset) bool {
 		!slices.ContainsFunc(t.Sets, func(s rules.Set) bool { return sets[s.Name] != nil })
 }
 
-// Maximum number of dumps of one list that changes meanwhile. Each takes a small part of the time
-// of a read.
-const (
-	maxDumps              = 20
-	maxDumpsDuringCommits = 3 // after which our own commits wait for the next dump
-)
+// maxDumps is the maximum number of dumps of one list that changes meanwhile. Each takes a small part
+// of the time of a read.
+const maxDumps = 20
 
 // canResize reports whether the kernel can change the size of a set.
 func canResize() bool { return linuxAtLeast(6, 5) }
@@ -292,16 +264,14 @@ func (r *reader) readAffinity(ctx context.Context, f ir.Family, s *rules.Set) er
 // readElements dumps the elements of a set. If a set has grown, the kernel moves it to a larger
 // hash table some time after the commit. A dump continues at the number of elements that it has
 // returned so far, so during the move it may repeat some and omit as many others. It is then
-// repeated. It is also repeated if our own commits remove elements meanwhile, since it may then omit
-// foreign ones. Elements with a fingerprint in m are marked there, and not kept; m may be nil.
+// repeated. Elements with a fingerprint in m are marked there, and not kept; m may be nil.
 func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *setFingerprints) (all bool, err error) {
-	for try := range maxDumps {
+	for range maxDumps {
 		s.Elements, s.Foreign = s.Elements[:0], false
 		if m != nil {
 			clear(m.present)
 		}
 		repeat := false
-		undisturbed := r.writer.watchCommits(try)
 		var comments codec.Comments
 		var edges []codec.Edge
 		_, err := r.conn.Dump(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementsIn(s.Name), func(b []byte) error {
@@ -321,11 +291,10 @@ func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id
 			repeat = repeat || marked
 			return err
 		})
-		complete := undisturbed()
 		if s.Interval {
 			s.Elements, s.Foreign = codec.Intervals(edges)
 		}
-		if err != nil || complete && !repeat && !hasDuplicates(s.Elements) {
+		if err != nil || !repeat && !hasDuplicates(s.Elements) {
 			return true, err
 		}
 	}
@@ -361,32 +330,15 @@ func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) (reliable boo
 		return true, err
 	}
 	chains := chainsByName(t)
-	return reliable, r.listRules(ctx, t.Family, codec.EncodeTable(rules.Table), func() {
-		for _, c := range chains {
-			c.Rules = nil
-		}
-	}, func(a codec.Fields) error {
+	// Changes of foreign tables do not matter, and readOnce notices foreign changes of ours.
+	_, err = r.list(ctx, unix.NFT_MSG_GETRULE, t.Family, func(a codec.Fields) error {
 		name, rule := codec.DecodeRule(a, t.Family)
 		if c := chains[name]; c != nil {
 			c.Rules = append(c.Rules, rule)
 		}
 		return nil
 	})
-}
-
-// listRules lists the rules of a part of our table. The kernel continues at the number of rules of
-// the part that it has returned. If our own commits change rules meanwhile, it may omit foreign ones,
-// so restart is called and the list repeated. Changes of foreign tables do not matter, and readOnce
-// notices foreign changes of ours.
-func (r *reader) listRules(ctx context.Context, f ir.Family, part []byte, restart func(), each func(codec.Fields) error) error {
-	for try := 0; ; try++ {
-		restart()
-		undisturbed := r.writer.watchCommits(try)
-		interrupted, err := r.listOf(ctx, unix.NFT_MSG_GETRULE, f, part, each)
-		if undisturbed() || err != nil || !interrupted {
-			return err
-		}
-	}
+	return reliable, err
 }
 
 // listChains lists the chains without their rules. The kernel lists the chains of all tables, and

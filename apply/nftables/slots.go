@@ -35,6 +35,26 @@ func keepSlots(old, now *ir.Service) *ir.Service {
 	})
 }
 
+// keepAllSlots is keepSlots for the Services of Programs.
+func keepAllSlots(applied, want ir.Programs) (kept ir.Programs) {
+	for f, p := range ir.Present(want) {
+		*kept.At(f) = p
+		old := applied.Of(f)
+		if old == nil {
+			continue
+		}
+		q := *p
+		q.Services = slices.Clone(p.Services)
+		for i := range q.Services {
+			if at, ok := old.Find(q.Services[i].Name); ok {
+				q.Services[i] = *keepSlots(&old.Services[at], &q.Services[i])
+			}
+		}
+		*kept.At(f) = &q
+	}
+	return kept
+}
+
 // adoptSlots returns Programs with the slots that exist in the kernel, for Services of which a Plan
 // would change slots. It returns false if there are none.
 func adoptSlots(plan *Plan, want ir.Programs) (adopted ir.Programs, ok bool) {

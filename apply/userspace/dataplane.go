@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -25,17 +24,17 @@ type Dataplane struct {
 	log      *slog.Logger
 
 	applied apply.Applied
-	mu      sync.Mutex                // protects state against Compare
 	state   ir.PerFamily[*lowered]    // applied state; nil if unknown or empty
 	kept    ir.PerFamily[rules.Ports] // proxy ports used by the rules that were read
 }
 
 var (
-	_ apply.Dataplane      = (*Dataplane)(nil)
-	_ apply.LeftoverFinder = (*Dataplane)(nil)
-	_ apply.Counted        = (*Dataplane)(nil)
-	_ apply.Attributor     = (*Dataplane)(nil)
-	_ apply.Drainer        = (*Dataplane)(nil)
+	_ apply.Dataplane        = (*Dataplane)(nil)
+	_ apply.LeftoverFinder   = (*Dataplane)(nil)
+	_ apply.Counted          = (*Dataplane)(nil)
+	_ apply.ConcurrentReader = (*Dataplane)(nil)
+	_ apply.Attributor       = (*Dataplane)(nil)
+	_ apply.Drainer          = (*Dataplane)(nil)
 )
 
 // Open opens the Dataplane.
@@ -97,15 +96,24 @@ func (l *lowered) ruleset(others map[ir.Name]*rules.Fragment) *tables.Ruleset {
 	return l.lower.Rules(&all)
 }
 
-// Read reads the rules.
-func (d *Dataplane) Read(ctx context.Context, want ir.Programs) error {
-	if err := d.rules.Read(ctx, want); err != nil {
-		return err
+// Read reads the rules. The listeners belong to this process.
+func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) error {
+	use, err := d.ReadConcurrently(ctx)
+	if err == nil {
+		use()
 	}
-	for f, r := range ir.Present(d.rules.Found().PerFamily) {
-		*d.kept.At(f) = rules.PortsOf(r)
-	}
-	return nil
+	return err
+}
+
+// ReadConcurrently implements apply.ConcurrentReader.
+func (d *Dataplane) ReadConcurrently(ctx context.Context) (use func(), err error) {
+	read, err := d.rules.ReadConcurrently(ctx)
+	return func() {
+		read()
+		for f, r := range ir.Present(d.rules.Found().PerFamily) {
+			*d.kept.At(f) = rules.PortsOf(r)
+		}
+	}, err
 }
 
 // Plan compares the rules that were read and the open listeners with the Programs. Service ports
@@ -163,23 +171,6 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	}
 	p.difference()
 	return p
-}
-
-// Compare reads the rules. It does not check the listeners, which belong to this process.
-func (d *Dataplane) Compare(ctx context.Context) (apply.Plan, error) {
-	found, err := d.rules.Rulesets(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := &Plan{dataplane: d, have: found}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var want tables.Rulesets
-	for f, now := range ir.Present(d.state) {
-		*want.At(f) = now.ruleset(nil)
-	}
-	p.rules = d.rules.Difference(found, want)
-	return p, nil
 }
 
 // Commit opens listeners, writes the rules that redirect to them, and closes listeners without
@@ -268,8 +259,6 @@ func (d *Dataplane) open(p *Plan) (revised *Plan, refused []apply.Refusal) {
 // remember records a Plan as applied.
 func (d *Dataplane) remember(p *Plan) {
 	d.applied.Take(p.Desired)
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for f, of := range ir.Present(p.families) {
 		if p.Full {
 			*d.state.At(f) = of.next

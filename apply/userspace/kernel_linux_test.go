@@ -175,7 +175,7 @@ func TestDataplane(t *testing.T) {
 
 		// Afterwards neither Compare nor a Plan has changes.
 		now := w.d.Applied().Programs()
-		if p, err := w.d.Compare(t.Context()); err != nil || !p.Empty() {
+		if p, err := applytest.Compare(t.Context(), w.d); err != nil || !p.Empty() {
 			t.Errorf("compared: %v, %v", p, err)
 		}
 		if err := w.d.Read(t.Context(), ir.Programs{}); err != nil || !w.d.Plan(now).Empty() {
@@ -187,7 +187,7 @@ func TestDataplane(t *testing.T) {
 		if out, err := exec.Command("iptables-nft", "-t", "nat", "-F", "KUBE-PORTALS-CONTAINER").CombinedOutput(); err != nil {
 			t.Fatalf("%s", out)
 		}
-		p, err := w.d.Compare(t.Context())
+		p, err := applytest.Compare(t.Context(), w.d)
 		if err != nil || p.Empty() {
 			t.Fatalf("a chain that was flushed is not noticed: %v", err)
 		}

@@ -276,9 +276,6 @@ func RemoveOperation(k Key, at netip.AddrPort) apply.Operation {
 // sockets.
 func (p *Plan) RemovedFrontends() []ir.Match { return p.rules.RemovedFrontends() }
 
-// Without returns false: each chain is written completely.
-func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }
-
 // freePorts returns the proxy ports of a family that are available to changed Services: no listener
 // uses them, and none of these Services has them as a node port.
 func freePorts(p *Proxy, f ir.Family, node *ir.Node, changes []ir.Change) *rules.PortRange {

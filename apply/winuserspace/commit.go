@@ -31,9 +31,6 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	}
 	d.commits.Add(1)
 	defer d.commits.Add(1)
-	if p.found != nil {
-		d.state = p.found
-	}
 	if p.want != nil {
 		d.proxy.SetUDPIdle(p.want.idle)
 	}

@@ -65,22 +65,18 @@ func New(host Host, o Options) *Dataplane {
 	return d
 }
 
-// Read reads the addresses.
-func (d *Dataplane) Read(context.Context, ir.Programs) (err error) {
-	d.state, err = d.read()
-	return err
-}
-
-func (d *Dataplane) read() (*state, error) {
+// Read reads the addresses. The listeners belong to this process.
+func (d *Dataplane) Read(context.Context, ir.Programs) error {
 	noted, err := d.file.read()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	addrs, err := d.host.Addresses()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return newState(addrs, noted), nil
+	d.state = newState(addrs, noted)
+	return nil
 }
 
 // Plan compares the addresses that were read and the open listeners with the Programs.
@@ -113,17 +109,6 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	}
 	p.desired = apply.Desired{Changes: changes}
 	return p
-}
-
-// Compare reads the addresses. It does not check the listeners, which belong to this process.
-func (d *Dataplane) Compare(context.Context) (apply.Plan, error) {
-	s, err := d.read()
-	if err != nil {
-		return nil, err
-	}
-	p := d.whole(s, newDesired(d.applied.Programs()))
-	p.found = s
-	return p, nil
 }
 
 // Applied returns the Programs that were last known to be applied.

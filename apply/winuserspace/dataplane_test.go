@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -322,7 +323,7 @@ func TestDrift(t *testing.T) {
 	cancel()
 	w.d.polling.Wait()
 	w.d.o.Tick = soon
-	p, err := w.d.Compare(t.Context())
+	p, err := applytest.Compare(t.Context(), w.d)
 	if err != nil {
 		t.Fatal(err)
 	}

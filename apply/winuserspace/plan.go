@@ -105,6 +105,3 @@ func (p *Plan) Differences(yield func(apply.Operation) bool) { p.Operations(yiel
 
 // RemovedFrontends returns nothing: flows of removed listeners end with the Proxy's sockets.
 func (p *Plan) RemovedFrontends() []ir.Match { return nil }
-
-// Without returns false: the caller plans again.
-func (p *Plan) Without(map[string]bool) (apply.Plan, bool) { return nil, false }

@@ -34,13 +34,10 @@ type kernel struct {
 	// does; otherwise it writes what the plan says, as iptables-restore does.
 	strict bool
 	full   time.Duration // between comparisons that nothing asks for
-	// notified is a kernel that reports what foreign edits changed: a comparison reads only that,
-	// unless the one before failed.
-	notified   bool
-	edited     map[ir.Name]bool // since the last comparison began to read
-	compareAll bool
-	log        []string
-	began      time.Time
+	// slow has readings run beside changes.
+	slow  bool
+	log   []string
+	began time.Time
 }
 
 func (k *kernel) note(format string, args ...any) {
@@ -61,45 +58,30 @@ func (k *kernel) takeTime() {
 	time.Sleep(d) // of the bubble
 }
 
-func (k *kernel) Read(context.Context, ir.Programs) error {
-	k.takeTime()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.found = maps.Clone(k.rules); k.chance(6) {
-		k.note("a read fails")
-		k.found = nil
-		return errors.New("read")
-	}
-	return nil
+func (k *kernel) Read(context.Context, ir.Programs) (err error) {
+	k.found, err = k.read()
+	return err
 }
 
-func (k *kernel) Compare(ctx context.Context) (apply.Plan, error) {
-	k.mu.Lock()
-	k.note("a comparison begins")
-	applied := k.applied.Programs()
-	k.mu.Unlock()
+func (k *kernel) read() (found rules, err error) {
 	k.takeTime()
 	k.mu.Lock()
-	have, edited, all := maps.Clone(k.rules), k.edited, k.compareAll || !k.notified
-	k.edited, k.compareAll = map[ir.Name]bool{}, false
-	if k.r.IntN(2) == 0 {
-		applied = k.applied.Programs()
-	}
-	k.mu.Unlock()
-	k.takeTime()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.note("a comparison ends")
-	if k.chance(6) {
+	k.note("a reading")
+	if found = maps.Clone(k.rules); k.chance(6) {
 		k.note("it fails")
-		k.compareAll = true
-		return nil, errors.New("compare")
+		found, err = nil, errors.New("read")
 	}
-	want := lower(applied)
-	for _, of := range []rules{have, want} {
-		maps.DeleteFunc(of, func(n ir.Name, _ uint16) bool { return !all && !edited[n] })
-	}
-	return &fakePlan{have: have, want: want, whole: k.r.IntN(4) == 0, part: true}, nil
+	k.mu.Unlock()
+	k.takeTime()
+	return found, err
+}
+
+// slowKernel is a kernel whose readings run beside changes.
+type slowKernel struct{ *kernel }
+
+func (k slowKernel) ReadConcurrently(context.Context) (use func(), err error) {
+	found, err := k.read()
+	return func() { k.found = found }, err
 }
 
 func (k *kernel) Commit(ctx context.Context, p apply.Plan) (result apply.Result, err error) {
@@ -218,6 +200,9 @@ func (h *history) start() {
 			h.mu.Unlock()
 			h.check("as reported")
 		}}
+	if h.k.slow {
+		r.Dataplane = slowKernel{h.k}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); r.Run(ctx) }()
@@ -269,9 +254,6 @@ func (h *history) edit(name string, port uint16, later time.Duration) {
 	h.unheard++
 	h.mu.Unlock()
 	time.AfterFunc(later, func() {
-		h.k.mu.Lock()
-		h.k.edited[svc(name, 0).Name] = true
-		h.k.mu.Unlock()
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.unheard--
@@ -333,7 +315,7 @@ func TestHistories(t *testing.T) {
 
 func play(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
-	k := &kernel{fake: fake{rules: rules{}, stuck: map[ir.Name]bool{}}, r: r, faulty: true, strict: seed%2 == 0, notified: seed%3 == 0, edited: map[ir.Name]bool{}, full: 20 * time.Second, began: time.Now()}
+	k := &kernel{fake: fake{rules: rules{}, stuck: map[ir.Name]bool{}}, r: r, faulty: true, strict: seed%2 == 0, slow: seed%3 == 0, full: 20 * time.Second, began: time.Now()}
 	if seed%4 < 2 {
 		k.full = time.Hour // nothing but the doubts leads to a comparison
 	}

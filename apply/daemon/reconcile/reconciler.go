@@ -85,9 +85,10 @@ type Reconciler struct {
 	After func(time.Duration) <-chan time.Time
 
 	state   State
-	repairs Done // of syncs that failed or are repeated, which the next successful one reports
+	repairs Done // drift that failed syncs found, which the next successful one reports
 	next    timing
-	running chan *comparison // receives the running comparison when it ends; nil if none is running
+	running chan *reading // receives the concurrent reading when it ends; nil if none is running
+	dropped int           // number of readings since the last comparison whose result was not used
 }
 
 // Run syncs immediately, and then whenever a sync is due, until ctx ends.
@@ -141,42 +142,67 @@ func (r *Reconciler) report() { r.Report(r.state) }
 // sync runs the sync that was due at a time.
 func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 	s := &Sync{Kind: Change, Began: r.Now()}
-	version, doubts := r.state.Wanted, r.state.Doubts
 	compare := r.state.Known && r.running == nil && r.next.comparisonDue(&r.Schedule, &r.state, later(due, s.Began))
-	// Only a Replace retries unchanged quarantined Services.
-	replace := !r.state.Known || r.next.replace || compare && len(r.refused) > 0
+	if read := apply.ConcurrentRead(r.Dataplane); compare && read != nil && r.dropped < maxDropped {
+		if r.state.Wanted == r.state.Applied {
+			r.startReading(ctx, read)
+			return
+		}
+		defer r.startReading(ctx, read) // the Change would make it useless
+		compare = false
+	}
+	r.perform(ctx, s, compare, r.state.Doubts, r.Dataplane.Read)
+}
+
+// perform takes and commits Work. If compare is set, it first reads the kernel. This clears the first
+// doubts. If the reading fails, changes are committed nevertheless.
+func (r *Reconciler) perform(ctx context.Context, s *Sync, compare bool, doubts uint64, read func(context.Context, ir.Programs) error) {
+	replace := !r.state.Known
 	if compare || replace {
 		s.Kind = Full
 	}
-	s.Work = r.Source.Take(s.Kind)
-	changed := len(s.Work.Changes.IPv4)+len(s.Work.Changes.IPv6) > 0
-	if (changed || s.Work.All) && version == r.state.Applied { // no event has reported it yet
-		r.state.want(s.Began)
-		r.report()
-		version = r.state.Wanted
+	version, changed := r.take(s)
+	replace = replace || s.Work.All || len(r.refused) > 0 && compare // only a Replace retries unchanged quarantined Services
+	var drift Done
+	if compare {
+		same, err := r.Compare(ctx, read, &drift)
+		if err != nil && !replace {
+			r.failComparison(ctx, s, err)
+			if compare = false; !changed {
+				return
+			}
+			s = &Sync{Kind: Change, Began: s.Began, Work: s.Work}
+		}
+		if drift.Drift.Total() > 0 && r.state.Doubts == doubts {
+			r.state.doubt(r.Now()) // until the repair, which clears it
+			doubts = r.state.Doubts
+			r.report()
+		}
+		replace = replace || err == nil && !same
 	}
-	if s.Work.All {
-		replace, s.Kind = true, Full
+	var cleared *uint64
+	if compare || replace {
+		s.Kind, cleared = Full, &doubts
 	}
 	if replace {
-		r.comparison, r.next.replace = nil, false // Replace reads everything
 		s.Done, s.Err = r.Replace(ctx, s.Work.Programs)
-		r.settle(s, version, &doubts)
-		r.end(ctx, s)
-		return
+	} else {
+		s.Done, s.Err = r.Change(ctx, &s.Work.Changes)
 	}
-	if compare {
-		s.Kind = Change
-		r.compare(ctx, doubts)
-		if !changed {
-			r.state.apply(version, r.Now())
-			r.report()
-			return
-		}
-	}
-	s.Done, s.Err = r.Change(ctx, &s.Work.Changes)
-	r.settle(s, version, nil)
+	s.Done.addDrift(&drift)
+	r.settle(s, version, cleared)
 	r.end(ctx, s)
+}
+
+// take takes the Work of a sync. It returns its version, and whether Services changed.
+func (r *Reconciler) take(s *Sync) (version uint64, changed bool) {
+	s.Work = r.Source.Take(s.Kind)
+	changed = len(s.Work.Changes.IPv4)+len(s.Work.Changes.IPv6) > 0
+	if r.state.Wanted == r.state.Applied && (changed || s.Work.All) { // no event has reported it yet
+		r.state.want(s.Began)
+		r.report()
+	}
+	return r.state.Wanted, changed
 }
 
 // settle records the end of a sync that began at a version. doubts, if set, is the number of doubts
@@ -184,9 +210,8 @@ func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 	s.Ended = r.Now()
 	r.next.ended = s.Ended
-	r.known = s.Err == nil
+	r.known, r.compared = s.Err == nil, false
 	if s.Err != nil {
-		r.comparison = nil // it began in another State
 		r.repairs.addDrift(&s.Done)
 		s.Done.clearDrift()
 		r.state.fail(s.Ended, s.Err)
@@ -194,14 +219,14 @@ func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 		return
 	}
 	s.Done.Stuck = r.stuck
-	s.Done.addRepeated(&r.repairs)
+	s.Done.addDrift(&r.repairs)
 	r.repairs = Done{}
 	r.next.admit(&r.Schedule, r.state.Refused, s.Done.Refused, doubts != nil, s.Ended)
 	r.state.Known, r.state.Refused = true, s.Done.Refused
 	r.next.applying = retry{}
 	defer r.settleStuck(s.Ended)
 	if doubts != nil {
-		r.next.comparing, r.next.compared = retry{}, s.Ended
+		r.next.comparing, r.next.compared, r.dropped = retry{}, s.Ended, 0
 		r.state.clear(*doubts, s.Ended)
 	}
 	r.state.apply(version, s.Ended)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -103,6 +102,13 @@ func runWith(t *testing.T, set, play func(w *world)) {
 		cancel()
 		<-done
 	})
+}
+
+// slowly makes readings concurrent with changes.
+func (w *world) slowly() *concurrent {
+	c := &concurrent{fake: w.dataplane}
+	w.Reconciler.Dataplane = c
+	return c
 }
 
 func (w *world) want(services ...ir.Service) {
@@ -243,27 +249,50 @@ func TestReconcilerSeesDrift(t *testing.T) {
 	})
 }
 
-// A change does not wait for a comparison that is under way, and the comparison
-// does not undo it, although it read the kernel before it.
-func TestReconcilerChangesBesideComparison(t *testing.T) {
-	run(t, func(w *world) {
+// A change does not wait for a reading that is under way, whose result is then not used.
+func TestReconcilerChangesBesideReading(t *testing.T) {
+	var d *concurrent
+	runWith(t, func(w *world) { d = w.slowly() }, func(w *world) {
 		w.want(svc("a", 1), svc("b", 1))
 		w.pass(time.Minute)
-		w.dataplane.slow = make(chan struct{})
-		w.dataplane.rules[svc("a", 0).Name] = 9 // by somebody
+		d.slow = make(chan struct{})
+		d.rules[svc("a", 0).Name] = 9 // by somebody
 		w.drift <- struct{}{}
 		w.pass(time.Minute)
 		w.want(svc("a", 1), svc("b", 2), svc("c", 3))
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "2m0s change")
-		if diff := cmp.Diff(map[string]uint16{"a": 9, "b": 2, "c": 3}, named(w.dataplane.rules)); diff != "" {
-			t.Errorf("beside the comparison (-want +got):\n%s", diff)
+		if diff := cmp.Diff(map[string]uint16{"a": 9, "b": 2, "c": 3}, named(d.rules)); diff != "" {
+			t.Errorf("beside the reading (-want +got):\n%s", diff)
 		}
-		close(w.dataplane.slow)
+		close(d.slow)
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "2m0s change", "3m0s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2, "c": 3}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2, "c": 3}, named(d.rules)); diff != "" {
 			t.Errorf("after it (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// If changes make each reading useless, they wait for one.
+func TestReconcilerReadsAlone(t *testing.T) {
+	var d *concurrent
+	runWith(t, func(w *world) { d = w.slowly() }, func(w *world) {
+		w.want(svc("a", 1), svc("b", 1))
+		w.pass(time.Minute)
+		d.slow = make(chan struct{})
+		d.rules[svc("a", 0).Name] = 9
+		w.drift <- struct{}{}
+		for port := range uint16(maxDropped) {
+			w.pass(2 * time.Second)
+			w.want(svc("a", 1), svc("b", port+2))
+			w.pass(time.Second)
+			d.slow <- struct{}{}
+		}
+		w.pass(2 * time.Second)
+		w.logged("0s full", "1s change", "1m2s change", "1m5s change", "1m8s change", "1m9s full")
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 1 + maxDropped}, named(d.rules)); diff != "" {
+			t.Errorf("in force (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -290,44 +319,24 @@ func TestReconcilerNotReadyDuringRepair(t *testing.T) {
 	})
 }
 
-// What was touched by somebody during a comparison is compared after it.
-func TestReconcilerSeesDriftDuringComparison(t *testing.T) {
-	run(t, func(w *world) {
+// What was touched by somebody during a reading is compared after it.
+func TestReconcilerSeesDriftDuringReading(t *testing.T) {
+	var d *concurrent
+	runWith(t, func(w *world) { d = w.slowly() }, func(w *world) {
 		w.want(svc("a", 1), svc("b", 1))
 		w.pass(time.Minute)
-		w.dataplane.slow = make(chan struct{}, 2)
+		d.slow = make(chan struct{}, 2)
 		w.drift <- struct{}{}
 		w.pass(time.Minute)
-		w.dataplane.rules[svc("a", 0).Name] = 9
+		d.rules[svc("a", 0).Name] = 9
 		w.drift <- struct{}{}
 		w.pass(time.Minute)
-		w.dataplane.slow <- struct{}{}
-		w.dataplane.slow <- struct{}{}
+		d.slow <- struct{}{}
+		d.slow <- struct{}{}
 		w.pass(time.Minute)
 		w.logged("0s full", "1s change", "3m0s full", "3m1s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 1}, named(w.dataplane.rules)); diff != "" {
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 1}, named(d.rules)); diff != "" {
 			t.Errorf("in force (-want +got):\n%s", diff)
-		}
-	})
-}
-
-// Where what changes touched cannot be left out of a repair, all is compared
-// again with nothing beside it.
-func TestReconcilerComparesAlone(t *testing.T) {
-	run(t, func(w *world) {
-		w.want(svc("a", 1), svc("b", 1))
-		w.pass(time.Minute)
-		w.dataplane.whole, w.dataplane.slow = true, make(chan struct{})
-		w.dataplane.rules[svc("a", 0).Name] = 9
-		w.drift <- struct{}{}
-		w.pass(time.Minute)
-		w.want(svc("a", 1), svc("b", 2))
-		w.pass(time.Minute)
-		close(w.dataplane.slow)
-		w.pass(time.Minute)
-		w.logged("0s full", "1s change", "2m0s change", "3m0s full")
-		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 2}, named(w.dataplane.rules)); diff != "" || w.dataplane.comparisons != 1 {
-			t.Errorf("%d comparisons beside changes, want one; in force (-want +got):\n%s", w.dataplane.comparisons, diff)
 		}
 	})
 }
@@ -362,21 +371,22 @@ func TestReconcilerChangesBesideTidying(t *testing.T) {
 	})
 }
 
-// A Reconciler ends after the comparison under way, and a reading that fails is tried again.
-func TestReconcilerComparisonEnds(t *testing.T) {
-	run(t, func(w *world) {
+// A Reconciler ends after the reading under way, and one that fails is tried again.
+func TestReconcilerReadingEnds(t *testing.T) {
+	var d *concurrent
+	runWith(t, func(w *world) { d = w.slowly() }, func(w *world) {
 		w.want(svc("a", 1))
 		w.pass(time.Minute)
 		w.dataplane.fail = errors.New("busy")
 		w.drift <- struct{}{}
 		w.pass(10 * time.Second)
 		w.logged("0s full", "1s change", "1m0s full: busy", "1m1s full")
-		w.dataplane.slow = make(chan struct{})
+		d.slow = make(chan struct{})
 		w.drift <- struct{}{}
 		w.pass(time.Second)
 		go func() {
 			time.Sleep(time.Minute) // of the bubble
-			close(w.dataplane.slow)
+			close(d.slow)
 		}()
 	})
 }
@@ -427,31 +437,4 @@ func TestReconcilerTellsOfCommits(t *testing.T) {
 			t.Errorf("in force before each commit, of %d (-want +got):\n%s", w.dataplane.commits, diff)
 		}
 	})
-}
-
-// What is in force after a comparison is what was applied when it ended, and what
-// changes made of it since.
-func TestComparisonInForce(t *testing.T) {
-	var applied apply.Applied
-	applied.Replace(want(svc("b", 1), svc("d", 1), svc("f", 1)))
-	c := comparison{programs: applied.Programs()}
-	change := func(name string, now *ir.Service) {
-		changes := ir.Changes{IPv4: []ir.Change{{Name: svc(name, 0).Name, New: now}}}
-		applied.Change(changes)
-		c.recordChanges(changes)
-	}
-	service := func(name string, port uint16) *ir.Service { s := svc(name, port); return &s }
-	change("a", service("a", 1))
-	change("d", service("d", 2))
-	change("b", nil)
-	change("x", nil)
-	change("c", service("c", 1))
-	change("a", nil)
-	change("z", service("z", 1))
-	if diff := cmp.Diff(lower(applied.Programs()), lower(c.inForce())); diff != "" {
-		t.Errorf("(-applied +in force):\n%s", diff)
-	}
-	if !slices.IsSortedFunc(c.programs.IPv4.Services, func(a, b ir.Service) int { return a.Name.Compare(b.Name) }) {
-		t.Error("not by name")
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -63,7 +62,7 @@ func TestReconcilerBacksOffWithoutMin(t *testing.T) {
 func TestReconcilerComparisonsBackOff(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(time.Minute)
-		w.dataplane.comparisonFails = true
+		w.dataplane.readFails = true
 		w.drift <- struct{}{}
 		for port := range uint16(9) {
 			w.pass(time.Second)
@@ -73,7 +72,7 @@ func TestReconcilerComparisonsBackOff(t *testing.T) {
 		if w.state.NotReady() != "busy" || !w.state.Waiting.Equal(w.began.Add(time.Minute)) {
 			t.Errorf("after comparisons that failed: %q since %v", w.state.NotReady(), w.state.Waiting)
 		}
-		w.dataplane.comparisonFails = false
+		w.dataplane.readFails = false
 		w.pass(time.Minute)
 		if w.state.NotReady() != "" {
 			t.Errorf("after one that did not: %q", w.state.NotReady())
@@ -89,9 +88,9 @@ func TestReconcilerComparisonsBackOff(t *testing.T) {
 func TestReconcilerHourlyComparisonFails(t *testing.T) {
 	run(t, func(w *world) {
 		w.pass(59 * time.Minute)
-		w.dataplane.comparisonFails = true
+		w.dataplane.readFails = true
 		w.pass(time.Minute + 10*time.Second)
-		w.dataplane.comparisonFails = false
+		w.dataplane.readFails = false
 		w.pass(time.Hour)
 		w.logged("0s full", "1h0m0s full: busy", "1h0m1s full: busy", "1h0m3s full: busy", "1h0m7s full: busy", "1h0m15s full")
 	})
@@ -101,10 +100,11 @@ func TestReconcilerHourlyComparisonFails(t *testing.T) {
 // is tried again; the comparison, which ends before, changes nothing about that.
 func TestReconcilerFailsBesideComparison(t *testing.T) {
 	for _, node := range []bool{false, true} {
-		run(t, func(w *world) {
+		var d *concurrent
+		runWith(t, func(w *world) { d = w.slowly() }, func(w *world) {
 			w.want(svc("a", 1), svc("b", 1))
 			w.pass(time.Minute)
-			w.dataplane.slow = make(chan struct{})
+			d.slow = make(chan struct{})
 			w.dataplane.rules[svc("a", 0).Name] = 9
 			w.drift <- struct{}{}
 			w.pass(time.Minute)
@@ -112,7 +112,7 @@ func TestReconcilerFailsBesideComparison(t *testing.T) {
 			w.source.all = node
 			w.want(svc("a", 1), svc("b", 2))
 			w.pass(100 * time.Millisecond)
-			close(w.dataplane.slow) // the comparison ends
+			close(d.slow) // the reading ends
 			w.pass(100 * time.Millisecond)
 			if w.state.NotReady() != "busy" {
 				t.Errorf("node %t: after the comparison %q, want what failed", node, w.state.NotReady())
@@ -129,9 +129,10 @@ func TestReconcilerFailsBesideComparison(t *testing.T) {
 
 // Failures while a comparison is under way are tried again at growing distances.
 func TestReconcilerBacksOffBesideComparison(t *testing.T) {
-	run(t, func(w *world) {
+	var d *concurrent
+	runWith(t, func(w *world) { d = w.slowly() }, func(w *world) {
 		w.pass(time.Minute)
-		w.dataplane.slow = make(chan struct{})
+		d.slow = make(chan struct{})
 		w.drift <- struct{}{}
 		w.pass(time.Minute)
 		w.dataplane.fails = true
@@ -140,7 +141,7 @@ func TestReconcilerBacksOffBesideComparison(t *testing.T) {
 		w.dataplane.fails = false
 		w.pass(time.Minute)
 		w.logged("0s full", "2m0s change: busy", "2m1s full: busy", "2m3s full: busy", "2m7s full: busy", "2m15s full")
-		close(w.dataplane.slow)
+		close(d.slow)
 		w.pass(time.Minute)
 		if len(w.log) != 6 || w.state.NotReady() != "" {
 			t.Errorf("after the comparison %q, want nothing to do: %v", w.state.NotReady(), w.log)
@@ -236,12 +237,6 @@ type hanging struct {
 	mu    sync.Mutex
 }
 
-func (h *hanging) Compare(ctx context.Context) (apply.Plan, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.fake.Compare(ctx)
-}
-
 func (h *hanging) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	if !p.Empty() {
 		time.Sleep(h.takes)
@@ -329,11 +324,9 @@ func TestReconcilerStuck(t *testing.T) {
 // that repeats it.
 func TestReconcilerReportsFailedRepair(t *testing.T) {
 	for name, breaks := range map[string]func(w *world){
-		"fails": func(w *world) { w.dataplane.commitFails = true },
-		"fails beside a Change": func(w *world) {
-			w.dataplane.slow, w.dataplane.commitFails = make(chan struct{}), false
-		},
-		"is refused": func(w *world) { w.dataplane.accepts = false },
+		"fails":                                 func(w *world) { w.dataplane.commitFails = true },
+		"fails after a Change beside a reading": func(w *world) { w.slowly().slow = make(chan struct{}) },
+		"is refused":                            func(w *world) { w.dataplane.accepts = false },
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(w *world) {
@@ -355,12 +348,12 @@ func TestReconcilerReportsFailedRepair(t *testing.T) {
 				w.dataplane.rules[svc("b", 0).Name] = 9
 				breaks(w)
 				w.drift <- struct{}{}
-				if w.dataplane.slow != nil {
+				if d, ok := w.Reconciler.Dataplane.(*concurrent); ok {
 					w.pass(time.Second)
 					w.want(svc("a", 666), svc("b", 1), svc("c", 2))
 					w.pass(time.Second)
 					w.dataplane.commitFails = true
-					close(w.dataplane.slow)
+					close(d.slow)
 				}
 				w.pass(100 * time.Millisecond)
 				w.dataplane.commitFails = false
@@ -371,52 +364,4 @@ func TestReconcilerReportsFailedRepair(t *testing.T) {
 			})
 		})
 	}
-}
-
-// noticing is a Dataplane whose comparisons read only what foreign edits changed since the last one
-// began to read, which each does after a token in start.
-type noticing struct {
-	*fake
-	edited map[ir.Name]bool
-	start  chan struct{}
-}
-
-func (n *noticing) Compare(ctx context.Context) (apply.Plan, error) {
-	<-n.start
-	edited := n.edited
-	n.edited = map[ir.Name]bool{}
-	p, err := n.fake.Compare(ctx)
-	plan := p.(*fakePlan)
-	for _, of := range []rules{plan.have, plan.want} {
-		maps.DeleteFunc(of, func(name ir.Name, _ uint16) bool { return !edited[name] })
-	}
-	plan.part = true
-	return plan, err
-}
-
-// A foreign edit after a Change of the same object, both while a comparison runs, is repaired: the
-// comparison leaves the object out, and the next one no longer reads it.
-func TestReconcilerEditAfterChangeDuringComparison(t *testing.T) {
-	n := &noticing{edited: map[ir.Name]bool{}}
-	runWith(t, func(w *world) {
-		n.fake, n.start, w.Dataplane = w.dataplane, make(chan struct{}, 100), n
-	}, func(w *world) {
-		a := svc("a", 0).Name
-		w.want(svc("a", 1))
-		w.pass(time.Minute)
-		w.drift <- struct{}{} // for something else
-		w.pass(time.Second)
-		w.want(svc("a", 2))
-		w.pass(2 * time.Second)
-		n.rules[a], n.edited[a] = 9, true
-		w.drift <- struct{}{}
-		w.pass(time.Millisecond)
-		for range 100 {
-			n.start <- struct{}{}
-		}
-		w.pass(time.Minute)
-		if w.state.NotReady() != "" || n.rules[a] != 2 {
-			t.Errorf("port %d, %q, want port 2 and a ready node", n.rules[a], w.state.NotReady())
-		}
-	})
 }

@@ -53,12 +53,11 @@ func (r *retry) expedite() { r.at = time.Time{} }
 // timing determines when syncs are due.
 type timing struct {
 	ended     time.Time // end of the last sync
-	compared  time.Time // end of the last successful Replace or Compare
+	compared  time.Time // end of the last successful comparison
 	applying  retry     // of Replaces
 	comparing retry     // of comparisons
 	removing  retry     // of removals of stuck objects
 	admitting retry     // of refused Services
-	replace   bool      // a repair is not possible concurrently with Changes
 }
 
 // admit schedules the next attempt to apply the refused Services. The first attempt after a new refusal
@@ -84,11 +83,11 @@ func (t *timing) admit(s *Schedule, before, refused []apply.Refusal, tried bool,
 }
 
 // due returns when the next sync is due; false if only an event makes one due. running reports
-// whether a comparison is running.
+// whether a concurrent reading is running.
 func (t *timing) due(s *Schedule, state *State, running bool) (time.Time, bool) {
 	earliest := t.ended.Add(s.Min)
 	switch {
-	case !state.Known, t.replace:
+	case !state.Known:
 		return later(earliest, t.applying.at), true
 	case state.Wanted != state.Applied:
 		return earliest, true

@@ -21,10 +21,11 @@ type Writer struct {
 	// memory, too.
 	Trim func()
 
-	known      bool // the kernel's content is what the Dataplane last applied
-	refused    map[ir.Name]refusal
-	stuck      []apply.Stuck // after the last commit
-	comparison *comparison   // the concurrent reading; nil if there is none, or its result is obsolete
+	known    bool // the kernel's content is what the Dataplane last applied
+	compared bool // the kernel was compared after the last commit
+	commits  uint64
+	refused  map[ir.Name]refusal
+	stuck    []apply.Stuck // after the last commit
 }
 
 // refusal is a quarantined Service with its desired version.
@@ -40,21 +41,32 @@ const CommitGrace = 400 * time.Millisecond
 // driftShown is the maximum number of drift operations in DriftFirst.
 const driftShown = 20
 
-// Replace reads the kernel, and commits the difference to the Programs.
+// Compare reads the kernel, and records the foreign changes in done. It reports whether the kernel
+// contains what was last applied.
+func (w *Writer) Compare(ctx context.Context, read func(context.Context, ir.Programs) error, done *Done) (same bool, err error) {
+	applied := w.Dataplane.Applied().Programs()
+	if err := read(ctx, applied); err != nil {
+		return false, err
+	}
+	plan := w.Dataplane.Plan(applied)
+	done.recordDrift(plan, apply.StuckObjects(w.stuck), apply.ChangedBy(w.Dataplane))
+	w.compared = true
+	w.trim() // reading a whole cluster leaves much garbage
+	return plan.Empty(), nil
+}
+
+// Replace commits the difference from the kernel to the Programs. It reads the kernel first, unless
+// Compare just did.
 func (w *Writer) Replace(ctx context.Context, programs ir.Programs) (done Done, err error) {
-	known, expected := w.known, programs
-	if known {
-		expected = w.Dataplane.Applied().Programs()
+	switch {
+	case w.compared:
+	case w.known:
+		_, err = w.Compare(ctx, w.Dataplane.Read, &done)
+	default:
+		err = w.Dataplane.Read(ctx, programs)
 	}
-	if err := w.Dataplane.Read(ctx, expected); err != nil {
+	if err != nil {
 		return done, err
-	}
-	if known {
-		plan := w.Dataplane.Plan(expected)
-		if rest, ok := plan.Without(apply.StuckObjects(w.stuck)); ok && len(w.stuck) > 0 {
-			plan = rest
-		}
-		done.recordDrift(plan, apply.ChangedBy(w.Dataplane))
 	}
 	w.refused = nil
 	err = w.converge(ctx, programs, nil, &done)
@@ -66,17 +78,14 @@ func (w *Writer) Replace(ctx context.Context, programs ir.Programs) (done Done, 
 func (w *Writer) Change(ctx context.Context, changes *ir.Changes) (done Done, err error) {
 	*changes = w.readmit(*changes)
 	plan := w.Dataplane.PlanChanges(w.Dataplane.Applied().From(*changes))
-	w.comparison.recordWrites(plan)
 	refused, err := w.commit(ctx, plan, &done)
 	if err != nil {
 		return done, err
 	}
 	if len(refused) == 0 {
-		w.comparison.recordChanges(*changes)
 		done.Refused = w.quarantined()
 		return done, nil
 	}
-	w.comparison = nil // everything is read below
 	// Refused Services still have their previous rules, which may be wrong. The kernel may also contain
 	// rules of them that the Dataplane does not remember.
 	var wanted apply.Applied
@@ -113,22 +122,6 @@ func (w *Writer) converge(ctx context.Context, programs ir.Programs, refused []a
 	return nil
 }
 
-// repair commits the remaining differences of a comparison.
-func (w *Writer) repair(ctx context.Context, plan apply.Plan, c *comparison) (done Done, err error) {
-	done.Refused = w.quarantined()
-	if plan.Empty() {
-		return done, nil
-	}
-	done.recordDrift(plan, apply.ChangedBy(w.Dataplane))
-	refused, err := w.commit(ctx, plan, &done)
-	// A listing during changes may lack objects that existed all the time. The kernel refuses to add
-	// them again.
-	if err == nil && len(refused) > 0 || err != nil && len(c.wrote) > 0 {
-		err = errReplace
-	}
-	return done, err
-}
-
 func (w *Writer) trim() {
 	if w.Trim != nil {
 		w.Trim()
@@ -146,6 +139,8 @@ func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]app
 	}
 	ctx, cancel := outlasting(ctx, CommitGrace)
 	defer cancel()
+	w.compared = false
+	w.commits++
 	result, err := w.Dataplane.Commit(ctx, plan)
 	w.known = err == nil && len(result.Refused) == 0
 	if w.known {
@@ -218,33 +213,36 @@ func (w *Writer) quarantined() []apply.Refusal {
 }
 
 // recordDrift records the operations that repair foreign changes, and the programs that made these.
-func (d *Done) recordDrift(plan apply.Plan, by []string) {
-	if plan.Empty() {
-		return
-	}
-	d.DriftBy = by
-	d.Drift = apply.Total(plan)
+// Stuck objects are no foreign changes.
+func (d *Done) recordDrift(plan apply.Plan, stuck map[string]bool, by []string) {
 	gone := apply.GoneIn(plan)
-	for _, g := range gone {
-		d.DriftGone = append(d.DriftGone, g.What)
-	}
 	within := func(op apply.Operation) bool {
 		return slices.ContainsFunc(gone, func(g apply.Gone) bool { return strings.HasPrefix(op.Object, g.Within) })
 	}
+	for op := range plan.Operations { // cheaper than Differences, since it formats no rules
+		if stuck[op.Object] {
+			continue
+		}
+		if d.Drift.Add(op.Verb); !within(op) {
+			d.DriftMore++
+		}
+	}
+	if d.Drift.Total() == 0 {
+		return
+	}
+	d.DriftBy = by
+	for _, g := range gone {
+		d.DriftGone = append(d.DriftGone, g.What)
+	}
 	for op := range plan.Differences {
-		if within(op) {
+		if stuck[op.Object] || within(op) {
 			continue
 		}
 		if d.DriftFirst = append(d.DriftFirst, op); len(d.DriftFirst) == driftShown {
 			break
 		}
 	}
-	d.DriftMore = -len(d.DriftFirst)
-	for op := range plan.Operations { // cheaper than Differences, since it formats no rules
-		if !within(op) {
-			d.DriftMore++
-		}
-	}
+	d.DriftMore -= len(d.DriftFirst)
 }
 
 // recordCommit records the operations of a committed Plan. There are none if Services were refused.
@@ -271,14 +269,6 @@ func (d *Done) addDrift(earlier *Done) {
 
 func (d *Done) clearDrift() {
 	d.Drift, d.DriftGone, d.DriftFirst, d.DriftMore, d.DriftBy = apply.Count{}, nil, nil, 0, nil
-}
-
-// addRepeated adds what an earlier sync did that is repeated. Services that it refused are refused
-// again, or were not the reason.
-func (d *Done) addRepeated(earlier *Done) {
-	d.addDrift(earlier)
-	d.Operations.Sum(earlier.Operations)
-	d.Commits = append(slices.Clip(earlier.Commits), d.Commits...)
 }
 
 // union returns the texts of both lists, without duplicates.

@@ -22,19 +22,16 @@ type rules map[ir.Name]uint16
 // fake is a Dataplane whose kernel refuses port 666 and leaves the Service as it
 // is then, and which fails when asked to.
 type fake struct {
-	mu    sync.Mutex // held while the kernel works: a comparison runs beside commits
+	mu    sync.Mutex // held while the kernel works: a reading may run beside commits
 	rules rules
-	fail  error // of the next Read, Compare or Commit
-	// fails has all of them fail, and comparisonFails each Compare.
-	fails, comparisonFails bool
-	commitFails            bool
-	accepts                bool // port 666, too
-	reads                  int
-	commits, comparisons   int
-	slow                   chan struct{} // a Compare takes until there is one; nil: no time
-	whole                  bool          // its plans cannot be divided
-	sticks                 bool          // port 777 cannot be removed
-	stuck                  map[ir.Name]bool
+	fail  error // of the next Read or Commit
+	// fails has all of them fail, and readFails each Read.
+	fails, readFails bool
+	commitFails      bool
+	accepts          bool // port 666, too
+	reads, commits   int
+	sticks           bool // port 777 cannot be removed
+	stuck            map[ir.Name]bool
 
 	found   rules
 	applied apply.Applied
@@ -44,7 +41,6 @@ type fakePlan struct {
 	have, want rules
 	programs   ir.Programs // zero: changes
 	changes    ir.Changes
-	whole      bool
 	part       bool // of a plan: names some rules only
 }
 
@@ -62,7 +58,31 @@ func (d *fake) Read(context.Context, ir.Programs) error {
 	defer d.mu.Unlock()
 	d.reads++
 	d.found = maps.Clone(d.rules)
+	if d.readFails {
+		return errBusy
+	}
 	return d.failure()
+}
+
+// concurrent is a fake whose readings run beside changes. Each takes until there is a token in slow;
+// nil: no time.
+type concurrent struct {
+	*fake
+	slow chan struct{}
+}
+
+func (c *concurrent) ReadConcurrently(context.Context) (use func(), err error) {
+	c.mu.Lock()
+	c.reads++
+	found, err := maps.Clone(c.rules), c.failure()
+	c.mu.Unlock()
+	if c.slow != nil {
+		<-c.slow
+	}
+	if c.readFails {
+		err = errBusy
+	}
+	return func() { c.found = found }, err
 }
 
 func (d *fake) Plan(want ir.Programs) apply.Plan {
@@ -81,21 +101,6 @@ func (d *fake) PlanChanges(changes ir.Changes) apply.Plan {
 		}
 	}
 	return p
-}
-
-func (d *fake) Compare(context.Context) (apply.Plan, error) {
-	d.mu.Lock()
-	d.reads++
-	d.comparisons++
-	p, err := &fakePlan{have: maps.Clone(d.rules), want: lower(d.applied.Programs()), whole: d.whole}, d.failure()
-	d.mu.Unlock()
-	if d.slow != nil {
-		<-d.slow
-	}
-	if d.comparisonFails {
-		err = errBusy
-	}
-	return p, err
 }
 
 func (d *fake) Commit(_ context.Context, p apply.Plan) (result apply.Result, err error) {
@@ -198,14 +203,6 @@ func (p *fakePlan) RemovedFrontends() (removed []ir.Match) {
 		}
 	}
 	return removed
-}
-
-func (p *fakePlan) Without(objects map[string]bool) (apply.Plan, bool) {
-	rest := &fakePlan{have: maps.Clone(p.have), want: maps.Clone(p.want), part: true}
-	for _, of := range []rules{rest.have, rest.want} {
-		maps.DeleteFunc(of, func(n ir.Name, _ uint16) bool { return objects[n.String()] })
-	}
-	return rest, !p.whole
 }
 
 // lower makes of each Service its first port.
