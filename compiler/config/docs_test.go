@@ -3,6 +3,7 @@ package config
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -145,7 +146,8 @@ This page is generated (` + "`go test ./compiler/config -run Docs -update`" + `)
 `
 
 func TestFlagsDocs(t *testing.T) {
-	var fields, others, none strings.Builder
+	var fields, others strings.Builder
+	none := map[string][]string{} // by release
 	for _, f := range flagFields() {
 		tag := f.Tag
 		name := "`" + flagName(tag) + "`"
@@ -165,7 +167,7 @@ func TestFlagsDocs(t *testing.T) {
 		}
 		switch {
 		case until != "" && sets == "-":
-			fmt.Fprintf(&none, "- %s: %s\n", name, until)
+			none[until] = append(none[until], name)
 		case sets == "-":
 			fmt.Fprintf(&others, "| %s | %s |\n", name, strings.ReplaceAll(tag.Get("help"), "|", "\\|"))
 		case until != "":
@@ -174,5 +176,9 @@ func TestFlagsDocs(t *testing.T) {
 			fmt.Fprintf(&fields, "| %s | %s |\n", name, sets)
 		}
 	}
-	golden(t, "reference/flags.md", flagsHead+fields.String()+"\n| Other flag | Meaning |\n|---|---|\n"+others.String()+"\nNo effect since a release:\n\n"+none.String())
+	others.WriteString("\nThese flags have no effect:\n\n")
+	for _, release := range slices.Sorted(maps.Keys(none)) {
+		fmt.Fprintf(&others, "- since %s: %s\n", release, strings.Join(none[release], ", "))
+	}
+	golden(t, "reference/flags.md", flagsHead+fields.String()+"\n| Other flag | Meaning |\n|---|---|\n"+others.String())
 }
