@@ -191,7 +191,10 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 // compile fills an empty entry with one Service as if it were alone. s is nil for
 // a skipped Service.
 func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
-	e.name, e.created = svc.Name, svc.Created
+	e.name = svc.Name
+	if !c.node.facts.Files { // which state any time
+		e.created = svc.Created
+	}
 	if s == nil {
 		return
 	}

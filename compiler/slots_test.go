@@ -79,6 +79,7 @@ func TestSlotsOfANode(t *testing.T) {
 		want     []string // with tables
 		said     []string
 	}{
+		{"in files, whose times count for nothing", []object{tabled("b", largestTable, 1, 1, 0), tabled("a", largestTable, 2, 3, 0)}, []string{"a"}, []string{beside}},
 		{"all that fit", []object{tabled("a", largestTable, 1, 3, 0), tabled("b", fourthOfIt, 2, 4, 0)}, []string{"a", "b"}, nil},
 		{"frontends with the default", []object{tabled("a", "maglev", 1, 1044, 0)}, []string{"a"}, nil},
 		{"one too many", []object{tabled("a", "maglev", 1, 1045, 0)}, nil,
@@ -101,7 +102,7 @@ func TestSlotsOfANode(t *testing.T) {
 	} {
 		objects := append(endpointsOf("a", "b", "c", "d"), tc.services...)
 		for _, order := range []string{"as reported", "backwards"} {
-			c := New(newConfig(ir.ModeNFTables), snapshotOf(objects...), Facts{NodeName: "node1"})
+			c := New(newConfig(ir.ModeNFTables), snapshotOf(objects...), Facts{NodeName: "node1", Files: strings.HasPrefix(tc.name, "in files")})
 			names, said := haveTables(t, c)
 			if d := cmp.Diff(tc.want, names) + cmp.Diff(tc.said, said); d != "" {
 				t.Errorf("%s, %s (-want +got):\n%s", tc.name, order, d)

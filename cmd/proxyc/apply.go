@@ -108,7 +108,9 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if j.Facts.Interfaces, err = e.interfaces(); err != nil {
 		return e.finish(j, err)
 	}
-	j.Facts.TCPBeLiberal, j.Facts.Files = host.Liberal(), true
+	writer := host.Writer()
+	j.Facts.Files = !c.readOnly() || writer == "" || strings.Contains(writer, " -s") || strings.Contains(writer, " --snapshot") // else as a daemon with an API server
+	j.Facts.TCPBeLiberal = host.Liberal()
 	if err := host.Facts(j.Config, &j.Facts); err != nil {
 		return e.finish(j, err)
 	}

@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/daemon/status"
@@ -162,6 +166,67 @@ func TestWatchKeepsRulesForSharedCause(t *testing.T) {
 			must(t, os.Remove(w.file("fussy")))
 			w.readyz("when the tool accepts all", http.StatusOK, "")
 		})
+	}
+}
+
+// A name that no interface can have is refused before anything changes, whatever the mode.
+func TestWatchKeepsRulesForWrongInterface(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"iptables-nft", "nftables"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWatched(t, name)
+			w.sync(applytest.Services("a", "b"))
+			kept := w.rules()
+			w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "clusterCIDR: 10.244.0.0/16",
+				"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: enp3s0f0.803@enp3s0f0}", 1))
+			st := w.until("the configuration is rejected", func(st status.Status) bool { return synced(st) && len(st.Rejected) == 1 })
+			if !strings.Contains(st.Rejected[0].Reason, `got "enp3s0f0.803@enp3s0f0"`) || len(st.Quarantined) > 0 {
+				t.Errorf("rejected %v, quarantined %v", st.Rejected, st.Quarantined)
+			}
+			w.stop(syscall.SIGTERM)
+			counts := regexp.MustCompile(`#.*|\[\d+:\d+\]`)
+			if diff := cmp.Diff(counts.ReplaceAllString(kept, ""), counts.ReplaceAllString(w.rules(), "")); diff != "" {
+				t.Errorf("rules (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Two Services claim one external IP. In files no author can win it, by a time of creation either. An API
+// server knows who was first, and apply --check beside its daemon decides like the daemon.
+func TestContestedAddress(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	claims := func(created map[string]string) string {
+		text := applytest.Services("a", "b")
+		for name, time := range created {
+			text = strings.Replace(text, "metadata: {name: "+name+",", "metadata: {creationTimestamp: \""+time+"\", name: "+name+",", 1)
+		}
+		return strings.ReplaceAll(text, "ports: [{port: 80}]", "externalIPs: [198.18.0.1], ports: [{port: 80}]")
+	}
+	text := claims(map[string]string{"a": "2026-01-02T00:00:00Z", "b": "1970-01-01T00:00:01Z"})
+	w.write("cluster.yaml", text)
+	args := append([]string{"apply"}, w.args...)
+	if out, code := w.run("proxyc", args...); code != 2 || strings.Count(out, "no file can decide between them: neither Service has it") != 2 || strings.Contains(w.rules(), "198.18.0.1") {
+		t.Errorf("apply: exit code %d:\n%s%s", code, out, w.rules())
+	}
+	w.sync(text)
+	if strings.Contains(w.rules(), "198.18.0.1") || !w.has("a") || !w.has("b") {
+		t.Errorf("watch with files:\n%s", w.rules())
+	}
+	if out, code := w.run("proxyc", append(args, "--check")...); !strings.Contains(out, "nothing to change") {
+		t.Errorf("beside a daemon with files: exit code %d:\n%s", code, out)
+	}
+	w.stop(syscall.SIGTERM)
+	w.serveAPI(text)
+	w.start("proxyc", "watch")
+	w.until("the API server's objects", synced)
+	if !strings.Contains(w.rules(), "198.18.0.1") {
+		t.Errorf("watch with an API server:\n%s", w.rules())
+	}
+	if out, code := w.run("proxyc", append(args, "--check")...); !strings.Contains(out, "nothing to change") {
+		t.Errorf("beside a daemon with an API server: exit code %d:\n%s", code, out)
 	}
 }
 
