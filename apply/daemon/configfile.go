@@ -48,7 +48,7 @@ func (c *configFile) watch(ctx context.Context) error {
 	defer cancel(nil)
 	watch.Poll(ctx, []string{path}, c.options.Poll, c.again, func() (retry time.Duration) {
 		changed, retry := c.next()
-		if changed {
+		if changed && ctx.Err() == nil {
 			c.log.Info("the configuration changed: restarting with it")
 			cancel(&Restart{})
 		}
