@@ -13,6 +13,7 @@ import (
 type Workloads struct {
 	All     []*snapshot.Workload
 	byLabel map[label][]*snapshot.Workload
+	keys    map[string]bool // of labels
 }
 
 // label is a label of pods, in a namespace or, with "", in any. Without a key it is any label.
@@ -20,11 +21,12 @@ type label struct{ namespace, key, value string }
 
 // NewWorkloads returns an index of workloads.
 func NewWorkloads(all []*snapshot.Workload) Workloads {
-	x := Workloads{All: all, byLabel: map[label][]*snapshot.Workload{}}
+	x := Workloads{All: all, byLabel: map[label][]*snapshot.Workload{}, keys: map[string]bool{}}
 	for _, w := range all {
 		x.add(label{namespace: w.Name.Namespace}, w)
 		for key, value := range w.Labels {
 			x.add(label{"", key, value}, w)
+			x.keys[key] = true
 			x.add(label{w.Name.Namespace, key, value}, w)
 		}
 	}
@@ -37,6 +39,9 @@ func (x *Workloads) add(l label, w *snapshot.Workload) { x.byLabel[l] = append(x
 func (x *Workloads) In(namespace string) []*snapshot.Workload {
 	return x.byLabel[label{namespace: namespace}]
 }
+
+// HasKey reports whether a workload has a label with a key.
+func (x *Workloads) HasKey(key string) bool { return x.keys[key] }
 
 // Select returns the workloads of a namespace, or with "" of all namespaces, that have or may have
 // pods with the labels of a selector that is not empty.

@@ -39,6 +39,8 @@ type Input struct {
 	StandIns *assume.StandIns
 	// OtherRange is the result of the function, before an overlay.
 	OtherRange bool
+	// Unread reports that some files of the input are not read, because they are rendered.
+	Unread bool
 	// Ignored holds the number of objects of each kind that the Snapshot does not use.
 	Ignored map[string]int
 }

@@ -63,9 +63,8 @@ func workloads(c *cluster, s *service) {
 	}
 }
 
-// unmatched reports a selector that matches no workload, with the labels that come nearest. It is
-// only an info where the input has other objects that may make the pods, unless a label is nearly
-// the same.
+// unmatched reports a selector that matches no workload, with the labels that come nearest. It is only an
+// info where the pods may come from elsewhere, unless a label is nearly the same.
 func (c *cluster) unmatched(s *service) {
 	msg := "matches no workload of namespace " + s.Name.Namespace
 	if own := c.customs.Select(s.Name.Namespace, s.written.Selector); len(own) > 0 {
@@ -87,18 +86,24 @@ func (c *cluster) unmatched(s *service) {
 		return // the input has no workloads at all, or not those of the namespace
 	}
 	best, near := (*snapshot.Workload)(nil), false
-	if c.compared += len(all); c.compared <= mostCompared {
-		best, near = nearestWorkload(s.written.Selector, all)
+	others := c.customs.In(s.Name.Namespace)
+	if c.compared += len(all) + len(others); c.compared <= mostCompared {
+		best, near = c.nearestWorkload(s.written.Selector, all)
 	}
 	if best != nil {
 		msg += fmt.Sprintf(": the nearest, %s, has %s", best.Object, strings.Join(manifest.Mismatches(s.written.Selector, best.Labels), " and "))
 	}
 	severity := diag.Warning
 	switch {
-	case best != nil && setLater(s.written.Selector, best):
+	case near || c.compared > mostCompared:
+	case best != nil && c.setLater(s.written.Selector, best):
 		severity, msg = diag.Info, msg+", which a program may give a pod when it runs"
-	case len(c.customs.In(s.Name.Namespace)) > 0 && !near:
+	case c.Unread:
+		severity, msg = diag.Info, msg+"; files that are not read may have one"
+	case slices.ContainsFunc(others, func(w *snapshot.Workload) bool { return names(s.written.Selector, w.Name.Name) }):
 		severity, msg = diag.Info, msg+"; another object of the input may make the pods"
+	case !slices.ContainsFunc(all, func(w *snapshot.Workload) bool { return resembles(s.written.Selector, w.Labels) }):
+		severity, msg = diag.Info, msg+", of which none has such labels"
 	}
 	c.addService(s, severity, diag.SelectorUnmatched, "spec.selector", msg)
 	s.explained = true
@@ -111,10 +116,10 @@ const mostCompared = 1 << 20
 // nearestWorkload returns the workload whose labels need the fewest changes to match a selector, and
 // whether one of them looks misspelt. Of several such workloads, a misspelt one is nearest. But none
 // is nearer than one that lacks only labels that are set later.
-func nearestWorkload(selector map[string]string, all []*snapshot.Workload) (best *snapshot.Workload, near bool) {
+func (c *cluster) nearestWorkload(selector map[string]string, all []*snapshot.Workload) (best *snapshot.Workload, near bool) {
 	fewest := len(selector)
 	for _, w := range all {
-		if setLater(selector, w) {
+		if c.setLater(selector, w) {
 			return w, false
 		}
 		wrong, misspelt := 0, false
@@ -155,18 +160,41 @@ func cutKey(key string) (prefix, name string) {
 	return key[:i], key[i:]
 }
 
-// setLater reports whether the labels of a workload lack only those labels of a selector that
-// programs give their pods when they run, such as the primary of a database.
-func setLater(selector map[string]string, w *snapshot.Workload) bool {
+// setLater reports whether the labels of a workload lack only labels that programs seem to give their
+// pods when they run, such as the primary of a database: no template of the input has them.
+func (c *cluster) setLater(selector map[string]string, w *snapshot.Workload) bool {
+	has := 0
 	for key, want := range selector {
-		_, name := cutKey(key)
-		has, ok := w.Labels[key]
-		later := strings.HasSuffix(strings.ToLower(name), "role") || strings.HasPrefix(name, "vault-")
-		if ok && has != want || !ok && !later {
+		switch value, ok := w.Labels[key]; {
+		case ok && value != want || !ok && (c.workloads.HasKey(key) || misspeltKey(key, want, w.Labels)):
 			return false
+		case ok:
+			has++
 		}
 	}
-	return true
+	return has > 0
+}
+
+// names reports whether a selector has a name in a value.
+func names(selector map[string]string, name string) bool {
+	for _, value := range selector {
+		if name != "" && strings.Contains(value, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// resembles reports whether labels have a key or a value of a selector.
+func resembles(selector, labels map[string]string) bool {
+	for key, want := range selector {
+		for k, v := range labels {
+			if k == key || v == want {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // namesJob reports whether a selector has a label that controllers give only to pods of Jobs.
