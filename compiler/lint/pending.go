@@ -14,7 +14,8 @@ func (p Pending) Has(name ir.Name) bool { _, ok := p[name]; return ok }
 
 // Adjust adapts findings to Services that the API server has not seen. It removes
 // findings about a missing health check port, which the API server allocates, and
-// lowers a missing address to an info.
+// about an address that only a replaced object lacks. It lowers any other missing
+// address to an info.
 func (p Pending) Adjust(list diag.List) (out diag.List) {
 	objects := map[string]bool{}
 	for _, object := range p {
@@ -22,8 +23,7 @@ func (p Pending) Adjust(list diag.List) (out diag.List) {
 	}
 	for _, d := range list {
 		switch {
-		case !objects[d.Object]:
-		case d.Code == diag.HealthPortMissing:
+		case d.Code == diag.NoClusterIP && !objects[d.Object] || d.Code == diag.HealthPortMissing && objects[d.Object]:
 			continue
 		case d.Code == diag.NoClusterIP:
 			d.Severity = diag.Info

@@ -93,6 +93,10 @@ func (c *cluster) unmatched(s *service) {
 	if best != nil {
 		msg += fmt.Sprintf(": the nearest, %s, has %s", best.Object, strings.Join(manifest.Mismatches(s.written.Selector, best.Labels), " and "))
 	}
+	named := slices.ContainsFunc(others, func(w *snapshot.Workload) bool { return names(s.written.Selector, w.Name.Name) })
+	if named && best != nil && len(manifest.Mismatches(s.written.Selector, best.Labels)) == len(s.written.Selector) {
+		near = false // only a resemblance, against a name
+	}
 	severity := diag.Warning
 	switch {
 	case near || c.compared > mostCompared:
@@ -100,7 +104,7 @@ func (c *cluster) unmatched(s *service) {
 		severity, msg = diag.Info, msg+", which a program may give a pod when it runs"
 	case c.Unread:
 		severity, msg = diag.Info, msg+"; files that are not read may have one"
-	case slices.ContainsFunc(others, func(w *snapshot.Workload) bool { return names(s.written.Selector, w.Name.Name) }):
+	case named:
 		severity, msg = diag.Info, msg+"; another object of the input may make the pods"
 	case !slices.ContainsFunc(all, func(w *snapshot.Workload) bool { return resembles(s.written.Selector, w.Labels) }):
 		severity, msg = diag.Info, msg+", of which none has such labels"

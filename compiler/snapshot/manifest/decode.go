@@ -91,7 +91,11 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 				o.put(s)
 				s.Unskip(o.name)
 				if twice {
-					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: diag.Warning, Code: diag.ObjectDuplicate, Object: o.name,
+					severity := diag.Warning
+					if fromDirectory && r.at[o.name].file != file { // files of a directory may be for different clusters
+						severity = diag.Info
+					}
+					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: severity, Code: diag.ObjectDuplicate, Object: o.name,
 						Msg: "is a duplicate: it replaces the previous one" + r.previous(o.name)}}, at)
 				}
 				r.record(&o, at)
