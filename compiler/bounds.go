@@ -17,11 +17,11 @@ import (
 //
 // Kubernetes is tested with 5,000 endpoints per Service. With 10 ports, these are
 // 50,000 backends, and 200,000 at a ClusterIP, node ports and two load balancer
-// addresses.
+// addresses. A backend counts as weight returns.
 const (
 	maxFrontends = 10_000
 	maxAdmitted  = 20_000  // source ranges of all frontends; each is a rule or element in modes iptables and ipvs, and 250 bytes in the boot file
-	maxBackends  = 500_000 // endpoints of all ports, or of all frontends
+	maxBackends  = 500_000 // endpoints of all ports, or of all frontends, times their weight
 	dear         = 5_000   // frontends at external addresses that a finding names; some kernels validate each in every commit
 )
 
@@ -80,32 +80,53 @@ func (c *cluster) boundsPass(s *service, f ir.Family, over excess) {
 	}
 	switch {
 	case over.backends:
-		c.leaveEndpoints(s, f, offered, 0, over.why(func(c cost) int { return c.backends }, "endpoints of further ports", f))
+		c.leaveEndpoints(s, f, offered, 0, over.why(func(limit cost) int { return limit.backends / c.weight(s) }, "endpoints of further ports", f))
 	case backends > maxBackends:
-		c.leaveEndpoints(s, f, offered, maxBackends, "a Service can have at most "+strconv.Itoa(maxBackends)+" backends of frontends in "+f.String())
+		c.leaveEndpoints(s, f, offered, maxBackends, "this Service can have at most "+strconv.Itoa(maxBackends/c.weight(s))+" backends of frontends in "+f.String())
 	}
 }
 
-// multiplied returns the number of endpoints of all ports after the first, before
-// any limit.
+// weight returns how much a backend of a Service counts. If frontends share their
+// backends, each costs the memory of several real servers of mode ipvs. Affinity
+// adds three elements, and a policy Local adds a second pool. A Service of two
+// families can have half of the backends in each.
+func (c *cluster) weight(s *service) int {
+	if !c.mode.SharesBackends() {
+		return 1
+	}
+	n := 5
+	if s.AffinityIP {
+		n *= 4
+	}
+	if s.InternalLocal || s.ExternalLocal {
+		n *= 2
+	}
+	if len(s.ClusterIPs) > 1 {
+		n *= 2
+	}
+	return n
+}
+
+// multiplied returns the number of endpoints of all ports after the first, times
+// their weight, within the limit of a Service.
 func (c *cluster) multiplied(s *service, f ir.Family) (n int) {
 	for _, slice := range c.snap.Slices(s.Name) {
 		if slice.AddressType == f.String() {
-			n += max(min(len(slice.Ports), len(s.ports))-1, 0) * len(slice.Endpoints)
+			n += max(min(len(slice.Ports), len(s.ports))-1, 0) * len(slice.Endpoints) * c.weight(s)
 		}
 	}
 	if !c.mode.SharesBackends() {
 		n *= len(s.views.Of(f).addrs)
 	}
-	return n
+	return min(n, maxBackends)
 }
 
 // offered returns the number of endpoints in the slices for each port, duplicates
-// included. It returns nil if the limit cannot be exceeded, unless always is set.
+// included, times their weight. It returns nil if the limit cannot be exceeded, unless always is set.
 func (c *cluster) offered(s *service, f ir.Family, always bool) []int {
-	all, bySlice := 0, c.snap.Slices(s.Name)
+	all, bySlice, weight := 0, c.snap.Slices(s.Name), c.weight(s)
 	for _, slice := range bySlice {
-		all += len(slice.Ports) * len(slice.Endpoints)
+		all += len(slice.Ports) * len(slice.Endpoints) * weight
 	}
 	if !always && all*(len(s.views.Of(f).addrs)+1) <= maxBackends {
 		return nil
@@ -122,7 +143,7 @@ func (c *cluster) offered(s *service, f ir.Family, always bool) []int {
 				continue
 			}
 			if to, ok := s.portOf(in.Name, protocol); ok {
-				offered[to] += len(slice.Endpoints)
+				offered[to] += len(slice.Endpoints) * weight
 			}
 		}
 	}

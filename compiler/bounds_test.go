@@ -133,12 +133,14 @@ func TestServiceBackendBounds(t *testing.T) { // ports of slices (SNAP-41)
 		diags            []string
 	}{
 		{"what real clusters have", ir.ModeIPVS, []change{loadBalancer("203.0.113.1", "203.0.113.2"), manyPorts(10, true)}, 10, 5000, counts{40, 200_000, 0}, nil},
-		{"a million", ir.ModeNFTables, []change{manyPorts(1000, false)}, 1000, 1000, counts{1000, 500_000, 500},
-			[]string{"error: Service ns/web: spec.ports[500]: its endpoints and those of 499 more ports are skipped, and connections are rejected: a Service can have at most 500000 backends of frontends in IPv4"}},
+		{"a million", ir.ModeNFTables, []change{manyPorts(1000, false)}, 1000, 1000, counts{1000, 100_000, 900},
+			[]string{"error: Service ns/web: spec.ports[100]: its endpoints and those of 899 more ports are skipped, and connections are rejected: this Service can have at most 100000 backends of frontends in IPv4"}},
+		{"of two families, with affinity and policies", ir.ModeNFTables, []change{manyPorts(200, false), clusterIP("10.96.0.10", "fd00:96::10"), func(s *snapshot.Service) { s.AffinityIP, s.AffinitySecs, s.InternalLocal = true, 60, true }}, 200, 100, counts{200, 0, 200},
+			[]string{"error: Service ns/web: spec.ports[62]: its endpoints and those of 137 more ports are skipped, and connections are rejected: this Service can have at most 6250 backends of frontends in IPv4"}},
 		{"frontends share backends", ir.ModeNFTables, []change{manyPorts(100, true), externalIPs(addresses("198.18", 30)...)}, 100, 1000, counts{3200, 3_200_000, 0}, nil},
 		{"in mode iptables, too", ir.ModeIPTables, []change{manyPorts(100, true), externalIPs(addresses("198.18", 30)...)}, 100, 1000, counts{3200, 3_200_000, 0}, nil},
 		{"node ports count", ir.ModeIPVS, []change{manyPorts(1000, true)}, 1000, 1000, counts{2000, 500_000, 1500},
-			[]string{"error: Service ns/web: spec.ports[250]: its endpoints and those of 749 more ports are skipped, and connections are rejected: a Service can have at most 500000 backends of frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.ports[250]: its endpoints and those of 749 more ports are skipped, and connections are rejected: this Service can have at most 500000 backends of frontends in IPv4"}},
 		{"addresses first", ir.ModeIPVS, []change{manyPorts(100, false), externalIPs(addresses("198.18", 99)...)}, 100, 1000, counts{500, 500_000, 0},
 			[]string{"error: Service ns/web: spec.externalIPs[4]: 198.18.0.5 and 94 more addresses are left out, with 100 ports each: a Service can have at most 10000 frontends and 500000 backends of frontends in IPv4"}},
 		{"one port is no product", ir.ModeIPVS, []change{manyPorts(1, false)}, 1, 500_100, counts{1, 500_100, 0}, nil},

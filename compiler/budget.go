@@ -15,7 +15,7 @@ import (
 // Services. A cluster with 10,000 Services, each with two ports, two load
 // balancer addresses and 50 endpoints, uses a quarter of the limits of a node.
 func limitsOfAll() (namespace, node cost) {
-	return cost{5 * maxFrontends, 5 * maxAdmitted, 2 * maxBackends}, cost{20 * maxFrontends, 20 * maxAdmitted, 8 * maxBackends}
+	return cost{5 * maxFrontends, 5 * maxAdmitted, 2 * maxBackends}, cost{20 * maxFrontends, 20 * maxAdmitted, 20 * maxBackends}
 }
 
 // cost is a number of rules or elements for products of a Service.
