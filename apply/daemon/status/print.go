@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -187,11 +188,8 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 		line("not served", "%s at %s, since %s ago: %s; %s", d.Server, d.Address, age(st.Now, d.Since), d.Reason, inForce)
 	}
 	for _, k := range st.Rejected {
-		word := "invalid"
-		if k.Retried {
-			word = "pending" // it could not be applied, and may be valid
-		}
-		line(word, "the newest version of %s, %s ago: %s", k.Path, age(st.Now, k.At), k.Reason)
+		word := map[bool]string{true: "pending"}[k.Retried] // it could not be applied, and may be valid
+		line(cmp.Or(word, "invalid"), "the newest version of %s, %s ago: %s", k.Path, age(st.Now, k.At), k.Reason)
 		if k.At.Sub(k.Since) >= time.Second {
 			line("", "and earlier ones, since %s ago", age(st.Now, k.Since))
 		}

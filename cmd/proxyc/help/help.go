@@ -177,7 +177,7 @@ func printHelp(all bool, calls func(string) string) kong.HelpPrinter {
 		var b strings.Builder
 		if all {
 			for _, f := range verb.Flags {
-				f.Hidden = false
+				f.Hidden = f.Hidden && !f.Tag.Has("config") && !f.Tag.Has("sets") // only kube-proxy's are shown
 			}
 			if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
 				return err
