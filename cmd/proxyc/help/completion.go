@@ -152,16 +152,23 @@ func arguments(node *kong.Node, i int) []candidate {
 // flags returns the flags in a node's help, with "=" if they require a value.
 func flags(node *kong.Node) []candidate {
 	var out []candidate
+	for _, f := range shownFlags(node) {
+		word := "--" + f.Name
+		if !f.IsBool() {
+			word += "="
+		}
+		out = append(out, candidate{word, f.Help})
+	}
+	return out
+}
+
+// shownFlags returns the flags that a command uses.
+func shownFlags(node *kong.Node) (out []*kong.Flag) {
 	for _, group := range node.AllFlags(true) {
 		for _, f := range group {
-			if f.Tag.Has("daemon") && slices.Contains(Offline, node.Path()) {
-				continue
+			if !f.Tag.Has("daemon") || !slices.Contains(Offline, verbOf(node)) {
+				out = append(out, f)
 			}
-			word := "--" + f.Name
-			if !f.IsBool() {
-				word += "="
-			}
-			out = append(out, candidate{word, f.Help})
 		}
 	}
 	return out
