@@ -171,25 +171,9 @@ var comparisons = []comparison{
 		}, false, true, true},
 }
 
-// disagreements compares what proxyc diff opens with what the API server opens to clients outside.
-func (c comparison) disagreements(t *testing.T, all []*admitted) (out []string) {
+// diff returns what proxyc diff opens, by Service, and its findings.
+func (c comparison) diff(t *testing.T, all []*admitted) (opened map[string][]string, findings []string) {
 	dir := t.TempDir()
-	var names []string
-	byName := map[string]*admitted{}
-	var old, new bytes.Buffer
-	for _, a := range all {
-		names = append(names, a.name)
-		byName["default/"+a.name] = a
-		for to, o := range map[*bytes.Buffer]kube.Object{&old: c.old(a), &new: c.new(a)} {
-			if o != nil {
-				text, err := json.Marshal(o)
-				if err != nil {
-					t.Fatal(err)
-				}
-				to.Write(append(append([]byte("---\n"), text...), '\n'))
-			}
-		}
-	}
 	write := func(name, text string) string {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -197,12 +181,19 @@ func (c comparison) disagreements(t *testing.T, all []*admitted) (out []string) 
 		}
 		return file
 	}
+	var names []string
+	byName := map[string]*admitted{}
+	for _, a := range all {
+		names = append(names, a.name)
+		byName["default/"+a.name] = a
+	}
 	cluster := write("cluster.yaml", reviewtest.AdmissionCluster(names...))
-	args := []string{"diff", "-s", cluster, "-s", write("old.yaml", old.String()), "--proxy-mode", "nftables", "--cluster-cidr", "10.244.0.0/16,fd00:10::/32", "--all-nodes", "--all-findings", "-o", "json"}
+	old, next := write("old.yaml", documents(t, all, c.old)), write("new.yaml", documents(t, all, c.new))
+	args := []string{"diff", "-s", cluster, "-s", old, "--proxy-mode", "nftables", "--cluster-cidr", "10.244.0.0/16,fd00:10::/32", "--all-nodes", "--all-findings", "-o", "json"}
 	if c.overlay {
-		args = append(args, "--overlay", write("new.yaml", new.String()))
+		args = append(args, "--overlay", next)
 	} else {
-		args = append(args, "-S", cluster, "-S", write("new.yaml", new.String()))
+		args = append(args, "-S", cluster, "-S", next)
 	}
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), proxyc, args...)
@@ -225,33 +216,65 @@ func (c comparison) disagreements(t *testing.T, all []*admitted) (out []string) 
 	if err != nil {
 		t.Fatalf("%v: %v\n%s", args, err, stderr.String())
 	}
+	return opened, strings.Split(stderr.String(), "\n")
+}
+
+// documents returns the manifests of all pairs as YAML.
+func documents(t *testing.T, all []*admitted, of func(*admitted) kube.Object) string {
+	var out strings.Builder
 	for _, a := range all {
-		want, got := reviewtest.Opens(a.before, a.after), opened["default/"+a.name]
-		if rejectedUpdate := a.next != nil && a.before != nil; rejectedUpdate && c.states && got != nil {
-			// In a repository, the new version may be another object, of which nothing is kept.
-			want = reviewtest.Opens(reviewtest.Symbolic(a.before, a.Old), reviewtest.Symbolic(a.again, a.New))
-			if c.name == "a cluster and a repository" {
-				want = got
+		if o := of(a); o != nil {
+			text, err := json.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
 			}
+			fmt.Fprintf(&out, "---\n%s\n", text)
 		}
-		if strings.Contains(fmt.Sprint(a.first, a.next, a.alone), "already allocated") {
-			continue // the API server has not released the port of an update that it rejected
-		}
-		if c.claimed && (a.first != nil || a.next != nil || a.Old["ipFamilyPolicy"] == "PreferDualStack" || a.New["ipFamilyPolicy"] == "PreferDualStack") {
-			continue // what an API server has is not checked again, and may have one family since earlier
-		}
-		if c.name != "two states of a repository" && c.name != "two states of a cluster" && a.forgets() {
+	}
+	return out.String()
+}
+
+// isOpen reports whether more than one answer is right.
+func (c comparison) isOpen(a *admitted) bool {
+	switch {
+	case strings.Contains(fmt.Sprint(a.first, a.next, a.alone), "already allocated"):
+		return true // the API server has not released the port of an update that it rejected
+	case c.claimed && (a.first != nil || a.next != nil || a.Old["ipFamilyPolicy"] == "PreferDualStack" || a.New["ipFamilyPolicy"] == "PreferDualStack"):
+		return true // what an API server has is not checked again, and may have one family since earlier
+	}
+	return c.name != "two states of a repository" && c.name != "two states of a cluster" && a.forgets()
+}
+
+// opens returns what a pair opens to clients outside. got is what proxyc diff opens.
+func (c comparison) opens(a *admitted, got []string) []string {
+	if rejected := a.next != nil && a.before != nil; !rejected || !c.states || got == nil {
+		return reviewtest.Opens(a.before, a.after)
+	}
+	// In a repository, the new version may be another object, of which nothing is kept.
+	if c.name == "a cluster and a repository" {
+		return got
+	}
+	return reviewtest.Opens(reviewtest.Symbolic(a.before, a.Old), reviewtest.Symbolic(a.again, a.New))
+}
+
+// disagreements compares what proxyc diff opens with what the API server opens to clients outside.
+func (c comparison) disagreements(t *testing.T, all []*admitted) (out []string) {
+	opened, findings := c.diff(t, all)
+	for _, a := range all {
+		if c.isOpen(a) {
 			continue
 		}
-		rejected := a.next != nil && (!c.states || a.before == nil || a.alone != nil) && c.name != "two states of a cluster"
-		reported := strings.Contains(stderr.String(), "/new.yaml:") && slices.ContainsFunc(strings.Split(stderr.String(), "\n"), func(line string) bool {
+		got := opened["default/"+a.name]
+		lines := slices.DeleteFunc(slices.Clone(findings), func(line string) bool { return !strings.Contains(line, "default/"+a.name+":") })
+		reported := slices.ContainsFunc(lines, func(line string) bool {
 			return strings.HasPrefix(line, "error: ") && strings.Contains(line, "/new.yaml:") && strings.Contains(line, "Service default/"+a.name+": ")
 		})
-		if d := cmp.Diff(want, got); d != "" || rejected && !reported || reported && a.next == nil {
+		rejected := a.next != nil && (!c.states || a.before == nil || a.alone != nil) && c.name != "two states of a cluster"
+		if d := cmp.Diff(c.opens(a, got), got); d != "" || rejected && !reported || reported && a.next == nil {
 			oldText, _ := json.Marshal(a.Old)
 			newText, _ := json.Marshal(a.New)
-			out = append(out, fmt.Sprintf("%s, %s:\n  old %s\n  new %s\n  first: %v\n  next: %v\n  alone: %v\n  rejected %t, reported %t\n%s\n%s", c.name, a.name, oldText, newText, a.first, a.next, a.alone, rejected, reported, d,
-				strings.Join(slices.DeleteFunc(strings.Split(stderr.String(), "\n"), func(line string) bool { return !strings.Contains(line, "default/"+a.name+":") }), "\n")))
+			out = append(out, fmt.Sprintf("%s, %s:\n  old %s\n  new %s\n  first: %v\n  next: %v\n  alone: %v\n  rejected %t, reported %t\n%s\n%s",
+				c.name, a.name, oldText, newText, a.first, a.next, a.alone, rejected, reported, d, strings.Join(lines, "\n")))
 		}
 	}
 	return out
