@@ -29,7 +29,6 @@ func TestOwnMuted(t *testing.T) {
 	}
 	nft("table ip proxyc { set s { type ipv4_addr; }; }")
 	wait("a transaction of another program", false)
-	m.Changes()
 
 	work := func(others int) func() uint32 {
 		return func() uint32 {
@@ -40,20 +39,14 @@ func TestOwnMuted(t *testing.T) {
 		}
 	}
 	m.OwnMuted(work(0))
-	if touched := m.Changes(); touched.Any() || len(reported) > 0 {
-		t.Fatalf("of our own work %d tokens are reported, and %+v", len(reported), touched)
+	if len(reported) > 0 {
+		t.Fatalf("of our own work %d tokens are reported", len(reported))
 	}
 	nft("add element ip proxyc s { 10.0.1.1 }")
 	wait("a transaction after the work", false)
-	if touched := m.Changes(); len(touched.Elements) != 1 {
-		t.Errorf("touched is %+v, want the one element", touched)
-	}
 
 	m.OwnMuted(work(1))
 	wait("another's transaction beside the work", true)
-	if touched := m.Changes(); !touched.Other {
-		t.Errorf("touched is %+v, want that nobody knows", touched)
-	}
 	nft("add element ip proxyc s { 10.0.1.2 }")
 	wait("a transaction after that", false)
 }

@@ -57,7 +57,7 @@ func openNFT(concern Filter, notify func(missed error), listen func(*netlink.Con
 	m.seen.own = ownNames()
 	events.Connect() // before reading the generation; Run tries again
 	if m.seen.last, err = queries.Generation(context.Background()); err != nil {
-		m.suspect(err)
+		m.notify(err)
 	}
 	return m, nil
 }
@@ -79,7 +79,7 @@ func (m *NFT) Own(work func() (certain bool)) {
 	from, err := m.queries.Generation(context.Background())
 	if err != nil {
 		work()
-		m.suspect(err)
+		m.notify(err)
 		return
 	}
 	m.mu.Lock()
@@ -92,18 +92,10 @@ func (m *NFT) Own(work func() (certain bool)) {
 	m.mu.Unlock()
 	switch {
 	case err != nil:
-		m.suspect(err)
+		m.notify(err)
 	case foreign:
 		m.notify(nil)
 	}
-}
-
-// suspect reports that other programs may have changed anything.
-func (m *NFT) suspect(why error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.seen.changes = Changes{Other: true}
-	m.notify(why)
 }
 
 // OwnMuted is Own for changes without notifications. work returns the number of its transactions.
@@ -123,17 +115,8 @@ func (m *NFT) OwnMuted(work func() (transactions uint32)) {
 		why = errors.New("another program made a transaction meanwhile")
 	}
 	if why != nil {
-		m.suspect(why)
+		m.notify(why)
 	}
-}
-
-// Changes returns and clears the foreign changes since the last call.
-func (m *NFT) Changes() Changes {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	touched := m.seen.changes
-	m.seen.changes = Changes{}
-	return touched
 }
 
 // ChangedBy returns the programs that changed something of ours since the last call, as the kernel
@@ -151,27 +134,24 @@ func (m *NFT) Close() error { return errors.Join(m.events.Close(), m.queries.Clo
 
 // Run receives notifications until Close.
 func (m *NFT) Run(ctx context.Context) {
-	var touched Changes // by the current transaction
+	touched := false // by the current transaction
 	m.events.Follow(ctx, func(msg netlink.Message) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		switch kind := uint8(msg.Header.Type); {
 		case kind == unix.NFT_MSG_NEWGEN:
 			one := parseGeneration(msg.Data)
-			one.changes, touched = touched, Changes{}
+			one.touched, touched = touched, false
 			if m.seen.add(one) {
 				m.notify(nil)
 			}
-		case touched.Other || !m.relevant(kind, msg.Data):
-		case kind == unix.NFT_MSG_NEWSETELEM || kind == unix.NFT_MSG_DELSETELEM:
-			touched.add(Changes{Elements: [][]byte{bytes.Clone(msg.Data)}})
 		default:
-			touched.add(Changes{Other: true})
+			touched = touched || m.relevant(kind, msg.Data)
 		}
 	}, func(err error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		touched = Changes{}
+		touched = false
 		m.seen.lost()
 		if err == nil {
 			err = errors.New("the first attempt failed")

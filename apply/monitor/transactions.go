@@ -10,28 +10,7 @@ type transaction struct {
 	generation uint32
 	program    string // name of the program, truncated by the kernel to 15 bytes
 	process    uint32 // its process ID
-	changes    Changes
-}
-
-// Changes describes which of our objects were changed.
-type Changes struct {
-	// Elements are messages about set elements, including their headers.
-	Elements [][]byte
-	// Other is set if something else was changed, or if the changes are unknown.
-	Other bool
-}
-
-// maxElements bounds Elements. Above it, a complete comparison is cheaper.
-const maxElements = 1000
-
-// Any reports whether anything was changed.
-func (t *Changes) Any() bool { return t.Other || len(t.Elements) > 0 }
-
-func (t *Changes) add(o Changes) {
-	t.Elements = append(t.Elements, o.Elements...)
-	if t.Other = t.Other || o.Other || len(t.Elements) > maxElements; t.Other {
-		t.Elements = nil
-	}
+	touched    bool   // it changed something of ours
 }
 
 // transactions distinguishes foreign transactions from our own.
@@ -47,8 +26,7 @@ type transactions struct {
 	windows []*window // windows whose messages may still arrive
 	last    uint32    // generation of the last message, or at the start
 
-	changes  Changes  // foreign changes that were not returned yet
-	programs []string // the first programs that made them
+	programs []string // the first programs that made foreign changes which were not returned yet
 }
 
 // window is the range of generations after from, up to until, in which one of our processes changed
@@ -121,7 +99,6 @@ func (t *transactions) lost() {
 		t.markForeign(w)
 	}
 	t.windows = slices.DeleteFunc(t.windows, func(w *window) bool { return !w.open })
-	t.changes = Changes{Other: true}
 }
 
 // add adds a transaction, and reports whether a foreign one changed something of ours. Messages
@@ -137,10 +114,9 @@ func (t *transactions) add(one transaction) (foreign bool) {
 		case w.foreign:
 		case w.first == nil:
 			first := one
-			first.changes.Elements = slices.Clip(first.changes.Elements)
 			w.first, ours = &first, true
 		case w.first.process == one.process:
-			w.first.changes.add(one.changes)
+			w.first.touched = w.first.touched || one.touched
 			ours = true
 		default:
 			foreign = t.markForeign(w) || foreign
@@ -152,10 +128,9 @@ func (t *transactions) add(one transaction) (foreign bool) {
 
 // addForeign adds a foreign transaction, and reports whether it changed something of ours.
 func (t *transactions) addForeign(one *transaction) bool {
-	if !one.changes.Any() {
+	if !one.touched {
 		return false
 	}
-	t.changes.add(one.changes)
 	if name := one.name(); len(t.programs) < maxPrograms && !slices.Contains(t.programs, name) {
 		t.programs = append(t.programs, name)
 	}

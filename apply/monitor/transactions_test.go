@@ -8,7 +8,7 @@ import (
 
 // by returns a transaction that changes something of ours.
 func by(program string, process, generation uint32) transaction {
-	return transaction{generation, program, process, Changes{Other: true}}
+	return transaction{generation, program, process, true}
 }
 
 func TestTransactions(t *testing.T) {
@@ -19,7 +19,7 @@ func TestTransactions(t *testing.T) {
 		want bool
 	}{
 		{"another program", func(s *transactions) bool { return s.add(by("nft", 7, 5)) }, true},
-		{"not about us", func(s *transactions) bool { return s.add(transaction{5, "nft", 7, Changes{}}) }, false},
+		{"not about us", func(s *transactions) bool { return s.add(transaction{5, "nft", 7, false}) }, false},
 		{"our own", func(s *transactions) bool {
 			w := s.begin(4)
 			return s.add(tool(7, 5)) || s.end(w, 5, true)
@@ -59,7 +59,7 @@ func TestTransactions(t *testing.T) {
 		{"the same tool beside ours, which touches nothing that is watched", func(s *transactions) bool {
 			w := s.begin(4)
 			foreign := s.add(tool(8, 5))
-			foreign = s.add(transaction{6, "iptables-nft-re", 7, Changes{}}) || foreign
+			foreign = s.add(transaction{6, "iptables-nft-re", 7, false}) || foreign
 			return s.end(w, 6, true) || foreign
 		}, true},
 		{"the same tool beside one of ours that fails", func(s *transactions) bool {
@@ -106,9 +106,10 @@ func TestTransactionsRandom(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s := transactions{own: []string{"iptables-nft-re"}, last: 1<<32 - 10}
 		var reported []transaction // what the kernel will report
+		got := false
 		deliver := func() {
 			if len(reported) > 0 {
-				s.add(reported[0])
+				got = s.add(reported[0]) || got
 				reported = reported[1:]
 			}
 		}
@@ -116,7 +117,7 @@ func TestTransactionsRandom(t *testing.T) {
 		foreign := false
 		commit := func(process uint32, touched bool) {
 			generation++
-			reported = append(reported, transaction{generation, "iptables-nft-re", process, Changes{Other: touched}})
+			reported = append(reported, transaction{generation, "iptables-nft-re", process, touched})
 		}
 		others := func() {
 			for r.IntN(40) == 0 {
@@ -144,37 +145,17 @@ func TestTransactionsRandom(t *testing.T) {
 			if r.IntN(2) == 0 {
 				deliver()
 			}
-			s.end(w, until, certain)
+			got = s.end(w, until, certain) || got
 		}
 		for len(reported) > 0 {
 			deliver()
 		}
-		if got := s.changes.Any(); got != foreign {
+		if got != foreign {
 			t.Fatalf("seed %d: reported %t, want %t", seed, got, foreign)
 		}
 		if len(s.windows) > 0 {
 			t.Fatalf("seed %d: %d windows are kept", seed, len(s.windows))
 		}
-	}
-}
-
-// Foreign changes are kept until they are returned, by element while they are few. Our own are not
-// kept.
-func TestChanges(t *testing.T) {
-	s := transactions{own: []string{"proxyc"}}
-	one := func(program string, generation uint32, elements int) transaction {
-		return transaction{generation, program, 7, Changes{Elements: make([][]byte, elements)}}
-	}
-	w := s.begin(4)
-	s.add(one("proxyc", 5, 7))
-	s.add(one("nft", 6, 2))
-	s.end(w, 6, true)
-	s.add(one("nft", 7, 1))
-	if got := s.changes; len(got.Elements) != 3 || got.Other {
-		t.Errorf("got %d elements, more %t, want 3", len(got.Elements), got.Other)
-	}
-	if s.add(one("nft", 8, maxElements)); s.changes.Elements != nil || !s.changes.Other {
-		t.Error("elements are held without bound")
 	}
 }
 
@@ -204,10 +185,10 @@ func TestFilters(t *testing.T) {
 // The programs that changed something of ours are kept until they are returned, up to a limit.
 func TestTransactionsBy(t *testing.T) {
 	s := transactions{own: []string{"proxyc"}}
-	more := Changes{Other: true}
+	more := true
 	s.add(transaction{5, "nft", 7, more})
 	s.add(transaction{6, "nft", 7, more})
-	s.add(transaction{7, "iptables", 8, Changes{}}) // changes nothing of ours
+	s.add(transaction{7, "iptables", 8, false}) // changes nothing of ours
 	s.add(transaction{8, "", 0, more})
 	if want := []string{"nft (process 7)", "a program that the kernel does not name"}; !slices.Equal(s.programs, want) {
 		t.Errorf("got %q, want %q", s.programs, want)
