@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -87,7 +85,7 @@ func (in *input) start(ctx context.Context, running *sync.WaitGroup) error {
 // connect watches an API server.
 func (in *input) connect(ctx context.Context, running *sync.WaitGroup, whole func()) error {
 	p := in.options
-	api := &watch.API{NodeName: in.node, Store: in.store, Log: in.log, NodeState: in.nodeState, Broken: in.broken.set,
+	api := &watch.API{NodeName: in.node, Store: in.store, Log: in.log, NodeState: in.nodeState,
 		Resync: in.config.Config.ConfigSyncPeriod.Duration, Events: in.events, Contact: in.contact, Condition: in.condition}
 	if err := api.Connect(in.config.Config.ClientConnection, p.Master, "proxyc/"+p.Version); err != nil {
 		return err
@@ -307,24 +305,13 @@ func newAPIServer(contact *watch.Contact) *status.APIServer {
 	return api
 }
 
-// brokenObjects are the objects whose newest version cannot be used.
+// brokenObjects are the objects of files whose newest version cannot be used.
 type brokenObjects struct {
 	mu  sync.Mutex
 	are []status.Broken
 }
 
-// set sets the broken objects of a resource, with their errors.
-func (b *brokenObjects) set(kind string, why map[string]string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := slices.DeleteFunc(slices.Clone(b.are), func(of status.Broken) bool { return of.Kind == kind })
-	for _, object := range slices.Sorted(maps.Keys(why)) {
-		now = append(now, status.Broken{Kind: kind, Object: object, Reason: why[object]})
-	}
-	b.are = now
-}
-
-// setLeftOut sets the objects of files that are broken.
+// setLeftOut sets them.
 func (b *brokenObjects) setLeftOut(all []*snapshot.Skipped) {
 	are := make([]status.Broken, len(all))
 	for i, l := range all {

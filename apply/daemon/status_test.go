@@ -15,6 +15,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -134,9 +135,8 @@ objects      0 Services, 0 EndpointSlices, 0 Nodes
 	st.setSynced(true)
 	st.synced(&reconcile.Sync{Kind: reconcile.Change, Ended: at, Err: errors.New("busy")})
 	st.setSynced(false)
-	st.set("services", map[string]string{"ns/old": "spec: bad"})
-	st.set("nodes", map[string]string{"node1": "spec: bad"})
-	st.set("services", map[string]string{"ns/b": "spec.ports: bad", "ns/a": "spec: bad"})
+	st.setLeftOut([]*snapshot.Skipped{{Object: "Service ns/old", Why: "spec: bad"}})
+	st.setLeftOut([]*snapshot.Skipped{{Object: "Node node1", Why: "spec: bad"}, {Object: "Service ns/a", Why: "spec: bad"}})
 	st.setRetrying("stale IPv4 UDP flows", errors.New("no buffer space"))
 	st.setRetrying("what other proxies left", errors.New("busy"))
 	st.setRetrying("what other proxies left", nil)
@@ -150,9 +150,8 @@ objects      0 Services, 0 EndpointSlices, 0 Nodes
 last sync    2026-01-02T03:04:05Z, full: 1 added, 0 changed, 0 removed
 refused      Service ns/web: too long
 retrying     stale IPv4 UDP flows, since 0s ago: no buffer space
-invalid      nodes node1: spec: bad
-invalid      services ns/a: spec: bad
-invalid      services ns/b: spec.ports: bad
+invalid      Node node1: spec: bad
+invalid      Service ns/a: spec: bad
 last error   2026-01-02T03:04:05Z, 10s ago: busy
 last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
              remove chain x
@@ -161,8 +160,7 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 `)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setSynced(true)
-	st.set("services", nil)
-	st.set("nodes", nil)
+	st.setLeftOut(nil)
 	if well, got := printed(t, st.reported(0)); !well || !strings.Contains(got, "synced       yes") || strings.Contains(got, "refused") || strings.Contains(got, "invalid") {
 		t.Errorf("after all is well:\n%s", got)
 	}

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -42,9 +40,6 @@ type API struct {
 	// NodeState is called with the state of this node's Node object each time it changes, and with nil
 	// when the object does not exist. The Store keeps the addresses of the last Node meanwhile.
 	NodeState func(*NodeState)
-	// Broken is optional. It is called when the set of broken objects of a resource ("services")
-	// changes. why maps namespace/name to the error.
-	Broken func(kind string, why map[string]string)
 	// Resync is the resync period of the reflectors. A resync does nothing, since all objects are in
 	// Store.
 	Resync time.Duration
@@ -148,8 +143,6 @@ type kind struct {
 	set     func(any)
 	remove  func(ir.Name)
 	replace func([]any)
-	// last returns the stored object, or nil.
-	last func(ir.Name) any
 }
 
 // follow keeps the Store equal to the server's objects of a kind until ctx ends. It calls synced
@@ -161,7 +154,7 @@ func (a *API) follow(ctx context.Context, k kind, synced func()) {
 	contact := a.Contact.resource(k.name)
 	lw := contact.listWatch(k.types, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
-		&sink{kind: k, log: a.Log, synced: synced, onBroken: a.Broken, contact: contact},
+		&sink{k, synced, contact},
 		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync, Clock: contextClock{ctx: ctx}})
 	r.RunWithContext(ctx)
 }
@@ -221,15 +214,11 @@ func (a *API) waitUntilServed(ctx context.Context, k kind, synced func()) bool {
 	}
 }
 
-// sink is the store of a Reflector. It keeps no objects itself. If a new version of an object is
-// broken, the last valid version stays in the Store until the object is deleted.
+// sink is the store of a Reflector. It keeps no objects itself.
 type sink struct {
 	kind
-	log      *slog.Logger
-	synced   func()
-	contact  resourceContact
-	onBroken func(kind string, why map[string]string) // optional
-	reported map[string]string                        // errors of the broken objects, by namespace/name
+	synced  func()
+	contact resourceContact
 }
 
 var (
@@ -237,155 +226,34 @@ var (
 	_ cache.ReflectorBookmarkStore = (*sink)(nil)
 )
 
-// broken replaces an object that cannot be decoded or reduced.
-type broken struct {
-	name ir.Name
-	why  string
-}
-
-func (b broken) key() string { return cache.ObjectName(b.name).String() }
-
 // Transformer reduces objects while the Reflector collects the initial list, so that it does not
 // hold complete ones.
 func (s *sink) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return s.reduced(obj), nil }
-}
-
-// reduced reduces an object. It accepts objects that are already reduced.
-func (s *sink) reduced(obj any) (out any) {
-	if b, ok := obj.(broken); ok {
-		return b
-	}
-	var b broken
-	if meta, err := apimeta.Accessor(obj); err == nil {
-		b = broken{nameOf(meta), meta.GetAnnotations()[brokenAnnotation]}
-	}
-	if b.why != "" {
-		return b
-	}
-	defer func() {
-		if r := recover(); r != nil {
-			b.why = fmt.Sprint(r)
-			out = b
-		}
-	}()
-	return s.reduce(obj)
-}
-
-// report logs once that an object is broken, and returns its last valid version or nil.
-func (s *sink) report(b broken, said map[string]string) any {
-	last := s.last(b.name)
-	if said[b.key()] != b.why {
-		what := "an object is broken: skipped"
-		if last != nil {
-			what = "an object is broken: its previous version is kept"
-		}
-		s.log.Error(what, "kind", s.name, "object", b.key(), "err", b.why)
-	}
-	if s.reported == nil {
-		s.reported = map[string]string{}
-	}
-	s.reported[b.key()] = b.why
-	return last
-}
-
-// clearBroken removes an object from the broken ones.
-func (s *sink) clearBroken(key string) {
-	if _, said := s.reported[key]; said {
-		delete(s.reported, key)
-		s.notifyBroken()
-	}
-}
-
-// notifyBroken passes the broken objects to onBroken.
-func (s *sink) notifyBroken() {
-	if s.onBroken != nil {
-		s.onBroken(s.name, maps.Clone(s.reported))
-	}
+	return func(obj any) (any, error) { return s.reduce(obj), nil }
 }
 
 func (s *sink) Add(obj any) error {
-	defer s.contact.recordStored()
-	key, _ := cache.MetaNamespaceKeyFunc(obj)
-	switch obj := s.reduced(obj).(type) {
-	case nil: // an object of another kind
-	case broken:
-		s.report(obj, s.reported)
-		s.notifyBroken()
-	default:
-		s.clearBroken(key)
-		s.set(obj)
-	}
+	s.set(s.reduce(obj))
+	s.contact.recordStored()
 	return nil
 }
 
 func (s *sink) Update(obj any) error { return s.Add(obj) }
 
 func (s *sink) Delete(obj any) error {
-	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
-	if err != nil {
-		return err
+	meta, err := apimeta.Accessor(obj)
+	if err == nil {
+		s.remove(nameOf(meta))
+		s.contact.recordStored()
 	}
-	name, err := cache.ParseObjectName(key)
-	if err != nil {
-		return err
-	}
-	s.clearBroken(key)
-	s.remove(ir.Name(name))
-	s.contact.recordStored()
-	return nil
-}
-
-// manyBroken is the number of broken objects of which more than a tenth have a shared cause.
-const manyBroken = 10
-
-// sharedCause returns an error if so many reduced objects are broken, without a valid version, that they are
-// not the cause: all, or many. Replacing the stored ones would remove rules.
-func (s *sink) sharedCause(all []any) error {
-	var lost []broken
-	valid := 0
-	for _, obj := range all {
-		b, ok := obj.(broken)
-		switch {
-		case obj == nil:
-		case !ok, s.last(b.name) != nil:
-			valid++
-		default:
-			lost = append(lost, b)
-		}
-	}
-	if n := len(lost); n == 0 || valid > 0 && (n < manyBroken || 10*n <= len(all)) {
-		return nil
-	}
-	return fmt.Errorf("%d of %d objects cannot be decoded, so they are not the cause: none is used: %s: %s", len(lost), len(all), lost[0].key(), lost[0].why)
+	return err
 }
 
 func (s *sink) Replace(all []any, _ string) error {
 	for i, obj := range all {
-		all[i] = s.reduced(obj)
+		all[i] = s.reduce(obj)
 	}
-	if err := s.sharedCause(all); err != nil {
-		s.contact.recordLoss(err)
-		return err
-	}
-	said := s.reported
-	s.reported = nil
-	reduced := all[:0]
-	for _, obj := range all {
-		switch obj := obj.(type) {
-		case nil:
-		case broken:
-			if last := s.report(obj, said); last != nil {
-				reduced = append(reduced, last)
-			}
-		default:
-			reduced = append(reduced, obj)
-		}
-	}
-	if len(said)+len(s.reported) > 0 {
-		s.notifyBroken()
-	}
-	s.replace(reduced)
+	s.replace(all)
 	s.contact.recordStored()
 	s.synced()
 	return nil
@@ -406,29 +274,19 @@ func reducer[In, Out any](from func(*In) *Out) func(any) any {
 		switch obj := obj.(type) {
 		case *In:
 			return from(obj)
-		case *Out:
-			return obj
 		case *reduced:
 			return obj.object
 		}
-		return nil
+		return obj
 	}
 }
 
 // stored returns the kind of the objects in the Store.
 func stored[T any](a *API, r resource, options func(*metav1.ListOptions), reduce func(any) any,
-	get func(*snapshot.Snapshot, ir.Name) *T, replace func(*snapshot.Snapshot, []*T) snapshot.Dirty) kind {
+	replace func(*snapshot.Snapshot, []*T) snapshot.Dirty) kind {
 	return kind{
 		resource: r, options: options, reduce: reduce, set: a.Store.Set,
 		remove: func(name ir.Name) { a.Store.Delete(r.types.kind, name) },
-		last: func(name ir.Name) (last any) {
-			a.Store.View(func(s *snapshot.Snapshot) {
-				if obj := get(s, name); obj != nil {
-					last = obj
-				}
-			})
-			return last
-		},
 		replace: func(all []any) {
 			objects := make([]*T, len(all))
 			for i, obj := range all {
@@ -443,14 +301,14 @@ func (a *API) services() kind {
 	r := a.clients.services()
 	r.expected = nil
 	return stored(a, r, func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = serviceLabels, serviceFields },
-		reducer(snapshot.FromService), (*snapshot.Snapshot).Service, (*snapshot.Snapshot).ReplaceServices)
+		reducer(snapshot.FromService), (*snapshot.Snapshot).ReplaceServices)
 }
 
 func (a *API) slices() kind {
 	r := a.clients.slices()
 	r.expected = nil
 	return stored(a, r, func(o *metav1.ListOptions) { o.LabelSelector = sliceLabels },
-		reducer(snapshot.FromEndpointSlice), (*snapshot.Snapshot).Slice, (*snapshot.Snapshot).ReplaceSlices)
+		reducer(snapshot.FromEndpointSlice), (*snapshot.Snapshot).ReplaceSlices)
 }
 
 // ownNode is this node's Node object, reduced.
@@ -469,19 +327,16 @@ func reduceNode(in *corev1.Node) *ownNode {
 }
 
 func (a *API) node() kind {
-	var last any // nil if the server has no Node of this name
 	set := func(obj any) {
 		n := obj.(*ownNode)
 		if n.node.Name != a.NodeName { // the server, or a proxy in front of it, may ignore the selector
 			return
 		}
-		last = obj
 		a.Store.Set(n.node)
 		a.NodeState(&n.state)
 		a.Condition.observe(true, n.condition)
 	}
 	gone := func() {
-		last = nil
 		a.NodeState(nil)
 		a.Condition.observe(false, nil)
 	}
@@ -497,12 +352,6 @@ func (a *API) node() kind {
 				gone()
 			}
 		},
-		last: func(name ir.Name) any {
-			if name.Name != a.NodeName {
-				return nil
-			}
-			return last
-		},
 		replace: func(all []any) {
 			if !slices.ContainsFunc(all, func(obj any) bool { return obj.(*ownNode).node.Name == a.NodeName }) {
 				gone()
@@ -515,7 +364,5 @@ func (a *API) node() kind {
 }
 
 func (a *API) serviceCIDRs() kind {
-	return stored(a, a.clients.serviceCIDRs(), noSelector, reducer(snapshot.FromServiceCIDR),
-		func(s *snapshot.Snapshot, name ir.Name) *snapshot.ServiceCIDR { return s.ServiceCIDR(name.Name) },
-		(*snapshot.Snapshot).ReplaceServiceCIDRs)
+	return stored(a, a.clients.serviceCIDRs(), noSelector, reducer(snapshot.FromServiceCIDR), (*snapshot.Snapshot).ReplaceServiceCIDRs)
 }

@@ -7,10 +7,8 @@ import (
 	"io/fs"
 	"maps"
 	"net/http"
-	"net/http/httptrace"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -161,7 +159,7 @@ func newCodecs() runtime.NegotiatedSerializer {
 	utilruntime.Must(networkingv1.AddToScheme(scheme))
 	utilruntime.Must(eventsv1.AddToScheme(scheme))
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return lenientCodecs{serializer.NewCodecFactory(scheme).WithoutConversion()}
+	return serializer.NewCodecFactory(scheme).WithoutConversion()
 }
 
 func newClients(base *rest.Config, contact *Contact) (*clients, error) {
@@ -177,7 +175,7 @@ func newClients(base *rest.Config, contact *Contact) (*clients, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: newFirstAlone(contact.transport(transport, base.Host)), Timeout: shared.Timeout}
+	client := &http.Client{Transport: newTransport(transport, contact, base.Host), Timeout: shared.Timeout}
 	var c clients
 	for _, g := range []struct {
 		to      *rest.Interface
@@ -200,32 +198,4 @@ func groupClient(shared *rest.Config, client *http.Client, version schema.GroupV
 	c := rest.CopyConfig(shared)
 	c.GroupVersion, c.APIPath = &version, path
 	return rest.RESTClientForConfigAndClient(c, client)
-}
-
-// firstAlone lets the first request open the connection that all requests share. Concurrent first
-// requests would each open their own. The other requests wait only for the connection, not for the
-// first response.
-type firstAlone struct {
-	next http.RoundTripper
-	turn chan struct{} // contains a token for the first request; closed once it has a connection
-}
-
-func newFirstAlone(next http.RoundTripper) *firstAlone {
-	f := &firstAlone{next: next, turn: make(chan struct{}, 1)}
-	f.turn <- struct{}{}
-	return f
-}
-
-func (f *firstAlone) RoundTrip(r *http.Request) (*http.Response, error) {
-	select {
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
-	case _, first := <-f.turn:
-		if first {
-			release := sync.OnceFunc(func() { close(f.turn) })
-			defer release() // in case no connection was obtained
-			r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { release() }}))
-		}
-	}
-	return f.next.RoundTrip(r)
 }

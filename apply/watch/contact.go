@@ -1,25 +1,17 @@
 package watch
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"log/slog"
 	"maps"
-	"mime"
 	"net"
-	"net/http"
-	"path"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Contact records, by resource, when an API server was last heard from and whether it can be
@@ -245,16 +237,6 @@ func (r resourceContact) recordStored() {
 	}
 }
 
-// silenceLimit returns how long the watch of a request may be without an event.
-func (c *Contact) silenceLimit(r *http.Request) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if h := c.resources[path.Base(r.URL.Path)]; h != nil {
-		return h.silenceLimit()
-	}
-	return silentAfter
-}
-
 // recordBookmark is recordStored for a bookmark.
 func (r resourceContact) recordBookmark() {
 	r.change(func(h *ResourceState) { h.hasBookmarks = true; h.markStored() })
@@ -329,111 +311,4 @@ func (c *Contact) run(ctx context.Context) {
 			c.checkSilence()
 		}
 	}
-}
-
-// transport returns a transport on top of next that records failures.
-func (c *Contact) transport(next http.RoundTripper, server string) http.RoundTripper {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.server = server
-	return &recordingTransport{c, &deadlines{next, c.silenceLimit}}
-}
-
-// recordingTransport is a transport that records failed requests. Reflectors report neither a
-// watch that cannot start nor one that breaks.
-type recordingTransport struct {
-	*Contact
-	next http.RoundTripper
-}
-
-// WrappedRoundTripper lets client-go find the underlying transport.
-func (l *recordingTransport) WrappedRoundTripper() http.RoundTripper { return l.next }
-
-func (l *recordingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	resource := path.Base(r.URL.Path)
-	l.mu.Lock()
-	h := l.resources[resource]
-	optional := h != nil && h.Optional
-	l.mu.Unlock()
-	slow := time.AfterFunc(slowAfter, func() {
-		if h != nil && r.Method == http.MethodGet && l.setSlow(true) {
-			l.log.Warn("the API server does not answer: waiting", "server", l.Server(), "resource", resource, "for", slowAfter.String())
-		}
-	})
-	resp, err := l.next.RoundTrip(r)
-	if slow.Stop(); err == nil && l.setSlow(false) {
-		l.log.Info("the API server answers again", "server", l.Server())
-	}
-	switch {
-	case h == nil || r.Method != http.MethodGet || r.Context().Err() != nil:
-		return resp, err
-	case err != nil:
-		l.resource(resource).recordLoss(err)
-		return resp, err
-	}
-	switch code := resp.StatusCode; {
-	case code < http.StatusBadRequest:
-		if why := foreignResponse(resp); why != "" {
-			l.resource(resource).recordLoss(errors.New(why))
-		}
-		resp.Body = &recordingBody{ReadCloser: resp.Body, of: l.resource(resource), ctx: r.Context()}
-	case code == http.StatusGone, code == http.StatusUnprocessableEntity, code == http.StatusTooManyRequests:
-		// The resource version is too old, an old server does not support the request, or there are too
-		// many requests. client-go then asks differently, or later.
-	case optional && (code == http.StatusNotFound || code == http.StatusForbidden):
-	default:
-		l.resource(resource).recordLoss(rejectionOf(resp))
-	}
-	return resp, err
-}
-
-// setSlow sets whether requests are without an answer, and reports whether that is new.
-func (c *Contact) setSlow(is bool) (changed bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	changed = c.slow != is
-	c.slow = is
-	return changed
-}
-
-// rejectionOf returns the error in a server's response.
-func rejectionOf(resp *http.Response) error {
-	const most = 64 << 10
-	begin, _ := io.ReadAll(io.LimitReader(resp.Body, most))
-	resp.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(begin), resp.Body), resp.Body}
-	refusal := &apierrors.StatusError{ErrStatus: metav1.Status{Code: int32(resp.StatusCode), Message: resp.Status}}
-	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if info, ok := runtime.SerializerInfoForMediaType(newCodecs().SupportedMediaTypes(), kind); ok {
-		obj, _, _ := info.Serializer.Decode(begin, nil, nil)
-		if status, ok := obj.(*metav1.Status); ok && status.Message != "" {
-			refusal.ErrStatus.Message, refusal.ErrStatus.Reason = status.Message, status.Reason
-		}
-	}
-	return refusal
-}
-
-// recordingBody is a response body that records read errors.
-type recordingBody struct {
-	io.ReadCloser
-	of     resourceContact
-	ctx    context.Context // context of the request
-	closed atomic.Bool     // by the reader
-}
-
-func (b *recordingBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	// A canceled request, as at the end of the process, is no failure of the server. A request that
-	// exceeded its deadline is one.
-	if err != nil && err != io.EOF && !b.closed.Load() && b.ctx.Err() != context.Canceled {
-		b.of.recordLoss(err)
-	}
-	return n, err
-}
-
-func (b *recordingBody) Close() error {
-	b.closed.Store(true)
-	return b.ReadCloser.Close()
 }

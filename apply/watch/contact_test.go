@@ -261,7 +261,8 @@ func TestContactEnds(t *testing.T) {
 	} {
 		c := NewContact(slog.New(slog.DiscardHandler), time.Now)
 		c.resource("services").expect(false)
-		b := &recordingBody{ReadCloser: io.NopCloser(iotest.ErrReader(errors.New("broken"))), of: c.resource("services"), ctx: tt.ctx}
+		b := &body{ReadCloser: io.NopCloser(iotest.ErrReader(errors.New("broken"))), record: c.resource("services").recordLoss,
+			request: tt.ctx, ctx: tt.ctx, end: func(error) {}, limit: timeoutError{noEvent, time.Hour}}
 		b.Read(make([]byte, 1))
 		if lost := !c.Outage().Lost.IsZero(); lost != tt.lost {
 			t.Errorf("%s: contact lost: %t, want %t", tt.name, lost, tt.lost)
@@ -336,7 +337,7 @@ func TestContactAnswers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			resp, err := c.transport(tc.answer, "server").RoundTrip(r)
+			resp, err := newTransport(tc.answer, c, "server").RoundTrip(r)
 			if err == nil {
 				if body, err := io.ReadAll(resp.Body); err != nil || len(body) == 0 {
 					t.Errorf("the body is gone: %q, %v", body, err)
@@ -474,14 +475,14 @@ func TestContactSlow(t *testing.T) {
 		c := NewContact(slog.New(slog.NewTextHandler(&said, nil)), time.Now)
 		c.resource("servicecidrs").expect(true)
 		answers := time.Now().Add(3 * slowAfter)
-		over := c.transport(roundTrip(func(r *http.Request) (*http.Response, error) {
+		over := newTransport(roundTrip(func(r *http.Request) (*http.Response, error) {
 			select {
 			case <-time.After(time.Until(answers)):
 				return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}, nil
 			case <-r.Context().Done():
 				return nil, r.Context().Err()
 			}
-		}), "https://192.0.2.1:6443")
+		}), c, "https://192.0.2.1:6443")
 		ask := func(after time.Duration) {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://192.0.2.1:6443/apis/networking.k8s.io/v1/servicecidrs", nil)
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -70,7 +71,27 @@ func breakProto(data []byte) []byte {
 
 // message returns an object in protobuf.
 func message(object any) []byte {
-	return breakProto(must(object.(interface{ Marshal() ([]byte, error) }).Marshal()))
+	data, err := object.(interface{ Marshal() ([]byte, error) }).Marshal()
+	if err != nil {
+		panic(err)
+	}
+	return breakProto(data)
+}
+
+// Field numbers of a list.
+const (
+	metaField protowire.Number = 1
+	itemField protowire.Number = 2
+)
+
+// envelope wraps a message as an object of a kind.
+func envelope(kind schema.GroupVersionKind, raw []byte) []byte {
+	u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind}, Raw: raw}
+	return append(bytes.Clone(protoPrefix), message(&u)...)
+}
+
+func appendField(to []byte, number protowire.Number, value []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(to, number, protowire.BytesType), value)
 }
 
 func (f *fakeAPI) writeList(w http.ResponseWriter, of schema.GroupVersionKind, items []any) {

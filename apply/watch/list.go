@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
@@ -82,26 +81,24 @@ func noSelector(*metav1.ListOptions) {}
 const pageSize = 500
 
 // List returns all objects, those of each kind at one resourceVersion. err joins the errors of all
-// kinds. A server without ServiceCIDRs is accepted. broken names the skipped objects, which cannot
-// be decoded.
-func (c *Cluster) List(ctx context.Context) (all *snapshot.Objects, broken, err error) {
+// kinds. A server without ServiceCIDRs is accepted.
+func (c *Cluster) List(ctx context.Context) (all *snapshot.Objects, err error) {
 	all = &snapshot.Objects{Versions: map[string]string{}}
-	var errs, left []error
+	var errs []error
 	for _, k := range c.api.clients.resources() {
-		objects, version, without, err := k.all(ctx)
+		objects, version, err := k.all(ctx)
 		switch {
 		case err == nil:
 			all.Versions[k.types.kind] = version
 			for _, o := range objects {
 				all.Add(o)
 			}
-			left = append(left, without...)
 		case k.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)):
 		default:
 			errs = append(errs, k.explain(err))
 		}
 	}
-	return all, errors.Join(left...), errors.Join(errs...)
+	return all, errors.Join(errs...)
 }
 
 // explain adds the missing permission to an authorization error.
@@ -112,41 +109,33 @@ func (k *resource) explain(err error) error {
 	return fmt.Errorf("%s: %w", k.name, err)
 }
 
-// all returns the objects of a kind, trimmed by snapshot.Trim, and the errors of the broken ones.
-func (k *resource) all(ctx context.Context) (objects []any, version string, broken []error, err error) {
+// all returns the objects of a kind, trimmed by snapshot.Trim.
+func (k *resource) all(ctx context.Context) (objects []any, version string, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	var pages paging
 	for {
 		page, err := k.client.Get().Resource(k.name).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Get()
 		if options.Continue != "" && apierrors.IsResourceExpired(err) { // the remaining pages would be of another version
-			objects, broken, options = nil, nil, metav1.ListOptions{}
+			objects, options = nil, metav1.ListOptions{}
 			continue
 		}
 		if err == nil {
 			err = pages.check(options.Continue, page, k.types)
 		}
 		if err != nil {
-			return nil, "", nil, err
+			return nil, "", err
 		}
 		meta, err := apimeta.ListAccessor(page)
 		if err != nil {
-			return nil, "", nil, err
+			return nil, "", err
 		}
 		version = meta.GetResourceVersion()
 		err = apimeta.EachListItem(page, func(item runtime.Object) error {
-			o, err := apimeta.Accessor(item)
-			if err != nil {
-				return err
-			}
-			if why := o.GetAnnotations()[brokenAnnotation]; why != "" {
-				broken = append(broken, fmt.Errorf("%s %s: is left out: %s", k.types.kind, cache.ObjectName(nameOf(o)), why))
-				return nil
-			}
 			objects = append(objects, snapshot.Trim(item))
 			return nil
 		})
 		if options.Continue = meta.GetContinue(); err != nil || options.Continue == "" {
-			return objects, version, broken, err
+			return objects, version, err
 		}
 	}
 }

@@ -24,7 +24,6 @@ type pages struct {
 	t       *testing.T
 	refused map[string]int // status code by resource
 	expired int            // number of continue tokens that are expired
-	broken  int            // index of a Service that cannot be decoded, from 1
 	now     int            // resourceVersion, and number of Services
 	asked   []string
 }
@@ -74,15 +73,13 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Labels:        map[string]string{"team": "a"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "secret"}}},
 			Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}}}
-		if items = append(items, svc); i == p.broken-1 {
-			items[i-from] = map[string]any{"metadata": map[string]string{"namespace": "ns", "name": svc.Name}, "spec": 1}
-		}
+		items = append(items, svc)
 	}
 	list["metadata"], list["items"] = meta, items
 	json.NewEncoder(w).Encode(list)
 }
 
-func (p *pages) list(t *testing.T) (*snapshot.Objects, error, error) {
+func (p *pages) list(t *testing.T) (*snapshot.Objects, error) {
 	t.Helper()
 	p.t = t
 	server := httptest.NewServer(p)
@@ -114,9 +111,9 @@ func TestListIsOfOneVersion(t *testing.T) {
 		{1, 7, []string{"services 500 ", "services 500 5-2", "services  "}},
 	} {
 		p := &pages{now: 5, expired: c.expired}
-		all, left, err := p.list(t)
-		if err != nil || left != nil {
-			t.Fatal(err, left)
+		all, err := p.list(t)
+		if err != nil {
+			t.Fatal(err)
 		}
 		if got := all.Versions["Service"]; got != strconv.Itoa(c.version) || len(all.Services) != c.version {
 			t.Errorf("%d Services at resourceVersion %s, want %d of each", len(all.Services), got, c.version)
@@ -129,7 +126,7 @@ func TestListIsOfOneVersion(t *testing.T) {
 
 // List keeps the fields that the compiler, lint and assert read, one object per line.
 func TestListIsTrimmed(t *testing.T) {
-	all, _, err := (&pages{now: 1}).list(t)
+	all, err := (&pages{now: 1}).list(t)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,18 +143,10 @@ func TestListIsTrimmed(t *testing.T) {
 	}
 }
 
-// An object that cannot be decoded is named, and the others are returned.
-func TestListWithoutBroken(t *testing.T) {
-	all, broken, err := (&pages{now: 3, broken: 2}).list(t)
-	if err != nil || len(all.Services) != 2 || broken == nil || !strings.HasPrefix(broken.Error(), "Service ns/s1: is left out: ") {
-		t.Errorf("%d Services, %v, %v", len(all.Services), broken, err)
-	}
-}
-
 // All refused kinds are reported together, with the missing permission. ServiceCIDRs may be
 // refused.
 func TestListTellsWhatIsRefused(t *testing.T) {
-	_, _, err := (&pages{refused: map[string]int{"services": 403, "endpointslices": 401, "nodes": 500, "servicecidrs": 403}}).list(t)
+	_, err := (&pages{refused: map[string]int{"services": 403, "endpointslices": 401, "nodes": 500, "servicecidrs": 403}}).list(t)
 	for _, want := range []string{
 		`services: the account needs the right to list services (API group "") in all namespaces: services is refused`,
 		`endpointslices: the account needs the right to list endpointslices (API group "discovery.k8s.io") in all namespaces`,
@@ -170,7 +159,7 @@ func TestListTellsWhatIsRefused(t *testing.T) {
 	if err != nil && strings.Contains(err.Error(), "servicecidrs") {
 		t.Error(err)
 	}
-	all, _, err := (&pages{now: 1, refused: map[string]int{"servicecidrs": 404}}).list(t)
+	all, err := (&pages{now: 1, refused: map[string]int{"servicecidrs": 404}}).list(t)
 	if err != nil || strings.Contains(textOf(t, all), "ServiceCIDR") {
 		t.Error(err, "a server without ServiceCIDRs has none")
 	}

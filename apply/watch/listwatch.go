@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"reflect"
-	"slices"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -152,69 +149,55 @@ func (r resourceContact) recordUndecodable(ctx context.Context, began time.Time,
 	r.recordLossUnlessNewer(began, fmt.Errorf("the response cannot be decoded: %w", err))
 }
 
-// recordedWatch is a watch whose events are recorded.
-type recordedWatch struct {
-	watch.Interface
-	events  chan watch.Event
-	stopped chan struct{}
-	stop    sync.Once
-}
-
-func (a *recordedWatch) ResultChan() <-chan watch.Event { return a.events }
-
-func (a *recordedWatch) Stop() {
-	a.stop.Do(func() { close(a.stopped) })
-	a.Interface.Stop()
-}
-
-// recordWatch records the events of a watch, and whether it stays open. all reports whether it begins
-// with all objects.
+// recordWatch returns a watch with the events of w. It records them, and whether the watch stays open. It
+// ends with an error after an object of another type. all reports whether the watch begins with all objects.
 func (r resourceContact) recordWatch(ctx context.Context, of objectTypes, w watch.Interface, all bool) watch.Interface {
-	a := &recordedWatch{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
+	events := make(chan watch.Event)
+	out := watch.NewProxyWatcher(events)
 	began := r.now()
-	holds := time.AfterFunc(watchOpenAfter, func() { r.recordOpenWatch(all) })
+	open := time.NewTimer(watchOpenAfter)
 	go func() {
-		defer close(a.events)
-		told := false
-		for e := range w.ResultChan() {
-			told = true
-			holds.Stop()
-			var refused error
-			if e.Type != watch.Error {
-				refused = of.checkObject(e.Object)
-			}
-			if refused != nil {
-				status := apierrors.NewInternalError(refused).Status()
-				e = watch.Event{Type: watch.Error, Object: &status}
-			}
+		defer close(events)
+		defer w.Stop()
+		defer open.Stop()
+		for silent := true; ; {
+			var e watch.Event
+			ok := true
 			select {
-			case <-a.stopped: // further events are caused by the stop
+			case <-out.StopChan(): // by the reader
+				return
+			case <-open.C:
+				silent = false
+				r.recordOpenWatch(all)
+				continue
+			case e, ok = <-w.ResultChan():
+			}
+			switch {
+			case out.Stopping() || ctx.Err() != nil: // the event is caused by the stop
+				return
+			case ok:
+			case silent:
+				r.recordLossUnlessNewer(began, errors.New("the watch ended immediately, without an event"))
 				return
 			default:
-			}
-			if ctx.Err() == nil {
-				r.recordWatchEvent(e)
-			}
-			select {
-			case a.events <- e:
-			case <-a.stopped:
-			}
-			if refused != nil {
-				w.Stop()
 				return
 			}
-		}
-		select {
-		case <-a.stopped: // by the reader
-			holds.Stop()
-			return
-		default:
-		}
-		if holds.Stop() && !told && ctx.Err() == nil {
-			r.recordLossUnlessNewer(began, errors.New("the watch ended immediately, without an event"))
+			silent = false
+			open.Stop()
+			if e.Type != watch.Error {
+				if err := of.checkObject(e.Object); err != nil {
+					status := apierrors.NewInternalError(err).Status()
+					e = watch.Event{Type: watch.Error, Object: &status}
+				}
+			}
+			r.recordWatchEvent(e)
+			select {
+			case events <- e:
+			case <-out.StopChan():
+			}
 		}
 	}()
-	return a
+	return out
 }
 
 // recordWatchEvent records an event of a watch. Errors after which the watch only has to restart
@@ -229,19 +212,4 @@ func (r resourceContact) recordWatchEvent(e watch.Event) {
 	default:
 		r.recordLoss(err)
 	}
-}
-
-// foreignResponse describes a response that does not come from an API server, judged by its
-// content type; "" if it may.
-func foreignResponse(resp *http.Response) string {
-	is := resp.Header.Get("Content-Type")
-	if is == "" {
-		return ""
-	}
-	kind, _, err := mime.ParseMediaType(is)
-	known := func(info runtime.SerializerInfo) bool { return info.MediaType == kind }
-	if err == nil && slices.ContainsFunc(newCodecs().SupportedMediaTypes(), known) {
-		return ""
-	}
-	return fmt.Sprintf("the answer, %s with %s, is not from an API server", resp.Status, is)
 }

@@ -75,23 +75,10 @@ type recorder struct {
 func (r *recorder) kind(k resource) kind {
 	return kind{
 		resource: k, options: noSelector, reduce: snapshot.Trim,
-		last:    func(name ir.Name) any { return r.last(k.types.kind, name) },
 		set:     func(obj any) { r.set(k.types.kind, obj) },
 		remove:  func(name ir.Name) { r.remove(&k, name) },
 		replace: func(all []any) { r.replace(&k, all) },
 	}
-}
-
-// keptName represents an object that is now broken, whose last version stays.
-type keptName ir.Name
-
-func (r *recorder) last(kind string, name ir.Name) any {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, known := r.known[kind][name]; known {
-		return keptName(name)
-	}
-	return nil
 }
 
 // set writes an object if it changed.
@@ -151,13 +138,6 @@ func (r *recorder) remove(k *resource, name ir.Name) {
 // replace writes the differences between a list and all recorded objects of a kind.
 func (r *recorder) replace(k *resource, all []any) {
 	there := map[ir.Name]bool{}
-	all = slices.DeleteFunc(all, func(obj any) bool {
-		name, is := obj.(keptName)
-		if is {
-			there[ir.Name(name)] = true
-		}
-		return is
-	})
 	slices.SortFunc(all, func(a, b any) int { return nameOf(a.(metav1.Object)).Compare(nameOf(b.(metav1.Object))) })
 	for _, obj := range all {
 		there[r.set(k.types.kind, obj)] = true

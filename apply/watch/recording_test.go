@@ -118,26 +118,6 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// An object that can no longer be decoded keeps its last version, as in the daemon. One that never
-// could is skipped.
-func TestRecordBroken(t *testing.T) {
-	server := newFakeAPI(t)
-	server.objects["services"] = []any{service("a", "10.0.0.1"), brokenService("b")}
-	out, stop := record(t, server)
-	out.recorded(t, 2)
-	server.End("services", brokenService("a"), brokenService("b"), service("c", "10.0.0.3"))
-	out.recorded(t, 3)
-	server.Send("services", "MODIFIED", service("c", "10.0.0.4"))
-	out.recorded(t, 4)
-	server.Send("services", "DELETED", brokenService("a"))
-	got := out.recorded(t, 5)
-	stop()
-	want := "ADDED Service ns/a|SYNCED|ADDED Service ns/c|MODIFIED Service ns/c|DELETED Service ns/a"
-	if text := strings.Join(words(got), "|"); text != want {
-		t.Errorf("got  %s\nwant %s", text, want)
-	}
-}
-
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("disk full") }

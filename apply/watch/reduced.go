@@ -70,20 +70,37 @@ func (r reducing) Decode(data []byte, defaults *schema.GroupVersionKind, into ru
 	return r.Serializer.Decode(data, defaults, into)
 }
 
+// protoPrefix begins an object in protobuf. An envelope (runtime.Unknown) with the kind and a message
+// follows.
+var protoPrefix = []byte{'k', '8', 's', 0}
+
+// field reads a length-delimited field of a message. It returns false if there is none.
+func field(data []byte) (number protowire.Number, value, rest []byte, ok bool) {
+	number, wire, n := protowire.ConsumeTag(data)
+	if n < 0 || wire != protowire.BytesType {
+		return 0, nil, nil, false
+	}
+	value, size := protowire.ConsumeBytes(data[n:])
+	if size < 0 {
+		return 0, nil, nil, false
+	}
+	return number, value, data[n+size:], true
+}
+
 // peek opens an envelope without copying its content.
 func peek(data []byte) (kind schema.GroupVersionKind, raw []byte, ok bool) {
 	rest, ok := bytes.CutPrefix(data, protoPrefix)
 	var version, name []byte
 	for ok && len(rest) > 0 {
-		number, value, after, err := field(rest)
+		number, value, after, valid := field(rest)
 		rest = after
 		switch {
-		case err != nil:
+		case !valid:
 			return kind, nil, false
 		case number == typeField:
 			for len(value) > 0 {
 				var text []byte
-				if number, text, value, err = field(value); err != nil {
+				if number, text, value, ok = field(value); !ok {
 					return kind, nil, false
 				}
 				switch number {
@@ -125,8 +142,8 @@ func (s inPlace) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 func readEvent(data []byte, e *metav1.WatchEvent) bool {
 	var what, raw []byte
 	for len(data) > 0 {
-		number, value, rest, err := field(data)
-		if err != nil {
+		number, value, rest, ok := field(data)
+		if !ok {
 			return false
 		}
 		data = rest
@@ -134,7 +151,7 @@ func readEvent(data []byte, e *metav1.WatchEvent) bool {
 		case eventTypeField:
 			what = value
 		case eventObjectField:
-			if number, raw, rest, err = field(value); err != nil || number != objectRawField || len(rest) > 0 {
+			if number, raw, rest, ok = field(value); !ok || number != objectRawField || len(rest) > 0 {
 				return false
 			}
 		default:

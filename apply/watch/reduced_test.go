@@ -70,7 +70,7 @@ func TestReducing(t *testing.T) {
 			// The same applies to an event that contains the object.
 			event := &metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Raw: text.Bytes()}}
 			if c.form == runtime.ContentTypeProtobuf {
-				data := must(event.Marshal())
+				data := message(event)
 				var read metav1.WatchEvent
 				if _, _, err := info.StreamSerializer.Decode(data, nil, &read); err != nil {
 					t.Fatal(err)

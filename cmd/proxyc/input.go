@@ -233,8 +233,8 @@ func (e *env) fetch(kubeconfig, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, broken, err := cluster.List(context.Background())
-	if err := errors.Join(err, broken); err != nil {
+	objects, err := cluster.List(context.Background())
+	if err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer

@@ -174,7 +174,7 @@ func (c *snapshotCmd) read(ctx context.Context, e *env) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.objects, t.left, err = cluster.List(ctx)
+	t.objects, err = cluster.List(ctx)
 	return t, err
 }
 

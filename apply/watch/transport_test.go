@@ -66,14 +66,14 @@ func TestDeadlines(t *testing.T) {
 				if tc.marked {
 					c.resource("services").recordBookmark()
 				}
-				over := c.transport(roundTrip(func(r *http.Request) (*http.Response, error) {
+				over := newTransport(roundTrip(func(r *http.Request) (*http.Response, error) {
 					select {
 					case <-time.After(tc.headers):
 						return &http.Response{StatusCode: 200, Header: http.Header{}, Body: &pausing{r.Context(), tc.body}}, nil
 					case <-r.Context().Done():
 						return nil, r.Context().Err()
 					}
-				}), "server")
+				}), c, "server")
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server/api/v1/services"+tc.query, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -165,9 +165,9 @@ func TestSilenceIsTimeout(t *testing.T) {
 // A server cannot make a client wait longer than maxRetryAfter.
 func TestRetryAfter(t *testing.T) {
 	for given, want := range map[string]string{"": "", "1": "1", "86400": "30", "tomorrow": "tomorrow"} {
-		d := &deadlines{next: roundTrip(func(*http.Request) (*http.Response, error) {
+		d := newTransport(roundTrip(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {given}}, Body: http.NoBody}, nil
-		})}
+		}), NewContact(slog.New(slog.DiscardHandler), time.Now), "server")
 		resp, err := d.RoundTrip(&http.Request{Method: http.MethodGet, URL: &url.URL{}})
 		if err != nil {
 			t.Fatal(err)
