@@ -136,7 +136,7 @@ func TestWatchLeftOut(t *testing.T) {
 	}
 	series("1")
 	w.readyz("with a Service that is wrong", http.StatusOK, "")
-	const why = "is left out: Service ns/a: spec.ports[0].port: must be 1-65535, got 80000"
+	const why = "is ignored: Service ns/a: spec.ports[0].port: must be 1-65535, got 80000"
 	for _, args := range [][]string{
 		{"trace", "--live", "--status-socket", socket, "--from", "10.244.1.5@cni0", "--to", "ns/a:80"},
 		{"trace", "--live", "--status-socket", socket, "--from", "10.244.1.5@cni0", "--to", "10.96.0.97:80"},
@@ -152,7 +152,7 @@ func TestWatchLeftOut(t *testing.T) {
 		}
 	}
 	out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "explain", "--status-socket", socket, "ns/b"))
-	if err != nil || strings.Contains(string(out), "left out") {
+	if err != nil || strings.Contains(string(out), "is ignored") {
 		t.Errorf("of one that is right: %s, %v", out, err)
 	}
 	w.write("cluster.yaml", cluster)

@@ -72,10 +72,10 @@ func (l LeftOut) Of(name ir.Name, which string) string {
 			return "Service " + name.String() + which + " has no rules: " + why
 		}
 	} else if left := l.snap.SkippedService(name); left != nil {
-		return "Service " + name.String() + which + " is left out: " + left.Why
+		return "Service " + name.String() + which + " is ignored: " + left.Why
 	}
 	if errs := l.errors["Service "+name.String()]; len(errs) > 0 {
-		return name.String() + " is left out: " + strings.Join(errs, "; ")
+		return name.String() + " is ignored: " + strings.Join(errs, "; ")
 	}
 	return ""
 }
