@@ -185,6 +185,9 @@ func (h *restorer) newer(ctx context.Context, dataplane apply.Dataplane, saved i
 		*empty.At(f) = &ir.Program{Family: f, Node: p.Node}
 	}
 	served := dataplane.Plan(empty).RemovedFrontends()
+	if len(served) == 0 {
+		return ""
+	}
 	for f, p := range ir.Present(saved) {
 		has := slices.ContainsFunc(served, func(m ir.Match) bool { return f.Has(m.Addr) })
 		if !has && slices.ContainsFunc(p.Services, func(s ir.Service) bool { return len(s.Frontends) > 0 }) {

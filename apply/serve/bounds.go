@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"container/list"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -51,8 +52,22 @@ func newHTTPServer(h http.Handler, log *slog.Logger, of *connections) *http.Serv
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ConnState:         of.follow,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(rarely{log.Handler(), new(attempts)}, slog.LevelWarn),
 	}
+}
+
+// rarely is a handler that logs only occurrences 1, 2, 4, 8 and so on of one message. A server that cannot
+// accept connections, for lack of file descriptors, logs that each second.
+type rarely struct {
+	slog.Handler
+	of *attempts
+}
+
+func (h rarely) Handle(ctx context.Context, r slog.Record) error {
+	if !h.of.add(errors.New(r.Message)) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
 }
 
 // bounded limits the size of a request and the duration of a response. http.Server.WriteTimeout

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -291,5 +292,18 @@ func TestServersRefuseHosts(t *testing.T) {
 				t.Errorf("%s as %s: %d %q, want %d", at, host, code, body, want)
 			}
 		}
+	}
+}
+
+// A server that lacks file descriptors logs an error a second. Most are left out.
+func TestRepeatedServerErrors(t *testing.T) {
+	var out strings.Builder
+	l := newHTTPServer(http.NotFoundHandler(), slog.New(slog.NewTextHandler(&out, nil)), newConnections(within(maxConns, connsPart))).ErrorLog
+	for range 1000 {
+		l.Print("http: Accept error: too many open files; retrying in 1s")
+	}
+	l.Print("http: another error")
+	if n := strings.Count(out.String(), "too many open files"); n != 10 || strings.Count(out.String(), "another error") != 1 {
+		t.Errorf("%d lines:\n%s", n, &out)
 	}
 }

@@ -159,9 +159,9 @@ func (c *diffCmd) sides(e *env) (was, is *review.Input, err error) {
 // object could block the comparison of all others. A side that could not be read completely is not
 // compared, which the error states.
 func finishBoth(e *env, was, is *review.Input, err error) (wrong int, _ error) {
-	was.Diags = review.FindingsOfBoth(was, is)
-	wrong, all := diff.WrongObjects(was.Diags)
-	if finished := e.finish(was, err); err != nil || !all {
+	both := &review.Input{Diags: review.FindingsOfBoth(was, is), Each: was.Each} // without positions in the files of one side
+	wrong, all := diff.WrongObjects(both.Diags)
+	if finished := e.finish(both, err); err != nil || !all {
 		return 0, finished
 	}
 	return wrong, nil

@@ -199,6 +199,25 @@ func TestWatchBootFileOlder(t *testing.T) {
 	})
 }
 
+// A boot file without Services is restored on a kernel without rules.
+func TestWatchBootFileWithoutServices(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.args = append(w.args, "--boot-from", w.file("boot"), "--allow-empty")
+	w.sync(nodeYAML)
+	w.stop(syscall.SIGTERM)
+	w.flush()
+	must(t, os.Remove(w.note()))
+	w.withoutServer()
+	w.start("proxyc", "watch")
+	st := w.until("the boot file is read", func(st status.Status) bool {
+		return st.Restored != "" || st.BootFile != nil && st.BootFile.Refused != ""
+	})
+	if st.Restored == "" {
+		t.Errorf("rejected: %s", st.BootFile.Refused)
+	}
+}
+
 // Without a boot file, foreign rules are removed from the chains that the configuration alone decides,
 // and rules that depend on objects stay.
 func TestWatchRepairsWithoutObjects(t *testing.T) {

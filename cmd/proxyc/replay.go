@@ -74,9 +74,12 @@ func (c *replayCmd) Run(e *env) (err error) {
 		return errFindings
 	}
 	if c.SnapshotOut != "" {
-		return e.writeOut(c.SnapshotOut, p.Snapshot.Document().Objects().Write)
+		err = e.writeOut(c.SnapshotOut, p.Snapshot.Document().Objects().Write)
 	}
-	return nil
+	if err == nil && p.Invalid {
+		return errFindings
+	}
+	return err
 }
 
 // player returns a player for the options.

@@ -49,6 +49,7 @@ type Player struct {
 	inForce  bool
 	changes  int
 	unproved bool
+	Invalid  bool // an object has errors
 }
 
 // New returns a Player for a configuration and a node. The recording provides the snapshot of the
@@ -91,6 +92,7 @@ func (p *Player) playAll(ctx context.Context, events []watch.Recorded) error {
 		for j := range found {
 			found[j].File, found[j].Line, found[j].Column = p.File, event.Line, 0
 		}
+		p.Invalid = p.Invalid || found.HasErrors()
 		p.Report(found)
 		switch {
 		case event.Type == watch.Synced:
