@@ -140,12 +140,6 @@ func DrainerOf(d Dataplane) (Drainer, bool) {
 // cluster's operations need many megabytes.
 type Totaller interface{ Total() Count }
 
-// Total counts a Plan's operations.
-func Total(p Plan) Count {
-	_, total := First(p, 0)
-	return total
-}
-
 // First returns the first n of a Plan's operations, and counts all.
 func First(p Plan, n int) (first []Operation, total Count) {
 	t, ok := p.(Totaller)

@@ -3,11 +3,9 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"runtime/debug"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -207,36 +205,13 @@ func orDone(ctx context.Context, err error) error {
 	return err
 }
 
-// How long, and at what interval, a lock is retried if the disk is full.
-const (
-	lockGrace = time.Minute
-	lockRetry = time.Second
-)
-
-// acquireLock waits until no other proxyc writes the node's rules. If the disk is full, it retries
-// for lockGrace.
+// acquireLock waits until no other proxyc writes the node's rules.
 func (r *rules) acquireLock(ctx context.Context) (*apply.Lock, error) {
 	if r.follows != nil && r.follows.lock != nil {
 		return r.follows.lock, nil
 	}
-	health := r.observer.health
-	for began := time.Now(); ; {
-		lock, err := host.AcquireLock(ctx, func(why error) {
-			r.log.Warn("waiting for another proxyc process to stop", "err", why)
-			health.SetNotReady("waiting for another proxyc process to stop: " + why.Error())
-		})
-		is, was := r.effects.faults.setRetrying("the lock of this node's rules", err)
-		if !errors.Is(err, syscall.ENOSPC) || time.Since(began) >= lockGrace {
-			return lock, err
-		}
-		if is != was {
-			r.log.Warn("the lock file cannot be written: retrying for "+lockGrace.String(), "err", err)
-			health.SetNotReady(is)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(lockRetry):
-		}
-	}
+	return host.AcquireLock(ctx, func(why error) {
+		r.log.Warn("waiting for another proxyc process to stop", "err", why)
+		r.observer.health.SetNotReady("waiting for another proxyc process to stop: " + why.Error())
+	})
 }

@@ -182,3 +182,33 @@ func TestFlagsDocs(t *testing.T) {
 	}
 	golden(t, "reference/flags.md", flagsHead+fields.String()+"\n| Other flag | Meaning |\n|---|---|\n"+others.String())
 }
+
+// kindOf returns the name of a type for display.
+func kindOf(t reflect.Type) string {
+	switch {
+	case t.Kind() == reflect.Pointer:
+		return kindOf(t.Elem())
+	case isDuration(t):
+		return "duration"
+	case t == reflect.TypeFor[Quantity]():
+		return "quantity"
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "string"
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Float32:
+		return "number"
+	case reflect.Int32, reflect.Uint32:
+		return "integer"
+	case reflect.Slice:
+		if isSection(t.Elem()) {
+			return "list of mappings"
+		}
+		return "list of " + kindOf(t.Elem()) + "s"
+	case reflect.Map:
+		return "map of " + kindOf(t.Elem()) + "s"
+	}
+	return "mapping"
+}
