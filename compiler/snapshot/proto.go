@@ -15,7 +15,9 @@ import (
 // Most of what a daemon decodes is the API server's initial list. Only a small
 // part of each object is kept, so it is read directly from the protobuf message:
 // skipped fields use neither time nor memory. Field numbers are those of
-// generated.proto in k8s.io/api and k8s.io/apimachinery.
+// generated.proto in k8s.io/api and k8s.io/apimachinery. Generated code for
+// messages of only these fields needs 1.7 times the time and 3.4 times the memory,
+// before the conversion, and has 1,200 lines.
 
 // ServiceFromProto returns the result of FromService for a v1 Service in
 // protobuf, and its resourceVersion. It returns false for a message that the
