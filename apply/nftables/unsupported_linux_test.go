@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -139,7 +140,10 @@ func remade(declaration string) string {
 		"; add rule $T filter-forward ct state new jump cluster-ips-check"
 }
 
-// Unsupported rules are described in a way that people recognise.
+// handle matches the handle of a rule, which differs from run to run.
+var handle = regexp.MustCompile(" # handle [1-9][0-9]*")
+
+// Unsupported rules are named by their instructions.
 func TestUnsupportedRulesAreDescribed(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
@@ -147,25 +151,14 @@ func TestUnsupportedRulesAreDescribed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for rule, reported := range map[string]string{
-		"counter drop":                                 "counter drop",
-		"ip saddr 10.0.0.0/8 drop":                     "ip saddr 10.0.0.0/8 drop",
-		"ip daddr 1.2.3.4 tcp dport 80 accept":         "<ip daddr 1.2.3.4 meta l4proto tcp th dport 80 accept>",
-		"ip saddr != 10.1.2.3 udp sport 53-60 counter": "<ip saddr != 10.1.2.3 meta l4proto udp th sport >= 53 th sport <= 60 counter>",
-		`iifname "eth0" meta mark 0x10 return`:         `<iifname "eth0" meta mark 0x00000010 return>`,
-		`meta mark set 0x7`:                            "<meta mark set 0x00000007>",
-		"meta mark & 0x4000 == 0x4000 drop":            "<meta mark & 0x00004000 == 0x00004000 drop>",
-		"meta mark 0x1-0x5 drop":                       "<meta mark >= 0x00000001 meta mark <= 0x00000005 drop>",
-		"meta mark set mark & 0xff ^ 0x3":              "<meta mark set meta mark & 0x000000ff ^ 0x00000003>",
-		"ct mark set mark | 0x4000":                    "<ct mark set meta mark | 0x00004000>",
-		"meta mark set ct mark ^ 0x1":                  "<meta mark set ct mark ^ 0x00000001>",
-		"ct mark set 0x12345 accept":                   "<ct mark set 0x00012345 accept>",
-		"meta skuid 1000 drop":                         "<meta skuid 1000 drop>",
-		`log prefix "why" jump masq-lb`:                `<log prefix "why" jump masq-lb>`,
-		"ip ttl 3 drop":                                "<@nh,64,8 0x03 drop>",
-		"tcp dport { 22, 23 } drop":                    "meta l4proto tcp th dport @__set0 drop",
-		"tcp dport vmap { 22 : drop }":                 "meta l4proto tcp th dport vmap @__map0",
-		"ct state established limit rate 1/second":     "<ct state & 0x00000002 != 0x00000000 limit>",
-		"ip saddr & 255.0.255.0 == 10.0.1.0 drop":      "<ip saddr & 255.0.255.0 == 10.0.1.0 drop>",
+		"counter drop":                             "counter drop",
+		"ip saddr 10.0.0.0/8 drop":                 "ip saddr 10.0.0.0/8 drop",
+		"ip daddr 1.2.3.4 tcp dport 80 accept":     "<payload cmp meta cmp payload cmp immediate>",
+		"meta mark set 0x7":                        "<immediate meta>",
+		`log prefix "why" jump masq-lb`:            "<log immediate>",
+		"tcp dport { 22, 23 } drop":                "meta l4proto tcp th dport @__set0 drop",
+		"tcp dport vmap { 22 : drop }":             "meta l4proto tcp th dport vmap @__map0",
+		"ct state established limit rate 1/second": "<ct bitwise cmp limit>",
 	} {
 		if err := n.write(t, "insert rule ip proxyc services "+rule); err != nil {
 			t.Fatal(err)
@@ -176,7 +169,7 @@ func TestUnsupportedRulesAreDescribed(t *testing.T) {
 		}
 		plan := newPlan(have, want)
 		got := slices.Collect(plan.Differences)
-		if len(got) != 1 || got[0].Object != "ip proxyc chain services" || !slices.Equal(got[0].Have, []string{reported}) || got[0].Want != nil {
+		if len(got) != 1 || got[0].Object != "ip proxyc chain services" || len(got[0].Have) != 1 || handle.ReplaceAllString(got[0].Have[0], "") != reported || got[0].Want != nil {
 			t.Errorf("%s: want have %q, got %+v", rule, reported, got)
 		}
 		if _, err := n.Commit(t.Context(), plan); err != nil {

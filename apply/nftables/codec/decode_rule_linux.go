@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -20,9 +22,19 @@ func DecodeRule(a Fields, f ir.Family) (chain string, r rules.Rule) {
 		r.Stmts = decodeStmts(code, f)
 	}
 	if err != nil || !sameInstructions(r.Stmts, code, f) {
-		r.Stmts = []rules.Stmt{rules.Unsupported{What: describe(code, f)}}
+		r.Stmts = []rules.Stmt{unsupported(a, code)}
 	}
 	return a.Text(unix.NFTA_RULE_CHAIN), r
+}
+
+// unsupported names a rule by its instructions, in the kernel's words, and by its handle, which `nft -a`
+// lists.
+func unsupported(a Fields, code []Instruction) rules.Unsupported {
+	var names []string
+	for _, c := range code {
+		names = append(names, c.Name)
+	}
+	return rules.Unsupported{What: strings.Join(append(names, "# handle "+strconv.FormatUint(a.Uint64(unix.NFTA_RULE_HANDLE), 10)), " ")}
 }
 
 // sameInstructions reports whether the statements would be encoded to the same instructions.
