@@ -80,17 +80,17 @@ func run(e *env) (code int) {
 	defer end()
 	e, flush := e.naming()
 	defer flush()
-	args, all := help.Args(dashed(e.args))
+	args, all := help.Args(help.Dashed(e.args))
 	parser := kong.Must(grammarOf(args), append(grammar(e.stdout, e.stderr), append(help.Options(all, e.calls), kong.Name(cmp.Or(e.name, programName)))...)...)
 	if len(e.args) > 0 && e.args[0] == help.Complete {
 		return e.exitCode(help.WriteCandidates(e.stdout, parser.Model, e.args[1:]))
 	}
-	ctx := parse(parser, args)
-	if len(ctx.wrong) > 0 {
-		ctx.printErrors(e)
+	ctx := help.Parse(parser, args)
+	if len(ctx.Wrong) > 0 {
+		e.printWrong(ctx)
 		return exitBad
 	}
-	if slices.Contains(coloured, ctx.path) {
+	if slices.Contains(coloured, ctx.Verb) {
 		colours()
 	}
 	return e.exitCode(ctx.Run(e))
@@ -116,40 +116,14 @@ func grammar(stdout, stderr io.Writer) []kong.Option {
 		kong.Description("Compile a kube-proxy configuration and a snapshot of a cluster into the rules of a node."),
 		kong.UsageOnError(),
 		kong.Writers(stdout, stderr),
-		kong.KindMapper(reflect.Bool, switches{}),
-		kong.TypeMapper(reflect.TypeFor[time.Duration](), durations{}),
+		kong.KindMapper(reflect.Bool, help.Switches{}),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), help.Durations{}),
 		kong.Exit(func(code int) { panic(parserExit(code)) }),
 		kong.PostBuild(func(k *kong.Kong) error {
 			k.Model.HelpFlag.Help = "Show help; --help=all shows all flags and their full texts."
 			return nil
 		}),
 	}
-}
-
-// dashed converts other spellings of flags that kube-proxy accepts to those of kong: names with
-// underscores, and short flags with an equals sign before their value. An argument with a space
-// after its first letter is no flag.
-func dashed(args []string) []string {
-	out := make([]string, 0, len(args))
-	for i, arg := range args {
-		if arg == "--" {
-			return append(out, args[i:]...)
-		}
-		name, value, hasValue := strings.Cut(arg, "=")
-		switch {
-		case len(arg) > len("-A ") && arg[0] == '-' && arg[2] == ' ':
-			out = append(out, " "+arg) // a line of rules, for explain
-		case strings.HasPrefix(name, "--"):
-			out = append(out, strings.ReplaceAll(name, "_", "-")+arg[len(name):])
-		case !hasValue || len(name) != len("-x") || name[0] != '-':
-			out = append(out, arg)
-		case value == "":
-			out = append(out, name, "")
-		default:
-			out = append(out, name+value)
-		}
-	}
-	return out
 }
 
 func (e *env) exitCode(err error) int {

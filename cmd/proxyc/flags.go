@@ -4,14 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/alecthomas/kong"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
@@ -233,55 +229,4 @@ func parseHNSEndpoints(list []string) (map[netip.Addr]struct{}, error) {
 		addrs[a.Unmap()] = struct{}{}
 	}
 	return addrs, errors.Join(errs...)
-}
-
-// switches parses boolean flags with kube-proxy's values, which are Go's: 1, t, T, true and so on,
-// but not yes.
-type switches struct{}
-
-func (switches) IsBool() bool { return true }
-
-// Decode parses the value after "="; no value is true.
-func (switches) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
-	on, err := switchOf(ctx)
-	target.SetBool(on)
-	return err
-}
-
-// switchOf parses such a value. words are additional values for true.
-func switchOf(ctx *kong.DecodeContext, words ...string) (bool, error) {
-	if ctx.Scan.Peek().Type != kong.FlagValueToken {
-		return true, nil
-	}
-	text := fmt.Sprint(ctx.Scan.Pop().Value)
-	for _, word := range words {
-		if text == word {
-			return true, nil
-		}
-	}
-	on, err := strconv.ParseBool(text)
-	if err != nil {
-		return false, fmt.Errorf("must be true or false, got %q", text)
-	}
-	return on, nil
-}
-
-// durations parses flags with durations. proxyc's own must not be negative. Those of kube-proxy,
-// which set a field of its configuration, may be if the field may be.
-type durations struct{}
-
-// Decode parses the next argument, even if it starts with a minus sign.
-func (durations) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
-	text, _ := ctx.Scan.Pop().Value.(string)
-	d, err := time.ParseDuration(text)
-	switch {
-	case ctx.Value.Tag.Has("config") || ctx.Value.Tag.Has("sets"):
-		if err != nil {
-			return fmt.Errorf("must be a duration such as 30s or 1h30m, got %q", text)
-		}
-	case err != nil || d < 0:
-		return fmt.Errorf("must be a duration such as 30s or 1h30m, not negative, got %q", text)
-	}
-	target.SetInt(int64(d))
-	return nil
 }

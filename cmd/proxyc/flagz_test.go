@@ -6,6 +6,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 )
 
 // flagsOf parses a command line of the daemon and returns what /flagz lists.
@@ -13,7 +14,7 @@ func flagsOf(t *testing.T, file string, args ...string) map[string]string {
 	t.Helper()
 	var c cli
 	parser := kong.Must(&c, grammar(io.Discard, io.Discard)...)
-	k, err := parser.Parse(dashed(append([]string{"watch"}, args...)))
+	k, err := parser.Parse(help.Dashed(append([]string{"watch"}, args...)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestHelpOfEveryVerb(t *testing.T) {
 				continue
 			}
 			own++
-			ctx, err := parser().Parse(dashed(strings.Fields(args))) // a parser remembers flags of one parse for the next
+			ctx, err := parser().Parse(help.Dashed(strings.Fields(args))) // a parser remembers flags of one parse for the next
 			if err != nil {
 				t.Errorf("%s: %v", example, err)
 			} else if got := ctx.Selected().Path(); got != verb.Path() {

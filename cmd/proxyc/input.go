@@ -15,6 +15,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/assume"
@@ -23,9 +24,6 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
-
-// kubeProxyFlags is the group of kube-proxy's own flags, as in the tag of configFlags.
-const kubeProxyFlags = "kube-proxy's flags:"
 
 // configFlags select a configuration: kube-proxy's own flags.
 type configFlags struct {
@@ -318,7 +316,7 @@ func (c *source) check(k *kong.Context) error {
 		idle = append(idle, "--node")
 	}
 	for _, at := range k.Path {
-		if f := at.Flag; f != nil && f.Group != nil && f.Group.Key == kubeProxyFlags && !f.Tag.Has("daemon") && !slices.Contains(idle, "--"+f.Name) {
+		if f := at.Flag; f != nil && f.Group != nil && f.Group.Key == help.KubeProxyFlags && !f.Tag.Has("daemon") && !slices.Contains(idle, "--"+f.Name) {
 			idle = append(idle, "--"+f.Name)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"sigs.k8s.io/yaml"
 )
 
@@ -84,7 +85,7 @@ func judged(c *parityCase) (outcome string, why error) {
 		Watch        watchCmd    `cmd:""`
 		PrintVersion versionFlag `name:"version"`
 	}
-	if _, err := kong.Must(&grown, grammar(io.Discard, io.Discard)...).Parse(dashed(append([]string{"watch"}, args...))); err != nil {
+	if _, err := kong.Must(&grown, grammar(io.Discard, io.Discard)...).Parse(help.Dashed(append([]string{"watch"}, args...))); err != nil {
 		return "refuses", err
 	}
 	w := &grown.Watch

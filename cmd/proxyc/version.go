@@ -7,6 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/proxyc/proxyc/apply/build"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 )
 
@@ -35,7 +36,7 @@ func (versionFlag) IsBool() bool { return true }
 
 // Decode parses the value after "=".
 func (v *versionFlag) Decode(ctx *kong.DecodeContext) error {
-	on, err := switchOf(ctx, "raw")
+	on, err := help.SwitchOf(ctx, "raw")
 	*v = versionFlag(on)
 	return err
 }

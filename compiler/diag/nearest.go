@@ -2,9 +2,19 @@ package diag
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
+
+// NotOneOf returns the error about a value that none of the known ones equals.
+func NotOneOf(value string, known []string) error {
+	hint := DidYouMean(value, known)
+	if hint != "" {
+		hint = " (" + hint + ")"
+	}
+	return fmt.Errorf("must be one of %s, got %q%s", strings.Join(known, ", "), value, hint)
+}
 
 // DidYouMean returns a hint with the known name nearest to name, or else the only
 // one that begins with it. It returns "" if there is none.

@@ -1,4 +1,5 @@
-// Package help writes the help of commands, their manual pages, and shell completions.
+// Package help parses command lines, and writes the help of commands, their manual pages, and shell
+// completions.
 package help
 
 import (

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -18,11 +17,6 @@ func DidYouMean(name string, known []string) string {
 		return " (" + hint + ")"
 	}
 	return ""
-}
-
-// NotOneOf returns the error about a value that none of the known ones equals.
-func NotOneOf(value string, known []string) error {
-	return fmt.Errorf("must be one of %s, got %q%s", strings.Join(known, ", "), value, DidYouMean(value, known))
 }
 
 // NearestService returns a hint with the Service whose name is most similar: of the same namespace,

@@ -34,7 +34,7 @@ func CheckMode(flag, mode string) error {
 			names = append(names, string(m))
 		}
 	}
-	return fmt.Errorf("%s: %w", flag, review.NotOneOf(mode, names))
+	return fmt.Errorf("%s: %w", flag, diag.NotOneOf(mode, names))
 }
 
 // Migration is the plan of a change to another mode.

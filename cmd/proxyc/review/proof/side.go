@@ -228,7 +228,7 @@ var ErrWrongMode = errors.New("the configuration has errors in this mode")
 // ofMode compiles the input for a mode and adds the rules.
 func (r *Reader) ofMode(d *Side, mode string) error {
 	if _, known := review.Modes[ir.Mode(mode)]; !known {
-		return fmt.Errorf("mode:MODE: %w", review.NotOneOf(mode, provable()))
+		return fmt.Errorf("mode:MODE: %w", diag.NotOneOf(mode, provable()))
 	}
 	resolved, findings := r.Resolve(mode)
 	if findings.HasErrors() {

@@ -1,0 +1,272 @@
+package help
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/proxyc/proxyc/compiler/diag"
+)
+
+// KubeProxyFlags is the group of kube-proxy's own flags.
+const KubeProxyFlags = "kube-proxy's flags:"
+
+// Parsed is a command line with all of its errors; kong reports only the first.
+type Parsed struct {
+	*kong.Context
+	Verb  string // path of the command; "" if unknown
+	Wrong []error
+}
+
+// Parse parses a command line. It records and removes invalid values and unknown flags, for which
+// kong would stop, and parses the rest.
+func Parse(k *kong.Kong, args []string) (p Parsed) {
+	note := func(err error) {
+		if !slices.ContainsFunc(p.Wrong, func(o error) bool { return o.Error() == err.Error() }) {
+			p.Wrong = append(p.Wrong, err)
+		}
+	}
+	noteValues(k.Model.Node, note)
+	for unknown := false; ; unknown = true {
+		var err error
+		p.Context, err = k.Parse(args)
+		if err == nil {
+			p.Verb = p.Selected().Path()
+			noteRepeated(p.Path, note)
+			if p.Verb != daemonVerb {
+				p.noteNameless(note)
+			}
+			return p
+		}
+		var command *kong.Node
+		if of, ok := errors.AsType[*kong.ParseError](err); ok && of.Context.Selected() != nil {
+			command = of.Context.Selected()
+			p.Verb = command.Path()
+		}
+		rest, is := without(args, err, "unknown flag ")
+		if !is && unknown { // possibly its value
+			if rest, is = without(args, err, "unexpected argument "); is {
+				args = rest
+				continue
+			}
+		}
+		note(Explain(err, command))
+		if !is {
+			return p
+		}
+		args = rest
+	}
+}
+
+// noteRepeated reports flags tagged once that were given more than once. kong would use the last
+// one, as kube-proxy does for its own flags.
+func noteRepeated(path []*kong.Path, note func(error)) {
+	seen := map[*kong.Flag]bool{}
+	for _, at := range path {
+		if at.Flag == nil || !at.Flag.Tag.Has("once") {
+			continue
+		}
+		if seen[at.Flag] {
+			note(fmt.Errorf("--%s: can be used only once", at.Flag.Name))
+		}
+		seen[at.Flag] = true
+	}
+}
+
+// daemonVerb accepts kube-proxy's flags like kube-proxy, where an empty --config is no file.
+const daemonVerb = "watch"
+
+// noteNameless reports flags whose value must be a name but is empty, as from an unset variable.
+// Otherwise an unintended object, or none, would be used. kube-proxy's flags may be empty, except
+// files.
+func (p *Parsed) noteNameless(note func(error)) {
+	for _, at := range p.Path {
+		f, want := at.Flag, "must name a file"
+		switch {
+		case f == nil:
+			continue
+		case f.PlaceHolder == "NAME" && (f.Group == nil || f.Group.Key != KubeProxyFlags):
+			want = "must be a name"
+		case f.PlaceHolder != "FILE" && f.PlaceHolder != "PATH":
+			continue
+		}
+		name := f.ShortSummary() + ": "
+		noted := slices.ContainsFunc(p.Wrong, func(err error) bool { return strings.HasPrefix(err.Error(), name) })
+		v := reflect.Indirect(f.Target)
+		list, _ := v.Interface().([]string)
+		if empty := v.Kind() == reflect.String && v.Len() == 0 || slices.Contains(list, ""); empty && !noted {
+			note(errors.New(name + want + `, got ""`))
+		}
+	}
+}
+
+// without returns the arguments without the one that an error is about; false for other errors.
+func without(args []string, err error, what string) ([]string, bool) {
+	rest, is := strings.CutPrefix(err.Error(), what)
+	name, _, _ := strings.Cut(rest, ",")
+	i := slices.IndexFunc(args, func(arg string) bool { return arg == name || strings.HasPrefix(arg, name+"=") })
+	if !is || i < 0 {
+		return nil, false
+	}
+	return slices.Delete(slices.Clone(args), i, i+1), true
+}
+
+// noteValues makes kong record invalid values of flags and arguments, and skip them.
+func noteValues(n *kong.Node, note func(error)) {
+	values := slices.Clone(n.Positional)
+	for _, f := range n.Flags {
+		values = append(values, f.Value)
+	}
+	for _, v := range values {
+		m := collector{v.Mapper, note}
+		v.Mapper = m
+		if _, ok := m.Mapper.(kong.BoolMapper); ok {
+			v.Mapper = collectingSwitch{m}
+		}
+		if _, ok := m.Mapper.(kong.BoolMapperExt); ok {
+			v.Mapper = collectingPointer{m}
+		}
+	}
+	for _, child := range n.Children {
+		noteValues(child, note)
+	}
+}
+
+// collector is a Mapper that records errors.
+type collector struct {
+	kong.Mapper
+	note func(error)
+}
+
+// Decode keeps the previous value after an error.
+func (m collector) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	was := reflect.New(target.Type()).Elem()
+	was.Set(target)
+	if text := ctx.Scan.Peek().String(); negative.MatchString(text) && !ctx.Value.IsBool() {
+		ctx.Scan.Pop()
+		ctx.Scan.PushTyped(text, kong.FlagValueToken) // kube-proxy accepts --oom-score-adj -998
+	}
+	next := ctx.Scan.Peek()
+	err := m.Mapper.Decode(ctx, target)
+	if err != nil && !next.IsValue() {
+		err = errors.New("requires a value")
+		if !next.IsEOL() {
+			ctx.Scan.PushToken(next) // it is a flag
+		}
+	}
+	v := ctx.Value
+	if list, is := target.Interface().([]string); is && err == nil && v.Enum != "" {
+		if i := slices.IndexFunc(list, func(one string) bool { return !slices.Contains(v.EnumSlice(), one) }); i >= 0 {
+			err = diag.NotOneOf(list[i], v.EnumSlice())
+		}
+	}
+	if err == nil && v.Enum != "" && target.Kind() == reflect.String && !slices.Contains(v.EnumSlice(), target.String()) {
+		err = diag.NotOneOf(target.String(), v.EnumSlice())
+		was.SetString(cmp.Or(v.Default, v.EnumSlice()[0])) // kong would report "" as another error
+	}
+	if err != nil {
+		target.Set(was)
+		m.note(fmt.Errorf("%s: %w", ctx.Value.ShortSummary(), err))
+	}
+	return nil
+}
+
+// negative matches arguments that are values although they start with a minus sign.
+var negative = regexp.MustCompile(`^-[0-9]`)
+
+// collectingSwitch is a collector for flags without a required value.
+type collectingSwitch struct{ collector }
+
+func (m collectingSwitch) IsBool() bool { return m.Mapper.(kong.BoolMapper).IsBool() }
+
+// collectingPointer is a collector for flags whose target determines whether they require a value.
+type collectingPointer struct{ collector }
+
+func (m collectingPointer) IsBoolFromValue(v reflect.Value) bool {
+	return m.Mapper.(kong.BoolMapperExt).IsBoolFromValue(v)
+}
+
+// Dashed converts other spellings of flags that kube-proxy accepts to those of kong: names with
+// underscores, and short flags with an equals sign before their value. An argument with a space
+// after its first letter is no flag.
+func Dashed(args []string) []string {
+	out := make([]string, 0, len(args))
+	for i, arg := range args {
+		if arg == "--" {
+			return append(out, args[i:]...)
+		}
+		name, value, hasValue := strings.Cut(arg, "=")
+		switch {
+		case len(arg) > len("-A ") && arg[0] == '-' && arg[2] == ' ':
+			out = append(out, " "+arg) // a line of rules, for explain
+		case strings.HasPrefix(name, "--"):
+			out = append(out, strings.ReplaceAll(name, "_", "-")+arg[len(name):])
+		case !hasValue || len(name) != len("-x") || name[0] != '-':
+			out = append(out, arg)
+		case value == "":
+			out = append(out, name, "")
+		default:
+			out = append(out, name+value)
+		}
+	}
+	return out
+}
+
+// Switches parses boolean flags with kube-proxy's values, which are Go's: 1, t, T, true and so on,
+// but not yes.
+type Switches struct{}
+
+func (Switches) IsBool() bool { return true }
+
+// Decode parses the value after "="; no value is true.
+func (Switches) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	on, err := SwitchOf(ctx)
+	target.SetBool(on)
+	return err
+}
+
+// SwitchOf parses such a value. words are additional values for true.
+func SwitchOf(ctx *kong.DecodeContext, words ...string) (bool, error) {
+	if ctx.Scan.Peek().Type != kong.FlagValueToken {
+		return true, nil
+	}
+	text := fmt.Sprint(ctx.Scan.Pop().Value)
+	for _, word := range words {
+		if text == word {
+			return true, nil
+		}
+	}
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, fmt.Errorf("must be true or false, got %q", text)
+	}
+	return on, nil
+}
+
+// Durations parses flags with durations. proxyc's own must not be negative. Those of kube-proxy,
+// which set a field of its configuration, may be if the field may be.
+type Durations struct{}
+
+// Decode parses the next argument, even if it starts with a minus sign.
+func (Durations) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	text, _ := ctx.Scan.Pop().Value.(string)
+	d, err := time.ParseDuration(text)
+	switch {
+	case ctx.Value.Tag.Has("config") || ctx.Value.Tag.Has("sets"):
+		if err != nil {
+			return fmt.Errorf("must be a duration such as 30s or 1h30m, got %q", text)
+		}
+	case err != nil || d < 0:
+		return fmt.Errorf("must be a duration such as 30s or 1h30m, not negative, got %q", text)
+	}
+	target.SetInt(int64(d))
+	return nil
+}
