@@ -86,6 +86,9 @@ func newNetwork(j *review.Input, standIns func(*snapshot.Workload, ir.Family) []
 		for _, f := range ir.Families() {
 			for _, e := range standIns(w, f) {
 				p := &pod{name: ir.Name{Namespace: w.Name.Namespace, Name: e.Pod}, labels: orEmpty(w.Labels), node: e.NodeName}
+				if j.AssumedNodes() && w.Kind != "DaemonSet" && w.NodeName == "" { // clients may be on other nodes than backends
+					p.node = ""
+				}
 				if len(n.ranges) == 0 || w.HostNetwork {
 					p.addrs = []netip.Addr{e.Addr}
 				}
