@@ -31,7 +31,7 @@ func taken() map[string]string {
 	}
 	const web = "selector: {app: web}"
 	pod := func(name, owner string) string {
-		return fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: %s, labels: {app: web, pod-template-hash: 7d4b9c8f6d}, ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: %s, uid: a, controller: true}]}\nspec: {nodeName: n2, containers: [{ports: [{name: http, containerPort: 8080}]}]}\nstatus: {phase: Running, podIPs: [{ip: 10.0.0.1}]}\n", name, owner)
+		return fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {namespace: shop, name: %s, uid: p, labels: {app: web, pod-template-hash: 7d4b9c8f6d}, ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: %s, uid: a, controller: true}]}\nspec: {nodeName: n2, containers: [{ports: [{name: http, containerPort: 8080}]}]}\nstatus: {phase: Running, podIPs: [{ip: 10.0.0.1}]}\n", name, owner)
 	}
 	deployment := func(spec string) string { return workload("apps/v1", "Deployment", "web", spec+template) }
 	const a, b, c, d = "web-7d4b9c8f6d-2x4zb@10.0.0.1 n2", "web-7d4b9c8f6d-5hkrt@10.0.0.2 n3", "web-5f6b9c8f6d-zzzzz@10.0.0.3 n3", "web-5f6b9c8f6d-xxxxx@10.0.0.4 n2"

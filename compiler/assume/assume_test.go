@@ -169,7 +169,7 @@ func TestWorkloads(t *testing.T) {
 		{"Job", workload("batch/v1", "Job", "web", template), []string{line("Job shop/web", "pod 0 of Job shop/web", "n1")}},
 		{"CronJob", workload("batch/v1", "CronJob", "web", "jobTemplate: {spec: {"+template+"}}"), []string{line("CronJob shop/web", "pod 0 of CronJob shop/web", "n1")}},
 		{"suspended", workload("batch/v1", "CronJob", "web", "suspend: true, jobTemplate: {spec: {"+template+"}}"), nil},
-		{"Pod that runs", "---\n{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web, labels: {app: web}}, spec: {nodeName: n7, containers: [{ports: [{name: http, containerPort: 8080}]}]}, status: {podIPs: [{ip: 10.244.7.1}]}}\n",
+		{"Pod that runs", "---\n{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web, uid: u, labels: {app: web}}, spec: {nodeName: n7, containers: [{ports: [{name: http, containerPort: 8080}]}]}, status: {podIPs: [{ip: 10.244.7.1}]}}\n",
 			[]string{line("Pod shop/web", "10.244.7.1", "n7")}},
 		{"other labels", workload("apps/v1", "Deployment", "web", "replicas: 2, "+strings.Replace(template, "app: web", "app: wed", 1)), nil},
 		{"owned by one that is there", workload("apps/v1", "Deployment", "web", template) +

@@ -137,7 +137,7 @@ func TestApplyServices(t *testing.T) {
 func TestApplyStatus(t *testing.T) {
 	var s StandIns
 	const cluster = "---\n{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: a, kubernetes.io/hostname: n1}}, spec: {podCIDRs: [10.0.1.0/24], taints: [{key: t, effect: NoSchedule}]}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}], nodeInfo: {kernelVersion: 6.1.0}}}\n" +
-		"---\n{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web}, spec: {nodeName: n1}, status: {phase: Running, podIPs: [{ip: 10.0.1.1}]}}\n"
+		"---\n{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web, uid: u}, spec: {nodeName: n1}, status: {phase: Running, podIPs: [{ip: 10.0.1.1}]}}\n"
 	snap, r := snapshot.New(), manifest.Reader{}
 	o := Overlay{Objects: snapshot.New()}
 	r.Decode(snap, "cluster", []byte(cluster+service("old", "clusterIP: 10.96.0.1, ports: [{port: 80}]")), false)

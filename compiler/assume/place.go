@@ -136,7 +136,8 @@ var operators = map[corev1.NodeSelectorOperator]selection.Operator{
 // nodeHas reports whether a Node meets a requirement. A key that no Node has is unknown, and meets any,
 // unless the Nodes have the labels of a kubelet.
 func (c *cluster) nodeHas(n *snapshot.Node, need corev1.NodeSelectorRequirement) bool {
-	if !c.labelled[need.Key] && !c.labelled[corev1.LabelHostname] {
+	platform := need.Key == corev1.LabelOSStable || need.Key == corev1.LabelArchStable // which every kubelet sets
+	if !c.labelled[need.Key] && (platform || !c.labelled[corev1.LabelHostname]) {
 		return true
 	}
 	r, err := labels.NewRequirement(need.Key, operators[need.Operator], need.Values)

@@ -134,6 +134,9 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		found, err := read(text, &in)
 		defaultNamespace(&in.Metadata, namespace)
 		in.Metadata.Name = cmp.Or(in.Metadata.Name, in.Metadata.GenerateName)
+		if !isLive(&in.Metadata) { // the API server ignores the status of a manifest
+			in.Status = podStatus{}
+		}
 		name := snapshot.NameOf(&in.Metadata)
 		p := made(&in)
 		if p.template == nil {
