@@ -17,7 +17,6 @@ import (
 	"github.com/proxyc/proxyc/apply/nftables/codec"
 	"github.com/proxyc/proxyc/apply/nftables/conn"
 	"github.com/proxyc/proxyc/ir"
-	"github.com/proxyc/proxyc/ir/irtest"
 	rules "github.com/proxyc/proxyc/render/nftables"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
@@ -367,21 +366,26 @@ func oneService(p *ir.Program) *ir.Program {
 		return nil
 	}
 	whole := &ir.Service{Name: ir.Name{Namespace: "ns", Name: "all"}, Origin: ir.Origin{Object: "Service ns/all"}}
-	var parts []*ir.Service
 	for i := range p.Services {
-		s := p.Services[i]
+		s := &p.Services[i]
 		rename := func(port *ir.ServicePort) { port.Service, port.Port = whole.Name, s.Name.Name }
-		s.Frontends, s.Pools = slices.Clone(s.Frontends), slices.Clone(s.Pools)
-		for j := range s.Frontends {
-			rename(&s.Frontends[j].Port)
+		for _, f := range s.Frontends {
+			f.Routes = slices.Clone(f.Routes)
+			for j := range f.Routes {
+				f.Routes[j].Pool += len(whole.Pools)
+			}
+			rename(&f.Port)
+			whole.Frontends = append(whole.Frontends, f)
 		}
-		for j := range s.Pools {
-			rename(&s.Pools[j].Port)
+		for _, pool := range s.Pools {
+			rename(&pool.Port)
+			whole.Pools = append(whole.Pools, pool)
 		}
-		parts = append(parts, &s)
+		whole.Draining = append(whole.Draining, s.Draining...)
 	}
+	slices.SortFunc(whole.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
 	one := *p
-	one.Services = []ir.Service{*irtest.Join(whole, parts)}
+	one.Services = []ir.Service{*whole}
 	return &one
 }
 

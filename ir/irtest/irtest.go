@@ -205,22 +205,3 @@ func Ports(intn func(n int) int) *ir.Service {
 	slices.SortFunc(s.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
 	return s
 }
-
-// Join returns a Service with the given ports, which [ir.Change.ByPort] yielded in this order. It is
-// equal to whole in all else.
-func Join(whole *ir.Service, ports []*ir.Service) *ir.Service {
-	s := *whole
-	s.Frontends, s.Pools, s.Draining = nil, nil, nil
-	for _, part := range ports {
-		for _, f := range part.Frontends {
-			f.Routes = slices.Clone(f.Routes)
-			for i := range f.Routes {
-				f.Routes[i].Pool += len(s.Pools)
-			}
-			s.Frontends = append(s.Frontends, f)
-		}
-		s.Pools, s.Draining = append(s.Pools, part.Pools...), append(s.Draining, part.Draining...)
-	}
-	slices.SortFunc(s.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
-	return &s
-}

@@ -166,17 +166,12 @@ func (r *Reconciler) perform(ctx context.Context, s *Sync, compare bool, doubts 
 	var drift Done
 	if compare {
 		same, err := r.Compare(ctx, read, &drift)
-		if err != nil && !replace {
+		if doubts = r.doubtDuring(&drift, doubts); err != nil && !replace {
 			r.failComparison(ctx, s, err)
 			if compare = false; !changed {
 				return
 			}
 			s = &Sync{Kind: Change, Began: s.Began, Work: s.Work}
-		}
-		if drift.Drift.Total() > 0 && r.state.Doubts == doubts {
-			r.state.doubt(r.Now()) // until the repair, which clears it
-			doubts = r.state.Doubts
-			r.report()
 		}
 		replace = replace || err == nil && !same
 	}
@@ -192,6 +187,17 @@ func (r *Reconciler) perform(ctx context.Context, s *Sync, compare bool, doubts 
 	s.Done.addDrift(&drift)
 	r.settle(s, version, cleared)
 	r.end(ctx, s)
+}
+
+// doubtDuring adds a doubt that the repair of drift clears, unless it clears the newest one anyway. It
+// returns the number of doubts to clear.
+func (r *Reconciler) doubtDuring(drift *Done, doubts uint64) uint64 {
+	if drift.Drift.Total() == 0 || r.state.Doubts != doubts {
+		return doubts
+	}
+	r.state.doubt(r.Now())
+	r.report()
+	return r.state.Doubts
 }
 
 // take takes the Work of a sync. It returns its version, and whether Services changed.
