@@ -112,20 +112,16 @@ func (k *resource) explain(err error) error {
 // all returns the objects of a kind, trimmed by snapshot.Trim.
 func (k *resource) all(ctx context.Context) (objects []any, version string, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
-	var pages paging
 	for {
 		page, err := k.client.Get().Resource(k.name).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Get()
 		if options.Continue != "" && apierrors.IsResourceExpired(err) { // the remaining pages would be of another version
 			objects, options = nil, metav1.ListOptions{}
 			continue
 		}
-		if err == nil {
-			err = pages.check(options.Continue, page, k.types)
-		}
 		if err != nil {
 			return nil, "", err
 		}
-		meta, err := apimeta.ListAccessor(page)
+		meta, err := k.types.checkList(page)
 		if err != nil {
 			return nil, "", err
 		}

@@ -28,13 +28,12 @@ const watchOpenAfter = 2 * time.Second
 // listWatch returns a ListWatch that records all results of lw. It rejects responses with
 // objects of another type, which would count as an empty list.
 func (r resourceContact) listWatch(of objectTypes, lw *cache.ListWatch) *cache.ListWatch {
-	var pages paging
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			began := r.now()
 			list, err := lw.ListWithContext(ctx, o)
 			if err == nil {
-				err = pages.check(o.Continue, list, of)
+				_, err = of.checkList(list)
 			}
 			if err != nil {
 				r.recordUndecodable(ctx, began, err)
@@ -106,33 +105,6 @@ func typeName(obj runtime.Object) string {
 		return reflect.TypeOf(small.object).Elem().Name()
 	}
 	return reflect.TypeOf(obj).Elem().Name()
-}
-
-// maxPages bounds a list, at about 500 objects per page. A server that never ends its continue
-// tokens would otherwise exhaust memory.
-const maxPages = 1000
-
-// paging checks the pages of consecutive lists.
-type paging struct{ pages int }
-
-// check checks the page for a continue token; "" starts a list.
-func (p *paging) check(token string, page runtime.Object, of objectTypes) error {
-	meta, err := of.checkList(page)
-	if err != nil {
-		return err
-	}
-	if token == "" {
-		p.pages = 0
-	}
-	p.pages++
-	switch next := meta.GetContinue(); {
-	case next == "":
-	case next == token:
-		return fmt.Errorf("the list does not end: page %d has the continue token of the previous page", p.pages)
-	case p.pages >= maxPages:
-		return fmt.Errorf("the list does not end: page %d has a continue token, and lists are limited to %d pages", p.pages, maxPages)
-	}
-	return nil
 }
 
 // recordUndecodable records an undecodable response to a request that began at began, unless the

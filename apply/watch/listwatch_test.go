@@ -4,12 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,59 +173,6 @@ func TestAnotherKind(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// A list whose continue tokens do not end is refused.
-func TestEndlessPages(t *testing.T) {
-	page := func(next string) *corev1.ServiceList {
-		return &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "1", Continue: next}}
-	}
-	of := typesOf[corev1.ServiceList, corev1.Service, snapshot.Service]()
-	var p paging
-	for range 2 { // a second list starts a new count
-		token := ""
-		for i := range maxPages - 1 {
-			next := fmt.Sprint("token", i)
-			if err := p.check(token, page(next), of); err != nil {
-				t.Fatal(err)
-			}
-			token = next
-		}
-		if err := p.check(token, page(""), of); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p.check("", page("a"), of)
-	if err := p.check("a", page("a"), of); err == nil || !strings.Contains(err.Error(), "page 2 has the continue token of the previous page") {
-		t.Errorf("a token that is repeated: %v", err)
-	}
-	f := newFakeAPI(t)
-	var asked atomic.Int32
-	f.Instead(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if r.URL.Query().Has("watch") {
-			refuse(w, metav1.StatusReasonInvalid, http.StatusUnprocessableEntity)
-			return
-		}
-		if path.Base(r.URL.Path) != "services" {
-			refuse(w, metav1.StatusReasonForbidden, http.StatusForbidden)
-			return
-		}
-		fmt.Fprintf(w, `{"apiVersion":"v1","kind":"ServiceList","metadata":{"resourceVersion":"1","continue":"%d"},"items":[]}`, asked.Add(1))
-	})
-	unlimited := f.config()
-	unlimited.QPS = -1
-	g := followConfig(t, unlimited, t.Output())
-	g.eventually("the list is refused", func() bool {
-		return strings.Contains(g.heard("services").Cause, "the list does not end: page 1000 has a continue token")
-	})
-	c, err := newCluster(unlimited, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.List(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "services: the list does not end: page 1000") {
-		t.Errorf("all of a cluster: %v", err)
 	}
 }
 

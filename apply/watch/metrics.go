@@ -4,8 +4,6 @@ import (
 	"context"
 	"net/url"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/metrics"
@@ -15,98 +13,72 @@ import (
 	"github.com/proxyc/proxyc/apply/serve"
 )
 
-// meter passes the API client's measurements to the current daemon. The client accepts one
-// registration per process, but a process may run several daemons in turn.
-type meter struct {
-	to atomic.Pointer[serve.ClientMetrics]
-}
-
-var (
-	process  meter
-	register sync.Once
-)
-
-// Measure counts the requests of all API clients of the process in m, from now on instead of in the
-// metrics of an earlier call.
+// Measure counts the requests of all API clients of the process in m. The client accepts one
+// registration per process: a later call has no effect.
 func Measure(m *serve.ClientMetrics) {
-	process.to.Store(m)
-	register.Do(func() {
-		metrics.Register(metrics.RegisterOpts{
-			RequestLatency:     latency(func(m *serve.ClientMetrics) observerOf { return m.RequestSeconds }),
-			RateLimiterLatency: latency(func(m *serve.ClientMetrics) observerOf { return m.RateLimiterSeconds }),
-			RequestSize:        size(func(m *serve.ClientMetrics) observerOf { return m.RequestBytes }),
-			ResponseSize:       size(func(m *serve.ClientMetrics) observerOf { return m.ResponseBytes }),
-			RequestResult:      results{},
-			RequestRetry:       results{},
+	metrics.Register(metrics.RegisterOpts{
+		RequestLatency:     latency(m.RequestSeconds),
+		RateLimiterLatency: latency(m.RateLimiterSeconds),
+		RequestSize:        size(m.RequestBytes),
+		ResponseSize:       size(m.ResponseBytes),
+		RequestResult:      results{m},
+		RequestRetry:       results{m},
 
-			TransportCacheEntries:        transports{},
-			TransportCreateCalls:         counts(func(m *serve.ClientMetrics) counterOf { return m.TransportCalls }),
-			TransportCacheGCCalls:        counts(func(m *serve.ClientMetrics) counterOf { return m.TransportsCollected }),
-			TransportCertRotationGCCalls: rotations{},
-			TransportCAReloads:           reloads{},
-			ExecPluginCalls:              plugins{},
-			ClientCertRotationAge:        certificates{},
-			ClientCertExpiry:             certificates{},
-		})
+		TransportCacheEntries:        transports{m},
+		TransportCreateCalls:         counts(m.TransportCalls),
+		TransportCacheGCCalls:        counts(m.TransportsCollected),
+		TransportCertRotationGCCalls: rotations{m},
+		TransportCAReloads:           reloads{m},
+		ExecPluginCalls:              plugins{m},
+		ClientCertRotationAge:        certificates{m},
+		ClientCertExpiry:             certificates{m},
 	})
 }
 
-// observerOf returns the histogram of a verb and host.
-type observerOf = func(verb, host string) prometheus.Observer
-
-type latency func(*serve.ClientMetrics) observerOf
+type latency func(verb, host string) prometheus.Observer
 
 func (l latency) Observe(_ context.Context, verb string, u url.URL, took time.Duration) {
-	l(process.to.Load())(verb, u.Host).Observe(took.Seconds())
+	l(verb, u.Host).Observe(took.Seconds())
 }
 
-type size func(*serve.ClientMetrics) observerOf
+type size func(verb, host string) prometheus.Observer
 
 func (s size) Observe(_ context.Context, verb, host string, bytes float64) {
-	s(process.to.Load())(verb, host).Observe(bytes)
+	s(verb, host).Observe(bytes)
 }
 
-type results struct{}
+type results struct{ *serve.ClientMetrics }
 
-func (results) Increment(_ context.Context, code, method, host string) {
-	process.to.Load().Requests(code, method, host).Inc()
+func (r results) Increment(_ context.Context, code, method, host string) {
+	r.Requests(code, method, host).Inc()
 }
 
-func (results) IncrementRetry(_ context.Context, code, method, host string) {
-	process.to.Load().Retries(code, method, host).Inc()
+func (r results) IncrementRetry(_ context.Context, code, method, host string) {
+	r.Retries(code, method, host).Inc()
 }
 
-// counterOf returns the counter of a result.
-type counterOf = func(result ...string) prometheus.Counter
+type counts func(result ...string) prometheus.Counter
 
-type counts func(*serve.ClientMetrics) counterOf
+func (c counts) Increment(result string) { c(result).Inc() }
 
-func (c counts) Increment(result string) { c(process.to.Load())(result).Inc() }
+type transports struct{ *serve.ClientMetrics }
 
-type transports struct{}
+func (t transports) Observe(n int) { t.Transports.Set(float64(n)) }
 
-func (transports) Observe(n int) { process.to.Load().Transports.Set(float64(n)) }
+type rotations struct{ *serve.ClientMetrics }
 
-type rotations struct{}
+func (r rotations) Increment() { r.RotationsCollected.Inc() }
 
-func (rotations) Increment() { process.to.Load().RotationsCollected.Inc() }
+type reloads struct{ *serve.ClientMetrics }
 
-type reloads struct{}
+func (r reloads) Increment(result, reason string) { r.CAReloads(result, reason).Inc() }
 
-func (reloads) Increment(result, reason string) {
-	process.to.Load().CAReloads(result, reason).Inc()
-}
+type plugins struct{ *serve.ClientMetrics }
 
-type plugins struct{}
+func (p plugins) Increment(code int, status string) { p.PluginCalls(strconv.Itoa(code), status).Inc() }
 
-func (plugins) Increment(code int, status string) {
-	process.to.Load().PluginCalls(strconv.Itoa(code), status).Inc()
-}
+type certificates struct{ *serve.ClientMetrics }
 
-type certificates struct{}
+func (c certificates) Observe(age time.Duration) { c.CertificateAge.Observe(age.Seconds()) }
 
-func (certificates) Observe(age time.Duration) {
-	process.to.Load().CertificateAge.Observe(age.Seconds())
-}
-
-func (certificates) Set(expiry *time.Time) { process.to.Load().CertificateExpiry.Store(expiry) }
+func (c certificates) Set(expiry *time.Time) { c.CertificateExpiry.Store(expiry) }
