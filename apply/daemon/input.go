@@ -56,9 +56,9 @@ type first struct {
 	readable <-chan error
 }
 
-func newInput(s *session) *input {
+func newInput(s *session, node string) *input {
 	log := s.log.Logger
-	in := &input{options: s.Options, config: s.config, node: s.node, started: s.started, store: watch.NewStore(time.Now), health: s.health, log: log, faults: s.faults, again: make(chan struct{}, 1)}
+	in := &input{options: s.Options, config: s.config, node: node, started: time.Now(), store: watch.NewStore(time.Now), health: s.health, log: log, faults: s.faults, again: make(chan struct{}, 1)}
 	if len(s.Snapshot) == 0 {
 		in.events = watch.NewEvents(in.node, log, time.Now)
 		in.contact = watch.NewContact(log, time.Now)

@@ -62,16 +62,16 @@ const (
 // kube-proxy does. One that follows a Restart has rules to keep: it waits, and starts again.
 func (s *session) keepRules(ctx context.Context) error {
 	err := s.rules.run(ctx)
-	if err == nil || s.follows == nil {
+	if err == nil || s.rules.follows == nil {
 		return err
 	}
-	failures := s.follows.failures + 1
+	failures := s.rules.follows.failures + 1
 	s.faults.retrying("applying the configuration", err)
 	s.health.SetNotReady("the configuration cannot be applied, and is retried: " + err.Error())
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.again:
+	case <-s.rules.again:
 	case <-time.After(apply.Backoff(failures, firstRetry, longestRetry)):
 	}
 	return &Restart{failures: failures}

@@ -12,6 +12,17 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
+// served is a Dataplane whose kernel has the rules of a frontend.
+type served struct{ apply.Memory }
+
+func (*served) Plan(ir.Programs) apply.Plan { return servedPlan{} }
+
+type servedPlan struct{ apply.Plan }
+
+func (servedPlan) RemovedFrontends() []ir.Match {
+	return []ir.Match{{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: ir.TCP, Port: 80}}
+}
+
 // While rules are restored or kept, health checks answer.
 func TestHealthCheckOfRestored(t *testing.T) {
 	for name, start := range map[string]func(h *restorer, programs ir.Programs) bool{
@@ -19,7 +30,7 @@ func TestHealthCheckOfRestored(t *testing.T) {
 			return h.after(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}}, lastPrograms{Programs: programs})
 		},
 		"newer rules are kept": func(h *restorer, programs ir.Programs) bool {
-			return h.start(t.Context(), reconcile.Reconciler{Writer: reconcile.Writer{Dataplane: &apply.Memory{}}}, lastPrograms{programs, time.Now()})
+			return h.start(t.Context(), reconcile.Reconciler{Writer: reconcile.Writer{Dataplane: &served{}}}, lastPrograms{programs, time.Now()})
 		},
 	} {
 		t.Run(name, func(t *testing.T) { testHealthCheckOfRestored(t, start) })

@@ -25,7 +25,8 @@ func scheduleOf(cfg *config.Config) reconcile.Schedule {
 type rules struct {
 	options  *Options
 	config   *config.Config
-	follows  *Restart // that started this program; nil if it is the first
+	follows  *Restart      // that started this program; nil if it is the first
+	again    chan struct{} // receives a token to apply the configuration again
 	log      *slog.Logger
 	input    *input
 	observer *observer

@@ -26,12 +26,6 @@ import (
 type session struct {
 	*Options
 	config  *config.Resolved
-	node    string
-	started time.Time
-	follows *Restart      // that started this program; nil if it is the first
-	again   chan struct{} // receives a token to apply the configuration again
-	stuck   bool          // parts did not end, and still use their resources
-
 	log     *logging.Logger
 	faults  *faults
 	health  *serve.Health
@@ -59,11 +53,10 @@ func newSession(ctx context.Context, o *Options, first *config.Resolved) (*sessi
 		used.Config = inMode(first.Config, mode)
 	}
 	cfg := used.Config
-	s := &session{Options: o, config: &used, node: name, started: time.Now(), follows: inherit(), again: make(chan struct{}, 1),
-		log: log, metrics: newMetrics(cfg, o.Version)}
+	s := &session{Options: o, config: &used, log: log, metrics: newMetrics(cfg, o.Version)}
 	s.faults = &faults{log: log.Logger, now: time.Now}
 	s.health = serve.NewHealth(2*cfg.SyncPeriod(), time.Now)
-	s.input = newInput(s)
+	s.input = newInput(s, name)
 	hosts := hosts(name, o.Hostname)
 	s.rules = newRules(s, hosts)
 	s.foreign = newForeignRules(func(ctx context.Context) (apply.Interference, error) {
@@ -103,14 +96,14 @@ func newRules(s *session, hosts []string) *rules {
 	takeover := takeover.New(takeover.Options{Mode: cfg.ProxyMode(), Deadline: cmp.Or(s.IPVS.DrainDeadline, apply.DrainDeadline), Log: log,
 		Retrying: s.faults.retrying, Failed: s.metrics.LeftoverFailures.Inc, Repaired: observer.drift.repairedSince, Send: events.Send})
 	return &rules{
-		options: s.Options, config: cfg, follows: s.follows, log: log, input: s.input, observer: observer, takeover: takeover,
+		options: s.Options, config: cfg, follows: inherit(), again: make(chan struct{}, 1), log: log, input: s.input, observer: observer, takeover: takeover,
 		effects: newEffects(s, newChecks(s.health, s.faults, events, log, hosts)),
 	}
 }
 
 // newCollector returns the collector of a session.
 func (s *session) newCollector() *collector {
-	st := &collector{now: time.Now, process: status.Process{Version: s.Version, PID: os.Getpid(), Started: s.started, Node: s.node, Mode: s.config.Config.ProxyMode()}}
+	st := &collector{now: time.Now, process: status.Process{Version: s.Version, PID: os.Getpid(), Started: s.input.started, Node: s.input.node, Mode: s.config.Config.ProxyMode()}}
 	r := s.rules
 	st.parts = []func(*status.Status){
 		s.input.reportPending,      // before the applied rules
@@ -181,16 +174,30 @@ func (s *session) run(parent context.Context) error {
 	<-ctx.Done()
 	cause := context.Cause(ctx)
 	restart, _ := errors.AsType[*Restart](cause)
-	s.shutdown(parent, restart, &others)
+	ended := s.shutdown(parent, restart, &others)
 	if restart != nil && parent.Err() == nil {
 		return restart
 	}
-	return s.end(parent, cause)
+	if restart != nil || errors.Is(cause, context.Canceled) {
+		cause = nil
+		if s.config.Config.ProxyMode().ByProcess() {
+			s.log.Info("stopped: connections through this process have ended, and no rules redirect to it")
+		} else {
+			s.log.Info("stopped: the rules remain")
+		}
+	}
+	if ended {
+		if restart != nil && restart.lock != nil {
+			restart.lock.Release()
+		}
+		s.drain()
+	}
+	return cause
 }
 
 // announce sends the events of a start, and logs their warnings.
 func (s *session) announce() {
-	if s.follows != nil && s.follows.failures > 0 {
+	if follows := s.rules.follows; follows != nil && follows.failures > 0 {
 		return // events are sent once
 	}
 	for _, e := range startEvents(s.config) {
@@ -201,7 +208,8 @@ func (s *session) announce() {
 	}
 }
 
-// shutdown waits until everything has ended, in an order that other programs rely on:
+// shutdown waits until everything has ended, and reports whether it has. Other programs rely on the
+// order:
 //
 //  1. The reconciler ends, after a commit, comparison or removal of leftovers in progress, and so
 //     do the goroutines that use the dataplane. Then the boot file is written.
@@ -212,7 +220,7 @@ func (s *session) announce() {
 //
 // After a signal this must not take long. An interrupted commit leaves no partial Service, and the
 // next start continues from there. It does not restore the boot file, which may be older.
-func (s *session) shutdown(parent context.Context, restart *Restart, others *sync.WaitGroup) {
+func (s *session) shutdown(parent context.Context, restart *Restart, others *sync.WaitGroup) bool {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -228,14 +236,15 @@ func (s *session) shutdown(parent context.Context, restart *Restart, others *syn
 	}()
 	select {
 	case <-ended:
-		return
+		return true
 	case <-parent.Done():
 	}
 	select {
 	case <-ended:
+		return true
 	case <-time.After(lastWorkOf(s.config.Config.ProxyMode())):
-		s.stuck = true
 		s.log.Warn("stopping during a sync")
+		return false
 	}
 }
 
@@ -246,22 +255,6 @@ func lastWorkOf(mode ir.Mode) time.Duration {
 		return 10 * time.Second
 	}
 	return reconcile.CommitGrace + 500*time.Millisecond
-}
-
-// end ends the process. It returns the error that is the cause, if any.
-func (s *session) end(parent context.Context, cause error) error {
-	if parent.Err() != nil {
-		cause = nil
-		if s.config.Config.ProxyMode().ByProcess() {
-			s.log.Info("stopped: connections through this process have ended, and no rules redirect to it")
-		} else {
-			s.log.Info("stopped: the rules remain")
-		}
-	}
-	if !s.stuck {
-		s.drain()
-	}
-	return cause
 }
 
 // drain waits for proxied connections to end, after everything else has ended. At the timeout it
@@ -296,7 +289,7 @@ func (s *session) reload(ctx context.Context) error {
 			return nil
 		case sig := <-s.Reload:
 			s.log.Info("reading configuration and snapshot again", "signal", sig)
-			for _, again := range []chan struct{}{s.file.again, s.input.again, s.again} {
+			for _, again := range []chan struct{}{s.file.again, s.input.again, s.rules.again} {
 				select {
 				case again <- struct{}{}:
 				default: // already requested
