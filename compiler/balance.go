@@ -28,10 +28,10 @@ func (c *cluster) balancePass(s *service) {
 		s.report(diag.BalanceValue, balanceField, fmt.Sprintf("must be maglev, or maglev- and one of %v, got %s: backends are chosen at random", ir.MaglevSlots(), diag.Quote(s.Balance)))
 		return
 	}
-	external := s.external()
-	why := s.unbalanced(external)
+	number := s.tablesOf(slots)
+	why := s.unbalanced(number)
 	if why == "" {
-		s.tables = &tables{frontends: external,
+		s.tables = &tables{number: number,
 			Maglev: ir.Maglev{Slots: slots, Origin: ir.Origin{Object: s.object, Field: balanceField, Reason: "the client's address and port determine the backend"}}}
 	}
 	switch more := s.moreSlots(slots); {
@@ -74,18 +74,21 @@ func maglevSlots(value string) (uint32, bool) {
 	return uint32(n), ok && err == nil && slices.Contains(ir.MaglevSlots(), uint32(n)) && text == strconv.FormatUint(n, 10)
 }
 
-// external returns the number of external frontends of the Service in each
-// family.
-func (s *service) external() (n ir.PerFamily[int]) {
+// tablesOf returns the number of tables of the Service in each family: one for
+// each port whose external frontends share a pool, otherwise one for each of them.
+func (s *service) tablesOf(slots uint32) (n ir.PerFamily[int]) {
 	for f, v := range s.views.All() {
-		of := n.At(f)
+		addrs := 0
 		for _, a := range v.addrs {
-			if a.kind.External() {
-				*of += len(s.ports)
-			}
+			count(&addrs, a.kind.External())
 		}
 		for i := range s.ports {
-			count(of, s.ports[i].nodePort != 0 && v.has(ir.ClusterIP))
+			of := addrs
+			count(&of, s.ports[i].nodePort != 0 && v.has(ir.ClusterIP))
+			if (of-1)*int(slots) >= ir.MinShared {
+				of = 1
+			}
+			*n.At(f) += of
 		}
 	}
 	return n
@@ -93,9 +96,9 @@ func (s *service) external() (n ir.PerFamily[int]) {
 
 // unbalanced returns why no external frontend of the Service can have a table, or
 // "".
-func (s *service) unbalanced(external ir.PerFamily[int]) string {
+func (s *service) unbalanced(tables ir.PerFamily[int]) string {
 	switch {
-	case external == ir.PerFamily[int]{}:
+	case tables == ir.PerFamily[int]{}:
 		return "the Service has no external address and no node port"
 	case s.policy(ir.NodePort) == ir.Local:
 		return "externalTrafficPolicy is Local"

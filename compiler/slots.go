@@ -15,11 +15,10 @@ import (
 // of them lasts 0.7 s or more, during which the node applies no other change.
 const maxSlots = 1 << 18
 
-// tables are the tables that a Service requests with its annotation, one for each
-// external frontend.
+// tables are the tables that a Service requests with its annotation.
 type tables struct {
 	ir.Maglev                   // of each
-	frontends ir.PerFamily[int] // number of frontends with a table
+	number    ir.PerFamily[int] // of tables
 
 	fitting, noRoom diag.List // findings if the tables fit, and if they do not
 }
@@ -29,7 +28,7 @@ type tables struct {
 // changes of endpoints never affect the tables of other Services.
 func (t *tables) need() (n ir.PerFamily[int]) {
 	if t != nil {
-		n.IPv4, n.IPv6 = t.frontends.IPv4*int(t.Slots), t.frontends.IPv6*int(t.Slots)
+		n.IPv4, n.IPv6 = t.number.IPv4*int(t.Slots), t.number.IPv6*int(t.Slots)
 	}
 	return n
 }
@@ -110,7 +109,7 @@ func (t *tables) finding(code diag.Code, msg string) diag.List {
 // tooMany returns the message for tables that do not fit. It does not mention
 // other Services, so that their changes do not alter it.
 func (t *tables) tooMany() string {
-	n := max(t.frontends.IPv4, t.frontends.IPv6)
+	n := max(t.number.IPv4, t.number.IPv6)
 	why := "do not fit after those of older Services: a node has " + strconv.Itoa(maxSlots)
 	if n*int(t.Slots) > maxSlots {
 		why = "are more than the limit of a node, " + strconv.Itoa(maxSlots)
@@ -119,5 +118,5 @@ func (t *tables) tooMany() string {
 	if t.Slots == ir.MaglevSlots()[0] {
 		fewer = "fewer frontends"
 	}
-	return fmt.Sprintf("the tables of %s, of %d slots each, %s slots in a family; %s may fit", counted(n, "external frontend"), t.Slots, why, fewer)
+	return fmt.Sprintf("its tables, %d of %d slots, %s slots in a family; %s may fit", n, t.Slots, why, fewer)
 }

@@ -16,17 +16,20 @@ import (
 
 const largestTable, fourthOfIt = "maglev-65537", "maglev-16381"
 
-// tabled returns a dual-stack Service that requests tables at v4 and v6 external
-// IPs of its own. day is its creation date in January 2026; 0 means unknown.
+// tabled returns a dual-stack Service that requests tables for v4 or v6 ports at an
+// external IP of its own in each family. day is its creation date in January 2026; 0 means unknown.
 func tabled(name, balance string, day, v4, v6 int, more ...change) object {
 	n := int(name[0])
 	addrs := []change{clusterIP(fmt.Sprintf("10.96.0.%d", n), fmt.Sprintf("fd00:10:96::%x", n)), func(s *snapshot.Service) {
 		if s.Balance = balance; day > 0 {
 			s.Created = time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC)
 		}
-		s.ExternalIPs = addresses(fmt.Sprintf("198.%d", n), v4)
-		for i := range v6 {
-			s.ExternalIPs = append(s.ExternalIPs, fmt.Sprintf("2001:db8:%x::%x", n, 1+i))
+		s.ExternalIPs = addresses(fmt.Sprintf("198.%d", n), min(v4, 1))
+		if v6 > 0 {
+			s.ExternalIPs = append(s.ExternalIPs, fmt.Sprintf("2001:db8:%x::1", n))
+		}
+		for i := 1; i < max(v4, v6); i++ {
+			s.Ports = append(s.Ports, snapshot.ServicePort{Name: fmt.Sprint("p", i), Protocol: "TCP", Port: int32(1000 + i)})
 		}
 	}}
 	return newService(name, append(addrs, more...)...)
@@ -70,8 +73,8 @@ func endpointsOf(names ...string) (objects []object) {
 // exclude a younger one that fits.
 func TestSlotsOfANode(t *testing.T) {
 	const (
-		beside = "b: the tables of 1 external frontend, of 65537 slots each, do not fit after those of older Services: a node has 262144 slots in a family; a smaller table may fit"
-		alone  = "a: the tables of 4 external frontends, of 65537 slots each, are more than the limit of a node, 262144 slots in a family; a smaller table may fit"
+		beside = "b: its tables, 1 of 65537 slots, do not fit after those of older Services: a node has 262144 slots in a family; a smaller table may fit"
+		alone  = "a: its tables, 4 of 65537 slots, are more than the limit of a node, 262144 slots in a family; a smaller table may fit"
 	)
 	for _, tc := range []struct {
 		name     string
@@ -83,8 +86,11 @@ func TestSlotsOfANode(t *testing.T) {
 		{"all that fit", []object{tabled("a", largestTable, 1, 3, 0), tabled("b", fourthOfIt, 2, 4, 0)}, []string{"a", "b"}, nil},
 		{"frontends with the default", []object{tabled("a", "maglev", 1, 1044, 0)}, []string{"a"}, nil},
 		{"one too many", []object{tabled("a", "maglev", 1, 1045, 0)}, nil,
-			[]string{"a: the tables of 1045 external frontends, of 251 slots each, are more than the limit of a node, 262144 slots in a family; fewer frontends may fit"}},
-		{"node ports have tables", []object{tabled("a", largestTable, 1, 3, 0, nodePort(30080))}, nil, []string{alone}},
+			[]string{"a: its tables, 1045 of 251 slots, are more than the limit of a node, 262144 slots in a family; fewer frontends may fit"}},
+		{"node ports have tables", []object{tabled("a", "maglev", 1, 1044, 0, nodePort(30080))}, nil,
+			[]string{"a: its tables, 1045 of 251 slots, are more than the limit of a node, 262144 slots in a family; fewer frontends may fit"}},
+		{"frontends share a table", []object{tabled("a", largestTable, 1, 3, 0, nodePort(30080), func(s *snapshot.Service) { s.ExternalIPs = addresses("198.18", 99) })}, []string{"a"}, nil},
+		{"ports do not", []object{tabled("a", largestTable, 1, 4, 0)}, nil, []string{alone}},
 		{"ClusterIPs have none", []object{tabled("a", largestTable, 1, 3, 3)}, []string{"a"}, nil},
 		{"the older one", []object{tabled("b", largestTable, 2, 1, 0), tabled("c", largestTable, 1, 3, 0)}, []string{"c"}, []string{beside}},
 		{"of one age by name", []object{tabled("b", largestTable, 1, 1, 0), tabled("a", largestTable, 1, 3, 0)}, []string{"a"}, []string{beside}},

@@ -18,6 +18,10 @@ type Maglev struct {
 	Origin Origin `json:"origin"`
 }
 
+// MinShared is the number of elements or slots that a pool with its own table must
+// save, in modes with StableBackends. Otherwise each frontend has its own table.
+const MinShared = 256
+
 // MaglevSlots returns the valid table sizes, which are prime numbers. The first
 // is the default. Few sizes need few chains.
 func MaglevSlots() []uint32 { return []uint32{251, 1021, 4099, 16381, 65537} }

@@ -28,7 +28,7 @@
 // A chain and a map cost the memory of 40 elements, and a jump of a frontend adds
 // 0.1 to 0.4 µs to each commit. The kernel finds a set by traversing the names of all, so
 // thousands of maps take longer to load than the elements that they save. Hence
-// minSaved: 150,000 endpoints, the most of a cluster, make at most 1,800 shared
+// ir.MinShared: 150,000 endpoints, the most of a cluster, make at most 1,800 shared
 // pools with four frontends each.
 //
 // The script requires nft 1.0.1 and kernel 5.13. It is applied as one transaction

@@ -15,7 +15,6 @@ import (
 
 // The package documentation contains the measurements.
 const (
-	minSaved = 256 // elements that the map and the chain of a shared pool must save
 	// affinityWeight is the number of elements for a backend with affinity, compared with another
 	// one: two, of which one is a verdict.
 	affinityWeight = 4
@@ -63,7 +62,7 @@ func (l *lowering) sharing(svc *ir.Service) sharing {
 	for i := range svc.Pools {
 		most = max(most, len(svc.Pools[i].Backends))
 	}
-	if 2*len(svc.Frontends)*most*affinityWeight < minSaved && !slices.ContainsFunc(svc.Frontends, func(f ir.Frontend) bool { return f.Maglev != nil }) {
+	if 2*len(svc.Frontends)*most*affinityWeight < ir.MinShared && !slices.ContainsFunc(svc.Frontends, func(f ir.Frontend) bool { return f.Maglev != nil }) {
 		return nil // nearly all Services
 	}
 	users, slots := make([][2]int, len(svc.Pools)), make([]int, len(svc.Pools))
@@ -90,8 +89,8 @@ func (l *lowering) sharing(svc *ir.Service) sharing {
 		if p.Affinity != nil {
 			backends *= affinityWeight
 		}
-		all[i].random = (n[0]-1)*backends >= minSaved && (backends >= minSlots || p.Affinity != nil)
-		all[i].maglev = (n[1]-1)*slots[i] >= minSaved
+		all[i].random = (n[0]-1)*backends >= ir.MinShared && (backends >= minSlots || p.Affinity != nil)
+		all[i].maglev = (n[1]-1)*slots[i] >= ir.MinShared
 	}
 	return all
 }
