@@ -12,20 +12,10 @@ import (
 
 // FindCauses adds the rules that cause the differences that WriteText prints.
 func (p *Proof) FindCauses(a, b *Side, all bool) {
-	last, shown := "", 0
-	for i := range p.Differences {
-		d := &p.Differences[i]
-		if d.Design != "" && !all {
-			continue
-		}
-		if d.To != last {
-			if last, shown = d.To, shown+1; shown > mostDestinations && !all {
-				return
-			}
-		}
+	p.each(all, func(d *differs, _ bool) {
 		wayA, wayB := a.way(d, 0), b.way(d, 1)
 		d.RuleA, d.RuleB = wayA.cause(&wayB), wayB.cause(&wayA)
-	}
+	})
 }
 
 // way is one result of a packet on one side, which the other side does not have.

@@ -275,22 +275,33 @@ func (d *differs) from() string {
 // mostDestinations is the maximum number of destinations that WriteText prints unless all is set.
 const mostDestinations = 20
 
-// WriteText writes the differences and the verdict. Unless all is set, it writes only the first
-// destinations, and one line for all differences by the same design.
-func (p *Proof) WriteText(w io.Writer, all bool) error {
-	width := max(len(p.A), len(p.B))
+// each calls print for the differences that WriteText prints; begins for the first one of a destination. It
+// reports whether there are more.
+func (p *Proof) each(all bool, print func(d *differs, begins bool)) (more bool) {
 	last, shown := "", 0
 	for i := range p.Differences {
 		d := &p.Differences[i]
 		if d.Design != "" && !all {
 			continue
 		}
-		if d.To != last {
-			if shown++; shown > mostDestinations && !all {
-				fmt.Fprintf(w, "and more: --all shows them\n")
-				break
-			}
-			last = d.To
+		begins := d.To != last
+		if begins {
+			last, shown = d.To, shown+1
+		}
+		if shown > mostDestinations && !all {
+			return true
+		}
+		print(d, begins)
+	}
+	return false
+}
+
+// WriteText writes the differences and the verdict. Unless all is set, it writes only the first
+// destinations, and one line for all differences by the same design.
+func (p *Proof) WriteText(w io.Writer, all bool) error {
+	width := max(len(p.A), len(p.B))
+	if p.each(all, func(d *differs, begins bool) {
+		if begins {
 			fmt.Fprintf(w, "%s  %s\n", d.To, cmp.Or(d.Frontend, "no Service"))
 		}
 		fmt.Fprintf(w, "  from %s\n", d.from())
@@ -306,6 +317,8 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 		if d.Design != "" {
 			fmt.Fprintf(w, "    by design: %s\n", d.Design)
 		}
+	}) {
+		fmt.Fprintf(w, "and more: --all shows them\n")
 	}
 	if !all {
 		p.writeDesigns(w)
