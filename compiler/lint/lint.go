@@ -41,6 +41,9 @@ type Input struct {
 	OtherRange bool
 	// Unread reports that some files of the input are not read, because they are rendered.
 	Unread bool
+	// Ambiguous holds the Services that depend on an object of which the input has different versions.
+	// The versions that the Snapshot has may not belong together.
+	Ambiguous map[ir.Name]string
 	// Ignored holds the number of objects of each kind that the Snapshot does not use.
 	Ignored map[string]int
 }
@@ -52,12 +55,28 @@ func Check(in Input) diag.List {
 		check(c)
 	}
 	for _, s := range c.services {
+		before := len(c.found)
 		for _, check := range serviceChecks() {
 			check(c, s)
+		}
+		for i := range c.found[before:] {
+			if d := &c.found[before+i]; d.Severity == diag.Warning && slices.Contains(ofPairs, d.Code) {
+				c.lower(d, s.Name)
+			}
 		}
 	}
 	c.found.Sort()
 	return c.found
+}
+
+// ofPairs are the codes of findings about a Service and a workload that do not match.
+var ofPairs = []diag.Code{diag.SelectorUnmatched, diag.TargetPortUndeclared, diag.TargetPortUnknown, diag.TargetPortProtocol}
+
+// lower makes a finding about an ambiguous Service an info.
+func (c *cluster) lower(d *diag.Diagnostic, name ir.Name) {
+	if object := c.Ambiguous[name]; object != "" {
+		d.Severity, d.Msg = diag.Info, d.Msg+" (the input has other versions of "+object+")"
+	}
 }
 
 // Refused returns the endpoints of Services that are themselves addresses of

@@ -382,8 +382,10 @@ func backendPorts(c *cluster) {
 		if isNumber(b.Name) {
 			hint = "a number is in field number"
 		}
-		c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.BackendPort, Object: b.Object, Path: b.Path, Hint: hint,
-			Msg: fmt.Sprintf("%s has no port %s, %s: it cannot be reached", svc.Object, want, only)})
+		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.BackendPort, Object: b.Object, Path: b.Path, Hint: hint,
+			Msg: fmt.Sprintf("%s has no port %s, %s: it cannot be reached", svc.Object, want, only)}
+		c.lower(&d, svc.Name)
+		c.found.Add(d)
 	}
 }
 

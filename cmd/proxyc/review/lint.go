@@ -22,7 +22,7 @@ func (j *Input) Lint() {
 	j.Diags = j.pending.Adjust(j.Diags)
 	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return (unnamed || j.NoSnapshot) && d.Code == diag.NodeUnknown })
 	j.Diags.Add(j.Advice()...)
-	j.Diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags, Written: j.Reader.Written(), Pending: j.pending, StandIns: j.StandIns, OtherRange: j.otherRange, Unread: j.Unread() != "", Ignored: j.Reader.Ignored()})...)
+	j.Diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags, Written: j.Reader.Written(), Pending: j.pending, StandIns: j.StandIns, OtherRange: j.otherRange, Unread: j.Unread() != "", Ambiguous: j.Ambiguous(), Ignored: j.Reader.Ignored()})...)
 }
 
 // Complete adds positions to a report, and sorts it by them. With fewer, it groups equal findings.
