@@ -95,7 +95,7 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 					if fromDirectory && r.at[o.name].file != file { // files of a directory may be for different clusters
 						severity = diag.Info
 					}
-					r.report(&found, placed{line: o.line, index: o.index, Diagnostic: diag.Diagnostic{Severity: severity, Code: diag.ObjectDuplicate, Object: o.name,
+					r.report(&found, placed{index: o.index, Diagnostic: diag.Diagnostic{Severity: severity, Code: diag.ObjectDuplicate, Object: o.name,
 						Msg: "is a duplicate: it replaces the previous one" + r.previous(o.name)}}, at)
 				}
 				r.record(&o, at)
@@ -186,7 +186,7 @@ type result struct {
 
 type placed struct {
 	diag.Diagnostic
-	line    int     // of the object or of the syntax error
+	line    int     // of the syntax error
 	column  int     // of the error, from 1; 0 for the first character of the line
 	index   []int   // of the object in the Lists of a YAML part
 	field   string  // path in the object
@@ -200,8 +200,7 @@ type placed struct {
 // the same name.
 type object struct {
 	name    string
-	value   any // what the Snapshot contains; nil if reviews do not compare it
-	line    int
+	value   any                           // what the Snapshot contains; nil if reviews do not compare it
 	index   []int                         // in the Lists of a YAML part
 	has     func(*snapshot.Snapshot) bool // reports whether an object of this name exists
 	put     func(*snapshot.Snapshot)
@@ -254,11 +253,7 @@ func (p *part) decode(namespace string, strict bool) result {
 	case p.yaml != nil:
 		p.decodeYAML(&r)
 	default:
-		counter := lineCounter{data: p.text}
-		r.leaf(&p.leaf, nil, func(offset int) (line, column int) {
-			line = counter.at(offset-p.start) - 1
-			return line, offset - p.start - counter.start + 1
-		})
+		r.leaf(&p.leaf, nil)
 	}
 	return r
 }
@@ -295,11 +290,6 @@ func (p *part) decodeYAML(r *result) {
 		r.fail(at)
 		return
 	}
-	where := func(offset int) (line, column int) { return 0, 0 }
-	if lines {
-		counter := lineCounter{data: text}
-		where = func(offset int) (line, column int) { return counter.at(offset) - 1, 0 }
-	}
 	for i := range leaves {
 		l := &leaves[i]
 		if p.item && len(l.index) == 0 && l.kind == "" && l.apiVersion == "" {
@@ -307,7 +297,7 @@ func (p *part) decodeYAML(r *result) {
 		}
 		inner := l.index
 		l.index = append(p.index, inner...)
-		r.leaf(l, inner, where)
+		r.leaf(l, inner)
 	}
 }
 
@@ -383,12 +373,9 @@ func noTokenAt(doc []byte, from int) (line, column int) {
 func (r *result) fail(d placed) { r.diags = append(r.diags, d) }
 
 // leaf decodes an object. index is its position in the Lists of a YAML part.
-// where returns the line of an offset in the scanned text, and the column if
-// known; leaf calls it with ascending offsets.
-func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column int)) {
-	line, _ := where(l.start)
+func (r *result) leaf(l *leaf, index []int) {
 	report := func(at placed) {
-		at.line, at.index = line, index
+		at.index = index
 		r.fail(at)
 	}
 	if msg := l.problem(); msg != "" {
@@ -425,14 +412,11 @@ func (r *result) leaf(l *leaf, index []int, where func(offset int) (line, column
 	}
 	r.slices = r.slices || l.kind == "EndpointSlice" || l.kind == "Endpoints"
 	o, findings, err := decode(l.text, r.namespace, r.read)
-	o.line, o.index = line, index
+	o.index = index
 	if err != nil {
 		r.customs = append(r.customs, l.custom(r.namespace))
-		offset, path, msg := explain(l.text, err)
-		at := placed{field: path, index: index, skipped: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}}
-		at.line, at.column = where(l.start + offset)
-		at.syntax = path == "" && at.column > 0 && offset > 0
-		r.fail(at)
+		path, msg := explain(l.text, err)
+		report(placed{field: path, skipped: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}})
 		return
 	}
 	if r.strict && !o.written.Live { // a cluster serves the versions of its objects

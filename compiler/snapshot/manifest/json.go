@@ -26,20 +26,14 @@ type leaf struct {
 }
 
 // path returns the leaf's position in the enclosing Lists: "items[3]".
-func (l *leaf) path() string { return listPath(l.index, l.array) }
-
-func listPath(index []int, array bool) string {
-	var b strings.Builder
-	for n, i := range index {
-		if n > 0 {
-			b.WriteByte('.')
+func (l *leaf) path() (path string) {
+	for n, i := range l.index {
+		if n > 0 || !l.array {
+			path = memberPath(path, "items")
 		}
-		if n > 0 || !array {
-			b.WriteString("items")
-		}
-		fmt.Fprintf(&b, "[%d]", i)
+		path = itemPath(path, i)
 	}
-	return b.String()
+	return path
 }
 
 // A reader reads JSON text. It accepts duplicate keys and invalid UTF-8, which the

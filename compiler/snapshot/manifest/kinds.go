@@ -243,27 +243,27 @@ func decodeServiceCIDR(text []byte, _ string, read unmarshal) (object, []finding
 	}, append(strict, checkServiceCIDR(&in)...), err
 }
 
-// explain splits an error of the JSON decoder into the offset, the path of the
-// field if known, and the message.
-func explain(text []byte, err error) (offset int, path, msg string) {
+// explain splits an error of the JSON decoder into the path of the field, if
+// known, and the message.
+func explain(text []byte, err error) (path, msg string) {
 	var when *time.ParseError
 	if errors.As(err, &when) {
 		isIt := func(t *token) bool { return t.String() == when.Value || strconv.Quote(t.String()) == when.Value }
-		return 0, pathOf(text, isIt), "must be a time such as 2006-01-02T15:04:05Z, got " + diag.Quote(strings.Trim(when.Value, `"`))
+		return pathOf(text, isIt), "must be a time such as 2006-01-02T15:04:05Z, got " + diag.Quote(strings.Trim(when.Value, `"`))
 	}
 	var wrong *json.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
-		return 0, "", err.Error()
+		return "", err.Error()
 	}
 	msg = "must be " + typeName(wrong.Type) + ", got " + wrong.Value
 	path = pathOf(text, func(t *token) bool { return t.reader.InputOffset() >= wrong.Offset })
 	if !strings.HasPrefix(listIndex.ReplaceAllString(path, ""), wrong.Field) || wrong.Field == "" {
 		// A type with its own decoder counts offsets from its own start.
-		return 0, cmp.Or(pathOf(text, func(t *token) bool {
+		return cmp.Or(pathOf(text, func(t *token) bool {
 			return isKind(t, wrong.Value) && (wrong.Field == "" || listIndex.ReplaceAllString(t.path(), "") == wrong.Field)
 		}), wrong.Field), msg
 	}
-	return clamp(wrong.Offset-1, text), path, msg
+	return path, msg
 }
 
 // isKind reports whether a value has a type in the JSON decoder's notation, such
@@ -274,10 +274,6 @@ func isKind(t *token, kind string) bool {
 }
 
 var listIndex = regexp.MustCompile(`\[\d+\]`)
-
-func clamp(offset int64, text []byte) int {
-	return int(min(max(offset, 0), int64(len(text))))
-}
 
 // typeName returns the JSON type for a Go type.
 func typeName(t reflect.Type) string {
