@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestEndpointsOfServices checks that the filter applies to packets that are translated to an
-// address of a Service. The results are those of package ir/sim, except for packets that the mode
-// lets leave the node, where no host has the address.
+// TestEndpointsOfServices checks whether a filter applies to packets that are translated to an
+// address of a Service: not in mode nftables, where no rule sees them again. The results are those of
+// package ir/sim, except for packets that the mode lets leave the node, where no host has the address.
 func TestEndpointsOfServices(t *testing.T) {
 	t.Parallel()
 	service := func(name string, i int, more, endpoint string, port int) string {
@@ -33,7 +33,7 @@ func TestEndpointsOfServices(t *testing.T) {
 	// In mode iptables the first packet from ext to Service 5 leaves the node, since it is marked. Its
 	// retransmission after a second is not marked, and is rejected.
 	want := map[string]map[int]string{
-		"nftables": {1: "10.244.1.10:8080", 3: Refused, 4: TimedOut, 5: Refused, 6: Refused, 7: "192.0.2.11:8080"},
+		"nftables": {1: "10.244.1.10:8080", 3: TimedOut, 4: TimedOut, 5: TimedOut, 6: "192.0.2.11:8081", 7: "192.0.2.11:8080"},
 		"iptables": {1: "10.244.1.10:8080", 3: TimedOut, 4: TimedOut, 5: Refused, 6: Refused, 7: "192.0.2.11:8080"},
 	}
 	eachPlane(t, func(t *testing.T, p plane) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -258,6 +259,39 @@ func (m *machine) noFlows(words ...string) {
 					m.t.Errorf("still there: %s", line)
 				}
 			}
+		}
+	}
+}
+
+// A connection that began before the rules succeeds: the kernel tracks it without a translation, and
+// shows the rules of mode nftables only the first packet of a connection.
+func TestConnectionBeforeRules(t *testing.T) {
+	t.Parallel()
+	topo := newTopology(t)
+	m := newMachine(t, topo.Namespace("node1"))
+	m.tool("table inet tracking { chain forwarded { type filter hook forward priority 0; ct state invalid counter; }; }", "nft", "-f", "-")
+	began := make(chan error, 2)
+	families := []string{IPv4, IPv6}
+	for _, family := range families {
+		go func() {
+			a, err := topo.Try("pod1b", "tcp", 0, to(clusterIP(0, family), 80), 30*time.Second)
+			if err == nil && a.Server.Addr() != netip.MustParseAddr(podAddr("pod1a", family)) {
+				err = fmt.Errorf("%s: answered by %s", family, a.Server)
+			}
+			began <- err
+		}()
+	}
+	for _, family := range families {
+		for deadline := time.Now().Add(ScaledTimeout(10 * time.Second)); !strings.Contains(m.tool("", "conntrack", "-L", "-p", "tcp", "-f", family), "UNREPLIED"); {
+			if time.Now().After(deadline) {
+				t.Fatal("no connection began")
+			}
+		}
+	}
+	m.must(0, m.apply(plane{mode: "nftables"}, filepath.Join(takeoverDir, "config.yaml"), m.file("snapshot.json", stableServices().snapshot(t))))
+	for range families {
+		if err := <-began; err != nil {
+			t.Error(err)
 		}
 	}
 }

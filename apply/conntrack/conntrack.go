@@ -1,7 +1,7 @@
 // Package conntrack deletes connection tracking entries that send UDP clients to an endpoint that
-// is gone, or that they may no longer reach. TCP and SCTP entries are never deleted, since these
-// connections end by themselves (DMN-32). A UDP client that keeps its port would otherwise use the
-// old address for as long as it sends.
+// is gone, or that they may no longer reach. A UDP client that keeps its port would otherwise use the
+// old address for as long as it sends. TCP and SCTP connections end by themselves (DMN-32). Their
+// entries are deleted only if the connection began before the rules: see Selector.
 //
 // The selection of stale entries is a pure function. Only entries in zone 0, which the node's own
 // rules use, and only entries for a frontend of proxyc are deleted.
@@ -49,9 +49,9 @@ func (s Stale) Compare(o Stale) int {
 	return cmp.Or(a.To.Compare(b.To), a.Client.Compare(b.Client), a.From.Compare(b.From), cmp.Compare(a.ID, b.ID))
 }
 
-// Selector decides which entries of one family are stale. It uses the UDP frontends in force, and
+// Selector decides which entries of one family are stale. It uses the frontends in force, and
 // those that were removed (DMN-30, stale UDP entries are deleted after a sync). An entry for a
-// frontend is stale in three cases:
+// UDP frontend is stale in three cases:
 //
 //   - Its port has serving endpoints, and replies come from none of them. The endpoint
 //     is gone, or the entry is older than the Service and was never translated.
@@ -60,9 +60,13 @@ func (s Stale) Compare(o Stale) int {
 //     and before release 1.37.2 all of them (kubernetes#139628). The client then sends
 //     to a dead address even after endpoints return.
 //   - No reply was ever seen, and spec.loadBalancerSourceRanges no longer admits the
-//     client (PKT-10). In mode nftables rules end such a flow, in kube-proxy and here:
-//     the filter sees each of its packets as a first one. In mode iptables the filter
-//     matches the address before translation, which only the first packet has.
+//     client (PKT-10). In mode nftables, kube-proxy's filter sees each packet of such a
+//     flow as a first one, and drops it. In mode iptables its filter matches the address
+//     before translation, which only the first packet has.
+//
+// In mode nftables, an entry for a TCP or SCTP frontend is stale if it is neither translated nor
+// answered: it is older than the rules, which see only the first packet of a connection. Without
+// the entry, they translate or refuse the next try of the client.
 //
 // In mode userspace the proxy owns the flows, and no entry is stale.
 //
@@ -91,17 +95,17 @@ func NewSelector(p *ir.Program, removed []ir.Match) *Selector {
 	return f.update(p.Family, all).selector(p.Family, f)
 }
 
-// Idle reports whether no entry can be stale, since there are no UDP frontends to check. The table
+// Idle reports whether no entry can be stale, since there are no frontends to check. The table
 // then need not be read.
 func (sel *Selector) Idle() bool { return len(sel.checked) == 0 }
 
 // Stale reports whether an entry is stale, and the reason.
 func (sel *Selector) Stale(e Entry) (Stale, bool) {
-	if e.Protocol != ir.UDP || e.Zone != 0 || !sel.ports[e.To.Port()] {
+	if e.Zone != 0 || !sel.ports[e.To.Port()] {
 		return Stale{}, false
 	}
-	exact := ir.Match{Addr: e.To.Addr(), Protocol: ir.UDP, Port: e.To.Port()}
-	nodePort := ir.Match{Protocol: ir.UDP, Port: e.To.Port()}
+	exact := ir.Match{Addr: e.To.Addr(), Protocol: e.Protocol, Port: e.To.Port()}
+	nodePort := ir.Match{Protocol: e.Protocol, Port: e.To.Port()}
 	if !sel.checked[exact] && !sel.checked[nodePort] {
 		return Stale{}, false
 	}
@@ -111,6 +115,10 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 		s.Service = current.service
 	}
 	translated := e.From != e.To
+	if e.Protocol != ir.UDP {
+		s.Why = "older than the rules: it was never translated"
+		return s, ok && current != nil && e.Unanswered && !translated && !current.backends[e.From]
+	}
 	switch {
 	case !ok:
 		return Stale{}, false

@@ -95,8 +95,11 @@ func TestSelector(t *testing.T) {
 	onHost.Services[0].Pools[0].Backends[0].AddrPort = addrPort("192.0.2.11:30053")
 	userspace := v4()
 	userspace.Node.Mode = ir.ModeUserspace
+	iptables := v4()
+	iptables.Node.Mode = ir.ModeIPTables
 
 	const (
+		olderTCP   = "older than the rules: it was never translated"
 		noEndpoint = "the Service has no endpoint left"
 		gone       = "the Service, or its port, is gone"
 		older      = "older than the Service's endpoints: it was never translated"
@@ -158,6 +161,12 @@ func TestSelector(t *testing.T) {
 		{name: "foreign, translated", to: "192.0.2.11:8053", from: "172.17.0.2:53"},
 		{name: "another port of the VIP", to: "10.96.0.10:54", from: "10.244.9.9:54"},
 		{name: "TCP", to: "10.96.0.10:80", from: "10.244.9.9:80", proto: ir.TCP},
+		{name: "TCP, not answered", to: "10.96.0.10:80", from: "10.244.9.9:80", proto: ir.TCP, silent: true},
+		{name: "TCP, not translated", to: "10.96.0.10:80", from: "10.96.0.10:80", proto: ir.TCP},
+		{name: "TCP, older than the rules", to: "10.96.0.10:80", from: "10.96.0.10:80", proto: ir.TCP, silent: true, want: "10.96.0.10:80/tcp " + olderTCP},
+		{name: "TCP, older than the rules, of another Service", to: "10.96.0.99:80", from: "10.96.0.99:80", proto: ir.TCP, silent: true},
+		{name: "TCP, older than the rules, mode iptables", program: iptables, to: "10.96.0.10:80", from: "10.96.0.10:80", proto: ir.TCP, silent: true},
+		{name: "TCP, at an endpoint with the frontend's address", program: onHost, to: "192.0.2.11:30053", from: "192.0.2.11:30053", proto: ir.TCP, silent: true},
 		{name: "SCTP to the same port", to: "10.96.0.10:53", from: "10.244.9.9:53", proto: ir.SCTP},
 		{name: "another zone", to: "10.96.0.10:53", from: "10.244.9.9:53", zone: 7},
 		{name: "userspace mode", program: userspace, to: "10.96.0.10:53", from: "192.0.2.11:40000"},
@@ -210,6 +219,8 @@ func TestSelectorNamesTheService(t *testing.T) {
 
 func TestIdle(t *testing.T) {
 	tcp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/tcp": nil})
+	iptables := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/tcp": nil})
+	iptables.Node.Mode = ir.ModeIPTables
 	udp := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": nil})
 	userspace := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:53/udp": nil})
 	userspace.Node.Mode = ir.ModeUserspace
@@ -220,12 +231,14 @@ func TestIdle(t *testing.T) {
 		want    bool
 	}{
 		{"nothing", program(t, ir.IPv4, nil, nil), nil, true},
-		{"TCP", tcp, []ir.Match{match(t, "10.96.0.1:1/tcp")}, true},
+		{"TCP", tcp, nil, false},
+		{"TCP, mode iptables", iptables, nil, true},
+		{"TCP gone", iptables, []ir.Match{match(t, "10.96.0.1:1/tcp")}, true},
 		{"UDP", udp, nil, false},
 		{"UDP, which the proxy serves itself", userspace, nil, true},
-		{"UDP gone", tcp, []ir.Match{match(t, "10.96.0.1:1/udp")}, false},
-		{"UDP gone in the other family", tcp, []ir.Match{match(t, "[fd00::1]:1/udp")}, true},
-		{"UDP node port gone", tcp, []ir.Match{match(t, "node:30053/udp")}, false},
+		{"UDP gone", iptables, []ir.Match{match(t, "10.96.0.1:1/udp")}, false},
+		{"UDP gone in the other family", iptables, []ir.Match{match(t, "[fd00::1]:1/udp")}, true},
+		{"UDP node port gone", iptables, []ir.Match{match(t, "node:30053/udp")}, false},
 	}
 	for _, c := range cases {
 		sel := NewSelector(c.program, c.gone)
@@ -255,9 +268,11 @@ func TestFilters(t *testing.T) {
 	}{
 		{"each frontend", map[string][]int{"10.96.0.10:53/udp": nil, "node:30053/udp": nil},
 			[]ir.Match{match(t, "10.96.0.11:53/udp"), match(t, "[fd00::1]:53/udp"), match(t, "10.96.0.10:53/udp")},
-			[]filter{{ir.IPv4, netip.MustParseAddr("10.96.0.10"), 53}, {ir.IPv4, netip.MustParseAddr("10.96.0.11"), 53}, {ir.IPv4, netip.Addr{}, 30053}}},
-		{"each port", frontends(maxFilters+1, "10.96.0.%d:53/udp"), nil, []filter{{family: ir.IPv4, port: 53}}},
-		{"all", frontends(maxFilters+1, "10.96.0.9:%d/udp"), nil, []filter{{family: ir.IPv4}}},
+			[]filter{{ir.IPv4, ir.UDP, netip.Addr{}, 30053}, {ir.IPv4, ir.UDP, netip.MustParseAddr("10.96.0.10"), 53}, {ir.IPv4, ir.UDP, netip.MustParseAddr("10.96.0.11"), 53}}},
+		{"each protocol", map[string][]int{"10.96.0.10:53/udp": nil, "10.96.0.10:53/tcp": nil}, nil,
+			[]filter{{ir.IPv4, ir.TCP, netip.MustParseAddr("10.96.0.10"), 53}, {ir.IPv4, ir.UDP, netip.MustParseAddr("10.96.0.10"), 53}}},
+		{"each port", frontends(maxFilters+1, "10.96.0.%d:53/udp"), nil, []filter{{family: ir.IPv4, protocol: ir.TCP, port: 80}, {family: ir.IPv4, protocol: ir.UDP, port: 53}}},
+		{"all", frontends(maxFilters+1, "10.96.0.9:%d/udp"), nil, []filter{{family: ir.IPv4, protocol: ir.TCP}, {family: ir.IPv4, protocol: ir.UDP}}},
 	}
 	for _, c := range cases {
 		got := NewSelector(program(t, ir.IPv4, nil, c.frontends), c.gone).filters()

@@ -26,6 +26,7 @@ const (
 	attrID         = 12
 	attrZone       = 18
 	attrFilter     = 25
+	attrStatusMask = 26
 
 	tupleIP    = 1
 	tupleProto = 2
@@ -73,7 +74,7 @@ func open(netns int) (*table, error) {
 }
 
 // dump passes the entries that match a filter to each. Kernels filter from Linux 5.8 on. If the
-// kernel ignores or rejects the filter, filtered is false, and each receives all UDP entries of the
+// kernel ignores or rejects the filter, filtered is false, and each receives all entries of the
 // family. An interrupted dump is repeated, so each may receive an entry twice.
 func (t *table) dump(f filter, each func(Entry) error) (filtered bool, err error) {
 	filtered = true
@@ -109,9 +110,6 @@ func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (inte
 			return err
 		}
 		*filtered = *filtered && f.matches(e)
-		if e.Protocol != ir.UDP {
-			return nil
-		}
 		return each(e)
 	})
 }
@@ -137,12 +135,16 @@ func (f filter) append(b *codec.Builder) {
 			})
 		}
 		b.Nest(tupleProto, func(b *codec.Builder) {
-			b.Bytes(protoNum, []byte{byte(ir.UDP)})
+			b.Bytes(protoNum, []byte{byte(f.protocol)})
 			if f.port != 0 {
 				b.Bytes(protoDstPort, port(f.port))
 			}
 		})
 	})
+	if f.protocol != ir.UDP { // without a reply
+		b.Bytes(attrStatus, []byte{0, 0, 0, 0})
+		b.Bytes(attrStatusMask, []byte{0, 0, 0, statusSeenReply})
+	}
 	b.Bytes(attrZone, []byte{0, 0}) // supported from Linux 6.9 on
 }
 

@@ -60,7 +60,7 @@ func create(t testing.TB, h *vnetlink.Handle, e Entry) {
 // all returns the UDP entries of a family.
 func all(t testing.TB, tab *table, family ir.Family) (out []Entry) {
 	t.Helper()
-	filtered, err := tab.dump(filter{family: family}, func(e Entry) error {
+	filtered, err := tab.dump(filter{family: family, protocol: ir.UDP}, func(e Entry) error {
 		out = append(out, e)
 		return nil
 	})
@@ -290,7 +290,7 @@ func TestKernelInvertsIPv6Addresses(t *testing.T) {
 		}
 		var got []string
 		filtered := true
-		if _, err := tab.dumpOnce(filter{f.family, netip.MustParseAddr(f.vip), 53}, &filtered, func(e Entry) error {
+		if _, err := tab.dumpOnce(filter{f.family, ir.UDP, netip.MustParseAddr(f.vip), 53}, &filtered, func(e Entry) error {
 			got = append(got, e.To.Addr().String())
 			return nil
 		}); err != nil {

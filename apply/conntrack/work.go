@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/proxyc/proxyc/ir"
@@ -20,8 +19,8 @@ type Work struct {
 	Removed  []ir.Match // frontends
 }
 
-// frontends are the UDP frontends of a family that are in force. Every Selector judges by all of
-// them, whichever flows it checks. They are safe for concurrent use.
+// frontends are those of a family that are in force, of the protocols whose entries may be stale.
+// Every Selector judges by all of them, whichever flows it checks. They are safe for concurrent use.
 type frontends struct {
 	mu      sync.Mutex
 	node    ir.Node
@@ -32,13 +31,14 @@ type frontends struct {
 // frontend is the state that an entry is compared with. It is immutable.
 type frontend struct {
 	service  ir.Name
-	backends map[netip.AddrPort]bool // serving endpoints
+	backends map[netip.AddrPort]bool // serving endpoints; of TCP and SCTP, those that may have the frontend's address
 	ranges   []ir.SourceRange        // from Frontend.SourceRanges
 }
 
-// replace records the Services of a Program as the only ones in force.
-func (f *frontends) replace(p *ir.Program) {
-	next := frontends{matches: map[ir.Match]*frontend{}, of: map[ir.Name][]ir.Match{}}
+// replace records the Services of a Program as the only ones in force. It returns the new frontends
+// of TCP and SCTP.
+func (f *frontends) replace(p *ir.Program) (added []ir.Match) {
+	next := frontends{node: p.Node, matches: map[ir.Match]*frontend{}, of: map[ir.Name][]ir.Match{}}
 	if !p.Node.Mode.ByProcess() {
 		for i := range p.Services {
 			next.add(&p.Services[i])
@@ -46,10 +46,17 @@ func (f *frontends) replace(p *ir.Program) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for m := range next.matches {
+		if m.Protocol != ir.UDP && f.matches[m] == nil {
+			added = append(added, m)
+		}
+	}
 	f.node, f.matches, f.of = p.Node, next.matches, next.of
+	return added
 }
 
-// change records changes of Services as in force. It returns the frontends of the changed Services.
+// change records changes of Services as in force. It returns the frontends of the changed Services
+// whose flows are to be checked: those of TCP and SCTP only if they are new.
 func (f *frontends) change(node ir.Node, changes []ir.Change) (now []ir.Match) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,35 +64,63 @@ func (f *frontends) change(node ir.Node, changes []ir.Change) (now []ir.Match) {
 		f.matches, f.of = map[ir.Match]*frontend{}, map[ir.Name][]ir.Match{}
 	}
 	f.node = node
+	old := map[ir.Match]bool{}
 	for _, c := range changes { // removals first: a frontend may move to another Service
 		for _, m := range f.of[c.Name] {
 			delete(f.matches, m)
+			old[m] = true
 		}
 		delete(f.of, c.Name)
 	}
 	for _, c := range changes {
-		if c.New != nil && !node.Mode.ByProcess() {
-			f.add(c.New)
-			now = append(now, f.of[c.Name]...)
+		if c.New == nil || node.Mode.ByProcess() {
+			continue
+		}
+		f.add(c.New)
+		for _, m := range f.of[c.Name] {
+			if m.Protocol == ir.UDP || !old[m] {
+				now = append(now, m)
+			}
 		}
 	}
 	return now
 }
 
-// add adds the UDP frontends of a Service.
+// add adds the frontends of a Service. Other modes than nftables see each packet without a reply as
+// the first of a connection, so that entries of TCP and SCTP are not stale there.
 func (f *frontends) add(s *ir.Service) {
 	backends := map[ir.ServicePort]map[netip.AddrPort]bool{}
 	for i := range s.Frontends {
 		of := &s.Frontends[i]
-		if of.Match.Protocol != ir.UDP {
+		switch {
+		case of.Match.Protocol != ir.UDP && f.node.Mode != ir.ModeNFTables:
 			continue
+		case of.Match.Protocol != ir.UDP:
+			f.matches[of.Match] = &frontend{service: s.Name, backends: samePort(s, of)}
+		default:
+			if backends[of.Port] == nil {
+				backends[of.Port] = serving(s, of.Port)
+			}
+			f.matches[of.Match] = &frontend{s.Name, backends[of.Port], of.SourceRanges}
 		}
-		if backends[of.Port] == nil {
-			backends[of.Port] = serving(s, of.Port)
-		}
-		f.matches[of.Match] = &frontend{s.Name, backends[of.Port], of.SourceRanges}
 		f.of[s.Name] = append(f.of[s.Name], of.Match)
 	}
+}
+
+// samePort returns the backends of a frontend that have its port: a translation to one with its
+// address is not visible in an entry. nil if there is none.
+func samePort(s *ir.Service, f *ir.Frontend) (out map[netip.AddrPort]bool) {
+	for i := range s.Pools {
+		for _, b := range s.Pools[i].Backends {
+			if s.Pools[i].Port == f.Port && b.AddrPort.Port() == f.Match.Port {
+				if out == nil {
+					out = map[netip.AddrPort]bool{}
+				}
+				out[b.AddrPort] = true
+			}
+		}
+	}
+	return out
 }
 
 // has reports whether a frontend is in force.
@@ -95,16 +130,21 @@ func (f *frontends) has(m ir.Match) bool {
 	return f.matches[m] != nil
 }
 
-// all returns all frontends in force.
-func (f *frontends) all() []ir.Match {
+// udp returns all frontends of UDP in force.
+func (f *frontends) udp() (all []ir.Match) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Collect(maps.Keys(f.matches))
+	for m := range f.matches {
+		if m.Protocol == ir.UDP {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // scope is the set of frontends of one family whose flows are to be checked.
 type scope struct {
-	all     bool              // all frontends in force
+	all     bool              // all frontends of UDP in force
 	some    map[ir.Match]bool // some frontends in force; others are ignored
 	removed map[ir.Match]bool
 }
@@ -127,7 +167,9 @@ func (f *frontends) update(of ir.Family, w *Work) *scope {
 	}
 	switch {
 	case p != nil && w.All:
-		f.replace(p)
+		for _, m := range f.replace(p) {
+			s.some[m] = true
+		}
 	case p != nil:
 		for _, m := range f.change(p.Node, w.Changes.Of(of)) {
 			s.some[m] = true
@@ -170,7 +212,7 @@ func (s *scope) bound(f *frontends) (dropped int) {
 func (s *scope) selector(family ir.Family, f *frontends) *Selector {
 	sel := &Selector{family: family, inForce: f, checked: map[ir.Match]bool{}, removed: s.removed, ports: map[uint16]bool{}}
 	if s.all {
-		for _, m := range f.all() {
+		for _, m := range f.udp() {
 			sel.checked[m] = true
 		}
 	}

@@ -10,11 +10,20 @@ import (
 // Services with the same source ranges share their chains and sets. If the kernel rejects one, all
 // these Services are omitted. Chains and sets that are then unused are omitted, too.
 
-// servicesUsing returns the Services with added frontends that use a set of source ranges.
+// servicesUsing returns the Services with added frontends that use a set of source ranges: their chains
+// jump to the one that matches it.
 func (c *change) servicesUsing(set string) (names []ir.Name) {
+	users := map[string]bool{}
+	for range 2 {
+		for _, ch := range c.chains.fill {
+			if uses(ch, set, users) {
+				users[ch.Name] = true
+			}
+		}
+	}
 	for _, e := range c.sets.elements {
 		for i := range e.added {
-			if chain := e.added[i].Verdict.Chain; chain != "" && slices.ContainsFunc(c.chains.fill, func(ch *rules.Chain) bool { return ch.Name == chain && looksUp(ch, set) }) {
+			if users[e.added[i].Verdict.Chain] {
 				names = append(names, c.serviceOf(e.set, &e.added[i]))
 			}
 		}
@@ -22,9 +31,17 @@ func (c *change) servicesUsing(set string) (names []ir.Name) {
 	return names
 }
 
-// looksUp reports whether a rule of the chain matches a set.
-func looksUp(c *rules.Chain, set string) bool {
+// uses reports whether a rule of the chain matches a set, or calls one of some chains.
+func uses(c *rules.Chain, set string, chains map[string]bool) bool {
 	return slices.ContainsFunc(c.Rules, func(r rules.Rule) bool {
-		return slices.ContainsFunc(r.Stmts, func(s rules.Stmt) bool { m, ok := s.(rules.MatchSet); return ok && m.Set == set })
+		return slices.ContainsFunc(r.Stmts, func(s rules.Stmt) bool {
+			switch s := s.(type) {
+			case rules.MatchSet:
+				return s.Set == set
+			case rules.Verdict:
+				return chains[s.Chain]
+			}
+			return false
+		})
 	})
 }

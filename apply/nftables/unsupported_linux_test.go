@@ -31,7 +31,7 @@ var written = []struct {
 	{"range", "add rule $T services ip saddr 10.0.0.1-10.0.0.9 drop", inServices},
 	{"bitmask", "add rule $T services tcp flags & (syn | ack) == syn drop", inServices},
 	{"verdicts", "add rule $T services accept; add rule $T services continue; add rule $T services return", inServices},
-	{"queue", "add rule $T filter-input queue num 1-3 fanout,bypass", inInput},
+	{"queue", "add chain $T filter { type filter hook input priority 0; }; add rule $T filter queue num 1-3 fanout,bypass", inFilter},
 	{"log", `add rule $T services log prefix "x" group 2 snaplen 10`, inServices},
 	{"log level", `add rule $T services log level debug flags all`, inServices},
 	{"counter", "add rule $T services counter packets 5 bytes 7", inServices},
@@ -39,9 +39,9 @@ var written = []struct {
 	{"quota", "add rule $T services quota over 10 mbytes used 1 mbytes drop", inServices},
 	{"connection limit", "add rule $T services ct count over 20 drop", inServices},
 	{"last", "add rule $T services last", inServices},
-	{"meter", "add rule $T filter-input tcp dport 22 meter flood { ip saddr timeout 10s limit rate 10/second } accept", inInput},
-	{"reject", "add rule $T filter-input reject with tcp reset", inInput},
-	{"reject of another kind", "add rule $T filter-input reject with icmp type admin-prohibited", inInput},
+	{"meter", "add chain $T filter { type filter hook input priority 0; }; add rule $T filter tcp dport 22 meter flood { ip saddr timeout 10s limit rate 10/second } accept", inFilter},
+	{"reject", "add chain $T filter { type filter hook input priority 0; }; add rule $T filter reject with tcp reset", inFilter},
+	{"reject of another kind", "add chain $T filter { type filter hook input priority 0; }; add rule $T filter reject with icmp type admin-prohibited", inFilter},
 	{"ct", "add rule $T services ct state established,related ct direction reply ct mark 1 ct expiration 10s drop", inServices},
 	{"ct set", "add rule $T services ct mark set meta mark; add rule $T services ct label set 1", inServices},
 	{"ct helper match", `add rule $T services ct helper "ftp" drop`, inServices},
@@ -49,14 +49,14 @@ var written = []struct {
 	{"meta", `add rule $T services meta iifname "eth*" meta skuid 0 meta length 0-100 meta cpu 1 meta rtclassid 1 drop`, inServices},
 	{"meta time", `add rule $T services meta hour "10:00"-"12:00" meta day "Saturday" drop`, inServices},
 	{"meta set", "add rule $T services meta priority set 1:2; add rule $T services meta nftrace set 1; add rule $T nat-prerouting meta pkttype set host", inServices},
-	{"socket", "add rule $T filter-input socket transparent 1 socket mark 1 accept", inInput},
-	{"osf", `add rule $T filter-input osf name "Linux" drop`, inInput},
+	{"socket", "add chain $T filter { type filter hook input priority 0; }; add rule $T filter socket transparent 1 socket mark 1 accept", inFilter},
+	{"osf", `add chain $T filter { type filter hook input priority 0; }; add rule $T filter osf name "Linux" drop`, inFilter},
 	{"fib", "add rule $T nat-prerouting fib saddr . iif oif missing drop; add rule $T nat-prerouting fib daddr . mark type blackhole drop", inPrerouting},
-	{"rt", "add rule $T filter-output rt nexthop 10.0.0.1 rt mtu 1500 rt classid 1 drop", []string{"change ip proxyc chain filter-output"}},
+	{"rt", "add chain $T filter { type filter hook output priority 0; }; add rule $T filter rt nexthop 10.0.0.1 rt mtu 1500 rt classid 1 drop", inFilter},
 	{"numgen", "add rule $T nat-prerouting dnat to numgen inc mod 2 map { 0 : 10.0.0.1, 1 : 10.0.0.2 }", inPrerouting},
 	{"jhash", "add rule $T nat-prerouting dnat to jhash ip saddr . tcp dport mod 2 seed 0xabcd map { 0 : 10.0.0.1, 1 : 10.0.0.2 }", inPrerouting},
 	{"symhash", "add rule $T nat-prerouting dnat to symhash mod 2 map { 0 : 10.0.0.1, 1 : 10.0.0.2 }", inPrerouting},
-	{"payload set", "add rule $T services ip ttl set 1; add rule $T services tcp dport set 81; add rule $T filter-forward tcp flags syn tcp option maxseg size set rt mtu", inServices},
+	{"payload set", "add rule $T services ip ttl set 1; add rule $T services tcp dport set 81; add chain $T filter { type filter hook forward priority 0; }; add rule $T filter tcp flags syn tcp option maxseg size set rt mtu", inServices},
 	{"options", "add rule $T services ip option lsrr exists drop; add rule $T services tcp option sack-perm exists reset tcp option timestamp", nil},
 	{"exthdr", "add rule $T services tcp option maxseg size 500 drop", inServices},
 	{"raw payload", "add rule $T services @th,16,16 0x50 @nh,8,8 3 drop", inServices},
@@ -66,7 +66,7 @@ var written = []struct {
 	{"masquerade", "add rule $T nat-postrouting meta l4proto tcp masquerade to :1024-2048 persistent", []string{"change ip proxyc chain nat-postrouting"}},
 	{"snat", "add rule $T nat-postrouting snat to 10.0.0.1", []string{"change ip proxyc chain nat-postrouting"}},
 	{"tproxy", "add rule $T nat-prerouting tcp dport 80 tproxy to :50080 meta mark set 1", inPrerouting},
-	{"synproxy", "add rule $T filter-input tcp dport 8888 synproxy mss 1460 wscale 7 timestamp sack-perm", inInput},
+	{"synproxy", "add chain $T filter { type filter hook input priority 0; }; add rule $T filter tcp dport 8888 synproxy mss 1460 wscale 7 timestamp sack-perm", inFilter},
 	{"dup", "add rule $T services dup to 10.0.0.1 device lo", inServices},
 	{"dynamic set", "add set $T seen { type ipv4_addr; flags dynamic; timeout 5s; size 10; }; add rule $T services update @seen { ip saddr limit rate 1/second } drop",
 		[]string{"change ip proxyc chain services", "remove ip proxyc set seen"}},
@@ -101,8 +101,8 @@ var written = []struct {
 	{"ct expectation", "add ct expectation $T mine { protocol tcp; dport 80; timeout 1h; size 10; }", []string{"remove ip proxyc ct expectation mine"}},
 	{"named synproxy", "add synproxy $T mine { mss 1460; wscale 7; timestamp sack-perm; }", []string{"remove ip proxyc synproxy mine"}},
 	{"secmark", `add secmark $T mine { "system_u:object_r:ssh_server_packet_t:s0"; }`, []string{"remove ip proxyc secmark mine"}},
-	{"flowtable", "add flowtable $T mine { hook ingress priority 0; devices = { lo }; counter; }; add rule $T filter-forward flow add @mine",
-		[]string{"change ip proxyc chain filter-forward", "remove ip proxyc flowtable mine"}},
+	{"flowtable", "add flowtable $T mine { hook ingress priority 0; devices = { lo }; counter; }; add chain $T flows { type filter hook forward priority 0; }; add rule $T flows flow add @mine",
+		[]string{"remove ip proxyc chain flows", "remove ip proxyc flowtable mine"}},
 
 	// Chains.
 	{"base chain", "add chain $T mine { type filter hook input priority -5; policy drop; }", []string{"remove ip proxyc chain mine"}},
@@ -116,28 +116,29 @@ var written = []struct {
 	{"source ranges less", "delete element $T $L { 198.51.100.5, 198.51.100.7 }", []string{"add ip proxyc $L 198.51.100.5/32", "add ip proxyc $L 198.51.100.7/32"}},
 	{"no source ranges", "flush set $T $L", []string{"add ip proxyc $L 198.51.100.5/32"}},
 	{"element that accepts", "add element $T service-ips { 9.9.9.9 . tcp . 80 : accept }", []string{"remove ip proxyc service-ips 9.9.9.9 . tcp . 80"}},
-	{"element of another protocol", "add element $T no-endpoint-services { 9.9.9.9 . 200 . 80 : drop }", []string{"remove ip proxyc no-endpoint-services"}},
+	{"element of another protocol", "add element $T service-ips { 9.9.9.9 . 200 . 80 : drop }", []string{"remove ip proxyc service-ips"}},
 
 	// What is not in force, or lets less through.
 	{"dormant", "add table $T { flags dormant; }", []string{"change table ip proxyc: flags dormant"}},
-	{"policy", "add chain $T filter-forward { policy drop; }", []string{"change ip proxyc chain filter-forward: policy drop"}},
-	{"dormant and policy", "add table $T { flags dormant; }; add chain $T filter-forward { policy drop; }", []string{"change table ip proxyc: flags dormant"}},
-	{"priority", remade("{ type filter hook forward priority 5; }"), []string{"change table ip proxyc: chain filter-forward: priority 5"}},
-	{"hook", remade("{ type filter hook input priority 0; }"), []string{"change table ip proxyc: chain filter-forward: hook input"}},
+	{"policy", "add chain $T nat-output { policy drop; }", []string{"change ip proxyc chain nat-output: policy drop"}},
+	{"dormant and policy", "add table $T { flags dormant; }; add chain $T nat-output { policy drop; }", []string{"change table ip proxyc: flags dormant"}},
+	{"priority", remade("{ type nat hook output priority 5; }"), []string{"change table ip proxyc: chain nat-output: priority 5"}},
+	{"hook", remade("{ type nat hook input priority -100; }"), []string{"change table ip proxyc: chain nat-output: hook input"}},
 	{"type", "delete chain $T nat-output; add chain $T nat-output { type route hook output priority -100; }",
 		[]string{"change table ip proxyc: chain nat-output: type route"}},
-	{"no hook", remade(""), []string{"change table ip proxyc: chain filter-forward: no hook"}},
-	{"a set with a size", "delete chain $T filter-forward; flush chain $T firewall-check; flush map $T firewall-lists; delete map $T firewall-lists; " +
-		"add map $T firewall-lists { type ipv4_addr . inet_proto . inet_service : verdict; size 1; }", []string{"change table ip proxyc: set firewall-lists: size 1"}},
-	{"a set with a timeout", "flush chain $T firewall-check; flush map $T firewall-lists; delete map $T firewall-lists; " +
-		"add map $T firewall-lists { type ipv4_addr . inet_proto . inet_service : verdict; timeout 1s; }", []string{"change table ip proxyc: set firewall-lists: timeout 1s"}},
-	{"a set with counters of its own", "flush chain $T firewall-check; flush map $T firewall-lists; delete map $T firewall-lists; " +
-		"add map $T firewall-lists { type ipv4_addr . inet_proto . inet_service : verdict; counter; }", []string{"change table ip proxyc: set firewall-lists: statement"}},
+	{"no hook", remade(""), []string{"change table ip proxyc: chain nat-output: no hook"}},
+	{"a set with a size", reset("size 1"), []string{"change table ip proxyc: set outside-nodeports: size 1"}},
+	{"a set with a timeout", reset("timeout 1s"), []string{"change table ip proxyc: set outside-nodeports: timeout 1s"}},
+	{"a set with counters of its own", reset("counter"), []string{"change table ip proxyc: set outside-nodeports: statement"}},
 }
 
 func remade(declaration string) string {
-	return "delete chain $T filter-forward; add chain $T filter-forward " + declaration +
-		"; add rule $T filter-forward ct state new jump cluster-ips-check"
+	return "delete chain $T nat-output; add chain $T nat-output " + declaration + "; add rule $T nat-output accept"
+}
+
+func reset(property string) string {
+	return "flush chain $T service-nodeports-by-source; flush map $T outside-nodeports; delete map $T outside-nodeports; " +
+		"add map $T outside-nodeports { type inet_proto . inet_service : verdict; " + property + "; }"
 }
 
 // handle matches the handle of a rule, which differs from run to run.
@@ -205,7 +206,7 @@ func TestUnsupportedRulesAreDescribed(t *testing.T) {
 var (
 	inPrerouting = []string{"change ip proxyc chain nat-prerouting"}
 	inServices   = []string{"change ip proxyc chain services"}
-	inInput      = []string{"change ip proxyc chain filter-input"}
+	inFilter     = []string{"remove ip proxyc chain filter"}
 	goneMine     = []string{"remove ip proxyc set mine"}
 )
 

@@ -113,9 +113,9 @@ items:
 	if out, code := w.proxyc("apply"); code != 0 {
 		t.Fatal(out)
 	}
-	w.shell("nft delete element ip proxyc firewall-lists '{ 203.0.113.31 . tcp . 80 }'")
+	w.shell("nft delete element ip proxyc service-ips '{ 203.0.113.31 . tcp . 80 }'")
 	out, code := w.proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "203.0.113.31:80")
-	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "because: table ip proxyc, chain firewall-check: without effect, as element 203.0.113.31 . tcp . 80 of firewall-lists is missing: ") {
+	if code != exitFindings || strings.Count(out, "because: ") != 1 || !strings.Contains(out, "because: table ip proxyc, chain services: without effect, as element 203.0.113.31 . tcp . 80 of service-ips is missing: ") {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 	w.shell("nft delete element ip proxyc service-ips '{ 10.96.0.31 . tcp . 80 }'")

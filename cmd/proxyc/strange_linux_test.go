@@ -68,7 +68,7 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 		{"add set ip proxyc mine { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }", "ip proxyc set mine", "", "set mine"},
 		{"add counter ip proxyc mine", "ip proxyc counter mine", "", "counter mine"},
 		{"add table ip proxyc { flags dormant; }", "table ip proxyc", "flags dormant", "dormant"},
-		{"add chain ip proxyc filter-forward { policy drop; }", "ip proxyc chain filter-forward", "policy drop", "policy drop"},
+		{"add chain ip proxyc nat-output { policy drop; }", "ip proxyc chain nat-output", "policy drop", "policy drop"},
 	} {
 		w.stop(syscall.SIGTERM)
 		nft(attack.command)

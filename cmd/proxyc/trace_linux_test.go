@@ -222,7 +222,8 @@ func TestProveKernelPrintsCommandsThatRun(t *testing.T) {
 }
 
 // If a backend map lacks an element, trace and prove name it, with the share of affected
-// connections. A packet that finds no element reaches a chain that selects again, and masquerades.
+// connections. A packet that finds no element reaches a chain that selects again, and masquerades. If
+// it finds none there, it leaves the node.
 func TestTraceKernelNamesLostBackends(t *testing.T) {
 	t.Parallel()
 	for slot, left := range []string{"10.244.1.98:8080", "10.244.1.97:8080"} {
@@ -238,14 +239,14 @@ func TestTraceKernelNamesLostBackends(t *testing.T) {
 			}
 			out, code := w.proxyc("trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")
 			for _, want := range []string{
-				"=> rejected (25%) or " + left + "(66.67%) " + left + "+snat(33.33%) (75%)\n", ": map backends lacks " + lost + "\n", "because: table ip proxyc, chain ",
+				"=> 10.96.0.97:80+snat(25%) " + left + "(50%) " + left + "+snat(25%)\n", ": map backends lacks " + lost + "\n", "because: table ip proxyc, chain ",
 			} {
 				if code != exitFindings || !strings.Contains(out, want) || strings.Contains(out, "is not expected") || strings.Count(out, "because") != 1 {
 					t.Errorf("exit %d, want 1, one cause and %q in:\n%s", code, want, out)
 				}
 			}
 			out, code = w.proxyc("prove", "ir", "kernel")
-			for _, want := range []string{"kernel  rejected (25%) or " + left, ": map backends lacks " + lost + "\n"} {
+			for _, want := range []string{"kernel  10.96.0.97:80+snat(25%) " + left, ": map backends lacks " + lost + "\n"} {
 				if code != exitFindings || !strings.Contains(out, want) {
 					t.Errorf("prove: exit %d, want 1 and %q in:\n%s", code, want, out)
 				}
@@ -267,7 +268,7 @@ func TestTraceKernelNamesElements(t *testing.T) {
 	for _, tt := range []struct{ does, to, want string }{
 		{"nft list set ip proxyc affinity-addresses", "10.96.0.97:80", ""},
 		{"nft delete element ip proxyc affinity-addresses '{ 10.96.0.97 }'", "10.96.0.97:80", "as element 10.96.0.97 of affinity-addresses is missing: "},
-		{"nft delete element ip proxyc firewall-lists '{ 203.0.113.10 . tcp . 80 }'", "203.0.113.10:80", "as element 203.0.113.10 . tcp . 80 of firewall-lists is missing: "},
+		{"nft delete element ip proxyc service-ips '{ 203.0.113.10 . tcp . 80 }'", "203.0.113.10:80", "as element 203.0.113.10 . tcp . 80 of service-ips is missing: "},
 	} {
 		t.Run(tt.does, func(t *testing.T) {
 			t.Parallel()

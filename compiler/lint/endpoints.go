@@ -260,7 +260,7 @@ func (c *cluster) towardsService(slice *snapshot.EndpointSlice, addr netip.Addr)
 			}
 		}
 	} else if c.cidrs.contains(addr) {
-		if c.caps.Has(ir.DropUnallocated) {
+		if c.caps.Has(ir.DropUnallocated | ir.FiltersTranslated) {
 			return " is in a ServiceCIDR", " and belongs to no Service: packets to it are dropped"
 		}
 		return " is in a ServiceCIDR", " and belongs to no Service: no pod has it, and packets to it are not answered"

@@ -11,7 +11,7 @@ func Fixed(node *ir.Node, family ir.Family) *Ruleset {
 	sets := make([]Set, setCount)
 	copy(sets, fixedSets[:])
 	none := inUse{}
-	changing := none.chains(node, family) // a base chain is the first
+	changing := none.chains(node) // a base chain is the first
 	return &Ruleset{Family: family, Chains: slices.Concat(baseChains(), changing[:1], fixedChains(node, family), changing[1:]), Sets: sets}
 }
 
@@ -20,63 +20,36 @@ func Fixed(node *ir.Node, family ir.Family) *Ruleset {
 func fixed(reason string) ir.Origin { return ir.Origin{Object: "default", Reason: reason} }
 
 // baseChains returns the base chains of every cluster except postrouting.
-// affinityChains returns those that only some Services require. Names and
-// priorities are kube-proxy's for chains with the same purpose. The filter chains
-// match the frontend's address only if the packet was not translated.
+// affinityChains returns those that only some Services require. All are of type
+// nat, which the kernel calls for the first packet of a connection only: no other
+// packet traverses a rule. Names and priorities are kube-proxy's for chains with
+// the same purpose.
 func baseChains() []Chain {
 	always := []Rule{
 		{[]Stmt{Verdict{Jump, chainServices}}, fixed("the kernel shows the first packet of a connection only")},
 		{[]Stmt{Verdict{Goto, rootName(markAll, false)}}, fixed("what returns is masqueraded whatever its source")},
 	}
 	return []Chain{
-		{Name: chainFilterInput, Base: &Base{Hook: Input, Priority: PriorityFilter}, Rules: ifNew(chainServiceEndpoints)},
-		{Name: chainFilterForward, Base: &Base{Hook: Forward, Priority: PriorityFilter}, Rules: ifNew(chainClusterIPsCheck)},
-		{Name: chainFilterOutput, Base: &Base{Hook: Output, Priority: PriorityFilter}, Rules: ifNew(chainClusterIPsCheck)},
 		{Name: chainNATPrerouting, Base: &Base{NAT: true, Hook: Prerouting, Priority: PriorityDNAT}, Rules: always},
 		{Name: chainNATOutput, Base: &Base{NAT: true, Hook: Output, Priority: PriorityDNAT}, Rules: always},
 	}
 }
 
-// ifNew returns a single rule, because other packets traverse it as well.
-func ifNew(chain string) []Rule {
-	return []Rule{{[]Stmt{MatchNew{}, Verdict{Jump, chain}}, fixed("only the first packets of a connection are looked at")}}
-}
-
 func fixedChains(node *ir.Node, family ir.Family) []Chain {
+	refused := func(id SetID) Rule {
+		return Rule{[]Stmt{lookup(id), Verdict{Kind: Reject}}, fixed("frontends without endpoints are dropped, or refused")}
+	}
 	others := Rule{[]Stmt{Verdict{Kind: Accept}}, fixed("what is not for a Service stays as it is")}
 	return []Chain{
 		{Name: chainServices, Rules: slices.Concat(
 			[]Rule{{[]Stmt{lookup(ServiceIPs), Verdict{Goto, rootName(usualMarks(node), false)}}, fixed("addresses come before node ports")}},
-			nodePortRules(node, family, ServicePorts, Verdict{Goto, rootName(markAll, true)}),
-			[]Rule{others})},
-		{Name: chainIPsBySource, Rules: append(bySource(node, InsideIPs, OutsideIPs), others)},
-		{Name: chainPortsBySource, Rules: append(bySource(node, InsidePorts, OutsidePorts), others)},
+			nodePortRules(node, family), localhostRules(node, family), []Rule{refused(NoEndpointIPs)}, clusterIPsCheck(node), []Rule{others})},
+		{Name: chainNodePorts, Rules: []Rule{
+			{[]Stmt{lookup(ServicePorts), Verdict{Goto, rootName(markAll, true)}}, fixed("node ports are looked up at the addresses where they answer")},
+			refused(NoEndpointPorts)}},
+		{Name: chainIPsBySource, Rules: append(bySource(node, InsideIPs, OutsideIPs), refused(NoEndpointIPs), others)},
+		{Name: chainPortsBySource, Rules: append(bySource(node, InsidePorts, OutsidePorts), refused(NoEndpointPorts), others)},
 	}
-}
-
-// checkChains returns the chains that reject or drop packets without a backend.
-// If a frontend has source ranges (guarded), they also drop clients outside them.
-func checkChains(node *ir.Node, family ir.Family, guarded bool) []Chain {
-	refused := Verdict{Kind: Reject}
-	noEndpoints := Rule{[]Stmt{lookup(NoEndpointIPs), refused}, fixed("frontends without endpoints are dropped, or refused")}
-	var guard []Rule
-	if guarded {
-		guard = []Rule{{[]Stmt{MatchSet{Key: []Term{{Field: OrigDstAddr}}, Set: FirewallAddrs.String()}, Verdict{Jump, chainFirewallCheck}},
-			fixed("loadBalancerSourceRanges come before all that refuses")}}
-	}
-	return []Chain{
-		{Name: chainServiceEndpoints, Rules: slices.Concat(guard, localhostRules(node, family), nodePortRules(node, family, NoEndpointPorts, refused), []Rule{noEndpoints})},
-		{Name: chainClusterIPsCheck, Rules: slices.Concat(guard, []Rule{noEndpoints}, clusterIPsCheck(node))},
-	}
-}
-
-// guardChain drops clients outside loadBalancerSourceRanges. It matches the
-// original destination, because the packet may be translated already. Only the
-// first packets of a connection reach it. In kube-proxy, an earlier base chain
-// matches every packet in both directions.
-func guardChain() Chain {
-	key := []Term{{Field: OrigDstAddr}, {Field: L4Proto}, {Field: OrigDstPort}}
-	return Chain{Name: chainFirewallCheck, Rules: byProtocol(key, FirewallLists, fixed("what loadBalancerSourceRanges do not admit"))}
 }
 
 // byProtocol returns a lookup of a key with the original port of a connection,
@@ -94,24 +67,23 @@ func lookup(id SetID) Stmt {
 	return LookupVerdict{frontendTerms(len(fixedSets[id].Key) == len(nodePortKey)), id.String()}
 }
 
-// nodePortRules look up node ports in the map, at the addresses where they
-// answer. The verdict then applies if the map does not decide.
-func nodePortRules(node *ir.Node, family ir.Family, id SetID, then Verdict) []Rule {
+// nodePortRules lead packets to the addresses where node ports answer to their chain.
+func nodePortRules(node *ir.Node, family ir.Family) []Rule {
 	np := &node.NodePorts
 	rule := func(o ir.Origin, match ...Stmt) Rule {
 		if !np.Loopback {
 			match = append(match, MatchNet{DstAddr, family.Loopback(), true})
 		}
-		return Rule{append(match, lookup(id), then), o}
+		return Rule{append(match, Verdict{Jump, chainNodePorts}), o}
 	}
 	if np.All {
-		return []Rule{rule(np.Origin, MatchLocal{DstAddr})}
+		return []Rule{rule(np.Origin, MatchLocal{DstAddr, false})}
 	}
 	var rules []Rule
 	for _, p := range np.Prefixes {
 		match := []Stmt{MatchNet{DstAddr, p.Prefix, false}}
 		if p.Assigned {
-			match = append(match, MatchLocal{DstAddr})
+			match = append(match, MatchLocal{DstAddr, false})
 		}
 		rules = append(rules, rule(p.Origin, match...))
 	}
@@ -132,7 +104,7 @@ func localhostRules(node *ir.Node, family ir.Family) (rules []Rule) {
 }
 
 // LocalhostChain is the chain with the rules for which RejectsLocalhost returns a protocol.
-const LocalhostChain = chainServiceEndpoints
+const LocalhostChain = chainServices
 
 // RejectsLocalhost returns the protocol of a rule that rejects node ports at loopback
 // addresses, or 0.
@@ -159,18 +131,19 @@ func bySource(node *ir.Node, inside, outside SetID) []Rule {
 		rules = append(rules, Rule{append(fromPods(&node.Detector, false), lookup(inside)), node.Detector.Origin})
 	}
 	return append(rules,
-		Rule{[]Stmt{MatchLocal{SrcAddr}, lookup(inside)}, fixed("what the node itself sends is not external traffic")},
+		Rule{[]Stmt{MatchLocal{SrcAddr, false}, lookup(inside)}, fixed("what the node itself sends is not external traffic")},
 		Rule{[]Stmt{lookup(outside)}, fixed("external traffic stays on the node, by externalTrafficPolicy Local")})
 }
 
 // clusterIPsCheck rejects unused ports of ClusterIPs and drops packets to unused
-// addresses of ServiceCIDRs.
+// addresses of ServiceCIDRs, but not to the node's own addresses.
 func clusterIPsCheck(node *ir.Node) []Rule {
+	elsewhere := MatchLocal{DstAddr, true}
 	rules := []Rule{{[]Stmt{
-		MatchSet{Key: []Term{{Field: DstAddr}}, Set: ClusterIPs.String()}, Verdict{Kind: Reject},
+		MatchSet{Key: []Term{{Field: DstAddr}}, Set: ClusterIPs.String()}, elsewhere, Verdict{Kind: Reject},
 	}, fixed("a ClusterIP refuses ports that its Service does not have")}}
 	for _, c := range node.ServiceCIDRs {
-		rules = append(rules, Rule{[]Stmt{MatchNet{DstAddr, c.Prefix, false}, Verdict{Kind: Drop}}, c.Origin})
+		rules = append(rules, Rule{[]Stmt{MatchNet{DstAddr, c.Prefix, false}, elsewhere, Verdict{Kind: Drop}}, c.Origin})
 	}
 	return rules
 }

@@ -9,7 +9,6 @@ import (
 // inUse is the state on which the rules of shared chains depend.
 type inUse struct {
 	numbers [2][]int // numbers of backends, sorted, for addresses and for node ports
-	guarded bool     // some frontend has source ranges
 	affine  [2]bool  // some frontend has affinity: an address, a node port
 }
 
@@ -41,8 +40,6 @@ func (u *inUse) note(chain string, comes bool) bool {
 // flag returns the flag for a chain to which shared chains jump, or nil.
 func (u *inUse) flag(chain string) *bool {
 	switch chain {
-	case chainFirewallCheck:
-		return &u.guarded
 	case chainAffinity:
 		return &u.affine[0]
 	case chainAffinityPorts:
@@ -53,8 +50,8 @@ func (u *inUse) flag(chain string) *bool {
 
 // chains returns the chains that depend on the state. Rules that few clusters
 // need do not exist in others.
-func (u *inUse) chains(node *ir.Node, family ir.Family) []Chain {
-	return slices.Concat([]Chain{postrouting(node, u.affine)}, checkChains(node, family, u.guarded), countingChains(node, u.numbers))
+func (u *inUse) chains(node *ir.Node) []Chain {
+	return slices.Concat([]Chain{postrouting(node, u.affine)}, countingChains(node, u.numbers))
 }
 
 // Shared returns the chains that no Service decides, for a table with some chains.
@@ -63,7 +60,7 @@ func Shared(node *ir.Node, family ir.Family, existing []Chain) []Chain {
 	for i := range existing {
 		u.note(existing[i].Name, true)
 	}
-	return slices.Concat(baseChains(), fixedChains(node, family), u.chains(node, family))
+	return slices.Concat(baseChains(), fixedChains(node, family), u.chains(node))
 }
 
 // depend updates the shared chains for the given chains, and appends the chains
@@ -73,7 +70,7 @@ func (r *Ruleset) depend(node *ir.Node, chains []Chain) []Chain {
 	for i := range chains {
 		u.note(chains[i].Name, true)
 	}
-	for _, c := range u.chains(node, r.Family) {
+	for _, c := range u.chains(node) {
 		if i := slices.IndexFunc(r.Chains, func(o Chain) bool { return o.Name == c.Name }); i >= 0 {
 			r.Chains[i] = c
 		} else {

@@ -82,7 +82,7 @@ func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
 }
 
 // SharedSets returns the sets whose elements Services may share.
-func SharedSets() []SetID { return []SetID{FirewallAddrs, ClusterIPs, Hairpin, AffinityAddrs} }
+func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin, AffinityAddrs} }
 
 // lowering combines the Fragments of Services without duplicating shared parts.
 type lowering struct {
@@ -92,8 +92,7 @@ type lowering struct {
 	names     map[target]string   // the chains in frag
 	remembers map[string]struct{} // the chains in frag that store a backend
 	affine    [2]bool             // frag has affinityChains, for addresses and for node ports
-	guards    bool                // frag has guardChain
-	lists     map[listOf]string   // chains of source ranges by list; empty if the list admits all clients
+	lists     map[listOf]string   // chains of source ranges by list; "" if the list admits all clients
 	made      map[string]struct{} // the chains and sets of source ranges in frag
 	shared    map[sharedElement]struct{}
 	whole     *ir.Service // the Service whose ports are lowered
@@ -114,7 +113,7 @@ func (l *lowering) clear(svc *ir.Service) {
 	l.clearPort()
 	clear(l.lists)
 	clear(l.made)
-	l.guards, l.whole = false, svc
+	l.whole = svc
 }
 
 // clearPort begins a port of the Service. It keeps the state of source ranges, which ports share.
@@ -242,19 +241,22 @@ func (l *lowering) choices(f *ir.Frontend) (pods, node, others choice) {
 func (l *lowering) frontend(f *lowerable) {
 	pods, node, others := l.choices(f.Frontend)
 	maps := &dispatchMaps[btoi(f.Match.IsNodePort())]
+	list := l.guard(f)
 	if m, ok := commonMarks(pods, node, others); ok {
-		l.dispatch(f, maps.all, others.pool, target{marks: m})
+		if others.pool < 0 && list != "" {
+			l.add(maps.all, f.element(Verdict{Jump, list}))
+		}
+		l.dispatch(f, maps.all, others.pool, target{marks: m}, list)
 		l.remember(f, others.pool)
 	} else {
-		l.add(maps.all, f.element(Verdict{Goto, maps.bySource}))
-		l.dispatch(f, maps.inside, pods.pool, target{marks: insideMarks(pods, node)})
-		l.dispatch(f, maps.outside, others.pool, target{marks: marksIf(others.snat), outside: true})
+		l.add(maps.all, f.element(l.guarded(list, f, Verdict{Goto, maps.bySource})))
+		l.dispatch(f, maps.inside, pods.pool, target{marks: insideMarks(pods, node)}, "")
+		l.dispatch(f, maps.outside, others.pool, target{marks: marksIf(others.snat), outside: true}, "")
 		l.remember(f, pods.pool, others.pool)
 	}
 	if pods.pool < 0 || node.pool < 0 || others.pool < 0 {
 		l.refuse(f, maps.empty)
 	}
-	l.guard(f)
 	if f.Match.IsNodePort() && l.node.NodePorts.RejectsLocalhost(f.Match.Protocol) {
 		l.add(LocalhostPorts, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.Origin})
 	}
@@ -299,8 +301,8 @@ func (f *lowerable) element(v Verdict) Element {
 func frontendKeyOf(m ir.Match) Key { return Key{Addr: m.Addr, Proto: m.Protocol, Port: m.Port} }
 
 // dispatch forwards the packets that the map matches to the backends of the pool,
-// if it exists.
-func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
+// if it exists. A list of source ranges precedes them, unless its name is "".
+func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target, list string) {
 	if pool < 0 {
 		return
 	}
@@ -314,7 +316,7 @@ func (l *lowering) dispatch(f *lowerable, id SetID, pool int, t target) {
 	if f.shared.has(f.Frontend, pool) {
 		t.pool, t.nodePort, t.outside = poolName(p.Port, policyName(p.Policy)), false, false
 	}
-	l.add(id, f.element(l.verdict(f, id, t, p)))
+	l.add(id, f.element(l.guarded(list, f, l.verdict(f, id, t, p))))
 	if t.pool != "" {
 		return // the chain has the backends
 	}

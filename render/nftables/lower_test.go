@@ -131,7 +131,8 @@ func TestSourceRangesAreShared(t *testing.T) {
 				SourceRanges: lists[name], Port: ir.ServicePort{Service: s.Name}, Fallback: ir.Drop, Origin: ir.Origin{Object: "Service"}})
 		}
 		p.Services = append(p.Services, s)
-		for _, e := range LowerService(&p.Node, p.Family, &s).Elements[FirewallLists] {
+		frag := LowerService(&p.Node, p.Family, &s)
+		for _, e := range frag.Elements[ServiceIPs] {
 			chains[name] = e.Verdict.Chain
 		}
 	}
@@ -148,8 +149,8 @@ others: ip saddr 192.0.2.0/25 return; drop
 			sets = append(sets, &r.Sets[i])
 		}
 	}
-	if len(sets) != 1 || len(sets[0].Elements) != len(many) || len(r.Sets[FirewallLists].Elements) != 3*5 {
-		t.Fatalf("%d sets, and %d frontends, want one of %d ranges for %d frontends", len(sets), len(r.Sets[FirewallLists].Elements), len(many), 3*5)
+	if len(sets) != 1 || len(sets[0].Elements) != len(many) || len(r.Sets[ServiceIPs].Elements) != 3*5 {
+		t.Fatalf("%d sets, and %d frontends, want one of %d ranges for %d frontends", len(sets), len(r.Sets[ServiceIPs].Elements), len(many), 3*5)
 	}
 	got, seen := "", map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(chains)) {

@@ -82,7 +82,7 @@ func (l *Lowerer) depend(node *ir.Node, d *Delta) {
 	if !other {
 		return
 	}
-	old, now := was.chains(node, l.family), l.inUse.chains(node, l.family)
+	old, now := was.chains(node), l.inUse.chains(node)
 	in := func(all []Chain, name string) *Chain {
 		if i := slices.IndexFunc(all, func(c Chain) bool { return c.Name == name }); i >= 0 {
 			return &all[i]

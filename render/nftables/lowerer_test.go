@@ -44,20 +44,14 @@ func TestLowererLetsGo(t *testing.T) {
 // Chains that few Services require exist only while one of these Services exists.
 func TestRareChains(t *testing.T) {
 	const n = 3
-	services := func(affinity, ranges bool) (all []ir.Service) {
+	services := func(affinity bool) (all []ir.Service) {
 		for i := range n {
-			s := richService(ir.IPv4, ir.TCP, 10+10*i, affinity)
-			for j := range s.Frontends {
-				if !ranges {
-					s.Frontends[j].SourceRanges = nil
-				}
-			}
-			all = append(all, s)
+			all = append(all, richService(ir.IPv4, ir.TCP, 10+10*i, affinity))
 		}
 		return all
 	}
-	for chain, with := range map[string][]ir.Service{chainAffinity: services(true, false), chainFirewallCheck: services(false, true)} {
-		p := &ir.Program{Family: ir.IPv4, Node: testNode(ir.IPv4), Services: services(false, false)}
+	for chain, with := range map[string][]ir.Service{chainAffinity: services(true)} {
+		p := &ir.Program{Family: ir.IPv4, Node: testNode(ir.IPv4), Services: services(false)}
 		for _, c := range Lower(p).Chains {
 			if c.Name == chain || calls(&c, chain) {
 				t.Errorf("chain %s is there, and no Service needs %s", c.Name, chain)

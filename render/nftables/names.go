@@ -14,9 +14,6 @@ const Table = "proxyc"
 
 // Chains.
 const (
-	chainFilterInput    = "filter-input"
-	chainFilterForward  = "filter-forward"
-	chainFilterOutput   = "filter-output"
 	chainNATPrerouting  = "nat-prerouting"
 	chainNATOutput      = "nat-output"
 	chainNATPostrouting = "nat-postrouting"
@@ -24,14 +21,12 @@ const (
 	chainAffinityInput      = "affinity-input"
 	chainAffinityPortsInput = "affinity-nodeports-input"
 
-	chainServices         = "services"
-	chainIPsBySource      = "service-ips-by-source"
-	chainPortsBySource    = "service-nodeports-by-source"
-	chainFirewallCheck    = "firewall-check"
-	chainServiceEndpoints = "service-endpoints-check"
-	chainClusterIPsCheck  = "cluster-ips-check"
-	chainAffinity         = "affinity"
-	chainAffinityPorts    = "affinity-nodeports"
+	chainServices      = "services"
+	chainIPsBySource   = "service-ips-by-source"
+	chainPortsBySource = "service-nodeports-by-source"
+	chainNodePorts     = "node-ports"
+	chainAffinity      = "affinity"
+	chainAffinityPorts = "affinity-nodeports"
 )
 
 // maxName is the maximum length of chain and set names. The kernel's limit is 255

@@ -239,8 +239,6 @@ const (
 	OutsidePortBackends              // backends for OutsidePorts
 	NoEndpointIPs                    // addresses and ports that are rejected or dropped
 	NoEndpointPorts                  // node ports that are rejected or dropped
-	FirewallAddrs                    // addresses of frontends with source ranges
-	FirewallLists                    // frontends with source ranges, and their lists
 	ClusterIPs                       // all ClusterIPs
 	Hairpin                          // backends on this node, each as its own client
 	AffinityAddrs                    // addresses of frontends with affinity
@@ -273,8 +271,6 @@ var fixedSets = withCounts([setCount]Set{
 	OutsidePortBackends: {Name: "outside-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
 	NoEndpointIPs:       {Name: "no-endpoint-services", Key: frontendKey, Data: VerdictData},
 	NoEndpointPorts:     {Name: "no-endpoint-nodeports", Key: nodePortKey, Data: VerdictData},
-	FirewallAddrs:       {Name: "firewall-addresses", Key: addrKey},
-	FirewallLists:       {Name: "firewall-lists", Key: frontendKey, Data: VerdictData},
 	ClusterIPs:          {Name: "cluster-ips", Key: addrKey},
 	Hairpin:             {Name: "hairpin-connections", Key: []Type{TypeAddr, TypeAddr, TypeProto, TypePort}},
 	AffinityAddrs:       {Name: "affinity-addresses", Key: addrKey},

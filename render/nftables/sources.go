@@ -11,9 +11,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Each distinct list of admitted ranges has a chain. All frontends with that list
-// jump to it, across Services. The number of elements is therefore the sum, not
-// the product, of frontends and ranges.
+// Each distinct list of admitted ranges has a chain, across Services. Frontends
+// with that list go to a chain that jumps to it and then goes where they go
+// without ranges; those without endpoints only jump to it (NFT-5). The number of rules is therefore the sum, not the product, of
+// frontends and ranges.
 //
 // Short lists consist of rules. The kernel finds a set by traversing the names of
 // all sets, so ten thousand sets take as long as hundreds of thousands of rules,
@@ -34,29 +35,41 @@ type listOf struct {
 	n     int
 }
 
-// guard admits only the source ranges of a load balancer address (PKT-10). This
-// also applies to Services without endpoints (NFT-5).
-func (l *lowering) guard(f *lowerable) {
+// guard returns the name of the chain that admits only the source ranges of a load
+// balancer address (PKT-10), or "" if all are admitted.
+func (l *lowering) guard(f *lowerable) string {
 	if len(f.SourceRanges) == 0 {
-		return
+		return ""
 	}
 	key := listOf{&f.SourceRanges[0], len(f.SourceRanges)}
-	chain, known := l.lists[key]
+	list, known := l.lists[key]
 	if !known {
-		chain = l.sources(f)
-		l.lists[key] = chain
+		list = l.sources(f)
+		l.lists[key] = list
 	}
-	if chain == "" {
-		return
+	return list
+}
+
+// guarded returns the verdict for a frontend's packets that passes a list of source
+// ranges, if there is one, before v applies.
+func (l *lowering) guarded(list string, f *lowerable, v Verdict) Verdict {
+	if list == "" {
+		return v
 	}
-	if !l.guards {
-		l.guards = true
-		l.frag.Chains = append(l.frag.Chains, guardChain())
+	switch v.Kind {
+	case Continue:
+		v = Verdict{Goto, rootName(usualMarks(l.node), false)}
+	case Return:
+		v = Verdict{Goto, rootName(markAll, false)}
 	}
-	l.addShared(FirewallAddrs, Element{Key: Key{Addr: f.Match.Addr}, Origin: &f.Origin})
-	e := f.element(Verdict{Goto, chain})
-	e.Origin = &f.SourceRanges[0].Origin
-	l.add(FirewallLists, e)
+	c := Chain{Name: cut(list + "-" + v.Chain), Rules: []Rule{
+		{[]Stmt{Verdict{Jump, list}}, f.SourceRanges[0].Origin},
+		{[]Stmt{v}, fixed("admitted by loadBalancerSourceRanges")},
+	}}
+	if l.makes("chain " + c.Name) {
+		l.frag.Chains = append(l.frag.Chains, c)
+	}
+	return Verdict{Goto, c.Name}
 }
 
 // sources returns the name of the chain of a frontend's list, and adds it if it

@@ -74,8 +74,11 @@ type (
 		Prefix bool
 		Not    bool
 	}
-	// MatchLocal matches if the address in Field belongs to the node.
-	MatchLocal struct{ Field Field }
+	// MatchLocal matches if the address in Field belongs to the node, or if it does not.
+	MatchLocal struct {
+		Field Field
+		Not   bool
+	}
 	// MatchProto matches packets of the protocol.
 	MatchProto struct{ Protocol ir.Protocol }
 	// MatchNew matches connections without a reply so far.

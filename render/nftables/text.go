@@ -243,10 +243,14 @@ func (m MatchInterface) AppendText(b []byte, _ ir.Family) []byte {
 }
 
 func (m MatchLocal) AppendText(b []byte, _ ir.Family) []byte {
+	field, is := "daddr", ""
 	if m.Field == SrcAddr {
-		return append(b, "fib saddr type local"...)
+		field = "saddr"
 	}
-	return append(b, "fib daddr type local"...)
+	if m.Not {
+		is = "!= "
+	}
+	return append(b, "fib "+field+" type "+is+"local"...)
 }
 
 func (m MatchProto) AppendText(b []byte, _ ir.Family) []byte {

@@ -164,7 +164,7 @@ func decodeStmt(code []Instruction, f ir.Family) (rules.Stmt, int) {
 			field = rules.SrcAddr
 		}
 		if len(code) > 1 && code[1].Name == "cmp" {
-			return rules.MatchLocal{Field: field}, 2
+			return rules.MatchLocal{Field: field, Not: code[1].Uint32(unix.NFTA_CMP_OP) == unix.NFT_CMP_NEQ}, 2
 		}
 		return nil, 0
 	}

@@ -129,7 +129,7 @@ func (p *program) matchLocal(s rules.MatchLocal) {
 		b.Uint32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
 		b.Uint32(unix.NFTA_FIB_FLAGS, of)
 	})
-	p.compare(false, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
+	p.compare(s.Not, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
 }
 
 func (p *program) update(s rules.Update) {

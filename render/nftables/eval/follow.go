@@ -86,7 +86,7 @@ func (w *walk) translate(d *sim.Destination) {
 }
 
 // Follow returns the outcome of a packet and its path: the matching rules in
-// order, on the first random path and on one with another fate. It includes parts
+// order, on the first random path and on those with another fate. It includes parts
 // with unknown meaning. Chains of one hook and priority are called in listed
 // order. If another order changes the outcome, this is reported as unknown.
 // Follow is not safe for concurrent use.
@@ -125,17 +125,21 @@ func (e *Evaluator) follow(pkt sim.Packet) sim.Path {
 	var cuts sim.Cuts
 	var ways []sim.Way
 	var met []sim.Met
-	var fates [sim.Dropped + 1]bool
+	var fates [sim.Dropped + 2]bool
 	e.missed = nil
 	e.paths(pkt, &cuts, nil, func(w *walk) {
 		ways = append(ways, w.way)
 		if e.handed != nil && (w.way.Fate == sim.NotOurs || w.way.Fate == sim.Accepted) {
 			e.handed[w.mark&e.own.Mark] = true
 		}
-		if fates[w.way.Fate] {
+		fate := w.way.Fate
+		if fate == sim.Accepted && !w.dnat {
+			fate = sim.Dropped + 1 // only masqueraded: it found no backend
+		}
+		if fates[fate] {
 			return
 		}
-		fates[w.way.Fate] = true
+		fates[fate] = true
 		for _, m := range w.met {
 			if !slices.Contains(met, m) {
 				met = append(met, m)

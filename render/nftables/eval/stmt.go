@@ -81,11 +81,12 @@ func (w *walk) decide(v nftables.Verdict) step {
 		return endChain
 	case nftables.Continue:
 		return next
-	case nftables.Jump:
-		return w.call(v.Chain)
 	}
 	if s := w.call(v.Chain); s != next {
 		return s
+	}
+	if v.Kind == nftables.Jump {
+		return endRule // the kernel continues with the next rule
 	}
 	return endChain
 }
@@ -241,9 +242,9 @@ func (w *walk) matchInterface(m nftables.MatchInterface) step {
 func (w *walk) matchLocal(m nftables.MatchLocal) step {
 	a := w.addr(m.Field)
 	if isSource(m.Field) {
-		return holds(w.own.HasSource(a, w.cuts))
+		return holds(w.own.HasSource(a, w.cuts) != m.Not)
 	}
-	return holds(w.own.Has(a))
+	return holds(w.own.Has(a) != m.Not)
 }
 
 // ownMark reports a doubt about mark bits that other programs may set or use.

@@ -22,6 +22,8 @@ func Capabilities(r *nftables.Ruleset) ir.Capability {
 			// Before 1.36, the chain of each endpoint marks its hairpin
 			// connections, wherever the endpoint is.
 			caps = caps&^ir.HairpinByAddress | ir.HairpinRemote
+		case c.Base != nil && !c.Base.NAT && c.Base.Hook == nftables.Forward:
+			caps |= ir.FiltersTranslated // kube-proxy, and proxyc before its rules refused in chains of type nat
 		}
 	}
 	return caps

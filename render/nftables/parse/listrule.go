@@ -199,6 +199,8 @@ func (p *listParser) known() ([]nftables.Stmt, bool) {
 		return one(nftables.MatchLocal{Field: nftables.SrcAddr})
 	case p.take("fib", "daddr", "type", "local"), p.take("fib", "daddr", "type", "2"):
 		return one(nftables.MatchLocal{Field: nftables.DstAddr})
+	case p.take("fib", "daddr", "type", "!=", "local"), p.take("fib", "daddr", "type", "!=", "2"):
+		return one(nftables.MatchLocal{Field: nftables.DstAddr, Not: true})
 	case p.take("iifname"):
 		not := p.take("!=")
 		if p.end() || strings.ContainsAny(p.peek(), "{@\\") || p.peek() == "\n" || p.isMap() {

@@ -79,6 +79,11 @@ func dump(t testing.TB, programs ir.Programs, texts ...string) *Side {
 // change is an edit of a dump.
 type change struct{ name, at, by string }
 
+// besides adds a base chain that drops packets to ClusterIPs.
+func besides(name, base string) change {
+	return change{name, `^\tchain nat-prerouting \{`, "\tchain early {\n\t\t" + base + "\n\t\tct state new ip daddr @cluster-ips drop\n\t}\n$0"}
+}
+
 // top begins a chain with a rule.
 func top(chain, rule string) (at, by string) {
 	return `^(\tchain ` + chain + ` \{\n(?:\t\ttype .*\n)?)`, "$1\t\t" + rule + "\n"
@@ -100,15 +105,15 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 	const affinity = `affinity-\S*/1h0m0s`
 	for mode, changes := range map[ir.Mode][]change{
 		ir.ModeNFTables: {
-			{"a hook before connection tracking", `hook output priority filter`, `hook output priority raw - 10`},
-			{"a hook at connection tracking", `hook output priority filter`, `hook output priority -200`},
-			{"a filter before the translation", `hook output priority filter`, `hook output priority -110`},
-			{"a filter beside the translation", `hook output priority filter`, `hook output priority -100`},
-			{"a priority that nobody knows", `hook forward priority filter`, `hook forward priority filtre`},
-			{"a policy", `(hook forward priority filter; policy) accept`, `$1 drop`},
-			{"a type of chain", `type filter hook output priority filter`, `type route hook output priority filter`},
+			besides("a hook before connection tracking", "type filter hook output priority raw - 10; policy accept;"),
+			besides("a hook at connection tracking", "type filter hook output priority -200; policy accept;"),
+			besides("a filter before the translation", "type filter hook output priority -110; policy accept;"),
+			besides("a filter beside the translation", "type filter hook output priority -100; policy accept;"),
+			besides("a priority that nobody knows", "type filter hook forward priority filtre; policy accept;"),
+			besides("a policy", "type filter hook forward priority filter; policy drop;"),
+			besides("a type of chain", "type route hook output priority filter; policy accept;"),
 			at("source and destination", "services", "ip saddr . ip daddr { 1.2.3.4 . 10.96.0.10 } drop"),
-			{"source and destination before translation", `^\tchain filter-input \{`, "\tchain early {\n\t\ttype filter hook prerouting priority -150; policy accept;\n\t\tip saddr . ip daddr { 1.2.3.4 . 10.96.0.10 } drop\n\t}\n$0"},
+			{"source and destination before translation", `^\tchain nat-prerouting \{`, "\tchain early {\n\t\ttype filter hook prerouting priority -150; policy accept;\n\t\tip saddr . ip daddr { 1.2.3.4 . 10.96.0.10 } drop\n\t}\n$0"},
 			at("source and range of destinations", "services", "ip saddr . ip daddr { 1.2.3.4 . 10.96.0.0/24 } drop"),
 			at("destination and source", "services", "ip daddr . ip saddr { 10.96.0.10 . 1.2.3.4 } drop"),
 			at("a hairpin of two", "nat-postrouting", "ip saddr . ip daddr { 10.244.1.20 . 10.244.2.10 } masquerade"),
@@ -127,13 +132,13 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 			at("a mark of ours and others", "services", "meta mark & 0x0000c000 != 0x00000000 drop"),
 			at("a mark for others", "services", "meta mark set meta mark | 0x00001000"),
 			at("a mark inverted", "services", "meta mark set meta mark ^ 0x00004000"),
-			at("a reset", "cluster-ips-check", "ip daddr @cluster-ips reject with tcp reset"),
+			at("a reset", "services", "ip daddr @cluster-ips reject with tcp reset"),
 			at("a part of packets", "services", "limit rate 1/second drop"),
 			at("a part of clients", "services", "numgen random mod 2 vmap { 0 : drop }"),
 			at("a verdict of its own", "services", "continue"),
 			at("a queue", "services", "queue to 1"),
 			at("an unknown chain", "services", "jump nowhere"),
-			at("a known chain", "firewall-check", "jump cluster-ips-check"),
+			at("a known chain", "services", "jump service-ips-by-source"),
 			at("an accept", "nat-postrouting", "accept"),
 			at("a set that is not there", "services", "ip saddr @nothing drop"),
 			at("a set for something else", "services", "ip saddr @service-ips drop"),
@@ -144,7 +149,7 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 			{"elements that expire", `(10\.96\.0\.10 \. tcp \. 80 comment "shop/web:http") :`, `$1 timeout 8s expires 3s :`},
 			{"cluster-ips that expire", `(set cluster-ips \{\n\t\ttype ipv4_addr\n)`, "$1\t\tflags timeout\n"},
 			{"a set that rules fill", `(set cluster-ips \{\n\t\ttype ipv4_addr\n)`, "$1\t\tflags dynamic\n"},
-			{"a time of a set", `(map firewall-lists \{\n\t\ttype .*\n)`, "$1\t\ttimeout 1h\n"},
+			{"a time of a set", `(map service-ips \{\n\t\ttype .*\n)`, "$1\t\ttimeout 1h\n"},
 			{"a flag of the table", `^table ip proxyc \{\n`, "$0\tflags dormant\n"},
 			{"affinity to another port", `(map @` + affinity + `:808)0`, `${1}1`},
 			{"affinity remembers the client", `(\{ ct original ip saddr : ip) daddr`, `$1 saddr`},
@@ -255,11 +260,10 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 func TestDumpsThatAreEqual(t *testing.T) {
 	for mode, changes := range map[ir.Mode][]change{
 		ir.ModeNFTables: {
-			{"a check of node ports, of which none lacks endpoints", `hook input priority filter`, `hook forward priority 1`},
 			{"a jump to a chain that has the last word", `(10\.96\.0\.50 \. tcp \. 80 .*) : goto`, `$1 : jump`},
 			{"a priority by its number", `hook postrouting priority srcnat`, `hook postrouting priority 100`},
 			{"a table of others", `^table ip6 proxyc`, "table inet filter {\n\tchain c {\n\t\twhatever \"{\" { it } is\n\t}\n}\n$0"},
-			{"a rule for what does not come", `(\tchain cluster-ips-check \{\n)`, "$1\t\tip daddr . ct original ip daddr { 10.244.1.10 . 9.9.9.9 } drop\n"},
+			{"a rule for what does not come", `(\tchain node-ports \{\n)`, "$1\t\tip daddr . ct original ip daddr { 10.244.1.10 . 9.9.9.9 } drop\n"},
 			{"a client whom affinity knows", `(map affinity-\S*/1h0m0s \{(?:\n\t\t.*)*\n\t\ttimeout \S+\n)`, "$1\t\telements = { 10.244.9.9 expires 59m : 10.244.1.70 }\n"},
 		},
 		ir.ModeIPTables: {

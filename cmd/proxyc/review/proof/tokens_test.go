@@ -115,13 +115,11 @@ var harmless = regexp.MustCompile(strings.Join([]string{
 	// The one Service with source ranges admits neither pods nor the node.
 	`@ inside-ips: `, `@ service-ips-by-source: (.*@inside-ips|accept)$`, `@ outside-backends: .*203\.0\.113\.31`, `@ backends: 203\.0\.113\.31`,
 	// No node port lacks endpoints, no backend is on the node, and affinity is of a TCP port that is no node port.
-	`@no-endpoint-nodeports reject$`, `@ (filter|affinity)-input: `, `@ affinity-nodeports: `, `(udp|sctp) dport .* @affinity-ips$`,
-	// Only packets to the node itself are looked up there, and no Service has an address of the node.
-	`@ service-endpoints-check: `,
+	`@no-endpoint-nodeports reject$`, `@ affinity-input: `, `@ affinity-nodeports: `, `(udp|sctp) dport .* @affinity-ips$`,
+	// No pool is shared, no node port is rejected at localhost, and each Service with policy Local has endpoints.
+	`@ (affinity-(nodeport-)?pools|localhost-nodeports): `, `@affinity-(nodeport-)?pools$`, `@ service-ips-by-source: .*@no-endpoint-services reject$`,
 	// Two rules reject packets to a Service without endpoints.
-	`@ no-endpoint-services: .*10\.96\.0\.80`, `^reject ->  @ cluster-ips-check: .*@no-endpoint-services`,
-	// It has TCP ports.
-	`(udp|sctp) ct original .* @firewall-lists$`,
+	`@ no-endpoint-services: .*10\.96\.0\.80`, `^reject ->  @ services: .*@no-endpoint-services`,
 	// No rule uses these sets: no pool has more than two backends, none of a node port one, and none is of Maglev's.
 	`@ count-(2|4|8|16|32)-ips: `, `@ count-\d+-nodeports: `, `@ maglev-`,
 	// Only packets from pods and the node reach this chain, and the source ranges do not admit them.
