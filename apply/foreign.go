@@ -69,13 +69,13 @@ func (i *Interference) Add(c ForeignChain, mark uint32) error {
 	if !c.Translates && !c.Marks {
 		return nil
 	}
-	// If the chain jumps to ours, only the rules before that jump matter. Packets bypass ours that these
+	// If the chain jumps to ours, only the rules before the last jump matter. Packets bypass ours that these
 	// accept, or return from the chain.
 	before, err := c.Rules(c.Name)
 	if err != nil {
 		return err
 	}
-	jump := slices.IndexFunc(before, RuleEffect.toOurs)
+	jump := lastJump(before)
 	if jump >= 0 {
 		all := c.Rules
 		c.Rules = func(chain string) ([]RuleEffect, error) {
@@ -94,6 +94,16 @@ func (i *Interference) Add(c ForeignChain, mark uint32) error {
 		err = c.find(&i.Diverts, fmt.Sprintf("clears mark %#x", mark), func(_ string, e RuleEffect) bool { return e.Clears&mark != 0 })
 	}
 	return err
+}
+
+// lastJump returns the position of the last jump to ours; -1 if there is none.
+func lastJump(list []RuleEffect) int {
+	for i, e := range slices.Backward(list) {
+		if e.toOurs() {
+			return i
+		}
+	}
+	return -1
 }
 
 // find appends the nearest chain with a matching rule to found, if any, with the effect of the

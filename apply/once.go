@@ -129,21 +129,28 @@ func SharedCause(programs ir.Programs, refused []Refusal) error {
 	if n == 0 || others > 0 && (n == 1 || n < MaxRefused && 10*n <= len(all)) {
 		return nil
 	}
+	first := refused[0]
+	return fmt.Errorf("the kernel refuses the rules of %d of %d Services, which counts as a failure of the node: the previous rules stay in force. The refused are of %s. Service %s: %w",
+		n, len(all), whose(out), first.Service, first.Reason)
+}
+
+// whose names Services and their namespaces: "namespace a: a/b, a/c".
+func whose(services map[ir.Name]bool) string {
 	var names []string
 	namespaces := map[string]bool{}
-	for name := range out {
+	for name := range services {
 		names, namespaces[name.Namespace] = append(names, name.String()), true
 	}
 	slices.Sort(names)
+	where := fmt.Sprintf("%d namespaces: ", len(namespaces))
+	if len(namespaces) == 1 {
+		where, _, _ = strings.Cut(names[0], "/")
+		where = "namespace " + where + ": "
+	}
 	if more := len(names) - 2*MaxRefused; more > 0 {
 		names = append(names[:2*MaxRefused], fmt.Sprintf("%d more", more))
 	}
-	where, first := fmt.Sprintf("%d namespaces", len(namespaces)), refused[0]
-	if len(namespaces) == 1 {
-		where = "namespace " + first.Service.Namespace
-	}
-	return fmt.Errorf("the kernel refuses the rules of %d of %d Services, which counts as a failure of the node: the previous rules stay in force. The refused are of %s: %s. Service %s: %w",
-		n, len(all), where, strings.Join(names, ", "), first.Service, first.Reason)
+	return where + strings.Join(names, ", ")
 }
 
 func readBack(err error) error { return fmt.Errorf("reading the committed rules back: %w", err) }

@@ -34,7 +34,8 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 	return all, nil
 }
 
-// SavedInterference is Interference of rules in the output of iptables-save.
+// SavedInterference is Interference of rules in the output of iptables-save. It includes rules that accept
+// packets before they reach our rules of table filter, as many firewalls do.
 func SavedInterference(saved string, mark uint32) (all apply.Interference) {
 	for text := range strings.SplitSeq("\n"+saved, "\n*") {
 		t := foreignTable{rules: map[string][]apply.RuleEffect{}}
@@ -78,7 +79,7 @@ type foreignTable struct {
 func (d *foreignTable) addTo(all *apply.Interference, tool, table string, mark uint32) {
 	for _, c := range d.builtIn {
 		c.Where = fmt.Sprintf("%stable %s chain %s", tool, table, c.Name)
-		c.Translates = c.Name == "PREROUTING" || c.Name == "OUTPUT" || c.Name == "POSTROUTING" && table == "nat"
+		c.Translates = tool == "" || c.Name == "PREROUTING" || c.Name == "OUTPUT" || c.Name == "POSTROUTING" && table == "nat"
 		// Tables filter and security come after nat, which sets the mark.
 		c.Marks = c.Name == "FORWARD" || c.Name == "POSTROUTING" || c.Name == "OUTPUT" && (table == "filter" || table == "security")
 		_ = all.Add(c, mark) // fails only if Rules do

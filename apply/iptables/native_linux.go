@@ -140,7 +140,10 @@ func (t *tables) jumpText(ctx context.Context, f ir.Family, j ownedJump) (string
 	if !rules.BuiltIn(j.in.chain) {
 		return "-j " + j.to.chain, nil // only its target counts
 	}
-	for _, known := range rules.BuiltInJumps(j.in.table) {
+	all := ir.Program{Family: f}
+	all.Node.NodePorts.Loopback = true // then with all jumps
+	r := rules.LowerAll(ir.NewPrograms(&all)).Of(f)
+	for _, known := range slices.Concat(r.Filter.Jumps, r.Nat.Jumps) {
 		text := string(known.Rule.Append(nil, f))
 		if known.Chain != j.in.chain || known.Rule.Chain != j.to.chain {
 			continue

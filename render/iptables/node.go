@@ -7,17 +7,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// BuiltInJumps returns the jumps that a node can have in a table.
-func BuiltInJumps(table string) []BuiltInJump {
-	var node ir.Node
-	node.NodePorts.Loopback = true
-	filter, nat := builtInJumps(&node)
-	if table == "nat" {
-		return nat
-	}
-	return filter
-}
-
 // builtInJumps returns the jumps from built-in chains in traversal order.
 // kube-proxy prepends each in turn, so its list is in reverse order. The comments
 // are fixed, because they identify the jumps.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/proxyc/proxyc/apply"
 	kerneliptables "github.com/proxyc/proxyc/apply/iptables"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -146,7 +145,7 @@ func (d *dumpFiles) iptables(file, text string) error {
 	if err := cmp.Or(checkComplete(text), checkTables(text)); err != nil {
 		return err
 	}
-	d.addOthers(othersIn(text, r), kerneliptables.SavedInterference(text, d.programs.Of(f).Node.MasqueradeMark()))
+	d.leftOut = append(d.leftOut, kerneliptables.SavedInterference(text, d.programs.Of(f).Node.MasqueradeMark()).Lines()...)
 	*d.rules.At(f) = r
 	return nil
 }
@@ -160,10 +159,8 @@ func (d *dumpFiles) nft(file, text string) error {
 		return err
 	}
 	found := false
-	var others []string
 	for _, t := range tables {
 		if t.Ruleset == nil {
-			others = append(others, "table "+t.Family+" "+t.Name)
 			continue
 		}
 		found = true
@@ -180,15 +177,15 @@ func (d *dumpFiles) nft(file, text string) error {
 		}
 		d.table(t.Family+" "+t.Name, t.Ruleset, sim.OwnOfNode(p))
 	}
-	var effects apply.Interference
 	for _, f := range ir.Families() {
-		of, err := foreignRules(f, text)
+		lines, err := foreignRules(f, text)
 		if err != nil {
 			return err
 		}
-		effects.Drops, effects.Diverts = append(effects.Drops, of.Drops...), append(effects.Diverts, of.Diverts...)
+		d.leftOut = append(d.leftOut, lines...)
 	}
-	d.addOthers(others, effects)
+	slices.Sort(d.leftOut)
+	d.leftOut = slices.Compact(d.leftOut) // packets of both families pass a table inet
 	switch {
 	case found:
 		return nil
@@ -196,23 +193,6 @@ func (d *dumpFiles) nft(file, text string) error {
 		return fmt.Errorf("contains no table of proxyc or kube-proxy, but chains of iptables-nft: use %s", savedRules)
 	}
 	return fmt.Errorf("contains no table of proxyc or kube-proxy")
-}
-
-// addOthers adds the foreign rules that may drop or divert, and other foreign parts by name.
-func (d *dumpFiles) addOthers(parts []string, effects apply.Interference) {
-	lines := effects.Lines()
-	slices.Sort(lines)
-	lines = slices.Compact(lines) // both families meet a table inet
-	d.leftOut = append(d.leftOut, lines...)
-	for _, part := range parts {
-		where, _, _ := strings.Cut(strings.TrimPrefix(part, "table "), ":")
-		if !slices.ContainsFunc(lines, func(line string) bool {
-			named := strings.Contains(line, " "+where+":") || strings.Contains(line, " "+where+" chain ")
-			return named && !strings.HasSuffix(line, ": policy DROP")
-		}) {
-			d.leftOut = append(d.leftOut, part)
-		}
-	}
 }
 
 // end builds the sides of rules that depend on several files.
@@ -240,40 +220,4 @@ func (d *dumpFiles) end() error {
 		d.Side.servers(&ipvs.Ruleset{Family: f, VirtualServers: ipvsparse.Of(f, d.servers), Elements: elements, Rules: r}, own)
 	}
 	return nil
-}
-
-// othersIn returns the parts of a dump that are not in r and that packets can meet before r's
-// rules: other tables, and rules of built-in chains.
-func othersIn(text string, r *iptables.Ruleset) (others []string) {
-	builtIn := iptables.BuiltInChains()
-	jumps := map[string]int{}
-	for _, t := range r.Tables() {
-		for _, j := range t.Jumps {
-			jumps["table "+t.Name+" chain "+j.Chain]++
-		}
-	}
-	table := ""
-	rules := map[string]int{}
-	for line := range strings.Lines(text) {
-		if name, ok := strings.CutPrefix(line, "*"); ok {
-			table = strings.TrimSpace(name)
-			continue
-		}
-		words := iptparse.SavedWords(line)
-		switch {
-		case len(words) < 2:
-		case words[0] != "-A" && words[0] != "-I":
-		case table != r.Filter.Name && table != r.Nat.Name:
-			rules["table "+table]++
-		case slices.Contains(builtIn[:], words[1]):
-			rules["table "+table+" chain "+words[1]]++
-		}
-	}
-	for where, n := range rules {
-		if n -= jumps[where]; n > 0 {
-			others = append(others, fmt.Sprintf("%s: %d foreign rules", where, n))
-		}
-	}
-	slices.Sort(others)
-	return others
 }

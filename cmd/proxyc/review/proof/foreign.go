@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,12 +12,13 @@ import (
 )
 
 // foreignRules returns the rules of foreign tables in the output of nft list ruleset that may drop or
-// divert first packets of connections, with their chains. It does not follow jumps, and like
-// apply/nftables.Interference ignores chains named KUBE-.
-func foreignRules(f ir.Family, text string) (all apply.Interference, err error) {
-	r, _, err := nftparse.ParseWhole(f, text, func(_, table string) bool { return table == nftables.Table || table == "kube-proxy" })
+// divert first packets of connections, with their chains, and the tables that it does not understand. It
+// does not follow jumps, and like apply/nftables.Interference ignores chains named KUBE-.
+func foreignRules(f ir.Family, text string) (lines []string, err error) {
+	var all apply.Interference
+	r, left, err := nftparse.ParseWhole(f, text, func(_, table string) bool { return table == nftables.Table || table == "kube-proxy" })
 	if err != nil {
-		return all, err
+		return nil, err
 	}
 	for _, c := range r.Chains {
 		table, name, _ := strings.Cut(c.Name, ", chain ")
@@ -29,24 +31,34 @@ func foreignRules(f ir.Family, text string) (all apply.Interference, err error) 
 				continue
 			}
 			text := strings.NewReplacer(table+", chain ", "", table+", set ", "").Replace(rule.Text(f))
-			words := strings.Fields(text)
-			for _, s := range r.Sets {
-				if of := strings.TrimPrefix(s.Name, table+", set "); s.Data == nftables.VerdictData && strings.Contains(text, "@"+of) {
-					for _, e := range s.Elements {
-						words = append(words, strings.Fields(string(e.Verdict.AppendText(nil, f)))...)
-					}
-				}
-			}
-			does := func(of ...string) bool {
-				return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(of, w) })
-			}
-			if does("drop", "reject") {
+			whole := " " + text + verdictsOf(r, rule) + " "
+			if dropping.MatchString(whole) {
 				all.Drops = append(all.Drops, where+text)
 			}
-			if does("dnat", "redirect", "tproxy", "notrack") || strings.Contains(text, "meta mark set") {
+			if diverting.MatchString(whole) {
 				all.Diverts = append(all.Diverts, where+text)
 			}
 		}
 	}
-	return all, nil
+	return append(all.Lines(), left...), nil
+}
+
+var (
+	dropping  = regexp.MustCompile(` (drop|reject)\b`)
+	diverting = regexp.MustCompile(` (dnat|redirect|tproxy|notrack|meta mark set)\b`)
+)
+
+// verdictsOf returns the verdicts of the maps that a rule looks up.
+func verdictsOf(r *nftables.Ruleset, rule nftables.Rule) (text string) {
+	for _, stmt := range rule.Stmts {
+		lookup, _ := stmt.(nftables.LookupVerdict)
+		for _, s := range r.Sets {
+			for _, e := range s.Elements {
+				if verdict := " " + string(e.Verdict.AppendText(nil, r.Family)); s.Name == lookup.Map && !strings.Contains(text, verdict) {
+					text += verdict
+				}
+			}
+		}
+	}
+	return text
 }
