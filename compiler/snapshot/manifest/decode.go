@@ -303,9 +303,9 @@ func (p *part) decodeYAML(r *result) {
 
 // codeOf returns the code of a syntax error.
 func codeOf(err error) diag.Code {
-	var syntax *syntaxError
+	var inList duplicateKey
 	var duplicate *duplicateError
-	if errors.As(err, &duplicate) || errors.As(err, &syntax) && syntax.duplicate {
+	if errors.As(err, &duplicate) || errors.As(err, &inList) {
 		return diag.FieldDuplicate
 	}
 	return diag.NotYAML

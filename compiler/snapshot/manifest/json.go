@@ -60,14 +60,12 @@ type scanner struct {
 	leaves []leaf
 }
 
-// A syntaxError is a position at which the scanner cannot continue.
-type syntaxError struct {
-	offset    int
-	duplicate bool // of a key of a List
-	msg       string
-}
+// A duplicateKey is a key that a List has twice.
+type duplicateKey string
 
-func (e *syntaxError) Error() string { return e.msg }
+func (k duplicateKey) Error() string {
+	return "key " + strconv.Quote(string(k)) + " of a List is duplicate"
+}
 
 // scanLeaves returns the objects in one JSON value.
 func scanLeaves(data []byte) ([]leaf, error) {
@@ -105,19 +103,16 @@ func (s *scanner) add(l leaf) {
 	s.leaves = append(s.leaves, l)
 }
 
-// listKeys are the keys of a List that the scanner uses.
-var listKeys = [...]string{"apiVersion", "kind", "items"}
-
 // object scans an object. The object is a List if it has items and its kind ends
 // in List; the kind may follow the items.
 func (s *scanner) object(start int) error {
 	if len(s.index) > maxNesting {
-		return &syntaxError{offset: start, msg: fmt.Sprintf("invalid JSON: Lists are nested more than %d deep", maxNesting)}
+		return &jsontext.SyntacticError{ByteOffset: int64(start), Err: fmt.Errorf("Lists are nested more than %d deep", maxNesting)}
 	}
 	_, err := s.ReadToken()
 	l, first, list := leaf{start: start}, len(s.leaves), false
-	var seen [len(listKeys)]bool
-	var duplicate *syntaxError
+	var keys []string
+	var duplicate error
 	for err == nil && s.PeekKind() != '}' {
 		at := s.next()
 		var tok jsontext.Token
@@ -125,12 +120,10 @@ func (s *scanner) object(start int) error {
 			break
 		}
 		key := tok.String()
-		if i := slices.Index(listKeys[:], key); i >= 0 {
-			if seen[i] && duplicate == nil {
-				duplicate = &syntaxError{offset: at, duplicate: true, msg: "key " + strconv.Quote(key) + " of a List is duplicate"}
-			}
-			seen[i] = true
+		if duplicate == nil && slices.Contains(keys, key) {
+			duplicate = &jsontext.SyntacticError{ByteOffset: int64(at), Err: duplicateKey(key)}
 		}
+		keys = append(keys, key)
 		switch kind := s.PeekKind(); {
 		case key == "items" && kind == '[':
 			list = true
@@ -192,18 +185,19 @@ func (s *scanner) items() error {
 // invalid returns the position and the message of an error of a reader, and
 // whether the text is truncated.
 func invalid(err error) (offset int, msg string, truncated bool) {
-	var own *syntaxError
-	if errors.As(err, &own) {
-		return own.offset, own.msg, false
-	}
 	var syntax *jsontext.SyntacticError
-	if !errors.As(err, &syntax) {
+	var duplicate duplicateKey
+	switch {
+	case !errors.As(err, &syntax):
 		return 0, err.Error(), false
+	case errors.As(err, &duplicate):
+		msg = duplicate.Error()
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		msg, truncated = "cut off: the JSON is incomplete"+ignoredText, true
+	default:
+		msg = "invalid JSON: " + syntax.Err.Error() + ignoredText
 	}
-	if truncated = errors.Is(err, io.ErrUnexpectedEOF); truncated {
-		return int(syntax.ByteOffset), "cut off: the JSON is incomplete" + ignoredText, true
-	}
-	return int(syntax.ByteOffset), "invalid JSON: " + syntax.Err.Error() + ignoredText, false
+	return int(syntax.ByteOffset), msg, truncated
 }
 
 // A token is a key, a value, or the start of an object or list.
