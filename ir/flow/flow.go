@@ -101,11 +101,12 @@ func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 // Note is a difference outside of flows.
 type Note struct {
-	Effect        Effect
-	What          string
-	Before, After string // "" for nothing
-	Family        ir.Family
-	Nodes         []string
+	Effect Effect    `json:"-"`
+	Family ir.Family `json:"family"`
+	What   string    `json:"what"`
+	Before string    `json:"before"` // "" for nothing
+	After  string    `json:"after"`
+	Nodes  []string  `json:"nodes"`
 }
 
 // Compare returns the Services that differ between two Programs of one node and

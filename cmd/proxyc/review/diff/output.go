@@ -418,7 +418,7 @@ type (
 		Name   string      `json:"name"` // "" if the flow belongs to no Service
 		Action flow.Action `json:"action"`
 		Flows  []flowJSON  `json:"flows"`
-		Notes  []noteJSON  `json:"notes,omitempty"`
+		Notes  []flow.Note `json:"notes,omitempty"`
 	}
 	flowJSON struct {
 		Family  ir.Family      `json:"family"`
@@ -448,13 +448,6 @@ type (
 	backendJSON struct {
 		Address string `json:"address"`
 		Origin  string `json:"origin"`
-	}
-	noteJSON struct {
-		Family ir.Family `json:"family"`
-		What   string    `json:"what"`
-		Before string    `json:"before"`
-		After  string    `json:"after"`
-		Nodes  []string  `json:"nodes"`
 	}
 )
 
@@ -509,7 +502,8 @@ func (d *Diff) serviceJSON(s *flow.Service, page bool) serviceJSON {
 		out.Flows = append(out.Flows, one)
 	}
 	for _, n := range s.Notes {
-		out.Notes = append(out.Notes, noteJSON{n.Family, n.What, n.Before, n.After, compacted(n.Nodes)})
+		n.Nodes = compacted(n.Nodes)
+		out.Notes = append(out.Notes, n)
 	}
 	return out
 }
