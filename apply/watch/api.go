@@ -153,7 +153,7 @@ func (a *API) follow(ctx context.Context, k kind, synced func()) {
 	}
 	contact := a.Contact.resource(k.name)
 	lw := contact.listWatch(k.types, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
-	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), k.expected,
+	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), nil,
 		&sink{k, synced, contact},
 		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync, Clock: contextClock{ctx: ctx}})
 	r.RunWithContext(ctx)
@@ -298,16 +298,12 @@ func stored[T any](a *API, r resource, options func(*metav1.ListOptions), reduce
 }
 
 func (a *API) services() kind {
-	r := a.clients.services()
-	r.expected = nil
-	return stored(a, r, func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = serviceLabels, serviceFields },
+	return stored(a, a.clients.services(), func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = serviceLabels, serviceFields },
 		reducer(snapshot.FromService), (*snapshot.Snapshot).ReplaceServices)
 }
 
 func (a *API) slices() kind {
-	r := a.clients.slices()
-	r.expected = nil
-	return stored(a, r, func(o *metav1.ListOptions) { o.LabelSelector = sliceLabels },
+	return stored(a, a.clients.slices(), func(o *metav1.ListOptions) { o.LabelSelector = sliceLabels },
 		reducer(snapshot.FromEndpointSlice), (*snapshot.Snapshot).ReplaceSlices)
 }
 

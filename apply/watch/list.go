@@ -41,32 +41,31 @@ func newCluster(base *rest.Config, log *slog.Logger) (*Cluster, error) {
 
 // resource is a kind of objects of the API server.
 type resource struct {
-	name     string // as in the path
-	group    string // "" for the core group
-	client   rest.Interface
-	types    objectTypes // types that a server sends for the kind
-	expected any         // type of the decoded object; nil if decoding may already reduce it
+	name   string // as in the path
+	group  string // "" for the core group
+	client rest.Interface
+	types  objectTypes // types that a server sends for the kind
 	// optional reports whether the rules can be compiled without the kind. If the server does not
 	// serve the kind, or forbids reading it, the kind counts as empty.
 	optional bool
 }
 
 func (c *clients) services() resource {
-	return resource{"services", "", c.core, typesOf[corev1.ServiceList, corev1.Service, snapshot.Service](), &corev1.Service{}, false}
+	return resource{"services", "", c.core, typesOf[corev1.ServiceList, corev1.Service, snapshot.Service](), false}
 }
 
 func (c *clients) slices() resource {
 	return resource{"endpointslices", "discovery.k8s.io", c.discovery,
-		typesOf[discoveryv1.EndpointSliceList, discoveryv1.EndpointSlice, snapshot.EndpointSlice](), &discoveryv1.EndpointSlice{}, false}
+		typesOf[discoveryv1.EndpointSliceList, discoveryv1.EndpointSlice, snapshot.EndpointSlice](), false}
 }
 
 func (c *clients) nodes() resource {
-	return resource{"nodes", "", c.core, typesOf[corev1.NodeList, corev1.Node, ownNode](), &corev1.Node{}, false}
+	return resource{"nodes", "", c.core, typesOf[corev1.NodeList, corev1.Node, ownNode](), false}
 }
 
 func (c *clients) serviceCIDRs() resource {
 	return resource{"servicecidrs", "networking.k8s.io", c.networking,
-		typesOf[networkingv1.ServiceCIDRList, networkingv1.ServiceCIDR, snapshot.ServiceCIDR](), &networkingv1.ServiceCIDR{}, true}
+		typesOf[networkingv1.ServiceCIDRList, networkingv1.ServiceCIDR, snapshot.ServiceCIDR](), true}
 }
 
 // resources returns all kinds of objects.

@@ -54,35 +54,21 @@ func (r resourceContact) listWatch(of objectTypes, lw *cache.ListWatch) *cache.L
 	}
 }
 
-// objectTypes checks the types of decoded objects of a kind.
+// objectTypes are the types of decoded objects of a kind, complete or reduced.
 type objectTypes struct {
-	kind   string // "Service"
-	list   func(runtime.Object) bool
-	object func(runtime.Object) bool
+	kind                  string // "Service"
+	list, object, reduced reflect.Type
 }
 
-// typesOf returns the types that a server sends for a kind: lists, and single objects, complete or
-// reduced.
 func typesOf[List, Object, Reduced any]() objectTypes {
-	return objectTypes{
-		kind: reflect.TypeFor[Object]().Name(),
-		list: func(list runtime.Object) bool { _, ok := any(list).(*List); return ok },
-		object: func(obj runtime.Object) bool {
-			if small, ok := obj.(*reduced); ok {
-				_, ok := small.object.(*Reduced)
-				return ok
-			}
-			_, ok := any(obj).(*Object)
-			return ok
-		},
-	}
+	return objectTypes{reflect.TypeFor[Object]().Name(), reflect.TypeFor[*List](), reflect.TypeFor[*Object](), reflect.TypeFor[*Reduced]()}
 }
 
 // checkList rejects responses that decode as an empty list: lists of another kind, a Status, or
 // `{"status":"maintenance"}`. Accepting one would remove all Services.
 func (t *objectTypes) checkList(list runtime.Object) (metav1.ListInterface, error) {
-	if !t.list(list) {
-		return nil, fmt.Errorf("must be a %sList, got a %s", t.kind, typeName(list))
+	if is := typeOf(list); is != t.list {
+		return nil, fmt.Errorf("must be a %sList, got a %s", t.kind, is.Elem().Name())
 	}
 	meta, err := apimeta.ListAccessor(list)
 	if err == nil && meta.GetResourceVersion() == "" {
@@ -93,18 +79,18 @@ func (t *objectTypes) checkList(list runtime.Object) (metav1.ListInterface, erro
 
 // checkObject is checkList for an object of a watch, including bookmarks.
 func (t *objectTypes) checkObject(obj runtime.Object) error {
-	if !t.object(obj) {
-		return fmt.Errorf("must be a %s, got a %s", t.kind, typeName(obj))
+	if is := typeOf(obj); is != t.object && is != t.reduced {
+		return fmt.Errorf("must be a %s, got a %s", t.kind, is.Elem().Name())
 	}
 	return nil
 }
 
-// typeName returns the kind of a decoded object.
-func typeName(obj runtime.Object) string {
+// typeOf returns the type of a decoded object, or of what it was reduced to.
+func typeOf(obj any) reflect.Type {
 	if small, ok := obj.(*reduced); ok {
-		return reflect.TypeOf(small.object).Elem().Name()
+		obj = small.object
 	}
-	return reflect.TypeOf(obj).Elem().Name()
+	return reflect.TypeOf(obj)
 }
 
 // recordUndecodable records an undecodable response to a request that began at began, unless the
