@@ -54,9 +54,13 @@ func (r *rules) run(ctx context.Context) error {
 	h := restorer{rules: r}
 	defer h.release()
 	restored := false
+	missing := r.input.missing()
+	if missing != "" {
+		r.input.health.SetNotReady(missing)
+	}
 	if last.IPv4 == nil {
 		h.mendUnknown(ctx, rec)
-	} else if r.input.missing() != "" {
+	} else if missing != "" {
 		restored = h.start(ctx, rec, last)
 	}
 	if err := <-r.input.first.readable; err != nil && !restored && r.follows == nil {
