@@ -8,15 +8,18 @@ import (
 )
 
 // reading is a reading of the kernel that runs concurrently with Changes, in a mode in which it takes
-// long. Its result is used if nothing was committed meanwhile.
+// long. A sync ends it: its result would be useless, and the tools of iptables begin again after each
+// commit.
 type reading struct {
-	began           time.Time
-	doubts, commits uint64 // when it began
-	use             func() // makes it the last Read of the Dataplane
-	err             error
+	began  time.Time
+	doubts uint64 // when it began
+	cancel func()
+	ended  bool   // by a sync
+	use    func() // makes it the last Read of the Dataplane
+	err    error
 }
 
-// maxDropped is the number of readings without use after which Changes wait for the next one.
+// maxDropped is the number of readings that syncs ended after which Changes wait for the next one.
 const maxDropped = 3
 
 // startReading starts a reading, unless a Replace follows, which reads the kernel.
@@ -24,18 +27,19 @@ func (r *Reconciler) startReading(ctx context.Context, read func(context.Context
 	if !r.state.Known {
 		return
 	}
-	c, running := &reading{began: r.Now(), doubts: r.state.Doubts, commits: r.commits}, make(chan *reading, 1)
-	r.running = running
+	ctx, cancel := context.WithCancel(ctx)
+	c, running := &reading{began: r.Now(), doubts: r.state.Doubts, cancel: cancel}, make(chan *reading, 1)
+	r.reading, r.running = c, running
 	go func() {
 		c.use, c.err = read(ctx)
 		running <- c
 	}()
 }
 
-// finish uses or drops the reading that has ended.
+// finish uses the reading, unless a sync ended it.
 func (r *Reconciler) finish(ctx context.Context, c *reading) {
 	r.running = nil
-	if !r.state.Known || r.commits != c.commits {
+	if c.cancel(); c.ended {
 		r.dropped++
 		return
 	}

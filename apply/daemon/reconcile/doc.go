@@ -20,8 +20,7 @@
 // continue.
 //
 // In modes in which a reading takes seconds ([apply.ConcurrentReader]) it runs concurrently with
-// Changes. If something was committed meanwhile, its result is not used, and another one begins. After
-// maxDropped of these, Changes wait.
+// Changes. A sync ends it, and another one begins. After maxDropped of these, Changes wait.
 //
 // Foreign changes of the rules add a doubt, and so does each failure. The rules are in force
 // ([State.InForce]) if the kernel is known, the wanted version was applied and all doubts are cleared.

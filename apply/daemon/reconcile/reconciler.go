@@ -87,8 +87,9 @@ type Reconciler struct {
 	state   State
 	repairs Done // drift that failed syncs found, which the next successful one reports
 	next    timing
-	running chan *reading // receives the concurrent reading when it ends; nil if none is running
-	dropped int           // number of readings since the last comparison whose result was not used
+	reading *reading      // the last concurrent one
+	running chan *reading // receives it when it ends; nil if none is running
+	dropped int           // number of readings that syncs ended since the last comparison
 }
 
 // Run syncs immediately, and then whenever a sync is due, until ctx ends.
@@ -157,6 +158,10 @@ func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 // perform takes and commits Work. If compare is set, it first reads the kernel. This clears the first
 // doubts. If the reading fails, changes are committed nevertheless.
 func (r *Reconciler) perform(ctx context.Context, s *Sync, compare bool, doubts uint64, read func(context.Context, ir.Programs) error) {
+	if r.running != nil {
+		r.reading.ended = true
+		r.reading.cancel()
+	}
 	replace := !r.state.Known
 	if compare || replace {
 		s.Kind = Full

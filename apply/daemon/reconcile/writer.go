@@ -23,7 +23,6 @@ type Writer struct {
 
 	known    bool // the kernel's content is what the Dataplane last applied
 	compared bool // the kernel was compared after the last commit
-	commits  uint64
 	refused  map[ir.Name]refusal
 	stuck    []apply.Stuck // after the last commit
 }
@@ -140,7 +139,6 @@ func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]app
 	ctx, cancel := outlasting(ctx, CommitGrace)
 	defer cancel()
 	w.compared = false
-	w.commits++
 	result, err := w.Dataplane.Commit(ctx, plan)
 	w.known = err == nil && len(result.Refused) == 0
 	if w.known {

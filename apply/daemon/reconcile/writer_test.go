@@ -71,13 +71,17 @@ type concurrent struct {
 	slow chan struct{}
 }
 
-func (c *concurrent) ReadConcurrently(context.Context) (use func(), err error) {
+func (c *concurrent) ReadConcurrently(ctx context.Context) (use func(), err error) {
 	c.mu.Lock()
 	c.reads++
 	found, err := maps.Clone(c.rules), c.failure()
 	c.mu.Unlock()
 	if c.slow != nil {
-		<-c.slow
+		select {
+		case <-c.slow:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	if c.readFails {
 		err = errBusy
