@@ -250,7 +250,7 @@ func (w *watched) lockOut() {
 	command := "iptables-" + w.plane.variant + " -I KUBE-NODEPORTS -m comment --comment lockout -j DROP"
 	switch w.plane.mode {
 	case "nftables":
-		command = `nft insert rule ip proxyc filter-input drop comment lockout`
+		command = `nft insert rule ip proxyc nat-prerouting drop comment lockout`
 		w.must("nft 'add chain ip proxyc foreign { type filter hook input priority -1; policy drop; }'")
 	case "ipvs":
 		command = strings.Replace(command, "NODEPORTS", "FORWARD", 1)
