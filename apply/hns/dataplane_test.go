@@ -673,17 +673,3 @@ func TestForeignPlan(t *testing.T) {
 		t.Error("it was committed")
 	}
 }
-
-// boaster is a host that reports more features than it has.
-type boaster struct {
-	hns.Host
-	asked chan struct{} // closed after a request to modify a load balancer
-}
-
-func (boaster) Version() (hns.Version, error) { return hns.Version{Major: 15, Minor: 5}, nil }
-
-func (b boaster) ModifyLoadBalancer(id string, l *rules.HostComputeLoadBalancer) error {
-	err := b.Host.ModifyLoadBalancer(id, l)
-	close(b.asked)
-	return err
-}

@@ -14,7 +14,6 @@ import (
 // Plan is a set of changes to addresses and listeners.
 type Plan struct {
 	desired apply.Desired
-	found   *state   // state read by Compare; nil to use the known one
 	want    *desired // of a full Plan
 
 	closed      []userspace.Key

@@ -77,12 +77,6 @@ func (w *watched) serveAPI(text string) *httptest.Server {
 	return server
 }
 
-// vanish stops an API server and its open watches.
-func vanish(server *httptest.Server) {
-	server.CloseClientConnections()
-	server.Close()
-}
-
 const nodeYAML = "{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n"
 
 // repairs removes rules, and waits until the daemon has restored and reported them.
