@@ -16,7 +16,6 @@ import (
 	"github.com/proxyc/proxyc/apply/hns"
 	"github.com/proxyc/proxyc/apply/hns/hnstest"
 	"github.com/proxyc/proxyc/ir"
-	rules "github.com/proxyc/proxyc/render/hns"
 )
 
 var (

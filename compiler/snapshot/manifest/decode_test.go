@@ -220,7 +220,7 @@ func TestDecode(t *testing.T) {
 			diags: "error f:11:3: invalid YAML: found unexpected end of stream"},
 		{name: "cluster-info dump", in: jsonA + "\n==== START logs for container c of pod x/p ====\n{ [\n---\nkind: {\n==== END logs for container c of pod x/p ====\n" + jsonN + "\n==== START logs for container c of pod x/q ====\n==== END logs for container c of pod x/q ====\n{",
 			want: "Node n1,Service x/a", diags: "error f:10:2: cut off: the JSON is incomplete; it is ignored completely"},
-		{name: "Lists too deep", in: strings.Repeat(`{"kind":"List","items":[`, 20) + strings.Repeat("]}", 20), diags: "error f:1:409: invalid JSON: Lists are nested more than 16 deep; it is ignored completely"},
+		{name: "Lists too deep", in: strings.Repeat(`{"kind":"List","items":[`, 20) + strings.Repeat("]}", 20), diags: "error f:1:409: invalid JSON: items are nested in Lists more than 16 deep; it is ignored completely"},
 		{name: "List in a block", in: "x:\n  " + indented, diags: "error f:1:1: kind: must be set, such as Service or List"},
 	}
 	for _, c := range cases {

@@ -107,7 +107,7 @@ func (s *scanner) add(l leaf) {
 // in List; the kind may follow the items.
 func (s *scanner) object(start int) error {
 	if len(s.index) > maxNesting {
-		return &jsontext.SyntacticError{ByteOffset: int64(start), Err: fmt.Errorf("Lists are nested more than %d deep", maxNesting)}
+		return &jsontext.SyntacticError{ByteOffset: int64(start), Err: fmt.Errorf("items are nested in Lists more than %d deep", maxNesting)}
 	}
 	_, err := s.ReadToken()
 	l, first, list := leaf{start: start}, len(s.leaves), false
