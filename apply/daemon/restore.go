@@ -136,7 +136,6 @@ const mendAfter = 10 * time.Second
 // mendUnknown is mend without Programs: it repairs what is the same for any Node, Service and
 // ServiceCIDR, if no object is known after a while.
 func (h *restorer) mendUnknown(ctx context.Context, rec reconcile.Reconciler) {
-	h.observer.health.SetNotReady(h.input.waiting())
 	select {
 	case <-ctx.Done():
 	case <-h.input.first.objects:
