@@ -15,7 +15,7 @@ import (
 	render "github.com/proxyc/proxyc/render/userspace"
 )
 
-// effects is the work after a successful sync besides the rules: stale UDP flows, health checks,
+// effects is the work after a successful sync besides the rules: stale flows, health checks,
 // node ports on localhost, the boot file and the Node's condition.
 type effects struct {
 	flows     *conntrack.Cleaner
@@ -57,7 +57,7 @@ func (e *effects) follow(s *reconcile.Sync) {
 // pending describes work that must complete before the node is ready; "" if there is none.
 func (e *effects) pending() string {
 	if e.flows.Busy() {
-		return "stale UDP flows are being deleted"
+		return "stale flows are being deleted"
 	}
 	return e.checks.failing()
 }
@@ -69,16 +69,16 @@ func (e *effects) report(st *status.Status) {
 	e.boot.report(st)
 }
 
-// cleaned records the result of a search for stale UDP flows.
+// cleaned records the result of a search for stale flows.
 func (e *effects) cleaned(c conntrack.Cleaned) {
-	e.faults.retrying("stale "+c.Family.String()+" UDP flows", c.Err)
+	e.faults.retrying("stale "+c.Family.String()+" flows", c.Err)
 	if c.Err != nil {
 		e.metrics.ConntrackFailures.Of(c.Family).Inc()
 	}
 	if c.Dropped > 0 {
 		e.log.Warn("too many removed frontends: UDP clients of some keep their flows until these time out", "frontends", c.Dropped)
 	}
-	e.log.Debug("deleted stale UDP flows", "family", c.Family.String(), "flows", c.Deleted, "took", c.Took)
+	e.log.Debug("deleted stale flows", "family", c.Family.String(), "flows", c.Deleted, "took", c.Took)
 	e.metrics.ConntrackSeconds.Of(c.Family).Observe(c.Took.Seconds())
 	e.metrics.ConntrackDeleted.Of(c.Family).Add(float64(c.Deleted))
 }

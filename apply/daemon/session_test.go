@@ -289,7 +289,7 @@ func TestReadyWaitsForFlows(t *testing.T) {
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Services: []ir.Service{{Frontends: []ir.Frontend{frontend}}}}, &ir.Program{Family: ir.IPv6})
 	s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
 	s.rules.observer.report(reconcile.State{Known: true})
-	const want = "stale UDP flows are being deleted"
+	const want = "stale flows are being deleted"
 	if r := s.health.Ready(); r.Ready || r.Reason != want {
 		t.Errorf("before they were looked at: %+v", r)
 	}
@@ -320,7 +320,7 @@ func TestRetriesAreTold(t *testing.T) {
 		t.Error("a leftover that stays is no error")
 	}
 	retrying := s.status.get().Retrying
-	want := []string{"stale IPv4 UDP flows: no buffer space", "what other proxies left: table ip kube-proxy: busy"}
+	want := []string{"stale IPv4 flows: no buffer space", "what other proxies left: table ip kube-proxy: busy"}
 	if len(retrying) != 2 || retrying[0].What+": "+retrying[0].Error != want[0] || retrying[1].What+": "+retrying[1].Error != want[1] {
 		t.Errorf("status has %+v, want %q", retrying, want)
 	}
@@ -336,7 +336,7 @@ func TestRetriesAreTold(t *testing.T) {
 		t.Errorf("afterwards status has %+v", retrying)
 	}
 	s.log.Flush()
-	if n := strings.Count(log.String(), "no buffer space"); n != 1 || !strings.Contains(log.String(), "stale IPv4 UDP flows succeeded after failures") {
+	if n := strings.Count(log.String(), "no buffer space"); n != 1 || !strings.Contains(log.String(), "stale IPv4 flows succeeded after failures") {
 		t.Errorf("%d errors, log:\n%s", n, log.String())
 	}
 }

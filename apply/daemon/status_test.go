@@ -137,7 +137,7 @@ objects      0 Services, 0 EndpointSlices, 0 Nodes
 	st.setSynced(false)
 	st.setLeftOut([]*snapshot.Skipped{{Object: "Service ns/old", Why: "spec: bad"}})
 	st.setLeftOut([]*snapshot.Skipped{{Object: "Node node1", Why: "spec: bad"}, {Object: "Service ns/a", Why: "spec: bad"}})
-	st.setRetrying("stale IPv4 UDP flows", errors.New("no buffer space"))
+	st.setRetrying("stale IPv4 flows", errors.New("no buffer space"))
 	st.setRetrying("what other proxies left", errors.New("busy"))
 	st.setRetrying("what other proxies left", nil)
 	check(0, `node         node1
@@ -149,7 +149,7 @@ pending      0
 objects      0 Services, 0 EndpointSlices, 0 Nodes
 last sync    2026-01-02T03:04:05Z, full: 1 added, 0 changed, 0 removed
 refused      Service ns/web: too long
-retrying     stale IPv4 UDP flows, since 0s ago: no buffer space
+retrying     stale IPv4 flows, since 0s ago: no buffer space
 invalid      Node node1: spec: bad
 invalid      Service ns/a: spec: bad
 last error   2026-01-02T03:04:05Z, 10s ago: busy

@@ -72,7 +72,7 @@ func TestWatchFlowsFollow(t *testing.T) {
 	w.write("cluster.yaml", fmt.Sprintf(udpCluster, "10.244.1.6"))
 	within(w, 20*time.Second, "the first of them is gone", func() (struct{}, bool) { return struct{}{}, w.tracked() < before })
 	code, body, err := w.get(healthPort, "/readyz")
-	if err != nil || code != http.StatusServiceUnavailable || !strings.Contains(body, "stale UDP flows are being deleted") {
+	if err != nil || code != http.StatusServiceUnavailable || !strings.Contains(body, "stale flows are being deleted") {
 		t.Errorf("/readyz: %d %s %v", code, body, err)
 	}
 	w.write("cluster.yaml", fmt.Sprintf(udpCluster, "10.244.1.6")+applytest.Services("b"))

@@ -75,7 +75,7 @@ func (r *Report) Empty() bool {
 }
 
 // Run applies the Programs in the order that packets require: kernel settings, rules, removal of
-// leftovers of other proxies, removal of stale UDP flows. The Report is nil if it failed before the
+// leftovers of other proxies, removal of stale flows. The Report is nil if it failed before the
 // commit.
 func (t *Apply) Run(ctx context.Context) (*Report, error) {
 	node := &t.Programs.IPv4.Node
@@ -183,7 +183,7 @@ func removed(leftovers []apply.Leftover, kept []status.Busy) (objects []string) 
 	return objects
 }
 
-// staleFlows finds the stale UDP flows to frontends of the Programs and to removed ones. It deletes
+// staleFlows finds the stale flows to frontends of the Programs and to removed ones. It deletes
 // them unless readOnly is set.
 func staleFlows(ctx context.Context, programs ir.Programs, gone []ir.Match, readOnly bool) (stale []conntrack.Stale, err error) {
 	for _, p := range ir.Present(programs) {

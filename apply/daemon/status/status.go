@@ -151,7 +151,7 @@ type Rejected struct {
 }
 
 type Retry struct {
-	What  string    `json:"what"` // "stale IPv4 UDP flows"
+	What  string    `json:"what"` // "stale IPv4 flows"
 	Since time.Time `json:"since"`
 	Error string    `json:"error"` // of the last attempt
 }
