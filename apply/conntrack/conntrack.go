@@ -56,7 +56,7 @@ func (s Stale) Compare(o Stale) int {
 //   - Its port has serving endpoints, and replies come from none of them. The endpoint
 //     is gone, or the entry is older than the Service and was never translated.
 //   - Its port has no serving endpoint, or the frontend is gone, and the entry was
-//     translated. kube-proxy keeps such entries of node ports and of removed Services,
+//     translated, or in mode nftables never answered. kube-proxy keeps such entries of node ports and of removed Services,
 //     and before release 1.37.2 all of them (kubernetes#139628). The client then sends
 //     to a dead address even after endpoints return.
 //   - No reply was ever seen, and spec.loadBalancerSourceRanges no longer admits the
@@ -127,7 +127,7 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 		return s, translated
 	case len(current.backends) == 0:
 		s.Why = "the Service has no endpoint left"
-		return s, translated
+		return s, translated || current.first && e.Unanswered // rules then refuse the next packet
 	case !current.backends[e.From]: // an endpoint with hostNetwork may have the address of the frontend
 		s.Why = e.From.String() + " is no endpoint of the Service"
 		if !translated {

@@ -130,6 +130,8 @@ func TestSelector(t *testing.T) {
 		{name: "at an endpoint with the frontend's address", program: onHost, to: "192.0.2.11:30053", from: "192.0.2.11:30053"},
 		{name: "last endpoint went", to: "10.96.0.11:53", from: "10.244.1.5:53", want: "10.96.0.11:53/udp " + noEndpoint},
 		{name: "never an endpoint", to: "10.96.0.11:53", from: "10.96.0.11:53"},
+		{name: "never an endpoint, not answered", to: "10.96.0.11:53", from: "10.96.0.11:53", silent: true, want: "10.96.0.11:53/udp " + noEndpoint},
+		{name: "never an endpoint, not answered, mode iptables", program: iptables, to: "10.96.0.11:53", from: "10.96.0.11:53", silent: true},
 		{name: "Service went", to: "10.96.0.12:53", from: "10.244.1.5:53", gone: []string{"10.96.0.12:53/udp"}, want: "10.96.0.12:53/udp " + gone},
 		{name: "Service went, not translated", to: "10.96.0.12:53", from: "10.96.0.12:53", gone: []string{"10.96.0.12:53/udp"}},
 		{name: "another protocol of it went", to: "10.96.0.12:53", from: "10.244.1.5:53", gone: []string{"10.96.0.12:53/tcp"}},
@@ -270,8 +272,8 @@ func TestFilters(t *testing.T) {
 			[]ir.Match{match(t, "10.96.0.11:53/udp"), match(t, "[fd00::1]:53/udp"), match(t, "10.96.0.10:53/udp")},
 			[]filter{{ir.IPv4, ir.UDP, netip.Addr{}, 30053}, {ir.IPv4, ir.UDP, netip.MustParseAddr("10.96.0.10"), 53}, {ir.IPv4, ir.UDP, netip.MustParseAddr("10.96.0.11"), 53}}},
 		{"each protocol", map[string][]int{"10.96.0.10:53/udp": nil, "10.96.0.10:53/tcp": nil}, nil,
-			[]filter{{ir.IPv4, ir.TCP, netip.MustParseAddr("10.96.0.10"), 53}, {ir.IPv4, ir.UDP, netip.MustParseAddr("10.96.0.10"), 53}}},
-		{"each port", frontends(maxFilters+1, "10.96.0.%d:53/udp"), nil, []filter{{family: ir.IPv4, protocol: ir.TCP, port: 80}, {family: ir.IPv4, protocol: ir.UDP, port: 53}}},
+			[]filter{{family: ir.IPv4, protocol: ir.TCP}, {ir.IPv4, ir.UDP, netip.MustParseAddr("10.96.0.10"), 53}}},
+		{"each port", frontends(maxFilters+1, "10.96.0.%d:53/udp"), nil, []filter{{family: ir.IPv4, protocol: ir.TCP}, {family: ir.IPv4, protocol: ir.UDP, port: 53}}},
 		{"all", frontends(maxFilters+1, "10.96.0.9:%d/udp"), nil, []filter{{family: ir.IPv4, protocol: ir.TCP}, {family: ir.IPv4, protocol: ir.UDP}}},
 	}
 	for _, c := range cases {

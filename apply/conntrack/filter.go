@@ -28,32 +28,40 @@ func (f filter) matches(e Entry) bool {
 // tenth of sending it and discarding it here.
 const maxFilters = 8
 
-// filters returns the narrowest filters that match all entries that may be stale: one per frontend,
-// else one per protocol and port, else one per protocol.
+// filters returns the narrowest filters that match all entries that may be stale. Of TCP and SCTP, the
+// kernel sends only entries without a reply, which are few: one filter each. Of UDP: one per frontend,
+// else one per port, else one for all.
 //
 // The kernel cannot filter by IPv6 addresses. ctnetlink_filter_match_tuple
 // (net/netfilter/nf_conntrack_netlink.c, from 5.8 up to 6.18 at least) treats !ipv6_addr_cmp, which
 // means "equal", as "different", and so dumps the entries of all other addresses. Its other filters
 // (zone, mark, status, protocol) do not distinguish Services, and the address of a reply is
 // compared by the same function.
-func (sel *Selector) filters() (out []filter) {
-	by := func(of func(ir.Match) filter) (all []filter) {
-		for m := range sel.checked {
-			all = append(all, of(m))
+func (sel *Selector) filters() []filter {
+	var tcp, exact, ports []filter
+	for m := range sel.checked {
+		if m.Protocol != ir.UDP {
+			tcp = append(tcp, filter{family: sel.family, protocol: m.Protocol})
+			continue
 		}
-		slices.SortFunc(all, func(a, b filter) int {
-			return cmp.Or(cmp.Compare(a.protocol, b.protocol), a.addr.Compare(b.addr), cmp.Compare(a.port, b.port))
-		})
-		return slices.Compact(all)
+		exact = append(exact, filter{sel.family, ir.UDP, m.Addr, m.Port})
+		ports = append(ports, filter{family: sel.family, protocol: ir.UDP, port: m.Port})
 	}
-	if len(sel.checked) <= maxFilters && sel.family == ir.IPv4 {
-		return by(func(m ir.Match) filter { return filter{sel.family, m.Protocol, m.Addr, m.Port} })
+	ports = sorted(ports)
+	udp := []filter{{family: sel.family, protocol: ir.UDP}}
+	switch {
+	case len(exact) == 0, len(exact) <= maxFilters && sel.family == ir.IPv4:
+		udp = exact
+	case len(ports) <= maxFilters:
+		udp = ports
 	}
-	if len(sel.ports) <= maxFilters {
-		out = by(func(m ir.Match) filter { return filter{sel.family, m.Protocol, netip.Addr{}, m.Port} })
-	}
-	if len(out) == 0 || len(out) > maxFilters {
-		out = by(func(m ir.Match) filter { return filter{family: sel.family, protocol: m.Protocol} })
-	}
-	return out
+	return sorted(append(tcp, udp...))
+}
+
+// sorted returns filters in order, without duplicates.
+func sorted(all []filter) []filter {
+	slices.SortFunc(all, func(a, b filter) int {
+		return cmp.Or(cmp.Compare(a.protocol, b.protocol), a.addr.Compare(b.addr), cmp.Compare(a.port, b.port))
+	})
+	return slices.Compact(all)
 }

@@ -122,3 +122,20 @@ func TestChangesJudgeAsAll(t *testing.T) {
 		t.Errorf("only %d flows were stale", stale)
 	}
 }
+
+// A sync that repairs missing rules checks the entries of all TCP frontends: connections may have begun
+// without rules. Another one checks only those of new frontends.
+func TestConnectionsWithoutRules(t *testing.T) {
+	p := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:80/tcp": {0}}, []string{"10.244.1.5:80"})
+	e := entry(ir.TCP, "192.0.2.200:5000", "10.96.0.10:80", "10.96.0.10:80")
+	e.Unanswered = true
+	f := &frontends{}
+	for _, step := range []struct {
+		missing, want bool
+	}{{false, true}, {false, false}, {true, true}} {
+		sel := f.update(ir.IPv4, &Work{Programs: ir.NewPrograms(p), All: true, Missing: step.missing}).selector(ir.IPv4, f)
+		if _, stale := sel.Stale(e); stale != step.want {
+			t.Errorf("rules missing: %t: stale: %t", step.missing, stale)
+		}
+	}
+}

@@ -17,6 +17,9 @@ type Work struct {
 	Changes  ir.Changes
 	All      bool
 	Removed  []ir.Match // frontends
+	// Missing reports that the kernel lacked rules before a sync of all Services. Connections may have begun
+	// meanwhile.
+	Missing bool
 }
 
 // frontends are those of a family that are in force, of the protocols whose entries may be stale.
@@ -33,11 +36,12 @@ type frontend struct {
 	service  ir.Name
 	backends map[netip.AddrPort]bool // serving endpoints; of TCP and SCTP, those that may have the frontend's address
 	ranges   []ir.SourceRange        // from Frontend.SourceRanges
+	first    bool                    // rules see only the first packet of a connection
 }
 
-// replace records the Services of a Program as the only ones in force. It returns the new frontends
-// of TCP and SCTP.
-func (f *frontends) replace(p *ir.Program) (added []ir.Match) {
+// replace records the Services of a Program as the only ones in force. It returns the frontends of TCP
+// and SCTP that are new, or all if missing is set.
+func (f *frontends) replace(p *ir.Program, missing bool) (added []ir.Match) {
 	next := frontends{node: p.Node, matches: map[ir.Match]*frontend{}, of: map[ir.Name][]ir.Match{}}
 	if !p.Node.Mode.ByProcess() {
 		for i := range p.Services {
@@ -47,7 +51,7 @@ func (f *frontends) replace(p *ir.Program) (added []ir.Match) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for m := range next.matches {
-		if m.Protocol != ir.UDP && f.matches[m] == nil {
+		if m.Protocol != ir.UDP && (missing || f.matches[m] == nil) {
 			added = append(added, m)
 		}
 	}
@@ -96,12 +100,12 @@ func (f *frontends) add(s *ir.Service) {
 		case of.Match.Protocol != ir.UDP && f.node.Mode != ir.ModeNFTables:
 			continue
 		case of.Match.Protocol != ir.UDP:
-			f.matches[of.Match] = &frontend{service: s.Name, backends: samePort(s, of)}
+			f.matches[of.Match] = &frontend{service: s.Name, backends: samePort(s, of), first: true}
 		default:
 			if backends[of.Port] == nil {
 				backends[of.Port] = serving(s, of.Port)
 			}
-			f.matches[of.Match] = &frontend{s.Name, backends[of.Port], of.SourceRanges}
+			f.matches[of.Match] = &frontend{s.Name, backends[of.Port], of.SourceRanges, f.node.Mode == ir.ModeNFTables}
 		}
 		f.of[s.Name] = append(f.of[s.Name], of.Match)
 	}
@@ -111,8 +115,11 @@ func (f *frontends) add(s *ir.Service) {
 // address is not visible in an entry. nil if there is none.
 func samePort(s *ir.Service, f *ir.Frontend) (out map[netip.AddrPort]bool) {
 	for i := range s.Pools {
+		if s.Pools[i].Port != f.Port {
+			continue
+		}
 		for _, b := range s.Pools[i].Backends {
-			if s.Pools[i].Port == f.Port && b.AddrPort.Port() == f.Match.Port {
+			if b.AddrPort.Port() == f.Match.Port {
 				if out == nil {
 					out = map[netip.AddrPort]bool{}
 				}
@@ -167,7 +174,7 @@ func (f *frontends) update(of ir.Family, w *Work) *scope {
 	}
 	switch {
 	case p != nil && w.All:
-		for _, m := range f.replace(p) {
+		for _, m := range f.replace(p, w.Missing) {
 			s.some[m] = true
 		}
 	case p != nil:

@@ -47,7 +47,7 @@ func (c *configFile) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watch.Poll(ctx, []string{path}, c.options.Poll, c.again, func() (retry time.Duration) {
-		changed, retry := c.next()
+		changed, retry := c.next(ctx)
 		if changed && ctx.Err() == nil {
 			c.log.Info("the configuration changed: restarting with it")
 			cancel(&Restart{})
@@ -62,7 +62,7 @@ func (c *configFile) watch(ctx context.Context) error {
 
 // next reads the file. It returns whether it contains another valid configuration, and otherwise when to
 // read the file again, even if it does not change; 0 for never.
-func (c *configFile) next() (changed bool, retry time.Duration) {
+func (c *configFile) next(ctx context.Context) (changed bool, retry time.Duration) {
 	path := c.options.ConfigFile
 	now, diags := c.read()
 	if diags.HasErrors() {
@@ -81,12 +81,34 @@ func (c *configFile) next() (changed bool, retry time.Duration) {
 	}
 	c.unreadable = 0
 	if !reflect.DeepEqual(now.Config, c.config) {
+		if why := c.keeps(ctx, now.Config); why != "" {
+			if !c.faults.setRejected(path, why, true) {
+				c.log.Error("the new configuration waits: the current configuration is kept", "err", why)
+			}
+			return false, firstRetry
+		}
 		return true, 0
 	}
 	if c.faults.setRejected(path, "", false) {
 		c.log.Info("the configuration file is valid again and contains the current configuration")
 	}
 	return false, 0
+}
+
+// keeps returns why another program could not go on as this one does: it does not have the objects that
+// this one keeps of a rejected snapshot, and rules that lead to this process end with it. "" if it can.
+func (c *configFile) keeps(ctx context.Context, next *config.Config) string {
+	for _, r := range c.faults.rejected() {
+		if r.Path != c.options.ConfigFile {
+			return r.Path + " is rejected, and its objects would be lost: " + r.Reason
+		}
+	}
+	if c.config.ProxyMode().ByProcess() {
+		if err := tryOpen(ctx, c.options, next); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
 }
 
 // read reads the file, and returns its findings.

@@ -63,11 +63,20 @@ func TestConfigFile(t *testing.T) {
 		if step.err != nil {
 			found = diag.List{{Severity: diag.Error, Msg: step.err.Error()}}
 		}
-		changed, retry := c.next()
+		changed, retry := c.next(t.Context())
 		var st status.Status
 		c.faults.report(&st)
 		if changed != step.changed || retry != 0 || len(st.Rejected) > 0 != step.rejected {
 			t.Errorf("step %d: changed %t, retried after %s, rejected %+v", i, changed, retry, st.Rejected)
 		}
+	}
+	// Another program would not have the objects that this one keeps of a rejected snapshot.
+	c.faults.setRejected("cluster.yaml", "is empty", false)
+	if changed, retry := c.next(t.Context()); changed || retry == 0 {
+		t.Errorf("beside a rejected snapshot: changed %t, retried after %s", changed, retry)
+	}
+	c.faults.setRejected("cluster.yaml", "", false)
+	if changed, _ := c.next(t.Context()); !changed {
+		t.Error("not changed after the snapshot was accepted")
 	}
 }

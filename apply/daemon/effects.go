@@ -45,7 +45,7 @@ func newEffects(s *session, checks checks) *effects {
 
 // follow does the work after a sync, in the order of its relevance for packets.
 func (e *effects) follow(s *reconcile.Sync) {
-	e.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Removed: s.Done.Removed})
+	e.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, Changes: s.Work.Changes, All: s.Kind == reconcile.Full, Removed: s.Done.Removed, Missing: s.Done.Drift.Total() > 0})
 	e.checks.sync(s)
 	e.serveLocalhost(s)
 	e.boot.markChanged()

@@ -54,6 +54,13 @@ func (f *faults) setRejected(path, why string, retried bool) (was bool) {
 	return before != nil
 }
 
+// rejected returns the rejected files.
+func (f *faults) rejected() []status.Rejected {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.current.Rejected
+}
+
 // nodeAddresses is the retried work without which rules may lack an address of the node.
 const nodeAddresses = "reading the node's addresses"
 

@@ -142,11 +142,12 @@ func (h *restorer) mendUnknown(ctx context.Context, rec reconcile.Reconciler) {
 	case <-time.After(mendAfter):
 	}
 	cfg := h.config
-	if ctx.Err() != nil || h.input.missing() == "" || cfg.ProxyMode().ByProcess() {
+	if ctx.Err() != nil || h.input.missing() == "" || cfg.ProxyMode().ByProcess() || cfg.ProxyMode() == ir.ModeIPVS {
 		return
 	}
-	if leftovers, _ := host.Leftovers(ctx, cfg.ProxyMode(), rec.Dataplane, true); len(host.OfKubeProxy(leftovers)) > 0 {
-		return
+	leftovers, _ := host.Leftovers(ctx, cfg.ProxyMode(), rec.Dataplane, true)
+	if slices.ContainsFunc(leftovers, func(l apply.Leftover) bool { return !l.Eased }) || len(host.OfKubeProxy(leftovers)) > 0 {
+		return // the rules in force are not those of this mode
 	}
 	facts, any := h.input.follower.facts, snapshot.New()
 	any.SetNode(&snapshot.Node{Name: facts.NodeName, Zone: "z", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25"), netip.MustParsePrefix("2001:db8::/64")},
@@ -215,7 +216,7 @@ func (h *restorer) after(s *reconcile.Sync, last lastPrograms) (ok bool) {
 	// connected while rules were missing.
 	h.effects.flows.NoteRemoved(s.Done.Removed)
 	missing := s.Done.Drift.Total() > 0 || s.Done.Operations.Added > 0
-	h.effects.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, All: missing})
+	h.effects.flows.EndCommit(conntrack.Work{Programs: s.Work.Programs, All: missing, Missing: missing})
 	h.effects.checks.sync(s)
 	return true
 }

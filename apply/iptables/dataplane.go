@@ -80,7 +80,7 @@ func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) error {
 	return err
 }
 
-// ReadConcurrently runs only tools that read, which need no lock.
+// ReadConcurrently needs no lock. It may remove foreign native rules from own chains, as a read does.
 func (d *Dataplane) ReadConcurrently(ctx context.Context) (use func(), err error) {
 	have, err := d.Rulesets(ctx)
 	return func() { d.have = have }, err

@@ -166,9 +166,9 @@ func checkPageHasNoStandIns(t *testing.T, page string, raw *regexp.Regexp) {
 	for section, want := range map[string]string{
 		"overview": "Overview", "services/shop%2Fweb": "pod 0 of Deployment shop/web", "services/shop%2Fapi": "pod 1 of StatefulSet shop/api:8080",
 		"reach": "NodePort of shop/api:80", "findings": "PX115", "diff": "LoadBalancer of shop/web",
-		trace("198.51.100.7@eth0", "LoadBalancer of shop/web:http"):                 "pod 1 of Deployment shop/web:8080",
-		trace("198.51.100.7@eth0", "NodePort of shop/api:80/tcp"):                   "pod 1 of StatefulSet shop/api:8080",
-		trace("pod 0 of Deployment shop/web@pod", "ClusterIP of shop/api:http/tcp"): "is treated as a pod",
+		trace("198.51.100.7@eth0", "LoadBalancer of shop/web:http"):                 "2 backends, address masqueraded",
+		trace("198.51.100.7@eth0", "NodePort of shop/api:80/tcp"):                   "2 backends, address masqueraded",
+		trace("pod 0 of Deployment shop/web@pod", "ClusterIP of shop/api:http/tcp"): "must be IP or IP@INTERFACE",
 	} {
 		cmd := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--virtual-time-budget=10000",

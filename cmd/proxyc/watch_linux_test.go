@@ -731,8 +731,8 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 	w.readyz("the new one is in force", http.StatusOK, "")
 }
 
-// A change of configuration while the snapshot is invalid stops nothing: the rules stay until the
-// snapshot is valid.
+// A change of configuration while the snapshot is invalid waits until that is valid: another program
+// would not have the objects that this one keeps.
 func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
@@ -740,15 +740,14 @@ func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	w.write("cluster.yaml", "")
 	first := w.until("the refusal", func(st status.Status) bool { return len(st.Rejected) == 1 })
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
-	w.until("the new configuration", func(st status.Status) bool {
-		return st.Started.After(first.Started) && len(st.Rejected) == 1 && st.Reason == "waiting for the initial objects"
-	})
+	w.until("the new configuration waits", func(st status.Status) bool { return len(st.Rejected) == 2 && st.Started.Equal(first.Started) })
 	if !w.has("a") {
 		t.Errorf("the rules are gone:\n%s", w.rules())
 	}
 	w.write("cluster.yaml", applytest.Services("b"))
 	w.holds(5*time.Second, "b", true)
 	w.holds(time.Second, "a", false)
+	w.until("the new configuration", func(st status.Status) bool { return st.Started.After(first.Started) && synced(st) })
 }
 
 // Called as kube-proxy, it takes kube-proxy's arguments.

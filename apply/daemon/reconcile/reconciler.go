@@ -167,7 +167,7 @@ func (r *Reconciler) perform(ctx context.Context, s *Sync, compare bool, doubts 
 		s.Kind = Full
 	}
 	version, changed := r.take(s)
-	replace = replace || s.Work.All || len(r.refused) > 0 && compare // only a Replace retries unchanged quarantined Services
+	replace = replace || s.Work.All
 	var drift Done
 	if compare {
 		same, err := r.Compare(ctx, read, &drift)
@@ -178,7 +178,7 @@ func (r *Reconciler) perform(ctx context.Context, s *Sync, compare bool, doubts 
 			}
 			s = &Sync{Kind: Change, Began: s.Began, Work: s.Work}
 		}
-		replace = replace || err == nil && !same
+		replace = replace || err == nil && (!same || len(r.refused) > 0) // only a Replace retries unchanged refused Services
 	}
 	var cleared *uint64
 	if compare || replace {

@@ -536,13 +536,13 @@
   const shellWord = word => /^[\w@%+=:,./[\]-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
 
   function course(from, to) {
-    const [, source, by] = /^([^@]*)@?(.*)$/s.exec(from), src = bits(source);
-    const [, v6, host = v6, port, protocol] = /^(?:\[(.+)\]|([^:]+)):([\w-]+)(?:\/(tcp|udp|sctp))?$/i.exec(to) || [], dst = bits(host || ""), service = all.find(s => s.name === host);
+    const [, source, by] = /^([^@]*)@?(.*)$/s.exec(from), src = bits(source), [standIn, kind = ""] = /^(?:(\w+ )of )?/.exec(to);
+    const [, v6, host = v6, port, protocol] = /^(?:\[(.+)\]|([^:]+)):([\w-]+)(?:\/(tcp|udp|sctp))?$/i.exec(to.slice(standIn.length)) || [], dst = bits(host || ""), service = all.find(s => s.name === host);
     if (from && !src) throw new Error("source " + JSON.stringify(from) + ": must be IP or IP@INTERFACE");
     if (!dst && !service) throw new Error("destination " + JSON.stringify(to) + ": must be IP:PORT, IP:PORT/PROTO or NAMESPACE/NAME:PORT of a Service, with PROTO tcp, udp or sctp");
     if (src && dst && src.length !== dst.length) throw new Error("source " + source + " and destination " + host + " are of different families");
-    const named = r => Object.values(service.families).some(x => (x.frontends || []).some(f => f.port.port === port && f.match.port === r.port && f.match.protocol === r.protocol));
-    const found = node.reach.filter(r => (String(r.port) === port || service && r.service === host && named(r)) && r.protocol === (protocol || (service ? r.protocol : "tcp")).toLowerCase() &&
+    const fronts = service ? Object.values(service.families).flatMap(x => x.frontends || []) : [], names = fronts.filter(f => kind && String(f.match.port) === port).map(f => f.port.port), named = r => fronts.some(f => [port, ...names].includes(f.port.port) && f.match.port === r.port && f.match.protocol === r.protocol);
+    const found = node.reach.filter(r => r.to.startsWith(kind) && (String(r.port) === port || service && r.service === host && named(r)) && r.protocol === (protocol || (service ? r.protocol : "tcp")).toLowerCase() &&
       (service ? r.service === host && (!src || bits(r.addrs[0][0]).length === src.length) : r.addrs.some(([a, b]) => bits(a).length === dst.length && bits(a) <= dst && dst <= bits(b))));
     const rows = src ? found.map(r => ({...r, from: client(r, src, by, dst || bits(r.addrs[0][0]))})) : found, missing = rows.filter(r => r.from.length === 0);
     return [
