@@ -146,7 +146,8 @@ func (a *applied) derive(svc *snapshot.Service) {
 	}
 	out = d.secondFamily(append(out, d.gained(has)...))
 	for _, load := range d.loads {
-		if some := a.missing[load]; len(some) > 0 && !a.OnlyReal && (d.anew || a.applies(load)) {
+		// The missing pods of a Job may have ended.
+		if some := a.missing[load]; len(some) > 0 && !a.OnlyReal && (d.anew || a.applies(load) && load.Kind != "Job" && load.Kind != "CronJob") {
 			ports := PortsOf(svc, &d.w, load)
 			if !d.given && d.w.NoTargets && len(d.have) > 0 {
 				ports = d.have[0].Ports
