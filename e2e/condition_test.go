@@ -174,9 +174,9 @@ func (s *testEnv) patches(t *testing.T, since time.Time) (n int) {
 // TestNodeStatusPolicy checks that the policy restricts the right to the daemon's own Node, and to its
 // condition.
 func TestNodeStatusPolicy(t *testing.T) {
-	parallel(t)
-	cluster := clusterOf(t)
+	cluster := clusterOf(t) // not in parallel: the policy applies to the accounts of other tests
 	t.Cleanup(func() { cluster.DeleteAll(context.Background()) })
+	var policy []kube.Object
 	for _, file := range []string{"rbac.yaml", "policy.yaml"} {
 		objects, err := kube.Manifests("../docs/deploy/node-condition/" + file)
 		if err == nil {
@@ -185,9 +185,7 @@ func TestNodeStatusPolicy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if file == "policy.yaml" {
-			defer cluster.Delete(context.Background(), objects...)
-		}
+		policy = objects
 	}
 	for _, name := range []string{"node1", "node2"} {
 		if err := cluster.Apply(t.Context(), kube.Object{"apiVersion": "v1", "kind": "Node", "metadata": kube.Object{"name": name}}); err != nil {
@@ -221,4 +219,8 @@ func TestNodeStatusPolicy(t *testing.T) {
 			t.Errorf("the daemon of node %q patches %s of %s: %v, want %q", c.of, c.condition, c.node, err, c.want)
 		}
 	}
+	if err := cluster.Delete(t.Context(), policy...); err != nil {
+		t.Error(err)
+	}
+	eventually(t, 30*time.Second, "the policy is gone", func() error { return patch("", "node1", "ServicesProgrammed") })
 }
