@@ -199,12 +199,10 @@ func (f *Keeper) ensure() {
 		f.failed, f.reported = err.Error(), false
 		return
 	}
-	logAt := f.log.Debug
 	if !f.reported {
-		logAt = f.log.Info
+		f.log.Info("established connections to Services take the fast path", "interfaces", len(devices), "after packets", f.Packets)
 	}
 	f.failed, f.reported = "", true
-	logAt("established connections to Services take the fast path", "interfaces", len(devices), "after packets", f.Packets)
 	f.checkBridges()
 }
 
