@@ -149,12 +149,12 @@ func (h *restorer) mendUnknown(ctx context.Context, rec reconcile.Reconciler) {
 	if slices.ContainsFunc(leftovers, func(l apply.Leftover) bool { return !l.Eased }) || len(host.OfKubeProxy(leftovers)) > 0 {
 		return // the rules in force are not those of this mode
 	}
-	facts, any := h.input.follower.facts, snapshot.New()
-	any.SetNode(&snapshot.Node{Name: facts.NodeName, Zone: "z", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25"), netip.MustParsePrefix("2001:db8::/64")},
+	facts, sample := h.input.follower.facts, snapshot.New()
+	sample.SetNode(&snapshot.Node{Name: facts.NodeName, Zone: "z", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25"), netip.MustParsePrefix("2001:db8::/64")},
 		Addresses: []snapshot.NodeAddress{{Type: "InternalIP", Address: "192.0.2.200"}, {Type: "InternalIP", Address: "2001:db8:1::1"}}})
-	any.SetServiceCIDR(&snapshot.ServiceCIDR{Name: "any", CIDRs: any.Node(facts.NodeName).PodCIDRs})
+	sample.SetServiceCIDR(&snapshot.ServiceCIDR{Name: "any", CIDRs: sample.Node(facts.NodeName).PodCIDRs})
 	unknown, _ := compiler.Compile(cfg, snapshot.New(), facts)
-	known, _ := compiler.Compile(cfg, any, facts)
+	known, _ := compiler.Compile(cfg, sample, facts)
 	h.mend(ctx, rec.Dataplane, rec.Drift, unknown, known)
 }
 

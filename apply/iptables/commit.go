@@ -56,7 +56,7 @@ func (d *Dataplane) remember(p *Plan) {
 func (t *tables) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
 	err := t.allOrNothing(ctx, plan)
 	if no, ok := errors.AsType[*refused](err); ok {
-		return t.blame(ctx, plan, no)
+		return t.findRefused(ctx, plan, no)
 	}
 	if err != nil { // the tables are unchanged, or their state is unknown
 		return apply.Result{}, err

@@ -28,9 +28,9 @@ func (r *refused) Error() string {
 
 func (r *refused) Unwrap() error { return r.err }
 
-// blame finds the Services that cause the rejection of a Plan. first is the rejection of the whole Plan.
+// findRefused finds the Services that cause the rejection of a Plan. first is the rejection of the whole Plan.
 // Nothing is committed.
-func (t *tables) blame(ctx context.Context, p *Plan, first *refused) (apply.Result, error) {
+func (t *tables) findRefused(ctx context.Context, p *Plan, first *refused) (apply.Result, error) {
 	candidates := map[ir.Name]bool{}
 	for op := range p.Operations {
 		if op.Verb != apply.Remove && op.Service != (ir.Name{}) {

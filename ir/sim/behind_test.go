@@ -21,7 +21,7 @@ func TestBehind(t *testing.T) {
 	}{
 		{"a ClusterIP", pod, "10.96.0.11:80", "10.96.0.11:80"},
 		{"another port of it", node, "10.96.0.11:81", "10.96.0.11:81+snat"},
-		{"nobody's ClusterIP", outside, "10.96.7.7:80", "10.96.7.7:80+snat"},
+		{"an unused ClusterIP", outside, "10.96.7.7:80", "10.96.7.7:80+snat"},
 		{"a ClusterIP without endpoints", pod, "10.96.0.13:80", "rejected"},
 		{"the same from the node", node, "10.96.0.13:80", "rejected"},
 		{"the same, masqueraded and forwarded", outside, "10.96.0.13:80", "10.96.0.13:80+snat"},

@@ -109,7 +109,7 @@ func TestDumpsThatAreNotEqual(t *testing.T) {
 			besides("a hook at connection tracking", "type filter hook output priority -200; policy accept;"),
 			besides("a filter before the translation", "type filter hook output priority -110; policy accept;"),
 			besides("a filter beside the translation", "type filter hook output priority -100; policy accept;"),
-			besides("a priority that nobody knows", "type filter hook forward priority filtre; policy accept;"),
+			besides("an unknown priority", "type filter hook forward priority filtre; policy accept;"),
 			besides("a policy", "type filter hook forward priority filter; policy drop;"),
 			besides("a type of chain", "type route hook output priority filter; policy accept;"),
 			at("source and destination", "services", "ip saddr . ip daddr { 1.2.3.4 . 10.96.0.10 } drop"),
