@@ -117,7 +117,7 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 	translated := e.From != e.To
 	if e.Protocol != ir.UDP {
 		s.Why = "older than the rules: it was never translated"
-		return s, ok && current != nil && e.Unanswered && !translated && !current.backends[e.From]
+		return s, current != nil && e.Unanswered && !translated && !current.backends[e.From]
 	}
 	switch {
 	case !ok:

@@ -100,7 +100,7 @@ func (f *frontends) add(s *ir.Service) {
 		case of.Match.Protocol != ir.UDP && f.node.Mode != ir.ModeNFTables:
 			continue
 		case of.Match.Protocol != ir.UDP:
-			f.matches[of.Match] = &frontend{service: s.Name, backends: samePort(s, of), first: true}
+			f.matches[of.Match] = &frontend{service: s.Name, backends: samePort(s, of)}
 		default:
 			if backends[of.Port] == nil {
 				backends[of.Port] = serving(s, of.Port)

@@ -8,11 +8,7 @@ import (
 
 // Fixed returns the part of a table that does not depend on Services.
 func Fixed(node *ir.Node, family ir.Family) *Ruleset {
-	sets := make([]Set, setCount)
-	copy(sets, fixedSets[:])
-	none := inUse{}
-	changing := none.chains(node) // a base chain is the first
-	return &Ruleset{Family: family, Chains: slices.Concat(baseChains(), changing[:1], fixedChains(node, family), changing[1:]), Sets: sets}
+	return &Ruleset{Family: family, Chains: Shared(node, family, nil), Sets: slices.Clone(fixedSets[:])}
 }
 
 // fixed returns the origin of parts that depend on neither objects nor

@@ -34,6 +34,9 @@ func short(below string) string {
 	return name
 }
 
+// outside reports whether a file is outside of the named directory, so that the other side may have another.
+func outside(below string) bool { return strings.HasPrefix(short(below), "../") }
+
 // list returns the files that names stand for, with what renders them. It fails for a name without files.
 func (j *Input) list(from Files, names []string, overlay bool, fail func(string, error)) (all []*file) {
 	var inside []string
@@ -205,7 +208,7 @@ func CompareUnread(was, is *Input) {
 			if lists(old, now, was, is) {
 				is.NotRead = append(is.NotRead, short(below))
 			}
-		case old != nil && now != nil && old.sum == now.sum && (old.by == "") == (now.by == "") && len(config.Differences(was.Resolved, is.Resolved)) == 0:
+		case old != nil && now != nil && old.sum == now.sum && (old.by == "") == (now.by == "") && len(config.Differences(was.Resolved, is.Resolved)) == 0 && !slices.ContainsFunc(now.lists, outside):
 			if same = append(same, short(below)); now.by == "" {
 				broken = append(broken, short(below))
 			}
