@@ -86,7 +86,7 @@ func (in *input) start(ctx context.Context, running *sync.WaitGroup) error {
 func (in *input) connect(ctx context.Context, running *sync.WaitGroup, whole func()) error {
 	p := in.options
 	api := &watch.API{NodeName: in.node, Store: in.store, Log: in.log, NodeState: in.nodeState,
-		Resync: in.config.Config.ConfigSyncPeriod.Duration, Events: in.events, Contact: in.contact, Condition: in.condition}
+		Events: in.events, Contact: in.contact, Condition: in.condition}
 	if err := api.Connect(in.config.Config.ClientConnection, p.Master, "proxyc/"+p.Version); err != nil {
 		return err
 	}

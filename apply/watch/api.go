@@ -40,9 +40,6 @@ type API struct {
 	// NodeState is called with the state of this node's Node object each time it changes, and with nil
 	// when the object does not exist. The Store keeps the addresses of the last Node meanwhile.
 	NodeState func(*NodeState)
-	// Resync is the resync period of the reflectors. A resync does nothing, since all objects are in
-	// Store.
-	Resync time.Duration
 	// Events is optional. Its events are sent while Run runs.
 	Events *Events
 	// Condition is optional. It is maintained on the Node while Run runs.
@@ -155,7 +152,7 @@ func (a *API) follow(ctx context.Context, k kind, synced func()) {
 	lw := contact.listWatch(k.types, cache.NewFilteredListWatchFromClient(k.client, k.name, metav1.NamespaceAll, k.options))
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, k.client), nil,
 		&sink{k, synced, contact},
-		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, ResyncPeriod: a.Resync, Clock: contextClock{ctx: ctx}})
+		cache.ReflectorOptions{Name: "proxyc", TypeDescription: k.name, Clock: contextClock{ctx: ctx}})
 	r.RunWithContext(ctx)
 }
 

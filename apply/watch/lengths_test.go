@@ -34,13 +34,13 @@ func TestAnnouncedLengths(t *testing.T) {
 		return append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...)
 	}
 	for name, try := range map[string]func() error{
-		"an envelope": func() error { return decode(append(bytes.Clone(protoPrefix), long(rawField)...)) },
+		"an envelope": func() error { return decode(append(bytes.Clone(protoPrefix), long(2)...)) },
 		"a Service":   func() error { return decode(envelope(corev1.SchemeGroupVersion.WithKind("Service"), long(metaField))) },
 		"an item of a list": func() error {
 			return decode(envelope(corev1.SchemeGroupVersion.WithKind("ServiceList"), long(itemField)))
 		},
 		"a frame of a watch": func() error { return stream(binary.BigEndian.AppendUint32(nil, 0xffff_fff0)) },
-		"an event":           func() error { return stream(frame(long(eventObjectField))) },
+		"an event":           func() error { return stream(frame(long(2))) },
 	} {
 		var before, after goruntime.MemStats
 		goruntime.ReadMemStats(&before)

@@ -67,30 +67,6 @@ func TestReducing(t *testing.T) {
 					t.Errorf("metadata (-want +got)\n%s", diff)
 				}
 			}
-			// The same applies to an event that contains the object.
-			event := &metav1.WatchEvent{Type: "ADDED", Object: runtime.RawExtension{Raw: text.Bytes()}}
-			if c.form == runtime.ContentTypeProtobuf {
-				data := message(event)
-				var read metav1.WatchEvent
-				if _, _, err := info.StreamSerializer.Decode(data, nil, &read); err != nil {
-					t.Fatal(err)
-				}
-				if diff := cmp.Diff(*event, read); diff != "" {
-					t.Errorf("event (-want +got)\n%s", diff)
-				}
-				if &read.Object.Raw[0] != &data[len(data)-len(text.Bytes())] {
-					t.Error("the object of an event is copied")
-				}
-			}
 		})
-	}
-}
-
-// Events unlike those of an API server are passed to the event's own decoder.
-func TestOddEvent(t *testing.T) {
-	for _, data := range [][]byte{{0x08, 0x01}, {0x0a}, {0x12, 0x02, 0x12, 0x00}, {0x1a, 0x00}, {0x12, 0x00}} {
-		if readEvent(data, &metav1.WatchEvent{}) {
-			t.Errorf("%x is read", data)
-		}
 	}
 }
