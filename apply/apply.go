@@ -131,12 +131,12 @@ type Plan interface {
 type Result struct {
 	// Refused are the Services whose rules the kernel refused, by name.
 	Refused []Refusal
-	// Busy is the number of objects that the kernel still uses, so that they could not be removed. They
+	// Pending is the number of objects that the kernel still uses, so that their removal is pending. They
 	// have no effect, and a later Commit removes them.
-	Busy ir.PerFamily[int]
-	// Stuck are the objects that no Service needs, and that this or an earlier Commit could not remove.
-	// Clients still reach them. Later Commits retry.
-	Stuck []Stuck
+	Pending ir.PerFamily[int]
+	// RefusedRemovals are the objects that no Service needs, and that the kernel refused to remove in
+	// this or an earlier Commit. Clients still reach them. Later Commits retry.
+	RefusedRemovals []Refusal
 	// Tables count the rules of dataplanes that have them in tables.
 	Tables []TableCount
 	// Failed are the families whose rules caused the error. It is empty if both did,
@@ -154,33 +154,38 @@ type BalancerFailure struct {
 	Type, Cause string
 }
 
-// Refusal is one Service whose rules the kernel refused.
+// Refusal is one Service whose rules the kernel refused, or one object whose removal it refused.
 type Refusal struct {
-	Service ir.Name
-	Reason  error // the kernel's
-}
-
-// Stuck is an object that the kernel refuses to remove.
-type Stuck struct {
-	Object  string
-	Service ir.Name // that needed it; zero if unknown
-	Reason  error
+	Service ir.Name  // zero if the Service of the object is unknown
+	Reason  error    // the kernel's
+	Object  string   // to remove; "" for rules
 	Uses    []string // objects that remain with it
 }
 
-func (s *Stuck) Error() string {
-	of := s.Object
-	if s.Service != (ir.Name{}) {
-		of += " of Service " + s.Service.String()
+// Subject is what the kernel refuses.
+func (r *Refusal) Subject() string {
+	switch {
+	case r.Object == "":
+		return "Service " + r.Service.String()
+	case r.Service == (ir.Name{}):
+		return "removal of " + r.Object
 	}
-	return of + ": the kernel does not remove it: " + s.Reason.Error()
+	return "removal of " + r.Object + " of Service " + r.Service.String()
 }
 
-// StuckObjects returns the objects that the kernel did not remove, and those that they use. They are no foreign change.
-func StuckObjects(all []Stuck) map[string]bool {
+func (r *Refusal) Error() string {
+	what := "it"
+	if r.Object == "" {
+		what = "its rules"
+	}
+	return r.Subject() + ": the kernel refuses " + what + ": " + r.Reason.Error()
+}
+
+// RefusedObjects returns the objects that the kernel did not remove, and those that they use. They are no foreign change.
+func RefusedObjects(all []Refusal) map[string]bool {
 	objects := map[string]bool{}
-	for _, s := range all {
-		for _, object := range append(s.Uses, s.Object) {
+	for _, r := range all {
+		for _, object := range append(r.Uses, r.Object) {
 			objects[object] = true
 		}
 	}
@@ -205,14 +210,11 @@ func (r Refusals) List() (all []Refusal) {
 	return all
 }
 
-// Error joins the Refusals and stuck objects into one error; nil if there are none.
+// Error joins all Refusals into one error; nil if there are none.
 func (r *Result) Error() error {
 	var errs []error
-	for _, one := range r.Refused {
-		errs = append(errs, fmt.Errorf("%s: the kernel refuses its rules: %w", "Service "+one.Service.String(), one.Reason))
-	}
-	for i := range r.Stuck {
-		errs = append(errs, &r.Stuck[i])
+	for _, one := range slices.Concat(r.Refused, r.RefusedRemovals) {
+		errs = append(errs, &one)
 	}
 	return errors.Join(errs...)
 }

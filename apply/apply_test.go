@@ -62,7 +62,7 @@ type memory struct {
 	found     rules
 	fail      error
 	spoil     func(rules)
-	stuck     []Stuck // result of each Commit
+	refused   []Refusal // result of each Commit
 }
 
 func (m *memory) Read(context.Context, ir.Programs) error {
@@ -128,7 +128,7 @@ func (m *memory) Commit(_ context.Context, p Plan) (result Result, err error) {
 	}
 	for n, port := range p.(rulesPlan).want {
 		if port == 666 {
-			result.Refused = append(result.Refused, Refusal{n, errors.New("no")})
+			result.Refused = append(result.Refused, Refusal{Service: n, Reason: errors.New("no")})
 		}
 	}
 	if len(result.Refused) > 0 {
@@ -138,7 +138,7 @@ func (m *memory) Commit(_ context.Context, p Plan) (result Result, err error) {
 	if m.spoil != nil {
 		m.spoil(m.has)
 	}
-	result.Stuck = m.stuck
+	result.RefusedRemovals = m.refused
 	return result, nil
 }
 
@@ -205,13 +205,13 @@ func TestOnce(t *testing.T) {
 			t.Errorf("another program that wrote once: got %v, state %v", err, m.has)
 		}
 	})
-	t.Run("beside a stuck object, others must still hold", func(t *testing.T) {
-		stuck := []Stuck{{Object: "1", Reason: errors.New("busy")}} // the port of a
-		m := &memory{has: rules{a: 1}, stuck: stuck, spoil: func(r rules) { r[a] = 1 }}
-		if _, result, err := Once(t.Context(), m, want(rules{b: 2}), yes); err != nil || len(result.Stuck) != 1 {
-			t.Errorf("got %v, stuck %v", err, result.Stuck)
+	t.Run("beside a refused removal, others must still hold", func(t *testing.T) {
+		refused := []Refusal{{Object: "1", Reason: errors.New("busy")}} // the port of a
+		m := &memory{has: rules{a: 1}, refused: refused, spoil: func(r rules) { r[a] = 1 }}
+		if _, result, err := Once(t.Context(), m, want(rules{b: 2}), yes); err != nil || len(result.RefusedRemovals) != 1 {
+			t.Errorf("got %v, refused %v", err, result.RefusedRemovals)
 		}
-		m = &memory{has: rules{a: 1}, stuck: stuck, spoil: func(r rules) { r[a] = 1; delete(r, b) }}
+		m = &memory{has: rules{a: 1}, refused: refused, spoil: func(r rules) { r[a] = 1; delete(r, b) }}
 		if _, _, err := Once(t.Context(), m, want(rules{b: 2}), yes); err == nil || !strings.Contains(err.Error(), "but returns others: add 2: apply --check") {
 			t.Errorf("b is missing: got %v", err)
 		}
@@ -258,7 +258,7 @@ func TestSharedCause(t *testing.T) {
 		p := programs(tc.of, tc.without)
 		var refused []Refusal
 		for _, s := range p.IPv4.Services[:tc.refused] {
-			refused = append(refused, Refusal{s.Name, errors.New("no")})
+			refused = append(refused, Refusal{Service: s.Name, Reason: errors.New("no")})
 		}
 		if err := SharedCause(p, refused); (err != nil) != tc.want {
 			t.Errorf("%d refused of %d, %d without endpoints: %v, want an error: %t", tc.refused, tc.of, tc.without, err, tc.want)
@@ -329,7 +329,7 @@ func TestLinesOf(t *testing.T) {
 }
 
 func TestResultNamesRefusedServices(t *testing.T) {
-	err := (&Result{Refused: []Refusal{{a, errors.New("no space")}, {b, errors.New("busy")}}}).Error()
+	err := (&Result{Refused: []Refusal{{Service: a, Reason: errors.New("no space")}, {Service: b, Reason: errors.New("busy")}}}).Error()
 	want := "Service ns/a: the kernel refuses its rules: no space\nService ns/b: the kernel refuses its rules: busy"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)

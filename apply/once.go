@@ -23,7 +23,7 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 	}
 	commit := func(p Plan) ([]Refusal, error) {
 		result, err := d.Commit(ctx, p)
-		done.Stuck = result.Stuck
+		done.RefusedRemovals = result.RefusedRemovals
 		return result.Refused, err
 	}
 	var err error
@@ -49,7 +49,7 @@ func Once(ctx context.Context, d Dataplane, want ir.Programs, approve func(Plan)
 }
 
 // difference reads the node, and returns its difference to the wanted Programs as text and as a Plan.
-// The text is empty if there is none but stuck objects, for which the result contains the reasons.
+// The text is empty if there is none but refused removals, for which the result contains the reasons.
 func difference(ctx context.Context, d Dataplane, want ir.Programs, done *Result) (text string, rest Plan, err error) {
 	want = Without(want, done.Refused)
 	if err := d.Read(ctx, want); err != nil {
@@ -59,9 +59,9 @@ func difference(ctx context.Context, d Dataplane, want ir.Programs, done *Result
 	if gone := GoneIn(rest); len(gone) > 0 {
 		return gone[0].What + " is gone", rest, nil
 	}
-	stuck, n := StuckObjects(done.Stuck), 0
+	refused, n := RefusedObjects(done.RefusedRemovals), 0
 	for op := range rest.Operations {
-		if stuck[op.Object] {
+		if refused[op.Object] {
 			continue
 		}
 		if n++; n == 1 {

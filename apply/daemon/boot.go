@@ -35,7 +35,7 @@ type bootFile struct {
 	cleared bool       // the note is empty
 
 	failed  atomic.Pointer[string] // why the file does not contain the applied Programs; nil if it does
-	refused atomic.Pointer[string] // why the content of the file was rejected; nil if it was not
+	invalid atomic.Pointer[string] // why the content of the file was not used; nil if it was
 }
 
 // writeInterval is the shortest interval of writes. A start with slightly older Programs is harmless.
@@ -89,8 +89,8 @@ func fits(programs ir.Programs, node string) error {
 
 func (b *bootFile) reject(err error) {
 	why := err.Error()
-	b.refused.Store(&why)
-	b.log.Error("the boot file is rejected", "file", b.path, "err", err)
+	b.invalid.Store(&why)
+	b.log.Error("the boot file is invalid", "file", b.path, "err", err)
 }
 
 // name returns the name of the file in messages.
@@ -180,7 +180,7 @@ func (b *bootFile) write(applied func() ir.Programs) bool {
 		}
 		return true
 	}
-	b.refused.Store(nil)
+	b.invalid.Store(nil)
 	if b.failed.Swap(nil) != nil {
 		b.log.Info("the boot file is current again", "file", b.path)
 	}
@@ -196,8 +196,8 @@ func (b *bootFile) report(st *status.Status) {
 	if why := b.failed.Load(); why != nil {
 		f.Error = *why
 	}
-	if why := b.refused.Load(); why != nil {
-		f.Refused = *why
+	if why := b.invalid.Load(); why != nil {
+		f.Invalid = *why
 	}
 	st.BootFile = f
 }

@@ -220,7 +220,7 @@ func TestBootFile(t *testing.T) {
 		if _, ok := b.read("node1"); ok || !strings.Contains(log.String(), "is truncated") {
 			t.Errorf("read %t with %d bytes, and logged %s", ok, left, &log)
 		}
-		if reported := file(b); reported.Refused != "is truncated" {
+		if reported := file(b); reported.Invalid != "is truncated" {
 			t.Errorf("with %d bytes the status has %+v", left, reported)
 		}
 	}

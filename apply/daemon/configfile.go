@@ -69,36 +69,36 @@ func (c *configFile) next(ctx context.Context) (changed bool, retry time.Duratio
 		for _, f := range diags {
 			logDiagnostic(c.log, f)
 		}
-		c.log.Error("the configuration file is rejected: the current configuration is kept")
+		c.log.Error("the configuration file is invalid: the current configuration is kept")
 		unreadable := slices.ContainsFunc(diags, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable })
 		if _, err := c.options.Files.Stat(path); !unreadable || errors.Is(err, fs.ErrNotExist) {
-			c.faults.setRejected(path, firstError(diags), false)
+			c.faults.setInvalid(path, firstError(diags), false)
 			return false, 0
 		}
-		c.faults.setRejected(path, firstError(diags), true)
+		c.faults.setInvalid(path, firstError(diags), true)
 		c.unreadable++
 		return false, apply.Backoff(c.unreadable, apply.FirstRetry, watch.LongestRetry)
 	}
 	c.unreadable = 0
 	if !reflect.DeepEqual(now.Config, c.config) {
 		if why := c.keeps(ctx, now.Config); why != "" {
-			if !c.faults.setRejected(path, why, true) {
+			if !c.faults.setInvalid(path, why, true) {
 				c.log.Error("the new configuration waits: the current configuration is kept", "err", why)
 			}
 			return false, firstRetry
 		}
 		return true, 0
 	}
-	if c.faults.setRejected(path, "", false) {
+	if c.faults.setInvalid(path, "", false) {
 		c.log.Info("the configuration file is valid again and contains the current configuration")
 	}
 	return false, 0
 }
 
 // keeps returns why another program could not go on as this one does: it does not have the objects that
-// this one keeps of a rejected snapshot, and rules that lead to this process end with it. "" if it can.
+// this one keeps of an invalid snapshot, and rules that lead to this process end with it. "" if it can.
 func (c *configFile) keeps(ctx context.Context, next *config.Config) string {
-	for _, r := range c.faults.rejected() {
+	for _, r := range c.faults.invalid() {
 		if r.Path != c.options.ConfigFile {
 			return r.Path + " is rejected, and its objects would be lost: " + r.Reason
 		}

@@ -66,16 +66,16 @@ func TestConfigFile(t *testing.T) {
 		changed, retry := c.next(t.Context())
 		var st status.Status
 		c.faults.report(&st)
-		if changed != step.changed || retry != 0 || len(st.Rejected) > 0 != step.rejected {
-			t.Errorf("step %d: changed %t, retried after %s, rejected %+v", i, changed, retry, st.Rejected)
+		if changed != step.changed || retry != 0 || len(st.InvalidFiles) > 0 != step.rejected {
+			t.Errorf("step %d: changed %t, retried after %s, rejected %+v", i, changed, retry, st.InvalidFiles)
 		}
 	}
-	// Another program would not have the objects that this one keeps of a rejected snapshot.
-	c.faults.setRejected("cluster.yaml", "is empty", false)
+	// Another program would not have the objects that this one keeps of an invalid snapshot.
+	c.faults.setInvalid("cluster.yaml", "is empty", false)
 	if changed, retry := c.next(t.Context()); changed || retry == 0 {
-		t.Errorf("beside a rejected snapshot: changed %t, retried after %s", changed, retry)
+		t.Errorf("beside an invalid snapshot: changed %t, retried after %s", changed, retry)
 	}
-	c.faults.setRejected("cluster.yaml", "", false)
+	c.faults.setInvalid("cluster.yaml", "", false)
 	if changed, _ := c.next(t.Context()); !changed {
 		t.Error("not changed after the snapshot was accepted")
 	}

@@ -36,29 +36,29 @@ func without[T any](list []T, is func(*T) bool) (rest []T, entry *T) {
 	return rest, entry
 }
 
-// setRejected sets why the newest version of a file was rejected; "" if it was accepted. retried is
+// setInvalid sets why the newest version of a file was rejected; "" if it was accepted. retried is
 // set if it is tried again without a change. It reports whether the previous version was rejected.
-func (f *faults) setRejected(path, why string, retried bool) (was bool) {
+func (f *faults) setInvalid(path, why string, retried bool) (was bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	rest, before := without(f.current.Rejected, func(r *status.Rejected) bool { return r.Path == path })
+	rest, before := without(f.current.InvalidFiles, func(r *status.InvalidFile) bool { return r.Path == path })
 	if why != "" {
 		at := f.now()
-		now := status.Rejected{Path: path, Since: at, At: at, Reason: why, Retried: retried}
+		now := status.InvalidFile{Path: path, Since: at, At: at, Reason: why, Retried: retried}
 		if before != nil {
 			now.Since = before.Since
 		}
 		rest = append(rest, now)
 	}
-	f.current.Rejected = rest
+	f.current.InvalidFiles = rest
 	return before != nil
 }
 
 // rejected returns the rejected files.
-func (f *faults) rejected() []status.Rejected {
+func (f *faults) invalid() []status.InvalidFile {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.current.Rejected
+	return f.current.InvalidFiles
 }
 
 // nodeAddresses is the retried work without which rules may lack an address of the node.
@@ -68,7 +68,7 @@ const nodeAddresses = "reading the node's addresses"
 func (f *faults) pending() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, r := range f.current.Rejected {
+	for _, r := range f.current.InvalidFiles {
 		if r.Retried {
 			return fmt.Sprintf("the newest version of %s could not be applied, and is retried: %s", r.Path, r.Reason)
 		}

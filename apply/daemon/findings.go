@@ -87,12 +87,12 @@ func (f *findings) replace(all compiler.Findings) {
 	f.of = all
 }
 
-// setRead sets the findings of a reading of files. Those about broken objects are reported with these.
-func (f *findings) setRead(all diag.List, broken []*snapshot.Skipped) {
+// setRead sets the findings of a reading of files. Those about invalid objects are reported with these.
+func (f *findings) setRead(all diag.List, invalid []*snapshot.Skipped) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.read = slices.DeleteFunc(slices.Clone(all), func(d diag.Diagnostic) bool {
-		return slices.ContainsFunc(broken, func(b *snapshot.Skipped) bool { return b.Object == d.Object })
+		return slices.ContainsFunc(invalid, func(o *snapshot.Skipped) bool { return o.Object == d.Object })
 	})
 }
 
@@ -136,7 +136,7 @@ func isProblem(d diag.Diagnostic) bool { return d.Severity == diag.Error || d.Se
 func eventOf(name ir.Name, d diag.Diagnostic) watch.Event {
 	reason := "ServiceDoubtful"
 	if d.Severity == diag.Error {
-		reason = "ServicePartLeftOut"
+		reason = "ServicePartInvalid"
 	}
 	if d.Object == "Service "+name.String() {
 		d.Object = ""

@@ -43,7 +43,7 @@ func TestLosersAreNamed(t *testing.T) {
 	}{
 		{"one alone", node + victim, nil, ""},
 		{"another comes", node + victim + thief, []watch.Event{
-			{Service: thiefName, Warning: true, Reason: "ServicePartLeftOut", Action: "CompileService", Note: lost},
+			{Service: thiefName, Warning: true, Reason: "ServicePartInvalid", Action: "CompileService", Note: lost},
 			{Service: victimName, Warning: true, Reason: "ServiceDoubtful", Action: "CompileService", Note: hidden},
 		}, "finding      error: Service ns/thief: " + lost + "\nfinding      warning: Service ns/victim: " + hidden + "\n"},
 		{"something else changes", fmt.Sprintf(nodeYAML, 1) + victim + thief + applytest.Services("z"), nil,

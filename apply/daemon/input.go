@@ -44,7 +44,7 @@ type apiServer struct {
 	events    *watch.Events        // nil without an API server
 	contact   *watch.Contact       // nil without an API server
 	condition *watch.NodeCondition // nil if disabled
-	broken    brokenObjects
+	invalid   invalidObjects
 	inForce   atomic.Bool // rules for the server's objects were applied once
 }
 
@@ -110,12 +110,12 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 				seen = append(seen, statFile(p.Files, path))
 			}
 		},
-		Report: func(l diag.List, broken []*snapshot.Skipped) {
+		Report: func(l diag.List, invalid []*snapshot.Skipped) {
 			for _, f := range l {
 				logDiagnostic(in.log, f)
 			}
-			in.broken.setLeftOut(broken)
-			in.follower.findings.setRead(l, broken)
+			in.invalid.set(invalid)
+			in.follower.findings.setRead(l, invalid)
 		}}
 	begun := false
 	running.Go(func() {
@@ -128,7 +128,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 			} else {
 				why = err.Error()
 			}
-			rejected := in.faults.setRejected(strings.Join(p.Snapshot, ", "), why, watch.Unreadable(err))
+			wasInvalid := in.faults.setInvalid(strings.Join(p.Snapshot, ", "), why, watch.Unreadable(err))
 			switch {
 			case !begun:
 				begun = true
@@ -137,8 +137,8 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 				}
 				close(readable)
 			case err != nil: // the current snapshot is kept
-				in.log.Error("the snapshot is rejected: the current objects are kept", "err", err)
-			case rejected:
+				in.log.Error("the snapshot is invalid: the current objects are kept", "err", err)
+			case wasInvalid:
 				in.log.Info("the snapshot is valid again")
 			}
 		})
@@ -293,7 +293,7 @@ func (in *input) report(st *status.Status) {
 	if in.contact != nil {
 		st.APIServer = newAPIServer(in.contact)
 	}
-	in.broken.report(st)
+	in.invalid.report(st)
 	in.follower.findings.report(st)
 }
 
@@ -305,33 +305,32 @@ func newAPIServer(contact *watch.Contact) *status.APIServer {
 	return api
 }
 
-// brokenObjects are the objects of files whose newest version cannot be used.
-type brokenObjects struct {
+// invalidObjects are the objects of files whose newest version cannot be used.
+type invalidObjects struct {
 	mu  sync.Mutex
-	are []status.Broken
+	are []status.Problem
 }
 
-// setLeftOut sets them.
-func (b *brokenObjects) setLeftOut(all []*snapshot.Skipped) {
-	are := make([]status.Broken, len(all))
+// set sets them.
+func (b *invalidObjects) set(all []*snapshot.Skipped) {
+	are := make([]status.Problem, len(all))
 	for i, l := range all {
-		kind, object, _ := strings.Cut(l.Object, " ")
-		are[i] = status.Broken{Kind: kind, Object: object, Reason: l.Why}
+		are[i] = status.Problem{Object: l.Object, Reason: l.Why}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.are = are
 }
 
-// count returns the number of broken objects.
-func (b *brokenObjects) count() int {
+// count returns the number of invalid objects.
+func (b *invalidObjects) count() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.are)
 }
 
-func (b *brokenObjects) report(st *status.Status) {
+func (b *invalidObjects) report(st *status.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	st.Broken = b.are
+	st.Invalid = b.are
 }

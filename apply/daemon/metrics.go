@@ -56,9 +56,9 @@ type counters struct {
 	tallies  ir.PerFamily[tally]
 }
 
-// measureFindings exports the numbers of findings. Each broken object is an error.
-func (c *counters) measureFindings(broken *brokenObjects) {
-	c.MeasureFindings(diag.Error.String(), func() int { return c.follower.findings.count(diag.Error) + broken.count() })
+// measureFindings exports the numbers of findings. Each invalid object is an error.
+func (c *counters) measureFindings(invalid *invalidObjects) {
+	c.MeasureFindings(diag.Error.String(), func() int { return c.follower.findings.count(diag.Error) + invalid.count() })
 	c.MeasureFindings(diag.Warning.String(), func() int { return c.follower.findings.count(diag.Warning) })
 }
 
@@ -152,9 +152,9 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 	m.Operations.Of(apply.Change).Add(float64(s.Done.Operations.Changed))
 	m.Operations.Of(apply.Remove).Add(float64(s.Done.Operations.Removed))
 	m.DriftRepairs.Add(float64(s.Done.Drift.Total()))
-	m.Quarantined.Set(float64(len(s.Done.Refused) + len(s.Done.Stuck)))
+	m.Refused.Set(float64(len(s.Done.Refused) + len(s.Done.RefusedRemovals)))
 	c.countTables(s.Done.Commits)
-	c.countBusy(s.Done.Commits)
+	c.countCleanups(s.Done.Commits)
 	for _, f := range ir.Families() {
 		m.LastSync.Of(f).Set(float64(s.Ended.UnixNano()) / 1e9)
 		t := c.tallies.At(f)
@@ -168,7 +168,7 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 	}
 }
 
-// countChanges observes the latency of applied changes. Services that the kernel rejected are not
+// countChanges observes the latency of applied changes. Services that the kernel refused are not
 // applied.
 func (c *counters) countChanges(s *reconcile.Sync, arrivals []watch.Arrival) {
 	refused := map[ir.Name]bool{}
@@ -210,10 +210,10 @@ func (c *counters) countFailure(s *reconcile.Sync) {
 	}
 }
 
-// countBusy counts the commits that could not remove all stale objects.
-func (c *counters) countBusy(commits []reconcile.Commit) {
+// countCleanups counts the commits whose removals are pending.
+func (c *counters) countCleanups(commits []reconcile.Commit) {
 	for _, commit := range commits {
-		for f, n := range commit.Result.Busy.All() {
+		for f, n := range commit.Result.Pending.All() {
 			if n > 0 {
 				c.NFTCleanupFailures.Of(f).Inc()
 			}

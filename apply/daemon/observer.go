@@ -19,10 +19,10 @@ type observer struct {
 	drift    *drift
 	log      *slog.Logger
 
-	followed bool            // a sync of compiled objects succeeded: later ones apply changes
-	requests uint64          // for a sync, in the last State
-	waiting  time.Time       // in the last State
-	stuck    map[string]bool // objects after the last sync
+	followed  bool            // a sync of compiled objects succeeded: later ones apply changes
+	requests  uint64          // for a sync, in the last State
+	waiting   time.Time       // in the last State
+	unremoved map[string]bool // objects after the last sync
 }
 
 // report records the state of the Reconciler.
@@ -77,7 +77,7 @@ func (o *observer) logSync(s *reconcile.Sync) {
 	for _, r := range s.Done.RefusedNow {
 		o.log.Error("the kernel refuses the rules of a Service: it has none until it changes or the next full sync", "service", r.Service.String(), "err", r.Reason)
 	}
-	o.logStuck(s.Done.Stuck)
+	o.logRemovals(s.Done.RefusedRemovals)
 	say := o.log.Debug
 	if s.Done.Operations.Total() > 0 && s.Kind == reconcile.Full && s.Done.Drift.Total() == 0 {
 		say = o.log.Info
@@ -85,20 +85,20 @@ func (o *observer) logSync(s *reconcile.Sync) {
 	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
 }
 
-// logStuck logs new stuck objects, and those that no longer are.
-func (o *observer) logStuck(stuck []apply.Stuck) {
+// logRemovals logs new refused removals, and those that no longer are.
+func (o *observer) logRemovals(refused []apply.Refusal) {
 	now := map[string]bool{}
-	for i, s := range stuck {
-		if now[s.Object] = true; !o.stuck[s.Object] {
-			o.log.Error("clients reach a removed object: the removal is retried", "err", &stuck[i])
+	for i, s := range refused {
+		if now[s.Object] = true; !o.unremoved[s.Object] {
+			o.log.Error("clients reach a removed object: the removal is retried", "err", &refused[i])
 		}
 	}
-	for object := range o.stuck {
+	for object := range o.unremoved {
 		if !now[object] {
 			o.log.Info("an object that the kernel refused to remove was removed", "object", object)
 		}
 	}
-	o.stuck = now
+	o.unremoved = now
 }
 
 // maxRemoved is how many frontends a start may remove before logRemoved warns, if others remain.

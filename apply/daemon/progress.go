@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,12 +45,9 @@ func (p *progress) add(sync *reconcile.Sync) {
 	if st.Operations.Total() > 0 {
 		st.LastChange = &status.LastChange{At: st.LastSync, Kind: st.LastKind, Operations: st.Operations}
 	}
-	st.Quarantined, st.Stuck = nil, nil
-	for _, r := range sync.Done.Refused {
-		st.Quarantined = append(st.Quarantined, status.Refused{Service: r.Service.String(), Reason: r.Reason.Error()})
-	}
-	for i := range sync.Done.Stuck {
-		st.Stuck = append(st.Stuck, sync.Done.Stuck[i].Error())
+	st.Refused = nil
+	for _, r := range slices.Concat(sync.Done.Refused, sync.Done.RefusedRemovals) {
+		st.Refused = append(st.Refused, status.Problem{Object: r.Subject(), Reason: r.Reason.Error()})
 	}
 }
 
@@ -106,7 +104,7 @@ type plan struct {
 	At    time.Time `json:"at,omitzero"`
 	Kind  string    `json:"kind,omitempty"`
 	Error string    `json:"error,omitempty"` // why it failed, or may have
-	// Total counts all operations, including those on rejected Services.
+	// Total counts all operations, including those on refused Services.
 	Total      apply.Count       `json:"total"`
 	Operations []apply.Operation `json:"operations"` // the first operations
 	More       int               `json:"more,omitempty"`

@@ -66,7 +66,7 @@ func (r *rules) run(ctx context.Context) error {
 	if err := <-r.input.first.readable; err != nil && !restored && r.follows == nil {
 		return err
 	} else if err != nil {
-		r.log.Error("the snapshot is rejected: the current objects are kept", "err", err)
+		r.log.Error("the snapshot is invalid: the current objects are kept", "err", err)
 	}
 	if !r.input.wait(ctx) {
 		return nil

@@ -129,7 +129,7 @@ func (s *session) measure() {
 	c := s.rules.observer.counters
 	c.measureStore()
 	c.measureConntrack()
-	c.measureFindings(&s.input.broken)
+	c.measureFindings(&s.input.invalid)
 	s.metrics.MeasureProblems(s.problems)
 	if s.input.contact != nil {
 		s.metrics.MeasureContact(s.input.contacts)
@@ -142,7 +142,7 @@ func (s *session) problems() serve.Problems {
 	var st status.Status
 	s.faults.report(&st)
 	others, boot := s.foreign.last(), s.rules.effects.boot
-	return serve.Problems{Rejected: len(st.Rejected), NotServed: len(st.Down),
+	return serve.Problems{Invalid: len(st.InvalidFiles), NotServed: len(st.Down),
 		BootFile:  boot != nil && boot.failed.Load() != nil,
 		KubeProxy: s.rules.takeover.Warning() != "",
 		MayDrop:   len(others.Drops), MayDivert: len(others.Diverts)}

@@ -170,12 +170,12 @@ func TestChangeIsNeverMissed(t *testing.T) {
 func TestReadyWhileFileIsRead(t *testing.T) {
 	s := newTestSession(t, "nftables")
 	s.rules.observer.report(reconcile.State{Known: true})
-	s.faults.setRejected("none", "too many open files", true)
+	s.faults.setInvalid("none", "too many open files", true)
 	pending := s.health.Pending
 	s.health.Pending = func() int {
 		defer func() {
 			s.input.store.Set(&snapshot.Service{Name: ir.Name{Namespace: "ns", Name: "web"}})
-			s.faults.setRejected("none", "", false)
+			s.faults.setInvalid("none", "", false)
 		}()
 		return pending()
 	}
@@ -245,7 +245,7 @@ func TestBootFileAfterStop(t *testing.T) {
 func TestCleanupFailures(t *testing.T) {
 	s := newTestSession(t, "nftables")
 	programs := ir.NewPrograms(&ir.Program{Family: ir.IPv4}, &ir.Program{Family: ir.IPv6})
-	s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}, Done: reconcile.Done{Commits: []reconcile.Commit{{Result: apply.Result{Busy: ir.PerFamily[int]{IPv4: 3}}}}}})
+	s.rules.synced(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}, Done: reconcile.Done{Commits: []reconcile.Commit{{Result: apply.Result{Pending: ir.PerFamily[int]{IPv4: 3}}}}}})
 	page := httptest.NewRecorder()
 	s.servers.metricsServer().Handler.ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	for family, want := range map[string]string{"IPv4": "1", "IPv6": "0"} {

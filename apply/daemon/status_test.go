@@ -36,17 +36,17 @@ func printed(t *testing.T, st status.Status) (well bool, out string) {
 type testStatus struct {
 	*progress
 	*faults
-	*brokenObjects
+	*invalidObjects
 	drift   drift
 	foreign status.Foreign
 	collector
 }
 
 func newTestStatus(mode ir.Mode, now func() time.Time) *testStatus {
-	st := &testStatus{progress: &progress{}, faults: &faults{now: now, log: slog.New(slog.DiscardHandler)}, brokenObjects: &brokenObjects{},
+	st := &testStatus{progress: &progress{}, faults: &faults{now: now, log: slog.New(slog.DiscardHandler)}, invalidObjects: &invalidObjects{},
 		collector: collector{process: status.Process{Node: "node1", Mode: mode}, now: now}}
 	st.drift.now = now
-	st.parts = []func(*status.Status){st.progress.report, st.drift.report, st.faults.report, st.brokenObjects.report, func(s *status.Status) { s.Easing, s.KubeProxy = st.foreign.Easing, st.foreign.KubeProxy }}
+	st.parts = []func(*status.Status){st.progress.report, st.drift.report, st.faults.report, st.invalidObjects.report, func(s *status.Status) { s.Easing, s.KubeProxy = st.foreign.Easing, st.foreign.KubeProxy }}
 	return st
 }
 
@@ -92,7 +92,7 @@ func TestStatusOfEasing(t *testing.T) {
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return at })
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setSynced(true)
-	st.foreign.Easing = &status.Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []status.Busy{{Object: "virtual server 10.96.0.1:80/tcp", Connections: 3}, {Object: "ipset KUBE-LOOP-BACK", Connections: 3}}}
+	st.foreign.Easing = &status.Easing{Since: at.Add(-time.Minute), Until: at.Add(59 * time.Minute), Kept: []status.Kept{{Object: "virtual server 10.96.0.1:80/tcp", Connections: 3}, {Object: "ipset KUBE-LOOP-BACK", Connections: 3}}}
 	well, got := printed(t, st.reported(0))
 	const want = `kept         virtual server 10.96.0.1:80/tcp, for 1m0s until its connections end: 3
 kept         ipset KUBE-LOOP-BACK, for 1m0s until its connections end: 3
@@ -135,8 +135,8 @@ objects      0 Services, 0 EndpointSlices, 0 Nodes
 	st.setSynced(true)
 	st.synced(&reconcile.Sync{Kind: reconcile.Change, Ended: at, Err: errors.New("busy")})
 	st.setSynced(false)
-	st.setLeftOut([]*snapshot.Skipped{{Object: "Service ns/old", Why: "spec: bad"}})
-	st.setLeftOut([]*snapshot.Skipped{{Object: "Node node1", Why: "spec: bad"}, {Object: "Service ns/a", Why: "spec: bad"}})
+	st.set([]*snapshot.Skipped{{Object: "Service ns/old", Why: "spec: bad"}})
+	st.set([]*snapshot.Skipped{{Object: "Node node1", Why: "spec: bad"}, {Object: "Service ns/a", Why: "spec: bad"}})
 	st.setRetrying("stale IPv4 flows", errors.New("no buffer space"))
 	st.setRetrying("what other proxies left", errors.New("busy"))
 	st.setRetrying("what other proxies left", nil)
@@ -160,7 +160,7 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 `)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setSynced(true)
-	st.setLeftOut(nil)
+	st.set(nil)
 	if well, got := printed(t, st.reported(0)); !well || !strings.Contains(got, "synced       yes") || strings.Contains(got, "refused") || strings.Contains(got, "invalid") {
 		t.Errorf("after all is well:\n%s", got)
 	}
@@ -199,11 +199,11 @@ func TestStatusDown(t *testing.T) {
 func TestStatusCutOff(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := newTestStatus(ir.ModeNFTables, func() time.Time { return now })
-	st.setRejected("/etc/config.yaml", "config.yaml:3: mode: unknown", false)
-	st.setRejected("/etc/live.yaml", "is empty", false)
+	st.setInvalid("/etc/config.yaml", "config.yaml:3: mode: unknown", false)
+	st.setInvalid("/etc/live.yaml", "is empty", false)
 	now = now.Add(time.Minute)
-	st.setRejected("/etc/config.yaml", "config.yaml:4: mode: unknown", false)
-	st.setRejected("/etc/live.yaml", "", false)
+	st.setInvalid("/etc/config.yaml", "config.yaml:4: mode: unknown", false)
+	st.setInvalid("/etc/live.yaml", "", false)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: now})
 	st.setSynced(true)
 	reported := st.reported(0)
@@ -231,10 +231,10 @@ last sync    2026-01-02T03:05:05Z, full: 0 added, 0 changed, 0 removed
 	if diff := cmp.Diff(want, got); diff != "" || well {
 		t.Errorf("well: %t (-want +got):\n%s", well, diff)
 	}
-	st.setRejected("/etc/config.yaml", "", false)
-	reported.Rejected = nil
-	if well, got := printed(t, reported); !well || strings.Contains(got, "rejected") {
-		t.Errorf("well: %t, and nothing is rejected:\n%s", well, got)
+	st.setInvalid("/etc/config.yaml", "", false)
+	reported.InvalidFiles = nil
+	if well, got := printed(t, reported); !well || strings.Contains(got, "invalid") {
+		t.Errorf("well: %t, and nothing is invalid:\n%s", well, got)
 	}
 	reported.APIServer.Resources = append(reported.APIServer.Resources, watch.ResourceState{Resource: "servicecidrs", Optional: true, Lost: now.Add(-time.Minute), Cause: "no answer for 10s"})
 	if well, got := printed(t, reported); well || !strings.Contains(got, "servicecidrs never (no answer for 10s)\n") {
@@ -278,17 +278,17 @@ func TestStatusTroubles(t *testing.T) {
 	if well, got := printed(t, st.reported(0)); !well || !strings.Contains(got, want) {
 		t.Errorf("well: %t, want %q in:\n%s", well, want, got)
 	}
-	st.setRejected("s.yaml", "is cut off", false)
+	st.setInvalid("s.yaml", "is cut off", false)
 	now = now.Add(40 * time.Second)
 	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "invalid      the newest version of s.yaml, 40s ago: is cut off\n") || strings.Contains(got, "before it") {
 		t.Errorf("one refusal:\n%s", got)
 	}
-	st.setRejected("s.yaml", "is empty", false)
+	st.setInvalid("s.yaml", "is empty", false)
 	now = now.Add(2 * time.Second)
 	if _, got := printed(t, st.reported(0)); !strings.Contains(got, "invalid      the newest version of s.yaml, 2s ago: is empty\n             and earlier ones, since 42s ago\n") {
 		t.Errorf("two refusals:\n%s", got)
 	}
-	st.setRejected("s.yaml", "", false)
+	st.setInvalid("s.yaml", "", false)
 	reported := st.reported(0)
 	reported.BootFile = &status.File{Path: "boot", Error: "no space left on device"}
 	if well, _ := printed(t, reported); well {

@@ -40,7 +40,7 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	c.before = sync.OnceValue(func() *desired { return newDesired(d.applied.Programs(), &c.s.network, c.s.can) })
 	err := c.run()
 	c.restore()
-	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy, Balancers: c.failures, Stuck: c.stuckBalancers()}
+	result := apply.Result{Refused: c.refusals.List(), Pending: c.pending, Balancers: c.failures, RefusedRemovals: c.refusedRemovals()}
 	if err != nil || len(c.refusals) > 0 {
 		d.state, d.desired = nil, nil
 		d.setObjects(nil)
@@ -63,17 +63,17 @@ type commit struct {
 	w        *desired
 	refusals apply.Refusals
 	deleted  map[key]*LoadBalancer // that must be replaced
-	busy     ir.PerFamily[int]     // endpoints
+	pending  ir.PerFamily[int]     // endpoints
 	failures []apply.BalancerFailure
 	before   func() *desired // desired state before this commit; it lowers all Services, once
 	open     map[key]bool    // removed load balancers whose replacements do not exist yet
 	skipped  bool            // the commit ended before some steps
-	rejected bool            // HNS rejected the removal of an unneeded load balancer
+	refused  bool            // HNS refused the removal of an unneeded load balancer
 }
 
-// refuse records a rejected Service. Other errors end the commit.
+// refuse records a refused Service. Other errors end the commit.
 func (c *commit) refuse(name ir.Name, err error) error {
-	if !isRejected(err) || name == (ir.Name{}) {
+	if !isRefused(err) || name == (ir.Name{}) {
 		return err
 	}
 	c.refusals.Add(name, err)
@@ -108,7 +108,7 @@ func (c *commit) run() error {
 	return c.removeStale()
 }
 
-// restore creates deleted load balancers again if their replacements were rejected. HNS has no
+// restore creates deleted load balancers again if their replacements were refused. HNS has no
 // transactions.
 func (c *commit) restore() {
 	if len(c.refusals) == 0 {
@@ -217,7 +217,7 @@ func (c *commit) delete(remove func(string) error, id string) error {
 // object counts as deleted.
 func deleteTwice(remove func(string) error, id string) error {
 	err := remove(id)
-	if err != nil && isRejected(err) && !isNotFound(err) && !hasCode(err, EntityHasReference) {
+	if err != nil && isRefused(err) && !isNotFound(err) && !hasCode(err, EntityHasReference) {
 		err = remove(id)
 	}
 	if isNotFound(err) {
@@ -232,7 +232,7 @@ func (c *commit) removeBalancer(r removal) error {
 	if err != nil && replaced {
 		return c.refuse(r.service, fmt.Errorf("its %s cannot be removed: %w", r.object(), err))
 	}
-	if err != nil && !isRejected(err) {
+	if err != nil && !isRefused(err) {
 		return err
 	}
 	if replaced {
@@ -243,7 +243,7 @@ func (c *commit) removeBalancer(r removal) error {
 	}
 	c.s.obsoleteBalancers = slices.DeleteFunc(c.s.obsoleteBalancers, func(l *LoadBalancer) bool { return l.ID == r.have.ID })
 	if err != nil {
-		c.rejected = true
+		c.refused = true
 		c.s.obsoleteBalancers = append(c.s.obsoleteBalancers, r.have)
 	}
 	return nil
@@ -317,7 +317,7 @@ func (c *commit) changeBalancer(ch change) error {
 		if hasCode(err, NotImplemented) {
 			c.s.can.Modify = false
 			c.cannotModify()
-		} else if c.failed(apply.Change, ch.key, ch.claim.Kind, err); !isRejected(err) || isNotFound(err) {
+		} else if c.failed(apply.Change, ch.key, ch.claim.Kind, err); !isRefused(err) || isNotFound(err) {
 			return err
 		}
 		// HNS rejects this modification: replace the load balancer.
@@ -368,10 +368,10 @@ func (c *commit) removeEndpoint(e *Endpoint) error {
 		return nil // from a comparison; required again
 	}
 	if err := c.delete(c.host.DeleteEndpoint, e.ID); err != nil {
-		if !isRejected(err) {
+		if !isRefused(err) {
 			return err
 		}
-		*c.busy.At(ir.FamilyOf(a))++
+		*c.pending.At(ir.FamilyOf(a))++
 		c.s.addObsolete(e)
 		return nil
 	}
@@ -382,7 +382,7 @@ func (c *commit) removeEndpoint(e *Endpoint) error {
 
 // removeStale retries removals that failed in earlier commits, unless one fails.
 func (c *commit) removeStale() error {
-	if c.p.desired.Full || c.rejected || c.busy != (ir.PerFamily[int]{}) {
+	if c.p.desired.Full || c.refused || c.pending != (ir.PerFamily[int]{}) {
 		return nil
 	}
 	for _, l := range slices.Clone(c.s.obsoleteBalancers[:min(maxStaleRetries, len(c.s.obsoleteBalancers))]) {

@@ -21,12 +21,12 @@ type Dataplane struct {
 	host Host
 	o    Options
 
-	can     atomic.Pointer[Features] // nil until the version was requested
-	state   *state                   // nil if unknown
-	desired *desired                 // desired content of state
-	applied apply.Applied
-	commits atomic.Uint64     // incremented when a commit starts and when it ends
-	stuck   map[string]*stuck // load balancers that HNS refused to remove, by id
+	can       atomic.Pointer[Features] // nil until the version was requested
+	state     *state                   // nil if unknown
+	desired   *desired                 // desired content of state
+	applied   apply.Applied
+	commits   atomic.Uint64              // incremented when a commit starts and when it ends
+	unremoved map[string]*refusedRemoval // load balancers that HNS refused to remove, by id
 
 	mu      sync.Mutex              // protects the following
 	objects map[string]bool         // that were read or created; nil if unknown
@@ -67,7 +67,7 @@ func New(host Host, o Options) (*Dataplane, error) {
 	if o.Tick == nil {
 		o.Tick = time.After
 	}
-	d := &Dataplane{host: host, o: o, stuck: map[string]*stuck{}}
+	d := &Dataplane{host: host, o: o, unremoved: map[string]*refusedRemoval{}}
 	if _, err := d.features(); errors.Is(err, errTooOld) {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (d *Dataplane) features() (Features, error) {
 	return can, nil
 }
 
-// cannotModify records that the service rejected a modification as not implemented, whatever its
+// cannotModify records that the service refused a modification as not implemented, whatever its
 // version.
 func (d *Dataplane) cannotModify() {
 	can := *d.can.Load()

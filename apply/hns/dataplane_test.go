@@ -305,28 +305,28 @@ func TestSharedCause(t *testing.T) {
 }
 
 // A failed removal of a load balancer is retried, and does not block a required one.
-func TestStuckLoadBalancer(t *testing.T) {
+func TestRefusedRemoval(t *testing.T) {
 	m := newMachine(t, server2022, false)
 	w := world{1: {local: []int{1}, remote: []int{1}}, 2: {local: []int{2}}}
 	now := w.programs(false)
 	m.settle(ir.Programs{}, now, false)
-	var stuck string
+	var refused string
 	for _, l := range m.LoadBalancers() {
 		if slices.Contains(l.FrontendVIPs, "10.96.0.12") {
-			stuck = l.ID
+			refused = l.ID
 		}
 	}
-	m.Stick(stuck, true)
+	m.Stick(refused, true)
 	delete(w, 1)
 	next := w.programs(false)
 	if refused, ok := m.settle(now, next, true); !ok || len(refused) > 0 {
 		t.Fatalf("%v, refused %v", ok, refused)
 	}
-	want := []string{"load balancer 10.96.0.12:80/tcp of Service ns/s001: the kernel does not remove it: "}
+	want := []string{"removal of load balancer 10.96.0.12:80/tcp of Service ns/s001: the kernel refuses it: "}
 	check := func(step string, want ...string) {
 		t.Helper()
-		if len(m.stuck) != len(want) || len(want) == 1 && !strings.HasPrefix(m.stuck[0], want[0]) {
-			t.Errorf("%s: stuck %q, want %q", step, m.stuck, want)
+		if len(m.refusals) != len(want) || len(want) == 1 && !strings.HasPrefix(m.refusals[0], want[0]) {
+			t.Errorf("%s: refused %q, want %q", step, m.refusals, want)
 		}
 	}
 	check("a deletion", want...)
@@ -350,7 +350,7 @@ func TestStuckLoadBalancer(t *testing.T) {
 	}
 	check("after a comparison", want...)
 	now = next
-	m.Stick(stuck, false)
+	m.Stick(refused, false)
 	w[2] = &service{local: []int{3}}
 	next = w.programs(false)
 	m.settle(now, next, true)
@@ -409,10 +409,10 @@ func TestEndDuringReplacement(t *testing.T) {
 func TestBalancerFailures(t *testing.T) {
 	m := newMachine(t, newest, false)
 	w := world{1: {local: []int{1}, kinds: []ir.Kind{ir.NodePort}}, 2: {local: []int{2}}, 3: {local: []int{3}}}
-	stick := func(vip string, stuck bool) {
+	stick := func(vip string, refused bool) {
 		for _, l := range m.LoadBalancers() {
 			if strings.Join(l.FrontendVIPs, "") == vip {
-				m.Stick(l.ID, stuck)
+				m.Stick(l.ID, refused)
 			}
 		}
 	}
@@ -539,7 +539,7 @@ func TestOldHost(t *testing.T) {
 	}
 }
 
-// If the service is not reachable, no Service is rejected and no object counts as removed. The
+// If the service is not reachable, no Service is refused and no object counts as removed. The
 // commit fails as a whole, and nothing is written before everything is read again.
 func TestUnreachable(t *testing.T) {
 	ctx := context.Background()

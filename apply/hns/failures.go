@@ -16,9 +16,9 @@ func (c *commit) failed(verb apply.Verb, k key, kind rules.Kind, err error) {
 	c.failures = append(c.failures, apply.BalancerFailure{Verb: verb, Family: k.family, Type: typeLabels[kind], Cause: cause(err)})
 }
 
-// stuck is a load balancer that HNS refuses to remove. HNS stores neither the Service nor the kind,
+// refusedRemoval is a load balancer that HNS refuses to remove. HNS stores neither the Service nor the kind,
 // which are unknown to later commits.
-type stuck struct {
+type refusedRemoval struct {
 	service ir.Name
 	kind    rules.Kind
 	reason  error
@@ -30,13 +30,13 @@ func (c *commit) deleteBalancer(k key, have *LoadBalancer) error {
 	if _, ok := errors.AsType[*Error](err); !ok {
 		return err
 	}
-	known := c.stuck[have.ID]
+	known := c.unremoved[have.ID]
 	if known == nil {
 		known = c.describe(k, have)
 	}
 	known.reason = err
-	if isRejected(err) { // otherwise HNS is unreachable
-		c.stuck[have.ID] = known
+	if isRefused(err) { // otherwise HNS is unreachable
+		c.unremoved[have.ID] = known
 	}
 	c.failed(apply.Remove, k, known.kind, err)
 	return err
@@ -45,28 +45,28 @@ func (c *commit) deleteBalancer(k key, have *LoadBalancer) error {
 // describe returns the kind of an existing load balancer and its Service: the one that requires it,
 // or required it before this commit. If no Service did, an external IP stands for all external
 // addresses.
-func (c *commit) describe(k key, l *LoadBalancer) *stuck {
+func (c *commit) describe(k key, l *LoadBalancer) *refusedRemoval {
 	claims := c.w.balancers[k]
 	if len(claims) == 0 {
 		claims = c.before().balancers[k]
 	}
 	switch {
 	case len(claims) > 0:
-		return &stuck{service: claims[0].service, kind: claims[0].Kind}
+		return &refusedRemoval{service: claims[0].service, kind: claims[0].Kind}
 	case k.match.IsNodePort():
-		return &stuck{kind: rules.NodePort}
+		return &refusedRemoval{kind: rules.NodePort}
 	case l.PortMappings[0].Flags&rules.VipExternalIP != 0:
-		return &stuck{kind: rules.ExternalIP}
+		return &refusedRemoval{kind: rules.ExternalIP}
 	}
-	return &stuck{kind: rules.ClusterIP}
+	return &refusedRemoval{kind: rules.ClusterIP}
 }
 
-// stuckBalancers returns the load balancers that no Service needs and that HNS did not remove.
-func (c *commit) stuckBalancers() (all []apply.Stuck) {
+// refusedRemovals returns the load balancers that no Service needs and that HNS did not remove.
+func (c *commit) refusedRemovals() (all []apply.Refusal) {
 	for _, l := range c.s.obsoleteBalancers {
-		if s := c.stuck[l.ID]; s != nil {
+		if s := c.unremoved[l.ID]; s != nil {
 			k, _ := keyOf(l)
-			one := apply.Stuck{Object: k.object(), Service: s.service, Reason: s.reason}
+			one := apply.Refusal{Object: k.object(), Service: s.service, Reason: s.reason}
 			for _, id := range l.HostComputeEndpoints {
 				if e := c.s.byID[strings.ToLower(id)]; e != nil {
 					one.Uses = append(one.Uses, endpointObject(e.Addrs[0]))
@@ -75,13 +75,13 @@ func (c *commit) stuckBalancers() (all []apply.Stuck) {
 			all = append(all, one)
 		}
 	}
-	slices.SortFunc(all, func(a, b apply.Stuck) int { return strings.Compare(a.Object, b.Object) })
+	slices.SortFunc(all, func(a, b apply.Refusal) int { return strings.Compare(a.Object, b.Object) })
 	return all
 }
 
-// forgetRemoved forgets stuck load balancers that no longer exist.
+// forgetRemoved forgets refused load balancers that no longer exist.
 func (d *Dataplane) forgetRemoved() {
-	maps.DeleteFunc(d.stuck, func(id string, _ *stuck) bool {
+	maps.DeleteFunc(d.unremoved, func(id string, _ *refusedRemoval) bool {
 		return !slices.ContainsFunc(d.state.obsoleteBalancers, func(l *LoadBalancer) bool { return l.ID == id })
 	})
 }

@@ -173,9 +173,9 @@ func isNotFound(err error) bool {
 // isAlreadyExists reports whether err means that an object already exists.
 func isAlreadyExists(err error) bool { return hasCode(err, AlreadyExists, PortAlreadyExists) }
 
-// isRejected reports whether the service processed a request and rejected it. It is false if the
+// isRefused reports whether the service processed a request and refused it. It is false if the
 // service was not reachable, or did not state a reason.
-func isRejected(err error) bool {
+func isRefused(err error) bool {
 	_, ok := errors.AsType[*Error](err)
 	return ok && !hasCode(err, NetworkNotFound, ManagerStopped, AccessDenied, ServiceDisabled, ServiceNotActive,
 		UnknownInterface, ServerUnavailable, ServerTooBusy, CallFailed, CallDidNotExecute, Timeout)

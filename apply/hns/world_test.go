@@ -33,8 +33,8 @@ type machine struct {
 	overlay  bool            // with direct server return, as recommended for overlays
 	noMAC    bool            // no interface has the node's address
 	failures []string        // of all commits
-	stuck    []string        // after the last commit
-	remains  map[string]bool // stuck objects, and those that they use
+	refusals []string        // after the last commit
+	remains  map[string]bool // refused removals, and those that they use
 }
 
 // newMachine returns a host with some pods, and objects of another program.
@@ -262,7 +262,7 @@ func (r random) change(w world) {
 }
 
 // settle applies Programs like the daemon: by changes while the state is known, otherwise after a
-// read. It returns the rejected Services.
+// read. It returns the refused Services.
 func (m *machine) settle(now, next ir.Programs, known bool) (refused []apply.Refusal, ok bool) {
 	m.t.Helper()
 	ctx := context.Background()
@@ -297,9 +297,9 @@ func (m *machine) commit(p apply.Plan) (apply.Result, error) {
 	m.t.Helper()
 	planned := slices.Collect(p.Differences)
 	result, err := m.Commit(context.Background(), p)
-	m.stuck, m.remains = nil, apply.StuckObjects(result.Stuck)
-	for i := range result.Stuck {
-		m.stuck = append(m.stuck, result.Stuck[i].Error())
+	m.refusals, m.remains = nil, apply.RefusedObjects(result.RefusedRemovals)
+	for i := range result.RefusedRemovals {
+		m.refusals = append(m.refusals, result.RefusedRemovals[i].Error())
 	}
 	for _, f := range result.Balancers {
 		m.failures = append(m.failures, strings.Join([]string{f.Verb.String(), f.Family.String(), f.Type, f.Cause}, " "))

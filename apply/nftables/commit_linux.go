@@ -216,12 +216,12 @@ func (w *writer) finishPurge(ctx context.Context, p *Plan) error {
 // still uses.
 type quarantine struct {
 	refused []apply.Refusal
-	busy    ir.PerFamily[int]
+	pending ir.PerFamily[int]
 }
 
 func (q *quarantine) result() apply.Result {
 	slices.SortFunc(q.refused, func(a, b apply.Refusal) int { return a.Service.Compare(b.Service) })
-	return apply.Result{Refused: q.refused, Busy: q.busy}
+	return apply.Result{Refused: q.refused, Pending: q.pending}
 }
 
 // without records the rejected Services, and returns the Plan without the removal of chains and sets
@@ -238,7 +238,7 @@ func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, er
 		case r.purge && errors.Is(r.Err, unix.ENOENT):
 		case r.removal && errors.Is(r.Err, unix.EBUSY):
 			drop[r.object] = true
-			*q.busy.At(r.change.family)++
+			*q.pending.At(r.change.family)++
 		default:
 			e := r.element()
 			service := r.service(e)

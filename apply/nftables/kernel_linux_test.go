@@ -393,8 +393,8 @@ func TestBusy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(ir.PerFamily[int]{IPv4: 1}, result.Busy); diff != "" {
-		t.Errorf("busy (-want +got):\n%s", diff)
+	if diff := cmp.Diff(ir.PerFamily[int]{IPv4: 1}, result.Pending); diff != "" {
+		t.Errorf("pending (-want +got):\n%s", diff)
 	}
 	if have, err = n.reader.read(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -406,7 +406,7 @@ func TestBusy(t *testing.T) {
 	if result, err = n.Commit(t.Context(), rest); err != nil {
 		t.Fatal(err)
 	}
-	if k := result.Busy.IPv4; k != 0 || strings.Contains(strings.Join(n.list(t), "\n"), stale) {
+	if k := result.Pending.IPv4; k != 0 || strings.Contains(strings.Join(n.list(t), "\n"), stale) {
 		t.Errorf("%d kept, and %s is there", k, stale)
 	}
 }

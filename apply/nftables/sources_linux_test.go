@@ -162,7 +162,7 @@ func TestEarlierFilterChains(t *testing.T) {
 	if plan.Empty() || len(plan.RemovedFrontends()) > 0 {
 		t.Errorf("%v go", plan.RemovedFrontends())
 	}
-	if r, err := n.Commit(t.Context(), plan); err != nil || len(r.Refused)+*r.Busy.At(ir.IPv4) > 0 {
+	if r, err := n.Commit(t.Context(), plan); err != nil || len(r.Refused)+*r.Pending.At(ir.IPv4) > 0 {
 		t.Fatal(err, r)
 	}
 	holds(t, "after an earlier release", n, want)

@@ -137,7 +137,7 @@ func (m *Metrics) MeasureStore(bytes func() int) {
 
 // Problems are problems other than those of rules, for alerts.
 type Problems struct {
-	Rejected  int  // files whose newest version was rejected
+	Invalid   int  // files whose newest version is invalid
 	NotServed int  // servers and healthCheckNodePorts that do not listen
 	BootFile  bool // the boot file does not contain the current rules
 	KubeProxy bool // kube-proxy's rules exist
@@ -157,7 +157,7 @@ func (m *Metrics) MeasureProblems(now func() Problems) {
 		name, help string
 		of         func(Problems) int
 	}{
-		{"proxyc_rejected_files", "Configurations and snapshots whose newest version was rejected.", func(t Problems) int { return t.Rejected }},
+		{"proxyc_invalid_files", "Configurations and snapshots whose newest version is invalid.", func(t Problems) int { return t.Invalid }},
 		{"proxyc_not_served", "Servers and healthCheckNodePorts that do not serve.", func(t Problems) int { return t.NotServed }},
 		{"proxyc_boot_file_failed", "Whether the boot file could not be written.", func(t Problems) int { return one(t.BootFile) }},
 		{"proxyc_kube_proxy_beside", "Whether the node has rules of kube-proxy.", func(t Problems) int { return one(t.KubeProxy) }},

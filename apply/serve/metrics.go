@@ -66,7 +66,7 @@ type Metrics struct {
 	// proxyc's own metrics.
 	Operations   PerVerb             // completed operations
 	DriftRepairs prometheus.Counter  // operations that reverted a change of another program
-	Quarantined  prometheus.Gauge    // refused Services and stuck objects
+	Refused      prometheus.Gauge    // Services, and objects whose removal is refused
 	EventSeconds prometheus.Observer // from the arrival of an event until it is applied
 	// ChangeSeconds is observed once for each change of a Service or EndpointSlice when its rules are
 	// committed. Deletions are included, the initial sync is not.
@@ -212,8 +212,8 @@ func NewMetrics(mode ir.Mode, version string, native bool) *Metrics {
 			"Completed operations on rules, chains and elements.", "verb"),
 		DriftRepairs: r.counter(allModes, "proxyc_drift_repaired_total",
 			"Operations that reverted foreign changes.")(),
-		Quarantined: r.gauge(allModes, "proxyc_quarantined_services",
-			"Refused Services, and load balancers that HNS does not delete.")(),
+		Refused: r.gauge(allModes, "proxyc_refused_services",
+			"Refused Services, and refused removals of load balancers.")(),
 		EventSeconds: r.histogram(allModes, "proxyc_event_to_kernel_seconds",
 			"Time from the arrival of an event until its rules were applied.", syncBuckets())(),
 		ChangeSeconds: PerSince(r.histogram(allModes, "proxyc_change_to_packet_seconds",

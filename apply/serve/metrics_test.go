@@ -34,7 +34,7 @@ func touch(m *Metrics) {
 	}
 	for _, g := range []prometheus.Gauge{
 		m.LastSync.Of(f), m.LastQueued.Of(f), m.EndpointChangesPending, m.ServiceChangesPending, m.NoLocalEndpoints.Of(false, f),
-		m.LocalhostListeners.Of(f), m.RulesTotal.Of("nat", f), m.RulesLastSync.Of("filter", f), m.Quarantined, m.Feature("ContextualLogging", "BETA"), m.Client.Transports,
+		m.LocalhostListeners.Of(f), m.RulesTotal.Of("nat", f), m.RulesLastSync.Of("filter", f), m.Refused, m.Feature("ContextualLogging", "BETA"), m.Client.Transports,
 	} {
 		g.Set(1)
 	}
@@ -159,7 +159,7 @@ func TestMetricsByMode(t *testing.T) {
 			"go_version=" + runtime.Version() + ",major=1,minor=2,platform=" + runtime.GOOS + "/" + runtime.GOARCH + "}"},
 		{all, "counter proxyc_operations_total {verb=change}"},
 		{all, "counter proxyc_drift_repaired_total {}"},
-		{all, "gauge proxyc_quarantined_services {}"},
+		{all, "gauge proxyc_refused_services {}"},
 		{all, "histogram proxyc_event_to_kernel_seconds {}"},
 		{all, "histogram proxyc_change_to_packet_seconds {since=arrival}"},
 		{lin, "counter proxyc_conntrack_failures_total {ip_family=IPv6}"},
@@ -167,7 +167,7 @@ func TestMetricsByMode(t *testing.T) {
 		{lin, "gauge proxyc_conntrack_entries {}"},
 		{lin, "gauge proxyc_conntrack_entries_limit {}"},
 		{all, "gauge proxyc_store_bytes {}"},
-		{all, "gauge proxyc_rejected_files {}"},
+		{all, "gauge proxyc_invalid_files {}"},
 		{all, "gauge proxyc_findings {severity=error}"},
 		{all, "gauge proxyc_not_served {}"},
 		{all, "gauge proxyc_boot_file_failed {}"},

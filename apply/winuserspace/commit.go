@@ -36,7 +36,7 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	}
 	c := &commit{Dataplane: d, p: p, s: d.state, refusals: apply.Refusals{}}
 	err := c.run(ctx)
-	result := apply.Result{Refused: c.refusals.List(), Busy: c.busy}
+	result := apply.Result{Refused: c.refusals.List(), Pending: c.pending}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil || len(c.refusals) > 0 {
@@ -56,7 +56,7 @@ type commit struct {
 	p        *Plan
 	s        *state
 	refusals apply.Refusals
-	busy     ir.PerFamily[int]
+	pending  ir.PerFamily[int]
 }
 
 // refuseAt rejects the Services that use an address.
@@ -104,7 +104,7 @@ func (c *commit) run(ctx context.Context) error {
 	for _, a := range c.p.remove {
 		if err := c.host.Remove(a); err != nil {
 			c.o.Log.Warn("an unused address cannot be removed", "address", a.String(), "err", err)
-			*c.busy.At(ir.FamilyOf(a))++
+			*c.pending.At(ir.FamilyOf(a))++
 			continue
 		}
 		delete(c.s.addrs, a)

@@ -222,7 +222,7 @@ func (r *outcome) printJSON(w io.Writer, _ int) error {
 	return review.WriteDocument(w, "Plan", "  ", struct {
 		Settings  []sysctl.Setting `json:"settings"`
 		Leftovers []string         `json:"leftovers"`
-		Kept      []status.Busy    `json:"kept,omitempty"`
+		Kept      []status.Kept    `json:"kept,omitempty"`
 		Rules     json.RawMessage  `json:"rules,omitempty"`
 		Flows     []string         `json:"flows"`
 		MayDrop   []string         `json:"mayDrop,omitempty"`

@@ -41,7 +41,7 @@ func TestWatchHangup(t *testing.T) {
 	}
 }
 
-// The status reports a probe port that another program uses and a rejected snapshot, and exits with
+// The status reports a probe port that another program uses and an invalid snapshot, and exits with
 // 1. The rules continue to be updated.
 func TestWatchStatusIsNotWell(t *testing.T) {
 	t.Parallel()

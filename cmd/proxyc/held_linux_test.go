@@ -159,10 +159,10 @@ func TestWatchBootFileOlder(t *testing.T) {
 		w.withoutServer()
 		w.lockOut()
 		w.start("proxyc", "watch")
-		st := w.until("the file is rejected", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
+		st := w.until("the file is invalid", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Invalid != "" })
 		const why = "may be older than the rules in the kernel, which are kept: it was saved "
-		if st.Restored != "" || st.Synced || !strings.HasPrefix(st.BootFile.Refused, why) || !strings.Contains(w.log.String(), why) {
-			t.Errorf("restored %q, synced %t, rejected: %s", st.Restored, st.Synced, st.BootFile.Refused)
+		if st.Restored != "" || st.Synced || !strings.HasPrefix(st.BootFile.Invalid, why) || !strings.Contains(w.log.String(), why) {
+			t.Errorf("restored %q, synced %t, invalid: %s", st.Restored, st.Synced, st.BootFile.Invalid)
 		}
 		if !w.has("a") || !w.has("b") {
 			t.Error("newer rules were replaced")
@@ -205,10 +205,10 @@ func TestWatchBootFileWithoutServices(t *testing.T) {
 	w.withoutServer()
 	w.start("proxyc", "watch")
 	st := w.until("the boot file is read", func(st status.Status) bool {
-		return st.Restored != "" || st.BootFile != nil && st.BootFile.Refused != ""
+		return st.Restored != "" || st.BootFile != nil && st.BootFile.Invalid != ""
 	})
 	if st.Restored == "" {
-		t.Errorf("rejected: %s", st.BootFile.Refused)
+		t.Errorf("invalid: %s", st.BootFile.Invalid)
 	}
 }
 
@@ -273,9 +273,9 @@ func TestWatchBootFileAfterKubeProxy(t *testing.T) {
 	before := w.rules()
 	w.withoutServer()
 	w.start("proxyc", "watch")
-	st := w.until("the file is rejected", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
-	if want := "may be older than the rules of kube-proxy (table ip kube-proxy"; st.Restored != "" || !strings.HasPrefix(st.BootFile.Refused, want) {
-		t.Errorf("restored %q, rejected: %s, want %s", st.Restored, st.BootFile.Refused, want)
+	st := w.until("the file is invalid", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Invalid != "" })
+	if want := "may be older than the rules of kube-proxy (table ip kube-proxy"; st.Restored != "" || !strings.HasPrefix(st.BootFile.Invalid, want) {
+		t.Errorf("restored %q, invalid: %s, want %s", st.Restored, st.BootFile.Invalid, want)
 	}
 	if w.rules() != before {
 		t.Error("the rules of kube-proxy were replaced")
@@ -301,8 +301,8 @@ func TestWatchBootFileAfterApply(t *testing.T) {
 			}
 			w.write("config", config)
 			w.start("proxyc", "watch")
-			st := w.until("the file is rejected", func(st status.Status) bool {
-				return st.Restored != "" || st.BootFile != nil && st.BootFile.Refused != ""
+			st := w.until("the file is invalid", func(st status.Status) bool {
+				return st.Restored != "" || st.BootFile != nil && st.BootFile.Invalid != ""
 			})
 			if st.Restored != "" || !w.has("b") {
 				t.Errorf("restored %q, and the rules\n%s", st.Restored, w.rules())
@@ -351,7 +351,7 @@ func TestWatchBootFileOfAnother(t *testing.T) {
 	if st.Restored != "" || w.has("a") {
 		t.Errorf("held %q, and the rules\n%s", st.Restored, w.rules())
 	}
-	if want := `the boot file is rejected" file="` + w.file("boot") + `" err="is for node \"node1\", but this one is \"node2\""`; !strings.Contains(w.log.String(), want) {
+	if want := `the boot file is invalid" file="` + w.file("boot") + `" err="is for node \"node1\", but this one is \"node2\""`; !strings.Contains(w.log.String(), want) {
 		t.Errorf("not logged: %s", want)
 	}
 }
@@ -364,8 +364,8 @@ func TestWatchBootFileOfAnotherMode(t *testing.T) {
 	w.write("config", strings.Replace(w.withoutServer(), "mode: nftables", "mode: iptables", 1))
 	w.start("proxyc", "watch")
 	st := w.until("the first objects are waited for", func(st status.Status) bool { return strings.HasPrefix(st.Reason, "waiting for the initial objects") })
-	if st.Mode != "iptables" || st.Restored != "" || st.BootFile.Refused != "" || !strings.Contains(w.log.String(), "the boot file is of another mode") {
-		t.Errorf("mode %s, restored %q, refused %q", st.Mode, st.Restored, st.BootFile.Refused)
+	if st.Mode != "iptables" || st.Restored != "" || st.BootFile.Invalid != "" || !strings.Contains(w.log.String(), "the boot file is of another mode") {
+		t.Errorf("mode %s, restored %q, refused %q", st.Mode, st.Restored, st.BootFile.Invalid)
 	}
 	if !w.has("a") {
 		t.Errorf("the rules are gone:\n%s", w.rules())
@@ -383,7 +383,7 @@ func TestWatchBootFileCutOff(t *testing.T) {
 	w.start("proxyc", "watch")
 	const why = "is truncated"
 	st := w.until("the first objects are waited for", func(st status.Status) bool { return strings.HasPrefix(st.Reason, "waiting for the initial objects") })
-	if st.Restored != "" || st.BootFile == nil || st.BootFile.Refused != why {
+	if st.Restored != "" || st.BootFile == nil || st.BootFile.Invalid != why {
 		t.Errorf("held %q, boot file %+v, want it refused: %s", st.Restored, st.BootFile, why)
 	}
 	if !w.has("a") {
@@ -392,7 +392,7 @@ func TestWatchBootFileCutOff(t *testing.T) {
 	w.flush()
 	text, _ := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")) // it exits 1
 	for _, want := range []string{
-		"             is rejected: " + why + "\n",
+		"             is invalid: " + why + "\n",
 		"in force     nothing yet by this process: foreign changes of existing rules are not repaired\n",
 	} {
 		if !strings.Contains(string(text), want) {

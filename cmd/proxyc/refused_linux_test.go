@@ -42,7 +42,7 @@ func TestWatchFailedSync(t *testing.T) {
 			release := w.own(plane.table)
 			w.readyz("while the table has an owner", http.StatusServiceUnavailable, plane.reason)
 			st := w.until("the error is reported", func(st status.Status) bool { return st.LastError != nil })
-			if st.Synced || len(st.Quarantined) > 0 || !strings.Contains(st.LastError.Error, plane.reason) {
+			if st.Synced || len(st.Refused) > 0 || !strings.Contains(st.LastError.Error, plane.reason) {
 				t.Errorf("want not synced and no Service to blame, got %+v", st)
 			}
 			counter := fmt.Sprintf(`kubeproxy_sync_proxy_rules_%s{ip_family="IPv4"}`, plane.counter)
@@ -91,7 +91,7 @@ fi
 printf %s "${text%.}" | PATH="$BEHIND" iptables-nft-restore "$@"
 `
 
-// A rejected Service is omitted and named, and does not affect others. The daemon tries it again
+// A refused Service is omitted and named, and does not affect others. The daemon tries it again
 // when it changes.
 func TestWatchRefusesService(t *testing.T) {
 	t.Parallel()
@@ -105,19 +105,19 @@ func TestWatchRefusesService(t *testing.T) {
 	w.readyz("first sync", http.StatusOK, "")
 
 	w.write("cluster.yaml", strings.Replace(applytest.Services("a", "b", "c"), "clusterIP: 10.96.0.98", "sessionAffinity: ClientIP, clusterIP: 10.96.0.98", 1))
-	w.readyz("while b is left out", http.StatusServiceUnavailable, "the kernel refuses the rules of 1 Services")
-	st := w.until("b is named", func(st status.Status) bool { return synced(st) && len(st.Quarantined) > 0 })
+	w.readyz("while b is refused", http.StatusServiceUnavailable, "the kernel refuses the rules of 1 Services")
+	st := w.until("b is named", func(st status.Status) bool { return synced(st) && len(st.Refused) > 0 })
 	if st.NodeHealthy() { // /readyz is 503, and the exit code of status 1
 		t.Error("the node is healthy while the kernel refuses a Service")
 	}
-	if q := st.Quarantined[0]; q.Service != "ns/b" || !strings.Contains(q.Reason, "no such match") {
-		t.Errorf("quarantined: %+v, want ns/b with the reason", st.Quarantined)
+	if q := st.Refused[0]; q.Object != "Service ns/b" || !strings.Contains(q.Reason, "no such match") {
+		t.Errorf("refused: %+v, want ns/b with the reason", st.Refused)
 	}
 	if !w.has("a") || w.has("b") || !w.has("c") {
 		t.Errorf("want a and c alone, got\n%s", w.rules())
 	}
-	if n := value(t, w.page("/metrics"), "proxyc_quarantined_services"); n != "1" {
-		t.Errorf("proxyc_quarantined_services is %s, want 1", n)
+	if n := value(t, w.page("/metrics"), "proxyc_refused_services"); n != "1" {
+		t.Errorf("proxyc_refused_services is %s, want 1", n)
 	}
 
 	w.write("cluster.yaml", applytest.Services("a", "b", "c"))
@@ -127,7 +127,7 @@ func TestWatchRefusesService(t *testing.T) {
 	}
 }
 
-// If every Service is rejected, the cause is the node's: the rules in force remain, also those of another
+// If every Service is refused, the cause is the node's: the rules in force remain, also those of another
 // mode, and no Service is blamed.
 func TestWatchKeepsRulesForSharedCause(t *testing.T) {
 	t.Parallel()
@@ -155,8 +155,8 @@ func TestWatchKeepsRulesForSharedCause(t *testing.T) {
 			st := w.until("another attempt", func(st status.Status) bool {
 				return st.LastError != nil && strings.Count(w.log.String(), "the sync failed") > 1
 			})
-			if len(st.Quarantined) > 0 {
-				t.Errorf("quarantined: %v", st.Quarantined)
+			if len(st.Refused) > 0 {
+				t.Errorf("refused: %v", st.Refused)
 			}
 			for _, service := range before {
 				if !w.has(service) {
@@ -180,9 +180,9 @@ func TestWatchKeepsRulesForWrongInterface(t *testing.T) {
 			kept := w.rules()
 			w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "clusterCIDR: 10.244.0.0/16",
 				"detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: enp3s0f0.803@enp3s0f0}", 1))
-			st := w.until("the configuration is rejected", func(st status.Status) bool { return synced(st) && len(st.Rejected) == 1 })
-			if !strings.Contains(st.Rejected[0].Reason, `got "enp3s0f0.803@enp3s0f0"`) || len(st.Quarantined) > 0 {
-				t.Errorf("rejected %v, quarantined %v", st.Rejected, st.Quarantined)
+			st := w.until("the configuration is invalid", func(st status.Status) bool { return synced(st) && len(st.InvalidFiles) == 1 })
+			if !strings.Contains(st.InvalidFiles[0].Reason, `got "enp3s0f0.803@enp3s0f0"`) || len(st.Refused) > 0 {
+				t.Errorf("invalid %v, refused %v", st.InvalidFiles, st.Refused)
 			}
 			w.stop(syscall.SIGTERM)
 			counts := regexp.MustCompile(`#.*|\[\d+:\d+\]`)

@@ -139,7 +139,7 @@ func TestWatchMetrics(t *testing.T) {
 			`kubeproxy_proxy_healthz_total{code="200"}`:                                                       "1",
 			`kubeproxy_proxy_livez_total{code="200"}`:                                                         "1",
 			"proxyc_drift_repaired_total":                                                                     "0",
-			"proxyc_quarantined_services":                                                                     "0",
+			"proxyc_refused_services":                                                                         "0",
 			"proxyc_event_to_kernel_seconds_count":                                                            "2",
 			`proxyc_change_to_packet_seconds_count{since="arrival"}`:                                          "4", // the start does not count
 		}
@@ -431,7 +431,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 		hurry(w, w.withoutServer())
 		must(t, os.WriteFile(w.file("boot"), []byte("{"), 0o600))
 		w.start("proxyc", "watch", "--boot-from", w.file("boot"))
-		st := w.until("it is refused", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Refused != "" })
+		st := w.until("it is refused", func(st status.Status) bool { return st.BootFile != nil && st.BootFile.Invalid != "" })
 		w.until("it has waited for long", late(w, st.Started))
 		answers(w, waits)
 	})

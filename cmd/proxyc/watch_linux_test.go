@@ -263,7 +263,7 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 	refused := func(n int) {
 		t.Helper()
 		within(w, 20*time.Second, "the file is refused", func() (struct{}, bool) {
-			return struct{}{}, strings.Count(w.log.String(), "the snapshot is rejected: the current objects are kept") == n
+			return struct{}{}, strings.Count(w.log.String(), "the snapshot is invalid: the current objects are kept") == n
 		})
 		if !w.has("a") {
 			t.Error("the Service is gone")
@@ -293,16 +293,16 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 }
 
 // The last good version of an object stays in force while the one in the file has an error.
-func TestWatchKeepsBrokenObject(t *testing.T) {
+func TestWatchKeepsInvalidObject(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	whole := applytest.Services("a", "b")
 	w.sync(whole)
 	w.write("cluster.yaml", strings.Replace(whole, "ports: [{port: 80}]", "ports: [{port: many}]", 1)+applytest.Services("c"))
 	w.holds(20*time.Second, "c", true)
-	st := w.until("the object is reported", func(st status.Status) bool { return len(st.Broken) > 0 })
-	if b := st.Broken[0]; len(st.Broken) != 1 || b.Kind != "Service" || b.Object != "ns/a" || !strings.Contains(b.Reason, "port") {
-		t.Errorf("broken: %+v, want Service ns/a for its port", st.Broken)
+	st := w.until("the object is reported", func(st status.Status) bool { return len(st.Invalid) > 0 })
+	if b := st.Invalid[0]; len(st.Invalid) != 1 || b.Object != "Service ns/a" || !strings.Contains(b.Reason, "port") {
+		t.Errorf("invalid: %+v, want Service ns/a for its port", st.Invalid)
 	}
 	if !w.has("a") || !w.has("b") {
 		t.Error("a Service lost its rules")
@@ -314,7 +314,7 @@ func TestWatchKeepsBrokenObject(t *testing.T) {
 	}
 	w.write("cluster.yaml", applytest.Services("b", "c"))
 	w.holds(20*time.Second, "a", false)
-	w.until("nothing is broken", func(st status.Status) bool { return len(st.Broken) == 0 })
+	w.until("nothing is invalid", func(st status.Status) bool { return len(st.Invalid) == 0 })
 }
 
 // The status names every problem of a file: with its objects, and with those that have no name.
@@ -443,7 +443,7 @@ func TestWatchReadsFirst(t *testing.T) {
 	w.flush()
 	w.start("proxyc", "watch")
 	w.holds(5*time.Second, "a", true)
-	w.until("the file is missed", func(st status.Status) bool { return len(st.Rejected) == 1 })
+	w.until("the file is missed", func(st status.Status) bool { return len(st.InvalidFiles) == 1 })
 	w.write("cluster.yaml", applytest.Services("b"))
 	w.holds(5*time.Second, "b", true)
 }
@@ -568,8 +568,8 @@ func TestWatchConfigChange(t *testing.T) {
 	waits := fmt.Sprintf("held by process %d", first.PID)
 	within(w, 10*time.Second, "another process waits", func() (struct{}, bool) { return struct{}{}, strings.Contains(other.String(), waits) })
 	w.write("config", "nonsense: true\n")
-	st := w.until("the error is reported", func(st status.Status) bool { return len(st.Rejected) == 1 })
-	if !synced(st) || !st.Started.Equal(first.Started) || !strings.Contains(w.log.String(), "the configuration file is rejected: the current configuration is kept") {
+	st := w.until("the error is reported", func(st status.Status) bool { return len(st.InvalidFiles) == 1 })
+	if !synced(st) || !st.Started.Equal(first.Started) || !strings.Contains(w.log.String(), "the configuration file is invalid: the current configuration is kept") {
 		t.Errorf("after an invalid file: %+v", st)
 	}
 	for _, mode := range []string{"nftables", "iptables", "nftables", "iptables"} {
@@ -580,7 +580,7 @@ func TestWatchConfigChange(t *testing.T) {
 		}
 		w.write("config", config)
 		st := w.until("the new configuration", func(st status.Status) bool {
-			return st.Started.After(before.Started) && string(st.Mode) == mode && synced(st) && len(st.Rejected) == 0
+			return st.Started.After(before.Started) && string(st.Mode) == mode && synced(st) && len(st.InvalidFiles) == 0
 		})
 		if st.PID != first.PID {
 			t.Errorf("mode %s: process %d became %d", mode, first.PID, st.PID)
@@ -664,7 +664,7 @@ func TestWatchConfigRetried(t *testing.T) {
 	})
 	within(w, 40*time.Second, "the new one is in force", func() (struct{}, bool) {
 		st, ok := w.status()
-		return struct{}{}, ok && synced(st) && len(st.Rejected) == 0 && strings.Contains(w.rules(), "10.244.0.0/17")
+		return struct{}{}, ok && synced(st) && len(st.InvalidFiles) == 0 && strings.Contains(w.rules(), "10.244.0.0/17")
 	})
 	w.readyz("the new one is in force", http.StatusOK, "")
 }
@@ -682,14 +682,14 @@ func TestWatchUnreadableFiles(t *testing.T) {
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
 	for _, what := range []string{"the configuration file", "the snapshot"} {
 		within(w, 20*time.Second, what+" is unreadable, and the next attempt is 4 s later", func() (struct{}, bool) {
-			return struct{}{}, strings.Count(w.log.String(), what+" is rejected: the current") == 3
+			return struct{}{}, strings.Count(w.log.String(), what+" is invalid: the current") == 3
 		})
 	}
 	must(t, unix.Prlimit(w.process.Pid, unix.RLIMIT_NOFILE, &limit, nil))
 	w.readyz("before they are read", http.StatusServiceUnavailable, "is retried: ")
 	w.holds(20*time.Second, "b", true)
 	w.until("the new configuration is in force", func(st status.Status) bool {
-		return synced(st) && len(st.Rejected) == 0 && strings.Contains(w.rules(), "10.244.0.0/17")
+		return synced(st) && len(st.InvalidFiles) == 0 && strings.Contains(w.rules(), "10.244.0.0/17")
 	})
 }
 
@@ -725,7 +725,7 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 	}
 	must(t, os.Remove(w.file("broken")))
 	st := w.until("the new one is in force", func(st status.Status) bool { return synced(st) && st.Config.Modified.After(before.Config.Modified) })
-	if st.PID != before.PID || len(st.Rejected) > 0 || !strings.Contains(w.rules(), "10.244.0.0/17") {
+	if st.PID != before.PID || len(st.InvalidFiles) > 0 || !strings.Contains(w.rules(), "10.244.0.0/17") {
 		t.Errorf("status %+v, before %+v; rules:\n%s", st, before, w.rules())
 	}
 	w.readyz("the new one is in force", http.StatusOK, "")
@@ -738,9 +738,9 @@ func TestWatchConfigChangeWithoutSnapshot(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.sync(applytest.Services("a"))
 	w.write("cluster.yaml", "")
-	first := w.until("the refusal", func(st status.Status) bool { return len(st.Rejected) == 1 })
+	first := w.until("the refusal", func(st status.Status) bool { return len(st.InvalidFiles) == 1 })
 	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
-	w.until("the new configuration waits", func(st status.Status) bool { return len(st.Rejected) == 2 && st.Started.Equal(first.Started) })
+	w.until("the new configuration waits", func(st status.Status) bool { return len(st.InvalidFiles) == 2 && st.Started.Equal(first.Started) })
 	if !w.has("a") {
 		t.Errorf("the rules are gone:\n%s", w.rules())
 	}

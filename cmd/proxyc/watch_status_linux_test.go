@@ -96,12 +96,12 @@ func TestWatchRejectedSnapshot(t *testing.T) {
 	w.start("proxyc", "watch", "--boot-from", w.file("missing/boot"))
 	w.until("the first sync", synced)
 	w.write("cluster.yaml", "")
-	st := w.until("the refusal", func(st status.Status) bool { return len(st.Rejected) > 0 && st.BootFile.Error != "" })
+	st := w.until("the refusal", func(st status.Status) bool { return len(st.InvalidFiles) > 0 && st.BootFile.Error != "" })
 	if len(st.Snapshot) != 1 || !st.Snapshot[0].Modified.Equal(then) {
 		t.Errorf("in force: %+v, want that of %s", st.Snapshot, then)
 	}
 	page := w.page("/metrics")
-	for series, want := range map[string]string{"proxyc_rejected_files": "1", "proxyc_boot_file_failed": "1", "proxyc_not_served": "0", "proxyc_kube_proxy_beside": "0"} {
+	for series, want := range map[string]string{"proxyc_invalid_files": "1", "proxyc_boot_file_failed": "1", "proxyc_not_served": "0", "proxyc_kube_proxy_beside": "0"} {
 		if got := value(t, page, series); got != want {
 			t.Errorf("%s is %s, want %s", series, got, want)
 		}
@@ -110,7 +110,7 @@ func TestWatchRejectedSnapshot(t *testing.T) {
 
 // A Service that becomes invalid is omitted from the rules. Status, metrics, trace and explain say
 // so until it is valid, and the node stays ready.
-func TestWatchLeftOut(t *testing.T) {
+func TestWatchInvalidParts(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	cluster := applytest.Services("a", "b")
@@ -180,9 +180,9 @@ func TestWatchGoodAgain(t *testing.T) {
 	} {
 		for name, good := range map[string]string{"cluster.yaml": cluster, "config": config} {
 			broken(name)
-			w.until(name+" is rejected", func(st status.Status) bool { return len(st.Rejected) == 1 })
+			w.until(name+" is rejected", func(st status.Status) bool { return len(st.InvalidFiles) == 1 })
 			w.write(name, good)
-			w.until(name+" counts", func(st status.Status) bool { return len(st.Rejected) == 0 })
+			w.until(name+" counts", func(st status.Status) bool { return len(st.InvalidFiles) == 0 })
 			within(w, 5*time.Second, "the log", func() (struct{}, bool) {
 				return struct{}{}, strings.Count(w.log.String(), again[name]) == i+1
 			})

@@ -139,7 +139,7 @@ func Remove(ctx context.Context, leftovers []apply.Leftover) error {
 
 // Ease removes the leftovers that no connection uses. It returns the others, with the number of
 // their connections.
-func Ease(ctx context.Context, leftovers []apply.Leftover) (busy []status.Busy, err error) {
+func Ease(ctx context.Context, leftovers []apply.Leftover) (kept []status.Kept, err error) {
 	var errs []error
 	for _, l := range leftovers {
 		n := 0
@@ -152,10 +152,10 @@ func Ease(ctx context.Context, leftovers []apply.Leftover) (busy []status.Busy, 
 			errs = append(errs, fmt.Errorf("%s: %w", l.Object, err))
 		}
 		if n > 0 {
-			busy = append(busy, status.Busy{Object: l.Object, Connections: n})
+			kept = append(kept, status.Kept{Object: l.Object, Connections: n})
 		}
 	}
-	return busy, errors.Join(errs...)
+	return kept, errors.Join(errs...)
 }
 
 // OfKubeProxy returns the names of the leftovers that only kube-proxy creates.

@@ -56,7 +56,7 @@ type Apply struct {
 type Report struct {
 	Settings  []sysctl.Setting
 	Leftovers []string      // removed
-	Kept      []status.Busy // leftovers that stay until their connections end; not a difference
+	Kept      []status.Kept // leftovers that stay until their connections end; not a difference
 	Plan      apply.Plan
 	Exposed   string            // warning of Exposed about the leftovers
 	Stale     []conntrack.Stale // deleted flows
@@ -174,9 +174,9 @@ func (t *Apply) commit(ctx context.Context, dataplane apply.Dataplane, leftovers
 }
 
 // removed returns the names of the removed leftovers.
-func removed(leftovers []apply.Leftover, kept []status.Busy) (objects []string) {
+func removed(leftovers []apply.Leftover, kept []status.Kept) (objects []string) {
 	for _, l := range leftovers {
-		if !slices.ContainsFunc(kept, func(k status.Busy) bool { return k.Object == l.Object }) {
+		if !slices.ContainsFunc(kept, func(k status.Kept) bool { return k.Object == l.Object }) {
 			objects = append(objects, l.Object)
 		}
 	}

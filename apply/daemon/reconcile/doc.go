@@ -13,7 +13,7 @@
 //     and clears no doubt.
 //   - Compare reads the kernel, and clears the doubts that existed when it began. If the kernel
 //     contains what was last applied, a Change follows, otherwise a Replace. Only a Replace retries
-//     quarantined Services.
+//     refused Services.
 //
 // The kernel is unknown after a start and after each failed sync. Only a Replace can follow. After a
 // failed Compare the kernel is still known. It adds a doubt, so that Compare is repeated, and changes

@@ -118,7 +118,7 @@ func (k *kernel) Commit(ctx context.Context, p apply.Plan) (result apply.Result,
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(k.stuck), ir.Name.Compare) {
 		if k.chance(2) {
-			result.Stuck = append(result.Stuck, apply.Stuck{Object: name.String(), Reason: errors.New("no")})
+			result.RefusedRemovals = append(result.RefusedRemovals, apply.Refusal{Object: name.String(), Reason: errors.New("no")})
 		} else {
 			delete(after, name)
 			delete(k.stuck, name)

@@ -30,8 +30,9 @@ type Source interface {
 type Done struct {
 	Operations apply.Count
 	Removed    []ir.Match      // frontends
-	Refused    []apply.Refusal // quarantined Services, which the kernel refuses
-	Stuck      []apply.Stuck   // objects that the kernel does not remove
+	Refused    []apply.Refusal // Services that the kernel refuses
+	// RefusedRemovals are the objects that the kernel refuses to remove.
+	RefusedRemovals []apply.Refusal
 	// Commits were made one after the other. There are several if the kernel refused something.
 	Commits    []Commit
 	RefusedNow []apply.Refusal // refused in this sync
@@ -229,13 +230,13 @@ func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 		r.next.applying.fail(&r.Schedule, s.Ended)
 		return
 	}
-	s.Done.Stuck = r.stuck
+	s.Done.RefusedRemovals = r.refusedRemovals
 	s.Done.addDrift(&r.repairs)
 	r.repairs = Done{}
 	r.next.admit(&r.Schedule, r.state.Refused, s.Done.Refused, doubts != nil, s.Ended)
 	r.state.Known, r.state.Refused = true, s.Done.Refused
 	r.next.applying = retry{}
-	defer r.settleStuck(s.Ended)
+	defer r.settleRemovals(s.Ended)
 	if doubts != nil {
 		r.next.comparing, r.next.compared, r.dropped = retry{}, s.Ended, 0
 		r.state.clear(*doubts, s.Ended)
@@ -243,12 +244,12 @@ func (r *Reconciler) settle(s *Sync, version uint64, doubts *uint64) {
 	r.state.apply(version, s.Ended)
 }
 
-// settleStuck schedules the next removal of stuck objects.
-func (r *Reconciler) settleStuck(now time.Time) {
-	was := len(r.state.Stuck)
-	r.state.Stuck = r.stuck
+// settleRemovals schedules the next attempt of refused removals.
+func (r *Reconciler) settleRemovals(now time.Time) {
+	was := len(r.state.RefusedRemovals)
+	r.state.RefusedRemovals = r.refusedRemovals
 	switch {
-	case len(r.stuck) == 0:
+	case len(r.refusedRemovals) == 0:
 		r.next.removing = retry{}
 		if was > 0 { // comparisons excluded the objects
 			r.state.doubt(now)

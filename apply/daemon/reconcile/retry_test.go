@@ -276,7 +276,7 @@ func TestChangeTakenBeforeItsEvent(t *testing.T) {
 
 // An object that the kernel does not remove keeps the node unready. Its removal is retried at growing
 // distances, other changes are applied, and comparisons do not mistake it for a foreign change.
-func TestReconcilerStuck(t *testing.T) {
+func TestReconcilerRefusedRemoval(t *testing.T) {
 	run(t, func(w *world) {
 		w.want(svc("a", 777), svc("b", 1))
 		w.pass(time.Minute)
@@ -297,8 +297,8 @@ func TestReconcilerStuck(t *testing.T) {
 		w.want(svc("b", 1))
 		w.pass(10 * time.Second)
 		w.logged("1m0s change", "1m1s change", "1m3s change", "1m7s change")
-		if want := "clients reach 1 removed objects: ns/a of Service ns/a: the kernel does not remove it: no"; w.state.NotReady() != want {
-			t.Errorf("stuck: %q, want %q", w.state.NotReady(), want)
+		if want := "clients reach 1 removed objects: removal of ns/a of Service ns/a: the kernel refuses it: no"; w.state.NotReady() != want {
+			t.Errorf("refused: %q, want %q", w.state.NotReady(), want)
 		}
 		w.drift <- struct{}{}
 		w.pass(2 * time.Hour)
@@ -306,8 +306,8 @@ func TestReconcilerStuck(t *testing.T) {
 		w.pass(time.Second)
 		w.drift <- struct{}{}
 		w.pass(time.Minute)
-		if got := named(w.dataplane.rules)["b"]; got != 2 || drift != 0 || len(w.state.Stuck) != 1 {
-			t.Errorf("another Service has port %d, drift %d, stuck %v", got, drift, w.state.Stuck)
+		if got := named(w.dataplane.rules)["b"]; got != 2 || drift != 0 || len(w.state.RefusedRemovals) != 1 {
+			t.Errorf("another Service has port %d, drift %d, refused %v", got, drift, w.state.RefusedRemovals)
 		}
 		w.dataplane.sticks = false
 		w.pass(31 * time.Second)

@@ -56,7 +56,7 @@ type timing struct {
 	compared  time.Time // end of the last successful comparison
 	applying  retry     // of Replaces
 	comparing retry     // of comparisons
-	removing  retry     // of removals of stuck objects
+	removing  retry     // of refused removals
 	admitting retry     // of refused Services
 }
 
@@ -97,7 +97,7 @@ func (t *timing) due(s *Schedule, state *State, running bool) (time.Time, bool) 
 		return later(earliest, t.comparing.at), true
 	}
 	next := t.comparison(s, state)
-	if at := later(earliest, t.removing.at); len(state.Stuck) > 0 && at.Before(next) {
+	if at := later(earliest, t.removing.at); len(state.RefusedRemovals) > 0 && at.Before(next) {
 		return at, true // of a Change without changes
 	}
 	return next, true

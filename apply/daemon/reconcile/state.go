@@ -22,8 +22,8 @@ type State struct {
 	Err error
 	// Refused are the Services that the kernel refuses.
 	Refused []apply.Refusal
-	// Stuck are the objects that the kernel does not remove.
-	Stuck []apply.Stuck
+	// RefusedRemovals are the objects that the kernel refuses to remove.
+	RefusedRemovals []apply.Refusal
 	// Waiting is the time of the oldest version that is not applied, or of the oldest doubt that is not
 	// cleared. It is zero if InForce.
 	Waiting time.Time
@@ -31,8 +31,7 @@ type State struct {
 	wantedAt, doubtedAt time.Time // parts of Waiting
 }
 
-// InForce reports whether the kernel contains the wanted version, except Refused Services and Stuck
-// objects.
+// InForce reports whether the kernel contains the wanted version, except what it refuses.
 func (s *State) InForce() bool {
 	return s.Known && s.Applied == s.Wanted && s.Cleared == s.Doubts
 }
@@ -42,8 +41,8 @@ func (s *State) NotReady() string {
 	switch {
 	case s.InForce() && len(s.Refused) > 0:
 		return fmt.Sprintf("the kernel refuses the rules of %d Services", len(s.Refused))
-	case s.InForce() && len(s.Stuck) > 0:
-		return fmt.Sprintf("clients reach %d removed objects: %v", len(s.Stuck), &s.Stuck[0])
+	case s.InForce() && len(s.RefusedRemovals) > 0:
+		return fmt.Sprintf("clients reach %d removed objects: %v", len(s.RefusedRemovals), &s.RefusedRemovals[0])
 	case s.InForce():
 		return ""
 	case s.Err != nil:

@@ -11,7 +11,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Writer writes Programs through a Dataplane. It quarantines Services that the kernel refuses.
+// Writer writes Programs through a Dataplane. It excludes Services that the kernel refuses.
 type Writer struct {
 	Dataplane apply.Dataplane
 	// Committing, if set, is called before each commit. Until a sync has succeeded after it, the
@@ -21,13 +21,13 @@ type Writer struct {
 	// memory, too.
 	Trim func()
 
-	known    bool // the kernel's content is what the Dataplane last applied
-	compared bool // the kernel was compared after the last commit
-	refused  map[ir.Name]refusal
-	stuck    []apply.Stuck // after the last commit
+	known           bool // the kernel's content is what the Dataplane last applied
+	compared        bool // the kernel was compared after the last commit
+	refused         map[ir.Name]refusal
+	refusedRemovals []apply.Refusal // after the last commit
 }
 
-// refusal is a quarantined Service with its desired version.
+// refusal is a refused Service with its desired version.
 type refusal struct {
 	apply.Refusal
 	wanted ir.PerFamily[*ir.Service]
@@ -48,7 +48,7 @@ func (w *Writer) Compare(ctx context.Context, read func(context.Context, ir.Prog
 		return false, err
 	}
 	plan := w.Dataplane.Plan(applied)
-	done.recordDrift(plan, apply.StuckObjects(w.stuck), apply.ChangedBy(w.Dataplane))
+	done.recordDrift(plan, apply.RefusedObjects(w.refusedRemovals), apply.ChangedBy(w.Dataplane))
 	w.compared = true
 	w.trim() // reading a whole cluster leaves much garbage
 	return plan.Empty(), nil
@@ -82,7 +82,7 @@ func (w *Writer) Change(ctx context.Context, changes *ir.Changes) (done Done, er
 		return done, err
 	}
 	if len(refused) == 0 {
-		done.Refused = w.quarantined()
+		done.Refused = w.allRefused()
 		return done, nil
 	}
 	// Refused Services still have their previous rules, which may be wrong. The kernel may also contain
@@ -91,7 +91,7 @@ func (w *Writer) Change(ctx context.Context, changes *ir.Changes) (done Done, er
 	wanted.Replace(w.Dataplane.Applied().Programs())
 	wanted.Change(*changes)
 	programs := wanted.Programs()
-	refused = append(w.quarantined(), refused...)
+	refused = append(w.allRefused(), refused...)
 	if err := apply.SharedCause(programs, refused); err != nil {
 		return done, err
 	}
@@ -103,7 +103,7 @@ func (w *Writer) Change(ctx context.Context, changes *ir.Changes) (done Done, er
 }
 
 // converge commits the difference between the kernel, as last read, and the Programs without refused
-// Services, and quarantines these.
+// Services, and excludes these.
 func (w *Writer) converge(ctx context.Context, programs ir.Programs, refused []apply.Refusal, done *Done) error {
 	plan := w.Dataplane.Plan(apply.Without(programs, refused))
 	refused, err := apply.Converge(ctx, w.Dataplane, programs, refused, plan, func(plan apply.Plan) ([]apply.Refusal, error) {
@@ -113,11 +113,11 @@ func (w *Writer) converge(ctx context.Context, programs ir.Programs, refused []a
 	if err != nil {
 		return err
 	}
-	w.quarantine(refused, programs, done)
+	w.exclude(refused, programs, done)
 	w.trim()
 	w.Dataplane.PlanChanges(ir.Changes{}) // so that the first change does not have to prepare the state for planning
 	w.trim()
-	done.Refused = w.quarantined()
+	done.Refused = w.allRefused()
 	return nil
 }
 
@@ -142,7 +142,7 @@ func (w *Writer) commit(ctx context.Context, plan apply.Plan, done *Done) ([]app
 	result, err := w.Dataplane.Commit(ctx, plan)
 	w.known = err == nil && len(result.Refused) == 0
 	if w.known {
-		w.stuck = result.Stuck
+		w.refusedRemovals = result.RefusedRemovals
 	}
 	done.recordCommit(plan, result) // after the commit: naming the operations takes time, and packets need not wait
 	return result.Refused, err
@@ -155,8 +155,8 @@ func outlasting(ctx context.Context, by time.Duration) (context.Context, context
 	return longer, func() { stop(); cancel() }
 }
 
-// quarantine excludes refused Services of the programs from further syncs.
-func (w *Writer) quarantine(refused []apply.Refusal, programs ir.Programs, done *Done) {
+// exclude excludes refused Services of the programs from further syncs.
+func (w *Writer) exclude(refused []apply.Refusal, programs ir.Programs, done *Done) {
 	if w.refused == nil {
 		w.refused = map[ir.Name]refusal{}
 	}
@@ -175,7 +175,7 @@ func (w *Writer) quarantine(refused []apply.Refusal, programs ir.Programs, done 
 	}
 }
 
-// readmit ends the quarantine of changed Services, in both families. It returns the changes with the
+// readmit includes changed Services again, in both families. It returns the changes with the
 // versions of the unchanged family.
 func (w *Writer) readmit(changes ir.Changes) ir.Changes {
 	if len(w.refused) == 0 {
@@ -200,8 +200,8 @@ func (w *Writer) readmit(changes ir.Changes) ir.Changes {
 	return changes
 }
 
-// quarantined returns the quarantined Services, by name.
-func (w *Writer) quarantined() []apply.Refusal {
+// allRefused returns the refused Services, by name.
+func (w *Writer) allRefused() []apply.Refusal {
 	all := make([]apply.Refusal, 0, len(w.refused))
 	for left := range maps.Values(w.refused) {
 		all = append(all, left.Refusal)
@@ -211,14 +211,14 @@ func (w *Writer) quarantined() []apply.Refusal {
 }
 
 // recordDrift records the operations that repair foreign changes, and the programs that made these.
-// Stuck objects are no foreign changes.
-func (d *Done) recordDrift(plan apply.Plan, stuck map[string]bool, by []string) {
+// Refused objects are no foreign changes.
+func (d *Done) recordDrift(plan apply.Plan, refused map[string]bool, by []string) {
 	gone := apply.GoneIn(plan)
 	within := func(op apply.Operation) bool {
 		return slices.ContainsFunc(gone, func(g apply.Gone) bool { return strings.HasPrefix(op.Object, g.Within) })
 	}
 	for op := range plan.Operations { // cheaper than Differences, since it formats no rules
-		if stuck[op.Object] {
+		if refused[op.Object] {
 			continue
 		}
 		if d.Drift.Add(op.Verb); !within(op) {
@@ -233,7 +233,7 @@ func (d *Done) recordDrift(plan apply.Plan, stuck map[string]bool, by []string) 
 		d.DriftGone = append(d.DriftGone, g.What)
 	}
 	for op := range plan.Differences {
-		if stuck[op.Object] || within(op) {
+		if refused[op.Object] || within(op) {
 			continue
 		}
 		if d.DriftFirst = append(d.DriftFirst, op); len(d.DriftFirst) == driftShown {

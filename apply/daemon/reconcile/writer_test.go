@@ -163,7 +163,7 @@ func (d *fake) keepStuck(before, want rules, result *apply.Result) {
 	for _, name := range slices.SortedFunc(maps.Keys(d.stuck), ir.Name.Compare) {
 		if d.sticks {
 			d.rules[name] = 777
-			result.Stuck = append(result.Stuck, apply.Stuck{Object: name.String(), Service: name, Reason: errors.New("no")})
+			result.RefusedRemovals = append(result.RefusedRemovals, apply.Refusal{Object: name.String(), Service: name, Reason: errors.New("no")})
 		} else {
 			delete(d.rules, name)
 			delete(d.stuck, name)
@@ -342,7 +342,7 @@ func TestSyncRepairsDrift(t *testing.T) {
 
 // A Service that the kernel refuses has no rules, not even its old ones; the
 // others go on at the cost of their own changes, and it comes back when it changes.
-func TestSyncQuarantine(t *testing.T) {
+func TestSyncRefused(t *testing.T) {
 	ctx := t.Context()
 	dataplane, r := newWriter()
 	last := want(svc("a", 1), svc("bad", 5))
@@ -412,7 +412,7 @@ func TestSyncReadmitsBothFamilies(t *testing.T) {
 	if _, err := r.Replace(t.Context(), want()); err != nil {
 		t.Fatal(err)
 	}
-	r.quarantine([]apply.Refusal{{Service: name}}, programs, &Done{})
+	r.exclude([]apply.Refusal{{Service: name}}, programs, &Done{})
 	better := svc("bad", 4)
 	got := ir.Changes{IPv4: []ir.Change{{Name: name, New: &better}}}
 	if _, err := r.Change(t.Context(), &got); err != nil {

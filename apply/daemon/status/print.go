@@ -65,11 +65,8 @@ func (st *Status) printSyncs(line func(name, format string, args ...any)) {
 	if c := st.LastChange; c != nil && c.At.Before(st.LastSync) && st.Operations.Total() == 0 {
 		line("last change", "%s, %s: %s", c.At.Format(time.RFC3339), c.Kind, c.Operations)
 	}
-	for _, q := range st.Quarantined {
-		line("refused", "Service %s: %s", q.Service, q.Reason)
-	}
-	for _, s := range st.Stuck {
-		line("refused", "%s", s)
+	for _, q := range st.Refused {
+		line("refused", "%s: %s", q.Object, q.Reason)
 	}
 }
 
@@ -95,8 +92,8 @@ func (st *Status) printFindings(line func(name, format string, args ...any)) {
 	for _, r := range st.Retrying {
 		line("retrying", "%s, since %s ago: %s", r.What, age(st.Now, r.Since), r.Error)
 	}
-	for _, b := range st.Broken {
-		line("invalid", "%s", diag.OneLine(strings.TrimSpace(b.Kind+" "+b.Object)+": "+b.Reason)) // it may lack a name
+	for _, p := range st.Invalid {
+		line("invalid", "%s", diag.OneLine(p.Object+": "+p.Reason))
 	}
 	for _, f := range st.Findings {
 		line("finding", "%s: %s", f.Severity, f.Text())
@@ -155,7 +152,7 @@ func (st *Status) printAPI(line func(name, format string, args ...any)) {
 	line("heard", "%s", strings.Join(heard, ", "))
 }
 
-// printFiles prints the files in use, and rejected ones.
+// printFiles prints the files in use, and invalid ones.
 func (st *Status) printFiles(line func(name, format string, args ...any)) {
 	type named struct {
 		name string
@@ -176,8 +173,8 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 		if f.File != nil && f.Error != "" {
 			line("", "cannot be written: %s", f.Error)
 		}
-		if f.File != nil && f.Refused != "" {
-			line("", "is rejected: %s", f.Refused)
+		if f.File != nil && f.Invalid != "" {
+			line("", "is invalid: %s", f.Invalid)
 		}
 	}
 	inForce := "rules are still updated"
@@ -187,7 +184,7 @@ func (st *Status) printFiles(line func(name, format string, args ...any)) {
 	for _, d := range st.Down {
 		line("not served", "%s at %s, since %s ago: %s; %s", d.Server, d.Address, age(st.Now, d.Since), d.Reason, inForce)
 	}
-	for _, k := range st.Rejected {
+	for _, k := range st.InvalidFiles {
 		word := map[bool]string{true: "pending"}[k.Retried] // it could not be applied, and may be valid
 		line(cmp.Or(word, "invalid"), "the newest version of %s, %s ago: %s", k.Path, age(st.Now, k.At), k.Reason)
 		if k.At.Sub(k.Since) >= time.Second {

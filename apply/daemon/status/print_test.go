@@ -11,7 +11,7 @@ import (
 func TestPrintForgesNoLine(t *testing.T) {
 	const name = "x\nsynced       yes"
 	var st Status
-	st.Broken = []Broken{{Kind: "Service", Object: name, Reason: name}}
+	st.Invalid = []Problem{{Object: "Service " + name, Reason: name}}
 	st.MayDrop, st.MayDivert = []string{name}, []string{name}
 	st.KubeProxy = &KubeProxy{State: Maintained, Process: name}
 	st.LastDrift = &LastDrift{By: []string{name}, Gone: []string{name}, First: []apply.Operation{{Object: name, Have: []string{name}, Want: []string{name}}}}

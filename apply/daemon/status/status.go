@@ -73,10 +73,9 @@ type Syncs struct {
 	LastSync   time.Time `json:"lastSync,omitzero"`
 	LastKind   string    `json:"lastKind,omitempty"`
 	// Operations are those of the last sync.
-	Operations  apply.Count `json:"operations"`
-	Quarantined []Refused   `json:"quarantined,omitempty"`
-	// Stuck are the objects without a Service that the kernel does not remove, with the reasons.
-	Stuck []string `json:"stuck,omitempty"`
+	Operations apply.Count `json:"operations"`
+	// Refused are the Services whose rules, and the objects whose removal, the kernel refuses.
+	Refused []Problem `json:"refused,omitempty"`
 	// LastChange is the last sync with operations; LastSync may be later.
 	LastChange *LastChange `json:"lastChange,omitempty"`
 	LastError  *LastError  `json:"lastError,omitempty"` // stays after a success
@@ -90,13 +89,14 @@ type Inputs struct {
 	APIServer *APIServer `json:"apiServer,omitempty"`
 	Config    *File      `json:"config,omitempty"`   // --config, current version
 	Snapshot  []*File    `json:"snapshot,omitempty"` // each --snapshot, current version; empty if none was read
-	Broken    []Broken   `json:"broken,omitempty"`
+	// Invalid are the objects of files whose newest version is ignored.
+	Invalid []Problem `json:"invalid,omitempty"`
 }
 
 // Faults is the part of a Status about failures besides the rules.
 type Faults struct {
-	// Rejected are files whose newest version was rejected; the previous one is kept.
-	Rejected []Rejected `json:"rejected,omitempty"`
+	// InvalidFiles are files whose newest version is invalid; the previous one is kept.
+	InvalidFiles []InvalidFile `json:"invalidFiles,omitempty"`
 	// Retrying is failed work after a sync that is retried.
 	Retrying []Retry `json:"retrying,omitempty"`
 	// Down are servers and healthCheckNodePorts that do not serve, usually because another program
@@ -138,12 +138,12 @@ type File struct {
 	Path     string    `json:"path"`
 	Modified time.Time `json:"modified,omitzero"` // zero if the file does not exist
 	Error    string    `json:"error,omitempty"`   // why it could not be written
-	Refused  string    `json:"refused,omitempty"` // of the boot file: why it was rejected at the start
+	Invalid  string    `json:"invalid,omitempty"` // of the boot file: why it was not used at the start
 }
 
-type Rejected struct {
+type InvalidFile struct {
 	Path   string    `json:"path"`
-	Since  time.Time `json:"since"` // first rejection after an accepted version
+	Since  time.Time `json:"since"` // first invalid version after an accepted one
 	At     time.Time `json:"at"`    // of the newest version
 	Reason string    `json:"reason"`
 	// Retried is set if the cause may be temporary: the version is tried again, and /readyz is 503.
@@ -164,15 +164,9 @@ type Down struct {
 	Reason  string    `json:"reason"`
 }
 
-type Refused struct {
-	Service string `json:"service"`
-	Reason  string `json:"reason"`
-}
-
-// Broken is an object whose newest version is ignored.
-type Broken struct {
-	Kind   string `json:"kind"`   // "services"
-	Object string `json:"object"` // "ns/web"
+// Problem is an object that is not in force, with the reason.
+type Problem struct {
+	Object string `json:"object"` // "Service ns/web"
 	Reason string `json:"reason"`
 }
 
@@ -212,7 +206,7 @@ type KubeProxy struct {
 type Easing struct {
 	Since time.Time `json:"since"` // when this daemon started it
 	Until time.Time `json:"until"` // deadline, at which remaining connections end
-	Kept  []Busy    `json:"kept"`
+	Kept  []Kept    `json:"kept"`
 }
 
 // Finding is a finding in a Status.
@@ -230,8 +224,8 @@ func (f Finding) Text() string {
 	return diag.Diagnostic{Object: f.Object, Path: f.Field, Msg: f.Message}.String()
 }
 
-// Busy is a leftover that connections use.
-type Busy struct {
+// Kept is a leftover that connections use.
+type Kept struct {
 	Object      string `json:"object"`
 	Connections int    `json:"connections"`
 }
@@ -273,13 +267,13 @@ type Known struct {
 //   - No server fails.
 //   - The boot file is current, and kube-proxy has no rules.
 func (st *Status) Healthy() bool {
-	return st.NodeHealthy() && len(st.Broken) == 0 && !slices.ContainsFunc(st.Findings, Finding.isError)
+	return st.NodeHealthy() && len(st.Invalid) == 0 && !slices.ContainsFunc(st.Findings, Finding.isError)
 }
 
 // NodeHealthy is Healthy without errors in objects, which their authors have to fix.
 func (st *Status) NodeHealthy() bool {
 	return st.Synced && !st.LastDrift.contested() &&
-		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Refused == "") && st.KubeProxy.Warning() == "" && st.APIServer.healthy() && len(st.Rejected)+len(st.Down)+len(st.Quarantined)+len(st.Stuck) == 0
+		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Invalid == "") && st.KubeProxy.Warning() == "" && st.APIServer.healthy() && len(st.InvalidFiles)+len(st.Down)+len(st.Refused) == 0
 }
 
 // healthy reports whether every resource can be read, including optional ones.

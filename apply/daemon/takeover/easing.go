@@ -23,7 +23,7 @@ type easing struct {
 	added    chan eased
 
 	left  []apply.Leftover
-	kept  []status.Busy // of left, at the last check
+	kept  []status.Kept // of left, at the last check
 	began time.Time
 
 	published atomic.Pointer[status.Easing] // nil if nothing is left
@@ -36,7 +36,7 @@ func newEasing(deadline time.Duration, log *slog.Logger, retrying func(string, e
 // eased is a list of leftovers, some of which connections use.
 type eased struct {
 	left []apply.Leftover
-	kept []status.Busy
+	kept []status.Kept
 }
 
 // begin adds leftovers.

@@ -32,7 +32,7 @@ func TestEasing(t *testing.T) {
 			defer func() {
 				var want *status.Easing
 				if left {
-					want = &status.Easing{Since: time.Unix(0, 0), Until: time.Unix(3600, 0), Kept: []status.Busy{{Object: "virtual server", Connections: conns}}}
+					want = &status.Easing{Since: time.Unix(0, 0), Until: time.Unix(3600, 0), Kept: []status.Kept{{Object: "virtual server", Connections: conns}}}
 				}
 				if diff := cmp.Diff(want, e.current()); diff != "" {
 					t.Errorf("%s: reported (-want +got):\n%s", end, diff)

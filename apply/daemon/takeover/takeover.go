@@ -81,7 +81,7 @@ func (t *Takeover) Tidy(ctx context.Context, inUse apply.Dataplane, done func())
 
 // Remove removes leftovers, and returns those that connections use. err is the error of the search
 // for them.
-func (t *Takeover) Remove(ctx context.Context, leftovers []apply.Leftover, err error) (kept []status.Busy, _ error) {
+func (t *Takeover) Remove(ctx context.Context, leftovers []apply.Leftover, err error) (kept []status.Kept, _ error) {
 	for _, l := range leftovers {
 		t.Log.Info("removing", "object", l.Object)
 	}
