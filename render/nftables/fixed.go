@@ -39,11 +39,12 @@ func fixedChains(node *ir.Node, family ir.Family) []Chain {
 	return []Chain{
 		{Name: chainServices, Rules: slices.Concat(
 			[]Rule{{[]Stmt{lookup(ServiceIPs), Verdict{Goto, rootName(usualMarks(node), false)}}, fixed("addresses come before node ports")}},
-			nodePortRules(node, family), localhostRules(node, family), []Rule{refused(NoEndpointIPs)}, clusterIPsCheck(node), []Rule{others})},
+			nodePortRules(node, family, Verdict{Jump, chainNodePorts}), localhostRules(node, family), []Rule{refused(NoEndpointIPs)}, clusterIPsCheck(node), []Rule{others})},
 		{Name: chainNodePorts, Rules: []Rule{
 			{[]Stmt{lookup(ServicePorts), Verdict{Goto, rootName(markAll, true)}}, fixed("node ports are looked up at the addresses where they answer")},
 			refused(NoEndpointPorts)}},
-		{Name: chainIPsBySource, Rules: append(bySource(node, InsideIPs, OutsideIPs), refused(NoEndpointIPs), others)},
+		{Name: chainIPsBySource, Rules: slices.Concat(bySource(node, InsideIPs, OutsideIPs),
+			nodePortRules(node, family, refused(NoEndpointPorts).Stmts...), []Rule{refused(NoEndpointIPs), others})},
 		{Name: chainPortsBySource, Rules: append(bySource(node, InsidePorts, OutsidePorts), refused(NoEndpointPorts), others)},
 	}
 }
@@ -63,14 +64,14 @@ func lookup(id SetID) Stmt {
 	return LookupVerdict{frontendTerms(len(fixedSets[id].Key) == len(nodePortKey)), id.String()}
 }
 
-// nodePortRules lead packets to the addresses where node ports answer to their chain.
-func nodePortRules(node *ir.Node, family ir.Family) []Rule {
+// nodePortRules apply statements to packets to the addresses where node ports answer.
+func nodePortRules(node *ir.Node, family ir.Family, then ...Stmt) []Rule {
 	np := &node.NodePorts
 	rule := func(o ir.Origin, match ...Stmt) Rule {
 		if !np.Loopback {
 			match = append(match, MatchNet{DstAddr, family.Loopback(), true})
 		}
-		return Rule{append(match, Verdict{Jump, chainNodePorts}), o}
+		return Rule{append(match, then...), o}
 	}
 	if np.All {
 		return []Rule{rule(np.Origin, MatchLocal{DstAddr, false})}

@@ -64,7 +64,32 @@ func (r *Random) World(mode ir.Mode) *World {
 	}
 	r.towardsServices(w)
 	r.withoutNode(w, mode)
+	r.contest(w)
 	return w
+}
+
+// contest gives a Service an address of the node as an external IP, at the number of a node port.
+// Either may have no endpoint, or endpoints on other nodes only.
+func (r *Random) contest(w *World) {
+	a, b := Pick(r, w.Services), Pick(r, w.Services)
+	port := b.Ports[0]
+	if !r.Chance(3) || port.NodePort == 0 {
+		return
+	}
+	a.Ports[0].Protocol, a.Ports[0].Port = port.Protocol, port.NodePort
+	a.ExternalIPs = append(a.ExternalIPs, "192.0.2.11", "2001:db8:0:1::11")
+	without := map[ir.Name][]string{}
+	for _, s := range [...]*snapshot.Service{a, b} {
+		without[s.Name] = Pick(r, [][]string{nil, {"node1", ""}, {"node1", "node2", "node3", ""}})
+	}
+	for _, s := range w.Slices {
+		s.Endpoints = slices.DeleteFunc(s.Endpoints, func(e snapshot.Endpoint) bool { return slices.Contains(without[s.Service], e.NodeName) })
+		for k, p := range s.Ports {
+			if s.Service == a.Name && p.Name == a.Ports[0].Name {
+				s.Ports[k].Protocol = port.Protocol
+			}
+		}
+	}
 }
 
 // withoutNode removes the node names of some endpoints that other slices also contain.
