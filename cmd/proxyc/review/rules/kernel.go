@@ -123,7 +123,8 @@ func (r removed) with(p position) removed {
 type refollow func(removed) (Path, error)
 
 // findCauses returns the smallest list of foreign rules whose removal has the same effect as the removal
-// of all foreign rules that decide about the packet, in the order in which the packet meets them.
+// of all foreign rules that decide about the packet, in the order in which the packet meets them. Rules
+// that the packet would meet without them are causes only if they have the same effect.
 // It also returns the path without those rules.
 func (c Path) findCauses(again refollow) (causes []sim.Met, free Path, without removed, err error) {
 	var all []sim.Met
@@ -150,9 +151,9 @@ func (c Path) findCauses(again refollow) (causes []sim.Met, free Path, without r
 		if err != nil {
 			return nil, c, nil, err
 		}
-		if with.Outcome.Equal(free.Outcome) {
+		if met := slices.ContainsFunc(c.Met, func(o sim.Met) bool { return m.Same(&o) }); with.Outcome.Equal(free.Outcome) {
 			needed = less
-		} else {
+		} else if met || with.Outcome.Equal(c.Outcome) { // otherwise, only another packet has that outcome
 			causes = append(causes, m)
 		}
 	}
