@@ -182,7 +182,7 @@ func (a *applied) applyServices(rejected func(kept bool, wrong diag.List)) {
 		}
 		a.set(numbers, svc, old)
 		w.Rejected, w.Live = nil, old != nil && was.Live  // the API server has completed the rest
-		if old != nil && balanced(old) && balanced(svc) { // a controller may have added the others
+		if old != nil && balanced(old) == balanced(svc) { // a controller may have added the others
 			set := w.Settings
 			w.Settings = maps.Clone(was.Settings)
 			for key, value := range set {

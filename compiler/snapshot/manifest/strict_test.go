@@ -55,7 +55,7 @@ func TestWritten(t *testing.T) {
 		"Service x/a": {Ignore: "PX604", Selector: map[string]string{"app": "a"}, NoTargets: true, FamilyPolicy: "PreferDualStack", NoNodePorts: true, Distribution: "PreferClose", Class: "c", NotReady: true, Rejected: []Rejection{
 			{diag.Diagnostic{Severity: diag.Error, Code: diag.FieldWord, Object: "Service x/a", Path: "spec.loadBalancerClass", Msg: withoutBalancer, Hint: setBalancer}, true},
 			{diag.Diagnostic{Severity: diag.Error, Code: diag.FieldWord, Object: "Service x/a", Path: "spec.allocateLoadBalancerNodePorts", Msg: withoutBalancer, Hint: setBalancer}, true}}, Order: 1,
-			Settings: map[string]any{"publishNotReadyAddresses": true, "selector.app": "a"}},
+			Settings: map[string]any{"spec": `"" true true map["app":"a"]`}},
 		"Node node1": {Kernel: "6.1.0", Labels: map[string]string{"a": "b"}, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}, Order: 2},
 	}
 	if d := cmp.Diff(want, r.Written()); d != "" {

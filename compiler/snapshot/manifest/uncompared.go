@@ -43,7 +43,7 @@ func notInNames(c rune) bool {
 func annotationsOf(all map[string]string) map[string]any {
 	out := map[string]any{}
 	for key, value := range all {
-		if key != corev1.LastAppliedConfigAnnotation {
+		if key != corev1.LastAppliedConfigAnnotation && key != snapshot.AnnotationIgnore {
 			out[key] = value
 		}
 	}
@@ -51,12 +51,10 @@ func annotationsOf(all map[string]string) map[string]any {
 }
 
 // settings returns what no rule for a Service depends on, but programs of a cluster read: of its load
-// balancer, or for the names in DNS that one of type ExternalName has, and any other if it is headless.
-func settings(in *corev1.Service) map[string]any {
-	spec := &in.Spec
-	switch {
-	case spec.Type == corev1.ServiceTypeLoadBalancer:
-		content := annotationsOf(in.Annotations)
+// balancer, or, for one without rules, of what selects its endpoints and of its names in DNS.
+func settings(in *corev1.Service, foreign bool) map[string]any {
+	spec, content := &in.Spec, annotationsOf(in.Annotations)
+	if spec.Type == corev1.ServiceTypeLoadBalancer && !foreign {
 		if spec.LoadBalancerClass != nil {
 			content["spec.loadBalancerClass"] = *spec.LoadBalancerClass
 		}
@@ -64,16 +62,12 @@ func settings(in *corev1.Service) map[string]any {
 			content["spec.loadBalancerIP"] = spec.LoadBalancerIP
 		}
 		return content
-	case spec.Type == corev1.ServiceTypeExternalName:
-		return map[string]any{"externalName": spec.ExternalName}
 	}
-	content := map[string]any{"publishNotReadyAddresses": spec.PublishNotReadyAddresses}
-	for key, value := range spec.Selector {
-		content["selector."+key] = value
+	text := fmt.Sprintf("%q %t %t %q", spec.ExternalName, spec.ClusterIP == corev1.ClusterIPNone, spec.PublishNotReadyAddresses, spec.Selector)
+	for _, p := range spec.Ports {
+		text += " " + p.TargetPort.String()
 	}
-	for i, p := range spec.Ports {
-		content[fmt.Sprintf("ports[%d]", i)] = fmt.Sprint(p.Name, p.Port, p.Protocol, p.TargetPort.String())
-	}
+	content["spec"] = text
 	return content
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/ir"
@@ -45,8 +46,8 @@ func notCompared(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 		case !selected || was.Snapshot.SkippedService(name) != nil || is.Snapshot.SkippedService(name) != nil: // an error names it
 		case a == b && !reflect.DeepEqual(old, now):
 			add(a+name.String(), true, true)
-		case a != b && cmp.Or(inDNS[a], inDNS[b]): // rules for a load balancer are compared
-			if !inDNS[a] {
+		case a != b && cmp.Or(ruleless[a], ruleless[b]): // rules for a load balancer are compared
+			if !ruleless[a] {
 				a = b
 			}
 			add(a+name.String(), had, has)
@@ -56,16 +57,19 @@ func notCompared(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 	return out
 }
 
-// inDNS contains the titles of Services without rules, which are names in DNS.
-var inDNS = map[string]bool{"ExternalName Service ": true, "headless Service ": true}
+// ruleless contains the titles of Services without rules.
+var ruleless = map[string]bool{"ExternalName Service ": true, "headless Service ": true, "Service of another proxy ": true}
 
-// beside returns what programs of a cluster read of a Service beside its rules, with a title.
-func beside(j *review.Input, name ir.Name) (title string, settings map[string]any, ok bool) {
+// beside returns what programs of a cluster read of a Service beside its rules, or all of a Service without
+// rules, with a title.
+func beside(j *review.Input, name ir.Name) (title string, content []any, ok bool) {
 	svc := j.Snapshot.Service(name)
 	if svc == nil {
 		return "", nil, false
 	}
-	switch settings = j.Reader.Written()[svc.Object].Settings; {
+	switch {
+	case svc.ProxyName:
+		title = "Service of another proxy "
 	case svc.Type == "ExternalName":
 		title = "ExternalName Service "
 	case svc.ClusterIP == "None":
@@ -73,9 +77,15 @@ func beside(j *review.Input, name ir.Name) (title string, settings map[string]an
 	case svc.Type == "LoadBalancer":
 		title = "load balancer settings of Service "
 	default:
-		settings = nil
+		return "", nil, true
 	}
-	return title, settings, true
+	w := j.Reader.Written()[svc.Object]
+	if content = []any{w.Settings}; ruleless[title] {
+		all := *svc
+		all.Created = time.Time{}
+		content = append(content, all, w.FamilyPolicy)
+	}
+	return title, content, true
 }
 
 // shownNotCompared is the maximum number of objects in a line.
