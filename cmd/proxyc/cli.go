@@ -72,14 +72,8 @@ func run(e *env) (code int) {
 			panic(r)
 		}
 	}()
-	e, over := e.withProgress()
-	defer over()
-	e, colours, plain := e.withColours()
-	defer plain()
-	e, end := e.withEscapes()
+	e, colours, end := e.forPeople()
 	defer end()
-	e, flush := e.naming()
-	defer flush()
 	args, all := help.Args(help.Dashed(e.args))
 	parser := kong.Must(grammarOf(args), append(grammar(e.stdout, e.stderr), append(help.Options(all, e.calls), kong.Name(cmp.Or(e.name, programName)))...)...)
 	if len(e.args) > 0 && e.args[0] == help.Complete {

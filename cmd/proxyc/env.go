@@ -94,17 +94,35 @@ func (e *env) calls(command string) string {
 	return command
 }
 
-// withProgress returns an env that shows progress on stderr until the first other output, and a
-// function that stops this.
-func (e *env) withProgress() (*env, func()) {
-	if !e.terminal {
-		return e, func() {}
+// forPeople returns an env whose output has the names of stand-ins, escapes of invisible characters, and
+// colors on terminals: on standard error immediately, and on standard output after begin is called. On a
+// terminal, it shows progress until the first other output. end writes what is left.
+func (e *env) forPeople() (shown *env, begin, end func()) {
+	copied := *e
+	shown = &copied
+	if e.terminal {
+		shown.progress = terminal.NewProgress(e.stderr, e.regularly)
+		shown.stdout, shown.stderr = shown.progress.Writer(e.stdout), shown.progress.Writer(e.stderr)
 	}
-	p := terminal.NewProgress(e.stderr, e.regularly)
-	shown := *e
-	shown.progress = p
-	shown.stdout, shown.stderr = p.Writer(e.stdout), p.Writer(e.stderr)
-	return &shown, p.End
+	colourOut, colourErr := terminal.NewPainter(shown.stdout), terminal.NewPainter(shown.stderr)
+	if e.colourErr {
+		colourErr.Begin()
+	}
+	plainOut, plainErr := terminal.NewVisible(colourOut), terminal.NewVisible(colourErr)
+	shown.standIns, shown.fetched = new(assume.StandIns), new(fetched)
+	out, err := assume.NewWriter(plainOut, shown.standIns), assume.NewWriter(plainErr, shown.standIns)
+	shown.stdout, shown.stderr = out, err
+	begin = func() {
+		if e.colourOut {
+			colourOut.Begin()
+		}
+	}
+	return shown, begin, func() {
+		_, _ = out.Flush(), err.Flush()
+		for _, w := range [...]interface{ End() }{plainOut, plainErr, colourOut, colourErr, shown.progress} {
+			w.End()
+		}
+	}
 }
 
 // doing shows the current step.
@@ -119,39 +137,3 @@ func (e *env) comparing(ctx context.Context) context.Context {
 // coloured are the commands whose output is text for people. Others print rules, configurations and
 // documents.
 var coloured = []string{"apply", "assert", "diff", "doctor", "explain", "lint", "migrate", "prove", "status", "trace"}
-
-// withColours returns an env that shows colors on terminals: on standard error immediately, and on
-// standard output after begin is called.
-func (e *env) withColours() (coloured *env, begin, end func()) {
-	out, err := terminal.NewPainter(e.stdout), terminal.NewPainter(e.stderr)
-	if e.colourErr {
-		err.Begin()
-	}
-	shown := *e
-	shown.stdout, shown.stderr = out, err
-	begin = func() {
-		if e.colourOut {
-			out.Begin()
-		}
-	}
-	return &shown, begin, func() { out.End(); err.End() }
-}
-
-// withEscapes returns an env whose output escapes invisible characters, and a function that ends
-// this.
-func (e *env) withEscapes() (*env, func()) {
-	out, err := terminal.NewVisible(e.stdout), terminal.NewVisible(e.stderr)
-	shown := *e
-	shown.stdout, shown.stderr = out, err
-	return &shown, func() { out.End(); err.End() }
-}
-
-// naming returns an env whose output contains what stand-ins stand for, and a function that writes
-// the rest of it.
-func (e *env) naming() (*env, func()) {
-	named := *e
-	named.standIns, named.fetched = new(assume.StandIns), new(fetched)
-	out, err := assume.NewWriter(e.stdout, named.standIns), assume.NewWriter(e.stderr, named.standIns)
-	named.stdout, named.stderr = out, err
-	return &named, func() { _, _ = out.Flush(), err.Flush() }
-}

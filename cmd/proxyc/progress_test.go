@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -87,7 +88,7 @@ func oneAfterOther(text string, parts []string) bool {
 func TestProgressCounts(t *testing.T) {
 	var out bytes.Buffer
 	var show func()
-	e, end := (&env{stderr: &out, terminal: true, regularly: func(_, _ time.Duration, f func()) func() { show = f; return func() {} }}).withProgress()
+	e, _, end := (&env{stdout: io.Discard, stderr: &out, terminal: true, regularly: func(_, _ time.Duration, f func()) func() { show = f; return func() {} }}).forPeople()
 	ctx := e.comparing(t.Context())
 	if ctx == t.Context() || out.Len() > 0 {
 		t.Fatalf("reported at once: %q", out.String())

@@ -120,6 +120,9 @@ func (p *Progress) write() {
 
 // End removes the line permanently.
 func (p *Progress) End() {
+	if p == nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.shown {
