@@ -284,41 +284,18 @@ func (r registrar) histogram(modes []ir.Mode, name, help string, buckets []float
 	return v.WithLabelValues
 }
 
-// Handler serves /metrics. It rejects no request. Concurrent requests share a gathering, and
-// clients that do not read their responses block no others.
+// Handler serves /metrics. It rejects no request, and gathers for one at a time. Clients that do not read
+// their responses block no others.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(prometheus.GathererFunc(shared(m.registry.Gather)), promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(prometheus.GathererFunc(oneByOne(m.registry.Gather)), promhttp.HandlerOpts{})
 }
 
-// shared returns a function that calls f once for all concurrent callers, and never concurrently.
-// No result is older than its call: callers that arrive while f runs share the next run.
-func shared[T any](f func() (T, error)) func() (T, error) {
-	type round struct {
-		done chan struct{} // closed when f has returned
-		is   T
-		err  error
-	}
+// oneByOne returns a function that calls f, and never concurrently.
+func oneByOne[T any](f func() (T, error)) func() (T, error) {
 	var mu sync.Mutex
-	var next *round // the round that has not started; nil if nothing waits
-	running := make(chan struct{}, 1)
 	return func() (T, error) {
 		mu.Lock()
-		r, begins := next, next == nil
-		if begins {
-			r = &round{done: make(chan struct{})}
-			next = r
-		}
-		mu.Unlock()
-		if begins {
-			running <- struct{}{}
-			mu.Lock()
-			next = nil
-			mu.Unlock()
-			r.is, r.err = f()
-			<-running
-			close(r.done)
-		}
-		<-r.done
-		return r.is, r.err
+		defer mu.Unlock()
+		return f()
 	}
 }

@@ -10,9 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -354,48 +352,4 @@ func TestNativeHistograms(t *testing.T) {
 			t.Error("the histogram is missing")
 		}
 	}
-}
-
-// slow is a collector that waits.
-type slow struct {
-	until    <-chan struct{}
-	gathered *atomic.Int32
-}
-
-func (slow) Describe(chan<- *prometheus.Desc) {}
-
-func (s slow) Collect(to chan<- prometheus.Metric) {
-	n := s.gathered.Add(1)
-	<-s.until
-	to <- prometheus.MustNewConstMetric(prometheus.NewDesc("gathering", "", nil, nil), prometheus.GaugeValue, float64(n))
-}
-
-// Each concurrent scrape receives a response that is not older than its request, and the metrics
-// are gathered once for all waiting scrapes.
-func TestScrapeTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := NewMetrics(ir.ModeNFTables, "v1", false)
-		until, gathered := make(chan struct{}), new(atomic.Int32)
-		m.registry.MustRegister(slow{until, gathered})
-		h := m.Handler()
-		var all sync.WaitGroup
-		scrape := func(want string) {
-			all.Go(func() {
-				if got := ask(h, "GET", "/metrics", nil); got.Code != http.StatusOK || !strings.Contains(got.Body, "\ngathering "+want+"\n") {
-					t.Errorf("want code 200 of gathering %s, got %d: %s", want, got.Code, got.Body)
-				}
-			})
-			synctest.Wait()
-		}
-		scrape("1")
-		for range 40 {
-			scrape("2")
-		}
-		close(until)
-		all.Wait()
-		if n := gathered.Load(); n != 2 {
-			t.Errorf("gathered %d times, want 2", n)
-		}
-		scrape("3")
-	})
 }
