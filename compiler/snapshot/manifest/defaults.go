@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/inet"
@@ -378,10 +379,10 @@ func checkMeta(m *metav1.ObjectMeta) []finding {
 	switch {
 	case m.Name == "":
 		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: "must be set"})
-	case !isName(m.Name, 253, ".-"):
+	case len(validation.IsDNS1123Subdomain(m.Name)) > 0:
 		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.name", msg: fmt.Sprintf("must be lower-case letters, digits, - and ., at most 253, got %s", diag.Quote(m.Name))})
 	}
-	if m.Namespace != "" && !isName(m.Namespace, 63, "-") {
+	if m.Namespace != "" && len(validation.IsDNS1123Label(m.Namespace)) > 0 {
 		out = append(out, finding{severity: diag.Error, code: diag.ObjectName, path: "metadata.namespace", msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %s", diag.Quote(m.Namespace))})
 	}
 	return append(out, checkAnnotations(m.Annotations)...)
@@ -420,23 +421,8 @@ func nearestAnnotation(name string, known []string) string {
 }
 
 func checkPortName(path, name string) []finding {
-	if name == "" || isName(name, 63, "-") {
+	if name == "" || len(validation.IsDNS1123Label(name)) == 0 {
 		return nil
 	}
 	return []finding{{severity: diag.Error, code: diag.ObjectName, path: path, msg: fmt.Sprintf("must be lower-case letters, digits and -, at most 63, got %s", diag.Quote(name))}}
-}
-
-// isName reports whether s is a DNS-1123 name of at most limit bytes. inner lists
-// the characters that are allowed inside in addition to letters and digits.
-func isName(s string, limit int, inner string) bool {
-	alnum := func(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
-	if s == "" || len(s) > limit || !alnum(s[0]) || !alnum(s[len(s)-1]) {
-		return false
-	}
-	for i := range len(s) {
-		if !alnum(s[i]) && strings.IndexByte(inner, s[i]) < 0 {
-			return false
-		}
-	}
-	return true
 }
