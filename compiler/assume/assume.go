@@ -186,8 +186,8 @@ func (s *StandIns) podAddr(f ir.Family, of, workload string, i int) netip.Addr {
 		if _, used := s.owners[a]; used {
 			continue
 		}
-		setIn(&s.addrs, key, a)
-		setIn(&s.owners, a, of)
+		manifest.SetIn(&s.addrs, key, a)
+		manifest.SetIn(&s.owners, a, of)
 		return a
 	}
 }
@@ -207,8 +207,8 @@ func (s *StandIns) portOf(of string) int32 {
 		if _, used := s.used[p]; used {
 			continue
 		}
-		setIn(&s.ports, of, p)
-		setIn(&s.used, p, of)
+		manifest.SetIn(&s.ports, of, p)
+		manifest.SetIn(&s.used, p, of)
 		return p
 	}
 	return 0
@@ -220,7 +220,7 @@ func (s *StandIns) observe(services []*snapshot.Service) {
 		for _, p := range svc.Ports {
 			for _, used := range []int32{p.Port, p.NodePort} {
 				if _, standIn := s.ports[s.used[used]]; used >= firstPort && !standIn {
-					setIn(&s.used, used, svc.Name.String())
+					manifest.SetIn(&s.used, used, svc.Name.String())
 				}
 			}
 		}
@@ -264,7 +264,7 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 		s.last[svc.Name] = version{full, w, svc.Ports}
 		snap.SetService(full)
 		for _, f := range full.IPFamilies {
-			setIn(&s.families, f, true)
+			manifest.SetIn(&s.families, f, true)
 		}
 		if len(w.Selector) > 0 && full.ClusterIP != corev1.ClusterIPNone && len(snap.Slices(svc.Name)) == 0 {
 			c.assume(full, &w)
@@ -298,14 +298,6 @@ func since(svc *snapshot.Service) time.Time {
 }
 
 const externalName = string(corev1.ServiceTypeExternalName)
-
-// setIn sets a value in a map, which it makes if necessary.
-func setIn[K comparable, V any](m *map[K]V, key K, value V) {
-	if *m == nil {
-		*m = map[K]V{}
-	}
-	(*m)[key] = value
-}
 
 // allocate returns a Service with what the API server and the controller of its load balancer would add
 // to an update of the last version. Each part that is missing has its stand-in, whatever else the

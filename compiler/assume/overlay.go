@@ -186,7 +186,7 @@ func (a *applied) applyServices(rejected func(kept bool, wrong diag.List)) {
 			set := w.Settings
 			w.Settings = maps.Clone(was.Settings)
 			for key, value := range set {
-				setIn(&w.Settings, key, value)
+				manifest.SetIn(&w.Settings, key, value)
 			}
 		}
 		a.Written[svc.Object] = w
@@ -212,7 +212,7 @@ func (o *Overlay) keepStatus(snap *snapshot.Snapshot) {
 		}
 		labels := maps.Clone(was.Labels)
 		for key, value := range w.Labels {
-			setIn(&labels, key, value)
+			manifest.SetIn(&labels, key, value)
 		}
 		if w.Kernel, w.Labels = was.Kernel, labels; len(w.Taints) == 0 {
 			w.Taints = was.Taints

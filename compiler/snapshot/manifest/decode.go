@@ -65,7 +65,7 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 				s.AddUncompared(object, u)
 			}
 			for _, kind := range result.ignored {
-				setIn(&r.ignored, kind, r.ignored[kind]+1)
+				SetIn(&r.ignored, kind, r.ignored[kind]+1)
 			}
 			at := place{file: file, line: lines.at(some[i].start), part: &some[i]}
 			at.col = some[i].start - lines.start + 1
@@ -86,7 +86,7 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 				at.index = o.index
 				twice := o.has(s)
 				if was := r.at[o.name]; twice && was.value != nil {
-					setIn(&r.versions, o.name, append(r.versions[o.name], Version{was.value, r.written[o.name]}))
+					SetIn(&r.versions, o.name, append(r.versions[o.name], Version{was.value, r.written[o.name]}))
 				}
 				o.put(s)
 				s.Unskip(o.name)
@@ -388,7 +388,7 @@ func (r *result) leaf(l *leaf, index []int) {
 		return
 	}
 	if object, u := l.uncompared(r.namespace); object != "" {
-		setIn(&r.uncompared, object, u)
+		SetIn(&r.uncompared, object, u)
 	}
 	decode := decoderOf(l.apiVersion, l.kind)
 	group, _ := splitVersion(l.apiVersion)

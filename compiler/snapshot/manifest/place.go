@@ -85,8 +85,8 @@ func (r *Reader) record(o *object, at place) {
 	}
 	r.recorded++
 	o.written.Order, at.value = r.recorded, o.value
-	setIn(&r.written, o.name, o.written)
-	setIn(&r.at, o.name, at)
+	SetIn(&r.written, o.name, o.written)
+	SetIn(&r.at, o.name, at)
 }
 
 // Ignored returns the number of objects of each kind that a Snapshot does not use.

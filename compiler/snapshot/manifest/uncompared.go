@@ -71,8 +71,8 @@ func settings(in *corev1.Service, foreign bool) map[string]any {
 	return content
 }
 
-// setIn sets a value in a map, which it makes if necessary.
-func setIn[K comparable, V any](m *map[K]V, key K, value V) {
+// SetIn sets a value in a map, which it makes if necessary.
+func SetIn[K comparable, V any](m *map[K]V, key K, value V) {
 	if *m == nil {
 		*m = map[K]V{}
 	}
