@@ -142,7 +142,8 @@ func (c namespaceChoice) check(found diag.List, snaps ...*snapshot.Snapshot) err
 		}
 	}
 	for _, d := range found {
-		names = append(names, namespaceOf(d))
+		_, name := snapshot.ParseObject(d.Object)
+		names = append(names, name.Namespace)
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
@@ -169,18 +170,8 @@ func (c namespaceChoice) of(list diag.List) diag.List {
 }
 
 func (c namespaceChoice) includes(d diag.Diagnostic) bool {
-	of := namespaceOf(d)
-	return c.Namespace == "" || of == c.Namespace || of == "" && (d.Severity == diag.Error || d.Code == diag.FileRendered) || d.Code.Unreadable()
-}
-
-// namespaceOf returns the namespace of a finding's object; "" if it has none.
-func namespaceOf(d diag.Diagnostic) string {
-	_, name, _ := strings.Cut(d.Object, " ")
-	namespace, _, ok := strings.Cut(name, "/")
-	if !ok {
-		return ""
-	}
-	return namespace
+	_, of := snapshot.ParseObject(d.Object)
+	return c.Namespace == "" || of.Namespace == c.Namespace || of.Namespace == "" && (d.Severity == diag.Error || d.Code == diag.FileRendered) || d.Code.Unreadable()
 }
 
 // readAddresses reads the node's addresses besides those of its Node object.

@@ -269,6 +269,15 @@ func ObjectName(kind string, n ir.Name) string {
 	return kind + " " + n.Namespace + "/" + n.Name
 }
 
+// ParseObject returns the kind and the name in an ObjectName.
+func ParseObject(object string) (kind string, n ir.Name) {
+	kind, n.Name, _ = strings.Cut(object, " ")
+	if namespace, name, ok := strings.Cut(n.Name, "/"); ok {
+		n = ir.Name{Namespace: namespace, Name: name}
+	}
+	return kind, n
+}
+
 // triggered parses the annotation with the time of the change that caused this
 // version of the object (SNAP-47). It returns the zero time if the text is
 // invalid.

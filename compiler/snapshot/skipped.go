@@ -67,13 +67,7 @@ func (s *Snapshot) Unskip(object string) { delete(s.skipped, object) }
 // Keep adds the last good versions of the objects that s skips, from an older Snapshot.
 func (s *Snapshot) Keep(old *Snapshot) {
 	for object := range s.skipped {
-		kind, of, _ := strings.Cut(object, " ")
-		namespace, name, ok := strings.Cut(of, "/")
-		if !ok {
-			namespace, name = "", of
-		}
-		key := ir.Name{Namespace: namespace, Name: name}
-		switch kind {
+		switch kind, key := ParseObject(object); kind {
 		case "Service":
 			keep(s.services, old.services, key)
 		case "EndpointSlice":
@@ -83,9 +77,9 @@ func (s *Snapshot) Keep(old *Snapshot) {
 		case "Endpoints":
 			keep(s.legacy, old.legacy, key)
 		case "Node":
-			keep(s.nodes, old.nodes, name)
+			keep(s.nodes, old.nodes, key.Name)
 		case "ServiceCIDR":
-			keep(s.cidrs, old.cidrs, name)
+			keep(s.cidrs, old.cidrs, key.Name)
 		}
 	}
 }

@@ -311,9 +311,8 @@ func (j *Input) Has(object string) bool {
 	if j.Snapshot.Workload(object) != nil {
 		return true
 	}
-	kind, text, _ := strings.Cut(object, " ")
-	namespace, name, _ := strings.Cut(text, "/")
-	return kind == "Service" && j.Snapshot.Service(ir.Name{Namespace: namespace, Name: name}) != nil
+	kind, name := snapshot.ParseObject(object)
+	return kind == "Service" && j.Snapshot.Service(name) != nil
 }
 
 // AssumedNodes reports whether the Nodes of the snapshot are stand-ins.

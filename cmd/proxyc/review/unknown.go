@@ -5,7 +5,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -133,12 +132,7 @@ func OtherVersions(was, is *Input, of func(ir.Name) bool) (out []string) {
 	all := maps.Clone(before)
 	maps.Copy(all, after)
 	for _, object := range slices.Sorted(maps.Keys(all)) {
-		var name ir.Name
-		var namespaced bool
-		_, text, _ := strings.Cut(object, " ")
-		if name.Namespace, name.Name, namespaced = strings.Cut(text, "/"); !namespaced {
-			name = ir.Name{Name: text}
-		}
+		_, name := snapshot.ParseObject(object)
 		old, now := before[object], after[object]
 		if of(name) && !slices.EqualFunc(old[:max(0, len(old)-1)], now[:max(0, len(now)-1)], sameVersion) {
 			out = append(out, object+" (one of several of this name)")

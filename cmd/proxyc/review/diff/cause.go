@@ -47,8 +47,8 @@ func (d *Diff) service(f *flow.Flow) string {
 func (d *Diff) missing(at ir.Origin, f *flow.Flow, side int) (o ir.Origin, ok bool) {
 	is, was := d.sides[side], d.sides[1-side]
 	i, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(at.Field, "spec.ports["), "]"))
-	namespace, name, _ := strings.Cut(strings.TrimPrefix(at.Object, "Service "), "/")
-	svc := is.Snapshot.Service(ir.Name{Namespace: namespace, Name: name})
+	_, name := snapshot.ParseObject(at.Object)
+	svc := is.Snapshot.Service(name)
 	if err != nil || svc == nil || i >= len(svc.Ports) {
 		return o, false
 	}
