@@ -143,7 +143,9 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	}
 	all := &Plan{desired: apply.Desired{Changes: changes}}
 	for f, node := range ir.Present(d.applied.Node()) {
-		*all.families.At(f) = planChanges(d.lowerers.Of(f).Change(&node.Node, changes.Of(f)...))
+		if of := changes.Of(f); len(of) > 0 {
+			*all.families.At(f) = difference(d.lowerers.Of(f).Change(&node.Node, of...))
+		}
 	}
 	return all
 }

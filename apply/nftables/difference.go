@@ -13,7 +13,7 @@ import (
 //
 //	caller          have                             want
 //	compareTables   a table that was read            the whole table
-//	planChanges     of changed Services: portion     portion
+//	PlanChanges     what Lowerer.Change returns      the same
 //	compareNotified elements that were changed        the same elements
 //
 // It compares sets and chains by name, and elements by key. Elements that were read as
@@ -67,12 +67,12 @@ func compareElements(have, want *rules.Set) elementChange {
 		e.added = want.Elements
 		return e
 	}
-	old := make(map[rules.Key]*rules.Element, len(have.Elements))
-	for i := range have.Elements {
-		old[have.Elements[i].Key] = &have.Elements[i]
+	removed, added := unequal(want, have.Elements, want.Elements)
+	old := make(map[rules.Key]*rules.Element, len(removed))
+	for _, h := range removed {
+		old[h.Key] = h
 	}
-	for i := range want.Elements {
-		w := &want.Elements[i]
+	for _, w := range added {
 		h := old[w.Key]
 		delete(old, w.Key)
 		switch {
@@ -82,12 +82,32 @@ func compareElements(have, want *rules.Set) elementChange {
 			e.removed, e.added = append(e.removed, *h), append(e.added, *w)
 		}
 	}
-	for i := range have.Elements {
-		if _, ok := old[have.Elements[i].Key]; ok {
-			e.removed = append(e.removed, have.Elements[i])
+	for _, h := range removed {
+		if old[h.Key] != nil {
+			e.removed = append(e.removed, *h)
 		}
 	}
 	return e
+}
+
+// unequal returns the elements without those that are equal and have the same place in both lists,
+// apart from single elements that only one list has. After a change of a Service few remain.
+func unequal(s *rules.Set, have, want []rules.Element) (h, w []*rules.Element) {
+	for len(have) > 0 || len(want) > 0 {
+		onlyHave := len(want) == 0 || len(have) > 1 && have[1].Key == want[0].Key
+		onlyWant := len(have) == 0 || !onlyHave && len(want) > 1 && want[1].Key == have[0].Key
+		if !onlyHave && !onlyWant && have[0].Key == want[0].Key && sameElement(s, &have[0], &want[0]) {
+			have, want = have[1:], want[1:]
+			continue
+		}
+		if !onlyWant {
+			h, have = append(h, &have[0]), have[1:]
+		}
+		if !onlyHave {
+			w, want = append(w, &want[0]), want[1:]
+		}
+	}
+	return h, w
 }
 
 // sameElement reports whether h, in the kernel, equals w.

@@ -20,5 +20,5 @@ func planOf(c *change) *Plan {
 
 // update plans changes of Services.
 func update(l *rules.Lowerer, node *ir.Node, changes ...ir.Change) *change {
-	return planChanges(l.Change(node, changes...))
+	return difference(l.Change(node, changes...))
 }

@@ -37,6 +37,14 @@ func (u *inUse) note(chain string, comes bool) bool {
 	return true
 }
 
+// noteAll is note for several chains.
+func (u *inUse) noteAll(chains []Chain, exist bool) (changes bool) {
+	for i := range chains {
+		changes = u.note(chains[i].Name, exist) || changes
+	}
+	return changes
+}
+
 // flag returns the flag for a chain to which shared chains jump, or nil.
 func (u *inUse) flag(chain string) *bool {
 	switch chain {
@@ -57,9 +65,7 @@ func (u *inUse) chains(node *ir.Node) []Chain {
 // Shared returns the chains that no Service decides, for a table with some chains.
 func Shared(node *ir.Node, family ir.Family, existing []Chain) []Chain {
 	var u inUse
-	for i := range existing {
-		u.note(existing[i].Name, true)
-	}
+	u.noteAll(existing, true)
 	return slices.Concat(baseChains(), fixedChains(node, family), u.chains(node))
 }
 
@@ -67,9 +73,7 @@ func Shared(node *ir.Node, family ir.Family, existing []Chain) []Chain {
 // that these require.
 func (r *Ruleset) depend(node *ir.Node, chains []Chain) []Chain {
 	var u inUse
-	for i := range chains {
-		u.note(chains[i].Name, true)
-	}
+	u.noteAll(chains, true)
 	for _, c := range u.chains(node) {
 		if i := slices.IndexFunc(r.Chains, func(o Chain) bool { return o.Name == c.Name }); i >= 0 {
 			r.Chains[i] = c

@@ -72,15 +72,6 @@ func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
 	return l.frag
 }
 
-// Ruleset returns the Fragment as a table without the fixed chains.
-func (f *Fragment) Ruleset(family ir.Family) *Ruleset {
-	r := &Ruleset{Family: family, Chains: f.Chains, Sets: slices.Concat(fixedSets[:], f.Maps, f.Lists)}
-	for id := range f.Elements {
-		r.Sets[id].Elements = f.Elements[id]
-	}
-	return r
-}
-
 // SharedSets returns the sets whose elements Services may share.
 func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin, AffinityAddrs} }
 
@@ -108,21 +99,28 @@ func newLowering(node *ir.Node, family ir.Family) *lowering {
 		lists: map[listOf]string{}, made: map[string]struct{}{}}
 }
 
-// clear begins a Service. It resets the state and keeps its memory.
-func (l *lowering) clear(svc *ir.Service) {
-	l.clearPort()
+// begin begins a Service; nil for none.
+func (l *lowering) begin(svc *ir.Service) {
 	clear(l.lists)
 	clear(l.made)
 	l.whole = svc
 }
 
-// clearPort begins a port of the Service. It keeps the state of source ranges, which ports share.
-func (l *lowering) clearPort() {
+// port adds a port of the Service, without considering the other ports, except for source ranges.
+func (l *lowering) port(svc *ir.Service) {
+	if svc == nil {
+		return
+	}
 	clear(l.names)
 	clear(l.remembers)
 	clear(l.shared)
 	l.affine = [2]bool{}
-	f := &l.frag
+	l.reserve([]ir.Service{*svc})
+	l.ports(svc)
+}
+
+// clear removes all parts, and keeps their memory.
+func (f *Fragment) clear() {
 	for id := range f.Elements {
 		f.Elements[id] = f.Elements[id][:0]
 	}
@@ -154,7 +152,7 @@ func (l *lowering) reserve(services []ir.Service) {
 	}
 	for id, n := range n {
 		if n > 0 {
-			l.frag.Elements[id] = make([]Element, 0, n)
+			l.frag.Elements[id] = slices.Grow(l.frag.Elements[id], n)
 		}
 	}
 }

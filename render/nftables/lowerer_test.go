@@ -24,21 +24,28 @@ func TestLowererLetsGo(t *testing.T) {
 		s := &p.Services[i]
 		there, back = append(there, ir.Change{Name: s.Name, New: s}), append(back, ir.Change{Name: s.Name, Old: s})
 	}
-	in, out := l.Change(&p.Node, there...), l.Change(&p.Node, back...)
-	if len(in.AddedChains) == 0 || len(in.AddedChains) != len(out.RemovedChains) || len(in.RemovedChains)+len(out.AddedChains) > 0 {
-		t.Errorf("%d chains came and %d went", len(in.AddedChains), len(out.RemovedChains))
+	none, in := l.Change(&p.Node, there...)
+	out, left := l.Change(&p.Node, back...)
+	if d := cmp.Diff([2][]string{linesOf(t, none), linesOf(t, in)}, [2][]string{linesOf(t, left), linesOf(t, out)}); d != "" {
+		t.Errorf("(-added +removed):\n%s", d)
 	}
 	for _, id := range SharedSets() {
-		if len(in.Added[id]) == 0 || len(in.Added[id]) != len(out.Removed[id]) {
-			t.Errorf("%s: %d elements came and %d went", id, len(in.Added[id]), len(out.Removed[id]))
+		i, all := slices.IndexFunc(in.Sets, func(s Set) bool { return s.Name == id.String() }), Lower(p).Sets[id].Elements
+		if i < 0 || len(in.Sets[i].Elements) != len(all) || len(none.Sets[i].Elements) > 0 {
+			t.Errorf("%s: the elements are not added once each", id)
 		}
-	}
-	if len(in.AddedLists) == 0 || len(in.AddedLists) != len(out.RemovedLists) || len(in.RemovedLists)+len(out.AddedLists) > 0 {
-		t.Errorf("%d sets of source ranges came and %d went", len(in.AddedLists), len(out.RemovedLists))
 	}
 	if len(l.users)+len(l.lists)+len(l.wanters) > 0 {
 		t.Errorf("without Services it remembers %v, %v and %v", l.users, l.lists, l.wanters)
 	}
+}
+
+func linesOf(t *testing.T, r *Ruleset) []string {
+	var text strings.Builder
+	if err := Write(&text, NewTables(r)); err != nil {
+		t.Fatal(err)
+	}
+	return slices.Sorted(strings.SplitSeq(text.String(), "\n"))
 }
 
 // Chains that few Services require exist only while one of these Services exists.
@@ -59,12 +66,12 @@ func TestRareChains(t *testing.T) {
 		}
 		l := NewLowerer(ir.IPv4)
 		// hooks returns the change in the number of chains that call it.
-		hooks := func(d *Delta) (n int) {
-			for _, c := range slices.Concat(d.AddedChains, d.Rules) {
-				n += btoi(calls(c, chain))
+		hooks := func(have, want *Ruleset) (n int) {
+			for i := range want.Chains {
+				n += btoi(calls(&want.Chains[i], chain))
 			}
-			for _, c := range slices.Concat(d.RemovedChains, d.Rewritten) {
-				n -= btoi(calls(c, chain))
+			for i := range have.Chains {
+				n -= btoi(calls(&have.Chains[i], chain))
 			}
 			return n
 		}
@@ -117,14 +124,17 @@ func TestLowererLowersChangedPorts(t *testing.T) {
 					c.New.Frontends[i].SourceRanges = ranges
 				}
 			}
-			lowered := 0
-			for _, port := range c.ByPort {
-				if guarded || !port.Equivalent() {
-					lowered++
-				}
+			lowered := map[ir.ServicePort]bool{}
+			for name, port := range c.ByPort {
+				lowered[name] = guarded || !port.Equivalent()
 			}
-			if d := l.Change(&node, c); len(d.Ports) != lowered {
-				t.Errorf("%d ports were lowered, want %d", len(d.Ports), lowered)
+			have, want := l.Change(&node, c)
+			for _, s := range slices.Concat(have.Sets, want.Sets) {
+				for _, e := range s.Elements {
+					if e.Frontend != nil && !lowered[e.Frontend.Port] {
+						t.Errorf("port %s was lowered, and is equal", e.Frontend.Port)
+					}
+				}
 			}
 			old = c.New
 			filled := NewLowerer(ir.IPv4)
@@ -153,13 +163,7 @@ func TestLowerBare(t *testing.T) {
 		}
 		bare.Sets[id].Elements = elements[id]
 	}
-	var a, b strings.Builder
-	for out, r := range map[*strings.Builder]*Ruleset{&a: whole, &b: bare} {
-		if err := Write(out, NewTables(r)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if d := cmp.Diff(a.String(), b.String()); d != "" {
+	if d := cmp.Diff(linesOf(t, whole), linesOf(t, bare)); d != "" {
 		t.Errorf("(-whole +bare with its elements):\n%s", d)
 	}
 	if calls := 0; LowerBare(p, func(SetID, []Element) bool { calls++; return calls < 2 }) != nil || calls != 2 {
