@@ -28,7 +28,7 @@ const (
 // boundsPass enforces the limits. It skips external IPs before load balancer
 // addresses, and within a kind the last ones. Then it skips the endpoints of the
 // last ports, so that these reject connections. over is what exceeds the limits of
-// all Services: all external addresses are skipped, and the endpoints of all ports
+// all Services: all external addresses are ignored, and the endpoints of all ports
 // but the first.
 func (c *cluster) boundsPass(s *service, f ir.Family, over excess) {
 	v := s.views.At(f)
@@ -182,10 +182,10 @@ func (c *cluster) leaveEndpoints(s *service, f ir.Family, offered []int, limit i
 	if n > 1 {
 		what = "its endpoints and those of " + counted(n-1, "more port") + " are"
 	}
-	s.report(diag.TooManyBackends, first, what+" skipped, and connections are rejected: "+why)
+	s.report(diag.TooManyBackends, first, what+" ignored, and connections are rejected: "+why)
 }
 
-// tooMany reports skipped addresses.
+// tooMany reports ignored addresses.
 func (s *service) tooMany(left []address, why string) {
 	if len(left) == 0 {
 		return
@@ -194,7 +194,7 @@ func (s *service) tooMany(left []address, why string) {
 	if n := len(left); n > 1 {
 		what = left[0].String() + " and " + strconv.Itoa(n-1) + " more addresses are"
 	}
-	s.report(diag.TooManyFrontends, left[0].field, what+" left out, with "+counted(len(s.ports), "port")+" each: "+why)
+	s.report(diag.TooManyFrontends, left[0].field, what+" ignored, with "+counted(len(s.ports), "port")+" each: "+why)
 }
 
 // limits returns the limits of one Service that an address of a kind exceeds.

@@ -42,7 +42,7 @@ func networks(n int) []string {
 }
 
 // Ports times addresses, and times source ranges, are limited. Whole addresses
-// are skipped, and one finding names them. Other numbers are not limited.
+// are ignored, and one finding names them. Other numbers are not limited.
 func TestServiceBounds(t *testing.T) { // ports (SNAP-21), external IPs (SNAP-22), load balancer addresses (SNAP-23)
 	for _, tc := range []struct {
 		name  string
@@ -54,19 +54,19 @@ func TestServiceBounds(t *testing.T) { // ports (SNAP-21), external IPs (SNAP-22
 			map[ir.Kind]int{ir.ClusterIP: 100, ir.NodePort: 100, ir.ExternalIP: 9800}, nil},
 		{"one address too many", newService("web", manyPorts(100, true), externalIPs(addresses("198.18", 99)...)),
 			map[ir.Kind]int{ir.ClusterIP: 100, ir.NodePort: 100, ir.ExternalIP: 9800},
-			[]string{"error: Service ns/web: spec.externalIPs[98]: 198.18.0.99 is left out, with 100 ports each: a Service can have at most 10000 frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.externalIPs[98]: 198.18.0.99 is ignored, with 100 ports each: a Service can have at most 10000 frontends in IPv4"}},
 		{"a million", newService("web", manyPorts(1000, false), externalIPs(addresses("198.18", 1000)...)),
 			map[ir.Kind]int{ir.ClusterIP: 1000, ir.ExternalIP: 9000},
-			[]string{"error: Service ns/web: spec.externalIPs[9]: 198.18.0.10 and 990 more addresses are left out, with 1000 ports each: a Service can have at most 10000 frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.externalIPs[9]: 198.18.0.10 and 990 more addresses are ignored, with 1000 ports each: a Service can have at most 10000 frontends in IPv4"}},
 		{"load balancers go before external IPs", newService("web", manyPorts(4000, false), externalIPs("198.18.0.1"), loadBalancer("203.0.113.1")),
 			map[ir.Kind]int{ir.ClusterIP: 4000, ir.LoadBalancer: 4000},
-			[]string{"error: Service ns/web: spec.externalIPs[0]: 198.18.0.1 is left out, with 4000 ports each: a Service can have at most 10000 frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.externalIPs[0]: 198.18.0.1 is ignored, with 4000 ports each: a Service can have at most 10000 frontends in IPv4"}},
 		{"ports alone", newService("web", manyPorts(20_000, true)), map[ir.Kind]int{ir.ClusterIP: 20_000, ir.NodePort: 20_000}, nil},
 		{"source ranges of one port", newService("web", loadBalancer("203.0.113.1"), ranges(networks(16_000)...)),
 			map[ir.Kind]int{ir.ClusterIP: 1, ir.LoadBalancer: 1}, nil},
 		{"source ranges of many ports", newService("web", manyPorts(100, false), loadBalancer("203.0.113.1", "203.0.113.2"), ranges(networks(150)...)),
 			map[ir.Kind]int{ir.ClusterIP: 100, ir.LoadBalancer: 100},
-			[]string{"error: Service ns/web: status.loadBalancer.ingress[1].ip: 203.0.113.2 is left out, with 100 ports each: " +
+			[]string{"error: Service ns/web: status.loadBalancer.ingress[1].ip: 203.0.113.2 is ignored, with 100 ports each: " +
 				"a Service can have at most 10000 frontends and 20000 source ranges of frontends in IPv4"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -120,7 +120,7 @@ func manyEndpoints(ports, n int) object {
 	}
 }
 
-// Ports times endpoints, at each address, are limited. Addresses are skipped
+// Ports times endpoints, at each address, are limited. Addresses are ignored
 // first, then the endpoints of the last ports, which reject connections.
 func TestServiceBackendBounds(t *testing.T) { // ports of slices (SNAP-41)
 	type counts struct{ frontends, backends, refuse int }
@@ -134,15 +134,15 @@ func TestServiceBackendBounds(t *testing.T) { // ports of slices (SNAP-41)
 	}{
 		{"what real clusters have", ir.ModeIPVS, []change{loadBalancer("203.0.113.1", "203.0.113.2"), manyPorts(10, true)}, 10, 5000, counts{40, 200_000, 0}, nil},
 		{"a million", ir.ModeNFTables, []change{manyPorts(1000, false)}, 1000, 1000, counts{1000, 100_000, 900},
-			[]string{"error: Service ns/web: spec.ports[100]: its endpoints and those of 899 more ports are skipped, and connections are rejected: this Service can have at most 100000 backends of frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.ports[100]: its endpoints and those of 899 more ports are ignored, and connections are rejected: this Service can have at most 100000 backends of frontends in IPv4"}},
 		{"of two families, with affinity and policies", ir.ModeNFTables, []change{manyPorts(200, false), clusterIP("10.96.0.10", "fd00:96::10"), func(s *snapshot.Service) { s.AffinityIP, s.AffinitySecs, s.InternalLocal = true, 60, true }}, 200, 100, counts{200, 0, 200},
-			[]string{"error: Service ns/web: spec.ports[62]: its endpoints and those of 137 more ports are skipped, and connections are rejected: this Service can have at most 6250 backends of frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.ports[62]: its endpoints and those of 137 more ports are ignored, and connections are rejected: this Service can have at most 6250 backends of frontends in IPv4"}},
 		{"frontends share backends", ir.ModeNFTables, []change{manyPorts(100, true), externalIPs(addresses("198.18", 30)...)}, 100, 1000, counts{3200, 3_200_000, 0}, nil},
 		{"in mode iptables, too", ir.ModeIPTables, []change{manyPorts(100, true), externalIPs(addresses("198.18", 30)...)}, 100, 1000, counts{3200, 3_200_000, 0}, nil},
 		{"node ports count", ir.ModeIPVS, []change{manyPorts(1000, true)}, 1000, 1000, counts{2000, 500_000, 1500},
-			[]string{"error: Service ns/web: spec.ports[250]: its endpoints and those of 749 more ports are skipped, and connections are rejected: this Service can have at most 500000 backends of frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.ports[250]: its endpoints and those of 749 more ports are ignored, and connections are rejected: this Service can have at most 500000 backends of frontends in IPv4"}},
 		{"addresses first", ir.ModeIPVS, []change{manyPorts(100, false), externalIPs(addresses("198.18", 99)...)}, 100, 1000, counts{500, 500_000, 0},
-			[]string{"error: Service ns/web: spec.externalIPs[4]: 198.18.0.5 and 94 more addresses are left out, with 100 ports each: a Service can have at most 10000 frontends and 500000 backends of frontends in IPv4"}},
+			[]string{"error: Service ns/web: spec.externalIPs[4]: 198.18.0.5 and 94 more addresses are ignored, with 100 ports each: a Service can have at most 10000 frontends and 500000 backends of frontends in IPv4"}},
 		{"one port is no product", ir.ModeIPVS, []change{manyPorts(1, false)}, 1, 500_100, counts{1, 500_100, 0}, nil},
 		{"ports without endpoints", ir.ModeIPVS, []change{manyPorts(9000, false)}, 1, 60_000, counts{9000, 60_000, 8999}, nil},
 	} {

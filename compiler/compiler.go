@@ -189,7 +189,7 @@ func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 }
 
 // compile fills an empty entry with one Service as if it were alone. s is nil for
-// a skipped Service.
+// an ignored Service.
 func (c *Compiler) compile(e *entry, svc *snapshot.Service, s *service) {
 	e.name = svc.Name
 	if !c.node.facts.Files { // which state any time

@@ -294,7 +294,7 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 			}
 			why := f.Match.String() + " is also that of Service " + c.rival(f.Match, e).String() + ", and no file can decide between them: neither Service has it"
 			if o.entry != nil {
-				why = f.Match.String() + " belongs to Service " + o.name.String() + ", " + o.why(mine) + ": it is skipped here"
+				why = f.Match.String() + " belongs to Service " + o.name.String() + ", " + o.why(mine) + ": it is ignored here"
 			}
 			found.add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: f.Origin.Object, Path: f.Origin.Field, Msg: why})
 			continue

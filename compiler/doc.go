@@ -7,7 +7,7 @@
 //   - The same input yields the same Programs, in whatever order the objects were
 //     added.
 //   - No input causes a panic.
-//   - An invalid part of an object is skipped and named in a Diagnostic. The rest
+//   - An invalid part of an object is ignored and named in a Diagnostic. The rest
 //     is compiled.
 //   - The semantics are those of the newest kube-proxy. Where kube-proxy chooses
 //     at random, a fixed rule decides, and a Diagnostic reports it.

@@ -136,7 +136,7 @@ func portFaults(slice *snapshot.EndpointSlice) iter.Seq2[int, portFault] {
 				if first, twice := names[in.Name]; !twice {
 					names[in.Name] = i
 				} else if fault == (portFault{}) { // the API server rejects it
-					fault = portFault{".name", diag.Quote(in.Name) + " is the name of ports[" + strconv.Itoa(first) + "] too: the port is skipped"}
+					fault = portFault{".name", diag.Quote(in.Name) + " is the name of ports[" + strconv.Itoa(first) + "] too: the port is ignored"}
 				}
 			}
 			if !yield(i, fault) {
@@ -152,7 +152,7 @@ func faultOf(in *snapshot.EndpointPort) portFault {
 	_, valid := number(in.Port)
 	switch {
 	case !in.HasName: // a port needs a name, possibly empty, and a number (SNAP-41)
-		return portFault{".name", "must be set, or empty for a port without a name: the port is skipped"}
+		return portFault{".name", "must be set, or empty for a port without a name: the port is ignored"}
 	case !in.HasPort || in.Port == 0:
 		return portFault{".port", "must be set: a slice for all ports is not supported"}
 	case !valid:
@@ -172,7 +172,7 @@ func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code
 	addr = addr.Unmap()
 	switch {
 	case e.Address == "" && !ok: // the first address counts (SNAP-42)
-		return addr, diag.EndpointAddress, "must not be empty: the endpoint is skipped"
+		return addr, diag.EndpointAddress, "must not be empty: the endpoint is ignored"
 	case !ok:
 		return addr, diag.EndpointAddress, "must be an IP address, got " + diag.Quote(e.Address)
 	case !family.Has(addr):

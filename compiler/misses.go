@@ -30,9 +30,9 @@ const missesShown = 5
 // the snapshot.
 func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Family, local bool) []Miss {
 	m := misses{cluster: cluster{names: newFieldNames()}, snap: snap, node: node, port: port, local: local, more: map[string]int{}}
-	for _, l := range snap.Skipped() {
+	for _, l := range snap.Invalid() {
 		if l.Service == port.Service && !l.IsService() {
-			m.add(ir.Origin{}, l.Object+" is skipped: "+l.Why)
+			m.add(ir.Origin{}, l.Object+" is ignored: "+l.Why)
 		}
 	}
 	all := snap.Slices(port.Service)
@@ -90,7 +90,7 @@ func (m *misses) none(snap *snapshot.Snapshot) []Miss {
 	byOwner := map[string]*snapshot.EndpointSlice{}
 	var owners []string
 	for _, slice := range snap.Orphans() {
-		if owner := slice.Service.Name; snap.SkippedService(slice.Service) == nil && slice.Name.Namespace == m.port.Service.Namespace && byOwner[owner] == nil {
+		if owner := slice.Service.Name; snap.InvalidService(slice.Service) == nil && slice.Name.Namespace == m.port.Service.Namespace && byOwner[owner] == nil {
 			byOwner[owner] = slice
 			owners = append(owners, owner)
 		}

@@ -16,19 +16,19 @@ import (
 
 // nodeInput is the input of nodePass.
 type nodeInput struct {
-	cfg    *config.Config
-	mode   ir.Mode
-	facts  Facts
-	object *snapshot.Node // nil if not in the snapshot
-	broken bool           // the Node was not decoded because of an error
-	nodes  []*snapshot.Node
-	cidrs  []*snapshot.ServiceCIDR
+	cfg     *config.Config
+	mode    ir.Mode
+	facts   Facts
+	object  *snapshot.Node // nil if not in the snapshot
+	invalid bool           // the Node was not decoded because of an error
+	nodes   []*snapshot.Node
+	cidrs   []*snapshot.ServiceCIDR
 }
 
 // newNodeInput returns the snapshot's part of the input for the node that the
 // facts name.
 func newNodeInput(snap *snapshot.Snapshot, facts Facts) nodeInput {
-	return nodeInput{facts: facts, object: snap.Node(facts.NodeName), broken: snap.SkippedNode(facts.NodeName) != nil,
+	return nodeInput{facts: facts, object: snap.Node(facts.NodeName), invalid: snap.InvalidNode(facts.NodeName) != nil,
 		nodes: snap.Nodes(), cidrs: snap.ServiceCIDRs()}
 }
 
@@ -81,7 +81,7 @@ func (in nodeInput) nodeDiags() diag.List {
 		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "config", Path: "hostnameOverride",
 			Msg:  "the node's name is unknown: no endpoint is treated as local",
 			Hint: "set --hostname-override to the name of the node"}}
-	case in.broken: // reported with the object's error
+	case in.invalid: // reported with the object's error
 	case in.object == nil:
 		return diag.List{{Severity: diag.Warning, Code: diag.NodeUnknown, Object: "Node " + in.facts.NodeName,
 			Msg:  "not in the snapshot" + otherNodes(in.nodes) + ": its addresses, zone and pod ranges are unknown",

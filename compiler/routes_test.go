@@ -119,7 +119,7 @@ func TestCapabilities(t *testing.T) {
 	run(t, []row{
 		{name: "SNAP-64 userspace has no SCTP", mode: ir.ModeUserspace, objects: []object{sctp, webSlice},
 			want:  []string{"ClusterIP 10.96.0.10:80/tcp any→10.1.0.1+snat"},
-			diags: []string{"warning: Service ns/web: spec.ports[1].protocol: mode userspace does not support SCTP: the port is skipped"}},
+			diags: []string{"warning: Service ns/web: spec.ports[1].protocol: mode userspace does not support SCTP: the port is ignored"}},
 		{name: "USR-7 userspace has no policies", mode: ir.ModeUserspace, objects: []object{local, slice("web-1", "10.2.0.1")},
 			want: []string{"ClusterIP 10.96.0.10:80/tcp any→10.2.0.1+snat", "NodePort node:30080/tcp any→10.2.0.1+snat"},
 			diags: []string{

@@ -59,7 +59,7 @@ func (v *view) has(kind ir.Kind) bool {
 	return false
 }
 
-// overs reports whether the endpoints of a port are skipped because of the limit.
+// overs reports whether the endpoints of a port are ignored because of the limit.
 func (v *view) overs(port int) bool { return v.over != nil && v.over[port] }
 
 // externallyAccessible reports whether a port is reachable from outside: by node
@@ -68,10 +68,10 @@ func (v *view) externallyAccessible(p *port) bool {
 	return p.nodePort != 0 || v.addrs[len(v.addrs)-1].kind.External()
 }
 
-// Skipped returns why kube-proxy ignores a Service, with the field that decides,
+// Ignored returns why kube-proxy ignores a Service, with the field that decides,
 // or "". Ignored are Services of another proxy (SNAP-1), and Services without
 // clusterIP, headless or of type ExternalName (SNAP-3).
-func Skipped(s *snapshot.Service) string {
+func Ignored(s *snapshot.Service) string {
 	switch {
 	case s.ProxyName:
 		return "metadata.labels: service.kubernetes.io/service-proxy-name assigns it to another proxy"
@@ -86,9 +86,9 @@ func Skipped(s *snapshot.Service) string {
 }
 
 // service validates a Service and joins it with its endpoints. It returns nil for
-// a skipped Service. over is what exceeds the limits of all Services.
+// an ignored Service. over is what exceeds the limits of all Services.
 func (c *cluster) service(svc *snapshot.Service, over ir.PerFamily[excess]) *service {
-	if Skipped(svc) != "" {
+	if Ignored(svc) != "" {
 		return nil
 	}
 	s := &service{Service: svc, object: svc.Object}
@@ -110,7 +110,7 @@ func (c *cluster) service(svc *snapshot.Service, over ir.PerFamily[excess]) *ser
 	return s
 }
 
-// report adds an error: a part of the Service is skipped.
+// report adds an error: a part of the Service is invalid.
 func (s *service) report(code diag.Code, field, msg string) {
 	s.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: code, Object: s.object, Path: field, Msg: msg})
 }
@@ -144,7 +144,7 @@ func (c *cluster) parsePort(s *service, i int) (port, bool) {
 		return port{}, false
 	}
 	if protocol == ir.SCTP && !c.caps.Has(ir.ServesSCTP) {
-		s.warn(diag.ModeSCTP, c.names.protocols.at(i), "mode "+string(c.mode)+" does not support SCTP: the port is skipped")
+		s.warn(diag.ModeSCTP, c.names.protocols.at(i), "mode "+string(c.mode)+" does not support SCTP: the port is ignored")
 		return port{}, false
 	}
 	n, ok := number(in.Port)
@@ -195,7 +195,7 @@ func (c *cluster) dropDuplicates(s *service) {
 		nodePorts = map[number]int{}
 	)
 	leave := func(field string, first int) {
-		s.report(diag.PortDuplicate, field, "is that of "+c.names.ports.at(first)+" too, for the same protocol: the port is skipped")
+		s.report(diag.PortDuplicate, field, "is that of "+c.names.ports.at(first)+" too, for the same protocol: the port is ignored")
 	}
 	kept := byIndex[:0]
 	for _, p := range byIndex {
@@ -267,11 +267,11 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 	case unusableVIP(ir.ClusterIP, addr) != "":
 		s.report(diag.VIPValue, field, "must be an address that a Service can have, got "+text+", which is "+unusableVIP(ir.ClusterIP, addr))
 	case want != "" && want != ir.IPv4.String() && want != ir.IPv6.String():
-		s.report(diag.VIPValue, field, "is skipped: its family in spec.ipFamilies must be IPv4 or IPv6, got "+diag.Quote(want))
+		s.report(diag.VIPValue, field, "is ignored: its family in spec.ipFamilies must be IPv4 or IPv6, got "+diag.Quote(want))
 	case want != "" && ir.FamilyOf(addr).String() != want:
 		s.report(diag.VIPValue, field, "must be "+want+" as spec.ipFamilies has it, got "+diag.Quote(text))
 	case s.view(addr).has(ir.ClusterIP):
-		s.report(diag.VIPValue, field, "a second "+want+" address is skipped")
+		s.report(diag.VIPValue, field, "a second "+want+" address is ignored")
 	default:
 		s.view(addr).addrs = []address{{addr, ir.ClusterIP, field}}
 	}

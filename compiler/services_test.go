@@ -49,8 +49,8 @@ func TestWhichServicesAreSeen(t *testing.T) {
 					e.Ports = append(e.Ports, snapshot.EndpointPort{Port: 8081, HasName: true, HasPort: true}, snapshot.EndpointPort{Protocol: "UDP", Port: 8082, HasName: true, HasPort: true})
 				}, "10.1.0.2")},
 			want: []string{"ClusterIP 10.96.0.10:80/tcp pods→10.1.0.1,10.1.0.2 any→10.1.0.1,10.1.0.2+snat"},
-			diags: []string{`error: EndpointSlice ns/web-2: ports[1].name: "" is the name of ports[0] too: the port is skipped`,
-				`error: EndpointSlice ns/web-2: ports[2].name: "" is the name of ports[0] too: the port is skipped`}},
+			diags: []string{`error: EndpointSlice ns/web-2: ports[1].name: "" is the name of ports[0] too: the port is ignored`,
+				`error: EndpointSlice ns/web-2: ports[2].name: "" is the name of ports[0] too: the port is ignored`}},
 		{name: "SNAP-5 an address of the wrong family is left out",
 			objects: []object{newService("web"), slice("web-1", "10.1.0.1", "fd00:10:1::1")},
 			want:    []string{web80},
@@ -105,7 +105,7 @@ func TestServicePorts(t *testing.T) {
 				`error: Service ns/web: spec.ports[1].protocol: must be TCP, UDP or SCTP, got "ICMP"`,
 				`error: Service ns/web: spec.ports[2].port: must be 1-65535, got 65536`,
 				`error: Service ns/web: spec.ports[3].nodePort: must be 1-65535, got -1`,
-				`error: Service ns/web: spec.ports[4].port: is that of spec.ports[0] too, for the same protocol: the port is skipped`}},
+				`error: Service ns/web: spec.ports[4].port: is that of spec.ports[0] too, for the same protocol: the port is ignored`}},
 		{name: "SNAP-22 externalIPs of the family, others are named",
 			objects: []object{newService("web", externalIPs("198.18.0.1", "2001:db8::1", "no", "198.18.0.1")), webSlice},
 			want:    []string{web80, "ExternalIP 198.18.0.1:80/tcp any→10.1.0.1+snat"},
@@ -292,7 +292,7 @@ func TestHealthCheckNodePort(t *testing.T) { // healthCheckNodePort (SNAP-28)
 	}
 }
 
-// Addresses that the API server rejects are skipped. So are addresses that would
+// Addresses that the API server rejects are ignored. So are addresses that would
 // intercept the node's own packets or break the tools, even if the API server
 // accepts them.
 func TestAddressesOfNoService(t *testing.T) { // ClusterIPs (SNAP-20), external IPs (SNAP-22), load balancers (SNAP-23), endpoints (SNAP-42)
@@ -353,21 +353,21 @@ func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32
 				"ClusterIP 10.96.0.2:80/tcp pods→10.1.0.2 any→10.1.0.2+snat",
 				"ExternalIP 198.18.0.1:80/tcp any→10.1.0.2+snat",
 				"NodePort node:30080/tcp any→10.1.0.2+snat"},
-			diags: []string{"error: Service ns/a: spec.externalIPs[0]: 198.18.0.1:80/tcp belongs to Service ns/b, which is older: it is skipped here"}},
+			diags: []string{"error: Service ns/a: spec.externalIPs[0]: 198.18.0.1:80/tcp belongs to Service ns/b, which is older: it is ignored here"}},
 		{name: "of one age, the first by name",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), nodePort(30080), on(1)),
 				newService("b", clusterIP("10.96.0.2"), nodePort(30080), on(1))},
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "NodePort node:30080/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject"},
 			diags: []string{
-				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is skipped here"}},
+				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is ignored here"}},
 		{name: "without a creationTimestamp, the younger",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), nodePort(30080)),
 				newService("b", clusterIP("10.96.0.2"), nodePort(30080), on(1))},
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "NodePort node:30080/tcp reject"},
 			diags: []string{
-				"error: Service ns/a: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/b, which is older: it is skipped here"}},
+				"error: Service ns/a: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/b, which is older: it is ignored here"}},
 		{name: "a ClusterIP goes before the address of a load balancer, and that before an external IP, whatever their age and names",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), externalIPs("10.96.0.9", "203.0.113.1"), on(1)),
@@ -376,16 +376,16 @@ func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "LoadBalancer 203.0.113.1:80/tcp reject",
 				"ClusterIP 10.96.0.9:80/tcp reject"},
 			diags: []string{
-				"error: Service ns/a: spec.externalIPs[0]: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is skipped here",
-				"error: Service ns/a: spec.externalIPs[1]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is skipped here",
-				"error: Service ns/b: status.loadBalancer.ingress[0].ip: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is skipped here"}},
+				"error: Service ns/a: spec.externalIPs[0]: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is ignored here",
+				"error: Service ns/a: spec.externalIPs[1]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is ignored here",
+				"error: Service ns/b: status.loadBalancer.ingress[0].ip: 10.96.0.9:80/tcp belongs to Service ns/c, whose ClusterIP it is: it is ignored here"}},
 		{name: "an address that a Service names twice is claimed as the stronger of its kinds",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), externalIPs("203.0.113.1"), on(1)),
 				newService("b", clusterIP("10.96.0.2"), externalIPs("203.0.113.1"), loadBalancer("203.0.113.1"))},
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "ClusterIP 10.96.0.2:80/tcp reject", "LoadBalancer 203.0.113.1:80/tcp reject"},
 			diags: []string{
-				"error: Service ns/a: spec.externalIPs[0]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is skipped here",
+				"error: Service ns/a: spec.externalIPs[0]: 203.0.113.1:80/tcp belongs to Service ns/b, whose LoadBalancer it is: it is ignored here",
 				"info: Service ns/b: spec.externalIPs[0]: 203.0.113.1 is in status.loadBalancer.ingress[0].ip too, which is used"}},
 		{name: "PKT-18 an external IP of the node takes a node port, and both are named",
 			objects: []object{
@@ -408,7 +408,7 @@ func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32
 					e.Ports = append(e.Ports, snapshot.EndpointPort{Name: "x", Port: 8081, HasName: true, HasPort: true})
 				}, "10.1.0.1"), newService("b", on(2), ports(snapshot.ServicePort{Port: 80}, snapshot.ServicePort{Name: "x", Port: 81}))},
 			want:  []string{"ClusterIP 10.96.0.10:80/tcp reject", "ClusterIP 10.96.0.10:81/tcp pods→10.1.0.1:8081 any→10.1.0.1:8081+snat"},
-			diags: []string{"error: Service ns/b: spec.clusterIPs[0]: 10.96.0.10:80/tcp belongs to Service ns/a, which is older: it is skipped here"}},
+			diags: []string{"error: Service ns/b: spec.clusterIPs[0]: 10.96.0.10:80/tcp belongs to Service ns/a, which is older: it is ignored here"}},
 		{name: "a pool that only the lost frontend used goes with it",
 			objects: []object{
 				newService("a", clusterIP("10.96.0.1"), nodePort(30080)),
@@ -416,7 +416,7 @@ func TestConflicts(t *testing.T) { // several Services with one address (SNAP-32
 			want: []string{"ClusterIP 10.96.0.1:80/tcp reject", "NodePort node:30080/tcp reject",
 				"ClusterIP 10.96.0.2:80/tcp pods→10.1.0.1,10.2.0.1 any→10.1.0.1,10.2.0.1+snat"},
 			diags: []string{
-				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is skipped here"}},
+				"error: Service ns/b: spec.ports[0].nodePort: node:30080/tcp belongs to Service ns/a, which comes first by name: it is ignored here"}},
 	})
 }
 

@@ -43,7 +43,7 @@ type endpointCounts struct {
 	localReady, localTerminating       int
 	nodeHinted, forNode                int // of the ready ones
 	zoneHinted, forZone                int
-	over                               bool // they exceed the limit and are skipped
+	over                               bool // they exceed the limit and are ignored
 }
 
 // isLocal reports whether an endpoint is on this node: by nodeName, or because
@@ -238,7 +238,7 @@ func (t *nodeTarget) backendReason(s selection) string {
 func (t *nodeTarget) emptyReason(field string, n *endpointCounts, c *endpointChoice, endpoints []endpoint) string {
 	switch {
 	case n.over:
-		return "the endpoints are skipped: the Service has too many backends"
+		return "the endpoints are ignored: the Service has too many backends"
 	case n.total == 0:
 		return "no endpoints"
 	case !c.usable:

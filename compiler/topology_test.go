@@ -20,7 +20,7 @@ func TestEndpoints(t *testing.T) {
 			want: []string{web80}},
 		{name: "SNAP-41 a port without a name field is left out",
 			objects: []object{web, editSlice("web-1", entry(func(p *snapshot.EndpointPort) { p.HasName = false }), "10.1.0.1")},
-			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].name: must be set, or empty for a port without a name: the port is skipped"}},
+			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].name: must be set, or empty for a port without a name: the port is ignored"}},
 		{name: "SNAP-41 all ports at once are not served",
 			objects: []object{web, editSlice("web-1", entry(func(p *snapshot.EndpointPort) { p.HasPort = false }), "10.1.0.1")},
 			want:    none, diags: []string{"error: EndpointSlice ns/web-1: ports[0].port: must be set: a slice for all ports is not supported"}},
@@ -38,7 +38,7 @@ func TestEndpoints(t *testing.T) {
 				e.Endpoints = append(e.Endpoints, snapshot.Endpoint{Ready: true, Serving: true}, snapshot.Endpoint{Address: "pod", Ready: true, Serving: true})
 			}, "10.1.0.1")},
 			want: []string{web80}, diags: []string{
-				"error: EndpointSlice ns/web-1: endpoints[1].addresses: must not be empty: the endpoint is skipped",
+				"error: EndpointSlice ns/web-1: endpoints[1].addresses: must not be empty: the endpoint is ignored",
 				`error: EndpointSlice ns/web-1: endpoints[2].addresses[0]: must be an IP address, got "pod"`}},
 		{name: "SNAP-42 addresses are written anew", objects: []object{web, slice("web-1", "010.001.0.1")}, want: []string{web80}},
 		{name: "SNAP-45 one entry of several",
@@ -175,7 +175,7 @@ func TestDraining(t *testing.T) {
 			objects: []object{dns(on(2)), udp("10.1.0.1", "10.1.0.2 terminating"),
 				newService("older", ports(snapshot.ServicePort{Protocol: "UDP", Port: 53}), on(1))},
 			want:  []string{"ClusterIP 10.96.0.10:53/udp reject"},
-			diags: []string{"error: Service ns/dns: spec.clusterIPs[0]: 10.96.0.10:53/udp belongs to Service ns/older, which is older: it is skipped here"}},
+			diags: []string{"error: Service ns/dns: spec.clusterIPs[0]: 10.96.0.10:53/udp belongs to Service ns/older, which is older: it is ignored here"}},
 	})
 }
 

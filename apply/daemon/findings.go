@@ -88,11 +88,11 @@ func (f *findings) replace(all compiler.Findings) {
 }
 
 // setRead sets the findings of a reading of files. Those about invalid objects are reported with these.
-func (f *findings) setRead(all diag.List, invalid []*snapshot.Skipped) {
+func (f *findings) setRead(all diag.List, invalid []*snapshot.Invalid) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.read = slices.DeleteFunc(slices.Clone(all), func(d diag.Diagnostic) bool {
-		return slices.ContainsFunc(invalid, func(o *snapshot.Skipped) bool { return o.Object == d.Object })
+		return slices.ContainsFunc(invalid, func(o *snapshot.Invalid) bool { return o.Object == d.Object })
 	})
 }
 

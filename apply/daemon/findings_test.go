@@ -32,7 +32,7 @@ func TestLosersAreNamed(t *testing.T) {
 	thief := service("thief", "clusterIP: 10.96.0.2, externalIPs: [10.96.0.1, 192.0.2.1], ports: [{name: a, port: 80}, {name: b, port: 30080}]")
 	node := fmt.Sprintf(nodeYAML, 1)
 	const (
-		lost   = "spec.externalIPs[0]: 10.96.0.1:80/tcp belongs to Service ns/victim, whose ClusterIP it is: it is skipped here"
+		lost   = "spec.externalIPs[0]: 10.96.0.1:80/tcp belongs to Service ns/victim, whose ClusterIP it is: it is ignored here"
 		hidden = "spec.ports[0].nodePort: 30080/tcp at the node's address 192.0.2.1 is Service ns/thief's ExternalIP, which receives the packets to the node port there while it has endpoints"
 	)
 	thiefName, victimName := ir.Name{Namespace: "ns", Name: "thief"}, ir.Name{Namespace: "ns", Name: "victim"}

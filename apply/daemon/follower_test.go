@@ -45,7 +45,7 @@ func newFileFollower(t *testing.T) *fileFollower {
 	return &fileFollower{
 		follower: newFollower(testConfig(ir.ModeNFTables), store, compiler.Facts{NodeName: "node1"}, log, func(watch.Event) {}),
 		t:        t, said: said,
-		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List, []*snapshot.Skipped) {}},
+		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List, []*snapshot.Invalid) {}},
 	}
 }
 

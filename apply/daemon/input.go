@@ -110,7 +110,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 				seen = append(seen, statFile(p.Files, path))
 			}
 		},
-		Report: func(l diag.List, invalid []*snapshot.Skipped) {
+		Report: func(l diag.List, invalid []*snapshot.Invalid) {
 			for _, f := range l {
 				logDiagnostic(in.log, f)
 			}
@@ -312,7 +312,7 @@ type invalidObjects struct {
 }
 
 // set sets them.
-func (b *invalidObjects) set(all []*snapshot.Skipped) {
+func (b *invalidObjects) set(all []*snapshot.Invalid) {
 	are := make([]status.Problem, len(all))
 	for i, l := range all {
 		are[i] = status.Problem{Object: l.Object, Reason: l.Why}

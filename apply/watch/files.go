@@ -38,7 +38,7 @@ type Files struct {
 	Begin func()
 	// Report is called with the findings of each read, and with the objects that have errors. The Store
 	// keeps their last good versions, if there were any.
-	Report func(diag.List, []*snapshot.Skipped)
+	Report func(diag.List, []*snapshot.Invalid)
 	// Reread requests another read, whether or not something changed; optional.
 	Reread <-chan struct{}
 	// Every is how often the files are examined; 0 for once a second.
@@ -101,7 +101,7 @@ func (f *Files) Read() error {
 		return fmt.Errorf("%s: contains %d Services, but %d are in force: it may be cut off: if it is complete, restart the daemon", strings.Join(f.Paths, ", "), has, had)
 	}
 	f.read = len(found)
-	f.Report(diags.Sorted().Summarize(diag.MaxSimilar), snap.Skipped())
+	f.Report(diags.Sorted().Summarize(diag.MaxSimilar), snap.Invalid())
 	var gone []string
 	f.Store.replace(f.Log, func(s *snapshot.Snapshot) snapshot.Dirty {
 		for _, svc := range s.Services() {

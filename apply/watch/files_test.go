@@ -35,7 +35,7 @@ func followFiles(t *testing.T, paths ...string) (*follower, <-chan diag.List) {
 	reports := make(chan diag.List, 100)
 	g := &follower{t: t, API: &API{Store: NewStore(time.Now)}}
 	f := pollingFiles(t, g.Store, paths...)
-	f.Report = func(l diag.List, _ []*snapshot.Skipped) { reports <- l }
+	f.Report = func(l diag.List, _ []*snapshot.Invalid) { reports <- l }
 	runFiles(t, f, func(err error) {
 		if err != nil {
 			t.Error(err)
@@ -227,7 +227,7 @@ func TestFilesHalfWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, path, serviceYAML("a", "10.0.0.1"))
 	s := NewStore(time.Now)
-	f := &Files{Paths: []string{path}, Store: s, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
+	f := &Files{Paths: []string{path}, Store: s, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Invalid) {}}
 	if err := f.Read(); err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func TestFilesLost(t *testing.T) {
 	}
 	write(t, path, text(21))
 	s := NewStore(time.Now)
-	f := &Files{Paths: []string{path}, Store: s, AllowEmpty: true, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
+	f := &Files{Paths: []string{path}, Store: s, AllowEmpty: true, Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Invalid) {}}
 	if err := f.Read(); err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestFilesParentReplaced(t *testing.T) {
 
 // pollingFiles returns a Files source that notices changes quickly.
 func pollingFiles(t *testing.T, store *Store, paths ...string) *Files {
-	return &Files{Paths: paths, Store: store, Every: 25 * time.Millisecond, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(diag.List, []*snapshot.Skipped) {}}
+	return &Files{Paths: paths, Store: store, Every: 25 * time.Millisecond, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(diag.List, []*snapshot.Invalid) {}}
 }
 
 // A file is not read while it is being rewritten, however long that takes. A file that changes
@@ -464,7 +464,7 @@ func TestFilesRefused(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "cluster.yaml")
 			write(t, path, serviceYAML("a", "10.0.0.1"))
 			s := NewStore(time.Now)
-			f := &Files{Paths: []string{path}, Store: s, Limit: 1000, NodeName: "node1", Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
+			f := &Files{Paths: []string{path}, Store: s, Limit: 1000, NodeName: "node1", Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Invalid) {}}
 			if err := f.Read(); err != nil {
 				t.Fatal(err)
 			}

@@ -56,7 +56,7 @@ func TestFilesDangling(t *testing.T) {
 	if err := os.Symlink(to, filepath.Join(dir, "b.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	f := &Files{Paths: []string{dir}, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Skipped) {}}
+	f := &Files{Paths: []string{dir}, Store: NewStore(time.Now), Log: slog.New(slog.DiscardHandler), Report: func(diag.List, []*snapshot.Invalid) {}}
 	if err := f.Read(); err != nil {
 		t.Fatal(err)
 	}

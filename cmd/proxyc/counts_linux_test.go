@@ -193,7 +193,7 @@ func countedFollower(t *testing.T, mode ir.Mode) *fileSource {
 	store, log := watch.NewStore(time.Now), slog.New(slog.DiscardHandler)
 	return &fileSource{
 		Source: daemon.NewSource(countedConfig(t, mode), store, compiler.Facts{NodeName: "node1"}, log), t: t,
-		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List, []*snapshot.Skipped) {}},
+		files: &watch.Files{Paths: []string{filepath.Join(t.TempDir(), "cluster.yaml")}, Store: store, Log: log, Report: func(diag.List, []*snapshot.Invalid) {}},
 	}
 }
 

@@ -257,7 +257,7 @@ func TestRejected(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if all := snap.Services(); len(all) != 2 || len(snap.Workloads()) != 0 || snap.SkippedService(ir.Name{Namespace: "shop", Name: "two"}) == nil {
+	if all := snap.Services(); len(all) != 2 || len(snap.Workloads()) != 0 || snap.InvalidService(ir.Name{Namespace: "shop", Name: "two"}) == nil {
 		t.Errorf("%d Services remain, %d workloads", len(all), len(snap.Workloads()))
 	}
 }

@@ -192,7 +192,7 @@ func (a *applied) applyServices(rejected func(kept bool, wrong diag.List)) {
 		a.Written[svc.Object] = w
 		a.before[svc.Name] = old
 		a.snap.SetService(svc)
-		a.snap.Unskip(svc.Object)
+		a.snap.ClearInvalid(svc.Object)
 		a.namespaces[svc.Name.Namespace] = nil
 	}
 }
@@ -328,7 +328,7 @@ func (a *applied) prune() (gone []*snapshot.Workload) {
 		return slices.ContainsFunc(a.Prune, func(s Selection) bool { return s.has(name, a.Was[object].Labels) })
 	}
 	for _, svc := range a.snap.Services() {
-		if svc.Name == apiServer || a.Objects.Service(svc.Name) != nil || a.Objects.SkippedService(svc.Name) != nil || !selected(svc.Object, svc.Name) {
+		if svc.Name == apiServer || a.Objects.Service(svc.Name) != nil || a.Objects.InvalidService(svc.Name) != nil || !selected(svc.Object, svc.Name) {
 			continue
 		}
 		a.snap.DeleteService(svc.Name)

@@ -304,7 +304,7 @@ func because(found diag.List, kept bool) diag.List {
 func (c *cluster) skip(svc *snapshot.Service, found diag.List) {
 	c.snap.DeleteService(svc.Name)
 	for _, d := range found {
-		c.snap.Skip(svc.Skipped(), d)
+		c.snap.SetInvalid(svc.Invalid(), d)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 type Severity uint8
 
 const (
-	Error   Severity = iota + 1 // the named part is skipped; an invalid configuration stops compilation
+	Error   Severity = iota + 1 // the named part is ignored; an invalid configuration stops compilation
 	Warning                     // accepted, but probably unintended
 	Info                        // informational
 )

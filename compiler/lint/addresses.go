@@ -119,7 +119,7 @@ func (c *cluster) known(s *service, path string, addr netip.Addr) {
 // hijacks reports whether the Service serves at least one port of an external
 // address. PX501 reports the ports that it does not serve.
 func (c *cluster) hijacks(s *service, path string) bool {
-	return c.leftOut[place{s.Object, path}] < len(s.Ports)
+	return c.invalid[place{s.Object, path}] < len(s.Ports)
 }
 
 // inside returns the owner of an external IP inside the cluster, or "".

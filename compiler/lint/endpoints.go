@@ -173,7 +173,7 @@ func sliceFamilies(c *cluster, s *service) {
 // decoded does exist.
 func orphans(c *cluster) {
 	for _, slice := range c.Snapshot.Orphans() {
-		if c.Snapshot.SkippedService(slice.Service) != nil {
+		if c.Snapshot.InvalidService(slice.Service) != nil {
 			continue
 		}
 		c.addEndpoint(slice, diag.Warning, diag.SliceOrphan, "metadata.labels", "Service "+slice.Service.String()+" does not exist: the slice is not used")
@@ -192,7 +192,7 @@ func endpoints(c *cluster, s *service) {
 		}
 		found := map[fault]*sort{}
 		for i := range slice.Endpoints {
-			if c.leftOut[place{slice.Object, field(slice, i)}] > 0 {
+			if c.invalid[place{slice.Object, field(slice, i)}] > 0 {
 				continue
 			}
 			for _, f := range c.wrong(s, slice, &slice.Endpoints[i]) {

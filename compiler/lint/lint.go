@@ -26,7 +26,7 @@ import (
 type Input struct {
 	Config   *config.Resolved
 	Snapshot *snapshot.Snapshot
-	// Compiled holds the compiler's findings. Parts that the compiler skipped,
+	// Compiled holds the compiler's findings. Parts that the compiler ignored,
 	// because of an error or as duplicates, have no effect and are not checked.
 	Compiled diag.List
 	// Written holds fields of the objects that the snapshot does not keep, by
@@ -127,7 +127,7 @@ type cluster struct {
 	lost       map[ir.Name]bool        // Services with endpoints that were not decoded
 	externals  map[netip.Addr]*service // the oldest Service with an external IP
 	endpoints  map[netip.Addr]string   // the Service with the endpoint, if the address belongs to a pod as far as known
-	leftOut    map[place]int           // number of findings with which the compiler skipped a part of the place
+	invalid    map[place]int           // number of findings with which the compiler ignored a part of the place
 	vips       map[netip.Addr]vip
 	pods       ranges              // of clusterCIDR, or of the Nodes if it is empty
 	cidrs      ranges              // of the ServiceCIDRs
@@ -159,7 +159,7 @@ type service struct {
 func newCluster(in Input) *cluster {
 	c := &cluster{Input: in, config: in.Config.Config, nodes: in.Snapshot.Nodes(),
 		zones: map[string]bool{}, nodeAddrs: map[netip.Addr]string{}, lost: map[ir.Name]bool{},
-		externals: map[netip.Addr]*service{}, endpoints: map[netip.Addr]string{}, leftOut: leftOut(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
+		externals: map[netip.Addr]*service{}, endpoints: map[netip.Addr]string{}, invalid: invalidParts(in.Compiled), vips: map[netip.Addr]vip{}, nodePorts: map[uint16]*service{}, health: map[int32]*service{}}
 	c.workloads, c.customs = assume.NewWorkloads(in.Snapshot.Workloads()), assume.NewWorkloads(in.Snapshot.Customs())
 	c.servicesIn = map[string][]string{}
 	c.caps = c.config.ProxyMode().Capabilities()
@@ -185,7 +185,7 @@ func newCluster(in Input) *cluster {
 	c.pods, c.cidrs = newRanges(pods), newRanges(cidrs)
 	_, known, _ := in.Snapshot.Count()
 	c.hasSlices = known > 0
-	for _, l := range in.Snapshot.Skipped() {
+	for _, l := range in.Snapshot.Invalid() {
 		if l.Service.Name != "" && !l.IsService() {
 			c.lost[l.Service], c.hasSlices = true, true
 		}
@@ -196,9 +196,9 @@ func newCluster(in Input) *cluster {
 	return c
 }
 
-// leftOut counts, by place, the endpoints and addresses that the compiler
-// skipped.
-func leftOut(found diag.List) map[place]int {
+// invalidParts counts, by place, the endpoints and addresses that the compiler
+// ignored.
+func invalidParts(found diag.List) map[place]int {
 	at := map[place]int{}
 	for _, d := range found {
 		switch d.Code {

@@ -217,7 +217,7 @@ func governed(c *cluster) {
 	for _, w := range c.workloads.All {
 		name := ir.Name{Namespace: w.Name.Namespace, Name: w.ServiceName}
 		svc := c.Snapshot.Service(name)
-		if w.Kind != "StatefulSet" || w.ServiceName == "" || svc != nil && svc.ClusterIP == "None" || c.Snapshot.SkippedService(name) != nil {
+		if w.Kind != "StatefulSet" || w.ServiceName == "" || svc != nil && svc.ClusterIP == "None" || c.Snapshot.InvalidService(name) != nil {
 			continue
 		}
 		d := diag.Diagnostic{Severity: diag.Warning, Code: diag.WorkloadService, Object: w.Object, Path: "spec.serviceName", Hint: c.headlessOf(w)}
@@ -394,7 +394,7 @@ func isNumber(name string) bool { return name != "" && strings.Trim(name, "01234
 
 // noBackend reports a reference to a Service that the input does not have.
 func (c *cluster) noBackend(b *snapshot.Backend) {
-	if c.Snapshot.SkippedService(b.Service) != nil {
+	if c.Snapshot.InvalidService(b.Service) != nil {
 		return
 	}
 	d := diag.Diagnostic{Severity: diag.Info, Code: diag.BackendService, Object: b.Object, Path: strings.TrimSuffix(b.Path, ".port") + ".name",

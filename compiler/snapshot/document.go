@@ -15,12 +15,12 @@ type Document struct {
 	Slices       []*EndpointSlice `json:"endpointSlices"` // including those made from v1 Endpoints
 	Nodes        []*Node          `json:"nodes"`
 	ServiceCIDRs []*ServiceCIDR   `json:"serviceCIDRs"`
-	Skipped      []*Skipped       `json:"leftOut,omitempty"`
+	Invalid      []*Invalid       `json:"invalid,omitempty"`
 }
 
 // Document returns the current content of s.
 func (s *Snapshot) Document() *Document {
-	d := &Document{Services: s.Services(), Nodes: s.Nodes(), ServiceCIDRs: s.ServiceCIDRs(), Skipped: s.Skipped(),
+	d := &Document{Services: s.Services(), Nodes: s.Nodes(), ServiceCIDRs: s.ServiceCIDRs(), Invalid: s.Invalid(),
 		Slices: slices.AppendSeq(make([]*EndpointSlice, 0, len(s.slices)), maps.Values(s.slices))}
 	for _, made := range s.legacy {
 		d.Slices = append(d.Slices, made...)
@@ -52,8 +52,8 @@ func (d *Document) Snapshot() *Snapshot {
 	for _, c := range d.ServiceCIDRs {
 		s.SetServiceCIDR(c)
 	}
-	for _, l := range d.Skipped {
-		s.skipped[l.Object] = l
+	for _, l := range d.Invalid {
+		s.invalid[l.Object] = l
 	}
 	return s
 }

@@ -19,7 +19,7 @@ type Snapshot struct {
 	legacy   map[ir.Name][]*EndpointSlice // made from v1 Endpoints, by their name
 	nodes    map[string]*Node
 	cidrs    map[string]*ServiceCIDR
-	skipped  map[string]*Skipped // skipped objects of files, by Object
+	invalid  map[string]*Invalid // invalid objects of files, by Object
 	// workloads are those of files, by Object. Only commands that assume endpoints use them.
 	workloads map[string]*Workload
 	backends  map[string][]Backend // of files, by Object
@@ -37,7 +37,7 @@ func New() *Snapshot {
 		legacy:    map[ir.Name][]*EndpointSlice{},
 		nodes:     map[string]*Node{},
 		cidrs:     map[string]*ServiceCIDR{},
-		skipped:   map[string]*Skipped{},
+		invalid:   map[string]*Invalid{},
 		workloads: map[string]*Workload{},
 		backends:  map[string][]Backend{},
 		customs:   map[string]*Workload{},

@@ -50,7 +50,7 @@ func (s *Snapshot) Update(o *Snapshot) Dirty {
 	node := func(string, bool) { d.Node = true }
 	replace(s.nodes, o.nodes, node)
 	replace(s.cidrs, o.cidrs, node)
-	s.skipped = o.skipped
+	s.invalid = o.invalid
 	return d
 }
 
@@ -60,9 +60,9 @@ func (s *Snapshot) Overlay(o *Snapshot) {
 	for _, slice := range o.slices {
 		s.SetSlice(slice)
 	}
-	for object, l := range o.skipped {
-		if _, ok := s.skipped[object]; !ok {
-			s.skipped[object] = l
+	for object, l := range o.invalid {
+		if _, ok := s.invalid[object]; !ok {
+			s.invalid[object] = l
 		}
 	}
 	maps.Copy(s.legacy, o.legacy)

@@ -24,7 +24,7 @@ import (
 // Decode adds the objects in a file to s: Services, EndpointSlices, Endpoints,
 // Nodes and ServiceCIDRs, as YAML documents, JSON objects and Lists of them, in
 // any combination. It ignores objects of other kinds. It sets the API server's
-// defaults. An object that the API server would reject is skipped with an Error
+// defaults. An object that the API server would reject is invalid, with an Error
 // that has its position; decoding continues. An object that s already contains is
 // replaced, with a Warning.
 //
@@ -78,8 +78,8 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 					to = &configs
 				}
 				why := r.report(to, d, at)
-				if d.skipped != nil {
-					d.skipped.skip(s, why)
+				if d.invalid != nil {
+					d.invalid.setInvalid(s, why)
 				}
 			}
 			for _, o := range result.objects {
@@ -89,7 +89,7 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 					SetIn(&r.versions, o.name, append(r.versions[o.name], Version{was.value, r.written[o.name]}))
 				}
 				o.put(s)
-				s.Unskip(o.name)
+				s.ClearInvalid(o.name)
 				if twice {
 					severity := diag.Warning
 					if fromDirectory && r.at[o.name].file != file { // files of a directory may be for different clusters
@@ -193,7 +193,7 @@ type placed struct {
 	syntax  bool    // the text is neither YAML nor JSON
 	untyped bool    // an apiVersion or a kind is missing
 	config  bool    // the file belongs to another flag
-	skipped *object // the object that is skipped because of this finding; nil if unknown
+	invalid *object // the object that is invalid because of this finding; nil if unknown
 }
 
 // An object is ready to be added to a Snapshot, where it replaces an object of
@@ -204,22 +204,22 @@ type object struct {
 	index   []int                         // in the Lists of a YAML part
 	has     func(*snapshot.Snapshot) bool // reports whether an object of this name exists
 	put     func(*snapshot.Snapshot)
-	skipped func() snapshot.Skipped // describes the object if it is skipped; nil if only the name is known
+	invalid func() snapshot.Invalid // describes the object if it is invalid; nil if only the name is known
 	written Written
 }
 
-// skip records that the object was skipped because of a finding, unless another
+// setInvalid records that the object is invalid because of a finding, unless another
 // object of its name exists.
-func (o *object) skip(s *snapshot.Snapshot, why diag.Diagnostic) {
+func (o *object) setInvalid(s *snapshot.Snapshot, why diag.Diagnostic) {
 	if o.name == "" || o.has != nil && o.has(s) {
 		return
 	}
-	var l snapshot.Skipped
-	if o.skipped != nil {
-		l = o.skipped()
+	var l snapshot.Invalid
+	if o.invalid != nil {
+		l = o.invalid()
 	}
 	l.Object = o.name
-	s.Skip(l, why)
+	s.SetInvalid(l, why)
 }
 
 // decodeAll decodes parts in parallel. The results have the order of the parts.
@@ -402,9 +402,9 @@ func (r *result) leaf(l *leaf, index []int) {
 			r.customs = append(r.customs, l.custom(r.namespace))
 		}
 		if f != nil {
-			// It is skipped as an object of the kind that was meant: see Keep.
+			// It is invalid as an object of the kind that was meant: see Keep.
 			meant := cmp.Or(nearKind(group, l.kind), l.kind)
-			report(placed{field: f.path, skipped: &object{name: l.named(meant, meant, r.namespace)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant, r.namespace), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+			report(placed{field: f.path, invalid: &object{name: l.named(meant, meant, r.namespace)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant, r.namespace), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		} else {
 			r.ignored = append(r.ignored, l.kind)
 		}
@@ -416,7 +416,7 @@ func (r *result) leaf(l *leaf, index []int) {
 	if err != nil {
 		r.customs = append(r.customs, l.custom(r.namespace))
 		path, msg := explain(l.text, err)
-		report(placed{field: path, skipped: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}})
+		report(placed{field: path, invalid: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}})
 		return
 	}
 	if r.strict && !o.written.Live { // a cluster serves the versions of its objects
@@ -430,11 +430,11 @@ func (r *result) leaf(l *leaf, index []int) {
 		if f.msg == "" {
 			continue
 		}
-		var skipped *object
+		var invalid *object
 		if f.severity == diag.Error {
-			usable, skipped = false, &o
+			usable, invalid = false, &o
 		}
-		report(placed{field: f.path, skipped: skipped, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
+		report(placed{field: f.path, invalid: invalid, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 	}
 	if usable {
 		r.objects = append(r.objects, o)

@@ -139,7 +139,7 @@ func TestDecode(t *testing.T) {
 				`warning f:8:3: Service default/b: spec.sessionAffinity: must be None or ClientIP, got "clientIP": None is used (did you mean ClientIP?)` + "\n" +
 				`warning f:9:3: Service default/b: spec.externalTrafficPolicy: must be Cluster or Local, got "local": Cluster is used (did you mean Local?)` + "\n" +
 				`warning f:10:3: Service default/b: spec.internalTrafficPolicy: must be Cluster or Local, got "Node": Cluster is used` + "\n" +
-				`warning f:11:22: Service default/b: spec.ipFamilies[1]: must be IPv4 or IPv6, got "ipv6": its address is skipped (did you mean IPv6?)` + "\n" +
+				`warning f:11:22: Service default/b: spec.ipFamilies[1]: must be IPv4 or IPv6, got "ipv6": its address is ignored (did you mean IPv6?)` + "\n" +
 				`warning f:12:81: Service default/b: status.loadBalancer.ingress[1].ipMode: must be VIP or Proxy, got "vip": Proxy is used (did you mean VIP?)`},
 		{name: "port name that is none", in: svcB + "  ports:\n  - {port: 80, name: a b}\n",
 			diags: `error f:8:16: Service default/b: spec.ports[0].name: must be lower-case letters, digits and -, at most 63, got "a b"`},
@@ -176,13 +176,13 @@ func TestDecode(t *testing.T) {
 				"warning f:34:1: Endpoints default/e: is a duplicate: it replaces the previous one"},
 
 		{name: "key twice", in: svcA + "---\n" + svcB + "  clusterIP: 10.0.0.3\n  ports:\n  - port: 80\n", want: "Service x/a",
-			diags: "error f:12:3: Service default/b: spec.clusterIP: is duplicate: the object is skipped"},
+			diags: "error f:12:3: Service default/b: spec.clusterIP: is duplicate: the object is ignored"},
 		{name: "object twice, in an item", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\nspec:\n  type: NodePort\nspec:\n  clusterIP: 10.0.0.2\n  ports:\n  - port: 80\n"), want: "Service x/a",
-			diags: "error f:13:3: Service default/b: items[1].spec: is duplicate: the object is skipped"},
+			diags: "error f:13:3: Service default/b: items[1].spec: is duplicate: the object is ignored"},
 		{name: "label twice", in: "apiVersion: v1\nkind: Service\nmetadata:\n  name: b\n  labels:\n    x.y/z: a\n    x.y/z: b\nspec:\n  clusterIP: 10.0.0.2\n  ports:\n  - port: 80\n",
-			diags: "error f:7:5: Service default/b: metadata.labels.x.y/z: is duplicate: the object is skipped"},
+			diags: "error f:7:5: Service default/b: metadata.labels.x.y/z: is duplicate: the object is ignored"},
 		{name: "key twice in a port", in: svcB + "  ports:\n  - port: 80\n    name: c\n  - port: 81\n    name: a\n    name: b\n",
-			diags: "error f:12:5: Service default/b: spec.ports[1].name: is duplicate: the object is skipped"},
+			diags: "error f:12:5: Service default/b: spec.ports[1].name: is duplicate: the object is ignored"},
 		{name: "key twice, in flow style", in: svcA + "---\napiVersion: v1\nkind: Service\nmetadata: {name: b,\n  name: c}\n", want: "Service x/a",
 			diags: "error f:9:3: key \"name\" is duplicate: the object is ignored"},
 		{name: "key twice, in an item in flow style", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata: {\"name\": b}\nspec: {}\nspec: {}\n", nodeN), want: "Node n1,Service x/a",
@@ -192,8 +192,8 @@ func TestDecode(t *testing.T) {
 		{name: "kind of a List twice", in: "apiVersion: v1\nkind: List\nkind: ServiceList\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata:\n    name: a\n",
 			diags: "error f:3:1: key \"kind\" of a List is duplicate"},
 		{name: "JSON, key twice", in: `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Service","metadata":{"name":"b"},"spec":{"ports":[{"port":80}]},` + "\n" + `"spec":{"clusterIP":"10.0.0.1"}},` + jsonA + `]}`, want: "Service x/a",
-			diags: "error f:2:1: Service default/b: items[0].spec: is duplicate: the object is skipped"},
-		{name: "JSON, kind twice", in: `{"apiVersion":"v1","kind":"Service","kind":"Node","metadata":{"name":"b"}}`, diags: "error f:1:37: Node b: kind: is duplicate: the object is skipped"},
+			diags: "error f:2:1: Service default/b: items[0].spec: is duplicate: the object is ignored"},
+		{name: "JSON, kind twice", in: `{"apiVersion":"v1","kind":"Service","kind":"Node","metadata":{"name":"b"}}`, diags: "error f:1:37: Node b: kind: is duplicate: the object is ignored"},
 		{name: "JSON, items twice", in: `{"apiVersion":"v1","kind":"List","items":[` + jsonA + `],` + "\n" + ` "items":[` + jsonN + `]}`, diags: "error f:2:2: key \"items\" of a List is duplicate"},
 		{name: "JSON, key twice in what is not read", in: `{"apiVersion":"v1","kind":"ConfigMap","data":{},"data":{}}` + jsonN, want: "Node n1"},
 
@@ -363,7 +363,7 @@ func TestEndpointsGiveWayToSlices(t *testing.T) {
 func TestMisspelt(t *testing.T) {
 	const object = "metadata: {name: a, namespace: b}\n"
 	for _, tt := range [...]struct{ apiVersion, kind, want string }{
-		{"v1", "Servi", `cluster.yaml:2:1: Servi b/a: kind: is not a supported kind: the object is skipped: got "Servi" (did you mean Service?)`},
+		{"v1", "Servi", `cluster.yaml:2:1: Servi b/a: kind: is not a supported kind: the object is ignored: got "Servi" (did you mean Service?)`},
 		{"v1", "Servce", `did you mean Service?`},
 		{"v1", "Sevrice", `did you mean Service?`},
 		{"v1", "service", `did you mean Service?`},
@@ -375,7 +375,7 @@ func TestMisspelt(t *testing.T) {
 		{"discovery.k8s.io/v1", "Endpointslice", `did you mean EndpointSlice?`},
 		{"discovery.k8s.io/v1", "EndpointSli", `did you mean EndpointSlice?`},
 		{"discovery.k8s.io/v1", "EndpontSlices", `did you mean EndpointSlice?`},
-		{"v2", "Service", `error: cluster.yaml:1:1: Service b/a: apiVersion: must be v1, got "v2": the object is skipped (did you mean v1?)`},
+		{"v2", "Service", `error: cluster.yaml:1:1: Service b/a: apiVersion: must be v1, got "v2": the object is ignored (did you mean v1?)`},
 		{"V1", "Node", `error: cluster.yaml:1:1: Node a: apiVersion: must be v1, got "V1"`},
 		{"v1", "EndpointSlice", `apiVersion: must be discovery.k8s.io/v1 or discovery.k8s.io/v1beta1, got "v1"`},
 		{"discovery.k8s.io/v2", "EndpointSlice", `error: cluster.yaml:1:1: EndpointSlice b/a: apiVersion: must be discovery.k8s.io/v1 or`},

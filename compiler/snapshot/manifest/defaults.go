@@ -297,7 +297,7 @@ func checkEnums(s *corev1.Service) []finding {
 		check("spec.trafficDistribution", *d, "the hints of the EndpointSlices are used", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode)
 	}
 	for i, f := range spec.IPFamilies {
-		check(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "its address is skipped", "IPv4", "IPv6")
+		check(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "its address is ignored", "IPv4", "IPv6")
 	}
 	for i, in := range s.Status.LoadBalancer.Ingress {
 		if in.IPMode != nil {

@@ -122,10 +122,10 @@ func misspelt(apiVersion, kind string) *finding {
 			return nil
 		}
 		return &finding{severity: diag.Error, code: diag.KindMisspelt, path: "kind", // the group is Kubernetes' own, so the API server rejects it
-			msg: "is not a supported kind: the object is skipped: got " + diag.Quote(kind), hint: "did you mean " + meant + "?"}
+			msg: "is not a supported kind: the object is ignored: got " + diag.Quote(kind), hint: "did you mean " + meant + "?"}
 	}
 	f := finding{severity: diag.Warning, code: diag.KindMisspelt, path: "apiVersion",
-		msg:  "must be " + strings.Join(versions, " or ") + ", got " + diag.Quote(apiVersion) + ": the object is skipped",
+		msg:  "must be " + strings.Join(versions, " or ") + ", got " + diag.Quote(apiVersion) + ": the object is ignored",
 		hint: diag.DidYouMean(apiVersion, versions)}
 	switch {
 	case known:
@@ -181,7 +181,7 @@ func decodeService(text []byte, namespace string, read unmarshal) (object, []fin
 	svc := snapshot.FromService(&in)
 	written := writtenService(&in, svc.ProxyName)
 	written.NoTargets, written.Families = !targets, families
-	return object{name: svc.Object, value: svc, written: written, skipped: svc.Skipped,
+	return object{name: svc.Object, value: svc, written: written, invalid: svc.Invalid,
 		has: func(s *snapshot.Snapshot) bool { return s.Service(svc.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetService(svc) },
 	}, append(strict, checkService(&in)...), err
@@ -204,7 +204,7 @@ func finishSlice(in *discoveryv1.EndpointSlice, text []byte, namespace string, s
 	defaultEndpointPorts(in.Ports, text)
 	slice, written := snapshot.FromEndpointSlice(in), writtenMeta(&in.ObjectMeta)
 	written.ManagedBy = in.Labels[discoveryv1.LabelManagedBy]
-	return object{name: slice.Object, value: slice, written: written, skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: slice.Service} },
+	return object{name: slice.Object, value: slice, written: written, invalid: func() snapshot.Invalid { return snapshot.Invalid{Service: slice.Service} },
 		has: func(s *snapshot.Snapshot) bool { return s.Slice(slice.Name) != nil },
 		put: func(s *snapshot.Snapshot) { s.SetSlice(slice) },
 	}, append(strict, checkSlice(in)...), err
@@ -215,7 +215,7 @@ func decodeEndpoints(text []byte, namespace string, read unmarshal) (object, []f
 	strict, err := read(text, &in)
 	defaultNamespace(&in.ObjectMeta, namespace)
 	name, slices := snapshot.NameOf(&in.ObjectMeta), snapshot.FromEndpoints(&in)
-	return object{name: snapshot.ObjectName("Endpoints", snapshot.NameOf(&in.ObjectMeta)), value: slices, written: writtenMeta(&in.ObjectMeta), skipped: func() snapshot.Skipped { return snapshot.Skipped{Service: name} },
+	return object{name: snapshot.ObjectName("Endpoints", snapshot.NameOf(&in.ObjectMeta)), value: slices, written: writtenMeta(&in.ObjectMeta), invalid: func() snapshot.Invalid { return snapshot.Invalid{Service: name} },
 		has: func(s *snapshot.Snapshot) bool { return s.HasEndpoints(name) },
 		put: func(s *snapshot.Snapshot) { s.SetEndpoints(name, slices) },
 	}, append(strict, checkEndpoints(&in)...), err

@@ -7,7 +7,7 @@ import (
 )
 
 // Unsliced returns a Service with a selector if the input contains no
-// EndpointSlice at all, not even a skipped one. In any cluster such a Service has
+// EndpointSlice at all, not even an invalid one. In any cluster such a Service has
 // an EndpointSlice. It returns "" if nothing is missing.
 func (r *Reader) Unsliced() string {
 	if r.slices {

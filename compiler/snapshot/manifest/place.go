@@ -37,7 +37,7 @@ type Reader struct {
 	recorded int                  // objects so far
 	sliced   string               // the first Service for which Written.Sliced is true
 	selects  string               // the first Service for which Written.Selects is true
-	slices   bool                 // the input has an EndpointSlice or v1 Endpoints, decoded or skipped
+	slices   bool                 // the input has an EndpointSlice or v1 Endpoints, decoded or invalid
 	versions map[string][]Version // replaced objects, by name
 	ignored  map[string]int       // the number of objects of each other kind
 	shared   map[*part]*yaml.Node

@@ -120,7 +120,7 @@ func findings(refused []error, v any) (out []finding) {
 			continue
 		}
 		path := field.FieldPath()
-		f := finding{severity: diag.Error, code: diag.FieldDuplicate, path: path, msg: "is duplicate: the object is skipped"}
+		f := finding{severity: diag.Error, code: diag.FieldDuplicate, path: path, msg: "is duplicate: the object is ignored"}
 		if strings.HasPrefix(e.Error(), "unknown") {
 			f.severity, f.code, f.msg = diag.Warning, diag.FieldUnknown, "is not a field of the API, which drops it"
 			parent, name := path[:max(strings.LastIndexByte(path, '.'), 0)], path[strings.LastIndexByte(path, '.')+1:]

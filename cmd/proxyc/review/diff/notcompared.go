@@ -43,7 +43,7 @@ func notCompared(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 		a, old, had := beside(was, name)
 		b, now, has := beside(is, name)
 		switch {
-		case !selected || was.Snapshot.SkippedService(name) != nil || is.Snapshot.SkippedService(name) != nil: // an error names it
+		case !selected || was.Snapshot.InvalidService(name) != nil || is.Snapshot.InvalidService(name) != nil: // an error names it
 		case a == b && !reflect.DeepEqual(old, now):
 			add(a+name.String(), true, true)
 		case a != b && cmp.Or(ruleless[a], ruleless[b]): // rules for a load balancer are compared

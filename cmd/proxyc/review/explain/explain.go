@@ -80,13 +80,13 @@ func Find(what string, in *review.Input, programs ir.Programs) (*Explanation, er
 		r.subjects[i].numbered(programs)
 	}
 	x := &Explanation{What: what, in: in}
-	x.find(&r, programs, review.LeftOutOf(in))
+	x.find(&r, programs, review.IgnoredOf(in))
 	return x, nil
 }
 
 // find returns the rules that contain the words of the text. If there are none, it returns the
 // explanation of the first subject that exists.
-func (x *Explanation) find(r *reading, programs ir.Programs, left review.LeftOut) {
+func (x *Explanation) find(r *reading, programs ir.Programs, ignored review.Ignored) {
 	_, _, rendered := review.Outputs(programs)
 	if r.words != "" {
 		x.addEntries(rendered, func(e render.Entry) bool {
@@ -95,7 +95,7 @@ func (x *Explanation) find(r *reading, programs ir.Programs, left review.LeftOut
 	}
 	for i := range r.subjects {
 		if s := &r.subjects[i]; x.Empty() {
-			x.subject(s, programs, rendered, left)
+			x.subject(s, programs, rendered, ignored)
 		}
 	}
 	if r.flow.IsValid() && !x.Empty() {
@@ -155,7 +155,7 @@ func (x *Explanation) addEntries(rendered render.Rendered, is func(render.Entry)
 }
 
 // subject adds the parts and entries of a subject, or the reason why its Service has no rules.
-func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.Rendered, left review.LeftOut) {
+func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.Rendered, ignored review.Ignored) {
 	if s.isUnknown() {
 		return
 	}
@@ -169,7 +169,7 @@ func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.
 	pieces := s.pieces(programs)
 	x.addEntries(rendered, func(e render.Entry) bool { return s.isEntry(e) || pieces.has(e) })
 	if x.Empty() {
-		x.Notes = append(x.Notes, s.leftOut(left)...)
+		x.Notes = append(x.Notes, s.absence(ignored)...)
 	}
 	if x.Empty() {
 		x.Hint = s.nearest(programs)
@@ -183,10 +183,10 @@ func (x *Explanation) subject(s *subject, programs ir.Programs, rendered render.
 	}
 }
 
-// leftOut explains why the rules do not contain a subject.
-func (s *subject) leftOut(left review.LeftOut) []string {
+// absence explains why the rules do not contain a subject.
+func (s *subject) absence(ignored review.Ignored) []string {
 	if !s.isAddr() {
-		if says := left.Of(s.service, ""); says != "" {
+		if says := ignored.Of(s.service, ""); says != "" {
 			return []string{says}
 		}
 		return nil
@@ -195,7 +195,7 @@ func (s *subject) leftOut(left review.LeftOut) []string {
 	if !s.addr.IsValid() {
 		nodePort = s.port
 	}
-	return left.At(s.addr, nodePort)
+	return ignored.At(s.addr, nodePort)
 }
 
 // replyText describes whether a backend that replies in a flow belongs to one of the frontends

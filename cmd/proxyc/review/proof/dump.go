@@ -145,7 +145,7 @@ func (d *dumpFiles) iptables(file, text string) error {
 	if err := cmp.Or(checkComplete(text), checkTables(text)); err != nil {
 		return err
 	}
-	d.leftOut = append(d.leftOut, kerneliptables.SavedInterference(text, d.programs.Of(f).Node.MasqueradeMark()).Lines()...)
+	d.notCompared = append(d.notCompared, kerneliptables.SavedInterference(text, d.programs.Of(f).Node.MasqueradeMark()).Lines()...)
 	*d.rules.At(f) = r
 	return nil
 }
@@ -182,10 +182,10 @@ func (d *dumpFiles) nft(file, text string) error {
 		if err != nil {
 			return err
 		}
-		d.leftOut = append(d.leftOut, lines...)
+		d.notCompared = append(d.notCompared, lines...)
 	}
-	slices.Sort(d.leftOut)
-	d.leftOut = slices.Compact(d.leftOut) // packets of both families pass a table inet
+	slices.Sort(d.notCompared)
+	d.notCompared = slices.Compact(d.notCompared) // packets of both families pass a table inet
 	switch {
 	case found:
 		return nil

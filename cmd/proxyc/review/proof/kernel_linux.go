@@ -75,6 +75,6 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 		}
 	}
 	others, err := host.Interference(ctx, mark)
-	d.leftOut = slices.Concat(gone, others.Lines())
+	d.notCompared = slices.Concat(gone, others.Lines())
 	return err
 }

@@ -33,9 +33,9 @@ type Proof struct {
 	Verdict     string      `json:"verdict"`
 	Classes     int         `json:"classes"` // number of compared packet classes
 	Differences []differs   `json:"differences,omitempty"`
-	Unknown     []string    `json:"unknown,omitempty"` // what proxyc does not understand
-	LeftOut     []string    `json:"leftOut,omitempty"` // parts of a dump that are not compared
-	Notes       []string    `json:"notes,omitempty"`   // what explains differences
+	Unknown     []string    `json:"unknown,omitempty"`     // what proxyc does not understand
+	NotCompared []string    `json:"notCompared,omitempty"` // parts of a dump that are not compared
+	Notes       []string    `json:"notes,omitempty"`       // what explains differences
 	Families    []ir.Family `json:"families"`
 	OneSided    []string    `json:"oneSided,omitempty"` // "IPv6: only mode:nftables"
 	Trace       string      `json:"-"`                  // command that shows a Packet
@@ -61,7 +61,7 @@ type differs struct {
 
 // Compare compares the families in parallel, so that each has its share of the time.
 func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, error) {
-	out := &Proof{A: a.name, B: b.name, Verdict: Equal, LeftOut: append(slices.Clone(a.leftOut), b.leftOut...), Notes: append(a.notes(b), b.notes(a)...)}
+	out := &Proof{A: a.name, B: b.name, Verdict: Equal, NotCompared: append(slices.Clone(a.notCompared), b.notCompared...), Notes: append(a.notes(b), b.notes(a)...)}
 	type result struct {
 		*prove.Result
 		err error
@@ -329,7 +329,7 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 	for _, o := range p.OneSided {
 		fmt.Fprintf(w, "not compared: %s\n", o)
 	}
-	for _, o := range p.LeftOut {
+	for _, o := range p.NotCompared {
 		fmt.Fprintf(w, "not compared: %s\n", o)
 	}
 	for _, n := range p.Notes {
@@ -340,7 +340,7 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 		families[i] = f.String()
 	}
 	limit := "" // scripts and people read this line alone
-	if len(p.OneSided)+len(p.LeftOut) > 0 {
+	if len(p.OneSided)+len(p.NotCompared) > 0 {
 		limit = ", without the parts that are not compared"
 	}
 	_, err := fmt.Fprintf(w, "%s: %s and %s, %s, %d classes of packets%s\n", p.Verdict, p.A, p.B, strings.Join(families, " and "), p.Classes, limit)

@@ -29,14 +29,14 @@ import (
 
 // Side is one side of a proof.
 type Side struct {
-	name     string
-	sides    ir.PerFamily[*prove.Side]   // nil if the side does not have the family
-	toward   ir.PerFamily[toward]        // nil if the rules cannot be followed, or there are none
-	programs ir.Programs                 // source of the side; nil for a dump
-	caps     ir.PerFamily[ir.Capability] // of a dump's rules
-	mode     ir.Mode                     // of the rules; "" if there are none
-	leftOut  []string                    // parts of a dump that are not compared
-	dump     printed                     // tool that printed the dump; "" if the side is not a dump
+	name        string
+	sides       ir.PerFamily[*prove.Side]   // nil if the side does not have the family
+	toward      ir.PerFamily[toward]        // nil if the rules cannot be followed, or there are none
+	programs    ir.Programs                 // source of the side; nil for a dump
+	caps        ir.PerFamily[ir.Capability] // of a dump's rules
+	mode        ir.Mode                     // of the rules; "" if there are none
+	notCompared []string                    // parts of a dump that are not compared
+	dump        printed                     // tool that printed the dump; "" if the side is not a dump
 }
 
 // missing returns what a dump without rules of a family needs in addition.

@@ -73,7 +73,7 @@ func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes) (*Report
 		chosen.Names = []string{is.Facts.NodeName}
 	}
 	for _, svc := range is.Snapshot.Services() {
-		if why := compiler.Skipped(svc); why != "" {
+		if why := compiler.Ignored(svc); why != "" {
 			r.without = append(r.without, page.Without{Name: svc.Name.String(), Why: why})
 		}
 	}

@@ -153,7 +153,7 @@ func (s *Tracer) resolve(to, from string) (string, error) {
 		return to, fmt.Errorf("--to: port %s of Service %s is for %s, got %q", t.Port, t.Service, strings.Join(slices.Compact(protocols), " and "), t.protocol)
 	case first == nil:
 		why := ""
-		if left := s.left.Of(t.Service, ""); left != "" {
+		if left := s.ignored.Of(t.Service, ""); left != "" {
 			why = "; " + left
 		}
 		return to, fmt.Errorf("--to: Service %s has the ports %s, got %q%s", t.Service, strings.Join(has, ", "), strings.TrimSuffix(t.Port+"/"+t.protocol, "/"), cmp.Or(why, review.DidYouMean(t.Port, has)))
@@ -188,7 +188,7 @@ func (s *Tracer) frontends(name ir.Name, kind ir.Kind) (all []ir.Frontend) {
 
 // noFrontend returns the reason why a Service has no frontend of a kind on this node.
 func (s *Tracer) noFrontend(t target) string {
-	if left := s.left.Of(t.Service, ""); left != "" {
+	if left := s.ignored.Of(t.Service, ""); left != "" {
 		return left
 	}
 	if t.kind != ir.ClusterIP && len(s.frontends(t.Service, ir.ClusterIP)) > 0 {

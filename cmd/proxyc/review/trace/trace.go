@@ -148,7 +148,7 @@ func (t *Trace) writeJSON(w io.Writer) error { return review.WriteDocument(w, "T
 // WriteTrace traces a packet in the state of a daemon, and writes it like proxyc trace.
 func WriteTrace(w io.Writer, s daemon.TraceInput) error {
 	t, err := (&Tracer{Snapshot: s.Snapshot, Node: s.Node, Programs: s.Programs, Interfaces: s.Interfaces, AllAddrsKnown: true,
-		left: review.LeftOutOfDaemon(s.Snapshot, s.Findings)}).Trace(s.From, s.To)
+		ignored: review.IgnoredByDaemon(s.Snapshot, s.Findings)}).Trace(s.From, s.To)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ type Tracer struct {
 	Interfaces []compiler.Interface
 	// AllAddrsKnown reports whether the Programs contain all addresses of this node.
 	AllAddrsKnown bool
-	left          review.LeftOut // objects that the Programs do not contain
+	ignored       review.Ignored // objects that the Programs do not contain
 	// elsewhere returns the Programs of another node, or nil if they are unknown.
 	elsewhere func(node string) ir.Programs
 
@@ -56,7 +56,7 @@ const outside = "eth0"
 // NewTracer returns the Tracer of an input. programs are the Programs in force on its node.
 func NewTracer(j *review.Input, programs ir.Programs) *Tracer {
 	s := &Tracer{Snapshot: j.Snapshot, Node: j.Facts.NodeName, Programs: programs,
-		Interfaces: j.Facts.Interfaces, AllAddrsKnown: j.Facts.AllAddrsKnown(), left: review.LeftOutOf(j), standIns: j.StandIns, unknowns: sync.OnceValue(j.Unknown)}
+		Interfaces: j.Facts.Interfaces, AllAddrsKnown: j.Facts.AllAddrsKnown(), ignored: review.IgnoredOf(j), standIns: j.StandIns, unknowns: sync.OnceValue(j.Unknown)}
 	if s.Interfaces == nil {
 		s.Interfaces = j.Facts.Named
 	}
@@ -427,7 +427,7 @@ func (s *Tracer) at(t *Trace, node, end string, pkt sim.Packet) (continues bool,
 	}
 	outcome, steps := s.evaluator(p).Explain(pkt)
 	if outcome.Fate != sim.Accepted {
-		steps = append(steps, s.leftOut(p, pkt)...)
+		steps = append(steps, s.absent(p, pkt)...)
 	}
 	t.Outcome = outcome
 	t.hindrances = s.hindrances(p, pkt)
@@ -460,9 +460,9 @@ func (s *Tracer) at(t *Trace, node, end string, pkt sim.Packet) (continues bool,
 	return true, nil
 }
 
-// leftOut returns steps for the Services missing from the rules that a packet without a matching
+// absent returns steps for the Services missing from the rules that a packet without a matching
 // frontend may be for.
-func (s *Tracer) leftOut(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
+func (s *Tracer) absent(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
 	for i := range p.Services {
 		for _, f := range p.Services[i].Frontends {
 			if m := f.Match; (m.Addr == pkt.Dst || m.IsNodePort() && p.Node.HasAddr(pkt.Dst)) && m.Port == pkt.Port && m.Protocol == pkt.Protocol {
@@ -474,7 +474,7 @@ func (s *Tracer) leftOut(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
 	if p.Node.HasAddr(pkt.Dst) {
 		nodePort = pkt.Port
 	}
-	for _, says := range s.left.At(pkt.Dst, nodePort) {
+	for _, says := range s.ignored.At(pkt.Dst, nodePort) {
 		steps = append(steps, sim.Step{Text: says})
 	}
 	return steps

@@ -10,10 +10,10 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Skipped is an object that a file contains and the Snapshot does not, because
+// Invalid is an object that a file contains and the Snapshot does not, because
 // the API server would reject it. Commands that look it up report that reason
 // instead of a missing object.
-type Skipped struct {
+type Invalid struct {
 	Object  string  // "Service ns/web", as in findings
 	Service ir.Name // the Service itself, or the Service of its endpoints; zero for other kinds
 	// Addrs and NodePorts are those that could be decoded from a Service.
@@ -23,11 +23,11 @@ type Skipped struct {
 }
 
 // IsService reports whether the object is a Service.
-func (l *Skipped) IsService() bool { return strings.HasPrefix(l.Object, "Service ") }
+func (l *Invalid) IsService() bool { return strings.HasPrefix(l.Object, "Service ") }
 
-// Skipped describes the Service as a skipped object.
-func (s *Service) Skipped() Skipped {
-	out := Skipped{Object: s.Object, Service: s.Name, Addrs: s.Addrs()}
+// Invalid describes the Service as an invalid object.
+func (s *Service) Invalid() Invalid {
+	out := Invalid{Object: s.Object, Service: s.Name, Addrs: s.Addrs()}
 	for _, p := range s.Ports {
 		if p.NodePort != 0 {
 			out.NodePorts = append(out.NodePorts, p.NodePort)
@@ -50,23 +50,23 @@ func (s *Service) Addrs() (addrs []netip.Addr) {
 	return addrs
 }
 
-// Skip records that an object was skipped because of a finding.
-func (s *Snapshot) Skip(o Skipped, why diag.Diagnostic) {
-	l := s.skipped[o.Object]
+// SetInvalid records that an object was invalid because of a finding.
+func (s *Snapshot) SetInvalid(o Invalid, why diag.Diagnostic) {
+	l := s.invalid[o.Object]
 	if l == nil {
 		l = &o
-		s.skipped[o.Object] = l
+		s.invalid[o.Object] = l
 	}
 	why.Object = ""
 	l.Why = strings.TrimPrefix(l.Why+"; "+why.String(), "; ")
 }
 
-// Unskip removes the record of a skipped object: one of its name was added.
-func (s *Snapshot) Unskip(object string) { delete(s.skipped, object) }
+// ClearInvalid removes the record of an invalid object: one of its name was added.
+func (s *Snapshot) ClearInvalid(object string) { delete(s.invalid, object) }
 
-// Keep adds the last good versions of the objects that s skips, from an older Snapshot.
+// Keep adds the last good versions of the objects that are invalid in s, from an older Snapshot.
 func (s *Snapshot) Keep(old *Snapshot) {
-	for object := range s.skipped {
+	for object := range s.invalid {
 		switch kind, key := ParseObject(object); kind {
 		case "Service":
 			keep(s.services, old.services, key)
@@ -90,19 +90,19 @@ func keep[K comparable, V any](in, from map[K]V, key K) {
 	}
 }
 
-// Skipped returns the skipped objects, sorted by name.
-func (s *Snapshot) Skipped() []*Skipped {
-	return slices.SortedFunc(maps.Values(s.skipped), func(a, b *Skipped) int { return strings.Compare(a.Object, b.Object) })
+// Invalid returns the invalid objects, sorted by name.
+func (s *Snapshot) Invalid() []*Invalid {
+	return slices.SortedFunc(maps.Values(s.invalid), func(a, b *Invalid) int { return strings.Compare(a.Object, b.Object) })
 }
 
-// SkippedService returns the skipped Service of a name, or nil.
-func (s *Snapshot) SkippedService(name ir.Name) *Skipped {
-	return s.skipped[ObjectName("Service", name)]
+// InvalidService returns the invalid Service of a name, or nil.
+func (s *Snapshot) InvalidService(name ir.Name) *Invalid {
+	return s.invalid[ObjectName("Service", name)]
 }
 
-// SkippedNode returns the skipped Node of a name, or nil.
-func (s *Snapshot) SkippedNode(name string) *Skipped {
-	return s.skipped[ObjectName("Node", ir.Name{Name: name})]
+// InvalidNode returns the invalid Node of a name, or nil.
+func (s *Snapshot) InvalidNode(name string) *Invalid {
+	return s.invalid[ObjectName("Node", ir.Name{Name: name})]
 }
 
 // Finish reports findings that require all files.

@@ -13,7 +13,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// A skipped object is recorded with its reason and copied with the Snapshot. It
+// An invalid object is recorded with its reason and copied with the Snapshot. It
 // is no longer listed if an object of its name exists, in whatever order they are
 // decoded.
 func TestSkipped(t *testing.T) {
@@ -29,16 +29,16 @@ func TestSkipped(t *testing.T) {
 		}
 		return s
 	}
-	wantB := []*snapshot.Skipped{{
+	wantB := []*snapshot.Invalid{{
 		Object: "Service ns/b", Service: ir.Name{Namespace: "ns", Name: "b"}, NodePorts: []int32{30080},
 		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("192.0.2.2")},
 	}}
-	wantEnds := []*snapshot.Skipped{{Object: "Endpoints ns/b", Service: ir.Name{Namespace: "ns", Name: "b"}}}
+	wantEnds := []*snapshot.Invalid{{Object: "Endpoints ns/b", Service: ir.Name{Namespace: "ns", Name: "b"}}}
 	copied := snapshot.New()
 	copied.Update(decoded(two))
 	for name, tt := range map[string]struct {
 		s    *snapshot.Snapshot
-		want []*snapshot.Skipped
+		want []*snapshot.Invalid
 	}{
 		"one":          {decoded(two), wantB},
 		"good after":   {decoded(two, good), nil},
@@ -48,17 +48,17 @@ func TestSkipped(t *testing.T) {
 		"a document":   {decoded(two).Document().Snapshot(), wantB},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, tt.s.Skipped(), cmpopts.IgnoreFields(snapshot.Skipped{}, "Why"), cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(tt.want, tt.s.Invalid(), cmpopts.IgnoreFields(snapshot.Invalid{}, "Why"), cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Error("-want +got", diff)
 			}
 		})
 	}
 	const why = "f:4:67: spec.ports[0].port: must be a whole number, got string"
-	if got := decoded(two).SkippedService(ir.Name{Namespace: "ns", Name: "b"}).Why; got != why {
+	if got := decoded(two).InvalidService(ir.Name{Namespace: "ns", Name: "b"}).Why; got != why {
 		t.Errorf("why: %s\nwant %s", got, why)
 	}
 	copied.Update(decoded(good))
-	if left := copied.Skipped(); len(left) > 0 {
+	if left := copied.Invalid(); len(left) > 0 {
 		t.Errorf("after it was mended: %+v", left[0])
 	}
 }
@@ -82,8 +82,8 @@ func TestKeep(t *testing.T) {
 	old, name := decode(good), ir.Name{Namespace: "ns", Name: "web"}
 
 	kept := decode(broken.Replace(good))
-	if len(kept.Skipped()) != 4 || kept.Service(name) != nil {
-		t.Fatalf("left out %d objects, want 4", len(kept.Skipped()))
+	if len(kept.Invalid()) != 4 || kept.Service(name) != nil {
+		t.Fatalf("invalid: %d objects, want 4", len(kept.Invalid()))
 	}
 	kept.Keep(old)
 	if kept.Service(name) == nil || len(kept.Slices(name)) != 1 || kept.Node("node1") == nil || kept.ServiceCIDR("kubernetes") == nil {

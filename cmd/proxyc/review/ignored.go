@@ -12,13 +12,13 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// LeftOut describes what the rules lack: Services of another proxy or of none, Services skipped in
-// a file, and Services with skipped parts according to the compiler. Without it a command would
+// Ignored describes what the rules lack: Services of another proxy or of none, invalid ones in
+// a file, and Services with invalid parts according to the compiler. Without it a command would
 // report that such a Service does not exist.
-type LeftOut struct {
+type Ignored struct {
 	snap     *snapshot.Snapshot
 	errors   objectErrors
-	services []*snapshot.Service // in snap, with skipped parts
+	services []*snapshot.Service // in snap, with invalid parts
 }
 
 // objectErrors are the compiler's errors, by object.
@@ -35,10 +35,10 @@ func errorsOf(findings []status.Finding) objectErrors {
 	return errs
 }
 
-// LeftOutOf returns what the rules of an input lack.
-func LeftOutOf(j *Input) LeftOut {
+// IgnoredOf returns what the rules of an input lack.
+func IgnoredOf(j *Input) Ignored {
 	if j.errors != nil {
-		return newLeftOut(j.Snapshot, j.errors)
+		return newIgnored(j.Snapshot, j.errors)
 	}
 	list := slices.DeleteFunc(j.Diags.Sorted(), func(d diag.Diagnostic) bool { return d.Severity != diag.Error })
 	j.Locate(list)
@@ -46,16 +46,16 @@ func LeftOutOf(j *Input) LeftOut {
 	for _, d := range list {
 		errs[d.Object] = append(errs[d.Object], d.String())
 	}
-	return newLeftOut(j.Snapshot, errs)
+	return newIgnored(j.Snapshot, errs)
 }
 
-// LeftOutOfDaemon returns what a daemon's rules lack, from its snapshot and findings.
-func LeftOutOfDaemon(snap *snapshot.Snapshot, findings []status.Finding) LeftOut {
-	return newLeftOut(snap, errorsOf(findings))
+// IgnoredByDaemon returns what a daemon's rules lack, from its snapshot and findings.
+func IgnoredByDaemon(snap *snapshot.Snapshot, findings []status.Finding) Ignored {
+	return newIgnored(snap, errorsOf(findings))
 }
 
-func newLeftOut(snap *snapshot.Snapshot, errs objectErrors) LeftOut {
-	l := LeftOut{snap: snap, errors: errs}
+func newIgnored(snap *snapshot.Snapshot, errs objectErrors) Ignored {
+	l := Ignored{snap: snap, errors: errs}
 	for _, svc := range snap.Services() {
 		if l.Of(svc.Name, "") != "" {
 			l.services = append(l.services, svc)
@@ -64,14 +64,14 @@ func newLeftOut(snap *snapshot.Snapshot, errs objectErrors) LeftOut {
 	return l
 }
 
-// Of describes what is skipped of a Service, and why; "" for nothing, or if it does not exist.
+// Of describes what is ignored of a Service, and why; "" for nothing, or if it does not exist.
 // which follows its name, such as ", which has 10.0.0.1,".
-func (l LeftOut) Of(name ir.Name, which string) string {
+func (l Ignored) Of(name ir.Name, which string) string {
 	if svc := l.snap.Service(name); svc != nil {
-		if why := compiler.Skipped(svc); why != "" {
+		if why := compiler.Ignored(svc); why != "" {
 			return "Service " + name.String() + which + " has no rules: " + why
 		}
-	} else if left := l.snap.SkippedService(name); left != nil {
+	} else if left := l.snap.InvalidService(name); left != nil {
 		return "Service " + name.String() + which + " is ignored: " + left.Why
 	}
 	if errs := l.errors["Service "+name.String()]; len(errs) > 0 {
@@ -81,14 +81,14 @@ func (l LeftOut) Of(name ir.Name, which string) string {
 }
 
 // At describes the same for all Services with an address, or with the node port if it is not 0.
-func (l LeftOut) At(addr netip.Addr, nodePort uint16) (says []string) {
+func (l Ignored) At(addr netip.Addr, nodePort uint16) (says []string) {
 	for _, svc := range l.services {
 		isPort := slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.NodePort == int32(nodePort) })
 		if has := slices.Contains(svc.Addrs(), addr); has || nodePort != 0 && isPort {
 			says = append(says, l.Of(svc.Name, which(addr, has)))
 		}
 	}
-	for _, left := range l.snap.Skipped() {
+	for _, left := range l.snap.Invalid() {
 		has := slices.Contains(left.Addrs, addr)
 		if left.IsService() && (has || nodePort != 0 && slices.Contains(left.NodePorts, int32(nodePort))) {
 			says = append(says, l.Of(left.Service, which(addr, has)))
