@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Topology is the cluster of the conformance cases, in both families:
@@ -103,7 +105,7 @@ func NewTopology() (*Topology, error) {
 		netip.MustParseAddr("127.0.0.1"): "loopback",
 		netip.IPv6Loopback():             "loopback",
 	}}
-	for _, step := range []func() error{t.addNamespaces, t.addLinks, t.addAddrs, t.addRoutes, t.serve} {
+	for _, step := range []func() error{t.addNamespaces, t.addLinks, t.addAddrs, t.addRoutes, t.awaitAddrs, t.serve} {
 		if err := step(); err != nil {
 			t.Close()
 			return nil, err
@@ -205,6 +207,26 @@ func (t *Topology) addAddrs() error {
 			if err := t.ns[i.ns].AddAddr(i.link, p, i.extra); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// awaitAddrs waits for the local routes of the IPv6 addresses, which the kernel adds later. Until
+// then, a node sends packets for itself to others.
+func (t *Topology) awaitAddrs() error {
+	deadline := time.Now().Add(30 * time.Second)
+	for _, i := range ifaces() {
+		addr := netip.MustParsePrefix(fmt.Sprintf(i.nets[1], i.host)).Addr()
+		for {
+			routes, err := t.ns[i.ns].nl.RouteGet(addr.AsSlice())
+			if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%s has no local route to %s: %v %w", i.ns, addr, routes, err)
+			}
+			time.Sleep(time.Millisecond)
 		}
 	}
 	return nil

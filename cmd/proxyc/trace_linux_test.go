@@ -223,7 +223,7 @@ func TestProveKernelPrintsCommandsThatRun(t *testing.T) {
 
 // If a backend map lacks an element, trace and prove name it, with the share of affected
 // connections. A packet that finds no element reaches a chain that selects again, and masquerades. If
-// it finds none there, it leaves the node.
+// it finds none there, it is dropped.
 func TestTraceKernelNamesLostBackends(t *testing.T) {
 	t.Parallel()
 	for slot, left := range []string{"10.244.1.98:8080", "10.244.1.97:8080"} {
@@ -239,14 +239,14 @@ func TestTraceKernelNamesLostBackends(t *testing.T) {
 			}
 			out, code := w.proxyc("trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/a:80")
 			for _, want := range []string{
-				"=> 10.96.0.97:80+snat(25%) " + left + "(50%) " + left + "+snat(25%)\n", ": map backends lacks " + lost + "\n", "because: table ip proxyc, chain ",
+				"=> dropped (25%) or " + left + "(66.67%) " + left + "+snat(33.33%) (75%)\n", ": map backends lacks " + lost + "\n", "because: table ip proxyc, chain ",
 			} {
 				if code != exitFindings || !strings.Contains(out, want) || strings.Contains(out, "is not expected") || strings.Count(out, "because") != 1 {
 					t.Errorf("exit %d, want 1, one cause and %q in:\n%s", code, want, out)
 				}
 			}
 			out, code = w.proxyc("prove", "ir", "kernel")
-			for _, want := range []string{"kernel  10.96.0.97:80+snat(25%) " + left, ": map backends lacks " + lost + "\n"} {
+			for _, want := range []string{"kernel  dropped (25%) or " + left, ": map backends lacks " + lost + "\n"} {
 				if code != exitFindings || !strings.Contains(out, want) {
 					t.Errorf("prove: exit %d, want 1 and %q in:\n%s", code, want, out)
 				}

@@ -20,10 +20,15 @@ func fixed(reason string) ir.Origin { return ir.Origin{Object: "default", Reason
 // nat, which the kernel calls for the first packet of a connection only: no other
 // packet traverses a rule. Names and priorities are kube-proxy's for chains with
 // the same purpose.
+//
+// During a commit, a packet may traverse old rules and look up new elements. If
+// it then finds no backend, it is dropped. If it were accepted, connection tracking
+// would keep its connection untranslated.
 func baseChains() []Chain {
 	always := []Rule{
 		{[]Stmt{Verdict{Jump, chainServices}}, fixed("the kernel shows the first packet of a connection only")},
-		{[]Stmt{Verdict{Goto, rootName(markAll, false)}}, fixed("what returns is masqueraded whatever its source")},
+		{[]Stmt{Verdict{Jump, rootName(markAll, false)}}, fixed("what returns is masqueraded whatever its source")},
+		{[]Stmt{Verdict{Kind: Drop}}, fixed("a packet that meets a commit is sent again, and then finds its backend")},
 	}
 	return []Chain{
 		{Name: chainNATPrerouting, Base: &Base{NAT: true, Hook: Prerouting, Priority: PriorityDNAT}, Rules: always},
@@ -36,13 +41,15 @@ func fixedChains(node *ir.Node, family ir.Family) []Chain {
 		return Rule{[]Stmt{lookup(id), Verdict{Kind: Reject}}, fixed("frontends without endpoints are dropped, or refused")}
 	}
 	others := Rule{[]Stmt{Verdict{Kind: Accept}}, fixed("what is not for a Service stays as it is")}
+	without := Rule{[]Stmt{Verdict{Goto, chainNoBackend}}, fixed("no frontend with endpoints")}
 	return []Chain{
 		{Name: chainServices, Rules: slices.Concat(
 			[]Rule{{[]Stmt{lookup(ServiceIPs), Verdict{Goto, rootName(usualMarks(node), false)}}, fixed("addresses come before node ports")}},
-			nodePortRules(node, family, Verdict{Jump, chainNodePorts}), localhostRules(node, family), []Rule{refused(NoEndpointIPs)}, clusterIPsCheck(node), []Rule{others})},
+			nodePortRules(node, family, Verdict{Goto, chainNodePorts}), []Rule{without})},
 		{Name: chainNodePorts, Rules: []Rule{
 			{[]Stmt{lookup(ServicePorts), Verdict{Goto, rootName(markAll, true)}}, fixed("node ports are looked up at the addresses where they answer")},
-			refused(NoEndpointPorts)}},
+			refused(NoEndpointPorts), without}},
+		{Name: chainNoBackend, Rules: slices.Concat(localhostRules(node, family), []Rule{refused(NoEndpointIPs)}, clusterIPsCheck(node), []Rule{others})},
 		{Name: chainIPsBySource, Rules: slices.Concat(bySource(node, InsideIPs, OutsideIPs),
 			nodePortRules(node, family, refused(NoEndpointPorts).Stmts...), []Rule{refused(NoEndpointIPs), others})},
 		{Name: chainPortsBySource, Rules: append(bySource(node, InsidePorts, OutsidePorts), refused(NoEndpointPorts), others)},
@@ -101,7 +108,7 @@ func localhostRules(node *ir.Node, family ir.Family) (rules []Rule) {
 }
 
 // LocalhostChain is the chain with the rules for which RejectsLocalhost returns a protocol.
-const LocalhostChain = chainServices
+const LocalhostChain = chainNoBackend
 
 // RejectsLocalhost returns the protocol of a rule that rejects node ports at loopback
 // addresses, or 0.

@@ -25,6 +25,7 @@ const (
 	chainIPsBySource   = "service-ips-by-source"
 	chainPortsBySource = "service-nodeports-by-source"
 	chainNodePorts     = "node-ports"
+	chainNoBackend     = "no-backend"
 	chainAffinity      = "affinity"
 	chainAffinityPorts = "affinity-nodeports"
 )
