@@ -117,7 +117,7 @@ func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, err
 	switch {
 	case slices.ContainsFunc(out.Differences, func(d differs) bool { return d.Design == "" }):
 		out.Verdict = verdictDifferent
-	case len(out.Unknown) > 0, len(out.OneSided) > 0 && len(out.Differences) == 0:
+	case len(out.Unknown)+len(out.OneSided) > 0:
 		out.Verdict = verdictNotProvable
 	case len(out.Differences) > 0:
 		out.Verdict = verdictDesign

@@ -53,10 +53,19 @@ func (d *Side) missing(f ir.Family) string {
 	return "; add the output of " + tool + " on the node to " + d.name
 }
 
-// notes explains differences between a dump and another side.
+// notes explains differences between a side and another one.
 func (d *Side) notes(other *Side) (notes []string) {
+	for f, p := range ir.Present(other.programs) {
+		if own := d.programs.Of(f); own != nil {
+			for _, addr := range own.Node.Addrs {
+				if !p.Node.HasAddr(addr) {
+					notes = append(notes, fmt.Sprintf("only %s has the node's address %s; --live reads the addresses of this node", d.name, addr))
+				}
+			}
+		}
+	}
 	if d.dump == "" {
-		return nil
+		return notes
 	}
 	for _, p := range ir.Present(other.programs) {
 		if mode := p.Node.Mode; other.name == "ir" && mode != d.mode {
