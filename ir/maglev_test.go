@@ -1,7 +1,6 @@
 package ir
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -124,19 +123,6 @@ func TestJHash(t *testing.T) {
 	} {
 		if got := jhash([]byte(tt.key), tt.seed); got != tt.want {
 			t.Errorf("%q, %x: want %08x, got %08x", tt.key, tt.seed, tt.want, got)
-		}
-	}
-}
-
-func BenchmarkMaglevTable(b *testing.B) {
-	for _, slots := range MaglevSlots() {
-		for _, n := range []int{3, 100} {
-			b.Run(fmt.Sprintf("%d/%d", slots, n), func(b *testing.B) {
-				m, backends := Maglev{Slots: slots}, maglevBackends(n)
-				for b.Loop() {
-					m.Table(backends)
-				}
-			})
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package ir_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -139,23 +138,6 @@ func lastDot(path string) int {
 		}
 	}
 	return 0
-}
-
-func BenchmarkByPort(b *testing.B) {
-	s := &ir.Service{Name: ir.Name{Namespace: "ns", Name: "a"}}
-	for i := range 2000 {
-		p := ir.ServicePort{Service: s.Name, Port: fmt.Sprintf("p%04d", i), Protocol: ir.TCP}
-		s.Pools = append(s.Pools, ir.Pool{Port: p, Backends: make([]ir.Backend, 5)})
-		s.Frontends = append(s.Frontends, ir.Frontend{Match: ir.Match{Port: uint16(i)}, Port: p, Routes: []ir.Route{{Pool: i}}})
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		for _, part := range (ir.Change{Old: s, New: s}).ByPort {
-			if !part.Equivalent() {
-				b.Fatal("differs")
-			}
-		}
-	}
 }
 
 // join returns a Service with the given ports, which ByPort yielded in this order. It is equal to whole in

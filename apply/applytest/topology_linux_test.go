@@ -187,14 +187,3 @@ func netnsOf(t *testing.T) string {
 	}
 	return link
 }
-
-func BenchmarkTopology(b *testing.B) {
-	RequireRoot(b)
-	for b.Loop() {
-		topo, err := NewTopology()
-		if err != nil {
-			b.Fatal(err)
-		}
-		topo.Close()
-	}
-}

@@ -301,18 +301,6 @@ func TestFullTable(t *testing.T) {
 	}
 }
 
-func BenchmarkDecode(b *testing.B) {
-	data := message(msgNew, 0, ir.IPv4, func(b *codec.Builder) {
-		describe(b, entry(ir.UDP, "192.0.2.1:5000", "10.96.0.10:53", "10.244.9.9:53"))
-	}).Data
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := decode(data); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func FuzzDecode(f *testing.F) {
 	f.Add(message(msgNew, 0, ir.IPv6, func(b *codec.Builder) {
 		describe(b, entry(ir.UDP, "[2001:db8::1]:5000", "[fd00::10]:53", "[fd00:244::9]:53"))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -110,33 +109,6 @@ func large(n, backends int) *ir.Program {
 
 // service returns the Service that changes.
 func service(p *ir.Program) *ir.Service { return &p.Services[len(p.Services)/2] }
-
-// BenchmarkRemember reports the memory of a Dataplane with n Services of ten backends.
-func BenchmarkRemember(b *testing.B) {
-	for _, n := range []int{1_000, 10_000} {
-		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
-			p := large(n, 10)
-			var d *Dataplane
-			before := heap()
-			for b.Loop() {
-				d = &Dataplane{lowering: ModeIPTables, tables: &tables{tools: &tools{families: []ir.Family{ir.IPv4}}}}
-				d.applied.Replace(ir.NewPrograms(p))
-				d.PlanChanges(ir.Changes{})
-			}
-			b.ReportMetric(float64(heap()-before)/float64(n), "held-B/service")
-			runtime.KeepAlive(d)
-			runtime.KeepAlive(p)
-		})
-	}
-}
-
-// heap returns the size of the reachable heap in bytes.
-func heap() uint64 {
-	runtime.GC()
-	var s runtime.MemStats
-	runtime.ReadMemStats(&s)
-	return s.HeapAlloc
-}
 
 // changed returns p with one backend moved.
 func changed(p *ir.Program) *ir.Program {

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -28,48 +25,6 @@ func large(n int) (*ir.Program, rules.Tables) {
 		*b = (*b)[:5]
 	}
 	return p, rules.NewTables(rules.Lower(p), rules.Lower(&ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}))
-}
-
-// BenchmarkFullLoad loads 10,000 Services into an empty kernel: over netlink and, as the lower
-// limit, the same as text through nft.
-func BenchmarkFullLoad(b *testing.B) {
-	n := newNode(b)
-	_, want := large(10_000)
-	flush := func() {
-		b.StopTimer()
-		n.nft(b, "", "flush", "ruleset")
-		b.StartTimer()
-	}
-	b.Run("netlink", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			flush()
-			if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, want)); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("nft -f", func(b *testing.B) {
-		file := filepath.Join(b.TempDir(), "rules.nft")
-		if err := os.WriteFile(file, []byte(text(b, want)), 0o644); err != nil {
-			b.Fatal(err)
-		}
-		for b.Loop() {
-			flush()
-			n.nft(b, "", "-f", file)
-		}
-	})
-	b.Run("read and compare", func(b *testing.B) {
-		for b.Loop() {
-			have, err := n.reader.read(b.Context(), nil)
-			if err != nil {
-				b.Fatal(err)
-			}
-			if !newPlan(have, want).Empty() {
-				b.Fatal("the tables are not what is wanted")
-			}
-		}
-	})
 }
 
 // BenchmarkOneEndpoint changes one endpoint of one Service and back, among few and many Services,
@@ -113,47 +68,6 @@ func BenchmarkOneEndpoint(b *testing.B) {
 			b.ReportMetric(median(took)/median(limit), "x-empty")
 		})
 	}
-}
-
-// BenchmarkOwned changes one endpoint of one of 10,000 Services in tables that this process owns,
-// alternating with the same in tables without an owner. ns/op is the median of the former,
-// x-anybodys the ratio of the latter to it.
-func BenchmarkOwned(b *testing.B) {
-	const services = 10_000
-	nodes := [2]node{newNode(b), newNode(b)}
-	nodes[0].writer.claimOwnership()
-	if !nodes[0].writer.ownTables {
-		b.Skip("the kernel knows no tables with an owner")
-	}
-	p, _ := large(services)
-	var states [2]*rules.Lowerer
-	for i, n := range nodes {
-		if _, err := n.Commit(b.Context(), planFor(state{}, ir.NewPrograms(p), "")); err != nil {
-			b.Fatal(err)
-		}
-		states[i] = rules.NewLowerer(ir.IPv4)
-		for j := range p.Services {
-			update(states[i], &p.Node, ir.Change{Name: p.Services[j].Name, New: &p.Services[j]})
-		}
-	}
-	one := p.Services[services/2]
-	other := withBackends(one, len(one.Pools[0].Backends))
-	other.Pools[0].Backends = slices.Clone(other.Pools[0].Backends)
-	other.Pools[0].Backends[2].AddrPort = nftest.AddrPort(ir.IPv4, "10.244.2.11:8080")
-	versions := [2]*ir.Service{&other, &one}
-	var took [2][]time.Duration
-	for i := 0; b.Loop(); i++ {
-		for j, n := range nodes {
-			plan := planOf(update(states[j], &p.Node, ir.Change{Name: one.Name, Old: versions[1-i%2], New: versions[i%2]}))
-			start := time.Now()
-			if _, err := n.Commit(b.Context(), plan); err != nil {
-				b.Fatal(err)
-			}
-			took[j] = append(took[j], time.Since(start))
-		}
-	}
-	b.ReportMetric(median(took[0]), "ns/op")
-	b.ReportMetric(median(took[0])/median(took[1]), "x-anybodys")
 }
 
 // BenchmarkOneService adds and removes one Service of five endpoints, and scales another from two
@@ -366,78 +280,4 @@ func BenchmarkSourceRanges(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
-}
-
-// BenchmarkReadBack reads and plans the tables of a node that matches, with Services of ten
-// endpoints: by dumps, alternating with lookups in every set of at least a thousand elements, and
-// in the largest set only. It reports medians of CPU time of the process, including the kernel's
-// for it, in milliseconds.
-func BenchmarkReadBack(b *testing.B) {
-	for _, services := range []int{2500, 5000, 10_000, 16_000, 50_000} {
-		b.Run(fmt.Sprint(services), func(b *testing.B) {
-			n := newNode(b)
-			want := ir.NewPrograms(nftest.Large(services))
-			tables := rules.LowerAll(want)
-			if _, err := n.Commit(b.Context(), newPlan(rules.Tables{}, tables)); err != nil {
-				b.Fatal(err)
-			}
-			set := setsByName(tables.IPv4)[rules.Backends.String()]
-			elements := 0
-			for i := range tables.IPv4.Sets {
-				elements += len(tables.IPv4.Sets[i].Elements)
-			}
-			tables = rules.Tables{}
-			took := map[string][]time.Duration{}
-			timed := func(what string, f func()) {
-				runtime.GC()
-				before := processorTime(b)
-				f()
-				took[what] = append(took[what], processorTime(b)-before)
-			}
-			read := func(from int) func() {
-				return func() {
-					n.reader.lookupFrom = from
-					if err := n.Read(b.Context(), want); err != nil {
-						b.Fatal(err)
-					}
-					if !n.Plan(want).Empty() {
-						b.Fatal("the tables are not what is wanted")
-					}
-				}
-			}
-			read(1 << 30)() // the kernel makes its hash tables larger for some time after a commit
-			for b.Loop() {
-				timed("dumps", read(1<<30))
-				timed("keys", read(1000))
-				timed("default", read(lookupFrom))
-				timed("dump-of-largest", func() {
-					s := *rules.Backends.Set()
-					if _, err := n.reader.readElements(b.Context(), ir.IPv4, &s, rules.Backends, nil); err != nil || len(s.Elements) != len(set.Elements) {
-						b.Fatal(len(s.Elements), err)
-					}
-				})
-				timed("keys-of-largest", func() {
-					m := newFingerprints(want.IPv4)[rules.Backends]
-					if others, err := lookupElements(b.Context(), n.reader.conn, ir.IPv4, rules.Backends, want.IPv4, &m); err != nil || len(others) > 0 || len(m.sums) != len(set.Elements) {
-						b.Fatal(len(others), len(m.sums), err)
-					}
-				})
-			}
-			for what, times := range took {
-				b.ReportMetric(median(times)/1e6, what+"-ms")
-			}
-			b.ReportMetric(float64(elements), "elements")
-			b.ReportMetric(float64(len(set.Elements)), "largest")
-			b.ReportMetric(0, "ns/op")
-		})
-	}
-}
-
-// processorTime returns the CPU time of this process.
-func processorTime(b *testing.B) time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

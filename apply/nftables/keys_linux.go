@@ -17,8 +17,7 @@ import (
 // expected keys. If they exist, and the number of elements shows that there are no others, the
 // result is the same as that of a dump. Otherwise the set is dumped.
 
-// lookupFrom is the number of elements from which lookups are cheaper than a dump
-// (BenchmarkReadBack).
+// lookupFrom is the number of elements from which lookups are cheaper than a dump.
 const lookupFrom = 100_000
 
 // keysPerRequest is the number of keys in a request. The kernel queues a message of about 1 KiB for

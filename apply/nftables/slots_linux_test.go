@@ -11,7 +11,6 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
-	rules "github.com/proxyc/proxyc/render/nftables"
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 	"github.com/proxyc/proxyc/render/nftables/nftest"
 )
@@ -128,44 +127,4 @@ func mostAdded(p *Plan) (most int) {
 		}
 	}
 	return most
-}
-
-// BenchmarkPool adds and removes an endpoint of a Service with 1,000, with slots that are kept and,
-// for comparison, renumbered in the order of the pool.
-func BenchmarkPool(b *testing.B) {
-	hosts := func(n int) (all []ir.Backend) {
-		for i := range n {
-			all = append(all, ir.Backend{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 8080)})
-		}
-		return all
-	}
-	service := func(backends []ir.Backend) *ir.Service {
-		s := nftest.LargeService(1)
-		s.Pools[0].Backends = backends
-		return &s
-	}
-	with := service(hosts(1000))
-	without := service(slices.Delete(hosts(1000), 7, 8))
-	empty := ir.NewPrograms(&ir.Program{Family: ir.IPv4, Node: nftest.Node(ir.IPv4), Services: []ir.Service{*with}})
-	for name, plan := range map[string]func(n node, l *rules.Lowerer, c ir.Change) apply.Plan{
-		"kept": func(n node, _ *rules.Lowerer, c ir.Change) apply.Plan {
-			return n.PlanChanges(n.Applied().From(ir.Changes{IPv4: []ir.Change{c}}))
-		},
-		"by order": func(_ node, l *rules.Lowerer, c ir.Change) apply.Plan {
-			return planOf(update(l, &empty.IPv4.Node, c))
-		},
-	} {
-		b.Run(name, func(b *testing.B) {
-			n := newNode(b)
-			replace(b, n.Dataplane, empty)
-			l := rules.NewLowerer(ir.IPv4)
-			update(l, &empty.IPv4.Node, ir.Change{Name: with.Name, New: with})
-			versions := [2]*ir.Service{without, with}
-			for i := 0; b.Loop(); i++ {
-				if _, err := n.Commit(b.Context(), plan(n, l, ir.Change{Name: with.Name, Old: versions[1-i%2], New: versions[i%2]})); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

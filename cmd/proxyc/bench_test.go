@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
 	"testing"
 
-	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
@@ -43,23 +41,6 @@ func benchText(b *testing.B, mode ir.Mode, snap *snapshot.Snapshot, n int) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(n), "µs/service")
-}
-
-// BenchmarkProcess is the whole program on the JSON of 10,000 Services.
-func BenchmarkProcess(b *testing.B) {
-	data := benchCluster(b, 10_000)
-	b.SetBytes(int64(len(data)))
-	b.ReportAllocs()
-	for b.Loop() {
-		e := &env{
-			args:  []string{"compile", "--proxy-mode", "nftables", "-s", "-"},
-			stdin: bytes.NewReader(data), stdout: io.Discard, stderr: io.Discard, files: disk.OS{},
-			hostname: func() (string, error) { return "node1", nil },
-		}
-		if code := run(e); code != exitDone {
-			b.Fatalf("exit code %d", code)
-		}
-	}
 }
 
 // benchCluster returns the JSON of a cluster of plain Services.

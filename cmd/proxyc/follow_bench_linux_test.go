@@ -22,41 +22,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// BenchmarkEvent is how long it takes from an EndpointSlice with another
-// endpoint to the rules in the kernel, through the whole daemon, among few and
-// many Services.
-func BenchmarkEvent(b *testing.B) {
-	for _, services := range []int{1000, 50_000} {
-		b.Run(fmt.Sprint(services), func(b *testing.B) {
-			store, synced := runLoop(b, services)
-			wait := func() {
-				for s := range synced {
-					if s.Err != nil {
-						b.Fatal(s.Err)
-					}
-					if s.Done.Operations.Total() > 0 {
-						return
-					}
-				}
-			}
-			version := byte(0)
-			// Each change is in one sync; others, as the comparison after the
-			// first load, may come between.
-			change := func() {
-				version = 1 - version
-				store.Set(benchSlice(services/2, version))
-				wait()
-			}
-			wait()
-			change()
-			b.ReportAllocs()
-			for b.Loop() {
-				change()
-			}
-		})
-	}
-}
-
 // BenchmarkEventBeside is how long an endpoint of one Service takes while others change once a
 // second: a Service of 2,000 ports with session affinity loses an endpoint and gets another one, or
 // 40,000 backends move. It reports the median and the longest time in milliseconds.

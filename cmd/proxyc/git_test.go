@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -197,94 +196,3 @@ func TestManifestsWithoutFaults(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkManifests reviews 10,000 Services and Deployments as a repository has them.
-func BenchmarkManifests(b *testing.B) {
-	write := func(name string, services int, ranges string) string {
-		var text bytes.Buffer
-		for i := range services {
-			fmt.Fprintf(&text, manifestsOfOne, i%50, i, ranges)
-		}
-		file := filepath.Join(b.TempDir(), name)
-		if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil {
-			b.Fatal(err)
-		}
-		return file
-	}
-	before, after := write("before.yaml", 10_000, "  loadBalancerSourceRanges: [192.0.2.0/24]\n"), write("after.yaml", 9_999, "")
-	report := filepath.Join(b.TempDir(), "report.html")
-	for _, args := range [][]string{
-		lintManifests(before),
-		{"compile", "-s", before, "-o", "ir"},
-		{"diff", "-s", before, "-S", before},
-		{"diff", "-s", before, "-S", after},
-		{"report", "-s", before, "-o", report},
-		{"report", "-s", after, "--against", before, "-o", report},
-	} {
-		name := args[0]
-		if len(args) > 4 && args[4] == after || args[0] == "report" && len(args) > 5 {
-			name += " of a change of each"
-		}
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if code, _, stderr := reviewed(append(args, "--hostname-override", "node1")...); code == exitBad {
-					b.Fatal(stderr)
-				}
-			}
-		})
-	}
-}
-
-// manifestsOfOne are a Service and its Deployment.
-const manifestsOfOne = `---
-apiVersion: v1
-kind: Service
-metadata:
-  name: svc-%[2]d
-  namespace: ns-%[1]d
-  labels:
-    app.kubernetes.io/name: svc-%[2]d
-    app.kubernetes.io/managed-by: Helm
-spec:
-  type: LoadBalancer
-%[3]s  ports:
-    - name: http
-      port: 80
-      targetPort: http
-  selector:
-    app.kubernetes.io/name: svc-%[2]d
----
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: svc-%[2]d
-  namespace: ns-%[1]d
-  labels:
-    app.kubernetes.io/name: svc-%[2]d
-spec:
-  replicas: 2
-  selector:
-    matchLabels:
-      app.kubernetes.io/name: svc-%[2]d
-  template:
-    metadata:
-      labels:
-        app.kubernetes.io/name: svc-%[2]d
-    spec:
-      serviceAccountName: default
-      containers:
-        - name: app
-          image: registry.example/app:1.0
-          args: ["--port=8080"]
-          ports:
-            - name: http
-              containerPort: 8080
-          readinessProbe:
-            httpGet:
-              path: /ready
-              port: http
-          resources:
-            requests:
-              cpu: 100m
-              memory: 128Mi
-`

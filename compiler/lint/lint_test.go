@@ -286,12 +286,3 @@ func TestCheckIsLinear(t *testing.T) {
 		t.Errorf("%v allocations of 500 Services, %v of 2,000", a, b)
 	}
 }
-
-// BenchmarkCheck checks 10,000 Services of 5 endpoints, each with several
-// findings.
-func BenchmarkCheck(b *testing.B) {
-	in := many(10_000)
-	for b.Loop() {
-		Check(in)
-	}
-}

@@ -200,33 +200,3 @@ func FuzzProto(f *testing.F) {
 var sameAddrs = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
 var sameTimes = cmp.Comparer(func(a, b time.Time) bool { return a.Equal(b) && a.Location() == b.Location() })
-
-func BenchmarkFromProto(b *testing.B) {
-	svc, err := fullService().Marshal()
-	if err != nil {
-		b.Fatal(err)
-	}
-	slice, err := fullSlice().Marshal()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Run("whole", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			var s corev1.Service
-			var e discoveryv1.EndpointSlice
-			if s.Unmarshal(svc) != nil || e.Unmarshal(slice) != nil {
-				b.Fatal("is not read")
-			}
-			FromService(&s)
-			FromEndpointSlice(&e)
-		}
-	})
-	b.Run("kept", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			ServiceFromProto(svc)
-			EndpointSliceFromProto(slice)
-		}
-	})
-}

@@ -247,17 +247,3 @@ func TestExplain(t *testing.T) {
 	}
 	rendertest.Explain(t, x, nil)
 }
-
-func manyServices(n int) *ir.Program {
-	return rendertest.ManyServices(program(), n, ir.Route{From: ir.Any})
-}
-
-func BenchmarkLower10k(b *testing.B) {
-	p := manyServices(10000)
-	b.ReportAllocs()
-	for b.Loop() {
-		Lower(p)
-	}
-}
-
-func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, LowerAll, manyServices(10000)) }

@@ -173,19 +173,3 @@ func TestOneEndpointIsOneRealServer(t *testing.T) {
 		t.Errorf("%d virtual servers, %d elements added, %d removed", len(d.Servers), len(d.Added), len(d.Removed))
 	}
 }
-
-func BenchmarkChange10k(b *testing.B) {
-	p := manyServices(10000)
-	l := NewLowerer(p)
-	old := &p.Services[5000]
-	now := *old
-	now.Pools = slices.Clone(old.Pools)
-	now.Pools[0].Backends = slices.Clone(old.Pools[0].Backends)[1:]
-	for i := 0; b.Loop(); i++ {
-		c := ir.Change{Name: old.Name, Old: old, New: &now}
-		if i%2 == 1 {
-			c.Old, c.New = c.New, c.Old
-		}
-		l.Change([]ir.Change{c})
-	}
-}

@@ -163,13 +163,3 @@ func TestDeterministic(t *testing.T) {
 func manyServices(n int) *ir.Program {
 	return rendertest.ManyServices(program(ir.IPv4), n, ir.Route{From: ir.Pods}, ir.Route{From: ir.Any, SNAT: true})
 }
-
-func BenchmarkLower10k(b *testing.B) {
-	p := manyServices(10000)
-	b.ReportAllocs()
-	for b.Loop() {
-		Lower(p)
-	}
-}
-
-func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, LowerAll, manyServices(10000)) }

@@ -227,22 +227,6 @@ func TestExplain(t *testing.T) {
 	})
 }
 
-func manyServices(n int) *ir.Program {
-	p := program()
-	p.Node.Userspace = nil
-	return rendertest.ManyServices(p, n, ir.Route{From: ir.Any, SNAT: true})
-}
-
-func BenchmarkLower10k(b *testing.B) {
-	p := manyServices(10000)
-	b.ReportAllocs()
-	for b.Loop() {
-		Lower(p)
-	}
-}
-
-func BenchmarkWrite10k(b *testing.B) { rendertest.BenchmarkWrite(b, LowerAll, manyServices(10000)) }
-
 // Existing proxy ports are kept if portRange contains them.
 func TestKeptPorts(t *testing.T) {
 	p := only(program(), "web", "sticky")

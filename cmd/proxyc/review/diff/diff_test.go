@@ -3,7 +3,6 @@ package diff
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
-	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -197,47 +195,6 @@ func TestDiffAlike(t *testing.T) {
 	}
 	if len(named) != len(found) || flows < all {
 		t.Errorf("%d of %d Services and %d of %d flows are in an entry", len(named), len(found), flows, all)
-	}
-}
-
-// BenchmarkDiff compares decoded snapshots of Services of all kinds with five
-// endpoints each; compiling both sides is counted. One Service has another endpoint, each
-// has one less, or the mode is another.
-func BenchmarkDiff(b *testing.B) {
-	const services = 10_000
-	snap := reviewtest.MixedCluster(b, services)
-	job := func(mode ir.Mode, snap *snapshot.Snapshot) *review.Input {
-		cfg := reviewtest.ParseConfig(b, mode, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.128.0.0/9\n"))
-		return &review.Input{Resolved: &config.Resolved{Config: cfg}, Snapshot: snap, Facts: compiler.Facts{NodeName: "node1"}}
-	}
-	less := func(most int) *snapshot.Snapshot {
-		out := reviewtest.MixedCluster(b, services)
-		for _, svc := range out.Services()[:most] {
-			for _, s := range out.Slices(svc.Name) {
-				c := *s
-				c.Endpoints = c.Endpoints[:len(c.Endpoints)-1]
-				out.SetSlice(&c)
-			}
-		}
-		return out
-	}
-	for _, bb := range []struct {
-		name string
-		mode ir.Mode
-		snap *snapshot.Snapshot
-	}{{"one", ir.ModeNFTables, less(1)}, {"all", ir.ModeNFTables, less(services)}, {"mode", ir.ModeIPTables, snap}} {
-		b.Run(bb.name, func(b *testing.B) {
-			for b.Loop() {
-				d, err := Compare(b.Context(), job(ir.ModeNFTables, snap), job(bb.mode, bb.snap), Nodes{}, All, flow.CompareOf)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := d.WriteText(io.Discard, false); err != nil {
-					b.Fatal(err)
-				}
-				b.ReportMetric(float64(len(d.Services)), "services")
-			}
-		})
 	}
 }
 
