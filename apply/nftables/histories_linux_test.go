@@ -110,3 +110,32 @@ func changes(before, now *ir.Program) []ir.Change {
 	}
 	return all
 }
+
+// oneService returns a Program with the Services of another one as ports of a single Service.
+func oneService(p *ir.Program) *ir.Program {
+	if p == nil {
+		return nil
+	}
+	whole := &ir.Service{Name: ir.Name{Namespace: "ns", Name: "all"}, Origin: ir.Origin{Object: "Service ns/all"}}
+	for i := range p.Services {
+		s := &p.Services[i]
+		rename := func(port *ir.ServicePort) { port.Service, port.Port = whole.Name, s.Name.Name }
+		for _, f := range s.Frontends {
+			f.Routes = slices.Clone(f.Routes)
+			for j := range f.Routes {
+				f.Routes[j].Pool += len(whole.Pools)
+			}
+			rename(&f.Port)
+			whole.Frontends = append(whole.Frontends, f)
+		}
+		for _, pool := range s.Pools {
+			rename(&pool.Port)
+			whole.Pools = append(whole.Pools, pool)
+		}
+		whole.Draining = append(whole.Draining, s.Draining...)
+	}
+	slices.SortFunc(whole.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) })
+	one := *p
+	one.Services = []ir.Service{*whole}
+	return &one
+}

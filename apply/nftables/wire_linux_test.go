@@ -113,3 +113,21 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// decodeMessage decodes the elements of a message that contains both edges of each interval.
+func decodeMessage(b []byte, s *rules.Set, f ir.Family) error {
+	if !s.Interval {
+		return codec.DecodeElements(b, s, f, &codec.Comments{})
+	}
+	edges, err := codec.DecodeEdges(b, f, nil)
+	for len(edges) > 0 {
+		n := 1
+		if len(edges) > 1 && edges[1].End {
+			n = 2
+		}
+		of, strays := codec.Intervals(edges[:n:n])
+		s.Elements, s.Foreign = append(s.Elements, of...), s.Foreign || strays
+		edges = edges[n:]
+	}
+	return err
+}
