@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -39,35 +38,4 @@ func TestWatchHangup(t *testing.T) {
 	if st.PID != first.PID {
 		t.Errorf("process %d became %d", first.PID, st.PID)
 	}
-}
-
-// The status reports a probe port that another program uses and an invalid snapshot, and exits with
-// 1. The rules continue to be updated.
-func TestWatchStatusIsNotWell(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t, "nftables")
-	w.write("cluster.yaml", applytest.Services("a"))
-	w.serve("127.0.0.1:10256")
-	w.start("proxyc", "watch")
-	w.until("first sync", synced)
-	says := func(what string, code int, text string) {
-		t.Helper()
-		within(w, 20*time.Second, what, func() (struct{}, bool) {
-			cmd := w.ns.Command(context.Background(), "proxyc", "status")
-			out, err := w.ns.Run(cmd)
-			return struct{}{}, (err == nil) == (code == 0) && strings.Contains(string(out), text) && strings.Contains(string(out), "synced       yes")
-		})
-	}
-	says("the port", 1, "not served   healthz server at 0.0.0.0:10256, since ")
-	w.write("cluster.yaml", applytest.Services("b"))
-	w.holds(5*time.Second, "b", true)
-	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "nftables"), "\nclusterCIDR", "\nhealthzBindAddress: 127.0.0.1:10257\nclusterCIDR", 1))
-	says("a free port", 0, "synced")
-	w.write("cluster.yaml", "")
-	says("the refused file", 1, "invalid      the newest version of "+w.file("cluster.yaml"))
-	w.write("cluster.yaml", strings.TrimSuffix(applytest.Services("c"), "\n"))
-	says("the file that was cut off", 1, "may be cut off: it ends in the middle of a line")
-	w.write("cluster.yaml", applytest.Services("c"))
-	says("the whole file", 0, "synced")
-	w.holds(5*time.Second, "c", true)
 }

@@ -10,7 +10,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -336,24 +335,6 @@ func (w *watched) note() string {
 	var st unix.Stat_t
 	must(w.t, w.ns.Do(func() error { return unix.Stat("/proc/thread-self/ns/net", &st) }))
 	return fmt.Sprintf("/run/proxyc/proxyc-%d.note", st.Ino)
-}
-
-// The boot file of another node, from an image or a shared directory, is ignored.
-func TestWatchBootFileOfAnother(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t, "nftables")
-	w.saveBootFile()
-	w.flush()
-	w.withoutServer()
-	w.args[slices.Index(w.args, "node1")] = "node2"
-	w.start("proxyc", "watch")
-	st := w.until("the first objects are waited for", func(st status.Status) bool { return strings.HasPrefix(st.Reason, "waiting for the initial objects") })
-	if st.Restored != "" || w.has("a") {
-		t.Errorf("held %q, and the rules\n%s", st.Restored, w.rules())
-	}
-	if want := `the boot file is invalid" file="` + w.file("boot") + `" err="is for node \"node1\", but this one is \"node2\""`; !strings.Contains(w.log.String(), want) {
-		t.Errorf("not logged: %s", want)
-	}
 }
 
 // A boot file of another mode is not restored: the rules in the kernel stay until objects are known.

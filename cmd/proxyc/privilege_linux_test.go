@@ -29,7 +29,6 @@ import (
 
 const (
 	deployDir = "../../docs/deploy/"
-	nodeFiles = "kube-proxy" // the directory of w.dir that stands for the ConfigMap
 )
 
 func init() { commands["contained"] = contained }

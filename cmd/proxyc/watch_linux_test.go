@@ -645,30 +645,6 @@ func TestWatchConfigNotInForce(t *testing.T) {
 	}
 }
 
-// A configuration that could not be put in force for a temporary reason is in force once that has
-// gone, though its file does not change again.
-func TestWatchConfigRetried(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t, "iptables-nft")
-	tool, err := exec.LookPath("iptables-nft-restore")
-	if err != nil {
-		t.Fatal(err)
-	}
-	must(t, os.WriteFile(w.file("iptables-nft-restore"), fmt.Appendf(nil, "#!/bin/sh\nif rm %s 2>/dev/null; then exit 4; fi\nexec %s \"$@\"\n", w.file("broken"), tool), 0o755))
-	w.env = append(w.env, "PATH="+w.dir+":"+os.Getenv("PATH"))
-	w.sync(applytest.Services("a"))
-	w.write("broken", "")
-	w.write("config", strings.Replace(fmt.Sprintf(watchConfig, "iptables"), "10.244.0.0/16", "10.244.0.0/17", 1))
-	within(w, 20*time.Second, "the failure", func() (struct{}, bool) {
-		return struct{}{}, strings.Contains(w.log.String(), "applying the configuration: failed, retrying")
-	})
-	within(w, 40*time.Second, "the new one is in force", func() (struct{}, bool) {
-		st, ok := w.status()
-		return struct{}{}, ok && synced(st) && len(st.InvalidFiles) == 0 && strings.Contains(w.rules(), "10.244.0.0/17")
-	})
-	w.readyz("the new one is in force", http.StatusOK, "")
-}
-
 // Files that could not be read, because too many files were open, are read once that has gone,
 // though they do not change again.
 func TestWatchUnreadableFiles(t *testing.T) {
@@ -827,22 +803,6 @@ func TestWatchNodeAddress(t *testing.T) {
 	}
 	if now := w.until("the changes are taken", synced); now.Generation < st.Generation+1 {
 		t.Errorf("generation %d after %d: no sync took the addresses", now.Generation, st.Generation)
-	}
-}
-
-// A command that waits for the daemon reports it, with the name of the daemon.
-func TestApplyTellsThatItWaits(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t, "nftables")
-	w.sync(applytest.Services("a"))
-	var stderr strings.Builder
-	cmd := w.ns.Command(t.Context(), "proxyc", append([]string{"apply", "--lock-timeout", "1100ms"}, w.args...)...)
-	cmd.Stderr = &stderr
-	w.ns.Run(cmd) // the exit code tells more than the error
-	want := fmt.Sprintf("held by process %d", w.process.Pid)
-	if waiting, ended, _ := strings.Cut(stderr.String(), "proxyc: "); cmd.ProcessState.ExitCode() != exitBad ||
-		!strings.Contains(waiting, "waiting for another proxyc process to stop: ") || !strings.Contains(waiting, want) || !strings.Contains(ended, want) {
-		t.Errorf("%v, and on stderr\n%s", cmd.ProcessState, &stderr)
 	}
 }
 
