@@ -163,7 +163,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := &Plan{desired: apply.Desired{Changes: changes}, rules: d.rules.PlanChanges(changes)}
 	for f, l := range ir.Present(d.lowerers) {
 		if len(changes.Of(f)) > 0 {
-			p.add(partialChange(l.Change(changes.Of(f)), d.capacity.Of(f)))
+			p.add(partialChange(l, changes.Of(f), d.capacity.Of(f)))
 		}
 	}
 	return p

@@ -63,33 +63,28 @@ func fullChange(have *state, want *rules.Ruleset, o policy) change {
 	return change{have, want, size, o}
 }
 
-// partialChange returns the change for a Delta, for sets with a capacity. The previously applied
+// partialChange returns the change of Services, for sets with a capacity. The previously applied
 // rules are the state.
-func partialChange(d *rules.Delta, room sizes) change {
-	have, want, size := newState(), &rules.Ruleset{Family: d.Family, Elements: d.Added}, sizes{}
+func partialChange(l *rules.Lowerer, changes []ir.Change, room sizes) change {
+	old, want := l.Change(changes)
+	have, size := newState(), sizes{}
 	have.device = true
 	for _, s := range rules.Sets() {
-		have.sets[s], size[s] = &set{max: room[s], elements: map[rules.ElementKey]*rules.Element{}}, d.Size[s]
+		have.sets[s], size[s] = &set{max: room[s], elements: map[rules.ElementKey]*rules.Element{}}, l.Size(s)
 	}
-	for i := range d.Removed {
-		e := &d.Removed[i]
+	for i := range old.Elements {
+		e := &old.Elements[i]
 		have.sets[e.Set].elements[e.ElementKey] = e
 		if e.Set == rules.IPVSIPs {
 			have.bound[e.Addr] = true
 		}
 	}
-	for _, s := range d.Servers {
-		if s.New != nil {
-			want.VirtualServers = append(want.VirtualServers, *s.New)
+	for _, v := range old.VirtualServers {
+		dests := make(map[netip.AddrPort]dest, len(v.RealServers))
+		for _, to := range v.RealServers {
+			dests[to.AddrPort] = dest{weight: to.Weight, standard: true}
 		}
-		if s.Old == nil {
-			continue
-		}
-		old := &server{VirtualServer: *s.Old, singleAddress: true, dests: make(map[netip.AddrPort]dest, len(s.Old.RealServers))}
-		for _, to := range s.Old.RealServers {
-			old.dests[to.AddrPort] = dest{weight: to.Weight, standard: true}
-		}
-		have.servers[s.Old.Key] = old
+		have.servers[v.Key] = &server{VirtualServer: v, singleAddress: true, dests: dests}
 	}
 	return change{have, want, size, policy{manageAll: true}}
 }

@@ -42,43 +42,37 @@ func NewLowerer(p *ir.Program) *Lowerer {
 	for i := range p.Services {
 		s := &p.Services[i]
 		f := l.node.LowerService(s)
-		l.acquire(&f, nil)
+		l.acquire(&f, &Ruleset{})
 		l.claim(s, &f)
 	}
 	return l
 }
 
-// Delta is the change of a Ruleset, without its rules.
-type Delta struct {
-	Family  ir.Family
-	Servers []ServerDelta // by key, only changed ones
-	// Added and Removed are the elements that are newly used or no longer used.
-	Added, Removed []Element
-	Size           [numSets]int // elements of each set after the change
-}
+// Size returns the number of elements of a set.
+func (l *Lowerer) Size(s Set) int { return l.size[s] }
 
-// ServerDelta is a virtual server before and after a change; nil if it does not
-// exist.
-type ServerDelta struct{ Old, New *VirtualServer }
-
-// Change applies changes, whose old Services must be the Lowerer's current ones,
-// and returns the change of the Ruleset.
-func (l *Lowerer) Change(changes []ir.Change) *Delta {
-	d := &Delta{Family: l.node.family}
+// Change applies changes, whose old Services must be the Lowerer's current ones.
+// It returns the Ruleset before and after, each without its rules, and reduced to
+// the parts that may differ.
+func (l *Lowerer) Change(changes []ir.Change) (have, want *Ruleset) {
+	have, want = &Ruleset{Family: l.node.family}, &Ruleset{Family: l.node.family}
 	old, now := make([]Fragment, len(changes)), make([]Fragment, len(changes))
-	keys := map[ir.Match]ServerDelta{}
+	keys := map[ir.Match]bool{}
 	for i, c := range changes {
 		old[i], now[i] = l.lower(c.Old), l.lower(c.New)
-		for _, f := range [...]*Fragment{&old[i], &now[i]} {
-			for j := range f.VirtualServers {
-				keys[f.VirtualServers[j].Key] = ServerDelta{}
+		for _, v := range slices.Concat(old[i].VirtualServers, now[i].VirtualServers) {
+			keys[v.Key] = true
+		}
+	}
+	server := l.fragments(changes, old, now)
+	add := func(r *Ruleset) {
+		for key := range keys {
+			if v := server(l.claims[key], key); v != nil {
+				r.VirtualServers = append(r.VirtualServers, *v)
 			}
 		}
 	}
-	servers := l.fragments(changes, old, now)
-	for key := range keys {
-		keys[key] = ServerDelta{Old: servers(l.claims[key], key)}
-	}
+	add(have)
 	for i, c := range changes {
 		l.unclaim(c.Old, &old[i])
 	}
@@ -86,40 +80,15 @@ func (l *Lowerer) Change(changes []ir.Change) *Delta {
 	// remain.
 	for i, c := range changes {
 		l.claim(c.New, &now[i])
-		l.acquire(&now[i], d)
+		l.acquire(&now[i], want)
 	}
 	for i := range changes {
-		l.release(&old[i], d)
+		l.release(&old[i], have)
 	}
-	for key, s := range keys {
-		s.New = servers(l.claims[key], key)
-		if s.Old == nil || s.New == nil || !s.Old.alike(s.New) {
-			if s != (ServerDelta{}) {
-				d.Servers = append(d.Servers, s)
-			}
-		}
-	}
-	slices.SortFunc(d.Servers, func(a, b ServerDelta) int { return a.Key().Compare(b.Key()) })
-	byKey := func(a, b Element) int { return a.Compare(b.ElementKey) }
-	slices.SortFunc(d.Added, byKey)
-	slices.SortFunc(d.Removed, byKey)
-	d.Size = l.size
-	return d
-}
-
-// Key returns the key of the virtual server.
-func (d ServerDelta) Key() ir.Match {
-	if d.New != nil {
-		return d.New.Key
-	}
-	return d.Old.Key
-}
-
-// alike reports whether two virtual servers are equal in the kernel.
-func (v *VirtualServer) alike(o *VirtualServer) bool {
-	return v.Same(o) && slices.EqualFunc(v.RealServers, o.RealServers, func(a, b RealServer) bool {
-		return a.AddrPort == b.AddrPort && a.Weight == b.Weight
-	})
+	add(want)
+	have.canon()
+	want.canon()
+	return have, want
 }
 
 // Same reports whether the kernel's settings of both are equal, regardless of
@@ -181,26 +150,24 @@ func (l *Lowerer) unclaim(s *ir.Service, f *Fragment) {
 }
 
 // acquire counts the elements of a Fragment and records newly used ones.
-func (l *Lowerer) acquire(f *Fragment, d *Delta) {
+func (l *Lowerer) acquire(f *Fragment, want *Ruleset) {
 	for i := range f.Elements {
 		k := f.Elements[i].ElementKey
 		if l.users[k]++; l.users[k] == 1 {
 			l.size[k.Set]++
-			if d != nil {
-				d.Added = append(d.Added, f.Elements[i])
-			}
+			want.Elements = append(want.Elements, f.Elements[i])
 		}
 	}
 }
 
 // release uncounts the elements of a Fragment and records unused ones.
-func (l *Lowerer) release(f *Fragment, d *Delta) {
+func (l *Lowerer) release(f *Fragment, have *Ruleset) {
 	for i := range f.Elements {
 		k := f.Elements[i].ElementKey
 		if l.users[k]--; l.users[k] == 0 {
 			delete(l.users, k)
 			l.size[k.Set]--
-			d.Removed = append(d.Removed, f.Elements[i])
+			have.Elements = append(have.Elements, f.Elements[i])
 		}
 	}
 }
