@@ -48,9 +48,9 @@ func (c *configFile) watch(ctx context.Context) error {
 	defer cancel(nil)
 	watch.Poll(ctx, []string{path}, c.options.Poll, c.again, func() (retry time.Duration) {
 		changed, retry := c.next(ctx)
-		if changed && ctx.Err() == nil {
+		if changed != nil && ctx.Err() == nil {
 			c.log.Info("the configuration changed: restarting with it")
-			cancel(&Restart{})
+			cancel(&Restart{config: changed.File})
 		}
 		return retry
 	})
@@ -60,9 +60,9 @@ func (c *configFile) watch(ctx context.Context) error {
 	return nil
 }
 
-// next reads the file. It returns whether it contains another valid configuration, and otherwise when to
+// next reads the file. It returns another valid configuration that it contains, and otherwise when to
 // read the file again, even if it does not change; 0 for never.
-func (c *configFile) next(ctx context.Context) (changed bool, retry time.Duration) {
+func (c *configFile) next(ctx context.Context) (changed *config.Resolved, retry time.Duration) {
 	path := c.options.ConfigFile
 	now, diags := c.read()
 	if diags.HasErrors() {
@@ -73,11 +73,11 @@ func (c *configFile) next(ctx context.Context) (changed bool, retry time.Duratio
 		unreadable := slices.ContainsFunc(diags, func(d diag.Diagnostic) bool { return d.Code == diag.FileUnreadable })
 		if _, err := c.options.Files.Stat(path); !unreadable || errors.Is(err, fs.ErrNotExist) {
 			c.faults.setInvalid(path, firstError(diags), false)
-			return false, 0
+			return nil, 0
 		}
 		c.faults.setInvalid(path, firstError(diags), true)
 		c.unreadable++
-		return false, apply.Backoff(c.unreadable, apply.FirstRetry, watch.LongestRetry)
+		return nil, apply.Backoff(c.unreadable, apply.FirstRetry, watch.LongestRetry)
 	}
 	c.unreadable = 0
 	if !reflect.DeepEqual(now.Config, c.config) {
@@ -85,14 +85,14 @@ func (c *configFile) next(ctx context.Context) (changed bool, retry time.Duratio
 			if !c.faults.setInvalid(path, why, true) {
 				c.log.Error("the new configuration waits: the current configuration is kept", "err", why)
 			}
-			return false, firstRetry
+			return nil, firstRetry
 		}
-		return true, 0
+		return now, 0
 	}
 	if c.faults.setInvalid(path, "", false) {
 		c.log.Info("the configuration file is valid again and contains the current configuration")
 	}
-	return false, 0
+	return nil, 0
 }
 
 // keeps returns why another program could not go on as this one does: it does not have the objects that

@@ -66,17 +66,17 @@ func TestConfigFile(t *testing.T) {
 		changed, retry := c.next(t.Context())
 		var st status.Status
 		c.faults.report(&st)
-		if changed != step.changed || retry != 0 || len(st.InvalidFiles) > 0 != step.rejected {
-			t.Errorf("step %d: changed %t, retried after %s, rejected %+v", i, changed, retry, st.InvalidFiles)
+		if (changed != nil) != step.changed || retry != 0 || len(st.InvalidFiles) > 0 != step.rejected {
+			t.Errorf("step %d: changed %v, retried after %s, rejected %+v", i, changed, retry, st.InvalidFiles)
 		}
 	}
 	// Another program would not have the objects that this one keeps of an invalid snapshot.
 	c.faults.setInvalid("cluster.yaml", "is empty", false)
-	if changed, retry := c.next(t.Context()); changed || retry == 0 {
-		t.Errorf("beside an invalid snapshot: changed %t, retried after %s", changed, retry)
+	if changed, retry := c.next(t.Context()); changed != nil || retry == 0 {
+		t.Errorf("beside an invalid snapshot: changed %v, retried after %s", changed, retry)
 	}
 	c.faults.setInvalid("cluster.yaml", "", false)
-	if changed, _ := c.next(t.Context()); !changed {
+	if changed, _ := c.next(t.Context()); changed == nil {
 		t.Error("not changed after the snapshot was accepted")
 	}
 }

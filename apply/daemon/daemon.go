@@ -24,6 +24,7 @@ type Options struct {
 	SourceOptions
 	RuleOptions
 	ReportOptions
+	Follows        *Restart // that started this program; nil if it is the first
 	Hostname       func() (string, error)
 	Stdout, Stderr io.Writer
 	Files          Files

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,13 +18,15 @@ import (
 type Restart struct {
 	lock     *apply.Lock // nil if it was not acquired
 	failures int         // consecutive, to apply the configuration
+	config   []byte      // content of the file, which may be invalid by now
 }
 
 func (*Restart) Error() string {
 	return "the configuration changed: the daemon has to be started again"
 }
 
-// restartEnv passes a Restart to the next program: the lock's descriptor and the failures.
+// restartEnv passes a Restart to the next program: the lock's descriptor, the failures and, in the
+// next lines, the configuration.
 const restartEnv = "PROXYC_RESTART"
 
 // Exec executes this program again, with the same arguments. It returns only errors. Windows has no
@@ -37,19 +40,31 @@ func (r *Restart) Exec() error {
 	if r.lock != nil {
 		lock = int(r.lock.Descriptor())
 	}
-	return syscall.Exec(program, os.Args, append(os.Environ(), fmt.Sprintf("%s=%d %d", restartEnv, lock, r.failures)))
+	env := fmt.Sprintf("%s=%d %d", restartEnv, lock, r.failures)
+	for _, attempt := range [...]struct{ program, env string }{
+		{program, env + "\n" + string(r.config)},
+		{"/proc/self/exe", env + "\n" + string(r.config)}, // if the file of the program was replaced
+		{"/proc/self/exe", env},                           // if the configuration is too long, which Linux limits to 128 KiB
+	} {
+		err = syscall.Exec(attempt.program, os.Args, append(os.Environ(), attempt.env))
+	}
+	return err
 }
 
-// inherit returns the Restart that this program follows; nil if it is the first. External tools do not
-// inherit it.
-func inherit() *Restart {
+// Inherit returns the Restart that this program follows, and the content of the configuration file that
+// the program before checked; nil if there is none. External tools do not inherit it.
+func Inherit() (*Restart, []byte) {
 	lock, r := -1, &Restart{}
-	if _, err := fmt.Sscan(os.Getenv(restartEnv), &lock, &r.failures); err != nil {
-		return nil
+	first, config, _ := strings.Cut(os.Getenv(restartEnv), "\n")
+	if _, err := fmt.Sscan(first, &lock, &r.failures); err != nil {
+		return nil, nil
 	}
 	os.Unsetenv(restartEnv)
 	r.lock = host.InheritLock(uintptr(lock))
-	return r
+	if config == "" {
+		return r, nil
+	}
+	return r, []byte(config)
 }
 
 // First and longest wait before a configuration is tried again that could not be applied.
@@ -62,10 +77,10 @@ const (
 // kube-proxy does. One that follows a Restart has rules to keep: it waits, and starts again.
 func (s *session) keepRules(ctx context.Context) error {
 	err := s.rules.run(ctx)
-	if err == nil || s.rules.follows == nil {
+	if err == nil || s.Follows == nil {
 		return err
 	}
-	failures := s.rules.follows.failures + 1
+	failures := s.Follows.failures + 1
 	s.faults.retrying("applying the configuration", err)
 	s.health.SetNotReady("the configuration cannot be applied, and is retried: " + err.Error())
 	select {
@@ -74,5 +89,5 @@ func (s *session) keepRules(ctx context.Context) error {
 	case <-s.rules.again:
 	case <-time.After(apply.Backoff(failures, firstRetry, longestRetry)):
 	}
-	return &Restart{failures: failures}
+	return &Restart{failures: failures, config: s.config.File}
 }

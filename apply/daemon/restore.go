@@ -26,17 +26,23 @@ type lastPrograms struct {
 }
 
 // lastPrograms returns the Programs of the boot file. Those of another mode cannot be converted without
-// objects, so the rules in the kernel stay as they are.
+// objects, so the rules in the kernel stay as they are. After a restart, rules of any mode are in the
+// kernel: their health checks are served until there are objects, for load balancers.
 func (r *rules) lastPrograms() lastPrograms {
 	boot := r.effects.boot
-	if programs, ok := boot.read(r.input.node); ok {
-		if mode := modeOf(programs); mode == r.config.ProxyMode() {
-			return lastPrograms{programs, statFile(boot.files, boot.path).Modified}
-		} else {
-			r.log.Info("the boot file is of another mode: the rules in the kernel stay until objects are received", "file", boot.path, "mode", string(mode))
-		}
+	programs, ok := boot.read(r.input.node)
+	if !ok {
+		return lastPrograms{}
 	}
-	return lastPrograms{}
+	mode := modeOf(programs)
+	if r.options.Follows != nil && boot.isCurrent() && !mode.ByProcess() {
+		r.effects.checks.sync(&reconcile.Sync{Kind: reconcile.Full, Work: reconcile.Work{Programs: programs}})
+	}
+	if mode != r.config.ProxyMode() {
+		r.log.Info("the boot file is of another mode: the rules in the kernel stay until objects are received", "file", boot.path, "mode", string(mode))
+		return lastPrograms{}
+	}
+	return lastPrograms{programs, statFile(boot.files, boot.path).Modified}
 }
 
 // modeOf returns the mode of Programs; "" if there are none.

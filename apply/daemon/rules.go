@@ -25,7 +25,6 @@ func scheduleOf(cfg *config.Config) reconcile.Schedule {
 type rules struct {
 	options  *Options
 	config   *config.Config
-	follows  *Restart      // that started this program; nil if it is the first
 	again    chan struct{} // receives a token to apply the configuration again
 	log      *slog.Logger
 	input    *input
@@ -42,11 +41,11 @@ type rules struct {
 // if there are no objects yet, and then follows the input.
 func (r *rules) run(ctx context.Context) error {
 	writeOOMScore(r.config, r.log)
-	if err := r.open(ctx); err != nil {
+	last, err := r.open(ctx)
+	if err != nil {
 		return orDone(ctx, err)
 	}
-	last, err := r.prepare(ctx)
-	if err != nil {
+	if err := r.prepare(ctx, last); err != nil {
 		return err
 	}
 	rec := r.reconciler(ctx)
@@ -63,7 +62,7 @@ func (r *rules) run(ctx context.Context) error {
 	} else if missing != "" {
 		restored = h.start(ctx, rec, last)
 	}
-	if err := <-r.input.first.readable; err != nil && !restored && r.follows == nil {
+	if err := <-r.input.first.readable; err != nil && !restored && r.options.Follows == nil {
 		return err
 	} else if err != nil {
 		r.log.Error("the snapshot is invalid: the current objects are kept", "err", err)
@@ -80,32 +79,32 @@ func (r *rules) run(ctx context.Context) error {
 }
 
 // open acquires the lock and opens the dataplane, which reports missing kernel features. Nothing on
-// the node, including settings, changes before that.
-func (r *rules) open(ctx context.Context) (err error) {
+// the node, including settings, changes before that. It returns the last applied Programs.
+func (r *rules) open(ctx context.Context) (last lastPrograms, err error) {
 	if r.lock, err = r.acquireLock(ctx); err != nil {
-		return err
+		return last, err
 	}
 	if boot := r.effects.boot; boot != nil {
 		boot.lock = r.lock
 	} else if err := r.lock.SetNote(""); err != nil { // no boot file contains the rules that follow
-		return err
-	}
-	r.dataplane, err = host.Open(ctx, r.config.ProxyMode(), r.dataplaneOptions())
-	return err
-}
-
-// prepare starts the input and writes the kernel settings. It returns the last applied Programs.
-func (r *rules) prepare(ctx context.Context) (last lastPrograms, err error) {
-	last = r.lastPrograms()
-	if err := r.input.start(ctx, &r.running); err != nil {
 		return last, err
 	}
-	if last.IPv4 == nil && r.follows == nil { // nothing is applied: a failed start must not change anything
+	last = r.lastPrograms()
+	r.dataplane, err = host.Open(ctx, r.config.ProxyMode(), r.dataplaneOptions())
+	return last, err
+}
+
+// prepare starts the input and writes the kernel settings.
+func (r *rules) prepare(ctx context.Context, last lastPrograms) error {
+	if err := r.input.start(ctx, &r.running); err != nil {
+		return err
+	}
+	if last.IPv4 == nil && r.options.Follows == nil { // nothing is applied: a failed start must not change anything
 		if err := <-r.input.first.readable; err != nil {
-			return last, err
+			return err
 		}
 	}
-	return last, writeSettings(r.config, r.input.node, r.log)
+	return writeSettings(r.config, r.input.node, r.log)
 }
 
 // close closes the dataplane, and node ports on localhost. Proxied connections continue.
@@ -186,7 +185,7 @@ func (r *rules) synced(s *reconcile.Sync) {
 	if !r.settled(s) {
 		return
 	}
-	if !r.observer.followed && r.follows == nil {
+	if !r.observer.followed && r.options.Follows == nil {
 		r.observer.logRemoved(s)
 	}
 	r.observer.followed = true
@@ -212,8 +211,8 @@ func orDone(ctx context.Context, err error) error {
 
 // acquireLock waits until no other proxyc writes the node's rules.
 func (r *rules) acquireLock(ctx context.Context) (*apply.Lock, error) {
-	if r.follows != nil && r.follows.lock != nil {
-		return r.follows.lock, nil
+	if r.options.Follows != nil && r.options.Follows.lock != nil {
+		return r.options.Follows.lock, nil
 	}
 	return host.AcquireLock(ctx, func(why error) {
 		r.log.Warn("waiting for another proxyc process to stop", "err", why)

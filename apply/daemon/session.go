@@ -96,7 +96,7 @@ func newRules(s *session, hosts []string) *rules {
 	takeover := takeover.New(takeover.Options{Mode: cfg.ProxyMode(), Deadline: cmp.Or(s.IPVS.DrainDeadline, apply.DrainDeadline), Log: log,
 		Retrying: s.faults.retrying, Failed: s.metrics.LeftoverFailures.Inc, Repaired: observer.drift.repairedSince, Send: events.Send})
 	return &rules{
-		options: s.Options, config: cfg, follows: inherit(), again: make(chan struct{}, 1), log: log, input: s.input, observer: observer, takeover: takeover,
+		options: s.Options, config: cfg, again: make(chan struct{}, 1), log: log, input: s.input, observer: observer, takeover: takeover,
 		effects: newEffects(s, newChecks(s.health, s.faults, events, log, hosts)),
 	}
 }
@@ -197,7 +197,7 @@ func (s *session) run(parent context.Context) error {
 
 // announce sends the events of a start, and logs their warnings.
 func (s *session) announce() {
-	if follows := s.rules.follows; follows != nil && follows.failures > 0 {
+	if follows := s.Follows; follows != nil && follows.failures > 0 {
 		return // events are sent once
 	}
 	for _, e := range startEvents(s.config) {

@@ -28,7 +28,8 @@ import (
 // configFlags select a configuration: kube-proxy's own flags.
 type configFlags struct {
 	config.Flags `group:"kube-proxy's flags:"`
-	Strict       bool `help:"Report unknown and duplicate keys of the configuration as errors."`
+	Strict       bool   `help:"Report unknown and duplicate keys of the configuration as errors."`
+	checked      []byte // content of the file, from the program that this one follows
 }
 
 // input is the input of every command that compiles.
@@ -63,6 +64,9 @@ var errDone = errors.New("done")
 
 // Resolve returns the effective configuration, with the defaults of this system.
 func (c *configFlags) Resolve(read func(string) ([]byte, error), strict bool) (*config.Resolved, diag.List) {
+	if checked := c.checked; checked != nil {
+		read = func(string) ([]byte, error) { return checked, nil }
+	}
 	return resolveHere(&c.Flags, read, strict)
 }
 

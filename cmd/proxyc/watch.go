@@ -57,7 +57,10 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 	var diags diag.List
 	ctx, stop := untilStopped()
 	defer stop()
+	follows, checked := daemon.Inherit()
+	c.checked = checked
 	resolved, err := c.resolve(e, &diags)
+	c.checked = nil // other contents are read and checked
 	if err != nil {
 		if c.WindowsService != nil && *c.WindowsService { // a service can only report to its log
 			return asService(ctx, e, true, c.Drain, func(context.Context) error {
@@ -79,6 +82,7 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		return err
 	}
 	o := c.options(e, k)
+	o.Follows = follows
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)

@@ -605,7 +605,8 @@ func TestWatchConfigChange(t *testing.T) {
 }
 
 // A new configuration that is valid, but cannot be applied, leaves the rules as they are. It is tried
-// again, and status and /readyz have the reason, until the file has one that can be applied.
+// again, and status and /readyz have the reason, until the file has one that can be applied. Health
+// check node ports answer meanwhile, since load balancers otherwise send no traffic to the rules.
 func TestWatchConfigNotInForce(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]struct{ from, to, why string }{
@@ -614,9 +615,11 @@ func TestWatchConfigNotInForce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatched(t, "nftables")
-			w.sync(applytest.Services("a"))
+			w.args = append(w.args, "--boot-from", w.file("boot"))
+			whole := fmt.Sprintf(watchConfig, "nftables") + "nodePortAddresses: [0.0.0.0/0]\n"
+			w.write("config", whole)
+			w.sync(applytest.Services("a") + "---\n" + nodePortYAML)
 			before, _ := w.status()
-			whole := fmt.Sprintf(watchConfig, "nftables")
 			w.write("config", strings.Replace(whole, change.from, change.to, 1))
 			reason := "the configuration cannot be applied, and is retried: "
 			refused := func(after time.Time) func(status.Status) bool {
@@ -629,6 +632,10 @@ func TestWatchConfigNotInForce(t *testing.T) {
 				t.Errorf("status %+v, before %+v", st, before)
 			}
 			w.readyz("it is not applied", http.StatusServiceUnavailable, change.why)
+			within(w, 5*time.Second, "the health check answers", func() (struct{}, bool) {
+				code, _, err := w.get(32000, "/healthz")
+				return struct{}{}, err == nil && code == http.StatusOK
+			})
 			w.process.Signal(syscall.SIGHUP)
 			st = w.until("another attempt, at once", refused(st.Started))
 			within(w, 40*time.Second, "another attempt, later", func() (struct{}, bool) {
@@ -638,6 +645,10 @@ func TestWatchConfigNotInForce(t *testing.T) {
 			if !w.has("a") {
 				t.Errorf("the rules are gone:\n%s", w.rules())
 			}
+			w.write("config", "nonsense: true\n")
+			st = w.until("an invalid file", func(st status.Status) bool { return len(st.InvalidFiles) == 1 })
+			w.process.Signal(syscall.SIGHUP)
+			w.until("another attempt, beside an invalid file", refused(st.Started))
 			w.write("config", strings.Replace(whole, "10.244.0.0/16", "10.244.0.0/17", 1))
 			w.until("the next one is in force", func(st status.Status) bool { return synced(st) && len(st.Retrying) == 0 })
 			w.readyz("the next one is in force", http.StatusOK, "")

@@ -22,6 +22,8 @@ type Resolved struct {
 	// NodeName is hostnameOverride, trimmed and in lower case (SNAP-70); "" if
 	// the host's own name applies.
 	NodeName string
+	// File is the content of the file; nil without one.
+	File []byte
 
 	sources sources
 }
@@ -70,12 +72,13 @@ func (f *Flags) Resolve(read func(path string) ([]byte, error), strict bool) (*R
 	r.removed()
 	r.validate()
 	r.diags.Sort()
-	return &Resolved{Config: r.c, NodeName: nodeName(r.c.HostnameOverride), sources: r.sources}, r.diags
+	return &Resolved{Config: r.c, NodeName: nodeName(r.c.HostnameOverride), File: r.content, sources: r.sources}, r.diags
 }
 
 type resolver struct {
 	flags   *Flags
 	file    string // "" if there is none
+	content []byte // of the file
 	c       *Config
 	sources sources
 	bad     map[string]bool // paths with unreadable values, which keep their default
@@ -88,6 +91,7 @@ func (r *resolver) load(read func(path string) ([]byte, error), strict bool) {
 		r.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: r.file, Msg: err.Error()})
 		return
 	}
+	r.content = data
 	r.c, r.sources, r.diags = parse(r.file, data, strict)
 	for _, d := range r.diags {
 		if d.Severity == diag.Error {
