@@ -48,6 +48,8 @@ type Workloads interface {
 	Endpoints(ir.Name) map[netip.Addr][]string
 	// Paused returns a workload without pods behind a new Service; "" for none.
 	Paused(ir.Name) string
+	// Ports returns the ports that a workload declares, with their names and protocols.
+	Ports(workload string) map[uint16]string
 }
 
 // Clients are all or some clients of one kind.

@@ -3,6 +3,7 @@ package flow
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -140,8 +141,8 @@ func (n *network) paused(service ir.Name) string {
 }
 
 // newTargets returns the workloads and ports of added backends that no backend before has. Addresses
-// without a workload are alike.
-func newTargets(before, after map[netip.Addr][]string, ports map[uint16]bool, added []netip.AddrPort) (out []string) {
+// without a workload are alike. renumbered reports whether all of some workloads only moved their port.
+func newTargets(before, after map[netip.Addr][]string, ports map[uint16]bool, added []netip.AddrPort, renumbered func([]string, uint16) bool) (out []string) {
 	const none = "endpoints of no known workload"
 	known := map[string]bool{} // with and without kinds
 	for _, of := range before {
@@ -157,8 +158,8 @@ func newTargets(before, after map[netip.Addr][]string, ports map[uint16]bool, ad
 		}
 	}
 	for _, at := range added {
-		add(ports[at.Port()], fmt.Sprintf("port %d", at.Port()))
 		of, has := after[at.Addr()]
+		add(ports[at.Port()] || len(before) > 0 && renumbered(of, at.Port()), fmt.Sprintf("port %d", at.Port()))
 		switch {
 		case !has || len(before) == 0: // nothing to compare
 			continue
@@ -175,6 +176,20 @@ func newTargets(before, after map[netip.Addr][]string, ports map[uint16]bool, ad
 	}
 	slices.Sort(out)
 	return out
+}
+
+// renumbered reports whether each workload declares a port instead of one of old, under the same name.
+func (n *network) renumbered(workloads []string, port uint16, old map[uint16]bool) bool {
+	return len(workloads) > 0 && allOf(workloads, func(w string) bool {
+		was, is := n.workloads[0].Ports(w), n.workloads[1].Ports(w)
+		name, has := is[port]
+		_, had := was[port]
+		return has && !had && slices.ContainsFunc(slices.Collect(maps.Keys(old)), func(p uint16) bool {
+			before, declared := was[p]
+			_, still := is[p]
+			return declared && !still && before == name
+		})
+	})
 }
 
 // kindOf returns the kind of a workload, "" if it is unknown, and the rest.

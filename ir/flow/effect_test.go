@@ -108,7 +108,7 @@ func TestNewTargets(t *testing.T) {
 		{"nothing known", nil, nil, "10.0.0.1:80", nil},
 		{"host network", behind("Deployment shop/web"), behind("Deployment shop/web in the host network"), "10.0.0.1:80", []string{"Deployment shop/web in the host network"}},
 	} {
-		got := newTargets(tt.before, tt.after, map[uint16]bool{80: true}, []netip.AddrPort{at(tt.added)})
+		got := newTargets(tt.before, tt.after, map[uint16]bool{80: true}, []netip.AddrPort{at(tt.added)}, func([]string, uint16) bool { return false })
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}

@@ -366,7 +366,8 @@ func (d *describer) destination(all []prove.Difference) (flows []owned) {
 	was, is := d.sides[0].frontend(&all[0].Class), d.sides[1].frontend(&all[0].Class)
 	targets := sync.OnceValue(func() func([]netip.AddrPort) []string {
 		before, after, ports := d.endpoints(0, was), d.endpoints(1, is), d.sides[0].ports(was)
-		return func(added []netip.AddrPort) []string { return newTargets(before, after, ports, added) }
+		renumbered := func(workloads []string, port uint16) bool { return d.renumbered(workloads, port, ports) }
+		return func(added []netip.AddrPort) []string { return newTargets(before, after, ports, added, renumbered) }
 	})
 	changes := make([]Change, len(all))
 	for i := range all {

@@ -109,6 +109,17 @@ func (w *Workloads) workload(object string) string {
 	return maker
 }
 
+// Ports returns the ports that a workload declares, with their names and protocols.
+func (w *Workloads) Ports(workload string) map[uint16]string {
+	all := map[uint16]string{}
+	if load := w.Snapshot.Workload(workload); load != nil {
+		for _, p := range load.Ports {
+			all[uint16(p.ContainerPort)] = p.Name + "/" + string(p.Protocol)
+		}
+	}
+	return all
+}
+
 // Paused returns a workload without pods that a Service selects; "" for none. It considers only
 // Services that the cluster has not seen: the others have an EndpointSlice, even without endpoints.
 func (w *Workloads) Paused(service ir.Name) string {
