@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
@@ -101,9 +103,26 @@ func (d *Diff) writeNotCompared(w io.Writer, paragraph bool) {
 		if len(line.what) == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "%s: %s.\n", line.title, review.FirstOf(line.what, shownNotCompared, func(what string) string { return what }))
+		text := review.FirstOf(line.what, shownNotCompared, func(what string) string { return what })
+		counts := map[string]int{}
+		for _, what := range line.what[min(shownNotCompared, len(line.what)):] {
+			counts[kindOf(what)]++
+		}
+		for i, kind := range slices.Sorted(maps.Keys(counts)) {
+			text += fmt.Sprintf("%s%d %s", map[bool]string{true: ": ", false: ", "}[i == 0], counts[kind], kind)
+		}
+		fmt.Fprintf(w, "%s: %s.\n", line.title, text)
 		if paragraph {
 			fmt.Fprintln(w)
 		}
 	}
+}
+
+// kindOf returns the kind of an object that is not compared, without its name and action, or of a file.
+func kindOf(what string) string {
+	object, _, ok := strings.Cut(what, " (")
+	if kind := strings.LastIndexByte(object, ' '); ok && kind > 0 {
+		return object[:kind]
+	}
+	return filepath.Base(what)
 }
