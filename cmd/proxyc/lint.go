@@ -65,6 +65,9 @@ func (c *lintCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	if unread := j.Unread(); unread != "" && len(j.Snapshot.Services()) == 0 {
+		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "no Service is checked: " + unread + " are not read", Hint: "check their output: the findings PX124 name the commands"})
+	}
 	j.ReportUnread(diag.Info, review.CheckRendered, nil)
 	if usable && j.Chosen {
 		if err := j.NoSuchNode("--node", true); err != nil {
