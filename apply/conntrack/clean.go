@@ -3,6 +3,8 @@ package conntrack
 import (
 	"context"
 	"errors"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
 // batch is how many stale entries are collected and deleted at a time. The acknowledgements of a
@@ -35,9 +37,11 @@ func (t *table) clean(sel *Selector, pick func([]Stale) ([]Stale, error)) (delet
 		if err != nil {
 			return err
 		}
-		entries := make([]Entry, len(picked))
-		for i, s := range picked {
-			entries[i] = s.Entry
+		var entries []Entry
+		for _, s := range picked {
+			if s.Entry.Protocol == ir.UDP || !t.answered(s.Entry) {
+				entries = append(entries, s.Entry)
+			}
 		}
 		n, err := t.delete(entries)
 		deleted += n

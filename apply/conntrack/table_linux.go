@@ -151,6 +151,18 @@ func (f filter) append(b *codec.Builder) {
 // port returns a port in network byte order.
 func port(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
 
+// answered reports whether an entry has a reply by now. The kernel has no deletion of one entry by its
+// status.
+func (t *table) answered(e Entry) (answered bool) {
+	get := message(msgGet, 0, ir.FamilyOf(e.To.Addr()), func(b *codec.Builder) { identify(b, e) })
+	t.writing.Ask(context.Background(), get, func(data []byte) error { // the deletion reports failures
+		now, err := decode(data)
+		answered = err == nil && !now.Unanswered
+		return nil
+	})
+	return answered
+}
+
 // delete deletes entries, and returns how many of them existed. It continues after errors and
 // returns all of them.
 func (t *table) delete(entries []Entry) (deleted int, err error) {

@@ -163,6 +163,29 @@ func TestDeleteSparesTheSuccessor(t *testing.T) {
 	}
 }
 
+// A connection of TCP that gets its first reply after the entry was read is kept.
+func TestCleanSparesAnsweredConnections(t *testing.T) {
+	ns, table, handle := kernel(t)
+	slow, late := entry(ir.TCP, "192.0.2.1:5000", "10.96.0.10:80", "10.96.0.10:80"), entry(ir.TCP, "192.0.2.2:5000", "10.96.0.10:80", "10.96.0.10:80")
+	create(t, handle, slow)
+	create(t, handle, late)
+	p := program(t, ir.IPv4, nil, map[string][]int{"10.96.0.10:80/tcp": {0}}, []string{"10.244.1.5:80"})
+	p.Node.Mode = ir.ModeNFTables
+	picked := 0
+	n, err := table.clean(NewSelector(p, nil), func(stale []Stale) ([]Stale, error) {
+		picked += len(stale)
+		_, err := ns.Run(ns.Command(t.Context(), "conntrack", "-U", "-p", "tcp", "-s", "192.0.2.2", "--status", "SEEN_REPLY"))
+		return stale, err
+	})
+	if err != nil || picked != 2 || n != 1 {
+		t.Errorf("%d stale, %d deleted, %v; want 2 and 1", picked, n, err)
+	}
+	out, err := ns.Run(ns.Command(t.Context(), "conntrack", "-L", "-p", "tcp"))
+	if err != nil || strings.Contains(string(out), "src=192.0.2.1 ") || !strings.Contains(string(out), "src=192.0.2.2 ") {
+		t.Errorf("got %s, %v, want the entry of 192.0.2.2", out, err)
+	}
+}
+
 func TestManyEntries(t *testing.T) {
 	_, table, handle := kernel(t)
 	const n = 3000

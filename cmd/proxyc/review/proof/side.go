@@ -55,12 +55,10 @@ func (d *Side) missing(f ir.Family) string {
 
 // notes explains differences between a side and another one.
 func (d *Side) notes(other *Side) (notes []string) {
-	for f, p := range ir.Present(other.programs) {
-		if own := d.programs.Of(f); own != nil {
-			for _, addr := range own.Node.Addrs {
-				if !p.Node.HasAddr(addr) {
-					notes = append(notes, fmt.Sprintf("only %s has the node's address %s; --live reads the addresses of this node", d.name, addr))
-				}
+	for f, p := range ir.Present(d.programs) {
+		for _, addr := range p.Node.Addrs {
+			if of := other.programs.Of(f); of != nil && !of.Node.HasAddr(addr) {
+				notes = append(notes, fmt.Sprintf("only %s has the node's address %s; --live reads the addresses of this node", d.name, addr))
 			}
 		}
 	}
