@@ -183,22 +183,24 @@ func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code
 	return addr, "", ""
 }
 
-// Faults returns the faults of the ports and endpoints of a slice without a
-// Service. Compile reports those of other slices.
-func Faults(slice *snapshot.EndpointSlice) (found diag.List) {
+// Faults returns the faults of the ports and endpoints of slices. Compile reports only those of slices with
+// a Service.
+func Faults(all []*snapshot.EndpointSlice) (found diag.List) {
 	c := cluster{names: newFieldNames()}
-	for i, fault := range portFaults(slice) {
-		if fault != (portFault{}) {
-			found.Add(c.portError(slice, i, fault))
+	for _, slice := range all {
+		for i, fault := range portFaults(slice) {
+			if fault != (portFault{}) {
+				found.Add(c.portError(slice, i, fault))
+			}
 		}
-	}
-	for _, family := range ir.Families() {
-		if slice.AddressType != family.String() {
-			continue
-		}
-		for j := range slice.Endpoints {
-			if _, code, msg := addressFault(&slice.Endpoints[j], family); code != "" {
-				found.Add(c.addressError(slice, j, code, msg))
+		for _, family := range ir.Families() {
+			for j := range slice.Endpoints {
+				if slice.AddressType != family.String() {
+					break
+				}
+				if _, code, msg := addressFault(&slice.Endpoints[j], family); code != "" {
+					found.Add(c.addressError(slice, j, code, msg))
+				}
 			}
 		}
 	}

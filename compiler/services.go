@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -83,6 +84,26 @@ func Ignored(s *snapshot.Service) string {
 		return "spec.clusterIP: is not set"
 	}
 	return ""
+}
+
+// Invalid returns the errors about values of Services and their endpoints that the API server rejects. Limits
+// and contests are no such errors.
+func Invalid(snap *snapshot.Snapshot) (found diag.List) {
+	c, ends := newCluster(&config.Config{Mode: string(ir.ModeNFTables)}, snapshot.New()), []*snapshot.EndpointSlice{}
+	for _, svc := range snap.Services() {
+		if Ignored(svc) != "" {
+			continue
+		}
+		s := &service{Service: svc, object: svc.Object}
+		c.parsePorts(s)
+		c.parseAddrs(s, ir.PerFamily[excess]{})
+		found.Add(s.diags...)
+		ends = append(ends, snap.Slices(svc.Name)...)
+	}
+	found.Add(Faults(slices.DeleteFunc(ends, func(s *snapshot.EndpointSlice) bool { // a slice for all ports is valid
+		return slices.ContainsFunc(s.Ports, func(p snapshot.EndpointPort) bool { return !p.HasPort })
+	}))...)
+	return slices.DeleteFunc(found, func(d diag.Diagnostic) bool { return d.Severity != diag.Error || d.Code == diag.TooManyFrontends })
 }
 
 // service validates a Service and joins it with its endpoints. It returns nil for

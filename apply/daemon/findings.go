@@ -24,9 +24,10 @@ type findings struct {
 	send  func(watch.Event)
 	lines map[string]*lines // by namespace; only for the goroutine that updates
 
-	mu   sync.Mutex
-	of   compiler.Findings // each list is sorted
-	read diag.List         // findings of the last reading of files
+	mu      sync.Mutex
+	of      compiler.Findings   // each list is sorted
+	read    diag.List           // findings of the last reading of files
+	invalid []*snapshot.Invalid // its objects whose newest version is not used
 }
 
 func newFindings(log *slog.Logger, now func() time.Time, send func(watch.Event)) *findings {
@@ -91,6 +92,7 @@ func (f *findings) replace(all compiler.Findings) {
 func (f *findings) setRead(all diag.List, invalid []*snapshot.Invalid) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.invalid = invalid
 	f.read = slices.DeleteFunc(slices.Clone(all), func(d diag.Diagnostic) bool {
 		return slices.ContainsFunc(invalid, func(o *snapshot.Invalid) bool { return o.Object == d.Object })
 	})
@@ -144,15 +146,23 @@ func eventOf(name ir.Name, d diag.Diagnostic) watch.Event {
 	return watch.Event{Service: name, Warning: true, Reason: reason, Action: "CompileService", Note: d.String()}
 }
 
-// report adds the first findings to a Status.
+// report adds the invalid objects and the first findings to a Status.
 func (f *findings) report(st *status.Status) {
 	st.Findings, st.FindingsTotal = f.first(shownFindings)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, o := range f.invalid {
+		st.Invalid = append(st.Invalid, status.Problem{Object: o.Object, Reason: o.Why})
+	}
 }
 
-// count returns the number of findings of a severity.
+// count returns the number of findings of a severity. Each invalid object is an error.
 func (f *findings) count(severity diag.Severity) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if severity == diag.Error {
+		n = len(f.invalid)
+	}
 	for _, list := range f.of {
 		for i := range list {
 			if list[i].Severity == severity {

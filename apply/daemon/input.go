@@ -44,8 +44,7 @@ type apiServer struct {
 	events    *watch.Events        // nil without an API server
 	contact   *watch.Contact       // nil without an API server
 	condition *watch.NodeCondition // nil if disabled
-	invalid   invalidObjects
-	inForce   atomic.Bool // rules for the server's objects were applied once
+	inForce   atomic.Bool          // rules for the server's objects were applied once
 }
 
 // first is the state of the input at the start of a session.
@@ -114,7 +113,6 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 			for _, f := range l {
 				logDiagnostic(in.log, f)
 			}
-			in.invalid.set(invalid)
 			in.follower.findings.setRead(l, invalid)
 		}}
 	begun := false
@@ -293,7 +291,6 @@ func (in *input) report(st *status.Status) {
 	if in.contact != nil {
 		st.APIServer = newAPIServer(in.contact)
 	}
-	in.invalid.report(st)
 	in.follower.findings.report(st)
 }
 
@@ -303,34 +300,4 @@ func newAPIServer(contact *watch.Contact) *status.APIServer {
 		api.Lost, api.Cause, api.Fix = outage.Lost, outage.Resource+": "+outage.Cause, outage.Fix
 	}
 	return api
-}
-
-// invalidObjects are the objects of files whose newest version cannot be used.
-type invalidObjects struct {
-	mu  sync.Mutex
-	are []status.Problem
-}
-
-// set sets them.
-func (b *invalidObjects) set(all []*snapshot.Invalid) {
-	are := make([]status.Problem, len(all))
-	for i, l := range all {
-		are[i] = status.Problem{Object: l.Object, Reason: l.Why}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.are = are
-}
-
-// count returns the number of invalid objects.
-func (b *invalidObjects) count() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.are)
-}
-
-func (b *invalidObjects) report(st *status.Status) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	st.Invalid = b.are
 }

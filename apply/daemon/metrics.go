@@ -56,10 +56,11 @@ type counters struct {
 	tallies  ir.PerFamily[tally]
 }
 
-// measureFindings exports the numbers of findings. Each invalid object is an error.
-func (c *counters) measureFindings(invalid *invalidObjects) {
-	c.MeasureFindings(diag.Error.String(), func() int { return c.follower.findings.count(diag.Error) + invalid.count() })
-	c.MeasureFindings(diag.Warning.String(), func() int { return c.follower.findings.count(diag.Warning) })
+// measureFindings exports the numbers of findings.
+func (c *counters) measureFindings() {
+	for _, severity := range [...]diag.Severity{diag.Error, diag.Warning} {
+		c.MeasureFindings(severity.String(), func() int { return c.follower.findings.count(severity) })
+	}
 }
 
 // measureConntrack exports the usage of the conntrack table.

@@ -129,7 +129,7 @@ func (s *session) measure() {
 	c := s.rules.observer.counters
 	c.measureStore()
 	c.measureConntrack()
-	c.measureFindings(&s.input.invalid)
+	c.measureFindings()
 	s.metrics.MeasureProblems(s.problems)
 	if s.input.contact != nil {
 		s.metrics.MeasureContact(s.input.contacts)

@@ -36,17 +36,17 @@ func printed(t *testing.T, st status.Status) (well bool, out string) {
 type testStatus struct {
 	*progress
 	*faults
-	*invalidObjects
+	*findings
 	drift   drift
 	foreign status.Foreign
 	collector
 }
 
 func newTestStatus(mode ir.Mode, now func() time.Time) *testStatus {
-	st := &testStatus{progress: &progress{}, faults: &faults{now: now, log: slog.New(slog.DiscardHandler)}, invalidObjects: &invalidObjects{},
+	st := &testStatus{progress: &progress{}, faults: &faults{now: now, log: slog.New(slog.DiscardHandler)}, findings: newFindings(slog.New(slog.DiscardHandler), now, nil),
 		collector: collector{process: status.Process{Node: "node1", Mode: mode}, now: now}}
 	st.drift.now = now
-	st.parts = []func(*status.Status){st.progress.report, st.drift.report, st.faults.report, st.invalidObjects.report, func(s *status.Status) { s.Easing, s.KubeProxy = st.foreign.Easing, st.foreign.KubeProxy }}
+	st.parts = []func(*status.Status){st.progress.report, st.drift.report, st.faults.report, st.findings.report, func(s *status.Status) { s.Easing, s.KubeProxy = st.foreign.Easing, st.foreign.KubeProxy }}
 	return st
 }
 
@@ -135,8 +135,8 @@ objects      0 Services, 0 EndpointSlices, 0 Nodes
 	st.setSynced(true)
 	st.synced(&reconcile.Sync{Kind: reconcile.Change, Ended: at, Err: errors.New("busy")})
 	st.setSynced(false)
-	st.set([]*snapshot.Invalid{{Object: "Service ns/old", Why: "spec: bad"}})
-	st.set([]*snapshot.Invalid{{Object: "Node node1", Why: "spec: bad"}, {Object: "Service ns/a", Why: "spec: bad"}})
+	st.setRead(nil, []*snapshot.Invalid{{Object: "Service ns/old", Why: "spec: bad"}})
+	st.setRead(nil, []*snapshot.Invalid{{Object: "Node node1", Why: "spec: bad"}, {Object: "Service ns/a", Why: "spec: bad"}})
 	st.setRetrying("stale IPv4 flows", errors.New("no buffer space"))
 	st.setRetrying("what other proxies left", errors.New("busy"))
 	st.setRetrying("what other proxies left", nil)
@@ -160,7 +160,7 @@ last drift   2026-01-02T03:04:05Z: 0 added, 0 changed, 1 removed
 `)
 	st.synced(&reconcile.Sync{Kind: reconcile.Full, Ended: at})
 	st.setSynced(true)
-	st.set(nil)
+	st.setRead(nil, nil)
 	if well, got := printed(t, st.reported(0)); !well || !strings.Contains(got, "synced       yes") || strings.Contains(got, "refused") || strings.Contains(got, "invalid") {
 		t.Errorf("after all is well:\n%s", got)
 	}

@@ -9,12 +9,14 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/files"
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
@@ -44,8 +46,11 @@ type Files struct {
 	// Every is how often the files are examined; 0 for once a second.
 	Every time.Duration
 
-	read    int             // files in the last read that was accepted; their removal is deliberate
-	skipped map[string]bool // named paths that are not regular files
+	skipped  map[string]bool // named paths that are not regular files
+	accepted struct {        // the last read that was accepted
+		files   int             // the removal of one is deliberate
+		invalid map[string]bool // objects that are in use without a good version
+	}
 }
 
 // manyLost is the number of Services that a file cannot lose in one change if it also loses most of them. Small
@@ -87,20 +92,33 @@ func (f *Files) Read() error {
 	if why := reader.Missing(snap); why != "" && !f.AllowEmpty {
 		return fmt.Errorf("%s: %s: use --allow-empty if that is intended", strings.Join(f.Paths, ", "), why)
 	}
-	had := 0
+	invalid := compiler.Invalid(snap)
+	for _, w := range reader.Written() {
+		for _, r := range w.Rejected {
+			if !r.OfType {
+				invalid.Add(r.Diagnostic)
+			}
+		}
+	}
+	invalid.Sort()
+	had, used := 0, f.accepted.invalid
 	f.Store.View(func(now *snapshot.Snapshot) {
-		snap.Keep(now)
+		used = snap.Keep(now, invalid, used)
 		had, _, _ = now.Count()
 	})
-	diags.Add(snap.Finish()...)
+	invalid = slices.DeleteFunc(invalid, func(d diag.Diagnostic) bool { return used[d.Object] })
+	diags = slices.DeleteFunc(diags, func(d diag.Diagnostic) bool { // of versions that are not used
+		return slices.ContainsFunc(invalid, func(i diag.Diagnostic) bool { return i.Object == d.Object })
+	})
+	diags.Add(slices.Concat(invalid, snap.Finish())...)
 	if others := snap.Nodes(); f.NodeName != "" && len(others) > 0 && snap.Node(f.NodeName) == nil {
 		return fmt.Errorf("%s: must contain Node %s, as it contains Node %s: add it, or set --hostname-override to the name of the node",
 			strings.Join(f.Paths, ", "), f.NodeName, others[0].Name)
 	}
-	if has, _, _ := snap.Count(); has*2 < had && had-has >= manyLost && len(found) >= f.read && (has > 0 || !f.AllowEmpty) {
+	if has, _, _ := snap.Count(); has*2 < had && had-has >= manyLost && len(found) >= f.accepted.files && (has > 0 || !f.AllowEmpty) {
 		return fmt.Errorf("%s: contains %d Services, but %d are in force: it may be cut off: if it is complete, restart the daemon", strings.Join(f.Paths, ", "), has, had)
 	}
-	f.read = len(found)
+	f.accepted.files, f.accepted.invalid = len(found), used
 	f.Report(diags.Sorted().Summarize(diag.MaxSimilar), snap.Invalid())
 	var gone []string
 	f.Store.replace(f.Log, func(s *snapshot.Snapshot) snapshot.Dirty {

@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -480,6 +484,107 @@ func TestFilesRefused(t *testing.T) {
 			f.AllowEmpty = true
 			if err := f.Read(); tc.meant != (err == nil) {
 				t.Errorf("with --allow-empty: %v", err)
+			}
+		})
+	}
+}
+
+// Of an object with a value that the API server rejects, the last good version stays until the value is good
+// again. Without one, its valid parts count. The other objects of the file count immediately.
+func TestFilesInvalid(t *testing.T) {
+	const (
+		good  = "type: NodePort, sessionAffinity: ClientIP, clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1], ipFamilies: [IPv4], externalTrafficPolicy: Local, ports: [{name: a, port: 80, nodePort: 30080}, {name: b, port: 81}]"
+		slice = "addressType: IPv4\nports: [{name: a, port: 8080}]\nendpoints: [{addresses: [10.244.0.1]}]\n"
+		ends  = "subsets: [{addresses: [{ip: 10.244.0.1}], ports: [{name: a, port: 8080}]}]\n"
+	)
+	cluster := func(change ...string) string {
+		return strings.NewReplacer(change...).Replace("apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: ns}\nspec: {" + good + "}\n" +
+			"---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: web-1, namespace: ns, labels: {kubernetes.io/service-name: web}}\n" + slice +
+			"---\napiVersion: v1\nkind: Service\nmetadata: {name: old, namespace: ns}\nspec: {clusterIP: 10.0.0.3, ports: [{name: a, port: 80}]}\n---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: old, namespace: ns}\n" + ends)
+	}
+	const service, endpoints, legacy = "Service ns/web", "EndpointSlice ns/web-1", "Endpoints ns/old"
+	for _, tc := range []struct{ object, from, to string }{
+		{service, "10.0.0.1", "10.0.0.999"},
+		{service, "10.0.0.1", "127.0.0.1"},
+		{service, "clusterIPs: [10.0.0.1]", "clusterIPs: [10.0.0.1, fd00::x]"},
+		{service, "clusterIPs: [10.0.0.1]", "clusterIPs: [10.0.0.2]"},
+		{service, "[IPv4]", "[IPv6]"},
+		{service, "[IPv4]", "[IPv4, IPv6]"},
+		{service, "[IPv4]", "[IPv5]"},
+		{service, "port: 80,", "port: 70000,"},
+		{service, "port: 80,", "port: 0,"},
+		{service, "port: 80,", "port: 80, protocol: TPC,"},
+		{service, "30080", "70000"},
+		{service, "port: 81", "port: 80"},
+		{service, "name: b", "name: a"},
+		{service, "Local", "Locl"},
+		{service, "type: NodePort", "type: NodePrt"},
+		{service, "ClientIP", "Client"},
+		{service, "type: NodePort", "externalIPs: [192.0.2.x], type: NodePort"},
+		{service, "type: NodePort", "type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.0/99]"},
+		{endpoints, "addresses: [10.244.0.1]", "addresses: [10.244.0.300]"},
+		{endpoints, "addresses: [10.244.0.1]", "addresses: [fd00::1]"},
+		{endpoints, "addresses: [10.244.0.1]", "addresses: [127.0.0.1]"},
+		{endpoints, "addresses: [10.244.0.1]", "addresses: []"},
+		{endpoints, "addressType: IPv4", "addressType: IPv5"},
+		{endpoints, "ports: [{name: a, port: 8080}]\nend", "ports: [{name: a, port: 80800}]\nend"},
+		{legacy, "{ip: 10.244.0.1}", "{ip: 10.244.0.x}"},
+		{legacy, "port: 8080}]}]", "port: 80800}]}]"},
+	} {
+		t.Run(tc.object+" "+tc.to, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "cluster.yaml")
+			s := NewStore(time.Now)
+			var found diag.List
+			var broken []*snapshot.Invalid
+			f := &Files{Paths: []string{path}, Store: s, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Report: func(l diag.List, b []*snapshot.Invalid) { found, broken = l, b }}
+			read := func(text string) *snapshot.Snapshot {
+				write(t, path, text)
+				if err := f.Read(); err != nil {
+					t.Fatal(err)
+				}
+				var now snapshot.Snapshot
+				s.View(func(s *snapshot.Snapshot) { now = *s.WithEndpoints() })
+				return &now
+			}
+			all := func(s *snapshot.Snapshot) []any {
+				return []any{s.Service(name("web")), s.Slices(name("web")), s.Slices(name("old"))}
+			}
+			was := all(read(cluster()))
+			if len(found) > 1 || len(broken) > 0 { // the Endpoints
+				t.Fatalf("of the good one: %v", found)
+			}
+			bad := cluster(tc.from, tc.to)
+			if bad == cluster() {
+				t.Fatal("the input has no such text")
+			}
+			now := read(bad + "---\n" + serviceYAML("new", "10.0.0.9"))
+			if diff := cmp.Diff(was, all(now), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+				t.Errorf("the last good version does not count: -want +got\n%s", diff)
+			}
+			if !has("new")(now) {
+				t.Error("another object does not count")
+			}
+			about := func(d diag.Diagnostic) bool { return d.Object == tc.object }
+			if len(broken) != 1 || broken[0].Object != tc.object || !strings.HasSuffix(broken[0].Why, "the last good version stays in force") {
+				t.Errorf("broken: %+v", broken)
+			}
+			if i := slices.IndexFunc(found, about); i < 0 || found[i].Severity != diag.Error || slices.ContainsFunc(found, func(d diag.Diagnostic) bool { return about(d) && d.Severity != diag.Error }) {
+				t.Errorf("findings: %v", found)
+			}
+			if diff := cmp.Diff(was, all(read(cluster())), cmpopts.EquateComparable(netip.Addr{})); diff != "" || len(broken) > 0 {
+				t.Errorf("good again: %+v, %s", broken, diff)
+			}
+
+			s = NewStore(time.Now) // a restart
+			f.Store = s
+			if now := all(read(bad)); cmp.Equal(was, now, cmpopts.EquateComparable(netip.Addr{})) {
+				t.Error("after a restart, the last good version counts")
+			}
+			if now := read(bad + "---\n" + serviceYAML("new", "10.0.0.9")); !has("new")(now) || len(broken) > 1 {
+				t.Errorf("after a restart, broken: %+v", broken)
+			}
+			if diff := cmp.Diff(was, all(read(cluster())), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+				t.Errorf("good after a restart: %s", diff)
 			}
 		})
 	}

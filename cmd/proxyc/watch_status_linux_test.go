@@ -108,30 +108,27 @@ func TestWatchRejectedSnapshot(t *testing.T) {
 	}
 }
 
-// A Service that becomes invalid is omitted from the rules. Status, metrics, trace and explain say
-// so until it is valid, and the node stays ready.
+// A Service of a file that is invalid from the start is omitted from the rules. Status, metrics, trace and
+// explain say so until it is valid, and the node stays ready. If it becomes invalid later, its rules stay.
 func TestWatchInvalidParts(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	cluster := applytest.Services("a", "b")
-	w.write("cluster.yaml", cluster)
+	wrong := strings.Replace(cluster, "port: 80", "port: 80000", 1)
+	if wrong == cluster {
+		t.Fatal("the cluster has no port 80")
+	}
+	w.write("cluster.yaml", wrong)
 	socket := w.file("s.sock")
 	w.start("proxyc", "watch", "--status-socket", socket)
-	w.until("the first sync", synced)
+	st := w.until("the first sync", synced)
 	series := func(want string) {
 		t.Helper()
 		if got := value(t, w.page("/metrics"), `proxyc_findings{severity="error"}`); got != want {
 			t.Errorf("findings that are errors: %s, want %s", got, want)
 		}
 	}
-	series("0")
-	wrong := strings.Replace(cluster, "port: 80", "port: 80000", 1)
-	if wrong == cluster {
-		t.Fatal("the cluster has no port 80")
-	}
-	w.write("cluster.yaml", wrong)
-	st := w.until("the finding", func(st status.Status) bool { return synced(st) && !w.has("a") })
-	if st.Healthy() || !st.NodeHealthy() {
+	if w.has("a") || st.Healthy() || !st.NodeHealthy() {
 		t.Error("status takes a Service that is left out for well")
 	}
 	series("1")
@@ -158,6 +155,17 @@ func TestWatchInvalidParts(t *testing.T) {
 	w.write("cluster.yaml", cluster)
 	w.until("it is right again", func(st status.Status) bool { return st.Healthy() && w.has("a") })
 	series("0")
+
+	w.write("cluster.yaml", wrong+applytest.Services("c"))
+	w.holds(20*time.Second, "c", true)
+	if !w.has("a") {
+		t.Error("the Service lost its rules")
+	}
+	row := "\ninvalid      Service ns/a: spec.ports[0].port: must be 1-65535, got 80000: the last good version stays in force\n"
+	if out, code := w.run("proxyc", "status"); code != exitFindings || !strings.Contains(out, row) {
+		t.Errorf("status exited %d, want %d and%sgot\n%s", code, exitFindings, row, out)
+	}
+	w.readyz("with a Service that became wrong", http.StatusOK, "")
 }
 
 // The log reports once that a rejected or missing file is valid again.

@@ -64,30 +64,51 @@ func (s *Snapshot) SetInvalid(o Invalid, why diag.Diagnostic) {
 // ClearInvalid removes the record of an invalid object: one of its name was added.
 func (s *Snapshot) ClearInvalid(object string) { delete(s.invalid, object) }
 
-// Keep adds the last good versions of the objects that are invalid in s, from an older Snapshot.
-func (s *Snapshot) Keep(old *Snapshot) {
-	for object := range s.invalid {
-		switch kind, key := ParseObject(object); kind {
-		case "Service":
-			keep(s.services, old.services, key)
-		case "EndpointSlice":
-			if slice := old.slices[key]; slice != nil {
-				s.SetSlice(slice)
-			}
-		case "Endpoints":
-			keep(s.legacy, old.legacy, key)
-		case "Node":
-			keep(s.nodes, old.nodes, key.Name)
-		case "ServiceCIDR":
-			keep(s.cidrs, old.cidrs, key.Name)
+// Keep adds the last good versions of the objects that are invalid in s, from an older Snapshot. Those with faults
+// are invalid, too, unless old contains no good version: it is missing, or in used. It returns the latter objects.
+func (s *Snapshot) Keep(old *Snapshot, faults diag.List, used map[string]bool) map[string]bool {
+	without := map[string]bool{}
+	for _, d := range faults {
+		if used[d.Object] || !s.keep(old, d.Object) {
+			without[d.Object] = true
+		} else {
+			s.SetInvalid(Invalid{Object: d.Object}, d)
 		}
 	}
+	for object, l := range s.invalid {
+		if s.keep(old, object) {
+			l.Why += ": the last good version stays in force"
+		}
+	}
+	return without
 }
 
-func keep[K comparable, V any](in, from map[K]V, key K) {
-	if v, ok := from[key]; ok {
+// keep sets an object to its version in old, and reports whether there is one.
+func (s *Snapshot) keep(old *Snapshot, object string) bool {
+	kind, key := ParseObject(object)
+	switch kind {
+	case "Service":
+		return keep(s.services, old.services, key)
+	case "EndpointSlice":
+		slice := old.slices[key]
+		if slice != nil {
+			s.SetSlice(slice)
+		}
+		return slice != nil
+	case "Endpoints":
+		return keep(s.legacy, old.legacy, key)
+	case "Node":
+		return keep(s.nodes, old.nodes, key.Name)
+	}
+	return kind == "ServiceCIDR" && keep(s.cidrs, old.cidrs, key.Name)
+}
+
+func keep[K comparable, V any](in, from map[K]V, key K) bool {
+	v, ok := from[key]
+	if ok {
 		in[key] = v
 	}
+	return ok
 }
 
 // Invalid returns the invalid objects, sorted by name.

@@ -85,25 +85,25 @@ func TestKeep(t *testing.T) {
 	if len(kept.Invalid()) != 4 || kept.Service(name) != nil {
 		t.Fatalf("invalid: %d objects, want 4", len(kept.Invalid()))
 	}
-	kept.Keep(old)
+	kept.Keep(old, nil, nil)
 	if kept.Service(name) == nil || len(kept.Slices(name)) != 1 || kept.Node("node1") == nil || kept.ServiceCIDR("kubernetes") == nil {
 		t.Errorf("kept Service %v, %d slices, Node %v, ServiceCIDR %v", kept.Service(name), len(kept.Slices(name)), kept.Node("node1"), kept.ServiceCIDR("kubernetes"))
 	}
 
 	misspelt := decode(strings.Replace(service, "kind: Service", "kind: Servce", 1))
-	misspelt.Keep(old)
+	misspelt.Keep(old, nil, nil)
 	if misspelt.Service(name) == nil {
 		t.Error("a Service whose kind is misspelt was not kept")
 	}
 
 	changed := decode(strings.Replace(service, "10.96.0.1", "10.96.0.2", 1), broken.Replace(service))
-	changed.Keep(old)
+	changed.Keep(old, nil, nil)
 	if got := changed.Service(name).ClusterIP; got != "10.96.0.2" {
 		t.Errorf("clusterIP %s, want that of the good version", got)
 	}
 
 	gone := decode(node)
-	gone.Keep(old)
+	gone.Keep(old, nil, nil)
 	if gone.Service(name) != nil {
 		t.Error("a Service that no file has was kept")
 	}

@@ -16,9 +16,7 @@ func (j *Input) Lint() {
 		j.Facts.NodeName, unnamed = nodes[0].Name, false
 	}
 	j.Compile()
-	for _, slice := range slices.Concat(j.Snapshot.Orphans(), j.Snapshot.Unlabelled()) { // slices that no Service refers to
-		j.Diags.Add(compiler.Faults(slice)...)
-	}
+	j.Diags.Add(compiler.Faults(slices.Concat(j.Snapshot.Orphans(), j.Snapshot.Unlabelled()))...) // which no Service refers to
 	j.Diags = j.pending.Adjust(j.Diags)
 	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return (unnamed || j.NoSnapshot) && d.Code == diag.NodeUnknown })
 	j.Diags.Add(j.Advice()...)

@@ -29,7 +29,7 @@ type Reader struct {
 	Strict bool
 	// Namespace is that of objects without one; "" for default.
 	Namespace string
-	// NoPositions disables recording of positions and written fields; Locate then finds none.
+	// NoPositions disables recording of positions, and of all written fields but Rejected; Locate then finds none.
 	NoPositions bool
 
 	at       map[string]place     // by the object's name: "Service ns/web"
@@ -81,6 +81,9 @@ func (r *Reader) record(o *object, at place) {
 		r.selects = o.name
 	}
 	if r.NoPositions {
+		if was := r.written[o.name]; len(o.written.Rejected)+len(was.Rejected) > 0 {
+			SetIn(&r.written, o.name, Written{Rejected: o.written.Rejected})
+		}
 		return
 	}
 	r.recorded++

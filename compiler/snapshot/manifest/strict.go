@@ -55,7 +55,7 @@ func (w *Written) DualStack() bool {
 }
 
 // Written returns the written fields of all objects, by their names in
-// diagnostics. Not if Forget.
+// diagnostics. With NoPositions, they are only Rejected.
 func (r *Reader) Written() map[string]Written { return r.written }
 
 func writtenMeta(m *metav1.ObjectMeta) Written {
