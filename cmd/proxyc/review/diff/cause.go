@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/compiler"
+	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/flow"
@@ -73,7 +73,7 @@ func (d *Diff) missing(at ir.Origin, f *flow.Flow, side int) (o ir.Origin, ok bo
 			return ir.Origin{Object: svc.Object, Field: at.Field + ".protocol", Reason: "no EndpointSlice has the port"}, true
 		}
 	}
-	for _, m := range compiler.Misses(is.Snapshot, f.Nodes[0], port, f.Family, false) {
+	for _, m := range lint.Misses(is.Snapshot, f.Nodes[0], port, f.Family, false) {
 		switch {
 		case m.Origin.Object == "":
 		case strings.HasSuffix(m.Origin.Field, ".containers") && i < min(len(a.TargetPorts), len(b.TargetPorts)) && a.TargetPorts[i] != b.TargetPorts[i]:

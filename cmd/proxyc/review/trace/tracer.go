@@ -12,6 +12,7 @@ import (
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/lint"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -485,7 +486,7 @@ func (s *Tracer) hindrances(p *ir.Program, pkt sim.Packet) (all []hindrance) {
 	for _, h := range s.evaluator(p).Hindrances(pkt) {
 		one := hindrance{Step: h.Step}
 		if h.Frontend != nil && (len(s.Snapshot.Services()) > 0) {
-			for _, m := range compiler.Misses(s.Snapshot, p.Node.Name, h.Frontend.Port, p.Family, h.Frontend.Policy == ir.Local) {
+			for _, m := range lint.Misses(s.Snapshot, p.Node.Name, h.Frontend.Port, p.Family, h.Frontend.Policy == ir.Local) {
 				one.Near = append(one.Near, sim.Step{Text: m.Text, Origin: m.Origin})
 			}
 		}

@@ -1,4 +1,4 @@
-package compiler
+package lint
 
 import (
 	"cmp"
@@ -29,7 +29,7 @@ const missesShown = 5
 // The cost is linear in the Service's slices; if there are none, in all slices of
 // the snapshot.
 func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Family, local bool) []Miss {
-	m := misses{cluster: cluster{names: newFieldNames()}, snap: snap, node: node, port: port, local: local, more: map[string]int{}}
+	m := misses{snap: snap, node: node, port: port, local: local, more: map[string]int{}}
 	for _, l := range snap.Invalid() {
 		if l.Service == port.Service && !l.IsService() {
 			m.add(ir.Origin{}, l.Object+" is ignored: "+l.Why)
@@ -44,20 +44,20 @@ func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Fami
 	for _, slice := range all {
 		switch {
 		case !inFamily(slice) && none:
-			m.add(ir.Origin{Object: sliceObject(slice), Field: "addressType"}, "the slice is "+slice.AddressType+", not "+f.String())
+			m.add(ir.Origin{Object: slice.Object, Field: "addressType"}, "the slice is "+slice.AddressType+", not "+f.String())
 		case !inFamily(slice):
 		case slice.Headless:
-			m.add(ir.Origin{Object: sliceObject(slice), Field: "metadata.labels"}, "service.kubernetes.io/headless excludes the slice")
+			m.add(ir.Origin{Object: slice.Object, Field: "metadata.labels"}, "service.kubernetes.io/headless excludes the slice")
 		case m.serves(slice):
 			m.endpoints(slice)
 		}
 	}
 	for _, why := range m.order {
-		if n := m.more[why] - missesShown; n > 0 {
-			if n > 1 {
-				why = plural.Replace(why)
-			}
-			m.add(ir.Origin{}, counted(n, "more endpoint")+" "+why)
+		switch n := m.more[why] - missesShown; {
+		case n > 1:
+			m.add(ir.Origin{}, strconv.Itoa(n)+" more endpoints "+plural.Replace(why))
+		case n == 1:
+			m.add(ir.Origin{}, "1 more endpoint "+why)
 		}
 	}
 	return m.found
@@ -68,7 +68,6 @@ var plural = strings.NewReplacer("is ", "are ", "an unknown node", "unknown node
 
 // misses collects the result of Misses.
 type misses struct {
-	cluster
 	snap  *snapshot.Snapshot
 	node  string
 	port  ir.ServicePort
@@ -96,7 +95,7 @@ func (m *misses) none(snap *snapshot.Snapshot) []Miss {
 		}
 	}
 	if near := diag.Nearest(m.port.Service.Name, owners); near != "" {
-		m.add(ir.Origin{Object: sliceObject(byOwner[near]), Field: "metadata.labels"}, "the slice belongs to a Service "+strconv.Quote(near)+", which does not exist")
+		m.add(ir.Origin{Object: byOwner[near].Object, Field: "metadata.labels"}, "the slice belongs to a Service "+strconv.Quote(near)+", which does not exist")
 	}
 	return m.found
 }
@@ -105,9 +104,7 @@ func (m *misses) none(snap *snapshot.Snapshot) []Miss {
 // ports that the slice has.
 func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
 	is := func(p snapshot.EndpointPort) bool {
-		protocol, known := protocolOf(p.Protocol)
-		_, valid := number(p.Port)
-		return p.HasName && p.HasPort && valid && known && p.Name == m.port.Port && protocol == m.port.Protocol
+		return p.HasName && p.HasPort && p.Port > 0 && p.Port <= 65535 && p.Name == m.port.Port && protocolOf(p.Protocol) == strings.ToUpper(m.port.Protocol.String())
 	}
 	if slices.ContainsFunc(slice.Ports, is) {
 		return true
@@ -121,8 +118,12 @@ func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
 	before := len(m.found)
 	for i := range slice.Ports {
 		p := &slice.Ports[i]
-		protocol, known := protocolOf(p.Protocol)
-		o := ir.Origin{Object: sliceObject(slice), Field: m.slicePortField(slice, i)}
+		protocol, known := ir.ParseProtocol(protocolOf(p.Protocol))
+		known = known && p.Protocol == strings.ToUpper(p.Protocol)
+		o := ir.Origin{Object: slice.Object, Field: at("ports", i)}
+		if slice.FromEndpoints {
+			o.Field = at("subsets", slice.Subset) + "." + o.Field
+		}
 		switch {
 		case !p.HasName || !p.HasPort || !known:
 			m.add(o, "the port lacks name, number or protocol")
@@ -140,7 +141,7 @@ func (m *misses) serves(slice *snapshot.EndpointSlice) bool {
 		}
 	}
 	if len(m.found) == before {
-		m.add(ir.Origin{Object: sliceObject(slice), Field: "ports"}, "the slice has "+cmp.Or(strings.Join(has, ", "), "no port")+", but the Service has "+want)
+		m.add(ir.Origin{Object: slice.Object, Field: "ports"}, "the slice has "+cmp.Or(strings.Join(has, ", "), "no port")+", but the Service has "+want)
 	}
 	return false
 }
@@ -161,28 +162,11 @@ func (m *misses) endpoints(slice *snapshot.EndpointSlice) {
 		}
 		m.add(ir.Origin{Object: o.Object, Field: o.Field}, o.Reason)
 	} else if len(slice.Endpoints) == 0 {
-		m.add(ir.Origin{Object: sliceObject(slice), Field: "endpoints"}, "the slice has no endpoint")
+		m.add(ir.Origin{Object: slice.Object, Field: "endpoints"}, "the slice has no endpoint")
 	}
 	for i := range slice.Endpoints {
 		e := &slice.Endpoints[i]
-		why := ""
-		switch here := m.node != "" && e.NodeName == m.node; {
-		case m.local && !here && e.NodeName == "":
-			why = "is on an unknown node"
-		case m.local && !here:
-			why = "is on node " + e.NodeName
-		}
-		switch {
-		case e.Ready:
-		case why != "":
-			why += ", and not ready"
-		case e.Terminating && !e.Serving:
-			why = "is terminating and not serving"
-		case e.Terminating:
-			why = "is terminating"
-		default:
-			why = "is not ready"
-		}
+		why := m.unusable(e)
 		if why == "" {
 			continue
 		}
@@ -190,7 +174,27 @@ func (m *misses) endpoints(slice *snapshot.EndpointSlice) {
 			m.order = append(m.order, why)
 		}
 		if m.more[why] <= missesShown {
-			m.add(ir.Origin{Object: sliceObject(slice), Field: m.endpointField(slice, i)}, e.Address+" "+why)
+			m.add(ir.Origin{Object: slice.Object, Field: field(slice, i)}, e.Address+" "+why)
 		}
 	}
+}
+
+// unusable returns why an endpoint does not serve; "" if it does.
+func (m *misses) unusable(e *snapshot.Endpoint) (why string) {
+	if m.local && (m.node == "" || e.NodeName != m.node) {
+		if why = "is on node " + e.NodeName; e.NodeName == "" {
+			why = "is on an unknown node"
+		}
+	}
+	switch {
+	case e.Ready:
+		return why
+	case why != "":
+		return why + ", and not ready"
+	case e.Terminating && !e.Serving:
+		return "is terminating and not serving"
+	case e.Terminating:
+		return "is terminating"
+	}
+	return "is not ready"
 }

@@ -1,4 +1,4 @@
-package compiler
+package lint
 
 import (
 	"testing"
@@ -21,7 +21,7 @@ func TestMissesOfPorts(t *testing.T) {
 		{snapshot.EndpointPort{Name: "dns", Protocol: "UDP", Port: 53, HasName: true, HasPort: true}, "ports", `the slice has port "dns" for udp, but the Service has port "web" for tcp`},
 		{snapshot.EndpointPort{Name: "web", Protocol: "TCP", HasName: true}, "ports[0]", "the port lacks name, number or protocol"},
 	} {
-		m := misses{cluster: cluster{names: newFieldNames()}, port: ir.ServicePort{Port: "web", Protocol: ir.TCP}}
+		m := misses{port: ir.ServicePort{Port: "web", Protocol: ir.TCP}}
 		slice := &snapshot.EndpointSlice{Ports: []snapshot.EndpointPort{tt.port}}
 		if served := m.serves(slice); served != (tt.text == "") || served != (len(m.found) == 0) {
 			t.Errorf("%+v: served: %t, %+v", tt.port, served, m.found)
