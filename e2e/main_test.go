@@ -201,11 +201,12 @@ func nodeIn(t *testing.T, ns *applytest.Namespace) *node {
 	return &node{Namespace: ns, cluster: cluster, gate: gate, dir: t.TempDir()}
 }
 
-// eventually calls try until it returns no error, and returns how long that took. After the limit
-// it fails the test with the last error. It tries less often the longer it takes, since many
+// eventually calls try until it returns no error, and returns how long that took. After the limit,
+// or a minute if that is longer, it fails the test with the last error. It tries less often the longer it takes, since many
 // tries run a program, which slows down what they wait for.
 func eventually(t *testing.T, limit time.Duration, what string, try func() error) time.Duration {
 	t.Helper()
+	limit = max(limit, time.Minute)
 	began := time.Now()
 	for {
 		err := try()

@@ -25,7 +25,7 @@ func TestConnections(t *testing.T) {
 	if _, err := node.Run(cmd); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		open.mu.Lock()
 		n := len(open.failures)
 		open.mu.Unlock()

@@ -256,7 +256,7 @@ func TestClientMovesToTheNewEndpoint(t *testing.T) {
 		if _, err := client.Write([]byte(question)); err != nil {
 			t.Fatal(err)
 		}
-		client.SetReadDeadline(time.Now().Add(5 * time.Second))
+		client.SetReadDeadline(time.Now().Add(2 * time.Minute))
 		buf := make([]byte, 64)
 		n, err := client.Read(buf)
 		if err != nil {

@@ -166,7 +166,7 @@ func TestFollowerReadsInterfacesAgain(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	select {
 	case <-f.Changed():
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("not read again")
 	}
 	if !f.Take(reconcile.Change).All {
@@ -204,7 +204,7 @@ func TestLogWithoutTheStore(t *testing.T) {
 		go func() { store.Pending(); close(free) }()
 		select {
 		case <-free:
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Error("the Store waits for the log")
 		}
 		return len(p), nil

@@ -96,7 +96,7 @@ func visitAll(t *testing.T, topo *applytest.Topology, f ir.Family) map[string]ne
 		clients = append(clients, fmt.Sprintf("pod1c.10%d", i))
 	}
 	for _, client := range clients {
-		a, err := topo.Try(client, "tcp", 0, nftest.AddrPort(f, "10.96.0.10:80"), 3*time.Second)
+		a, err := topo.Try(client, "tcp", 0, nftest.AddrPort(f, "10.96.0.10:80"), time.Minute)
 		if err != nil {
 			t.Fatalf("%s: %v", client, err)
 		}

@@ -84,7 +84,7 @@ func TestClientsChooseSameBackendOnAllNodes(t *testing.T) {
 				if len(want.Destinations) != 1 || !same.Equal(want) {
 					t.Fatalf("%s: %v: the rules mean %s, wanted is %s", at.name, pkt, same, want)
 				}
-				a, err := topo.Try(from, proto.String(), sport, to, 3*time.Second)
+				a, err := topo.Try(from, proto.String(), sport, to, time.Minute)
 				if err != nil {
 					t.Fatalf("%s: %v: %v", at.name, pkt, err)
 				}
@@ -145,12 +145,12 @@ func TestConnectionsThatMove(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			before, err := applytest.Query(conn, 3*time.Second)
+			before, err := applytest.Query(conn, time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
 			route(t, topo, f, "192.0.2.12")
-			after, err := applytest.Query(conn, 3*time.Second)
+			after, err := applytest.Query(conn, time.Minute)
 			switch {
 			case proto == "tcp" && (err == nil || applytest.Failure(err) != "reset"):
 				t.Errorf("tcp, port %d: %s, %v, wanted is an end", 30_000+n, after, err)

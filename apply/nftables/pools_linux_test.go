@@ -79,7 +79,7 @@ func TestSharedPoolPackets(t *testing.T) {
 					outcome := meaning.Outcome(pkt, nil)
 					met := map[netip.AddrPort]bool{}
 					for range 8 {
-						a, err := topo.Try(client, proto.String(), 0, to, 3*time.Second)
+						a, err := topo.Try(client, proto.String(), 0, to, time.Minute)
 						if err != nil {
 							t.Fatalf("%s: %s to %s: %v", proto, client, to, err)
 						}
@@ -124,7 +124,7 @@ func TestPoolBecomesShared(t *testing.T) {
 			default:
 			}
 			tries.Add(1)
-			if _, err := topo.Try([]string{"ext", "node1", "pod1b"}[n%3], "tcp", 0, nftest.AddrPort(ir.Families()[n%2], "10.96.0.10:80"), 3*time.Second); err != nil {
+			if _, err := topo.Try([]string{"ext", "node1", "pod1b"}[n%3], "tcp", 0, nftest.AddrPort(ir.Families()[n%2], "10.96.0.10:80"), time.Minute); err != nil {
 				failed <- err
 				return
 			}

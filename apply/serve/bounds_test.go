@@ -91,7 +91,7 @@ func get(t *testing.T, at net.Addr, host, path string) (code int, body string) {
 		t.Fatal(err)
 	}
 	r.Host = host
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}).Do(r)
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Minute}).Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestServerSlowClient(t *testing.T) {
 			}
 			defer conn.Close()
 			io.WriteString(conn, tc.begin)
-			conn.SetReadDeadline(time.Now().Add(tc.limit + 10*time.Second))
+			conn.SetReadDeadline(time.Now().Add(tc.limit + 2*time.Minute))
 			if _, err := io.Copy(io.Discard, conn); err != nil {
 				t.Errorf("the connection is open after %s: %v", tc.limit, err)
 			}

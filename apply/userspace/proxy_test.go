@@ -119,7 +119,7 @@ func dialTCP(t *testing.T, to netip.AddrPort) *net.TCPConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	conn.SetDeadline(time.Now().Add(2 * time.Minute))
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }

@@ -44,7 +44,7 @@ func dialUDP(t *testing.T, to netip.AddrPort) *net.UDPConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(2 * time.Minute))
 	t.Cleanup(func() { c.Close() })
 	return c
 }

@@ -117,7 +117,7 @@ func (g *follower) heard(resource string) (h ResourceState) {
 // eventually waits until holds returns true.
 func (g *follower) eventually(what string, holds func() bool) {
 	g.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			g.t.Fatalf("it is not so that %s: %+v", what, g.Contact.Resources())
 		}
@@ -127,7 +127,7 @@ func (g *follower) eventually(what string, holds func() bool) {
 // until follows the Store until a condition holds, and returns the dirty objects.
 func (g *follower) until(holds func(*snapshot.Snapshot) bool) (dirty snapshot.Dirty) {
 	g.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		ok := false
 		g.Store.Follow(func(s *snapshot.Snapshot, c Changes) {
@@ -157,7 +157,7 @@ func (g *follower) waitStates(all ...*NodeState) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				g.t.Errorf("state of the node (-want +got):\n%s", diff)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			g.t.Fatalf("the node's state was not told: want %v", want)
 		}
 	}
@@ -167,7 +167,7 @@ func (g *follower) waitSynced() {
 	g.t.Helper()
 	select {
 	case <-g.synced:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		g.t.Fatal("the source did not sync")
 	}
 }

@@ -291,7 +291,7 @@ func ask(t *testing.T, protocol ir.Protocol, at string) string {
 		return "refused"
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(2 * time.Minute))
 	if protocol == ir.UDP {
 		if _, err := c.Write([]byte("?")); err != nil {
 			return "refused"

@@ -169,11 +169,11 @@ func (w *watched) status() (st status.Status, ok bool) {
 	return st, err == nil && code == http.StatusOK && json.Unmarshal([]byte(body), &st) == nil
 }
 
-// within tries until a condition holds, and fails the test after a time, which
-// is that of a fast machine. Between tries it waits longer and longer: many of them run programs.
+// within tries until a condition holds, and fails the test after a time, which is at least half a
+// minute, since machines are busy. Between tries it waits longer and longer: many of them run programs.
 func within[T any](w *watched, limit time.Duration, what string, try func() (T, bool)) T {
 	w.t.Helper()
-	limit = applytest.ScaledTimeout(limit)
+	limit = applytest.ScaledTimeout(max(limit, 30*time.Second))
 	deadline := time.After(limit)
 	for pause := 20 * time.Millisecond; ; pause = min(pause*3/2, 500*time.Millisecond) {
 		if v, ok := try(); ok {

@@ -210,7 +210,7 @@ func TestAffinityPackets(t *testing.T) {
 						met[from] = map[netip.AddrPort]bool{}
 					}
 					for _, to := range targets {
-						a, err := topo.Try(from, proto.String(), 0, addrPort(f, to), 3*time.Second)
+						a, err := topo.Try(from, proto.String(), 0, addrPort(f, to), time.Minute)
 						if err != nil {
 							t.Errorf("%s to %s: %v", from, to, err)
 							continue
@@ -288,7 +288,7 @@ func TestAffinitySlides(t *testing.T) {
 		return d
 	}
 	visit := func() {
-		if _, err := topo.Try("pod1c", "tcp", 0, addrPort(ir.IPv4, "10.96.0.10:80"), 3*time.Second); err != nil {
+		if _, err := topo.Try("pod1c", "tcp", 0, addrPort(ir.IPv4, "10.96.0.10:80"), time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
