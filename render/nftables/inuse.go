@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/proxyc/proxyc/ir"
@@ -62,11 +63,22 @@ func (u *inUse) chains(node *ir.Node) []Chain {
 	return slices.Concat([]Chain{postrouting(node, u.affine)}, countingChains(node, u.numbers))
 }
 
-// Shared returns the chains that no Service decides, for a table with some chains.
+// Shared returns the chains that no Service decides, for a table with some chains. If none of
+// those sets the mark of the node, they have the mark of an older configuration, and Shared uses it.
 func Shared(node *ir.Node, family ir.Family, existing []Chain) []Chain {
 	var u inUse
 	u.noteAll(existing, true)
-	return slices.Concat(baseChains(), fixedChains(node, family), u.chains(node))
+	marking, same := *node, false
+	for _, c := range existing {
+		for _, r := range c.Rules {
+			for _, s := range r.Stmts {
+				if m, ok := s.(SetMark); ok && !same {
+					same, marking.MasqueradeBit = m.Mask == node.MasqueradeMark(), uint8(bits.TrailingZeros32(m.Mask))
+				}
+			}
+		}
+	}
+	return slices.Concat(baseChains(), fixedChains(node, family), u.chains(&marking))
 }
 
 // depend updates the shared chains for the given chains, and appends the chains

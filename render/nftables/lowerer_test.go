@@ -170,3 +170,28 @@ func TestLowerBare(t *testing.T) {
 		t.Errorf("went on after %d calls", calls)
 	}
 }
+
+// With another masqueradeBit, the shared chains of a table keep the mark that its chains set: some of
+// those are not repaired without objects. A chain with a foreign mark beside right ones is.
+func TestSharedChainsKeepTheMark(t *testing.T) {
+	for _, f := range families {
+		p := richProgram(f)
+		table := Lower(p)
+		for _, c := range Shared(&p.Node, f, table.Chains) {
+			if i := slices.IndexFunc(table.Chains, func(o Chain) bool { return o.Name == c.Name }); !c.SameRules(&table.Chains[i], f) {
+				t.Errorf("%s: chain %s is no part of its table", f, c.Name)
+			}
+		}
+		other := p.Node
+		other.MasqueradeBit++
+		if diff := cmp.Diff(Shared(&p.Node, f, table.Chains), Shared(&other, f, table.Chains), cmp.Comparer(func(a, b Chain) bool { return a.Name == b.Name && a.SameRules(&b, f) })); diff != "" {
+			t.Errorf("%s: another masqueradeBit changes\n%s", f, diff)
+		}
+		foreign := slices.Clone(table.Chains)
+		i := slices.IndexFunc(foreign, func(c Chain) bool { return c.Name == "masq-lb" })
+		foreign[i].Rules = []Rule{{Stmts: []Stmt{SetMark{1 << other.MasqueradeBit}}}}
+		if diff := cmp.Diff(Shared(&p.Node, f, table.Chains), Shared(&p.Node, f, foreign), cmp.Comparer(func(a, b Chain) bool { return a.Name == b.Name && a.SameRules(&b, f) })); diff != "" {
+			t.Errorf("%s: a foreign mark changes\n%s", f, diff)
+		}
+	}
+}
