@@ -1,7 +1,6 @@
 package main
 
 import (
-	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/contract"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
 )
@@ -34,11 +33,7 @@ func (c *assertCmd) Run(e *env) error {
 		return e.finish(j, err)
 	}
 	r := contract.Check(j, nodes, contracts, e.standIns.Pods(j.Snapshot, j.Reader.Written(), j.Facts.NodeName))
-	write := r.WriteText
-	if c.Output == "json" {
-		write = r.WriteJSON
-	}
-	if err := e.finish(j, review.Buffered(e.stdout, write)); err != nil {
+	if err := e.finish(j, e.print(c.Output, r.WriteText, r.WriteJSON)); err != nil {
 		return err
 	}
 	if !r.Holds() {

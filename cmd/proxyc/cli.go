@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/help"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
@@ -140,4 +141,12 @@ func (e *env) report(list diag.List) {
 	for _, d := range list.Sorted() {
 		fmt.Fprintf(e.stderr, "%s: %s\n", d.Severity, d)
 	}
+}
+
+// print writes the output of a command as text or, if output is json, as JSON.
+func (e *env) print(output string, text, json func(io.Writer) error) error {
+	if output == "json" {
+		text = json
+	}
+	return review.Buffered(e.stdout, text)
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/explain"
 )
 
@@ -36,12 +35,8 @@ func (c *explainCmd) Run(e *env, k *kong.Context) error {
 	if err != nil {
 		return e.finish(job, err)
 	}
-	write := found.WriteText
-	if c.Output == "json" {
-		write = found.WriteJSON
-	}
 	if !found.Empty() {
-		err = review.Buffered(e.stdout, write)
+		err = e.print(c.Output, found.WriteText, found.WriteJSON)
 	}
 	err = e.finish(job, err)
 	if found.Empty() {

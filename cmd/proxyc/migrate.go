@@ -81,10 +81,7 @@ func (c *migrateCmd) Run(e *env) error {
 	}
 	m.Plan(deref(c.Config), snapshot, take)
 	write := func(w io.Writer) error { return m.WriteText(w, c.Output == "wide") }
-	if c.Output == "json" {
-		write = m.WriteJSON
-	}
-	if err := review.Buffered(e.stdout, write); err != nil {
+	if err := e.print(c.Output, write, m.WriteJSON); err != nil {
 		return err
 	}
 	if m.Empty() {

@@ -82,10 +82,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 		p.Trace += " --kernel"
 	}
 	write := func(w io.Writer) error { return p.WriteText(w, c.All) }
-	if c.Output == "json" {
-		write = p.WriteJSON
-	}
-	if err := e.finish(j, review.Buffered(e.stdout, write)); err != nil {
+	if err := e.finish(j, e.print(c.Output, write, p.WriteJSON)); err != nil {
 		return err
 	}
 	if p.Verdict != proof.Equal {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/rules"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 )
@@ -60,11 +59,9 @@ func (c *traceCmd) Run(e *env, k *kong.Context) error {
 	if failed != nil && len(results) == 0 {
 		return e.finish(job, failed)
 	}
-	write := func(w io.Writer) error { return trace.Write(w, results, c.Packets != "") }
-	if c.Output == "json" {
-		write = func(w io.Writer) error { return trace.WriteJSON(w, results, c.Packets != "") }
-	}
-	if err := e.finish(job, errors.Join(review.Buffered(e.stdout, write), failed)); err != nil {
+	failed = errors.Join(e.print(c.Output, func(w io.Writer) error { return trace.Write(w, results, c.Packets != "") },
+		func(w io.Writer) error { return trace.WriteJSON(w, results, c.Packets != "") }), failed)
+	if err := e.finish(job, failed); err != nil {
 		return err
 	}
 	for i := range results {
@@ -108,11 +105,7 @@ func (c *traceCmd) kernel(e *env) error {
 	if err != nil {
 		return e.finish(job, err)
 	}
-	write := f.WriteText
-	if c.Output == "json" {
-		write = f.WriteJSON
-	}
-	if err := e.finish(job, review.Buffered(e.stdout, write)); err != nil {
+	if err := e.finish(job, e.print(c.Output, f.WriteText, f.WriteJSON)); err != nil {
 		return err
 	}
 	if !f.Well() {
