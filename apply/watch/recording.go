@@ -42,9 +42,9 @@ type Recorded struct {
 
 // Record writes the objects of the cluster to w, and then each change, until ctx ends or w fails.
 // Each change is a Recorded, one line of JSON, in one Write. Record calls synced after the initial
-// objects. Changes of fields that neither the compiler nor lint reads are skipped. Record keeps a
+// objects, with the number of lines so far, and returns the number of all. Changes of fields that neither the compiler nor lint reads are skipped. Record keeps a
 // checksum of each object.
-func (c *Cluster) Record(ctx context.Context, w io.Writer, now func() time.Time, synced func()) error {
+func (c *Cluster) Record(ctx context.Context, w io.Writer, now func() time.Time, synced func(lines int)) (lines int, err error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	r := &recorder{w: w, now: now, known: map[string]map[ir.Name][sha256.Size]byte{}, end: end}
@@ -54,12 +54,14 @@ func (c *Cluster) Record(ctx context.Context, w io.Writer, now func() time.Time,
 	}
 	c.api.run(ctx, kinds, func() {
 		r.write(Recorded{Type: Synced})
-		synced()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		synced(r.lines)
 	})
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-		return err
+	if err = context.Cause(ctx); errors.Is(err, context.Canceled) {
+		err = nil
 	}
-	return nil
+	return r.lines, err
 }
 
 // recorder writes objects that differ from those written before.
@@ -69,6 +71,7 @@ type recorder struct {
 
 	mu    sync.Mutex
 	w     io.Writer
+	lines int                                      // written
 	known map[string]map[ir.Name][sha256.Size]byte // checksums by kind and name
 }
 
@@ -161,6 +164,7 @@ func (r *recorder) write(e Recorded) {
 	enc.SetEscapeHTML(false)
 	err := enc.Encode(e)
 	if err == nil {
+		r.lines++
 		_, err = r.w.Write(line.Bytes())
 	}
 	if err != nil {

@@ -66,7 +66,7 @@ func record(t *testing.T, server *fakeAPI) (out *lines, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out = &lines{came: make(chan struct{}, 100)}
 	ended := make(chan error)
-	go func() { ended <- c.Record(ctx, out, time.Now, func() {}) }()
+	go func() { _, err := c.Record(ctx, out, time.Now, func(int) {}); ended <- err }()
 	return out, func() {
 		t.Helper()
 		cancel()
@@ -128,7 +128,7 @@ func TestRecordEndsWhereNothingCanBeWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Record(t.Context(), full{}, time.Now, func() {}); err == nil || err.Error() != "disk full" {
+	if _, err := c.Record(t.Context(), full{}, time.Now, func(int) {}); err == nil || err.Error() != "disk full" {
 		t.Error(err)
 	}
 }

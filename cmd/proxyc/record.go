@@ -1,12 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os/signal"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,34 +25,17 @@ func (c *recordCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	var to io.WriteCloser = nopCloser{e.stdout}
+	to, closing := e.stdout, func() error { return nil }
 	if c.Out != review.StandardInput {
-		if to, err = e.files.Create(c.Out); err != nil {
+		file, err := e.files.Create(c.Out)
+		if err != nil {
 			return err
 		}
+		to, closing = file, file.Close
 	}
-	lines := &counted{Writer: to}
-	err = cluster.Record(ctx, lines, time.Now, func() { fmt.Fprintf(e.stderr, "recording: %d objects so far\n", lines.n.Load()-1) })
-	if closing := to.Close(); err == nil {
-		err = closing
-	}
-	if err == nil {
-		fmt.Fprintf(e.stderr, "recorded %d lines\n", lines.n.Load())
+	lines, err := cluster.Record(ctx, to, time.Now, func(lines int) { fmt.Fprintf(e.stderr, "recording: %d objects so far\n", lines-1) })
+	if err = cmp.Or(err, closing()); err == nil {
+		fmt.Fprintf(e.stderr, "recorded %d lines\n", lines)
 	}
 	return err
 }
-
-// counted counts the written bytes.
-type counted struct {
-	io.Writer
-	n atomic.Int64
-}
-
-func (c *counted) Write(line []byte) (int, error) {
-	c.n.Add(1)
-	return c.Writer.Write(line)
-}
-
-type nopCloser struct{ io.Writer }
-
-func (nopCloser) Close() error { return nil }
