@@ -18,6 +18,8 @@ import (
 
 // Dataplane is a Proxy with its iptables rules.
 type Dataplane struct {
+	apply.Drainer // the proxy
+
 	rules    *iptables.Dataplane
 	proxy    *Proxy
 	readOnly bool
@@ -49,6 +51,7 @@ func Open(ctx context.Context, o apply.Options) (*Dataplane, error) {
 	}
 	limits := fitLimits(DefaultLimits)
 	d.proxy = NewProxy(Options{Limits: limits, DialTimeouts: rules.DialTimeouts(), Log: o.Log})
+	d.Drainer = d.proxy
 	if !o.ReadOnly {
 		d.log.Info("proxying connections in this process", "connections", limits.Connections, "udpClients", limits.Sessions, "listeners", limits.Listeners)
 	}
@@ -331,17 +334,6 @@ func removeServiceRules(ctx context.Context, in *iptables.Dataplane, state ir.Pe
 	}
 	_, err = in.Commit(ctx, in.Difference(have, idle))
 	return err
-}
-
-// Drain waits for connections to end until ctx ends. It returns the number of connections that it
-// then closed. Call it after Close.
-func (d *Dataplane) Drain(ctx context.Context) (cut int) {
-	return d.proxy.Close(ctx)
-}
-
-// Carried returns the number of TCP connections that Drain would wait for.
-func (d *Dataplane) Carried() int {
-	return d.proxy.Connections()
 }
 
 // InUse reports whether another process listens at the address of a listener.

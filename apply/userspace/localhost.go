@@ -185,7 +185,7 @@ func (l *Localhost) Counts() []apply.Proxied {
 // Carried returns the number of connections that Drain would wait for.
 func (l *Localhost) Carried() int {
 	if p := l.proxy.Load(); p != nil {
-		return p.Connections()
+		return p.Carried()
 	}
 	return 0
 }
@@ -194,7 +194,7 @@ func (l *Localhost) Carried() int {
 // then closed. Call it after Close.
 func (l *Localhost) Drain(ctx context.Context) (cut int) {
 	if p := l.proxy.Load(); p != nil {
-		return p.Close(ctx)
+		return p.Drain(ctx)
 	}
 	return 0
 }

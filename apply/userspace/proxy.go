@@ -127,8 +127,8 @@ func (p *Proxy) Counts() []apply.Proxied {
 	return all
 }
 
-// Connections returns the number of TCP connections.
-func (p *Proxy) Connections() int {
+// Carried returns the number of TCP connections, for which Drain would wait.
+func (p *Proxy) Carried() int {
 	return len(p.connections.slots)
 }
 
@@ -373,9 +373,9 @@ func (p *Proxy) CloseListeners() {
 	}
 }
 
-// Close closes all listeners and waits for TCP connections to end until ctx ends. It then closes
+// Drain closes all listeners and waits for TCP connections to end until ctx ends. It then closes
 // the remaining ones and returns their number.
-func (p *Proxy) Close(ctx context.Context) (cut int) {
+func (p *Proxy) Drain(ctx context.Context) (cut int) {
 	p.CloseListeners()
 	done := make(chan struct{})
 	go func() {

@@ -28,7 +28,7 @@ func newTestProxy(t *testing.T, l Limits) *Proxy {
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		p.Close(ended)
+		p.Drain(ended)
 	})
 	return p
 }
@@ -426,7 +426,7 @@ func TestDrain(t *testing.T) {
 	hello(t, long)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int)
-	go func() { ended <- p.Close(ctx) }()
+	go func() { ended <- p.Drain(ctx) }()
 	for { // until the port is closed
 		conn, err := net.Dial("tcp4", at.String())
 		if err != nil {
@@ -444,7 +444,7 @@ func TestDrain(t *testing.T) {
 		t.Fatal("did not wait for the other one")
 	default:
 	}
-	for p.Connections() > 1 { // the attempts above
+	for p.Carried() > 1 { // the attempts above
 		time.Sleep(time.Millisecond)
 	}
 	echoes(t, long, "going on")
@@ -542,7 +542,7 @@ func TestLimit(t *testing.T) {
 	for counted(p, ir.TCP).Waited == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if n := p.Connections(); n != 2 {
+	if n := p.Carried(); n != 2 {
 		t.Errorf("%d connections are carried", n)
 	}
 	first.CloseWrite()

@@ -38,7 +38,7 @@ func TestSoak(t *testing.T) {
 	for round := 0; round < 3*atOnce/batch || time.Now().Before(end); round++ {
 		update(t, p, []*rules.Listener{listenerTo(ir.TCP, a, b), listenerTo(ir.TCP, b, c), listenerTo(ir.TCP, a, c)}[round%3])
 		if len(held) == atOnce/batch {
-			if n := p.Connections(); n < atOnce-batch {
+			if n := p.Carried(); n < atOnce-batch {
 				t.Errorf("round %d: %d connections are open, want %d", round, n, atOnce)
 			}
 			lost += each(held[0], func(c net.Conn) bool { return exchanges(c, "pong") && c.Close() == nil })
@@ -71,7 +71,7 @@ func TestSoak(t *testing.T) {
 	for _, batch := range held {
 		lost += each(batch, func(c net.Conn) bool { return exchanges(c, "pong") && c.Close() == nil })
 	}
-	for p.Connections() > 0 {
+	for p.Carried() > 0 {
 		time.Sleep(time.Millisecond)
 	}
 	if s := counted(p, ir.TCP); s.Unreachable > 0 || s.Clients > 0 || int(s.Accepted) != total || lost > 0 {

@@ -97,7 +97,7 @@ func TestSuffixes(t *testing.T) {
 	server := &nameServer{known: []string{"www.example.com.", "web.default.svc.cluster.local.", "web.prod.svc.cluster.local.", "host.corp."}}
 	at := server.serve(t)
 	p := NewProxy(Options{Limits: DefaultLimits, UDPIdle: time.Minute, Suffixes: []string{"", "default.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp"}})
-	t.Cleanup(func() { p.Close(t.Context()) })
+	t.Cleanup(func() { p.Drain(t.Context()) })
 	opt := dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName("."), Type: dnsmessage.TypeOPT, Class: 1232}, Body: &dnsmessage.OPTResource{}}
 	for i, test := range []struct {
 		what, port, name string

@@ -16,6 +16,8 @@ import (
 
 // Dataplane is a Proxy with the addresses that it listens on.
 type Dataplane struct {
+	apply.Drainer // the proxy
+
 	host  Host
 	o     Options
 	file  addressFile
@@ -62,6 +64,7 @@ func New(host Host, o Options) *Dataplane {
 	d := &Dataplane{host: host, o: o, file: addressFile(o.AddressFile)}
 	d.proxy = userspace.NewProxy(userspace.Options{Limits: userspace.DefaultLimits, DialTimeouts: rules.DialTimeouts(),
 		Suffixes: searchList(o.Suffixes), Log: o.Log})
+	d.Drainer = d.proxy
 	return d
 }
 
@@ -174,15 +177,4 @@ func (d *Dataplane) Close() error {
 	d.polling.Wait()
 	d.proxy.CloseListeners()
 	return nil
-}
-
-// Drain waits for connections to end until ctx ends. It returns the number of connections that it
-// then closed. Call it after Close.
-func (d *Dataplane) Drain(ctx context.Context) (cut int) {
-	return d.proxy.Close(ctx)
-}
-
-// Carried returns the number of TCP connections that Drain would wait for.
-func (d *Dataplane) Carried() int {
-	return d.proxy.Connections()
 }
