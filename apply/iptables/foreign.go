@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -25,7 +24,7 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 		tables, _ := LegacyTables(f) // none without root
 		for _, table := range tables {
 			t := foreignTable{rules: map[string][]apply.RuleEffect{}}
-			if err := run.To(ctx, nil, &t, tool(f, Legacy, "save"), "-t", table); err != nil {
+			if err := run.To(ctx, nil, &lines{each: t.line}, tool(f, Legacy, "save"), "-t", table); err != nil {
 				return apply.Interference{}, err
 			}
 			t.addTo(&all, rules.Tool(f)+"-legacy ", table, mark)
@@ -39,7 +38,9 @@ func Interference(ctx context.Context, mark uint32) (all apply.Interference, err
 func SavedInterference(saved string, mark uint32) (all apply.Interference) {
 	for text := range strings.SplitSeq("\n"+saved, "\n*") {
 		t := foreignTable{rules: map[string][]apply.RuleEffect{}}
-		io.WriteString(&t, text+"\n") // never fails
+		for line := range strings.Lines(text) {
+			t.line([]byte(strings.TrimSuffix(line, "\n")))
+		}
 		table, _, _ := strings.Cut(text, "\n")
 		t.addTo(&all, "", strings.TrimSpace(table), mark)
 	}
@@ -70,7 +71,6 @@ func RuleCounts(ctx context.Context) (map[Variant]int, error) {
 
 // foreignTable parses the output of iptables-save for a table.
 type foreignTable struct {
-	partial []byte // last line, until it is complete
 	builtIn []apply.ForeignChain
 	rules   map[string][]apply.RuleEffect // by chain
 }
@@ -86,21 +86,8 @@ func (d *foreignTable) addTo(all *apply.Interference, tool, table string, mark u
 	}
 }
 
-func (d *foreignTable) Write(text []byte) (int, error) {
-	n := len(text)
-	for {
-		line, rest, ok := bytes.Cut(text, []byte("\n"))
-		d.partial = append(d.partial, line...)
-		if !ok {
-			return n, nil
-		}
-		d.line(string(d.partial))
-		d.partial, text = d.partial[:0], rest
-	}
-}
-
-func (d *foreignTable) line(line string) {
-	words := iptparse.SavedWords(line)
+func (d *foreignTable) line(line []byte) {
+	words := iptparse.SavedWords(string(line))
 	if len(words) < 2 {
 		return
 	}

@@ -98,8 +98,8 @@ func (t *tables) listOnce(ctx context.Context, f ir.Family, save saver) (*rules.
 // saveAll is save, and compares the number of chains and rules with the kernel's. If a request of
 // iptables-nft-save fails, for lack of memory, it prints a part of the table and exits with status 0.
 func (t *tables) saveAll(ctx context.Context, f ir.Family, table string, out io.Writer) error {
-	var saved counter
-	if err := t.save(ctx, f, table, io.MultiWriter(out, &saved)); err != nil || t.Variant != NFT {
+	var saved content
+	if err := t.save(ctx, f, table, io.MultiWriter(out, &lines{each: saved.add})); err != nil || t.Variant != NFT {
 		return err
 	}
 	kernel, err := countTable(ctx, f, table)
@@ -113,26 +113,28 @@ func (t *tables) saveAll(ctx context.Context, f ir.Family, table string, out io.
 // content is the number of rules and user-defined chains of a table.
 type content struct{ chains, rules int }
 
-// counter counts the content of a table in the output of iptables-save.
-type counter struct {
-	content
-	line []byte // the last line, until it is complete
+// add adds a line of the output of iptables-save.
+func (c *content) add(line []byte) {
+	switch {
+	case bytes.HasPrefix(line, []byte("-A ")):
+		c.rules++
+	case bytes.HasPrefix(line, []byte(":")) && bytes.Contains(line, []byte(" - [")):
+		c.chains++
+	}
 }
 
-func (c *counter) Write(text []byte) (int, error) {
-	n := len(text)
-	for {
-		line, rest, complete := bytes.Cut(text, []byte("\n"))
-		c.line = append(c.line, line...)
-		if !complete {
-			return n, nil
+// lines is a Writer that calls each with every complete line.
+type lines struct {
+	each func(line []byte)
+	last []byte // until it is complete
+}
+
+func (l *lines) Write(text []byte) (int, error) {
+	for line := range bytes.Lines(text) {
+		if l.last = append(l.last, line...); line[len(line)-1] == '\n' {
+			l.each(l.last[:len(l.last)-1])
+			l.last = l.last[:0]
 		}
-		switch {
-		case bytes.HasPrefix(c.line, []byte("-A ")):
-			c.rules++
-		case bytes.HasPrefix(c.line, []byte(":")) && bytes.Contains(c.line, []byte(" - [")):
-			c.chains++
-		}
-		c.line, text = c.line[:0], rest
 	}
+	return len(text), nil
 }
