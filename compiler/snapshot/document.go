@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/proxyc/proxyc/ir"
@@ -21,10 +20,7 @@ type Document struct {
 // Document returns the current content of s.
 func (s *Snapshot) Document() *Document {
 	d := &Document{Services: s.Services(), Nodes: s.Nodes(), ServiceCIDRs: s.ServiceCIDRs(), Invalid: s.Invalid(),
-		Slices: slices.AppendSeq(make([]*EndpointSlice, 0, len(s.slices)), maps.Values(s.slices))}
-	for _, made := range s.legacy {
-		d.Slices = append(d.Slices, made...)
-	}
+		Slices: slices.AppendSeq(make([]*EndpointSlice, 0, len(s.slices)), s.all)}
 	slices.SortStableFunc(d.Slices, func(a, b *EndpointSlice) int { return a.Name.Compare(b.Name) })
 	return d
 }

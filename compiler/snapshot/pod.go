@@ -15,26 +15,18 @@ func (s *Snapshot) Pod(name ir.Name, family ir.Family) (addr netip.Addr, node st
 	if name.Name == "" {
 		return addr, "", false
 	}
-	look := func(slice *EndpointSlice) {
-		if slice.Name.Namespace != name.Namespace {
-			return
-		}
-		for i := range slice.Endpoints {
-			ep := &slice.Endpoints[i]
-			if ep.Pod == name.Name && family.Has(ep.Addr) && (!ok || ep.Addr.Less(addr)) {
-				addr, node, ok = ep.Addr, ep.NodeName, true
+	legacy := false
+	for slice := range s.all {
+		if slice.FromEndpoints && !legacy {
+			if legacy = true; ok {
+				break
 			}
 		}
-	}
-	for _, slice := range s.slices {
-		look(slice)
-	}
-	if ok {
-		return addr, node, ok
-	}
-	for _, owned := range s.legacy {
-		for _, slice := range owned {
-			look(slice)
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if slice.Name.Namespace == name.Namespace && e.Pod == name.Name && family.Has(e.Addr) && (!ok || e.Addr.Less(addr)) {
+				addr, node, ok = e.Addr, e.NodeName, true
+			}
 		}
 	}
 	return addr, node, ok

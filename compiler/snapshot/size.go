@@ -11,13 +11,8 @@ func (s *Snapshot) Bytes() int {
 		n += sizeOf(svc) + arrayOf(svc.ClusterIPs) + arrayOf(svc.IPFamilies) + arrayOf(svc.ExternalIPs) +
 			arrayOf(svc.Ports) + arrayOf(svc.LoadBalancer) + arrayOf(svc.SourceRanges)
 	}
-	for _, slice := range s.slices {
-		n += slice.bytes()
-	}
-	for _, all := range s.legacy {
-		for _, slice := range all {
-			n += slice.bytes()
-		}
+	for slice := range s.all {
+		n += sizeOf(slice) + arrayOf(slice.Ports) + arrayOf(slice.Endpoints) + arrayOf(slice.Addresses)
 	}
 	for _, node := range s.nodes {
 		n += sizeOf(node)
@@ -26,10 +21,6 @@ func (s *Snapshot) Bytes() int {
 		n += sizeOf(cidr)
 	}
 	return n
-}
-
-func (s *EndpointSlice) bytes() int {
-	return sizeOf(s) + arrayOf(s.Ports) + arrayOf(s.Endpoints) + arrayOf(s.Addresses)
 }
 
 func sizeOf[T any](*T) int { return int(reflect.TypeFor[T]().Size()) }
