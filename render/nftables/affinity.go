@@ -171,10 +171,9 @@ func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 	}
 	port := b.AddrPort.Port()
 	name := cut("remember-" + poolName(p.Port, what, strconv.Itoa(int(port))))
-	if _, ok := l.remembers[name]; ok {
+	if !l.makes(name) {
 		return name
 	}
-	l.remembers[name] = struct{}{}
 	c := Chain{Name: name, Port: p.Port}
 	for _, p := range pools {
 		c.Rules = append(c.Rules, Rule{
@@ -191,16 +190,16 @@ func (l *lowering) rememberIn(f *lowerable, pool int, b *ir.Backend) string {
 func (l *lowering) rememberShared(f *lowerable, pool int) string {
 	port := f.svc.Pools[pool].Port
 	name := cut("remember-" + poolName(port, "shared"))
-	if _, ok := l.remembers[name]; ok {
+	if !l.makes(name) {
 		return name
 	}
-	l.remembers[name] = struct{}{}
 	c := Chain{Name: name, Port: port}
-	for i := range f.svc.Pools {
-		p := &f.svc.Pools[i]
-		if p.Port != port || !f.sticky[i].shared {
+	sibling := f.sticky[pool].sibling
+	for _, i := range [...]int{min(pool, sibling), max(pool, sibling)} {
+		if i < 0 {
 			continue
 		}
+		p := &f.svc.Pools[i]
 		for _, to := range backendPorts(p) {
 			c.Rules = append(c.Rules, Rule{[]Stmt{
 				MatchSet{Key: []Term{{Field: DstAddr}, {Field: DstPort}}, Set: memberSet(p, to)},

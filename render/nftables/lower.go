@@ -67,8 +67,7 @@ func (l *lowering) table() *Ruleset {
 // Services.
 func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
 	l := newLowering(node, family)
-	l.reserve([]ir.Service{*svc})
-	l.service(svc)
+	l.alone(svc)
 	return l.frag
 }
 
@@ -77,16 +76,14 @@ func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin, AffinityAddrs} }
 
 // lowering combines the Fragments of Services without duplicating shared parts.
 type lowering struct {
-	node      *ir.Node
-	family    ir.Family
-	frag      Fragment
-	names     map[target]string   // the chains in frag
-	remembers map[string]struct{} // the chains in frag that store a backend
-	affine    [2]bool             // frag has affinityChains, for addresses and for node ports
-	lists     map[listOf]string   // chains of source ranges by list; "" if the list admits all clients
-	made      map[string]struct{} // the chains and sets of source ranges in frag
-	shared    map[sharedElement]struct{}
-	whole     *ir.Service // the Service whose ports are lowered
+	node   *ir.Node
+	family ir.Family
+	frag   Fragment
+	names  map[target]string   // the chains in frag
+	affine [2]bool             // frag has affinityChains, for addresses and for node ports
+	lists  map[listOf]string   // chains of source ranges by list; "" if the list admits all clients
+	made   map[string]struct{} // the chains in frag that store a backend, and the chains and sets of source ranges
+	shared map[sharedElement]struct{}
 }
 
 type sharedElement struct {
@@ -95,28 +92,19 @@ type sharedElement struct {
 }
 
 func newLowering(node *ir.Node, family ir.Family) *lowering {
-	return &lowering{node: node, family: family, names: map[target]string{}, remembers: map[string]struct{}{}, shared: map[sharedElement]struct{}{},
+	return &lowering{node: node, family: family, names: map[target]string{}, shared: map[sharedElement]struct{}{},
 		lists: map[listOf]string{}, made: map[string]struct{}{}}
 }
 
-// begin begins a Service; nil for none.
-func (l *lowering) begin(svc *ir.Service) {
+// alone adds a Service with everything that it uses, even if another Service added it.
+func (l *lowering) alone(svc *ir.Service) {
+	clear(l.names)
 	clear(l.lists)
 	clear(l.made)
-	l.whole = svc
-}
-
-// port adds a port of the Service, without considering the other ports, except for source ranges.
-func (l *lowering) port(svc *ir.Service) {
-	if svc == nil {
-		return
-	}
-	clear(l.names)
-	clear(l.remembers)
 	clear(l.shared)
 	l.affine = [2]bool{}
 	l.reserve([]ir.Service{*svc})
-	l.ports(svc)
+	l.service(svc)
 }
 
 // clear removes all parts, and keeps their memory.
@@ -171,12 +159,6 @@ func (l *lowering) addShared(id SetID, e Element) {
 }
 
 func (l *lowering) service(svc *ir.Service) {
-	l.whole = svc
-	l.ports(svc)
-}
-
-// ports lowers some ports of the Service.
-func (l *lowering) ports(svc *ir.Service) {
 	shared := l.sharing(svc)
 	sticky := l.affinity(svc, shared)
 	for i := range svc.Frontends {

@@ -11,10 +11,6 @@ import (
 // elements without data. A shared part is removed with its last user. All other
 // parts belong to one Service. A change is therefore lowered from that Service
 // alone, regardless of the number of Services.
-//
-// The users are the ports of Services, so that only ports that differ are
-// lowered. Parts for source ranges are an exception: their user is the Service,
-// all of whose ports are then lowered.
 type Lowerer struct {
 	family  ir.Family
 	users   map[string]int // of chains
@@ -34,17 +30,14 @@ func NewLowerer(f ir.Family) *Lowerer {
 func (l *Lowerer) Change(node *ir.Node, changes ...ir.Change) (have, want *Ruleset) {
 	old, now := newLowering(node, l.family), newLowering(node, l.family)
 	for _, c := range changes {
-		old.begin(c.Old)
-		now.begin(c.New)
-		guarded := hasSourceRanges(c.Old) || hasSourceRanges(c.New)
-		for _, port := range c.ByPort {
-			if guarded || !port.Equivalent() {
-				old.port(port.Old)
-				now.port(port.New)
-			}
+		if c.Old != nil {
+			old.alone(c.Old)
+		}
+		if c.New != nil {
+			now.alone(c.New)
 		}
 	}
-	// Add users before removing others, so that a part that moves between ports remains.
+	// Add users before removing others, so that a part that moves between Services remains.
 	l.count(&now.frag, 1)
 	l.count(&old.frag, -1)
 	was := l.inUse
@@ -79,18 +72,11 @@ func tables(f ir.Family, old, now *Fragment) (have, want *Ruleset) {
 func (l *Lowerer) Fill(p *ir.Program) {
 	one := newLowering(&p.Node, l.family)
 	for i := range p.Services {
-		one.begin(&p.Services[i])
-		for _, port := range (ir.Change{New: &p.Services[i]}).ByPort {
-			one.frag.clear()
-			one.port(port.New)
-			l.count(&one.frag, 1)
-			l.inUse.noteAll(one.frag.Chains, true)
-		}
+		one.frag.clear()
+		one.alone(&p.Services[i])
+		l.count(&one.frag, 1)
+		l.inUse.noteAll(one.frag.Chains, true)
 	}
-}
-
-func hasSourceRanges(svc *ir.Service) bool {
-	return svc != nil && slices.ContainsFunc(svc.Frontends, func(f ir.Frontend) bool { return len(f.SourceRanges) > 0 })
 }
 
 // count adds n users to the shared parts of a Fragment. It omits those that are used before and

@@ -75,7 +75,7 @@ func (l *lowering) guarded(list string, f *lowerable, v Verdict) Verdict {
 // sources returns the name of the chain of a frontend's list, and adds it if it
 // is new. It returns "" for a list that admits all clients.
 func (l *lowering) sources(f *lowerable) string {
-	own, rest := ownAddresses(l.whole, outermost(f.SourceRanges))
+	own, rest := ownAddresses(f.svc, outermost(f.SourceRanges))
 	if len(rest) > 0 && rest[0].Prefix.Bits() == 0 {
 		return ""
 	}
