@@ -36,19 +36,22 @@ func (r *Reconciler) startReading(ctx context.Context, read func(context.Context
 	}()
 }
 
-// finish uses the reading, unless a sync ended it.
-func (r *Reconciler) finish(ctx context.Context, c *reading) {
+// finish makes the next sync use the reading, unless a sync ended it.
+func (r *Reconciler) finish(c *reading) {
 	r.running = nil
 	if c.cancel(); c.ended {
 		r.dropped++
 		return
 	}
-	r.perform(ctx, &Sync{Began: c.began}, true, c.doubts, func(context.Context, ir.Programs) error {
-		if c.err == nil {
-			c.use()
-		}
-		return c.err
-	})
+	r.read = c
+}
+
+// take makes the reading the last Read of the Dataplane.
+func (c *reading) take(context.Context, ir.Programs) error {
+	if c.err == nil {
+		c.use()
+	}
+	return c.err
 }
 
 // failComparison records that the kernel could not be read. What it contains is still known.

@@ -89,6 +89,7 @@ type Reconciler struct {
 	repairs Done // drift that failed syncs found, which the next successful one reports
 	next    timing
 	reading *reading      // the last concurrent one
+	read    *reading      // that one, if it has ended and the next sync uses it
 	running chan *reading // receives it when it ends; nil if none is running
 	dropped int           // number of readings that syncs ended since the last comparison
 }
@@ -103,7 +104,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 			return
 		}
 		var timer <-chan time.Time
-		at, ok := r.next.due(&r.Schedule, &r.state, r.running != nil)
+		at, ok := r.next.due(&r.Schedule, &r.state, r.running != nil, r.read != nil)
 		if ok {
 			wait := max(0, at.Sub(r.Now()))
 			if wait == 0 {
@@ -117,7 +118,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 			r.shutdown()
 			return
 		case c := <-r.running:
-			r.finish(ctx, c)
+			r.finish(c)
 		case <-r.Source.Changed():
 			r.state.want(r.Now())
 			r.next.applying.expedite()
@@ -144,6 +145,11 @@ func (r *Reconciler) report() { r.Report(r.state) }
 // sync runs the sync that was due at a time.
 func (r *Reconciler) sync(ctx context.Context, due time.Time) {
 	s := &Sync{Kind: Change, Began: r.Now()}
+	if c := r.read; c != nil {
+		r.read = nil
+		r.perform(ctx, &Sync{Kind: Change, Began: c.began}, true, c.doubts, c.take)
+		return
+	}
 	compare := r.state.Known && r.running == nil && r.next.comparisonDue(&r.Schedule, &r.state, later(due, s.Began))
 	if read := apply.ConcurrentRead(r.Dataplane); compare && read != nil && r.dropped < maxDropped {
 		if r.state.Wanted == r.state.Applied {

@@ -274,6 +274,27 @@ func TestReconcilerChangesBesideReading(t *testing.T) {
 	})
 }
 
+// What a reading finds is repaired Schedule.Min after the last sync, together with changes.
+func TestReconcilerRepairsInTime(t *testing.T) {
+	var d *concurrent
+	runWith(t, func(w *world) { d = w.slowly() }, func(w *world) {
+		w.want(svc("a", 1))
+		w.pass(time.Minute)
+		w.want(svc("a", 1), svc("b", 1))
+		w.pass(time.Second / 4)
+		d.rules[svc("a", 0).Name] = 9
+		w.drift <- struct{}{}
+		w.want(svc("a", 1), svc("b", 2))
+		w.pass(time.Second)
+		w.want(svc("a", 1), svc("b", 3))
+		w.pass(time.Minute)
+		w.logged("0s full", "1s change", "1m0s change", "1m1s change", "1m2s full")
+		if diff := cmp.Diff(map[string]uint16{"a": 1, "b": 3}, named(d.rules)); diff != "" {
+			t.Errorf("in force (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // If changes make each reading useless, they wait for one.
 func TestReconcilerReadsAlone(t *testing.T) {
 	var d *concurrent

@@ -83,13 +83,13 @@ func (t *timing) admit(s *Schedule, before, refused []apply.Refusal, tried bool,
 }
 
 // due returns when the next sync is due; false if only an event makes one due. running reports
-// whether a concurrent reading is running.
-func (t *timing) due(s *Schedule, state *State, running bool) (time.Time, bool) {
+// whether a concurrent reading is running, and read whether one has ended.
+func (t *timing) due(s *Schedule, state *State, running, read bool) (time.Time, bool) {
 	earliest := t.ended.Add(s.Min)
 	switch {
 	case !state.Known:
 		return later(earliest, t.applying.at), true
-	case state.Wanted != state.Applied:
+	case state.Wanted != state.Applied, read:
 		return earliest, true
 	case running: // the next comparison begins after this one
 		return time.Time{}, false
