@@ -12,10 +12,9 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf16"
-
-	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
 // System is the file system interface that the package uses.
@@ -52,9 +51,16 @@ type Unreadable struct {
 	Err  error
 }
 
-// IsObjects reports whether a file of this name in a directory is read.
+// IsObjects reports whether a file of this name in a directory is read: it is a YAML or JSON file and
+// not hidden, or one of kustomize.
 func IsObjects(name string) bool {
-	return manifest.NamesObjects(strings.TrimSuffix(name, ".gz"))
+	name = strings.TrimSuffix(name, ".gz")
+	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) && !IsHidden(name) || IsKustomization(name)
+}
+
+// IsKustomization reports whether kustomize reads a file of this name.
+func IsKustomization(name string) bool {
+	return slices.Contains([]string{"kustomization.yaml", "kustomization.yml", "Kustomization"}, filepath.Base(name))
 }
 
 // IsHidden reports whether a directory of this name is skipped. Editors, version control and

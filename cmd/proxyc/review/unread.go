@@ -12,7 +12,6 @@ import (
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
-	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
 // file is a file of a directory. Its objects are unknown if it is rendered before it is applied, or broken.
@@ -65,7 +64,7 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 			}
 		}
 	}
-	by := manifest.Rendered(inside, func(name string) []byte {
+	by := renderedBy(inside, func(name string) []byte {
 		data, _ := from.ReadFile(name) // an error is reported when all files are read
 		return data
 	})
@@ -81,7 +80,7 @@ func (j *Input) keep(f *file, data []byte) {
 		j.files = map[string]*file{}
 	}
 	which, name, _ := strings.Cut(f.below, " ")
-	for _, path := range manifest.Listed(name, data) {
+	for _, path := range listedBy(name, data) {
 		f.lists = append(f.lists, which+" "+path)
 	}
 	if data == nil { // it could not be read
@@ -133,7 +132,7 @@ func (j *Input) ReportUnread(rendered diag.Severity, use string, some map[string
 			by[1][f.by]++
 		default:
 			by[0][f.by] += 0
-			if !manifest.IsKustomization(below) {
+			if !files.IsKustomization(below) {
 				by[0][f.by]++
 			}
 		}

@@ -42,7 +42,7 @@ const batch = 1024
 // in a directory: a file without any apiVersion and kind is then ignored, because
 // it is not a file of Kubernetes objects.
 func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDirectory bool) diag.List {
-	if fromDirectory && !r.Whole && !mayHaveObjects(data) {
+	if fromDirectory && !r.Whole && !(bytes.Contains(data, []byte("apiVersion")) && bytes.Contains(data, []byte("kind"))) {
 		return nil
 	}
 	data = withoutLogs(plainLines(data))

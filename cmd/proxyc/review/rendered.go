@@ -1,19 +1,20 @@
-package manifest
+package review
 
 import (
-	"bytes"
 	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/proxyc/proxyc/apply/files"
 )
 
-// Rendered returns the files of directories that are not applied as they are: those of Helm charts, and
+// renderedBy returns the files of directories that are not applied as they are: those of Helm charts, and
 // those that a kustomization changes. Each has the Chart.yaml or the kustomization as its value. read
 // returns the text of a file.
-func Rendered(names []string, read func(name string) []byte) map[string]string {
+func renderedBy(names []string, read func(name string) []byte) map[string]string {
 	r := rendered{by: map[string]string{}, files: map[string]bool{}, at: map[string]*kustomization{}}
 	charts := map[string]string{} // by directory
 	for _, name := range names {
@@ -21,7 +22,7 @@ func Rendered(names []string, read func(name string) []byte) map[string]string {
 		switch {
 		case filepath.Base(name) == "Chart.yaml":
 			charts[filepath.Dir(name)] = name
-		case IsKustomization(name):
+		case files.IsKustomization(name):
 			if k := parseKustomization(name, read(name)); k != nil {
 				r.at[filepath.Dir(name)] = k
 			}
@@ -56,7 +57,7 @@ func Rendered(names []string, read func(name string) []byte) map[string]string {
 	return r.by
 }
 
-// rendered is the state of Rendered.
+// rendered is the state of renderedBy.
 type rendered struct {
 	by    map[string]string
 	files map[string]bool
@@ -82,7 +83,7 @@ func parseKustomization(name string, data []byte) *kustomization {
 	if yaml.Unmarshal(data, &in) != nil {
 		return nil
 	}
-	if of := text(in["apiVersion"]); of != "" && !strings.HasPrefix(of, "kustomize.config.k8s.io/") { // Flux has another Kustomization
+	if of, _ := in["apiVersion"].(string); of != "" && !strings.HasPrefix(of, "kustomize.config.k8s.io/") { // Flux has another Kustomization
 		return nil
 	}
 	k := &kustomization{name: name, dir: filepath.Dir(name)}
@@ -97,9 +98,9 @@ func parseKustomization(name string, data []byte) *kustomization {
 	return k
 }
 
-// Listed returns the files and directories that a kustomization in a file lists; nil if it is none.
-func Listed(name string, data []byte) (paths []string) {
-	if k := parseKustomization(name, data); IsKustomization(name) && k != nil {
+// listedBy returns the files and directories that a kustomization in a file lists; nil if it is none.
+func listedBy(name string, data []byte) (paths []string) {
+	if k := parseKustomization(name, data); files.IsKustomization(name) && k != nil {
 		for _, text := range k.listed {
 			paths = append(paths, filepath.Join(k.dir, text))
 		}
@@ -165,9 +166,4 @@ func (r *rendered) kustomizations(k *kustomization) []*kustomization {
 		}
 	}
 	return all
-}
-
-// mayHaveObjects reports whether a file of a directory may contain objects of Kubernetes.
-func mayHaveObjects(data []byte) bool {
-	return bytes.Contains(data, []byte("apiVersion")) && bytes.Contains(data, []byte("kind"))
 }
