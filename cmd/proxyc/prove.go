@@ -85,7 +85,7 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	if err := e.finish(j, e.print(c.Output, write, p.WriteJSON)); err != nil {
 		return err
 	}
-	if p.Verdict != proof.Equal {
+	if p.Verdict != proof.Equal && p.Verdict != proof.NoDifference {
 		return errFindings
 	}
 	return nil

@@ -21,6 +21,7 @@ import (
 // Verdicts of a proof.
 const (
 	Equal              = "equal"
+	NoDifference       = "no difference in the compared rules" // others may drop or divert packets
 	verdictDifferent   = "different"
 	verdictDesign      = "different by design" // only because the capabilities of the modes differ
 	verdictNotProvable = "not provable"
@@ -121,6 +122,8 @@ func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, err
 		out.Verdict = verdictNotProvable
 	case len(out.Differences) > 0:
 		out.Verdict = verdictDesign
+	case len(out.NotCompared) > 0:
+		out.Verdict = NoDifference
 	}
 	return out, nil
 }
@@ -340,7 +343,7 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 		families[i] = f.String()
 	}
 	limit := "" // scripts and people read this line alone
-	if len(p.OneSided)+len(p.NotCompared) > 0 {
+	if len(p.OneSided)+len(p.NotCompared) > 0 && p.Verdict != NoDifference {
 		limit = ", without the parts that are not compared"
 	}
 	_, err := fmt.Fprintf(w, "%s: %s and %s, %s, %d classes of packets%s\n", p.Verdict, p.A, p.B, strings.Join(families, " and "), p.Classes, limit)
