@@ -199,18 +199,15 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	uses := map[netip.Addr]int{} // by changed Services
 	for f, of := range changes.All() {
 		for _, c := range of {
-			for _, k := range d.desired.drop(f, c.Old) {
-				keys[k] = true
+			old, now := d.desired.count(f, c.Old, -1), d.desired.count(f, c.New, 1)
+			for _, l := range slices.Concat(old.LoadBalancers, now.LoadBalancers) {
+				keys[key{f, l.Match}] = true
 			}
-			for _, k := range d.desired.add(f, c.New) {
-				keys[k] = true
+			for _, e := range slices.Concat(old.Endpoints, now.Endpoints) {
+				addrs[e.Address] = true
 			}
-			for _, a := range d.desired.addresses(f, c.Old) {
-				addrs[a] = true
-			}
-			for _, a := range d.desired.addresses(f, c.New) {
-				addrs[a] = true
-				uses[a]++
+			for _, e := range now.Endpoints {
+				uses[e.Address]++
 			}
 		}
 	}

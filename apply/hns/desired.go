@@ -86,30 +86,25 @@ func newDesired(programs ir.Programs, network *Network, can Features) *desired {
 			w.use(e, ir.Name{}, 1)
 		}
 		for i := range p.Services {
-			w.add(f, &p.Services[i])
+			w.count(f, &p.Services[i], 1)
 		}
 	}
 	return w
 }
 
-// add adds a Service, and returns the keys that it claims.
-func (w *desired) add(f ir.Family, s *ir.Service) []key { return w.count(f, s, 1) }
-
-// drop removes a Service, and returns the keys that it claimed.
-func (w *desired) drop(f ir.Family, s *ir.Service) []key { return w.count(f, s, -1) }
-
-func (w *desired) count(f ir.Family, s *ir.Service, n int) (keys []key) {
+// count adds n to the uses of everything that a Service requires, which it returns. n is 1 to add the
+// Service, and -1 to remove it.
+func (w *desired) count(f ir.Family, s *ir.Service, n int) (fragment rules.Fragment) {
 	node := w.node.Of(f)
 	if node == nil || s == nil {
-		return nil
+		return fragment
 	}
-	fragment := node.LowerService(s)
+	fragment = node.LowerService(s)
 	for _, e := range fragment.Endpoints {
 		w.use(e, s.Name, n)
 	}
 	for _, l := range fragment.LoadBalancers {
 		k := key{f, l.Match}
-		keys = append(keys, k)
 		claims := slices.DeleteFunc(slices.Clone(w.balancers[k]), func(c *claim) bool { return c.service == s.Name })
 		if n > 0 {
 			claims = append(claims, &claim{s.Name, l})
@@ -119,7 +114,7 @@ func (w *desired) count(f ir.Family, s *ir.Service, n int) (keys []key) {
 			delete(w.balancers, k)
 		}
 	}
-	return keys
+	return fragment
 }
 
 func (w *desired) use(e rules.Endpoint, service ir.Name, n int) {
@@ -169,14 +164,4 @@ func (w *desired) addUsers(keys map[key]bool, refs map[string]bool) {
 			keys[k] = true
 		}
 	}
-}
-
-// addresses returns the endpoint addresses that a Service requires.
-func (w *desired) addresses(f ir.Family, s *ir.Service) (addrs []netip.Addr) {
-	if node := w.node.Of(f); node != nil && s != nil {
-		for _, e := range node.LowerService(s).Endpoints {
-			addrs = append(addrs, e.Address)
-		}
-	}
-	return addrs
 }
