@@ -1,11 +1,9 @@
 package serve
 
 import (
-	"bytes"
 	"container/list"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -21,9 +19,10 @@ const (
 	writeTimeout  = 20 * time.Second // from a request to the end of its response
 	idleTimeout   = 90 * time.Second // between requests; longer than a scrape interval
 
-	maxHeader  = 16 << 10 // bytes
-	maxBody    = 64 << 10 // bytes
-	maxProfile = 64 << 20 // bytes of a profile or trace
+	profileTimeout = 10 * time.Minute // until a profile or trace is sent; the runtime makes one at a time
+
+	maxHeader = 16 << 10 // bytes
+	maxBody   = 64 << 10 // bytes
 
 	// maxConns bounds the connections of a server, and maxChecks those of all health check node ports
 	// of a family. Load balancers may keep theirs open.
@@ -80,45 +79,14 @@ func bounded(h http.Handler) http.Handler {
 	})
 }
 
-// rendered lets a handler run without a deadline, and sends its response when it is complete. The
-// runtime makes only one CPU profile and one trace at a time. A client that does not read its
-// response must not block the others. It must not delay a trace either, which grows in memory
-// meanwhile.
-func rendered(h http.HandlerFunc) http.HandlerFunc {
+// untimed lets a handler respond for as long as a profile takes, whose duration is a parameter.
+func untimed(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w) // httptest recorders have no deadlines
 		c.SetReadDeadline(time.Time{})     // the server reads on to detect that the client disconnects
-		c.SetWriteDeadline(time.Time{})
-		a := rendering{header: w.Header(), code: http.StatusOK}
-		h(&a, r)
-		c.SetWriteDeadline(time.Now().Add(writeTimeout))
-		if a.cut {
-			clear(a.header)
-			http.Error(w, fmt.Sprintf("the response is larger than %d MiB: request fewer seconds", maxProfile>>20), http.StatusInsufficientStorage)
-			return
-		}
-		w.WriteHeader(a.code)
-		w.Write(a.body.Bytes()) // an error means that the client disconnected
+		c.SetWriteDeadline(time.Now().Add(profileTimeout))
+		h(w, r)
 	}
-}
-
-// rendering is an http.ResponseWriter that buffers up to maxProfile bytes.
-type rendering struct {
-	header http.Header
-	code   int
-	body   bytes.Buffer
-	cut    bool // maxProfile was exceeded
-}
-
-func (a *rendering) Header() http.Header  { return a.header }
-func (a *rendering) WriteHeader(code int) { a.code = code }
-
-func (a *rendering) Write(b []byte) (int, error) {
-	if a.cut = a.cut || a.body.Len()+len(b) > maxProfile; a.cut {
-		a.body = bytes.Buffer{}
-		return 0, errors.New("the response is too large")
-	}
-	return a.body.Write(b)
 }
 
 // connections tracks the connections of one server, or of several servers with a common limit. If

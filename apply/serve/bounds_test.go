@@ -8,15 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -195,7 +191,7 @@ func TestServerProfile(t *testing.T) {
 		t.Errorf("WriteTimeout is %s", server.WriteTimeout)
 	}
 	release := make(chan struct{})
-	at := started(t, &Server{Name: "server", Addr: "127.0.0.1:0", Handler: rendered(func(w http.ResponseWriter, r *http.Request) {
+	at := started(t, &Server{Name: "server", Addr: "127.0.0.1:0", Handler: untimed(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			t.Error("it is cut")
@@ -206,42 +202,6 @@ func TestServerProfile(t *testing.T) {
 	time.AfterFunc(readTimeout+time.Second, func() { close(release) })
 	if code, _ := get(t, at, "localhost", "/"); code != http.StatusOK {
 		t.Errorf("code %d", code)
-	}
-}
-
-// A client that does not read its trace blocks neither other traces nor the end of its own. The
-// runtime makes one trace at a time.
-func TestTraceBesideDeaf(t *testing.T) {
-	h := (&Debug{Metrics: NewMetrics(ir.ModeNFTables, "v1", false), Profiling: true}).Handler()
-	writing, until := make(chan bool), make(chan struct{})
-	var all sync.WaitGroup
-	for _, page := range []string{"trace", "profile"} {
-		target := "/debug/pprof/" + page + "?seconds=1"
-		all.Go(func() {
-			h.ServeHTTP(deaf{httptest.NewRecorder(), writing, until}, httptest.NewRequest("GET", target, nil))
-		})
-		<-writing
-		if got := ask(h, "GET", target, nil); got.Code != http.StatusOK {
-			t.Errorf("%s beside one that nobody reads: %d %s", page, got.Code, got.Body)
-		}
-	}
-	close(until)
-	all.Wait()
-}
-
-// The memory of a profile or trace is bounded.
-func TestLargeProfile(t *testing.T) {
-	wrote := 0
-	got := ask(rendered(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/octet-stream")
-		for range maxProfile>>20 + 1 {
-			n, _ := w.Write(make([]byte, 1<<20))
-			wrote += n
-		}
-	}), "GET", "/", nil)
-	want := answer{http.StatusInsufficientStorage, textPlain, "the response is larger than 64 MiB: request fewer seconds\n"}
-	if d := cmp.Diff(want, got); d != "" || wrote > maxProfile {
-		t.Errorf("%d bytes kept (-want +got):\n%s", wrote, d)
 	}
 }
 
