@@ -30,8 +30,7 @@ type Cleaner struct {
 	waiting ir.PerFamily[*scope] // to be cleaned
 	running ir.PerFamily[*scope] // being cleaned
 	failed  ir.PerFamily[bool]   // the last attempt failed; its scope waits again
-	removed map[ir.Match]bool    // from NoteRemoved; at most maxRemoved
-	dropped int                  // frontends above maxRemoved, until they are reported
+	removed map[ir.Match]bool    // from NoteRemoved
 }
 
 // Cleaned is the result of one pass through the table of a family.
@@ -40,9 +39,6 @@ type Cleaned struct {
 	Deleted int
 	Took    time.Duration
 	Err     error
-	// Dropped is the number of removed frontends, of any family, whose flows are never checked: there
-	// are too many since the last pass that succeeded.
-	Dropped int
 }
 
 // NewCleaner returns a Cleaner that reports each pass to done. After an error it waits for
@@ -68,11 +64,7 @@ func (c *Cleaner) NoteRemoved(removed []ir.Match) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, m := range removed {
-		switch {
-		case m.Protocol != ir.UDP:
-			continue
-		case len(c.removed) >= maxRemoved && !c.removed[m]:
-			c.dropped++
+		if m.Protocol != ir.UDP {
 			continue
 		}
 		if c.removed == nil {
@@ -165,7 +157,7 @@ func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 	c.running, c.waiting = c.waiting, ir.PerFamily[*scope]{}
 	c.mu.Unlock()
 	for f, s := range ir.Present(c.running) {
-		out := Cleaned{Family: f, Dropped: c.takeDropped()}
+		out := Cleaned{Family: f}
 		if sel := s.selector(f, c.inForce.Of(f)); !sel.Idle() {
 			began := time.Now()
 			out.Deleted, out.Err = c.clean(ctx, sel, c.stillStale(ctx, sel))
@@ -174,7 +166,7 @@ func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 			}
 			out.Took = time.Since(began)
 			c.done(out)
-		} else if c.failed.Of(f) || out.Dropped > 0 { // the failed scope has no frontends any more
+		} else if c.failed.Of(f) { // the failed scope has no frontends any more
 			c.done(out)
 		}
 		c.finish(f, out.Err != nil)
@@ -183,22 +175,12 @@ func (c *Cleaner) run(ctx context.Context) (failed, ended bool) {
 	return failed, false
 }
 
-// takeDropped returns the number of dropped frontends since the last call.
-func (c *Cleaner) takeDropped() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n, c.dropped = c.dropped, 0
-	return n
-}
-
 // finish records the result of a pass. A failed scope waits again.
 func (c *Cleaner) finish(f ir.Family, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if failed {
-		s := c.waiting.Of(f).union(c.running.Of(f))
-		c.dropped += s.bound(c.inForce.Of(f))
-		*c.waiting.At(f) = s
+		*c.waiting.At(f) = c.waiting.Of(f).union(c.running.Of(f))
 	}
 	*c.running.At(f), *c.failed.At(f) = nil, failed
 }

@@ -282,23 +282,6 @@ func TestCleanerTriesAgain(t *testing.T) {
 	})
 }
 
-// The set of flows that cannot be deleted is bounded.
-func TestCleanerForgets(t *testing.T) {
-	s := &scope{some: map[ir.Match]bool{}, removed: map[ir.Match]bool{}}
-	for i := range maxRemoved + 10 {
-		m := ir.Match{Protocol: ir.UDP, Port: uint16(i + 1)}
-		s.some[m], s.removed[m] = true, true
-	}
-	f := &frontends{}
-	w := to(t, newPod)
-	in := match(t, "10.96.0.10:53/udp")
-	s.some[in] = true
-	f.update(ir.IPv4, &w)
-	if dropped := s.bound(f); dropped != 10 || len(s.removed) != maxRemoved || len(s.some) != 1 || !s.some[in] {
-		t.Errorf("%d frontends that are gone and %d that are not, want %d and 1", len(s.removed), len(s.some), maxRemoved)
-	}
-}
-
 // A frontend that a failed sync removed is remembered. Its flows are deleted after the next full
 // sync, unless the frontend exists again.
 func TestCleanerAfterFailedSync(t *testing.T) {
@@ -322,15 +305,5 @@ func TestCleanerAfterFailedSync(t *testing.T) {
 		k.goOn <- struct{}{}
 		synctest.Wait()
 		left(t, k, flow(1, newPod))
-		var many []ir.Match
-		for port := range uint16(2 * maxRemoved) {
-			many = append(many, ir.Match{Protocol: ir.UDP, Port: port})
-		}
-		if c.NoteRemoved(many); len(c.removed) > maxRemoved {
-			t.Errorf("%d frontends are kept", len(c.removed))
-		}
-		if c.takeDropped() != maxRemoved {
-			t.Error("the frontends above the limit are dropped silently")
-		}
 	})
 }

@@ -198,23 +198,6 @@ func (s *scope) union(o *scope) *scope {
 	return sum
 }
 
-// maxRemoved bounds the removed frontends of a scope whose flows could not be deleted.
-const maxRemoved = 10_000
-
-// bound drops frontends that are no longer in force, and removed ones above maxRemoved. Both would
-// accumulate while deletions fail. It returns the number of dropped removed ones.
-func (s *scope) bound(f *frontends) (dropped int) {
-	maps.DeleteFunc(s.some, func(m ir.Match, _ bool) bool { return !f.has(m) })
-	for m := range s.removed {
-		if len(s.removed) <= maxRemoved {
-			break
-		}
-		delete(s.removed, m)
-		dropped++
-	}
-	return dropped
-}
-
 // selector returns the Selector of the scope.
 func (s *scope) selector(family ir.Family, f *frontends) *Selector {
 	sel := &Selector{family: family, inForce: f, checked: map[ir.Match]bool{}, removed: s.removed, ports: map[uint16]bool{}}

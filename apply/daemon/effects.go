@@ -75,9 +75,6 @@ func (e *effects) cleaned(c conntrack.Cleaned) {
 	if c.Err != nil {
 		e.metrics.ConntrackFailures.Of(c.Family).Inc()
 	}
-	if c.Dropped > 0 {
-		e.log.Warn("too many removed frontends: UDP clients of some keep their flows until these time out", "frontends", c.Dropped)
-	}
 	e.log.Debug("deleted stale flows", "family", c.Family.String(), "flows", c.Deleted, "took", c.Took)
 	e.metrics.ConntrackSeconds.Of(c.Family).Observe(c.Took.Seconds())
 	e.metrics.ConntrackDeleted.Of(c.Family).Add(float64(c.Deleted))
