@@ -261,9 +261,6 @@ func (c *commit) addEndpoint(n *need) error {
 	if e := c.s.byAddr[n.Address]; e != nil && !c.s.stale(c.w, n.Address, e) {
 		return nil // the CNI plugin created it meanwhile
 	}
-	if now := c.w.endpoints[n.Address]; now == nil {
-		return nil // from a comparison; no longer required
-	}
 	e, err := c.host.CreateEndpoint(c.s.network.ID, c.s.endpoint(c.w, n))
 	if err != nil {
 		if isAlreadyExists(err) && !c.p.desired.Full {
@@ -365,7 +362,7 @@ func (c *commit) create(ch change, want *rules.HostComputeLoadBalancer) error {
 func (c *commit) removeEndpoint(e *Endpoint) error {
 	a := e.Addrs[0]
 	if n := c.w.endpoints[a]; n != nil && c.s.byAddr[a] == e && !c.s.stale(c.w, a, e) {
-		return nil // from a comparison; required again
+		return nil // required again since HNS refused to remove it
 	}
 	if err := c.delete(c.host.DeleteEndpoint, e.ID); err != nil {
 		if !isRefused(err) {
