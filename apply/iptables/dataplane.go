@@ -96,15 +96,14 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	return p
 }
 
-// Difference plans the changes from one state to another. It omits families that the kernel lacks,
-// and options that the tools lack. The plan contains only the differences, since it exists while
+// Difference plans the changes from one state to another. It omits families that the kernel lacks.
+// The plan contains only the differences, since it exists while
 // the tools run, which need memory, too.
 func (d *Dataplane) Difference(have, want rules.Rulesets) *Plan {
 	var old, now rules.Rulesets
 	var sizes ir.PerFamily[[2]int]
 	for f, w := range ir.Present(want.PerFamily) {
 		if slices.Contains(d.families, f) {
-			w = d.version.supported(w)
 			*sizes.At(f) = w.Size()
 			*old.At(f), *now.At(f) = differing(family(have, f), w)
 		}
@@ -151,8 +150,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 		if a == nil || len(changes.Of(f)) == 0 {
 			continue
 		}
-		h, w := a.Change(changes.Of(f))
-		*have.At(f), *want.At(f) = d.version.supported(h), d.version.supported(w)
+		*have.At(f), *want.At(f) = a.Change(changes.Of(f))
 		*sizes.At(f) = a.Size()
 	}
 	p := newPlan(have, want).sized(sizes)

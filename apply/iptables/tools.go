@@ -181,48 +181,27 @@ func (t *tools) variantWithMoreRules(ctx context.Context) (best Variant, err err
 	return best, nil
 }
 
-// version is a release of the tools: {1, 8, 9} for 1.8.9.
+// version is a release of the tools: {1, 8, 9} for 1.8.9. The tools of a variant exist from 1.8.0 on.
 type version [3]int
 
-// parseVersion parses "iptables-restore v1.8.9 (nf_tables)". It returns the oldest relevant version
-// if it cannot.
-func parseVersion(s string) version {
-	for word := range strings.FieldsSeq(s) {
-		parts := strings.Split(strings.TrimPrefix(word, "v"), ".")
-		if word[0] != 'v' || len(parts) != 3 {
-			continue
-		}
-		var v version
-		for i, p := range parts {
-			n, err := strconv.Atoi(p)
-			if err != nil {
-				return version{1, 4, 11}
-			}
-			v[i] = n
-		}
-		return v
-	}
-	return version{1, 4, 11}
+// parseVersion parses "iptables-restore v1.8.9 (nf_tables)". It returns zero if it cannot.
+func parseVersion(s string) (v version) {
+	_, number, _ := strings.Cut(s, " v")
+	fmt.Sscanf(number, "%d.%d.%d", &v[0], &v[1], &v[2])
+	return v
 }
 
-func (v version) atLeast(o version) bool { return slices.Compare(v[:], o[:]) >= 0 }
-
-// since1_6_2 reports whether iptables-restore can wait for the lock, and MASQUERADE supports random
-// ports.
-func (v version) since1_6_2() bool { return v.atLeast(version{1, 6, 2}) }
-
-// since1_8_6 reports whether the legacy tools accept another lock file than their own.
-func (v version) since1_8_6() bool { return v.atLeast(version{1, 8, 6}) }
-
-// locks reports whether this process holds the lock of the legacy tools while it runs them. Older
-// tools lock themselves. Other programs may then change the tables before the monitor reads the
+// locks reports whether this process holds the lock of the legacy tools while it runs them. Tools before
+// 1.8.6 accept no other lock file than their own, and lock themselves. Other programs may then change the tables before the monitor reads the
 // result, so everything is compared after each run.
-func (t *tools) locks() bool { return t.Variant == Legacy && t.version.since1_8_6() }
+func (t *tools) locks() bool {
+	return t.Variant == Legacy && slices.Compare(t.version[:], []int{1, 8, 6}) >= 0
+}
 
 // waitFlags returns the options that make iptables-restore wait for the lock. The nft variant has
 // none.
 func (t *tools) waitFlags() []string {
-	if t.Variant != Legacy || !t.version.since1_6_2() {
+	if t.Variant != Legacy {
 		return nil
 	}
 	return []string{"--wait=" + strconv.Itoa(t.waitSeconds()), "--wait-interval=100000"}
@@ -252,14 +231,6 @@ func (t *tools) Saved(ctx context.Context, f ir.Family) (string, error) {
 
 // tool returns the name of the tool for single rules: iptables-nft.
 func (t *tools) tool(f ir.Family) string { return rules.Tool(f) + "-" + string(t.Variant) }
-
-// supported returns r without options that this version lacks.
-func (v version) supported(r *rules.Ruleset) *rules.Ruleset {
-	if v.since1_6_2() {
-		return r
-	}
-	return r.WithoutRandomFully()
-}
 
 // tablesWith returns the tables that contain a chain.
 func (t *tools) tablesWith(ctx context.Context, f ir.Family, chain string) (with []string, err error) {

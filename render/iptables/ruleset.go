@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
@@ -263,20 +262,3 @@ func Hairpin(chain string) bool {
 // Shared reports whether a chain belongs to the kubelet as well. Rules are added
 // to it, but it is never flushed.
 func Shared(chain string) bool { return chain == chainFirewall }
-
-// WithoutRandomFully returns the Ruleset for tools before 1.6.2, whose MASQUERADE
-// does not support --random-fully (IPT-37).
-func (r *Ruleset) WithoutRandomFully() *Ruleset {
-	plain := *r
-	plain.Nat.Chains = slices.Clone(r.Nat.Chains)
-	for i, c := range plain.Nat.Chains {
-		if c.Name != ChainPostrouting {
-			continue
-		}
-		plain.Nat.Chains[i].Rules = slices.Clone(c.Rules)
-		for j := range plain.Nat.Chains[i].Rules {
-			plain.Nat.Chains[i].Rules[j].RandomFully = false
-		}
-	}
-	return &plain
-}
