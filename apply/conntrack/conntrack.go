@@ -90,9 +90,7 @@ func (f *frontend) admits(client netip.Addr) bool {
 // NewSelector returns the Selector of a Program. Removed frontends of the other family are ignored.
 func NewSelector(p *ir.Program, removed []ir.Match) *Selector {
 	f := &frontends{}
-	all := &Work{Programs: ir.PerFamily[*ir.Program]{}, All: true, Removed: removed}
-	*all.Programs.At(p.Family) = p
-	return f.update(p.Family, all).selector(p.Family, f)
+	return f.update(p.Family, &Work{Programs: ir.NewPrograms(p), All: true, Removed: removed}).selector(p.Family, f)
 }
 
 // Idle reports whether no entry can be stale, since there are no frontends to check. The table

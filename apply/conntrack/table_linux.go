@@ -163,21 +163,12 @@ func (t *table) answered(e Entry) (answered bool) {
 	return answered
 }
 
-// delete deletes entries, and returns how many of them existed. It continues after errors and
-// returns all of them.
+// delete deletes entries, at most batch, and returns how many of them existed. It continues after
+// refusals and returns all of them.
 func (t *table) delete(entries []Entry) (deleted int, err error) {
-	var errs []error
-	for len(entries) > 0 {
-		n := min(batch, len(entries))
-		some, err := t.deleteBatch(entries[:n])
-		deleted += some
-		errs = append(errs, err)
-		entries = entries[n:]
+	if len(entries) == 0 {
+		return 0, nil
 	}
-	return deleted, errors.Join(errs...)
-}
-
-func (t *table) deleteBatch(entries []Entry) (deleted int, err error) {
 	msgs := make([]netlink.Message, len(entries))
 	for i, e := range entries {
 		msgs[i] = message(msgDelete, netlink.Acknowledge, ir.FamilyOf(e.To.Addr()), func(b *codec.Builder) { identify(b, e) })

@@ -49,11 +49,7 @@ func (e *Evaluator) Decide(pkt Packet) Deciding {
 }
 
 // Pool returns the pool that receives an Accepted packet; nil for other packets.
-func (e *Evaluator) Pool(pkt Packet) *ir.Pool {
-	t := tracer{Evaluator: e, pkt: pkt}
-	t.trace()
-	return t.by.Pool
-}
+func (e *Evaluator) Pool(pkt Packet) *ir.Pool { return e.Forwarding(pkt).Pool }
 
 // Forwarding is Decide without the last decision, which is expensive to describe.
 func (e *Evaluator) Forwarding(pkt Packet) Deciding {

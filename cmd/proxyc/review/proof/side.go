@@ -55,19 +55,14 @@ func (d *Side) missing(f ir.Family) string {
 
 // notes explains differences between a side and another one.
 func (d *Side) notes(other *Side) (notes []string) {
-	for f, p := range ir.Present(d.programs) {
-		for _, addr := range p.Node.Addrs {
-			if of := other.programs.Of(f); of != nil && !of.Node.HasAddr(addr) {
+	for f, p := range ir.Present(other.programs) {
+		if mode := p.Node.Mode; d.dump != "" && other.name == "ir" && mode != d.mode {
+			return []string{fmt.Sprintf("%s contains rules of mode %s, the configuration has mode %s: add --mode %s", d.name, d.mode, mode, d.mode)}
+		}
+		for _, addr := range cmp.Or(d.programs.Of(f), &ir.Program{}).Node.Addrs {
+			if !p.Node.HasAddr(addr) {
 				notes = append(notes, fmt.Sprintf("only %s has the node's address %s; --live reads the addresses of this node", d.name, addr))
 			}
-		}
-	}
-	if d.dump == "" {
-		return notes
-	}
-	for _, p := range ir.Present(other.programs) {
-		if mode := p.Node.Mode; other.name == "ir" && mode != d.mode {
-			return []string{fmt.Sprintf("%s contains rules of mode %s, the configuration has mode %s: add --mode %s", d.name, d.mode, mode, d.mode)}
 		}
 	}
 	for _, caps := range d.caps.All() {
@@ -99,26 +94,26 @@ func (d *Side) meant(f ir.Family, of *ir.Program) prove.Meant {
 
 // table adds an nf_tables table such as "ip proxyc".
 func (d *Side) table(name string, r *nftables.Ruleset, own *sim.Own) {
-	d.mode = ir.ModeNFTables
-	*d.caps.At(r.Family) = nftparse.Capabilities(r)
-	d.set(r.Family, nfteval.NewEvaluator(r, own).Named(name))
-	*d.toward.At(r.Family) = lazily(func() review.Follower { return nfteval.NewFollower(r, own).Named(name) })
+	d.rules(ir.ModeNFTables, r.Family, nftparse.Capabilities(r), nfteval.NewEvaluator(r, own).Named(name),
+		func() review.Follower { return nfteval.NewFollower(r, own).Named(name) })
 }
 
 // chains adds iptables rules.
 func (d *Side) chains(r *iptables.Ruleset, own *sim.Own) {
-	d.mode = ir.ModeIPTables
-	*d.caps.At(r.Family) = d.mode.Capabilities()
-	d.set(r.Family, ipteval.NewEvaluator(r, own))
-	*d.toward.At(r.Family) = lazily(func() review.Follower { return xtables.NewFollower(r, own) })
+	d.rules(ir.ModeIPTables, r.Family, ir.ModeIPTables.Capabilities(), ipteval.NewEvaluator(r, own), func() review.Follower { return xtables.NewFollower(r, own) })
 }
 
 // servers adds the rules and virtual servers of one family in mode ipvs.
 func (d *Side) servers(r *ipvs.Ruleset, own *sim.Own) {
-	d.mode = ir.ModeIPVS
-	*d.caps.At(r.Family) = d.mode.Capabilities()
-	d.set(r.Family, ipvseval.NewEvaluator(r, own))
-	*d.toward.At(r.Family) = lazily(func() review.Follower { return ipvseval.NewFollower(r, own) })
+	d.rules(ir.ModeIPVS, r.Family, ir.ModeIPVS.Capabilities(), ipvseval.NewEvaluator(r, own), func() review.Follower { return ipvseval.NewFollower(r, own) })
+}
+
+// rules adds the rules of a family.
+func (d *Side) rules(mode ir.Mode, f ir.Family, caps ir.Capability, of prove.Side, follower func() review.Follower) {
+	d.mode = mode
+	*d.caps.At(f) = caps
+	d.set(f, of)
+	*d.toward.At(f) = lazily(follower)
 }
 
 // program adds the rules of a Program.
