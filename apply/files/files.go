@@ -36,6 +36,8 @@ type File struct {
 // Found is the result of Find.
 type Found struct {
 	Files []File
+	// Inputs are other files from which Helm may make objects.
+	Inputs []string
 	// Passed are skipped names that are neither files nor directories. Reading them would block.
 	Passed []Passed
 	// Unreadable are directories and files that could not be read.
@@ -56,6 +58,16 @@ type Unreadable struct {
 func IsObjects(name string) bool {
 	name = strings.TrimSuffix(name, ".gz")
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) && !IsHidden(name) || IsKustomization(name)
+}
+
+// isTemplate reports whether Helm may make objects from a file of this name in a chart, which IsObjects
+// does not accept: a template, or a chart in an archive with its version.
+func isTemplate(name string) bool {
+	switch filepath.Ext(name) {
+	case ".tpl", ".tgz", ".lock":
+		return true
+	}
+	return strings.Contains(filepath.ToSlash(name), "/templates/") && filepath.Base(name) != "NOTES.txt"
 }
 
 // IsKustomization reports whether kustomize reads a file of this name.
@@ -107,6 +119,8 @@ func (f *Found) walk(sys System, dir string) {
 			case !info.IsDir():
 				f.Passed = append(f.Passed, Passed{name, KindOf(info.Mode())})
 			}
+		case isTemplate(name):
+			f.Inputs = append(f.Inputs, name)
 		}
 	}
 }

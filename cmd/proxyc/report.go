@@ -107,11 +107,11 @@ func (e *env) newest(names []string) (at time.Time) {
 		if name == review.StandardInput {
 			return time.Time{}
 		}
-		all, err := e.inputs().Expand(name, new(diag.List))
+		found, err := e.inputs().Expand(name, new(diag.List))
 		if err != nil {
 			continue // reported when it is read
 		}
-		for _, f := range all {
+		for _, f := range found.Files {
 			if info, err := e.files.Stat(f.Name); err == nil && info.ModTime().After(at) {
 				at = info.ModTime()
 			}

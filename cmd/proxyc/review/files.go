@@ -41,13 +41,13 @@ func (f Files) Read(name string, left *int64) ([]byte, error) {
 }
 
 // Expand returns the files for a name, and adds findings about skipped ones.
-func (f Files) Expand(name string, diags *diag.List) ([]files.File, error) {
+func (f Files) Expand(name string, diags *diag.List) (*files.Found, error) {
 	if name == StandardInput {
-		return []files.File{{Name: name}}, nil
+		return &files.Found{Files: []files.File{{Name: name}}}, nil
 	}
 	found, err := files.Find(f.System, name)
 	if err != nil {
-		return nil, err
+		return new(files.Found), err
 	}
 	for _, p := range found.Passed {
 		diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FileSkipped, File: p.Name, Msg: "is not read: it is " + p.Is})
@@ -56,7 +56,7 @@ func (f Files) Expand(name string, diags *diag.List) ([]files.File, error) {
 		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: u.Name, Msg: u.Err.Error()})
 	}
 	if len(found.Files)+len(found.Unreadable) == 0 {
-		return nil, errors.New("has no .yaml, .yml or .json file")
+		return new(files.Found), errors.New("has no .yaml, .yml or .json file")
 	}
-	return found.Files, nil
+	return found, nil
 }

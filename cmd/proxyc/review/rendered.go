@@ -69,7 +69,7 @@ type kustomization struct {
 	name, dir string
 	// changes reports whether it does more to Services and workloads than to list them.
 	changes bool
-	listed  []string // resources, bases and components
+	listed  []string // resources, bases and components, and other input outside of the directory
 	texts   []string // all values, among which are the names of all files
 }
 
@@ -91,18 +91,30 @@ func parseKustomization(name string, data []byte) *kustomization {
 		k.changes = k.changes || v != nil && !slices.Contains(harmless, key)
 		values := texts(v)
 		k.texts = append(k.texts, values...)
-		if key == "resources" || key == "bases" || key == "components" {
-			k.listed = append(k.listed, values...)
+		for _, value := range values {
+			outside := strings.HasPrefix(filepath.ToSlash(filepath.Clean(value)), "../") && !slices.Contains(harmless, key)
+			if outside || key == "resources" || key == "bases" || key == "components" {
+				k.listed = append(k.listed, value)
+			}
 		}
 	}
 	return k
 }
 
-// listedBy returns the files and directories that a kustomization in a file lists; nil if it is none.
+// listedBy returns the files and directories that a kustomization in a file lists, or the charts that one
+// depends on; nil if it is neither.
 func listedBy(name string, data []byte) (paths []string) {
 	if k := parseKustomization(name, data); files.IsKustomization(name) && k != nil {
 		for _, text := range k.listed {
 			paths = append(paths, filepath.Join(k.dir, text))
+		}
+	}
+	var chart struct{ Dependencies []struct{ Repository string } }
+	if base := filepath.Base(name); (base == "Chart.yaml" || base == "requirements.yaml") && yaml.Unmarshal(data, &chart) == nil {
+		for _, d := range chart.Dependencies {
+			if path, ok := strings.CutPrefix(d.Repository, "file://"); ok {
+				paths = append(paths, filepath.Join(filepath.Dir(name), path))
+			}
 		}
 	}
 	return paths

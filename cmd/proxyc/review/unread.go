@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -39,6 +40,7 @@ func outside(below string) bool { return strings.HasPrefix(short(below), "../") 
 // list returns the files that names stand for, with what renders them. It fails for a name without files.
 func (j *Input) list(from Files, names []string, overlay bool, fail func(string, error)) (all []*file) {
 	var inside []string
+	var inputs []*file // which contain no objects
 	for i, name := range names {
 		below := func(file string) string {
 			if rest, err := filepath.Rel(name, file); err == nil {
@@ -58,7 +60,11 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 				j.Diags.Add(d)
 			}
 		}
-		for _, f := range expanded {
+		for _, name := range expanded.Inputs {
+			inputs = append(inputs, &file{File: files.File{Name: name}, below: below(name)})
+			inside = append(inside, name)
+		}
+		for _, f := range expanded.Files {
 			if all = append(all, &file{File: f, below: below(f.Name)}); f.FromDirectory {
 				inside = append(inside, f.Name)
 			}
@@ -70,6 +76,16 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 	})
 	for _, f := range all {
 		f.by = cmp.Or(by[f.Name], j.Hidden[f.below])
+	}
+	for _, f := range inputs {
+		if f.by = by[f.Name]; f.by == "" {
+			continue
+		}
+		data, err := fs.ReadFile(from.System, f.Name)
+		if err != nil {
+			fail(f.Name, files.Reason(err))
+		}
+		j.keep(f, data)
 	}
 	return all
 }
@@ -217,8 +233,11 @@ func CompareUnread(was, is *Input) {
 		}
 	}
 	if len(same) > 0 {
-		is.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.FileRendered, Msg: fmt.Sprintf("not read, but equal on both sides: %s of charts and kustomizations, %s with errors, such as %s",
-			Counted(len(same)-len(broken), "file"), Counted(len(broken), "file"), append(broken, same...)[0])})
+		what := Counted(len(same)-len(broken), "file") + " of charts and kustomizations"
+		if len(broken) > 0 {
+			what += ", " + Counted(len(broken), "file") + " with errors"
+		}
+		is.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.FileRendered, Msg: "not read, but equal on both sides: " + what + ", such as " + append(broken, same...)[0]})
 	}
 	slices.Sort(is.NotRead)
 	is.NotRead = slices.Compact(is.NotRead)
@@ -263,8 +282,8 @@ func FindingsOfBoth(was, is *Input) diag.List {
 		same := func(old diag.Diagnostic) bool {
 			return d.File != "" && equal[old.File] == d.File && old.Code == d.Code && old.Object == d.Object && old.Path == d.Path && old.Msg == d.Msg
 		}
-		if d.Severity == diag.Error && slices.ContainsFunc(before, same) {
-			before = slices.DeleteFunc(before, same)
+		if i := slices.IndexFunc(before, same); i >= 0 && d.Severity == diag.Error {
+			before = slices.Delete(before, i, i+1)
 			d.Severity = diag.Warning
 		}
 	}
