@@ -133,25 +133,13 @@ const MaxSimilar = 5
 // replaces all and has a count. Similar findings have the same severity, text
 // (except the actual value) and field, in objects of one kind. Warnings about
 // addresses that a Service claims from another owner are never summarized,
-// because the summary would hide the owners and ports.
+// because the summary would hide the owners and ports. The result is sorted.
 func (l List) Summarize(most int) List {
-	counts := map[Diagnostic]int{}
+	g := Gatherer{MaxSimilar: most}
 	for _, d := range l {
-		counts[d.similarityKey()] += 1 + d.More
+		g.Add(d, nil)
 	}
-	var out List
-	for _, d := range l {
-		similarityKey := d.similarityKey()
-		switch n := counts[similarityKey]; {
-		case n <= 0: // summarized
-			continue
-		case n > most:
-			d.More = n - 1
-			counts[similarityKey] = 0
-		}
-		out = append(out, d)
-	}
-	return out
+	return g.List()
 }
 
 // similarityKey returns the common part of similar findings.

@@ -33,7 +33,7 @@ func (g *Gatherer) Add(d Diagnostic, complete func(*Diagnostic)) {
 		of = new(group)
 		g.groups[similarityKey] = of
 	}
-	if of.count++; of.count <= g.MaxSimilar {
+	if of.count += 1 + d.More; of.count <= g.MaxSimilar || len(of.held) == 0 {
 		of.held.Add(completed(d, complete))
 	} else {
 		of.held = of.held[:1:1]
@@ -51,7 +51,7 @@ func completed(d Diagnostic, complete func(*Diagnostic)) Diagnostic {
 func (g *Gatherer) List() List {
 	list := append(List{}, g.list...)
 	for _, of := range g.groups {
-		if of.count > len(of.held) {
+		if of.count > g.MaxSimilar {
 			of.held[0].More = of.count - 1
 		}
 		list.Add(of.held...)
