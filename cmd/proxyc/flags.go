@@ -14,7 +14,6 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
 	"github.com/proxyc/proxyc/compiler"
-	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -44,23 +43,6 @@ func (c *nodeChoice) chosen() bool { return c.AllNodes || len(c.Node) > 0 }
 
 // nodes returns the selection.
 func (c *nodeChoice) nodes() diff.Nodes { return diff.Nodes{Names: c.Node, All: c.AllNodes} }
-
-// selection is a value of --prune.
-type selection assume.Selection
-
-func (s *selection) UnmarshalText(text []byte) (err error) {
-	of, err := assume.ParseSelection(string(text))
-	*s = selection(of)
-	return err
-}
-
-// selections returns the values of --prune.
-func selections(list []selection) (out []assume.Selection) {
-	for _, s := range list {
-		out = append(out, assume.Selection(s))
-	}
-	return out
-}
 
 // dirName is a directory to write to.
 type dirName string

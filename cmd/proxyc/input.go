@@ -35,26 +35,26 @@ type configFlags struct {
 // input is the input of every command that compiles.
 type input struct {
 	configFlags
-	Snapshot       []string          `short:"s" placeholder:"FILE" sep:"none" help:"Snapshot of the cluster: a file, a directory, or - for standard input. It contains Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them, compressed with gzip or not. Of a directory, all .yaml, .yml and .json files are read, with or without .gz, except hidden ones. May be repeated."`
-	Context        string            `placeholder:"NAME" help:"Read the cluster from its API server instead, with this context of the kubeconfig. --kubeconfig without --snapshot does so with the current context."`
-	Overlay        []string          `placeholder:"FILE" sep:"none" help:"Manifests to apply to the snapshot, as kubectl apply would: a file, a directory, or - for standard input. May be repeated."`
-	Prune          []selection       `placeholder:"SELECTION" sep:"none" help:"Remove the selected Services and workloads that --overlay lacks, as kubectl apply --prune would. SELECTION is namespace=NAME, LABEL=VALUE, or both with a comma. May be repeated."`
-	Limit          byteSize          `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
-	Each           bool              `name:"all-findings" help:"Print each finding, instead of one line for many alike."`
-	anyNode        bool              // the node name is irrelevant
-	noSnapshot     bool              // the snapshot is optional
-	asWritten      bool              // report fields that rules do not use, for lint
-	compared       bool              // files of directories may be unreadable: the command compares them as text
-	hidden         map[string]string // see review.Input
-	onlyReal       bool              // the snapshot is not completed: the output is for a kernel
-	node           string            // of --node
-	namespace      string            // of --namespace, for objects without one
-	from           string            // of --from, whose node is used by default
-	modeFlag       string            // name of the mode flag; "" for --mode
-	NodeAddress    []string          `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. IP may have a prefix length. May be repeated."`
-	Live           bool              `help:"Use the addresses of this machine's network interfaces."`
-	HNSNetworkType string            `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network (mode kernelspace): L2Bridge or Overlay."`
-	HNSEndpoint    []string          `name:"hns-endpoint" placeholder:"IP" help:"Address of a local HNS endpoint (mode kernelspace). The endpoint is local, regardless of nodeName. May be repeated."`
+	Snapshot       []string           `short:"s" placeholder:"FILE" sep:"none" help:"Snapshot of the cluster: a file, a directory, or - for standard input. It contains Services, EndpointSlices, Nodes and ServiceCIDRs, as kubectl get -o yaml or -o json prints them, compressed with gzip or not. Of a directory, all .yaml, .yml and .json files are read, with or without .gz, except hidden ones. May be repeated."`
+	Context        string             `placeholder:"NAME" help:"Read the cluster from its API server instead, with this context of the kubeconfig. --kubeconfig without --snapshot does so with the current context."`
+	Overlay        []string           `placeholder:"FILE" sep:"none" help:"Manifests to apply to the snapshot, as kubectl apply would: a file, a directory, or - for standard input. May be repeated."`
+	Prune          []assume.Selection `placeholder:"SELECTION" sep:"none" help:"Remove the selected Services and workloads that --overlay lacks, as kubectl apply --prune would. SELECTION is namespace=NAME, LABEL=VALUE, or both with a comma. May be repeated."`
+	Limit          byteSize           `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
+	Each           bool               `name:"all-findings" help:"Print each finding, instead of one line for many alike."`
+	anyNode        bool               // the node name is irrelevant
+	noSnapshot     bool               // the snapshot is optional
+	asWritten      bool               // report fields that rules do not use, for lint
+	compared       bool               // files of directories may be unreadable: the command compares them as text
+	hidden         map[string]string  // see review.Input
+	onlyReal       bool               // the snapshot is not completed: the output is for a kernel
+	node           string             // of --node
+	namespace      string             // of --namespace, for objects without one
+	from           string             // of --from, whose node is used by default
+	modeFlag       string             // name of the mode flag; "" for --mode
+	NodeAddress    []string           `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. IP may have a prefix length. May be repeated."`
+	Live           bool               `help:"Use the addresses of this machine's network interfaces."`
+	HNSNetworkType string             `name:"hns-network-type" enum:"L2Bridge,Overlay" default:"L2Bridge" help:"Type of the HNS network (mode kernelspace): L2Bridge or Overlay."`
+	HNSEndpoint    []string           `name:"hns-endpoint" placeholder:"IP" help:"Address of a local HNS endpoint (mode kernelspace). The endpoint is local, regardless of nodeName. May be repeated."`
 }
 
 var errNoSnapshot = errors.New("-s: missing snapshot: save the output of kubectl get services,endpointslices,nodes -A -o yaml, or read the cluster with --context")
@@ -179,7 +179,7 @@ func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 	}
 	if len(in.Overlay) > 0 {
 		e.doing("applying the overlay")
-		usable, err = j.ReadOverlay(e.inputs(), in.Overlay, &assume.Overlay{Prune: selections(in.Prune), OnlyReal: in.onlyReal}, e.standIns)
+		usable, err = j.ReadOverlay(e.inputs(), in.Overlay, &assume.Overlay{Prune: in.Prune, OnlyReal: in.onlyReal}, e.standIns)
 		if err != nil || !usable {
 			return false, err
 		}

@@ -43,25 +43,22 @@ func (s *Selection) has(name ir.Name, labels map[string]string) bool {
 	return (s.Namespace == "" || s.Namespace == name.Namespace) && contains(labels, s.Labels)
 }
 
-// ParseSelection parses KEY=VALUE pairs with commas between them, in which key namespace is that of the
+// UnmarshalText parses KEY=VALUE pairs with commas between them, in which key namespace is that of the
 // object and any other a label.
-func ParseSelection(text string) (s Selection, err error) {
-	s.text = text
-	for pair := range strings.SplitSeq(text, ",") {
+func (s *Selection) UnmarshalText(text []byte) error {
+	*s = Selection{text: string(text)}
+	for pair := range strings.SplitSeq(s.text, ",") {
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok || key == "" || key == "namespace" && (value == "" || s.Namespace != "") {
-			return s, fmt.Errorf("must be namespace=NAME, LABEL=VALUE, or both with a comma, got %q", text)
+			return fmt.Errorf("must be namespace=NAME, LABEL=VALUE, or both with a comma, got %q", text)
 		}
 		if key == "namespace" {
 			s.Namespace = value
 			continue
 		}
-		if s.Labels == nil {
-			s.Labels = map[string]string{}
-		}
-		s.Labels[key] = value
+		manifest.SetIn(&s.Labels, key, value)
 	}
-	return s, nil
+	return nil
 }
 
 // contains reports whether labels have all pairs of a selector.

@@ -30,7 +30,8 @@ func apply(t *testing.T, s *StandIns, cluster, manifests string, prune ...string
 	}
 	o.Written = r.Written()
 	for _, text := range prune {
-		selection, err := ParseSelection(text)
+		var selection Selection
+		err := selection.UnmarshalText([]byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
