@@ -347,6 +347,9 @@ func (c *source) programs(e *env) (*review.Input, ir.Programs, error) {
 	if err != nil {
 		return nil, ir.Programs{}, err
 	}
+	if c.Live {
+		e.warnUnused(j.Config)
+	}
 	return j, j.Compile(), nil
 }
 

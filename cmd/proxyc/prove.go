@@ -61,6 +61,9 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.Live || c.A == proof.Kernel || c.B == proof.Kernel {
+		e.warnUnused(j.Config)
+	}
 	programs := j.Compile()
 	a, err := c.side(ctx, start(), j, programs, c.A)
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
 )
 
 type statusCmd struct {
@@ -111,10 +113,36 @@ func (c *statusCmd) noAnswer(err error, writer string, drops []string) error {
 		}
 	}
 	switch {
+	case writer != "" && errors.Is(err, context.DeadlineExceeded):
+		why += "; " + writer + " writes this node's rules"
 	case writer != "":
 		why += "; " + writer + " writes this node's rules: use --address with its metrics server, or its --status-socket"
 	case c.Socket == "":
 		why += "; if it uses another metricsBindAddress or a --status-socket, use --address or --status-socket"
 	}
 	return errors.New(why)
+}
+
+// socketOf matches the status socket in a command line.
+var socketOf = regexp.MustCompile(` --status-socket[= ]([^ )]+)`)
+
+// warnUnused warns of the files and objects whose newest version the daemon that writes this node's rules
+// does not use: its rules then differ from those of the files.
+func (e *env) warnUnused(cfg *config.Config) {
+	writer, at := host.Writer(), cfg.MetricsBindAddress
+	if socket := socketOf.FindStringSubmatch(writer); socket != nil {
+		at = socket[1]
+	}
+	if writer == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), review.AnswerTimeout)
+	defer cancel()
+	st, _ := review.FetchStatus(ctx, at) // another configuration has another address
+	for _, f := range st.InvalidFiles {
+		st.Invalid = append(st.Invalid, status.Problem{Object: f.Path, Reason: f.Reason})
+	}
+	for _, p := range st.Invalid {
+		fmt.Fprintf(e.stderr, "warning: the newest version of %s\n", diag.OneLine(fmt.Sprintf("%s is not in force: %s; compare with the status socket of %s", p.Object, p.Reason, writer)))
+	}
 }

@@ -84,7 +84,7 @@ func TestStatusSays(t *testing.T) {
 		{errors.New("connection refused"), "process 7 (proxyc watch)",
 			"no daemon answers at 127.0.0.1:10249: connection refused; process 7 (proxyc watch) writes this node's rules: use --address with its metrics server, or its --status-socket", nil},
 		{&url.Error{Op: "Get", Err: context.DeadlineExceeded}, "process 7 (proxyc watch)",
-			"the daemon at 127.0.0.1:10249 does not answer within 5s: it is stopped or hangs; process 7 (proxyc watch) writes this node's rules: use --address with its metrics server, or its --status-socket", nil},
+			"the daemon at 127.0.0.1:10249 does not answer within 5s: it is stopped or hangs; process 7 (proxyc watch) writes this node's rules", nil},
 	} {
 		if got := c.noAnswer(tc.err, tc.writer, tc.drops).Error(); got != tc.want {
 			t.Errorf("%v, %q:\ngot  %s\nwant %s", tc.err, tc.writer, got, tc.want)

@@ -100,6 +100,9 @@ func TestWatchRejectedSnapshot(t *testing.T) {
 	if len(st.Snapshot) != 1 || !st.Snapshot[0].Modified.Equal(then) {
 		t.Errorf("in force: %+v, want that of %s", st.Snapshot, then)
 	}
+	w.write("cluster.yaml", strings.TrimSuffix(applytest.Services("b"), "---\n")+"# cut")
+	w.until("the next refusal", func(st status.Status) bool { return strings.Contains(st.InvalidFiles[0].Reason, "cut off") })
+	w.warns("cluster.yaml is not in force: ")
 	page := w.page("/metrics")
 	for series, want := range map[string]string{"proxyc_invalid_files": "1", "proxyc_boot_file_failed": "1", "proxyc_not_served": "0", "proxyc_kube_proxy_beside": "0"} {
 		if got := value(t, page, series); got != want {
@@ -166,6 +169,24 @@ func TestWatchInvalidParts(t *testing.T) {
 		t.Errorf("status exited %d, want %d and%sgot\n%s", code, exitFindings, row, out)
 	}
 	w.readyz("with a Service that became wrong", http.StatusOK, "")
+	w.warns("Service ns/a is not in force: spec.ports[0].port: must be 1-65535, got 80000")
+}
+
+// warns compares the newest snapshot with the kernel, and follows a packet, while the daemon uses another one.
+func (w *watched) warns(want string) {
+	w.t.Helper()
+	for _, args := range [][]string{
+		append(append([]string{"prove"}, w.args...), "ir", "kernel"),
+		append([]string{"trace", "--kernel", "--from", "10.244.1.5@cni0", "--to", "ns/b:80"}, w.args...),
+	} {
+		cmd := w.ns.Command(w.t.Context(), "proxyc", args...)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		w.ns.Run(cmd) // the exit code depends on the difference
+		if !strings.Contains(stderr.String(), want) || !strings.Contains(stderr.String(), "(proxyc watch ") {
+			w.t.Errorf("%s says\n%swant\n%s, and the process", args[0], &stderr, want)
+		}
+	}
 }
 
 // The log reports once that a rejected or missing file is valid again.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/daemon/status"
@@ -43,7 +44,7 @@ func FetchKnown(ctx context.Context, socket string) (known status.Known, err err
 	return known, err
 }
 
-// FetchStatus reads a daemon's status from its status socket.
+// FetchStatus reads a daemon's status from its status socket, or from the IP:PORT of its metrics server.
 func FetchStatus(ctx context.Context, socket string) (st status.Status, err error) {
 	err = askDaemon(ctx, socket, status.StatusPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&st) })
 	return st, err
@@ -62,11 +63,15 @@ func FetchIR(ctx context.Context, socket string) (programs ir.Programs, err erro
 
 // askDaemon sends a request to a daemon's status socket, and reads the response.
 func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) error) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
+	server, client := "localhost", UnixClient(socket)
+	if _, err := netip.ParseAddrPort(socket); err == nil {
+		server, client = socket, http.DefaultClient
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+server+path, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := UnixClient(socket).Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("no daemon answers: %w", err)
 	}
