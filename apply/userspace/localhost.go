@@ -1,12 +1,10 @@
 package userspace
 
 import (
-	"context"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -16,10 +14,9 @@ import (
 
 // Localhost serves node ports on localhost over TCP, for a mode whose rules do not (KEP-6032, node
 // ports on localhost in mode nftables). It follows the applied Programs. Its connections continue
-// after changes of Services, rules and mode. If no Program requires it, it uses no resources. Its
-// methods are safe for concurrent use.
+// after changes of Services and rules. Its methods are safe for concurrent use.
 type Localhost struct {
-	proxy atomic.Pointer[Proxy] // nil until a port was served
+	*Proxy
 
 	mu         sync.Mutex
 	log        *slog.Logger
@@ -37,7 +34,8 @@ const retryEvery = 2 * time.Second
 // attempt to open one; the rest of the Service is served. It is called with nil when the listener is
 // open or no longer required. report must not call the Localhost.
 func NewLocalhost(log *slog.Logger, report func(f ir.Family, of *rules.Listener, err error)) *Localhost {
-	return &Localhost{log: log, report: report}
+	return &Localhost{log: log, report: report, failed: map[Key]*rules.Listener{},
+		Proxy: NewProxy(Options{Limits: fitLimits(Limits{Connections: DefaultLimits.Connections}), DialTimeouts: rules.DialTimeouts(), Log: log})}
 }
 
 // Replace serves exactly the node ports of these Programs, if they require it.
@@ -118,24 +116,14 @@ func (l *Localhost) close(f ir.Family, old *rules.Listener) {
 		l.report(f, old, nil)
 		return
 	}
-	if p := l.proxy.Load(); p != nil {
-		p.CloseListener(key)
-	}
+	l.CloseListener(key)
 }
 
 // open opens a listener, or updates the backends of an open one.
 func (l *Localhost) open(f ir.Family, want *rules.Listener) {
-	p := l.proxy.Load()
-	if p == nil {
-		p = NewProxy(Options{Limits: fitLimits(Limits{Connections: DefaultLimits.Connections}), DialTimeouts: rules.DialTimeouts(), Log: l.log})
-		l.proxy.Store(p)
-	}
 	key := KeyOf(f, want)
 	before := l.failed[key] != nil
-	if _, err := p.Open(f, want, nil); err != nil {
-		if l.failed == nil {
-			l.failed = map[Key]*rules.Listener{}
-		}
+	if _, err := l.Open(f, want, nil); err != nil {
 		if l.failed[key] = want; !before {
 			l.log.Error("a node port is not served on localhost: retrying; the rest of the Service is served",
 				"service", want.Port.Service.String(), "port", want.Port.String(), "listen", want.Listen.String(), "err", err)
@@ -173,30 +161,9 @@ func (l *Localhost) retry() {
 // Close closes all listeners. Connections continue until Drain.
 func (l *Localhost) Close() { l.Replace(ir.Programs{}) }
 
-// Counts returns the TCP counters of each family, or nothing if no port was ever served.
+// Counts returns the TCP counters of each family.
 func (l *Localhost) Counts() []apply.Proxied {
-	p := l.proxy.Load()
-	if p == nil {
-		return nil
-	}
-	return slices.DeleteFunc(p.Counts(), func(c apply.Proxied) bool { return c.Protocol != ir.TCP })
-}
-
-// Carried returns the number of connections that Drain would wait for.
-func (l *Localhost) Carried() int {
-	if p := l.proxy.Load(); p != nil {
-		return p.Carried()
-	}
-	return 0
-}
-
-// Drain waits for connections to end until ctx ends. It returns the number of connections that it
-// then closed. Call it after Close.
-func (l *Localhost) Drain(ctx context.Context) (cut int) {
-	if p := l.proxy.Load(); p != nil {
-		return p.Drain(ctx)
-	}
-	return 0
+	return slices.DeleteFunc(l.Proxy.Counts(), func(c apply.Proxied) bool { return c.Protocol != ir.TCP })
 }
 
 // Unserved returns the listeners that the Programs require on localhost but that are not open,

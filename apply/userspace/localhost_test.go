@@ -192,14 +192,14 @@ func TestLocalhostGivesUp(t *testing.T) {
 	}
 }
 
-// Programs that do not require it use no resources.
+// Programs that do not require it open no listener.
 func TestLocalhostUnasked(t *testing.T) {
 	l, _ := newLocalhost(t)
 	p := programsOf(nodePort("web", dead(t).Port(), named(t, "a")))
 	p.IPv4.Node.NodePorts.Proxied = false
 	l.Replace(p)
 	l.Change(ir.Changes{IPv4: []ir.Change{{Name: p.IPv4.Services[0].Name, New: &p.IPv4.Services[0]}}})
-	if l.proxy.Load() != nil || l.Counts() != nil {
-		t.Error("there is a proxy")
+	if keys := l.Keys(); len(keys) > 0 {
+		t.Errorf("listeners %v", keys)
 	}
 }
