@@ -40,8 +40,8 @@ func (l *Lock) Descriptor() uintptr { return l.file.Fd() }
 // lockEvery is the interval of attempts to acquire a lock. A context cannot interrupt a blocking wait.
 const lockEvery = 20 * time.Millisecond
 
-// waitForLock calls try until it does not return the error held, or ctx ends.
-func waitForLock(ctx context.Context, try func() error, held error) error {
+// WaitForLock calls try until it does not return the error held, or ctx ends.
+func WaitForLock(ctx context.Context, try func() error, held error) error {
 	ticker := time.NewTicker(lockEvery)
 	defer ticker.Stop()
 	for {

@@ -39,7 +39,7 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 			}
 			return errGone // its owner removed it, and another file may have replaced it
 		}
-		err = waitForLock(ctx, try, unix.EWOULDBLOCK)
+		err = WaitForLock(ctx, try, unix.EWOULDBLOCK)
 		if err == nil && isAt(f, path) {
 			break
 		}

@@ -26,7 +26,7 @@ func AcquireLock(ctx context.Context, dir string) (*Lock, error) {
 	try := func() error {
 		return windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &windows.Overlapped{})
 	}
-	if err := waitForLock(ctx, try, windows.ERROR_LOCK_VIOLATION); err != nil {
+	if err := WaitForLock(ctx, try, windows.ERROR_LOCK_VIOLATION); err != nil {
 		err = lockError(path, ownerFile, err, windows.ERROR_LOCK_VIOLATION)
 		f.Close()
 		return nil, err

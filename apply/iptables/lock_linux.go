@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply"
 )
 
 // holderOf returns the process that holds a lock on the file, from /proc/locks:
@@ -33,9 +36,6 @@ func holderOf(path string) string {
 	return ""
 }
 
-// lockEvery is the interval of attempts to lock.
-const lockEvery = 50 * time.Millisecond
-
 // lockTools acquires the lock of the legacy tools. A tool that is started meanwhile inherits it,
 // and keeps it even if this process is killed.
 func lockTools(ctx context.Context, wait time.Duration) (unlock func(), err error) {
@@ -44,24 +44,15 @@ func lockTools(ctx context.Context, wait time.Duration) (unlock func(), err erro
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", &os.PathError{Op: "open", Path: path, Err: err})
 	}
-	for until := time.Now().Add(wait); ; {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
+	first, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	try := func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }
+	if err := apply.WaitForLock(first, try, unix.EWOULDBLOCK); err != nil {
+		unix.Close(fd)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, cmp.Or(ctx.Err(), errors.New(lockedBy(path, wait)))
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(until) {
-			unix.Close(fd)
-			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, errors.New(lockedBy(path, wait))
-			}
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-			unix.Close(fd)
-			return nil, ctx.Err()
-		case <-time.After(lockEvery):
-		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) // tools inherit the lock; this cannot fail
 	return func() {

@@ -51,12 +51,38 @@ func wake(f ir.Family, table string) error {
 	return withTable(f, table, func(c *conn.Conn) error {
 		b := codec.Builder(codec.EncodeTable(table))
 		b.Uint32(unix.NFTA_TABLE_FLAGS, 0)
-		return c.Change(context.Background(), unix.NFT_MSG_NEWTABLE, codec.Family(f), b)
+		return c.Change(context.Background(), conn.NewMessage(unix.NFT_MSG_NEWTABLE, codec.Family(f), b))
+	})
+}
+
+// list passes the attributes of all objects of a kind to each.
+func list(f ir.Family, table string, kind uint16, query []byte, each func(codec.Fields)) error {
+	return withTable(f, table, func(c *conn.Conn) error {
+		_, err := c.List(context.Background(), kind, codec.Family(f), query, func(a codec.Fields) error { each(a); return nil })
+		return err
 	})
 }
 
 // chainKey identifies a chain of a family.
 type chainKey struct{ table, chain string }
+
+func (k chainKey) encode() []byte {
+	return codec.Encode(func(b *codec.Builder) {
+		b.Text(unix.NFTA_CHAIN_TABLE, k.table)
+		b.Text(unix.NFTA_CHAIN_NAME, k.chain)
+	})
+}
+
+// deleteRule deletes a rule of the chain, or all if handle is 0.
+func (k chainKey) deleteRule(f ir.Family, handle uint64) conn.Message {
+	return conn.NewMessage(unix.NFT_MSG_DELRULE, codec.Family(f), codec.Encode(func(b *codec.Builder) {
+		b.Text(unix.NFTA_RULE_TABLE, k.table)
+		b.Text(unix.NFTA_RULE_CHAIN, k.chain)
+		if handle != 0 {
+			b.Uint64(unix.NFTA_RULE_HANDLE, handle)
+		}
+	}))
+}
 
 // ownedChains returns the chains of proxyc and kube-proxy.
 func ownedChains(f ir.Family) ([]chainKey, error) { return chainsNamed(f, rules.Owned) }
@@ -64,15 +90,11 @@ func ownedChains(f ir.Family) ([]chainKey, error) { return chainsNamed(f, rules.
 // chainsNamed returns chains of tables filter and nat. It does not depend on rules of others, beside
 // which the tools list nothing.
 func chainsNamed(f ir.Family, is func(name string) bool) (all []chainKey, err error) {
-	err = withTable(f, "nat", func(c *conn.Conn) error {
-		_, err := c.List(context.Background(), unix.NFT_MSG_GETCHAIN, codec.Family(f), nil, func(a codec.Fields) error {
-			k := chainKey{a.Text(unix.NFTA_CHAIN_TABLE), a.Text(unix.NFTA_CHAIN_NAME)}
-			if (k.table == "filter" || k.table == "nat") && is(k.chain) {
-				all = append(all, k)
-			}
-			return nil
-		})
-		return err
+	err = list(f, "nat", unix.NFT_MSG_GETCHAIN, nil, func(a codec.Fields) {
+		k := chainKey{a.Text(unix.NFTA_CHAIN_TABLE), a.Text(unix.NFTA_CHAIN_NAME)}
+		if (k.table == "filter" || k.table == "nat") && is(k.chain) {
+			all = append(all, k)
+		}
 	})
 	return all, err
 }
@@ -85,16 +107,12 @@ type ownedJump struct {
 
 // jumpsTo returns the jumps to some chains, in the order of the rules in each chain.
 func jumpsTo(f ir.Family, chains []chainKey) (all []ownedJump, err error) {
-	err = withTable(f, "nat", func(c *conn.Conn) error {
-		_, err := c.List(context.Background(), unix.NFT_MSG_GETRULE, codec.Family(f), nil, func(a codec.Fields) error {
-			in := chainKey{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN)}
-			to := chainKey{in.table, jumpTarget(a[unix.NFTA_RULE_EXPRESSIONS])}
-			if slices.Contains(chains, to) && !slices.Contains(chains, in) {
-				all = append(all, ownedJump{in, to, a.Uint64(unix.NFTA_RULE_HANDLE)})
-			}
-			return nil
-		})
-		return err
+	err = list(f, "nat", unix.NFT_MSG_GETRULE, nil, func(a codec.Fields) {
+		in := chainKey{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN)}
+		to := chainKey{in.table, jumpTarget(a[unix.NFTA_RULE_EXPRESSIONS])}
+		if slices.Contains(chains, to) && !slices.Contains(chains, in) {
+			all = append(all, ownedJump{in, to, a.Uint64(unix.NFTA_RULE_HANDLE)})
+		}
 	})
 	return all, err
 }
@@ -166,33 +184,18 @@ func removeOwned(f ir.Family) error {
 		return err
 	}
 	var batch []conn.Message
-	add := func(typ, table, chain uint16, k chainKey, handle uint64) {
-		batch = append(batch, conn.Message{Type: typ, Raw: append(append(make([]byte, codec.NetlinkHead), codec.Family(f), 0, 0, 0), codec.Encode(func(b *codec.Builder) {
-			b.Text(table, k.table)
-			b.Text(chain, k.chain)
-			if handle != 0 {
-				b.Uint64(unix.NFTA_RULE_HANDLE, handle)
-			}
-		})...)})
-	}
 	for _, j := range jumps {
 		if rules.BuiltIn(j.in.chain) {
-			add(unix.NFT_MSG_DELRULE, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, j.in, j.handle)
+			batch = append(batch, j.in.deleteRule(f, j.handle))
 		}
 	}
 	for _, k := range chains {
-		add(unix.NFT_MSG_DELRULE, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, k, 0) // all its rules
+		batch = append(batch, k.deleteRule(f, 0))
 	}
 	for _, k := range chains {
-		add(unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, k, 0)
+		batch = append(batch, conn.NewMessage(unix.NFT_MSG_DELCHAIN, codec.Family(f), k.encode()))
 	}
-	return withTable(f, "nat", func(c *conn.Conn) error {
-		refusals, err := c.Send(context.Background(), batch)
-		if len(refusals) > 0 {
-			return refusals[0]
-		}
-		return err
-	})
+	return withTable(f, "nat", func(c *conn.Conn) error { return c.Change(context.Background(), batch...) })
 }
 
 // jumpTarget returns the chain that a rule jumps to; "" for none.
@@ -239,10 +242,7 @@ func countTable(ctx context.Context, f ir.Family, table string) (n content, err 
 // hasChain reports whether a table contains a chain.
 func hasChain(ctx context.Context, f ir.Family, table, chain string) (has bool, err error) {
 	err = withTable(f, table, func(c *conn.Conn) error {
-		found, err := c.Get(ctx, unix.NFT_MSG_GETCHAIN, codec.Family(f), codec.Encode(func(b *codec.Builder) {
-			b.Text(unix.NFTA_CHAIN_TABLE, table)
-			b.Text(unix.NFTA_CHAIN_NAME, chain)
-		}))
+		found, err := c.Get(ctx, unix.NFT_MSG_GETCHAIN, codec.Family(f), chainKey{table, chain}.encode())
 		has = found != nil
 		return err
 	})
@@ -262,8 +262,8 @@ func generation(ctx context.Context) (uint32, error) {
 // native is a rule that nft created. If the iptables tools cannot translate it, they cannot list
 // its table at all.
 type native struct {
-	table, chain string
-	handle       uint64
+	chainKey
+	handle uint64
 }
 
 func (n native) String() string {
@@ -285,15 +285,11 @@ var (
 
 // natives returns the rules of a table that the iptables tools did not create.
 func natives(f ir.Family, table string) (all []native, err error) {
-	err = withTable(f, table, func(c *conn.Conn) error {
-		_, err := c.List(context.Background(), unix.NFT_MSG_GETRULE, codec.Family(f), codec.EncodeTable(table), func(a codec.Fields) error {
-			n := native{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN), a.Uint64(unix.NFTA_RULE_HANDLE)}
-			if n.table == table && !knownRule(a[unix.NFTA_RULE_EXPRESSIONS]) {
-				all = append(all, n)
-			}
-			return nil
-		})
-		return err
+	err = list(f, table, unix.NFT_MSG_GETRULE, codec.EncodeTable(table), func(a codec.Fields) {
+		n := native{chainKey{a.Text(unix.NFTA_RULE_TABLE), a.Text(unix.NFTA_RULE_CHAIN)}, a.Uint64(unix.NFTA_RULE_HANDLE)}
+		if n.table == table && !knownRule(a[unix.NFTA_RULE_EXPRESSIONS]) {
+			all = append(all, n)
+		}
 	})
 	return all, err
 }
@@ -355,13 +351,7 @@ func (t *tables) removeNatives(f ir.Family) (removed bool, err error) {
 
 // remove deletes the rule if it exists.
 func (n native) remove(f ir.Family) error {
-	err := withTable(f, n.table, func(c *conn.Conn) error {
-		return c.Change(context.Background(), unix.NFT_MSG_DELRULE, codec.Family(f), codec.Encode(func(b *codec.Builder) {
-			b.Text(unix.NFTA_RULE_TABLE, n.table)
-			b.Text(unix.NFTA_RULE_CHAIN, n.chain)
-			b.Uint64(unix.NFTA_RULE_HANDLE, n.handle)
-		}))
-	})
+	err := withTable(f, n.table, func(c *conn.Conn) error { return c.Change(context.Background(), n.deleteRule(f, n.handle)) })
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%s: %w", n, err)
 	}

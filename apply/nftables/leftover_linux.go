@@ -101,7 +101,7 @@ func (t proxyTable) remove(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	switch err = c.Change(ctx, unix.NFT_MSG_DELTABLE, t.number, codec.EncodeTable(t.name)); {
+	switch err = c.Change(ctx, conn.NewMessage(unix.NFT_MSG_DELTABLE, t.number, codec.EncodeTable(t.name))); {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.EPERM): // the table has an owner, since listing was permitted

@@ -102,10 +102,15 @@ func (c *Conn) Send(ctx context.Context, batch []Message) (refusals []Refusal, e
 	return refusals, err
 }
 
-// Change sends one message as a batch.
-func (c *Conn) Change(ctx context.Context, typ uint16, family byte, attrs []byte) error {
+// NewMessage returns a message with attributes.
+func NewMessage(typ uint16, family byte, attrs []byte) Message {
 	head := append(make([]byte, codec.NetlinkHead), family, 0, 0, 0)
-	refusals, err := c.Send(ctx, []Message{{Type: typ, Raw: append(head, attrs...)}})
+	return Message{Type: typ, Raw: append(head, attrs...)}
+}
+
+// Change sends messages as a batch.
+func (c *Conn) Change(ctx context.Context, batch ...Message) error {
+	refusals, err := c.Send(ctx, batch)
 	if len(refusals) > 0 {
 		return refusals[0]
 	}
