@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -177,8 +178,8 @@ func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code
 		return addr, diag.EndpointAddress, "must be an IP address, got " + diag.Quote(e.Address)
 	case !family.Has(addr):
 		return addr, diag.EndpointAddress, "must be " + family.String() + " as addressType says, got " + diag.Quote(e.Address)
-	case unusable(addr) != "":
-		return addr, diag.EndpointUnusable, "must be an address that an endpoint can have, got " + e.Address + ", which is " + unusable(addr)
+	case inet.Unusable(addr) != "":
+		return addr, diag.EndpointUnusable, "must be an address that an endpoint can have, got " + e.Address + ", which is " + inet.Unusable(addr)
 	}
 	return addr, "", ""
 }

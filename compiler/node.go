@@ -93,14 +93,10 @@ func (in nodeInput) nodeDiags() diag.List {
 // otherNodes lists the names of existing Nodes, for a hint.
 func otherNodes(nodes []*snapshot.Node) string {
 	const shown = 5
-	if len(nodes) == 0 {
-		return ""
+	text := ""
+	for i, n := range nodes[:min(shown, len(nodes))] {
+		text += [...]string{", which has ", ", "}[min(i, 1)] + n.Name
 	}
-	var names []string
-	for _, n := range nodes[:min(shown, len(nodes))] {
-		names = append(names, n.Name)
-	}
-	text := ", which has " + strings.Join(names, ", ")
 	if more := len(nodes) - shown; more > 0 {
 		text += " and " + strconv.Itoa(more) + " more"
 	}

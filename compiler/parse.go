@@ -52,23 +52,6 @@ func (l *list) at(i int) string {
 	return l.name(i)
 }
 
-// unusable returns why an address cannot be an endpoint or external IP, or "".
-// The API server rejects the same addresses (ValidateEndpointIP), so only files
-// and objects of older API servers contain them.
-func unusable(a netip.Addr) string {
-	switch {
-	case a.IsUnspecified():
-		return "unspecified"
-	case a.IsLoopback():
-		return "a loopback address"
-	case a.IsLinkLocalUnicast():
-		return "a link-local address"
-	case a.IsLinkLocalMulticast():
-		return "a link-local multicast address"
-	}
-	return ""
-}
-
 // unusableVIP returns why an address cannot be a Service address of the kind, or
 // "". The API server does not validate load balancer addresses, and requires only
 // that a ClusterIP is in a ServiceCIDR. Rules for 127.0.0.1 would intercept
@@ -81,5 +64,5 @@ func unusableVIP(kind ir.Kind, a netip.Addr) string {
 	case kind != ir.ExternalIP && a.IsMulticast() && !a.IsLinkLocalMulticast():
 		return "a multicast address"
 	}
-	return unusable(a)
+	return inet.Unusable(a)
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -189,15 +190,8 @@ func (c *cluster) parsePort(s *service, i int) (port, bool) {
 
 // protocolOf parses a protocol. As in the API, the default is TCP.
 func protocolOf(s string) (ir.Protocol, bool) {
-	switch s {
-	case "TCP", "":
-		return ir.TCP, true
-	case "UDP":
-		return ir.UDP, true
-	case "SCTP":
-		return ir.SCTP, true
-	}
-	return 0, false
+	p, ok := ir.ParseProtocol(cmp.Or(s, "TCP"))
+	return p, ok && s == strings.ToUpper(s)
 }
 
 // dropDuplicates removes ports that the API does not allow next to another one:

@@ -53,7 +53,7 @@ type counters struct {
 	store    *watch.Store
 	follower *follower
 	began    time.Time // start of the session
-	tallies  ir.PerFamily[tally]
+	tallies  ir.PerFamily[serve.Tally]
 }
 
 // measureFindings exports the numbers of findings.
@@ -160,12 +160,12 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 		m.LastSync.Of(f).Set(float64(s.Ended.UnixNano()) / 1e9)
 		t := c.tallies.At(f)
 		if s.Kind == reconcile.Full {
-			t.reset(s.Work.Programs.Of(f))
+			t.Reset(s.Work.Programs.Of(f))
 		} else {
-			t.change(s.Work.Changes.Of(f))
+			t.Change(s.Work.Changes.Of(f))
 		}
-		m.NoLocalEndpoints.Of(false, f).Set(float64(t.internal))
-		m.NoLocalEndpoints.Of(true, f).Set(float64(t.external))
+		m.NoLocalEndpoints.Of(false, f).Set(float64(t.Internal))
+		m.NoLocalEndpoints.Of(true, f).Set(float64(t.External))
 	}
 }
 

@@ -36,6 +36,23 @@ func ParsePrefix(s string) (netip.Prefix, bool) {
 	return p, true
 }
 
+// Unusable returns why an address cannot be an endpoint or external IP, or "".
+// The API server rejects the same addresses (ValidateEndpointIP), so only files
+// and objects of older API servers contain them.
+func Unusable(a netip.Addr) string {
+	switch {
+	case a.IsUnspecified():
+		return "unspecified"
+	case a.IsLoopback():
+		return "a loopback address"
+	case a.IsLinkLocalUnicast():
+		return "a link-local address"
+	case a.IsLinkLocalMulticast():
+		return "a link-local multicast address"
+	}
+	return ""
+}
+
 // trimZeros removes leading zeros from each number of an address.
 func trimZeros(s string) string {
 	out := make([]byte, 0, len(s))

@@ -1,25 +1,25 @@
-package daemon
+package serve
 
 import "github.com/proxyc/proxyc/ir"
 
-// tally counts, in one family, values of all Services for metrics. It follows changed Services, so
+// Tally counts, in one family, values of all Services for metrics. It follows changed Services, so
 // its cost is proportional to the changes.
-type tally struct {
-	// internal and external are the numbers of service ports with that traffic policy Local whose
+type Tally struct {
+	// Internal and External are the numbers of service ports with that traffic policy Local whose
 	// endpoints are all on other nodes.
-	internal, external int
+	Internal, External int
 }
 
-// reset counts all Services of a Program.
-func (t *tally) reset(p *ir.Program) {
-	*t = tally{}
+// Reset counts all Services of a Program.
+func (t *Tally) Reset(p *ir.Program) {
+	*t = Tally{}
 	for i := range p.Services {
 		t.add(&p.Services[i], 1)
 	}
 }
 
-// change updates the counts for changed Services.
-func (t *tally) change(changes []ir.Change) {
+// Change updates the counts for changed Services.
+func (t *Tally) Change(changes []ir.Change) {
 	for _, c := range changes {
 		if c.Old != nil {
 			t.add(c.Old, -1)
@@ -31,7 +31,7 @@ func (t *tally) change(changes []ir.Change) {
 }
 
 // add adds the counts of a Service n times.
-func (t *tally) add(s *ir.Service, n int) {
+func (t *Tally) add(s *ir.Service, n int) {
 	type side struct {
 		port     ir.ServicePort
 		external bool
@@ -50,9 +50,9 @@ func (t *tally) add(s *ir.Service, n int) {
 		}
 		counted[at] = true
 		if at.external {
-			t.external += n
+			t.External += n
 		} else {
-			t.internal += n
+			t.Internal += n
 		}
 	}
 }

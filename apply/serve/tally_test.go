@@ -1,4 +1,4 @@
-package daemon
+package serve
 
 import (
 	"testing"
@@ -22,20 +22,20 @@ func TestTally(t *testing.T) {
 	refusing := service("b", front(ir.ClusterIP, "http", ir.Reject)) // without any endpoint
 	outside := service("c", front(ir.ExternalIP, "http", ir.Drop))
 
-	var all tally
-	all.reset(&ir.Program{Services: []ir.Service{*both, *refusing, *outside}})
-	if want := (tally{internal: 2, external: 2}); all != want {
+	var all Tally
+	all.Reset(&ir.Program{Services: []ir.Service{*both, *refusing, *outside}})
+	if want := (Tally{Internal: 2, External: 2}); all != want {
 		t.Errorf("all: got %+v, want %+v", all, want)
 	}
-	var step tally
+	var step Tally
 	for _, s := range []*ir.Service{both, refusing, outside} {
-		step.change([]ir.Change{{Name: s.Name, New: s}})
+		step.Change([]ir.Change{{Name: s.Name, New: s}})
 	}
 	if step != all {
 		t.Errorf("one by one: got %+v, want %+v", step, all)
 	}
-	step.change([]ir.Change{{Name: both.Name, Old: both, New: service("a", both.Frontends[0])}, {Name: outside.Name, Old: outside}})
-	if want := (tally{internal: 1}); step != want {
+	step.Change([]ir.Change{{Name: both.Name, Old: both, New: service("a", both.Frontends[0])}, {Name: outside.Name, Old: outside}})
+	if want := (Tally{Internal: 1}); step != want {
 		t.Errorf("some go: got %+v, want %+v", step, want)
 	}
 }
