@@ -398,7 +398,7 @@ func (r *result) leaf(l *leaf, index []int) {
 	}
 	if decode == nil {
 		f := misspelt(l.apiVersion, l.kind)
-		if f != nil || isCustom(group) {
+		if f != nil || isCustom(group) && !podless.MatchString(l.kind) {
 			r.customs = append(r.customs, l.custom(r.namespace))
 		}
 		if f != nil {

@@ -363,6 +363,9 @@ func checkTemplate(kind string, p *pods) []finding {
 	return v
 }
 
+// podless matches the kinds of usual custom resources from which no program makes pods.
+var podless = regexp.MustCompile(`(Alert|Certificate|Issuer|Monitor|Monitoring|Policy|Probe|Repository|Route|Rule|Secret|SecretStore)$|^(DestinationRule|ScaledObject|ServiceEntry|TriggerAuthentication|VirtualService)$`)
+
 // isCustom reports whether a group belongs to custom resources, which may make pods of their own.
 func isCustom(group string) bool {
 	return strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io")
