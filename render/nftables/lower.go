@@ -71,8 +71,8 @@ func LowerService(node *ir.Node, family ir.Family, svc *ir.Service) Fragment {
 	return l.frag
 }
 
-// SharedSets returns the sets whose elements Services may share.
-func SharedSets() []SetID { return []SetID{ClusterIPs, Hairpin, AffinityAddrs} }
+// sharedSets returns the sets whose elements Services may share.
+func sharedSets() []SetID { return []SetID{ClusterIPs, Hairpin, AffinityAddrs} }
 
 // lowering combines the Fragments of Services without duplicating shared parts.
 type lowering struct {

@@ -84,7 +84,7 @@ func (l *Lowerer) Fill(p *ir.Program) {
 func (l *Lowerer) count(f *Fragment, n int) {
 	f.Chains = count(l.users, f.Chains, n, func(c *Chain) (string, bool) { return c.Name, c.Port == ir.ServicePort{} })
 	f.Lists = count(l.lists, f.Lists, n, func(s *Set) (string, bool) { return s.Name, true })
-	for _, id := range SharedSets() {
+	for _, id := range sharedSets() {
 		f.Elements[id] = count(l.wanters, f.Elements[id], n, func(e *Element) (sharedElement, bool) { return sharedElement{id, e.Key}, true })
 	}
 }

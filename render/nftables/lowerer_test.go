@@ -29,7 +29,7 @@ func TestLowererLetsGo(t *testing.T) {
 	if d := cmp.Diff([2][]string{linesOf(t, none), linesOf(t, in)}, [2][]string{linesOf(t, left), linesOf(t, out)}); d != "" {
 		t.Errorf("(-added +removed):\n%s", d)
 	}
-	for _, id := range SharedSets() {
+	for _, id := range sharedSets() {
 		i, all := slices.IndexFunc(in.Sets, func(s Set) bool { return s.Name == id.String() }), Lower(p).Sets[id].Elements
 		if i < 0 || len(in.Sets[i].Elements) != len(all) || len(none.Sets[i].Elements) > 0 {
 			t.Errorf("%s: the elements are not added once each", id)

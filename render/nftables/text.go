@@ -101,18 +101,14 @@ const maxComment = 128
 
 // Comment returns the comment of the element in the set; empty if it has none.
 func (s *Set) Comment(e *Element) string {
-	return s.comment(e)
-}
-
-// Comment returns the comment of an element of the set.
-func (s SetID) Comment(e *Element) string { return fixedSets[s].comment(e) }
-
-func (s *Set) comment(e *Element) string {
 	if !s.commented() || e.Frontend == nil {
 		return ""
 	}
 	return string(appendComment(nil, e.Frontend.Port))
 }
+
+// Comment returns the comment of an element of the set.
+func (s SetID) Comment(e *Element) string { return fixedSets[s].Comment(e) }
 
 // appendComment appends ns/name:port without characters that nft cannot quote.
 func appendComment(b []byte, p ir.ServicePort) []byte {
