@@ -3,7 +3,6 @@ package iptables
 import (
 	"bytes"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -51,71 +50,6 @@ func TestChainNames(t *testing.T) {
 		if got := poolChain(&pool); got != tt.want {
 			t.Errorf("%s %s: got %s, want %s", pool.Port, tt.protocol, got, tt.want)
 		}
-	}
-}
-
-func TestFixedRules(t *testing.T) {
-	chains := [][2]string{
-		{"filter", "KUBE-FIREWALL"}, {"filter", "KUBE-FORWARD"},
-		{"nat", "KUBE-MARK-MASQ"}, {"nat", "KUBE-POSTROUTING"}, {"nat", "KUBE-SERVICES"},
-	}
-	tests := []struct {
-		name   string
-		family ir.Family
-		node   ir.Node
-		want   []string
-	}{
-		{"defaults", ir.IPv4, ir.Node{MasqueradeBit: 14, NodePorts: ir.NodePortAddrs{All: true, Loopback: true}, DropInvalid: true}, []string{
-			`KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -m comment --comment "block incoming localnet connections" -j DROP`,
-			`KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP`,
-			`KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x004000/0x004000 -j ACCEPT`,
-			`KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "kubernetes forwarding conntrack rule" -j ACCEPT`,
-			`KUBE-MARK-MASQ -d 127.0.0.0/8 -m comment --comment "kubernetes localhost node ports" -j MARK --or-mark 0x004000`,
-			`KUBE-MARK-MASQ -j MARK --or-mark 0x004000`,
-			`KUBE-POSTROUTING -m conntrack --ctstate DNAT -m comment --comment "hairpin connections" -j KUBE-HAIRPIN`,
-			`KUBE-POSTROUTING -m mark ! --mark 0x004000/0x004000 -j RETURN`,
-			`KUBE-POSTROUTING -j MARK --xor-mark 0x004000`,
-			`KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`,
-			`KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`,
-		}},
-		{"IPv6", ir.IPv6, ir.Node{MasqueradeBit: 0, NodePorts: ir.NodePortAddrs{All: true}}, []string{
-			`KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x000001/0x000001 -j ACCEPT`,
-			`KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "kubernetes forwarding conntrack rule" -j ACCEPT`,
-			`KUBE-MARK-MASQ -j MARK --or-mark 0x000001`,
-			`KUBE-POSTROUTING -m conntrack --ctstate DNAT -m comment --comment "hairpin connections" -j KUBE-HAIRPIN`,
-			`KUBE-POSTROUTING -m mark ! --mark 0x000001/0x000001 -j RETURN`,
-			`KUBE-POSTROUTING -j MARK --xor-mark 0x000001`,
-			`KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`,
-			`KUBE-SERVICES ! -d ::1/128 -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`,
-		}},
-		{"node ports on some addresses, bit 31", ir.IPv4, ir.Node{MasqueradeBit: 31, NodePorts: ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{
-			{Prefix: netip.MustParsePrefix("192.0.2.11/32")}, {Prefix: netip.MustParsePrefix("192.0.2.0/24"), Assigned: true},
-			{Prefix: netip.MustParsePrefix("127.0.0.0/8"), Assigned: true},
-		}}}, []string{
-			`KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x80000000/0x80000000 -j ACCEPT`,
-			`KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "kubernetes forwarding conntrack rule" -j ACCEPT`,
-			`KUBE-MARK-MASQ -j MARK --or-mark 0x80000000`,
-			`KUBE-POSTROUTING -m conntrack --ctstate DNAT -m comment --comment "hairpin connections" -j KUBE-HAIRPIN`,
-			`KUBE-POSTROUTING -m mark ! --mark 0x80000000/0x80000000 -j RETURN`,
-			`KUBE-POSTROUTING -j MARK --xor-mark 0x80000000`,
-			`KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully`,
-			`KUBE-SERVICES -d 192.0.2.11/32 -m comment --comment "kubernetes service nodeports" -j KUBE-NODEPORTS`,
-			`KUBE-SERVICES -d 192.0.2.0/24 -m comment --comment "kubernetes service nodeports" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`,
-		}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := Lower(&ir.Program{Family: tt.family, Node: tt.node})
-			var got []string
-			for _, c := range chains {
-				for _, l := range lines(r, c[0], c[1]) {
-					got = append(got, c[1]+" "+l)
-				}
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("rules (-want +got):\n%s", diff)
-			}
-		})
 	}
 }
 

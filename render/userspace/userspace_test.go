@@ -55,41 +55,6 @@ func output(t *testing.T, format string, programs ...*ir.Program) string {
 	return ""
 }
 
-func TestRules(t *testing.T) {
-	p := only(program(), "web")
-	want := `*filter
-:KUBE-NODEPORT-NON-LOCAL - [0:0]
--A KUBE-NODEPORT-NON-LOCAL -p tcp -m tcp --dport 20091 -m conntrack --ctstate NEW -m comment --comment "default/web" -j ACCEPT
--A KUBE-NODEPORT-NON-LOCAL -m conntrack --ctstate ESTABLISHED -m comment --comment "connections under way outlive their Services" -j RETURN
--I INPUT -m comment --comment "Ensure that non-local NodePort traffic can flow" -j KUBE-NODEPORT-NON-LOCAL
-COMMIT
-*nat
-:KUBE-PORTALS-CONTAINER - [0:0]
-:KUBE-PORTALS-HOST - [0:0]
-:KUBE-NODEPORT-CONTAINER - [0:0]
-:KUBE-NODEPORT-HOST - [0:0]
--A KUBE-PORTALS-CONTAINER -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j REDIRECT --to-ports 20091
--A KUBE-PORTALS-CONTAINER -d 198.18.0.10/32 -p tcp -m tcp --dport 80 -m physdev ! --physdev-is-in -m addrtype ! --src-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
--A KUBE-PORTALS-CONTAINER -d 198.18.0.10/32 -p tcp -m tcp --dport 80 -m addrtype --dst-type LOCAL -m comment --comment "default/web" -j REDIRECT --to-ports 20091
--A KUBE-PORTALS-CONTAINER -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j REDIRECT --to-ports 20091
--A KUBE-PORTALS-HOST -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
--A KUBE-PORTALS-HOST -d 198.18.0.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
--A KUBE-PORTALS-HOST -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
--A KUBE-NODEPORT-CONTAINER -d 127.0.0.0/8 -j RETURN
--A KUBE-NODEPORT-CONTAINER -p tcp -m tcp --dport 30080 -m comment --comment "default/web" -j REDIRECT --to-ports 20091
--A KUBE-NODEPORT-HOST -d 127.0.0.0/8 -j RETURN
--A KUBE-NODEPORT-HOST -p tcp -m tcp --dport 30080 -m comment --comment "default/web" -j DNAT --to-destination 192.0.2.11:20091
--I PREROUTING -m addrtype --dst-type LOCAL -m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" -j KUBE-NODEPORT-CONTAINER
--I PREROUTING -m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules" -j KUBE-PORTALS-CONTAINER
--I OUTPUT -m addrtype --dst-type LOCAL -m comment --comment "handle service NodePorts; NOTE: this must be the last rule in the chain" -j KUBE-NODEPORT-HOST
--I OUTPUT -m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules" -j KUBE-PORTALS-HOST
-COMMIT
-`
-	if diff := cmp.Diff(want, output(t, "iptables", p)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
 // If the proxy listens at one address, all connections are redirected there.
 func TestBindAddress(t *testing.T) {
 	p := only(program(), "sticky")

@@ -60,58 +60,6 @@ func hold(t *testing.T, p *ir.Program, from, to []string) {
 	}
 }
 
-func TestEvalIsTrace(t *testing.T) {
-	cidr := func(s string, assigned bool) ir.NodePortPrefix {
-		return ir.NodePortPrefix{Prefix: netip.MustParsePrefix(s), Assigned: assigned}
-	}
-	tests := map[string]func(*ir.Program){
-		"defaults":      func(*ir.Program) {},
-		"masqueradeAll": func(p *ir.Program) { p.Node.MasqueradeAll = true },
-		"bit 31":        func(p *ir.Program) { p.Node.MasqueradeBit = 31 },
-		"no detector":   func(p *ir.Program) { p.Node.Detector = ir.Detector{} },
-		"bridge":        func(p *ir.Program) { p.Node.Detector = ir.Detector{Mode: ir.DetectInterface, Interface: "cni0"} },
-		"prefix":        func(p *ir.Program) { p.Node.Detector = ir.Detector{Mode: ir.DetectPrefix, Interface: "cni"} },
-		"pods are all": func(p *ir.Program) {
-			p.Node.Detector = ir.Detector{Mode: ir.DetectCIDR, Prefix: netip.MustParsePrefix("0.0.0.0/0")}
-		},
-		"no localhost": func(p *ir.Program) { p.Node.NodePorts.Loopback = false },
-		"node ports, CIDR": func(p *ir.Program) {
-			p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{cidr("192.0.2.0/24", true)}}
-		},
-		"node ports, IP": func(p *ir.Program) {
-			p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{cidr("192.0.2.11/32", false)}}
-		},
-		"node ports, lo": func(p *ir.Program) {
-			p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{cidr("127.0.0.0/8", true)}}
-		},
-		"node ports, around": func(p *ir.Program) {
-			p.Node.NodePorts = ir.NodePortAddrs{Prefixes: []ir.NodePortPrefix{cidr("64.0.0.0/2", true)}}
-		},
-		"node ports, lo on": func(p *ir.Program) {
-			p.Node.NodePorts = ir.NodePortAddrs{Loopback: true, Prefixes: []ir.NodePortPrefix{cidr("127.0.0.0/8", true)}}
-		},
-		"VIP on the node": func(p *ir.Program) {
-			p.Node.Addrs = append(p.Node.Addrs, netip.MustParseAddr("203.0.113.11"), netip.MustParseAddr("203.0.113.13"), netip.MustParseAddr("203.0.113.14"))
-		},
-		"VIP beside a node port": func(p *ir.Program) {
-			for _, s := range p.Services {
-				for i := range s.Frontends {
-					if f := &s.Frontends[i]; f.Kind == ir.ExternalIP {
-						f.Match.Addr, f.Match.Port, f.Routes = p.Node.IP, 30081, nil
-					}
-				}
-			}
-		},
-	}
-	for name, change := range tests {
-		t.Run(name, func(t *testing.T) {
-			p := irtest.Program(ir.ModeIPTables)
-			change(p)
-			hold(t, p, sources, append(destinations(p), "192.0.2.11:30081"))
-		})
-	}
-}
-
 func TestEvalIsTraceInTrees(t *testing.T) {
 	for _, family := range []ir.Family{ir.IPv4, ir.IPv6} {
 		p := iptest.Many(family, 2000, 2)
