@@ -75,6 +75,7 @@ func (p *pages) private() http.Handler {
 func (p *pages) serveStatus(w http.ResponseWriter, r *http.Request) {
 	st := p.status.get()
 	p.foreign.report(r.Context(), &st)
+	reportSettings(&st)
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(st) // an error means that the client disconnected
 }

@@ -6,8 +6,10 @@ import (
 	"runtime"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // writeSettings sets the kernel settings that a configuration requires on a node, and logs the changes.
@@ -30,5 +32,15 @@ func writeOOMScore(cfg *config.Config, log *slog.Logger) {
 	differ, err := sysctl.Diff(host.Root, sysctl.OOMScore(cfg))
 	if err := errors.Join(err, sysctl.Write(host.Root, differ)); err != nil {
 		log.Warn("oomScoreAdj", "err", err)
+	}
+}
+
+// reportSettings adds settings that this configuration does not contain to a Status.
+func reportSettings(st *status.Status) {
+	if value, _ := host.Root.Read("proc/sys/net/ipv4/ip_forward"); value == "0" { // it does not exist without IPv4
+		st.Settings = append(st.Settings, "net.ipv4.ip_forward is 0: the node forwards no packet to or from a pod")
+	}
+	if st.Mode.Capabilities().Has(ir.ProxiesLocalhost) && sysctl.RoutesLocalnet(host.Root) {
+		st.Settings = append(st.Settings, "net.ipv4.conf.all.route_localnet is 1, which mode "+string(st.Mode)+" does not need: proxyc doctor has the risk and the fix")
 	}
 }

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
 )
 
 // If the rules that protect listeners on localhost are removed while route_localnet is 1, a warning
@@ -41,6 +45,17 @@ func TestLocalhostExposed(t *testing.T) {
 			t.Errorf("nothing went, and yet: %s", said)
 		}
 	}
+	// The daemon's status names the setting as long as its mode does not need it.
+	must(t, os.WriteFile(w.file("config"), []byte(fmt.Sprintf(watchConfig, "nftables")), 0o600))
+	must(t, w.ns.Sysctl("ipv4/ip_forward=0"))
+	w.sync(applytest.Services("a"))
+	out, code := w.run("proxyc", "status", "--ignore-findings")
+	for _, want := range []string{"\nsynced       yes, but foreign rules or settings may affect packets", "\nsetting      net.ipv4.conf.all.route_localnet is 1", "\nsetting      net.ipv4.ip_forward is 0"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("status exits with %d, want 0 and %q:\n%s", code, want, out)
+		}
+	}
+	w.stop(syscall.SIGTERM)
 	// The rules of the other variant protect the listeners, and node ports on localhost need the setting.
 	for _, variant := range []string{"legacy", "nft"} {
 		if said := apply("iptables", "--iptables-variant", variant); strings.Contains(said, warning) {

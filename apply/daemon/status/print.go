@@ -15,6 +15,8 @@ import (
 func (st *Status) Print(w io.Writer) error {
 	word := "no"
 	switch {
+	case st.Synced && len(st.MayDrop)+len(st.MayDivert)+len(st.Settings) > 0:
+		word = "yes, but foreign rules or settings may affect packets, as below"
 	case st.Synced:
 		word = "yes"
 	case st.Reason != "":
@@ -116,6 +118,9 @@ func (st *Status) printForeign(line func(name, format string, args ...any)) {
 	}
 	for _, rule := range st.MayDrop {
 		line("may drop", "foreign rules that may drop: %s", diag.OneLine(rule))
+	}
+	for _, setting := range st.Settings {
+		line("setting", "%s", setting)
 	}
 	for _, rule := range st.MayDivert {
 		line("may divert", "foreign rules that may divert: %s", diag.OneLine(rule))

@@ -115,6 +115,8 @@ type Foreign struct {
 	// our rules.
 	MayDrop   []string `json:"mayDrop,omitempty"`
 	MayDivert []string `json:"mayDivert,omitempty"`
+	// Settings are kernel settings with which pods are not reachable, or listeners on localhost are.
+	Settings []string `json:"settings,omitempty"`
 }
 
 // Objects counts the known objects.
