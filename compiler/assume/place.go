@@ -40,18 +40,8 @@ func constrained(load *snapshot.Workload) bool {
 // everywhere reports whether the pods of a DaemonSet run on every Node of a usual cluster, which has only
 // the labels of a kubelet.
 func everywhere(load *snapshot.Workload) bool {
-	usual := func(key string) bool { return key == corev1.LabelOSStable || key == corev1.LabelArchStable }
-	for key := range load.NodeSelector {
-		if !usual(key) {
-			return false
-		}
-	}
-	return load.Affinity == nil || slices.ContainsFunc(load.Affinity.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
-		all := slices.Concat(t.MatchExpressions, t.MatchFields)
-		return len(all) > 0 && !slices.ContainsFunc(all, func(r corev1.NodeSelectorRequirement) bool {
-			return !usual(r.Key) && r.Operator != corev1.NodeSelectorOpNotIn && r.Operator != corev1.NodeSelectorOpDoesNotExist
-		})
-	})
+	usual := cluster{labelled: map[string]bool{corev1.LabelHostname: true}}
+	return usual.fits(load, &snapshot.Node{}, true)
 }
 
 // pending returns the field because of which no Node fits the pods of a workload.
