@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -164,27 +162,5 @@ func TestStartedCommandIsKilledWithItsContext(t *testing.T) {
 	}
 	if _, err := ns.Run(ns.Command(context.Background(), "sh", "-c", "echo reason >&2; exit 3")); err == nil || !strings.Contains(err.Error(), "reason") {
 		t.Errorf("error of a failing command: %v; want its output in it", err)
-	}
-}
-
-// TestTriesAreConsecutive checks that each of several concurrent flows starts its tries
-// consecutively, so that a round-robin scheduler shows it all endpoints.
-func TestTriesAreConsecutive(t *testing.T) {
-	t.Parallel()
-	p := &play{Runner: &Runner{}, topo: &Topology{}, tokens: make(chan struct{}, 1)}
-	var order []byte // of the tries; one at a time
-	var wg sync.WaitGroup
-	for _, flow := range []byte("abc") {
-		wg.Go(func() {
-			p.tries(&Flow{Tries: 20}, func() (Answer, error) {
-				time.Sleep(time.Millisecond) // like a packet, so that the flows wait for each other
-				order = append(order, flow)
-				return Answer{}, nil
-			})
-		})
-	}
-	wg.Wait()
-	if turns := slices.Compact(slices.Clone(order)); len(turns) != 3 || len(order) != 60 {
-		t.Errorf("the tries of three flows were made in the order %s", order)
 	}
 }

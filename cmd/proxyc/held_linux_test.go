@@ -353,38 +353,6 @@ func TestWatchBootFileOfAnotherMode(t *testing.T) {
 	}
 }
 
-// A truncated boot file is not put in force. The status says so, and that changes by others are not
-// reverted, because the previous rules are unknown.
-func TestWatchBootFileCutOff(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t, "nftables")
-	w.saveBootFile()
-	must(t, os.Truncate(w.file("boot"), 1000))
-	w.withoutServer()
-	w.start("proxyc", "watch")
-	const why = "is truncated"
-	st := w.until("the first objects are waited for", func(st status.Status) bool { return strings.HasPrefix(st.Reason, "waiting for the initial objects") })
-	if st.Restored != "" || st.BootFile == nil || st.BootFile.Invalid != why {
-		t.Errorf("held %q, boot file %+v, want it refused: %s", st.Restored, st.BootFile, why)
-	}
-	if !w.has("a") {
-		t.Error("the rules that the start found are gone")
-	}
-	w.flush()
-	text, _ := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "status")) // it exits 1
-	for _, want := range []string{
-		"             is invalid: " + why + "\n",
-		"in force     nothing yet by this process: foreign changes of existing rules are not repaired\n",
-	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
-	}
-	if w.has("a") {
-		t.Error("the rules are back: status says that they are not put back")
-	}
-}
-
 // A start that removes most of the rules in force reports it, as a running daemon does.
 func TestWatchStartTellsOfLoss(t *testing.T) {
 	t.Parallel()

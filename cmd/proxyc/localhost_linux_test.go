@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // localhostCluster is a Service of both families, whose endpoints are the node itself.
@@ -190,29 +188,6 @@ func TestLocalhostEnds(t *testing.T) {
 	if out, err := w.ns.Run(w.ns.Command(t.Context(), "proxyc", "cleanup")); err != nil || !strings.Contains(string(out), "remove table ip proxyc") {
 		t.Errorf("cleanup: %s, %v", out, err)
 	}
-}
-
-// A node port that another program uses at localhost is reported, does not affect others, and is
-// served after that program has ended.
-func TestLocalhostTaken(t *testing.T) {
-	t.Parallel()
-	w := newLocalhost(t)
-	other := w.listen("127.0.0.1:30080")
-	w.start("proxyc", "watch")
-	down := func(st status.Status) bool { return len(st.Down) > 0 }
-	st := w.until("what is not served", down)
-	if d := st.Down[0]; d.Server != "node port of default/web at localhost" || d.Address != atLocalhost4 || !strings.Contains(d.Reason, "address already in use") {
-		t.Errorf("status tells %+v", d)
-	}
-	w.answered("the other family", atLocalhost6)
-	w.answered("the node's address", atNode)
-	if metrics := w.page("/metrics"); !strings.Contains(metrics, `kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv4"} 0`+"\n") ||
-		strings.Contains(metrics, `creation_failures_total{ip_family="IPv4"} 0`+"\n") {
-		t.Error("the metrics do not tell")
-	}
-	other.Close()
-	w.answered("the port is free", atLocalhost4)
-	w.until("all served", func(st status.Status) bool { return !down(st) })
 }
 
 // apply writes rules. It does not serve node ports at localhost, and says so.

@@ -816,35 +816,3 @@ func TestWatchNodeAddress(t *testing.T) {
 		t.Errorf("generation %d after %d: no sync took the addresses", now.Generation, st.Generation)
 	}
 }
-
-// A check needs no lock, which a daemon holds as long as it runs.
-func TestLookBesideDaemon(t *testing.T) {
-	t.Parallel()
-	eachDataplane(t, func(t *testing.T, w *watched) {
-		w.sync(applytest.Services("a"))
-		w.write("other.yaml", applytest.Services("a", "b"))
-		config := slices.DeleteFunc(slices.Clone(w.args), func(arg string) bool { return arg == "-s" || arg == w.file("cluster.yaml") })
-		for _, step := range []struct {
-			args       []string
-			code       int
-			want, lack string
-		}{
-			{append([]string{"apply", "--check", "-s", w.file("cluster.yaml")}, config...), 0, "", "ns/"},
-			{append([]string{"apply", "--check", "-s", w.file("other.yaml")}, config...), 1, "ns/b", "ns/a"},
-			{append([]string{"apply", "--dry-run", "-s", w.file("other.yaml")}, config...), 0, "ns/b", "ns/a"},
-			{[]string{"cleanup", "--dry-run"}, 0, "remove ", ""},
-		} {
-			cmd := w.ns.Command(t.Context(), "proxyc", step.args...)
-			var out strings.Builder
-			cmd.Stdout = &out
-			w.ns.Run(cmd) // the exit code tells more than the error
-			if code := cmd.ProcessState.ExitCode(); code != step.code || !strings.Contains(out.String(), step.want) ||
-				step.lack != "" && strings.Contains(out.String(), step.lack) {
-				t.Errorf("%q: code %d, want %d and %q without %q in\n%s", step.args, code, step.code, step.want, step.lack, &out)
-			}
-		}
-		if w.has("b") {
-			t.Error("looking has written")
-		}
-	})
-}

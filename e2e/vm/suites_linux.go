@@ -39,7 +39,7 @@ var suites = []suite{
 	{name: "takeover", pkg: "apply/applytest", args: "-test.run=^Test(Takeover|ModeChange)$ -proxyc=$PROXYC", modules: ipvs},
 	{name: "leaving-ipvs", pkg: "docs", args: "-test.run=TestLeavingIPVS", modules: ipvs, usual: true},
 	{name: "watch-ipvs", pkg: "cmd/proxyc", modules: ipvs,
-		args: "-test.run=^(TestWatch(Follows|Restart|RepairsDrift|Metrics|LeavesIPVS|HoldsAnotherMode)|TestLookBesideDaemon)$/^ipvs$"},
+		args: "-test.run=^TestWatch(Follows|Restart|RepairsDrift|Metrics|LeavesIPVS)$/^ipvs$"},
 	{name: "held-ipvs", pkg: "cmd/proxyc", modules: ipvs, args: "-test.run=^(TestPlantedFaults|TestProveKernel)$/^ipvs", usual: true},
 	{name: "privilege-ipvs", pkg: "cmd/proxyc", modules: ipvs, args: "-test.run=^Test(LeastPrivilege|SeccompProfile)$/^(ipvs|recorded|in_force)$/^(ipvs)?$"},
 	{name: "clock", pkg: "cmd/proxyc", args: "-test.run=TestWatchClockIsSet", env: "PROXYC_SETS_CLOCK=1", usual: true},

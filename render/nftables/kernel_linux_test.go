@@ -3,7 +3,6 @@ package nftables
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -177,87 +176,6 @@ func TestLoadLarge(t *testing.T) {
 	load(t, ns, script(t, ir.NewPrograms(p)))
 	if got := nft(t, ns, "", "list", "chain", "ip", Table, "lb-1000"); !strings.Contains(got, "numgen random mod 1000") {
 		t.Errorf("chain lb-1000 is\n%s", got)
-	}
-}
-
-// A client is forwarded to one backend by all frontends, masqueraded or not.
-// Another client may get another backend.
-func TestAffinityPackets(t *testing.T) {
-	applytest.RequireRoot(t)
-	topo, err := applytest.NewTopology()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer topo.Close()
-	node := topo.Namespace("node1")
-	for _, f := range families {
-		for n, proto := range []ir.Protocol{ir.TCP, ir.UDP, ir.TCP, ir.UDP} {
-			t.Run(f.String()+" "+proto.String()+[]string{"", " of a shared pool"}[n/2], func(t *testing.T) {
-				p := nftest.Sticky(f, proto)
-				if n >= 2 {
-					nftest.Crowd(f, &p.Services[0], 1, 150)
-					for _, id := range []SetID{AffinityIPs, AffinityPorts} {
-						if n := len(Lower(p).Sets[id].Elements); n > 0 {
-							t.Errorf("%s has %d elements", id, n)
-						}
-					}
-				}
-				load(t, node, script(t, ir.NewPrograms(p)))
-				cluster := []string{"10.96.0.10:80", "192.0.2.11:30080"}
-				met := map[string]map[netip.AddrPort]bool{}
-				visit := func(from string, targets ...string) {
-					if met[from] == nil {
-						met[from] = map[netip.AddrPort]bool{}
-					}
-					for _, to := range targets {
-						a, err := topo.Try(from, proto.String(), 0, addrPort(f, to), time.Minute)
-						if err != nil {
-							t.Errorf("%s to %s: %v", from, to, err)
-							continue
-						}
-						met[from][a.Server] = true
-					}
-				}
-				all := map[netip.AddrPort]bool{}
-				for i := range 10 {
-					client := fmt.Sprintf("pod1c.10%d", i)
-					for range 4 {
-						visit(client, append(cluster, "203.0.113.10:80")...)
-					}
-				}
-				for _, client := range []string{"ext", "ext.201", "ext.202", "node1"} {
-					for range 6 {
-						visit(client, cluster...)
-					}
-				}
-				for client, servers := range met {
-					if len(servers) != 1 {
-						t.Errorf("%s met %v", client, servers)
-					}
-					for s := range servers {
-						all[s] = true
-					}
-				}
-				if len(all) < 2 {
-					t.Errorf("14 clients met only %v", all)
-				}
-				// From outside with policy Local: one backend of this node.
-				for _, client := range []string{"ext", "ext.201", "ext.202"} {
-					met[client] = nil
-					for range 8 {
-						visit(client, "203.0.113.10:80")
-					}
-					for s := range met[client] {
-						if len(met[client]) != 1 || s.Addr() == addr(f, "10.244.2.10") {
-							t.Errorf("%s met %v at the Local frontend", client, met[client])
-						}
-					}
-				}
-				text := list(t, node)
-				nft(t, node, "", "flush", "ruleset")
-				load(t, node, text)
-			})
-		}
 	}
 }
 

@@ -59,31 +59,3 @@ func TestCluster(t *testing.T) {
 		})
 	}
 }
-
-// The mixture is as documented for Cluster.
-func TestKinds(t *testing.T) {
-	c, kinds := Cluster{Services: 100, Endpoints: 1}, map[string]int{}
-	for i := range c.Services {
-		s := c.Service(i)
-		switch {
-		case s.Spec.ClusterIP == corev1.ClusterIPNone:
-			kinds["headless"]++
-		case s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP:
-			kinds["affinity"]++
-		default:
-			kinds[string(s.Spec.Type)]++
-		}
-		if len(s.Spec.Ports) > 1 {
-			kinds["ports"]++
-		}
-		if len(s.Spec.LoadBalancerSourceRanges) > 0 {
-			kinds["ranges"]++
-		}
-	}
-	want := map[string]int{"ClusterIP": 70, "NodePort": 10, "LoadBalancer": 10, "ranges": 5, "affinity": 5, "headless": 5, "ports": 20}
-	for kind, n := range want {
-		if kinds[kind] != n {
-			t.Errorf("%s: %d of 100, want %d", kind, kinds[kind], n)
-		}
-	}
-}
