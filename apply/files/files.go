@@ -63,11 +63,8 @@ func IsObjects(name string) bool {
 // isTemplate reports whether Helm may make objects from a file of this name in a chart, which IsObjects
 // does not accept: a template, or a chart in an archive with its version.
 func isTemplate(name string) bool {
-	switch filepath.Ext(name) {
-	case ".tpl", ".tgz", ".lock":
-		return true
-	}
-	return strings.Contains(filepath.ToSlash(name), "/templates/") && filepath.Base(name) != "NOTES.txt"
+	return slices.Contains([]string{".tpl", ".tgz", ".lock"}, filepath.Ext(name)) ||
+		strings.Contains(filepath.ToSlash(name), "/templates/") && filepath.Base(name) != "NOTES.txt"
 }
 
 // IsKustomization reports whether kustomize reads a file of this name.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -39,8 +40,8 @@ type Selection struct {
 }
 
 // has reports whether an object is selected.
-func (s *Selection) has(name ir.Name, labels map[string]string) bool {
-	return (s.Namespace == "" || s.Namespace == name.Namespace) && contains(labels, s.Labels)
+func (s *Selection) has(name ir.Name, of labels.Set) bool {
+	return (s.Namespace == "" || s.Namespace == name.Namespace) && labels.SelectorFromSet(s.Labels).Matches(of)
 }
 
 // UnmarshalText parses KEY=VALUE pairs with commas between them, in which key namespace is that of the
@@ -59,16 +60,6 @@ func (s *Selection) UnmarshalText(text []byte) error {
 		manifest.SetIn(&s.Labels, key, value)
 	}
 	return nil
-}
-
-// contains reports whether labels have all pairs of a selector.
-func contains(labels, selector map[string]string) bool {
-	for key, value := range selector {
-		if has, ok := labels[key]; !ok || has != value {
-			return false
-		}
-	}
-	return true
 }
 
 // Check returns an error about a Selection that selects nothing.

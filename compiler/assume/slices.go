@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -200,7 +201,7 @@ func (a *applied) unchanged(p *pod, same func(old, now *snapshot.Workload) bool)
 // those that the selectors of the snapshot imply and the template does not contradict.
 func (d *derived) selects(p *pod) bool {
 	if p.load == nil {
-		return contains(p.labels, d.w.Selector)
+		return labels.SelectorFromSet(d.w.Selector).Matches(labels.Set(p.labels))
 	}
 	rest := maps.Clone(d.w.Selector)
 	maps.DeleteFunc(rest, func(key, value string) bool {

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -42,6 +43,7 @@ const (
 	kept       = "kept"
 	masked     = "masqueraded"
 	maskedBut  = "masqueraded but to "
+	unknown    = "not known"
 	noAffinity = 0
 )
 
@@ -208,7 +210,7 @@ func (c *Change) String() string {
 	case c.Before != c.After:
 		parts = append(parts, "client address "+c.Kept[1])
 	default:
-		parts = append(parts, "client address "+orNone(c.Kept[0])+" → "+orNone(c.Kept[1]))
+		parts = append(parts, "client address "+cmp.Or(c.Kept[0], unknown)+" → "+cmp.Or(c.Kept[1], unknown))
 	}
 	if c.Affinity[0] != c.Affinity[1] && (c.Before == c.After || c.Affinity[1] != noAffinity) {
 		parts = append(parts, "affinity "+AffinityText(c.Affinity[0])+" → "+AffinityText(c.Affinity[1]))
@@ -223,13 +225,6 @@ func (c *Change) String() string {
 		parts = append(parts, c.Exact[0]+" → "+c.Exact[1])
 	}
 	return strings.Join(parts, "; ")
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "not known"
-	}
-	return s
 }
 
 // AffinityText describes a duration of session affinity.
