@@ -90,22 +90,30 @@ func compareElements(have, want *rules.Set) elementChange {
 	return e
 }
 
-// unequal returns the elements without those that are equal and have the same place in both lists,
-// apart from single elements that only one list has. After a change of a Service few remain.
+// unequal returns the elements without those that are equal and at the same place, apart from single
+// elements that only one list has. Elements behind longer gaps are returned: what was read is in
+// another order, and the first of two equal keys must be compared first.
 func unequal(s *rules.Set, have, want []rules.Element) (h, w []*rules.Element) {
-	for len(have) > 0 || len(want) > 0 {
-		onlyHave := len(want) == 0 || len(have) > 1 && have[1].Key == want[0].Key
-		onlyWant := len(have) == 0 || !onlyHave && len(want) > 1 && want[1].Key == have[0].Key
-		if !onlyHave && !onlyWant && have[0].Key == want[0].Key && sameElement(s, &have[0], &want[0]) {
+	for aligned := true; aligned && len(have) > 0 && len(want) > 0; {
+		switch a, b := &have[0], &want[0]; {
+		case a.Key == b.Key:
+			if !sameElement(s, a, b) {
+				h, w = append(h, a), append(w, b)
+			}
 			have, want = have[1:], want[1:]
-			continue
+		case len(have) > 1 && have[1].Key == b.Key:
+			h, have = append(h, a), have[1:]
+		case len(want) > 1 && want[1].Key == a.Key:
+			w, want = append(w, b), want[1:]
+		default:
+			aligned = false
 		}
-		if !onlyWant {
-			h, have = append(h, &have[0]), have[1:]
-		}
-		if !onlyHave {
-			w, want = append(w, &want[0]), want[1:]
-		}
+	}
+	for i := range have {
+		h = append(h, &have[i])
+	}
+	for i := range want {
+		w = append(w, &want[i])
 	}
 	return h, w
 }
