@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"io"
 	"slices"
 	"strings"
@@ -63,7 +64,7 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if err := oneStdin(append([]string{deref(c.Config)}, c.Snapshot...)...); err != nil {
 		return err
 	}
-	ctx, stop := untilSignal(&err)
+	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
 	j := &review.Input{Snapshot: snapshot.New()}
 	resolved, err := c.resolve(e, &j.Diags)
@@ -232,7 +233,7 @@ func (r *outcome) printJSON(w io.Writer, _ int) error {
 }
 
 func (c *cleanupCmd) Run(e *env) (err error) {
-	ctx, stop := untilSignal(&err)
+	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
 	return cleanUp(ctx, e, c.KeepKubeProxy, c.DryRun)
 }

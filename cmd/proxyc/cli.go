@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"io"
 	"reflect"
 	"slices"
@@ -122,8 +123,8 @@ func grammar(stdout, stderr io.Writer) []kong.Option {
 }
 
 func (e *env) exitCode(err error) int {
-	if s, is := errors.AsType[signalled](err); is {
-		return s.status()
+	if s, is := errors.AsType[terminal.Signalled](err); is {
+		return s.Status()
 	}
 	switch {
 	case err == nil, errors.Is(err, errDone):

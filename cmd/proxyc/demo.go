@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"io"
 	"path"
 	"path/filepath"
@@ -151,7 +152,7 @@ func (c *demoCmd) live(e *env) (err error) {
 	if err := needRoot("demo --live"); err != nil {
 		return err
 	}
-	ctx, stop := untilSignal(&err)
+	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
 	code, err := demo.Run(ctx, e.stdout, e.stderr, c.Mode)
 	switch code {

@@ -43,8 +43,8 @@ func (c *diffCmd) Run(e *env) error {
 	if !byFlow && len(c.FailOn)+len(c.Ignore) > 0 {
 		return fmt.Errorf("-o: must be one of %s with --fail-on and --ignore, got %q", strings.Join(diff.FormNames(), ", "), c.Output)
 	}
-	failOn, err := effects("--fail-on", c.FailOn)
-	ignore, err2 := effects("--ignore", c.Ignore)
+	failOn, err := diff.ParseEffects("--fail-on", c.FailOn)
+	ignore, err2 := diff.ParseEffects("--ignore", c.Ignore)
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
@@ -98,24 +98,6 @@ func (c *diffCmd) Run(e *env) error {
 		return err
 	}
 	return compared(len(text)+len(is.NotRead)+len(review.OtherVersions(was, is, diff.All)) == 0, wrong)
-}
-
-// effects parses the words of a flag, and reports all that are unknown.
-func effects(flag string, words []string) (all []flow.Effect, err error) {
-	known := map[string]flow.Effect{}
-	var names []string
-	for _, e := range flow.Effects() {
-		known[e.String()] = e
-		names = append(names, e.String())
-	}
-	for _, word := range words {
-		e, ok := known[word]
-		if !ok {
-			err = errors.Join(err, fmt.Errorf("%s: must be one of %s, got %q%s", flag, strings.Join(names, ", "), word, review.DidYouMean(word, names)))
-		}
-		all = append(all, e)
-	}
-	return all, err
 }
 
 // compared returns the error of a comparison: whether there are differences that matter, and how

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"io"
 	"os"
 	"time"
@@ -28,7 +29,7 @@ type doctorCmd struct {
 
 // Run checks this node. Findings with status error are exit code 1.
 func (c *doctorCmd) Run(e *env) (err error) {
-	ctx, stop := untilSignal(&err)
+	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
 	var diags diag.List
 	resolved, err := c.resolve(e, &diags)

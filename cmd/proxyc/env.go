@@ -42,7 +42,7 @@ type env struct {
 }
 
 func osEnv() *env {
-	name, words := calledAs(filepath.Base(os.Args[0]))
+	name, words := help.CalledAs(filepath.Base(os.Args[0]))
 	colours := terminal.WantsColours(os.Getenv)
 	return &env{
 		colourOut:  colours && terminal.IsTerminal(os.Stdout),
@@ -70,21 +70,6 @@ func (e *env) writeFile(name string, write func(io.Writer) error) error {
 
 // programName is the command that users call, unless proxyc is a kubectl plugin.
 const programName = "proxyc"
-
-// calledAs returns the command that users call for a program name, and the arguments that the name
-// implies. kubectl runs kubectl-proxyc in PATH for "kubectl proxyc", and kubectl_complete-proxyc
-// for completions.
-func calledAs(file string) (name string, words []string) {
-	switch strings.TrimSuffix(file, ".exe") {
-	case "kube-proxy":
-		return programName, []string{"watch"}
-	case "kubectl-proxyc":
-		return "kubectl " + programName, nil
-	case "kubectl_complete-proxyc":
-		return programName, []string{help.Complete, help.ForKubectl}
-	}
-	return programName, nil
-}
 
 // calls returns a command line as users enter it.
 func (e *env) calls(command string) string {

@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
-	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -82,23 +79,8 @@ func (f namespaceFlag) pod(from string) string {
 	return "pod:" + f.Namespace + "/" + name
 }
 
-// bareName matches a Service name without namespace, with optional port and protocol.
-var bareName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[-a-zA-Z0-9]+)?(/[a-zA-Z]+)?$`)
-
-// service adds the namespace to a Service name: NAME, NAME:PORT or NAME:PORT/PROTO. Addresses,
-// ports and other texts are unchanged.
-func (f namespaceFlag) service(text string) string {
-	name, _, _ := strings.Cut(text, ":")
-	_, notAddr := netip.ParseAddr(name)
-	if f.Namespace == "" || !bareName.MatchString(text) || notAddr == nil || strings.Trim(name, "0123456789") == "" {
-		return text
-	}
-	host, protocol, ok := strings.Cut(text, "/")
-	if _, known := ir.ParseProtocol(protocol); ok && !known && !strings.Contains(host, ":") {
-		return text // NAMESPACE/NAME
-	}
-	return f.Namespace + "/" + text
-}
+// service adds the namespace to a Service name.
+func (f namespaceFlag) service(text string) string { return review.InNamespace(f.Namespace, text) }
 
 // namespaceChoice is kubectl's -n and -A for commands that print several Services.
 type namespaceChoice struct {
@@ -117,26 +99,7 @@ func (c namespaceChoice) check(found diag.List, snaps ...*snapshot.Snapshot) err
 	case c.AllNamespaces:
 		return errNamespaceTwice
 	}
-	var names []string
-	for _, s := range snaps {
-		for _, svc := range s.Services() {
-			names = append(names, svc.Name.Namespace)
-		}
-	}
-	for _, d := range found {
-		_, name := snapshot.ParseObject(d.Object)
-		names = append(names, name.Namespace)
-	}
-	slices.Sort(names)
-	names = slices.Compact(names)
-	if slices.Contains(names, c.Namespace) {
-		return nil
-	}
-	hint := ""
-	if near := diag.Nearest(c.Namespace, names); near != "" {
-		hint = fmt.Sprintf(" (did you mean %s?)", near)
-	}
-	return fmt.Errorf("--namespace: no Service of the snapshot is in namespace %q%s", c.Namespace, hint)
+	return review.CheckNamespace(c.Namespace, found, snaps)
 }
 
 // has reports whether a Service is selected.
@@ -158,10 +121,10 @@ func (c namespaceChoice) includes(d diag.Diagnostic) bool {
 
 // readAddresses reads the node's addresses besides those of its Node object.
 func (in *input) readAddresses(e *env, j *review.Input) (err error) {
-	if j.Facts.HNSEndpoints, err = parseHNSEndpoints(in.HNSEndpoint); err != nil {
+	if j.Facts.HNSEndpoints, err = review.ParseHNSEndpoints(in.HNSEndpoint); err != nil {
 		return err
 	}
-	if j.Facts.Named, err = parseNodeAddresses(in.NodeAddress); err != nil || !in.Live {
+	if j.Facts.Named, err = review.ParseNodeAddresses(in.NodeAddress); err != nil || !in.Live {
 		return err
 	}
 	if j.Facts.Interfaces, err = e.interfaces(); err != nil {
@@ -170,36 +133,4 @@ func (in *input) readAddresses(e *env, j *review.Input) (err error) {
 	j.Facts.Interfaces = append(j.Facts.Interfaces, j.Facts.Named...)
 	j.Facts.TCPBeLiberal = host.Liberal()
 	return nil
-}
-
-// parseNodeAddresses parses each IP[/LENGTH]@INTERFACE of --node-address.
-func parseNodeAddresses(list []string) (named []compiler.Interface, err error) {
-	for _, text := range list {
-		addr, name, _ := strings.Cut(text, "@")
-		p, perr := netip.ParsePrefix(addr)
-		if a, err := netip.ParseAddr(strings.Trim(addr, "[]")); err == nil {
-			p, perr = netip.PrefixFrom(a, a.BitLen()), nil
-		}
-		if perr != nil || name == "" {
-			err = errors.Join(err, fmt.Errorf("--node-address: must be IP@INTERFACE or IP/LENGTH@INTERFACE, got %q", text))
-			continue
-		}
-		named = append(named, compiler.Interface{Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(p.Addr().Unmap(), p.Bits())}})
-	}
-	return named, err
-}
-
-// parseHNSEndpoints parses each IP of --hns-endpoint.
-func parseHNSEndpoints(list []string) (map[netip.Addr]struct{}, error) {
-	var errs []error
-	addrs := make(map[netip.Addr]struct{}, len(list))
-	for _, text := range list {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--hns-endpoint: must be an IP address, got %q", text))
-			continue
-		}
-		addrs[a.Unmap()] = struct{}{}
-	}
-	return addrs, errors.Join(errs...)
 }

@@ -6,8 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
@@ -34,10 +32,10 @@ type lintCmd struct {
 // including errors.
 func (c *lintCmd) Run(e *env) error {
 	if c.List {
-		return listChecks(e.stdout)
+		return diag.WriteChecks(e.stdout)
 	}
 	if c.Explain != "" {
-		return explainCode(e.stdout, c.Explain)
+		return diag.WriteCode(e.stdout, c.Explain)
 	}
 	var accepted lint.Suppressions
 	suppress := c.Suppress
@@ -132,24 +130,4 @@ func (c *lintCmd) mayWrite(e *env) error {
 // severities are the values of --fail-on.
 func severities() map[string]diag.Severity {
 	return map[string]diag.Severity{"error": diag.Error, "warning": diag.Warning, "info": diag.Info}
-}
-
-func listChecks(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, g := range diag.Groups() {
-		for _, c := range g.Checks {
-			fmt.Fprintf(t, "%s\t%s\t%s\n", c.Code, c.Severity, c.Title)
-		}
-	}
-	return t.Flush()
-}
-
-// explainCode prints a code's row of docs/reference/codes.md, and the effect.
-func explainCode(w io.Writer, code string) error {
-	c, ok := diag.ByCode()[diag.Code(strings.ToUpper(code))]
-	if !ok {
-		return fmt.Errorf("--explain: must be a code of lint --list, such as PX418, got %q (docs/reference/differences.md describes codes of other forms)", code)
-	}
-	_, err := fmt.Fprintf(w, "%s (%s): %s\n\nEffect: %s\nFix: %s\n", c.Code, c.Severity, c.Title, c.Why, c.Do)
-	return err
 }

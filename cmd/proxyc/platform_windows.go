@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/windows"
-	"golang.org/x/sys/windows/svc"
-	"golang.org/x/sys/windows/svc/eventlog"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
@@ -67,18 +65,8 @@ func setPriority(class string) error {
 	return nil
 }
 
-// windowsServiceName is the source name in the event log; the service may have any name.
-const windowsServiceName = "proxyc"
-
 // logFileSize is the maximum size of a service's log file in bytes. One old file is kept.
 const logFileSize = 32 << 20
-
-// stopsWithin is the stop timeout reported to the service control manager, besides the time for
-// connections to end.
-const stopsWithin = 5 * time.Second
-
-// errNoService is the error of --windows-service without a service control manager.
-var errNoService = errors.New("--windows-service: must be started by the service control manager: sc.exe start NAME")
 
 // asService runs the daemon, as a service if requested, until the service control manager stops it.
 // A service has no console: its log is written to a file, and its start and end to the event log.
@@ -87,71 +75,19 @@ func asService(ctx context.Context, e *env, service bool, drain time.Duration, r
 	if !service {
 		return run(ctx)
 	}
-	s := &handler{ctx: ctx, env: e, drain: drain, run: run}
-	err := svc.Run(windowsServiceName, s)
-	if errors.Is(err, windows.ERROR_FAILED_SERVICE_CONTROLLER_CONNECT) {
-		return errNoService
-	}
-	return errors.Join(err, s.err)
-}
-
-// handler is the daemon's interface to the service control manager.
-type handler struct {
-	ctx   context.Context
-	env   *env // its output is written to the log
-	drain time.Duration
-	run   func(context.Context) error
-	err   error // of the daemon
-}
-
-// Execute implements svc.Handler.
-func (s *handler) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
-	ctx, cancel := context.WithCancel(s.ctx)
-	defer cancel()
-	events, err := eventlog.Open(windowsServiceName)
-	if err == nil {
-		defer events.Close()
-		_ = events.Info(1, "proxyc starts")
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.logged(ctx) }()
-	const accepts = svc.AcceptStop | svc.AcceptShutdown
-	status <- svc.Status{State: svc.Running, Accepts: accepts}
-	for {
-		select {
-		case s.err = <-ended:
-			if s.err == nil {
-				if events != nil {
-					_ = events.Info(1, "proxyc ends")
-				}
-				return false, 0
-			}
-			if events != nil {
-				_ = events.Error(2, "proxyc ends: "+s.err.Error())
-			}
-			return true, exitBad
-		case r := <-requests:
-			switch r.Cmd {
-			case svc.Interrogate:
-				status <- r.CurrentStatus
-			case svc.Stop, svc.Shutdown:
-				status <- svc.Status{State: svc.StopPending, WaitHint: uint32((s.drain + stopsWithin).Milliseconds())}
-				cancel()
-			}
-		}
-	}
+	return host.RunService(ctx, drain, func(ctx context.Context) error { return logged(ctx, e, run) })
 }
 
 // logged runs the daemon with its output written to the log.
-func (s *handler) logged(ctx context.Context) error {
+func logged(ctx context.Context, e *env, run func(context.Context) error) error {
 	path := filepath.Join(host.DataDir(), "proxyc.log")
 	log, err := disk.OpenLogFile(path, logFileSize)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	s.env.stdout, s.env.stderr = log, log
-	switch err = s.run(ctx); {
+	e.stdout, e.stderr = log, log
+	switch err = run(ctx); {
 	case errors.Is(err, errReported):
 		return fmt.Errorf("see %s", path)
 	case err != nil:

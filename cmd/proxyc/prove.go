@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -80,7 +80,10 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 		return e.finish(j, err)
 	}
 	p.FindCauses(a, b, c.All)
-	p.Trace = strings.Join(append([]string{"proxyc trace"}, given(k, "output", "all", "timeout")...), " ")
+	p.Trace = "proxyc trace"
+	for _, word := range help.Given(k, "output", "all", "timeout") {
+		p.Trace += " " + review.ShellWord(word)
+	}
 	if c.A == proof.Kernel || c.B == proof.Kernel {
 		p.Trace += " --kernel"
 	}
@@ -112,36 +115,4 @@ func (c *proveCmd) side(ctx context.Context, e *env, j *review.Input, programs i
 		err = errReported // printed as findings
 	}
 	return d, err
-}
-
-// given returns the given flags of a command line in shell syntax, except some.
-func given(k *kong.Context, but ...string) (words []string) {
-	flags := map[string]*kong.Flag{}
-	for _, f := range k.Flags() {
-		flags["--"+f.Name] = f
-		if f.Short != 0 {
-			flags["-"+string(f.Short)] = f
-		}
-	}
-	for i := 0; i < len(k.Args); i++ {
-		name, _, whole := strings.Cut(k.Args[i], "=")
-		if !strings.HasPrefix(name, "--") && len(name) > len("-x") {
-			name, whole = name[:len("-x")], true
-		}
-		f := flags[name]
-		if f == nil {
-			continue
-		}
-		begin := i
-		if !whole && !f.IsBool() && i+1 < len(k.Args) {
-			i++
-		}
-		if slices.Contains(but, f.Name) {
-			continue
-		}
-		for _, word := range k.Args[begin : i+1] {
-			words = append(words, review.ShellWord(word))
-		}
-	}
-	return words
 }

@@ -193,7 +193,7 @@ func TestRedactNodeAlone(t *testing.T) {
 	content := &content{objects: new(snapshot.Objects), facts: compiler.Facts{NodeName: "secret",
 		Interfaces: []compiler.Interface{{Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.77/24")}}}}}
 	must(t, new(snapshotCmd).redact(testEnv(t, memFiles{}), content))
-	if got, want := nodeAddressFlags(&content.facts), "--hostname-override node-1 --node-address 192.0.0.0/24@link-1"; got != want {
+	if got, want := review.NodeAddressFlags(&content.facts), "--hostname-override node-1 --node-address 192.0.0.0/24@link-1"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -35,7 +36,7 @@ type replayCmd struct {
 
 // Run plays a recording.
 func (c *replayCmd) Run(e *env) (err error) {
-	ctx, stop := untilSignal(&err)
+	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
 	if c.Netns != "" && !c.Entered {
 		if err := needRoot("replay --netns"); err != nil {
@@ -108,7 +109,7 @@ func (c *replayCmd) player(ctx context.Context, e *env) (*replay.Player, error) 
 	if err := e.setNode(j, c.Node); err != nil {
 		return nil, err
 	}
-	if j.Facts.Named, err = parseNodeAddresses(c.NodeAddress); err != nil {
+	if j.Facts.Named, err = review.ParseNodeAddresses(c.NodeAddress); err != nil {
 		return nil, err
 	}
 	o.Plane = new(apply.Memory)

@@ -91,33 +91,13 @@ func (e *env) date(names []string) (time.Time, error) {
 	const name = "SOURCE_DATE_EPOCH"
 	text := os.Getenv(name)
 	if text == "" {
-		return e.newest(names), nil
+		return e.inputs().Newest(names), nil
 	}
 	seconds, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("%s: must be a number of seconds, got %q", name, text)
 	}
 	return time.Unix(seconds, 0), nil
-}
-
-// newest returns the modification time of the newest of files, or of those in directories; zero if
-// unknown, as for standard input.
-func (e *env) newest(names []string) (at time.Time) {
-	for _, name := range names {
-		if name == review.StandardInput {
-			return time.Time{}
-		}
-		found, err := e.inputs().Expand(name, new(diag.List))
-		if err != nil {
-			continue // reported when it is read
-		}
-		for _, f := range found.Files {
-			if info, err := e.files.Stat(f.Name); err == nil && info.ModTime().After(at) {
-				at = info.ModTime()
-			}
-		}
-	}
-	return at
 }
 
 // reportedIf returns the error of a command that printed errs, or err.

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -57,7 +57,7 @@ type content struct {
 
 // Run writes a snapshot. Broken objects are errors, but the others are written.
 func (c *snapshotCmd) Run(e *env) (err error) {
-	ctx, stop := untilSignal(&err)
+	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
 	if err := c.check(); err != nil {
 		return err
@@ -84,9 +84,9 @@ func (c *snapshotCmd) Run(e *env) (err error) {
 		return err
 	}
 	if c.Out != review.StandardInput {
-		fmt.Fprintf(e.stderr, "%s: %s\n", c.Out, countsOf(t.objects))
+		fmt.Fprintf(e.stderr, "%s: %s\n", c.Out, t.objects.Counts())
 	}
-	if flags := nodeAddressFlags(&t.facts); flags != "" {
+	if flags := review.NodeAddressFlags(&t.facts); flags != "" {
 		fmt.Fprintf(e.stderr, "flags for the node: %s\n", flags)
 	}
 	return t.left
@@ -208,41 +208,6 @@ func (c *snapshotCmd) redact(e *env, t *content) error {
 		}
 		return err
 	})
-}
-
-// nodeAddressFlags returns the flags of compile that provide a daemon's facts about its node; "" without
-// any.
-func nodeAddressFlags(f *compiler.Facts) string {
-	if f.NodeName == "" {
-		return ""
-	}
-	words := []string{"--hostname-override " + review.ShellWord(f.NodeName)}
-	for _, i := range f.Interfaces {
-		for _, a := range i.Addrs {
-			words = append(words, "--node-address "+review.ShellWord(a.String()+"@"+i.Name))
-		}
-	}
-	return strings.Join(words, " ")
-}
-
-// countsOf returns the number of objects of each kind, with their version.
-func countsOf(o *snapshot.Objects) string {
-	var words []string
-	for _, k := range []struct {
-		kind string
-		n    int
-	}{{"Service", len(o.Services)}, {"EndpointSlice", len(o.Slices)}, {"Endpoints", len(o.Endpoints)}, {"Node", len(o.Nodes)}, {"ServiceCIDR", len(o.ServiceCIDRs)}} {
-		version := o.Versions[k.kind]
-		if k.n == 0 && version == "" {
-			continue // the API server does not serve them
-		}
-		word := fmt.Sprintf("%d %ss", k.n, strings.TrimSuffix(k.kind, "s"))
-		if version != "" {
-			word += " at resourceVersion " + version
-		}
-		words = append(words, word)
-	}
-	return cmp.Or(strings.Join(words, ", "), "no objects")
 }
 
 // writeOut writes to standard output for "-", or writes a file atomically, compressed depending on

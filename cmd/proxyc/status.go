@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
@@ -51,7 +50,7 @@ func (c *statusCmd) Run(e *env) error {
 	if err != nil {
 		var drops []string
 		if c.Socket == "" && errors.Is(err, context.DeadlineExceeded) {
-			drops = localDrops()
+			drops = host.LocalDrops(review.AnswerTimeout)
 		}
 		return c.noAnswer(err, host.Writer(), drops)
 	}
@@ -84,19 +83,6 @@ func (c *statusCmd) daemon() string { return cmp.Or(c.Socket, c.Address, default
 // badAddress rejects an address that cannot have a server.
 func (c *statusCmd) badAddress(why string) error {
 	return fmt.Errorf("--address: must be IP:PORT, got %s%s", c.Address, why)
-}
-
-// localDrops returns the foreign rules that may drop packets to processes of this node, as far as they
-// are known.
-func localDrops() []string {
-	ctx, cancel := context.WithTimeout(context.Background(), review.AnswerTimeout)
-	defer cancel()
-	found, err := host.Interference(ctx, 0)
-	if err != nil {
-		return nil // the user is not root, or the system is not Linux
-	}
-	local := regexp.MustCompile(`hook (out|in)put|chain (OUT|IN)PUT:`)
-	return slices.DeleteFunc(found.Drops, func(rule string) bool { return !local.MatchString(rule) })
 }
 
 // noAnswer returns an error that no daemon answers, with the process that writes the rules

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -63,7 +64,7 @@ func TestCalledAs(t *testing.T) {
 		"kubectl-proxyc.exe":      "kubectl proxyc []",
 		"kubectl_complete-proxyc": "proxyc [__complete --for-kubectl]",
 	} {
-		name, words := calledAs(file)
+		name, words := help.CalledAs(file)
 		if got := fmt.Sprint(name, " ", words); got != want {
 			t.Errorf("%s: %s, want %s", file, got, want)
 		}

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
+	"github.com/proxyc/proxyc/cmd/proxyc/terminal"
 	"io"
 	"io/fs"
 	"os"
 	"os/signal"
 	"reflect"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -55,7 +56,7 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		return errReported
 	}
 	var diags diag.List
-	ctx, stop := untilStopped()
+	ctx, stop := terminal.UntilStopped()
 	defer stop()
 	follows, checked := daemon.Inherit()
 	c.checked = checked
@@ -105,26 +106,6 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		return restart.Exec()
 	}
 	return err
-}
-
-// untilStopped returns a context that ends at SIGINT or SIGTERM. stop reports whether one was received.
-// Afterwards, they end the process.
-func untilStopped() (_ context.Context, stop func() bool) {
-	ctx, cancel := context.WithCancel(context.Background())
-	received := make(chan os.Signal, 1)
-	signal.Notify(received, syscall.SIGINT, syscall.SIGTERM)
-	var waiting sync.WaitGroup
-	waiting.Go(func() {
-		if _, ok := <-received; ok {
-			cancel()
-		}
-	})
-	return ctx, sync.OnceValue(func() bool {
-		signal.Stop(received)
-		close(received)
-		waiting.Wait()
-		return ctx.Err() != nil
-	})
 }
 
 // wrong returns the errors of the daemon's own flags.
@@ -224,22 +205,11 @@ func flagValues(k *kong.Context, cfg *config.Config) map[string]string {
 	for _, flag := range k.Flags() {
 		value, ok := inForce[flag.Name]
 		if !ok {
-			value = valueText(reflect.ValueOf(k.FlagValue(flag)))
+			value = help.ValueText(reflect.ValueOf(k.FlagValue(flag)))
 		}
 		name := "--" + flag.Name + "="
 		values[flag.Name] = strings.TrimPrefix(apply.Redact(name+value), name)
 	}
 	delete(values, "help")
 	return values
-}
-
-// valueText returns the value of a flag as text; "" for none.
-func valueText(v reflect.Value) string {
-	if v.IsValid() && v.Kind() == reflect.Pointer {
-		v = v.Elem()
-	}
-	if !v.IsValid() {
-		return ""
-	}
-	return fmt.Sprint(v.Interface())
 }

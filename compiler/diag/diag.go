@@ -5,9 +5,11 @@ package diag
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 )
 
 // Severity is the effect of a diagnostic for the caller. The zero value is
@@ -172,4 +174,25 @@ func withoutNumbers(path string) string {
 // HasErrors reports whether any diagnostic is an Error.
 func (l List) HasErrors() bool {
 	return slices.ContainsFunc(l, func(d Diagnostic) bool { return d.Severity == Error })
+}
+
+// WriteChecks writes the codes, one a line.
+func WriteChecks(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, g := range Groups() {
+		for _, c := range g.Checks {
+			fmt.Fprintf(t, "%s\t%s\t%s\n", c.Code, c.Severity, c.Title)
+		}
+	}
+	return t.Flush()
+}
+
+// WriteCode writes a code's row of docs/reference/codes.md, and the effect.
+func WriteCode(w io.Writer, code string) error {
+	c, ok := ByCode()[Code(strings.ToUpper(code))]
+	if !ok {
+		return fmt.Errorf("--explain: must be a code of lint --list, such as PX418, got %q (docs/reference/differences.md describes codes of other forms)", code)
+	}
+	_, err := fmt.Fprintf(w, "%s (%s): %s\n\nEffect: %s\nFix: %s\n", c.Code, c.Severity, c.Title, c.Why, c.Do)
+	return err
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -26,6 +28,26 @@ type Objects struct {
 	// Versions are the resourceVersions of the API server's lists, by kind
 	// ("Service"). A kind without a list has no entry.
 	Versions map[string]string
+}
+
+// Counts returns the number of objects of each kind, with their version.
+func (o *Objects) Counts() string {
+	var words []string
+	for _, k := range []struct {
+		kind string
+		n    int
+	}{{"Service", len(o.Services)}, {"EndpointSlice", len(o.Slices)}, {"Endpoints", len(o.Endpoints)}, {"Node", len(o.Nodes)}, {"ServiceCIDR", len(o.ServiceCIDRs)}} {
+		version := o.Versions[k.kind]
+		if k.n == 0 && version == "" {
+			continue // the API server does not serve them
+		}
+		word := fmt.Sprintf("%d %ss", k.n, strings.TrimSuffix(k.kind, "s"))
+		if version != "" {
+			word += " at resourceVersion " + version
+		}
+		words = append(words, word)
+	}
+	return cmp.Or(strings.Join(words, ", "), "no objects")
 }
 
 // Trim returns a copy of an API object with the fields of Objects, or nil for

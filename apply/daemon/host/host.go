@@ -4,7 +4,9 @@ package host
 
 import (
 	"context"
+	"regexp"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -69,4 +71,17 @@ func AcquireLock(ctx context.Context, waiting func(why error)) (*apply.Lock, err
 		lock, err = apply.AcquireLock(ctx, lockDir)
 	}
 	return lock, err
+}
+
+// LocalDrops returns the foreign rules that may drop packets to processes of this node, as far as they
+// are known.
+func LocalDrops(timeout time.Duration) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	found, err := Interference(ctx, 0)
+	if err != nil {
+		return nil // the user is not root, or the system is not Linux
+	}
+	local := regexp.MustCompile(`hook (out|in)put|chain (OUT|IN)PUT:`)
+	return slices.DeleteFunc(found.Drops, func(rule string) bool { return !local.MatchString(rule) })
 }

@@ -270,3 +270,62 @@ func (Durations) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	target.SetInt(int64(d))
 	return nil
 }
+
+// Given returns the given flags of a command line except some.
+func Given(k *kong.Context, but ...string) (words []string) {
+	flags := map[string]*kong.Flag{}
+	for _, f := range k.Flags() {
+		flags["--"+f.Name] = f
+		if f.Short != 0 {
+			flags["-"+string(f.Short)] = f
+		}
+	}
+	for i := 0; i < len(k.Args); i++ {
+		name, _, whole := strings.Cut(k.Args[i], "=")
+		if !strings.HasPrefix(name, "--") && len(name) > len("-x") {
+			name, whole = name[:len("-x")], true
+		}
+		f := flags[name]
+		if f == nil {
+			continue
+		}
+		begin := i
+		if !whole && !f.IsBool() && i+1 < len(k.Args) {
+			i++
+		}
+		if slices.Contains(but, f.Name) {
+			continue
+		}
+		words = append(words, k.Args[begin:i+1]...)
+	}
+	return words
+}
+
+// ValueText returns the value of a flag as text; "" for none.
+func ValueText(v reflect.Value) string {
+	if v.IsValid() && v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if !v.IsValid() {
+		return ""
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// program is the command that users call, unless proxyc is a kubectl plugin.
+const program = "proxyc"
+
+// CalledAs returns the command that users call for a program name, and the arguments that the name
+// implies. kubectl runs kubectl-proxyc in PATH for "kubectl proxyc", and kubectl_complete-proxyc
+// for completions.
+func CalledAs(file string) (name string, words []string) {
+	switch strings.TrimSuffix(file, ".exe") {
+	case "kube-proxy":
+		return program, []string{"watch"}
+	case "kubectl-proxyc":
+		return "kubectl " + program, nil
+	case "kubectl_complete-proxyc":
+		return program, []string{Complete, ForKubectl}
+	}
+	return program, nil
+}

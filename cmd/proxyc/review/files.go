@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -59,4 +60,24 @@ func (f Files) Expand(name string, diags *diag.List) (*files.Found, error) {
 		return new(files.Found), errors.New("has no .yaml, .yml or .json file")
 	}
 	return found, nil
+}
+
+// Newest returns the modification time of the newest of files, or of those in directories; zero if
+// unknown, as for standard input.
+func (f Files) Newest(names []string) (at time.Time) {
+	for _, name := range names {
+		if name == StandardInput {
+			return time.Time{}
+		}
+		found, err := f.Expand(name, new(diag.List))
+		if err != nil {
+			continue // reported when it is read
+		}
+		for _, one := range found.Files {
+			if info, err := f.System.Stat(one.Name); err == nil && info.ModTime().After(at) {
+				at = info.ModTime()
+			}
+		}
+	}
+	return at
 }

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -386,4 +387,93 @@ func (j *Input) PodsOn(node string) []netip.Prefix {
 		return slices.Clone(n.PodCIDRs)
 	}
 	return nil
+}
+
+// ParseNodeAddresses parses each IP[/LENGTH]@INTERFACE of --node-address.
+func ParseNodeAddresses(list []string) (named []compiler.Interface, err error) {
+	for _, text := range list {
+		addr, name, _ := strings.Cut(text, "@")
+		p, perr := netip.ParsePrefix(addr)
+		if a, err := netip.ParseAddr(strings.Trim(addr, "[]")); err == nil {
+			p, perr = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		if perr != nil || name == "" {
+			err = errors.Join(err, fmt.Errorf("--node-address: must be IP@INTERFACE or IP/LENGTH@INTERFACE, got %q", text))
+			continue
+		}
+		named = append(named, compiler.Interface{Name: name, Addrs: []netip.Prefix{netip.PrefixFrom(p.Addr().Unmap(), p.Bits())}})
+	}
+	return named, err
+}
+
+// ParseHNSEndpoints parses each IP of --hns-endpoint.
+func ParseHNSEndpoints(list []string) (map[netip.Addr]struct{}, error) {
+	var errs []error
+	addrs := make(map[netip.Addr]struct{}, len(list))
+	for _, text := range list {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--hns-endpoint: must be an IP address, got %q", text))
+			continue
+		}
+		addrs[a.Unmap()] = struct{}{}
+	}
+	return addrs, errors.Join(errs...)
+}
+
+// NodeAddressFlags returns the flags of compile that provide a daemon's facts about its node; "" without
+// any.
+func NodeAddressFlags(f *compiler.Facts) string {
+	if f.NodeName == "" {
+		return ""
+	}
+	words := []string{"--hostname-override " + ShellWord(f.NodeName)}
+	for _, i := range f.Interfaces {
+		for _, a := range i.Addrs {
+			words = append(words, "--node-address "+ShellWord(a.String()+"@"+i.Name))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// CheckNamespace returns an error if neither the snapshots nor their findings contain a namespace.
+func CheckNamespace(namespace string, found diag.List, snaps []*snapshot.Snapshot) error {
+	var names []string
+	for _, s := range snaps {
+		for _, svc := range s.Services() {
+			names = append(names, svc.Name.Namespace)
+		}
+	}
+	for _, d := range found {
+		_, name := snapshot.ParseObject(d.Object)
+		names = append(names, name.Namespace)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if slices.Contains(names, namespace) {
+		return nil
+	}
+	hint := ""
+	if near := diag.Nearest(namespace, names); near != "" {
+		hint = fmt.Sprintf(" (did you mean %s?)", near)
+	}
+	return fmt.Errorf("--namespace: no Service of the snapshot is in namespace %q%s", namespace, hint)
+}
+
+// bareName matches a Service name without namespace, with optional port and protocol.
+var bareName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[-a-zA-Z0-9]+)?(/[a-zA-Z]+)?$`)
+
+// InNamespace adds a namespace to a Service name: NAME, NAME:PORT or NAME:PORT/PROTO. Addresses,
+// ports and other texts are unchanged.
+func InNamespace(namespace, text string) string {
+	name, _, _ := strings.Cut(text, ":")
+	_, notAddr := netip.ParseAddr(name)
+	if namespace == "" || !bareName.MatchString(text) || notAddr == nil || strings.Trim(name, "0123456789") == "" {
+		return text
+	}
+	host, protocol, ok := strings.Cut(text, "/")
+	if _, known := ir.ParseProtocol(protocol); ok && !known && !strings.Contains(host, ":") {
+		return text // NAMESPACE/NAME
+	}
+	return namespace + "/" + text
 }

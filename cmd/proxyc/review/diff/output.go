@@ -3,6 +3,7 @@ package diff
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -545,4 +546,22 @@ func (d *Diff) PageJSON() (json.RawMessage, error) {
 		out.Entries = append(out.Entries, one)
 	}
 	return json.Marshal(out)
+}
+
+// ParseEffects parses the words of a flag, and reports all that are unknown.
+func ParseEffects(flag string, words []string) (all []flow.Effect, err error) {
+	known := map[string]flow.Effect{}
+	var names []string
+	for _, e := range flow.Effects() {
+		known[e.String()] = e
+		names = append(names, e.String())
+	}
+	for _, word := range words {
+		e, ok := known[word]
+		if !ok {
+			err = errors.Join(err, fmt.Errorf("%s: must be one of %s, got %q%s", flag, strings.Join(names, ", "), word, review.DidYouMean(word, names)))
+		}
+		all = append(all, e)
+	}
+	return all, err
 }
