@@ -26,7 +26,7 @@ func (in *input) newCondition() *watch.NodeCondition {
 
 // programmed returns the Node condition: whether the rules implement the cluster's Services. It
 // returns false if this process does not know yet, while an earlier one may have. Services that the
-// kernel rejects do not count: the author of a single Service could otherwise disable all nodes.
+// kernel refuses do not count: the author of a single Service could otherwise disable all nodes.
 func (in *input) programmed() (watch.Condition, bool) {
 	cut := in.outage()
 	switch {

@@ -12,7 +12,7 @@ import (
 // limited to some chains.
 type Plan struct {
 	families   ir.PerFamily[*familyPlan]
-	have, want rules.Rulesets // for reverting, and for a retry without rejected Services
+	have, want rules.Rulesets // for reverting, and for a retry without refused Services
 
 	desired apply.Desired
 }

@@ -15,7 +15,7 @@ import (
 type commit struct {
 	drains   *drainer
 	rules    apply.Dataplane // iptables
-	rejected apply.Refusals
+	refused  apply.Refusals
 	result   apply.Result
 	draining []request
 }
@@ -35,7 +35,7 @@ func (c *commit) run(ctx context.Context, p *Plan) error {
 		if err := step(); err != nil {
 			return err
 		}
-		if len(c.rejected) > 0 {
+		if len(c.refused) > 0 {
 			return c.rollBack(ctx, p)
 		}
 	}
@@ -57,17 +57,17 @@ func (c *commit) tables(ctx context.Context, p *Plan) error {
 	result, err := c.rules.Commit(ctx, p.rules)
 	c.result.Tables, c.result.Failed = result.Tables, result.Failed
 	for _, r := range result.Refused {
-		c.rejected.Add(r.Service, r.Reason)
+		c.refused.Add(r.Service, r.Reason)
 	}
 	return err
 }
 
-// do executes requests, except additions for rejected Services. Requests that another program
+// do executes requests, except additions for refused Services. Requests that another program
 // already fulfilled count as done.
 func (c *commit) do(ctx context.Context, requests []request) error {
-	if len(c.rejected) > 0 {
+	if len(c.refused) > 0 {
 		requests = slices.DeleteFunc(slices.Clone(requests), func(r request) bool {
-			return c.rejected[r.service()] != nil && r.op < removeAddress
+			return c.refused[r.service()] != nil && r.op < removeAddress
 		})
 	}
 	if len(requests) == 0 {
@@ -86,7 +86,7 @@ func (c *commit) do(ctx context.Context, requests []request) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// classify classifies failures: done already, to be repeated differently, a rejected Service, or an
+// classify classifies failures: done already, to be repeated differently, a refused Service, or an
 // error.
 func (c *commit) classify(requests []request, failures []failure) (again []request, errs []error) {
 	for _, f := range failures {
@@ -101,8 +101,8 @@ func (c *commit) classify(requests []request, failures []failure) (again []reque
 			next.op = setDest
 		default:
 			err := fmt.Errorf("%s: %w", r.object(), f.err)
-			if s := r.service(); s != (ir.Name{}) && r.op < removeAddress && (c.rejected[s] != nil || isRefusal(f.err)) {
-				c.rejected.Add(s, err)
+			if s := r.service(); s != (ir.Name{}) && r.op < removeAddress && (c.refused[s] != nil || isRefusal(f.err)) {
+				c.refused.Add(s, err)
 			} else {
 				errs = append(errs, err)
 			}
@@ -163,7 +163,7 @@ func (c *commit) removeDrained(ctx context.Context) error {
 	return c.do(ctx, over)
 }
 
-// rollBack removes what was added before the kernel rejected a Service.
+// rollBack removes what was added before the kernel refused a Service.
 func (c *commit) rollBack(ctx context.Context, p *Plan) error {
 	var back []request
 	for _, r := range p.bind {

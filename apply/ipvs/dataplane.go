@@ -19,7 +19,7 @@ type kernel interface {
 	read(ctx context.Context, f ir.Family) (*state, error)
 	// dests returns the real servers of a virtual server, or none if that does not exist.
 	dests(ctx context.Context, key ir.Match) (map[destKey]dest, error)
-	// do executes requests in order, and continues after rejected ones. After an error the state of
+	// do executes requests in order, and continues after refused ones. After an error the state of
 	// the remaining requests is unknown.
 	do(ctx context.Context, requests []request) ([]failure, error)
 	// listen reports foreign changes of the addresses of kube-ipvs0 to report, with an error when it
@@ -28,7 +28,7 @@ type kernel interface {
 	close() error
 }
 
-// failure is a request that the kernel rejected.
+// failure is a request that the kernel refused.
 type failure struct {
 	at  int
 	err error
@@ -180,12 +180,12 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	defer d.drains.mu.Unlock()
 	defer d.drains.publish()
 	d.found = ir.PerFamily[*state]{} // outdated by the commit
-	c := commit{drains: d.drains, rules: d.rules, rejected: apply.Refusals{}}
+	c := commit{drains: d.drains, rules: d.rules, refused: apply.Refusals{}}
 	err := c.run(ctx, plan)
-	if err == nil && len(c.rejected) == 0 {
+	if err == nil && len(c.refused) == 0 {
 		d.remember(plan)
 	}
-	c.result.Refused = c.rejected.List()
+	c.result.Refused = c.refused.List()
 	return c.result, err
 }
 

@@ -162,7 +162,7 @@ func (d *drainer) sweep(ctx context.Context) error {
 	if len(over) == 0 {
 		return nil
 	}
-	c := commit{drains: d, rejected: apply.Refusals{}}
+	c := commit{drains: d, refused: apply.Refusals{}}
 	return c.do(ctx, over)
 }
 

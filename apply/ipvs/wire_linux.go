@@ -13,7 +13,7 @@ import (
 )
 
 // client is a netlink socket. It sends many requests per system call, and requests an
-// acknowledgement only for the last one. The kernel replies to rejected requests in any case.
+// acknowledgement only for the last one. The kernel replies to refused requests in any case.
 type client struct{ *socket.Socket }
 
 // maxBytes and maxRequests bound one system call. The kernel may reject all of its requests, and
@@ -73,7 +73,7 @@ func netUint32(ae *netlink.AttributeEncoder, kind uint16, n uint32) {
 	ae.Bytes(kind, binary.BigEndian.AppendUint32(nil, n))
 }
 
-// sendAll sends n requests in as few system calls as possible, and continues after rejected ones.
+// sendAll sends n requests in as few system calls as possible, and continues after refused ones.
 func (s *client) sendAll(ctx context.Context, n int, request func(i int) netlink.Message, refused func(i int, err error)) error {
 	for from := 0; from < n; {
 		var batch []netlink.Message

@@ -177,7 +177,7 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 }
 
 // Commit opens listeners, writes the rules that redirect to them, and closes listeners without
-// rules. A Service whose listener cannot be opened is rejected.
+// rules. A Service whose listener cannot be opened is refused.
 func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, error) {
 	plan, ok := p.(*Plan)
 	if !ok {

@@ -19,7 +19,7 @@ const (
 	readyEvery   = 100 * time.Millisecond
 )
 
-// Commit executes a Plan. A Service whose address or listener is not available is rejected. Then no
+// Commit executes a Plan. A Service whose address or listener is not available is refused. Then no
 // address is removed.
 func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, error) {
 	p, ok := plan.(*Plan)

@@ -91,7 +91,7 @@ func (c *configFlags) setConfig(file string) { c.Config = &file }
 
 // load reads configuration and snapshot, and prints why the command cannot continue. The objects of
 // a file that could not be read completely are unknown. Any result about the rest may be wrong, so
-// every command ends. An invalid object, however, is reported and skipped.
+// every command ends. An invalid object, however, is reported and ignored.
 func (in *input) load(e *env) (*review.Input, error) {
 	j := &review.Input{Snapshot: snapshot.New(), Each: in.Each, Partial: in.compared, Hidden: in.hidden}
 	j.Reader.Strict = in.asWritten

@@ -52,10 +52,10 @@ type content struct {
 	objects *snapshot.Objects
 	config  *config.Config // nil if unknown
 	facts   compiler.Facts // of the daemon's node, if any
-	left    error          // about skipped objects
+	left    error          // about invalid objects
 }
 
-// Run writes a snapshot. Broken objects are errors, but the others are written.
+// Run writes a snapshot. Invalid objects are errors, but the others are written.
 func (c *snapshotCmd) Run(e *env) (err error) {
 	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()

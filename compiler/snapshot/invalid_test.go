@@ -16,7 +16,7 @@ import (
 // An invalid object is recorded with its reason and copied with the Snapshot. It
 // is no longer listed if an object of its name exists, in whatever order they are
 // decoded.
-func TestSkipped(t *testing.T) {
+func TestInvalid(t *testing.T) {
 	const (
 		two  = "apiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: b}\nspec: {clusterIP: 10.0.0.2, externalIPs: [192.0.2.2, x], ports: [{port: x, nodePort: 30080}]}\n"
 		good = "apiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: b}\nspec: {clusterIP: 10.0.0.2, ports: [{port: 80}]}\n"

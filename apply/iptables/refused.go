@@ -12,7 +12,7 @@ import (
 	rules "github.com/proxyc/proxyc/render/iptables"
 )
 
-// refused is the error of a run of iptables-restore whose input was rejected.
+// refused is the error of a run of iptables-restore whose input was refused.
 type refused struct {
 	err    error
 	number int    // of the line in the tool's error; 0 for none
@@ -94,7 +94,7 @@ func collect(c *rules.Chain, candidates map[ir.Name]bool, of map[ir.Name][]rules
 	}
 }
 
-// search finds the rejected Services of a group by bisection. It ends when there are so many that the
+// search finds the refused Services of a group by bisection. It ends when there are so many that the
 // cause is shared.
 func (p *probe) search(ctx context.Context, group []ir.Name) error {
 	for len(group) > 0 && len(p.refused) < apply.MaxRefused {
@@ -125,7 +125,7 @@ func (p *probe) search(ctx context.Context, group []ir.Name) error {
 	return nil
 }
 
-// confirm tries a rejected Service again, and returns its rejection; nil if there is none. A lack of
+// confirm tries a refused Service again, and returns the refusal; nil if there is none. A lack of
 // memory, or another program that writes without the lock, causes rejections, too, and the legacy tools
 // do not print the reason. So it also tries no rules at all, whose rejection is an error.
 func (p *probe) confirm(ctx context.Context, service ir.Name) (*refused, error) {
