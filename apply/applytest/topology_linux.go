@@ -215,18 +215,14 @@ func (t *Topology) addAddrs() error {
 // awaitAddrs waits for the local routes of the IPv6 addresses, which the kernel adds later. Until
 // then, a node sends packets for itself to others.
 func (t *Topology) awaitAddrs() error {
-	deadline := time.Now().Add(30 * time.Second)
 	for _, i := range ifaces() {
 		addr := netip.MustParsePrefix(fmt.Sprintf(i.nets[1], i.host)).Addr()
-		for {
-			routes, err := t.ns[i.ns].nl.RouteGet(addr.AsSlice())
-			if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+			if routes, err := t.ns[i.ns].nl.RouteGet(addr.AsSlice()); err == nil && routes[0].Type == unix.RTN_LOCAL {
 				break
-			}
-			if time.Now().After(deadline) {
+			} else if time.Now().After(end) {
 				return fmt.Errorf("%s has no local route to %s: %v %w", i.ns, addr, routes, err)
 			}
-			time.Sleep(time.Millisecond)
 		}
 	}
 	return nil

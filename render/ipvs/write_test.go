@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -44,6 +45,23 @@ func TestExplain(t *testing.T) {
 	})
 }
 
+// manyServices returns n Services, each with a ClusterIP and five backends, one of them on the node.
 func manyServices(n int) *ir.Program {
-	return rendertest.ManyServices(program(ir.IPv4), n, ir.Route{From: ir.Pods}, ir.Route{From: ir.Any, SNAT: true})
+	p := program(ir.IPv4)
+	p.Services = nil
+	for i := range n {
+		name := ir.Name{Namespace: "default", Name: fmt.Sprintf("svc-%05d", i)}
+		port := ir.ServicePort{Service: name, Protocol: ir.TCP}
+		s := ir.Service{Name: name, Pools: []ir.Pool{{Port: port}}, Frontends: []ir.Frontend{{
+			Match:  ir.Match{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Protocol: ir.TCP, Port: 80},
+			Port:   port,
+			Routes: []ir.Route{{From: ir.Pods}, {From: ir.Any, SNAT: true}},
+		}}}
+		for j := range 5 {
+			addr := netip.AddrFrom4([4]byte{10, byte(128 + j), byte(i >> 8), byte(i)})
+			s.Pools[0].Backends = append(s.Pools[0].Backends, ir.Backend{AddrPort: netip.AddrPortFrom(addr, 8080), Local: j == 0})
+		}
+		p.Services = append(p.Services, s)
+	}
+	return p
 }
