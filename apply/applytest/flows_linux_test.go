@@ -274,7 +274,7 @@ func TestConnectionBeforeRules(t *testing.T) {
 	families := []string{IPv4, IPv6}
 	for _, family := range families {
 		go func() {
-			a, err := topo.Try("pod1b", "tcp", 0, to(clusterIP(0, family), 80), 30*time.Second)
+			a, err := topo.Try("pod1b", "tcp", 0, to(clusterIP(0, family), 80), 2*time.Minute) // sent again after 1, 3, 7, 15, 31 and 63 s
 			if err == nil && a.Server.Addr() != netip.MustParseAddr(podAddr("pod1a", family)) {
 				err = fmt.Errorf("%s: answered by %s", family, a.Server)
 			}
