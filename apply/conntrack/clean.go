@@ -3,8 +3,6 @@ package conntrack
 import (
 	"context"
 	"errors"
-
-	"github.com/proxyc/proxyc/ir"
 )
 
 // batch is how many stale entries are collected and deleted at a time. The acknowledgements of a
@@ -39,7 +37,9 @@ func (t *table) clean(sel *Selector, pick func([]Stale) ([]Stale, error)) (delet
 		}
 		var entries []Entry
 		for _, s := range picked {
-			if s.Entry.Protocol == ir.UDP || !t.answered(s.Entry) {
+			if answered, err := t.answered(s.Entry); err != nil {
+				return err
+			} else if !answered {
 				entries = append(entries, s.Entry)
 			}
 		}

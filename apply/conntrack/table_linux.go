@@ -151,16 +151,22 @@ func (f filter) append(b *codec.Builder) {
 // port returns a port in network byte order.
 func port(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
 
-// answered reports whether an entry has a reply by now. The kernel has no deletion of one entry by its
-// status.
-func (t *table) answered(e Entry) (answered bool) {
-	get := message(msgGet, 0, ir.FamilyOf(e.To.Addr()), func(b *codec.Builder) { identify(b, e) })
-	t.writing.Ask(context.Background(), get, func(data []byte) error { // the deletion reports failures
+// answered reports whether a connection has a reply by now; false for UDP. The kernel has no deletion of
+// one entry by its status.
+func (t *table) answered(e Entry) (answered bool, err error) {
+	if e.Protocol == ir.UDP {
+		return false, nil
+	}
+	get := message(msgGet, netlink.Acknowledge, ir.FamilyOf(e.To.Addr()), func(b *codec.Builder) { identify(b, e) })
+	_, err = t.writing.Ask(context.Background(), get, func(data []byte) error {
 		now, err := decode(data)
-		answered = err == nil && !now.Unanswered
-		return nil
+		answered = !now.Unanswered
+		return err
 	})
-	return answered
+	if errors.Is(err, unix.ENOENT) { // already expired
+		err = nil
+	}
+	return answered, err
 }
 
 // delete deletes entries, at most batch, and returns how many of them existed. It continues after

@@ -11,6 +11,6 @@ func (t *table) close() error { return nil }
 
 func (t *table) dump(filter, func(Entry) error) (filtered bool, err error) { return true, nil }
 
-func (t *table) answered(Entry) bool { return false }
+func (t *table) answered(Entry) (bool, error) { return false, nil }
 
 func (t *table) delete([]Entry) (deleted int, err error) { return 0, nil }
