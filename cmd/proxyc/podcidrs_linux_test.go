@@ -58,7 +58,9 @@ func TestWatchWaitsForPodCIDRs(t *testing.T) {
 	w.log = &applytest.Buffer{}
 	w.start("proxyc", "watch")
 	const why = "waiting for pod ranges of Node node1"
-	st := w.until("the reason", func(st status.Status) bool { return strings.Contains(st.Reason, why) && strings.Contains(w.log.String(), why) })
+	st := w.until("the reason", func(st status.Status) bool {
+		return strings.Contains(st.Reason, why) && strings.Contains(w.log.String(), why)
+	})
 	if st.Synced {
 		t.Error("synced")
 	}

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"net/http"
 	"net/http/httptest"
 	"net/url"

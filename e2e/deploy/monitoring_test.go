@@ -285,7 +285,7 @@ var alertCases = map[string]struct{ fires, quiet string }{
 			"  kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{instance=\"b\"} 0+30x60\n  proxyc_build_info{instance=\"a\"} 1+0x60"},
 	"ProxycServicesRefused": {`proxyc_refused_services{instance="a"} 1+0x60`, `proxyc_refused_services{instance="a"} 1 1 1 0+0x57`},
 	"ProxycFindings":        {`proxyc_findings{instance="a", severity="error"} 1+0x60`, `proxyc_findings{instance="a", severity="warning"} 1+0x60`},
-	"ProxycInvalidFiles":        {`proxyc_invalid_files{instance="a"} 1+0x60`, `proxyc_invalid_files{instance="a"} 1 1 1 0+0x57`},
+	"ProxycInvalidFiles":    {`proxyc_invalid_files{instance="a"} 1+0x60`, `proxyc_invalid_files{instance="a"} 1 1 1 0+0x57`},
 	"ProxycNotServed":       {`proxyc_not_served{instance="a"} 1+0x60`, `proxyc_not_served{instance="a"} 1 1 1 0+0x57`},
 	"ProxycBootFile":        {`proxyc_boot_file_failed{instance="a"} 1+0x60`, `proxyc_boot_file_failed{instance="a"} 1+0x10 0+0x50`},
 	"ProxycKubeProxyBeside": {`proxyc_kube_proxy_beside{instance="a"} 1+0x60`, `proxyc_kube_proxy_beside{instance="a"} 1+0x10 0+0x50`},
