@@ -55,10 +55,11 @@ func (s Stale) Compare(o Stale) int {
 //
 //   - Its port has serving endpoints, and replies come from none of them. The endpoint
 //     is gone, or the entry is older than the Service and was never translated.
-//   - Its port has no serving endpoint, or the frontend is gone, and the entry was
-//     translated, or in mode nftables never answered. kube-proxy keeps such entries of node ports and of removed Services,
-//     and before release 1.37.2 all of them (kubernetes#139628). The client then sends
-//     to a dead address even after endpoints return.
+//   - The frontend is gone, or its port has no serving endpoint, and the entry was
+//     translated; in the second case also, in mode nftables, if it was never answered.
+//     kube-proxy keeps such entries of node ports and of removed Services, and before
+//     release 1.37.2 all of them (kubernetes#139628). The client then sends to a dead
+//     address even after endpoints return.
 //   - No reply was ever seen, and spec.loadBalancerSourceRanges no longer admits the
 //     client (PKT-10). In mode nftables, kube-proxy's filter sees each packet of such a
 //     flow as a first one, and drops it. In mode iptables its filter matches the address

@@ -81,23 +81,23 @@ func (c *configFile) next(ctx context.Context) (changed *config.Resolved, retry 
 	}
 	c.unreadable = 0
 	if !reflect.DeepEqual(now.Config, c.config) {
-		if why := c.keeps(ctx, now.Config); why != "" {
-			if !c.faults.setInvalid(path, why, true) {
+		if why := c.loses(ctx, now.Config); why != "" {
+			if c.faults.setInvalid(path, why, true) != why {
 				c.log.Error("the new configuration waits: the current configuration is kept", "err", why)
 			}
 			return nil, firstRetry
 		}
 		return now, 0
 	}
-	if c.faults.setInvalid(path, "", false) {
+	if c.faults.setInvalid(path, "", false) != "" {
 		c.log.Info("the configuration file is valid again and contains the current configuration")
 	}
 	return nil, 0
 }
 
-// keeps returns why another program could not go on as this one does: it does not have the objects that
-// this one keeps of an invalid snapshot, and rules that lead to this process end with it. "" if it can.
-func (c *configFile) keeps(ctx context.Context, next *config.Config) string {
+// loses returns what a restart would lose: objects that this process keeps of an invalid snapshot, or
+// rules that lead to it; "" for nothing.
+func (c *configFile) loses(ctx context.Context, next *config.Config) string {
 	for _, r := range c.faults.invalid() {
 		if r.Path != c.options.ConfigFile {
 			return r.Path + " is rejected, and its objects would be lost: " + r.Reason

@@ -36,9 +36,9 @@ func without[T any](list []T, is func(*T) bool) (rest []T, entry *T) {
 	return rest, entry
 }
 
-// setInvalid sets why the newest version of a file was rejected; "" if it was accepted. retried is
-// set if it is tried again without a change. It reports whether the previous version was rejected.
-func (f *faults) setInvalid(path, why string, retried bool) (was bool) {
+// setInvalid sets why the newest version of a file is invalid; "" if it is not. retried is
+// set if it is tried again without a change. It returns why the previous version was invalid.
+func (f *faults) setInvalid(path, why string, retried bool) (was string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	rest, before := without(f.current.InvalidFiles, func(r *status.InvalidFile) bool { return r.Path == path })
@@ -51,10 +51,10 @@ func (f *faults) setInvalid(path, why string, retried bool) (was bool) {
 		rest = append(rest, now)
 	}
 	f.current.InvalidFiles = rest
-	return before != nil
+	return cmp.Or(before, &status.InvalidFile{}).Reason
 }
 
-// rejected returns the rejected files.
+// invalid returns the invalid files.
 func (f *faults) invalid() []status.InvalidFile {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -126,7 +126,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 			} else {
 				why = err.Error()
 			}
-			wasInvalid := in.faults.setInvalid(strings.Join(p.Snapshot, ", "), why, watch.Unreadable(err))
+			was := in.faults.setInvalid(strings.Join(p.Snapshot, ", "), why, watch.Unreadable(err))
 			switch {
 			case !begun:
 				begun = true
@@ -136,7 +136,7 @@ func (in *input) readFiles(ctx context.Context, running *sync.WaitGroup, whole f
 				close(readable)
 			case err != nil: // the current snapshot is kept
 				in.log.Error("the snapshot is invalid: the current objects are kept", "err", err)
-			case wasInvalid:
+			case was != "":
 				in.log.Info("the snapshot is valid again")
 			}
 		})

@@ -73,7 +73,7 @@ func TestOpenWhileAToolFails(t *testing.T) {
 	}
 }
 
-// Tools that fail in a commit for a while quarantine no Service: its rules would be removed.
+// Tools that fail in a commit for a while exclude no Service: its rules would be removed.
 func TestCommitWhileToolsFail(t *testing.T) {
 	for _, tt := range []struct {
 		say      string

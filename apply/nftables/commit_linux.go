@@ -87,7 +87,7 @@ type staleError struct{ refused }
 
 // send sends a Plan. If the kernel only keeps objects in use, it sends the rest.
 func (w *writer) send(ctx context.Context, p *Plan) (apply.Result, error) {
-	var out quarantine
+	var out outcome
 	for try := 0; ; try++ {
 		entries, err := w.staleEntries(ctx, p)
 		if err != nil {
@@ -212,14 +212,14 @@ func (w *writer) finishPurge(ctx context.Context, p *Plan) error {
 	return errors.New("affinity maps change too fast to be rid of backends that are gone")
 }
 
-// quarantine collects the Services that the kernel rejects, and counts the chains and sets that it
+// outcome collects the Services that the kernel refuses, and counts the chains and sets that it
 // still uses.
-type quarantine struct {
+type outcome struct {
 	refused []apply.Refusal
 	pending ir.PerFamily[int]
 }
 
-func (q *quarantine) result() apply.Result {
+func (q *outcome) result() apply.Result {
 	slices.SortFunc(q.refused, func(a, b apply.Refusal) int { return a.Service.Compare(b.Service) })
 	return apply.Result{Refused: q.refused, Pending: q.pending}
 }
@@ -228,7 +228,7 @@ func (q *quarantine) result() apply.Result {
 // that are still in use. Expired entries of affinity maps are ignored. A rejection of the batch itself is
 // an error, and so is one that the rules do not cause, such as a lack of memory. If stale is set, it
 // returns a staleError for rejections that may be due to an outdated Plan.
-func (q *quarantine) without(p *Plan, refusals []refused, stale bool) (*Plan, error) {
+func (q *outcome) without(p *Plan, refusals []refused, stale bool) (*Plan, error) {
 	services := map[ir.Name]bool{}
 	drop := map[string]bool{} // chains and sets to keep
 	for _, r := range refusals {

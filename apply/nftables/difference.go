@@ -90,9 +90,9 @@ func compareElements(have, want *rules.Set) elementChange {
 	return e
 }
 
-// unequal returns the elements without those that are equal and at the same place, apart from single
-// elements that only one list has. Elements behind longer gaps are returned: what was read is in
-// another order, and the first of two equal keys must be compared first.
+// unequal skips equal elements of two lists in the same order, in which single elements may be missing.
+// After a longer gap it returns the rest of both: what was read is in another order, and the first of
+// two equal keys must be compared first.
 func unequal(s *rules.Set, have, want []rules.Element) (h, w []*rules.Element) {
 	for aligned := true; aligned && len(have) > 0 && len(want) > 0; {
 		switch a, b := &have[0], &want[0]; {

@@ -345,7 +345,7 @@ func TestFailedCalls(t *testing.T) {
 func TestNoMemory(t *testing.T) {
 	b := newBatch(newPlan(rules.Tables{}, rules.LowerAll(ir.NewPrograms(nftest.Program(ir.IPv4)))), nil)
 	for i := range b.messages {
-		var q quarantine
+		var q outcome
 		refused := b.refused([]conn.Refusal{{Index: i, Err: unix.ENOMEM}})
 		if _, err := q.without(nil, refused, false); !errors.Is(err, unix.ENOMEM) || len(q.refused) > 0 {
 			t.Errorf("%s: error %v, refused %v", refused[0].object, err, q.refused)

@@ -79,8 +79,9 @@ func bounded(h http.Handler) http.Handler {
 	})
 }
 
-// untimed lets a handler respond for as long as a profile takes, whose duration is a parameter.
-func untimed(h http.HandlerFunc) http.HandlerFunc {
+// profileTimed gives a handler the time of a profile, whose duration is a parameter. A client that does
+// not read it prevents other profiles for that time.
+func profileTimed(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w) // httptest recorders have no deadlines
 		c.SetReadDeadline(time.Time{})     // the server reads on to detect that the client disconnects

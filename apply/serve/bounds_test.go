@@ -191,7 +191,7 @@ func TestServerProfile(t *testing.T) {
 		t.Errorf("WriteTimeout is %s", server.WriteTimeout)
 	}
 	release := make(chan struct{})
-	at := started(t, &Server{Name: "server", Addr: "127.0.0.1:0", Handler: untimed(func(w http.ResponseWriter, r *http.Request) {
+	at := started(t, &Server{Name: "server", Addr: "127.0.0.1:0", Handler: profileTimed(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			t.Error("it is cut")

@@ -70,10 +70,10 @@ func (d *Debug) configz(w http.ResponseWriter, _ *http.Request) {
 
 func (d *Debug) profiling(mux *http.ServeMux) {
 	mux.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
-	mux.HandleFunc("/debug/pprof/", untimed(pprof.Index)) // some profiles accept ?seconds=
-	mux.HandleFunc("/debug/pprof/profile", untimed(pprof.Profile))
+	mux.HandleFunc("/debug/pprof/", profileTimed(pprof.Index)) // some profiles accept ?seconds=
+	mux.HandleFunc("/debug/pprof/profile", profileTimed(pprof.Profile))
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", untimed(pprof.Trace))
+	mux.HandleFunc("/debug/pprof/trace", profileTimed(pprof.Trace))
 	mux.HandleFunc("/debug/flags/v", d.verbosity)
 	for pattern, page := range d.Pages {
 		mux.Handle(pattern, page)

@@ -87,7 +87,7 @@ func (h *Health) SetNode(n *Node) {
 	h.node = n
 }
 
-// SetNotReady records why the kernel does not match the desired rules: "3 Services are quarantined";
+// SetNotReady records why the kernel does not match the desired rules: "3 Services are refused";
 // "" if it does.
 func (h *Health) SetNotReady(why string) {
 	h.mu.Lock()

@@ -172,7 +172,7 @@ func TestReadyz(t *testing.T) {
 	}{
 		{"at start", func() {}, answer{503, "application/json", `{"ready":false,"reason":"starting"}`}},
 		{"in force", func() { h.SetNotReady("") }, answer{200, "application/json", `{"ready":true}`}},
-		{"behind", func() { h.SetNotReady("3 Services are quarantined") }, answer{503, "application/json", `{"ready":false,"reason":"3 Services are quarantined"}`}},
+		{"behind", func() { h.SetNotReady("3 Services are refused") }, answer{503, "application/json", `{"ready":false,"reason":"3 Services are refused"}`}},
 		{"changes wait", func() { h.SetNotReady(""); pending = 1 }, answer{503, "application/json", `{"ready":false,"reason":"a change is pending"}`}},
 		{"cut off", func() { pending, outage = 0, "no contact" }, answer{503, "application/json", `{"ready":false,"reason":"no contact"}`}},
 		{"something follows", func() { outage, followUp = "", "flows" }, answer{503, "application/json", `{"ready":false,"reason":"flows"}`}},

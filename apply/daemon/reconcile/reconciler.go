@@ -144,12 +144,12 @@ func (r *Reconciler) report() { r.Report(r.state) }
 
 // sync runs the sync that was due at a time.
 func (r *Reconciler) sync(ctx context.Context, due time.Time) {
-	s := &Sync{Kind: Change, Began: r.Now()}
 	if c := r.read; c != nil {
 		r.read = nil
 		r.perform(ctx, &Sync{Kind: Change, Began: c.began}, true, c.doubts, c.take)
 		return
 	}
+	s := &Sync{Kind: Change, Began: r.Now()}
 	compare := r.state.Known && r.running == nil && r.next.comparisonDue(&r.Schedule, &r.state, later(due, s.Began))
 	if read := apply.ConcurrentRead(r.Dataplane); compare && read != nil && r.dropped < maxDropped {
 		if r.state.Wanted == r.state.Applied {
