@@ -1,6 +1,7 @@
 package config
 
 import (
+	_ "embed"
 	"fmt"
 	"maps"
 	"slices"
@@ -43,42 +44,43 @@ func Effects() []Effect {
 	}
 }
 
-// gatesOfOthers returns gates of the service proxy that kube-proxy 1.37 does not
-// recognize, with their state and the release.
-func gatesOfOthers() map[string]string {
-	return map[string]string{
-		"EndpointSliceProxying":             "always on since release 1.22",
-		"WindowsEndpointSliceProxying":      "always on since release 1.22",
-		"EndpointSliceTerminatingCondition": "always on since release 1.26",
-		"IPv6DualStack":                     "always on since release 1.23",
-		"SCTPSupport":                       "always on since release 1.20",
-		"ServiceTopology":                   "dropped in release 1.22",
-		"ServiceLBNodePortControl":          "always on since release 1.24",
-		"ServiceInternalTrafficPolicy":      "always on since release 1.26",
-		"TopologyAwareHints":                "always on since release 1.33",
-		"ProxyTerminatingEndpoints":         "always on since release 1.28",
-		"MinimizeIPTablesRestore":           "always on since release 1.28",
-		"IPTablesOwnershipCleanup":          "always on since release 1.28",
-		"KubeProxyDrainingTerminatingNodes": "always on since release 1.31",
-		"LoadBalancerIPMode":                "always on since release 1.32",
-		"ServiceTrafficDistribution":        "always on since release 1.33",
-		"StableLoadBalancerNodeSet":         "always on since release 1.30",
-	}
-}
+// All components of Kubernetes share one registry of gates, and clusters often set one list of gates on
+// all of them. Most gates therefore belong to other components.
+var (
+	//go:embed gates.txt
+	gatesText string
+	//go:embed gates_other.txt
+	otherGatesText string
+)
 
 // gate is a feature gate of kube-proxy 1.37.
 type gate struct {
-	stage  string
-	on     bool // by default
-	locked bool
+	stage  string // as in kube-proxy's metrics: ALPHA, BETA, DEPRECATED, "" if generally available
+	on     bool   // by default
+	locked bool   // only the default is allowed
+	needs  []string
 }
 
 // gates returns all gates by name.
 func gates() map[string]gate {
-	all := map[string]gate{allAlpha: {stage: "ALPHA"}, allBeta: {stage: "BETA"}}
-	for _, g := range gateGroups() {
-		for name := range strings.FieldsSeq(g.names) {
-			all[name] = gate{g.stage, g.on, g.locked}
+	all := map[string]gate{}
+	for name, text := range entries(gatesText) {
+		state, needs, _ := strings.Cut(text, " requires ")
+		words := strings.Fields(state)
+		all[name] = gate{strings.TrimPrefix(words[0], "GA"), words[1] == "on", len(words) > 2, strings.Fields(needs)}
+	}
+	return all
+}
+
+// otherGates returns the state of gates that kube-proxy 1.37 does not recognize.
+func otherGates() map[string]string { return entries(otherGatesText) }
+
+// entries returns the rest of each line by its first word. Lines that begin with # are comments.
+func entries(text string) map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, rest, _ := strings.Cut(strings.TrimSpace(line), " "); name != "#" {
+			all[name] = rest
 		}
 	}
 	return all
@@ -86,9 +88,7 @@ func gates() map[string]gate {
 
 // GateNames returns all names that featureGates accepts, in order.
 func GateNames() []string {
-	names := strings.Fields(gatesOfOld)
-	names = slices.AppendSeq(names, maps.Keys(gates()))
-	names = slices.AppendSeq(names, maps.Keys(gatesOfOthers()))
+	names := slices.AppendSeq(slices.Collect(maps.Keys(gates())), maps.Keys(otherGates()))
 	slices.Sort(names)
 	return names
 }
@@ -138,16 +138,14 @@ func (v *validator) gates() {
 	for _, name := range slices.Sorted(maps.Keys(v.c.FeatureGates)) {
 		path, on := join("featureGates", name), v.c.FeatureGates[name]
 		g, ok := known[name]
-		fate, other := gatesOfOthers()[name]
+		state, other := otherGates()[name]
 		switch {
 		case ok && g.locked && on != g.on:
 			v.refuse(path, "must be %t or absent, the gate is locked, got %t", g.on, on)
 		case ok:
 			v.noEffect(path, name)
 		case other:
-			v.warnf(path, "has no effect: %s", fate)
-		case slices.Contains(strings.Fields(gatesOfOld), name):
-			v.warnf(path, "has no effect: a gate of an older release")
+			v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.GateForeign, Path: path, Msg: "has no effect: " + state})
 		default:
 			v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.GateRefused, Path: path, Msg: "unknown feature gate", Hint: diag.DidYouMean(name, GateNames())})
 		}
@@ -164,18 +162,9 @@ func (v *validator) noEffect(path, name string) {
 
 // gateNeeds reports enabled gates whose required gates are disabled.
 func (v *validator) gateNeeds(known map[string]gate) {
-	for line := range strings.Lines(strings.TrimSpace(gateNeeds)) {
-		name, needs, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if !v.c.isOn(name, known[name]) {
-			continue
-		}
-		var off []string
-		for _, need := range strings.Fields(needs) {
-			if !v.c.isOn(need, known[need]) {
-				off = append(off, need)
-			}
-		}
-		if len(off) > 0 {
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		off := slices.DeleteFunc(known[name].needs, func(need string) bool { return v.c.isOn(need, known[need]) })
+		if len(off) > 0 && v.c.isOn(name, known[name]) {
 			v.refuse(join("featureGates", name), "is on and requires %s, which must be on too", strings.Join(off, ", "))
 		}
 	}
@@ -184,9 +173,4 @@ func (v *validator) gateNeeds(known map[string]gate) {
 // refuse adds an error about a gate with which kube-proxy does not start.
 func (v *validator) refuse(path, format string, args ...any) {
 	v.diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.GateRefused, Path: path, Msg: fmt.Sprintf(format, args...)})
-}
-
-// warnf adds a warning about a gate without the intended effect.
-func (v *validator) warnf(path, format string, args ...any) {
-	v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.GateForeign, Path: path, Msg: fmt.Sprintf(format, args...)})
 }

@@ -1,7 +1,7 @@
 package diag
 
 // Code identifies the check that made a finding. Codes are stable, since annotations and
-// files of suppressions contain them; a removed code is never reused. Groups describes
+// files of suppressions contain them; a removed code is never reused. checks.txt describes
 // each code, and the hundreds of the numbers are its groups.
 type Code string
 
