@@ -43,7 +43,7 @@ func TestJSONRoundTrip(t *testing.T) {
 func TestReadJSONRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"apiVersion":"proxyc.dev/v0","kind":"Programs","programs":[]}`:                                        "apiVersion and kind must be",
-		`{"apiVersion":"proxyc.dev/v1alpha1","kind":"Programs","extra":1}`:                                      "unknown field",
+		`{"apiVersion":"proxyc.dev/v1alpha1","kind":"Programs","extra":1}`:                                      "unknown object member",
 		`{"apiVersion":"proxyc.dev/v1alpha1","kind":"Programs","programs":[{"family":"IPv5"}]}`:                 "family: must be one of",
 		`{"apiVersion":"proxyc.dev/v1alpha1","kind":"Programs","programs":[{"family":"IPv4","node":{}}]}`:       "mode: must be one of",
 		`{"apiVersion":"proxyc.dev/v1alpha1","kind":"Programs","programs":[{"family":"IPv4","services":[{}]}]}`: "service: has no origin",

@@ -1,13 +1,14 @@
 package ir
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // APIVersion and DocumentKind identify the JSON document.
@@ -22,17 +23,27 @@ type document struct {
 	Programs   []*Program `json:"programs"`
 }
 
+// durations returns the options that represent a duration as "3h0m0s".
+func durations() json.Options {
+	return json.JoinOptions(
+		json.WithMarshalers(json.MarshalFunc(func(d time.Duration) ([]byte, error) { return json.Marshal(d.String()) })),
+		json.WithUnmarshalers(json.UnmarshalFunc(func(data []byte, d *time.Duration) (err error) {
+			var text string
+			if err = json.Unmarshal(data, &text); err == nil {
+				*d, err = time.ParseDuration(text)
+			}
+			return err
+		})))
+}
+
 // WriteJSON writes the programs of one node as a versioned document. ReadJSON
 // returns equal Programs.
 func WriteJSON(w io.Writer, programs Programs) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
 	d := document{APIVersion: APIVersion, Kind: DocumentKind, Programs: []*Program{}}
 	for _, p := range Present(programs) {
 		d.Programs = append(d.Programs, p)
 	}
-	return enc.Encode(d)
+	return json.MarshalEncode(jsontext.NewEncoder(w, jsontext.WithIndent("  ")), d, durations())
 }
 
 // IsJSON reports whether data may be a document written by WriteJSON, of any version and possibly
@@ -46,10 +57,8 @@ func IsJSON(data []byte) bool {
 // ReadJSON reads a document written by WriteJSON and validates it. Unknown fields
 // are errors.
 func ReadJSON(r io.Reader) (programs Programs, err error) {
-	dec := json.NewDecoder(r)
-	dec.DisallowUnknownFields()
 	var d document
-	if err := dec.Decode(&d); err != nil {
+	if err := json.UnmarshalDecode(jsontext.NewDecoder(r), &d, durations(), json.RejectUnknownMembers(true)); err != nil {
 		return programs, fmt.Errorf("ir: %w", err)
 	}
 	if d.APIVersion != APIVersion || d.Kind != DocumentKind {
@@ -65,71 +74,4 @@ func ReadJSON(r io.Reader) (programs Programs, err error) {
 		errs = append(errs, p.Validate()...)
 	}
 	return programs, errors.Join(errs...)
-}
-
-// duration is a time.Duration in the JSON form "3h0m0s".
-type duration time.Duration
-
-func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
-
-func (d *duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
-	*d = duration(v)
-	return err
-}
-
-type affinityJSON struct {
-	Timeout duration `json:"timeout"`
-	Origin  Origin   `json:"origin"`
-}
-
-func (a Affinity) MarshalJSON() ([]byte, error) {
-	return json.Marshal(affinityJSON{duration(a.Timeout), a.Origin})
-}
-
-func (a *Affinity) UnmarshalJSON(data []byte) error {
-	var j affinityJSON
-	err := json.Unmarshal(data, &j)
-	*a = Affinity{time.Duration(j.Timeout), j.Origin}
-	return err
-}
-
-type ipvsJSON struct {
-	Scheduler     string         `json:"scheduler"`
-	ExcludeCIDRs  []netip.Prefix `json:"excludeCIDRs,omitzero"`
-	StrictARP     bool           `json:"strictARP,omitzero"`
-	TCPTimeout    duration       `json:"tcpTimeout,omitzero"`
-	TCPFinTimeout duration       `json:"tcpFinTimeout,omitzero"`
-	UDPTimeout    duration       `json:"udpTimeout,omitzero"`
-}
-
-func (i IPVS) MarshalJSON() ([]byte, error) {
-	return json.Marshal(ipvsJSON{i.Scheduler, i.ExcludeCIDRs, i.StrictARP,
-		duration(i.TCPTimeout), duration(i.TCPFinTimeout), duration(i.UDPTimeout)})
-}
-
-func (i *IPVS) UnmarshalJSON(data []byte) error {
-	var j ipvsJSON
-	err := json.Unmarshal(data, &j)
-	*i = IPVS{j.Scheduler, j.ExcludeCIDRs, j.StrictARP,
-		time.Duration(j.TCPTimeout), time.Duration(j.TCPFinTimeout), time.Duration(j.UDPTimeout)}
-	return err
-}
-
-type userspaceJSON struct {
-	BindAddress    netip.Addr `json:"bindAddress,omitzero"`
-	PortMin        uint16     `json:"portMin,omitzero"`
-	PortMax        uint16     `json:"portMax,omitzero"`
-	UDPIdleTimeout duration   `json:"udpIdleTimeout,omitzero"`
-}
-
-func (u Userspace) MarshalJSON() ([]byte, error) {
-	return json.Marshal(userspaceJSON{u.BindAddress, u.PortMin, u.PortMax, duration(u.UDPIdleTimeout)})
-}
-
-func (u *Userspace) UnmarshalJSON(data []byte) error {
-	var j userspaceJSON
-	err := json.Unmarshal(data, &j)
-	*u = Userspace{j.BindAddress, j.PortMin, j.PortMax, time.Duration(j.UDPIdleTimeout)}
-	return err
 }

@@ -157,11 +157,13 @@ const IPVSDevice = "kube-ipvs0"
 
 // IPVS is the settings of mode ipvs (config ipvs).
 type IPVS struct {
-	Scheduler    string // never empty; "rr" by default; parsed by ParseScheduler
-	ExcludeCIDRs []netip.Prefix
-	StrictARP    bool
+	Scheduler    string         `json:"scheduler"` // never empty; "rr" by default; parsed by ParseScheduler
+	ExcludeCIDRs []netip.Prefix `json:"excludeCIDRs,omitzero"`
+	StrictARP    bool           `json:"strictARP,omitzero"`
 	// Timeouts of the kernel's connection table; 0 keeps the kernel's value.
-	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+	TCPTimeout    time.Duration `json:"tcpTimeout,omitzero"`
+	TCPFinTimeout time.Duration `json:"tcpFinTimeout,omitzero"`
+	UDPTimeout    time.Duration `json:"udpTimeout,omitzero"`
 }
 
 // SchedulerFlags are the kernel's flags of a scheduler (IP_VS_SVC_F_SCHED1 and
@@ -222,8 +224,8 @@ type HNSService struct {
 
 // Userspace is the settings of mode userspace.
 type Userspace struct {
-	BindAddress    netip.Addr // address of proxy ports
-	PortMin        uint16     // portRange; if both are 0, the kernel selects ports
-	PortMax        uint16
-	UDPIdleTimeout time.Duration
+	BindAddress    netip.Addr    `json:"bindAddress,omitzero"` // address of proxy ports
+	PortMin        uint16        `json:"portMin,omitzero"`     // portRange; if both are 0, the kernel selects ports
+	PortMax        uint16        `json:"portMax,omitzero"`
+	UDPIdleTimeout time.Duration `json:"udpIdleTimeout,omitzero"`
 }
