@@ -228,7 +228,7 @@ func TestLintTable(t *testing.T) {
 
 const codesHead = `# Codes of findings
 
-Every finding of ` + "`proxyc lint`" + ` has a code. ` + "`proxyc lint --explain PX418`" + ` prints the row of a code and the effect of the condition. ` + "`proxyc lint --list`" + ` prints all codes.
+Every finding of ` + "`proxyc lint`" + ` has a code. ` + "`proxyc lint --explain PX418`" + ` also prints its effect.
 
 A single finding can have another severity. An error means that the named piece is ignored. Without a fix in the table, the message has it. [Review](../review.md#lint) describes how to accept findings.
 
