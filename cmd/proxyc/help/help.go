@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/alecthomas/kong"
 
@@ -112,7 +113,7 @@ var common = []string{"config", "hostname-override", "mode", "cluster-cidr"}
 func writeBrief(b *strings.Builder, program string, verb *kong.Node) {
 	fmt.Fprintf(b, "Usage: %s %s\n\n%s\n", program, verb.Summary(), verb.Help)
 	line := func(name string, v *kong.Value) {
-		fmt.Fprintf(b, "  %-*s  %s\n", briefColumn-len("    "), name, withDefault(firstSentence(v.Help), v, config.FlagDefaults()))
+		fmt.Fprintf(b, "  %-*s  %s\n", briefColumn-len("    "), name, withDefault(firstSentence(v.Help), v))
 	}
 	if len(verb.Positional) > 0 {
 		b.WriteString("\nArguments:\n")
@@ -149,19 +150,20 @@ func firstSentence(text string) string {
 	return text
 }
 
+// flagDefaults are the defaults of kube-proxy's flags, by name.
+var flagDefaults = sync.OnceValue(config.FlagDefaults)
+
 // FlagText returns the help of a flag, with its default.
-func FlagText(flagDefaults map[string]string) kong.HelpValueFormatter {
-	return func(v *kong.Value) string { return withDefault(v.Help, v, flagDefaults) }
-}
+func FlagText(v *kong.Value) string { return withDefault(v.Help, v) }
 
 // withDefault adds the default of a flag to its text, unless the text states one.
-func withDefault(text string, v *kong.Value, flagDefaults map[string]string) string {
+func withDefault(text string, v *kong.Value) string {
 	if v.Flag == nil || strings.Contains(text, "default") {
 		return text
 	}
 	def := v.Default
 	if v.Tag != nil && (v.Tag.Has("config") || v.Tag.Has("sets")) {
-		def = flagDefaults[v.Flag.Name]
+		def = flagDefaults()[v.Flag.Name]
 	}
 	if def == "" {
 		return text
@@ -174,6 +176,6 @@ func Options(all bool, calls func(string) string) []kong.Option {
 	return []kong.Option{
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.Help(printHelp(all, calls)),
-		kong.ValueFormatter(FlagText(config.FlagDefaults())),
+		kong.ValueFormatter(FlagText),
 	}
 }

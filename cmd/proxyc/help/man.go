@@ -10,7 +10,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/proxyc/proxyc/apply/build"
-	"github.com/proxyc/proxyc/compiler/config"
 )
 
 // PageOf returns the program for "", the command with a path, or nil.
@@ -72,7 +71,7 @@ func WritePage(w io.Writer, app *kong.Application, node *kong.Node) error {
 		}
 	}
 	page.Others = strings.Join(others, ", ")
-	funcs := template.FuncMap{"text": manText, "upper": strings.ToUpper, "flagText": FlagText(config.FlagDefaults()),
+	funcs := template.FuncMap{"text": manText, "upper": strings.ToUpper, "flagText": FlagText,
 		"trimDot": func(s string) string { return strings.TrimSuffix(s, ".") }}
 	return template.Must(template.New("man").Funcs(funcs).Parse(manTemplate)).Execute(w, page)
 }
