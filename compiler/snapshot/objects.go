@@ -3,13 +3,14 @@ package snapshot
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -349,44 +350,13 @@ func writeList[T metav1.Object](out *bytes.Buffer, o *Objects, apiVersion, kind 
 	return nil
 }
 
-// Line returns the JSON of an API object on one line, without empty fields.
+// Line returns the JSON of an API object on one line, without empty fields and with sorted names.
 func Line(obj any) ([]byte, error) {
-	text, err := json.Marshal(obj)
+	text, err := json.Marshal(obj, json.OmitZeroStructFields(true))
 	if err != nil {
 		return nil, err
 	}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	var fields map[string]any
-	if err := dec.Decode(&fields); err != nil {
-		return nil, err
-	}
-	dropEmpty(fields)
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	err = enc.Encode(fields)
-	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
-}
-
-// dropEmpty removes null, "", {} and [] from a mapping, recursively.
-func dropEmpty(fields map[string]any) {
-	for key, value := range fields {
-		drop := value == nil || value == "" || key == "targetPort" || key == "daemonEndpoints" // never set here
-		switch value := value.(type) {
-		case map[string]any:
-			dropEmpty(value)
-			drop = len(value) == 0
-		case []any:
-			for _, item := range value {
-				if item, ok := item.(map[string]any); ok {
-					dropEmpty(item)
-				}
-			}
-			drop = len(value) == 0
-		}
-		if drop && key != corev1.IsHeadlessService {
-			delete(fields, key)
-		}
-	}
+	line := jsontext.Value(text)
+	err = line.Canonicalize()
+	return line, err
 }
