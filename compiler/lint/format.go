@@ -247,71 +247,6 @@ func (r *Report) markdown(w io.Writer) {
 	}
 }
 
-// The subset of SARIF 2.1.0 (OASIS) that sarif writes.
-type (
-	sarifText struct {
-		Text string `json:"text"`
-	}
-	sarifRule struct {
-		ID      string    `json:"id"`
-		Short   sarifText `json:"shortDescription"`
-		Full    sarifText `json:"fullDescription"`
-		Help    sarifText `json:"help"`
-		Default struct {
-			Level string `json:"level"`
-		} `json:"defaultConfiguration"`
-	}
-	sarifRegion struct {
-		Line   int `json:"startLine"`
-		Column int `json:"startColumn,omitempty"`
-	}
-	sarifArtifact struct {
-		URI string `json:"uri"`
-	}
-	sarifPhysical struct {
-		Artifact sarifArtifact `json:"artifactLocation"`
-		Region   *sarifRegion  `json:"region,omitempty"`
-	}
-	sarifLogical struct {
-		Name string `json:"fullyQualifiedName"`
-		Kind string `json:"kind"`
-	}
-	sarifLocation struct {
-		Physical *sarifPhysical `json:"physicalLocation,omitempty"`
-		Logical  []sarifLogical `json:"logicalLocations,omitempty"`
-	}
-	sarifSuppression struct {
-		Kind          string `json:"kind"` // inSource, external
-		Justification string `json:"justification,omitempty"`
-	}
-	sarifResult struct {
-		RuleID       string             `json:"ruleId"`
-		RuleIndex    int                `json:"ruleIndex"`
-		Level        string             `json:"level"`
-		Message      sarifText          `json:"message"`
-		Locations    []sarifLocation    `json:"locations,omitempty"`
-		Fingerprints map[string]string  `json:"partialFingerprints"`
-		Suppressions []sarifSuppression `json:"suppressions,omitempty"`
-	}
-	sarifDriver struct {
-		Name    string      `json:"name"`
-		Version string      `json:"version,omitempty"`
-		Rules   []sarifRule `json:"rules"`
-	}
-	sarifRun struct {
-		Tool struct {
-			Driver sarifDriver `json:"driver"`
-		} `json:"tool"`
-		ColumnKind string        `json:"columnKind"`
-		Results    []sarifResult `json:"results"`
-	}
-	sarifLog struct {
-		Schema  string     `json:"$schema"`
-		Version string     `json:"version"`
-		Runs    []sarifRun `json:"runs"`
-	}
-)
-
 func sarifLevel(s diag.Severity) string {
 	if s == diag.Info {
 		return "note"
@@ -319,49 +254,55 @@ func sarifLevel(s diag.Severity) string {
 	return s.String()
 }
 
-func (r *Report) sarif() sarifLog {
-	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
-	run.Tool.Driver = sarifDriver{Name: "proxyc", Version: r.Version}
+// object is a JSON object.
+type object = map[string]any
+
+// sarif returns a SARIF 2.1.0 log (OASIS).
+func (r *Report) sarif() object {
 	index := map[diag.Code]int{}
+	rules, results := []object{}, []object{}
 	for _, g := range diag.Groups() {
 		for _, c := range g.Checks {
-			rule := sarifRule{ID: string(c.Code), Short: sarifText{c.Title}, Full: sarifText{c.Why}, Help: sarifText{c.Do}}
-			rule.Default.Level = sarifLevel(c.Severity)
-			index[c.Code] = len(run.Tool.Driver.Rules)
-			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules, rule)
+			index[c.Code] = len(rules)
+			rules = append(rules, object{"id": c.Code, "shortDescription": object{"text": c.Title}, "fullDescription": object{"text": c.Why},
+				"help": object{"text": c.Do}, "defaultConfiguration": object{"level": sarifLevel(c.Severity)}})
 		}
 	}
 	for _, d := range r.Findings {
-		run.Results = append(run.Results, sarifOf(d, index[d.Code]))
+		results = append(results, sarifOf(d, index[d.Code]))
 	}
 	for _, s := range r.Suppressed {
-		result, kind := sarifOf(s.Diagnostic, index[s.Code]), "external"
+		suppression := object{"kind": "external", "justification": s.Why}
 		if s.InSource {
-			kind = "inSource"
+			suppression["kind"] = "inSource"
 		}
-		result.Suppressions = []sarifSuppression{{kind, s.Why}}
-		run.Results = append(run.Results, result)
+		result := sarifOf(s.Diagnostic, index[s.Code])
+		result["suppressions"] = []object{suppression}
+		results = append(results, result)
 	}
-	return sarifLog{"https://json.schemastore.org/sarif-2.1.0.json", "2.1.0", []sarifRun{run}}
+	driver := object{"name": "proxyc", "version": r.Version, "rules": rules}
+	return object{"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
+		"runs": []object{{"tool": object{"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}}}
 }
 
-func sarifOf(d diag.Diagnostic, rule int) sarifResult {
-	var at sarifLocation
+func sarifOf(d diag.Diagnostic, rule int) object {
+	location := object{}
 	if d.File != "" && d.File != "-" {
-		at.Physical = &sarifPhysical{Artifact: sarifArtifact{(&url.URL{Path: filepath.ToSlash(d.File)}).EscapedPath()}}
+		physical := object{"artifactLocation": object{"uri": (&url.URL{Path: filepath.ToSlash(d.File)}).EscapedPath()}}
 		if d.Line > 0 {
-			at.Physical.Region = &sarifRegion{d.Line, d.Column}
+			physical["region"] = object{"startLine": d.Line, "startColumn": max(d.Column, 1)}
 		}
+		location["physicalLocation"] = physical
 	}
 	if name := strings.Trim(d.Object+": "+d.Path, ": "); name != "" {
-		at.Logical = []sarifLogical{{name, "object"}}
+		location["logicalLocations"] = []object{{"fullyQualifiedName": name, "kind": "object"}}
 	}
-	result := sarifResult{RuleID: string(d.Code), RuleIndex: rule, Level: sarifLevel(d.Severity),
-		Fingerprints: map[string]string{"proxyc/v1": keys(d)[0]}}
+	fingerprint := keys(d)[0]
 	d.File = ""
-	result.Message.Text = d.String()
-	if at.Physical != nil || at.Logical != nil {
-		result.Locations = []sarifLocation{at}
+	result := object{"ruleId": d.Code, "ruleIndex": rule, "level": sarifLevel(d.Severity), "message": object{"text": d.String()},
+		"partialFingerprints": object{"proxyc/v1": fingerprint}}
+	if len(location) > 0 {
+		result["locations"] = []object{location}
 	}
 	return result
 }
