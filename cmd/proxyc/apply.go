@@ -67,18 +67,15 @@ func (c *applyCmd) Run(e *env) (err error) {
 	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
 	j := &review.Input{Snapshot: snapshot.New()}
-	resolved, err := c.resolve(e, &j.Diags)
+	j.Resolved, err = c.resolve(e)
 	if err != nil {
 		if errors.Is(err, errReported) { // the snapshot may have errors, too
-			j.Diags = nil
 			e.readSnapshot(j, c.Snapshot, int64(c.Limit))
 			e.report(slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return d.Severity != diag.Error }))
 		}
 		return err
 	}
-	j.Resolved = resolved
 	if c.Cleanup {
-		e.report(j.Diags)
 		return cleanUp(ctx, e, false, c.readOnly())
 	}
 	if !c.InitOnly && len(c.Snapshot) == 0 {

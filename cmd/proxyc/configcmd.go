@@ -7,7 +7,6 @@ import (
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/config"
-	"github.com/proxyc/proxyc/compiler/diag"
 )
 
 type configCmd struct {
@@ -19,12 +18,10 @@ type configCmd struct {
 type configDefaultsCmd struct{ configFlags }
 
 func (c *configDefaultsCmd) Run(e *env) error {
-	var diags diag.List
-	resolved, err := c.resolve(e, &diags)
+	resolved, err := c.resolve(e)
 	if err != nil {
 		return err
 	}
-	e.report(diags)
 	data, err := config.WriteConfig(resolved.Config)
 	if err == nil {
 		_, err = e.stdout.Write(data)
@@ -40,13 +37,11 @@ type configValidateCmd struct {
 func (c *configValidateCmd) Run(e *env) error {
 	in := configFlags{Strict: c.Strict}
 	in.setConfig(c.File)
-	var diags diag.List
-	resolved, err := in.resolve(e, &diags)
+	resolved, err := in.resolve(e)
 	if err != nil {
 		return err
 	}
-	diags.Add(resolved.Advice()...)
-	e.report(diags)
+	e.report(resolved.Advice())
 	_, err = fmt.Fprintf(e.stdout, "%s: valid\n", c.File)
 	return err
 }
@@ -61,12 +56,10 @@ func (c *configShowCmd) Run(e *env) error {
 	if c.File != "" {
 		c.setConfig(c.File)
 	}
-	var diags diag.List
-	resolved, err := c.resolve(e, &diags)
+	resolved, err := c.resolve(e)
 	if err != nil {
 		return err
 	}
-	e.report(diags)
 	settings := config.Show(resolved)
 	if c.Output == "json" {
 		return review.WriteDocument(e.stdout, "Settings", "  ", settings)

@@ -17,7 +17,6 @@ import (
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/cmd/proxyc/demo"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -31,12 +30,10 @@ type doctorCmd struct {
 func (c *doctorCmd) Run(e *env) (err error) {
 	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
-	var diags diag.List
-	resolved, err := c.resolve(e, &diags)
+	resolved, err := c.resolve(e)
 	if err != nil {
 		return err
 	}
-	e.report(diags)
 	if err := needRoot("doctor"); err != nil {
 		return err
 	}

@@ -71,16 +71,14 @@ func (c *configFlags) Resolve(read func(string) ([]byte, error), strict bool) (*
 }
 
 // resolve returns the effective configuration, and writes it if --write-config-to is set. It
-// appends findings to diags; if they contain an error, the configuration is unusable.
-func (c *configFlags) resolve(e *env, diags *diag.List) (*config.Resolved, error) {
+// prints the findings; if they contain an error, the configuration is unusable.
+func (c *configFlags) resolve(e *env) (*config.Resolved, error) {
 	resolved, findings := c.Resolve(e.inputs().ReadFile, c.Strict)
-	diags.Add(findings...)
+	e.report(findings)
 	if findings.HasErrors() {
-		e.report(*diags)
 		return nil, errReported
 	}
 	if deref(c.WriteConfigTo) != "" {
-		e.report(*diags)
 		return nil, writeConfigTo(e, *c.WriteConfigTo, resolved.Config)
 	}
 	return resolved, nil
@@ -140,7 +138,7 @@ func (in *input) read(e *env, j *review.Input) (usable bool, err error) {
 	usable = !findings.HasErrors()
 	switch {
 	case deref(in.WriteConfigTo) != "":
-		_, err := in.resolve(e, &j.Diags)
+		_, err := in.resolve(e)
 		return false, err
 	case in.Cleanup || in.InitOnly:
 		return false, errors.New("--cleanup, --init-only: change a node, and apply only to watch")

@@ -101,11 +101,9 @@ func (c *replayCmd) player(ctx context.Context, e *env) (*replay.Player, error) 
 		}
 	}
 	j := new(review.Input)
-	if j.Resolved, err = c.resolve(e, &j.Diags); err != nil {
+	if j.Resolved, err = c.resolve(e); err != nil {
 		return nil, err
 	}
-	e.report(j.Diags)
-	j.Diags = nil
 	if err := e.setNode(j, c.Node); err != nil {
 		return nil, err
 	}

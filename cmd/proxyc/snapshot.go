@@ -132,14 +132,12 @@ func (c *snapshotCmd) checkOutputs() error {
 func (c *snapshotCmd) read(ctx context.Context, e *env) (*content, error) {
 	t := new(content)
 	if c.Config != "" {
-		var diags diag.List
 		flags := configFlags{}
 		flags.setConfig(c.Config)
-		resolved, err := flags.resolve(e, &diags)
+		resolved, err := flags.resolve(e)
 		if err != nil {
 			return nil, err
 		}
-		e.report(diags)
 		t.config = resolved.Config
 	}
 	switch {

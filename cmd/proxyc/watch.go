@@ -55,28 +55,23 @@ func (c *watchCmd) Run(e *env, k *kong.Context) error {
 		e.printErrors(c, wrong)
 		return errReported
 	}
-	var diags diag.List
 	ctx, stop := terminal.UntilStopped()
 	defer stop()
 	follows, checked := daemon.Inherit()
 	c.checked = checked
-	resolved, err := c.resolve(e, &diags)
+	resolved, err := c.resolve(e)
 	c.checked = nil // other contents are read and checked
 	if err != nil {
 		if c.WindowsService != nil && *c.WindowsService { // a service can only report to its log
 			return asService(ctx, e, true, c.Drain, func(context.Context) error {
-				_, err := c.resolve(e, &diag.List{})
+				_, err := c.resolve(e)
 				return err
 			})
 		}
 		return err
 	}
-	diags.Add(c.withoutEffect(resolved.Config.ProxyMode())...)
-	e.report(diags)
-	switch {
-	case deref(c.WriteConfigTo) != "":
-		return writeConfigTo(e, *c.WriteConfigTo, resolved.Config)
-	case c.Cleanup:
+	e.report(c.withoutEffect(resolved.Config.ProxyMode()))
+	if c.Cleanup {
 		return cleanUp(ctx, e, false, false)
 	}
 	if err := needRoot("watch"); err != nil {
