@@ -29,8 +29,8 @@ func TestColours(t *testing.T) {
 	} {
 		for cut := range len(text) {
 			var out bytes.Buffer
-			p := terminal.NewPainter(&out)
-			p.Begin()
+			p := terminal.NewWriter(&out)
+			p.Colour()
 			p.Write([]byte(text[:cut]))
 			p.Write([]byte(text[cut:]))
 			p.End()

@@ -89,22 +89,21 @@ func (e *env) forPeople() (shown *env, begin, end func()) {
 		shown.progress = terminal.NewProgress(e.stderr, e.regularly)
 		shown.stdout, shown.stderr = shown.progress.Writer(e.stdout), shown.progress.Writer(e.stderr)
 	}
-	colourOut, colourErr := terminal.NewPainter(shown.stdout), terminal.NewPainter(shown.stderr)
+	visibleOut, visibleErr := terminal.NewWriter(shown.stdout), terminal.NewWriter(shown.stderr)
 	if e.colourErr {
-		colourErr.Begin()
+		visibleErr.Colour()
 	}
-	plainOut, plainErr := terminal.NewVisible(colourOut), terminal.NewVisible(colourErr)
 	shown.standIns, shown.fetched = new(assume.StandIns), new(fetched)
-	out, err := assume.NewWriter(plainOut, shown.standIns), assume.NewWriter(plainErr, shown.standIns)
+	out, err := assume.NewWriter(visibleOut, shown.standIns), assume.NewWriter(visibleErr, shown.standIns)
 	shown.stdout, shown.stderr = out, err
 	begin = func() {
 		if e.colourOut {
-			colourOut.Begin()
+			visibleOut.Colour()
 		}
 	}
 	return shown, begin, func() {
 		_, _ = out.Flush(), err.Flush()
-		for _, w := range [...]interface{ End() }{plainOut, plainErr, colourOut, colourErr, shown.progress} {
+		for _, w := range [...]interface{ End() }{visibleOut, visibleErr, shown.progress} {
 			w.End()
 		}
 	}

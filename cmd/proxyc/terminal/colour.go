@@ -1,11 +1,8 @@
 package terminal
 
 import (
-	"bytes"
-	"io"
 	"regexp"
 	"slices"
-	"sync"
 )
 
 // Colors of terminals (ECMA-48, "select graphic rendition").
@@ -40,51 +37,7 @@ var paints = []paint{
 	{regexp.MustCompile(`(?m) (# .*)$`), faint},
 }
 
-// painter is a Writer that colors lines. It is safe for concurrent use.
-type painter struct {
-	mu   sync.Mutex
-	w    io.Writer
-	on   bool
-	rest []byte // incomplete line
-}
-
-// NewPainter returns a painter that writes to w. It does not color before Begin.
-func NewPainter(w io.Writer) *painter { return &painter{w: w} }
-
-func (p *painter) Write(text []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.on {
-		return p.w.Write(text)
-	}
-	lines := append(p.rest, text...)
-	end := bytes.LastIndexByte(lines, '\n') + 1
-	var out []byte
-	for line := range bytes.Lines(lines[:end]) {
-		out = append(out, painted(line)...)
-	}
-	p.rest = slices.Clone(lines[end:])
-	if _, err := p.w.Write(out); err != nil {
-		return 0, err
-	}
-	return len(text), nil
-}
-
-// End writes buffered text.
-func (p *painter) End() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.w.Write(painted(p.rest)) // an error recurs from earlier lines
-	p.rest = nil
-}
-
-// Begin starts coloring.
-func (p *painter) Begin() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.on = true
-}
-
+// painted returns a line in color.
 func painted(line []byte) []byte {
 	for _, paint := range paints {
 		if m := paint.line.FindSubmatchIndex(line); m != nil {

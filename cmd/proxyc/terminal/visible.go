@@ -3,36 +3,90 @@
 package terminal
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
-// visible is a Writer that escapes control characters other than line breaks and tabs, and
-// characters that change the direction of text or hide in it. Names and settings come from other
-// people, and the terminal must show them as they are. The escapes are those of JSON, so JSON stays
-// equivalent. It is safe for concurrent use.
-type visible struct {
-	mu   sync.Mutex
-	w    io.Writer
-	held []byte // start of an incomplete character
+// Writer escapes control characters other than line breaks and tabs, and characters that change the
+// direction of text or hide in it. Names and settings come from other people, and the terminal must
+// show them as they are. The escapes are those of JSON, so JSON stays equivalent. After Colour, it
+// colors lines. It is safe for concurrent use.
+type Writer struct {
+	mu       sync.Mutex
+	w        io.Writer
+	coloured bool
+	rest     []byte // incomplete line, or start of an incomplete character without colors
 }
 
-// NewVisible returns a visible that writes to w.
-func NewVisible(w io.Writer) *visible { return &visible{w: w} }
+// NewWriter returns a Writer to w.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-func (v *visible) Write(p []byte) (int, error) {
+// Colour starts coloring.
+func (v *Writer) Colour() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.held) == 0 && isPlain(p) {
+	v.coloured = true
+}
+
+func (v *Writer) Write(p []byte) (int, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.rest) == 0 && !v.coloured && isPlain(p) {
 		return v.w.Write(p)
 	}
-	text := append(v.held, p...)
+	text := append(v.rest, p...)
+	end := bytes.LastIndexByte(text, '\n') + 1
+	if !v.coloured {
+		end = len(text) - incomplete(text)
+	}
+	v.rest = slices.Clone(text[end:])
+	if _, err := v.w.Write(v.shown(text[:end])); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// End writes buffered text.
+func (v *Writer) End() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.w.Write(v.shown(v.rest)) // an error recurs from earlier text
+	v.rest = nil
+}
+
+// shown returns a text with escapes and colors.
+func (v *Writer) shown(text []byte) (out []byte) {
+	for line := range bytes.Lines(escaped(text)) {
+		if v.coloured {
+			line = painted(line)
+		}
+		out = append(out, line...)
+	}
+	return out
+}
+
+// incomplete returns the number of bytes at the end of a text that begin a character.
+func incomplete(text []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
+		if last := text[len(text)-n:]; utf8.RuneStart(last[0]) {
+			if utf8.FullRune(last) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+func escaped(text []byte) []byte {
 	out := make([]byte, 0, len(text)+16)
-	for len(text) > 0 && utf8.FullRune(text) {
+	for len(text) > 0 {
 		r, size := utf8.DecodeRune(text)
 		switch {
 		case r == utf8.RuneError && size == 1:
@@ -46,21 +100,7 @@ func (v *visible) Write(p []byte) (int, error) {
 		}
 		text = text[size:]
 	}
-	v.held = append([]byte(nil), text...)
-	if _, err := v.w.Write(out); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-// End writes buffered text.
-func (v *visible) End() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, c := range v.held {
-		fmt.Fprintf(v.w, `\x%02x`, c) // the text is invalid in any case
-	}
-	v.held = nil
+	return out
 }
 
 // isPlain reports whether a text is printable ASCII with line breaks, which is the usual case.

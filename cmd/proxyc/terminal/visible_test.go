@@ -12,7 +12,7 @@ func TestVisible(t *testing.T) {
 	const want = "plain\ttext\nü ☺ \\u202e\\u2066 \\u001b[2J \\udb40\\udc41 \\u000d\\u007f\\u200b\\ufeff \\xff end\\xe2\\x80"
 	for size := 1; size <= len(in); size++ {
 		var b strings.Builder
-		v := NewVisible(&b)
+		v := NewWriter(&b)
 		for rest := in; rest != ""; {
 			n := min(size, len(rest))
 			if wrote, err := v.Write([]byte(rest[:n])); wrote != n || err != nil {
@@ -27,7 +27,7 @@ func TestVisible(t *testing.T) {
 	}
 	var b strings.Builder
 	before := map[string]string{"a": "\u202e\U000e0041☺"}
-	if err := json.NewEncoder(NewVisible(&b)).Encode(before); err != nil {
+	if err := json.NewEncoder(NewWriter(&b)).Encode(before); err != nil {
 		t.Fatal(err)
 	}
 	var after map[string]string
