@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +29,8 @@ func Validate(c *Config) diag.List {
 	v.mode()
 	v.detectLocal()
 	v.nodePortAddresses()
-	v.conntrack()
+	v.notNegative("conntrack.maxPerCore", "conntrack.min", "conntrack.tcpEstablishedTimeout", "conntrack.tcpCloseWaitTimeout",
+		"conntrack.udpTimeout", "conntrack.udpStreamTimeout")
 	v.userspace()
 	v.diags.Sort()
 	return v.diags
@@ -45,7 +47,7 @@ func (v *validator) errorf(path, format string, args ...any) {
 
 func (v *validator) general() {
 	c := v.c
-	v.notBelowZero("clientConnection.burst", c.ClientConnection.Burst)
+	v.notNegative("clientConnection.burst")
 	if c.ClientConnection.Burst == 0 && c.ClientConnection.QPS > 0 {
 		v.errorf("clientConnection.burst", "must be more than 0 if qps is, got 0")
 	}
@@ -106,9 +108,7 @@ func (v *validator) ipvs() {
 	}
 	v.syncPeriods("ipvs", c.IPVS.SyncPeriod, c.IPVS.MinSyncPeriod)
 	v.scheduler()
-	v.notNegative("ipvs.tcpTimeout", c.IPVS.TCPTimeout)
-	v.notNegative("ipvs.tcpFinTimeout", c.IPVS.TCPFinTimeout)
-	v.notNegative("ipvs.udpTimeout", c.IPVS.UDPTimeout)
+	v.notNegative("ipvs.tcpTimeout", "ipvs.tcpFinTimeout", "ipvs.udpTimeout")
 	for i, cidr := range c.IPVS.ExcludeCIDRs {
 		if _, ok := inet.ParsePrefix(cidr); !ok {
 			v.errorf(fmt.Sprintf("ipvs.excludeCIDRs[%d]", i), `must be a CIDR such as "10.0.0.0/8", got %q`, cidr)
@@ -206,24 +206,6 @@ func (v *validator) nodePortAddresses() {
 	}
 }
 
-func (v *validator) conntrack() {
-	t := v.c.Conntrack
-	if t.MaxPerCore != nil {
-		v.notBelowZero("conntrack.maxPerCore", *t.MaxPerCore)
-	}
-	if t.Min != nil {
-		v.notBelowZero("conntrack.min", *t.Min)
-	}
-	if t.TCPEstablishedTimeout != nil {
-		v.notNegative("conntrack.tcpEstablishedTimeout", *t.TCPEstablishedTimeout)
-	}
-	if t.TCPCloseWaitTimeout != nil {
-		v.notNegative("conntrack.tcpCloseWaitTimeout", *t.TCPCloseWaitTimeout)
-	}
-	v.notNegative("conntrack.udpTimeout", t.UDPTimeout)
-	v.notNegative("conntrack.udpStreamTimeout", t.UDPStreamTimeout)
-}
-
 // userspace checks the settings of mode userspace.
 func (v *validator) userspace() {
 	if v.c.ProxyMode() != ir.ModeUserspace {
@@ -296,7 +278,7 @@ func (v *validator) masqueradeBit(path string, bit *int32) {
 // syncPeriod is reported as an error of syncPeriod (CFG-11).
 func (v *validator) syncPeriods(section string, period, minimum metav1.Duration) {
 	v.positive(section+".syncPeriod", period)
-	v.notNegative(section+".minSyncPeriod", minimum)
+	v.notNegative(section + ".minSyncPeriod")
 	if minimum.Duration > period.Duration {
 		v.errorf(section+".syncPeriod", "must be at least minSyncPeriod, which is %s, got %s", minimum.Duration, period.Duration)
 	}
@@ -308,9 +290,23 @@ func (v *validator) positive(path string, d metav1.Duration) {
 	}
 }
 
-func (v *validator) notNegative(path string, d metav1.Duration) {
-	if d.Duration < 0 {
-		v.errorf(path, "must be 0s or more, got %s", d.Duration)
+// notNegative checks numbers and durations; nil is allowed.
+func (v *validator) notNegative(paths ...string) {
+	for _, path := range paths {
+		value := find(v.c, path)
+		if value.Kind() == reflect.Pointer && value.IsNil() {
+			continue
+		}
+		switch n := reflect.Indirect(value).Interface().(type) {
+		case int32:
+			if n < 0 {
+				v.errorf(path, "must be 0 or more, got %d", n)
+			}
+		case metav1.Duration:
+			if n.Duration < 0 {
+				v.errorf(path, "must be 0s or more, got %s", n.Duration)
+			}
+		}
 	}
 }
 
@@ -321,12 +317,6 @@ func (v *validator) within(path string, n, lo, hi int32) {
 			dash = " to "
 		}
 		v.errorf(path, "must be %d%s%d, got %d", lo, dash, hi, n)
-	}
-}
-
-func (v *validator) notBelowZero(path string, n int32) {
-	if n < 0 {
-		v.errorf(path, "must be 0 or more, got %d", n)
 	}
 }
 
