@@ -59,7 +59,7 @@ func (t *nodeTarget) compile(s *service) *ir.Service {
 	for i := range s.ports {
 		b.port(&s.ports[i], v.endpoints[i], v.overs(i))
 	}
-	canonical(b.out)
+	slices.SortFunc(b.out.Frontends, func(a, b ir.Frontend) int { return a.Compare(&b) }) // pools are created in canonical order
 	return b.out
 }
 

@@ -304,7 +304,7 @@ func (c *claims) conflictsPass(e *entry, s *ir.Service) (*ir.Service, diag.List)
 		}
 	}
 	if lost {
-		s = without(s, func(f *ir.Frontend) bool { return c.owner(f.Match).entry != e })
+		s = s.Part(func(f *ir.Frontend) bool { return c.owner(f.Match).entry == e }, nil)
 	}
 	return s, found.list
 }

@@ -353,59 +353,15 @@ func (s *subject) part(svc *ir.Service) (*ir.Service, bool) {
 	if s.service != (ir.Name{}) && s.name == "" && s.chain == "" {
 		return svc, svc.Name == s.service
 	}
-	part := s.narrow(svc, s.isFrontend, func(_ ir.Protocol, b *ir.Backend) bool { return !s.backend.IsValid() || b.AddrPort == s.backend })
+	part := svc.Part(s.isFrontend, func(_ ir.Protocol, b *ir.Backend) bool { return !s.backend.IsValid() || b.AddrPort == s.backend })
 	if s.backend.IsValid() {
 		part.Frontends = slices.DeleteFunc(part.Frontends, func(f ir.Frontend) bool { return len(f.Routes) == 0 })
 	} else if len(part.Frontends) == 0 {
-		part = s.narrow(svc, func(*ir.Frontend) bool { return true },
-			func(p ir.Protocol, b *ir.Backend) bool { return s.isBackend(b, p) })
+		part = svc.Part(nil, func(p ir.Protocol, b *ir.Backend) bool { return s.isBackend(b, p) })
 		part.Frontends = slices.DeleteFunc(part.Frontends, func(f ir.Frontend) bool { return len(f.Routes) == 0 })
 	}
+	part.Health, part.HNS = nil, nil
 	return part, len(part.Frontends)+len(part.Draining) > 0
-}
-
-// narrow returns a copy of a Service with only the selected frontends and backends. It removes
-// pools and routes that become empty.
-func (s *subject) narrow(svc *ir.Service, frontend func(*ir.Frontend) bool, backend func(ir.Protocol, *ir.Backend) bool) *ir.Service {
-	part := &ir.Service{Name: svc.Name, Origin: svc.Origin}
-	some := func(port ir.ServicePort, of []ir.Backend) []ir.Backend {
-		return slices.DeleteFunc(slices.Clone(of), func(b ir.Backend) bool { return !backend(port.Protocol, &b) })
-	}
-	numbers := map[int]int{}
-	pool := func(i int) (int, bool) {
-		if n, ok := numbers[i]; ok {
-			return n, n >= 0
-		}
-		p := svc.Pools[i]
-		p.Backends = some(p.Port, p.Backends)
-		numbers[i] = -1
-		if len(p.Backends) > 0 {
-			numbers[i] = len(part.Pools)
-			part.Pools = append(part.Pools, p)
-		}
-		return numbers[i], numbers[i] >= 0
-	}
-	for _, f := range svc.Frontends {
-		if !frontend(&f) {
-			continue
-		}
-		var routes []ir.Route
-		for _, r := range f.Routes {
-			if n, ok := pool(r.Pool); ok {
-				r.Pool = n
-				routes = append(routes, r)
-			}
-		}
-		f.Routes = routes
-		part.Frontends = append(part.Frontends, f)
-	}
-	for _, k := range svc.Draining {
-		k.Backends = some(k.Port, k.Backends)
-		if len(k.Backends) > 0 && slices.ContainsFunc(part.Frontends, func(f ir.Frontend) bool { return f.Port == k.Port }) {
-			part.Draining = append(part.Draining, k)
-		}
-	}
-	return part
 }
 
 // WriteJSON writes a document of kind Explanation.
