@@ -6,7 +6,6 @@ require (
 	github.com/Microsoft/hnslib v0.1.2
 	github.com/alecthomas/kong v1.17.0
 	github.com/coreos/go-iptables v0.8.0
-	github.com/elastic/go-seccomp-bpf v1.6.0
 	github.com/go-json-experiment/json v1.27.2
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0

@@ -164,8 +164,7 @@ func checkContents(t *testing.T, document []byte) {
 
 // testOnly are the modules that only tests need.
 var testOnly = map[string]bool{"github.com/google/go-cmp": true, "github.com/rogpeppe/go-internal": true, "github.com/moby/ipvs": true, "github.com/coreos/go-iptables": true,
-	"github.com/elastic/go-seccomp-bpf": true,
-	"github.com/Microsoft/hnslib":       true /* Windows */}
+	"github.com/Microsoft/hnslib": true /* Windows */}
 
 // lines yields the lines of the first block in a file that starts with a given line.
 func lines(t *testing.T, path, opens string) func(func(string) bool) {

@@ -1,0 +1,103 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/applytest/nodetest"
+	"github.com/proxyc/proxyc/apply/doctor"
+)
+
+// On a healthy node, doctor finds no error and tests each mode that works there. It finds planted
+// faults and prints their fixes.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "nftables")
+	w.Write("cluster.yaml", applytest.Services("a"))
+	run := func(args ...string) (string, int) {
+		cmd := w.NS.Command(t.Context(), args[0], args[1:]...)
+		var out strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &out
+		w.NS.Run(cmd) // the exit code is more informative than the error
+		return out.String(), cmd.ProcessState.ExitCode()
+	}
+	must := func(args ...string) {
+		t.Helper()
+		if out, code := run(args...); code != 0 {
+			t.Fatalf("%s: exit %d:\n%s", args, code, out)
+		}
+	}
+	look := func(want int, flags ...string) []doctor.Finding {
+		t.Helper()
+		out, code := run(slices.Concat([]string{"proxyc", "doctor", "-o", "json"}, flags)...)
+		var report struct {
+			Well     bool
+			Findings []doctor.Finding
+		}
+		if err := json.Unmarshal([]byte(out), &report); err != nil || code != want || report.Well != (want == 0) {
+			t.Fatalf("exit %d, want %d: %v\n%s", code, want, err, out)
+		}
+		return report.Findings
+	}
+	expect := func(found []doctor.Finding, check string, s doctor.Status, text string) {
+		t.Helper()
+		if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+			return f.Check == check && f.Status == s && strings.Contains(f.Found, text) && (s == doctor.OK || f.Fix != "")
+		}) {
+			t.Errorf("want %s %s: …%s… among %+v", s, check, text, found)
+		}
+	}
+	must("ip", "address", "add", "192.0.2.11/32", "dev", "lo")
+	must("sysctl", "-w", "net.ipv4.ip_forward=1") // as on each node of a cluster; a new namespace has 0
+	well := look(0, "--proxy-mode", "nftables", "--try", "nftables,iptables")
+	expect(well, "mode nftables", doctor.OK, "were written")
+	expect(well, "mode iptables", doctor.OK, "were written")
+	expect(well, "foreign rules", doctor.OK, "none")
+	expect(well, "kube-proxy", doctor.OK, "no rules")
+	expect(well, "addresses", doctor.OK, "192.0.2.11")
+	expect(well, "lock", doctor.OK, "no proxyc")
+
+	// Foreign rules that set proxyc's masquerade mark, or that masquerade themselves, are neither of
+	// the kinds that doctor looks for, so it does not deny that they exist.
+	must("iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-d", "10.96.0.97", "-j", "MARK", "--set-mark", "0x4000")
+	must("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.244.1.97", "-j", "MASQUERADE")
+	expect(look(0, "--proxy-mode", "nftables", "--try", "nftables"), "foreign rules", doctor.OK,
+		"none that may drop or divert packets to Services; not checked: rules that set proxyc's mark or translate sources")
+	must("nft", "flush", "ruleset")
+	if out, code := run("nft", "list", "ruleset"); code != 0 || out != "" {
+		t.Errorf("doctor left rules on the node:\n%s", out)
+	}
+
+	must("sysctl", "-w", "net.ipv4.ip_forward=0")
+	must("nft", "table inet firewalld { chain f { type filter hook forward priority 10; policy drop; }; }")
+	must("iptables-legacy", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
+	must("iptables-nft", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
+	w.Start("proxyc", "watch")
+	w.Until("first sync", nodetest.Synced)
+	must("nft", "table ip kube-proxy { chain services { }; }")
+	ill := look(1, "--try", "nftables")
+	expect(ill, "forwarding", doctor.Error, "net.ipv4.ip_forward is 0")
+	expect(ill, "foreign rules", doctor.Warning, "inet firewalld chain f, hook forward, priority 10: policy drop (probably of firewalld)")
+	expect(ill, "iptables", doctor.Warning, "both variants have rules")
+	expect(ill, "lock", doctor.OK, "written by process ")
+	expect(ill, "kube-proxy", doctor.Warning, "table ip kube-proxy")
+
+	// A daemon that writes the rules of the node, while the rules are missing.
+	if slices.ContainsFunc(ill, func(f doctor.Finding) bool { return f.Check == "rules" }) {
+		t.Errorf("rules are there, and yet: %+v", ill)
+	}
+	w.Process.Signal(syscall.SIGSTOP)
+	must("nft", "flush", "ruleset")
+	expect(look(1, "--try", "nftables"), "rules", doctor.Error, "there are none for Services, although process ")
+	w.Process.Signal(syscall.SIGCONT)
+
+	without := look(1, "--try", "nftables", "--kubeconfig", "none")
+	expect(without, "API server", doctor.Error, "none")
+	if out, code := run("unshare", "--user", "proxyc", "doctor"); code != nodetest.ExitBad || !strings.Contains(out, "doctor: requires root") {
+		t.Errorf("without rights: exit %d:\n%s", code, out)
+	}
+}
