@@ -12,31 +12,22 @@ type Change struct {
 // Diff returns the Services that differ between two Programs of one family, in
 // order of name. It ignores the nodes. It compares Origins, so that a rule whose
 // reason changed is shown as changed.
-func Diff(from, to *Program) []Change {
-	var changes []Change
+func Diff(from, to *Program) (changes []Change) {
 	a, b := from.Services, to.Services
-	for len(a) > 0 || len(b) > 0 {
-		var order int
-		switch {
-		case len(a) == 0:
-			order = 1
-		case len(b) == 0:
-			order = -1
-		default:
+	for len(a)+len(b) > 0 {
+		order := len(b) - len(a) // if one list is empty, the other comes first
+		if len(a) > 0 && len(b) > 0 {
 			order = a[0].Name.Compare(b[0].Name)
 		}
-		switch {
-		case order < 0:
-			changes = append(changes, Change{a[0].Name, &a[0], nil})
-			a = a[1:]
-		case order > 0:
-			changes = append(changes, Change{b[0].Name, nil, &b[0]})
-			b = b[1:]
-		default:
-			if !reflect.DeepEqual(a[0], b[0]) {
-				changes = append(changes, Change{a[0].Name, &a[0], &b[0]})
-			}
-			a, b = a[1:], b[1:]
+		var c Change
+		if order <= 0 {
+			c.Name, c.Old, a = a[0].Name, &a[0], a[1:]
+		}
+		if order >= 0 {
+			c.Name, c.New, b = b[0].Name, &b[0], b[1:]
+		}
+		if c.Old == nil || c.New == nil || !reflect.DeepEqual(c.Old, c.New) {
+			changes = append(changes, c)
 		}
 	}
 	return changes

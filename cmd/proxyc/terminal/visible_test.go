@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 )
@@ -13,12 +14,8 @@ func TestVisible(t *testing.T) {
 	for size := 1; size <= len(in); size++ {
 		var b strings.Builder
 		v := NewWriter(&b)
-		for rest := in; rest != ""; {
-			n := min(size, len(rest))
-			if wrote, err := v.Write([]byte(rest[:n])); wrote != n || err != nil {
-				t.Fatalf("wrote %d of %d: %v", wrote, n, err)
-			}
-			rest = rest[n:]
+		if _, err := io.CopyBuffer(v, struct{ io.Reader }{strings.NewReader(in)}, make([]byte, size)); err != nil {
+			t.Fatal(err)
 		}
 		v.End()
 		if b.String() != want {
