@@ -168,7 +168,7 @@ func faultOf(in *snapshot.EndpointPort) portFault {
 func addressFault(e *snapshot.Endpoint, family ir.Family) (addr netip.Addr, code diag.Code, msg string) {
 	addr, ok := e.Addr, e.Addr.IsValid()
 	if !ok {
-		addr, ok = parseAddr(e.Address)
+		addr, ok = inet.ParseUnmapped(e.Address)
 	}
 	addr = addr.Unmap()
 	switch {

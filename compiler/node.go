@@ -117,7 +117,7 @@ func (in nodeInput) primaryAddr(family ir.Family) netip.Addr {
 // ownAddrs returns the node's addresses, the primary one first.
 func (in nodeInput) ownAddrs() []netip.Addr {
 	addrs := slices.Concat(in.statusAddrs("InternalIP"), in.statusAddrs("ExternalIP"))
-	if a, ok := parseAddr(in.cfg.BindAddress); ok && !a.IsUnspecified() {
+	if a, ok := inet.ParseUnmapped(in.cfg.BindAddress); ok && !a.IsUnspecified() {
 		return slices.Insert(addrs, 0, a)
 	}
 	return addrs
@@ -146,7 +146,7 @@ func (in nodeInput) statusAddrs(kind string) []netip.Addr {
 	}
 	var addrs []netip.Addr
 	for _, a := range in.object.Addresses {
-		if addr, ok := parseAddr(a.Address); ok && a.Type == kind {
+		if addr, ok := inet.ParseUnmapped(a.Address); ok && a.Type == kind {
 			addrs = append(addrs, addr)
 		}
 	}
@@ -399,7 +399,7 @@ func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
 		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.ConfigValue, Object: "config", Path: "winkernel.sourceVip",
 			Msg: "must be the source IP address of masqueraded packets in overlay networks, got none"}) // overlay networks require a source VIP (WIN-4)
 	}
-	switch a, ok := parseAddr(c.SourceVip); {
+	switch a, ok := inet.ParseUnmapped(c.SourceVip); {
 	case ok && family.Has(a):
 		h.SourceVIP = a
 	case !ok && c.SourceVip != "":
@@ -417,7 +417,7 @@ func (in nodeInput) userspace(family ir.Family) *ir.Userspace {
 	if family == ir.IPv6 {
 		u.BindAddress = netip.IPv6Unspecified()
 	}
-	if a, ok := parseAddr(in.cfg.BindAddress); ok && family.Has(a) {
+	if a, ok := inet.ParseUnmapped(in.cfg.BindAddress); ok && family.Has(a) {
 		u.BindAddress = a
 	}
 	if low, high, ok := in.cfg.ProxyPorts(); ok {

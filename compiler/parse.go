@@ -8,13 +8,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// parseAddr parses an IP address as the API does, with leading zeros tolerated
-// (SNAP-20). It converts an IPv4-mapped IPv6 address to IPv4.
-func parseAddr(s string) (netip.Addr, bool) {
-	a, ok := inet.ParseAddr(s)
-	return a.Unmap(), ok
-}
-
 // number returns a port number and whether it is valid.
 func number(n int32) (uint16, bool) { return uint16(n), n > 0 && n <= 65535 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -257,7 +258,7 @@ func (c *cluster) parseAddrs(s *service, over ir.PerFamily[excess]) {
 		s.warn(diag.ExternalIPsOff, "spec.externalIPs", "is ignored: feature gate AllowServiceExternalIPs is off")
 	}
 	for i := range s.LoadBalancer {
-		if in := &s.LoadBalancer[i]; in.IP != "" && servesIngress(in) {
+		if in := &s.LoadBalancer[i]; in.IP != "" && in.Served() {
 			s.address(ir.LoadBalancer, in.IP, c.names.ingresses.at(i))
 		}
 	}
@@ -275,7 +276,7 @@ func (c *cluster) parseAddrs(s *service, over ir.PerFamily[excess]) {
 // spec.clusterIPs is ignored. The API server and manifest.Decode always set
 // spec.ipFamilies.
 func (c *cluster) clusterIP(s *service, text, field, want string) {
-	addr, ok := parseAddr(text)
+	addr, ok := inet.ParseUnmapped(text)
 	switch {
 	case !ok:
 		s.report(diag.VIPValue, field, "must be an IP address, got "+diag.Quote(text))
@@ -294,7 +295,7 @@ func (c *cluster) clusterIP(s *service, text, field, want string) {
 
 // address adds an external IP (SNAP-22) or a load balancer address (SNAP-23).
 func (s *service) address(kind ir.Kind, text, field string) {
-	addr, ok := parseAddr(text)
+	addr, ok := inet.ParseUnmapped(text)
 	if !ok {
 		s.report(diag.VIPValue, field, "must be an IP address, got "+diag.Quote(text))
 		return
@@ -341,7 +342,3 @@ func (s *service) outrank(v *view, i int, lb address) {
 func (s *service) view(a netip.Addr) *view {
 	return s.views.At(ir.FamilyOf(a))
 }
-
-// servesIngress reports whether the proxy serves an ingress address: its ipMode
-// is VIP, the default (SNAP-23).
-func servesIngress(i *snapshot.Ingress) bool { return i.IPMode == "" || i.IPMode == "VIP" }

@@ -20,6 +20,12 @@ func ParseAddr(s string) (netip.Addr, bool) {
 	return a, err == nil && a.Zone() == ""
 }
 
+// ParseUnmapped is ParseAddr that converts an IPv4-mapped IPv6 address to IPv4.
+func ParseUnmapped(s string) (netip.Addr, bool) {
+	a, ok := ParseAddr(s)
+	return a.Unmap(), ok
+}
+
 // ParsePrefix parses a CIDR and clears its host bits. It converts an IPv4-mapped
 // IPv6 CIDR to IPv4.
 func ParsePrefix(s string) (netip.Prefix, bool) {

@@ -56,7 +56,7 @@ func externalAddresses(c *cluster, s *service) {
 		return
 	}
 	for i, text := range s.ExternalIPs {
-		addr, ok := parse(text)
+		addr, ok := inet.ParseUnmapped(text)
 		if !ok {
 			continue
 		}
@@ -73,8 +73,8 @@ func externalAddresses(c *cluster, s *service) {
 		}
 	}
 	for i, in := range s.LoadBalancer {
-		addr, ok := parse(in.IP)
-		if !ok || !serves(in) {
+		addr, ok := inet.ParseUnmapped(in.IP)
+		if !ok || !in.Served() {
 			continue
 		}
 		path := at("status.loadBalancer.ingress", i) + ".ip"
@@ -148,7 +148,7 @@ func clusterIPOutside(c *cluster, s *service) {
 		texts = []string{s.ClusterIP}
 	}
 	for i, text := range texts {
-		if addr, ok := parse(text); ok && c.cidrs.has(ir.FamilyOf(addr)) && !c.cidrs.contains(addr) {
+		if addr, ok := inet.ParseUnmapped(text); ok && c.cidrs.has(ir.FamilyOf(addr)) && !c.cidrs.contains(addr) {
 			c.warn(s, diag.ClusterIPOutside, at("spec.clusterIPs", i), text+" is in no ServiceCIDR: the address is not reserved for the Service")
 		}
 	}
@@ -183,7 +183,7 @@ func nodePortsFamily(c *cluster) {
 	for _, n := range c.nodes {
 		first := true
 		for _, a := range n.Addresses {
-			addr, ok := parse(a.Address)
+			addr, ok := inet.ParseUnmapped(a.Address)
 			if !ok || a.Type != "InternalIP" && a.Type != "ExternalIP" {
 				continue
 			}

@@ -170,7 +170,7 @@ func newCluster(in Input) *cluster {
 			c.zones[n.Zone] = true
 		}
 		for _, a := range n.Addresses {
-			if addr, ok := parse(a.Address); ok {
+			if addr, ok := inet.ParseUnmapped(a.Address); ok {
 				c.nodeAddrs[addr] = n.Name
 			}
 		}
@@ -230,7 +230,7 @@ func (c *cluster) add(svc *snapshot.Service) {
 		return
 	}
 	for _, text := range append([]string{svc.ClusterIP}, svc.ClusterIPs...) {
-		if addr, ok := parse(text); ok {
+		if addr, ok := inet.ParseUnmapped(text); ok {
 			*s.inFam.At(ir.FamilyOf(addr)) = true
 			if !s.pending {
 				c.vips[addr] = vip{ir.ClusterIP, s}
@@ -243,7 +243,7 @@ func (c *cluster) add(svc *snapshot.Service) {
 		}
 	}
 	for _, text := range svc.ExternalIPs {
-		if addr, ok := parse(text); ok && (c.externals[addr] == nil || s.older(c.externals[addr])) {
+		if addr, ok := inet.ParseUnmapped(text); ok && (c.externals[addr] == nil || s.older(c.externals[addr])) {
 			c.externals[addr] = s
 		}
 	}
@@ -275,16 +275,12 @@ func (s *service) older(o *service) bool {
 // balancers returns the load balancer addresses that the proxy serves.
 func (s *service) balancers() (addrs []netip.Addr) {
 	for _, in := range s.LoadBalancer {
-		if addr, ok := parse(in.IP); ok && serves(in) {
+		if addr, ok := inet.ParseUnmapped(in.IP); ok && in.Served() {
 			addrs = append(addrs, addr)
 		}
 	}
 	return addrs
 }
-
-// serves reports whether the proxy serves a load balancer's address: its ipMode
-// is VIP, the default (KEP-1860).
-func serves(in snapshot.Ingress) bool { return in.IPMode == "" || in.IPMode == "VIP" }
 
 func (s *service) isBalancer() bool { return s.Type == "LoadBalancer" || len(s.balancers()) > 0 }
 
@@ -303,12 +299,6 @@ func (c *cluster) warn(s *service, code diag.Code, path, msg string) {
 
 func (c *cluster) info(s *service, code diag.Code, path, msg string) {
 	c.addService(s, diag.Info, code, path, msg)
-}
-
-// parse parses an address. It converts an IPv4-mapped IPv6 address to IPv4.
-func parse(text string) (netip.Addr, bool) {
-	a, ok := inet.ParseAddr(text)
-	return a.Unmap(), ok
 }
 
 // protocolOf returns the protocol of a port; the default is TCP.

@@ -51,6 +51,9 @@ type Ingress struct {
 	IPMode string // "" means VIP
 }
 
+// Served reports whether the proxy serves the address: its ipMode is VIP, the default (SNAP-23, KEP-1860).
+func (in *Ingress) Served() bool { return in.IPMode == "" || in.IPMode == "VIP" }
+
 // EndpointSlice is a discovery.k8s.io/v1 (or v1beta1) EndpointSlice, or one made
 // from v1 Endpoints.
 type EndpointSlice struct {

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"strconv"
@@ -103,7 +104,7 @@ func address(text, protoText string, hasProto bool) (s subject, err error) {
 		s.addr = s.addr.Unmap()
 	}
 	if hasProto && s.port == 0 {
-		return s, fmt.Errorf("%s: a protocol requires a port, as in %s/%s", whole, hostPort(strings.Trim(host, "[]"), "PORT"), protoText)
+		return s, fmt.Errorf("%s: a protocol requires a port, as in %s/%s", whole, net.JoinHostPort(strings.Trim(host, "[]"), "PORT"), protoText)
 	}
 	return s, nil
 }
@@ -115,26 +116,19 @@ func readConntrack(line string, r *reading) {
 	if m == nil {
 		return
 	}
-	s, err := address(hostPort(m[2], m[3]), m[1], true)
+	s, err := address(net.JoinHostPort(m[2], m[3]), m[1], true)
 	if err != nil {
 		return
 	}
 	r.add(s)
 	r.add(subject{port: s.port, proto: s.proto})
-	if b, err := netip.ParseAddrPort(hostPort(m[4], m[5])); err == nil {
+	if b, err := netip.ParseAddrPort(net.JoinHostPort(m[4], m[5])); err == nil {
 		r.flow = b
 		r.add(subject{addr: b.Addr(), port: b.Port(), proto: s.proto})
 	}
 }
 
 var conntrackLine = regexp.MustCompile(`\b(tcp|udp|sctp)\b.*?\bsrc=\S+ dst=(\S+) sport=\d+ dport=(\d+).*?\bsrc=(\S+) dst=\S+ sport=(\d+)`)
-
-func hostPort(host, port string) string {
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	return host + ":" + port
-}
 
 // readVirtualServer parses a line of ipvsadm -Ln or -Sn.
 func readVirtualServer(line string, r *reading) {
@@ -181,7 +175,7 @@ func readMatch(line string, r *reading) {
 	}
 	if addr != nil {
 		if text = addr[1] + addr[2]; port != nil {
-			text = hostPort(text, port[1])
+			text = net.JoinHostPort(text, port[1])
 		}
 	}
 	if s, err := address(text, proto, proto != ""); err == nil && text != "" {
@@ -256,15 +250,15 @@ func ofChain(chain string, programs ir.Programs) subject {
 
 // readElement parses the key of an element of an nft set or map, or of an ipset.
 func readElement(line string, r *reading) {
-	if m := element.FindStringSubmatch(line); m != nil {
-		if s, err := address(hostPort(m[1], m[3]), m[2], true); err == nil {
-			r.add(s)
+	for _, key := range [...]*regexp.Regexp{element, ipsetEntry} {
+		if m := key.FindStringSubmatch(line); m != nil {
+			if s, err := address(net.JoinHostPort(m[1], m[3]), m[2], true); err == nil {
+				r.add(s)
+			}
+			return
 		}
-	} else if m := ipsetEntry.FindStringSubmatch(line); m != nil {
-		if s, err := address(hostPort(m[1], m[3]), m[2], true); err == nil {
-			r.add(s)
-		}
-	} else if m := nodePortElement.FindStringSubmatch(line); m != nil {
+	}
+	if m := nodePortElement.FindStringSubmatch(line); m != nil {
 		if s, err := address(m[2], m[1], true); err == nil {
 			r.add(s)
 		}
