@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -424,4 +425,23 @@ func (s *Store) File() ([]byte, error) {
 		items[i] = s.objects[key]
 	}
 	return yaml.Marshal(Object{"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+// Each visits the stages of a case, numbered from 1, with the objects that the cluster then has.
+func (c *Case) Each(t testing.TB, visit func(n int, stage Step, cluster []byte)) {
+	t.Helper()
+	objects, err := NewStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, stage := range c.Stages() {
+		if err := objects.Step(stage); err != nil {
+			t.Fatal(err)
+		}
+		cluster, err := objects.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		visit(i+1, stage, cluster)
+	}
 }

@@ -21,13 +21,13 @@ import (
 // TestHNSConformance compares compile -o hns, step by step, with the recorded state of a Windows
 // host under kube-proxy.exe.
 func TestHNSConformance(t *testing.T) {
-	records, err := applytest.LoadHNSRecords(os.DirFS(conformanceDir), "expected/hns.json")
+	records, err := applytest.LoadHNSRecords(os.DirFS("../../testdata/conformance"), "expected/hns.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	steps := 0
 	for _, family := range []string{applytest.IPv4, applytest.IPv6} {
-		cases, err := applytest.LoadCases(os.DirFS(conformanceDir+"/cases"), family)
+		cases, err := applytest.LoadCases(os.DirFS("../../testdata/conformance/cases"), family)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestHNSConformance(t *testing.T) {
 				continue
 			}
 			t.Run(family+"/"+c.Name, func(t *testing.T) {
-				eachStage(t, c, func(n int, _ applytest.Step, cluster []byte) {
+				c.Each(t, func(n int, _ applytest.Step, cluster []byte) {
 					want, ok := records.Results[family][c.Name][strconv.Itoa(n)]
 					if !ok {
 						t.Fatalf("step %d: not in the record", n)

@@ -1,4 +1,4 @@
-package main
+package flow_test
 
 import (
 	"slices"

@@ -1,7 +1,6 @@
-package main
+package migrate_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -16,13 +15,12 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
-	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 )
 
-const conformanceDir = "../../testdata/conformance"
+const conformanceDir = "../../../../testdata/conformance"
 
 // conformanceOutcome is the part of a recorded outcome that depends only on rules.
 type conformanceOutcome struct {
@@ -72,14 +70,12 @@ func replayCase(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key str
 	if err != nil {
 		t.Fatal(err)
 	}
-	offline := &conformanceNode{mode: mode, files: memFiles{"config.yaml": configFile}}
 	cfg := reviewtest.ParseConfig(t, mode, configFile)
-	eachStage(t, c, func(n int, stage applytest.Step, cluster []byte) {
+	c.Each(t, func(n int, stage applytest.Step, cluster []byte) {
 		snap, diags := reviewtest.Decode(cluster)
 		if diags.HasErrors() {
 			t.Fatalf("snapshot: %v", diags)
 		}
-		offline.files["cluster.yaml"] = cluster
 		programs, _ := reviewtest.Compile(t, cfg, snap, topologyFacts())
 		for j := range stage.Flows {
 			f := &stage.Flows[j]
@@ -92,29 +88,11 @@ func replayCase(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key str
 				t.Errorf("%s: not in the record", key)
 			case wanted["unstable"] == nil: // the same in each run
 				compared++
-				offline.compare(t, programs, f, key, ofRules(t, wanted))
+				compare(t, programs, packetOf(t, f, snap, programs), f, key, ofRules(t, wanted))
 			}
 		}
 	})
 	return compared
-}
-
-// eachStage goes through the stages of a case, numbered from 1, with the objects that the
-// cluster has then, as a file.
-func eachStage(t *testing.T, c *applytest.Case, visit func(n int, stage applytest.Step, cluster []byte)) {
-	t.Helper()
-	objects, err := applytest.NewStore()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, stage := range c.Stages() {
-		must(t, objects.Step(stage))
-		cluster, err := objects.File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		visit(i+1, stage, cluster)
-	}
 }
 
 // predictable reports whether the flow's outcome depends only on the rules, and not on earlier
@@ -130,77 +108,23 @@ func ofRules(t *testing.T, o applytest.Outcome) (out conformanceOutcome) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	must(t, json.Unmarshal(text, &out))
+	if err := json.Unmarshal(text, &out); err != nil {
+		t.Fatal(err)
+	}
 	return out
 }
 
-// conformanceNode is the offline input of proxyc trace for node1: a configuration, a snapshot, and
-// the addresses of each interface.
-type conformanceNode struct {
-	mode  ir.Mode
-	files memFiles
-}
-
-// trace runs proxyc trace.
-func (n *conformanceNode) trace(t *testing.T, from, to string) trace.TraceJSON {
+// compare compares the simulator and the lowered rules with one record.
+func compare(t *testing.T, programs ir.Programs, pkt sim.Packet, f *applytest.Flow, key string, want conformanceOutcome) {
 	t.Helper()
-	args := []string{"trace", "-c", "config.yaml", "-s", "cluster.yaml", "--mode", string(n.mode), "--hostname-override", "node1",
-		"--from", from, "--to", to, "-o", "json"}
-	for _, i := range topologyFacts().Interfaces {
-		for _, a := range i.Addrs {
-			args = append(args, "--node-address", a.String()+"@"+i.Name)
-		}
-	}
-	var stdout, stderr bytes.Buffer
-	if code := run(&env{args: args, stdout: &stdout, stderr: &stderr, files: n.files}); code != exitDone {
-		t.Fatalf("%v: exit code %d: %s", args, code, &stderr)
-	}
-	var out trace.TraceJSON
-	must(t, json.Unmarshal(stdout.Bytes(), &out))
-	return out
-}
-
-// compare compares proxyc trace and the lowered rules with one record.
-func (n *conformanceNode) compare(t *testing.T, programs ir.Programs, f *applytest.Flow, key string, want conformanceOutcome) {
-	t.Helper()
-	dst, proto, err := f.Target()
-	if err != nil {
-		t.Fatalf("%s: %v", key, err)
-	}
-	to := dst.String() + "/" + proto
-	reported := n.trace(t, sourceOf(t, f.From, dst.Addr()), to)
-	src := reported.From
-	if reported.Interface != "" {
-		src += "@" + reported.Interface
-	}
-	pkt, err := sim.ParsePacket(src, to)
-	if err != nil {
-		t.Fatalf("%s: %v", key, err)
-	}
-	outcome := outcomeOf(t, &reported)
-	if got := predict(f, pkt, outcome); !sameOutcome(f, got, want) {
-		steps, _ := json.MarshalIndent(reported, "", "  ")
-		t.Errorf("%s: prediction differs (-record +predicted):\n%s%s", key, cmp.Diff(want, got), steps)
-	}
 	p := programs.Of(ir.FamilyOf(pkt.Dst))
+	outcome := sim.Trace(p, pkt)
+	if got := predict(f, pkt, outcome); !sameOutcome(f, got, want) {
+		t.Errorf("%s: prediction of %+v differs (-record +predicted):\n%s", key, pkt, cmp.Diff(want, got))
+	}
 	if got := review.Modes[p.Node.Mode].Evaluate(p).Outcome(pkt, nil); !got.Equal(outcome) {
 		t.Errorf("%s: rules give %s, want %s", key, got, outcome)
 	}
-}
-
-// outcomeOf returns what a trace says, as the simulator has it.
-func outcomeOf(t *testing.T, j *trace.TraceJSON) sim.Outcome {
-	t.Helper()
-	fates := []sim.Fate{sim.NotOurs, sim.Accepted, sim.Rejected, sim.Dropped}
-	i := slices.IndexFunc(fates, func(f sim.Fate) bool { return f.String() == j.Fate })
-	if i < 0 {
-		t.Fatalf("fate %q", j.Fate)
-	}
-	out := sim.Outcome{Fate: fates[i], Affinity: j.Affinity}
-	for _, d := range j.Destinations {
-		out.Destinations = append(out.Destinations, sim.Destination{AddrPort: d.Address, SNAT: d.Masquerade})
-	}
-	return out
 }
 
 // sameOutcome compares as far as the flow records anything.

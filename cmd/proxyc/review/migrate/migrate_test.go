@@ -1,4 +1,4 @@
-package main
+package migrate_test
 
 import (
 	"fmt"
@@ -37,7 +37,7 @@ func TestMigrateConformance(t *testing.T) {
 			if c.Daemon || records[0].Results[family][c.Name] == nil || records[1].Results[family][c.Name] == nil {
 				continue
 			}
-			eachStage(t, c, func(n int, stage applytest.Step, cluster []byte) {
+			c.Each(t, func(n int, stage applytest.Step, cluster []byte) {
 				snap, _ := reviewtest.Decode(cluster)
 				var sides [2]ir.Programs
 				for m, mode := range modes {

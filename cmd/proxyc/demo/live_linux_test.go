@@ -1,4 +1,4 @@
-package main
+package demo_test
 
 import (
 	"bytes"
@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply/applytest"
-	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/apply/applytest/nodetest"
 )
+
+func TestMain(m *testing.M) { nodetest.Main(m, nil) }
 
 // liveDemo is a demo that runs.
 type liveDemo struct {
@@ -28,11 +30,14 @@ type liveDemo struct {
 func startDemo(t *testing.T, args ...string) *liveDemo {
 	t.Helper()
 	applytest.RequireRoot(t)
+	nodetest.Program(t)
 	d := &liveDemo{t: t, cmd: exec.Command("proxyc", append([]string{"demo", "--live"}, args...)...), ended: make(chan error, 1)}
 	d.mark = "PROXYC_DEMO_OF=" + strings.ReplaceAll(t.Name(), "/", "-") + "-" + strconv.Itoa(os.Getpid())
 	d.cmd.Env = append(os.Environ(), d.mark)
 	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out
-	must(t, d.cmd.Start())
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	go func() { d.ended <- d.cmd.Wait() }()
 	t.Cleanup(func() { d.cmd.Process.Kill() })
 	return d
@@ -46,23 +51,11 @@ func (d *liveDemo) end() int {
 	case <-time.After(applytest.ScaledTimeout(time.Minute)):
 		d.t.Fatalf("it does not end:\n%s", &d.out)
 	}
-	d.until("nothing is left", func() bool { return len(d.processes()) == 0 })
+	nodetest.Until(d.t, 0, "nothing is left", func() bool { return len(d.processes()) == 0 })
 	if _, err := os.Stat("/run/demo"); err == nil {
 		d.t.Error("files are left")
 	}
 	return d.cmd.ProcessState.ExitCode()
-}
-
-func (d *liveDemo) until(what string, holds func() bool) {
-	d.t.Helper()
-	limit := time.After(applytest.ScaledTimeout(30 * time.Second))
-	for !holds() {
-		select {
-		case <-limit:
-			d.t.Fatalf("%s: not in time; processes %v\n%s", what, d.processes(), &d.out)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }
 
 // processes are those of the demo, with the kinds of their command lines.
@@ -120,7 +113,7 @@ func TestDemoLive(t *testing.T) {
 			t.Parallel()
 			d := startDemo(t, "--mode", mode)
 			before := ours(t)
-			if code := d.end(); code != exitDone {
+			if code := d.end(); code != nodetest.ExitDone {
 				t.Errorf("exit code %d", code)
 			}
 			if after := ours(t); after != before {
@@ -155,20 +148,22 @@ func TestDemoLiveLeavesNothing(t *testing.T) {
 		"interrupt":        {func(d *liveDemo) error { return d.cmd.Process.Signal(os.Interrupt) }, 130},
 		"terminate":        {func(d *liveDemo) error { return d.cmd.Process.Signal(syscall.SIGTERM) }, 143},
 		"kill":             {func(d *liveDemo) error { return d.cmd.Process.Kill() }, -1},
-		"the node is gone": {func(d *liveDemo) error { return d.node().Kill() }, exitBad},
+		"the node is gone": {func(d *liveDemo) error { return d.node().Kill() }, nodetest.ExitBad},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := startDemo(t)
-			d.until("rules", func() bool { return strings.Contains(d.out.String(), "applied after") })
+			nodetest.Until(d.t, 0, "rules", func() bool { return strings.Contains(d.out.String(), "applied after") })
 			if n := len(d.processes()); n < 6 {
 				t.Fatalf("%d processes: %v", n, d.processes())
 			}
-			must(t, ends.how(d))
+			if err := ends.how(d); err != nil {
+				t.Fatal(err)
+			}
 			if code := d.end(); code != ends.code {
 				t.Errorf("exit code %d, want %d", code, ends.code)
 			}
-			if text := d.out.String(); strings.Contains(text, "All went") || ends.code == exitBad && !strings.Contains(text, "proxyc: ") {
+			if text := d.out.String(); strings.Contains(text, "All went") || ends.code == nodetest.ExitBad && !strings.Contains(text, "proxyc: ") {
 				t.Errorf("it does not say that it was ended:\n%s", text)
 			}
 		})
@@ -178,16 +173,16 @@ func TestDemoLiveLeavesNothing(t *testing.T) {
 // The demo rejects unsupported flags.
 func TestDemoLiveRefuses(t *testing.T) {
 	t.Parallel()
+	nodetest.Program(t)
 	for args, want := range map[string]string{
 		"demo --live --mode ipvs": `--live: mode must be nftables or iptables, got "ipvs"`,
 		"demo --live --write x":   "--live, --write: cannot be combined",
 		"demo --part node":        "--part: is only for --live",
 	} {
-		var stderr strings.Builder
-		e := testEnv(t, disk.OS{}, strings.Fields(args)...)
-		e.stderr = &stderr
-		if code := run(e); code != exitBad || !strings.Contains(stderr.String(), want) {
-			t.Errorf("%s: exit code %d, %s; want %s", args, code, &stderr, want)
+		cmd := exec.Command("proxyc", strings.Fields(args)...)
+		out, _ := cmd.CombinedOutput() // the exit code contains more than the error
+		if code := cmd.ProcessState.ExitCode(); code != nodetest.ExitBad || !strings.Contains(string(out), want) {
+			t.Errorf("%s: exit code %d, %s; want %s", args, code, out, want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package replay_test
 
 import (
 	"fmt"
@@ -12,20 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/apply/applytest/nodetest"
 )
+
+func TestMain(m *testing.M) { nodetest.Main(m, nil) }
 
 // With --netns the rules come into a namespace that has a name, and stay there; wherever
 // the flag stands, and into no other one.
 func TestReplayNetns(t *testing.T) {
 	t.Parallel()
+	nodetest.Program(t)
 	ns := applytest.RequireNamespace(t)
 	dir := t.TempDir()
-	archive, err := txtar.ParseFile("../../testdata/script/replay.txtar")
+	archive, err := txtar.ParseFile("../../../../testdata/script/replay.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range archive.Files {
-		must(t, os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600))
+		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	name := named(t, ns)
 	replay := func(args ...string) (string, error) {
@@ -66,14 +72,18 @@ func TestReplayNetns(t *testing.T) {
 // named gives a namespace a name, as ip netns does, until the test ends.
 func named(t *testing.T, ns *applytest.Namespace) string {
 	t.Helper()
-	must(t, os.MkdirAll("/run/netns", 0o755))
+	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+		t.Fatal(err)
+	}
 	f, err := os.CreateTemp("/run/netns", "proxyc-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
 	t.Cleanup(func() { os.Remove(f.Name()) })
-	must(t, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), f.Name(), "", unix.MS_BIND, ""))
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), f.Name(), "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(f.Name(), unix.MNT_DETACH); err != nil {
 			t.Error(err)

@@ -1,4 +1,4 @@
-package main
+package proof_test
 
 import (
 	"fmt"
