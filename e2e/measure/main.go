@@ -29,6 +29,7 @@ var scenarios = []struct {
 	run         func(context.Context, *scenario.Run, []string) error
 }{
 	{"peer", "kube-proxy and proxyc side by side, or with files the reports of earlier runs", peer.Run},
+	{"packets", "what the rules of kube-proxy and proxyc cost packets, in nanoseconds", peer.RunPackets},
 	{"growth", "one daemon, in clusters of growing size", growth.Run},
 	{"fleet", "many simulated nodes and a real one, against one API server", fleet.Run},
 	{"releases", "record what releases of kube-proxy leave on a node", releases.Run},

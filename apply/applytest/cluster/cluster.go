@@ -22,6 +22,8 @@ import (
 type Cluster struct {
 	Services  int
 	Endpoints int // of each Service, in each family
+	// Mixed gives Service i only the first 1 + i modulo Endpoints of its endpoints.
+	Mixed bool
 	// Plain makes each Service a ClusterIP with one TCP port. Otherwise, of each 20 Services, 14 are
 	// such, 2 are NodePorts, 1 is a LoadBalancer, 1 is a LoadBalancer with externalTrafficPolicy Local
 	// and source ranges, 1 has session affinity, and 1 is headless. Every fifth has two ports, and
@@ -144,9 +146,12 @@ func (c Cluster) vary(s *corev1.Service, i int) {
 // their number.
 func (c Cluster) Slices(i int) (all []*discoveryv1.EndpointSlice) {
 	types := []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
-	service := c.Service(i)
+	service, number := c.Service(i), c.Endpoints
+	if c.Mixed {
+		number = 1 + i%c.Endpoints
+	}
 	for f, base := range c.bases("10.128.0.1", "fd00:10:128::1") {
-		for low := 0; low < c.Endpoints; low += inSlice {
+		for low := 0; low < number; low += inSlice {
 			s := &discoveryv1.EndpointSlice{TypeMeta: typeMeta("discovery.k8s.io/v1", "EndpointSlice"),
 				ObjectMeta: meta(i), AddressType: types[f]}
 			s.Labels = map[string]string{discoveryv1.LabelServiceName: s.Name,
@@ -159,7 +164,7 @@ func (c Cluster) Slices(i int) (all []*discoveryv1.EndpointSlice) {
 				port := p.TargetPort.IntVal
 				s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &port})
 			}
-			for j := low; j < min(low+inSlice, c.Endpoints); j++ {
+			for j := low; j < min(low+inSlice, number); j++ {
 				s.Endpoints = append(s.Endpoints, c.endpoint(base, i, j))
 			}
 			all = append(all, s)

@@ -46,9 +46,10 @@ type lab struct {
 	closers               []func() error
 }
 
-func newLab(c *kube.Cluster) (*lab, error) {
+// newLab makes a lab whose backend owns, and answers at, the addresses of a prefix.
+func newLab(c *kube.Cluster, owned string) (*lab, error) {
 	l := &lab{}
-	if err := errors.Join(l.connect(), l.listen(), l.openGate(c)); err != nil {
+	if err := errors.Join(l.connect(owned), l.listen(), l.openGate(c)); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
@@ -63,7 +64,7 @@ func (l *lab) Close() (err error) {
 }
 
 // connect makes the namespaces, and routes between them.
-func (l *lab) connect() error {
+func (l *lab) connect(owned string) error {
 	for name, ns := range map[string]**applytest.Namespace{"client": &l.client, "node": &l.node, "backend": &l.backend} {
 		var err error
 		if *ns, err = applytest.NewNamespace(name); err != nil {
@@ -86,7 +87,7 @@ func (l *lab) connect() error {
 		// Refusals must not be limited to one a second, and closed connections must not fill the
 		// table of connections.
 		l.node.Sysctl("ipv4/ip_forward=1", "ipv4/icmp_ratelimit=0", "netfilter/nf_conntrack_tcp_timeout_close=1"),
-		l.ownAll(endpoints))
+		l.ownAll(owned))
 }
 
 // ownAll gives all addresses of a range to the backend.

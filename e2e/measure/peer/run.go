@@ -125,7 +125,7 @@ func measureOn(ctx context.Context, c *kube.Cluster, s *subject) (err error) {
 	if err := reset(ctx, s.api, s.atOnce); err != nil {
 		return err
 	}
-	if s.lab, err = newLab(c); err != nil {
+	if s.lab, err = newLab(c, endpoints); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.lab.Close()) }()
