@@ -1,6 +1,7 @@
 package assume
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -68,8 +69,8 @@ func (x *Workloads) Select(namespace string, selector map[string]string) (out []
 
 // Undecided returns what may make pods with the labels of a selector, which those of no workload have: a
 // workload whose template lacks labels that a program may set and has none with another value, or one of
-// the objects of other kinds, customs. It returns "" if there is none.
-func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map[string]string) (why string, custom bool) {
+// the objects of other kinds, customs. It returns "" if there is none. makers are those of other kinds.
+func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map[string]string) (why string, makers []string) {
 	lacks := func(w *snapshot.Workload) (keys []string, ok bool) {
 		for _, key := range slices.Sorted(maps.Keys(selector)) {
 			if _, set := w.Labels[key]; set || runtimeLabels[key] != nil {
@@ -89,11 +90,12 @@ func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map
 		}
 	}
 	for _, w := range customs.In(namespace) {
-		if _, ok := lacks(w); ok && why == "" {
-			why, custom = w.Object+" may make its pods", true
+		if _, ok := lacks(w); ok {
+			makers = append(makers, w.Object)
+			why = cmp.Or(why, w.Object+" may make its pods")
 		}
 	}
-	return why, custom
+	return why, makers
 }
 
 // everyPod stands for all pods of a workload, in place of the number of one.

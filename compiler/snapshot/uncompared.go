@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -24,6 +26,20 @@ func (s *Snapshot) AddUncompared(object string, u Uncompared) {
 		u.Copies = append(old.Copies, old.Content)
 	}
 	s.uncompared[object] = u
+}
+
+// AddNodePorts adds the ports that the pods of a workload of manifests open on their Nodes.
+func (s *Snapshot) AddNodePorts(w *Workload) {
+	var open []corev1.ContainerPort
+	for _, p := range w.Ports {
+		if w.HostNetwork || p.HostPort != 0 {
+			p.Name = ""
+			open = append(open, p)
+		}
+	}
+	if len(open) > 0 || w.HostNetwork {
+		s.AddUncompared("ports on the Node of "+w.Object, Uncompared{Name: w.Name, Content: open})
+	}
 }
 
 // applyUncompared adds those of manifests. As with kubectl apply, only fields that a manifest has can

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
@@ -16,8 +18,9 @@ import (
 type unknown struct {
 	why string
 	// alone means that the input has nothing that makes pods of its namespace, but may come with other
-	// input. custom means that an object of another kind may make them.
-	alone, custom bool
+	// input. makers are the objects of other kinds that may make them, and files that are not read.
+	alone  bool
+	makers []string
 }
 
 // unknowns returns the Services whose endpoints are unknown: the input has no EndpointSlice of them, and
@@ -34,10 +37,10 @@ func (j *Input) unknowns() map[ir.Name]unknown {
 		if len(selector) == 0 || svc.ClusterIP == "" || svc.ClusterIP == "None" || len(j.Snapshot.Slices(svc.Name)) > 0 {
 			continue
 		}
-		if why, custom := loads.Undecided(&customs, svc.Name.Namespace, selector); why != "" {
-			out[svc.Name] = unknown{why: why, custom: custom}
+		if why, makers := loads.Undecided(&customs, svc.Name.Namespace, selector); why != "" {
+			out[svc.Name] = unknown{why: why, makers: makers}
 		} else if unread != "" && len(loads.Select(svc.Name.Namespace, selector)) == 0 {
-			out[svc.Name] = unknown{why: unread + " are not read, and may make its pods", custom: true}
+			out[svc.Name] = unknown{why: unread + " are not read, and may make its pods", makers: []string{unread}}
 		} else if j.Pending(svc.Name) && len(loads.In(svc.Name.Namespace)) == 0 {
 			out[svc.Name] = unknown{why: "the input has no workload in namespace " + svc.Name.Namespace, alone: true}
 		}
@@ -77,10 +80,11 @@ func AssumeEndpoints(of ...*Input) (out []*Input, why map[ir.Name]string) {
 		was, missing := sides[of[0]][name]
 		is, missed := sides[of[len(of)-1]][name]
 		same := maps.Equal(selector(have[0]), selector(have[len(have)-1]))
-		if missing != missed && (was.alone || is.alone || missed && same && !is.custom) {
+		if missing != missed && (was.alone || is.alone || missed && same && len(is.makers) == 0) {
 			continue // a workload or its label is removed or added
 		}
-		if len(have) == len(of) && (len(of) == 1 || missing != missed || !same) {
+		changed := !same || !slices.Equal(was.makers, is.makers)
+		if len(have) == len(of) && (len(of) == 1 || missing != missed || changed || retargeted(have[0], have[1], name)) {
 			why[name] = cmp.Or(is.why, was.why)
 		}
 		for _, j := range have {
@@ -94,6 +98,29 @@ func AssumeEndpoints(of ...*Input) (out []*Input, why map[ir.Name]string) {
 		}
 	}
 	return out, why
+}
+
+// retargeted reports whether a port of a Service has another target port, and at least one of the two is a
+// name, whose number only the pods have.
+func retargeted(was, is *Input, name ir.Name) bool {
+	type port struct {
+		number   int32
+		protocol string
+	}
+	targets := func(j *Input) map[port]intstr.IntOrString {
+		out, svc := map[port]intstr.IntOrString{}, j.Snapshot.Service(name)
+		for i, target := range j.Reader.Written()[svc.Object].TargetPorts {
+			out[port{svc.Ports[i].Port, svc.Ports[i].Protocol}] = target
+		}
+		return out
+	}
+	before := targets(was)
+	for p, now := range targets(is) {
+		if old, ok := before[p]; ok && old != now && (old.Type == intstr.String || now.Type == intstr.String) {
+			return true
+		}
+	}
+	return false
 }
 
 // versions returns the versions of objects that occur several times, without fields on which no flow

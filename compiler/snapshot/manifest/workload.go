@@ -154,7 +154,7 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 			w.Owner = snapshot.ObjectName(owner.Kind, ir.Name{Namespace: name.Namespace, Name: owner.Name})
 		}
 		w.AllPorts = !injected(&p.template.ObjectMeta)
-		for _, c := range append(sidecars(spec), spec.Containers...) {
+		for _, c := range append(slices.Clip(spec.Containers), sidecars(spec)...) { // the first port of a name counts
 			w.Ports = append(w.Ports, c.Ports...)
 			w.AllPorts = w.AllPorts && len(c.Ports) > 0
 			w.Numbers = append(w.Numbers, numbers(&c)...)
@@ -182,6 +182,7 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 			put: func(s *snapshot.Snapshot) {
 				if !hook {
 					s.SetWorkload(w)
+					s.AddNodePorts(w)
 				}
 			},
 		}, found, nil
