@@ -54,12 +54,7 @@ type address struct {
 // has reports whether the view has an address of a kind. A Service without a
 // ClusterIP in the family does not exist there.
 func (v *view) has(kind ir.Kind) bool {
-	for i := range v.addrs {
-		if v.addrs[i].kind == kind {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.addrs, func(a address) bool { return a.kind == kind })
 }
 
 // overs reports whether the endpoints of a port are ignored because of the limit.

@@ -38,15 +38,7 @@ func (n *Node) MasqueradeMark() uint32 { return 1 << n.MasqueradeBit }
 // HasAddr reports whether addr belongs to the node: it is in Addrs or a loopback
 // address.
 func (n *Node) HasAddr(addr netip.Addr) bool {
-	if addr.IsLoopback() {
-		return true
-	}
-	for _, a := range n.Addrs {
-		if a == addr {
-			return true
-		}
-	}
-	return false
+	return addr.IsLoopback() || slices.Contains(n.Addrs, addr)
 }
 
 // CIDR is a prefix with its origin.
@@ -98,12 +90,7 @@ func (a *NodePortAddrs) Has(addr netip.Addr, local bool) bool {
 	if a.All {
 		return local
 	}
-	for _, p := range a.Prefixes {
-		if p.Prefix.Contains(addr) && (local || !p.Assigned) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(a.Prefixes, func(p NodePortPrefix) bool { return p.Prefix.Contains(addr) && (local || !p.Assigned) })
 }
 
 // DetectMode is how traffic of the cluster's pods is detected (config

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -310,12 +311,7 @@ func mergedPairs(n *yaml.Node, depth int) []pair {
 }
 
 func hasKey(pairs []pair, key string) bool {
-	for _, p := range pairs {
-		if p.key.Value == key {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pairs, func(p pair) bool { return p.key.Value == key })
 }
 
 // target resolves an alias.

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/inet"
@@ -133,10 +134,5 @@ func (v *nodeCheck) singleStack() {
 // otherFamily reports whether the list is not empty and contains no CIDR of the
 // primary family.
 func (v *nodeCheck) otherFamily(cidrs []netip.Prefix) bool {
-	for _, p := range cidrs {
-		if v.node.Primary.Has(p.Addr()) {
-			return false
-		}
-	}
-	return len(cidrs) > 0
+	return len(cidrs) > 0 && !slices.ContainsFunc(cidrs, func(p netip.Prefix) bool { return v.node.Primary.Has(p.Addr()) })
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
@@ -41,12 +42,8 @@ func (t *tracer) behind(to netip.AddrPort, marked bool) Fate {
 
 // usable reports whether some packet can match a route of the frontend.
 func (t *tracer) usable(f *ir.Frontend) bool {
-	for i := range f.Routes {
-		if f.Routes[i].From != ir.Pods || t.program.Node.Detector.Mode != ir.DetectNone {
-			return true
-		}
-	}
-	return false
+	detects := t.program.Node.Detector.Mode != ir.DetectNone
+	return slices.ContainsFunc(f.Routes, func(r ir.Route) bool { return r.From != ir.Pods || detects })
 }
 
 // refusal returns the fate of a packet that was translated to its destination, or

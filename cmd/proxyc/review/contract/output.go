@@ -12,12 +12,7 @@ import (
 
 // Holds reports whether all contracts hold.
 func (r *Result) Holds() bool {
-	for _, c := range r.Contracts {
-		if !c.Holds() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.Contracts, func(c *Checked) bool { return !c.Holds() })
 }
 
 // status returns the result of a contract as a word.

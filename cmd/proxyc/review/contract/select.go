@@ -2,11 +2,13 @@ package contract
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/prove"
 )
@@ -38,7 +40,7 @@ func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service, unkn
 			continue
 		}
 		names[svc.Name.Name] = true
-		if len(to.Services.Names) > 0 && !slices.Contains(to.Services.Names, svc.Name.Name) || !includes(written[svc.Object].Labels, to.Services.Labels) {
+		if len(to.Services.Names) > 0 && !slices.Contains(to.Services.Names, svc.Name.Name) || len(manifest.Mismatches(to.Services.Labels, written[svc.Object].Labels)) > 0 {
 			continue
 		}
 		c.services++
@@ -68,13 +70,7 @@ func (r *checkRun) selectServices(c *Checked, services []*snapshot.Service, unkn
 // entries are the names that a list of a contract may have.
 type entries map[string]bool
 
-func (e entries) names() (out []string) {
-	for name := range e {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
-}
+func (e entries) names() []string { return slices.Sorted(maps.Keys(e)) }
 
 // entries reports the entries of a list that do not exist.
 func (c *Checked) entries(path, what string, list []string, all entries) {
@@ -107,16 +103,6 @@ func (d *Destinations) portsOf(svc *snapshot.Service, chosen []bool) map[portKey
 		}
 	}
 	return out
-}
-
-// includes reports whether labels have all of some values.
-func includes(labels, some map[string]string) bool {
-	for key, value := range some {
-		if got, ok := labels[key]; !ok || got != value {
-			return false
-		}
-	}
-	return true
 }
 
 // checkClients reports clients that the input does not have.
