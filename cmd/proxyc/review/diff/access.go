@@ -41,7 +41,7 @@ func (d *Diff) WriteAccess(w io.Writer) error {
 		text += " to Services"
 	}
 	text += fmt.Sprintf(": %d.", len(lines))
-	if len(d.Unknown)+len(d.NotRead) > 0 {
+	if len(d.Unknown)+len(d.NotRead)+d.Wrong > 0 {
 		text += " The comparison is incomplete."
 	}
 	_, err := fmt.Fprintln(w, text)

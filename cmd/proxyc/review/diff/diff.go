@@ -182,6 +182,7 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 			d.Unknown = append(d.Unknown, fmt.Sprintf("endpoints of %s: %s", name, unknown[name]))
 		}
 	}
+	d.Unknown = append(d.Unknown, rescoped(given[0], given[1], of)...)
 	d.Facts = facts.list()
 	d.setServices(merged.Services())
 	return d, nil

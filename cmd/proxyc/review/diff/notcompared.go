@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -57,6 +58,38 @@ func notCompared(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// scope matches the annotations by which clouds decide whether a load balancer is for clients of their network
+// or for all: service.beta.kubernetes.io/aws-load-balancer-internal, networking.gke.io/load-balancer-type, and
+// others.
+var scope = regexp.MustCompile(`internal|scheme|load-?balancer-type|address-type|ip-type|load-?balancer-network`)
+
+// rescoped returns the selected Services whose load balancers may get other clients.
+func rescoped(was, is *review.Input, of func(ir.Name) bool) (out []string) {
+	for _, svc := range is.Snapshot.Services() {
+		old := was.Snapshot.Service(svc.Name)
+		if old == nil || !of(svc.Name) || old.Type != "LoadBalancer" || svc.Type != "LoadBalancer" {
+			continue
+		}
+		before, after := was.Reader.Written()[old.Object].Settings, is.Reader.Written()[svc.Object].Settings
+		all := maps.Clone(before)
+		maps.Copy(all, after)
+		for _, key := range slices.Sorted(maps.Keys(all)) {
+			if scope.MatchString(key) && before[key] != after[key] {
+				out = append(out, fmt.Sprintf("clients of the load balancer of %s: annotation %s is %s instead of %s", svc.Name, key, shown(after[key]), shown(before[key])))
+			}
+		}
+	}
+	return out
+}
+
+// shown returns the value of an annotation, or that it is missing.
+func shown(value any) string {
+	if value == nil {
+		return "not set"
+	}
+	return fmt.Sprintf("%q", value)
 }
 
 // ruleless contains the titles of Services without rules.

@@ -216,7 +216,7 @@ func (d *Diff) writeSummary(w io.Writer, mark string) error {
 	switch n := flow.Count(d.Services); {
 	case len(d.Services) > 0:
 		text = fmt.Sprintf("Services: %d added, %d changed, %d removed. Changes: %s.", n.Added, n.Changed, n.Removed, effectsText(n.Effects))
-	case len(d.Unknown)+len(d.NotRead) > 0:
+	case len(d.Unknown)+len(d.NotRead)+d.Wrong > 0:
 		text = "No known " + flows + " changes."
 	case ignored != "":
 		text = "No other " + flows + " changes."
