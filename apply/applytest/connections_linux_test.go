@@ -25,14 +25,11 @@ func TestConnections(t *testing.T) {
 	if _, err := node.Run(cmd); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	Until(t, 2*time.Minute, "a failure", func() bool {
 		open.mu.Lock()
-		n := len(open.failures)
-		open.mu.Unlock()
-		if n > 0 || time.Now().After(deadline) {
-			break
-		}
-	}
+		defer open.mu.Unlock()
+		return len(open.failures) > 0
+	})
 	asked, failures := open.Stop()
 	if asked < 2 || len(failures) != 1 || failures[0].Probe != broken || failures[0].Why != WasReset {
 		t.Errorf("%d queries, failures %v; want %s alone, %s", asked, failures, broken, WasReset)

@@ -33,29 +33,20 @@ add rule inet try c flow add @f; delete table inet try`
 // untilFastpath waits until the table of the fast path contains some words and not others.
 func (m *machine) untilFastpath(want []string, without ...string) {
 	m.t.Helper()
-	var got string
-	for end := time.Now().Add(ScaledTimeout(20 * time.Second)); time.Now().Before(end); {
+	Until(m.t, 0, fmt.Sprintf("the fast path has %q and none of %q", want, without), func() bool {
 		out, err := m.Run(m.prepare("nft", "list", "table", "inet", "proxyc-fastpath"))
 		has := func(word string) bool { return strings.Contains(string(out), word) }
-		if got = string(out); err == nil && !slices.ContainsFunc(without, has) && !slices.ContainsFunc(want, func(w string) bool { return !has(w) }) {
-			return
-		}
-		time.Sleep(20 * time.Millisecond) // until the deadline, on a machine of any speed
-	}
-	m.t.Fatalf("the fast path does not have %q or has one of %q:\n%s", want, without, got)
+		return err == nil && !slices.ContainsFunc(without, has) && !slices.ContainsFunc(want, func(w string) bool { return !has(w) })
+	})
 }
 
 // untilRules waits until the tables of both families exist.
 func (m *machine) untilRules() {
 	m.t.Helper()
-	var tables string
-	for end := time.Now().Add(ScaledTimeout(20 * time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		tables = m.tool("", "nft", "list", "tables")
-		if strings.Contains(tables, "table ip proxyc\n") && strings.Contains(tables, "table ip6 proxyc\n") {
-			return
-		}
-	}
-	m.t.Fatalf("our rules are not repaired; there are\n%s", tables)
+	Until(m.t, 0, "the tables of both families exist", func() bool {
+		tables := m.tool("", "nft", "list", "tables")
+		return strings.Contains(tables, "table ip proxyc\n") && strings.Contains(tables, "table ip6 proxyc\n")
+	})
 }
 
 // awaitReply waits for the reply to a lost query. TCP retransmits the query several times, and
@@ -183,11 +174,9 @@ func TestFastpath(t *testing.T) {
 	}
 	is := table()
 	m.tool("", "nft", "add", "rule", "ip", "proxyc", "services", "counter", "comment", "foreign")
-	for end := time.Now().Add(ScaledTimeout(20 * time.Second)); strings.Contains(m.tool("", "nft", "list", "chain", "ip", "proxyc", "services"), "foreign"); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("a foreign rule is not repaired")
-		}
-	}
+	Until(t, 0, "a foreign rule is removed", func() bool {
+		return !strings.Contains(m.tool("", "nft", "list", "chain", "ip", "proxyc", "services"), "foreign")
+	})
 	m.tool("", "ip", "link", "add", "eth6", "type", "dummy")
 	m.untilFastpath([]string{"eth6"})
 	m.tool("", "ip", "link", "delete", "eth6")
@@ -300,11 +289,7 @@ func TestFastpath(t *testing.T) {
 	exchange(10, "pod1c")
 	offloaded()
 	d = start()
-	for end := time.Now().Add(ScaledTimeout(20 * time.Second)); strings.Contains(m.tool("", "nft", "list", "tables"), "fastpath"); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("a daemon without a fast path does not remove it")
-		}
-	}
+	Until(t, 0, "a daemon without a fast path removes it", func() bool { return !strings.Contains(m.tool("", "nft", "list", "tables"), "fastpath") })
 	exchange(10, "pod1c")
 	stop()
 	d = start(fast...)

@@ -3,6 +3,7 @@ package applytest
 import (
 	"os"
 	"strconv"
+	"testing"
 	"time"
 )
 
@@ -25,3 +26,18 @@ const ReplyTimeout = 20 * time.Second
 // StopTimeout is how long a daemon may take to end. It interrupts its work after less than a
 // second, but a busy machine runs it late.
 const StopTimeout = 5 * time.Second
+
+// Until waits until a condition holds, and fails the test after a time, which is at least half a
+// minute, since machines are busy. The pauses between tries become longer: many tries run programs.
+func Until(t testing.TB, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	limit = ScaledTimeout(max(limit, 30*time.Second))
+	deadline := time.After(limit)
+	for pause := time.Millisecond; !holds(); pause = min(pause*3/2, 500*time.Millisecond) {
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within %s", what, limit)
+		case <-time.After(pause):
+		}
+	}
+}

@@ -87,7 +87,7 @@ func TestWatchKubeProxyBeside(t *testing.T) {
 				return body, code == http.StatusOK
 			}
 			end := w.peer()
-			nodetest.Until(w.T, 20*time.Second, "kube-proxy in the status", func() bool {
+			applytest.Until(w.T, 20*time.Second, "kube-proxy in the status", func() bool {
 				if !there() { // the start takes over what comes before its end
 					w.recorded(tc.file, tc.tool)
 				}
@@ -97,7 +97,7 @@ func TestWatchKubeProxyBeside(t *testing.T) {
 			if reason, is := ready(); is || !strings.Contains(reason, "kube-proxy is running (process ") {
 				t.Errorf("ready: %t %s", is, reason)
 			}
-			nodetest.Until(w.T, 20*time.Second, "the reason names what is there", func() bool { // of its tables, one can be there first
+			applytest.Until(w.T, 20*time.Second, "the reason names what is there", func() bool { // of its tables, one can be there first
 				reason, is := ready()
 				return !is && strings.Contains(reason, tc.sign)
 			})
@@ -106,7 +106,7 @@ func TestWatchKubeProxyBeside(t *testing.T) {
 			}
 			w.Holds(20*time.Second, "a", true)
 			end()
-			nodetest.Until(w.T, time.Minute, "its rules are removed, and all is well", func() bool {
+			applytest.Until(w.T, time.Minute, "its rules are removed, and all is well", func() bool {
 				st, ok := w.Status()
 				_, is := ready()
 				return ok && is && st.Healthy() && st.KubeProxy.State == status.Removed && !there()

@@ -19,11 +19,7 @@ func TestDoctor(t *testing.T) {
 	w := newWatched(t, "nftables")
 	w.Write("cluster.yaml", applytest.Services("a"))
 	run := func(args ...string) (string, int) {
-		cmd := w.NS.Command(t.Context(), args[0], args[1:]...)
-		var out strings.Builder
-		cmd.Stdout, cmd.Stderr = &out, &out
-		w.NS.Run(cmd) // the exit code is more informative than the error
-		return out.String(), cmd.ProcessState.ExitCode()
+		return w.Run(args[0], args[1:]...)
 	}
 	must := func(args ...string) {
 		t.Helper()

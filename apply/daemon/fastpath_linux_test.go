@@ -38,7 +38,7 @@ func TestWatchFastpath(t *testing.T) {
 	w.Write("cluster.yaml", applytest.Services("a", "b"))
 	w.Holds(5e9, "b", true)
 	var tells [2]int
-	nodetest.Until(w.T, 20*time.Second, "a word about the fast path", func() bool {
+	applytest.Until(w.T, 20*time.Second, "a word about the fast path", func() bool {
 		tells = [2]int{strings.Count(w.Log.String(), "makes no flowtable"), strings.Count(w.Log.String(), "take the fast path")}
 		return tells != [2]int{}
 	})
@@ -55,11 +55,11 @@ func TestWatchFastpath(t *testing.T) {
 	}
 	const warning, ended = `half of each connection gains nothing`, `"what pods send by the bridge takes the fast path" interface="cni0"`
 	if bridge == 1 {
-		nodetest.Until(w.T, 20*time.Second, "a word about the bridge", func() bool {
+		applytest.Until(w.T, 20*time.Second, "a word about the bridge", func() bool {
 			return strings.Contains(w.Log.String(), warning)
 		})
 		must("ip", "link", "add", "eth1", "type", "veth", "peer", "name", "other1") // the table is looked at, and nothing is new
-		nodetest.Until(w.T, 20*time.Second, "the interface in the table", func() bool {
+		applytest.Until(w.T, 20*time.Second, "the interface in the table", func() bool {
 			return strings.Contains(must("nft", "list", "table", "inet", "proxyc-fastpath"), "eth1")
 		})
 		out, err := w.NS.Run(w.NS.Command(t.Context(), "proxyc", "doctor", "--proxy-mode", "nftables", "--try", "nftables"))
@@ -68,7 +68,7 @@ func TestWatchFastpath(t *testing.T) {
 		}
 		must("sysctl", "-w", call+"iptables=0")
 		must("ip", "link", "add", "eth2", "type", "veth", "peer", "name", "other2")
-		nodetest.Until(w.T, 20*time.Second, "a word about the setting", func() bool {
+		applytest.Until(w.T, 20*time.Second, "a word about the setting", func() bool {
 			return strings.Contains(w.Log.String(), ended)
 		})
 		if !strings.Contains(w.Log.String(), `interface="cni0" settings="net.bridge.bridge-nf-call-iptables = 1"`) {

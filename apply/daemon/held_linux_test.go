@@ -87,9 +87,7 @@ func (w *watched) repairs(what, service string) {
 		if f.Late {
 			continue
 		}
-		if _, err := w.NS.Run(w.NS.Command(w.T.Context(), "sh", "-c", f.Command)); err != nil {
-			w.T.Fatal(err)
-		}
+		w.Must(f.Command)
 		w.Holds(5*time.Second, service, true)
 	}
 	w.Until("the repair is reported, "+what, func(st status.Status) bool {
@@ -146,7 +144,7 @@ func TestWatchBootFileOlder(t *testing.T) {
 		w.saveBootFile()
 		w.Start("proxyc", "watch")
 		w.Until("the first sync", nodetest.Synced)
-		nodetest.Until(w.T, 5*time.Second, "the boot file is written", func() bool {
+		applytest.Until(w.T, 5*time.Second, "the boot file is written", func() bool {
 			info, err := os.Stat(w.File("boot"))
 			return err == nil && info.ModTime().After(w.Started)
 		})
@@ -175,9 +173,7 @@ func TestWatchBootFileOlder(t *testing.T) {
 		}
 		w.Stop(syscall.SIGTERM)
 		if w.flush(); w.Has("b") { // other modes than nftables
-			if out, err := w.NS.Run(w.NS.Command(t.Context(), "proxyc", "cleanup")); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			w.Must("proxyc cleanup")
 		}
 		must(t, os.Chtimes(w.File("boot"), time.Time{}, time.Now().Add(-time.Hour)))
 		w.Start("proxyc", "watch")
@@ -255,7 +251,7 @@ func (w *watched) lockOut() {
 // let waits until lockOut has no effect.
 func (w *watched) let() {
 	w.T.Helper()
-	nodetest.Until(w.T, 40*time.Second, "the foreign rules are removed", func() bool {
+	applytest.Until(w.T, 40*time.Second, "the foreign rules are removed", func() bool {
 		out, err := w.NS.Run(w.NS.Command(w.T.Context(), "sh", "-c", "nft list ruleset; iptables-legacy-save; iptables-nft-save"))
 		return err == nil && !strings.Contains(string(out), "lockout") && !strings.Contains(string(out), "chain foreign")
 	})
@@ -321,7 +317,7 @@ func TestWatchKilledWhileRestoring(t *testing.T) {
 	w.own("ip nat") // each commit fails
 	w.withoutServer()
 	w.Start("proxyc", "watch")
-	nodetest.Until(w.T, 20*time.Second, "the note has the boot file", func() bool {
+	applytest.Until(w.T, 20*time.Second, "the note has the boot file", func() bool {
 		note, err := os.ReadFile(w.note())
 		return err == nil && strings.HasPrefix(string(note), w.File("boot")+"\n")
 	})

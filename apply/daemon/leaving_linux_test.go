@@ -70,7 +70,7 @@ func TestWatchLeavesIPVS(t *testing.T) {
 
 	kept.(*net.TCPConn).SetLinger(0) // ip_vs forgets in ten seconds what was reset
 	kept.Close()
-	nodetest.Until(w.T, time.Minute, "all ends", func() bool {
+	applytest.Until(w.T, time.Minute, "all ends", func() bool {
 		st, ok := w.Status()
 		return ok && st.Easing == nil && nodetest.Synced(st)
 	})

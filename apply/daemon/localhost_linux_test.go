@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/applytest/nodetest"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 )
@@ -67,7 +68,7 @@ func newLocalhost(t *testing.T) *watched {
 // refused waits until connections to an address are refused.
 func (w *watched) refused(what, to string) {
 	w.T.Helper()
-	nodetest.Until(w.T, 10*time.Second, what+": a refusal at "+to, func() bool {
+	applytest.Until(w.T, 10*time.Second, what+": a refusal at "+to, func() bool {
 		conn, err := w.connect(to)
 		if err == nil {
 			conn.Close()
@@ -79,7 +80,7 @@ func (w *watched) refused(what, to string) {
 // answered waits until an address answers, and returns the connection.
 func (w *watched) answered(what, to string) (conn net.Conn) {
 	w.T.Helper()
-	nodetest.Until(w.T, 10*time.Second, what+": an answer at "+to, func() (ok bool) {
+	applytest.Until(w.T, 10*time.Second, what+": an answer at "+to, func() (ok bool) {
 		var err error
 		conn, err = w.reaches(to)
 		return err == nil
@@ -145,7 +146,7 @@ func TestLocalhost(t *testing.T) {
 	}
 	w.Write("config", strings.Replace(localhostConfig(true), "[primary, localhost]", "[primary]", 1))
 	w.refused("without localhost", atLocalhost4)
-	nodetest.Until(w.T, 10*time.Second, "without localhost: a rejected packet", func() bool {
+	applytest.Until(w.T, 10*time.Second, "without localhost: a rejected packet", func() bool {
 		w.refused("without localhost", atLocalhost4)
 		_, metrics, _ := w.Get(nodetest.MetricsPort, "/metrics")
 		return strings.Contains(metrics, `rejected_packets_total{ip_family="IPv4",protocol="TCP"} `)

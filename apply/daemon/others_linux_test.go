@@ -255,7 +255,7 @@ func TestApplyBesideNativeRules(t *testing.T) {
 			w.Start("proxyc", "watch")
 			w.readyz("beside the rules", http.StatusOK, "")
 			w.Write("cluster.yaml", applytest.Services("a", "b"))
-			nodetest.Until(w.T, 20*time.Second, "the new Service is in force", func() bool {
+			applytest.Until(w.T, 20*time.Second, "the new Service is in force", func() bool {
 				_, code := w.Proxyc("apply", "--check")
 				return code == 0
 			})

@@ -22,7 +22,7 @@ import (
 // readyz waits for an answer of /readyz.
 func (w *watched) readyz(what string, want int, reason string) {
 	w.T.Helper()
-	nodetest.Until(w.T, 20*time.Second, what, func() bool {
+	applytest.Until(w.T, 20*time.Second, what, func() bool {
 		code, body, err := w.Get(nodetest.HealthPort, "/readyz")
 		return err == nil && code == want && strings.Contains(body, reason)
 	})

@@ -24,7 +24,7 @@ func TestWatchWakesTablesOfIPTables(t *testing.T) {
 		if out, err := w.NS.Run(w.NS.Command(t.Context(), "nft", "add table "+table+" { flags dormant; }")); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		nodetest.Until(w.T, 5*time.Second, table+" is in force again, and that is reported", func() bool {
+		applytest.Until(w.T, 5*time.Second, table+" is in force again, and that is reported", func() bool {
 			drift := w.Until("a status", func(status.Status) bool { return true }).LastDrift
 			reported := drift != nil && len(drift.First) == 1 && drift.First[0].Object == "table "+table
 			out, err := w.NS.Run(w.NS.Command(t.Context(), "nft", "list table "+table))
@@ -46,11 +46,7 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 		}
 	}
 	check := func(args ...string) (string, int) {
-		cmd := w.NS.Command(t.Context(), "proxyc", slices.Concat([]string{"apply"}, args, w.Args)...)
-		var out strings.Builder
-		cmd.Stdout, cmd.Stderr = &out, &out
-		w.NS.Run(cmd) // the exit code is more informative than the error
-		return out.String(), cmd.ProcessState.ExitCode()
+		return w.Run("proxyc", slices.Concat([]string{"apply"}, args, w.Args)...)
 	}
 	nft("table inet firewall { chain c { type filter hook forward priority -1; ip saddr 192.0.2.1 drop; }; }")
 	const firewall = "foreign rules that may drop: inet firewall chain c, hook forward, priority -1: drop in chain c"
@@ -58,7 +54,7 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 		t.Errorf("apply --check: code %d, want 0 and %q in\n%s", code, firewall, out)
 	}
 	// One look at the rules of others serves for some seconds.
-	nodetest.Until(w.T, 10*time.Second, "the status names "+firewall, func() bool {
+	applytest.Until(w.T, 10*time.Second, "the status names "+firewall, func() bool {
 		out, err := w.NS.Run(w.NS.Command(t.Context(), "proxyc", "status"))
 		return err == nil && strings.Contains(string(out), firewall)
 	})
@@ -95,7 +91,7 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 			t.Errorf("%s: a start leaves\n%s", attack.command, rules)
 		}
 		nft(attack.command)
-		nodetest.Until(w.T, 10*time.Second, fmt.Sprintf("%q is undone and reported", attack.command), func() bool {
+		applytest.Until(w.T, 10*time.Second, fmt.Sprintf("%q is undone and reported", attack.command), func() bool {
 			drift := w.Until("a status", func(status.Status) bool { return true }).LastDrift
 			reported := drift != nil && slices.ContainsFunc(drift.First, func(op apply.Operation) bool {
 				return op.Object == attack.named && strings.Join(op.Have, "; ") == attack.have

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/applytest/nodetest"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 )
@@ -132,7 +133,7 @@ func TestUserspaceLives(t *testing.T) {
 	} {
 		n := strings.Count(w.Log.String(), "restarting with it")
 		w.Write("config", life.config)
-		nodetest.Until(w.T, 10*time.Second, life.name, func() bool {
+		applytest.Until(w.T, 10*time.Second, life.name, func() bool {
 			return strings.Count(w.Log.String(), "restarting with it") > n
 		})
 		mode := strings.Fields(life.config[strings.Index(life.config, "mode: ")+len("mode: "):])[0]
@@ -143,7 +144,7 @@ func TestUserspaceLives(t *testing.T) {
 		if _, err := w.reaches("10.96.0.10:80"); err != nil {
 			t.Errorf("%s: a new connection: %v", life.name, err)
 		}
-		nodetest.Until(w.T, 10*time.Second, life.name+": the rules of the mode alone", func() bool {
+		applytest.Until(w.T, 10*time.Second, life.name+": the rules of the mode alone", func() bool {
 			return strings.Contains(w.Rules(), "KUBE-PORTALS-CONTAINER -d") == (mode == "userspace")
 		})
 	}
@@ -161,7 +162,7 @@ func TestUserspaceEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Process.Signal(syscall.SIGTERM)
-	nodetest.Until(w.T, 10*time.Second, "the rules go", func() bool {
+	applytest.Until(w.T, 10*time.Second, "the rules go", func() bool {
 		return !strings.Contains(w.Rules(), "10.96.0.10")
 	})
 	if err := answers(kept); err != nil {
@@ -200,7 +201,7 @@ func TestUserspaceKilled(t *testing.T) {
 	before := w.Rules()
 	w.Stop(syscall.SIGKILL)
 	// A tool that the process was about to execute keeps its sockets open until exec.
-	nodetest.Until(w.T, 5*time.Second, "a refusal without the process", func() bool {
+	applytest.Until(w.T, 5*time.Second, "a refusal without the process", func() bool {
 		c, err := w.connect("10.96.0.10:80")
 		if err == nil {
 			c.Close()

@@ -227,7 +227,7 @@ func TestWatchDebugPages(t *testing.T) {
 	}
 	w.Write("config", fmt.Sprintf(nodetest.Config, "nftables"))
 	for _, path := range []string{"plan", "trace", "ir"} {
-		nodetest.Until(w.T, 10*time.Second, "no "+path+" without enableProfiling", func() bool {
+		applytest.Until(w.T, 10*time.Second, "no "+path+" without enableProfiling", func() bool {
 			code, _, err := w.Get(nodetest.MetricsPort, "/debug/proxyc/"+path)
 			return err == nil && code == http.StatusNotFound
 		})
@@ -246,7 +246,7 @@ func TestWatchStatusSocket(t *testing.T) {
 	}
 	for _, end := range []os.Signal{syscall.SIGKILL, syscall.SIGTERM} { // the second start finds what the first left
 		w.Start("proxyc", "watch")
-		nodetest.Until(w.T, 20*time.Second, "nodetest.Synced, by the socket", func() bool {
+		applytest.Until(w.T, 20*time.Second, "nodetest.Synced, by the socket", func() bool {
 			out, err := ask()
 			return err == nil && strings.Contains(out, "synced       yes")
 		})
@@ -267,7 +267,7 @@ func TestWatchReady(t *testing.T) {
 	w := newWatched(t, "iptables-nft")
 	ready := func(what string, want int, reason string) {
 		t.Helper()
-		nodetest.Until(w.T, 20*time.Second, what, func() bool {
+		applytest.Until(w.T, 20*time.Second, what, func() bool {
 			code, body, err := w.Get(nodetest.HealthPort, "/readyz")
 			if code == http.StatusOK && want == http.StatusOK && !w.Has("a") {
 				t.Errorf("%s: ready, and the kernel lacks Service a", what)
@@ -284,7 +284,7 @@ func TestWatchReady(t *testing.T) {
 	ready("a change", http.StatusOK, "")
 
 	w.Write("config", strings.Replace(fmt.Sprintf(nodetest.Config, "iptables"), "minSyncPeriod: 0s, local", "minSyncPeriod: 5s, local", 1))
-	nodetest.Until(w.T, 10*time.Second, "the new configuration", func() bool {
+	applytest.Until(w.T, 10*time.Second, "the new configuration", func() bool {
 		return strings.Contains(w.Log.String(), "restarting with it")
 	})
 	ready("after the new configuration", http.StatusOK, "")
@@ -294,11 +294,9 @@ func TestWatchReady(t *testing.T) {
 	if !w.Has("c") {
 		t.Error("ready, and the kernel lacks Service c")
 	}
-	if _, err := w.NS.Run(w.NS.Command(t.Context(), "iptables-nft", "-t", "nat", "-F")); err != nil {
-		t.Fatal(err)
-	}
+	w.Must("iptables-nft -t nat -F")
 	ready("while drift waits for minSyncPeriod", http.StatusServiceUnavailable, "another program may have changed the rules: a full sync is pending")
-	nodetest.Until(w.T, 20*time.Second, "ready when the drift is repaired", func() bool {
+	applytest.Until(w.T, 20*time.Second, "ready when the drift is repaired", func() bool {
 		code, _, err := w.Get(nodetest.HealthPort, "/readyz")
 		return err == nil && code == http.StatusOK && w.Has("c")
 	})
@@ -455,7 +453,7 @@ func TestWatchHealthBeforeRules(t *testing.T) {
 		answers(w, map[string]int{"/livez": 200, "/healthz": 200, "/readyz": 200})
 		refuse()
 		w.Write("cluster.yaml", applytest.Services("a", "b"))
-		nodetest.Until(w.T, 10*time.Second, "a change waits for long", func() bool { return w.ask(t, "127.0.0.1:10256", "/livez") == 503 })
+		applytest.Until(w.T, 10*time.Second, "a change waits for long", func() bool { return w.ask(t, "127.0.0.1:10256", "/livez") == 503 })
 		answers(w, map[string]int{"/healthz": 503})
 	})
 }

@@ -92,7 +92,7 @@ func TestWatchSnapshotRewritten(t *testing.T) {
 	}
 	refused := func(n int) {
 		t.Helper()
-		nodetest.Until(w.T, 20*time.Second, "the file is refused", func() bool {
+		applytest.Until(w.T, 20*time.Second, "the file is refused", func() bool {
 			return strings.Count(w.Log.String(), "the snapshot is invalid: the current objects are kept") == n
 		})
 		if !w.Has("a") {
@@ -200,16 +200,14 @@ func TestWatchRepairsDrift(t *testing.T) {
 		w.Sync(applytest.Services("a"))
 		for _, f := range w.Plane.Flushes {
 			before, _ := w.Status()
-			if _, err := w.NS.Run(w.NS.Command(t.Context(), "sh", "-c", f.Command)); err != nil {
-				t.Fatal(err)
-			}
+			w.Must(f.Command)
 			limit := 20 * time.Second
 			if f.Late {
 				limit = 80 * time.Second
 			} else {
 				w.Holds(2*time.Second, "a", true)
 			}
-			nodetest.Until(w.T, limit, f.Command+": the drift is reported", func() bool {
+			applytest.Until(w.T, limit, f.Command+": the drift is reported", func() bool {
 				st, ok := w.Status()
 				return ok && nodetest.Synced(st) && st.LastDrift != nil && (before.LastDrift == nil || st.LastDrift.At.After(before.LastDrift.At))
 			})
@@ -223,9 +221,7 @@ func TestWatchRepairsDrift(t *testing.T) {
 // flush removes all rules of the node.
 func (w *watched) flush() {
 	w.T.Helper()
-	if _, err := w.NS.Run(w.NS.Command(w.T.Context(), "nft", "flush", "ruleset")); err != nil {
-		w.T.Fatal(err)
-	}
+	w.Must("nft flush ruleset")
 }
 
 // The boot file is in force while the source is silent.
@@ -312,11 +308,11 @@ func TestWatchSilentServer(t *testing.T) {
 	}
 	w.Start("proxyc", "watch")
 	const server = "http://127.0.0.1:1"
-	nodetest.Until(w.T, 20*time.Second, "/readyz names the server", func() bool {
+	applytest.Until(w.T, 20*time.Second, "/readyz names the server", func() bool {
 		_, body, _ := w.Get(nodetest.HealthPort, "/readyz")
 		return strings.Contains(body, "from API server "+server)
 	})
-	nodetest.Until(w.T, 30*time.Second, "the warning", func() bool {
+	applytest.Until(w.T, 30*time.Second, "the warning", func() bool {
 		return strings.Contains(w.Log.String(), `"the API server does not answer: waiting" server="`+server+`" resource="`)
 	})
 	if n := strings.Count(w.Log.String(), "the API server does not answer"); n != 1 {
@@ -351,7 +347,7 @@ func TestWatchDeadServer(t *testing.T) {
 			t.Errorf("%s: %d, want %d", path, code, want)
 		}
 	}
-	nodetest.Until(w.T, 20*time.Second, "several tries, which are ever farther apart", func() bool {
+	applytest.Until(w.T, 20*time.Second, "several tries, which are ever farther apart", func() bool {
 		return strings.Count(w.Log.String(), "watch-list failed - backing off") >= 6
 	})
 	w.Stop(syscall.SIGTERM)
@@ -396,7 +392,7 @@ func TestWatchConfigChange(t *testing.T) {
 	}
 	defer func() { cmd.Process.Kill(); wait() }()
 	waits := fmt.Sprintf("held by process %d", first.PID)
-	nodetest.Until(w.T, 10*time.Second, "another process waits", func() bool { return strings.Contains(other.String(), waits) })
+	applytest.Until(w.T, 10*time.Second, "another process waits", func() bool { return strings.Contains(other.String(), waits) })
 	w.Write("config", "nonsense: true\n")
 	st := w.Until("the error is reported", func(st status.Status) bool { return len(st.InvalidFiles) == 1 })
 	if !nodetest.Synced(st) || !st.Started.Equal(first.Started) || !strings.Contains(w.Log.String(), "the configuration file is invalid: the current configuration is kept") {
@@ -424,7 +420,7 @@ func TestWatchConfigChange(t *testing.T) {
 		if _, err := w.reaches("10.96.0.10:80"); err != nil {
 			t.Errorf("mode %s: a new connection: %v", mode, err)
 		}
-		nodetest.Until(w.T, 10*time.Second, "the rules of the mode alone", func() bool {
+		applytest.Until(w.T, 10*time.Second, "the rules of the mode alone", func() bool {
 			_, err := w.NS.Run(w.NS.Command(t.Context(), "nft", "list", "table", "ip", "proxyc"))
 			return (err == nil) == (mode == "nftables")
 		})
@@ -462,13 +458,13 @@ func TestWatchConfigNotInForce(t *testing.T) {
 				t.Errorf("status %+v, before %+v", st, before)
 			}
 			w.readyz("it is not applied", http.StatusServiceUnavailable, change.why)
-			nodetest.Until(w.T, 5*time.Second, "the health check answers", func() bool {
+			applytest.Until(w.T, 5*time.Second, "the health check answers", func() bool {
 				code, _, err := w.Get(32000, "/healthz")
 				return err == nil && code == http.StatusOK
 			})
 			w.Process.Signal(syscall.SIGHUP)
 			st = w.Until("another attempt, at once", refused(st.Started))
-			nodetest.Until(w.T, 40*time.Second, "another attempt, later", func() bool {
+			applytest.Until(w.T, 40*time.Second, "another attempt, later", func() bool {
 				now, ok := w.Status()
 				return ok && refused(st.Started)(now)
 			})
@@ -498,7 +494,7 @@ func TestWatchUnreadableFiles(t *testing.T) {
 	w.Write("cluster.yaml", applytest.Services("b"))
 	w.Write("config", strings.Replace(fmt.Sprintf(nodetest.Config, "nftables"), "10.244.0.0/16", "10.244.0.0/17", 1))
 	for _, what := range []string{"the configuration file", "the snapshot"} {
-		nodetest.Until(w.T, 20*time.Second, what+" is unreadable, and the next attempt is 4 s later", func() bool {
+		applytest.Until(w.T, 20*time.Second, what+" is unreadable, and the next attempt is 4 s later", func() bool {
 			return strings.Count(w.Log.String(), what+" is invalid: the current") == 3
 		})
 	}
@@ -530,7 +526,7 @@ func TestWatchConfigWhileToolsFail(t *testing.T) {
 	w.Write("config", strings.Replace(fmt.Sprintf(nodetest.Config, "iptables"), "10.244.0.0/16", "10.244.0.0/17", 1))
 	w.readyz("while the tools fail", http.StatusServiceUnavailable, "broken, for a test")
 	w.readyz("while the tools fail", http.StatusServiceUnavailable, "the configuration cannot be applied, and is retried")
-	nodetest.Until(w.T, 20*time.Second, "/livez is 200", func() bool { // each attempt has its own server
+	applytest.Until(w.T, 20*time.Second, "/livez is 200", func() bool { // each attempt has its own server
 		code, _, err := w.Get(nodetest.HealthPort, "/livez")
 		if err == nil && code != http.StatusOK {
 			t.Fatalf("/livez: %d, want 200", code)
@@ -617,7 +613,7 @@ func TestWatchNodeAddress(t *testing.T) {
 	}{{"add", true}, {"del", false}, {"add", true}} {
 		w.Must("ip addr " + step.change + " 192.0.2.11/24 dev pods")
 		for _, port := range []uint16{32000, 30080} {
-			nodetest.Until(w.T, 5*time.Second, fmt.Sprintf("port %d after %s: answers: %t", port, step.change, step.want), func() bool {
+			applytest.Until(w.T, 5*time.Second, fmt.Sprintf("port %d after %s: answers: %t", port, step.change, step.want), func() bool {
 				return answers(port) == step.want
 			})
 		}

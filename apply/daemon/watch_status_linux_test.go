@@ -54,7 +54,7 @@ func TestWatchHealthCheckTaken(t *testing.T) {
 	}
 	taken.Close()
 	w.Until("it answers", func(st status.Status) bool { return st.Healthy() && st.Reason == "" })
-	nodetest.Until(w.T, 5*time.Second, "the health check", func() bool {
+	applytest.Until(w.T, 5*time.Second, "the health check", func() bool {
 		code, _, err := w.Get(32100, "/")
 		return err == nil && code == http.StatusOK
 	})
@@ -71,9 +71,7 @@ func TestWatchTableGone(t *testing.T) {
 	w.Start("proxyc", "watch")
 	w.Until("the first sync", nodetest.Synced)
 	for i := range 3 {
-		if _, err := w.NS.Run(w.NS.Command(t.Context(), "nft", "delete", "table", "ip", "proxyc")); err != nil {
-			t.Fatal(err)
-		}
+		w.Must("nft delete table ip proxyc")
 		st := w.Until("the repair", func(st status.Status) bool {
 			return nodetest.Synced(st) && st.LastDrift != nil && st.LastDrift.Recent > i
 		})
@@ -215,7 +213,7 @@ func TestWatchGoodAgain(t *testing.T) {
 			w.Until(name+" is rejected", func(st status.Status) bool { return len(st.InvalidFiles) == 1 })
 			w.Write(name, good)
 			w.Until(name+" counts", func(st status.Status) bool { return len(st.InvalidFiles) == 0 })
-			nodetest.Until(w.T, 5*time.Second, "the log", func() bool {
+			applytest.Until(w.T, 5*time.Second, "the log", func() bool {
 				return strings.Count(w.Log.String(), again[name]) == i+1
 			})
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
@@ -164,11 +165,7 @@ func TestLocalhostTaken(t *testing.T) {
 	if left := Unserved(want); len(left) != 1 || left[0].Listen.Port() != taken {
 		t.Errorf("nobody listens at %v, want %d", left, taken)
 	}
-	for deadline := time.Now().Add(2 * time.Minute); len(x.failing()) > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not tried again")
-		}
-	}
+	applytest.Until(t, 2*time.Minute, "another try", func() bool { return len(x.failing()) == 0 })
 	if got := hello(t, dialTCP(t, at(taken))); got != "a" {
 		t.Errorf("reached %q", got)
 	}

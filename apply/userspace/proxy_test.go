@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
@@ -444,9 +445,7 @@ func TestDrain(t *testing.T) {
 		t.Fatal("did not wait for the other one")
 	default:
 	}
-	for p.Carried() > 1 { // the attempts above
-		time.Sleep(time.Millisecond)
-	}
+	applytest.Until(t, 0, "Carried <= 1", func() bool { return p.Carried() <= 1 })
 	echoes(t, long, "going on")
 	cancel()
 	if cut := <-ended; cut != 1 {
@@ -539,9 +538,7 @@ func TestLimit(t *testing.T) {
 	hello(t, first)
 	hello(t, second)
 	third := dialTCP(t, at) // accepted by the kernel
-	for counted(p, ir.TCP).Waited == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	applytest.Until(t, 0, "Waited > 0", func() bool { return counted(p, ir.TCP).Waited > 0 })
 	if n := p.Carried(); n != 2 {
 		t.Errorf("%d connections are carried", n)
 	}

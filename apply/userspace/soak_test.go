@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/userspace"
 )
@@ -71,9 +72,7 @@ func TestSoak(t *testing.T) {
 	for _, batch := range held {
 		lost += each(batch, func(c net.Conn) bool { return exchanges(c, "pong") && c.Close() == nil })
 	}
-	for p.Carried() > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	applytest.Until(t, 0, "Carried == 0", func() bool { return p.Carried() == 0 })
 	if s := counted(p, ir.TCP); s.Unreachable > 0 || s.Clients > 0 || int(s.Accepted) != total || lost > 0 {
 		t.Errorf("of %d connections %d broke: %+v", total, lost, s)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -104,9 +105,7 @@ func TestUDPIdle(t *testing.T) {
 	c := dialUDP(t, at)
 	asks(t, c, "1")
 	first := <-from
-	for counted(p, ir.UDP).Clients > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	applytest.Until(t, 0, "Clients == 0", func() bool { return counted(p, ir.UDP).Clients == 0 })
 	asks(t, c, "2")
 	if second := <-from; second == first {
 		t.Error("the same socket as before")
@@ -131,9 +130,7 @@ func TestUDPBackendGoes(t *testing.T) {
 		}
 	}
 	p.CloseListener(Key{Family: ir.IPv4, Port: port(ir.UDP)})
-	for counted(p, ir.UDP).Clients > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	applytest.Until(t, 0, "Clients == 0", func() bool { return counted(p, ir.UDP).Clients == 0 })
 }
 
 // A client whose backend rejects datagrams receives the next backend.
@@ -172,17 +169,13 @@ func TestUDPLimit(t *testing.T) {
 	asks(t, first, "1")
 	<-from
 	second.Write([]byte("2"))
-	for counted(p, ir.UDP).Dropped == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	applytest.Until(t, 0, "Dropped > 0", func() bool { return counted(p, ir.UDP).Dropped > 0 })
 	if len(from) > 0 {
 		t.Error("served all the same")
 	}
 	p.SetUDPIdle(time.Millisecond)
 	asks(t, first, "1") // and detects the rejection
-	for counted(p, ir.UDP).Clients > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	applytest.Until(t, 0, "Clients == 0", func() bool { return counted(p, ir.UDP).Clients == 0 })
 	asks(t, second, "3")
 }
 

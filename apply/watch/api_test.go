@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -117,11 +118,7 @@ func (g *follower) heard(resource string) (h ResourceState) {
 // eventually waits until holds returns true.
 func (g *follower) eventually(what string, holds func() bool) {
 	g.t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			g.t.Fatalf("it is not so that %s: %+v", what, g.Contact.Resources())
-		}
-	}
+	applytest.Until(g.t, 2*time.Minute, what, holds)
 }
 
 // until follows the Store until a condition holds, and returns the dirty objects.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
@@ -132,27 +134,19 @@ func cutOff(t *testing.T) (*way, *fakeAPI, *follower, *lockedBuffer) {
 }
 
 // outage waits until the API has an outage, or has none.
-func (g *follower) outage(want bool) ResourceState {
+func (g *follower) outage(want bool) (s ResourceState) {
 	g.t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
-		s := g.Contact.Outage()
-		if !s.Lost.IsZero() == want {
-			return s
-		}
-		if time.Now().After(deadline) {
-			g.t.Fatalf("contact lost: %t, want %t: %+v", !want, want, g.Contact.Resources())
-		}
-	}
+	g.eventually(fmt.Sprintf("contact lost: %t", want), func() bool {
+		s = g.Contact.Outage()
+		return !s.Lost.IsZero() == want
+	})
+	return s
 }
 
 // timesSaid waits until the log contains what, and returns how often.
 func timesSaid(t *testing.T, log *lockedBuffer, what string) int {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(log.String(), what); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%q is not said:\n%s", what, log.String())
-		}
-	}
+	applytest.Until(t, 2*time.Minute, "the log has "+what, func() bool { return strings.Contains(log.String(), what) })
 	return strings.Count(log.String(), what)
 }
 
@@ -173,11 +167,7 @@ func TestContactRefused(t *testing.T) {
 	if s := g.outage(true); s.Cause == "" || s.Lost.Before(began) {
 		t.Errorf("silence since %s, %s before: cause %q", s.Lost, began.Sub(s.Lost), s.Cause)
 	}
-	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(g.Contact.Outage().Cause, "connection refused"); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("cause %q, want that connections are refused", g.Contact.Outage().Cause)
-		}
-	}
+	g.eventually("connections are refused", func() bool { return strings.Contains(g.Contact.Outage().Cause, "connection refused") })
 	w.listen()
 	g.outage(false)
 	if n := timesSaid(t, said, backSaid); n != 1 {
@@ -460,11 +450,7 @@ func TestContactBookmark(t *testing.T) {
 	}
 	before := last()
 	f.Send("services", "BOOKMARK", service("", ""))
-	for deadline := time.Now().Add(2 * time.Minute); !last().After(before); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the bookmark is not heard")
-		}
-	}
+	g.eventually("the bookmark is recorded", func() bool { return last().After(before) })
 }
 
 // A server that does not answer is named after slowAfter, once, and again when it answers. An optional

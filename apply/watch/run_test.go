@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/proxyc/proxyc/apply/applytest"
 )
 
 // No goroutine outlives Run, even if the server never responded.
@@ -32,14 +34,8 @@ func TestRunEndsWhole(t *testing.T) {
 	<-tried
 	cancel()
 	<-ended
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	applytest.Until(t, 2*time.Minute, "no goroutine is in API.Run", func() bool {
 		stacks := make([]byte, 1<<20)
-		stacks = stacks[:runtime.Stack(stacks, true)]
-		if !strings.Contains(string(stacks), "watch.(*API).Run") {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("something goes on:\n%s", stacks)
-		}
-	}
+		return !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "watch.(*API).Run")
+	})
 }

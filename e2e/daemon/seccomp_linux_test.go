@@ -88,7 +88,7 @@ func TestWatchDenied(t *testing.T) {
 			go func() { ended <- w.Wait() }()
 			needed := !slices.Contains(needless, name)
 			works := false
-			nodetest.Until(t, 20*time.Second, "rules, or a word", func() bool {
+			applytest.Until(t, 20*time.Second, "rules, or a word", func() bool {
 				select {
 				case <-ended:
 					return true

@@ -247,7 +247,7 @@ func (d *Daemon) Stop(signal os.Signal) time.Duration {
 // Until waits for a status that satisfies holds.
 func (d *Daemon) Until(what string, holds func(status.Status) bool) (st status.Status) {
 	d.T.Helper()
-	Until(d.T, 0, what, func() (ok bool) {
+	applytest.Until(d.T, 0, what, func() (ok bool) {
 		st, ok = d.Status()
 		return ok && holds(st)
 	})
@@ -268,21 +268,6 @@ func (d *Daemon) Get(port int, path string) (code int, body string, err error) {
 	return d.NS.Get(context.Background(), port, path)
 }
 
-// Until waits until a condition holds, and fails the test after a time, which is at least half a
-// minute, since machines are busy. The pauses between tries become longer: many tries run programs.
-func Until(t testing.TB, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	limit = applytest.ScaledTimeout(max(limit, 30*time.Second))
-	deadline := time.After(limit)
-	for pause := 20 * time.Millisecond; !holds(); pause = min(pause*3/2, 500*time.Millisecond) {
-		select {
-		case <-deadline:
-			t.Fatalf("%s: not within %s", what, limit)
-		case <-time.After(pause):
-		}
-	}
-}
-
 // Rules lists the rules of the node.
 func (d *Daemon) Rules() string {
 	d.T.Helper()
@@ -301,7 +286,7 @@ func (d *Daemon) Has(name string) bool {
 // Holds waits until the rules contain a Service, or do not.
 func (d *Daemon) Holds(limit time.Duration, name string, want bool) {
 	d.T.Helper()
-	Until(d.T, limit, fmt.Sprintf("Service %s in the rules: %t", name, want), func() bool { return d.Has(name) == want })
+	applytest.Until(d.T, limit, fmt.Sprintf("Service %s in the rules: %t", name, want), func() bool { return d.Has(name) == want })
 }
 
 // Proxyc runs a verb on the node, with its configuration.

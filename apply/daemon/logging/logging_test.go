@@ -136,13 +136,7 @@ func TestLogBuffer(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(t.Context()) }()
 	l.Info("third")
-	deadline := time.Now().Add(2 * time.Minute)
-	for !strings.Contains(out.String(), "third") {
-		if time.Now().After(deadline) {
-			t.Fatal("flushFrequency does not write")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	applytest.Until(t, 2*time.Minute, "flushFrequency writes", func() bool { return strings.Contains(out.String(), "third") })
 	t.Cleanup(func() { <-ended })
 }
 

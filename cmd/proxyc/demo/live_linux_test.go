@@ -51,7 +51,7 @@ func (d *liveDemo) end() int {
 	case <-time.After(applytest.ScaledTimeout(time.Minute)):
 		d.t.Fatalf("it does not end:\n%s", &d.out)
 	}
-	nodetest.Until(d.t, 0, "nothing is left", func() bool { return len(d.processes()) == 0 })
+	applytest.Until(d.t, 0, "nothing is left", func() bool { return len(d.processes()) == 0 })
 	if _, err := os.Stat("/run/demo"); err == nil {
 		d.t.Error("files are left")
 	}
@@ -153,7 +153,7 @@ func TestDemoLiveLeavesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := startDemo(t)
-			nodetest.Until(d.t, 0, "rules", func() bool { return strings.Contains(d.out.String(), "applied after") })
+			applytest.Until(d.t, 0, "rules", func() bool { return strings.Contains(d.out.String(), "applied after") })
 			if n := len(d.processes()); n < 6 {
 				t.Fatalf("%d processes: %v", n, d.processes())
 			}
