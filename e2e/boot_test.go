@@ -81,7 +81,7 @@ func TestBootThroughService(t *testing.T) {
 			s.unset(some(1, 3)...)
 			start("10.96.0.1:443", boot)
 			s.converges(catchUp, "what changed while the node was down")
-			end := s.load(steady)
+			_, end := s.load(steady)
 			s.set(some(10, 12, "pod2c")...)
 			t.Logf("a change arrived after %s", s.converges(10*time.Second, "a change"))
 			stop()

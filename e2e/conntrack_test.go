@@ -23,12 +23,14 @@ func TestConntrackFull(t *testing.T) {
 	s.start()
 	s.converges(10*time.Second, "start")
 	client := s.client(n)
-	// The kernel keeps flows that have had packets in both directions for two seconds.
-	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(50 * time.Millisecond) {
+	// The kernel keeps flows that it lists as assured.
+	applytest.Until(t, 0, "the flow is assured", func() bool {
 		if err := s.queryPod(client, "pod1a", applytest.ReplyTimeout); err != nil {
 			t.Fatal(err)
 		}
-	}
+		flows, err := s.Run(s.Command(t.Context(), "conntrack", "-L", "-p", "udp", "-d", n.vip().Addr().String()))
+		return err == nil && strings.Contains(string(flows), "[ASSURED]")
+	})
 	s.fillConntrack()
 	if _, err := s.topo.Try("ext", "tcp", 0, n.vip(), time.Second); err == nil {
 		t.Fatal("a new connection succeeds: the table is not full")

@@ -184,7 +184,7 @@ func probe(from string, n numbered) applytest.Probe {
 // load queries Services from inside and outside, over new connections and over connections that
 // stay open. None may fail before the returned function ends it, unless the controls fail at the
 // same time, because the machine itself stood still.
-func (s *testEnv) load(services ...numbered) (end func()) {
+func (s *testEnv) load(services ...numbered) (load *applytest.Load, end func()) {
 	s.t.Helper()
 	var probes []applytest.Probe
 	for _, n := range services {
@@ -194,8 +194,8 @@ func (s *testEnv) load(services ...numbered) (end func()) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	load := s.topo.StartLoad(20, append(probes, controls...)...)
-	return func() {
+	load = s.topo.StartLoad(20, append(probes, controls...)...)
+	return load, func() {
 		s.t.Helper()
 		asked, broken := open.Stop()
 		report := load.Stop()

@@ -28,14 +28,14 @@ func TestServerKilled(t *testing.T) {
 	s.set(append(some(1, 20, "pod1a"), steady)...)
 	s.start()
 	s.converges(10*time.Second, "start")
-	end := s.load(steady)
+	load, end := s.load(steady)
 
 	s.set(some(20, 22, "pod2c")...)
 	defer mayRefuse(s.cluster)()
 	if err := s.cluster.KillAPI(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second) // of load without an API server
+	load.WaitTries(40) // without an API server
 	if err := s.cluster.StartAPI(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestRelist(t *testing.T) {
 	s.set(append(some(1, 10, "pod1a"), steady)...)
 	s.start()
 	s.converges(10*time.Second, "start")
-	end := s.load(steady)
+	_, end := s.load(steady)
 	services := s.cluster.Client().CoreV1().Services("")
 	seen, err := services.List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -130,7 +130,7 @@ func TestRepeatedCuts(t *testing.T) {
 	s.set(append(some(1, 60, "pod1a"), steady)...)
 	s.start()
 	s.converges(10*time.Second, "start")
-	end := s.load(steady)
+	_, end := s.load(steady)
 	before := s.gate.Connections.Load()
 	pods := []string{"pod1a", "pod1c", "pod2a", "pod2b", "pod2c"}
 	for range cuts {

@@ -31,7 +31,7 @@ func TestDaemonKilled(t *testing.T) {
 			c := newChurn(s, seed, 4, 60)
 			s.start()
 			s.converges(10*time.Second, "start")
-			endLoad := s.load(steady[:2]...)
+			_, endLoad := s.load(steady[:2]...)
 			endConnections := s.keepConnections(append(steady[2:], c.answering()...)...)
 			ctx, stop := context.WithCancel(t.Context())
 			churned := make(chan struct{})

@@ -34,7 +34,7 @@ func TestSoak(t *testing.T) {
 	c := newChurn(s, seed, steady, services)
 	s.start()
 	s.converges(time.Minute, "start")
-	endLoad := s.load(untouched[:3]...)
+	_, endLoad := s.load(untouched[:3]...)
 	endConnections := s.keepConnections(untouched[3:]...)
 	ctx, stop := context.WithTimeout(t.Context(), *soakFlag)
 	defer stop()

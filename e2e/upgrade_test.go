@@ -39,7 +39,7 @@ func TestUpgrade(t *testing.T) {
 			steady := some(0, 3, "pod1a", "pod2a")
 			u.set(append(some(3, manyServices, "pod1a"), steady...)...)
 			u.begin(previous)
-			end := u.load(steady...)
+			_, end := u.load(steady...)
 			for _, next := range []string{proxyc, proxyc, previous, previous, proxyc} {
 				u.swap(next)
 			}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -192,82 +193,17 @@ func TestDefaults(t *testing.T) {
 
 // TestDefaultFile compares the written form of all defaults (CFG-6).
 func TestDefaultFile(t *testing.T) {
-	const want = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  acceptContentTypes: ""
-  burst: 10
-  contentType: application/vnd.kubernetes.protobuf
-  kubeconfig: ""
-  qps: 5
-clusterCIDR: ""
-configSyncPeriod: 15m0s
-conntrack:
-  maxPerCore: 32768
-  min: 131072
-  tcpBeLiberal: false
-  tcpCloseWaitTimeout: 1h0m0s
-  tcpEstablishedTimeout: 24h0m0s
-  udpStreamTimeout: 0s
-  udpTimeout: 0s
-detectLocal:
-  bridgeInterface: ""
-  interfaceNamePrefix: ""
-detectLocalMode: ClusterCIDR
-enableProfiling: false
-healthzBindAddress: 0.0.0.0:10256
-hostnameOverride: ""
-iptables:
-  localhostNodePorts: true
-  masqueradeAll: false
-  masqueradeBit: 14
-  minSyncPeriod: 1s
-  syncPeriod: 30s
-ipvs:
-  excludeCIDRs: null
-  minSyncPeriod: 0s
-  scheduler: ""
-  strictARP: false
-  syncPeriod: 30s
-  tcpFinTimeout: 0s
-  tcpTimeout: 0s
-  udpTimeout: 0s
-kind: KubeProxyConfiguration
-logging:
-  flushFrequency: 5s
-  format: text
-  options:
-    json:
-      infoBufferSize: "0"
-    text:
-      infoBufferSize: "0"
-  verbosity: 0
-metricsBindAddress: 127.0.0.1:10249
-mode: iptables
-nftables:
-  masqueradeAll: false
-  masqueradeBit: 14
-  minSyncPeriod: 1s
-  syncPeriod: 30s
-nodePortAddresses: null
-oomScoreAdj: -999
-portRange: ""
-showHiddenMetricsForVersion: ""
-winkernel:
-  enableDSR: false
-  forwardHealthCheckVip: false
-  networkName: ""
-  rootHnsEndpointName: ""
-  sourceVip: ""
-`
+	want, err := os.ReadFile("testdata/default.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := Default()
 	Complete(c)
 	got, err := WriteConfig(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	r, l := Load("c.yaml", got, true)

@@ -43,7 +43,7 @@ var suites = []suite{
 	{name: "trace-ipvs", pkg: "cmd/proxyc/review/trace", modules: ipvs, args: "-test.run=^TestPlantedFaults$/^ipvs -proxyc=$PROXYC", usual: true},
 	{name: "prove-ipvs", pkg: "cmd/proxyc/review/proof", modules: ipvs, args: "-test.run=^TestProveKernel$/^ipvs -proxyc=$PROXYC", usual: true},
 	{name: "privilege-ipvs", pkg: "e2e/daemon", modules: ipvs, args: "-test.run=^Test(LeastPrivilege|SeccompProfile)$/^(ipvs|recorded|in_force)$/^(ipvs)?$ -proxyc=$PROXYC"},
-	{name: "clock", pkg: "apply/daemon", args: "-test.run=TestWatchClockIsSet -proxyc=$PROXYC", env: "PROXYC_SETS_CLOCK=1", usual: true},
+	{name: "clock", pkg: "e2e/daemon", args: "-test.run=TestWatchClockIsSet -proxyc=$PROXYC", env: "PROXYC_SETS_CLOCK=1", usual: true},
 	{name: "flowtable", modules: "br_netfilter", pkg: "apply/applytest", args: "-test.run=^TestFastpath$ -proxyc=$PROXYC", more: ",flowtable", usual: true},
 	{name: "watch-flowtable", modules: "br_netfilter", pkg: "apply/daemon", args: "-test.run=^TestWatchFastpath$ -proxyc=$PROXYC", more: ",flowtable", usual: true},
 	{name: "bench-flowtable", pkg: "apply/applytest", args: "-test.run=^$ -test.bench=Fastpath -test.benchtime=3000x -test.count=2 -proxyc=$PROXYC"},
