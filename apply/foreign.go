@@ -10,7 +10,8 @@ import (
 // Interference lists foreign rules that affect packets to Services. Nothing changes them.
 type Interference struct {
 	Drops   []string // may drop packets that our rules accept
-	Diverts []string // may translate packets first, bypass our rules, or clear the masquerade mark
+	Diverts []string // may translate packets first, bypass our rules, or change the masquerade mark
+	Sources []string // may translate the client's address first; most networks of pods have such rules
 }
 
 // Lines returns a line for each rule, as verbs print them.
@@ -20,6 +21,9 @@ func (i Interference) Lines() (lines []string) {
 	}
 	for _, rule := range i.Diverts {
 		lines = append(lines, "foreign rules that may divert: "+rule)
+	}
+	for _, rule := range i.Sources {
+		lines = append(lines, "foreign rules that may change the client's address: "+rule)
 	}
 	return lines
 }
@@ -44,6 +48,7 @@ type RuleEffect struct {
 	Does   string // relevant verdict or target, in the tool's words: "drop", "DNAT"; or empty
 	To     string // chain that it jumps or goes to; or empty
 	Clears uint32 // bits of the packet's mark that it may clear
+	Sets   uint32 // those that it sets
 }
 
 func (e RuleEffect) is(words ...string) bool { return slices.Contains(words, strings.ToLower(e.Does)) }
@@ -86,12 +91,18 @@ func (i *Interference) Add(c ForeignChain, mark uint32) error {
 		}
 	}
 	if c.Translates {
+		err = c.find(&i.Sources, "", func(_ string, e RuleEffect) bool { return e.is("snat", "masquerade", "netmap") })
+	}
+	if c.Translates && err == nil {
 		err = c.find(&i.Diverts, "", func(chain string, e RuleEffect) bool {
 			return e.diverts() || jump >= 0 && (e.is("accept") || e.is("return") && chain == c.Name)
 		})
 	}
 	if c.Marks && err == nil {
 		err = c.find(&i.Diverts, fmt.Sprintf("clears mark %#x", mark), func(_ string, e RuleEffect) bool { return e.Clears&mark != 0 })
+	}
+	if err == nil {
+		err = c.find(&i.Diverts, fmt.Sprintf("sets mark %#x", mark), func(_ string, e RuleEffect) bool { return e.Sets&mark != 0 })
 	}
 	return err
 }

@@ -60,7 +60,6 @@ func TestInterferenceDiverts(t *testing.T) {
 		{[]apply.RuleEffect{{Does: "return"}}, ""},
 		{[]apply.RuleEffect{{To: "near"}, ours}, ""}, // returns to the base chain
 		{[]apply.RuleEffect{{To: "far"}, ours}, "notrack in chain far"},
-		{[]apply.RuleEffect{{Does: "snat"}, ours}, ""},
 		{[]apply.RuleEffect{{Does: "accept"}}, ""},
 		{[]apply.RuleEffect{{Does: "redirect"}}, "redirect in chain base"},
 	} {

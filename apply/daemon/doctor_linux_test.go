@@ -57,12 +57,12 @@ func TestDoctor(t *testing.T) {
 	expect(well, "addresses", doctor.OK, "192.0.2.11")
 	expect(well, "lock", doctor.OK, "no proxyc")
 
-	// Foreign rules that set proxyc's masquerade mark, or that masquerade themselves, are neither of
-	// the kinds that doctor looks for, so it does not deny that they exist.
+	// A foreign rule that sets proxyc's masquerade mark is a fault. One that masquerades is usual.
 	must("iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-d", "10.96.0.97", "-j", "MARK", "--set-mark", "0x4000")
 	must("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.244.1.97", "-j", "MASQUERADE")
-	expect(look(0, "--proxy-mode", "nftables", "--try", "nftables"), "foreign rules", doctor.OK,
-		"none that may drop or divert packets to Services; not checked: rules that set proxyc's mark or translate sources")
+	marked := look(0, "--proxy-mode", "nftables", "--try", "nftables")
+	expect(marked, "foreign rules", doctor.Warning, "may divert: ip mangle chain PREROUTING, hook prerouting, priority -150: sets mark 0x4000 in chain PREROUTING")
+	expect(marked, "foreign rules", doctor.OK, "may change the client's address: ip nat chain POSTROUTING")
 	must("nft", "flush", "ruleset")
 	if out, code := run("nft", "list", "ruleset"); code != 0 || out != "" {
 		t.Errorf("doctor left rules on the node:\n%s", out)

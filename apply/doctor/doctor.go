@@ -224,8 +224,11 @@ func (e *examination) interference(ctx context.Context) {
 	for _, rule := range found.Diverts {
 		e.add(check, Warning, "check that it does not match addresses of Services", "may divert: %s (%s)", rule, owner(rule))
 	}
+	for _, rule := range found.Sources {
+		e.add(check, OK, "", "may change the client's address: %s (%s)", rule, owner(rule))
+	}
 	if err == nil && len(found.Drops)+len(found.Diverts) == 0 {
-		e.add(check, OK, "", "none that may drop or divert packets to Services; not checked: rules that set proxyc's mark or translate sources")
+		e.add(check, OK, "", "none that may drop or divert packets to Services")
 	}
 }
 

@@ -113,7 +113,7 @@ func effectOf(words []string) apply.RuleEffect {
 		return apply.RuleEffect{Does: "NOTRACK"}
 	case target == "MARK":
 		set, mask := maskedOf(words, "--set-xmark")
-		return apply.RuleEffect{Does: target, Clears: mask ^ set} // the result is (mark and not mask) xor set
+		return apply.RuleEffect{Does: target, Clears: mask ^ set, Sets: mask & set} // the result is (mark and not mask) xor set
 	case target == "CONNMARK" && slices.Contains(words, "--restore-mark"):
 		of, _ := maskedOf(words, "--nfmask")
 		from, _ := maskedOf(words, "--ctmask")
@@ -141,4 +141,4 @@ func maskedOf(words []string, option string) (number, mask uint32) {
 }
 
 // verdicts are the relevant targets. Others are chains, or continue.
-var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK", "RETURN"}
+var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK", "RETURN", "SNAT", "MASQUERADE", "NETMAP"}

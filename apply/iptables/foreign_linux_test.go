@@ -36,6 +36,8 @@ COMMIT
 -A TWO -j LOG --log-prefix "-j \"ACCEPT"
 -A TWO -p tcp -j DROP
 -A PREROUTING -j MARK --set-mark 0
+-A INPUT -j MARK --set-xmark 0x4000/0x4000
+-A OUTPUT -j MARK --set-xmark 0x4000/0x4000
 -A FORWARD -j MARK --set-xmark 0x1/0xff
 -A FORWARD -j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xff
 -A POSTROUTING -j CONNMARK --restore-mark
@@ -54,6 +56,7 @@ COMMIT
 -A DOCKER -p tcp -j DNAT --to-destination 10.244.1.99:1
 -A SIDECAR -p tcp -j REDIRECT --to-ports 15001
 -A POSTROUTING -p udp -j MARK --set-mark 0
+-A POSTROUTING -s 10.9.0.0/16 -j MASQUERADE
 -A POSTROUTING -j KUBE-POSTROUTING
 -A POSTROUTING -s 172.17.0.0/16 -j MASQUERADE
 COMMIT
@@ -72,12 +75,13 @@ COMMIT
 			"iptables-legacy table mangle chain PREROUTING: DROP in chain TWO",
 			"ip6tables-legacy table filter chain INPUT: REJECT in chain INPUT",
 		}, Diverts: []string{
+			"iptables-legacy table mangle chain OUTPUT: sets mark 0x4000 in chain OUTPUT",
 			"iptables-legacy table mangle chain POSTROUTING: clears mark 0x4000 in chain POSTROUTING",
 			"iptables-legacy table nat chain PREROUTING: ACCEPT in chain PREROUTING",
 			"iptables-legacy table nat chain OUTPUT: RETURN in chain OUTPUT",
 			"iptables-legacy table nat chain POSTROUTING: clears mark 0x4000 in chain POSTROUTING",
 			"iptables-legacy table raw chain OUTPUT: NOTRACK in chain OUTPUT",
-		}}
+		}, Sources: []string{"iptables-legacy table nat chain POSTROUTING: MASQUERADE in chain POSTROUTING"}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

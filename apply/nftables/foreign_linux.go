@@ -185,23 +185,24 @@ func (t *foreignTables) appendVerdicts(ctx context.Context, out []foreignRule, t
 
 // effectsOf returns the effects of a rule.
 func effectsOf(code []codec.Instruction) (out []foreignRule) {
-	add := func(does string, clears uint32) {
-		out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: does, Clears: clears}})
+	add := func(does string, clears, sets uint32) {
+		out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: does, Clears: clears, Sets: sets}})
 	}
 	for i, c := range code {
 		switch c.Name {
 		case "meta":
 			if c.Uint32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && c.Fields[unix.NFTA_META_SREG] != nil {
-				add("meta mark set", clearedBits(code[:i]))
+				clears, sets := changedBits(code[:i])
+				add("meta mark set", clears, sets)
 			}
 		case "reject", "tproxy", "notrack":
-			add(c.Name, 0)
+			add(c.Name, 0, 0)
 		case "redir":
-			add("redirect", 0)
+			add("redirect", 0, 0)
+		case "masq":
+			add("masquerade", 0, 0)
 		case "nat":
-			if c.Uint32(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
-				add("dnat", 0)
-			}
+			add([...]string{unix.NFT_NAT_SNAT: "snat", unix.NFT_NAT_DNAT: "dnat"}[c.Uint32(unix.NFTA_NAT_TYPE)&1], 0, 0)
 		case "target": // of iptables-nft
 			add(targetEffect(c.Text(unix.NFTA_TARGET_NAME), c.Uint32(unix.NFTA_TARGET_REV), c.Fields[unix.NFTA_TARGET_INFO]))
 		case "immediate":
@@ -233,10 +234,10 @@ func appendVerdict(out []foreignRule, data []byte) []foreignRule {
 	return append(out, foreignRule{RuleEffect: e})
 }
 
-// clearedBits returns the bits of the mark that are clear, or may be, after it is set to the result
-// of instructions: a constant, or the mark after a bitwise operation. It returns all bits for other
-// results.
-func clearedBits(code []codec.Instruction) uint32 {
+// changedBits returns the bits of the mark that are clear, or may be, after it is set to the result
+// of instructions, and those that are set: a constant, or the mark after a bitwise operation. It returns
+// all bits as clear for other results.
+func changedBits(code []codec.Instruction) (clears, sets uint32) {
 	last := func(back int, name string) (c codec.Instruction, ok bool) {
 		if len(code) < back || code[len(code)-back].Name != name {
 			return c, false
@@ -252,7 +253,7 @@ func clearedBits(code []codec.Instruction) uint32 {
 	}
 	if c, ok := last(1, "immediate"); ok {
 		if set, ok := number(c.Fields[unix.NFTA_IMMEDIATE_DATA]); ok {
-			return ^set
+			return ^set, set
 		}
 	}
 	c, isBitwise := last(1, "bitwise")
@@ -261,16 +262,16 @@ func clearedBits(code []codec.Instruction) uint32 {
 		and, ok1 := number(c.Fields[unix.NFTA_BITWISE_MASK])
 		xor, ok2 := number(c.Fields[unix.NFTA_BITWISE_XOR])
 		if ok1 && ok2 {
-			return ^(and ^ xor)
+			return ^(and ^ xor), xor &^ and
 		}
 	}
-	return ^uint32(0)
+	return ^uint32(0), 0
 }
 
 // targetEffect returns the effect of a target of iptables with its options: struct xt_mark_tginfo2
 // (linux/netfilter/xt_mark.h), xt_connmark_tginfo1 and 2 (xt_connmark.h), xt_ct_target_info
 // (xt_CT.h).
-func targetEffect(name string, revision uint32, info []byte) (does string, clears uint32) {
+func targetEffect(name string, revision uint32, info []byte) (does string, clears, sets uint32) {
 	number := func(i int) uint32 { return binary.NativeEndian.Uint32(info[4*i:]) }
 	const (
 		restore = 2 // XT_CONNMARK_RESTORE
@@ -279,12 +280,12 @@ func targetEffect(name string, revision uint32, info []byte) (does string, clear
 	mode := map[uint32]int{1: 12, 2: 14}[revision] // its offset in CONNMARK
 	switch {
 	case name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack != 0:
-		return "NOTRACK", 0
+		return "NOTRACK", 0, 0
 	case name == "MARK" && revision == 2 && len(info) >= 8:
 		set, mask := number(0), number(1)
-		return name, mask ^ set // the result is (mark and not mask) xor set
+		return name, mask ^ set, mask & set // the result is (mark and not mask) xor set
 	case name == "CONNMARK" && mode > 0 && len(info) > mode && info[mode] == restore:
-		return name, number(1) | number(2)
+		return name, number(1) | number(2), 0
 	}
-	return name, 0
+	return name, 0, 0
 }

@@ -69,7 +69,7 @@ table inet route { chain c { type route hook output priority -150; ip daddr 10.9
 		"inet divert chain raw, hook output, priority -300: notrack in chain raw",
 		"ip filter chain OUTPUT, hook output, priority -100: return in chain OUTPUT",
 		"ip filter chain PREROUTING, hook prerouting, priority -100: accept in chain PREROUTING",
-	}}
+	}, Sources: []string{"inet divert chain source, hook postrouting, priority 90: masquerade in chain source"}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -79,7 +79,7 @@ table inet route { chain c { type route hook output priority -150; ip daddr 10.9
 }
 
 // Rules that clear the masquerade mark between ours that set it and ours that match it are
-// reported. Rules elsewhere, or for other bits, are not.
+// reported, and those that set it before. Rules elsewhere, or for other bits, are not.
 func TestInterferenceWithMark(t *testing.T) {
 	for _, c := range []struct {
 		chain, rule string
@@ -94,7 +94,10 @@ func TestInterferenceWithMark(t *testing.T) {
 		{"type filter hook output priority -150", "meta mark set 0", false},
 		{"type route hook output priority 0", "meta mark set 0", true},
 		{"type filter hook input priority 0", "meta mark set 0", false},
-		{"type filter hook forward priority 0", "meta mark set 0x4001", false},
+		{"type filter hook forward priority 0", "meta mark set 0x4001", true},
+		{"type filter hook prerouting priority -150", "meta mark set mark or 0x4000", true},
+		{"type filter hook prerouting priority -150", "meta mark set mark or 0x8000", false},
+		{"type filter hook postrouting priority 101", "meta mark set 0x4000", false},
 		{"type filter hook forward priority 0", "meta mark set mark and 0xffffbfff", true},
 		{"type filter hook forward priority 0", "meta mark set mark and 0xfffffffe", false},
 		{"type filter hook forward priority 0", "meta mark set mark or 0x1", false},
@@ -113,7 +116,7 @@ func TestInterferenceWithMark(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		named := len(got.Diverts) == 1 && strings.Contains(got.Diverts[0], ": clears mark 0x4000 in chain ")
+		named := len(got.Diverts) == 1 && strings.Contains(got.Diverts[0], "s mark 0x4000 in chain ")
 		if named != c.names || len(got.Drops)+len(got.Diverts) > 1 {
 			t.Errorf("%s; %s: named %t, want %t: %q", c.chain, c.rule, named, c.names, got)
 		}

@@ -38,6 +38,9 @@ func foreignRules(f ir.Family, text string) (lines []string, err error) {
 			if diverting.MatchString(whole) {
 				all.Diverts = append(all.Diverts, where+text)
 			}
+			if hiding.MatchString(whole) {
+				all.Sources = append(all.Sources, where+text)
+			}
 		}
 	}
 	return append(all.Lines(), left...), nil
@@ -45,6 +48,7 @@ func foreignRules(f ir.Family, text string) (lines []string, err error) {
 
 var (
 	dropping  = regexp.MustCompile(` (drop|reject)\b`)
+	hiding    = regexp.MustCompile(` (snat|masquerade)\b`)
 	diverting = regexp.MustCompile(` (dnat|redirect|tproxy|notrack|meta mark set)\b`)
 )
 
