@@ -3,13 +3,11 @@ package conntrack
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	vnetlink "github.com/vishvananda/netlink"
@@ -204,86 +202,6 @@ func TestManyEntries(t *testing.T) {
 		if deleted, err := table.delete(some); err != nil || deleted != len(some) {
 			t.Errorf("Delete: %d, %v, want %d", deleted, err, len(some))
 		}
-	}
-}
-
-// A client that keeps its port reaches the new endpoint only after the entry for the old one is
-// deleted.
-func TestClientMovesToTheNewEndpoint(t *testing.T) {
-	ns, table, _ := kernel(t)
-	run := func(name string, args ...string) {
-		t.Helper()
-		if out, err := ns.Run(ns.Command(context.Background(), name, args...)); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	}
-	const vip, old, new = "10.96.0.10:53", "10.244.1.5:53", "10.244.1.6:53"
-	for _, a := range []string{vip, old, new} {
-		run("ip", "addr", "add", addrPort(a).Addr().String()+"/32", "dev", "lo")
-	}
-	translate := func(to string) {
-		t.Helper()
-		run("nft", fmt.Sprintf("table ip t; delete table ip t; table ip t { chain o { type nat hook output priority -100; ip daddr 10.96.0.10 udp dport 53 dnat to %s; }; }", to))
-	}
-	var client *net.UDPConn
-	servers := map[string]*net.UDPConn{}
-	err := ns.Do(func() (err error) {
-		for _, a := range []string{old, new} {
-			if servers[a], err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addrPort(a))); err != nil {
-				return err
-			}
-		}
-		client, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addrPort(vip)))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	for name, s := range servers {
-		defer s.Close()
-		go func() {
-			buf := make([]byte, 64)
-			for {
-				n, from, err := s.ReadFromUDPAddrPort(buf)
-				if err != nil {
-					return
-				}
-				s.WriteToUDPAddrPort(append(buf[:n], " "+name...), from)
-			}
-		}()
-	}
-	ask := func(question string) string {
-		t.Helper()
-		if _, err := client.Write([]byte(question)); err != nil {
-			t.Fatal(err)
-		}
-		client.SetReadDeadline(time.Now().Add(2 * time.Minute))
-		buf := make([]byte, 64)
-		n, err := client.Read(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(buf[:n])
-	}
-	translate(old)
-	if got := ask("1"); got != "1 "+old {
-		t.Fatalf("got %q", got)
-	}
-	translate(new)
-	if got := ask("2"); got != "2 "+old {
-		t.Fatalf("got %q: the entry should have held the client", got)
-	}
-	p := program(t, ir.IPv4, nil, map[string][]int{vip + "/udp": {0}}, []string{new})
-	stale := sweep(t, table, NewSelector(p, nil))
-	if len(stale) != 1 {
-		t.Fatalf("stale: %v, want 1", stale)
-	}
-	if n, err := table.delete(stale); err != nil || n != 1 {
-		t.Fatal(n, err)
-	}
-	if got := ask("3"); got != "3 "+new {
-		t.Errorf("got %q, want the new endpoint", got)
 	}
 }
 

@@ -18,18 +18,9 @@ func TestDoctor(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.Write("cluster.yaml", applytest.Services("a"))
-	run := func(args ...string) (string, int) {
-		return w.Run(args[0], args[1:]...)
-	}
-	must := func(args ...string) {
-		t.Helper()
-		if out, code := run(args...); code != 0 {
-			t.Fatalf("%s: exit %d:\n%s", args, code, out)
-		}
-	}
 	look := func(want int, flags ...string) []doctor.Finding {
 		t.Helper()
-		out, code := run(slices.Concat([]string{"proxyc", "doctor", "-o", "json"}, flags)...)
+		out, code := w.Run("proxyc", slices.Concat([]string{"doctor", "-o", "json"}, flags)...)
 		var report struct {
 			Well     bool
 			Findings []doctor.Finding
@@ -47,8 +38,8 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("want %s %s: …%s… among %+v", s, check, text, found)
 		}
 	}
-	must("ip", "address", "add", "192.0.2.11/32", "dev", "lo")
-	must("sysctl", "-w", "net.ipv4.ip_forward=1") // as on each node of a cluster; a new namespace has 0
+	w.Must("ip address add 192.0.2.11/32 dev lo")
+	w.Must("sysctl -w net.ipv4.ip_forward=1") // as on each node of a cluster; a new namespace has 0
 	well := look(0, "--proxy-mode", "nftables", "--try", "nftables,iptables")
 	expect(well, "mode nftables", doctor.OK, "were written")
 	expect(well, "mode iptables", doctor.OK, "were written")
@@ -58,23 +49,23 @@ func TestDoctor(t *testing.T) {
 	expect(well, "lock", doctor.OK, "no proxyc")
 
 	// A foreign rule that sets proxyc's masquerade mark is a fault. One that masquerades is usual.
-	must("iptables-nft", "-t", "mangle", "-A", "PREROUTING", "-d", "10.96.0.97", "-j", "MARK", "--set-mark", "0x4000")
-	must("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.244.1.97", "-j", "MASQUERADE")
+	w.Must("iptables-nft -t mangle -A PREROUTING -d 10.96.0.97 -j MARK --set-mark 0x4000")
+	w.Must("iptables-nft -t nat -A POSTROUTING -d 10.244.1.97 -j MASQUERADE")
 	marked := look(0, "--proxy-mode", "nftables", "--try", "nftables")
 	expect(marked, "foreign rules", doctor.Warning, "may divert: ip mangle chain PREROUTING, hook prerouting, priority -150: sets mark 0x4000 in chain PREROUTING")
 	expect(marked, "foreign rules", doctor.OK, "may change the client's address: ip nat chain POSTROUTING")
-	must("nft", "flush", "ruleset")
-	if out, code := run("nft", "list", "ruleset"); code != 0 || out != "" {
+	w.Must("nft flush ruleset")
+	if out, code := w.Run("nft", "list", "ruleset"); code != 0 || out != "" {
 		t.Errorf("doctor left rules on the node:\n%s", out)
 	}
 
-	must("sysctl", "-w", "net.ipv4.ip_forward=0")
-	must("nft", "table inet firewalld { chain f { type filter hook forward priority 10; policy drop; }; }")
-	must("iptables-legacy", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
-	must("iptables-nft", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "ACCEPT")
+	w.Must("sysctl -w net.ipv4.ip_forward=0")
+	w.Must("nft 'table inet firewalld { chain f { type filter hook forward priority 10; policy drop; }; }'")
+	w.Must("iptables-legacy -A INPUT -p tcp --dport 22 -j ACCEPT")
+	w.Must("iptables-nft -A INPUT -p tcp --dport 22 -j ACCEPT")
 	w.Start("proxyc", "watch")
 	w.Until("first sync", nodetest.Synced)
-	must("nft", "table ip kube-proxy { chain services { }; }")
+	w.Must("nft 'table ip kube-proxy { chain services { }; }'")
 	ill := look(1, "--try", "nftables")
 	expect(ill, "forwarding", doctor.Error, "net.ipv4.ip_forward is 0")
 	expect(ill, "foreign rules", doctor.Warning, "inet firewalld chain f, hook forward, priority 10: policy drop (probably of firewalld)")
@@ -87,13 +78,13 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("rules are there, and yet: %+v", ill)
 	}
 	w.Process.Signal(syscall.SIGSTOP)
-	must("nft", "flush", "ruleset")
+	w.Must("nft flush ruleset")
 	expect(look(1, "--try", "nftables"), "rules", doctor.Error, "there are none for Services, although process ")
 	w.Process.Signal(syscall.SIGCONT)
 
 	without := look(1, "--try", "nftables", "--kubeconfig", "none")
 	expect(without, "API server", doctor.Error, "none")
-	if out, code := run("unshare", "--user", "proxyc", "doctor"); code != nodetest.ExitBad || !strings.Contains(out, "doctor: requires root") {
+	if out, code := w.Run("unshare", "--user", "proxyc", "doctor"); code != nodetest.ExitBad || !strings.Contains(out, "doctor: requires root") {
 		t.Errorf("without rights: exit %d:\n%s", code, out)
 	}
 }

@@ -19,15 +19,7 @@ import (
 func TestWatchFastpath(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
-	must := func(args ...string) string {
-		t.Helper()
-		out, err := w.NS.Run(w.NS.Command(t.Context(), args[0], args[1:]...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(out)
-	}
-	must("ip", "link", "add", "cni0", "type", "bridge")
+	w.Must("ip link add cni0 type bridge")
 	const call = "net.bridge.bridge-nf-call-"
 	_, err := w.NS.Run(w.NS.Command(t.Context(), "sysctl", "-w", call+"iptables=1", call+"ip6tables=0"))
 	filtered := err == nil // br_netfilter is there
@@ -58,16 +50,17 @@ func TestWatchFastpath(t *testing.T) {
 		applytest.Until(w.T, 20*time.Second, "a word about the bridge", func() bool {
 			return strings.Contains(w.Log.String(), warning)
 		})
-		must("ip", "link", "add", "eth1", "type", "veth", "peer", "name", "other1") // the table is looked at, and nothing is new
+		w.Must("ip link add eth1 type veth peer name other1") // the table is looked at, and nothing is new
 		applytest.Until(w.T, 20*time.Second, "the interface in the table", func() bool {
-			return strings.Contains(must("nft", "list", "table", "inet", "proxyc-fastpath"), "eth1")
+			out, _ := w.Run("nft", "list", "table", "inet", "proxyc-fastpath")
+			return strings.Contains(out, "eth1")
 		})
 		out, err := w.NS.Run(w.NS.Command(t.Context(), "proxyc", "doctor", "--proxy-mode", "nftables", "--try", "nftables"))
 		if text := fmt.Sprint(string(out), err); !strings.Contains(text, "warning  fast path: packets of pods on bridge cni0 are translated before") {
 			t.Errorf("doctor says nothing of the bridge:\n%s", text)
 		}
-		must("sysctl", "-w", call+"iptables=0")
-		must("ip", "link", "add", "eth2", "type", "veth", "peer", "name", "other2")
+		w.Must("sysctl -w " + call + "iptables=0")
+		w.Must("ip link add eth2 type veth peer name other2")
 		applytest.Until(w.T, 20*time.Second, "a word about the setting", func() bool {
 			return strings.Contains(w.Log.String(), ended)
 		})

@@ -203,11 +203,11 @@ func TestLocalhostApply(t *testing.T) {
 	w := newLocalhost(t)
 	run := func(args ...string) string {
 		t.Helper()
-		out, err := w.NS.Run(w.NS.Command(t.Context(), "proxyc", append(append([]string{"apply"}, args...), w.Args...)...))
-		if err != nil {
-			t.Errorf("apply %s: %s, %v", args, out, err)
+		out, code := w.Proxyc("apply", args...)
+		if code != 0 {
+			t.Errorf("apply %s: exit %d, %s", args, code, out)
 		}
-		return string(out)
+		return out
 	}
 	const line = "not served: 127.0.0.1:30080/tcp of default/web: only proxyc watch serves node ports on localhost"
 	if out := run(); !strings.Contains(out, line) {

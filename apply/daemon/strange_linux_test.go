@@ -21,9 +21,7 @@ func TestWatchWakesTablesOfIPTables(t *testing.T) {
 	w := newWatched(t, "iptables-nft")
 	w.Sync(applytest.Services("a"))
 	for _, table := range []string{"ip nat", "ip6 filter"} {
-		if out, err := w.NS.Run(w.NS.Command(t.Context(), "nft", "add table "+table+" { flags dormant; }")); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+		w.Must("nft 'add table " + table + " { flags dormant; }'")
 		applytest.Until(w.T, 5*time.Second, table+" is in force again, and that is reported", func() bool {
 			drift := w.Until("a status", func(status.Status) bool { return true }).LastDrift
 			reported := drift != nil && len(drift.First) == 1 && drift.First[0].Object == "table "+table
@@ -39,18 +37,10 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "nftables")
 	w.Sync(applytest.Services("a"))
-	nft := func(command string) {
-		t.Helper()
-		if out, err := w.NS.Run(w.NS.Command(t.Context(), "nft", command)); err != nil {
-			t.Fatalf("nft %s: %v\n%s", command, err, out)
-		}
-	}
-	check := func(args ...string) (string, int) {
-		return w.Run("proxyc", slices.Concat([]string{"apply"}, args, w.Args)...)
-	}
+	nft := func(command string) { t.Helper(); w.Must("nft '" + command + "'") }
 	nft("table inet firewall { chain c { type filter hook forward priority -1; ip saddr 192.0.2.1 drop; }; }")
 	const firewall = "foreign rules that may drop: inet firewall chain c, hook forward, priority -1: drop in chain c"
-	if out, code := check("--check"); code != 0 || !strings.Contains(out, firewall) {
+	if out, code := w.Proxyc("apply", "--check"); code != 0 || !strings.Contains(out, firewall) {
 		t.Errorf("apply --check: code %d, want 0 and %q in\n%s", code, firewall, out)
 	}
 	// One look at the rules of others serves for some seconds.
@@ -74,15 +64,15 @@ func TestWatchUndoesWhateverIsWritten(t *testing.T) {
 			lines += "\n  have: " + attack.have
 		}
 		for _, output := range []string{"text", "wide"} {
-			if out, code := check("--check", "-o", output); code != 1 || !strings.Contains(regexp.MustCompile(" #.*").ReplaceAllString(out, ""), lines+"\n") {
+			if out, code := w.Proxyc("apply", "--check", "-o", output); code != 1 || !strings.Contains(regexp.MustCompile(" #.*").ReplaceAllString(out, ""), lines+"\n") {
 				t.Errorf("%s: apply --check -o %s: code %d, want 1 and %q in\n%s", attack.command, output, code, lines, out)
 			}
 		}
-		if out, code := check("--check", "-o", "json"); code != 1 || !strings.Contains(out, `"have": [
+		if out, code := w.Proxyc("apply", "--check", "-o", "json"); code != 1 || !strings.Contains(out, `"have": [
           "`+attack.have+`"`) && attack.have != "" {
 			t.Errorf("%s: apply --check -o json: code %d, want 1 and %q in\n%s", attack.command, code, attack.have, out)
 		}
-		if out, code := check("--dry-run", "-o", "wide"); code != 0 || !strings.Contains(out, attack.named) {
+		if out, code := w.Proxyc("apply", "--dry-run", "-o", "wide"); code != 0 || !strings.Contains(out, attack.named) {
 			t.Errorf("%s: apply --dry-run: code %d, want 0 and %q in\n%s", attack.command, code, attack.named, out)
 		}
 		w.Start("proxyc", "watch")
