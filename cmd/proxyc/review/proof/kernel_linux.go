@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/host"
@@ -42,8 +43,11 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 		}
 		for f, p := range ir.Present(programs) {
 			if r := tables.Of(f); r != nil {
-				if !r.Exists {
-					gone = append(gone, "table "+rules.TableOf(f)+" is missing")
+				switch {
+				case !r.Exists:
+					gone = append(gone, "table "+rules.TableOf(f)+rules.Missing)
+				case strings.Contains(r.Flags, "dormant"):
+					gone = append(gone, "table "+rules.TableOf(f)+rules.Dormant)
 				}
 				d.table(rules.TableOf(f), r, sim.OwnOfNode(p))
 			}

@@ -302,6 +302,9 @@ func (p *Proof) each(all bool, print func(d *differs, begins bool)) (more bool) 
 // WriteText writes the differences and the verdict. Unless all is set, it writes only the first
 // destinations, and one line for all differences by the same design.
 func (p *Proof) WriteText(w io.Writer, all bool) error {
+	for _, o := range p.NotCompared {
+		fmt.Fprintf(w, "not compared: %s\n", o)
+	}
 	width := max(len(p.A), len(p.B))
 	if p.each(all, func(d *differs, begins bool) {
 		if begins {
@@ -330,9 +333,6 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 		fmt.Fprintf(w, "unsupported: %s\n", u)
 	}
 	for _, o := range p.OneSided {
-		fmt.Fprintf(w, "not compared: %s\n", o)
-	}
-	for _, o := range p.NotCompared {
 		fmt.Fprintf(w, "not compared: %s\n", o)
 	}
 	for _, n := range p.Notes {

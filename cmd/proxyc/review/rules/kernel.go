@@ -42,10 +42,16 @@ const notKnown = "not known"
 // tableRoutes is the table name of a route, which appears instead of a rule.
 const tableRoutes = "route"
 
+// Missing and Dormant follow the name of a table of proxyc whose rules are not in force.
+const (
+	Missing = " is missing: proxyc watch or proxyc apply writes it"
+	Dormant = " is dormant, so no packet passes its rules: proxyc watch or proxyc apply writes it again"
+)
+
 // Path is the effect of all rules, proxyc's and foreign ones, on a packet.
 type Path struct {
 	sim.Path
-	gone  string                    // proxyc's table, if it is missing
+	gone  string                    // proxyc's table, if it is missing or dormant, with a text for that
 	lacks func(element string) bool // reports whether an element that the packet was looked up as is missing; nil if unknown
 	holds func(*sim.Met) bool       // reports whether a rule exists at its position, met or not; nil if unknown
 }
@@ -177,7 +183,7 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 	}
 	foreignOnly := free.Outcome.Equal(want.Outcome) // kube-proxy may serve instead of proxyc
 	if have.gone != "" && !foreignOnly {
-		f.Causes = append(f.Causes, have.gone+" is missing")
+		f.Causes = append(f.Causes, have.gone)
 	}
 	for i := range causes {
 		m, does := &causes[i], "determines the result"

@@ -110,7 +110,10 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	}
 	missing := ""
 	if ours := "table " + TableOf(p.Family); mode.OwnTable && !slices.ContainsFunc(r.Chains, func(c nftables.Chain) bool { return strings.HasPrefix("table "+c.Name, ours+", ") }) {
-		missing = ours
+		missing = ours + Missing
+		if strings.Contains(string(listed), ours+" {\n\tflags dormant") {
+			missing = ours + Dormant
+		}
 	}
 	on := machine(p.Family)
 	return func(gone removed) Path {
