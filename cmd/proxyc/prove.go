@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"io"
 	"slices"
 	"time"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/proof"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -78,6 +79,9 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	p, err := proof.Compare(e.comparing(ctx), a, b, programs)
 	if err != nil {
 		return e.finish(j, err)
+	}
+	if n, _ := diff.WrongObjects(j.Diags); n > 0 {
+		p.Without(review.Counted(n, "object") + " with errors, as named")
 	}
 	p.FindCauses(a, b, c.All)
 	p.Trace = "proxyc trace"

@@ -128,6 +128,13 @@ func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, err
 	return out, nil
 }
 
+// Without notes a part that is not compared.
+func (p *Proof) Without(part string) {
+	if p.NotCompared = append(p.NotCompared, part); p.Verdict == Equal {
+		p.Verdict = NoDifference
+	}
+}
+
 // grouped merges classes that differ only in their sources, and adds the frontend of each.
 func grouped(all []prove.Difference, p *ir.Program, by *prove.Design) (out []differs) {
 	frontends := map[ir.Match]*ir.Frontend{}
