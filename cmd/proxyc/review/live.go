@@ -72,6 +72,9 @@ func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) er
 		return err
 	}
 	resp, err := client.Do(req)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("the daemon does not answer within %s, so it is stopped or hangs: %w", AnswerTimeout, context.DeadlineExceeded)
+	}
 	if err != nil {
 		return fmt.Errorf("no daemon answers: %w", err)
 	}
