@@ -199,11 +199,10 @@ func (c *HealthChecks) change(changes map[ir.Name]*ir.HealthCheck) (reports []re
 	return reports
 }
 
-// closeBut closes the sockets of a Service that are not in hc, or whose server has ended.
+// closeBut closes the sockets of a Service that are not in hc.
 func (c *HealthChecks) closeBut(name ir.Name, hc *ir.HealthCheck) {
 	for at, check := range c.open[name] {
-		wanted := hc != nil && hc.Port == at.Port() && slices.Contains(c.addrs, at.Addr())
-		if !wanted || check.ended() {
+		if hc == nil || hc.Port != at.Port() || !slices.Contains(c.addrs, at.Addr()) {
 			check.close()
 			delete(c.open[name], at)
 			c.listening--
@@ -301,43 +300,12 @@ func (c *HealthChecks) listen(service ir.Name, at netip.AddrPort) (*check, error
 	}
 	check.server = newHTTPServer(rejectForeignHosts(check, c.Hosts), c.Log, c.connections)
 	go func() {
-		err := check.server.Serve(l)
-		close(check.done)
-		if !errors.Is(err, http.ErrServerClosed) {
-			c.lost(check, at, err)
+		defer close(check.done)
+		if err := check.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			c.Log.Error("a health check server ended", "service", service.String(), "address", at, "err", err)
 		}
 	}()
 	return check, nil
-}
-
-// lost records that a check's server ended, so that it is started again.
-func (c *HealthChecks) lost(of *check, at netip.AddrPort, err error) {
-	failed := failure{&ir.HealthCheck{Port: at.Port(), Local: int(of.local.Load())}, err}
-	c.mu.Lock()
-	if c.open[of.service][at] == of {
-		set(&c.failed, of.service, failed)
-	}
-	c.mu.Unlock()
-	c.changing.Lock() // which may wait for a log that blocks
-	defer c.changing.Unlock()
-	c.mu.Lock()
-	lost := c.failed[of.service].HealthCheck == failed.HealthCheck
-	c.mu.Unlock()
-	if !lost {
-		c.Log.Error("a health check server failed, and was started again", "service", of.service.String(), "address", at, "err", err)
-		return
-	}
-	c.report([]report{{of.service, at.Port(), err}})
-}
-
-// ended reports whether the server ended with an error.
-func (c *check) ended() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
 }
 
 func (c *check) close() {
