@@ -15,6 +15,7 @@ import (
 	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -88,7 +89,7 @@ func replayCase(t *testing.T, c *applytest.Case, mode ir.Mode, want func(key str
 				t.Errorf("%s: not in the record", key)
 			case wanted["unstable"] == nil: // the same in each run
 				compared++
-				compare(t, programs, packetOf(t, f, snap, programs), f, key, ofRules(t, wanted))
+				compare(t, programs, traceOf(t, f, snap, programs), f, key, ofRules(t, wanted))
 			}
 		}
 	})
@@ -115,10 +116,10 @@ func ofRules(t *testing.T, o applytest.Outcome) (out conformanceOutcome) {
 }
 
 // compare compares the simulator and the lowered rules with one record.
-func compare(t *testing.T, programs ir.Programs, pkt sim.Packet, f *applytest.Flow, key string, want conformanceOutcome) {
+func compare(t *testing.T, programs ir.Programs, traced trace.Trace, f *applytest.Flow, key string, want conformanceOutcome) {
 	t.Helper()
+	pkt, outcome := traced.Packet, traced.Outcome
 	p := programs.Of(ir.FamilyOf(pkt.Dst))
-	outcome := sim.Trace(p, pkt)
 	if got := predict(f, pkt, outcome); !sameOutcome(f, got, want) {
 		t.Errorf("%s: prediction of %+v differs (-record +predicted):\n%s", key, pkt, cmp.Diff(want, got))
 	}

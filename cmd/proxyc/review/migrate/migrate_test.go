@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/proxyc/proxyc/apply/applytest"
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/migrate"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
@@ -80,7 +81,7 @@ func TestMigrateConformance(t *testing.T) {
 							break
 						}
 						want[m] = ofRules(t, recorded)
-						pkts[m] = packetOf(t, f, snap, sides[m])
+						pkts[m] = traceOf(t, f, snap, sides[m]).Packet
 						got[m] = predict(f, pkts[m], sim.Trace(sides[m].Of(ir.FamilyOf(pkts[m].Dst)), pkts[m]))
 					}
 					if unstable {
@@ -112,17 +113,17 @@ func TestMigrateConformance(t *testing.T) {
 	}
 }
 
-// packetOf returns the first packet of a recorded flow, as proxyc trace has it.
-func packetOf(t *testing.T, f *applytest.Flow, snap *snapshot.Snapshot, programs ir.Programs) sim.Packet {
+// traceOf traces the first packet of a recorded flow.
+func traceOf(t *testing.T, f *applytest.Flow, snap *snapshot.Snapshot, programs ir.Programs) trace.Trace {
 	t.Helper()
 	dst, proto, err := f.Target()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &trace.Tracer{Snapshot: snap, Node: "node1", Programs: programs, Interfaces: topologyFacts().Interfaces, AllAddrsKnown: true}
-	pkt, _, err := s.Packet(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
+	s := trace.NewTracer(&review.Input{Snapshot: snap, Facts: topologyFacts(), OnlyHere: true}, programs)
+	traced, err := s.Trace(sourceOf(t, f.From, dst.Addr()), dst.String()+"/"+proto)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pkt
+	return traced
 }
