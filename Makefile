@@ -13,7 +13,7 @@ PAGE_PACKAGES = chromium
 CLUSTER_PACKAGES = gcc libc6-dev curl jq openssh-client openssl
 SUDO      = $(shell test "$$(id -u)" = 0 || echo sudo)
 
-.PHONY: build setup setup-vm setup-windows test-windows check test test-root test-modules test-all test-rest e2e-tools e2e cluster cluster-down e2e-kubernetes test-kubernetes soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench measure release image demo clean
+.PHONY: build setup setup-vm setup-windows test-windows check test test-all e2e-tools e2e cluster cluster-down e2e-kubernetes test-kubernetes soak soak-userspace vm test-vm conformance golden verify lint size fuzz bench measure release image demo clean
 
 build:
 	$(GO) build -o bin/proxyc ./cmd/proxyc
@@ -40,39 +40,25 @@ setup:
 check:
 	$(GO) build ./...
 	$(GO) vet ./...
-	$(GO) test -short ./...
+	$(GO) test ./...
 
-# TEST contains the flags for tests with real packets. These mostly wait for replies, so more of
-# them run in parallel than there are processors.
-SHORT ?= -short
-TEST   = $(SHORT) -p 2 -parallel 4 -timeout 30m
+# TESTS runs tests and says what ran. They mostly wait for replies, so more of them run in parallel than
+# there are processors. ALL=1 adds the cases of tier 3, and SLOWEST=20 lists what takes long.
+TESTS = PROXYC_REQUIRE=all $(GO) run ./.ci/test -slowest $(or $(SLOWEST),0)
+FLAGS_OF_TESTS = -- -p 2 -parallel 4 $(if $(ALL),-tags all -timeout 5h,-timeout 30m)
 
-# test runs every kind of test, with a selection of cases.
+# test runs tier 1: units, scripts, goldens, lint tables, real packets in each mode, the page in a browser.
 test:
-	@echo 'This takes $(if $(SHORT),some ten minutes,hours) on two idle cores, and longer the first time, to compile.'
 	$(GO) build ./...
-	$(MAKE) -j2 test-root test-modules
-	$(MAKE) e2e
+	@.ci/untouched $(TESTS) -name 'make test' -rest 'make e2e (API server, kube-proxy, release, deploy), make test-all (every case)' \
+		-dirs .,e2e/page $(FLAGS_OF_TESTS)
 
-test-root:
-	.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) ./...
-
-test-modules:
-	cd e2e/types && $(GO) test ./...
-	cd e2e/page && PROXYC_REQUIRE=all $(GO) test $(SHORT) -timeout 20m ./...
-	cd e2e/deploy && $(GO) test ./...
-	cd e2e/release && $(GO) test $(SHORT) -timeout 20m ./...
-
-# test-all runs all tests except the soak. test-rest runs those that do less in test; with
-# SHARE=k/n, the k-th of n shares of their work.
+# test-all runs every case of all tests except the soak.
 test-all:
-	$(MAKE) test SHORT=
+	$(MAKE) test e2e ALL=1
 	$(MAKE) e2e-kubernetes
 	$(MAKE) e2e-kubernetes FOCUS='\[sig-network\].*\[Disruptive\]' SKIP= PROCS=1
-
-test-rest: e2e-tools
-	.ci/untouched PROXYC_REQUIRE=all PROXYC_SHARE=$(SHARE) GO=$(GO) .ci/left -parallel 4 -timeout 30m
-	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all PROXYC_SHARE=$(SHARE) GO=$(GO) ../.ci/left -parallel 4 -timeout 30m
+	$(MAKE) test-windows test-vm ALL=1
 
 # e2e-tools builds the real etcd, kube-apiserver and kube-proxy, and mode userspace of kube-proxy 1.25.
 # The first build takes minutes; later ones use Go's cache.
@@ -80,9 +66,10 @@ e2e-tools:
 	cd e2e && for tool in $$($(GO) list tool | grep -E 'etcd|kube-(apiserver|proxy)$$'); do $(GO) tool -n $$tool || exit 1; done
 	cd e2e/userspace && $(GO) build -o /dev/null .
 
-# e2e tests proxyc with them and with real packets.
+# e2e runs tier 2: proxyc with them and with real packets, the release, and what deploys it.
 e2e: e2e-tools
-	cd e2e && ../.ci/untouched PROXYC_REQUIRE=all $(GO) test $(TEST) $$($(GO) list ./... | grep -v /windows)
+	@.ci/untouched $(TESTS) -name 'make e2e' -rest 'make test (units, goldens, real packets), make test-kubernetes, make test-all (every case)' \
+		-dirs e2e,e2e/types,e2e/deploy,e2e/release $(FLAGS_OF_TESTS)
 
 # cluster starts a cluster with real kubelets on this machine, and prints how to look around. It takes PROXY, MODE, IPTABLES,
 # DUAL and NODES (e2e/kubernetes/env.sh). The first build takes half an hour.
@@ -140,7 +127,7 @@ soak-userspace:
 
 # conformance plays the recorded cases of kube-proxy with proxyc, in both families and all modes that this kernel supports.
 conformance:
-	$(GO) test ./apply/applytest -count=1 -v -run Conformance
+	$(GO) test -tags all ./apply/applytest -count=1 -timeout 2h -v -run Conformance
 
 # golden rewrites the results that tests expect, if the real tools accept them.
 golden:

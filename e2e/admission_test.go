@@ -285,7 +285,7 @@ func (c comparison) disagreements(t *testing.T, all []*admitted) (out []string) 
 func TestAdmission(t *testing.T) {
 	c := parallel(t)
 	client := c.Client()
-	pairs := reviewtest.ServicePairs(41, applytest.Fewer(2000))
+	pairs := reviewtest.ServicePairs(41, applytest.Of(250, 2000))
 	counts := map[string]int{}
 	for i := 0; i < len(pairs); i += together {
 		var all []*admitted

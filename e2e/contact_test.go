@@ -47,7 +47,7 @@ func (n *node) status(t *testing.T) (c contact, code int) {
 // silently. With continuous contact it logs nothing.
 func TestContact(t *testing.T) {
 	parallel(t)
-	if applytest.Left(t.Name()) {
+	if applytest.All {
 		quiet := newNode(t)
 		p := quiet.watch(t.Context(), t)
 		began := time.Now()

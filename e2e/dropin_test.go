@@ -31,7 +31,7 @@ var commandLines = []struct {
 	mode string
 	// removed means that today's kube-proxy lacks one of the flags.
 	removed bool
-	short   bool // also run with -short
+	short   bool // also run without -tags all
 }{
 	{name: "kubeadm", short: true, mode: "iptables", args: "--config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)"},
 	{name: "EKS", mode: "iptables", args: "--v=2 --config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)"},

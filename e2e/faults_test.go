@@ -159,7 +159,7 @@ func TestManyChanges(t *testing.T) {
 	s := newTestEnv(t, "nftables")
 	s.set(some(0, services, "pod1a", "pod2a")...)
 	for plane, args := range planes {
-		if plane != "nftables" && !applytest.Left(plane) {
+		if plane != "nftables" && !applytest.All {
 			continue
 		}
 		s.args = append(s.args, args...) // the last flags win

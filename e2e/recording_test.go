@@ -29,7 +29,7 @@ func (s *testEnv) proxycRun(args ...string) string {
 func TestRecordedRun(t *testing.T) {
 	parallel(t)
 	const services = 600 // more than a page
-	changes := applytest.Fewer(300)
+	changes := applytest.Of(37, 300)
 	s := newTestEnv(t, "nftables")
 	kubeconfig, err := s.gate.Kubeconfig(s.dir, kube.ProxycUser)
 	if err != nil {

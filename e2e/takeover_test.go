@@ -31,7 +31,7 @@ var (
 // takeovers are kube-proxy's ways, and those of proxyc that replace them.
 var takeovers = []struct {
 	peer, proxyc side
-	long         bool // not run with -short
+	long         bool // run with -tags all
 }{
 	{sideNFTables, sideNFTables, true},
 	{sideNFT, sideNFT, false},

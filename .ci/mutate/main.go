@@ -168,7 +168,7 @@ func (f *fault) plant(dir string) (overlay string) {
 func (f *fault) find(overlay string) string {
 	own := strings.TrimSpace(output("go", "list", filepath.Dir(f.file)))
 	for _, p := range slices.Concat([]string{own}, dependents(own)) {
-		out, err := run("go", "test", "-overlay", overlay, "-short", "-failfast", "-parallel", "4", "-timeout", "10m", p)
+		out, err := run("go", "test", "-overlay", overlay, "-failfast", "-parallel", "4", "-timeout", "10m", p)
 		if err != nil {
 			return p + ": " + firstLine(out)
 		}

@@ -12,10 +12,8 @@ import (
 	"time"
 )
 
-// kills is how often apply is killed, and the number of Services.
-var kills = map[string]struct{ times, services int }{
-	"iptables-nft": {30, 300}, "iptables-legacy": {30, 300}, "nftables": {30, 600}, "ipvs": {30, 300},
-}
+// killServices is the number of Services.
+var killServices = map[string]int{"iptables-nft": 300, "iptables-legacy": 300, "nftables": 600, "ipvs": 300}
 
 // killWorld returns Services that always have endpoints, which differ between the states, and some
 // that exist only in one state.
@@ -99,12 +97,12 @@ func TestKill(t *testing.T) {
 		topo := newTopology(t)
 		m := newMachine(t, topo.Namespace("node1"))
 		config := filepath.Join(takeoverDir, "config.yaml")
-		k := kills[p.String()]
+		services := killServices[p.String()]
 		states := [2]string{"old", "new"}
 		var worlds [2]world
 		var files [2]string
 		for i, state := range states {
-			worlds[i] = killWorld(k.services, state)
+			worlds[i] = killWorld(services, state)
 			files[i] = m.file(state+".json", worlds[i].snapshot(t))
 		}
 		m.must(0, m.apply(p, config, files[0]))
@@ -115,7 +113,7 @@ func TestKill(t *testing.T) {
 		const seed = 9
 		r := newWorldRandom(seed)
 		left := map[string]int{}
-		times := Fewer(k.times)
+		times := Of(3, 30)
 		for n := range times {
 			to, from := n%2, 1-n%2
 			after := time.Duration(r.Int64N(int64(whole)))
@@ -155,6 +153,6 @@ func TestKill(t *testing.T) {
 				return
 			}
 		}
-		t.Logf("%d kills within %s; %d Services: %v", times, whole.Round(time.Millisecond), k.services, left)
+		t.Logf("%d kills within %s; %d Services: %v", times, whole.Round(time.Millisecond), services, left)
 	})
 }

@@ -22,7 +22,7 @@ func TestEquivalence(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			met := map[sim.Fate]int{}
-			for n := range uint64(applytest.Fewer(*reviewtest.Packets / perWorld)) {
+			for n := range uint64(*reviewtest.Packets / perWorld) {
 				r := reviewtest.New(start, n)
 				w := r.World(mode)
 				programs := w.Compile(t)

@@ -13,9 +13,6 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// kernelWorlds is how many random clusters each dataplane gets.
-const kernelWorlds = 30
-
 // TestKernelHolds brings a kernel from one golden or random cluster to the
 // next. Each time what is read back must be what was wanted, and nothing more
 // may be left to do.
@@ -41,7 +38,7 @@ func TestKernelHolds(t *testing.T) {
 					programs, _ := reviewtest.Compile(t, reviewtest.ParseConfig(t, plane.mode, g.config), snap, compiler.Facts{NodeName: g.node})
 					hold(path, programs)
 				}
-				for n := range uint64(max(8, applytest.Fewer(kernelWorlds))) {
+				for n := range uint64(applytest.Of(8, 30)) {
 					hold(fmt.Sprintf("-seed=%d, world %d", start, n), reviewtest.New(start, n).World(plane.mode).Compile(t))
 				}
 			})

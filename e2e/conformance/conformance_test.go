@@ -30,10 +30,10 @@ type way struct {
 	name, mode string
 	args       []string // of proxyc
 	only       string   // the cases to play, a regular expression
-	short      string   // the family with -short
+	short      string   // the family without -tags all
 }
 
-// shortCases are the cases with -short. In them objects change while the proxy runs, or the
+// shortCases are the cases without -tags all. In them objects change while the proxy runs, or the
 // responses of its API server matter otherwise. cmd/proxyc plays the others without an API
 // server.
 const shortCases = "^(affinity-endpoint-loss|dual-stack|endpoint-updates|established-tcp-survives|healthcheck-nodeport|hints-zone|nodeport|" +
@@ -77,7 +77,7 @@ func TestConformance(t *testing.T) {
 		}()
 	}
 	servers := *serversFlag
-	if testing.Short() {
+	if !applytest.All {
 		servers = min(servers, 2) // a start takes longer than some cases
 	}
 	pool := startServers(ctx, t, servers)
@@ -92,20 +92,20 @@ func TestConformance(t *testing.T) {
 			continue
 		}
 		only := regexp.MustCompile(way.only)
-		if testing.Short() {
+		if !applytest.All {
 			only = regexp.MustCompile(shortCases)
 		}
 		for _, family := range []string{applytest.IPv4, applytest.IPv6} {
 			t.Run(way.name+"/"+family, func(t *testing.T) {
-				if testing.Short() && family != way.short {
-					t.Skip("make test-all plays it")
+				if family != way.short {
+					applytest.Long(t)
 				}
 				suite := &applytest.Suite{
 					Runner: &applytest.Runner{Mode: way.mode, Daemon: daemon(pool, program, way)},
 					Family: family,
 					Dir:    os.DirFS("../../testdata/conformance"),
 					Only: func(name string) bool {
-						return chosen.MatchString(name) && only.MatchString(name) && (testing.Short() || applytest.Left(way.name+family+name))
+						return chosen.MatchString(name) && only.MatchString(name)
 					},
 					Jobs:   servers,
 					Record: records,

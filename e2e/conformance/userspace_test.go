@@ -33,7 +33,7 @@ func TestUserspace(t *testing.T) {
 		t.Skip("-peer is of the newest kube-proxy, which has no mode userspace")
 	}
 	pattern := *caseFlag
-	if testing.Short() && pattern == "" {
+	if !applytest.All && pattern == "" {
 		pattern = shortCases
 	}
 	chosen, err := regexp.Compile(pattern)
@@ -59,12 +59,12 @@ func TestUserspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	only := func(name string) bool {
-		return beyond[name] == "" && chosen.MatchString(name) && (testing.Short() || applytest.Left(name))
+		return beyond[name] == "" && chosen.MatchString(name)
 	}
 	for _, family := range []string{applytest.IPv4, applytest.IPv6} {
 		t.Run(family, func(t *testing.T) {
-			if testing.Short() && family != applytest.IPv4 {
-				t.Skip("make test-all plays it")
+			if family != applytest.IPv4 {
+				applytest.Long(t)
 			}
 			answered := records.Answered("iptables", family, nil)
 			play := func(name string, daemon applytest.DaemonFunc) map[string]map[string]applytest.Outcome {

@@ -97,11 +97,7 @@ func writeGates(t *testing.T, known map[featuregate.Feature]featuregate.FeatureS
 func TestManyGates(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	names := slices.Sorted(maps.Keys(utilfeature.DefaultMutableFeatureGate.GetAll()))
-	sets := 3000
-	if testing.Short() {
-		sets /= 8
-	}
-	for range sets {
+	for range 3000 {
 		set := map[string]bool{}
 		for range r.IntN(12) {
 			set[string(names[r.IntN(len(names))])] = r.IntN(2) == 0

@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	lastsFlag  = flag.Duration("lasts", 0, "how long TestHistory lasts in each mode; 45 s when 0, 12 s with -short")
+	lastsFlag  = flag.Duration("lasts", 0, "how long TestHistory lasts in each mode; 45 s when 0, 12 s without -tags all")
 	proxycFlag = flag.String("proxyc", "", "binary to use; built from the module above when empty")
 )
 
@@ -66,16 +66,13 @@ func TestHistory(t *testing.T) {
 	lasts := *lastsFlag
 	switch {
 	case lasts != 0:
-	case testing.Short():
+	case !applytest.All:
 		lasts = 12 * time.Second
 	default:
 		lasts = 45 * time.Second
 	}
 	for _, plane := range planes {
 		t.Run(plane, func(t *testing.T) {
-			if !testing.Short() && *lastsFlag == 0 {
-				applytest.Long(t)
-			}
 			h := newHistory(t, plane, proxyc, seed)
 			for began := time.Now(); time.Since(began) < lasts && h.failures < maxFailures; {
 				h.burst()

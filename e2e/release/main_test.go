@@ -58,13 +58,16 @@ func (r *release) files(t *testing.T) map[string][]byte {
 	return files
 }
 
+// ownCache is whether the second build has a cache of its own: with -tags all.
+var ownCache bool
+
 // TestRelease builds the last commit twice, in two directories and without a shared build cache,
-// and checks the results. With -short both builds use the same cache.
+// and checks the results. Without -tags all both builds use the same cache.
 func TestRelease(t *testing.T) {
 	r := built(t, clone(t, "a"))
 	a := r.files(t)
 	var env []string
-	if !testing.Short() {
+	if ownCache {
 		env = []string{"GOCACHE=" + t.TempDir()}
 	}
 	b := built(t, clone(t, "elsewhere"), env...).files(t)

@@ -109,7 +109,7 @@ func (w workshop) binary(ctx context.Context, pkg string) (string, error) {
 			return "", err
 		}
 	}
-	_, err := goTool(ctx, module, "test", "-c", "-o", binary, "./"+pkg)
+	_, err := goTool(ctx, module, "test", "-tags", "all", "-c", "-o", binary, "./"+pkg)
 	return binary, err
 }
 

@@ -22,7 +22,7 @@ func TestSmall(t *testing.T) {
 	applytest.RequireRoot(t)
 	file, plots := filepath.Join(t.TempDir(), "out.json"), t.TempDir()
 	modes := []string{"iptables-legacy"}
-	if !testing.Short() {
+	if applytest.All {
 		modes = append(modes, "nftables")
 	}
 	err := scenario.Start("peer", t.Output(), t.Output(), func(r *scenario.Run) error {

@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/reviewtest"
 	"github.com/proxyc/proxyc/compiler"
@@ -30,10 +31,7 @@ type finding struct {
 // Every violation of random contracts in random clusters is found, and none is invented. A judge
 // that shares no code with the engine evaluates single packets with ir/sim.
 func TestRandomContracts(t *testing.T) {
-	worlds := uint64(40)
-	if testing.Short() {
-		worlds = 10
-	}
+	worlds := uint64(applytest.Of(10, 40))
 	violated, held, possible := 0, 0, 0
 	for _, mode := range ir.Modes() {
 		for n := range worlds {

@@ -33,7 +33,7 @@ type conformanceOutcome struct {
 // TestConformance compares the simulator, and the rules of each mode, with recorded packets under
 // real kube-proxy.
 func TestConformance(t *testing.T) {
-	chosen := applytest.Choice(t, conformanceDir)
+	chosen := applytest.Cases(t, conformanceDir)
 	flows := 0
 	for _, mode := range []ir.Mode{ir.ModeIPTables, ir.ModeNFTables, ir.ModeIPVS} {
 		records, err := applytest.LoadRecords(os.DirFS(conformanceDir), "expected/"+string(mode)+".json")

@@ -21,7 +21,7 @@ func TestModesDifferLikeTheirPrograms(t *testing.T) {
 		for _, to := range modes[i+1:] {
 			t.Run(string(from+"-"+to), func(t *testing.T) {
 				t.Parallel()
-				for n := range uint64(applytest.Fewer(40)) {
+				for n := range uint64(applytest.Of(5, 40)) {
 					was, is := reviewtest.New(start, n).World(from).Compile(t), reviewtest.New(start, n).World(to).Compile(t)
 					for f, a := range ir.Present(was) {
 						b := is.Of(f)

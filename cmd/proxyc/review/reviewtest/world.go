@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -16,7 +17,7 @@ import (
 )
 
 // Packets is the number of random packets that tests send through each mode.
-var Packets = flag.Int("packets", 20000, "random packets for each mode")
+var Packets = flag.Int("packets", applytest.Of(2500, 20000), "random packets for each mode")
 
 // Compile compiles the world for its node, and checks that the Programs are valid.
 func (w *World) Compile(t testing.TB) ir.Programs {
