@@ -38,7 +38,7 @@ import (
 // countedCluster is the cluster of all counts.
 var countedCluster = bench.Cluster{Services: 1000, Endpoints: 5, DualStack: true}
 
-// countedRounds is the number of repetitions of each change. The counts are medians.
+// countedRounds is the number of repetitions of each change. Allocations are the least of them.
 const countedRounds = 3
 
 // countedPlane is a dataplane whose work is counted.

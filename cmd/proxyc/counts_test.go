@@ -44,19 +44,19 @@ func goRelease(version string) string {
 	return strings.Join(parts[:min(2, len(parts))], ".")
 }
 
-// typical returns what several counts have in common, with the median of the allocations.
+// typical returns what several counts have in common, with the least allocations.
 func typical(t *testing.T, all []counts) counts {
 	t.Helper()
 	slices.SortFunc(all, func(a, b counts) int { return a[allocated] - b[allocated] })
-	middle := all[len(all)/2]
+	least := all[0] // a loaded machine passes the output of tools in more pieces
 	for _, c := range all {
 		c = maps.Clone(c)
-		c[allocated] = middle[allocated]
-		if diff := cmp.Diff(middle, c); diff != "" {
+		c[allocated] = least[allocated]
+		if diff := cmp.Diff(least, c); diff != "" {
 			t.Errorf("not the same each time:\n%s", diff)
 		}
 	}
-	return middle
+	return least
 }
 
 // check compares with what is recorded, or records with -update.
