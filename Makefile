@@ -45,13 +45,13 @@ check:
 # TESTS runs tests and says what ran. They mostly wait for replies, so more of them run in parallel than
 # there are processors. ALL=1 adds the cases of tier 3, and SLOWEST=20 lists what takes long.
 TESTS = PROXYC_REQUIRE=all $(GO) run ./.ci/test -slowest $(or $(SLOWEST),0)
-FLAGS_OF_TESTS = -- -p 2 -parallel 4 $(if $(ALL),-tags all -timeout 5h,-timeout 30m)
+FLAGS_OF_TESTS = -- -p 2 $(if $(ALL),-tags all -timeout 5h,-timeout 30m)
 
 # test runs tier 1: units, scripts, goldens, lint tables, real packets in each mode, the page in a browser.
 test:
 	$(GO) build ./...
 	@.ci/untouched $(TESTS) -name 'make test' -rest 'make e2e (API server, kube-proxy, release, deploy), make test-all (every case)' \
-		-dirs .,e2e/page $(FLAGS_OF_TESTS)
+		-dirs .,e2e/page $(FLAGS_OF_TESTS) -parallel 8
 
 # test-all runs every case of all tests except the soak.
 test-all:
@@ -69,7 +69,7 @@ e2e-tools:
 # e2e runs tier 2: proxyc with them and with real packets, the release, and what deploys it.
 e2e: e2e-tools
 	@.ci/untouched $(TESTS) -name 'make e2e' -rest 'make test (units, goldens, real packets), make test-kubernetes, make test-all (every case)' \
-		-dirs e2e,e2e/types,e2e/deploy,e2e/release $(FLAGS_OF_TESTS)
+		-dirs e2e,e2e/types,e2e/deploy,e2e/release $(FLAGS_OF_TESTS) -parallel 4
 
 # cluster starts a cluster with real kubelets on this machine, and prints how to look around. It takes PROXY, MODE, IPTABLES,
 # DUAL and NODES (e2e/kubernetes/env.sh). The first build takes half an hour.

@@ -73,6 +73,19 @@ func (a *Applied) Node() ir.Programs {
 	return a.node
 }
 
+// Has reports whether a service port has frontends, or a Service if only that is set. Zero is that of
+// packets for no Service.
+func (a *Applied) Has(p ir.ServicePort) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, of := range a.services.All() {
+		if s := of[p.Service]; s != nil && (p == ir.ServicePort{Service: s.Name} || slices.ContainsFunc(s.Frontends, func(f ir.Frontend) bool { return f.Port == p })) {
+			return true
+		}
+	}
+	return p == ir.ServicePort{}
+}
+
 // From returns the changes with Old set to the Services that were applied, as
 // Dataplane.PlanChanges requires. The result shares no memory with changes but the Services.
 func (a *Applied) From(changes ir.Changes) (from ir.Changes) {

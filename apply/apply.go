@@ -74,6 +74,8 @@ type Options struct {
 	// OwnTables makes the tables of mode nftables unwritable for other programs, where
 	// the kernel can.
 	OwnTables bool
+	// ServiceMetrics is what the rules count.
+	ServiceMetrics ServiceMetrics
 	// Fastpath selects the connections that take the fast path, in mode nftables.
 	Fastpath Fastpath
 	// Network and RootEndpoint name the HNS network of the cluster and the host's
@@ -126,6 +128,15 @@ type Plan interface {
 	// RemovedFrontends returns the frontends that the commit removes from the node.
 	RemovedFrontends() []ir.Match
 }
+
+// Emitter passes operations to a consumer until it stops.
+type Emitter struct {
+	Yield   func(Operation) bool
+	Stopped bool
+}
+
+// Emit passes an operation. It does nothing after the consumer has stopped.
+func (e *Emitter) Emit(op Operation) { e.Stopped = e.Stopped || !e.Yield(op) }
 
 // Result is the result of a Commit.
 type Result struct {

@@ -5,13 +5,47 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/proxyc/proxyc/ir"
 )
 
-// Interference lists foreign rules that affect packets to Services. Nothing changes them.
+// Interference lists what affects packets to Services on a node besides our rules. Nothing changes it.
 type Interference struct {
-	Drops   []string // may drop packets that our rules accept
-	Diverts []string // may translate packets first, bypass our rules, or change the masquerade mark
-	Sources []string // may translate the client's address first; most networks of pods have such rules
+	Drops    []string  // foreign rules that may drop packets that our rules accept
+	Diverts  []string  // that may translate or rewrite packets, bypass our rules, or change the masquerade mark
+	Sources  []string  // that may translate the client's address first; most networks of pods have such rules
+	Settings []string  // kernel settings, rules of routing and routes with which the kernel may discard packets
+	Ignored  []string  // foreign rules of Drops and Diverts for a family without frontends
+	Marks    []Marking // foreign rules that change the mark with which the kernel routes packets; most are harmless
+}
+
+// Marking is a foreign rule that changes the mark of packets.
+type Marking struct {
+	Where string
+	RuleEffect
+}
+
+// Marking returns a foreign rule after which the mark of a packet may match a value and mask; "" for none.
+func (i *Interference) Marking(value, mask uint32) string {
+	for _, m := range i.Marks {
+		if (m.Clears|m.Sets)&mask != 0 && m.Sets&mask&^value == 0 && m.Clears&^m.Any&mask&value == 0 {
+			return m.Where
+		}
+	}
+	return ""
+}
+
+// Ignore moves the rules for packets of one family alone to Ignored.
+func (i *Interference) Ignore(f ir.Family) {
+	for _, list := range [...]*[]string{&i.Drops, &i.Diverts} {
+		*list = slices.DeleteFunc(*list, func(rule string) bool {
+			alone := strings.HasPrefix(rule, f.NFT()+" ") || strings.HasPrefix(rule, f.NFT()+"tables-")
+			if alone {
+				i.Ignored = append(i.Ignored, rule)
+			}
+			return alone
+		})
+	}
 }
 
 // Lines returns a line for each rule, as verbs print them.
@@ -25,7 +59,10 @@ func (i Interference) Lines() (lines []string) {
 	for _, rule := range i.Sources {
 		lines = append(lines, "foreign rules that may change the client's address: "+rule)
 	}
-	return lines
+	for _, rule := range i.Ignored {
+		lines = append(lines, "foreign rules for packets of a family without Services: "+rule)
+	}
+	return append(lines, i.Settings...)
 }
 
 // ForeignChain is a base chain of another program.
@@ -38,6 +75,8 @@ type ForeignChain struct {
 	// Marks is set if packets pass the chain after our rules set the masquerade mark, and before
 	// they match it.
 	Marks bool
+	// Routes is set if packets pass the chain before the kernel routes them.
+	Routes bool
 	// Rules returns the effects of the rules of a chain in the same table; none if there is no such
 	// chain.
 	Rules func(chain string) ([]RuleEffect, error)
@@ -49,16 +88,22 @@ type RuleEffect struct {
 	To     string // chain that it jumps or goes to; or empty
 	Clears uint32 // bits of the packet's mark that it may clear
 	Sets   uint32 // those that it sets
+	Any    uint32 // those of Clears that it may set instead
 }
 
 func (e RuleEffect) is(words ...string) bool { return slices.Contains(words, strings.ToLower(e.Does)) }
 
 // drops reports whether the rule ends the packets.
-func (e RuleEffect) drops() bool { return e.is("drop", "reject") }
+func (e RuleEffect) drops() bool { return e.is("drop", "reject", "queue", "nfqueue") }
+
+// Rewrites is the effect of rules that write fields of the packet.
+const Rewrites = "rewrites packets"
 
 // diverts reports whether our rules no longer translate the packets. The first translation of a
-// connection is final, and untracked packets are not translated.
-func (e RuleEffect) diverts() bool { return e.is("dnat", "redirect", "tproxy", "notrack") }
+// connection is final, and untracked packets are not translated, nor replies in another zone.
+func (e RuleEffect) diverts() bool {
+	return e.is("dnat", "redirect", "netmap", "tproxy", "notrack", "ct zone set", "ct --zone")
+}
 
 // toOurs reports whether the rule jumps to a chain of proxyc or kube-proxy.
 func (e RuleEffect) toOurs() bool { return strings.HasPrefix(e.To, "KUBE-") }
@@ -70,6 +115,17 @@ func (i *Interference) Add(c ForeignChain, mark uint32) error {
 		i.Drops = append(i.Drops, c.Where+": "+c.Policy)
 	} else if err := c.find(&i.Drops, "", func(_ string, e RuleEffect) bool { return e.drops() }); err != nil {
 		return err
+	}
+	if err := c.find(&i.Diverts, "", func(_ string, e RuleEffect) bool { return e.is(Rewrites, "ttl", "hl", "fwd") }); err != nil {
+		return err
+	}
+	if c.Routes {
+		_ = c.find(nil, "", func(chain string, e RuleEffect) bool { // cannot fail: the chains were read above
+			if e.Clears|e.Sets != 0 {
+				i.Marks = append(i.Marks, Marking{c.Where + ": " + e.Does + " in chain " + chain, e})
+			}
+			return false
+		})
 	}
 	if !c.Translates && !c.Marks {
 		return nil

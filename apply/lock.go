@@ -17,10 +17,12 @@ type Lock struct {
 
 // Note returns the text that an owner of the lock left in memory for the next one, about the rules in
 // the kernel. It is lost, like the rules, when the node starts again.
-func (l *Lock) Note() (text string, ok bool) {
-	data, err := os.ReadFile(l.noteFile())
+func (l *Lock) Note() (text string, ok bool) { return note(l.noteFile(), l.owns) }
+
+func note(file, of string) (text string, ok bool) {
+	data, err := os.ReadFile(file)
 	text, owns, _ := strings.Cut(string(data), "\n")
-	if errors.Is(err, os.ErrNotExist) || owns != "" && owns != l.owns {
+	if errors.Is(err, os.ErrNotExist) || owns != "" && owns != of {
 		return "", false
 	}
 	return text, true
@@ -32,7 +34,13 @@ func (l *Lock) SetNote(text string) error {
 	return os.WriteFile(l.noteFile(), []byte(text+"\n"+l.owns), 0o600)
 }
 
-func (l *Lock) noteFile() string { return strings.TrimSuffix(l.file.Name(), ".lock") + ".note" }
+// RemoveNote records that no rules remain.
+func (l *Lock) RemoveNote() error { return os.RemoveAll(l.noteFile()) }
+
+func (l *Lock) noteFile() string { return noteOf(l.file.Name()) }
+
+// noteOf returns the file of the note of the lock in a file.
+func noteOf(file string) string { return strings.TrimSuffix(file, ".lock") + ".note" }
 
 // Descriptor is the argument of InheritLock in the program that the process executes next.
 func (l *Lock) Descriptor() uintptr { return l.file.Fd() }

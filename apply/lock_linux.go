@@ -154,6 +154,15 @@ func LockOwner(dir string) string {
 	return strings.TrimSpace(string(owner))
 }
 
+// LastNote returns the note of the calling thread's network namespace in dir, as Lock.Note does.
+func LastNote(dir string) (text string, ok bool) {
+	path, err := lockPath(dir)
+	if err != nil {
+		return "", false
+	}
+	return note(noteOf(path), namespaceCookie())
+}
+
 // lockPath is the file of the calling thread's network namespace under dir.
 func lockPath(dir string) (string, error) {
 	var ns unix.Stat_t

@@ -12,7 +12,7 @@ import (
 //
 //	ability           function        implemented by                         without it
 //	LeftoverFinder    Leftovers       nftables, iptables, ipvs, userspace    none
-//	Counted           CountersOf      iptables, ipvs, userspace (both OSes)  no counters
+//	Counted           CountersOf      all but kernelspace                    no counters
 //	ConcurrentReader  ConcurrentRead  iptables, userspace                    changes wait for Read
 //	Attributor        ChangedBy       nftables, iptables, ipvs, userspace    no programs
 //	Drainer           DrainerOf       userspace (both OSes)                  nothing to wait for
@@ -62,6 +62,9 @@ type Counters struct {
 	// LocalhostRejected returns how many packets to node ports at localhost were rejected, since the
 	// rules were written.
 	LocalhostRejected func(context.Context) ([]Rejected, error)
+	// Traffic returns the new connections of service ports. Those of undeclared ports only have the Service,
+	// and those of unused addresses are at zero.
+	Traffic func(context.Context) (map[ir.ServicePort]Traffic, error)
 	// Draining returns the draining backends. It reads their connections from the kernel.
 	Draining func() []Drain
 	// Proxied counts the connections that the process proxies, for each family and protocol.
@@ -95,6 +98,15 @@ type ConcurrentReader interface {
 	// ReadConcurrently is Read, but may run while another goroutine calls the other methods. Its result
 	// replaces that of the last Read when use is called.
 	ReadConcurrently(ctx context.Context) (use func(), err error)
+}
+
+// ReadNow is the Read of a ConcurrentReader.
+func ReadNow(ctx context.Context, d ConcurrentReader) error {
+	use, err := d.ReadConcurrently(ctx)
+	if err == nil {
+		use()
+	}
+	return err
 }
 
 // ConcurrentRead returns the method of a ConcurrentReader; nil without one.

@@ -3,9 +3,7 @@ package compiler
 import (
 	"net/netip"
 	"reflect"
-	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/proxyc/proxyc/compiler/config"
@@ -29,7 +27,7 @@ func CompileNodes(cfg *config.Config, snap *snapshot.Snapshot, nodes []Facts,
 	shared := newCluster(cfg, snap)
 	all := snap.Services()
 	services := make([]*service, len(all))
-	parallel(len(all), func(i int) { services[i] = shared.service(all[i], ir.PerFamily[excess]{}) })
+	ir.Parallel(len(all), func(i int) { services[i] = shared.service(all[i], ir.PerFamily[excess]{}) })
 	for i, facts := range nodes {
 		c := newCompiler(cfg, shared, facts)
 		c.fill(all, func(j int) *service { return services[j] })
@@ -52,7 +50,7 @@ type Compiler struct {
 	slots     slots
 	node      nodeInput
 	nodeDiags diag.List
-	order     []*entry // by name
+	order     entries
 }
 
 // entry is a Service in a Compiler.
@@ -150,7 +148,7 @@ func (c *Compiler) SetHNSEndpoints(now map[netip.Addr]struct{}) (moves bool) {
 // fill compiles all Services, sorted by name. parse returns service i.
 func (c *Compiler) fill(all []*snapshot.Service, parse func(i int) *service) {
 	entries := make([]entry, len(all))
-	parallel(len(all), func(i int) { c.compile(&entries[i], all[i], parse(i)) })
+	ir.Parallel(len(all), func(i int) { c.compile(&entries[i], all[i], parse(i)) })
 	c.order = make([]*entry, 0, len(all))
 	c.slots = slots{wanted: map[*entry]bool{}}
 	for i := range entries {
@@ -277,7 +275,7 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Finding
 	touched := map[*entry]bool{}
 	touch := func(e *entry) { touched[e] = true }
 	for _, name := range dirty {
-		e := c.entry(name)
+		e := c.order.entry(name)
 		touch(e)
 		c.take(e, c.next(e), touch)
 	}
@@ -300,7 +298,7 @@ func (c *Compiler) Update(dirty []ir.Name) (changes ir.Changes, findings Finding
 		}
 		findings[e.name] = e.diagnostics()
 		if c.cluster.snap.Service(e.name) == nil {
-			c.forget(e.name)
+			c.order.forget(e.name)
 		}
 	}
 	for _, of := range changes.All() {
@@ -368,36 +366,24 @@ func (c *Compiler) replace(e, next *entry) {
 	}
 }
 
-func (c *Compiler) find(name ir.Name) (int, bool) {
-	return slices.BinarySearchFunc(c.order, name, func(e *entry, n ir.Name) int { return e.name.Compare(n) })
+// entries are sorted by name.
+type entries []*entry
+
+func (all entries) find(name ir.Name) (int, bool) {
+	return slices.BinarySearchFunc(all, name, func(e *entry, n ir.Name) int { return e.name.Compare(n) })
 }
 
 // entry returns the entry of a Service, and adds one if necessary.
-func (c *Compiler) entry(name ir.Name) *entry {
-	i, found := c.find(name)
+func (all *entries) entry(name ir.Name) *entry {
+	i, found := all.find(name)
 	if !found {
-		c.order = slices.Insert(c.order, i, &entry{name: name})
+		*all = slices.Insert(*all, i, &entry{name: name})
 	}
-	return c.order[i]
+	return (*all)[i]
 }
 
-func (c *Compiler) forget(name ir.Name) {
-	if i, found := c.find(name); found {
-		c.order = slices.Delete(c.order, i, i+1)
+func (all *entries) forget(name ir.Name) {
+	if i, found := all.find(name); found {
+		*all = slices.Delete(*all, i, i+1)
 	}
-}
-
-// parallel calls do with 0 to n-1 on all processors.
-func parallel(n int, do func(i int)) {
-	workers := runtime.GOMAXPROCS(0)
-	size := (n + workers - 1) / workers
-	var wg sync.WaitGroup
-	for low := 0; low < n; low += size {
-		wg.Go(func() {
-			for i := low; i < min(low+size, n); i++ {
-				do(i)
-			}
-		})
-	}
-	wg.Wait()
 }

@@ -56,7 +56,7 @@ func TestManyClaimsOfOneAddress(t *testing.T) {
 	}
 	touched := 0
 	for _, name := range names[:n/2] {
-		e := c.entry(name)
+		e := c.order.entry(name)
 		all.remove(e, e.compiled.Of(ir.IPv4))
 	}
 	all.settle(func(*entry) { touched++ })

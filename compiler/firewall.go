@@ -48,10 +48,7 @@ func (c *cluster) sourceRanges(s *service) {
 
 // emptyRange returns a range with only the unspecified address, which no client uses.
 func emptyRange(object string, f ir.Family) ir.SourceRange {
-	a := netip.IPv4Unspecified()
-	if f == ir.IPv6 {
-		a = netip.IPv6Unspecified()
-	}
+	a := f.Any().Addr()
 	return ir.SourceRange{Prefix: netip.PrefixFrom(a, a.BitLen()),
 		Origin: ir.Origin{Object: object, Field: sourceRangesField, Reason: "no range is valid: no client is admitted"}}
 }

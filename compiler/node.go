@@ -413,10 +413,7 @@ func (in nodeInput) hns(family ir.Family, diags *diag.List) *ir.HNS {
 }
 
 func (in nodeInput) userspace(family ir.Family) *ir.Userspace {
-	u := &ir.Userspace{BindAddress: netip.IPv4Unspecified(), UDPIdleTimeout: in.cfg.UDPIdleTimeout.Duration}
-	if family == ir.IPv6 {
-		u.BindAddress = netip.IPv6Unspecified()
-	}
+	u := &ir.Userspace{BindAddress: family.Any().Addr(), UDPIdleTimeout: in.cfg.UDPIdleTimeout.Duration}
 	if a, ok := inet.ParseUnmapped(in.cfg.BindAddress); ok && family.Has(a) {
 		u.BindAddress = a
 	}

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -60,19 +62,16 @@ func (s shared) replace(e *entry, old, next *ir.Service, touched func(*entry)) {
 	if slices.Equal(had, has) {
 		return
 	}
-	keep := make(map[endpointKey]bool, len(has))
-	for _, k := range has {
-		keep[k] = true
-	}
+	keep := sets.New(has...)
 	for _, k := range had {
-		if keep[k] {
+		if keep.Has(k) {
 			delete(keep, k)
 		} else {
 			s.remove(e, k, touched)
 		}
 	}
 	for _, k := range has {
-		if keep[k] {
+		if keep.Has(k) {
 			s.add(e, k, touched)
 		}
 	}

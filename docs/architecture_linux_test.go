@@ -14,5 +14,8 @@ func TestArchitecture(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ns.Close()
+	if err := ns.Sysctl("ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1"); err != nil { // as on each node of a cluster
+		t.Fatal(err)
+	}
 	playSessions(t, "architecture.md", ns)
 }

@@ -125,9 +125,9 @@ func TestDifferences(t *testing.T) {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Differences from kube-proxy
 
-proxyc handles packets, objects and commands as kube-proxy %s does, except for the intentional differences below. Mode userspace is compared with kube-proxy 1.25.
+proxyc handles packets, objects and commands as kube-proxy %s does, except for these intentional differences. Mode userspace is compared with kube-proxy 1.25.
 
-This page is generated from `+"`docs/kube-proxy.yaml`"+`, which lists all %d behaviours with their codes, sources and tests.
+Generated from `+"`docs/kube-proxy.yaml`"+`, which lists all %d behaviours with codes, sources and tests. [Changes of kube-proxy 1.38](kube-proxy-1.38.tsv).
 `, k.Version, len(k.Behaviours))
 	for _, f := range families {
 		fmt.Fprintf(&b, "\n## %s\n\n| kube-proxy | proxyc |\n|---|---|\n", f.title)

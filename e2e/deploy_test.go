@@ -89,6 +89,13 @@ func TestDaemonSet(t *testing.T) {
 	if err := n.cluster.Snapshot(ctx, snapshot); err != nil {
 		t.Fatal(err)
 	}
+	if err := n.Sysctl("ipv4/ip_forward=1", "ipv6/conf/all/forwarding=1"); err != nil { // as on each node of a cluster
+		t.Fatal(err)
+	}
+	pods := "ip link add cni0 type veth peer pod0; ip link set pod0 up; ip link set cni0 up; ip addr add 10.244.1.1/24 dev cni0; ip route add default dev cni0"
+	if out, err := n.Run(n.Command(ctx, "sh", "-c", pods)); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	q := n.runAs(t, "prove", &within, "/usr/local/bin/proxyc", "prove", "-c", configDir+"/config.conf", "--hostname-override=node1", "-s", snapshot, "ir", "kernel")
 	if err := q.Wait(ctx); err != nil {
 		t.Errorf("prove: %v\n%s", err, q.Tail())

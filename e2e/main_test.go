@@ -202,23 +202,16 @@ func nodeIn(t *testing.T, ns *applytest.Namespace) *node {
 }
 
 // eventually calls try until it returns no error, and returns how long that took. After the limit,
-// or a minute if that is longer, it fails the test with the last error. It tries less often the longer it takes, since many
-// tries run a program, which slows down what they wait for.
+// or a minute if that is longer, it fails the test with the last error.
 func eventually(t *testing.T, limit time.Duration, what string, try func() error) time.Duration {
 	t.Helper()
 	limit = max(limit, time.Minute)
 	began := time.Now()
-	for {
-		err := try()
-		took := time.Since(began)
-		if err == nil {
-			return took
-		}
-		if took > limit {
-			t.Fatalf("%s: not within %s: %v", what, limit, err)
-		}
-		time.Sleep(max(20*time.Millisecond, min(took/10, time.Second)))
+	var err error
+	if !applytest.Within(limit, func() bool { err = try(); return err == nil }) {
+		t.Fatalf("%s: not within %s: %v", what, limit, err)
 	}
+	return time.Since(began)
 }
 
 // command returns the arguments of `proxyc watch` on the node.

@@ -18,6 +18,14 @@ func Modes() []Mode {
 	return []Mode{ModeIPTables, ModeIPVS, ModeNFTables, ModeKernelspace, ModeUserspace}
 }
 
+// ModeNames returns the names of all modes in display order.
+func ModeNames() (names []string) {
+	for _, m := range Modes() {
+		names = append(names, string(m))
+	}
+	return names
+}
+
 // Capability is a difference by design between the modes of kube-proxy: a
 // feature, or a rule for handling packets. Mode.Capabilities lists those of each
 // mode. The compiler, ir/sim and the tests that compare back ends read that list.
@@ -126,10 +134,12 @@ const (
 	// ForwardsMarked: FiltersTranslated excludes forwarded packets that are
 	// marked for masquerade.
 	ForwardsMarked
-	// HairpinByAddress: hairpin connections are detected by address and port of
-	// local backends. A backend that is local for one Service is local for all,
-	// even where an EndpointSlice names no node (PKT-7).
+	// HairpinByAddress: hairpin connections are detected by addresses of local
+	// backends. An address that is local for one Service is local for all, even
+	// where an EndpointSlice names no node (PKT-7).
 	HairpinByAddress
+	// HairpinByPort: HairpinByAddress compares the backend's port too.
+	HairpinByPort
 )
 
 var capabilityNames = [...]string{
@@ -140,7 +150,7 @@ var capabilityNames = [...]string{
 	"MasqueradesOwnVIP", "CarriesVIPs", "NodePortBehindEmpty", "NodePortRefusesFirst",
 	"Masquerades", "AffinityTimeout", "OneBackendPort", "EndpointsByKind", "DropsInvalid", "ListsNodePortAddresses", "ConfusesShared",
 	"ProxiesLocalhost", "LocalhostByProcess", "StableBackends",
-	"FiltersTranslated", "GuardsTranslated", "ForwardsMarked", "HairpinByAddress",
+	"FiltersTranslated", "GuardsTranslated", "ForwardsMarked", "HairpinByAddress", "HairpinByPort",
 }
 
 // Has reports whether c contains all capabilities of o.
@@ -178,7 +188,7 @@ func (m Mode) Capabilities() Capability {
 	case ModeNFTables:
 		return common | RejectUndefinedPorts | DropUnallocated | GuardEmpty | GuardEmptyFromNode | EmptyFromNode | NodePortBehindEmpty | NodePortRefusesFirst | ProxiesLocalhost | StableBackends | HairpinByAddress
 	case ModeIPVS:
-		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode | ConfusesShared | HairpinByAddress
+		return common | RejectUndefinedPorts | RejectUndefinedVIPPorts | GuardEmpty | MasqueradesOwnVIP | CarriesVIPs | LocalFallback | EmptyFromNode | ConfusesShared | HairpinByAddress | HairpinByPort
 	case ModeKernelspace:
 		return TrafficPolicies | KeepsClient | ServesSCTP | HealthPorts | NodePortBehindEmpty | OneBackendPort | EndpointsByKind
 	case ModeUserspace:

@@ -2,6 +2,7 @@ package ir
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -106,6 +107,20 @@ type Program struct {
 // Find returns the index of a Service, or that at which it can be inserted, and whether it exists.
 func (p *Program) Find(name Name) (int, bool) {
 	return slices.BinarySearchFunc(p.Services, name, func(s Service, n Name) int { return s.Name.Compare(n) })
+}
+
+// Frontends yields the frontends of all Services.
+func (p *Program) Frontends() iter.Seq2[*Service, *Frontend] {
+	return func(yield func(*Service, *Frontend) bool) {
+		for i := range p.Services {
+			s := &p.Services[i]
+			for j := range s.Frontends {
+				if !yield(s, &s.Frontends[j]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Service is the unit of incremental work: one Kubernetes Service with all its

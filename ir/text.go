@@ -2,6 +2,7 @@ package ir
 
 import (
 	"io"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -78,89 +79,64 @@ func (t *text) line(indent int, o Origin, words ...string) {
 }
 
 func (t *text) program(p *Program) {
-	n := &p.Node
+	n, a, d := &p.Node, &p.Node.NodePorts, &p.Node.Detector
 	t.line(0, Origin{}, "program", p.Family.String(), "mode", string(n.Mode), "node", strconv.Quote(n.Name))
 	t.setting("zone", n.Zone)
-	if n.IP.IsValid() {
-		t.setting("ip", n.IP.String())
-	}
+	t.setting("ip", addrText(n.IP))
 	for _, a := range n.Addrs {
 		t.setting("address", a.String())
 	}
-	a := &n.NodePorts
-	addresses, loopback, rejected := "listed", "", ""
-	if a.All {
-		addresses = "all"
-	}
-	switch {
-	case a.Loopback:
-		loopback = "loopback"
-	case a.Proxied:
-		loopback = "localhost-proxied"
-	}
-	if a.Rejected {
-		rejected = "localhost-rejected"
-	}
-	t.line(1, a.Origin, "node-ports", addresses, loopback, rejected)
+	t.line(1, a.Origin, "node-ports", either(a.All, "all", "listed"),
+		either(a.Loopback, "loopback", either(a.Proxied, "localhost-proxied", "")), either(a.Rejected, "localhost-rejected", ""))
 	for _, pre := range a.Prefixes {
-		kind := "address"
-		if pre.Assigned {
-			kind = "assigned"
-		}
-		t.line(2, pre.Origin, pre.Prefix.String(), kind)
+		t.line(2, pre.Origin, pre.Prefix.String(), either(pre.Assigned, "assigned", "address"))
 	}
-	switch d := &n.Detector; d.Mode {
-	case DetectNone:
-		t.line(1, d.Origin, "pods unknown")
-	case DetectCIDR:
-		t.line(1, d.Origin, "pods from", d.Prefix.String())
-	case DetectInterface:
-		t.line(1, d.Origin, "pods via", d.Interface)
-	case DetectPrefix:
-		t.line(1, d.Origin, "pods via", d.Interface+"*")
-	}
-	if n.MasqueradeAll {
-		t.setting("masquerade", "all")
-	}
+	t.line(1, d.Origin, [...]string{DetectNone: "pods unknown", DetectCIDR: "pods from " + d.Prefix.String(),
+		DetectInterface: "pods via " + d.Interface, DetectPrefix: "pods via " + d.Interface + "*"}[d.Mode])
+	t.setting("masquerade", either(n.MasqueradeAll, "all", ""))
 	t.setting("masquerade-bit", utoa(uint16(n.MasqueradeBit)))
-	if n.DropInvalid {
-		t.setting("drop", "invalid")
-	}
+	t.setting("drop", either(n.DropInvalid, "invalid", ""))
 	for _, c := range n.ServiceCIDRs {
 		t.line(1, c.Origin, "service-cidr", c.Prefix.String())
 	}
+	t.mode(n)
+}
+
+// mode writes the settings of one mode.
+func (t *text) mode(n *Node) {
 	if i := n.IPVS; i != nil {
 		t.setting("ipvs-scheduler", i.Scheduler)
 		for _, c := range i.ExcludeCIDRs {
 			t.setting("ipvs-exclude", c.String())
 		}
-		if i.StrictARP {
-			t.setting("ipvs-arp", "strict")
-		}
+		t.setting("ipvs-arp", either(i.StrictARP, "strict", ""))
 		t.duration("ipvs-tcp-timeout", i.TCPTimeout)
 		t.duration("ipvs-tcpfin-timeout", i.TCPFinTimeout)
 		t.duration("ipvs-udp-timeout", i.UDPTimeout)
 	}
 	if h := n.HNS; h != nil {
 		t.setting("hns-network", h.NetworkName+" "+h.NetworkType)
-		if h.SourceVIP.IsValid() {
-			t.setting("hns-source-vip", h.SourceVIP.String())
-		}
-		if h.EnableDSR {
-			t.setting("hns-dsr", "enabled")
-		}
-		if h.ForwardHealthCheckVIP {
-			t.setting("hns-health-vip", h.RootEndpoint+" port "+utoa(h.HealthzPort))
-		}
+		t.setting("hns-source-vip", addrText(h.SourceVIP))
+		t.setting("hns-dsr", either(h.EnableDSR, "enabled", ""))
+		t.setting("hns-health-vip", either(h.ForwardHealthCheckVIP, h.RootEndpoint+" port "+utoa(h.HealthzPort), ""))
 	}
 	if u := n.Userspace; u != nil {
-		if u.BindAddress.IsValid() {
-			t.setting("userspace-bind", u.BindAddress.String())
-		}
+		t.setting("userspace-bind", addrText(u.BindAddress))
 		t.setting("userspace-ports", utoa(u.PortMin)+"-"+utoa(u.PortMax))
 		t.duration("userspace-udp-idle", u.UDPIdleTimeout)
 	}
 }
+
+// either returns the word for a condition.
+func either(is bool, word, otherwise string) string {
+	if is {
+		return word
+	}
+	return otherwise
+}
+
+// addrText returns an address, or "" for none.
+func addrText(a netip.Addr) string { return either(a.IsValid(), a.String(), "") }
 
 func (t *text) setting(key, value string) {
 	if value != "" {
@@ -169,9 +145,7 @@ func (t *text) setting(key, value string) {
 }
 
 func (t *text) duration(key string, d time.Duration) {
-	if d != 0 {
-		t.setting(key, d.String())
-	}
+	t.setting(key, either(d != 0, d.String(), ""))
 }
 
 func (t *text) service(s *Service) {
@@ -183,56 +157,47 @@ func (t *text) service(s *Service) {
 			affinity = "affinity " + p.Affinity.Timeout.String()
 		}
 		t.line(1, p.Origin, "pool", strconv.Itoa(i), p.Port.local(), strings.ToLower(p.Policy.String()), affinity)
-		for j := range p.Backends {
-			t.backend(&p.Backends[j])
-		}
+		t.backends(p.Backends)
 	}
-	for i := range s.Draining {
-		d := &s.Draining[i]
+	for _, d := range s.Draining {
 		t.line(1, d.Origin, "keeps", d.Port.local())
-		for j := range d.Backends {
-			t.backend(&d.Backends[j])
-		}
+		t.backends(d.Backends)
 	}
 	for i := range s.Frontends {
-		f := &s.Frontends[i]
-		t.line(1, f.Origin, f.Kind.String(), f.Match.String(), "port", f.Port.local(), "policy", strings.ToLower(f.Policy.String()))
-		for _, r := range f.SourceRanges {
-			t.line(2, r.Origin, "allow", r.Prefix.String())
-		}
-		for _, r := range f.Routes {
-			snat := ""
-			if r.SNAT {
-				snat = "masquerade"
-			}
-			t.line(2, r.Origin, "from", r.From.String(), "-> pool", strconv.Itoa(r.Pool), snat)
-		}
-		if m := f.Maglev; m != nil {
-			t.line(2, m.Origin, "maglev", strconv.FormatUint(uint64(m.Slots), 10))
-		}
-		if !RoutesAll(f.Routes) {
-			t.line(2, f.FallbackOrigin, "else", f.Fallback.String())
-		}
+		t.frontend(&s.Frontends[i])
 	}
 	if h := s.Health; h != nil {
 		t.line(1, h.Origin, "health-check", utoa(h.Port), "local", strconv.Itoa(h.Local))
 	}
-	if h := s.HNS; h != nil {
-		if h.PreserveDIP {
-			t.line(1, Origin{}, "hns preserve-destination")
-		}
-		if h.NoOptimize {
-			t.line(1, Origin{}, "hns recreate")
-		}
+	if h := s.HNS; h != nil && h.PreserveDIP {
+		t.line(1, Origin{}, "hns preserve-destination")
+	}
+	if h := s.HNS; h != nil && h.NoOptimize {
+		t.line(1, Origin{}, "hns recreate")
 	}
 }
 
-func (t *text) backend(b *Backend) {
-	local := ""
-	if b.Local {
-		local = "local"
+func (t *text) frontend(f *Frontend) {
+	t.line(1, f.Origin, f.Kind.String(), f.Match.String(), "port", f.Port.local(), "policy", strings.ToLower(f.Policy.String()))
+	for _, r := range f.SourceRanges {
+		t.line(2, r.Origin, "allow", r.Prefix.String())
 	}
-	t.line(2, b.Origin, b.AddrPort.String(), local)
+	for _, r := range f.Routes {
+		t.line(2, r.Origin, "from", r.From.String(), "-> pool", strconv.Itoa(r.Pool), either(r.SNAT, "masquerade", ""))
+	}
+	if m := f.Maglev; m != nil {
+		t.line(2, m.Origin, "maglev", strconv.FormatUint(uint64(m.Slots), 10))
+	}
+	if !RoutesAll(f.Routes) {
+		t.line(2, f.FallbackOrigin, "else", f.Fallback.String())
+	}
+}
+
+func (t *text) backends(all []Backend) {
+	for i := range all {
+		b := &all[i]
+		t.line(2, b.Origin, b.AddrPort.String(), either(b.Local, "local", ""))
+	}
 }
 
 // local returns the name of the port within its Service: "http/tcp", or "tcp"

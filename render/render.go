@@ -38,9 +38,8 @@ func (e Entry) String() string {
 type Rendered interface {
 	// Outputs returns the texts in a fixed order. The first is the mode's own.
 	Outputs() []Output
-	// Explain calls yield for every rule and element, in output order, until it
-	// returns false.
-	Explain(yield func(Entry) bool)
+	// Explain calls add with every rule and element, in output order.
+	Explain(add func(Entry))
 }
 
 // Each lowers all non-nil Programs.
@@ -49,4 +48,18 @@ func Each[R any](programs ir.Programs, lower func(*ir.Program) *R) (rulesets ir.
 		*rulesets.At(f) = lower(p)
 	}
 	return rulesets
+}
+
+// Writer returns a function that writes the Rulesets of some families in turn.
+func Writer[R any](rulesets ir.PerFamily[*R], write func(*R, io.Writer) error, of ...ir.Family) func(io.Writer) error {
+	return func(w io.Writer) error {
+		for _, f := range of {
+			if r := rulesets.Of(f); r != nil {
+				if err := write(r, w); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
 }

@@ -280,8 +280,8 @@ metricsBindAddress: 127.0.0.1:10249
 healthzBindAddress: 0.0.0.0:10256
 `
 
-// clusterObjects exist in every case.
-const clusterObjects = `
+// ClusterObjects exist in every case.
+const ClusterObjects = `
 - apiVersion: v1
   kind: Node
   metadata:
@@ -368,7 +368,7 @@ type Store struct {
 func NewStore() (*Store, error) {
 	s := &Store{objects: map[string]Object{}}
 	var objects []Object
-	if err := yaml.Unmarshal([]byte(clusterObjects), &objects); err != nil {
+	if err := yaml.Unmarshal([]byte(ClusterObjects), &objects); err != nil {
 		return nil, err
 	}
 	return s, s.Step(Step{Apply: objects})

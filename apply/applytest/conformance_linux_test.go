@@ -103,7 +103,12 @@ func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 		args = []string{"--iptables-variant", *variantFlag}
 	}
 	if *fastpathFlag {
-		requireFlowtable(t, newMachine(t, nil))
+		ns, err := NewNamespace("flowtable")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ns.Close()
+		RequireFlowtable(t, ns)
 		args = append(args, "--nftables-fastpath=*", "--nftables-fastpath-packets=0")
 	}
 	switch *throughFlag {

@@ -24,9 +24,9 @@ type Connections struct {
 	failures []LoadFailure
 }
 
-// connTimeout is the timeout for a reply on an open connection. A lost segment is retransmitted
+// ConnTimeout is the timeout for a reply on an open connection. A lost segment is retransmitted
 // several times within it.
-const connTimeout = 10 * time.Second
+const ConnTimeout = 10 * time.Second
 
 // StartConnections connects, and then sends a query over each connection at an interval.
 func (t *Topology) StartConnections(every time.Duration, probes ...Probe) (*Connections, error) {
@@ -48,13 +48,13 @@ func (t *Topology) dialProbe(p Probe) (net.Conn, Answer, error) {
 	if err != nil {
 		return nil, Answer{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), connTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), ConnTimeout)
 	defer cancel()
 	conn, err := ns.Dial(ctx, "tcp", netip.AddrPortFrom(addr, 0), p.To)
 	if err != nil {
 		return nil, Answer{}, err
 	}
-	first, err := Query(conn, connTimeout)
+	first, err := Query(conn, ConnTimeout)
 	if err != nil {
 		conn.Close()
 	}
@@ -72,7 +72,7 @@ func (c *Connections) keep(p Probe, conn net.Conn, server netip.AddrPort, every 
 		case <-ticks.C:
 		}
 		at := time.Now()
-		a, err := Query(conn, connTimeout)
+		a, err := Query(conn, ConnTimeout)
 		c.queries.Add(1)
 		why := ""
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 // reported.
 func TestConnections(t *testing.T) {
 	t.Parallel()
-	topo := newTopology(t)
+	topo := TopologyFor(t)
 	kept := Probe{"pod1b", "tcp", netip.MustParseAddrPort("10.244.1.10:80")}
 	broken := Probe{"ext", "tcp", netip.MustParseAddrPort("10.244.2.10:80")}
 	open, err := topo.StartConnections(10*time.Millisecond, kept, broken)

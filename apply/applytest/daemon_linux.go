@@ -37,6 +37,9 @@ type watch struct {
 	wait func() error
 }
 
+// Signal sends a signal to the daemon.
+func (d *watch) Signal(s os.Signal) error { return d.cmd.Process.Signal(s) }
+
 // Update waits until the current snapshot file is applied.
 func (d *watch) Update(ctx context.Context, snapshotFile string) error {
 	file, err := os.Stat(snapshotFile)

@@ -99,7 +99,7 @@ func serveTCP(l net.Listener) {
 		}
 		go func() {
 			defer conn.Close()
-			answer := Answer{Server: addrPort(conn.LocalAddr()), Client: addrPort(conn.RemoteAddr())}
+			answer := Answer{Server: AddrPort(conn.LocalAddr()), Client: AddrPort(conn.RemoteAddr())}
 			for r := bufio.NewReader(conn); ; {
 				if _, err := r.ReadString('\n'); err != nil {
 					return
@@ -118,7 +118,7 @@ func serveUDP(conn packetConn, port uint16) {
 		if err != nil {
 			return
 		}
-		answer := Answer{Server: netip.AddrPortFrom(at, port), Client: addrPort(peer)}
+		answer := Answer{Server: netip.AddrPortFrom(at, port), Client: AddrPort(peer)}
 		conn.write([]byte(answer.String()), at, peer)
 	}
 }
@@ -146,7 +146,8 @@ func serveSCTP(conn packetConn) {
 	}
 }
 
-func addrPort(a net.Addr) netip.AddrPort {
+// AddrPort returns the address and port of a TCP or UDP address; IPv4 without its form in IPv6.
+func AddrPort(a net.Addr) netip.AddrPort {
 	p := a.(interface{ AddrPort() netip.AddrPort }).AddrPort()
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }

@@ -2,6 +2,7 @@ package applytest
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -27,6 +28,7 @@ type Load struct {
 	timeout time.Duration
 
 	mu     sync.Mutex
+	tried  *sync.Cond // at the start of each try
 	report LoadReport
 }
 
@@ -72,7 +74,7 @@ func (t *Topology) StartLoad(rate int, probes ...Probe) *Load {
 		timeout: ScaledTimeout(4 * time.Second),
 		report:  LoadReport{Tries: map[Probe]int{}, Answers: map[Probe]map[string]int{}},
 	}
-	l.report.Start = l.start
+	l.report.Start, l.tried = l.start, sync.NewCond(&l.mu)
 	for _, p := range probes {
 		l.report.Answers[p] = map[string]int{}
 	}
@@ -95,23 +97,13 @@ func (l *Load) Stop() LoadReport {
 // WaitTries waits until each probe has completed n further tries that started after the call, and
 // has started another one.
 func (l *Load) WaitTries(n int) {
-	want := map[Probe]int{}
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := maps.Clone(l.report.Tries)
 	for p := range l.report.Answers {
-		want[p] = l.report.Tries[p] + n + 1 // one may be in progress
-	}
-	l.mu.Unlock()
-	for {
-		l.mu.Lock()
-		behind := false
-		for p, n := range want {
-			behind = behind || l.report.Tries[p] < n
+		for l.report.Tries[p] < before[p]+n+1 { // one may have been in progress
+			l.tried.Wait()
 		}
-		l.mu.Unlock()
-		if !behind {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 
@@ -131,6 +123,7 @@ func (l *Load) try(p Probe) {
 	f := LoadFailure{Probe: p, At: time.Now()}
 	l.mu.Lock()
 	l.report.Tries[p]++
+	l.tried.Broadcast()
 	l.mu.Unlock()
 	a, err := l.topo.Try(p.From, p.Proto, 0, p.To, l.timeout)
 	f.End = time.Now()

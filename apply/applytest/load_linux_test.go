@@ -12,7 +12,7 @@ import (
 // rules is detected at its time, by every probe that requires them.
 func TestLoad(t *testing.T) {
 	t.Parallel()
-	topo := newTopology(t)
+	topo := TopologyFor(t)
 	node := topo.Namespace("node1")
 	nft := func(script string) {
 		t.Helper()

@@ -88,6 +88,22 @@ func HaveIPVS(t testing.TB) bool {
 	return err == nil
 }
 
+// RequireFlowtable skips the test if the kernel has no flowtables. If PROXYC_REQUIRE contains
+// "flowtable", the test fails instead.
+func RequireFlowtable(t testing.TB, ns *Namespace) {
+	t.Helper()
+	const script = `add table inet try; add flowtable inet try f { hook ingress priority 0; }; add chain inet try c { type filter hook forward priority 0; }
+add rule inet try c flow add @f; delete table inet try`
+	cmd := ns.Command(t.Context(), "nft", "-f", "/dev/stdin")
+	cmd.Stdin = strings.NewReader(script)
+	if _, err := ns.Run(cmd); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("PROXYC_REQUIRE"), ","), "flowtable") {
+			t.Fatalf("PROXYC_REQUIRE names flowtable: %v", err)
+		}
+		t.Skipf("no flowtables: %v", err)
+	}
+}
+
 func haveIPVS() error {
 	_, err := os.Stat("/proc/net/ip_vs")
 	return err

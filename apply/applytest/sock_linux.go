@@ -161,12 +161,12 @@ func Query(conn net.Conn, timeout time.Duration) (Answer, error) {
 	if err := send(conn, []byte("?\n")); err != nil {
 		return Answer{}, err
 	}
-	return readAnswer(conn)
+	return ReadAnswer(conn)
 }
 
-// readAnswer reads the reply of an echo server: one line that fits into a segment, over TCP and
+// ReadAnswer reads the reply of an echo server: one line that fits into a segment, over TCP and
 // UDP.
-func readAnswer(conn net.Conn) (Answer, error) {
+func ReadAnswer(conn net.Conn) (Answer, error) {
 	buf := make([]byte, 256)
 	n, err := conn.Read(buf)
 	if err != nil {

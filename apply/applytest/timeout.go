@@ -28,16 +28,25 @@ const ReplyTimeout = 20 * time.Second
 const StopTimeout = 5 * time.Second
 
 // Until waits until a condition holds, and fails the test after a time, which is at least half a
-// minute, since machines are busy. The pauses between tries become longer: many tries run programs.
+// minute, since machines are busy.
 func Until(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	limit = ScaledTimeout(max(limit, 30*time.Second))
+	if !Within(limit, holds) {
+		t.Fatalf("%s: not within %s", what, limit)
+	}
+}
+
+// Within waits until a condition holds, and reports whether it did within a time. The pauses
+// between tries become longer: many tries run programs.
+func Within(limit time.Duration, holds func() bool) bool {
 	deadline := time.After(limit)
 	for pause := time.Millisecond; !holds(); pause = min(pause*3/2, 500*time.Millisecond) {
 		select {
 		case <-deadline:
-			t.Fatalf("%s: not within %s", what, limit)
+			return false
 		case <-time.After(pause):
 		}
 	}
+	return true
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -137,6 +138,22 @@ func (t *Topology) Name(a netip.Addr) string {
 	return a.String()
 }
 
+// TopologyFor returns a topology that exists until the test ends.
+func TopologyFor(t testing.TB) *Topology {
+	t.Helper()
+	RequireRoot(t)
+	topo, err := NewTopology()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := topo.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return topo
+}
+
 // Source returns the namespace of a flow's source ("pod1a", "ext.201") and, for names of extra
 // addresses, the source address in the family of to.
 func (t *Topology) Source(name string, to netip.Addr) (*Namespace, netip.Addr, error) {
@@ -217,12 +234,12 @@ func (t *Topology) addAddrs() error {
 func (t *Topology) awaitAddrs() error {
 	for _, i := range ifaces() {
 		addr := netip.MustParsePrefix(fmt.Sprintf(i.nets[1], i.host)).Addr()
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-			if routes, err := t.ns[i.ns].nl.RouteGet(addr.AsSlice()); err == nil && routes[0].Type == unix.RTN_LOCAL {
-				break
-			} else if time.Now().After(end) {
-				return fmt.Errorf("%s has no local route to %s: %v %w", i.ns, addr, routes, err)
-			}
+		local := func() bool {
+			routes, err := t.ns[i.ns].nl.RouteGet(addr.AsSlice())
+			return err == nil && routes[0].Type == unix.RTN_LOCAL
+		}
+		if !Within(30*time.Second, local) {
+			return fmt.Errorf("%s has no local route to %s", i.ns, addr)
 		}
 	}
 	return nil

@@ -9,21 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func newTopology(t testing.TB) *Topology {
-	t.Helper()
-	RequireRoot(t)
-	topo, err := NewTopology()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := topo.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return topo
-}
-
 // TestNamespaceIsolation checks that actions inside a namespace are not visible outside.
 func TestNamespaceIsolation(t *testing.T) {
 	t.Parallel()

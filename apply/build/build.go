@@ -4,6 +4,8 @@ package build
 
 import (
 	"cmp"
+	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -27,6 +29,12 @@ func Read() Info {
 		info = &debug.BuildInfo{}
 	}
 	return of(info)
+}
+
+// Write prints version and platform in one line.
+func (i Info) Write(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "proxyc %s %s %s\n", i.Version, i.Go, i.Platform)
+	return err
 }
 
 func of(info *debug.BuildInfo) Info {

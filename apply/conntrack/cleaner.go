@@ -107,10 +107,7 @@ func (c *Cleaner) EndCommit(w Work) {
 	if c.waiting == (ir.PerFamily[*scope]{}) {
 		return
 	}
-	select {
-	case c.wake <- struct{}{}:
-	default: // already signalled
-	}
+	apply.Wake(c.wake)
 }
 
 // Busy reports whether flows of a sync that has ended are still to be checked. A family whose last

@@ -18,16 +18,18 @@ import (
 
 // Entry is one tracked flow.
 type Entry struct {
-	Protocol ir.Protocol
+	Protocol ir.Protocol `json:"-"`
 	// Client and To are the source and destination of the client's packets, before translation.
-	Client, To netip.AddrPort
+	Client netip.AddrPort `json:"client"`
+	To     netip.AddrPort `json:"to"`
 	// From is the source of replies: the backend, or To if the destination was not translated.
-	From netip.AddrPort
+	From netip.AddrPort `json:"endpoint"`
 	// Unanswered reports that no reply was seen. Rules then match each packet as the first of a
 	// connection (ctstate NEW).
-	Unanswered bool
-	Zone       uint16
-	ID         uint32 // kernel ID; distinguishes the entry from a later one of the same flow
+	Unanswered bool   `json:"unanswered,omitzero"`
+	State      string `json:"state,omitzero"` // of TCP and SCTP, as conntrack -L prints it; OFFLOAD in the fast path
+	Zone       uint16 `json:"-"`
+	ID         uint32 `json:"-"` // kernel ID; distinguishes the entry from a later one of the same flow
 }
 
 // String returns the entry as "192.0.2.1:5000 -> 10.96.0.10:53 (10.244.1.5:53)/udp".
@@ -94,11 +96,22 @@ func NewSelector(p *ir.Program, removed []ir.Match) *Selector {
 	return f.update(p.Family, &Work{Programs: ir.NewPrograms(p), All: true, Removed: removed}).selector(p.Family, f)
 }
 
+// NewReview returns a Selector for reports, which judges the entries of all protocols as those of UDP. Draining
+// of the Program must have the endpoints of all protocols.
+func NewReview(p *ir.Program) *Selector {
+	f := &frontends{every: true}
+	return f.update(p.Family, &Work{Programs: ir.NewPrograms(p), All: true}).selector(p.Family, f)
+}
+
 // Idle reports whether no entry can be stale, since there are no frontends to check. The table
 // then need not be read.
 func (sel *Selector) Idle() bool { return len(sel.checked) == 0 }
 
-// Stale reports whether an entry is stale, and the reason.
+// neverTranslated is the reason for an entry whose packets were sent to the frontend itself.
+const neverTranslated = "never translated: it is older than the Service's endpoints, or rules are missing"
+
+// Stale reports whether an entry is stale, and the reason. The result has the frontend in force also if it is
+// not.
 func (sel *Selector) Stale(e Entry) (Stale, bool) {
 	if e.Zone != 0 || !sel.ports[e.To.Port()] {
 		return Stale{}, false
@@ -114,8 +127,8 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 		s.Service = current.service
 	}
 	translated := e.From != e.To
-	if e.Protocol != ir.UDP {
-		s.Why = "older than the rules: it was never translated"
+	if e.Protocol != ir.UDP && !sel.inForce.every {
+		s.Why = neverTranslated
 		return s, current != nil && e.Unanswered && !translated && !current.backends[e.From]
 	}
 	switch {
@@ -128,16 +141,16 @@ func (sel *Selector) Stale(e Entry) (Stale, bool) {
 		s.Why = "the Service has no endpoint left"
 		return s, translated || current.first && e.Unanswered // rules then refuse the next packet
 	case !current.backends[e.From]: // an endpoint with hostNetwork may have the address of the frontend
-		s.Why = e.From.String() + " is no endpoint of the Service"
+		s.Why = "the backend is no endpoint of the Service"
 		if !translated {
-			s.Why = "older than the Service's endpoints: it was never translated"
+			s.Why = neverTranslated
 		}
 		return s, true
 	case e.Unanswered && !current.admits(e.Client.Addr()):
-		s.Why = "spec.loadBalancerSourceRanges does not admit " + e.Client.Addr().String()
+		s.Why = "spec.loadBalancerSourceRanges does not admit the client"
 		return s, true
 	}
-	return Stale{}, false
+	return s, false
 }
 
 // serving returns the serving endpoints of a service port. Traffic policy, topology hints and

@@ -23,6 +23,7 @@ const (
 	attrTupleOrig  = 1
 	attrTupleReply = 2
 	attrStatus     = 3
+	attrProtoInfo  = 4
 	attrID         = 12
 	attrZone       = 18
 	attrFilter     = 25
@@ -41,12 +42,19 @@ const (
 	protoDstPort = 3
 
 	statusSeenReply = 1 << 1
+	statusOffload   = 1 << 14
 
 	filterOrig         = 1
 	filterIPDst        = 1 << 1
 	filterProtoNum     = 1 << 3
 	filterProtoDstPort = 1 << 5
 )
+
+// states are those of TCP and SCTP, by the type of their attribute (nf_conntrack_tcp.h, nf_conntrack_sctp.h).
+var states = map[uint16][]string{
+	1: {"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2"},
+	3: {"NONE", "CLOSED", "COOKIE_WAIT", "COOKIE_ECHOED", "ESTABLISHED", "SHUTDOWN_SENT", "SHUTDOWN_RECD", "SHUTDOWN_ACK_SENT", "HEARTBEAT_SENT", "HEARTBEAT_ACKED"},
+}
 
 // table is the connection tracking table of a network namespace. Entries are deleted while the dump
 // is read, so reading and writing need a socket each.
@@ -112,6 +120,17 @@ func (t *table) dumpOnce(f filter, filtered *bool, each func(Entry) error) (inte
 		*filtered = *filtered && f.matches(e)
 		return each(e)
 	})
+}
+
+// Each passes all entries of a family in the network namespace of the calling thread to each. Since the table
+// changes meanwhile, some may be missing.
+func Each(family ir.Family, each func(Entry) error) error {
+	t, err := open(0)
+	if err != nil {
+		return err
+	}
+	_, err = t.dumpOnce(filter{family: family}, new(bool), each)
+	return errors.Join(err, t.close())
 }
 
 // append appends the filter to a request.
@@ -257,6 +276,11 @@ func decode(data []byte) (e Entry, err error) {
 			e.From, _, _, err = tuple(a.Data)
 		case a.Type == attrStatus && len(a.Data) == 4:
 			e.Unanswered = binary.BigEndian.Uint32(a.Data)&statusSeenReply == 0
+			if binary.BigEndian.Uint32(a.Data)&statusOffload != 0 {
+				e.State = "OFFLOAD"
+			}
+		case a.Type == attrProtoInfo:
+			e.State = state(a.Data)
 		case a.Type == attrID && len(a.Data) == 4:
 			e.ID = binary.BigEndian.Uint32(a.Data)
 		case a.Type == attrZone && len(a.Data) == 2:
@@ -267,6 +291,16 @@ func decode(data []byte) (e Entry, err error) {
 		}
 	}
 	return e, nil
+}
+
+// state decodes the state of a connection, the first attribute of its protocol; "" if it is not known.
+func state(b []byte) string {
+	of, _, err1 := codec.Cut(b)
+	number, _, err2 := codec.Cut(of.Data)
+	if names := states[of.Type]; err1 == nil && err2 == nil && len(number.Data) == 1 && int(number.Data[0]) < len(names) {
+		return names[number.Data[0]]
+	}
+	return ""
 }
 
 // tuple decodes one direction of a flow.
@@ -282,19 +316,32 @@ func tuple(b []byte) (src, dst netip.AddrPort, proto ir.Protocol, err error) {
 			if inner, group, err = codec.Cut(group); err != nil {
 				return src, dst, 0, err
 			}
-			switch value := inner.Data; {
-			case outer.Type == tupleIP && (inner.Type == ipv4Src || inner.Type == ipv6Src):
-				srcAddr, _ = netip.AddrFromSlice(value)
-			case outer.Type == tupleIP && (inner.Type == ipv4Dst || inner.Type == ipv6Dst):
-				dstAddr, _ = netip.AddrFromSlice(value)
-			case outer.Type == tupleProto && inner.Type == protoNum && len(value) == 1:
-				proto = ir.Protocol(value[0])
-			case outer.Type == tupleProto && inner.Type == protoSrcPort && len(value) == 2:
-				srcPort = binary.BigEndian.Uint16(value)
-			case outer.Type == tupleProto && inner.Type == protoDstPort && len(value) == 2:
-				dstPort = binary.BigEndian.Uint16(value)
+			switch (attribute{outer.Type, inner.Type}) {
+			case attribute{tupleIP, ipv4Src}, attribute{tupleIP, ipv6Src}:
+				srcAddr, _ = netip.AddrFromSlice(inner.Data)
+			case attribute{tupleIP, ipv4Dst}, attribute{tupleIP, ipv6Dst}:
+				dstAddr, _ = netip.AddrFromSlice(inner.Data)
+			case attribute{tupleProto, protoNum}:
+				proto = ir.Protocol(number(inner.Data, 1))
+			case attribute{tupleProto, protoSrcPort}:
+				srcPort = number(inner.Data, 2)
+			case attribute{tupleProto, protoDstPort}:
+				dstPort = number(inner.Data, 2)
 			}
 		}
 	}
 	return netip.AddrPortFrom(srcAddr, srcPort), netip.AddrPortFrom(dstAddr, dstPort), proto, nil
+}
+
+// attribute is the type of an attribute within another one.
+type attribute struct{ outer, inner uint16 }
+
+// number returns a number of some bytes; 0 for a value of another length.
+func number(b []byte, size int) (n uint16) {
+	if len(b) == size {
+		for _, digit := range b {
+			n = n<<8 | uint16(digit)
+		}
+	}
+	return n
 }

@@ -29,6 +29,7 @@ type frontends struct {
 	node    ir.Node
 	matches map[ir.Match]*frontend
 	of      map[ir.Name][]ir.Match
+	every   bool // see NewReview
 }
 
 // frontend is the state that an entry is compared with. It is immutable.
@@ -42,7 +43,7 @@ type frontend struct {
 // replace records the Services of a Program as the only ones in force. It returns the frontends of TCP
 // and SCTP that are new, or all if missing is set.
 func (f *frontends) replace(p *ir.Program, missing bool) (added []ir.Match) {
-	next := frontends{node: p.Node, matches: map[ir.Match]*frontend{}, of: map[ir.Name][]ir.Match{}}
+	next := frontends{node: p.Node, matches: map[ir.Match]*frontend{}, of: map[ir.Name][]ir.Match{}, every: f.every}
 	if !p.Node.Mode.ByProcess() {
 		for i := range p.Services {
 			next.add(&p.Services[i])
@@ -97,9 +98,9 @@ func (f *frontends) add(s *ir.Service) {
 	for i := range s.Frontends {
 		of := &s.Frontends[i]
 		switch {
-		case of.Match.Protocol != ir.UDP && f.node.Mode != ir.ModeNFTables:
+		case of.Match.Protocol != ir.UDP && !f.every && f.node.Mode != ir.ModeNFTables:
 			continue
-		case of.Match.Protocol != ir.UDP:
+		case of.Match.Protocol != ir.UDP && !f.every:
 			f.matches[of.Match] = &frontend{service: s.Name, backends: samePort(s, of)}
 		default:
 			if backends[of.Port] == nil {
@@ -172,17 +173,17 @@ func (f *frontends) update(of ir.Family, w *Work) *scope {
 			s.removed[m] = true
 		}
 	}
+	var touched []ir.Match
 	switch {
-	case p != nil && w.All:
-		for _, m := range f.replace(p, w.Missing) {
-			s.some[m] = true
-		}
+	case s.all:
+		touched = f.replace(p, w.Missing)
 	case p != nil:
-		for _, m := range f.change(p.Node, w.Changes.Of(of)) {
-			s.some[m] = true
-		}
+		touched = f.change(p.Node, w.Changes.Of(of))
 	case len(s.removed) == 0:
 		return nil
+	}
+	for _, m := range touched {
+		s.some[m] = true
 	}
 	return s
 }

@@ -1,10 +1,10 @@
 package daemon
 
 import (
+	"time"
+
 	"github.com/proxyc/proxyc/apply/daemon/status"
 )
-
-import "time"
 
 // collector collects the Status from the parts of a session.
 type collector struct {

@@ -10,13 +10,9 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
-	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/node"
-	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
-	"github.com/proxyc/proxyc/compiler/snapshot"
-	"github.com/proxyc/proxyc/ir"
 )
 
 // Options are the command line options of a daemon.
@@ -61,6 +57,9 @@ type RuleOptions struct {
 	OwnTables bool
 	// Fastpath selects the connections in the fast path of mode nftables.
 	Fastpath apply.Fastpath
+	// ServiceMetrics is what the rules count. Only Services of MetricsNamespaces have metrics, unless it is empty.
+	ServiceMetrics    apply.ServiceMetrics
+	MetricsNamespaces []string
 	// DrainTimeout is how long proxied connections may continue when the process ends.
 	DrainTimeout time.Duration
 }
@@ -75,8 +74,6 @@ type ReportOptions struct {
 	NodeCondition bool
 	// Flags returns all flags with their current values, for /flagz.
 	Flags func(*config.Config) map[string]string
-	// Trace writes the trace of a packet, for /debug/proxyc/trace.
-	Trace func(io.Writer, TraceInput) error
 }
 
 // Files is the file system interface that a daemon uses.
@@ -85,18 +82,6 @@ type Files interface {
 	Stat(name string) (fs.FileInfo, error)
 	// WriteFile writes a file atomically.
 	WriteFile(name string, write func(io.Writer) error) error
-}
-
-// TraceInput is the input of a trace: the packet, and the state besides the node's rules that decides
-// about it.
-type TraceInput struct {
-	Snapshot   *snapshot.Snapshot
-	Node       string
-	Programs   ir.Programs
-	Interfaces []compiler.Interface // of the node
-	Findings   []status.Finding     // about objects
-	From, To   string               // flags of proxyc trace
-	Output     string               // "text" or "json"
 }
 
 // Run maintains the rules of the node until ctx ends. If the configuration file changes, or the

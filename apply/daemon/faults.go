@@ -24,16 +24,23 @@ type faults struct {
 	current status.Faults // its lists are replaced, never modified, since a Status shares them
 }
 
-// without returns a copy of a list without one entry, and that entry; nil if there is none.
-func without[T any](list []T, is func(*T) bool) (rest []T, entry *T) {
+// replace returns a copy of a list with another entry instead of one; nil for none. Since when there is
+// an entry stays. It also returns the entry before; nil if there was none.
+func replace[T any](list []T, is func(*T) bool, now *T, since func(*T) *time.Time) (rest []T, before *T) {
 	for i := range list {
 		if is(&list[i]) {
-			entry = &list[i]
+			before = &list[i]
 		} else {
 			rest = append(rest, list[i])
 		}
 	}
-	return rest, entry
+	if now == nil {
+		return rest, before
+	}
+	if before != nil {
+		*since(now) = *since(before)
+	}
+	return append(rest, *now), before
 }
 
 // setInvalid sets why the newest version of a file is invalid; "" if it is not. retried is
@@ -41,16 +48,12 @@ func without[T any](list []T, is func(*T) bool) (rest []T, entry *T) {
 func (f *faults) setInvalid(path, why string, retried bool) (was string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	rest, before := without(f.current.InvalidFiles, func(r *status.InvalidFile) bool { return r.Path == path })
-	if why != "" {
-		at := f.now()
-		now := status.InvalidFile{Path: path, Since: at, At: at, Reason: why, Retried: retried}
-		if before != nil {
-			now.Since = before.Since
-		}
-		rest = append(rest, now)
+	var now, before *status.InvalidFile
+	if at := f.now(); why != "" {
+		now = &status.InvalidFile{Path: path, Since: at, At: at, Reason: why, Retried: retried}
 	}
-	f.current.InvalidFiles = rest
+	f.current.InvalidFiles, before = replace(f.current.InvalidFiles, func(r *status.InvalidFile) bool { return r.Path == path }, now,
+		func(r *status.InvalidFile) *time.Time { return &r.Since })
 	return cmp.Or(before, &status.InvalidFile{}).Reason
 }
 
@@ -86,35 +89,29 @@ func (f *faults) pending() string {
 func (f *faults) setRetrying(work string, err error) (is, was string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	rest, before := without(f.current.Retrying, func(r *status.Retry) bool { return r.What == work })
-	now := status.Retry{What: work, Since: f.now()}
-	if before != nil {
-		now.Since, was = before.Since, before.Error
-	}
+	var now, before *status.Retry
 	if err != nil {
-		now.Error = err.Error()
-		rest = append(rest, now)
+		is = err.Error()
+		now = &status.Retry{What: work, Since: f.now(), Error: is}
 	}
-	f.current.Retrying = rest
-	return now.Error, was
+	f.current.Retrying, before = replace(f.current.Retrying, func(r *status.Retry) bool { return r.What == work }, now,
+		func(r *status.Retry) *time.Time { return &r.Since })
+	return is, cmp.Or(before, &status.Retry{}).Error
 }
 
 // setDown sets why a server does not serve; nil if it does.
 func (f *faults) setDown(server, address string, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	rest, before := without(f.current.Down, func(d *status.Down) bool { return d.Server == server && d.Address == address })
+	var now *status.Down
 	if why != nil {
-		now := status.Down{Server: server, Address: address, Since: f.now(), Reason: why.Error()}
-		if before != nil {
-			now.Since = before.Since
-		}
-		rest = append(rest, now)
+		now = &status.Down{Server: server, Address: address, Since: f.now(), Reason: why.Error()}
 	}
-	slices.SortFunc(rest, func(a, b status.Down) int {
+	f.current.Down, _ = replace(f.current.Down, func(d *status.Down) bool { return d.Server == server && d.Address == address }, now,
+		func(d *status.Down) *time.Time { return &d.Since })
+	slices.SortFunc(f.current.Down, func(a, b status.Down) int {
 		return cmp.Or(strings.Compare(a.Server, b.Server), strings.Compare(a.Address, b.Address))
 	})
-	f.current.Down = rest
 }
 
 // retrying records and logs the error of work that is retried; nil after success. An unchanged

@@ -117,10 +117,7 @@ func (f *follower) readInterfaces() bool {
 
 // readAgain makes watchInterfaces read the interfaces.
 func (f *follower) readAgain() {
-	select {
-	case f.again <- struct{}{}:
-	default: // a token is already pending
-	}
+	apply.Wake(f.again)
 }
 
 // watchInterfaces reads the interfaces after each change of an address, until ctx ends. After a

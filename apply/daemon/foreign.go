@@ -16,7 +16,7 @@ import (
 const (
 	// foreignInterval is how long a result is used. A check reads foreign tables and runs tools, and
 	// every process on the node may request it.
-	foreignInterval = 2 * time.Second
+	foreignInterval = time.Second
 	// foreignTimeout is the timeout of a check.
 	foreignTimeout = 10 * time.Second
 	// foreignWait is how long a response waits for a check. The kernel blocks reads during a
@@ -55,6 +55,9 @@ func (n *foreignRules) run(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(ctx, foreignTimeout)
 		found, err := n.check(limited)
 		cancel()
+		if err != nil && ctx.Err() == nil { // what is not read may affect packets, too
+			found.Settings = append(found.Settings, "not all foreign rules, routes and settings can be read: "+err.Error())
+		}
 		n.mu.Lock()
 		n.at, n.found, n.err = n.now(), found, err
 		close(n.checking)
@@ -96,7 +99,16 @@ func (n *foreignRules) report(ctx context.Context, st *status.Status) {
 	if err != nil {
 		n.log.Debug("checking for foreign rules", "err", err)
 	}
-	st.MayDrop, st.MayDivert = found.Drops, found.Diverts
+	st.MayDrop, st.MayDivert, st.Settings = found.Drops, found.Diverts, slices.Clone(found.Settings)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.checking != nil { // it takes longer than foreignWait
+		known := "none are known yet"
+		if !n.at.IsZero() {
+			known = "those shown are of " + n.at.Format(time.RFC3339)
+		}
+		st.Settings = append(st.Settings, "foreign rules, routes and settings are still being read: "+known)
+	}
 }
 
 // request starts a check if one is due, and returns a channel that is closed at its end; nil if the
@@ -135,6 +147,9 @@ func (logged *loggedRules) update(log *slog.Logger, found apply.Interference) {
 	for _, rule := range found.Diverts {
 		now[rule] = "a foreign rule may divert packets from the rules of Services"
 	}
+	for _, setting := range found.Settings {
+		now[setting] = "a kernel setting or route may discard packets to Services"
+	}
 	for _, rule := range slices.Sorted(maps.Keys(now)) {
 		if (*logged)[rule] == "" {
 			log.Warn(now[rule], "rule", rule)
@@ -142,7 +157,7 @@ func (logged *loggedRules) update(log *slog.Logger, found apply.Interference) {
 	}
 	for _, rule := range slices.Sorted(maps.Keys(*logged)) {
 		if now[rule] == "" {
-			log.Info("a foreign rule was removed", "rule", rule)
+			log.Info("a foreign rule or setting was removed", "rule", rule)
 		}
 	}
 	*logged = now

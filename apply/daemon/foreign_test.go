@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 )
 
 // Foreign tables are checked at most at an interval, for any number of requests for the status,
@@ -30,7 +31,7 @@ func TestNeighbors(t *testing.T) {
 		for range 100 {
 			go func() {
 				if found, err := n.get(gone); err == nil {
-					t.Errorf("who is gone got %q", found)
+					t.Errorf("who is gone got %v", found)
 				}
 			}()
 		}
@@ -38,14 +39,18 @@ func TestNeighbors(t *testing.T) {
 		leave()
 		synctest.Wait()
 		if found, err := n.get(t.Context()); err == nil {
-			t.Errorf("got %q before the first look ended", found)
+			t.Errorf("got %v before the first look ended", found)
+		}
+		var early status.Status
+		if n.report(t.Context(), &early); len(early.Settings) != 1 || !strings.Contains(early.Settings[0], "none are known yet") {
+			t.Errorf("before the first look ended: %q", early.Settings)
 		}
 		answer <- "first"
 		synctest.Wait()
 		is := func(want string, looked int32) {
 			t.Helper()
 			if found, err := n.get(t.Context()); err != nil || len(found.Drops) != 1 || found.Drops[0] != want || looks.Load() != looked {
-				t.Errorf("got %q, %v, after %d looks, want %q after %d", found, err, looks.Load(), want, looked)
+				t.Errorf("got %v, %v, after %d looks, want %q after %d", found, err, looks.Load(), want, looked)
 			}
 		}
 		is("first", 1)
@@ -54,6 +59,10 @@ func TestNeighbors(t *testing.T) {
 		is("first", 2)
 		if waited := time.Since(began); waited != foreignWait {
 			t.Errorf("waited %s for a look that takes long", waited)
+		}
+		var st status.Status
+		if n.report(t.Context(), &st); len(st.Settings) != 1 || !strings.Contains(st.Settings[0], "still being read: those shown are of "+n.at.Format(time.RFC3339)) {
+			t.Errorf("the age of the previous result is not reported: %q", st.Settings)
 		}
 		answer <- "second"
 		synctest.Wait()
@@ -73,7 +82,7 @@ func TestToldRules(t *testing.T) {
 	for want, times := range map[string]int{
 		`level=WARN msg="a foreign rule may drop packets to Services" rule="nft ip filter forward"`:                    1,
 		`level=WARN msg="a foreign rule may divert packets from the rules of Services" rule="iptables nat PREROUTING"`: 1,
-		`level=INFO msg="a foreign rule was removed" rule="iptables nat PREROUTING"`:                                   1,
+		`level=INFO msg="a foreign rule or setting was removed" rule="iptables nat PREROUTING"`:                        1,
 	} {
 		if n := strings.Count(said.String(), want); n != times {
 			t.Errorf("%q is reported %d times, want %d:\n%s", want, n, times, said.String())

@@ -42,7 +42,7 @@ func newMetrics(cfg *config.Config, version string) *serve.Metrics {
 		}
 	}
 	for _, v := range [...]apply.Verb{apply.Add, apply.Change, apply.Remove} {
-		m.Operations.Of(v)
+		m.Operations(v.String())
 	}
 	return m
 }
@@ -126,7 +126,7 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 	}
 	for _, commit := range s.Done.Commits {
 		for _, f := range commit.Result.Balancers {
-			m.BalancerFailures.Of(f).Inc()
+			m.BalancerFailures[f.Verb](f.Family.String(), f.Type, f.Cause).Inc()
 		}
 	}
 	if s.Err != nil {
@@ -149,9 +149,9 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 	if change {
 		c.countChanges(s, now.Arrivals)
 	}
-	m.Operations.Of(apply.Add).Add(float64(s.Done.Operations.Added))
-	m.Operations.Of(apply.Change).Add(float64(s.Done.Operations.Changed))
-	m.Operations.Of(apply.Remove).Add(float64(s.Done.Operations.Removed))
+	m.Operations(apply.Add.String()).Add(float64(s.Done.Operations.Added))
+	m.Operations(apply.Change.String()).Add(float64(s.Done.Operations.Changed))
+	m.Operations(apply.Remove.String()).Add(float64(s.Done.Operations.Removed))
 	m.DriftRepairs.Add(float64(s.Done.Drift.Total()))
 	m.Refused.Set(float64(len(s.Done.Refused) + len(s.Done.RefusedRemovals)))
 	c.countTables(s.Done.Commits)
@@ -164,8 +164,8 @@ func (c *counters) count(s *reconcile.Sync, change bool) {
 		} else {
 			t.Change(s.Work.Changes.Of(f))
 		}
-		m.NoLocalEndpoints.Of(false, f).Set(float64(t.Internal))
-		m.NoLocalEndpoints.Of(true, f).Set(float64(t.External))
+		m.NoLocalEndpoints("internal", f.String()).Set(float64(t.Internal))
+		m.NoLocalEndpoints("external", f.String()).Set(float64(t.External))
 	}
 }
 
@@ -180,9 +180,9 @@ func (c *counters) countChanges(s *reconcile.Sync, arrivals []watch.Arrival) {
 		if refused[a.Service] {
 			continue
 		}
-		c.ChangeSeconds.Of(serve.SinceArrival).Observe(latency(s.Ended, a.At))
+		c.ChangeSeconds(serve.SinceArrival).Observe(latency(s.Ended, a.At))
 		if a.Triggered.After(c.began) {
-			c.ChangeSeconds.Of(serve.SinceTrigger).Observe(latency(s.Ended, a.Triggered))
+			c.ChangeSeconds(serve.SinceTrigger).Observe(latency(s.Ended, a.Triggered))
 		}
 	}
 }
@@ -233,8 +233,8 @@ func (c *counters) countTables(commits []reconcile.Commit) {
 		for _, t := range commit.Result.Tables {
 			at := table{t.Family, t.Table}
 			written[at] += t.Written
-			c.RulesTotal.Of(t.Table, t.Family).Set(float64(t.Rules))
-			c.RulesLastSync.Of(t.Table, t.Family).Set(float64(written[at]))
+			c.RulesTotal(t.Table, t.Family.String()).Set(float64(t.Rules))
+			c.RulesLastSync(t.Table, t.Family.String()).Set(float64(written[at]))
 		}
 	}
 }

@@ -79,10 +79,14 @@ func (o *observer) logSync(s *reconcile.Sync) {
 	}
 	o.logRemovals(s.Done.RefusedRemovals)
 	say := o.log.Debug
-	if s.Done.Operations.Total() > 0 && s.Kind == reconcile.Full && s.Done.Drift.Total() == 0 {
+	if (s.Done.Operations.Total() > 0 || !o.followed) && s.Kind == reconcile.Full && s.Done.Drift.Total() == 0 {
 		say = o.log.Info
 	}
-	say("synced", "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
+	what := "synced"
+	if s.Done.Operations.Total() == 0 {
+		what = "synced: nothing to change"
+	}
+	say(what, "kind", s.Kind.String(), "operations", s.Done.Operations.String(), "took", s.Ended.Sub(s.Began))
 }
 
 // logRemovals logs new refused removals, and those that no longer are.

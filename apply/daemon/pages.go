@@ -1,11 +1,7 @@
 package daemon
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/json"
-	"errors"
-	"io"
 	"math"
 	"net/http"
 	"time"
@@ -23,7 +19,6 @@ type pages struct {
 	options  *Options
 	started  time.Time
 	cfg      *config.Config
-	node     string
 	log      *logging.Logger
 	store    *watch.Store
 	follower *follower
@@ -45,9 +40,8 @@ func (p *pages) public() http.Handler {
 			return nil
 		},
 		Pages: map[string]http.Handler{
-			"/debug/proxyc/ir":    http.HandlerFunc(p.progress.serveIR),
-			"/debug/proxyc/plan":  http.HandlerFunc(p.progress.servePlan),
-			"/debug/proxyc/trace": http.HandlerFunc(p.serveTrace),
+			"/debug/proxyc/ir":   http.HandlerFunc(p.progress.serveIR),
+			"/debug/proxyc/plan": http.HandlerFunc(p.progress.servePlan),
 		},
 	}
 	if p.cfg.Enabled(config.GateFlagz) {
@@ -68,6 +62,9 @@ func (p *pages) private() http.Handler {
 	mux.HandleFunc(status.StatusPath, p.serveStatus)
 	mux.HandleFunc(status.IRPath, p.progress.serveIR)
 	mux.HandleFunc(status.KnownPath, p.serveKnown)
+	mux.HandleFunc(status.TrafficPath, func(w http.ResponseWriter, _ *http.Request) {
+		json.NewEncoder(w).Encode(p.progress.traffic(p.store)) // an error means that the client disconnected
+	})
 	return mux
 }
 
@@ -75,7 +72,8 @@ func (p *pages) private() http.Handler {
 func (p *pages) serveStatus(w http.ResponseWriter, r *http.Request) {
 	st := p.status.get()
 	p.foreign.report(r.Context(), &st)
-	reportSettings(&st)
+	reportExposure(&st)
+	st.Refusing = p.progress.traffic(p.store).Refusing(3) // enough to begin with
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(st) // an error means that the client disconnected
 }
@@ -89,40 +87,4 @@ func (p *pages) serveKnown(w http.ResponseWriter, _ *http.Request) {
 	})
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(k) // an error means that the client disconnected
-}
-
-// serveTrace traces a packet through the applied Programs. Its parameters are the flags of proxyc
-// trace: from, to, output.
-func (p *pages) serveTrace(w http.ResponseWriter, r *http.Request) {
-	var body bytes.Buffer
-	contentType := "text/plain; charset=utf-8"
-	input := TraceInput{Node: p.node, From: r.FormValue("from"), To: r.FormValue("to"), Output: cmp.Or(r.FormValue("output"), "text")}
-	if input.Output == "json" {
-		contentType = "application/json"
-	}
-	if err := p.trace(&body, input); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Write(body.Bytes()) // an error means that the client disconnected
-}
-
-func (p *pages) trace(w io.Writer, input TraceInput) (err error) {
-	if input.Output != "text" && input.Output != "json" {
-		return errors.New("output: must be text or json, got " + input.Output)
-	}
-	if input.Programs = p.progress.programs(); input.Programs.IPv4 == nil {
-		return errors.New("no rules are applied yet")
-	}
-	if input.Interfaces, err = p.follower.interfaces(); err != nil {
-		return err
-	}
-	input.Findings, _ = p.follower.findings.first(math.MaxInt)
-	p.store.View(func(snap *snapshot.Snapshot) {
-		input.Snapshot = snap
-		err = p.options.Trace(w, input)
-	})
-	return err
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/daemon/status"
+	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
@@ -18,8 +21,9 @@ type progress struct {
 	mu      sync.Mutex
 	syncs   status.Syncs
 	applied func() ir.Programs // nil until known
-	drains  func() []apply.Drain
+	kernel  apply.Counters
 	plan    plan // of the last sync
+	idle    ir.PerFamily[status.Idle]
 }
 
 // setSynced sets whether the kernel matches the desired rules.
@@ -40,6 +44,7 @@ func (p *progress) add(sync *reconcile.Sync) {
 		st.LastError = &status.LastError{At: sync.Ended, Error: sync.Err.Error()}
 		return
 	}
+	status.NoteIdle(&p.idle, sync.Work.Programs, sync.Work.Changes, sync.Ended)
 	st.Generation++
 	st.LastSync, st.LastKind, st.Operations = sync.Ended, sync.Kind.String(), sync.Done.Operations
 	if st.Operations.Total() > 0 {
@@ -79,11 +84,38 @@ func (p *progress) setRestored(from string, saved time.Time) bool {
 	return changed
 }
 
-// setDraining sets the function that returns the draining backends; nil if there are none.
-func (p *progress) setDraining(f func() []apply.Drain) {
+// setCounters sets what the dataplane counts.
+func (p *progress) setCounters(c apply.Counters) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.drains = f
+	p.kernel = c
+}
+
+// traffic reads the traffic of Services.
+func (p *progress) traffic(store *watch.Store) *status.Traffic {
+	p.mu.Lock()
+	read := p.kernel.Traffic
+	p.mu.Unlock()
+	if read == nil {
+		return &status.Traffic{Error: "traffic is not counted: start proxyc watch with --service-metrics=services"}
+	}
+	sums, err := bounded(read)()
+	if err != nil {
+		return &status.Traffic{Error: err.Error()}
+	}
+	return status.NewTraffic(time.Now(), sums, p.programs(), func(port ir.ServicePort) (text string) {
+		p.mu.Lock()
+		if at := cmp.Or(p.idle.IPv4[port], p.idle.IPv6[port]); !at.IsZero() {
+			text = ", since " + at.Format(time.DateTime)
+		}
+		p.mu.Unlock()
+		store.View(func(snap *snapshot.Snapshot) {
+			for _, s := range snap.Slices(port.Service) {
+				text += ", EndpointSlice " + s.Name.String()
+			}
+		})
+		return text
+	})
 }
 
 // report adds the syncs to a Status that already contains the pending changes. A later change may
@@ -91,7 +123,7 @@ func (p *progress) setDraining(f func() []apply.Drain) {
 func (p *progress) report(st *status.Status) {
 	p.mu.Lock()
 	st.Syncs = p.syncs
-	drains := p.drains
+	drains := p.kernel.Draining
 	p.mu.Unlock()
 	st.Synced = st.Synced && st.Pending == 0 && st.Restored == ""
 	if drains != nil {

@@ -122,7 +122,7 @@ func (r *rules) dataplaneOptions() apply.Options {
 	p := r.options
 	o := host.Options(r.config, p.IPVS)
 	o.IPTables, o.LockTimeout, o.Log = p.IPTables, p.LockTimeout, r.log
-	o.Local, o.OwnTables, o.Fastpath = r.input.store.SetHosted, p.OwnTables, p.Fastpath
+	o.Local, o.OwnTables, o.Fastpath, o.ServiceMetrics = r.input.store.SetHosted, p.OwnTables, p.Fastpath, p.ServiceMetrics
 	return o
 }
 
@@ -130,7 +130,10 @@ func (r *rules) dataplaneOptions() apply.Options {
 func (r *rules) reconciler(ctx context.Context) reconcile.Reconciler {
 	counters := apply.CountersOf(r.dataplane)
 	r.observer.counters.measurePackets(counters)
-	r.observer.progress.setDraining(counters.Draining)
+	r.observer.progress.setCounters(counters)
+	if counters.Traffic != nil {
+		r.observer.counters.CountServices(r.options.MetricsNamespaces, bounded(counters.Traffic))
+	}
 	r.effects.measureProxied(counters)
 	return reconcile.Reconciler{
 		Writer:   reconcile.Writer{Dataplane: r.dataplane, Committing: r.effects.flows.BeginCommit, Trim: debug.FreeOSMemory},

@@ -44,7 +44,7 @@ type servers struct {
 }
 
 func newServers(s *session, hosts []string) *servers {
-	pages := &pages{options: s.Options, started: s.input.started, cfg: s.config.Config, node: s.input.node, log: s.log, store: s.input.store, follower: s.input.follower,
+	pages := &pages{options: s.Options, started: s.input.started, cfg: s.config.Config, log: s.log, store: s.input.store, follower: s.input.follower,
 		metrics: s.metrics, progress: s.rules.observer.progress, status: s.status, foreign: s.foreign}
 	return &servers{cfg: s.config.Config, pages: pages, health: s.health, metrics: s.metrics, socket: s.StatusSocket, hosts: hosts,
 		faults: s.faults, events: s.input.events, log: s.log.Logger}

@@ -17,7 +17,6 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/takeover"
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/apply/serve"
-	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -60,7 +59,7 @@ func newSession(ctx context.Context, o *Options, first *config.Resolved) (*sessi
 	hosts := hosts(name, o.Hostname)
 	s.rules = newRules(s, hosts)
 	s.foreign = newForeignRules(func(ctx context.Context) (apply.Interference, error) {
-		return host.Interference(ctx, 1<<cfg.MasqueradeBit())
+		return host.Interference(ctx, 1<<cfg.MasqueradeBit(), s.rules.observer.progress.programs())
 	}, log.Logger, time.Now)
 	s.file = newConfigFile(o, first.Config, log.Logger, s.faults)
 	s.status = s.newCollector()
@@ -133,7 +132,7 @@ func (s *session) measure() {
 	s.metrics.MeasureProblems(s.problems)
 	if s.input.contact != nil {
 		s.metrics.MeasureContact(s.input.contacts)
-		watch.Measure(&s.metrics.Client)
+		s.metrics.MeasureClient()
 	}
 }
 
@@ -195,8 +194,9 @@ func (s *session) run(parent context.Context) error {
 	return cause
 }
 
-// announce sends the events of a start, and logs their warnings.
+// announce logs what starts, sends the events of a start, and logs their warnings.
 func (s *session) announce() {
+	s.log.Info("starting", "version", s.Version, "mode", string(s.config.Config.ProxyMode()), "node", s.input.node, "config", s.ConfigFile, "objects", cmp.Or(strings.Join(s.Snapshot, " "), "API server"), "socket", s.StatusSocket)
 	if follows := s.Follows; follows != nil && follows.failures > 0 {
 		return // events are sent once
 	}
@@ -290,10 +290,7 @@ func (s *session) reload(ctx context.Context) error {
 		case sig := <-s.Reload:
 			s.log.Info("reading configuration and snapshot again", "signal", sig)
 			for _, again := range []chan struct{}{s.file.again, s.input.again, s.rules.again} {
-				select {
-				case again <- struct{}{}:
-				default: // already requested
-				}
+				apply.Wake(again)
 			}
 		}
 	}

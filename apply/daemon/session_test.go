@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -68,13 +70,15 @@ func TestReadyComesLast(t *testing.T) {
 // healthChecked returns Programs with one Service, and the address of its health check.
 func healthChecked(t *testing.T) (programs ir.Programs, service *ir.Service, addr string) {
 	t.Helper()
-	free, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var port uint16
+	for free := net.Listener(nil); free == nil; { // below the ports that the kernel gives to other tests meanwhile
+		port = uint16(20000 + rand.IntN(10000))
+		if l, err := net.Listen("tcp", fmt.Sprintf(":%d", port)); err == nil {
+			free = l
+			l.Close()
+		}
 	}
-	addr = free.Addr().String()
-	free.Close()
-	port := netip.MustParseAddrPort(addr).Port()
+	addr = fmt.Sprintf("127.0.0.1:%d", port)
 	all := []ir.Service{{Name: ir.Name{Namespace: "shop", Name: "web"}, Health: &ir.HealthCheck{Port: port, Local: 1}}}
 	programs = ir.NewPrograms(
 		&ir.Program{Family: ir.IPv4, Node: ir.Node{NodePorts: ir.NodePortAddrs{All: true}}, Services: all},

@@ -73,7 +73,7 @@ func TestStatusOfDrains(t *testing.T) {
 	}
 	older := drain
 	older.Service = ir.Name{} // started by an earlier process
-	st.setDraining(func() []apply.Drain { return []apply.Drain{drain, older} })
+	st.setCounters(apply.Counters{Draining: func() []apply.Drain { return []apply.Drain{drain, older} }})
 	_, got := printed(t, st.reported(0))
 	for _, want := range []string{
 		"draining     Service ns/web: 10.96.0.1:80/tcp -> 10.244.0.1:8080, for 1m0s: 3 connections\n",

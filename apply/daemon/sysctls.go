@@ -35,12 +35,14 @@ func writeOOMScore(cfg *config.Config, log *slog.Logger) {
 	}
 }
 
-// reportSettings adds settings that this configuration does not contain to a Status.
-func reportSettings(st *status.Status) {
-	if value, _ := host.Root.Read("proc/sys/net/ipv4/ip_forward"); value == "0" { // it does not exist without IPv4
-		st.Settings = append(st.Settings, "net.ipv4.ip_forward is 0: the node forwards no packet to or from a pod")
+// reportExposure adds a setting that this configuration does not contain to a Status.
+func reportExposure(st *status.Status) {
+	if exposed := sysctl.Exposure(host.Root, st.Mode); exposed != "" {
+		st.Settings = append(st.Settings, exposed)
 	}
-	if st.Mode.Capabilities().Has(ir.ProxiesLocalhost) && sysctl.RoutesLocalnet(host.Root) {
-		st.Settings = append(st.Settings, "net.ipv4.conf.all.route_localnet is 1, which mode "+string(st.Mode)+" does not need: proxyc doctor has the risk and the fix")
-	}
+}
+
+// servesLocalhost reports whether the daemon may have to proxy node ports on localhost (KEP-6032).
+func servesLocalhost(cfg *config.Config) bool {
+	return cfg.Enabled(config.GateLocalhost) && cfg.ProxyMode().Capabilities().Has(ir.ProxiesLocalhost)
 }

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
@@ -46,9 +48,10 @@ type Node struct {
 	Interference func(ctx context.Context) (apply.Interference, error)
 	Leftovers    func(ctx context.Context) ([]apply.Leftover, error)
 	Interfaces   func() ([]compiler.Interface, error)
-	Writer       func() string // the process that writes the node's rules; "" for none
-	Lock         func() error  // why the writer's lock cannot be written
-	API          *API          // optional
+	Writer       func() string                         // the process that writes the node's rules; "" for none
+	Missing      func(context.Context) (string, error) // which rules of Services are missing that proxyc wrote; "" for none
+	Lock         func() error                          // why the writer's lock cannot be written
+	API          *API                                  // optional
 }
 
 // limit is the timeout of a check.
@@ -72,6 +75,7 @@ func (n *Node) Examine(ctx context.Context) []Finding {
 		{n.Interference != nil, e.interference},
 		{n.Leftovers != nil, e.leftovers},
 		{n.Writer != nil, e.writer},
+		{n.Missing != nil, e.missing},
 		{n.API != nil, (&apiCheck{e, n.API}).run},
 	} {
 		if check.enabled {
@@ -91,6 +95,7 @@ func Healthy(found []Finding) bool {
 type examination struct {
 	*Node
 	found []Finding
+	none  bool                   // the node has no rules for Services
 	addrs ir.PerFamily[[]string] // interface addresses
 }
 
@@ -144,33 +149,24 @@ func (e *examination) forwarding(context.Context) {
 	if len(e.addrs.IPv4) == 0 && len(e.addrs.IPv6) > 0 {
 		first = ir.IPv6
 	}
-	for _, f := range [...]struct {
-		family     ir.Family
-		path, name string
-	}{
-		{ir.IPv4, "proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"},
-		{ir.IPv6, "proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"},
-	} {
+	for _, f := range ir.Families() {
 		severity, only := Error, ""
-		if f.family != first {
-			severity, only = Warning, ", if the cluster uses "+f.family.String()
+		if f != first {
+			severity, only = Warning, ", if the cluster uses "+f.String()
 		}
-		switch value, err := e.Root.Read(f.path); {
-		case err != nil: // the family does not exist
-		case value == "0":
-			e.add("forwarding", severity, "sysctl -w "+f.name+"=1, and set it in /etc/sysctl.d"+only, "%s is 0: the node forwards no packet to or from a pod", f.name)
-		default:
-			e.add("forwarding", OK, "", "%s is %s", f.name, value)
+		switch s, problem := sysctl.Forwarding(e.Root, f); {
+		case problem != "":
+			e.add("forwarding", severity, "sysctl -w "+s.Name()+"=1, and set it in /etc/sysctl.d"+only, "%s", problem)
+		case s.Have != "":
+			e.add("forwarding", OK, "", "%s is %s", s.Name(), s.Have)
 		}
 	}
 }
 
-// localhost checks whether route_localnet is set although a process serves node ports on localhost.
-// Mode iptables sets it for them, and protects listeners there by rules that other modes lack.
+// localhost checks whether machines on the same link reach listeners on localhost.
 func (e *examination) localhost(context.Context) {
-	if e.Mode.Capabilities().Has(ir.ProxiesLocalhost) && sysctl.RoutesLocalnet(e.Root) {
-		e.add("localhost", Warning, "sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it",
-			"net.ipv4.conf.all.route_localnet is 1, which mode %s does not need: machines on the same link can reach listeners on 127.0.0.1, unless foreign rules, such as kubelet's chain KUBE-FIREWALL, prevent it", e.Mode)
+	if exposed := sysctl.Exposure(e.Root, e.Mode); exposed != "" {
+		e.add("localhost", Warning, "sysctl -w net.ipv4.conf.all.route_localnet=0, unless another program needs it", "%s", exposed)
 	}
 }
 
@@ -199,14 +195,10 @@ func (e *examination) variants(ctx context.Context) {
 		e.add(check, Warning, "run it manually", "%s", err)
 		return
 	}
-	nft, hasNFT := counts["nft"]
-	legacy, hasLegacy := counts["legacy"]
-	switch {
-	case nft > 0 && legacy > 0:
+	nft, legacy := counts["nft"], counts["legacy"]
+	if nft > 0 && legacy > 0 {
 		e.add(check, Warning, "configure all programs to use one variant (update-alternatives --set iptables …), and flush the other", "both variants have rules, and packets pass both: %d of nft, %d of legacy", nft, legacy)
-	case !hasNFT && !hasLegacy:
-		e.add(check, OK, "", "no tools, or no tables; mode nftables requires none")
-	default:
+	} else {
 		e.add(check, OK, "", "rules: %d of nft, %d of legacy", nft, legacy)
 	}
 }
@@ -219,32 +211,25 @@ func (e *examination) interference(ctx context.Context) {
 		e.add(check, Warning, "run as root, in the node's network namespace", "%s", err)
 	}
 	for _, rule := range found.Drops {
-		e.add(check, Warning, "check that it accepts packets to Services and to their pods", "may drop: %s (%s)", rule, owner(rule))
+		e.add(check, Warning, "check that it accepts packets to Services and to their pods", "may drop: %s", rule)
 	}
 	for _, rule := range found.Diverts {
-		e.add(check, Warning, "check that it does not match addresses of Services", "may divert: %s (%s)", rule, owner(rule))
+		e.add(check, Warning, "check that it does not match addresses of Services", "may divert: %s", rule)
 	}
 	for _, rule := range found.Sources {
-		e.add(check, OK, "", "may change the client's address: %s (%s)", rule, owner(rule))
+		e.add(check, OK, "", "may change the client's address: %s", rule)
+	}
+	for _, rule := range found.Ignored {
+		e.add(check, OK, "", "no Service has its family: %s", rule)
+	}
+	for _, setting := range found.Settings {
+		if !slices.ContainsFunc(e.found, func(f Finding) bool { return f.Found == setting }) {
+			e.add("routing", Warning, "check ip rule, ip route show table all, and sysctl net.ipv4.conf", "%s", setting)
+		}
 	}
 	if err == nil && len(found.Drops)+len(found.Diverts) == 0 {
 		e.add(check, OK, "", "none that may drop or divert packets to Services")
 	}
-}
-
-// owner returns the probable owner of a chain, by its name.
-func owner(rule string) string {
-	lower := strings.ToLower(rule)
-	for _, o := range [...]struct{ sign, name string }{
-		{"firewalld", "firewalld"}, {"docker", "Docker"}, {"cali", "Calico"}, {"cilium", "Cilium"}, {"antrea", "Antrea"}, {"flannel", "flannel"},
-		{"kube-router", "kube-router"}, {"weave", "Weave"}, {"cni-", "a CNI plugin"}, {"ufw", "ufw"}, {"istio", "Istio"}, {"fail2ban", "fail2ban"}, {"f2b-", "fail2ban"},
-		{"libvirt", "libvirt"}, {"lxc", "LXC"}, {"podman", "Podman"}, {"netavark", "Podman"},
-	} {
-		if strings.Contains(lower, o.sign) {
-			return "probably of " + o.name
-		}
-	}
-	return "unknown owner"
 }
 
 // leftovers checks for rules of kube-proxy, or of proxyc in other modes.
@@ -255,19 +240,12 @@ func (e *examination) leftovers(ctx context.Context) {
 		e.add(check, Warning, "run as root, in the node's network namespace", "%s", err)
 		return
 	}
+	e.none = len(left) == 0
 	who := ""
 	if e.Writer != nil {
 		who = e.Writer()
 	}
-	if len(left) == 0 && who != "" {
-		e.add("rules", Error, "run proxyc status: it shows what the daemon waits for", "there are none for Services, although %s writes them", who)
-	}
-	var peer []string
-	for _, l := range left {
-		if l.KubeProxy {
-			peer = append(peer, l.Object)
-		}
-	}
+	peer := host.OfKubeProxy(left)
 	if len(peer) == 0 {
 		e.add(check, OK, "", "has no rules on this node")
 		return
@@ -280,11 +258,22 @@ func (e *examination) leftovers(ctx context.Context) {
 }
 
 func (e *examination) writer(context.Context) {
-	if who := e.Writer(); who != "" {
-		e.add("lock", OK, "", "this node's rules are written by %s", who)
-		return
+	e.add("lock", OK, "", "this node's rules are written by %s", cmp.Or(e.Writer(), "no proxyc"))
+}
+
+// missing checks for rules that proxyc wrote, and that another program removed.
+func (e *examination) missing(ctx context.Context) {
+	const check = "rules"
+	missing, err := e.Missing(ctx)
+	if err != nil && e.none {
+		missing = "there are none for Services, although proxyc wrote some"
 	}
-	e.add("lock", OK, "", "no proxyc writes this node's rules")
+	switch {
+	case missing != "":
+		e.add(check, Error, "run proxyc status: it shows what a daemon waits for; or start proxyc watch, or run proxyc apply, or proxyc cleanup if the node needs none", "%s", missing)
+	case err != nil:
+		e.add(check, Warning, "start proxyc watch, or add --snapshot", "%s", err)
+	}
 }
 
 func (e *examination) interfaces(context.Context) {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,12 +37,22 @@ type File struct {
 // Found is the result of Find.
 type Found struct {
 	Files []File
-	// Inputs are other files from which Helm may make objects.
-	Inputs []string
 	// Passed are skipped names that are neither files nor directories. Reading them would block.
 	Passed []Passed
 	// Unreadable are directories and files that could not be read.
 	Unreadable []Unreadable
+	// dirs are the directories, without the hidden ones, and links are symbolic links to directories.
+	dirs, hidden, links, others []string
+	// Excluded counts excluded names; a directory is one.
+	Excluded int
+	exclude  func(name string) bool
+}
+
+// Other is a file that is not read, or a symbolic link to a directory, which is not followed.
+type Other struct {
+	Name string
+	Link bool
+	To   string // the directory that a link leads to, if it is one of Find
 }
 
 // Passed is a skipped name with its type: "a named pipe".
@@ -60,13 +71,6 @@ func IsObjects(name string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) && !IsHidden(name) || IsKustomization(name)
 }
 
-// isTemplate reports whether Helm may make objects from a file of this name in a chart, which IsObjects
-// does not accept: a template, or a chart in an archive with its version.
-func isTemplate(name string) bool {
-	return slices.Contains([]string{".tpl", ".tgz", ".lock"}, filepath.Ext(name)) ||
-		strings.Contains(filepath.ToSlash(name), "/templates/") && filepath.Base(name) != "NOTES.txt"
-}
-
 // IsKustomization reports whether kustomize reads a file of this name.
 func IsKustomization(name string) bool {
 	return slices.Contains([]string{"kustomization.yaml", "kustomization.yml", "Kustomization"}, filepath.Base(name))
@@ -76,15 +80,15 @@ func IsKustomization(name string) bool {
 // ConfigMap volumes create such directories.
 func IsHidden(name string) bool { return strings.HasPrefix(name, ".") }
 
-// Find returns the files in and below a directory that may contain objects, in order of name. If
-// path is a file, it returns that file. Links to directories below path are not followed, so there
-// are no cycles.
-func Find(sys System, path string) (*Found, error) {
+// Find returns the files in and below a directory that may contain objects, in order of name, without
+// names that exclude accepts. If path is a file, it returns that file. Links to directories below path
+// are not followed, so there are no cycles.
+func Find(sys System, path string, exclude func(name string) bool) (*Found, error) {
 	info, err := sys.Stat(path)
 	if err != nil {
 		return nil, Reason(err)
 	}
-	found := new(Found)
+	found := &Found{exclude: exclude}
 	if !info.IsDir() {
 		found.Files = []File{{Name: path, Info: info}}
 		return found, nil
@@ -99,27 +103,71 @@ func (f *Found) walk(sys System, dir string) {
 		f.Unreadable = append(f.Unreadable, Unreadable{dir, Reason(err)})
 		return
 	}
+	f.dirs = append(f.dirs, dir)
 	for _, entry := range entries {
 		name := filepath.Join(dir, entry.Name())
 		switch {
+		case f.exclude != nil && f.exclude(name):
+			f.Excluded++
+		case entry.IsDir() && entry.Name() == ".git":
+		case entry.IsDir() && IsHidden(entry.Name()):
+			f.hidden = append(f.hidden, name)
 		case entry.IsDir():
-			if !IsHidden(entry.Name()) {
-				f.walk(sys, name)
-			}
-		case IsObjects(entry.Name()):
-			info, err := sys.Stat(name)
-			switch {
-			case err != nil:
-				f.Unreadable = append(f.Unreadable, Unreadable{name, Reason(err)})
-			case info.Mode().IsRegular():
-				f.Files = append(f.Files, File{name, true, info})
-			case !info.IsDir():
-				f.Passed = append(f.Passed, Passed{name, KindOf(info.Mode())})
-			}
-		case isTemplate(name):
-			f.Inputs = append(f.Inputs, name)
+			f.walk(sys, name)
+		case entry.Type().IsRegular() && !IsObjects(entry.Name()):
+			f.others = append(f.others, name)
+		default:
+			f.add(sys, name)
 		}
 	}
+}
+
+// add adds an entry of a directory that is a file with objects or no file.
+func (f *Found) add(sys System, name string) {
+	info, err := sys.Stat(name)
+	switch objects := IsObjects(filepath.Base(name)); {
+	case err == nil && info.IsDir():
+		f.links = append(f.links, name)
+	case !objects && err == nil && info.Mode().IsRegular():
+		f.others = append(f.others, name)
+	case !objects:
+	case err != nil:
+		f.Unreadable = append(f.Unreadable, Unreadable{name, Reason(err)})
+	case info.Mode().IsRegular():
+		f.Files = append(f.Files, File{name, true, info})
+	default:
+		f.Passed = append(f.Passed, Passed{name, KindOf(info.Mode())})
+	}
+}
+
+// Others returns what is not read of the directory, with the files of hidden directories.
+func (f *Found) Others(sys System) (all []Other) {
+	for _, name := range f.others {
+		all = append(all, Other{Name: name})
+	}
+	for _, name := range f.links {
+		all = append(all, Other{Name: name, Link: true, To: f.dirOf(sys, name)})
+	}
+	for _, dir := range f.hidden {
+		below := &Found{exclude: f.exclude}
+		below.walk(sys, dir)
+		for _, file := range below.Files {
+			all = append(all, Other{Name: file.Name})
+		}
+		all = append(all, below.Others(sys)...)
+	}
+	return all
+}
+
+// dirOf returns the directory of Find that a link leads to; "" for none.
+func (f *Found) dirOf(sys System, link string) string {
+	to, err := sys.Stat(link)
+	for _, dir := range f.dirs {
+		if info, err2 := sys.Stat(dir); err == nil && err2 == nil && os.SameFile(to, info) {
+			return dir
+		}
+	}
+	return ""
 }
 
 // KindOf describes a file mode that is neither a file nor a directory.

@@ -31,8 +31,7 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	if d.state == nil {
 		return apply.Result{}, errUnread
 	}
-	d.commits.Add(1)
-	defer d.commits.Add(1)
+	defer d.Committing()()
 	if p.desired.Full {
 		d.desired = p.want
 	}
@@ -43,14 +42,14 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	result := apply.Result{Refused: c.refusals.List(), Pending: c.pending, Balancers: c.failures, RefusedRemovals: c.refusedRemovals()}
 	if err != nil || len(c.refusals) > 0 {
 		d.state, d.desired = nil, nil
-		d.setObjects(nil)
+		d.expected.set(nil)
 		return result, err
 	}
 	d.applied.Take(p.desired)
 	d.forgetRemoved()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.absent = c.absent()
+	d.expected.mu.Lock()
+	defer d.expected.mu.Unlock()
+	d.expected.absent = c.absent()
 	return result, nil
 }
 
@@ -116,7 +115,7 @@ func (c *commit) restore() {
 	}
 	for k, l := range c.deleted {
 		if id, err := c.host.CreateLoadBalancer(&l.HostComputeLoadBalancer); err == nil {
-			c.recordObject(strings.ToLower(id), true)
+			c.expected.record(strings.ToLower(id), true)
 			delete(c.deleted, k)
 		}
 	}
@@ -183,7 +182,7 @@ func (c *commit) prepare() error {
 func (c *commit) absent() map[netip.Addr]struct{} {
 	all, out := maps.Keys(c.w.endpoints), map[netip.Addr]struct{}{}
 	if !c.p.desired.Full {
-		out = c.Dataplane.absent
+		out = c.expected.absent
 		maps.DeleteFunc(out, func(a netip.Addr, _ struct{}) bool { return !c.w.podMissing(c.s, a) })
 		all = slices.Values(c.p.missing)
 	}
@@ -208,7 +207,7 @@ func (c *commit) delete(remove func(string) error, id string) error {
 		return fmt.Errorf("HNS lost %s", id)
 	}
 	if err == nil {
-		c.recordObject(id, false)
+		c.expected.record(id, false)
 	}
 	return err
 }
@@ -270,7 +269,7 @@ func (c *commit) addEndpoint(n *need) error {
 	}
 	c.s.add(&e)
 	if e.Remote {
-		c.recordObject(e.ID, true)
+		c.expected.record(e.ID, true)
 	}
 	return nil
 }
@@ -355,7 +354,7 @@ func (c *commit) create(ch change, want *rules.HostComputeLoadBalancer) error {
 	id = strings.ToLower(id)
 	delete(c.deleted, ch.key)
 	c.s.balancers[ch.key] = &LoadBalancer{id, *want}
-	c.recordObject(id, true)
+	c.expected.record(id, true)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
@@ -25,15 +28,9 @@ type Dataplane struct {
 	state     *state                   // nil if unknown
 	desired   *desired                 // desired content of state
 	applied   apply.Applied
-	commits   atomic.Uint64              // incremented when a commit starts and when it ends
 	unremoved map[string]*refusedRemoval // load balancers that HNS refused to remove, by id
-
-	mu      sync.Mutex              // protects the following
-	objects map[string]bool         // that were read or created; nil if unknown
-	absent  map[netip.Addr]struct{} // required pods of this node without an endpoint in HNS
-
-	cancel  context.CancelFunc // ends the goroutine of Drift; nil without one
-	polling sync.WaitGroup
+	expected  expected
+	apply.Poll
 }
 
 var _ apply.Dataplane = (*Dataplane)(nil)
@@ -61,9 +58,7 @@ func New(host Host, o Options) (*Dataplane, error) {
 	if o.Network == "" {
 		return nil, errors.New("winkernel.networkName: must be the name of the HNS network, as KUBE_NETWORK is not set")
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Tick == nil {
 		o.Tick = time.After
 	}
@@ -74,15 +69,6 @@ func New(host Host, o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// Close ends the goroutine of Drift.
-func (d *Dataplane) Close() error {
-	if d.cancel != nil {
-		d.cancel()
-	}
-	d.polling.Wait()
-	return nil
-}
-
 // Read lists the objects of the host.
 func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) error {
 	s, err := d.read(ctx)
@@ -90,7 +76,7 @@ func (d *Dataplane) Read(ctx context.Context, _ ir.Programs) error {
 		return err
 	}
 	d.state = s
-	d.setObjects(s.objects)
+	d.expected.set(s.objects)
 	return nil
 }
 
@@ -195,16 +181,16 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	if d.desired == nil || d.state == nil {
 		return p
 	}
-	keys, addrs := map[key]bool{}, map[netip.Addr]bool{}
+	keys, addrs := sets.Set[key]{}, sets.Set[netip.Addr]{}
 	uses := map[netip.Addr]int{} // by changed Services
 	for f, of := range changes.All() {
 		for _, c := range of {
 			old, now := d.desired.count(f, c.Old, -1), d.desired.count(f, c.New, 1)
 			for _, l := range slices.Concat(old.LoadBalancers, now.LoadBalancers) {
-				keys[key{f, l.Match}] = true
+				keys.Insert(key{f, l.Match})
 			}
 			for _, e := range slices.Concat(old.Endpoints, now.Endpoints) {
-				addrs[e.Address] = true
+				addrs.Insert(e.Address)
 			}
 			for _, e := range now.Endpoints {
 				uses[e.Address]++
@@ -218,10 +204,10 @@ func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	}
 	p.endpoints(d.state, d.desired, addrs)
 	p.unused = append(p.unused, d.state.obsoleteEndpoints[obsolete:]...)
-	shared := map[string]bool{} // references that other Services have to endpoints that change
+	shared := sets.Set[string]{} // references that other Services have to endpoints that change
 	for _, a := range slices.Concat(found, p.replacedAddrs()) {
 		if n := d.desired.endpoints[a]; n != nil && n.uses > uses[a] {
-			shared[n.Ref] = true
+			shared.Insert(n.Ref)
 		}
 	}
 	if len(shared) > 0 {
@@ -256,21 +242,8 @@ const pollEvery = 30 * time.Second
 // balancers, remote endpoints or remote subnets, or if a pod's endpoint exists that a load balancer
 // waits for. It reports each difference once, and its end.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
-	ctx, d.cancel = context.WithCancel(ctx)
-	drift := make(chan struct{}, 1)
-	d.polling.Go(func() { d.poll(ctx, drift) })
-	return drift, nil
-}
-
-func (d *Dataplane) poll(ctx context.Context, drift chan<- struct{}) {
 	var reported map[string]bool
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.o.Tick(pollEvery):
-		}
-		began := d.commits.Load()
+	return d.Start(ctx, d.o.Tick, pollEvery, func(undisturbed func() bool) bool {
 		n, err := d.network()
 		var g *Summary
 		if err == nil {
@@ -278,22 +251,17 @@ func (d *Dataplane) poll(ctx context.Context, drift chan<- struct{}) {
 		}
 		if err != nil {
 			d.o.Log.Warn("HNS cannot be checked for changes", "err", err)
-			continue
+			return false
 		}
 		d.reportLocal(g.Endpoints)
-		found := d.unexpected(g, n)
-		if began%2 == 1 || began != d.commits.Load() {
-			continue // g may contain part of a commit; the next check finds everything that this one would
-		}
-		// An object may be found no longer since another program reverted its change after the repair.
-		if !maps.Equal(found, reported) {
-			select {
-			case drift <- struct{}{}:
-			default:
-			}
+		found, before := d.expected.differences(g, n), reported
+		if !undisturbed() {
+			return false // the next check finds everything that this one would
 		}
 		reported = found
-	}
+		// An object may be found no longer since another program reverted its change after the repair.
+		return !maps.Equal(found, before)
+	}), nil
 }
 
 // objectsOf returns the ids of objects that a proxy may have created, and the remote subnets of the
@@ -314,49 +282,56 @@ func objectsOf(g *Summary, n *Network) map[string]bool {
 	return ids
 }
 
-// unexpected returns the objects that other programs added or removed, and the pods that load
+// expected is what Drift expects of the host.
+type expected struct {
+	mu      sync.Mutex
+	objects map[string]bool         // that were read or created; nil if unknown
+	absent  map[netip.Addr]struct{} // required pods of this node without an endpoint in HNS
+}
+
+// differences returns the objects that other programs added or removed, and the pods that load
 // balancers wait for. The values state whether they exist.
-func (d *Dataplane) unexpected(g *Summary, n *Network) map[string]bool {
+func (e *expected) differences(g *Summary, n *Network) map[string]bool {
 	found, now := map[string]bool{}, objectsOf(g, n)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.objects == nil {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.objects == nil {
 		return found
 	}
 	for id := range now {
-		if !d.objects[id] {
+		if !e.objects[id] {
 			found[id] = true
 		}
 	}
-	for id := range d.objects {
+	for id := range e.objects {
 		if !now[id] {
 			found[id] = false
 		}
 	}
-	for _, e := range g.Endpoints {
-		for _, a := range e.Addrs {
-			if _, ok := d.absent[a]; ok && !e.Remote {
-				found[e.ID] = true
+	for _, pod := range g.Endpoints {
+		for _, a := range pod.Addrs {
+			if _, ok := e.absent[a]; ok && !pod.Remote {
+				found[pod.ID] = true
 			}
 		}
 	}
 	return found
 }
 
-// setObjects replaces the objects that Drift expects.
-func (d *Dataplane) setObjects(objects map[string]bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.objects = objects
+// set replaces the objects.
+func (e *expected) set(objects map[string]bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.objects = objects
 }
 
-// recordObject records that the proxy created or removed an object.
-func (d *Dataplane) recordObject(id string, exists bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// record records that the proxy created or removed an object.
+func (e *expected) record(id string, exists bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if exists {
-		d.objects[id] = true
+		e.objects[id] = true
 	} else {
-		delete(d.objects, id)
+		delete(e.objects, id)
 	}
 }

@@ -2,9 +2,10 @@ package hns
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/hns"
@@ -60,6 +61,14 @@ type desired struct {
 	nodeIP    ir.PerFamily[netip.Addr]
 	endpoints map[netip.Addr]*need
 	balancers map[key][]*claim // sorted by Service name; the first is used
+}
+
+// claim returns the load balancer that is used for a key; nil for none.
+func (w *desired) claim(k key) *claim {
+	if claims := w.balancers[k]; len(claims) > 0 {
+		return claims[0]
+	}
+	return nil
 }
 
 // newDesired returns the desired state of a network for Programs.
@@ -136,19 +145,18 @@ func (w *desired) use(e rules.Endpoint, service ir.Name, n int) {
 
 // missing returns the pods of this node without an endpoint, among some addresses and those that the
 // load balancers of some keys require.
-func (w *desired) missing(s *state, keys map[key]bool, addrs map[netip.Addr]bool) []netip.Addr {
-	all := maps.Clone(addrs)
+func (w *desired) missing(s *state, keys sets.Set[key], addrs sets.Set[netip.Addr]) []netip.Addr {
+	all := addrs.Clone()
 	for k := range keys {
-		if claims := w.balancers[k]; len(claims) > 0 {
-			for _, ref := range claims[0].HCN.HostComputeEndpoints {
+		if c := w.claim(k); c != nil {
+			for _, ref := range c.HCN.HostComputeEndpoints {
 				if a, err := netip.ParseAddr(ref); err == nil {
-					all[a] = true
+					all.Insert(a)
 				}
 			}
 		}
 	}
-	maps.DeleteFunc(all, func(a netip.Addr, _ bool) bool { return !w.podMissing(s, a) })
-	return slices.Collect(maps.Keys(all))
+	return slices.DeleteFunc(all.UnsortedList(), func(a netip.Addr) bool { return !w.podMissing(s, a) })
 }
 
 // podMissing reports whether an address is of a required pod of this node without an endpoint.
@@ -158,10 +166,10 @@ func (w *desired) podMissing(s *state, a netip.Addr) bool {
 }
 
 // addUsers adds the keys of all load balancers that use some endpoints.
-func (w *desired) addUsers(keys map[key]bool, refs map[string]bool) {
+func (w *desired) addUsers(keys sets.Set[key], refs sets.Set[string]) {
 	for k, claims := range w.balancers {
-		if slices.ContainsFunc(claims[0].HCN.HostComputeEndpoints, func(ref string) bool { return refs[ref] }) {
-			keys[k] = true
+		if refs.HasAny(claims[0].HCN.HostComputeEndpoints...) {
+			keys.Insert(k)
 		}
 	}
 }

@@ -3,6 +3,8 @@ package hns
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/proxyc/proxyc/apply"
 )
@@ -18,10 +20,7 @@ func Leftovers(ctx context.Context, host Host, o Options) ([]apply.Leftover, err
 	if err != nil {
 		return nil, err
 	}
-	balancers := s.obsoleteBalancers
-	for _, l := range s.balancers {
-		balancers = append(balancers, l)
-	}
+	balancers := slices.AppendSeq(s.obsoleteBalancers, maps.Values(s.balancers))
 	endpoints := s.obsoleteEndpoints
 	for _, e := range s.byAddr {
 		if s.createdByProxy(e) {

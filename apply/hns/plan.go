@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/hns"
@@ -56,22 +58,8 @@ type change struct {
 // compare returns the Plan from a state to the desired one.
 func compare(s *state, w *desired) *Plan {
 	p := &Plan{want: w, endpointNames: map[string]string{}}
-	keys := map[key]bool{}
-	for k := range w.balancers {
-		keys[k] = true
-	}
-	for k := range s.balancers {
-		keys[k] = true
-	}
-	addrs := map[netip.Addr]bool{}
-	for a := range w.endpoints {
-		addrs[a] = true
-	}
-	for a := range s.byAddr {
-		addrs[a] = true
-	}
-	p.endpoints(s, w, addrs)
-	p.balancers(s, w, keys)
+	p.endpoints(s, w, sets.KeySet(w.endpoints).Union(sets.KeySet(s.byAddr)))
+	p.balancers(s, w, sets.KeySet(w.balancers).Union(sets.KeySet(s.balancers)))
 	for _, l := range s.obsoleteBalancers {
 		k, _ := keyOf(l)
 		p.recordNames(s, l)
@@ -82,7 +70,7 @@ func compare(s *state, w *desired) *Plan {
 }
 
 // endpoints plans the endpoints of some addresses.
-func (p *Plan) endpoints(s *state, w *desired, addrs map[netip.Addr]bool) {
+func (p *Plan) endpoints(s *state, w *desired, addrs sets.Set[netip.Addr]) {
 	for _, a := range slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare) {
 		have, want := s.byAddr[a], w.endpoints[a]
 		switch {
@@ -116,35 +104,16 @@ func (p *Plan) replacedAddrs() (addrs []netip.Addr) {
 }
 
 // balancers plans the load balancers of some keys, after the endpoints.
-func (p *Plan) balancers(s *state, w *desired, keys map[key]bool) {
-	moved := map[string]bool{} // ids of removed endpoints
-	for _, r := range p.replaced {
-		moved[r.have.ID] = true
-	}
-	addedRefs := map[string]bool{} // references of added endpoints
-	for _, n := range p.added {
-		addedRefs[n.Ref] = true
-	}
-	for _, e := range p.unused {
-		moved[e.ID] = true
-	}
+func (p *Plan) balancers(s *state, w *desired, keys sets.Set[key]) {
+	removed, added := p.changedEndpoints()
 	recreate := map[ir.Name]bool{} // Services whose load balancers are all removed first
 	var changes []change
 	for _, k := range slices.SortedFunc(maps.Keys(keys), key.compare) {
-		have := s.balancers[k]
 		if w.node.Of(k.family) == nil {
 			continue
 		}
-		var want *claim
-		if claims := w.balancers[k]; len(claims) > 0 {
-			want = claims[0]
-		}
-		var wish *rules.HostComputeLoadBalancer
-		awaits := want != nil && slices.ContainsFunc(want.HCN.HostComputeEndpoints, func(ref string) bool { return addedRefs[ref] })
-		if want != nil {
-			wish = s.balancer(w, k, want)
-		}
-		leaves := have != nil && slices.ContainsFunc(have.HostComputeEndpoints, func(id string) bool { return moved[strings.ToLower(id)] })
+		have, want := s.balancers[k], w.claim(k)
+		wish, awaits := s.balancer(w, k, want), want != nil && added.HasAny(want.HCN.HostComputeEndpoints...)
 		switch {
 		case wish == nil && !awaits:
 			if have != nil {
@@ -153,12 +122,10 @@ func (p *Plan) balancers(s *state, w *desired, keys map[key]bool) {
 			}
 		case have == nil:
 			p.news = append(p.news, change{key: k, claim: want})
-		case awaits || leaves || !same(have, wish):
+		case awaits || removed.HasAny(lowered(have.HostComputeEndpoints)...) || !same(have, wish):
 			p.recordNames(s, have)
 			changes = append(changes, change{k, have, want})
-			if want.NoOptimize {
-				recreate[want.service] = true
-			}
+			recreate[want.service] = recreate[want.service] || want.NoOptimize
 		}
 	}
 	for _, c := range changes {
@@ -169,6 +136,21 @@ func (p *Plan) balancers(s *state, w *desired, keys map[key]bool) {
 		}
 		p.changes = append(p.changes, c)
 	}
+}
+
+// changedEndpoints returns the ids of removed endpoints, and the references of added ones.
+func (p *Plan) changedEndpoints() (removed, added sets.Set[string]) {
+	removed, added = sets.Set[string]{}, sets.Set[string]{}
+	for _, r := range p.replaced {
+		removed.Insert(r.have.ID)
+	}
+	for _, e := range p.unused {
+		removed.Insert(e.ID)
+	}
+	for _, n := range p.added {
+		added.Insert(n.Ref)
+	}
+	return removed, added
 }
 
 // replaces reports whether a load balancer uses an endpoint that is to be replaced.
@@ -206,41 +188,31 @@ func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 		}
 		return l
 	}
-	for _, r := range p.removals {
-		if r.service == (ir.Name{}) && !yield(apply.Operation{Verb: apply.Remove, Object: r.object(), Have: lines(p.text(r.have))}) {
-			return
-		}
-	}
-	for _, r := range p.replaced {
-		if !yield(apply.Operation{Verb: apply.Change, Object: endpointObject(r.need.Address), Service: r.need.service, Origin: r.need.Origin,
-			Have: lines(endpointText(r.have)), Want: lines(p.needText(r.need))}) {
-			return
-		}
-	}
-	for _, n := range p.added {
-		if !yield(apply.Operation{Verb: apply.Add, Object: endpointObject(n.Address), Service: n.service, Origin: n.Origin, Want: lines(p.needText(n))}) {
-			return
-		}
-	}
+	out := apply.Emitter{Yield: yield}
 	recreate := map[key]*LoadBalancer{}
 	for _, r := range p.removals {
 		if r.service != (ir.Name{}) {
 			recreate[r.key] = r.have
+			continue
 		}
+		out.Emit(apply.Operation{Verb: apply.Remove, Object: r.object(), Have: lines(p.text(r.have))})
+	}
+	for _, r := range p.replaced {
+		out.Emit(apply.Operation{Verb: apply.Change, Object: endpointObject(r.need.Address), Service: r.need.service, Origin: r.need.Origin,
+			Have: lines(endpointText(r.have)), Want: lines(p.needText(r.need))})
+	}
+	for _, n := range p.added {
+		out.Emit(apply.Operation{Verb: apply.Add, Object: endpointObject(n.Address), Service: n.service, Origin: n.Origin, Want: lines(p.needText(n))})
 	}
 	for _, c := range slices.Concat(p.changes, p.news) {
 		op := apply.Operation{Verb: apply.Add, Object: c.object(), Service: c.claim.service, Origin: c.claim.Origin, Want: lines(claimText(c.claim))}
 		if have := cmp.Or(c.have, recreate[c.key]); have != nil {
 			op.Verb, op.Have = apply.Change, lines(p.text(have))
 		}
-		if !yield(op) {
-			return
-		}
+		out.Emit(op)
 	}
 	for _, e := range p.unused {
-		if !yield(apply.Operation{Verb: apply.Remove, Object: endpointObject(e.Addrs[0]), Have: lines(endpointText(e))}) {
-			return
-		}
+		out.Emit(apply.Operation{Verb: apply.Remove, Object: endpointObject(e.Addrs[0]), Have: lines(endpointText(e))})
 	}
 }
 

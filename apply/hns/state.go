@@ -193,24 +193,21 @@ func (s *state) stale(w *desired, a netip.Addr, e *Endpoint) bool {
 }
 
 // balancer returns the load balancer to create, with the ids of its endpoints. Endpoints that do
-// not exist are omitted. It returns nil if none exists.
+// not exist are omitted. It returns nil if none exists, or if there is no claim.
 func (s *state) balancer(w *desired, k key, c *claim) *rules.HostComputeLoadBalancer {
+	if c == nil {
+		return nil
+	}
 	l := c.HCN
 	l.HostComputeEndpoints = nil
 	source := netip.Addr{}
 	for _, ref := range c.HCN.HostComputeEndpoints {
-		id, a := s.root, netip.Addr{}
+		id, outside := s.root, false
 		if c.Kind != rules.HealthCheck {
-			id = ""
-			a, _ = netip.ParseAddr(ref)
-			if e := s.byAddr[a]; e != nil && !s.stale(w, a, e) {
-				id = e.ID
-				if e.Remote && s.network.Overlay() {
-					if p := s.network.ProviderOf(a); !p.IsValid() || p == a {
-						source = w.nodeIP.Of(k.family) // traffic to a node, or outside all remote subnets, uses the node IP as source (WIN-20)
-					}
-				}
-			}
+			id, outside = s.pod(w, ref)
+		}
+		if outside { // traffic to a node, or outside all remote subnets, uses the node IP as source (WIN-20)
+			source = w.nodeIP.Of(k.family)
 		}
 		if id != "" && !slices.Contains(l.HostComputeEndpoints, id) {
 			l.HostComputeEndpoints = append(l.HostComputeEndpoints, id)
@@ -233,16 +230,29 @@ func (s *state) balancer(w *desired, k key, c *claim) *rules.HostComputeLoadBala
 	return &l
 }
 
+// pod returns the id of the endpoint of an address, "" for none, and whether it is a node or outside all
+// remote subnets of an overlay.
+func (s *state) pod(w *desired, addr string) (id string, outside bool) {
+	a, _ := netip.ParseAddr(addr)
+	e := s.byAddr[a]
+	if e == nil || s.stale(w, a, e) {
+		return "", false
+	}
+	p := s.network.ProviderOf(a)
+	return e.ID, e.Remote && s.network.Overlay() && (!p.IsValid() || p == a)
+}
+
 // same reports whether an existing load balancer equals the desired one.
 func same(have *LoadBalancer, want *rules.HostComputeLoadBalancer) bool {
-	ids := func(list []string) []string {
-		list = slices.Clone(list)
-		for i := range list {
-			list[i] = strings.ToLower(list[i])
-		}
-		slices.Sort(list)
-		return list
-	}
 	return have.SourceVIP == want.SourceVIP && have.Flags == want.Flags && slices.Equal(have.PortMappings, want.PortMappings) &&
-		slices.Equal(have.FrontendVIPs, want.FrontendVIPs) && slices.Equal(ids(have.HostComputeEndpoints), ids(want.HostComputeEndpoints))
+		slices.Equal(have.FrontendVIPs, want.FrontendVIPs) && slices.Equal(slices.Sorted(slices.Values(lowered(have.HostComputeEndpoints))), slices.Sorted(slices.Values(lowered(want.HostComputeEndpoints))))
+}
+
+// lowered returns ids in lower case.
+func lowered(ids []string) []string {
+	ids = slices.Clone(ids)
+	for i := range ids {
+		ids[i] = strings.ToLower(ids[i])
+	}
+	return ids
 }

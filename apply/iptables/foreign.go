@@ -1,39 +1,17 @@
 package iptables
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply"
-	"github.com/proxyc/proxyc/apply/run"
-	"github.com/proxyc/proxyc/ir"
-	rules "github.com/proxyc/proxyc/render/iptables"
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 )
 
-// Interference returns the effects of foreign rules of the legacy variant on packets to Services.
-// It ignores chains named KUBE-. Package nftables checks the chains of the nft variant.
-func Interference(ctx context.Context, mark uint32) (all apply.Interference, err error) {
-	for _, f := range ir.Families() {
-		tables, _ := LegacyTables(f) // none without root
-		for _, table := range tables {
-			t := foreignTable{rules: map[string][]apply.RuleEffect{}}
-			if err := run.To(ctx, nil, &lines{each: t.line}, tool(f, Legacy, "save"), "-t", table); err != nil {
-				return apply.Interference{}, err
-			}
-			t.addTo(&all, rules.Tool(f)+"-legacy ", table, mark)
-		}
-	}
-	return all, nil
-}
-
-// SavedInterference is Interference of rules in the output of iptables-save. It includes rules that accept
+// SavedInterference returns the effects of foreign rules in the output of iptables-save on packets to
+// Services. It ignores chains named KUBE-. It includes rules that accept
 // packets before they reach our rules of table filter, as many firewalls do.
 func SavedInterference(saved string, mark uint32) (all apply.Interference) {
 	for text := range strings.SplitSeq("\n"+saved, "\n*") {
@@ -47,28 +25,6 @@ func SavedInterference(saved string, mark uint32) (all apply.Interference) {
 	return all
 }
 
-// RuleCounts returns the number of rules of each variant in both families. It omits a variant whose
-// tools are not installed.
-func RuleCounts(ctx context.Context) (map[Variant]int, error) {
-	counts := map[Variant]int{}
-	var errs []error
-	for _, v := range []Variant{NFT, Legacy} {
-		for _, f := range ir.Families() {
-			if tables, err := LegacyTables(f); v == Legacy && len(tables) == 0 {
-				errs = append(errs, err)
-				continue // running the tool would create tables
-			}
-			out, err := run.Run(ctx, nil, tool(f, v, "save"))
-			if errors.Is(err, exec.ErrNotFound) {
-				continue
-			}
-			errs = append(errs, err)
-			counts[v] += bytes.Count(out, []byte("\n-A "))
-		}
-	}
-	return counts, errors.Join(errs...)
-}
-
 // foreignTable parses the output of iptables-save for a table.
 type foreignTable struct {
 	builtIn []apply.ForeignChain
@@ -80,6 +36,7 @@ func (d *foreignTable) addTo(all *apply.Interference, tool, table string, mark u
 	for _, c := range d.builtIn {
 		c.Where = fmt.Sprintf("%stable %s chain %s", tool, table, c.Name)
 		c.Translates = tool == "" || c.Name == "PREROUTING" || c.Name == "OUTPUT" || c.Name == "POSTROUTING" && table == "nat"
+		c.Routes = c.Name == "PREROUTING" || c.Name == "OUTPUT"
 		// Tables filter and security come after nat, which sets the mark.
 		c.Marks = c.Name == "FORWARD" || c.Name == "POSTROUTING" || c.Name == "OUTPUT" && (table == "filter" || table == "security")
 		_ = all.Add(c, mark) // fails only if Rules do
@@ -111,13 +68,15 @@ func effectOf(words []string) apply.RuleEffect {
 	switch target := iptparse.SavedTarget(words); {
 	case target == "CT" && slices.Contains(words, "--notrack"):
 		return apply.RuleEffect{Does: "NOTRACK"}
+	case target == "CT" && slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "--zone") }):
+		return apply.RuleEffect{Does: "CT --zone"}
 	case target == "MARK":
 		set, mask := maskedOf(words, "--set-xmark")
-		return apply.RuleEffect{Does: target, Clears: mask ^ set, Sets: mask & set} // the result is (mark and not mask) xor set
+		return apply.RuleEffect{Does: target, Clears: mask ^ set, Sets: mask & set, Any: set &^ mask} // the result is (mark and not mask) xor set
 	case target == "CONNMARK" && slices.Contains(words, "--restore-mark"):
 		of, _ := maskedOf(words, "--nfmask")
 		from, _ := maskedOf(words, "--ctmask")
-		return apply.RuleEffect{Does: target, Clears: of | from}
+		return apply.RuleEffect{Does: target, Clears: of | from, Any: of | from}
 	case slices.Contains(verdicts[:], target):
 		return apply.RuleEffect{Does: target}
 	default:
@@ -141,4 +100,4 @@ func maskedOf(words []string, option string) (number, mask uint32) {
 }
 
 // verdicts are the relevant targets. Others are chains, or continue.
-var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK", "RETURN", "SNAT", "MASQUERADE", "NETMAP"}
+var verdicts = [...]string{"ACCEPT", "DROP", "REJECT", "DNAT", "REDIRECT", "TPROXY", "NOTRACK", "RETURN", "SNAT", "MASQUERADE", "NETMAP", "TTL", "HL", "NFQUEUE"}

@@ -16,7 +16,7 @@ func TestInterference(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock"))
 	applytest.InNamespace(t, func() {
 		if got, err := Interference(t.Context(), 0x4000); err != nil || len(got.Drops)+len(got.Diverts) > 0 {
-			t.Errorf("nothing is there: %v, %q", err, got)
+			t.Errorf("nothing is there: %v, %v", err, got)
 		}
 		shell(t, `*filter
 :INPUT ACCEPT [0:0]
@@ -80,8 +80,12 @@ COMMIT
 			"iptables-legacy table nat chain PREROUTING: ACCEPT in chain PREROUTING",
 			"iptables-legacy table nat chain OUTPUT: RETURN in chain OUTPUT",
 			"iptables-legacy table nat chain POSTROUTING: clears mark 0x4000 in chain POSTROUTING",
+			"iptables-legacy table raw chain PREROUTING: CT --zone in chain PREROUTING",
 			"iptables-legacy table raw chain OUTPUT: NOTRACK in chain OUTPUT",
-		}, Sources: []string{"iptables-legacy table nat chain POSTROUTING: MASQUERADE in chain POSTROUTING"}}
+		}, Sources: []string{"iptables-legacy table nat chain POSTROUTING: MASQUERADE in chain POSTROUTING"}, Marks: []apply.Marking{
+			{Where: "iptables-legacy table mangle chain PREROUTING: MARK in chain PREROUTING", RuleEffect: apply.RuleEffect{Does: "MARK", Clears: ^uint32(0)}},
+			{Where: "iptables-legacy table mangle chain OUTPUT: MARK in chain OUTPUT", RuleEffect: apply.RuleEffect{Does: "MARK", Sets: 0x4000}},
+		}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

@@ -119,7 +119,7 @@ func jumpsTo(f ir.Family, chains []chainKey) (all []ownedJump, err error) {
 
 // saveChains is saveAll for a table that the tools do not list as a whole, because rules of other
 // programs in it are only for nft. They list single chains, and check single rules.
-func (t *tables) saveChains(ctx context.Context, f ir.Family, table string, out io.Writer) error {
+func (t lister) saveChains(ctx context.Context, f ir.Family, table string, out io.Writer) error {
 	chains, err := chainsNamed(f, func(name string) bool { return rules.Owned(name) || rules.Shared(name) })
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (t *tables) saveChains(ctx context.Context, f ir.Family, table string, out 
 }
 
 // jumpText returns the text of a jump in a chain that the tools may not list.
-func (t *tables) jumpText(ctx context.Context, f ir.Family, j ownedJump) (string, error) {
+func (t lister) jumpText(ctx context.Context, f ir.Family, j ownedJump) (string, error) {
 	if !rules.BuiltIn(j.in.chain) {
 		return "-j " + j.to.chain, nil // only its target counts
 	}

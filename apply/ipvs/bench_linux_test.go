@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"testing"
@@ -20,8 +21,7 @@ import (
 func large(n int) ir.Programs {
 	p := nftest.Large(n)
 	for i := range p.Services {
-		b := &p.Services[i].Pools[0].Backends
-		*b = (*b)[:5]
+		p.Services[i].Pools[0].Backends = p.Services[i].Pools[0].Backends[:5]
 	}
 	six := &ir.Program{Family: ir.IPv6, Node: nftest.Node(ir.IPv6)}
 	p.Node.Mode, six.Node.Mode = ir.ModeIPVS, ir.ModeIPVS
@@ -116,7 +116,7 @@ func (k *timed) do(ctx context.Context, requests []request) ([]failure, error) {
 	return k.kernel.do(ctx, requests)
 }
 
-func (k *timed) dests(ctx context.Context, key ir.Match) (map[destKey]dest, error) {
+func (k *timed) dests(ctx context.Context, key ir.Match) (map[netip.AddrPort]dest, error) {
 	defer k.count(time.Now())
 	return k.kernel.dests(ctx, key)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/proxyc/proxyc/apply"
@@ -91,26 +90,27 @@ func (c *commit) do(ctx context.Context, requests []request) error {
 func (c *commit) classify(requests []request, failures []failure) (again []request, errs []error) {
 	for _, f := range failures {
 		r := &requests[f.at]
-		next := *r
-		switch {
-		case errors.Is(f.err, errMissing) && r.op >= removeAddress,
-			errors.Is(f.err, errMissing) && r.op == setDest && r.dest.Weight == 0,
-			errors.Is(f.err, errExists) && (r.op == addElement || r.op == addAddress || r.op == makeSet || r.op == makeDevice):
-			continue
+		switch err, s := fmt.Errorf("%s: %w", r.object(), f.err), r.service(); {
+		case r.fulfilled(f.err):
 		case errors.Is(f.err, errExists) && r.op == addDest: // it is draining
+			next := *r
 			next.op = setDest
+			again = append(again, next)
+		case s != (ir.Name{}) && r.op < removeAddress && (c.refused[s] != nil || isRefusal(f.err)):
+			c.refused.Add(s, err)
 		default:
-			err := fmt.Errorf("%s: %w", r.object(), f.err)
-			if s := r.service(); s != (ir.Name{}) && r.op < removeAddress && (c.refused[s] != nil || isRefusal(f.err)) {
-				c.refused.Add(s, err)
-			} else {
-				errs = append(errs, err)
-			}
-			continue
+			errs = append(errs, err)
 		}
-		again = append(again, next)
 	}
 	return again, errs
+}
+
+// fulfilled reports whether a failure means that another program did the same.
+func (r *request) fulfilled(err error) bool {
+	if errors.Is(err, errMissing) {
+		return r.op >= removeAddress || r.op == setDest && r.dest.Weight == 0
+	}
+	return errors.Is(err, errExists) && (r.op == addElement || r.op == addAddress || r.op == makeSet || r.op == makeDevice)
 }
 
 // isRefusal reports whether the kernel rejects the object itself. Otherwise its state differs from
@@ -178,6 +178,3 @@ func (c *commit) rollBack(ctx context.Context, p *Plan) error {
 	}
 	return c.do(ctx, back)
 }
-
-// destKey is the address and port of a real server.
-type destKey = netip.AddrPort

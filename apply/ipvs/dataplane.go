@@ -18,7 +18,7 @@ import (
 type kernel interface {
 	read(ctx context.Context, f ir.Family) (*state, error)
 	// dests returns the real servers of a virtual server, or none if that does not exist.
-	dests(ctx context.Context, key ir.Match) (map[destKey]dest, error)
+	dests(ctx context.Context, key ir.Match) (map[netip.AddrPort]dest, error)
 	// do executes requests in order, and continues after refused ones. After an error the state of
 	// the remaining requests is unknown.
 	do(ctx context.Context, requests []request) ([]failure, error)

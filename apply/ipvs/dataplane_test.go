@@ -713,7 +713,7 @@ func (k *locked) read(ctx context.Context, f ir.Family) (*state, error) {
 	return k.fakeKernel.read(ctx, f)
 }
 
-func (k *locked) dests(ctx context.Context, key ir.Match) (map[destKey]dest, error) {
+func (k *locked) dests(ctx context.Context, key ir.Match) (map[netip.AddrPort]dest, error) {
 	k.held()
 	return k.fakeKernel.dests(ctx, key)
 }

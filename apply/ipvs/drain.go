@@ -1,8 +1,10 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -56,11 +58,7 @@ func (d *drainer) start(server ir.Match, to netip.AddrPort, service ir.Name, con
 func (d *drainer) forget(server ir.Match, to netip.AddrPort) { delete(d.of, drainKey{server, to}) }
 
 func (d *drainer) forgetServer(server ir.Match) {
-	for k := range d.of {
-		if k.server == server {
-			delete(d.of, k)
-		}
-	}
+	maps.DeleteFunc(d.of, func(k drainKey, _ drain) bool { return k.server == server })
 }
 
 // observe records the draining real servers of our virtual servers in states that were read. They
@@ -83,11 +81,11 @@ func (d *drainer) observe(states ir.PerFamily[*state]) {
 
 // known returns a function that reports whether a real server is draining.
 func (d *drainer) known() func(ir.Match, netip.AddrPort) bool {
-	all := make(map[drainKey]bool, len(d.of))
-	for k := range d.of {
-		all[k] = true
+	all := maps.Clone(d.of)
+	return func(server ir.Match, to netip.AddrPort) bool {
+		_, known := all[drainKey{server, to}]
+		return known
 	}
-	return func(server ir.Match, to netip.AddrPort) bool { return all[drainKey{server, to}] }
 }
 
 // list returns the drains, sorted.
@@ -97,10 +95,7 @@ func (d *drainer) list() []apply.Drain {
 		all = append(all, apply.Drain{Service: one.service, Frontend: k.server, Backend: k.to, Since: one.since, Connections: int(one.conns)})
 	}
 	slices.SortFunc(all, func(a, b apply.Drain) int {
-		if c := a.Frontend.Compare(b.Frontend); c != 0 {
-			return c
-		}
-		return a.Backend.Compare(b.Backend)
+		return cmp.Or(a.Frontend.Compare(b.Frontend), a.Backend.Compare(b.Backend))
 	})
 	return all
 }

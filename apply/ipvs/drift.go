@@ -29,12 +29,7 @@ func (d *Dataplane) ChangedBy() []string { return apply.ChangedBy(d.rules) }
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
 	ctx, d.background.cancel = context.WithCancel(ctx)
 	tokens := make(chan struct{}, 1)
-	report := func() {
-		select {
-		case tokens <- struct{}{}:
-		default: // a token is already pending
-		}
-	}
+	report := func() { apply.Wake(tokens) }
 	d.background.all.Go(func() { d.drains.run(ctx) })
 	tables, err := d.rules.Drift(ctx)
 	if tables != nil {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/ipvs"
@@ -236,17 +238,9 @@ func (p *Plan) addAddresses(c change) {
 	}
 }
 
-// phases returns the requests in order, without the rules.
-func (p *Plan) phases() [4]*[]request { return [4]*[]request{&p.grow, &p.unbind, &p.bind, &p.remove} }
-
 // Empty reports whether the Plan has no requests.
 func (p *Plan) Empty() bool {
-	for _, of := range p.phases() {
-		if len(*of) > 0 {
-			return false
-		}
-	}
-	return p.rules == nil || p.rules.Empty()
+	return len(p.grow)+len(p.unbind)+len(p.bind)+len(p.remove) == 0 && (p.rules == nil || p.rules.Empty())
 }
 
 // Operations yields the changes in the order of commit.
@@ -260,10 +254,10 @@ func (p *Plan) Differences(yield func(apply.Operation) bool) {
 }
 
 func (p *Plan) operations(yield func(apply.Operation) bool, texts bool) {
-	on := true
+	out := &apply.Emitter{Yield: yield}
 	each := func(requests []request) {
-		for i := 0; on && i < len(requests); i++ {
-			on = yield(requests[i].operation(texts))
+		for i := 0; !out.Stopped && i < len(requests); i++ {
+			out.Emit(requests[i].operation(texts))
 		}
 	}
 	each(p.grow)
@@ -271,12 +265,12 @@ func (p *Plan) operations(yield func(apply.Operation) bool, texts bool) {
 		each(p.bind)
 	}
 	each(p.unbind)
-	if on && p.rules != nil {
+	if p.rules != nil {
 		of := p.rules.Operations
 		if texts {
 			of = p.rules.Differences
 		}
-		of(func(op apply.Operation) bool { on = yield(op); return on })
+		of(func(op apply.Operation) bool { out.Emit(op); return !out.Stopped })
 	}
 	if !p.adoptsFlows() {
 		each(p.bind)
@@ -327,11 +321,7 @@ func (p *Plan) RemovedFrontends() []ir.Match {
 	if p.rules != nil {
 		gone = append(gone, p.rules.RemovedFrontends()...)
 	}
-	stay := make(map[ir.Match]bool, len(p.wanted))
-	for _, m := range p.wanted {
-		stay[m] = true
-	}
-	gone = slices.DeleteFunc(gone, func(m ir.Match) bool { return stay[m] })
+	gone = slices.DeleteFunc(gone, sets.New(p.wanted...).Has)
 	slices.SortFunc(gone, ir.Match.Compare)
 	return slices.Compact(gone)
 }

@@ -195,12 +195,15 @@ func TestAffinityMapsGrowAsNeeded(t *testing.T) {
 				if way != "new" && len(slices.Collect(plan.Operations)) != map[string]int{"of an older version": 1, "by changes": 0}[way] {
 					t.Errorf("operations: %v", slices.Collect(plan.Operations))
 				}
-				fill(clients(2*rules.MaxClients-known, 11, f))
+				if known > 0 || applytest.All { // the kernel has the same map in each way, and filling it takes seconds
+					fill(clients(2*rules.MaxClients-known, 11, f))
+					known = 2 * rules.MaxClients
+				}
 				listed := n.nft(t, "", "list", "map", f.NFT(), "proxyc", big.Name)
 				if !strings.Contains(listed, "size 131070") {
 					t.Errorf("%.300s", listed)
 				}
-				if got := strings.Count(listed, " expires "); got != 2*rules.MaxClients {
+				if got := strings.Count(listed, " expires "); got != known {
 					t.Errorf("%d clients", got)
 				}
 			})

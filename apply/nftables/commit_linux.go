@@ -19,9 +19,10 @@ import (
 
 // writer commits Plans to one network namespace.
 type writer struct {
-	log       *slog.Logger // optional
-	reader    *reader
-	ownTables bool // create the tables with this process as owner
+	log         *slog.Logger // optional
+	reader      *reader
+	declaration declaration
+	meter       *meter // nil if the rules do not count
 
 	conn *conn.Conn
 	// purgePending is set if affinity maps may still contain removed backends.
@@ -31,7 +32,9 @@ type writer struct {
 	nft     *monitor.NFT // the monitor; nil before Drift
 }
 
-func (w *writer) close() error { return errors.Join(w.monitor.Close(), w.conn.Close()) }
+func (w *writer) close() error {
+	return errors.Join(w.monitor.Close(), w.meter.close(), w.conn.Close())
+}
 
 func (w *writer) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
 	for try := 1; ; try++ {
@@ -46,39 +49,21 @@ func (w *writer) commit(ctx context.Context, plan *Plan) (apply.Result, error) {
 	}
 }
 
-// maxPlans is how often a commit reads the tables and plans again, if other programs change them
-// each time. After that it attributes rejections to Services. The next comparison retries them.
+// maxPlans is how often a commit plans, reading the tables again, if other programs may have changed
+// them each time. After that it attributes rejections to Services. The next comparison retries them.
 const maxPlans = 3
 
 // replan reads the tables, which have changed since the Plan was made, and plans again.
 func (w *writer) replan(ctx context.Context, plan *Plan) (*Plan, error) {
-	generation, err := w.conn.Generation(ctx)
-	if err != nil {
-		return nil, err
-	}
 	have, err := w.reader.read(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	next := newPlan(have, plan.want())
-	next.generation = generation
 	if plan.purgesAll {
 		next.purgeAll()
 	}
 	return next, nil
-}
-
-// mayBeStale reports whether rejections may be due to an outdated Plan: some table has changed
-// since it was made, or may have.
-func (w *writer) mayBeStale(ctx context.Context, p *Plan, refusals []refused) (bool, error) {
-	if p.final || !slices.ContainsFunc(refusals, refused.mayBeStale) {
-		return false, nil
-	}
-	if p.generation == 0 {
-		return true, nil
-	}
-	generation, err := w.conn.Generation(ctx)
-	return generation != p.generation, err
 }
 
 // staleError is a rejection that may be due to an outdated Plan: an object to create exists, or an
@@ -96,7 +81,13 @@ func (w *writer) send(ctx context.Context, p *Plan) (apply.Result, error) {
 		if try > 10 {
 			entries = nil // they expire faster than they can be removed; finishPurge retries
 		}
-		refusals, err := w.transact(ctx, newBatch(p, entries))
+		b := newBatch(p, entries)
+		counts, again, err := w.meter.begin(ctx, w.conn, p)
+		if err != nil && w.log != nil { // rules matter more than counts
+			w.log.Warn("counters cannot be read before their elements are replaced: some connections are not counted", "err", err)
+		}
+		refusals, err := w.transact(ctx, b)
+		w.meter.committed(counts, again, err == nil && len(refusals) == 0)
 		if err != nil { // the batch may nevertheless be in force
 			w.purgePending = w.purgePending || p.purges()
 			return out.result(), err
@@ -108,11 +99,7 @@ func (w *writer) send(ctx context.Context, p *Plan) (apply.Result, error) {
 			p = all
 			continue
 		}
-		stale, err := w.mayBeStale(ctx, p, refusals)
-		if err != nil {
-			return out.result(), err
-		}
-		rest, err := out.without(p, refusals, stale)
+		rest, err := out.without(p, refusals, !p.final)
 		if err != nil || len(out.refused) > 0 {
 			return out.result(), err
 		}

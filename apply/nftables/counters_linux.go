@@ -15,7 +15,11 @@ import (
 
 // Counters implements apply.Counted.
 func (d *Dataplane) Counters() apply.Counters {
-	return apply.Counters{LocalhostRejected: d.reader.localhostRejected}
+	c := apply.Counters{LocalhostRejected: d.reader.localhostRejected}
+	if d.writer.meter != nil {
+		c.Traffic = d.writer.meter.traffic
+	}
+	return c
 }
 
 // localhostRejected reads the counters of the rules that reject packets to node ports at localhost.
@@ -23,14 +27,10 @@ func (d *Dataplane) Counters() apply.Counters {
 func (r *reader) localhostRejected(ctx context.Context) (all []apply.Rejected, err error) {
 	for _, f := range ir.Families() {
 		packets := map[ir.Protocol]uint64{}
-		err := socket.RetryInterrupted(func() (bool, error) { // since a commit may run
-			clear(packets)
-			return r.listOf(ctx, unix.NFT_MSG_GETRULE, f, codec.RulesOf(rules.LocalhostChain), func(a codec.Fields) error {
-				if _, rule := codec.DecodeRule(a, f); rule.RejectsLocalhost() != 0 {
-					packets[rule.RejectsLocalhost()] = codec.Packets(a)
-				}
-				return nil
-			})
+		err := r.packets(ctx, f, func(rule *rules.Rule, n uint64) {
+			if rule.RejectsLocalhost() != 0 {
+				packets[rule.RejectsLocalhost()] = n
+			}
 		})
 		if err != nil && !errors.Is(err, unix.ENOENT) { // no table or chain yet
 			return nil, err
@@ -40,4 +40,25 @@ func (r *reader) localhostRejected(ctx context.Context) (all []apply.Rejected, e
 		}
 	}
 	return all, nil
+}
+
+// packets calls each with the rules of LocalhostChain and the values of their counters.
+func (r *reader) packets(ctx context.Context, f ir.Family, each func(*rules.Rule, uint64)) error {
+	type counted struct {
+		rule    rules.Rule
+		packets uint64
+	}
+	var all []counted
+	err := socket.RetryInterrupted(func() (bool, error) { // since a commit may run
+		all = nil
+		return r.listOf(ctx, unix.NFT_MSG_GETRULE, f, codec.RulesOf(rules.LocalhostChain), func(a codec.Fields) error {
+			_, rule := codec.DecodeRule(a, f)
+			all = append(all, counted{rule, codec.Packets(a)})
+			return nil
+		})
+	})
+	for i := range all {
+		each(&all[i].rule, all[i].packets)
+	}
+	return err
 }

@@ -47,15 +47,16 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{log: o.Log, conn: c}
-	d := &Dataplane{writer: w, log: o.Log, readOnly: o.ReadOnly}
-	if d.reader, err = newReader(netns, c, o); err != nil {
-		w.close()
-		return nil, err
-	}
-	w.reader = d.reader
+	w := &writer{log: o.Log, conn: c, declaration: declaration{counters: o.ServiceMetrics}}
+	w.reader = &reader{readOnly: o.ReadOnly, conn: c}
+	d := &Dataplane{writer: w, reader: w.reader, log: o.Log, readOnly: o.ReadOnly}
 	if o.OwnTables && !o.ReadOnly {
 		w.claimOwnership()
+	}
+	if o.ServiceMetrics == apply.MetricsServices {
+		if err := d.meterIn(netns); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
 	}
 	if o.Fastpath.On() && !o.ReadOnly {
 		d.fastpath = flowtable.New(netns, o.Fastpath, o.Log)
@@ -63,10 +64,10 @@ func OpenIn(netns int, o apply.Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// Close closes the connections.
+// Close closes the connection.
 func (d *Dataplane) Close() error {
 	d.fastpath.Close()
-	return errors.Join(d.writer.close(), d.reader.listener.Close())
+	return d.writer.close()
 }
 
 // Read reads both tables consistently. It is faster, and keeps less, if they contain what the
@@ -86,9 +87,9 @@ func (d *Dataplane) Tables(ctx context.Context) (rules.Tables, error) {
 // are a difference. If nothing was applied, existing slots are adopted.
 func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 	want = keepAllSlots(d.applied.Programs(), want)
-	p := planFor(d.have, want, d.writer.flags())
+	p := planFor(d.have, want, d.writer.declaration)
 	if adopted, ok := adoptSlots(p, want); ok && d.applied.Node() == (ir.Programs{}) {
-		want, p = adopted, planFor(d.have, adopted, d.writer.flags())
+		want, p = adopted, planFor(d.have, adopted, d.writer.declaration)
 	}
 	p.desired = apply.Desired{Full: true, Programs: want}
 	if d.writer.purgePending {
@@ -167,6 +168,9 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	}
 	if err == nil && len(result.Refused) == 0 {
 		d.applied.Take(plan.desired)
+		if d.writer.meter != nil {
+			d.writer.meter.Forget(plan.desired, &d.applied)
+		}
 		if plan.desired.Full {
 			d.lowerers = ir.PerFamily[*rules.Lowerer]{}
 		}

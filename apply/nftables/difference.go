@@ -14,7 +14,6 @@ import (
 //	caller          have                             want
 //	compareTables   a table that was read            the whole table
 //	PlanChanges     what Lowerer.Change returns      the same
-//	compareNotified elements that were changed        the same elements
 //
 // It compares sets and chains by name, and elements by key. Elements that were read as
 // expected are in neither: see state.unmatched.

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -120,11 +121,13 @@ func (t *foreignTables) chain(ctx context.Context, family string, k chainKey) ap
 	if base.Drop {
 		c.Policy = "policy drop"
 	}
+	c.Routes = t.hook(base) == "ingress"
 	if t.family == unix.NFPROTO_NETDEV || t.family == unix.NFPROTO_BRIDGE || base.Unsupported == codec.OtherHook {
 		return c
 	}
 	switch base.Hook {
 	case rules.Prerouting, rules.Output:
+		c.Routes = true
 		c.Translates = base.Priority <= rules.PriorityDNAT
 		c.Marks = !c.Translates
 	case rules.Forward:
@@ -183,28 +186,31 @@ func (t *foreignTables) appendVerdicts(ctx context.Context, out []foreignRule, t
 	return out, err
 }
 
+const tcpMaxSeg = 2 // kind of the TCP option for the segment size (RFC 9293)
+
 // effectsOf returns the effects of a rule.
 func effectsOf(code []codec.Instruction) (out []foreignRule) {
-	add := func(does string, clears, sets uint32) {
-		out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: does, Clears: clears, Sets: sets}})
-	}
+	add := func(does string) { out = append(out, foreignRule{RuleEffect: apply.RuleEffect{Does: does}}) }
 	for i, c := range code {
 		switch c.Name {
 		case "meta":
 			if c.Uint32(unix.NFTA_META_KEY) == unix.NFT_META_MARK && c.Fields[unix.NFTA_META_SREG] != nil {
-				clears, sets := changedBits(code[:i])
-				add("meta mark set", clears, sets)
+				out = append(out, foreignRule{RuleEffect: changedBits(code[:i])})
 			}
-		case "reject", "tproxy", "notrack":
-			add(c.Name, 0, 0)
-		case "redir":
-			add("redirect", 0, 0)
-		case "masq":
-			add("masquerade", 0, 0)
+		case "ct":
+			if c.Uint32(unix.NFTA_CT_KEY) == unix.NFT_CT_ZONE && c.Fields[unix.NFTA_CT_SREG] != nil {
+				add("ct zone set")
+			}
+		case "payload", "exthdr":
+			if rewrites(c) {
+				add(apply.Rewrites)
+			}
+		case "reject", "tproxy", "notrack", "queue", "fwd", "redir", "masq":
+			add(cmp.Or(map[string]string{"redir": "redirect", "masq": "masquerade"}[c.Name], c.Name))
 		case "nat":
-			add([...]string{unix.NFT_NAT_SNAT: "snat", unix.NFT_NAT_DNAT: "dnat"}[c.Uint32(unix.NFTA_NAT_TYPE)&1], 0, 0)
+			add([...]string{unix.NFT_NAT_SNAT: "snat", unix.NFT_NAT_DNAT: "dnat"}[c.Uint32(unix.NFTA_NAT_TYPE)&1])
 		case "target": // of iptables-nft
-			add(targetEffect(c.Text(unix.NFTA_TARGET_NAME), c.Uint32(unix.NFTA_TARGET_REV), c.Fields[unix.NFTA_TARGET_INFO]))
+			out = append(out, foreignRule{RuleEffect: targetEffect(c.Text(unix.NFTA_TARGET_NAME), c.Uint32(unix.NFTA_TARGET_REV), c.Fields[unix.NFTA_TARGET_INFO])})
 		case "immediate":
 			out = appendVerdict(out, c.Fields[unix.NFTA_IMMEDIATE_DATA])
 		case "lookup":
@@ -214,6 +220,15 @@ func effectsOf(code []codec.Instruction) (out []foreignRule) {
 		}
 	}
 	return out
+}
+
+// rewrites reports whether an instruction changes a header of packets in a way that affects Services.
+func rewrites(c codec.Instruction) bool {
+	if c.Name == "exthdr" { // routers limit the segment size of TCP
+		return c.Fields[unix.NFTA_EXTHDR_DREG] == nil && !bytes.Equal(c.Fields[unix.NFTA_EXTHDR_TYPE], []byte{tcpMaxSeg})
+	}
+	// A rule for DSCP or ECN writes the first bytes of the network header.
+	return c.Fields[unix.NFTA_PAYLOAD_SREG] != nil && (c.Uint32(unix.NFTA_PAYLOAD_BASE) != unix.NFT_PAYLOAD_NETWORK_HEADER || c.Uint32(unix.NFTA_PAYLOAD_OFFSET) > 1)
 }
 
 // appendVerdict appends the effect of a verdict. Other data has none.
@@ -234,10 +249,10 @@ func appendVerdict(out []foreignRule, data []byte) []foreignRule {
 	return append(out, foreignRule{RuleEffect: e})
 }
 
-// changedBits returns the bits of the mark that are clear, or may be, after it is set to the result
-// of instructions, and those that are set: a constant, or the mark after a bitwise operation. It returns
-// all bits as clear for other results.
-func changedBits(code []codec.Instruction) (clears, sets uint32) {
+// changedBits returns the effect of setting the mark to the result of instructions: a constant, or the
+// mark after a bitwise operation. Other results may be any.
+func changedBits(code []codec.Instruction) apply.RuleEffect {
+	const does = "meta mark set"
 	last := func(back int, name string) (c codec.Instruction, ok bool) {
 		if len(code) < back || code[len(code)-back].Name != name {
 			return c, false
@@ -253,7 +268,7 @@ func changedBits(code []codec.Instruction) (clears, sets uint32) {
 	}
 	if c, ok := last(1, "immediate"); ok {
 		if set, ok := number(c.Fields[unix.NFTA_IMMEDIATE_DATA]); ok {
-			return ^set, set
+			return apply.RuleEffect{Does: does, Clears: ^set, Sets: set}
 		}
 	}
 	c, isBitwise := last(1, "bitwise")
@@ -262,30 +277,34 @@ func changedBits(code []codec.Instruction) (clears, sets uint32) {
 		and, ok1 := number(c.Fields[unix.NFTA_BITWISE_MASK])
 		xor, ok2 := number(c.Fields[unix.NFTA_BITWISE_XOR])
 		if ok1 && ok2 {
-			return ^(and ^ xor), xor &^ and
+			return apply.RuleEffect{Does: does, Clears: ^(and ^ xor), Sets: xor &^ and, Any: and & xor}
 		}
 	}
-	return ^uint32(0), 0
+	return apply.RuleEffect{Does: does, Clears: ^uint32(0), Any: ^uint32(0)}
 }
 
 // targetEffect returns the effect of a target of iptables with its options: struct xt_mark_tginfo2
 // (linux/netfilter/xt_mark.h), xt_connmark_tginfo1 and 2 (xt_connmark.h), xt_ct_target_info
 // (xt_CT.h).
-func targetEffect(name string, revision uint32, info []byte) (does string, clears, sets uint32) {
+func targetEffect(name string, revision uint32, info []byte) apply.RuleEffect {
 	number := func(i int) uint32 { return binary.NativeEndian.Uint32(info[4*i:]) }
 	const (
-		restore = 2 // XT_CONNMARK_RESTORE
-		notrack = 1 // XT_CT_NOTRACK
+		restore  = 2      // XT_CONNMARK_RESTORE
+		notrack  = 1      // XT_CT_NOTRACK
+		zoneMark = 1 << 4 // XT_CT_ZONE_MARK
 	)
 	mode := map[uint32]int{1: 12, 2: 14}[revision] // its offset in CONNMARK
 	switch {
 	case name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack != 0:
-		return "NOTRACK", 0, 0
+		name = "NOTRACK"
+	case name == "CT" && len(info) >= 4 && (binary.NativeEndian.Uint16(info)&zoneMark != 0 || binary.NativeEndian.Uint16(info[2:]) != 0):
+		name = "CT --zone"
 	case name == "MARK" && revision == 2 && len(info) >= 8:
-		set, mask := number(0), number(1)
-		return name, mask ^ set, mask & set // the result is (mark and not mask) xor set
+		set, mask := number(0), number(1) // the result is (mark and not mask) xor set
+		return apply.RuleEffect{Does: name, Clears: mask ^ set, Sets: mask & set, Any: set &^ mask}
 	case name == "CONNMARK" && mode > 0 && len(info) > mode && info[mode] == restore:
-		return name, number(1) | number(2), 0
+		bits := number(1) | number(2)
+		return apply.RuleEffect{Does: name, Clears: bits, Any: bits}
 	}
-	return name, 0, 0
+	return apply.RuleEffect{Does: name}
 }

@@ -118,7 +118,7 @@ func TestInterferenceWithMark(t *testing.T) {
 		}
 		named := len(got.Diverts) == 1 && strings.Contains(got.Diverts[0], "s mark 0x4000 in chain ")
 		if named != c.names || len(got.Drops)+len(got.Diverts) > 1 {
-			t.Errorf("%s; %s: named %t, want %t: %q", c.chain, c.rule, named, c.names, got)
+			t.Errorf("%s; %s: named %t, want %t: %v", c.chain, c.rule, named, c.names, got)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestInterferenceOfTargetsWithMark(t *testing.T) {
 			t.Fatal(err)
 		}
 		if named := len(got.Diverts) == 1; named != names {
-			t.Errorf("%s: named %t, want %t: %q", rule, named, names, got)
+			t.Errorf("%s: named %t, want %t: %v", rule, named, names, got)
 		}
 	}
 }

@@ -51,6 +51,8 @@ func setDifference(h, w *rules.Set) string {
 		return h.Unsupported
 	case h.Data != w.Data || h.Interval != w.Interval || !slices.Equal(h.Key, w.Key):
 		return "another type"
+	case h.Counter != w.Counter:
+		return "counters of connections"
 	}
 	return ""
 }

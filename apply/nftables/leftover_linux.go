@@ -86,7 +86,7 @@ func occupiedTables(ctx context.Context) map[string]bool {
 	defer d.Close()
 	all := map[string]bool{}
 	for _, f := range ir.Families() {
-		_, _, err := d.reader.readTable(ctx, f, nil)
+		_, err := d.reader.readTable(ctx, f, nil)
 		if foreign, ok := errors.AsType[*apply.Foreign](err); ok {
 			all[foreign.Object] = true
 		}

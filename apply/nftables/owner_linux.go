@@ -23,9 +23,9 @@ const ownedByProcess = "a process that still runs has made it its own (proxyc wa
 func (w *writer) claimOwnership() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	w.ownTables = true
+	w.declaration.flags = codec.FlagsOwned
 	if err := w.probeOwnership(ctx); err != nil {
-		w.ownTables = false
+		w.declaration.flags = ""
 		if w.log != nil {
 			w.log.Warn("the kernel knows no tables with an owner that persist (Linux 6.9): changes of others are repaired, not prevented", "err", err)
 		}
@@ -45,12 +45,4 @@ func (w *writer) probeOwnership(ctx context.Context) error {
 		err = errors.Join(err, r)
 	}
 	return err
-}
-
-// flags returns the flags of the tables.
-func (w *writer) flags() string {
-	if w.ownTables {
-		return codec.FlagsOwned
-	}
-	return ""
 }

@@ -62,7 +62,7 @@ func (n node) sync(t *testing.T, programs ir.Programs) (ops []string) {
 // and the next owner adopts it. A writer without ownership recreates it.
 func TestOwnedTables(t *testing.T) {
 	first := newNode(t).another(t, apply.Options{OwnTables: true})
-	if !first.writer.ownTables {
+	if first.writer.declaration.flags == "" {
 		t.Skip("the kernel does not support persistent tables with an owner")
 	}
 	programs := ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6))
@@ -163,8 +163,8 @@ func TestNoOwnedTables(t *testing.T) {
 	var reported bytes.Buffer
 	n.writer.log = slog.New(slog.NewTextHandler(&reported, nil))
 	n.writer.claimOwnership()
-	if n.writer.ownTables || strings.Count(reported.String(), "\n") != 1 || !strings.Contains(reported.String(), "repaired, not prevented") {
-		t.Errorf("owns %t, and says %s", n.writer.ownTables, reported.String())
+	if n.writer.declaration.flags != "" || strings.Count(reported.String(), "\n") != 1 || !strings.Contains(reported.String(), "repaired, not prevented") {
+		t.Errorf("flags %q, and says %s", n.writer.declaration.flags, reported.String())
 	}
 	n.sync(t, ir.NewPrograms(nftest.Program(ir.IPv4), nftest.Program(ir.IPv6)))
 	n.nft(t, "add rule ip proxyc services drop", "-f", "/dev/stdin")

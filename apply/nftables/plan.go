@@ -19,9 +19,7 @@ type Plan struct {
 	families  ir.PerFamily[*change] // nil without changes
 	want      func() rules.Tables   // for planning again; nil in a Plan of changed Services
 	purgesAll bool                  // search all affinity maps for removed backends
-	// generation is that of all tables before the node was read; 0 if unknown.
-	generation uint32
-	final      bool // do not plan again
+	final     bool                  // do not plan again
 
 	desired apply.Desired
 }
@@ -107,27 +105,39 @@ func newPlan(have, want rules.Tables) *Plan {
 	return p
 }
 
-// planFor is newPlan for the tables of Programs with some flags. If a table does not exist or is
+// declaration is what Programs do not define of a table.
+type declaration struct {
+	flags    string
+	counters apply.ServiceMetrics
+}
+
+// of declares a wanted table, which may have to keep the counters of the existing one.
+func (d declaration) of(want, have *rules.Ruleset) {
+	want.Flags = d.flags
+	want.CountServices(d.counters == apply.MetricsServices || d.counters == "" && have.CountsServices())
+}
+
+// planFor is newPlan for the tables of Programs with a declaration. If a table does not exist or is
 // recreated, its elements are loaded.
-func planFor(have state, want ir.Programs, flags string) *Plan {
+func planFor(have state, want ir.Programs, d declaration) *Plan {
 	p := &Plan{want: sync.OnceValue(func() rules.Tables {
 		tables := rules.LowerAll(want)
-		for _, r := range ir.Present(tables.PerFamily) {
-			r.Flags = flags
+		for f, r := range ir.Present(tables.PerFamily) {
+			d.of(r, tableIn(have.Tables, f))
 		}
 		return tables
 	})}
 	for f, program := range ir.Present(want) {
-		*p.families.At(f) = changeFor(&have, f, program, flags)
+		*p.families.At(f) = changeFor(&have, f, program, d)
 	}
 	return p
 }
 
-func changeFor(have *state, f ir.Family, program *ir.Program, flags string) *change {
+func changeFor(have *state, f ir.Family, program *ir.Program, d declaration) *change {
 	h := tableIn(have.Tables, f)
 	if h.Exists {
 		h, w := have.unmatched(f, program)
-		w.Flags = flags
+		d.of(w, h)
 		if c := compareTables(h, w); !c.table.drop {
 			// Obsolete elements name their owner, except those of a part of a remaining Service.
 			read, wanted := c.owners, ownersOf(program)
@@ -140,7 +150,7 @@ func changeFor(have *state, f ir.Family, program *ir.Program, flags string) *cha
 		loads += len(elements)
 		return true
 	})
-	bare.Flags = flags
+	d.of(bare, h)
 	c := compareTables(h, bare)
 	c.sets.load, c.sets.loadCount = program, loads
 	return c
@@ -285,7 +295,7 @@ func dispatches(set string) bool {
 // matchOf returns the frontend in a key; zero if there is none.
 func matchOf(s *rules.Set, k *rules.Key) ir.Match {
 	switch {
-	case len(s.Key) < 2 || s.Name == rules.Hairpin.String():
+	case len(s.Key) < 2 || s.Key[1] == rules.TypeAddr: // a hairpin connection
 		return ir.Match{}
 	case len(s.Key) > 3 && s.Key[1] == rules.TypePort: // backend first
 		return ir.Match{Addr: k.Addr2, Protocol: k.Proto, Port: k.Port2}
@@ -360,29 +370,15 @@ func (p *Plan) keeping(objects map[string]bool) *Plan {
 	rest := *p
 	rest.families = ir.PerFamily[*change]{}
 	for f, c := range ir.Present(p.families) {
-		some := c.without(
-			func(ch *rules.Chain) bool { return objects["chain "+ch.Name] },
-			func(s *rules.Set) bool { return objects["set "+s.Name] },
-			func(*rules.Set, *rules.Element) bool { return false })
+		some := *c
+		chain := func(ch *rules.Chain) bool { return objects["chain "+ch.Name] }
+		for _, list := range []*[]*rules.Chain{&some.chains.create, &some.chains.flush, &some.chains.fill, &some.chains.removed} {
+			*list = except(*list, chain)
+		}
+		set := func(s *rules.Set) bool { return objects["set "+s.Name] }
+		some.sets.create, some.sets.removed = except(c.sets.create, set), except(c.sets.removed, set)
 		some.table.removed = except(c.table.removed, func(o rules.Object) bool { return objects[o.Kind.String()+" "+o.Name] })
-		*rest.families.At(f) = some
-	}
-	return &rest
-}
-
-// without returns the change without some chains, sets and elements.
-func (c *change) without(chain func(*rules.Chain) bool, set func(*rules.Set) bool, element func(*rules.Set, *rules.Element) bool) *change {
-	rest := *c
-	for _, list := range []*[]*rules.Chain{&rest.chains.create, &rest.chains.flush, &rest.chains.fill, &rest.chains.removed} {
-		*list = except(*list, chain)
-	}
-	for _, list := range []*[]*rules.Set{&rest.sets.create, &rest.sets.removed} {
-		*list = except(*list, set)
-	}
-	rest.sets.elements = nil
-	for _, e := range c.sets.elements {
-		omit := func(el rules.Element) bool { return element(e.set, &el) }
-		rest.addElements(elementChange{e.set, except(e.removed, omit), except(e.added, omit), e.flush, except(e.all, omit)})
+		*rest.families.At(f) = &some
 	}
 	return &rest
 }

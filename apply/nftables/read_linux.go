@@ -1,9 +1,8 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,40 +19,25 @@ import (
 
 // reader reads our tables.
 type reader struct {
-	log        *slog.Logger // optional
-	readOnly   bool
-	lookupFrom int // minimum size of sets that are read by key
-	conn       *conn.Conn
-	listener   *conn.Listener // detects foreign changes during a read
+	readOnly bool
+	conn     *conn.Conn
 }
 
-func newReader(netns int, c *conn.Conn, o apply.Options) (*reader, error) {
-	l, err := conn.DialListener(netns, c)
-	return &reader{log: o.Log, readOnly: o.ReadOnly, lookupFrom: lookupFrom, conn: c, listener: l}, err
-}
-
-// maxReads is how often the tables are read if other programs change them meanwhile.
+// maxReads is how often the tables are read if other programs change nf_tables meanwhile.
 const maxReads = 5
 
 // read reads both tables consistently. A missing table is an empty Ruleset. For affinity maps it
 // reads the backends, not the clients.
 //
-// Changes of foreign tables do not matter. The kernel counts changes of all tables together, but
-// its lists of unchanged tables are correct. If ours change during each of maxReads reads, the last
-// result is returned: the kernel rejects a commit that does not match its state, and the change
-// itself causes another comparison.
+// The kernel counts the transactions of all programs together. If there are some during each of
+// maxReads reads, the last result is returned: its lists of unchanged tables are correct, the kernel
+// rejects a commit that does not match its state, and a change of ours causes another comparison.
 //
 // Expected elements are marked in e, and not returned. e may be nil.
 func (r *reader) read(ctx context.Context, e *expected) (rules.Tables, error) {
 	for try := 1; ; try++ {
 		have, consistent, err := r.readOnce(ctx, e)
-		if consistent || ctx.Err() != nil {
-			return have, err
-		}
-		if try == maxReads {
-			if r.log != nil {
-				r.log.Warn("somebody changes the rules while they are read", "table", rules.Table, "tries", try, "err", err)
-			}
+		if consistent || try == maxReads || ctx.Err() != nil {
 			return have, err
 		}
 	}
@@ -66,74 +50,64 @@ func (r *reader) readExpected(ctx context.Context, want ir.Programs) (state, err
 	return state{tables, e}, err
 }
 
-// readOnce reads the tables. consistent reports whether no other program changed them meanwhile.
+// readOnce reads the tables. consistent reports whether no program changed any table meanwhile.
 func (r *reader) readOnce(ctx context.Context, e *expected) (tables rules.Tables, consistent bool, err error) {
 	before, err := r.conn.Generation(ctx)
 	if err != nil {
 		return tables, true, err
 	}
-	if err := r.listener.Join(); err != nil {
-		return tables, true, err
-	}
-	defer r.listener.Leave()
-	e.reset(before)
-	consistent = true
+	e.reset()
 	for _, f := range ir.Families() {
-		t, reliable, readErr := r.readTable(ctx, f, e)
-		consistent = consistent && reliable
+		t, readErr := r.readTable(ctx, f, e)
 		if err = readErr; err != nil {
 			break
 		}
 		*tables.At(f) = t
 	}
 	after, genErr := r.conn.Generation(ctx)
-	if genErr != nil {
-		return tables, true, errors.Join(err, genErr)
-	}
-	return tables, consistent && !r.listener.Changed(before, after), err
+	return tables, genErr != nil || before == after, cmp.Or(err, genErr)
 }
 
-// readTable reads the table of a family. reliable reports whether the lists are reliable.
-func (r *reader) readTable(ctx context.Context, f ir.Family, e *expected) (_ *rules.Ruleset, reliable bool, err error) {
+// readTable reads the table of a family.
+func (r *reader) readTable(ctx context.Context, f ir.Family, e *expected) (*rules.Ruleset, error) {
 	t := &rules.Ruleset{Family: f}
 	kubeProxy, err := r.conn.Get(ctx, unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(kubeProxyTable))
 	if err != nil {
-		return nil, true, err
+		return nil, err
 	}
 	t.KubeProxy = kubeProxy != nil
 	ours, err := r.conn.Get(ctx, unix.NFT_MSG_GETTABLE, codec.Family(f), codec.EncodeTable(rules.Table))
 	if err != nil || ours == nil {
-		return t, true, err
+		return t, err
 	}
 	foreign := &apply.Foreign{Object: "table " + f.NFT() + " " + rules.Table}
 	flags := ours.Uint32(unix.NFTA_TABLE_FLAGS)
 	// A persistent table belongs to proxyc, and read-only programs may read it.
 	if flags&codec.NFTTableOwner != 0 && ours.Uint32(codec.NFTATableOwner) != r.conn.PID() && !(r.readOnly && flags&codec.NFTTablePersist != 0) {
 		foreign.Why = ownedByProcess
-		return nil, true, foreign
+		return nil, foreign
 	}
 	t.Exists, t.Flags = true, codec.TableFlags(flags)
-	if err := r.readObjects(ctx, t); err != nil {
-		return nil, true, err
-	}
-	setsSound, err := r.readSets(ctx, t, e)
-	if err != nil {
-		return nil, true, err
-	}
-	chainsSound, err := r.readChains(ctx, t)
-	if err != nil {
-		return nil, true, err
+	for _, read := range [...]func() error{
+		func() error { return r.readObjects(ctx, t) },
+		func() error { return r.readSets(ctx, t, e) },
+		func() error { return r.readChains(ctx, t) },
+	} {
+		if err := read(); err != nil {
+			return nil, err
+		}
 	}
 	if isForeign(t) {
 		foreign.Why = "it has chains or sets, and none of them is proxyc's"
-		return nil, true, foreign
+		return nil, foreign
 	}
-	return t, setsSound && chainsSound, nil
+	return t, nil
 }
 
 // list lists objects of our table.
-func (r *reader) list(ctx context.Context, typ uint16, f ir.Family, each func(codec.Fields) error) (interrupted bool, err error) {
-	return r.listOf(ctx, typ, f, codec.EncodeTable(rules.Table), each)
+func (r *reader) list(ctx context.Context, typ uint16, f ir.Family, each func(codec.Fields) error) error {
+	_, err := r.listOf(ctx, typ, f, codec.EncodeTable(rules.Table), each)
+	return err
 }
 
 // listOf is list for a part of our table.
@@ -148,18 +122,17 @@ func (r *reader) listOf(ctx context.Context, typ uint16, f ir.Family, part []byt
 
 // readObjects reads objects and flowtables, which our tables never have.
 func (r *reader) readObjects(ctx context.Context, t *rules.Ruleset) error {
-	_, err := r.list(ctx, unix.NFT_MSG_GETOBJ, t.Family, func(a codec.Fields) error {
+	err := r.list(ctx, unix.NFT_MSG_GETOBJ, t.Family, func(a codec.Fields) error {
 		t.Objects = append(t.Objects, rules.Object{Kind: rules.ObjectKind(a.Uint32(unix.NFTA_OBJ_TYPE)), Name: a.Text(unix.NFTA_OBJ_NAME)})
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	_, err = r.list(ctx, unix.NFT_MSG_GETFLOWTABLE, t.Family, func(a codec.Fields) error {
+	return r.list(ctx, unix.NFT_MSG_GETFLOWTABLE, t.Family, func(a codec.Fields) error {
 		t.Objects = append(t.Objects, rules.Object{Kind: rules.Flowtable, Name: a.Text(codec.NFTAFlowtableName)})
 		return nil
 	})
-	return err
 }
 
 // isForeign reports whether a table has content, but none that ours always have.
@@ -171,25 +144,19 @@ func isForeign(t *rules.Ruleset) bool {
 		!slices.ContainsFunc(t.Sets, func(s rules.Set) bool { return sets[s.Name] != nil })
 }
 
-// maxDumps is the maximum number of dumps of one list that changes meanwhile. Each takes a small part
-// of the time of a read.
+// maxDumps is the maximum number of dumps of a set that the kernel moves to a larger hash table.
 const maxDumps = 20
 
-// canResize reports whether the kernel can change the size of a set.
-func canResize() bool { return linuxAtLeast(6, 5) }
-
-// linuxAtLeast reports whether the kernel has at least this version.
-func linuxAtLeast(major, minor int) bool {
+// canResize reports whether the kernel can change the size of a set, as from Linux 6.5 on.
+func canResize() bool {
 	var u unix.Utsname
-	return unix.Uname(&u) == nil && !sysctl.ParseVersion(unix.ByteSliceToString(u.Release[:])).Before(major, minor)
+	return unix.Uname(&u) == nil && !sysctl.ParseVersion(unix.ByteSliceToString(u.Release[:])).Before(6, 5)
 }
 
 // readSets reads the sets with their elements.
-func (r *reader) readSets(ctx context.Context, t *rules.Ruleset, e *expected) (reliable bool, err error) {
-	counts := map[string]int{}
-	_, err = r.list(ctx, unix.NFT_MSG_GETSET, t.Family, func(a codec.Fields) error {
+func (r *reader) readSets(ctx context.Context, t *rules.Ruleset, e *expected) error {
+	err := r.list(ctx, unix.NFT_MSG_GETSET, t.Family, func(a codec.Fields) error {
 		if s, ok := codec.DecodeSet(a, t.Family); ok {
-			counts[s.Name] = codec.ElementCount(a)
 			s.Port, _ = rules.PortOf(s.Name)
 			if !canResize() {
 				s.Size = 0
@@ -199,44 +166,38 @@ func (r *reader) readSets(ctx context.Context, t *rules.Ruleset, e *expected) (r
 		return nil
 	})
 	if err != nil {
-		return true, err
+		return err
 	}
 	sortSets(t.Sets)
-	reliable = true
 	for i := range t.Sets {
 		s := &t.Sets[i]
-		all, err := r.readSet(ctx, t.Family, s, counts[s.Name], e)
-		if err != nil {
-			return true, err
+		if err := r.readSet(ctx, t.Family, s, e); err != nil {
+			return err
 		}
-		reliable = reliable && all
 	}
-	return reliable, nil
+	return nil
 }
 
-// readSet reads the elements of a set with count elements.
-func (r *reader) readSet(ctx context.Context, f ir.Family, s *rules.Set, count int, e *expected) (reliable bool, err error) {
+// readSet reads the elements of a set.
+func (r *reader) readSet(ctx context.Context, f ir.Family, s *rules.Set, e *expected) error {
 	id, fixed := fixedSet(s.Name)
 	if s.Timeout > 0 && s.Unsupported == "" {
-		return true, r.readAffinity(ctx, f, s)
+		return r.readAffinity(ctx, f, s)
 	}
 	if s.Unsupported != "" || !fixed && !rules.HasElements(s.Name) {
 		s.Foreign = true // the set is removed with its elements
-		return true, nil
+		return nil
 	}
 	var m *setFingerprints
 	if prints := e.ofFamily(f); fixed && prints != nil {
 		m = &prints[id]
-		if r.readByKey(ctx, f, s, count, e) {
-			return true, nil
-		}
 	}
-	reliable, err = r.readElements(ctx, f, s, id, m)
+	err := r.readElements(ctx, f, s, id, m)
 	if err == nil && s.Foreign && m != nil { // all elements are replaced
 		*m = setFingerprints{}
-		reliable, err = r.readElements(ctx, f, s, id, nil)
+		err = r.readElements(ctx, f, s, id, nil)
 	}
-	return reliable, err
+	return err
 }
 
 // readAffinity reads the backends in an affinity map. It does not keep the elements, which change
@@ -265,7 +226,7 @@ func (r *reader) readAffinity(ctx context.Context, f ir.Family, s *rules.Set) er
 // hash table some time after the commit. A dump continues at the number of elements that it has
 // returned so far, so during the move it may repeat some and omit as many others. It is then
 // repeated. Elements with a fingerprint in m are marked there, and not kept; m may be nil.
-func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *setFingerprints) (all bool, err error) {
+func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id rules.SetID, m *setFingerprints) error {
 	for range maxDumps {
 		s.Elements, s.Foreign = s.Elements[:0], false
 		if m != nil {
@@ -295,10 +256,10 @@ func (r *reader) readElements(ctx context.Context, f ir.Family, s *rules.Set, id
 			s.Elements, s.Foreign = codec.Intervals(edges)
 		}
 		if err != nil || !repeat && !hasDuplicates(s.Elements) {
-			return true, err
+			return err
 		}
 	}
-	return false, nil
+	return nil
 }
 
 // hasDuplicates reports whether elements have the same key.
@@ -325,39 +286,25 @@ func sortSets(sets []rules.Set) {
 	})
 }
 
-func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) (reliable bool, err error) {
-	if reliable, err = r.listChains(ctx, t); err != nil {
-		return true, err
+// readChains reads the chains with their rules.
+func (r *reader) readChains(ctx context.Context, t *rules.Ruleset) error {
+	err := r.list(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(a codec.Fields) error {
+		c, ok, err := codec.DecodeChain(a)
+		if ok {
+			c.Port, _ = rules.PortOf(c.Name)
+			t.Chains = append(t.Chains, c)
+		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	chains := chainsByName(t)
-	// Changes of foreign tables do not matter, and readOnce notices foreign changes of ours.
-	_, err = r.list(ctx, unix.NFT_MSG_GETRULE, t.Family, func(a codec.Fields) error {
+	return r.list(ctx, unix.NFT_MSG_GETRULE, t.Family, func(a codec.Fields) error {
 		name, rule := codec.DecodeRule(a, t.Family)
 		if c := chains[name]; c != nil {
 			c.Rules = append(c.Rules, rule)
 		}
 		return nil
 	})
-	return reliable, err
-}
-
-// listChains lists the chains without their rules. The kernel lists the chains of all tables, and
-// continues at the number of chains that it has returned. Changes of foreign chains can therefore
-// omit or repeat ours. The list is short.
-func (r *reader) listChains(ctx context.Context, t *rules.Ruleset) (reliable bool, err error) {
-	for range maxDumps {
-		t.Chains = t.Chains[:0]
-		interrupted, err := r.list(ctx, unix.NFT_MSG_GETCHAIN, t.Family, func(a codec.Fields) error {
-			c, ok, err := codec.DecodeChain(a)
-			if ok {
-				c.Port, _ = rules.PortOf(c.Name)
-				t.Chains = append(t.Chains, c)
-			}
-			return err
-		})
-		if err != nil || !interrupted {
-			return true, err
-		}
-	}
-	return false, nil
 }

@@ -173,7 +173,6 @@ func TestDaemonDuringForeignTransactions(t *testing.T) {
 	o := n.other(t)
 	var log bytes.Buffer
 	n.log = slog.New(slog.NewTextHandler(&log, nil))
-	n.reader.log = n.log
 	all := nftest.Large(*scaleServices)
 	start := func() (*keeper, time.Duration) {
 		began := time.Now()
@@ -212,7 +211,7 @@ func TestDaemonDuringForeignTransactions(t *testing.T) {
 	var repair time.Duration
 	var alone, beside []time.Duration
 	repairs, during := 0, 0
-	deadline := time.Now().Add(*scaleTime)
+	begin := time.Now()
 	port := uint16(9000)
 	moved := func(s *reconcile.Sync) bool {
 		svc := &s.Work.Programs.IPv4.Services[len(s.Work.Programs.IPv4.Services)-1]
@@ -225,7 +224,8 @@ func TestDaemonDuringForeignTransactions(t *testing.T) {
 		port++
 		k.port(port)
 	}
-	for time.Now().Before(deadline) {
+	// On a busy machine, a repair may come before a change beside it: more are tried.
+	for past := time.Duration(0); past < *scaleTime || during == 0 && past < 20**scaleTime; past = time.Since(begin) {
 		// A change alone.
 		move()
 		k.next(t, "change", moved)

@@ -72,7 +72,7 @@ func TestSourceRangesCostTheirSum(t *testing.T) {
 	}
 	sum, parts := commit(guarded(1, ports, 1, 0), guarded(2, 1, ranges, 0))
 	whole, elements := commit(guarded(1, ports, ranges, 0))
-	if elements != 2*ports+ranges { // a list of each frontend, and that it has no endpoints
+	if elements != 3*ports+ranges { // a list of each frontend, its counter, and that it has no endpoints
 		t.Errorf("%d elements for %d ports and %d ranges; %d for a Service of the ports and one of the ranges", elements, ports, ranges, parts)
 	}
 	if whole > 3*sum {
@@ -83,10 +83,10 @@ func TestSourceRangesCostTheirSum(t *testing.T) {
 	if _, err := n.Commit(t.Context(), planOf(update(l, &node, ir.Change{Name: first.Name, New: first}))); err != nil {
 		t.Fatal(err)
 	}
-	if _, elements := commit(guarded(2, ports, ranges, 0)); elements != 2*ports {
+	if _, elements := commit(guarded(2, ports, ranges, 0)); elements != 3*ports {
 		t.Errorf("%d elements for %d ports and ranges that are there", elements, ports)
 	}
-	if _, elements := commit(guarded(2, 1, 20, ranges)); elements != 2+20 {
+	if _, elements := commit(guarded(2, 1, 20, ranges)); elements != 3+20 {
 		t.Errorf("%d elements for a port and 20 ranges beside a Service of many", elements)
 	}
 	t.Logf("%v, and %v for the parts", whole, sum)
@@ -135,18 +135,19 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// A table of a release that refused packets in chains of type filter is kept, including affinity. One
-// transaction replaces them.
-func TestEarlierFilterChains(t *testing.T) {
+// A table of a release that refused packets in chains of type filter, and compared hairpin connections
+// with ports, is kept, including affinity. One transaction replaces them.
+func TestEarlierRelease(t *testing.T) {
 	n := newNode(t)
 	want := both(nftest.Program)
 	if _, err := once(t, n, want); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.write(t, `add map ip proxyc firewall-lists { type ipv4_addr . inet_proto . inet_service : verdict; }; `+
-		`add element ip proxyc firewall-lists { 203.0.113.10 . tcp . 80 : drop }; add chain ip proxyc cluster-ips-check; `+
+	if err := n.write(t, `add map ip proxyc firewall-lists { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 203.0.113.10 . tcp . 80 : drop }; }; add chain ip proxyc cluster-ips-check; `+
 		`add rule ip proxyc cluster-ips-check ip daddr . meta l4proto . th dport vmap @no-endpoint-services reject; `+
-		`add chain ip proxyc filter-forward { type filter hook forward priority 0; }; add rule ip proxyc filter-forward ct state new jump cluster-ips-check`); err != nil {
+		`add chain ip proxyc filter-forward { type filter hook forward priority 0; }; add rule ip proxyc filter-forward ct state new jump cluster-ips-check; `+
+		`add set ip proxyc hairpin-connections { type ipv4_addr . ipv4_addr . inet_proto . inet_service; elements = { 10.244.1.1 . 10.244.1.1 . tcp . 80 }; }; `+
+		`add rule ip proxyc nat-postrouting ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections masquerade fully-random`); err != nil {
 		t.Fatal(err)
 	}
 	have, err := n.reader.read(t.Context(), nil)
@@ -155,7 +156,7 @@ func TestEarlierFilterChains(t *testing.T) {
 	}
 	plan := newPlan(have, want)
 	for op := range plan.Operations {
-		if op.Verb != apply.Remove || strings.HasPrefix(op.Object, "table ") {
+		if op.Verb != apply.Remove && op.Object != "ip proxyc chain nat-postrouting" || strings.HasPrefix(op.Object, "table ") {
 			t.Errorf("unexpected: %s %s", op.Verb, op.Object)
 		}
 	}

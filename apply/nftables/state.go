@@ -23,7 +23,6 @@ type state struct {
 type expected struct {
 	programs     ir.Programs
 	fingerprints ir.PerFamily[*fingerprints] // nil until needed
-	generation   uint32                      // of all tables, before the last reading
 }
 
 // fingerprints are those of the elements of the fixed sets.
@@ -47,10 +46,10 @@ func (e *expected) ofFamily(f ir.Family) *fingerprints {
 	return *p
 }
 
-// reset removes all marks, for a reading that starts at a generation.
-func (e *expected) reset(generation uint32) {
+// reset removes all marks, for another reading.
+func (e *expected) reset() {
 	if e != nil {
-		e.fingerprints, e.generation = ir.PerFamily[*fingerprints]{}, generation
+		e.fingerprints = ir.PerFamily[*fingerprints]{}
 	}
 }
 

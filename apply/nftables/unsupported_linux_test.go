@@ -129,7 +129,7 @@ var written = []struct {
 	{"no hook", remade(""), []string{"change table ip proxyc: chain nat-output: no hook"}},
 	{"a set with a size", reset("size 1"), []string{"change table ip proxyc: set outside-nodeports: size 1"}},
 	{"a set with a timeout", reset("timeout 1s"), []string{"change table ip proxyc: set outside-nodeports: timeout 1s"}},
-	{"a set with counters of its own", reset("counter"), []string{"change table ip proxyc: set outside-nodeports: statement"}},
+	{"a set with counters of its own", reset("counter"), []string{"change table ip proxyc: set outside-nodeports: counters of connections"}},
 }
 
 func remade(declaration string) string {

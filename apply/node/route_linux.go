@@ -20,6 +20,10 @@ type RouteQuery struct {
 	Dst  netip.Addr
 	In   string // incoming interface; "" for packets from the node itself
 	Mark uint32
+	// Local is set for the address of a pod on this node: a default route does not lead there.
+	Local bool
+	// Rerouted is set if rules translate the destination, after which the kernel routes the packet again.
+	Rerouted bool
 }
 
 // ErrNoInterface is returned for an incoming interface that does not exist.
@@ -54,7 +58,7 @@ func Route(s RouteQuery) (out, refused string, err error) {
 	case errors.Is(err, unix.EHOSTUNREACH):
 		return "", "an unreachable route or rule", nil
 	case errors.Is(err, unix.ENETUNREACH):
-		return "", "there is none", nil
+		return "", "there is none, or an unreachable rule", nil
 	case err == nil && len(routes) == 0:
 		err = errors.New("no answer")
 	case err == nil && routes[0].Type == unix.RTN_LOCAL:
@@ -67,7 +71,17 @@ func Route(s RouteQuery) (out, refused string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("route to %s: %w", s.Dst, err)
 	}
-	return link.Attrs().Name, "", nil
+	out = link.Attrs().Name
+	if !s.Rerouted && link.Attrs().RawFlags&unix.IFF_LOWER_UP == 0 {
+		return out, "interface " + out + " is down", nil
+	}
+	if o.FIBMatch = s.Local; s.Local {
+		match, err := netlink.RouteGetWithOptions(s.Dst.AsSlice(), &o)
+		if err == nil && len(match) > 0 && (match[0].Dst == nil || match[0].Dst.IP.IsUnspecified()) {
+			return out, "only a default route, by " + out + ", although it is a pod of this node", nil
+		}
+	}
+	return out, "", nil
 }
 
 // ForwardingDisabled returns the setting that prevents forwarding of packets of a family from an

@@ -3,12 +3,12 @@ package serve
 import (
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/client-go/tools/metrics"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/build"
@@ -37,93 +37,58 @@ type Metrics struct {
 	ServiceChanges         prometheus.Counter
 	// NoLocalEndpoints is the number of service ports (in mode ipvs, of Services) with traffic policy
 	// Local and without an endpoint on this node.
-	NoLocalEndpoints PerTrafficPolicy[prometheus.Gauge] // iptables, ipvs, nftables
+	NoLocalEndpoints func(policyAndFamily ...string) prometheus.Gauge // iptables, ipvs, nftables
 
-	RulesTotal             PerTable[prometheus.Gauge]    // iptables
-	RulesLastSync          PerTable[prometheus.Gauge]    // iptables
-	RestoreFailures        PerFamily[prometheus.Counter] // iptables, ipvs
-	PartialRestoreFailures PerFamily[prometheus.Counter] // iptables
-	NFTSyncFailures        PerFamily[prometheus.Counter] // nftables
-	NFTCleanupFailures     PerFamily[prometheus.Counter] // nftables
+	RulesTotal             func(tableAndFamily ...string) prometheus.Gauge // iptables
+	RulesLastSync          func(tableAndFamily ...string) prometheus.Gauge // iptables
+	RestoreFailures        PerFamily[prometheus.Counter]                   // iptables, ipvs
+	PartialRestoreFailures PerFamily[prometheus.Counter]                   // iptables
+	NFTSyncFailures        PerFamily[prometheus.Counter]                   // nftables
+	NFTCleanupFailures     PerFamily[prometheus.Counter]                   // nftables
 	// LocalhostListeners is the number of listeners for node ports on localhost. LocalhostFailures
 	// counts each failed attempt to open one.
 	LocalhostListeners PerFamily[prometheus.Gauge]   // nftables
 	LocalhostFailures  PerFamily[prometheus.Counter] // nftables
 
 	// BalancerFailures count failed calls to HNS about load balancers.
-	BalancerFailures PerBalancer // kernelspace
+	BalancerFailures map[apply.Verb]func(familyTypeAndCause ...string) prometheus.Counter // kernelspace
 
 	ConntrackSeconds PerFamily[prometheus.Observer] // iptables, ipvs, nftables
 	ConntrackDeleted PerFamily[prometheus.Counter]  // iptables, ipvs, nftables
 
-	Healthz PerCode // responses of /healthz
-	Livez   PerCode // responses of /livez
+	Healthz func(code ...string) prometheus.Counter // responses of /healthz
+	Livez   func(code ...string) prometheus.Counter // responses of /livez
 
-	Client ClientMetrics
+	client metrics.RegisterOpts // of MeasureClient
 	// Feature reports whether a feature gate is enabled, by its stage: ALPHA, BETA, or "".
-	Feature func(name, stage string) prometheus.Gauge
+	Feature func(nameAndStage ...string) prometheus.Gauge
 
 	// proxyc's own metrics.
-	Operations   PerVerb             // completed operations
-	DriftRepairs prometheus.Counter  // operations that reverted a change of another program
-	Refused      prometheus.Gauge    // Services, and objects whose removal is refused
-	EventSeconds prometheus.Observer // from the arrival of an event until it is applied
+	Operations   func(verb ...string) prometheus.Counter // completed operations
+	DriftRepairs prometheus.Counter                      // operations that reverted a change of another program
+	Refused      prometheus.Gauge                        // Services, and objects whose removal is refused
+	EventSeconds prometheus.Observer                     // from the arrival of an event until it is applied
 	// ChangeSeconds is observed once for each change of a Service or EndpointSlice when its rules are
 	// committed. Deletions are included, the initial sync is not.
-	ChangeSeconds PerSince
+	ChangeSeconds func(since ...string) prometheus.Observer
 	// Failures of cleanups after a sync, which are retried.
 	ConntrackFailures PerFamily[prometheus.Counter] // iptables, ipvs, nftables
 	LeftoverFailures  prometheus.Counter
 }
 
-// Labelled metrics, by the label that selects the series.
-type (
-	PerFamily[M any]        func(labels ...string) M
-	PerTable[M any]         func(labels ...string) M
-	PerTrafficPolicy[M any] func(labels ...string) M
-	PerCode                 func(labels ...string) prometheus.Counter
-	PerVerb                 func(labels ...string) prometheus.Counter
-	PerBalancer             map[apply.Verb]func(labels ...string) prometheus.Counter
-	PerSince                func(labels ...string) prometheus.Observer
-)
+// PerFamily are the metrics of each family.
+type PerFamily[M any] func(labels ...string) M
 
 // Of returns the metric of a family.
 func (p PerFamily[M]) Of(f ir.Family) M { return p(f.String()) }
 
-// Of returns the metric of an iptables table, nat or filter.
-func (p PerTable[M]) Of(table string, f ir.Family) M { return p(table, f.String()) }
-
-// Of returns the metric of the external or the internal traffic policy.
-func (p PerTrafficPolicy[M]) Of(external bool, f ir.Family) M {
-	if external {
-		return p("external", f.String())
-	}
-	return p("internal", f.String())
-}
-
-// Of returns the counter of an HTTP status code.
-func (p PerCode) Of(code int) prometheus.Counter { return p(strconv.Itoa(code)) }
-
-// Of returns the counter of a failure.
-func (p PerBalancer) Of(f apply.BalancerFailure) prometheus.Counter {
-	return p[f.Verb](f.Family.String(), f.Type, f.Cause)
-}
-
-// Of returns the counter of a verb.
-func (p PerVerb) Of(v apply.Verb) prometheus.Counter { return p(v.String()) }
-
-// Since is the start of the measured time of a change.
-type Since string
-
-// SinceArrival starts when the daemon receives a change. SinceTrigger starts at the trigger time in
-// the EndpointSlice's annotation, which is often in whole seconds and from another machine's clock.
+// Values of label "since" of ChangeSeconds. SinceArrival starts when the daemon receives a change.
+// SinceTrigger starts at the trigger time in the EndpointSlice's annotation, which is often in whole
+// seconds and from another machine's clock.
 const (
-	SinceArrival Since = "arrival"
-	SinceTrigger Since = "trigger"
+	SinceArrival = "arrival"
+	SinceTrigger = "trigger"
 )
-
-// Of returns the histogram for a start.
-func (p PerSince) Of(s Since) prometheus.Observer { return p(string(s)) }
 
 // Sets of modes that export a metric.
 var (
@@ -189,7 +154,7 @@ func NewMetrics(mode ir.Mode, version string, native bool) *Metrics {
 		LocalhostFailures: r.counter(nftables, "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
 			"Failures to open a listener for a node port on localhost.", familyLabel),
 
-		BalancerFailures: PerBalancer{
+		BalancerFailures: map[apply.Verb]func(...string) prometheus.Counter{
 			apply.Add: r.counter(kernelspace, "kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total",
 				"Cumulative proxy winkernel lb create failures", familyLabel, "lb_type", "error"),
 			apply.Change: r.counter(kernelspace, "kubeproxy_sync_proxy_rules_winkernel_lb_update_failures_total",
@@ -206,7 +171,8 @@ func NewMetrics(mode ir.Mode, version string, native bool) *Metrics {
 		Healthz: r.counter(allModes, "kubeproxy_proxy_healthz_total", "Responses of /healthz.", "code"),
 		Livez:   r.counter(allModes, "kubeproxy_proxy_livez_total", "Responses of /livez.", "code"),
 
-		Client: newClientMetrics(r),
+		client:  newClientMetrics(r),
+		Feature: r.gauge(allModes, "kubernetes_feature_enabled", "Whether a feature gate is enabled.", "name", "stage"),
 
 		Operations: r.counter(allModes, "proxyc_operations_total",
 			"Completed operations on rules, chains and elements.", "verb"),
@@ -216,15 +182,13 @@ func NewMetrics(mode ir.Mode, version string, native bool) *Metrics {
 			"Refused Services, and refused removals of load balancers.")(),
 		EventSeconds: r.histogram(allModes, "proxyc_event_to_kernel_seconds",
 			"Time from the arrival of an event until its rules were applied.", syncBuckets())(),
-		ChangeSeconds: PerSince(r.histogram(allModes, "proxyc_change_to_packet_seconds",
-			"Time from a change of a Service or its endpoints until its rules were applied, including deletions, excluding starts.", syncBuckets(), "since")),
+		ChangeSeconds: r.histogram(allModes, "proxyc_change_to_packet_seconds",
+			"Time from a change of a Service or its endpoints until its rules were applied, including deletions, excluding starts.", syncBuckets(), "since"),
 		ConntrackFailures: r.counter(linux, "proxyc_conntrack_failures_total",
 			"Failed searches for stale conntrack entries.", familyLabel),
 		LeftoverFailures: r.counter(allModes, "proxyc_leftover_failures_total",
 			"Failures to remove leftovers of other proxies.")(),
 	}
-	feature := r.gauge(allModes, "kubernetes_feature_enabled", "Whether a feature gate is enabled.", "name", "stage")
-	m.Feature = func(name, stage string) prometheus.Gauge { return feature(name, stage) }
 	b := build.Read()
 	major, minor := build.MajorMinor(version)
 	r.gauge(allModes, "kubernetes_build_info", "Always 1, labelled with the build information.",

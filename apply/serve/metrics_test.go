@@ -1,10 +1,12 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"runtime"
 	"slices"
 	"strconv"
@@ -18,37 +20,52 @@ import (
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
 )
 
 // touch uses every metric.
 func touch(m *Metrics) {
 	f := ir.IPv6
 	for _, o := range []prometheus.Observer{
-		m.SyncSeconds.Of(f), m.SyncFullSeconds.Of(f), m.SyncPartialSeconds.Of(f), m.ProgrammingSeconds.Of(f), m.ConntrackSeconds.Of(f), m.EventSeconds, m.ChangeSeconds.Of(SinceArrival),
-		m.Client.RequestSeconds("GET", "h:1"), m.Client.RateLimiterSeconds("GET", "h:1"), m.Client.RequestBytes("GET", "h:1"), m.Client.ResponseBytes("GET", "h:1"),
-		m.Client.CertificateAge,
+		m.SyncSeconds.Of(f), m.SyncFullSeconds.Of(f), m.SyncPartialSeconds.Of(f), m.ProgrammingSeconds.Of(f), m.ConntrackSeconds.Of(f), m.EventSeconds, m.ChangeSeconds(SinceArrival),
 	} {
 		o.Observe(1)
 	}
 	for _, g := range []prometheus.Gauge{
-		m.LastSync.Of(f), m.LastQueued.Of(f), m.EndpointChangesPending, m.ServiceChangesPending, m.NoLocalEndpoints.Of(false, f),
-		m.LocalhostListeners.Of(f), m.RulesTotal.Of("nat", f), m.RulesLastSync.Of("filter", f), m.Refused, m.Feature("ContextualLogging", "BETA"), m.Client.Transports,
+		m.LastSync.Of(f), m.LastQueued.Of(f), m.EndpointChangesPending, m.ServiceChangesPending, m.NoLocalEndpoints("internal", f.String()),
+		m.LocalhostListeners.Of(f), m.RulesTotal("nat", f.String()), m.RulesLastSync("filter", f.String()), m.Refused, m.Feature("ContextualLogging", "BETA"),
 	} {
 		g.Set(1)
 	}
 	for _, c := range []prometheus.Counter{
 		m.EndpointChanges, m.ServiceChanges, m.RestoreFailures.Of(f), m.PartialRestoreFailures.Of(f), m.NFTSyncFailures.Of(f), m.NFTCleanupFailures.Of(f),
-		m.LocalhostFailures.Of(f), m.BalancerFailures.Of(apply.BalancerFailure{Verb: apply.Change, Family: f, Type: "nodeport", Cause: "other"}), m.ConntrackDeleted.Of(f), m.ConntrackFailures.Of(f), m.LeftoverFailures, m.Healthz.Of(200), m.Livez.Of(503), m.Operations.Of(apply.Change), m.DriftRepairs,
-		m.Client.Requests("200", "GET", "h:1"), m.Client.Retries("500", "GET", "h:1"),
-		m.Client.TransportCalls("miss"), m.Client.TransportsCollected("deleted"), m.Client.RotationsCollected,
-		m.Client.CAReloads("success", "updated"), m.Client.PluginCalls("0", "no_error"),
+		m.LocalhostFailures.Of(f), m.BalancerFailures[apply.Change](f.String(), "nodeport", "other"), m.ConntrackDeleted.Of(f), m.ConntrackFailures.Of(f), m.LeftoverFailures, m.Healthz("200"), m.Livez("503"), m.Operations(apply.Change.String()), m.DriftRepairs,
 	} {
 		c.Inc()
 	}
+	client, at := m.client, url.URL{Host: "h:1"}
+	client.RequestLatency.Observe(context.Background(), "GET", at, time.Second)
+	client.RateLimiterLatency.Observe(context.Background(), "GET", at, time.Second)
+	client.RequestSize.Observe(context.Background(), "GET", "h:1", 1)
+	client.ResponseSize.Observe(context.Background(), "GET", "h:1", 1)
+	client.RequestResult.Increment(context.Background(), "200", "GET", "h:1")
+	client.RequestRetry.IncrementRetry(context.Background(), "500", "GET", "h:1")
+	client.TransportCacheEntries.Observe(1)
+	client.TransportCreateCalls.Increment("miss")
+	client.TransportCacheGCCalls.Increment("deleted")
+	client.TransportCertRotationGCCalls.Increment()
+	client.TransportCAReloads.Increment("success", "updated")
+	client.ExecPluginCalls.Increment(0, "no_error")
+	client.ClientCertRotationAge.Observe(time.Hour)
 	one := func() (uint64, error) { return 1, nil }
 	m.CountPackets(PacketCounters{one, one})
 	m.CountLocalhostRejected(func() ([]apply.Rejected, error) {
 		return []apply.Rejected{{Family: f, Protocol: ir.UDP, Packets: 1}}, nil
+	})
+	m.CountServices(nil, func() (map[ir.ServicePort]apply.Traffic, error) {
+		t := apply.Traffic{Connections: 1}
+		t.Refused[render.NoEndpoints] = 1
+		return map[ir.ServicePort]apply.Traffic{{Service: ir.Name{Namespace: "default", Name: "web"}, Port: "http"}: t}, nil
 	})
 	m.MeasureConntrack(one, one)
 	m.MeasureStore(func() int { return 1 })
@@ -164,6 +181,8 @@ func TestMetricsByMode(t *testing.T) {
 		{all, "counter proxyc_leftover_failures_total {}"},
 		{lin, "gauge proxyc_conntrack_entries {}"},
 		{lin, "gauge proxyc_conntrack_entries_limit {}"},
+		{lin, "counter proxyc_service_connections_total {namespace=default,port=http,service=web}"},
+		{lin, "counter proxyc_service_refused_total {namespace=default,port=http,reason=no-endpoints,service=web}"},
 		{all, "gauge proxyc_store_bytes {}"},
 		{all, "gauge proxyc_invalid_files {}"},
 		{all, "gauge proxyc_findings {severity=error}"},
@@ -231,8 +250,8 @@ func TestBuckets(t *testing.T) {
 
 func TestTrafficPolicyLabels(t *testing.T) {
 	m := NewMetrics(ir.ModeIPVS, "v1", false)
-	m.NoLocalEndpoints.Of(true, ir.IPv4).Set(1)
-	m.NoLocalEndpoints.Of(false, ir.IPv4).Set(2)
+	m.NoLocalEndpoints("external", "IPv4").Set(1)
+	m.NoLocalEndpoints("internal", "IPv4").Set(2)
 	body := ask(m.Handler(), "GET", "/metrics", nil).Body
 	for _, line := range []string{
 		`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 1`,

@@ -3,6 +3,7 @@ package serve
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 )
 
 // Handler serves the probes: /healthz for load balancers, /livez for the kubelet, and /readyz,
@@ -12,11 +13,11 @@ func (h *Health) Handler(m *Metrics) http.Handler {
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		s, eligible := h.Status(), h.Eligible()
 		s.NodeEligible = &eligible
-		m.Healthz.Of(writeStatus(w, s, s.Healthy && eligible)).Inc()
+		m.Healthz(strconv.Itoa(writeStatus(w, s, s.Healthy && eligible))).Inc()
 	})
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
 		s := h.Status()
-		m.Livez.Of(writeStatus(w, s, s.Healthy)).Inc()
+		m.Livez(strconv.Itoa(writeStatus(w, s, s.Healthy))).Inc()
 	})
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		r := h.Ready()

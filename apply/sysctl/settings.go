@@ -1,6 +1,7 @@
 package sysctl
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -60,6 +61,26 @@ func Conntrack(c *config.Conntrack, host Host) []Setting {
 func Liberal(root Root) bool {
 	value, err := root.Read(procSys + "net/netfilter/" + beLiberal)
 	return err == nil && value != "0"
+}
+
+// Forwarding returns the setting with which the kernel forwards packets of a family, with its value in
+// Have; that is empty if the kernel lacks the family. problem is the effect of a wrong value.
+func Forwarding(root Root, f ir.Family) (s Setting, problem string) {
+	s = Setting{Path: map[ir.Family]string{ir.IPv4: procSys + "net/ipv4/ip_forward", ir.IPv6: procSys + "net/ipv6/conf/all/forwarding"}[f], Want: "1"}
+	if s.Have, _ = root.Read(s.Path); s.Have == "0" {
+		problem = fmt.Sprintf("%s is 0: the node forwards no %s packet to or from a pod", s.Name(), f)
+	}
+	return s, problem
+}
+
+// Exposure returns the effect of route_localnet, if it is set although a process serves node ports on
+// localhost in the mode; otherwise "". Mode iptables sets it for them, and protects listeners there by
+// rules that other modes lack.
+func Exposure(root Root, mode ir.Mode) string {
+	if !mode.Capabilities().Has(ir.ProxiesLocalhost) || !RoutesLocalnet(root) {
+		return ""
+	}
+	return fmt.Sprintf("net.ipv4.conf.all.route_localnet is 1, which mode %s does not need: machines on the same link can reach listeners on 127.0.0.1, unless foreign rules, such as kubelet's chain KUBE-FIREWALL, prevent it", mode)
 }
 
 // RoutesLocalnet reports whether the kernel accepts packets to and from 127.0.0.0/8 on other

@@ -1,11 +1,14 @@
 package userspace
 
 import (
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // balancer selects the backends of one service port, round robin.
@@ -45,15 +48,8 @@ func (b *balancer) set(backends []netip.AddrPort, affinity time.Duration) {
 	if len(backends) > 0 {
 		b.next = rand.IntN(len(backends))
 	}
-	stays := make(map[netip.AddrPort]bool, len(backends))
-	for _, a := range backends {
-		stays[a] = true
-	}
-	for addr, c := range b.clients {
-		if !stays[c.backend] {
-			delete(b.clients, addr)
-		}
-	}
+	stays := sets.New(backends...)
+	maps.DeleteFunc(b.clients, func(_ netip.Addr, c client) bool { return !stays.Has(c.backend) })
 }
 
 // pick returns the backend for a client; ok is false without backends. again means that the
@@ -86,11 +82,7 @@ func (b *balancer) remember(from netip.Addr, c client) {
 		b.clients, b.expireAt = map[netip.Addr]client{}, 1024
 	}
 	if _, known := b.clients[from]; !known && len(b.clients) >= b.expireAt {
-		for addr, old := range b.clients {
-			if c.last.Sub(old.last) >= b.affinity {
-				delete(b.clients, addr)
-			}
-		}
+		maps.DeleteFunc(b.clients, func(_ netip.Addr, old client) bool { return c.last.Sub(old.last) >= b.affinity })
 		if len(b.clients) >= maxClients {
 			for addr := range b.clients {
 				if delete(b.clients, addr); len(b.clients) <= maxClients/8*7 {

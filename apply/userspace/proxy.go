@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -359,11 +361,7 @@ func (l *listener) close() {
 func (p *Proxy) Keys() []Key {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keys := make([]Key, 0, len(p.listeners))
-	for k := range p.listeners {
-		keys = append(keys, k)
-	}
-	return keys
+	return slices.Collect(maps.Keys(p.listeners))
 }
 
 // CloseListeners closes all listeners. TCP connections continue.

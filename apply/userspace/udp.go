@@ -3,9 +3,11 @@ package userspace
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,22 +118,15 @@ const discard = 9
 
 // sentTo returns the destination address in a control message.
 func (s *udpSocket) sentTo(oob []byte) (at netip.Addr) {
-	var ip net.IP
-	if len(oob) == 0 {
-		return at
+	var v4 ipv4.ControlMessage
+	var v6 ipv6.ControlMessage
+	switch f := s.listener.key.Family; {
+	case len(oob) == 0:
+	case f == ir.IPv6 && v6.Parse(oob) == nil:
+		at, _ = netip.AddrFromSlice(v6.Dst)
+	case f == ir.IPv4 && v4.Parse(oob) == nil:
+		at, _ = netip.AddrFromSlice(v4.Dst)
 	}
-	if s.listener.key.Family == ir.IPv6 {
-		var cm ipv6.ControlMessage
-		if cm.Parse(oob) == nil {
-			ip = cm.Dst
-		}
-	} else {
-		var cm ipv4.ControlMessage
-		if cm.Parse(oob) == nil {
-			ip = cm.Dst
-		}
-	}
-	at, _ = netip.AddrFromSlice(ip)
 	return at.Unmap()
 }
 
@@ -305,10 +300,7 @@ func (s *udpSocket) Close() error {
 
 func (s *udpSocket) each(do func(*session)) {
 	s.mu.Lock()
-	all := make([]*session, 0, len(s.sessions))
-	for _, one := range s.sessions {
-		all = append(all, one)
-	}
+	all := slices.Collect(maps.Values(s.sessions))
 	s.mu.Unlock()
 	for _, one := range all {
 		do(one)

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/proxyc/proxyc/apply"
 )
 
 // ServicesProgrammed is the Node condition that reports whether the node's rules implement the
@@ -81,10 +83,7 @@ func (c *NodeCondition) Trigger() {
 	if c == nil {
 		return
 	}
-	select {
-	case c.triggered <- struct{}{}:
-	default: // already pending
-	}
+	apply.Wake(c.triggered)
 }
 
 // observe records whether the Node exists, and its condition or nil.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ type Contact struct {
 
 	mu        sync.Mutex
 	server    string
+	never     bool // nothing had arrived when the outage began
 	slow      bool // a request has no answer for slowAfter, and that was logged
 	resources map[string]*ResourceState
 	outage    ResourceState
@@ -42,7 +44,11 @@ type ResourceState struct {
 	// Unavailable is the reason why the server does not serve the resource, or forbids reading it. No
 	// events are expected then.
 	Unavailable string `json:"notGiven,omitempty"`
+	history
+}
 
+// history is what decides about the loss of contact, beside what users see.
+type history struct {
 	failure      string    // Cause without details
 	started      time.Time // when a watch last started, or the first request was made
 	causeAt      time.Time // when Cause was recorded
@@ -157,15 +163,29 @@ func (r resourceContact) change(f func(*ResourceState)) {
 	before, now := r.outage, r.firstOutage()
 	r.outage = now
 	at := r.now()
+	what, back := now.failure, "restored"
+	if what == contactLost && !r.heard() {
+		what = "there is no contact with the API server yet"
+	}
+	if r.never {
+		back = "established"
+	}
+	r.never = !now.Lost.IsZero() && (r.never || before.Lost.IsZero() && !r.heard())
 	r.mu.Unlock()
 	switch {
 	case !now.Lost.IsZero() && before.failure != now.failure:
-		r.log.Warn(now.failure+": the rules are kept", withFix(now.Fix, "resource", now.Resource, "server", r.Server(), "err", now.Cause)...)
+		r.log.Warn(what+": the rules are kept", withFix(now.Fix, "resource", now.Resource, "server", r.Server(), "err", now.Cause)...)
 	case !before.Lost.IsZero() && now.Lost.IsZero():
-		r.log.Info("contact with the API server is restored", "after", at.Sub(before.Lost).Round(time.Millisecond), "cause", before.Cause)
+		r.log.Info("contact with the API server is "+back, "after", at.Sub(before.Lost).Round(time.Millisecond), "cause", before.Cause)
 	}
+	if is.Optional {
+		r.logOptional(was, is, at)
+	}
+}
+
+// logOptional logs the loss or return of an optional resource.
+func (r resourceContact) logOptional(was, is ResourceState, at time.Time) {
 	switch {
-	case !is.Optional:
 	case was.Lost.IsZero() && !is.Lost.IsZero() && is.Last.IsZero():
 		r.log.Warn(r.name+" cannot be read: none were read so far", withFix(is.Fix, "err", is.Cause)...)
 	case was.Lost.IsZero() && !is.Lost.IsZero():
@@ -183,6 +203,8 @@ func withFix(fix string, args ...any) []any {
 	return append(args, "fix", fix)
 }
 
+const contactLost = "contact with the API server is lost"
+
 // failureOf returns a general description of a failed request. A rejected account and an untrusted
 // certificate are described separately, since they are fixed differently from a lost connection.
 func failureOf(err error) string {
@@ -193,7 +215,20 @@ func failureOf(err error) string {
 	if op, ok := errors.AsType[*net.OpError](err); untrusted || ok && op.Op == "remote error" {
 		return "the TLS handshake with the API server fails"
 	}
-	return "contact with the API server is lost"
+	return contactLost
+}
+
+// causeOf returns the text of an error. That of a server that ends has details of HTTP/2 alone.
+func causeOf(err error) string {
+	if text := err.Error(); !strings.Contains(text, "GOAWAY") || !strings.Contains(text, "ErrCode=NO_ERROR") {
+		return text
+	}
+	return "the server ended the connection (HTTP/2 GOAWAY), as at a restart"
+}
+
+// heard reports whether anything ever arrived.
+func (c *Contact) heard() bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(c.resources)), func(h *ResourceState) bool { return !h.Last.IsZero() })
 }
 
 // firstOutage returns the required resource that was lost first.
@@ -264,7 +299,7 @@ func (h *ResourceState) markLost(now time.Time, err error) {
 			h.Lost = h.lastActivity()
 		}
 	}
-	h.causeAt, h.Cause, h.Fix, h.failure = now, err.Error(), Remedy(err), failureOf(err)
+	h.causeAt, h.Cause, h.Fix, h.failure = now, causeOf(err), Remedy(err), failureOf(err)
 }
 
 // markStored is markFound for everything that arrived, unless contact was lost afterwards.

@@ -141,7 +141,7 @@ func (f *Files) find() ([]files.File, error) {
 	var all []files.File
 	skipped := map[string]bool{}
 	for _, path := range f.Paths {
-		found, err := files.Find(regular{}, path)
+		found, err := files.Find(regular{}, path, nil)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}

@@ -124,7 +124,7 @@ func TestListIsOfOneVersion(t *testing.T) {
 	}
 }
 
-// List keeps the fields that the compiler, lint and assert read, one object per line.
+// List keeps the fields that the compiler, lint, assert and diff read, one object per line.
 func TestListIsTrimmed(t *testing.T) {
 	all, err := (&pages{now: 1}).list(t)
 	if err != nil {
@@ -132,7 +132,7 @@ func TestListIsTrimmed(t *testing.T) {
 	}
 	const want = `{"apiVersion":"v1","kind":"List","items":[
 {"apiVersion":"v1","kind":"ServiceList","metadata":{"resourceVersion":"1"},"items":[
-{"apiVersion":"v1","kind":"Service","metadata":{"annotations":{"winProxyOptimization":"DISABLED"},"labels":{"team":"a"},"name":"s0","namespace":"ns"},"spec":{"clusterIP":"10.96.0.1","ports":[{"port":80}],"selector":{"app":"web"}}}]},
+{"apiVersion":"v1","kind":"Service","metadata":{"annotations":{"winProxyOptimization":"disabled"},"labels":{"team":"a"},"name":"s0","namespace":"ns","uid":"uid"},"spec":{"clusterIP":"10.96.0.1","ports":[{"port":80}],"selector":{"app":"web"}}}]},
 {"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSliceList","metadata":{"resourceVersion":"9"},"items":[]},
 {"apiVersion":"v1","kind":"NodeList","metadata":{"resourceVersion":"9"},"items":[]},
 {"apiVersion":"networking.k8s.io/v1","kind":"ServiceCIDRList","metadata":{"resourceVersion":"9"},"items":[]}

@@ -15,7 +15,7 @@ var measured = serve.NewMetrics(ir.ModeNFTables, "test", false)
 // TestMain registers the metrics before there is a client, as the daemon does: client-go reads its
 // variables without a lock.
 func TestMain(m *testing.M) {
-	Measure(&measured.Client)
+	measured.MeasureClient()
 	os.Exit(m.Run())
 }
 

@@ -91,7 +91,7 @@ type state struct {
 // a ConfigMap volume.
 func examine(paths []string) (s state) {
 	for _, path := range paths {
-		found, err := files.Find(regular{}, path)
+		found, err := files.Find(regular{}, path, nil)
 		if err != nil {
 			s.problems = append(s.problems, err.Error())
 			continue

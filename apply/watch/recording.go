@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/proxyc/proxyc/compiler/diag"
@@ -77,11 +78,20 @@ type recorder struct {
 
 func (r *recorder) kind(k resource) kind {
 	return kind{
-		resource: k, options: noSelector, reduce: snapshot.Trim,
+		resource: k, options: noSelector, reduce: reduceRecorded,
 		set:     func(obj any) { r.set(k.types.kind, obj) },
 		remove:  func(name ir.Name) { r.remove(&k, name) },
 		replace: func(all []any) { r.replace(&k, all) },
 	}
+}
+
+// reduceRecorded keeps what a player of a recording reads.
+func reduceRecorded(obj any) any {
+	out := snapshot.Trim(obj)
+	if svc, ok := out.(*corev1.Service); ok {
+		snapshot.WithoutSettings(svc)
+	}
+	return out
 }
 
 // set writes an object if it changed.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -161,7 +162,14 @@ func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty)
 			s.pending.AddArrivals(s.arrival)
 		}
 	}
-	s.markDirty(d)
+	s.pending.Node = s.pending.Node || d.Node
+	for _, name := range d.Services {
+		s.dirty[name] = struct{}{}
+	}
+	if services, endpoints, _ := s.snap.Count(); len(s.dirty) > services+endpoints+maxDeleted { // most no longer exist
+		s.pending.Node = true
+		clear(s.dirty)
+	}
 	if s.pending.Since.IsZero() {
 		s.pending.Since = s.arrival.At
 	}
@@ -169,32 +177,15 @@ func (s *Store) update(change func(*snapshot.Snapshot, *Changes) snapshot.Dirty)
 }
 
 // maxDeleted is how many pending names may exceed the objects of the Snapshot. They belong to
-// Services that were created and deleted before the next Follow.
+// Services that were created and deleted before the next Follow. With more, the whole node is dirty.
 const maxDeleted = 10_000
-
-// markDirty records dirty names. Their number is bounded: if most belong to Services that no longer
-// exist, the whole node is marked dirty instead.
-func (s *Store) markDirty(d snapshot.Dirty) {
-	s.pending.Node = s.pending.Node || d.Node
-	for _, name := range d.Services {
-		s.dirty[name] = struct{}{}
-	}
-	services, endpoints, _ := s.snap.Count()
-	if len(s.dirty) > services+endpoints+maxDeleted {
-		s.pending.Node = true
-		clear(s.dirty)
-	}
-}
 
 // notify signals that changes are pending.
 func (s *Store) notify() {
 	if s.pending.Since.IsZero() {
 		s.pending.Since = s.now()
 	}
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	apply.Wake(s.changed)
 }
 
 // SetInterfaces sets the node's network interfaces.

@@ -57,8 +57,11 @@ type transport struct {
 
 func newTransport(next http.RoundTripper, c *Contact, server string) *transport {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.server = server
+	c.mu.Unlock()
+	if c.log != nil {
+		c.log.Info("reading objects from the API server", "server", server)
+	}
 	t := &transport{next, c, make(chan struct{}, 1)}
 	t.turn <- struct{}{}
 	return t

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -29,8 +31,7 @@ func (d *Dataplane) Commit(ctx context.Context, plan apply.Plan) (apply.Result, 
 	if d.state == nil {
 		return apply.Result{}, errUnread
 	}
-	d.commits.Add(1)
-	defer d.commits.Add(1)
+	defer d.poll.Committing()()
 	if p.want != nil {
 		d.proxy.SetUDPIdle(p.want.idle)
 	}
@@ -138,22 +139,8 @@ func (c *commit) waitReady(ctx context.Context) error {
 	}
 	late := c.o.Tick(readyTimeout)
 	for {
-		addrs, err := c.host.Addresses()
-		if err != nil {
+		if err := c.settle(waiting); err != nil || len(waiting) == 0 {
 			return err
-		}
-		c.s.addrs = newState(addrs, nil).addrs
-		for a := range waiting {
-			switch now, is := c.s.addrs[a]; {
-			case is && now.State == Ready:
-				delete(waiting, a)
-			case is && now.State == Duplicate:
-				c.refuseAt(a, errors.New("another machine on the service interface's network uses it"))
-				delete(waiting, a)
-			}
-		}
-		if len(waiting) == 0 {
-			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -168,17 +155,33 @@ func (c *commit) waitReady(ctx context.Context) error {
 	}
 }
 
+// settle reads the addresses, and removes those that no longer have to be waited for.
+func (c *commit) settle(waiting map[netip.Addr]bool) error {
+	addrs, err := c.host.Addresses()
+	if err != nil {
+		return err
+	}
+	c.s.addrs = newState(addrs, nil).addrs
+	for a := range waiting {
+		switch now, is := c.s.addrs[a]; {
+		case is && now.State == Ready:
+			delete(waiting, a)
+		case is && now.State == Duplicate:
+			c.refuseAt(a, errors.New("another machine on the service interface's network uses it"))
+			delete(waiting, a)
+		}
+	}
+	return nil
+}
+
 // listen opens and updates listeners. It reopens those on an address that was added again.
 func (c *commit) listen() {
-	came := make(map[netip.Addr]bool, len(c.p.add))
-	for _, a := range c.p.add {
-		came[a] = true
-	}
+	came := sets.New(c.p.add...)
 	for _, l := range c.p.listeners {
 		if c.refusals[l.Port.Service] != nil {
 			continue
 		}
-		if came[vip(l.Listener)] {
+		if came.Has(vip(l.Listener)) {
 			c.proxy.CloseListener(l.key())
 		}
 		if _, err := c.proxy.Open(l.family, l.Listener, nil); err != nil {

@@ -1,12 +1,14 @@
 package winuserspace
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/userspace"
@@ -25,13 +27,10 @@ type Dataplane struct {
 
 	state   *state // nil if unknown
 	applied apply.Applied
-	commits atomic.Uint64 // incremented when a commit starts and when it ends
+	poll    apply.Poll
 
 	mu      sync.Mutex // protects wanted while it changes, and against concurrent readers
 	desired *desired   // nil if nothing is applied, or unknown
-
-	cancel  context.CancelFunc // ends the goroutine of Drift; nil without one
-	polling sync.WaitGroup
 }
 
 var (
@@ -55,9 +54,7 @@ type Options struct {
 
 // New returns the Dataplane of a host.
 func New(host Host, o Options) *Dataplane {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Tick == nil {
 		o.Tick = time.After
 	}
@@ -98,12 +95,13 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 func (d *Dataplane) PlanChanges(changes ir.Changes) apply.Plan {
 	p := &Plan{}
 	if d.desired != nil && d.state != nil {
-		keys, addrs := map[userspace.Key]bool{}, map[netip.Addr]bool{}
+		keys, addrs := sets.Set[userspace.Key]{}, sets.Set[netip.Addr]{}
 		d.mu.Lock()
 		for f, of := range changes.All() {
 			for _, c := range of {
 				for _, k := range d.desired.set(f, c.Old, c.New) {
-					keys[k], addrs[k.At.Addr()] = true, true
+					keys.Insert(k)
+					addrs.Insert(k.At.Addr())
 				}
 			}
 		}
@@ -126,29 +124,11 @@ const pollEvery = 10 * time.Second
 
 // Drift checks the addresses periodically, and sends a token if a required one is missing.
 func (d *Dataplane) Drift(ctx context.Context) (<-chan struct{}, error) {
-	ctx, d.cancel = context.WithCancel(ctx)
-	drift := make(chan struct{}, 1)
-	d.polling.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-d.o.Tick(pollEvery):
-			}
-			if d.isMissing() {
-				select {
-				case drift <- struct{}{}:
-				default:
-				}
-			}
-		}
-	})
-	return drift, nil
+	return d.poll.Start(ctx, d.o.Tick, pollEvery, d.isMissing), nil
 }
 
 // isMissing reports whether a required address is missing, unless a commit ran meanwhile.
-func (d *Dataplane) isMissing() bool {
-	began := d.commits.Load()
+func (d *Dataplane) isMissing(undisturbed func() bool) bool {
 	addrs, err := d.host.Addresses()
 	if err != nil {
 		d.o.Log.Warn("the node's addresses cannot be checked", "err", err)
@@ -157,11 +137,11 @@ func (d *Dataplane) isMissing() bool {
 	s := newState(addrs, nil)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.desired == nil || began != d.commits.Load() || began%2 != 0 {
+	if d.desired == nil || !undisturbed() {
 		return false
 	}
 	for a, n := range d.desired.users {
-		if n > 0 && a.IsValid() && !s.has(a) {
+		if n > 0 && !s.has(a) {
 			return true
 		}
 	}
@@ -171,10 +151,6 @@ func (d *Dataplane) isMissing() bool {
 // Close closes the listeners. Connections continue until Drain. The addresses stay, so that clients
 // are rejected immediately.
 func (d *Dataplane) Close() error {
-	if d.cancel != nil {
-		d.cancel()
-	}
-	d.polling.Wait()
-	d.proxy.CloseListeners()
-	return nil
+	defer d.proxy.CloseListeners()
+	return d.poll.Close()
 }

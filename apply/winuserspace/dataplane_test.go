@@ -321,7 +321,7 @@ func TestDrift(t *testing.T) {
 	ticks <- time.Time{}
 	<-drift
 	cancel()
-	w.d.polling.Wait()
+	_ = w.d.poll.Close()
 	w.d.o.Tick = soon
 	p, err := applytest.Compare(t.Context(), w.d)
 	if err != nil {

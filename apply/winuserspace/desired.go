@@ -75,9 +75,10 @@ func newState(addrs []Address, added map[netip.Addr]bool) *state {
 	return s
 }
 
+// has reports whether the node has an address that a listener requires, if it requires one.
 func (s *state) has(a netip.Addr) bool {
 	_, is := s.addrs[a]
-	return is
+	return is || !a.IsValid()
 }
 
 // ours reports whether proxyc added an address of the node.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/ir"
@@ -32,22 +34,11 @@ func (l listenerChange) key() userspace.Key { return userspace.KeyOf(l.family, l
 
 // whole returns the Plan from a state to the desired one.
 func (d *Dataplane) whole(s *state, w *desired) *Plan {
-	keys, addrs := map[userspace.Key]bool{}, map[netip.Addr]bool{}
-	for k := range w.listeners {
-		keys[k] = true
-	}
-	for _, k := range d.proxy.Keys() {
-		keys[k] = true
-	}
-	for a := range w.users {
-		addrs[a] = true
-	}
-	maps.Copy(addrs, s.added)
-	return d.difference(s, w, keys, addrs)
+	return d.difference(s, w, sets.KeySet(w.listeners).Insert(d.proxy.Keys()...), sets.KeySet(w.users).Union(sets.KeySet(s.added)))
 }
 
 // difference plans the listeners of some keys, and some addresses.
-func (d *Dataplane) difference(s *state, w *desired, keys map[userspace.Key]bool, addrs map[netip.Addr]bool) *Plan {
+func (d *Dataplane) difference(s *state, w *desired, keys sets.Set[userspace.Key], addrs sets.Set[netip.Addr]) *Plan {
 	p := &Plan{}
 	for _, k := range slices.SortedFunc(maps.Keys(keys), userspace.Key.Compare) {
 		l := w.listeners[k]
@@ -55,7 +46,7 @@ func (d *Dataplane) difference(s *state, w *desired, keys map[userspace.Key]bool
 			p.closed = append(p.closed, k)
 			continue
 		}
-		exists := !vip(l).IsValid() || s.has(vip(l)) // otherwise the listener has to be reopened
+		exists := s.has(vip(l)) // otherwise the listener has to be reopened
 		switch open, same := d.proxy.Status(k.Family, l); {
 		case !open && d.o.ReadOnly && exists && userspace.InUse(k.Family, l): // presumably the daemon's
 		case !open:
@@ -66,7 +57,7 @@ func (d *Dataplane) difference(s *state, w *desired, keys map[userspace.Key]bool
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare) {
 		switch required := w.users[a] > 0; {
-		case required && a.IsValid() && !s.has(a):
+		case required && !s.has(a):
 			p.add = append(p.add, a)
 		case !required && s.ours(a):
 			p.remove = append(p.remove, a)

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/lockedfile"
+
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -22,17 +24,12 @@ import (
 // TestMain waits for other runs of these tests, as from another checkout, since they use the same
 // addresses and ports.
 func TestMain(m *testing.M) {
-	const mine = "127.96.0.1:20079"
-	var turn net.Listener
-	for end := time.Now().Add(5 * time.Minute); turn == nil; time.Sleep(10 * time.Millisecond) {
-		var err error
-		if turn, err = net.Listen("tcp4", mine); err != nil && time.Now().After(end) {
-			fmt.Fprintln(os.Stderr, "another run of these tests, or a program, does not let go:", err)
-			os.Exit(1)
-		}
+	unlock, err := lockedfile.MutexAt(filepath.Join(os.TempDir(), "proxyc-winuserspace.lock")).Lock()
+	if err != nil {
+		panic(err)
 	}
 	code := m.Run()
-	turn.Close()
+	unlock()
 	os.Exit(code)
 }
 

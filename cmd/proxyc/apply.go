@@ -18,6 +18,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/oneshot"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/sysctl"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -26,8 +27,8 @@ import (
 
 type applyCmd struct {
 	configFlags
-	Snapshot []string `short:"s" placeholder:"FILE" sep:"none" help:"Snapshot of the cluster: a file, a directory, or - for standard input. May be repeated."`
-	Limit    byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
+	Snapshot []string   `short:"s" placeholder:"FILE" sep:"none" help:"Snapshot of the cluster: a file, a directory, or - for standard input. May be repeated."`
+	Limit    help.Bytes `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
 
 	DryRun      bool          `help:"Print the changes, and write nothing."`
 	Check       bool          `help:"Print the differences, write nothing, and exit 1 if there are any."`
@@ -81,37 +82,16 @@ func (c *applyCmd) Run(e *env) (err error) {
 	if !c.InitOnly && len(c.Snapshot) == 0 {
 		return errNoSnapshot
 	}
-	j.Reader.Whole, j.AllowEmpty, j.EmptyHint = true, c.AllowEmpty || c.InitOnly, ", or use --allow-empty if that is intended"
-	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
-		return e.finish(j, errReported)
-	}
-	if why := j.Reader.Missing(j.Snapshot); why != "" && !c.InitOnly && !c.AllowEmpty {
-		if wholeFile(j.Diags) { // a truncated file explains an empty snapshot, which is then not intended
-			return e.finish(j, errReported)
-		}
-		return e.finish(j, fmt.Errorf("-s: the snapshot %s: use --allow-empty if that is intended", why))
-	}
-	if err := e.setNode(j, ""); err != nil {
-		return err
-	}
-	if err := j.NoSuchNode("--hostname-override", deref(c.HostnameOverride) != ""); err != nil && !c.InitOnly { // otherwise rules without addresses, zone and endpoints would replace the node's own
+	if err := c.read(e, j); err != nil {
 		return e.finish(j, err)
-	}
-	if lack := daemon.MissingPodRanges(j.Config, j.Snapshot, j.Facts.NodeName); lack != "" && !c.InitOnly {
-		return e.finish(j, errors.New("missing: "+lack+"; the rules are unchanged"))
 	}
 	if err := needRoot("apply"); err != nil {
 		return e.finish(j, err)
 	}
-	if j.Facts.Interfaces, err = e.interfaces(); err != nil {
+	if err := j.ReadFacts(e.interfaces); err != nil {
 		return e.finish(j, err)
 	}
-	writer := host.Writer()
-	j.Facts.Files = !c.readOnly() || writer == "" || strings.Contains(writer, " -s") || strings.Contains(writer, " --snapshot") // else as a daemon with an API server
-	j.Facts.TCPBeLiberal = host.Liberal()
-	if err := host.Facts(j.Config, &j.Facts); err != nil {
-		return e.finish(j, err)
-	}
+	j.Facts.Files = j.Facts.Files || !c.readOnly()
 	programs := j.Compile()
 	j.WarnRefused()
 	e.report(j.Findings())
@@ -122,6 +102,33 @@ func (c *applyCmd) Run(e *env) (err error) {
 		return err
 	}
 	return errReported // valid objects are applied, and errors were printed
+}
+
+// read reads the snapshot, which must have what the rules of this node need.
+func (c *applyCmd) read(e *env, j *review.Input) error {
+	j.Reader.Whole, j.AllowEmpty, j.EmptyHint = true, c.AllowEmpty || c.InitOnly, ", or use --allow-empty if that is intended"
+	if !e.readSnapshot(j, c.Snapshot, int64(c.Limit)) {
+		return errReported
+	}
+	why := j.Reader.Missing(j.Snapshot)
+	switch {
+	case why == "" || j.AllowEmpty:
+	case wholeFile(j.Diags): // a truncated file explains an empty snapshot, which is then not intended
+		return errReported
+	default:
+		return fmt.Errorf("-s: the snapshot %s: use --allow-empty if that is intended", why)
+	}
+	if err := e.setNode(j, ""); err != nil || c.InitOnly {
+		return err
+	}
+	// Rules without addresses, zone and endpoints would replace the node's own.
+	if err := j.NoSuchNode("--hostname-override", deref(c.HostnameOverride) != ""); err != nil {
+		return err
+	}
+	if lack := daemon.MissingPodRanges(j.Config, j.Snapshot, j.Facts.NodeName); lack != "" {
+		return errors.New("missing: " + lack + "; the rules are unchanged")
+	}
+	return nil
 }
 
 // wholeFile reports whether an error is about a whole file, rather than an object.
@@ -150,7 +157,14 @@ func (c *applyCmd) finish(e *env, r outcome, err error) error {
 	if c.Output == "json" {
 		printing = r.printJSON
 	}
-	if printErr := printing(e.stdout, c.operationsShown()); printErr != nil {
+	shown := 0 // operations of the plan
+	switch {
+	case c.Output == "wide":
+		shown = apply.All
+	case c.Check:
+		shown = differencesShown
+	}
+	if printErr := printing(e.stdout, shown); printErr != nil {
 		return cmp.Or(err, printErr)
 	}
 	e.warn(r.Exposed)
@@ -165,17 +179,6 @@ func (c *applyCmd) finish(e *env, r outcome, err error) error {
 
 // differencesShown is how many operations text output shows on request.
 const differencesShown = 20
-
-// operationsShown returns the number of operations of the plan to print.
-func (c *applyCmd) operationsShown() int {
-	switch {
-	case c.Output == "wide":
-		return apply.All
-	case c.Check:
-		return differencesShown
-	}
-	return 0
-}
 
 func (r *outcome) print(w io.Writer, operations int) error {
 	return review.Buffered(w, func(w io.Writer) error {
@@ -225,8 +228,9 @@ func (r *outcome) printJSON(w io.Writer, _ int) error {
 		Flows     []string         `json:"flows"`
 		MayDrop   []string         `json:"mayDrop,omitempty"`
 		MayDivert []string         `json:"mayDivert,omitempty"`
+		Discards  []string         `json:"mayDiscard,omitempty"` // kernel settings and routes
 		Unserved  []string         `json:"unserved,omitempty"`
-	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.Foreign.Drops, r.Foreign.Diverts, r.Unserved})
+	}{append([]sysctl.Setting{}, r.Settings...), append([]string{}, r.Leftovers...), r.Kept, rules, flows, r.Foreign.Drops, r.Foreign.Diverts, r.Foreign.Settings, r.Unserved})
 }
 
 func (c *cleanupCmd) Run(e *env) (err error) {
@@ -247,12 +251,10 @@ func cleanUp(ctx context.Context, e *env, keepKubeProxy, dryRun bool) error {
 		to := e.stdout
 		if len(leftovers) == 0 {
 			to = e.stderr
+			fmt.Fprintln(e.stdout, "nothing to remove")
 		}
 		for _, l := range leftovers {
 			fmt.Fprintf(e.stdout, "remove %s\n", l.Object)
-		}
-		if len(leftovers) == 0 {
-			fmt.Fprintln(e.stdout, "nothing to remove")
 		}
 		for _, k := range kept {
 			fmt.Fprintf(to, "keep %s\n", k)

@@ -27,29 +27,33 @@ const (
 
 // cli is the grammar of the command line.
 type cli struct {
-	Compile  compileCmd  `cmd:"" help:"Compile a configuration and a snapshot into the rules of a node."`
-	Apply    applyCmd    `cmd:"" help:"Write the rules of a node once, or show what would change."`
-	Watch    watchCmd    `cmd:"" help:"Run the daemon, in place of kube-proxy."`
-	Status   statusCmd   `cmd:"" help:"Show the status of this node's daemon."`
-	Doctor   doctorCmd   `cmd:"" help:"Check this node: kernel features, foreign rules, the API server."`
-	Cleanup  cleanupCmd  `cmd:"" help:"Remove the rules of proxyc and kube-proxy, of every mode."`
-	Trace    traceCmd    `cmd:"" help:"Trace a packet through the rules, step by step."`
-	Explain  explainCmd  `cmd:"" help:"Show which Services and fields a rule, address or port comes from."`
-	Diff     diffCmd     `cmd:"" help:"Show which flows and settings a change affects."`
-	Assert   assertCmd   `cmd:"" help:"Check that contracts hold: which clients may reach which Services."`
-	Prove    proveCmd    `cmd:"" help:"Prove that two sets of rules handle every first packet alike."`
-	Migrate  migrateCmd  `cmd:"" help:"Plan a change of the proxy mode, and its way back."`
-	Lint     lintCmd     `cmd:"" help:"Check a configuration and a snapshot for errors and risks."`
-	Report   reportCmd   `cmd:"" help:"Write a report about a cluster, as one HTML page or as Markdown."`
-	Config   configCmd   `cmd:"" help:"Show and check configurations."`
-	Snapshot snapshotCmd `cmd:"" help:"Save a snapshot of a cluster to a file, redacted on request."`
-	Record   recordCmd   `cmd:"" help:"Record the objects of an API server, and every change."`
-	Replay   replayCmd   `cmd:"" help:"Replay a recording, and show the flows that each change affects."`
-	Demo     demoCmd     `cmd:"" help:"Compile a small built-in cluster, and trace packets through it."`
-	Version  versionCmd  `cmd:"" help:"Print the version."`
+	Status   statusCmd   `cmd:"" help:"Show the status of this node's daemon." group:"Look at a node or a cluster:"`
+	Top      topCmd      `cmd:"" help:"Show the Services of this node by new connections, and those that refuse." group:"Look at a node or a cluster:"`
+	Doctor   doctorCmd   `cmd:"" help:"Check this node: kernel features, foreign rules, the API server." group:"Look at a node or a cluster:"`
+	Trace    traceCmd    `cmd:"" help:"Trace a packet through the rules, step by step." group:"Look at a node or a cluster:"`
+	Explain  explainCmd  `cmd:"" help:"Show which Services and fields a rule, address or port comes from." group:"Look at a node or a cluster:"`
+	Flows    flowsCmd    `cmd:"" help:"Show the connections of Services, and what is wrong with them." group:"Look at a node or a cluster:"`
+	Snapshot snapshotCmd `cmd:"" help:"Save a snapshot of a cluster to a file, redacted on request." group:"Look at a node or a cluster:"`
+	Record   recordCmd   `cmd:"" help:"Record the objects of an API server, and every change." group:"Look at a node or a cluster:"`
 
-	Completion completionCmd `cmd:"" help:"Print the completion script of a shell."`
-	Man        manCmd        `cmd:"" help:"Print the manual page of a verb, or write all of them."`
+	Apply   applyCmd   `cmd:"" help:"Write the rules of a node once, or show what would change." group:"Change a node:"`
+	Watch   watchCmd   `cmd:"" help:"Run the daemon, in place of kube-proxy." group:"Change a node:"`
+	Cleanup cleanupCmd `cmd:"" help:"Remove the rules of proxyc and kube-proxy, of every mode." group:"Change a node:"`
+	Migrate migrateCmd `cmd:"" help:"Plan a change of the proxy mode, and its way back." group:"Change a node:"`
+
+	Compile compileCmd `cmd:"" help:"Compile a configuration and a snapshot into the rules of a node." group:"Review, by hand or in CI:"`
+	Lint    lintCmd    `cmd:"" help:"Check a configuration and a snapshot for errors and risks." group:"Review, by hand or in CI:"`
+	Diff    diffCmd    `cmd:"" help:"Show which flows and settings a change affects." group:"Review, by hand or in CI:"`
+	Assert  assertCmd  `cmd:"" help:"Check that contracts hold: which clients may reach which Services." group:"Review, by hand or in CI:"`
+	Prove   proveCmd   `cmd:"" help:"Prove that two sets of rules handle every first packet alike." group:"Review, by hand or in CI:"`
+	Report  reportCmd  `cmd:"" help:"Write a report about a cluster, as one HTML page or as Markdown." group:"Review, by hand or in CI:"`
+	Replay  replayCmd  `cmd:"" help:"Replay a recording, and show the flows that each change affects." group:"Review, by hand or in CI:"`
+	Config  configCmd  `cmd:"" help:"Show and check configurations." group:"Review, by hand or in CI:"`
+
+	Demo       demoCmd       `cmd:"" help:"Compile a small built-in cluster, and trace packets through it." group:"Other:"`
+	Version    versionCmd    `cmd:"" help:"Print the version." group:"Other:"`
+	Completion completionCmd `cmd:"" help:"Print the completion script of a shell." group:"Other:"`
+	Man        manCmd        `cmd:"" help:"Print the manual page of a verb, or write all of them." group:"Other:"`
 
 	PrintVersion versionFlag `name:"version" help:"Print the version and exit."`
 }
@@ -74,7 +78,7 @@ func run(e *env) (code int) {
 			panic(r)
 		}
 	}()
-	e, colours, end := e.forPeople()
+	e, begin, end := e.forPeople()
 	defer end()
 	args, all := help.Args(help.Dashed(e.args))
 	parser := kong.Must(grammarOf(args), append(grammar(e.stdout, e.stderr), append(help.Options(all, e.calls), kong.Name(cmp.Or(e.name, programName)))...)...)
@@ -86,9 +90,7 @@ func run(e *env) (code int) {
 		e.printWrong(ctx)
 		return exitBad
 	}
-	if slices.Contains(coloured, ctx.Verb) {
-		colours()
-	}
+	begin(slices.Contains(coloured, ctx.Verb) && ctx.PrintsText())
 	return e.exitCode(ctx.Run(e))
 }
 

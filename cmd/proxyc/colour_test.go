@@ -30,7 +30,7 @@ func TestColours(t *testing.T) {
 		for cut := range len(text) {
 			var out bytes.Buffer
 			p := terminal.NewWriter(&out)
-			p.Colour()
+			p.Format(true, 0)
 			p.Write([]byte(text[:cut]))
 			p.Write([]byte(text[cut:]))
 			p.End()
@@ -54,12 +54,23 @@ func TestColours(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		e := testEnv(t, disk.OS{}, strings.Fields(tc.args)...)
-		e.stdout, e.colourOut = &out, tc.terminal
+		e.stdout, e.colourOut, e.columnsOut = &out, tc.terminal, 60
 		if code := run(e); code == exitBad || out.Len() == 0 {
 			t.Errorf("%s: exit code %d, %q", tc.args, code, &out)
 		}
 		if got := strings.Contains(out.String(), "\x1b"); got != tc.coloured {
 			t.Errorf("%s, terminal %t: colours: %t in\n%s", tc.args, tc.terminal, got, &out)
+		}
+	}
+	for args, broken := range map[string]bool{"trace -h": true, "lint" + cluster: true, "lint -o json" + cluster: false, "compile -o ir" + cluster: false} {
+		var pipe, screen bytes.Buffer
+		for out, columns := range map[*bytes.Buffer]int{&pipe: 0, &screen: 60} {
+			e := testEnv(t, disk.OS{}, strings.Fields(args)...)
+			e.stdout, e.columnsOut = out, columns
+			run(e)
+		}
+		if pipe.Len() == 0 || (pipe.String() != screen.String()) != broken {
+			t.Errorf("%s: lines are to be broken: %t, got\n%s", args, broken, &screen)
 		}
 	}
 	for name, values := range map[string]map[string]string{"NO_COLOR": {"NO_COLOR": "1"}, "TERM=dumb": {"TERM": "dumb"}} {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/assume"
@@ -18,9 +19,9 @@ type compileCmd struct {
 	input
 	nodeChoice
 
-	Output  string  `short:"o" placeholder:"FORMAT" help:"Output: by default the mode's own text. Others are iptables, ip6tables, nftables, ipvsadm, ipset, hns, ir, ir-json, or another text of the mode."`
-	OutDir  dirName `placeholder:"DIR" help:"Write all files of the mode, and a README, into a directory. The README explains how to load each file. Each of several nodes has its own directory below DIR."`
-	Explain bool    `help:"Print the Service, port and field behind each rule, instead of the rules. With --out-dir, the table is written beside the rules."`
+	Output  string         `short:"o" placeholder:"FORMAT" help:"Output: by default the mode's own text. Others are iptables, ip6tables, nftables, ipvsadm, ipset, hns, ir, ir-json, or another text of the mode."`
+	OutDir  help.Directory `placeholder:"DIR" help:"Write all files of the mode, and a README, into a directory. The README explains how to load each file. Each of several nodes has its own directory below DIR."`
+	Explain bool           `help:"Print the Service, port and field behind each rule, instead of the rules. With --out-dir, the table is written beside the rules."`
 }
 
 func (c *compileCmd) Run(e *env) error {

@@ -48,11 +48,13 @@ func (c *configValidateCmd) Run(e *env) error {
 
 type configShowCmd struct {
 	configFlags
-	File   string `arg:"" optional:"" help:"Configuration file; - for standard input."`
-	Output string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+	File    string         `arg:"" optional:"" help:"Configuration file; - for standard input."`
+	Release config.Release `placeholder:"1.N" help:"Show the configuration under this release of kube-proxy."`
+	Output  string         `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 
 func (c *configShowCmd) Run(e *env) error {
+	c.release = c.Release
 	if c.File != "" {
 		c.setConfig(c.File)
 	}

@@ -12,20 +12,20 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/demo"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
-	"github.com/proxyc/proxyc/ir"
 )
 
 type demoCmd struct {
-	Mode  string  `default:"nftables" placeholder:"MODE" help:"Proxy mode."`
-	Write dirName `placeholder:"DIR" help:"Write the demo's configuration and cluster into a directory."`
-	Force bool    `help:"Overwrite existing files (with --write)."`
-	Live  bool    `help:"Run a small cluster in separate network namespaces. It has real rules and connections, an endpoint that fails, and a foreign rule. It requires root and Linux, and leaves nothing behind."`
-	Part  string  `hidden:"" enum:",node,pod" default:"" help:"Which process of --live this is."`
+	Mode  string         `default:"nftables" placeholder:"MODE" help:"Proxy mode."`
+	Write help.Directory `placeholder:"DIR" help:"Write the demo's configuration and cluster into a directory."`
+	Force bool           `help:"Overwrite existing files (with --write)."`
+	Live  bool           `help:"Run a small cluster in separate network namespaces. It has real rules and connections, an endpoint that fails, and a foreign rule. It requires root and Linux, and leaves nothing behind."`
+	Part  string         `hidden:"" enum:",node,pod" default:"" help:"Which process of --live this is."`
 }
 
 // demoPackets are the packets that the demo traces.
@@ -53,7 +53,7 @@ func (c *demoCmd) Run(e *env) error {
 	}
 	programs := j.Compile()
 	return e.finish(j, review.Buffered(e.stdout, func(w io.Writer) error {
-		if err := c.writeRules(w, j.Facts.NodeName, programs); err != nil {
+		if err := demo.WriteRules(w, j.Facts.NodeName, c.Mode, programs); err != nil {
 			return err
 		}
 		tracer := trace.NewTracer(j, programs)
@@ -69,29 +69,6 @@ func (c *demoCmd) Run(e *env) error {
 		}
 		return nil
 	}))
-}
-
-// writeRules writes the lines of a node's rules that contain the name of the first packet's
-// Service.
-func (c *demoCmd) writeRules(w io.Writer, node string, programs ir.Programs) error {
-	const service, most = "shop/web", 12
-	var all strings.Builder
-	if err := review.WriteFormat(&all, programs, ""); err != nil {
-		return err
-	}
-	lines := strings.Split(strings.TrimSuffix(all.String(), "\n"), "\n")
-	var named []string
-	for _, line := range lines {
-		if strings.Contains(line, service) && len(named) < most {
-			named = append(named, strings.TrimSpace(line))
-		}
-	}
-	if len(named) == 0 { // the mode's rules do not contain Service names
-		named = lines[:min(most, len(lines))]
-	}
-	_, err := fmt.Fprintf(w, "# The rules of %s in mode %s have %d lines. The first lines of Service %s:\n\n%s\n\n# All rules: run proxyc demo --write DIR, then the command that it prints.\n",
-		node, c.Mode, len(lines), service, strings.Join(named, "\n"))
-	return err
 }
 
 // job loads the demo's files like a user's. Findings name them demo/FILE, which distinguishes them

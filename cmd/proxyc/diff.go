@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,19 +30,19 @@ type diffCmd struct {
 
 // Run compiles both sides, and prints the flows or lines that differ.
 func (c *diffCmd) Run(e *env) error {
-	ctx := context.Background()
 	if c.NewConfig == "" && len(c.NewSnapshot)+len(c.Overlay) == 0 && c.NewMode == nil {
 		return errors.New("nothing to compare with: use --new-config, --new-snapshot, --new-mode or --overlay")
 	}
 	write, byFlow := diff.Form(c.Output)
-	if !byFlow && c.chosen() && c.one() == "" {
-		return fmt.Errorf("-o: must be one of %s with --node and --all-nodes, got %q", strings.Join(diff.FormNames(), ", "), c.Output)
+	only := func(given bool, flags string) error {
+		if byFlow || !given {
+			return nil
+		}
+		return fmt.Errorf("-o: must be one of %s with %s, got %q", strings.Join(diff.FormNames(), ", "), flags, c.Output)
 	}
-	if !byFlow && c.Namespace != "" {
-		return fmt.Errorf("-o: must be one of %s with --namespace, got %q", strings.Join(diff.FormNames(), ", "), c.Output)
-	}
-	if !byFlow && len(c.FailOn)+len(c.Ignore) > 0 {
-		return fmt.Errorf("-o: must be one of %s with --fail-on and --ignore, got %q", strings.Join(diff.FormNames(), ", "), c.Output)
+	if err := cmp.Or(only(c.chosen() && c.one() == "", "--node and --all-nodes"), only(c.Namespace != "", "--namespace"),
+		only(len(c.FailOn)+len(c.Ignore) > 0, "--fail-on and --ignore")); err != nil {
+		return err
 	}
 	failOn, err := diff.ParseEffects("--fail-on", c.FailOn)
 	ignore, err2 := diff.ParseEffects("--ignore", c.Ignore)
@@ -55,12 +56,12 @@ func (c *diffCmd) Run(e *env) error {
 		if c.Output != "text" && c.Output != "json" || len(c.FailOn)+len(c.Ignore) > 0 {
 			return errors.New("--new-access: requires -o text or json, and cannot be combined with --fail-on and --ignore")
 		}
-		failOn = []flow.Effect{flow.Opens}
+		failOn, ignore = []flow.Effect{flow.Opens}, flow.Effects()[flow.Opens+1:]
 		if c.Output == "text" {
 			write = func(w io.Writer, d *diff.Diff) error { return d.WriteAccess(w) }
 		}
 	}
-	c.anyNode, c.node, c.namespace = byFlow && c.chosen(), c.one(), c.Namespace
+	c.anyNode, c.node, c.namespace = byFlow, c.one(), c.Namespace
 	c.onlyReal = !byFlow && c.Output != "ir" && c.Output != "ir-json" // rules contain no stand-ins
 	was, is, err := c.sides(e)
 	if err != nil {
@@ -70,24 +71,7 @@ func (c *diffCmd) Run(e *env) error {
 		return err
 	}
 	if byFlow {
-		ctx, cancel := c.limit(e.comparing(ctx))
-		defer cancel()
-		found, err := diff.Compare(ctx, was, is, c.nodes(), c.has, flow.CompareOf)
-		wrong, err := finishBoth(e, was, is, err)
-		if err != nil {
-			return err
-		}
-		found.Wrong = wrong
-		if c.Ignore != nil {
-			found.Ignore(ignore)
-		}
-		if c.NewAccess {
-			found.Ignore(flow.Effects()[flow.Opens+1:])
-		}
-		if err := review.Buffered(e.stdout, func(w io.Writer) error { return write(w, found) }); err != nil {
-			return err
-		}
-		return compared(!found.Has(failOn), wrong)
+		return c.flows(e, was, is, failOn, ignore, write)
 	}
 	text, err := diff.Lines(was.Compile(), is.Compile(), c.Output)
 	wrong, err := finishBoth(e, was, is, err)
@@ -98,6 +82,25 @@ func (c *diffCmd) Run(e *env) error {
 		return err
 	}
 	return compared(len(text)+len(is.NotRead)+len(review.OtherVersions(was, is, diff.All)) == 0, wrong)
+}
+
+// flows prints the flows that differ. Effects in failOn are an error, and those in ignore are omitted.
+func (c *diffCmd) flows(e *env, was, is *review.Input, failOn, ignore []flow.Effect, write func(io.Writer, *diff.Diff) error) error {
+	ctx, cancel := c.limit(e.comparing(context.Background()))
+	defer cancel()
+	found, err := diff.Compare(ctx, was, is, c.nodes(), c.has, flow.CompareOf)
+	wrong, err := finishBoth(e, was, is, err)
+	if err != nil {
+		return err
+	}
+	found.Wrong = wrong
+	if ignore != nil {
+		found.Ignore(ignore)
+	}
+	if err := review.Buffered(e.stdout, func(w io.Writer) error { return write(w, found) }); err != nil {
+		return err
+	}
+	return compared(!found.Has(failOn), wrong)
 }
 
 // compared returns the error of a comparison: whether there are differences that matter, and how

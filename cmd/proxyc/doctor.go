@@ -17,13 +17,15 @@ import (
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/cmd/proxyc/demo"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
 type doctorCmd struct {
 	configFlags
-	Modes  []string `name:"try" enum:"nftables,iptables,ipvs" default:"nftables,iptables,ipvs" placeholder:"MODE,..." help:"Modes to try, in a temporary network namespace."`
-	Output string   `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
+	Snapshot []string `short:"s" placeholder:"FILE" sep:"none" help:"Also check the files that watch -s would follow. May be repeated."`
+	Modes    []string `name:"try" enum:"nftables,iptables,ipvs" default:"nftables,iptables,ipvs" placeholder:"MODE,..." help:"Modes to try, in a temporary network namespace."`
+	Output   string   `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 }
 
 // Run checks this node. Findings with status error are exit code 1.
@@ -37,6 +39,11 @@ func (c *doctorCmd) Run(e *env) (err error) {
 	if err := needRoot("doctor"); err != nil {
 		return err
 	}
+	j := &review.Input{Resolved: resolved, Snapshot: snapshot.New()}
+	if !e.readSnapshot(j, c.Snapshot, 0) {
+		return e.finish(j, errReported)
+	}
+	e.report(j.Findings())
 	name, err := node.Name(resolved.NodeName, e.hostname)
 	if err != nil {
 		return err
@@ -49,15 +56,29 @@ func (c *doctorCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
+	j.Facts.NodeName = name
+	if err := j.ReadFacts(e.interfaces); err != nil {
+		return err
+	}
+	programs := review.FetchDaemon(ctx, host.DaemonSocket()).InForce
+	repaired := programs.IPv4 != nil // by the daemon
+	if !repaired {
+		programs = j.Compile()
+	}
 	n := &doctor.Node{Root: "/", Mode: resolved.Config.ProxyMode(),
 		Try:      func(ctx context.Context, mode ir.Mode) error { return doctor.Try(ctx, self, cluster, mode) },
 		Settings: func() ([]sysctl.Setting, error) { return host.Settings(resolved.Config, name) },
 		Bridges:  host.FastpathBridges,
 		Interference: func(ctx context.Context) (apply.Interference, error) {
-			return host.Interference(ctx, 1<<resolved.Config.MasqueradeBit())
+			return host.Interference(ctx, 1<<resolved.Config.MasqueradeBit(), programs)
 		},
 		RuleCounts: host.RuleCounts, Writer: host.Writer, Lock: host.CheckLock, Interfaces: e.interfaces,
 		Leftovers: func(ctx context.Context) ([]apply.Leftover, error) { return host.Leftovers(ctx, "", nil, true) },
+	}
+	if !repaired {
+		n.Missing = func(ctx context.Context) (string, error) {
+			return doctor.Missing(ctx, j.Config, programs, len(c.Snapshot) > 0)
+		}
 	}
 	for _, m := range c.Modes {
 		n.Modes = append(n.Modes, ir.Mode(m))

@@ -30,32 +30,38 @@ type env struct {
 	// interfaces reads the machine's network interfaces.
 	interfaces func() ([]compiler.Interface, error)
 	terminal   bool // stderr is a terminal
+	screen     bool // stdout is one
 	// colourOut and colourErr report whether stdout and stderr support colors.
-	colourOut, colourErr bool
+	colourOut, colourErr   bool
+	columnsOut, columnsErr int // widths of terminals, else 0
 	// regularly is terminal.Regularly, or a test's replacement.
 	regularly func(after, every time.Duration, f func()) (stop func())
 	poll      time.Duration // how often the daemon examines its files; 0 for once a second
 	progress  *terminal.Progress
 	// standIns are those of all snapshots that the command reads. Output contains their names.
 	standIns *assume.StandIns
-	fetched  *fetched
+	fetched  *[]byte // objects of an API server
 }
 
 func osEnv() *env {
-	name, words := help.CalledAs(filepath.Base(os.Args[0]))
+	args, stdout, stderr := help.Enter(os.Args, os.Stdout, os.Stderr)
+	name, words := help.CalledAs(filepath.Base(args[0]))
 	colours := terminal.WantsColours(os.Getenv)
 	return &env{
 		colourOut:  colours && terminal.IsTerminal(os.Stdout),
 		colourErr:  colours && terminal.IsTerminal(os.Stderr),
+		columnsOut: terminal.Columns(os.Stdout),
+		columnsErr: terminal.Columns(os.Stderr),
 		name:       name,
-		args:       append(words, os.Args[1:]...),
+		args:       append(words, args[1:]...),
 		stdin:      os.Stdin,
-		stdout:     os.Stdout,
-		stderr:     os.Stderr,
+		stdout:     stdout,
+		stderr:     stderr,
 		files:      disk.OS{},
 		hostname:   os.Hostname,
 		interfaces: host.Interfaces,
 		terminal:   terminal.IsTerminal(os.Stderr),
+		screen:     terminal.IsTerminal(os.Stdout),
 		regularly:  terminal.Regularly,
 	}
 }
@@ -80,9 +86,10 @@ func (e *env) calls(command string) string {
 }
 
 // forPeople returns an env whose output has the names of stand-ins, escapes of invisible characters, and
-// colors on terminals: on standard error immediately, and on standard output after begin is called. On a
-// terminal, it shows progress until the first other output. end writes what is left.
-func (e *env) forPeople() (shown *env, begin, end func()) {
+// on terminals lines of their width, and colors: on standard error immediately, and on standard output
+// after begin(true) is called. Lines stay as they are after begin(false). On a terminal, it shows progress
+// until the first other output. end writes what is left.
+func (e *env) forPeople() (shown *env, begin func(text bool), end func()) {
 	copied := *e
 	shown = &copied
 	if e.terminal {
@@ -90,15 +97,17 @@ func (e *env) forPeople() (shown *env, begin, end func()) {
 		shown.stdout, shown.stderr = shown.progress.Writer(e.stdout), shown.progress.Writer(e.stderr)
 	}
 	visibleOut, visibleErr := terminal.NewWriter(shown.stdout), terminal.NewWriter(shown.stderr)
-	if e.colourErr {
-		visibleErr.Colour()
-	}
-	shown.standIns, shown.fetched = new(assume.StandIns), new(fetched)
+	visibleOut.Format(false, e.columnsOut)
+	visibleErr.Format(e.colourErr, e.columnsErr)
+	shown.standIns, shown.fetched = new(assume.StandIns), new([]byte)
 	out, err := assume.NewWriter(visibleOut, shown.standIns), assume.NewWriter(visibleErr, shown.standIns)
 	shown.stdout, shown.stderr = out, err
-	begin = func() {
-		if e.colourOut {
-			visibleOut.Colour()
+	begin = func(text bool) {
+		if text {
+			visibleOut.Format(e.colourOut, e.columnsOut)
+		} else {
+			visibleOut.Format(false, 0)
+			visibleErr.Format(e.colourErr, 0)
 		}
 	}
 	return shown, begin, func() {
@@ -120,4 +129,4 @@ func (e *env) comparing(ctx context.Context) context.Context {
 
 // coloured are the commands whose output is text for people. Others print rules, configurations and
 // documents.
-var coloured = []string{"apply", "assert", "diff", "doctor", "explain", "lint", "migrate", "prove", "status", "trace"}
+var coloured = []string{"apply", "assert", "cleanup", "demo", "diff", "doctor", "explain", "flows", "lint", "migrate", "prove", "replay", "status", "top", "trace"}

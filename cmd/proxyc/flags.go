@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
@@ -40,30 +38,6 @@ func (c *nodeChoice) chosen() bool { return c.AllNodes || len(c.Node) > 0 }
 
 // nodes returns the selection.
 func (c *nodeChoice) nodes() diff.Nodes { return diff.Nodes{Names: c.Node, All: c.AllNodes} }
-
-// dirName is a directory to write to.
-type dirName string
-
-// UnmarshalText rejects an empty name, as from an unset variable in a script.
-func (d *dirName) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		return errors.New("must name a directory, got \"\"")
-	}
-	*d = dirName(text)
-	return nil
-}
-
-// byteSize is a number of bytes on the command line: 1000, 64Ki, 256Mi.
-type byteSize int64
-
-func (b *byteSize) UnmarshalText(text []byte) error {
-	q, err := resource.ParseQuantity(string(text))
-	if err != nil || q.Sign() < 0 {
-		return fmt.Errorf("must be a number of bytes such as 256Mi, got %q", text)
-	}
-	*b = byteSize(q.Value())
-	return nil
-}
 
 // namespaceFlag is kubectl's -n for commands that accept names.
 type namespaceFlag struct {
@@ -116,7 +90,7 @@ func (c namespaceChoice) of(list diag.List) diag.List {
 
 func (c namespaceChoice) includes(d diag.Diagnostic) bool {
 	_, of := snapshot.ParseObject(d.Object)
-	return c.Namespace == "" || of.Namespace == c.Namespace || of.Namespace == "" && (d.Severity == diag.Error || d.Code == diag.FileRendered) || d.Code.Unreadable()
+	return c.Namespace == "" || of.Namespace == c.Namespace || of.Namespace == "" && (d.Severity == diag.Error || d.Code == diag.FileRendered || d.Code == diag.FileSkipped) || d.Code.Unreadable()
 }
 
 // readAddresses reads the node's addresses besides those of its Node object.

@@ -7,6 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
 	"github.com/proxyc/proxyc/cmd/proxyc/help"
+	"github.com/proxyc/proxyc/compiler/config"
 )
 
 // flagsOf parses a command line of the daemon and returns what /flagz lists.
@@ -22,7 +23,7 @@ func flagsOf(t *testing.T, file string, args ...string) map[string]string {
 	if l.HasErrors() {
 		t.Fatal(l)
 	}
-	return flagValues(k, resolved.Config)
+	return help.Values(k, config.FlagValues(resolved.Config))
 }
 
 func TestFlagz(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 )
 
 type manCmd struct {
-	Verb  []string `arg:"" optional:"" help:"Verb; by default the program."`
-	Write dirName  `placeholder:"DIR" help:"Write the pages of all verbs into a directory."`
+	Verb  []string       `arg:"" optional:"" help:"Verb; by default the program."`
+	Write help.Directory `placeholder:"DIR" help:"Write the pages of all verbs into a directory."`
 }
 
 func (c *manCmd) Run(e *env) error {

@@ -2,26 +2,26 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/migrate"
+	"github.com/proxyc/proxyc/compiler/config"
 )
 
 type migrateCmd struct {
 	input
 	nodeChoice
 
-	From   string   `placeholder:"MODE" help:"Current mode; by default that of the configuration. One of iptables, ipvs, nftables or userspace."`
-	To     string   `required:"" placeholder:"MODE" help:"New mode."`
-	Dump   []string `placeholder:"FILE" sep:"none" help:"Output of iptables-save or ip6tables-save, to find foreign rules. Reported are rules of other programs that use kube-proxy's chains. May be repeated."`
-	Output string   `short:"o" enum:"text,wide,json" default:"text" help:"Output: text, wide (each Service separately) or json."`
+	From      string         `placeholder:"MODE" help:"Current mode; by default that of the configuration. One of iptables, ipvs, nftables or userspace."`
+	To        string         `required:"" xor:"to" placeholder:"MODE" help:"New mode."`
+	ToRelease config.Release `required:"" xor:"to" placeholder:"1.N" help:"New release of kube-proxy, instead of a mode: list what to do before the upgrade."`
+	Dump      []string       `placeholder:"FILE" sep:"none" help:"Output of iptables-save or ip6tables-save, to find foreign rules. Reported are rules of other programs that use kube-proxy's chains. May be repeated."`
+	Output    string         `short:"o" enum:"text,wide,json" default:"text" help:"Output: text, wide (each Service separately) or json."`
 }
 
 // Run prints how another mode changes a cluster, and the steps of the migration.
 func (c *migrateCmd) Run(e *env) error {
-	ctx := context.Background()
 	names := append(c.names(), c.Dump...)
 	if err := oneStdin(names...); err != nil {
 		return err
@@ -30,7 +30,10 @@ func (c *migrateCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	c.asWritten, c.anyNode, c.node = true, c.chosen(), c.one()
+	c.asWritten, c.anyNode, c.node = true, c.chosen() || c.ToRelease != 0, c.one()
+	if c.ToRelease != 0 {
+		return c.upgrade(start)
+	}
 	side := func(flag, mode string) (*review.Input, error) {
 		in := c.input
 		if mode != "" {
@@ -53,32 +56,17 @@ func (c *migrateCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range c.Dump {
-		text, err := e.inputs().ReadFile(name)
-		if err == nil {
-			err = m.AddDump(name, string(text))
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+	if err := m.AddDumps(e.inputs().ReadFile, c.Dump); err != nil {
+		return err
 	}
-	wrong, err := finishBoth(e, was, is, m.Compare(e.comparing(ctx), c.nodes()))
+	wrong, err := finishBoth(e, was, is, m.Compare(e.comparing(context.Background()), c.nodes()))
 	if err != nil {
 		return err
 	}
 	if wrong > 0 { // a plan requires valid objects
 		return errReported
 	}
-	snapshot, take := c.Snapshot, ""
-	if c.online() {
-		snapshot, take = []string{"cluster.json"}, "proxyc snapshot -o cluster.json"
-		if file := deref(c.Kubeconfig); file != "" {
-			take += " --kubeconfig " + review.ShellWord(file)
-		}
-		if c.Context != "" {
-			take += " --context " + review.ShellWord(c.Context)
-		}
-	}
+	snapshot, take := migrate.Source(c.online(), c.Snapshot, deref(c.Kubeconfig), c.Context)
 	m.Plan(deref(c.Config), snapshot, take)
 	write := func(w io.Writer) error { return m.WriteText(w, c.Output == "wide") }
 	if err := e.print(c.Output, write, m.WriteJSON); err != nil {
@@ -86,6 +74,20 @@ func (c *migrateCmd) Run(e *env) error {
 	}
 	if m.Empty() {
 		return nil
+	}
+	return errFindings
+}
+
+// upgrade prints what to do before kube-proxy of another release starts.
+func (c *migrateCmd) upgrade(start func() *env) error {
+	j, err := c.load(start())
+	if err != nil {
+		return err
+	}
+	is, found := resolveHere(&c.Flags, c.ToRelease, start().inputs().ReadFile, c.Strict)
+	u := migrate.NewUpgrade(j, is, found, c.ToRelease, migrate.Arguments(deref(c.Config), c.Snapshot, c.online()))
+	if err := start().print(c.Output, u.WriteText, u.WriteJSON); err != nil || u.Empty() {
+		return err
 	}
 	return errFindings
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // resolveHere resolves the flags. Only Windows has its own defaults.
-func resolveHere(f *config.Flags, read func(string) ([]byte, error), strict bool) (*config.Resolved, diag.List) {
-	return f.Resolve(read, strict)
+func resolveHere(f *config.Flags, release config.Release, read func(string) ([]byte, error), strict bool) (*config.Resolved, diag.List) {
+	return f.ResolveFor(release, read, strict)
 }
 
 // asService runs the daemon. Only Windows has a service control manager.

@@ -29,12 +29,12 @@ func needRoot(verb string) error {
 // resolveHere resolves the flags with kube-proxy.exe's defaults, which differ from those of Linux:
 // mode kernelspace, the network named by the environment (WIN-2, KUBE_NETWORK), and cbr0 as root
 // endpoint.
-func resolveHere(f *config.Flags, read func(string) ([]byte, error), strict bool) (*config.Resolved, diag.List) {
-	r, diags := f.Resolve(read, strict)
+func resolveHere(f *config.Flags, release config.Release, read func(string) ([]byte, error), strict bool) (*config.Resolved, diag.List) {
+	r, diags := f.ResolveFor(release, read, strict)
 	if r != nil && r.ModeDefaulted() {
 		with, mode := *f, string(ir.ModeKernelspace)
 		with.Mode = &mode
-		r, diags = with.Resolve(read, strict)
+		r, diags = with.ResolveFor(release, read, strict)
 	}
 	if r != nil && r.Config.ProxyMode() == ir.ModeKernelspace {
 		w := &r.Config.Winkernel

@@ -25,7 +25,7 @@ type proveCmd struct {
 	oneNode
 	comparingTime
 
-	A       string `arg:"" placeholder:"SIDE" help:"First side: mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:PATH or kernel. mode:MODE is the rules that proxyc writes in that mode. ir is the meaning of configuration and snapshot. ir:FILE is the output of compile -o ir-json. dump:FILE is the output of iptables-save, ip6tables-save or nft list ruleset, and for mode ipvs also of ipset save and ipvsadm -Sn, with rules of proxyc or kube-proxy. live:PATH is the effective state of the daemon with that --status-socket. kernel is the rules of this node."`
+	A       string `arg:"" placeholder:"SIDE" help:"First side: mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live[:PATH] or kernel. mode:MODE is the rules that proxyc writes in that mode. ir is the meaning of configuration and snapshot. ir:FILE is the output of compile -o ir-json. dump:FILE is the output of iptables-save, ip6tables-save or nft list ruleset, and for mode ipvs also of ipset save and ipvsadm -Sn, with rules of proxyc or kube-proxy. live is the effective state of this node's daemon, or of the one with status socket PATH. kernel is the rules of this node."`
 	B       string `arg:"" placeholder:"SIDE" help:"Second side. --snapshot-limit applies to the files of each side."`
 	Output  string `short:"o" enum:"text,json" default:"text" help:"Output: text or json."`
 	Variant string `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables that side kernel reads: auto, nft or legacy. auto is the one that the node uses."`
@@ -62,43 +62,38 @@ func (c *proveCmd) Run(e *env, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.Live || c.A == proof.Kernel || c.B == proof.Kernel {
-		e.warnUnused(j.Config)
+	ofKernel := c.A == proof.Kernel || c.B == proof.Kernel
+	if c.Live || ofKernel {
+		review.WarnUnused(e.stderr, j.Config)
 	}
 	programs := j.Compile()
-	a, err := c.side(ctx, start(), j, programs, c.A)
-	if err != nil {
-		return e.finish(j, err)
-	}
-	b, err := c.side(ctx, start(), j, programs, c.B)
-	if err != nil {
-		return e.finish(j, err)
+	var sides [2]*proof.Side
+	for i, name := range [...]string{c.A, c.B} {
+		if sides[i], err = c.side(ctx, start(), j, programs, name); err != nil {
+			return e.finish(j, err)
+		}
 	}
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
-	p, err := proof.Compare(e.comparing(ctx), a, b, programs)
+	p, err := proof.Compare(e.comparing(ctx), sides[0], sides[1], programs)
 	if err != nil {
 		return e.finish(j, err)
 	}
 	if n, _ := diff.WrongObjects(j.Diags); n > 0 {
 		p.Without(review.Counted(n, "object") + " with errors, as named")
 	}
-	p.FindCauses(a, b, c.All)
+	p.FindCauses(sides[0], sides[1], c.All)
 	p.Trace = "proxyc trace"
 	for _, word := range help.Given(k, "output", "all", "timeout") {
 		p.Trace += " " + review.ShellWord(word)
 	}
-	if c.A == proof.Kernel || c.B == proof.Kernel {
+	if ofKernel {
 		p.Trace += " --kernel"
 	}
-	write := func(w io.Writer) error { return p.WriteText(w, c.All) }
-	if err := e.finish(j, e.print(c.Output, write, p.WriteJSON)); err != nil {
+	if err := e.finish(j, e.print(c.Output, func(w io.Writer) error { return p.WriteText(w, c.All) }, p.WriteJSON)); err != nil {
 		return err
 	}
-	if p.Verdict != proof.Equal && p.Verdict != proof.NoDifference {
-		return errFindings
-	}
-	return nil
+	return compared(p.Verdict == proof.Equal || p.Verdict == proof.NoDifference, 0)
 }
 
 // side loads one side. programs are those of the unmodified configuration.

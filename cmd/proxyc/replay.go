@@ -13,6 +13,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/apply/watch"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/replay"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
@@ -21,17 +22,17 @@ import (
 type replayCmd struct {
 	configFlags
 	oneNode
-	File        string   `arg:"" help:"Recording, compressed with gzip or not; - for standard input."`
-	Until       string   `placeholder:"TIME" help:"Stop after the last change before a time. It is a time such as 2026-01-02T03:04:05Z, or a duration such as 90s after the initial objects."`
-	Packets     string   `placeholder:"FILE" help:"Packets with expected results, as for trace --packets. Stop at the first change after which a result differs, and exit 1."`
-	Prove       bool     `help:"Prove the rules of changed Services for every first packet. Exit 1 if they differ."`
-	Netns       string   `placeholder:"NAME" help:"Write the rules in a network namespace of ip netns; requires root."`
-	Variant     string   `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables to use with --netns."`
-	SnapshotOut string   `name:"snapshot-out" placeholder:"FILE" help:"Write the objects at the end, in the form of snapshot."`
-	NodeAddress []string `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. May be repeated."`
-	Limit       byteSize `name:"recording-limit" default:"1Gi" placeholder:"BYTES" help:"Limit of the size of the recording; 0: no limit."`
-	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output for each change: text, wide, stat, none, ir, or a text of the mode. Formats text and wide show the flows that differ. Formats ir and those of the mode show the lines that differ."`
-	Entered     bool     `name:"entered" hidden:""` // inside the namespace
+	File        string     `arg:"" help:"Recording, compressed with gzip or not; - for standard input."`
+	Until       string     `placeholder:"TIME" help:"Stop after the last change before a time. It is a time such as 2026-01-02T03:04:05Z, or a duration such as 90s after the initial objects."`
+	Packets     string     `placeholder:"FILE" help:"Packets with expected results, as for trace --packets. Stop at the first change after which a result differs, and exit 1."`
+	Prove       bool       `help:"Prove the rules of changed Services for every first packet. Exit 1 if they differ."`
+	Netns       string     `placeholder:"NAME" help:"Write the rules in a network namespace of ip netns; requires root."`
+	Variant     string     `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables to use with --netns."`
+	SnapshotOut string     `name:"snapshot-out" placeholder:"FILE" help:"Write the objects at the end, in the form of snapshot."`
+	NodeAddress []string   `name:"node-address" placeholder:"IP@INTERFACE" help:"Add an address to those of the Node object. May be repeated."`
+	Limit       help.Bytes `name:"recording-limit" default:"1Gi" placeholder:"BYTES" help:"Limit of the size of the recording; 0: no limit."`
+	Output      string     `short:"o" default:"text" placeholder:"FORMAT" help:"Output for each change: text, wide, stat, none, ir, or a text of the mode. Formats text and wide show the flows that differ. Formats ir and those of the mode show the lines that differ."`
+	Entered     bool       `name:"entered" hidden:""` // inside the namespace
 }
 
 // Run plays a recording.

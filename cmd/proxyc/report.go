@@ -3,13 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
@@ -24,80 +21,82 @@ type reportCmd struct {
 	Against       []string `placeholder:"FILE" sep:"none" help:"Snapshot before the change, to show differences. May be repeated."`
 	AgainstConfig string   `placeholder:"FILE" help:"Configuration before the change; by default the same."`
 	Cluster       string   `placeholder:"NAME" help:"Name of the cluster, for the heading."`
-	Output        string   `short:"o" default:"html" placeholder:"FORMAT" help:"Output: html, markdown, or a file with suffix .html or .md. The HTML page is self-contained."`
+	Contracts     []string `short:"f" sep:"none" placeholder:"FILE" help:"Contracts that must hold, as for assert. May be repeated."`
+	Packets       string   `placeholder:"FILE" help:"Packets with expected results, as for trace."`
+	Suppress      []string `placeholder:"FILE" sep:"none" help:"Accepted findings, as for lint, and accepted changes: opens or lost, then Service NAMESPACE/NAME, or unknown, then what is not known. May be repeated."`
+	FailOn        string   `enum:"none,danger" default:"none" help:"What causes exit code 1: none, or danger: a contract or packet that fails, an existing destination that opens or is lost, one that opens to clients outside of the cluster, or what is not known: changed files that are not read, policies, ports on Nodes, and settings for clients of load balancers. Removed Services inside of the cluster, and other objects that are not compared, are only listed."`
+	Output        []string `short:"o" default:"html" sep:"none" placeholder:"FORMAT" help:"Output: html, markdown, or a file with suffix .html, .md or .sarif. With --against, Markdown is a comment for a pull request. May be repeated."`
 }
 
 // Run writes a report about a cluster as one HTML page.
 func (c *reportCmd) Run(e *env) error {
 	ctx := context.Background()
-	write, file := (*report.Report).WriteHTML, ""
-	switch {
-	case c.Output == "html":
-	case c.Output == "markdown":
-		write = (*report.Report).WriteMarkdown
-	case strings.HasSuffix(c.Output, ".html"):
-		file = c.Output
-	case strings.HasSuffix(c.Output, ".md"):
-		write, file = (*report.Report).WriteMarkdown, c.Output
-	default:
-		return fmt.Errorf("-o: must be html, markdown, or a file with suffix .html or .md, got %q", c.Output)
+	if err := c.check(e); err != nil {
+		return err
+	}
+	checks, err := report.ReadChecks(e.inputs(), c.Contracts, c.Packets, c.Suppress, int64(c.Limit))
+	if err != nil {
+		return err
 	}
 	was, is, err := c.sides(e)
 	if err != nil {
 		return err
 	}
-	r, err := report.New(ctx, was, is, c.nodes())
+	r, err := report.New(ctx, was, is, c.nodes(), checks)
 	errs := r.Errors()
-	wrong, all := diff.WrongObjects(errs)
-	if err != nil || !all { // nothing is reported about incomplete input
+	if wrong, all := diff.WrongObjects(errs); err != nil || !all { // nothing is reported about incomplete input
 		e.report(errs)
 		return reportedIf(errs, err)
-	}
-	if r.Diff != nil {
+	} else if r.Diff != nil {
 		r.Diff.Wrong = wrong
 	}
 	from := &r.Source
-	from.Cluster, from.Inputs, from.Before = cmp.Or(c.Cluster, c.Context), inputFiles(c.names()...), inputFiles(append([]string{c.AgainstConfig}, c.Against...)...)
+	from.Cluster, from.Inputs, from.Before = cmp.Or(c.Cluster, c.Context), report.Named(c.names()...), report.Named(append([]string{c.AgainstConfig}, c.Against...)...)
 	if len(from.Before) == 0 && len(c.Overlay) > 0 {
 		before := c.withoutOverlay()
-		from.Before = inputFiles(before.names()...)
+		from.Before = report.Named(before.names()...)
 	}
 	from.StandIns = e.standIns.Names()
 	dated := append(slices.Clone(from.Inputs), from.Before...)
 	if c.online() {
 		from.Inputs, dated = append(from.Inputs, "API server"), nil
 	}
-	if from.Date, err = e.date(dated); err != nil {
+	if from.Date, err = e.inputs().Date(dated); err != nil {
 		return err
 	}
-	whole := func(w io.Writer) error { return review.Buffered(w, func(w io.Writer) error { return write(r, w) }) }
-	if file != "" {
-		err = e.writeFile(file, whole)
-	} else {
-		err = whole(e.stdout)
-	}
+	err = c.write(e, r)
 	e.report(errs)
+	if failures, _ := r.Failures(); err == nil && len(errs) == 0 && len(failures) > 0 && c.FailOn == "danger" {
+		return errFindings
+	}
 	return reportedIf(errs, err)
 }
 
-// inputFiles returns the names that are not empty.
-func inputFiles(names ...string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
+// check rejects unknown formats, HTML for a terminal, and a second use of standard input.
+func (c *reportCmd) check(e *env) error {
+	for _, output := range c.Output {
+		if output == "html" && e.screen {
+			return errors.New("-o: a terminal cannot show HTML: name a file, as in -o report.html, or use -o markdown")
+		}
+		if write, _ := report.Form(output); write == nil {
+			return fmt.Errorf("-o: must be html, markdown, or a file with suffix .html, .md or .sarif, got %q", output)
+		}
+	}
+	return oneStdin(append(append(c.names(), c.Contracts...), c.Packets)...)
 }
 
-// date returns the date of a report: SOURCE_DATE_EPOCH, as in reproducible builds, or else that of the
-// newest file. It does not depend on the time of the report.
-func (e *env) date(names []string) (time.Time, error) {
-	const name = "SOURCE_DATE_EPOCH"
-	text := os.Getenv(name)
-	if text == "" {
-		return e.inputs().Newest(names), nil
+// write writes all outputs.
+func (c *reportCmd) write(e *env, r *report.Report) (err error) {
+	for _, output := range c.Output {
+		write, file := report.Form(output)
+		whole := func(w io.Writer) error { return review.Buffered(w, func(w io.Writer) error { return write(r, w) }) }
+		if file {
+			err = errors.Join(err, e.writeFile(output, whole))
+		} else {
+			err = errors.Join(err, whole(e.stdout))
+		}
 	}
-	seconds, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("%s: must be a number of seconds, got %q", name, text)
-	}
-	return time.Unix(seconds, 0), nil
+	return err
 }
 
 // reportedIf returns the error of a command that printed errs, or err.

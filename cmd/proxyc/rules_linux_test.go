@@ -116,7 +116,7 @@ func loadRules(t *testing.T, variant iptables.Variant, mode ir.Mode, programs ir
 	}
 	for _, r := range ir.Present(want.PerFamily) {
 		var text bytes.Buffer
-		if _, err := r.WriteTo(&text); err != nil {
+		if err := r.Write(&text); err != nil {
 			t.Fatal(err)
 		}
 		feedTool(t, text.String(), rules.Tool(r.Family)+"-"+string(variant)+"-restore", "--noflush")

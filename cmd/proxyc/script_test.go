@@ -13,7 +13,7 @@ import (
 )
 
 // commands are the programs that tests can start, which are all this one.
-var commands = map[string]func(){"proxyc": quick, "kube-proxy": quick, "kubectl-proxyc": quick, "kubectl_complete-proxyc": quick}
+var commands = map[string]func(){"proxyc": quick, "kube-proxy": quick, "kubectl-proxyc": quick, "kubectl_complete-proxyc": quick, "go-runner": quick}
 
 // quick is main with a daemon that sees changes of its files sooner.
 func quick() {

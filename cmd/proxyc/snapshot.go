@@ -1,7 +1,7 @@
 package main
 
 import (
-	"compress/gzip"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +9,12 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
-	"strings"
 
 	"github.com/proxyc/proxyc/apply/build"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
+	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
@@ -36,15 +37,15 @@ func (c *clusterFlags) cluster(log *slog.Logger) (*watch.Cluster, error) {
 
 type snapshotCmd struct {
 	clusterFlags
-	Snapshot  []string `short:"s" placeholder:"FILE" sep:"none" help:"Read files instead of an API server, as for compile -s. May be repeated."`
-	Limit     byteSize `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
-	Live      bool     `help:"Read the objects of a daemon; requires --status-socket."`
-	Socket    string   `name:"status-socket" placeholder:"PATH" help:"Read the objects of the daemon at this socket."`
-	Out       string   `short:"o" name:"output" default:"-" placeholder:"FILE" help:"Output file, compressed if it ends in .gz; - for standard output."`
-	Redact    bool     `help:"Replace names, labels and addresses by stand-ins. Stand-ins reveal only equality, order, and which address is in which range."`
-	StandIns  string   `name:"stand-ins" placeholder:"FILE" help:"Write each stand-in with its original (with --redact). Keep this file private."`
-	Config    string   `short:"c" placeholder:"FILE" help:"Configuration to redact with the snapshot, for --config-out. A daemon supplies its own."`
-	ConfigOut string   `name:"config-out" placeholder:"FILE" help:"Output file of the effective configuration."`
+	Snapshot  []string   `short:"s" placeholder:"FILE" sep:"none" help:"Read files instead of an API server, as for compile -s. May be repeated."`
+	Limit     help.Bytes `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
+	Live      bool       `help:"Read the objects of the daemon that writes this node's rules."`
+	Socket    string     `name:"status-socket" placeholder:"PATH" help:"Read the objects of the daemon at this socket."`
+	Out       string     `short:"o" name:"output" default:"-" placeholder:"FILE" help:"Output file, compressed if it ends in .gz; - for standard output."`
+	Redact    bool       `help:"Replace names, labels and addresses by stand-ins. Stand-ins reveal only equality, order, and which address is in which range."`
+	StandIns  string     `name:"stand-ins" placeholder:"FILE" help:"Write each stand-in with its original (with --redact). Keep this file private."`
+	Config    string     `short:"c" placeholder:"FILE" help:"Configuration to redact with the snapshot, for --config-out. A daemon supplies its own."`
+	ConfigOut string     `name:"config-out" placeholder:"FILE" help:"Output file of the effective configuration."`
 }
 
 // content is the content of a snapshot.
@@ -59,6 +60,9 @@ type content struct {
 func (c *snapshotCmd) Run(e *env) (err error) {
 	ctx, stop := terminal.UntilSignal(&err)
 	defer stop()
+	if c.Live {
+		c.Socket = cmp.Or(c.Socket, host.DaemonSocket())
+	}
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -97,7 +101,7 @@ func (c *snapshotCmd) check() error {
 	live, kubeconfig := c.Socket != "", c.Kubeconfig+c.Context != ""
 	switch {
 	case c.Live && !live:
-		return errors.New("--live: requires --status-socket PATH of the daemon")
+		return errors.New("--live: no daemon with a status socket writes this node's rules")
 	case live && (len(c.Snapshot) > 0 || kubeconfig), len(c.Snapshot) > 0 && kubeconfig:
 		return errors.New("--snapshot, --status-socket, --kubeconfig and --context: use only one source")
 	case c.StandIns != "" && !c.Redact:
@@ -132,8 +136,7 @@ func (c *snapshotCmd) checkOutputs() error {
 func (c *snapshotCmd) read(ctx context.Context, e *env) (*content, error) {
 	t := new(content)
 	if c.Config != "" {
-		flags := configFlags{}
-		flags.setConfig(c.Config)
+		flags := configFlags{Flags: config.Flags{Config: &c.Config}}
 		resolved, err := flags.resolve(e)
 		if err != nil {
 			return nil, err
@@ -188,24 +191,11 @@ func (c *snapshotCmd) redact(e *env, t *content) error {
 	if t.config != nil {
 		t.config = r.Config(t.config)
 	}
-	t.facts.NodeName = r.Name(redact.Node, t.facts.NodeName)
-	for i := range t.facts.Interfaces {
-		t.facts.Interfaces[i].Name = r.Name(redact.Link, t.facts.Interfaces[i].Name)
-		for j, a := range t.facts.Interfaces[i].Addrs {
-			t.facts.Interfaces[i].Addrs[j] = r.Prefix(a)
-		}
-	}
+	r.Facts(&t.facts)
 	if c.StandIns == "" {
 		return nil
 	}
-	return e.writeOut(c.StandIns, func(w io.Writer) (err error) {
-		for standIn, original := range r.All {
-			if _, err = fmt.Fprintf(w, "%s\t%s\n", standIn, original); err != nil {
-				break
-			}
-		}
-		return err
-	})
+	return e.writeOut(c.StandIns, r.WriteAll)
 }
 
 // writeOut writes to standard output for "-", or writes a file atomically, compressed depending on
@@ -215,14 +205,5 @@ func (e *env) writeOut(name string, write func(io.Writer) error) error {
 	if name == review.StandardInput {
 		return review.Buffered(e.stdout, write)
 	}
-	return disk.Write(e.files, name, disk.OwnerOnly, func(w io.Writer) error {
-		if !strings.HasSuffix(name, ".gz") {
-			return write(w)
-		}
-		zip := gzip.NewWriter(w)
-		if err := write(zip); err != nil {
-			return err
-		}
-		return zip.Close()
-	})
+	return disk.Write(e.files, name, disk.OwnerOnly, disk.Zipped(name, write))
 }

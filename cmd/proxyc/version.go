@@ -1,9 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"io"
-
 	"github.com/alecthomas/kong"
 
 	"github.com/proxyc/proxyc/apply/build"
@@ -19,14 +16,7 @@ func (c *versionCmd) Run(e *env) error {
 	if c.Output == "json" {
 		return review.WriteDocument(e.stdout, "Version", "  ", build.Read())
 	}
-	return writeVersion(e.stdout)
-}
-
-// writeVersion prints the version and build information.
-func writeVersion(w io.Writer) error {
-	b := build.Read()
-	_, err := fmt.Fprintf(w, "proxyc %s %s %s\n", b.Version, b.Go, b.Platform)
-	return err
+	return build.Read().Write(e.stdout)
 }
 
 // versionFlag is --version, which also accepts kube-proxy's --version=raw.
@@ -46,7 +36,7 @@ func (versionFlag) BeforeReset(app *kong.Kong, ctx *kong.Context, at *kong.Path)
 	if on, ok := ctx.FlagValue(at.Flag).(versionFlag); ok && !bool(on) {
 		return nil
 	}
-	if err := writeVersion(app.Stdout); err != nil {
+	if err := build.Read().Write(app.Stdout); err != nil {
 		return err
 	}
 	app.Exit(exitDone)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
-	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -20,9 +20,9 @@ import (
 	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/apply/daemon"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/cmd/proxyc/disk"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
-	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
@@ -32,18 +32,20 @@ type watchCmd struct {
 	configFlags
 	Snapshot    []string      `short:"s" placeholder:"PATH" sep:"none" help:"Follow a file or a directory instead of an API server. The forms are those of compile -s. May be repeated."`
 	AllowEmpty  bool          `name:"allow-empty" help:"Accept a --snapshot that looks incomplete. It contains no Service, lacks the EndpointSlices of Services with selectors, or has an empty file, as after a failed kubectl. All rules for Services, or all backends, are then removed."`
-	Limit       byteSize      `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
+	Limit       help.Bytes    `name:"snapshot-limit" default:"256Mi" placeholder:"BYTES" help:"Limit of the size of all snapshot files; 0: no limit."`
 	BootFrom    string        `name:"boot-from" placeholder:"FILE" help:"Save the last effective state to a file, and restore it at start. The rules are then written before the API server answers."`
 	Variant     string        `name:"iptables-variant" enum:"auto,nft,legacy" default:"auto" help:"Variant of iptables: auto, nft or legacy. auto is the one that the node uses."`
 	LockTimeout time.Duration `default:"30s" placeholder:"DURATION" help:"Longest wait for the lock of iptables that another program holds."`
-	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Serve the status at a unix socket, which only the owner can open."`
-	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"Time without API server until /readyz fails; 0: never. A server that is silent but breaks no connection is detected after 3 minutes, even if this time is shorter. /livez does not depend on it."`
+	Socket      string        `name:"status-socket" placeholder:"PATH" help:"Unix socket of the status, which only the owner can open; by default one in /run/proxyc, which the other verbs find."`
+	Unready     time.Duration `name:"unready-after" default:"5m" placeholder:"DURATION" help:"Time without API server until /readyz (port 10256) fails; 0: never. A server that is silent but breaks no connection is detected after 3 minutes, even if this time is shorter. /livez does not depend on it."`
 	Condition   bool          `name:"node-condition" help:"Maintain condition ServicesProgrammed of the Node. It reports whether the rules implement the Services. It requires permission to patch nodes/status."`
 	Drain       time.Duration `name:"drain-timeout" default:"25s" placeholder:"DURATION" help:"Longest drain of connections at exit (mode userspace); 0: none."`
 	Fallback    bool          `name:"mode-fallback" help:"Use another mode if the node does not support the configured one. The fallback of ipvs is iptables; that of iptables and kernelspace is userspace. It lasts until the daemon ends. Without this flag, the daemon exits with an error."`
 	OwnTables   bool          `name:"nftables-owner" help:"Own the tables of mode nftables (Linux 6.9 or later). The kernel then rejects changes by other programs, and keeps the tables when the process ends."`
 	Fastpath    []string      `name:"nftables-fastpath" sep:"none" placeholder:"INTERFACE" help:"Interfaces of the kernel's fast path, such as eth0,veth* (mode nftables). Established connections to Services between them use a flowtable. Foreign forwarding rules do not see the packets of these connections. A star at the end of a name is a wildcard."`
 	FastAfter   uint32        `name:"nftables-fastpath-packets" default:"20" placeholder:"N" help:"Packets of a connection before it uses the fast path."`
+	Metrics     string        `name:"service-metrics" enum:"off,services" default:"off" placeholder:"WHAT" help:"Count the new connections of each Service, and those that are refused or dropped: off or services (modes nftables and iptables). Verb top and the metrics show them. In mode nftables, each first packet of a connection then takes about 0.1 µs longer. Another value than before recreates the tables of mode nftables once, which forgets session affinity."`
+	MetricsOf   []string      `name:"service-metrics-namespaces" placeholder:"NAME,..." help:"Namespaces whose Services have metrics; by default all."`
 	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows priority class of the process; by default inherited. The names are those of the same flag of kubelet."`
 	ipvsFlags
 	Rest []string `arg:"" optional:"" hidden:""`
@@ -134,11 +136,11 @@ func (c *watchCmd) options(e *env, k *kong.Context) *daemon.Options {
 		RuleOptions: daemon.RuleOptions{
 			BootFrom: c.BootFrom, IPTables: variantOf(c.Variant), LockTimeout: c.LockTimeout, IPVS: c.ipvsFlags.options(),
 			ModeFallback: c.Fallback, OwnTables: c.OwnTables, Fastpath: c.fastpath(), DrainTimeout: c.Drain,
+			ServiceMetrics: apply.ServiceMetrics(c.Metrics), MetricsNamespaces: c.MetricsOf,
 		},
 		ReportOptions: daemon.ReportOptions{
-			Version: build.Read().Version, StatusSocket: c.Socket, UnreadyAfter: c.Unready, NodeCondition: c.Condition,
-			Flags: func(cfg *config.Config) map[string]string { return flagValues(k, cfg) },
-			Trace: trace.WriteTrace,
+			Version: build.Read().Version, StatusSocket: cmp.Or(c.Socket, host.Socket()), UnreadyAfter: c.Unready, NodeCondition: c.Condition,
+			Flags: func(cfg *config.Config) map[string]string { return help.Values(k, config.FlagValues(cfg)) },
 		},
 		Hostname: e.hostname,
 		Stdout:   e.stdout, Stderr: e.stderr,
@@ -160,14 +162,17 @@ func (c *watchCmd) fastpath() apply.Fastpath {
 	return fast
 }
 
-// withoutEffect reports flags for mode nftables in another mode.
+// withoutEffect reports flags for some modes in another mode.
 func (c *watchCmd) withoutEffect(mode ir.Mode) (list diag.List) {
+	nftables := review.Modes[mode].OwnTable
 	for _, f := range [...]struct {
-		name  string
-		given bool
-	}{{"--nftables-fastpath", len(c.Fastpath) > 0}, {"--nftables-owner", c.OwnTables}} {
-		if f.given && !review.Modes[mode].OwnTable {
-			list.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FlagNoEffect, Object: f.name, Msg: "has no effect in mode " + string(mode) + ": it applies only to mode nftables"})
+		name           string
+		given, applies bool
+		to             string
+	}{{"--nftables-fastpath", len(c.Fastpath) > 0, nftables, "mode nftables"}, {"--nftables-owner", c.OwnTables, nftables, "mode nftables"},
+		{"--service-metrics", c.Metrics != string(apply.MetricsOff), nftables || mode == ir.ModeIPTables, "modes nftables and iptables"}} {
+		if f.given && !f.applies {
+			list.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FlagNoEffect, Object: f.name, Msg: "has no effect in mode " + string(mode) + ": it applies only to " + f.to})
 		}
 	}
 	return list
@@ -190,21 +195,4 @@ func (f fileSystem) Stat(name string) (fs.FileInfo, error) { return f.files.Stat
 
 func (f fileSystem) WriteFile(name string, write func(io.Writer) error) error {
 	return disk.Write(f.files, name, disk.OwnerOnly, write)
-}
-
-// flagValues returns all flags of the running command by name, with their effective values: those
-// of the configuration for flags that set a field of it, otherwise those of the command line or the
-// defaults.
-func flagValues(k *kong.Context, cfg *config.Config) map[string]string {
-	values, inForce := map[string]string{}, config.FlagValues(cfg)
-	for _, flag := range k.Flags() {
-		value, ok := inForce[flag.Name]
-		if !ok {
-			value = help.ValueText(reflect.ValueOf(k.FlagValue(flag)))
-		}
-		name := "--" + flag.Name + "="
-		values[flag.Name] = strings.TrimPrefix(apply.Redact(name+value), name)
-	}
-	delete(values, "help")
-	return values
 }

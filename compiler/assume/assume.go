@@ -273,6 +273,24 @@ func (s *StandIns) Complete(snap *snapshot.Snapshot, written map[string]manifest
 	return pending, found
 }
 
+// Believe keeps metadata that only the API server sets if the snapshot is of a cluster: all Services have
+// them, an EndpointSlice exists, and the last snapshot was of one. Otherwise, the author of a manifest may
+// have copied or forged them.
+func (s *StandIns) Believe(snap *snapshot.Snapshot, written map[string]manifest.Written) {
+	_, sliced, _ := snap.Count()
+	cluster := sliced > 0
+	for _, svc := range snap.Services() {
+		cluster = cluster && written[svc.Object].Live
+	}
+	for _, was := range s.last {
+		cluster = cluster && was.written.Live
+	}
+	for object, w := range written {
+		w.Live = w.Live && cluster
+		written[object] = w
+	}
+}
+
 // Behind makes a stand-in for a pod the only endpoint of a Service, whose endpoints are unknown.
 func (s *StandIns) Behind(snap *snapshot.Snapshot, svc *snapshot.Service, w *manifest.Written, node string) {
 	(&applied{cluster: cluster{snap: snap}}).replace(svc.Name, nil)
@@ -311,7 +329,7 @@ func (c *cluster) allocate(svc *snapshot.Service, w *manifest.Written, last vers
 		return &full
 	}
 	full.Created = time.Time{}
-	if svc.ClusterIP == "" || !balanced(svc) || !slices.ContainsFunc(svc.LoadBalancer, served) {
+	if svc.ClusterIP == "" || !balanced(svc) || !slices.ContainsFunc(svc.LoadBalancer, func(in snapshot.Ingress) bool { return served(in) && sameFamily(in.IP, svc.ClusterIP) }) {
 		full.LoadBalancer = nil // the API server ignores the status of a manifest
 	}
 	x := &change{&full, last.Service, w, &last.written}
@@ -349,6 +367,9 @@ func incomplete(svc *snapshot.Service, w *manifest.Written) bool {
 func served(in snapshot.Ingress) bool {
 	return in.IP != "" && in.IPMode != string(corev1.LoadBalancerIPModeProxy)
 }
+
+// sameFamily reports whether two addresses have one family.
+func sameFamily(a, b string) bool { return strings.Contains(a, ":") == strings.Contains(b, ":") }
 
 // familiesOf returns the families of a Service.
 func (c *cluster) familiesOf(svc *snapshot.Service, w *manifest.Written) []string {

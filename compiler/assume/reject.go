@@ -230,11 +230,12 @@ func (c *cluster) taken(by owners, svc, old *snapshot.Service) (found diag.List)
 				Msg: fmt.Sprintf("must be unique in the Service, got %d, which the snapshot has", p.NodePort), Hint: "set another one"})
 		}
 	}
-	for path, value := range c.allocated(svc) {
-		if owner := by[value]; owner != nil && owner.Name != svc.Name && (old == nil || !c.has(old, value)) {
-			d := diag.Diagnostic{Severity: diag.Error, Code: diag.PortValue, Object: svc.Object, Path: path,
-				Msg: fmt.Sprintf("must not be %s, which %s has", value, owner.Object), Hint: "use another port, or remove it"}
-			if strings.HasPrefix(path, "spec.clusterIP") {
+	for _, one := range c.allocated(svc) {
+		has := func(o allocation) bool { return o.value == one.value }
+		if owner := by[one.value]; owner != nil && owner.Name != svc.Name && (old == nil || !slices.ContainsFunc(c.allocated(old), has)) {
+			d := diag.Diagnostic{Severity: diag.Error, Code: diag.PortValue, Object: svc.Object, Path: one.path,
+				Msg: fmt.Sprintf("must not be %s, which %s has", one.value, owner.Object), Hint: "use another port, or remove it"}
+			if strings.HasPrefix(one.path, "spec.clusterIP") {
 				d.Code, d.Hint = diag.VIPValue, "use another address, or remove it"
 			}
 			found.Add(d)
@@ -246,44 +247,39 @@ func (c *cluster) taken(by owners, svc, old *snapshot.Service) (found diag.List)
 // set changes the allocations of a Service from those of its previous version, nil for a new one.
 func (c *cluster) set(by owners, svc, old *snapshot.Service) {
 	if old != nil {
-		for _, value := range c.allocated(old) {
-			if by[value] == old {
-				delete(by, value)
+		for _, one := range c.allocated(old) {
+			if by[one.value] == old {
+				delete(by, one.value)
 			}
 		}
 	}
-	for _, value := range c.allocated(svc) {
-		if by[value] == nil {
-			by[value] = svc
+	for _, one := range c.allocated(svc) {
+		if by[one.value] == nil {
+			by[one.value] = svc
 		}
 	}
 }
 
-// allocated yields the fields of a Service with allocated addresses and ports that are no stand-ins.
-func (c *cluster) allocated(svc *snapshot.Service) func(yield func(path, value string) bool) {
-	return func(yield func(string, string) bool) {
-		for i, text := range svc.ClusterIPs {
-			if a, ok := inet.ParseAddr(text); ok && c.Name(a) == "" && svc.Type != externalName && !yield(fmt.Sprintf("spec.clusterIPs[%d]", i), a.String()) {
-				return
-			}
-		}
-		port := func(path string, n int32) bool { return n == 0 || c.PortName(n) != "" || yield(path, fmt.Sprint(n)) }
-		for i, p := range svc.Ports {
-			if !port(fmt.Sprintf("spec.ports[%d].nodePort", i), p.NodePort) {
-				return
-			}
-		}
-		port("spec.healthCheckNodePort", svc.HealthPort)
-	}
-}
+// allocation is a field of a Service with an allocated address or port.
+type allocation struct{ path, value string }
 
-func (c *cluster) has(svc *snapshot.Service, value string) bool {
-	for _, has := range c.allocated(svc) {
-		if has == value {
-			return true
+// allocated returns the allocations of a Service that are no stand-ins.
+func (c *cluster) allocated(svc *snapshot.Service) (all []allocation) {
+	for i, text := range svc.ClusterIPs {
+		if a, ok := inet.ParseAddr(text); ok && c.Name(a) == "" && svc.Type != externalName {
+			all = append(all, allocation{fmt.Sprintf("spec.clusterIPs[%d]", i), a.String()})
 		}
 	}
-	return false
+	port := func(path string, n int32) {
+		if n != 0 && c.PortName(n) == "" {
+			all = append(all, allocation{path, fmt.Sprint(n)})
+		}
+	}
+	for i, p := range svc.Ports {
+		port(fmt.Sprintf("spec.ports[%d].nodePort", i), p.NodePort)
+	}
+	port("spec.healthCheckNodePort", svc.HealthPort)
+	return all
 }
 
 // because returns findings with the effect that the API server rejects the object. kept reports that

@@ -69,8 +69,9 @@ func (x *Workloads) Select(namespace string, selector map[string]string) (out []
 
 // Undecided returns what may make pods with the labels of a selector, which those of no workload have: a
 // workload whose template lacks labels that a program may set and has none with another value, or one of
-// the objects of other kinds, customs. It returns "" if there is none. makers are those of other kinds.
-func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map[string]string) (why string, makers []string) {
+// the objects of other kinds, customs. It returns "" if there is none. makers are those of other kinds that have a label or
+// the name of one. alone means that no label of the selector is that of a workload, and that there are no such makers.
+func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map[string]string) (why string, makers []string, alone bool) {
 	lacks := func(w *snapshot.Workload) (keys []string, ok bool) {
 		for _, key := range slices.Sorted(maps.Keys(selector)) {
 			if _, set := w.Labels[key]; set || runtimeLabels[key] != nil {
@@ -89,13 +90,23 @@ func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map
 			why, fewest = w.Object+" has no label "+strings.Join(keys, " or ")+", which a program may give a pod", len(keys)
 		}
 	}
+	other := ""
 	for _, w := range customs.In(namespace) {
-		if _, ok := lacks(w); ok {
+		keys, ok := lacks(w)
+		if !ok {
+			continue
+		}
+		other = cmp.Or(other, w.Object)
+		if len(keys) < len(selector) || slices.ContainsFunc(slices.Collect(maps.Values(selector)), func(value string) bool {
+			return strings.Contains(value, w.Name.Name) || strings.Contains(w.Name.Name, value)
+		}) {
 			makers = append(makers, w.Object)
-			why = cmp.Or(why, w.Object+" may make its pods")
 		}
 	}
-	return why, makers
+	if other = cmp.Or(append(slices.Clip(makers), other)...); other != "" && fewest >= len(selector) { // that no workload has any of the labels is no reason
+		why = other + " may make its pods"
+	}
+	return why, makers, fewest >= len(selector) && len(makers) == 0
 }
 
 // everyPod stands for all pods of a workload, in place of the number of one.

@@ -117,7 +117,7 @@ func TestConfigurationDocs(t *testing.T) {
 	}
 	b.WriteString(gatesHead)
 	for _, e := range Effects() {
-		g := gates()[e.Gate]
+		g := gates(Peer)[e.Gate]
 		fmt.Fprintf(&b, "| `%s` | %s | %t | %s |\n", e.Gate, g.stage, g.on, e.Means)
 	}
 	b.WriteString(gatesFoot)

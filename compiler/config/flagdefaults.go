@@ -29,9 +29,6 @@ func FlagDefaults() map[string]string {
 		}
 		switch {
 		case !isZero(v) || v.Kind() == reflect.Bool || v.Kind() == reflect.Int32 || isDuration(v.Type()):
-			if v.Kind() == reflect.Pointer && v.IsNil() {
-				continue
-			}
 			out[name] = strings.Trim(text(v), `"`)
 			if more := depends[path]; more != "" {
 				out[name] += "; " + more

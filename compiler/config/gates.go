@@ -14,6 +14,7 @@ import (
 const (
 	gateExternalIPs      = "AllowServiceExternalIPs"
 	gateIPVS             = "KubeProxyIPVS"
+	gateNFTables         = "NFTablesProxyMode"
 	GateLocalhost        = "KubeProxyNFTablesLocalhostNodePorts"
 	gateLoggingAlpha     = "LoggingAlphaOptions"
 	gateLoggingBeta      = "LoggingBetaOptions"
@@ -53,7 +54,7 @@ var (
 	otherGatesText string
 )
 
-// gate is a feature gate of kube-proxy 1.37.
+// gate is a feature gate of kube-proxy in one release.
 type gate struct {
 	stage  string // as in kube-proxy's metrics: ALPHA, BETA, DEPRECATED, "" if generally available
 	on     bool   // by default
@@ -61,19 +62,32 @@ type gate struct {
 	needs  []string
 }
 
-// gates returns all gates by name.
-func gates() map[string]gate {
+// gates returns all gates of a release by name.
+func gates(r Release) map[string]gate {
 	all := map[string]gate{}
-	for name, text := range entries(gatesText) {
-		state, needs, _ := strings.Cut(text, " requires ")
+	for name, history := range entries(gatesText) {
+		state, known := stateIn(history, r)
+		if !known {
+			continue
+		}
+		state, needs, _ := strings.Cut(state, " requires ")
 		words := strings.Fields(state)
 		all[name] = gate{strings.TrimPrefix(words[0], "GA"), words[1] == "on", len(words) > 2, strings.Fields(needs)}
 	}
 	return all
 }
 
-// otherGates returns the state of gates that kube-proxy 1.37 does not recognize.
-func otherGates() map[string]string { return entries(otherGatesText) }
+// otherGates returns the state of gates that kube-proxy does not recognize in a release.
+func otherGates(r Release) map[string]string {
+	all := map[string]string{}
+	for name, history := range entries(gatesText) {
+		if _, known := stateIn(history, r); !known {
+			all[name] = absence(history, r)
+		}
+	}
+	maps.Copy(all, entries(otherGatesText))
+	return all
+}
 
 // entries returns the rest of each line by its first word. Lines that begin with # are comments.
 func entries(text string) map[string]string {
@@ -88,7 +102,7 @@ func entries(text string) map[string]string {
 
 // GateNames returns all names that featureGates accepts, in order.
 func GateNames() []string {
-	names := slices.AppendSeq(slices.Collect(maps.Keys(gates())), maps.Keys(otherGates()))
+	names := slices.AppendSeq(slices.Collect(maps.Keys(gates(Peer))), maps.Keys(otherGates(Peer)))
 	slices.Sort(names)
 	return names
 }
@@ -105,18 +119,19 @@ type Feature struct {
 // its default.
 func (c *Config) Features() []Feature {
 	var out []Feature
-	known := gates()
+	known := gates(Peer)
 	for _, name := range slices.Sorted(maps.Keys(known)) {
-		out = append(out, Feature{name, known[name].stage, c.isOn(name, known[name])})
+		out = append(out, Feature{name, known[name].stage, isOn(c.FeatureGates, name, known[name])})
 	}
 	return out
 }
 
 // Enabled reports whether a gate is on.
-func (c *Config) Enabled(name string) bool { return c.isOn(name, gates()[name]) }
+func (c *Config) Enabled(name string) bool { return isOn(c.FeatureGates, name, gates(Peer)[name]) }
 
-func (c *Config) isOn(name string, g gate) bool {
-	if on, set := c.FeatureGates[name]; set {
+// isOn reports whether a gate is on with the given settings.
+func isOn(set map[string]bool, name string, g gate) bool {
+	if on, ok := set[name]; ok {
 		return on
 	}
 	if g.stage == "ALPHA" || g.stage == "BETA" {
@@ -124,7 +139,7 @@ func (c *Config) isOn(name string, g gate) bool {
 		if g.stage == "BETA" {
 			all = allBeta
 		}
-		if on, set := c.FeatureGates[all]; set && name != all {
+		if on, ok := set[all]; ok && name != all {
 			return on
 		}
 	}
@@ -132,18 +147,20 @@ func (c *Config) isOn(name string, g gate) bool {
 }
 
 // gates checks featureGates as kube-proxy does. Gates of other releases are no
-// error, so that they do not prevent a start.
+// error, so that they do not prevent a start, unless a release is given.
 func (v *validator) gates() {
-	known := gates()
+	known, others := gates(v.release), otherGates(v.release)
 	for _, name := range slices.Sorted(maps.Keys(v.c.FeatureGates)) {
 		path, on := join("featureGates", name), v.c.FeatureGates[name]
 		g, ok := known[name]
-		state, other := otherGates()[name]
+		state, other := others[name]
 		switch {
 		case ok && g.locked && on != g.on:
 			v.refuse(path, "must be %t or absent, the gate is locked, got %t", g.on, on)
 		case ok:
 			v.noEffect(path, name)
+		case other && v.exact:
+			v.refuse(path, "is unknown to kube-proxy %s, which does not start: %s", v.release, state)
 		case other:
 			v.diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.GateForeign, Path: path, Msg: "has no effect: " + state})
 		default:
@@ -163,8 +180,8 @@ func (v *validator) noEffect(path, name string) {
 // gateNeeds reports enabled gates whose required gates are disabled.
 func (v *validator) gateNeeds(known map[string]gate) {
 	for _, name := range slices.Sorted(maps.Keys(known)) {
-		off := slices.DeleteFunc(known[name].needs, func(need string) bool { return v.c.isOn(need, known[need]) })
-		if len(off) > 0 && v.c.isOn(name, known[name]) {
+		off := slices.DeleteFunc(known[name].needs, func(need string) bool { return isOn(v.c.FeatureGates, need, known[need]) })
+		if len(off) > 0 && isOn(v.c.FeatureGates, name, known[name]) {
 			v.refuse(join("featureGates", name), "is on and requires %s, which must be on too", strings.Join(off, ", "))
 		}
 	}

@@ -64,23 +64,21 @@ func (d *decoder) root(data []byte) *yaml.Node {
 		d.data = data
 	}
 	objects, broken := objectsOf(data)
-	var with []*yaml.Node
-	for _, o := range objects {
-		if isConfig(o) || !d.inner && isConfigMap(o) && len(configTexts(o)) > 0 {
-			with = append(with, o)
-		}
+	has := func(o *yaml.Node) bool {
+		return isConfig(o) || !d.inner && isConfigMap(o) && len(configTexts(o)) > 0
 	}
+	with := slices.IndexFunc(objects, has)
 	switch {
-	case len(with) > 0:
-		for _, o := range objects {
-			if o != with[0] && (slices.Contains(with, o) || o.Kind != yaml.MappingNode || lookup(o, "kind") == nil) {
-				d.report(diag.Warning, diag.ConfigSecond, o, "", fmt.Sprintf("is ignored: the configuration is the one at line %d", d.place(with[0]).line), "")
+	case with >= 0:
+		for i, o := range objects {
+			if i != with && (has(o) || o.Kind != yaml.MappingNode || lookup(o, "kind") == nil) {
+				d.report(diag.Warning, diag.ConfigSecond, o, "", fmt.Sprintf("is ignored: the configuration is the one at line %d", d.place(objects[with]).line), "")
 			}
 		}
 		if broken != nil {
 			d.syntax(data, diag.Warning, broken, "the text after the configuration is ")
 		}
-		objects = with
+		objects = objects[with:]
 	case broken != nil:
 		d.syntax(data, diag.Error, broken, "")
 		return nil

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"encoding/csv"
 	"fmt"
+	"maps"
 	"reflect"
 	"strconv"
 	"strings"
@@ -48,7 +50,13 @@ func Load(file string, data []byte, strict bool) (*Resolved, diag.List) {
 // error, the result is suitable only for display; it is nil if no configuration
 // was found.
 func (f *Flags) Resolve(read func(path string) ([]byte, error), strict bool) (*Resolved, diag.List) {
-	r := &resolver{flags: f, bad: map[string]bool{}}
+	return f.ResolveFor(0, read, strict)
+}
+
+// ResolveFor is Resolve with the defaults and the checks of a release of kube-proxy. Release 0 is Peer,
+// but accepts feature gates of other releases.
+func (f *Flags) ResolveFor(release Release, read func(path string) ([]byte, error), strict bool) (*Resolved, diag.List) {
+	r := &resolver{flags: f, release: release, bad: map[string]bool{}}
 	if given(f.Config) {
 		r.file = *f.Config
 		r.load(read, strict)
@@ -71,14 +79,18 @@ func (f *Flags) Resolve(read func(path string) ([]byte, error), strict bool) (*R
 	r.hostname()
 	r.removed()
 	r.validate()
+	if release != 0 {
+		r.under()
+	}
 	r.diags.Sort()
 	return &Resolved{Config: r.c, NodeName: nodeName(r.c.HostnameOverride), File: r.content, sources: r.sources}, r.diags
 }
 
 type resolver struct {
 	flags   *Flags
-	file    string // "" if there is none
-	content []byte // of the file
+	release Release // 0 if none is requested
+	file    string  // "" if there is none
+	content []byte  // of the file
 	c       *Config
 	sources sources
 	bad     map[string]bool // paths with unreadable values, which keep their default
@@ -351,11 +363,7 @@ func (r *resolver) vmodule() {
 		items = append(items, VModule{FilePattern: pattern, Verbosity: uint32(n)})
 	}
 	r.c.Logging.VModule = append(items, r.c.Logging.VModule...)
-	for p := range r.sources {
-		if strings.HasPrefix(p, path+"[") {
-			delete(r.sources, p)
-		}
-	}
+	maps.DeleteFunc(r.sources, func(p string, _ Source) bool { return strings.HasPrefix(p, path+"[") })
 	r.sources[path] = Source{Flag: flag}
 }
 
@@ -409,7 +417,8 @@ func (r *resolver) located(d diag.Diagnostic) diag.Diagnostic {
 // validate adds the findings of Validate, except for unreadable values, which are
 // already reported.
 func (r *resolver) validate() {
-	for _, d := range Validate(r.c) {
+	v := &validator{c: r.c, release: cmp.Or(r.release, Peer), exact: r.release != 0}
+	for _, d := range v.all() {
 		if !r.bad[d.Path] {
 			r.diags.Add(r.located(d))
 		}

@@ -21,7 +21,11 @@ import (
 // kube-proxy. It returns all errors (CFG-10), sorted by path. It checks only the
 // sections that the mode uses (CFG-12), and iptables.masqueradeBit.
 func Validate(c *Config) diag.List {
-	v := &validator{c: c}
+	v := &validator{c: c, release: Peer}
+	return v.all()
+}
+
+func (v *validator) all() diag.List {
 	v.gates()
 	v.general()
 	v.logging()
@@ -37,8 +41,17 @@ func Validate(c *Config) diag.List {
 }
 
 type validator struct {
-	c     *Config
-	diags diag.List
+	c       *Config
+	release Release
+	exact   bool // gates of other releases are errors
+	diags   diag.List
+}
+
+// wrong reports a value if is holds.
+func (v *validator) wrong(is bool, path, format string, args ...any) {
+	if is {
+		v.errorf(path, format, args...)
+	}
 }
 
 func (v *validator) errorf(path, format string, args ...any) {
@@ -48,26 +61,19 @@ func (v *validator) errorf(path, format string, args ...any) {
 func (v *validator) general() {
 	c := v.c
 	v.notNegative("clientConnection.burst")
-	if c.ClientConnection.Burst == 0 && c.ClientConnection.QPS > 0 {
-		v.errorf("clientConnection.burst", "must be more than 0 if qps is, got 0")
-	}
+	v.wrong(c.ClientConnection.Burst == 0 && c.ClientConnection.QPS > 0, "clientConnection.burst", "must be more than 0 if qps is, got 0")
 	v.positive("configSyncPeriod", c.ConfigSyncPeriod)
 	if adj := c.OOMScoreAdj; adj != nil {
 		v.within("oomScoreAdj", *adj, -1000, 1000)
 	}
-	if s := c.ShowHiddenMetricsForVersion; s != "" && !isMinor(s) {
-		v.errorf("showHiddenMetricsForVersion", `must be empty or a minor release such as "1.35", got %q`, s)
-	}
-	if c.HostnameOverride != "" && nodeName(c.HostnameOverride) == "" {
-		v.errorf("hostnameOverride", "must be empty or a name, got %q", c.HostnameOverride)
-	}
+	hidden := c.ShowHiddenMetricsForVersion
+	v.wrong(hidden != "" && !isMinor(hidden), "showHiddenMetricsForVersion", `must be empty or a minor release such as "1.35", got %q`, hidden)
+	v.wrong(c.HostnameOverride != "" && nodeName(c.HostnameOverride) == "", "hostnameOverride", "must be empty or a name, got %q", c.HostnameOverride)
 }
 
 func (v *validator) addresses() {
 	c := v.c
-	if _, ok := inet.ParseAddr(c.BindAddress); !ok {
-		v.errorf("bindAddress", "must be an IP address, got %q", c.BindAddress)
-	}
+	v.wrong(!inet.IsAddr(c.BindAddress), "bindAddress", "must be an IP address, got %q", c.BindAddress)
 	if c.HealthzBindAddress != "" {
 		v.hostPort("healthzBindAddress", c.HealthzBindAddress)
 	}
@@ -80,9 +86,8 @@ func (v *validator) hostPort(path, value string) {
 	host, port, ok := splitHostPort(value)
 	_, isIP := inet.ParseAddr(host)
 	n, err := strconv.Atoi(port)
-	if !ok || !isIP || err != nil || n < 1 || n > math.MaxUint16 {
-		v.errorf(path, `must be IP:port such as "127.0.0.1:10249" or "[::1]:10249", port 1-65535, got %q`, value)
-	}
+	v.wrong(!ok || !isIP || err != nil || n < 1 || n > math.MaxUint16, path,
+		`must be IP:port such as "127.0.0.1:10249" or "[::1]:10249", port 1-65535, got %q`, value)
 }
 
 func (v *validator) mode() {
@@ -94,25 +99,27 @@ func (v *validator) mode() {
 	case ir.ModeIPVS:
 		v.ipvs()
 	case ir.ModeNFTables:
+		v.modeGate(gateNFTables)
 		v.masqueradeBit("nftables.masqueradeBit", c.NFTables.MasqueradeBit)
 		v.syncPeriods("nftables", c.NFTables.SyncPeriod, c.NFTables.MinSyncPeriod)
 	default:
-		v.oneOf("mode", c.Mode, modeNames()...)
+		v.oneOf("mode", c.Mode, ir.ModeNames()...)
 	}
+}
+
+// modeGate checks that the gate of the mode is on.
+func (v *validator) modeGate(gate string) {
+	v.wrong(!enabledIn(v.release, v.c.FeatureGates, gate), "mode", "must not be %s while feature gate %s is off", v.c.Mode, gate)
 }
 
 func (v *validator) ipvs() {
 	c := v.c
-	if !c.Enabled(gateIPVS) {
-		v.errorf("mode", "must not be ipvs while feature gate %s is off", gateIPVS)
-	}
+	v.modeGate(gateIPVS)
 	v.syncPeriods("ipvs", c.IPVS.SyncPeriod, c.IPVS.MinSyncPeriod)
 	v.scheduler()
 	v.notNegative("ipvs.tcpTimeout", "ipvs.tcpFinTimeout", "ipvs.udpTimeout")
 	for i, cidr := range c.IPVS.ExcludeCIDRs {
-		if _, ok := inet.ParsePrefix(cidr); !ok {
-			v.errorf(fmt.Sprintf("ipvs.excludeCIDRs[%d]", i), `must be a CIDR such as "10.0.0.0/8", got %q`, cidr)
-		}
+		v.wrong(!inet.IsPrefix(cidr), fmt.Sprintf("ipvs.excludeCIDRs[%d]", i), `must be a CIDR such as "10.0.0.0/8", got %q`, cidr)
 	}
 }
 
@@ -163,9 +170,9 @@ func (v *validator) interfaceName(path, suffix, name string) {
 	if m := v.c.ProxyMode(); m == ir.ModeKernelspace || m == ir.ModeUserspace {
 		return
 	}
-	if limit := 15 - len(suffix); !ir.IsInterfaceName(name) || len(name) > limit {
-		v.errorf(path, `must have 1-%d characters of a name that "ip link" lists, without @ and what follows, blanks, /, :, quotes, \, !, + and *, got %q`, limit, name)
-	}
+	limit := 15 - len(suffix)
+	v.wrong(!ir.IsInterfaceName(name) || len(name) > limit, path,
+		`must have 1-%d characters of a name that "ip link" lists, without @ and what follows, blanks, /, :, quotes, \, !, + and *, got %q`, limit, name)
 }
 
 // clusterCIDR checks that the value is empty, a CIDR, or a pair with one CIDR of
@@ -185,9 +192,8 @@ func (v *validator) clusterCIDR() {
 		}
 		prefixes = append(prefixes, p)
 	}
-	if len(prefixes) > 2 || len(prefixes) == 2 && prefixes[0].Addr().Is4() == prefixes[1].Addr().Is4() {
-		v.errorf("clusterCIDR", "must be a CIDR, or one of each family %s, got %q", example, value)
-	}
+	v.wrong(len(prefixes) > 2 || len(prefixes) == 2 && prefixes[0].Addr().Is4() == prefixes[1].Addr().Is4(), "clusterCIDR",
+		"must be a CIDR, or one of each family %s, got %q", example, value)
 }
 
 func (v *validator) nodePortAddresses() {
@@ -195,14 +201,15 @@ func (v *validator) nodePortAddresses() {
 		path := fmt.Sprintf("nodePortAddresses[%d]", i)
 		switch entry {
 		case NodePortsPrimary, NodePortsLocalhost, NodePortsAll:
-			if slices.Contains(v.c.NodePortAddresses[:i], entry) { // the same CIDR twice is no error
+			switch {
+			case v.release < keywordsSince && (entry != NodePortsPrimary || len(v.c.NodePortAddresses) > 1):
+				v.errorf(path, `must be a CIDR, or only "primary", before release %s, got %q`, keywordsSince, entry)
+			case slices.Contains(v.c.NodePortAddresses[:i], entry): // the same CIDR twice is no error
 				v.errorf(path, "must occur only once, got %q again", entry)
 			}
 			continue
 		}
-		if _, ok := inet.ParsePrefix(entry); !ok {
-			v.errorf(path, `must be a CIDR such as "192.168.0.0/16", or one of primary, localhost, all, got %q`, entry)
-		}
+		v.wrong(!inet.IsPrefix(entry), path, `must be a CIDR such as "192.168.0.0/16", or one of primary, localhost, all, got %q`, entry)
 	}
 }
 
@@ -211,34 +218,24 @@ func (v *validator) userspace() {
 	if v.c.ProxyMode() != ir.ModeUserspace {
 		return
 	}
-	if _, _, ok := parsePortRange(v.c.PortRange); !ok {
-		v.errorf("portRange", `must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got %q`, v.c.PortRange)
-	}
+	_, _, ok := parsePortRange(v.c.PortRange)
+	v.wrong(!ok, "portRange", `must be a range of ports such as "30000-32000" or "30000+2000", a port, or empty, got %q`, v.c.PortRange)
 	v.positive("udpIdleTimeout", v.c.UDPIdleTimeout)
 }
 
 func (v *validator) logging() {
 	l := v.c.Logging
-	if l.FlushFrequency.Duration.Duration <= 0 {
-		v.errorf("logging.flushFrequency", "must be more than 0s, got %s", l.FlushFrequency.Duration.Duration)
-	}
-	switch l.Format {
-	case "text", "json":
-	default:
+	v.wrong(l.FlushFrequency.Duration.Duration <= 0, "logging.flushFrequency", "must be more than 0s, got %s", l.FlushFrequency.Duration.Duration)
+	if l.Format != "text" && l.Format != "json" {
 		v.oneOf("logging.format", l.Format, "text", "json")
 	}
-	if l.Format == "json" && !v.c.Enabled(gateLoggingBeta) {
-		v.errorf("logging.format", "must not be json while feature gate %s is off", gateLoggingBeta)
-	}
-	if l.Format != "text" && len(l.VModule) > 0 {
-		v.errorf("logging.vmodule", "must be empty, because logging.format is %s", l.Format)
-	}
+	v.wrong(l.Format == "json" && !v.c.Enabled(gateLoggingBeta), "logging.format", "must not be json while feature gate %s is off", gateLoggingBeta)
+	v.wrong(l.Format != "text" && len(l.VModule) > 0, "logging.vmodule", "must be empty, because logging.format is %s", l.Format)
 	v.verbosity("logging.verbosity", l.Verbosity)
 	for i, m := range l.VModule {
 		path := fmt.Sprintf("logging.vmodule[%d]", i)
-		if m.FilePattern == "" || strings.ContainsAny(m.FilePattern, "=,") {
-			v.errorf(path+".filePattern", "must be a file name or pattern without , and =, got %q", m.FilePattern)
-		}
+		v.wrong(m.FilePattern == "" || strings.ContainsAny(m.FilePattern, "=,"), path+".filePattern",
+			"must be a file name or pattern without , and =, got %q", m.FilePattern)
 		v.verbosity(path+".verbosity", m.Verbosity)
 	}
 	v.streams("logging.options.text", l.Options.Text)
@@ -246,9 +243,7 @@ func (v *validator) logging() {
 }
 
 func (v *validator) verbosity(path string, level uint32) {
-	if level > math.MaxInt32 {
-		v.errorf(path, "must be 0-%d, got %d", math.MaxInt32, level)
-	}
+	v.wrong(level > math.MaxInt32, path, "must be 0-%d, got %d", math.MaxInt32, level)
 }
 
 func (v *validator) streams(path string, o LogStreams) {
@@ -260,12 +255,8 @@ func (v *validator) streams(path string, o LogStreams) {
 	if v.c.Enabled(gateLoggingAlpha) {
 		return
 	}
-	if o.SplitStream {
-		v.errorf(path+".splitStream", "must be false unless feature gate %s is on", gateLoggingAlpha)
-	}
-	if size.Value() != 0 {
-		v.errorf(path+".infoBufferSize", "must be 0 unless feature gate %s is on, got %q", gateLoggingAlpha, string(o.InfoBufferSize))
-	}
+	v.wrong(o.SplitStream, path+".splitStream", "must be false unless feature gate %s is on", gateLoggingAlpha)
+	v.wrong(size.Value() != 0, path+".infoBufferSize", "must be 0 unless feature gate %s is on, got %q", gateLoggingAlpha, string(o.InfoBufferSize))
 }
 
 func (v *validator) masqueradeBit(path string, bit *int32) {
@@ -279,33 +270,25 @@ func (v *validator) masqueradeBit(path string, bit *int32) {
 func (v *validator) syncPeriods(section string, period, minimum metav1.Duration) {
 	v.positive(section+".syncPeriod", period)
 	v.notNegative(section + ".minSyncPeriod")
-	if minimum.Duration > period.Duration {
-		v.errorf(section+".syncPeriod", "must be at least minSyncPeriod, which is %s, got %s", minimum.Duration, period.Duration)
-	}
+	v.wrong(minimum.Duration > period.Duration, section+".syncPeriod", "must be at least minSyncPeriod, which is %s, got %s", minimum.Duration, period.Duration)
 }
 
 func (v *validator) positive(path string, d metav1.Duration) {
-	if d.Duration <= 0 {
-		v.errorf(path, "must be more than 0s, got %s", d.Duration)
-	}
+	v.wrong(d.Duration <= 0, path, "must be more than 0s, got %s", d.Duration)
 }
 
 // notNegative checks numbers and durations; nil is allowed.
 func (v *validator) notNegative(paths ...string) {
 	for _, path := range paths {
-		value := find(v.c, path)
-		if value.Kind() == reflect.Pointer && value.IsNil() {
+		value := reflect.Indirect(find(v.c, path))
+		if !value.IsValid() {
 			continue
 		}
-		switch n := reflect.Indirect(value).Interface().(type) {
+		switch n := value.Interface().(type) {
 		case int32:
-			if n < 0 {
-				v.errorf(path, "must be 0 or more, got %d", n)
-			}
+			v.wrong(n < 0, path, "must be 0 or more, got %d", n)
 		case metav1.Duration:
-			if n.Duration < 0 {
-				v.errorf(path, "must be 0s or more, got %s", n.Duration)
-			}
+			v.wrong(n.Duration < 0, path, "must be 0s or more, got %s", n.Duration)
 		}
 	}
 }
@@ -330,14 +313,6 @@ func isMinor(s string) bool {
 	minor, ok := strings.CutPrefix(s, "1.")
 	_, err := strconv.ParseUint(minor, 10, 8)
 	return ok && err == nil
-}
-
-func modeNames() []string {
-	var names []string
-	for _, m := range ir.Modes() {
-		names = append(names, string(m))
-	}
-	return names
 }
 
 // parsePortRange parses the port range of mode userspace: "a-b", "a+n", a single

@@ -20,6 +20,18 @@ func ParseAddr(s string) (netip.Addr, bool) {
 	return a, err == nil && a.Zone() == ""
 }
 
+// IsAddr reports whether ParseAddr accepts a text.
+func IsAddr(s string) bool {
+	_, ok := ParseAddr(s)
+	return ok
+}
+
+// IsPrefix reports whether ParsePrefix accepts a text.
+func IsPrefix(s string) bool {
+	_, ok := ParsePrefix(s)
+	return ok
+}
+
 // ParseUnmapped is ParseAddr that converts an IPv4-mapped IPv6 address to IPv4.
 func ParseUnmapped(s string) (netip.Addr, bool) {
 	a, ok := ParseAddr(s)

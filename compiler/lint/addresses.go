@@ -52,47 +52,43 @@ func knownAddrs(a netip.Addr) string {
 // status.loadBalancer come from a load balancer controller, or from anybody who
 // may write status.
 func externalAddresses(c *cluster, s *service) {
-	if !s.proxied {
-		return
-	}
 	for i, text := range s.ExternalIPs {
-		addr, ok := inet.ParseUnmapped(text)
-		if !ok {
-			continue
-		}
-		path := at("spec.externalIPs", i)
-		switch node, ofNode := c.nodeAddrs[addr]; {
-		case ofNode:
-			c.warn(s, diag.ExternalIPOfNode, path, text+c.ofNode(node))
-		case knownAddrs(addr) != "":
-			c.known(s, path, addr)
-		default:
-			if whose := c.inside(s, addr); whose != "" && c.hijacks(s, path) && !c.younger(s, addr) {
-				c.warn(s, diag.ExternalIPInside, path, text+" is "+whose+": the Service receives its packets")
-			}
+		if addr, ok := inet.ParseUnmapped(text); ok {
+			c.externalAddress(s, at("spec.externalIPs", i), text, addr, false)
 		}
 	}
 	for i, in := range s.LoadBalancer {
-		addr, ok := inet.ParseUnmapped(in.IP)
-		if !ok || !in.Served() {
-			continue
+		if addr, ok := inet.ParseUnmapped(in.IP); ok && in.Served() {
+			c.externalAddress(s, at("status.loadBalancer.ingress", i)+".ip", in.IP, addr, true)
 		}
-		path := at("status.loadBalancer.ingress", i) + ".ip"
-		switch node, ofNode := c.nodeAddrs[addr]; {
-		case ofNode: // k3s' ServiceLB assigns node addresses to every Service
-			c.info(s, diag.ExternalIPOfNode, path, in.IP+c.ofNode(node))
-		case knownAddrs(addr) != "":
-			c.known(s, path, addr)
-		case c.externals[addr] != nil && c.externals[addr].older(s):
-			if c.hijacks(s, path) {
-				c.warn(s, diag.ExternalIPInside, path, in.IP+" is an external IP of "+c.externals[addr].Object+": the Service receives its packets")
-			}
-		case c.vips[addr].kind == ir.LoadBalancer && c.vips[addr].service != s: // controllers share an address among Services; PX501 reports a port that two Services claim
-		default:
-			if whose := c.inside(s, addr); whose != "" && c.hijacks(s, path) {
-				c.warn(s, diag.ExternalIPInside, path, in.IP+" is "+whose+": the Service receives its packets")
-			}
+	}
+}
+
+func (c *cluster) externalAddress(s *service, path, text string, addr netip.Addr, balancer bool) {
+	if node, is := c.nodeAddrs[addr]; is {
+		severity := diag.Warning
+		if balancer { // k3s' ServiceLB assigns node addresses to every Service
+			severity = diag.Info
 		}
+		c.addService(s, severity, diag.ExternalIPOfNode, path, text+c.ofNode(node))
+		return
+	}
+	if owner := knownAddrs(addr); owner != "" {
+		c.warn(s, diag.ExternalIPKnown, path, addr.String()+" is "+owner+": packets from pods to it go to the Service's endpoints")
+		return
+	}
+	whose, shared := c.inside(s, addr), c.vips[addr]
+	switch older := c.externals[addr]; {
+	case balancer && older != nil && older.older(s):
+		whose = "an external IP of " + older.Object
+	case shared.kind != ir.LoadBalancer:
+	case balancer && shared.service != s: // controllers share an address among Services; PX501 reports a port that two Services claim
+		return
+	case !balancer && s.older(shared.service): // the finding belongs to the younger one
+		return
+	}
+	if whose != "" && c.hijacks(s, path) {
+		c.warn(s, diag.ExternalIPInside, path, text+" is "+whose+": the Service receives its packets")
 	}
 }
 
@@ -103,17 +99,6 @@ func (c *cluster) ofNode(node string) string {
 		return text + "all nodes carry it in mode " + string(c.config.ProxyMode()) + ", so no other node reaches this Node at it, at any port"
 	}
 	return text + "packets to its ports go to the Service instead of the node's programs"
-}
-
-// younger reports whether an external IP of a Service is also the load balancer
-// address of a younger Service. The finding then belongs to the younger one.
-func (c *cluster) younger(s *service, addr netip.Addr) bool {
-	v := c.vips[addr]
-	return v.kind == ir.LoadBalancer && s.older(v.service)
-}
-
-func (c *cluster) known(s *service, path string, addr netip.Addr) {
-	c.warn(s, diag.ExternalIPKnown, path, addr.String()+" is "+knownAddrs(addr)+": packets from pods to it go to the Service's endpoints")
 }
 
 // hijacks reports whether the Service serves at least one port of an external
@@ -140,7 +125,7 @@ func (c *cluster) inside(s *service, addr netip.Addr) string {
 }
 
 func clusterIPOutside(c *cluster, s *service) {
-	if !s.proxied || s.pending {
+	if s.pending {
 		return
 	}
 	texts := s.ClusterIPs
@@ -181,22 +166,27 @@ func nodePortsFamily(c *cluster) {
 		return
 	}
 	for _, n := range c.nodes {
-		first := true
-		for _, a := range n.Addresses {
-			addr, ok := inet.ParseUnmapped(a.Address)
-			if !ok || a.Type != "InternalIP" && a.Type != "ExternalIP" {
-				continue
-			}
-			if f := ir.FamilyOf(addr); !first && !has.Of(f) {
-				c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortsFamily, Object: "config", Path: "nodePortAddresses",
-					Msg: "has no " + f.String() + " CIDR: on nodes such as " + n.Name + " node ports answer at all " + f.String() + " addresses"})
-				return
-			} else if first && !has.Of(f) {
-				return
-			}
-			first = false
+		families := familiesOf(n)
+		if len(families) > 0 && !has.Of(families[0]) {
+			return
+		}
+		if i := slices.IndexFunc(families, func(f ir.Family) bool { return !has.Of(f) }); i >= 0 {
+			f := families[i].String()
+			c.found.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NodePortsFamily, Object: "config", Path: "nodePortAddresses",
+				Msg: "has no " + f + " CIDR: on nodes such as " + n.Name + " node ports answer at all " + f + " addresses"})
+			return
 		}
 	}
+}
+
+// familiesOf returns the families of a Node's addresses, the primary one first.
+func familiesOf(n *snapshot.Node) (families []ir.Family) {
+	for _, a := range n.Addresses {
+		if addr, ok := inet.ParseUnmapped(a.Address); ok && (a.Type == "InternalIP" || a.Type == "ExternalIP") {
+			families = append(families, ir.FamilyOf(addr))
+		}
+	}
+	return families
 }
 
 // nodePortsNowhere reports a nodePortAddresses list that, in a family of the
@@ -228,7 +218,7 @@ func nodePortsNowhere(c *cluster) {
 }
 
 func healthPort(c *cluster, s *service) {
-	if !s.proxied || !s.wantsHealth() {
+	if !s.wantsHealth() {
 		return
 	}
 	const path = "spec.healthCheckNodePort"
@@ -282,9 +272,6 @@ func portRange(c *cluster, s *service) {
 
 // ownPorts reports ports on which the proxy itself listens.
 func ownPorts(c *cluster, s *service) {
-	if !s.proxied {
-		return
-	}
 	tell := func(path string, port int32) {
 		for _, own := range [...]struct{ field, address string }{
 			{"healthzBindAddress", c.config.HealthzBindAddress}, {"metricsBindAddress", c.config.MetricsBindAddress},
@@ -307,19 +294,7 @@ func ownPorts(c *cluster, s *service) {
 // localhostNodePorts reports node ports that answer at 127.0.0.1 today, and UDP
 // and SCTP node ports, which mode nftables never serves at localhost.
 func localhostNodePorts(c *cluster) {
-	var first, other string // the first node port, and the first that is not TCP
-	for _, s := range c.services {
-		for _, p := range s.Ports {
-			if !s.proxied || !s.inFam.IPv4 || p.NodePort == 0 { // 127.0.0.1 is IPv4
-				continue
-			}
-			port := strconv.Itoa(int(p.NodePort))
-			first = cmp.Or(first, port+" of "+s.Object)
-			if !isTCP(p.Protocol) {
-				other = cmp.Or(other, port+"/"+strings.ToLower(p.Protocol)+" of "+s.Object)
-			}
-		}
-	}
+	first, other := localNodePorts(c.services)
 	wanted := c.config.IPTables.LocalhostNodePorts
 	switch {
 	case c.caps.Has(ir.ProxiesLocalhost) && c.config.Enabled(config.GateLocalhost) && slices.ContainsFunc(c.config.NodePortAddresses, isLocalhost) && other != "":
@@ -334,6 +309,23 @@ func localhostNodePorts(c *cluster) {
 		}
 		c.found.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.LocalhostNodePorts, Object: "config", Path: "iptables.localhostNodePorts", Msg: msg})
 	}
+}
+
+// localNodePorts returns the first node port that a node has at 127.0.0.1, and the first that is not TCP.
+func localNodePorts(services []*service) (first, other string) {
+	for _, s := range services {
+		for _, p := range s.Ports {
+			if !s.proxied || !s.inFam.IPv4 || p.NodePort == 0 {
+				continue
+			}
+			port := strconv.Itoa(int(p.NodePort))
+			first = cmp.Or(first, port+" of "+s.Object)
+			if !isTCP(p.Protocol) {
+				other = cmp.Or(other, port+"/"+strings.ToLower(p.Protocol)+" of "+s.Object)
+			}
+		}
+	}
+	return first, other
 }
 
 // isLocalhost reports whether an entry of nodePortAddresses covers only

@@ -17,7 +17,7 @@ func mode(c *cluster) {
 }
 
 func externalIPsEnd(c *cluster, s *service) {
-	if s.proxied && len(s.ExternalIPs) > 0 {
+	if len(s.ExternalIPs) > 0 {
 		c.warn(s, diag.ExternalIPsEnd, "spec.externalIPs", "is deprecated since 1.36, disabled by default from 1.40 on, and removed in 1.43 (KEP-5707)")
 	}
 }

@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -17,17 +18,12 @@ import (
 // reported elsewhere.
 func (c *cluster) judged(s *service) bool {
 	given := func(slice *snapshot.EndpointSlice) bool { return !slice.Assumed() }
-	return c.hasSlices && s.proxied && (!s.pending || slices.ContainsFunc(s.slices, given)) && !c.lost[s.Name]
+	return c.hasSlices && (!s.pending || slices.ContainsFunc(s.slices, given)) && !c.lost[s.Name]
 }
 
 // of returns the Service's slices of a family.
-func (s *service) of(f ir.Family) (out []*snapshot.EndpointSlice) {
-	for _, slice := range s.slices {
-		if slice.AddressType == f.String() {
-			out = append(out, slice)
-		}
-	}
-	return out
+func (s *service) of(f ir.Family) []*snapshot.EndpointSlice {
+	return slices.DeleteFunc(slices.Clone(s.slices), func(slice *snapshot.EndpointSlice) bool { return slice.AddressType != f.String() })
 }
 
 // field returns the path of endpoint i in the object that the slice was made
@@ -48,17 +44,14 @@ func noEndpoints(c *cluster, s *service) {
 	if !c.judged(s) {
 		return
 	}
-	var total, ready ir.PerFamily[int]
-	var first string
+	var total ir.PerFamily[int]
+	ready, first := false, ""
 	for f := range s.inFam.All() {
 		for _, slice := range s.of(f) {
+			*total.At(f) += len(slice.Endpoints)
 			for i := range slice.Endpoints {
-				*total.At(f)++
-				if e := &slice.Endpoints[i]; e.Ready {
-					*ready.At(f)++
-				} else if first == "" {
-					first = e.Address
-				}
+				ready = ready || slice.Endpoints[i].Ready
+				first = cmp.Or(first, slice.Endpoints[i].Address)
 			}
 		}
 	}
@@ -69,14 +62,12 @@ func noEndpoints(c *cluster, s *service) {
 		code, path, why = diag.NoEndpointsByHand, "spec.selector", "is not set, and no EndpointSlice has an endpoint: "
 	}
 	switch all := total.IPv4 + total.IPv6; {
-	case all == 0 && s.explained:
-		return
-	case all == 0 && c.unused(s, code):
+	case all == 0 && (s.explained || c.unused(s, code)):
 		return
 	case all == 0:
 		c.warn(s, code, path, why+"the Service has no endpoint, so connections are rejected")
 		return
-	case ready.IPv4+ready.IPv6 == 0:
+	case !ready:
 		c.warn(s, diag.NoneReady, "", "none of its "+strconv.Itoa(all)+" endpoints is ready, such as "+first)
 		return
 	}
@@ -183,27 +174,28 @@ func orphans(c *cluster) {
 // endpoints checks the addresses and nodes of a Service's endpoints. For each
 // slice and fault it reports the first endpoint and counts the rest.
 func endpoints(c *cluster, s *service) {
-	if !s.proxied {
-		return
-	}
 	for _, slice := range s.slices {
-		type sort struct {
-			first, n int
-		}
-		found := map[fault]*sort{}
+		var found []*fault
 		for i := range slice.Endpoints {
 			if c.invalid[place{slice.Object, field(slice, i)}] > 0 {
 				continue
 			}
 			for _, f := range c.wrong(s, slice, &slice.Endpoints[i]) {
-				if found[f] == nil {
-					found[f] = &sort{first: i}
+				if same := slices.IndexFunc(found, func(o *fault) bool { return o.code == f.code && o.fate == f.fate }); same >= 0 {
+					found[same].more++
+					continue
 				}
-				found[f].n++
+				f.path = field(slice, i) + f.path
+				f.what = slice.Endpoints[i].Address + f.what
+				found = append(found, &f)
 			}
 		}
-		for f, of := range found {
-			c.reportEndpoint(slice, f.code, of.first, of.n-1)
+		for _, f := range found {
+			msg := f.what + f.fate
+			if f.more > 0 {
+				msg += "; the same applies to " + strconv.Itoa(f.more) + " more endpoints of the slice"
+			}
+			c.addEndpoint(slice, f.severity, f.code, f.path, msg)
 		}
 	}
 }
@@ -211,26 +203,29 @@ func endpoints(c *cluster, s *service) {
 // fault is a problem of an endpoint. fate describes the effect on its packets,
 // for codes with more than one effect.
 type fault struct {
-	code diag.Code
-	fate string
+	severity         diag.Severity
+	code             diag.Code
+	path, what, fate string
+	more             int // endpoints of the slice with the same code and fate
 }
 
 // wrong returns the faults of an endpoint's address and node.
 func (c *cluster) wrong(s *service, slice *snapshot.EndpointSlice, e *snapshot.Endpoint) (faults []fault) {
 	addr := e.Addr.Unmap()
 	if e.NodeName != "" && len(c.nodes) > 0 && !c.only && c.Snapshot.Node(e.NodeName) == nil {
-		faults = append(faults, fault{code: diag.EndpointNode})
+		faults = append(faults, fault{severity: diag.Warning, code: diag.EndpointNode, path: ".nodeName",
+			what: " is on Node " + quoted(e.NodeName) + ", which does not exist: the endpoint is local to no node"})
 	}
 	if !addr.IsValid() {
 		return faults
 	}
-	if untranslatable(addr) != "" && !addr.IsLinkLocalMulticast() { // the compiler reports those
-		faults = append(faults, fault{code: diag.EndpointMulticast})
+	if is := untranslatable(addr); is != "" && !addr.IsLinkLocalMulticast() { // the compiler reports those
+		faults = append(faults, fault{severity: diag.Warning, code: diag.EndpointMulticast, what: " is " + is + ", to which no connection can be translated"})
 	}
-	if _, fate := c.towardsService(slice, addr); fate != "" {
-		faults = append(faults, fault{diag.EndpointIsVIP, fate})
+	if what, fate := c.towardsService(slice, addr); fate != "" {
+		faults = append(faults, fault{severity: diag.Warning, code: diag.EndpointIsVIP, what: what, fate: fate})
 	} else if len(s.written.Selector) > 0 && !slice.Assumed() && c.outside(e, addr) {
-		faults = append(faults, fault{code: diag.EndpointOutside})
+		faults = append(faults, fault{severity: diag.Info, code: diag.EndpointOutside, what: " is outside the pods' ranges and not an address of a node"})
 	}
 	return faults
 }
@@ -304,32 +299,10 @@ func (c *cluster) ofPod(s *service, e *snapshot.Endpoint, addr netip.Addr) bool 
 	return len(s.written.Selector) > 0
 }
 
-func (c *cluster) reportEndpoint(slice *snapshot.EndpointSlice, code diag.Code, i, more int) {
-	e, severity, path := &slice.Endpoints[i], diag.Warning, field(slice, i)
-	var msg string
-	switch code {
-	case diag.EndpointNode:
-		path += ".nodeName"
-		msg = e.Address + " is on Node " + quoted(e.NodeName) + ", which does not exist: the endpoint is local to no node"
-	case diag.EndpointMulticast:
-		msg = e.Address + " is " + untranslatable(e.Addr.Unmap()) + ", to which no connection can be translated"
-	case diag.EndpointIsVIP:
-		what, fate := c.towardsService(slice, e.Addr.Unmap())
-		msg = e.Address + what + fate
-	case diag.EndpointOutside:
-		severity = diag.Info
-		msg = e.Address + " is outside the pods' ranges and not an address of a node"
-	}
-	if more > 0 {
-		msg += "; the same applies to " + strconv.Itoa(more) + " more endpoints of the slice"
-	}
-	c.addEndpoint(slice, severity, code, path, msg)
-}
-
 // hints reports ready endpoints without hints, which disable the hints of the
 // other endpoints.
 func hints(c *cluster, s *service) {
-	if !s.proxied || !c.caps.Has(ir.Topology) {
+	if !c.caps.Has(ir.Topology) {
 		return
 	}
 	for f := range s.inFam.All() {
@@ -358,7 +331,7 @@ func hints(c *cluster, s *service) {
 // hintsNowhere reports hints for zones and nodes that do not exist, each once per
 // slice.
 func hintsNowhere(c *cluster, s *service) {
-	if !s.proxied || len(c.nodes) == 0 || c.only {
+	if len(c.nodes) == 0 || c.only {
 		return
 	}
 	for _, slice := range s.slices {
@@ -391,50 +364,52 @@ func localAbsent(c *cluster, s *service) {
 	accessible := s.Type == "NodePort" || s.isBalancer() || len(s.ExternalIPs) > 0
 	falls := c.caps.Has(ir.LocalFallback)
 	external, internal := s.ExternalLocal && accessible && !falls, s.InternalLocal && !(accessible && falls)
-	if !c.hasSlices || !s.proxied || c.lost[s.Name] || !external && !internal || len(c.nodes) == 0 || !c.caps.Has(ir.TrafficPolicies) {
+	if !external && !internal || !c.hasSlices || c.lost[s.Name] || !c.caps.Has(ir.TrafficPolicies) {
 		return
 	}
-	on, anywhere, given := map[string]bool{}, false, false
-	for _, slice := range s.slices {
-		for i := range slice.Endpoints {
-			e := &slice.Endpoints[i]
-			ends := e.Serving && e.Terminating && c.caps.Has(ir.Topology) // used if no other endpoint is on the node
-			if e.Ready || ends {
-				anywhere, given = true, given || !slice.Assumed()
-				if c.Snapshot.Node(e.NodeName) != nil {
-					on[e.NodeName] = true
-				}
-			}
-		}
-	}
-	absent := len(c.nodes) - len(on)
-	if absent == 0 || !anywhere { // noEndpoints reports a Service without any
-		return
-	}
-	var names []string
-	for _, n := range c.nodes {
-		if !on[n.Name] {
-			if names = append(names, n.Name); len(names) == shown {
-				break
-			}
-		}
-	}
-	where := "no ready endpoint is on " + strconv.Itoa(absent) + " of " + strconv.Itoa(len(c.nodes)) + " nodes: " + some(names, absent) + ", which "
-	if !given {
-		where = "its pods are not on every node: the others "
-	}
-	if external {
+	where := c.absent(s)
+	if where != "" && external {
 		severity, so := diag.Warning, "drop external packets"
 		if s.wantsHealth() && len(s.ExternalIPs) == 0 {
 			severity, so = diag.Info, "drop external packets, and report this to the load balancer by spec.healthCheckNodePort"
 		}
 		c.addService(s, severity, diag.ExternalLocalAbsent, "spec.externalTrafficPolicy", "is Local, and "+where+so)
 	}
-	if internal {
+	if where != "" && internal {
 		do := "drop"
 		if falls {
 			do = "reject"
 		}
 		c.warn(s, diag.InternalLocalAbsent, "spec.internalTrafficPolicy", "is Local, and "+where+do+" the packets of their pods")
+	}
+}
+
+// absent describes the nodes without an endpoint of a Service that has endpoints on others, as the
+// subject of a sentence; "" for none. noEndpoints reports a Service without any.
+func (c *cluster) absent(s *service) string {
+	on, anywhere, given := map[string]bool{}, false, false
+	for slice, e := range s.endpoints() {
+		ends := e.Serving && e.Terminating && c.caps.Has(ir.Topology) // used if no other endpoint is on the node
+		if !e.Ready && !ends {
+			continue
+		}
+		anywhere, given = true, given || !slice.Assumed()
+		if c.Snapshot.Node(e.NodeName) != nil {
+			on[e.NodeName] = true
+		}
+	}
+	var names []string
+	for _, n := range c.nodes {
+		if !on[n.Name] {
+			names = append(names, n.Name)
+		}
+	}
+	switch n := len(names); {
+	case n == 0, !anywhere:
+		return ""
+	case !given:
+		return "its pods are not on every node: the others "
+	default:
+		return "no ready endpoint is on " + strconv.Itoa(n) + " of " + strconv.Itoa(len(c.nodes)) + " nodes: " + some(names, n) + ", which "
 	}
 }

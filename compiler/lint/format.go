@@ -20,34 +20,34 @@ type Report struct {
 	Findings   diag.List
 	Suppressed []Suppressed
 	Version    string // of the program
+	Roots      Roots
 }
 
 // Since returns the findings of r that before does not contain. Findings with the
-// same code, severity, object and field are equal; file, line and message are
-// ignored.
+// same code, severity, object and field are equal; line and message are ignored,
+// and the file of an object.
 func (r *Report) Since(before Report) Report {
 	type key struct { // a finding may have another severity in another mode
-		severity     diag.Severity
-		code         diag.Code
-		object, path string
+		diag.Severity
+		text string
 	}
-	keyOf := func(d diag.Diagnostic) key { return key{d.Severity, d.Code, d.Object, d.Path} }
+	keyOf := func(roots Roots, d diag.Diagnostic) key { return key{d.Severity, roots.keys(d)[0]} }
 	known, accepted := map[key]bool{}, map[key]bool{}
 	for _, d := range before.Findings {
-		known[keyOf(d)] = true
+		known[keyOf(before.Roots, d)] = true
 	}
 	for _, s := range before.Suppressed {
-		accepted[keyOf(s.Diagnostic)] = true
+		accepted[keyOf(before.Roots, s.Diagnostic)] = true
 	}
-	fresh := Report{Version: r.Version}
+	fresh := Report{Version: r.Version, Roots: r.Roots}
 	for _, d := range r.Findings {
-		if !known[keyOf(d)] {
-			known[keyOf(d)] = true
+		if k := keyOf(r.Roots, d); !known[k] {
+			known[k] = true
 			fresh.Findings.Add(d)
 		}
 	}
 	for _, s := range r.Suppressed {
-		if !accepted[keyOf(s.Diagnostic)] {
+		if !accepted[keyOf(r.Roots, s.Diagnostic)] {
 			fresh.Suppressed = append(fresh.Suppressed, s)
 		}
 	}
@@ -269,14 +269,14 @@ func (r *Report) sarif() object {
 		}
 	}
 	for _, d := range r.Findings {
-		results = append(results, sarifOf(d, index[d.Code]))
+		results = append(results, r.sarifOf(d, index[d.Code]))
 	}
 	for _, s := range r.Suppressed {
 		suppression := object{"kind": "external", "justification": s.Why}
 		if s.InSource {
 			suppression["kind"] = "inSource"
 		}
-		result := sarifOf(s.Diagnostic, index[s.Code])
+		result := r.sarifOf(s.Diagnostic, index[s.Code])
 		result["suppressions"] = []object{suppression}
 		results = append(results, result)
 	}
@@ -285,7 +285,7 @@ func (r *Report) sarif() object {
 		"runs": []object{{"tool": object{"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}}}
 }
 
-func sarifOf(d diag.Diagnostic, rule int) object {
+func (r *Report) sarifOf(d diag.Diagnostic, rule int) object {
 	location := object{}
 	if d.File != "" && d.File != "-" {
 		physical := object{"artifactLocation": object{"uri": (&url.URL{Path: filepath.ToSlash(d.File)}).EscapedPath()}}
@@ -297,7 +297,7 @@ func sarifOf(d diag.Diagnostic, rule int) object {
 	if name := strings.Trim(d.Object+": "+d.Path, ": "); name != "" {
 		location["logicalLocations"] = []object{{"fullyQualifiedName": name, "kind": "object"}}
 	}
-	fingerprint := keys(d)[0]
+	fingerprint := r.Roots.keys(d)[0]
 	d.File = ""
 	result := object{"ruleId": d.Code, "ruleIndex": rule, "level": sarifLevel(d.Severity), "message": object{"text": d.String()},
 		"partialFingerprints": object{"proxyc/v1": fingerprint}}

@@ -8,6 +8,7 @@ package lint
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -59,6 +60,11 @@ func Check(in Input) diag.List {
 		for _, check := range serviceChecks() {
 			check(c, s)
 		}
+		if s.proxied {
+			for _, check := range proxiedChecks() {
+				check(c, s)
+			}
+		}
 		for i := range c.found[before:] {
 			if d := &c.found[before+i]; d.Severity == diag.Warning && slices.Contains(ofPairs, d.Code) {
 				c.lower(d, s.Name)
@@ -85,7 +91,9 @@ func (c *cluster) lower(d *diag.Diagnostic, name ir.Name) {
 func Refused(in Input) diag.List {
 	c := newCluster(in)
 	for _, s := range c.services {
-		endpoints(c, s)
+		if s.proxied {
+			endpoints(c, s)
+		}
 	}
 	c.found = slices.DeleteFunc(c.found, func(d diag.Diagnostic) bool { return d.Code != diag.EndpointIsVIP })
 	c.found.Sort()
@@ -99,11 +107,14 @@ func clusterChecks() []func(*cluster) {
 
 // serviceChecks returns the checks that run for each Service with its slices.
 func serviceChecks() []func(*cluster, *service) {
+	return []func(*cluster, *service){otherProxy, workloads, portRange, headless, preferClose}
+}
+
+// proxiedChecks returns the further checks that run for each Service that kube-proxy serves.
+func proxiedChecks() []func(*cluster, *service) {
 	return []func(*cluster, *service){
-		otherProxy, workloads,
 		noEndpoints, unservedPorts, sliceFamilies, endpoints, hints, hintsNowhere, localAbsent,
-		externalAddresses, clusterIPOutside, healthPort, ownPorts, portRange, headless,
-		sourceRanges, externalIPsEnd, preferClose,
+		externalAddresses, clusterIPOutside, healthPort, ownPorts, sourceRanges, externalIPsEnd,
 	}
 }
 
@@ -229,7 +240,17 @@ func (c *cluster) add(svc *snapshot.Service) {
 	if !s.proxied {
 		return
 	}
-	for _, text := range append([]string{svc.ClusterIP}, svc.ClusterIPs...) {
+	c.index(s)
+	for _, e := range s.endpoints() {
+		if addr := e.Addr.Unmap(); addr.IsValid() && c.ofPod(s, e, addr) {
+			c.endpoints[addr] = svc.Name.String()
+		}
+	}
+}
+
+// index adds the addresses and ports of a Service that kube-proxy serves.
+func (c *cluster) index(s *service) {
+	for _, text := range append([]string{s.ClusterIP}, s.ClusterIPs...) {
 		if addr, ok := inet.ParseUnmapped(text); ok {
 			*s.inFam.At(ir.FamilyOf(addr)) = true
 			if !s.pending {
@@ -242,24 +263,29 @@ func (c *cluster) add(svc *snapshot.Service) {
 			c.vips[addr] = vip{ir.LoadBalancer, s}
 		}
 	}
-	for _, text := range svc.ExternalIPs {
+	for _, text := range s.ExternalIPs {
 		if addr, ok := inet.ParseUnmapped(text); ok && (c.externals[addr] == nil || s.older(c.externals[addr])) {
 			c.externals[addr] = s
 		}
 	}
-	for _, p := range svc.Ports {
+	for _, p := range s.Ports {
 		if port := uint16(p.NodePort); port != 0 && isTCP(p.Protocol) && c.nodePorts[port] == nil {
 			c.nodePorts[port] = s
 		}
 	}
-	if s.wantsHealth() && c.health[svc.HealthPort] == nil {
-		c.health[svc.HealthPort] = s
+	if s.wantsHealth() && c.health[s.HealthPort] == nil {
+		c.health[s.HealthPort] = s
 	}
-	for _, slice := range s.slices {
-		for i := range slice.Endpoints {
-			e := &slice.Endpoints[i]
-			if addr := e.Addr.Unmap(); addr.IsValid() && c.ofPod(s, e, addr) {
-				c.endpoints[addr] = svc.Name.String()
+}
+
+// endpoints yields the endpoints of all slices.
+func (s *service) endpoints() iter.Seq2[*snapshot.EndpointSlice, *snapshot.Endpoint] {
+	return func(yield func(*snapshot.EndpointSlice, *snapshot.Endpoint) bool) {
+		for _, slice := range s.slices {
+			for i := range slice.Endpoints {
+				if !yield(slice, &slice.Endpoints[i]) {
+					return
+				}
 			}
 		}
 	}

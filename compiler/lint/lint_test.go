@@ -115,7 +115,7 @@ func TestBaseline(t *testing.T) {
 		{Severity: diag.Warning, Code: diag.NoServices, Msg: "m"},
 	}
 	var s Suppressions
-	if errs := s.Read("known", Baseline(list)); len(errs) > 0 {
+	if errs := s.Read("known", Baseline(list, nil)); len(errs) > 0 {
 		t.Fatal(errs)
 	}
 	moved := slices.Clone(list)

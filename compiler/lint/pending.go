@@ -1,6 +1,11 @@
 package lint
 
 import (
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -17,13 +22,10 @@ func (p Pending) Has(name ir.Name) bool { _, ok := p[name]; return ok }
 // about an address that only a replaced object lacks. It lowers any other missing
 // address to an info.
 func (p Pending) Adjust(list diag.List) (out diag.List) {
-	objects := map[string]bool{}
-	for _, object := range p {
-		objects[object] = true
-	}
+	objects := sets.New(slices.Collect(maps.Values(p))...)
 	for _, d := range list {
 		switch {
-		case d.Code == diag.NoClusterIP && !objects[d.Object] || d.Code == diag.HealthPortMissing && objects[d.Object]:
+		case d.Code == diag.NoClusterIP && !objects.Has(d.Object) || d.Code == diag.HealthPortMissing && objects.Has(d.Object):
 			continue
 		case d.Code == diag.NoClusterIP:
 			d.Severity = diag.Info

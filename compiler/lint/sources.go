@@ -23,7 +23,7 @@ type source struct {
 // sourceRanges reports source ranges that are ineffective, or that admit clients
 // by another path. The compiler reports ranges that cannot be parsed.
 func sourceRanges(c *cluster, s *service) {
-	if !s.proxied || len(s.SourceRanges) == 0 || !c.caps.Has(ir.SourceRanges) {
+	if len(s.SourceRanges) == 0 || !c.caps.Has(ir.SourceRanges) {
 		return
 	}
 	if !s.isBalancer() {

@@ -1,15 +1,16 @@
 package lint
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
+	"github.com/proxyc/proxyc/ir/flow"
 )
 
 // Suppressed is an accepted finding.
@@ -29,11 +30,26 @@ type Suppressed struct {
 //	PX604 Service shop/edge: spec.ports[0].nodePort
 //
 // A * matches any characters. A finding without an object is identified by its
-// file. The zero value suppresses nothing.
+// file. Instead of a code, a line may have an effect of a change on a Service,
+// opens or lost, or unknown and what is not known. The zero value suppresses nothing.
 type Suppressions struct {
+	Roots    Roots
 	exact    map[string]*line // by text
 	patterns []*line
 	lines    []*line // all, in order
+}
+
+// Roots are the named directories. Files are identified by their path below one, so that another copy
+// of a directory has the same findings.
+type Roots []string
+
+func (r Roots) below(file string) string {
+	for _, root := range r {
+		if below, err := filepath.Rel(root, file); err == nil && filepath.IsLocal(below) {
+			return filepath.ToSlash(below)
+		}
+	}
+	return file
 }
 
 type line struct {
@@ -54,7 +70,7 @@ func (s *Suppressions) Read(file, text string) (errs diag.List) {
 		if code == "" {
 			continue
 		}
-		if !strings.HasPrefix(code, "PX") {
+		if !strings.HasPrefix(code, "PX") && !isEffect(code) {
 			errs.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: file, Line: number, Column: 1,
 				Msg: fmt.Sprintf("must begin with the code of a check, such as %s, got %q", diag.RangesNodePort, code)})
 			if len(s.lines) == 0 {
@@ -78,9 +94,25 @@ func (s *Suppressions) Read(file, text string) (errs diag.List) {
 	return errs
 }
 
+func isEffect(code string) bool {
+	return slices.Contains([]string{flow.Opens.String(), flow.Lost.String(), "unknown"}, code)
+}
+
+// Accepts reports whether a line accepts the effect of a change on an object, with the reason.
+func (s *Suppressions) Accepts(effect, object string) (why string, ok bool) {
+	l := s.find(diag.Diagnostic{Severity: diag.Error, Code: diag.Code(effect), Object: object})
+	if l == nil {
+		return "", false
+	}
+	return l.why, true
+}
+
 // keys returns the texts that identify a finding, the most specific first.
-func keys(d diag.Diagnostic) [3]string {
-	code, subject := string(d.Code), cmp.Or(d.Object, d.File)
+func (r Roots) keys(d diag.Diagnostic) [3]string {
+	code, subject := string(d.Code), d.Object
+	if subject == "" && d.File != "" {
+		subject = r.below(d.File)
+	}
 	object := code + " " + subject
 	narrow := object
 	if d.Path != "" {
@@ -91,7 +123,7 @@ func keys(d diag.Diagnostic) [3]string {
 
 // find returns the line that suppresses a finding, or nil.
 func (s *Suppressions) find(d diag.Diagnostic) *line {
-	names := keys(d)
+	names := s.Roots.keys(d)
 	for _, key := range names {
 		if l := s.exact[key]; l != nil {
 			return l
@@ -156,7 +188,7 @@ func (s *Suppressions) Apply(list diag.List, written map[string]manifest.Written
 		}
 	}
 	for _, l := range s.lines {
-		if !l.used {
+		if code, _, _ := strings.Cut(l.text, " "); !l.used && !isEffect(code) {
 			left = append(left, diag.Diagnostic{Severity: diag.Info, Code: diag.NotSuppressing, File: l.file, Line: l.number, Column: 1, Msg: "suppresses nothing: " + l.text})
 		}
 	}
@@ -183,10 +215,10 @@ const baselineTitle = "# Existing findings of proxyc lint. Remove a line to repo
 func IsBaseline(text string) bool { return strings.HasPrefix(text, baselineTitle) }
 
 // Baseline returns a file with lines that suppress all findings of a list.
-func Baseline(list diag.List) string {
+func Baseline(list diag.List, roots Roots) string {
 	lines := map[string]bool{}
 	for _, d := range list {
-		lines[keys(d)[0]] = true
+		lines[roots.keys(d)[0]] = true
 	}
 	var b strings.Builder
 	b.WriteString(baselineTitle)

@@ -2,6 +2,7 @@ package redact
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/inet"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -188,8 +190,8 @@ func (v *visitor) objects(o *snapshot.Objects) {
 			word(v, &n.Status.Addresses[i].Type)
 			v.addr(&n.Status.Addresses[i].Address)
 		}
-		if kernel := &n.Status.NodeInfo.KernelVersion; *kernel != "" { // without the builder's suffix
-			*kernel = version.FindString(*kernel)
+		for _, v := range []*string{&n.Status.NodeInfo.KernelVersion, &n.Status.NodeInfo.KubeletVersion} {
+			*v = version.FindString(*v) // without the builder's suffix
 		}
 	}
 	for _, c := range o.ServiceCIDRs {
@@ -222,13 +224,13 @@ func (v *visitor) meta(m *metav1.ObjectMeta, of Class) {
 var (
 	ignoreWords = regexp.MustCompile(`[^, ]+`)
 	code        = regexp.MustCompile(`^PX\d+$`)
-	version     = regexp.MustCompile(`^\d+(\.\d+)*`)
+	version     = regexp.MustCompile(`^v?\d+(\.\d+)*`)
 	portRange   = regexp.MustCompile(`^[\d+-]*$`)
 )
 
-// set replaces a name unless it is empty.
+// set replaces a name unless it is nil or empty.
 func (v *visitor) set(of Class, name *string) {
-	if *name != "" {
+	if name != nil && *name != "" {
 		*name = v.name(of, *name)
 	}
 }
@@ -240,14 +242,15 @@ var words = []string{"", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName"
 	"maglev", "maglev-251", "maglev-1021", "maglev-4099", "maglev-16381", "maglev-65537",
 	"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "mh-port", "mh-fallback"}
 
-// word replaces an invalid keyword, which may be any text.
+// word replaces an invalid keyword, which may be any text; nil for none.
 func word[T ~string](v *visitor, text *T) {
-	if !slices.Contains(words, string(*text)) {
+	if text != nil && !slices.Contains(words, string(*text)) {
 		*text = T(v.name(Text, string(*text)))
 	}
 }
 
 func (v *visitor) service(s *corev1.Service) {
+	snapshot.WithoutSettings(s)
 	v.meta(&s.ObjectMeta, Service)
 	if text, ok := s.Annotations[snapshot.AnnotationBalance]; ok {
 		word(v, &text)
@@ -255,15 +258,9 @@ func (v *visitor) service(s *corev1.Service) {
 	}
 	spec := &s.Spec
 	word(v, &spec.Type)
-	if spec.IPFamilyPolicy != nil {
-		word(v, spec.IPFamilyPolicy)
-	}
-	if spec.TrafficDistribution != nil {
-		word(v, spec.TrafficDistribution)
-	}
-	if spec.LoadBalancerClass != nil {
-		v.set(Text, spec.LoadBalancerClass)
-	}
+	word(v, spec.IPFamilyPolicy)
+	word(v, spec.TrafficDistribution)
+	v.set(Text, spec.LoadBalancerClass)
 	for i := range spec.IPFamilies {
 		word(v, &spec.IPFamilies[i])
 	}
@@ -274,14 +271,13 @@ func (v *visitor) service(s *corev1.Service) {
 	for i := range spec.Ports {
 		v.set(Port, &spec.Ports[i].Name)
 		word(v, &spec.Ports[i].Protocol)
+		v.set(Port, &spec.Ports[i].TargetPort.StrVal)
 	}
 	spec.Selector, s.Labels = v.labels(spec.Selector), v.labels(s.Labels)
 	for i := range s.Status.LoadBalancer.Ingress {
 		in := &s.Status.LoadBalancer.Ingress[i]
 		v.addr(&in.IP)
-		if in.IPMode != nil {
-			word(v, in.IPMode)
-		}
+		word(v, in.IPMode)
 	}
 }
 
@@ -305,12 +301,8 @@ func (v *visitor) slice(s *discoveryv1.EndpointSlice) {
 	v.meta(&s.ObjectMeta, Slice)
 	word(v, &s.AddressType)
 	for i := range s.Ports {
-		if name := s.Ports[i].Name; name != nil {
-			v.set(Port, name)
-		}
-		if s.Ports[i].Protocol != nil {
-			word(v, s.Ports[i].Protocol)
-		}
+		v.set(Port, s.Ports[i].Name)
+		word(v, s.Ports[i].Protocol)
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
@@ -341,9 +333,7 @@ func (v *visitor) subset(s *corev1.EndpointSubset) {
 
 // place replaces the fields that identify where an endpoint runs.
 func (v *visitor) place(node *string, target *corev1.ObjectReference) {
-	if node != nil {
-		v.set(Node, node)
-	}
+	v.set(Node, node)
 	if target != nil {
 		v.set(Pod, &target.Name)
 	}
@@ -450,7 +440,7 @@ func (v *visitor) config(c *config.Config) {
 
 // optional replaces a text if it is an address.
 func (v *visitor) optional(text *string) {
-	if _, ok := inet.ParseAddr(*text); ok {
+	if inet.IsAddr(*text) {
 		v.addr(text)
 	}
 }
@@ -464,4 +454,25 @@ func (v *visitor) hostPort(text *string) {
 		return
 	}
 	v.optional(text)
+}
+
+// WriteAll writes each stand-in with its original, one per line.
+func (r *Redactor) WriteAll(w io.Writer) (err error) {
+	for standIn, original := range r.All {
+		if _, err = fmt.Fprintf(w, "%s\t%s\n", standIn, original); err != nil {
+			break
+		}
+	}
+	return err
+}
+
+// Facts replaces the names and addresses of a node's Facts.
+func (r *Redactor) Facts(f *compiler.Facts) {
+	f.NodeName = r.Name(Node, f.NodeName)
+	for i := range f.Interfaces {
+		f.Interfaces[i].Name = r.Name(Link, f.Interfaces[i].Name)
+		for j, a := range f.Interfaces[i].Addrs {
+			f.Interfaces[i].Addrs[j] = r.Prefix(a)
+		}
+	}
 }

@@ -18,8 +18,8 @@ import (
 )
 
 // Objects are the API objects for a Snapshot, reduced to the fields that decide
-// about packets or that reviews check. They contain no managed fields, no unused
-// annotations, and only the names of pods.
+// about packets, or that reviews check or compare. They contain no managed fields,
+// and only the names of pods.
 type Objects struct {
 	Services     []*corev1.Service
 	Slices       []*discoveryv1.EndpointSlice
@@ -57,13 +57,22 @@ func Trim(obj any) any {
 	switch in := obj.(type) {
 	case *corev1.Service:
 		out := FromService(in).api()
-		keepIgnore(&out.ObjectMeta, &in.ObjectMeta)
+		out.UID = in.UID
+		for key, value := range in.Annotations {
+			if key != corev1.LastAppliedConfigAnnotation {
+				metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
+			}
+		}
 		for key, value := range in.Labels {
 			metav1.SetMetaDataLabel(&out.ObjectMeta, key, value)
 		}
 		out.Spec.Selector, out.Spec.IPFamilyPolicy = in.Spec.Selector, in.Spec.IPFamilyPolicy
 		out.Spec.AllocateLoadBalancerNodePorts, out.Spec.TrafficDistribution = in.Spec.AllocateLoadBalancerNodePorts, in.Spec.TrafficDistribution
 		out.Spec.LoadBalancerClass, out.Spec.PublishNotReadyAddresses = in.Spec.LoadBalancerClass, in.Spec.PublishNotReadyAddresses
+		out.Spec.ExternalName, out.Spec.LoadBalancerIP = in.Spec.ExternalName, in.Spec.LoadBalancerIP
+		for i := range in.Spec.Ports {
+			out.Spec.Ports[i].TargetPort = in.Spec.Ports[i].TargetPort
+		}
 		return out
 	case *discoveryv1.EndpointSlice:
 		out := FromEndpointSlice(in).api()
@@ -73,6 +82,7 @@ func Trim(obj any) any {
 		out := FromNode(in).api()
 		keepIgnore(&out.ObjectMeta, &in.ObjectMeta)
 		out.Status.NodeInfo.KernelVersion, out.Spec.Taints = in.Status.NodeInfo.KernelVersion, in.Spec.Taints
+		out.Status.NodeInfo.KubeletVersion = in.Status.NodeInfo.KubeletVersion
 		return out
 	case *networkingv1.ServiceCIDR:
 		out := FromServiceCIDR(in).api()
@@ -80,6 +90,14 @@ func Trim(obj any) any {
 		return out
 	}
 	return nil
+}
+
+// WithoutSettings removes from a Service what affects no packet and no finding, but programs of a cluster
+// read. It has no UID then, so that a comparison does not miss them.
+func WithoutSettings(s *corev1.Service) {
+	out := FromService(s).api()
+	keepIgnore(&out.ObjectMeta, &s.ObjectMeta)
+	s.UID, s.Annotations, s.Spec.ExternalName, s.Spec.LoadBalancerIP = "", out.Annotations, "", ""
 }
 
 func keepIgnore(out, in *metav1.ObjectMeta) {
@@ -131,6 +149,13 @@ func (d *Document) Objects() *Objects {
 	return out
 }
 
+// setIf sets a label or an annotation if is holds.
+func setIf(is bool, set func(m *metav1.ObjectMeta, key, value string), m *metav1.ObjectMeta, key, value string) {
+	if is {
+		set(m, key, value)
+	}
+}
+
 // api is the inverse of FromService.
 func (s *Service) api() *corev1.Service {
 	out := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
@@ -138,18 +163,10 @@ func (s *Service) api() *corev1.Service {
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceType(s.Type), ClusterIP: s.ClusterIP, ClusterIPs: clone(s.ClusterIPs),
 			ExternalIPs: clone(s.ExternalIPs), LoadBalancerSourceRanges: clone(s.SourceRanges), HealthCheckNodePort: s.HealthPort}}
 	spec := &out.Spec
-	if s.ProxyName {
-		metav1.SetMetaDataLabel(&out.ObjectMeta, LabelProxyName, "other")
-	}
-	if s.PreserveDIP {
-		metav1.SetMetaDataAnnotation(&out.ObjectMeta, annotationPreserveDIP, "true")
-	}
-	if s.NoOptimize {
-		metav1.SetMetaDataAnnotation(&out.ObjectMeta, annotationNoOptimize, "DISABLED")
-	}
-	if s.Balance != "" {
-		metav1.SetMetaDataAnnotation(&out.ObjectMeta, AnnotationBalance, s.Balance)
-	}
+	setIf(s.ProxyName, metav1.SetMetaDataLabel, &out.ObjectMeta, LabelProxyName, "other")
+	setIf(s.PreserveDIP, metav1.SetMetaDataAnnotation, &out.ObjectMeta, annotationPreserveDIP, "true")
+	setIf(s.NoOptimize, metav1.SetMetaDataAnnotation, &out.ObjectMeta, annotationNoOptimize, "DISABLED")
+	setIf(s.Balance != "", metav1.SetMetaDataAnnotation, &out.ObjectMeta, AnnotationBalance, s.Balance)
 	for _, f := range s.IPFamilies {
 		spec.IPFamilies = append(spec.IPFamilies, corev1.IPFamily(f))
 	}
@@ -180,9 +197,7 @@ func (s *Service) api() *corev1.Service {
 
 func (s *EndpointSlice) meta() metav1.ObjectMeta {
 	out := metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name}
-	if s.Headless {
-		metav1.SetMetaDataLabel(&out, corev1.IsHeadlessService, "")
-	}
+	setIf(s.Headless, metav1.SetMetaDataLabel, &out, corev1.IsHeadlessService, "")
 	return out
 }
 
@@ -191,9 +206,7 @@ func (s *EndpointSlice) meta() metav1.ObjectMeta {
 func (s *EndpointSlice) api() *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 		ObjectMeta: s.meta(), AddressType: discoveryv1.AddressType(s.AddressType)}
-	if s.Service.Name != "" {
-		metav1.SetMetaDataLabel(&out.ObjectMeta, discoveryv1.LabelServiceName, s.Service.Name)
-	}
+	setIf(s.Service.Name != "", metav1.SetMetaDataLabel, &out.ObjectMeta, discoveryv1.LabelServiceName, s.Service.Name)
 	for _, p := range s.Ports {
 		var port discoveryv1.EndpointPort
 		if p.HasName {
@@ -269,12 +282,8 @@ func (s *EndpointSlice) addTo(e *corev1.Endpoints) {
 func (n *Node) api() *corev1.Node {
 	out := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: n.Name},
 		Spec: corev1.NodeSpec{PodCIDRs: texts(n.PodCIDRs)}}
-	if n.Zone != "" {
-		metav1.SetMetaDataLabel(&out.ObjectMeta, corev1.LabelTopologyZone, n.Zone)
-	}
-	if n.Only {
-		metav1.SetMetaDataAnnotation(&out.ObjectMeta, AnnotationOnlyNode, "true")
-	}
+	setIf(n.Zone != "", metav1.SetMetaDataLabel, &out.ObjectMeta, corev1.LabelTopologyZone, n.Zone)
+	setIf(n.Only, metav1.SetMetaDataAnnotation, &out.ObjectMeta, AnnotationOnlyNode, "true")
 	for _, a := range n.Addresses {
 		out.Status.Addresses = append(out.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeAddressType(a.Type), Address: a.Address})
 	}

@@ -150,14 +150,9 @@ func (s *Snapshot) ServiceCIDRs() []*ServiceCIDR {
 }
 
 // Unlabelled returns the EndpointSlices without a Service label, sorted by name.
-func (s *Snapshot) Unlabelled() (out []*EndpointSlice) {
-	for _, slice := range s.slices {
-		if slice.Service.Name == "" {
-			out = append(out, slice)
-		}
-	}
-	slices.SortFunc(out, func(a, b *EndpointSlice) int { return a.Name.Compare(b.Name) })
-	return out
+func (s *Snapshot) Unlabelled() []*EndpointSlice {
+	all := slices.SortedFunc(maps.Values(s.slices), func(a, b *EndpointSlice) int { return a.Name.Compare(b.Name) })
+	return slices.DeleteFunc(all, func(slice *EndpointSlice) bool { return slice.Service.Name != "" })
 }
 
 // Orphans returns the EndpointSlices of Services that do not exist, sorted by

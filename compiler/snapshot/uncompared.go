@@ -1,7 +1,10 @@
 package snapshot
 
 import (
+	"encoding/json"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,24 +15,92 @@ import (
 // Uncompared is an object on which no rule for Services depends, but traffic may: an Ingress, a route, a
 // policy or a custom resource. A comparison says that it changed.
 type Uncompared struct {
+	Object  string
 	Name    ir.Name
-	Content any // as decoded from JSON
-	Copies  []any
+	Content any   // as decoded from JSON
+	Copies  []any // other versions, in the order of the input
+	Decides bool  // by itself, who reaches pods
+}
+
+// Placing and the name of a workload is the name of what decides whether its pods run and become ready.
+const Placing = "scheduling and readiness of "
+
+// applying matches the annotations by which tools decide whether, and for how long, they apply an object.
+var applying = regexp.MustCompile(`hook|local-config|reconcil|sync-options|prune|ignore-differences|apply-`)
+
+// Applying returns the annotations among settings by which tools decide whether they apply an object.
+func Applying(settings map[string]any) map[string]any {
+	out := map[string]any{}
+	for key, value := range settings {
+		if applying.MatchString(key) {
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// AnnotationsOf returns annotations with a meaning for programs.
+func AnnotationsOf(all map[string]string) map[string]any {
+	out := map[string]any{}
+	for key, value := range all {
+		if key != corev1.LastAppliedConfigAnnotation && key != AnnotationIgnore {
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// PlacingOf returns what decides whether the pods of a workload run and become ready, as decoded from JSON,
+// except what assumed endpoints depend on anyway.
+func PlacingOf(annotations map[string]any, spec *corev1.PodSpec, containers []corev1.Container) map[string]any {
+	probes := map[string]corev1.Container{}
+	for _, c := range containers {
+		if c.ReadinessProbe != nil || c.StartupProbe != nil {
+			probes[c.Name] = corev1.Container{Name: c.Name, ReadinessProbe: c.ReadinessProbe, StartupProbe: c.StartupProbe}
+		}
+	}
+	text, _ := json.Marshal(map[string]any{
+		"annotations": Applying(annotations), "probes": probes,
+		"spec": corev1.PodSpec{NodeSelector: spec.NodeSelector, Affinity: spec.Affinity, SchedulerName: spec.SchedulerName,
+			SchedulingGates: spec.SchedulingGates, ReadinessGates: spec.ReadinessGates, Tolerations: spec.Tolerations,
+			TopologySpreadConstraints: spec.TopologySpreadConstraints, RuntimeClassName: spec.RuntimeClassName},
+	})
+	var out map[string]any
+	_ = json.Unmarshal(text, &out) // text is JSON
+	return out
 }
 
 // Uncompared returns them by object: "Ingress shop/web". They must not be changed.
 func (s *Snapshot) Uncompared() map[string]Uncompared { return s.uncompared }
 
-// AddUncompared adds one, or another version of it.
-func (s *Snapshot) AddUncompared(object string, u Uncompared) {
-	if old, ok := s.uncompared[object]; ok {
+// AddUncompared adds one, or another version of it, which may be equal: files may be for different clusters.
+func (s *Snapshot) AddUncompared(u Uncompared) {
+	if old, ok := s.uncompared[u.Object]; ok {
 		u.Copies = append(old.Copies, old.Content)
 	}
-	s.uncompared[object] = u
+	s.uncompared[u.Object] = u
 }
 
-// AddNodePorts adds the ports that the pods of a workload of manifests open on their Nodes.
-func (s *Snapshot) AddNodePorts(w *Workload) {
+// Equal reports whether two sides have the same versions, in any order.
+func (u Uncompared) Equal(v Uncompared) bool {
+	return SameElements(append(slices.Clip(u.Copies), u.Content), append(slices.Clip(v.Copies), v.Content))
+}
+
+// SameElements reports whether two lists have equal elements, each as often, in any order.
+func SameElements[T any](a, b []T) bool {
+	b = slices.Clone(b)
+	for _, v := range a {
+		i := slices.IndexFunc(b, func(w T) bool { return reflect.DeepEqual(v, w) })
+		if i < 0 {
+			return false
+		}
+		b = slices.Delete(b, i, i+1)
+	}
+	return len(b) == 0
+}
+
+// NodePorts returns the ports that the pods of a workload of manifests open on their Nodes, if any.
+func (w *Workload) NodePorts() (all []Uncompared) {
 	var open []corev1.ContainerPort
 	for _, p := range w.Ports {
 		if w.HostNetwork || p.HostPort != 0 {
@@ -38,8 +109,9 @@ func (s *Snapshot) AddNodePorts(w *Workload) {
 		}
 	}
 	if len(open) > 0 || w.HostNetwork {
-		s.AddUncompared("ports on the Node of "+w.Object, Uncompared{Name: w.Name, Content: open})
+		all = append(all, Uncompared{Object: "ports on the Node of " + w.Object, Name: w.Name, Content: open, Decides: true})
 	}
+	return all
 }
 
 // applyUncompared adds those of manifests. As with kubectl apply, only fields that a manifest has can

@@ -1,2 +1,2 @@
-// Package daemon tests the daemon in containers: with the rights and system calls of docs/deploy alone.
+// Package daemon tests the daemon as a process: on a node, and in containers with the rights and system calls of docs/deploy alone.
 package daemon

@@ -261,8 +261,12 @@ func (w *watched) containerOf() container {
 		}
 		c.Volumes = append(c.Volumes, v)
 	}
-	// The score of a pod is its kubelet's to set; the rest is what the init container does.
-	w.Write("volumes/config/config.conf", fmt.Sprintf(nodetest.Config, w.Plane.Mode)+"oomScoreAdj: 0\n")
+	// The score of a pod is its kubelet's to set, here that of the test; the rest is what the init container does.
+	score, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	w.Write("volumes/config/config.conf", fmt.Sprintf(nodetest.Config, w.Plane.Mode)+"oomScoreAdj: "+string(score))
 	w.Must("proxyc watch --init-only --config " + w.onNode("config", "config.conf") + " --hostname-override node1")
 	return c
 }

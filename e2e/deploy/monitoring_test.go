@@ -284,6 +284,10 @@ var alertCases = map[string]struct{ fires, quiet string }{
 		"kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{instance=\"a\"} 0 5+0x59\n" +
 			"  kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{instance=\"b\"} 0+30x60\n  proxyc_build_info{instance=\"a\"} 1+0x60"},
 	"ProxycServicesRefused": {`proxyc_refused_services{instance="a"} 1+0x60`, `proxyc_refused_services{instance="a"} 1 1 1 0+0x57`},
+	"ProxycServiceRefuses": {
+		`proxyc_service_refused_total{instance="a", namespace="shop", service="cart", port="http", reason="no-endpoints"} 0+60x60`,
+		"proxyc_service_refused_total{instance=\"a\", namespace=\"shop\", service=\"cart\", port=\"http\", reason=\"no-endpoints\"} 0+60x5 300+0x55\n" +
+			"  proxyc_service_refused_total{instance=\"a\", namespace=\"shop\", service=\"cart\", port=\"http\", reason=\"source-ranges\"} 0+60x60"},
 	"ProxycFindings":        {`proxyc_findings{instance="a", severity="error"} 1+0x60`, `proxyc_findings{instance="a", severity="warning"} 1+0x60`},
 	"ProxycInvalidFiles":    {`proxyc_invalid_files{instance="a"} 1+0x60`, `proxyc_invalid_files{instance="a"} 1 1 1 0+0x57`},
 	"ProxycNotServed":       {`proxyc_not_served{instance="a"} 1+0x60`, `proxyc_not_served{instance="a"} 1 1 1 0+0x57`},

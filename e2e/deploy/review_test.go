@@ -64,6 +64,7 @@ type job struct {
 	clone, tmp string
 	env        []string
 	gh         string // file with the arguments of gh
+	body       string // description of the pull request
 }
 
 // newJob changes a repository with the files of testdata/review/git.
@@ -142,7 +143,7 @@ func (j *job) run(with map[string]string) error {
 	}
 	path, err := filepath.Abs(actionDir)
 	must(j.t, err)
-	values := map[string]string{"github.action_path": path, "github.action_ref": "main", "github.token": "secret", "github.event.number": "7"}
+	values := map[string]string{"github.action_path": path, "github.action_ref": "main", "github.token": "secret", "github.event.number": "7", "github.event.pull_request.body": j.body}
 	for name, input := range action.Inputs {
 		values["inputs."+name] = input.Default
 		if value, ok := with[name]; ok {
@@ -233,6 +234,9 @@ func TestAction(t *testing.T) {
 		if err := j.run(kustomize); err == nil || !strings.Contains(err.Error(), "exit status 1") {
 			t.Errorf("the action must fail with exit code 1, got %v", err)
 		}
+		if text := j.read("review/short.md"); !strings.HasPrefix(text, "**Failed: opens 1.**\n") {
+			t.Errorf("the comment must begin with the reason:\n%s", text)
+		}
 		for _, name := range []string{"review/comment.md", "GITHUB_STEP_SUMMARY"} {
 			if text := j.read(name); !strings.Contains(text, "opens") || !strings.Contains(text, "shop/admin") || strings.Contains(text, "shop/web") {
 				t.Errorf("%s must show what opens of shop/admin alone:\n%s", name, text)
@@ -246,8 +250,30 @@ func TestAction(t *testing.T) {
 		}
 		args, err := os.ReadFile(j.gh)
 		must(t, err)
-		if got, want := string(args), "pr comment 7 --edit-last --create-if-none --body-file "+j.tmp+"/review/comment.md\n"; got != want {
+		if got, want := string(args), "pr comment 7 --edit-last --create-if-none --body-file "+j.tmp+"/review/short.md\n"; got != want {
 			t.Errorf("gh %s, want %s", got, want)
+		}
+	})
+	t.Run("accepted by a fork", func(t *testing.T) {
+		j := newJob(t, func(dir string) {
+			replace(t, filepath.Join(dir, "base/admin.yaml"), "  loadBalancerSourceRanges: [198.51.100.0/24]\n", "")
+		})
+		j.body = "Opens the page.\r\nproxyc opens Service shop/admin # for all\r\n"
+		must(t, os.WriteFile(filepath.Join(filepath.Dir(j.gh), "bin/gh"), []byte("#!/bin/sh\nexit 1\n"), 0o755))
+		if err := j.run(kustomize); err != nil {
+			t.Error(err)
+		}
+		if text := j.read("review/comment.md"); !strings.HasPrefix(text, "**Passed: 1 Service changed.**\n\nAccepted: opens shop/admin for all.\n") {
+			t.Errorf("the comment must state what is accepted:\n%s", text)
+		}
+	})
+	t.Run("broken", func(t *testing.T) {
+		j := newJob(t, func(dir string) { replace(t, filepath.Join(dir, "base/admin.yaml"), "kind: Service", "kind: [") })
+		if err := j.run(map[string]string{"path": "base/admin.yaml", "version": "v1.2.3"}); err == nil || !strings.Contains(err.Error(), "exit status 2") {
+			t.Errorf("the action must fail with exit code 2, got %v", err)
+		}
+		if text := j.read("review/comment.md"); !strings.HasPrefix(text, "**Failed: ") || !strings.Contains(text, "admin.yaml") {
+			t.Errorf("the comment must name the file:\n%s", text)
 		}
 	})
 	t.Run("more replicas", func(t *testing.T) {
@@ -265,7 +291,7 @@ func TestAction(t *testing.T) {
 		j := newJob(t, func(dir string) {
 			replace(t, filepath.Join(dir, "chart/templates/cart.yaml"), "targetPort: http", "targetPort: htp")
 		})
-		err := j.run(map[string]string{"render": "helm template chart", "version": "v1.2.3", "fail-on": "", "comment": "false"})
+		err := j.run(map[string]string{"render": "helm template chart", "version": "v1.2.3", "comment": "false"})
 		if err == nil || !strings.Contains(err.Error(), "exit status 1") {
 			t.Errorf("the action must fail with exit code 1, got %v", err)
 		}

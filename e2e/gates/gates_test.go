@@ -1,14 +1,9 @@
 package gates
 
 import (
-	"cmp"
-	"flag"
-	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -18,18 +13,12 @@ import (
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
-var update = flag.Bool("update", false, "write the table of gates")
-
 // TestGates detects a gate that proxyc lacks, or whose stage, default or lock differs from
 // kube-proxy's.
 func TestGates(t *testing.T) {
 	known := utilfeature.DefaultMutableFeatureGate.GetAll()
 	if len(known) < 200 {
 		t.Fatalf("kube-proxy has registered only %d gates", len(known))
-	}
-	if *update {
-		writeGates(t, known)
-		return
 	}
 	got := map[string]config.Feature{}
 	for _, f := range config.Default().Features() {
@@ -58,37 +47,6 @@ func TestGates(t *testing.T) {
 				t.Errorf("%s=%t of another release is an error: %v", name, on, l)
 			}
 		}
-	}
-}
-
-// writeGates writes the table of gates.
-func writeGates(t *testing.T, known map[featuregate.Feature]featuregate.FeatureSpec) {
-	t.Helper()
-	const name = "../../compiler/config/gates.txt"
-	was, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	needs := utilfeature.DefaultMutableFeatureGate.Dependencies()
-	var b strings.Builder
-	for line := range strings.Lines(string(was)) {
-		if strings.HasPrefix(line, "# ") {
-			b.WriteString(line)
-		}
-	}
-	for _, gate := range slices.Sorted(maps.Keys(known)) {
-		spec := known[gate]
-		fmt.Fprint(&b, gate, " ", cmp.Or(string(spec.PreRelease), "GA"), map[bool]string{true: " on", false: " off"}[spec.Default])
-		if spec.LockToDefault {
-			b.WriteString(" locked")
-		}
-		for i, need := range slices.Sorted(slices.Values(needs[gate])) {
-			b.WriteString(map[bool]string{true: " requires ", false: " "}[i == 0] + string(need))
-		}
-		b.WriteByte('\n')
-	}
-	if err := os.WriteFile(name, []byte(b.String()), 0o644); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -291,7 +291,7 @@ func differences(out string) (lines []string) {
 
 // other matches lines that show no difference: details and totals, and those that must be
 // accepted.
-var other = regexp.MustCompile(`^($| |foreign rules|not served: |keep |total: |nothing to change|.* added, \d+ changed, )`)
+var other = regexp.MustCompile(`^($| |foreign rules|net\.|route to |not served: |keep |total: |nothing to change|.* added, \d+ changed, )`)
 
 // judge fails the test for polls that returned 200 while the rules were wrong. TestHistory states
 // the rule.

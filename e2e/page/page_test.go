@@ -5,7 +5,6 @@ package page
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -86,21 +85,12 @@ func open(t *testing.T, file string) *tab {
 		t.Skipf("needs chromium, see make setup: %v", err)
 	}
 	dir := t.TempDir()
-	var browser *exec.Cmd
-	// A browser is a group of processes. Those that remain after the first has ended still write
-	// files.
-	t.Cleanup(func() {
-		for end := time.Now().Add(time.Minute); browser != nil && browser.Process != nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			if errors.Is(syscall.Kill(-browser.Process.Pid, syscall.SIGKILL), syscall.ESRCH) {
-				return
-			}
-		}
-	})
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-component-update", true), chromedp.UserDataDir(dir), chromedp.WindowSize(1400, 1000), chromedp.WSURLReadTimeout(5*time.Minute),
 		chromedp.ModifyCmdFunc(func(cmd *exec.Cmd) {
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-			browser = cmd
+			// A browser is several processes. The kernel ends all of a PID namespace with the first one,
+			// so that none still writes files.
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
 		}))
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(stop)

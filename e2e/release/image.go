@@ -34,6 +34,7 @@ var flavours = []flavour{
 const (
 	program  = "usr/local/bin/proxyc"
 	peerName = "usr/local/bin/kube-proxy"
+	runner   = "go-runner" // with which kOps starts kube-proxy
 )
 
 // images writes an OCI layout of each flavour below the release's directory, for all Linux
@@ -120,6 +121,7 @@ func (r *release) imageFor(ctx context.Context, f flavour, t target, path string
 	own := tree{}
 	own.addFile(program, path, 0o755)
 	own.addLink(peerName, "proxyc")
+	own.addLink(runner, program)
 	if err := add(own, "proxyc "+info.Main.Version); err != nil {
 		return nil, err
 	}

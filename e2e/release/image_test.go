@@ -118,7 +118,9 @@ touch "$root/dev/null"
 mount --bind /dev/null "$root/dev/null"
 mount -t proc proc "$root/proc"
 mount --bind "$run" "$root/run"
-chroot "$root" /usr/local/bin/kube-proxy --config /run/config.yaml --hostname-override node1 --init-only
+chroot "$root" /go-runner --log-file=/run/kube-proxy.log --also-stdout /usr/local/bin/kube-proxy \
+	--config /run/config.yaml --hostname-override node1 --init-only
+test -f "$run/kube-proxy.log"
 mount -o remount,bind,ro "$root"
 mount --bind "$root/proc/sys" "$root/proc/sys"
 mount -o remount,bind,ro "$root/proc/sys"

@@ -48,6 +48,22 @@ func (e Effect) Meaning() string {
 	}[e]
 }
 
+// Dangerous reports whether clients of a frontend that both sides have are newly served or lost, or clients
+// outside of the cluster are. What a new or removed Service does inside of the cluster is not dangerous.
+func (s *Service) Dangerous() bool {
+	if s.Effect > Lost {
+		return false
+	}
+	return len(s.Notes) > 0 || slices.ContainsFunc(s.Flows, func(f Flow) bool {
+		outside := slices.ContainsFunc(f.From, func(c Clients) bool { return c.Kind == Outside })
+		external := slices.ContainsFunc(f.To, func(d Destination) bool { return d.Hijacked || d.Kind != ir.ClusterIP.String() })
+		if s.Effect == Opens {
+			return outside && external || f.Change.Before != sim.NotOurs
+		}
+		return outside && external || s.Action == Changed
+	})
+}
+
 // claim is what a side has at the destination of a class of packets.
 type claim struct {
 	owner  ir.Name // the Service with a frontend there; zero for none

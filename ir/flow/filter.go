@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -17,44 +16,48 @@ func anywhere(prove.Addrs) bool { return true }
 // outcome: those with a frontend of a changed Service, or with backends at an
 // address of such a Service. If the nodes differ, these are all destinations.
 func touched(a, b *ir.Program, changes []ir.Change) func(prove.Addrs) bool {
-	all := !reflect.DeepEqual(a.Node, b.Node)
+	all, caps := !reflect.DeepEqual(a.Node, b.Node), a.Node.Mode.Capabilities()
 	at := map[netip.Addr]bool{}
 	ports := false
+	add := func(s *ir.Service) {
+		for i := range s.Frontends {
+			at[s.Frontends[i].Match.Addr] = true
+			ports = ports || s.Frontends[i].Match.IsNodePort()
+		}
+	}
 	for _, c := range changes {
 		for _, s := range [...]*ir.Service{c.Old, c.New} {
-			if s == nil {
-				continue
-			}
-			all = all || s.Health != nil && a.Node.Mode.Capabilities().Has(ir.CarriesVIPs) // a health check answers at all addresses of Services
-			for i := range s.Frontends {
-				at[s.Frontends[i].Match.Addr] = true
-				ports = ports || s.Frontends[i].Match.IsNodePort()
+			if s != nil {
+				all = all || s.Health != nil && caps.Has(ir.CarriesVIPs) // a health check answers at all addresses of Services
+				add(s)
 			}
 		}
 	}
-	if caps := a.Node.Mode.Capabilities(); !all && (caps.Has(ir.FiltersTranslated) || caps.Has(ir.CarriesVIPs)) {
-		touched := func(b ir.Backend) bool {
-			addr := b.AddrPort.Addr()
-			return at[addr] || ports && a.Node.HasAddr(addr)
+	if !all && (caps.Has(ir.FiltersTranslated) || caps.Has(ir.CarriesVIPs)) {
+		for _, s := range leading(a, at, ports, a, b) {
+			add(s)
 		}
-		led := map[netip.Addr]bool{}
-		for _, p := range [...]*ir.Program{a, b} {
-			for i := range p.Services {
-				s := &p.Services[i]
-				if !slices.ContainsFunc(s.Pools, func(p ir.Pool) bool { return slices.ContainsFunc(p.Backends, touched) }) {
-					continue
-				}
-				for j := range s.Frontends {
-					led[s.Frontends[j].Match.Addr] = true
-					ports = ports || s.Frontends[j].Match.IsNodePort()
-				}
-			}
-		}
-		maps.Copy(at, led)
 	}
 	return func(d prove.Addrs) bool {
-		return all || at[d.First] || ports && (a.Node.HasAddr(d.First) || a.Node.NodePorts.Has(d.First, false))
+		return all || at[d.First] || ports && answers(a, b, d.First)
 	}
+}
+
+// leading returns the Services of some Programs with a backend at one of some addresses, or at one of
+// the node's with nodePorts.
+func leading(node *ir.Program, at map[netip.Addr]bool, nodePorts bool, in ...*ir.Program) (all []*ir.Service) {
+	touched := func(b ir.Backend) bool {
+		addr := b.AddrPort.Addr()
+		return at[addr] || nodePorts && node.Node.HasAddr(addr)
+	}
+	for _, p := range in {
+		for i := range p.Services {
+			if s := &p.Services[i]; slices.ContainsFunc(s.Pools, func(p ir.Pool) bool { return slices.ContainsFunc(p.Backends, touched) }) {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
 }
 
 // ofServices returns a filter for destinations at which the selected Services
@@ -66,11 +69,9 @@ func ofServices(a, b *ir.Program, of func(ir.Name) bool) func(prove.Addrs) bool 
 	}
 	at := map[netip.Addr]bool{}
 	for _, p := range [...]*ir.Program{a, b} {
-		for i := range p.Services {
-			if s := &p.Services[i]; of(s.Name) {
-				for j := range s.Frontends {
-					at[s.Frontends[j].Match.Addr] = true
-				}
+		for s, f := range p.Frontends() {
+			if of(s.Name) {
+				at[f.Match.Addr] = true
 			}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -212,14 +211,12 @@ type side struct {
 func newSide(p *ir.Program) *side {
 	s := &side{p, sim.NewEvaluator(p), map[ir.Match]*ir.Frontend{}, map[netip.Addr]*ir.Frontend{}, map[ir.Name]*ir.Service{}}
 	for i := range p.Services {
-		svc := &p.Services[i]
-		s.services[svc.Name] = svc
-		for j := range svc.Frontends {
-			f := &svc.Frontends[j]
-			s.at[f.Match] = f
-			if s.owner[f.Match.Addr] == nil {
-				s.owner[f.Match.Addr] = f
-			}
+		s.services[p.Services[i].Name] = &p.Services[i]
+	}
+	for _, f := range p.Frontends() {
+		s.at[f.Match] = f
+		if s.owner[f.Match.Addr] == nil {
+			s.owner[f.Match.Addr] = f
 		}
 	}
 	return s
@@ -273,16 +270,7 @@ func (d *describer) services(parts iter.Seq[[]owned]) []Service {
 		out = append(out, *s)
 	}
 	slices.SortFunc(out, func(a, b Service) int { return a.Name.Compare(b.Name) })
-	var wait sync.WaitGroup
-	workers := runtime.GOMAXPROCS(0)
-	for w := range workers {
-		wait.Go(func() {
-			for i := w; i < len(out); i += workers {
-				out[i].Flows = d.joinDestinations(out[i].Flows)
-			}
-		})
-	}
-	wait.Wait()
+	ir.Parallel(len(out), func(i int) { out[i].Flows = d.joinDestinations(out[i].Flows) })
 	return out
 }
 

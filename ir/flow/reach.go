@@ -42,14 +42,11 @@ type frontends struct {
 
 func newFrontends(p *ir.Program) *frontends {
 	s := &frontends{sim.NewEvaluator(p), &p.Node, map[ir.Match]bool{}, map[ir.Match][]uint16{}}
-	for i := range p.Services {
-		for j := range p.Services[i].Frontends {
-			m := p.Services[i].Frontends[j].Match
-			s.has[m] = true
-			port := m.Port
-			m.Port = 0
-			s.ports[m] = append(s.ports[m], port)
-		}
+	for _, f := range p.Frontends() {
+		s.has[f.Match] = true
+		at := f.Match
+		at.Port = 0
+		s.ports[at] = append(s.ports[at], f.Match.Port)
 	}
 	return s
 }

@@ -38,4 +38,4 @@ type different struct{}
 
 func (different) Outcome(sim.Packet, *sim.Cuts) sim.Outcome { return sim.Outcome{Fate: 255} }
 
-func (different) Destinations(func(netip.Prefix) bool) {}
+func (different) Destinations(func(netip.Prefix)) {}

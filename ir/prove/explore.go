@@ -406,18 +406,6 @@ func (w *interfaces) other() string {
 }
 
 func (c *Class) compare(o *Class) int {
-	for _, d := range [...]int{
-		c.Dst.First.Compare(o.Dst.First), int(c.Protocol) - int(o.Protocol), int(c.Packet.Port) - int(o.Packet.Port),
-	} {
-		if d != 0 {
-			return d
-		}
-	}
-	switch {
-	case c.Packet.In < o.Packet.In:
-		return -1
-	case c.Packet.In > o.Packet.In:
-		return 1
-	}
-	return c.Src.First.Compare(o.Src.First)
+	return cmp.Or(c.Dst.First.Compare(o.Dst.First), cmp.Compare(c.Protocol, o.Protocol), cmp.Compare(c.Packet.Port, o.Packet.Port),
+		cmp.Compare(c.Packet.In, o.Packet.In), c.Src.First.Compare(o.Src.First))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -19,9 +20,9 @@ type Side interface {
 	// Outcome returns the outcome of a packet, and records the comparisons with
 	// the packet in cuts.
 	Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome
-	// Destinations calls yield for all prefixes with which it compares
-	// destinations. It may yield duplicates.
-	Destinations(yield func(netip.Prefix) bool)
+	// Destinations calls add with all prefixes with which it compares
+	// destinations, possibly with duplicates.
+	Destinations(add func(netip.Prefix))
 }
 
 // Doubter is a Side with doubts that do not depend on a single packet. They are
@@ -60,11 +61,9 @@ func NodeOf(p *ir.Program) Node {
 	n := Node{Family: p.Family, Addrs: p.Node.Addrs, Cost: costOf(p)}
 	if p.Node.Mode.Capabilities().Has(ir.CarriesVIPs) {
 		carried := map[netip.Addr]bool{}
-		for i := range p.Services {
-			for _, f := range p.Services[i].Frontends {
-				if !f.Match.IsNodePort() {
-					carried[f.Match.Addr] = true
-				}
+		for _, f := range p.Frontends() {
+			if !f.Match.IsNodePort() {
+				carried[f.Match.Addr] = true
 			}
 		}
 		n.Carries = func(a netip.Addr) bool { return carried[a] }
@@ -76,13 +75,9 @@ func NodeOf(p *ir.Program) Node {
 // which may be a separate client.
 func costOf(p *ir.Program) func(netip.Addr) int {
 	costs := map[netip.Addr]int{}
-	for i := range p.Services {
-		s := &p.Services[i]
-		for j := range s.Frontends {
-			f := &s.Frontends[j]
-			for _, r := range f.Routes {
-				costs[f.Match.Addr] += len(s.Pools[r.Pool].Backends)
-			}
+	for s, f := range p.Frontends() {
+		for _, r := range f.Routes {
+			costs[f.Match.Addr] += len(s.Pools[r.Pool].Backends)
 		}
 	}
 	nodePorts := costs[netip.Addr{}]
@@ -148,6 +143,13 @@ func WithProgress(ctx context.Context, f func(done, all int)) context.Context {
 
 type progressKey struct{}
 
+func progressOf(ctx context.Context) func(done, all int) {
+	if f, ok := ctx.Value(progressKey{}).(func(done, all int)); ok {
+		return f
+	}
+	return func(int, int) {}
+}
+
 // Limit is a cancellation cause with which a comparison returns the result so
 // far, and the cause as a doubt, instead of an error.
 type Limit string
@@ -171,10 +173,7 @@ func compare(ctx context.Context, n Node, a, b Side, at func(Addrs) bool, take f
 	all := slices.DeleteFunc(destinations(n, a, b), func(d destination) bool { return !at(d.Addrs) })
 	order := cheapFirst(n, all)
 	parts := make([]found, len(all))
-	progress, _ := ctx.Value(progressKey{}).(func(done, all int))
-	if progress == nil {
-		progress = func(int, int) {}
-	}
+	progress := progressOf(ctx)
 	progress(0, len(all))
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -253,21 +252,14 @@ type destination struct {
 func destinations(n Node, sides ...Side) []destination {
 	known := map[netip.Prefix]bool{n.Family.Any(): true}
 	for _, s := range sides {
-		for p := range s.Destinations {
+		s.Destinations(func(p netip.Prefix) {
 			if n.Family.Has(p.Addr()) {
 				known[p.Masked()] = true
 			}
-		}
+		})
 	}
-	prefixes := make([]netip.Prefix, 0, len(known))
-	for p := range known {
-		prefixes = append(prefixes, p)
-	}
-	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
-		if c := a.Addr().Compare(b.Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
+	prefixes := slices.SortedFunc(maps.Keys(known), func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), a.Bits()-b.Bits())
 	})
 	var out []destination
 	var open []netip.Prefix // the prefixes that contain at, the innermost last

@@ -211,13 +211,13 @@ func (b byPort) at(port uint16, cuts *sim.Cuts) sim.Outcome {
 }
 
 func (b byPort) Outcome(p sim.Packet, cuts *sim.Cuts) sim.Outcome { return b.at(p.Port, cuts) }
-func (byPort) Destinations(func(netip.Prefix) bool)               {}
+func (byPort) Destinations(func(netip.Prefix))                    {}
 
 // nothing is a side without rules.
 type nothing struct{}
 
 func (nothing) Outcome(sim.Packet, *sim.Cuts) sim.Outcome { return sim.Outcome{Fate: sim.Fate(99)} }
-func (nothing) Destinations(func(netip.Prefix) bool)      {}
+func (nothing) Destinations(func(netip.Prefix))           {}
 
 // between returns a random address of the range.
 func between(r *rand.Rand, a prove.Addrs) netip.Addr {

@@ -224,8 +224,12 @@ func (o *Own) With(also func(netip.Addr) bool) *Own {
 // Has reports whether the node has an address.
 func (o *Own) Has(a netip.Addr) bool { return o.has(a) }
 
-// Prefixes returns the addresses, loopback first. The result is read-only.
-func (o *Own) Prefixes() []netip.Prefix { return o.prefixes }
+// Prefixes calls add with the addresses, loopback first.
+func (o *Own) Prefixes(add func(netip.Prefix)) {
+	for _, p := range o.prefixes {
+		add(p)
+	}
+}
 
 // HasSource reports whether a packet's source is an address of the node, and
 // records the comparison.

@@ -18,7 +18,7 @@ type Evaluator struct {
 	checks  *PortSet                  // of health checks
 	vips    map[netip.Addr]frontendOf // the first frontend of an address whose undefined ports the mode rejects
 	carried map[netip.Addr]bool       // addresses of Services that the node carries
-	locals  map[backendOf]bool        // backends that are local for some Service, if the mode then treats them as local for all
+	locals  map[ir.Match]bool         // backends that are local for some Service, if the mode then treats them as local for all
 	slots   sync.Map                  // *slots by *ir.Frontend, created on first use
 	ranges  sync.Map                  // *Prefixes by rangesKey, created on first use
 }
@@ -48,10 +48,13 @@ type frontendOf struct {
 	frontend *ir.Frontend
 }
 
-// backendOf identifies a backend across Services.
-type backendOf struct {
-	at       netip.AddrPort
-	protocol ir.Protocol
+// localKey returns the key of a backend in locals.
+func (e *Evaluator) localKey(b *ir.Backend, p ir.Protocol) ir.Match {
+	k := ir.Match{Addr: b.AddrPort.Addr()}
+	if e.caps.Has(ir.HairpinByPort) {
+		k.Protocol, k.Port = p, b.AddrPort.Port()
+	}
+	return k
 }
 
 type addrProtocol struct {
@@ -67,7 +70,7 @@ func NewEvaluator(p *ir.Program) *Evaluator { return NewEvaluatorWith(p, p.Node.
 // mode.
 func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 	e := &Evaluator{program: p, caps: caps, own: NewOwn(p.Family.Loopback(), p.Node.Addrs),
-		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}, carried: map[netip.Addr]bool{}, locals: map[backendOf]bool{}}
+		at: map[ir.Match]frontendOf{}, byAddr: map[addrProtocol][]uint16{}, vips: map[netip.Addr]frontendOf{}, carried: map[netip.Addr]bool{}, locals: map[ir.Match]bool{}}
 	minds := e.caps.Has(ir.RejectUndefinedVIPPorts)
 	var checks []uint16
 	for i := range p.Services {
@@ -75,8 +78,12 @@ func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 		if s.Health != nil {
 			checks = append(checks, s.Health.Port)
 		}
-		if e.caps.Has(ir.HairpinByAddress) {
-			e.noteLocals(s)
+		for j := range s.Pools {
+			for k := range s.Pools[j].Backends {
+				if b := &s.Pools[j].Backends[k]; b.Local && e.caps.Has(ir.HairpinByAddress) {
+					e.locals[e.localKey(b, s.Pools[j].Port.Protocol)] = true
+				}
+			}
 		}
 		for j := range s.Frontends {
 			f := &s.Frontends[j]
@@ -98,17 +105,6 @@ func NewEvaluatorWith(p *ir.Program, caps ir.Capability) *Evaluator {
 	return e
 }
 
-func (e *Evaluator) noteLocals(s *ir.Service) {
-	for i := range s.Pools {
-		p := &s.Pools[i]
-		for j := range p.Backends {
-			if b := &p.Backends[j]; b.Local {
-				e.locals[backendOf{b.AddrPort, p.Port.Protocol}] = true
-			}
-		}
-	}
-}
-
 // Outcome is Trace; it records in cuts the constants with which it compared the
 // packet.
 func (e *Evaluator) Outcome(pkt Packet, cuts *Cuts) Outcome {
@@ -119,26 +115,20 @@ func (e *Evaluator) Outcome(pkt Packet, cuts *Cuts) Outcome {
 // Frontend returns the frontend with a match, or nil.
 func (e *Evaluator) Frontend(m ir.Match) *ir.Frontend { return e.at[m].frontend }
 
-// Destinations calls yield for the prefixes with which destinations are compared,
+// Destinations calls add with the prefixes with which destinations are compared,
 // possibly with duplicates.
-func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
-	var all []netip.Prefix
+func (e *Evaluator) Destinations(add func(netip.Prefix)) {
 	for key := range e.byAddr {
 		if key.addr.IsValid() {
-			all = append(all, netip.PrefixFrom(key.addr, key.addr.BitLen()))
+			add(netip.PrefixFrom(key.addr, key.addr.BitLen()))
 		}
 	}
 	node := &e.program.Node
-	all = append(all, e.own.Prefixes()...)
+	e.own.Prefixes(add)
 	for _, p := range node.NodePorts.Prefixes {
-		all = append(all, p.Prefix)
+		add(p.Prefix)
 	}
 	for _, c := range node.ServiceCIDRs {
-		all = append(all, c.Prefix)
-	}
-	for _, p := range all {
-		if !yield(p) {
-			return
-		}
+		add(c.Prefix)
 	}
 }

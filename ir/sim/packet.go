@@ -26,6 +26,10 @@ type Packet struct {
 	// Within, if valid, is an address of the range to which Src belongs, if Src is unknown and stands
 	// for an address of a pod. Ranges are compared with it.
 	Within netip.Addr
+	// Later is set for a packet of a connection that has a reply.
+	Later bool
+	// Reply is set for a packet of the backend to the client instead, whose NAT is decided.
+	Reply bool
 }
 
 // class returns the address that decides which ranges contain the source.

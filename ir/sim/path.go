@@ -5,8 +5,9 @@ import "fmt"
 // Path is the result of evaluating rules for one packet.
 type Path struct {
 	Outcome Outcome
-	Met     []Met    // in order
-	Unknown []string // parts of the rules on its path with unknown meaning
+	Met     []Met                  // in order
+	Unknown []string               // parts of the rules on its path with unknown meaning
+	Marks   map[Destination]uint32 // with which the node routes the packet; nil if unknown
 }
 
 // Met is a rule that affected a packet, a chain's policy, or another element (NoRule).
@@ -20,6 +21,7 @@ type Met struct {
 	Foreign  bool   `json:"foreign,omitempty"` // of neither proxyc nor kube-proxy; set by package review/rules
 	Forwards bool   `json:"-"`                 // it forwards the packet to another chain or accepts it, without a final decision
 	NoRule   bool   `json:"-"`                 // an element of a set, a server, an address of a device, or a route, named by Chain
+	Packets  uint64 `json:"packets,omitempty"` // that its counter, or that of Element, has counted; set by package review/rules
 	Element  string `json:"-"`                 // the matching element of a named set or map; "" if none
 }
 

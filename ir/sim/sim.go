@@ -305,7 +305,7 @@ func (t *tracer) accept(f *ir.Frontend, p *ir.Pool, r *ir.Route) Outcome {
 			continue
 		}
 		hairpin := false
-		if b.Local || t.caps.Has(ir.HairpinRemote) || t.locals[backendOf{b.AddrPort, f.Match.Protocol}] {
+		if b.Local || t.caps.Has(ir.HairpinRemote) || t.locals[t.localKey(b, f.Match.Protocol)] {
 			hairpin = b.AddrPort.Addr() == t.pkt.Src
 			t.cutHairpin(b, p.Affinity != nil && !masquerade)
 		}

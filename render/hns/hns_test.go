@@ -228,9 +228,8 @@ func TestExplain(t *testing.T) {
 	overlay(p)
 	x := LowerAll(ir.NewPrograms(p))
 	var got []string
-	x.Explain(func(e render.Entry) bool {
+	x.Explain(func(e render.Entry) {
 		got = append(got, fmt.Sprint(e.Where, " | ", e.Match, " | ", e.Port, " | ", e.Origin))
-		return true
 	})
 	want := []string{
 		"endpoint 10.96.0.10 |  | default/web | Service default/web",

@@ -105,19 +105,15 @@ func (d *document) entry(v any) {
 	d.value(v)
 }
 
-// Explain yields endpoints and load balancers, by family.
-func (x rendered) Explain(yield func(render.Entry) bool) {
+// Explain adds endpoints and load balancers, by family.
+func (x rendered) Explain(add func(render.Entry)) {
 	for _, r := range ir.Present(x.PerFamily) {
 		for _, e := range r.Endpoints {
-			if !yield(render.Entry{Where: "endpoint " + e.Ref, Port: e.Port, Origin: e.Origin}) {
-				return
-			}
+			add(render.Entry{Where: "endpoint " + e.Ref, Port: e.Port, Origin: e.Origin})
 		}
 		for i := range r.LoadBalancers {
 			l := &r.LoadBalancers[i]
-			if !yield(render.Entry{Where: "load balancer " + l.name(), Match: l.Match.String(), Port: l.Port, Origin: l.Origin}) {
-				return
-			}
+			add(render.Entry{Where: "load balancer " + l.name(), Match: l.Match.String(), Port: l.Port, Origin: l.Origin})
 		}
 	}
 }

@@ -56,7 +56,7 @@ func TestChainNames(t *testing.T) {
 // text returns the written form of the Ruleset.
 func text(r *Ruleset) string {
 	var b bytes.Buffer
-	r.WriteTo(&b) // a Buffer never fails
+	r.Write(&b) // a Buffer never fails
 	return b.String()
 }
 
@@ -146,13 +146,12 @@ func TestNoChainTwice(t *testing.T) {
 func TestExplain(t *testing.T) {
 	got := map[string]render.Entry{}
 	rules := 0
-	LowerAll(iptest.Both()).Explain(func(e render.Entry) bool {
+	LowerAll(iptest.Both()).Explain(func(e render.Entry) {
 		rules++
 		got[e.Where] = e
 		if e.Origin.Object == "" {
 			t.Errorf("%s has no origin", e.Where)
 		}
-		return true
 	})
 	if rules != len(got) {
 		t.Errorf("%d rules, but %d places", rules, len(got))

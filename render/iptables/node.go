@@ -44,17 +44,15 @@ func builtInJumps(node *ir.Node) (filter, nat []BuiltInJump) {
 	return filter, nat
 }
 
-// forward accepts translated packets, regardless of the policy of FORWARD.
+// forward accepts translated packets, regardless of the policy of FORWARD. Most
+// packets belong to established connections, so their rule is first.
 func forward(node *ir.Node) []Rule {
 	mark := node.MasqueradeMark()
-	var rules []Rule
+	rules := []Rule{{States: Related | Established, Comment: "kubernetes forwarding conntrack rule", Target: Accept}}
 	if node.DropInvalid {
 		rules = append(rules, Rule{States: Invalid, Target: Drop})
 	}
-	return append(rules,
-		Rule{Mark: Mark{mark, mark}, Comment: "kubernetes forwarding rules", Target: Accept},
-		Rule{States: Related | Established, Comment: "kubernetes forwarding conntrack rule", Target: Accept},
-	)
+	return append(rules, Rule{Mark: Mark{mark, mark}, Comment: "kubernetes forwarding rules", Target: Accept})
 }
 
 // firewall drops packets from other machines to localhost. Node ports at

@@ -29,19 +29,15 @@ func LowerAll(programs ir.Programs) Rulesets { return Rulesets{render.Each(progr
 func (s Rulesets) Outputs() []render.Output {
 	var outputs []render.Output
 	for _, r := range ir.Present(s.PerFamily) {
-		tool := Tool(r.Family)
-		file := tool + ".rules"
-		outputs = append(outputs, render.Output{
-			Format: tool,
-			File:   file,
-			Load:   Load(r.Family, file),
-			Write: func(w io.Writer) error {
-				_, err := r.WriteTo(w)
-				return err
-			},
-		})
+		outputs = append(outputs, Output(r.Family, r.Write))
 	}
 	return outputs
+}
+
+// Output returns the text of a family's rules, which write writes.
+func Output(f ir.Family, write func(io.Writer) error) render.Output {
+	file := Tool(f) + ".rules"
+	return render.Output{Format: Tool(f), File: file, Load: Load(f, file), Write: write}
 }
 
 // Tool returns the program that loads a family's rules.
@@ -52,7 +48,7 @@ func Tool(f ir.Family) string {
 	return "iptables"
 }
 
-// Load returns the shell command that loads a file written by WriteTo. It is
+// Load returns the shell command that loads a file written by Write. It is
 // idempotent: it replaces our chains, and omits jumps from built-in chains that
 // the kernel already has. The list of these jumps ends with a line that occurs in
 // no text, because busybox's grep prints nothing if its pattern list is empty.
@@ -61,30 +57,25 @@ func Load(f ir.Family, file string) string {
 	return `{ ` + tool + `-save | sed -n 's/^-A \([A-Z]* .*-j KUBE-\)/-I \1/p'; echo '#'; } | grep -vxFf - ` + file + ` | ` + tool + `-restore --noflush`
 }
 
-// Explain yields an entry with the reason for every rule in our chains.
-func (s Rulesets) Explain(yield func(render.Entry) bool) {
+// Explain adds an entry with the reason for every rule in our chains.
+func (s Rulesets) Explain(add func(render.Entry)) {
 	for _, r := range ir.Present(s.PerFamily) {
 		for _, t := range r.Tables() {
 			for i := range t.Chains {
-				if !r.explain(t, &t.Chains[i], yield) {
-					return
-				}
+				r.explain(t, &t.Chains[i], add)
 			}
 		}
 	}
 }
 
-// Explain yields an entry with the reason for every rule, including those in
-// built-in chains. It returns false if yield did.
-func (r *Ruleset) Explain(yield func(render.Entry) bool) bool {
+// Explain adds an entry with the reason for every rule, including those in
+// built-in chains.
+func (r *Ruleset) Explain(add func(render.Entry)) {
 	for _, t := range r.Tables() {
 		for _, c := range slices.Concat(t.Chains, t.builtIn()) {
-			if !r.explain(t, &c, yield) {
-				return false
-			}
+			r.explain(t, &c, add)
 		}
 	}
-	return true
 }
 
 // builtIn returns the built-in chains with our jumps.
@@ -101,10 +92,10 @@ func (t *Table) builtIn() (chains []Chain) {
 	return chains
 }
 
-// explain yields the entries of a chain. Where is the tool, the table, the chain
+// explain adds the entries of a chain. Where is the tool, the table, the chain
 // and the rule's number in iptables -L --line-numbers. Text is the output of
 // iptables -S after the chain.
-func (r *Ruleset) explain(t *Table, c *Chain, yield func(render.Entry) bool) bool {
+func (r *Ruleset) explain(t *Table, c *Chain, add func(render.Entry)) {
 	where := Tool(r.Family) + " " + t.Name + " " + c.Name + " "
 	for j := range c.Rules {
 		rule := &c.Rules[j]
@@ -113,9 +104,6 @@ func (r *Ruleset) explain(t *Table, c *Chain, yield func(render.Entry) bool) boo
 			e.Match = rule.match.String()
 		}
 		e.Port, e.Origin = rule.Why()
-		if !yield(e) {
-			return false
-		}
+		add(e)
 	}
-	return true
 }

@@ -140,13 +140,16 @@ func (l *lowering) frontend(f *ir.Frontend) {
 	}
 	if len(routes) > 0 && len(f.SourceRanges) > 0 {
 		guard := match
-		guard.Comment, guard.Target = clean(text+" traffic outside of loadBalancerSourceRanges"), Drop
+		guard.Comment, guard.Target = clean(text+guardComment), Drop
 		l.enter(dispatchGuard, guard)
 	}
 	if !ir.RoutesAll(routes) {
 		l.empty(f, match, text)
 	}
 }
+
+// guardComment is the comment after the service port of rules that drop clients.
+const guardComment = " traffic outside of loadBalancerSourceRanges"
 
 // label returns the comment of a dispatch rule after the service port.
 func label(k ir.Kind) string {

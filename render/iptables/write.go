@@ -1,61 +1,45 @@
 package iptables
 
 import (
+	"bufio"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/proxyc/proxyc/ir"
 )
 
-// WriteTo writes the Ruleset as input of iptables-restore --noflush, or of
+// Write writes the Ruleset as input of iptables-restore --noflush, or of
 // ip6tables-restore. The input flushes and fills our chains, and prepends the
 // jumps to the built-in chains.
-func (r *Ruleset) WriteTo(w io.Writer) (int64, error) {
-	e := emitter{w: w}
+func (r *Ruleset) Write(w io.Writer) error {
+	b := bufio.NewWriterSize(w, 1<<16)
 	for _, t := range r.Tables() {
-		e.table(r.Family, t)
+		t.write(b, r.Family)
 	}
-	e.flush()
-	return e.written, e.err
+	return b.Flush()
 }
 
-// emitter buffers text and writes it in large pieces.
-type emitter struct {
-	w       io.Writer
-	buf     []byte
-	written int64
-	err     error
-}
-
-func (e *emitter) flush() {
-	if e.err == nil && len(e.buf) > 0 {
-		var n int
-		n, e.err = e.w.Write(e.buf)
-		e.written += int64(n)
+// write writes a table. Flush returns the first error of b.
+func (t *Table) write(b *bufio.Writer, f ir.Family) {
+	rule := func(option, chain string, r *Rule) {
+		line := append(append(append(b.AvailableBuffer(), option...), chain...), ' ')
+		_, _ = b.Write(append(r.Append(line, f), '\n'))
 	}
-	e.buf = e.buf[:0]
-}
-
-func (e *emitter) table(f ir.Family, t *Table) {
-	e.buf = append(append(append(e.buf, '*'), t.Name...), '\n')
+	_, _ = b.WriteString("*" + t.Name + "\n")
 	for i := range t.Chains {
-		e.buf = append(append(append(e.buf, ':'), t.Chains[i].Name...), " - [0:0]\n"...)
+		_, _ = b.Write(append(append(append(b.AvailableBuffer(), ':'), t.Chains[i].Name...), " - [0:0]\n"...))
 	}
 	for i := range t.Chains {
 		for j := range t.Chains[i].Rules {
-			e.buf = append(append(append(e.buf, "-A "...), t.Chains[i].Name...), ' ')
-			e.buf = append(t.Chains[i].Rules[j].Append(e.buf, f), '\n')
-			if len(e.buf) > 1<<16 {
-				e.flush()
-			}
+			rule("-A ", t.Chains[i].Name, &t.Chains[i].Rules[j])
 		}
 	}
 	// -I prepends a rule, so the last jump of a chain is written first.
 	for i := len(t.Jumps) - 1; i >= 0; i-- {
-		e.buf = append(append(append(e.buf, "-I "...), t.Jumps[i].Chain...), ' ')
-		e.buf = append(t.Jumps[i].Rule.Append(e.buf, f), '\n')
+		rule("-I ", t.Jumps[i].Chain, &t.Jumps[i].Rule)
 	}
-	e.buf = append(e.buf, "COMMIT\n"...)
+	_, _ = b.WriteString("COMMIT\n")
 }
 
 // Append appends the rule in the tools' syntax, without -A CHAIN. The order of
@@ -132,7 +116,8 @@ func (r *Rule) appendComment(b []byte) []byte {
 }
 
 func (r *Rule) appendRest(b []byte, f ir.Family) []byte {
-	if set, ok := r.Rare.(InSet); ok {
+	set, isSet := r.Rare.(InSet)
+	if isSet {
 		b = set.appendTo(b)
 	}
 	if r.Not&Bridged != 0 {
@@ -147,11 +132,8 @@ func (r *Rule) appendRest(b []byte, f ir.Family) []byte {
 			b = append(b, "--dst-type LOCAL "...)
 		}
 	}
-	if at, ok := r.Rare.(Balanced); ok {
-		b = at.appendTo(b)
-	}
-	if of, ok := r.Rare.(Counted); ok {
-		b = of.appendTo(b)
+	if r.Rare != nil && !isSet {
+		b = r.Rare.appendTo(b)
 	}
 	if r.Mark.Mask != 0 {
 		b = append(r.not(append(b, "-m mark "...), MarkMatch), "--mark "...)
@@ -196,29 +178,38 @@ func (r *Rule) appendList(b []byte, f ir.Family) []byte {
 	return append(b, " --mask 255.255.255.255 --rsource "...)
 }
 
+// targetNames are the names of targets other than Jump.
+var targetNames = [...]string{Return: "RETURN", Accept: "ACCEPT", Drop: "DROP", Reject: "REJECT", SetMark: "MARK",
+	Masquerade: "MASQUERADE", DNAT: "DNAT", Redirect: "REDIRECT"}
+
+// ParseTarget returns the Target for a name in iptables-save, which is Jump for that of a chain.
+func ParseTarget(name string) Target {
+	if i := slices.Index(targetNames[:], name); i >= 0 && name != "" {
+		return Target(i)
+	}
+	return Jump
+}
+
 func (r *Rule) appendTarget(b []byte) []byte {
+	name := targetNames[r.Target]
 	switch r.Target {
+	case Continue:
+		return b
 	case Jump:
-		return append(append(append(b, "-j "...), r.Chain...), ' ')
-	case Return:
-		return append(b, "-j RETURN "...)
-	case Accept:
-		return append(b, "-j ACCEPT "...)
-	case Drop:
-		return append(b, "-j DROP "...)
-	case Reject:
-		return append(b, "-j REJECT "...)
+		name = r.Chain
+	}
+	b = append(append(append(b, "-j "...), name...), ' ')
+	switch r.Target {
 	case SetMark:
-		return append(r.XMark.appendChange(append(b, "-j MARK "...)), ' ')
+		return append(r.XMark.appendChange(b), ' ')
 	case Masquerade:
-		b = append(b, "-j MASQUERADE "...)
 		if r.RandomFully {
 			b = append(b, "--random-fully "...)
 		}
 	case DNAT:
-		return append(r.To.AppendTo(append(b, "-j DNAT --to-destination "...)), ' ')
+		return append(r.To.AppendTo(append(b, "--to-destination "...)), ' ')
 	case Redirect:
-		return append(strconv.AppendUint(append(b, "-j REDIRECT --to-ports "...), uint64(r.To.Port()), 10), ' ')
+		return append(strconv.AppendUint(append(b, "--to-ports "...), uint64(r.To.Port()), 10), ' ')
 	}
 	return b
 }

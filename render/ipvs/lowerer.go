@@ -42,7 +42,7 @@ func NewLowerer(p *ir.Program) *Lowerer {
 	for i := range p.Services {
 		s := &p.Services[i]
 		f := l.node.LowerService(s)
-		l.acquire(&f, &Ruleset{})
+		l.count(&f, 1, &Ruleset{})
 		l.claim(s, &f)
 	}
 	return l
@@ -76,14 +76,14 @@ func (l *Lowerer) Change(changes []ir.Change) (have, want *Ruleset) {
 	for i, c := range changes {
 		l.unclaim(c.Old, &old[i])
 	}
-	// Acquire before releasing, so that shared parts that move between Services
-	// remain.
+	// Add users before removing others, so that shared parts that move between
+	// Services remain.
 	for i, c := range changes {
 		l.claim(c.New, &now[i])
-		l.acquire(&now[i], want)
+		l.count(&now[i], 1, want)
 	}
 	for i := range changes {
-		l.release(&old[i], have)
+		l.count(&old[i], -1, have)
 	}
 	add(want)
 	have.canon()
@@ -149,25 +149,17 @@ func (l *Lowerer) unclaim(s *ir.Service, f *Fragment) {
 	}
 }
 
-// acquire counts the elements of a Fragment and records newly used ones.
-func (l *Lowerer) acquire(f *Fragment, want *Ruleset) {
+// count adds n users, 1 or -1, to the elements of a Fragment, and records those that are now used, or
+// no longer.
+func (l *Lowerer) count(f *Fragment, n int, changed *Ruleset) {
 	for i := range f.Elements {
 		k := f.Elements[i].ElementKey
-		if l.users[k]++; l.users[k] == 1 {
-			l.size[k.Set]++
-			want.Elements = append(want.Elements, f.Elements[i])
+		if before := l.users[k]; before == 0 || before+n == 0 {
+			l.size[k.Set] += n
+			changed.Elements = append(changed.Elements, f.Elements[i])
 		}
-	}
-}
-
-// release uncounts the elements of a Fragment and records unused ones.
-func (l *Lowerer) release(f *Fragment, have *Ruleset) {
-	for i := range f.Elements {
-		k := f.Elements[i].ElementKey
-		if l.users[k]--; l.users[k] == 0 {
+		if l.users[k] += n; l.users[k] == 0 {
 			delete(l.users, k)
-			l.size[k.Set]--
-			have.Elements = append(have.Elements, f.Elements[i])
 		}
 	}
 }

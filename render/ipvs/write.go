@@ -159,7 +159,4 @@ func (r *Ruleset) WriteAddresses(w io.Writer) error {
 
 // WriteRules writes the iptables part as input of iptables-restore --noflush (or
 // ip6tables-restore).
-func (r *Ruleset) WriteRules(w io.Writer) error {
-	_, err := r.Rules.WriteTo(w)
-	return err
-}
+func (r *Ruleset) WriteRules(w io.Writer) error { return r.Rules.Write(w) }

@@ -128,6 +128,11 @@ func (r *Rule) RejectsLocalhost() (p ir.Protocol) {
 	return p
 }
 
+// DropsUnused reports whether a rule of LocalhostChain counts and drops packets to unused addresses.
+func (r *Rule) DropsUnused() bool {
+	return slices.Contains(r.Stmts, Stmt(Counter{})) && slices.Contains(r.Stmts, Stmt(Verdict{Kind: Drop}))
+}
+
 // bySource distinguishes pods and the node, which are inside, from other sources.
 func bySource(node *ir.Node, inside, outside SetID) []Rule {
 	var rules []Rule
@@ -147,7 +152,7 @@ func clusterIPsCheck(node *ir.Node) []Rule {
 		MatchSet{Key: []Term{{Field: DstAddr}}, Set: ClusterIPs.String()}, elsewhere, Verdict{Kind: Reject},
 	}, fixed("a ClusterIP refuses ports that its Service does not have")}}
 	for _, c := range node.ServiceCIDRs {
-		rules = append(rules, Rule{[]Stmt{MatchNet{DstAddr, c.Prefix, false}, elsewhere, Verdict{Kind: Drop}}, c.Origin})
+		rules = append(rules, Rule{[]Stmt{MatchNet{DstAddr, c.Prefix, false}, elsewhere, Counter{}, Verdict{Kind: Drop}}, c.Origin})
 	}
 	return rules
 }
@@ -180,8 +185,9 @@ func affinityRule(nodePort bool) Rule {
 	return Rule{[]Stmt{MatchDNAT{}, MatchSet{Key: []Term{{Field: OrigDstAddr}}, Set: AffinityAddrs.String()}, Verdict{Jump, chainAffinity}}, remembered}
 }
 
-// postrouting stores the backends of clients if Services require it, and then
-// masquerades, which ends the evaluation.
+// postrouting stores the backends of clients if Services require it. Then it
+// masquerades marked connections and hairpin connections, which ends the
+// evaluation. The mark's other bits belong to other programs.
 func postrouting(node *ir.Node, affine [2]bool) Chain {
 	c := Chain{Name: chainNATPostrouting, Base: &Base{NAT: true, Hook: Postrouting, Priority: PrioritySNAT}}
 	for nodePort, is := range affine {
@@ -189,17 +195,10 @@ func postrouting(node *ir.Node, affine [2]bool) Chain {
 			c.Rules = append(c.Rules, affinityRule(nodePort == 1))
 		}
 	}
-	c.Rules = append(c.Rules, masquerading(node)...)
-	return c
-}
-
-// masquerading masquerades marked connections and hairpin connections. The mark's
-// other bits belong to other programs.
-func masquerading(node *ir.Node) []Rule {
 	mark := node.MasqueradeMark()
-	return []Rule{
-		{[]Stmt{MatchMark{Mask: mark}, ClearMark{mark}, Masquerade{}}, fixed("connections marked for masquerade")},
-		{[]Stmt{MatchDNAT{}, MatchSet{Key: []Term{{Field: SrcAddr}, {Field: DstAddr}, {Field: L4Proto}, {Field: DstPort}}, Set: Hairpin.String()},
-			Masquerade{}}, fixed("a backend's connection to itself must come back through the node")},
-	}
+	c.Rules = append(c.Rules,
+		Rule{[]Stmt{MatchMark{Mask: mark}, ClearMark{mark}, Masquerade{}}, fixed("connections marked for masquerade")},
+		Rule{[]Stmt{MatchDNAT{}, MatchSet{Key: []Term{{Field: SrcAddr}, {Field: DstAddr}}, Set: Hairpin.String()}, Masquerade{}},
+			fixed("a backend's connection to itself must come back through the node")})
+	return c
 }

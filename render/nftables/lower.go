@@ -222,6 +222,9 @@ func (l *lowering) frontend(f *lowerable) {
 	pods, node, others := l.choices(f.Frontend)
 	maps := &dispatchMaps[btoi(f.Match.IsNodePort())]
 	list := l.guard(f)
+	if list != "" {
+		l.add(RestrictedIPs, Element{Key: frontendKeyOf(f.Match), Frontend: f.Frontend, Origin: &f.Origin})
+	}
 	if m, ok := commonMarks(pods, node, others); ok {
 		if others.pool < 0 && list != "" {
 			l.add(maps.all, f.element(Verdict{Jump, list}))
@@ -325,7 +328,7 @@ func (l *lowering) hairpins(p *ir.Pool) {
 	for i := range p.Backends {
 		if b := &p.Backends[i]; b.Local {
 			a := b.AddrPort.Addr()
-			l.addShared(Hairpin, Element{Key: Key{Addr: a, Addr2: a, Proto: p.Port.Protocol, Port: b.AddrPort.Port()}, Origin: &b.Origin})
+			l.addShared(Hairpin, Element{Key: Key{Addr: a, Addr2: a}, Origin: &b.Origin})
 		}
 	}
 }

@@ -32,42 +32,34 @@ func (t Tables) Outputs() []render.Output {
 	}}
 }
 
-// Explain yields every element and then every rule of each table.
-func (t Tables) Explain(yield func(render.Entry) bool) {
+// Explain adds every element and then every rule of each table.
+func (t Tables) Explain(add func(render.Entry)) {
 	for _, r := range ir.Present(t.PerFamily) {
-		if !r.explain(yield) {
-			return
-		}
+		r.explain(add)
 	}
 }
 
-func (r *Ruleset) explain(yield func(render.Entry) bool) bool {
+func (r *Ruleset) explain(add func(render.Entry)) {
 	table := r.Family.NFT() + " " + Table + " "
 	for i := range r.Sets {
-		if !r.Sets[i].explain(table, yield) {
-			return false
-		}
+		r.Sets[i].explain(table, add)
 	}
 	for i := range r.Chains {
 		c := &r.Chains[i]
 		for j := range c.Rules {
-			e := render.Entry{
+			add(render.Entry{
 				Where:  table + c.Name + " rule " + strconv.Itoa(j+1),
 				Text:   c.Rules[j].Text(r.Family),
 				Port:   c.Port,
 				Origin: c.Rules[j].Origin,
-			}
-			if !yield(e) {
-				return false
-			}
+			})
 		}
 	}
-	return true
 }
 
-func (s *Set) explain(table string, yield func(render.Entry) bool) bool {
-	if s.Timeout > 0 && !yield(render.Entry{Where: table + s.Name, Port: s.Port, Origin: s.Origin}) {
-		return false
+func (s *Set) explain(table string, add func(render.Entry)) {
+	if s.Timeout > 0 {
+		add(render.Entry{Where: table + s.Name, Port: s.Port, Origin: s.Origin})
 	}
 	for i := range s.Elements {
 		e := &s.Elements[i]
@@ -75,9 +67,6 @@ func (s *Set) explain(table string, yield func(render.Entry) bool) bool {
 		if e.Frontend != nil {
 			entry.Match, entry.Port = e.Frontend.Match.String(), e.Frontend.Port
 		}
-		if !yield(entry) {
-			return false
-		}
+		add(entry)
 	}
-	return true
 }

@@ -126,6 +126,7 @@ type Set struct {
 	Key      []Type
 	Data     Data
 	Interval bool          // the last part of the key is a prefix
+	Counter  bool          // each element has a counter
 	Timeout  time.Duration // not 0: rules add elements, which expire after Timeout without use
 	// Size is the maximum number of elements that rules may add: MaxClients by
 	// default, or more if set. 0 in a set from a kernel or listing means that it
@@ -134,7 +135,11 @@ type Set struct {
 	Elements []Element
 	Port     ir.ServicePort // of affinity maps and sets of shared pools
 	Origin   ir.Origin      // the same
-	// Set only in sets that were read from a kernel or a listing.
+	Read
+}
+
+// Read is what a set that was read from a kernel or a listing has beside elements.
+type Read struct {
 	Unsupported string       // in its declaration: "size 10"
 	Foreign     bool         // it has elements that Element cannot represent
 	Permanent   bool         // of an affinity map: some of its elements do not expire
@@ -240,7 +245,7 @@ const (
 	NoEndpointIPs                    // addresses and ports that are rejected or dropped
 	NoEndpointPorts                  // node ports that are rejected or dropped
 	ClusterIPs                       // all ClusterIPs
-	Hairpin                          // backends on this node, each as its own client
+	Hairpin                          // addresses of backends on this node, each as its own client
 	AffinityAddrs                    // addresses of frontends with affinity
 	AffinityIPs                      // connections with affinity, by backend and frontend
 	AffinityPorts                    // the same for node ports
@@ -249,6 +254,7 @@ const (
 	MaglevBackends                   // backends of an address and port by the client's slot
 	MaglevPortBackends               // the same for a node port
 	LocalhostPorts                   // node ports that are rejected at loopback addresses
+	RestrictedIPs                    // addresses and ports with source ranges, which count what is dropped
 
 	// CountIPs+k contains the frontends whose number of backends has bit k set.
 	CountIPs
@@ -272,7 +278,7 @@ var fixedSets = withCounts([setCount]Set{
 	NoEndpointIPs:       {Name: "no-endpoint-services", Key: frontendKey, Data: VerdictData},
 	NoEndpointPorts:     {Name: "no-endpoint-nodeports", Key: nodePortKey, Data: VerdictData},
 	ClusterIPs:          {Name: "cluster-ips", Key: addrKey},
-	Hairpin:             {Name: "hairpin-connections", Key: []Type{TypeAddr, TypeAddr, TypeProto, TypePort}},
+	Hairpin:             {Name: "hairpin-addresses", Key: []Type{TypeAddr, TypeAddr}},
 	AffinityAddrs:       {Name: "affinity-addresses", Key: addrKey},
 	AffinityIPs:         {Name: "affinity-ips", Key: append([]Type{TypeAddr, TypePort}, frontendKey...), Data: VerdictData},
 	AffinityPorts:       {Name: "affinity-nodeports", Key: append([]Type{TypeAddr, TypePort}, nodePortKey...), Data: VerdictData},
@@ -281,6 +287,7 @@ var fixedSets = withCounts([setCount]Set{
 	MaglevBackends:      {Name: "maglev-backends", Key: append(frontendKey[:3:3], TypeSlot), Data: AddrPortData},
 	MaglevPortBackends:  {Name: "maglev-nodeport-backends", Key: append(nodePortKey[:2:2], TypeSlot), Data: AddrPortData},
 	LocalhostPorts:      {Name: "localhost-nodeports", Key: nodePortKey},
+	RestrictedIPs:       {Name: "restricted-ips", Key: frontendKey},
 })
 
 var (

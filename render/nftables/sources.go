@@ -76,7 +76,7 @@ func (l *lowering) guarded(list string, f *lowerable, v Verdict) Verdict {
 // is new. It returns "" for a list that admits all clients.
 func (l *lowering) sources(f *lowerable) string {
 	own, rest := ownAddresses(f.svc, outermost(f.SourceRanges))
-	if len(rest) > 0 && rest[0].Prefix.Bits() == 0 {
+	if admitsAll(rest) {
 		return ""
 	}
 	if len(rest) <= maxRangeRules {
@@ -92,13 +92,18 @@ func (l *lowering) sources(f *lowerable) string {
 		c.Rules = append(c.Rules, Rule{[]Stmt{MatchSet{Key: []Term{{Field: SrcAddr}}, Set: set}, returns},
 			ir.Origin{Object: rest[0].Origin.Object, Field: "spec.loadBalancerSourceRanges", Reason: "one set for all with these ranges"}})
 	}
-	c.Rules = append(c.Rules, Rule{[]Stmt{Verdict{Kind: Drop}}, fixed("what loadBalancerSourceRanges do not admit")})
+	c.Rules = append(c.Rules,
+		Rule{[]Stmt{MatchSet{Key: frontendTerms(false), Set: RestrictedIPs.String()}, Counter{}}, fixed("counts for each frontend, if it counts traffic")},
+		Rule{[]Stmt{Verdict{Kind: Drop}}, fixed("what loadBalancerSourceRanges do not admit")})
 	c.Name = sourcesName(own, set)
 	if l.makes("chain " + c.Name) {
 		l.frag.Chains = append(l.frag.Chains, c)
 	}
 	return c.Name
 }
+
+// admitsAll reports whether sorted ranges contain all clients.
+func admitsAll(ranges []*ir.SourceRange) bool { return len(ranges) > 0 && ranges[0].Prefix.Bits() == 0 }
 
 // set returns the name of the set of some ranges, and adds it if it is new. It
 // returns "" for no ranges.

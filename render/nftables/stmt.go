@@ -81,8 +81,8 @@ type (
 	}
 	// MatchProto matches packets of the protocol.
 	MatchProto struct{ Protocol ir.Protocol }
-	// MatchNew matches connections without a reply so far.
-	MatchNew struct{}
+	// MatchNew matches connections without a reply so far; with a State, those in it, if the rules are for its packets.
+	MatchNew struct{ State string }
 	// MatchDNAT matches connections whose destination was translated.
 	MatchDNAT struct{}
 	// MatchMark matches if a bit of Mask is set in the packet's mark, or, with

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -239,21 +240,21 @@ func (m MatchInterface) AppendText(b []byte, _ ir.Family) []byte {
 }
 
 func (m MatchLocal) AppendText(b []byte, _ ir.Family) []byte {
-	field, is := "daddr", ""
+	field := "daddr"
 	if m.Field == SrcAddr {
 		field = "saddr"
 	}
-	if m.Not {
-		is = "!= "
-	}
-	return append(b, "fib "+field+" type "+is+"local"...)
+	return append(appendNot(append(b, "fib "+field+" type"...), m.Not), "local"...)
 }
 
 func (m MatchProto) AppendText(b []byte, _ ir.Family) []byte {
 	return append(append(b, "meta l4proto "...), m.Protocol.String()...)
 }
 
-func (MatchNew) AppendText(b []byte, _ ir.Family) []byte  { return append(b, "ct state new"...) }
+func (s MatchNew) AppendText(b []byte, _ ir.Family) []byte {
+	return append(b, "ct state "+cmp.Or(s.State, "new")...)
+}
+
 func (MatchDNAT) AppendText(b []byte, _ ir.Family) []byte { return append(b, "ct status dnat"...) }
 
 func (m MatchMark) AppendText(b []byte, _ ir.Family) []byte {

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"bufio"
 	"io"
 	"strconv"
 	"time"
@@ -11,37 +12,20 @@ import (
 // Write writes the script for nft -f that replaces the content of the tables in
 // one transaction. It resets session affinity.
 func Write(w io.Writer, tables Tables) error {
-	out := output{w: w, buf: make([]byte, 0, 2*flushAt)}
-	out.buf = append(out.buf, "#!/usr/sbin/nft -f\n"...)
+	out := output{bufio.NewWriterSize(w, 1<<16)}
+	out.add("#!/usr/sbin/nft -f\n")
 	for _, r := range ir.Present(tables.PerFamily) {
 		out.table(r)
 	}
-	out.flush()
-	return out.err
+	return out.Flush()
 }
 
-const flushAt = 64 << 10
-
-// output is a buffered writer to which text is appended.
-type output struct {
-	w   io.Writer
-	buf []byte
-	err error
-}
-
-func (o *output) flush() {
-	if o.err == nil {
-		_, o.err = o.w.Write(o.buf)
-	}
-	o.buf = o.buf[:0]
-}
+// output writes text. Flush returns the first error.
+type output struct{ *bufio.Writer }
 
 func (o *output) add(parts ...string) {
 	for _, p := range parts {
-		o.buf = append(o.buf, p...)
-	}
-	if len(o.buf) >= flushAt {
-		o.flush()
+		_, _ = o.WriteString(p)
 	}
 }
 
@@ -76,6 +60,9 @@ func (o *output) set(s *Set, f ir.Family) {
 		kind = "map "
 	}
 	o.add("\t", kind, s.Name, " {\n\t\t", s.typeText(f), "\n")
+	if s.Counter {
+		o.add("\t\tcounter\n")
+	}
 	switch {
 	case s.Interval:
 		o.add("\t\tflags interval\n")
@@ -88,9 +75,8 @@ func (o *output) set(s *Set, f ir.Family) {
 	if len(s.Elements) > 0 {
 		o.add("\t\telements = {")
 		for i := range s.Elements {
-			o.buf = append(o.buf, "\n\t\t\t"...)
-			o.buf = s.appendElement(o.buf, &s.Elements[i])
-			o.add(",")
+			line := s.appendElement(append(o.AvailableBuffer(), "\n\t\t\t"...), &s.Elements[i])
+			_, _ = o.Write(append(line, ','))
 		}
 		o.add("\n\t\t}\n")
 	}
@@ -103,9 +89,8 @@ func (o *output) chain(c *Chain, f ir.Family) {
 		o.add("\t\ttype ", b.typeName(), " hook ", b.Hook.String(), " priority ", strconv.Itoa(b.Priority), "; policy accept;\n")
 	}
 	for i := range c.Rules {
-		o.buf = append(o.buf, "\t\t"...)
-		o.buf = c.Rules[i].appendText(o.buf, f)
-		o.add("\n")
+		line := c.Rules[i].appendText(append(o.AvailableBuffer(), "\t\t"...), f)
+		_, _ = o.Write(append(line, '\n'))
 	}
 	o.add("\t}\n")
 }

@@ -43,10 +43,7 @@ type Node struct {
 
 // LowerNode prepares the lowering of a node's Services.
 func LowerNode(f ir.Family, n *ir.Node) *Node {
-	x := &Node{family: f, node: n, bind: netip.IPv4Unspecified()}
-	if f == ir.IPv6 {
-		x.bind = netip.IPv6Unspecified()
-	}
+	x := &Node{family: f, node: n, bind: f.Any().Addr()}
 	if n.Userspace != nil && f.Has(n.Userspace.BindAddress) {
 		x.bind = n.Userspace.BindAddress
 	}
@@ -112,13 +109,10 @@ func (n *Node) holds(f *ir.Frontend) bool {
 }
 
 func (n *Node) holdAddr(f *ir.Frontend) netip.Addr {
-	switch {
-	case !f.Match.IsNodePort():
+	if !f.Match.IsNodePort() {
 		return f.Match.Addr
-	case n.family == ir.IPv6:
-		return netip.IPv6Unspecified()
 	}
-	return netip.IPv4Unspecified()
+	return n.family.Any().Addr()
 }
 
 // toContainer redirects received packets to a proxy port. It changes only the

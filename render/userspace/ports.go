@@ -38,12 +38,10 @@ func AssignPorts(p *ir.Program, kept Ports) (ports Ports, unserved []ir.ServiceP
 	first, last, others := ProxyPorts(&p.Node)
 	free := NewPortRange(first, last)
 	var names []ir.ServicePort
-	for i := range p.Services {
-		for _, f := range p.Services[i].Frontends {
-			names = append(names, f.Port)
-			if f.Match.IsNodePort() {
-				free.Take(f.Match.Port)
-			}
+	for _, f := range p.Frontends() {
+		names = append(names, f.Port)
+		if f.Match.IsNodePort() {
+			free.Take(f.Match.Port)
 		}
 	}
 	slices.SortFunc(names, ir.ServicePort.Compare)

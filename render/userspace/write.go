@@ -11,10 +11,7 @@ import (
 
 // WriteRules writes the iptables part as input of iptables-restore --noflush (or
 // ip6tables-restore).
-func (r *Ruleset) WriteRules(w io.Writer) error {
-	_, err := r.Rules.WriteTo(w)
-	return err
-}
+func (r *Ruleset) WriteRules(w io.Writer) error { return r.Rules.Write(w) }
 
 // listeners is the format of userspace-listeners.json. Durations have the form of
 // the Kubernetes API: "250ms", "3h0m0s".

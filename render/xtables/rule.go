@@ -10,29 +10,24 @@ import (
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
+	"github.com/proxyc/proxyc/render/iptables"
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	"github.com/proxyc/proxyc/render/nftables"
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // answer is the result of a match.
-type answer uint8
-
-const (
-	no answer = iota
-	yes
-	unsure
-)
-
-func is(ok bool) answer {
-	if ok {
-		return yes
-	}
-	return no
+type answer struct {
+	holds bool
+	doubt string // why it is not known whether the match holds
 }
 
-// test is one match of a rule. why explains unsure.
-type test func(p *nfteval.Passing) (a answer, why string)
+func is(ok bool) answer { return answer{holds: ok} }
+
+func unsure(why string) answer { return answer{doubt: why} }
+
+// test is one match of a rule.
+type test func(p *nfteval.Passing) answer
 
 // rule is a parsed rule.
 type rule struct {
@@ -51,11 +46,11 @@ func (r *rule) run(p *nfteval.Passing) (v nftables.Verdict) {
 	doubt := ""
 	for _, list := range [][]test{r.tests, r.late} {
 		for _, t := range list {
-			switch a, why := t(p); a {
-			case no:
+			switch a := t(p); {
+			case a.doubt != "":
+				doubt = a.doubt
+			case !a.holds:
 				return v
-			case unsure:
-				doubt = why
 			}
 		}
 		if doubt != "" && !r.inert {
@@ -77,159 +72,149 @@ func (r *rule) run(p *nfteval.Passing) (v nftables.Verdict) {
 // chains.
 func parse(f ir.Family, prefix, text string, sets *Sets) nftables.Stmt {
 	p := parser{family: f, prefix: prefix, words: iptparse.SavedWords(text), sets: sets, r: &rule{inert: true}}
-	for p.at < len(p.words) {
-		p.option()
+	for len(p.words) > 0 {
+		p.option(p.next())
 	}
-	p.end()
 	return nfteval.Foreign{Text: text, Run: p.r.run}
 }
 
 type parser struct {
 	family ir.Family
 	prefix string
-	words  []string
-	at     int
+	words  []string // that are not parsed yet
 	sets   *Sets
 	r      *rule
 
-	not     bool
-	module  string // of the last -m
-	target  string
-	odd     map[string]bool // unsupported modules
-	rpf     *reversePath
-	recent  *recentList
-	chance  *statistic
-	address *addrType
+	not    bool
+	module string // of the last -m
+	odd    bool   // the module is not supported
+	state  any    // of its match, if it consists of several options
+	target string
 }
 
 // next returns the argument of an option.
-func (p *parser) next() string {
-	if p.at >= len(p.words) {
-		return ""
+func (p *parser) next() (word string) {
+	if len(p.words) > 0 {
+		word, p.words = p.words[0], p.words[1:]
 	}
-	p.at++
-	return p.words[p.at-1]
+	return word
 }
 
-// add adds a match. It is negated after a "!".
-func (p *parser) add(ask func(q *nfteval.Passing) answer) {
-	p.addTest(func(q *nfteval.Passing) (answer, string) { return ask(q), "" })
-}
-
-func (p *parser) addTest(t test) {
+// add adds a match. It is negated after a "!". It returns true.
+func (p *parser) add(t test) bool {
 	if p.not {
-		p.not = false
 		plain := t
-		t = func(q *nfteval.Passing) (answer, string) {
-			switch a, why := plain(q); a {
-			case no:
-				return yes, ""
-			case yes:
-				return no, ""
-			default:
-				return a, why
-			}
+		t = func(q *nfteval.Passing) answer {
+			a := plain(q)
+			a.holds = !a.holds
+			return a
 		}
 	}
 	p.r.tests = append(p.r.tests, t)
+	return true
 }
 
-// unsupported adds an unsupported match.
-func (p *parser) unsupported(what string) {
-	p.not = false
-	if p.odd[what] {
-		return
-	}
-	if p.odd == nil {
-		p.odd = map[string]bool{}
-	}
-	p.odd[what] = true
-	p.r.tests = append(p.r.tests, func(*nfteval.Passing) (answer, string) { return unsure, what + " is not understood" })
+// unsupported adds an unsupported match. It returns true.
+func (p *parser) unsupported(what string) bool {
+	p.r.tests = append(p.r.tests, func(*nfteval.Passing) answer { return unsure(what + " is not understood") })
+	return true
 }
 
-// modules are the supported matches; option parses their options.
-var modules = []string{"tcp", "udp", "sctp", "icmp", "icmp6", "comment", "conntrack", "state", "mark", "connmark", "addrtype", "multiport", "set", "physdev",
-	"rpfilter", "statistic", "recent", "iprange", "nfacct"}
-
-func (p *parser) option() {
-	word := p.next()
-	switch word {
-	case "!":
+func (p *parser) option(word string) {
+	parse := options[word]
+	switch {
+	case word == "!":
 		p.not = true
 		return
-	case "-m":
-		p.module = p.next()
-		switch {
-		case p.module == "rpfilter":
-			p.rpf = &reversePath{}
-		case p.module == "addrtype":
-			p.address = &addrType{}
-		case !slices.Contains(modules, p.module):
-			p.unsupported("match " + p.module)
-		}
-		return
-	case "-j", "-g":
+	case word == "-m":
+		p.match(p.next())
+	case word == "-j", word == "-g":
 		p.forwards(word, p.next())
-		return
-	case "-p":
-		p.protocol(p.next())
-		return
-	case "-s":
-		p.addrs(p.next(), nftables.SrcAddr)
-		return
-	case "-d":
-		p.addrs(p.next(), nftables.DstAddr)
-		return
-	case "-i", "-o":
-		p.iface(p.next(), word == "-i")
-		return
-	case "-f":
-		p.add(func(*nfteval.Passing) answer { return no })
-		return
-	}
-	if p.target != "" {
+	case p.target != "":
 		p.targetOption(word)
-		return
-	}
-	if p.moduleOption(word) {
-		return
-	}
-	if strings.HasPrefix(word, "-") && !p.odd["match "+p.module] {
+	case parse != nil && parse(p, word):
+	case strings.HasPrefix(word, "-") && !p.odd:
 		p.unsupported(strings.TrimSpace("match " + p.module + " " + word))
 	}
 	p.not = false
 }
 
-// protocols are the numbers that iptables prints, of the protocols that packets
-// may have.
-var protocols = map[string]ir.Protocol{"6": ir.TCP, "17": ir.UDP, "132": ir.SCTP}
-
-func (p *parser) protocol(name string) {
-	want, known := protocols[name]
-	if !known {
-		want, known = ir.ParseProtocol(name)
-	}
-	every := name == "all" || name == "0"
-	p.add(func(q *nfteval.Passing) answer { return is(every || known && q.First().Protocol == want) })
+// modules are the supported matches. Those that consist of several options return their state.
+var modules = map[string]func(*parser) any{
+	"tcp": nil, "udp": nil, "sctp": nil, "icmp": nil, "icmp6": nil, "comment": nil, "conntrack": nil, "state": nil,
+	"mark": nil, "connmark": nil, "multiport": nil, "set": nil, "physdev": nil, "iprange": nil, "nfacct": nil,
+	"addrtype": func(*parser) any { return &addrType{} }, "rpfilter": newReversePath, "statistic": newStatistic, "recent": newRecent,
 }
 
-func (p *parser) addrs(text string, field nftables.Field) {
-	if a, m, masked := strings.Cut(text, "/"); masked && strings.ContainsAny(m, ".:") { // a mask that is not a prefix
-		addr, err1 := netip.ParseAddr(a)
-		mask, err2 := netip.ParseAddr(m)
-		if err1 != nil || err2 != nil {
-			p.unsupported("address " + text)
-			return
+func (p *parser) match(module string) {
+	begin, known := modules[module]
+	p.module, p.odd, p.state = module, !known, nil
+	if p.odd {
+		p.unsupported("match " + module)
+	} else if begin != nil {
+		p.state = begin(p)
+	}
+}
+
+// options are the supported options of matches. They return false if their arguments are not supported.
+var options = map[string]func(p *parser, word string) bool{
+	"-p": protocol,
+	"-s": addrs(nftables.SrcAddr), "-d": addrs(nftables.DstAddr), "--src-range": addrs(nftables.SrcAddr), "--dst-range": addrs(nftables.DstAddr),
+	"-i": iface((*nfteval.Passing).In), "-o": iface((*nfteval.Passing).Out),
+	"-f":        func(p *parser, _ string) bool { return p.add(never) },
+	"--comment": ignored, "--nfacct-name": ignored,
+	"--dport": ports(true, false), "--dports": ports(true, false), "--sport": ports(false, true), "--sports": ports(false, true), "--ports": ports(true, true),
+	"--tcp-flags": tcpFlags,
+	"--icmp-type": icmpType, "--icmpv6-type": icmpType,
+	"--state": states, "--ctstate": states,
+	"--ctdir": direction, "--ctorigdst": originalAddr, "--ctorigdstport": originalPort,
+	"--mark":      mark,
+	"--match-set": matchSet,
+	"--src-type":  addrTypeOf(nftables.SrcAddr), "--dst-type": addrTypeOf(nftables.DstAddr), "--limit-iface-in": limitInterface, "--limit-iface-out": limitInterface,
+	"--physdev-is-in": physdev, "--physdev-in": physdev, "--physdev-is-out": physdev, "--physdev-out": physdev, "--physdev-is-bridged": physdev,
+	"--loose": reversePathOption, "--validmark": reversePathOption, "--invert": reversePathOption, "--accept-local": reversePathOption,
+	"--mode": statisticOption, "--probability": statisticOption, "--every": statisticOption, "--packet": statisticOption,
+	"--rcheck": recentOption, "--set": recentOption, "--name": recentOption, "--seconds": recentOption, "--mask": recentOption, "--rsource": recentOption, "--reap": recentOption,
+}
+
+func never(*nfteval.Passing) answer { return is(false) }
+
+func ignored(p *parser, _ string) bool {
+	p.next()
+	return true
+}
+
+// icmpType never matches, since packets of Services are not ICMP.
+func icmpType(p *parser, _ string) bool {
+	p.next()
+	return p.add(never)
+}
+
+func protocol(p *parser, _ string) bool {
+	name := p.next()
+	want, known := iptparse.Protocol(name)
+	every := name == "all" || name == "0"
+	return p.add(func(q *nfteval.Passing) answer { return is(every || known && q.First().Protocol == want) })
+}
+
+// addrs parses an address, a prefix, a mask that is not a prefix, or a range.
+func addrs(field nftables.Field) func(*parser, string) bool {
+	return func(p *parser, _ string) bool {
+		text := p.next()
+		if a, m, masked := strings.Cut(text, "/"); masked && strings.ContainsAny(m, ".:") {
+			addr, err1 := netip.ParseAddr(a)
+			mask, err2 := netip.ParseAddr(m)
+			if err1 != nil || err2 != nil {
+				return p.unsupported("address " + text)
+			}
+			return p.add(func(q *nfteval.Passing) answer { return is(under(addressOf(q, field), mask) == under(addr, mask)) })
 		}
-		p.add(func(q *nfteval.Passing) answer { return is(under(addressOf(q, field), mask) == under(addr, mask)) })
-		return
+		v, ok := parseAddrs(text)
+		if !ok || strings.Contains(text, ":") != (p.family == ir.IPv6) {
+			return p.unsupported("address " + text)
+		}
+		return p.add(func(q *nfteval.Passing) answer { return is(v.contains(addressOf(q, field))) })
 	}
-	v, ok := parseAddrs(text)
-	if !ok || !familyOf(p.family, text) {
-		p.unsupported("address " + text)
-		return
-	}
-	p.add(func(q *nfteval.Passing) answer { return is(v.contains(addressOf(q, field))) })
 }
 
 func addressOf(q *nfteval.Passing, field nftables.Field) netip.Addr {
@@ -251,120 +236,88 @@ func under(a, mask netip.Addr) netip.Addr {
 	return a
 }
 
-func (p *parser) iface(pattern string, in bool) {
-	name, prefix := strings.CutSuffix(pattern, "+")
-	with := sim.Interface{Name: name, Prefix: prefix}
-	p.addTest(func(q *nfteval.Passing) (answer, string) {
-		got, known := q.Out()
-		if in {
-			got, known = q.In()
+// iface compares the interface that of returns.
+func iface(of func(*nfteval.Passing) (name string, known bool)) func(*parser, string) bool {
+	return func(p *parser, _ string) bool {
+		pattern := p.next()
+		name, prefix := strings.CutSuffix(pattern, "+")
+		with := sim.Interface{Name: name, Prefix: prefix}
+		return p.add(func(q *nfteval.Passing) answer {
+			got, known := of(q)
+			if !known {
+				return unsure("the interface of the packet is not known here")
+			}
+			return is(with.Matches(got) && (got != "" || pattern == "+"))
+		})
+	}
+}
+
+func tcpFlags(p *parser, _ string) bool {
+	mask, set := flags(p.next()), flags(p.next())
+	return p.add(func(q *nfteval.Passing) answer { return is(q.First().Protocol == ir.TCP && syn&mask == set) })
+}
+
+func direction(p *parser, _ string) bool {
+	original := p.next() == "ORIGINAL"
+	return p.add(func(q *nfteval.Passing) answer { return is(q.Tracked() && original != q.First().Reply) })
+}
+
+func originalAddr(p *parser, _ string) bool {
+	v, ok := parseAddrs(p.next())
+	return ok && p.add(func(q *nfteval.Passing) answer { return is(q.Tracked() && v.contains(q.First().Dst)) })
+}
+
+func originalPort(p *parser, _ string) bool {
+	ports, ok := iptparse.Ports(p.next(), ":")
+	return ok && p.add(func(q *nfteval.Passing) answer { return is(q.Tracked() && in(ports, q.First().Port)) })
+}
+
+func mark(p *parser, _ string) bool {
+	want, ok := iptparse.Mark(p.next(), math.MaxUint32)
+	connection := p.module == "connmark"
+	return ok && p.add(func(q *nfteval.Passing) answer {
+		mark, ofConnection := q.Mark()
+		if connection {
+			mark = ofConnection
 		}
-		if !known {
-			return unsure, "the interface of the packet is not known here"
-		}
-		return is(with.Matches(got) && (got != "" || pattern == "+")), ""
+		return is(mark&want.Mask == want.Value)
 	})
 }
 
-// moduleOption parses an option of a match. It returns false if the option is not
-// supported.
-func (p *parser) moduleOption(word string) bool {
-	switch word {
-	case "--comment", "--nfacct-name":
-		p.next()
-	case "--dport", "--sport":
-		p.ports([]string{p.next()}, word == "--dport", word == "--sport")
-	case "--dports", "--sports", "--ports":
-		p.ports(strings.Split(p.next(), ","), word != "--sports", word != "--dports")
-	case "--tcp-flags":
-		mask, set := flags(p.next()), flags(p.next())
-		p.add(func(q *nfteval.Passing) answer { return is(q.First().Protocol == ir.TCP && syn&mask == set) })
-	case "--icmp-type", "--icmpv6-type":
-		p.next()
-		p.add(func(*nfteval.Passing) answer { return no })
-	case "--state", "--ctstate":
-		p.states(strings.Split(p.next(), ","))
-	case "--ctdir":
-		original := p.next() == "ORIGINAL"
-		p.add(func(q *nfteval.Passing) answer { return is(q.Tracked() && original) })
-	case "--ctorigdst":
-		v, ok := parseAddrs(p.next())
-		if !ok {
-			return false
-		}
-		p.add(func(q *nfteval.Passing) answer { return is(q.Tracked() && v.contains(q.First().Dst)) })
-	case "--ctorigdstport":
-		low, high, ok := parsePorts(p.next(), ":")
-		if !ok {
-			return false
-		}
-		p.add(func(q *nfteval.Passing) answer {
-			return is(q.Tracked() && low <= q.First().Port && q.First().Port <= high)
-		})
-	case "--mark":
-		value, mask, ok := markOf(p.next())
-		if !ok {
-			return false
-		}
-		connection := p.module == "connmark"
-		p.add(func(q *nfteval.Passing) answer {
-			mark, of := q.Mark()
-			if connection {
-				mark = of
-			}
-			return is(mark&mask == value)
-		})
-	case "--src-range", "--dst-range":
-		v, ok := parseAddrs(p.next())
-		field := map[bool]nftables.Field{true: nftables.SrcAddr, false: nftables.DstAddr}[word == "--src-range"]
-		if !ok {
-			return false
-		}
-		p.add(func(q *nfteval.Passing) answer { return is(v.contains(addressOf(q, field))) })
-	case "--match-set":
-		name, fields := p.next(), strings.Split(p.next(), ",")
-		p.addTest(func(q *nfteval.Passing) (answer, string) { return p.sets.has(name, fields, q) })
-	case "--src-type", "--dst-type", "--limit-iface-in", "--limit-iface-out":
-		return p.addrType(word)
-	case "--physdev-is-in", "--physdev-is-out", "--physdev-is-bridged", "--physdev-in", "--physdev-out":
-		p.physdev(word)
-	case "--loose", "--validmark", "--invert", "--accept-local":
-		return p.rpf.option(word)
-	case "--mode", "--probability", "--every", "--packet":
-		return p.statisticOption(word)
-	default:
-		return p.module == "recent" && p.recentOption(word)
-	}
-	return true
+func matchSet(p *parser, _ string) bool {
+	name, fields := p.next(), strings.Split(p.next(), ",")
+	return p.add(func(q *nfteval.Passing) answer { return p.sets.has(name, fields, q) })
 }
 
 // ports adds a match of the destination port, the source port, or either.
-func (p *parser) ports(list []string, dst, src bool) {
-	var ranges [][2]uint16
-	for _, text := range list {
-		low, high, ok := parsePorts(text, ":")
-		if !ok {
-			p.unsupported("port " + text)
-			return
+func ports(dst, src bool) func(*parser, string) bool {
+	return func(p *parser, _ string) bool {
+		var ranges []iptables.PortRange
+		for text := range strings.SplitSeq(p.next(), ",") {
+			r, ok := iptparse.Ports(text, ":")
+			if !ok {
+				return p.unsupported("port " + text)
+			}
+			ranges = append(ranges, r)
 		}
-		ranges = append(ranges, [2]uint16{low, high})
+		among := func(n uint16) bool {
+			return slices.ContainsFunc(ranges, func(r iptables.PortRange) bool { return in(r, n) })
+		}
+		return p.add(func(q *nfteval.Passing) answer {
+			switch {
+			case dst && among(q.Port()):
+				return is(true)
+			case !src || len(ranges) == 1 && ranges[0] == (iptables.PortRange{Last: math.MaxUint16}):
+				return is(src)
+			case q.First().SrcPort == 0:
+				return unsure(anySourcePort)
+			}
+			return is(among(q.First().SrcPort))
+		})
 	}
-	in := func(n uint16) bool {
-		return slices.ContainsFunc(ranges, func(r [2]uint16) bool { return r[0] <= n && n <= r[1] })
-	}
-	p.addTest(func(q *nfteval.Passing) (answer, string) {
-		if dst && in(q.Port()) {
-			return yes, ""
-		}
-		if !src || len(ranges) == 1 && ranges[0] == [2]uint16{0, math.MaxUint16} {
-			return is(src), ""
-		}
-		if q.First().SrcPort == 0 {
-			return unsure, anySourcePort
-		}
-		return is(in(q.First().SrcPort)), ""
-	})
 }
+
+func in(r iptables.PortRange, port uint16) bool { return r.First <= port && port <= r.Last }
 
 const syn = 1 << 1
 
@@ -380,109 +333,107 @@ func flags(list string) (bits uint) {
 	return bits
 }
 
-func (p *parser) states(want []string) {
-	p.addTest(func(q *nfteval.Passing) (answer, string) {
+func states(p *parser, _ string) bool {
+	want := strings.Split(p.next(), ",")
+	return p.add(func(q *nfteval.Passing) answer {
 		state := "INVALID" // without a conntrack entry
 		if q.Untracked() {
 			state = "UNTRACKED"
 		} else if q.Tracked() {
 			state = "NEW"
+			if q.First().Later {
+				state = "ESTABLISHED"
+			}
 		}
 		dst, src := q.Translated()
-		return is(slices.Contains(want, state) || dst && slices.Contains(want, "DNAT") || src && slices.Contains(want, "SNAT")), ""
+		return is(slices.Contains(want, state) || dst && slices.Contains(want, "DNAT") || src && slices.Contains(want, "SNAT"))
 	})
 }
 
-// markOf parses VALUE or VALUE/MASK.
-func markOf(text string) (value, mask uint32, ok bool) {
-	a, b, masked := strings.Cut(text, "/")
-	v, err := strconv.ParseUint(a, 0, 32)
-	m := uint64(math.MaxUint32)
-	if err == nil && masked {
-		m, err = strconv.ParseUint(b, 0, 32)
-	}
-	return uint32(v), uint32(m), err == nil
+// addrType is one match of address types. It returns the interface that must have the address; nil
+// for any.
+type addrType struct {
+	of func(*nfteval.Passing) (name string, known bool)
 }
 
-// addrType is one match of address types.
-type addrType struct{ in, out bool }
+func limitInterface(p *parser, word string) bool {
+	limit, ok := p.state.(*addrType)
+	if ok {
+		limit.of = (*nfteval.Passing).Out
+	}
+	if ok && word == "--limit-iface-in" {
+		limit.of = (*nfteval.Passing).In
+	}
+	return ok
+}
 
-func (p *parser) addrType(word string) bool {
-	switch word {
-	case "--limit-iface-in", "--limit-iface-out":
-		if p.address == nil {
-			return false
+func addrTypeOf(field nftables.Field) func(*parser, string) bool {
+	return func(p *parser, _ string) bool {
+		limit, ok := p.state.(*addrType)
+		switch kind := p.next(); {
+		case ok && kind == "MULTICAST":
+			return p.add(func(q *nfteval.Passing) answer { return is(addressOf(q, field).IsMulticast()) })
+		case ok && kind == "LOCAL":
+			return p.add(func(q *nfteval.Passing) answer { return limit.local(addressOf(q, field), q) })
 		}
-		p.address.in, p.address.out = word == "--limit-iface-in", word == "--limit-iface-out"
-		return true
-	}
-	kind := p.next()
-	limit := p.address
-	if limit == nil {
 		return false
 	}
-	field := map[bool]nftables.Field{true: nftables.SrcAddr, false: nftables.DstAddr}[word == "--src-type"]
-	switch kind {
-	case "MULTICAST":
-		p.add(func(q *nfteval.Passing) answer { return is(addressOf(q, field).IsMulticast()) })
-	case "LOCAL":
-		p.addTest(func(q *nfteval.Passing) (answer, string) {
-			a := addressOf(q, field)
-			on, known := "", true
-			switch {
-			case limit.in:
-				on, known = q.In()
-			case limit.out:
-				on, known = q.Out()
-			default:
-				return is(q.Own(a)), ""
-			}
-			if known {
-				var ok bool
-				if ok, known = q.Carries(a, on); known {
-					return is(ok), ""
-				}
-			}
-			return unsure, "which interface has an address is not known"
-		})
-	default:
-		return false
-	}
-	return true
 }
 
-func (p *parser) physdev(word string) {
+func (t *addrType) local(a netip.Addr, q *nfteval.Passing) answer {
+	if t.of == nil {
+		return is(q.Own(a))
+	}
+	if on, known := t.of(q); known {
+		if ok, known := q.Carries(a, on); known {
+			return is(ok)
+		}
+	}
+	return unsure("which interface has an address is not known")
+}
+
+func physdev(p *parser, word string) bool {
 	name := ""
 	if word == "--physdev-in" || word == "--physdev-out" {
 		name = p.next()
 	}
-	p.addTest(func(q *nfteval.Passing) (answer, string) {
+	return p.add(func(q *nfteval.Passing) answer {
 		in, through, known := q.Bridged()
 		if !known {
-			return unsure, "whether a bridge hands the packet on is not known"
+			return unsure("whether a bridge hands the packet on is not known")
 		}
 		through = through && in
 		if word == "--physdev-is-out" || word == "--physdev-out" || word == "--physdev-is-bridged" {
 			in = through
 		}
 		if name != "" && name != "+" && in {
-			return unsure, "the port of the bridge is not known"
+			return unsure("the port of the bridge is not known")
 		}
-		return is(in), ""
+		return is(in)
 	})
 }
 
 // reversePath is the match rpfilter.
 type reversePath struct{ loose, marked, invert bool }
 
-func (r *reversePath) option(word string) bool {
-	if r == nil {
-		return false
+func newReversePath(p *parser) any {
+	r := &reversePath{}
+	p.add(func(q *nfteval.Passing) answer {
+		ok, known := q.Returns(r.marked, r.loose)
+		if !known {
+			return unsure("the route to the source is not known")
+		}
+		return is(ok != r.invert)
+	})
+	return r
+}
+
+func reversePathOption(p *parser, word string) bool {
+	r, ok := p.state.(*reversePath)
+	if ok {
+		r.loose, r.marked, r.invert = r.loose || word == "--loose", r.marked || word == "--validmark", r.invert || word == "--invert"
 	}
-	r.loose = r.loose || word == "--loose"
-	r.marked = r.marked || word == "--validmark"
-	r.invert = r.invert || word == "--invert"
-	return true
+	return ok
 }
 
 // statistic is the match of that name.
@@ -491,16 +442,19 @@ type statistic struct {
 	not   bool
 }
 
-func (p *parser) statisticOption(word string) bool {
-	if p.chance == nil {
-		p.chance = &statistic{}
-		s := p.chance
-		p.r.late = append(p.r.late, func(q *nfteval.Passing) (answer, string) { return is(q.Choose(s.share) != s.not), "" })
+func newStatistic(p *parser) any {
+	s := &statistic{}
+	p.r.late = append(p.r.late, func(q *nfteval.Passing) answer { return is(q.Choose(s.share) != s.not) })
+	return s
+}
+
+func statisticOption(p *parser, word string) bool {
+	s, ok := p.state.(*statistic)
+	if !ok {
+		return false
 	}
-	s := p.chance
 	value := p.next()
 	s.not = s.not || p.not
-	p.not = false
 	n, err := strconv.ParseFloat(value, 64)
 	switch word {
 	case "--mode":
@@ -523,26 +477,28 @@ type recentList struct {
 	seconds uint64
 }
 
-func (p *parser) recentOption(word string) bool {
-	if p.recent == nil {
-		if p.not {
-			return false
+func newRecent(p *parser) any {
+	l := &recentList{}
+	p.r.late = append(p.r.late, func(q *nfteval.Passing) answer {
+		if l.set {
+			q.Remember(l.name)
+			return is(true)
 		}
-		p.recent = &recentList{}
-		l := p.recent
-		p.r.late = append(p.r.late, func(q *nfteval.Passing) (answer, string) {
-			if l.set {
-				q.Remember(l.name)
-				return yes, ""
-			}
-			m := sim.Memory{Name: l.name, Timeout: time.Duration(l.seconds) * time.Second}
-			if l.seconds == 0 {
-				m.Timeout = sim.Forever
-			}
-			return is(q.Remembers(m)), ""
-		})
+		m := sim.Memory{Name: l.name, Timeout: time.Duration(l.seconds) * time.Second}
+		if l.seconds == 0 {
+			m.Timeout = sim.Forever
+		}
+		return is(q.Remembers(m))
+	})
+	return l
+}
+
+func recentOption(p *parser, word string) bool {
+	l, ok := p.state.(*recentList)
+	if !ok || p.not {
+		return false
 	}
-	switch l := p.recent; word {
+	switch word {
 	case "--set":
 		l.set = true
 	case "--name":
@@ -554,22 +510,6 @@ func (p *parser) recentOption(word string) bool {
 	case "--mask":
 		mask := p.next()
 		return mask == "255.255.255.255" || mask == "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
-	case "--rcheck", "--rsource", "--reap":
-	default:
-		return false
 	}
 	return true
-}
-
-// end completes matches that consist of several options.
-func (p *parser) end() {
-	if r := p.rpf; r != nil {
-		p.addTest(func(q *nfteval.Passing) (answer, string) {
-			ok, known := q.Returns(r.marked, r.loose)
-			if !known {
-				return unsure, "the route to the source is not known"
-			}
-			return is(ok != r.invert), ""
-		})
-	}
 }

@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/iptables"
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
@@ -38,7 +40,7 @@ type value struct {
 	first, last netip.Addr
 	bits        int // prefix length, for specificity
 	protocol    ir.Protocol
-	low, high   uint16
+	ports       iptables.PortRange
 	name        string
 }
 
@@ -128,25 +130,17 @@ func parseValue(part, text string) (v value, ok bool) {
 	if name, rest, has := strings.Cut(text, ":"); has {
 		text = rest
 		if v.protocol, ok = ir.ParseProtocol(name); !ok {
-			return value{low: 1}, true // of an unsupported protocol
+			return value{ports: unsupported}, true
 		}
 	} else {
 		v.protocol = 0 // of a bitmap
 	}
-	v.low, v.high, ok = parsePorts(text, "-")
+	v.ports, ok = iptparse.Ports(text, "-")
 	return v, ok
 }
 
-// parsePorts parses a port or a range of ports.
-func parsePorts(text, between string) (low, high uint16, ok bool) {
-	a, b, ranged := strings.Cut(text, between)
-	if !ranged {
-		b = a
-	}
-	first, err1 := strconv.ParseUint(a, 10, 16)
-	last, err2 := strconv.ParseUint(b, 10, 16)
-	return uint16(first), uint16(last), err1 == nil && err2 == nil
-}
+// unsupported are the ports of an unsupported protocol: none.
+var unsupported = iptables.PortRange{First: 1}
 
 // parseAddrs parses an address, a prefix or a range of addresses.
 func parseAddrs(text string) (v value, ok bool) {
@@ -160,13 +154,7 @@ func parseAddrs(text string) (v value, ok bool) {
 		a, err := netip.ParseAddr(text)
 		return value{first: a, last: a, bits: a.BitLen()}, err == nil
 	}
-	p = p.Masked()
-	last := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(last)*8; i++ {
-		last[i/8] |= 0x80 >> (i % 8)
-	}
-	end, _ := netip.AddrFromSlice(last)
-	return value{first: p.Addr(), last: end, bits: p.Bits()}, true
+	return value{first: p.Masked().Addr(), last: ir.LastOf(p), bits: p.Bits()}, true
 }
 
 func (v value) contains(a netip.Addr) bool {
@@ -175,114 +163,96 @@ func (v value) contains(a netip.Addr) bool {
 
 // has reports whether a set contains the fields of a packet. Fields are "src" and
 // "dst".
-func (all *Sets) has(name string, fields []string, p *nfteval.Passing) (a answer, why string) {
+func (all *Sets) has(name string, fields []string, p *nfteval.Passing) answer {
 	if all == nil || all.byName == nil {
-		why = "the contents of ipset " + name + " are not known"
+		why := "the contents of ipset " + name + " are not known"
 		if all != nil && all.failed != "" {
 			why += ": " + all.failed
 		}
-		return unsure, why
+		return unsure(why)
 	}
 	s := all.byName[name]
 	switch {
 	case s == nil:
-		return unsure, "ipset " + name + " does not exist"
+		return unsure("ipset " + name + " does not exist")
 	case s.odd != "":
-		return unsure, "ipset " + name + ": " + s.odd
+		return unsure("ipset " + name + ": " + s.odd)
 	case s.parts[0] == "set":
 		return all.anyOf(s, fields, p)
 	case len(fields) < len(s.parts):
-		return no, ""
+		return is(false)
 	}
-	best, found, doubt := -1, no, ""
+	best, found := -1, is(false)
 	for i := range s.elements {
-		switch a, why := s.holds(&s.elements[i], fields, p); a {
-		case unsure:
-			doubt = "ipset " + name + ": " + why
-		case yes:
-			specific := 0
-			for _, v := range s.elements[i].values {
-				specific = specific<<9 + v.bits
-			}
-			if specific <= best {
-				continue
-			}
-			best, found = specific, yes
-			if s.elements[i].nomatch {
-				found = no
-			}
+		e := &s.elements[i]
+		if a := s.holds(e, fields, p); a.doubt != "" {
+			found.doubt = "ipset " + name + ": " + a.doubt
+		} else if specific := e.specific(); a.holds && specific > best {
+			best, found.holds = specific, !e.nomatch
 		}
 	}
-	if doubt != "" {
-		return unsure, doubt
+	return found
+}
+
+// specific orders elements: the most specific one of those that match decides.
+func (e *element) specific() (n int) {
+	for _, v := range e.values {
+		n = n<<9 + v.bits
 	}
-	return found, ""
+	return n
 }
 
 // anyOf reports whether one of the members of a list contains the fields.
-func (all *Sets) anyOf(list *set, fields []string, p *nfteval.Passing) (a answer, why string) {
+func (all *Sets) anyOf(list *set, fields []string, p *nfteval.Passing) (none answer) {
 	for _, e := range list.elements {
-		switch a, because := all.has(e.values[0].name, fields, p); a {
-		case yes:
-			return yes, ""
-		case unsure:
-			why = because
+		a := all.has(e.values[0].name, fields, p)
+		if a.doubt == "" && a.holds {
+			return a
 		}
+		none.doubt = cmp.Or(a.doubt, none.doubt)
 	}
-	if why != "" {
-		return unsure, why
-	}
-	return no, ""
+	return none
 }
 
 // holds reports whether an element matches the fields.
-func (s *set) holds(e *element, fields []string, p *nfteval.Passing) (a answer, why string) {
+func (s *set) holds(e *element, fields []string, p *nfteval.Passing) answer {
+	all := is(true)
 	for i, v := range e.values {
-		src := fields[i] == "src"
-		switch s.parts[i] {
-		case "ip", "net":
-			addr := p.Dst()
-			if src {
-				addr = p.Src()
-			}
-			if s.mask >= 0 {
-				if masked, err := addr.Prefix(s.mask); err == nil {
-					addr = masked.Addr()
-				}
-			}
-			if !v.contains(addr) {
-				return no, ""
-			}
-		case "port":
-			port := p.Port()
-			if v.protocol != 0 && v.protocol != p.First().Protocol || v.protocol == 0 && v.low == 1 && v.high == 0 {
-				return no, ""
-			}
-			if src {
-				if port = p.First().SrcPort; port == 0 {
-					why = anySourcePort
-					continue
-				}
-			}
-			if port < v.low || v.high < port {
-				return no, ""
-			}
-		case "iface":
-			name, known := p.Out()
-			if src {
-				name, known = p.In()
-			}
-			if !known {
-				why = "its interface is not known"
-			} else if name != v.name {
-				return no, ""
-			}
+		a := s.holdsPart(s.parts[i], v, fields[i] == "src", p)
+		if a.doubt == "" && !a.holds {
+			return a
 		}
+		all.doubt = cmp.Or(a.doubt, all.doubt)
 	}
-	if why != "" {
-		return unsure, why
+	return all
+}
+
+// holdsPart is holds for one part, of the packet's source or destination.
+func (s *set) holdsPart(part string, v value, src bool, p *nfteval.Passing) answer {
+	addr, port, interfaceOf := p.Dst(), p.Port(), (*nfteval.Passing).Out
+	if src {
+		addr, port, interfaceOf = p.Src(), p.First().SrcPort, (*nfteval.Passing).In
 	}
-	return yes, ""
+	switch part {
+	case "port":
+		switch {
+		case v.protocol != 0 && v.protocol != p.First().Protocol, v.ports == unsupported:
+			return is(false)
+		case src && port == 0:
+			return unsure(anySourcePort)
+		}
+		return is(in(v.ports, port))
+	case "iface":
+		name, known := interfaceOf(p)
+		if !known {
+			return unsure("its interface is not known")
+		}
+		return is(name == v.name)
+	}
+	if masked, err := addr.Prefix(s.mask); err == nil {
+		addr = masked.Addr()
+	}
+	return is(v.contains(addr))
 }
 
 const anySourcePort = "the source port of the packet is not known: give --from IP:PORT"

@@ -3,7 +3,6 @@ package xtables
 import (
 	"strings"
 
-	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
 	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
@@ -67,13 +66,10 @@ func Add(r *nftables.Ruleset, prefix, saved string, sets *Sets) error {
 // were parsed.
 func NewFollower(r *iptables.Ruleset, own *sim.Own) *nfteval.Evaluator {
 	var text strings.Builder
-	r.WriteTo(&text) // never fails
+	r.Write(&text) // never fails
 	tables := &nftables.Ruleset{Family: r.Family}
 	if err := Add(tables, "", text.String(), nil); err != nil {
 		panic("rules that iptables.Ruleset writes: " + err.Error())
 	}
 	return nfteval.NewFollower(tables, own)
 }
-
-// familyOf reports whether an address is of the family of a rule.
-func familyOf(f ir.Family, text string) bool { return strings.Contains(text, ":") == (f == ir.IPv6) }

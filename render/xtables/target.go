@@ -1,22 +1,32 @@
 package xtables
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/iptables"
+	iptparse "github.com/proxyc/proxyc/render/iptables/parse"
 	"github.com/proxyc/proxyc/render/nftables"
 	nfteval "github.com/proxyc/proxyc/render/nftables/eval"
 )
 
 // inert are targets that change neither the outcome nor the destination of a
 // packet.
-var inert = []string{"LOG", "NFLOG", "ULOG", "TRACE", "AUDIT", "TCPMSS", "CHECKSUM", "DSCP", "TOS", "TTL", "HL", "ECN", "CLASSIFY", "SET", "TEE",
-	"SECMARK", "CONNSECMARK", "TCPOPTSTRIP", "IDLETIMER", "LED", "RATEEST", "HMARK"}
+var inert = []string{"LOG", "NFLOG", "ULOG", "TRACE", "AUDIT", "TCPMSS", "CHECKSUM", "DSCP", "TOS", "ECN", "CLASSIFY", "SET", "TEE",
+	"SECMARK", "CONNSECMARK", "TCPOPTSTRIP", "IDLETIMER", "LED", "RATEEST"}
 
-// unknown are targets that affect the packet in an unsupported way.
-var unknown = []string{"NFQUEUE", "QUEUE", "TPROXY", "NETMAP", "CLUSTERIP", "SYNPROXY", "DNPT", "SNPT", "CONNMARK", "CT"}
+// unknown are targets that affect the packet in an unsupported way, unless a supported option determines it.
+var unknown = []string{"NFQUEUE", "QUEUE", "TPROXY", "NETMAP", "CLUSTERIP", "SYNPROXY", "DNPT", "SNPT", "CONNMARK", "CT",
+	"TTL", "HL", "HMARK", "MARK", "DNAT", "REDIRECT"}
+
+// verdicts are the targets that decide without options. Others are names of chains.
+var verdicts = map[string]nftables.Verdict{
+	"ACCEPT": {Kind: nftables.Accept}, "DROP": {Kind: nftables.Drop}, "REJECT": {Kind: nftables.Reject}, "RETURN": {Kind: nftables.Return},
+}
 
 // forwards parses the target of a rule.
 func (p *parser) forwards(option, name string) {
@@ -25,136 +35,142 @@ func (p *parser) forwards(option, name string) {
 		return
 	}
 	p.r.inert = false
-	verdict := func(v nftables.Verdict) {
-		p.r.does = func(*nfteval.Passing) nftables.Verdict { return v }
-	}
-	switch name {
-	case "ACCEPT":
-		verdict(nftables.Verdict{Kind: nftables.Accept})
-	case "DROP":
-		verdict(nftables.Verdict{Kind: nftables.Drop})
-	case "REJECT":
-		verdict(nftables.Verdict{Kind: nftables.Reject})
-	case "RETURN":
-		verdict(nftables.Verdict{Kind: nftables.Return})
-	case "MASQUERADE", "SNAT":
-		p.r.does = func(q *nfteval.Passing) nftables.Verdict {
-			q.Masquerade()
-			return nftables.Verdict{Kind: nftables.Accept}
-		}
-	case "NOTRACK":
-		p.untrack()
-	case "MARK", "DNAT", "REDIRECT": // an option determines the action
+	verdict, fixed := verdicts[name]
+	switch {
+	case fixed:
+	case name == "MASQUERADE", name == "SNAT":
+		p.accepts((*nfteval.Passing).Masquerade)
+		return
+	case name == "NOTRACK":
+		p.accepts((*nfteval.Passing).Untrack)
+		return
+	case slices.Contains(unknown, name):
 		p.r.odd = "target " + name + " is not understood"
+		return
+	case option == "-g":
+		verdict = nftables.Verdict{Kind: nftables.Goto, Chain: p.prefix + name}
 	default:
-		if slices.Contains(unknown, name) {
-			p.r.odd = "target " + name + " is not understood"
-			return
-		}
-		kind := nftables.Jump
-		if option == "-g" {
-			kind = nftables.Goto
-		}
-		verdict(nftables.Verdict{Kind: kind, Chain: p.prefix + name})
+		verdict = nftables.Verdict{Kind: nftables.Jump, Chain: p.prefix + name}
 	}
+	p.r.does = func(*nfteval.Passing) nftables.Verdict { return verdict }
 }
 
-func (p *parser) untrack() {
+// accepts sets what the target does before it accepts the packet.
+func (p *parser) accepts(does func(*nfteval.Passing)) {
 	p.r.odd = ""
 	p.r.does = func(q *nfteval.Passing) nftables.Verdict {
-		q.Untrack()
+		does(q)
 		return nftables.Verdict{Kind: nftables.Accept}
 	}
 }
 
-// targetOption parses an option of the target.
-func (p *parser) targetOption(word string) {
-	value := func() string { return p.next() }
-	r := p.r
-	switch p.target + " " + word {
-	case "MARK --set-xmark", "MARK --set-mark", "MARK --or-mark", "MARK --and-mark", "MARK --xor-mark":
-		v, m, ok := markOf(value())
-		switch word {
-		case "--set-mark":
-			m |= v
-		case "--or-mark":
-			m = v
-		case "--and-mark":
-			v, m = 0, ^v
-		case "--xor-mark":
-			m = 0
+// targetOptions are the supported options, by target.
+var targetOptions = map[string]func(p *parser, word string){
+	"MARK --set-xmark": setMark, "MARK --set-mark": setMark, "MARK --or-mark": setMark, "MARK --and-mark": setMark, "MARK --xor-mark": setMark,
+	"CONNMARK --set-xmark": func(p *parser, _ string) {
+		if m, ok := iptparse.Mark(p.next(), math.MaxUint32); ok {
+			p.marks(func(mark, connection uint32) (uint32, uint32) { return mark, connection&^m.Mask ^ m.Value })
 		}
-		if ok {
-			p.marks(func(mark, connection uint32) (uint32, uint32) { return mark&^m ^ v, connection })
-		}
-	case "CONNMARK --set-xmark":
-		if v, m, ok := markOf(value()); ok {
-			p.marks(func(mark, connection uint32) (uint32, uint32) { return mark, connection&^m ^ v })
-		}
-	case "CONNMARK --save-mark":
+	},
+	"CONNMARK --save-mark": func(p *parser, _ string) {
 		if from, to, ok := p.masks(); ok {
 			p.marks(func(mark, connection uint32) (uint32, uint32) { return mark, connection&^to ^ mark&from })
 		}
-	case "CONNMARK --restore-mark":
+	},
+	"CONNMARK --restore-mark": func(p *parser, _ string) {
 		if to, from, ok := p.masks(); ok {
 			p.marks(func(mark, connection uint32) (uint32, uint32) { return mark&^to ^ connection&from, connection })
 		}
-	case "CT --notrack":
-		p.untrack()
-	case "CT --helper", "CT --timeout", "CT --ctevents", "CT --expevents":
-		value()
-		r.odd, r.inert = "", true
-	case "DNAT --to-destination":
-		text := value()
-		to, err := netip.ParseAddrPort(text)
-		if err != nil {
-			var a netip.Addr
-			if a, err = netip.ParseAddr(text); err == nil {
-				to = netip.AddrPortFrom(a, 0)
-			}
-		}
-		if err == nil {
-			p.redirect(func(*nfteval.Passing) (netip.AddrPort, bool) { return to, true })
-		}
-	case "REDIRECT --to-ports":
-		if n, err := strconv.ParseUint(value(), 10, 16); err == nil {
-			p.redirect(func(q *nfteval.Passing) (netip.AddrPort, bool) {
-				loopback := netip.MustParseAddr(map[bool]string{false: "127.0.0.1", true: "::1"}[q.Dst().Is6()])
-				return netip.AddrPortFrom(loopback, uint16(n)), q.First().FromNode()
-			})
-		}
-	case "MASQUERADE --to-ports", "SNAT --to-source", "REJECT --reject-with", "MASQUERADE --random-fully", "MASQUERADE --random",
-		"SNAT --random-fully", "SNAT --random", "SNAT --persistent", "DNAT --persistent", "DNAT --random", "REDIRECT --random":
-		if strings.HasPrefix(word, "--to") || word == "--reject-with" {
-			value()
-		}
-	default:
-		if strings.HasPrefix(word, "-") && !r.inert && r.odd == "" {
-			r.odd = "target " + p.target + " with " + word + " is not understood"
-		}
+	},
+	"CT --notrack": func(p *parser, _ string) { p.accepts((*nfteval.Passing).Untrack) },
+	"CT --helper":  inertOption, "CT --timeout": inertOption, "CT --ctevents": inertOption, "CT --expevents": inertOption,
+	"DNAT --to-destination": translate,
+	"REDIRECT --to-ports":   redirect,
+	"MASQUERADE --to-ports": argument, "SNAT --to-source": argument, "REJECT --reject-with": argument,
+	"MASQUERADE --random-fully": without, "MASQUERADE --random": without, "SNAT --random-fully": without, "SNAT --random": without,
+	"SNAT --persistent": without, "DNAT --persistent": without, "DNAT --random": without, "REDIRECT --random": without,
+}
+
+// argument and without ignore an option with an argument, and one without.
+func argument(p *parser, _ string) { p.next() }
+func without(*parser, string)      {}
+
+func inertOption(p *parser, _ string) {
+	p.next()
+	p.r.odd, p.r.inert = "", true
+}
+
+// targetOption parses an option of the target.
+func (p *parser) targetOption(word string) {
+	if parse := targetOptions[p.target+" "+word]; parse != nil {
+		parse(p, word)
+	} else if strings.HasPrefix(word, "-") && !p.r.inert && p.r.odd == "" {
+		p.r.odd = "target " + p.target + " with " + word + " is not understood"
 	}
-	p.not = false
+}
+
+func setMark(p *parser, word string) {
+	m, ok := iptparse.Mark(p.next(), math.MaxUint32)
+	switch word {
+	case "--set-mark":
+		m.Mask |= m.Value
+	case "--or-mark":
+		m.Mask = m.Value
+	case "--and-mark":
+		m = iptables.Mark{Mask: ^m.Value}
+	case "--xor-mark":
+		m.Mask = 0
+	}
+	if ok {
+		p.marks(func(mark, connection uint32) (uint32, uint32) { return mark&^m.Mask ^ m.Value, connection })
+	}
+}
+
+func translate(p *parser, _ string) {
+	text := p.next()
+	to, err := netip.ParseAddrPort(text)
+	if err != nil {
+		var a netip.Addr
+		a, err = netip.ParseAddr(text)
+		to = netip.AddrPortFrom(a, 0)
+	}
+	if err == nil {
+		p.accepts(func(q *nfteval.Passing) { q.Redirect(to) })
+	}
+}
+
+func redirect(p *parser, _ string) {
+	n, err := strconv.ParseUint(p.next(), 10, 16)
+	if err != nil {
+		return
+	}
+	p.accepts(func(q *nfteval.Passing) {
+		if !q.First().FromNode() {
+			q.Doubt("to which address of the node the packet is redirected is not known")
+		}
+		q.Redirect(netip.AddrPortFrom(ir.FamilyOf(q.Dst()).Localhost(), uint16(n)))
+	})
 }
 
 // masks parses the --nfmask and --ctmask of a CONNMARK target that saves or
 // restores the mark.
 func (p *parser) masks() (packet, connection uint32, ok bool) {
 	packet, connection = ^uint32(0), ^uint32(0)
-	for p.at+1 < len(p.words) {
-		mask, _, ok := markOf(p.words[p.at+1])
+	for len(p.words) > 1 {
+		option := p.next()
+		m, ok := iptparse.Mark(p.next(), math.MaxUint32)
 		switch {
 		case !ok:
 			return 0, 0, false
-		case p.words[p.at] == "--nfmask":
-			packet = mask
-		case p.words[p.at] == "--ctmask":
-			connection = mask
-		case p.words[p.at] == "--mask":
-			packet, connection = mask, mask
+		case option == "--nfmask":
+			packet = m.Value
+		case option == "--ctmask":
+			connection = m.Value
+		case option == "--mask":
+			packet, connection = m.Value, m.Value
 		default:
 			return 0, 0, false
 		}
-		p.at += 2
 	}
 	return packet, connection, true
 }
@@ -164,17 +180,5 @@ func (p *parser) marks(change func(packet, connection uint32) (uint32, uint32)) 
 	p.r.does = func(q *nfteval.Passing) nftables.Verdict {
 		q.SetMark(change(q.Mark()))
 		return nftables.Verdict{}
-	}
-}
-
-func (p *parser) redirect(where func(*nfteval.Passing) (to netip.AddrPort, known bool)) {
-	p.r.odd = ""
-	p.r.does = func(q *nfteval.Passing) nftables.Verdict {
-		to, known := where(q)
-		if !known {
-			q.Doubt("to which address of the node the packet is redirected is not known")
-		}
-		q.Redirect(to)
-		return nftables.Verdict{Kind: nftables.Accept}
 	}
 }

@@ -161,6 +161,7 @@ func New(t *testing.T, plane string) *Daemon {
 		d.Args = append(d.Args, "--iptables-variant="+variant)
 	}
 	d.Write("config", fmt.Sprintf(Config, d.Plane.Mode))
+	d.Must("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1") // as on each node of a cluster
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log("log of the daemon:\n" + d.Log.String())
@@ -175,9 +176,7 @@ func Applied(t *testing.T, plane string) *Daemon {
 	d := New(t, plane)
 	d.Forward()
 	d.Write("cluster.yaml", applytest.Services("a")+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
-	if out, code := d.Proxyc("apply"); code != ExitDone {
-		t.Fatal(out)
-	}
+	d.Must("proxyc apply " + strings.Join(d.Args, " "))
 	return d
 }
 
@@ -316,7 +315,8 @@ func (d *Daemon) Must(commands ...string) {
 // Forward gives the node a network of pods, and a route to all other addresses.
 func (d *Daemon) Forward() {
 	d.T.Helper()
-	d.Must("ip link add cni0 type bridge; ip addr add 10.244.1.1/24 dev cni0; ip link set cni0 up; ip route add default dev cni0; sysctl -qw net.ipv4.ip_forward=1")
+	d.Must("ip link add cni0 type veth peer pod0; ip link set pod0 up; ip addr add 10.244.1.1/24 dev cni0; ip link set cni0 up; ip route add default dev cni0",
+		"ip addr add fd00:10:244:1::1/64 dev cni0 nodad; ip -6 route add default dev cni0")
 }
 
 // Demo writes the demo's files into a directory, with settings that a network

@@ -4,9 +4,11 @@ package host
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/apply"
@@ -52,6 +54,36 @@ func SettingsOf(cfg *config.Config, node *ir.Node) ([]sysctl.Setting, error) {
 // if there is none, or it is unknown.
 func Writer() string { return apply.LockOwner(lockDir) }
 
+// Wrote reports whether proxyc wrote the node's rules since the node started, and did not remove them. bootFile
+// is the boot file that contains them; "" if it is unknown.
+func Wrote() (bootFile string, ok bool) { return apply.LastNote(lockDir) }
+
+// Socket returns the default path of the status socket; "" if the system has none. Each network namespace
+// has its own, like the lock.
+func Socket() string {
+	namespace, err := os.Readlink("/proc/thread-self/ns/net") // "net:[4026531840]"
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(lockDir, "proxyc-"+strings.Trim(namespace, "net:[]")+".sock")
+}
+
+// socketFlag matches the path of the status socket in a command line.
+var socketFlag = regexp.MustCompile(` --status-socket[= ]([^ )]+)`)
+
+// DaemonSocket returns the status socket of the daemon that writes this node's rules; "" if there is
+// none, or it is unknown.
+func DaemonSocket() string {
+	writer, socket := Writer(), Socket()
+	if named := socketFlag.FindStringSubmatch(writer); named != nil {
+		socket = named[1]
+	}
+	if _, err := os.Stat(socket); writer == "" || err != nil {
+		return ""
+	}
+	return socket
+}
+
 // CheckLock returns why this node's lock cannot be written; nil if it can, or could if it were
 // free.
 func CheckLock() error { return apply.CheckLock(lockDir) }
@@ -71,17 +103,4 @@ func AcquireLock(ctx context.Context, waiting func(why error)) (*apply.Lock, err
 		lock, err = apply.AcquireLock(ctx, lockDir)
 	}
 	return lock, err
-}
-
-// LocalDrops returns the foreign rules that may drop packets to processes of this node, as far as they
-// are known.
-func LocalDrops(timeout time.Duration) []string {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	found, err := Interference(ctx, 0)
-	if err != nil {
-		return nil // the user is not root, or the system is not Linux
-	}
-	local := regexp.MustCompile(`hook (out|in)put|chain (OUT|IN)PUT:`)
-	return slices.DeleteFunc(found.Drops, func(rule string) bool { return !local.MatchString(rule) })
 }

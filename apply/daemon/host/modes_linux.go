@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/proxyc/proxyc/apply/nftables"
 	"github.com/proxyc/proxyc/apply/nftables/flowtable"
 	"github.com/proxyc/proxyc/apply/node"
+	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/apply/userspace"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler"
@@ -49,23 +51,40 @@ var modes = [...]Mode{
 	},
 }
 
-// Interference returns the effects of foreign rules on packets to Services, including those of
-// iptables-legacy if it has tables. mark is the masquerade mark.
-func Interference(ctx context.Context, mark uint32) (apply.Interference, error) {
+// Interference returns what affects packets to Services besides our rules: foreign rules, including
+// those of iptables-legacy if it has tables, kernel settings and routes. mark is the masquerade mark. A
+// family matters if the Programs have endpoints of it, unless the node has only addresses of the other.
+func Interference(ctx context.Context, mark uint32, programs ir.Programs) (apply.Interference, error) {
 	all, err := nftables.Interference(ctx, mark)
 	chains, chainsErr := iptables.Interference(ctx, mark)
-	all.Drops, all.Diverts = append(all.Drops, chains.Drops...), append(all.Diverts, chains.Diverts...)
-	return all, errors.Join(err, chainsErr)
+	all.Drops, all.Diverts, all.Sources = append(all.Drops, chains.Drops...), append(all.Diverts, chains.Diverts...), append(all.Sources, chains.Sources...)
+	all.Marks = append(all.Marks, chains.Marks...)
+	err = errors.Join(err, chainsErr)
+	has := func(p *ir.Program) bool {
+		return p != nil && slices.ContainsFunc(p.Node.Addrs, netip.Addr.IsGlobalUnicast)
+	}
+	serves := func(p *ir.Program) bool {
+		return p != nil && slices.ContainsFunc(p.Services, func(s ir.Service) bool { return len(s.Frontends) > 0 })
+	}
+	for f, p := range ir.Present(programs) {
+		if !serves(p) && (serves(programs.IPv4) || serves(programs.IPv6)) {
+			all.Ignore(f)
+		}
+		if !has(p) && (has(programs.IPv4) || has(programs.IPv6)) || !slices.ContainsFunc(p.Services, func(s ir.Service) bool { return len(s.Pools) > 0 }) {
+			continue
+		}
+		if _, problem := sysctl.Forwarding(Root, f); problem != "" {
+			all.Settings = append(all.Settings, problem)
+		}
+		discards, discardsErr := node.Discards(ctx, p, all.Marking)
+		all.Settings, err = append(all.Settings, discards...), errors.Join(err, discardsErr)
+	}
+	return all, err
 }
 
 // RuleCounts returns the number of rules of each iptables variant.
 func RuleCounts(ctx context.Context) (map[string]int, error) {
-	held, err := iptables.RuleCounts(ctx)
-	out := map[string]int{}
-	for v, n := range held {
-		out[string(v)] = n
-	}
-	return out, err
+	return iptables.RuleCounts(ctx)
 }
 
 // FastpathBridges returns the bridges in the fast path of mode nftables.

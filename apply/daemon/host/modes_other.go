@@ -10,6 +10,7 @@ import (
 	"github.com/proxyc/proxyc/apply/node"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/ir"
 )
 
 var errNotLinux = errors.New("requires Linux or Windows: other systems support only the offline verbs")
@@ -20,7 +21,7 @@ var modes []Mode
 const lockDir = ""
 
 // Interference is supported only on Linux and Windows.
-func Interference(context.Context, uint32) (apply.Interference, error) {
+func Interference(context.Context, uint32, ir.Programs) (apply.Interference, error) {
 	return apply.Interference{}, errNotLinux
 }
 

@@ -76,7 +76,7 @@ func Interfaces() ([]compiler.Interface, error) {
 }
 
 // Interference returns nothing: no program filters packets before HNS.
-func Interference(context.Context, uint32) (apply.Interference, error) {
+func Interference(context.Context, uint32, ir.Programs) (apply.Interference, error) {
 	return apply.Interference{}, nil
 }
 

@@ -82,17 +82,13 @@ func (t *Apply) Run(ctx context.Context) (*Report, error) {
 	if err := t.check(node.Mode); err != nil { // before any change
 		return nil, err
 	}
+	var lock *apply.Lock
 	if !t.DryRun {
-		lock, err := acquireLock(ctx, t.LockTimeout, t.Waiting)
-		if err != nil {
+		var err error
+		if lock, err = acquireLock(ctx, t.LockTimeout, t.Waiting); err != nil {
 			return nil, err
 		}
 		defer lock.Release()
-		if !t.SettingsOnly {
-			if err := lock.SetNote(""); err != nil { // no boot file contains the rules that follow
-				return nil, err
-			}
-		}
 	}
 	if t.SettingsOnly {
 		return t.set()
@@ -109,6 +105,9 @@ func (t *Apply) Run(ctx context.Context) (*Report, error) {
 		return nil, fmt.Errorf("the node has kube-proxy's rules (%s): stop kube-proxy, then use --yes-takeover", strings.Join(peer, ", "))
 	}
 	out, err := t.set()
+	if err == nil && !t.DryRun {
+		err = lock.SetNote("") // no boot file contains the rules that follow
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +165,7 @@ func (t *Apply) commit(ctx context.Context, dataplane apply.Dataplane, leftovers
 	out.Stale, staleErr = staleFlows(ctx, t.Programs, plan.RemovedFrontends(), t.DryRun)
 	err = errors.Join(err, staleErr)
 	var foreignErr error
-	if out.Foreign, foreignErr = host.Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark()); t.DryRun {
+	if out.Foreign, foreignErr = host.Interference(ctx, t.Programs.IPv4.Node.MasqueradeMark(), t.Programs); t.DryRun {
 		return out, errors.Join(err, foreignErr)
 	}
 	out.ForeignErr = foreignErr

@@ -17,9 +17,10 @@ const cleanupTimeout = 5 * time.Second
 // removes nothing. It calls found with the leftovers before it removes them, and with the objects
 // that it keeps, and for whom.
 func Cleanup(ctx context.Context, keepPeer, readOnly bool, found func(leftovers []apply.Leftover, kept []string)) error {
+	var lock *apply.Lock
 	if !readOnly {
-		lock, err := acquireLock(ctx, cleanupTimeout, func(error) {})
-		if err != nil {
+		var err error
+		if lock, err = acquireLock(ctx, cleanupTimeout, func(error) {}); err != nil {
 			return err
 		}
 		defer lock.Release()
@@ -44,5 +45,8 @@ func Cleanup(ctx context.Context, keepPeer, readOnly bool, found func(leftovers 
 	if readOnly {
 		return err
 	}
-	return errors.Join(err, host.Remove(ctx, leftovers))
+	if err = errors.Join(err, host.Remove(ctx, leftovers)); err != nil {
+		return err
+	}
+	return lock.RemoveNote()
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -55,6 +56,10 @@ func (st *Status) Print(w io.Writer) error {
 	st.printSyncs(line)
 	st.printDraining(line)
 	st.printFindings(line)
+	for _, s := range st.Refusing {
+		refused, dropped := s.Refusals()
+		line("refusing", "%s: %d of %d connections, %s", s.Name(), refused+dropped, s.Connections, diag.OneLine(s.Cause))
+	}
 	st.printForeign(line)
 	return nil
 }
@@ -116,14 +121,11 @@ func (st *Status) printForeign(line func(name, format string, args ...any)) {
 	if k := st.KubeProxy; k != nil {
 		line("kube-proxy", "%s, since %s ago: %s", diag.OneLine(k.Text()), age(st.Now, k.Since), strings.Join(k.Objects, ", "))
 	}
-	for _, rule := range st.MayDrop {
-		line("may drop", "foreign rules that may drop: %s", diag.OneLine(rule))
+	for _, rule := range (apply.Interference{Drops: st.MayDrop, Diverts: st.MayDivert}).Lines() {
+		line("foreign", "%s", diag.OneLine(rule))
 	}
 	for _, setting := range st.Settings {
 		line("setting", "%s", setting)
-	}
-	for _, rule := range st.MayDivert {
-		line("may divert", "foreign rules that may divert: %s", diag.OneLine(rule))
 	}
 }
 

@@ -2,6 +2,7 @@
 package status
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,8 @@ type Status struct {
 	// Findings are the first errors and warnings about objects, of FindingsTotal.
 	Findings      []Finding `json:"findings,omitempty"`
 	FindingsTotal int       `json:"findingsTotal,omitempty"`
+	// Refusing are the service ports that refused or dropped the most connections, if the rules count them.
+	Refusing []*ServiceTraffic `json:"refusing,omitempty"`
 }
 
 // Process is the part of a Status that is constant for a configuration, except Now.
@@ -276,6 +279,33 @@ func (st *Status) Healthy() bool {
 func (st *Status) NodeHealthy() bool {
 	return st.Synced && !st.LastDrift.contested() &&
 		(st.BootFile == nil || st.BootFile.Error+st.BootFile.Invalid == "") && st.KubeProxy.Warning() == "" && st.APIServer.healthy() && len(st.InvalidFiles)+len(st.Down)+len(st.Refused) == 0
+}
+
+// About returns why the newest version of a Service is not in force; nothing if it is.
+func (st *Status) About(service ir.Name) (reasons []string) {
+	object := "Service " + service.String()
+	for _, p := range st.Refused {
+		if p.Object == object {
+			reasons = append(reasons, object+" is refused by the kernel, so its packets are not proxied: "+p.Reason)
+		}
+	}
+	for _, p := range st.Invalid {
+		if p.Object == object {
+			reasons = append(reasons, "the newest version of "+object+" is not in force: "+p.Reason)
+		}
+	}
+	return reasons
+}
+
+// Doubts returns why the rules in force may not be those of the cluster; nothing for the zero Status.
+func (st *Status) Doubts() (doubts []string) {
+	if api := st.APIServer; api != nil && !api.Lost.IsZero() {
+		doubts = append(doubts, fmt.Sprintf("cut off from the API server for %s, so objects may be outdated: %s", age(st.Now, api.Lost), api.Cause))
+	}
+	if st.PID != 0 && !st.Synced {
+		doubts = append(doubts, "the rules are not in sync: "+st.Reason)
+	}
+	return append(doubts, st.Settings...)
 }
 
 // healthy reports whether every resource can be read, including optional ones.

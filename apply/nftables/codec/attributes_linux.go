@@ -8,9 +8,6 @@ const (
 
 	nftaSetExpr        = 17 // NFTA_SET_EXPR
 	nftaSetExpressions = 18 // NFTA_SET_EXPRESSIONS
-	nftaSetCount       = 20 // NFTA_SET_COUNT
-
-	NFTSetElemCatchAll = 2 // NFT_SET_ELEM_CATCHALL
 
 	nftaBitwiseOp     = 6 // NFTA_BITWISE_OP
 	nftBitwiseMaskXor = 0 // NFT_BITWISE_MASK_XOR

@@ -54,6 +54,7 @@ func DecodeSet(a Fields, f ir.Family) (s rules.Set, ok bool) {
 		}
 	}
 	s.Key = key
+	_, s.Counter = packetsIn(a[nftaSetExpr])
 	s.Unsupported = foreignAttribute(&s, a, f)
 	return s, true
 }
@@ -85,7 +86,7 @@ func foreignAttribute(s *rules.Set, a Fields, f ir.Family) string {
 		{nftaSetExpr, "statement"}, {nftaSetExpressions, "statements"},
 	}
 	for _, w := range words {
-		if !bytes.Equal(a[w.typ], ours[w.typ]) && !(zero(a[w.typ]) && zero(ours[w.typ])) {
+		if !bytes.Equal(a[w.typ], ours[w.typ]) && !(zero(a[w.typ]) && zero(ours[w.typ])) && !(s.Counter && w.typ == nftaSetExpr) {
 			return w.word
 		}
 	}
@@ -132,6 +133,33 @@ func DecodeElements(b []byte, s *rules.Set, f ir.Family, comments *Comments) err
 	return nil
 }
 
+// DecodeCounts calls each with the elements that have a counter, and their packets.
+func DecodeCounts(items []Attr, s *rules.Set, f ir.Family, each func(rules.Key, uint64)) {
+	for _, item := range items {
+		expression, _ := First(item.Data, unix.NFTA_SET_ELEM_EXPR)
+		packets, counted := packetsIn(expression)
+		attr, _ := First(item.Data, unix.NFTA_SET_ELEM_KEY)
+		value, _ := Value(attr)
+		if key, err := decodeKey(value, s, f); counted && err == nil {
+			each(key, packets)
+		}
+	}
+}
+
+// packetsIn returns the packets of a counter; false if the expression is another one.
+func packetsIn(expression []byte) (packets uint64, counter bool) {
+	name, _ := First(expression, unix.NFTA_EXPR_NAME)
+	data, _ := First(expression, unix.NFTA_EXPR_DATA)
+	value, _ := First(data, unix.NFTA_COUNTER_PACKETS)
+	if CString(name) != counterName || len(value) != 8 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(value), true
+}
+
+// counterName is the kernel's name of the expression that counts packets.
+const counterName = "counter"
+
 // ElementList returns the elements of a message.
 func ElementList(b []byte) ([]Attr, error) {
 	list, err := First(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
@@ -162,7 +190,7 @@ func decodeElement(b []byte, s *rules.Set, f ir.Family, comments *Comments) (e r
 				e.Frontend = comments.frontend(strings.TrimRight(string(a.Data[2:]), "\x00"))
 			}
 		default: // a timeout, the end of an interval, a statement or an object
-			if s.Timeout == 0 && !zero(a.Data) {
+			if s.Timeout == 0 && !zero(a.Data) && !(s.Counter && a.Type == unix.NFTA_SET_ELEM_EXPR) {
 				err = errForeign
 			}
 		}
@@ -297,11 +325,6 @@ func DecodeChain(a Fields) (c rules.Chain, ok bool, err error) {
 	}
 	return c, true, nil
 }
-
-// ElementCount returns the number of elements in a set's declaration, without a catch-all
-// element. Kernels before 6.17 report none, and it returns 0. The number includes elements
-// that are being added or removed, so it is never too small.
-func ElementCount(a Fields) int { return int(a.Uint32(nftaSetCount)) }
 
 // Comments shares the frontends of elements with equal comments.
 type Comments struct{ byComment map[string]*ir.Frontend }

@@ -110,6 +110,12 @@ func EncodeSet(s *rules.Set, f ir.Family, id uint32) []byte {
 		if s.Timeout > 0 {
 			b.Uint64(unix.NFTA_SET_TIMEOUT, uint64(s.Timeout/time.Millisecond))
 		}
+		if s.Counter {
+			b.Nest(nftaSetExpr, func(b *Builder) {
+				b.Text(unix.NFTA_EXPR_NAME, counterName)
+				b.Nest(unix.NFTA_EXPR_DATA, func(*Builder) {})
+			})
+		}
 		b.Bytes(unix.NFTA_SET_USERDATA, userData(s, f))
 	})
 }
@@ -163,12 +169,12 @@ func ElementsIn(set string) []byte {
 	return inTable(unix.NFTA_SET_ELEM_LIST_TABLE, unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
-// CatchAllIn identifies the catch-all element of a set.
-func CatchAllIn(set string) []byte {
-	b := Builder(ElementsIn(set))
-	b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(b *Builder) {
-		b.Nest(unix.NFTA_LIST_ELEM, func(b *Builder) { b.Uint32(unix.NFTA_SET_ELEM_FLAGS, NFTSetElemCatchAll) })
-	})
+// ElementOf identifies one element of a set.
+func ElementOf(s *rules.Set, f ir.Family, e *rules.Element) []byte {
+	b := Builder(ElementsIn(s.Name))
+	list := b.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	AppendElement(&b, s, f, e, true)
+	b.Close(list)
 	return b
 }
 

@@ -1,7 +1,6 @@
 package conn
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -263,33 +262,4 @@ func (c *Conn) ask(ctx context.Context, m netlink.Message, each func(attrs []byt
 func (c *Conn) Generation(ctx context.Context) (uint32, error) {
 	a, err := c.Get(ctx, unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, nil)
 	return a.Uint32(unix.NFTA_GEN_ID), err
-}
-
-// Fetch requests elements by a message, and passes the attributes of each answer to each, which
-// must not keep them. The kernel has queued all answers when sending returns.
-func (c *Conn) Fetch(ctx context.Context, data []byte, each func(attrs []byte) error) error {
-	err := c.Do(ctx, func(nl *socket.Conn) error {
-		asked, err := nl.Send(netlink.Message{
-			Header: netlink.Header{Type: nfType(unix.NFT_MSG_GETSETELEM), Flags: netlink.Request},
-			Data:   data,
-		})
-		if err != nil {
-			return err
-		}
-		var first error // all answers are received, even after an error
-		for m, err := range nl.Queued() {
-			switch {
-			case err == nil && (m.Header.Sequence != asked.Header.Sequence || len(m.Data) < codec.NfgenHead):
-				err = codec.ErrShort
-			case err == nil:
-				err = each(m.Data[codec.NfgenHead:])
-			}
-			first = cmp.Or(first, err)
-		}
-		return first
-	})
-	if err != nil {
-		return fmt.Errorf("ask nf_tables: %w", err)
-	}
-	return nil
 }

@@ -109,10 +109,7 @@ func (f *Keeper) Renew() {
 	if f == nil {
 		return
 	}
-	select {
-	case f.renew <- struct{}{}:
-	default:
-	}
+	apply.Wake(f.renew)
 }
 
 // follow creates and maintains the table, until notifications about interfaces fail.

@@ -117,7 +117,7 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 	}
 	n.printf("\n# proxyc watch writes the node's rules (%s)", n.mode)
 	began := time.Now()
-	if _, err := proc.Beside(ctx, &n.log, false, n.self, "watch", "-c", filepath.Join(n.dir, "config.yaml"), "-s", filepath.Join(n.dir, "cluster.yaml"), "--status-socket", n.socket()); err != nil {
+	if _, err := proc.Beside(ctx, &n.log, false, n.self, "watch", "-c", filepath.Join(n.dir, "config.yaml"), "-s", filepath.Join(n.dir, "cluster.yaml"), "--status-socket", n.socket(), "--service-metrics=services"); err != nil {
 		return err
 	}
 	var st status.Status
@@ -142,7 +142,7 @@ func (n *liveNode) play(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for _, step := range []func(context.Context) error{n.killEndpoint, n.foreignRule} {
+	for _, step := range []func(context.Context) error{n.killEndpoint, n.traffic, n.foreignRule} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -338,6 +338,21 @@ func (n *liveNode) killEndpoint(ctx context.Context) error {
 	}
 	n.printf("removed from its EndpointSlices: applied after %s", time.Since(began).Round(time.Millisecond))
 	return n.compare(ctx, "The same connection", "shopper", "10.96.0.10:80")
+}
+
+// traffic shows what was counted, and the connections that the kernel tracks.
+func (n *liveNode) traffic(ctx context.Context) error {
+	for _, args := range [][]string{{"top", "--interval=100ms"}, {"flows"}} {
+		n.printf("\n# proxyc %s", args[0])
+		out, err := proc.Run(ctx, nil, n.self, append(args, "--status-socket", n.socket())...)
+		if failed, ok := errors.AsType[*proc.Error](err); err != nil && (!ok || failed.Code != codeDiffers) {
+			return err
+		}
+		if _, err := n.out.Write(out); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // foreign is a rule of a firewall.

@@ -2,12 +2,14 @@
 package disk
 
 import (
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Disk is the file system interface of the commands.
@@ -151,4 +153,18 @@ func Stage(d Disk, dir string, readers fs.FileMode, write func(io.Writer) error)
 		return "", err
 	}
 	return f.Name(), nil
+}
+
+// Zipped returns a function that writes to a file of a name: compressed if that ends in .gz.
+func Zipped(name string, write func(io.Writer) error) func(io.Writer) error {
+	if !strings.HasSuffix(name, ".gz") {
+		return write
+	}
+	return func(w io.Writer) error {
+		zip := gzip.NewWriter(w)
+		if err := write(zip); err != nil {
+			return err
+		}
+		return zip.Close()
+	}
 }

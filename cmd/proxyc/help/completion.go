@@ -109,7 +109,7 @@ func childOf(node *kong.Node, name string) *kong.Node {
 func values(v *kong.Value, before, last string) []candidate {
 	enum := v.Enum
 	if v.Tag.PlaceHolder == "MODE" && v.Name != "detect-local-mode" { // kube-proxy's own errors are more detailed than those of an enum
-		enum = strings.Join(modeWords(), ",")
+		enum = strings.Join(ir.ModeNames(), ",")
 	}
 	if enum == "" {
 		return nil
@@ -123,13 +123,6 @@ func values(v *kong.Value, before, last string) []candidate {
 		out = append(out, candidate{before + value, ""})
 	}
 	return starting(out, last)
-}
-
-func modeWords() (words []string) {
-	for _, m := range ir.Modes() {
-		words = append(words, string(m))
-	}
-	return words
 }
 
 func verbs(node *kong.Node) []candidate {

@@ -65,7 +65,7 @@ func Args(args []string) (rest []string, all bool) {
 
 // Offline are the commands that neither change a node nor run on one, so they do not use the
 // daemon's flags.
-var Offline = []string{"compile", "trace", "explain", "diff", "prove", "assert", "migrate", "lint", "report", "replay", "config defaults", "config show"}
+var Offline = []string{"compile", "trace", "explain", "flows", "diff", "prove", "assert", "migrate", "lint", "report", "replay", "config defaults", "config show"}
 
 // printHelp prints the help of a command: one line per flag, without most of kube-proxy's flags, or
 // all flags with their full texts if all is set. calls formats the command lines of examples.

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/compiler/diag"
 )
 
@@ -24,6 +26,13 @@ type Parsed struct {
 	*kong.Context
 	Verb  string // path of the command; "" if unknown
 	Wrong []error
+}
+
+// PrintsText reports whether --output selects text for people, and no document.
+func (p Parsed) PrintsText() bool {
+	return !slices.ContainsFunc(p.Flags(), func(f *kong.Flag) bool {
+		return f.Name == "output" && !slices.Contains([]string{"text", "wide", "stat"}, fmt.Sprint(p.FlagValue(f)))
+	})
 }
 
 // Parse parses a command line. It records and removes invalid values and unknown flags, for which
@@ -45,6 +54,10 @@ func Parse(k *kong.Kong, args []string) (p Parsed) {
 				p.noteNameless(note)
 			}
 			return p
+		}
+		if len(p.Wrong) == 0 && strings.HasPrefix(err.Error(), "expected one of ") {
+			args = append(args, "--help") // a command is missing
+			continue
 		}
 		var command *kong.Node
 		if of, ok := errors.AsType[*kong.ParseError](err); ok && of.Context.Selected() != nil {
@@ -239,10 +252,8 @@ func SwitchOf(ctx *kong.DecodeContext, words ...string) (bool, error) {
 		return true, nil
 	}
 	text := fmt.Sprint(ctx.Scan.Pop().Value)
-	for _, word := range words {
-		if text == word {
-			return true, nil
-		}
+	if slices.Contains(words, text) {
+		return true, nil
 	}
 	on, err := strconv.ParseBool(text)
 	if err != nil {
@@ -301,6 +312,22 @@ func Given(k *kong.Context, but ...string) (words []string) {
 	return words
 }
 
+// Values returns all flags of the running command by name, with their effective values: those of the
+// configuration for flags that set a field of it, otherwise those of the command line or the defaults.
+func Values(k *kong.Context, inForce map[string]string) map[string]string {
+	values := map[string]string{}
+	for _, flag := range k.Flags() {
+		value, ok := inForce[flag.Name]
+		if !ok {
+			value = ValueText(reflect.ValueOf(k.FlagValue(flag)))
+		}
+		name := "--" + flag.Name + "="
+		values[flag.Name] = strings.TrimPrefix(apply.Redact(name+value), name)
+	}
+	delete(values, "help")
+	return values
+}
+
 // ValueText returns the value of a flag as text; "" for none.
 func ValueText(v reflect.Value) string {
 	if v.IsValid() && v.Kind() == reflect.Pointer {
@@ -328,4 +355,29 @@ func CalledAs(file string) (name string, words []string) {
 		return program, []string{Complete, ForKubectl}
 	}
 	return program, nil
+}
+
+// Directory is a directory to write to.
+type Directory string
+
+// UnmarshalText rejects an empty name, as from an unset variable in a script.
+func (d *Directory) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return errors.New("must name a directory, got \"\"")
+	}
+	*d = Directory(text)
+	return nil
+}
+
+// Bytes is a number of bytes on the command line: 1000, 64Ki, 256Mi.
+type Bytes int64
+
+// UnmarshalText parses a Kubernetes quantity.
+func (b *Bytes) UnmarshalText(text []byte) error {
+	q, err := resource.ParseQuantity(string(text))
+	if err != nil || q.Sign() < 0 {
+		return fmt.Errorf("must be a number of bytes such as 256Mi, got %q", text)
+	}
+	*b = Bytes(q.Value())
+	return nil
 }

@@ -17,11 +17,11 @@
   // parts are nodes and texts of lists in lists, without what there is not.
   const parts = list => list.flat(Infinity).filter(c => c !== undefined && c !== null && c !== false && c !== "").map(c => typeof c === "string" ? named(c) : c);
   // named replaces stand-ins for addresses by what they stand for.
-  const standIn = /(?:\b\d+(?:\.\d+){3}|\[[0-9a-f:]+\]|\bnode):([3-6]\d{4})(?=\/(?:tcp|udp|sctp))|(ClusterIP |LoadBalancer )?(\b24[4-7](?:\.\d+){3}|\[?\b100::[0-9a-f:]+\]?)|(NodePort (?:node:)?|health check on port |such as )([3-6]\d{4})\b/g;
+  const standIn = /(?:\b\d+(?:\.\d+){3}|\[[0-9a-f:]+\]|\bnode):([3-6]\d{4})(?=\/(?:tcp|udp|sctp))|(ClusterIP |LoadBalancer )?(\b24[4-7](?:\.\d+){3}|\[?\b100::[0-9a-f:]+\]?)|(NodePort (?:node:)?|health check on port |such as |: )([3-6]\d{4})\b/g;
   const named = text => page?.standIns ? text.replace(standIn, (found, own, kind = "", addr = "", port = "", number) => {
     const name = page.standIns[own || number || addr.replace(/[[\]]/g, "")];
     if (own) return name ? "NodePort " + name : found.replace(/^.*(?=:\d+$)/, named);
-    if (name && port === "such as ") return port + "the one";
+    if (name && (port === "such as " || port === ": ")) return port + (port === ": " ? "port " + name : "the one");
     return !name ? found : port.replace("node:", "") + (name.startsWith(kind) ? "" : kind) + name;
   }) : text;
   const fill = (e, ...children) => e.replaceChildren(...parts(children));

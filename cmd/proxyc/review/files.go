@@ -4,6 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/files"
@@ -15,8 +21,9 @@ const StandardInput = "-"
 
 // Files reads the files of a command. The name "-" is standard input.
 type Files struct {
-	System files.System
-	Stdin  io.Reader
+	System  files.System
+	Stdin   io.Reader
+	Exclude []string // patterns of names in directories
 }
 
 // configLimit is the maximum size of a configuration file in bytes. The API server accepts objects
@@ -46,7 +53,17 @@ func (f Files) Expand(name string, diags *diag.List) (*files.Found, error) {
 	if name == StandardInput {
 		return &files.Found{Files: []files.File{{Name: name}}}, nil
 	}
-	found, err := files.Find(f.System, name)
+	patterns := slices.Clone(f.Exclude)
+	for line := range strings.Lines(string(f.ignored(name))) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			patterns = append(patterns, line)
+		}
+	}
+	excluded := matcher(patterns)
+	found, err := files.Find(f.System, name, func(file string) bool {
+		below, err := filepath.Rel(name, file)
+		return err == nil && excluded.MatchString(filepath.ToSlash(below))
+	})
 	if err != nil {
 		return new(files.Found), err
 	}
@@ -56,10 +73,39 @@ func (f Files) Expand(name string, diags *diag.List) (*files.Found, error) {
 	for _, u := range found.Unreadable {
 		diags.Add(diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, File: u.Name, Msg: u.Err.Error()})
 	}
+	if found.Excluded > 0 {
+		diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.FileSkipped, File: name, Msg: Counted(found.Excluded, "name") + " excluded"})
+	}
 	if len(found.Files)+len(found.Unreadable) == 0 {
 		return new(files.Found), errors.New("has no .yaml, .yml or .json file")
 	}
 	return found, nil
+}
+
+// ignoreFile contains patterns of names in its directory, one a line.
+const ignoreFile = ".proxycignore"
+
+// ignored returns the content of the ignoreFile in a directory, if it has one.
+func (f Files) ignored(dir string) []byte {
+	data, _ := f.ReadFile(filepath.Join(dir, ignoreFile))
+	return data
+}
+
+// wildcards translates those of .gitignore to regular expressions.
+var wildcards = strings.NewReplacer(`\*\*/`, `(.*/)?`, `\*\*`, `.*`, `\*`, `[^/]*`, `\?`, `[^/]`)
+
+// matcher matches the names below a directory that a pattern of .gitignore matches.
+func matcher(patterns []string) *regexp.Regexp {
+	all := []string{"$^"} // no name
+	for _, p := range patterns {
+		p = strings.TrimSuffix(p, "/")
+		from := "(^|/)"
+		if strings.Contains(p, "/") {
+			from = "^"
+		}
+		all = append(all, from+wildcards.Replace(regexp.QuoteMeta(strings.TrimPrefix(p, "/")))+"$")
+	}
+	return regexp.MustCompile(strings.Join(all, "|"))
 }
 
 // Newest returns the modification time of the newest of files, or of those in directories; zero if
@@ -80,4 +126,19 @@ func (f Files) Newest(names []string) (at time.Time) {
 		}
 	}
 	return at
+}
+
+// Date returns the date of a report: SOURCE_DATE_EPOCH, as in reproducible builds, or else that of the
+// newest file. It does not depend on the time of the report.
+func (f Files) Date(names []string) (time.Time, error) {
+	const name = "SOURCE_DATE_EPOCH"
+	text := os.Getenv(name)
+	if text == "" {
+		return f.Newest(names), nil
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%s: must be a number of seconds, got %q", name, text)
+	}
+	return time.Unix(seconds, 0), nil
 }

@@ -49,11 +49,6 @@ func IgnoredOf(j *Input) Ignored {
 	return newIgnored(j.Snapshot, errs)
 }
 
-// IgnoredByDaemon returns what a daemon's rules lack, from its snapshot and findings.
-func IgnoredByDaemon(snap *snapshot.Snapshot, findings []status.Finding) Ignored {
-	return newIgnored(snap, errorsOf(findings))
-}
-
 func newIgnored(snap *snapshot.Snapshot, errs objectErrors) Ignored {
 	l := Ignored{snap: snap, errors: errs}
 	for _, svc := range snap.Services() {

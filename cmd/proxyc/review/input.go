@@ -33,6 +33,7 @@ type Input struct {
 	Reader   manifest.Reader
 	Facts    compiler.Facts
 	Diags    diag.List
+	Live     bool // the input of a daemon
 	OfHost   bool // the node name is the machine's
 	Chosen   bool // the node name is that of --node
 	Each     bool // print each finding
@@ -51,8 +52,10 @@ type Input struct {
 	files      map[string]*file  // of directories, by file.below
 	Hidden     map[string]string // files of directories that are not read, with what renders them: see Hide
 	NotRead    []string          // files that CompareUnread found to differ
+	NotApplied []string          // those that also differ, but that no program applies as they are
 	AllowEmpty bool              // empty files are intended: do not report them
 	EmptyHint  string            // end of the hint about an empty file: the flag that allows it
+	Roots      lint.Roots        // files and directories of the objects
 	limit      int64             // of the size of the files; 0 for none
 	left       int64             // of it
 }
@@ -167,7 +170,7 @@ func (j *Input) finish(whole bool) {
 	j.otherRange = lint.OtherRange(j.Snapshot, j.Reader.Written())
 	whole = whole && j.count((*file).unread) == 0
 	if whole && len(j.Snapshot.Services()) == 0 {
-		j.Diags.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
+		j.Diags.Add(diag.Diagnostic{Severity: diag.Info, Code: diag.NoServices, Msg: "the snapshot has no Service: there is nothing to proxy",
 			Hint: wholeSnapshot})
 	}
 	if service := j.Reader.Unsliced(); whole && service != "" && len(j.Snapshot.Workloads()) == 0 {
@@ -212,7 +215,9 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 			}
 		}
 		if f.FromDirectory {
-			f.why = broken
+			if f.why = broken; makesValues(f.Name, data) {
+				f.passed = aside
+			}
 			j.keep(f, data)
 			continue
 		}
@@ -246,7 +251,7 @@ func emptyFile(name string, comments bool, allow string) diag.Diagnostic {
 // all could be read.
 func (j *Input) ReadOverlay(from Files, names []string, o *assume.Overlay, s *assume.StandIns) (readable bool, err error) {
 	o.Objects, o.Was, o.Node, o.PodRanges = snapshot.New(), maps.Clone(j.Reader.Written()), j.Facts.NodeName, j.Pods()
-	readable = j.decode(from, names, o.Objects)
+	j.Reader.Overlay(func() { readable = j.decode(from, names, o.Objects) })
 	if o.Written = j.Reader.Written(); !readable {
 		return false, nil
 	}

@@ -1,6 +1,8 @@
 package review
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/proxyc/proxyc/compiler"
@@ -20,7 +22,7 @@ func (j *Input) Lint() {
 	j.Diags = j.pending.Adjust(j.Diags)
 	j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return (unnamed || j.NoSnapshot) && d.Code == diag.NodeUnknown })
 	j.Diags.Add(j.Advice()...)
-	j.Diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags, Written: j.Reader.Written(), Pending: j.pending, StandIns: j.StandIns, OtherRange: j.otherRange, Unread: j.Unread() != "", Ambiguous: j.Ambiguous(), Ignored: j.Reader.Ignored()})...)
+	j.Diags.Add(lint.Check(lint.Input{Config: j.Resolved, Snapshot: j.Snapshot, Compiled: j.Diags, Written: j.Reader.Written(), Pending: j.pending, StandIns: j.StandIns, OtherRange: j.otherRange, Unread: j.count((*file).unread) > 0, Ambiguous: j.Ambiguous(), Ignored: j.Reader.Ignored()})...)
 }
 
 // Complete adds positions to a report, and sorts it by them. With fewer, it groups equal findings.
@@ -35,4 +37,18 @@ func (j *Input) Complete(r *lint.Report, fewer bool) {
 		j.Locate(one)
 		r.Suppressed[i].Diagnostic = one[0]
 	}
+}
+
+// Suppressions reads files with accepted findings and changes.
+func (f Files) Suppressions(names []string) (accepted lint.Suppressions, err error) {
+	for _, name := range names {
+		text, unread := f.ReadFile(name)
+		if unread != nil {
+			return accepted, fmt.Errorf("%s: %w", name, unread)
+		}
+		for _, d := range accepted.Read(name, string(text)) {
+			err = errors.Join(err, errors.New(d.String()))
+		}
+	}
+	return accepted, err
 }

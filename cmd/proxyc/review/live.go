@@ -1,6 +1,7 @@
 package review
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,10 +10,15 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
+	"syscall"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/status"
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/config"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
@@ -32,7 +38,7 @@ func Live(socket string) (*Input, ir.Programs, error) {
 	if err != nil {
 		return nil, programs, fmt.Errorf("--status-socket %s: %w", socket, err)
 	}
-	return &Input{Resolved: &config.Resolved{Config: known.Config}, Snapshot: known.Snapshot.Snapshot(), Facts: known.Facts, errors: errorsOf(known.Findings)}, programs, nil
+	return &Input{Live: true, Resolved: &config.Resolved{Config: known.Config}, Snapshot: known.Snapshot.Snapshot(), Facts: known.Facts, errors: errorsOf(known.Findings)}, programs, nil
 }
 
 // FetchKnown reads a daemon's input from its status socket.
@@ -48,6 +54,40 @@ func FetchKnown(ctx context.Context, socket string) (known status.Known, err err
 func FetchStatus(ctx context.Context, socket string) (st status.Status, err error) {
 	err = askDaemon(ctx, socket, status.StatusPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&st) })
 	return st, err
+}
+
+// FetchTraffic reads the traffic that a daemon counted from its status socket.
+func FetchTraffic(ctx context.Context, socket string) (t status.Traffic, err error) {
+	err = askDaemon(ctx, socket, status.TrafficPath, func(r io.Reader) error { return json.NewDecoder(r).Decode(&t) })
+	return t, err
+}
+
+// ReadFacts adds what this machine contributes to its rules, as for the daemon that writes them.
+func (j *Input) ReadFacts(interfaces func() ([]compiler.Interface, error)) (err error) {
+	if j.Facts.Interfaces, err = interfaces(); err != nil {
+		return err
+	}
+	writer := host.Writer()
+	j.Facts.Files = writer == "" || strings.Contains(writer, " -s") || strings.Contains(writer, " --snapshot") // else it has an API server
+	j.Facts.TCPBeLiberal = host.Liberal()
+	return host.Facts(j.Config, &j.Facts)
+}
+
+// Daemon is what a daemon reports about its node; zero without a daemon.
+type Daemon struct {
+	status.Status
+	InForce ir.Programs
+}
+
+// FetchDaemon asks the daemon at a status socket; "" for none.
+func FetchDaemon(ctx context.Context, socket string) (d Daemon) {
+	if socket != "" {
+		ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
+		defer cancel()
+		d.Status, _ = FetchStatus(ctx, socket) // what is unknown is not printed
+		d.InForce, _ = FetchIR(ctx, socket)
+	}
+	return d
 }
 
 // FetchIR reads a daemon's applied Programs from its status socket.
@@ -92,6 +132,28 @@ const AnswerTimeout = 5 * time.Second
 func UnixClient(path string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
+			conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				err = errors.New("no daemon listens: one that was killed left the socket")
+			}
+			return conn, err
 		}}}
+}
+
+// WarnUnused warns of the files and objects whose newest version the daemon that writes this node's rules
+// does not use: its rules then differ from those of the files.
+func WarnUnused(w io.Writer, cfg *config.Config) {
+	writer := host.Writer()
+	if writer == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), AnswerTimeout)
+	defer cancel()
+	st, _ := FetchStatus(ctx, cmp.Or(host.DaemonSocket(), cfg.MetricsBindAddress)) // another configuration has another address
+	for _, f := range st.InvalidFiles {
+		st.Invalid = append(st.Invalid, status.Problem{Object: f.Path, Reason: f.Reason})
+	}
+	for _, p := range st.Invalid {
+		fmt.Fprintf(w, "warning: the newest version of %s\n", diag.OneLine(fmt.Sprintf("%s is not in force: %s; compare with the status socket of %s", p.Object, p.Reason, writer)))
+	}
 }

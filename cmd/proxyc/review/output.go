@@ -3,6 +3,7 @@ package review
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,11 +18,7 @@ import (
 // separated by tabs.
 func WriteExplain(w io.Writer, rendered render.Rendered) error {
 	return Buffered(w, func(w io.Writer) (err error) {
-		for entry := range rendered.Explain {
-			if err = WriteEntry(w, entry); err != nil {
-				break
-			}
-		}
+		rendered.Explain(func(entry render.Entry) { err = cmp.Or(err, WriteEntry(w, entry)) })
 		return err
 	})
 }

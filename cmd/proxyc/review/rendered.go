@@ -3,6 +3,7 @@ package review
 import (
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,13 +13,19 @@ import (
 )
 
 // renderedBy returns the files of directories that are not applied as they are: those of Helm charts, and
-// those that a kustomization changes. Each has the Chart.yaml or the kustomization as its value. read
-// returns the text of a file.
-func renderedBy(names []string, read func(name string) []byte) map[string]string {
+// those that a kustomization changes. Each has the Chart.yaml or the kustomization as its value. others are
+// files that are not read otherwise, and read returns the text of a file.
+func renderedBy(names []string, others []*file, read func(name string) []byte) map[string]string {
 	r := rendered{by: map[string]string{}, files: map[string]bool{}, at: map[string]*kustomization{}}
 	charts := map[string]string{} // by directory
 	for _, name := range names {
 		r.files[name] = true
+	}
+	for _, f := range others {
+		r.files[f.Name] = false
+		names = append(names, f.Name)
+	}
+	for _, name := range names {
 		switch {
 		case filepath.Base(name) == "Chart.yaml":
 			charts[filepath.Dir(name)] = name
@@ -60,7 +67,7 @@ func renderedBy(names []string, read func(name string) []byte) map[string]string
 // rendered is the state of renderedBy.
 type rendered struct {
 	by    map[string]string
-	files map[string]bool
+	files map[string]bool           // whether each is read otherwise
 	at    map[string]*kustomization // by directory
 }
 
@@ -70,12 +77,24 @@ type kustomization struct {
 	// changes reports whether it does more to Services and workloads than to list them.
 	changes bool
 	listed  []string // resources, bases and components, and other input outside of the directory
-	texts   []string // all values, among which are the names of all files
+	texts   []string // all values but sources, among which are the names of all files
+	// sources are the files of ConfigMaps and Secrets, from which copies may fill fields of other objects.
+	sources []string
+	copies  bool
+	bases   []string // remote ones that name no version
 }
 
 // harmless are the fields of a kustomization on which no packet depends.
 var harmless = []string{"apiVersion", "kind", "metadata", "resources", "bases", "images", "configMapGenerator",
 	"secretGenerator", "generatorOptions", "buildMetadata", "sortOptions", "crds", "openapi"}
+
+// copying are the fields that copy values between objects, or may.
+var copying = []string{"replacements", "vars", "transformers", "generators", "configurations", "components"}
+
+var (
+	remoteBase = regexp.MustCompile(`://|^git@|^github\.com/|\?ref=`)
+	version    = regexp.MustCompile(`(ref|version)=[^&]*\d|[/@]v?\d+\.\d|[0-9a-f]{40}`)
+)
 
 // parseKustomization returns the kustomization in a file, or nil if it is none.
 func parseKustomization(name string, data []byte) *kustomization {
@@ -87,14 +106,27 @@ func parseKustomization(name string, data []byte) *kustomization {
 		return nil
 	}
 	k := &kustomization{name: name, dir: filepath.Dir(name)}
+	for _, key := range copying {
+		k.copies = k.copies || in[key] != nil
+	}
 	for key, v := range in {
-		k.changes = k.changes || v != nil && !slices.Contains(harmless, key)
-		values := texts(v)
-		k.texts = append(k.texts, values...)
-		for _, value := range values {
-			outside := strings.HasPrefix(filepath.ToSlash(filepath.Clean(value)), "../") && !slices.Contains(harmless, key)
-			if outside || key == "resources" || key == "bases" || key == "components" {
+		generates := key == "configMapGenerator" || key == "secretGenerator"
+		matters := !slices.Contains(harmless, key)
+		k.changes = k.changes || v != nil && matters
+		for _, value := range texts(v) {
+			if generates {
+				value = value[strings.IndexByte(value, '=')+1:] // KEY=FILE
+				k.sources = append(k.sources, value)
+			} else {
+				k.texts = append(k.texts, value)
+			}
+			outside := strings.HasPrefix(filepath.ToSlash(filepath.Clean(value)), "../") && (matters || generates && k.copies)
+			base := key == "resources" || key == "bases" || key == "components"
+			if outside || base {
 				k.listed = append(k.listed, value)
+			}
+			if base && remoteBase.MatchString(value) && !version.MatchString(value) {
+				k.bases = append(k.bases, value)
 			}
 		}
 	}
@@ -102,9 +134,10 @@ func parseKustomization(name string, data []byte) *kustomization {
 }
 
 // listedBy returns the files and directories that a kustomization in a file lists, or the charts that one
-// depends on; nil if it is neither.
-func listedBy(name string, data []byte) (paths []string) {
+// depends on, and remote bases that name no version; nil if it is neither.
+func listedBy(name string, data []byte) (paths, bases []string) {
 	if k := parseKustomization(name, data); files.IsKustomization(name) && k != nil {
+		bases = k.bases
 		for _, text := range k.listed {
 			paths = append(paths, filepath.Join(k.dir, text))
 		}
@@ -117,7 +150,7 @@ func listedBy(name string, data []byte) (paths []string) {
 			}
 		}
 	}
-	return paths
+	return paths, bases
 }
 
 // texts returns the texts in a value.
@@ -137,26 +170,31 @@ func texts(v any) (out []string) {
 	return out
 }
 
-// isRemote reports whether a kustomization lists something that no file contains.
+// isRemote reports whether a kustomization lists something that no file contains which is read otherwise.
 func (r *rendered) isRemote(k *kustomization) bool {
 	return slices.ContainsFunc(k.listed, func(text string) bool {
 		path := filepath.Join(k.dir, text)
-		return !r.files[path] && r.at[path] == nil
+		return !r.files[path] && (r.at[path] == nil || !r.files[r.at[path].name])
 	})
 }
 
-// mark records what a kustomization reads.
+// mark records what a kustomization reads. What it does not change is read as it is, if it is read at all.
 func (r *rendered) mark(k *kustomization, by string) {
 	r.set(k.name, by)
-	if !k.changes {
-		return
-	}
-	for _, of := range r.kustomizations(k) {
-		r.set(of.name, by)
-		for _, text := range of.texts {
-			if path := filepath.Join(of.dir, text); r.files[path] {
-				r.set(path, by)
+	all := r.kustomizations(k)
+	copies := slices.ContainsFunc(all, func(of *kustomization) bool { return of.copies })
+	for _, of := range all {
+		mark := func(name string, any bool) {
+			if read, ok := r.files[name]; ok && (read && k.changes || !read && any) {
+				r.set(name, by)
 			}
+		}
+		mark(of.name, true)
+		for _, text := range of.texts {
+			mark(filepath.Join(of.dir, text), true)
+		}
+		for _, text := range of.sources {
+			mark(filepath.Join(of.dir, text), copies)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 // unknown is why the endpoints of a Service are unknown.
 type unknown struct {
 	why string
-	// alone means that the input has nothing that makes pods of its namespace, but may come with other
-	// input. makers are the objects of other kinds that may make them, and files that are not read.
+	// alone means that the input has nothing that makes pods of its namespace with one of its labels, but may come with
+	// other input. makers are the objects of other kinds that probably make them, or "files" for those that are not read.
 	alone  bool
 	makers []string
 }
@@ -33,15 +33,16 @@ func (j *Input) unknowns() map[ir.Name]unknown {
 	loads, customs := assume.NewWorkloads(j.Snapshot.Workloads()), assume.NewWorkloads(j.Snapshot.Customs())
 	unread := j.Unread()
 	for _, svc := range j.Snapshot.Services() {
-		selector := j.Reader.Written()[svc.Object].Selector
+		w := j.Reader.Written()[svc.Object]
+		selector, manifests := w.Selector, j.Pending(svc.Name) || j.Reader.Unsliced() != ""
 		if len(selector) == 0 || svc.ClusterIP == "" || svc.ClusterIP == "None" || len(j.Snapshot.Slices(svc.Name)) > 0 {
 			continue
 		}
-		if why, makers := loads.Undecided(&customs, svc.Name.Namespace, selector); why != "" {
-			out[svc.Name] = unknown{why: why, makers: makers}
+		if why, makers, alone := loads.Undecided(&customs, svc.Name.Namespace, selector); why != "" && !(alone && unread != "") {
+			out[svc.Name] = unknown{why: why, makers: makers, alone: alone}
 		} else if unread != "" && len(loads.Select(svc.Name.Namespace, selector)) == 0 {
-			out[svc.Name] = unknown{why: unread + " are not read, and may make its pods", makers: []string{unread}}
-		} else if j.Pending(svc.Name) && len(loads.In(svc.Name.Namespace)) == 0 {
+			out[svc.Name] = unknown{why: unread + " are not read, and may make its pods", makers: []string{"files"}}
+		} else if manifests && len(loads.In(svc.Name.Namespace)) == 0 {
 			out[svc.Name] = unknown{why: "the input has no workload in namespace " + svc.Name.Namespace, alone: true}
 		}
 	}
@@ -124,22 +125,43 @@ func retargeted(was, is *Input, name ir.Name) bool {
 }
 
 // versions returns the versions of objects that occur several times, without fields on which no flow
-// depends. Labels of pods are left out unless a selector of an Input has the key.
+// depends. Workloads are left out unless a Service of an Input selects them, and labels of pods unless a selector
+// has the key.
 func (j *Input) versions(sides ...*Input) map[string][]manifest.Version {
-	keys := map[string]bool{}
-	for _, side := range append(sides, j) {
-		for _, w := range side.Reader.Written() {
-			for key := range w.Selector {
-				keys[key] = true
+	out := j.Reader.Versions()
+	var loads []*snapshot.Workload
+	for _, all := range out {
+		for _, v := range all {
+			if load, ok := v.Value.(*snapshot.Workload); ok {
+				loads = append(loads, load)
 			}
 		}
 	}
-	out := j.Reader.Versions()
+	index, keys, selected := assume.NewWorkloads(loads), map[string]bool{}, map[*snapshot.Workload]bool{}
+	for _, side := range append(sides, j) {
+		several := side.Reader.Versions()
+		for object, w := range side.Reader.Written() {
+			_, name := snapshot.ParseObject(object)
+			for _, v := range append(several[object], manifest.Version{Written: w}) {
+				for key := range v.Written.Selector {
+					keys[key] = true
+				}
+				if len(v.Written.Selector) == 0 {
+					continue
+				}
+				for _, load := range index.Select(name.Namespace, v.Written.Selector) {
+					selected[load] = true
+				}
+			}
+		}
+	}
 	for _, all := range out {
 		for i := range all {
 			w := &all[i].Written
 			w.Ignore, w.Labels, w.Rejected, w.Order = "", nil, nil, 0
-			if load, ok := all[i].Value.(*snapshot.Workload); ok {
+			if load, ok := all[i].Value.(*snapshot.Workload); ok && !selected[load] {
+				all[i] = manifest.Version{}
+			} else if ok {
 				pods := *load
 				pods.Labels = maps.Clone(load.Labels)
 				maps.DeleteFunc(pods.Labels, func(key, _ string) bool { return !keys[key] })
@@ -147,10 +169,28 @@ func (j *Input) versions(sides ...*Input) map[string][]manifest.Version {
 			}
 		}
 	}
+	maps.DeleteFunc(out, func(_ string, all []manifest.Version) bool {
+		return !slices.ContainsFunc(all, func(v manifest.Version) bool { return v.Value != nil })
+	})
 	return out
 }
 
 func sameVersion(a, b manifest.Version) bool { return reflect.DeepEqual(a, b) }
+
+// Reordered returns the objects of which both sides have the same versions, but the second one uses another, since files
+// moved. It should keep the returned versions.
+func Reordered(was, is *Input) map[string]any {
+	keep := map[string]any{}
+	after, raw := is.versions(was), was.Reader.Versions()
+	for object, old := range was.versions(is) {
+		now, used := after[object], raw[object][len(raw[object])-1].Value
+		has := func(v manifest.Version) bool { return reflect.DeepEqual(v.Value, used) }
+		if snapshot.SameElements(old, now) && !sameVersion(old[len(old)-1], now[len(now)-1]) && slices.ContainsFunc(is.Reader.Versions()[object], has) {
+			keep[object] = used
+		}
+	}
+	return keep
+}
 
 // OtherVersions returns the objects of selected names that occur several times, of which versions that are
 // not compared differ.
@@ -161,7 +201,7 @@ func OtherVersions(was, is *Input, of func(ir.Name) bool) (out []string) {
 	for _, object := range slices.Sorted(maps.Keys(all)) {
 		_, name := snapshot.ParseObject(object)
 		old, now := before[object], after[object]
-		if of(name) && !slices.EqualFunc(old[:max(0, len(old)-1)], now[:max(0, len(now)-1)], sameVersion) {
+		if of(name) && !snapshot.SameElements(old[:max(0, len(old)-1)], now[:max(0, len(now)-1)]) {
 			out = append(out, object+" (one of several of this name)")
 		}
 	}

@@ -7,12 +7,15 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/diag"
+	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 )
 
 // file is a file of a directory. Its objects are unknown if it is rendered before it is applied, or broken.
@@ -23,10 +26,35 @@ type file struct {
 	by    string    // the Chart.yaml or kustomization that it is rendered with, on any side; "" for none
 	why   diag.List // why it is broken
 	lists []string  // what a kustomization lists, as below
+	bases []string  // remote bases of a kustomization that name no version
+	// passed is what the file is, if it is neither read nor rendered: one of the constants.
+	passed string
+	to     string // the directory that a link leads to, if it is read
 }
+
+// Files that no verb reads.
+const (
+	hiddenFile = "file with a hidden name" // which kubectl apply -f DIRECTORY applies
+	hiddenDir  = "file in a hidden directory"
+	otherFile  = "file with objects and another extension"
+	linkedDir  = "link to another directory"
+	// aside is a file without objects from which programs may make some: values of a chart, or Terraform.
+	aside = "other file"
+)
 
 // unread reports whether the objects of the file are unknown.
 func (f *file) unread() bool { return f.by != "" || len(f.why) > 0 }
+
+// isPassed reports whether the file is neither read nor rendered.
+func (f *file) isPassed() bool { return f != nil && f.passed != "" && f.by == "" }
+
+// isPlain reports whether all objects of a file are read, if a side has it.
+func (f *file) isPlain() bool {
+	return f == nil || !f.unread() && (f.passed == "" || f.passed == aside)
+}
+
+// leadsOutside reports whether the file is a link to a directory of which no file is read.
+func (f *file) leadsOutside() bool { return f != nil && f.passed == linkedDir && f.to == "" }
 
 // short returns the name below what the command line names.
 func short(below string) string {
@@ -34,13 +62,16 @@ func short(below string) string {
 	return name
 }
 
+// ofOverlay reports whether --overlay names the file, as list writes it.
+func ofOverlay(below string) bool { return strings.HasPrefix(below, "true") }
+
 // outside reports whether a file is outside of the named directory, so that the other side may have another.
 func outside(below string) bool { return strings.HasPrefix(short(below), "../") }
 
 // list returns the files that names stand for, with what renders them. It fails for a name without files.
 func (j *Input) list(from Files, names []string, overlay bool, fail func(string, error)) (all []*file) {
 	var inside []string
-	var inputs []*file // which contain no objects
+	var others []*file // which are not read
 	for i, name := range names {
 		below := func(file string) string {
 			if rest, err := filepath.Rel(name, file); err == nil {
@@ -60,9 +91,14 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 				j.Diags.Add(d)
 			}
 		}
-		for _, name := range expanded.Inputs {
-			inputs = append(inputs, &file{File: files.File{Name: name}, below: below(name)})
-			inside = append(inside, name)
+		j.keepPatterns(below(filepath.Join(name, ignoreFile)), from.ignored(name))
+		for _, o := range expanded.Others(from.System) {
+			f := &file{File: files.File{Name: o.Name}, below: below(o.Name), passed: passedAs(below(o.Name))}
+			if o.Link {
+				f.passed, f.to = linkedDir, o.To
+				f.sum = sha256.Sum256([]byte(below(o.To)))
+			}
+			others = append(others, f)
 		}
 		for _, f := range expanded.Files {
 			if all = append(all, &file{File: f, below: below(f.Name)}); f.FromDirectory {
@@ -70,40 +106,91 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 			}
 		}
 	}
-	by := renderedBy(inside, func(name string) []byte {
+	by := renderedBy(inside, others, func(name string) []byte {
 		data, _ := from.ReadFile(name) // an error is reported when all files are read
 		return data
 	})
 	for _, f := range all {
 		f.by = cmp.Or(by[f.Name], j.Hidden[f.below])
 	}
-	for _, f := range inputs {
-		if f.by = by[f.Name]; f.by == "" {
+	for _, f := range others {
+		if f.by = by[f.Name]; filepath.Base(f.by) == "Chart.yaml" && isDocument(f.Name) {
 			continue
 		}
-		data, err := fs.ReadFile(from.System, f.Name)
-		if err != nil {
-			fail(f.Name, files.Reason(err))
-		}
-		j.keep(f, data)
+		j.pass(from, f, fail)
 	}
 	return all
 }
 
+// passedAs returns what a file is that is not read.
+func passedAs(below string) string {
+	dir, name := filepath.Split(short(below))
+	switch {
+	case strings.Contains("/"+filepath.ToSlash(dir), "/."):
+		return hiddenDir
+	case files.IsObjects(strings.TrimLeft(name, ".")):
+		return hiddenFile
+	}
+	return otherFile
+}
+
+// pass records a file that is not read, if it is rendered or seems to contain objects.
+func (j *Input) pass(from Files, f *file, fail func(string, error)) {
+	if f.passed == linkedDir {
+		manifest.SetIn(&j.files, f.below, f)
+		return
+	}
+	left := int64(configLimit)
+	data, err := from.Read(f.Name, &left)
+	if f.by != "" { // as it is, even an archive
+		data, err = fs.ReadFile(from.System, f.Name)
+	}
+	if rendered := f.by != "" || f.passed == hiddenFile; rendered && err != nil {
+		fail(f.Name, files.Reason(err))
+	} else if f.by != "" || err == nil && objectKey.Match(data) { // others, such as images of disks, are nothing to any tool
+		j.keep(f, data)
+	} else if err == nil && f.passed == otherFile && makesObjects.MatchString(f.Name) {
+		f.passed = aside
+		j.keep(f, data)
+	}
+}
+
+// makesObjects matches names of files in languages from which programs make objects.
+var makesObjects = regexp.MustCompile(`\.(tf|tfvars|hcl|jsonnet|libsonnet|cue|gotmpl|tmpl|tpl|j2)$`)
+
+// objectKey matches the field that every object has, but not one in a script of another file.
+var objectKey = regexp.MustCompile(`(?m)(^|[{,]\s*)apiVersion\s*:|["']apiVersion["']\s*:`)
+
+// makesValues reports whether a file that was read is YAML without objects, such as values of a chart.
+func makesValues(name string, data []byte) bool {
+	return filepath.Ext(name) != ".json" && !files.IsKustomization(name) && len(data) > 0 && !objectKey.Match(data)
+}
+
+// isDocument reports whether a file of a chart is only for people.
+func isDocument(name string) bool {
+	return filepath.Ext(name) == ".md" || slices.Contains([]string{"LICENSE", "NOTES.txt"}, filepath.Base(name))
+}
+
+// keepPatterns records an ignoreFile, if there is one.
+func (j *Input) keepPatterns(below string, patterns []byte) {
+	if patterns != nil {
+		j.keep(&file{below: below}, patterns)
+	}
+}
+
 // keep records a file of a directory with its text.
 func (j *Input) keep(f *file, data []byte) {
-	if j.files == nil {
-		j.files = map[string]*file{}
-	}
 	which, name, _ := strings.Cut(f.below, " ")
-	for _, path := range listedBy(name, data) {
+	paths, bases := listedBy(name, data)
+	for _, path := range paths {
 		f.lists = append(f.lists, which+" "+path)
 	}
+	f.bases = bases
 	if data == nil { // it could not be read
 		data = []byte(fmt.Sprint(f.why))
 	}
 	f.sum = sha256.Sum256(data)
-	j.files[f.below] = f
+	manifest.SetIn(&j.files, f.below, f)
 }
 
 // Unread returns what of the input is not read, because it is rendered: "3 files"; "" for nothing.
@@ -132,13 +219,21 @@ const (
 )
 
 // ReportUnread adds findings about the files of directories whose objects are unknown: each broken
-// one, and one for those that are rendered, of a severity. use ends its hint. It considers only the broken
-// files, and the charts and kustomizations, that have an entry in some, unless that is nil.
+// one, one for those that are rendered, of a severity, and one for those that no verb reads. use ends the
+// hint about rendered ones. It considers only the other files, and the charts and kustomizations, that have an
+// entry in some, unless that is nil.
 func (j *Input) ReportUnread(rendered diag.Severity, use string, some map[string]bool) {
 	by := [2]map[string]int{{}, {}} // files of each kustomization and each chart
+	var passed []*file
 	for _, below := range slices.Sorted(maps.Keys(j.files)) {
 		f := j.files[below]
-		if !f.unread() || some != nil && !some[cmp.Or(f.by, below)] {
+		if some != nil && !some[cmp.Or(f.by, below)] {
+			continue
+		}
+		if f.isPassed() && f.passed != aside && (f.passed != linkedDir || f.leadsOutside()) {
+			passed = append(passed, f)
+		}
+		if !f.unread() {
 			continue
 		}
 		j.Diags.Add(f.why...)
@@ -160,6 +255,35 @@ func (j *Input) ReportUnread(rendered diag.Severity, use string, some map[string
 			j.Diags.Add(d)
 		}
 	}
+	if len(passed) > 0 {
+		j.Diags.Add(passedFinding(passed))
+	}
+}
+
+// passedFinding returns the finding about files that no verb reads. kubectl applies the hidden ones.
+func passedFinding(list []*file) diag.Diagnostic {
+	d := diag.Diagnostic{Severity: diag.Info, Code: diag.FileSkipped, File: list[0].Name}
+	var kinds []string
+	for _, kind := range [...]string{hiddenFile, hiddenDir, otherFile, linkedDir} {
+		n := 0
+		for _, f := range list {
+			if f.passed == kind {
+				n++
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		noun, rest, _ := strings.Cut(kind, " ")
+		kinds = append(kinds, Counted(n, noun)+" "+rest)
+		if kind == hiddenFile {
+			d.Severity, d.Hint = diag.Warning, "kubectl apply -f DIRECTORY applies it: rename it, or pass it with -s"
+		}
+	}
+	if d.Msg = "is not read: it is a " + list[0].passed; len(list) > 1 {
+		d.Msg = fmt.Sprintf("is one of %d names that are not read: %s", len(list), strings.Join(kinds, ", "))
+	}
+	return d
 }
 
 // shownRendered is the maximum number of further names in a finding.
@@ -201,7 +325,8 @@ func Hide(was, is *Input) map[string]string {
 }
 
 // CompareUnread compares the files whose objects are unknown on two sides. Equal ones cannot make a
-// difference: one finding counts them. It sets NotRead to the others, and adds findings about them.
+// difference: one finding counts them. It sets NotRead and NotApplied to the others, and adds findings about
+// them.
 func CompareUnread(was, is *Input) {
 	all := maps.Clone(was.files)
 	if all == nil {
@@ -216,21 +341,46 @@ func CompareUnread(was, is *Input) {
 		}
 	}
 	var same, broken []string
+	changed := map[string][]string{} // files, by what renders them
 	for _, below := range slices.Sorted(maps.Keys(all)) {
 		old, now := was.files[below], is.files[below]
+		if old == nil && ofOverlay(below) {
+			old = was.files[strings.Replace(below, "true", "false", 1)]
+		}
+		for _, base := range all[below].bases {
+			is.NotApplied = append(is.NotApplied, "remote base "+base+" (without a version)")
+		}
 		switch has := all[below]; {
-		case !has.unread() && (old == nil || !old.unread()):
+		case short(below) == ignoreFile:
+			if old == nil || now == nil || old.sum != now.sum {
+				is.NotRead = append(is.NotRead, ignoreFile)
+			}
+		case old.leadsOutside() && now.leadsOutside() && has.isPassed():
+			is.NotApplied = append(is.NotApplied, linkedDir+" "+short(below)+" (outside)")
+		case old.isPassed() && now.isPassed() && old.sum == now.sum:
+		case has.isPassed() && has.passed != hiddenFile && ofOverlay(below): // kubectl does not apply it with an overlay
+		case has.isPassed() && has.passed != hiddenFile && (old == nil || old.isPassed()):
+			differs[below] = true
+			is.NotApplied = append(is.NotApplied, has.passed+" "+short(below)+Action(old != nil, now != nil))
+		case has.isPlain() && old.isPlain():
 			if lists(old, now, was, is) {
 				is.NotRead = append(is.NotRead, short(below))
 			}
-		case old != nil && now != nil && old.sum == now.sum && (old.by == "") == (now.by == "") && len(config.Differences(was.Resolved, is.Resolved)) == 0 && !slices.ContainsFunc(now.lists, outside):
+		case old != nil && now != nil && old.sum == now.sum && (old.by == "") == (now.by == "") && len(config.Differences(was.Resolved, is.Resolved)) == 0 && !now.leadsOutside() && !slices.ContainsFunc(now.lists, outside):
 			if same = append(same, short(below)); now.by == "" {
 				broken = append(broken, short(below))
 			}
 		default:
 			differs[cmp.Or(has.by, below)] = true
-			is.NotRead = append(is.NotRead, short(cmp.Or(named[has.by], below)))
+			by := short(cmp.Or(named[has.by], below))
+			changed[by] = append(changed[by], short(below))
 		}
+	}
+	for by, names := range changed {
+		if names = slices.DeleteFunc(names, func(name string) bool { return name == by }); len(names) > 0 {
+			by += " (" + FirstOf(names, 1, func(name string) string { return name }) + ")"
+		}
+		is.NotRead = append(is.NotRead, by)
 	}
 	if len(same) > 0 {
 		what := Counted(len(same)-len(broken), "file") + " of charts and kustomizations"
@@ -244,16 +394,23 @@ func CompareUnread(was, is *Input) {
 	is.ReportUnread(diag.Warning, RenderFirst, differs)
 }
 
+// Action returns the text after the name of something that differs, by whether the sides have it.
+func Action(had, has bool) string {
+	switch {
+	case !had:
+		return " (added)"
+	case !has:
+		return " (removed)"
+	}
+	return " (changed)"
+}
+
 // lists reports whether a kustomization of one side lists something of both sides that the other's does not.
 func lists(old, now *file, was, is *Input) bool {
-	listed := func(f *file) (paths []string) {
-		if f != nil {
-			paths = f.lists
-		}
-		return paths
-	}
-	return slices.ContainsFunc(slices.Concat(listed(old), listed(now)), func(path string) bool {
-		return slices.Contains(listed(old), path) != slices.Contains(listed(now), path) && was.has(path) && is.has(path)
+	old, now = cmp.Or(old, &file{}), cmp.Or(now, &file{})
+	return slices.ContainsFunc(append(slices.Clip(old.lists), now.lists...), func(path string) bool {
+		same := func(other string) bool { return short(other) == short(path) }
+		return slices.ContainsFunc(old.lists, same) != slices.ContainsFunc(now.lists, same) && was.has(path) && is.has(path)
 	})
 }
 
@@ -268,7 +425,7 @@ func (j *Input) has(path string) bool {
 }
 
 // FindingsOfBoth returns the findings of both sides. An error that both have about an equal file is a
-// warning, since it did not change, and the object is missing on both.
+// warning, since it did not change, and the object is missing on both. So is one about an object of only the first side.
 func FindingsOfBoth(was, is *Input) diag.List {
 	before, after := was.Findings(), is.Findings()
 	equal := map[string]string{} // files of the second side, by the equal one of the first
@@ -287,7 +444,32 @@ func FindingsOfBoth(was, is *Input) diag.List {
 			d.Severity = diag.Warning
 		}
 	}
+	fixed := fixed(was, is)
+	for i := range before {
+		before[i].Severity = max(before[i].Severity, fixed[before[i].Object])
+	}
 	return append(before, after...)
+}
+
+// Fixed returns the objects of which only the first side has errors.
+func Fixed(was, is *Input) (objects []string) {
+	return slices.Sorted(maps.Keys(fixed(was, is)))
+}
+
+// fixed returns the severity of findings about the same on the first side.
+func fixed(was, is *Input) map[string]diag.Severity {
+	out := map[string]diag.Severity{}
+	for _, d := range was.Diags {
+		if kind, _ := snapshot.ParseObject(d.Object); d.Severity == diag.Error && kind != "" {
+			out[d.Object] = diag.Warning
+		}
+	}
+	for _, d := range is.Diags {
+		if d.Severity == diag.Error {
+			delete(out, d.Object)
+		}
+	}
+	return out
 }
 
 // isBroken reports whether a finding means that the text of a file cannot be read.

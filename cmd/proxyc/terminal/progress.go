@@ -75,6 +75,15 @@ func Regularly(after, every time.Duration, f func()) (stop func()) {
 	return sync.OnceFunc(func() { close(quit) })
 }
 
+// Columns returns the width of a terminal; 0 if the file is none.
+func Columns(f *os.File) int {
+	columns, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return columns
+}
+
 // IsTerminal reports whether a file is a terminal.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 

@@ -15,34 +15,36 @@ import (
 
 // Writer escapes control characters other than line breaks and tabs, and characters that change the
 // direction of text or hide in it. Names and settings come from other people, and the terminal must
-// show them as they are. The escapes are those of JSON, so JSON stays equivalent. After Colour, it
-// colors lines. It is safe for concurrent use.
+// show them as they are. The escapes are those of JSON, so JSON stays equivalent. It can color lines, and
+// fit them to a width. It is safe for concurrent use.
 type Writer struct {
 	mu       sync.Mutex
 	w        io.Writer
 	coloured bool
-	rest     []byte // incomplete line, or start of an incomplete character without colors
+	columns  int    // 0: lines may have any length
+	rest     []byte // incomplete line, or start of an incomplete character if lines stay as they are
 }
 
 // NewWriter returns a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Colour starts coloring.
-func (v *Writer) Colour() {
+// Format defines whether later lines are colored, and how long they are.
+func (v *Writer) Format(coloured bool, columns int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.coloured = true
+	v.coloured, v.columns = coloured, columns
 }
 
 func (v *Writer) Write(p []byte) (int, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.rest) == 0 && !v.coloured && isPlain(p) {
+	lines := v.coloured || v.columns > 0
+	if len(v.rest) == 0 && !lines && isPlain(p) {
 		return v.w.Write(p)
 	}
 	text := append(v.rest, p...)
 	end := bytes.LastIndexByte(text, '\n') + 1
-	if !v.coloured {
+	if !lines {
 		end = len(text) - incomplete(text)
 	}
 	v.rest = slices.Clone(text[end:])
@@ -60,13 +62,15 @@ func (v *Writer) End() {
 	v.rest = nil
 }
 
-// shown returns a text with escapes and colors.
+// shown returns a text with escapes, colors and breaks of long lines.
 func (v *Writer) shown(text []byte) (out []byte) {
 	for line := range bytes.Lines(escaped(text)) {
-		if v.coloured {
-			line = painted(line)
+		for line := range bytes.Lines(fitted(line, v.columns)) {
+			if v.coloured {
+				line = painted(line)
+			}
+			out = append(out, line...)
 		}
-		out = append(out, line...)
 	}
 	return out
 }

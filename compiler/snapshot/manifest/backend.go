@@ -50,7 +50,7 @@ func decodeBackends(kind string) decoder {
 				}
 				found, b.Port = append(found, f), number(numeric(text))
 			}
-			if b.Service.Name != "" && (b.Port != 0 || b.Name != "") {
+			if b.Service.Name != "" && (b.Port != 0 || b.Name != "") && b.Name != "use-annotation" { // the AWS controller's word for its annotation
 				all = append(all, b)
 			}
 		})

@@ -7,11 +7,10 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"reflect"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 
 	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
+	"github.com/proxyc/proxyc/ir"
 )
 
 // Decode adds the objects in a file to s: Services, EndpointSlices, Endpoints,
@@ -34,6 +34,9 @@ func Decode(s *snapshot.Snapshot, file string, data []byte) diag.List {
 	return r.Decode(s, file, data, false)
 }
 
+// escaped matches escapes of letters and line breaks, with which keys can be written.
+var escaped = regexp.MustCompile(`\\(x[4-7]|u00[4-7]|U000000[4-7]|\r?\n\s*\w+["']\s*:)`)
+
 // batch is the number of parts that are decoded at a time. It limits the memory
 // for results that are not in the Snapshot yet.
 const batch = 1024
@@ -42,7 +45,7 @@ const batch = 1024
 // in a directory: a file without any apiVersion and kind is then ignored, because
 // it is not a file of Kubernetes objects.
 func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDirectory bool) diag.List {
-	if fromDirectory && !r.Whole && !(bytes.Contains(data, []byte("apiVersion")) && bytes.Contains(data, []byte("kind"))) {
+	if fromDirectory && !r.Whole && !(bytes.Contains(data, []byte("apiVersion")) && bytes.Contains(data, []byte("kind"))) && !escaped.Match(data) {
 		return nil
 	}
 	data = withoutLogs(plainLines(data))
@@ -61,8 +64,8 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 			for _, w := range result.customs {
 				s.SetCustom(w)
 			}
-			for object, u := range result.uncompared {
-				s.AddUncompared(object, u)
+			for _, u := range result.uncompared {
+				s.AddUncompared(u)
 			}
 			for _, kind := range result.ignored {
 				SetIn(&r.ignored, kind, r.ignored[kind]+1)
@@ -85,7 +88,14 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 			for _, o := range result.objects {
 				at.index = o.index
 				twice := o.has(s)
-				if was := r.at[o.name]; twice && was.value != nil {
+				was := r.at[o.name]
+				if keep := r.Keep[o.name]; twice && keep != nil && reflect.DeepEqual(was.value, keep) {
+					SetIn(&r.versions, o.name, append(r.versions[o.name], Version{o.value, o.written}))
+					o.put(s)
+					was.put(s)
+					continue
+				}
+				if twice && was.value != nil {
 					SetIn(&r.versions, o.name, append(r.versions[o.name], Version{was.value, r.written[o.name]}))
 				}
 				o.put(s)
@@ -169,14 +179,13 @@ func (c *lineCounter) at(offset int) int {
 // A result is the content of a part. Its lines count from 0 at the start of the
 // part.
 type result struct {
-	objects []object
-	diags   []placed
-	typed   bool                 // some object has an apiVersion and a kind
-	slices  bool                 // some object is an EndpointSlice or v1 Endpoints
-	customs []*snapshot.Workload // see Snapshot.Customs
-	ignored []string             // kinds of the objects of other kinds
-	// uncompared are those of the Snapshot, by object.
-	uncompared map[string]snapshot.Uncompared
+	objects    []object
+	diags      []placed
+	typed      bool                 // some object has an apiVersion and a kind
+	slices     bool                 // some object is an EndpointSlice or v1 Endpoints
+	customs    []*snapshot.Workload // see Snapshot.Customs
+	ignored    []string             // kinds of the objects of other kinds
+	uncompared []snapshot.Uncompared
 	// namespace and read are for decoders. strict also reports what the API server rejects only since
 	// some release.
 	namespace string
@@ -206,6 +215,8 @@ type object struct {
 	put     func(*snapshot.Snapshot)
 	invalid func() snapshot.Invalid // describes the object if it is invalid; nil if only the name is known
 	written Written
+	// uncompared is what a comparison of the value leaves out. Unlike it, that of a previous object remains.
+	uncompared []snapshot.Uncompared
 }
 
 // setInvalid records that the object is invalid because of a finding, unless another
@@ -225,16 +236,7 @@ func (o *object) setInvalid(s *snapshot.Snapshot, why diag.Diagnostic) {
 // decodeAll decodes parts in parallel. The results have the order of the parts.
 func (r *Reader) decodeAll(parts []part) []result {
 	results := make([]result, len(parts))
-	workers := min(runtime.GOMAXPROCS(0), len(parts))
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for i := w; i < len(parts); i += workers {
-				results[i] = parts[i].decode(r.Namespace, r.Strict)
-			}
-		})
-	}
-	wg.Wait()
+	ir.Parallel(len(parts), func(i int) { results[i] = parts[i].decode(r.Namespace, r.Strict) })
 	return results
 }
 
@@ -387,8 +389,8 @@ func (r *result) leaf(l *leaf, index []int) {
 		report(placed{Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FileUnreadable, Path: l.path(), Msg: l.refusal(), Hint: "write the file again, and check that the command succeeds"}})
 		return
 	}
-	if object, u := l.uncompared(r.namespace); object != "" {
-		SetIn(&r.uncompared, object, u)
+	if u := l.uncompared(r.namespace); u.Object != "" {
+		r.uncompared = append(r.uncompared, u)
 	}
 	decode := decoderOf(l.apiVersion, l.kind)
 	group, _ := splitVersion(l.apiVersion)
@@ -438,6 +440,7 @@ func (r *result) leaf(l *leaf, index []int) {
 	}
 	if usable {
 		r.objects = append(r.objects, o)
+		r.uncompared = append(r.uncompared, o.uncompared...)
 	}
 }
 

@@ -203,16 +203,15 @@ func checkExclusive(spec *corev1.ServiceSpec) (out []finding) {
 		}
 	}
 	for i, p := range spec.Ports {
-		for _, o := range spec.Ports[:i] {
-			if p.Name != "" && p.Name == o.Name {
-				out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].name", i), rejected: "must be unique in the Service, got " + diag.Quote(p.Name), hint: "use another name"})
-			}
-			if p.Port == o.Port && p.Protocol == o.Protocol {
-				out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].port", i), rejected: fmt.Sprintf("must be unique in the Service for protocol %s, got %d", p.Protocol, p.Port), hint: "use another port, or remove it"})
-			}
-			if p.NodePort != 0 && p.NodePort == o.NodePort && p.Protocol == o.Protocol {
-				out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].nodePort", i), rejected: fmt.Sprintf("must be unique in the Service, got %d", p.NodePort), hint: "use another port, or remove it"})
-			}
+		repeats := func(same func(corev1.ServicePort) bool) bool { return slices.ContainsFunc(spec.Ports[:i], same) }
+		if p.Name != "" && repeats(func(o corev1.ServicePort) bool { return p.Name == o.Name }) {
+			out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].name", i), rejected: "must be unique in the Service, got " + diag.Quote(p.Name), hint: "use another name"})
+		}
+		if repeats(func(o corev1.ServicePort) bool { return p.Port == o.Port && p.Protocol == o.Protocol }) {
+			out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].port", i), rejected: fmt.Sprintf("must be unique in the Service for protocol %s, got %d", p.Protocol, p.Port), hint: "use another port, or remove it"})
+		}
+		if p.NodePort != 0 && repeats(func(o corev1.ServicePort) bool { return p.NodePort == o.NodePort && p.Protocol == o.Protocol }) {
+			out = append(out, finding{code: diag.PortDuplicate, path: fmt.Sprintf("spec.ports[%d].nodePort", i), rejected: fmt.Sprintf("must be unique in the Service, got %d", p.NodePort), hint: "use another port, or remove it"})
 		}
 	}
 	return out
@@ -345,7 +344,7 @@ func checkNode(n *corev1.Node) []finding {
 	out := append(checkMeta(&n.ObjectMeta), checkCIDRs("spec.podCIDRs", n.Spec.PodCIDRs)...)
 	known := []string{"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
 	for i, a := range n.Status.Addresses {
-		if _, ok := inet.ParseAddr(a.Address); !ok && (a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP) {
+		if !inet.IsAddr(a.Address) && (a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP) {
 			out = append(out, finding{severity: diag.Warning, code: diag.NodeAddress, path: fmt.Sprintf("status.addresses[%d].address", i),
 				msg: fmt.Sprintf("must be an IP address, got %s: it is not used", diag.Quote(a.Address))})
 		}
@@ -365,7 +364,7 @@ func checkServiceCIDR(c *networkingv1.ServiceCIDR) []finding {
 func checkCIDRs(path string, texts []string) []finding {
 	var out []finding
 	for i, text := range texts {
-		if _, ok := inet.ParsePrefix(text); !ok {
+		if !inet.IsPrefix(text) {
 			out = append(out, finding{severity: diag.Error, code: diag.CIDRValue, path: fmt.Sprintf("%s[%d]", path, i), msg: fmt.Sprintf("must be a CIDR such as 10.0.0.0/24, got %s", diag.Quote(text))})
 		}
 	}

@@ -181,8 +181,3 @@ func FuzzListItems(f *testing.F) {
 		}
 	})
 }
-
-func endOf(data []byte, start int) (end, next int) {
-	e := endsOf(data)
-	return e.after(start)
-}

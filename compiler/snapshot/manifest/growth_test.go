@@ -8,20 +8,6 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// Repeated searches examine each byte only a few times, not once per start.
-func TestScanIsLinear(t *testing.T) {
-	for _, line := range []string{"....\n", "----\n", "...-\n----\n", "---\n", "...\n", "text\n"} {
-		data := []byte(strings.Repeat(line, 50_000))
-		e := endsOf(data)
-		for next := 0; next < len(data); {
-			_, next = e.after(next)
-		}
-		if examined := e.dashes.examined + e.dots.examined; examined > 3*len(data) {
-			t.Errorf("%q: %d bytes looked at of %d", line, examined, len(data))
-		}
-	}
-}
-
 // An object is indexed once for all findings about it, and a document is parsed
 // once for all its objects.
 func TestLocateOnce(t *testing.T) {

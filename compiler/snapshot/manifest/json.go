@@ -194,6 +194,8 @@ func invalid(err error) (offset int, msg string, truncated bool) {
 		msg = duplicate.Error()
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		msg, truncated = "cut off: the JSON is incomplete"+ignoredText, true
+	case strings.HasPrefix(syntax.Err.Error(), "invalid character '/'"):
+		msg = "invalid JSON: it has comments, which JSON does not allow: remove them" + ignoredText
 	default:
 		msg = "invalid JSON: " + syntax.Err.Error() + ignoredText
 	}

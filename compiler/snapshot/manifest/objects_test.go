@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
 // fullCluster is a cluster with a value in every field that is used.
-const fullCluster = `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: ns, creationTimestamp: "2026-01-02T03:04:05Z", labels: {team: x, service.kubernetes.io/service-proxy-name: cilium}, annotations: {preserve-destination: "true", winProxyOptimization: disabled, other: x, proxyc.dev/lint-ignore: PX501}}, spec: {type: LoadBalancer, clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1, "fd00::1"], ipFamilies: [IPv4, IPv6], externalIPs: [192.0.2.1, ""], ports: [{name: web, port: 80, protocol: UDP, nodePort: 30080, targetPort: http}, {port: 81}], loadBalancerSourceRanges: [" 10.0.0.0/8"], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}, internalTrafficPolicy: Local, externalTrafficPolicy: Local, healthCheckNodePort: 32000, selector: {app: web}, trafficDistribution: PreferClose, loadBalancerClass: example.com/internal, publishNotReadyAddresses: true, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false}, status: {loadBalancer: {ingress: [{ip: 203.0.113.1, ipMode: Proxy}, {hostname: x}]}}}
+const fullCluster = `{apiVersion: v1, kind: Service, metadata: {name: a, namespace: ns, uid: u, creationTimestamp: "2026-01-02T03:04:05Z", labels: {team: x, service.kubernetes.io/service-proxy-name: cilium}, annotations: {preserve-destination: "true", winProxyOptimization: disabled, other: x, proxyc.dev/lint-ignore: PX501}}, spec: {type: LoadBalancer, clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1, "fd00::1"], ipFamilies: [IPv4, IPv6], externalIPs: [192.0.2.1, ""], ports: [{name: web, port: 80, protocol: UDP, nodePort: 30080, targetPort: http}, {port: 81}], loadBalancerSourceRanges: [" 10.0.0.0/8"], sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}, internalTrafficPolicy: Local, externalTrafficPolicy: Local, healthCheckNodePort: 32000, selector: {app: web}, trafficDistribution: PreferClose, loadBalancerClass: example.com/internal, publishNotReadyAddresses: true, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false}, status: {loadBalancer: {ingress: [{ip: 203.0.113.1, ipMode: Proxy}, {hostname: x}]}}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: b, namespace: ns}, spec: {clusterIP: None, ports: [{port: 80}]}}
 ---
@@ -77,7 +78,9 @@ func TestTrim(t *testing.T) {
 	svc := objects.Services[0]
 	svc.Spec.Selector, svc.Spec.AllocateLoadBalancerNodePorts = map[string]string{"app": "web"}, new(false)
 	svc.Spec.TrafficDistribution, svc.Spec.IPFamilyPolicy = new("PreferClose"), new(corev1.IPFamilyPolicyPreferDualStack)
-	svc.Annotations[snapshot.AnnotationIgnore] = "PX501"
+	svc.UID, svc.Spec.Ports[0].TargetPort = "u", intstr.FromString("http")
+	svc.Annotations[snapshot.AnnotationIgnore], svc.Annotations["other"] = "PX501", "x"
+	svc.Annotations["winProxyOptimization"] = "disabled"
 	svc.Labels = map[string]string{snapshot.LabelProxyName: "cilium", "team": "x"}
 	svc.Spec.LoadBalancerClass, svc.Spec.PublishNotReadyAddresses = new("example.com/internal"), true
 	objects.Nodes[0].Status.NodeInfo.KernelVersion, objects.Nodes[0].Spec.Taints = "6.1.0", []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}
@@ -92,7 +95,7 @@ func TestTrim(t *testing.T) {
 	delete(written, "Endpoints ns/c")
 	for _, all := range []map[string]Written{written, again} {
 		for object, w := range all {
-			w.TargetPorts, w.NoTargets, w.Labels, w.Order, w.Settings = nil, false, nil, 0, nil // lint uses targets only without EndpointSlices, which a cluster has
+			w.Labels, w.Order = nil, 0
 			all[object] = w
 		}
 	}

@@ -3,6 +3,7 @@ package manifest
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,7 @@ type Reader struct {
 	selects  string               // the first Service for which Written.Selects is true
 	slices   bool                 // the input has an EndpointSlice or v1 Endpoints, decoded or invalid
 	versions map[string][]Version // replaced objects, by name
+	Keep     map[string]any       // versions that no later one replaces, by name
 	ignored  map[string]int       // the number of objects of each other kind
 	shared   map[*part]*yaml.Node
 	last     place // the last object that was looked up, and its fields
@@ -53,7 +55,8 @@ type place struct {
 	line, col int // 1-based, of the part's start
 	part      *part
 	index     []int // in the Lists of a YAML part
-	value     any   // of the object
+	value     any   // of the object, which put adds to a Snapshot
+	put       func(*snapshot.Snapshot)
 }
 
 // Version is one of several objects with the same name. Each may be applied, in another cluster.
@@ -72,6 +75,18 @@ func (r *Reader) Versions() map[string][]Version {
 	return all
 }
 
+// Overlay calls a function that decodes objects which replace the previous ones. Those that occur several times have
+// only its versions then.
+func (r *Reader) Overlay(decode func()) {
+	all := maps.Clone(r.versions)
+	r.versions = nil
+	decode()
+	for object, own := range r.versions {
+		SetIn(&all, object, own)
+	}
+	r.versions = all
+}
+
 // record records the position and the written fields of an object.
 func (r *Reader) record(o *object, at place) {
 	if r.sliced == "" && o.written.Sliced {
@@ -87,10 +102,13 @@ func (r *Reader) record(o *object, at place) {
 		return
 	}
 	r.recorded++
-	o.written.Order, at.value = r.recorded, o.value
+	o.written.Order, at.value, at.put = r.recorded, o.value, o.put
 	SetIn(&r.written, o.name, o.written)
 	SetIn(&r.at, o.name, at)
 }
+
+// File returns the file that an object is in.
+func (r *Reader) File(object string) string { return r.at[object].file }
 
 // Ignored returns the number of objects of each kind that a Snapshot does not use.
 func (r *Reader) Ignored() map[string]int { return r.ignored }

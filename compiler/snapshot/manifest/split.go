@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 )
 
@@ -24,9 +25,8 @@ type part struct {
 func split(data []byte) []part {
 	var parts []part
 	doc := 0
-	ends := endsOf(data)
 	for start := 0; start < len(data); {
-		end, next := ends.after(start)
+		end, next := endOf(data, start)
 		line, body := significant(data[:end], start)
 		switch {
 		case body < end && isJSON(data[body:end]):
@@ -63,12 +63,19 @@ func IsEmpty(data []byte) bool {
 // line breaks. YAML treats all line breaks alike, and JSON ignores them.
 func plainLines(data []byte) []byte {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	data = comments.ReplaceAllFunc(data, func(line []byte) []byte { return breaks.ReplaceAll(line, []byte("\n")) })
 	if bytes.IndexByte(data, '\r') < 0 {
 		return data
 	}
 	data = bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n"))
 	return bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))
 }
+
+// comments matches comments that contain other line breaks of YAML 1.1, which breaks matches: text may follow.
+var (
+	breaks   = regexp.MustCompile(`\x{85}|\x{2028}|\x{2029}`)
+	comments = regexp.MustCompile(`(?m)^[ \t]*#.*(\x{85}|\x{2028}|\x{2029}).*$`)
+)
 
 // Markers of the container logs that kubectl cluster-info dump prints among the
 // objects.
@@ -97,52 +104,20 @@ func withoutLogs(data []byte) []byte {
 	return out
 }
 
-// ends finds the ends of documents by searching for their markers, which is
-// faster than scanning line by line.
-type ends struct {
-	data         []byte
-	dashes, dots marks
-}
-
-func endsOf(data []byte) ends {
-	return ends{data, marks{sign: "\n---"}, marks{sign: "\n..."}}
-}
-
-// after returns the offset of the next line that starts with --- or ..., and the
-// offset after these three characters.
-func (e *ends) after(start int) (end, next int) {
-	for at := start; at < len(e.data); {
-		if isMarker(e.data[at:]) {
+// endOf returns the offset of the next line from start on that begins with --- or
+// ..., and the offset after these three characters.
+func endOf(data []byte, start int) (end, next int) {
+	for at := start; at < len(data); {
+		if isMarker(data[at:]) {
 			return at, at + 3
 		}
-		if at = min(e.dashes.next(e.data, at), e.dots.next(e.data, at)); at < len(e.data) {
-			at++
+		length := bytes.IndexByte(data[at:], '\n')
+		if length < 0 {
+			break
 		}
+		at += length + 1
 	}
-	return len(e.data), len(e.data)
-}
-
-// marks searches repeatedly for a marker. It keeps the last match until the
-// search passes it.
-type marks struct {
-	sign     string
-	at       int
-	known    bool
-	examined int // bytes examined by the search
-}
-
-// next returns the offset of the marker at or after from, or the length of data
-// if there is none.
-func (m *marks) next(data []byte, from int) int {
-	if m.known && m.at >= from {
-		return m.at
-	}
-	m.at, m.known = len(data), true
-	if i := bytes.Index(data[from:], []byte(m.sign)); i >= 0 {
-		m.at = from + i
-	}
-	m.examined += m.at - from
-	return m.at
+	return len(data), len(data)
 }
 
 func isMarker(line []byte) bool {

@@ -24,7 +24,7 @@ type Written struct {
 	Labels       map[string]string    // metadata.labels of Services, workloads and Nodes
 	Selector     map[string]string    // spec.selector of a Service
 	TargetPorts  []intstr.IntOrString // spec.ports[i].targetPort, with the default
-	NoTargets    bool                 // no port has a targetPort, as in the output of proxyc snapshot
+	NoTargets    bool                 // no port has a targetPort, as in the output of proxyc snapshot -s
 	Selects      bool                 // the Service is served, or will be, and has a selector
 	Sliced       bool                 // the Service is served and has a selector, so that any cluster has an EndpointSlice of it
 	FamilyPolicy string               // spec.ipFamilyPolicy
@@ -34,12 +34,14 @@ type Written struct {
 	NotReady     bool                 // spec.publishNotReadyAddresses
 	Class        string               // spec.loadBalancerClass
 	Kernel       string               // status.nodeInfo.kernelVersion
+	Kubelet      string               // status.nodeInfo.kubeletVersion
 	Taints       []corev1.Taint       // spec.taints of a Node
 	ManagedBy    string               // label endpointslice.kubernetes.io/managed-by of an EndpointSlice
 	Rejected     []Rejection
 	Settings     map[string]any // what programs of a cluster read of a Service, but no rule depends on
 	Order        int            // of the objects in the input
 	Live         bool           // metadata contains what only the API server sets
+	Reduced      bool           // the object has no Settings, since proxyc snapshot omitted them
 }
 
 // Rejection is a reason why the API server rejects an object.
@@ -59,7 +61,7 @@ func (w *Written) DualStack() bool {
 func (r *Reader) Written() map[string]Written { return r.written }
 
 func writtenMeta(m *metav1.ObjectMeta) Written {
-	return Written{Ignore: m.Annotations[snapshot.AnnotationIgnore], Live: isLive(m)}
+	return Written{Ignore: m.Annotations[snapshot.AnnotationIgnore], Live: isLive(m), Reduced: isLive(m) && m.UID == ""}
 }
 
 // isLive reports whether metadata contains what only the API server sets. CoreDNS's manifest has
@@ -88,6 +90,7 @@ func writtenService(s *corev1.Service, foreign bool) Written {
 
 func writtenNode(n *corev1.Node) Written {
 	w := writtenMeta(&n.ObjectMeta)
+	w.Kubelet = n.Status.NodeInfo.KubeletVersion
 	w.Kernel, w.Labels, w.Taints = n.Status.NodeInfo.KernelVersion, n.Labels, n.Spec.Taints
 	return w
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -42,20 +43,24 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// Fields that affect no packet are recorded by object unless Forget.
+// Fields that affect no packet are recorded by object unless Forget. A port that repeats several others
+// has one finding.
 func TestWritten(t *testing.T) {
 	const in = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: x, annotations: {proxyc.dev/lint-ignore: PX604}}\n" +
-		"spec: {clusterIP: None, selector: {app: a}, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false, loadBalancerClass: c, publishNotReadyAddresses: true, trafficDistribution: PreferClose}\n---\n" +
+		"spec: {clusterIP: None, selector: {app: a}, ipFamilyPolicy: PreferDualStack, allocateLoadBalancerNodePorts: false, loadBalancerClass: c, publishNotReadyAddresses: true, trafficDistribution: PreferClose," +
+		" ports: [{name: a, port: 80}, {name: b, port: 80}, {name: c, port: 80}]}\n---\n" +
 		"apiVersion: v1\nkind: Node\nmetadata: {name: node1, labels: {a: b}}\nspec: {taints: [{key: a, effect: NoSchedule}]}\nstatus: {nodeInfo: {kernelVersion: 6.1.0}}\n"
 	r := Reader{}
 	if diags := r.Decode(snapshot.New(), "f", []byte(in), false); len(diags) > 0 {
 		t.Fatal(diags)
 	}
 	want := map[string]Written{
-		"Service x/a": {Ignore: "PX604", Selector: map[string]string{"app": "a"}, NoTargets: true, FamilyPolicy: "PreferDualStack", NoNodePorts: true, Distribution: "PreferClose", Class: "c", NotReady: true, Rejected: []Rejection{
+		"Service x/a": {Ignore: "PX604", Selector: map[string]string{"app": "a"}, TargetPorts: []intstr.IntOrString{{IntVal: 80}, {IntVal: 80}, {IntVal: 80}}, NoTargets: true, FamilyPolicy: "PreferDualStack", NoNodePorts: true, Distribution: "PreferClose", Class: "c", NotReady: true, Rejected: []Rejection{
 			{diag.Diagnostic{Severity: diag.Error, Code: diag.FieldWord, Object: "Service x/a", Path: "spec.loadBalancerClass", Msg: withoutBalancer, Hint: setBalancer}, true},
-			{diag.Diagnostic{Severity: diag.Error, Code: diag.FieldWord, Object: "Service x/a", Path: "spec.allocateLoadBalancerNodePorts", Msg: withoutBalancer, Hint: setBalancer}, true}}, Order: 1,
-			Settings: map[string]any{"spec": `"" true true map["app":"a"]`}},
+			{diag.Diagnostic{Severity: diag.Error, Code: diag.FieldWord, Object: "Service x/a", Path: "spec.allocateLoadBalancerNodePorts", Msg: withoutBalancer, Hint: setBalancer}, true},
+			{diag.Diagnostic{Severity: diag.Error, Code: diag.PortDuplicate, Object: "Service x/a", Path: "spec.ports[1].port", Msg: "must be unique in the Service for protocol TCP, got 80", Hint: "use another port, or remove it"}, false},
+			{diag.Diagnostic{Severity: diag.Error, Code: diag.PortDuplicate, Object: "Service x/a", Path: "spec.ports[2].port", Msg: "must be unique in the Service for protocol TCP, got 80", Hint: "use another port, or remove it"}, false}}, Order: 1,
+			Settings: map[string]any{"spec": `"" true true map["app":"a"] 80 80 80`}},
 		"Node node1": {Kernel: "6.1.0", Labels: map[string]string{"a": "b"}, Taints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}, Order: 2},
 	}
 	if d := cmp.Diff(want, r.Written()); d != "" {

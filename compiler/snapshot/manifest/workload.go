@@ -177,12 +177,19 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 		_, hook := in.Metadata.Annotations[helmHook]
 		written := writtenMeta(&in.Metadata)
 		written.Labels = in.Metadata.Labels
-		return object{name: w.Object, value: w, written: written,
+		var others []snapshot.Uncompared
+		if !hook {
+			others = w.NodePorts()
+		}
+		if !hook && w.Owner == "" {
+			placed := snapshot.PlacingOf(snapshot.AnnotationsOf(in.Metadata.Annotations), spec, append(slices.Clip(spec.Containers), sidecars(spec)...))
+			others = append(others, snapshot.Uncompared{Object: snapshot.Placing + w.Object, Name: name, Content: placed})
+		}
+		return object{name: w.Object, value: w, written: written, uncompared: others,
 			has: func(s *snapshot.Snapshot) bool { return s.Workload(w.Object) != nil },
 			put: func(s *snapshot.Snapshot) {
 				if !hook {
 					s.SetWorkload(w)
-					s.AddNodePorts(w)
 				}
 			},
 		}, found, nil
@@ -343,22 +350,14 @@ func checkTemplate(kind string, p *pods) []finding {
 	var v values
 	v.labels(p.path+"metadata.labels", p.template.Labels)
 	spec := &p.template.Spec
-	switch policy := spec.RestartPolicy; kind {
-	case "Pod":
-	case "Job", "CronJob":
-		if policy == corev1.RestartPolicyAlways {
-			v.add(diag.FieldWord, p.path+"spec.restartPolicy", "OnFailure or Never in a "+kind, string(policy))
-		}
-	default:
-		if policy != "" && policy != corev1.RestartPolicyAlways {
-			v.add(diag.FieldWord, p.path+"spec.restartPolicy", "Always in a "+kind, string(policy))
-		}
-	}
+	policy, once := spec.RestartPolicy, kind == "Job" || kind == "CronJob"
+	v.wrong(once && policy == corev1.RestartPolicyAlways, diag.FieldWord, "OnFailure or Never in a "+kind, string(policy), "%sspec.restartPolicy", p.path)
+	v.wrong(!once && kind != "Pod" && policy != "" && policy != corev1.RestartPolicyAlways,
+		diag.FieldWord, "Always in a "+kind, string(policy), "%sspec.restartPolicy", p.path)
 	for i, c := range spec.Containers {
 		for j, port := range c.Ports {
-			if spec.HostNetwork && port.HostPort != 0 && port.HostPort != port.ContainerPort {
-				v.add(diag.PortValue, fmt.Sprintf("%sspec.containers[%d].ports[%d].hostPort", p.path, i, j), fmt.Sprintf("containerPort with hostNetwork, which is %d", port.ContainerPort), port.HostPort)
-			}
+			v.wrong(spec.HostNetwork && port.HostPort != 0 && port.HostPort != port.ContainerPort, diag.PortValue,
+				fmt.Sprintf("containerPort with hostNetwork, which is %d", port.ContainerPort), port.HostPort, "%sspec.containers[%d].ports[%d].hostPort", p.path, i, j)
 		}
 	}
 	return v

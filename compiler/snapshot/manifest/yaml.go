@@ -328,25 +328,7 @@ func (t *transcoder) flow(text []byte, depth int) []byte {
 			t.quote(key)
 			t.out = append(t.out, ':')
 		}
-		switch rest[0] {
-		case '"':
-			rest = t.double(rest)
-		case '\'':
-			rest = t.single(rest)
-		case '{', '[':
-			rest = t.flow(rest, depth+1)
-		default:
-			word := 0
-			for word < len(rest) && isOfWord(rest[word]) {
-				word++
-			}
-			if word == 0 {
-				t.fail = true
-				return nil
-			}
-			t.plain(rest[:word])
-			rest = rest[word:]
-		}
+		rest = t.flowValue(rest, depth)
 		if rest = bytes.TrimLeft(rest, " "); len(rest) > 0 && rest[0] == end {
 			t.out = append(t.out, end)
 			return rest[1:]
@@ -360,9 +342,28 @@ func (t *transcoder) flow(text []byte, depth int) []byte {
 	return nil
 }
 
+// flowValue writes a value in a flow mapping or list, and returns the rest.
+func (t *transcoder) flowValue(text []byte, depth int) []byte {
+	switch text[0] {
+	case '"':
+		return t.double(text)
+	case '\'':
+		return t.single(text)
+	case '{', '[':
+		return t.flow(text, depth+1)
+	}
+	word := len(text) - len(bytes.TrimLeftFunc(text, isOfWord))
+	if word == 0 {
+		t.fail = true
+		return nil
+	}
+	t.plain(text[:word])
+	return text[word:]
+}
+
 // isOfWord reports whether a character of an unquoted text has no meaning in YAML.
-func isOfWord(c byte) bool {
-	return isLetter(c) || '0' <= c && c <= '9' || c == '.' || c == '/' || c == '-' || c == '_'
+func isOfWord(c rune) bool {
+	return c < 0x80 && isLetter(byte(c)) || '0' <= c && c <= '9' || strings.ContainsRune("./-_", c)
 }
 
 // double writes a double-quoted text and returns the rest. It accepts only

@@ -55,8 +55,7 @@ func (r *runner) sideOf(ctx context.Context, ns *applytest.Namespace, mode strin
 	}
 	defer api.Close()
 	file := filepath.Join(r.Dir, "compare.yaml")
-	text := strings.NewReplacer("mode: nftables", "mode: "+mode, "nftables: {", mode+": {").Replace(config)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, configOf(mode), 0o600); err != nil {
 		return 0, changes, err
 	}
 	began := time.Now()

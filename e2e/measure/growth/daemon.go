@@ -1,6 +1,7 @@
 package growth
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -33,6 +34,12 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 nftables: {minSyncPeriod: 1ns}
 `
 
+// configOf returns the configuration of a mode; "" for nftables.
+func configOf(mode string) []byte {
+	mode = cmp.Or(mode, "nftables")
+	return []byte(strings.NewReplacer("mode: nftables", "mode: "+mode, "nftables: {", mode+": {").Replace(config))
+}
+
 // daemon is a running `proxyc watch`.
 type daemon struct {
 	*kube.Proxy
@@ -44,7 +51,7 @@ type daemon struct {
 // start starts a daemon in a namespace.
 func (r *runner) start(ns *applytest.Namespace, source ...string) (*daemon, error) {
 	file := filepath.Join(r.Dir, "config.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(file, configOf(r.mode), 0o600); err != nil {
 		return nil, err
 	}
 	gen, err := openGeneration(ns)

@@ -61,6 +61,7 @@ type change struct {
 type runner struct {
 	*scenario.Run
 	binary string
+	mode   string // "" for nftables
 	rounds int
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/compiler/snapshot/manifest"
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render"
 )
 
 // size is a number of parts of an object that may multiply each other.
@@ -176,9 +177,7 @@ func (p product) cost(t *testing.T, mode ir.Mode) (entries int, found map[diag.C
 			t.Fatal(p, d)
 		}
 	}
-	for range review.Modes[mode].Lower(programs).Explain {
-		entries++
-	}
+	review.Modes[mode].Lower(programs).Explain(func(render.Entry) { entries++ })
 	return entries, found
 }
 

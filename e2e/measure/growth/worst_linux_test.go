@@ -60,8 +60,8 @@ func randomProduct(random *rand.Rand, limit int, near *product) product {
 	return p
 }
 
-// worst searches for the product with the most elements.
-func worst(t *testing.T, limit, tries int) (found product) {
+// worst searches for the product with the most rules and elements in a mode.
+func worst(t *testing.T, mode ir.Mode, limit, tries int) (found product) {
 	random, most := rand.New(rand.NewPCG(1, uint64(limit))), 0
 	for i := range tries {
 		var near *product
@@ -72,11 +72,11 @@ func worst(t *testing.T, limit, tries int) (found product) {
 		if len(text(p.objects(0)...)) > limit {
 			continue // of one port
 		}
-		if n, _ := p.cost(t, ir.ModeNFTables); n > most {
+		if n, _ := p.cost(t, mode); n > most {
 			found, most = p, n
 		}
 	}
-	t.Logf("%d bytes: %d elements: %v", limit, most, found)
+	t.Logf("%s, %d bytes: %d rules and elements: %v", mode, limit, most, found)
 	return found
 }
 
@@ -84,33 +84,44 @@ func worst(t *testing.T, limit, tries int) (found product) {
 func TestWorstObjects(t *testing.T) {
 	applytest.Long(t)
 	applytest.RequireRoot(t)
+	fixed := func(p product) func(*testing.T, ir.Mode) product {
+		return func(*testing.T, ir.Mode) product { return p }
+	}
+	search := func(limit, tries int) func(*testing.T, ir.Mode) product {
+		return func(t *testing.T, mode ir.Mode) product { return worst(t, mode, limit, tries) }
+	}
 	for _, tc := range []struct {
 		name string
 		peak int64 // MiB
-		make func(t *testing.T) product
+		make func(*testing.T, ir.Mode) product
+		// In mode iptables, as under kube-proxy, restoring the rules of the others takes minutes.
+		iptables bool
 	}{
-		{"ports and external IPs", 128, func(*testing.T) product { return product{size: [sizes]int{1, 99, 100, 0, 0, 50}} }},
-		{"ports and endpoints with affinity", 256, func(*testing.T) product {
-			return product{size: [sizes]int{1, 300, 0, 0, 0, 1000}, with: [policies]bool{nodePorts: true, affinity: true}}
-		}},
-		{"16 KB", 256, func(t *testing.T) product { return worst(t, 16<<10, 60) }},
-		{"64 KB", 256, func(t *testing.T) product { return worst(t, 64<<10, 40) }},
+		{"ports and external IPs", 128, fixed(product{size: [sizes]int{1, 99, 100, 0, 0, 50}}), true},
+		{"ports and endpoints with affinity", 256, fixed(product{size: [sizes]int{1, 300, 0, 0, 0, 1000}, with: [policies]bool{nodePorts: true, affinity: true}}), false},
+		{"16 KB", 256, search(16<<10, 60), false},
+		{"64 KB", 256, search(64<<10, 40), false},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			for _, peak := range runProducts(t, tc.make(t), 4) {
-				if peak>>20 > tc.peak {
-					t.Errorf("the peak is %d MiB, want at most %d", peak>>20, tc.peak)
-				}
+		for _, mode := range []ir.Mode{ir.ModeNFTables, ir.ModeIPTables} {
+			if mode == ir.ModeIPTables && !tc.iptables {
+				continue
 			}
-		})
+			t.Run(fmt.Sprintf("%s in mode %s", tc.name, mode), func(t *testing.T) {
+				for _, peak := range runProducts(t, mode, tc.make(t, mode), 4) {
+					if peak>>20 > tc.peak {
+						t.Errorf("the peak is %d MiB, want at most %d", peak>>20, tc.peak)
+					}
+				}
+			})
+		}
 	}
 }
 
 // runProducts runs a daemon on copies of objects beside usual Services, and again on the rules of the
 // first run. It returns the peaks of memory.
-func runProducts(t *testing.T, p product, copies int) (peaks [2]int64) {
+func runProducts(t *testing.T, mode ir.Mode, p product, copies int) (peaks [2]int64) {
 	err := scenario.Start("growth", t.Output(), t.Output(), func(to *scenario.Run) (err error) {
-		r := runner{Run: to}
+		r := runner{Run: to, mode: string(mode)}
 		if r.binary, err = to.Proxyc(t.Context()); err != nil {
 			return err
 		}

@@ -63,6 +63,9 @@ const (
 	connection    = "processor time of a connection"
 )
 
+// laterSource has the connection of later packets.
+var laterSource = netip.AddrPortFrom(client.Addr(), 1024)
+
 var kindsOfPackets = []string{firstUniform, firstMixed, noService, laterPacket, refusedPacket, connection}
 
 // packetOptions are what RunPackets measures.
@@ -220,7 +223,7 @@ type sender struct {
 	key     string // of the report
 	fd      int
 	to      []netip.AddrPort
-	later   bool // whether all packets have the same addresses and ports
+	later   bool // whether all packets are of one connection
 	count   uint16
 	took    []float64 // nanoseconds a packet, by round
 	packets [inTurn][]byte
@@ -256,6 +259,11 @@ func (r *PacketReport) timePackets(paths []path, c cluster.Cluster, rounds int) 
 				return err
 			}
 			defer unix.Close(s.fd)
+			if s.later {
+				if err := p.establish(to[kind][0]); err != nil {
+					return err
+				}
+			}
 			senders = append(senders, s)
 		}
 		for round := range rounds {
@@ -282,13 +290,13 @@ func (s *sender) turn() error {
 	var dst [inTurn]unix.SockaddrInet4
 	for i := range s.packets {
 		to := s.to[int(s.count)%len(s.to)]
-		source := uint16(1024)
-		if !s.later {
-			source += s.count
-			s.count++
-		}
-		s.packets[i] = syn(client.Addr(), to, source)
 		dst[i].Addr = to.Addr().As4()
+		if s.later {
+			s.packets[i] = datagram(laterSource, to)
+			continue
+		}
+		s.packets[i] = syn(client.Addr(), to, 1024+s.count)
+		s.count++
 	}
 	began := time.Now()
 	for i := range s.packets {
@@ -300,16 +308,45 @@ func (s *sender) turn() error {
 	return nil
 }
 
-// syn returns an IPv4 packet with a TCP SYN (RFC 9293). The kernel adds the header's checksum.
-func syn(from netip.Addr, to netip.AddrPort, source uint16) []byte {
-	p := make([]byte, 40)
-	p[0], p[8], p[9] = 0x45, 64, unix.IPPROTO_TCP
+// establish sends a packet in each direction. Before the second one, connection tracking
+// regards each packet as new.
+func (p path) establish(to netip.AddrPort) error {
+	return errors.Join(p.client.Do(func() error { return sendRaw(datagram(laterSource, to), to.Addr()) }),
+		p.backend.Do(func() error { return sendRaw(datagram(to, laterSource), laterSource.Addr()) }))
+}
+
+func sendRaw(packet []byte, to netip.Addr) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()})
+}
+
+// datagram returns an IPv4 packet with an empty UDP datagram (RFC 768) without checksum.
+func datagram(from, to netip.AddrPort) []byte {
+	p := packet(unix.IPPROTO_UDP, 28, from, to)
+	binary.BigEndian.PutUint16(p[24:], 8) // length
+	return p
+}
+
+// packet returns an IPv4 packet with addresses and ports. The kernel adds the header's checksum.
+func packet(protocol byte, size int, from, to netip.AddrPort) []byte {
+	p := make([]byte, size)
+	p[0], p[8], p[9] = 0x45, 64, protocol
 	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
-	src, dst := from.As4(), to.Addr().As4()
+	src, dst := from.Addr().As4(), to.Addr().As4()
 	copy(p[12:], src[:])
 	copy(p[16:], dst[:])
-	binary.BigEndian.PutUint16(p[20:], source)
+	binary.BigEndian.PutUint16(p[20:], from.Port())
 	binary.BigEndian.PutUint16(p[22:], to.Port())
+	return p
+}
+
+// syn returns an IPv4 packet with a TCP SYN (RFC 9293).
+func syn(from netip.Addr, to netip.AddrPort, source uint16) []byte {
+	p := packet(unix.IPPROTO_TCP, 40, netip.AddrPortFrom(from, source), to)
 	p[32], p[33] = 5<<4, 2 // length of the header, and the flag SYN
 	binary.BigEndian.PutUint16(p[34:], 0xffff)
 	sum := uint32(unix.IPPROTO_TCP + len(p) - 20) // of the pseudo header and the segment

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"io"
@@ -53,6 +54,37 @@ func TestSmall(t *testing.T) {
 	}
 	for _, name := range files {
 		checkXML(t, name)
+	}
+}
+
+// TestPackets makes a complete run of scenario packets with few Services and rounds. Too few to
+// compare times: the report must have every value.
+func TestPackets(t *testing.T) {
+	applytest.RequireRoot(t)
+	file, table := filepath.Join(t.TempDir(), "out.json"), &strings.Builder{}
+	err := scenario.Start("packets", table, t.Output(), func(r *scenario.Run) error {
+		return RunPackets(t.Context(), r, []string{"-services", "20", "-rounds", "10", "-flood", "500ms", "-json", file})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(file)
+	var r PacketReport
+	if err = errors.Join(err, json.Unmarshal(data, &r)); err != nil {
+		t.Fatal(err)
+	}
+	// A program in a mode has a value for each kind of packet. One NAT rule refuses none.
+	const inModes = 2 * 3
+	if len(r.Nanos) != (1+inModes)*len(kindsOfPackets)-1 || len(r.Flood) != inModes {
+		t.Errorf("values are missing: %s", data)
+	}
+	for key, value := range r.Nanos {
+		if value <= 0 {
+			t.Errorf("%s took %g ns", key, value)
+		}
+	}
+	if got, want := strings.Count(table.String(), "\n"), 2+1+len(kindsOfPackets)+1; got != want {
+		t.Errorf("want %d lines, got %d:\n%s", want, got, table)
 	}
 }
 

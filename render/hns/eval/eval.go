@@ -37,17 +37,13 @@ func NewEvaluator(r *hns.Ruleset, own *sim.Own) *Evaluator {
 	return e
 }
 
-// Destinations calls yield for the prefixes with which destinations are compared,
+// Destinations calls add with the prefixes with which destinations are compared,
 // possibly with duplicates.
-func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
-	for _, p := range e.own.Prefixes() {
-		if !yield(p) {
-			return
-		}
-	}
+func (e *Evaluator) Destinations(add func(netip.Prefix)) {
+	e.own.Prefixes(add)
 	for m := range e.at {
-		if m.Addr.IsValid() && !yield(netip.PrefixFrom(m.Addr, m.Addr.BitLen())) {
-			return
+		if m.Addr.IsValid() {
+			add(netip.PrefixFrom(m.Addr, m.Addr.BitLen()))
 		}
 	}
 }

@@ -56,32 +56,26 @@ func (e *Evaluator) Outcome(pkt sim.Packet, cuts *sim.Cuts) sim.Outcome {
 	return sim.WithAffinity(ways(nil), ways, func(what string) { cuts.Doubt("table nat: " + what) })
 }
 
-// Destinations calls yield for the prefixes with which destinations are compared,
+// Destinations calls add with the prefixes with which destinations are compared,
 // possibly with duplicates.
-func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) { e.walker.Destinations(yield) }
+func (e *Evaluator) Destinations(add func(netip.Prefix)) { e.walker.Destinations(add) }
 
 // Destinations is that of an Evaluator with the same rules.
-func (e *Walker) Destinations(yield func(netip.Prefix) bool) {
-	for _, p := range e.own.Prefixes() {
-		if !yield(p) {
-			return
-		}
-	}
+func (e *Walker) Destinations(add func(netip.Prefix)) {
+	e.own.Prefixes(add)
 	for _, table := range [...]map[string]*chain{e.filter, e.nat} {
 		met := map[*chain]bool{}
 		for _, hook := range iptables.BuiltInChains() {
-			if !table[hook].destinations(met, yield) {
-				return
-			}
+			table[hook].destinations(met, add)
 		}
 	}
 }
 
 // destinations is Destinations for one chain and those below it, without rules
 // that match only translated destinations.
-func (c *chain) destinations(met map[*chain]bool, yield func(netip.Prefix) bool) bool {
+func (c *chain) destinations(met map[*chain]bool, add func(netip.Prefix)) {
 	if c == nil || met[c] {
-		return true
+		return
 	}
 	met[c] = true
 	for i := range c.rules {
@@ -89,11 +83,11 @@ func (c *chain) destinations(met map[*chain]bool, yield func(netip.Prefix) bool)
 		if r.States == iptables.DNATed && r.Not&iptables.States == 0 {
 			continue
 		}
-		if r.Dst.IsValid() && !yield(r.Dst) || !r.to.destinations(met, yield) {
-			return false
+		if r.Dst.IsValid() {
+			add(r.Dst)
 		}
+		r.to.destinations(met, add)
 	}
-	return true
 }
 
 // Packet is the state of a packet during evaluation.

@@ -16,7 +16,7 @@ import (
 	"github.com/proxyc/proxyc/render/iptables"
 )
 
-// Parse parses the output of iptables-save or ip6tables-save, or of WriteTo: our
+// Parse parses the output of iptables-save or ip6tables-save, or of Write: our
 // chains, and the jumps to them from built-in chains. It ignores foreign rules.
 // An unknown rule in our chains is kept as Raw.
 func Parse(f ir.Family, saved string) (*iptables.Ruleset, error) {
@@ -28,7 +28,6 @@ func Parse(f ir.Family, saved string) (*iptables.Ruleset, error) {
 // A Parser is Parse for text that is written in pieces. It keeps only names and
 // comments of the text, without duplicates.
 type Parser struct {
-	family ir.Family
 	found  *iptables.Ruleset
 	table  *iptables.Table
 	open   string         // the table without a COMMIT so far
@@ -40,8 +39,8 @@ type Parser struct {
 	lines  int
 	err    error // the first error
 
-	whole bool            // keep the chains of all programs
-	drops map[string]bool // with whole: chains with policy DROP, such as "filter FORWARD"
+	rule  ruleParser
+	drops map[string]bool // chains with policy DROP, such as "filter FORWARD"; nil to ignore the chains of other programs
 }
 
 var _ io.Writer = (*Parser)(nil)
@@ -49,7 +48,7 @@ var _ io.Writer = (*Parser)(nil)
 // NewParser returns a Parser for texts of a family.
 func NewParser(f ir.Family) *Parser {
 	return &Parser{
-		family: f, kept: map[string]string{},
+		rule: ruleParser{family: f}, kept: map[string]string{},
 		found: &iptables.Ruleset{Family: f, Filter: iptables.Table{Name: "filter"}, Nat: iptables.Table{Name: "nat"}},
 	}
 }
@@ -158,25 +157,11 @@ func (p *Parser) line(line string) error {
 	switch {
 	case line[0] == '#', line == "COMMIT":
 	case line[0] == ':':
-		name, _, _ := strings.Cut(line[1:], " ")
-		if _, twice := p.chains[name]; twice {
-			return fmt.Errorf("chain %s is there twice", name)
-		}
-		if p.whole && strings.HasPrefix(line[1+len(name):], " DROP") {
-			if p.drops == nil {
-				p.drops = map[string]bool{}
-			}
-			p.drops[p.table.Name+" "+name] = true
-		}
-		if p.whole || ours(name) {
-			name = p.keep(name)
-			p.chains[name] = len(p.table.Chains)
-			p.table.Chains = append(p.table.Chains, iptables.Chain{Name: name})
-		}
+		return p.declare(line[1:])
 	case strings.HasPrefix(line, "-A "), strings.HasPrefix(line, "-I "):
 		chain, rest, _ := strings.Cut(line[3:], " ")
 		rest = strings.TrimRight(rest, " ")
-		if p.whole || ours(chain) {
+		if p.drops != nil || ours(chain) {
 			if line[1] == 'I' {
 				return errors.New("enters a rule before others, as iptables-save does not")
 			}
@@ -184,13 +169,13 @@ func (p *Parser) line(line string) error {
 			if !ok {
 				return fmt.Errorf("chain %s was not declared", chain)
 			}
-			p.add(i, p.rule(rest))
+			p.add(i, p.parse(rest))
 			return nil
 		}
 		if !strings.Contains(rest, "KUBE-") {
 			return nil
 		}
-		h := iptables.BuiltInJump{Chain: p.keep(chain), Rule: p.rule(rest), Text: p.keep(rest)}
+		h := iptables.BuiltInJump{Chain: p.keep(chain), Rule: p.parse(rest), Text: p.keep(rest)}
 		switch {
 		case !ours(h.Rule.Chain):
 		case !iptables.BuiltIn(chain):
@@ -206,9 +191,27 @@ func (p *Parser) line(line string) error {
 	return nil
 }
 
-// rule parses the text of a rule without retaining it.
-func (p *Parser) rule(text string) iptables.Rule {
-	r := parseRule(p.family, text)
+// declare parses the declaration of a chain after its colon.
+func (p *Parser) declare(text string) error {
+	name, policy, _ := strings.Cut(text, " ")
+	if _, twice := p.chains[name]; twice {
+		return fmt.Errorf("chain %s is there twice", name)
+	}
+	whole := p.drops != nil
+	if whole && strings.HasPrefix(policy, "DROP") {
+		p.drops[p.table.Name+" "+name] = true
+	}
+	if whole || ours(name) {
+		name = p.keep(name)
+		p.chains[name] = len(p.table.Chains)
+		p.table.Chains = append(p.table.Chains, iptables.Chain{Name: name})
+	}
+	return nil
+}
+
+// parse parses the text of a rule without retaining it.
+func (p *Parser) parse(text string) iptables.Rule {
+	r := p.rule.parse(text)
 	for _, s := range [...]*string{&r.In, &r.Comment, &r.Chain, &r.Recent.Name, &r.Raw} {
 		*s = p.keep(*s)
 	}
@@ -218,12 +221,25 @@ func (p *Parser) rule(text string) iptables.Rule {
 	return r
 }
 
-// parseRule parses the text of a rule after its chain. Anything unknown makes the
-// whole rule Raw. Its target remains set, for callers that follow jumps.
-func parseRule(f ir.Family, text string) iptables.Rule {
-	var options [24]string
-	var matches [8]string
-	p := ruleParser{family: f, rest: text, options: options[:0], matches: matches[:0]}
+// ruleParser parses the texts of rules after their chain.
+type ruleParser struct {
+	family ir.Family
+	rest   string
+	rule   iptables.Rule
+	not    bool // the next option is negated
+	bad    bool
+
+	options []string // parsed options, without duplicates
+	matches []string // matches loaded with -m
+}
+
+// parseRule parses the text of a rule after its chain.
+func parseRule(f ir.Family, text string) iptables.Rule { return (&ruleParser{family: f}).parse(text) }
+
+// parse parses a rule. Anything unknown makes the whole rule Raw. Its target
+// remains set, for callers that follow jumps.
+func (p *ruleParser) parse(text string) iptables.Rule {
+	*p = ruleParser{family: p.family, rest: text, options: p.options[:0], matches: p.matches[:0]}
 	for {
 		word, ok := p.next()
 		if !ok {
@@ -246,18 +262,6 @@ func parseRule(f ir.Family, text string) iptables.Rule {
 	return p.rule
 }
 
-type ruleParser struct {
-	family ir.Family
-	rest   string
-	rule   iptables.Rule
-	not    bool // the next option is negated
-	bad    bool
-	reap   bool
-
-	options []string // parsed options, without duplicates
-	matches []string // matches loaded with -m
-}
-
 // next returns the next word; false at the end.
 func (p *ruleParser) next() (string, bool) {
 	word, behind, whole := cutWord(p.rest)
@@ -272,161 +276,156 @@ func (p *ruleParser) value() string {
 	return word
 }
 
-// is reports whether the option's argument is the only one that our rules use.
-func (p *ruleParser) is(want string) bool { return p.value() == want }
+// is reports whether the option's argument is one that our rules use.
+func (p *ruleParser) is(want ...string) bool { return slices.Contains(want, p.value()) }
 
-// negate records a pending negation for m. It returns true.
-func (p *ruleParser) negate(m iptables.Match) bool {
-	if p.not {
-		p.rule.Not |= m
-		p.not = false
-	}
+// option is an option of our rules.
+type option struct {
+	match string         // of -m, that the option gives a meaning
+	not   iptables.Match // that a "!" before the option negates; 0 if it must not be negated
+	// parse returns false for an argument that our rules do not use.
+	parse func(*ruleParser) bool
+}
+
+var options = map[string]option{
+	"-s":               {"", iptables.Src, func(p *ruleParser) bool { return p.prefix(&p.rule.Src) }},
+	"-d":               {"", iptables.Dst, func(p *ruleParser) bool { return p.prefix(&p.rule.Dst) }},
+	"-i":               {"", iptables.In, func(p *ruleParser) bool { return p.text(&p.rule.In) }},
+	"-p":               {"", 0, protocol},
+	"-m":               {"", 0, func(p *ruleParser) bool { return set(&p.matches, append(p.matches, p.value())) }},
+	"--ctstate":        {"conntrack", iptables.States, states},
+	"--mark":           {"mark", iptables.MarkMatch, func(p *ruleParser) bool { return p.mark(&p.rule.Mark, 0xffffffff) && p.rule.Mark.Mask != 0 }},
+	"--src-type":       {"addrtype", iptables.SrcType, func(p *ruleParser) bool { return set(&p.rule.SrcLocal, true) && p.is("LOCAL") }},
+	"--dst-type":       {"addrtype", 0, func(p *ruleParser) bool { return set(&p.rule.DstLocal, true) && p.is("LOCAL") }},
+	"--physdev-is-in":  {"physdev", iptables.Bridged, func(p *ruleParser) bool { return p.not }},
+	"--dport":          {"", 0, ports},
+	"--comment":        {"comment", 0, func(p *ruleParser) bool { return p.text(&p.rule.Comment) }},
+	"--match-set":      {"set", 0, inSet},
+	"--nfacct-name":    {"nfacct", 0, counted},
+	"--vaddr":          {"ipvs", 0, balanced(virtualAddr)},
+	"--vproto":         {"ipvs", 0, balanced(virtualProtocol)},
+	"--vport":          {"ipvs", 0, balanced(func(p *ruleParser, m *iptables.Balanced) bool { return p.port(&m.Port) })},
+	"--mode":           {"", 0, func(p *ruleParser) bool { return p.is("random") }},
+	"--probability":    {"statistic", 0, probability},
+	"--rcheck":         {"recent", 0, func(p *ruleParser) bool { return set(&p.rule.Recent.Op, iptables.RecentCheck) }},
+	"--set":            {"recent", 0, func(p *ruleParser) bool { return set(&p.rule.Recent.Op, iptables.RecentSet) }},
+	"--seconds":        {"", 0, seconds},
+	"--name":           {"", 0, func(p *ruleParser) bool { return set(&p.rule.Recent.Name, p.value()) }},
+	"--mask":           {"", 0, func(p *ruleParser) bool { return p.is("255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff") }},
+	"--reap":           {"", 0, func(*ruleParser) bool { return true }},
+	"--rsource":        {"", 0, func(*ruleParser) bool { return true }},
+	"-j":               {"", 0, target},
+	"-g":               {"", 0, func(p *ruleParser) bool { target(p); return false }}, // no rule of ours has it
+	"--to-destination": {"", 0, destination},
+	"--to-ports":       {"", 0, redirect},
+	"--set-xmark":      {"", 0, func(p *ruleParser) bool { return p.mark(&p.rule.XMark, 0xffffffff) }},
+	"--or-mark":        {"", 0, orMark},
+	"--xor-mark":       {"", 0, func(p *ruleParser) bool { return p.mark(&p.rule.XMark, 0) }},
+	"--reject-with":    {"", 0, rejection},
+	"--random-fully":   {"", 0, func(p *ruleParser) bool { return set(&p.rule.RandomFully, true) }},
+}
+
+// set assigns a value, and returns true.
+func set[T any](to *T, value T) bool {
+	*to = value
 	return true
 }
 
 func (p *ruleParser) option(word string) bool {
-	r := &p.rule
-	switch word {
-	case "-s":
-		return p.prefix(&r.Src) && p.negate(iptables.Src)
-	case "-d":
-		return p.prefix(&r.Dst) && p.negate(iptables.Dst)
-	case "-i":
-		r.In = p.value()
-		return r.In != "" && p.negate(iptables.In)
-	case "--ctstate":
-		return p.states() && p.negate(iptables.States)
-	case "--mark":
-		return p.mark(&r.Mark, 0xffffffff) && r.Mark.Mask != 0 && p.negate(iptables.MarkMatch)
-	case "--src-type":
-		r.SrcLocal = true
-		return p.is("LOCAL") && p.negate(iptables.SrcType)
-	case "--physdev-is-in":
-		return p.not && p.negate(iptables.Bridged)
+	o, known := options[word]
+	if !known || p.not && o.not == 0 || !o.parse(p) {
+		return false
 	}
 	if p.not {
-		return false
-	}
-	switch word {
-	case "-p":
-		var ok bool
-		r.Protocol, ok = ir.ParseProtocol(p.value())
-		return ok
-	case "-m":
-		p.matches = append(p.matches, p.value())
-	case "--dport":
-		return p.ports()
-	case "--comment":
-		r.Comment = p.value()
-		return r.Comment != ""
-	case "--match-set":
-		return p.inSet()
-	case "--vaddr", "--vproto", "--vport":
-		return p.balanced(word)
-	case "--nfacct-name":
-		fresh := r.Rare == nil
-		counter := iptables.Counted{Name: p.value()}
-		r.Rare = counter
-		return fresh && counter.Name != "" && isWord(counter.Name)
-	case "--dst-type":
-		r.DstLocal = true
-		return p.is("LOCAL")
-	case "--mode":
-		return p.is("random")
-	case "--probability":
-		return p.probability()
-	case "-j":
-		return p.target(p.value())
-	case "-g":
-		p.target(p.value())
-		return false
-	case "--to-destination":
-		var err error
-		r.To, err = netip.ParseAddrPort(p.value())
-		return err == nil && p.family.Has(r.To.Addr())
-	case "--to-ports":
-		n, err := strconv.ParseUint(p.value(), 10, 16)
-		r.To = netip.AddrPortFrom(netip.Addr{}, uint16(n))
-		return err == nil && n != 0
-	case "--set-xmark":
-		return p.mark(&r.XMark, 0xffffffff)
-	case "--or-mark":
-		ok := p.mark(&r.XMark, 0)
-		r.XMark.Mask = r.XMark.Value
-		return ok
-	case "--xor-mark":
-		return p.mark(&r.XMark, 0)
-	case "--reject-with":
-		if p.family == ir.IPv6 {
-			return p.is("icmp6-port-unreachable")
-		}
-		return p.is("icmp-port-unreachable")
-	case "--random-fully":
-		r.RandomFully = true
-	default:
-		return p.recent(word)
+		p.rule.Not |= o.not
 	}
 	return true
 }
 
-func (p *ruleParser) inSet() bool {
+func (p *ruleParser) text(to *string) bool {
+	*to = p.value()
+	return *to != ""
+}
+
+func (p *ruleParser) port(to *uint16) bool {
+	n, err := strconv.ParseUint(p.value(), 10, 16)
+	*to = uint16(n)
+	return err == nil && n != 0
+}
+
+func protocol(p *ruleParser) (ok bool) {
+	p.rule.Protocol, ok = ir.ParseProtocol(p.value())
+	return ok
+}
+
+func inSet(p *ruleParser) bool {
 	fresh := p.rule.Rare == nil
 	set := iptables.InSet{Set: p.value(), Fields: p.value()}
 	p.rule.Rare = set
 	return fresh && set.Fields != "" && isWord(set.Set) && isWord(set.Fields)
 }
 
-// balanced parses an option of the ipvs match. The tools print the protocol as a
-// number.
-func (p *ruleParser) balanced(option string) bool {
-	m, ok := p.rule.Rare.(iptables.Balanced)
-	if !ok && p.rule.Rare != nil {
-		return false
-	}
-	value := p.value()
-	switch option {
-	case "--vaddr":
-		var err error
-		m.Addr, err = netip.ParseAddr(value)
-		ok = err == nil && p.family.Has(m.Addr)
-	case "--vproto":
-		m.Protocol, ok = ir.ParseProtocol(value)
-		for _, known := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
-			if value == strconv.Itoa(int(known)) {
-				m.Protocol, ok = known, true
-			}
+func counted(p *ruleParser) bool {
+	fresh := p.rule.Rare == nil
+	counter := iptables.Counted{Name: p.value()}
+	p.rule.Rare = counter
+	return fresh && counter.Name != "" && isWord(counter.Name)
+}
+
+// balanced returns the parser of an option of the ipvs match.
+func balanced(parse func(*ruleParser, *iptables.Balanced) bool) func(*ruleParser) bool {
+	return func(p *ruleParser) bool {
+		m, isIPVS := p.rule.Rare.(iptables.Balanced)
+		if !isIPVS && p.rule.Rare != nil {
+			return false
 		}
-	case "--vport":
-		n, err := strconv.ParseUint(value, 10, 16)
-		m.Port, ok = uint16(n), err == nil && n != 0
+		ok := parse(p, &m)
+		p.rule.Rare = m
+		return ok
 	}
-	p.rule.Rare = m
+}
+
+func virtualAddr(p *ruleParser, m *iptables.Balanced) bool {
+	var err error
+	m.Addr, err = netip.ParseAddr(p.value())
+	return err == nil && p.family.Has(m.Addr)
+}
+
+func virtualProtocol(p *ruleParser, m *iptables.Balanced) (ok bool) {
+	m.Protocol, ok = Protocol(p.value())
 	return ok
 }
 
-func (p *ruleParser) recent(word string) bool {
-	r := &p.rule.Recent
-	switch word {
-	case "--rcheck":
-		r.Op = iptables.RecentCheck
-	case "--set":
-		r.Op = iptables.RecentSet
-	case "--seconds":
-		n, err := strconv.ParseUint(p.value(), 10, 32)
-		r.Seconds = uint32(n)
-		return err == nil
-	case "--reap":
-		p.reap = true
-	case "--name":
-		r.Name = p.value()
-	case "--mask":
-		mask := p.value()
-		return mask == "255.255.255.255" || mask == "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
-	case "--rsource":
-	default:
-		return false
+func seconds(p *ruleParser) bool {
+	n, err := strconv.ParseUint(p.value(), 10, 32)
+	p.rule.Recent.Seconds = uint32(n)
+	return err == nil
+}
+
+func destination(p *ruleParser) bool {
+	var err error
+	p.rule.To, err = netip.ParseAddrPort(p.value())
+	return err == nil && p.family.Has(p.rule.To.Addr())
+}
+
+func redirect(p *ruleParser) bool {
+	var port uint16
+	ok := p.port(&port)
+	p.rule.To = netip.AddrPortFrom(netip.Addr{}, port)
+	return ok
+}
+
+func orMark(p *ruleParser) bool {
+	ok := p.mark(&p.rule.XMark, 0)
+	p.rule.XMark.Mask = p.rule.XMark.Value
+	return ok
+}
+
+func rejection(p *ruleParser) bool {
+	if p.family == ir.IPv6 {
+		return p.is("icmp6-port-unreachable")
 	}
-	return true
+	return p.is("icmp-port-unreachable")
 }
 
 // complete reports whether the options form one of our rules: each parameter has
@@ -438,56 +437,40 @@ func (p *ruleParser) complete() bool {
 			return false
 		}
 	}
-	if r.OneIn > 1 && r.Recent.Op != iptables.RecentNone {
-		return false // the order of evaluation matters
-	}
-	if r.Recent.Op == iptables.RecentNone && r.Recent != (iptables.Recent{}) || p.reap != (r.Recent.Op == iptables.RecentCheck) {
-		return false
-	}
 	if m, ok := r.Rare.(iptables.Balanced); ok && (!m.Addr.IsValid() || m.Protocol == 0 || m.Port == 0) {
 		return false
 	}
-	return (r.Ports == iptables.PortRange{} || r.Protocol != 0) &&
-		(r.Target == iptables.SetMark || r.XMark == iptables.Mark{}) &&
+	return p.recentComplete() && p.targetComplete() && (r.Ports == iptables.PortRange{} || r.Protocol != 0) &&
+		r.OneIn != 1 && isWord(r.In) && isWord(r.Chain) && isWord(r.Recent.Name)
+}
+
+func (p *ruleParser) recentComplete() bool {
+	r := &p.rule
+	if r.Recent.Op == iptables.RecentNone {
+		return r.Recent == iptables.Recent{} && !slices.Contains(p.options, "--reap")
+	}
+	return r.OneIn <= 1 && // otherwise the order of evaluation matters
+		slices.Contains(p.options, "--reap") == (r.Recent.Op == iptables.RecentCheck)
+}
+
+func (p *ruleParser) targetComplete() bool {
+	r := &p.rule
+	return (r.Target == iptables.SetMark || r.XMark == iptables.Mark{}) &&
 		r.To.IsValid() == (r.Target == iptables.DNAT) &&
 		(r.To.Port() != 0 && !r.To.IsValid()) == (r.Target == iptables.Redirect) &&
-		(r.Target == iptables.Masquerade || !r.RandomFully) &&
-		r.OneIn != 1 &&
-		isWord(r.In) && isWord(r.Chain) && isWord(r.Recent.Name)
+		(r.Target == iptables.Masquerade || !r.RandomFully)
 }
 
 // used reports whether a match loaded with -m is one of ours and has its options.
 // Without options, a match may have another meaning.
 func (p *ruleParser) used(match string) bool {
-	r := &p.rule
 	switch match {
+	case "":
+		return false
 	case "tcp", "udp", "sctp":
-		protocol, _ := ir.ParseProtocol(match)
-		return r.Protocol == protocol
-	case "comment":
-		return r.Comment != ""
-	case "conntrack":
-		return r.States != 0
-	case "mark":
-		return r.Mark.Mask != 0
-	case "addrtype":
-		return r.SrcLocal || r.DstLocal
-	case "statistic":
-		return r.OneIn > 1
-	case "recent":
-		return r.Recent.Op != iptables.RecentNone
-	case "physdev":
-		return r.Not&iptables.Bridged != 0
+		return p.rule.Protocol.String() == match
 	}
-	switch r.Rare.(type) {
-	case iptables.InSet:
-		return match == "set"
-	case iptables.Balanced:
-		return match == "ipvs"
-	case iptables.Counted:
-		return match == "nfacct"
-	}
-	return false
+	return slices.ContainsFunc(p.options, func(o string) bool { return options[o].match == match })
 }
 
 // isWord reports whether the tools parse s as one word.
@@ -505,18 +488,12 @@ func (p *ruleParser) prefix(to *netip.Prefix) bool {
 	return err == nil && p.family.Has(to.Addr()) && to.Bits() > 0 && *to == to.Masked()
 }
 
-func (p *ruleParser) ports() bool {
-	first, last, ranged := strings.Cut(p.value(), ":")
-	if !ranged {
-		last = first
-	}
-	a, err1 := strconv.ParseUint(first, 10, 16)
-	b, err2 := strconv.ParseUint(last, 10, 16)
-	p.rule.Ports = iptables.PortRange{First: uint16(a), Last: uint16(b)}
-	return err1 == nil && err2 == nil && p.rule.Ports != iptables.PortRange{}
+func ports(p *ruleParser) (ok bool) {
+	p.rule.Ports, ok = Ports(p.value(), ":")
+	return ok && p.rule.Ports != iptables.PortRange{}
 }
 
-func (p *ruleParser) states() bool {
+func states(p *ruleParser) bool {
 	for word := range strings.SplitSeq(p.value(), ",") {
 		state, known := iptables.ParseState(word)
 		if !known {
@@ -528,20 +505,14 @@ func (p *ruleParser) states() bool {
 }
 
 // mark parses VALUE or VALUE/MASK.
-func (p *ruleParser) mark(m *iptables.Mark, mask uint32) bool {
-	value, maskText, masked := strings.Cut(p.value(), "/")
-	v, err := strconv.ParseUint(value, 0, 32)
-	m.Value, m.Mask = uint32(v), mask
-	if err == nil && masked {
-		v, err = strconv.ParseUint(maskText, 0, 32)
-		m.Mask = uint32(v)
-	}
-	return err == nil
+func (p *ruleParser) mark(m *iptables.Mark, mask uint32) (ok bool) {
+	*m, ok = Mark(p.value(), mask)
+	return ok
 }
 
 // probability parses a share. It sets OneIn to the n whose fraction 1/n the kernel
 // stores as the same value, in units of 1/2³¹.
-func (p *ruleParser) probability() bool {
+func probability(p *ruleParser) bool {
 	share, err := strconv.ParseFloat(p.value(), 64)
 	if err != nil || share <= 0 || share > 1 {
 		return false
@@ -552,27 +523,10 @@ func (p *ruleParser) probability() bool {
 	return n <= math.MaxUint32 && math.Abs(math.Round(share*unit)-math.Round(unit/n)) <= 1
 }
 
-func (p *ruleParser) target(name string) bool {
-	r := &p.rule
-	switch name {
-	case "RETURN":
-		r.Target = iptables.Return
-	case "ACCEPT":
-		r.Target = iptables.Accept
-	case "DROP":
-		r.Target = iptables.Drop
-	case "REJECT":
-		r.Target = iptables.Reject
-	case "MARK":
-		r.Target = iptables.SetMark
-	case "MASQUERADE":
-		r.Target = iptables.Masquerade
-	case "DNAT":
-		r.Target = iptables.DNAT
-	case "REDIRECT":
-		r.Target = iptables.Redirect
-	default:
-		r.Target, r.Chain = iptables.Jump, name
+func target(p *ruleParser) bool {
+	name := p.value()
+	if p.rule.Target = iptables.ParseTarget(name); p.rule.Target == iptables.Jump {
+		p.rule.Chain = name
 	}
 	return name != ""
 }

@@ -26,7 +26,7 @@ func differ(want, got *iptables.Ruleset) string {
 
 func textOf(r *iptables.Ruleset) string {
 	var b strings.Builder
-	r.WriteTo(&b) // never fails
+	r.Write(&b) // never fails
 	return b.String()
 }
 

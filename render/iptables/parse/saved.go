@@ -3,9 +3,11 @@ package parse
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/proxyc/proxyc/ir"
+	"github.com/proxyc/proxyc/render/iptables"
 )
 
 var errNotSaved = errors.New("is nothing that iptables-save prints")
@@ -91,6 +93,39 @@ func SavedTarget(words []string) string {
 		}
 	}
 	return ""
+}
+
+// Mark parses VALUE or VALUE/MASK. mask is the mask of a value without one.
+func Mark(text string, mask uint32) (m iptables.Mark, ok bool) {
+	value, maskText, masked := strings.Cut(text, "/")
+	v, err := strconv.ParseUint(value, 0, 32)
+	m.Value, m.Mask = uint32(v), mask
+	if err == nil && masked {
+		v, err = strconv.ParseUint(maskText, 0, 32)
+		m.Mask = uint32(v)
+	}
+	return m, err == nil
+}
+
+// Ports parses a port, or two with a word between them.
+func Ports(text, between string) (r iptables.PortRange, ok bool) {
+	first, last, ranged := strings.Cut(text, between)
+	if !ranged {
+		last = first
+	}
+	a, err1 := strconv.ParseUint(first, 10, 16)
+	b, err2 := strconv.ParseUint(last, 10, 16)
+	return iptables.PortRange{First: uint16(a), Last: uint16(b)}, err1 == nil && err2 == nil
+}
+
+// Protocol parses the name of a protocol, or its number, which the tools print for some.
+func Protocol(text string) (p ir.Protocol, ok bool) {
+	for _, known := range [...]ir.Protocol{ir.TCP, ir.UDP, ir.SCTP} {
+		if text == strconv.Itoa(int(known)) {
+			return known, true
+		}
+	}
+	return ir.ParseProtocol(text)
 }
 
 // cutWord returns the first word of the rest of a line without quotes, and the

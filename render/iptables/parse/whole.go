@@ -15,7 +15,7 @@ import (
 // the last rule. left contains other tables with rules, which are not evaluated.
 func ParseWhole(f ir.Family, saved string) (r *iptables.Ruleset, left []string, err error) {
 	p := NewParser(f)
-	p.whole = true
+	p.drops = map[string]bool{}
 	io.WriteString(p, saved) // never fails
 	if r, err = p.Ruleset(); err != nil {
 		return nil, nil, err

@@ -86,29 +86,23 @@ func portless(k ipvs.ElementKey) ipvs.ElementKey {
 // Doubts returns the doubts that do not depend on a single packet.
 func (e *Evaluator) Doubts() []string { return ipteval.Doubts(e.Rules) }
 
-// Destinations calls yield for the prefixes with which destinations are compared,
+// Destinations calls add with the prefixes with which destinations are compared,
 // possibly with duplicates.
-func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
-	one := func(a netip.Addr) bool { return !a.IsValid() || yield(netip.PrefixFrom(a, a.BitLen())) }
-	for p := range e.rules.Destinations {
-		if !yield(p) {
-			return
+func (e *Evaluator) Destinations(add func(netip.Prefix)) {
+	one := func(a netip.Addr) {
+		if a.IsValid() {
+			add(netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
+	e.rules.Destinations(add)
 	for i := range e.VirtualServers {
-		if !one(e.VirtualServers[i].Key.Addr) {
-			return
-		}
+		one(e.VirtualServers[i].Key.Addr)
 	}
 	for a := range e.Bound {
-		if !one(a) {
-			return
-		}
+		one(a)
 	}
 	for i := range e.Elements {
-		if !one(e.Elements[i].Addr) {
-			return
-		}
+		one(e.Elements[i].Addr)
 	}
 }
 

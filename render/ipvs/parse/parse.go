@@ -42,12 +42,8 @@ func ParseServers(text string) (servers []ipvs.VirtualServer, err error) {
 			servers = append(servers, v)
 		case args[0] == "-a" && known && r.AddrPort.IsValid() && v.Scheduler == "" && !have[realKey{i, r.AddrPort}]:
 			have[realKey{i, r.AddrPort}] = true
-			switch r.Weight {
-			case 0:
-			case 1:
+			if r.Weight > 0 {
 				servers[i].RealServers = append(servers[i].RealServers, r)
-			default:
-				return nil, fmt.Errorf("line %d: real server %s must have weight 1, has %d: shares are not followed", n, r.AddrPort, r.Weight)
 			}
 		default:
 			return nil, fmt.Errorf("line %d: %q: the kernel would refuse this", n, strings.TrimSpace(line))
@@ -56,6 +52,9 @@ func ParseServers(text string) (servers []ipvs.VirtualServer, err error) {
 	slices.SortStableFunc(servers, func(a, b ipvs.VirtualServer) int { return a.Key.Compare(b.Key) })
 	return servers, nil
 }
+
+// schedulerFlags are ipvsadm's names of the flags of schedulers.
+var schedulerFlags = map[string]ipvs.Flags{"mh-fallback": ipvs.Fallback, "sh-fallback": ipvs.Fallback, "mh-port": ipvs.SourceHash, "sh-port": ipvs.SourceHash}
 
 // parseCommand parses a line by the grammar of ipvsadm(8).
 func parseCommand(args []string) (v ipvs.VirtualServer, r ipvs.RealServer, err error) {
@@ -68,11 +67,11 @@ func parseCommand(args []string) (v ipvs.VirtualServer, r ipvs.RealServer, err e
 	r.Weight = 1
 	masq := false
 	for rest := args[3:]; len(rest) > 0 && err == nil; rest = rest[1:] {
-		if slices.Contains([]string{"-m", "-g", "-i"}, rest[0]) {
+		switch {
+		case slices.Contains([]string{"-m", "-g", "-i"}, rest[0]):
 			masq = rest[0] == "-m"
 			continue
-		}
-		if len(rest) == 1 {
+		case len(rest) == 1:
 			return v, r, fmt.Errorf("%s has no value", rest[0])
 		}
 		opt, value := rest[0], rest[1]
@@ -90,15 +89,12 @@ func parseCommand(args []string) (v ipvs.VirtualServer, r ipvs.RealServer, err e
 		case "-p":
 			v.Flags, v.Timeout = v.Flags|ipvs.Persistent, time.Duration(number())*time.Second
 		case "-b":
-			for flag := range strings.SplitSeq(value, ",") {
-				switch flag {
-				case "mh-fallback", "sh-fallback":
-					v.Flags |= ipvs.Fallback
-				case "mh-port", "sh-port":
-					v.Flags |= ipvs.SourceHash
-				default:
-					return v, r, fmt.Errorf("flag %s is not known", flag)
+			for name := range strings.SplitSeq(value, ",") {
+				flag, known := schedulerFlags[name]
+				if !known {
+					return v, r, fmt.Errorf("flag %s is not known", name)
 				}
+				v.Flags |= flag
 			}
 		case "-r":
 			r.AddrPort, err = netip.ParseAddrPort(value)
@@ -108,8 +104,12 @@ func parseCommand(args []string) (v ipvs.VirtualServer, r ipvs.RealServer, err e
 			return v, r, fmt.Errorf("option %s is not known", opt)
 		}
 	}
-	if err == nil && r.AddrPort.IsValid() && !masq {
+	switch {
+	case err != nil || !r.AddrPort.IsValid():
+	case !masq:
 		err = fmt.Errorf("real server %s must be masqueraded (-m)", r.AddrPort)
+	case r.Weight > 1:
+		err = fmt.Errorf("real server %s must have weight 1, has %d: shares are not followed", r.AddrPort, r.Weight)
 	}
 	return v, r, err
 }

@@ -144,19 +144,15 @@ func inOrder(chains []*nftables.Chain, first *nftables.Chain) {
 	})
 }
 
-// Destinations calls yield for the prefixes with which destinations are compared,
+// Destinations calls add with the prefixes with which destinations are compared,
 // possibly with duplicates.
-func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
-	for _, p := range e.own.Prefixes() {
-		if !yield(p) {
-			return
-		}
-	}
+func (e *Evaluator) Destinations(add func(netip.Prefix)) {
+	e.own.Prefixes(add)
 	for _, c := range e.chains {
 		for _, rule := range c.Rules {
 			for _, s := range rule.Stmts {
-				if m, ok := s.(nftables.MatchNet); ok && isDestination(m.Field) && !yield(m.Prefix) {
-					return
+				if m, ok := s.(nftables.MatchNet); ok && isDestination(m.Field) {
+					add(m.Prefix)
 				}
 				set, key := nftables.KeyOf(s)
 				l := e.sets[set]
@@ -169,9 +165,7 @@ func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) {
 				}
 				for i := range l.Elements {
 					for _, p := range prefixes(&l.Elements[i].Key, parts, l.Set) {
-						if !yield(p) {
-							return
-						}
+						add(p)
 					}
 				}
 			}
@@ -214,6 +208,7 @@ func (e *Evaluator) paths(pkt sim.Packet, cuts *sim.Cuts, known []sim.Remembered
 			return
 		}
 		w := &walk{Evaluator: e, pkt: pkt, cuts: cuts, src: pkt.Src, dst: pkt.Dst, port: pkt.Port, path: path, known: known}
+		w.dnat = pkt.Reply
 		if e.translated != nil {
 			w.translate(e.translated)
 		}
@@ -269,6 +264,7 @@ type walk struct {
 	marker   string // the rule that set the proxy's bits of its mark
 	dnat     bool
 	snat     bool
+	hidden   bool // our masquerading, by a foreign translation of the source
 
 	base      *nftables.Base // the current base chain
 	tracked   bool           // connection tracking has processed it
@@ -385,7 +381,7 @@ func (w *walk) journey() step {
 // postrouting evaluates the last hook of leaving packets.
 func (w *walk) postrouting() step {
 	s := w.hook(nftables.Postrouting, true)
-	if s == next && w.mark&w.own.Mark != 0 && w.handed == nil && w.cuts != nil {
+	if s == next && w.mark&w.own.Mark != 0 && !w.hidden && w.handed == nil && !w.pkt.Reply && w.cuts != nil {
 		w.cuts.Doubt(fmt.Sprintf("%s: a packet leaves with the mark 0x%x, which others may see", w.marker, w.mark&w.own.Mark))
 	}
 	return s
@@ -409,7 +405,7 @@ func (w *walk) hook(h nftables.Hook, nat bool) step {
 			if h == nftables.Input || h == nftables.Postrouting {
 				decided = w.snat
 			}
-			if !nat || decided || w.untracked {
+			if !nat || decided || w.untracked || w.pkt.Reply {
 				continue
 			}
 		}

@@ -125,10 +125,12 @@ func (e *Evaluator) follow(pkt sim.Packet) sim.Path {
 	var cuts sim.Cuts
 	var ways []sim.Way
 	var met []sim.Met
+	marks := map[sim.Destination]uint32{}
 	var fates [sim.Dropped + 2]bool
 	e.missed = nil
 	e.paths(pkt, &cuts, nil, func(w *walk) {
 		ways = append(ways, w.way)
+		marks[w.way.Destination] |= w.routed
 		if e.handed != nil && (w.way.Fate == sim.NotOurs || w.way.Fate == sim.Accepted) {
 			e.handed[w.mark&e.own.Mark] = true
 		}
@@ -154,7 +156,7 @@ func (e *Evaluator) follow(pkt sim.Packet) sim.Path {
 	if cuts.Endless != "" {
 		cuts.Unknown = append(cuts.Unknown, cuts.Endless)
 	}
-	return sim.Path{Outcome: o, Met: met, Unknown: cuts.Unknown}
+	return sim.Path{Outcome: o, Met: met, Unknown: cuts.Unknown, Marks: marks}
 }
 
 // Missed reports whether the last followed packet was looked up as an element and

@@ -3,6 +3,7 @@ package eval
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -105,7 +106,7 @@ func (p *Passing) Redirect(to netip.AddrPort) {
 
 // Masquerade changes the source address of the connection.
 func (p *Passing) Masquerade() {
-	p.snat = true
+	p.snat, p.hidden = true, !strings.Contains(p.chain, ", chain KUBE-")
 	p.report()
 }
 

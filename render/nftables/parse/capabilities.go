@@ -12,6 +12,9 @@ import (
 // releases of kube-proxy differ from the newest one and from proxyc.
 func Capabilities(r *nftables.Ruleset) ir.Capability {
 	caps := ir.ModeNFTables.Capabilities()
+	if slices.ContainsFunc(r.Sets, func(s nftables.Set) bool { return s.Name == "hairpin-connections" }) {
+		caps |= ir.HairpinByPort // kube-proxy, and earlier versions of proxyc
+	}
 	for i := range r.Chains {
 		switch c := &r.Chains[i]; {
 		case c.Name == "endpoints-check":

@@ -29,12 +29,10 @@ func ParseList(text string) ([]ListedTable, error) {
 	p := &listParser{toks: listTokens(text)}
 	var tables []ListedTable
 	for p.skipLines(); !p.end(); p.skipLines() {
-		if !p.take("table") {
-			return nil, p.errorf("must begin with table, got %q", p.peek())
-		}
-		t := ListedTable{Family: p.next(), Name: p.next()}
-		if p.peek() != "{" {
-			return nil, p.errorf("table %s %s: must be followed by {, got %q", t.Family, t.Name, p.peek())
+		t := ListedTable{}
+		var err error
+		if t.Family, t.Name, err = p.header(); err != nil {
+			return nil, err
 		}
 		families := ir.Families()
 		i := slices.IndexFunc(families[:], func(f ir.Family) bool { return t.Family == f.NFT() })
@@ -52,6 +50,17 @@ func ParseList(text string) ([]ListedTable, error) {
 		tables = append(tables, t)
 	}
 	return tables, nil
+}
+
+// header parses the text before the block of a table.
+func (p *listParser) header() (family, name string, err error) {
+	if !p.take("table") {
+		return "", "", p.errorf("must begin with table, got %q", p.peek())
+	}
+	if family, name = p.next(), p.next(); p.peek() != "{" {
+		err = p.errorf("table %s %s: must be followed by {, got %q", family, name, p.peek())
+	}
+	return family, name, err
 }
 
 // token is a word of a listing; "\n" is the end of a line.
@@ -105,12 +114,13 @@ func listTokens(text string) (toks []token) {
 type listParser struct {
 	whole     bool   // parse tables of all programs
 	other     string // with whole: nft's keyword for the other family
+	state     string // with whole: of the connections
 	toks      []token
 	at        int
 	r         *nftables.Ruleset
 	anonymous int
 	there     map[string]bool  // parts of the table so far, such as "chain services"
-	named     string           // with whole: family and name of the table
+	named     string           // with whole: family and name of the table, which qualify the names in it
 	lists     map[string][]int // with whole: positions of the elements of a set
 	// portOf is the protocol whose port is among the terms of the last statement.
 	// nft prints "meta l4proto tcp ip daddr . th dport" as "ip daddr . tcp
@@ -190,6 +200,7 @@ func (p *listParser) table() error {
 			if p.twice("set " + s.Name) {
 				return p.errorf("set %s is there twice", s.Name)
 			}
+			s.Name = p.setName(s.Name)
 			p.r.Sets = append(p.r.Sets, s)
 		case p.take("chain"):
 			c := nftables.Chain{Name: p.next()}
@@ -199,6 +210,7 @@ func (p *listParser) table() error {
 			if p.twice("chain " + c.Name) {
 				return p.errorf("chain %s is there twice", c.Name)
 			}
+			c.Name = p.chainName(c.Name)
 			p.r.Chains = append(p.r.Chains, c)
 		case slices.Contains(named, p.peek()): // used by rules that are not supported
 			for !p.end() && p.peek() != "{" {
@@ -250,48 +262,62 @@ func (p *listParser) set(s *nftables.Set) error {
 		case p.end():
 			return p.errorf("ends in the middle of a set")
 		case p.take("}"):
-			after := p.at
 			if s.Timeout > 0 && !dynamic {
 				s.Unsupported = "elements that expire"
 			}
 			if p.whole {
-				p.lists[s.Name] = slices.Clone(lists)
+				p.lists[s.Name] = lists
 			}
-			for _, p.at = range lists {
-				if err := p.elements(s); err != nil {
-					return err
-				}
-			}
-			p.at = after
-			return nil
-		case p.take("type"):
-			p.types(s, p.rest())
-		case p.take("typeof"):
-			p.typesOf(s)
+			return p.inLists(lists, func() error { return p.elements(s) })
+		case p.take("elements", "="):
+			lists = append(lists, p.at)
+			p.block()
 		case p.take("flags"):
 			flags := p.rest()
 			dynamic = dynamic || strings.Contains(flags, "dynamic")
 			setFlags(s, flags)
-		case p.take("timeout"):
-			var ok bool
-			if s.Timeout, ok = durationOf(p.next()); !ok {
-				s.Unsupported = "timeout"
-			}
-		case p.take("size"):
-			n, err := strconv.ParseUint(p.next(), 10, 32)
-			if err != nil {
-				s.Unsupported = "size"
-			}
-			s.Size = uint32(n)
-		case p.take("elements", "="):
-			lists = append(lists, p.at)
-			p.block()
-		case p.take("comment"), p.take("policy"), p.take("gc-interval"): // without an effect on packets
-			p.next()
-		case p.take("counter"):
 		default:
-			s.Unsupported = p.rest()
+			p.property(s)
 		}
+	}
+}
+
+// inLists calls parse at each of the positions.
+func (p *listParser) inLists(lists []int, parse func() error) (err error) {
+	after := p.at
+	for _, p.at = range lists {
+		if err = parse(); err != nil {
+			return err
+		}
+	}
+	p.at = after
+	return nil
+}
+
+// property parses a property of a set.
+func (p *listParser) property(s *nftables.Set) {
+	switch {
+	case p.take("type"):
+		p.types(s, p.rest())
+	case p.take("typeof"):
+		p.typesOf(s)
+	case p.take("timeout"):
+		var ok bool
+		if s.Timeout, ok = durationOf(p.next()); !ok {
+			s.Unsupported = "timeout"
+		}
+	case p.take("size"):
+		n, err := strconv.ParseUint(p.next(), 10, 32)
+		if err != nil {
+			s.Unsupported = "size"
+		}
+		s.Size = uint32(n)
+	case p.take("comment"), p.take("policy"), p.take("gc-interval"): // without an effect on packets
+		p.next()
+	case p.take("counter"):
+		s.Counter = true
+	default:
+		s.Unsupported = p.rest()
 	}
 }
 
@@ -364,9 +390,7 @@ func (p *listParser) typesOf(s *nftables.Set) {
 		s.Unsupported = "typeof " + p.rest()
 		return
 	}
-	for _, t := range key {
-		s.Key = append(s.Key, t.Field.Type())
-	}
+	s.Key = append(s.Key, typesOf(key)...)
 	if !p.take(":") {
 		return
 	}
@@ -408,35 +432,38 @@ func (p *listParser) eachElement(add func(*listed)) error {
 		if p.end() {
 			return p.errorf("ends in the middle of elements")
 		}
-		e := listed{}
-		part := &e.key
-		for depth := 0; !p.end(); {
-			t := p.toks[p.at]
-			if depth == 0 && !t.quoted && (t.text == "," || t.text == "}") {
-				break
-			}
-			p.at++
-			switch {
-			case t.text == "\n":
-			case t.quoted:
-				*part = append(*part, t)
-			case t.text == ":" && part == &e.key:
-				part = &e.data
-			case t.text == "counter":
-				for p.take("packets") || p.take("bytes") {
-					p.next()
-				}
-			case t.text == "timeout", t.text == "expires":
-				e.expires = true
-				p.next()
-			case t.text == "comment":
-				p.next()
-			default:
-				*part = append(*part, t)
-			}
-		}
-		add(&e)
+		add(p.listed())
 	}
+}
+
+// listed parses an element up to its end.
+func (p *listParser) listed() *listed {
+	e := &listed{}
+	part := &e.key
+	for !p.end() {
+		t := p.toks[p.at]
+		if !t.quoted && (t.text == "," || t.text == "}") {
+			break
+		}
+		p.at++
+		switch {
+		case t.text == "\n":
+		case t.quoted:
+			*part = append(*part, t)
+		case t.text == ":" && part == &e.key:
+			part = &e.data
+		case t.text == "counter":
+			p.options("packets", "bytes")
+		case t.text == "timeout", t.text == "expires":
+			e.expires = true
+			p.next()
+		case t.text == "comment":
+			p.next()
+		default:
+			*part = append(*part, t)
+		}
+	}
+	return e
 }
 
 // listed is an element in a listing.
@@ -455,63 +482,9 @@ func (p *listParser) element(s *nftables.Set, of *listed) bool {
 		return false
 	}
 	e := nftables.Element{}
-	var span []netip.Prefix // of an interval
-	addrs, ports := 0, 0
-	for i, t := range of.key {
-		if i%2 == 1 {
-			if t.text != "." {
-				return false
-			}
-			continue
-		}
-		ok := true
-		switch s.Key[i/2] {
-		case nftables.TypeAddr:
-			a, err := netip.ParseAddr(t.text)
-			if ok = err == nil && p.r.Family.Has(a); addrs == 0 {
-				e.Key.Addr = a
-			} else {
-				e.Key.Addr2 = a
-			}
-			addrs++
-		case nftables.TypeNet:
-			span = prefixesOf(t.text)
-			ok = span != nil && p.r.Family.Has(span[0].Addr())
-		case nftables.TypeProto:
-			e.Key.Proto, ok = protocolOf(t.text)
-		case nftables.TypePort:
-			var port uint16
-			if port, ok = portOf(t.text); ports == 0 {
-				e.Key.Port = port
-			} else {
-				e.Key.Port2 = port
-			}
-			ports++
-		case nftables.TypeSlot:
-			slot, err := strconv.ParseUint(t.text, 0, 32)
-			e.Key.Slot, ok = uint32(slot), err == nil
-		}
-		if !ok {
-			return false
-		}
-	}
-	switch s.Data {
-	case nftables.NoData:
-		if len(of.data) > 0 {
-			return false
-		}
-	case nftables.VerdictData:
-		v, ok := verdictOf(of.data)
-		if !ok {
-			return false
-		}
-		e.Verdict = v
-	case nftables.AddrPortData, nftables.AddrData:
-		to, ok := destinationOf(of.data)
-		if !ok || !p.r.Family.Has(to.Addr()) || (to.Port() != 0) != (s.Data == nftables.AddrPortData) {
-			return false
-		}
-		e.To = to
+	span, ok := p.elementKey(&e.Key, s.Key, of.key)
+	if !ok || !p.elementData(&e, s.Data, of.data) {
+		return false
 	}
 	switch {
 	case s.Timeout > 0:
@@ -528,23 +501,50 @@ func (p *listParser) element(s *nftables.Set, of *listed) bool {
 	return true
 }
 
-func verdictOf(toks []token) (nftables.Verdict, bool) {
-	if len(toks) == 0 {
-		return nftables.Verdict{}, false
+// elementKey parses "10.0.0.1 . 80" into a key. It returns the prefixes of an interval.
+func (p *listParser) elementKey(key *nftables.Key, types []nftables.Type, toks []token) (span []netip.Prefix, ok bool) {
+	addrs, ports := []*netip.Addr{&key.Addr, &key.Addr2}, []*uint16{&key.Port, &key.Port2}
+	for i, of := range types {
+		if i > 0 && toks[2*i-1].text != "." {
+			return nil, false
+		}
+		text, ok := toks[2*i].text, true
+		switch of {
+		case nftables.TypeAddr:
+			a, err := netip.ParseAddr(text)
+			ok = err == nil && p.r.Family.Has(a)
+			*addrs[0], addrs = a, addrs[1:]
+		case nftables.TypeNet:
+			span = prefixesOf(text)
+			ok = span != nil && p.r.Family.Has(span[0].Addr())
+		case nftables.TypeProto:
+			key.Proto, ok = protocolOf(text)
+		case nftables.TypePort:
+			*ports[0], ok = portOf(text)
+			ports = ports[1:]
+		case nftables.TypeSlot:
+			slot, err := strconv.ParseUint(text, 0, 32)
+			key.Slot, ok = uint32(slot), err == nil
+		}
+		if !ok {
+			return nil, false
+		}
 	}
-	kinds := map[string]nftables.VerdictKind{"drop": nftables.Drop, "accept": nftables.Accept, "return": nftables.Return, "continue": nftables.Continue, "jump": nftables.Jump, "goto": nftables.Goto}
-	v := nftables.Verdict{Kind: kinds[toks[0].text]}
-	words := 1
-	if v.Kind == nftables.Jump || v.Kind == nftables.Goto {
-		words = 2
+	return span, true
+}
+
+// elementData parses what an element of a map contains.
+func (p *listParser) elementData(e *nftables.Element, of nftables.Data, toks []token) (ok bool) {
+	switch of {
+	case nftables.NoData:
+		return len(toks) == 0
+	case nftables.VerdictData:
+		e.Verdict, ok = p.verdictOf(toks)
+	case nftables.AddrPortData, nftables.AddrData:
+		e.To, ok = destinationOf(toks)
+		ok = ok && p.r.Family.Has(e.To.Addr()) && (e.To.Port() != 0) == (of == nftables.AddrPortData)
 	}
-	if len(toks) != words {
-		return v, false
-	}
-	if words == 2 {
-		v.Chain = toks[1].text
-	}
-	return v, v.Kind != 0
+	return ok
 }
 
 // destinationOf parses "10.0.0.1 . 80", "10.0.0.1:80", "[fd00::1]:80" or an

@@ -127,14 +127,8 @@ func (p *listParser) entries(ops []operand, isMap bool) (all []entry, ok bool) {
 	if name, named := strings.CutPrefix(p.peek(), "@"); named {
 		p.next()
 		lists, known := p.lists[name]
-		at := p.at
-		for _, p.at = range lists {
-			if p.eachElement(add) != nil {
-				ok = false
-			}
-		}
-		p.at = at
-		return all, ok && known
+		err := p.inLists(lists, func() error { return p.eachElement(add) })
+		return all, ok && known && err == nil
 	}
 	if p.peek() == "{" {
 		return all, p.eachElement(add) == nil && ok
@@ -172,9 +166,7 @@ func (p *listParser) entry(ops []operand, l *listed, isMap bool) (e entry, ok bo
 		e.lo, e.hi = append(e.lo, lo), append(e.hi, hi)
 	}
 	if isMap {
-		if e.verdict, ok = verdictOf(l.data); e.verdict.Chain != "" {
-			e.verdict.Chain = p.named + ", chain " + e.verdict.Chain
-		}
+		e.verdict, ok = p.verdictOf(l.data)
 		return e, ok
 	}
 	return e, true
@@ -185,13 +177,7 @@ func parseAddrs(text string) (lo, hi scalar, ok bool) {
 	if len(of) == 0 {
 		return lo, hi, false
 	}
-	last := of[len(of)-1]
-	end := last.Addr().AsSlice()
-	for i := last.Bits(); i < len(end)*8; i++ {
-		end[i/8] |= 0x80 >> (i % 8)
-	}
-	to, _ := netip.AddrFromSlice(end)
-	return scalar{addr: of[0].Addr()}, scalar{addr: to}, true
+	return scalar{addr: of[0].Addr()}, scalar{addr: ir.LastOf(of[len(of)-1])}, true
 }
 
 func parseNumbers(text string) (lo, hi scalar, ok bool) {
@@ -343,40 +329,40 @@ func (p *listParser) does() ([]nftables.Stmt, bool) {
 		return one(func(q *eval.Passing) nftables.Verdict { q.Untrack(); return nftables.Verdict{Kind: nftables.Continue} })
 	case p.take("fib"):
 		return p.fib(when)
-	case p.take("numgen", "random", "mod"):
-		n, err := strconv.ParseUint(p.next(), 10, 32)
-		least := p.take("<")
-		k, err2 := strconv.ParseUint(p.next(), 10, 32)
-		share := 1 / float64(n)
-		if least {
-			share *= float64(k)
-		}
-		if err != nil || err2 != nil || n == 0 || k >= n {
+	case p.take("numgen", "random", "mod"), p.take("meta", "random", "&", "2147483647", "<"):
+		share, ok := p.share(p.toks[from].text == "numgen")
+		if !ok {
 			return nil, false
 		}
 		return when(func(q *eval.Passing) bool { return q.Choose(share) })
-	case p.take("meta", "random", "&", "2147483647", "<"):
-		n, err := strconv.ParseUint(p.next(), 10, 32)
-		if err != nil {
-			return nil, false
-		}
-		return when(func(q *eval.Passing) bool { return q.Choose(float64(n) / (1 << 31)) })
 	case p.take("tcp", "flags"):
 		return p.tcpFlags(when)
 	case p.take("limit", "rate"), p.take("limit", "name"):
-		at := p.at
-		text := " " + p.rest() + " "
-		if slices.ContainsFunc([]string{" accept ", " drop ", " return ", " reject ", " jump ", " goto ", " set ", " dnat ", " snat ", " masquerade ", " queue ", " redirect "},
-			func(word string) bool { return strings.Contains(text, word) }) {
-			p.at = at
-			return nil, false
-		}
-		return nil, true // it limits a statement without an effect on the packet
+		// A limit of statements without an effect on the packet has none either.
+		return nil, !slices.ContainsFunc(strings.Fields(p.rest()), func(word string) bool { return slices.Contains(effects, word) })
 	case p.take("snat"):
 		p.rest()
 		return one(func(q *eval.Passing) nftables.Verdict { q.Masquerade(); return nftables.Verdict{Kind: nftables.Accept} })
 	}
 	return nil, false
+}
+
+// effects are the statements that a limit of them makes depend on other packets.
+var effects = []string{"accept", "drop", "return", "reject", "jump", "goto", "set", "dnat", "snat", "masquerade", "queue", "redirect"}
+
+// share parses "3", or "3 < 2" (numgen random mod), or a share of 1<<31 (meta random).
+func (p *listParser) share(numgen bool) (share float64, ok bool) {
+	n, err := strconv.ParseUint(p.next(), 10, 32)
+	if !numgen {
+		return float64(n) / (1 << 31), err == nil
+	}
+	share = 1 / float64(n)
+	least := p.take("<")
+	k, err2 := strconv.ParseUint(p.next(), 10, 32)
+	if least {
+		share *= float64(k)
+	}
+	return share, err == nil && err2 == nil && n > 0 && k < n
 }
 
 // markValue parses "meta mark & 0xfff0ffff | 0x10000", "mark and 0x…" or a
@@ -435,16 +421,7 @@ func (p *listParser) fib(when func(func(*eval.Passing) bool) ([]nftables.Stmt, b
 	switch {
 	case result == "type" && word == "local" && !has("mark"):
 		return when(func(q *eval.Passing) bool {
-			ok, known := q.Own(addr(q)), true
-			if has("oif") || has("iif") {
-				on, _ := q.In()
-				if has("oif") {
-					on, known = q.Out()
-				}
-				if known {
-					ok, known = q.Carries(addr(q), on)
-				}
-			}
+			ok, known := isLocal(q, addr(q), has("iif"), has("oif"))
 			if !known {
 				q.Doubt("which interface has an address is not known")
 			}
@@ -463,6 +440,24 @@ func (p *listParser) fib(when func(func(*eval.Passing) bool) ([]nftables.Stmt, b
 		})
 	}
 	return nil, false
+}
+
+// isLocal reports whether the node has an address; with iif and oif, whether that interface
+// of the packet has it.
+func isLocal(q *eval.Passing, addr netip.Addr, iif, oif bool) (ok, known bool) {
+	on, known := "", true
+	switch {
+	case oif:
+		on, known = q.Out()
+	case iif:
+		on, _ = q.In()
+	default:
+		return q.Own(addr), true
+	}
+	if !known {
+		return false, false
+	}
+	return q.Carries(addr, on)
 }
 
 // tcpFlags parses "syn / syn,rst", evaluated for a first packet.

@@ -23,8 +23,8 @@ func (p *listParser) ofOther() bool {
 var icmpOf = map[string]string{"ip": "icmp", "ip6": "icmpv6"}
 
 // others parses statements of firewalls that proxies do not write. It evaluates
-// them for the first packet of a TCP, UDP or SCTP connection, which connection
-// tracking treats as new.
+// them for packets of a TCP, UDP or SCTP connection in the parser's state, which is
+// new for the first one.
 func (p *listParser) others() ([]nftables.Stmt, bool) {
 	never, always := []nftables.Stmt{nftables.MatchProto{}}, []nftables.Stmt{}
 	from := p.at
@@ -41,19 +41,10 @@ func (p *listParser) others() ([]nftables.Stmt, bool) {
 			return v, true
 		}
 	case p.take("ct", "state"):
-		not, isNew := p.take("!="), false
-		p.take("{")
-		n := 0
-		for ; areStates(p.peek()); n++ {
-			for s := range strings.SplitSeq(p.next(), ",") {
-				isNew = isNew || s == "new"
-			}
-			p.take(",")
-		}
-		p.take("}")
-		if n > 0 && isNew != not {
-			return []nftables.Stmt{nftables.MatchNew{}}, true
-		} else if n > 0 {
+		not := p.take("!=")
+		if of := p.states(); slices.Contains(of, p.state) != not && len(of) > 0 {
+			return []nftables.Stmt{nftables.MatchNew{State: strings.TrimPrefix(p.state, "new")}}, true
+		} else if len(of) > 0 {
 			return never, true
 		}
 	case p.take("iif"):
@@ -69,14 +60,22 @@ func (p *listParser) others() ([]nftables.Stmt, bool) {
 		p.rest()
 		return never, true
 	case p.take("log"):
-		for slices.Contains([]string{"prefix", "level", "group", "flags", "snaplen", "queue-threshold"}, p.peek()) {
-			p.next()
-			p.next()
-		}
+		p.options("prefix", "level", "group", "flags", "snaplen", "queue-threshold")
 		return always, true
 	}
 	p.at = from
 	return nil, false
+}
+
+// states parses "new", "new,related" or "{ new, related }".
+func (p *listParser) states() (all []string) {
+	p.take("{")
+	for areStates(p.peek()) {
+		all = append(all, strings.Split(p.next(), ",")...)
+		p.take(",")
+	}
+	p.take("}")
+	return all
 }
 
 // isMap reports whether a map lookup follows, not a comparison.
@@ -101,7 +100,7 @@ var (
 )
 
 // stateMap parses "established : accept, new : jump x }" and returns the verdict
-// for a new packet. Without an element for new, the rule ends.
+// for the parser's state. Without an element for it, the rule ends.
 func (p *listParser) stateMap() ([]nftables.Stmt, bool) {
 	of := []nftables.Stmt{nftables.MatchProto{}}
 	for !p.take("}") {
@@ -114,11 +113,11 @@ func (p *listParser) stateMap() ([]nftables.Stmt, bool) {
 			verdict = append(verdict, p.toks[p.at])
 			p.next()
 		}
-		v, ok := verdictOf(verdict)
+		v, ok := p.verdictOf(verdict)
 		if !ok {
 			return nil, false
 		}
-		if state == "new" {
+		if state == p.state {
 			of = []nftables.Stmt{v}
 		}
 		p.take(",")
@@ -130,7 +129,7 @@ func (p *listParser) stateMap() ([]nftables.Stmt, bool) {
 // add adds an anonymous set.
 func (p *listParser) add(s nftables.Set) string {
 	p.anonymous++
-	s.Name = nftables.Anonymous + strconv.Itoa(p.anonymous)
+	s.Name = p.setName(nftables.Anonymous + strconv.Itoa(p.anonymous))
 	p.r.Sets = append(p.r.Sets, s)
 	return s.Name
 }

@@ -38,7 +38,7 @@ func TestRulesOfOthers(t *testing.T) {
 		{`reject with tcp reset`, []nftables.Stmt{nftables.Verdict{Kind: nftables.RejectWith, Chain: "tcp reset"}}},
 		{`log prefix "new: " level info drop`, []nftables.Stmt{nftables.Verdict{Kind: nftables.Drop}}},
 	} {
-		r, _, err := ParseWhole(ir.IPv4, "table ip fw {\n\tchain one {\n\t\ttype filter hook input priority 0; policy accept;\n\t\t"+tt.rule+"\n\t}\n}\n", nil)
+		r, _, err := ParseWhole(ir.IPv4, "table ip fw {\n\tchain one {\n\t\ttype filter hook input priority 0; policy accept;\n\t\t"+tt.rule+"\n\t}\n}\n", "new", nil)
 		if err != nil || len(r.Chains) != 1 || len(r.Chains[0].Rules) != 1 {
 			t.Errorf("%s: %v, %+v", tt.rule, err, r)
 			continue

@@ -67,27 +67,34 @@ func (p *listParser) base(c *nftables.Chain) {
 		c.Base.Unsupported = p.rest() // a device
 		return
 	}
-	names := map[string]int{"raw": -300, "mangle": -150, "dstnat": nftables.PriorityDNAT, "filter": nftables.PriorityFilter, "security": 50, "srcnat": nftables.PrioritySNAT}
-	first := p.next()
-	n, err := strconv.Atoi(first)
-	named, known := names[first]
-	if err != nil && !known {
-		c.Base.Unsupported = "priority " + first
-	}
-	c.Base.Priority = n + named
-	if sign := p.peek(); sign == "+" || sign == "-" {
-		p.next()
-		n, err := strconv.Atoi(sign + p.next())
-		if err != nil {
-			c.Base.Unsupported = "priority " + first
-		}
-		c.Base.Priority += n
-	}
+	p.priority(c.Base)
 	if c.Base.NAT && (c.Base.Hook == nftables.Forward || c.Base.Priority <= nftables.PriorityConntrack) {
 		c.Base.Unsupported = "type nat where the kernel has none"
 	}
 	if next := p.peek(); next != ";" && next != "\n" {
 		c.Base.Unsupported = "priority " + p.rest()
+	}
+}
+
+// priorities are nft's names of priorities.
+var priorities = map[string]int{"raw": -300, "mangle": -150, "dstnat": nftables.PriorityDNAT, "filter": nftables.PriorityFilter, "security": 50, "srcnat": nftables.PrioritySNAT}
+
+// priority parses "-100", "filter" or "filter - 10".
+func (p *listParser) priority(b *nftables.Base) {
+	first := p.next()
+	n, err := strconv.Atoi(first)
+	named, known := priorities[first]
+	if err != nil && !known {
+		b.Unsupported = "priority " + first
+	}
+	b.Priority = n + named
+	if sign := p.peek(); sign == "+" || sign == "-" {
+		p.next()
+		n, err := strconv.Atoi(sign + p.next())
+		if err != nil {
+			b.Unsupported = "priority " + first
+		}
+		b.Priority += n
 	}
 }
 
@@ -102,16 +109,7 @@ func (p *listParser) rule() (r nftables.Rule) {
 		from := p.at
 		p.portOf = 0
 		stmts, ok := p.stmt()
-		if ok && len(stmts) > 0 && ends(stmts[len(stmts)-1]) {
-			if p.take("comment") {
-				p.next()
-			}
-			ok = p.end() || p.peek() == "\n"
-		} else if ok && len(stmts) > 0 && !p.end() {
-			_, asks := stmts[len(stmts)-1].(nftables.LookupVerdict)
-			ok = !asks || slices.Contains(afterVerdicts[:], p.peek())
-		}
-		if !ok || p.goesOn() {
+		if !ok || !p.mayEnd(stmts) || p.goesOn() {
 			p.at = from
 			r.Stmts = append(r.Stmts, nftables.Unsupported{What: p.rest()})
 			break
@@ -127,13 +125,19 @@ func (p *listParser) rule() (r nftables.Rule) {
 // afterVerdicts may follow a verdict map in a rule.
 var afterVerdicts = [...]string{"\n", "goto", "jump", "accept", "drop", "return", "reject", "comment"}
 
-// ends reports whether no statement may follow in a rule.
-func ends(s nftables.Stmt) bool {
-	switch s.(type) {
-	case nftables.Verdict, nftables.Masquerade, nftables.LookupDNAT:
+// mayEnd reports whether the rest of the rule may follow statements.
+func (p *listParser) mayEnd(stmts []nftables.Stmt) bool {
+	if len(stmts) == 0 {
 		return true
 	}
-	return false
+	switch stmts[len(stmts)-1].(type) {
+	case nftables.Verdict, nftables.Masquerade, nftables.LookupDNAT:
+		p.options("comment")
+		return p.end() || p.peek() == "\n"
+	case nftables.LookupVerdict:
+		return p.end() || slices.Contains(afterVerdicts[:], p.peek())
+	}
+	return true
 }
 
 // goesOn reports whether the parsed word is only a part of an expression: "new"
@@ -177,59 +181,67 @@ func (p *listParser) odd(stmts []nftables.Stmt) bool {
 	return false
 }
 
+// fixed are statements without a variable part.
+var fixed = []struct {
+	stmt  nftables.Stmt
+	words []string
+}{
+	{nftables.MatchProto{}, []string{"ct", "state", "invalid"}}, // kube-proxy before 1.31 drops invalid packets; a first packet is never invalid
+	{nftables.MatchDNAT{}, []string{"ct", "status", "dnat"}},
+	{nftables.MatchDNAT{}, []string{"ct", "status", "0x20"}},
+	{nftables.MatchLocal{Field: nftables.SrcAddr}, []string{"fib", "saddr", "type", "local"}},
+	{nftables.MatchLocal{Field: nftables.SrcAddr}, []string{"fib", "saddr", "type", "2"}},
+	{nftables.MatchLocal{Field: nftables.DstAddr}, []string{"fib", "daddr", "type", "local"}},
+	{nftables.MatchLocal{Field: nftables.DstAddr}, []string{"fib", "daddr", "type", "2"}},
+	{nftables.MatchLocal{Field: nftables.DstAddr, Not: true}, []string{"fib", "daddr", "type", "!=", "local"}},
+	{nftables.MatchLocal{Field: nftables.DstAddr, Not: true}, []string{"fib", "daddr", "type", "!=", "2"}},
+	{nftables.Verdict{Kind: nftables.Drop}, []string{"drop"}},
+	{nftables.Verdict{Kind: nftables.Accept}, []string{"accept"}},
+	{nftables.Verdict{Kind: nftables.Return}, []string{"return"}},
+}
+
 // known parses one statement of the kinds that proxies write.
 func (p *listParser) known() ([]nftables.Stmt, bool) {
 	one := func(s nftables.Stmt) ([]nftables.Stmt, bool) { return []nftables.Stmt{s}, true }
+	for _, s := range fixed {
+		if p.take(s.words...) {
+			return one(s.stmt)
+		}
+	}
 	switch {
 	case p.take("comment"):
 		p.next()
 		return nil, true
 	case p.take("counter"):
-		for p.take("packets") || p.take("bytes") || p.take("name") {
-			p.next()
-		}
+		p.options("packets", "bytes", "name")
 		return one(nftables.Counter{})
-	case p.take("ct", "state", "new"), p.take("ct", "state", "0x8"):
-		return one(nftables.MatchNew{})
-	case p.take("ct", "state", "invalid"): // kube-proxy before 1.31 drops invalid packets; a first packet is never invalid
-		return one(nftables.MatchProto{})
-	case p.take("ct", "status", "dnat"), p.take("ct", "status", "0x20"):
-		return one(nftables.MatchDNAT{})
-	case p.take("fib", "saddr", "type", "local"), p.take("fib", "saddr", "type", "2"):
-		return one(nftables.MatchLocal{Field: nftables.SrcAddr})
-	case p.take("fib", "daddr", "type", "local"), p.take("fib", "daddr", "type", "2"):
-		return one(nftables.MatchLocal{Field: nftables.DstAddr})
-	case p.take("fib", "daddr", "type", "!=", "local"), p.take("fib", "daddr", "type", "!=", "2"):
-		return one(nftables.MatchLocal{Field: nftables.DstAddr, Not: true})
 	case p.take("iifname"):
-		not := p.take("!=")
-		if p.end() || strings.ContainsAny(p.peek(), "{@\\") || p.peek() == "\n" || p.isMap() {
-			return nil, false
-		}
-		stem, prefix := strings.CutSuffix(p.next(), "*")
-		return one(nftables.MatchInterface{Name: stem, Prefix: prefix, Not: not})
+		return p.interfaceName()
 	case p.take("meta", "mark"):
 		return p.mark()
 	case p.take("masquerade"):
-		for p.take("fully-random") || p.take("random") || p.take("persistent") {
+		for slices.Contains([]string{"fully-random", "random", "persistent"}, p.peek()) {
+			p.next()
 		}
 		return one(nftables.Masquerade{})
 	case p.take("reject"):
 		return p.reject()
-	case p.take("drop"):
-		return one(nftables.Verdict{Kind: nftables.Drop})
-	case p.take("accept"):
-		return one(nftables.Verdict{Kind: nftables.Accept})
-	case p.take("return"):
-		return one(nftables.Verdict{Kind: nftables.Return})
 	case p.take("jump"):
-		return one(nftables.Verdict{Kind: nftables.Jump, Chain: p.next()})
+		return one(nftables.Verdict{Kind: nftables.Jump, Chain: p.chainName(p.next())})
 	case p.take("goto"):
-		return one(nftables.Verdict{Kind: nftables.Goto, Chain: p.next()})
+		return one(nftables.Verdict{Kind: nftables.Goto, Chain: p.chainName(p.next())})
 	case p.take("dnat"):
 		return p.dnat()
 	case p.take("update"):
 		return p.update()
+	}
+	return p.compared()
+}
+
+// compared parses the comparisons that proxies write.
+func (p *listParser) compared() ([]nftables.Stmt, bool) {
+	if p.state != "established" && (p.take("ct", "state", "new") || p.take("ct", "state", "0x8")) {
+		return []nftables.Stmt{nftables.MatchNew{}}, true
 	}
 	if p.whole {
 		if stmts, ok := p.others(); ok {
@@ -239,11 +251,29 @@ func (p *listParser) known() ([]nftables.Stmt, bool) {
 	if from := p.at; p.take("meta", "l4proto") {
 		if proto, ok := protocolOf(p.peek()); ok {
 			p.next()
-			return one(nftables.MatchProto{Protocol: proto})
+			return []nftables.Stmt{nftables.MatchProto{Protocol: proto}}, true
 		}
 		p.at = from
 	}
 	return p.match()
+}
+
+// options skips options that have a value.
+func (p *listParser) options(names ...string) {
+	for slices.Contains(names, p.peek()) {
+		p.next()
+		p.next()
+	}
+}
+
+// interfaceName parses the text after "iifname".
+func (p *listParser) interfaceName() ([]nftables.Stmt, bool) {
+	not := p.take("!=")
+	if p.end() || strings.ContainsAny(p.peek(), "{@\\\n") || p.isMap() {
+		return nil, false
+	}
+	stem, prefix := strings.CutSuffix(p.next(), "*")
+	return []nftables.Stmt{nftables.MatchInterface{Name: stem, Prefix: prefix, Not: not}}, true
 }
 
 // reject parses the text after "reject".
@@ -299,16 +329,21 @@ func (p *listParser) mark() ([]nftables.Stmt, bool) {
 	return []nftables.Stmt{nftables.MatchMark{Mask: n, Clear: clear}}, ok && zero == 0
 }
 
+// typesOf returns the types of a key.
+func typesOf(key []nftables.Term) (types []nftables.Type) {
+	for _, t := range key {
+		types = append(types, t.Field.Type())
+	}
+	return types
+}
+
 // match parses "TERMS [!=] @SET | { … } | VALUE", or "TERMS vmap …".
 func (p *listParser) match() ([]nftables.Stmt, bool) {
 	key := p.terms()
 	if key == nil {
 		return nil, false
 	}
-	types := make([]nftables.Type, len(key))
-	for i, t := range key {
-		types[i] = t.Field.Type()
-	}
+	types := typesOf(key)
 	if p.take("vmap") {
 		name, ok := p.mapOf(nftables.Set{Key: types, Data: nftables.VerdictData})
 		return []nftables.Stmt{nftables.LookupVerdict{Key: key, Map: name}}, ok
@@ -316,7 +351,7 @@ func (p *listParser) match() ([]nftables.Stmt, bool) {
 	not := p.take("!=")
 	switch next := p.peek(); {
 	case strings.HasPrefix(next, "@"):
-		return []nftables.Stmt{nftables.MatchSet{Key: key, Set: p.next()[1:], Not: not}}, true
+		return []nftables.Stmt{nftables.MatchSet{Key: key, Set: p.setName(p.next()[1:]), Not: not}}, true
 	case next == "{":
 		if types[len(types)-1] == nftables.TypeAddr {
 			types[len(types)-1] = nftables.TypeNet
@@ -342,7 +377,7 @@ func (p *listParser) match() ([]nftables.Stmt, bool) {
 func (p *listParser) mapOf(s nftables.Set) (name string, ok bool) {
 	if name, ok = strings.CutPrefix(p.peek(), "@"); ok {
 		p.next()
-		return name, true
+		return p.setName(name), true
 	}
 	if p.elements(&s) != nil {
 		return "", false
@@ -361,13 +396,9 @@ func (p *listParser) dnat() ([]nftables.Stmt, bool) {
 		if !p.take("map") {
 			return nil, false
 		}
-		types := make([]nftables.Type, len(key))
-		for i, t := range key {
-			types[i] = t.Field.Type()
-		}
 		l := nftables.LookupDNAT{Key: key}
 		var ok bool
-		if l.Map, ok = p.mapOf(nftables.Set{Key: types, Data: nftables.AddrPortData}); !ok {
+		if l.Map, ok = p.mapOf(nftables.Set{Key: typesOf(key), Data: nftables.AddrPortData}); !ok {
 			return nil, false
 		}
 		port, with := "", p.take(":")
@@ -409,7 +440,7 @@ func (p *listParser) update() ([]nftables.Stmt, bool) {
 	if len(key) != 1 {
 		return nil, false
 	}
-	u := nftables.Update{Map: name, Key: key[0]}
+	u := nftables.Update{Map: p.setName(name), Key: key[0]}
 	if p.take(":") {
 		data := p.terms()
 		if len(data) != 1 {
@@ -437,23 +468,27 @@ func (p *listParser) terms() []nftables.Term {
 }
 
 func (p *listParser) term() (nftables.Term, bool) {
-	switch ip := p.r.Family.NFT(); {
-	case p.take(ip, "saddr"):
-		return nftables.Term{Field: nftables.SrcAddr}, true
-	case p.take(ip, "daddr"):
-		return nftables.Term{Field: nftables.DstAddr}, true
-	case p.take("ct", "original", ip, "saddr"):
-		return nftables.Term{Field: nftables.OrigSrcAddr}, true
-	case p.take("ct", "original", ip, "daddr"):
-		return nftables.Term{Field: nftables.OrigDstAddr}, true
+	ip := p.r.Family.NFT()
+	for _, t := range [...]struct {
+		field nftables.Field
+		words []string
+	}{
+		{nftables.SrcAddr, []string{ip, "saddr"}},
+		{nftables.DstAddr, []string{ip, "daddr"}},
+		{nftables.OrigSrcAddr, []string{"ct", "original", ip, "saddr"}},
+		{nftables.OrigDstAddr, []string{"ct", "original", ip, "daddr"}},
+		{nftables.L4Proto, []string{"meta", "l4proto"}},
+		{nftables.L4Proto, []string{ip, "protocol"}},
+		{nftables.DstPort, []string{"th", "dport"}},
+		{nftables.OrigDstPort, []string{"ct", "original", "proto-dst"}},
+	} {
+		if p.take(t.words...) {
+			return nftables.Term{Field: t.field}, true
+		}
+	}
+	switch {
 	case p.dport():
 		return nftables.Term{Field: nftables.DstPort}, true
-	case p.take("meta", "l4proto"), ip == "ip" && p.take("ip", "protocol"):
-		return nftables.Term{Field: nftables.L4Proto}, true
-	case p.take("th", "dport"):
-		return nftables.Term{Field: nftables.DstPort}, true
-	case p.take("ct", "original", "proto-dst"):
-		return nftables.Term{Field: nftables.OrigDstPort}, true
 	case p.take("numgen", "random", "mod"):
 		n, err := strconv.ParseUint(p.next(), 10, 32)
 		return nftables.Term{Field: nftables.Random, Mod: uint32(n)}, err == nil && n > 0
@@ -475,4 +510,23 @@ func (p *listParser) dport() bool {
 		}
 	}
 	return false
+}
+
+func (p *listParser) verdictOf(toks []token) (nftables.Verdict, bool) {
+	if len(toks) == 0 {
+		return nftables.Verdict{}, false
+	}
+	kinds := map[string]nftables.VerdictKind{"drop": nftables.Drop, "accept": nftables.Accept, "return": nftables.Return, "continue": nftables.Continue, "jump": nftables.Jump, "goto": nftables.Goto}
+	v := nftables.Verdict{Kind: kinds[toks[0].text]}
+	words := 1
+	if v.Kind == nftables.Jump || v.Kind == nftables.Goto {
+		words = 2
+	}
+	if len(toks) != words {
+		return v, false
+	}
+	if words == 2 {
+		v.Chain = p.chainName(toks[1].text)
+	}
+	return v, v.Kind != 0
 }

@@ -11,30 +11,27 @@ import (
 
 // ParseWhole parses the output of nft list ruleset as one Ruleset of all tables
 // that packets of a family traverse. The names of chains contain those of their
-// tables: "inet fw, chain forward". For the first packet of a connection, it
-// supports more statements of foreign tables than ParseList does of ours. left
-// describes unsupported tables. Tables for which skip returns true are omitted.
+// tables: "inet fw, chain forward". For packets of a connection in a state, new or
+// established, it supports more statements of foreign tables than ParseList does of
+// ours. left describes unsupported tables. Tables for which skip returns true are omitted.
 // Our table is the first.
-func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) (r *nftables.Ruleset, left []string, err error) {
-	p := &listParser{toks: listTokens(text), whole: true, other: otherFamily(f).NFT()}
+func ParseWhole(f ir.Family, text, state string, skip func(family, table string) bool) (r *nftables.Ruleset, left []string, err error) {
+	p := &listParser{toks: listTokens(text), whole: true, state: state, other: otherFamily(f).NFT()}
 	whole := &nftables.Ruleset{Exists: true, Family: f}
 	for p.skipLines(); !p.end(); p.skipLines() {
-		if !p.take("table") {
-			return nil, nil, p.errorf("must begin with table, got %q", p.peek())
-		}
-		family, name := p.next(), p.next()
-		if p.peek() != "{" {
-			return nil, nil, p.errorf("table %s %s: must be followed by {, got %q", family, name, p.peek())
+		family, name, err := p.header()
+		if err != nil {
+			return nil, nil, err
 		}
 		begin := p.at
-		before := family == "netdev" || family == "bridge"
+		before := slices.Contains([]string{"netdev", "bridge"}, family)
 		if !before && family != f.NFT() && family != "inet" || skip != nil && skip(family, name) {
 			p.block()
 			continue
 		}
 		p.next()
 		p.r, p.there, p.lists, p.named = &nftables.Ruleset{Family: f}, map[string]bool{}, map[string][]int{}, family+" "+name
-		err := p.table()
+		err = p.table()
 		switch {
 		case err != nil:
 			left = append(left, fmt.Sprintf("table %s %s: %v", family, name, err))
@@ -47,7 +44,6 @@ func ParseWhole(f ir.Family, text string, skip func(family, table string) bool) 
 			}
 		default:
 			p.r.Chains = slices.DeleteFunc(p.r.Chains, func(c nftables.Chain) bool { return c.Base != nil && c.Base.Unsupported != "" && idle(&c) })
-			p.r = Qualify(p.r, family+" "+name)
 			if name == nftables.Table {
 				whole.Chains = slices.Concat(p.r.Chains, whole.Chains)
 			} else {
@@ -91,56 +87,18 @@ func otherFamily(f ir.Family) ir.Family {
 	return ir.IPv4
 }
 
-// Qualify adds the name of the table to the names of its chains and sets, as
-// ParseWhole does: "ip proxyc".
-func Qualify(r *nftables.Ruleset, table string) *nftables.Ruleset {
-	chain := func(name string) string { return table + ", chain " + name }
-	set := func(name string) string { return table + ", set " + name }
-	verdict := func(v nftables.Verdict) nftables.Verdict {
-		if v.Chain != "" && v.Kind != nftables.RejectWith {
-			v.Chain = chain(v.Chain)
-		}
-		return v
+// chainName returns the name of a chain in the Ruleset: with whole "inet fw, chain forward".
+func (p *listParser) chainName(name string) string {
+	if p.named == "" {
+		return name
 	}
-	own := *r
-	r = &own
-	r.Sets, r.Chains = slices.Clone(r.Sets), slices.Clone(r.Chains)
-	for i := range r.Sets {
-		s := &r.Sets[i]
-		s.Name = set(s.Name)
-		if s.Data == nftables.VerdictData {
-			s.Elements = slices.Clone(s.Elements)
-			for j := range s.Elements {
-				s.Elements[j].Verdict = verdict(s.Elements[j].Verdict)
-			}
-		}
+	return p.named + ", chain " + name
+}
+
+// setName is chainName for a set.
+func (p *listParser) setName(name string) string {
+	if p.named == "" {
+		return name
 	}
-	for i := range r.Chains {
-		c := &r.Chains[i]
-		c.Name = chain(c.Name)
-		c.Rules = slices.Clone(c.Rules)
-		for j := range c.Rules {
-			stmts := slices.Clone(c.Rules[j].Stmts)
-			for k, s := range stmts {
-				switch s := s.(type) {
-				case nftables.Verdict:
-					stmts[k] = verdict(s)
-				case nftables.MatchSet:
-					s.Set = set(s.Set)
-					stmts[k] = s
-				case nftables.LookupVerdict:
-					s.Map = set(s.Map)
-					stmts[k] = s
-				case nftables.LookupDNAT:
-					s.Map = set(s.Map)
-					stmts[k] = s
-				case nftables.Update:
-					s.Map = set(s.Map)
-					stmts[k] = s
-				}
-			}
-			c.Rules[j].Stmts = stmts
-		}
-	}
-	return r
+	return p.named + ", set " + name
 }

@@ -28,9 +28,9 @@ func NewEvaluator(r *userspace.Ruleset, own *sim.Own) *Evaluator {
 	return e
 }
 
-// Destinations calls yield for the prefixes with which destinations are compared,
+// Destinations calls add with the prefixes with which destinations are compared,
 // possibly with duplicates.
-func (e *Evaluator) Destinations(yield func(netip.Prefix) bool) { e.rules.Destinations(yield) }
+func (e *Evaluator) Destinations(add func(netip.Prefix)) { e.rules.Destinations(add) }
 
 // Outcome evaluates the rules for the first packet of a connection, and then the
 // proxy process if they redirect it to a listener. Every backend receives the

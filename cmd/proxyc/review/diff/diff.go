@@ -132,13 +132,14 @@ func All(ir.Name) bool { return true }
 // Compare compares the selected Services of two sides for the selected nodes, or for the node that
 // the configuration names if none is selected.
 func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(ir.Name) bool, compare comparison) (*Diff, error) {
-	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), NotCompared: notCompared(was, is, of), NotRead: append(is.NotRead, review.OtherVersions(was, is, of)...), sides: [2]*review.Input{was, is}}
+	d := &Diff{Config: config.Differences(was.Resolved, is.Resolved), NotRead: append(is.NotRead, review.OtherVersions(was, is, of)...), sides: [2]*review.Input{was, is}}
+	d.addNotCompared(was, is, of)
 	given := d.sides
 	sides, unknown := review.AssumeEndpoints(was, is)
 	was, is = sides[0], sides[1]
 	defer func() { given[0].Diags, given[1].Diags = was.Diags, is.Diags }()
 	facts := factsByWhat{}
-	chosen.All = chosen.All || !chosen.Any() && was.AssumedNodes() && is.AssumedNodes()
+	chosen.All = chosen.All || !chosen.Any() && allNodes(was, is)
 	nodes := [2][]compiler.Facts{{was.Facts}, {is.Facts}}
 	var added []compiler.Facts
 	a, b := was.Compile, is.Compile
@@ -183,9 +184,18 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 		}
 	}
 	d.Unknown = append(d.Unknown, rescoped(given[0], given[1], of)...)
+	for _, object := range review.Fixed(was, is) {
+		d.NotRead = append(d.NotRead, object+" (with errors before)")
+	}
+	slices.Sort(d.NotRead)
 	d.Facts = facts.list()
 	d.setServices(merged.Services())
 	return d, nil
+}
+
+// allNodes reports whether sides are compared for all Nodes: these are stand-ins, or this machine is none of them.
+func allNodes(was, is *review.Input) bool {
+	return was.OfHost && cmp.Or(was.NoSuchNode("", false), is.NoSuchNode("", false)) != nil || was.AssumedNodes() && is.AssumedNodes()
 }
 
 // unassumed returns changes of fields that have no effect on assumed Nodes or pods.

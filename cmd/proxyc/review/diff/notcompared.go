@@ -13,31 +13,17 @@ import (
 	"time"
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
 )
 
-// notCompared returns what differs between two sides beside the selected Services, sorted.
-func notCompared(was, is *review.Input, of func(ir.Name) bool) (out []string) {
+// addNotCompared adds what differs between two sides beside the selected Services.
+func (d *Diff) addNotCompared(was, is *review.Input, of func(ir.Name) bool) {
 	add := func(object string, had, has bool) {
-		switch {
-		case !had:
-			object += " (added)"
-		case !has:
-			object += " (removed)"
-		default:
-			object += " (changed)"
-		}
-		out = append(out, object)
+		d.NotCompared = append(d.NotCompared, object+review.Action(had, has))
 	}
-	before, after := was.Snapshot.Uncompared(), is.Snapshot.Uncompared()
-	all := maps.Clone(before)
-	maps.Copy(all, after)
-	for object, u := range all {
-		old, had := before[object]
-		if now, has := after[object]; of(u.Name) && !reflect.DeepEqual(old, now) {
-			add(object, had, has)
-		}
-	}
+	d.NotCompared = append(d.NotCompared, is.NotApplied...)
+	d.addOthers(was, is, of)
 	names := map[ir.Name]bool{}
 	for _, svc := range append(was.Snapshot.Services(), is.Snapshot.Services()...) {
 		names[svc.Name] = of(svc.Name)
@@ -47,6 +33,8 @@ func notCompared(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 		b, now, has := beside(is, name)
 		switch {
 		case !selected || was.Snapshot.InvalidService(name) != nil || is.Snapshot.InvalidService(name) != nil: // an error names it
+		case a == b && a != plain && reduced(was, name) != reduced(is, name):
+			d.NotCompared = append(d.NotCompared, a+name.String()+" (missing in one snapshot)")
 		case a == b && !reflect.DeepEqual(old, now):
 			add(a+name.String(), true, true)
 		case a != b && cmp.Or(ruleless[a], ruleless[b]): // rules for a load balancer are compared
@@ -56,20 +44,90 @@ func notCompared(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 			add(a+name.String(), had, has)
 		}
 	}
-	slices.Sort(out)
+	d.NotRead = append(d.NotRead, relabelled(was, is, of)...)
+	slices.Sort(d.NotCompared)
+}
+
+// addOthers adds the objects of other kinds that differ.
+func (d *Diff) addOthers(was, is *review.Input, of func(ir.Name) bool) {
+	before, after := was.Snapshot.Uncompared(), is.Snapshot.Uncompared()
+	all := maps.Clone(before)
+	maps.Copy(all, after)
+	for object, u := range all {
+		old, had := before[object]
+		now, has := after[object]
+		if strings.HasPrefix(object, snapshot.Placing) && had != has { // that of a new workload
+			continue
+		}
+		if !of(u.Name) || had == has && old.Equal(now) {
+			continue
+		}
+		list := &d.NotCompared
+		if old.Decides || now.Decides {
+			list = &d.NotRead
+		}
+		*list = append(*list, object+review.Action(had, has))
+	}
+}
+
+// relabelled returns the workloads whose pods have other labels, of which a policy of either side contains
+// the key.
+func relabelled(was, is *review.Input, of func(ir.Name) bool) (out []string) {
+	var policies []any
+	for _, all := range [...]map[string]snapshot.Uncompared{was.Snapshot.Uncompared(), is.Snapshot.Uncompared()} {
+		for _, u := range all {
+			if u.Decides {
+				policies = append(append(policies, u.Content), u.Copies...)
+			}
+		}
+	}
+	for _, w := range is.Snapshot.Workloads() {
+		old := was.Snapshot.Workload(w.Object)
+		if old == nil || !of(w.Name) {
+			continue
+		}
+		all := maps.Clone(old.Labels)
+		maps.Copy(all, w.Labels)
+		for key := range all {
+			if old.Labels[key] != w.Labels[key] && names(policies, key) {
+				out = append(out, "label "+key+", which a policy selects, of "+w.Object+review.Action(true, true))
+			}
+		}
+	}
 	return out
 }
 
-// scope matches the annotations by which clouds decide whether a load balancer is for clients of their network
-// or for all: service.beta.kubernetes.io/aws-load-balancer-internal, networking.gke.io/load-balancer-type, and
-// others.
-var scope = regexp.MustCompile(`internal|scheme|load-?balancer-type|address-type|ip-type|load-?balancer-network`)
+// names reports whether a value contains a key of labels, alone or as a word of a text: "k8s:app", "has(app)".
+func names(v any, key string) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for field, value := range v {
+			if names(field, key) || names(value, key) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, func(item any) bool { return names(item, key) })
+	case string:
+		return slices.Contains(strings.FieldsFunc(v, func(c rune) bool { return strings.ContainsRune(" \n\t:!=()'\"{},&|", c) }), key)
+	}
+	return false
+}
+
+// reduced reports whether a side has a Service without what programs of a cluster read of it.
+func reduced(j *review.Input, name ir.Name) bool {
+	return j.Reader.Written()[j.Snapshot.Service(name).Object].Reduced
+}
+
+// scope matches the settings by which clouds select the clients of a load balancer: spec.loadBalancerClass,
+// service.beta.kubernetes.io/aws-load-balancer-internal, networking.gke.io/load-balancer-type, and others.
+var scope = regexp.MustCompile(`(?i)internal|scheme|load-?balancer-?(type|class|network)|address-type|ip-type|source-range|allow|deny|security-group|inbound-cidr`)
 
 // rescoped returns the selected Services whose load balancers may get other clients.
 func rescoped(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 	for _, svc := range is.Snapshot.Services() {
 		old := was.Snapshot.Service(svc.Name)
-		if old == nil || !of(svc.Name) || old.Type != "LoadBalancer" || svc.Type != "LoadBalancer" {
+		if old == nil || !of(svc.Name) || old.Type != "LoadBalancer" || svc.Type != "LoadBalancer" || reduced(was, svc.Name) != reduced(is, svc.Name) {
 			continue
 		}
 		before, after := was.Reader.Written()[old.Object].Settings, is.Reader.Written()[svc.Object].Settings
@@ -77,7 +135,7 @@ func rescoped(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 		maps.Copy(all, after)
 		for _, key := range slices.Sorted(maps.Keys(all)) {
 			if scope.MatchString(key) && before[key] != after[key] {
-				out = append(out, fmt.Sprintf("clients of the load balancer of %s: annotation %s is %s instead of %s", svc.Name, key, shown(after[key]), shown(before[key])))
+				out = append(out, fmt.Sprintf("clients of the load balancer of %s: setting %s is %s instead of %s", svc.Name, key, shown(after[key]), shown(before[key])))
 			}
 		}
 	}
@@ -91,6 +149,9 @@ func shown(value any) string {
 	}
 	return fmt.Sprintf("%q", value)
 }
+
+// plain is the title of a Service of which everything but its annotations is compared.
+const plain = "annotations of Service "
 
 // ruleless contains the titles of Services without rules.
 var ruleless = map[string]bool{"ExternalName Service ": true, "headless Service ": true, "Service of another proxy ": true}
@@ -112,10 +173,13 @@ func beside(j *review.Input, name ir.Name) (title string, content []any, ok bool
 	case svc.Type == "LoadBalancer":
 		title = "load balancer settings of Service "
 	default:
-		return "", nil, true
+		title = plain
 	}
 	w := j.Reader.Written()[svc.Object]
-	if content = []any{w.Settings}; ruleless[title] {
+	if content = []any{w.Settings}; title == plain {
+		content = []any{snapshot.Applying(w.Settings)}
+	}
+	if ruleless[title] {
 		all := *svc
 		all.Created = time.Time{}
 		content = append(content, all, w.FamilyPolicy)
@@ -151,11 +215,18 @@ func (d *Diff) writeNotCompared(w io.Writer, paragraph bool) {
 	}
 }
 
+// NameOf returns the object, the file or the subject of an entry of Unknown, NotRead or NotCompared.
+func NameOf(what string) string {
+	name, _, _ := strings.Cut(what, " (")
+	name, _, _ = strings.Cut(name, ": ")
+	return name
+}
+
 // kindOf returns the kind of an object that is not compared, without its name and action, or of a file.
 func kindOf(what string) string {
 	object, _, ok := strings.Cut(what, " (")
 	if kind := strings.LastIndexByte(object, ' '); ok && kind > 0 {
 		return object[:kind]
 	}
-	return filepath.Base(what)
+	return filepath.Base(object)
 }

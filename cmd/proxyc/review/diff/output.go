@@ -2,6 +2,7 @@ package diff
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -237,6 +238,21 @@ func (d *Diff) writeSummary(w io.Writer, mark string) error {
 	}
 	_, err := fmt.Fprintf(w, "%s%s%s\n", mark, text, mark)
 	return err
+}
+
+// Changes returns how many Services and settings differ: "1 Service changed, 1 Service removed".
+func (d *Diff) Changes() string {
+	n := flow.Count(d.Services)
+	var parts []string
+	for _, p := range [...]struct {
+		n              int
+		noun, happened string
+	}{{n.Added, "Service", " added"}, {n.Changed, "Service", " changed"}, {n.Removed, "Service", " removed"}, {d.settings(), "setting", " changed"}} {
+		if p.n > 0 {
+			parts = append(parts, review.Counted(p.n, p.noun)+p.happened)
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "no flow of Services changes")
 }
 
 // effectsText returns the numbers of changes by effect, without zeros.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
+	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render"
 )
@@ -109,6 +110,10 @@ func (x *Explanation) find(r *reading, programs ir.Programs, ignored review.Igno
 	}
 	if x.Empty() && x.Hint == "" {
 		x.Hint = trace.NearestName(strings.TrimSpace(r.words), programs)
+		code := diag.Code(strings.ToUpper(strings.TrimSpace(r.words)))
+		if _, known := diag.ByCode()[code]; known {
+			x.Hint = fmt.Sprintf("; proxyc lint --explain %s explains a finding", code)
+		}
 	}
 	for i, p := range x.Services {
 		if name := p.Service.Name; x.in.Pending(name) && (i == 0 || x.Services[i-1].Service.Name != name) {
@@ -142,7 +147,7 @@ func withoutChain(e render.Entry, words string) string {
 
 // addEntries adds the rules and elements for which is returns true. Rules contain no stand-ins.
 func (x *Explanation) addEntries(rendered render.Rendered, is func(render.Entry) bool) {
-	for e := range rendered.Explain {
+	rendered.Explain(func(e render.Entry) {
 		if is(e) && !x.in.Pending(e.Port.Service) && !x.in.StandIns.Mentioned(e.Where+" "+e.Text) {
 			x.entries = append(x.entries, e)
 			one := entryJSON{Where: e.Where, Text: e.Text, Origin: e.Origin}
@@ -151,7 +156,7 @@ func (x *Explanation) addEntries(rendered render.Rendered, is func(render.Entry)
 			}
 			x.Entries = append(x.Entries, one)
 		}
-	}
+	})
 }
 
 // subject adds the parts and entries of a subject, or the reason why its Service has no rules.
@@ -247,7 +252,7 @@ var fixed = map[string]string{
 	"no-endpoint-services":      "map no-endpoint-services rejects or drops packets to addresses and ports of Services without endpoints; it is empty",
 	"no-endpoint-nodeports":     "map no-endpoint-nodeports rejects or drops packets to node ports of Services without endpoints; it is empty",
 	"cluster-ips":               "set cluster-ips contains every ClusterIP; it is empty",
-	"hairpin-connections":       "set hairpin-connections contains the backends on this node, as their own clients; it is empty",
+	"hairpin-addresses":         "set hairpin-addresses contains the backends on this node, as their own clients; it is empty",
 	"affinity-ips":              "map affinity-ips contains the chain that stores clients, by backend and frontend; it is empty",
 	"affinity-nodeports":        "map affinity-nodeports contains the chain that stores clients of node ports; it is empty",
 }

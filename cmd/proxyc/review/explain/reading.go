@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/render/iptables"
 )
@@ -112,23 +113,15 @@ func address(text, protoText string, hasProto bool) (s subject, err error) {
 // readConntrack parses a line of conntrack -L or /proc/net/nf_conntrack: the frontend that the
 // client connected to, and the backend that replies.
 func readConntrack(line string, r *reading) {
-	m := conntrackLine.FindStringSubmatch(line)
-	if m == nil {
+	e, err := conntrack.Parse(line)
+	if err != nil || !e.To.IsValid() {
 		return
 	}
-	s, err := address(net.JoinHostPort(m[2], m[3]), m[1], true)
-	if err != nil {
-		return
-	}
-	r.add(s)
-	r.add(subject{port: s.port, proto: s.proto})
-	if b, err := netip.ParseAddrPort(net.JoinHostPort(m[4], m[5])); err == nil {
-		r.flow = b
-		r.add(subject{addr: b.Addr(), port: b.Port(), proto: s.proto})
-	}
+	r.flow = e.From
+	r.add(subject{addr: e.To.Addr(), port: e.To.Port(), proto: e.Protocol})
+	r.add(subject{port: e.To.Port(), proto: e.Protocol})
+	r.add(subject{addr: e.From.Addr(), port: e.From.Port(), proto: e.Protocol})
 }
-
-var conntrackLine = regexp.MustCompile(`\b(tcp|udp|sctp)\b.*?\bsrc=\S+ dst=(\S+) sport=\d+ dport=(\d+).*?\bsrc=(\S+) dst=\S+ sport=(\d+)`)
 
 // readVirtualServer parses a line of ipvsadm -Ln or -Sn.
 func readVirtualServer(line string, r *reading) {

@@ -68,6 +68,20 @@ func (m *Migration) AddDump(file, text string) error {
 	return err
 }
 
+// AddDumps is AddDump for files.
+func (m *Migration) AddDumps(read func(string) ([]byte, error), names []string) error {
+	for _, name := range names {
+		text, err := read(name)
+		if err == nil {
+			err = m.AddDump(name, string(text))
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // Compare computes the differences on the selected nodes.
 func (m *Migration) Compare(ctx context.Context, chosen diff.Nodes) (err error) {
 	m.flows, err = diff.Compare(ctx, m.was, m.is, chosen, diff.All, m.prove)
@@ -151,10 +165,7 @@ func newFindings(was, is *review.Input) (found diag.List) {
 // steps returns the steps: one node first, then the others, and the way back.
 func (m *Migration) steps(config string, snapshot []string, take string) {
 	node := m.flows.Nodes[0]
-	in := "-c " + review.ShellWord(cmp.Or(config, "config.yaml"))
-	for _, name := range snapshot {
-		in += " -s " + review.ShellWord(name)
-	}
+	in := Arguments(config, snapshot, false)
 	on := in + " --hostname-override " + review.ShellWord(node)
 	apply := func(mode ir.Mode, more string) string {
 		if mode.ByProcess() {

@@ -145,7 +145,7 @@ func (d *dumpFiles) iptables(file, text string) error {
 	if err := cmp.Or(checkComplete(text), checkTables(text)); err != nil {
 		return err
 	}
-	d.notCompared = append(d.notCompared, kerneliptables.SavedInterference(text, d.programs.Of(f).Node.MasqueradeMark()).Lines()...)
+	d.beside(kerneliptables.SavedInterference(text, d.programs.Of(f).Node.MasqueradeMark()))
 	*d.rules.At(f) = r
 	return nil
 }
@@ -178,11 +178,11 @@ func (d *dumpFiles) nft(file, text string) error {
 		d.table(t.Family+" "+t.Name, t.Ruleset, sim.OwnOfNode(p))
 	}
 	for _, f := range ir.Families() {
-		lines, err := foreignRules(f, text)
+		others, left, err := foreignRules(f, text)
 		if err != nil {
 			return err
 		}
-		d.notCompared = append(d.notCompared, lines...)
+		d.beside(others, left...)
 	}
 	slices.Sort(d.notCompared)
 	d.notCompared = slices.Compact(d.notCompared) // packets of both families pass a table inet

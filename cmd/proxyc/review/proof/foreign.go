@@ -14,11 +14,10 @@ import (
 // foreignRules returns the rules of foreign tables in the output of nft list ruleset that may drop or
 // divert first packets of connections, with their chains, and the tables that it does not understand. It
 // does not follow jumps, and like apply/nftables.Interference ignores chains named KUBE-.
-func foreignRules(f ir.Family, text string) (lines []string, err error) {
-	var all apply.Interference
-	r, left, err := nftparse.ParseWhole(f, text, func(_, table string) bool { return table == nftables.Table || table == "kube-proxy" })
+func foreignRules(f ir.Family, text string) (all apply.Interference, left []string, err error) {
+	r, left, err := nftparse.ParseWhole(f, text, "new", func(_, table string) bool { return table == nftables.Table || table == "kube-proxy" })
 	if err != nil {
-		return nil, err
+		return all, nil, err
 	}
 	for _, c := range r.Chains {
 		table, name, _ := strings.Cut(c.Name, ", chain ")
@@ -43,13 +42,13 @@ func foreignRules(f ir.Family, text string) (lines []string, err error) {
 			}
 		}
 	}
-	return append(all.Lines(), left...), nil
+	return all, left, nil
 }
 
 var (
-	dropping  = regexp.MustCompile(` (drop|reject)\b`)
+	dropping  = regexp.MustCompile(` (drop|reject|queue)\b`)
 	hiding    = regexp.MustCompile(` (snat|masquerade)\b`)
-	diverting = regexp.MustCompile(` (dnat|redirect|tproxy|notrack|meta mark set)\b`)
+	diverting = regexp.MustCompile(` (dnat|redirect|tproxy|notrack|fwd|meta mark set|ct zone set|([sd]addr|[sd]port|ttl|hoplimit|@[a-z]+,\d+,\d+) set)\b`)
 )
 
 // verdictsOf returns the verdicts of the maps that a rule looks up.

@@ -3,7 +3,6 @@ package proof
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply"
@@ -27,7 +26,6 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 	if err := rules.CheckMode(ctx, mode, variant); err != nil {
 		return fmt.Errorf("kernel: %w", err)
 	}
-	var gone []string
 	switch of := review.Modes[mode]; {
 	case of.Follow == nil:
 		return fmt.Errorf("kernel: the rules of mode %s cannot be read", mode)
@@ -45,9 +43,9 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 			if r := tables.Of(f); r != nil {
 				switch {
 				case !r.Exists:
-					gone = append(gone, "table "+rules.TableOf(f)+rules.Missing)
+					d.notCompared = append(d.notCompared, "table "+rules.TableOf(f)+rules.Missing)
 				case strings.Contains(r.Flags, "dormant"):
-					gone = append(gone, "table "+rules.TableOf(f)+rules.Dormant)
+					d.notCompared = append(d.notCompared, "table "+rules.TableOf(f)+rules.Dormant)
 				}
 				d.table(rules.TableOf(f), r, sim.OwnOfNode(p))
 			}
@@ -78,7 +76,7 @@ func (d *Side) kernel(ctx context.Context, programs ir.Programs, variant string)
 			}
 		}
 	}
-	others, err := host.Interference(ctx, mark)
-	d.notCompared = slices.Concat(gone, others.Lines())
+	others, err := host.Interference(ctx, mark, programs)
+	d.beside(others)
 	return err
 }

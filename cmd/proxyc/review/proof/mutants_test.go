@@ -300,6 +300,7 @@ var alikes = []struct {
 	{"", `^rule \d+ of filter-.*MatchNew lost$|without its state$`, "a first packet is new, and no other is asked about"},
 	{"", `^empty .* with other affinity$`, "it refuses everybody, whom nobody has to remember"},
 
+	{ir.ModeNFTables, `: nftables.Counter lost$`, "a counter does not affect a packet"},
 	{ir.ModeNFTables, `^rule \d+ of (affinity|affinity-nodeports|(masq-|masq-nonlocal-)?lb-\S+): nftables.MatchProto lost$`, "the keys that are looked up have the protocol"},
 	{ir.ModeNFTables, `^rule [0-3] of (affinity-(nodeports-)?input|nat-postrouting): nftables.MatchDNAT lost$`, "what nobody translated has no backend's address, or is the node's own"},
 	{ir.ModeNFTables, `^rule 0 of (affinity-input|nat-postrouting): nftables.MatchSet lost$`, "connections to other addresses are looked up as well, and not found"},
@@ -313,7 +314,7 @@ var alikes = []struct {
 	{ir.ModeNFTables, `^rule 1 of masq-lb-\d+(: nftables.LookupDNAT)? lost$`, "what comes back from it goes to masq-lb, which does the same"},
 	{ir.ModeNFTables, `^rule \d+ of (services|no-backend): nftables.Match(Net|Local) lost$`, "no node port is a port of the addresses that come in, too"},
 	{ir.ModeNFTables, `^element of no-endpoint-services (lost|for another (port|protocol))$`, "a ClusterIP without endpoints: the rule for unused ports refuses it, too"},
-	{ir.ModeNFTables, `^element of hairpin-connections (lost|for another (port|protocol))$|^rule [1-3] of nat-postrouting(: nftables.Masquerade)? lost$`, ownPool},
+	{ir.ModeNFTables, `^element of hairpin-addresses (lost|for another protocol)$|^rule [1-3] of nat-postrouting(: nftables.Masquerade)? lost$`, ownPool},
 
 	{ir.ModeIPTables, `^filter: rule of KUBE-FORWARD lost$`, "it accepts what the policy accepts, or drops what is in state INVALID"},
 	{ir.ModeIPTables, `^filter: rule of KUBE-FIREWALL (lost|without its negation|with a source one bit wider)$`, "packets to 127.0.0.0/8 from elsewhere do not come by a first packet's way"},

@@ -21,7 +21,8 @@ import (
 // Verdicts of a proof.
 const (
 	Equal              = "equal"
-	NoDifference       = "no difference in the compared rules" // others may drop or divert packets
+	NoDifference       = "no difference in the compared rules"
+	verdictAltered     = NoDifference + ", but results may differ" // by foreign rules or settings of the kernel
 	verdictDifferent   = "different"
 	verdictDesign      = "different by design" // only because the capabilities of the modes differ
 	verdictNotProvable = "not provable"
@@ -122,6 +123,8 @@ func Compare(ctx context.Context, a, b *Side, programs ir.Programs) (*Proof, err
 		out.Verdict = verdictNotProvable
 	case len(out.Differences) > 0:
 		out.Verdict = verdictDesign
+	case a.altered || b.altered:
+		out.Verdict = verdictAltered
 	case len(out.NotCompared) > 0:
 		out.Verdict = NoDifference
 	}
@@ -350,7 +353,7 @@ func (p *Proof) WriteText(w io.Writer, all bool) error {
 		families[i] = f.String()
 	}
 	limit := "" // scripts and people read this line alone
-	if len(p.OneSided)+len(p.NotCompared) > 0 && p.Verdict != NoDifference {
+	if len(p.OneSided)+len(p.NotCompared) > 0 && !strings.HasPrefix(p.Verdict, NoDifference) {
 		limit = ", without the parts that are not compared"
 	}
 	_, err := fmt.Fprintf(w, "%s: %s and %s, %s, %d classes of packets%s\n", p.Verdict, p.A, p.B, strings.Join(families, " and "), p.Classes, limit)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler"
@@ -36,7 +38,14 @@ type Side struct {
 	caps        ir.PerFamily[ir.Capability] // of a dump's rules
 	mode        ir.Mode                     // of the rules; "" if there are none
 	notCompared []string                    // parts of a dump that are not compared
+	altered     bool                        // some of them may change results
 	dump        printed                     // tool that printed the dump; "" if the side is not a dump
+}
+
+// beside adds effects on packets besides our rules, which are not compared.
+func (d *Side) beside(others apply.Interference, more ...string) {
+	d.notCompared = slices.Concat(d.notCompared, others.Lines(), more)
+	d.altered = d.altered || len(others.Drops)+len(others.Diverts)+len(others.Settings)+len(more) > 0
 }
 
 // missing returns what a dump without rules of a family needs in addition.
@@ -127,7 +136,7 @@ func (d *Side) program(p *ir.Program) {
 }
 
 // sideForms lists the names of sides, for errors and help.
-const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live:PATH or kernel"
+const sideForms = "mode:MODE, ir, ir:FILE, dump:FILE[,FILE], live[:PATH] or kernel"
 
 // Kernel names the side of the rules in this node's kernel.
 const Kernel = "kernel"
@@ -198,8 +207,8 @@ func (r *Reader) Read(ctx context.Context, name string) (*Side, error) {
 			}
 		}
 		return d, dumped.end()
-	case kind == "live" && arg != "":
-		read, err := review.FetchIR(ctx, arg)
+	case kind == "live":
+		read, err := review.FetchIR(ctx, cmp.Or(arg, host.DaemonSocket()))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}

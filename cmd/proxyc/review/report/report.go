@@ -6,16 +6,17 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/proxyc/proxyc/apply/build"
 	"github.com/proxyc/proxyc/cmd/proxyc/page"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/contract"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
+	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/diag"
 	"github.com/proxyc/proxyc/compiler/lint"
@@ -33,6 +34,15 @@ type Report struct {
 	Diff     *diff.Diff   // nil without an earlier side
 	nodes    []page.Node
 	Source   Source
+	checks   Checks
+	results  results
+}
+
+// Checks are what the reported side must fulfil.
+type Checks struct {
+	Contracts []*contract.Contract
+	Packets   []trace.Expectation
+	Accepted  lint.Suppressions // findings and changes
 }
 
 // Source describes the inputs of a report.
@@ -52,22 +62,27 @@ func (s *Source) date() string {
 	return s.Date.UTC().Format(time.RFC3339)
 }
 
-// Errors returns the findings of both sides that are errors.
-func (r *Report) Errors() (errs diag.List) {
-	for _, j := range [...]*review.Input{r.was, r.is} {
-		if j != nil {
-			errs = append(errs, slices.DeleteFunc(j.Findings(), func(d diag.Diagnostic) bool { return d.Severity != diag.Error })...)
-		}
+// Errors returns the findings of both sides that are errors, without those about equal files of both.
+func (r *Report) Errors() diag.List {
+	found := r.is.Findings()
+	if r.was != nil {
+		found = review.FindingsOfBoth(r.was, r.is)
 	}
-	return errs
+	return slices.DeleteFunc(found, func(d diag.Diagnostic) bool { return d.Severity != diag.Error })
 }
 
-// New returns the report for the selected nodes. If none is selected, it uses the node that the
-// configuration names, or else the first node of the snapshot to represent all. was is the earlier
+// New returns the report for the selected nodes. If none is selected, it compares those of diff, and shows
+// the node that the configuration names, or else the first node of the snapshot to represent all. was is the earlier
 // side; optional, nil disables the comparison. The report is never nil: with an error, it contains
 // the findings.
-func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes) (*Report, error) {
-	r := &Report{was: was, is: is}
+func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes, checks Checks) (*Report, error) {
+	r := &Report{was: was, is: is, checks: checks}
+	if was != nil { // with the same Nodes as diff, before lint chooses one for both sides
+		var err error
+		if r.Diff, err = diff.Compare(ctx, was, is, chosen, diff.All, flow.CompareOf); err != nil {
+			return r, err
+		}
+	}
 	r.find()
 	if !chosen.Any() && is.Snapshot.Node(is.Facts.NodeName) != nil {
 		chosen.Names = []string{is.Facts.NodeName}
@@ -77,12 +92,8 @@ func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes) (*Report
 			r.without = append(r.without, page.Without{Name: svc.Name.String(), Why: why})
 		}
 	}
-	if was != nil {
-		was.Facts.NodeName = is.Facts.NodeName
-		var err error
-		if r.Diff, err = diff.Compare(ctx, was, is, chosen, diff.All, flow.CompareOf); err != nil {
-			return r, err
-		}
+	if err := r.check(chosen); err != nil {
+		return r, err
 	}
 	return r, r.addNodes(ctx, chosen)
 }
@@ -91,10 +102,10 @@ func New(ctx context.Context, was, is *review.Input, chosen diff.Nodes) (*Report
 // groups findings, because an annotation would otherwise suppress the whole group.
 func (r *Report) find() {
 	found := func(j *review.Input) lint.Report {
-		var none lint.Suppressions
 		j.Lint()
-		one := lint.Report{Version: build.Read().Version}
-		one.Findings, one.Suppressed = none.Apply(j.Diags.Sorted(), j.Reader.Written())
+		one := lint.Report{Version: build.Read().Version, Roots: j.Roots}
+		r.checks.Accepted.Roots = j.Roots
+		one.Findings, one.Suppressed = r.checks.Accepted.Apply(j.Diags.Sorted(), j.Reader.Written())
 		return one
 	}
 	if r.was != nil {
@@ -174,41 +185,24 @@ func raw(write func(io.Writer) error) (json.RawMessage, error) {
 	return b.Bytes(), err
 }
 
-// shownUnserved is the maximum number of Services without service for clients that a comment names.
-const shownUnserved = 20
+// writeSARIF writes the findings, with an earlier side the new ones.
+func (r *Report) writeSARIF(w io.Writer) error { return cmp.Or(r.fresh, &r.findings).Write(w, "sarif") }
 
-// WriteMarkdown writes a comment for a pull request: the overview, the differences, and the
-// findings. With an earlier side, it contains only new findings.
-func (r *Report) WriteMarkdown(w io.Writer) error {
-	o := &r.overview
-	title := "proxyc report"
-	if r.Source.Cluster != "" {
-		title += ": " + lint.Cell(r.Source.Cluster)
+// forms are the writers of formats, and of files with a suffix.
+var forms = map[string]func(*Report, io.Writer) error{
+	"html": (*Report).WriteHTML, ".html": (*Report).WriteHTML, ".sarif": (*Report).writeSARIF,
+	"markdown": (*Report).WriteMarkdown, ".md": (*Report).WriteMarkdown,
+}
+
+// Form returns the writer of an output, and whether that is a file; nil if there is none.
+func Form(output string) (write func(*Report, io.Writer) error, file bool) {
+	if write = forms[output]; write != nil {
+		return write, false
 	}
-	fmt.Fprintf(w, "### %s\n\nMode %s, %s, node %s: **%d Services** with rules, %d without; %d backends behind %s.\n",
-		title, o.Mode, cmp.Or(strings.Join(o.Families, " and "), "no family"), lint.Cell(o.Node), o.Services, o.Without, o.Backends, o.FrontendsText())
-	if len(r.Source.Inputs) > 0 {
-		fmt.Fprintf(w, "\nInputs: %s", lint.Cell(strings.Join(r.Source.Inputs, ", ")))
-		if len(r.Source.Before) > 0 {
-			fmt.Fprintf(w, ", compared with %s", lint.Cell(strings.Join(r.Source.Before, ", ")))
-		}
-		if date := r.Source.date(); date != "" {
-			fmt.Fprintf(w, ". Date: %s", date)
-		}
-		fmt.Fprintln(w, ".")
-	}
-	if len(o.Unserved) > 0 {
-		fmt.Fprintf(w, "\nServices that leave some clients unserved: %s.\n", lint.Cell(review.FirstOf(o.Unserved, shownUnserved, func(n string) string { return n })))
-	}
-	found := &r.findings
-	if r.Diff != nil {
-		fmt.Fprintln(w)
-		if err := r.Diff.WriteMarkdown(w); err != nil {
-			return err
-		}
-		found = r.fresh
-		fmt.Fprint(w, "\nNew findings:\n")
-	}
-	fmt.Fprintln(w)
-	return found.Write(w, "markdown")
+	return forms[filepath.Ext(output)], true
+}
+
+// Named returns the names of inputs that are given.
+func Named(names ...string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 }

@@ -113,14 +113,13 @@ func (s *Scope) isTo(d *flow.Destination, pkt sim.Packet) bool {
 	if !d.Rest.IsValid() || !d.Rest.Contains(pkt.Dst) {
 		return false
 	}
+	named := false
 	for _, p := range [...]*ir.Program{s.A, s.B} { // Rest excludes destinations that a rule names
-		for named := range sim.NewEvaluator(p).Destinations {
-			if named.Contains(pkt.Dst) && named.Bits() > d.Rest.Bits() {
-				return false
-			}
-		}
+		sim.NewEvaluator(p).Destinations(func(other netip.Prefix) {
+			named = named || other.Contains(pkt.Dst) && other.Bits() > d.Rest.Bits()
+		})
 	}
-	return true
+	return !named
 }
 
 func (s *Scope) isFrom(c *flow.Clients, pkt sim.Packet) bool {

@@ -7,13 +7,17 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply"
+	"github.com/proxyc/proxyc/apply/conntrack"
 	"github.com/proxyc/proxyc/apply/daemon/host"
+	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
 	"github.com/proxyc/proxyc/render/iptables"
@@ -34,6 +38,15 @@ type KernelTrace struct {
 	Unknown []string  `json:"unknown,omitempty"` // unknown parts of the path
 	Left    []string  `json:"left,omitempty"`    // rules that were not read and can affect the packet
 	Replies []string  `json:"replies,omitempty"` // foreign chains that can drop; their effect on replies is not checked
+	Flows   *int      `json:"flows,omitempty"`   // tracked connections to the same address and port; nil if unknown
+	known
+}
+
+// known is what objects and the daemon's status say about the packet.
+type known struct {
+	Reasons    []string          `json:"reasons,omitempty"`    // why the newest version of the Service is not in force
+	Hindrances []trace.Hindrance `json:"hindrances,omitempty"` // what keeps the packet from being served
+	Doubts     []string          `json:"doubts,omitempty"`     // why the rules in force may not be those of the cluster
 }
 
 // notKnown is the result for a packet whose path has unknown parts.
@@ -51,9 +64,11 @@ const (
 // Path is the effect of all rules, proxyc's and foreign ones, on a packet.
 type Path struct {
 	sim.Path
+	later func(sim.Packet) Path     // follows a later packet of the connection through the same rules; nil if unknown
 	gone  string                    // proxyc's table, if it is missing or dormant, with a text for that
 	lacks func(element string) bool // reports whether an element that the packet was looked up as is missing; nil if unknown
 	holds func(*sim.Met) bool       // reports whether a rule exists at its position, met or not; nil if unknown
+	count func(*sim.Met) uint64     // returns the packets that a rule and its element counted; nil if unknown
 }
 
 // PathOf returns a Path in which foreign rules are marked.
@@ -149,7 +164,7 @@ func (c Path) findCauses(again refollow) (causes []sim.Met, free Path, without r
 			}
 		}
 	}
-	needed := without
+	needed, routed := without, slices.ContainsFunc(free.Met, func(m sim.Met) bool { return m.Table == tableRoutes })
 	for _, m := range all {
 		less := maps.Clone(needed)
 		delete(less, positionOf(&m))
@@ -157,7 +172,7 @@ func (c Path) findCauses(again refollow) (causes []sim.Met, free Path, without r
 		if err != nil {
 			return nil, c, nil, err
 		}
-		if met := slices.ContainsFunc(c.Met, func(o sim.Met) bool { return m.Same(&o) }); with.Outcome.Equal(free.Outcome) {
+		if met := slices.ContainsFunc(c.Met, func(o sim.Met) bool { return m.Same(&o) }); with.Outcome.Equal(free.Outcome) && !(met && m.Drops && routed) { // the packet meets it before the route
 			needed = less
 		} else if met || with.Outcome.Equal(c.Outcome) { // otherwise, only another packet has that outcome
 			causes = append(causes, m)
@@ -175,6 +190,7 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 		f.Result, f.Assumed = notKnown, f.Result
 	}
 	if have.Outcome.Equal(want.Outcome) {
+		f.findTranslation(want, have)
 		return nil
 	}
 	causes, free, without, err := have.findCauses(again)
@@ -192,8 +208,10 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 		}
 		f.Causes = append(f.Causes, fmt.Sprintf("%s (foreign) %s: %s", m.Where(), does, m.Text))
 	}
-	for i := range free.Met {
-		if m := &free.Met[i]; m.Table == tableRoutes {
+	routes := Path{Path: sim.Path{Met: slices.Clone(have.Met)}}
+	routes.join(free)
+	for i := range routes.Met {
+		if m := &routes.Met[i]; m.Table == tableRoutes {
 			f.Causes = append(f.Causes, fmt.Sprintf("%s: %s", m.Where(), m.Text))
 		}
 	}
@@ -211,6 +229,17 @@ func (f *KernelTrace) compare(want, have Path, again refollow) error {
 		f.Causes = append(f.Causes, fmt.Sprintf("a client keeps its backend for %s, expected: %s", affinityText(h), affinityText(w)))
 	}
 	return nil
+}
+
+// findTranslation names the foreign rule that translates the source instead of the last desired rule.
+func (f *KernelTrace) findTranslation(want, have Path) {
+	if len(want.Met) == 0 || len(have.Met) == 0 {
+		return
+	}
+	last, by := &want.Met[len(want.Met)-1], &have.Met[len(have.Met)-1]
+	if by.Foreign && by.Table != tableRoutes && !by.Drops && !by.Forwards && strings.Contains(strings.ToLower(last.Text), "masquerade") {
+		f.Causes = append(f.Causes, fmt.Sprintf("%s (foreign) translates the source first: %s", by.Where(), by.Text))
+	}
 }
 
 // affinityText returns as text how long a client stays with its backend.
@@ -294,18 +323,27 @@ func (f *KernelTrace) findDeviation(want, have Path, without removed, again refo
 
 // Well reports whether the kernel is known to handle the packet as desired.
 func (f *KernelTrace) Well() bool {
-	return f.Result == f.Wanted && len(f.Causes) == 0 && len(f.Unknown) == 0 && len(f.Left) == 0
+	return f.Result == f.Wanted && len(f.Causes)+len(f.Unknown)+len(f.Left)+len(f.Reasons) == 0
 }
 
 // WriteText writes the rules that the packet meets, the result, and the reasons for a deviation.
 func (f *KernelTrace) WriteText(w io.Writer) error {
 	var b strings.Builder
+	lines := func(before string, list []string) {
+		for _, text := range list {
+			fmt.Fprintf(&b, "  %s%s\n", before, text)
+		}
+	}
 	fmt.Fprintf(&b, "%s -> %s by the rules of this kernel\n", f.From, f.To)
+	lines("", f.Reasons)
 	for i := range f.Rules {
 		m := &f.Rules[i]
 		text := fmt.Sprintf("%3d. %s: %s", i+1, m.Where(), m.Text)
 		if m.Foreign {
 			text += "  # foreign"
+		}
+		if m.Packets > 0 {
+			text += "  # counted " + review.Counted(int(m.Packets), "packet")
 		}
 		fmt.Fprintln(&b, text)
 	}
@@ -313,29 +351,31 @@ func (f *KernelTrace) WriteText(w io.Writer) error {
 	if f.Result != f.Wanted {
 		fmt.Fprintf(&b, "  expected: %s\n", f.Wanted)
 	}
-	for _, u := range f.Unknown {
-		fmt.Fprintf(&b, "  unsupported: %s\n", u)
-	}
-	for _, l := range f.Left {
-		fmt.Fprintf(&b, "  not checked: %s\n", l)
+	lines("unsupported: ", f.Unknown)
+	lines("not checked: ", f.Left)
+	if f.Flows != nil {
+		fmt.Fprintf(&b, "  tracked connections to %s: %d\n", f.To, *f.Flows)
 	}
 	if f.Assumed != "" {
 		fmt.Fprintf(&b, "  if that has no effect on the packet: %s\n", f.Assumed)
 	}
-	for _, c := range f.Causes {
-		fmt.Fprintf(&b, "  because: %s\n", c)
-	}
-	for _, r := range f.Replies {
-		fmt.Fprintf(&b, "  replies are not traced; foreign rules that may drop them: %s\n", r)
-	}
+	lines("because: ", f.Causes)
+	b.WriteString(trace.Required(f.Hindrances))
+	lines("replies are not traced; foreign rules that may drop them: ", f.Replies)
+	lines("status: ", f.Doubts)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
 // Trace traces a packet through the rules in this kernel and compares it with the desired outcome.
 // from and to have the syntax of package trace. variant is the iptables variant to read; "" selects
-// the one that the node uses.
-func Trace(ctx context.Context, s *trace.Tracer, from, to, variant string) (*KernelTrace, error) {
+// the one that the node uses. daemon is that of this node. Services of its input that the kernel refuses
+// are traced as they would be.
+func Trace(ctx context.Context, j *review.Input, programs ir.Programs, from, to, variant string, daemon *review.Daemon) (*KernelTrace, error) {
+	if j.Live && len(daemon.Refused) > 0 {
+		programs, _ = compiler.Compile(j.Config, j.Snapshot, j.Facts)
+	}
+	s := trace.NewTracer(j, programs)
 	pkt, node, err := s.Packet(from, to)
 	if err == nil && node != s.Node {
 		err = fmt.Errorf("--kernel: the packet meets the rules of Node %s, not those of this machine", node)
@@ -351,7 +391,8 @@ func Trace(ctx context.Context, s *trace.Tracer, from, to, variant string) (*Ker
 	if err != nil {
 		return nil, err
 	}
-	f := &KernelTrace{From: trace.SenderOf(pkt), To: trace.DestinationOf(pkt)}
+	f := &KernelTrace{From: trace.SenderOf(pkt), To: trace.DestinationOf(pkt), known: known{Doubts: daemon.Doubts()}}
+	f.Reasons, f.Hindrances = s.Reasons(p, pkt)
 	again, left, err := inKernel(ctx, p, pkt, variant)
 	if err != nil {
 		return nil, err
@@ -361,12 +402,48 @@ func Trace(ctx context.Context, s *trace.Tracer, from, to, variant string) (*Ker
 	if err == nil {
 		err = f.compare(want, have, again)
 	}
-	if err == nil && len(have.Outcome.Destinations) > 0 {
+	if err == nil && len(have.Outcome.Destinations) > 0 && have.later == nil {
 		var others apply.Interference
-		others, err = host.Interference(ctx, p.Node.MasqueradeMark())
+		others, err = host.Interference(ctx, p.Node.MasqueradeMark(), ir.Programs{})
 		f.Replies = others.Drops
 	}
+	f.count(have, pkt)
+	f.explain(daemon, p, pkt)
 	return f, err
+}
+
+// count adds what the rules have counted, and the connections that the kernel tracks.
+func (f *KernelTrace) count(have Path, pkt sim.Packet) {
+	for i := range f.Rules {
+		if have.count != nil {
+			f.Rules[i].Packets = have.count(&f.Rules[i])
+		}
+	}
+	flows, dst := 0, netip.AddrPortFrom(pkt.Dst, pkt.Port)
+	if conntrack.Each(ir.FamilyOf(pkt.Dst), func(e conntrack.Entry) error {
+		if e.Protocol == pkt.Protocol && e.To == dst {
+			flows++
+		}
+		return nil
+	}) == nil {
+		f.Flows = &flows
+	}
+}
+
+// explain adds why the daemon has other rules than those of the newest objects, of which p is.
+func (f *KernelTrace) explain(daemon *review.Daemon, p *ir.Program, pkt sim.Packet) {
+	service := trace.Serving(p, pkt)
+	if applied := daemon.InForce.Of(p.Family); service == (ir.Name{}) && applied != nil {
+		service = trace.Serving(applied, pkt)
+	}
+	f.Reasons = append(f.Reasons, daemon.About(service)...)
+	kept := slices.ContainsFunc(daemon.Invalid, func(p status.Problem) bool { return p.Object == "Service "+service.String() })
+	if kept && len(f.Causes) > 0 {
+		f.Causes = slices.DeleteFunc(f.Causes, func(cause string) bool {
+			return strings.Contains(cause, " is not expected: ") || strings.Contains(cause, ": missing or not reached: ")
+		})
+		f.Causes = append(f.Causes, "the rules in force are of the last good version of Service "+service.String())
+	}
 }
 
 // WriteJSON writes a document of kind KernelTrace.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/proxyc/proxyc/apply"
@@ -72,10 +74,11 @@ func inKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant string
 	if err != nil {
 		return nil, nil, err
 	}
+	to := node.Destinations(p)
 	routed := func(gone removed) (Path, []string, error) {
 		c := rules(gone)
-		unasked, err := c.routed(pkt, p.Node.IPVS != nil, sim.OwnOfNode(p))
-		return c, unasked, err
+		unasked, err := c.routed(pkt, p.Node.IPVS != nil, sim.OwnOfNode(p), to)
+		return c.sorted(), unasked, err
 	}
 	have, unasked, err := routed(nil)
 	return func(gone removed) (Path, error) {
@@ -104,7 +107,7 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	if mode.OwnTable && err != nil {
 		return nil, nil, fmt.Errorf("--kernel: %w", err)
 	}
-	r, others, err := inTables(ctx, p, variant, string(listed))
+	r, later, others, err := inTables(ctx, p, variant, string(listed))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -119,25 +122,53 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	return func(gone removed) Path {
 		c := followNFT(nfteval.Disarmed(r, gone.ofNFT), own, pkt, on)
 		c.gone = missing
+		c.count = func(m *sim.Met) uint64 { return counted(string(listed), m) }
+		c.later = func(next sim.Packet) Path { return followNFT(nfteval.Disarmed(later, gone.ofNFT), own, next, on) }
 		return c
 	}, append(left, others...), nil
 }
 
+// In the output of nft list ruleset, packets matches a counter, and declared a line of a chain that begins no
+// rule: one that continues a rule is indented further.
+var packets, declared = regexp.MustCompile(`counter packets (\d+)`), regexp.MustCompile(`^(\t|type |comment )`)
+
+// counted returns the counter of an element that matched, or that of a rule, in the output of nft list ruleset.
+func counted(listed string, m *sim.Met) (n uint64) {
+	_, table, _ := strings.Cut(listed, "table "+m.Table+" {\n")
+	table, _, _ = strings.Cut(table, "\n}")
+	block := func(begin string) string {
+		_, text, _ := strings.Cut(table, "\t"+begin+" {")
+		text, _, _ = strings.Cut(text, "\n\t}")
+		return text
+	}
+	key, set, _ := strings.Cut(m.Element, " of ")
+	_, text, ok := strings.Cut(block("map "+set)+block("set "+set), " "+key+" counter")
+	if text = "counter" + text; !ok {
+		rules := slices.DeleteFunc(strings.Split(block("chain "+m.Chain), "\n\t\t"), declared.MatchString)
+		text = rules[min(m.Rule, len(rules)-1)]
+	}
+	if found := packets.FindStringSubmatch(text); found != nil {
+		n, _ = strconv.ParseUint(found[1], 10, 64)
+	}
+	return n
+}
+
 // inTables reads the tables of nf_tables and of both iptables variants into one Ruleset. The tables
-// of the mode's iptables variant have no prefix. listed is the output of nft list ruleset.
-func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nftables.Ruleset, left []string, err error) {
+// of the mode's iptables variant have no prefix. later is r for packets of established connections.
+// listed is the output of nft list ruleset.
+func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r, later *nftables.Ruleset, left []string, err error) {
 	type saved struct{ prefix, text string }
 	var texts []saved
 	used := kerneliptables.Variant("")
 	if review.Modes[p.Node.Mode].Chain != "" {
 		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		defer dataplane.Close()
 		text, err := dataplane.Saved(ctx, p.Family)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		used = dataplane.Variant
 		texts = append(texts, saved{"", text})
@@ -148,7 +179,7 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nf
 			defer dataplane.Close()
 			text, err := dataplane.Saved(ctx, p.Family)
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, nil, err
 			}
 			texts = append(texts, saved{p.Family.NFT() + " ", text})
 		}
@@ -168,27 +199,31 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r *nf
 		}
 		texts = append(texts, saved{"legacy iptables ", text})
 	}
-	r, others, err := nftparse.ParseWhole(p.Family, listed, func(family, table string) bool { return ofIPTables(family, table) && there[table] })
-	if err != nil {
-		return nil, nil, err
-	}
 	sets := xtables.UnknownSets("")
 	if slices.ContainsFunc(texts, func(s saved) bool { return strings.Contains(s.text, " --match-set ") }) {
 		sets = ipsets(ctx)
-	}
-	for _, s := range texts {
-		if err := xtables.Add(r, s.prefix, s.text, sets); err != nil {
-			return nil, nil, fmt.Errorf("iptables: %w", err)
-		}
 	}
 	ours := func(c nftables.Chain) bool {
 		table, _, _ := strings.Cut(c.Name, ", chain ")
 		return !strings.Contains(table, " ") || strings.HasSuffix(table, " "+nftables.Table)
 	}
-	slices.SortStableFunc(r.Chains, func(a, b nftables.Chain) int { // stable: of chains with equal priority, the first is followed first
-		return cmp.Compare(map[bool]int{true: 0, false: 1}[ours(a)], map[bool]int{true: 0, false: 1}[ours(b)])
-	})
-	return r, append(left, others...), nil
+	var others []string
+	for _, state := range []string{"established", "new"} {
+		later = r
+		r, others, err = nftparse.ParseWhole(p.Family, listed, state, func(family, table string) bool { return ofIPTables(family, table) && there[table] })
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		for _, s := range texts {
+			if err := xtables.Add(r, s.prefix, s.text, sets); err != nil {
+				return nil, nil, nil, fmt.Errorf("iptables: %w", err)
+			}
+		}
+		slices.SortStableFunc(r.Chains, func(a, b nftables.Chain) int { // stable: of chains with equal priority, the first is followed first
+			return cmp.Compare(map[bool]int{true: 0, false: 1}[ours(a)], map[bool]int{true: 0, false: 1}[ours(b)])
+		})
+	}
+	return r, later, append(left, others...), nil
 }
 
 // ipsets reads all ipsets of the node.
@@ -249,7 +284,7 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 	} else {
 		left = append(left, legacy(ctx, p.Family)...)
 	}
-	tables, others, err := nftparse.ParseWhole(p.Family, listed, skip)
+	tables, others, err := nftparse.ParseWhole(p.Family, listed, "new", skip)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,10 +1,13 @@
 package trace_test
 
 import (
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/proxyc/proxyc/apply/applytest"
 	"github.com/proxyc/proxyc/apply/applytest/nodetest"
 )
 
@@ -40,6 +43,12 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 			[]string{"table filter, chain FORWARD (foreign) drops the packet: policy drop", "table filter, chain KUBE-FORWARD: missing or not reached: "}},
 		{"ours is missing beside a harmless foreign rule", "iptables-nft", []string{"iptables-nft -t nat -F KUBE-POSTROUTING; iptables-nft -t nat -I PREROUTING -d 10.96.0.10 -j MARK --set-xmark 0x4000/0x4000"},
 			[]string{"table nat, chain KUBE-POSTROUTING: missing or not reached: "}},
+		{"a foreign rule translates the source", "nftables", []string{"nft 'table ip fw { chain post { type nat hook postrouting priority 90; ip daddr 10.244.0.0/16 snat to 192.0.2.77; }; }'"},
+			[]string{"table ip fw, chain post, rule 1 (foreign) translates the source first: ip daddr 10.244.0.0/16 snat to 192.0.2.77"}},
+		{"a foreign rule translates the source", "iptables-nft", []string{"iptables-nft -t nat -I POSTROUTING -d 10.244.0.0/16 -j SNAT --to-source 192.0.2.77"},
+			[]string{"table nat, chain POSTROUTING, rule 1 (foreign) translates the source first: "}},
+		{"a route behind a drop", "nftables", []string{"ip route add blackhole 10.244.1.10", "nft 'table inet one { chain f { type filter hook prerouting priority -300; ip daddr 10.96.0.10 drop; }; }'"},
+			[]string{"table inet one, chain f, rule 1 (foreign) drops the packet", "route to 10.244.1.10 from 192.0.2.200 by eth0: a blackhole route or rule"}},
 		{"a harmless rule in ours", "nftables", []string{counts, masquerades}, []string{lacks}},
 	} {
 		t.Run(tt.plane+" "+tt.name, func(t *testing.T) {
@@ -71,31 +80,37 @@ func TestTraceKernelBlamesWhatDecides(t *testing.T) {
 	}
 }
 
-// Rules that accept first packets and drop replies are named for a served packet as rules that can
-// drop, because replies are not traced.
-func TestTraceKernelNamesWhatRepliesMeet(t *testing.T) {
+// Rules that accept first packets and drop replies are causes; those that accept replies are not.
+func TestTraceKernelFollowsReplies(t *testing.T) {
 	t.Parallel()
 	for _, plane := range []string{"nftables", "iptables-nft"} {
 		t.Run(plane, func(t *testing.T) {
 			t.Parallel()
-			const reported = "replies are not traced; foreign rules that may drop them: inet foo chain c"
-			w, _ := inTopology(t, plane)
-			if out, code := w.Proxyc("apply"); code != 0 {
-				t.Fatal(out)
-			}
-			trace := func() string {
+			w, topo := inTopology(t, plane)
+			w.Must("proxyc apply " + strings.Join(w.Args, " "))
+			for _, tt := range []struct{ rules, cause string }{
+				{"nft 'table inet foo { chain c { type filter hook forward priority 0; policy drop; ct state new accept; }; }'", "table inet foo, chain c (foreign) drops the packet: policy drop, for replies"},
+				{"nft 'table inet foo { chain c { type filter hook forward priority 0; policy drop; ct state new accept; ct state established,related accept; }; }'", ""},
+				{"nft 'table inet foo { chain c { type filter hook forward priority 0; policy drop; ct state vmap { established : accept, new : accept }; }; }'", ""},
+				{"nft 'table inet foo { chain c { type filter hook forward priority 0; ct state established drop; }; }'", "table inet foo, chain c, rule 1 (foreign) drops the packet: ct state established drop, for "},
+				{"nft 'table inet foo { chain c { type filter hook forward priority 0; ip daddr 10.244.1.10 ct state established drop; }; }'", "table inet foo, chain c, rule 1 (foreign) drops the packet: ip daddr 10.244.1.10 ct state established drop, for later packets"},
+				{"iptables-nft -I FORWARD -m conntrack --ctstate ESTABLISHED -d 10.244.0.0/16 -j DROP; nft add table inet foo", "--ctstate ESTABLISHED -j DROP, for later packets"},
+				{"nft 'table inet foo { chain c { type filter hook prerouting priority -300; ip saddr 10.244.1.10 tcp sport 8080 drop; }; }'", "table inet foo, chain c, rule 1 (foreign) drops the packet: ip saddr 10.244.1.10 tcp sport 8080 drop, for replies"},
+				{"iptables-nft -I FORWARD -m conntrack --ctstate ESTABLISHED -s 10.244.0.0/16 -j DROP; nft add table inet foo", "chain FORWARD, rule 1 (foreign) drops the packet: -s 10.244.0.0/16 -m conntrack --ctstate ESTABLISHED -j DROP, for replies"},
+			} {
+				w.Must(tt.rules)
 				out, code := w.Proxyc("trace", "--kernel", "--from", "192.0.2.200", "--to", "10.96.0.10:80")
-				if code != nodetest.ExitDone || !strings.Contains(out, "=> 10.244.1.10:8080+snat\n") {
-					t.Errorf("exit %d:\n%s", code, out)
+				result, want, wait := "=> 10.244.1.10:8080+snat\n", nodetest.ExitDone, applytest.ReplyTimeout
+				if tt.cause != "" {
+					result, want, wait = "=> dropped\n", nodetest.ExitFindings, time.Second
 				}
-				return out
-			}
-			if out := trace(); strings.Contains(out, "replies") {
-				t.Errorf("without rules of others:\n%s", out)
-			}
-			w.Must("nft 'table inet foo { chain c { type filter hook forward priority 0; policy drop; ct state new accept; }; }'")
-			if out := trace(); !strings.Contains(out, reported) {
-				t.Errorf("want %q in:\n%s", reported, out)
+				if code != want || !strings.Contains(out, result) || !strings.Contains(out, tt.cause) {
+					t.Errorf("%s: exit %d, want %d and %q:\n%s", tt.rules, code, want, tt.cause, out)
+				}
+				if _, err := topo.Try("ext", "tcp", 0, netip.MustParseAddrPort("10.96.0.10:80"), wait); (err == nil) != (tt.cause == "") {
+					t.Errorf("%s: really: %v", tt.rules, err)
+				}
+				w.Must("nft delete table inet foo; for d in s d; do iptables-nft -D FORWARD -m conntrack --ctstate ESTABLISHED -$d 10.244.0.0/16 -j DROP || true; done")
 			}
 		})
 	}

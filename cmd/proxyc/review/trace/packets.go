@@ -12,6 +12,7 @@ import (
 
 	"github.com/proxyc/proxyc/apply/files"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler"
 	"github.com/proxyc/proxyc/compiler/assume"
 	"github.com/proxyc/proxyc/ir"
 	"github.com/proxyc/proxyc/ir/sim"
@@ -132,6 +133,32 @@ func (s *Tracer) TraceAll(wanted []Expectation) ([]Result, error) {
 		results = append(results, Result{t, x})
 	}
 	return results, errors.Join(errs...)
+}
+
+// EachNode traces packets on every Node of the snapshot, and returns the text. Nodes with equal
+// results share one.
+func EachNode(j *review.Input, wanted []Expectation) (string, error) {
+	var texts []string
+	nodes := map[string][]string{} // by text
+	for _, n := range j.Snapshot.Nodes() {
+		programs, _ := compiler.Compile(j.Config, j.Snapshot, j.Others(n.Name))
+		tracer := NewTracer(j, programs)
+		tracer.Node = n.Name
+		results, err := tracer.TraceAll(wanted)
+		var text strings.Builder
+		if err = errors.Join(err, Write(&text, results, false)); err != nil {
+			return "", err
+		}
+		if nodes[text.String()] == nil {
+			texts = append(texts, text.String())
+		}
+		nodes[text.String()] = append(nodes[text.String()], n.Name)
+	}
+	var all strings.Builder
+	for _, text := range texts {
+		fmt.Fprintf(&all, "on %s:\n%s", strings.Join(nodes[text], ", "), text)
+	}
+	return all.String(), nil
 }
 
 // Write writes the trace of each packet, or only one line if its fate is as expected.

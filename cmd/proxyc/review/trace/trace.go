@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 
-	"github.com/proxyc/proxyc/apply/daemon"
 	"github.com/proxyc/proxyc/cmd/proxyc/review"
 	"github.com/proxyc/proxyc/compiler/snapshot"
 	"github.com/proxyc/proxyc/ir"
@@ -19,7 +19,7 @@ type Trace struct {
 	Packet     sim.Packet // the packet as sent
 	Outcome    sim.Outcome
 	Steps      []sim.Step
-	hindrances []hindrance // conditions that keep the packet from being served
+	hindrances []Hindrance // conditions that keep the packet from being served
 	unknown    bool        // the fate depends on unknown facts
 }
 
@@ -86,10 +86,17 @@ func (t *Trace) Text() string {
 		fmt.Fprintln(&b, line(fmt.Sprintf("%3d. ", i+1), s))
 	}
 	fmt.Fprintf(&b, "  => %s\n", t.result())
-	if len(t.hindrances) > 0 {
+	b.WriteString(Required(t.hindrances))
+	return b.String()
+}
+
+// Required returns as text what is required for a packet to be served; "" if it is.
+func Required(list []Hindrance) string {
+	var b strings.Builder
+	if len(list) > 0 {
 		fmt.Fprintf(&b, "  required for it to be served:\n")
 	}
-	for _, h := range t.hindrances {
+	for _, h := range list {
 		fmt.Fprintln(&b, line("   - ", h.Step))
 		for _, near := range h.Near {
 			fmt.Fprintln(&b, line("       ", near))
@@ -110,7 +117,7 @@ type TraceJSON struct {
 	Destinations []DestinationJSON `json:"destinations,omitempty"`
 	Affinity     bool              `json:"affinity,omitempty"`
 	Choice       string            `json:"choice,omitempty"` // how the client chooses among destinations
-	Hindrances   []hindrance       `json:"hindrances,omitempty"`
+	Hindrances   []Hindrance       `json:"hindrances,omitempty"`
 	Expect       string            `json:"expect,omitempty"`
 	Met          *bool             `json:"met,omitempty"` // set only with Expect
 }
@@ -143,25 +150,18 @@ func (t *Trace) json() TraceJSON {
 	return out
 }
 
-func (t *Trace) writeJSON(w io.Writer) error { return review.WriteDocument(w, "Trace", "  ", t.json()) }
-
-// WriteTrace traces a packet in the state of a daemon, and writes it like proxyc trace.
-func WriteTrace(w io.Writer, s daemon.TraceInput) error {
-	t, err := (&Tracer{Snapshot: s.Snapshot, Node: s.Node, Programs: s.Programs, Interfaces: s.Interfaces, AllAddrsKnown: true,
-		ignored: review.IgnoredByDaemon(s.Snapshot, s.Findings)}).Trace(s.From, s.To)
-	if err != nil {
-		return err
-	}
-	if s.Output == "json" {
-		return t.writeJSON(w)
-	}
-	return t.WriteText(w)
-}
-
 // NodeOf returns the node of a sender, as far as a snapshot has it; "" for other senders.
 func NodeOf(from string, snap *snapshot.Snapshot) string {
 	if name, ok := strings.CutPrefix(from, "node:"); ok && snap.Node(name) != nil {
 		return name
+	}
+	text, _, _ := strings.Cut(from, "@")
+	if addr, err := netip.ParseAddr(text); err == nil {
+		for _, n := range snap.Nodes() {
+			if slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+				return n.Name
+			}
+		}
 	}
 	name, ok := strings.CutPrefix(from, "pod:")
 	namespace, name, both := strings.Cut(name, "/")

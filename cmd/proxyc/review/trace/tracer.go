@@ -461,15 +461,23 @@ func (s *Tracer) at(t *Trace, node, end string, pkt sim.Packet) (continues bool,
 	return true, nil
 }
 
-// absent returns steps for the Services missing from the rules that a packet without a matching
-// frontend may be for.
-func (s *Tracer) absent(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
+// Serving returns the Service that has a frontend for a packet; zero if none has.
+func Serving(p *ir.Program, pkt sim.Packet) ir.Name {
 	for i := range p.Services {
 		for _, f := range p.Services[i].Frontends {
 			if m := f.Match; (m.Addr == pkt.Dst || m.IsNodePort() && p.Node.HasAddr(pkt.Dst)) && m.Port == pkt.Port && m.Protocol == pkt.Protocol {
-				return nil
+				return p.Services[i].Name
 			}
 		}
+	}
+	return ir.Name{}
+}
+
+// absent returns steps for the Services missing from the rules that a packet without a matching
+// frontend may be for.
+func (s *Tracer) absent(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
+	if Serving(p, pkt) != (ir.Name{}) {
+		return nil
 	}
 	nodePort := uint16(0)
 	if p.Node.HasAddr(pkt.Dst) {
@@ -481,10 +489,19 @@ func (s *Tracer) absent(p *ir.Program, pkt sim.Packet) (steps []sim.Step) {
 	return steps
 }
 
+// Reasons returns why the rules that proxyc writes do not serve a packet: Services that they lack, and
+// what is required for it to be served.
+func (s *Tracer) Reasons(p *ir.Program, pkt sim.Packet) (absent []string, required []Hindrance) {
+	for _, step := range s.absent(p, pkt) {
+		absent = append(absent, step.Text)
+	}
+	return absent, s.hindrances(p, pkt)
+}
+
 // hindrances returns everything that keeps a packet from being served, with the nearest match.
-func (s *Tracer) hindrances(p *ir.Program, pkt sim.Packet) (all []hindrance) {
+func (s *Tracer) hindrances(p *ir.Program, pkt sim.Packet) (all []Hindrance) {
 	for _, h := range s.evaluator(p).Hindrances(pkt) {
-		one := hindrance{Step: h.Step}
+		one := Hindrance{Step: h.Step}
 		if h.Frontend != nil && (len(s.Snapshot.Services()) > 0) {
 			for _, m := range lint.Misses(s.Snapshot, p.Node.Name, h.Frontend.Port, p.Family, h.Frontend.Policy == ir.Local) {
 				one.Near = append(one.Near, sim.Step{Text: m.Text, Origin: m.Origin})
@@ -495,8 +512,8 @@ func (s *Tracer) hindrances(p *ir.Program, pkt sim.Packet) (all []hindrance) {
 	return all
 }
 
-// hindrance is one condition that would have to change, and the nearest match.
-type hindrance struct {
+// Hindrance is one condition that would have to change, and the nearest match.
+type Hindrance struct {
 	sim.Step
 	Near []sim.Step `json:"near,omitempty"`
 }

@@ -1,0 +1,129 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply/socket"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Discards returns the settings of interfaces, rules of routing and routes with which the kernel
+// discards, or may discard, packets of a Program's Services. Many networks of pods have routes that
+// discard, beside more specific ones: the kernel is asked for the route of each address that one contains,
+// and in a network also of each that no other route contains, and of the node's pods.
+// marking returns the foreign rule after which the mark of a packet may match a value and mask; "" for none.
+func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint32) string) (found []string, err error) {
+	family := map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}[p.Family]
+	var rules []netlink.Rule
+	var routes []netlink.Route
+	err = errors.Join(
+		socket.RetryInterrupted(func() (_ bool, err error) { rules, err = netlink.RuleList(family); return false, err }),
+		socket.RetryInterrupted(func() (_ bool, err error) {
+			routes, err = netlink.RouteListFiltered(family, &netlink.Route{}, netlink.RT_FILTER_TABLE) // of all tables
+			return false, err
+		}))
+	var routed, within []*net.IPNet // destinations of routes; of rules and routes that discard, nil for all
+	links := map[int]bool{}
+	for _, route := range routes {
+		links[route.LinkIndex] = links[route.LinkIndex] || route.Table == unix.RT_TABLE_MAIN
+		if route.Type >= unix.RTN_BLACKHOLE && route.Type <= unix.RTN_PROHIBIT || route.Flags&unix.RTNH_F_LINKDOWN != 0 {
+			within = append(within, route.Dst)
+		} else {
+			routed = append(routed, route.Dst)
+		}
+	}
+	for _, index := range slices.Sorted(maps.Keys(links)) {
+		if link, err := netlink.LinkByIndex(index); err == nil && links[index] && p.Family == ir.IPv4 { // IPv6 has no such setting
+			if off := ForwardingDisabled(p.Family, link.Attrs().Name); off != "" {
+				found = append(found, off+": the node forwards no packet that arrives by this interface")
+			}
+		}
+	}
+	marks := map[uint32]string{0: "", p.Node.MasqueradeMark(): ""} // with the rule that may set it
+	for _, rule := range rules {
+		mask := uint32(0)
+		if rule.Mask != nil {
+			mask = *rule.Mask
+		}
+		if rule.Mark != 0 && !rule.Invert && p.Node.MasqueradeMark()&mask != rule.Mark {
+			by := marking(rule.Mark, mask)
+			if by == "" {
+				continue
+			}
+			marks[rule.Mark] = fmt.Sprintf(" with mark %#x, which may be set by %s", rule.Mark, by)
+		}
+		selects := rule.Src != nil || rule.IifName != "" || rule.OifName != "" || rule.Tos != 0 || rule.TunID != 0 || rule.IPProto != 0 ||
+			rule.Sport != nil || rule.Dport != nil || rule.UIDRange != nil || rule.Invert
+		switch discards := rule.Table == unix.RT_TABLE_UNSPEC && rule.Goto < 0; { // the type of a rule is not read
+		case discards && !selects:
+			within = append(within, rule.Dst)
+		case discards && rule.Priority <= 32766: // table main, after which only packets without a route there arrive
+			found = append(found, fmt.Sprintf("ip rule %d may discard packets to Services, depending on more than destination and mark", rule.Priority))
+		}
+	}
+	to := Destinations(p)
+	contain := func(all []*net.IPNet, addr netip.Addr) bool {
+		return slices.ContainsFunc(all, func(n *net.IPNet) bool { return n == nil || n.Contains(addr.AsSlice()) })
+	}
+	networked := slices.ContainsFunc(p.Node.Addrs, netip.Addr.IsGlobalUnicast)
+	sorted := slices.DeleteFunc(slices.SortedFunc(maps.Keys(to), netip.Addr.Compare), func(a netip.Addr) bool {
+		return !contain(within, a) && !(networked && (to[a].Local || !contain(routed, a)))
+	})
+	refused := map[netip.Addr]bool{}
+	for _, mark := range slices.Sorted(maps.Keys(marks)) {
+		for _, addr := range sorted {
+			if refused[addr] || mark != 0 && to[addr].Rerouted {
+				continue
+			}
+			q := to[addr].RouteQuery
+			q.Mark = mark
+			_, why, routeErr := Route(q)
+			err = errors.Join(err, routeErr, context.Cause(ctx))
+			if refused[addr] = why != ""; refused[addr] {
+				found = append(found, fmt.Sprintf("route to %s, %s%s: %s", addr, to[addr].of, marks[mark], why))
+			}
+			if refused[addr] || err != nil {
+				break // one example is enough
+			}
+		}
+	}
+	return found, err
+}
+
+// Destination is an address of a Program to which the node routes packets.
+type Destination struct {
+	RouteQuery
+	of string // what has the address
+}
+
+// Destinations returns the addresses of a Program to which the node routes packets. It alone sends packets
+// to frontends: our rules translate those of other clients before the kernel routes them.
+func Destinations(p *ir.Program) map[netip.Addr]Destination {
+	all := map[netip.Addr]Destination{}
+	for i := range p.Services {
+		for _, pool := range p.Services[i].Pools {
+			for _, b := range pool.Backends {
+				addr := b.AddrPort.Addr()
+				all[addr] = Destination{RouteQuery{Dst: addr, Local: b.Local}, "endpoint of Service " + p.Services[i].Name.String()}
+			}
+		}
+	}
+	for i := range p.Services {
+		for _, f := range p.Services[i].Frontends {
+			if addr := f.Match.Addr; all[addr].of == "" {
+				all[addr] = Destination{RouteQuery{Dst: addr, Rerouted: true}, "to which the node itself sends packets"}
+			}
+		}
+	}
+	maps.DeleteFunc(all, func(a netip.Addr, _ Destination) bool { return !a.IsValid() || p.Node.HasAddr(a) })
+	return all
+}

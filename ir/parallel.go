@@ -1,0 +1,20 @@
+package ir
+
+import (
+	"runtime"
+	"sync"
+)
+
+// Parallel calls do with 0 to n-1 on all processors.
+func Parallel(n int, do func(i int)) {
+	workers := min(n, runtime.GOMAXPROCS(0))
+	var all sync.WaitGroup
+	for w := range workers {
+		all.Go(func() {
+			for i := w; i < n; i += workers {
+				do(i)
+			}
+		})
+	}
+	all.Wait()
+}
