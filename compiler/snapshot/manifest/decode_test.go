@@ -205,6 +205,8 @@ func TestDecode(t *testing.T) {
 		{name: "JSON, cut off after an item", in: "{\"apiVersion\":\"v1\",\"items\":[\n" + jsonA, diags: "error f:2:105: cut off: the JSON is incomplete; it is ignored completely"},
 		{name: "JSON, something after", in: jsonA + "\n]", want: "Service x/a", diags: "error f:2:1: invalid JSON: invalid character ']' at start of value; it is ignored completely"},
 		{name: "JSON, comment", in: "{\"apiVersion\":\"v1\", // x\n\"kind\":\"Node\"}", diags: "error f:1:21: invalid JSON: it has comments, which JSON does not allow: remove them; it is ignored completely"},
+		{name: "JSON, comment first", in: "{\n// x\n\"kind\":\"Node\"}", diags: "error f:2:1: invalid JSON: it has comments, which JSON does not allow: remove them; it is ignored completely"},
+		{name: "JSON, comment before", in: "// x\n" + jsonN, diags: "error f:1:1: invalid JSON: it has comments, which JSON does not allow: remove them; it is ignored completely"},
 		{name: "JSON, no comma", in: `{"apiVersion":"v1" "kind":"Node"}`, diags: `error f:1:20: invalid JSON: invalid character '"' after object value (expecting ',' or '}'); it is ignored completely`},
 		{name: "JSON, no colon", in: `{"apiVersion" "v1"}`, diags: `error f:1:15: invalid JSON: invalid character '"' after object name (expecting ':'); it is ignored completely`},
 		{name: "JSON, comma at the end", in: `{"apiVersion":"v1",}`, diags: "error f:1:19: invalid JSON: invalid character ',' at start of value; it is ignored completely"},

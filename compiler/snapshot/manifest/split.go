@@ -149,12 +149,14 @@ func significant(data []byte, start int) (line, sign int) {
 func isJSON(text []byte) bool {
 	rest := bytes.TrimLeft(text[1:], " \t\n")
 	switch {
+	case text[0] == '/': // a comment, which JSON does not allow
+		return len(rest) > 0 && (rest[0] == '/' || rest[0] == '*')
 	case text[0] == '[':
 		return len(rest) > 0 && (rest[0] == ']' || rest[0] == '{' && isJSON(rest))
 	case text[0] != '{':
 		return false
 	}
-	return len(rest) == 0 || rest[0] == '"' || rest[0] == '}'
+	return len(rest) == 0 || rest[0] == '"' || rest[0] == '}' || rest[0] == '/'
 }
 
 // ignoredText ends the message about a text that cannot be read.
