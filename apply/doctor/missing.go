@@ -14,7 +14,7 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Missing describes rules of Services that proxyc wrote and the kernel lacks; "" if it lacks none. want is the
+// Missing describes rules that proxyc wrote and the kernel lacks; "" if it lacks none. want is the
 // rules of a snapshot; without one, the boot file shows which they were.
 func Missing(ctx context.Context, cfg *config.Config, want ir.Programs, snapshot bool) (string, error) {
 	bootFile, wrote := host.Wrote()
@@ -43,8 +43,8 @@ func Missing(ctx context.Context, cfg *config.Config, want ir.Programs, snapshot
 	}
 	missing, first := 0, ""
 	for op := range plan.Operations {
-		if op.Verb != apply.Remove && op.Service != (ir.Name{}) {
-			missing, first = missing+1, cmp.Or(first, op.Object+" of Service "+op.Service.String())
+		if op.Verb != apply.Remove {
+			missing, first = missing+1, cmp.Or(first, op.Object)
 		}
 	}
 	if missing == 0 {

@@ -97,7 +97,12 @@ func TestDoctor(t *testing.T) {
 	}
 	gone(0, doctor.Warning, "no daemon repairs them, and no snapshot or boot file shows which they were")
 	w.Must("nft flush map ip proxyc service-ips")
-	expect(look(1, ours...), "rules", doctor.Error, "1 are missing or differ, such as ip proxyc service-ips 10.96.0.97 . tcp . 80 of Service ns/a")
+	expect(look(1, ours...), "rules", doctor.Error, "1 are missing or differ, such as ip proxyc service-ips 10.96.0.97 . tcp . 80")
+	if out, code := w.Run("proxyc", append([]string{"apply"}, w.Args...)...); code != 0 {
+		t.Fatal(out)
+	}
+	w.Must("nft flush chain ip proxyc nat-postrouting")
+	expect(look(1, ours...), "rules", doctor.Error, "missing or differ, such as ip proxyc chain nat-postrouting")
 	w.Must("nft flush ruleset")
 	gone(1, doctor.Error, "there are none for Services, although proxyc wrote some")
 	w.Must("proxyc cleanup")
