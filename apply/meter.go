@@ -76,12 +76,22 @@ func (m *Meter[ID]) Read(ctx context.Context, read func(context.Context) (Readin
 	return maps.Clone(m.sums), nil
 }
 
-// Begin begins a commit. Committed must follow.
-func (m *Meter[ID]) Begin() { m.busy <- struct{}{} }
-
-// Committed ends a commit, which has started some counters again, and adds the Reading before it. Counters that
-// the Reading lacks may have counted more: another program removed them, or the commit did.
-func (m *Meter[ID]) Committed(before Reading[ID], again func(ID) bool) {
+// Around calls commit, which starts some counters again if it returns true. Before, it reads these: what they
+// count between the two is lost. Counters that are not read may have counted more, if another program
+// removed them. A nil Meter only commits.
+func (m *Meter[ID]) Around(read func() (Reading[ID], error), again func(ID) bool, commit func() bool) {
+	if m == nil {
+		commit()
+		return
+	}
+	m.busy <- struct{}{}
+	before, err := read()
+	if err != nil && m.log != nil { // rules matter more than counts
+		m.log.Warn("counters cannot be read before a commit removes them: some connections are not counted", "err", err)
+	}
+	if !commit() {
+		again = func(ID) bool { return false }
+	}
 	m.add(before)
 	for _, v := range before.Values {
 		if again(v.ID) {

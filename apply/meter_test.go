@@ -32,9 +32,7 @@ func TestMeter(t *testing.T) {
 		}
 	}
 	commit := func(before Reading[string], ok bool, during func()) {
-		m.Begin()
-		during()
-		m.Committed(before, func(string) bool { return ok })
+		m.Around(func() (Reading[string], error) { return before, nil }, func(string) bool { return true }, func() bool { during(); return ok })
 	}
 	nothing := func() {}
 	read(10, 10)

@@ -65,20 +65,16 @@ func (d *Dataplane) counters(ctx context.Context) (r reading, err error) {
 	return r, nil
 }
 
-// measured calls commit. Before, it reads what the rules have counted if a Plan empties their chains. What
-// they count between the two is lost, and more if they cannot be read.
-func (d *Dataplane) measured(ctx context.Context, p *Plan, commit func() (apply.Result, error)) (apply.Result, error) {
-	if d.meter == nil || len(p.emptied()) == 0 {
+// measured calls commit, and counts what the rules counted that a Plan empties.
+func (d *Dataplane) measured(ctx context.Context, p *Plan, commit func() (apply.Result, error)) (result apply.Result, err error) {
+	emptied := p.emptied()
+	if len(emptied) == 0 {
 		return commit()
 	}
-	emptied := p.emptied()
-	d.meter.Begin()
-	before, err := d.counters(ctx)
-	if err != nil && d.log != nil { // rules matter more than counts
-		d.log.Warn("counters cannot be read before their rules are replaced: some connections are not counted", "err", err)
-	}
-	result, err := commit()
-	d.meter.Committed(before, func(id counterID) bool { return err == nil && len(result.Refused) == 0 && emptied[id.at] })
+	d.meter.Around(func() (reading, error) { return d.counters(ctx) }, func(id counterID) bool { return emptied[id.at] }, func() bool {
+		result, err = commit()
+		return err == nil && len(result.Refused) == 0
+	})
 	return result, err
 }
 

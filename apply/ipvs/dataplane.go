@@ -19,6 +19,8 @@ type kernel interface {
 	read(ctx context.Context, f ir.Family) (*state, error)
 	// dests returns the real servers of a virtual server, or none if that does not exist.
 	dests(ctx context.Context, key ir.Match) (map[netip.AddrPort]dest, error)
+	// counted returns how many connections each virtual server has scheduled.
+	counted(ctx context.Context, f ir.Family) ([]apply.Value[ir.Match], error)
 	// do executes requests in order, and continues after refused ones. After an error the state of
 	// the remaining requests is unknown.
 	do(ctx context.Context, requests []request) ([]failure, error)
@@ -51,6 +53,7 @@ type Dataplane struct {
 	manage   bool            // --ipvs-manage-all
 	readOnly bool
 	drains   *drainer
+	meter    *meter // nil if traffic is not counted
 
 	found    ir.PerFamily[*state] // state from the last Read
 	capacity ir.PerFamily[sizes]  // capacity of the sets, in elements
@@ -70,10 +73,14 @@ var (
 
 // newDataplane returns the Dataplane of a kernel.
 func newDataplane(k kernel, tables apply.Dataplane, families []ir.Family, o apply.Options) *Dataplane {
-	return &Dataplane{
+	d := &Dataplane{
 		families: families, rules: tables, manage: o.IPVS.ManageAll, readOnly: o.ReadOnly,
 		drains: &drainer{log: o.Log, deadline: cmp.Or(o.IPVS.DrainDeadline, apply.DrainDeadline), now: time.Now, k: k, of: map[drainKey]drain{}},
 	}
+	if o.ServiceMetrics == apply.MetricsServices {
+		d.meter = &meter{apply.NewMeter[ir.Match](o.Log), k, families, d.applied.Programs}
+	}
+	return d
 }
 
 // Read reads the state of the node, in families that have iptables.
@@ -181,7 +188,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	defer d.drains.publish()
 	d.found = ir.PerFamily[*state]{} // outdated by the commit
 	c := commit{drains: d.drains, rules: d.rules, refused: apply.Refusals{}}
-	err := c.run(ctx, plan)
+	err := d.meter.measured(ctx, plan, c.run)
 	if err == nil && len(c.refused) == 0 {
 		d.remember(plan)
 	}
@@ -204,6 +211,9 @@ func (d *Dataplane) remember(p *Plan) {
 	if p.desired.Full {
 		d.lowerers = ir.PerFamily[*rules.Lowerer]{}
 	}
+	if d.meter != nil {
+		d.meter.Forget(p.desired, &d.applied)
+	}
 }
 
 // Applied returns the Programs that were last known to be applied.
@@ -214,14 +224,18 @@ func (d *Dataplane) Leftovers(ctx context.Context) ([]apply.Leftover, error) {
 	return apply.Leftovers(ctx, d.rules)
 }
 
-// Counters returns the draining backends.
+// Counters returns the draining backends, and the connections of virtual servers.
 func (d *Dataplane) Counters() apply.Counters {
-	return apply.Counters{Draining: func() []apply.Drain {
+	c := apply.Counters{Draining: func() []apply.Drain {
 		if list := d.drains.published.Load(); list != nil {
 			return *list
 		}
 		return nil
 	}}
+	if d.meter != nil {
+		c.Traffic = d.meter.traffic
+	}
+	return c
 }
 
 // Close ends the goroutines of Drift and closes the connections.

@@ -113,6 +113,67 @@ func withBackends(s *ir.Service, backends ...ir.Backend) *ir.Service {
 	return &now
 }
 
+// Connections are those of virtual servers, added up over their removal, for each address of a node port.
+func TestTraffic(t *testing.T) {
+	b := newBench(t)
+	b.meter = &meter{apply.NewMeter[ir.Match](nil), b.k, []ir.Family{ir.IPv4, ir.IPv6}, b.applied.Programs}
+	p := program()
+	b.once(p)
+	s := &p.Services[slices.IndexFunc(p.Services, func(s ir.Service) bool {
+		return slices.ContainsFunc(s.Frontends, func(f ir.Frontend) bool { return f.Kind == ir.NodePort })
+	})]
+	connect := func() {
+		for _, v := range b.k.families.IPv4.servers {
+			v.conns += 10
+		}
+	}
+	count := func() (n [ir.NodePort + 1]uint64) {
+		t.Helper()
+		all, err := b.Counters().Traffic(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for port, traffic := range all {
+			if port.Service == s.Name {
+				for kind := range n {
+					n[kind] += traffic.Kinds[kind]
+				}
+			}
+		}
+		return n
+	}
+	connect()
+	want := [ir.NodePort + 1]uint64{}
+	addresses := uint64(0)
+	for _, v := range rules.Lower(p).VirtualServers {
+		if v.Port.Service == s.Name {
+			want[v.Kind] += 10
+			if v.Kind == ir.NodePort {
+				addresses++
+			}
+		}
+	}
+	if addresses < 2 || count() != want {
+		t.Fatalf("%v, want %v, %d addresses of node ports", count(), want, addresses)
+	}
+	connect()
+	without := *s
+	without.Frontends = slices.DeleteFunc(slices.Clone(s.Frontends), func(f ir.Frontend) bool { return f.Kind == ir.NodePort })
+	b.change(ir.Change{Name: s.Name, New: &without})
+	b.change(ir.Change{Name: s.Name, New: s})
+	connect()
+	for kind := range want {
+		want[kind] *= 3
+	}
+	if got := count(); got != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+	b.change(ir.Change{Name: s.Name})
+	if got := count(); got != ([ir.NodePort + 1]uint64{}) {
+		t.Errorf("%v after the Service was removed", got)
+	}
+}
+
 // A first load, a second one without changes, and the removal of everything.
 func TestLoad(t *testing.T) {
 	b := newBench(t)

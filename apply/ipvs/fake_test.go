@@ -79,6 +79,13 @@ func (k *fakeKernel) dests(_ context.Context, key ir.Match) (all map[netip.AddrP
 	return all, err
 }
 
+func (k *fakeKernel) counted(_ context.Context, f ir.Family) (all []apply.Value[ir.Match], err error) {
+	for key, v := range k.families.Of(f).servers {
+		all = append(all, apply.Value[ir.Match]{ID: key, Count: v.conns})
+	}
+	return all, nil
+}
+
 func (k *fakeKernel) do(ctx context.Context, requests []request) (failures []failure, err error) {
 	for i := range requests {
 		if err := ctx.Err(); err != nil {

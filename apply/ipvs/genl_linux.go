@@ -44,6 +44,8 @@ const (
 	svcFlags     = 7
 	svcTimeout   = 8
 	svcNetmask   = 9
+	svcStats64   = 12 // from Linux 4.1 on
+	statsConns   = 1
 
 	destAddr     = 1
 	destPort     = 2
@@ -205,6 +207,12 @@ func parseServer(body []byte) (v *server) {
 				s.Timeout = time.Duration(binary.NativeEndian.Uint32(value)) * time.Second
 			case svcNetmask:
 				mask = binary.NativeEndian.Uint32(value)
+			case svcStats64:
+				attributes(value, func(kind uint16, n []byte) {
+					if kind == statsConns {
+						s.conns = binary.NativeEndian.Uint64(n)
+					}
+				})
 			}
 		})
 		if s.Key.Addr = address(addr, family); !s.Key.Addr.IsValid() {

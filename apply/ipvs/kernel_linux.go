@@ -9,6 +9,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/proxyc/proxyc/apply"
 	"github.com/proxyc/proxyc/ir"
 	rules "github.com/proxyc/proxyc/render/ipvs"
 )
@@ -89,6 +90,14 @@ func (n *node) read(ctx context.Context, f ir.Family) (*state, error) {
 
 func (n *node) dests(ctx context.Context, key ir.Match) (map[netip.AddrPort]dest, error) {
 	return n.ipvs.dests(ctx, key)
+}
+
+func (n *node) counted(ctx context.Context, f ir.Family) (all []apply.Value[ir.Match], err error) {
+	servers, err := n.ipvs.servers(ctx, f)
+	for _, v := range servers {
+		all = append(all, apply.Value[ir.Match]{ID: v.Key, Count: v.conns})
+	}
+	return all, err
 }
 
 // do executes requests. Consecutive requests to the same part of the kernel are sent together.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"reflect"
@@ -117,6 +118,40 @@ func TestAnotherReaderAgrees(t *testing.T) {
 			if have := s.servers[v.Key]; have == nil || !have.Same(&v) || !have.singleAddress || !have.dests[to.AddrPort].standard {
 				t.Errorf("%s: read as %+v", v.Key, have)
 			}
+		}
+	})
+}
+
+// A connection is counted for its virtual server, as another reader counts it.
+func TestConnectionsAreCounted(t *testing.T) {
+	withIPVS(t, func(n *node) {
+		sh(t, "ip link set lo up; ip addr add 10.96.0.9/32 dev lo; ip addr add 10.96.0.11/32 dev lo")
+		v := rules.VirtualServer{Key: ir.Match{Addr: netip.MustParseAddr("10.96.0.9"), Protocol: ir.UDP, Port: 53}, Scheduler: "rr"}
+		to := rules.RealServer{AddrPort: netip.MustParseAddrPort("10.96.0.11:8080"), Weight: 1}
+		if failures, err := n.do(t.Context(), []request{{op: addServer, server: &v}, {op: addDest, server: &v, dest: &to}}); err != nil || len(failures) > 0 {
+			t.Fatal(failures, err)
+		}
+		for range 3 {
+			c, err := net.Dial("udp", "10.96.0.9:53")
+			if err == nil {
+				_, err = c.Write([]byte("?"))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+		}
+		h, err := moby.New("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		applytest.Until(t, time.Minute, "another reader sees 3 connections", func() bool { // ip_vs adds them up every two seconds
+			all, err := h.GetServices()
+			return err == nil && len(all) == 1 && all[0].Stats.Connections == 3
+		})
+		if got, err := n.counted(t.Context(), ir.IPv4); err != nil || len(got) != 1 || got[0].ID != v.Key || got[0].Count != 3 {
+			t.Error(got, err)
 		}
 	})
 }

@@ -26,6 +26,7 @@ type server struct {
 	rules.VirtualServer
 	singleAddress bool // persistence uses single addresses
 	dests         map[netip.AddrPort]dest
+	conns         uint64 // connections since it was added
 }
 
 // dest is a real server in the kernel. With weight 0 it drains: it receives no new connections.

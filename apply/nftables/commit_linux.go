@@ -82,12 +82,11 @@ func (w *writer) send(ctx context.Context, p *Plan) (apply.Result, error) {
 			entries = nil // they expire faster than they can be removed; finishPurge retries
 		}
 		b := newBatch(p, entries)
-		counts, again, err := w.meter.begin(ctx, w.conn, p)
-		if err != nil && w.log != nil { // rules matter more than counts
-			w.log.Warn("counters cannot be read before their elements are replaced: some connections are not counted", "err", err)
-		}
-		refusals, err := w.transact(ctx, b)
-		w.meter.committed(counts, again, err == nil && len(refusals) == 0)
+		var refusals []refused
+		w.meter.around(ctx, w.conn, p, func() bool {
+			refusals, err = w.transact(ctx, b)
+			return err == nil && len(refusals) == 0
+		})
 		if err != nil { // the batch may nevertheless be in force
 			w.purgePending = w.purgePending || p.purges()
 			return out.result(), err

@@ -101,43 +101,37 @@ func countedIn(programs func() ir.Programs) func(counterID) (render.Counted, boo
 	}
 }
 
-// begin reads the counters of elements that a Plan removes, and returns which counters it starts again.
-// committed must follow.
-func (m *meter) begin(ctx context.Context, c *conn.Conn, p *Plan) (r reading, again func(counterID) bool, err error) {
+// around calls commit, and counts what the elements counted that a Plan removes.
+func (m *meter) around(ctx context.Context, c *conn.Conn, p *Plan, commit func() bool) {
 	if m == nil {
-		return r, nil, nil
+		commit()
+		return
 	}
-	m.Begin()
-	r.Of = countedIn(m.applied.Programs)
 	changed := map[counterID]bool{}
-	for f, change := range ir.Present(p.families) {
-		for _, e := range change.sets.elements {
-			id, ok := fixedSet(e.set.Name)
-			if !ok || !slices.Contains(rules.CountedSets(), id) {
-				continue
-			}
-			for i := range e.added {
-				changed[counterID{f, id, e.added[i].Key}] = true
-			}
-			for i := range e.removed {
-				changed[counterID{f, id, e.removed[i].Key}] = true
-				found, failed := c.Get(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementOf(e.set, f, &e.removed[i]))
-				items, _ := codec.Attrs(found[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
-				r.Values, err = appendCounters(r.Values, f, id, items), cmp.Or(err, failed)
+	m.Around(func() (r reading, err error) {
+		r.Of = countedIn(m.applied.Programs)
+		for f, change := range ir.Present(p.families) {
+			for _, e := range change.sets.elements {
+				id, ok := fixedSet(e.set.Name)
+				if !ok || !slices.Contains(rules.CountedSets(), id) {
+					continue
+				}
+				for i := range e.added {
+					changed[counterID{f, id, e.added[i].Key}] = true
+				}
+				for i := range e.removed {
+					changed[counterID{f, id, e.removed[i].Key}] = true
+					found, failed := c.Get(ctx, unix.NFT_MSG_GETSETELEM, codec.Family(f), codec.ElementOf(e.set, f, &e.removed[i]))
+					items, _ := codec.Attrs(found[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
+					r.Values, err = appendCounters(r.Values, f, id, items), cmp.Or(err, failed)
+				}
 			}
 		}
-	}
-	return r, func(id counterID) bool {
+		return r, err
+	}, func(id counterID) bool {
 		of := p.families.Of(id.family)
 		return changed[id] || of != nil && of.recounts(id)
-	}, err
-}
-
-// committed ends a commit.
-func (m *meter) committed(before reading, again func(counterID) bool, ok bool) {
-	if m != nil {
-		m.Committed(before, func(id counterID) bool { return ok && again(id) })
-	}
+	}, commit)
 }
 
 // recounts reports whether a change starts a counter again with its table, its set, or the rules for unused

@@ -44,7 +44,7 @@ type watchCmd struct {
 	OwnTables   bool          `name:"nftables-owner" help:"Own the tables of mode nftables (Linux 6.9 or later). The kernel then rejects changes by other programs, and keeps the tables when the process ends."`
 	Fastpath    []string      `name:"nftables-fastpath" sep:"none" placeholder:"INTERFACE" help:"Interfaces of the kernel's fast path, such as eth0,veth* (mode nftables). Established connections to Services between them use a flowtable. Foreign forwarding rules do not see the packets of these connections. A star at the end of a name is a wildcard."`
 	FastAfter   uint32        `name:"nftables-fastpath-packets" default:"20" placeholder:"N" help:"Packets of a connection before it uses the fast path."`
-	Metrics     string        `name:"service-metrics" enum:"off,services" default:"off" placeholder:"WHAT" help:"Count the new connections of each Service, and those that are refused or dropped: off or services (modes nftables and iptables). Verb top and the metrics show them. In mode nftables, each first packet of a connection then takes about 0.1 µs longer. Another value than before recreates the tables of mode nftables once, which forgets session affinity."`
+	Metrics     string        `name:"service-metrics" enum:"off,services" default:"off" placeholder:"WHAT" help:"Count the new connections of each Service, and those that are refused or dropped: off or services (modes nftables, iptables and ipvs; ipvs counts no refused ones). Verb top and the metrics show them. In mode nftables, each first packet of a connection then takes about 0.1 µs longer. Another value than before recreates the tables of mode nftables once, which forgets session affinity."`
 	MetricsOf   []string      `name:"service-metrics-namespaces" placeholder:"NAME,..." help:"Namespaces whose Services have metrics; by default all."`
 	Priority    string        `name:"windows-priorityclass" enum:",IDLE_PRIORITY_CLASS,BELOW_NORMAL_PRIORITY_CLASS,NORMAL_PRIORITY_CLASS,ABOVE_NORMAL_PRIORITY_CLASS,HIGH_PRIORITY_CLASS,REALTIME_PRIORITY_CLASS" default:"" placeholder:"CLASS" help:"Windows priority class of the process; by default inherited. The names are those of the same flag of kubelet."`
 	ipvsFlags
@@ -170,7 +170,7 @@ func (c *watchCmd) withoutEffect(mode ir.Mode) (list diag.List) {
 		given, applies bool
 		to             string
 	}{{"--nftables-fastpath", len(c.Fastpath) > 0, nftables, "mode nftables"}, {"--nftables-owner", c.OwnTables, nftables, "mode nftables"},
-		{"--service-metrics", c.Metrics != string(apply.MetricsOff), nftables || mode == ir.ModeIPTables, "modes nftables and iptables"}} {
+		{"--service-metrics", c.Metrics != string(apply.MetricsOff), nftables || mode == ir.ModeIPTables || mode == ir.ModeIPVS, "modes nftables, iptables and ipvs"}} {
 		if f.given && !f.applies {
 			list.Add(diag.Diagnostic{Severity: diag.Warning, Code: diag.FlagNoEffect, Object: f.name, Msg: "has no effect in mode " + string(mode) + ": it applies only to " + f.to})
 		}
