@@ -40,7 +40,7 @@ func ParseWhole(f ir.Family, text, state string, skip func(family, table string)
 		case strings.Contains(p.r.Flags, "dormant"): // the table is inactive
 		case before:
 			if what := decides(p.r); what != "" {
-				left = append(left, fmt.Sprintf("table %s %s has %s, and sees packets before", family, name, what))
+				left = append(left, fmt.Sprintf("table %s %s has %s, and packets pass it before the other tables", family, name, what))
 			}
 		default:
 			p.r.Chains = slices.DeleteFunc(p.r.Chains, func(c nftables.Chain) bool { return c.Base != nil && c.Base.Unsupported != "" && idle(&c) })
@@ -60,9 +60,13 @@ func ParseWhole(f ir.Family, text, state string, skip func(family, table string)
 func decides(r *nftables.Ruleset) (what string) {
 	rules := 0
 	for i := range r.Chains {
-		if c := &r.Chains[i]; len(c.Rules) > 0 {
-			rules += len(c.Rules)
-		} else if !idle(c) {
+		c := &r.Chains[i]
+		for _, rule := range c.Rules {
+			if slices.ContainsFunc(rule.Stmts, effective) {
+				rules++
+			}
+		}
+		if c.Base != nil && !idle(&nftables.Chain{Base: c.Base}) {
 			what = "a chain with the policy drop"
 		}
 	}
@@ -73,6 +77,17 @@ func decides(r *nftables.Ruleset) (what string) {
 		return fmt.Sprintf("%d rules", rules)
 	}
 	return what
+}
+
+// effective reports whether a statement may do more than count a packet or accept it.
+func effective(s nftables.Stmt) bool {
+	switch s := s.(type) {
+	case nftables.Counter, nftables.MatchProto, nftables.MatchInterface:
+		return false
+	case nftables.Verdict:
+		return s.Kind != nftables.Accept && s.Kind != nftables.Continue && s.Kind != nftables.Return
+	}
+	return true
 }
 
 // idle reports whether a chain accepts all packets.

@@ -50,6 +50,7 @@ func TestTraceKernelNamesTablesThatItDoesNotFollow(t *testing.T) {
 		{"nftables", "iptables-legacy -t filter -L -n; nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy accept; }'", ""},
 		{"nftables", "iptables-legacy -A FORWARD -p tcp --dport 8080 -j DROP", "because: table legacy iptables filter, chain FORWARD, rule 1 (foreign) drops the packet"},
 		{"nftables", "iptables-legacy -P FORWARD DROP", "because: table legacy iptables filter, chain FORWARD (foreign) drops the packet: policy drop"},
+		{"nftables", "nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy accept; }'; nft add rule netdev ev in counter; nft add rule netdev ev in counter accept", ""},
 		{"nftables", "nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy accept; }'; nft add rule netdev ev in tcp dport 80 drop",
 			"not checked: table netdev ev has 1 rule, "},
 		{"nftables", "nft add table netdev ev; nft add chain netdev ev in '{ type filter hook ingress device lo priority 0; policy drop; }'", "not checked: table netdev ev has a chain with the policy drop"},
