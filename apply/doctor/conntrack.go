@@ -5,36 +5,29 @@ import (
 	"context"
 	"strconv"
 	"strings"
+
+	"github.com/proxyc/proxyc/apply/sysctl"
 )
 
-// Usage of the conntrack table that is reported.
-const (
-	fullWarning = 75 // percent
-	fullError   = 95
-)
+// fullWarning is the usage of the conntrack table that is reported, in percent.
+const fullWarning = 75
 
 // conntrack checks the usage of the conntrack table, and its losses.
 func (e *examination) conntrack(context.Context) {
 	const check = "conntrack"
-	number := func(name string) (int, bool) {
-		text, err := e.Root.Read("proc/sys/net/netfilter/" + name)
-		n, numErr := strconv.Atoi(text)
-		return n, err == nil && numErr == nil
-	}
-	count, ok := number("nf_conntrack_count")
-	maximum, okMax := number("nf_conntrack_max")
-	if !ok || !okMax || maximum == 0 {
+	count, limit, full := sysctl.Tracked(e.Root)
+	if limit == 0 {
 		e.add(check, Warning, "modprobe nf_conntrack", "the kernel does not track connections yet")
 		return
 	}
 	const raise = "raise conntrack.maxPerCore of the configuration, or find the source of the connections (conntrack -L)"
-	switch percent := count * 100 / maximum; {
-	case percent >= fullError:
-		e.add(check, Error, raise, "%d of %d entries are used: new connections are dropped", count, maximum)
-	case percent >= fullWarning:
-		e.add(check, Warning, raise, "%d of %d entries are used", count, maximum)
+	switch {
+	case full != "":
+		e.add(check, Error, raise, "%s", full)
+	case count*100 >= limit*fullWarning:
+		e.add(check, Warning, raise, "%d of %d entries are used", count, limit)
 	default:
-		e.add(check, OK, "", "%d of %d entries are used", count, maximum)
+		e.add(check, OK, "", "%d of %d entries are used", count, limit)
 	}
 	text, err := e.Root.Read("proc/net/stat/nf_conntrack")
 	if err != nil {

@@ -63,7 +63,11 @@ func TestConntrack(t *testing.T) {
 			}
 		}
 		found := (&Node{Root: sysctl.Root(root)}).Examine(t.Context())
-		expect(t, found, "conntrack", tt.want, tt.count+" of 1000 entries")
+		text := tt.count + " of 1000 entries"
+		if tt.want == Error {
+			text = "is full (net.netfilter.nf_conntrack_max is 1000): new connections are dropped"
+		}
+		expect(t, found, "conntrack", tt.want, text)
 		expect(t, found, "conntrack early_drop", Warning, "31 connections")
 		expect(t, found, "conntrack insert_failed", Warning, "10 packets")
 		if is(found, "conntrack drop", Warning, "") {

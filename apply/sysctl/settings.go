@@ -73,6 +73,21 @@ func Forwarding(root Root, f ir.Family) (s Setting, problem string) {
 	return s, problem
 }
 
+// Tracked returns how many connections the kernel tracks, and how many at most; 0 if it tracks none yet. full is the
+// effect if few or no more can be added.
+func Tracked(root Root) (count, limit uint64, full string) {
+	number := func(name string) uint64 {
+		text, _ := root.Read(procSys + "net/netfilter/" + name)
+		n, _ := strconv.ParseUint(text, 10, 64)
+		return n
+	}
+	count, limit = number("nf_conntrack_count"), number("nf_conntrack_max")
+	if limit > 0 && count*100 >= limit*95 {
+		full = fmt.Sprintf("connection tracking is full (net.netfilter.nf_conntrack_max is %d): new connections are dropped", limit)
+	}
+	return count, limit, full
+}
+
 // Exposure returns the effect of route_localnet, if it is set although a process serves node ports on
 // localhost in the mode; otherwise "". Mode iptables sets it for them, and protects listeners there by
 // rules that other modes lack.

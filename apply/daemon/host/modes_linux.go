@@ -60,6 +60,9 @@ func Interference(ctx context.Context, mark uint32, programs ir.Programs) (apply
 	all.Drops, all.Diverts, all.Sources = append(all.Drops, chains.Drops...), append(all.Diverts, chains.Diverts...), append(all.Sources, chains.Sources...)
 	all.Marks = append(all.Marks, chains.Marks...)
 	err = errors.Join(err, chainsErr)
+	if _, _, full := sysctl.Tracked(Root); full != "" {
+		all.Settings = append(all.Settings, full)
+	}
 	has := func(p *ir.Program) bool {
 		return p != nil && slices.ContainsFunc(p.Node.Addrs, netip.Addr.IsGlobalUnicast)
 	}
