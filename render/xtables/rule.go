@@ -254,7 +254,7 @@ func iface(of func(*nfteval.Passing) (name string, known bool)) func(*parser, st
 
 func tcpFlags(p *parser, _ string) bool {
 	mask, set := flags(p.next()), flags(p.next())
-	return p.add(func(q *nfteval.Passing) answer { return is(q.First().Protocol == ir.TCP && syn&mask == set) })
+	return p.add(func(q *nfteval.Passing) answer { return is(q.First().Protocol == ir.TCP && q.First().TCPFlags()&mask == set) })
 }
 
 func direction(p *parser, _ string) bool {
@@ -319,11 +319,9 @@ func ports(dst, src bool) func(*parser, string) bool {
 
 func in(r iptables.PortRange, port uint16) bool { return r.First <= port && port <= r.Last }
 
-const syn = 1 << 1
-
-func flags(list string) (bits uint) {
+func flags(list string) (bits int) {
 	for name := range strings.SplitSeq(list, ",") {
-		switch i := slices.Index([]string{"FIN", "SYN", "RST", "PSH", "ACK", "URG"}, name); {
+		switch i := slices.Index(sim.TCPFlags[:], strings.ToLower(name)); {
 		case name == "ALL":
 			bits |= 1<<6 - 1
 		case i >= 0:

@@ -460,22 +460,34 @@ func isLocal(q *eval.Passing, addr netip.Addr, iif, oif bool) (ok, known bool) {
 	return q.Carries(addr, on)
 }
 
-// tcpFlags parses "syn / syn,rst", evaluated for a first packet.
+// tcpFlags parses "syn / syn,rst", "syn,ack" for any of them, "! syn", "== syn" and "!= syn".
 func (p *listParser) tcpFlags(when func(func(*eval.Passing) bool) ([]nftables.Stmt, bool)) ([]nftables.Stmt, bool) {
-	words := func() (list []string) {
-		for !p.end() {
-			list = append(list, strings.FieldsFunc(p.next(), func(r rune) bool { return r == ',' })...)
-			if !p.take(",") {
-				break
+	known := true
+	bits := func() (bits int) {
+		for more := true; more; more = p.take(",") {
+			for name := range strings.FieldsFuncSeq(p.next(), func(r rune) bool { return r == ',' }) {
+				i := slices.Index(sim.TCPFlags[:], name)
+				known = known && i >= 0
+				bits |= 1 << max(0, i)
 			}
 		}
-		return list
+		return bits
 	}
-	want := words()
-	if !p.take("/") {
+	none, equal, not := p.take("!"), p.take("=="), p.take("!=")
+	want := bits()
+	mask := 0xff
+	switch {
+	case p.take("/"):
+		mask = bits()
+	case none:
+		want, mask = 0, want
+	case !equal && !not: // any
+		want, mask, not = 0, want, true
+	}
+	if !known {
 		return nil, false
 	}
-	mask := words()
-	holds := len(want) == 0 || slices.Equal(want, []string{"syn"}) && slices.Contains(mask, "syn")
-	return when(func(q *eval.Passing) bool { return q.First().Protocol == ir.TCP && holds })
+	return when(func(q *eval.Passing) bool {
+		return q.First().Protocol == ir.TCP && not != (q.First().TCPFlags()&mask == want)
+	})
 }

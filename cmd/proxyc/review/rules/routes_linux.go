@@ -55,6 +55,11 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr
 		if replies := node.ForwardingDisabled(ir.FamilyOf(s.Dst), out); !pkt.FromNode() && out != "" && refused == "" && replies != "" {
 			refused = replies + ", so replies are lost"
 		}
+		if out != "" && refused == "" && !s.Rerouted {
+			unfollowed, err := node.Unfollowed(ir.FamilyOf(s.Dst), pkt.Protocol, out)
+			left, failed = append(left, unfollowed...), cmp.Or(failed, err)
+			refused = node.Unanswered(s, out)
+		}
 		if refused == "" {
 			return goes, out
 		}
@@ -94,6 +99,9 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr
 		}
 		answer := sim.Packet{Src: d.AddrPort.Addr(), SrcPort: d.AddrPort.Port(), Dst: pkt.Src, Port: cmp.Or(pkt.SrcPort, 40000), Protocol: pkt.Protocol, In: out, Later: true, Reply: true}
 		back := c.later(answer)
+		if answer.Accepts = true; len(back.Outcome.Destinations) > 0 && pkt.Protocol == ir.TCP {
+			back = c.later(answer)
+		}
 		if len(back.Outcome.Destinations) > 0 {
 			s = node.RouteQuery{Src: answer.Src, Dst: answer.Dst, In: out, Mark: back.Marks[back.Outcome.Destinations[0]]}
 			if answer.FromNode() {
@@ -117,5 +125,6 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr
 	if errors.Is(failed, node.ErrNoInterface) {
 		return []string{"routes and forwarding: " + failed.Error()}, nil
 	}
-	return nil, failed
+	slices.Sort(left)
+	return slices.Compact(left), failed
 }

@@ -1,0 +1,80 @@
+package node
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/proxyc/proxyc/apply/socket"
+	"github.com/proxyc/proxyc/ir"
+)
+
+// Unfollowed returns what may discard packets of a protocol that pass interfaces, and neither rules nor Route
+// show: rules of routing by port or user, programs and queues of the interfaces, and IPsec policies.
+func Unfollowed(f ir.Family, protocol ir.Protocol, links ...string) (found []string, err error) {
+	family := map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}[f]
+	err = socket.RetryInterrupted(func() (bool, error) {
+		rules, err := netlink.RuleList(family)
+		found = found[:0]
+		for _, r := range rules {
+			if (r.Sport != nil || r.Dport != nil || r.UIDRange != nil || r.IPProto != 0) && (r.IPProto == 0 || r.IPProto == int(protocol)) {
+				found = append(found, fmt.Sprintf("ip rule %d, which depends on more than addresses, interface and mark", r.Priority))
+			}
+		}
+		return false, err
+	})
+	for _, name := range links {
+		link, linkErr := netlink.LinkByName(name)
+		if linkErr != nil {
+			err = errors.Join(err, linkErr)
+			continue
+		}
+		if xdp := link.Attrs().Xdp; xdp != nil && xdp.Attached {
+			found = append(found, "the XDP program of interface "+name)
+		}
+		queues, queueErr := netlink.QdiscList(link)
+		filters := 0
+		for _, parent := range [...]uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+			list, listErr := netlink.FilterList(link, parent)
+			filters, queueErr = filters+len(list), cmp.Or(queueErr, listErr)
+		}
+		if err = errors.Join(err, queueErr); filters > 0 {
+			found = append(found, fmt.Sprintf("%d tc filters of interface %s", filters, name))
+		}
+		for _, q := range queues {
+			if kind := q.Type(); kind == "blackhole" || kind == "netem" {
+				found = append(found, fmt.Sprintf("the queueing discipline %s of interface %s", kind, name))
+			}
+		}
+	}
+	policies, _ := netlink.XfrmPolicyList(family) // a kernel without IPsec has none
+	for _, p := range policies {
+		if p.Action == netlink.XFRM_POLICY_BLOCK {
+			found = append(found, fmt.Sprintf("the IPsec policy %s to %s, which blocks", p.Src, p.Dst))
+		}
+	}
+	return found, err
+}
+
+// Unanswered returns the neighbour to which the kernel sends packets of a query through an interface, if it does
+// not answer.
+func Unanswered(s RouteQuery, out string) string {
+	routes, err := netlink.RouteGetWithOptions(s.Dst.AsSlice(), &netlink.RouteGetOptions{Mark: s.Mark, Oif: out})
+	if err != nil || len(routes) == 0 {
+		return ""
+	}
+	next := routes[0].Gw
+	if next == nil {
+		next = s.Dst.AsSlice()
+	}
+	all, _ := netlink.NeighList(routes[0].LinkIndex, netlink.FAMILY_ALL)
+	for _, n := range all {
+		if n.IP.Equal(next) && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) != 0 {
+			return fmt.Sprintf("neighbour %s on %s does not answer", next, out)
+		}
+	}
+	return ""
+}
