@@ -341,6 +341,9 @@ func (c *source) check(k *kong.Context) error {
 		flag = "--status-socket"
 	case c.IR == "" && len(idle) == 0 && len(c.Snapshot) == 0 && c.Context == "":
 		c.Socket = host.DaemonSocket()
+		if _, wrote := host.Wrote(); wrote && c.Socket == "" {
+			return errors.New("no proxyc watch runs on this node, although proxyc wrote its rules: start it, or set -c and -s")
+		}
 	}
 	if c.IR+c.Socket == "" || len(idle) == 0 {
 		return nil
@@ -414,8 +417,7 @@ func (c *source) written(e *env) (*review.Input, ir.Programs, error) {
 
 // oneStdin rejects standard input for more than one file, since the second would be empty.
 func oneStdin(names ...string) error {
-	first := slices.Index(names, review.StandardInput)
-	if first >= 0 && slices.Contains(names[first+1:], review.StandardInput) {
+	if first := slices.Index(names, review.StandardInput); first >= 0 && slices.Contains(names[first+1:], review.StandardInput) {
 		return errors.New("standard input can be used only once")
 	}
 	return nil

@@ -86,6 +86,9 @@ func TestDoctor(t *testing.T) {
 
 	// The daemon was killed. Its rules may be incomplete or missing; nothing is known without objects.
 	w.Stop(syscall.SIGKILL)
+	if out, code := w.Run("proxyc", "trace", "--from", "10.244.1.1", "--to", "10.96.0.97:80"); code != nodetest.ExitBad || !strings.Contains(out, "no proxyc watch runs on this node, although proxyc wrote its rules") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
 	w.Must("sysctl -w net.ipv4.ip_forward=1")
 	ours := slices.Concat([]string{"--try="}, w.Args)
 	gone := func(want int, s doctor.Status, text string, flags ...string) {
