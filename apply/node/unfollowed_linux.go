@@ -12,42 +12,15 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Unfollowed returns what may discard packets of a protocol that pass interfaces, and neither rules nor Route
-// show: rules of routing by port or user, programs and queues of the interfaces, and IPsec policies.
-func Unfollowed(f ir.Family, protocol ir.Protocol, links ...string) (found []string, err error) {
+// Unfollowed returns what may discard packets of a protocol that leave by an interface, and neither rules nor
+// Route show: rules of routing by port or user, programs and queues of the interface, and IPsec policies.
+func Unfollowed(f ir.Family, protocol ir.Protocol, out string) (found []string, err error) {
 	family := map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}[f]
-	err = socket.RetryInterrupted(func() (bool, error) {
-		rules, err := netlink.RuleList(family)
-		found = found[:0]
-		for _, r := range rules {
-			if (r.Sport != nil || r.Dport != nil || r.UIDRange != nil || r.IPProto != 0) && (r.IPProto == 0 || r.IPProto == int(protocol)) {
-				found = append(found, fmt.Sprintf("ip rule %d, which depends on more than addresses, interface and mark", r.Priority))
-			}
-		}
-		return false, err
-	})
-	for _, name := range links {
-		link, linkErr := netlink.LinkByName(name)
-		if linkErr != nil {
-			err = errors.Join(err, linkErr)
-			continue
-		}
-		if xdp := link.Attrs().Xdp; xdp != nil && xdp.Attached {
-			found = append(found, "the XDP program of interface "+name)
-		}
-		queues, queueErr := netlink.QdiscList(link)
-		filters := 0
-		for _, parent := range [...]uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-			list, listErr := netlink.FilterList(link, parent)
-			filters, queueErr = filters+len(list), cmp.Or(queueErr, listErr)
-		}
-		if err = errors.Join(err, queueErr); filters > 0 {
-			found = append(found, fmt.Sprintf("%d tc filters of interface %s", filters, name))
-		}
-		for _, q := range queues {
-			if kind := q.Type(); kind == "blackhole" || kind == "netem" {
-				found = append(found, fmt.Sprintf("the queueing discipline %s of interface %s", kind, name))
-			}
+	var rules []netlink.Rule
+	err = socket.RetryInterrupted(func() (_ bool, err error) { rules, err = netlink.RuleList(family); return false, err })
+	for _, r := range rules {
+		if (r.Sport != nil || r.Dport != nil || r.UIDRange != nil || r.IPProto != 0) && (r.IPProto == 0 || r.IPProto == int(protocol)) {
+			found = append(found, fmt.Sprintf("ip rule %d, which depends on more than addresses, interface and mark", r.Priority))
 		}
 	}
 	policies, _ := netlink.XfrmPolicyList(family) // a kernel without IPsec has none
@@ -56,7 +29,32 @@ func Unfollowed(f ir.Family, protocol ir.Protocol, links ...string) (found []str
 			found = append(found, fmt.Sprintf("the IPsec policy %s to %s, which blocks", p.Src, p.Dst))
 		}
 	}
-	return found, err
+	on, onErr := discardingOn(out)
+	return append(found, on...), errors.Join(err, onErr)
+}
+
+// discardingOn returns what may discard packets on an interface.
+func discardingOn(name string) (found []string, err error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, err
+	}
+	if xdp := link.Attrs().Xdp; xdp != nil && xdp.Attached {
+		found = append(found, "the XDP program of interface "+name)
+	}
+	for _, parent := range [...]uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+		filters, filterErr := netlink.FilterList(link, parent)
+		if err = cmp.Or(err, filterErr); len(filters) > 0 {
+			found = append(found, "tc filters of interface "+name)
+		}
+	}
+	queues, queueErr := netlink.QdiscList(link)
+	for _, q := range queues {
+		if kind := q.Type(); kind == "blackhole" || kind == "netem" {
+			found = append(found, fmt.Sprintf("the queueing discipline %s of interface %s", kind, name))
+		}
+	}
+	return found, cmp.Or(err, queueErr)
 }
 
 // Unanswered returns the neighbour to which the kernel sends packets of a query through an interface, if it does

@@ -38,8 +38,14 @@ type KernelTrace struct {
 	Unknown []string  `json:"unknown,omitempty"` // unknown parts of the path
 	Left    []string  `json:"left,omitempty"`    // rules that were not read and can affect the packet
 	Replies []string  `json:"replies,omitempty"` // foreign chains that can drop; their effect on replies is not checked
-	Flows   *int      `json:"flows,omitempty"`   // tracked connections to the same address and port; nil if unknown
+	Flows   *flows    `json:"flows,omitempty"`   // tracked connections to the same address and port; nil if unknown
 	known
+}
+
+// flows counts connections, and those over TCP that have no reply.
+type flows struct {
+	Tracked int `json:"tracked"`
+	Silent  int `json:"silent"`
 }
 
 // known is what objects and the daemon's status say about the packet.
@@ -321,9 +327,10 @@ func (f *KernelTrace) findDeviation(want, have Path, without removed, again refo
 	}
 }
 
-// Well reports whether the kernel is known to handle the packet as desired.
+// Well reports whether the kernel is known to handle the packet as desired, and no connection contradicts it.
 func (f *KernelTrace) Well() bool {
-	return f.Result == f.Wanted && len(f.Causes)+len(f.Unknown)+len(f.Left)+len(f.Reasons) == 0
+	silent := f.Flows != nil && f.Flows.Silent > 0 && f.Flows.Silent == f.Flows.Tracked
+	return !silent && f.Result == f.Wanted && len(f.Causes)+len(f.Unknown)+len(f.Left)+len(f.Reasons) == 0
 }
 
 // WriteText writes the rules that the packet meets, the result, and the reasons for a deviation.
@@ -354,7 +361,11 @@ func (f *KernelTrace) WriteText(w io.Writer) error {
 	lines("unsupported: ", f.Unknown)
 	lines("not checked: ", f.Left)
 	if f.Flows != nil {
-		fmt.Fprintf(&b, "  tracked connections to %s: %d\n", f.To, *f.Flows)
+		fmt.Fprintf(&b, "  tracked connections to %s: %d", f.To, f.Flows.Tracked)
+		if f.Flows.Silent > 0 {
+			fmt.Fprintf(&b, "; no reply was seen to %d of them (proxyc flows --wrong)", f.Flows.Silent)
+		}
+		fmt.Fprintln(&b)
 	}
 	if f.Assumed != "" {
 		fmt.Fprintf(&b, "  if that has no effect on the packet: %s\n", f.Assumed)
@@ -419,14 +430,17 @@ func (f *KernelTrace) count(have Path, pkt sim.Packet) {
 			f.Rules[i].Packets = have.count(&f.Rules[i])
 		}
 	}
-	flows, dst := 0, netip.AddrPortFrom(pkt.Dst, pkt.Port)
+	n, dst := flows{}, netip.AddrPortFrom(pkt.Dst, pkt.Port)
 	if conntrack.Each(ir.FamilyOf(pkt.Dst), func(e conntrack.Entry) error {
 		if e.Protocol == pkt.Protocol && e.To == dst {
-			flows++
+			n.Tracked++
+			if e.Unanswered && e.Protocol == ir.TCP {
+				n.Silent++
+			}
 		}
 		return nil
 	}) == nil {
-		f.Flows = &flows
+		f.Flows = &n
 	}
 }
 
