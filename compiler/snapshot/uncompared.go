@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/proxyc/proxyc/ir"
 )
@@ -22,29 +23,20 @@ type Uncompared struct {
 	Decides bool  // by itself, who reaches pods
 }
 
-// Placing and the name of a workload is the name of what decides whether its pods run and become ready.
-const Placing = "scheduling and readiness of "
-
 // applying matches the annotations by which tools decide whether, and for how long, they apply an object.
 var applying = regexp.MustCompile(`hook|local-config|reconcil|sync-options|prune|ignore-differences|apply-`)
 
-// Applying returns the annotations among settings by which tools decide whether they apply an object.
-func Applying(settings map[string]any) map[string]any {
-	out := map[string]any{}
-	for key, value := range settings {
-		if applying.MatchString(key) {
-			out[key] = value
-		}
-	}
-	return out
-}
+// harmless matches the labels and annotations that only people, monitoring and tools for packages read.
+var harmless = regexp.MustCompile(`^(kubectl\.kubernetes\.io|meta\.helm\.sh|prometheus\.io|proxyc\.dev)/|checksum|(^|/)(chart|description|managed-by|revision|version)$`)
 
-// AnnotationsOf returns annotations with a meaning for programs.
-func AnnotationsOf(all map[string]string) map[string]any {
+// MetadataOf returns the annotations and labels with a meaning for programs.
+func MetadataOf(m *metav1.ObjectMeta) map[string]any {
 	out := map[string]any{}
-	for key, value := range all {
-		if key != corev1.LastAppliedConfigAnnotation && key != AnnotationIgnore {
-			out[key] = value
+	for kind, all := range map[string]map[string]string{"": m.Annotations, "label ": m.Labels} {
+		for key, value := range all {
+			if !harmless.MatchString(key) {
+				out[kind+key] = value
+			}
 		}
 	}
 	return out
@@ -52,15 +44,20 @@ func AnnotationsOf(all map[string]string) map[string]any {
 
 // PlacingOf returns what decides whether the pods of a workload run and become ready, as decoded from JSON,
 // except what assumed endpoints depend on anyway.
-func PlacingOf(annotations map[string]any, spec *corev1.PodSpec, containers []corev1.Container) map[string]any {
-	probes := map[string]corev1.Container{}
+func PlacingOf(annotations map[string]string, spec *corev1.PodSpec, containers []corev1.Container) map[string]any {
+	probes, kept := map[string]corev1.Container{}, map[string]string{}
+	for key, value := range annotations {
+		if applying.MatchString(key) {
+			kept[key] = value
+		}
+	}
 	for _, c := range containers {
 		if c.ReadinessProbe != nil || c.StartupProbe != nil {
 			probes[c.Name] = corev1.Container{Name: c.Name, ReadinessProbe: c.ReadinessProbe, StartupProbe: c.StartupProbe}
 		}
 	}
 	text, _ := json.Marshal(map[string]any{
-		"annotations": Applying(annotations), "probes": probes,
+		"annotations": kept, "probes": probes,
 		"spec": corev1.PodSpec{NodeSelector: spec.NodeSelector, Affinity: spec.Affinity, SchedulerName: spec.SchedulerName,
 			SchedulingGates: spec.SchedulingGates, ReadinessGates: spec.ReadinessGates, Tolerations: spec.Tolerations,
 			TopologySpreadConstraints: spec.TopologySpreadConstraints, RuntimeClassName: spec.RuntimeClassName},

@@ -13,39 +13,40 @@ import (
 	"github.com/proxyc/proxyc/compiler/snapshot"
 )
 
-// uncompared returns the content of an object of another kind that may change traffic: networking
-// objects of Kubernetes, and custom resources, from which programs make Services and policies.
+// uncompared returns the content of an object of a kind that is not read, and that may change traffic. Custom
+// resources may, since programs make Services and policies from them.
 func (l *leaf) uncompared(namespace string) (u snapshot.Uncompared) {
 	group, _ := splitVersion(l.apiVersion)
 	var in map[string]any
-	network := strings.HasSuffix(group, "networking.k8s.io") || group == "extensions" && (l.kind == "Ingress" || l.kind == "NetworkPolicy")
-	others := slices.Contains(changing, group) || group == "" && slices.Contains(plain, l.kind)
-	if !network && !others && !isCustom(group) || l.kind == "ServiceCIDR" || l.kind == "IPAddress" || kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) != nil {
+	if unrelated.MatchString(group+"/"+l.kind) || group == "" && !slices.Contains(plain, l.kind) || kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) != nil {
 		return u
 	}
 	meta := l.meta(namespace)
-	if strings.HasPrefix(l.kind, "Cluster") || strings.HasSuffix(l.kind, "Class") || l.kind == "Namespace" || others && group != "" && group != "autoscaling" { // belongs to no namespace
+	if strings.HasPrefix(l.kind, "Cluster") || strings.HasSuffix(l.kind, "Class") || l.kind == "Namespace" || strings.HasSuffix(group, "registration.k8s.io") { // belongs to no namespace
 		meta.Namespace = ""
 	}
 	for _, key := range [...]string{"apiVersion", "kind", "status"} {
 		delete(in, key)
 	}
-	if in["metadata"] = snapshot.AnnotationsOf(meta.Annotations); l.kind == "Namespace" { // by which policies select it
-		in["labels"] = fmt.Sprint(meta.Labels)
-	}
-	name := snapshot.NameOf(meta)
-	object := strings.Map(named, snapshot.ObjectName(l.kind, name))
 	spec, _ := in["spec"].(map[string]any)
 	selects := len(spec) == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(spec)), selecting.MatchString)
-	return snapshot.Uncompared{Object: object, Name: name, Content: in, Decides: strings.HasSuffix(l.kind, "Policy") && selects}
+	decides := strings.HasSuffix(l.kind, "Policy") && selects
+	if decides { // whatever its labels
+		meta.Labels = nil
+	}
+	in["metadata"] = snapshot.MetadataOf(meta)
+	name := snapshot.NameOf(meta)
+	return snapshot.Uncompared{Object: strings.Map(named, snapshot.ObjectName(l.kind, name)), Name: name, Content: in, Decides: decides}
 }
 
 // selecting matches the fields in which a policy for traffic names its pods and their peers. Others are about images,
 // backups or objects.
 var selecting = regexp.MustCompile(`(?i)selector|target|subject|appliedto|gress$|^rules$|^action$`)
 
-// changing are the groups of objects that let programs change other objects, or the number of pods.
-var changing = []string{"admissionregistration.k8s.io", "apiregistration.k8s.io", "autoscaling"}
+// unrelated matches the groups and kinds of Kubernetes on which no packet depends, and those of workloads and of settings
+// of programs.
+var unrelated = regexp.MustCompile(`^(apps|batch|policy|discovery\.k8s\.io)/|/(DaemonSet|Deployment|IPAddress|ReplicaSet|ServiceCIDR)$|` +
+	`(^|\.)(apiextensions|audit|authentication|authorization|autoscaling|certificates|config|coordination|events|metrics|node|scheduling|storage)\.k8s\.io/`)
 
 // plain are the kinds without a group that matter: a ConfigMap may contain manifests, settings or names.
 var plain = []string{"ConfigMap", "Namespace", "ResourceQuota"}
@@ -62,7 +63,10 @@ func named(c rune) rune {
 // settings returns what no rule for a Service depends on, but programs of a cluster read: of its load
 // balancer, or, for one without rules, of what selects its endpoints and of its names in DNS.
 func settings(in *corev1.Service, foreign bool) map[string]any {
-	spec, content := &in.Spec, snapshot.AnnotationsOf(in.Annotations)
+	spec, content := &in.Spec, snapshot.MetadataOf(&in.ObjectMeta)
+	maps.DeleteFunc(content, func(key string, _ any) bool { // labels without a prefix are private to users
+		return strings.HasPrefix(key, "label ") && !strings.Contains(key, "/")
+	})
 	if spec.Type == corev1.ServiceTypeLoadBalancer && !foreign {
 		if spec.LoadBalancerClass != nil {
 			content["spec.loadBalancerClass"] = *spec.LoadBalancerClass
@@ -70,6 +74,8 @@ func settings(in *corev1.Service, foreign bool) map[string]any {
 		if spec.LoadBalancerIP != "" {
 			content["spec.loadBalancerIP"] = spec.LoadBalancerIP
 		}
+	}
+	if !foreign && spec.Type != corev1.ServiceTypeExternalName && spec.ClusterIP != corev1.ClusterIPNone {
 		return content
 	}
 	text := fmt.Sprintf("%q %t %t %q", spec.ExternalName, spec.ClusterIP == corev1.ClusterIPNone, spec.PublishNotReadyAddresses, spec.Selector)

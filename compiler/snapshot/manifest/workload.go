@@ -154,7 +154,9 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 			w.Owner = snapshot.ObjectName(owner.Kind, ir.Name{Namespace: name.Namespace, Name: owner.Name})
 		}
 		w.AllPorts = !injected(&p.template.ObjectMeta)
-		for _, c := range append(slices.Clip(spec.Containers), sidecars(spec)...) { // the first port of a name counts
+		containers, commands := append(slices.Clip(spec.Containers), sidecars(spec)...), []corev1.Container{}
+		for _, c := range containers { // the first port of a name counts
+			commands = append(commands, corev1.Container{Name: c.Name, Command: c.Command, Args: c.Args, Env: c.Env, EnvFrom: c.EnvFrom})
 			w.Ports = append(w.Ports, c.Ports...)
 			w.AllPorts = w.AllPorts && len(c.Ports) > 0
 			w.Numbers = append(w.Numbers, numbers(&c)...)
@@ -182,8 +184,11 @@ func decodeWorkload(kind string, made func(*workloadFields) pods) decoder {
 			others = w.NodePorts()
 		}
 		if !hook && w.Owner == "" {
-			placed := snapshot.PlacingOf(snapshot.AnnotationsOf(in.Metadata.Annotations), spec, append(slices.Clip(spec.Containers), sidecars(spec)...))
-			others = append(others, snapshot.Uncompared{Object: snapshot.Placing + w.Object, Name: name, Content: placed})
+			if len(others) > 0 {
+				others = append(others, snapshot.Uncompared{Object: "commands and environment on the Node of " + w.Object, Name: name, Content: commands})
+			}
+			placed := snapshot.PlacingOf(in.Metadata.Annotations, spec, containers)
+			others = append(others, snapshot.Uncompared{Object: "scheduling and readiness of " + w.Object, Name: name, Content: placed})
 		}
 		return object{name: w.Object, value: w, written: written, uncompared: others,
 			has: func(s *snapshot.Snapshot) bool { return s.Workload(w.Object) != nil },

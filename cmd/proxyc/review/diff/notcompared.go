@@ -33,7 +33,7 @@ func (d *Diff) addNotCompared(was, is *review.Input, of func(ir.Name) bool) {
 		b, now, has := beside(is, name)
 		switch {
 		case !selected || was.Snapshot.InvalidService(name) != nil || is.Snapshot.InvalidService(name) != nil: // an error names it
-		case a == b && a != plain && reduced(was, name) != reduced(is, name):
+		case a == b && reduced(was, name) != reduced(is, name) && (a != plain || !reflect.DeepEqual(old, now)):
 			d.NotCompared = append(d.NotCompared, a+name.String()+" (missing in one snapshot)")
 		case a == b && !reflect.DeepEqual(old, now):
 			add(a+name.String(), true, true)
@@ -56,10 +56,8 @@ func (d *Diff) addOthers(was, is *review.Input, of func(ir.Name) bool) {
 	for object, u := range all {
 		old, had := before[object]
 		now, has := after[object]
-		if strings.HasPrefix(object, snapshot.Placing) && had != has { // that of a new workload
-			continue
-		}
-		if !of(u.Name) || had == has && old.Equal(now) {
+		part := strings.Contains(object, " of ") && !u.Decides // of a workload
+		if !of(u.Name) || had == has && old.Equal(now) || had != has && part {
 			continue
 		}
 		list := &d.NotCompared
@@ -119,9 +117,10 @@ func reduced(j *review.Input, name ir.Name) bool {
 	return j.Reader.Written()[j.Snapshot.Service(name).Object].Reduced
 }
 
-// scope matches the settings by which clouds select the clients of a load balancer: spec.loadBalancerClass,
-// service.beta.kubernetes.io/aws-load-balancer-internal, networking.gke.io/load-balancer-type, and others.
-var scope = regexp.MustCompile(`(?i)internal|scheme|load-?balancer-?(type|class|network)|address-type|ip-type|source-range|allow|deny|security-group|inbound-cidr`)
+// unscoped matches the settings of a load balancer that do not decide which clients reach it. Each cloud has its own for its
+// scheme, network, addresses and source ranges, so that any other may.
+var unscoped = regexp.MustCompile(`(?i)^label |algorithm|argocd|attributes$|bandwidth|certs?$|certificate|cross-zone|external-dns|fluxcd|health-?(check|probe)|hook|hostname|` +
+	`idle|local-config|log|prune|proxy-?protocol|reconcil|(pip|resource)-tags$|ssl|sticky|target-(group|type)|time-?out|tls|weight`)
 
 // rescoped returns the selected Services whose load balancers may get other clients.
 func rescoped(was, is *review.Input, of func(ir.Name) bool) (out []string) {
@@ -134,7 +133,7 @@ func rescoped(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 		all := maps.Clone(before)
 		maps.Copy(all, after)
 		for _, key := range slices.Sorted(maps.Keys(all)) {
-			if scope.MatchString(key) && before[key] != after[key] {
+			if !unscoped.MatchString(key) && before[key] != after[key] {
 				out = append(out, fmt.Sprintf("clients of the load balancer of %s: setting %s is %s instead of %s", svc.Name, key, shown(after[key]), shown(before[key])))
 			}
 		}
@@ -150,8 +149,8 @@ func shown(value any) string {
 	return fmt.Sprintf("%q", value)
 }
 
-// plain is the title of a Service of which everything but its annotations is compared.
-const plain = "annotations of Service "
+// plain is the title of a Service of which everything but its labels and annotations is compared.
+const plain = "labels or annotations of Service "
 
 // ruleless contains the titles of Services without rules.
 var ruleless = map[string]bool{"ExternalName Service ": true, "headless Service ": true, "Service of another proxy ": true}
@@ -176,10 +175,7 @@ func beside(j *review.Input, name ir.Name) (title string, content []any, ok bool
 		title = plain
 	}
 	w := j.Reader.Written()[svc.Object]
-	if content = []any{w.Settings}; title == plain {
-		content = []any{snapshot.Applying(w.Settings)}
-	}
-	if ruleless[title] {
+	if content = []any{w.Settings}; ruleless[title] {
 		all := *svc
 		all.Created = time.Time{}
 		content = append(content, all, w.FamilyPolicy)
