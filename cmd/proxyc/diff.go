@@ -22,7 +22,7 @@ type diffCmd struct {
 	NewConfig   string   `short:"C" placeholder:"FILE" help:"New configuration; by default the same."`
 	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"New snapshot; by default the same."`
 	NewMode     *string  `placeholder:"MODE" help:"New mode; by default the same."`
-	FailOn      []string `placeholder:"EFFECT" help:"Effects that cause exit code 1; by default all: opens, lost, client-address, spread, other, backends. Separate several by commas."`
+	FailOn      []string `placeholder:"EFFECT" help:"Effects that cause exit code 1; by default all: opens, lost, client-address, spread, other, backends. Separate several by commas. Or danger: what fails with --fail-on danger of report."`
 	Ignore      []string `placeholder:"EFFECT" help:"Effects to ignore, in the same form. They are only counted. Effect backends is that of new and removed pods."`
 	NewAccess   bool     `help:"Show only access that opens: who can reach what. Exit code 1 if there is any."`
 	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output: text, wide, json, markdown, stat, ir, or a text of the mode. Format wide lists each Service separately, with a trace for each change. Formats ir and those of the mode, as for compile, show the lines that differ."`
@@ -44,19 +44,16 @@ func (c *diffCmd) Run(e *env) error {
 		only(len(c.FailOn)+len(c.Ignore) > 0, "--fail-on and --ignore")); err != nil {
 		return err
 	}
-	failOn, err := diff.ParseEffects("--fail-on", c.FailOn)
+	fails, err := diff.ParseFailOn(c.FailOn)
 	ignore, err2 := diff.ParseEffects("--ignore", c.Ignore)
 	if err := errors.Join(err, err2); err != nil {
 		return err
-	}
-	if c.FailOn == nil {
-		failOn = flow.Effects()
 	}
 	if c.NewAccess {
 		if c.Output != "text" && c.Output != "json" || len(c.FailOn)+len(c.Ignore) > 0 {
 			return errors.New("--new-access: requires -o text or json, and cannot be combined with --fail-on and --ignore")
 		}
-		failOn, ignore = []flow.Effect{flow.Opens}, flow.Effects()[flow.Opens+1:]
+		fails, ignore = func(d *diff.Diff) bool { return d.Has([]flow.Effect{flow.Opens}) }, flow.Effects()[flow.Opens+1:]
 		if c.Output == "text" {
 			write = func(w io.Writer, d *diff.Diff) error { return d.WriteAccess(w) }
 		}
@@ -71,7 +68,7 @@ func (c *diffCmd) Run(e *env) error {
 		return err
 	}
 	if byFlow {
-		return c.flows(e, was, is, failOn, ignore, write)
+		return c.flows(e, was, is, fails, ignore, write)
 	}
 	text, err := diff.Lines(was.Compile(), is.Compile(), c.Output)
 	wrong, err := finishBoth(e, was, is, err)
@@ -84,8 +81,8 @@ func (c *diffCmd) Run(e *env) error {
 	return compared(len(text)+len(is.NotRead)+len(review.OtherVersions(was, is, diff.All)) == 0, wrong)
 }
 
-// flows prints the flows that differ. Effects in failOn are an error, and those in ignore are omitted.
-func (c *diffCmd) flows(e *env, was, is *review.Input, failOn, ignore []flow.Effect, write func(io.Writer, *diff.Diff) error) error {
+// flows prints the flows that differ. Effects in ignore are omitted.
+func (c *diffCmd) flows(e *env, was, is *review.Input, fails func(*diff.Diff) bool, ignore []flow.Effect, write func(io.Writer, *diff.Diff) error) error {
 	ctx, cancel := c.limit(e.comparing(context.Background()))
 	defer cancel()
 	found, err := diff.Compare(ctx, was, is, c.nodes(), c.has, flow.CompareOf)
@@ -100,7 +97,7 @@ func (c *diffCmd) flows(e *env, was, is *review.Input, failOn, ignore []flow.Eff
 	if err := review.Buffered(e.stdout, func(w io.Writer) error { return write(w, found) }); err != nil {
 		return err
 	}
-	return compared(!found.Has(failOn), wrong)
+	return compared(!fails(found), wrong)
 }
 
 // compared returns the error of a comparison: whether there are differences that matter, and how

@@ -43,8 +43,8 @@ func (j *Input) Workloads() *Workloads {
 
 // Endpoints returns the serving addresses behind a Service, each with the workloads that it belongs
 // to: "Deployment shop/web", or "shop/web" if only the name of the pod is known; none if the input
-// does not state it. An address in slices of several Services belongs to the workloads of all of
-// them, except for the host network.
+// does not state it. Of a Service without a selector, an author chose each address. An address in slices of
+// several Services belongs to the workloads of all of them, except for the host network.
 func (w *Workloads) Endpoints(service ir.Name) map[netip.Addr][]string {
 	all := map[netip.Addr][]string{}
 	serving := map[netip.Addr]bool{}
@@ -55,9 +55,13 @@ func (w *Workloads) Endpoints(service ir.Name) map[netip.Addr][]string {
 		}
 	}
 	maps.DeleteFunc(all, func(a netip.Addr, _ []string) bool { return !serving[a] })
+	written, known := w.Reader.Written()[snapshot.ObjectName("Service", service)]
+	chosen := known && !written.Reduced && len(written.Selector) == 0
 	for a := range all {
 		if of := w.everywhere()[a]; len(of) > 0 && !w.hosts[a] {
 			all[a] = of
+		} else if chosen && len(of) == 0 {
+			all[a] = []string{"address " + a.String()}
 		}
 	}
 	return all

@@ -14,7 +14,6 @@ import (
 	"github.com/proxyc/proxyc/cmd/proxyc/review/diff"
 	"github.com/proxyc/proxyc/cmd/proxyc/review/trace"
 	"github.com/proxyc/proxyc/compiler/lint"
-	"github.com/proxyc/proxyc/ir/flow"
 )
 
 // results are those of Checks.
@@ -72,45 +71,8 @@ func (r *Report) Failures() (failures, accepted []string) {
 	if r.Diff == nil {
 		return failures, nil
 	}
-	dangers, accepted := r.dangers()
-	failures = append(failures, dangers...)
-	var unknown []string
-	for _, what := range slices.Concat(r.Diff.Unknown, r.Diff.NotRead) {
-		if why, ok := r.checks.Accepted.Accepts("unknown", diff.NameOf(what)); ok {
-			accepted = append(accepted, strings.TrimSpace("unknown "+what+" "+why))
-		} else {
-			unknown = append(unknown, what)
-		}
-	}
-	if len(unknown) > 0 {
-		failures = append(failures, "not known: "+review.FirstOf(unknown, shownUnknown, func(what string) string { return what }))
-	}
-	if n := r.Diff.Wrong; n > 0 {
-		failures = append(failures, review.Counted(n, "object")+" with errors")
-	}
-	return failures, accepted
-}
-
-// dangers returns the numbers of dangerous changes that are not accepted, by effect, and those that are.
-func (r *Report) dangers() (failures, accepted []string) {
-	dangers := map[flow.Effect]int{}
-	for i := range r.Diff.Services {
-		s := &r.Diff.Services[i]
-		if !s.Dangerous() {
-			continue
-		}
-		if why, ok := r.checks.Accepted.Accepts(s.Effect.String(), "Service "+s.Name.String()); ok {
-			accepted = append(accepted, strings.TrimSpace(s.Effect.String()+" "+s.Name.String()+" "+why))
-		} else {
-			dangers[s.Effect] += len(s.Flows) + len(s.Notes)
-		}
-	}
-	for _, effect := range flow.Effects() {
-		if n := dangers[effect]; n > 0 {
-			failures = append(failures, fmt.Sprintf("%s %d", effect, n))
-		}
-	}
-	return failures, accepted
+	dangers, accepted := r.Diff.Failures(&r.checks.Accepted)
+	return append(failures, dangers...), accepted
 }
 
 // WriteMarkdown writes an overview and all findings, or with an earlier side a comment for a pull request:
@@ -144,9 +106,6 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	return r.fresh.Write(w, "markdown")
 }
 
-// shownUnknown is the maximum number of names in a verdict.
-const shownUnknown = 5
-
 // writeVerdict writes whether the change may be merged, and what of it is accepted.
 func (r *Report) writeVerdict(w io.Writer) {
 	failures, accepted := r.Failures()
@@ -154,7 +113,7 @@ func (r *Report) writeVerdict(w io.Writer) {
 	if len(failures) > 0 {
 		verdict = "Failed: " + lint.Cell(strings.Join(failures, "; "))
 	} else if left := slices.Concat(r.Diff.Unknown, r.Diff.NotRead, r.Diff.NotCompared); len(left) > 0 {
-		verdict += ". Not compared: " + lint.Cell(review.FirstOf(left, shownUnknown, func(what string) string { return what }))
+		verdict += ". Not compared: " + lint.Cell(review.FirstOf(left, diff.ShownUnknown, func(what string) string { return what }))
 	}
 	fmt.Fprintf(w, "**%s.**\n\n", verdict)
 	if len(accepted) > 0 {

@@ -1,0 +1,67 @@
+package diff
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/proxyc/proxyc/cmd/proxyc/review"
+	"github.com/proxyc/proxyc/compiler/lint"
+	"github.com/proxyc/proxyc/ir/flow"
+)
+
+// ShownUnknown is the maximum number of names in a verdict.
+const ShownUnknown = 5
+
+// Failures returns why a change must not be merged: the numbers of dangerous changes that no line accepts, by effect, and
+// what is not known. It also returns what the lines accept.
+func (d *Diff) Failures(lines *lint.Suppressions) (failures, accepted []string) {
+	dangers := map[flow.Effect]int{}
+	for i := range d.Services {
+		s := &d.Services[i]
+		if !s.Dangerous() {
+			continue
+		}
+		if why, ok := lines.Accepts(s.Effect.String(), "Service "+s.Name.String()); ok {
+			accepted = append(accepted, strings.TrimSpace(s.Effect.String()+" "+s.Name.String()+" "+why))
+		} else {
+			dangers[s.Effect] += len(s.Flows) + len(s.Notes)
+		}
+	}
+	for _, effect := range flow.Effects() {
+		if n := dangers[effect]; n > 0 {
+			failures = append(failures, fmt.Sprintf("%s %d", effect, n))
+		}
+	}
+	var unknown []string
+	for _, what := range slices.Concat(d.Unknown, d.NotRead) {
+		if why, ok := lines.Accepts("unknown", NameOf(what)); ok {
+			accepted = append(accepted, strings.TrimSpace("unknown "+what+" "+why))
+		} else {
+			unknown = append(unknown, what)
+		}
+	}
+	if len(unknown) > 0 {
+		failures = append(failures, "not known: "+review.FirstOf(unknown, ShownUnknown, func(what string) string { return what }))
+	}
+	if n := d.Wrong; n > 0 {
+		failures = append(failures, review.Counted(n, "object")+" with errors")
+	}
+	return failures, accepted
+}
+
+// ParseFailOn returns whether a comparison fails, by the words of --fail-on: effects, or danger. Without any, each change
+// is a failure.
+func ParseFailOn(words []string) (fails func(*Diff) bool, err error) {
+	if slices.Equal(words, []string{"danger"}) {
+		return func(d *Diff) bool {
+			failures, _ := d.Failures(&lint.Suppressions{})
+			return len(failures) > 0
+		}, nil
+	}
+	effects, err := ParseEffects("--fail-on", words)
+	if words == nil {
+		effects = flow.Effects()
+	}
+	return func(d *Diff) bool { return d.Has(effects) }, err
+}
