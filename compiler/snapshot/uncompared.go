@@ -2,6 +2,8 @@ package snapshot
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -40,6 +42,32 @@ func MetadataOf(m *metav1.ObjectMeta) map[string]any {
 		}
 	}
 	return out
+}
+
+// SettingsOf returns what no rule for a Service depends on, but programs of a cluster read: of its load
+// balancer, or, for one without rules, of what selects its endpoints and of its names in DNS.
+func SettingsOf(in *corev1.Service, foreign bool) map[string]any {
+	spec, content := &in.Spec, MetadataOf(&in.ObjectMeta)
+	maps.DeleteFunc(content, func(key string, _ any) bool { // labels without a prefix are private to users
+		return strings.HasPrefix(key, "label ") && !strings.Contains(key, "/")
+	})
+	if spec.Type == corev1.ServiceTypeLoadBalancer && !foreign {
+		if spec.LoadBalancerClass != nil {
+			content["spec.loadBalancerClass"] = *spec.LoadBalancerClass
+		}
+		if spec.LoadBalancerIP != "" {
+			content["spec.loadBalancerIP"] = spec.LoadBalancerIP
+		}
+	}
+	if !foreign && spec.Type != corev1.ServiceTypeExternalName && spec.ClusterIP != corev1.ClusterIPNone {
+		return content
+	}
+	text := fmt.Sprintf("%q %t %t %q", spec.ExternalName, spec.ClusterIP == corev1.ClusterIPNone, spec.PublishNotReadyAddresses, spec.Selector)
+	for _, p := range spec.Ports {
+		text += " " + p.TargetPort.String()
+	}
+	content["spec"] = text
+	return content
 }
 
 // PlacingOf returns what decides whether the pods of a workload run and become ready, as decoded from JSON,

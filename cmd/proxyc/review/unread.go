@@ -424,40 +424,32 @@ func (j *Input) has(path string) bool {
 	return false
 }
 
-// FindingsOfBoth returns the findings of both sides. An error that both have about an equal file is a
+// FindingsOfBoth returns the findings of both sides. An error that both have about an equal object is a
 // warning, since it did not change, and the object is missing on both. So is one about an object of only the first side.
 func FindingsOfBoth(was, is *Input) diag.List {
 	before, after := was.Findings(), is.Findings()
-	equal := map[string]string{} // files of the second side, by the equal one of the first
-	for below, f := range is.files {
-		if old := was.files[below]; old != nil && old.sum == f.sum && len(config.Differences(was.Resolved, is.Resolved)) == 0 {
-			equal[old.Name] = f.Name
-		}
-	}
+	configured := len(config.Differences(was.Resolved, is.Resolved)) > 0
 	for i := range after {
 		d := &after[i]
-		same := func(old diag.Diagnostic) bool {
-			return d.File != "" && equal[old.File] == d.File && old.Code == d.Code && old.Object == d.Object && old.Path == d.Path && old.Msg == d.Msg
+		if d.Severity != diag.Error || configured || is.Reader.Sums[d.Object] == 0 || is.Reader.Sums[d.Object] != was.Reader.Sums[d.Object] {
+			continue
 		}
-		if i := slices.IndexFunc(before, same); i >= 0 && d.Severity == diag.Error {
+		if i := slices.IndexFunc(before, func(old diag.Diagnostic) bool {
+			return old.Code == d.Code && old.Object == d.Object && old.Path == d.Path && old.Msg == d.Msg
+		}); i >= 0 {
 			before = slices.Delete(before, i, i+1)
 			d.Severity = diag.Warning
 		}
 	}
-	fixed := fixed(was, is)
+	fixed := Fixed(was, is)
 	for i := range before {
 		before[i].Severity = max(before[i].Severity, fixed[before[i].Object])
 	}
 	return append(before, after...)
 }
 
-// Fixed returns the objects of which only the first side has errors.
-func Fixed(was, is *Input) (objects []string) {
-	return slices.Sorted(maps.Keys(fixed(was, is)))
-}
-
-// fixed returns the severity of findings about the same on the first side.
-func fixed(was, is *Input) map[string]diag.Severity {
+// Fixed returns the objects of which only the first side has errors, with the severity of findings about them.
+func Fixed(was, is *Input) map[string]diag.Severity {
 	out := map[string]diag.Severity{}
 	for _, d := range was.Diags {
 		if kind, _ := snapshot.ParseObject(d.Object); d.Severity == diag.Error && kind != "" {

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"hash/maphash"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -66,6 +67,9 @@ func (r *Reader) Decode(s *snapshot.Snapshot, file string, data []byte, fromDire
 			}
 			for _, u := range result.uncompared {
 				s.AddUncompared(u)
+			}
+			for object, sum := range result.sums {
+				SetIn(&r.Sums, object, r.Sums[object]+sum)
 			}
 			for _, kind := range result.ignored {
 				SetIn(&r.ignored, kind, r.ignored[kind]+1)
@@ -186,6 +190,7 @@ type result struct {
 	customs    []*snapshot.Workload // see Snapshot.Customs
 	ignored    []string             // kinds of the objects of other kinds
 	uncompared []snapshot.Uncompared
+	sums       map[string]uint64 // of the texts of objects, by name
 	// namespace and read are for decoders. strict also reports what the API server rejects only since
 	// some release.
 	namespace string
@@ -374,6 +379,14 @@ func noTokenAt(doc []byte, from int) (line, column int) {
 
 func (r *result) fail(d placed) { r.diags = append(r.diags, d) }
 
+// seed is that of all sums, which are compared in one process only.
+var seed = maphash.MakeSeed()
+
+// sum adds the text of an object to those of its name.
+func (r *result) sum(object string, text []byte) {
+	SetIn(&r.sums, object, r.sums[object]+maphash.Bytes(seed, text))
+}
+
 // leaf decodes an object. index is its position in the Lists of a YAML part.
 func (r *result) leaf(l *leaf, index []int) {
 	report := func(at placed) {
@@ -406,6 +419,7 @@ func (r *result) leaf(l *leaf, index []int) {
 		if f != nil {
 			// It is invalid as an object of the kind that was meant: see Keep.
 			meant := cmp.Or(nearKind(group, l.kind), l.kind)
+			r.sum(l.named(l.kind, meant, r.namespace), l.text)
 			report(placed{field: f.path, invalid: &object{name: l.named(meant, meant, r.namespace)}, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: l.named(l.kind, meant, r.namespace), Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 		} else {
 			r.ignored = append(r.ignored, l.kind)
@@ -414,6 +428,7 @@ func (r *result) leaf(l *leaf, index []int) {
 	}
 	r.slices = r.slices || l.kind == "EndpointSlice" || l.kind == "Endpoints"
 	o, findings, err := decode(l.text, r.namespace, r.read)
+	r.sum(o.name, l.text)
 	o.index = index
 	if err != nil {
 		r.customs = append(r.customs, l.custom(r.namespace))

@@ -42,6 +42,7 @@ type Reader struct {
 	versions map[string][]Version // replaced objects, by name
 	Keep     map[string]any       // versions that no later one replaces, by name
 	ignored  map[string]int       // the number of objects of each other kind
+	Sums     map[string]uint64    // of the texts of all objects of a name
 	shared   map[*part]*yaml.Node
 	last     place // the last object that was looked up, and its fields
 	fields   fields

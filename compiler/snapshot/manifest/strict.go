@@ -84,7 +84,7 @@ func writtenService(s *corev1.Service, foreign bool) Written {
 	w.FamilyPolicy = string(ptr.Deref(s.Spec.IPFamilyPolicy, ""))
 	w.NoNodePorts = !ptr.Deref(s.Spec.AllocateLoadBalancerNodePorts, true)
 	w.Distribution, w.Class = ptr.Deref(s.Spec.TrafficDistribution, ""), ptr.Deref(s.Spec.LoadBalancerClass, "")
-	w.NotReady, w.Settings = s.Spec.PublishNotReadyAddresses, settings(s, foreign)
+	w.NotReady, w.Settings = s.Spec.PublishNotReadyAddresses, snapshot.SettingsOf(s, foreign)
 	return w
 }
 

@@ -1,13 +1,11 @@
 package manifest
 
 import (
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -58,32 +56,6 @@ func named(c rune) rune {
 		return '?'
 	}
 	return c
-}
-
-// settings returns what no rule for a Service depends on, but programs of a cluster read: of its load
-// balancer, or, for one without rules, of what selects its endpoints and of its names in DNS.
-func settings(in *corev1.Service, foreign bool) map[string]any {
-	spec, content := &in.Spec, snapshot.MetadataOf(&in.ObjectMeta)
-	maps.DeleteFunc(content, func(key string, _ any) bool { // labels without a prefix are private to users
-		return strings.HasPrefix(key, "label ") && !strings.Contains(key, "/")
-	})
-	if spec.Type == corev1.ServiceTypeLoadBalancer && !foreign {
-		if spec.LoadBalancerClass != nil {
-			content["spec.loadBalancerClass"] = *spec.LoadBalancerClass
-		}
-		if spec.LoadBalancerIP != "" {
-			content["spec.loadBalancerIP"] = spec.LoadBalancerIP
-		}
-	}
-	if !foreign && spec.Type != corev1.ServiceTypeExternalName && spec.ClusterIP != corev1.ClusterIPNone {
-		return content
-	}
-	text := fmt.Sprintf("%q %t %t %q", spec.ExternalName, spec.ClusterIP == corev1.ClusterIPNone, spec.PublishNotReadyAddresses, spec.Selector)
-	for _, p := range spec.Ports {
-		text += " " + p.TargetPort.String()
-	}
-	content["spec"] = text
-	return content
 }
 
 // SetIn sets a value in a map, which it makes if necessary.

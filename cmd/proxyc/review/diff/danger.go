@@ -16,15 +16,16 @@ const ShownUnknown = 5
 // Failures returns why a change must not be merged: the numbers of dangerous changes that no line accepts, by effect, and
 // what is not known. It also returns what the lines accept.
 func (d *Diff) Failures(lines *lint.Suppressions) (failures, accepted []string) {
+	accepts := func(effect, object, what string) bool {
+		why, ok := lines.Accepts(effect, object)
+		if ok {
+			accepted = append(accepted, strings.TrimSpace(effect+" "+what+" "+why))
+		}
+		return ok
+	}
 	dangers := map[flow.Effect]int{}
 	for i := range d.Services {
-		s := &d.Services[i]
-		if !s.Dangerous() {
-			continue
-		}
-		if why, ok := lines.Accepts(s.Effect.String(), "Service "+s.Name.String()); ok {
-			accepted = append(accepted, strings.TrimSpace(s.Effect.String()+" "+s.Name.String()+" "+why))
-		} else {
+		if s := &d.Services[i]; s.Dangerous() && !accepts(s.Effect.String(), "Service "+s.Name.String(), s.Name.String()) {
 			dangers[s.Effect] += len(s.Flows) + len(s.Notes)
 		}
 	}
@@ -35,9 +36,7 @@ func (d *Diff) Failures(lines *lint.Suppressions) (failures, accepted []string) 
 	}
 	var unknown []string
 	for _, what := range slices.Concat(d.Unknown, d.NotRead) {
-		if why, ok := lines.Accepts("unknown", NameOf(what)); ok {
-			accepted = append(accepted, strings.TrimSpace("unknown "+what+" "+why))
-		} else {
+		if !accepts("unknown", NameOf(what), what) {
 			unknown = append(unknown, what)
 		}
 	}

@@ -184,7 +184,7 @@ func Compare(ctx context.Context, was, is *review.Input, chosen Nodes, of func(i
 		}
 	}
 	d.Unknown = append(d.Unknown, rescoped(given[0], given[1], of)...)
-	for _, object := range review.Fixed(was, is) {
+	for object := range review.Fixed(was, is) {
 		d.NotRead = append(d.NotRead, object+" (with errors before)")
 	}
 	slices.Sort(d.NotRead)
@@ -365,14 +365,11 @@ func (d *Diff) count(was, is ir.Programs, of func(ir.Name) bool) {
 func nodesOf(was, is *review.Input, chosen Nodes, facts factsByWhat) (nodes [2][]compiler.Facts, added []compiler.Facts, err error) {
 	names := slices.Clone(chosen.Names)
 	if chosen.All {
-		for _, j := range [...]*review.Input{was, is} {
-			for _, n := range j.Snapshot.Nodes() {
-				names = append(names, n.Name)
-			}
+		for _, n := range append(was.Snapshot.Nodes(), is.Snapshot.Nodes()...) {
+			names = append(names, n.Name)
 		}
 	}
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
+	for _, name := range compacted(names) {
 		switch a, b := was.Snapshot.Node(name), is.Snapshot.Node(name); {
 		case a == nil && b == nil && len(was.Snapshot.Nodes())+len(is.Snapshot.Nodes()) > 0:
 			return nodes, nil, review.UnknownNode("--node", name, fmt.Sprintf("got %q", name), was.Snapshot, is.Snapshot)
@@ -412,14 +409,9 @@ func (f factsByWhat) add(node, what, before, after string) {
 // follow from the configuration.
 func (f factsByWhat) compare(node string, family ir.Family, a, b *ir.Program) {
 	before, after := nodeFacts(a), nodeFacts(b)
-	keys := make([]string, 0, len(before)+len(after))
-	for _, m := range [...]map[string]string{before, after} {
-		for k := range m {
-			keys = append(keys, k)
-		}
-	}
-	slices.Sort(keys)
-	for _, k := range slices.Compact(keys) {
+	all := maps.Clone(before)
+	maps.Copy(all, after)
+	for k := range all {
 		if before[k] != after[k] {
 			f.add(node, family.String()+" "+k, before[k], after[k])
 		}

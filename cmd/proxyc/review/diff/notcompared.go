@@ -141,7 +141,7 @@ func rescoped(was, is *review.Input, of func(ir.Name) bool) (out []string) {
 	return out
 }
 
-// shown returns the value of an annotation, or that it is missing.
+// shown returns the value of a setting, or that it is missing.
 func shown(value any) string {
 	if value == nil {
 		return "not set"

@@ -55,13 +55,7 @@ func valueSign(before, after string) string {
 }
 
 func arrow(before, after string) string {
-	none := func(s string) string {
-		if s == "" {
-			return "none"
-		}
-		return s
-	}
-	return none(before) + " → " + none(after)
+	return cmp.Or(before, "none") + " → " + cmp.Or(after, "none")
 }
 
 // onNodes returns the text that names the nodes of a difference, or "" for all nodes.
@@ -75,9 +69,7 @@ func (d *Diff) onNodes(nodes []string) string {
 
 // compacted returns the names sorted and without duplicates.
 func compacted(names []string) []string {
-	names = slices.Clone(names)
-	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
 func serviceName(n ir.Name) string {
@@ -566,18 +558,16 @@ func (d *Diff) PageJSON() (json.RawMessage, error) {
 
 // ParseEffects parses the words of a flag, and reports all that are unknown.
 func ParseEffects(flag string, words []string) (all []flow.Effect, err error) {
-	known := map[string]flow.Effect{}
 	var names []string
 	for _, e := range flow.Effects() {
-		known[e.String()] = e
 		names = append(names, e.String())
 	}
 	for _, word := range words {
-		e, ok := known[word]
-		if !ok {
+		i := slices.Index(names, word)
+		if i < 0 {
 			err = errors.Join(err, fmt.Errorf("%s: must be one of %s, got %q%s", flag, strings.Join(names, ", "), word, review.DidYouMean(word, names)))
 		}
-		all = append(all, e)
+		all = append(all, flow.Effect(i))
 	}
 	return all, err
 }
