@@ -70,7 +70,7 @@ func (x *Workloads) Select(namespace string, selector map[string]string) (out []
 // Undecided returns what may make pods with the labels of a selector, which those of no workload have: a
 // workload whose template lacks labels that a program may set and has none with another value, or one of
 // the objects of other kinds, customs. It returns "" if there is none. makers are those of other kinds that have a label or
-// the name of one. alone means that no label of the selector is that of a workload, and that there are no such makers.
+// whose kind or name is one. alone means that no label of the selector is that of a workload, and that there are no such makers.
 func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map[string]string) (why string, makers []string, alone bool) {
 	lacks := func(w *snapshot.Workload) (keys []string, ok bool) {
 		for _, key := range slices.Sorted(maps.Keys(selector)) {
@@ -98,7 +98,7 @@ func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map
 		}
 		other = cmp.Or(other, w.Object)
 		if len(keys) < len(selector) || slices.ContainsFunc(slices.Collect(maps.Values(selector)), func(value string) bool {
-			return strings.Contains(value, w.Name.Name) || strings.Contains(w.Name.Name, value)
+			return strings.Contains(value, w.Name.Name) || strings.Contains(strings.ToLower(w.Kind)+" "+w.Name.Name, value)
 		}) {
 			makers = append(makers, w.Object)
 		}

@@ -414,7 +414,7 @@ func (r *result) leaf(l *leaf, index []int) {
 	if decode == nil {
 		f := misspelt(l.apiVersion, l.kind)
 		if f != nil || isCustom(group) && !podless.MatchString(l.kind) {
-			r.customs = append(r.customs, l.custom(r.namespace))
+			r.custom(l)
 		}
 		if f != nil {
 			// It is invalid as an object of the kind that was meant: see Keep.
@@ -431,7 +431,7 @@ func (r *result) leaf(l *leaf, index []int) {
 	r.sum(o.name, l.text)
 	o.index = index
 	if err != nil {
-		r.customs = append(r.customs, l.custom(r.namespace))
+		r.custom(l)
 		path, msg := explain(l.text, err)
 		report(placed{field: path, invalid: &o, Diagnostic: diag.Diagnostic{Severity: diag.Error, Code: diag.FieldType, Object: o.name, Path: join(l.path(), path), Msg: msg}})
 		return
@@ -453,7 +453,9 @@ func (r *result) leaf(l *leaf, index []int) {
 		}
 		report(placed{field: f.path, invalid: invalid, Diagnostic: diag.Diagnostic{Severity: f.severity, Code: f.code, Object: o.name, Path: join(l.path(), f.path), Msg: f.msg, Hint: f.hint}})
 	}
-	if usable {
+	if !usable {
+		r.custom(l)
+	} else {
 		r.objects = append(r.objects, o)
 		r.uncompared = append(r.uncompared, o.uncompared...)
 	}
@@ -504,10 +506,11 @@ func (l *leaf) meta(namespace string) *metav1.ObjectMeta {
 	return &in.Metadata
 }
 
-// custom returns an object that may make pods, as far as it can be decoded.
-func (l *leaf) custom(namespace string) *snapshot.Workload {
+// custom adds an object that may make pods, as far as it can be decoded.
+func (r *result) custom(l *leaf) {
 	var in struct {
 		Spec struct {
+			Replicas any `json:"replicas"`
 			Template struct {
 				Metadata struct {
 					Labels map[string]string `json:"labels"`
@@ -516,8 +519,9 @@ func (l *leaf) custom(namespace string) *snapshot.Workload {
 		} `json:"spec"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // most have no template
-	name := snapshot.NameOf(l.meta(namespace))
-	return &snapshot.Workload{Name: name, Object: snapshot.ObjectName(l.kind, name), Labels: in.Spec.Template.Metadata.Labels}
+	if name := snapshot.NameOf(l.meta(r.namespace)); in.Spec.Replicas != int64(0) {
+		r.customs = append(r.customs, &snapshot.Workload{Kind: l.kind, Name: name, Object: snapshot.ObjectName(l.kind, name), Labels: in.Spec.Template.Metadata.Labels})
+	}
 }
 
 // shorten truncates a text for a message.

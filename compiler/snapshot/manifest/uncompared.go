@@ -28,7 +28,7 @@ func (l *leaf) uncompared(namespace string) (u snapshot.Uncompared) {
 	}
 	spec, _ := in["spec"].(map[string]any)
 	selects := len(spec) == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(spec)), selecting.MatchString)
-	decides := strings.HasSuffix(l.kind, "Policy") && selects
+	decides := strings.HasSuffix(l.kind, "Policy") && selects && !admission.MatchString(group)
 	if decides { // whatever its labels
 		meta.Labels = nil
 	}
@@ -40,6 +40,9 @@ func (l *leaf) uncompared(namespace string) (u snapshot.Uncompared) {
 // selecting matches the fields in which a policy for traffic names its pods and their peers. Others are about images,
 // backups or objects.
 var selecting = regexp.MustCompile(`(?i)selector|target|subject|appliedto|gress$|^rules$|^action$`)
+
+// admission matches the groups of policies for objects instead of packets.
+var admission = regexp.MustCompile(`(^|\.)(kyverno|kubewarden)\.io$`)
 
 // unrelated matches the groups and kinds of Kubernetes on which no packet depends, and those of workloads and of settings
 // of programs.
