@@ -73,19 +73,15 @@ func SettingsOf(in *corev1.Service, foreign bool) map[string]any {
 // PlacingOf returns what decides whether the pods of a workload run and become ready, as decoded from JSON,
 // except what assumed endpoints depend on anyway.
 func PlacingOf(annotations map[string]string, spec *corev1.PodSpec, containers []corev1.Container) map[string]any {
-	probes, kept := map[string]corev1.Container{}, map[string]string{}
-	for key, value := range annotations {
-		if applying.MatchString(key) {
-			kept[key] = value
-		}
-	}
+	probes, kept := map[string]corev1.Container{}, maps.Clone(annotations)
+	maps.DeleteFunc(kept, func(key, _ string) bool { return !applying.MatchString(key) })
 	for _, c := range containers {
 		if c.ReadinessProbe != nil || c.StartupProbe != nil {
 			probes[c.Name] = corev1.Container{Name: c.Name, ReadinessProbe: c.ReadinessProbe, StartupProbe: c.StartupProbe}
 		}
 	}
 	text, _ := json.Marshal(map[string]any{
-		"annotations": kept, "probes": probes,
+		"metadata": metav1.ObjectMeta{Annotations: kept}, "probes": probes,
 		"spec": corev1.PodSpec{NodeSelector: spec.NodeSelector, Affinity: spec.Affinity, SchedulerName: spec.SchedulerName,
 			SchedulingGates: spec.SchedulingGates, ReadinessGates: spec.ReadinessGates, Tolerations: spec.Tolerations,
 			TopologySpreadConstraints: spec.TopologySpreadConstraints, RuntimeClassName: spec.RuntimeClassName},

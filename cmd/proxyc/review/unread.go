@@ -265,12 +265,7 @@ func passedFinding(list []*file) diag.Diagnostic {
 	d := diag.Diagnostic{Severity: diag.Info, Code: diag.FileSkipped, File: list[0].Name}
 	var kinds []string
 	for _, kind := range [...]string{hiddenFile, hiddenDir, otherFile, linkedDir} {
-		n := 0
-		for _, f := range list {
-			if f.passed == kind {
-				n++
-			}
-		}
+		n := len(slices.DeleteFunc(slices.Clone(list), func(f *file) bool { return f.passed != kind }))
 		if n == 0 {
 			continue
 		}
@@ -328,10 +323,8 @@ func Hide(was, is *Input) map[string]string {
 // difference: one finding counts them. It sets NotRead and NotApplied to the others, and adds findings about
 // them.
 func CompareUnread(was, is *Input) {
-	all := maps.Clone(was.files)
-	if all == nil {
-		all = map[string]*file{}
-	}
+	all := map[string]*file{}
+	maps.Copy(all, was.files)
 	maps.Copy(all, is.files)
 	differs := map[string]bool{}
 	named := map[string]string{} // of both sides
@@ -416,12 +409,7 @@ func lists(old, now *file, was, is *Input) bool {
 
 // has reports whether a side has a file or a directory.
 func (j *Input) has(path string) bool {
-	for below := range j.files {
-		if below == path || strings.HasPrefix(below, path+"/") {
-			return true
-		}
-	}
-	return false
+	return j.count(func(f *file) bool { return f.below == path || strings.HasPrefix(f.below, path+"/") }) > 0
 }
 
 // FindingsOfBoth returns the findings of both sides. An error that both have about an equal object is a

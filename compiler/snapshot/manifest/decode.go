@@ -512,9 +512,7 @@ func (r *result) custom(l *leaf) {
 		Spec struct {
 			Replicas any `json:"replicas"`
 			Template struct {
-				Metadata struct {
-					Labels map[string]string `json:"labels"`
-				} `json:"metadata"`
+				Metadata metav1.ObjectMeta `json:"metadata"`
 			} `json:"template"`
 		} `json:"spec"`
 	}
