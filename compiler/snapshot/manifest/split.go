@@ -63,7 +63,9 @@ func IsEmpty(data []byte) bool {
 // line breaks. YAML treats all line breaks alike, and JSON ignores them.
 func plainLines(data []byte) []byte {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
-	data = comments.ReplaceAllFunc(data, func(line []byte) []byte { return breaks.ReplaceAll(line, []byte("\n")) })
+	if bytes.Contains(data, []byte("\u0085")) || bytes.Contains(data, []byte("\u2028")) || bytes.Contains(data, []byte("\u2029")) {
+		data = comments.ReplaceAllFunc(data, func(line []byte) []byte { return breaks.ReplaceAll(line, []byte("\n")) })
+	}
 	if bytes.IndexByte(data, '\r') < 0 {
 		return data
 	}
