@@ -68,7 +68,7 @@ func buildProgram(t *testing.T, dir string) string {
 		return filepath.Join(tools, "github.com/proxyc/proxyc/cmd/proxyc")
 	}
 	program := filepath.Join(dir, "bin", "proxyc")
-	build := exec.Command("go", "build", "-o", program, "./cmd/proxyc")
+	build := exec.Command("go", "run", "-exec", "install -D", "./cmd/proxyc", program)
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -93,7 +93,7 @@ func throughProxyc(t *testing.T) (ApplyFunc, DaemonFunc) {
 	binary := *proxycFlag
 	if binary == "" {
 		binary = filepath.Join(t.TempDir(), "proxyc")
-		out, err := exec.Command("go", "build", "-o", binary, "github.com/proxyc/proxyc/cmd/proxyc").CombinedOutput()
+		out, err := exec.Command("go", "run", "-exec", "cp", "github.com/proxyc/proxyc/cmd/proxyc", binary).CombinedOutput()
 		if err != nil {
 			t.Fatalf("build proxyc: %v\n%s", err, out)
 		}

@@ -39,7 +39,7 @@ var proxyc = func() func(*testing.T) string {
 				t.Fatal(err)
 			}
 			name := filepath.Join(dir, "proxyc")
-			cmd := exec.Command("go", "build", "-o", name, "./cmd/proxyc")
+			cmd := exec.Command("go", "run", "-exec", "cp", "./cmd/proxyc", name)
 			cmd.Dir = repository
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)

@@ -50,7 +50,8 @@ func Main(m *testing.M, commands map[string]func()) {
 	}), commands)
 }
 
-// Program builds proxyc and adds it to PATH, under all of its names.
+// Program builds proxyc and adds it to PATH, under all of its names. go run keeps it in Go's cache,
+// so only the first package links it.
 func Program(t testing.TB) {
 	t.Helper()
 	program.once.Do(func() { program.err = build() })
@@ -69,7 +70,7 @@ func build() (err error) {
 	file := filepath.Join(program.dir, "proxyc")
 	if *given != "" {
 		err = os.Symlink(*given, file)
-	} else if out, failure := exec.Command("go", "build", "-o", file, "github.com/proxyc/proxyc/cmd/proxyc").CombinedOutput(); failure != nil {
+	} else if out, failure := exec.Command("go", "run", "-exec", "cp", "github.com/proxyc/proxyc/cmd/proxyc", file).CombinedOutput(); failure != nil {
 		err = fmt.Errorf("%w\n%s", failure, out)
 	}
 	if err != nil {
