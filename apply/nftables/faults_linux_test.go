@@ -121,6 +121,9 @@ func TestFaultsAtEachRequest(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("refused %t, after %t", refused, after), func(t *testing.T) {
+				if refused && !after {
+					applytest.Long(t)
+				}
 				t.Parallel()
 				n := newNode(t)
 				fired := true
@@ -312,7 +315,7 @@ func TestFailedCalls(t *testing.T) {
 	one, two := *whole, *whole
 	one.Services, two.Services = one.Services[:1], two.Services[:2]
 	a, b := ir.NewPrograms(&one), ir.NewPrograms(&two)
-	for i := 1; ; i++ {
+	for i := 1; ; i = applytest.Next(i) {
 		if err := full(a); err != nil {
 			t.Fatal(err)
 		}

@@ -24,8 +24,9 @@ func TestStateHoldsHistories(t *testing.T) {
 	states := map[ir.Family]*rules.Lowerer{ir.IPv4: rules.NewLowerer(ir.IPv4), ir.IPv6: rules.NewLowerer(ir.IPv6)}
 	programs := map[ir.Family]*ir.Program{}
 	as := func(p *ir.Program) *ir.Program { return p }
-	for step := range 200 {
-		if step == 100 { // the Services become ports of one
+	steps := applytest.Of(60, 200)
+	for step := range steps {
+		if step == steps/2 { // the Services become ports of one
 			plan := &Plan{}
 			for f, s := range states {
 				*plan.families.At(f) = update(s, &programs[f].Node, changes(programs[f], oneService(programs[f]))...)

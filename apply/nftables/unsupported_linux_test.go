@@ -224,7 +224,7 @@ func TestRulesOfNFT(t *testing.T) {
 	before := n.list(t)
 	list := want.IPv4.Sets[len(want.IPv4.Sets)-1].Name
 	var unknown []string
-	for _, w := range written {
+	for i, w := range written {
 		t.Run(w.name, func(t *testing.T) {
 			names := strings.NewReplacer("$T", "ip proxyc", "$L", list)
 			script := names.Replace(w.script)
@@ -256,10 +256,13 @@ func TestRulesOfNFT(t *testing.T) {
 				t.Fatal(err)
 			}
 			holds(t, "after "+w.name, n, want)
-			if after := n.list(t); !onlyOrder(before, after) {
-				t.Errorf("(-before +after):\n%s", cmp.Diff(before, after))
-			}
 		})
+		if i%8 < 7 && i < len(written)-1 {
+			continue // nft takes most of the time, and no case removes what another leaves
+		}
+		if after := n.list(t); !onlyOrder(before, after) {
+			t.Fatalf("one of the cases from %q to %q leaves (-before +after):\n%s", written[i-i%8].name, w.name, cmp.Diff(before, after))
+		}
 	}
 	if len(unknown) > mostUnwritten {
 		t.Errorf("nft writes too few: not %q", unknown)
