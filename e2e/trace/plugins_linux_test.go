@@ -1,4 +1,4 @@
-package trace_test
+package trace
 
 import (
 	"net/netip"
@@ -47,7 +47,7 @@ func TestTraceKernelFollowsNetworkPlugins(t *testing.T) {
 			w, topo := inTopology(t, tt.plane)
 			w.Write("cluster.yaml", nodetest.NodePort+secondServiceYAML+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
 			w.Must("proxyc apply " + strings.Join(w.Args, " "))
-			rules := "../../../../testdata/apply/plugins/" + tt.plugin
+			rules := "../../testdata/apply/plugins/" + tt.plugin
 			if tt.tool == "nft" {
 				w.Must("nft -f " + rules + ".nft")
 			} else {

@@ -1,4 +1,4 @@
-package trace_test
+package trace
 
 import (
 	"net/netip"
@@ -154,7 +154,7 @@ func TestTraceKernelBlamesNoRuleOfKubeProxy(t *testing.T) {
 			t.Parallel()
 			w := nodetest.New(t, "nftables")
 			w.Forward()
-			dir, err := filepath.Abs("../../../../testdata/apply/takeover")
+			dir, err := filepath.Abs("../../testdata/apply/takeover")
 			if err != nil {
 				t.Fatal(err)
 			}
