@@ -33,6 +33,9 @@ func TestKernelHolds(t *testing.T) {
 					}
 				}
 				for _, path := range goldenFiles(t) {
+					if plane.variant == "legacy" && !applytest.All {
+						continue // the same rules as variant nft, by other tools: the random clusters suffice
+					}
 					g := readGolden(t, path)
 					snap, _ := reviewtest.Decode(g.nodes, g.objects)
 					programs, _ := reviewtest.Compile(t, reviewtest.ParseConfig(t, plane.mode, g.config), snap, compiler.Facts{NodeName: g.node})
