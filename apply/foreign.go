@@ -50,17 +50,16 @@ func (i *Interference) Ignore(f ir.Family) {
 
 // Lines returns a line for each rule, as verbs print them.
 func (i Interference) Lines() (lines []string) {
-	for _, rule := range i.Drops {
-		lines = append(lines, "foreign rules that may drop: "+rule)
-	}
-	for _, rule := range i.Diverts {
-		lines = append(lines, "foreign rules that may divert: "+rule)
-	}
-	for _, rule := range i.Sources {
-		lines = append(lines, "foreign rules that may change the client's address: "+rule)
-	}
-	for _, rule := range i.Ignored {
-		lines = append(lines, "foreign rules for packets of a family without Services: "+rule)
+	for _, list := range [...]struct {
+		title string
+		rules []string
+	}{
+		{"that may drop", i.Drops}, {"that may divert", i.Diverts}, {"that may change the client's address", i.Sources},
+		{"for packets of a family without Services", i.Ignored},
+	} {
+		for _, rule := range list.rules {
+			lines = append(lines, "foreign rules "+list.title+": "+rule)
+		}
 	}
 	return append(lines, i.Settings...)
 }
@@ -105,97 +104,96 @@ func (e RuleEffect) diverts() bool {
 	return e.is("dnat", "redirect", "netmap", "tproxy", "notrack", "ct zone set", "ct --zone")
 }
 
-// toOurs reports whether the rule jumps to a chain of proxyc or kube-proxy.
-func (e RuleEffect) toOurs() bool { return strings.HasPrefix(e.To, "KUBE-") }
-
 // Add adds the effects of a base chain, and of the chains that it jumps to. mark is the masquerade
 // mark.
 func (i *Interference) Add(c ForeignChain, mark uint32) error {
+	own, err := c.Rules(c.Name)
+	if err != nil {
+		return err
+	}
+	all, err := c.reached(own)
+	if err != nil {
+		return err
+	}
 	if c.Policy != "" {
 		i.Drops = append(i.Drops, c.Where+": "+c.Policy)
-	} else if err := c.find(&i.Drops, "", func(_ string, e RuleEffect) bool { return e.drops() }); err != nil {
-		return err
+	} else {
+		c.note(&i.Drops, all, "", reachedRule.drops)
 	}
-	if err := c.find(&i.Diverts, "", func(_ string, e RuleEffect) bool { return e.is(Rewrites, "ttl", "hl", "fwd") }); err != nil {
-		return err
-	}
-	if c.Routes {
-		_ = c.find(nil, "", func(chain string, e RuleEffect) bool { // cannot fail: the chains were read above
-			if e.Clears|e.Sets != 0 {
-				i.Marks = append(i.Marks, Marking{c.Where + ": " + e.Does + " in chain " + chain, e})
-			}
-			return false
-		})
+	c.note(&i.Diverts, all, "", func(r reachedRule) bool { return r.is(Rewrites, "ttl", "hl", "fwd") })
+	for _, r := range all {
+		if c.Routes && r.Clears|r.Sets != 0 {
+			i.Marks = append(i.Marks, Marking{c.Where + ": " + r.Does + " in chain " + r.chain, r.RuleEffect})
+		}
 	}
 	if !c.Translates && !c.Marks {
 		return nil
 	}
 	// If the chain jumps to ours, only the rules before the last jump matter. Packets bypass ours that these
 	// accept, or return from the chain.
-	before, err := c.Rules(c.Name)
-	if err != nil {
-		return err
-	}
-	jump := lastJump(before)
+	jump := lastJump(own)
 	if jump >= 0 {
-		all := c.Rules
-		c.Rules = func(chain string) ([]RuleEffect, error) {
-			if chain == c.Name {
-				return before[:jump], nil
-			}
-			return all(chain)
+		if all, err = c.reached(own[:jump]); err != nil {
+			return err
 		}
 	}
 	if c.Translates {
-		err = c.find(&i.Sources, "", func(_ string, e RuleEffect) bool { return e.is("snat", "masquerade", "netmap") })
+		c.note(&i.Sources, all, "", func(r reachedRule) bool { return r.is("snat", "masquerade", "netmap") })
+		c.note(&i.Diverts, all, "", func(r reachedRule) bool { return r.diverts() || jump >= 0 && r.ends(c.Name) })
 	}
-	if c.Translates && err == nil {
-		err = c.find(&i.Diverts, "", func(chain string, e RuleEffect) bool {
-			return e.diverts() || jump >= 0 && (e.is("accept") || e.is("return") && chain == c.Name)
-		})
+	if c.Marks {
+		c.note(&i.Diverts, all, fmt.Sprintf("clears mark %#x", mark), func(r reachedRule) bool { return r.Clears&mark != 0 })
 	}
-	if c.Marks && err == nil {
-		err = c.find(&i.Diverts, fmt.Sprintf("clears mark %#x", mark), func(_ string, e RuleEffect) bool { return e.Clears&mark != 0 })
-	}
-	if err == nil {
-		err = c.find(&i.Diverts, fmt.Sprintf("sets mark %#x", mark), func(_ string, e RuleEffect) bool { return e.Sets&mark != 0 })
-	}
-	return err
+	c.note(&i.Diverts, all, fmt.Sprintf("sets mark %#x", mark), func(r reachedRule) bool { return r.Sets&mark != 0 })
+	return nil
 }
 
-// lastJump returns the position of the last jump to ours; -1 if there is none.
+// lastJump returns the position of the last jump to a chain of proxyc or kube-proxy; -1 if there is none.
 func lastJump(list []RuleEffect) int {
 	for i, e := range slices.Backward(list) {
-		if e.toOurs() {
+		if strings.HasPrefix(e.To, "KUBE-") {
 			return i
 		}
 	}
 	return -1
 }
 
-// find appends the nearest chain with a matching rule to found, if any, with the effect of the
-// rule, or with does if that is set.
-func (c *ForeignChain) find(found *[]string, does string, matches func(chain string, e RuleEffect) bool) error {
-	seen := map[string]bool{}
+// reachedRule is a rule that packets of a base chain may meet.
+type reachedRule struct {
+	RuleEffect
+	chain string
+}
+
+// ends reports whether packets leave a base chain by the rule, without a verdict of later ones.
+func (r reachedRule) ends(base string) bool {
+	return r.is("accept") || r.is("return") && r.chain == base
+}
+
+// reached returns the given rules of the chain, and those of the chains that they lead to, the nearest
+// first.
+func (c *ForeignChain) reached(own []RuleEffect) (all []reachedRule, err error) {
+	seen := map[string]bool{c.Name: true}
 	for todo := []string{c.Name}; len(todo) > 0; todo = todo[1:] {
-		chain := todo[0]
-		if seen[chain] {
-			continue
-		}
-		seen[chain] = true
-		list, err := c.Rules(chain)
-		if err != nil {
-			return err
+		list := own
+		if todo[0] != c.Name {
+			if list, err = c.Rules(todo[0]); err != nil {
+				return nil, err
+			}
 		}
 		for _, e := range list {
-			if matches(chain, e) {
-				*found = append(*found, c.Where+": "+cmp.Or(does, e.Does)+" in chain "+chain)
-				return nil
-			}
-			if e.To != "" {
+			all = append(all, reachedRule{e, todo[0]})
+			if e.To != "" && !seen[e.To] {
+				seen[e.To] = true
 				todo = append(todo, e.To)
 			}
 		}
 	}
-	return nil
+	return all, nil
+}
+
+// note appends the first matching rule to a list, if any, with its effect, or with does if that is set.
+func (c *ForeignChain) note(list *[]string, rules []reachedRule, does string, matches func(reachedRule) bool) {
+	if i := slices.IndexFunc(rules, matches); i >= 0 {
+		*list = append(*list, c.Where+": "+cmp.Or(does, rules[i].Does)+" in chain "+rules[i].chain)
+	}
 }
