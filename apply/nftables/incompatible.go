@@ -69,7 +69,7 @@ func baseDifference(h, w *rules.Base) string {
 	case h.Unsupported != "":
 		return h.Unsupported
 	case h.NAT != w.NAT:
-		return "type " + codec.ChainType(h)
+		return "type " + h.Type()
 	case h.Hook != w.Hook:
 		return "hook " + h.Hook.String()
 	case h.Priority != w.Priority:

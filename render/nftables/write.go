@@ -86,7 +86,7 @@ func (o *output) set(s *Set, f ir.Family) {
 func (o *output) chain(c *Chain, f ir.Family) {
 	o.add("\tchain ", c.Name, " {\n")
 	if b := c.Base; b != nil {
-		o.add("\t\ttype ", b.typeName(), " hook ", b.Hook.String(), " priority ", strconv.Itoa(b.Priority), "; policy accept;\n")
+		o.add("\t\ttype ", b.Type(), " hook ", b.Hook.String(), " priority ", strconv.Itoa(b.Priority), "; policy accept;\n")
 	}
 	for i := range c.Rules {
 		line := c.Rules[i].appendText(append(o.AvailableBuffer(), "\t\t"...), f)
@@ -95,7 +95,8 @@ func (o *output) chain(c *Chain, f ir.Family) {
 	o.add("\t}\n")
 }
 
-func (b *Base) typeName() string {
+// Type returns the type of a base chain, as in nft and in the kernel.
+func (b *Base) Type() string {
 	if b.NAT {
 		return "nat"
 	}

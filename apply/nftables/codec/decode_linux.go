@@ -317,7 +317,7 @@ func DecodeChain(a Fields) (c rules.Chain, ok bool, err error) {
 	switch {
 	case number > uint32(rules.Postrouting):
 		c.Base.Unsupported = OtherHook
-	case kind != ChainType(c.Base):
+	case kind != c.Base.Type():
 		c.Base.Unsupported = "type " + kind
 	}
 	if number <= uint32(rules.Postrouting) {

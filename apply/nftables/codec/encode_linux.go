@@ -151,7 +151,7 @@ func EncodeChain(c *rules.Chain) []byte {
 			b.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.Base.Priority)))
 		})
 		b.Uint32(unix.NFTA_CHAIN_POLICY, nfAccept)
-		b.Text(unix.NFTA_CHAIN_TYPE, ChainType(c.Base))
+		b.Text(unix.NFTA_CHAIN_TYPE, c.Base.Type())
 	})
 }
 
@@ -223,7 +223,7 @@ func AppendElement(b *Builder, s *rules.Set, f ir.Family, e *rules.Element, keyO
 // address after its end. An interval up to the last address has no second element; nft marks the
 // first one.
 func appendInterval(b *Builder, f ir.Family, p netip.Prefix) {
-	behind := lastAddr(p).Next()
+	behind := ir.LastOf(p).Next()
 	edge := func(a netip.Addr, end bool) {
 		item := b.Open(unix.NFTA_LIST_ELEM)
 		if end {
@@ -332,16 +332,6 @@ func verdictKind(code int32) rules.VerdictKind {
 		}
 	}
 	return 0
-}
-
-// lastAddr returns the highest address of a prefix.
-func lastAddr(p netip.Prefix) netip.Addr {
-	a := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(a)*8; i++ {
-		a[i/8] |= 1 << (7 - i%8)
-	}
-	last, _ := netip.AddrFromSlice(a)
-	return last
 }
 
 // userData returns the user data with which nft lists a set: the byte order of keys and data, and

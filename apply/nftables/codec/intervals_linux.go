@@ -86,7 +86,7 @@ func Intervals(edges []Edge) (all []rules.Element, foreign bool) {
 		}
 	}
 	if open.IsValid() {
-		add(open, lastAddr(netip.PrefixFrom(open, 0)))
+		add(open, ir.LastOf(netip.PrefixFrom(open, 0)))
 	}
 	return all, foreign
 }
