@@ -46,8 +46,12 @@ func (d *Debug) Handler() http.Handler {
 	mux.Handle("/healthz/ping", http.HandlerFunc(ping.check))
 	mux.Handle("/metrics", d.Metrics.Handler())
 	mux.Handle("/metrics/slis", ping.metrics())
-	mux.HandleFunc("/proxyMode", d.proxyMode)
-	mux.HandleFunc("/configz", d.configz)
+	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
+		writeBody(w, http.StatusOK, textPlain, []byte(d.Mode))
+	})
+	mux.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{configName: d.Config()})
+	})
 	if d.Flags != nil {
 		mux.HandleFunc("/flagz", d.flagz)
 	}
@@ -58,14 +62,6 @@ func (d *Debug) Handler() http.Handler {
 		d.profiling(mux)
 	}
 	return mux
-}
-
-func (d *Debug) proxyMode(w http.ResponseWriter, _ *http.Request) {
-	writeBody(w, http.StatusOK, textPlain, []byte(d.Mode))
-}
-
-func (d *Debug) configz(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{configName: d.Config()})
 }
 
 func (d *Debug) profiling(mux *http.ServeMux) {

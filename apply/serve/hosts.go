@@ -15,18 +15,13 @@ import (
 // them directly. Load balancers use unknown names there. names are the node's own.
 func rejectForeignHosts(h http.Handler, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if atLoopback(r) && !isOwnName(r.Host, names) {
+		at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		if ok && at.IP.IsLoopback() && !isOwnName(r.Host, names) {
 			http.Error(w, fmt.Sprintf("Host: must be an address, localhost or the node's name, got %q", r.Host), http.StatusMisdirectedRequest)
 			return
 		}
 		h.ServeHTTP(w, r)
 	})
-}
-
-// atLoopback reports whether a request arrived on a loopback address.
-func atLoopback(r *http.Request) bool {
-	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	return ok && at.IP.IsLoopback()
 }
 
 // isOwnName reports whether a Host header contains an IP address, localhost or one of names.
