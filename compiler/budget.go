@@ -14,9 +14,10 @@ import (
 // namespace can thus add some 100 MB to every node, whatever its number of
 // Services. A cluster with 10,000 Services, each with two ports, two load
 // balancer addresses and 50 endpoints, uses a quarter of the limits of a node.
-func limitsOfAll() (namespace, node cost) {
-	return cost{5 * maxFrontends, 5 * maxAdmitted, 2 * maxBackends}, cost{20 * maxFrontends, 20 * maxAdmitted, 20 * maxBackends}
-}
+var (
+	namespaceLimit = cost{5 * maxFrontends, 5 * maxAdmitted, 2 * maxBackends}
+	nodeLimit      = cost{20 * maxFrontends, 20 * maxAdmitted, 20 * maxBackends}
+)
 
 // cost is a number of rules or elements for products of a Service.
 type cost struct{ frontends, admitted, backends int }
@@ -41,9 +42,7 @@ func (c cost) exceeds(limit cost) excess {
 // youngest Services lose their external addresses, or the endpoints of all ports
 // but the first. All nodes decide alike, since costs do not depend on the node.
 type budget struct {
-	family                    ir.Family
-	namespaceLimit, nodeLimit cost
-
+	family     ir.Family
 	all        map[*entry]bool // with a cost
 	namespaces map[string]cost
 	crowded    int // namespaces over their limit
@@ -53,16 +52,14 @@ type budget struct {
 }
 
 func newBudget(f ir.Family) *budget {
-	b := &budget{family: f, all: map[*entry]bool{}, namespaces: map[string]cost{}}
-	b.namespaceLimit, b.nodeLimit = limitsOfAll()
-	return b
+	return &budget{family: f, all: map[*entry]bool{}, namespaces: map[string]cost{}}
 }
 
 // replace accounts for a Service whose cost was another one.
 func (b *budget) replace(e *entry, old cost) {
 	now, sum := e.costs.Of(b.family), b.namespaces[e.name.Namespace]
 	count := func(by int) {
-		if sum.exceeds(b.namespaceLimit) != (excess{}) {
+		if sum.exceeds(namespaceLimit) != (excess{}) {
 			b.crowded += by
 		}
 	}
@@ -88,7 +85,7 @@ func (b *budget) settle(touched func(*entry)) {
 		return
 	}
 	b.moved = false
-	within := b.crowded == 0 && b.node.exceeds(b.nodeLimit) == (excess{})
+	within := b.crowded == 0 && b.node.exceeds(nodeLimit) == (excess{})
 	if within && !b.over {
 		return
 	}
@@ -97,8 +94,8 @@ func (b *budget) settle(touched func(*entry)) {
 	namespaces := map[string]cost{}
 	for _, e := range slices.SortedFunc(maps.Keys(b.all), (*entry).age) {
 		c, sum := e.costs.Of(b.family), namespaces[e.name.Namespace]
-		over := c.fit(&sum, b.namespaceLimit, "namespace "+e.name.Namespace)
-		if rest := c.fit(&node, b.nodeLimit, "a node"); over == (excess{}) {
+		over := c.fit(&sum, namespaceLimit, "namespace "+e.name.Namespace)
+		if rest := c.fit(&node, nodeLimit, "a node"); over == (excess{}) {
 			over = rest
 		} else {
 			over.frontends, over.backends = over.frontends || rest.frontends, over.backends || rest.backends
