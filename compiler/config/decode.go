@@ -93,8 +93,10 @@ func (d *decoder) plain(n *yaml.Node, v reflect.Value, path string) {
 	case reflect.String:
 		if s, ok := stringOf(n); ok {
 			v.SetString(s)
+		} else if isPlain(n) { // 1.36 or yes
+			d.wrong(n, path, "a string", "put it in quotes")
 		} else {
-			d.wrong(n, path, "a string", quoteHint(n))
+			d.wrong(n, path, "a string", "")
 		}
 	case reflect.Bool:
 		if b, ok := boolOf(n); ok {
@@ -215,18 +217,17 @@ func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
 	isFlush := v.Type() == reflect.TypeFor[FlushFrequency]()
 	var dur time.Duration
 	s, ok := stringOf(n)
-	switch {
-	case ok:
-		parsed, err := time.ParseDuration(s)
-		if err != nil {
-			d.wrong(n, path, want, "")
-			return
-		}
-		dur = parsed
-	case isFlush && isWhole(n):
-		f, _ := floatOf(n)
+	if ok {
+		var err error
+		dur, err = time.ParseDuration(s)
+		ok = err == nil
+	} else if isFlush {
+		var f float64
+		f, ok = floatOf(n)
+		ok = ok && f == math.Trunc(f) && math.Abs(f) < math.MaxInt64
 		dur = time.Duration(f)
-	default:
+	}
+	if !ok {
 		d.wrong(n, path, want, "")
 		return
 	}
@@ -372,12 +373,6 @@ func floatOf(n *yaml.Node) (f float64, ok bool) {
 	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
 }
 
-// isWhole reports whether a number is valid as nanoseconds.
-func isWhole(n *yaml.Node) bool {
-	f, ok := floatOf(n)
-	return ok && f == math.Trunc(f) && math.Abs(f) < math.MaxInt64
-}
-
 // describe returns a value for an error message.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
@@ -395,13 +390,4 @@ func describe(n *yaml.Node) string {
 		return strconv.Quote(value)
 	}
 	return value
-}
-
-// quoteHint returns a hint for unquoted values such as 1.36 or yes where a string
-// is required.
-func quoteHint(n *yaml.Node) string {
-	if n.Kind == yaml.ScalarNode && isPlain(n) {
-		return "put it in quotes"
-	}
-	return ""
 }

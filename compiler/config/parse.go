@@ -64,14 +64,11 @@ func (d *decoder) root(data []byte) *yaml.Node {
 		d.data = data
 	}
 	objects, broken := objectsOf(data)
-	has := func(o *yaml.Node) bool {
-		return isConfig(o) || !d.inner && isConfigMap(o) && len(configTexts(o)) > 0
-	}
-	with := slices.IndexFunc(objects, has)
+	with := slices.IndexFunc(objects, d.hasConfig)
 	switch {
 	case with >= 0:
 		for i, o := range objects {
-			if i != with && (has(o) || o.Kind != yaml.MappingNode || lookup(o, "kind") == nil) {
+			if i != with && (d.hasConfig(o) || o.Kind != yaml.MappingNode || lookup(o, "kind") == nil) {
 				d.report(diag.Warning, diag.ConfigSecond, o, "", fmt.Sprintf("is ignored: the configuration is the one at line %d", d.place(objects[with]).line), "")
 			}
 		}
@@ -95,6 +92,11 @@ func (d *decoder) root(data []byte) *yaml.Node {
 		return d.configMap(root)
 	}
 	return root
+}
+
+// hasConfig reports whether an object is a configuration, or a ConfigMap that contains one.
+func (d *decoder) hasConfig(o *yaml.Node) bool {
+	return hasKind(o, Kind) || !d.inner && isConfigMap(o) && len(configTexts(o)) > 0
 }
 
 // objectsOf returns the non-empty documents, with Lists and arrays replaced by
@@ -145,8 +147,6 @@ func hasKind(n *yaml.Node, want string) bool {
 	return kind != nil && kind.Value == want
 }
 
-func isConfig(n *yaml.Node) bool { return hasKind(n, Kind) }
-
 // syntax reports an error of the YAML parser. The error begins with "yaml: line
 // 5: ".
 func (d *decoder) syntax(text []byte, sev diag.Severity, err error, what string) {
@@ -184,7 +184,7 @@ func configTexts(root *yaml.Node) (found []configText) {
 			continue
 		}
 		objects, _ := objectsOf([]byte(text.Value))
-		if slices.ContainsFunc(objects, isConfig) {
+		if slices.ContainsFunc(objects, func(o *yaml.Node) bool { return hasKind(o, Kind) }) {
 			found = append(found, configText{key, text})
 		}
 	}
@@ -201,23 +201,19 @@ func (d *decoder) configMap(root *yaml.Node) *yaml.Node {
 		d.report(diag.Error, diag.ConfigMissing, root, usual, "missing, a ConfigMap must contain the configuration there", "")
 		return nil
 	}
-	in := configText{}
-	if found := configTexts(root); len(found) > 0 {
-		in = found[0]
-	} else {
-		for _, key := range configMapKeys { // decode an invalid text to report its error
-			if text := lookup(data, key); in.text == nil && text != nil {
-				in = configText{key, text}
-			}
+	found := configTexts(root)
+	for _, key := range configMapKeys { // decode an invalid text to report its error
+		if text := lookup(data, key); text != nil {
+			found = append(found, configText{key, text})
 		}
 	}
-	if in.text == nil {
+	if len(found) == 0 {
 		d.report(diag.Error, diag.ConfigMissing, data, usual, "missing, a ConfigMap must contain the configuration there, or under "+strconv.Quote(configMapKeys[1])+"; it has "+keyList(data), "")
 		return nil
 	}
-	text := in.text
+	text := found[0].text
 	if s, ok := stringOf(text); !ok || s == "" {
-		d.wrong(text, path(in.key), "a configuration as a string", "")
+		d.wrong(text, path(found[0].key), "a configuration as a string", "")
 		return nil
 	}
 	d.inner = true
@@ -268,15 +264,15 @@ func (d *decoder) header(root *yaml.Node) bool {
 		}
 	}
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
-		n := lookup(root, want.key)
+		key, n := entry(root, func(key string) bool { return key == want.key })
 		if n == nil { // kube-proxy ignores case only in the header
-			n = lookupFold(root, want.key)
+			key, n = entry(root, func(key string) bool { return strings.EqualFold(key, want.key) })
 		}
 		switch {
 		case n == nil || isNull(n):
 			d.report(diag.Error, diag.ConfigMissing, root, want.key, fmt.Sprintf("missing, must be %q", want.value), "")
 		case n.Kind == yaml.ScalarNode && n.Value != want.value:
-			d.report(diag.Error, diag.ConfigMissing, keyOf(root, n), want.key, fmt.Sprintf("must be %q, got %q", want.value, n.Value), "")
+			d.report(diag.Error, diag.ConfigMissing, key, want.key, fmt.Sprintf("must be %q, got %q", want.value, n.Value), "")
 			ok = false
 		}
 	}
@@ -285,32 +281,18 @@ func (d *decoder) header(root *yaml.Node) bool {
 
 // lookup returns the value of a key; of duplicates the last one.
 func lookup(mapping *yaml.Node, key string) *yaml.Node {
-	for i := len(mapping.Content) - 2; i >= 0; i -= 2 {
-		if target(mapping.Content[i]).Value == key {
-			return target(mapping.Content[i+1])
-		}
-	}
-	return nil
-}
-
-// keyOf returns the key of a value.
-func keyOf(mapping, value *yaml.Node) *yaml.Node {
-	for i := 0; i+1 < len(mapping.Content); i += 2 {
-		if target(mapping.Content[i+1]) == value {
-			return mapping.Content[i]
-		}
-	}
+	_, value := entry(mapping, func(k string) bool { return k == key })
 	return value
 }
 
-// lookupFold is lookup for a key in any case.
-func lookupFold(mapping *yaml.Node, key string) *yaml.Node {
+// entry returns the last key for which is returns true, and its value.
+func entry(mapping *yaml.Node, is func(key string) bool) (key, value *yaml.Node) {
 	for i := len(mapping.Content) - 2; i >= 0; i -= 2 {
-		if strings.EqualFold(target(mapping.Content[i]).Value, key) {
-			return target(mapping.Content[i+1])
+		if is(target(mapping.Content[i]).Value) {
+			return mapping.Content[i], target(mapping.Content[i+1])
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 func keyList(mapping *yaml.Node) string {
