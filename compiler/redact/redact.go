@@ -384,16 +384,11 @@ func (v *visitor) cidr(text *string) {
 	before, after, _ := strings.Cut(*text, trimmed)
 	out := v.prefix(p)
 	written := out.String()
-	if addr, _, _ := strings.Cut(trimmed, "/"); !isBase(addr, p) {
+	addr, _, _ := strings.Cut(trimmed, "/")
+	if a, _ := inet.ParseAddr(addr); a.Unmap() != p.Addr() { // not the first address of the range
 		written = netip.PrefixFrom(lastBit(out.Addr()), out.Bits()).String()
 	}
 	*text = before + written + after
-}
-
-// isBase reports whether addr is the first address of a range.
-func isBase(addr string, of netip.Prefix) bool {
-	a, _ := inet.ParseAddr(addr)
-	return a.Unmap() == of.Addr()
 }
 
 // lastBit sets the last bit of an address.
