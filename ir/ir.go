@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -336,8 +337,8 @@ func ParseMatch(s string) (Match, bool) {
 		return Match{}, false
 	}
 	if port, isNode := strings.CutPrefix(addrPort, "node:"); isNode {
-		n, ok := atou(port)
-		return Match{Protocol: p, Port: n}, ok
+		n, err := strconv.ParseUint(port, 10, 16)
+		return Match{Protocol: p, Port: uint16(n)}, err == nil
 	}
 	ap, err := netip.ParseAddrPort(addrPort)
 	return Match{Addr: ap.Addr(), Protocol: p, Port: ap.Port()}, err == nil

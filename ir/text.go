@@ -10,11 +10,6 @@ import (
 
 func utoa(n uint16) string { return strconv.FormatUint(uint64(n), 10) }
 
-func atou(s string) (uint16, bool) {
-	n, err := strconv.ParseUint(s, 10, 16)
-	return uint16(n), err == nil
-}
-
 // WriteText writes the canonical text of the programs of one node, for review:
 // one part per line, with its Origin after "#". Equal Programs yield equal bytes.
 func WriteText(w io.Writer, programs Programs) error {
