@@ -152,21 +152,7 @@ func Check(j *review.Input, nodes []compiler.Facts, contracts []*Contract, stand
 func (r *checkRun) program(p *ir.Program) {
 	node := prove.NodeOf(p)
 	evaluator := sim.NewEvaluator(p)
-	v := &view{node: p.Node.Name, family: p.Family, detector: &p.Node.Detector, never: map[netip.Addr]bool{}}
-	for _, a := range node.Addrs {
-		v.never[a] = true
-	}
-	for i := range p.Services {
-		for j := range p.Services[i].Frontends {
-			f := &p.Services[i].Frontends[j]
-			a := f.Match.Addr
-			at := r.network.at[a]
-			elsewhere := f.Kind == ir.ExternalIP || at != nil && at.node != "" // somebody else may have the address, too
-			if !elsewhere || node.Carries != nil && node.Carries(a) {
-				v.never[a] = true
-			}
-		}
-	}
+	v := r.network.view(p, &node)
 	for _, c := range r.Contracts {
 		c.meet(v)
 	}
@@ -200,6 +186,23 @@ func (r *checkRun) program(p *ir.Program) {
 			}
 		}
 	}
+}
+
+// view returns what the node of a Program receives.
+func (n *network) view(p *ir.Program, node *prove.Node) *view {
+	v := &view{node: p.Node.Name, family: p.Family, detector: &p.Node.Detector, never: map[netip.Addr]bool{}}
+	for _, a := range node.Addrs {
+		v.never[a] = true
+	}
+	for _, f := range p.Frontends() {
+		a := f.Match.Addr
+		at := n.at[a]
+		elsewhere := f.Kind == ir.ExternalIP || at != nil && at.node != "" // somebody else may have the address, too
+		if !elsewhere || node.Carries != nil && node.Carries(a) {
+			v.never[a] = true
+		}
+	}
+	return v
 }
 
 // nodePortAddrs returns the addresses at which node ports answer.

@@ -49,53 +49,8 @@ func newNetwork(j *review.Input, standIns func(*snapshot.Workload, ir.Family) []
 		}
 	}
 	byName := map[ir.Name]*pod{}
-	of := func(name ir.Name) *pod {
-		p := byName[name]
-		if p == nil {
-			p = &pod{name: name}
-			byName[name] = p
-			n.pods = append(n.pods, p)
-		}
-		return p
-	}
-	written := j.Reader.Written()
-	for _, slice := range j.Snapshot.Document().Slices {
-		for i := range slice.Endpoints {
-			e := &slice.Endpoints[i]
-			if e.Pod == "" || slice.Assumed() || !e.Addr.IsValid() {
-				continue
-			}
-			p := of(ir.Name{Namespace: slice.Name.Namespace, Name: e.Pod})
-			p.addrs, p.node = append(p.addrs, e.Addr), cmp.Or(p.node, e.NodeName)
-			if svc := j.Snapshot.Service(slice.Service); svc != nil && len(written[svc.Object].Selector) > 0 {
-				p.selector = merged(p.selector, written[svc.Object].Selector)
-			}
-		}
-	}
-	for _, w := range j.Snapshot.Workloads() {
-		if w.Kind == "Pod" && len(w.IPs) > 0 {
-			p := of(w.Name)
-			p.labels, p.node = orEmpty(w.Labels), w.NodeName
-			for _, text := range w.IPs {
-				if a, ok := inet.ParseAddr(text); ok {
-					p.addrs = append(p.addrs, a)
-				}
-			}
-			continue
-		}
-		for _, f := range ir.Families() {
-			for _, e := range standIns(w, f) {
-				p := &pod{name: ir.Name{Namespace: w.Name.Namespace, Name: e.Pod}, labels: orEmpty(w.Labels), node: e.NodeName}
-				if j.AssumedNodes() && w.Kind != "DaemonSet" && w.NodeName == "" { // clients may be on other nodes than backends
-					p.node = ""
-				}
-				if len(n.ranges) == 0 || w.HostNetwork {
-					p.addrs = []netip.Addr{e.Addr}
-				}
-				n.pods = append(n.pods, p)
-			}
-		}
-	}
+	n.endpointPods(j, byName)
+	n.workloadPods(j, byName, standIns)
 	if len(n.ranges) == 0 && len(j.Snapshot.Workloads()) > 0 {
 		n.anyPods(j, standIns)
 	}
@@ -130,6 +85,64 @@ func newNetwork(j *review.Input, standIns func(*snapshot.Workload, ir.Family) []
 	return n
 }
 
+// named returns the pod with a name, and adds it if necessary.
+func (n *network) named(byName map[ir.Name]*pod, name ir.Name) *pod {
+	p := byName[name]
+	if p == nil {
+		p = &pod{name: name}
+		byName[name], n.pods = p, append(n.pods, p)
+	}
+	return p
+}
+
+// endpointPods adds the pods of EndpointSlices.
+func (n *network) endpointPods(j *review.Input, byName map[ir.Name]*pod) {
+	written := j.Reader.Written()
+	for _, slice := range j.Snapshot.Document().Slices {
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if e.Pod == "" || slice.Assumed() || !e.Addr.IsValid() {
+				continue
+			}
+			p := n.named(byName, ir.Name{Namespace: slice.Name.Namespace, Name: e.Pod})
+			p.addrs, p.node = append(p.addrs, e.Addr), cmp.Or(p.node, e.NodeName)
+			if svc := j.Snapshot.Service(slice.Service); svc != nil && len(written[svc.Object].Selector) > 0 {
+				selector := maps.Clone(written[svc.Object].Selector)
+				maps.Copy(selector, p.selector)
+				p.selector = selector
+			}
+		}
+	}
+}
+
+// workloadPods adds the pods of workloads, and those that are themselves in the input.
+func (n *network) workloadPods(j *review.Input, byName map[ir.Name]*pod, standIns func(*snapshot.Workload, ir.Family) []snapshot.Endpoint) {
+	for _, w := range j.Snapshot.Workloads() {
+		if w.Kind == "Pod" && len(w.IPs) > 0 {
+			p := n.named(byName, w.Name)
+			p.labels, p.node = orEmpty(w.Labels), w.NodeName
+			for _, text := range w.IPs {
+				if a, ok := inet.ParseAddr(text); ok {
+					p.addrs = append(p.addrs, a)
+				}
+			}
+			continue
+		}
+		for _, f := range ir.Families() {
+			for _, e := range standIns(w, f) {
+				p := &pod{name: ir.Name{Namespace: w.Name.Namespace, Name: e.Pod}, labels: orEmpty(w.Labels), node: e.NodeName}
+				if j.AssumedNodes() && w.Kind != "DaemonSet" && w.NodeName == "" { // clients may be on other nodes than backends
+					p.node = ""
+				}
+				if len(n.ranges) == 0 || w.HostNetwork {
+					p.addrs = []netip.Addr{e.Addr}
+				}
+				n.pods = append(n.pods, p)
+			}
+		}
+	}
+}
+
 // anyPods adds a pod of each namespace with workloads on each Node, since any pod may run there. Its
 // labels are those of no contract.
 func (n *network) anyPods(j *review.Input, standIns func(*snapshot.Workload, ir.Family) []snapshot.Endpoint) {
@@ -156,12 +169,6 @@ func (n *network) place(a netip.Addr) *place {
 		n.at[a] = &place{}
 	}
 	return n.at[a]
-}
-
-func merged(a, b map[string]string) map[string]string {
-	out := maps.Clone(b)
-	maps.Copy(out, a)
-	return out
 }
 
 func orEmpty(m map[string]string) map[string]string {
