@@ -27,9 +27,16 @@ func headless(c *cluster, s *service) {
 			c.warn(s, diag.HeadlessNoEffect, f.path, "has no effect in a headless Service: "+f.effect)
 		}
 	}
+	if len(s.written.Selector) > 0 {
+		headlessPorts(c, s)
+	}
+}
+
+// headlessPorts reports ports that differ from those of the pods, which nothing translates.
+func headlessPorts(c *cluster, s *service) {
 	selected := c.workloads.Select(s.Name.Namespace, s.written.Selector)
 	for i, target := range s.written.TargetPorts {
-		if i >= len(s.Ports) || len(s.written.Selector) == 0 {
+		if i >= len(s.Ports) {
 			break
 		}
 		port, listens := s.Ports[i].Port, target.IntVal

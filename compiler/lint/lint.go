@@ -269,12 +269,18 @@ func (c *cluster) index(s *service) {
 		}
 	}
 	for _, p := range s.Ports {
-		if port := uint16(p.NodePort); port != 0 && isTCP(p.Protocol) && c.nodePorts[port] == nil {
-			c.nodePorts[port] = s
+		if port := uint16(p.NodePort); port != 0 && isTCP(p.Protocol) {
+			setFirst(c.nodePorts, port, s)
 		}
 	}
-	if s.wantsHealth() && c.health[s.HealthPort] == nil {
-		c.health[s.HealthPort] = s
+	if s.wantsHealth() {
+		setFirst(c.health, s.HealthPort, s)
+	}
+}
+
+func setFirst[K comparable](of map[K]*service, key K, s *service) {
+	if of[key] == nil {
+		of[key] = s
 	}
 }
 

@@ -52,6 +52,12 @@ func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Fami
 			m.endpoints(slice)
 		}
 	}
+	m.countRest()
+	return m.found
+}
+
+// countRest adds the number of endpoints that are not named, for each reason.
+func (m *misses) countRest() {
 	for _, why := range m.order {
 		switch n := m.more[why] - missesShown; {
 		case n > 1:
@@ -60,7 +66,6 @@ func Misses(snap *snapshot.Snapshot, node string, port ir.ServicePort, f ir.Fami
 			m.add(ir.Origin{}, "1 more endpoint "+why)
 		}
 	}
-	return m.found
 }
 
 // plural rewrites the text about one endpoint for several.

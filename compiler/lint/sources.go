@@ -54,9 +54,13 @@ func sourceRanges(c *cluster, s *service) {
 			c.warn(s, diag.RangesOneFamily, rangesField, "has no "+f.String()+" range: every "+f.String()+" client is admitted")
 		}
 	}
-	if everybody.IPv4 && everybody.IPv6 {
-		return
+	if !everybody.IPv4 || !everybody.IPv6 {
+		c.otherPaths(s)
 	}
+}
+
+// otherPaths reports paths of clients to which source ranges do not apply.
+func (c *cluster) otherPaths(s *service) {
 	if i := slices.IndexFunc(s.Ports, func(p snapshot.ServicePort) bool { return p.NodePort != 0 }); i >= 0 {
 		c.warn(s, diag.RangesNodePort, at("spec.ports", i)+".nodePort", "admits every client, regardless of "+rangesField+", which applies only to the load balancer's addresses")
 	}

@@ -142,10 +142,7 @@ func (s *Suppressions) find(d diag.Diagnostic) *line {
 // matches reports whether text matches a pattern, in which * matches any
 // characters.
 func matches(pattern, text string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == text
-	}
+	parts := strings.Split(pattern, "*") // several: other lines are found by their text
 	text, ok := strings.CutPrefix(text, parts[0])
 	if !ok {
 		return false
@@ -169,7 +166,7 @@ func (s *Suppressions) Apply(list diag.List, written map[string]manifest.Written
 	type annotation struct{ object, code string }
 	ignored := map[annotation]bool{} // value: whether it is used
 	for object, w := range written {
-		for _, code := range codes(w.Ignore) {
+		for _, code := range strings.FieldsFunc(w.Ignore, func(r rune) bool { return r == ',' || r == ' ' }) {
 			ignored[annotation{object, code}] = false
 		}
 	}
@@ -200,11 +197,6 @@ func (s *Suppressions) Apply(list diag.List, written map[string]manifest.Written
 	}
 	left.Sort()
 	return left, out
-}
-
-// codes splits the value of an annotation.
-func codes(annotation string) []string {
-	return strings.FieldsFunc(annotation, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // baselineTitle is the first line of a baseline.
