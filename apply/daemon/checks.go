@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -35,11 +34,6 @@ func newChecks(h *serve.Health, faults *faults, events *watch.Events, log *slog.
 		*c.At(f) = &serve.HealthChecks{Family: f, Health: h, Log: log, Hosts: hosts, Failed: failed}
 	}
 	return c
-}
-
-// failing describes a check that does not listen; "" if all do.
-func (c checks) failing() string {
-	return cmp.Or(c.IPv4.Failing(), c.IPv6.Failing())
 }
 
 // sync applies the changes of a sync.

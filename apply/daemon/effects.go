@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"log/slog"
 	"sync/atomic"
 
@@ -59,7 +60,7 @@ func (e *effects) pending() string {
 	if e.flows.Busy() {
 		return "stale flows are being deleted"
 	}
-	return e.checks.failing()
+	return cmp.Or(e.checks.IPv4.Failing(), e.checks.IPv6.Failing())
 }
 
 // report completes a Status that contains the last sync. The order matters: flows become busy

@@ -62,7 +62,9 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 		if c.Interfaces != nil {
 			f.facts.Interfaces = c.Interfaces
 		}
-		f.keepPodCIDRs(snap)
+		if cidrs := podCIDRs(snap, f.facts.NodeName); len(cidrs) > 0 {
+			f.facts.PodCIDRs = cidrs
+		}
 		moved := false
 		if c.Hosted != nil {
 			f.facts.HNSEndpoints = c.Hosted
@@ -86,14 +88,6 @@ func (f *follower) Take(k reconcile.Kind) (w reconcile.Work) {
 		w.Programs = f.compiler.WithoutServices()
 	}
 	return w
-}
-
-// keepPodCIDRs remembers the node's pod ranges. If they disappear while the daemon runs, the old
-// ones identify pods better than none.
-func (f *follower) keepPodCIDRs(snap *snapshot.Snapshot) {
-	if cidrs := podCIDRs(snap, f.facts.NodeName); len(cidrs) > 0 {
-		f.facts.PodCIDRs = cidrs
-	}
 }
 
 func podCIDRs(snap *snapshot.Snapshot, node string) []netip.Prefix {

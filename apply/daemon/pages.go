@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/logging"
 	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/serve"
+	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/compiler/snapshot"
@@ -72,7 +74,9 @@ func (p *pages) private() http.Handler {
 func (p *pages) serveStatus(w http.ResponseWriter, r *http.Request) {
 	st := p.status.get()
 	p.foreign.report(r.Context(), &st)
-	reportExposure(&st)
+	if exposed := sysctl.Exposure(host.Root, st.Mode); exposed != "" { // a setting that the configuration does not contain
+		st.Settings = append(st.Settings, exposed)
+	}
 	st.Refusing = p.progress.traffic(p.store).Refusing(3) // enough to begin with
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(st) // an error means that the client disconnected

@@ -6,7 +6,6 @@ import (
 	"runtime"
 
 	"github.com/proxyc/proxyc/apply/daemon/host"
-	"github.com/proxyc/proxyc/apply/daemon/status"
 	"github.com/proxyc/proxyc/apply/sysctl"
 	"github.com/proxyc/proxyc/compiler/config"
 	"github.com/proxyc/proxyc/ir"
@@ -32,13 +31,6 @@ func writeOOMScore(cfg *config.Config, log *slog.Logger) {
 	differ, err := sysctl.Diff(host.Root, sysctl.OOMScore(cfg))
 	if err := errors.Join(err, sysctl.Write(host.Root, differ)); err != nil {
 		log.Warn("oomScoreAdj", "err", err)
-	}
-}
-
-// reportExposure adds a setting that this configuration does not contain to a Status.
-func reportExposure(st *status.Status) {
-	if exposed := sysctl.Exposure(host.Root, st.Mode); exposed != "" {
-		st.Settings = append(st.Settings, exposed)
 	}
 }
 

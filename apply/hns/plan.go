@@ -205,7 +205,7 @@ func (p *Plan) operations(texts bool, yield func(apply.Operation) bool) {
 		out.Emit(apply.Operation{Verb: apply.Add, Object: endpointObject(n.Address), Service: n.service, Origin: n.Origin, Want: lines(p.needText(n))})
 	}
 	for _, c := range slices.Concat(p.changes, p.news) {
-		op := apply.Operation{Verb: apply.Add, Object: c.object(), Service: c.claim.service, Origin: c.claim.Origin, Want: lines(claimText(c.claim))}
+		op := apply.Operation{Verb: apply.Add, Object: c.object(), Service: c.claim.service, Origin: c.claim.Origin, Want: lines(mappingText(&c.claim.HCN) + strings.Join(c.claim.HCN.HostComputeEndpoints, " "))}
 		if have := cmp.Or(c.have, recreate[c.key]); have != nil {
 			op.Verb, op.Have = apply.Change, lines(p.text(have))
 		}
@@ -226,10 +226,6 @@ func mappingText(l *rules.HostComputeLoadBalancer) string {
 		text += ", from " + l.SourceVIP
 	}
 	return text + ": "
-}
-
-func claimText(c *claim) string {
-	return mappingText(&c.HCN) + strings.Join(c.HCN.HostComputeEndpoints, " ")
 }
 
 // recordNames records the addresses of the endpoints of an existing load balancer.

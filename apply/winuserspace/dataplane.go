@@ -86,7 +86,7 @@ func (d *Dataplane) Plan(want ir.Programs) apply.Plan {
 		s = newState(nil, nil)
 	}
 	w := newDesired(want)
-	p := d.whole(s, w)
+	p := d.difference(s, w, sets.KeySet(w.listeners).Insert(d.proxy.Keys()...), sets.KeySet(w.users).Union(sets.KeySet(s.added)))
 	p.want, p.desired = w, apply.Desired{Full: true, Programs: want}
 	return p
 }

@@ -32,11 +32,6 @@ type listenerChange struct {
 
 func (l listenerChange) key() userspace.Key { return userspace.KeyOf(l.family, l.Listener) }
 
-// whole returns the Plan from a state to the desired one.
-func (d *Dataplane) whole(s *state, w *desired) *Plan {
-	return d.difference(s, w, sets.KeySet(w.listeners).Insert(d.proxy.Keys()...), sets.KeySet(w.users).Union(sets.KeySet(s.added)))
-}
-
 // difference plans the listeners of some keys, and some addresses.
 func (d *Dataplane) difference(s *state, w *desired, keys sets.Set[userspace.Key], addrs sets.Set[netip.Addr]) *Plan {
 	p := &Plan{}
