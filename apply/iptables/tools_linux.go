@@ -204,12 +204,8 @@ func (t *tools) waitFlags() []string {
 	if t.Variant != Legacy {
 		return nil
 	}
-	return []string{"--wait=" + strconv.Itoa(t.waitSeconds()), "--wait-interval=100000"}
-}
-
-// waitSeconds returns the lock timeout in seconds, at least 1: for the tools 0 is infinite.
-func (t *tools) waitSeconds() int {
-	return max(1, int(t.wait.Round(time.Second)/time.Second))
+	seconds := max(1, int(t.wait.Round(time.Second)/time.Second)) // for the tools 0 is infinite
+	return []string{"--wait=" + strconv.Itoa(seconds), "--wait-interval=100000"}
 }
 
 // save writes a table to out.
