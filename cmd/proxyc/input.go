@@ -123,10 +123,13 @@ func (in *input) load(e *env) (*review.Input, error) {
 	if !in.onlyReal && !in.Live { // on a node, files are read as by apply -s
 		j.Assume(e.standIns)
 	}
-	if !in.anyNode && !in.Live && j.OfHost {
+	if in.anyNode {
+		return j, nil
+	}
+	if !in.Live && j.OfHost {
 		e.findNode(in.from, j)
 	}
-	if !in.anyNode && (j.OfHost && !in.eachNode || j.Chosen) { // files are usually read on other machines than the nodes
+	if j.OfHost && !in.eachNode || j.Chosen { // files are usually read on other machines than the nodes
 		if err := j.NoSuchNode("--node", j.Chosen); err != nil {
 			return nil, e.finish(j, err)
 		}

@@ -72,7 +72,7 @@ func (c *lintCmd) Run(e *env) error {
 			return err
 		})
 	}
-	least := severities()[c.FailOn]
+	least := map[string]diag.Severity{"error": diag.Error, "warning": diag.Warning, "info": diag.Info}[c.FailOn]
 	found := slices.ContainsFunc(report.Findings, func(d diag.Diagnostic) bool { return d.Severity <= least })
 	people := c.Output == "text" || c.Output == "markdown"
 	j.Complete(&report, people && !c.Each)
@@ -125,9 +125,4 @@ func (c *lintCmd) mayWrite(e *env) error {
 		return nil
 	}
 	return fmt.Errorf("--write-baseline: must be a new file or a baseline, got %s", c.WriteBaseline)
-}
-
-// severities are the values of --fail-on.
-func severities() map[string]diag.Severity {
-	return map[string]diag.Severity{"error": diag.Error, "warning": diag.Warning, "info": diag.Info}
 }
