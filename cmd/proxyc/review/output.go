@@ -103,13 +103,9 @@ func WriteDocument(w io.Writer, kind, indent string, v any) error {
 
 // PacketFlags returns the flags of trace for a packet.
 func PacketFlags(pkt sim.Packet) string {
-	return fmt.Sprintf("--from %s --to %s", ShellWord(sourceFlag(pkt)), ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
-}
-
-// sourceFlag returns the value of trace's --from.
-func sourceFlag(pkt sim.Packet) string {
-	if pkt.FromNode() {
-		return "node"
+	from := "node"
+	if !pkt.FromNode() {
+		from = pkt.Src.String() + "@" + pkt.In
 	}
-	return pkt.Src.String() + "@" + pkt.In
+	return fmt.Sprintf("--from %s --to %s", ShellWord(from), ir.Match{Addr: pkt.Dst, Protocol: pkt.Protocol, Port: pkt.Port})
 }

@@ -91,7 +91,9 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 				j.Diags.Add(d)
 			}
 		}
-		j.keepPatterns(below(filepath.Join(name, ignoreFile)), from.ignored(name))
+		if patterns := from.ignored(name); patterns != nil {
+			j.keep(&file{below: below(filepath.Join(name, ignoreFile))}, patterns)
+		}
 		for _, o := range expanded.Others(from.System) {
 			f := &file{File: files.File{Name: o.Name}, below: below(o.Name), passed: passedAs(below(o.Name))}
 			if o.Link {
@@ -169,13 +171,6 @@ func makesValues(name string, data []byte) bool {
 // isDocument reports whether a file of a chart is only for people.
 func isDocument(name string) bool {
 	return filepath.Ext(name) == ".md" || slices.Contains([]string{"LICENSE", "NOTES.txt"}, filepath.Base(name))
-}
-
-// keepPatterns records an ignoreFile, if there is one.
-func (j *Input) keepPatterns(below string, patterns []byte) {
-	if patterns != nil {
-		j.keep(&file{below: below}, patterns)
-	}
 }
 
 // keep records a file of a directory with its text.
