@@ -46,34 +46,40 @@ func ReadPackets(from review.Files, name string, limit int64) (all []Expectation
 		if len(l) == 0 || l[0] == '#' {
 			continue
 		}
-		one := Expectation{Where: fmt.Sprintf("%s:%d: ", name, i+1)}
-		dec := json.NewDecoder(bytes.NewReader(l))
-		dec.DisallowUnknownFields()
-		switch err := dec.Decode(&one); {
+		x := Expectation{Where: fmt.Sprintf("%s:%d: ", name, i+1)}
+		switch err := x.read(l); {
+		case errors.Is(err, errNotPacket) && i == 0:
+			return nil, err // it is another file
 		case err != nil:
-			if _, is := errors.AsType[*json.SyntaxError](err); is || errors.Is(err, io.ErrUnexpectedEOF) {
-				err = errors.New("is not JSON")
-			}
-			err = fmt.Errorf(`%smust be JSON such as {"from": "node", "to": "10.96.0.10:80", "expect": "accepted"}: %w`, one.Where, err)
-			if errs = append(errs, err); len(all) == 0 && len(errs) == 1 && i == 0 {
-				return nil, err // it is another file
-			}
-		case dec.More():
-			errs = append(errs, fmt.Errorf("%smust have one packet per line", one.Where))
-		case one.From == "" || one.To == "":
-			errs = append(errs, fmt.Errorf("%smust have from and to", one.Where))
+			errs = append(errs, err)
 		default:
-			if err := one.Check(); err != nil {
-				errs = append(errs, err)
-			} else {
-				all = append(all, one)
-			}
+			all = append(all, x)
 		}
 	}
 	if err = errors.Join(errs...); err == nil && len(all) == 0 {
 		err = fmt.Errorf("%s: contains no packet", name)
 	}
 	return all, err
+}
+
+var errNotPacket = errors.New(`must be JSON such as {"from": "node", "to": "10.96.0.10:80", "expect": "accepted"}`)
+
+// read decodes a line of a file of packets.
+func (x *Expectation) read(line []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.DisallowUnknownFields()
+	switch err := dec.Decode(x); {
+	case err != nil:
+		if _, is := errors.AsType[*json.SyntaxError](err); is || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = errors.New("is not JSON")
+		}
+		return fmt.Errorf("%s%w: %w", x.Where, errNotPacket, err)
+	case dec.More():
+		return fmt.Errorf("%smust have one packet per line", x.Where)
+	case x.From == "" || x.To == "":
+		return fmt.Errorf("%smust have from and to", x.Where)
+	}
+	return x.Check()
 }
 
 // fates are the fates that a packet can expect besides backends.

@@ -28,10 +28,11 @@ func ParseTarget(to, namespace string) (t target, ok bool, err error) {
 	host, rest := to, ""
 	t.kind = ir.ClusterIP
 	if kind, of, ok := strings.Cut(to, " of "); ok {
-		if t.kind, ok = kindOf(kind); !ok {
-			return t, true, fmt.Errorf("--to: %q: must begin with the kind of a frontend: %s", to, strings.Join(kinds(), ", "))
+		i := slices.IndexFunc(kinds, func(k ir.Kind) bool { return strings.EqualFold(k.String(), kind) })
+		if i < 0 {
+			return t, true, fmt.Errorf("--to: %q: must begin with the kind of a frontend: %s, %s, %s, %s", to, kinds[0], kinds[1], kinds[2], kinds[3])
 		}
-		host = of
+		t.kind, host = kinds[i], of
 	}
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {
 		host, rest = host[:i], host[i+1:]
@@ -85,23 +86,8 @@ func NearestName(text string, programs ir.Programs) string {
 	return fmt.Sprintf(" (did you mean %s?)", strings.Join(names, " or "))
 }
 
-// kinds returns the kinds of frontends that a target can name.
-func kinds() (names []string) {
-	for _, k := range []ir.Kind{ir.ClusterIP, ir.ExternalIP, ir.LoadBalancer, ir.NodePort} {
-		names = append(names, k.String())
-	}
-	return names
-}
-
-// kindOf returns the kind of frontend with a name.
-func kindOf(name string) (ir.Kind, bool) {
-	for _, k := range []ir.Kind{ir.ClusterIP, ir.ExternalIP, ir.LoadBalancer, ir.NodePort} {
-		if strings.EqualFold(k.String(), name) {
-			return k, true
-		}
-	}
-	return ir.ClusterIP, false
-}
+// kinds are the kinds of frontends that a target can name.
+var kinds = []ir.Kind{ir.ClusterIP, ir.ExternalIP, ir.LoadBalancer, ir.NodePort}
 
 // resolve returns the address of a name: the ClusterIP of the Service, as DNS returns it, or the
 // first address of the named kind. That of a node port is the primary address of this node. For a
