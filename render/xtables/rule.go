@@ -254,9 +254,7 @@ func iface(of func(*nfteval.Passing) (name string, known bool)) func(*parser, st
 
 func tcpFlags(p *parser, _ string) bool {
 	mask, set := flags(p.next()), flags(p.next())
-	return p.add(func(q *nfteval.Passing) answer {
-		return is(q.First().Protocol == ir.TCP && q.First().TCPFlags()&mask == set)
-	})
+	return p.add(func(q *nfteval.Passing) answer { return is(q.First().TCPFlags()&mask == set) })
 }
 
 func direction(p *parser, _ string) bool {
