@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/proxyc/proxyc/apply"
@@ -33,10 +34,8 @@ func (m *meter) counters(ctx context.Context) (r apply.Reading[ir.Match], err er
 	frontends := render.FrontendsIn(m.programs)
 	r.Of = func(key ir.Match) (render.Counted, bool) {
 		of := frontends(ir.FamilyOf(key.Addr))
-		f := of[key]
-		if f == nil { // a node port has a virtual server for each address of the node
-			f = of[ir.Match{Protocol: key.Protocol, Port: key.Port}]
-		}
+		// A node port has a virtual server for each address of the node.
+		f := cmp.Or(of[key], of[ir.Match{Protocol: key.Protocol, Port: key.Port}])
 		if f == nil {
 			return render.Counted{}, false
 		}
