@@ -65,7 +65,7 @@ func TestConntrack(t *testing.T) {
 		found := (&Node{Root: sysctl.Root(root)}).Examine(t.Context())
 		text := tt.count + " of 1000 entries"
 		if tt.want == Error {
-			text = "is full (net.netfilter.nf_conntrack_max is 1000): new connections are dropped"
+			text = "is full or nearly (net.netfilter.nf_conntrack_max is 1000): new connections may be dropped"
 		}
 		expect(t, found, "conntrack", tt.want, text)
 		expect(t, found, "conntrack early_drop", Warning, "31 connections")

@@ -188,7 +188,7 @@ func (d *Dataplane) Commit(ctx context.Context, p apply.Plan) (apply.Result, err
 	defer d.drains.publish()
 	d.found = ir.PerFamily[*state]{} // outdated by the commit
 	c := commit{drains: d.drains, rules: d.rules, refused: apply.Refusals{}}
-	err := d.meter.measured(ctx, plan, c.run)
+	err := d.meter.measured(ctx, plan, &c)
 	if err == nil && len(c.refused) == 0 {
 		d.remember(plan)
 	}

@@ -44,8 +44,8 @@ func (m *meter) counters(ctx context.Context) (r apply.Reading[ir.Match], err er
 	return r, nil
 }
 
-// measured calls commit, and counts what the virtual servers counted that a Plan removes.
-func (m *meter) measured(ctx context.Context, p *Plan, commit func(context.Context, *Plan) error) (err error) {
+// measured commits a Plan, and counts what the virtual servers counted that it removes.
+func (m *meter) measured(ctx context.Context, p *Plan, c *commit) (err error) {
 	gone := map[ir.Match]bool{}
 	for _, r := range p.remove {
 		if r.op == removeServer {
@@ -53,11 +53,11 @@ func (m *meter) measured(ctx context.Context, p *Plan, commit func(context.Conte
 		}
 	}
 	if m == nil || len(gone) == 0 {
-		return commit(ctx, p)
+		return c.run(ctx, p)
 	}
 	m.Around(func() (apply.Reading[ir.Match], error) { return m.counters(ctx) }, func(key ir.Match) bool { return gone[key] }, func() bool {
-		err = commit(ctx, p)
-		return err == nil
+		err = c.run(ctx, p)
+		return err == nil && len(c.refused) == 0
 	})
 	return err
 }

@@ -11,25 +11,28 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
-// Unfollowed returns what may discard packets of a protocol that leave by an interface, and neither rules nor
-// Route show: rules of routing by port or user, programs and queues of the interface, and IPsec policies.
-func Unfollowed(f ir.Family, protocol ir.Protocol, out string) (found []string, err error) {
-	family := map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}[f]
+// Unfollowed returns what may discard packets from or to a port of an endpoint that leave by an interface, and
+// neither rules nor Route show: rules of routing by port or user, programs and queues of the interface, a
+// neighbour that did not answer, and IPsec policies.
+func Unfollowed(s RouteQuery, protocol ir.Protocol, port uint16, out string) (found []string, err error) {
+	family := map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}[ir.FamilyOf(s.Dst)]
 	var rules []netlink.Rule
 	err = socket.RetryInterrupted(func() (_ bool, err error) { rules, err = netlink.RuleList(family); return false, err })
+	has := func(r *netlink.RulePortRange) bool { return r != nil && r.Start <= port && port <= r.End }
 	for _, r := range rules {
-		if (r.Sport != nil || r.Dport != nil || r.UIDRange != nil || r.IPProto != 0) && (r.IPProto == 0 || r.IPProto == int(protocol)) {
+		ports := has(r.Sport) || has(r.Dport) || r.Sport == nil && r.Dport == nil
+		if (r.Sport != nil || r.Dport != nil || r.UIDRange != nil && s.In == "" || r.IPProto != 0) && ports && (r.IPProto == 0 || r.IPProto == int(protocol)) {
 			found = append(found, fmt.Sprintf("ip rule %d, which depends on more than addresses, interface and mark", r.Priority))
 		}
 	}
 	policies, _ := netlink.XfrmPolicyList(family) // a kernel without IPsec has none
 	for _, p := range policies {
-		if p.Action == netlink.XFRM_POLICY_BLOCK {
+		if p.Action == netlink.XFRM_POLICY_BLOCK && (p.Dst == nil || p.Dst.Contains(s.Dst.AsSlice())) {
 			found = append(found, fmt.Sprintf("the IPsec policy %s to %s, which blocks", p.Src, p.Dst))
 		}
 	}
 	on, onErr := discardingOn(out)
-	return append(found, on...), errors.Join(err, onErr)
+	return append(append(found, on...), silent(s, out)...), errors.Join(err, onErr)
 }
 
 // discardingOn returns what may discard packets on an interface.
@@ -55,12 +58,11 @@ func discardingOn(name string) (found []string, err error) {
 	return found, nil
 }
 
-// Unanswered returns the neighbour to which the kernel sends packets of a query through an interface, if it does
-// not answer.
-func Unanswered(s RouteQuery, out string) string {
+// silent returns the neighbour to which the kernel sends packets of a query, if it did not answer last.
+func silent(s RouteQuery, out string) []string {
 	routes, err := netlink.RouteGetWithOptions(s.Dst.AsSlice(), &netlink.RouteGetOptions{Mark: s.Mark, Oif: out})
 	if err != nil || len(routes) == 0 {
-		return ""
+		return nil
 	}
 	next := routes[0].Gw
 	if next == nil {
@@ -69,8 +71,8 @@ func Unanswered(s RouteQuery, out string) string {
 	all, _ := netlink.NeighList(routes[0].LinkIndex, netlink.FAMILY_ALL)
 	for _, n := range all {
 		if n.IP.Equal(next) && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) != 0 {
-			return fmt.Sprintf("neighbour %s on %s does not answer", next, out)
+			return []string{fmt.Sprintf("neighbour %s on %s, which did not answer", next, out)}
 		}
 	}
-	return ""
+	return nil
 }

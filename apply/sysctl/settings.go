@@ -83,7 +83,7 @@ func Tracked(root Root) (count, limit uint64, full string) {
 	}
 	count, limit = number("nf_conntrack_count"), number("nf_conntrack_max")
 	if limit > 0 && count*100 >= limit*95 {
-		full = fmt.Sprintf("connection tracking is full (net.netfilter.nf_conntrack_max is %d): new connections are dropped", limit)
+		full = fmt.Sprintf("connection tracking is full or nearly (net.netfilter.nf_conntrack_max is %d): new connections may be dropped", limit)
 	}
 	return count, limit, full
 }

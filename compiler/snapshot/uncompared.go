@@ -29,7 +29,9 @@ type Uncompared struct {
 var applying = regexp.MustCompile(`hook|local-config|reconcil|sync-options|prune|ignore-differences|apply-`)
 
 // harmless matches the labels and annotations that only people, monitoring and tools for packages read.
-var harmless = regexp.MustCompile(`^(kubectl\.kubernetes\.io|meta\.helm\.sh|prometheus\.io|proxyc\.dev)/|checksum|(^|/)(chart|description|managed-by|revision|version)$`)
+var harmless = regexp.MustCompile(`^(kubectl\.kubernetes\.io|meta\.helm\.sh|prometheus\.io|proxyc\.dev|[a-z-.]*(backstage\.io|cert-manager\.io|checkov\.io|datadoghq\.com|` +
+	`kapp\.k14s\.io|kpt\.dev|kube-linter\.io|stakater\.com))/|^config\.kubernetes\.io/(origin|path)|argocd.*/(sync-wave|tracking-id)|change-cause|checksum|` +
+	`(^|/)(chart|description|managed-by|resource-policy|revision|version)$`)
 
 // MetadataOf returns the annotations and labels with a meaning for programs.
 func MetadataOf(m *metav1.ObjectMeta) map[string]any {
@@ -49,7 +51,7 @@ func MetadataOf(m *metav1.ObjectMeta) map[string]any {
 func SettingsOf(in *corev1.Service, foreign bool) map[string]any {
 	spec, content := &in.Spec, MetadataOf(&in.ObjectMeta)
 	maps.DeleteFunc(content, func(key string, _ any) bool { // labels without a prefix are private to users
-		return strings.HasPrefix(key, "label ") && !strings.Contains(key, "/")
+		return strings.HasPrefix(key, "label ") && !strings.Contains(key, "/") && in.Spec.Type != corev1.ServiceTypeLoadBalancer
 	})
 	if spec.Type == corev1.ServiceTypeLoadBalancer && !foreign {
 		if spec.LoadBalancerClass != nil {

@@ -30,24 +30,26 @@ type Packet struct {
 	Later bool
 	// Reply is set for a packet of the backend to the client instead, whose NAT is decided.
 	Reply bool
-	// Accepts is set for the first reply.
-	Accepts bool
+	// Flags are those of the TCP header if Later is set.
+	Flags int
 }
 
 // TCPFlags are the flags of a TCP header, from the lowest bit on (RFC 9293).
 var TCPFlags = [...]string{"fin", "syn", "rst", "psh", "ack", "urg"}
 
-// TCPFlags returns the flags of the packet, with TCP: of those that follow the first one and its reply, most have
-// only ACK.
+// Flags of TCP headers.
+const (
+	SYN = 1 << 1
+	PSH = 1 << 3
+	ACK = 1 << 4
+)
+
+// TCPFlags returns the flags of the packet, with TCP.
 func (p Packet) TCPFlags() int {
-	const syn, ack = 1 << 1, 1 << 4
-	switch {
-	case !p.Later:
-		return syn
-	case p.Accepts:
-		return syn | ack
+	if !p.Later {
+		return SYN
 	}
-	return ack
+	return p.Flags
 }
 
 // class returns the address that decides which ranges contain the source.

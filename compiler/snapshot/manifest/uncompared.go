@@ -29,8 +29,11 @@ func (l *leaf) uncompared(namespace string) (u snapshot.Uncompared) {
 	spec, _ := in["spec"].(map[string]any)
 	selects := len(spec) == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(spec)), selecting.MatchString)
 	decides := strings.HasSuffix(l.kind, "Policy") && selects && !admission.MatchString(group)
-	if decides { // whatever its labels
+	switch {
+	case decides: // whatever its labels
 		meta.Labels = nil
+	case l.kind == "Namespace": // policies select it by any of them
+		in["labels"] = meta.Labels
 	}
 	in["metadata"] = snapshot.MetadataOf(meta)
 	name := snapshot.NameOf(meta)
@@ -46,8 +49,8 @@ var admission = regexp.MustCompile(`(^|\.)(kyverno|kubewarden)\.io$`)
 
 // unrelated matches the groups and kinds of Kubernetes on which no packet depends, and those of workloads and of settings
 // of programs.
-var unrelated = regexp.MustCompile(`^(apps|batch|policy|discovery\.k8s\.io)/|/(DaemonSet|Deployment|IPAddress|ReplicaSet|ServiceCIDR)$|` +
-	`(^|\.)(apiextensions|audit|authentication|authorization|autoscaling|certificates|config|coordination|events|metrics|node|scheduling|storage)\.k8s\.io/`)
+var unrelated = regexp.MustCompile(`^(apps|batch|policy|discovery\.k8s\.io)/|^(extensions/(DaemonSet|Deployment|ReplicaSet)|networking\.k8s\.io/(IPAddress|ServiceCIDR))$|` +
+	`(^|\.)(apiextensions|apiserver|audit|authentication|authorization|autoscaling|certificates|config|coordination|events|metrics|node|scheduling|storage)\.k8s\.io/`)
 
 // plain are the kinds without a group that matter: a ConfigMap may contain manifests, settings or names.
 var plain = []string{"ConfigMap", "Namespace", "ResourceQuota"}

@@ -59,6 +59,11 @@ func (p *listParser) others() ([]nftables.Stmt, bool) {
 	case p.take(icmpOf[p.r.Family.NFT()], "type"):
 		p.rest()
 		return never, true
+	case p.take("tcp", "option", "maxseg", "size", "set"):
+		if !p.take("rt", "mtu") {
+			p.next()
+		}
+		return always, true
 	case p.take("log"):
 		p.options("prefix", "level", "group", "flags", "snaplen", "queue-threshold")
 		return always, true

@@ -56,9 +56,8 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr
 			refused = replies + ", so replies are lost"
 		}
 		if out != "" && refused == "" && !s.Rerouted {
-			unfollowed, err := node.Unfollowed(ir.FamilyOf(s.Dst), pkt.Protocol, out)
+			unfollowed, err := node.Unfollowed(s, pkt.Protocol, d.AddrPort.Port(), out)
 			left, failed = append(left, unfollowed...), cmp.Or(failed, err)
-			refused = node.Unanswered(s, out)
 		}
 		if refused == "" {
 			return goes, out
@@ -98,10 +97,15 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr
 			return goes
 		}
 		answer := sim.Packet{Src: d.AddrPort.Addr(), SrcPort: d.AddrPort.Port(), Dst: pkt.Src, Port: cmp.Or(pkt.SrcPort, 40000), Protocol: pkt.Protocol, In: out, Later: true, Reply: true}
-		back := c.later(answer)
-		if answer.Accepts = true; len(back.Outcome.Destinations) > 0 && pkt.Protocol == ir.TCP {
-			back = c.later(answer)
+		later := func(next sim.Packet, flags ...int) (way Path) {
+			for _, next.Flags = range flags {
+				if way = c.later(next); len(way.Outcome.Destinations) == 0 {
+					break
+				}
+			}
+			return way
 		}
+		back := later(answer, sim.ACK, sim.ACK|sim.PSH, sim.ACK|sim.SYN)
 		if len(back.Outcome.Destinations) > 0 {
 			s = node.RouteQuery{Src: answer.Src, Dst: answer.Dst, In: out, Mark: back.Marks[back.Outcome.Destinations[0]]}
 			if answer.FromNode() {
@@ -112,7 +116,7 @@ func (c *Path) routed(pkt sim.Packet, sent bool, own *sim.Own, to map[netip.Addr
 			if back.Outcome = returns.Outcome; len(back.Outcome.Destinations) > 0 {
 				next := pkt
 				next.Later = true
-				on := c.later(next)
+				on := later(next, sim.ACK, sim.ACK|sim.PSH)
 				if !slices.ContainsFunc(on.Outcome.Destinations, func(to sim.Destination) bool { return to.AddrPort == d.AddrPort }) {
 					return met(on, "later packets")
 				}
