@@ -78,12 +78,8 @@ func (m *Meter[ID]) Read(ctx context.Context, read func(context.Context) (Readin
 
 // Around calls commit, which starts some counters again if it returns true. Before, it reads these: what they
 // count between the two is lost. Counters that are not read may have counted more, if another program
-// removed them. A nil Meter only commits.
+// removed them.
 func (m *Meter[ID]) Around(read func() (Reading[ID], error), again func(ID) bool, commit func() bool) {
-	if m == nil {
-		commit()
-		return
-	}
 	m.busy <- struct{}{}
 	before, err := read()
 	if err != nil && m.log != nil { // rules matter more than counts

@@ -67,10 +67,13 @@ func (d *Dataplane) counters(ctx context.Context) (r reading, err error) {
 
 // measured calls commit, and counts what the rules counted that a Plan empties.
 func (d *Dataplane) measured(ctx context.Context, p *Plan, commit func() (apply.Result, error)) (result apply.Result, err error) {
-	if d.meter == nil || len(p.emptied()) == 0 {
+	if d.meter == nil {
 		return commit()
 	}
 	emptied := p.emptied()
+	if len(emptied) == 0 {
+		return commit()
+	}
 	d.meter.Around(func() (reading, error) { return d.counters(ctx) }, func(id counterID) bool { return emptied[id.at] }, func() bool {
 		result, err = commit()
 		return err == nil && len(result.Refused) == 0

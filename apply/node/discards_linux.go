@@ -22,7 +22,7 @@ import (
 // and in a network also of each that no other route contains, and of the node's pods.
 // marking returns the foreign rule after which the mark of a packet may match a value and mask; "" for none.
 func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint32) string) (found []string, err error) {
-	family := map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}[p.Family]
+	family := addressFamily[p.Family]
 	var rules []netlink.Rule
 	var routes []netlink.Route
 	err = errors.Join(

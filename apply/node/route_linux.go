@@ -14,6 +14,8 @@ import (
 	"github.com/proxyc/proxyc/ir"
 )
 
+var addressFamily = map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}
+
 // RouteQuery is a packet whose route is requested from the kernel.
 type RouteQuery struct {
 	Src  netip.Addr // if invalid, the kernel selects one, as for packets from the node

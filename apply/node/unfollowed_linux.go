@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/proxyc/proxyc/apply/socket"
 	"github.com/proxyc/proxyc/ir"
@@ -15,7 +14,7 @@ import (
 // neither rules nor Route show: rules of routing by port or user, programs and queues of the interface, a
 // neighbour that did not answer, and IPsec policies.
 func Unfollowed(s RouteQuery, protocol ir.Protocol, port uint16, out string) (found []string, err error) {
-	family := map[ir.Family]int{ir.IPv4: unix.AF_INET, ir.IPv6: unix.AF_INET6}[ir.FamilyOf(s.Dst)]
+	family := addressFamily[ir.FamilyOf(s.Dst)]
 	var rules []netlink.Rule
 	err = socket.RetryInterrupted(func() (_ bool, err error) { rules, err = netlink.RuleList(family); return false, err })
 	has := func(r *netlink.RulePortRange) bool { return r != nil && r.Start <= port && port <= r.End }

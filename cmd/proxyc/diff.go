@@ -22,7 +22,7 @@ type diffCmd struct {
 	NewConfig   string   `short:"C" placeholder:"FILE" help:"New configuration; by default the same."`
 	NewSnapshot []string `short:"S" sep:"none" placeholder:"FILE" help:"New snapshot; by default the same."`
 	NewMode     *string  `placeholder:"MODE" help:"New mode; by default the same."`
-	FailOn      []string `placeholder:"EFFECT" help:"Effects that cause exit code 1; by default all: opens, lost, client-address, spread, other, backends. Separate several by commas. Or danger: what fails with --fail-on danger of report."`
+	FailOn      []string `placeholder:"EFFECT" help:"Effects that cause exit code 1; by default all: opens, lost, client-address, spread, other, backends. Separate several by commas. Or danger, as in report."`
 	Ignore      []string `placeholder:"EFFECT" help:"Effects to ignore, in the same form. They are only counted. Effect backends is that of new and removed pods."`
 	NewAccess   bool     `help:"Show only access that opens: who can reach what. Exit code 1 if there is any."`
 	Output      string   `short:"o" default:"text" placeholder:"FORMAT" help:"Output: text, wide, json, markdown, stat, ir, or a text of the mode. Format wide lists each Service separately, with a trace for each change. Formats ir and those of the mode, as for compile, show the lines that differ."`

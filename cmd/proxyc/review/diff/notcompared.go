@@ -119,7 +119,7 @@ func reduced(j *review.Input, name ir.Name) bool {
 
 // unscoped matches the settings of a load balancer that do not decide which clients reach it. Each cloud has its own for its
 // scheme, network, addresses and source ranges, so that any other may.
-var unscoped = regexp.MustCompile(`(?i)^label |algorithm|argocd|attributes$|bandwidth|certs?$|certificate|cross-zone|external-dns|fluxcd|health-?(check|probe)|hook|hostname|` +
+var unscoped = regexp.MustCompile(`(?i)^label |^spec$|algorithm|argocd|attributes$|bandwidth|certs?$|certificate|cross-zone|external-dns|fluxcd|health-?(check|probe)|hook|hostname|` +
 	`idle|local-config|access-log|logging|prune|proxy-?protocol|reconcil|(pip|resource)-tags$|ssl|sticky|target-(group|type)|time-?out|tls|weight`)
 
 // rescoped returns the selected Services whose load balancers may get other clients.
