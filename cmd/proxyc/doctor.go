@@ -40,7 +40,7 @@ func (c *doctorCmd) Run(e *env) (err error) {
 		return err
 	}
 	j := &review.Input{Resolved: resolved, Snapshot: snapshot.New()}
-	if !e.readSnapshot(j, c.Snapshot, 0) {
+	if !e.readSnapshot(j, c.Snapshot, 0) || wholeFile(j.Diags) {
 		return e.finish(j, errReported)
 	}
 	e.report(j.Findings())

@@ -90,6 +90,10 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 	w.Must("sysctl -w net.ipv4.ip_forward=1")
+	w.Write("cut.yaml", applytest.Services("a")[:60])
+	if out, code := w.Run("proxyc", "doctor", "-s", w.File("cut.yaml"), "--hostname-override", "node1"); code != nodetest.ExitBad || !strings.Contains(out, "cut.yaml") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
 	ours := slices.Concat([]string{"--try="}, w.Args)
 	gone := func(want int, s doctor.Status, text string, flags ...string) {
 		t.Helper()
