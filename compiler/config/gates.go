@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/proxyc/proxyc/compiler/diag"
 )
@@ -77,6 +78,9 @@ func gates(r Release) map[string]gate {
 	return all
 }
 
+// peerGates returns the gates of the newest kube-proxy, which proxyc follows.
+var peerGates = sync.OnceValue(func() map[string]gate { return gates(Peer) })
+
 // otherGates returns the state of gates that kube-proxy does not recognize in a release.
 func otherGates(r Release) map[string]string {
 	all := map[string]string{}
@@ -102,7 +106,7 @@ func entries(text string) map[string]string {
 
 // GateNames returns all names that featureGates accepts, in order.
 func GateNames() []string {
-	names := slices.AppendSeq(slices.Collect(maps.Keys(gates(Peer))), maps.Keys(otherGates(Peer)))
+	names := slices.AppendSeq(slices.Collect(maps.Keys(peerGates())), maps.Keys(otherGates(Peer)))
 	slices.Sort(names)
 	return names
 }
@@ -119,7 +123,7 @@ type Feature struct {
 // its default.
 func (c *Config) Features() []Feature {
 	var out []Feature
-	known := gates(Peer)
+	known := peerGates()
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		out = append(out, Feature{name, known[name].stage, isOn(c.FeatureGates, name, known[name])})
 	}
@@ -127,7 +131,7 @@ func (c *Config) Features() []Feature {
 }
 
 // Enabled reports whether a gate is on.
-func (c *Config) Enabled(name string) bool { return isOn(c.FeatureGates, name, gates(Peer)[name]) }
+func (c *Config) Enabled(name string) bool { return isOn(c.FeatureGates, name, peerGates()[name]) }
 
 // isOn reports whether a gate is on with the given settings.
 func isOn(set map[string]bool, name string, g gate) bool {

@@ -110,7 +110,7 @@ func (r *resolver) under() {
 			r.sources["featureGates"] = Source{Default: "of release " + release.String(), isDefault: true}
 		}
 	}
-	if release < localhostSince || r.c.ProxyMode() != ir.ModeNFTables || !r.c.Enabled(GateLocalhost) {
+	if release < localhostSince || !r.c.Enabled(GateLocalhost) || r.c.ProxyMode() != ir.ModeNFTables {
 		return
 	}
 	for i, entry := range r.c.NodePortAddresses {

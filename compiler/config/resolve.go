@@ -260,7 +260,7 @@ func (r *resolver) clusterCIDR() {
 // streams turns off the split streams of a file if their feature gate is off,
 // because kube-proxy then ignores them.
 func (r *resolver) streams() {
-	if o := &r.c.Logging.Options; !o.Text.SplitStream && !o.JSON.SplitStream || r.c.Enabled(gateLoggingAlpha) {
+	if r.c.Enabled(gateLoggingAlpha) {
 		return
 	}
 	for path, s := range map[string]*LogStreams{"logging.options.text.splitStream": &r.c.Logging.Options.Text, "logging.options.json.splitStream": &r.c.Logging.Options.JSON} {

@@ -252,7 +252,7 @@ func (v *validator) streams(path string, o LogStreams) {
 		v.errorf(path+".infoBufferSize", `must be a size such as "512" or "4Ki", got %q`, string(o.InfoBufferSize))
 		return
 	}
-	if !o.SplitStream && size.IsZero() || v.c.Enabled(gateLoggingAlpha) {
+	if v.c.Enabled(gateLoggingAlpha) {
 		return
 	}
 	v.wrong(o.SplitStream, path+".splitStream", "must be false unless feature gate %s is on", gateLoggingAlpha)
