@@ -40,6 +40,7 @@ func TestVerbsNameWhatAffectsPackets(t *testing.T) {
 		trace            string // "" if that of names
 	}{
 		{"as it is", "true", "true", "", true, "=> 10.244.1.10:8080+snat\n"},
+		{"wrong neighbour", "ip neigh replace 10.244.1.10 dev cni0 lladdr 02:00:00:00:00:99 nud permanent; conntrack -F; curl -sm 2 http://10.96.0.10 || true", "ip neigh del 10.244.1.10 dev cni0; conntrack -F", "", false, "tracked connections to 10.96.0.10:80/tcp: 1; no reply was seen to 1 of them (proxyc flows --wrong)\n"},
 		{"foreign mark", mark + "ip rule add fwmark 7 prohibit", unmark + "ip rule del fwmark 7 prohibit", "with mark 0x7, which may be set by inet m chain c, hook prerouting, priority -150: meta mark set in chain c: a route or rule that prohibits it", false, "because: route to 10.244.1.10 from 192.0.2.200 by eth0 with mark 0x7: a route or rule that prohibits it\n"},
 		{"mark of the connection", ctmark + "ip rule add fwmark 7 prohibit", unmark + "ip rule del fwmark 7 prohibit", "with mark 0x7, which may be set by inet m chain c", false, "a route or rule that prohibits it\n"},
 		{"mark of iptables", "iptables-nft -t mangle -A PREROUTING -j MARK --set-mark 7; ip rule add fwmark 7/0xff blackhole", "iptables-nft -t mangle -F; ip rule del fwmark 7/0xff blackhole", "with mark 0x7, which may be set by ip mangle chain PREROUTING", false, "a blackhole route or rule"},
@@ -58,7 +59,6 @@ func TestVerbsNameWhatAffectsPackets(t *testing.T) {
 		{"rule of another port", "ip rule add priority 99 ipproto tcp dport 22 lookup main", "ip rule del priority 99", "", true, "=> 10.244.1.10:8080+snat\n"},
 		{"rule of a port", "ip rule add priority 99 ipproto tcp dport 8080 blackhole", "ip rule del priority 99", "ip rule 99 may discard packets to Services", false, "not checked: ip rule 99, which depends on more than addresses, interface and mark\n"},
 		{"queue", "tc qdisc add dev cni0 root blackhole", "tc qdisc del dev cni0 root", "", false, "not checked: the queueing discipline blackhole of interface cni0\n"},
-		{"wrong neighbour", "ip neigh replace 10.244.1.10 dev cni0 lladdr 02:00:00:00:00:99 nud permanent; conntrack -F; curl -sm 2 http://10.96.0.10 || true", "ip neigh del 10.244.1.10 dev cni0; conntrack -F", "", false, "tracked connections to 10.96.0.10:80/tcp: 1; no reply was seen to 1 of them (proxyc flows --wrong)\n"},
 		{"IPsec", "ip xfrm policy add dst 10.244.1.10/32 dir out action block", "ip xfrm policy flush", "", false, "not checked: the IPsec policy 0.0.0.0/0 to 10.244.1.10/32, which blocks\n"},
 		{"neighbour", "ip neigh flush dev cni0; nft 'table arp m { chain c { type filter hook input priority 0; iifname cni0 drop; }; }'; curl -sm 5 http://10.244.1.10:9 || true", "nft delete table arp m; ip neigh flush dev cni0", "", false, "not checked: neighbour 10.244.1.10 on cni0, which did not answer\n"},
 		{"conntrack zone", "nft 'table inet m { chain c { type filter hook prerouting priority -300; iifname eth0 ct zone set 5; }; }'", unmark, "inet m chain c, hook prerouting, priority -300: ct zone set in chain c", false, "=> not known"},
@@ -113,6 +113,10 @@ func TestVerbsNameWhatAffectsPackets(t *testing.T) {
 			t.Errorf("%s: really: %v", tt.name, err)
 		}
 		w.Must(tt.undo)
+		applytest.Until(t, time.Second, tt.name+", undone: a reply of the pod to the node", func() bool { // also to ARP
+			_, err := topo.Try("node1", "tcp", 0, netip.MustParseAddrPort("10.244.1.10:8080"), time.Second)
+			return err == nil
+		})
 	}
 	w.Must("nft 'table ip6 m { chain c { type filter hook forward priority 0; policy drop; }; }'")
 	const ignored = "not compared: foreign rules for packets of a family without Services: ip6 m chain c, hook forward, priority 0: policy drop\n"
