@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -57,6 +58,8 @@ type Runner struct {
 	Answered func(c *Case, key string) bool
 	// Parallel bounds the concurrent tries. The default is 100, less on a slow machine.
 	Parallel int
+	// Log receives how connections without the expected reply are tracked; nil for no log.
+	Log func(format string, args ...any)
 }
 
 // ErrNeedsDaemon is returned for a case that requires a daemon if the Runner has none.
@@ -101,6 +104,7 @@ type play struct {
 	daemon Daemon
 	tokens chan struct{}       // one token per concurrent try
 	turn   sync.Mutex          // held by the flow that starts its tries
+	port   atomic.Uint32       // source port of the last try over TCP, less 11000
 	named  map[string]string   // flow name → endpoint
 	kept   map[string]net.Conn // open connections by name
 }
@@ -173,17 +177,18 @@ func (p *play) flows(stage int, flows []Flow) []Result {
 		results[i] = Result{Key: f.Key(stage, i+1), Flow: f}
 		if f.Alone() {
 			wg.Wait()
-			results[i].Outcome = p.flow(&f, p.timeout(results[i].Key))
+			results[i].Outcome = p.flow(results[i].Key, &f)
 			continue
 		}
-		wg.Go(func() { results[i].Outcome = p.flow(&f, p.timeout(results[i].Key)) })
+		wg.Go(func() { results[i].Outcome = p.flow(results[i].Key, &f) })
 	}
 	wg.Wait()
 	return results
 }
 
 // flow makes the tries of one flow. A try that cannot be made is a failure in the outcome.
-func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
+func (p *play) flow(key string, f *Flow) Outcome {
+	timeout := p.timeout(key)
 	switch {
 	case f.Again != "":
 		return p.again(f.Again, timeout)
@@ -199,13 +204,16 @@ func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 		return failed(err)
 	}
 	try := func() (Answer, error) {
-		once := timeout
+		once, sport := timeout, f.Sport
 		if proto != "tcp" { // TCP retransmits lost segments; over UDP and SCTP the client has to
 			once = p.shortTimeout()
+		} else if sport == 0 { // the kernel might select that of an earlier try, whose connection is still tracked without a reply
+			sport = uint16(11000 + p.port.Add(1))
 		}
 		for end := time.Now().Add(timeout - once); ; {
-			a, err := ns.Try(proto, netip.AddrPortFrom(from, f.Sport), to, once)
+			a, err := ns.Try(proto, netip.AddrPortFrom(from, sport), to, once)
 			if err == nil || Failure(err) != TimedOut || !time.Now().Before(end) {
+				p.log(key, proto, sport, err)
 				return a, err
 			}
 		}
@@ -221,6 +229,15 @@ func (p *play) flow(f *Flow, timeout time.Duration) Outcome {
 		p.named[f.Name] = t.endpoint()
 	}
 	return t.outcome(f.Any)
+}
+
+// log logs how the node tracks a connection that unexpectedly has no reply.
+func (p *play) log(key, proto string, sport uint16, err error) {
+	if err == nil || Failure(err) != TimedOut || p.Log == nil || p.Answered == nil || !p.Answered(p.c, key) {
+		return
+	}
+	tracked, _ := p.topo.Namespace("node1").Command(context.Background(), "conntrack", "-L", "-p", proto, "--orig-port-src", fmt.Sprint(sport)).CombinedOutput()
+	p.Log("%s %s from port %d: %v: %s", p.c.Name, key, sport, err, tracked)
 }
 
 // shortTimeout returns the timeout of a try that may have no reply.

@@ -48,6 +48,7 @@ func (s *Suite) Play(t testing.TB) (score Score) {
 		t.Fatal(err)
 	}
 	runner := *s.Runner
+	runner.Log = t.Logf
 	if s.Record == nil {
 		runner.Answered = records.Answered(runner.Mode, s.Family, exceptions)
 	}
