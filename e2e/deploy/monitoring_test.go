@@ -269,6 +269,16 @@ var alertCases = map[string]struct{ fires, quiet string }{
 	"ProxycContactLost": {
 		`proxyc_api_contact{instance="a", resource="services"} 1+0x10 0+0x50`,
 		`proxyc_api_contact{instance="a", resource="services"} 1 0 1+0x58`},
+	"ProxycDown": {
+		"up{job=\"p\", instance=\"a\"} 1+0x10 0+0x50\n  proxyc_build_info{job=\"p\", instance=\"a\"} 1+0x10",
+		"up{job=\"p\", instance=\"a\"} 1+0x10 0 0 0 1+0x47\n  proxyc_build_info{job=\"p\", instance=\"a\"} 1+0x60\n  up{job=\"kube-proxy\", instance=\"a\"} 0+0x60"},
+	"ProxycNotReady": {
+		"kubeproxy_proxy_healthz_total{job=\"p\", instance=\"a\", code=\"503\"} 0+6x60\n  proxyc_build_info{job=\"p\", instance=\"a\"} 1+0x60",
+		"kubeproxy_proxy_healthz_total{job=\"p\", instance=\"a\", code=\"503\"} 0 6+0x59\n  kubeproxy_proxy_healthz_total{job=\"p\", instance=\"a\", code=\"200\"} 0+6x60\n" +
+			"  proxyc_build_info{job=\"p\", instance=\"a\"} 1+0x60\n  kubeproxy_proxy_healthz_total{job=\"p\", instance=\"b\", code=\"503\"} 0+6x60"},
+	"ProxycForeignRulesMayDrop": {
+		"proxyc_foreign_rules_may_drop{instance=\"a\"} 1+0x60\n  proxyc_foreign_rules_may_divert{instance=\"a\"} 0+0x60",
+		"proxyc_foreign_rules_may_drop{instance=\"a\"} 1+0x5 0+0x55\n  proxyc_foreign_rules_may_divert{instance=\"a\"} 0+0x60"},
 	"ProxycBehind": {
 		"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{instance=\"a\"} 100+60x60\n  kubeproxy_sync_proxy_rules_last_timestamp_seconds{instance=\"a\"} 99+0x60\n" +
 			"  proxyc_build_info{instance=\"a\"} 1+0x60",
