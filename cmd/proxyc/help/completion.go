@@ -19,18 +19,22 @@ const Complete = "__complete"
 // the shell completes file names if there are none.
 const ForKubectl = "--for-kubectl"
 
+// Objects returns the names of objects in the files of --snapshot, by the flag or argument that
+// accepts them.
+type Objects func(files []string) map[string][]string
+
 // A candidate is a completion of a word.
 type candidate struct{ word, help string }
 
 // WriteCandidates writes one candidate per line: the word, a tab, and its description. It writes
 // nothing for file names, which the shell completes.
-func WriteCandidates(w io.Writer, app *kong.Application, words []string) error {
+func WriteCandidates(w io.Writer, app *kong.Application, words []string, objects Objects) error {
 	var b strings.Builder
 	forKubectl := len(words) > 0 && words[0] == ForKubectl
 	if forKubectl {
 		words = words[1:]
 	}
-	for _, c := range complete(app, words) {
+	for _, c := range complete(app, words, objects) {
 		help, _, _ := strings.Cut(c.help, "\n")
 		fmt.Fprintf(&b, "%s\t%s\n", c.word, help)
 	}
@@ -41,45 +45,76 @@ func WriteCandidates(w io.Writer, app *kong.Application, words []string) error {
 	return err
 }
 
+// typed is a command line up to the word that is completed.
+type typed struct {
+	node     *kong.Node
+	argument int        // number of arguments
+	asks     *kong.Flag // flag whose value is the next word
+	ended    bool       // by --: only arguments follow
+	files    []string   // values of --snapshot
+}
+
+// read reads a word.
+func (t *typed) read(word string) {
+	switch {
+	case t.asks != nil:
+		t.set(t.asks, word)
+		t.asks = nil
+	case word == "--":
+		t.ended = true
+	case strings.HasPrefix(word, "-"):
+		if flag, name, hasValue := flagOf(t.node, word); hasValue {
+			t.set(flag, word[len(name)+1:])
+		} else if flag != nil && !flag.IsBool() {
+			t.asks = flag
+		}
+	default:
+		if child := childOf(t.node, word); child != nil {
+			t.node = child
+		} else {
+			t.argument++
+		}
+	}
+}
+
+func (t *typed) set(flag *kong.Flag, value string) {
+	if flag != nil && flag.Name == "snapshot" {
+		t.files = append(t.files, value)
+	}
+}
+
 // complete returns the completions of the last word, in order of the help.
-func complete(app *kong.Application, words []string) []candidate {
-	node, argument := app.Node, 0
-	var asks *kong.Flag // flag whose value is the next word
-	typed, last := words[:max(0, len(words)-1)], ""
-	if len(words) > 0 {
-		last = words[len(words)-1]
-	}
-	for _, word := range typed {
-		switch {
-		case asks != nil:
-			asks = nil
-		case word == "--":
-			return nil // only arguments after this
-		case strings.HasPrefix(word, "-"):
-			if flag, _, hasValue := flagOf(node, word); flag != nil && !flag.IsBool() && !hasValue {
-				asks = flag
-			}
-		default:
-			if child := childOf(node, word); child != nil {
-				node = child
-			} else {
-				argument++
-			}
+func complete(app *kong.Application, words []string, objects Objects) []candidate {
+	t, last := typed{node: app.Node}, ""
+	if n := len(words); n > 0 {
+		for _, word := range words[:n-1] {
+			t.read(word)
 		}
+		last = words[n-1]
 	}
-	if asks != nil {
-		return values(asks.Value, "", last)
-	}
-	if !strings.HasPrefix(last, "-") {
-		return starting(append(verbs(node), arguments(node, argument)...), last)
-	}
-	if flag, name, hasValue := flagOf(node, last); hasValue {
-		if flag == nil {
-			return nil
+	values := func(v *kong.Value, before string) []candidate {
+		all := enumOf(v)
+		if all == nil {
+			all = objects(t.files)[v.Name]
 		}
-		return values(flag.Value, name+"=", last)
+		return values(v, all, before, last)
 	}
-	return starting(flags(node), last)
+	switch {
+	case t.ended:
+		return nil
+	case t.asks != nil:
+		return values(t.asks.Value, "")
+	case strings.HasPrefix(last, "-"):
+		if flag, name, hasValue := flagOf(t.node, last); !hasValue {
+			return starting(flags(t.node), last)
+		} else if flag != nil {
+			return values(flag.Value, name+"=")
+		}
+		return nil
+	case t.argument < len(t.node.Positional):
+		return append(starting(verbs(t.node), last), values(t.node.Positional[t.argument], "")...)
+	}
+	return starting(verbs(t.node), last)
 }
 
 // flagOf returns the flag that a word names in a node, its name in the word, and whether the word
@@ -104,22 +139,25 @@ func childOf(node *kong.Node, name string) *kong.Node {
 	return node.Children[i]
 }
 
-// values returns the values of a flag or argument with few of them, also after commas if it accepts
-// several.
-func values(v *kong.Value, before, last string) []candidate {
-	enum := v.Enum
+// enumOf returns the values of a flag or argument with few of them; nil for any other.
+func enumOf(v *kong.Value) []string {
 	if v.Tag.PlaceHolder == "MODE" && v.Name != "detect-local-mode" { // kube-proxy's own errors are more detailed than those of an enum
-		enum = strings.Join(ir.ModeNames(), ",")
+		return ir.ModeNames()
 	}
-	if enum == "" {
+	if v.Enum == "" {
 		return nil
 	}
+	return strings.Split(v.Enum, ",")
+}
+
+// values returns the values that the last word may be, also after commas if several are accepted.
+func values(v *kong.Value, all []string, before, last string) []candidate {
 	typed := strings.TrimPrefix(last, before)
 	if v.IsSlice() {
 		before += typed[:strings.LastIndex(typed, ",")+1]
 	}
 	var out []candidate
-	for _, value := range strings.Split(enum, ",") {
+	for _, value := range all {
 		out = append(out, candidate{before + value, ""})
 	}
 	return starting(out, last)
@@ -133,13 +171,6 @@ func verbs(node *kong.Node) []candidate {
 		}
 	}
 	return out
-}
-
-func arguments(node *kong.Node, i int) []candidate {
-	if i >= len(node.Positional) {
-		return nil
-	}
-	return values(node.Positional[i], "", "")
 }
 
 // flags returns the flags in a node's help, with "=" if they require a value.
