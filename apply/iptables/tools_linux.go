@@ -220,9 +220,9 @@ func (t *tools) output(ctx context.Context, name string, args ...string) (string
 	return out.String(), err
 }
 
-// Saved returns the output of the variant's iptables-save for all tables of a family.
+// Saved returns the output of the variant's iptables-save for all tables of a family, with counters.
 func (t *tools) Saved(ctx context.Context, f ir.Family) (string, error) {
-	return t.output(ctx, tool(f, t.Variant, "save"))
+	return t.output(ctx, tool(f, t.Variant, "save"), "--counters")
 }
 
 // tool returns the name of the tool for single rules: iptables-nft.

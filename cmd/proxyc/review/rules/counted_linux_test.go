@@ -28,6 +28,18 @@ table ip proxyc {
 	}
 }
 `
+	const saved = `*nat
+:PREROUTING ACCEPT [7:420]
+:KUBE-SERVICES - [0:0]
+[7:420] -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+[0:0] -A KUBE-SERVICES -d 10.96.0.9/32 -j KUBE-SVC-A
+[4:240] -A KUBE-SERVICES -d 10.96.0.1/32 -j KUBE-SVC-B
+COMMIT
+*filter
+:KUBE-SERVICES - [0:0]
+[9:540] -A KUBE-SERVICES -d 10.96.0.7/32 -j REJECT
+COMMIT
+`
 	for _, tt := range []struct {
 		met  sim.Met
 		want uint64
@@ -38,8 +50,12 @@ table ip proxyc {
 		{sim.Met{Table: "ip none", Chain: "c", Rule: 1}, 0},
 		{sim.Met{Table: "ip proxyc", Chain: "c", Rule: 1, Element: "10.96.0.1 . tcp . 80 of service-ips"}, 5},
 		{sim.Met{Table: "ip proxyc", Chain: "c", Rule: 1, Element: "10.96.0.2 . tcp . 80 of service-ips"}, 0},
+		{sim.Met{Table: "nat", Chain: "PREROUTING", Rule: 1}, 7},
+		{sim.Met{Table: "nat", Chain: "KUBE-SERVICES", Rule: 2}, 4},
+		{sim.Met{Table: "filter", Chain: "KUBE-SERVICES", Rule: 1}, 9},
+		{sim.Met{Table: "filter", Chain: "KUBE-SERVICES"}, 0},
 	} {
-		if got := counted(listed, &tt.met); got != tt.want {
+		if got := counted(listed, saved, &tt.met); got != tt.want {
 			t.Errorf("%+v: %d packets, want %d", tt.met, got, tt.want)
 		}
 	}

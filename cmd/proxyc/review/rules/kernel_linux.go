@@ -107,7 +107,7 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	if mode.OwnTable && err != nil {
 		return nil, nil, fmt.Errorf("--kernel: %w", err)
 	}
-	r, later, others, err := inTables(ctx, p, variant, string(listed))
+	r, later, saved, others, err := inTables(ctx, p, variant, string(listed))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -122,7 +122,7 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 	return func(gone removed) Path {
 		c := followNFT(nfteval.Disarmed(r, gone.ofNFT), own, pkt, on)
 		c.gone = missing
-		c.count = func(m *sim.Met) uint64 { return counted(string(listed), m) }
+		c.count = func(m *sim.Met) uint64 { return counted(string(listed), saved, m) }
 		c.later = func(next sim.Packet) Path { return followNFT(nfteval.Disarmed(later, gone.ofNFT), own, next, on) }
 		return c
 	}, append(left, others...), nil
@@ -132,8 +132,20 @@ func inRulesOfKernel(ctx context.Context, p *ir.Program, pkt sim.Packet, variant
 // rule: one that continues a rule is indented further.
 var packets, declared = regexp.MustCompile(`counter packets (\d+)`), regexp.MustCompile(`^(\t|type |comment )`)
 
-// counted returns the counter of an element that matched, or that of a rule, in the output of nft list ruleset.
-func counted(listed string, m *sim.Met) (n uint64) {
+// counted returns the counter of an element that matched, or that of a rule, in the output of nft list ruleset
+// or, for a table without a family, of iptables-save.
+func counted(listed, saved string, m *sim.Met) (n uint64) {
+	if !strings.Contains(m.Table, " ") {
+		i := 0
+		iptparse.EachSaved(saved, func(table, line string) {
+			if _, rule, _ := strings.Cut(line, " "); table == m.Table && strings.HasPrefix(rule, "-A "+m.Chain+" ") {
+				if i++; i == m.Rule {
+					fmt.Sscanf(line, "[%d:", &n)
+				}
+			}
+		})
+		return n
+	}
 	_, table, _ := strings.Cut(listed, "table "+m.Table+" {\n")
 	table, _, _ = strings.Cut(table, "\n}")
 	block := func(begin string) string {
@@ -154,23 +166,24 @@ func counted(listed string, m *sim.Met) (n uint64) {
 }
 
 // inTables reads the tables of nf_tables and of both iptables variants into one Ruleset. The tables
-// of the mode's iptables variant have no prefix. later is r for packets of established connections.
+// of the mode's iptables variant have no prefix, and are own, as saved. later is r for packets of established connections.
 // listed is the output of nft list ruleset.
-func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r, later *nftables.Ruleset, left []string, err error) {
+func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r, later *nftables.Ruleset, own string, left []string, err error) {
 	type saved struct{ prefix, text string }
 	var texts []saved
 	used := kerneliptables.Variant("")
 	if review.Modes[p.Node.Mode].Chain != "" {
 		dataplane, err := kerneliptables.Open(ctx, apply.Options{IPTables: variant, ReadOnly: true})
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, "", nil, err
 		}
 		defer dataplane.Close()
 		text, err := dataplane.Saved(ctx, p.Family)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, "", nil, err
 		}
 		used = dataplane.Variant
+		own = text
 		texts = append(texts, saved{"", text})
 	}
 	if used != kerneliptables.NFT {
@@ -179,7 +192,7 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r, la
 			defer dataplane.Close()
 			text, err := dataplane.Saved(ctx, p.Family)
 			if err != nil {
-				return nil, nil, nil, err
+				return nil, nil, "", nil, err
 			}
 			texts = append(texts, saved{p.Family.NFT() + " ", text})
 		}
@@ -212,18 +225,18 @@ func inTables(ctx context.Context, p *ir.Program, variant, listed string) (r, la
 		later = r
 		r, others, err = nftparse.ParseWhole(p.Family, listed, state, func(family, table string) bool { return ofIPTables(family, table) && there[table] })
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, "", nil, err
 		}
 		for _, s := range texts {
 			if err := xtables.Add(r, s.prefix, s.text, sets); err != nil {
-				return nil, nil, nil, fmt.Errorf("iptables: %w", err)
+				return nil, nil, "", nil, fmt.Errorf("iptables: %w", err)
 			}
 		}
 		slices.SortStableFunc(r.Chains, func(a, b nftables.Chain) int { // stable: of chains with equal priority, the first is followed first
 			return cmp.Compare(map[bool]int{true: 0, false: 1}[ours(a)], map[bool]int{true: 0, false: 1}[ours(b)])
 		})
 	}
-	return r, later, append(left, others...), nil
+	return r, later, own, append(left, others...), nil
 }
 
 // ipsets reads all ipsets of the node.
@@ -295,7 +308,9 @@ func ofIPVS(ctx context.Context, p *ir.Program, pkt sim.Packet, variant, listed 
 	return func(gone removed) Path {
 		rest := *held
 		rest.Rules = ipteval.Disarmed(r, gone.ofIPTables)
-		return followTables(ipvseval.NewFollower(&rest, own), pkt, true, own.With(held.Carries), nfteval.Disarmed(tables, gone.ofNFT))
+		c := followTables(ipvseval.NewFollower(&rest, own), pkt, true, own.With(held.Carries), nfteval.Disarmed(tables, gone.ofNFT))
+		c.count = func(m *sim.Met) uint64 { return counted(listed, saved, m) }
+		return c
 	}, append(left, others...), nil
 }
 
