@@ -206,12 +206,12 @@ func TestHostname(t *testing.T) {
 		want int
 		text string
 	}{
-		{"trimmed and in lower case", func() (string, error) { return " Node1 ", nil }, exitDone, `node "node1"`},
+		{"trimmed and in lower case", func() (string, error) { return " Node1 ", nil }, exitDone, `"name": "node1"`},
 		{"unknown", func() (string, error) { return "", errFault }, exitBad, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var out strings.Builder
-			e := testEnv(t, disk.OS{}, "compile", "-s", "-", "-o", "ir")
+			e := testEnv(t, disk.OS{}, "compile", "-s", "-", "-o", "ir-json")
 			e.hostname, e.stdout, e.stdin = test.host, &out, strings.NewReader("{apiVersion: v1, kind: List, items: []}")
 			if got := run(e); got != test.want {
 				t.Errorf("exit code %d, want %d", got, test.want)

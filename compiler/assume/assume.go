@@ -535,6 +535,9 @@ func addrIn(svc *snapshot.Service, family string) netip.Addr {
 	return netip.Addr{}
 }
 
+// Node is the name of the first assumed Node if nothing names the node that is reviewed.
+const Node = "assumed"
+
 // OtherNode returns the name of the second of two assumed Nodes. Only pods of DaemonSets run there, so
 // that it shows what traffic policies do on Nodes without pods of a Service.
 func OtherNode(node string) string { return node + "-other" }

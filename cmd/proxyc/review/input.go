@@ -288,6 +288,8 @@ func (j *Input) addRejected(found diag.List) {
 
 // Assume completes the snapshot as a cluster would.
 func (j *Input) Assume(s *assume.StandIns) {
+	host := j.Facts.NodeName
+	j.forgetHost()
 	pending, rejected := s.Complete(j.Snapshot, j.Reader.Written(), j.Facts.NodeName, j.Pods())
 	j.addRejected(rejected)
 	j.StandIns, j.pending = s, pending
@@ -295,6 +297,8 @@ func (j *Input) Assume(s *assume.StandIns) {
 	written := s.Len()+len(rejected)+len(j.Snapshot.Workloads()) > 0 || services+nodes == 0
 	if j.assumesNode = written && j.Facts.Interfaces == nil && j.Facts.Named == nil && j.Config.DetectLocalMode != config.DetectNodeCIDR; j.assumesNode {
 		j.standInNode = s.Nodes(j.Snapshot, j.Facts.NodeName)
+	} else if !written {
+		j.Facts.NodeName = host
 	}
 	if !j.Reader.Strict && len(j.pending) > 0 {
 		j.Diags = slices.DeleteFunc(j.Diags, func(d diag.Diagnostic) bool { return d.Code == diag.NoClusterIP })
@@ -303,10 +307,19 @@ func (j *Input) Assume(s *assume.StandIns) {
 	}
 }
 
+// forgetHost replaces the name of this machine, which is no node of the cluster if there are only
+// manifests, so that the output is the same on every machine.
+func (j *Input) forgetHost() {
+	if j.OfHost && len(j.Snapshot.Nodes()) == 0 {
+		j.Facts.NodeName = assume.Node
+	}
+}
+
 // AssumeNode makes both sides of a comparison assume the node if one of them does.
 func AssumeNode(a, b *Input) {
 	if a.assumesNode || b.assumesNode {
 		for _, j := range [...]*Input{a, b} {
+			j.forgetHost()
 			j.standInNode = j.StandIns.Nodes(j.Snapshot, j.Facts.NodeName) || j.standInNode
 		}
 	}
