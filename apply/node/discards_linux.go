@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint3
 			}
 		}
 	}
-	marks := map[uint32]string{0: "", p.Node.MasqueradeMark(): ""} // with the rule that may set it
+	senders := []sender{{}, {RouteQuery: RouteQuery{Mark: p.Node.MasqueradeMark()}}}
 	for _, rule := range rules {
 		mask := uint32(0)
 		if rule.Mask != nil {
@@ -59,7 +60,7 @@ func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint3
 			if by == "" {
 				continue
 			}
-			marks[rule.Mark] = fmt.Sprintf(" with mark %#x, which may be set by %s", rule.Mark, by)
+			senders = append(senders, sender{RouteQuery{Mark: rule.Mark}, fmt.Sprintf(" with mark %#x, which may be set by %s", rule.Mark, by)})
 		}
 		selects := rule.Src != nil || rule.IifName != "" || rule.OifName != "" || rule.Tos != 0 || rule.TunID != 0 || rule.IPProto != 0 ||
 			rule.Sport != nil || rule.Dport != nil || rule.UIDRange != nil || rule.Invert
@@ -70,33 +71,86 @@ func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint3
 			found = append(found, fmt.Sprintf("ip rule %d may discard packets to Services, depending on more than destination and mark", rule.Priority))
 		}
 	}
+	pods, clients, linksErr := neighbours(p.Family, rules)
 	to := Destinations(p)
+	for _, c := range clients {
+		to[c.Src] = Destination{RouteQuery{Rerouted: true, In: c.In}, "a client on " + c.In}
+	}
 	contain := func(all []*net.IPNet, addr netip.Addr) bool {
 		return slices.ContainsFunc(all, func(n *net.IPNet) bool { return n == nil || n.Contains(addr.AsSlice()) })
 	}
 	networked := slices.ContainsFunc(p.Node.Addrs, netip.Addr.IsGlobalUnicast)
-	sorted := slices.DeleteFunc(slices.SortedFunc(maps.Keys(to), netip.Addr.Compare), func(a netip.Addr) bool {
-		return !contain(within, a) && !(networked && (to[a].Local || !contain(routed, a)))
+	maps.DeleteFunc(to, func(a netip.Addr, d Destination) bool {
+		return !contain(within, a) && !(networked && (d.Local || !contain(routed, a)))
 	})
+	refused, routeErr := refusals(ctx, append(senders, pods...), to)
+	return append(found, refused...), errors.Join(err, linksErr, routeErr)
+}
+
+// sender is a packet whose route may depend on more than its destination.
+type sender struct {
+	RouteQuery
+	as string // its difference from other packets
+}
+
+// refusals asks for the routes of senders to destinations. One example of each sender is enough.
+func refusals(ctx context.Context, senders []sender, to map[netip.Addr]Destination) (found []string, err error) {
 	refused := map[netip.Addr]bool{}
-	for _, mark := range slices.Sorted(maps.Keys(marks)) {
+	sorted := slices.SortedFunc(maps.Keys(to), netip.Addr.Compare)
+	for _, s := range senders {
 		for _, addr := range sorted {
-			if refused[addr] || mark != 0 && to[addr].Rerouted {
+			d, client := to[addr], to[addr].In != ""
+			if refused[addr] || addr == s.Src || client && s.In == "" || d.Rerouted && !client && s.RouteQuery != (RouteQuery{}) {
 				continue
 			}
-			q := to[addr].RouteQuery
-			q.Mark = mark
-			_, why, routeErr := Route(q)
+			_, why, routeErr := Route(RouteQuery{Src: s.Src, Dst: addr, In: s.In, Mark: s.Mark, Local: d.Local && s.In == "", Rerouted: d.Rerouted})
 			err = errors.Join(err, routeErr, context.Cause(ctx))
 			if refused[addr] = why != ""; refused[addr] {
-				found = append(found, fmt.Sprintf("route to %s, %s%s: %s", addr, to[addr].of, marks[mark], why))
+				found = append(found, fmt.Sprintf("route to %s, %s%s: %s", addr, d.of, s.as, why))
 			}
 			if refused[addr] || err != nil {
-				break // one example is enough
+				break
 			}
 		}
 	}
 	return found, err
+}
+
+// neighbours returns packets of other machines and pods: linked has one of each network of an interface, and ruled one
+// of each that a rule of routing selects, or that rp_filter checks.
+func neighbours(f ir.Family, rules []netlink.Rule) (ruled, linked []sender, err error) {
+	from := func(n netip.Prefix, in string) (all []sender) {
+		src, by := n.Masked().Addr(), ""
+		for range 4 { // addresses of the node are no others'
+			if n.Contains(src.Next()) {
+				src = src.Next()
+			}
+			if by, _, _ = Route(RouteQuery{Dst: src}); by != "" {
+				break
+			}
+		}
+		if in = cmp.Or(in, by); by != "" && ForwardingDisabled(f, in) == "" {
+			all = append(all, sender{RouteQuery{Src: src, In: in}, fmt.Sprintf(" from %s by %s", src, in)})
+		}
+		return all
+	}
+	interfaces, err := Interfaces()
+	for _, i := range interfaces {
+		for _, n := range i.Addrs {
+			if f.Has(n.Addr()) && n.Addr().IsGlobalUnicast() {
+				linked = append(linked, from(n, i.Name)...)
+			}
+		}
+	}
+	selected := map[string]bool{}
+	for _, r := range rules {
+		if selected[r.IifName] = true; r.Src != nil && r.IifName == "" {
+			addr, _ := netip.AddrFromSlice(r.Src.IP)
+			ones, _ := r.Src.Mask.Size()
+			ruled = append(ruled, from(netip.PrefixFrom(addr.Unmap(), ones), "")...)
+		}
+	}
+	return append(ruled, slices.DeleteFunc(slices.Clone(linked), func(s sender) bool { return !selected[s.In] && !strict(f, s.In) })...), linked, err
 }
 
 // Destination is an address of a Program to which the node routes packets.

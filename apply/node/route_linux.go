@@ -89,10 +89,6 @@ func Route(s RouteQuery) (out, refused string, err error) {
 // ForwardingDisabled returns the setting that prevents forwarding of packets of a family from an
 // interface; "" if there is none.
 func ForwardingDisabled(f ir.Family, in string) (setting string) {
-	is := func(path, value string) bool {
-		text, err := os.ReadFile("/proc/sys/net/" + path)
-		return err == nil && strings.TrimSpace(string(text)) == value
-	}
 	switch {
 	case f == ir.IPv4 && is("ipv4/conf/"+in+"/forwarding", "0"):
 		return "net.ipv4.conf." + in + ".forwarding is 0"
@@ -100,6 +96,20 @@ func ForwardingDisabled(f ir.Family, in string) (setting string) {
 		return "net.ipv6.conf.all.forwarding is 0"
 	}
 	return ""
+}
+
+// strict reports whether an interface accepts only sources to which the kernel sends packets by it.
+func strict(f ir.Family, in string) bool {
+	has := func(value string) bool {
+		return is("ipv4/conf/all/rp_filter", value) || is("ipv4/conf/"+in+"/rp_filter", value)
+	}
+	return f == ir.IPv4 && has("1") && !has("2") // the greater value counts
+}
+
+// is reports whether a setting of the network has a value.
+func is(path, value string) bool {
+	text, err := os.ReadFile("/proc/sys/net/" + path)
+	return err == nil && strings.TrimSpace(string(text)) == value
 }
 
 // HasAddress reports whether an interface has an address.
