@@ -72,6 +72,9 @@ func Discards(ctx context.Context, p *ir.Program, marking func(value, mask uint3
 		}
 	}
 	pods, clients, linksErr := neighbours(p.Family, rules)
+	if at, why, err := Route(RouteQuery{Dst: p.Node.IP}); len(clients) > 0 && err == nil && at+why != "" {
+		found = append(found, fmt.Sprintf("%s is the node's address by bindAddress or its Node object, and no interface has it: correct it, or restart the kubelet", p.Node.IP))
+	}
 	to := Destinations(p)
 	for _, c := range clients {
 		to[c.Src] = Destination{RouteQuery{Rerouted: true, In: c.In}, "a client on " + c.In}

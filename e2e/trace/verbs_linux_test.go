@@ -33,6 +33,9 @@ func TestVerbsNameWhatAffectsPackets(t *testing.T) {
 	w.Write("cluster.yaml", strings.NewReplacer("type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32000, ", "", ", nodePort: 30080", "").Replace(nodetest.NodePort)+"---\n{apiVersion: v1, kind: Node, metadata: {name: node1}, status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}\n")
 	w.Start("proxyc", "watch")
 	w.Until("first sync", nodetest.Synced)
+	address := func(from, to string) string { // of the Node, in the rules of the daemon
+		return "sed -i s/" + from + "/" + to + "/ " + w.File("cluster.yaml") + "; until curl -s --unix-socket /run/proxyc/proxyc-$(stat -Lc %i /proc/self/ns/net).sock http://localhost/proxyc/ir | grep -q " + to + "; do :; done"
+	}
 	for _, tt := range []struct {
 		name, does, undo string
 		names            string // "" if no verb may warn
@@ -83,6 +86,7 @@ func TestVerbsNameWhatAffectsPackets(t *testing.T) {
 		{"rule of pods to other networks", "ip route add blackhole 192.168.0.0/16 table 98; ip rule add priority 98 from 10.244.1.0/24 lookup 98", "ip rule del priority 98; ip route flush table 98", "", true, ""},
 		{"rule of pods, and rp_filter", "sysctl -qw net.ipv4.conf.eth0.rp_filter=1; ip route add default dev eth1 table 98; ip rule add priority 98 from 10.244.1.0/24 lookup 98", "sysctl -qw net.ipv4.conf.eth0.rp_filter=0; ip rule del priority 98; ip route flush table 98", "route to 10.244.1.10, endpoint of Service ns/web from 192.0.2.1 by eth0: a blackhole route or rule, or rp_filter, which rejects this source on eth0", false, "rp_filter, which rejects this source on eth0\n"},
 		{"rp_filter", "for i in eth0 eth1 cni0 lo; do sysctl -qw net.ipv4.conf.$i.rp_filter=1; done", "for i in eth0 eth1 cni0 lo; do sysctl -qw net.ipv4.conf.$i.rp_filter=0; done", "", true, ""},
+		{"outdated address of the Node", address("192.0.2.11", "192.0.2.99"), address("192.0.2.99", "192.0.2.11"), "192.0.2.99 is the node's address by bindAddress or its Node object, and no interface has it", true, "=> 10.244.1.10:8080+snat\n"},
 		{"last rule", "ip rule add priority 40000 unreachable", "ip rule del priority 40000", "", true, ""},
 		{"all undone", "true", "true", "", true, ""},
 	} {

@@ -316,7 +316,7 @@ func (d *Daemon) Must(commands ...string) {
 // Forward gives the node a network of pods, and a route to all other addresses.
 func (d *Daemon) Forward() {
 	d.T.Helper()
-	d.Must("ip link add cni0 type veth peer pod0; ip link set pod0 up; ip addr add 10.244.1.1/24 dev cni0; ip link set cni0 up; ip route add default dev cni0",
+	d.Must("ip link set lo up; ip addr add 192.0.2.11/32 dev lo; ip addr add 2001:db8:0:1::11/128 dev lo", "ip link add cni0 type veth peer pod0; ip link set pod0 up; ip addr add 10.244.1.1/24 dev cni0; ip link set cni0 up; ip route add default dev cni0",
 		"ip addr add fd00:10:244:1::1/64 dev cni0 nodad; ip -6 route add default dev cni0")
 }
 
