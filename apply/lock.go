@@ -42,6 +42,19 @@ func (l *Lock) noteFile() string { return noteOf(l.file.Name()) }
 // noteOf returns the file of the note of the lock in a file.
 func noteOf(file string) string { return strings.TrimSuffix(file, ".lock") + ".note" }
 
+// isAt reports whether a path is that of an open file.
+func isAt(f *os.File, path string) bool {
+	is, err := f.Stat()
+	at, errAt := os.Lstat(path)
+	return err == nil && errAt == nil && os.SameFile(is, at)
+}
+
+// Held reports whether no other process can acquire the lock. One can if the lock's file was removed.
+func (l *Lock) Held() bool { return isAt(l.file, l.file.Name()) }
+
+// Path returns the path of the lock's file.
+func (l *Lock) Path() string { return l.file.Name() }
+
 // Descriptor is the argument of InheritLock in the program that the process executes next.
 func (l *Lock) Descriptor() uintptr { return l.file.Fd() }
 

@@ -128,13 +128,6 @@ func CheckLock(dir string) error {
 // errGone means that the lock file was removed and has to be opened again.
 var errGone = errors.New("the lock's file is gone")
 
-// isAt reports whether a path is that of an open file.
-func isAt(f *os.File, path string) bool {
-	is, err := f.Stat()
-	at, errAt := os.Lstat(path)
-	return err == nil && errAt == nil && os.SameFile(is, at)
-}
-
 // LockOwner returns the owner of the lock of the calling thread's network namespace in dir: "process
 // 4711 (proxyc watch)"; "" if there is none, or it cannot be read.
 func LockOwner(dir string) string {
@@ -198,5 +191,9 @@ func writeAt(f *os.File, s string) error {
 // Release releases the lock and removes its file, since each network namespace has one. Processes that
 // opened it meanwhile detect that.
 func (l *Lock) Release() error {
-	return errors.Join(os.Remove(l.file.Name()), unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
+	var err error
+	if l.Held() {
+		err = os.Remove(l.file.Name())
+	}
+	return errors.Join(err, unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -22,7 +23,7 @@ type Restart struct {
 }
 
 func (*Restart) Error() string {
-	return "the configuration changed: the daemon has to be started again"
+	return "the configuration or the lock changed: the daemon has to be started again"
 }
 
 // restartEnv passes a Restart to the next program: the lock's descriptor, the failures and, in the
@@ -76,7 +77,12 @@ const (
 // keepRules applies and maintains the rules until ctx ends. The first program ends if that fails, as
 // kube-proxy does. One that follows a Restart has rules to keep: it waits, and starts again.
 func (s *session) keepRules(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.rules.lost = func() { cancel(&Restart{config: s.config.File}) }
 	err := s.rules.run(ctx)
+	if restart, ok := errors.AsType[*Restart](context.Cause(ctx)); ok {
+		return restart
+	}
 	if err == nil || s.Follows == nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/proxyc/proxyc/apply/daemon/host"
 	"github.com/proxyc/proxyc/apply/daemon/reconcile"
 	"github.com/proxyc/proxyc/apply/daemon/takeover"
+	"github.com/proxyc/proxyc/apply/watch"
 	"github.com/proxyc/proxyc/compiler/config"
 )
 
@@ -33,6 +34,7 @@ type rules struct {
 	takeover *takeover.Takeover
 
 	lock      *apply.Lock     // nil before it is acquired
+	lost      func()          // called if another process could acquire the lock
 	dataplane apply.Dataplane // nil before it is opened
 	running   sync.WaitGroup  // goroutines that use the dataplane
 }
@@ -162,6 +164,15 @@ func (r *rules) follow(ctx context.Context, rec reconcile.Reconciler) {
 	r.running.Go(func() { r.effects.boot.run(saving, r.dataplane.Applied().Programs) })
 	r.running.Go(func() { r.input.follower.watchInterfaces(ctx) })
 	r.running.Go(func() { r.takeover.Follow(ctx) })
+	r.running.Go(func() {
+		watch.Poll(ctx, []string{r.lock.Path()}, 0, nil, func() time.Duration {
+			if !r.lock.Held() {
+				r.log.Warn("the files in /run/proxyc were removed: restarting to write them again")
+				r.lost()
+			}
+			return 0
+		})
+	})
 	rec.Synced = r.synced
 	rec.Committing = func() { r.effects.boot.beginCommit(); r.effects.flows.BeginCommit() }
 	t := r.takeover

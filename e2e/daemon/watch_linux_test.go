@@ -414,6 +414,22 @@ func TestWatchConfigChange(t *testing.T) {
 	if cmd.ProcessState != nil || strings.Contains(other.String(), "proxyc: ") {
 		t.Errorf("another process got the lock:\n%s", other)
 	}
+	cmd.Process.Kill()
+	wait()
+
+	// Without the lock's file, the daemon acquires the lock again, and restores the files of the node.
+	before, _ := w.Status()
+	w.Must("rm -rf /run/proxyc/proxyc-$(stat -Lc %i /proc/self/ns/net).*")
+	w.Until("the lock is acquired again", func(st status.Status) bool { return st.Started.After(before.Started) && nodetest.Synced(st) })
+	if out, code := w.Proxyc("apply", "--lock-timeout", "1s"); code != nodetest.ExitBad || !strings.Contains(out, waits) {
+		t.Errorf("beside a daemon whose lock was removed: exit %d:\n%s", code, out)
+	}
+	if out, code := w.Run("proxyc", "status"); code != nodetest.ExitDone || !strings.Contains(out, fmt.Sprintf("process %d", first.PID)) {
+		t.Errorf("status: exit %d:\n%s", code, out)
+	}
+	if err := answers(kept); err != nil {
+		t.Errorf("after the restart: %v", err)
+	}
 }
 
 // A new configuration that is valid, but cannot be applied, leaves the rules as they are. It is tried
