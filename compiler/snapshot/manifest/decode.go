@@ -466,6 +466,8 @@ func (l *leaf) problem() string {
 	switch {
 	case l.text[0] != '{':
 		return "must be an object with apiVersion and kind, got " + shorten(l.text)
+	case l.kind == "" && l.apiVersion != "": // kubectl writes the kind of a List last
+		return "kind: must be set, such as Service or List: the file may be cut off"
 	case l.kind == "":
 		return "kind: must be set, such as Service or List"
 	case l.apiVersion == "":

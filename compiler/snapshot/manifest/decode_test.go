@@ -117,8 +117,9 @@ func TestDecode(t *testing.T) {
 		{name: "tab in an item", in: list(svcA, "apiVersion: v1\nkind: Service\nmetadata:\n\tname: b", nodeN), want: "Node n1,Service x/a",
 			diags: "error f:10:3: items[1]: invalid YAML: a tab indents the line: use spaces"},
 		{name: "no kind", in: "a: 1\n", diags: "error f:1:1: kind: must be set, such as Service or List"},
+		{name: "cut off", in: "apiVersion: v1\n", diags: "error f:1:1: kind: must be set, such as Service or List: the file may be cut off"},
 		{name: "no apiVersion", in: "---\nkind: Service\nmetadata: {name: a}\n", diags: "error f:2:1: apiVersion: must be set, such as v1"},
-		{name: "kind of a wrong type", in: "apiVersion: v1\nkind: [Service]\n", diags: "error f:1:1: kind: must be set, such as Service or List"},
+		{name: "kind of a wrong type", in: "apiVersion: v1\nkind: [Service]\n", diags: "error f:1:1: kind: must be set, such as Service or List: the file may be cut off"},
 		{name: "no object", in: svcA + "---\nhello\n---\n7\n", want: "Service x/a",
 			diags: `error f:6:1: must be an object with apiVersion and kind, got "\"hello\""` + "\n" +
 				`error f:8:1: must be an object with apiVersion and kind, got "7"`},
