@@ -145,8 +145,6 @@ func (c *snapshotCmd) read(ctx context.Context, e *env) (*content, error) {
 	}
 	switch {
 	case c.Socket != "":
-		ctx, cancel := context.WithTimeout(ctx, review.AnswerTimeout)
-		defer cancel()
 		known, err := review.FetchKnown(ctx, c.Socket)
 		if err != nil {
 			return nil, fmt.Errorf("--status-socket %s: %w", c.Socket, err)

@@ -82,7 +82,7 @@ func TestStatusSays(t *testing.T) {
 		{&url.Error{Op: "Get", URL: "http://127.0.0.1:10249/proxyc/status", Err: errors.New("connection refused")}, "",
 			"no daemon answers at 127.0.0.1:10249: connection refused; if it uses another metricsBindAddress or a --status-socket, use --address or --status-socket"},
 		{&url.Error{Op: "Get", Err: context.DeadlineExceeded}, "process 7 (proxyc watch)",
-			"the daemon at 127.0.0.1:10249 does not answer within 5s: it is stopped or hangs; process 7 (proxyc watch) writes this node's rules"},
+			"the daemon at 127.0.0.1:10249 does not answer within 3s: it is stopped or hangs; process 7 (proxyc watch) writes this node's rules"},
 	} {
 		if got := c.noAnswer(tc.err, tc.writer).Error(); got != tc.want {
 			t.Errorf("%v, %q:\ngot  %s\nwant %s", tc.err, tc.writer, got, tc.want)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -26,8 +27,7 @@ import (
 // Live reads a daemon's input.
 func Live(socket string) (*Input, ir.Programs, error) {
 	var programs ir.Programs
-	ctx, cancel := context.WithTimeout(context.Background(), AnswerTimeout)
-	defer cancel()
+	ctx := context.Background()
 	known, err := FetchKnown(ctx, socket)
 	if err == nil {
 		programs, err = FetchIR(ctx, socket)
@@ -82,8 +82,6 @@ type Daemon struct {
 // FetchDaemon asks the daemon at a status socket; "" for none.
 func FetchDaemon(ctx context.Context, socket string) (d Daemon) {
 	if socket != "" {
-		ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
-		defer cancel()
 		d.Status, _ = FetchStatus(ctx, socket) // what is unknown is not printed
 		d.InForce, _ = FetchIR(ctx, socket)
 	}
@@ -92,8 +90,6 @@ func FetchDaemon(ctx context.Context, socket string) (d Daemon) {
 
 // FetchIR reads a daemon's applied Programs from its status socket.
 func FetchIR(ctx context.Context, socket string) (programs ir.Programs, err error) {
-	ctx, cancel := context.WithTimeout(ctx, AnswerTimeout)
-	defer cancel()
 	err = askDaemon(ctx, socket, status.IRPath, func(r io.Reader) (err error) {
 		programs, err = ir.ReadJSON(r)
 		return err
@@ -101,20 +97,32 @@ func FetchIR(ctx context.Context, socket string) (programs ir.Programs, err erro
 	return programs, err
 }
 
+// silent contains when the daemon at a socket did not answer: a command that asks several times waits once.
+var silent sync.Map
+
 // askDaemon sends a request to a daemon's status socket, and reads the response.
 func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) error) error {
+	hangs := fmt.Errorf("the daemon does not answer within %s, so it is stopped or hangs: %w", AnswerTimeout, context.DeadlineExceeded)
+	if at, known := silent.Load(socket); known && time.Since(at.(time.Time)) < AnswerTimeout {
+		return hangs
+	}
 	server, client := "localhost", UnixClient(socket)
 	if _, err := netip.ParseAddrPort(socket); err == nil {
 		server, client = socket, http.DefaultClient
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(AnswerTimeout, func() { cancel(context.DeadlineExceeded) })
+	defer late.Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+server+path, nil)
 	if err != nil {
 		return err
 	}
 	resp, err := client.Do(req)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("the daemon does not answer within %s, so it is stopped or hangs: %w", AnswerTimeout, context.DeadlineExceeded)
+		silent.Store(socket, time.Now())
+		return hangs
 	}
+	late.Reset(10 * AnswerTimeout) // for the objects of a large cluster
 	if err != nil {
 		return fmt.Errorf("no daemon answers: %w", err)
 	}
@@ -125,8 +133,8 @@ func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) er
 	return read(resp.Body)
 }
 
-// AnswerTimeout is how long a daemon may take to respond.
-const AnswerTimeout = 5 * time.Second
+// AnswerTimeout is how long a daemon may take to begin a response.
+const AnswerTimeout = 3 * time.Second
 
 // UnixClient returns a client that connects to a unix socket, for any host.
 func UnixClient(path string) *http.Client {
@@ -147,9 +155,7 @@ func WarnUnused(w io.Writer, cfg *config.Config) {
 	if writer == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), AnswerTimeout)
-	defer cancel()
-	st, _ := FetchStatus(ctx, cmp.Or(host.DaemonSocket(), cfg.MetricsBindAddress)) // another configuration has another address
+	st, _ := FetchStatus(context.Background(), cmp.Or(host.DaemonSocket(), cfg.MetricsBindAddress)) // another configuration has another address
 	for _, f := range st.InvalidFiles {
 		st.Invalid = append(st.Invalid, status.Problem{Object: f.Path, Reason: f.Reason})
 	}

@@ -1,6 +1,8 @@
 package review_test
 
 import (
+	"context"
+	"errors"
 	"net"
 	"path/filepath"
 	"strings"
@@ -20,5 +22,25 @@ func TestSocketOfKilledDaemon(t *testing.T) {
 	l.Close()
 	if _, err := review.FetchStatus(t.Context(), socket); err == nil || !strings.HasSuffix(err.Error(), "no daemon listens: one that was killed left the socket") || strings.Contains(err.Error(), "refused") {
 		t.Error(err)
+	}
+}
+
+// A command waits once for a daemon that hangs, however often it asks.
+func TestSocketOfHangingDaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "socket")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	asked := make(chan net.Conn, 9)
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			asked <- conn
+		}
+	}()
+	review.FetchDaemon(t.Context(), socket)
+	if _, _, err := review.Live(socket); !errors.Is(err, context.DeadlineExceeded) || len(asked) != 1 {
+		t.Errorf("%d requests, the last one with %v", len(asked), err)
 	}
 }

@@ -54,8 +54,6 @@ func (c *Flags) Run(ctx context.Context, socket string, w io.Writer) error {
 }
 
 func fetch(ctx context.Context, socket string) (*status.Traffic, error) {
-	ctx, cancel := context.WithTimeout(ctx, review.AnswerTimeout)
-	defer cancel()
 	t, err := review.FetchTraffic(ctx, socket)
 	switch {
 	case err != nil:
