@@ -2,14 +2,12 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"github.com/proxyc/proxyc/cmd/proxyc/help"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -79,10 +77,8 @@ func TestStatusSays(t *testing.T) {
 		err          error
 		writer, want string
 	}{
-		{&url.Error{Op: "Get", URL: "http://127.0.0.1:10249/proxyc/status", Err: errors.New("connection refused")}, "",
-			"no daemon answers at 127.0.0.1:10249: connection refused; if it uses another metricsBindAddress or a --status-socket, use --address or --status-socket"},
-		{&url.Error{Op: "Get", Err: context.DeadlineExceeded}, "process 7 (proxyc watch)",
-			"the daemon at 127.0.0.1:10249 does not answer within 3s: it is stopped or hangs; process 7 (proxyc watch) writes this node's rules"},
+		{errors.New("no daemon answers: connection refused"), "", "127.0.0.1:10249: no daemon answers: connection refused; if it uses another metricsBindAddress or a --status-socket, use --address or --status-socket"},
+		{errors.New("the daemon hangs"), "process 7 (proxyc watch)", "127.0.0.1:10249: the daemon hangs; process 7 (proxyc watch) writes this node's rules"},
 	} {
 		if got := c.noAnswer(tc.err, tc.writer).Error(); got != tc.want {
 			t.Errorf("%v, %q:\ngot  %s\nwant %s", tc.err, tc.writer, got, tc.want)

@@ -9,7 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"syscall"
@@ -102,12 +102,12 @@ var silent sync.Map
 
 // askDaemon sends a request to a daemon's status socket, and reads the response.
 func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) error) error {
-	hangs := fmt.Errorf("the daemon does not answer within %s, so it is stopped or hangs: %w", AnswerTimeout, context.DeadlineExceeded)
+	hangs := fmt.Errorf("the daemon does not answer within %s, so it is stopped or hangs", AnswerTimeout)
 	if at, known := silent.Load(socket); known && time.Since(at.(time.Time)) < AnswerTimeout {
 		return hangs
 	}
-	server, client := "localhost", UnixClient(socket)
-	if _, err := netip.ParseAddrPort(socket); err == nil {
+	server, client := "localhost", unixClient(socket)
+	if _, port, err := net.SplitHostPort(socket); err == nil && port != "" && !strings.Contains(socket, "/") {
 		server, client = socket, http.DefaultClient
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -123,21 +123,24 @@ func askDaemon(ctx context.Context, socket, path string, read func(io.Reader) er
 		return hangs
 	}
 	late.Reset(10 * AnswerTimeout) // for the objects of a large cluster
-	if err != nil {
-		return fmt.Errorf("no daemon answers: %w", err)
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		return fmt.Errorf("no daemon answers: %w", failed.Err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("is no status socket of a proxyc daemon of this version: it answers %s", resp.Status)
+		return fmt.Errorf("is not a proxyc daemon of this version: it answers %s", resp.Status)
 	}
-	return read(resp.Body)
+	if err := read(resp.Body); err != nil {
+		return fmt.Errorf("is not a proxyc daemon of this version: %w", err)
+	}
+	return nil
 }
 
 // AnswerTimeout is how long a daemon may take to begin a response.
 const AnswerTimeout = 3 * time.Second
 
-// UnixClient returns a client that connects to a unix socket, for any host.
-func UnixClient(path string) *http.Client {
+// unixClient returns a client that connects to a unix socket, for any host.
+func unixClient(path string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
