@@ -43,6 +43,9 @@ func (st *Status) Print(w io.Writer) error {
 		if !st.RestoredOf.IsZero() {
 			saved = fmt.Sprintf(", saved %s ago", age(st.Now, st.RestoredOf))
 		}
+		if st.RestoredOf.After(st.Now) { // the clock was set back while the node was down
+			saved = fmt.Sprintf(", saved at %s by a clock that was ahead", st.RestoredOf.Format(time.RFC3339))
+		}
 		line("restored", "rules of %s%s: repaired if another program changes them, but not updated", st.Restored, saved)
 	}
 	if st.Generation == 0 {

@@ -18,11 +18,15 @@ func TestPrintForgesNoLine(t *testing.T) {
 	var st Status
 	st.Invalid = []Problem{{Object: "Service " + name, Reason: name}}
 	st.MayDrop, st.MayDivert = []string{name}, []string{name}
+	st.Restored, st.RestoredOf = "the boot file b", time.Unix(5e9, 0).UTC()
 	st.KubeProxy = &KubeProxy{State: Maintained, Process: name}
 	st.LastDrift = &LastDrift{By: []string{name}, Gone: []string{name}, First: []apply.Operation{{Object: name, Have: []string{name}, Want: []string{name}}}}
 	var out strings.Builder
 	if err := st.Print(&out); err != nil {
 		t.Fatal(err)
+	}
+	if want := "rules of the boot file b, saved at 2128-06-11T08:53:20Z by a clock that was ahead: "; !strings.Contains(out.String(), want) {
+		t.Errorf("want %q in\n%s", want, out.String())
 	}
 	for line := range strings.Lines(out.String()) {
 		if strings.HasPrefix(strings.TrimSpace(line), "synced       yes") {
