@@ -87,6 +87,8 @@ func TestVerbsNameWhatAffectsPackets(t *testing.T) {
 		{"rule of pods, and rp_filter", "sysctl -qw net.ipv4.conf.eth0.rp_filter=1; ip route add default dev eth1 table 98; ip rule add priority 98 from 10.244.1.0/24 lookup 98", "sysctl -qw net.ipv4.conf.eth0.rp_filter=0; ip rule del priority 98; ip route flush table 98", "route to 10.244.1.10, endpoint of Service ns/web from 192.0.2.1 by eth0: a blackhole route or rule, or rp_filter, which rejects this source on eth0", false, "rp_filter, which rejects this source on eth0\n"},
 		{"rp_filter", "for i in eth0 eth1 cni0 lo; do sysctl -qw net.ipv4.conf.$i.rp_filter=1; done", "for i in eth0 eth1 cni0 lo; do sysctl -qw net.ipv4.conf.$i.rp_filter=0; done", "", true, ""},
 		{"outdated address of the Node", address("192.0.2.11", "192.0.2.99"), address("192.0.2.99", "192.0.2.11"), "192.0.2.99 is the node's address by bindAddress or its Node object, and no interface has it", true, "=> 10.244.1.10:8080+snat\n"},
+		{"untracked replies", "nft 'table inet m { chain c { type filter hook prerouting priority -300; ip saddr 10.244.1.10 notrack; }; }'", unmark, "inet m chain c, hook prerouting, priority -300: notrack in chain c", false, "because: table inet m, chain c, rule 1 (foreign) determines the result: ip saddr 10.244.1.10 notrack, for replies\n"},
+		{"untracked replies, in iptables", "iptables-nft -t raw -A PREROUTING -s 10.244.1.10 -j CT --notrack", "iptables-nft -t raw -F", "ip raw chain PREROUTING, hook prerouting, priority -300: NOTRACK in chain PREROUTING", false, "-j CT --notrack, for replies\n"},
 		{"last rule", "ip rule add priority 40000 unreachable", "ip rule del priority 40000", "", true, ""},
 		{"all undone", "true", "true", "", true, ""},
 	} {

@@ -424,6 +424,9 @@ func (w *walk) hook(h nftables.Hook, nat bool) step {
 			s = dropped
 		}
 		w.chain, w.rule = "", 0
+		if w.untracked && w.pkt.Later { // its addresses are not translated
+			s = dropped
+		}
 		if s == dropped || s == rejected {
 			return s
 		}
