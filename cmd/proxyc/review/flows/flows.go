@@ -319,11 +319,13 @@ func (r *Review) writeText(w io.Writer) error {
 	return r.writeCounts(w)
 }
 
-// writeCounts writes the numbers of flows, and without a Filter that of others.
+// writeCounts writes the numbers of flows, and of others: a Filter selects none in other zones.
 func (r *Review) writeCounts(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "Flows of Services: %d, %s, %s.", r.counts.all(), review.Counted(r.counts[diag.Error], "error"), review.Counted(r.counts[diag.Warning], "warning"))
 	if !r.selects {
 		_, err = fmt.Fprintf(w, " Other flows: %d, and %d in other zones.", r.others, r.zones)
+	} else if r.zones > 0 {
+		_, err = fmt.Fprintf(w, " Not examined: %d in other zones.", r.zones)
 	}
 	fmt.Fprintln(w)
 	return err
