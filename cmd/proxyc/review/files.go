@@ -1,9 +1,11 @@
 package review
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -106,6 +108,29 @@ func matcher(patterns []string) *regexp.Regexp {
 		all = append(all, from+wildcards.Replace(regexp.QuoteMeta(strings.TrimPrefix(p, "/")))+"$")
 	}
 	return regexp.MustCompile(strings.Join(all, "|"))
+}
+
+// reach returns a sum of the files and directories of names, with what their kustomizations list. Instead of what cannot
+// be read it contains the whole name, which is equal only to itself.
+func (f Files) reach(names ...string) [sha256.Size]byte {
+	all := sha256.New()
+	for i := 0; i < len(names); i++ {
+		_ = fs.WalkDir(f.System, names[i], func(name string, entry fs.DirEntry, err error) error {
+			if err == nil && (entry.Type()&^fs.ModeSymlink != 0 || isDocument(name)) {
+				return nil
+			}
+			data, err := fs.ReadFile(f.System, name)
+			if err != nil {
+				whole, _ := filepath.Abs(name)
+				data = []byte(whole)
+			}
+			fmt.Fprintf(all, "%q%q", filepath.Base(name), data)
+			paths, _ := listedBy(name, data)
+			names = append(names, slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(names, path) })...)
+			return nil
+		})
+	}
+	return [sha256.Size]byte(all.Sum(nil))
 }
 
 // Newest returns the modification time of the newest of files, or of those in directories; zero if

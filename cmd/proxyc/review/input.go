@@ -218,7 +218,7 @@ func (j *Input) decode(from Files, names []string, to *snapshot.Snapshot) bool {
 			if f.why = broken; makesValues(f.Name, data) {
 				f.passed = aside
 			}
-			j.keep(f, data)
+			j.keep(from, f, data)
 			continue
 		}
 		j.Diags.Add(broken...)

@@ -134,12 +134,14 @@ func parseKustomization(name string, data []byte) *kustomization {
 }
 
 // listedBy returns the files and directories that a kustomization in a file lists, or the charts that one
-// depends on, and remote bases that name no version; nil if it is neither.
+// depends on, in order, and remote bases that name no version; nil if it is neither.
 func listedBy(name string, data []byte) (paths, bases []string) {
 	if k := parseKustomization(name, data); files.IsKustomization(name) && k != nil {
 		bases = k.bases
 		for _, text := range k.listed {
-			paths = append(paths, filepath.Join(k.dir, text))
+			if !remoteBase.MatchString(text) {
+				paths = append(paths, filepath.Join(k.dir, text))
+			}
 		}
 	}
 	var chart struct{ Dependencies []struct{ Repository string } }
@@ -150,6 +152,7 @@ func listedBy(name string, data []byte) (paths, bases []string) {
 			}
 		}
 	}
+	slices.Sort(paths)
 	return paths, bases
 }
 

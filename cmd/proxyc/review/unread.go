@@ -26,7 +26,10 @@ type file struct {
 	by    string    // the Chart.yaml or kustomization that it is rendered with, on any side; "" for none
 	why   diag.List // why it is broken
 	lists []string  // what a kustomization lists, as below
-	bases []string  // remote bases of a kustomization that name no version
+	// outside are those of lists outside of what the command line names, and reach is the sum of their contents.
+	outside []string
+	reach   [sha256.Size]byte
+	bases   []string // remote bases of a kustomization that name no version
 	// passed is what the file is, if it is neither read nor rendered: one of the constants.
 	passed string
 	to     string // the directory that a link leads to, if it is read
@@ -65,9 +68,6 @@ func short(below string) string {
 // ofOverlay reports whether --overlay names the file, as list writes it.
 func ofOverlay(below string) bool { return strings.HasPrefix(below, "true") }
 
-// outside reports whether a file is outside of the named directory, so that the other side may have another.
-func outside(below string) bool { return strings.HasPrefix(short(below), "../") }
-
 // list returns the files that names stand for, with what renders them. It fails for a name without files.
 func (j *Input) list(from Files, names []string, overlay bool, fail func(string, error)) (all []*file) {
 	var inside []string
@@ -86,13 +86,13 @@ func (j *Input) list(from Files, names []string, overlay bool, fail func(string,
 		}
 		for _, d := range found {
 			if d.Severity == diag.Error {
-				j.keep(&file{File: files.File{Name: d.File}, below: below(d.File), why: diag.List{d}}, nil)
+				j.keep(from, &file{File: files.File{Name: d.File}, below: below(d.File), why: diag.List{d}}, nil)
 			} else {
 				j.Diags.Add(d)
 			}
 		}
 		if patterns := from.ignored(name); patterns != nil {
-			j.keep(&file{below: below(filepath.Join(name, ignoreFile))}, patterns)
+			j.keep(from, &file{below: below(filepath.Join(name, ignoreFile))}, patterns)
 		}
 		for _, o := range expanded.Others(from.System) {
 			f := &file{File: files.File{Name: o.Name}, below: below(o.Name), passed: passedAs(below(o.Name))}
@@ -139,6 +139,9 @@ func passedAs(below string) string {
 // pass records a file that is not read, if it is rendered or seems to contain objects.
 func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 	if f.passed == linkedDir {
+		if f.by != "" && f.to == "" {
+			f.reach = from.reach(f.Name)
+		}
 		manifest.SetIn(&j.files, f.below, f)
 		return
 	}
@@ -150,10 +153,10 @@ func (j *Input) pass(from Files, f *file, fail func(string, error)) {
 	if rendered := f.by != "" || f.passed == hiddenFile; rendered && err != nil {
 		fail(f.Name, files.Reason(err))
 	} else if f.by != "" || err == nil && objectKey.Match(data) { // others, such as images of disks, are nothing to any tool
-		j.keep(f, data)
+		j.keep(from, f, data)
 	} else if err == nil && f.passed == otherFile && makesObjects.MatchString(f.Name) {
 		f.passed = aside
-		j.keep(f, data)
+		j.keep(from, f, data)
 	}
 }
 
@@ -174,13 +177,17 @@ func isDocument(name string) bool {
 }
 
 // keep records a file of a directory with its text.
-func (j *Input) keep(f *file, data []byte) {
+func (j *Input) keep(from Files, f *file, data []byte) {
 	which, name, _ := strings.Cut(f.below, " ")
-	paths, bases := listedBy(name, data)
+	var paths, outside []string
+	paths, f.bases = listedBy(name, data)
 	for _, path := range paths {
-		f.lists = append(f.lists, which+" "+path)
+		if f.lists = append(f.lists, which+" "+path); strings.HasPrefix(path, "../") {
+			f.outside = append(f.outside, path)
+			outside = append(outside, filepath.Join(strings.TrimSuffix(f.Name, name), path))
+		}
 	}
-	f.bases = bases
+	f.reach = from.reach(outside...)
 	if data == nil { // it could not be read
 		data = []byte(fmt.Sprint(f.why))
 	}
@@ -354,7 +361,7 @@ func CompareUnread(was, is *Input) {
 			if lists(old, now, was, is) {
 				is.NotRead = append(is.NotRead, short(below))
 			}
-		case old != nil && now != nil && old.sum == now.sum && (old.by == "") == (now.by == "") && len(config.Differences(was.Resolved, is.Resolved)) == 0 && !now.leadsOutside() && !slices.ContainsFunc(now.lists, outside):
+		case old != nil && now != nil && old.sum == now.sum && (old.by == "") == (now.by == "") && len(config.Differences(was.Resolved, is.Resolved)) == 0 && old.reach == now.reach:
 			if same = append(same, short(below)); now.by == "" {
 				broken = append(broken, short(below))
 			}
@@ -362,6 +369,9 @@ func CompareUnread(was, is *Input) {
 			differs[cmp.Or(has.by, below)] = true
 			by := short(cmp.Or(named[has.by], below))
 			changed[by] = append(changed[by], short(below))
+			if old != nil && now != nil && old.sum == now.sum {
+				changed[by] = append(changed[by], now.outside...)
+			}
 		}
 	}
 	for by, names := range changed {
