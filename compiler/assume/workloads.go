@@ -93,7 +93,7 @@ func (x *Workloads) Undecided(customs *Workloads, namespace string, selector map
 	other := ""
 	for _, w := range customs.In(namespace) {
 		keys, ok := lacks(w)
-		if !ok {
+		if !ok || w.Pods == 0 {
 			continue
 		}
 		other = cmp.Or(other, w.Object)

@@ -505,6 +505,7 @@ func (l *leaf) meta(namespace string) *metav1.ObjectMeta {
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // an undecodable object has no name
 	defaultNamespace(&in.Metadata, namespace)
+	in.Metadata.Name = cmp.Or(in.Metadata.Name, in.Metadata.GenerateName)
 	return &in.Metadata
 }
 
@@ -519,8 +520,12 @@ func (r *result) custom(l *leaf) {
 		} `json:"spec"`
 	}
 	_ = kjson.UnmarshalCaseSensitivePreserveInts(l.text, &in) // most have no template
-	if name := snapshot.NameOf(l.meta(r.namespace)); in.Spec.Replicas != int64(0) {
-		r.customs = append(r.customs, &snapshot.Workload{Kind: l.kind, Name: name, Object: snapshot.ObjectName(l.kind, name), Labels: in.Spec.Template.Metadata.Labels})
+	w := &snapshot.Workload{Kind: l.kind, Name: snapshot.NameOf(l.meta(r.namespace)), Labels: in.Spec.Template.Metadata.Labels}
+	if in.Spec.Replicas != int64(0) {
+		w.Pods = 1 // or more
+	}
+	if w.Object = snapshot.ObjectName(l.kind, w.Name); w.Name.Name != "" { // others are patches
+		r.customs = append(r.customs, w)
 	}
 }
 
